@@ -1,0 +1,191 @@
+# common.bash - for every .bats file:
+#
+#     load lib/common
+#     setup() { dlock_setup; }
+#     teardown() { dlock_teardown; }
+#
+# Gives $DLOCK (the program under test), $HELPERS (folder of the compiled helpers), $T (this test's own
+# folder) and $NAME (a lock name no other test uses). Every process that the test starts carries
+# DLOCK_TEST_ID in its environment; what is left of them at the end is killed and fails the test.
+# Tests wait for events (wait_for, fifos), never by sleeping. A file with tight timing puts
+# `export BATS_NO_PARALLELIZE_WITHIN_FILE=true` into setup_file.
+
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+export ROOT
+: "${BUILD:=build}"
+case $BUILD in /*) ;; *) BUILD=$ROOT/$BUILD ;; esac
+export BUILD
+export DLOCK=${DLOCK:-$BUILD/test/dlock}
+export HELPERS=${HELPERS:-$BUILD/test}
+# Nothing of the caller's may change what is tested.
+unset DLOCK_STORE DLOCK_NAME DLOCK_TOKEN DLOCK_HELD DLOCK_FENCE REDISCLI_AUTH REDIS_URL
+export LC_ALL=C.UTF-8 TZ=UTC
+
+# ---------------------------------------------------------------- set-up ---
+
+dlock_setup() {
+    T=$BATS_TEST_TMPDIR
+    NAME=t${BATS_SUITE_TEST_NUMBER:-0}-$$
+    STARTED_PIDS=()
+    export T NAME DLOCK_TEST_ID=${BATS_SUITE_TEST_NUMBER:-0}.$BASHPID.$RANDOM
+    cd "$T" || return 1
+}
+
+# Ends what `start` started, then looks for processes that the test left behind.
+dlock_teardown() {
+    local pid left
+
+    for pid in "${STARTED_PIDS[@]}"; do
+        kill -CONT "$pid" 2>/dev/null || :
+        kill -TERM "$pid" 2>/dev/null || :
+    done
+    [ ${#STARTED_PIDS[@]} -eq 0 ] || settle 1
+    for pid in "${STARTED_PIDS[@]}"; do
+        kill -KILL "$pid" 2>/dev/null || :
+        wait "$pid" 2>/dev/null || :
+    done
+    declare -F redis_stop_all >/dev/null && redis_stop_all
+    # What dies at this moment is no leak: a dying tree gets a moment.
+    settle 1 && return 0
+    left=$(test_pids)
+    [ -n "$left" ] || return 0
+    for pid in $left; do
+        echo "left behind: $pid $(tr '\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null) ($(proc_state "$pid"))" >&2
+        kill -KILL "$pid" 2>/dev/null || :
+    done
+    return 1
+}
+
+# settle SECONDS: wait until no process of this test is left.
+settle() {
+    local end=$(($(now_ms) + $1 * 1000))
+    while [ -n "$(test_pids)" ]; do
+        [ "$(now_ms)" -lt $end ] || return 1
+        nap
+    done
+}
+
+# Processes that were executed with this test's marker; zombies (no environment) are not among them.
+test_pids() {
+    local f pid
+    [ -n "${DLOCK_TEST_ID:-}" ] || return 0
+    for f in $(grep -lsaF "DLOCK_TEST_ID=$DLOCK_TEST_ID" /proc/[0-9]*/environ 2>/dev/null); do
+        pid=${f#/proc/} pid=${pid%/environ}
+        # grep itself has the marker; it is gone by now.
+        [ -e "/proc/$pid/environ" ] && [ "$pid" != "$BASHPID" ] && [ "$pid" != $$ ] && echo "$pid"
+    done
+    return 0
+}
+
+# ------------------------------------------------------------------ time ---
+
+# Milliseconds of CLOCK_BOOTTIME, in steps of 10, without starting a process.
+now_ms() {
+    local up
+    read -r up _ </proc/uptime
+    up=${up/./}
+    echo $((10#$up * 10))
+}
+
+# 20 ms, without starting a process (the pipe never gets data).
+nap() {
+    [ -n "${NAP_FD:-}" ] || exec {NAP_FD}<> <(:)
+    read -r -t 0.02 -u "$NAP_FD" || :
+}
+
+# ------------------------------------------------------------- processes ---
+
+# run_t SECONDS CMD...: CMD, ended after SECONDS (exit 124, and a line that says so).
+run_t() {
+    local secs=$1 rc=0
+    shift
+    timeout --foreground -k 2 "$secs" "$@" 3>&- || rc=$?
+    [ $rc -ne 124 ] || echo "run_t: still running after $secs s: $*" >&2
+    return $rc
+}
+
+# start CMD...: CMD in the background; its pid is in $STARTED; teardown ends it. Output: where the caller sends it.
+start() {
+    "$@" 3>&- &
+    STARTED=$!
+    STARTED_PIDS+=("$STARTED")
+}
+
+# start_log FILE CMD...: the same, stdout and stderr into FILE, stdin from /dev/null.
+start_log() {
+    local file=$1
+    shift
+    "$@" >"$file" 2>&1 </dev/null 3>&- &
+    STARTED=$!
+    STARTED_PIDS+=("$STARTED")
+}
+
+# wait_for SECONDS CMD...: poll every 20 ms until CMD succeeds.
+wait_for() {
+    local secs=$1 end
+    shift
+    end=$(($(now_ms) + ${secs%.*} * 1000))
+    while ! "$@" >/dev/null 2>&1; do
+        if [ "$(now_ms)" -ge $end ]; then
+            echo "wait_for: not within $secs s: $*" >&2
+            return 1
+        fi
+        nap
+    done
+}
+
+# wait_exit SECONDS PID: wait for a job of ours; its exit code is returned (125: still running, said on stderr).
+# Not with `run`, whose subshell cannot wait for our job: `rc=0; wait_exit 5 $pid || rc=$?`.
+wait_exit() {
+    wait_for "$1" pid_gone "$2" || return 125
+    wait "$2"
+}
+
+# State letter of a process (R S D T Z ...), empty when there is none.
+proc_state() {
+    local stat
+    { read -r stat <"/proc/$1/stat"; } 2>/dev/null || return 0
+    stat=${stat##*) }
+    echo "${stat%% *}"
+}
+
+# Gone, or a zombie that only waits to be reaped.
+pid_gone() {
+    case $(proc_state "$1") in '' | Z | X) return 0 ;; *) return 1 ;; esac
+}
+pid_stopped() { [ "$(proc_state "$1")" = T ]; }
+pid_alive() { ! pid_gone "$1"; }
+
+# Children of a process, one a line.
+children() {
+    cat "/proc/$1/task"/*/children 2>/dev/null | tr ' ' '\n' | grep . || :
+}
+
+# ---------------------------------------------------------------- checks ---
+
+file_has() { grep -qF -- "$2" "$1" 2>/dev/null; }
+file_nonempty() { [ -s "$1" ]; }
+
+# fail MESSAGE...
+fail() {
+    echo "$*" >&2
+    return 1
+}
+
+# assert_rc N: the exit code of the last `run`.
+assert_rc() {
+    [ "$status" -eq "$1" ] || fail "exit code $status, not $1; output: $output"
+}
+
+# assert_out TEXT: the output of the last `run` contains TEXT.
+assert_out() {
+    case $output in *"$1"*) ;; *) fail "output without '$1': $output" ;; esac
+}
+refute_out() {
+    case $output in *"$1"*) fail "output with '$1': $output" ;; *) ;; esac
+}
+
+# assert_between LOW VALUE HIGH WHAT
+assert_between() {
+    [ "$2" -ge "$1" ] && [ "$2" -le "$3" ] || fail "${4:-value}: $2, not between $1 and $3"
+}
