@@ -1,0 +1,22 @@
+/* backoff.c - random pauses, so that clients which failed together do not return together. */
+#include "util.h"
+
+void dlock_backoff_reset(struct dlock_backoff *b)
+{
+    b->cur = b->base;
+}
+
+int64_t dlock_backoff_next(struct dlock_backoff *b, const struct dlock_env *env)
+{
+    int64_t floor = b->base / 2;
+    int64_t cap = dlock_min(dlock_max(b->cur, b->base), dlock_max(b->max, b->base));
+    uint64_t r;
+
+    b->cur = cap > b->max / 2 ? dlock_max(b->max, b->base) : 2 * cap;
+    if (cap <= floor)
+        return dlock_max(cap, 0);
+    /* Without randomness the full pause is still right, only less polite. */
+    if (env->random(env->ctx, &r, sizeof(r)) < 0)
+        return cap;
+    return floor + (int64_t)(r % (uint64_t)(cap - floor + 1));
+}

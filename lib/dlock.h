@@ -1,0 +1,239 @@
+/*
+ * dlock.h - libdlock, the engine of dlock(1) for C programs.
+ *
+ * A handle names one lock in one store. It is driven either by the host
+ * program's own loop (dlock_interest, poll, dlock_process) or by the blocking
+ * calls at the end of this file, which are built on the former.
+ *
+ * The library prints nothing, never exits, installs no signal handler and keeps
+ * no global state. A handle belongs to one thread at a time.
+ *
+ * A WARNING THAT MATTERS: dlock(1) has a second process (the guard) that ends
+ * the command before the lease ends even when dlock itself is stopped or
+ * killed. A library user has no guard. A thread that is not scheduled cannot
+ * notice that its lease is over: compare dlock_deadline() with the clock before
+ * each step that needs the lock, and hand dlock_fence() to whatever you write
+ * to, so that it can refuse a holder that came too late.
+ *
+ * Times are int64_t nanoseconds. Points in time are on CLOCK_BOOTTIME.
+ */
+#ifndef DLOCK_H
+#define DLOCK_H
+
+#include <poll.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define DLOCK_VERSION "0.1.0"
+
+#define DLOCK_NEVER INT64_MAX
+#define DLOCK_MSEC INT64_C(1000000)
+#define DLOCK_SEC INT64_C(1000000000)
+
+/*
+ * Every failure, in one place: name, the exit code dlock(1) uses for it, whether
+ * the same call may succeed later, and what it means.
+ */
+#define DLOCK_ERRORS(X)                                                          \
+    X(USAGE, 64, 0, "the request is not well-formed")                            \
+    X(DATA, 65, 0, "foreign data under the lock's name")                         \
+    X(UNAVAIL, 69, 1, "the store cannot be reached")                             \
+    X(NOBACKEND, 69, 0, "no backend for this kind of store")                     \
+    X(OS, 71, 0, "the operating system refused")                                 \
+    X(NOMEM, 71, 1, "out of memory")                                             \
+    X(CREATE, 73, 0, "the lock cannot be created")                               \
+    X(BUSY, 75, 1, "the lock is held by others")                                 \
+    X(PROTO, 76, 0, "the store answered something that is not its protocol")     \
+    X(PERM, 77, 0, "authentication or permission refused")                       \
+    X(LOST, 79, 0, "the lock was lost")
+
+enum dlock_error_index {
+#define X(name, exit, retry, text) DLOCK_IX_##name,
+    DLOCK_ERRORS(X)
+#undef X
+        DLOCK_ERROR_COUNT
+};
+
+enum dlock_error_code {
+    DLOCK_OK = 0,
+#define X(name, exit, retry, text) DLOCK_E##name = -(DLOCK_IX_##name + 1),
+    DLOCK_ERRORS(X)
+#undef X
+};
+
+/*
+ * A failure as the caller keeps it: code (DLOCK_E*), sys (an errno, or 0) and one
+ * line that says what failed, where, and what to do. The message never holds a
+ * password. Functions take a pointer to one as their last parameter; it may be
+ * NULL and is untouched on success.
+ */
+struct dlock_error {
+    int code, sys;
+    char msg[512];
+};
+
+/* The exit code of dlock(1) for a DLOCK_E* code; 0 for DLOCK_OK. */
+int dlock_error_exit(int code);
+/* The short text of a code, "DLOCK_EBUSY" style name, and whether a later try may succeed. */
+const char *dlock_error_text(int code);
+const char *dlock_error_name(int code);
+bool dlock_error_retryable(int code);
+
+enum dlock_mode { DLOCK_EXCLUSIVE, DLOCK_SHARED, DLOCK_SLOTS };
+
+#define DLOCK_TOKEN_LEN 32 /* 128 bits in hexadecimal */
+
+/* What a store knows about one holder or waiter. Unknown: "", 0, -1. */
+struct dlock_info {
+    bool waiter;            /* else a holder */
+    bool foreign;           /* taken by a program that is not dlock */
+    int place;              /* of a waiter: 1 is next; 0 unknown */
+    enum dlock_mode mode;
+    long pid;
+    int64_t since_ms;       /* holder's wall clock, Unix milliseconds; for display only */
+    int64_t left_ns;        /* lease left by the store's clock; -1 unknown, DLOCK_NEVER unlimited */
+    uint64_t fence;         /* fencing token; 0 none */
+    char token[DLOCK_TOKEN_LEN + 1];
+    char host[256], user[64], command[256], note[256]; /* no control characters, valid UTF-8 */
+};
+
+enum dlock_on_lost { DLOCK_LOST_TERM, DLOCK_LOST_KILL, DLOCK_LOST_WARN };
+
+/*
+ * How to lock. Start from DLOCK_OPTIONS_INIT. grace_ns is the time a holder is
+ * given between "end now" and "killed", and comes out of the ttl.
+ */
+struct dlock_options {
+    enum dlock_mode mode;
+    unsigned slots;             /* DLOCK_SLOTS: how many may hold */
+    int64_t ttl_ns;             /* lease; at least 1 s; default 30 s */
+    int64_t grace_ns;           /* -1: min(5 s, ttl/6) */
+    int64_t wait_ns;            /* 0: do not wait; DLOCK_NEVER: for ever; bounds name look-up and connecting too */
+    int64_t connect_timeout_ns; /* first contact; default 5 s */
+    const char *command, *note; /* shown to others; copied; may be NULL */
+};
+#define DLOCK_OPTIONS_INIT                                                             \
+    {                                                                                  \
+        .mode = DLOCK_EXCLUSIVE, .ttl_ns = 30 * DLOCK_SEC, .grace_ns = -1,             \
+        .wait_ns = DLOCK_NEVER, .connect_timeout_ns = 5 * DLOCK_SEC                    \
+    }
+
+/* The safety timeline of a held lease (see "TIMELINE" in dlock(1)); all DLOCK_NEVER where the store has no lease. */
+struct dlock_times {
+    int64_t renew_at;  /* next heartbeat */
+    int64_t term_at;   /* whoever works under the lock is asked to end */
+    int64_t kill_at;   /* ... and is killed */
+    int64_t hard_at;   /* a kernel timer ends the guard, and with it the command */
+    int64_t deadline;  /* nobody else can hold the lock before this */
+};
+
+enum dlock_how {
+    DLOCK_REL_CLEAN,   /* the store confirmed it */
+    DLOCK_REL_NOT_OURS,/* the store says the lock was not ours any more: it was lost */
+    DLOCK_REL_UNCLEAR, /* no answer: the lease runs out by itself */
+    DLOCK_REL_NOTHING  /* nothing was held */
+};
+
+enum dlock_report_type {
+    DLOCK_R_NONE,
+    DLOCK_R_WAITING,   /* info (may be NULL): who holds it; place in the queue */
+    DLOCK_R_ACQUIRED,  /* times, fence, token: work may start */
+    DLOCK_R_BUSY,      /* acquire is over: held by others, or wait_ns is over; info (may be NULL) */
+    DLOCK_R_EXTENDED,  /* times moved */
+    DLOCK_R_TERM,      /* term_at passed without a renewal: end the work; renewals go on */
+    DLOCK_R_LOST,      /* stop at once: certain loss (error says why), or kill_at passed */
+    DLOCK_R_RELEASED,  /* how */
+    DLOCK_R_INFO,      /* answer to a status query: one per holder and waiter */
+    DLOCK_R_DONE,      /* status query complete */
+    DLOCK_R_NOTICE,    /* error.msg: worth a warning; error.code 0: worth a word with -v only */
+    DLOCK_R_FAILED     /* acquire or query is over: error */
+};
+
+struct dlock_report {
+    enum dlock_report_type type;
+    struct dlock_times times;
+    uint64_t fence;
+    const char *token;             /* valid until close */
+    enum dlock_how how;
+    int place;
+    const struct dlock_info *info; /* valid until the next call on the handle */
+    struct dlock_error error;
+};
+
+typedef struct dlock dlock;
+
+/*
+ * dlock_open - make a handle for the lock that uri names. Checks everything that
+ * can be checked without I/O (the URI, its parameters, ttl against grace).
+ * uri: see LOCK in dlock(1), without "@name" (dlock_default_uri resolves that).
+ * Both arguments are copied. Returns 0, or a negative code with err filled and
+ * *out untouched.
+ */
+int dlock_open(dlock **out, const char *uri, const struct dlock_options *, struct dlock_error *err);
+
+/* dlock_start_acquire - begin; ends with exactly one of ACQUIRED, BUSY, FAILED. Only on an idle handle. */
+void dlock_start_acquire(dlock *);
+
+/*
+ * dlock_start_release - give the lock back, or cancel whatever is under way; legal
+ * in every state, twice too. Ends with RELEASED, at the latest at the time until.
+ */
+void dlock_start_release(dlock *, int64_t until);
+
+/* dlock_start_status - ask who holds and who waits; INFO..., then DONE or FAILED. Only on an idle handle. */
+void dlock_start_status(dlock *);
+
+/*
+ * dlock_interest - what to poll for. Fills at most cap entries (8 are enough),
+ * sets *wake_at to the time at which dlock_process must run in any case
+ * (DLOCK_NEVER: none). Returns the number of entries.
+ */
+int dlock_interest(dlock *, struct pollfd *, int cap, int64_t *wake_at);
+
+/*
+ * dlock_process - handle what poll() found and what time has brought. Returns 1
+ * and one report, or 0. After a 1, call again with n = 0 until it returns 0.
+ * Never blocks.
+ */
+int dlock_process(dlock *, const struct pollfd *, int n, struct dlock_report *);
+
+/* The end of the current lease, 0 when nothing is held; the fencing token (0: none); the owner token. */
+int64_t dlock_deadline(const dlock *);
+uint64_t dlock_fence(const dlock *);
+const char *dlock_token(const dlock *);
+/* The lock's name, the store without secrets ("redis://host:6379/0"), and the backend's name. */
+const char *dlock_name(const dlock *);
+const char *dlock_where(const dlock *);
+const char *dlock_backend_name(const dlock *);
+/* True where the lock is kept by the kernel on a descriptor and cannot expire; then dlock_fd is that descriptor once held, else -1. */
+bool dlock_is_local(const dlock *);
+int dlock_fd(const dlock *);
+
+/* dlock_close - free the handle (NULL is fine). Sends nothing: a held lock is left to run out. Never blocks for long. */
+void dlock_close(dlock *);
+
+/* CLOCK_BOOTTIME now. Counts the time a machine sleeps; never jumps. */
+int64_t dlock_now(void);
+
+/*
+ * dlock_default_uri - the URI for "@name": in $DLOCK_STORE when store is not NULL
+ * and not empty, else a file below the machine's lock directory. The result is
+ * malloc'ed and the caller's to free; it may hold a secret.
+ */
+int dlock_default_uri(char **out, const char *name, const char *store, struct dlock_error *err);
+
+/* ------------------------------------------------------------- blocking --- */
+
+/* dlock_acquire - wait as the options say. Returns 0, DLOCK_EBUSY, or another error. */
+int dlock_acquire(dlock *, struct dlock_error *err);
+
+/*
+ * dlock_keep - renew until the time until. Returns 0 when until is reached and
+ * the lock still held, DLOCK_ELOST as soon as it is lost or term_at has passed.
+ */
+int dlock_keep(dlock *, int64_t until, struct dlock_error *err);
+
+/* dlock_release - give the lock back, within timeout_ns. Returns 0, DLOCK_ELOST (it was not ours), DLOCK_EUNAVAIL (no answer). */
+int dlock_release(dlock *, int64_t timeout_ns, struct dlock_error *err);
+
+#endif

@@ -1,0 +1,72 @@
+/* util.h - small helpers shared by the core, the backends and the program. */
+#ifndef DLOCK_UTIL_H
+#define DLOCK_UTIL_H
+
+#include "backend.h"
+
+#include <stdarg.h>
+#include <stddef.h>
+
+/* error.c: fill err (if not NULL) with code, sys and a one-line message (control characters replaced); returns code. */
+int dlock_fail(struct dlock_error *err, int code, int sys, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+
+/* token.c: a fresh owner token, DLOCK_TOKEN_LEN hexadecimal digits. 0 or a negative errno. */
+int dlock_token_new(const struct dlock_env *, char out[DLOCK_TOKEN_LEN + 1]);
+
+/*
+ * who.c: the holder record as stores keep it:
+ *   "dlock1 host=web1 pid=123 user=root since=1790000000000 cmd=backup.sh%20-v note="
+ * Values are percent-encoded (everything but unreserved characters and "/:@,+"); unknown keys are
+ * skipped by the reader, so that later versions can add some. At most 900 bytes.
+ */
+int dlock_who_format(const struct dlock_who *, char *buf, size_t size); /* length, or -1: does not fit */
+bool dlock_who_parse(const char *text, size_t len, struct dlock_info *); /* false: not a dlock1 record */
+void dlock_who_init(struct dlock_who *, const char *command, const char *note);
+/* Copy at most size-1 bytes, cut at a character boundary; control characters and invalid UTF-8 become '?'. */
+void dlock_clean_text(char *dst, size_t size, const char *src, size_t len);
+/*
+ * The character at s: its length in bytes. *good: valid UTF-8 and no control character; otherwise the
+ * length is what to skip. len is at least 1.
+ */
+size_t dlock_text_char(const char *s, size_t len, bool *good);
+/* The value of a hexadecimal digit, or -1. */
+static inline int dlock_hex(char c)
+{
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    c = (char)(c | 32);
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+/* duration.c: "10", "0.5", "500ms", "1.5m", "2h", "1d" -> ns >= 0. 0, or DLOCK_EUSAGE with the text quoted. */
+int dlock_parse_duration(const char *text, int64_t *ns, struct dlock_error *err);
+/* "30 s", "1.5 s", "250 ms": for messages. */
+const char *dlock_format_duration(int64_t ns, char *buf, size_t size);
+
+/*
+ * backoff.c: full-jitter exponential back-off.
+ * next() gives the next pause in ns, between base/2 and the current cap, doubling up to max; reset() after success.
+ */
+struct dlock_backoff {
+    int64_t base, max, cur;
+};
+void dlock_backoff_reset(struct dlock_backoff *);
+int64_t dlock_backoff_next(struct dlock_backoff *, const struct dlock_env *);
+
+/*
+ * resolve.c: names to numbers in a helper thread. getaddrinfo(3) has no time-out, so the thread is
+ * simply left behind (it owns its memory) when nobody can wait for it any longer.
+ */
+struct dlock_resolver;
+int dlock_resolver_start(struct dlock_resolver **, const struct dlock_uri *, struct dlock_error *);
+int dlock_resolver_fd(const struct dlock_resolver *); /* readable when there is a result; -1: there is one now */
+/* 1: *peers (malloc'ed, the caller's) and *n; 0: not yet; negative: error, naming the host. */
+int dlock_resolver_result(struct dlock_resolver *, struct dlock_peer **peers, int *n, struct dlock_error *);
+void dlock_resolver_free(struct dlock_resolver *);
+
+#define DLOCK_LEN(a) (sizeof(a) / sizeof((a)[0]))
+static inline int64_t dlock_min(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t dlock_max(int64_t a, int64_t b) { return a > b ? a : b; }
+
+#endif

@@ -1,0 +1,239 @@
+/* The holder record: it can be read back whatever is in it, and never outgrows its limit. */
+#include "unit.h"
+#include "util.h"
+
+#include <time.h>
+#include <unistd.h>
+
+static struct dlock_who sample(void)
+{
+    struct dlock_who w = {.pid = 123, .since_ms = INT64_C(1790000000000)};
+
+    strcpy(w.host, "web1");
+    strcpy(w.user, "root");
+    strcpy(w.command, "backup.sh -v");
+    return w;
+}
+
+TEST(record)
+{
+    struct dlock_who w = sample();
+    struct dlock_info info = {.place = 7};
+    char buf[1000];
+    int n = dlock_who_format(&w, buf, sizeof(buf));
+
+    CHECK_STR(buf,
+              "dlock1 host=web1 pid=123 user=root since=1790000000000 cmd=backup.sh%20-v note=");
+    CHECK_INT(n, strlen(buf));
+    CHECK(dlock_who_parse(buf, (size_t)n, &info));
+    CHECK_STR(info.host, "web1");
+    CHECK_STR(info.user, "root");
+    CHECK_STR(info.command, "backup.sh -v");
+    CHECK_STR(info.note, "");
+    CHECK_INT(info.pid, 123);
+    CHECK_INT(info.since_ms, INT64_C(1790000000000));
+    CHECK_INT(info.place, 7);
+}
+
+TEST(every_character_survives)
+{
+    struct dlock_who w = sample();
+    struct dlock_info info;
+    char buf[1000];
+    int n;
+
+    strcpy(w.command, "a=b c%20d \"'\\{}[]|&;<>#?!$*~^`");
+    strcpy(w.note, "Größe = 5 € 😀 100%");
+    n = dlock_who_format(&w, buf, sizeof(buf));
+    CHECK(n > 0);
+    CHECK(dlock_who_parse(buf, (size_t)n, &info));
+    CHECK_STR(info.command, w.command);
+    CHECK_STR(info.note, w.note);
+    for (const char *p = buf; *p; p++)
+        CHECK(*p > 0x1f && *p < 0x7f && *p != '"' && *p != '\\');
+}
+
+static void fill(char *dst, size_t size, const char *with)
+{
+    size_t n = strlen(with);
+
+    dst[0] = '\0';
+    for (size_t used = 0; used + n < size; used += n)
+        memcpy(dst + used, with, n + 1);
+}
+
+/* What triples when it is encoded: the command yields, then the note, by whole characters. */
+TEST(long_records_are_cut)
+{
+    struct dlock_who w = sample();
+    struct dlock_info info;
+    char buf[1000];
+    int n;
+
+    fill(w.note, sizeof(w.note), "n");
+    fill(w.command, sizeof(w.command), "😀");
+    n = dlock_who_format(&w, buf, sizeof(buf));
+    CHECK(n > 880 && n <= 900);
+    CHECK(dlock_who_parse(buf, (size_t)n, &info));
+    CHECK_STR(info.note, w.note);
+    CHECK(strlen(info.command) > 100 && strlen(info.command) < strlen(w.command));
+    CHECK_INT(strlen(info.command) % 4, 0);
+    CHECK_NULL(strchr(info.command, '?'));
+
+    fill(w.note, sizeof(w.note), "😀");
+    fill(w.host, sizeof(w.host), "h");
+    n = dlock_who_format(&w, buf, sizeof(buf));
+    CHECK(n > 880 && n <= 900);
+    CHECK(dlock_who_parse(buf, (size_t)n, &info));
+    CHECK_STR(info.command, "");
+    CHECK(strlen(info.note) > 150);
+    CHECK_INT(strlen(info.note) % 4, 0);
+}
+
+TEST(small_buffers)
+{
+    struct dlock_who w = sample();
+    char buf[200];
+
+    strcpy(w.note, "note");
+    for (size_t size = 0; size < sizeof(buf); size++) {
+        memset(buf, '#', sizeof(buf));
+        int n = dlock_who_format(&w, buf, size);
+        if (n < 0)
+            continue;
+        CHECK((size_t)n < size);
+        CHECK_INT(strlen(buf), n);
+        CHECK(size > 60);
+    }
+    CHECK_INT(dlock_who_format(&w, buf, 0), -1);
+    CHECK_INT(dlock_who_format(&w, buf, 60), -1);
+}
+
+TEST(foreign_records)
+{
+    static const char *const bad[] = {"",
+                                      "dlock",
+                                      "dlock2 host=a",
+                                      "dlock12 host=a",
+                                      "dlock1host=a",
+                                      "Dlock1 host=a",
+                                      " dlock1 host=a",
+                                      "12345\n",
+                                      "\xff\xfe"};
+    struct dlock_info info;
+
+    for (size_t i = 0; i < DLOCK_LEN(bad); i++)
+        if (dlock_who_parse(bad[i], strlen(bad[i]), &info))
+            CHECK_FAIL("\"%s\" was taken", bad[i]);
+}
+
+TEST(odd_records)
+{
+    static const char text[] =
+        "dlock1  host=a%41%zz%4 new=1 pid=12x user=%1b[31m since=99999999999999999999 "
+        "=x cmd note=%ff%C3%A4%00 hostx=no\ntrailing host=second";
+    struct dlock_info info;
+
+    memset(&info, 'z', sizeof(info));
+    CHECK(dlock_who_parse(text, sizeof(text) - 1, &info));
+    CHECK_STR(info.host, "aA%zz%4");
+    CHECK_INT(info.pid, 0);
+    CHECK_INT(info.since_ms, 0);
+    CHECK_STR(info.user, "?[31m");
+    CHECK_STR(info.command, "");
+    CHECK_STR(info.note, "?ä?");
+    CHECK(dlock_who_parse("dlock1", 6, &info));
+    CHECK_STR(info.host, "");
+    CHECK(dlock_who_parse("dlock1 ", 7, &info));
+    CHECK(dlock_who_parse("dlock1 host", 11, &info));
+}
+
+/* Exact buffers on the heap, so that a sanitizer sees one byte too far. */
+TEST(every_prefix)
+{
+    struct dlock_who w = sample();
+    struct dlock_info info;
+    char buf[1000];
+    int n;
+
+    strcpy(w.note, "ä ä");
+    n = dlock_who_format(&w, buf, sizeof(buf));
+    for (int i = 1; i <= n; i++) {
+        char *copy = malloc((size_t)i);
+        memcpy(copy, buf, (size_t)i);
+        dlock_who_parse(copy, (size_t)i, &info);
+        free(copy);
+    }
+}
+
+TEST(a_long_value)
+{
+    struct dlock_info info;
+    char buf[3000];
+    int n = snprintf(buf, sizeof(buf), "dlock1 cmd=%0*d user=%0*d", 1500, 7, 1000, 8);
+
+    CHECK(dlock_who_parse(buf, (size_t)n, &info));
+    CHECK_INT(strlen(info.command), 255);
+    CHECK_INT(strlen(info.user), 63);
+}
+
+TEST(clean_text)
+{
+    static const struct {
+        const char *in, *out;
+        size_t size;
+    } rows[] = {
+        {"plain", "plain", 100},
+        {"a\tb\nc\x01\x7f", "a?b?c??", 100},
+        {"äöü€😀", "äöü€😀", 100},
+        {"\xc2\x9b", "?", 100}, /* CSI in one byte */
+        {"\xc2\xa0", "\xc2\xa0", 100},
+        {"\xff\xc3", "??", 100},
+        {"\xc0\xaf", "??", 100},           /* '/' in two bytes */
+        {"\xed\xa0\x80", "???", 100},      /* a surrogate */
+        {"\xf4\x90\x80\x80", "????", 100}, /* beyond Unicode */
+        {"\xe2\x82", "??", 100},
+        {"äöü", "äö", 6},
+        {"äöü", "ä", 4},
+        {"abc", "ab", 3},
+        {"abc", "", 1},
+    };
+    char buf[100];
+
+    for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
+        memset(buf, '#', sizeof(buf));
+        dlock_clean_text(buf, rows[i].size, rows[i].in, strlen(rows[i].in));
+        CHECK_STR(buf, rows[i].out);
+    }
+    dlock_clean_text(buf, sizeof(buf), "a\0b", 3);
+    CHECK_STR(buf, "a?b");
+    buf[0] = '#';
+    dlock_clean_text(buf, 0, "a", 1);
+    CHECK_INT(buf[0], '#');
+}
+
+TEST(init)
+{
+    struct dlock_who w;
+    char big[600];
+
+    memset(&w, 0xff, sizeof(w));
+    memset(big, 'x', sizeof(big));
+    big[sizeof(big) - 1] = '\0';
+    setenv("USER", "somebody-else", 1);
+    dlock_who_init(&w, big, "two\nlines");
+    CHECK(w.host[0]);
+    CHECK(w.user[0]);
+    CHECK(strcmp(w.user, "somebody-else") != 0);
+    if (geteuid() == 0)
+        CHECK_STR(w.user, "root");
+    CHECK_INT(strlen(w.command), 255);
+    CHECK_STR(w.note, "two?lines");
+    CHECK_INT(w.pid, getpid());
+    CHECK(llabs(w.since_ms - (long long)time(NULL) * 1000) < 60000);
+    dlock_who_init(&w, NULL, NULL);
+    CHECK_STR(w.command, "");
+    CHECK_STR(w.note, "");
+}
+
+UNIT_MAIN
