@@ -1,0 +1,128 @@
+/*
+ * default.c - what "@name" means.
+ *
+ * Without $DLOCK_STORE it is a file in a directory that depends on the machine and the user only,
+ * never on the environment: cron and a shell must mean the same lock. So a directory that fails for
+ * a reason that may pass is an error, not a step to the next one: another process would not take
+ * that step.
+ */
+#include "uri.h"
+#include "util.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Others must be able neither to take the directory's place nor to write in it. */
+static int check_dir(const char *dir, struct dlock_error *err)
+{
+    struct stat st;
+    /* O_PATH: also what we may not read can be looked at, and nothing is opened by it. */
+    int fd = open(dir, O_PATH | O_NOFOLLOW | O_DIRECTORY | O_CLOEXEC), r;
+
+    if (fd < 0 && (errno == ENOTDIR || errno == ELOOP))
+        return dlock_fail(err, DLOCK_EPERM, errno, "%s is not a directory of ours: remove it", dir);
+    if (fd < 0)
+        return dlock_fail(err, DLOCK_ECREATE, errno, "cannot open %s: %s", dir, strerror(errno));
+    r = fstat(fd, &st) < 0 ? -errno : 0;
+    close(fd);
+    if (r < 0)
+        return dlock_fail(err, DLOCK_ECREATE, -r, "cannot look at %s: %s", dir, strerror(-r));
+    if (st.st_uid != geteuid())
+        return dlock_fail(err, DLOCK_EPERM, 0, "%s belongs to uid %lu, not to us: remove it", dir,
+                          (unsigned long)st.st_uid);
+    if (st.st_mode & (S_IWGRP | S_IWOTH))
+        return dlock_fail(err, DLOCK_EPERM, 0, "others may write to %s: chmod 700 it", dir);
+    return 0;
+}
+
+/* The directory base/dlock-UID, made when it is missing. 1: this user can have none below base. */
+static int try_base(char *dir, size_t size, const char *base, bool last, struct dlock_error *err)
+{
+    snprintf(dir, size, "%s/dlock-%lu", base, (unsigned long)geteuid());
+    if (mkdir(dir, 0700) < 0 && errno != EEXIST) {
+        /*
+         * Not for EROFS: a service whose sandbox shows it a read-only /run/lock would take a lock in /tmp
+         * that a shell on the same machine never looks at.
+         */
+        if (!last && (errno == EACCES || errno == ENOENT))
+            return 1;
+        return dlock_fail(err, errno == EACCES ? DLOCK_EPERM : DLOCK_ECREATE, errno,
+                          "cannot make the lock directory %s: %s (DLOCK_STORE can name another place)", dir,
+                          strerror(errno));
+    }
+    return check_dir(dir, err);
+}
+
+static int embedded_store(char **store, struct dlock_error *err)
+{
+    char dir[64];
+    int r = try_base(dir, sizeof(dir), "/run/lock", false, err);
+
+    if (r > 0)
+        r = try_base(dir, sizeof(dir), "/tmp", true, err);
+    if (r < 0)
+        return r;
+    if (asprintf(store, "file://%s", dir) < 0)
+        return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+    return 0;
+}
+
+/* An absolute path as a URI. */
+static int path_store(char **store, const char *path, struct dlock_error *err)
+{
+    static const char scheme[] = "file://";
+    char *p = malloc(sizeof(scheme) + 3 * strlen(path));
+
+    if (!p)
+        return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+    *store = p;
+    for (p = stpcpy(p, scheme); *path; path++) {
+        if (strchr("%?#", *path))
+            p += sprintf(p, "%%%02X", (unsigned char)*path);
+        else
+            *p++ = *path;
+    }
+    *p = '\0';
+    return 0;
+}
+
+/* The text of $DLOCK_STORE may hold a password: it is never quoted. */
+static int given_store(char **store, const char *text, struct dlock_error *err)
+{
+    if (strchr(text, '#'))
+        return dlock_fail(err, DLOCK_EUSAGE, 0,
+                          "DLOCK_STORE must name a store only: it has a '#' (in a password: %%23)");
+    if (*text == '/')
+        return path_store(store, text, err);
+    if (dlock_uri_scheme_len(text) == 0)
+        return dlock_fail(err, DLOCK_EUSAGE, 0,
+                          "DLOCK_STORE is neither a URI (redis://host) nor an absolute path");
+    *store = strdup(text);
+    return *store ? 0 : dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+}
+
+int dlock_default_uri(char **out, const char *name, const char *store, struct dlock_error *err)
+{
+    char *base = NULL, *uri = NULL;
+    int r;
+
+    if (!*name)
+        return dlock_fail(err, DLOCK_EUSAGE, 0,
+                          "the lock's name after '@' is empty (an unset variable?)");
+    if (strchr(name, '#'))
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "\"@%.80s\": write a '#' in a name as %%23", name);
+    r = store && *store ? given_store(&base, store, err) : embedded_store(&base, err);
+    if (r == 0 && asprintf(&uri, "%s#%s", base, name) < 0)
+        r = dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+    if (base)
+        explicit_bzero(base, strlen(base));
+    free(base);
+    if (r == 0)
+        *out = uri;
+    return r;
+}

@@ -1,0 +1,520 @@
+/* The lock's name: the whole grammar in tables, and that no message or "where" shows a password. */
+#include "unit.h"
+#include "uri.h"
+#include "util.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Everything that was parsed as one line of text. */
+static void dump(const struct dlock_uri *u, char *buf, size_t size)
+{
+    FILE *f = fmemopen(buf, size, "w");
+
+    fprintf(f, "%s|", u->scheme);
+    for (int i = 0; i < u->nhosts; i++)
+        fprintf(f, "%s(%s:%s)%s:%u", i ? "," : "", u->hosts[i].user ? u->hosts[i].user : "-",
+                u->hosts[i].password ? u->hosts[i].password : "-", u->hosts[i].host,
+                u->hosts[i].port);
+    fprintf(f, "|%s|", u->path);
+    for (int i = 0; i < u->nparams; i++)
+        fprintf(f, "%s%s=%s", i ? "&" : "", u->params[i].key, u->params[i].value);
+    fprintf(f, "|%s%s|%s", u->name, u->bare ? " (bare)" : "", u->where);
+    fclose(f);
+}
+
+static const struct {
+    const char *text, *want;
+} good[] = {
+    /* paths, byte for byte */
+    {"x", "file||x||x (bare)|x"},
+    {"./x", "file||./x||./x (bare)|./x"},
+    {"/run/lock/x.lock", "file||/run/lock/x.lock||/run/lock/x.lock (bare)|/run/lock/x.lock"},
+    {"./#x", "file||./#x||./#x (bare)|./#x"},
+    {"a#b?c%41", "file||a#b?c%41||a#b?c%41 (bare)|a#b?c%41"},
+    {"9", "file||9||9 (bare)|9"},
+    {"a:b", "file||a:b||a:b (bare)|a:b"},
+    {"redis:/h", "file||redis:/h||redis:/h (bare)|redis:/h"},
+    {"1x://h#n", "file||1x://h#n||1x://h#n (bare)|1x://h#n"},
+    {"://h#n", "file||://h#n||://h#n (bare)|://h#n"},
+    {"./redis://h#n", "file||./redis://h#n||./redis://h#n (bare)|./redis://h#n"},
+    {"a\xff\n", "file||a\xff\n||a\xff\n (bare)|a\xff\n"},
+    /* file */
+    {"file:///a/b", "file||/a/b||/a/b (bare)|/a/b"},
+    {"FILE:///a", "file||/a||/a (bare)|/a"},
+    {"file://localhost/a", "file||/a||/a (bare)|/a"},
+    {"file:///a%23b%20c", "file||/a#b c||/a#b c (bare)|/a#b c"},
+    {"file:///a/", "file||/a/||/a/ (bare)|/a/"},
+    {"file:///a@b", "file||/a@b||/a@b (bare)|/a@b"},
+    {"file:///dir#n", "file||/dir||n|/dir"},
+    {"file:///dir/#n", "file||/dir||n|/dir"},
+    {"file:///#n", "file||/||n|/"},
+    {"file:///d#a%2Fb", "file||/d||a/b|/d"},
+    {"file:///d%23e#a#b", "file||/d#e#a||b|/d#e#a"},
+    /* redis */
+    {"redis://h#n", "redis|(-:-)h:6379|/0||n|redis://h:6379/0"},
+    {"REDIS://h#n", "redis|(-:-)h:6379|/0||n|redis://h:6379/0"},
+    {"rediss://h:1/#n", "rediss|(-:-)h:1|/0||n|rediss://h:1/0"},
+    {"redis://h:65535/15#n", "redis|(-:-)h:65535|/15||n|redis://h:65535/15"},
+    {"redis://h/007#n", "redis|(-:-)h:6379|/7||n|redis://h:6379/7"},
+    {"redis://h/2147483647#n", "redis|(-:-)h:6379|/2147483647||n|redis://h:6379/2147483647"},
+    {"redis:///0#n", "redis|(-:-)127.0.0.1:6379|/0||n|redis://127.0.0.1:6379/0"},
+    {"redis://#n", "redis|(-:-)127.0.0.1:6379|/0||n|redis://127.0.0.1:6379/0"},
+    {"redis://:pw@#n", "redis|(-:pw)127.0.0.1:6379|/0||n|redis://127.0.0.1:6379/0"},
+    {"redis://u:p@h#n", "redis|(u:p)h:6379|/0||n|redis://h:6379/0"},
+    {"redis://:p@h#n", "redis|(-:p)h:6379|/0||n|redis://h:6379/0"},
+    {"redis://u@h#n", "redis|(u:-)h:6379|/0||n|redis://h:6379/0"},
+    {"redis://u:@h#n", "redis|(u:-)h:6379|/0||n|redis://h:6379/0"},
+    {"redis://:@h#n", "redis|(-:-)h:6379|/0||n|redis://h:6379/0"},
+    {"redis://u:a:b@h#n", "redis|(u:a:b)h:6379|/0||n|redis://h:6379/0"},
+    {"redis://u:a@b@h#n", "redis|(u:a@b)h:6379|/0||n|redis://h:6379/0"},
+    {"redis://u:a,b@h#n", "redis|(u:a,b)h:6379|/0||n|redis://h:6379/0"},
+    {"redis://u:a#b@h#n", "redis|(u:a#b)h:6379|/0||n|redis://h:6379/0"},
+    {"redis://%75%3a:%40%2f%23%3F%ff@h#n", "redis|(u::@/#?\xff)h:6379|/0||n|redis://h:6379/0"},
+    {"redis://[::1]#n", "redis|(-:-)::1:6379|/0||n|redis://[::1]:6379/0"},
+    {"redis://u:p@[2001:db8::1]:99/3#n",
+     "redis|(u:p)2001:db8::1:99|/3||n|redis://[2001:db8::1]:99/3"},
+    {"redis://[fe80::1%25eth0]:9#n", "redis|(-:-)fe80::1%eth0:9|/0||n|redis://[fe80::1%eth0]:9/0"},
+    {"redis://a-b.c_d.#n", "redis|(-:-)a-b.c_d.:6379|/0||n|redis://a-b.c_d.:6379/0"},
+    {"redis://h/1?a=b&c=%26%3d&d&e=#n", "redis|(-:-)h:6379|/1|a=b&c=&=&d=&e=|n|redis://h:6379/1"},
+    {"redis://h?a=b=c#n", "redis|(-:-)h:6379|/0|a=b=c|n|redis://h:6379/0"},
+    {"redis://h?#n", "redis|(-:-)h:6379|/0||n|redis://h:6379/0"},
+    {"redis://h?password-file=/a@b/c#n",
+     "redis|(-:-)h:6379|/0|password-file=/a@b/c|n|redis://h:6379/0"},
+    {"redis+unix:///run/r.sock?db=1#n", "redis+unix||/run/r.sock|db=1|n|redis+unix:///run/r.sock"},
+    {"redis+unix://u:p@/r#n", "redis+unix|(u:p):0|/r||n|redis+unix:///r"},
+    {"redis+unix:///a%20b#n", "redis+unix||/a b||n|redis+unix:///a b"},
+    {"redis+sentinel://s1,s2:7/svc#n",
+     "redis+sentinel|(-:-)s1:26379,(-:-)s2:7|/svc/0||n|redis+sentinel://s1:26379,s2:7/svc/0"},
+    {"redis+sentinel://u:p%2Cq@s1,s2/svc/3?sentinel-user=x#n",
+     "redis+sentinel|(u:p,q)s1:26379,(-:-)s2:26379|/svc/3|sentinel-user=x|n|"
+     "redis+sentinel://s1:26379,s2:26379/svc/3"},
+    {"redlock://h1,h2:7,[::1]/2#n",
+     "redlock|(-:-)h1:6379,(-:-)h2:7,(-:-)::1:6379|/2||n|redlock://h1:6379,h2:7,[::1]:6379/2"},
+    {"redlock://:p@h1,h2#n", "redlock|(-:p)h1:6379,(-:p)h2:6379|/0||n|redlock://h1:6379,h2:6379/0"},
+    {"redlock://u:p@h1,h2,:q@h3#n",
+     "redlock|(u:p)h1:6379,(-:-)h2:6379,(-:q)h3:6379|/0||n|redlock://h1:6379,h2:6379,h3:6379/0"},
+    {"redlock://h1,:q@h2#n", "redlock|(-:-)h1:6379,(-:q)h2:6379|/0||n|redlock://h1:6379,h2:6379/0"},
+    {"redlocks://h:1,h:2#n", "redlocks|(-:-)h:1,(-:-)h:2|/0||n|redlocks://h:1,h:2/0"},
+    /* postgres: libpq has the last word */
+    {"postgres://u@h1,h2/db?application_name=x#n",
+     "postgres|(u:-)h1:5432,(-:-)h2:5432|/db|application_name=x|n|postgres://h1:5432,h2:5432/db"},
+    {"postgresql:///?service=x#n", "postgresql||/|service=x|n|postgresql:///"},
+    {"postgres://#n", "postgres||||n|postgres://"},
+    {"postgres://u:p@/db#n", "postgres|(u:p):5432|/db||n|postgres:///db"},
+    {"postgres://h:/db#n", "postgres|(-:-)h:5432|/db||n|postgres://h:5432/db"},
+    {"postgres://h1:1,h1:1/db/x#n",
+     "postgres|(-:-)h1:1,(-:-)h1:1|/db/x||n|postgres://h1:1,h1:1/db/x"},
+    {"postgres://%2Frun%2Fpg/db#n", "postgres|(-:-)/run/pg:5432|/db||n|postgres:///run/pg:5432/db"},
+    /* zookeeper */
+    {"zk://h#n", "zk|(-:-)h:2181|||n|zk://h:2181"},
+    {"zk://h/#n", "zk|(-:-)h:2181|||n|zk://h:2181"},
+    {"zk://u:p@h1,h2:7,h3/a/b/#n",
+     "zk|(u:p)h1:2181,(-:-)h2:7,(-:-)h3:2181|/a/b||n|zk://h1:2181,h2:7,h3:2181/a/b"},
+    {"zookeeper://h/a.b#n", "zookeeper|(-:-)h:2181|/a.b||n|zookeeper://h:2181/a.b"},
+    /* test store */
+    {"fake://#n", "fake||||n|fake://"},
+    {"fake://a,b/any/thing?x=1#n",
+     "fake|(-:-)a:6379,(-:-)b:6379|/any/thing|x=1|n|fake://a:6379,b:6379/any/thing"},
+    /* names */
+    {"redis://h#a b", "redis|(-:-)h:6379|/0||a b|redis://h:6379/0"},
+    {"redis://h#a%20%23%25/b@c?d&e", "redis|(-:-)h:6379|/0||a #%/b@c?d&e|redis://h:6379/0"},
+    {"redis://h#gr\xc3\xb6\xc3\x9f"
+     "e",
+     "redis|(-:-)h:6379|/0||gr\xc3\xb6\xc3\x9f"
+     "e|redis://h:6379/0"},
+    {"redis://h#%C3%B6", "redis|(-:-)h:6379|/0||\xc3\xb6|redis://h:6379/0"},
+};
+
+TEST(good_uris)
+{
+    for (size_t i = 0; i < DLOCK_LEN(good); i++) {
+        struct dlock_error err = {.code = 99};
+        struct dlock_uri *u = NULL;
+        char buf[2000];
+
+        if (dlock_uri_parse(&u, good[i].text, &err) != 0) {
+            CHECK_FAIL("%s: %s", good[i].text, err.msg);
+            continue;
+        }
+        dump(u, buf, sizeof(buf));
+        if (!CHECK_STR(buf, good[i].want))
+            printf("# ... from %s\n", good[i].text);
+        CHECK_INT(err.code, 99);
+        dlock_uri_free(u);
+    }
+}
+
+TEST(raw_is_the_store_as_given)
+{
+    struct dlock_uri *u = NULL;
+
+    REQUIRE_INT(dlock_uri_parse(&u, "Postgres://u:p%40@h/db?a=1#x#name", NULL), 0);
+    CHECK_STR(u->raw, "Postgres://u:p%40@h/db?a=1#x");
+    dlock_uri_free(u);
+}
+
+static const struct {
+    const char *text, *want; /* want: in the message */
+} bad[] = {
+    {"", "empty"},
+    {"#nightly", "./#nightly"},
+    {"#", "./#"},
+    {"@name", "./@name"},
+    {"http://h#n", "\"http://\""},
+    {"etcd://h#n", "\"etcd://\""},
+    {"x+y-z.9://h#n", "\"x+y-z.9://\""},
+    /* file */
+    {"file://", "absolute path"},
+    {"file://host/x", "\"host\""},
+    {"file://u:p@/x", "no host"},
+    {"file://./x", "\".\""},
+    {"file://x", "\"x\""},
+    {"file:///a%00b", "%25"},
+    {"file:///d#", "empty"},
+    {"file:///d#a%00", "name"},
+    /* redis */
+    {"redis://h", "#NAME"},
+    {"redis://h/0?a=b", "#NAME"},
+    {"redis://h#", "empty"},
+    {"redis://h:0#n", "\"0\""},
+    {"redis://h:65536#n", "\"65536\""},
+    {"redis://h:99999999999999999999#n", "\"99999999999999999999\""},
+    {"redis://h:#n", "port"},
+    {"redis://h:-1#n", "port"},
+    {"redis://h:+1#n", "port"},
+    {"redis://h:80a#n", "port"},
+    {"redis://:6379#n", "port without a host"},
+    {"redis://h1,h2#n", "\"h1,h2\""},
+    {"rediss://h1,h2/0#n", "one host"},
+    {"redis://h/x#n", "\"/x\""},
+    {"redis://h/1x#n", "\"/1x\""},
+    {"redis://h/-1#n", "\"/-1\""},
+    {"redis://h/1/2#n", "\"/1/2\""},
+    {"redis://h/2147483648#n", "\"/2147483648\""},
+    {"redis://h/99999999999999999999999999#n", "number"},
+    {"redis://::1#n", "brackets"},
+    {"redis://2001:db8::1#n", "brackets"},
+    {"redis://[::1#n", "']'"},
+    {"redis://[]#n", "IPv6"},
+    {"redis://[h]#n", "\"[h]\""},
+    {"redis://[1.2.3.4]#n", "IPv6"},
+    {"redis://[::1%25]#n", "IPv6"},
+    {"redis://[::1]x#n", ":PORT"},
+    {"redis://[::1]:#n", "port"},
+    {"redis://[::1]:0#n", "port"},
+    {"redis://a b#n", "\"a b\""},
+    {"redis://h\xc3\xb6st#n", "host name"},
+    {"redis://a%2fb#n", "host name"},
+    {"redis://h%zz#n", "hexadecimal"},
+    {"redis://h%4#n", "hexadecimal"},
+    {"redis://h%#n", "hexadecimal"},
+    {"redis://h%00#n", "hexadecimal"},
+    {"redis://u%00:p@h#n", "user name"},
+    {"redis://u:p%00@h#n", "password"},
+    {"redis://h?a=1&a=2#n", "\"a\""},
+    {"redis://h?a=1&b=2&a#n", "twice"},
+    {"redis://h?a=%00#n", "\"a\""},
+    {"redis://h?a=%g0#n", "\"a\""},
+    {"redis://h?=1#n", "key=value"},
+    {"redis://h?a=1&&b=2#n", "key=value"},
+    {"redis://h?a=1&#n", "key=value"},
+    {"redis://h?a%20b=1#n", "key=value"},
+    {"redis://h#a%0ab", "control"},
+    {"redis://h#a\nb", "control"},
+    {"redis://h#a\x7f", "control"},
+    {"redis://h#a%C2%9B", "control"},
+    {"redis://h#\xff", "UTF-8"},
+    {"redis://h#%C3", "UTF-8"},
+    {"redis://h#a%", "hexadecimal"},
+    {"redis+unix://#n", "path"},
+    {"redis+unix:///#n", "path"},
+    {"redis+unix://h/r#n", "\"h\""},
+    {"redis+unix://run/r.sock#n", "\"run\""},
+    {"redis+sentinel://s1#n", "SERVICE"},
+    {"redis+sentinel://s1/#n", "SERVICE"},
+    {"redis+sentinel:///svc#n", "host is missing"},
+    {"redis+sentinel://s1/svc/x#n", "database"},
+    {"redis+sentinel://s1/svc/1/2#n", "database"},
+    {"redis+sentinel://s1/a%2fb#n", "SERVICE"},
+    {"redis+sentinel://s1,u:p@s2/svc#n", "first host"},
+    {"redlock://#n", "host is missing"},
+    {"redlock://u:p@#n", "host is missing"},
+    {"redlock://h1,#n", "','"},
+    {"redlock://,h1#n", "','"},
+    {"redlock://h1,,h2#n", "','"},
+    {"redlock://h1,h2,H1#n", "\"H1:6379\" is named twice"},
+    {"redlock://h1,h2:6379,h2#n", "twice"},
+    {"postgres://a@b@h/db#n", "%40"},
+    {"postgres://h:70000/db#n", "port"},
+    {"postgres://h/a%00#n", "path"},
+    {"postgres://h/db", "#NAME"},
+    {"zk:///a#n", "host is missing"},
+    {"zk://h//a#n", "\"//a\""},
+    {"zk://h/a//b#n", "empty part"},
+    {"zk://h/a/../b#n", "\"/a/../b\""},
+    {"zk://h/.#n", "\".\""},
+    {"zk://h/a%0a#n", "control"},
+    {"zk://h,h#n", "twice"},
+};
+
+TEST(bad_uris)
+{
+    for (size_t i = 0; i < DLOCK_LEN(bad); i++) {
+        struct dlock_uri *u = (struct dlock_uri *)&bad;
+        struct dlock_error err = {0};
+
+        if (dlock_uri_parse(&u, bad[i].text, &err) != DLOCK_EUSAGE) {
+            CHECK_FAIL("%s was accepted", bad[i].text);
+            dlock_uri_free(u);
+            continue;
+        }
+        CHECK(u == (struct dlock_uri *)&bad);
+        CHECK_INT(err.code, DLOCK_EUSAGE);
+        if (!CHECK_HAS(err.msg, bad[i].want))
+            printf("# ... from %s\n", bad[i].text);
+        CHECK_INT(dlock_uri_parse(&u, bad[i].text, NULL), DLOCK_EUSAGE);
+    }
+}
+
+/* "hunter" is the password, or half of it, in each, however it was written. */
+TEST(no_message_shows_a_password)
+{
+    static const char *const secret[] = {
+        "redis://u:hunter@h:0#n",
+        "redis://u:hunter@h",
+        "redis://u:hunter%zz@h#n",
+        "redis://:hunter#n",
+        "redis://u:hunter/2@h/0#n",
+        "redis://u:hunter?2@h/0#n",
+        "redis://u:hunter#2@h/0",
+        "redis://u:2/hunter@h/0#n",
+        "redis://u:2?hunter@h/0#n",
+        "redis://u:x#hunter@h/0",
+        "redis://u:hunter@h?password=hunter&password=hunter#n",
+        "redis://h?password=hunter%zz#n",
+        "redlock://u:hunter@h1,h2:x#n",
+        "redlock://h1:x,u:hunter@h2#n",
+        "redlock://u:hunter,1@h2#n",
+        "redlock://u:hunter@h1,,h2#n",
+        "redlock://u:hunter@#n",
+        "redlock://u:hunter@h,h#n",
+        "zk://u:hunter@h/..#n",
+        "zk://u:hunter,x@h//#n",
+        "postgres://u:hunter@x@h/db#n",
+        "postgres://u:hunter/x@h/db#n",
+        "postgres://u:1/hunter@h/db#n",
+        "file://u:hunter@/x#n",
+        "redis+unix://u:hunter@h/s#n",
+        "redis://u:hunter:2#n",
+        "redis://u:hunter@h#\x01",
+        "redis+sentinel://u:hunter@s1/svc/x#n",
+        "etcd://u:hunter@h#n",
+        "redis://u:hunter@h?x y=hunter#n",
+    };
+
+    for (size_t i = 0; i < DLOCK_LEN(secret); i++) {
+        struct dlock_error err = {0};
+        struct dlock_uri *u = NULL;
+
+        if (dlock_uri_parse(&u, secret[i], &err) == 0) {
+            CHECK_FAIL("%s was accepted", secret[i]);
+            dlock_uri_free(u);
+        }
+        if (strstr(err.msg, "hunter"))
+            CHECK_FAIL("%s: %s", secret[i], err.msg);
+    }
+}
+
+TEST(where_shows_no_secret)
+{
+    static const char *const secret[] = {
+        "redis://hunter:hunter@h?password=hunter#n",
+        "redlock://:hunter@h1,u:hunter@h2#n",
+        "redis+unix://u:hunter@/s?x=hunter#n",
+        "redis+sentinel://u:hunter@h/s?sentinel-password=hunter#n",
+        "postgres://u:hunter@h/db?password=hunter#n",
+        "postgres:///?password=hunter#n",
+        "zk://u:hunter@h/a#n",
+        "file:///d?x=hunter#n",
+        "fake://u:hunter@h/a#n",
+    };
+
+    for (size_t i = 0; i < DLOCK_LEN(secret); i++) {
+        struct dlock_uri *u = NULL;
+
+        REQUIRE_INT(dlock_uri_parse(&u, secret[i], NULL), 0);
+        if (strstr(u->where, "hunter"))
+            CHECK_FAIL("%s: %s", secret[i], u->where);
+        dlock_uri_free(u);
+    }
+}
+
+static int parse_long(const char *head, const char *unit, int times, const char *tail)
+{
+    size_t n = strlen(unit);
+    char *text = malloc(strlen(head) + n * (size_t)times + strlen(tail) + 1),
+         *p = stpcpy(text, head);
+    struct dlock_uri *u = NULL;
+    int r;
+
+    for (int i = 0; i < times; i++)
+        p = stpcpy(p, unit);
+    strcpy(p, tail);
+    r = dlock_uri_parse(&u, text, NULL);
+    dlock_uri_free(u);
+    free(text);
+    return r;
+}
+
+TEST(lengths)
+{
+    CHECK_INT(parse_long("redis://h#", "n", 255, ""), 0);
+    CHECK_INT(parse_long("redis://h#", "n", 256, ""), DLOCK_EUSAGE);
+    CHECK_INT(parse_long("redis://h#", "%6e", 255, ""), 0);
+    CHECK_INT(parse_long("redis://h#", "%C3%B6", 127, "n"), 0);
+    CHECK_INT(parse_long("redis://h#", "%C3%B6", 128, ""), DLOCK_EUSAGE);
+    CHECK_INT(parse_long("file:///d#", "n", 250, ""), 0);
+    CHECK_INT(parse_long("file:///d#", "n", 251, ""), DLOCK_EUSAGE);
+    CHECK_INT(parse_long("file:///d#", "/", 83, "n"), 0);
+    CHECK_INT(parse_long("file:///d#", "/", 83, "nn"), DLOCK_EUSAGE);
+    CHECK_INT(parse_long("file:///d#", "%25", 83, "nn"), DLOCK_EUSAGE);
+    CHECK_INT(parse_long("redis+unix:///", "s", 106, "#n"), 0);
+    CHECK_INT(parse_long("redis+unix:///", "s", 107, "#n"), DLOCK_EUSAGE);
+    CHECK_INT(parse_long("redis://u:", "p", 100000, "@h#n"), 0);
+    CHECK_INT(parse_long("", "x", 100000, ""), 0);
+    CHECK_INT(parse_long("", "x", 100000, "://h#n"), DLOCK_EUSAGE);
+    CHECK_INT(parse_long("redis://h?a=", "x", 100000, "&a#n"), DLOCK_EUSAGE);
+}
+
+TEST(params)
+{
+    struct dlock_uri *u = NULL;
+    struct dlock_error err = {0};
+
+    REQUIRE_INT(dlock_uri_parse(&u, "redis://h?one=1&two=2&three#n", NULL), 0);
+    CHECK_STR(dlock_uri_param(u, "one"), "1");
+    CHECK_NULL(dlock_uri_param(u, "on"));
+    CHECK_NULL(dlock_uri_param(u, "ONE"));
+    CHECK_INT(dlock_uri_check_params(u, &err), DLOCK_EUSAGE);
+    CHECK_HAS(err.msg, "\"two\"");
+    CHECK_NULL(strstr(err.msg, "2"));
+    CHECK_STR(dlock_uri_param(u, "two"), "2");
+    CHECK_INT(dlock_uri_check_params(u, NULL), DLOCK_EUSAGE);
+    CHECK_STR(dlock_uri_param(u, "three"), "");
+    CHECK_INT(dlock_uri_check_params(u, NULL), 0);
+    dlock_uri_free(u);
+    dlock_uri_free(NULL);
+}
+
+TEST(schemes)
+{
+    CHECK_INT(dlock_uri_scheme_len("redis://"), 5);
+    CHECK_INT(dlock_uri_scheme_len("redis+unix:///x"), 10);
+    CHECK_INT(dlock_uri_scheme_len("redis:/x"), 0);
+    CHECK_INT(dlock_uri_scheme_len("a_b://"), 0);
+    CHECK_INT(dlock_uri_scheme_len("+a://"), 0);
+    CHECK_INT(dlock_uri_scheme_len("\xc3\xa4://"), 0);
+    CHECK_INT(dlock_uri_scheme_len("://"), 0);
+    CHECK_INT(dlock_uri_scheme_len(""), 0);
+}
+
+/* Every beginning and every single wrong byte of every good URI: nothing but a clean yes or no. */
+TEST(mutations)
+{
+    static const char bytes[] = "\x01%@:/?#&=[],+ \xff"
+                                "0a";
+
+    for (size_t i = 0; i < DLOCK_LEN(good); i++) {
+        size_t len = strlen(good[i].text);
+        for (size_t k = 0; k < len; k++) {
+            for (const char *b = bytes;; b++) {
+                char *text = strdup(good[i].text);
+                struct dlock_uri *u = NULL;
+
+                text[k] = *b;
+                char *exact = strdup(text);
+                int r = dlock_uri_parse(&u, exact, NULL);
+                CHECK(r == 0 || r == DLOCK_EUSAGE);
+                CHECK((r == 0) == (u != NULL));
+                dlock_uri_free(u);
+                free(exact);
+                free(text);
+                if (!*b)
+                    break;
+            }
+        }
+    }
+}
+
+/* ------------------------------------------------------------ @name --- */
+
+TEST(default_store_given)
+{
+    static const struct {
+        const char *name, *store, *want;
+    } rows[] = {
+        {"n", "redis://u:p@h/1?a=b", "redis://u:p@h/1?a=b#n"},
+        {"a%20b", "zk://h", "zk://h#a%20b"},
+        {"a b/c", "zk://h", "zk://h#a b/c"},
+        {"n", "/var/lock", "file:///var/lock#n"},
+        {"n", "/a?b%c", "file:///a%3Fb%25c#n"},
+        {"n", "file:///d", "file:///d#n"},
+    };
+
+    for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
+        char *out = NULL;
+        CHECK_INT(dlock_default_uri(&out, rows[i].name, rows[i].store, NULL), 0);
+        CHECK_STR(out, rows[i].want);
+        free(out);
+    }
+}
+
+TEST(default_store_refused)
+{
+    static const char *const stores[] = {"redis://:hunter@h#n", "relative", "redis:hunter", "#",
+                                         ":hunter@h"};
+    struct dlock_error err = {0};
+    char *out = NULL;
+
+    for (size_t i = 0; i < DLOCK_LEN(stores); i++) {
+        err.msg[0] = '\0';
+        CHECK_INT(dlock_default_uri(&out, "n", stores[i], &err), DLOCK_EUSAGE);
+        CHECK_HAS(err.msg, "DLOCK_STORE");
+        CHECK_NULL(strstr(err.msg, "hunter"));
+    }
+    CHECK_INT(dlock_default_uri(&out, "", "zk://h", &err), DLOCK_EUSAGE);
+    CHECK_INT(dlock_default_uri(&out, "a#b", "zk://h", &err), DLOCK_EUSAGE);
+    CHECK_HAS(err.msg, "%23");
+    CHECK_NULL(out);
+}
+
+TEST(default_embedded)
+{
+    char *out = NULL, *again = NULL;
+    struct dlock_uri *u = NULL;
+    struct stat st;
+    char tail[40];
+
+    if (access("/run/lock", W_OK) != 0 && access("/tmp", W_OK) != 0)
+        SKIP("neither /run/lock nor /tmp can be written");
+    REQUIRE_INT(dlock_default_uri(&out, "n", NULL, NULL), 0);
+    setenv("TMPDIR", "/nowhere", 1);
+    setenv("XDG_RUNTIME_DIR", "/nowhere", 1);
+    REQUIRE_INT(dlock_default_uri(&again, "n", "", NULL), 0);
+    CHECK_STR(out, again);
+    REQUIRE_INT(dlock_uri_parse(&u, out, NULL), 0);
+    snprintf(tail, sizeof(tail), "/dlock-%lu", (unsigned long)geteuid());
+    CHECK_HAS(u->path, tail);
+    CHECK_STR(u->name, "n");
+    CHECK(!u->bare);
+    CHECK_INT(lstat(u->path, &st), 0);
+    CHECK(S_ISDIR(st.st_mode));
+    CHECK_INT(st.st_uid, geteuid());
+    CHECK_INT(st.st_mode & 022, 0);
+    dlock_uri_free(u);
+    free(out);
+    free(again);
+}
+
+UNIT_MAIN
