@@ -1,0 +1,273 @@
+/*
+ * resolve.c - names to numbers, without ever waiting for it.
+ *
+ * getaddrinfo(3) has neither a time-out nor a way to be cancelled. So each name is looked up by a
+ * thread of its own that shares nothing with the caller but one counted block of memory; whoever
+ * loses interest drops its reference, and the last one frees the block, minutes later if need be.
+ * One thread per name, so that several slow ones take no longer than one.
+ */
+#include "uri.h"
+#include "util.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+/* getaddrinfo(3) and what it loads need some; a stuck thread should not cost 8 MiB. */
+#define STACK_SIZE (256 * 1024)
+
+struct lookup {
+    struct dlock_resolver *owner;
+    char *name, port[8];
+    int index;     /* of the host in the URI */
+    int code, sys; /* EAI_*, and errno for EAI_SYSTEM */
+    struct addrinfo *found;
+};
+
+struct dlock_resolver {
+    pthread_mutex_t mutex; /* guards refs, pending, fd, and the results of each look-up */
+    int refs;              /* the caller and every thread */
+    int pending;           /* look-ups not finished */
+    int fd;                /* eventfd; -1: never needed, or the caller has gone */
+    int n;
+    struct lookup lookups[];
+};
+
+static int ask(const struct lookup *l, int flags, struct addrinfo **found)
+{
+    /* Not AI_ADDRCONFIG: it hides ::1 and 127.0.0.1 on machines that have no other address yet. */
+    struct addrinfo hints = {
+        .ai_flags = AI_NUMERICSERV | flags, .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
+
+    return getaddrinfo(l->name, l->port, &hints, found);
+}
+
+/* Give back one reference. */
+static void unref(struct dlock_resolver *r)
+{
+    int left;
+
+    pthread_mutex_lock(&r->mutex);
+    left = --r->refs;
+    pthread_mutex_unlock(&r->mutex);
+    if (left > 0)
+        return;
+    for (int i = 0; i < r->n; i++) {
+        free(r->lookups[i].name);
+        if (r->lookups[i].found)
+            freeaddrinfo(r->lookups[i].found);
+    }
+    pthread_mutex_destroy(&r->mutex);
+    free(r);
+}
+
+static void *run(void *arg)
+{
+    struct lookup *l = arg;
+    struct dlock_resolver *r = l->owner;
+    struct addrinfo *found = NULL;
+    int code = ask(l, 0, &found), sys = code == EAI_SYSTEM ? errno : 0;
+
+    pthread_mutex_lock(&r->mutex);
+    l->code = code;
+    l->sys = sys;
+    l->found = code == 0 ? found : NULL;
+    /* Under the mutex: the caller may be closing the descriptor right now. */
+    if (--r->pending == 0 && r->fd >= 0)
+        eventfd_write(r->fd, 1);
+    pthread_mutex_unlock(&r->mutex);
+    unref(r);
+    return NULL;
+}
+
+static int start_thread(struct dlock_resolver *r, struct lookup *l)
+{
+    pthread_attr_t attr;
+    pthread_t thread;
+    sigset_t all, old;
+    int e = pthread_attr_init(&attr);
+
+    if (e != 0)
+        return e;
+    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+    pthread_attr_setstacksize(&attr, STACK_SIZE);
+    pthread_mutex_lock(&r->mutex);
+    r->refs++;
+    r->pending++;
+    pthread_mutex_unlock(&r->mutex);
+    /* Signals are for the caller's thread, whatever its mask is. */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    e = pthread_create(&thread, &attr, run, l);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    pthread_attr_destroy(&attr);
+    if (e != 0) {
+        pthread_mutex_lock(&r->mutex);
+        r->refs--;
+        r->pending--;
+        pthread_mutex_unlock(&r->mutex);
+    }
+    return e;
+}
+
+/* Numeric addresses at once; true when names are left. */
+static bool ask_numeric(struct dlock_resolver *r)
+{
+    bool left = false;
+
+    for (int i = 0; i < r->n; i++) {
+        struct lookup *l = &r->lookups[i];
+
+        l->code = ask(l, AI_NUMERICHOST, &l->found);
+        if (l->code == EAI_SYSTEM)
+            l->sys = errno;
+        left |= l->code == EAI_NONAME;
+    }
+    return left;
+}
+
+static int start_threads(struct dlock_resolver *r, struct dlock_error *err)
+{
+    int e;
+
+    r->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (r->fd < 0)
+        return dlock_fail(err, DLOCK_EOS, errno, "cannot look up names: eventfd: %s",
+                          strerror(errno));
+    /* One for ourselves: the whole must not be finished before all threads are started. */
+    r->pending = 1;
+    for (int i = 0; i < r->n; i++) {
+        if (r->lookups[i].code != EAI_NONAME)
+            continue;
+        e = start_thread(r, &r->lookups[i]);
+        if (e != 0)
+            return dlock_fail(err, DLOCK_EOS, e, "cannot look up names: no thread: %s",
+                              strerror(e));
+    }
+    pthread_mutex_lock(&r->mutex);
+    if (--r->pending == 0)
+        eventfd_write(r->fd, 1);
+    pthread_mutex_unlock(&r->mutex);
+    return 0;
+}
+
+static struct dlock_resolver *new_resolver(const struct dlock_uri *uri)
+{
+    size_t n = (size_t)uri->nhosts;
+    struct dlock_resolver *r = calloc(1, sizeof(*r) + n * sizeof(r->lookups[0]));
+
+    if (!r)
+        return NULL;
+    pthread_mutex_init(&r->mutex, NULL);
+    r->refs = 1;
+    r->fd = -1;
+    for (int i = 0; i < uri->nhosts; i++) {
+        struct lookup *l = &r->lookups[r->n];
+
+        /* "" and "/dir" are not on the network: a socket's path, or credentials without a host. */
+        if (!*uri->hosts[i].host || *uri->hosts[i].host == '/')
+            continue;
+        r->n++;
+        l->owner = r;
+        l->index = i;
+        l->name = strdup(uri->hosts[i].host);
+        snprintf(l->port, sizeof(l->port), "%u", uri->hosts[i].port);
+        if (!l->name) {
+            unref(r);
+            return NULL;
+        }
+    }
+    return r;
+}
+
+int dlock_resolver_start(struct dlock_resolver **out, const struct dlock_uri *uri,
+                         struct dlock_error *err)
+{
+    struct dlock_resolver *r = new_resolver(uri);
+    int code;
+
+    if (!r)
+        return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+    code = ask_numeric(r) ? start_threads(r, err) : 0;
+    if (code < 0)
+        dlock_resolver_free(r);
+    else
+        *out = r;
+    return code;
+}
+
+int dlock_resolver_fd(const struct dlock_resolver *r)
+{
+    return r->fd;
+}
+
+static const char *reason(const struct lookup *l)
+{
+    return l->code == EAI_SYSTEM ? strerror(l->sys) : gai_strerror(l->code);
+}
+
+/* All addresses, host by host in the URI's order. The mutex is held. */
+static int collect(const struct dlock_resolver *r, struct dlock_peer **peers,
+                   struct dlock_error *err)
+{
+    struct dlock_peer *p;
+    size_t n = 0;
+    int k = 0;
+
+    for (int i = 0; i < r->n; i++)
+        for (const struct addrinfo *a = r->lookups[i].found; a; a = a->ai_next)
+            n++;
+    if (n == 0 && r->n > 0)
+        return dlock_fail(err, DLOCK_EUNAVAIL, r->lookups[0].sys, "cannot resolve %s: %s",
+                          r->lookups[0].name, reason(&r->lookups[0]));
+    p = calloc(n ? n : 1, sizeof(*p));
+    if (!p)
+        return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+    for (int i = 0; i < r->n; i++) {
+        for (const struct addrinfo *a = r->lookups[i].found; a; a = a->ai_next) {
+            if (a->ai_addrlen > sizeof(p[k].addr))
+                continue;
+            p[k].host = r->lookups[i].index;
+            p[k].len = a->ai_addrlen;
+            memcpy(&p[k++].addr, a->ai_addr, a->ai_addrlen);
+        }
+    }
+    *peers = p;
+    return k;
+}
+
+int dlock_resolver_result(struct dlock_resolver *r, struct dlock_peer **peers, int *n,
+                          struct dlock_error *err)
+{
+    int count;
+
+    pthread_mutex_lock(&r->mutex);
+    if (r->pending > 0) {
+        pthread_mutex_unlock(&r->mutex);
+        return 0;
+    }
+    count = collect(r, peers, err);
+    pthread_mutex_unlock(&r->mutex);
+    if (count < 0)
+        return count;
+    *n = count;
+    return 1;
+}
+
+void dlock_resolver_free(struct dlock_resolver *r)
+{
+    if (!r)
+        return;
+    pthread_mutex_lock(&r->mutex);
+    if (r->fd >= 0)
+        close(r->fd);
+    r->fd = -1;
+    pthread_mutex_unlock(&r->mutex);
+    unref(r);
+}
