@@ -1,0 +1,266 @@
+#include "lease.h"
+
+#include "util.h"
+
+#include <string.h>
+
+#define MARGIN_MIN (50 * DLOCK_MSEC)
+#define DRIFT_FIXED (2 * DLOCK_MSEC)
+#define GRACE_MAX (5 * DLOCK_SEC)
+
+/* Pause after an unclear renewal: short first, for a lost packet; longer later, for a dead server. */
+#define RETRY_FIRST (10 * DLOCK_MSEC)
+#define RETRY_MAX DLOCK_SEC
+
+int64_t lease_default_grace(int64_t ttl)
+{
+    return ttl == DLOCK_NEVER ? GRACE_MAX : dlock_min(GRACE_MAX, ttl / 6);
+}
+
+static int64_t usable_part(const struct lease_config *cfg, int64_t ttl)
+{
+    int64_t drift = ttl / 100 + DRIFT_FIXED;
+    int64_t margin = dlock_max(MARGIN_MIN, ttl / 20);
+    return ttl - drift - margin - cfg->grace;
+}
+
+void lease_timeline(struct dlock_times *t, const struct lease_config *cfg, int64_t ttl,
+                    int64_t sent)
+{
+    if (ttl == DLOCK_NEVER) {
+        *t = (struct dlock_times){DLOCK_NEVER, DLOCK_NEVER, DLOCK_NEVER, DLOCK_NEVER, DLOCK_NEVER};
+        return;
+    }
+    int64_t margin = dlock_max(MARGIN_MIN, ttl / 20);
+    t->deadline = sent + ttl - (ttl / 100 + DRIFT_FIXED);
+    t->hard_at = t->deadline - margin / 2;
+    t->kill_at = t->deadline - margin;
+    t->term_at = t->kill_at - cfg->grace;
+    t->renew_at = sent + (cfg->lag ? ttl / 6 : (t->term_at - sent) / 3);
+}
+
+static bool fits(const struct lease_config *cfg, int64_t ttl)
+{
+    int64_t least = cfg->lag ? ttl / 3 * 2 : ttl / 3;
+    return ttl >= LEASE_MIN_TTL && usable_part(cfg, ttl) >= least;
+}
+
+/* The smallest ttl, in steps of 100 ms, that leaves room for this grace. */
+static int64_t smallest_ttl(const struct lease_config *cfg)
+{
+    const int64_t step = 100 * DLOCK_MSEC;
+    int64_t low = LEASE_MIN_TTL / step, high = low;
+    while (!fits(cfg, high * step) && high < INT64_MAX / step / 4)
+        high *= 2;
+    while (low < high) {
+        int64_t mid = low + (high - low) / 2;
+        if (fits(cfg, mid * step))
+            high = mid;
+        else
+            low = mid + 1;
+    }
+    return high * step;
+}
+
+int lease_check(const struct lease_config *cfg, struct dlock_error *err)
+{
+    char ttl[32], grace[32], least[32];
+    if (cfg->ttl == DLOCK_NEVER || fits(cfg, cfg->ttl))
+        return 0;
+    dlock_format_duration(cfg->ttl, ttl, sizeof ttl);
+    dlock_format_duration(cfg->grace, grace, sizeof grace);
+    dlock_format_duration(smallest_ttl(cfg), least, sizeof least);
+    if (cfg->ttl < LEASE_MIN_TTL)
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "a ttl of %s is too short: at least %s", ttl, least);
+    return dlock_fail(err, DLOCK_EUSAGE, 0,
+                      "a ttl of %s leaves too little time beside a grace of %s: use a ttl of at "
+                      "least %s, or a shorter grace",
+                      ttl, grace, least);
+}
+
+void lease_init(struct lease *l, const struct lease_config *cfg)
+{
+    memset(l, 0, sizeof *l);
+    l->cfg = *cfg;
+    l->ttl = cfg->ttl;
+    l->state = LEASE_IDLE;
+}
+
+void lease_acquire(struct lease *l)
+{
+    struct lease_config cfg = l->cfg;
+    lease_init(l, &cfg);
+    l->state = LEASE_ACQUIRING;
+}
+
+void lease_release(struct lease *l)
+{
+    l->state = LEASE_RELEASING;
+    l->renewing = l->start_due = l->extend_due = l->kill_due = false;
+}
+
+/* Take over a confirmed send time. Deadlines only ever move forward: an older confirmation changes nothing. */
+static bool confirm(struct lease *l, int64_t from, int64_t ttl)
+{
+    if (l->sent != 0 && from <= l->sent)
+        return false;
+    l->sent = from;
+    l->ttl = ttl;
+    if (l->cfg.default_grace && ttl != l->cfg.ttl) {
+        l->cfg.ttl = ttl;
+        l->cfg.grace = lease_default_grace(ttl);
+    }
+    int64_t end = l->times.kill_at;
+    lease_timeline(&l->times, &l->cfg, ttl, from);
+    /* The tree is being ended: the lock is kept for as long as that takes, but no reprieve. */
+    if (l->state == LEASE_ENDING || l->state == LEASE_LOST)
+        l->times.kill_at = end;
+    return true;
+}
+
+/* Late: so much of the lease went by before the grant arrived that a fresh one is needed first. */
+static bool came_late(const struct lease *l, int64_t now, int64_t part)
+{
+    if (l->ttl == DLOCK_NEVER || l->cfg.lag)
+        return false;
+    return now - l->sent > (l->times.term_at - l->sent) / part;
+}
+
+static void on_granted(struct lease *l, int64_t now, const struct dlock_event *ev)
+{
+    if (l->state != LEASE_ACQUIRING)
+        return;
+    confirm(l, ev->from, ev->ttl);
+    if (came_late(l, now, 4)) {
+        l->state = LEASE_CONFIRMING;
+    } else {
+        l->state = LEASE_HELD;
+        l->start_due = true;
+    }
+}
+
+static void on_renewed(struct lease *l, int64_t now, const struct dlock_event *ev)
+{
+    l->renewing = false;
+    l->retry_at = 0;
+    l->pause = 0;
+    bool moved = confirm(l, ev->from, ev->ttl);
+    if (l->state == LEASE_CONFIRMING) {
+        /* Half is gone again: a store this slow cannot keep a lease of this length alive. */
+        l->unusable = came_late(l, now, 2);
+        l->state = LEASE_HELD;
+        l->start_due = true;
+    } else if (moved) {
+        l->extend_due = true;
+    }
+}
+
+static void on_unclear(struct lease *l, int64_t now)
+{
+    int64_t most = dlock_max(RETRY_FIRST, dlock_min(RETRY_MAX, (l->times.term_at - l->sent) / 12));
+    l->renewing = false;
+    l->pause = dlock_min(most, l->pause ? l->pause * 2 : RETRY_FIRST);
+    l->retry_at = now + l->pause;
+}
+
+static void on_event(struct lease *l, int64_t now, const struct dlock_event *ev)
+{
+    bool granted = l->state >= LEASE_CONFIRMING && l->state <= LEASE_LOST;
+    switch (ev->type) {
+    case EV_GRANTED:
+        on_granted(l, now, ev);
+        break;
+    case EV_RENEWED:
+        if (granted)
+            on_renewed(l, now, ev);
+        break;
+    case EV_UNCLEAR:
+        if (granted)
+            on_unclear(l, now);
+        break;
+    case EV_LOST:
+        if (granted && !l->certain) {
+            l->certain = true;
+            l->kill_due = true;
+            l->state = LEASE_LOST;
+        }
+        break;
+    case EV_RELEASED:
+        l->state = LEASE_DONE;
+        break;
+    default:
+        break;
+    }
+}
+
+static bool renewal_due(const struct lease *l, int64_t now)
+{
+    if (l->renewing || l->certain || l->ttl == DLOCK_NEVER || now < l->retry_at)
+        return false;
+    return l->state == LEASE_CONFIRMING || now >= l->times.renew_at;
+}
+
+/* What the passing of time alone brings, most urgent first. */
+static enum lease_do on_time(struct lease *l, int64_t now)
+{
+    if (l->state == LEASE_HELD && now >= l->times.term_at) {
+        l->state = LEASE_ENDING;
+        l->start_due = l->extend_due = false;
+        if (now < l->times.kill_at)
+            return LEASE_TERM;
+    }
+    if (l->state == LEASE_ENDING && now >= l->times.kill_at) {
+        l->state = LEASE_LOST;
+        return LEASE_KILL;
+    }
+    if (renewal_due(l, now)) {
+        l->renewing = true;
+        return LEASE_RENEW;
+    }
+    return LEASE_NOTHING;
+}
+
+enum lease_do lease_step(struct lease *l, int64_t now, const struct dlock_event *ev)
+{
+    if (ev)
+        on_event(l, now, ev);
+    if (l->state < LEASE_CONFIRMING || l->state > LEASE_LOST)
+        return LEASE_NOTHING;
+    if (l->kill_due) {
+        l->kill_due = false;
+        return LEASE_KILL;
+    }
+    bool starting = l->state == LEASE_CONFIRMING || l->start_due;
+    if (starting && (l->unusable || now >= l->times.term_at)) {
+        l->state = LEASE_DONE;
+        return LEASE_UNUSABLE;
+    }
+    if (l->start_due) {
+        l->start_due = false;
+        return LEASE_START;
+    }
+    enum lease_do todo = on_time(l, now);
+    if (todo == LEASE_NOTHING && l->extend_due) {
+        l->extend_due = false;
+        return LEASE_EXTEND;
+    }
+    return todo;
+}
+
+int64_t lease_wake(const struct lease *l)
+{
+    if (l->state < LEASE_CONFIRMING || l->state > LEASE_LOST)
+        return DLOCK_NEVER;
+    if (l->kill_due || l->start_due || l->extend_due)
+        return 0;
+    int64_t wake = DLOCK_NEVER;
+    if (l->state == LEASE_CONFIRMING || l->state == LEASE_HELD)
+        wake = l->times.term_at;
+    else if (l->state == LEASE_ENDING)
+        wake = l->times.kill_at;
+    if (!l->renewing && !l->certain && l->ttl != DLOCK_NEVER) {
+        int64_t due = l->state == LEASE_CONFIRMING ? 0 : l->times.renew_at;
+        wake = dlock_min(wake, dlock_max(due, l->retry_at));
+    }
+    return wake;
+}

@@ -1,0 +1,86 @@
+/*
+ * lease.h - the life of one lock as a pure state machine: times and events in, one action out.
+ *
+ * It holds every decision about time: when to renew, when the command must be asked to end, when it
+ * must be dead, what a late grant needs before the command may start. No I/O, no clock of its own.
+ *
+ * With sent = the clock before the request that counts was sent (protocols: Redlock paper's drift):
+ *   deadline = sent + ttl - (1 % of ttl + 2 ms)     nobody else can hold before this
+ *   margin   = max(50 ms, ttl/20)
+ *   hard_at  = deadline - margin/2                  kernel timer
+ *   kill_at  = deadline - margin
+ *   term_at  = kill_at - grace
+ *   usable   = term_at - sent; renew at sent + usable/3 (with lag: ttl/6)
+ */
+#ifndef DLOCK_LEASE_H
+#define DLOCK_LEASE_H
+
+#include "backend.h"
+
+struct lease_config {
+    int64_t ttl;   /* DLOCK_NEVER: no lease, nothing is ever renewed */
+    int64_t grace; /* between TERM and KILL; 0 with --on-lost kill */
+    bool lag;      /* CAP_LAG */
+    bool default_grace; /* grace was not given: recomputed when the store negotiates another ttl */
+};
+
+enum lease_state {
+    LEASE_IDLE,
+    LEASE_ACQUIRING,
+    LEASE_CONFIRMING, /* granted, but late: one renewal must be confirmed before the work starts */
+    LEASE_HELD,
+    LEASE_ENDING,     /* term_at passed: the work is ending; renewals go on so that nobody else gets in */
+    LEASE_LOST,       /* certain, or kill_at passed (then renewals go on until release) */
+    LEASE_RELEASING,
+    LEASE_DONE
+};
+
+/* What the core must do next. */
+enum lease_do {
+    LEASE_NOTHING, /* until lease_wake() or an event */
+    LEASE_RENEW,   /* call the backend's renew */
+    LEASE_START,   /* held: work may start (times are valid) */
+    LEASE_EXTEND,  /* times moved */
+    LEASE_TERM,    /* term_at has passed: the work must end */
+    LEASE_KILL,    /* lost: the work must be dead */
+    LEASE_UNUSABLE /* granted, but too little time is left to start the work: release; give up or try again */
+};
+
+struct lease {
+    struct lease_config cfg;
+    enum lease_state state;
+    struct dlock_times times;
+    int64_t sent;     /* of the request that counts */
+    int64_t ttl;      /* in force: as negotiated */
+    int64_t retry_at; /* pause after an unclear renewal: not before this */
+    int64_t pause;
+    bool renewing;    /* a renewal is outstanding */
+    bool certain;     /* the store itself says that the lock is not ours */
+    bool unusable;    /* confirmed, but too slowly for this ttl */
+    bool start_due, extend_due, kill_due;
+};
+
+#define LEASE_MIN_TTL DLOCK_SEC
+
+/* Default grace for a ttl: min(5 s, ttl/6). */
+int64_t lease_default_grace(int64_t ttl);
+/* The timeline for a request sent at that time. */
+void lease_timeline(struct dlock_times *, const struct lease_config *, int64_t ttl, int64_t sent);
+/*
+ * 0, or DLOCK_EUSAGE naming the smallest ttl that works with this grace: ttl below 1 s, or
+ * usable < ttl/3 (with lag: < 2/3 ttl).
+ */
+int lease_check(const struct lease_config *, struct dlock_error *);
+
+void lease_init(struct lease *, const struct lease_config *);
+void lease_acquire(struct lease *); /* acquire has been called */
+void lease_release(struct lease *); /* release has been called: no more renewals */
+/*
+ * One step. ev: an event from the backend (GRANTED, RENEWED, UNCLEAR, LOST, RELEASED matter) or NULL.
+ * Call again with NULL until it returns LEASE_NOTHING.
+ */
+enum lease_do lease_step(struct lease *, int64_t now, const struct dlock_event *ev);
+/* When lease_step() must run next at the latest; DLOCK_NEVER: only on an event. */
+int64_t lease_wake(const struct lease *);
+
+#endif

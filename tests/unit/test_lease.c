@@ -1,0 +1,312 @@
+/* The lease as a state machine: every transition and every edge of the timeline, with made-up times. */
+#include "lease.h"
+#include "unit.h"
+#include "util.h"
+
+#define S DLOCK_SEC
+#define MS DLOCK_MSEC
+
+static struct lease_config config(int64_t ttl, int64_t grace)
+{
+    return (struct lease_config){.ttl = ttl, .grace = grace};
+}
+
+static struct dlock_event event(enum dlock_ev type, int64_t from, int64_t ttl)
+{
+    return (struct dlock_event){.type = type, .from = from, .ttl = ttl};
+}
+
+/* 10 s, grace 1 s, sent at 100 s: deadline 109.898, kill 109.398, term 108.398, usable 8.398. */
+#define SENT (100 * S)
+#define DEADLINE (SENT + 10 * S - 100 * MS - 2 * MS)
+#define KILL_AT (DEADLINE - 500 * MS)
+#define TERM_AT (KILL_AT - 1 * S)
+#define USABLE (TERM_AT - SENT)
+
+static struct lease granted_at(int64_t now)
+{
+    struct lease l;
+    struct lease_config c = config(10 * S, 1 * S);
+    struct dlock_event ev = event(EV_GRANTED, SENT, 10 * S);
+    lease_init(&l, &c);
+    lease_acquire(&l);
+    CHECK_INT(lease_step(&l, now, &ev), LEASE_START);
+    CHECK_INT(lease_step(&l, now, NULL), LEASE_NOTHING);
+    return l;
+}
+
+TEST(timeline)
+{
+    struct dlock_times t;
+    struct lease_config c = config(10 * S, 1 * S);
+    lease_timeline(&t, &c, 10 * S, SENT);
+    CHECK_INT(t.deadline, DEADLINE);
+    CHECK_INT(t.hard_at, DEADLINE - 250 * MS);
+    CHECK_INT(t.kill_at, KILL_AT);
+    CHECK_INT(t.term_at, TERM_AT);
+    CHECK_INT(t.renew_at, SENT + USABLE / 3);
+}
+
+TEST(margin_is_at_least_50_ms)
+{
+    struct dlock_times t;
+    struct lease_config c = config(1 * S, 100 * MS);
+    lease_timeline(&t, &c, 1 * S, 0);
+    CHECK_INT(t.deadline, 988 * MS);
+    CHECK_INT(t.kill_at, 938 * MS);
+    CHECK_INT(t.term_at, 838 * MS);
+}
+
+TEST(a_lag_store_renews_every_sixth)
+{
+    struct dlock_times t;
+    struct lease_config c = config(12 * S, 1 * S);
+    c.lag = true;
+    lease_timeline(&t, &c, 12 * S, 0);
+    CHECK_INT(t.renew_at, 2 * S);
+}
+
+TEST(no_lease_never_ends)
+{
+    struct lease l;
+    struct lease_config c = config(DLOCK_NEVER, 5 * S);
+    struct dlock_event ev = event(EV_GRANTED, SENT, DLOCK_NEVER);
+    CHECK_INT(lease_check(&c, NULL), 0);
+    lease_init(&l, &c);
+    lease_acquire(&l);
+    CHECK_INT(lease_step(&l, SENT + 500 * S, &ev), LEASE_START);
+    CHECK_INT(lease_step(&l, SENT + 100000 * S, NULL), LEASE_NOTHING);
+    CHECK_INT(lease_wake(&l), DLOCK_NEVER);
+}
+
+TEST(default_grace)
+{
+    CHECK_INT(lease_default_grace(30 * S), 5 * S);
+    CHECK_INT(lease_default_grace(60 * S), 5 * S);
+    CHECK_INT(lease_default_grace(6 * S), 1 * S);
+    CHECK_INT(lease_default_grace(DLOCK_NEVER), 5 * S);
+}
+
+static int check(int64_t ttl, int64_t grace, bool lag, struct dlock_error *err)
+{
+    struct lease_config c = config(ttl, grace);
+    c.lag = lag;
+    return lease_check(&c, err);
+}
+
+TEST(what_fits)
+{
+    struct dlock_error err;
+    CHECK_INT(check(30 * S, 5 * S, false, NULL), 0);
+    CHECK_INT(check(1 * S, 1 * S / 6, false, NULL), 0);
+    CHECK_INT(check(1 * S, 1 * S / 6, true, NULL), 0);
+    CHECK_INT(check(1 * S - 1, 0, false, NULL), DLOCK_EUSAGE);
+    CHECK_INT(check(30 * S, 18 * S, false, NULL), 0);
+    CHECK_INT(check(30 * S, 19 * S, false, &err), DLOCK_EUSAGE);
+    CHECK(strstr(err.msg, "31.4 s") != NULL); /* the smallest that works, in steps of 100 ms */
+    CHECK_INT(check(31400 * MS, 19 * S, false, NULL), 0);
+    CHECK_INT(check(31300 * MS, 19 * S, false, NULL), DLOCK_EUSAGE);
+    CHECK_INT(check(30 * S, 8 * S, true, NULL), 0);
+    CHECK_INT(check(30 * S, 9 * S, true, NULL), DLOCK_EUSAGE);
+    CHECK_INT(check(INT64_MAX / 8, INT64_MAX / 16, false, NULL), 0);
+}
+
+TEST(start_then_renewals)
+{
+    struct lease l = granted_at(SENT + 5 * MS);
+    int64_t due = SENT + USABLE / 3;
+    CHECK_INT(lease_wake(&l), due);
+    CHECK_INT(lease_step(&l, due - 1, NULL), LEASE_NOTHING);
+    CHECK_INT(lease_step(&l, due, NULL), LEASE_RENEW);
+    CHECK_INT(lease_step(&l, due, NULL), LEASE_NOTHING); /* one outstanding */
+    CHECK_INT(lease_wake(&l), TERM_AT);
+    struct dlock_event ev = event(EV_RENEWED, due, 10 * S);
+    CHECK_INT(lease_step(&l, due + 3 * MS, &ev), LEASE_EXTEND);
+    CHECK_INT(l.times.deadline, DEADLINE + due - SENT);
+    CHECK_INT(lease_wake(&l), due + USABLE / 3);
+}
+
+TEST(a_confirmation_never_moves_the_deadline_back)
+{
+    struct lease l = granted_at(SENT);
+    struct dlock_event old = event(EV_RENEWED, SENT - 1 * S, 10 * S);
+    CHECK_INT(lease_step(&l, SENT + 1, &old), LEASE_NOTHING);
+    CHECK_INT(l.times.deadline, DEADLINE);
+}
+
+TEST(unclear_is_retried_with_growing_pauses_until_the_end)
+{
+    struct lease l = granted_at(SENT);
+    struct dlock_event unclear = event(EV_UNCLEAR, 0, 0);
+    int64_t now = l.times.renew_at, last = 0;
+    int tries = 0;
+    while (now < TERM_AT) {
+        enum lease_do todo = lease_step(&l, now, NULL);
+        if (todo == LEASE_RENEW) {
+            CHECK_INT(lease_step(&l, now, &unclear), LEASE_NOTHING);
+            CHECK(now - last <= 1 * S || tries == 0);
+            last = now;
+            tries++;
+        }
+        CHECK(lease_wake(&l) > now);
+        now = lease_wake(&l);
+    }
+    CHECK_INT(now, TERM_AT);
+    CHECK(tries >= 8 && tries <= 30);
+    CHECK_INT(lease_step(&l, now, NULL), LEASE_TERM);
+}
+
+TEST(term_then_kill_and_renewals_go_on)
+{
+    struct lease l = granted_at(SENT);
+    CHECK_INT(lease_step(&l, l.times.renew_at, NULL), LEASE_RENEW);
+    CHECK_INT(lease_step(&l, TERM_AT - 1, NULL), LEASE_NOTHING);
+    CHECK_INT(lease_step(&l, TERM_AT, NULL), LEASE_TERM);
+    CHECK_INT(lease_wake(&l), KILL_AT);
+    /* A renewal during the grace keeps others out, but is no reprieve. */
+    struct dlock_event ev = event(EV_RENEWED, TERM_AT, 10 * S);
+    CHECK_INT(lease_step(&l, TERM_AT + 1, &ev), LEASE_EXTEND);
+    CHECK_INT(l.times.kill_at, KILL_AT);
+    CHECK_INT(l.times.deadline, DEADLINE + TERM_AT - SENT);
+    CHECK_INT(lease_step(&l, KILL_AT - 1, NULL), LEASE_NOTHING);
+    CHECK_INT(lease_step(&l, KILL_AT, NULL), LEASE_KILL);
+    CHECK_INT(lease_step(&l, KILL_AT + 1, NULL), LEASE_NOTHING);
+    CHECK_INT(lease_step(&l, l.times.renew_at, NULL), LEASE_RENEW);
+}
+
+TEST(stopped_past_everything_kills_without_term)
+{
+    struct lease l = granted_at(SENT);
+    CHECK_INT(lease_step(&l, DEADLINE + 100 * S, NULL), LEASE_KILL);
+}
+
+TEST(certain_loss_kills_at_once)
+{
+    struct lease l = granted_at(SENT);
+    struct dlock_event lost = event(EV_LOST, 0, 0);
+    CHECK_INT(lease_step(&l, SENT + 1, &lost), LEASE_KILL);
+    CHECK_INT(lease_step(&l, SENT + 2, NULL), LEASE_NOTHING);
+    CHECK_INT(lease_step(&l, DEADLINE, NULL), LEASE_NOTHING); /* and is never renewed again */
+    CHECK_INT(lease_wake(&l), DLOCK_NEVER);
+    CHECK_INT(lease_step(&l, SENT + 3, &lost), LEASE_NOTHING); /* said once */
+}
+
+TEST(loss_during_grace_kills)
+{
+    struct lease l = granted_at(SENT);
+    struct dlock_event lost = event(EV_LOST, 0, 0);
+    l.renewing = true;
+    CHECK_INT(lease_step(&l, TERM_AT, NULL), LEASE_TERM);
+    CHECK_INT(lease_step(&l, TERM_AT + 1, &lost), LEASE_KILL);
+}
+
+static struct lease acquiring(void)
+{
+    struct lease l;
+    struct lease_config c = config(10 * S, 1 * S);
+    lease_init(&l, &c);
+    lease_acquire(&l);
+    return l;
+}
+
+TEST(a_late_grant_is_confirmed_first)
+{
+    struct lease l = acquiring();
+    struct dlock_event ev = event(EV_GRANTED, SENT, 10 * S);
+    int64_t now = SENT + USABLE / 4 + 1;
+    CHECK_INT(lease_step(&l, now, &ev), LEASE_RENEW);
+    CHECK_INT(lease_step(&l, now, NULL), LEASE_NOTHING);
+    ev = event(EV_RENEWED, now, 10 * S);
+    CHECK_INT(lease_step(&l, now + 5 * MS, &ev), LEASE_START);
+    CHECK_INT(l.sent, now);
+}
+
+TEST(a_grant_just_in_time_starts)
+{
+    struct lease l = acquiring();
+    struct dlock_event ev = event(EV_GRANTED, SENT, 10 * S);
+    CHECK_INT(lease_step(&l, SENT + USABLE / 4, &ev), LEASE_START);
+}
+
+TEST(a_late_grant_that_is_lost_or_runs_out_is_unusable)
+{
+    struct dlock_event grant = event(EV_GRANTED, SENT, 10 * S);
+    struct dlock_event lost = event(EV_LOST, 0, 0), unclear = event(EV_UNCLEAR, 0, 0);
+    int64_t now = SENT + USABLE / 2;
+    struct lease l = acquiring();
+    CHECK_INT(lease_step(&l, now, &grant), LEASE_RENEW);
+    CHECK_INT(lease_step(&l, now, &lost), LEASE_KILL);
+    l = acquiring();
+    CHECK_INT(lease_step(&l, now, &grant), LEASE_RENEW);
+    CHECK_INT(lease_step(&l, now, &unclear), LEASE_NOTHING);
+    CHECK_INT(lease_step(&l, TERM_AT, NULL), LEASE_UNUSABLE);
+    CHECK_INT(lease_step(&l, TERM_AT, NULL), LEASE_NOTHING);
+}
+
+TEST(a_store_too_slow_for_the_ttl_is_unusable)
+{
+    struct lease l = acquiring();
+    struct dlock_event ev = event(EV_GRANTED, SENT, 10 * S);
+    int64_t now = SENT + USABLE / 3;
+    CHECK_INT(lease_step(&l, now, &ev), LEASE_RENEW);
+    ev = event(EV_RENEWED, now, 10 * S);
+    CHECK_INT(lease_step(&l, now + USABLE / 2 + 2, &ev), LEASE_UNUSABLE);
+}
+
+TEST(a_grant_past_term_at_never_starts)
+{
+    struct lease l = acquiring();
+    struct dlock_event ev = event(EV_GRANTED, SENT, 10 * S);
+    CHECK_INT(lease_step(&l, TERM_AT, &ev), LEASE_UNUSABLE);
+}
+
+TEST(started_twice_is_impossible)
+{
+    struct lease l = granted_at(SENT);
+    struct dlock_event ev = event(EV_GRANTED, SENT + 1, 10 * S);
+    CHECK_INT(lease_step(&l, SENT + 2, &ev), LEASE_NOTHING);
+    CHECK_INT(l.sent, SENT);
+}
+
+TEST(a_lag_store_needs_no_confirmation)
+{
+    struct lease l;
+    struct lease_config c = config(12 * S, 1 * S);
+    struct dlock_event ev = event(EV_GRANTED, SENT, 12 * S);
+    c.lag = true;
+    lease_init(&l, &c);
+    lease_acquire(&l);
+    CHECK_INT(lease_step(&l, SENT + 6 * S, &ev), LEASE_START);
+}
+
+TEST(a_negotiated_ttl_brings_its_own_default_grace)
+{
+    struct lease l;
+    struct lease_config c = config(30 * S, 5 * S);
+    struct dlock_event ev = event(EV_GRANTED, SENT, 12 * S);
+    c.default_grace = true;
+    lease_init(&l, &c);
+    lease_acquire(&l);
+    CHECK_INT(lease_step(&l, SENT, &ev), LEASE_START);
+    CHECK_INT(l.times.kill_at - l.times.term_at, 2 * S);
+}
+
+TEST(release_ends_everything)
+{
+    struct lease l = granted_at(SENT);
+    struct dlock_event ev = event(EV_RENEWED, SENT + 1, 10 * S);
+    lease_release(&l);
+    CHECK_INT(lease_step(&l, KILL_AT, NULL), LEASE_NOTHING);
+    CHECK_INT(lease_step(&l, KILL_AT, &ev), LEASE_NOTHING);
+    CHECK_INT(lease_wake(&l), DLOCK_NEVER);
+}
+
+TEST(a_grant_after_cancel_is_not_a_hold)
+{
+    struct lease l = acquiring();
+    struct dlock_event ev = event(EV_GRANTED, SENT, 10 * S);
+    lease_release(&l);
+    CHECK_INT(lease_step(&l, SENT, &ev), LEASE_NOTHING);
+}
+
+UNIT_MAIN
