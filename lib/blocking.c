@@ -1,0 +1,91 @@
+/* blocking.c - the blocking calls of dlock.h: the same handle, driven by a poll() loop of our own. */
+#include "lock.h"
+
+#include "util.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define POLL_CAP 8
+
+static int poll_ms(int64_t now, int64_t wake_at)
+{
+    if (wake_at == DLOCK_NEVER)
+        return -1;
+    if (wake_at <= now)
+        return 0;
+    int64_t ms = (wake_at - now + DLOCK_MSEC - 1) / DLOCK_MSEC;
+    return ms > 3600000 ? 3600000 : (int)ms;
+}
+
+/* The next report, or 0 when the time until has come first. */
+static int next_report(dlock *d, int64_t until, struct dlock_report *r)
+{
+    while (!dlock_process(d, NULL, 0, r)) {
+        struct pollfd pfd[POLL_CAP];
+        int64_t wake_at, now = dlock_now();
+        if (now >= until)
+            return 0;
+        int n = dlock_interest(d, pfd, POLL_CAP, &wake_at);
+        int got = poll(pfd, (nfds_t)n, poll_ms(now, dlock_min(wake_at, until)));
+        if (got > 0 && dlock_process(d, pfd, n, r))
+            return 1;
+    }
+    return 1;
+}
+
+int dlock_acquire(dlock *d, struct dlock_error *err)
+{
+    struct dlock_report r;
+    dlock_start_acquire(d);
+    while (next_report(d, DLOCK_NEVER, &r)) {
+        switch (r.type) {
+        case DLOCK_R_ACQUIRED:
+            return 0;
+        case DLOCK_R_BUSY:
+            return dlock_fail(err, DLOCK_EBUSY, 0, "%s: the lock '%s' is held by others",
+                              dlock_where(d), dlock_name(d));
+        case DLOCK_R_FAILED:
+            if (err)
+                *err = r.error;
+            return r.error.code;
+        default:
+            break;
+        }
+    }
+    return dlock_fail(err, DLOCK_EOS, errno, "cannot wait for the lock: %s", strerror(errno));
+}
+
+int dlock_keep(dlock *d, int64_t until, struct dlock_error *err)
+{
+    struct dlock_report r;
+    while (next_report(d, until, &r)) {
+        if (r.type != DLOCK_R_TERM && r.type != DLOCK_R_LOST)
+            continue;
+        return dlock_fail(err, DLOCK_ELOST, r.error.sys, "%s: the lock '%s' %s: %s", dlock_where(d),
+                          dlock_name(d),
+                          r.type == DLOCK_R_LOST ? "is lost" : "could not be renewed in time",
+                          r.error.msg);
+    }
+    return 0;
+}
+
+int dlock_release(dlock *d, int64_t timeout_ns, struct dlock_error *err)
+{
+    struct dlock_report r;
+    int64_t until = dlock_now() + timeout_ns;
+    dlock_start_release(d, until);
+    while (next_report(d, until + DLOCK_SEC, &r)) {
+        if (r.type != DLOCK_R_RELEASED)
+            continue;
+        if (r.how == DLOCK_REL_NOT_OURS)
+            return dlock_fail(err, DLOCK_ELOST, 0, "%s: the lock '%s' was not ours any more",
+                              dlock_where(d), dlock_name(d));
+        if (r.how == DLOCK_REL_UNCLEAR)
+            break;
+        return 0;
+    }
+    return dlock_fail(err, DLOCK_EUNAVAIL, 0,
+                      "%s: no answer to the release of '%s': it ends with its ttl", dlock_where(d),
+                      dlock_name(d));
+}

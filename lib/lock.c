@@ -1,0 +1,507 @@
+/*
+ * lock.c - a lock handle: the core between a backend's protocol and whoever wants the lock. It owns what
+ * is policy and the same for every store: name look-up, the bounds on waiting and on first contact, the
+ * lease, undoing what is unclear, trying again.
+ */
+#include "lock.h"
+
+#include "util.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* What is left of -w's 100 ms tolerance for leaving the queue in an orderly way. */
+#define UNDO_BRIEF (60 * DLOCK_MSEC)
+/* Undo after a failure that no -w bounds. */
+#define UNDO_TIME (500 * DLOCK_MSEC)
+/* The backend has its own, more exact idea of the first contact's end: ours stands behind it. */
+#define CONTACT_SLACK (30 * DLOCK_MSEC)
+#define RESOLVE_AGAIN (10 * DLOCK_SEC)
+#define UNUSABLE_MAX 3
+
+static int64_t now_of(const dlock *d)
+{
+    return d->spec.env->now(d->spec.env->ctx);
+}
+
+static int check_options(const struct dlock_options *o, const struct dlock_backend *be,
+                         struct dlock_error *err)
+{
+    if (o->mode == DLOCK_SHARED && !(be->caps & CAP_SHARED))
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "shared locks are not available for %s", be->name);
+    if (o->mode == DLOCK_SLOTS && !(be->caps & CAP_SLOTS))
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "slots are not available for %s", be->name);
+    if (o->connect_timeout_ns <= 0 || o->wait_ns < 0)
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "a time-out must be greater than zero");
+    return 0;
+}
+
+static void set_lease(dlock *d, const struct dlock_options *o)
+{
+    bool leased = d->table->caps & CAP_LEASE;
+    d->lease_cfg = (struct lease_config){
+        .ttl = leased ? o->ttl_ns : DLOCK_NEVER,
+        .grace = o->grace_ns >= 0 ? o->grace_ns : lease_default_grace(o->ttl_ns),
+        .lag = d->table->caps & CAP_LAG,
+        .default_grace = o->grace_ns < 0,
+    };
+    lease_init(&d->lease, &d->lease_cfg);
+}
+
+static void set_spec(dlock *d, const struct dlock_options *o)
+{
+    struct dlock_times t;
+    lease_timeline(&t, &d->lease_cfg, o->ttl_ns, 0);
+    dlock_who_init(&d->who, o->command, o->note);
+    d->spec = (struct dlock_spec){
+        .env = &dlock_env_system,
+        .uri = d->uri,
+        .mode = o->mode,
+        .slots = o->slots,
+        .ttl = o->ttl_ns,
+        .connect_timeout = o->connect_timeout_ns,
+        /* Three tries fit between the first renewal and the second: one lost packet costs nothing. */
+        .op_timeout = dlock_min(o->connect_timeout_ns, dlock_max(UNDO_BRIEF, t.term_at / 6)),
+        .who = &d->who,
+    };
+}
+
+int dlock_open(dlock **out, const char *uri, const struct dlock_options *o,
+               struct dlock_error *err)
+{
+    dlock *d = calloc(1, sizeof *d);
+    if (!d)
+        return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+    int rc = dlock_uri_parse(&d->uri, uri, err);
+    if (rc < 0)
+        goto fail;
+    d->table = dlock_registry_find(d->uri->scheme, err);
+    if (!d->table) {
+        rc = DLOCK_ENOBACKEND;
+        goto fail;
+    }
+    d->opt = *o;
+    d->opt.command = d->opt.note = NULL; /* copied into who */
+    rc = check_options(o, d->table, err);
+    if (rc < 0)
+        goto fail;
+    set_lease(d, o);
+    rc = lease_check(&d->lease_cfg, err);
+    if (rc < 0)
+        goto fail;
+    set_spec(d, o);
+    rc = d->table->open(&d->be, &d->spec, err);
+    if (rc < 0)
+        goto fail;
+    rc = dlock_uri_check_params(d->uri, err);
+    if (rc < 0)
+        goto fail;
+    d->wait_until = d->contact_by = DLOCK_NEVER;
+    *out = d;
+    return 0;
+fail:
+    dlock_close(d);
+    return rc;
+}
+
+void dlock_close(dlock *d)
+{
+    if (!d)
+        return;
+    if (d->be)
+        d->table->close(d->be);
+    if (d->resolver)
+        dlock_resolver_free(d->resolver);
+    free(d->peers);
+    dlock_uri_free(d->uri);
+    free(d);
+}
+
+/* One report waits at most: every event and every step of the lease brings at most one. */
+static struct dlock_report *report(dlock *d, enum dlock_report_type type)
+{
+    memset(&d->report, 0, sizeof d->report);
+    d->report.type = type;
+    d->report.times = d->lease.times;
+    d->report.fence = d->fence;
+    d->report.token = d->token;
+    return &d->report;
+}
+
+static void report_failed(dlock *d)
+{
+    report(d, DLOCK_R_FAILED)->error = d->why;
+    d->phase = PH_IDLE;
+}
+
+/* --- starting ------------------------------------------------------------------------------------ */
+
+static bool needs_resolver(const dlock *d)
+{
+    return d->uri->nhosts > 0 && !d->peers;
+}
+
+static void ask_backend(dlock *d)
+{
+    if (d->want == PH_ASKING) {
+        d->phase = PH_ASKING;
+        d->table->ask(d->be, ASK_STATUS, NULL);
+        return;
+    }
+    d->phase = PH_ACQUIRING;
+    d->fence = 0;
+    d->token[0] = '\0';
+    lease_init(&d->lease, &d->lease_cfg);
+    lease_acquire(&d->lease);
+    d->table->acquire(d->be, d->opt.wait_ns != 0);
+}
+
+static void begin(dlock *d, enum lock_phase want)
+{
+    int64_t now = now_of(d);
+    d->want = want;
+    d->contacted = false;
+    d->contact_by = now + d->opt.connect_timeout_ns;
+    if (d->contact_by < DLOCK_NEVER - CONTACT_SLACK)
+        d->contact_by += CONTACT_SLACK;
+    if (!needs_resolver(d)) {
+        ask_backend(d);
+        return;
+    }
+    d->phase = PH_RESOLVING;
+    if (!d->resolver && dlock_resolver_start(&d->resolver, d->uri, &d->why) < 0)
+        report_failed(d);
+}
+
+void dlock_start_acquire(dlock *d)
+{
+    int64_t wait = d->opt.wait_ns, now = now_of(d);
+    d->wait_until = wait == 0 || wait >= DLOCK_NEVER - now ? DLOCK_NEVER : now + wait;
+    d->unusable = 0;
+    begin(d, PH_ACQUIRING);
+}
+
+void dlock_start_status(dlock *d)
+{
+    d->wait_until = DLOCK_NEVER;
+    begin(d, PH_ASKING);
+}
+
+/* Give back or undo; then_ says what is reported once the backend has done it. */
+static void release_then(dlock *d, enum lock_then then_, int64_t until)
+{
+    d->then = then_;
+    d->phase = PH_RELEASING;
+    lease_release(&d->lease);
+    d->table->release(d->be, until);
+}
+
+void dlock_start_release(dlock *d, int64_t until)
+{
+    if (d->phase == PH_IDLE || d->phase == PH_RESOLVING) {
+        d->phase = PH_IDLE;
+        report(d, DLOCK_R_RELEASED)->how = DLOCK_REL_NOTHING;
+        return;
+    }
+    d->report.type = DLOCK_R_NONE; /* what was about to be said is void */
+    release_then(d, THEN_RELEASED, until);
+}
+
+/* --- what happens -------------------------------------------------------------------------------- */
+
+static void resolved(dlock *d)
+{
+    struct dlock_peer *peers;
+    int n;
+    int rc = dlock_resolver_result(d->resolver, &peers, &n, &d->why);
+    if (rc == 0)
+        return;
+    dlock_resolver_free(d->resolver);
+    d->resolver = NULL;
+    d->resolved_at = now_of(d);
+    if (rc > 0) {
+        free(d->peers);
+        d->peers = peers;
+        d->spec.peers = peers;
+        d->spec.npeers = n;
+    }
+    if (d->phase != PH_RESOLVING)
+        return; /* a look-up beside a reconnect: when it fails, the old addresses stay */
+    if (rc > 0)
+        ask_backend(d);
+    else
+        report_failed(d);
+}
+
+/* The store may have moved: look again, beside whatever goes on with the addresses we have. */
+static void resolve_again(dlock *d)
+{
+    if (d->resolver || d->uri->nhosts == 0 || now_of(d) - d->resolved_at < RESOLVE_AGAIN)
+        return;
+    d->resolved_at = now_of(d);
+    dlock_resolver_start(&d->resolver, d->uri, NULL);
+}
+
+/* Granted, but of no use any more: give it back, and stand in line again where the caller waits. */
+static void unusable(dlock *d)
+{
+    bool again = d->opt.wait_ns != 0 && ++d->unusable < UNUSABLE_MAX;
+    dlock_fail(&d->why, DLOCK_EUNAVAIL, 0,
+               "%s: the lock '%s' was granted too late to be used: the store is slow, or this "
+               "machine was stopped; a longer ttl helps",
+               d->uri->where, d->uri->name);
+    release_then(d, again ? THEN_AGAIN : THEN_FAILED, now_of(d) + UNDO_TIME);
+}
+
+static void lease_action(dlock *d, enum lease_do todo)
+{
+    switch (todo) {
+    case LEASE_RENEW:
+        d->table->renew(d->be);
+        break;
+    case LEASE_START:
+        d->phase = PH_HELD;
+        report(d, DLOCK_R_ACQUIRED);
+        break;
+    case LEASE_EXTEND:
+        report(d, DLOCK_R_EXTENDED);
+        break;
+    case LEASE_TERM:
+        report(d, DLOCK_R_TERM)->error = d->why;
+        break;
+    case LEASE_KILL:
+        if (d->phase == PH_HELD)
+            report(d, DLOCK_R_LOST)->error = d->why;
+        else
+            unusable(d); /* lost before anything was started under it */
+        break;
+    case LEASE_UNUSABLE:
+        unusable(d);
+        break;
+    case LEASE_NOTHING:
+        break;
+    }
+}
+
+static void on_released(dlock *d, const struct dlock_event *ev)
+{
+    d->phase = PH_IDLE;
+    switch (d->then) {
+    case THEN_AGAIN:
+        ask_backend(d);
+        break;
+    case THEN_BUSY:
+        report(d, DLOCK_R_BUSY)->info = d->have_holder ? &d->holder : NULL;
+        break;
+    case THEN_FAILED:
+        report_failed(d);
+        break;
+    case THEN_RELEASED: {
+        struct dlock_report *r = report(d, DLOCK_R_RELEASED);
+        r->how = ev->how;
+        r->error = ev->error;
+        break;
+    }
+    }
+}
+
+static int64_t undo_until(const dlock *d)
+{
+    int64_t now = now_of(d), until = now + UNDO_TIME;
+    if (d->wait_until != DLOCK_NEVER)
+        until = dlock_min(until, dlock_max(now, d->wait_until) + UNDO_BRIEF);
+    return until;
+}
+
+static void on_event(dlock *d, const struct dlock_event *ev)
+{
+    switch (ev->type) {
+    case EV_WAITING:
+    case EV_BUSY:
+        d->contacted = true;
+        d->have_holder = ev->info != NULL;
+        if (ev->info)
+            d->holder = *ev->info;
+        if (ev->type == EV_BUSY)
+            d->phase = PH_IDLE;
+        report(d, ev->type == EV_BUSY ? DLOCK_R_BUSY : DLOCK_R_WAITING)->info =
+            d->have_holder ? &d->holder : NULL;
+        d->report.place = ev->place;
+        break;
+    case EV_GRANTED:
+        d->contacted = true;
+        d->fence = ev->fence;
+        memcpy(d->token, ev->token, sizeof d->token);
+        break;
+    case EV_UNCLEAR:
+        d->why = ev->error;
+        resolve_again(d);
+        break;
+    case EV_LOST:
+        d->why = ev->error;
+        break;
+    case EV_RELEASED:
+        on_released(d, ev);
+        break;
+    case EV_INFO:
+        d->contacted = true;
+        report(d, DLOCK_R_INFO)->info = ev->info;
+        break;
+    case EV_DONE:
+        d->phase = PH_IDLE;
+        report(d, DLOCK_R_DONE);
+        break;
+    case EV_NOTICE:
+        report(d, DLOCK_R_NOTICE)->error = ev->error;
+        if (d->phase == PH_ACQUIRING)
+            resolve_again(d);
+        break;
+    case EV_FAILED:
+        d->why = ev->error;
+        release_then(d, THEN_FAILED, undo_until(d));
+        break;
+    case EV_NONE:
+    case EV_RENEWED:
+        break;
+    }
+}
+
+static void no_answer(dlock *d, int64_t waited)
+{
+    char text[32];
+    dlock_fail(&d->why, DLOCK_EUNAVAIL, 0, "%s: no answer within %s%s (lock '%s')", d->uri->where,
+               dlock_format_duration(waited, text, sizeof text),
+               d->phase == PH_RESOLVING ? " to the name look-up" : "", d->uri->name);
+    if (d->phase == PH_RESOLVING)
+        report_failed(d);
+    else
+        release_then(d, THEN_FAILED, undo_until(d));
+}
+
+/* Is an answer awaited that -w and --connect-timeout bound? */
+static bool trying(const dlock *d)
+{
+    return d->phase == PH_RESOLVING || d->phase == PH_ACQUIRING || d->phase == PH_ASKING;
+}
+
+static void on_time(dlock *d)
+{
+    int64_t now = now_of(d);
+    if (!trying(d))
+        return;
+    if (now >= d->wait_until) {
+        if (d->contacted)
+            release_then(d, THEN_BUSY, now + UNDO_BRIEF);
+        else
+            no_answer(d, d->opt.wait_ns);
+    } else if (now >= d->contact_by && !d->contacted) {
+        no_answer(d, d->opt.connect_timeout_ns);
+    }
+}
+
+/* --- the loop ------------------------------------------------------------------------------------ */
+
+int dlock_interest(dlock *d, struct pollfd *pfd, int cap, int64_t *wake_at)
+{
+    int n = 0;
+    *wake_at = lease_wake(&d->lease);
+    if (trying(d))
+        *wake_at = dlock_min(*wake_at, dlock_min(d->wait_until, d->contacted ? DLOCK_NEVER : d->contact_by));
+    if (d->report.type != DLOCK_R_NONE)
+        *wake_at = 0;
+    if (d->resolver) {
+        int fd = dlock_resolver_fd(d->resolver);
+        if (fd < 0)
+            *wake_at = 0;
+        else if (n < cap)
+            pfd[n++] = (struct pollfd){.fd = fd, .events = POLLIN};
+    }
+    if (d->phase != PH_RESOLVING && d->phase != PH_IDLE)
+        n += d->table->interest(d->be, pfd + n, cap - n, wake_at);
+    return n;
+}
+
+static int take_report(dlock *d, struct dlock_report *out)
+{
+    *out = d->report;
+    d->report.type = DLOCK_R_NONE;
+    return 1;
+}
+
+static bool concerns_lease(enum dlock_ev type)
+{
+    return type == EV_GRANTED || type == EV_RENEWED || type == EV_UNCLEAR || type == EV_LOST;
+}
+
+/*
+ * The lease goes first: what time has decided (an end, a renewal) must not wait behind what the store
+ * says. Every event of a backend and every step of the lease brings one report at most.
+ */
+int dlock_process(dlock *d, const struct pollfd *pfd, int n, struct dlock_report *out)
+{
+    for (;;) {
+        if (d->report.type != DLOCK_R_NONE)
+            return take_report(d, out);
+        if (d->resolver)
+            resolved(d);
+        on_time(d);
+        enum lease_do todo = lease_step(&d->lease, now_of(d), NULL);
+        lease_action(d, todo);
+        if (todo != LEASE_NOTHING || d->report.type != DLOCK_R_NONE)
+            continue;
+        if (d->phase == PH_IDLE || d->phase == PH_RESOLVING)
+            return 0;
+        struct dlock_event ev = {0};
+        int got = d->table->process(d->be, pfd, n, &ev);
+        pfd = NULL;
+        n = 0;
+        if (!got)
+            return 0;
+        on_event(d, &ev);
+        if (concerns_lease(ev.type))
+            lease_action(d, lease_step(&d->lease, now_of(d), &ev));
+    }
+}
+
+/* --- what is known ------------------------------------------------------------------------------- */
+
+int64_t dlock_deadline(const dlock *d)
+{
+    return d->phase == PH_HELD && !d->lease.certain ? d->lease.times.deadline : 0;
+}
+
+uint64_t dlock_fence(const dlock *d)
+{
+    return d->fence;
+}
+
+const char *dlock_token(const dlock *d)
+{
+    return d->token;
+}
+
+const char *dlock_name(const dlock *d)
+{
+    return d->uri->name;
+}
+
+const char *dlock_where(const dlock *d)
+{
+    return d->uri->where;
+}
+
+const char *dlock_backend_name(const dlock *d)
+{
+    return d->table->name;
+}
+
+bool dlock_is_local(const dlock *d)
+{
+    return d->table->caps & CAP_FD;
+}
+
+int dlock_fd(const dlock *d)
+{
+    return d->table->inherit_fd && d->phase == PH_HELD ? d->table->inherit_fd(d->be) : -1;
+}
