@@ -1,0 +1,451 @@
+/*
+ * rconn.c - one connection to a Redis server. See rconn.h.
+ *
+ * Bounds against a server that is not one: a reply is at most RCONN_MAX_REPLY
+ * bytes and RCONN_MAX_ITEMS array entries, nested as deep as hiredis allows (7).
+ */
+#include "rconn.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define RCONN_MAX_ITEMS 4096
+#define RCONN_MIN_SHARE (250 * DLOCK_MSEC)
+
+/* ------------------------------------------------------------------- failing */
+
+static void drop_socket(struct rconn *c)
+{
+    if (rconn_is_open(c) && c->fd >= 0)
+        close(c->fd);
+    c->fd = -1;
+}
+
+/* The reader stays: replies that came before the failure are still to be handed out. */
+static int conn_fail(struct rconn *c, int code, int sys, const char *text)
+{
+    drop_socket(c);
+    c->state = RC_FAILED;
+    if (c->auth_failed) /* the reason, whatever came after it */
+        return c->error.code;
+    if (sys != 0)
+        dlock_fail(&c->error, code, sys, "%s: %s: %s", c->peer_text, text, strerror(sys));
+    else
+        dlock_fail(&c->error, code, 0, "%s: %s", c->peer_text, text);
+    return code;
+}
+
+/* ---------------------------------------------------------------- connecting */
+
+static void name_peer(struct rconn *c, const struct dlock_peer *p)
+{
+    const void *a = &p->addr;
+    char ip[INET6_ADDRSTRLEN] = "?";
+    if (p->addr.ss_family == AF_UNIX) {
+        const struct sockaddr_un *un = a;
+        dlock_clean_text(c->peer_text, sizeof(c->peer_text), un->sun_path, strlen(un->sun_path));
+    } else if (p->addr.ss_family == AF_INET6) {
+        const struct sockaddr_in6 *in6 = a;
+        inet_ntop(AF_INET6, &in6->sin6_addr, ip, sizeof(ip));
+        snprintf(c->peer_text, sizeof(c->peer_text), "%s ([%s]:%u)", c->where, ip,
+                 ntohs(in6->sin6_port));
+    } else {
+        const struct sockaddr_in *in = a;
+        inet_ntop(AF_INET, &in->sin_addr, ip, sizeof(ip));
+        snprintf(c->peer_text, sizeof(c->peer_text), "%s (%s:%u)", c->where, ip,
+                 ntohs(in->sin_port));
+    }
+}
+
+static void tune_socket(int fd, int family)
+{
+    static const struct {
+        int level, name, value;
+    } opts[] = {
+        {IPPROTO_TCP, TCP_NODELAY, 1},   {SOL_SOCKET, SO_KEEPALIVE, 1},
+        {IPPROTO_TCP, TCP_KEEPIDLE, 15}, {IPPROTO_TCP, TCP_KEEPINTVL, 5},
+        {IPPROTO_TCP, TCP_KEEPCNT, 3},
+    };
+    /* All of it is advice: our own deadlines decide, so a failure does not matter. */
+    if (family == AF_UNIX)
+        return;
+    for (size_t i = 0; i < DLOCK_LEN(opts); i++)
+        (void)setsockopt(fd, opts[i].level, opts[i].name, &opts[i].value, sizeof(opts[i].value));
+}
+
+/* Start with the next address. 0: under way or connected; negative: none is left, and the last one's error stands. */
+static int connect_next(struct rconn *c)
+{
+    int code = DLOCK_EUNAVAIL;
+    while (c->tried < c->npeers) {
+        const struct dlock_peer *p = &c->peers[(c->good + c->tried) % c->npeers];
+        int64_t now = c->env->now(c->env->ctx);
+        int left = c->npeers - c->tried;
+
+        name_peer(c, p);
+        c->tried++;
+        c->fd = socket(p->addr.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        if (c->fd < 0) {
+            code = errno == EAFNOSUPPORT ? DLOCK_EUNAVAIL : DLOCK_EOS;
+            conn_fail(c, code, errno, "cannot open a socket");
+            continue;
+        }
+        c->state = RC_CONNECTING;
+        tune_socket(c->fd, p->addr.ss_family);
+        /* Everybody gets an equal share of what is left, so that one silent address does not use up all of it. */
+        c->next_at =
+            left == 1 ? c->until : now + dlock_max((c->until - now) / left, RCONN_MIN_SHARE);
+        if (connect(c->fd, (const struct sockaddr *)&p->addr, p->len) == 0 ||
+            errno == EINPROGRESS || errno == EINTR)
+            return 0;
+        /* Unix socket: EAGAIN is a full backlog, which poll() would not report. */
+        code = conn_fail(c, errno == EACCES || errno == EPERM ? DLOCK_EPERM : DLOCK_EUNAVAIL, errno,
+                         "cannot connect");
+    }
+    return code;
+}
+
+static bool queue_auth(struct rconn *c)
+{
+    const char *argv[3] = {"AUTH", c->auth.user, c->auth.password};
+    size_t len[3];
+    int argc = 3;
+    if (c->auth.password == NULL)
+        return true;
+    if (c->auth.user == NULL || *c->auth.user == '\0') {
+        argv[1] = c->auth.password;
+        argc = 2;
+    }
+    for (int i = 0; i < argc; i++)
+        len[i] = strlen(argv[i]);
+    return rconn_send(c, RCONN_AUTH, argc, argv, len) == 0;
+}
+
+/* hiredis allocates by what the header says: "*2000000000" would cost 16 GB before the first entry came. */
+static void *bounded_array(const redisReadTask *task, int elements)
+{
+    struct rconn *c = task->privdata;
+    return elements > RCONN_MAX_ITEMS ? NULL : c->create_array(task, elements);
+}
+
+static bool new_reader(struct rconn *c)
+{
+    c->reader = redisReaderCreate();
+    if (c->reader == NULL)
+        return false;
+    c->fn = *c->reader->fn;
+    c->create_array = c->fn.createArray;
+    c->fn.createArray = bounded_array;
+    c->reader->fn = &c->fn;
+    c->reader->privdata = c;
+    return true;
+}
+
+int rconn_open(struct rconn *c, const struct dlock_env *env, const struct dlock_peer *peers,
+               int npeers, const struct rconn_auth *auth, const char *where, int64_t until)
+{
+    int good = c->good;
+    bool push = c->push;
+
+    rconn_close(c);
+    memset(c, 0, sizeof(*c));
+    c->fd = -1;
+    c->env = env;
+    c->npeers = npeers < RCONN_PEERS ? npeers : RCONN_PEERS;
+    if (c->npeers > 0)
+        memcpy(c->peers, peers, sizeof(*peers) * (size_t)c->npeers);
+    c->good = good < c->npeers ? good : 0;
+    c->push = push;
+    c->auth = *auth;
+    c->where = where;
+    c->until = until;
+    snprintf(c->peer_text, sizeof(c->peer_text), "%s", where);
+    if (c->npeers == 0)
+        return conn_fail(c, DLOCK_EUNAVAIL, 0, "no address known");
+    if (!new_reader(c))
+        return conn_fail(c, DLOCK_ENOMEM, 0, "out of memory");
+    int rc = connect_next(c);
+    if (rc == 0 && !queue_auth(c))
+        rc = DLOCK_ENOMEM;
+    return rc;
+}
+
+/* ------------------------------------------------------------------- sending */
+
+static bool out_reserve(struct rconn *c, size_t more)
+{
+    size_t size = c->out_size > 0 ? c->out_size : 4096;
+    if (c->out_len + more <= c->out_size)
+        return true;
+    while (size < c->out_len + more)
+        size *= 2;
+    char *p = malloc(size);
+    if (p == NULL)
+        return false;
+    if (c->out_len > 0)
+        memcpy(p, c->out, c->out_len);
+    if (c->out != NULL) {
+        explicit_bzero(c->out,
+                       c->out_size); /* AUTH went through here: realloc would leave a copy */
+        free(c->out);
+    }
+    c->out = p;
+    c->out_size = size;
+    return true;
+}
+
+int rconn_send(struct rconn *c, int tag, int argc, const char **argv, const size_t *len)
+{
+    char *cmd = NULL;
+    int n = -1;
+
+    if (!rconn_is_open(c))
+        return DLOCK_EUNAVAIL;
+    if (c->ntags < RCONN_TAGS)
+        n = redisFormatCommandArgv(&cmd, argc, argv, len);
+    if (n < 0 || !out_reserve(c, (size_t)n)) {
+        redisFreeCommand(cmd);
+        return conn_fail(c, DLOCK_ENOMEM, 0, "out of memory");
+    }
+    memcpy(c->out + c->out_len, cmd, (size_t)n);
+    c->out_len += (size_t)n;
+    if (tag == RCONN_AUTH)
+        explicit_bzero(cmd, (size_t)n);
+    redisFreeCommand(cmd);
+    c->tags[c->ntags++] = (struct rconn_tag){.tag = tag};
+    return 0;
+}
+
+void rconn_flush(struct rconn *c)
+{
+    if (c->state != RC_UP || c->out_len == 0)
+        return;
+    /* The lease counts from before the first byte could have left. */
+    int64_t now = c->env->now(c->env->ctx);
+    for (int i = 0; i < c->ntags; i++)
+        if (c->tags[i].sent == 0)
+            c->tags[i].sent = now;
+    size_t done = 0;
+    while (done < c->out_len) {
+        ssize_t n = send(c->fd, c->out + done, c->out_len - done, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+            break;
+        if (n < 0) {
+            /* Left for rconn_work: the server may have said why ("max number of clients"). */
+            done = c->out_len;
+            break;
+        }
+        done += (size_t)n;
+        c->written = true;
+    }
+    memmove(c->out, c->out + done, c->out_len - done);
+    explicit_bzero(c->out + c->out_len - done, done);
+    c->out_len -= done;
+}
+
+bool rconn_waits(const struct rconn *c, int tag)
+{
+    for (int i = 0; i < c->ntags; i++)
+        if (c->tags[i].tag == tag)
+            return true;
+    return false;
+}
+
+int rconn_interest(const struct rconn *c, struct pollfd *pfd, int64_t *wake_at)
+{
+    if (!rconn_is_open(c)) {
+        if (c->state == RC_FAILED)
+            *wake_at = 0;
+        return 0;
+    }
+    pfd->fd = c->fd;
+    pfd->events = c->state == RC_CONNECTING ? POLLOUT : POLLIN;
+    if (c->state == RC_UP && c->out_len > 0)
+        pfd->events |= POLLOUT;
+    pfd->revents = 0;
+    if (c->state == RC_CONNECTING)
+        *wake_at = dlock_min(*wake_at, c->next_at);
+    return 1;
+}
+
+/* ----------------------------------------------------------------- receiving */
+
+static void finish_connect(struct rconn *c)
+{
+    struct pollfd p = {.fd = c->fd, .events = POLLOUT};
+    int sys = 0;
+    socklen_t len = sizeof(sys);
+
+    if (poll(&p, 1, 0) == 0) {
+        if (c->env->now(c->env->ctx) < c->next_at)
+            return;
+        conn_fail(c, DLOCK_EUNAVAIL, 0, "no answer to the connection request");
+        if (c->tried < c->npeers)
+            connect_next(c);
+        return;
+    }
+    if (getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &sys, &len) != 0)
+        sys = errno;
+    if (sys != 0) {
+        conn_fail(c, DLOCK_EUNAVAIL, sys, "cannot connect");
+        connect_next(c);
+        return;
+    }
+    c->state = RC_UP;
+    c->good = (c->good + c->tried - 1) % c->npeers;
+    rconn_flush(c);
+}
+
+void rconn_work(struct rconn *c)
+{
+    char buf[16384];
+
+    if (c->state == RC_CONNECTING)
+        finish_connect(c);
+    if (c->state != RC_UP)
+        return;
+    rconn_flush(c);
+    for (;;) {
+        ssize_t n = recv(c->fd, buf, sizeof(buf), MSG_DONTWAIT);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+            return;
+        if (n <= 0) {
+            if (n == 0)
+                conn_fail(c, DLOCK_EUNAVAIL, 0, "the server closed the connection");
+            else
+                conn_fail(c, DLOCK_EUNAVAIL, errno, "connection lost");
+            return;
+        }
+        c->answered = true;
+        c->fed += (size_t)n;
+        if (redisReaderFeed(c->reader, buf, (size_t)n) != REDIS_OK) {
+            conn_fail(c, DLOCK_EPROTO, 0, "the answer is not the Redis protocol");
+            return;
+        }
+        if (c->fed > RCONN_MAX_REPLY) /* the caller takes what is complete first */
+            return;
+    }
+}
+
+/* Our AUTH was answered. The connection stays: what went out behind it may need to be undone on it. */
+static void auth_answered(struct rconn *c, const redisReply *r)
+{
+    char t[200];
+    /* A password nobody asked for (REDISCLI_AUTH is meant for another server) harms nothing; redis-cli goes on too. */
+    if (r->type != REDIS_REPLY_ERROR || strstr(r->str, "without any password configured") != NULL)
+        return;
+    c->auth_failed = true;
+    dlock_clean_text(t, sizeof(t), r->str, strlen(r->str));
+    if (rconn_classify(r->str) == RE_OTHER)
+        dlock_fail(&c->error, DLOCK_EPERM, 0, "%s: AUTH refused: %s", c->where, t);
+    else
+        rconn_reply_error(&c->error, c->where, r->str);
+}
+
+static bool is_push(const struct rconn *c, const redisReply *r)
+{
+    return c->push && r->type == REDIS_REPLY_ARRAY && r->elements == 3 &&
+           r->element[0]->type == REDIS_REPLY_STRING && strcmp(r->element[0]->str, "message") == 0;
+}
+
+/* A reply, or NULL with *rc 0 (none) or negative (failed). */
+static redisReply *next_reply(struct rconn *c, int *rc)
+{
+    void *p = NULL;
+    *rc = 0;
+    if (c->reader != NULL && redisReaderGetReply(c->reader, &p) != REDIS_OK) {
+        char t[192];
+        snprintf(t, sizeof(t), "the answer is not the Redis protocol: %.127s", c->reader->errstr);
+        *rc = conn_fail(c, DLOCK_EPROTO, 0, t);
+        redisReaderFree(c->reader); /* unusable after an error */
+        c->reader = NULL;
+        return NULL;
+    }
+    if (p != NULL) {
+        c->fed = c->reader->len - c->reader->pos;
+        return p;
+    }
+    if (c->state == RC_FAILED)
+        *rc = c->error.code;
+    else if (c->fed > RCONN_MAX_REPLY)
+        *rc = conn_fail(c, DLOCK_EPROTO, 0, "the answer is not the Redis protocol: too long");
+    return NULL;
+}
+
+int rconn_next(struct rconn *c, struct rconn_reply *out)
+{
+    for (;;) {
+        int rc;
+        redisReply *r = next_reply(c, &rc);
+        if (r == NULL)
+            return rc;
+        *out = (struct rconn_reply){.tag = RCONN_PUSH, .r = r};
+        if (is_push(c, r))
+            return 1;
+        if (c->ntags == 0) {
+            /* Said without being asked: "-ERR max number of clients reached", "-DENIED". */
+            if (r->type == REDIS_REPLY_ERROR && !c->auth_failed) {
+                drop_socket(c);
+                c->state = RC_FAILED;
+                rc = rconn_reply_error(&c->error, c->where, r->str);
+            } else {
+                rc = conn_fail(c, DLOCK_EPROTO, 0, "an answer that nobody asked for");
+            }
+            freeReplyObject(r);
+            return rc;
+        }
+        out->tag = c->tags[0].tag;
+        out->sent = c->tags[0].sent;
+        memmove(c->tags, c->tags + 1, sizeof(c->tags[0]) * (size_t)--c->ntags);
+        if (out->tag != RCONN_AUTH)
+            return 1;
+        auth_answered(c, r);
+        freeReplyObject(r);
+    }
+}
+
+/* ------------------------------------------------------------------- closing */
+
+/*
+ * A close() with unread input sends RST, and that can throw away commands (our undo) which the server
+ * has not read yet. So: send, say that no more comes, read what is there, then close.
+ */
+static void close_gently(struct rconn *c)
+{
+    char buf[4096];
+    int rounds = 64;
+
+    rconn_flush(c);
+    (void)shutdown(c->fd, SHUT_WR);
+    while (rounds-- > 0 && recv(c->fd, buf, sizeof(buf), MSG_DONTWAIT) > 0)
+        ;
+}
+
+void rconn_close(struct rconn *c)
+{
+    if (c->state == RC_UP)
+        close_gently(c);
+    drop_socket(c);
+    c->state = RC_CLOSED;
+    if (c->reader != NULL)
+        redisReaderFree(c->reader);
+    c->reader = NULL;
+    if (c->out != NULL)
+        explicit_bzero(c->out, c->out_size);
+    free(c->out);
+    c->out = NULL;
+    c->out_len = c->out_size = 0;
+    c->ntags = 0;
+}

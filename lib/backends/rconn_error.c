@@ -1,0 +1,101 @@
+/*
+ * rconn_error.c - what the error replies of Redis mean to a lock.
+ */
+#include "rconn.h"
+
+#include <ctype.h>
+#include <string.h>
+
+/*
+ * At the beginning of a word anywhere in text: before Redis 7 an error inside a script is wrapped in
+ * "ERR Error running script (call to f_...): ... -READONLY ...".
+ */
+static bool has_word(const char *text, const char *word)
+{
+    for (const char *p = strstr(text, word); p != NULL; p = strstr(p + 1, word))
+        if (p == text || !isalpha((unsigned char)p[-1]))
+            return true;
+    return false;
+}
+
+enum rconn_class rconn_classify(const char *text)
+{
+    static const struct {
+        const char *word;
+        enum rconn_class class;
+    } table[] = {
+        {"NOAUTH", RE_PERM},
+        {"unauthenticated", RE_PERM}, /* 7.0: a long command before AUTH */
+        {"WRONGPASS", RE_PERM},
+        {"NOPERM", RE_PERM},
+        {"DENIED", RE_PERM},
+        {"invalid password", RE_PERM},          /* before 6.0.0 final, and some services */
+        {"user executing the script", RE_PERM}, /* 7.0: NOPERM inside a script */
+        {"WRONGTYPE", RE_TYPE},
+        {"LOADING", RE_TRANSIENT},
+        {"BUSY ", RE_TRANSIENT},
+        {"TRYAGAIN", RE_TRANSIENT},
+        {"MASTERDOWN", RE_TRANSIENT},
+        {"CLUSTERDOWN", RE_TRANSIENT},
+        {"READONLY", RE_REPLICA},
+        {"MOVED ", RE_CLUSTER},
+        {"ASK ", RE_CLUSTER},
+        {"MISCONF", RE_REFUSED},
+        {"OOM ", RE_REFUSED},
+        {"NOREPLICAS", RE_REFUSED},
+        {"max number of clients", RE_REFUSED},
+    };
+    for (size_t i = 0; i < DLOCK_LEN(table); i++)
+        if (has_word(text, table[i].word))
+            return table[i].class;
+    return RE_OTHER;
+}
+
+int rconn_reply_error(struct dlock_error *err, const char *where, const char *text)
+{
+    char t[200];
+    dlock_clean_text(t, sizeof(t), text, strlen(text));
+    switch (rconn_classify(text)) {
+    case RE_PERM:
+        if (strstr(text, "NOAUTH") != NULL || strstr(text, "unauthenticated") != NULL)
+            return dlock_fail(err, DLOCK_EPERM, 0,
+                              "%s: a password is needed (%s): set REDISCLI_AUTH, or use "
+                              "?password-file=FILE",
+                              where, t);
+        if (strstr(text, "WRONGPASS") != NULL || strstr(text, "invalid password") != NULL)
+            return dlock_fail(err, DLOCK_EPERM, 0,
+                              "%s: the user or password is wrong (%s): check the URI, "
+                              "REDISCLI_AUTH or ?password-file=",
+                              where, t);
+        if (strstr(text, "DENIED") != NULL)
+            return dlock_fail(err, DLOCK_EPERM, 0,
+                              "%s: the server refuses clients from outside (%s): set a password "
+                              "there or turn its protected mode off",
+                              where, t);
+        return dlock_fail(err, DLOCK_EPERM, 0,
+                          "%s: the ACL user lacks a right (%s): see the manual for the rule it "
+                          "needs",
+                          where, t);
+    case RE_TYPE:
+        return dlock_fail(err, DLOCK_EDATA, 0, "%s: a key of the lock is no string (%s)", where, t);
+    case RE_REPLICA:
+        return dlock_fail(err, DLOCK_EUNAVAIL, 0,
+                          "%s: the server is a replica (%s): name the master", where, t);
+    case RE_CLUSTER:
+        return dlock_fail(err, DLOCK_EUNAVAIL, 0,
+                          "%s: the server is part of a cluster (%s), which is not supported yet",
+                          where, t);
+    case RE_TRANSIENT:
+    case RE_REFUSED:
+        return dlock_fail(err, DLOCK_EUNAVAIL, 0, "%s: the server refuses: %s", where, t);
+    case RE_OTHER:
+        break;
+    }
+    if (strstr(text, "DB index") != NULL)
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "%s: the server has no such database (%s)", where,
+                          t);
+    if (strstr(text, "unknown command") != NULL || strstr(text, "Unknown Redis command") != NULL ||
+        strstr(text, "non deterministic") != NULL)
+        return dlock_fail(err, DLOCK_EUNAVAIL, 0, "%s: Redis 6.0 or later is needed: %s", where, t);
+    return dlock_fail(err, DLOCK_EPROTO, 0, "%s: unexpected error: %s", where, t);
+}

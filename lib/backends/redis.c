@@ -1,0 +1,456 @@
+/*
+ * redis.c - a lock in one Redis server (6.0 or later, Valkey, and what speaks like them).
+ *
+ * The lock is a string key set with NX and PX semantics by a script, so that dlock and the clients that
+ * do SET NX PX exclude each other. acquire is one EVAL, pipelined behind AUTH; so is release. Who has to
+ * wait stands in a queue in the server and holds a second connection, on which it is called when it is its
+ * turn; the first in line also watches the key itself (client-side caching: the server tells who read a
+ * key that it has changed), so that a lock freed by another program or by expiry is noticed. Timers stand
+ * behind every message. rscript.h has keys and messages.
+ *
+ * Files: redis.c renew and release; redis_open.c the URI's parameters; redis_wait.c acquire and
+ * waiting; redis_ask.c status; rconn.c one connection; rscript.c what runs in the server.
+ *
+ * Not guaranteed: the lock lives in one server's memory. A server that loses it (restart without
+ * persistence, promotion of a replica that lacks the key, eviction, a jump of its clock) gives it to the
+ * next one while the holder's command may still run; restart-grace covers the first of these.
+ */
+#include "redis.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* --------------------------------------------------------------------- shared */
+
+const char *redis_where(const struct dlock_be *be)
+{
+    return be->spec->uri->where;
+}
+
+struct dlock_event *redis_emit(struct dlock_be *be, enum dlock_ev type)
+{
+    struct dlock_event *ev;
+    /* News replaces older news of its kind, so that an ending event always finds room. */
+    if (be->nevents > 0 &&
+        (be->events[be->nevents - 1].type == type || be->nevents == REDIS_EVENTS))
+        ev = &be->events[be->nevents - 1];
+    else
+        ev = &be->events[be->nevents++];
+    *ev = (struct dlock_event){.type = type};
+    return ev;
+}
+
+void redis_connect(struct dlock_be *be, struct rconn *c, int64_t until)
+{
+    if (rconn_is_open(c))
+        return;
+    const struct dlock_peer *peers = be->is_unix ? &be->unix_peer : be->spec->peers;
+    int n = be->is_unix ? 1 : be->spec->npeers;
+    (void)rconn_open(c, be->spec->env, peers, n, &be->auth, redis_where(be), until);
+}
+
+void redis_undo_stale(struct dlock_be *be)
+{
+    if (rconn_is_open(&be->cmd) && rconn_waits(&be->cmd, T_UNDO))
+        return;
+    for (int i = 0; i < be->nstale; i++)
+        (void)rscript_leave(&be->script, &be->cmd, T_UNDO, be->stale[i], "");
+}
+
+void redis_forget_stale(struct dlock_be *be, int n)
+{
+    for (; n > 0 && be->nstale > 0; n--) {
+        free(be->stale[0]);
+        memmove(be->stale, be->stale + 1, sizeof(be->stale[0]) * (size_t)--be->nstale);
+    }
+}
+
+void redis_outage_over(struct redis_outage *o)
+{
+    *o = (struct redis_outage){
+        .retry_at = DLOCK_NEVER,
+        .pause = {.base = 50 * DLOCK_MSEC, .max = DLOCK_SEC},
+    };
+    dlock_backoff_reset(&o->pause);
+}
+
+void redis_no_answer(struct dlock_be *be, struct dlock_error *err, int64_t waited)
+{
+    char text[32];
+    dlock_fail(err, DLOCK_EUNAVAIL, 0, "%s: no answer within %s", redis_where(be),
+               dlock_format_duration(waited, text, sizeof(text)));
+}
+
+/* ------------------------------------------------------------- open and close */
+
+static void be_close(struct dlock_be *be);
+
+static int be_open(struct dlock_be **out, const struct dlock_spec *spec, struct dlock_error *err)
+{
+    struct dlock_be *be = calloc(1, sizeof(*be));
+    if (be == NULL)
+        return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+    be->spec = spec;
+    be->op_until = be->try_at = be->wake_until = be->rel_until = DLOCK_NEVER;
+    redis_outage_over(&be->cmd_out);
+    redis_outage_over(&be->wake_out);
+    int rc = redis_check_spec(be, err);
+    if (rc != 0) {
+        be_close(be);
+        return rc;
+    }
+    *out = be;
+    return 0;
+}
+
+static void be_close(struct dlock_be *be)
+{
+    if (be == NULL)
+        return;
+    rconn_close(&be->cmd);
+    rconn_close(&be->wake);
+    redis_drop_listing(be);
+    redis_forget_stale(be, be->nstale);
+    rscript_done(&be->script);
+    free(be->channel);
+    free(be->value);
+    if (be->secret != NULL)
+        explicit_bzero(be->secret, strlen(be->secret));
+    free(be->secret);
+    free(be);
+}
+
+/* ---------------------------------------------------------------------- renew */
+
+static void be_renew(struct dlock_be *be)
+{
+    be->doing = DO_RENEW;
+    be->op_until = redis_now(be) + be->spec->op_timeout;
+    redis_connect(be, &be->cmd, be->op_until);
+    (void)rscript_renew(&be->script, &be->cmd, T_RENEW, be->value, be->spec->ttl);
+    rconn_flush(&be->cmd);
+}
+
+static void renew_unclear(struct dlock_be *be, const struct dlock_error *err)
+{
+    be->doing = DO_NOTHING;
+    be->op_until = DLOCK_NEVER;
+    redis_emit(be, EV_UNCLEAR)->error = *err;
+}
+
+/* "it is gone", or who has it now: for messages. */
+static void say_found(const struct dlock_be *be, struct dlock_error *err, const char *found,
+                      size_t len)
+{
+    const char *name = be->spec->uri->name;
+    struct dlock_info info;
+    if (found == NULL) {
+        dlock_fail(err, DLOCK_ELOST, 0,
+                   "%s: the lock '%s' is gone: it expired, was deleted, or the server lost it",
+                   redis_where(be), name);
+        return;
+    }
+    rscript_holder(found, len, &info);
+    if (info.foreign)
+        dlock_fail(err, DLOCK_ELOST, 0, "%s: the lock '%s' was taken by another program",
+                   redis_where(be), name);
+    else
+        dlock_fail(err, DLOCK_ELOST, 0, "%s: the lock '%s' is now held by %s@%s, pid %ld",
+                   redis_where(be), name, info.user, info.host, info.pid);
+}
+
+static void renew_answered(struct dlock_be *be, const struct rconn_reply *rep)
+{
+    struct dlock_error err;
+    const char *found;
+    size_t len;
+    bool ours;
+
+    if (be->cmd.auth_failed || rep->r->type == REDIS_REPLY_ERROR) {
+        if (be->cmd.auth_failed)
+            err = be->cmd.error;
+        else
+            rconn_reply_error(&err, redis_where(be), rep->r->str);
+        /* A replica now, or no rights on this connection: the next renewal begins anew. */
+        if (be->cmd.auth_failed || rconn_classify(rep->r->str) != RE_TRANSIENT)
+            rconn_close(&be->cmd);
+        renew_unclear(be, &err);
+        return;
+    }
+    if (rscript_owned(rep->r, &ours, &found, &len) != 0) {
+        dlock_fail(&err, DLOCK_EPROTO, 0, "%s: unexpected answer to a renewal", redis_where(be));
+        rconn_close(&be->cmd);
+        renew_unclear(be, &err);
+        return;
+    }
+    be->doing = DO_NOTHING;
+    be->op_until = DLOCK_NEVER;
+    if (ours) {
+        struct dlock_event *ev = redis_emit(be, EV_RENEWED);
+        ev->from = rep->sent;
+        ev->ttl = be->spec->ttl;
+        ev->fence = 0;
+    } else {
+        say_found(be, &redis_emit(be, EV_LOST)->error, found, len);
+    }
+}
+
+/* -------------------------------------------------------------------- release */
+
+static void end_release(struct dlock_be *be, enum dlock_how how, const struct dlock_error *err)
+{
+    struct dlock_event *ev = redis_emit(be, EV_RELEASED);
+    ev->how = how;
+    if (err != NULL)
+        ev->error = *err;
+    /* What is unanswered would be taken for the answer to the next call. */
+    if (be->cmd.ntags > 0 || how == DLOCK_REL_UNCLEAR)
+        rconn_close(&be->cmd);
+    be->doing = DO_NOTHING;
+    be->granted = be->tried = be->queued = be->enqueue = be->leave_lost = false;
+    be->op_until = be->rel_until = DLOCK_NEVER;
+    redis_forget_stale(be, be->nstale);
+    redis_outage_over(&be->cmd_out);
+}
+
+/* Requests are served in order, so this goes out behind whatever is still unanswered and undoes that too. */
+static void leave_now(struct dlock_be *be)
+{
+    be->cmd_out.retry_at = DLOCK_NEVER;
+    redis_connect(be, &be->cmd, be->rel_until);
+    redis_undo_stale(be);
+    (void)rscript_leave(&be->script, &be->cmd, T_LEAVE, be->value, be->queued ? be->id : "");
+    rconn_flush(&be->cmd);
+}
+
+static void be_release(struct dlock_be *be, int64_t until)
+{
+    be->nevents = 0;
+    redis_drop_listing(be);
+    redis_wake_close(be);
+    if (be->doing == DO_RELEASE) {
+        be->rel_until = until;
+        return;
+    }
+    if (be->doing == DO_ASK)
+        rconn_close(&be->cmd);
+    if (be->tried && !be->granted && !be->cmd.written) {
+        rconn_close(&be->cmd); /* the try has never left: a value is used on one connection only */
+        be->tried = false;
+    }
+    be->doing = DO_RELEASE;
+    be->rel_until = until;
+    be->op_until = be->try_at = DLOCK_NEVER;
+    be->leave_lost = false;
+    redis_outage_over(&be->cmd_out);
+    if (be->value == NULL || !(be->granted || be->tried || be->queued || be->nstale > 0))
+        end_release(be, DLOCK_REL_NOTHING, NULL);
+    else
+        leave_now(be);
+}
+
+static void leave_retry(struct dlock_be *be, const struct dlock_error *err)
+{
+    int64_t now = redis_now(be);
+    if (now >= be->rel_until || err->code != DLOCK_EUNAVAIL)
+        end_release(be, DLOCK_REL_UNCLEAR, err);
+    else
+        be->cmd_out.retry_at =
+            dlock_min(be->rel_until, now + dlock_backoff_next(&be->cmd_out.pause, be->spec->env));
+}
+
+static void leave_answered(struct dlock_be *be, const redisReply *r)
+{
+    struct dlock_error err;
+    const char *found;
+    size_t len;
+    bool ours;
+
+    if (r->type == REDIS_REPLY_ERROR) {
+        rconn_reply_error(&err, redis_where(be), r->str);
+        if (be->cmd.auth_failed)
+            err = be->cmd.error;
+        leave_retry(be, &err);
+    } else if (rscript_owned(r, &ours, &found, &len) != 0) {
+        dlock_fail(&err, DLOCK_EPROTO, 0, "%s: unexpected answer to a release", redis_where(be));
+        end_release(be, DLOCK_REL_UNCLEAR, &err);
+    } else if (ours || (be->granted && be->leave_lost)) {
+        end_release(be, DLOCK_REL_CLEAN, NULL);
+    } else if (be->granted) {
+        say_found(be, &err, found, len);
+        end_release(be, DLOCK_REL_NOT_OURS, &err);
+    } else {
+        end_release(be, DLOCK_REL_NOTHING, NULL);
+    }
+}
+
+/* ---------------------------------------------------------------------- driving */
+
+/* True: the reply was kept. */
+static bool cmd_answered(struct dlock_be *be, struct rconn_reply *rep)
+{
+    switch (rep->tag) {
+    case T_UNDO:
+        if (be->doing != DO_RELEASE || be->nstale > 0)
+            redis_forget_stale(be, 1);
+        break;
+    case T_TRACK:
+        redis_track_answered(be, rep->r);
+        break;
+    case T_TRY:
+        if (be->doing == DO_ACQUIRE)
+            redis_try_answered(be, rep);
+        break;
+    case T_RENEW:
+        if (be->doing == DO_RENEW)
+            renew_answered(be, rep);
+        break;
+    case T_LEAVE:
+        if (be->doing == DO_RELEASE)
+            leave_answered(be, rep->r);
+        break;
+    case T_ASK:
+        return be->doing == DO_ASK && redis_ask_answered(be, rep->r);
+    default:
+        break;
+    }
+    return false;
+}
+
+static void cmd_failed(struct dlock_be *be)
+{
+    struct dlock_error err = be->cmd.error;
+    bool leaving = be->doing == DO_RELEASE && be->cmd.written && rconn_waits(&be->cmd, T_LEAVE);
+
+    if (be->doing == DO_ACQUIRE) {
+        redis_wait_failed(be);
+        return;
+    }
+    rconn_close(&be->cmd);
+    be->tracking = TRACK_OFF;
+    if (be->doing == DO_RENEW)
+        renew_unclear(be, &err);
+    else if (be->doing == DO_ASK)
+        redis_ask_failed(be, &err);
+    else if (be->doing == DO_RELEASE) {
+        be->leave_lost = be->leave_lost || leaving;
+        leave_retry(be, &err);
+    }
+}
+
+static void take_replies(struct dlock_be *be)
+{
+    struct rconn_reply rep;
+    int rc = 0;
+    while (be->cmd.state != RC_CLOSED && (rc = rconn_next(&be->cmd, &rep)) == 1)
+        if (!cmd_answered(be, &rep))
+            freeReplyObject(rep.r);
+    if (rc < 0 && be->cmd.state == RC_FAILED)
+        cmd_failed(be);
+    rc = 0;
+    while (be->wake.state != RC_CLOSED && (rc = rconn_next(&be->wake, &rep)) == 1) {
+        redis_wake_answered(be, &rep);
+        freeReplyObject(rep.r);
+    }
+    if (rc < 0 && be->wake.state == RC_FAILED)
+        redis_wake_failed(be);
+}
+
+static void timers(struct dlock_be *be)
+{
+    int64_t now = redis_now(be);
+    struct dlock_error err;
+
+    if (be->cmd.state == RC_CONNECTING && now >= be->cmd.next_at)
+        rconn_work(&be->cmd);
+    if (be->wake.state == RC_CONNECTING && now >= be->wake.next_at)
+        rconn_work(&be->wake);
+    switch (be->doing) {
+    case DO_ACQUIRE:
+        redis_wait_timers(be, now);
+        break;
+    case DO_RENEW:
+        if (now >= be->op_until) {
+            redis_no_answer(be, &err, be->spec->op_timeout);
+            rconn_close(&be->cmd);
+            renew_unclear(be, &err);
+        }
+        break;
+    case DO_ASK:
+        if (now >= be->op_until) {
+            redis_no_answer(be, &err, be->spec->connect_timeout);
+            rconn_close(&be->cmd);
+            redis_ask_failed(be, &err);
+        } else if (now >= be->cmd_out.retry_at) {
+            redis_ask_now(be);
+        }
+        break;
+    case DO_RELEASE:
+        if (now >= be->rel_until) {
+            dlock_fail(&err, DLOCK_EUNAVAIL, 0, "%s: no answer to the release", redis_where(be));
+            end_release(be, DLOCK_REL_UNCLEAR, &err);
+        } else if (now >= be->cmd_out.retry_at) {
+            leave_now(be);
+        }
+        break;
+    case DO_NOTHING:
+        break;
+    }
+}
+
+static int be_interest(struct dlock_be *be, struct pollfd *pfd, int cap, int64_t *wake_at)
+{
+    int n = 0;
+    if (cap > n)
+        n += rconn_interest(&be->cmd, &pfd[n], wake_at);
+    if (cap > n)
+        n += rconn_interest(&be->wake, &pfd[n], wake_at);
+    if (be->doing != DO_NOTHING)
+        *wake_at = dlock_min(*wake_at, dlock_min(be->op_until, be->rel_until));
+    if (be->doing == DO_ACQUIRE)
+        *wake_at = dlock_min(*wake_at, redis_wait_wake_at(be));
+    else if (be->doing != DO_NOTHING)
+        *wake_at = dlock_min(*wake_at, be->cmd_out.retry_at);
+    if (be->nevents > 0 || be->listing != NULL)
+        *wake_at = 0;
+    return n;
+}
+
+static int be_process(struct dlock_be *be, const struct pollfd *pfd, int n, struct dlock_event *ev)
+{
+    for (int i = 0; i < n; i++) {
+        if (pfd[i].revents == 0)
+            continue;
+        if (rconn_is_open(&be->cmd) && pfd[i].fd == be->cmd.fd)
+            rconn_work(&be->cmd);
+        else if (rconn_is_open(&be->wake) && pfd[i].fd == be->wake.fd)
+            rconn_work(&be->wake);
+    }
+    take_replies(be);
+    timers(be);
+    if (be->nevents > 0) {
+        *ev = be->events[0];
+        memmove(be->events, be->events + 1, sizeof(be->events[0]) * (size_t)--be->nevents);
+        return 1;
+    }
+    return be->listing != NULL ? redis_give_listed(be, ev) : 0;
+}
+
+static const char *const schemes[] = {"redis", "redis+unix", NULL};
+
+const struct dlock_backend dlock_backend_redis = {
+    .abi = DLOCK_BACKEND_ABI,
+    .build_id = DLOCK_VERSION,
+    .name = "redis",
+    .package = "dlock",
+    .schemes = schemes,
+    .caps = CAP_FENCE | CAP_LEASE | CAP_FIFO,
+    .open = be_open,
+    .acquire = redis_acquire,
+    .renew = be_renew,
+    .release = be_release,
+    .ask = redis_ask,
+    .interest = be_interest,
+    .process = be_process,
+    .close = be_close,
+};

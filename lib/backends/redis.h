@@ -1,0 +1,114 @@
+/* redis.h - what the files redis*.c share. */
+#ifndef DLOCK_REDIS_H
+#define DLOCK_REDIS_H
+
+#include "rconn.h"
+#include "rscript.h"
+
+#define REDIS_EVENTS 8
+#define REDIS_STALE 4
+
+enum redis_doing { DO_NOTHING, DO_ACQUIRE, DO_RENEW, DO_RELEASE, DO_ASK };
+
+enum redis_tag { T_TRY = 1, T_UNDO, T_TRACK, T_RENEW, T_LEAVE, T_ASK, W_ID, W_WAKE, W_INVALIDATE };
+
+enum redis_wake { WAKE_OFF, WAKE_STARTING, WAKE_READY };
+enum redis_tracking { TRACK_OFF, TRACK_ON, TRACK_REFUSED };
+
+/* Trouble that is ridden out for up to one ttl. */
+struct redis_outage {
+    int64_t since;    /* 0: none */
+    int64_t retry_at; /* DLOCK_NEVER: nothing to retry */
+    struct dlock_backoff pause;
+};
+
+struct dlock_be {
+    const struct dlock_spec *spec;
+    struct rscript script;
+    int64_t restart_grace;
+    char *secret; /* password from file or environment; zeroed when freed */
+    struct rconn_auth auth;
+    struct dlock_peer unix_peer;
+    bool is_unix;
+
+    struct rconn cmd, wake;
+    enum redis_doing doing;
+    int64_t op_until; /* of what is outstanding on cmd */
+
+    /* The lock's value is new for each acquire, and for each connection that was given up with a try unanswered. */
+    char token[DLOCK_TOKEN_LEN + 1], *value;
+    char *stale[REDIS_STALE]; /* earlier values that a late server may still set: to be undone */
+    int nstale;
+    bool granted;
+    bool tried;  /* a try with this value was sent and not answered by "no" */
+    bool queued; /* we have an entry in the queue, or may have */
+
+    /* acquire */
+    bool wait, first; /* first: no answer to a try yet in this acquire */
+    bool enqueue;     /* subscribed: tries may stand in line */
+    bool again;       /* woken while a try was outstanding */
+    bool told_grace;
+    char id[DLOCK_TOKEN_LEN + 1]; /* as a waiter; the same across reconnects */
+    char *channel;
+    enum redis_wake wake_state;
+    enum redis_tracking tracking;
+    bool can_track;
+    long long wake_id;
+    int64_t wake_until, try_at;
+    struct redis_outage cmd_out, wake_out;
+    int place;
+    char holder_token[DLOCK_TOKEN_LEN + 1]; /* last reported */
+
+    /* release */
+    int64_t rel_until;
+    bool leave_lost; /* a release was sent and its answer never came */
+
+    /* ask */
+    redisReply *listing;
+    size_t list_at;
+    struct rscript_state list;
+
+    struct dlock_info info;
+    struct dlock_event events[REDIS_EVENTS];
+    int nevents;
+};
+
+static inline int64_t redis_now(const struct dlock_be *be)
+{
+    return be->spec->env->now(be->spec->env->ctx);
+}
+const char *redis_where(const struct dlock_be *);
+/* Queue an event; it is zeroed but for its type. */
+struct dlock_event *redis_emit(struct dlock_be *, enum dlock_ev);
+/* Begin to connect unless open; whatever goes wrong shows up as state RC_FAILED in process(). */
+void redis_connect(struct dlock_be *, struct rconn *, int64_t until);
+/* Queue the undoing of stale values on cmd. */
+void redis_undo_stale(struct dlock_be *);
+void redis_forget_stale(struct dlock_be *, int n);
+void redis_outage_over(struct redis_outage *);
+void redis_no_answer(struct dlock_be *, struct dlock_error *, int64_t waited);
+
+/* redis_open.c: fill in what comes from spec; 0 or a negative code. */
+int redis_check_spec(struct dlock_be *, struct dlock_error *);
+
+/* redis_wait.c */
+void redis_acquire(struct dlock_be *, bool wait);
+void redis_try_answered(struct dlock_be *, const struct rconn_reply *);
+void redis_track_answered(struct dlock_be *, const redisReply *);
+void redis_wake_answered(struct dlock_be *, const struct rconn_reply *);
+void redis_wake_failed(struct dlock_be *);
+void redis_wait_failed(struct dlock_be *); /* cmd has failed during an acquire */
+void redis_wait_timers(struct dlock_be *, int64_t now);
+int64_t redis_wait_wake_at(const struct dlock_be *);
+void redis_wake_close(struct dlock_be *);
+
+/* redis_ask.c */
+void redis_ask(struct dlock_be *, enum dlock_ask, const char *arg);
+void redis_ask_now(struct dlock_be *);
+void redis_ask_failed(struct dlock_be *, const struct dlock_error *);
+/* True: the reply is kept. */
+bool redis_ask_answered(struct dlock_be *, redisReply *);
+int redis_give_listed(struct dlock_be *, struct dlock_event *);
+void redis_drop_listing(struct dlock_be *);
+
+#endif

@@ -1,0 +1,496 @@
+/*
+ * redis_wait.c - acquire: the first try, and standing in line. See redis.c for the whole.
+ */
+#include "redis.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define POLL_PAUSE (200 * DLOCK_MSEC) /* of the first in line, where the server cannot tell it */
+#define PLACE_STEP (100 * DLOCK_MSEC) /* between the tries of those behind it */
+#define CLAIM_SLACK (20 * DLOCK_MSEC)
+#define INVALIDATE "__redis__:invalidate"
+
+static void fail_acquire(struct dlock_be *be, const struct dlock_error *err)
+{
+    redis_wake_close(be);
+    be->doing = DO_NOTHING;
+    redis_emit(be, EV_FAILED)->error = *err;
+}
+
+/* -------------------------------------------------------------------- outages */
+
+/* Trouble after the first contact: try again later, for up to one ttl. */
+static void outage(struct dlock_be *be, struct redis_outage *o, const struct dlock_error *err)
+{
+    int64_t now = redis_now(be);
+    if (err->code != DLOCK_EUNAVAIL) {
+        fail_acquire(be, err);
+        return;
+    }
+    if (o->since == 0) {
+        struct dlock_event *ev = redis_emit(be, EV_NOTICE);
+        char ttl[32];
+        o->since = now;
+        dlock_fail(&ev->error, err->code, err->sys, "%s; trying again for up to %s", err->msg,
+                   dlock_format_duration(be->spec->ttl, ttl, sizeof(ttl)));
+    }
+    int64_t left = o->since + be->spec->ttl - now;
+    if (left <= 0) {
+        fail_acquire(be, err);
+        return;
+    }
+    o->retry_at = now + dlock_min(left, dlock_backoff_next(&o->pause, be->spec->env));
+}
+
+/* A fresh token and value. False: the acquire has failed. */
+static bool new_value(struct dlock_be *be)
+{
+    int rc = dlock_token_new(be->spec->env, be->token);
+    free(be->value);
+    be->value = rc == 0 ? rscript_value(be->token, be->spec->who) : NULL;
+    be->tried = false;
+    if (be->value != NULL)
+        return true;
+    struct dlock_error err;
+    if (rc != 0)
+        dlock_fail(&err, DLOCK_EOS, -rc, "no random numbers: %s", strerror(-rc));
+    else
+        dlock_fail(&err, DLOCK_ENOMEM, 0, "out of memory");
+    fail_acquire(be, &err);
+    return false;
+}
+
+/*
+ * Give cmd up. A try that is unanswered may be served later: a stopped server executes what is in its
+ * socket buffers when it goes on [measured]. So the undo is sent behind it, and the next try has another
+ * value, which that undo does not touch. False: the acquire has failed.
+ */
+static bool give_up_cmd(struct dlock_be *be)
+{
+    bool unclear = be->tried && be->cmd.written;
+
+    if (unclear && be->cmd.state == RC_UP)
+        (void)rscript_leave(&be->script, &be->cmd, T_UNDO, be->value, "");
+    rconn_close(&be->cmd);
+    be->tracking = TRACK_OFF;
+    be->op_until = DLOCK_NEVER;
+    if (!unclear) {
+        be->tried = false;
+        return true;
+    }
+    if (be->nstale == REDIS_STALE)
+        redis_forget_stale(be, 1);
+    be->stale[be->nstale++] = be->value;
+    be->value = NULL;
+    return new_value(be);
+}
+
+void redis_wait_failed(struct dlock_be *be)
+{
+    struct dlock_error err = be->cmd.error;
+    if (be->first) {
+        /* tried stays where the server may have seen it: the core's release undoes it */
+        be->tried = be->tried && be->cmd.written;
+        rconn_close(&be->cmd);
+        be->op_until = DLOCK_NEVER;
+        be->leave_lost = false;
+        fail_acquire(be, &err);
+        return;
+    }
+    if (give_up_cmd(be))
+        outage(be, &be->cmd_out, &err);
+}
+
+/* ---------------------------------------------------------------------- tries */
+
+static void send_tracking(struct dlock_be *be)
+{
+    char id[24];
+    const char *argv[] = {"CLIENT", "TRACKING", "ON", "REDIRECT", id, "NOLOOP"};
+    size_t len[DLOCK_LEN(argv)];
+    snprintf(id, sizeof(id), "%lld", be->wake_id);
+    for (size_t i = 0; i < DLOCK_LEN(argv); i++)
+        len[i] = strlen(argv[i]);
+    if (rconn_send(&be->cmd, T_TRACK, DLOCK_LEN(argv), argv, len) == 0)
+        be->tracking = TRACK_ON;
+}
+
+static bool may_track(const struct dlock_be *be)
+{
+    return be->place == 1 && be->enqueue && be->wake_state == WAKE_READY && be->can_track &&
+           be->tracking == TRACK_OFF;
+}
+
+static void try_now(struct dlock_be *be)
+{
+    int64_t now = redis_now(be);
+
+    if (rconn_is_open(&be->cmd) && rconn_waits(&be->cmd, T_TRY)) {
+        be->again = true; /* the answer may be from before what woke us */
+        be->try_at = DLOCK_NEVER;
+        return;
+    }
+    be->again = false;
+    be->try_at = be->cmd_out.retry_at = DLOCK_NEVER;
+    if (!be->first)
+        be->op_until = now + be->spec->op_timeout;
+    redis_connect(be, &be->cmd, be->op_until);
+    redis_undo_stale(be);
+    /* The server tracks what is read after this, so it goes in front of the try. */
+    if (may_track(be))
+        send_tracking(be);
+    be->tried = true;
+    be->queued = be->queued || be->enqueue;
+    (void)rscript_try(&be->script, &be->cmd, T_TRY, be->value, be->enqueue ? be->id : "",
+                      be->spec->ttl, be->restart_grace);
+    rconn_flush(&be->cmd);
+}
+
+void redis_acquire(struct dlock_be *be, bool wait)
+{
+    int64_t now = redis_now(be);
+
+    be->doing = DO_ACQUIRE;
+    be->wait = wait;
+    be->first = true;
+    be->granted = be->queued = be->enqueue = be->again = be->told_grace = be->leave_lost = false;
+    be->place = 0;
+    be->holder_token[0] = '\0';
+    be->try_at = be->wake_until = DLOCK_NEVER;
+    redis_outage_over(&be->cmd_out);
+    redis_outage_over(&be->wake_out);
+    be->op_until = now + be->spec->connect_timeout;
+    if (!new_value(be))
+        return;
+    /* The first try needs no id: only one who waits is in the queue. */
+    be->id[0] = '\0';
+    try_now(be);
+}
+
+/* An error reply to a try. Nothing was granted: the script sets NAME last. */
+static void try_refused(struct dlock_be *be, const char *text)
+{
+    enum rconn_class class = rconn_classify(text);
+    struct dlock_error err;
+
+    rconn_reply_error(&err, redis_where(be), text);
+    if (class == RE_TRANSIENT && be->first) {
+        /* op_until still bounds it */
+        be->cmd_out.retry_at =
+            redis_now(be) + dlock_backoff_next(&be->cmd_out.pause, be->spec->env);
+        return;
+    }
+    if (be->first) {
+        fail_acquire(be, &err);
+        return;
+    }
+    be->op_until = DLOCK_NEVER;
+    /* A replica now: another address may be the master. */
+    if (class == RE_REPLICA && !give_up_cmd(be))
+        return;
+    outage(be, &be->cmd_out, &err);
+}
+
+static void granted(struct dlock_be *be, const struct rscript_tried *t, int64_t sent)
+{
+    be->granted = true;
+    be->queued = false;
+    be->doing = DO_NOTHING;
+    redis_wake_close(be);
+    struct dlock_event *ev = redis_emit(be, EV_GRANTED);
+    ev->from = sent;
+    ev->ttl = be->spec->ttl;
+    ev->fence = t->fence;
+    memcpy(ev->token, be->token, sizeof(ev->token));
+}
+
+/* Who holds it, for EV_BUSY and EV_WAITING; NULL where nobody does. */
+static const struct dlock_info *holder_info(struct dlock_be *be, const struct rscript_tried *t)
+{
+    if (t->status != RS_BUSY)
+        return NULL;
+    rscript_holder(t->holder, t->holder_len, &be->info);
+    be->info.left_ns = t->left_ms < 0 ? DLOCK_NEVER : t->left_ms * DLOCK_MSEC;
+    return &be->info;
+}
+
+static void tell_waiting(struct dlock_be *be, const struct rscript_tried *t)
+{
+    const struct dlock_info *info = holder_info(be, t);
+    const char *token = info == NULL ? "-" : info->foreign ? "foreign" : info->token;
+    if (be->place == t->place && strcmp(token, be->holder_token) == 0)
+        return;
+    snprintf(be->holder_token, sizeof(be->holder_token), "%s", token);
+    struct dlock_event *ev = redis_emit(be, EV_WAITING);
+    ev->info = info;
+    ev->place = t->place;
+}
+
+static void tell_grace(struct dlock_be *be, const struct rscript_tried *t)
+{
+    char left[32];
+    if (be->told_grace)
+        return;
+    be->told_grace = true;
+    dlock_fail(&redis_emit(be, EV_NOTICE)->error, DLOCK_EBUSY, 0,
+               "%s: the server was started a short while ago and grants nothing for another %s "
+               "(restart-grace)",
+               redis_where(be), dlock_format_duration(t->left_ms * DLOCK_MSEC, left, sizeof(left)));
+}
+
+/*
+ * When to try again if nobody wakes us. The first in line watches the lease itself. Those behind it look
+ * a little later, one after the other, since the holder and some in front may have died together. A call
+ * that was not answered runs out after a second: then it is the next one's turn.
+ */
+static int64_t next_try(const struct dlock_be *be, const struct rscript_tried *t)
+{
+    int64_t now = redis_now(be), at = now + be->spec->ttl / 3;
+    int64_t left = t->left_ms * DLOCK_MSEC, behind = be->place > 1 ? be->place - 1 : 0;
+
+    if (t->status == RS_CLAIM)
+        at = dlock_min(at, now + left + CLAIM_SLACK + dlock_max(0, behind - 1) * PLACE_STEP);
+    else if (t->left_ms >= 0)
+        at = dlock_min(at, now + left + DLOCK_MSEC + behind * PLACE_STEP);
+    if (be->place == 1 && be->tracking != TRACK_ON)
+        at = dlock_min(at, now + POLL_PAUSE);
+    return at;
+}
+
+static void wake_start(struct dlock_be *);
+
+static void not_granted(struct dlock_be *be, const struct rscript_tried *t)
+{
+    if (t->status == RS_GRACE)
+        tell_grace(be, t);
+    if (!be->wait) {
+        struct dlock_event *ev = redis_emit(be, EV_BUSY);
+        ev->info = holder_info(be, t);
+        ev->place = t->place;
+        be->doing = DO_NOTHING;
+        return;
+    }
+    tell_waiting(be, t);
+    be->place = t->place;
+    if (!be->enqueue) {
+        if (be->wake_state == WAKE_OFF && be->wake_out.retry_at == DLOCK_NEVER)
+            wake_start(be);
+        return;
+    }
+    if (be->again || may_track(be))
+        try_now(be); /* may_track: what was read before the server tracked it may have changed */
+    else
+        be->try_at = next_try(be, t);
+}
+
+void redis_try_answered(struct dlock_be *be, const struct rconn_reply *rep)
+{
+    struct rscript_tried t;
+    struct dlock_error err;
+
+    if (be->cmd.auth_failed) {
+        err = be->cmd.error;
+        be->tried = rep->r->type != REDIS_REPLY_ERROR;
+        fail_acquire(be, &err);
+        return;
+    }
+    if (rep->r->type == REDIS_REPLY_ERROR) {
+        try_refused(be, rep->r->str);
+        return;
+    }
+    if (rscript_tried(rep->r, &t) != 0) {
+        dlock_fail(&err, DLOCK_EPROTO, 0, "%s: unexpected answer to the lock script",
+                   redis_where(be));
+        fail_acquire(be, &err);
+        return;
+    }
+    be->first = false;
+    be->op_until = DLOCK_NEVER;
+    redis_outage_over(&be->cmd_out);
+    if (t.status == RS_GRANTED) {
+        granted(be, &t, rep->sent);
+        return;
+    }
+    be->tried = false;
+    if (t.status == RS_TYPE) {
+        char type[32];
+        dlock_clean_text(type, sizeof(type), t.holder, t.holder_len);
+        dlock_fail(&err, DLOCK_EDATA, 0,
+                   "%s: the key '%s' is a %s, not a lock of dlock or SET NX; use another name",
+                   redis_where(be), be->spec->uri->name, type);
+        fail_acquire(be, &err);
+        return;
+    }
+    not_granted(be, &t);
+}
+
+/* Refused (an old proxy, a missing right): the first in line polls instead. */
+void redis_track_answered(struct dlock_be *be, const redisReply *r)
+{
+    if (r->type == REDIS_REPLY_ERROR)
+        be->tracking = TRACK_REFUSED;
+}
+
+/* ----------------------------------------------------------- being woken */
+
+void redis_wake_close(struct dlock_be *be)
+{
+    rconn_close(&be->wake);
+    be->wake_state = WAKE_OFF;
+    be->wake_until = be->wake_out.retry_at = DLOCK_NEVER;
+}
+
+/*
+ * Subscribe before standing in line: no wake is lost, and a waiter whom nobody can reach is dead. The
+ * client's own id comes first, since after SUBSCRIBE nothing can be asked any more (RESP2).
+ */
+static void wake_start(struct dlock_be *be)
+{
+    const char *ask_id[] = {"CLIENT", "ID"};
+    const char *wake[] = {"SUBSCRIBE", NULL};
+    const char *invalidate[] = {"SUBSCRIBE", INVALIDATE};
+    struct dlock_error err;
+
+    free(be->channel);
+    be->channel = NULL;
+    if (be->id[0] == '\0' && dlock_token_new(be->spec->env, be->id) != 0)
+        be->id[0] = '\0';
+    else
+        be->channel = rscript_channel(&be->script, be->id);
+    if (be->channel == NULL) {
+        dlock_fail(&err, DLOCK_ENOMEM, 0, "out of memory");
+        fail_acquire(be, &err);
+        return;
+    }
+    wake[1] = be->channel;
+    be->wake.push = true;
+    be->wake_state = WAKE_STARTING;
+    be->wake_out.retry_at = DLOCK_NEVER;
+    be->wake_until = redis_now(be) + be->spec->connect_timeout;
+    be->can_track = false;
+    be->wake_id = 0;
+    redis_connect(be, &be->wake, be->wake_until);
+    (void)rconn_send(&be->wake, W_ID, 2, ask_id, (size_t[]){6, 2});
+    (void)rconn_send(&be->wake, W_WAKE, 2, wake, (size_t[]){9, strlen(wake[1])});
+    (void)rconn_send(&be->wake, W_INVALIDATE, 2, invalidate, (size_t[]){9, strlen(INVALIDATE)});
+    rconn_flush(&be->wake);
+}
+
+void redis_wake_failed(struct dlock_be *be)
+{
+    struct dlock_error err = be->wake.error;
+    redis_wake_close(be);
+    be->enqueue = false; /* nobody could reach us: stand in line again once somebody can */
+    be->try_at = DLOCK_NEVER;
+    if (be->doing == DO_ACQUIRE)
+        outage(be, &be->wake_out, &err);
+}
+
+static bool names_lock(const struct dlock_be *be, const redisReply *keys)
+{
+    size_t len = strlen(be->script.name);
+    if (keys->type != REDIS_REPLY_ARRAY)
+        return true; /* NULL: everything was flushed */
+    for (size_t i = 0; i < keys->elements; i++) {
+        const redisReply *k = keys->element[i];
+        if (k->type == REDIS_REPLY_STRING && (size_t)k->len == len &&
+            memcmp(k->str, be->script.name, len) == 0)
+            return true;
+    }
+    return false;
+}
+
+static void woken(struct dlock_be *be, const redisReply *r)
+{
+    const redisReply *what = r->element[2];
+
+    if (be->wake_state != WAKE_READY || !be->enqueue)
+        return;
+    if (r->element[1]->type == REDIS_REPLY_STRING && strcmp(r->element[1]->str, INVALIDATE) == 0) {
+        if (be->place == 1 && names_lock(be, what))
+            try_now(be);
+    } else if (what->type != REDIS_REPLY_STRING) {
+        return;
+    } else if (strcmp(what->str, "next") == 0) {
+        be->try_at = dlock_min(be->try_at, redis_now(be) + RSCRIPT_CLAIM + CLAIM_SLACK);
+    } else if (strcmp(what->str, "head") == 0 || strcmp(what->str, "go") == 0) {
+        be->place = 1;
+        try_now(be);
+    }
+}
+
+void redis_wake_answered(struct dlock_be *be, const struct rconn_reply *rep)
+{
+    const redisReply *r = rep->r;
+    struct dlock_error err;
+
+    if (be->wake.auth_failed) {
+        redis_wake_failed(be);
+        return;
+    }
+    switch (rep->tag) {
+    case RCONN_PUSH:
+        woken(be, r);
+        return;
+    case W_ID:
+        be->wake_id = r->type == REDIS_REPLY_INTEGER ? r->integer : 0;
+        return;
+    case W_WAKE:
+        if (r->type != REDIS_REPLY_ERROR)
+            return;
+        rconn_reply_error(&err, redis_where(be), r->str);
+        redis_wake_close(be);
+        outage(be, &be->wake_out, &err);
+        return;
+    case W_INVALIDATE:
+        /* Without an id or that right: poll. */
+        be->can_track = r->type != REDIS_REPLY_ERROR && be->wake_id > 0;
+        be->wake_state = WAKE_READY;
+        be->wake_until = DLOCK_NEVER;
+        be->enqueue = true;
+        /* A redirection to an earlier connection of ours would lead nowhere. */
+        be->tracking = TRACK_OFF;
+        redis_outage_over(&be->wake_out);
+        try_now(be);
+        return;
+    default:
+        return;
+    }
+}
+
+/* ---------------------------------------------------------------------- timers */
+
+int64_t redis_wait_wake_at(const struct dlock_be *be)
+{
+    int64_t at = dlock_min(be->wake_until, be->wake_out.retry_at);
+    return dlock_min(at, dlock_min(be->try_at, be->cmd_out.retry_at));
+}
+
+void redis_wait_timers(struct dlock_be *be, int64_t now)
+{
+    struct dlock_error err;
+
+    if (now >= be->op_until) {
+        redis_no_answer(be, &err, be->first ? be->spec->connect_timeout : be->spec->op_timeout);
+        be->op_until = DLOCK_NEVER;
+        if (be->first) {
+            /* cmd stays open: the release that follows goes out behind the try */
+            fail_acquire(be, &err);
+            return;
+        }
+        if (give_up_cmd(be))
+            outage(be, &be->cmd_out, &err);
+    }
+    if (be->doing == DO_ACQUIRE && now >= be->wake_until) {
+        redis_no_answer(be, &err, be->spec->connect_timeout);
+        redis_wake_close(be);
+        be->enqueue = false;
+        outage(be, &be->wake_out, &err);
+    }
+    if (be->doing == DO_ACQUIRE && now >= be->wake_out.retry_at)
+        wake_start(be);
+    if (be->doing == DO_ACQUIRE && (now >= be->try_at || now >= be->cmd_out.retry_at))
+        try_now(be);
+}

@@ -1,0 +1,377 @@
+/*
+ * rscript.c - the Lua scripts of a lock in Redis. See rscript.h for the keys.
+ *
+ * Every script is one EVAL and so atomic. EVAL, not EVALSHA: for a few calls nothing is gained, and
+ * NOSCRIPT after a restart would have to be handled. A database other than 0 is selected inside the
+ * script: a SELECT that failed before it could not keep the EVAL from running in database 0, and this
+ * way nothing else is on the wire [redis 7.0.15: SELECT in a script holds for the script only]. Only
+ * NAME is in KEYS: Redis 7.0 tracks all of an EVAL's KEYS for CLIENT TRACKING, and the head of the line
+ * wants to hear of NAME alone. The others share its slot. TIME before a write needs effect replication,
+ * the default since Redis 5.
+ *
+ * Writes are ordered so that NAME is set last: a script that fails half-way (a missing right) has not
+ * granted anything.
+ *
+ * A server's work does not grow with the number of waiters: only the first two in line are looked at.
+ * Dead entries are dropped when they come to the front, each at most once.
+ */
+#include "rscript.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_VALUE "1200" /* of a value, as far as it is handed out: a foreign one may be huge */
+
+/* clang-format off */
+#define LUA_BEGIN                                                                                  \
+    "local name,p=KEYS[1],ARGV[2]\n"                                                               \
+    "if ARGV[1]~='0' then redis.call('SELECT',ARGV[1]) end\n"
+
+/* v: NAME's value, false if none; ty: the type's name if it is no string. pcall, so that we can tell. */
+#define LUA_GET                                                                                    \
+    "local v,ty=redis.pcall('GET',name)\n"                                                         \
+    "if type(v)=='table' then\n"                                                                   \
+    "  ty=redis.call('TYPE',name).ok\n"                                                            \
+    "  if ty=='string' or ty=='none' then return v end\n"                                          \
+    "end\n"                                                                                        \
+    "local seen=ty or (v and string.sub(v,1," MAX_VALUE "))\n"
+
+#define LUA_QUEUE                                                                                  \
+    "local q,h=p..'queue',p..'waiters'\n"                                                          \
+    "local t=redis.call('TIME')\n"                                                                 \
+    "local now=t[1]*1000+math.floor(t[2]/1000)\n"                                                  \
+    "local function at(i) return redis.call('ZRANGE',q,i,i)[1] end\n"                              \
+    "local function drop(w) redis.call('ZREM',q,w) redis.call('HDEL',h,w) end\n"                   \
+    "local function tell(w,m) return redis.call('PUBLISH',p..'wake:'..w,m)>0 end\n"                \
+    "local function rec(w)\n"                                                                      \
+    "  local a,c,who=string.match(redis.call('HGET',h,w) or '','^(%d+) (%d+) (.*)$')\n"            \
+    "  return tonumber(a or 0),tonumber(c or 0),who or ''\n"                                       \
+    "end\n"                                                                                        \
+    "local function put(w,a,c,who)\n"                                                              \
+    "  redis.call('HSET',h,w,string.format('%.0f %.0f ',a,c)..who)\n"                              \
+    "end\n"                                                                                        \
+    "local function tail(w)\n"                                                                     \
+    "  local l=redis.call('ZRANGE',q,-1,-1,'WITHSCORES')\n"                                        \
+    "  redis.call('ZADD',q,string.format('%.0f',(l[2] or 0)+1),w)\n"                               \
+    "end\n"                                                                                        \
+    /* The first in line that is alive by its own last word. */                                    \
+    "local function head()\n"                                                                      \
+    "  while true do\n"                                                                            \
+    "    local w=at(0)\n"                                                                          \
+    "    if not w or rec(w)>=now then return w end\n"                                              \
+    "    drop(w)\n"                                                                                \
+    "  end\n"                                                                                      \
+    "end\n"                                                                                        \
+    /* There is a new first one: it has to watch from now on. Nobody listens: it is dead. */       \
+    "local function watch()\n"                                                                     \
+    "  while true do\n"                                                                            \
+    "    local w=head()\n"                                                                         \
+    "    if not w or tell(w,'head') then return end\n"                                             \
+    "    drop(w)\n"                                                                                \
+    "  end\n"                                                                                      \
+    "end\n"                                                                                        \
+    /* NAME is free: call the first in line, unless that is me. One who was called before and has  \
+     * not come goes to the end: it is stopped, or its machine is cut off. The second is told, so   \
+     * that it looks after the first one's time is up. */                                          \
+    "local function offer(me,fresh)\n"                                                             \
+    "  while true do\n"                                                                            \
+    "    local w=head()\n"                                                                         \
+    "    if not w or w==me then return w,0 end\n"                                                  \
+    "    local a,c,who=rec(w)\n"                                                                   \
+    "    if not tell(w,'go') then drop(w)\n"                                                       \
+    "    elseif not fresh and c>0 and c<=now then tail(w) put(w,a,0,who)\n"                        \
+    "    elseif not fresh and c>0 then return w,c\n"                                               \
+    "    else\n"                                                                                   \
+    "      put(w,a,now+1000,who)\n"                                                                \
+    "      while true do\n"                                                                        \
+    "        local s=at(1)\n"                                                                      \
+    "        if not s or tell(s,'next') then return w,now+1000 end\n"                              \
+    "        drop(s)\n"                                                                            \
+    "      end\n"                                                                                  \
+    "    end\n"                                                                                    \
+    "  end\n"                                                                                      \
+    "end\n"
+
+/*
+ * ARGV: db, prefix, value, id ("": do not stand in line), ttl ms, restart grace ms -> status, fence,
+ * left, place, seen. Not more of them: Redis 7 cuts who sends more than 10 words before AUTH, and "NOAUTH"
+ * is the better message.
+ */
+static const char lua_try[] =
+    LUA_BEGIN
+    LUA_GET
+    "if ty then return {'type','0',0,0,ty} end\n"
+    LUA_QUEUE
+    "local id,ttl,grace=ARGV[4],tonumber(ARGV[5]),tonumber(ARGV[6])\n"
+    "local status,left='busy',0\n"
+    /* Ours already: an earlier try of this token was served, its answer lost. */
+    "local grant=v==ARGV[3]\n"
+    "if v then left=redis.call('PTTL',name)\n"
+    "elseif grace>0 then\n"
+    "  local up=string.match(redis.call('INFO','server'),'uptime_in_seconds:(%d+)')*1000\n"
+    /* The uptime may be up to a second too large: it is a difference of whole seconds. */
+    "  if up<grace+1000 then status='grace' left=grace+1000-up end\n"
+    "end\n"
+    "local w=head()\n"
+    "local first=w\n"
+    "if not v and status=='busy' then\n"
+    "  local c\n"
+    "  w,c=offer(id,false)\n"
+    "  if not w or w==id then grant=true else status='claim' left=c-now end\n"
+    "end\n"
+    "if grant then\n"
+    /* tostring(1.79e15) would lose digits. The clock keeps it growing if the counter is lost. */
+    "  local f=math.max((tonumber(redis.call('GET',p..'fence')) or 0)+1,t[1]*1000000+t[2])\n"
+    "  f=string.format('%.0f',f)\n"
+    "  redis.call('SET',p..'fence',f,'PX',string.format('%.0f',math.max(86400000,10*ttl)))\n"
+    "  if w==id then drop(id) watch() end\n"
+    "  redis.call('SET',name,ARGV[3],'PX',ARGV[5])\n"
+    "  return {'granted',f,ttl,0,''}\n"
+    "end\n"
+    "if id=='' then return {status,'0',left,redis.call('ZCARD',q)+1,seen or ''} end\n"
+    "if not redis.call('ZSCORE',q,id) then tail(id) end\n"
+    "put(id,now+ttl,0,string.sub(ARGV[3],34))\n"
+    /* Is the first one still there? A new first one learns it from its place. */
+    "while w and w~=id and not tell(w,'ping') do drop(w) w=head() end\n"
+    "if w and w~=id and w~=first then tell(w,'head') end\n"
+    /* Never shortened: others may have a longer ttl. (PEXPIRE GT is Redis 7.) */
+    "for _,k in ipairs({q,h}) do\n"
+    "  if redis.call('PTTL',k)<2*ttl then redis.call('PEXPIRE',k,2*ttl) end\n"
+    "end\n"
+    "return {status,'0',left,redis.call('ZRANK',q,id)+1,seen or ''}\n";
+
+/* ARGV: db, prefix, value, id -> was it ours, seen */
+static const char lua_leave[] =
+    LUA_BEGIN
+    LUA_GET
+    LUA_QUEUE
+    "local id,mine=ARGV[4],v==ARGV[3]\n"
+    "if mine then redis.call('DEL',name) end\n"
+    "local first,called=false,false\n"
+    "if id~='' then\n"
+    "  local _,c=rec(id)\n"
+    "  first,called=at(0)==id,c>0\n"
+    "  drop(id)\n"
+    "end\n"
+    "if mine or (not v and (first or called)) then offer('',true)\n"
+    "elseif first then watch() end\n"
+    "return {mine and 1 or 0,seen}\n";
+
+/* ARGV: db, prefix, value, ttl ms -> is it ours, seen. Never creates the key. */
+static const char lua_renew[] =
+    LUA_BEGIN
+    LUA_GET
+    "if v==ARGV[3] then redis.call('PEXPIRE',name,ARGV[4]) return {1,false} end\n"
+    "return {0,seen}\n";
+
+/* ARGV: db, prefix -> held, value, now, left, fence, entry... Reads only. */
+static const char lua_status[] =
+    LUA_BEGIN
+    LUA_GET
+    "local t=redis.call('TIME')\n"
+    "local out={v and 1 or 0,seen or '',t[1]*1000+math.floor(t[2]/1000),\n"
+    "  redis.call('PTTL',name),redis.call('GET',p..'fence') or '0'}\n"
+    "for _,w in ipairs(redis.call('ZRANGE',p..'queue',0,999)) do\n"
+    "  out[#out+1]=string.sub(redis.call('HGET',p..'waiters',w) or '',1," MAX_VALUE ")\n"
+    "end\n"
+    "return out\n";
+/* clang-format on */
+
+/* ----------------------------------------------------------------- arguments */
+
+/* Redis Cluster: the first '{' and the first '}' behind it, with something between [cluster spec]. */
+static bool has_hash_tag(const char *name)
+{
+    const char *open = strchr(name, '{');
+    const char *shut = open != NULL ? strchr(open, '}') : NULL;
+    return shut != NULL && shut > open + 1;
+}
+
+int rscript_init(struct rscript *s, const char *name, int db)
+{
+    /* The second colon keeps the name "{x}" apart from the name "x". */
+    bool tag = has_hash_tag(name);
+    *s = (struct rscript){.name = strdup(name)};
+    if (s->name == NULL ||
+        asprintf(&s->prefix, "%s%s%s:dlock:", tag ? "" : "{", name, tag ? ":" : "}") < 0) {
+        s->prefix = NULL;
+        rscript_done(s);
+        return DLOCK_ENOMEM;
+    }
+    snprintf(s->db, sizeof(s->db), "%d", db);
+    return 0;
+}
+
+void rscript_done(struct rscript *s)
+{
+    free(s->name);
+    free(s->prefix);
+    *s = (struct rscript){0};
+}
+
+static int eval(const struct rscript *s, struct rconn *c, int tag, const char *text, int n,
+                const char *const *more)
+{
+    const char *argv[10] = {"EVAL", text, "1", s->name, s->db, s->prefix};
+    size_t len[10];
+    int argc = 6;
+    while (argc - 6 < n) {
+        argv[argc] = more[argc - 6];
+        argc++;
+    }
+    for (int i = 0; i < argc; i++)
+        len[i] = strlen(argv[i]);
+    return rconn_send(c, tag, argc, argv, len);
+}
+
+static const char *msec(char buf[24], int64_t ns)
+{
+    /* Rounded up: the server's lease must not be shorter than what the core counts on. */
+    snprintf(buf, 24, "%lld", (long long)((ns + DLOCK_MSEC - 1) / DLOCK_MSEC));
+    return buf;
+}
+
+int rscript_try(const struct rscript *s, struct rconn *c, int tag, const char *value,
+                const char *id, int64_t ttl, int64_t grace)
+{
+    char t[24], g[24];
+    const char *more[] = {value, id, msec(t, ttl), msec(g, grace)};
+    return eval(s, c, tag, lua_try, 4, more);
+}
+
+int rscript_leave(const struct rscript *s, struct rconn *c, int tag, const char *value,
+                  const char *id)
+{
+    const char *more[] = {value, id};
+    return eval(s, c, tag, lua_leave, 2, more);
+}
+
+int rscript_renew(const struct rscript *s, struct rconn *c, int tag, const char *value, int64_t ttl)
+{
+    char t[24];
+    const char *more[] = {value, msec(t, ttl)};
+    return eval(s, c, tag, lua_renew, 2, more);
+}
+
+int rscript_status(const struct rscript *s, struct rconn *c, int tag)
+{
+    return eval(s, c, tag, lua_status, 0, NULL);
+}
+
+char *rscript_channel(const struct rscript *s, const char *id)
+{
+    char *p;
+    return asprintf(&p, "%swake:%s", s->prefix, id) < 0 ? NULL : p;
+}
+
+/* ------------------------------------------------------------------- answers */
+
+static bool is_string(const redisReply *r)
+{
+    return r->type == REDIS_REPLY_STRING || r->type == REDIS_REPLY_STATUS;
+}
+
+static uint64_t to_fence(const redisReply *r)
+{
+    char *end;
+    errno = 0;
+    unsigned long long f = strtoull(r->str, &end, 10);
+    return errno != 0 || *end != '\0' || f > INT64_MAX ? 0 : f;
+}
+
+int rscript_tried(const redisReply *r, struct rscript_tried *t)
+{
+    static const char *const words[] = {"granted", "busy", "claim", "grace", "type"};
+    if (r->type != REDIS_REPLY_ARRAY || r->elements != 5 || !is_string(r->element[0]) ||
+        !is_string(r->element[1]) || r->element[2]->type != REDIS_REPLY_INTEGER ||
+        r->element[3]->type != REDIS_REPLY_INTEGER || !is_string(r->element[4]))
+        return DLOCK_EPROTO;
+    for (size_t i = 0; i < DLOCK_LEN(words); i++) {
+        if (strcmp(words[i], r->element[0]->str) != 0)
+            continue;
+        *t = (struct rscript_tried){
+            .status = (enum rscript_status)i,
+            .fence = to_fence(r->element[1]),
+            .left_ms = dlock_max(-1, dlock_min(r->element[2]->integer, INT64_MAX / DLOCK_MSEC - 1)),
+            .place = (int)dlock_max(0, dlock_min(r->element[3]->integer, INT32_MAX)),
+            .holder = r->element[4]->str,
+            .holder_len = (size_t)r->element[4]->len,
+        };
+        return t->status == RS_GRANTED && t->fence == 0 ? DLOCK_EPROTO : 0;
+    }
+    return DLOCK_EPROTO;
+}
+
+int rscript_owned(const redisReply *r, bool *ours, const char **found, size_t *len)
+{
+    if (r->type != REDIS_REPLY_ARRAY || r->elements < 1 ||
+        r->element[0]->type != REDIS_REPLY_INTEGER)
+        return DLOCK_EPROTO;
+    *ours = r->element[0]->integer == 1;
+    *found = NULL;
+    *len = 0;
+    if (r->elements > 1 && is_string(r->element[1])) {
+        *found = r->element[1]->str;
+        *len = (size_t)r->element[1]->len;
+    }
+    return 0;
+}
+
+int rscript_state(const redisReply *r, struct rscript_state *s)
+{
+    if (r->type != REDIS_REPLY_ARRAY || r->elements < 5 ||
+        r->element[0]->type != REDIS_REPLY_INTEGER || !is_string(r->element[1]) ||
+        r->element[2]->type != REDIS_REPLY_INTEGER || r->element[3]->type != REDIS_REPLY_INTEGER ||
+        !is_string(r->element[4]))
+        return DLOCK_EPROTO;
+    *s = (struct rscript_state){
+        .held = r->element[0]->integer != 0,
+        .value = r->element[1]->str,
+        .len = (size_t)r->element[1]->len,
+        .now_ms = r->element[2]->integer,
+        .left_ms = dlock_max(-1, dlock_min(r->element[3]->integer, INT64_MAX / DLOCK_MSEC - 1)),
+        .fence = to_fence(r->element[4]),
+        .waiters = r->element + 5,
+        .nwaiters = r->elements - 5,
+    };
+    return 0;
+}
+
+/* -------------------------------------------------------------------- values */
+
+char *rscript_value(const char *token, const struct dlock_who *who)
+{
+    char record[1024], *p;
+    if (dlock_who_format(who, record, sizeof(record)) < 0)
+        snprintf(record, sizeof(record), "dlock1");
+    return asprintf(&p, "%s %s", token, record) < 0 ? NULL : p;
+}
+
+void rscript_holder(const char *value, size_t len, struct dlock_info *info)
+{
+    *info = (struct dlock_info){.left_ns = -1, .mode = DLOCK_EXCLUSIVE};
+    if (len > DLOCK_TOKEN_LEN && value[DLOCK_TOKEN_LEN] == ' ' &&
+        strspn(value, "0123456789abcdef") == DLOCK_TOKEN_LEN &&
+        dlock_who_parse(value + DLOCK_TOKEN_LEN + 1, len - DLOCK_TOKEN_LEN - 1, info)) {
+        memcpy(info->token, value, DLOCK_TOKEN_LEN);
+        info->token[DLOCK_TOKEN_LEN] = '\0';
+    } else {
+        info->foreign = true;
+    }
+}
+
+bool rscript_waiter(const char *entry, size_t len, int64_t now_ms, struct dlock_info *info)
+{
+    char *p;
+    *info = (struct dlock_info){.waiter = true, .left_ns = -1, .mode = DLOCK_EXCLUSIVE};
+    long long alive = strtoll(entry, &p, 10);
+    if (p == entry || *p != ' ' || alive < now_ms)
+        return false;
+    (void)strtoll(p, &p, 10);
+    if (*p != ' ')
+        return false;
+    p++;
+    return dlock_who_parse(p, len - (size_t)(p - entry), info);
+}

@@ -1,0 +1,84 @@
+/*
+ * rscript.h - the Lua scripts of a lock in Redis: texts, arguments, answers.
+ *
+ * Keys of the lock NAME (PREFIX is "{NAME}:dlock:", or "NAME::dlock:" where NAME has a hash tag of its
+ * own, so that all of them share a cluster slot and no two names share a key):
+ *   NAME           "<token> <who record>", PX ttl: what every SET NX PX client excludes and is excluded by
+ *   PREFIXfence    decimal, the last fencing token; expires after max(24 h, 10 x ttl) of disuse
+ *   PREFIXqueue    zset of waiter ids; score: ticket
+ *   PREFIXwaiters  hash: waiter id -> "<alive until, ms> <claim until, ms or 0> <who record>"
+ * and the channel PREFIXwake:<waiter id>, on which the server's scripts say
+ *   go (it is free and your turn), next (the one before you was called; look in a second),
+ *   head (you are the first in line now: watch), ping (nothing: is anybody there?).
+ */
+#ifndef DLOCK_RSCRIPT_H
+#define DLOCK_RSCRIPT_H
+
+#include "rconn.h"
+
+#define RSCRIPT_CLAIM (1000 * DLOCK_MSEC) /* how long one who was called may take */
+#define RSCRIPT_MAX_WAITERS 1000          /* listed by status */
+
+struct rscript {
+    char *name, *prefix; /* malloc'ed */
+    char db[16];
+};
+/* 0 or DLOCK_ENOMEM. done: fine on zeroed memory. */
+int rscript_init(struct rscript *, const char *name, int db);
+void rscript_done(struct rscript *);
+
+enum rscript_status {
+    RS_GRANTED,
+    RS_BUSY,  /* held */
+    RS_CLAIM, /* free, but someone else is first in line and has been called */
+    RS_GRACE, /* free, but the server has not been up for long enough */
+    RS_TYPE   /* foreign type */
+};
+
+struct rscript_tried {
+    enum rscript_status status;
+    uint64_t fence;
+    int64_t left_ms;    /* of the lease, claim or grace; -1: a lock without expiry */
+    int place;          /* in the queue; where not in it: what it would be */
+    const char *holder; /* the value, cut; for RS_TYPE the type. Belongs to the reply */
+    size_t holder_len;
+};
+
+/*
+ * One try. id: of the waiter that stands in line where it is not granted; "": do not. Queued under tag;
+ * negative: see rconn_send.
+ */
+int rscript_try(const struct rscript *, struct rconn *, int tag, const char *value, const char *id,
+                int64_t ttl, int64_t grace);
+/* Delete the lock if it is ours, leave the queue (id: "" for neither), call the next. */
+int rscript_leave(const struct rscript *, struct rconn *, int tag, const char *value,
+                  const char *id);
+int rscript_renew(const struct rscript *, struct rconn *, int tag, const char *value, int64_t ttl);
+int rscript_status(const struct rscript *, struct rconn *, int tag);
+
+/* Answers. 0, or DLOCK_EPROTO when it has not the expected form. Never for error replies. */
+int rscript_tried(const redisReply *, struct rscript_tried *);
+/* leave and renew: was it ours? If not, what is there: found NULL: nothing. */
+int rscript_owned(const redisReply *, bool *ours, const char **found, size_t *len);
+struct rscript_state {
+    bool held;
+    const char *value;
+    size_t len;
+    int64_t now_ms, left_ms; /* the server's clock; -1: no expiry */
+    uint64_t fence;
+    redisReply **waiters; /* strings in the hash' format */
+    size_t nwaiters;
+};
+int rscript_state(const redisReply *, struct rscript_state *);
+
+/* The channel of a waiter; the caller frees it. */
+char *rscript_channel(const struct rscript *, const char *id);
+
+/* The lock's value from token and who; the caller frees it. NULL: out of memory. */
+char *rscript_value(const char *token, const struct dlock_who *);
+/* What a value says about its holder; foreign when dlock did not write it. */
+void rscript_holder(const char *value, size_t len, struct dlock_info *);
+/* A waiter's entry; false: dead, or not ours to read. */
+bool rscript_waiter(const char *entry, size_t len, int64_t now_ms, struct dlock_info *);
+
+#endif

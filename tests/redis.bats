@@ -1,0 +1,642 @@
+#!/usr/bin/env bats
+# redis.bats - locks in a real redis-server: exclusion with other clients, the queue, faults of the server.
+
+load lib/common
+load lib/redis
+
+setup_file() {
+    export BATS_NO_PARALLELIZE_WITHIN_FILE=true
+    redis_start
+}
+teardown_file() { redis_stop; }
+
+setup() {
+    dlock_setup
+    L="redis://127.0.0.1:$REDIS_PORT#$NAME"
+}
+teardown() { dlock_teardown; }
+
+# ---------------------------------------------------------------- helpers ---
+
+key_is_gone() { [ "$(rcli exists "$NAME")" = 0 ]; }
+queue_len() { rcli zcard "{$NAME}:dlock:queue"; }
+queue_is() { [ "$(queue_len)" = "$1" ]; }
+# Milliseconds of the wall clock.
+wall_ms() { date +%s%3N; }
+# The time is in FILE when the command has run.
+stamp() { echo "date +%s%3N >>'$T/$1'"; }
+# Command calls the server has counted, our own question left out.
+evals() { rcli info commandstats | sed -n 's/^cmdstat_eval:calls=\([0-9]*\),.*/\1/p'; }
+
+# hold [ARG...]: dlock holds $NAME until the file "go" appears; returns when it does hold.
+hold() {
+    start_log hold.log "$DLOCK" "$@" "$L" sh -c 'echo >held; while [ ! -e go ]; do sleep .02; done'
+    HOLDER=$STARTED
+    wait_for 5 test -e held
+}
+
+# wait_in_line N CMD: the N-th waiter; returns when it is in the queue.
+wait_in_line() {
+    start_log "wait$1.log" "$DLOCK" --ttl "${TTL:-3}" "$L" sh -c "$2"
+    WAITER=$STARTED
+    wait_for 5 queue_is "$1"
+}
+
+own_server() {
+    redis_start_in own "$@"
+    L="redis://127.0.0.1:${REDIS_PORTS[own]}#$NAME"
+}
+own_gone() { [ "$(rcli_in own exists "$NAME")" = 0 ]; }
+
+# -------------------------------------------------------------- exclusion ---
+
+@test "redis: the command runs under the lock, and the lock is gone afterwards" {
+    run run_t 5 "$DLOCK" "$L" redis-cli -p "$REDIS_PORT" exists "$NAME"
+    assert_rc 0
+    [ "$output" = 1 ]
+    key_is_gone
+}
+
+@test "redis: SET NX by others is respected, and respects us" {
+    rcli set "$NAME" x nx px 10000
+    run run_t 5 "$DLOCK" -n "$L" true
+    assert_rc 75
+    [ "$(rcli get "$NAME")" = x ]
+    rcli del "$NAME"
+    run run_t 5 "$DLOCK" "$L" redis-cli -p "$REDIS_PORT" set "$NAME" y nx px 10000
+    assert_rc 0
+    [ -z "$output" ]
+}
+
+@test "redis: redis-py's Lock and dlock exclude each other" {
+    /usr/bin/python3 -c 'import redis' 2>/dev/null || skip "python3-redis is not installed"
+    cat >lock.py <<PY
+import redis, subprocess, sys
+r = redis.Redis(port=$REDIS_PORT)
+l = r.lock("$NAME", timeout=10)
+assert l.acquire(blocking=False)
+rc = subprocess.call(["$DLOCK", "-q", "-n", "$L", "true"])
+assert rc == 75, rc
+l.release()
+p = subprocess.Popen(["$DLOCK", "$L", "sh", "-c", "echo; read x"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+p.stdout.readline()
+assert not r.lock("$NAME", timeout=10).acquire(blocking=False)
+p.communicate(b"\n")
+assert p.returncode == 0
+assert r.lock("$NAME", timeout=10).acquire(blocking=False)
+PY
+    run_t 10 /usr/bin/python3 lock.py
+    rcli del "$NAME"
+}
+
+@test "redis: -n with a dlock holder is 75 at once and names the holder" {
+    hold
+    run run_t 5 "$DLOCK" -n "$L" true
+    assert_rc 75
+    assert_out "pid $HOLDER"
+}
+
+@test "redis: -w ends between 0.3 and 0.4 s, and leaves no trace" {
+    hold
+    local t0 t1 rc=0
+    t0=$(wall_ms)
+    "$DLOCK" -q -w 0.3 "$L" true 3>&- || rc=$?
+    t1=$(wall_ms)
+    [ $rc -eq 75 ]
+    assert_between 300 $((t1 - t0)) 400 "milliseconds"
+    queue_is 0
+    [ "$(rcli exists "{$NAME}:dlock:waiters")" = 0 ]
+}
+
+@test "redis: the fence grows from grant to grant, also after its key was deleted" {
+    local i f last=0
+    for i in $(seq 30); do
+        f=$("$DLOCK" "$L" sh -c 'echo $DLOCK_FENCE' 3>&-)
+        [ "$f" -gt "$last" ]
+        last=$f
+        [ $((i % 10)) -ne 0 ] || rcli del "{$NAME}:dlock:fence"
+    done
+}
+
+@test "redis: the fence grows although the server's counter is ahead of its clock" {
+    rcli set "{$NAME}:dlock:fence" 5000000000000000
+    run run_t 5 "$DLOCK" "$L" sh -c 'echo $DLOCK_FENCE'
+    [ "$output" = 5000000000000001 ]
+}
+
+@test "redis: nothing is left behind but the fence's key, which expires" {
+    hold --ttl 2
+    wait_in_line 1 true
+    wait_in_line 2 true
+    echo >go
+    wait_exit 5 "$WAITER"
+    wait_for 5 queue_is 0
+    wait_for 5 key_is_gone
+    [ "$(rcli --scan --pattern "*$NAME*")" = "{$NAME}:dlock:fence" ]
+    assert_between 86000 "$(rcli ttl "{$NAME}:dlock:fence")" 86400
+}
+
+@test "redis: odd names: braces, percent, spaces, UTF-8; and {x} is another lock than x" {
+    local n
+    for n in 'a{b}c' '{x}' 'a}b' 'a{}b' 'a%20b' '%25d%25n' 'käse' '%7Bx'; do
+        run run_t 5 "$DLOCK" "redis://127.0.0.1:$REDIS_PORT#$NAME$n" sh -c 'echo "$DLOCK_NAME"'
+        assert_rc 0
+    done
+    [ "$(rcli --scan --pattern "$NAME{x}::dlock:fence")" = "$NAME{x}::dlock:fence" ]
+    run run_t 5 "$DLOCK" "redis://127.0.0.1:$REDIS_PORT#{$NAME}" "$DLOCK" -n "$L" echo both
+    assert_rc 0
+    assert_out both
+}
+
+# ---------------------------------------------------------------- waiting ---
+
+@test "redis: five waiters are served in the order they came" {
+    local i
+    hold
+    for i in 1 2 3 4 5; do wait_in_line $i "echo $i >>order"; done
+    echo >go
+    wait_exit 10 "$WAITER"
+    [ "$(tr -d '\n' <order)" = 12345 ]
+}
+
+@test "redis: --status shows the holder and the waiters in order" {
+    hold
+    TTL=30 wait_in_line 1 true
+    local first=$WAITER
+    TTL=30 wait_in_line 2 true
+    run run_t 5 "$DLOCK" --status "$L"
+    assert_out "pid $HOLDER"
+    local rest=${output#*pid "$first"}
+    [ "$rest" != "$output" ]
+    case $rest in *"pid $WAITER"*) ;; *) fail "no second waiter: $output" ;; esac
+}
+
+@test "redis: --status of a foreign lock does not show its value" {
+    rcli set "$NAME" s3cret px 10000
+    run run_t 5 "$DLOCK" --status "$L"
+    refute_out s3cret
+    assert_out "$NAME"
+}
+
+@test "redis: a killed first waiter holds up nobody" {
+    hold
+    wait_in_line 1 true
+    local dead=$WAITER t0
+    wait_in_line 2 "$(stamp got)"
+    kill -KILL "$dead"
+    wait_for 5 pid_gone "$dead"
+    t0=$(wall_ms)
+    echo >go
+    wait_exit 5 "$WAITER"
+    assert_between 0 $(($(cat got) - t0)) 500 "milliseconds"
+}
+
+@test "redis: a dead first waiter is found by who comes next, so that a DEL by others is noticed" {
+    rcli set "$NAME" x px 60000
+    TTL=60 wait_in_line 1 true
+    local dead=$WAITER t0
+    kill -KILL "$dead"
+    wait_for 5 pid_gone "$dead"
+    start_log w.log "$DLOCK" --ttl 60 "$L" sh -c "$(stamp got)"
+    wait_for 5 eval '[ "$(rcli hvals "{$NAME}:dlock:waiters" | grep -c "pid='"$STARTED"' ")" = 1 ]'
+    queue_is 1
+    wait_for 5 eval '[ "$(rcli info clients | sed -n "s/^tracking_clients:\([0-9]*\).*/\1/p")" -ge 1 ]'
+    t0=$(wall_ms)
+    rcli del "$NAME"
+    wait_exit 5 "$STARTED"
+    assert_between 0 $(($(cat got) - t0)) 300 "milliseconds"
+}
+
+@test "redis: a stopped first waiter holds up the next for a second, and is served later" {
+    hold
+    TTL=10 wait_in_line 1 true
+    local stopped=$WAITER t0
+    TTL=10 wait_in_line 2 "$(stamp got)"
+    TTL=10 wait_in_line 3 "$(stamp got3)"
+    kill -STOP "$stopped"
+    wait_for 5 pid_stopped "$stopped"
+    t0=$(wall_ms)
+    echo >go
+    wait_for 5 test -s got
+    assert_between 800 $(($(cat got) - t0)) 1300 "milliseconds"
+    wait_for 5 test -s got3
+    kill -CONT "$stopped"
+    wait_exit 5 "$stopped"
+}
+
+@test "redis: a DEL by others wakes the first waiter at once" {
+    local t0
+    rcli set "$NAME" x px 60000
+    TTL=30 wait_in_line 1 "$(stamp got)"
+    t0=$(wall_ms)
+    rcli del "$NAME"
+    wait_exit 5 "$WAITER"
+    assert_between 0 $(($(cat got) - t0)) 200 "milliseconds"
+}
+
+@test "redis: FLUSHALL wakes the first waiter, too" {
+    own_server
+    local t0
+    rcli_in own set "$NAME" x px 60000
+    start_log w.log "$DLOCK" "$L" sh -c "$(stamp got)"
+    wait_for 5 eval '[ "$(rcli_in own zcard "{$NAME}:dlock:queue")" = 1 ]'
+    t0=$(wall_ms)
+    rcli_in own flushall
+    wait_exit 5 "$STARTED"
+    assert_between 0 $(($(cat got) - t0)) 200 "milliseconds"
+}
+
+@test "redis: an expiry is noticed within 200 ms" {
+    local t0
+    rcli set "$NAME" x px 900
+    t0=$(wall_ms)
+    run_t 5 "$DLOCK" "$L" sh -c "$(stamp got)"
+    assert_between 880 $(($(cat got) - t0)) 1100 "milliseconds"
+}
+
+@test "redis: a waiter that gets TERM leaves the queue and dies by it; the next is first" {
+    hold
+    TTL=30 wait_in_line 1 true
+    local first=$WAITER rc=0 t0
+    TTL=30 wait_in_line 2 "$(stamp got)"
+    kill -TERM "$first"
+    wait_exit 5 "$first" || rc=$?
+    [ $rc -eq 143 ]
+    queue_is 1
+    # It watches now: a DEL by others reaches it.
+    t0=$(wall_ms)
+    wait_for 5 eval '[ "$(rcli info clients | sed -n "s/^tracking_clients:\([0-9]*\).*/\1/p")" -ge 1 ]'
+    t0=$(wall_ms)
+    rcli del "$NAME"
+    wait_exit 5 "$WAITER"
+    assert_between 0 $(($(cat got) - t0)) 300 "milliseconds"
+}
+
+@test "redis: a newcomer does not pass the queue" {
+    rcli set "$NAME" x px 60000
+    TTL=30 wait_in_line 1 'echo >held; while [ ! -e go ]; do sleep .02; done'
+    kill -STOP "$WAITER"
+    rcli del "$NAME"
+    run run_t 5 "$DLOCK" -q -n "$L" true
+    assert_rc 75
+    kill -CONT "$WAITER"
+    wait_for 5 test -e held
+    echo >go
+    wait_exit 5 "$WAITER"
+}
+
+@test "redis: the database of the URI is used for everything" {
+    L="redis://127.0.0.1:$REDIS_PORT/5#$NAME"
+    run run_t 5 "$DLOCK" "$L" sh -c "redis-cli -p $REDIS_PORT -n 5 exists $NAME; redis-cli -p $REDIS_PORT exists $NAME"
+    [ "$output" = $'1\n0' ]
+    rcli -n 5 set "$NAME" x px 600
+    run run_t 5 "$DLOCK" "$L" true
+    assert_rc 0
+    run run_t 5 "$DLOCK" "redis://127.0.0.1:$REDIS_PORT/999#$NAME" true
+    assert_rc 64
+    assert_out database
+}
+
+# ------------------------------------------------------------------- cost ---
+
+@test "redis: acquire and release are one EVAL each" {
+    local e0 e1
+    e0=$(evals)
+    run_t 5 "$DLOCK" "$L" true
+    e1=$(evals)
+    [ $((${e1:-0} - ${e0:-0})) -eq 2 ]
+}
+
+@test "redis: the server's work per hand-off does not depend on the number of waiters" {
+    own_server
+    local n i calls first=''
+    for n in 1 10 50; do
+        rcli_in own flushall
+        rcli_in own set "$NAME" x px 100000
+        for i in $(seq "$n"); do
+            start_log "w$i.log" "$DLOCK" --ttl 100 "$L" sh -c "echo $i >>order; [ $i -gt 1 ] || while [ ! -e go$n ]; do sleep .02; done"
+            wait_for 10 eval '[ "$(rcli_in own zcard "{$NAME}:dlock:queue")" = '"$i"' ]'
+        done
+        rcli_in own config resetstat
+        rcli_in own del "$NAME"
+        wait_for 5 test -s order
+        # One hand-off: from the foreign DEL to the first waiter, which goes on holding.
+        wait_for 5 eval '[ "$(rcli_in own zcard "{$NAME}:dlock:queue")" = '$((n - 1))' ]'
+        calls=$(rcli_in own info commandstats | sed -n 's/^cmdstat_eval:calls=\([0-9]*\),.*/\1/p')
+        echo "# $n waiters: $calls EVAL" >&3
+        [ "$calls" -le 3 ]
+        echo >"go$n"
+        wait_exit 20 "$STARTED"
+        calls=$(rcli_in own info commandstats | sed -n 's/^cmdstat_eval:calls=\([0-9]*\),.*/\1/p')
+        echo "# all $n served: $calls EVAL" >&3
+        [ "$calls" -le $((4 * n + 2)) ]
+        [ "$(wc -l <order)" -eq "$n" ]
+        rm order
+    done
+}
+
+# ----------------------------------------------------------- errors, rights ---
+
+@test "redis: no server: 69, host and port named" {
+    run run_t 5 "$DLOCK" 'redis://127.0.0.1:1#x' true
+    assert_rc 69
+    assert_out 127.0.0.1:1
+    assert_out refused
+}
+
+@test "redis: a stopped server: no answer, 69, within the connect time-out" {
+    own_server
+    kill -STOP "${REDIS_PIDS[own]}"
+    local t0
+    t0=$(wall_ms)
+    run run_t 5 "$DLOCK" --connect-timeout 0.5 "$L" true
+    assert_rc 69
+    assert_between 480 $(($(wall_ms) - t0)) 1200 "milliseconds"
+    assert_out "no answer"
+    # What the server finds in its buffers when it goes on is undone.
+    kill -CONT "${REDIS_PIDS[own]}"
+    rcli_in own ping
+    own_gone
+}
+
+@test "redis: a foreign type under the name: 65, and it is untouched" {
+    rcli hset "$NAME" f v
+    run run_t 5 "$DLOCK" "$L" true
+    assert_rc 65
+    assert_out hash
+    [ "$(rcli hget "$NAME" f)" = v ]
+}
+
+@test "redis: a wrong password is 77, and in no output" {
+    own_server --requirepass right
+    L="redis://:wr0ng@127.0.0.1:${REDIS_PORTS[own]}#$NAME"
+    run run_t 5 "$DLOCK" -v "$L" true
+    assert_rc 77
+    refute_out wr0ng
+    run run_t 5 "$DLOCK" "redis://127.0.0.1:${REDIS_PORTS[own]}#$NAME" true
+    assert_rc 77
+    assert_out REDISCLI_AUTH
+    REDISCLI_AUTH=right run run_t 5 "$DLOCK" "redis://127.0.0.1:${REDIS_PORTS[own]}#$NAME" true
+    assert_rc 0
+    run run_t 5 "$DLOCK" "redis://:right@127.0.0.1:${REDIS_PORTS[own]}#$NAME" true
+    assert_rc 0
+}
+
+@test "redis: a wrong user where the default user needs no password leaves no lock behind" {
+    own_server
+    run run_t 5 "$DLOCK" "redis://nobody:wr0ng@127.0.0.1:${REDIS_PORTS[own]}#$NAME" touch ran
+    assert_rc 77
+    [ ! -e ran ]
+    own_gone
+}
+
+@test "redis: ?password-file= must be private" {
+    own_server --requirepass right
+    L="redis://127.0.0.1:${REDIS_PORTS[own]}?password-file=$T/pw#$NAME"
+    printf 'right\n' >pw
+    chmod 644 pw
+    run run_t 5 "$DLOCK" "$L" true
+    assert_rc 77
+    assert_out "chmod 600"
+    chmod 600 pw
+    run run_t 5 "$DLOCK" "$L" true
+    assert_rc 0
+    mv pw real
+    ln -s real pw
+    run run_t 5 "$DLOCK" "$L" true
+    assert_rc 77
+    rm pw
+    run run_t 5 "$DLOCK" "$L" true
+    assert_rc 77
+}
+
+# The least rights, for the manual. NAME stands for the lock's name; +select only with a database other
+# than 0, +info only with ?restart-grace=, +client|* and the channel __redis__:invalidate only for waiting
+# without polling.
+acl_rule() {
+    echo "~$NAME ~{$NAME}:dlock:* &{$NAME}:dlock:wake:* &__redis__:invalidate" \
+        "+eval +time +get +set +del +pexpire +pttl +type +publish +subscribe +zadd +zrem +zrange +zrank" \
+        "+zscore +zcard +hset +hget +hdel +client|id +client|tracking"
+}
+
+@test "redis: an ACL user with the least rights can do everything" {
+    own_server
+    local p=${REDIS_PORTS[own]} t0
+    # shellcheck disable=SC2046
+    rcli_in own acl setuser u on '>pw' resetchannels $(acl_rule)
+    L="redis://u:pw@127.0.0.1:$p#$NAME"
+    run run_t 5 "$DLOCK" "$L" true
+    assert_rc 0
+    rcli_in own set "$NAME" x px 60000
+    run run_t 5 "$DLOCK" --status "$L"
+    assert_rc 75 # held
+    start_log w.log "$DLOCK" "$L" sh -c "$(stamp got)"
+    wait_for 5 eval '[ "$(rcli_in own zcard "{$NAME}:dlock:queue")" = 1 ]'
+    wait_for 5 eval '[ "$(rcli_in own info clients | sed -n "s/^tracking_clients:\([0-9]*\).*/\1/p")" = 1 ]'
+    t0=$(wall_ms)
+    rcli_in own del "$NAME"
+    wait_exit 5 "$STARTED"
+    assert_between 0 $(($(cat got) - t0)) 200 "milliseconds"
+    [ "$(rcli_in own acl log | wc -w)" -eq 0 ]
+}
+
+@test "redis: a user who may not track polls; one who lacks a right is told" {
+    own_server
+    local p=${REDIS_PORTS[own]} t0
+    # shellcheck disable=SC2046
+    rcli_in own acl setuser u on '>pw' resetchannels $(acl_rule) -client
+    L="redis://u:pw@127.0.0.1:$p#$NAME"
+    rcli_in own set "$NAME" x px 60000
+    start_log w.log "$DLOCK" "$L" sh -c "$(stamp got)"
+    wait_for 5 eval '[ "$(rcli_in own zcard "{$NAME}:dlock:queue")" = 1 ]'
+    t0=$(wall_ms)
+    rcli_in own del "$NAME"
+    wait_exit 5 "$STARTED"
+    assert_between 0 $(($(cat got) - t0)) 400 "milliseconds"
+    rcli_in own acl setuser u -set
+    run run_t 5 "$DLOCK" "$L" true
+    assert_rc 77
+    own_gone
+}
+
+@test "redis: a Unix socket, its database, IPv6" {
+    own_server --unixsocket "$T/s" --bind '127.0.0.1 ::1'
+    run run_t 5 "$DLOCK" "redis+unix://$T/s#$NAME" redis-cli -s "$T/s" exists "$NAME"
+    assert_rc 0
+    [ "$output" = 1 ]
+    run run_t 5 "$DLOCK" "redis+unix://$T/s?db=3#$NAME" redis-cli -s "$T/s" -n 3 exists "$NAME"
+    [ "$output" = 1 ]
+    run run_t 5 "$DLOCK" "redis://[::1]:${REDIS_PORTS[own]}#$NAME" true
+    assert_rc 0
+    # localhost may be ::1 first, where nobody listens
+    run run_t 5 "$DLOCK" "redis://localhost:$REDIS_PORT#$NAME" true
+    assert_rc 0
+    run run_t 5 "$DLOCK" "redis+unix://$T/none#$NAME" true
+    assert_rc 69
+}
+
+@test "redis: a replica is refused with the reason" {
+    own_server --replicaof "127.0.0.1 $REDIS_PORT"
+    run run_t 5 "$DLOCK" --connect-timeout 2 "$L" true
+    assert_rc 69
+    assert_out replica
+}
+
+@test "redis: not a Redis server: 76" {
+    cat >srv.py <<'PY'
+import socket, sys
+s = socket.socket(); s.bind(("127.0.0.1", 0)); s.listen(8)
+print(s.getsockname()[1], flush=True)
+while True:
+    c, _ = s.accept(); c.recv(10); c.sendall(eval(sys.argv[1]))
+    while c.recv(65536): pass
+    c.close()
+PY
+    local text
+    for text in 'b"HTTP/1.0 400 Bad\r\n\r\n"' 'b"*2000000000\r\n"' 'b"$900000000\r\n"+b"x"*2000000' \
+        'b"*1\r\n"*100' 'b":1\r\n"' 'b"*5\r\n$7\r\ngranted\r\n$2\r\nxx\r\n:1\r\n:1\r\n$0\r\n\r\n"'; do
+        start /usr/bin/python3 srv.py "$text" >port
+        wait_for 5 test -s port
+        run run_t 5 "$DLOCK" "redis://127.0.0.1:$(cat port)#x" touch ran
+        assert_rc 76
+        [ ! -e ran ]
+    done
+}
+
+@test "redis: shared locks and slots are not there yet: 64" {
+    run run_t 5 "$DLOCK" -s "$L" true
+    assert_rc 64
+}
+
+# ------------------------------------------------------------------ faults ---
+
+@test "redis: the restart grace counts as held, and is waited for" {
+    own_server
+    L="redis://127.0.0.1:${REDIS_PORTS[own]}?restart-grace=1#$NAME"
+    run run_t 5 "$DLOCK" -n "$L" true
+    assert_rc 75
+    assert_out restart-grace
+    local t0
+    t0=$(wall_ms)
+    run run_t 9 "$DLOCK" "$L" true
+    assert_rc 0
+    assert_between 500 $(($(wall_ms) - t0)) 3200 "milliseconds"
+    run run_t 5 "$DLOCK" -n "$L" true
+    assert_rc 0
+}
+
+@test "redis: a restart of a server that keeps its data is ridden out" {
+    own_server --appendonly yes --appendfsync always
+    start_log hold.log "$DLOCK" --ttl 6 "$L" sh -c 'echo >held; while [ ! -e go ]; do sleep .02; done'
+    wait_for 5 test -e held
+    redis_kill own
+    redis_launch own "${REDIS_DIRS[own]}" "${REDIS_PORTS[own]}" --appendonly yes --appendfsync always
+    # Renewed after the restart: the lease is nearly whole again.
+    wait_for 6 eval '[ "$(rcli_in own pttl "$NAME")" -gt 5500 ]'
+    echo >go
+    wait_exit 5 "$STARTED"
+    own_gone
+}
+
+@test "redis: a waiter rides out a restart, too" {
+    own_server --appendonly yes --appendfsync always
+    rcli_in own set "$NAME" x px 60000
+    start_log w.log "$DLOCK" --ttl 6 "$L" sh -c "$(stamp got)"
+    wait_for 5 eval '[ "$(rcli_in own zcard "{$NAME}:dlock:queue")" = 1 ]'
+    redis_kill own
+    redis_launch own "${REDIS_DIRS[own]}" "${REDIS_PORTS[own]}" --appendonly yes --appendfsync always
+    wait_for 5 eval '[ "$(rcli_in own info clients | sed -n "s/^tracking_clients:\([0-9]*\).*/\1/p")" = 1 ]'
+    rcli_in own del "$NAME"
+    wait_exit 5 "$STARTED"
+    test -s got
+}
+
+@test "redis: a waiter gives up after one ttl without a server: 69" {
+    own_server
+    rcli_in own set "$NAME" x px 60000
+    start_log w.log "$DLOCK" --ttl 1.5 "$L" touch ran
+    wait_for 5 eval '[ "$(rcli_in own zcard "{$NAME}:dlock:queue")" = 1 ]'
+    redis_kill own
+    local rc=0
+    wait_exit 5 "$STARTED" || rc=$?
+    [ $rc -eq 69 ]
+    [ ! -e ran ]
+}
+
+@test "redis: a key that was deleted during the hold: 79" {
+    hold --ttl 2
+    rcli del "$NAME"
+    local rc=0
+    wait_exit 3 "$HOLDER" || rc=$?
+    [ $rc -eq 79 ]
+    file_has hold.log gone
+}
+
+@test "redis: a key that was taken over: 79, and the new owner's key is untouched" {
+    hold --ttl 2
+    rcli set "$NAME" thief px 60000
+    local rc=0
+    wait_exit 3 "$HOLDER" || rc=$?
+    [ $rc -eq 79 ]
+    [ "$(rcli get "$NAME")" = thief ]
+    file_has hold.log 'another program'
+}
+
+@test "redis: loss that only the release notices: 79 although the command succeeded" {
+    run run_t 5 "$DLOCK" "$L" redis-cli -p "$REDIS_PORT" del "$NAME"
+    assert_rc 79
+}
+
+@test "redis: a server stopped for longer than the ttl: 79 before the deadline" {
+    own_server
+    local t0 rc=0
+    start_log hold.log "$DLOCK" --ttl 2 "$L" sh -c 'echo >held; exec sleep 20'
+    wait_for 5 test -e held
+    t0=$(wall_ms)
+    kill -STOP "${REDIS_PIDS[own]}"
+    wait_exit 4 "$STARTED" || rc=$?
+    [ $rc -eq 79 ]
+    assert_between 500 $(($(wall_ms) - t0)) 2600 "milliseconds"
+    kill -CONT "${REDIS_PIDS[own]}"
+    # What was sent to the stopped server neither renews nor recreates the lock.
+    wait_for 4 own_gone
+}
+
+@test "redis: a server stopped for a third of the ttl is ridden out" {
+    own_server
+    start_log hold.log "$DLOCK" --ttl 3 "$L" sh -c 'echo >held; while [ ! -e go ]; do sleep .02; done'
+    wait_for 5 test -e held
+    kill -STOP "${REDIS_PIDS[own]}"
+    sleep 1 # the fault itself
+    kill -CONT "${REDIS_PIDS[own]}"
+    wait_for 4 eval '[ "$(rcli_in own pttl "$NAME")" -gt 2500 ]'
+    echo >go
+    wait_exit 5 "$STARTED"
+}
+
+@test "redis: a waiter whose connections are cut comes back under the same queue entry" {
+    hold
+    TTL=6 wait_in_line 1 "$(stamp got)"
+    local id
+    id=$(rcli zrange "{$NAME}:dlock:queue" 0 0)
+    rcli client kill type pubsub
+    rcli client kill type normal skipme yes
+    wait_for 5 eval '[ "$(rcli info clients | sed -n "s/^tracking_clients:\([0-9]*\).*/\1/p")" -ge 1 ]'
+    wait_for 5 queue_is 1
+    [ "$(rcli zrange "{$NAME}:dlock:queue" 0 0)" = "$id" ]
+    echo >go
+    wait_exit 5 "$WAITER"
+    test -s got
+    wait_exit 5 "$HOLDER"
+}
+
+@test "redis: the server has room for one connection only: the waiter says so and goes on trying" {
+    own_server
+    rcli_in own set "$NAME" x px 700
+    rcli_in own config set maxclients 1
+    run run_t 8 "$DLOCK" --ttl 2 "$L" true
+    # the second connection is refused for longer than one ttl
+    assert_rc 69
+    # The server says why and closes at once; our own bytes may turn that into a reset.
+    assert_out "again for up to 2 s"
+}
