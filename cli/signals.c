@@ -1,0 +1,169 @@
+#include "signals.h"
+
+#include <errno.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+/*
+ * Never taken over: KILL and STOP cannot be, glibc keeps 32 and 33 for itself (its sigaction(2)
+ * refuses them), and a synchronous fault that is blocked kills without its handler being asked.
+ */
+static bool left_alone(int sig)
+{
+    switch (sig) {
+    case SIGKILL:
+    case SIGSTOP:
+    case SIGSEGV:
+    case SIGBUS:
+    case SIGFPE:
+    case SIGILL:
+    case SIGTRAP:
+    case SIGSYS:
+    case SIGABRT:
+        return true;
+    default:
+        return sig >= 32 && sig < SIGRTMIN;
+    }
+}
+
+int signals_init(struct sigstate *s)
+{
+    struct sigaction sa;
+
+    sigemptyset(&s->ours);
+    sigemptyset(&s->ignored);
+    s->chld_ignored = false;
+    s->fd = -1;
+    for (int sig = 1; sig <= SIGRTMAX; sig++) {
+        if (left_alone(sig) || sigaction(sig, NULL, &sa) != 0)
+            continue;
+        bool ignored = !(sa.sa_flags & SA_SIGINFO) && sa.sa_handler == SIG_IGN;
+        if (sig == SIGCHLD) {
+            s->chld_ignored = ignored;
+            ignored = false;
+        }
+        /*
+         * A signal that is ignored *and* blocked is still queued, and a signalfd would hand it
+         * out: what the caller ignored must stay out of the mask.
+         */
+        sigaddset(ignored ? &s->ignored : &s->ours, sig);
+    }
+
+    /* The caller's own blocked signals stay blocked: add, do not replace. */
+    if (sigprocmask(SIG_BLOCK, &s->ours, &s->caller_mask) != 0)
+        return -errno;
+    /* With SIGCHLD ignored the kernel reaps children by itself and no wait status is left. */
+    if (s->chld_ignored && signal(SIGCHLD, SIG_DFL) == SIG_ERR)
+        return -errno;
+    s->fd = signalfd(-1, &s->ours, SFD_CLOEXEC | SFD_NONBLOCK);
+    return s->fd < 0 ? -errno : 0;
+}
+
+void signals_restore(const struct sigstate *s)
+{
+    if (s->chld_ignored)
+        signal(SIGCHLD, SIG_IGN);
+    sigprocmask(SIG_SETMASK, &s->caller_mask, NULL);
+}
+
+int signals_read(const struct sigstate *s, struct signalfd_siginfo *info)
+{
+    ssize_t n;
+
+    do
+        n = read(s->fd, info, sizeof *info);
+    while (n < 0 && errno == EINTR);
+    return n == (ssize_t)sizeof *info;
+}
+
+bool signals_cancels(int sig)
+{
+    switch (sig) {
+    case SIGHUP:
+    case SIGINT:
+    case SIGTERM:
+    case SIGQUIT:
+    case SIGUSR1:
+    case SIGUSR2:
+    case SIGALRM:
+    case SIGPIPE:
+        return true;
+    default:
+        return false;
+    }
+}
+
+bool signals_ends(int sig)
+{
+    return sig == SIGTERM || sig == SIGINT || sig == SIGHUP || sig == SIGQUIT;
+}
+
+bool signals_for_command(const struct signalfd_siginfo *si, bool terminal)
+{
+    int sig = (int)si->ssi_signo;
+
+    if (sig == SIGCHLD)
+        return false;
+    if (sig == SIGPIPE && si->ssi_pid == (uint32_t)getpid())
+        return false; /* our own line to a closed stderr */
+    if (si->ssi_code != SI_KERNEL)
+        return true;
+    switch (sig) {
+    case SIGINT:
+    case SIGQUIT:
+    case SIGTSTP:
+    case SIGTTIN:
+    case SIGTTOU:
+    case SIGWINCH:
+        return !terminal;
+    case SIGHUP:
+    case SIGCONT:
+        /* A hang-up is told to the session's leader first: if that is us, it is ours to pass on. */
+        return !terminal || getsid(0) == getpid();
+    case SIGPIPE:
+    case SIGXCPU:
+    case SIGXFSZ:
+        return false;
+    default:
+        return true; /* SIGALRM for instance: an alarm(2) of the caller outlives its exec of us */
+    }
+}
+
+void signals_die(int sig)
+{
+    static const struct rlimit none;
+    sigset_t one;
+
+    /*
+     * The core would be ours, not the command's, and full of secrets. The limit does not hold where
+     * core_pattern is a pipe, so we are made undumpable too.
+     */
+    setrlimit(RLIMIT_CORE, &none);
+    prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+
+    signal(sig, SIG_DFL);
+    sigemptyset(&one);
+    sigaddset(&one, sig);
+    raise(sig); /* pending until the next line */
+    sigprocmask(SIG_UNBLOCK, &one, NULL);
+    _exit(128 + sig); /* the kernel never kills PID 1 by a default disposition */
+}
+
+void signals_stop_self(int sig)
+{
+    sigset_t one, before;
+
+    /*
+     * Raise first, then unblock. An instance of the same signal may be pending already (the
+     * terminal's); the other way round that one would stop us now and ours once more after SIGCONT,
+     * while SIGCONT removes every stop signal that is still pending.
+     */
+    raise(sig);
+    sigemptyset(&one);
+    sigaddset(&one, sig);
+    sigprocmask(SIG_UNBLOCK, &one, &before);
+    sigprocmask(SIG_SETMASK, &before, NULL);
+}

@@ -1,0 +1,40 @@
+/*
+ * signals.h - the caller's signal state, kept to be handed to the command unchanged, and our signalfd.
+ */
+#ifndef CLI_SIGNALS_H
+#define CLI_SIGNALS_H
+
+#include <signal.h>
+#include <stdbool.h>
+#include <sys/signalfd.h>
+
+struct sigstate {
+    sigset_t caller_mask;   /* as dlock was started */
+    sigset_t ours;          /* what we block and read from fd: never a signal that the caller ignored, SIGCHLD always */
+    sigset_t ignored;       /* ignored by the caller: stays so, is not forwarded */
+    bool chld_ignored;      /* the caller ignored SIGCHLD: given back to the command (we need its default) */
+    int fd;                 /* signalfd, CLOEXEC, non-blocking */
+};
+
+/* Before anything else in main: note mask and dispositions, block, make the signalfd. 0 or -errno. */
+int signals_init(struct sigstate *);
+/* In the forked command, just before exec: exactly what the caller had. Async-signal-safe. */
+void signals_restore(const struct sigstate *);
+/* One pending signal from fd. 1, or 0 when there is none. */
+int signals_read(const struct sigstate *, struct signalfd_siginfo *);
+/* True for the signals that cancel a wait: HUP INT TERM QUIT USR1 USR2 ALRM PIPE. */
+bool signals_cancels(int sig);
+/*
+ * Is this signal, which reached us while the command runs, to be passed on? Not when the terminal has
+ * sent it to the command as well (terminal: we have one and share our group with the command), and not
+ * when it is about our own doings. A signal that a process sent is passed on every time.
+ */
+bool signals_for_command(const struct signalfd_siginfo *, bool terminal);
+/* TERM, INT, HUP, QUIT: if the command ends after one of them was passed on, its descendants are ended too. */
+bool signals_ends(int sig);
+/* Die by sig (default disposition, unblocked, no core of our own); when that does not kill (PID 1): exit 128+sig. */
+_Noreturn void signals_die(int sig);
+/* Stop ourselves by sig (TSTP, TTIN, TTOU) as the kernel would have; returns after SIGCONT. */
+void signals_stop_self(int sig);
+
+#endif

@@ -1,0 +1,213 @@
+#include "spawn.h"
+
+#include "dlock.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#ifndef SYS_close_range
+#define SYS_close_range 436
+#endif
+
+int fds_plug(void)
+{
+    int fd;
+
+    do {
+        fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+        if (fd < 0)
+            return -errno;
+    } while (fd <= 2);
+    close(fd);
+    return 0;
+}
+
+bool spawn_has_terminal(void)
+{
+    int fd = open("/dev/tty", O_RDWR | O_NOCTTY | O_CLOEXEC);
+
+    if (fd < 0)
+        return false;
+    close(fd);
+    return true;
+}
+
+static bool in_list(const int *list, int n, int fd)
+{
+    for (int i = 0; i < n; i++)
+        if (list[i] == fd)
+            return true;
+    return false;
+}
+
+/* close_range(2) came with Linux 5.9. readdir(3) would allocate. */
+static void close_listed(const int *keep, int n)
+{
+    _Alignas(struct dirent64) char buf[2048];
+    int dir = open("/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    long len;
+
+    if (dir < 0) {
+        for (int fd = 3; fd < 1024; fd++)
+            if (!in_list(keep, n, fd))
+                close(fd);
+        return;
+    }
+    while ((len = syscall(SYS_getdents64, dir, buf, sizeof buf)) > 0) {
+        for (long at = 0; at < len;) {
+            const struct dirent64 *e = (const struct dirent64 *)(const void *)(buf + at);
+            int fd = atoi(e->d_name);
+            if (fd > 2 && fd != dir && !in_list(keep, n, fd))
+                close(fd);
+            at += e->d_reclen;
+        }
+    }
+    close(dir);
+}
+
+void fds_let_go(int *keep, int n)
+{
+    int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    unsigned from = 3;
+
+    if (null >= 0) {
+        dup2(null, 0);
+        dup2(null, 1);
+        if (null > 2)
+            close(null);
+    } else { /* a chroot without /dev: a pipe must still end when the command ends it */
+        close(0);
+        close(1);
+    }
+    for (int i = 1; i < n; i++)
+        for (int j = i; j > 0 && keep[j - 1] > keep[j]; j--) {
+            int t = keep[j];
+            keep[j] = keep[j - 1];
+            keep[j - 1] = t;
+        }
+    for (int i = 0; i < n; i++) {
+        if (keep[i] < (int)from)
+            continue;
+        if ((unsigned)keep[i] > from && syscall(SYS_close_range, from, keep[i] - 1, 0) != 0) {
+            close_listed(keep, n);
+            return;
+        }
+        from = (unsigned)keep[i] + 1;
+    }
+    if (syscall(SYS_close_range, from, ~0U, 0) != 0)
+        close_listed(keep, n);
+}
+
+/* What we do not give is removed: inherited from an outer dlock it would name the wrong lock. */
+static void give(const char *name, const char *value)
+{
+    if (value && *value)
+        setenv(name, value, 1);
+    else
+        unsetenv(name);
+}
+
+static void give_fence(uint64_t fence)
+{
+    char digits[24];
+    size_t n = sizeof digits;
+
+    digits[--n] = '\0';
+    for (uint64_t f = fence; f > 0; f /= 10)
+        digits[--n] = (char)('0' + f % 10);
+    give("DLOCK_FENCE", digits + n);
+}
+
+int spawn_exec(const struct spawn *sp)
+{
+    give("DLOCK_NAME", sp->name);
+    give("DLOCK_TOKEN", sp->token);
+    give_fence(sp->fence);
+    if (sp->inherit_fd >= 0)
+        fcntl(sp->inherit_fd, F_SETFD, 0);
+    /* Last: from here a pending signal may end us, just as it would have ended the command. */
+    signals_restore(sp->sig);
+    execvp(sp->argv[0], sp->argv);
+    return errno;
+}
+
+/* Has the other end of this socket been closed? */
+static bool peer_gone(int fd)
+{
+    struct pollfd p = {.fd = fd};
+
+    return poll(&p, 1, 0) != 0; /* with no events asked for, only POLLHUP and POLLERR come */
+}
+
+static int last_check(const struct spawn *sp)
+{
+    if (sp->keeper_fd >= 0 && peer_gone(sp->keeper_fd))
+        return SPAWN_KEEPER_GONE;
+    if (sp->not_after != DLOCK_NEVER && dlock_now() >= sp->not_after)
+        return SPAWN_TOO_LATE;
+    return 0;
+}
+
+static int become_command(const struct spawn *sp, pid_t parent)
+{
+    int why;
+
+    if (sp->own_group && setpgid(0, 0) != 0)
+        return errno;
+    if (sp->join_group > 0 && setpgid(0, sp->join_group) != 0)
+        return errno;
+    if (sp->die_with_parent) {
+        if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) != 0)
+            return errno;
+        /* A parent that died before the line above sends no signal any more. */
+        if (getppid() != parent)
+            return SPAWN_KEEPER_GONE;
+    }
+    why = last_check(sp);
+    return why ? why : spawn_exec(sp);
+}
+
+pid_t spawn_command(const struct spawn *sp, int *exec_fd)
+{
+    pid_t parent = getpid(), pid;
+    int why = last_check(sp), ends[2];
+
+    if (why)
+        return -why;
+    if (pipe2(ends, O_CLOEXEC) != 0)
+        return -errno;
+    pid = fork();
+    if (pid < 0) {
+        why = errno;
+        close(ends[0]);
+        close(ends[1]);
+        return -why;
+    }
+    if (pid == 0) {
+        why = become_command(sp, parent);
+        while (write(ends[1], &why, sizeof why) < 0 && errno == EINTR)
+            ;
+        _exit(spawn_exec_code(why));
+    }
+    /*
+     * In parent and child: whoever comes first, a signal for the group finds it. EACCES after the
+     * exec means that the child has done it.
+     */
+    if (sp->own_group)
+        setpgid(pid, pid);
+    close(ends[1]);
+    *exec_fd = ends[0];
+    return pid;
+}
+
+int spawn_exec_code(int sys)
+{
+    return sys == ENOENT || sys == ENOTDIR ? 127 : 126;
+}
