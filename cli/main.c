@@ -1,0 +1,97 @@
+/* main.c - dlock: run a command under a lock. See dlock(1). */
+#include "backend.h"
+#include "run.h"
+#include "spawn.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <sys/prctl.h>
+
+#ifndef DLOCK_BUILD_ID
+#define DLOCK_BUILD_ID DLOCK_VERSION
+#endif
+
+static int help_mode(const struct options *o, const struct sigstate *sig)
+{
+    (void)o;
+    (void)sig;
+    options_usage(stdout);
+    return 0;
+}
+
+static int version_mode(const struct options *o, const struct sigstate *sig)
+{
+    (void)o;
+    (void)sig;
+    printf("dlock %s\nbackends:", DLOCK_BUILD_ID);
+    const struct dlock_backend *be;
+    for (int i = 0; (be = dlock_registry_at(i)); i++)
+        printf(" %s", be->name);
+    putchar('\n');
+    return 0;
+}
+
+static int table_mode(const struct options *o, const struct sigstate *sig)
+{
+    (void)o;
+    (void)sig;
+    options_print_table(stdout);
+    return 0;
+}
+
+static int (*const modes[])(const struct options *, const struct sigstate *) = {
+    [MODE_RUN] = run_mode,
+    [MODE_FD] = fdlock_mode,
+    [MODE_UNLOCK] = fdlock_mode,
+    [MODE_STATUS] = status_mode,
+    [MODE_HELP] = help_mode,
+    [MODE_VERSION] = version_mode,
+    [MODE_PRINT_OPTIONS] = table_mode,
+};
+
+/*
+ * The keeper knows passwords: no core, no ptrace by others of the same user. A leak checker that attaches
+ * to itself needs to be let in.
+ */
+static void hide_memory(void)
+{
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    prctl(PR_SET_DUMPABLE, 0);
+#endif
+}
+
+/* What was printed counts only once it is written: a full disk must not look like success. */
+static int flushed(int code)
+{
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return code;
+    say("cannot write to standard output: %m");
+    return dlock_error_exit(DLOCK_EOS);
+}
+
+int main(int argc, char **argv)
+{
+    struct options o;
+    struct sigstate sig;
+    struct dlock_error err;
+    int rc = fds_plug();
+    if (rc == 0)
+        rc = signals_init(&sig);
+    if (rc < 0) {
+        say("cannot set up descriptors and signals: %s", strerror(-rc));
+        return dlock_error_exit(DLOCK_EOS);
+    }
+    if (getauxval(AT_SECURE)) {
+        say("refusing to run with the privileges of another user (setuid, setgid or file capabilities)");
+        return dlock_error_exit(DLOCK_EPERM);
+    }
+    hide_memory();
+    if (options_parse(&o, argc, argv, &err) < 0) {
+        say("%s", err.msg);
+        return dlock_error_exit(err.code);
+    }
+    int code = flushed(modes[o.mode](&o, &sig));
+    options_done(&o);
+    return code;
+}

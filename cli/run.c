@@ -1,0 +1,207 @@
+/*
+ * run.c - take the lock, run the command, give the lock back. Two ways: with a guard (every lease, and
+ * file locks with -o), or directly (plain file locks, which the kernel keeps for as long as the command
+ * holds the descriptor).
+ */
+#include "run.h"
+
+#include "keeper.h"
+#include "spawn.h"
+#include "uri.h"
+#include "util.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+
+/*
+ * The URI behind LOCK ("@name" stands for one) as text, and parsed: the guard must know the lock's name
+ * and we whether a guard is needed, before the backend is opened. NULL after the error was told.
+ */
+char *lock_uri(const struct options *o, struct dlock_uri **parsed, int *code)
+{
+    struct dlock_error err = {0};
+    char *uri = NULL;
+    int rc = 0;
+    if (o->lock[0] == '@')
+        rc = dlock_default_uri(&uri, o->lock + 1, getenv("DLOCK_STORE"), &err);
+    else if (!(uri = strdup(o->lock)))
+        rc = dlock_fail(&err, DLOCK_ENOMEM, 0, "out of memory");
+    if (rc == 0)
+        rc = dlock_uri_parse(parsed, uri, &err);
+    if (rc == 0)
+        return uri;
+    *code = say_error(o, &err);
+    wipe(uri);
+    return NULL;
+}
+
+void wipe(char *secret)
+{
+    if (secret)
+        explicit_bzero(secret, strlen(secret));
+    free(secret);
+}
+
+/*
+ * What others are shown of the command: its first word. Its arguments stay here: they may hold a password,
+ * and a store is read on other machines and kept in backups. --note is there for whatever may be told.
+ */
+static const char *command_text(const struct options *o, char *buf, size_t size)
+{
+    if (!o->command)
+        return NULL;
+    const char *word = o->command[0];
+    size_t len = strlen(word);
+    if (o->shell_string) {
+        word = o->shell_string + strspn(o->shell_string, " \t\n");
+        len = strcspn(word, " \t\n;|&<>()");
+    }
+    snprintf(buf, size, "%.*s", (int)dlock_min((int64_t)len, 255), word);
+    return buf;
+}
+
+dlock *open_lock(const struct options *o, const char *uri, int *code)
+{
+    char text[512];
+    struct dlock_error err;
+    struct dlock_options lo = DLOCK_OPTIONS_INIT;
+    dlock *lk = NULL;
+    lo.mode = o->lock_mode;
+    lo.ttl_ns = o->ttl_ns;
+    /* Killed without being asked: the time for asking need not be kept free. */
+    lo.grace_ns = o->on_lost == DLOCK_LOST_KILL ? 0 : o->grace_ns;
+    lo.wait_ns = o->nonblock ? 0 : o->wait_ns;
+    lo.connect_timeout_ns = o->connect_timeout_ns;
+    lo.command = command_text(o, text, sizeof text);
+    lo.note = o->note;
+    if (dlock_open(&lk, uri, &lo, &err) < 0)
+        *code = say_error(o, &err);
+    return lk;
+}
+
+static int start_guard(struct keeper *k, const char *name, int lock_fd)
+{
+    struct guard_config cfg = {
+        .sig = k->sig,
+        .argv = k->o->command,
+        .name = name,
+        .own_group = !k->terminal,
+        .warn_only = k->o->on_lost == DLOCK_LOST_WARN,
+        .lock_fd = lock_fd,
+    };
+    int rc = guard_fork(&k->guard, &cfg);
+    if (rc < 0) {
+        say("cannot fork the guard: %s", strerror(-rc));
+        return dlock_error_exit(DLOCK_EOS);
+    }
+    k->guarded = true;
+    return 0;
+}
+
+/* The exit code of a command that is over, or that never was. May die by a signal instead of returning. */
+static int outcome(struct keeper *k)
+{
+    if (k->die_sig)
+        signals_die(k->die_sig);
+    if (k->lost)
+        return k->o->lost_code;
+    if (k->guard_died)
+        return dlock_error_exit(DLOCK_EOS);
+    if (k->exec_error == SPAWN_TOO_LATE) {
+        say("%s: the lease was over before the command could start", "the command was not run");
+        return dlock_error_exit(DLOCK_EUNAVAIL);
+    }
+    if (k->exec_error & GUARD_FORK_FAILED) {
+        say("cannot fork the command: %s", strerror(k->exec_error & ~GUARD_FORK_FAILED));
+        return dlock_error_exit(DLOCK_EOS);
+    }
+    if (k->exec_error) {
+        say("cannot run '%s': %s", k->o->command[0], strerror(k->exec_error));
+        return spawn_exec_code(k->exec_error);
+    }
+    if (!k->exited)
+        return k->code;
+    if (WIFSIGNALED(k->status)) {
+        int sig = WTERMSIG(k->status);
+        if (sig == k->terminal_sig)
+            signals_die(sig);
+        return 128 + sig;
+    }
+    return WEXITSTATUS(k->status);
+}
+
+static int hold_guarded(struct keeper *k)
+{
+    keeper_start(k);
+    keeper_loop(k);
+    return outcome(k);
+}
+
+/* A lease: the guard is forked before a library is loaded, a socket opened or a thread started. */
+static int run_leased(struct keeper *k, const char *uri, const char *name)
+{
+    int code = start_guard(k, name, -1);
+    if (code != 0)
+        return code;
+    /* Kept open here, the caller's pipes would not end when the command ends. */
+    fds_let_go((int[]){k->sig->fd, k->guard.fd}, 2);
+    k->lk = open_lock(k->o, uri, &code);
+    if (!k->lk)
+        return code; /* the guard leaves by itself when our end of its socket closes */
+    dlock_start_acquire(k->lk);
+    keeper_loop(k);
+    return k->phase == K_GRANTED ? hold_guarded(k) : outcome(k);
+}
+
+static int run_file(struct keeper *k, const char *uri)
+{
+    int code = 0;
+    k->lk = open_lock(k->o, uri, &code);
+    if (!k->lk)
+        return code;
+    dlock_start_acquire(k->lk);
+    keeper_loop(k);
+    if (k->phase != K_GRANTED)
+        return outcome(k);
+    if (k->o->no_fork)
+        direct_exec(k->lk, k->o, k->sig);
+    if (!k->o->close_fd)
+        return direct_hold(k->lk, k->o, k->sig, &k->tree);
+    /* -o: the guard, forked once the lock is taken, keeps the descriptor instead of the command. */
+    code = start_guard(k, dlock_name(k->lk), dlock_fd(k->lk));
+    return code != 0 ? code : hold_guarded(k);
+}
+
+static int run_parsed(struct keeper *k, const char *uri, const struct dlock_uri *parsed)
+{
+    bool file = strcmp(parsed->scheme, "file") == 0;
+    if (k->o->no_fork && !file) {
+        say("--no-fork is for file locks: a lease needs somebody who renews it");
+        return dlock_error_exit(DLOCK_EUSAGE);
+    }
+    k->terminal = spawn_has_terminal();
+    int rc = k->o->no_fork ? 0 : tree_init(&k->tree);
+    if (rc < 0) {
+        say("cannot become the reaper of the command's children: %s", strerror(-rc));
+        return dlock_error_exit(DLOCK_EOS);
+    }
+    return file ? run_file(k, uri) : run_leased(k, uri, parsed->name);
+}
+
+int run_mode(const struct options *o, const struct sigstate *sig)
+{
+    struct keeper k = {.o = o, .sig = sig};
+    struct dlock_uri *parsed = NULL;
+    int code = 0;
+    char *uri = lock_uri(o, &parsed, &code);
+    if (!uri)
+        return code;
+    keeper_init(&k);
+    code = run_parsed(&k, uri, parsed);
+    dlock_close(k.lk);
+    dlock_uri_free(parsed);
+    wipe(uri);
+    return code;
+}

@@ -1,0 +1,42 @@
+/* run.h - the modes of the program. Each returns the exit code. */
+#ifndef CLI_RUN_H
+#define CLI_RUN_H
+
+#include "options.h"
+#include "signals.h"
+#include "tree.h"
+
+struct dlock_uri;
+
+/* run.c: the URI behind LOCK, as text (malloc'ed: wipe() it) and parsed; NULL after the error was told, with its exit code. */
+char *lock_uri(const struct options *, struct dlock_uri **parsed, int *code);
+/* A handle as the options ask for; NULL after the error was told, with its exit code. */
+dlock *open_lock(const struct options *, const char *uri, int *code);
+/* Overwrite and free (NULL is fine). */
+void wipe(char *secret);
+/* run.c: acquire, run the command, release. */
+int run_mode(const struct options *, const struct sigstate *);
+/* status.c */
+int status_mode(const struct options *, const struct sigstate *);
+/* fdlock.c: MODE_FD and MODE_UNLOCK: flock(1)'s descriptor form. */
+int fdlock_mode(const struct options *, const struct sigstate *);
+
+/*
+ * direct.c: the command under a file lock without a guard: the keeper is the parent and does the signal,
+ * terminal and tree work; the command inherits the descriptor. Returns the exit code, after the lock's
+ * descriptor was closed by dlock_close or the caller. -F: execs directly (does not return on success).
+ */
+int direct_hold(dlock *, const struct options *, const struct sigstate *, const struct tree *);
+_Noreturn void direct_exec(dlock *, const struct options *, const struct sigstate *);
+
+/* say.c: everything dlock says goes to stderr as one line: "dlock: ..." */
+void say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+void say_verbose(const struct options *, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Prints err (unless -q and the code is EBUSY) and returns the exit code for it. */
+int say_error(const struct options *, const struct dlock_error *);
+/* "2026-11-20 17:00:03", local time. */
+const char *say_time(int64_t unix_ms, char *buf, size_t size);
+/* "pid 123 (backup.sh -v) on web1 by root, since 2026-11-20 17:00:03" from what is known. */
+const char *say_holder(const struct dlock_info *, char *buf, size_t size);
+
+#endif

@@ -1,0 +1,91 @@
+/* say.c - everything dlock says to people: one line each on stderr. */
+#include "run.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* One write per line, so that the lines of several processes on one log do not mix. */
+static void emit(const char *fmt, va_list ap)
+{
+    char line[2048] = "dlock: ";
+    size_t at = strlen(line);
+    int n = vsnprintf(line + at, sizeof line - at - 1, fmt, ap);
+    if (n < 0)
+        return;
+    at += (size_t)n < sizeof line - at - 1 ? (size_t)n : sizeof line - at - 2;
+    line[at++] = '\n';
+    if (write(STDERR_FILENO, line, at) < 0)
+        return; /* nobody to tell */
+}
+
+void say(const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    emit(fmt, ap);
+    va_end(ap);
+}
+
+void say_verbose(const struct options *o, const char *fmt, ...)
+{
+    va_list ap;
+    if (!o->verbose)
+        return;
+    va_start(ap, fmt);
+    emit(fmt, ap);
+    va_end(ap);
+}
+
+int say_error(const struct options *o, const struct dlock_error *e)
+{
+    if (!(o->quiet && e->code == DLOCK_EBUSY))
+        say("%s", e->msg);
+    return e->code == DLOCK_EBUSY ? o->conflict_code : dlock_error_exit(e->code);
+}
+
+const char *say_time(int64_t unix_ms, char *buf, size_t size)
+{
+    time_t t = (time_t)(unix_ms / 1000);
+    struct tm tm;
+    if (!localtime_r(&t, &tm) || strftime(buf, size, "%Y-%m-%d %H:%M:%S", &tm) == 0)
+        snprintf(buf, size, "an unknown time");
+    return buf;
+}
+
+/* Appends to buf; what does not fit is cut. */
+static void add(char *buf, size_t size, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+static void add(char *buf, size_t size, const char *fmt, ...)
+{
+    va_list ap;
+    size_t at = strlen(buf);
+    va_start(ap, fmt);
+    vsnprintf(buf + at, size - at, fmt, ap);
+    va_end(ap);
+}
+
+const char *say_holder(const struct dlock_info *i, char *buf, size_t size)
+{
+    buf[0] = '\0';
+    if (i->foreign)
+        add(buf, size, "a program that is not dlock");
+    else if (i->pid > 0)
+        add(buf, size, "pid %ld", i->pid);
+    else
+        add(buf, size, "another process");
+    if (i->command[0])
+        add(buf, size, " (%s)", i->command);
+    if (i->host[0])
+        add(buf, size, " on %s", i->host);
+    if (i->user[0])
+        add(buf, size, " by %s", i->user);
+    if (i->since_ms > 0) {
+        char when[64];
+        add(buf, size, " since %s", say_time(i->since_ms, when, sizeof when));
+    }
+    if (i->note[0])
+        add(buf, size, ": %s", i->note);
+    return buf;
+}

@@ -1,0 +1,175 @@
+/* status.c - --status LOCK: who holds it, who waits. Exit 0 when free, 75 when held. */
+#include "json.h"
+#include "run.h"
+#include "uri.h"
+#include "util.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define POLL_CAP 8
+
+struct found {
+    struct dlock_info *all;
+    size_t n, cap;
+};
+
+static int keep(struct found *f, const struct dlock_info *info)
+{
+    if (f->n == f->cap) {
+        size_t cap = f->cap ? f->cap * 2 : 4;
+        struct dlock_info *more = realloc(f->all, cap * sizeof *more);
+        if (!more)
+            return -1;
+        f->all = more;
+        f->cap = cap;
+    }
+    f->all[f->n++] = *info;
+    return 0;
+}
+
+static void text_one(const struct dlock_info *i)
+{
+    char who[1024], left[32];
+    say_holder(i, who, sizeof who);
+    if (i->waiter)
+        printf("  waiting %d: %s\n", i->place, who);
+    else
+        printf("  held%s by %s\n", i->mode == DLOCK_SHARED ? " (shared)" : "", who);
+    if (i->waiter)
+        return;
+    if (i->left_ns >= 0 && i->left_ns != DLOCK_NEVER)
+        printf("    lease left: %s\n", dlock_format_duration(i->left_ns, left, sizeof left));
+    if (i->fence)
+        printf("    fence: %" PRIu64 "\n", i->fence);
+}
+
+static void json_one(struct json *j, const struct dlock_info *i)
+{
+    char fence[24];
+    json_open(j, NULL, '{');
+    if (i->waiter)
+        json_int(j, "place", i->place);
+    if (i->foreign)
+        json_str(j, "kind", "foreign");
+    if (i->mode == DLOCK_SHARED)
+        json_str(j, "mode", "shared");
+    if (i->host[0])
+        json_str(j, "host", i->host);
+    if (i->pid > 0)
+        json_int(j, "pid", i->pid);
+    if (i->user[0])
+        json_str(j, "user", i->user);
+    if (i->command[0])
+        json_str(j, "command", i->command);
+    if (i->note[0])
+        json_str(j, "note", i->note);
+    if (i->since_ms > 0)
+        json_int(j, "since_ms", i->since_ms);
+    if (i->left_ns >= 0 && i->left_ns != DLOCK_NEVER)
+        json_int(j, "lease_left_ms", i->left_ns / DLOCK_MSEC);
+    if (i->fence) {
+        snprintf(fence, sizeof fence, "%" PRIu64, i->fence);
+        json_str(j, "fence", fence);
+    }
+    json_close(j, '}');
+}
+
+static void json_list(struct json *j, const struct found *f, const char *key, bool waiters)
+{
+    json_open(j, key, '[');
+    for (size_t i = 0; i < f->n; i++)
+        if (f->all[i].waiter == waiters)
+            json_one(j, &f->all[i]);
+    json_close(j, ']');
+}
+
+static bool held(const struct found *f)
+{
+    for (size_t i = 0; i < f->n; i++)
+        if (!f->all[i].waiter)
+            return true;
+    return false;
+}
+
+static void print(const struct options *o, const dlock *lk, const struct found *f)
+{
+    if (o->json) {
+        struct json j = {.f = stdout};
+        json_open(&j, NULL, '{');
+        json_str(&j, "lock", dlock_name(lk));
+        json_str(&j, "store", dlock_where(lk));
+        json_str(&j, "state", held(f) ? "held" : "free");
+        json_list(&j, f, "holders", false);
+        json_list(&j, f, "waiters", true);
+        json_close(&j, '}');
+        putchar('\n');
+        return;
+    }
+    printf("%s (%s): %s\n", dlock_name(lk), dlock_where(lk), held(f) ? "held" : "free");
+    for (size_t i = 0; i < f->n; i++)
+        text_one(&f->all[i]);
+}
+
+/* A signal ends a query at once: nothing was taken, so there is nothing to give back. */
+static void check_signals(const struct sigstate *sig)
+{
+    struct signalfd_siginfo si;
+    while (signals_read(sig, &si))
+        if (signals_cancels((int)si.ssi_signo))
+            signals_die((int)si.ssi_signo);
+}
+
+static int query(const struct options *o, const struct sigstate *sig, dlock *lk, struct found *f)
+{
+    struct dlock_report r;
+    struct pollfd pfd[POLL_CAP + 1];
+    int n = 0;
+    dlock_start_status(lk);
+    for (;;) {
+        while (dlock_process(lk, pfd, n, &r)) {
+            n = 0;
+            if (r.type == DLOCK_R_FAILED)
+                return say_error(o, &r.error);
+            if (r.type == DLOCK_R_DONE)
+                return -1;
+            if (r.type == DLOCK_R_INFO && keep(f, r.info) < 0) {
+                say("out of memory");
+                return dlock_error_exit(DLOCK_ENOMEM);
+            }
+        }
+        int64_t wake_at;
+        n = dlock_interest(lk, pfd, POLL_CAP, &wake_at);
+        pfd[n] = (struct pollfd){.fd = sig->fd, .events = POLLIN};
+        int64_t left = dlock_max(0, wake_at - dlock_now()) / DLOCK_MSEC + 1;
+        if (poll(pfd, (nfds_t)n + 1, wake_at <= dlock_now() ? 0 : (int)dlock_min(left, 60000)) < 0)
+            n = 0;
+        check_signals(sig);
+    }
+}
+
+int status_mode(const struct options *o, const struct sigstate *sig)
+{
+    struct dlock_uri *parsed = NULL;
+    struct found f = {0};
+    int code = 0;
+    char *uri = lock_uri(o, &parsed, &code);
+    if (!uri)
+        return code;
+    dlock_uri_free(parsed);
+    dlock *lk = open_lock(o, uri, &code);
+    wipe(uri);
+    if (!lk)
+        return code;
+    code = query(o, sig, lk, &f);
+    if (code < 0) {
+        print(o, lk, &f);
+        code = held(&f) ? dlock_error_exit(DLOCK_EBUSY) : 0;
+    }
+    free(f.all);
+    dlock_close(lk);
+    return code;
+}

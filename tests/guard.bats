@@ -1,0 +1,669 @@
+#!/usr/bin/env bats
+# The dead man's switch and what the keeper does when the lock is lost: the command's whole tree is gone
+# before the lease is over, whoever is killed or stopped, and the lock is released after that.
+
+load lib/common
+load lib/fake
+
+setup_file() { export BATS_NO_PARALLELIZE_WITHIN_FILE=true; }
+setup() {
+    dlock_setup
+    fake_setup
+}
+teardown() { dlock_teardown; }
+
+# The tree must be gone within $1 ms of $2 (ns).
+gone_by() {
+    wait_for 5 tree_gone
+    assert_between 0 "$(last_beat)" $(($2 + $1 * NS)) "last sign of life of the tree"
+}
+
+# A time that was seen ($2 WHAT, ns) lies in $1..$1+$3 ms.
+just_after() {
+    assert_between "$1" "${2:-0}" $(($1 + $3 * NS)) "${4:-time}"
+}
+
+# --- one of us is killed -------------------------------------------------------------------------------
+
+@test "keeper killed: the whole tree is gone at once" {
+    background --ttl 30 "$L" $SUBJECT -t -k
+    wait_for 5 running 4
+    kill -KILL "$K"
+    killed=$(now_ns)
+    gone_by $((500 + SLOW)) "$killed"
+    wait_for 2 pid_gone "$K"
+    settle 2
+    # The lease is left behind, as by a crash: nobody released.
+    [ -e "$S/held" ]
+    ! store_did release
+}
+
+@test "keeper killed: the caller sees 137" {
+    run run_t 20 bash -c '"$@" & wait $!' - "$DLOCK" "$L" sh -c 'kill -KILL $(ps -o ppid= $PPID); sleep 20'
+    assert_rc 137
+}
+
+@test "keeper killed while it waits: the guard leaves, nothing was started" {
+    tell acquire wait
+    background "$L" $SUBJECT
+    wait_for 5 store_did acquire
+    find_guard
+    kill -KILL "$K"
+    wait_for 2 pid_gone "$G"
+    [ ! -e "$C/events" ]
+}
+
+@test "keeper killed in the very moment of the start: no command survives" {
+    for i in 1 2 3 4 5 6 7 8; do
+        rm -rf "$S"/* "$C"/*
+        background --ttl 1 "$L" $SUBJECT -t -k
+        wait_for 5 file_nonempty "$S/fence"
+        kill -KILL "$K"
+        wait_for 2 pid_gone "$K"
+        settle 2
+    done
+}
+
+@test "guard killed: the tree is gone, then the lock is released; 71" {
+    background --ttl 30 "$L" $SUBJECT -t -k
+    wait_for 5 running 4
+    find_guard
+    kill -KILL "$G"
+    killed=$(now_ns)
+    ended
+    assert_rc 71
+    assert_out "guard process $G was killed"
+    gone_by $((500 + SLOW)) "$killed"
+    [ "$(last_beat)" -lt "$(at release)" ]
+    [ ! -e "$S/held" ]
+}
+
+@test "guard killed while waiting: the queue is left; 71" {
+    tell acquire wait
+    background "$L" $SUBJECT
+    wait_for 5 store_did acquire
+    find_guard
+    kill -KILL "$G"
+    ended
+    assert_rc 71
+    store_did release
+    [ ! -e "$C/events" ]
+}
+
+@test "guard killed: a fork bomb of moderate speed does not outrun the keeper" {
+    background --ttl 30 "$L" bash -c 'exec 9>'"$C"'/witness; flock 9; for i in 1 2 3 4; do (while :; do (sleep 3) & sleep 0.02; done) & done; echo go >'"$T"'/go; wait'
+    wait_for 5 file_nonempty "$T/go"
+    find_guard
+    kill -KILL "$G"
+    ended 15
+    assert_rc 71
+    tree_gone
+    settle 1
+}
+
+@test "keeper killed: a fork bomb of moderate speed does not outrun the guard" {
+    background --ttl 30 "$L" bash -c 'exec 9>'"$C"'/witness; flock 9; for i in 1 2 3 4; do (while :; do setsid sleep 3 & sleep 0.02; done) & done; echo go >'"$T"'/go; wait'
+    wait_for 5 file_nonempty "$T/go"
+    kill -KILL "$K"
+    wait_for 3 tree_gone
+    settle 1
+}
+
+# --- one of us is stopped ------------------------------------------------------------------------------
+
+@test "keeper stopped: TERM at term_at, KILL at kill_at, 79 after CONT" {
+    background --ttl 1.5 "$L" $SUBJECT -t -k
+    wait_for 5 running 4
+    kill -STOP "$K"
+    wait_for 5 tree_gone
+    kill -CONT "$K"
+    ended
+    assert_rc 79
+    assert_out "could not be renewed"
+    # A renewal may have been sent and answered before the guard was told: two times are right.
+    lease_times 1500 "$(confirmed)"
+    for who in main child session daemon; do
+        term=$(seen $who sig 15)
+        assert_between $((TERM_AT - 500 * NS)) "$term" $((TERM_AT + 60 * NS)) "TERM for $who"
+    done
+    assert_between $((KILL_AT - 520 * NS)) "$(last_beat)" $((KILL_AT + 45 * NS)) "last sign of life"
+    [ "$(last_beat)" -lt "$DEADLINE" ]
+    assert_between 100 $((($(last_beat) - $(seen main sig 15)) / NS)) 320 "grace (ms)"
+    no_overlap
+}
+
+@test "keeper stopped: a command that obeys TERM is gone before kill_at" {
+    background --ttl 1.5 "$L" $SUBJECT -t
+    wait_for 5 running 4
+    kill -STOP "$K"
+    wait_for 5 tree_gone
+    kill -CONT "$K"
+    ended
+    assert_rc 79
+    lease_times 1500 "$(confirmed)"
+    [ "$(last_beat)" -lt "$KILL_AT" ]
+    [ "$(count_seen main sig 15)" = 1 ]
+}
+
+@test "keeper stopped and continued in time: nothing happens" {
+    background --ttl 1.5 "$L" $SUBJECT -u "$T/end" -r 3
+    wait_for 5 running
+    wait_for 5 store_did ok
+    kill -STOP "$K"
+    wait_for 2 pid_stopped "$K"
+    kill -CONT "$K"
+    wait_for 5 store_did ok 4
+    touch "$T/end"
+    ended
+    assert_rc 3
+    [ -z "$(seen main sig 15)" ]
+}
+
+@test "guard stopped past its time: the tree is gone before the deadline" {
+    background --ttl 1.5 "$L" $SUBJECT -t -k
+    wait_for 5 running 4
+    find_guard
+    tell renew unclear
+    kill -STOP "$G"
+    ended
+    # The keeper's END finds a stopped guard; its kernel timer kills it, the keeper ends the orphans.
+    assert_rc 79
+    assert_out "could not be renewed"
+    lease_times 1500 "$(confirmed)"
+    wait_for 1 tree_gone
+    [ "$(last_beat)" -lt "$DEADLINE" ]
+    [ "$(last_beat)" -lt "$(at release)" ]
+}
+
+@test "guard stopped although the lock is renewed: the tree is gone before the guard's last deadline" {
+    background --ttl 1.5 "$L" $SUBJECT -t -k
+    wait_for 5 running 4
+    find_guard
+    kill -STOP "$G"
+    stopped=$(now_ns)
+    ended
+    case $status in 71 | 79) ;; *) fail "exit code $status" ;; esac
+    wait_for 1 tree_gone
+    assert_between 0 "$(last_beat)" $((stopped + 1500 * NS)) "last sign of life"
+    [ "$(last_beat)" -lt "$(at release)" ]
+    [ ! -e "$S/held" ]
+}
+
+@test "keeper and guard stopped: the kernel's timer ends the command" {
+    background --ttl 1.5 "$L" $SUBJECT -k
+    wait_for 5 running
+    find_guard
+    kill -STOP "$K" "$G"
+    wait_for 5 tree_gone
+    lease_times 1500 "$(confirmed)"
+    [ "$(last_beat)" -lt "$DEADLINE" ]
+    kill -CONT "$K"
+    ended
+    assert_rc 79
+}
+
+@test "keeper stopped, then killed: the tree is gone" {
+    background --ttl 30 "$L" $SUBJECT -t -k
+    wait_for 5 running 4
+    kill -STOP "$K"
+    kill -KILL "$K"
+    gone_by $((500 + SLOW)) "$(now_ns)"
+}
+
+@test "the command stopped: it is ended in time all the same" {
+    background --ttl 1.5 "$L" $SUBJECT -t
+    wait_for 5 running 4
+    tell renew unclear
+    for who in main child session daemon; do kill -STOP "$(pid_of $who)"; done
+    ended
+    assert_rc 79
+    lease_times 1500 "$(confirmed)"
+    # TERM reaches it because a CONT follows.
+    just_after "$TERM_AT" "$(seen main sig 15)" 80 TERM
+    [ "$(last_beat)" -lt "$KILL_AT" ]
+}
+
+# --- the store does not answer -------------------------------------------------------------------------
+
+@test "no renewal: TERM at term_at, KILL at kill_at, then the release, 79" {
+    background --ttl 1.5 "$L" $SUBJECT -t -k
+    wait_for 5 running 4
+    wait_for 5 store_did ok
+    tell renew unclear
+    ended
+    assert_rc 79
+    assert_out "could not be renewed in time"
+    [ "$(grep -c '^dlock:' "$T/out")" = 1 ]
+    lease_times 1500 "$(confirmed)"
+    for who in main child session daemon; do
+        just_after "$TERM_AT" "$(seen $who sig 15)" 60 "TERM for $who"
+        [ "$(count_seen $who sig 15)" = 1 ]
+    done
+    assert_between $((KILL_AT - 60 * NS)) "$(last_beat)" $((KILL_AT + 45 * NS)) "last sign of life"
+    [ "$(last_beat)" -lt "$(at release)" ]
+    settle 1
+}
+
+@test "no renewal: --grace is the time between the two" {
+    background --ttl 1.5 --grace 400ms "$L" $SUBJECT -k
+    wait_for 5 running
+    tell renew hang
+    ended
+    assert_rc 79
+    lease_times 1500 "$(confirmed)" 400
+    just_after "$TERM_AT" "$(seen main sig 15)" 60 TERM
+    assert_between $((KILL_AT - 60 * NS)) "$(last_beat)" $((KILL_AT + 45 * NS)) "last sign of life"
+}
+
+@test "no renewal: still tried during the grace, but there is no reprieve" {
+    background --ttl 1.5 --grace 500ms "$L" $SUBJECT -k
+    wait_for 5 running
+    tell renew unclear
+    wait_for 5 has_seen main sig 15
+    tell renew ok
+    ended
+    assert_rc 79
+    [ "$(at ok -1)" -gt "$(seen main sig 15)" ]
+    just_after "$(($(seen main sig 15) + 440 * NS))" "$(last_beat)" 160 "last sign of life"
+    [ "$(last_beat)" -lt "$(at release)" ]
+}
+
+@test "no renewal: a command that ends by TERM is followed by its descendants, 79" {
+    background --ttl 1.5 "$L" $SUBJECT -t -n
+    wait_for 5 running 4
+    tell renew unclear
+    ended
+    assert_rc 79
+    lease_times 1500 "$(confirmed)"
+    [ "$(last_beat 0)" -lt $((TERM_AT + 60 * NS)) ]
+    assert_between $((KILL_AT - 60 * NS)) "$(last_beat)" $((KILL_AT + 45 * NS)) "last sign of life"
+    [ "$(last_beat)" -lt "$(at release)" ]
+}
+
+@test "no renewal for a while: ridden out" {
+    background --ttl 2 "$L" $SUBJECT -u "$T/end" -r 42
+    wait_for 5 running
+    tell renew unclear
+    wait_for 5 store_did unclear 4
+    tell renew ok
+    wait_for 5 store_did ok 3
+    touch "$T/end"
+    ended
+    assert_rc 42
+    [ "$output" = "" ]
+    [ "$(count_seen main sig 15)" = 0 ]
+}
+
+@test "no renewal: a command that ends in time, with 0, has still lost nothing" {
+    background --ttl 2 "$L" $SUBJECT -u "$T/end"
+    wait_for 5 running
+    tell renew unclear
+    wait_for 5 store_did unclear
+    touch "$T/end"
+    ended
+    assert_rc 0
+    store_did clean
+}
+
+# --- the lock is lost ----------------------------------------------------------------------------------
+
+@test "a renewal answers that the lock is lost: SIGKILL at once, 79" {
+    background --ttl 1.5 "$L" $SUBJECT -t -k
+    wait_for 5 running 4
+    tell renew lost
+    ended
+    assert_rc 79
+    assert_out "is lost"
+    gone_by 50 "$(at lost)"
+    [ -z "$(seen main sig 15)" ]
+    settle 1
+}
+
+@test "lost unasked: SIGKILL at once, 79" {
+    background --ttl 30 "$L" $SUBJECT -t -k
+    wait_for 5 running 4
+    touch "$S/lost"
+    lost=$(now_ns)
+    ended
+    assert_rc 79
+    assert_out "$NAME"
+    assert_out "is lost"
+    gone_by $((300 + SLOW)) "$lost"
+    [ -z "$(seen main sig 15)" ]
+    ! store_did clean || [ "$(last_beat)" -lt "$(at clean)" ]
+}
+
+@test "--lost-exit-code" {
+    background --ttl 30 --lost-exit-code 7 "$L" $SUBJECT
+    wait_for 5 running
+    touch "$S/lost"
+    ended
+    assert_rc 7
+}
+
+@test "release answers 'not ours': 79 although the command returned 0, with a line" {
+    tell release notours
+    run run_t 10 "$DLOCK" "$L" true
+    assert_rc 79
+    assert_out "not ours any more"
+    rm "$S/held"
+    run run_t 10 "$DLOCK" --lost-exit-code 0 "$L" sh -c 'exit 5'
+    assert_rc 0
+}
+
+@test "release unclear: the command's code and a warning" {
+    tell release unclear
+    run run_t 10 "$DLOCK" "$L" sh -c 'exit 5'
+    assert_rc 5
+    assert_out "no answer to the release"
+    [ "${#lines[@]}" = 1 ]
+}
+
+@test "release hangs: the command's code and a warning within --connect-timeout" {
+    tell release hang
+    start=$(now_ms)
+    run run_t 10 "$DLOCK" --connect-timeout 400ms "$L" sh -c 'exit 5'
+    assert_rc 5
+    assert_out "no answer to the release"
+    assert_between 380 $(($(now_ms) - start)) $((800 + SLOW)) "time (ms)"
+}
+
+@test "--on-lost kill: no TERM" {
+    background --ttl 1.5 --on-lost kill "$L" $SUBJECT -t -k
+    wait_for 5 running 4
+    tell renew unclear
+    ended
+    assert_rc 79
+    lease_times 1500 "$(confirmed)" 0
+    assert_between $((KILL_AT - 60 * NS)) "$(last_beat)" $((KILL_AT + 45 * NS)) "last sign of life"
+    [ "$(last_beat)" -lt "$(at release)" ]
+    [ "$(count_seen main sig 15)" = 0 ]
+}
+
+@test "--on-lost warn: the command runs on; 79 all the same" {
+    background --ttl 1 --on-lost warn "$L" $SUBJECT -u "$T/end"
+    wait_for 5 running
+    tell renew unclear
+    wait_for 5 file_has "$T/out" "--on-lost warn"
+    lease_times 1000 "$(confirmed)" 0
+    still_running() { [ "$(last_beat)" -gt $((DEADLINE + 200 * NS)) ]; }
+    wait_for 5 still_running
+    touch "$T/end"
+    ended
+    assert_rc 79
+    [ "$(count_seen main sig 15)" = 0 ]
+}
+
+@test "--on-lost warn: lost for certain, the command runs on; 79" {
+    background --ttl 1 --on-lost warn "$L" $SUBJECT -u "$T/end"
+    wait_for 5 running
+    touch "$S/lost"
+    wait_for 5 file_has "$T/out" "is lost"
+    lost=$(now_ns)
+    still_running() { [ "$(last_beat)" -gt $((lost + 1200 * NS)) ]; }
+    wait_for 5 still_running
+    touch "$T/end"
+    ended
+    assert_rc 79
+}
+
+@test "--on-lost warn: keeper stopped past the deadline, the command runs on" {
+    background --ttl 1 --on-lost warn "$L" $SUBJECT -u "$T/end" -r 4
+    wait_for 5 running
+    kill -STOP "$K"
+    lease_times 1000 "$(now_ns)"
+    still_running() { [ "$(last_beat)" -gt $((DEADLINE + 100 * NS)) ]; }
+    wait_for 5 still_running
+    kill -CONT "$K"
+    touch "$T/end"
+    ended
+    # What became of the lock is up to the store: renewed at the last moment, or reported.
+    case $status in 4 | 79) ;; *) fail "exit code $status" ;; esac
+}
+
+@test "--on-lost warn: the keeper's death still ends the tree" {
+    background --ttl 30 --on-lost warn "$L" $SUBJECT -t -k
+    wait_for 5 running 4
+    kill -KILL "$K"
+    gone_by $((500 + SLOW)) "$(now_ns)"
+}
+
+# --- the end of a command that was told to end ---------------------------------------------------------
+
+@test "TERM forwarded, the command ends: its descendants get TERM, --grace, KILL, then the release" {
+    background --ttl 30 --grace 600ms "$L" $SUBJECT -t -n
+    wait_for 5 running 4
+    kill -TERM "$K"
+    ended
+    assert_rc 143
+    [ "$(count_seen main sig 15)" = 1 ]
+    for who in child session daemon; do has_seen $who sig 15; done
+    t=$(seen session sig 15)
+    assert_between $((t + 540 * NS)) "$(last_beat)" $((t + 800 * NS)) "last sign of life"
+    [ "$(last_beat)" -lt "$(at release)" ]
+    store_did clean
+}
+
+@test "TERM forwarded, descendants obey TERM: released at once" {
+    background --ttl 60 --grace 10s "$L" $SUBJECT -t
+    wait_for 5 running 4
+    kill -TERM "$K"
+    ended 5
+    assert_rc 143
+    [ "$(last_beat)" -lt "$(at release)" ]
+}
+
+@test "TERM forwarded, the command goes on: no timer runs" {
+    background --ttl 3 --grace 100ms "$L" $SUBJECT -k -u "$T/end" -r 6
+    wait_for 5 running
+    kill -TERM "$K"
+    wait_for 5 has_seen main sig 15
+    wait_for 5 store_did ok
+    touch "$T/end"
+    ended
+    assert_rc 6
+}
+
+@test "lease over during a grace after TERM: the tree is gone before the deadline" {
+    background --ttl 1.5 --grace 300ms "$L" $SUBJECT -t -n
+    wait_for 5 running 4
+    tell renew unclear
+    wait_for 5 store_did unclear
+    kill -TERM "$K"
+    ended
+    lease_times 1500 "$(confirmed)" 300
+    [ "$(last_beat)" -lt "$DEADLINE" ]
+    [ "$(last_beat)" -lt "$(at release)" ]
+}
+
+@test "a long grace after TERM: the lock is renewed until the tree is gone" {
+    background --ttl 2 --grace 1s "$L" $SUBJECT -t -n
+    wait_for 5 running 4
+    kill -TERM "$K"
+    wait_for 5 has_seen session sig 15
+    ended
+    assert_rc 143
+    [ "$(at ok -1)" -gt "$(seen session sig 15)" ]
+    [ "$(last_beat)" -lt "$(at release)" ]
+}
+
+@test "lost during a grace after TERM: SIGKILL at once" {
+    background --ttl 60 --grace 10s "$L" $SUBJECT -t -n
+    wait_for 5 running 4
+    kill -TERM "$K"
+    wait_for 5 has_seen daemon sig 15
+    touch "$S/lost"
+    lost=$(now_ns)
+    ended 5
+    assert_rc 79
+    gone_by $((300 + SLOW)) "$lost"
+}
+
+@test "keeper stopped during a grace after TERM: KILL no later than the lease" {
+    background --ttl 2 --grace 1s "$L" $SUBJECT -t -n
+    wait_for 5 running 4
+    kill -TERM "$K"
+    wait_for 5 has_seen daemon sig 15
+    kill -STOP "$K"
+    wait_for 5 tree_gone
+    kill -CONT "$K"
+    lease_times 2000 "$(confirmed)" 1000
+    [ "$(last_beat)" -lt "$DEADLINE" ]
+    ended
+    case $status in 143 | 79) ;; *) fail "exit code $status" ;; esac
+    [ "$(last_beat)" -lt "$(at release)" ]
+}
+
+@test "a command that ends by itself: what it leaves behind is left alone, the lock is released" {
+    background --ttl 30 "$L" $SUBJECT -t -u "$T/end" -m 8000
+    wait_for 5 running 4
+    touch "$T/end"
+    ended
+    assert_rc 0
+    store_did clean
+    for who in child session daemon; do pid_alive "$(pid_of $who)"; done
+    wait_for 2 pid_gone "$(pid_of main)"
+    for who in child session daemon; do kill -KILL "$(pid_of $who)"; done
+}
+
+# --- a grant that comes late ---------------------------------------------------------------------------
+
+@test "a late grant is confirmed by a renewal before the command starts" {
+    tell acquire grant 500
+    background --ttl 1 "$L" $SUBJECT -u "$T/end"
+    wait_for 5 running
+    [ "$(at ok)" -gt $(($(at acquire) + 500 * NS)) ]
+    [ "$(seen main start '')" -gt "$(at ok)" ]
+    touch "$T/end"
+    ended
+    assert_rc 0
+}
+
+@test "a late grant that is not confirmed never starts the command" {
+    tell acquire grant 500
+    tell renew unclear
+    background --ttl 1 --connect-timeout 2 "$L" $SUBJECT
+    ended
+    assert_rc 69
+    [ ! -e "$C/events" ]
+    store_did release
+    [ ! -e "$S/held" ]
+}
+
+@test "a grant after term_at never starts the command and is given back" {
+    tell acquire grant 850
+    background --ttl 1 -n "$L" $SUBJECT
+    ended
+    assert_rc 69
+    [ ! -e "$C/events" ]
+    store_did clean
+    [ ! -e "$S/held" ]
+}
+
+@test "a keeper that is stopped while it is granted never starts the command too late" {
+    tell acquire wait
+    background --ttl 1 "$L" $SUBJECT -u "$T/end"
+    wait_for 5 store_did acquire
+    tell acquire grant
+    wait_for 5 file_nonempty "$S/fence"
+    kill -STOP "$K"
+    wait_for 2 pid_stopped "$K"
+    if running; then # it was faster: then the guard has the command
+        wait_for 5 tree_gone
+        kill -CONT "$K"
+        ended
+        assert_rc 79
+        return
+    fi
+    lease_times 1000 "$(now_ns)"
+    past() { [ "$(now_ns)" -gt "$DEADLINE" ]; }
+    wait_for 5 past
+    kill -CONT "$K"
+    wait_for 5 pid_gone_or_running
+    if running; then
+        # Only under a fresh grant or renewal.
+        [ "$(seen main start '')" -lt $(($(confirmed) + 772 * NS)) ]
+        touch "$T/end"
+    fi
+    ended
+}
+pid_gone_or_running() { pid_gone "$K" || running; }
+
+@test "a guard that is stopped before the start never starts the command too late" {
+    tell acquire wait
+    background --ttl 1 "$L" $SUBJECT
+    wait_for 5 store_did acquire
+    find_guard
+    kill -STOP "$G"
+    wait_for 2 pid_stopped "$G"
+    tell acquire grant
+    wait_for 5 file_nonempty "$S/fence"
+    tell renew unclear
+    lease_times 1000 "$(now_ns)"
+    past() { [ "$(now_ns)" -gt "$DEADLINE" ]; }
+    wait_for 5 past
+    kill -CONT "$G" || :
+    ended
+    case $status in 69 | 71 | 79) ;; *) fail "exit code $status" ;; esac
+    [ ! -e "$C/events" ]
+}
+
+# --- everywhere ----------------------------------------------------------------------------------------
+
+# one_point NAME K: the keeper is killed at its K-th system call NAME.
+one_point() {
+    local dir=$T/point.$1.$2 rc=0 i
+    mkdir -p "$dir/store" "$dir/command"
+    # In braces: bash tells about everybody who is killed.
+    {
+        ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 timeout -k 2 20 \
+            strace -o /dev/null -e trace="$1" -e inject="$1":signal=SIGKILL:when="$2" \
+            "$DLOCK" --ttl 1 "fake://$dir/store#$NAME" "$HELPERS/subject" "$dir/command" -t -k -m 450 \
+            >"$dir/out" 2>&1 </dev/null 3>&- || rc=$?
+    } 2>/dev/null
+    echo "$rc" >"$dir/rc"
+    # Without a keeper nobody of the tree lives on, whatever it was doing.
+    if [ "$rc" -ne 0 ] && [ -e "$dir/command/witness" ]; then
+        for ((i = 0; i < 25; i++)); do
+            flock -n "$dir/command/witness" true && break
+            sleep 0.02
+        done
+        [ $i -lt 25 ] || echo "$1:$2: the tree lives on" >>"$T/bad"
+    fi
+    if [ -e "$dir/store/held" ]; then
+        local until up
+        read -r until _ <"$dir/store/held"
+        read -r up _ </proc/uptime
+        [ "$until" -lt $((10#${up/./} * 10000000 + 1020000000)) ] || echo "$1:$2: held for too long" >>"$T/bad"
+    fi
+    grep -q overlap "$dir/command/events" 2>/dev/null && echo "$1:$2: overlap" >>"$T/bad"
+    case $rc in 0 | 137) ;; *) echo "$1:$2: exit code $rc" >>"$T/bad" ;; esac
+    return 0
+}
+export -f one_point
+
+@test "keeper killed at each of its system calls: no tree survives, nothing is held for longer than the ttl" {
+    strace -o /dev/null true 2>/dev/null || skip "strace does not work here"
+    ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 \
+        strace -o "$T/trace" "$DLOCK" --ttl 1 "$L" $SUBJECT -t -k -m 450
+    # From the guard's fork on (before it there is nobody to guard); of the long row of polls the first ones.
+    awk 'match($0, /^[a-z_0-9]+\(/) {
+             name = substr($0, 1, RLENGTH - 1); n[name]++
+             if (name ~ /^(clone|clone3|fork|vfork)$/) forked = 1
+             if (!forked || name ~ /^exit/) next
+             if (++points[name] <= 16) print name, n[name]
+         }' "$T/trace" >"$T/points"
+    n=$(wc -l <"$T/points")
+    echo "$n points"
+    [ "$n" -ge 40 ]
+    export T NAME
+    timeout 100 xargs -P 6 -L 1 bash -c 'one_point "$1" "$2"' - <"$T/points"
+    killed=$(cat "$T"/point.*/rc | grep -c 137)
+    echo "$killed killed"
+    [ "$killed" -ge $((n / 2)) ]
+    if [ -e "$T/bad" ]; then
+        cat "$T/bad"
+        false
+    fi
+    settle 2
+}

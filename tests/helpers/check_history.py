@@ -1,0 +1,43 @@
+#!/usr/bin/python3
+"""check_history.py DIR EXPECTED [killed]: is the history of `witness` that of a lock?
+
+Entries in the order they were written: fences strictly increase (where there are any), nobody enters
+while somebody is inside, the unlocked counter equals the number of completed holds, and there were
+EXPECTED of them (with "killed": at least one, since holders were ended by force; a dead holder's
+entry has no exit, and its end is the kernel witness's business).
+"""
+import sys
+from pathlib import Path
+
+directory, expected, killed = Path(sys.argv[1]), int(sys.argv[2]), len(sys.argv) > 3
+problems = []
+if (directory / "violations").exists():
+    problems.append("two inside at once:\n" + (directory / "violations").read_text())
+
+inside, last_fence, last_exit, exits = None, 0, 0, 0
+for line in (directory / "history").read_text().splitlines():
+    what, pid, fence, at = line.split()
+    pid, fence, at = int(pid), int(fence), int(at)
+    if what == "enter":
+        if inside is not None and not killed:
+            problems.append(f"{pid} enters while {inside} is inside")
+        if fence and fence <= last_fence:
+            problems.append(f"{pid} has fence {fence} after {last_fence}")
+        if at < last_exit:
+            problems.append(f"{pid} enters before the exit of the one before it")
+        inside, last_fence = pid, fence or last_fence
+    else:
+        if inside != pid:
+            problems.append(f"{pid} leaves but {inside} is inside")
+        inside, last_exit, exits = None, at, exits + 1
+
+counter = int((directory / "counter").read_text())
+# One that is killed between its write and its exit line has counted.
+if counter < exits or (counter > exits and not killed):
+    problems.append(f"the counter is {counter} after {exits} completed holds: a lost update")
+if exits != expected if not killed else exits < 1:
+    problems.append(f"{exits} completed holds, expected {expected}")
+for p in problems[:20]:
+    print(p)
+print(f"{exits} completed holds, {len(problems)} problems")
+sys.exit(1 if problems else 0)

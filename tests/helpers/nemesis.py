@@ -1,0 +1,113 @@
+#!/usr/bin/python3
+"""nemesis.py DLOCK LOCK WITNESS DIR SERVER_PID SECONDS [SEED]
+
+Eight processes take LOCK in turn (ttl 1 s, holds up to three times that, `witness` with a grandchild as
+the command), while faults hit the *current holder*: its keeper or guard is killed or stopped for 0.7 to
+3 x ttl, or the server is stopped. Prints the seed, and how many faults hit a holder. The verdict is
+check_history.py's, and ours on exit codes: a hold ends with 0, with 79 (lost), 71 (guard killed), 69 (a
+waiter, when the server was away for longer than the ttl), or by the SIGKILL that we sent; anything else is
+a failure, and so is a worker that gets stuck.
+"""
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+dlock, lock, witness, directory, server, seconds = sys.argv[1:7]
+server, seconds = int(server), float(sys.argv[6])
+seed = int(sys.argv[7]) if len(sys.argv) > 7 else random.SystemRandom().randrange(1 << 30)
+rng = random.Random(seed)
+print(f"seed {seed}", flush=True)
+TTL = 1.0
+WORKERS = 8
+deadline = time.monotonic() + seconds
+hits = {}
+codes = {}
+bad = []
+
+
+def start():
+    hold = rng.choice([0, 5, 20, 100, 400, 1000, 2000, int(3000 * TTL)])
+    args = [dlock, "--ttl", "1", "--grace", "0.1", lock, witness, directory, str(hold), "tree"]
+    return subprocess.Popen(args, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                            stderr=subprocess.PIPE, text=True)
+
+
+def ended(p):
+    code = p.returncode
+    codes[code] = codes.get(code, 0) + 1
+    text = p.stderr.read()
+    if code not in (0, 79, 71, 69, -signal.SIGKILL):
+        bad.append(f"exit {code}: {text.strip()}")
+
+
+def holder():
+    """The keeper's pid and its guard's, as the store and /proc know them."""
+    try:
+        out = subprocess.run([dlock, "--connect-timeout", "0.5", "--status", "--json", lock],
+                             capture_output=True, text=True, timeout=5).stdout
+        pid = json.loads(out)["holders"][0]["pid"]
+        with open(f"/proc/{pid}/task/{pid}/children") as f:
+            return pid, int(f.read().split()[0])
+    except (ValueError, IndexError, KeyError, OSError):
+        return None
+
+
+def send(pid, sig):
+    try:
+        os.kill(pid, sig)
+        return True
+    except ProcessLookupError:
+        return False
+
+
+def fault():
+    target = holder()
+    if not target:
+        return
+    keeper, guard = target
+    kind = rng.choice(["kill keeper", "stop keeper", "kill guard", "stop guard", "stop server"])
+    victim = {"keeper": keeper, "guard": guard, "server": server}[kind.split()[1]]
+    if not send(victim, signal.SIGKILL if kind.startswith("kill") else signal.SIGSTOP):
+        return
+    hits[kind] = hits.get(kind, 0) + 1
+    if kind.startswith("stop"):
+        resume.append((time.monotonic() + rng.uniform(0.7, 3.0) * TTL, victim))
+
+
+resume = []
+workers = [start() for _ in range(WORKERS)]
+next_fault = time.monotonic() + 0.5
+while time.monotonic() < deadline:
+    for i, p in enumerate(workers):
+        if p.poll() is not None:
+            ended(p)
+            workers[i] = start()
+    for at, pid in [r for r in resume if r[0] <= time.monotonic()]:
+        send(pid, signal.SIGCONT)
+        resume.remove((at, pid))
+    # A stopped server names no holder.
+    if time.monotonic() >= next_fault and server not in [pid for _, pid in resume]:
+        fault()
+        next_fault = time.monotonic() + rng.uniform(0.05, 0.5)
+    time.sleep(0.01)
+for _, pid in resume:
+    send(pid, signal.SIGCONT)
+for p in workers:
+    try:
+        p.wait(timeout=60)
+    except subprocess.TimeoutExpired:
+        bad.append(f"worker {p.pid} is stuck")
+        p.kill()
+        p.wait()
+    ended(p)
+total = sum(hits.values())
+print(f"{total} faults on holders: {hits}; exit codes: {codes}")
+for line in bad[:20]:
+    print(line)
+if total < 30:
+    print("too few faults: this run proves nothing")
+sys.exit(1 if bad or total < 30 else 0)

@@ -1,0 +1,99 @@
+/*
+ * witness DIR HOLD_MS [tree]: the command of the exclusion tests. It cannot be fooled by dlock: the kernel
+ * says whether somebody else is inside (a flock that every descendant keeps), and a counter that is read,
+ * slept on and written without a lock must add up.
+ *
+ * DIR/witness  the kernel's word          DIR/violations  one line for each refusal
+ * DIR/counter  read, sleep, write         DIR/history     "enter|exit PID FENCE TIME_NS", one write each
+ * tree: a grandchild in a session of its own keeps the witness too, and ignores TERM.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <time.h>
+#include <unistd.h>
+
+static int64_t now_ns(void)
+{
+    struct timespec ts;
+    clock_gettime(CLOCK_BOOTTIME, &ts);
+    return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
+}
+
+static void sleep_until(int64_t at)
+{
+    struct timespec ts = {.tv_sec = at / 1000000000, .tv_nsec = at % 1000000000};
+    while (clock_nanosleep(CLOCK_BOOTTIME, TIMER_ABSTIME, &ts, NULL) == EINTR)
+        ;
+}
+
+static void append(const char *file, const char *what)
+{
+    char line[128];
+    const char *fence = getenv("DLOCK_FENCE");
+    int n = snprintf(line, sizeof line, "%s %d %s %" PRId64 "\n", what, (int)getpid(),
+                     fence ? fence : "0", now_ns());
+    int fd = open(file, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+    if (fd < 0 || write(fd, line, (size_t)n) != n)
+        _exit(99);
+    close(fd);
+}
+
+static long read_counter(void)
+{
+    char text[32] = "0";
+    int fd = open("counter", O_RDONLY | O_CLOEXEC);
+    if (fd >= 0) {
+        if (read(fd, text, sizeof text - 1) < 0)
+            _exit(99);
+        close(fd);
+    }
+    return atol(text);
+}
+
+static void write_counter(long n)
+{
+    char text[32];
+    int len = snprintf(text, sizeof text, "%ld\n", n);
+    int fd = open("counter", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0 || write(fd, text, (size_t)len) != len)
+        _exit(99);
+    close(fd);
+}
+
+static void grow_tree(int64_t until)
+{
+    if (fork() != 0)
+        return;
+    setsid();
+    signal(SIGTERM, SIG_IGN);
+    if (fork() != 0)
+        _exit(0);
+    sleep_until(until);
+    _exit(0);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 3 || chdir(argv[1]) != 0)
+        return 98;
+    int64_t start = now_ns(), until = start + atol(argv[2]) * 1000000;
+    int fd = open("witness", O_RDWR | O_CREAT, 0666);
+    if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) != 0) {
+        append("violations", "overlap");
+        return 97;
+    }
+    append("history", "enter");
+    long n = read_counter();
+    if (argc > 3)
+        grow_tree(until);
+    sleep_until(until);
+    write_counter(n + 1);
+    append("history", "exit");
+    return 0;
+}
