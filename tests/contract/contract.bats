@@ -1,0 +1,235 @@
+# The contract that every store keeps. Not run by itself: tests/contract_STORE.bats are links to it, and
+# tests/contract/store_STORE.bash says how to reach that store and what it offers.
+
+bats_require_minimum_version 1.5.0
+here=$(dirname "$(readlink -f "$BATS_TEST_FILENAME")")
+store=${BATS_TEST_FILENAME##*contract_} store=${store%.bats}
+# `load` looks beside the link, where lib/ is.
+load lib/common
+load "$here/store_$store"
+
+setup_file() {
+    export BATS_NO_PARALLELIZE_WITHIN_FILE=true
+    store_up
+}
+teardown_file() { store_down; }
+setup() {
+    dlock_setup
+    L=$(store_lock "$NAME")
+    mkfifo "$T/go"
+}
+teardown() {
+    # Whatever waits for the fifo may end.
+    [ ! -p "$T/go" ] || exec 9<>"$T/go"
+    dlock_teardown
+}
+
+needs() {
+    local have=STORE_$1
+    [ -n "${!have}" ]
+}
+
+# hold [OPTION...]: a holder that ends when `let_go` is called; returns once it holds.
+hold() {
+    start_log "$T/holder.log" "$DLOCK" "$@" "$L" sh -c 'echo $DLOCK_FENCE >held; read x <go'
+    HOLDER=$STARTED
+    wait_for 5 test -e "$T/held"
+}
+let_go() { echo >"$T/go"; }
+
+status_is() { "$DLOCK" --status "$L" | grep -q "$1"; }
+waiters() { "$DLOCK" --status --json "$L" | grep -o '"place"' | wc -l; }
+waiters_are() { [ "$(waiters)" -eq "$1" ]; }
+
+@test "contract: a held lock refuses -n with 75 and names the holder" {
+    hold --note "the nightly run"
+    run -75 --separate-stderr run_t 5 "$DLOCK" -n "$L" touch "$T/ran"
+    [ -z "$output" ]
+    [ ! -e "$T/ran" ]
+    [ "${#stderr_lines[@]}" -eq 1 ]
+    [[ $stderr == "dlock: "*"$NAME"*"held by pid $HOLDER"* ]] || [[ $stderr == *"held by pid"* ]]
+    run -3 run_t 5 "$DLOCK" -q -n -E 3 "$L" true
+    [ -z "$output" ]
+    run -0 run_t 5 "$DLOCK" -n -E 0 "$L" false
+    let_go
+    wait_exit 5 "$HOLDER"
+    run -0 run_t 5 "$DLOCK" -n "$L" true
+    store_clean "$NAME"
+}
+
+@test "contract: a waiter is handed the lock at once" {
+    hold
+    start_log "$T/waiter.log" "$DLOCK" "$L" "$HELPERS/clock" "$T/entered"
+    waiter=$STARTED
+    wait_for 5 waiters_are 1
+    "$HELPERS/clock" "$T/left"
+    let_go
+    wait_exit 5 "$waiter"
+    # Process start-up included; a poll of the store would take longer than this on average.
+    assert_between 0 $((($(cat "$T/entered") - $(cat "$T/left")) / 1000000)) 150 "hand-off in ms"
+    store_clean "$NAME"
+}
+
+@test "contract: -w waits as long as it says" {
+    hold
+    "$HELPERS/clock" "$T/before"
+    run -75 --separate-stderr run_t 5 "$DLOCK" -w 0.3 "$L" touch "$T/ran"
+    "$HELPERS/clock" "$T/after"
+    [ ! -e "$T/ran" ]
+    [[ $stderr == *"held"* ]]
+    assert_between 300 $((($(cat "$T/after") - $(cat "$T/before")) / 1000000)) 420 "wait in ms"
+    waiters_are 0
+    let_go
+    wait_exit 5 "$HOLDER"
+    store_clean "$NAME"
+}
+
+@test "contract: a waiter that is cancelled leaves the queue and dies by the signal" {
+    hold
+    for sig in TERM INT HUP; do
+        # setsid: a shell ignores INT in its background jobs, and what is ignored stays ignored.
+        start_log "$T/waiter.log" python3 -c '
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+os.execv(sys.argv[1], sys.argv[1:])' "$DLOCK" "$L" touch "$T/ran"
+        waiter=$STARTED
+        wait_for 5 waiters_are 1
+        kill -"$sig" "$waiter"
+        rc=0
+        wait_exit 5 "$waiter" || rc=$?
+        [ "$rc" -eq $((128 + $(kill -l "$sig"))) ]
+        waiters_are 0
+    done
+    [ ! -e "$T/ran" ]
+    let_go
+    wait_exit 5 "$HOLDER"
+    store_clean "$NAME"
+}
+
+@test "contract: exit codes pass through and the lock is free afterwards" {
+    for code in 0 1 42 75 79 255; do
+        run -"$code" run_t 5 "$DLOCK" "$L" sh -c "exit $code"
+    done
+    run -143 run_t 5 "$DLOCK" "$L" sh -c 'kill -TERM $$'
+    run -137 run_t 5 "$DLOCK" "$L" sh -c 'kill -KILL $$'
+    run -127 run_t 5 "$DLOCK" "$L" ./no-such-command
+    run -126 run_t 5 "$DLOCK" "$L" /etc/passwd
+    run -0 run_t 5 "$DLOCK" -n "$L" true
+    store_clean "$NAME"
+}
+
+@test "contract: --status tells free from held, in text and in JSON" {
+    run -0 run_t 5 "$DLOCK" --status "$L"
+    assert_out ": free"
+    hold --note 'say "hi"'
+    run -75 run_t 5 "$DLOCK" --status "$L"
+    assert_out ": held"
+    assert_out "sh"
+    run -75 run_t 5 "$DLOCK" --status --json "$L"
+    python3 -c '
+import json, sys
+s = json.loads(sys.argv[1])
+assert s["lock"] == sys.argv[2] and s["state"] == "held", s
+assert len(s["holders"]) == 1 and s["holders"][0]["pid"] > 0, s
+assert s["holders"][0]["note"] == "say \"hi\"", s
+assert s["waiters"] == [], s' "$output" "$NAME"
+    start_log "$T/waiter.log" "$DLOCK" "$L" true
+    wait_for 5 waiters_are 1
+    let_go
+    wait_exit 5 "$STARTED"
+    run -0 run_t 5 "$DLOCK" --status "$L"
+}
+
+@test "contract: the fence grows from one grant to the next" {
+    last=0
+    for i in 1 2 3 4 5 6 7 8 9 10; do
+        fence=$(run_t 5 "$DLOCK" "$L" sh -c 'echo $DLOCK_FENCE')
+        [ "$fence" -gt "$last" ]
+        last=$fence
+    done
+}
+
+@test "contract: odd names are locks of their own" {
+    for name in 'a b' 'x%2Fy' '%7Bt%7D' '..' 'a:b' 'k%23' "%C3%A4" "quote'"; do
+        l=$(store_lock "$NAME$name")
+        run -75 run_t 5 "$DLOCK" "$l" "$DLOCK" -q -n "$l" true
+        run -0 run_t 5 "$DLOCK" "$l" "$DLOCK" -q -n "$L" true
+    done
+}
+
+@test "contract: many waiters, none is forgotten, each once" {
+    hold
+    for i in 1 2 3 4 5 6; do
+        start_log "$T/w$i.log" "$DLOCK" "$L" sh -c "echo $i >>order"
+        pids[i]=$STARTED
+        wait_for 5 waiters_are "$i"
+    done
+    let_go
+    for i in 1 2 3 4 5 6; do wait_exit 10 "${pids[i]}"; done
+    [ "$(sort "$T/order" | tr -d '\n')" = 123456 ]
+    ! needs FIFO || [ "$(tr -d '\n' <"$T/order")" = 123456 ]
+    store_clean "$NAME"
+}
+
+# A lock without a lease is the kernel's: it stays with the command, whatever happens to the keeper.
+kernel_keeps_it() {
+    hold
+    kill -"$1" "$HOLDER"
+    run -75 run_t 5 "$DLOCK" -q -w 0.3 "$L" true
+    let_go
+    kill -CONT "$HOLDER" || : # a stopped keeper has it too, until it has reaped the command
+    run -0 run_t 5 "$DLOCK" -w 5 "$L" true
+    store_clean "$NAME"
+}
+
+@test "contract: a killed keeper: the tree dies and the lock is free within the ttl and a second" {
+    needs LEASE || { kernel_keeps_it KILL; return; }
+    start_log "$T/holder.log" "$DLOCK" --ttl 2 "$L" "$HELPERS/witness" "$T" 60000 tree
+    holder=$STARTED
+    wait_for 5 file_has "$T/history" enter
+    start_log "$T/waiter.log" "$DLOCK" --ttl 2 "$L" "$HELPERS/clock" "$T/entered"
+    waiter=$STARTED
+    wait_for 5 waiters_are 1
+    kill -KILL "$holder"
+    "$HELPERS/clock" "$T/killed"
+    # The witness is kept by every descendant.
+    wait_for 1 flock -n "$T/witness" true
+    wait_exit 5 "$waiter"
+    assert_between 0 $((($(cat "$T/entered") - $(cat "$T/killed")) / 1000000)) 3000 "take-over in ms"
+    store_clean "$NAME"
+}
+
+@test "contract: a stopped keeper's tree is gone before anybody else gets in" {
+    needs LEASE || { kernel_keeps_it STOP; return; }
+    start_log "$T/holder.log" "$DLOCK" --ttl 2 --grace 0.2 "$L" "$HELPERS/witness" "$T" 60000 tree
+    holder=$STARTED
+    wait_for 5 file_has "$T/history" enter
+    kill -STOP "$holder"
+    run -0 run_t 10 "$DLOCK" "$L" "$HELPERS/witness" "$T" 10
+    [ ! -e "$T/violations" ]
+    kill -CONT "$holder"
+    rc=0
+    wait_exit 5 "$holder" || rc=$?
+    [ "$rc" -eq 79 ]
+}
+
+@test "contract: 2000 acquisitions by 20 processes: no overlap, nobody starves, fences grow" {
+    export BATS_TEST_TIMEOUT=240
+    mkdir "$T/h"
+    for i in {1..20}; do
+        start_log "$T/worker$i.log" bash -c '
+            for ((n = 0; n < 100; n++)); do
+                # Two of the holds are three times the ttl, and a few take a while.
+                hold=0
+                [ $((n % 10)) -ne 5 ] || hold=20
+                [ "$n-'"$i"'" != 50-7 ] && [ "$n-'"$i"'" != 20-13 ] || hold=3000
+                "$DLOCK" --ttl 1 "$1" "$HELPERS/witness" "$2" "$hold" || exit
+            done' - "$L" "$T/h"
+        workers[i]=$STARTED
+    done
+    for i in {1..20}; do
+        wait_exit 200 "${workers[i]}" || fail "worker $i: exit $? $(cat "$T/worker$i.log")"
+    done
+    run -0 "$ROOT/tests/helpers/check_history.py" "$T/h" 2000
+    store_clean "$NAME"
+}
