@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -299,6 +300,38 @@ TEST(cancel_against_grant)
         REQUIRE_INT(held(in_dir("x"), LOCK_EX), 0);
     }
     printf("# granted before the cancellation: %d\n", granted);
+    BE->close(l.be);
+    remove_dir();
+}
+
+/* No descriptor for the eventfd: the lock is tried now and then instead. */
+TEST(waits_without_a_thread)
+{
+    struct rlimit old, few;
+    struct lock l;
+
+    make_dir();
+    int fd = hold(in_dir("x"), LOCK_EX);
+    REQUIRE_INT(lock_open(&l, in_dir("x"), NULL, DLOCK_EXCLUSIVE), 0);
+    getrlimit(RLIMIT_NOFILE, &old);
+    few = old;
+    few.rlim_cur = (rlim_t)fd + 2;
+    setrlimit(RLIMIT_NOFILE, &few);
+    CHECK_INT(acquire(&l, true), EV_WAITING);
+    CHECK_NULL(l.ev.info);
+    CHECK_INT(release(&l), EV_RELEASED);
+    CHECK_INT(acquire(&l, true), EV_WAITING);
+    int64_t before = dlock_now();
+    close(fd);
+    CHECK_INT(next_but_waiting(&l, 1000), EV_GRANTED);
+    CHECK(dlock_now() - before < 50 * DLOCK_MSEC);
+    BE->close(l.be);
+    REQUIRE_INT(lock_open(&l, in_dir("x"), NULL, DLOCK_EXCLUSIVE), 0);
+    few.rlim_cur = 3;
+    setrlimit(RLIMIT_NOFILE, &few);
+    CHECK_INT(acquire(&l, true), EV_FAILED);
+    CHECK_INT(l.ev.error.code, DLOCK_EOS);
+    setrlimit(RLIMIT_NOFILE, &old);
     BE->close(l.be);
     remove_dir();
 }
