@@ -1,0 +1,98 @@
+# bash completion for dlock
+# Made by completions/generate from the option table of dlock: do not edit.
+
+# Sets _dlock_at to the index of LOCK in COMP_WORDS (-1: none yet), _dlock_end to its last piece: bash
+# splits a URI at ':' and '='.
+_dlock_find_lock() {
+    local i word line=${COMP_LINE:0:COMP_POINT} glued want=
+    _dlock_at=-1 _dlock_end=-1
+    for ((i = 0; i <= COMP_CWORD; i++)); do
+        word=${COMP_WORDS[i]} glued=1
+        while [[ $line == [[:blank:]]* ]]; do line=${line#?} glued=; done
+        line=${line#"$word"}
+        ((i > 0)) || continue
+        if ((_dlock_at >= 0)); then
+            [[ $glued ]] || return
+            _dlock_end=$i
+            continue
+        fi
+        [[ $glued ]] && continue
+        case $want in
+        value)
+            want=
+            continue
+            ;;
+        lock)
+            _dlock_at=$i _dlock_end=$i
+            continue
+            ;;
+        esac
+        case $word in
+        -w | -[!-]*w | --timeout | --wait | -E | -[!-]*E | --conflict-exit-code | --note | --ttl | --grace | --connect-timeout | --on-lost | --lost-exit-code) want=value ;;
+        --) want=lock ;;
+        -*) ;;
+        *) _dlock_at=$i _dlock_end=$i ;;
+        esac
+    done
+}
+
+_dlock() {
+    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} _dlock_at _dlock_end
+    COMPREPLY=()
+    _dlock_find_lock
+    if ((_dlock_at >= 0 && COMP_CWORD > _dlock_end)); then
+        if [[ $cur == -* ]] && ((COMP_CWORD == _dlock_end + 1)); then
+            COMPREPLY=($(compgen -W '-c --command --' -- "$cur"))
+        elif declare -F _command_offset >/dev/null; then
+            _command_offset $((_dlock_end + 1))
+        elif ((COMP_CWORD == _dlock_end + 1)); then
+            COMPREPLY=($(compgen -c -- "$cur"))
+        else
+            COMPREPLY=($(compgen -f -- "$cur"))
+        fi
+        return
+    fi
+    if ((_dlock_at < 0)); then
+        case $prev in
+        -w | --timeout | --wait) return ;;
+        -E | --conflict-exit-code) return ;;
+        --note) return ;;
+        --ttl) return ;;
+        --grace) return ;;
+        --connect-timeout) return ;;
+        --on-lost)
+            COMPREPLY=($(compgen -W 'kill term warn' -- "$cur"))
+            return
+            ;;
+        --lost-exit-code) return ;;
+        esac
+        if [[ $cur == -* ]]; then
+            COMPREPLY=($(compgen -W '
+                -x -e --exclusive
+                -s --shared
+                -n --nonblock --nb
+                -w --timeout --wait
+                -E --conflict-exit-code
+                --note
+                -o --close
+                -F --no-fork
+                -u --unlock
+                --ttl
+                --grace
+                --connect-timeout
+                --on-lost
+                --lost-exit-code
+                --status
+                --json
+                -v --verbose
+                -q --quiet
+                -h --help
+                -V --version
+                ' -- "$cur"))
+            return
+        fi
+    fi
+    compopt -o filenames 2>/dev/null
+    COMPREPLY=($(compgen -f -- "$cur"))
+}
+complete -F _dlock dlock

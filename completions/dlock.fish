@@ -1,0 +1,67 @@
+# fish completion for dlock
+# Made by completions/generate from the option table of dlock: do not edit.
+
+# Prints the words behind LOCK, one a line; fails when LOCK is still to come.
+function __dlock_behind_lock
+    set -l words (commandline -opc)
+    set -l want 0
+    set -l lock 0
+    set -e words[1]
+    while set -q words[1]
+        set -l word $words[1]
+        set -e words[1]
+        if test $want = 1
+            set want 0
+            continue
+        end
+        switch $word
+            case -w --timeout --wait -E --conflict-exit-code --note --ttl --grace --connect-timeout --on-lost --lost-exit-code
+                set want 1
+            case --
+                set -q words[1]; or return 1
+                set -e words[1]
+                set lock 1
+                break
+            case '-*'
+            case '*'
+                set lock 1
+                break
+        end
+    end
+    test $lock = 1; or return 1
+    set -q words[1]; and printf '%s\n' $words
+    return 0
+end
+
+function __dlock_before_lock
+    not __dlock_behind_lock >/dev/null
+end
+
+function __dlock_command
+    set -l words (__dlock_behind_lock)
+    complete -C (string join ' ' -- (string escape -- $words) (commandline -ct))
+end
+
+complete -c dlock -n __dlock_before_lock -F
+complete -c dlock -n 'not __dlock_before_lock' -f -a '(__dlock_command)'
+complete -c dlock -n 'not __dlock_before_lock; and not count (__dlock_behind_lock) >/dev/null' -f -a '-c --command --'
+complete -c dlock -n __dlock_before_lock -s x -s e -l exclusive -d 'one holder at a time (the default)'
+complete -c dlock -n __dlock_before_lock -s s -l shared -d 'share it with other shared holders'
+complete -c dlock -n __dlock_before_lock -s n -l nonblock -l nb -d 'do not wait: exit 75 when somebody has it'
+complete -c dlock -n __dlock_before_lock -s w -l timeout -l wait -x -d 'wait at most so long, then exit 75 (default: no limit)'
+complete -c dlock -n __dlock_before_lock -s E -l conflict-exit-code -x -d 'exit N instead of 75'
+complete -c dlock -n __dlock_before_lock -l note -x -d 'say this to whoever asks who has the lock'
+complete -c dlock -n __dlock_before_lock -s o -l close -d 'file locks: the command does not inherit the lock'
+complete -c dlock -n __dlock_before_lock -s F -l no-fork -d 'file locks: become the command'
+complete -c dlock -n __dlock_before_lock -s u -l unlock -d 'unlock the open file FD'
+complete -c dlock -n __dlock_before_lock -l ttl -x -d 'length of the lease, renewed while the command runs (30s)'
+complete -c dlock -n __dlock_before_lock -l grace -x -d 'from TERM to KILL when the lease cannot be renewed (a sixth of the ttl, at most 5s)'
+complete -c dlock -n __dlock_before_lock -l connect-timeout -x -d 'give up when no server answers for so long (5s)'
+complete -c dlock -n __dlock_before_lock -l on-lost -x -a 'kill term warn' -d 'what to do to the command when the lock is lost (term)'
+complete -c dlock -n __dlock_before_lock -l lost-exit-code -x -d 'exit N instead of 79 when the lock was lost'
+complete -c dlock -n __dlock_before_lock -l status -d 'show who has LOCK and who waits; 0: free, 75: held'
+complete -c dlock -n __dlock_before_lock -l json -d 'as JSON'
+complete -c dlock -n __dlock_before_lock -s v -l verbose -d 'say more'
+complete -c dlock -n __dlock_before_lock -s q -l quiet -d 'say nothing when the lock is taken'
+complete -c dlock -n __dlock_before_lock -s h -l help -d 'this text'
+complete -c dlock -n __dlock_before_lock -s V -l version -d 'version and stores'
