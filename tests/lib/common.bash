@@ -87,20 +87,24 @@ now_ms() {
     echo $((10#$up * 10))
 }
 
-# 20 ms, without starting a process (the pipe never gets data).
+# 20 ms, without starting a process and without a descriptor that the programs under test would inherit:
+# a fifo that never gets data.
 nap() {
-    [ -n "${NAP_FD:-}" ] || exec {NAP_FD}<> <(:)
-    read -r -t 0.02 -u "$NAP_FD" || :
+    local fifo=${BATS_TEST_TMPDIR:-${BATS_FILE_TMPDIR:-${TMPDIR:-/tmp}}}/.nap
+    [ -p "$fifo" ] || mkfifo "$fifo" 2>/dev/null || :
+    read -r -t 0.02 <>"$fifo" || :
 }
 
 # ------------------------------------------------------------- processes ---
 
 # run_t SECONDS CMD...: CMD, ended after SECONDS (exit 124, and a line that says so).
 run_t() {
-    local secs=$1 rc=0
+    local secs=$1 rc=0 begin
     shift
+    begin=$(now_ms)
     timeout --foreground -k 2 "$secs" "$@" 3>&- || rc=$?
-    [ $rc -ne 124 ] || echo "run_t: still running after $secs s: $*" >&2
+    # A command may answer 124 by itself.
+    [ $rc -ne 124 ] || [ $(($(now_ms) - begin)) -lt $((${secs%.*} * 1000)) ] || echo "run_t: still running after $secs s: $*" >&2
     return $rc
 }
 

@@ -1,0 +1,80 @@
+# netns.bash - a network of two machines that only this test sees: network namespaces joined by a veth pair,
+# with a redis-server on the second one. Needs root. Load after common.bash; all of it ends with the test
+# (teardown ends the processes, and with them the namespaces).
+#
+#     net_up [ARG...]     ARG: for redis-server. SERVER and PORT say where it is
+#     client CMD...       CMD on the first machine (same pid, same folder). Its /etc/hosts and /etc/resolv.conf
+#                         are $T/etc/hosts and $T/etc/resolv.conf: write into them, do not replace them
+#     server CMD...       CMD on the second machine;  srv ARG...: redis-cli there
+#     net_cut             everything is dropped, silently;  net_mend: no rule is left on either machine
+#     net_lose_replies    only what the server says is dropped; connections still come about
+#     net_reset           every packet to the server is answered with a TCP reset
+#     net_dead ADDR       ADDR exists and drops everything;  net_refusing ADDR: nobody listens there
+#     net_dns_silent      the name server drops every question;  net_dns_asked: how many there were
+
+CLIENT=10.77.0.1 SERVER=10.77.0.2 PORT=6379
+
+client() { exec_in nsenter -t "$NET_C" -n -m -w -- "$@"; }
+server() { exec_in nsenter -t "$NET_S" -n -- "$@"; }
+# A function that `start` runs in the background is a subshell of its own: there exec keeps the pid.
+exec_in() {
+    if [ "$BASHPID" != "$NET_SHELL" ]; then exec "$@" 3>&-; else "$@" 3>&-; fi
+}
+srv() { server redis-cli -h 127.0.0.1 -p $PORT "$@"; }
+
+net_up() {
+    NET_SHELL=$BASHPID
+    mkdir -p "$T/etc"
+    : >"$T/etc/resolv.conf"
+    echo "127.0.0.1 localhost" >"$T/etc/hosts"
+    echo "hosts: files dns" >"$T/etc/nsswitch.conf"
+    # Not with the marker's own processes: `start` knows their pids.
+    start_log "$T/etc/client.log" unshare -n -m --propagation private sh -c '
+        for f in resolv.conf hosts nsswitch.conf; do
+            [ -e "/etc/$f" ] || : >"/etc/$f" || exit
+            mount --bind "etc/$f" "/etc/$f" || exit
+        done
+        : >etc/client && exec sleep infinity'
+    NET_C=$STARTED
+    start_log "$T/etc/server.log" unshare -n sh -c ': >etc/server && exec sleep infinity'
+    NET_S=$STARTED
+    wait_for 10 test -e "$T/etc/client" || { cat "$T/etc/client.log" >&2; return 1; }
+    wait_for 10 test -e "$T/etc/server" || { cat "$T/etc/server.log" >&2; return 1; }
+    client ip link add link0 type veth peer name link0 netns "$NET_S" || return
+    net_machine client $CLIENT && net_machine server $SERVER || return
+    start_log "$T/etc/redis.log" server redis-server --port $PORT --bind 127.0.0.1 $SERVER --protected-mode no --save '' --appendonly no \
+        --daemonize no --dir "$T/etc" --logfile '' "$@"
+    NET_REDIS=$STARTED
+    wait_for 10 net_answers || { cat "$T/etc/redis.log" >&2; return 1; }
+}
+net_answers() { [ "$(srv ping 2>&1)" = PONG ]; }
+net_machine() {
+    "$1" ip addr add "$2/24" dev link0 && "$1" ip link set link0 up && "$1" ip link set lo up
+}
+
+# Questions first: the other way round a last renewal would be served and its answer lost.
+net_cut() {
+    server iptables -I INPUT -i link0 -j DROP && client iptables -I INPUT -i link0 -j DROP
+}
+net_mend() {
+    server iptables -F && client iptables -F
+}
+# A reply carries data; SYN+ACK (60 bytes) and ACK (52) do not.
+net_lose_replies() {
+    client iptables -I INPUT -i link0 -p tcp --sport $PORT -m length --length 61:65535 -j DROP
+}
+net_reset() {
+    server iptables -I INPUT -i link0 -p tcp --dport $PORT -j REJECT --reject-with tcp-reset
+}
+net_dead() {
+    net_refusing "$1" && server iptables -I INPUT -i link0 -d "$1" -j DROP
+}
+net_refusing() { server ip addr add "$1/24" dev link0; }
+net_dns_silent() {
+    server iptables -I INPUT -i link0 -p udp --dport 53 -j DROP &&
+        server iptables -I INPUT -i link0 -p tcp --dport 53 -j DROP &&
+        echo "nameserver $SERVER" >"$T/etc/resolv.conf"
+}
+net_dns_asked() {
+    server iptables -L INPUT -v -x -n | awk '/udp dpt:53/ { print $1 }'
+}
