@@ -23,9 +23,9 @@ struct hold {
     const struct sigstate *sig;
     const struct tree *tree;
     pid_t command;
-    int exec_fd;      /* -1: the exec is done */
-    int exec_error;   /* 0, or why it failed */
-    bool terminal;    /* the command shares our group and our terminal */
+    int exec_fd;    /* -1: the exec is done */
+    int exec_error; /* 0, or why it failed */
+    bool terminal;  /* the command shares our group and our terminal */
     bool exited;
     int status;       /* of the command, once it has exited */
     bool ended;       /* TERM, INT, HUP or QUIT was passed on */
@@ -97,8 +97,7 @@ static void reap(struct hold *h)
 {
     int st, stopped = 0;
 
-    while (!h->exited &&
-           waitpid(h->command, &st, WNOHANG | WUNTRACED | WCONTINUED) == h->command) {
+    while (!h->exited && waitpid(h->command, &st, WNOHANG | WUNTRACED | WCONTINUED) == h->command) {
         if (WIFSTOPPED(st)) {
             stopped = WSTOPSIG(st);
         } else if (WIFCONTINUED(st)) {

@@ -27,7 +27,8 @@
 
 #define KILL_PAUSE_MIN DLOCK_MSEC
 #define KILL_PAUSE_MAX (100 * DLOCK_MSEC)
-#define STUCK_AFTER DLOCK_SEC /* SIGKILL sent and accepted, yet still there: uninterruptible sleep */
+#define STUCK_AFTER                                                                                \
+    DLOCK_SEC /* SIGKILL sent and accepted, yet still there: uninterruptible sleep */
 #define KILL_PASSES 256
 #define OUT_FIRST G_STARTED
 #define OUT_COUNT (G_STUCK - G_STARTED + 1)
@@ -35,9 +36,9 @@
 enum phase {
     PHASE_IDLE, /* no command yet */
     PHASE_RUN,
-    PHASE_TERM,  /* TERM sent, KILL at kill_time() */
-    PHASE_KILL,  /* SIGKILL until no child is left */
-    PHASE_EMPTY  /* no child is left, and none will come: TREE_EMPTY has been posted */
+    PHASE_TERM, /* TERM sent, KILL at kill_time() */
+    PHASE_KILL, /* SIGKILL until no child is left */
+    PHASE_EMPTY /* no child is left, and none will come: TREE_EMPTY has been posted */
 };
 
 struct state {
@@ -300,7 +301,8 @@ static void kill_tree(struct state *g)
     for (int i = 0; i < KILL_PASSES && g->phase == PHASE_KILL; i++) {
         kill_pass(g);
         if (i == 0)
-            set_hard_timer(g); /* off: we are alive and at work, and must not be killed before the end */
+            set_hard_timer(
+                g); /* off: we are alive and at work, and must not be killed before the end */
         int n = reap(g);
         reaped += n;
         if (n == 0)

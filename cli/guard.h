@@ -13,21 +13,21 @@
 
 enum guard_msg_type {
     /* keeper -> guard */
-    G_START = 1,   /* times, fence, token: fork the command unless term_at has passed */
-    G_EXTEND,      /* times */
-    G_SIGNAL,      /* arg: signal for the command (for its group when it has one of its own) */
-    G_END,         /* arg: SIGTERM (then KILL at kill_at of this message) or SIGKILL (at once): the whole tree; ends with TREE_EMPTY */
-    G_DETACH,      /* the command is over and what it left behind is left alone: exit without killing */
+    G_START = 1, /* times, fence, token: fork the command unless term_at has passed */
+    G_EXTEND,    /* times */
+    G_SIGNAL,    /* arg: signal for the command (for its group when it has one of its own) */
+    G_END, /* arg: SIGTERM (then KILL at kill_at of this message) or SIGKILL (at once): the whole tree; ends with TREE_EMPTY */
+    G_DETACH, /* the command is over and what it left behind is left alone: exit without killing */
     /* guard -> keeper */
-    G_STARTED,     /* arg: pid */
+    G_STARTED, /* arg: pid */
     G_EXEC_FAILED, /* arg: errno, SPAWN_TOO_LATE, or 0x10000|errno when fork failed; TREE_EMPTY follows */
-    G_STOPPED,     /* arg: signal that stopped the command */
-    G_EXITED,      /* arg: wait status of the command; flags */
-    G_TREE_EMPTY,  /* no descendant is left; flags */
-    G_STUCK        /* arg: a pid that cannot be killed (sent once) */
+    G_STOPPED,    /* arg: signal that stopped the command */
+    G_EXITED,     /* arg: wait status of the command; flags */
+    G_TREE_EMPTY, /* no descendant is left; flags */
+    G_STUCK       /* arg: a pid that cannot be killed (sent once) */
 };
 
-#define GUARD_TIMED_OUT 1 /* flag: the guard began to end the tree by its own clock */
+#define GUARD_TIMED_OUT 1         /* flag: the guard began to end the tree by its own clock */
 #define GUARD_FORK_FAILED 0x10000 /* in EXEC_FAILED: ored with the errno of fork */
 
 struct guard_msg {
@@ -40,10 +40,10 @@ struct guard_msg {
 struct guard_config {
     const struct sigstate *sig;
     char *const *argv;
-    const char *name;      /* DLOCK_NAME */
-    bool own_group;        /* no controlling terminal */
-    bool warn_only;        /* --on-lost warn: times are ignored, only the keeper's death ends the tree */
-    int lock_fd;           /* -1, or a file lock's descriptor that the guard keeps (CLOEXEC for the command) */
+    const char *name; /* DLOCK_NAME */
+    bool own_group;   /* no controlling terminal */
+    bool warn_only;   /* --on-lost warn: times are ignored, only the keeper's death ends the tree */
+    int lock_fd; /* -1, or a file lock's descriptor that the guard keeps (CLOEXEC for the command) */
 };
 
 struct guard {

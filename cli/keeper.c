@@ -37,8 +37,8 @@ static bool may_end(const struct keeper *k)
 
 /* --- to the guard -------------------------------------------------------------------------------- */
 
-static void tell_guard(struct keeper *k, enum guard_msg_type type, int arg,
-                       const struct dlock_times *t)
+static int tell_guard(struct keeper *k, enum guard_msg_type type, int arg,
+                      const struct dlock_times *t)
 {
     struct guard_msg m = {.type = (int32_t)type, .arg = arg};
     m.term_at = t ? t->term_at : DLOCK_NEVER;
@@ -48,9 +48,8 @@ static void tell_guard(struct keeper *k, enum guard_msg_type type, int arg,
         m.fence = dlock_fence(k->lk);
         snprintf(m.token, sizeof m.token, "%s", dlock_token(k->lk));
     }
-    if (k->guarded && !k->guard_gone)
-        guard_send(&k->guard, &m);
-    /* A failed send needs no answer: a dead guard shows as EOF, a stopped one is ended by its kernel timer. */
+    /* After the start a failed send needs no answer: a dead guard shows as EOF, a stopped one is ended by its kernel timer. */
+    return k->guarded && !k->guard_gone ? guard_send(&k->guard, &m) : 0;
 }
 
 static void end_tree(struct keeper *k, int sig, int64_t kill_at)
@@ -105,23 +104,24 @@ static void after_exit(struct keeper *k)
 
 static void tell_lost(struct keeper *k, const char *what, const char *why)
 {
+    char lock[SAY_LOCK_MAX];
     k->lost = true;
     if (!k->told_lost)
-        say("%s: the lock '%s' %s%s%s%s", dlock_where(k->lk), dlock_name(k->lk), what,
-            why[0] ? ": " : "", why,
-            may_end(k) ? "; ending the command" : "; the command goes on (--on-lost warn)");
+        say("%s: the lock %s%s%s%s", say_lock(k->lk, lock, sizeof lock), what, why[0] ? ": " : "",
+            why, may_end(k) ? "; ending the command" : "; the command goes on (--on-lost warn)");
     k->told_lost = true;
 }
 
 static void on_busy(struct keeper *k, const struct dlock_info *info)
 {
-    char who[1024], waited[32];
+    char lock[SAY_LOCK_MAX], who[SAY_LOCK_MAX], waited[32];
     if (!k->o->quiet) {
+        say_lock(k->lk, lock, sizeof lock);
         say_holder(info ? info : &(struct dlock_info){0}, who, sizeof who);
         if (k->o->nonblock)
-            say("%s: '%s' is held by %s", dlock_where(k->lk), dlock_name(k->lk), who);
+            say("%s is held by %s", lock, who);
         else
-            say("%s: '%s' is still held after %s by %s", dlock_where(k->lk), dlock_name(k->lk),
+            say("%s is still held after %s by %s", lock,
                 dlock_format_duration(k->o->wait_ns, waited, sizeof waited), who);
     }
     k->code = k->o->conflict_code;
@@ -130,14 +130,15 @@ static void on_busy(struct keeper *k, const struct dlock_info *info)
 
 static void on_released(struct keeper *k, const struct dlock_report *r)
 {
+    char lock[SAY_LOCK_MAX];
+    const char *colon = r->error.msg[0] ? ": " : "";
+    say_lock(k->lk, lock, sizeof lock);
     if (r->how == DLOCK_REL_NOT_OURS && !k->lost) {
-        say("%s: the lock '%s' was not ours any more when it was released%s%s", dlock_where(k->lk),
-            dlock_name(k->lk), r->error.msg[0] ? ": " : "", r->error.msg);
+        say("%s was not ours any more when it was released%s%s", lock, colon, r->error.msg);
         k->lost = true;
     }
     if (r->how == DLOCK_REL_UNCLEAR && !k->lost && !k->die_sig)
-        say("%s: no answer to the release of '%s'%s%s; it ends with its ttl", dlock_where(k->lk),
-            dlock_name(k->lk), r->error.msg[0] ? ": " : "", r->error.msg);
+        say("%s: no answer to the release%s%s; it ends with its ttl", lock, colon, r->error.msg);
     over(k);
 }
 
@@ -292,40 +293,18 @@ static void reap(struct keeper *k)
         sweep(k);
 }
 
-/*
- * The terminal sends its signals to the whole foreground group, the command included: they must not reach
- * it twice. A hang-up is told to the session's leader alone, so if that is us, it is ours to pass on.
- */
-static bool command_has_it(const struct keeper *k, const struct signalfd_siginfo *si)
+/* Our own line to a closed stderr. */
+static bool own_pipe(const struct signalfd_siginfo *si)
 {
-    if (si->ssi_code != SI_KERNEL)
-        return false;
-    switch (si->ssi_signo) {
-    case SIGINT:
-    case SIGQUIT:
-    case SIGTSTP:
-    case SIGTTIN:
-    case SIGTTOU:
-    case SIGWINCH:
-        return k->terminal;
-    case SIGHUP:
-    case SIGCONT:
-        return k->terminal && getsid(0) != getpid();
-    default:
-        return false;
-    }
+    return si->ssi_signo == SIGPIPE && si->ssi_pid == (uint32_t)getpid();
 }
 
-static bool ends_things(int sig)
+static void signal_while_waiting(struct keeper *k, const struct signalfd_siginfo *si)
 {
-    return sig == SIGTERM || sig == SIGINT || sig == SIGHUP || sig == SIGQUIT;
-}
-
-static void signal_while_waiting(struct keeper *k, int sig)
-{
+    int sig = (int)si->ssi_signo;
     if (sig == SIGTSTP || sig == SIGTTIN || sig == SIGTTOU) {
         signals_stop_self(sig);
-    } else if (signals_cancels(sig)) {
+    } else if (signals_cancels(sig) && !own_pipe(si)) {
         k->die_sig = sig;
         give_back(k, CANCEL_TIME);
     }
@@ -338,19 +317,17 @@ static void on_signal(struct keeper *k, const struct signalfd_siginfo *si)
         reap(k);
         return;
     }
-    if (sig == SIGPIPE && si->ssi_pid == (uint32_t)getpid())
-        return; /* our own line to a closed stderr */
     if (k->phase == K_ACQUIRE) {
-        signal_while_waiting(k, sig);
+        signal_while_waiting(k, si);
     } else if (k->phase >= K_RELEASE) {
         if (k->phase == K_RELEASE && signals_cancels(sig))
-            dlock_start_release(k->lk, dlock_now()); /* somebody is in a hurry: the lease ends by itself */
-    } else if (command_has_it(k, si)) {
-        if (sig == SIGINT || sig == SIGQUIT)
-            k->terminal_sig = sig;
-    } else if (!(si->ssi_code == SI_KERNEL && (sig == SIGPIPE || sig == SIGXCPU || sig == SIGXFSZ))) {
-        k->end_signal |= ends_things(sig);
+            dlock_start_release(k->lk,
+                                dlock_now()); /* somebody is in a hurry: the lease ends by itself */
+    } else if (signals_for_command(si, k->terminal)) {
+        k->end_signal |= signals_ends(sig);
         tell_guard(k, G_SIGNAL, sig, NULL);
+    } else if (k->terminal && si->ssi_code == SI_KERNEL && (sig == SIGINT || sig == SIGQUIT)) {
+        k->terminal_sig = sig;
     }
 }
 
@@ -358,7 +335,7 @@ static void on_signal(struct keeper *k, const struct signalfd_siginfo *si)
 
 static void say_waiting(struct keeper *k, int64_t now)
 {
-    char who[1024], ahead[64] = "";
+    char who[SAY_LOCK_MAX], ahead[64] = "";
     if (k->phase != K_ACQUIRE || !k->news || now < k->say_at)
         return;
     k->news = false;
@@ -368,7 +345,9 @@ static void say_waiting(struct keeper *k, int64_t now)
     if (k->place > 1)
         snprintf(ahead, sizeof ahead, ", %d in the queue before us", k->place - 1);
     say_holder(k->have_holder ? &k->holder : &(struct dlock_info){0}, who, sizeof who);
-    say("waiting for '%s' (%s), held by %s%s", dlock_name(k->lk), dlock_where(k->lk), who, ahead);
+    bool bare = strcmp(dlock_where(k->lk), dlock_name(k->lk)) == 0;
+    say("waiting for '%s'%s%s%s, held by %s%s", dlock_name(k->lk), bare ? "" : " (",
+        bare ? "" : dlock_where(k->lk), bare ? "" : ")", who, ahead);
 }
 
 static int64_t own_wake(const struct keeper *k)
@@ -464,5 +443,11 @@ void keeper_loop(struct keeper *k)
 void keeper_start(struct keeper *k)
 {
     k->phase = K_START;
-    tell_guard(k, G_START, 0, &k->times);
+    int rc = tell_guard(k, G_START, 0, &k->times);
+    if (rc == 0 || rc == -EPIPE)
+        return;
+    /* It was not told, and would never answer: the lock would be renewed for nobody. */
+    k->exec_error = -rc | GUARD_FORK_FAILED;
+    k->exited = k->tree_empty = true;
+    after_exit(k);
 }

@@ -22,24 +22,24 @@ struct keeper {
     enum keeper_phase phase;
 
     struct guard guard;
-    bool guarded;      /* there is a guard (fd and pid are valid) */
-    bool guard_gone;   /* its end of the socket is closed */
-    bool guard_died;   /* ... although nobody asked it to leave */
-    bool terminal;     /* the command shares our process group and terminal */
-    int64_t sweep_at;  /* the guard died: kill its orphans again at this time */
-    int64_t guard_by;  /* it was told to leave: killed if it has not by then */
+    bool guarded;     /* there is a guard (fd and pid are valid) */
+    bool guard_gone;  /* its end of the socket is closed */
+    bool guard_died;  /* ... although nobody asked it to leave */
+    bool terminal;    /* the command shares our process group and terminal */
+    int64_t sweep_at; /* the guard died: kill its orphans again at this time */
+    int64_t guard_by; /* it was told to leave: killed if it has not by then */
 
-    bool told_lost;    /* one line about the loss is enough */
-    bool lost;         /* any evidence of loss: the exit code is 79, whatever the command says */
-    bool end_signal;   /* a TERM, INT, HUP or QUIT was forwarded: what the command leaves is ended */
-    bool ending;       /* the guard was told to end the tree */
-    bool exited;       /* the command has been reaped (or never ran) */
+    bool told_lost;  /* one line about the loss is enough */
+    bool lost;       /* any evidence of loss: the exit code is 79, whatever the command says */
+    bool end_signal; /* a TERM, INT, HUP or QUIT was forwarded: what the command leaves is ended */
+    bool ending;     /* the guard was told to end the tree */
+    bool exited;     /* the command has been reaped (or never ran) */
     bool tree_empty;
-    int status;        /* wait status */
-    int exec_error;    /* as in G_EXEC_FAILED; 0: it ran */
-    int terminal_sig;  /* INT or QUIT that the terminal sent to us too */
-    int die_sig;       /* a signal cancelled the wait: die by it */
-    int code;          /* exit code of a wait that ended without the lock */
+    int status;       /* wait status */
+    int exec_error;   /* as in G_EXEC_FAILED; 0: it ran */
+    int terminal_sig; /* INT or QUIT that the terminal sent to us too */
+    int die_sig;      /* a signal cancelled the wait: die by it */
+    int code;         /* exit code of a wait that ended without the lock */
 
     struct dlock_times times; /* the lease as the guard knows it */
     struct dlock_info holder; /* last seen while waiting */

@@ -83,7 +83,8 @@ int main(int argc, char **argv)
         return dlock_error_exit(DLOCK_EOS);
     }
     if (getauxval(AT_SECURE)) {
-        say("refusing to run with the privileges of another user (setuid, setgid or file capabilities)");
+        say("refusing to run with the privileges of another user (setuid, setgid or file "
+            "capabilities)");
         return dlock_error_exit(DLOCK_EPERM);
     }
     hide_memory();

@@ -7,10 +7,10 @@
 #include <stdio.h>
 
 enum cli_mode {
-    MODE_RUN,     /* LOCK [--] COMMAND [ARG...] or LOCK -c STRING */
-    MODE_FD,      /* a descriptor number alone: lock it and exit, the caller keeps it */
-    MODE_UNLOCK,  /* -u FD */
-    MODE_STATUS,  /* --status LOCK */
+    MODE_RUN,    /* LOCK [--] COMMAND [ARG...] or LOCK -c STRING */
+    MODE_FD,     /* a descriptor number alone: lock it and exit, the caller keeps it */
+    MODE_UNLOCK, /* -u FD */
+    MODE_STATUS, /* --status LOCK */
     MODE_HELP,
     MODE_VERSION,
     MODE_PRINT_OPTIONS /* --print-options (not in --help): the table, one tab-separated line each, for completions and tests */
@@ -19,21 +19,22 @@ enum cli_mode {
 struct options {
     enum cli_mode mode;
     enum dlock_mode lock_mode;
-    bool nonblock;              /* -n: one try */
-    bool close_fd, no_fork;     /* -o, -F */
+    bool nonblock;          /* -n: one try */
+    bool close_fd, no_fork; /* -o, -F */
     bool verbose, quiet, json;
-    int conflict_code;          /* -E, 75 */
-    int lost_code;              /* --lost-exit-code, 79 */
-    int64_t wait_ns;            /* -w; DLOCK_NEVER when not given */
+    int conflict_code; /* -E, 75 */
+    int lost_code;     /* --lost-exit-code, 79 */
+    int64_t wait_ns;   /* -w; DLOCK_NEVER when not given */
     int64_t ttl_ns, connect_timeout_ns;
-    int64_t grace_ns;           /* -1: not given */
+    int64_t grace_ns; /* -1: not given */
     bool ttl_given;
     enum dlock_on_lost on_lost;
-    const char *note;           /* NULL: none */
-    char *lock;                 /* malloc'ed copy of LOCK as given ("@name" included); argv's own bytes are overwritten */
-    int fd;                     /* MODE_FD, MODE_UNLOCK */
-    char **command;             /* NULL-terminated, for execvp; with -c: $SHELL or /bin/sh, "-c", STRING */
-    const char *shell_string;   /* -c: STRING; else NULL */
+    const char *note; /* NULL: none */
+    char *
+        lock; /* malloc'ed copy of LOCK as given ("@name" included); argv's own bytes are overwritten */
+    int fd;         /* MODE_FD, MODE_UNLOCK */
+    char **command; /* NULL-terminated, for execvp; with -c: $SHELL or /bin/sh, "-c", STRING */
+    const char *shell_string; /* -c: STRING; else NULL */
 };
 
 /*

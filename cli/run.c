@@ -139,15 +139,24 @@ static int hold_guarded(struct keeper *k)
     return outcome(k);
 }
 
+/* The handle has a copy of its own; this one is needed no longer, and -F does not come back to free it. */
+static dlock *open_lock_once(const struct options *o, char **uri, int *code)
+{
+    dlock *lk = open_lock(o, *uri, code);
+    wipe(*uri);
+    *uri = NULL;
+    return lk;
+}
+
 /* A lease: the guard is forked before a library is loaded, a socket opened or a thread started. */
-static int run_leased(struct keeper *k, const char *uri, const char *name)
+static int run_leased(struct keeper *k, char **uri, const char *name)
 {
     int code = start_guard(k, name, -1);
     if (code != 0)
         return code;
     /* Kept open here, the caller's pipes would not end when the command ends. */
     fds_let_go((int[]){k->sig->fd, k->guard.fd}, 2);
-    k->lk = open_lock(k->o, uri, &code);
+    k->lk = open_lock_once(k->o, uri, &code);
     if (!k->lk)
         return code; /* the guard leaves by itself when our end of its socket closes */
     dlock_start_acquire(k->lk);
@@ -155,10 +164,10 @@ static int run_leased(struct keeper *k, const char *uri, const char *name)
     return k->phase == K_GRANTED ? hold_guarded(k) : outcome(k);
 }
 
-static int run_file(struct keeper *k, const char *uri)
+static int run_file(struct keeper *k, char **uri)
 {
     int code = 0;
-    k->lk = open_lock(k->o, uri, &code);
+    k->lk = open_lock_once(k->o, uri, &code);
     if (!k->lk)
         return code;
     dlock_start_acquire(k->lk);
@@ -171,10 +180,14 @@ static int run_file(struct keeper *k, const char *uri)
         return direct_hold(k->lk, k->o, k->sig, &k->tree);
     /* -o: the guard, forked once the lock is taken, keeps the descriptor instead of the command. */
     code = start_guard(k, dlock_name(k->lk), dlock_fd(k->lk));
-    return code != 0 ? code : hold_guarded(k);
+    if (code != 0)
+        return code;
+    /* As above; a lock that is held needs nothing open but its file. */
+    fds_let_go((int[]){k->sig->fd, k->guard.fd, dlock_fd(k->lk)}, 3);
+    return hold_guarded(k);
 }
 
-static int run_parsed(struct keeper *k, const char *uri, const struct dlock_uri *parsed)
+static int run_parsed(struct keeper *k, char **uri, const struct dlock_uri *parsed)
 {
     bool file = strcmp(parsed->scheme, "file") == 0;
     if (k->o->no_fork && !file) {
@@ -199,7 +212,7 @@ int run_mode(const struct options *o, const struct sigstate *sig)
     if (!uri)
         return code;
     keeper_init(&k);
-    code = run_parsed(&k, uri, parsed);
+    code = run_parsed(&k, &uri, parsed);
     dlock_close(k.lk);
     dlock_uri_free(parsed);
     wipe(uri);

@@ -31,9 +31,13 @@ _Noreturn void direct_exec(dlock *, const struct options *, const struct sigstat
 
 /* say.c: everything dlock says goes to stderr as one line: "dlock: ..." */
 void say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-void say_verbose(const struct options *, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void say_verbose(const struct options *, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
 /* Prints err (unless -q and the code is EBUSY) and returns the exit code for it. */
 int say_error(const struct options *, const struct dlock_error *);
+/* The lock for messages: "redis://h:6379/0: 'nightly'", or "'/run/lock/x'". */
+#define SAY_LOCK_MAX 1024
+const char *say_lock(const dlock *, char *buf, size_t size);
 /* "2026-11-20 17:00:03", local time. */
 const char *say_time(int64_t unix_ms, char *buf, size_t size);
 /* "pid 123 (backup.sh -v) on web1 by root, since 2026-11-20 17:00:03" from what is known. */

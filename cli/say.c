@@ -55,6 +55,16 @@ const char *say_time(int64_t unix_ms, char *buf, size_t size)
     return buf;
 }
 
+/* A bare file is its own store: named once. */
+const char *say_lock(const dlock *lk, char *buf, size_t size)
+{
+    if (strcmp(dlock_where(lk), dlock_name(lk)) == 0)
+        snprintf(buf, size, "'%s'", dlock_name(lk));
+    else
+        snprintf(buf, size, "%s: '%s'", dlock_where(lk), dlock_name(lk));
+    return buf;
+}
+
 /* Appends to buf; what does not fit is cut. */
 static void add(char *buf, size_t size, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 static void add(char *buf, size_t size, const char *fmt, ...)
@@ -69,10 +79,10 @@ static void add(char *buf, size_t size, const char *fmt, ...)
 const char *say_holder(const struct dlock_info *i, char *buf, size_t size)
 {
     buf[0] = '\0';
-    if (i->foreign)
-        add(buf, size, "a program that is not dlock");
-    else if (i->pid > 0)
+    if (i->pid > 0)
         add(buf, size, "pid %ld", i->pid);
+    else if (i->foreign)
+        add(buf, size, "a program that is not dlock");
     else
         add(buf, size, "another process");
     if (i->command[0])

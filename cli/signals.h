@@ -9,11 +9,13 @@
 #include <sys/signalfd.h>
 
 struct sigstate {
-    sigset_t caller_mask;   /* as dlock was started */
-    sigset_t ours;          /* what we block and read from fd: never a signal that the caller ignored, SIGCHLD always */
-    sigset_t ignored;       /* ignored by the caller: stays so, is not forwarded */
-    bool chld_ignored;      /* the caller ignored SIGCHLD: given back to the command (we need its default) */
-    int fd;                 /* signalfd, CLOEXEC, non-blocking */
+    sigset_t caller_mask; /* as dlock was started */
+    sigset_t
+        ours; /* what we block and read from fd: never a signal that the caller ignored, SIGCHLD always */
+    sigset_t ignored; /* ignored by the caller: stays so, is not forwarded */
+    bool
+        chld_ignored; /* the caller ignored SIGCHLD: given back to the command (we need its default) */
+    int fd;           /* signalfd, CLOEXEC, non-blocking */
 };
 
 /* Before anything else in main: note mask and dispositions, block, make the signalfd. 0 or -errno. */

@@ -10,15 +10,16 @@
 struct spawn {
     char *const *argv;
     const struct sigstate *sig;
-    bool own_group;        /* no controlling terminal: a process group of its own */
-    pid_t join_group;      /* 0, or the group to join: the guard's own differs from the caller's */
-    bool die_with_parent;  /* PR_SET_PDEATHSIG SIGKILL (guard only: a direct file lock's command outlives us) */
-    int keeper_fd;         /* -1, or the guard's socket: the child does not exec once its peer is gone */
-    int64_t not_after;     /* nor when this time (term_at) has passed; DLOCK_NEVER: no limit */
-    int inherit_fd;        /* -1, or a descriptor that the command is to inherit (file lock) */
-    const char *name;      /* DLOCK_NAME; NULL: none */
-    const char *token;     /* DLOCK_TOKEN; NULL: none */
-    uint64_t fence;        /* DLOCK_FENCE; 0: unset */
+    bool own_group;   /* no controlling terminal: a process group of its own */
+    pid_t join_group; /* 0, or the group to join: the guard's own differs from the caller's */
+    bool
+        die_with_parent; /* PR_SET_PDEATHSIG SIGKILL (guard only: a direct file lock's command outlives us) */
+    int keeper_fd; /* -1, or the guard's socket: the child does not exec once its peer is gone */
+    int64_t not_after; /* nor when this time (term_at) has passed; DLOCK_NEVER: no limit */
+    int inherit_fd;    /* -1, or a descriptor that the command is to inherit (file lock) */
+    const char *name;  /* DLOCK_NAME; NULL: none */
+    const char *token; /* DLOCK_TOKEN; NULL: none */
+    uint64_t fence;    /* DLOCK_FENCE; 0: unset */
 };
 
 /*

@@ -333,7 +333,8 @@ static int visit(struct link at, int pidfd, int sig)
     int err, before = nwork;
 
     if (!read_stat(at.pid, &st))
-        return send_one(at.pid, pidfd, 0) == EPERM ? EPERM : ESRCH; /* hidepid= hides other users' */
+        return send_one(at.pid, pidfd, 0) == EPERM ? EPERM
+                                                   : ESRCH; /* hidepid= hides other users' */
     if (at.parent != getpid() && !descends(st.ppid, at.parent))
         return ESRCH;
     if (sig == SIGKILL && at.parent != getpid() && send_one(at.pid, pidfd, SIGKILL) == ESRCH)
