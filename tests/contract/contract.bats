@@ -2,6 +2,7 @@
 # tests/contract/store_STORE.bash says how to reach that store and what it offers.
 
 bats_require_minimum_version 1.5.0
+export BATS_TEST_TIMEOUT=300
 here=$(dirname "$(readlink -f "$BATS_TEST_FILENAME")")
 store=${BATS_TEST_FILENAME##*contract_} store=${store%.bats}
 # `load` looks beside the link, where lib/ is.
@@ -70,14 +71,21 @@ waiters_are() { [ "$(waiters)" -eq "$1" ]; }
     store_clean "$NAME"
 }
 
+# The bound is dlock's; what a busy machine adds to the start of a process is not. So the best of three.
 @test "contract: -w waits as long as it says" {
     hold
-    "$HELPERS/clock" "$T/before"
-    run -75 --separate-stderr run_t 5 "$DLOCK" -w 0.3 "$L" touch "$T/ran"
-    "$HELPERS/clock" "$T/after"
-    [ ! -e "$T/ran" ]
-    [[ $stderr == *"held"* ]]
-    assert_between 300 $((($(cat "$T/after") - $(cat "$T/before")) / 1000000)) 420 "wait in ms"
+    best=9999
+    for try in 1 2 3; do
+        "$HELPERS/clock" "$T/before"
+        run -75 --separate-stderr run_t 5 "$DLOCK" -w 0.3 "$L" touch "$T/ran"
+        "$HELPERS/clock" "$T/after"
+        [ ! -e "$T/ran" ]
+        [[ $stderr == *"held"* ]]
+        took=$((($(cat "$T/after") - $(cat "$T/before")) / 1000000))
+        [ "$took" -ge 300 ]
+        [ "$took" -ge "$best" ] || best=$took
+    done
+    assert_between 300 "$best" 400 "wait in ms"
     waiters_are 0
     let_go
     wait_exit 5 "$HOLDER"
@@ -214,7 +222,6 @@ kernel_keeps_it() {
 }
 
 @test "contract: 2000 acquisitions by 20 processes: no overlap, nobody starves, fences grow" {
-    export BATS_TEST_TIMEOUT=240
     mkdir "$T/h"
     for i in {1..20}; do
         start_log "$T/worker$i.log" bash -c '
@@ -222,8 +229,8 @@ kernel_keeps_it() {
                 # Two of the holds are three times the ttl, and a few take a while.
                 hold=0
                 [ $((n % 10)) -ne 5 ] || hold=20
-                [ "$n-'"$i"'" != 50-7 ] && [ "$n-'"$i"'" != 20-13 ] || hold=3000
-                "$DLOCK" --ttl 1 "$1" "$HELPERS/witness" "$2" "$hold" || exit
+                [ "$n-'"$i"'" != 50-7 ] && [ "$n-'"$i"'" != 20-13 ] || hold=6000
+                "$DLOCK" --ttl 2 "$1" "$HELPERS/witness" "$2" "$hold" || exit
             done' - "$L" "$T/h"
         workers[i]=$STARTED
     done

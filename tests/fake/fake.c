@@ -75,7 +75,8 @@ static void note(struct dlock_be *b, const char *what)
 }
 
 /* The scripted word of an operation once its delay is over, else "". */
-static const char *word(struct dlock_be *b, const char *file, const char *usual, char *buf, size_t size)
+static const char *word(struct dlock_be *b, const char *file, const char *usual, char *buf,
+                        size_t size)
 {
     int delay = 0;
     char text[128];

@@ -12,7 +12,8 @@ from pathlib import Path
 directory, expected, killed = Path(sys.argv[1]), int(sys.argv[2]), len(sys.argv) > 3
 problems = []
 if (directory / "violations").exists():
-    problems.append("two inside at once:\n" + (directory / "violations").read_text())
+    refused = (directory / "violations").read_text().splitlines()
+    problems.append(f"two inside at once, {len(refused)} times, first: {refused[0]}; last: {refused[-1]}")
 
 inside, last_fence, last_exit, exits = None, 0, 0, 0
 for line in (directory / "history").read_text().splitlines():

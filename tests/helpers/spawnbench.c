@@ -27,8 +27,8 @@ static int64_t run(char **argv)
     pid_t pid;
     int status;
     int64_t start = now_ns();
-    if (posix_spawnp(&pid, argv[0], NULL, NULL, argv, environ) != 0 || waitpid(pid, &status, 0) != pid ||
-        status != 0) {
+    if (posix_spawnp(&pid, argv[0], NULL, NULL, argv, environ) != 0 ||
+        waitpid(pid, &status, 0) != pid || status != 0) {
         fprintf(stderr, "spawnbench: '%s' failed\n", argv[0]);
         exit(1);
     }

@@ -28,8 +28,11 @@ static void show_fds(void)
         snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
         ssize_t n = readlink(name, target, sizeof target - 1);
         target[n > 0 ? n : 0] = '\0';
-        fprintf(out, "%d %s fl=%o fd=%d\n", fd, target, (unsigned)fcntl(fd, F_GETFL), fcntl(fd, F_GETFD));
+        fprintf(out, "%d %s fl=%o fd=%d\n", fd, target, (unsigned)fcntl(fd, F_GETFL),
+                fcntl(fd, F_GETFD));
     }
+    if (dir)
+        closedir(dir);
 }
 
 static void show_status(const char *const *keys)
@@ -55,7 +58,8 @@ static void show_limits(void)
 
 static void show_misc(void)
 {
-    static const char *const keys[] = {"Umask", "Uid", "Gid", "Groups", "Cap", "NoNewPrivs", "Seccomp:", NULL};
+    static const char *const keys[] = {"Umask", "Uid",        "Gid",      "Groups",
+                                       "Cap",   "NoNewPrivs", "Seccomp:", NULL};
     char cwd[4096];
     show_status(keys);
     fprintf(out, "cwd %s\nnice %d\ndumpable %d\nslack %d\n", getcwd(cwd, sizeof cwd),

@@ -59,23 +59,35 @@ static long read_counter(void)
 static void write_counter(long n)
 {
     char text[32];
-    int len = snprintf(text, sizeof text, "%ld\n", n);
-    int fd = open("counter", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (fd < 0 || write(fd, text, (size_t)len) != len)
+    /* In place and of one length: SIGKILL finds the old number or the new one, never none. */
+    int len = snprintf(text, sizeof text, "%020ld\n", n);
+    int fd = open("counter", O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    if (fd < 0 || pwrite(fd, text, (size_t)len, 0) != len)
         _exit(99);
     close(fd);
 }
 
-static void grow_tree(int64_t until)
+/*
+ * The grandchild's exit shows as EOF on the pipe. It was opened after the witness, and a dying process
+ * closes its descriptors in order: at EOF the witness is free. A command that left it behind would be
+ * "in the background by its own will", which no lock covers.
+ */
+static int grow_tree(int64_t until)
 {
-    if (fork() != 0)
-        return;
-    setsid();
-    signal(SIGTERM, SIG_IGN);
-    if (fork() != 0)
+    int ends[2];
+    if (pipe(ends) != 0)
+        _exit(99);
+    if (fork() == 0) {
+        setsid();
+        signal(SIGTERM, SIG_IGN);
+        close(ends[0]);
+        if (fork() != 0)
+            _exit(0);
+        sleep_until(until);
         _exit(0);
-    sleep_until(until);
-    _exit(0);
+    }
+    close(ends[1]);
+    return ends[0];
 }
 
 int main(int argc, char **argv)
@@ -90,9 +102,11 @@ int main(int argc, char **argv)
     }
     append("history", "enter");
     long n = read_counter();
-    if (argc > 3)
-        grow_tree(until);
+    int tree = argc > 3 ? grow_tree(until) : -1;
     sleep_until(until);
+    char byte;
+    while (tree >= 0 && read(tree, &byte, 1) != 0)
+        ;
     write_counter(n + 1);
     append("history", "exit");
     return 0;

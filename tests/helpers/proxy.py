@@ -1,0 +1,68 @@
+#!/usr/bin/python3
+"""proxy.py PORT FAULT - stands before a Redis server on PORT. Prints its own port, then serves for ever.
+
+FAULT  pass           everything is passed on
+       drip           replies arrive one byte at a time, each in a packet of its own
+       cut N          the first connection is closed after N bytes of replies; the next ones are passed on
+       always-cut N   every connection is
+       flip N         byte N of the replies on the first connection is another one
+       late SECONDS   replies are passed on after so long
+"""
+import socket
+import sys
+import threading
+import time
+
+port, fault = int(sys.argv[1]), sys.argv[2]
+n = float(sys.argv[3]) if len(sys.argv) > 3 else 0
+count = 0
+
+
+def questions(client, server):
+    try:
+        while data := client.recv(65536):
+            server.sendall(data)
+        server.shutdown(socket.SHUT_WR)
+    except OSError:
+        pass
+
+
+def replies(client, server, number):
+    done = 0
+    try:
+        while data := server.recv(65536):
+            if fault == "late":
+                time.sleep(n)
+            if fault == "always-cut" or (fault == "cut" and number == 0):
+                client.sendall(data[: int(n) - done])
+                if done + len(data) >= n:
+                    break
+            elif fault == "flip" and number == 0 and done <= n < done + len(data):
+                at = int(n) - done
+                client.sendall(data[:at] + bytes([data[at] ^ 3]) + data[at + 1:])
+            elif fault == "drip":
+                for i in range(len(data)):
+                    client.sendall(data[i:i + 1])
+                    time.sleep(0.001)
+            else:
+                client.sendall(data)
+            done += len(data)
+    except OSError:
+        pass
+    for s in (client, server):
+        try:
+            s.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+
+
+listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+print(listener.getsockname()[1], flush=True)
+while True:
+    c = listener.accept()[0]
+    c.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    s = socket.create_connection(("127.0.0.1", port))
+    s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    threading.Thread(target=questions, args=(c, s), daemon=True).start()
+    threading.Thread(target=replies, args=(c, s, count), daemon=True).start()
+    count += 1
