@@ -114,15 +114,18 @@ static void tell_lost(struct keeper *k, const char *what, const char *why)
 
 static void on_busy(struct keeper *k, const struct dlock_info *info)
 {
-    char lock[SAY_LOCK_MAX], who[SAY_LOCK_MAX], waited[32];
+    char lock[SAY_LOCK_MAX], who[SAY_LOCK_MAX], by[SAY_LOCK_MAX + 16], waited[32];
     if (!k->o->quiet) {
         say_lock(k->lk, lock, sizeof lock);
-        say_holder(info ? info : &(struct dlock_info){0}, who, sizeof who);
+        if (info)
+            snprintf(by, sizeof by, "held by %s", say_holder(info, who, sizeof who));
+        else /* free, but kept for the first in line, or the store grants nothing yet */
+            snprintf(by, sizeof by, "not to be had");
         if (k->o->nonblock)
-            say("%s is held by %s", lock, who);
+            say("%s is %s", lock, by);
         else
-            say("%s is still held after %s by %s", lock,
-                dlock_format_duration(k->o->wait_ns, waited, sizeof waited), who);
+            say("%s is still %s after %s", lock, by,
+                dlock_format_duration(k->o->wait_ns, waited, sizeof waited));
     }
     k->code = k->o->conflict_code;
     over(k);
@@ -198,6 +201,8 @@ static void on_stopped(struct keeper *k, int sig)
         signals_stop_self(sig);
 }
 
+static void read_signals(struct keeper *k);
+
 static void on_guard(struct keeper *k, const struct guard_msg *m)
 {
     if (m->flags & GUARD_TIMED_OUT)
@@ -215,6 +220,8 @@ static void on_guard(struct keeper *k, const struct guard_msg *m)
         on_stopped(k, m->arg);
         break;
     case G_EXITED:
+        /* The Ctrl-C that ended it was sent to us before it could be reaped: it belongs to the run, not to the release. */
+        read_signals(k);
         k->status = m->arg;
         k->exited = true;
         break;

@@ -10,10 +10,13 @@
 #include "uri.h"
 #include "util.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 /*
  * The URI behind LOCK ("@name" stands for one) as text, and parsed: the guard must know the lock's name
@@ -60,6 +63,34 @@ static const char *command_text(const struct options *o, char *buf, size_t size)
     }
     snprintf(buf, size, "%.*s", (int)dlock_min((int64_t)len, 255), word);
     return buf;
+}
+
+/*
+ * A command that changes to another user (sudo) can neither be signalled nor killed by us afterwards: say
+ * so, with -v, before it matters. The search is execvp's.
+ */
+static void warn_setuid(const struct options *o)
+{
+    const char *path = getenv("PATH"), *word = o->command[0];
+    char file[PATH_MAX];
+    struct stat st;
+    if (!o->verbose || geteuid() == 0)
+        return;
+    for (const char *end; path; path = *end ? end + 1 : NULL) {
+        end = strchrnul(path, ':');
+        if (strchr(word, '/'))
+            snprintf(file, sizeof file, "%s", word);
+        else
+            snprintf(file, sizeof file, "%.*s/%s", (int)(end - path), path, word);
+        if (access(file, X_OK) == 0 && stat(file, &st) == 0 && S_ISREG(st.st_mode))
+            break;
+        file[0] = '\0';
+    }
+    if (path && file[0] && (st.st_mode & (S_ISUID | S_ISGID)))
+        say("'%s' changes its user: dlock cannot end it when the lock is lost; run dlock itself "
+            "that "
+            "way instead ('sudo dlock ...')",
+            word);
 }
 
 dlock *open_lock(const struct options *o, const char *uri, int *code)
@@ -194,6 +225,8 @@ static int run_parsed(struct keeper *k, char **uri, const struct dlock_uri *pars
         say("--no-fork is for file locks: a lease needs somebody who renews it");
         return dlock_error_exit(DLOCK_EUSAGE);
     }
+    if (!file)
+        warn_setuid(k->o);
     k->terminal = spawn_has_terminal();
     int rc = k->o->no_fork ? 0 : tree_init(&k->tree);
     if (rc < 0) {
