@@ -25,12 +25,12 @@ enum dlock_cap {
     CAP_SHARED = 1,
     CAP_SLOTS = 2,
     CAP_FENCE = 4,
-    CAP_LEASE = 8,    /* the hold ends by itself: needs renewals and the guard */
+    CAP_LEASE = 8, /* the hold ends by itself: needs renewals and the guard */
     CAP_FIFO = 16,
     CAP_RECORD = 32,
     CAP_LIST = 64,
-    CAP_FD = 128,     /* the lock lives on a descriptor (inherit_fd) */
-    CAP_LAG = 256     /* a renewal counts from an older send time (ZooKeeper) */
+    CAP_FD = 128, /* the lock lives on a descriptor (inherit_fd) */
+    CAP_LAG = 256 /* a renewal counts from an older send time (ZooKeeper) */
 };
 
 /* Clock and randomness, injected so that tests can own them. random returns 0 or a negative errno. */
@@ -57,37 +57,38 @@ struct dlock_who {
 
 struct dlock_spec {
     const struct dlock_env *env;
-    const struct dlock_uri *uri;    /* the only holder of secrets */
-    const struct dlock_peer *peers; /* the core may replace them between calls; none for a store without hosts */
+    const struct dlock_uri *uri; /* the only holder of secrets */
+    const struct dlock_peer
+        *peers; /* the core may replace them between calls; none for a store without hosts */
     int npeers;
     enum dlock_mode mode;
     unsigned slots;
     int64_t ttl;
-    int64_t connect_timeout;        /* for one whole first contact */
-    int64_t op_timeout;             /* after which an unanswered renewal is unclear */
+    int64_t connect_timeout; /* for one whole first contact */
+    int64_t op_timeout;      /* after which an unanswered renewal is unclear */
     const struct dlock_who *who;
 };
 
 enum dlock_ev {
     EV_NONE,
-    EV_WAITING,  /* after acquire(wait), any number: info (may be NULL), place */
-    EV_GRANTED,  /* ends acquire: from, ttl, fence, token */
-    EV_BUSY,     /* ends acquire(!wait): info (may be NULL) */
-    EV_RENEWED,  /* ends renew: from, ttl (as negotiated) */
-    EV_UNCLEAR,  /* ends renew: nothing known; the old deadline stands; error says why; the core calls renew again */
+    EV_WAITING, /* after acquire(wait), any number: info (may be NULL), place */
+    EV_GRANTED, /* ends acquire: from, ttl, fence, token */
+    EV_BUSY,    /* ends acquire(!wait): info (may be NULL) */
+    EV_RENEWED, /* ends renew: from, ttl (as negotiated) */
+    EV_UNCLEAR, /* ends renew: nothing known; the old deadline stands; error says why; the core calls renew again */
     EV_RELEASED, /* ends release: how, error (for UNCLEAR: why) */
     EV_LOST,     /* unasked, or ends renew; only while granted; certain; error says why */
     EV_INFO,     /* one per holder or waiter found by ask: info */
     EV_DONE,     /* ends ask */
-    EV_NOTICE,   /* unasked: error.msg is worth telling; error.code != 0: as a warning, 0: only with -v */
-    EV_FAILED    /* ends acquire or ask; never renew or release. Anything unclear is still to be released: the core calls release */
+    EV_NOTICE, /* unasked: error.msg is worth telling; error.code != 0: as a warning, 0: only with -v */
+    EV_FAILED /* ends acquire or ask; never renew or release. Anything unclear is still to be released: the core calls release */
 };
 
 struct dlock_event {
     enum dlock_ev type;
-    int64_t from;                  /* clock before the send that counts */
-    int64_t ttl;                   /* DLOCK_NEVER where there is no lease */
-    uint64_t fence;                /* 0: none; below 2^63 */
+    int64_t from;   /* clock before the send that counts */
+    int64_t ttl;    /* DLOCK_NEVER where there is no lease */
+    uint64_t fence; /* 0: none; below 2^63 */
     char token[DLOCK_TOKEN_LEN + 1];
     enum dlock_how how;
     int place;                     /* in the queue; 1 is next; 0 unknown */

@@ -51,9 +51,10 @@ static int try_base(char *dir, size_t size, const char *base, bool last, struct 
          */
         if (!last && (errno == EACCES || errno == ENOENT))
             return 1;
-        return dlock_fail(err, errno == EACCES ? DLOCK_EPERM : DLOCK_ECREATE, errno,
-                          "cannot make the lock directory %s: %s (DLOCK_STORE can name another place)", dir,
-                          strerror(errno));
+        return dlock_fail(
+            err, errno == EACCES ? DLOCK_EPERM : DLOCK_ECREATE, errno,
+            "cannot make the lock directory %s: %s (DLOCK_STORE can name another place)", dir,
+            strerror(errno));
     }
     return check_dir(dir, err);
 }

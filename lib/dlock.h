@@ -34,17 +34,17 @@
  * Every failure, in one place: name, the exit code dlock(1) uses for it, whether
  * the same call may succeed later, and what it means.
  */
-#define DLOCK_ERRORS(X)                                                          \
-    X(USAGE, 64, 0, "the request is not well-formed")                            \
-    X(DATA, 65, 0, "foreign data under the lock's name")                         \
-    X(UNAVAIL, 69, 1, "the store cannot be reached")                             \
-    X(NOBACKEND, 69, 0, "no backend for this kind of store")                     \
-    X(OS, 71, 0, "the operating system refused")                                 \
-    X(NOMEM, 71, 1, "out of memory")                                             \
-    X(CREATE, 73, 0, "the lock cannot be created")                               \
-    X(BUSY, 75, 1, "the lock is held by others")                                 \
-    X(PROTO, 76, 0, "the store answered something that is not its protocol")     \
-    X(PERM, 77, 0, "authentication or permission refused")                       \
+#define DLOCK_ERRORS(X)                                                                            \
+    X(USAGE, 64, 0, "the request is not well-formed")                                              \
+    X(DATA, 65, 0, "foreign data under the lock's name")                                           \
+    X(UNAVAIL, 69, 1, "the store cannot be reached")                                               \
+    X(NOBACKEND, 69, 0, "no backend for this kind of store")                                       \
+    X(OS, 71, 0, "the operating system refused")                                                   \
+    X(NOMEM, 71, 1, "out of memory")                                                               \
+    X(CREATE, 73, 0, "the lock cannot be created")                                                 \
+    X(BUSY, 75, 1, "the lock is held by others")                                                   \
+    X(PROTO, 76, 0, "the store answered something that is not its protocol")                       \
+    X(PERM, 77, 0, "authentication or permission refused")                                         \
     X(LOST, 79, 0, "the lock was lost")
 
 enum dlock_error_index {
@@ -85,14 +85,14 @@ enum dlock_mode { DLOCK_EXCLUSIVE, DLOCK_SHARED, DLOCK_SLOTS };
 
 /* What a store knows about one holder or waiter. Unknown: "", 0, -1. */
 struct dlock_info {
-    bool waiter;            /* else a holder */
-    bool foreign;           /* taken by a program that is not dlock */
-    int place;              /* of a waiter: 1 is next; 0 unknown */
+    bool waiter;  /* else a holder */
+    bool foreign; /* taken by a program that is not dlock */
+    int place;    /* of a waiter: 1 is next; 0 unknown */
     enum dlock_mode mode;
     long pid;
-    int64_t since_ms;       /* holder's wall clock, Unix milliseconds; for display only */
-    int64_t left_ns;        /* lease left by the store's clock; -1 unknown, DLOCK_NEVER unlimited */
-    uint64_t fence;         /* fencing token; 0 none */
+    int64_t since_ms; /* holder's wall clock, Unix milliseconds; for display only */
+    int64_t left_ns;  /* lease left by the store's clock; -1 unknown, DLOCK_NEVER unlimited */
+    uint64_t fence;   /* fencing token; 0 none */
     char token[DLOCK_TOKEN_LEN + 1];
     char host[256], user[64], command[256], note[256]; /* no control characters, valid UTF-8 */
 };
@@ -105,55 +105,56 @@ enum dlock_on_lost { DLOCK_LOST_TERM, DLOCK_LOST_KILL, DLOCK_LOST_WARN };
  */
 struct dlock_options {
     enum dlock_mode mode;
-    unsigned slots;             /* DLOCK_SLOTS: how many may hold */
-    int64_t ttl_ns;             /* lease; at least 1 s; default 30 s */
-    int64_t grace_ns;           /* -1: min(5 s, ttl/6) */
-    int64_t wait_ns;            /* 0: do not wait; DLOCK_NEVER: for ever; bounds name look-up and connecting too */
+    unsigned slots;   /* DLOCK_SLOTS: how many may hold */
+    int64_t ttl_ns;   /* lease; at least 1 s; default 30 s */
+    int64_t grace_ns; /* -1: min(5 s, ttl/6) */
+    int64_t
+        wait_ns; /* 0: do not wait; DLOCK_NEVER: for ever; bounds name look-up and connecting too */
     int64_t connect_timeout_ns; /* first contact; default 5 s */
     const char *command, *note; /* shown to others; copied; may be NULL */
 };
-#define DLOCK_OPTIONS_INIT                                                             \
-    {                                                                                  \
-        .mode = DLOCK_EXCLUSIVE, .ttl_ns = 30 * DLOCK_SEC, .grace_ns = -1,             \
-        .wait_ns = DLOCK_NEVER, .connect_timeout_ns = 5 * DLOCK_SEC                    \
+#define DLOCK_OPTIONS_INIT                                                                         \
+    {                                                                                              \
+        .mode = DLOCK_EXCLUSIVE, .ttl_ns = 30 * DLOCK_SEC, .grace_ns = -1, .wait_ns = DLOCK_NEVER, \
+        .connect_timeout_ns = 5 * DLOCK_SEC                                                        \
     }
 
 /* The safety timeline of a held lease (see "TIMELINE" in dlock(1)); all DLOCK_NEVER where the store has no lease. */
 struct dlock_times {
-    int64_t renew_at;  /* next heartbeat */
-    int64_t term_at;   /* whoever works under the lock is asked to end */
-    int64_t kill_at;   /* ... and is killed */
-    int64_t hard_at;   /* a kernel timer ends the guard, and with it the command */
-    int64_t deadline;  /* nobody else can hold the lock before this */
+    int64_t renew_at; /* next heartbeat */
+    int64_t term_at;  /* whoever works under the lock is asked to end */
+    int64_t kill_at;  /* ... and is killed */
+    int64_t hard_at;  /* a kernel timer ends the guard, and with it the command */
+    int64_t deadline; /* nobody else can hold the lock before this */
 };
 
 enum dlock_how {
-    DLOCK_REL_CLEAN,   /* the store confirmed it */
-    DLOCK_REL_NOT_OURS,/* the store says the lock was not ours any more: it was lost */
-    DLOCK_REL_UNCLEAR, /* no answer: the lease runs out by itself */
-    DLOCK_REL_NOTHING  /* nothing was held */
+    DLOCK_REL_CLEAN,    /* the store confirmed it */
+    DLOCK_REL_NOT_OURS, /* the store says the lock was not ours any more: it was lost */
+    DLOCK_REL_UNCLEAR,  /* no answer: the lease runs out by itself */
+    DLOCK_REL_NOTHING   /* nothing was held */
 };
 
 enum dlock_report_type {
     DLOCK_R_NONE,
-    DLOCK_R_WAITING,   /* info (may be NULL): who holds it; place in the queue */
-    DLOCK_R_ACQUIRED,  /* times, fence, token: work may start */
-    DLOCK_R_BUSY,      /* acquire is over: held by others, or wait_ns is over; info (may be NULL) */
-    DLOCK_R_EXTENDED,  /* times moved */
-    DLOCK_R_TERM,      /* term_at passed without a renewal: end the work; renewals go on */
-    DLOCK_R_LOST,      /* stop at once: certain loss (error says why), or kill_at passed */
-    DLOCK_R_RELEASED,  /* how */
-    DLOCK_R_INFO,      /* answer to a status query: one per holder and waiter */
-    DLOCK_R_DONE,      /* status query complete */
-    DLOCK_R_NOTICE,    /* error.msg: worth a warning; error.code 0: worth a word with -v only */
-    DLOCK_R_FAILED     /* acquire or query is over: error */
+    DLOCK_R_WAITING,  /* info (may be NULL): who holds it; place in the queue */
+    DLOCK_R_ACQUIRED, /* times, fence, token: work may start */
+    DLOCK_R_BUSY,     /* acquire is over: held by others, or wait_ns is over; info (may be NULL) */
+    DLOCK_R_EXTENDED, /* times moved */
+    DLOCK_R_TERM,     /* term_at passed without a renewal: end the work; renewals go on */
+    DLOCK_R_LOST,     /* stop at once: certain loss (error says why), or kill_at passed */
+    DLOCK_R_RELEASED, /* how */
+    DLOCK_R_INFO,     /* answer to a status query: one per holder and waiter */
+    DLOCK_R_DONE,     /* status query complete */
+    DLOCK_R_NOTICE,   /* error.msg: worth a warning; error.code 0: worth a word with -v only */
+    DLOCK_R_FAILED    /* acquire or query is over: error */
 };
 
 struct dlock_report {
     enum dlock_report_type type;
     struct dlock_times times;
     uint64_t fence;
-    const char *token;             /* valid until close */
+    const char *token; /* valid until close */
     enum dlock_how how;
     int place;
     const struct dlock_info *info; /* valid until the next call on the handle */

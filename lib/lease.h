@@ -18,9 +18,9 @@
 #include "backend.h"
 
 struct lease_config {
-    int64_t ttl;   /* DLOCK_NEVER: no lease, nothing is ever renewed */
-    int64_t grace; /* between TERM and KILL; 0 with --on-lost kill */
-    bool lag;      /* CAP_LAG */
+    int64_t ttl;        /* DLOCK_NEVER: no lease, nothing is ever renewed */
+    int64_t grace;      /* between TERM and KILL; 0 with --on-lost kill */
+    bool lag;           /* CAP_LAG */
     bool default_grace; /* grace was not given: recomputed when the store negotiates another ttl */
 };
 
@@ -29,8 +29,8 @@ enum lease_state {
     LEASE_ACQUIRING,
     LEASE_CONFIRMING, /* granted, but late: one renewal must be confirmed before the work starts */
     LEASE_HELD,
-    LEASE_ENDING,     /* term_at passed: the work is ending; renewals go on so that nobody else gets in */
-    LEASE_LOST,       /* certain, or kill_at passed (then renewals go on until release) */
+    LEASE_ENDING, /* term_at passed: the work is ending; renewals go on so that nobody else gets in */
+    LEASE_LOST,   /* certain, or kill_at passed (then renewals go on until release) */
     LEASE_RELEASING,
     LEASE_DONE
 };
@@ -54,9 +54,9 @@ struct lease {
     int64_t ttl;      /* in force: as negotiated */
     int64_t retry_at; /* pause after an unclear renewal: not before this */
     int64_t pause;
-    bool renewing;    /* a renewal is outstanding */
-    bool certain;     /* the store itself says that the lock is not ours */
-    bool unusable;    /* confirmed, but too slowly for this ttl */
+    bool renewing; /* a renewal is outstanding */
+    bool certain;  /* the store itself says that the lock is not ours */
+    bool unusable; /* confirmed, but too slowly for this ttl */
     bool start_due, extend_due, kill_due;
 };
 

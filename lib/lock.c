@@ -67,8 +67,7 @@ static void set_spec(dlock *d, const struct dlock_options *o)
     };
 }
 
-int dlock_open(dlock **out, const char *uri, const struct dlock_options *o,
-               struct dlock_error *err)
+int dlock_open(dlock **out, const char *uri, const struct dlock_options *o, struct dlock_error *err)
 {
     dlock *d = calloc(1, sizeof *d);
     if (!d)
@@ -407,7 +406,8 @@ int dlock_interest(dlock *d, struct pollfd *pfd, int cap, int64_t *wake_at)
     int n = 0;
     *wake_at = lease_wake(&d->lease);
     if (trying(d))
-        *wake_at = dlock_min(*wake_at, dlock_min(d->wait_until, d->contacted ? DLOCK_NEVER : d->contact_by));
+        *wake_at = dlock_min(*wake_at,
+                             dlock_min(d->wait_until, d->contacted ? DLOCK_NEVER : d->contact_by));
     if (d->report.type != DLOCK_R_NONE)
         *wake_at = 0;
     if (d->resolver) {

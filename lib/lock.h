@@ -42,7 +42,7 @@ struct dlock {
     char token[DLOCK_TOKEN_LEN + 1];
     struct dlock_info holder; /* as last seen while waiting */
     bool have_holder;
-    struct dlock_error why;   /* the latest reason for trouble */
+    struct dlock_error why; /* the latest reason for trouble */
     struct dlock_report report;
 };
 

@@ -9,14 +9,14 @@
 #include <stddef.h>
 
 struct dlock_host {
-    char *host;           /* without brackets; "" when the URI names none */
-    unsigned short port;  /* the scheme's default filled in */
-    char *user, *password;/* NULL: none given for this host */
+    char *host;            /* without brackets; "" when the URI names none */
+    unsigned short port;   /* the scheme's default filled in */
+    char *user, *password; /* NULL: none given for this host */
 };
 
 struct dlock_param {
-    char *key, *value;    /* percent-decoded; value "" when there is no '=' */
-    bool used;            /* a backend has taken it; the rest is refused (DLOCK_EUSAGE) */
+    char *key, *value; /* percent-decoded; value "" when there is no '=' */
+    bool used;         /* a backend has taken it; the rest is refused (DLOCK_EUSAGE) */
 };
 
 /*
@@ -24,17 +24,18 @@ struct dlock_param {
  * never NULL unless said so. raw is the store part as given, before '#' (libpq wants it whole).
  */
 struct dlock_uri {
-    char *scheme;         /* lower case; "file" for a path */
+    char *scheme; /* lower case; "file" for a path */
     char *raw;
-    char *path;           /* file: the whole path, or the directory of "#name"; redis, redlock: "/0"; redis+unix: the
+    char *
+        path; /* file: the whole path, or the directory of "#name"; redis, redlock: "/0"; redis+unix: the
                              socket; redis+sentinel: "/service/0"; zk: chroot or ""; postgres: "/db" or "" */
-    char *name;           /* the lock's name, percent-decoded; for a bare path the path itself */
-    bool bare;            /* a path without '#name' (file only): never written to */
+    char *name; /* the lock's name, percent-decoded; for a bare path the path itself */
+    bool bare;  /* a path without '#name' (file only): never written to */
     struct dlock_host *hosts;
     int nhosts;
     struct dlock_param *params;
     int nparams;
-    char *where;          /* the store for messages, no secret in it: "redis://h:6379/0" */
+    char *where; /* the store for messages, no secret in it: "redis://h:6379/0" */
 };
 
 /* Parse text. 0, or DLOCK_EUSAGE / DLOCK_ENOMEM with the offending part quoted (never a password) and *out untouched. */

@@ -20,8 +20,10 @@ int dlock_token_new(const struct dlock_env *, char out[DLOCK_TOKEN_LEN + 1]);
  * Values are percent-encoded (everything but unreserved characters and "/:@,+"); unknown keys are
  * skipped by the reader, so that later versions can add some. At most 900 bytes.
  */
-int dlock_who_format(const struct dlock_who *, char *buf, size_t size); /* length, or -1: does not fit */
-bool dlock_who_parse(const char *text, size_t len, struct dlock_info *); /* false: not a dlock1 record */
+int dlock_who_format(const struct dlock_who *, char *buf,
+                     size_t size); /* length, or -1: does not fit */
+bool dlock_who_parse(const char *text, size_t len,
+                     struct dlock_info *); /* false: not a dlock1 record */
 void dlock_who_init(struct dlock_who *, const char *command, const char *note);
 /* Copy at most size-1 bytes, cut at a character boundary; control characters and invalid UTF-8 become '?'. */
 void dlock_clean_text(char *dst, size_t size, const char *src, size_t len);
@@ -60,13 +62,21 @@ int64_t dlock_backoff_next(struct dlock_backoff *, const struct dlock_env *);
  */
 struct dlock_resolver;
 int dlock_resolver_start(struct dlock_resolver **, const struct dlock_uri *, struct dlock_error *);
-int dlock_resolver_fd(const struct dlock_resolver *); /* readable when there is a result; -1: there is one now */
+int dlock_resolver_fd(
+    const struct dlock_resolver *); /* readable when there is a result; -1: there is one now */
 /* 1: *peers (malloc'ed, the caller's) and *n; 0: not yet; negative: error, naming the host. */
-int dlock_resolver_result(struct dlock_resolver *, struct dlock_peer **peers, int *n, struct dlock_error *);
+int dlock_resolver_result(struct dlock_resolver *, struct dlock_peer **peers, int *n,
+                          struct dlock_error *);
 void dlock_resolver_free(struct dlock_resolver *);
 
 #define DLOCK_LEN(a) (sizeof(a) / sizeof((a)[0]))
-static inline int64_t dlock_min(int64_t a, int64_t b) { return a < b ? a : b; }
-static inline int64_t dlock_max(int64_t a, int64_t b) { return a > b ? a : b; }
+static inline int64_t dlock_min(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+static inline int64_t dlock_max(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
 
 #endif

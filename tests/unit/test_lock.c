@@ -85,7 +85,8 @@ static const struct dlock_backend table = {
     .process = be_process,
 };
 
-static struct dlock_uri uri = {.scheme = (char[]){"stub"}, .name = (char[]){"job"}, .where = (char[]){"stub://"}};
+static struct dlock_uri uri = {
+    .scheme = (char[]){"stub"}, .name = (char[]){"job"}, .where = (char[]){"stub://"}};
 
 /* ttl 10 s, grace 1 s: usable 8.398 s (see test_lease.c). */
 static void make(dlock *d, int64_t wait)
@@ -110,7 +111,8 @@ static void say(struct dlock_event ev)
 
 static struct dlock_event granted(int64_t from)
 {
-    return (struct dlock_event){.type = EV_GRANTED, .from = from, .ttl = 10 * S, .fence = 42, .token = "t"};
+    return (struct dlock_event){
+        .type = EV_GRANTED, .from = from, .ttl = 10 * S, .fence = 42, .token = "t"};
 }
 
 static struct dlock_report r;

@@ -37,14 +37,14 @@ static struct unit_test *unit_first, **unit_last = &unit_first;
 static int unit_failures; /* of the test that runs */
 static const char *unit_skipped;
 
-#define TEST(test)                                                                             \
-    static void test_##test(void);                                                             \
-    __attribute__((constructor)) static void register_##test(void)                             \
-    {                                                                                          \
-        static struct unit_test t = { #test, test_##test, NULL };                              \
-        *unit_last = &t;                                                                       \
-        unit_last = &t.next;                                                                   \
-    }                                                                                          \
+#define TEST(test)                                                                                 \
+    static void test_##test(void);                                                                 \
+    __attribute__((constructor)) static void register_##test(void)                                 \
+    {                                                                                              \
+        static struct unit_test t = {#test, test_##test, NULL};                                    \
+        *unit_last = &t;                                                                           \
+        unit_last = &t.next;                                                                       \
+    }                                                                                              \
     static void test_##test(void)
 
 __attribute__((format(printf, 3, 4), unused)) static bool unit_fail(const char *file, int line,
@@ -122,19 +122,19 @@ __attribute__((unused)) static bool unit_has(const char *file, int line, const c
 #define CHECK_NULL(p) ((p) == NULL ? true : unit_fail(UNIT_AT, "not NULL: %s", #p))
 #define CHECK_FAIL(...) unit_fail(UNIT_AT, __VA_ARGS__)
 
-#define UNIT_OR_RETURN(check)                                                                  \
-    do {                                                                                       \
-        if (!(check))                                                                          \
-            return;                                                                            \
+#define UNIT_OR_RETURN(check)                                                                      \
+    do {                                                                                           \
+        if (!(check))                                                                              \
+            return;                                                                                \
     } while (0)
 #define REQUIRE(cond) UNIT_OR_RETURN(CHECK(cond))
 #define REQUIRE_INT(got, want) UNIT_OR_RETURN(CHECK_INT(got, want))
 #define REQUIRE_STR(got, want) UNIT_OR_RETURN(CHECK_STR(got, want))
 
-#define SKIP(why)                                                                              \
-    do {                                                                                       \
-        unit_skipped = (why);                                                                  \
-        return;                                                                                \
+#define SKIP(why)                                                                                  \
+    do {                                                                                           \
+        unit_skipped = (why);                                                                      \
+        return;                                                                                    \
     } while (0)
 
 __attribute__((unused)) static int unit_main(int argc, char **argv)
@@ -156,10 +156,10 @@ __attribute__((unused)) static int unit_main(int argc, char **argv)
     return failed > 0;
 }
 
-#define UNIT_MAIN                                                                              \
-    int main(int argc, char **argv)                                                            \
-    {                                                                                          \
-        return unit_main(argc, argv);                                                          \
+#define UNIT_MAIN                                                                                  \
+    int main(int argc, char **argv)                                                                \
+    {                                                                                              \
+        return unit_main(argc, argv);                                                              \
     }
 
 #endif
