@@ -21,7 +21,7 @@ enum guard_msg_type {
     /* guard -> keeper */
     G_STARTED, /* arg: pid */
     G_EXEC_FAILED, /* arg: errno, SPAWN_TOO_LATE, or 0x10000|errno when fork failed; TREE_EMPTY follows */
-    G_STOPPED,    /* arg: signal that stopped the command */
+    G_STOPPED,    /* arg: signal that stopped the command; 0: it goes on */
     G_EXITED,     /* arg: wait status of the command; flags */
     G_TREE_EMPTY, /* no descendant is left; flags */
     G_STUCK       /* arg: a pid that cannot be killed (sent once) */

@@ -194,10 +194,15 @@ static void on_report(struct keeper *k, const struct dlock_report *r)
 
 /* --- what the guard says ------------------------------------------------------------------------- */
 
-static void on_stopped(struct keeper *k, int sig)
+/*
+ * Only at a terminal does somebody wait for us to stop as well; elsewhere we go on renewing. Called when
+ * the socket is empty: a word from before our own sleep must not stop us again.
+ */
+static void stop_with_command(struct keeper *k)
 {
-    /* Only at a terminal does somebody wait for us to stop as well; elsewhere we go on renewing. */
-    if (k->terminal && (sig == SIGTSTP || sig == SIGTTIN || sig == SIGTTOU))
+    int sig = k->stopped_by;
+    k->stopped_by = 0;
+    if (k->terminal && !k->exited && (sig == SIGTSTP || sig == SIGTTIN || sig == SIGTTOU))
         signals_stop_self(sig);
 }
 
@@ -217,7 +222,7 @@ static void on_guard(struct keeper *k, const struct guard_msg *m)
         k->exited = k->tree_empty = true;
         break;
     case G_STOPPED:
-        on_stopped(k, m->arg);
+        k->stopped_by = m->arg;
         break;
     case G_EXITED:
         /* The Ctrl-C that ended it was sent to us before it could be reaped: it belongs to the run, not to the release. */
@@ -281,8 +286,10 @@ static void read_guard(struct keeper *k)
     struct guard_msg m;
     while (k->guarded && !k->guard_gone) {
         int got = guard_recv(&k->guard, &m);
-        if (got == 0)
+        if (got == 0) {
+            stop_with_command(k);
             return;
+        }
         if (got < 0)
             on_guard_gone(k);
         else

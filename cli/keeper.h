@@ -35,8 +35,9 @@ struct keeper {
     bool ending;     /* the guard was told to end the tree */
     bool exited;     /* the command has been reaped (or never ran) */
     bool tree_empty;
-    int status;       /* wait status */
-    int exec_error;   /* as in G_EXEC_FAILED; 0: it ran */
+    int stopped_by; /* the signal that stopped the command, by the guard's last word; 0: it runs */
+    int status;     /* wait status */
+    int exec_error; /* as in G_EXEC_FAILED; 0: it ran */
     int terminal_sig; /* INT or QUIT that the terminal sent to us too */
     int die_sig;      /* a signal cancelled the wait: die by it */
     int code;         /* exit code of a wait that ended without the lock */
