@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """nemesis.py DLOCK LOCK WITNESS DIR SERVER_PID SECONDS [SEED]
 
-Eight processes take LOCK in turn (ttl 1 s, holds up to three times that, `witness` with a grandchild as
+Twelve processes take LOCK in turn (ttl 2 s, holds up to three times that, `witness` with a grandchild as
 the command), while faults hit the *current holder*: its keeper or guard is killed or stopped for 0.7 to
 3 x ttl, or the server is stopped. Prints the seed, and how many faults hit a holder. The verdict is
 check_history.py's, and ours on exit codes: a hold ends with 0, with 79 (lost), 71 (guard killed), 69 (a
@@ -21,8 +21,8 @@ server, seconds = int(server), float(sys.argv[6])
 seed = int(sys.argv[7]) if len(sys.argv) > 7 else random.SystemRandom().randrange(1 << 30)
 rng = random.Random(seed)
 print(f"seed {seed}", flush=True)
-TTL = 1.0
-WORKERS = 8
+TTL = 2.0
+WORKERS = 12
 ENOUGH = 30
 deadline = time.monotonic() + seconds
 hits = {}
@@ -31,8 +31,8 @@ bad = []
 
 
 def start():
-    hold = rng.choice([0, 5, 20, 100, 400, 1000, 2000, int(3000 * TTL)])
-    args = [dlock, "--ttl", "1", "--grace", "0.1", lock, witness, directory, str(hold), "tree"]
+    hold = rng.choice([0, 5, 20, 100, 400, 1000, int(1000 * TTL), int(3000 * TTL)])
+    args = [dlock, "--ttl", "2", "--grace", "0.2", lock, witness, directory, str(hold), "tree"]
     return subprocess.Popen(args, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                             stderr=subprocess.PIPE, text=True)
 
@@ -103,7 +103,7 @@ while time.monotonic() < deadline or (
     # A stopped server names no holder.
     if time.monotonic() >= next_fault and server not in [pid for _, pid in resume]:
         fault()
-        next_fault = time.monotonic() + rng.uniform(0.05, 0.5)
+        next_fault = time.monotonic() + rng.uniform(0.05, 0.4)
     time.sleep(0.01)
 for _, pid in resume:
     send(pid, signal.SIGCONT)
