@@ -20,7 +20,6 @@
 #include <stdint.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -38,14 +37,13 @@
 #endif
 
 #define WORK_MAX 32768
-#define MANY 32
 
 struct link {
     pid_t pid, parent;
 };
 
 /*
- * Work space of one pass, valid in one call only. Static because
+ * Work space of one pass, the only state in this file and valid in one call only. Static because
  * the guard must not allocate and the stack may be small; pages that are not used cost nothing.
  * What does not fit waits for the next pass.
  */
@@ -349,7 +347,7 @@ static int visit(struct link at, int pidfd, int sig)
     return err;
 }
 
-static int signal_all(const struct tree *t, int sig, pid_t *unkillable)
+int tree_signal(const struct tree *t, int sig, pid_t *unkillable)
 {
     pid_t self = getpid();
     int err = start_pass(t), found = 0;
@@ -379,29 +377,6 @@ static int signal_all(const struct tree *t, int sig, pid_t *unkillable)
             found++;
         if (err == EPERM && unkillable && *unkillable == 0)
             *unkillable = work[i].pid;
-    }
-    return found;
-}
-
-/*
- * Against many processes that fork, whoever ends them needs the processor more than they do: at equal
- * weight one SIGKILL pass over 100 of them took 500 ms, at nice -20 (refused to most users: then not)
- * 6 ms. Never for longer: beside a process as heavy as that the dying get no time to die.
- */
-int tree_signal(const struct tree *t, int sig, pid_t *unkillable)
-{
-    static bool hurried;
-    static int before;
-    int found;
-
-    if (sig == SIGKILL && !hurried) {
-        before = getpriority(PRIO_PROCESS, 0);
-        hurried = setpriority(PRIO_PROCESS, 0, -20) == 0;
-    }
-    found = signal_all(t, sig, unkillable);
-    if (hurried && found < MANY) {
-        setpriority(PRIO_PROCESS, 0, before);
-        hurried = false;
     }
     return found;
 }

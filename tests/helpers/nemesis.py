@@ -30,6 +30,12 @@ codes = {}
 bad = []
 
 
+def note(what):
+    """DIR/faults: what was done and what ended, to be read beside DIR/history when a run fails."""
+    with open(os.path.join(directory, "faults"), "a") as log:
+        log.write(f"{time.clock_gettime_ns(time.CLOCK_BOOTTIME)} {what}\n")
+
+
 def start():
     hold = rng.choice([0, 5, 20, 100, 400, 1000, int(1000 * TTL), int(3000 * TTL)])
     args = [dlock, "--ttl", "2", "--grace", "0.2", lock, witness, directory, str(hold), "tree"]
@@ -40,6 +46,7 @@ def start():
 def ended(p):
     code = p.returncode
     codes[code] = codes.get(code, 0) + 1
+    note(f"end keeper {p.pid} code {code}")
     text = p.stderr.read()
     if code not in (0, 79, 71, 69, -signal.SIGKILL):
         bad.append(f"exit {code}: {text.strip()}")
@@ -79,8 +86,7 @@ def fault():
         return
     hit.add(keeper)
     hits[kind] = hits.get(kind, 0) + 1
-    with open(os.path.join(directory, "faults"), "a") as log:
-        log.write(f"{time.clock_gettime_ns(time.CLOCK_BOOTTIME)} {kind} keeper {keeper} guard {guard}\n")
+    note(f"{kind} keeper {keeper} guard {guard}")
     if kind.startswith("stop"):
         resume.append((time.monotonic() + rng.uniform(0.7, 3.0) * TTL, victim))
 
@@ -99,6 +105,7 @@ while time.monotonic() < deadline or (
             workers[i] = start()
     for at, pid in [r for r in resume if r[0] <= time.monotonic()]:
         send(pid, signal.SIGCONT)
+        note(f"resume {pid}")
         resume.remove((at, pid))
     # A stopped server names no holder.
     if time.monotonic() >= next_fault and server not in [pid for _, pid in resume]:
