@@ -2,7 +2,8 @@
  * inside DIR PORT KEY MS: a command for dlock to run that asks Redis itself, every 5 ms, whether KEY is still
  * the lock it was started under. A process that lives while it is not is a line in DIR/violations. Two
  * processes: a grandchild in a session of its own that ignores TERM asks, too. Every one of them keeps
- * DIR/witness locked (flock).
+ * DIR/witness locked (flock). While dlock's keeper lives they end by themselves; once it is dead they stay, for
+ * somebody else to end them.
  */
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -59,8 +60,23 @@ static void ask(int fd, const char *key, const char *token)
         violation(buf);
 }
 
+/* The guard's parent. */
+static pid_t find_keeper(void)
+{
+    char path[64], line[256];
+    int pid = 0;
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)getppid());
+    FILE *f = fopen(path, "r");
+    if (f && fgets(line, sizeof line, f) && strrchr(line, ')'))
+        sscanf(strrchr(line, ')'), ") %*c %d", &pid);
+    if (f)
+        fclose(f);
+    return pid;
+}
+
 int main(int argc, char **argv)
 {
+    pid_t keeper = find_keeper();
     const char *token = getenv("DLOCK_TOKEN");
     if (argc < 5 || chdir(argv[1]) != 0 || !token || strlen(token) < 32)
         return 98;
@@ -82,7 +98,7 @@ int main(int argc, char **argv)
             _exit(0);
     }
     fd = dial(atoi(argv[2]));
-    while (now_ms() < until) {
+    while (now_ms() < until || (kill(keeper, 0) != 0 && now_ms() < until + 10000)) {
         ask(fd, argv[3], token);
         usleep(5000);
     }

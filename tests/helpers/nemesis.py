@@ -14,6 +14,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 dlock, lock, witness, directory, server, seconds = sys.argv[1:7]
@@ -39,15 +40,20 @@ def note(what):
 def start():
     hold = rng.choice([0, 5, 20, 100, 400, 1000, int(1000 * TTL), int(3000 * TTL)])
     args = [dlock, "--ttl", "2", "--grace", "0.2", lock, witness, directory, str(hold), "tree"]
-    return subprocess.Popen(args, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                            stderr=subprocess.PIPE, text=True)
+    # A file, not a pipe: a tree that outlives its keeper must not hold us up.
+    out = tempfile.TemporaryFile("w+", dir=directory)
+    p = subprocess.Popen(args, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=out)
+    p.out = out
+    return p
 
 
 def ended(p):
     code = p.returncode
     codes[code] = codes.get(code, 0) + 1
     note(f"end keeper {p.pid} code {code}")
-    text = p.stderr.read()
+    p.out.seek(0)
+    text = p.out.read()
+    p.out.close()
     if code not in (0, 79, 71, 69, -signal.SIGKILL):
         bad.append(f"exit {code}: {text.strip()}")
 

@@ -67,7 +67,7 @@ now_ns() { echo $(($(now_ms) * NS)); }
 
 # background ARG...: dlock in a session of its own (so without a terminal), its output in $T/out, its pid in $K.
 background() {
-    start_log "$T/out" "$HELPERS/launch" -d -n -s "$DLOCK" "$@"
+    start_log "$T/out" "$HELPERS/launch" -d -s "$DLOCK" "$@"
     K=$STARTED
 }
 # find_guard: its pid into $G.

@@ -8,8 +8,8 @@
 #     server CMD...       CMD on the second machine;  srv ARG...: redis-cli there
 #     net_cut             everything is dropped, silently;  net_mend: no rule is left on either machine
 #     net_lose_replies    only what the server says is dropped; connections still come about
-#     net_reset           every packet to the server is answered with a TCP reset
-#     net_dead ADDR       ADDR exists and drops everything;  net_refusing ADDR: nobody listens there
+#     net_reset           every packet to the server is answered with a TCP reset;  net_was_reset: one was
+#     net_refusing ADDR   the server has that address, too, and nobody listens there
 #     net_dns_silent      the name server drops every question;  net_dns_asked: how many there were
 
 CLIENT=10.77.0.1 SERVER=10.77.0.2 PORT=6379
@@ -66,8 +66,9 @@ net_lose_replies() {
 net_reset() {
     server iptables -I INPUT -i link0 -p tcp --dport $PORT -j REJECT --reject-with tcp-reset
 }
-net_dead() {
-    net_refusing "$1" && server iptables -I INPUT -i link0 -d "$1" -j DROP
+# Has it happened?
+net_was_reset() {
+    [ "$(server iptables -L INPUT -v -x -n | awk '/reject-with/ { print $1 }')" -ge 1 ]
 }
 net_refusing() { server ip addr add "$1/24" dev link0; }
 net_dns_silent() {

@@ -1,0 +1,674 @@
+#!/usr/bin/env bats
+# Faults around a lock in a real redis-server: the keeper killed or failed at each of its system calls, limits,
+# servers that lie, refuse or hang, clocks that jump. Network faults are in network.bats.
+
+load lib/common
+load lib/fake
+load lib/redis
+
+setup_file() {
+    export BATS_NO_PARALLELIZE_WITHIN_FILE=true
+    redis_start
+}
+teardown_file() { redis_stop; }
+
+setup() {
+    dlock_setup
+    fake_setup # the command that tells what happens to it
+    L="redis://127.0.0.1:$REDIS_PORT#$NAME"
+}
+teardown() { dlock_teardown; }
+
+# Every exit code that the manual names for something of ours (and 0).
+DOCUMENTED=' 0 64 65 69 71 73 75 76 77 79 '
+documented() { case $DOCUMENTED in *" $1 "*) ;; *) fail "exit code $1${2:+ ($2)}" ;; esac; }
+
+own_server() {
+    redis_start_in own "$@"
+    L="redis://127.0.0.1:${REDIS_PORTS[own]}#$NAME"
+}
+own() { rcli_in own "$@"; }
+own_gone() { [ "$(own exists "$NAME")" = 0 ]; }
+own_left_is_over() { [ "$(own pttl "$NAME")" -gt "$1" ]; }
+beyond() { [ "$(now_ms)" -ge "$1" ] || pid_gone "$K"; }
+
+# attempt SECONDS CMD...: as `run`, which warns about 127.
+attempt() {
+    status=0
+    output=$(run_t "$@" 2>&1) || status=$?
+    lines=()
+    [ -z "$output" ] || mapfile -t lines <<<"$output"
+}
+
+# timed ARG...: run dlock; $status, $output, $took (ms).
+timed() {
+    local t0
+    t0=$(now_ms)
+    run run_t 20 "$DLOCK" "$@"
+    took=$(($(now_ms) - t0))
+}
+
+# liar HOW...: its lock is $L.   proxy FAULT...: the same, before the file's server.
+liar() {
+    start "$ROOT/tests/helpers/liar.py" "$@" >"$T/port.$1"
+    wait_for 5 test -s "$T/port.$1"
+    LIAR=$STARTED
+    L="redis://127.0.0.1:$(cat "$T/port.$1")#$NAME"
+}
+liar_gone() {
+    kill "$LIAR"
+    wait_for 5 pid_gone "$LIAR"
+    rm "$T"/port.*
+}
+proxy() {
+    start "$ROOT/tests/helpers/proxy.py" "$REDIS_PORT" "$@" >"$T/port.proxy"
+    wait_for 5 test -s "$T/port.proxy"
+    LIAR=$STARTED
+    L="redis://127.0.0.1:$(cat "$T/port.proxy")#$NAME"
+}
+
+# --- the keeper at each of its system calls ------------------------------------------------------------
+
+# The points of a run: "NAME K", the K-th call of that name, from the guard's fork on; $1 of each name.
+points() {
+    strace -o /dev/null true 2>/dev/null || skip "strace does not work here"
+    ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 strace -o "$T/trace" "$DLOCK" --ttl 1 "$L" \
+        "$HELPERS/inside" "$C" "$REDIS_PORT" "$NAME" 400
+    awk -v most="$1" 'match($0, /^[a-z_0-9]+\(/) {
+             name = substr($0, 1, RLENGTH - 1); n[name]++
+             if (name ~ /^(clone|clone3|fork|vfork)$/) forked = 1
+             if (!forked || name ~ /^exit/) next
+             if (++points[name] <= most) print name, n[name]
+         }' "$T/trace"
+}
+
+# one_point NAME K INJECT: with a lock of its own, and what must be true then. Complaints go to $T/bad.
+one_point() {
+    local point=$1:$2:${3%%:*} rc=0 i dir turns=40
+    point=${point//=/-}
+    dir=$T/point.$point
+    mkdir -p "$dir"
+    # In braces: bash tells about everybody who is killed.
+    {
+        ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 timeout -k 2 15 \
+            strace -o /dev/null -e trace="$1" -e inject="$1":"$3":when="$2" \
+            "$DLOCK" --ttl 1 "redis://127.0.0.1:$REDIS_PORT#$NAME.$point" \
+            "$HELPERS/inside" "$dir" "$REDIS_PORT" "$NAME.$point" 400 >"$dir/out" 2>&1 </dev/null 3>&- || rc=$?
+    } 2>/dev/null
+    echo "$rc" >"$dir/rc"
+    # It is over: nobody of the tree lives on, whatever the keeper was doing. A killed keeper's guard does not
+    # wait for the end of the lease.
+    [ "${3%=*}" != signal ] || turns=20
+    for ((i = 0; i < turns; i++)); do
+        [ -e "$dir/witness" ] || break
+        flock -n "$dir/witness" true && break
+        sleep 0.025
+    done
+    [ $i -lt $turns ] || echo "$point: the tree lives on" >>"$T/bad"
+    # Free within the ttl and a second (25 ms a turn, and more).
+    for ((i = 0; i < 80; i++)); do
+        [ "$(redis-cli -p "$REDIS_PORT" exists "$NAME.$point")" != 0 ] || break
+        sleep 0.025
+    done
+    [ $i -lt 80 ] || echo "$point: the lock is still held" >>"$T/bad"
+    [ ! -e "$dir/violations" ] || echo "$point: lived without the lock: $(head -n 1 "$dir/violations")" >>"$T/bad"
+    case " $ALLOWED " in
+    *" $rc "*) ;;
+    *) echo "$point: exit code $rc: $(tail -n 1 "$dir/out")" >>"$T/bad" ;;
+    esac
+    # An end that is ours is explained, and in one line for each thing that is wrong.
+    case $rc in
+    0 | 137) ;;
+    *) [ "$(grep -c '^dlock: ' "$dir/out")" = "$(grep -c . "$dir/out")" ] && [ -s "$dir/out" ] ||
+        echo "$point: exit code $rc with: $(cat "$dir/out")" >>"$T/bad" ;;
+    esac
+    return 0
+}
+export -f one_point
+
+no_complaints() {
+    settle 2
+    [ ! -e "$T/bad" ] || { cat "$T/bad"; false; }
+}
+
+@test "faults: keeper killed at each of its system calls: no tree survives, the lock is free in time" {
+    export BATS_TEST_TIMEOUT=200
+    points 10 >"$T/points"
+    n=$(wc -l <"$T/points")
+    echo "$n points"
+    [ "$n" -ge 40 ]
+    export T NAME ALLOWED="0 137"
+    timeout 150 xargs -P 8 -L 1 bash -c 'one_point "$1" "$2" signal=SIGKILL' - <"$T/points"
+    killed=$(cat "$T"/point.*/rc | grep -c 137)
+    echo "$killed killed"
+    [ "$killed" -ge $((n / 2)) ]
+    no_complaints
+}
+
+@test "faults: each of the keeper's system calls fails once: never a command without the lock, never a hang" {
+    export BATS_TEST_TIMEOUT=200
+    # A close() that does not close, an exit that does not, a signal that is not taken: no kernel does that.
+    points 4 | grep -vE '^(close|close_range|munmap|rt_sigreturn|rt_sigprocmask|restart_syscall|brk) ' >"$T/calls"
+    # A sanitizer's malloc ends the program when it gets no memory.
+    [ -z "${SAN:-}" ] || sed -i '/^m/d' "$T/calls"
+    for e in EINTR EAGAIN ENOMEM EMFILE EIO; do
+        # The ones that may end so by their manual pages, and the kernel's habits.
+        case $e in
+        EINTR) may='ppoll|poll|read|recvfrom|sendto|connect|wait4|openat|write|getrandom|dup2' ;;
+        EAGAIN) may='ppoll|poll|read|recvfrom|sendto|connect|clone|clone3|getrandom' ;;
+        ENOMEM) may='.*' ;;
+        EMFILE) may='socket|openat|eventfd2|dup2|fcntl|clone|clone3' ;;
+        EIO) may='read|write|recvfrom|sendto|openat|connect|newfstatat|fstat|shutdown|getsockopt|setsockopt' ;;
+        esac
+        grep -E "^($may) " "$T/calls" | sed "s/\$/ error=$e/"
+    done >"$T/points"
+    echo "$(wc -l <"$T/points") points"
+    [ "$(wc -l <"$T/points")" -ge 60 ]
+    export T NAME ALLOWED="0 69 71 79"
+    timeout 150 xargs -P 6 -L 1 bash -c 'one_point "$1" "$2" "$3"' - <"$T/points"
+    no_complaints
+}
+
+@test "faults: a system call fails from some point on for ever: the command is ended in time, never a hang" {
+    # What a kernel without memory, or a broken device, may go on answering. (Not EINTR for ever, and not for the
+    # signalfd, which would stay readable.)
+    points 3 | awk '/^(socket|connect|ppoll|sendto|recvfrom) / { print $1, $2 "+" }' >"$T/calls"
+    for e in ENOMEM EIO EMFILE; do
+        case $e in EMFILE) may=socket ;; EIO) may='connect|sendto|recvfrom' ;; *) may='.*' ;; esac
+        grep -E "^($may) " "$T/calls" | sed "s/\$/ error=$e/"
+    done >"$T/points"
+    echo "$(wc -l <"$T/points") points"
+    export T NAME ALLOWED="0 69 71 79"
+    timeout 100 xargs -P 4 -L 1 bash -c 'one_point "$1" "$2" "$3"' - <"$T/points"
+    no_complaints
+}
+
+# --- limits --------------------------------------------------------------------------------------------
+
+# one_line: a failure that is ours is one line; what the loader says before main() is not ours.
+one_line() {
+    [ "$status" -eq 127 ] && case $output in *"shared librar"*) return 0 ;; esac
+    documented "$status" "$1"
+    [ "$status" -eq 0 ] || [ "${#lines[@]}" = 1 ] || fail "$1: $output"
+    [ "$status" -eq 0 ] || [[ ${lines[0]} == dlock:\ * ]] || fail "$1: $output"
+}
+
+@test "faults: few descriptors: it works, or says what it lacks in one line" {
+    export ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0
+    works='' fails=''
+    # By a name as well: the look-up needs descriptors of its own.
+    for n in 127.0.0.1/{3..12} localhost/{5..12} 127.0.0.1/20 localhost/20; do
+        attempt 10 prlimit --nofile="${n#*/}" "$DLOCK" --ttl 1 "redis://${n%/*}:$REDIS_PORT#$NAME" true
+        one_line "--nofile=$n"
+        if [ "$status" -eq 0 ]; then works=1; else fails=$fails$status; fi
+        [ "$(rcli exists "$NAME")" = 0 ] || fail "--nofile=$n: the lock is left behind"
+    done
+    [ -n "$works" ]
+    case $fails in *71*) ;; *) fail "no run lacked descriptors: $fails" ;; esac
+}
+
+@test "faults: no process can be forked, no thread be started: 71, in one line, and nothing is left" {
+    export ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0
+    # A user who has no other process, and a folder that it can enter.
+    dir=$(mktemp -d /tmp/dlock-test.XXXXXX)
+    chmod 755 "$dir"
+    cp "$DLOCK" "$dir/dlock"
+    limited() { # PROCESSES LOCK
+        (cd / && run_t 10 setpriv --reuid=54321 --regid=54321 --clear-groups \
+            prlimit --nproc="$1:$1" "$dir/dlock" "$2" true)
+    }
+    run limited 1 "$L"
+    guard="$status ${#lines[@]} $output"
+    run limited 2 "$L"
+    command="$status ${#lines[@]} $output $(rcli exists "$NAME")"
+    run limited 2 "redis://localhost:$REDIS_PORT#$NAME"
+    thread="$status ${#lines[@]} $output"
+    run limited 3 "$L"
+    rm -r "$dir"
+    assert_rc 0
+    [[ $guard == "71 1 dlock: cannot fork the guard: "* ]] || fail "$guard"
+    [[ $command == "71 1 dlock: cannot fork the command: "*" 0" ]] || fail "$command"
+    [[ $thread == "71 1 dlock: cannot look up names: no thread: "* ]] || fail "$thread"
+}
+
+@test "faults: little memory: it works, or says so in one line; no crash" {
+    # A sanitizer reserves terabytes.
+    [ -z "${SAN:-}" ] || return 0
+    fails=''
+    for kb in $(seq 2500 250 6000) 8000 16000; do
+        attempt 10 prlimit --as=$((kb * 1024)) "$DLOCK" --ttl 1 "$L" "$HELPERS/clock" "$T/ran"
+        [ "$status" -ne 127 ] || [[ $output == *"shared librar"* ]] || [[ $output == "dlock: cannot run"* ]] ||
+            fail "$kb KiB: $output"
+        case $status in
+        0 | 127) ;;
+        139) # before main() the kernel itself kills a program whose segments do not fit
+            [ -z "$fails" ] || fail "$kb KiB: crash" ;;
+        *) one_line "$kb KiB" ;;
+        esac
+        fails=$fails$status
+        [ "$(rcli exists "$NAME")" = 0 ] || fail "$kb KiB: the lock is left behind"
+    done
+    [ "$status" -eq 0 ]
+}
+
+# --- a server that is none -----------------------------------------------------------------------------
+
+@test "faults: a server that lies: 76 or 69, in time, in bounded memory, nothing is run" {
+    limit='prlimit --as=150000000'
+    [ -z "${SAN:-}" ] || limit=
+    lie() { # CODE HOW [TEXT]
+        local want=$1 t0
+        shift
+        liar "$@"
+        t0=$(now_ms)
+        run run_t 10 $limit "$DLOCK" --connect-timeout 0.4 "${L/\/\//\/\/$password}" touch "$T/ran"
+        [[ $status =~ ^($want)$ ]] || fail "$*: exit code $status, not $want: $output"
+        assert_between 0 $(($(now_ms) - t0)) $((1900 + SLOW)) "$*: time (ms)"
+        [ "${#lines[@]}" = 1 ] || fail "$*: $output"
+        [ "${#output}" -lt 600 ] || fail "$*: a long message"
+        refute_out secret
+        [ ! -e "$T/ran" ] || fail "$*: the command ran"
+        run run_t 10 $limit "$DLOCK" --connect-timeout 0.2 --status "$L"
+        [[ $status =~ ^(69|76)$ ]] || fail "$*: --status: exit code $status: $output"
+        liar_gone
+    }
+    password=
+    lie 76 say '+OK\r\n'
+    lie 76 say '$-1\r\n'
+    lie 76 say '*0\r\n'
+    lie 76 say '*-1\r\n'
+    lie 76 say '-WHATEVER this is\r\n'
+    lie 76 say '-\r\n'
+    lie 76 say '%2\r\n'
+    lie 76 say '\0\0\0\0\0\0\0\0'
+    lie 76 say '$-7\r\n'
+    lie 76 say ':99999999999999999999999999\r\n'
+    lie 69 nothing
+    lie 69 go
+    lie 69 reset
+    lie 69 say-and-go '*5\r\n$7\r\ngran'
+    lie 76 greet 'SSH-2.0-OpenSSH_9.2\r\n'
+    lie 69 greet '-ERR max number of clients reached\r\n'
+    lie 76 for-ever '+OK\r\n'
+    lie 76 for-ever '*1\r\n'
+    lie 76 for-ever 'x'
+    lie 76 for-ever '*5\r\n$7\r\ngranted\r\n'
+    password=:secret@
+    lie 69 say '+OK\r\n' # the answer to AUTH, and no more comes
+    lie 69 say '-WHATEVER this is\r\n'
+    lie 76 for-ever '+OK\r\n'
+    # One answer of 900 MB, of which it takes no more than it needs to see that.
+    liar for-ever '$900000000\r\n'
+    run run_t 20 /usr/bin/python3 -c 'import resource, subprocess, sys
+print(subprocess.call(sys.argv[1:]), resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)' \
+        $limit "$DLOCK" --connect-timeout 3 "$L" touch "$T/ran"
+    [ ! -e "$T/ran" ]
+    [[ ${lines[1]} == "76 "* ]] || fail "$output"
+    [ -n "${SAN:-}" ] || assert_between 0 "${lines[1]#* }" 40000 "its memory (KiB)"
+}
+
+@test "faults: a server that grants, and then talks nonsense: the command is ended in time, 79" {
+    liar say '*5\r\n$7\r\ngranted\r\n$1\r\n5\r\n:1000\r\n:0\r\n$0\r\n\r\n'
+    background --ttl 1 "$L" $SUBJECT -t -k
+    wait_for 5 running 4
+    ended 10
+    assert_rc 79
+    assert_out "could not be renewed in time"
+    assert_out "unexpected answer"
+    lease_times 1000 "$(seen main start '')"
+    [ "$(last_beat)" -lt "$DEADLINE" ]
+    ! pid_alive "$(pid_of daemon)"
+}
+
+@test "faults: replies one byte at a time: all is well" {
+    proxy drip
+    background --ttl 3 "$L" $SUBJECT -u "$T/end" -r 9
+    wait_for 10 running
+    t0=$(now_ms)
+    # Renewed, too.
+    wait_for 6 beyond $((t0 + 3100))
+    touch "$T/end"
+    ended
+    assert_rc 9
+    [ "$output" = "" ]
+    [ "$(rcli exists "$NAME")" = 0 ]
+}
+
+@test "faults: replies cut after n bytes, or with a wrong byte: no start without proof, and it is undone" {
+    cut=0 whole=0
+    for fault in 'cut 0' 'cut 1' 'cut 4' 'cut 8' 'cut 20' 'cut 50' 'cut 55' 'cut 56' 'cut 57' 'cut 200' \
+        'flip 0' 'flip 1' 'flip 2' 'flip 5' 'flip 8' 'flip 10' 'always-cut 0' 'always-cut 30'; do
+        rm -f "$T/ran"
+        proxy $fault
+        run run_t 10 "$DLOCK" --ttl 30 --connect-timeout 0.5 "$L" touch "$T/ran"
+        case $status in
+        0) [ -e "$T/ran" ] && whole=$((whole + 1)) ;;
+        69 | 76) [ ! -e "$T/ran" ] && cut=$((cut + 1)) ;;
+        *) fail "$fault: exit code $status: $output" ;;
+        esac || fail "$fault: exit code $status: $output"
+        [ "${#lines[@]}" -le 1 ]
+        # The undo may be on its way still; the lease is 30 s.
+        wait_for 2 eval '[ "$(rcli exists "$NAME")" = 0 ]' || fail "$fault: the lock is left behind"
+        kill "$LIAR"
+        wait_for 5 pid_gone "$LIAR"
+    done
+    [ $cut -ge 10 ]
+    [ $whole -ge 1 ]
+}
+
+@test "faults: a slow server: what has passed counts; a lease that is too short for it is not used" {
+    proxy late 0.4
+    run run_t 10 "$DLOCK" --ttl 6 "$L" sh -c 'echo ran'
+    assert_rc 0
+    assert_out ran
+    # 0.4 s is more than a quarter of what can be used of it, and no renewal is answered in time either.
+    run run_t 10 "$DLOCK" --ttl 1 -n "$L" touch "$T/ran"
+    assert_rc 69
+    [ ! -e "$T/ran" ]
+    wait_for 2 eval '[ "$(rcli exists "$NAME")" = 0 ]'
+}
+
+# --- a server that refuses -----------------------------------------------------------------------------
+
+# refused_acquire WORD: the server says WORD now: 69 with that word, nothing runs, nothing is left.
+refused_acquire() {
+    timed --connect-timeout 0.6 "$L" touch "$T/ran"
+    assert_rc 69
+    assert_out "$1"
+    [ "${#lines[@]}" = 1 ]
+    assert_between 0 $took $((1800 + SLOW)) "time (ms)"
+    [ ! -e "$T/ran" ]
+}
+
+# refused_hold FAULT MEND: FAULT for a second is ridden out, FAULT for good is 79, with the tree gone before
+# the lease is over (the server's clock says when).
+refused_hold() {
+    rm -f "$C"/*
+    background --ttl 3 "$L" $SUBJECT -t -k
+    wait_for 5 running 4
+    # For longer than there is between two renewals.
+    $1
+    run sleep 1 # the fault itself
+    $2
+    wait_for 3 own_left_is_over 2300
+    pid_alive "$K"
+    [ "$(count_seen main sig 15)" = 0 ]
+    $1
+    lost=$(now_ns)
+    ended 10
+    $2
+    assert_rc 79
+    assert_out "could not be renewed in time"
+    # Nothing was confirmed after that.
+    [ "$(last_beat)" -lt $((lost + 2968 * NS)) ]
+    [ "$(seen main sig 15)" -lt $((lost + 2400 * NS)) ]
+    settle 2
+}
+said() { own info errorstats | grep -q "errorstat_$1:"; }
+
+@test "faults: LOADING: waited for; too long is 69; a hold rides it out" {
+    own_server --save '' --appendonly yes --appendfsync always
+    for i in 1 2; do own eval 'for i=1,5000 do redis.call("SET","fill"..ARGV[1]..i,i) end' 0 $i; done >/dev/null
+    own bgrewriteaof
+    wait_for 5 eval 'own info persistence | grep -q "aof_rewrite_in_progress:0" && own info persistence | grep -q "aof_base_size:[1-9][0-9][0-9][0-9]"'
+    background --ttl 10 "$L" $SUBJECT -u "$T/end" -r 3
+    wait_for 5 running
+    redis_kill own 2>/dev/null
+    # 10000 keys of 0.1 ms each and a bit: more than a second.
+    start_log "$T/loading.log" redis-server --port "${REDIS_PORTS[own]}" --bind 127.0.0.1 --save '' --appendonly yes \
+        --dir "${REDIS_DIRS[own]}" --logfile '' --key-load-delay 100 --loading-process-events-interval-bytes 1024
+    wait_for 5 eval 'own ping | grep -q LOADING'
+    start_log "$T/patient" "$DLOCK" --connect-timeout 20 "$L.2" true
+    patient=$STARTED
+    L=$L.3 refused_acquire LOADING
+    own ping | grep -q LOADING
+    wait_exit 15 "$patient"
+    wait_for 8 own_left_is_over 8500
+    touch "$T/end"
+    ended
+    assert_rc 3
+    [ "$output" = "" ]
+}
+
+busy() {
+    start_log "$T/busy" redis-cli -p "${REDIS_PORTS[own]}" eval 'while true do end' 0
+    wait_for 5 eval 'own ping | grep -q BUSY'
+}
+not_busy() { own script kill; }
+@test "faults: BUSY: never counted as success" {
+    own_server --lua-time-limit 50
+    busy
+    refused_acquire BUSY
+    not_busy
+    wait_for 5 own_gone
+    refused_hold busy not_busy
+}
+
+disk_full() { own config set stop-writes-on-bgsave-error yes; }
+disk_free() { own config set stop-writes-on-bgsave-error no; }
+@test "faults: MISCONF: never counted as success" {
+    own_server --save '100000 100000'
+    # What it would save to is a folder.
+    mkdir "${REDIS_DIRS[own]}/dump.rdb"
+    wait_for 5 eval 'own bgsave >/dev/null; own info persistence | grep -q rdb_last_bgsave_status:err'
+    disk_full
+    refused_acquire MISCONF
+    own_gone
+    disk_free
+    refused_hold disk_full disk_free
+    said MISCONF
+}
+
+replicas() { own config set min-replicas-to-write "$1"; }
+few_replicas() { replicas 1; }
+no_replicas() { replicas 0; }
+@test "faults: NOREPLICAS: never counted as success" {
+    own_server
+    few_replicas
+    refused_acquire NOREPLICAS
+    own_gone
+    no_replicas
+    refused_hold few_replicas no_replicas
+    said NOREPLICAS
+}
+
+demote() { own replicaof 127.0.0.1 1; }
+promote() { own replicaof no one; }
+@test "faults: READONLY, MASTERDOWN: never counted as success" {
+    own_server
+    demote
+    refused_acquire READONLY
+    own config set replica-serve-stale-data no
+    refused_acquire MASTERDOWN
+    promote
+    own_gone
+    refused_hold demote promote
+    own config set replica-serve-stale-data yes
+    refused_hold demote promote
+    said READONLY
+    said MASTERDOWN
+}
+
+@test "faults: OOM: no lock is taken; one that is held can still be renewed" {
+    own_server
+    background --ttl 2 "$L" $SUBJECT -u "$T/end" -r 3
+    wait_for 5 running
+    own config set maxmemory 1
+    L=$L.2 refused_acquire OOM
+    t0=$(now_ms)
+    wait_for 5 beyond $((t0 + 2200))
+    [ "$(own exists "$NAME.2")" = 0 ]
+    touch "$T/end"
+    ended
+    assert_rc 3
+    own_gone
+}
+
+# The file's descriptor is a client that keeps its place.
+full_house() {
+    printf 'CONFIG SET maxclients 1\r\nCLIENT KILL TYPE normal SKIPME yes\r\n' >&"$house"
+    while read -r -t 5 line <&"$house"; do case $line in :*) return 0 ;; esac; done
+    return 1
+}
+room() {
+    printf 'CONFIG SET maxclients 100\r\n' >&"$house"
+    read -r -t 5 line <&"$house"
+}
+@test "faults: maxclients: never counted as success" {
+    own_server
+    exec {house}<>"/dev/tcp/127.0.0.1/${REDIS_PORTS[own]}"
+    full_house
+    refused_acquire "max number of clients"
+    room
+    own_gone
+    refused_hold full_house room
+    exec {house}>&-
+}
+
+asleep() {
+    start_log "$T/asleep" redis-cli -p "${REDIS_PORTS[own]}" debug sleep "$1"
+}
+paused() { own client pause "$1" all; }
+@test "faults: DEBUG SLEEP, CLIENT PAUSE: short ones are ridden out, a long one is 79" {
+    own_server --enable-debug-command local
+    for fault in 'asleep 1.2' 'paused 1200'; do
+        rm -f "$C"/*
+        background --ttl 3 "$L" $SUBJECT -u "$T/end" -r 4
+        wait_for 5 running
+        $fault
+        t0=$(now_ms)
+        wait_for 5 beyond $((t0 + 3100))
+        [ "$(count_seen main sig 15)" = 0 ]
+        touch "$T/end"
+        ended
+        assert_rc 4
+        [ "$output" = "" ]
+        rm "$T/end"
+    done
+    for fault in 'asleep 3.2' 'paused 3200'; do
+        rm -f "$C"/*
+        background --ttl 2 "$L" $SUBJECT -t -k
+        wait_for 5 running 4
+        $fault
+        lost=$(now_ns)
+        ended 10
+        assert_rc 79
+        assert_out "could not be renewed in time"
+        [ "$(last_beat)" -lt $((lost + 1978 * NS)) ]
+        # What was sent to it meanwhile neither keeps nor makes the lock.
+        wait_for 5 own_gone
+    done
+}
+
+# --- clocks --------------------------------------------------------------------------------------------
+
+# jump SECONDS: from now on the clocks of who was started `with_clock` are so far ahead.
+jump() {
+    /usr/bin/python3 -c 'import struct, sys
+with open(sys.argv[2], "r+b") as f: f.write(struct.pack("<q", int(sys.argv[1]) * 10**9))' "$1" "$T/offset"
+}
+with_clock() {
+    head -c 8 /dev/zero >"$T/offset"
+    # A sanitizer's runtime wants to be the first library; being the second one is fine here.
+    LD_PRELOAD=$HELPERS/wallclock.so WALLCLOCK=$T/offset \
+        ASAN_OPTIONS=${ASAN_OPTIONS:-}:verify_asan_link_order=0 "$@"
+}
+
+@test "faults: the server's clock jumps by +60 s: the next renewal notices, 79; by -60 s: nothing happens" {
+    with_clock own_server
+    background --ttl 3 "$L" $SUBJECT -t -k
+    wait_for 5 running 4
+    jump -60
+    t0=$(now_ms)
+    wait_for 5 beyond $((t0 + 3100))
+    pid_alive "$K"
+    own_left_is_over 2000
+    jump 0
+    t0=$(now_ms)
+    ended 5
+    # Renewals are 0.77 s apart.
+    assert_between 0 $(($(now_ms) - t0)) $((1100 + SLOW)) "time until it is noticed (ms)"
+    assert_rc 79
+    assert_out "is lost"
+    assert_out "gone"
+    [ "$(count_seen main sig 15)" = 0 ]
+    settle 2
+}
+
+@test "faults: the client's wall clock jumps: no effect on a hold or on a wait" {
+    with_clock background --ttl 1.5 "$L" $SUBJECT -u "$T/end" -r 5
+    wait_for 5 running
+    holder=$K
+    for by in 3600 -3600; do
+        jump $by
+        t0=$(now_ms)
+        wait_for 5 beyond $((t0 + 1600))
+    done
+    pid_alive "$holder"
+    # -w with a clock that jumps while it waits, in both directions.
+    for by in 3600 -3600; do
+        with_clock background -w 1 "$L" true
+        t0=$(now_ms)
+        wait_for 5 eval '[ "$(rcli zcard "{$NAME}:dlock:queue")" = 1 ]'
+        jump $by
+        status=0
+        wait_exit 5 "$K" || status=$?
+        assert_rc 75
+        assert_between 950 $(($(now_ms) - t0)) $((1200 + SLOW)) "-w 1 (ms)"
+    done
+    K=$holder
+    touch "$T/end"
+    status=0
+    wait_exit 5 "$K" || status=$?
+    assert_rc 5
+    [ "$(count_seen main sig 15)" = 0 ]
+    [ "$(rcli exists "$NAME")" = 0 ]
+}
+
+@test "faults: the client's machine has slept past the lease: 79, and no renewal revives it" {
+    export WALLCLOCK_SUSPEND=1
+    with_clock background --ttl 3 "$L" $SUBJECT -t -k
+    wait_for 5 running 4
+    jump 10
+    t0=$(now_ms)
+    ended 5
+    assert_rc 79
+    [ "$(grep -c '^dlock:' "$T/out")" = 1 ]
+    # At the latest when it wakes up for the next renewal: 0.77 s.
+    assert_between 0 $(($(now_ms) - t0)) $((1300 + SLOW)) "time until the end (ms)"
+    settle 2
+}
+
+# --- files ---------------------------------------------------------------------------------------------
+
+@test "faults: file locks on a full file system: 73, or the lock works" {
+    mkdir "$T/small"
+    cat >"$T/full" <<'SH'
+mount -t tmpfs -o size=16k,nr_inodes=3 none "$1/small" || exit 99
+cd "$1/small" || exit 99
+try() {
+    rc=0
+    out=$("$DLOCK" "$@" echo ran 2>&1) || rc=$?
+    echo "$rc $out"
+}
+try file:///"$PWD"/one.lock
+: >two
+# No inode is left.
+try "$PWD/three.lock"
+try "file://$PWD#three"
+try "$PWD/one.lock"
+rm two
+# No block is left.
+head -c 100000 /dev/zero >two 2>/dev/null
+try "file://$PWD#one"
+SH
+    run run_t 10 unshare -m --propagation private sh "$T/full" "$T"
+    assert_rc 0
+    echo "$output"
+    [ "${lines[0]}" = "0 ran" ]
+    [[ ${lines[1]} == "73 dlock: "*"No space left"* ]]
+    [[ ${lines[2]} == "73 dlock: "*"No space left"* ]]
+    [ "${lines[3]}" = "0 ran" ]
+    case ${lines[4]} in "0 "*ran | "73 dlock: "*"No space left"*) ;; *) fail "${lines[4]}" ;; esac
+    [ "${#lines[@]}" -le 6 ]
+}
