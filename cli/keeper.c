@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #define STORE_FDS 8
@@ -19,9 +20,12 @@
 #define SAY_AGAIN (5 * DLOCK_SEC)
 #define SWEEP_EVERY (100 * DLOCK_MSEC)
 #define GUARD_LEAVES DLOCK_SEC
+/* One that has never started a command: -w has 100 ms of tolerance. */
+#define GUARD_LEAVES_IDLE (30 * DLOCK_MSEC)
 /* How long a release is tried: leaving a queue, giving back what we hold, and what is lost anyway. */
 #define CANCEL_TIME DLOCK_SEC
 #define LOST_TIME (500 * DLOCK_MSEC)
+#define HURRY_TIME (300 * DLOCK_MSEC)
 
 static int64_t grace_of(const struct keeper *k)
 {
@@ -48,8 +52,14 @@ static int tell_guard(struct keeper *k, enum guard_msg_type type, int arg,
         m.fence = dlock_fence(k->lk);
         snprintf(m.token, sizeof m.token, "%s", dlock_token(k->lk));
     }
-    /* After the start a failed send needs no answer: a dead guard shows as EOF, a stopped one is ended by its kernel timer. */
-    return k->guarded && !k->guard_gone ? guard_send(&k->guard, &m) : 0;
+    int rc = k->guarded && !k->guard_gone ? guard_send(&k->guard, &m) : 0;
+    /*
+     * A dead guard shows as EOF. A full socket means that it does not run (stopped?): what it misses of
+     * signals and times its kernel timer makes up for; an order to end the tree cannot wait for that.
+     */
+    if (rc < 0 && rc != -EPIPE && type == G_END)
+        kill(k->guard.pid, SIGKILL);
+    return rc;
 }
 
 static void end_tree(struct keeper *k, int sig, int64_t kill_at)
@@ -65,7 +75,7 @@ static void dismiss_guard(struct keeper *k)
     if (!k->guarded || k->guard_gone)
         return;
     tell_guard(k, G_DETACH, 0, NULL);
-    k->guard_by = dlock_now() + GUARD_LEAVES;
+    k->guard_by = dlock_now() + (k->exited ? GUARD_LEAVES : GUARD_LEAVES_IDLE);
 }
 
 /* It ends here, with or without the lock; the guard goes, then the loop does. */
@@ -170,15 +180,16 @@ static void on_report(struct keeper *k, const struct dlock_report *r)
         k->times = r->times;
         tell_guard(k, G_EXTEND, 0, &r->times);
         break;
+    /* First the deed, then the word. */
     case DLOCK_R_TERM:
-        tell_lost(k, "could not be renewed in time", r->error.msg);
         if (may_end(k))
             end_tree(k, SIGTERM, r->times.kill_at);
+        tell_lost(k, "could not be renewed in time", r->error.msg);
         break;
     case DLOCK_R_LOST:
-        tell_lost(k, "is lost", r->error.msg);
         if (may_end(k))
             end_tree(k, SIGKILL, 0);
+        tell_lost(k, "is lost", r->error.msg);
         break;
     case DLOCK_R_RELEASED:
         on_released(k, r);
@@ -194,6 +205,8 @@ static void on_report(struct keeper *k, const struct dlock_report *r)
 
 /* --- what the guard says ------------------------------------------------------------------------- */
 
+static void read_signals(struct keeper *k);
+
 /*
  * Only at a terminal does somebody wait for us to stop as well; elsewhere we go on renewing. Called when
  * the socket is empty: a word from before our own sleep must not stop us again.
@@ -202,11 +215,29 @@ static void stop_with_command(struct keeper *k)
 {
     int sig = k->stopped_by;
     k->stopped_by = 0;
-    if (k->terminal && !k->exited && (sig == SIGTSTP || sig == SIGTTIN || sig == SIGTTOU))
+    if (!k->terminal || k->exited || (sig != SIGTSTP && sig != SIGTTIN && sig != SIGTTOU))
+        return;
+    /* A SIGCONT that is waiting for us was for the whole job: the command runs again. */
+    k->continued = false;
+    read_signals(k);
+    if (!k->continued)
         signals_stop_self(sig);
 }
 
-static void read_signals(struct keeper *k);
+static void say_stuck(struct keeper *k, pid_t pid)
+{
+    if (k->told_stuck)
+        return;
+    k->told_stuck = true;
+    if (pid > 0)
+        say("process %d cannot be killed (it runs as another user, or hangs in the kernel): the "
+            "lock is "
+            "kept until it is gone",
+            (int)pid);
+    else
+        say("what is left of the command cannot be seen (no /proc): the lock is kept until it is "
+            "gone");
+}
 
 static void on_guard(struct keeper *k, const struct guard_msg *m)
 {
@@ -216,6 +247,7 @@ static void on_guard(struct keeper *k, const struct guard_msg *m)
     case G_STARTED:
         if (k->phase == K_START)
             k->phase = K_RUN;
+        k->start_by = DLOCK_NEVER;
         break;
     case G_EXEC_FAILED:
         k->exec_error = m->arg;
@@ -234,8 +266,7 @@ static void on_guard(struct keeper *k, const struct guard_msg *m)
         k->tree_empty = true;
         break;
     case G_STUCK:
-        say("process %d cannot be killed (%s): the lock is kept until it is gone", m->arg,
-            "it runs as another user, or hangs in the kernel");
+        say_stuck(k, m->arg);
         break;
     default:
         break;
@@ -243,11 +274,14 @@ static void on_guard(struct keeper *k, const struct guard_msg *m)
     after_exit(k);
 }
 
+/* The guard is dead: its orphans have come to us. */
 static void sweep(struct keeper *k)
 {
     pid_t stuck = 0;
     int left = guard_sweep(&k->tree, &stuck);
     if (left > 0) {
+        if (stuck > 0)
+            say_stuck(k, stuck);
         k->sweep_at = dlock_now() + SWEEP_EVERY;
         return;
     }
@@ -259,7 +293,7 @@ static void sweep(struct keeper *k)
 static void on_guard_gone(struct keeper *k)
 {
     k->guard_gone = true;
-    k->guard_by = DLOCK_NEVER;
+    k->guard_by = k->start_by = DLOCK_NEVER;
     close(k->guard.fd);
     k->guard.fd = -1;
     /* Its descriptors are closed as part of its death: this waits for microseconds, and leaves no zombie. */
@@ -274,11 +308,13 @@ static void on_guard_gone(struct keeper *k)
         return;
     }
     /* Its kernel timer ends a guard that was stopped for too long: then the lease is as good as over. */
-    if (dlock_now() >= k->times.kill_at)
+    bool late = dlock_now() >= k->times.kill_at;
+    k->lost |= late;
+    sweep(k);
+    if (late)
         tell_lost(k, "could not be renewed in time", "the guard was stopped");
     else
-        say("the guard process %d was killed: ending the command", (int)k->guard.pid);
-    sweep(k);
+        say("the guard process %d was killed: the command is ended", (int)k->guard.pid);
 }
 
 static void read_guard(struct keeper *k)
@@ -324,6 +360,24 @@ static void signal_while_waiting(struct keeper *k, const struct signalfd_siginfo
     }
 }
 
+/* Ctrl-C or Ctrl-\ */
+static bool from_terminal(const struct keeper *k, const struct signalfd_siginfo *si)
+{
+    return k->terminal && si->ssi_code == SI_KERNEL &&
+           (si->ssi_signo == SIGINT || si->ssi_signo == SIGQUIT);
+}
+
+/*
+ * Between grant and exec nobody can say whether the command was in the terminal's group already: so it is
+ * not to start, or to end, and we die by the signal as we would have a moment earlier.
+ */
+static void signal_while_starting(struct keeper *k, int sig)
+{
+    k->die_sig = sig;
+    if (!k->ending)
+        end_tree(k, SIGTERM, dlock_now() + grace_of(k));
+}
+
 static void on_signal(struct keeper *k, const struct signalfd_siginfo *si)
 {
     int sig = (int)si->ssi_signo;
@@ -331,16 +385,19 @@ static void on_signal(struct keeper *k, const struct signalfd_siginfo *si)
         reap(k);
         return;
     }
+    k->continued |= sig == SIGCONT;
     if (k->phase == K_ACQUIRE) {
         signal_while_waiting(k, si);
     } else if (k->phase >= K_RELEASE) {
-        if (k->phase == K_RELEASE && signals_cancels(sig))
-            dlock_start_release(k->lk,
-                                dlock_now()); /* somebody is in a hurry: the lease ends by itself */
+        /* Somebody is in a hurry; a reconnect gets its chance, then the lease ends by itself. */
+        if (k->phase == K_RELEASE && signals_cancels(sig) && !own_pipe(si))
+            dlock_start_release(k->lk, dlock_now() + HURRY_TIME);
+    } else if (k->phase == K_START && from_terminal(k, si)) {
+        signal_while_starting(k, sig);
     } else if (signals_for_command(si, k->terminal)) {
         k->end_signal |= signals_ends(sig);
         tell_guard(k, G_SIGNAL, sig, NULL);
-    } else if (k->terminal && si->ssi_code == SI_KERNEL && (sig == SIGINT || sig == SIGQUIT)) {
+    } else if (from_terminal(k, si)) {
         k->terminal_sig = sig;
     }
 }
@@ -366,7 +423,7 @@ static void say_waiting(struct keeper *k, int64_t now)
 
 static int64_t own_wake(const struct keeper *k)
 {
-    int64_t at = dlock_min(k->sweep_at, k->guard_by);
+    int64_t at = dlock_min(dlock_min(k->sweep_at, k->guard_by), k->start_by);
     if (k->phase == K_ACQUIRE && k->news)
         at = dlock_min(at, k->say_at);
     return at;
@@ -378,6 +435,10 @@ static void own_timers(struct keeper *k)
     say_waiting(k, now);
     if (now >= k->sweep_at)
         sweep(k);
+    if (now >= k->start_by) {
+        k->start_by = DLOCK_NEVER;
+        kill(k->guard.pid, SIGKILL);
+    }
     if (now >= k->guard_by) {
         /* It does not leave (stopped?). Nothing is left that it guards. */
         k->guard_by = DLOCK_NEVER;
@@ -395,7 +456,11 @@ static int wait_for_events(struct pollfd *pfd, int n, int64_t wake_at)
         ts = (struct timespec){.tv_sec = left / DLOCK_SEC, .tv_nsec = left % DLOCK_SEC};
         bound = &ts;
     }
-    return ppoll(pfd, (nfds_t)n, bound, NULL);
+    int got = ppoll(pfd, (nfds_t)n, bound, NULL);
+    /* No memory in the kernel: going round without a pause would take the processor from all others. */
+    if (got < 0 && errno != EINTR)
+        nanosleep(&(struct timespec){.tv_nsec = 5 * DLOCK_MSEC}, NULL);
+    return got;
 }
 
 static void read_store(struct keeper *k, const struct pollfd *pfd, int n)
@@ -427,7 +492,7 @@ void keeper_init(struct keeper *k)
 {
     k->phase = K_ACQUIRE;
     k->guard.fd = -1;
-    k->sweep_at = k->guard_by = DLOCK_NEVER;
+    k->sweep_at = k->guard_by = k->start_by = DLOCK_NEVER;
     k->since = dlock_now();
     k->say_at = k->since + SAY_AFTER;
 }
@@ -457,6 +522,8 @@ void keeper_loop(struct keeper *k)
 void keeper_start(struct keeper *k)
 {
     k->phase = K_START;
+    /* A guard that is stopped would keep us renewing a lock under which nothing runs. */
+    k->start_by = k->times.term_at;
     int rc = tell_guard(k, G_START, 0, &k->times);
     if (rc == 0 || rc == -EPIPE)
         return;

@@ -12,6 +12,9 @@
 #define DLOCK_BUILD_ID DLOCK_VERSION
 #endif
 
+/* What a slow reader of our messages is given at the very end, when nothing is held any more. */
+#define LAST_WORDS_MS 200
+
 static int help_mode(const struct options *o, const struct sigstate *sig)
 {
     (void)o;
@@ -94,5 +97,6 @@ int main(int argc, char **argv)
     }
     int code = flushed(modes[o.mode](&o, &sig));
     options_done(&o);
+    say_flush(LAST_WORDS_MS);
     return code;
 }

@@ -225,6 +225,12 @@ static int run_parsed(struct keeper *k, char **uri, const struct dlock_uri *pars
         say("--no-fork is for file locks: a lease needs somebody who renews it");
         return dlock_error_exit(DLOCK_EUSAGE);
     }
+    if ((!file || k->o->close_fd) && !tree_visible()) {
+        say("/proc does not show this process's children: the command could not be ended with all "
+            "that it "
+            "starts when the lock is lost; mount /proc");
+        return dlock_error_exit(DLOCK_EOS);
+    }
     if (!file)
         warn_setuid(k->o);
     k->terminal = spawn_has_terminal();

@@ -29,7 +29,11 @@ int fdlock_mode(const struct options *, const struct sigstate *);
 int direct_hold(dlock *, const struct options *, const struct sigstate *, const struct tree *);
 _Noreturn void direct_exec(dlock *, const struct options *, const struct sigstate *);
 
-/* say.c: everything dlock says goes to stderr as one line: "dlock: ..." */
+/*
+ * say.c: everything dlock says goes to stderr as one line: "dlock: ...". It never blocks: what its reader
+ * does not take waits for the next line or for say_flush (main calls it before the exit).
+ */
+void say_flush(int wait_ms);
 void say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void say_verbose(const struct options *, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));

@@ -1,24 +1,58 @@
 /* say.c - everything dlock says to people: one line each on stderr. */
 #include "run.h"
 
+#include <errno.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
-/* One write per line, so that the lines of several processes on one log do not mix. */
+/*
+ * Who holds a lock must never wait for whoever reads its messages: a full pipe, or a terminal that Ctrl-S
+ * has stopped, would keep the keeper from renewing and from killing. So a line is written only when
+ * poll() says that it will not block (a pipe that is writable has room for PIPE_BUF bytes), else it is
+ * kept here until there is room; what does not fit is dropped. One write per line, so that the lines of
+ * several processes on one log do not mix.
+ */
+#define LINE_MAX_BYTES 2048
+static char unsaid[4 * LINE_MAX_BYTES];
+static size_t nunsaid;
+
+static bool writable(int wait_ms)
+{
+    struct pollfd p = {.fd = STDERR_FILENO, .events = POLLOUT};
+    return poll(&p, 1, wait_ms) == 1 && (p.revents & (POLLOUT | POLLERR | POLLNVAL));
+}
+
+/* Write what is waiting, line by line, giving its reader at most wait_ms in all. */
+void say_flush(int wait_ms)
+{
+    while (nunsaid > 0 && writable(wait_ms)) {
+        const char *end = memchr(unsaid, '\n', nunsaid);
+        size_t n = end ? (size_t)(end - unsaid) + 1 : nunsaid;
+        if (write(STDERR_FILENO, unsaid, n) < 0 && (errno == EAGAIN || errno == EINTR))
+            return;
+        nunsaid -= n; /* written, or there is nobody to tell */
+        memmove(unsaid, unsaid + n, nunsaid);
+    }
+}
+
 static void emit(const char *fmt, va_list ap)
 {
-    char line[2048] = "dlock: ";
+    char line[LINE_MAX_BYTES] = "dlock: ";
     size_t at = strlen(line);
     int n = vsnprintf(line + at, sizeof line - at - 1, fmt, ap);
     if (n < 0)
         return;
     at += (size_t)n < sizeof line - at - 1 ? (size_t)n : sizeof line - at - 2;
     line[at++] = '\n';
-    if (write(STDERR_FILENO, line, at) < 0)
-        return; /* nobody to tell */
+    if (at > sizeof unsaid - nunsaid)
+        return;
+    memcpy(unsaid + nunsaid, line, at);
+    nunsaid += at;
+    say_flush(0);
 }
 
 void say(const char *fmt, ...)

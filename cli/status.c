@@ -118,9 +118,13 @@ static void print(const struct options *o, const dlock *lk, const struct found *
 static void check_signals(const struct sigstate *sig)
 {
     struct signalfd_siginfo si;
-    while (signals_read(sig, &si))
-        if (signals_cancels((int)si.ssi_signo))
-            signals_die((int)si.ssi_signo);
+    while (signals_read(sig, &si)) {
+        int n = (int)si.ssi_signo;
+        if (n == SIGTSTP || n == SIGTTIN || n == SIGTTOU)
+            signals_stop_self(n);
+        else if (signals_cancels(n))
+            signals_die(n);
+    }
 }
 
 static int query(const struct options *o, const struct sigstate *sig, dlock *lk, struct found *f)

@@ -242,6 +242,14 @@ static void resolve_again(dlock *d)
     dlock_resolver_start(&d->resolver, d->uri, NULL);
 }
 
+static int64_t undo_until(const dlock *d)
+{
+    int64_t now = now_of(d), until = now + UNDO_TIME;
+    if (d->wait_until != DLOCK_NEVER)
+        until = dlock_min(until, dlock_max(now, d->wait_until) + UNDO_BRIEF);
+    return until;
+}
+
 /* Granted, but of no use any more: give it back, and stand in line again where the caller waits. */
 static void unusable(dlock *d)
 {
@@ -250,7 +258,7 @@ static void unusable(dlock *d)
                "%s: the lock '%s' was granted too late to be used: the store is slow, or this "
                "machine was stopped; a longer ttl helps",
                d->uri->where, d->uri->name);
-    release_then(d, again ? THEN_AGAIN : THEN_FAILED, now_of(d) + UNDO_TIME);
+    release_then(d, again ? THEN_AGAIN : THEN_FAILED, undo_until(d));
 }
 
 static void lease_action(dlock *d, enum lease_do todo)
@@ -303,14 +311,6 @@ static void on_released(dlock *d, const struct dlock_event *ev)
         break;
     }
     }
-}
-
-static int64_t undo_until(const dlock *d)
-{
-    int64_t now = now_of(d), until = now + UNDO_TIME;
-    if (d->wait_until != DLOCK_NEVER)
-        until = dlock_min(until, dlock_max(now, d->wait_until) + UNDO_BRIEF);
-    return until;
 }
 
 static void on_event(dlock *d, const struct dlock_event *ev)

@@ -200,9 +200,11 @@ PY
 }
 
 @test "a pipeline whose reader uses the terminal works, and stops and goes on as one job" {
+    # Not a loop of `sleep`: a shell that waits for its vfork child to exec cannot stop when that one has.
+    mkfifo "$T/end"
     terminal <<'PY'
 t = Term()
-j = t.start([DLOCK, '--ttl', '3', LOCK, 'sh', '-c', 'echo first; echo second; until [ -e %s/end ]; do sleep 0.02; done' % T],
+j = t.start([DLOCK, '--ttl', '3', LOCK, 'sh', '-c', 'echo first; echo second; read x <%s/end' % T],
             ['sh', '-c', 'read a; echo "<$a>"; read key </dev/tty; echo "<$key>"; cat; exit 0'])
 t.until(lambda: '<first>' in t.output)
 t.type(b'\x1a')
@@ -211,7 +213,8 @@ check(j.status(pid=j.pids[1]), 'stopped 20', 'the reader')
 j.foreground()
 t.type(b'key\n')
 t.until(lambda: '<key>' in t.output)
-open(T + '/end', 'w')
+with open(T + '/end', 'w') as end:
+    end.write('go\n')
 check(j.status(), 'exit 0', 'dlock')
 check(j.status(pid=j.pids[1]), 'exit 0', 'the reader')
 t.until(lambda: 'second' in t.output)
