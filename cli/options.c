@@ -135,7 +135,10 @@ static const struct row *find_row(int c)
 
 static int bad_value(const char *name, const char *value, const char *want, struct dlock_error *err)
 {
-    return dlock_fail(err, DLOCK_EUSAGE, 0, "option %s: \"%.64s\" is not %s", name, value, want);
+    /* The LOCK where a forgotten value should be: it may hold a password. */
+    const char *shown = strstr(value, "://") ? "(a URI)" : value;
+
+    return dlock_fail(err, DLOCK_EUSAGE, 0, "option %s: \"%.64s\" is not %s", name, shown, want);
 }
 
 static bool is_number(const char *s)
@@ -387,9 +390,6 @@ static void blank_secrets(char *uri)
         return;
     end = strrchr(start, '#');
     end = end ? end : start + strlen(start);
-    at = memrchr(start, '@', (size_t)(end - start));
-    /* Only the length shows, and the rest tells which lock it is. */
-    blank(start, at ? at : start);
     p = memchr(start, '?', (size_t)(end - start));
     while (p && p < end) {
         char *key = p + 1, *next = memchr(key, '&', (size_t)(end - key));
@@ -399,6 +399,9 @@ static void blank_secrets(char *uri)
             blank(eq + 1, stop);
         p = next;
     }
+    /* Only the length shows, and the rest tells which lock it is. */
+    at = memrchr(start, '@', (size_t)(end - start));
+    blank(start, at ? at : start);
 }
 
 static int take_lock(struct options *o, char *arg, struct dlock_error *err)
@@ -441,7 +444,6 @@ static int take_command(struct options *o, char **rest, int n, struct dlock_erro
         o->command[0] = shell && *shell ? shell : sh;
         o->command[1] = minus_c;
         o->command[2] = rest[1];
-        o->shell_string = rest[1];
         o->shell_string = rest[1];
     } else {
         memcpy(o->command, rest, (size_t)n * sizeof(*rest));

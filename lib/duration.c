@@ -50,6 +50,8 @@ static int64_t whole_part(const char *p, const char *end, int64_t unit)
 
 int dlock_parse_duration(const char *text, int64_t *ns, struct dlock_error *err)
 {
+    /* The LOCK where a forgotten value should be: it may hold a password. */
+    const char *shown = strstr(text, "://") ? "(a URI)" : text;
     const char *dot = skip_digits(text), *frac = *dot == '.' ? dot + 1 : dot;
     const char *end = skip_digits(frac);
     int64_t unit = find_unit(end), value, scale;
@@ -57,13 +59,13 @@ int dlock_parse_duration(const char *text, int64_t *ns, struct dlock_error *err)
     if (unit == 0 || (dot == text && end == frac))
         return dlock_fail(err, DLOCK_EUSAGE, 0,
                           "\"%.64s\" is not a duration: write 10, 0.5, 500ms, 1.5m, 2h or 1d",
-                          text);
+                          shown);
     value = whole_part(text, dot, unit);
     /* What is below a nanosecond is cut off. */
     for (scale = unit / 10; value >= 0 && frac < end; frac++, scale /= 10)
         value += (*frac - '0') * scale;
     if (value < 0 || value > MAX_NS)
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "\"%.64s\" is too long: at most 100 years", text);
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "\"%.64s\" is too long: at most 100 years", shown);
     *ns = value;
     return 0;
 }

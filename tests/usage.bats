@@ -1,6 +1,7 @@
 # What a careless caller may write: each ends with exactly one line on stderr that begins with "dlock: ", the
 # documented exit code, nothing on stdout, no command run, no file left behind, and no password shown.
 
+bats_require_minimum_version 1.5.0
 load lib/common
 
 setup() {
@@ -303,4 +304,13 @@ TRACE='touch ran'
     rc=0
     "$DLOCK" --help >/dev/full 2>"$T/err" || rc=$?
     [ $rc -eq 71 ] && [ "$(wc -l <"$T/err")" -eq 1 ]
+}
+
+@test "usage: a LOCK in the place of a forgotten value is not shown, it may hold a password" {
+    for option in --ttl -w --grace --connect-timeout -E --lost-exit-code --on-lost; do
+        run -64 --separate-stderr run_t 5 "$DLOCK" "$option" 'redis://:s3cret-canary@h#x' true
+        [ "${#stderr_lines[@]}" -eq 1 ]
+        [[ $stderr == "dlock: "*"(a URI)"* ]]
+        [[ $stderr != *canary* ]]
+    done
 }
