@@ -272,6 +272,66 @@ PY
     assert_between 0 $(($(cat got) - t0)) 300 "milliseconds"
 }
 
+@test "redis: a stopped waiter alone in line keeps nobody out for longer than a second" {
+    hold
+    TTL=30 wait_in_line 1 "$(stamp got)"
+    local t0 i rc=1
+    kill -STOP "$WAITER"
+    wait_for 5 pid_stopped "$WAITER"
+    echo >go
+    wait_exit 5 "$HOLDER"
+    t0=$(wall_ms)
+    until "$DLOCK" -q -n "$L" true 3>&-; do
+        [ $(($(wall_ms) - t0)) -lt 1500 ] || break
+    done
+    assert_between 0 $(($(wall_ms) - t0)) 1200 "milliseconds"
+    for i in $(seq 30); do
+        "$DLOCK" -q -n "$L" true 3>&-
+        sleep .05 # longer than one claim in all
+    done
+    queue_is 1
+    # Whoever waits comes before it, too.
+    run_t 5 "$DLOCK" "$L" true
+    [ ! -e got ]
+    kill -CONT "$WAITER"
+    wait_exit 5 "$WAITER"
+    test -s got
+}
+
+@test "redis: a stopped waiter that was passed over stands behind live ones, who come before newcomers" {
+    hold
+    TTL=30 wait_in_line 1 "$(stamp got1)"
+    local stopped=$WAITER t0
+    kill -STOP "$stopped"
+    wait_for 5 pid_stopped "$stopped"
+    echo >go
+    wait_exit 5 "$HOLDER"
+    rm go held
+    wait_for 5 "$DLOCK" -q -n "$L" true # passed over now
+    hold
+    TTL=30 wait_in_line 2 'echo >held2; while [ ! -e go2 ]; do sleep .02; done'
+    [ "$(rcli hget "{$NAME}:dlock:waiters" "$(rcli zrange "{$NAME}:dlock:queue" 0 0)" | grep -c "pid=$WAITER ")" = 1 ]
+    kill -STOP "$WAITER"
+    wait_for 5 pid_stopped "$WAITER"
+    echo >go
+    wait_exit 5 "$HOLDER"
+    # It is called, the stopped one is not: a newcomer gets nothing.
+    run run_t 5 "$DLOCK" -q -n "$L" true
+    assert_rc 75
+    t0=$(wall_ms)
+    kill -CONT "$WAITER"
+    wait_for 5 test -e held2
+    assert_between 0 $(($(wall_ms) - t0)) 1200 "milliseconds"
+    # The stopped one goes on: back in line while the lock is held, then served.
+    kill -CONT "$stopped"
+    wait_for 5 eval '[ "$(rcli zrange "{$NAME}:dlock:queue" 0 0 withscores | sed -n 2p)" -lt 4000000000000000 ]'
+    [ ! -e got1 ]
+    echo >go2
+    wait_exit 5 "$WAITER"
+    wait_exit 5 "$stopped"
+    test -s got1
+}
+
 @test "redis: a newcomer does not pass the queue" {
     rcli set "$NAME" x px 60000
     TTL=30 wait_in_line 1 'echo >held; while [ ! -e go ]; do sleep .02; done'
@@ -380,6 +440,28 @@ PY
     assert_rc 0
     run run_t 5 "$DLOCK" "redis://:right@127.0.0.1:${REDIS_PORTS[own]}#$NAME" true
     assert_rc 0
+}
+
+@test "redis: a server that quotes the arguments of AUTH: the password is in no output" {
+    own_server --rename-command AUTH ""
+    local url
+    for url in "redis://:c4nary-pw@127.0.0.1" "redis://c4nary-user:c4nary-pw@127.0.0.1"; do
+        # It does quote them.
+        rcli_in own auth c4nary-user c4nary-pw | grep c4nary-pw
+        L="$url:${REDIS_PORTS[own]}#$NAME"
+        run run_t 5 "$DLOCK" -v "$L" touch ran
+        assert_rc 77
+        assert_out AUTH
+        refute_out c4nary
+        run run_t 5 "$DLOCK" --status "$L"
+        assert_rc 77
+        refute_out c4nary
+    done
+    REDISCLI_AUTH=c4nary-pw run run_t 5 "$DLOCK" -v "redis://127.0.0.1:${REDIS_PORTS[own]}#$NAME" touch ran
+    assert_rc 77
+    refute_out c4nary
+    [ ! -e ran ]
+    own_gone
 }
 
 @test "redis: a wrong user where the default user needs no password leaves no lock behind" {

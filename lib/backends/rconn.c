@@ -2,7 +2,7 @@
  * rconn.c - one connection to a Redis server. See rconn.h.
  *
  * Bounds against a server that is not one: a reply is at most RCONN_MAX_REPLY
- * bytes and RCONN_MAX_ITEMS array entries, nested as deep as hiredis allows (7).
+ * bytes and RCONN_MAX_ITEMS array entries, RCONN_MAX_DEPTH arrays deep.
  */
 #include "rconn.h"
 
@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #define RCONN_MAX_ITEMS 4096
+#define RCONN_MAX_DEPTH 8 /* hiredis 0.14 has this limit itself, later ones none */
 #define RCONN_MIN_SHARE (250 * DLOCK_MSEC)
 
 /* ------------------------------------------------------------------- failing */
@@ -130,9 +131,13 @@ static bool queue_auth(struct rconn *c)
 }
 
 /* hiredis allocates by what the header says: "*2000000000" would cost 16 GB before the first entry came. */
-static void *bounded_array(const redisReadTask *task, int elements)
+static void *bounded_array(const redisReadTask *task, rconn_elements elements)
 {
     struct rconn *c = task->privdata;
+    int depth = 0; /* freeReplyObject() recurses */
+    for (const redisReadTask *t = task; t != NULL; t = t->parent)
+        if (++depth > RCONN_MAX_DEPTH)
+            return NULL;
     return elements > RCONN_MAX_ITEMS ? NULL : c->create_array(task, elements);
 }
 
@@ -205,7 +210,7 @@ static bool out_reserve(struct rconn *c, size_t more)
 int rconn_send(struct rconn *c, int tag, int argc, const char **argv, const size_t *len)
 {
     char *cmd = NULL;
-    int n = -1;
+    long long n = -1; /* hiredis 1.1: long long, int before */
 
     if (!rconn_is_open(c))
         return DLOCK_EUNAVAIL;
@@ -342,16 +347,11 @@ void rconn_work(struct rconn *c)
 /* Our AUTH was answered. The connection stays: what went out behind it may need to be undone on it. */
 static void auth_answered(struct rconn *c, const redisReply *r)
 {
-    char t[200];
     /* A password nobody asked for (REDISCLI_AUTH is meant for another server) harms nothing; redis-cli goes on too. */
     if (r->type != REDIS_REPLY_ERROR || strstr(r->str, "without any password configured") != NULL)
         return;
     c->auth_failed = true;
-    dlock_clean_text(t, sizeof(t), r->str, strlen(r->str));
-    if (rconn_classify(r->str) == RE_OTHER)
-        dlock_fail(&c->error, DLOCK_EPERM, 0, "%s: AUTH refused: %s", c->where, t);
-    else
-        rconn_reply_error(&c->error, c->where, r->str);
+    rconn_auth_error(&c->error, c->where, &c->auth, r->str);
 }
 
 static bool is_push(const struct rconn *c, const redisReply *r)
@@ -399,7 +399,7 @@ int rconn_next(struct rconn *c, struct rconn_reply *out)
             if (r->type == REDIS_REPLY_ERROR && !c->auth_failed) {
                 drop_socket(c);
                 c->state = RC_FAILED;
-                rc = rconn_reply_error(&c->error, c->where, r->str);
+                rc = rconn_reply_error(&c->error, c->where, &c->auth, r->str);
             } else {
                 rc = conn_fail(c, DLOCK_EPROTO, 0, "an answer that nobody asked for");
             }
@@ -448,4 +448,11 @@ void rconn_close(struct rconn *c)
     c->out = NULL;
     c->out_len = c->out_size = 0;
     c->ntags = 0;
+}
+
+void rconn_close_replica(struct rconn *c)
+{
+    rconn_close(c);
+    if (c->npeers > 0)
+        c->good = (c->good + 1) % c->npeers;
 }

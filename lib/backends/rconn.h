@@ -36,6 +36,13 @@ struct rconn_auth {
     const char *user, *password; /* not owned; password NULL: no AUTH */
 };
 
+/* What hiredis passes to createArray. */
+#if HIREDIS_MAJOR >= 1
+typedef size_t rconn_elements;
+#else
+typedef int rconn_elements;
+#endif
+
 struct rconn {
     enum rconn_state state;
     int fd;
@@ -58,7 +65,7 @@ struct rconn {
     size_t out_len, out_size;
     redisReader *reader;
     redisReplyObjectFunctions fn; /* hiredis' own, with a bound on arrays */
-    void *(*create_array)(const redisReadTask *, int);
+    void *(*create_array)(const redisReadTask *, rconn_elements);
     size_t fed; /* bytes since the last complete reply */
     struct rconn_tag tags[RCONN_TAGS];
     int ntags;
@@ -82,8 +89,15 @@ enum rconn_class {
     RE_REFUSED    /* MISCONF OOM NOREPLICAS, too many clients */
 };
 enum rconn_class rconn_classify(const char *text);
-/* Fill err from an error reply; returns its code. */
-int rconn_reply_error(struct dlock_error *err, const char *where, const char *text);
+/*
+ * Fill err from an error reply; returns its code. Servers quote what they did not understand, so whatever
+ * of the text is shown has user and password blanked.
+ */
+int rconn_reply_error(struct dlock_error *err, const char *where, const struct rconn_auth *,
+                      const char *text);
+/* The same for the answer to AUTH, of which only the first word is shown. */
+int rconn_auth_error(struct dlock_error *err, const char *where, const struct rconn_auth *,
+                     const char *text);
 
 /*
  * Begin to connect; the addresses are tried in turn from the one that worked last, all of them before
@@ -108,5 +122,7 @@ void rconn_work(struct rconn *);
 int rconn_next(struct rconn *, struct rconn_reply *);
 /* Close in a way that lets the server still read what was sent. State RC_CLOSED. */
 void rconn_close(struct rconn *);
+/* The same, because the server is a replica: the next attempt begins with the next address. */
+void rconn_close_replica(struct rconn *);
 
 #endif

@@ -51,10 +51,56 @@ enum rconn_class rconn_classify(const char *text)
     return RE_OTHER;
 }
 
-int rconn_reply_error(struct dlock_error *err, const char *where, const char *text)
+/* -------------------------------------------------------------------- secrets */
+
+#define MIN_QUOTED 8 /* of a quotation that was cut short */
+
+/* How much of p belongs to a quotation of secret: all of it or, where the server cut it, its beginning. */
+static size_t quoted(const char *p, const char *secret)
 {
-    char t[200];
-    dlock_clean_text(t, sizeof(t), text, strlen(text));
+    size_t n = 0;
+    while (secret[n] != '\0' && p[n] == secret[n])
+        n++;
+    return secret[n] == '\0' || n >= MIN_QUOTED ? n : 0;
+}
+
+static bool in_word(char c)
+{
+    return isalnum((unsigned char)c) || c == '_';
+}
+
+/* text, fit for a message. A user's name is blanked as a word of its own only: it may be "e". */
+static void show(char *out, size_t size, const struct rconn_auth *auth, const char *text)
+{
+    char t[512];
+    size_t used = 0;
+    const char *p = text;
+
+    while (*p != '\0' && used + 4 <= sizeof(t)) {
+        size_t n = 0;
+        if (auth->password != NULL)
+            n = quoted(p, auth->password);
+        if (n == 0 && auth->user != NULL && (p == text || !in_word(p[-1]))) {
+            n = quoted(p, auth->user);
+            if (in_word(p[n]))
+                n = 0;
+        }
+        if (n == 0) {
+            t[used++] = *p++;
+            continue;
+        }
+        memcpy(t + used, "***", 3);
+        used += 3;
+        p += n;
+    }
+    dlock_clean_text(out, size, t, used);
+}
+
+/* ----------------------------------------------------------------- explaining */
+
+/* text decides, t is shown. */
+static int explain(struct dlock_error *err, const char *where, const char *text, const char *t)
+{
     switch (rconn_classify(text)) {
     case RE_PERM:
         if (strstr(text, "NOAUTH") != NULL || strstr(text, "unauthenticated") != NULL)
@@ -98,4 +144,37 @@ int rconn_reply_error(struct dlock_error *err, const char *where, const char *te
         strstr(text, "non deterministic") != NULL)
         return dlock_fail(err, DLOCK_EUNAVAIL, 0, "%s: Redis 6.0 or later is needed: %s", where, t);
     return dlock_fail(err, DLOCK_EPROTO, 0, "%s: unexpected error: %s", where, t);
+}
+
+int rconn_reply_error(struct dlock_error *err, const char *where, const struct rconn_auth *auth,
+                      const char *text)
+{
+    char t[200];
+    show(t, sizeof(t), auth, text);
+    return explain(err, where, text, t);
+}
+
+int rconn_auth_error(struct dlock_error *err, const char *where, const struct rconn_auth *auth,
+                     const char *text)
+{
+    /* Error codes are words of capital letters; what is none may be anything. */
+    size_t n = strspn(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ");
+    char word[24] = "no error code", t[24];
+    if (n > 0 && n < sizeof(word) && (text[n] == ' ' || text[n] == '\0')) {
+        memcpy(word, text, n);
+        word[n] = '\0';
+    }
+    show(t, sizeof(t), auth, word);
+    if (rconn_classify(text) != RE_OTHER)
+        return explain(err, where, text, t);
+    if (strstr(text, "unknown command") != NULL)
+        return dlock_fail(err, DLOCK_EPERM, 0,
+                          "%s: AUTH refused (%s): the server does not know this command; it may "
+                          "have been renamed or taken away there",
+                          where, t);
+    if (strstr(text, "wrong number of arguments") != NULL)
+        return dlock_fail(err, DLOCK_EPERM, 0,
+                          "%s: AUTH refused (%s): the server knows no users, only a password",
+                          where, t);
+    return dlock_fail(err, DLOCK_EPERM, 0, "%s: AUTH refused (%s)", where, t);
 }

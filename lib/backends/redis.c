@@ -53,16 +53,31 @@ void redis_undo_stale(struct dlock_be *be)
 {
     if (rconn_is_open(&be->cmd) && rconn_waits(&be->cmd, T_UNDO))
         return;
+    be->undo_at = 0;
     for (int i = 0; i < be->nstale; i++)
         (void)rscript_leave(&be->script, &be->cmd, T_UNDO, be->stale[i], "");
 }
 
+static void forget_one(struct dlock_be *be, int i)
+{
+    free(be->stale[i]);
+    be->nstale--;
+    memmove(be->stale + i, be->stale + i + 1, sizeof(be->stale[0]) * (size_t)(be->nstale - i));
+}
+
 void redis_forget_stale(struct dlock_be *be, int n)
 {
-    for (; n > 0 && be->nstale > 0; n--) {
-        free(be->stale[0]);
-        memmove(be->stale, be->stale + 1, sizeof(be->stale[0]) * (size_t)--be->nstale);
-    }
+    while (n-- > 0 && be->nstale > 0)
+        forget_one(be, 0);
+}
+
+/* An error (LOADING, READONLY) has undone nothing: the value stays for the next batch. */
+void redis_undo_answered(struct dlock_be *be, const redisReply *r)
+{
+    if (r->type == REDIS_REPLY_ERROR)
+        be->undo_at++;
+    else if (be->undo_at < be->nstale)
+        forget_one(be, be->undo_at);
 }
 
 void redis_outage_over(struct redis_outage *o)
@@ -138,6 +153,16 @@ static void renew_unclear(struct dlock_be *be, const struct dlock_error *err)
     redis_emit(be, EV_UNCLEAR)->error = *err;
 }
 
+/* After an error reply that this connection would only repeat. */
+static void close_refused(struct dlock_be *be, const redisReply *r)
+{
+    if (!be->cmd.auth_failed && rconn_classify(r->str) == RE_REPLICA)
+        rconn_close_replica(&be->cmd);
+    else
+        rconn_close(&be->cmd);
+    be->tracking = TRACK_OFF;
+}
+
 /* "it is gone", or who has it now: for messages. */
 static void say_found(const struct dlock_be *be, struct dlock_error *err, const char *found,
                       size_t len)
@@ -170,10 +195,10 @@ static void renew_answered(struct dlock_be *be, const struct rconn_reply *rep)
         if (be->cmd.auth_failed)
             err = be->cmd.error;
         else
-            rconn_reply_error(&err, redis_where(be), rep->r->str);
+            rconn_reply_error(&err, redis_where(be), &be->auth, rep->r->str);
         /* A replica now, or no rights on this connection: the next renewal begins anew. */
         if (be->cmd.auth_failed || rconn_classify(rep->r->str) != RE_TRANSIENT)
-            rconn_close(&be->cmd);
+            close_refused(be, rep->r);
         renew_unclear(be, &err);
         return;
     }
@@ -267,13 +292,21 @@ static void leave_answered(struct dlock_be *be, const redisReply *r)
     bool ours;
 
     if (r->type == REDIS_REPLY_ERROR) {
-        rconn_reply_error(&err, redis_where(be), r->str);
+        rconn_reply_error(&err, redis_where(be), &be->auth, r->str);
         if (be->cmd.auth_failed)
             err = be->cmd.error;
+        if (be->cmd.auth_failed || rconn_classify(r->str) != RE_TRANSIENT)
+            close_refused(be, r);
         leave_retry(be, &err);
     } else if (rscript_owned(r, &ours, &found, &len) != 0) {
         dlock_fail(&err, DLOCK_EPROTO, 0, "%s: unexpected answer to a release", redis_where(be));
         end_release(be, DLOCK_REL_UNCLEAR, &err);
+    } else if (be->nstale > 0) {
+        /* The undo in front of it was refused: both again. */
+        be->leave_lost = be->leave_lost || ours;
+        dlock_fail(&err, DLOCK_EUNAVAIL, 0, "%s: an earlier, unanswered try could not be undone",
+                   redis_where(be));
+        leave_retry(be, &err);
     } else if (ours || (be->granted && be->leave_lost)) {
         end_release(be, DLOCK_REL_CLEAN, NULL);
     } else if (be->granted) {
@@ -291,8 +324,7 @@ static bool cmd_answered(struct dlock_be *be, struct rconn_reply *rep)
 {
     switch (rep->tag) {
     case T_UNDO:
-        if (be->doing != DO_RELEASE || be->nstale > 0)
-            redis_forget_stale(be, 1);
+        redis_undo_answered(be, rep->r);
         break;
     case T_TRACK:
         redis_track_answered(be, rep->r);
@@ -380,7 +412,7 @@ static void timers(struct dlock_be *be)
         if (now >= be->op_until) {
             redis_no_answer(be, &err, be->spec->connect_timeout);
             rconn_close(&be->cmd);
-            redis_ask_failed(be, &err);
+            redis_ask_failed(be, be->refused.code != 0 ? &be->refused : &err);
         } else if (now >= be->cmd_out.retry_at) {
             redis_ask_now(be);
         }

@@ -39,6 +39,7 @@ struct dlock_be {
     char token[DLOCK_TOKEN_LEN + 1], *value;
     char *stale[REDIS_STALE]; /* earlier values that a late server may still set: to be undone */
     int nstale;
+    int undo_at; /* the one of stale whose undo is answered next */
     bool granted;
     bool tried;  /* a try with this value was sent and not answered by "no" */
     bool queued; /* we have an entry in the queue, or may have */
@@ -56,6 +57,7 @@ struct dlock_be {
     long long wake_id;
     int64_t wake_until, try_at;
     struct redis_outage cmd_out, wake_out;
+    struct dlock_error refused; /* first contact: what the server said instead of an answer; or 0 */
     int place;
     char holder_token[DLOCK_TOKEN_LEN + 1]; /* last reported */
 
@@ -82,9 +84,10 @@ const char *redis_where(const struct dlock_be *);
 struct dlock_event *redis_emit(struct dlock_be *, enum dlock_ev);
 /* Begin to connect unless open; whatever goes wrong shows up as state RC_FAILED in process(). */
 void redis_connect(struct dlock_be *, struct rconn *, int64_t until);
-/* Queue the undoing of stale values on cmd. */
+/* Queue the undoing of stale values on cmd. One is forgotten when the server has said that it is undone. */
 void redis_undo_stale(struct dlock_be *);
 void redis_forget_stale(struct dlock_be *, int n);
+void redis_undo_answered(struct dlock_be *, const redisReply *);
 void redis_outage_over(struct redis_outage *);
 void redis_no_answer(struct dlock_be *, struct dlock_error *, int64_t waited);
 

@@ -32,6 +32,7 @@ void redis_ask(struct dlock_be *be, enum dlock_ask what, const char *arg)
     struct dlock_error err;
     (void)arg;
     be->op_until = redis_now(be) + be->spec->connect_timeout;
+    be->refused.code = 0;
     redis_outage_over(&be->cmd_out);
     be->doing = DO_ASK;
     if (what != ASK_STATUS) {
@@ -49,8 +50,9 @@ bool redis_ask_answered(struct dlock_be *be, redisReply *r)
     if (be->cmd.auth_failed) {
         err = be->cmd.error;
     } else if (r->type == REDIS_REPLY_ERROR) {
-        rconn_reply_error(&err, redis_where(be), r->str);
+        rconn_reply_error(&err, redis_where(be), &be->auth, r->str);
         if (rconn_classify(r->str) == RE_TRANSIENT) {
+            be->refused = err;
             be->cmd_out.retry_at =
                 redis_now(be) + dlock_backoff_next(&be->cmd_out.pause, be->spec->env);
             return false;

@@ -161,6 +161,7 @@ void redis_acquire(struct dlock_be *be, bool wait)
     be->try_at = be->wake_until = DLOCK_NEVER;
     redis_outage_over(&be->cmd_out);
     redis_outage_over(&be->wake_out);
+    be->refused.code = 0;
     be->op_until = now + be->spec->connect_timeout;
     if (!new_value(be))
         return;
@@ -175,9 +176,10 @@ static void try_refused(struct dlock_be *be, const char *text)
     enum rconn_class class = rconn_classify(text);
     struct dlock_error err;
 
-    rconn_reply_error(&err, redis_where(be), text);
+    rconn_reply_error(&err, redis_where(be), &be->auth, text);
     if (class == RE_TRANSIENT && be->first) {
         /* op_until still bounds it */
+        be->refused = err;
         be->cmd_out.retry_at =
             redis_now(be) + dlock_backoff_next(&be->cmd_out.pause, be->spec->env);
         return;
@@ -188,8 +190,11 @@ static void try_refused(struct dlock_be *be, const char *text)
     }
     be->op_until = DLOCK_NEVER;
     /* A replica now: another address may be the master. */
-    if (class == RE_REPLICA && !give_up_cmd(be))
-        return;
+    if (class == RE_REPLICA) {
+        if (!give_up_cmd(be))
+            return;
+        rconn_close_replica(&be->cmd);
+    }
     outage(be, &be->cmd_out, &err);
 }
 
@@ -440,7 +445,7 @@ void redis_wake_answered(struct dlock_be *be, const struct rconn_reply *rep)
     case W_WAKE:
         if (r->type != REDIS_REPLY_ERROR)
             return;
-        rconn_reply_error(&err, redis_where(be), r->str);
+        rconn_reply_error(&err, redis_where(be), &be->auth, r->str);
         redis_wake_close(be);
         outage(be, &be->wake_out, &err);
         return;
@@ -474,6 +479,8 @@ void redis_wait_timers(struct dlock_be *be, int64_t now)
 
     if (now >= be->op_until) {
         redis_no_answer(be, &err, be->first ? be->spec->connect_timeout : be->spec->op_timeout);
+        if (be->first && be->refused.code != 0)
+            err = be->refused;
         be->op_until = DLOCK_NEVER;
         if (be->first) {
             /* cmd stays open: the release that follows goes out behind the try */

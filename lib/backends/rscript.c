@@ -14,6 +14,11 @@
  *
  * A server's work does not grow with the number of waiters: only the first two in line are looked at.
  * Dead entries are dropped when they come to the front, each at most once.
+ *
+ * A waiter that was called and did not come (it is stopped, or its machine is cut off) is set aside: its
+ * ticket is raised by SHELF, so that it stands behind all the others until its own next try gives it a
+ * new ticket. So when the first in line is one of those, all are, and nobody has to wait for them: without
+ * that, a stopped waiter alone in line would be called again and again, and keep the lock from newcomers.
  */
 #include "rscript.h"
 
@@ -22,6 +27,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define SHELF "4e15"     /* added to the ticket of who did not come */
 #define MAX_VALUE "1200" /* of a value, as far as it is handed out: a foreign one may be huge */
 
 /* clang-format off */
@@ -52,9 +58,18 @@
     "local function put(w,a,c,who)\n"                                                              \
     "  redis.call('HSET',h,w,string.format('%.0f %.0f ',a,c)..who)\n"                              \
     "end\n"                                                                                        \
-    "local function tail(w)\n"                                                                     \
-    "  local l=redis.call('ZRANGE',q,-1,-1,'WITHSCORES')\n"                                        \
-    "  redis.call('ZADD',q,string.format('%.0f',(l[2] or 0)+1),w)\n"                               \
+    /* A ticket is the time in us, so that it needs no look at the others' (who may be set aside); \
+     * the last one's keeps the order when the clock goes back. Exact until 2096. */               \
+    "local function tail(w,base)\n"                                                                \
+    "  local s,l=base+t[1]*1000000+t[2],redis.call('ZRANGE',q,-1,-1,'WITHSCORES')[2]\n"            \
+    "  l=tonumber(l or 0)\n"                                                                       \
+    "  if (l>=" SHELF ")==(base>0) then s=math.max(s,l+1) end\n"                                   \
+    "  redis.call('ZADD',q,string.format('%.0f',s),w)\n"                                           \
+    "end\n"                                                                                        \
+    /* It is in line, and not set aside. */                                                        \
+    "local function in_line(w)\n"                                                                  \
+    "  local s=redis.call('ZSCORE',q,w)\n"                                                         \
+    "  return s and tonumber(s)<" SHELF "\n"                                                       \
     "end\n"                                                                                        \
     /* The first in line that is alive by its own last word. */                                    \
     "local function head()\n"                                                                      \
@@ -73,15 +88,16 @@
     "  end\n"                                                                                      \
     "end\n"                                                                                        \
     /* NAME is free: call the first in line, unless that is me. One who was called before and has  \
-     * not come goes to the end: it is stopped, or its machine is cut off. The second is told, so   \
-     * that it looks after the first one's time is up. */                                          \
+     * not come is set aside. The second is told, so that it looks after the first one's time is up.\
+     * Answers nil when nobody is left for whom NAME is to be kept. */                             \
     "local function offer(me,fresh)\n"                                                             \
     "  while true do\n"                                                                            \
     "    local w=head()\n"                                                                         \
     "    if not w or w==me then return w,0 end\n"                                                  \
     "    local a,c,who=rec(w)\n"                                                                   \
     "    if not tell(w,'go') then drop(w)\n"                                                       \
-    "    elseif not fresh and c>0 and c<=now then tail(w) put(w,a,0,who)\n"                        \
+    "    elseif not in_line(w) then return\n"                                                      \
+    "    elseif not fresh and c>0 and c<=now then tail(w," SHELF ") put(w,a,0,who)\n"              \
     "    elseif not fresh and c>0 then return w,c\n"                                               \
     "    else\n"                                                                                   \
     "      put(w,a,now+1000,who)\n"                                                                \
@@ -126,12 +142,13 @@ static const char lua_try[] =
     "  local f=math.max((tonumber(redis.call('GET',p..'fence')) or 0)+1,t[1]*1000000+t[2])\n"
     "  f=string.format('%.0f',f)\n"
     "  redis.call('SET',p..'fence',f,'PX',string.format('%.0f',math.max(86400000,10*ttl)))\n"
-    "  if w==id then drop(id) watch() end\n"
+    "  if id~='' then drop(id) end\n"
+    "  if w==id then watch() end\n"
     "  redis.call('SET',name,ARGV[3],'PX',ARGV[5])\n"
     "  return {'granted',f,ttl,0,''}\n"
     "end\n"
     "if id=='' then return {status,'0',left,redis.call('ZCARD',q)+1,seen or ''} end\n"
-    "if not redis.call('ZSCORE',q,id) then tail(id) end\n"
+    "if not in_line(id) then tail(id,0) end\n"
     "put(id,now+ttl,0,string.sub(ARGV[3],34))\n"
     /* Is the first one still there? A new first one learns it from its place. */
     "while w and w~=id and not tell(w,'ping') do drop(w) w=head() end\n"

@@ -5,7 +5,8 @@
  * own, so that all of them share a cluster slot and no two names share a key):
  *   NAME           "<token> <who record>", PX ttl: what every SET NX PX client excludes and is excluded by
  *   PREFIXfence    decimal, the last fencing token; expires after max(24 h, 10 x ttl) of disuse
- *   PREFIXqueue    zset of waiter ids; score: ticket
+ *   PREFIXqueue    zset of waiter ids; score: ticket (when it came in us, the server's clock; 4e15 more: it was
+ *                  called, did not come, and stands behind the others until it tries again)
  *   PREFIXwaiters  hash: waiter id -> "<alive until, ms> <claim until, ms or 0> <who record>"
  * and the channel PREFIXwake:<waiter id>, on which the server's scripts say
  *   go (it is free and your turn), next (the one before you was called; look in a second),

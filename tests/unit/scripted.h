@@ -13,6 +13,7 @@
 
 struct server {
     int lfd, cfd;
+    int accepted; /* connections so far */
     struct dlock_peer peer;
     char got[65536]; /* what the client has sent */
     size_t len;
@@ -35,13 +36,19 @@ __attribute__((unused)) static bool server_open(struct server *s)
 
 __attribute__((unused)) static void server_step(struct server *s)
 {
-    if (s->cfd < 0)
+    if (s->cfd < 0) {
         s->cfd = accept4(s->lfd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (s->cfd < 0)
-        return;
+        if (s->cfd < 0)
+            return;
+        s->accepted++;
+    }
     ssize_t n = recv(s->cfd, s->got + s->len, sizeof(s->got) - 1 - s->len, MSG_DONTWAIT);
-    if (n > 0)
+    if (n > 0) {
         s->len += (size_t)n;
+    } else if (n == 0) { /* the client has hung up: the next connection */
+        close(s->cfd);
+        s->cfd = -1;
+    }
 }
 
 __attribute__((unused)) static void server_say(struct server *s, const char *text, size_t len)

@@ -274,9 +274,65 @@ TEST(error_replies)
         struct dlock_error err;
         if (!CHECK_INT(rconn_classify(t[i].text), t[i].class))
             printf("# %s\n", t[i].text);
-        CHECK_INT(rconn_reply_error(&err, "w", t[i].text), t[i].code);
+        CHECK_INT(rconn_reply_error(&err, "w", &(struct rconn_auth){0}, t[i].text), t[i].code);
         CHECK_INT(err.code, t[i].code);
     }
+}
+
+/* Servers quote what they did not understand. */
+TEST(error_replies_show_no_secret)
+{
+    static const char long_one[] = "0123456789abcdefghij";
+    static const struct {
+        const char *user, *password, *text, *want;
+    } t[] = {
+        {NULL, "pw1", "ERR what is 'pw1' (pw1pw1)?",
+         "w: unexpected error: ERR what is '***' (******)?"},
+        {"ann", "pw1", "ERR ann: `pw1`", "w: unexpected error: ERR ***: `***`"},
+        {"e", "pw1", "ERR here e", "w: unexpected error: ERR here ***"},
+        {NULL, "pw1", "ERR pw pw", "w: unexpected error: ERR pw pw"},
+        {"ann", NULL, "ERR ann ", "w: unexpected error: ERR *** "},
+        {"", "", "ERR x", "w: unexpected error: ERR x"},
+        /* cut short by the server */
+        {NULL, long_one, "ERR '0123456789ab' x", "w: unexpected error: ERR '***' x"},
+        {NULL, long_one, "ERR unknown command `0123456789ab",
+         "w: Redis 6.0 or later is needed: ERR unknown command `***"},
+    };
+    for (size_t i = 0; i < DLOCK_LEN(t); i++) {
+        struct rconn_auth auth = {t[i].user, t[i].password};
+        struct dlock_error err;
+        (void)rconn_reply_error(&err, "w", &auth, t[i].text);
+        CHECK_STR(err.msg, t[i].want);
+    }
+}
+
+TEST(answers_to_auth_show_one_word)
+{
+    static const struct {
+        const char *text;
+        int code;
+        const char *word;
+    } t[] = {
+        {"ERR unknown command 'AUTH', with args beginning with: 'ann' 'canary' ", DLOCK_EPERM,
+         "(ERR)"},
+        {"ERR wrong number of arguments for canary", DLOCK_EPERM, "(ERR)"},
+        {"WRONGPASS canary", DLOCK_EPERM, "(WRONGPASS)"},
+        {"ERR invalid password canary", DLOCK_EPERM, "(ERR)"},
+        {"LOADING canary", DLOCK_EUNAVAIL, "LOADING"},
+        {"CANARY", DLOCK_EPERM, "(CANARY)"},
+        {"canary", DLOCK_EPERM, "(no error code)"},
+        {"Canary x", DLOCK_EPERM, "(no error code)"},
+        {"", DLOCK_EPERM, "(no error code)"},
+    };
+    struct rconn_auth auth = {"ann", "canary"}, upper = {"ann", "CANARY"};
+    struct dlock_error err;
+    for (size_t i = 0; i < DLOCK_LEN(t); i++) {
+        CHECK_INT(rconn_auth_error(&err, "w", &auth, t[i].text), t[i].code);
+        if (!CHECK(strstr(err.msg, t[i].word) != NULL) || !CHECK(strstr(err.msg, "canary") == NULL))
+            printf("# %s\n", err.msg);
+    }
+    (void)rconn_auth_error(&err, "w", &upper, "CANARY");
+    CHECK(strstr(err.msg, "CANARY") == NULL);
 }
 
 /* -------------------------------------------------------------------- scripts */

@@ -4,6 +4,7 @@
  */
 #include "unit.h"
 
+#include "backends/redis.h"
 #include "scripted.h"
 #include "uri.h"
 #include "util.h"
@@ -215,6 +216,59 @@ TEST(releases)
             printf("# release %zu: %s\n", i, ev.error.msg);
         scene_close(&sc);
     }
+}
+
+/* A replica, after a failover: the release goes out again over a new connection, as a renewal does. */
+TEST(a_replica_is_not_asked_twice)
+{
+    static const char *const say[] = {GRANTED, "-READONLY x\r\n", OURS, "-READONLY x\r\n", OURS};
+    struct dlock_event ev;
+    struct scene sc;
+    REQUIRE(scene_open(&sc));
+    dlock_backend_redis.acquire(sc.u.be, false);
+    REQUIRE_INT(play(&sc.u, &sc.s, say, 5, &sc.said, &ev), EV_GRANTED);
+    dlock_backend_redis.renew(sc.u.be);
+    REQUIRE_INT(play(&sc.u, &sc.s, say, 5, &sc.said, &ev), EV_UNCLEAR);
+    dlock_backend_redis.renew(sc.u.be);
+    REQUIRE_INT(play(&sc.u, &sc.s, say, 5, &sc.said, &ev), EV_RENEWED);
+    CHECK_INT(sc.s.accepted, 2);
+    dlock_backend_redis.release(sc.u.be, SECS(1));
+    REQUIRE_INT(play(&sc.u, &sc.s, say, 5, &sc.said, &ev), EV_RELEASED);
+    CHECK_INT(ev.how, DLOCK_REL_CLEAN);
+    CHECK_INT(sc.said, 5);
+    CHECK_INT(sc.s.accepted, 3);
+    scene_close(&sc);
+}
+
+/* Values that a late server may still set: an error in answer to the undo has undone nothing. */
+TEST(a_refused_undo_is_sent_again)
+{
+    static const char *const say[] = {
+        GRANTED,           "-LOADING x\r\n",
+        NOT_OURS,          OURS,     /* two undos, the release: the first is refused */
+        "-READONLY x\r\n", NOT_OURS, /* one undo, the release */
+        NOT_OURS,          NOT_OURS,
+    };
+    struct dlock_event ev;
+    struct scene sc;
+    REQUIRE(scene_open(&sc));
+    dlock_backend_redis.acquire(sc.u.be, false);
+    REQUIRE_INT(play(&sc.u, &sc.s, say, 8, &sc.said, &ev), EV_GRANTED);
+    sc.u.be->stale[0] = strdup("stale-one");
+    sc.u.be->stale[1] = strdup("stale-two");
+    sc.u.be->nstale = 2;
+    dlock_backend_redis.release(sc.u.be, SECS(2));
+    REQUIRE_INT(play(&sc.u, &sc.s, say, 8, &sc.said, &ev), EV_RELEASED);
+    CHECK_INT(ev.how, DLOCK_REL_CLEAN);
+    CHECK_INT(sc.said, 8);
+    int one = 0, two = 0;
+    for (const char *p = sc.s.got; (p = strstr(p, "stale-one")) != NULL; p++)
+        one++;
+    for (const char *p = sc.s.got; (p = strstr(p, "stale-two")) != NULL; p++)
+        two++;
+    CHECK_INT(one, 3);
+    CHECK_INT(two, 1);
+    scene_close(&sc);
 }
 
 /* --------------------------------------------------- the table, a real server */
