@@ -8,8 +8,7 @@
  * a reader sees all or nothing. It stays when the lock is released: whether the lock is held is for
  * the kernel to say. The token is the larger of the last one plus one and the wall clock in
  * microseconds, so it survives the loss of the file as well as a clock that steps back (not both).
- * The directory is not synced: after a crash of the machine the old file may be back, and then the
- * clock part counts.
+ * The directory is synced too: a machine without a clock battery, after a crash, would have neither.
  */
 #include "file.h"
 
@@ -146,6 +145,20 @@ static int write_all(int fd, const char *buf, size_t len)
     return 0;
 }
 
+/* What was renamed into place is there after a crash only when the directory was written as well. */
+static int sync_dir(int dir)
+{
+    int fd = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int sys = 0;
+
+    if (fd < 0)
+        return 0; /* a directory that we may not read: the clock part has to do */
+    if (fsync(fd) != 0 && errno != EINVAL)
+        sys = errno;
+    close(fd);
+    return sys;
+}
+
 /* 0 or an errno; nothing is left behind on failure. */
 static int replace(const struct file_place *p, const char *tmp, const char *text, size_t len)
 {
@@ -166,6 +179,8 @@ static int replace(const struct file_place *p, const char *tmp, const char *text
         sys = errno;
     if (sys != 0)
         unlinkat(p->dir, tmp, 0);
+    else
+        sys = sync_dir(p->dir);
     return sys;
 }
 
