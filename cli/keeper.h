@@ -27,10 +27,10 @@ struct keeper {
     bool guard_died;  /* ... although nobody asked it to leave */
     bool terminal;    /* the command shares our process group and terminal */
     int64_t sweep_at; /* the guard died: kill its orphans again at this time */
-    int64_t start_by;   /* it was told to start the command: killed if it has not answered by then */
+    int64_t start_by; /* it was told to start the command: killed if it has not answered by then */
     int64_t guard_by; /* it was told to leave: killed if it has not by then */
 
-    bool continued;     /* a SIGCONT has come */
+    bool continued; /* a SIGCONT has come */
     bool told_stuck;
     bool told_lost;  /* one line about the loss is enough */
     bool lost;       /* any evidence of loss: the exit code is 79, whatever the command says */
