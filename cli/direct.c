@@ -21,14 +21,17 @@ struct hold {
     dlock *lk;
     const struct options *o;
     const struct sigstate *sig;
-    const struct tree *tree;
+    struct tree tree;
+    char marker[SPAWN_MARKER_SIZE]; /* of the tree */
     pid_t command;
     int exec_fd;    /* -1: the exec is done */
     int exec_error; /* 0, or why it failed */
     bool terminal;  /* the command shares our group and our terminal */
     bool exited;
-    int status;       /* of the command, once it has exited */
-    bool ended;       /* TERM, INT, HUP or QUIT was passed on */
+    int status;     /* of the command, once it has exited */
+    int stopped_by; /* the signal that stopped the command, by the last word about it; 0: it runs */
+    bool continued; /* a SIGCONT has come */
+    bool ended;     /* TERM, INT, HUP or QUIT was passed on */
     int terminal_sig; /* INT or QUIT that the terminal sent to us and to the command */
 };
 
@@ -89,31 +92,6 @@ static void check_exec(struct hold *h)
     h->exec_fd = -1;
 }
 
-/*
- * The shell's job is stopped only when we are, too. A command that somebody has continued meanwhile
- * must not find us stopped: the last word of waitpid(2) counts.
- */
-static void reap(struct hold *h)
-{
-    int st, stopped = 0;
-
-    while (!h->exited && waitpid(h->command, &st, WNOHANG | WUNTRACED | WCONTINUED) == h->command) {
-        if (WIFSTOPPED(st)) {
-            stopped = WSTOPSIG(st);
-        } else if (WIFCONTINUED(st)) {
-            stopped = 0;
-        } else {
-            h->exited = true;
-            h->status = st;
-        }
-    }
-    if (!h->exited) /* orphans that came to us */
-        h->exited = tree_reap(h->tree, h->command, &h->status);
-    if (!h->exited && h->terminal &&
-        (stopped == SIGTSTP || stopped == SIGTTIN || stopped == SIGTTOU))
-        signals_stop_self(stopped);
-}
-
 static void pass_on(struct hold *h, int sig)
 {
     if (h->exited)
@@ -124,13 +102,15 @@ static void pass_on(struct hold *h, int sig)
         kill(h->command, sig);
 }
 
-static void read_signals(struct hold *h)
+/* True when a child has something to tell. */
+static bool take_signals(struct hold *h)
 {
     struct signalfd_siginfo si;
     bool child = false;
 
     while (signals_read(h->sig, &si)) {
         int sig = (int)si.ssi_signo;
+        h->continued |= sig == SIGCONT;
         if (sig == SIGCHLD)
             child = true;
         else if (signals_for_command(&si, h->terminal))
@@ -138,8 +118,55 @@ static void read_signals(struct hold *h)
         else if (h->terminal && si.ssi_code == SI_KERNEL && (sig == SIGINT || sig == SIGQUIT))
             h->terminal_sig = sig;
     }
+    return child;
+}
+
+/* The last word of waitpid(2) counts: somebody may have continued the command meanwhile. */
+static void look_at_command(struct hold *h)
+{
+    int st;
+
+    while (!h->exited && waitpid(h->command, &st, WNOHANG | WUNTRACED | WCONTINUED) == h->command) {
+        if (WIFSTOPPED(st)) {
+            h->stopped_by = WSTOPSIG(st);
+        } else if (WIFCONTINUED(st)) {
+            h->stopped_by = 0;
+        } else {
+            h->exited = true;
+            h->status = st;
+        }
+    }
+    if (!h->exited) /* orphans that came to us */
+        h->exited = tree_reap(&h->tree, h->command, &h->status);
+}
+
+/* Has the command been stopped as a job of the terminal's? */
+static bool job_stopped(const struct hold *h)
+{
+    return !h->exited && h->terminal &&
+           (h->stopped_by == SIGTSTP || h->stopped_by == SIGTTIN || h->stopped_by == SIGTTOU);
+}
+
+/*
+ * The shell's job is stopped only when we are, too. But a SIGCONT that is waiting for us was for the whole
+ * job: then the command runs again, or will, and nobody would continue us. (A stop that the terminal sends
+ * later removes a SIGCONT that is still waiting: this is never an old one.)
+ */
+static void reap(struct hold *h)
+{
+    h->continued = false;
+    do
+        look_at_command(h);
+    while (job_stopped(h) && take_signals(h));
+    if (job_stopped(h) && !h->continued)
+        signals_stop_self(h->stopped_by);
+    h->stopped_by = 0; /* a word from before our own sleep must not stop us again */
+}
+
+static void read_signals(struct hold *h)
+{
     /* After the rest: a command that died by Ctrl-C is judged with our own Ctrl-C in view. */
-    if (child)
+    if (take_signals(h))
         reap(h);
 }
 
@@ -177,9 +204,9 @@ static void kill_rest(const struct hold *h)
     bool said = false;
     pid_t stuck;
 
-    while (guard_sweep(h->tree, &stuck) > 0) {
+    while (guard_sweep(&h->tree, &stuck) > 0) {
         if (!stuck && dlock_now() - since > DLOCK_SEC)
-            stuck = tree_living(h->tree);
+            stuck = tree_living(&h->tree);
         if (stuck && !said) {
             say("process %d cannot be killed: the lock is kept until it is gone", (int)stuck);
             said = true;
@@ -194,7 +221,7 @@ static void end_rest(const struct hold *h)
     int64_t grace = h->o->grace_ns >= 0 ? h->o->grace_ns : GRACE_DEFAULT;
     int64_t kill_at = dlock_now() + grace, left;
 
-    if (tree_count(h->tree) == 0)
+    if (tree_count(&h->tree) == 0)
         return;
     if (!tree_visible()) {
         say("processes that '%s' left behind are not ended: /proc does not show them",
@@ -202,10 +229,10 @@ static void end_rest(const struct hold *h)
         return;
     }
     if (grace > 0)
-        tree_signal(h->tree, SIGTERM, NULL);
+        tree_signal(&h->tree, SIGTERM, NULL);
     while ((left = kill_at - dlock_now()) > 0) {
-        tree_reap(h->tree, 0, NULL);
-        if (tree_count(h->tree) == 0)
+        tree_reap(&h->tree, 0, NULL);
+        if (tree_count(&h->tree) == 0)
             return;
         pause_for(h, left < DLOCK_SEC ? left : DLOCK_SEC);
     }
@@ -229,9 +256,10 @@ static int outcome(const struct hold *h)
 int direct_hold(dlock *lk, const struct options *o, const struct sigstate *sig,
                 const struct tree *tree)
 {
-    struct hold h = {.lk = lk, .o = o, .sig = sig, .tree = tree, .exec_fd = -1};
+    struct hold h = {.lk = lk, .o = o, .sig = sig, .tree = *tree, .exec_fd = -1};
     struct spawn sp = describe(lk, o, sig);
 
+    h.tree.marker = spawn_marker(h.marker, dlock_token(lk));
     h.terminal = spawn_has_terminal();
     sp.own_group = !h.terminal;
     h.command = spawn_command(&sp, &h.exec_fd);

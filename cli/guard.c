@@ -27,7 +27,8 @@
 #define KILL_PAUSE_MIN DLOCK_MSEC
 #define KILL_PAUSE_MAX (100 * DLOCK_MSEC)
 #define STUCK_AFTER                                                                                \
-    DLOCK_SEC /* SIGKILL sent and accepted, yet still there: uninterruptible sleep */
+    DLOCK_SEC               /* SIGKILL sent and accepted, yet still there: uninterruptible sleep */
+#define KILL_TURN DLOCK_SEC /* no turn for so long while killing: stopped */
 #define KILL_PASSES 256
 #define OUT_FIRST G_STARTED
 #define OUT_COUNT (G_STUCK - G_STARTED + 1)
@@ -56,6 +57,7 @@ struct state {
     int64_t term_at, kill_at, hard_at;
     int64_t end_kill_at; /* of the keeper's own END; DLOCK_NEVER: none */
     int64_t kill_since, kill_pause;
+    int64_t seen_at;  /* /proc showed the tree, while killing */
     int64_t wake_set; /* what timerfd is set to */
 
     /* At most one message of each type waits for room in the socket; sent in the order of types. */
@@ -139,11 +141,27 @@ static int64_t kill_time(const struct state *g)
     return g->kill_at;
 }
 
+/*
+ * When the kernel's timer is to end the guard. A guard that has begun to kill must not be killed before the
+ * end while it is at work; but the keeper waits for it, and one that has been stopped is in its way: the
+ * keeper ends the tree itself then. With the keeper gone there is nobody who would.
+ */
+static int64_t hard_time(const struct state *g)
+{
+    bool lease =
+        g->term_at != DLOCK_NEVER || g->kill_at != DLOCK_NEVER || g->hard_at != DLOCK_NEVER;
+
+    if (g->phase == PHASE_RUN || g->phase == PHASE_TERM)
+        return g->cfg->warn_only ? DLOCK_NEVER : g->hard_at;
+    if (g->phase == PHASE_KILL && lease && !g->keeper_gone)
+        return dlock_now() + KILL_TURN;
+    return DLOCK_NEVER;
+}
+
 /* The kernel's timer: it works while the guard is stopped. */
 static void set_hard_timer(const struct state *g)
 {
-    bool needed = (g->phase == PHASE_RUN || g->phase == PHASE_TERM) && !g->cfg->warn_only;
-    struct itimerspec when = at_time(needed ? g->hard_at : DLOCK_NEVER);
+    struct itimerspec when = at_time(hard_time(g));
 
     timer_settime(g->hard_timer, TIMER_ABSTIME, &when, NULL);
 }
@@ -184,7 +202,7 @@ static void begin_kill(struct state *g)
     if (g->phase != PHASE_RUN && g->phase != PHASE_TERM)
         return;
     g->phase = PHASE_KILL;
-    g->kill_since = dlock_now();
+    g->kill_since = g->seen_at = dlock_now();
     g->kill_pause = KILL_PAUSE_MIN;
 }
 
@@ -260,10 +278,23 @@ static int reap(struct state *g)
 
 static void say_stuck(struct state *g, pid_t pid)
 {
-    if (pid > 0 && !g->stuck_said) {
+    if (!g->stuck_said) {
         g->stuck_said = true;
         post(g, G_STUCK, pid);
     }
+}
+
+/* It takes too long: is there one that does not die, or do we not see who is left? */
+static void look_who_is_stuck(struct state *g)
+{
+    int64_t now = dlock_now();
+    pid_t pid;
+
+    if (g->stuck_said || now - g->kill_since <= STUCK_AFTER)
+        return;
+    pid = tree_living(&nobody_spared);
+    if (pid > 0 || now - g->seen_at > STUCK_AFTER)
+        say_stuck(g, pid);
 }
 
 /* One pass of SIGKILL over the tree. */
@@ -279,7 +310,9 @@ static void kill_pass(struct state *g)
             kill(g->command, SIGKILL);
         return;
     }
-    say_stuck(g, refused);
+    g->seen_at = dlock_now();
+    if (refused > 0)
+        say_stuck(g, refused);
 }
 
 /* Pass after pass while each finds somebody dead; children of the dead come to us meanwhile. */
@@ -289,9 +322,7 @@ static void kill_tree(struct state *g)
 
     for (int i = 0; i < KILL_PASSES && g->phase == PHASE_KILL; i++) {
         kill_pass(g);
-        if (i == 0)
-            set_hard_timer(
-                g); /* off: we are alive and at work, and must not be killed before the end */
+        set_hard_timer(g); /* after the first pass: what counts there is speed */
         int n = reap(g);
         reaped += n;
         if (n == 0)
@@ -302,8 +333,7 @@ static void kill_tree(struct state *g)
     g->kill_pause = reaped ? KILL_PAUSE_MIN : g->kill_pause * 2;
     if (g->kill_pause > KILL_PAUSE_MAX)
         g->kill_pause = KILL_PAUSE_MAX;
-    if (!g->stuck_said && dlock_now() - g->kill_since > STUCK_AFTER)
-        say_stuck(g, tree_living(&nobody_spared));
+    look_who_is_stuck(g);
 }
 
 /* ------------------------------------------------------ orders and events --- */
@@ -488,9 +518,11 @@ static int prepare(struct state *g)
 
     /*
      * A group of its own: Ctrl-Z stops the terminal's foreground group, and a guard that sleeps
-     * with its command guards nothing.
+     * with its command guards nothing. Only where the caller's group has no number (it is outside of our
+     * pid namespace, at whose edge we stand) the command could not be put back into it: there the guard
+     * stays, and takes part in nothing, as it blocks every signal.
      */
-    if (setpgid(0, 0) != 0)
+    if ((g->cfg->own_group || g->caller_group > 0) && setpgid(0, 0) != 0)
         return errno;
     sigfillset(&all);
     sigprocmask(SIG_BLOCK, &all, NULL);

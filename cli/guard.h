@@ -24,7 +24,7 @@ enum guard_msg_type {
     G_STOPPED,    /* arg: signal that stopped the command; 0: it goes on */
     G_EXITED,     /* arg: wait status of the command; flags */
     G_TREE_EMPTY, /* no descendant is left; flags */
-    G_STUCK       /* arg: a pid that cannot be killed (sent once) */
+    G_STUCK /* arg: a pid that cannot be killed; 0: /proc does not show what is left (sent once) */
 };
 
 #define GUARD_TIMED_OUT 1         /* flag: the guard began to end the tree by its own clock */
@@ -63,7 +63,8 @@ int guard_send(const struct guard *, const struct guard_msg *);
 int guard_recv(const struct guard *, struct guard_msg *);
 
 /*
- * After the guard has been killed: its descendants have become ours (the keeper is a subreaper too).
+ * After the guard has been killed and reaped: its descendants have become ours (the keeper is a subreaper
+ * too). Where children were inherited, tree->marker must name the command's environment.
  * SIGKILL them until none is left, never blocking; call again every 100 ms or at SIGCHLD while it returns > 0.
  */
 int guard_sweep(const struct tree *, pid_t *unkillable);

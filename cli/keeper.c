@@ -522,6 +522,7 @@ void keeper_loop(struct keeper *k)
 void keeper_start(struct keeper *k)
 {
     k->phase = K_START;
+    k->tree.marker = spawn_marker(k->marker, dlock_token(k->lk));
     /* A guard that is stopped would keep us renewing a lock under which nothing runs. */
     k->start_by = k->times.term_at;
     int rc = tell_guard(k, G_START, 0, &k->times);

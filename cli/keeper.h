@@ -4,6 +4,7 @@
 
 #include "guard.h"
 #include "run.h"
+#include "spawn.h"
 
 enum keeper_phase {
     K_ACQUIRE, /* waiting for the lock; a signal cancels */
@@ -18,6 +19,8 @@ struct keeper {
     const struct options *o;
     const struct sigstate *sig;
     struct tree tree;
+    char marker
+        [SPAWN_MARKER_SIZE]; /* of the tree: tells it from the children we were executed with */
     dlock *lk;
     enum keeper_phase phase;
 

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -125,6 +126,14 @@ static void give_fence(uint64_t fence)
     give("DLOCK_FENCE", digits + n);
 }
 
+const char *spawn_marker(char buf[SPAWN_MARKER_SIZE], const char *token)
+{
+    if (!token || !*token)
+        return NULL;
+    snprintf(buf, SPAWN_MARKER_SIZE, "DLOCK_TOKEN=%s", token);
+    return buf;
+}
+
 int spawn_exec(const struct spawn *sp)
 {
     give("DLOCK_NAME", sp->name);
@@ -134,6 +143,10 @@ int spawn_exec(const struct spawn *sp)
         fcntl(sp->inherit_fd, F_SETFD, 0);
     /* Last: from here a pending signal may end us, just as it would have ended the command. */
     signals_restore(sp->sig);
+    /*
+     * A text file without "#!" is run by /bin/sh (ENOEXEC): execvp(3) does that for every shell, env(1) and
+     * flock(1), and a script that works there has to work here.
+     */
     execvp(sp->argv[0], sp->argv);
     return errno;
 }

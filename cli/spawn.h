@@ -2,6 +2,7 @@
 #ifndef CLI_SPAWN_H
 #define CLI_SPAWN_H
 
+#include "dlock.h"
 #include "signals.h"
 
 #include <stdint.h>
@@ -30,7 +31,14 @@ struct spawn {
 #define SPAWN_KEEPER_GONE 10002
 pid_t spawn_command(const struct spawn *, int *exec_fd);
 /*
- * The last step, in the process that is to become the command: environment, descriptor, signals, exec.
+ * What this command and what it starts have in their environment, and nobody else (struct tree, marker):
+ * in buf, which must live as long as the tree. NULL without a token.
+ */
+#define SPAWN_MARKER_SIZE (sizeof "DLOCK_TOKEN=" + DLOCK_TOKEN_LEN)
+const char *spawn_marker(char buf[SPAWN_MARKER_SIZE], const char *token);
+/*
+ * The last step, in the process that is to become the command: environment, descriptor, signals, exec
+ * (by PATH, and by /bin/sh where the kernel knows no format, as execvp(3) does).
  * Returns the errno when exec failed. For spawn_command and -F.
  */
 int spawn_exec(const struct spawn *);

@@ -9,6 +9,9 @@
  *
  * One pass can miss what is forked, or moves to another parent, while it runs. So ending a tree
  * means pass, reap, and pass again until no child is left.
+ *
+ * The second fact has a price: orphans of children that we inherited come to us as well. Where there are
+ * such children the environment tells who is whose (struct tree, marker).
  */
 #include "tree.h"
 
@@ -43,7 +46,7 @@ struct link {
 };
 
 /*
- * Work space of one pass, the only state in this file and valid in one call only. Static because
+ * Work space of one pass, valid in one call only (known[] below is the only other state). Static because
  * the guard must not allocate and the stack may be small; pages that are not used cost nothing.
  * What does not fit waits for the next pass.
  */
@@ -54,8 +57,9 @@ static int nsnapshot;
 
 struct proc_stat {
     char state;
-    pid_t ppid;
-    long threads;
+    pid_t pid, ppid;
+    long threads, start;
+    bool memory; /* it has an environment, maybe an empty one: it neither dies nor is in an exec */
 };
 
 static char *put_text(char *to, const char *text)
@@ -120,10 +124,10 @@ static long number(const char *p)
     return n;
 }
 
-static bool read_stat(pid_t pid, struct proc_stat *st)
+/* It closes fd (-1: could not be opened). */
+static bool parse_stat(int fd, struct proc_stat *st)
 {
     char buf[1024];
-    int fd = open_proc(pid, "/stat");
     ssize_t n;
 
     if (fd < 0)
@@ -138,10 +142,18 @@ static bool read_stat(pid_t pid, struct proc_stat *st)
     char *end = strrchr(buf, ')');
     if (!end || end[1] != ' ')
         return false;
+    st->pid = (pid_t)number(buf);
     st->state = end[2];
     st->ppid = (pid_t)number(field(end + 2, 4));
     st->threads = number(field(end + 2, 20));
+    st->start = number(field(end + 2, 22));
+    st->memory = number(field(end + 2, 51)) > 0; /* env_end */
     return true;
+}
+
+static bool read_stat(pid_t pid, struct proc_stat *st)
+{
+    return parse_stat(open_proc(pid, "/stat"), st);
 }
 
 static void add_work(pid_t pid, pid_t parent)
@@ -167,11 +179,11 @@ static void each_number(int dir, void (*each)(pid_t number, pid_t arg), pid_t ar
     }
 }
 
-static int open_children(pid_t pid, pid_t tid)
+static int open_task(pid_t pid, pid_t tid, const char *name)
 {
     char file[48];
 
-    put_text(put_pid(put_text(file, "/task/"), tid), TREE_CHILDREN);
+    put_text(put_pid(put_text(file, "/task/"), tid), name);
     return open_proc(pid, file);
 }
 
@@ -181,7 +193,7 @@ static void add_thread_children(pid_t tid, pid_t pid)
     char buf[4096];
     pid_t child = 0;
     ssize_t n;
-    int fd = open_children(pid, tid);
+    int fd = open_task(pid, tid, TREE_CHILDREN);
 
     if (fd < 0)
         return;
@@ -237,31 +249,40 @@ static bool is_spared(const struct tree *t, pid_t pid)
     return false;
 }
 
-bool tree_visible(void)
+/* Is there any child at all? One system call, and right even where there is no /proc. */
+static bool any_child(void)
 {
-    char name[16];
-    ssize_t n = readlink("/proc/self", name, sizeof name - 1);
+    siginfo_t info;
 
-    /*
-     * A /proc that belongs to another pid namespace shows that namespace's numbers: to us they
-     * would be strangers.
-     */
-    if (n <= 0)
-        return false;
-    name[n] = '\0';
-    return parse_pid(name) == getpid();
+    return waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT | __WALL) == 0 || errno != ECHILD;
 }
 
-/* Fill the work list with our own children, spared ones left out. 0 or -errno. */
-static int start_pass(const struct tree *t)
+/*
+ * A /proc that belongs to another pid namespace shows that namespace's numbers: to us they would be
+ * strangers. Our number may be the same there by chance, but hardly our parent's as well.
+ */
+static bool proc_is_ours(void)
+{
+    pid_t before = getppid();
+    struct proc_stat st;
+    int fd = open("/proc/self/stat", O_RDONLY | O_CLOEXEC);
+
+    if (!parse_stat(fd, &st) || st.pid != getpid())
+        return false;
+    return st.ppid == before || st.ppid == getppid(); /* it may die at any time */
+}
+
+/* Fill the work list with our own children. 0 or -errno, also when there are some and none is shown. */
+static int list_children(void)
 {
     pid_t self = getpid();
-    int fd, kept = 0;
+    bool some = any_child(); /* nobody but us reaps them: they are still there below */
+    int fd;
 
     nwork = nsnapshot = 0;
-    if (!tree_visible())
+    if (!proc_is_ours())
         return -ENOENT;
-    fd = open_children(self, self);
+    fd = open_task(self, self, TREE_CHILDREN);
     if (fd >= 0) {
         close(fd);
     } else {
@@ -274,12 +295,162 @@ static int start_pass(const struct tree *t)
             return -ENOENT;
     }
     add_children(self, 0);
+    return some && nwork == 0 ? -ENOENT : 0;
+}
+
+bool tree_visible(void)
+{
+    return list_children() == 0;
+}
+
+/* The same, spared ones left out. */
+static int start_pass(const struct tree *t)
+{
+    int err = list_children(), kept = 0;
+
     for (int i = 0; i < nwork; i++)
         if (!is_spared(t, work[i].pid))
             work[kept++] = work[i];
     nwork = kept;
-    return 0;
+    return err;
 }
+
+/* ------------------------------------------------------------ strangers --- */
+
+enum whose { THEIRS, OURS, UNCLEAR };
+
+/* Is marker one of the strings in this environ file? UNCLEAR: it is empty. */
+static enum whose search(int fd, const char *marker)
+{
+    enum whose whose = UNCLEAR;
+    bool same = true;
+    char buf[4096];
+    size_t at = 0;
+    ssize_t n;
+
+    while ((n = read(fd, buf, sizeof buf)) > 0) {
+        whose = THEIRS;
+        for (ssize_t i = 0; i < n; i++) {
+            same = same && buf[i] == marker[at];
+            if (same && !buf[i])
+                return OURS;
+            at = same ? at + 1 : 0;
+            if (!buf[i]) { /* the next string starts */
+                same = true;
+                at = 0;
+            }
+        }
+    }
+    return whose;
+}
+
+static enum whose whose_task(pid_t pid, pid_t tid, const char *marker)
+{
+    struct proc_stat st;
+
+    /* Again when it seems to be empty by its own will: an exec may have ended between the two looks. */
+    for (int tries = 0; tries < 3; tries++) {
+        int fd = open_task(pid, tid, "/environ");
+        enum whose whose = fd >= 0 ? search(fd, marker) : UNCLEAR;
+        if (fd >= 0)
+            close(fd);
+        else if (errno != ESRCH)
+            return THEIRS; /* hidden */
+        if (whose != UNCLEAR || !parse_stat(open_task(pid, tid, "/stat"), &st) || !st.memory)
+            return whose;
+    }
+    return THEIRS;
+}
+
+/* Whose is the process? The first of its threads that knows. Arguments and result for each_number. */
+static const char *wanted;
+static enum whose verdict;
+
+static void ask_task(pid_t tid, pid_t pid)
+{
+    if (verdict == UNCLEAR)
+        verdict = whose_task(pid, tid, wanted);
+}
+
+/*
+ * UNCLEAR is a process that dies or executes a program just now. It must count, as what it has started may
+ * become our child only a moment later. Its main thread alone may be dead: the other ones know.
+ */
+static enum whose whose_child(pid_t pid, const char *marker)
+{
+    int dir;
+
+    wanted = marker;
+    verdict = whose_task(pid, pid, marker);
+    if (verdict == UNCLEAR && (dir = open_proc(pid, "/task")) >= 0) {
+        each_number(dir, ask_task, pid);
+        close(dir);
+    }
+    return verdict;
+}
+
+static bool has_strangers(const struct tree *t)
+{
+    return t->marker && t->nspared > 0;
+}
+
+/*
+ * Once a descendant, always a descendant: whoever was seen in the tree is remembered, since without its
+ * parent, with an environment of its own, or dying nobody could tell any more. A number alone may be used
+ * again, together with the time of its start it is not.
+ */
+static struct known {
+    pid_t pid;
+    long start;
+} known[WORK_MAX];
+static int nknown;
+
+static bool is_known(pid_t pid)
+{
+    struct proc_stat st;
+
+    for (int i = 0; i < nknown; i++)
+        if (known[i].pid == pid && read_stat(pid, &st) && st.start == known[i].start)
+            return true;
+    return false;
+}
+
+static void remember(pid_t pid, long start)
+{
+    for (int i = 0; i < nknown; i++)
+        if (known[i].pid == pid && known[i].start == start)
+            return;
+    if (nknown < WORK_MAX)
+        known[nknown++] = (struct known){pid, start};
+}
+
+static void forget_the_dead(void)
+{
+    struct proc_stat st;
+    int kept = 0;
+
+    for (int i = 0; i < nknown; i++)
+        if (read_stat(known[i].pid, &st) && st.start == known[i].start)
+            known[kept++] = known[i];
+    nknown = kept;
+}
+
+/* Take our children that are not of the tree off the work list. */
+static void drop_strangers(const struct tree *t, bool unclear_too)
+{
+    int kept = 0;
+
+    if (!has_strangers(t))
+        return;
+    for (int i = 0; i < nwork; i++) {
+        enum whose whose = is_known(work[i].pid) ? OURS : whose_child(work[i].pid, t->marker);
+        if (whose == OURS || (whose == UNCLEAR && unclear_too))
+            work[kept++] = work[i];
+    }
+    nwork = kept;
+}
+
+/* -------------------------------------------------------------- signals --- */
 
 /*
  * Is a process with this parent one of ours? Its parent is the one whose list it was found on; or,
@@ -327,19 +498,24 @@ static int send_signal(pid_t pid, int pidfd, int sig)
  * been sent already): from then on it cannot fork, so the list read afterwards is complete. Any other
  * signal goes last: a process that dies by it at once would take its list of children along. 0 or errno.
  */
-static int visit(struct link at, int pidfd, int sig)
+static int visit(struct link at, int pidfd, int sig, bool strangers)
 {
+    bool own = at.parent == getpid();
     struct proc_stat st;
     int err, before = nwork;
 
-    if (!read_stat(at.pid, &st))
-        return send_one(at.pid, pidfd, 0) == EPERM ? EPERM
-                                                   : ESRCH; /* hidepid= hides other users' */
-    if (at.parent != getpid() && !descends(st.ppid, at.parent))
+    if (!read_stat(at.pid, &st)) {
+        /* hidepid= hides other users', and who hides its memory (a dlock): a child of ours is one all the same */
+        err = own && sig != SIGKILL ? send_signal(at.pid, pidfd, sig) : send_one(at.pid, pidfd, 0);
+        return own || err == EPERM ? err : ESRCH;
+    }
+    if (!own && !descends(st.ppid, at.parent))
         return ESRCH;
-    if (sig == SIGKILL && at.parent != getpid() && send_one(at.pid, pidfd, SIGKILL) == ESRCH)
+    if (strangers)
+        remember(at.pid, st.start);
+    if (sig == SIGKILL && !own && send_one(at.pid, pidfd, SIGKILL) == ESRCH)
         return ESRCH;
-    if (st.state != 'Z' || st.threads > 1)
+    if ((st.state != 'Z' || st.threads > 1) && !(strangers && sig == SIGKILL))
         add_children(at.pid, st.threads);
     err = sig == SIGKILL ? send_one(at.pid, pidfd, 0) : send_signal(at.pid, pidfd, sig);
     if (err == ESRCH)
@@ -347,30 +523,20 @@ static int visit(struct link at, int pidfd, int sig)
     return err;
 }
 
-int tree_signal(const struct tree *t, int sig, pid_t *unkillable)
+/* Visit all on the work list. It grows behind the place where we are: parents before children. */
+static int visit_all(int sig, bool strangers, pid_t *unkillable)
 {
     pid_t self = getpid();
-    int err = start_pass(t), found = 0;
+    int found = 0;
 
-    if (unkillable)
-        *unkillable = 0;
-    if (err < 0)
-        return err;
-    /*
-     * Our own children need no look at /proc: against something that forks fast, every microsecond
-     * until the last SIGKILL counts. All that they leave behind is among them in the next pass.
-     */
-    for (int i = 0, own = nwork; i < own && sig == SIGKILL; i++)
-        kill(work[i].pid, SIGKILL);
-    /* The list grows behind the place where we are: parents before children. */
     for (int i = 0; i < nwork; i++) {
-        int pidfd = -1;
+        int pidfd = -1, err;
         if (work[i].parent != self) {
             pidfd = (int)syscall(SYS_pidfd_open, work[i].pid, 0);
             if (pidfd < 0 && (errno == ESRCH || errno == EINVAL)) /* gone, or a thread by now */
                 continue;
         }
-        err = visit(work[i], pidfd, sig);
+        err = visit(work[i], pidfd, sig, strangers);
         if (pidfd >= 0)
             close(pidfd);
         if (err != ESRCH)
@@ -381,12 +547,29 @@ int tree_signal(const struct tree *t, int sig, pid_t *unkillable)
     return found;
 }
 
-/* Is there any child at all? One system call, and right even where there is no /proc. */
-static bool any_child(void)
+int tree_signal(const struct tree *t, int sig, pid_t *unkillable)
 {
-    siginfo_t info;
+    bool strangers = has_strangers(t);
+    int err = start_pass(t), own;
 
-    return waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT | __WALL) == 0 || errno != ECHILD;
+    if (unkillable)
+        *unkillable = 0;
+    if (err < 0)
+        return err;
+    if (strangers) {
+        forget_the_dead();
+        drop_strangers(t, false);
+    }
+    own = nwork;
+    if (strangers && sig == SIGKILL)
+        visit_all(0, true, NULL); /* see them all before the first one dies */
+    /*
+     * Our own children need no look at /proc: against something that forks fast, every microsecond
+     * until the last SIGKILL counts. All that they leave behind is among them in the next pass.
+     */
+    for (int i = 0; i < own && sig == SIGKILL; i++)
+        kill(work[i].pid, SIGKILL);
+    return visit_all(sig, strangers, unkillable);
 }
 
 int tree_init(struct tree *t)
@@ -394,6 +577,7 @@ int tree_init(struct tree *t)
     int err;
 
     t->nspared = 0;
+    t->marker = NULL;
     if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0)
         return -errno;
     if (!any_child())
@@ -412,8 +596,10 @@ int tree_count(const struct tree *t)
 {
     if (!any_child())
         return 0;
-    if (start_pass(t) == 0)
+    if (start_pass(t) == 0) {
+        drop_strangers(t, true);
         return nwork;
+    }
     return 1; /* without /proc all we know is that there is somebody */
 }
 
@@ -448,9 +634,11 @@ pid_t tree_living(const struct tree *t)
 {
     struct proc_stat st;
 
-    if (start_pass(t) == 0)
-        for (int i = 0; i < nwork; i++)
-            if (read_stat(work[i].pid, &st) && st.state != 'Z')
-                return work[i].pid;
+    if (start_pass(t) < 0)
+        return 0;
+    drop_strangers(t, false);
+    for (int i = 0; i < nwork; i++)
+        if (read_stat(work[i].pid, &st) && st.state != 'Z')
+            return work[i].pid;
     return 0;
 }

@@ -688,3 +688,117 @@ export -f one_point now_ns now_ms last_beat
     run -0 run_t 5 "$DLOCK" -v "$lock" su --version
     refute_out "changes its user"
 }
+
+# --- whose children they are ---------------------------------------------------------------------------
+
+# The caller's background job $1 (a script) goes on when the caller execs dlock. $K: dlock.
+with_a_job() {
+    local job=$1
+    shift
+    start_log "$T/out" "$HELPERS/launch" -d -s sh -c "($job) & exec \"\$@\"" - "$DLOCK" "$@"
+    K=$STARTED
+}
+
+@test "exec dlock: what the caller's own jobs leave behind is not ended with the command" {
+    # The job's orphan comes to dlock while the command runs; so do two of the command's own.
+    with_a_job "while [ ! -e '$T/go' ]; do sleep 0.02; done; sh -c 'echo \$\$ >\"$T/job\"; exec sleep 60' &" \
+        --grace 300ms ./c.lock sh -c '(sh -c "echo \$\$ >main1; exec sleep 60" &)
+            (sh -c "trap \"\" TERM; echo \$\$ >main2; while :; do sleep 0.05; done" &)
+            while [ ! -s main1 ] || [ ! -s main2 ]; do sleep 0.02; done; echo >started; sleep 60'
+    wait_for 5 file_nonempty started
+    touch "$T/go"
+    wait_for 5 file_nonempty "$T/job"
+    job=$(<"$T/job")
+    adopted() { children "$K" | grep -qx "$job"; }
+    wait_for 5 adopted
+    kill -TERM "$K"
+    ended
+    assert_rc 143
+    pid_gone "$(<main1)"
+    pid_gone "$(<main2)"
+    pid_alive "$job"
+    kill -KILL "$job"
+    run -0 run_t 5 flock -n c.lock true
+}
+
+@test "exec dlock, guard killed: what the caller's own jobs leave behind is not ended" {
+    with_a_job "while [ ! -e '$T/go' ]; do sleep 0.02; done; sh -c 'echo \$\$ >\"$T/job\"; exec sleep 60' &" \
+        --ttl 30 "$L" $SUBJECT -t -k
+    wait_for 5 running 4
+    touch "$T/go"
+    wait_for 5 file_nonempty "$T/job"
+    job=$(<"$T/job")
+    adopted() { children "$K" | grep -qx "$job"; }
+    wait_for 5 adopted
+    G=$(grep -lx dlock-guard $(children "$K" | sed 's,.*,/proc/&/comm,') | cut -d/ -f3)
+    kill -KILL "$G"
+    ended
+    assert_rc 71
+    tree_gone
+    pid_alive "$job"
+    kill -KILL "$job"
+}
+
+# --- unusual surroundings ------------------------------------------------------------------------------
+
+@test "no process group of ours at a PID namespace's edge: the command reads the terminal, Ctrl-C reaches it" {
+    unshare --pid --fork --mount-proc true 2>/dev/null || skip "needs the right to make PID namespaces"
+    export S C L SLOW LOCK_ARGS=
+    cat >"$T/test.py" <<'PY'
+from terminal import *
+t = Term()
+j = t.start(['unshare', '--pid', '--fork', '--mount-proc', '--kill-child', DLOCK, '--ttl', '20', LOCK,
+             'sh', '-c', 'read x </dev/tty; echo "got $x"; trap "echo int; exit 5" INT; while :; do sleep 0.05; done'])
+t.type(b'word\n')
+t.until(lambda: 'got word' in t.output)
+t.quiet(0.2)
+t.type(b'\x03')
+t.until(lambda: 'int\r\n' in t.output)
+check(j.status() in ('exit 5', 'signal 2'), True, 'unshare')
+PY
+    PYTHONPATH=$ROOT/tests/helpers PYTHONDONTWRITEBYTECODE=1 timeout -k 2 40 /usr/bin/python3 "$T/test.py" 3>&- </dev/null
+}
+
+@test "hidepid=2: a command that hides its memory gets TERM, and only then KILL" {
+    [ "$(id -u)" -eq 0 ] || skip "only root can mount"
+    unshare -m true 2>/dev/null || skip "needs the right to mount"
+    # Where others may go: $T is below a folder of root's.
+    D=$(mktemp -d /tmp/dlock-test.XXXXXX)
+    chmod 777 "$D"
+    # The command is a dlock: it hands TERM on to its own command, which tells of it.
+    start_log "$T/out" "$HELPERS/launch" -d -s unshare -m --propagation private sh -c \
+        'mount -t proc -o hidepid=2 none /proc && exec setpriv --reuid=nobody --regid=nogroup --clear-groups "$@"' - \
+        "$DLOCK" --ttl 1.5 --grace 600ms "fake://$D#$NAME" "$DLOCK" "$D/inner.lock" \
+        sh -c "trap 'echo >$D/term; exit 3' TERM; echo >$D/started; while :; do sleep 0.05; done"
+    K=$STARTED
+    wait_for 5 file_nonempty "$D/started"
+    echo unclear >"$D/renew"
+    ended
+    [ -e "$D/term" ] || rm -rf "$D"
+    assert_rc 79
+    [ -e "$D/term" ]
+    rm -rf "$D"
+}
+
+@test "the command is stopped and continued at once: dlock does not stay stopped" {
+    strace -D -o /dev/null true 2>/dev/null || skip "strace does not work here"
+    export S C L SLOW LOCK_ARGS=
+    # dlock is told of the stop, looks once more (0.5 s), and once more (0.5 s): then the command runs again.
+    cat >"$T/test.py" <<'PY'
+from terminal import *
+t = Term()
+os.environ['ASAN_OPTIONS'] = os.environ.get('ASAN_OPTIONS', '') + ':detect_leaks=0'
+j = t.start(['strace', '-D', '-o', '/dev/null', '-e', 'trace=wait4', '-e', 'inject=wait4:delay_exit=500000',
+             DLOCK, T + '/x.lock'] + SUBJECT + ['-u', T + '/end', '-r', '6'])
+t.until(lambda: seen('main', 'start'))
+main = int(read(C + '/events').split()[2])
+t.quiet(0.1)
+os.kill(main, signal.SIGTSTP)
+t.quiet(1.25)
+os.killpg(j.pgid, signal.SIGCONT)
+t.until(lambda: state(main) != 'T')
+open(T + '/end', 'w')
+check(j.status(), 'exit 6', 'dlock')
+PY
+    PYTHONPATH=$ROOT/tests/helpers PYTHONDONTWRITEBYTECODE=1 timeout -k 2 40 /usr/bin/python3 "$T/test.py" 3>&- </dev/null
+}

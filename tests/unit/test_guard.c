@@ -11,7 +11,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -442,6 +445,140 @@ TEST(guard_killed)
         in_window(at, from, SOON);
         printf("# guard killed, swept after %" PRId64 " us\n", (at - from) / 1000);
         CHECK_INT(tree_count(&tree), 0);
+    }
+    clean_up();
+}
+
+/* Children that were here before, and what they leave behind, are not the guard's orphans. */
+TEST(guard_killed_among_strangers)
+{
+    char marker[SPAWN_MARKER_SIZE];
+    struct tree among;
+    int st;
+
+    CHECK(!spawn_marker(marker, ""));
+    pid_t old = fork();
+    if (old == 0) {
+        raise(SIGSTOP);
+        if (fork() == 0)
+            for (alarm(60);;)
+                pause();
+        _exit(0);
+    }
+    CHECK_INT(waitpid(old, &st, WUNTRACED), old);
+    REQUIRE_INT(tree_init(&among), 0);
+    CHECK_INT(among.nspared, 1);
+    among.marker = spawn_marker(marker, "abc");
+    CHECK_STR(marker, "DLOCK_TOKEN=abc");
+    kill(old, SIGCONT);
+    CHECK_INT(waitid(P_PID, (id_t)old, &(siginfo_t){0}, WEXITED | WNOWAIT), 0);
+    if (start_stubborn(after(LATE), after(LATE), after(LATE))) {
+        int64_t from = dlock_now();
+        kill(guard.pid, SIGKILL);
+        CHECK_INT(hear(), -1);
+        waitpid(guard.pid, NULL, 0);
+        while (guard_sweep(&among, NULL) > 0 && dlock_now() < from + LATE)
+            usleep(500);
+        CHECK(!alive());
+        CHECK_INT(waitpid(old, NULL, 0), old);
+        CHECK_INT(waitpid(-1, &st, WNOHANG), 0); /* one is left, and lives */
+    }
+    clean_up();
+}
+
+/* A command that is dead and yet cannot be reaped, as long as we trace it: the guard goes on killing. */
+static pid_t start_undying(void)
+{
+    command_is(SHELL("printf x >&9; exec sleep 60"));
+    if (!guard_up())
+        return -1;
+    send_times(G_START, 0, after(LATE), after(LATE), after(LATE));
+    if (!CHECK_INT(hear(), G_STARTED) || !CHECK(await(1)))
+        return -1;
+    pid_t pid = last.arg;
+    return CHECK_INT(ptrace(PTRACE_SEIZE, pid, NULL, NULL), 0) ? pid : -1;
+}
+
+static void let_die(pid_t pid)
+{
+    if (pid > 0)
+        waitpid(pid, NULL, __WALL);
+}
+
+TEST(guard_stopped_while_killing)
+{
+    pid_t pid = start_undying();
+
+    if (pid > 0) {
+        order(G_END, SIGKILL);
+        CHECK(death(LATE) != DLOCK_NEVER);
+        usleep(50000);
+        int64_t from = dlock_now();
+        kill(guard.pid, SIGSTOP);
+        CHECK_INT(hear(), -1);
+        in_window(dlock_now(), from + DLOCK_SEC - 150 * DLOCK_MSEC, 4 * SOON);
+        let_die(pid);
+    }
+    clean_up();
+}
+
+TEST(guard_at_work_is_not_ended)
+{
+    pid_t pid = start_undying();
+
+    if (pid > 0) {
+        order(G_END, SIGKILL);
+        CHECK(death(LATE) != DLOCK_NEVER);
+        usleep(1500000);
+        /* A late EXTEND with times long past does not harm it either. */
+        send_times(G_EXTEND, 0, 1, 1, 1);
+        usleep(100000);
+        CHECK_INT(waitpid(guard.pid, NULL, WNOHANG), 0);
+        let_die(pid);
+        CHECK_INT(hear(), G_EXITED);
+        CHECK_INT(hear(), G_TREE_EMPTY);
+        usleep(1300000);
+        CHECK_INT(waitpid(guard.pid, NULL, WNOHANG), 0);
+    }
+    clean_up();
+}
+
+/* Nobody would take over from it. */
+TEST(guard_without_a_keeper_is_not_ended)
+{
+    pid_t pid = start_undying();
+
+    if (pid > 0) {
+        close(guard.fd);
+        guard.fd = -1;
+        CHECK(death(LATE) != DLOCK_NEVER);
+        usleep(50000);
+        kill(guard.pid, SIGSTOP);
+        usleep(1300000);
+        CHECK_INT(waitpid(guard.pid, NULL, WNOHANG), 0);
+        kill(guard.pid, SIGCONT);
+        let_die(pid);
+        CHECK_INT(waitpid(guard.pid, NULL, 0), guard.pid);
+    }
+    clean_up();
+}
+
+TEST(tells_that_it_cannot_see)
+{
+    if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0)
+        SKIP("needs the right to mount");
+    if (start_stubborn(after(LATE), after(LATE), after(LATE))) {
+        REQUIRE_INT(mount("none", "/proc", "tmpfs", 0, NULL), 0);
+        int64_t from = dlock_now();
+        order(G_END, SIGKILL);
+        CHECK_INT(hear(), G_EXITED);
+        CHECK_INT(hear(), G_STUCK);
+        CHECK_INT(last.arg, 0);
+        int64_t at = dlock_now();
+        CHECK_INT(umount("/proc"), 0);
+        in_window(at, from + DLOCK_SEC, 4 * SOON);
+        CHECK_INT(hear(), G_TREE_EMPTY);
+        CHECK(death(LATE) != DLOCK_NEVER);
     }
     clean_up();
 }
