@@ -765,10 +765,11 @@ PY
     # Where others may go: $T is below a folder of root's.
     D=$(mktemp -d /tmp/dlock-test.XXXXXX)
     chmod 777 "$D"
+    cp "$DLOCK" "$D/dlock"
     # The command is a dlock: it hands TERM on to its own command, which tells of it.
     start_log "$T/out" "$HELPERS/launch" -d -s unshare -m --propagation private sh -c \
         'mount -t proc -o hidepid=2 none /proc && exec setpriv --reuid=nobody --regid=nogroup --clear-groups "$@"' - \
-        "$DLOCK" --ttl 1.5 --grace 600ms "fake://$D#$NAME" "$DLOCK" "$D/inner.lock" \
+        "$D/dlock" --ttl 1.5 --grace 600ms "fake://$D#$NAME" "$D/dlock" "$D/inner.lock" \
         sh -c "trap 'echo >$D/term; exit 3' TERM; echo >$D/started; while :; do sleep 0.05; done"
     K=$STARTED
     wait_for 5 file_nonempty "$D/started"

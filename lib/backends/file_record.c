@@ -145,18 +145,27 @@ static int write_all(int fd, const char *buf, size_t len)
     return 0;
 }
 
+static int sync_fd(int fd)
+{
+    int rc;
+
+    do
+        rc = fsync(fd);
+    while (rc != 0 && errno == EINTR);
+    return rc == 0 ? 0 : errno;
+}
+
 /* What was renamed into place is there after a crash only when the directory was written as well. */
 static int sync_dir(int dir)
 {
     int fd = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    int sys = 0;
+    int sys;
 
     if (fd < 0)
         return 0; /* a directory that we may not read: the clock part has to do */
-    if (fsync(fd) != 0 && errno != EINVAL)
-        sys = errno;
+    sys = sync_fd(fd);
     close(fd);
-    return sys;
+    return sys == EINVAL ? 0 : sys; /* a file system whose directories cannot be synced */
 }
 
 /* 0 or an errno; nothing is left behind on failure. */
@@ -171,8 +180,8 @@ static int replace(const struct file_place *p, const char *tmp, const char *text
     if (fd < 0)
         return errno;
     sys = write_all(fd, text, len);
-    if (sys == 0 && fsync(fd) != 0)
-        sys = errno;
+    if (sys == 0)
+        sys = sync_fd(fd);
     if (close(fd) != 0 && sys == 0 && errno != EINTR)
         sys = errno;
     if (sys == 0 && renameat(p->dir, tmp, p->dir, p->fence) != 0)
