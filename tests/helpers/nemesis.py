@@ -125,6 +125,8 @@ for p in workers:
         p.wait(timeout=60)
     except subprocess.TimeoutExpired:
         bad.append(f"worker {p.pid} is stuck")
+        ps = subprocess.run(["ps", "-eo", "pid,ppid,stat,wchan:24,etimes,args"], capture_output=True, text=True)
+        print("".join(line + "\n" for line in ps.stdout.splitlines() if "dlock" in line or "redis-server" in line))
         p.kill()
         p.wait()
     ended(p)
