@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """nemesis.py DLOCK LOCK WITNESS DIR SERVER_PID SECONDS [SEED]
 
-Twelve processes take LOCK in turn (ttl 2 s, holds up to three times that, `witness` with a grandchild as
+Twelve processes take LOCK in turn (ttl 2 s, or CHAOS_TTL; holds up to three times that, `witness` with a grandchild as
 the command), while faults hit the *current holder*: its keeper or guard is killed or stopped for 0.7 to
 3 x ttl, or the server is stopped. Prints the seed, and how many faults hit a holder. The verdict is
 check_history.py's, and ours on exit codes: a hold ends with 0, with 79 (lost), 71 (guard killed), 69 (a
@@ -22,7 +22,7 @@ server, seconds = int(server), float(sys.argv[6])
 seed = int(sys.argv[7]) if len(sys.argv) > 7 else random.SystemRandom().randrange(1 << 30)
 rng = random.Random(seed)
 print(f"seed {seed}", flush=True)
-TTL = 2.0
+TTL = float(os.environ.get("CHAOS_TTL", 2))
 WORKERS = 12
 ENOUGH = 30
 deadline = time.monotonic() + seconds
@@ -39,7 +39,7 @@ def note(what):
 
 def start():
     hold = rng.choice([0, 5, 20, 100, 400, 1000, int(1000 * TTL), int(3000 * TTL)])
-    args = [dlock, "--ttl", "2", "--grace", "0.2", lock, witness, directory, str(hold), "tree"]
+    args = [dlock, "--ttl", str(TTL), "--grace", "0.2", lock, witness, directory, str(hold), "tree"]
     # A file, not a pipe: a tree that outlives its keeper must not hold us up.
     out = tempfile.TemporaryFile("w+", dir=directory)
     p = subprocess.Popen(args, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=out)
