@@ -214,6 +214,16 @@ static char *make_where(const struct dlock_uri *u)
     return NULL;
 }
 
+int dlock_uri_settle_where(struct dlock_uri *u, struct dlock_error *err)
+{
+    char *text = make_where(u);
+    if (!text)
+        return uri_no_memory(err);
+    free(u->where);
+    u->where = text;
+    return 0;
+}
+
 size_t dlock_uri_scheme_len(const char *text)
 {
     size_t n = 0;

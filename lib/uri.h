@@ -40,6 +40,8 @@ struct dlock_uri {
 
 /* Parse text. 0, or DLOCK_EUSAGE / DLOCK_ENOMEM with the offending part quoted (never a password) and *out untouched. */
 int dlock_uri_parse(struct dlock_uri **out, const char *text, struct dlock_error *);
+/* Write where anew, after a backend has completed the hosts. 0 or DLOCK_ENOMEM. */
+int dlock_uri_settle_where(struct dlock_uri *, struct dlock_error *);
 /* Frees; overwrites the secrets first. NULL is fine. */
 void dlock_uri_free(struct dlock_uri *);
 /* The length of SCHEME when text begins with "SCHEME://", else 0: then it is a path (or "@name"). */

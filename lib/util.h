@@ -41,6 +41,12 @@ static inline int dlock_hex(char c)
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
+/*
+ * secret.c: the first line of the file (?password-file=), malloc'ed; the caller overwrites it before it is
+ * freed. 0, or DLOCK_EPERM when the file cannot be read, or others have access to it.
+ */
+int dlock_read_secret(char **out, const char *path, struct dlock_error *err);
+
 /* duration.c: "10", "0.5", "500ms", "1.5m", "2h", "1d" -> ns >= 0. 0, or DLOCK_EUSAGE with the text quoted. */
 int dlock_parse_duration(const char *text, int64_t *ns, struct dlock_error *err);
 /* "30 s", "1.5 s", "250 ms": for messages. */

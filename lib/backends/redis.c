@@ -27,19 +27,6 @@ const char *redis_where(const struct dlock_be *be)
     return be->spec->uri->where;
 }
 
-struct dlock_event *redis_emit(struct dlock_be *be, enum dlock_ev type)
-{
-    struct dlock_event *ev;
-    /* News replaces older news of its kind, so that an ending event always finds room. */
-    if (be->nevents > 0 &&
-        (be->events[be->nevents - 1].type == type || be->nevents == REDIS_EVENTS))
-        ev = &be->events[be->nevents - 1];
-    else
-        ev = &be->events[be->nevents++];
-    *ev = (struct dlock_event){.type = type};
-    return ev;
-}
-
 void redis_connect(struct dlock_be *be, struct rconn *c, int64_t until)
 {
     if (rconn_is_open(c))
@@ -80,22 +67,6 @@ void redis_undo_answered(struct dlock_be *be, const redisReply *r)
         forget_one(be, be->undo_at);
 }
 
-void redis_outage_over(struct redis_outage *o)
-{
-    *o = (struct redis_outage){
-        .retry_at = DLOCK_NEVER,
-        .pause = {.base = 50 * DLOCK_MSEC, .max = DLOCK_SEC},
-    };
-    dlock_backoff_reset(&o->pause);
-}
-
-void redis_no_answer(struct dlock_be *be, struct dlock_error *err, int64_t waited)
-{
-    char text[32];
-    dlock_fail(err, DLOCK_EUNAVAIL, 0, "%s: no answer within %s", redis_where(be),
-               dlock_format_duration(waited, text, sizeof(text)));
-}
-
 /* ------------------------------------------------------------- open and close */
 
 static void be_close(struct dlock_be *be);
@@ -107,8 +78,8 @@ static int be_open(struct dlock_be **out, const struct dlock_spec *spec, struct 
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     be->spec = spec;
     be->op_until = be->try_at = be->wake_until = be->rel_until = DLOCK_NEVER;
-    redis_outage_over(&be->cmd_out);
-    redis_outage_over(&be->wake_out);
+    outage_over(&be->cmd_out);
+    outage_over(&be->wake_out);
     int rc = redis_check_spec(be, err);
     if (rc != 0) {
         be_close(be);
@@ -150,7 +121,7 @@ static void renew_unclear(struct dlock_be *be, const struct dlock_error *err)
 {
     be->doing = DO_NOTHING;
     be->op_until = DLOCK_NEVER;
-    redis_emit(be, EV_UNCLEAR)->error = *err;
+    events_add(&be->events, EV_UNCLEAR)->error = *err;
 }
 
 /* After an error reply that this connection would only repeat. */
@@ -211,12 +182,12 @@ static void renew_answered(struct dlock_be *be, const struct rconn_reply *rep)
     be->doing = DO_NOTHING;
     be->op_until = DLOCK_NEVER;
     if (ours) {
-        struct dlock_event *ev = redis_emit(be, EV_RENEWED);
+        struct dlock_event *ev = events_add(&be->events, EV_RENEWED);
         ev->from = rep->sent;
         ev->ttl = be->spec->ttl;
         ev->fence = 0;
     } else {
-        say_found(be, &redis_emit(be, EV_LOST)->error, found, len);
+        say_found(be, &events_add(&be->events, EV_LOST)->error, found, len);
     }
 }
 
@@ -224,7 +195,7 @@ static void renew_answered(struct dlock_be *be, const struct rconn_reply *rep)
 
 static void end_release(struct dlock_be *be, enum dlock_how how, const struct dlock_error *err)
 {
-    struct dlock_event *ev = redis_emit(be, EV_RELEASED);
+    struct dlock_event *ev = events_add(&be->events, EV_RELEASED);
     ev->how = how;
     if (err != NULL)
         ev->error = *err;
@@ -235,7 +206,7 @@ static void end_release(struct dlock_be *be, enum dlock_how how, const struct dl
     be->granted = be->tried = be->queued = be->enqueue = be->leave_lost = false;
     be->op_until = be->rel_until = DLOCK_NEVER;
     redis_forget_stale(be, be->nstale);
-    redis_outage_over(&be->cmd_out);
+    outage_over(&be->cmd_out);
 }
 
 /* Requests are served in order, so this goes out behind whatever is still unanswered and undoes that too. */
@@ -250,7 +221,7 @@ static void leave_now(struct dlock_be *be)
 
 static void be_release(struct dlock_be *be, int64_t until)
 {
-    be->nevents = 0;
+    be->events.n = 0;
     redis_drop_listing(be);
     redis_wake_close(be);
     if (be->doing == DO_RELEASE) {
@@ -267,7 +238,7 @@ static void be_release(struct dlock_be *be, int64_t until)
     be->rel_until = until;
     be->op_until = be->try_at = DLOCK_NEVER;
     be->leave_lost = false;
-    redis_outage_over(&be->cmd_out);
+    outage_over(&be->cmd_out);
     if (be->value == NULL || !(be->granted || be->tried || be->queued || be->nstale > 0))
         end_release(be, DLOCK_REL_NOTHING, NULL);
     else
@@ -403,14 +374,14 @@ static void timers(struct dlock_be *be)
         break;
     case DO_RENEW:
         if (now >= be->op_until) {
-            redis_no_answer(be, &err, be->spec->op_timeout);
+            no_answer(&err, be->spec, be->spec->op_timeout);
             rconn_close(&be->cmd);
             renew_unclear(be, &err);
         }
         break;
     case DO_ASK:
         if (now >= be->op_until) {
-            redis_no_answer(be, &err, be->spec->connect_timeout);
+            no_answer(&err, be->spec, be->spec->connect_timeout);
             rconn_close(&be->cmd);
             redis_ask_failed(be, be->refused.code != 0 ? &be->refused : &err);
         } else if (now >= be->cmd_out.retry_at) {
@@ -443,7 +414,7 @@ static int be_interest(struct dlock_be *be, struct pollfd *pfd, int cap, int64_t
         *wake_at = dlock_min(*wake_at, redis_wait_wake_at(be));
     else if (be->doing != DO_NOTHING)
         *wake_at = dlock_min(*wake_at, be->cmd_out.retry_at);
-    if (be->nevents > 0 || be->listing != NULL)
+    if (be->events.n > 0 || be->listing != NULL)
         *wake_at = 0;
     return n;
 }
@@ -460,11 +431,8 @@ static int be_process(struct dlock_be *be, const struct pollfd *pfd, int n, stru
     }
     take_replies(be);
     timers(be);
-    if (be->nevents > 0) {
-        *ev = be->events[0];
-        memmove(be->events, be->events + 1, sizeof(be->events[0]) * (size_t)--be->nevents);
+    if (events_take(&be->events, ev))
         return 1;
-    }
     return be->listing != NULL ? redis_give_listed(be, ev) : 0;
 }
 

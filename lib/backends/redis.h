@@ -2,10 +2,10 @@
 #ifndef DLOCK_REDIS_H
 #define DLOCK_REDIS_H
 
+#include "common.h"
 #include "rconn.h"
 #include "rscript.h"
 
-#define REDIS_EVENTS 8
 #define REDIS_STALE 4
 
 enum redis_doing { DO_NOTHING, DO_ACQUIRE, DO_RENEW, DO_RELEASE, DO_ASK };
@@ -14,13 +14,6 @@ enum redis_tag { T_TRY = 1, T_UNDO, T_TRACK, T_RENEW, T_LEAVE, T_ASK, W_ID, W_WA
 
 enum redis_wake { WAKE_OFF, WAKE_STARTING, WAKE_READY };
 enum redis_tracking { TRACK_OFF, TRACK_ON, TRACK_REFUSED };
-
-/* Trouble that is ridden out for up to one ttl. */
-struct redis_outage {
-    int64_t since;    /* 0: none */
-    int64_t retry_at; /* DLOCK_NEVER: nothing to retry */
-    struct dlock_backoff pause;
-};
 
 struct dlock_be {
     const struct dlock_spec *spec;
@@ -56,7 +49,7 @@ struct dlock_be {
     bool can_track;
     long long wake_id;
     int64_t wake_until, try_at;
-    struct redis_outage cmd_out, wake_out;
+    struct outage cmd_out, wake_out;
     struct dlock_error refused; /* first contact: what the server said instead of an answer; or 0 */
     int place;
     char holder_token[DLOCK_TOKEN_LEN + 1]; /* last reported */
@@ -71,8 +64,7 @@ struct dlock_be {
     struct rscript_state list;
 
     struct dlock_info info;
-    struct dlock_event events[REDIS_EVENTS];
-    int nevents;
+    struct event_queue events;
 };
 
 static inline int64_t redis_now(const struct dlock_be *be)
@@ -80,16 +72,12 @@ static inline int64_t redis_now(const struct dlock_be *be)
     return be->spec->env->now(be->spec->env->ctx);
 }
 const char *redis_where(const struct dlock_be *);
-/* Queue an event; it is zeroed but for its type. */
-struct dlock_event *redis_emit(struct dlock_be *, enum dlock_ev);
 /* Begin to connect unless open; whatever goes wrong shows up as state RC_FAILED in process(). */
 void redis_connect(struct dlock_be *, struct rconn *, int64_t until);
 /* Queue the undoing of stale values on cmd. One is forgotten when the server has said that it is undone. */
 void redis_undo_stale(struct dlock_be *);
 void redis_forget_stale(struct dlock_be *, int n);
 void redis_undo_answered(struct dlock_be *, const redisReply *);
-void redis_outage_over(struct redis_outage *);
-void redis_no_answer(struct dlock_be *, struct dlock_error *, int64_t waited);
 
 /* redis_open.c: fill in what comes from spec; 0 or a negative code. */
 int redis_check_spec(struct dlock_be *, struct dlock_error *);

@@ -24,7 +24,7 @@ void redis_ask_failed(struct dlock_be *be, const struct dlock_error *err)
 {
     be->doing = DO_NOTHING;
     be->op_until = DLOCK_NEVER;
-    redis_emit(be, EV_FAILED)->error = *err;
+    events_add(&be->events, EV_FAILED)->error = *err;
 }
 
 void redis_ask(struct dlock_be *be, enum dlock_ask what, const char *arg)
@@ -33,7 +33,7 @@ void redis_ask(struct dlock_be *be, enum dlock_ask what, const char *arg)
     (void)arg;
     be->op_until = redis_now(be) + be->spec->connect_timeout;
     be->refused.code = 0;
-    redis_outage_over(&be->cmd_out);
+    outage_over(&be->cmd_out);
     be->doing = DO_ASK;
     if (what != ASK_STATUS) {
         dlock_fail(&err, DLOCK_EUSAGE, 0, "not yet supported for redis");

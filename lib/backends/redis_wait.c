@@ -16,32 +16,16 @@ static void fail_acquire(struct dlock_be *be, const struct dlock_error *err)
 {
     redis_wake_close(be);
     be->doing = DO_NOTHING;
-    redis_emit(be, EV_FAILED)->error = *err;
+    events_add(&be->events, EV_FAILED)->error = *err;
 }
 
 /* -------------------------------------------------------------------- outages */
 
-/* Trouble after the first contact: try again later, for up to one ttl. */
-static void outage(struct dlock_be *be, struct redis_outage *o, const struct dlock_error *err)
+/* Trouble after the first contact. */
+static void outage(struct dlock_be *be, struct outage *o, const struct dlock_error *err)
 {
-    int64_t now = redis_now(be);
-    if (err->code != DLOCK_EUNAVAIL) {
+    if (!outage_goes_on(o, be->spec, &be->events, err))
         fail_acquire(be, err);
-        return;
-    }
-    if (o->since == 0) {
-        struct dlock_event *ev = redis_emit(be, EV_NOTICE);
-        char ttl[32];
-        o->since = now;
-        dlock_fail(&ev->error, err->code, err->sys, "%s; trying again for up to %s", err->msg,
-                   dlock_format_duration(be->spec->ttl, ttl, sizeof(ttl)));
-    }
-    int64_t left = o->since + be->spec->ttl - now;
-    if (left <= 0) {
-        fail_acquire(be, err);
-        return;
-    }
-    o->retry_at = now + dlock_min(left, dlock_backoff_next(&o->pause, be->spec->env));
 }
 
 /* A fresh token and value. False: the acquire has failed. */
@@ -159,8 +143,8 @@ void redis_acquire(struct dlock_be *be, bool wait)
     be->place = 0;
     be->holder_token[0] = '\0';
     be->try_at = be->wake_until = DLOCK_NEVER;
-    redis_outage_over(&be->cmd_out);
-    redis_outage_over(&be->wake_out);
+    outage_over(&be->cmd_out);
+    outage_over(&be->wake_out);
     be->refused.code = 0;
     be->op_until = now + be->spec->connect_timeout;
     if (!new_value(be))
@@ -204,7 +188,7 @@ static void granted(struct dlock_be *be, const struct rscript_tried *t, int64_t 
     be->queued = false;
     be->doing = DO_NOTHING;
     redis_wake_close(be);
-    struct dlock_event *ev = redis_emit(be, EV_GRANTED);
+    struct dlock_event *ev = events_add(&be->events, EV_GRANTED);
     ev->from = sent;
     ev->ttl = be->spec->ttl;
     ev->fence = t->fence;
@@ -228,7 +212,7 @@ static void tell_waiting(struct dlock_be *be, const struct rscript_tried *t)
     if (be->place == t->place && strcmp(token, be->holder_token) == 0)
         return;
     snprintf(be->holder_token, sizeof(be->holder_token), "%s", token);
-    struct dlock_event *ev = redis_emit(be, EV_WAITING);
+    struct dlock_event *ev = events_add(&be->events, EV_WAITING);
     ev->info = info;
     ev->place = t->place;
 }
@@ -239,7 +223,7 @@ static void tell_grace(struct dlock_be *be, const struct rscript_tried *t)
     if (be->told_grace)
         return;
     be->told_grace = true;
-    dlock_fail(&redis_emit(be, EV_NOTICE)->error, DLOCK_EBUSY, 0,
+    dlock_fail(&events_add(&be->events, EV_NOTICE)->error, DLOCK_EBUSY, 0,
                "%s: the server was started a short while ago and grants nothing for another %s "
                "(restart-grace)",
                redis_where(be), dlock_format_duration(t->left_ms * DLOCK_MSEC, left, sizeof(left)));
@@ -271,7 +255,7 @@ static void not_granted(struct dlock_be *be, const struct rscript_tried *t)
     if (t->status == RS_GRACE)
         tell_grace(be, t);
     if (!be->wait) {
-        struct dlock_event *ev = redis_emit(be, EV_BUSY);
+        struct dlock_event *ev = events_add(&be->events, EV_BUSY);
         ev->info = holder_info(be, t);
         ev->place = t->place;
         be->doing = DO_NOTHING;
@@ -313,7 +297,7 @@ void redis_try_answered(struct dlock_be *be, const struct rconn_reply *rep)
     }
     be->first = false;
     be->op_until = DLOCK_NEVER;
-    redis_outage_over(&be->cmd_out);
+    outage_over(&be->cmd_out);
     if (t.status == RS_GRANTED) {
         granted(be, &t, rep->sent);
         return;
@@ -457,7 +441,7 @@ void redis_wake_answered(struct dlock_be *be, const struct rconn_reply *rep)
         be->enqueue = true;
         /* A redirection to an earlier connection of ours would lead nowhere. */
         be->tracking = TRACK_OFF;
-        redis_outage_over(&be->wake_out);
+        outage_over(&be->wake_out);
         try_now(be);
         return;
     default:
@@ -478,7 +462,7 @@ void redis_wait_timers(struct dlock_be *be, int64_t now)
     struct dlock_error err;
 
     if (now >= be->op_until) {
-        redis_no_answer(be, &err, be->first ? be->spec->connect_timeout : be->spec->op_timeout);
+        no_answer(&err, be->spec, be->first ? be->spec->connect_timeout : be->spec->op_timeout);
         if (be->first && be->refused.code != 0)
             err = be->refused;
         be->op_until = DLOCK_NEVER;
@@ -491,7 +475,7 @@ void redis_wait_timers(struct dlock_be *be, int64_t now)
             outage(be, &be->cmd_out, &err);
     }
     if (be->doing == DO_ACQUIRE && now >= be->wake_until) {
-        redis_no_answer(be, &err, be->spec->connect_timeout);
+        no_answer(&err, be->spec, be->spec->connect_timeout);
         redis_wake_close(be);
         be->enqueue = false;
         outage(be, &be->wake_out, &err);
