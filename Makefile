@@ -1,7 +1,7 @@
 # dlock - flock(1) for more than one machine.      `make help` lists the targets.
 #
-# User variables: CC CFLAGS CPPFLAGS LDFLAGS PREFIX DESTDIR BUILD WITH_REDIS SAN WERROR V and
-# the directories below. CFLAGS, CPPFLAGS and LDFLAGS of the user come last and so win.
+# User variables: CC CFLAGS CPPFLAGS LDFLAGS PREFIX DESTDIR BUILD WITH_REDIS WITH_POSTGRES SAN WERROR V
+# and the directories below. CFLAGS, CPPFLAGS and LDFLAGS of the user come last and so win.
 
 PREFIX       ?= /usr/local
 DESTDIR      ?=
@@ -10,14 +10,16 @@ LIBDIR       ?= $(PREFIX)/lib
 INCLUDEDIR   ?= $(PREFIX)/include
 DATADIR      ?= $(PREFIX)/share
 MANDIR       ?= $(DATADIR)/man
+MODDIR       ?= $(LIBDIR)/dlock
 PKGCONFIGDIR ?= $(LIBDIR)/pkgconfig
 BASHCOMPDIR  ?= $(DATADIR)/bash-completion/completions
 ZSHCOMPDIR   ?= $(DATADIR)/zsh/site-functions
 FISHCOMPDIR  ?= $(DATADIR)/fish/vendor_completions.d
 
 BUILD        ?= build
-# Stores: builtin | no
+# Stores: builtin | no, and module: loaded on first use, for the sake of all that do not use it.
 WITH_REDIS   ?= builtin
+WITH_POSTGRES ?= module
 # Sanitizers, e.g. SAN=address,undefined; use a BUILD of its own: make BUILD=build/asan SAN=...
 SAN          ?=
 # Warnings are errors: for CI only, since another compiler finds other ones.
@@ -59,8 +61,8 @@ HARDEN_LD ?= -Wl,-z,relro -Wl,-z,now -Wl,-z,noexecstack
 
 DEFS     := -D_GNU_SOURCE -iquote lib -iquote cli
 LANG_C   := -std=gnu11 -pthread
-LIBS     := -pthread
-LIBS_SO  := -pthread
+LIBS     := -pthread -ldl
+LIBS_SO  := -pthread -ldl
 
 REDIS_SRC := $(wildcard $(addprefix lib/backends/,redis*.c rconn*.c rscript*.c redlock*.c sentinel*.c))
 ifeq ($(WITH_REDIS),builtin)
@@ -80,6 +82,23 @@ else ifneq ($(WITH_REDIS),no)
   $(error WITH_REDIS=$(WITH_REDIS): builtin or no)
 endif
 
+PG_SRC := $(wildcard lib/backends/postgres.c lib/backends/pg*.c)
+MODULES :=
+ifneq ($(filter module builtin,$(WITH_POSTGRES)),)
+  PG_CFLAGS ?= $(or $(shell $(PKG_CONFIG) --cflags libpq 2>/dev/null),$(addprefix -I,$(shell pg_config --includedir 2>/dev/null)))
+  PG_LIBS   ?= $(or $(shell $(PKG_CONFIG) --libs libpq 2>/dev/null),$(addprefix -L,$(shell pg_config --libdir 2>/dev/null)) -lpq) -lcrypto
+endif
+ifeq ($(WITH_POSTGRES),module)
+  DEFS += -DWITH_POSTGRES_MODULE=1
+  MODULES += $(BUILD)/dlock-modules/postgres.so
+else ifeq ($(WITH_POSTGRES),builtin)
+  DEFS += -DWITH_POSTGRES=1
+  LIBS += $(PG_LIBS)
+  LIBS_SO += $(PG_LIBS)
+else ifneq ($(WITH_POSTGRES),no)
+  $(error WITH_POSTGRES=$(WITH_POSTGRES): module, builtin or no)
+endif
+
 CC_ALL = $(CC) $(LANG_C) $(DEFS) $(WARN) $(SANFLAGS) $(HARDEN)
 USER   = $(CPPFLAGS) $(CFLAGS)
 DEP    = -MMD -MP
@@ -96,11 +115,19 @@ LIB_SRC  := $(wildcard lib/*.c lib/backends/*.c)
 ifeq ($(WITH_REDIS),no)
 LIB_SRC  := $(filter-out $(REDIS_SRC),$(LIB_SRC))
 endif
+ifneq ($(WITH_POSTGRES),builtin)
+LIB_SRC  := $(filter-out $(PG_SRC),$(LIB_SRC))
+endif
 CLI_SRC  := $(wildcard cli/*.c)
 FAKE_SRC := $(wildcard tests/fake/*.c)
 UNIT_SRC := $(wildcard tests/unit/test_*.c)
+PG_UNIT  := $(filter tests/unit/test_pg% tests/unit/test_postgres%,$(UNIT_SRC))
+ifeq ($(WITH_POSTGRES),no)
+UNIT_SRC := $(filter-out $(PG_UNIT),$(UNIT_SRC))
+endif
 HELP_SRC := $(wildcard tests/helpers/*.c)
 LOAD_SRC := $(wildcard tests/preload/*.c)
+BAD_SRC  := $(wildcard tests/modules/*.c)
 
 O := $(BUILD)/obj
 LIB_OBJ  := $(LIB_SRC:%.c=$O/%.o)
@@ -110,10 +137,14 @@ TEST_OBJ := $(LIB_SRC:%.c=$O/test/%.o) $(CLI_SRC:%.c=$O/test/%.o) $(FAKE_SRC:%.c
 UNIT_BIN := $(UNIT_SRC:tests/unit/%.c=$(BUILD)/unit/%)
 HELP_BIN := $(HELP_SRC:tests/helpers/%.c=$(BUILD)/test/%)
 LOAD_BIN := $(LOAD_SRC:tests/preload/%.c=$(BUILD)/test/%.so)
+BAD_BIN  := $(BAD_SRC:tests/modules/%.c=$(BUILD)/test/%.so)
+# Objects of modules are made apart from those of the same source that are built in.
+PG_MOD   := $(PG_SRC:%.c=$O/mod/%.o)
+PG_OBJ   := $(PG_SRC:%.c=$O/%.o)
 
 # ---------------------------------------------------------------- targets ---
 
-all: $(BUILD)/dlock $(BUILD)/libdlock.a $(BUILD)/libdlock.so $(BUILD)/libdlock.pc ## build everything (default)
+all: $(BUILD)/dlock $(MODULES) $(BUILD)/libdlock.a $(BUILD)/libdlock.so $(BUILD)/libdlock.pc ## build everything (default)
 
 demo: ## see it work: one command holds the lock, one waits, one is refused
 	@tests/deps demo
@@ -137,7 +168,7 @@ check-tsan: ## what uses threads, under ThreadSanitizer
 	@$(SUBMAKE) BUILD=$(BUILD)/tsan SAN=thread check-build
 	@BUILD=$(BUILD)/tsan SAN=thread CC='$(CC)' MAKE='$(MAKE)' tests/run --tags thread
 
-check-build: $(BUILD)/dlock $(BUILD)/test/dlock $(UNIT_BIN) $(HELP_BIN) $(LOAD_BIN) all
+check-build: $(BUILD)/dlock $(BUILD)/test/dlock $(UNIT_BIN) $(HELP_BIN) $(LOAD_BIN) $(BAD_BIN) all
 
 deps: ## install what the build and the tests need (Debian; root or sudo)
 	@tests/deps check
@@ -162,6 +193,8 @@ install: all ## install below $(DESTDIR)$(PREFIX)
 	$(INSTALL) -m 755 $(BUILD)/libdlock.so.$(SOMAJOR) $(DESTDIR)$(LIBDIR)/libdlock.so.$(VERSION)
 	ln -sf libdlock.so.$(VERSION) $(DESTDIR)$(LIBDIR)/libdlock.so.$(SOMAJOR)
 	ln -sf libdlock.so.$(SOMAJOR) $(DESTDIR)$(LIBDIR)/libdlock.so
+	$(if $(MODULES),$(INSTALL) -d -m 755 $(DESTDIR)$(MODDIR))
+	$(if $(MODULES),$(INSTALL) -m 755 $(MODULES) $(DESTDIR)$(MODDIR))
 	$(INSTALL) -m 644 $(BUILD)/libdlock.pc $(DESTDIR)$(PKGCONFIGDIR)/libdlock.pc
 	$(foreach f,$(MAN),$(INSTALL) -D -m 644 $f $(DESTDIR)$(MANDIR)/man$(subst .,,$(suffix $f))/$(notdir $f)$(nl))
 	$(if $(wildcard completions/dlock.bash),$(INSTALL) -D -m 644 completions/dlock.bash $(DESTDIR)$(BASHCOMPDIR)/dlock)
@@ -169,10 +202,11 @@ install: all ## install below $(DESTDIR)$(PREFIX)
 	$(if $(wildcard completions/dlock.fish),$(INSTALL) -D -m 644 completions/dlock.fish $(DESTDIR)$(FISHCOMPDIR)/dlock.fish)
 
 uninstall: ## remove what install put there
-	rm -f $(DESTDIR)$(BINDIR)/dlock $(DESTDIR)$(INCLUDEDIR)/dlock.h $(DESTDIR)$(PKGCONFIGDIR)/libdlock.pc \
+	rm -f $(DESTDIR)$(BINDIR)/dlock $(DESTDIR)$(MODDIR)/postgres.so $(DESTDIR)$(INCLUDEDIR)/dlock.h $(DESTDIR)$(PKGCONFIGDIR)/libdlock.pc \
 	    $(addprefix $(DESTDIR)$(LIBDIR)/,libdlock.a libdlock.so libdlock.so.$(SOMAJOR) libdlock.so.$(VERSION)) \
 	    $(DESTDIR)$(BASHCOMPDIR)/dlock $(DESTDIR)$(ZSHCOMPDIR)/_dlock $(DESTDIR)$(FISHCOMPDIR)/dlock.fish \
 	    $(foreach f,$(MAN),$(DESTDIR)$(MANDIR)/man$(subst .,,$(suffix $f))/$(notdir $f))
+	@rmdir $(DESTDIR)$(MODDIR) 2>/dev/null || :
 
 clean: ## remove $(BUILD)
 	rm -rf $(BUILD)
@@ -182,7 +216,8 @@ help: ## this list
 	    while IFS='|' read -r t d; do printf '  %-12s %s\n' "$$t" "$$d"; done
 	@echo
 	@echo '  variables:   PREFIX DESTDIR BINDIR LIBDIR MANDIR ... CC CFLAGS LDFLAGS BUILD V=1'
-	@echo '               WITH_REDIS=builtin|no  SAN=address,undefined|thread  WERROR=1'
+	@echo '               WITH_REDIS=builtin|no  WITH_POSTGRES=module|builtin|no'
+	@echo '               SAN=address,undefined|thread  WERROR=1'
 
 MAN := $(wildcard man/*.[1-8])
 define nl
@@ -194,54 +229,73 @@ SUBMAKE = $(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS))
 
 # ------------------------------------------------------------------ rules ---
 
-# Rewritten only when the flags have changed; every object depends on it.
+# $(call stamp,FLAGS,HEADERS,CFLAGS,WITH_X): rewritten only when FLAGS have changed, and when the HEADERS are there.
+define stamp
+	@mkdir -p $(@D)
+	@printf '%s\n' '$(subst ','\'',$(1))' > $@.$$$$; \
+	if cmp -s $@.$$$$ $@; then rm -f $@.$$$$; else \
+	    for h in $(2); do \
+	        echo "#include <$$h>" | $(CC) $(3) $(USER) -E -x c - >/dev/null 2>&1 || { rm -f $@.$$$$; \
+	            echo "make: <$$h> not found: run 'make deps', or build with $(4)=no" >&2; exit 1; }; \
+	    done; mv -f $@.$$$$ $@; fi
+endef
+
+# Every object depends on these flags,
 FLAGS_NOW = $(CC_ALL) | $(USER) | $(LINK) $(LDFLAGS) | $(LIBS) | $(LIBS_SO)
 $(BUILD)/flags: FORCE
-	@mkdir -p $(@D)
-	@printf '%s\n' '$(subst ','\'',$(FLAGS_NOW))' > $@.$$$$; \
-	if cmp -s $@.$$$$ $@; then rm -f $@.$$$$; else \
-	    for h in $(NEED_HEADERS); do \
-	        echo "#include <$$h>" | $(CC) $(USER) -E -x c - >/dev/null 2>&1 || { rm -f $@.$$$$; \
-	            echo "make: <$$h> not found: run 'make deps', or build with WITH_REDIS=no" >&2; exit 1; }; \
-	    done; mv -f $@.$$$$ $@; fi
+	$(call stamp,$(FLAGS_NOW),$(NEED_HEADERS),,WITH_REDIS)
+
+# and those of a store's own sources on these too: the program itself is built without its library.
+$(BUILD)/pg-flags: FORCE
+	$(call stamp,$(PG_CFLAGS) | $(PG_LIBS),libpq-fe.h openssl/evp.h,$(PG_CFLAGS),WITH_POSTGRES)
 
 # What is linked: a file that was removed leaves no newer prerequisite behind.
 $(BUILD)/sources: FORCE
 	@mkdir -p $(@D)
-	@echo '$(sort $(LIB_SRC) $(CLI_SRC) $(FAKE_SRC))' | cmp -s - $@ || \
-	    echo '$(sort $(LIB_SRC) $(CLI_SRC) $(FAKE_SRC))' > $@
+	@echo '$(sort $(LIB_SRC) $(PG_SRC) $(CLI_SRC) $(FAKE_SRC))' | cmp -s - $@ || \
+	    echo '$(sort $(LIB_SRC) $(PG_SRC) $(CLI_SRC) $(FAKE_SRC))' > $@
 
+# Which build it is, and where it will be installed.
+BUILD_NOW = $(BUILD_ID) $(PREFIX) $(LIBDIR) $(INCLUDEDIR) $(MODDIR)
 $(BUILD)/build-id: FORCE
 	@mkdir -p $(@D)
-	@printf '%s\n' '$(BUILD_ID)' | cmp -s - $@ || printf '%s\n' '$(BUILD_ID)' > $@
+	@printf '%s\n' '$(BUILD_NOW)' | cmp -s - $@ || printf '%s\n' '$(BUILD_NOW)' > $@
 
-ID_FILES := lib/registry cli/main
-ID_OBJ   := $(ID_FILES:%=$O/%.o) $(ID_FILES:%=$O/pic/%.o) $(ID_FILES:%=$O/test/%.o)
+each_obj = $(foreach d,/ /pic/ /test/ /mod/,$(1:%.c=$O$d%.o))
+ID_OBJ := $(call each_obj,lib/module.c cli/main.c lib/backends/postgres.c)
 $(ID_OBJ): $(BUILD)/build-id
-$(ID_OBJ): ID = -DDLOCK_BUILD_ID='"$(BUILD_ID)"'
+$(ID_OBJ): ID = -DDLOCK_BUILD_ID='"$(BUILD_ID)"' -DDLOCK_MODDIR='"$(MODDIR)"'
+
+$(call each_obj,$(PG_SRC)): $(BUILD)/pg-flags
+$(call each_obj,$(PG_SRC)): STORE = $(PG_CFLAGS)
 
 $O/%.o: %.c $(BUILD)/flags
 	$(call say,CC,$<)
 	@mkdir -p $(@D)
-	$(Q)$(CC_ALL) -fvisibility=hidden -fPIE $(ID) $(DEP) $(USER) -c -o $@ $<
+	$(Q)$(CC_ALL) -fvisibility=hidden -fPIE $(STORE) $(ID) $(DEP) $(USER) -c -o $@ $<
 
 # For the shared library the map file decides what is visible.
 $O/pic/%.o: %.c $(BUILD)/flags
 	$(call say,CC,$< (pic))
 	@mkdir -p $(@D)
-	$(Q)$(CC_ALL) -fPIC $(ID) $(DEP) $(USER) -c -o $@ $<
+	$(Q)$(CC_ALL) -fPIC $(STORE) $(ID) $(DEP) $(USER) -c -o $@ $<
+
+$O/mod/%.o: %.c $(BUILD)/flags
+	$(call say,CC,$< (module))
+	@mkdir -p $(@D)
+	$(Q)$(CC_ALL) -fPIC -DDLOCK_MODULE $(STORE) $(ID) $(DEP) $(USER) -c -o $@ $<
 
 $O/test/%.o: %.c $(BUILD)/flags
 	$(call say,CC,$< (test))
 	@mkdir -p $(@D)
-	$(Q)$(CC_ALL) -fvisibility=hidden -fPIE -DDLOCK_TEST -Itests/fake $(ID) $(DEP) $(USER) -c -o $@ $<
+	$(Q)$(CC_ALL) -fvisibility=hidden -fPIE -DDLOCK_TEST -Itests/fake $(STORE) $(ID) $(DEP) $(USER) -c -o $@ $<
 
 $(BUILD)/dlock: $(CLI_OBJ) $(LIB_OBJ) $(BUILD)/sources
 	$(call say,LD,$@)
 	$(Q)$(LINK) -pie -o $@ $(filter %.o,$^) $(LDFLAGS) $(LIBS)
 
-# The same program with the scripted fake store and the test hooks.
-$(BUILD)/test/dlock: $(TEST_OBJ) $(BUILD)/sources
+# The same program with the scripted fake store and the test hooks. It loads the same modules.
+$(BUILD)/test/dlock: $(TEST_OBJ) $(BUILD)/sources | $(if $(MODULES),$(MODULES) $(BUILD)/test/dlock-modules)
 	$(call say,LD,$@)
 	@mkdir -p $(@D)
 	$(Q)$(LINK) -pie -o $@ $(filter %.o,$^) $(LDFLAGS) $(LIBS)
@@ -263,7 +317,26 @@ $(BUILD)/libdlock.so.$(SOMAJOR): $(PIC_OBJ) lib/libdlock.map $(BUILD)/sources
 $(BUILD)/libdlock.so: $(BUILD)/libdlock.so.$(SOMAJOR)
 	$(Q)ln -sf $(<F) $@
 
-$(BUILD)/libdlock.pc: Makefile $(BUILD)/flags lib/dlock.h
+# What of the library a module may have a copy of: helpers. Whoever drags in the core does not link.
+$(BUILD)/pic.a: $(PIC_OBJ) $(BUILD)/sources
+	$(call say,AR,$@)
+	$(Q)rm -f $@ && $(AR) rcs $@ $(filter-out $(CORE:%=$O/pic/lib/%.o),$(PIC_OBJ))
+CORE := registry module lock blocking
+
+# Modes that the loader accepts, whatever the umask is.
+$(BUILD)/dlock-modules/postgres.so: $(PG_MOD) $(BUILD)/pic.a $(BUILD)/sources
+	$(call say,LD,$@)
+	@$(INSTALL) -d -m 755 $(@D)
+	@echo '{ global: dlock_module; local: *; };' > $(BUILD)/module.map
+	$(Q)$(LINK) -shared -Wl,--version-script=$(BUILD)/module.map $(NO_UNDEF) -o $@ \
+	    $(PG_MOD) $(BUILD)/pic.a $(LDFLAGS) $(PG_LIBS) -pthread
+	@chmod 755 $@
+
+$(BUILD)/test/dlock-modules:
+	@mkdir -p $(@D)
+	$(Q)ln -sfn ../dlock-modules $@
+
+$(BUILD)/libdlock.pc: Makefile $(BUILD)/flags $(BUILD)/build-id lib/dlock.h
 	$(Q)printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$(LIBDIR)' 'includedir=$(INCLUDEDIR)' '' \
 	    'Name: libdlock' 'Description: locks with leases on files and networked stores' \
 	    'Version: $(VERSION)' 'Libs: -L$${libdir} -ldlock' 'Libs.private: $(LIBS_SO)' \
@@ -272,8 +345,20 @@ $(BUILD)/libdlock.pc: Makefile $(BUILD)/flags lib/dlock.h
 $(BUILD)/unit/%: tests/unit/%.c tests/unit/unit.h $(BUILD)/cli.a $(BUILD)/libdlock.a $(BUILD)/flags
 	$(call say,UNIT,$@)
 	@mkdir -p $(@D)
-	$(Q)$(CC_ALL) -fPIE -Itests/unit $(DEP) $(USER) -o $@ $< -pie $(HARDEN_LD) $(LDFLAGS) \
-	    $(BUILD)/cli.a $(BUILD)/libdlock.a $(LIBS)
+	$(Q)$(CC_ALL) -fPIE -Itests/unit $(UNIT_CFLAGS) $(DEP) $(USER) -o $@ $< -pie $(HARDEN_LD) $(LDFLAGS) \
+	    $(BUILD)/cli.a $(UNIT_A) $(BUILD)/libdlock.a $(LIBS) $(UNIT_LIBS)
+
+# The tests of a module's parts: linked with them, not loading it.
+PG_UNIT_BIN := $(PG_UNIT:tests/unit/%.c=$(BUILD)/unit/%)
+$(PG_UNIT_BIN): private UNIT_CFLAGS = $(PG_CFLAGS)
+ifeq ($(WITH_POSTGRES),module)
+$(PG_UNIT_BIN): private UNIT_A = $(BUILD)/pg.a
+$(PG_UNIT_BIN): private UNIT_LIBS = $(PG_LIBS)
+$(PG_UNIT_BIN): $(BUILD)/pg.a
+endif
+$(BUILD)/pg.a: $(PG_OBJ) $(BUILD)/sources
+	$(call say,AR,$@)
+	$(Q)rm -f $@ && $(AR) rcs $@ $(filter %.o,$^)
 
 $(BUILD)/test/%: tests/helpers/%.c $(BUILD)/flags
 	$(call say,CC,$@)
@@ -285,6 +370,13 @@ $(BUILD)/test/%.so: tests/preload/%.c $(BUILD)/flags
 	$(call say,CC,$@)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(LANG_C) $(DEFS) $(WARN) -fPIC $(DEP) $(USER) -shared -o $@ $< $(LDFLAGS) -ldl
+
+# Modules as they should not be, and one that says that it was loaded.
+$(BUILD)/test/%.so: tests/modules/%.c $(BUILD)/flags $(BUILD)/build-id
+	$(call say,CC,$@)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(LANG_C) $(DEFS) $(WARN) -fPIC -DDLOCK_MODULE -DDLOCK_BUILD_ID='"$(BUILD_ID)"' $(DEP) $(USER) \
+	    -shared -o $@ $< $(LDFLAGS)
 
 FORCE:
 .SUFFIXES:

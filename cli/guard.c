@@ -45,6 +45,7 @@ struct state {
     const struct guard_config *cfg;
     pid_t caller_group;
     int sock, sigfd, timerfd, exec_fd;
+    int lease_fd; /* the connection that the lease hangs on, or -1: open for as long as we are */
     timer_t hard_timer;
 
     enum phase phase;
@@ -67,13 +68,36 @@ struct state {
 
 /* ------------------------------------------------------------- messages --- */
 
-/* 1, 0 (none now), -1 (EOF). */
-static int receive(int fd, struct guard_msg *m)
+/* The descriptor that came with a message, or -1. */
+static int passed_fd(struct msghdr *msg)
 {
+    struct cmsghdr *c = CMSG_FIRSTHDR(msg);
+    int fd = -1;
+    if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS &&
+        c->cmsg_len == CMSG_LEN(sizeof fd))
+        memcpy(&fd, CMSG_DATA(c), sizeof fd);
+    return fd;
+}
+
+/* 1, 0 (none now), -1 (EOF). */
+static int receive(int fd, struct guard_msg *m, int *passed)
+{
+    union {
+        struct cmsghdr align;
+        char buf[CMSG_SPACE(sizeof(int))];
+    } control;
+
     for (int tries = 0; tries < 8; tries++) {
-        ssize_t n = recv(fd, m, sizeof *m, MSG_DONTWAIT);
-        if (n == (ssize_t)sizeof *m)
+        struct iovec iov = {.iov_base = m, .iov_len = sizeof *m};
+        struct msghdr msg = {.msg_iov = &iov,
+                             .msg_iovlen = 1,
+                             .msg_control = &control,
+                             .msg_controllen = sizeof control};
+        ssize_t n = recvmsg(fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+        if (n == (ssize_t)sizeof *m) {
+            *passed = passed_fd(&msg);
             return 1;
+        }
         if (n == 0)
             return -1;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
@@ -86,12 +110,27 @@ static int receive(int fd, struct guard_msg *m)
     return -1;
 }
 
-static int transmit(int fd, const struct guard_msg *m)
+static int transmit(int fd, const struct guard_msg *m, int pass)
 {
+    union {
+        struct cmsghdr align;
+        char buf[CMSG_SPACE(sizeof(int))];
+    } control;
+    struct iovec iov = {.iov_base = (void *)m, .iov_len = sizeof *m};
+    struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
     ssize_t n;
 
+    if (pass >= 0) {
+        memset(&control, 0, sizeof control);
+        control.align.cmsg_level = SOL_SOCKET;
+        control.align.cmsg_type = SCM_RIGHTS;
+        control.align.cmsg_len = CMSG_LEN(sizeof pass);
+        memcpy(CMSG_DATA(&control.align), &pass, sizeof pass);
+        msg.msg_control = &control;
+        msg.msg_controllen = sizeof control;
+    }
     do
-        n = send(fd, m, sizeof *m, MSG_DONTWAIT | MSG_NOSIGNAL);
+        n = sendmsg(fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
     while (n < 0 && errno == EINTR);
     return n < 0 ? -errno : 0;
 }
@@ -102,7 +141,7 @@ static void flush(struct state *g)
         if (!(g->pending & 1U << i))
             continue;
         /* A keeper that is gone shows in receive(), behind what it sent last. */
-        if (transmit(g->sock, &g->out[i]) == -EAGAIN)
+        if (transmit(g->sock, &g->out[i], -1) == -EAGAIN)
             return;
         g->pending &= ~(1U << i);
     }
@@ -353,7 +392,7 @@ static void take_times(struct state *g, const struct guard_msg *m)
 /* Once the command has been forked the caller's descriptors and directory are held up no longer. */
 static void let_go(struct state *g)
 {
-    int keep[] = {g->sock, g->sigfd, g->timerfd, g->exec_fd, g->cfg->lock_fd};
+    int keep[] = {g->sock, g->sigfd, g->timerfd, g->exec_fd, g->cfg->lock_fd, g->lease_fd};
 
     fds_let_go(keep, (int)(sizeof keep / sizeof keep[0]));
     if (chdir("/") != 0) {
@@ -447,13 +486,16 @@ static void obey(struct state *g, const struct guard_msg *m)
 static void read_orders(struct state *g)
 {
     struct guard_msg m;
-    int got;
+    int got, fd;
 
-    while (!g->keeper_gone && (got = receive(g->sock, &m)) != 0) {
-        if (got > 0)
-            obey(g, &m);
-        else
+    while (!g->keeper_gone && (got = receive(g->sock, &m, &fd)) != 0) {
+        if (got < 0) {
             g->keeper_gone = true;
+            return;
+        }
+        if (fd >= 0 && g->lease_fd < 0)
+            g->lease_fd = fd;
+        obey(g, &m);
     }
 }
 
@@ -549,6 +591,7 @@ static _Noreturn void guard_main(const struct guard_config *cfg, int sock, pid_t
         .caller_group = caller_group,
         .sock = sock,
         .exec_fd = -1,
+        .lease_fd = -1,
         .term_at = DLOCK_NEVER,
         .kill_at = DLOCK_NEVER,
         .hard_at = DLOCK_NEVER,
@@ -592,14 +635,15 @@ int guard_fork(struct guard *out, const struct guard_config *cfg)
     return 0;
 }
 
-int guard_send(const struct guard *g, const struct guard_msg *m)
+int guard_send(const struct guard *g, const struct guard_msg *m, int pass)
 {
-    return transmit(g->fd, m);
+    return transmit(g->fd, m, pass);
 }
 
 int guard_recv(const struct guard *g, struct guard_msg *m)
 {
-    return receive(g->fd, m);
+    int fd;
+    return receive(g->fd, m, &fd); /* the guard passes none */
 }
 
 int guard_sweep(const struct tree *tree, pid_t *unkillable)

@@ -57,8 +57,12 @@ struct guard {
  * by others (PR_SET_DUMPABLE 0).
  */
 int guard_fork(struct guard *, const struct guard_config *);
-/* 0 or -errno (EPIPE: the guard is gone). Never blocks. */
-int guard_send(const struct guard *, const struct guard_msg *);
+/*
+ * 0 or -errno (EPIPE: the guard is gone). Never blocks. pass: -1, or with START a descriptor that the guard
+ * keeps open until it exits: the connection that the lock ends with. So a keeper that is killed does not
+ * free the lock before the tree is gone.
+ */
+int guard_send(const struct guard *, const struct guard_msg *, int pass);
 /* 1: a message; 0: none now; -1: EOF, the guard is gone. */
 int guard_recv(const struct guard *, struct guard_msg *);
 

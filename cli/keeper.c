@@ -48,11 +48,13 @@ static int tell_guard(struct keeper *k, enum guard_msg_type type, int arg,
     m.term_at = t ? t->term_at : DLOCK_NEVER;
     m.kill_at = t ? t->kill_at : DLOCK_NEVER;
     m.hard_at = t ? t->hard_at : DLOCK_NEVER;
+    int pass = -1;
     if (type == G_START) {
+        pass = dlock_session_fd(k->lk);
         m.fence = dlock_fence(k->lk);
         snprintf(m.token, sizeof m.token, "%s", dlock_token(k->lk));
     }
-    int rc = k->guarded && !k->guard_gone ? guard_send(&k->guard, &m) : 0;
+    int rc = k->guarded && !k->guard_gone ? guard_send(&k->guard, &m, pass) : 0;
     /*
      * A dead guard shows as EOF. A full socket means that it does not run (stopped?): what it misses of
      * signals and times its kernel timer makes up for; an order to end the tree cannot wait for that.

@@ -31,6 +31,10 @@ static int version_mode(const struct options *o, const struct sigstate *sig)
     const struct dlock_backend *be;
     for (int i = 0; (be = dlock_registry_at(i)); i++)
         printf(" %s", be->name);
+    const char *name;
+    bool installed;
+    for (int i = 0; (name = dlock_registry_module(i, &installed)); i++)
+        printf(" %s (module%s)", name, installed ? "" : ", not installed");
     putchar('\n');
     return 0;
 }
@@ -44,13 +48,9 @@ static int table_mode(const struct options *o, const struct sigstate *sig)
 }
 
 static int (*const modes[])(const struct options *, const struct sigstate *) = {
-    [MODE_RUN] = run_mode,
-    [MODE_FD] = fdlock_mode,
-    [MODE_UNLOCK] = fdlock_mode,
-    [MODE_STATUS] = status_mode,
-    [MODE_HELP] = help_mode,
-    [MODE_VERSION] = version_mode,
-    [MODE_PRINT_OPTIONS] = table_mode,
+    [MODE_RUN] = run_mode,         [MODE_FD] = fdlock_mode,           [MODE_UNLOCK] = fdlock_mode,
+    [MODE_STATUS] = status_mode,   [MODE_SCHEMA] = schema_mode,       [MODE_HELP] = help_mode,
+    [MODE_VERSION] = version_mode, [MODE_PRINT_OPTIONS] = table_mode,
 };
 
 /*

@@ -30,6 +30,7 @@ enum option_id {
     O_NOTE,
     O_STATUS,
     O_JSON,
+    O_SCHEMA,
     O_VERBOSE,
     O_QUIET,
     O_HELP,
@@ -83,6 +84,8 @@ static const struct row {
     {O_STATUS, "", {"status"}, NULL,
      "show who has LOCK and who waits; 0: free, 75: held", "Information"},
     {O_JSON, "", {"json"}, NULL, "as JSON", NULL},
+    {O_SCHEMA, "", {"schema"}, NULL,
+     "print the statement that makes LOCK's table", NULL},
     {O_VERBOSE, "v", {"verbose"}, NULL, "say more", NULL},
     {O_QUIET, "q", {"quiet"}, NULL, "say nothing when the lock is taken", NULL},
     {O_HELP, "h", {"help"}, NULL, "this text", NULL},
@@ -232,6 +235,18 @@ static int apply_value(struct options *o, enum option_id id, const char *name, c
 }
 
 /* Options that are on or off. */
+static int set_mode(struct options *o, enum cli_mode mode, struct dlock_error *err)
+{
+    static const char *const names[] = {
+        [MODE_STATUS] = "--status", [MODE_SCHEMA] = "--schema", [MODE_UNLOCK] = "-u"};
+    if (o->mode != MODE_RUN && o->mode != mode)
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "%s and %s cannot be used together",
+                          names[o->mode < mode ? mode : o->mode],
+                          names[o->mode < mode ? o->mode : mode]);
+    o->mode = mode;
+    return 0;
+}
+
 static int apply_flag(struct options *o, enum option_id id, struct dlock_error *err)
 {
     switch (id) {
@@ -272,11 +287,11 @@ static int apply_flag(struct options *o, enum option_id id, struct dlock_error *
         return dlock_fail(err, DLOCK_EUSAGE, 0,
                           "-c goes after the lock: dlock LOCK -c 'COMMAND LINE'");
     case O_STATUS:
+        return set_mode(o, MODE_STATUS, err);
+    case O_SCHEMA:
+        return set_mode(o, MODE_SCHEMA, err);
     case O_UNLOCK:
-        if (o->mode != MODE_RUN && o->mode != (id == O_STATUS ? MODE_STATUS : MODE_UNLOCK))
-            return dlock_fail(err, DLOCK_EUSAGE, 0, "--status and -u cannot be used together");
-        o->mode = id == O_STATUS ? MODE_STATUS : MODE_UNLOCK;
-        break;
+        return set_mode(o, MODE_UNLOCK, err);
     default:
         break;
     }
@@ -481,10 +496,11 @@ static int take_arguments(struct options *o, char **rest, int n, struct dlock_er
         return r;
     if (o->mode == MODE_UNLOCK)
         return take_fd(o, rest, n, err);
-    if (o->mode != MODE_STATUS)
+    if (o->mode == MODE_RUN)
         return take_command(o, rest + 1, n - 1, err);
     if (n > 1)
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "--status takes a lock and no command");
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "%s takes a lock and no command",
+                          o->mode == MODE_STATUS ? "--status" : "--schema");
     return 0;
 }
 

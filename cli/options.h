@@ -11,6 +11,7 @@ enum cli_mode {
     MODE_FD,     /* a descriptor number alone: lock it and exit, the caller keeps it */
     MODE_UNLOCK, /* -u FD */
     MODE_STATUS, /* --status LOCK */
+    MODE_SCHEMA, /* --schema LOCK */
     MODE_HELP,
     MODE_VERSION,
     MODE_PRINT_OPTIONS /* --print-options (not in --help): the table, one tab-separated line each, for completions and tests */

@@ -18,6 +18,7 @@ void wipe(char *secret);
 int run_mode(const struct options *, const struct sigstate *);
 /* status.c */
 int status_mode(const struct options *, const struct sigstate *);
+int schema_mode(const struct options *, const struct sigstate *);
 /* fdlock.c: MODE_FD and MODE_UNLOCK: flock(1)'s descriptor form. */
 int fdlock_mode(const struct options *, const struct sigstate *);
 

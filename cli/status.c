@@ -1,4 +1,7 @@
-/* status.c - --status LOCK: who holds it, who waits. Exit 0 when free, 75 when held. */
+/*
+ * status.c - --status LOCK: who holds it, who waits; exit 0 when free, 75 when held.
+ * --schema LOCK: what has to be made in the store before.
+ */
 #include "json.h"
 #include "run.h"
 #include "uri.h"
@@ -155,17 +158,42 @@ static int query(const struct options *o, const struct sigstate *sig, dlock *lk,
     }
 }
 
-int status_mode(const struct options *o, const struct sigstate *sig)
+/* A handle for a lock that is only asked about. */
+static dlock *open_to_ask(const struct options *o, int *code)
 {
     struct dlock_uri *parsed = NULL;
+    char *uri = lock_uri(o, &parsed, code);
+    if (!uri)
+        return NULL;
+    dlock_uri_free(parsed);
+    dlock *lk = open_lock(o, uri, code);
+    wipe(uri);
+    return lk;
+}
+
+int schema_mode(const struct options *o, const struct sigstate *sig)
+{
+    struct dlock_error err;
+    char *text = NULL;
+    int code = 0;
+    (void)sig;
+    dlock *lk = open_to_ask(o, &code);
+    if (!lk)
+        return code;
+    if (dlock_schema(lk, &text, &err) == 0)
+        printf("%s;\n", text);
+    else
+        code = say_error(o, &err);
+    free(text);
+    dlock_close(lk);
+    return code;
+}
+
+int status_mode(const struct options *o, const struct sigstate *sig)
+{
     struct found f = {0};
     int code = 0;
-    char *uri = lock_uri(o, &parsed, &code);
-    if (!uri)
-        return code;
-    dlock_uri_free(parsed);
-    dlock *lk = open_lock(o, uri, &code);
-    wipe(uri);
+    dlock *lk = open_to_ask(o, &code);
     if (!lk)
         return code;
     code = query(o, sig, lk, &f);

@@ -84,6 +84,7 @@ _dlock() {
                 --lost-exit-code
                 --status
                 --json
+                --schema
                 -v --verbose
                 -q --quiet
                 -h --help

@@ -61,6 +61,7 @@ complete -c dlock -n __dlock_before_lock -l on-lost -x -a 'kill term warn' -d 'w
 complete -c dlock -n __dlock_before_lock -l lost-exit-code -x -d 'exit N instead of 79 when the lock was lost'
 complete -c dlock -n __dlock_before_lock -l status -d 'show who has LOCK and who waits; 0: free, 75: held'
 complete -c dlock -n __dlock_before_lock -l json -d 'as JSON'
+complete -c dlock -n __dlock_before_lock -l schema -d 'print the statement that makes LOCK\'s table'
 complete -c dlock -n __dlock_before_lock -s v -l verbose -d 'say more'
 complete -c dlock -n __dlock_before_lock -s q -l quiet -d 'say nothing when the lock is taken'
 complete -c dlock -n __dlock_before_lock -s h -l help -d 'this text'

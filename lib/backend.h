@@ -57,7 +57,8 @@ struct dlock_who {
 
 struct dlock_spec {
     const struct dlock_env *env;
-    const struct dlock_uri *uri; /* the only holder of secrets */
+    /* The only holder of secrets. open() may add the hosts that the store's own configuration names. */
+    struct dlock_uri *uri;
     const struct dlock_peer
         *peers; /* the core may replace them between calls; none for a store without hosts */
     int npeers;
@@ -133,13 +134,37 @@ struct dlock_backend {
     /* CAP_FD: the descriptor that carries the lock once granted, else NULL. The backend's; CLOEXEC is the caller's business. */
     int (*inherit_fd)(struct dlock_be *);
 
+    /*
+     * The connection whose end frees the lock at once, while granted, or -1. Somebody who outlives us can keep
+     * a copy open. NULL: the store frees nothing before the ttl is over.
+     */
+    int (*session_fd)(struct dlock_be *);
+
+    /* What must be made in the store first, malloc'ed; 0 or a negative code. NULL: nothing ever has to. */
+    int (*schema)(struct dlock_be *, char **out, struct dlock_error *);
+
     /* NULL and half-open allowed; sends nothing, blocks at most briefly. */
     void (*close)(struct dlock_be *);
 };
 
-/* registry.c: the backend for a URI scheme; NULL with err (DLOCK_ENOBACKEND, naming what to install) when there is none. */
+/*
+ * What a backend calls its table: DLOCK_BACKEND_SYMBOL(redis). In a module, all that is seen from outside; there
+ * .build_id must be DLOCK_BUILD_ID.
+ */
+#ifdef DLOCK_MODULE
+#define DLOCK_BACKEND_SYMBOL(name) dlock_module
+#else
+#define DLOCK_BACKEND_SYMBOL(name) dlock_backend_##name
+#endif
+
+/*
+ * registry.c: the backend for a URI scheme; its module is loaded when it is in one. NULL with err: DLOCK_ENOBACKEND
+ * (naming what to install), DLOCK_EPERM (others could have changed the module), DLOCK_EOS.
+ */
 const struct dlock_backend *dlock_registry_find(const char *scheme, struct dlock_error *err);
 /* The i-th backend built in, NULL past the last: for --version. */
 const struct dlock_backend *dlock_registry_at(int i);
+/* The name of the i-th backend that is a module, NULL past the last, and whether its file is there. Loads nothing. */
+const char *dlock_registry_module(int i, bool *installed);
 
 #endif

@@ -210,6 +210,19 @@ const char *dlock_backend_name(const dlock *);
 bool dlock_is_local(const dlock *);
 int dlock_fd(const dlock *);
 
+/*
+ * dlock_session_fd - the connection whose end frees the lock at once (PostgreSQL's advisory locks), once held;
+ * else -1. A process that must be ended before somebody else may hold the lock can be given a copy: as long
+ * as that is open, the death of this process leaves the lock to its ttl. Not to be read or written.
+ */
+int dlock_session_fd(const dlock *);
+
+/*
+ * dlock_schema - the SQL statement that makes what this lock needs in its store, malloc'ed; no I/O. Returns 0,
+ * DLOCK_EUSAGE (this kind of store needs nothing to be made), DLOCK_ENOMEM; then *out is untouched.
+ */
+int dlock_schema(const dlock *, char **out, struct dlock_error *err);
+
 /* dlock_close - free the handle (NULL is fine). Sends nothing: a held lock is left to run out. Never blocks for long. */
 void dlock_close(dlock *);
 

@@ -75,9 +75,12 @@ int dlock_open(dlock **out, const char *uri, const struct dlock_options *o, stru
     int rc = dlock_uri_parse(&d->uri, uri, err);
     if (rc < 0)
         goto fail;
-    d->table = dlock_registry_find(d->uri->scheme, err);
+    struct dlock_error why;
+    d->table = dlock_registry_find(d->uri->scheme, &why);
     if (!d->table) {
-        rc = DLOCK_ENOBACKEND;
+        rc = why.code;
+        if (err)
+            *err = why;
         goto fail;
     }
     d->opt = *o;
@@ -504,4 +507,17 @@ bool dlock_is_local(const dlock *d)
 int dlock_fd(const dlock *d)
 {
     return d->table->inherit_fd && d->phase == PH_HELD ? d->table->inherit_fd(d->be) : -1;
+}
+
+int dlock_schema(const dlock *d, char **out, struct dlock_error *err)
+{
+    if (!d->table->schema)
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "%s: nothing has to be made there beforehand",
+                          d->uri->where);
+    return d->table->schema(d->be, out, err);
+}
+
+int dlock_session_fd(const dlock *d)
+{
+    return d->table->session_fd && d->phase == PH_HELD ? d->table->session_fd(d->be) : -1;
 }

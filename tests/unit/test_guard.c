@@ -80,7 +80,7 @@ static void send_times(int type, int arg, int64_t term, int64_t kill, int64_t ha
     m.term_at = term;
     m.kill_at = kill;
     m.hard_at = hard;
-    guard_send(&guard, &m);
+    guard_send(&guard, &m, -1);
 }
 
 static void order(int type, int arg)
@@ -825,7 +825,7 @@ static void caller(bool guarded)
         _exit(1);
     struct guard_msg m = {.type = G_START};
     m.term_at = m.kill_at = m.hard_at = DLOCK_NEVER;
-    guard_send(&guard, &m);
+    guard_send(&guard, &m, -1);
     if (hear() != G_STARTED || hear() != G_EXITED || last.arg != 0)
         _exit(1);
     _exit(0);

@@ -1,0 +1,218 @@
+/*
+ * module.c - backends that are loaded on first use, so that a lock on a file does not pay for libpq.
+ *
+ * A module is code that runs with the caller's rights. It comes from one of two directories, neither named by
+ * the environment: beside the object that holds this code (a build that was not installed), or where
+ * `make install` put it. It is loaded only when nobody but root and the caller could have changed it, and
+ * used only when it is of this very build: then its structures are ours.
+ */
+#include "module.h"
+
+#include "util.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <link.h>
+#include <stdio.h>
+#include <sys/auxv.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#ifndef DLOCK_BUILD_ID
+#define DLOCK_BUILD_ID DLOCK_VERSION
+#endif
+#ifndef DLOCK_MODDIR
+#define DLOCK_MODDIR "/usr/local/lib/dlock"
+#endif
+
+#define UNINSTALLED "/dlock-modules"
+#define ONE_BUILD "reinstall dlock and its modules from one build"
+
+static const char build_id[] = DLOCK_BUILD_ID;
+
+/* Where a module is looked for. */
+struct place {
+    int fd; /* the directory, O_PATH, or -1 with errno */
+    char dir[PATH_MAX], file[PATH_MAX + NAME_MAX + 2];
+};
+
+/* The file that holds this code: the program, or libdlock.so. Only an absolute path says which file that is. */
+static bool own_file(char path[PATH_MAX])
+{
+    Dl_info info;
+    struct link_map *map;
+    if (!dladdr1(build_id, &info, (void **)&map, RTLD_DL_LINKMAP))
+        return false;
+    if (map->l_name[0] != '\0')
+        return snprintf(path, PATH_MAX, "%s", map->l_name) < PATH_MAX && path[0] == '/';
+    /* Without a name it is the program, whose argv[0] anybody could have chosen. */
+    ssize_t n = readlink("/proc/self/exe", path, PATH_MAX);
+    if (n <= 0 || n >= PATH_MAX)
+        return false;
+    path[n] = '\0';
+    return path[0] == '/';
+}
+
+/* Which of the two directories: the first counts only where it is there at all. */
+static void look(struct place *p, const struct dlock_loadable *m)
+{
+    const int flags = O_PATH | O_DIRECTORY | O_CLOEXEC;
+    p->fd = -1;
+    /* A program with more rights than its caller is not led anywhere by where it lies. */
+    if (!getauxval(AT_SECURE) && own_file(p->dir)) {
+        char *end = strrchr(p->dir, '/');
+        size_t room = (size_t)(p->dir + sizeof p->dir - end);
+        if (snprintf(end, room, UNINSTALLED) < (int)room)
+            p->fd = open(p->dir, flags);
+    }
+    if (p->fd < 0) {
+        snprintf(p->dir, sizeof p->dir, "%s", DLOCK_MODDIR);
+        p->fd = open(p->dir, flags);
+    }
+    int saved = errno;
+    snprintf(p->file, sizeof p->file, "%s/%s", p->dir, m->file);
+    errno = saved;
+}
+
+static int cannot_open(const struct dlock_loadable *m, const char *scheme, const struct place *p,
+                       struct dlock_error *err)
+{
+    int e = errno;
+    if (e == ENOENT || e == ENOTDIR)
+        return dlock_fail(err, DLOCK_ENOBACKEND, e,
+                          "%s:// needs the module %s, which is not in %s: install the package %s",
+                          scheme, m->file, p->dir, m->package);
+    return dlock_fail(err, e == EACCES ? DLOCK_EPERM : DLOCK_EOS, e, "cannot open %s: %s", p->file,
+                      strerror(e));
+}
+
+/* Nobody else could have changed what fd is (a directory: what is in it). */
+static int check_owned(int fd, const char *path, mode_t type, struct dlock_error *err)
+{
+    struct stat st;
+    if (fstat(fd, &st) < 0)
+        return dlock_fail(err, DLOCK_EOS, errno, "cannot look at %s: %s", path, strerror(errno));
+    if ((st.st_mode & S_IFMT) != type)
+        return dlock_fail(err, DLOCK_EPERM, 0, "%s is not a regular file: no module is loaded",
+                          path);
+    if (st.st_uid != 0 && st.st_uid != geteuid())
+        return dlock_fail(err, DLOCK_EPERM, 0,
+                          "%s belongs to user %u: no module is loaded but from what is root's or "
+                          "your own",
+                          path, (unsigned)st.st_uid);
+    if (st.st_mode & (S_IWGRP | S_IWOTH))
+        return dlock_fail(
+            err, DLOCK_EPERM, 0,
+            "%s can be changed by others (mode %04o): no module is loaded; chmod go-w "
+            "it",
+            path, (unsigned)st.st_mode & 07777);
+    return 0;
+}
+
+/* The file is looked at without being opened: opening a FIFO would wait, opening a device may do anything. */
+static int check_place(const struct dlock_loadable *m, const char *scheme, const struct place *p,
+                       struct dlock_error *err)
+{
+    int rc = check_owned(p->fd, p->dir, S_IFDIR, err);
+    if (rc < 0)
+        return rc;
+    int fd = openat(p->fd, m->file, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0)
+        return cannot_open(m, scheme, p, err);
+    rc = check_owned(fd, p->file, S_IFREG, err);
+    close(fd);
+    return rc;
+}
+
+/*
+ * By the descriptor of the directory that was checked: who may put another file there now is only who was
+ * trusted before. Not by a descriptor of the file: the dynamic linker goes by the name first, and would take
+ * whatever was once loaded as "/proc/self/fd/7" for what that number means today.
+ */
+static void *load(const struct dlock_loadable *m, const struct place *p, struct dlock_error *err)
+{
+    char path[NAME_MAX + 64];
+    const char *name = path;
+    snprintf(path, sizeof path, "/proc/self/fd/%d/%s", p->fd, m->file);
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    name = p->file; /* a report names functions by looking into the file once more */
+#endif
+    void *so = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    if (so)
+        return so;
+    const char *why = dlerror();
+    size_t len = strlen(name);
+    if (!why)
+        why = "unknown error";
+    else if (strncmp(why, name, len) == 0 && strncmp(why + len, ": ", 2) == 0)
+        why += len + 2;
+    dlock_fail(err, DLOCK_ENOBACKEND, 0,
+               "%s cannot be loaded: %s; install the package %s and the libraries it needs",
+               p->file, why, m->package);
+    return NULL;
+}
+
+/* Nothing behind abi is looked at before abi is ours, nothing behind build_id before that is. */
+static bool check_table(const struct dlock_backend *be, const char *path, const char *scheme,
+                        struct dlock_error *err)
+{
+    if (!be)
+        dlock_fail(err, DLOCK_ENOBACKEND, 0, "%s is not a module of dlock: " ONE_BUILD, path);
+    else if (be->abi != DLOCK_BACKEND_ABI)
+        dlock_fail(err, DLOCK_ENOBACKEND, 0,
+                   "%s is for interface %u, this dlock has %d: " ONE_BUILD, path, be->abi,
+                   DLOCK_BACKEND_ABI);
+    else if (!be->build_id || strcmp(be->build_id, build_id) != 0)
+        dlock_fail(err, DLOCK_ENOBACKEND, 0, "%s is of build %s, this dlock of %s: " ONE_BUILD,
+                   path, be->build_id ? be->build_id : "(none)", build_id);
+    else if (!dlock_serves(be->schemes, scheme))
+        dlock_fail(err, DLOCK_ENOBACKEND, 0, "%s does not serve %s://: " ONE_BUILD, path, scheme);
+    else
+        return true;
+    return false;
+}
+
+const struct dlock_backend *dlock_module_load(const struct dlock_loadable *m, const char *scheme,
+                                              struct dlock_error *err)
+{
+    const struct dlock_backend *be = NULL;
+    struct place p;
+    /* Without it neither our own place nor a descriptor has a name. */
+    if (access("/proc/self/fd", F_OK) < 0) {
+        dlock_fail(err, DLOCK_EOS, errno,
+                   "%s:// needs the module %s, which cannot be loaded without /proc: mount /proc",
+                   scheme, m->file);
+        return NULL;
+    }
+    look(&p, m);
+    if (p.fd < 0) {
+        cannot_open(m, scheme, &p, err);
+        return NULL;
+    }
+    if (check_place(m, scheme, &p, err) < 0)
+        goto out;
+    /* Never dlclose: libraries below it leave exit handlers and threads behind. Loading again only counts. */
+    void *so = load(m, &p, err);
+    if (!so)
+        goto out;
+    be = dlsym(so, "dlock_module");
+    if (!check_table(be, p.file, scheme, err))
+        be = NULL;
+out:
+    close(p.fd);
+    return be;
+}
+
+bool dlock_module_installed(const struct dlock_loadable *m)
+{
+    struct place p;
+    struct stat st;
+    look(&p, m);
+    if (p.fd < 0)
+        return false;
+    bool there = fstatat(p.fd, m->file, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode);
+    close(p.fd);
+    return there;
+}

@@ -1,0 +1,33 @@
+/* module.h - backends that are loaded on first use: for registry.c alone. */
+#ifndef DLOCK_MODULE_H
+#define DLOCK_MODULE_H
+
+#include "backend.h"
+
+#include <string.h>
+
+/* A backend in a shared object of its own, because of the libraries that it needs. */
+struct dlock_loadable {
+    const char *name, *file, *package; /* file: within the directory of modules */
+    const char *const *schemes;        /* NULL-terminated */
+};
+
+static inline bool dlock_serves(const char *const *schemes, const char *scheme)
+{
+    for (; *schemes; schemes++)
+        if (strcmp(*schemes, scheme) == 0)
+            return true;
+    return false;
+}
+
+/*
+ * module.c: load it, or find it loaded. NULL with err: DLOCK_ENOBACKEND (not installed, not of this build, not
+ * loadable), DLOCK_EPERM (others could have changed it), DLOCK_EOS. May block for as long as its libraries take
+ * to load. What is loaded stays until the process ends.
+ */
+const struct dlock_backend *dlock_module_load(const struct dlock_loadable *, const char *scheme,
+                                              struct dlock_error *err);
+/* Is its file there? Loads nothing. */
+bool dlock_module_installed(const struct dlock_loadable *);
+
+#endif
