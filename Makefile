@@ -182,7 +182,7 @@ FORMAT_SRC = $(sort $(wildcard lib/*.[ch] lib/backends/*.[ch] cli/*.[ch] tests/*
 format: ## apply .clang-format
 	$(CLANG_FORMAT) -i $(FORMAT_SRC)
 
-bench: $(BUILD)/dlock ## what a lock costs
+bench: all $(HELP_BIN) ## what a lock costs
 	@DLOCK=$(BUILD)/dlock tests/bench
 
 install: all ## install below $(DESTDIR)$(PREFIX)

@@ -34,7 +34,8 @@ static const char build_id[] = DLOCK_BUILD_ID;
 
 /* Where a module is looked for. */
 struct place {
-    int fd; /* the directory, O_PATH, or -1 with errno */
+    int fd;    /* the directory, O_PATH, or -1 with errno */
+    uid_t own; /* whoever can change this code already */
     char dir[PATH_MAX], file[PATH_MAX + NAME_MAX + 2];
 };
 
@@ -59,7 +60,9 @@ static bool own_file(char path[PATH_MAX])
 static void look(struct place *p, const struct dlock_loadable *m)
 {
     const int flags = O_PATH | O_DIRECTORY | O_CLOEXEC;
+    struct stat st;
     p->fd = -1;
+    p->own = own_file(p->dir) && stat(p->dir, &st) == 0 ? st.st_uid : 0;
     /* A program with more rights than its caller is not led anywhere by where it lies. */
     if (!getauxval(AT_SECURE) && own_file(p->dir)) {
         char *end = strrchr(p->dir, '/');
@@ -88,8 +91,8 @@ static int cannot_open(const struct dlock_loadable *m, const char *scheme, const
                       strerror(e));
 }
 
-/* Nobody else could have changed what fd is (a directory: what is in it). */
-static int check_owned(int fd, const char *path, mode_t type, struct dlock_error *err)
+/* Nobody but root, the caller and whoever owns this very program could have changed what fd is (a directory: what is in it). */
+static int check_owned(int fd, const char *path, mode_t type, uid_t own, struct dlock_error *err)
 {
     struct stat st;
     if (fstat(fd, &st) < 0)
@@ -97,7 +100,7 @@ static int check_owned(int fd, const char *path, mode_t type, struct dlock_error
     if ((st.st_mode & S_IFMT) != type)
         return dlock_fail(err, DLOCK_EPERM, 0, "%s is not a regular file: no module is loaded",
                           path);
-    if (st.st_uid != 0 && st.st_uid != geteuid())
+    if (st.st_uid != 0 && st.st_uid != geteuid() && st.st_uid != own)
         return dlock_fail(err, DLOCK_EPERM, 0,
                           "%s belongs to user %u: no module is loaded but from what is root's or "
                           "your own",
@@ -115,13 +118,13 @@ static int check_owned(int fd, const char *path, mode_t type, struct dlock_error
 static int check_place(const struct dlock_loadable *m, const char *scheme, const struct place *p,
                        struct dlock_error *err)
 {
-    int rc = check_owned(p->fd, p->dir, S_IFDIR, err);
+    int rc = check_owned(p->fd, p->dir, S_IFDIR, p->own, err);
     if (rc < 0)
         return rc;
     int fd = openat(p->fd, m->file, O_PATH | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0)
         return cannot_open(m, scheme, p, err);
-    rc = check_owned(fd, p->file, S_IFREG, err);
+    rc = check_owned(fd, p->file, S_IFREG, p->own, err);
     close(fd);
     return rc;
 }

@@ -402,9 +402,12 @@ int pgconn_interest(const struct pgconn *c, struct pollfd *pfd, int64_t *wake_at
     if (c->state == PC_CONNECTING) {
         pfd->events = c->want == PGRES_POLLING_READING ? POLLIN : POLLOUT;
         *wake_at = dlock_min(*wake_at, c->next_at);
-    } else {
-        pfd->events = c->unsent ? POLLIN | POLLOUT : POLLIN;
+        return 1;
     }
+    pfd->events = c->unsent ? POLLIN | POLLOUT : POLLIN;
+    /* libpq reads while it sends, too: what it has already, poll() does not show. */
+    if (c->nrequests > 0 && !PQisBusy(c->pq))
+        *wake_at = 0;
     return 1;
 }
 
