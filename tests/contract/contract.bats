@@ -198,8 +198,8 @@ kernel_keeps_it() {
     start_log "$T/waiter.log" "$DLOCK" --ttl 2 "$L" "$HELPERS/clock" "$T/entered"
     waiter=$STARTED
     wait_for 5 waiters_are 1
+    "$HELPERS/clock" "$T/killed" # before: some stores free the lock in that very moment
     kill -KILL "$holder"
-    "$HELPERS/clock" "$T/killed"
     # The witness is kept by every descendant.
     wait_for 1 flock -n "$T/witness" true
     wait_exit 5 "$waiter"
