@@ -6,7 +6,18 @@
 #include "pgconn.h"
 
 enum pg_doing { PG_NOTHING, PG_ACQUIRE, PG_RENEW, PG_RELEASE, PG_ASK };
-enum pg_tag { T_TRY = 1, T_WHO, T_WAIT, T_CONFIRM, T_BEAT, T_RELEASE, T_ASK, T_LISTEN, T_SCHEMA };
+enum pg_tag {
+    T_TRY = 1,
+    T_WHO,
+    T_WAIT,
+    T_CONFIRM,
+    T_BEAT,
+    T_RELEASE,
+    T_ASK,
+    T_LISTEN,
+    T_SCHEMA,
+    T_SWEEP
+};
 
 struct dlock_be;
 

@@ -94,24 +94,31 @@ static char *lock_sql(const struct dlock_be *be, bool try)
         free(who);
         return NULL;
     }
-    fprintf(
-        f,
-        "%sSELECT g.pid, g.standby::int, g.grace, l.idle, l.locked::int, f.lsn, "
-        "CASE WHEN f.lsn IS NOT NULL THEN pg_catalog.pg_walfile_name(f.lsn) END "
-        "FROM (SELECT pg_catalog.pg_backend_pid() AS pid, pg_catalog.pg_is_in_recovery() AS "
-        "standby, "
-        "%" PRId64 " - (EXTRACT(epoch FROM pg_catalog.clock_timestamp() - "
-        "pg_catalog.pg_postmaster_start_time()) * 1000)::bigint AS grace OFFSET 0) g "
-        "CROSS JOIN LATERAL (SELECT CASE WHEN g.pid = %d AND NOT g.standby THEN pg_catalog.concat(",
-        who, be->restart_grace / DLOCK_MSEC, PQbackendPID(be->conn.pq));
+    fprintf(f,
+            "%sSELECT g.pid, g.standby::int, g.grace, l.idle, l.locked::int, f.lsn, "
+            "CASE WHEN f.lsn IS NOT NULL THEN pg_catalog.pg_walfile_name(f.lsn) END "
+            "FROM (SELECT pg_catalog.pg_backend_pid() AS pid, pg_catalog.pg_is_in_recovery() AS "
+            "standby, ",
+            who);
     free(who);
+    /* Only what is needed: a new session has to look up every function that a statement names. */
+    if (try && be->restart_grace > 0)
+        fprintf(f,
+                "%" PRId64 " - (EXTRACT(epoch FROM pg_catalog.clock_timestamp() - "
+                "pg_catalog.pg_postmaster_start_time()) * 1000)::bigint",
+                be->restart_grace / DLOCK_MSEC);
+    else
+        fputc('0', f);
+    fprintf(f,
+            " AS grace OFFSET 0) g CROSS JOIN LATERAL (SELECT CASE WHEN g.pid = %d AND "
+            "NOT g.standby THEN pg_catalog.concat(",
+            PQbackendPID(be->conn.pq));
     if (try)
         put_settings(be, f, version);
     fputs("'') END AS done OFFSET 0) s CROSS JOIN LATERAL (SELECT ", f);
-    fputs(version >= WITH_IDLE_TIMEOUT
-              ? "CASE WHEN s.done IS NOT NULL THEN (EXTRACT(epoch FROM "
-                "pg_catalog.current_setting('idle_session_timeout')::interval) * 1000)::bigint END"
-              : "0",
+    fputs(version >= WITH_IDLE_TIMEOUT ? "CASE WHEN s.done IS NOT NULL THEN "
+                                         "pg_catalog.current_setting('idle_session_timeout') END"
+                                       : "NULL",
           f);
     fprintf(f,
             " AS idle, CASE WHEN s.done IS NOT NULL%s THEN %s%s%s END AS locked OFFSET 0) l "
@@ -285,6 +292,21 @@ static void tell_grace(struct dlock_be *be, int64_t left_ms)
     pgconn_close(&be->conn);
 }
 
+/* A time as the server shows it, "1500ms", "30s", "2min", in the largest unit that is exact; -1: not understood. */
+static int64_t shown_ms(const char *text)
+{
+    static const struct {
+        const char *unit;
+        int64_t ms;
+    } units[] = {{"ms", 1}, {"s", 1000}, {"min", 60000}, {"h", 3600000}, {"d", 86400000}, {"", 1}};
+    char *end;
+    int64_t n = strtoll(text, &end, 10);
+    for (size_t i = 0; end != text && i < DLOCK_LEN(units); i++)
+        if (strcmp(end, units[i].unit) == 0)
+            return n * units[i].ms;
+    return -1;
+}
+
 /* Is this session ours alone, and does the server keep our lease? Else it is refused. */
 static bool session_fits(struct dlock_be *be, const struct pg_reply *r)
 {
@@ -300,7 +322,7 @@ static bool session_fits(struct dlock_be *be, const struct pg_reply *r)
     else if (pg_number(r->rows, 0, R_STANDBY))
         dlock_fail(&err, DLOCK_EUNAVAIL, 0, "%s: the server is a standby", pg_where(be));
     else if (PQserverVersion(be->conn.pq) >= WITH_IDLE_TIMEOUT &&
-             pg_number(r->rows, 0, R_IDLE) != ttl_ms(be))
+             shown_ms(pg_text(r->rows, 0, R_IDLE)) != ttl_ms(be))
         dlock_fail(&err, DLOCK_EUNAVAIL, 0,
                    "%s: the server did not accept an idle_session_timeout of %" PRId64 " ms",
                    pg_where(be), ttl_ms(be));

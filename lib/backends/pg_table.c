@@ -25,6 +25,7 @@
 #define POLL_ALONE DLOCK_SEC        /* between tries where nobody can call us */
 #define POLL_CALLED (5 * DLOCK_SEC) /* ... and where the server does */
 #define JITTER (200 * DLOCK_MSEC)
+#define SWEEP_ONE_OF 100
 
 /* A grant, a renewal or a release that a crash of the server undoes would be none. */
 #define DURABLE                                                                                    \
@@ -58,19 +59,24 @@ static const char renew_text[] =
     "SELECT (SELECT pg_catalog.count(*) FROM u), o.holder FROM (SELECT 1) x "
     "LEFT JOIN @T o ON o.name = $1 AND o.owner <> $2 AND o.expires > " NOW;
 
-/* Two of those who wait are called; one release of a hundred looks for rows that nobody has used for a week. */
+/* Two of those who wait are called. The function behind pg_stat_activity, because that view takes long to plan. */
 static const char release_text[] =
     "WITH u AS (UPDATE @T l SET expires = '-infinity', owner = '' FROM (SELECT " DURABLE
     " AS done OFFSET 0) s WHERE s.done IS NOT NULL AND l.name = $1 AND l.owner = $2 "
     "AND l.expires > " NOW " RETURNING 1), "
-    "old AS (DELETE FROM @T d WHERE (SELECT pg_catalog.random()) < 0.01 AND d.name IN "
-    "(SELECT t.name FROM @T t WHERE t.expires < " NOW " - '7 days'::interval AND "
-    "t.fence < " MICROSECONDS " - 604800000000 AND t.name <> $1 LIMIT 20 FOR UPDATE SKIP LOCKED)), "
-    "w AS (SELECT a.pid FROM pg_catalog.pg_stat_activity a WHERE a.application_name = $3 AND "
-    "a.datname = pg_catalog.current_database() ORDER BY a.backend_start, a.pid LIMIT 2), "
-    "c AS (SELECT pg_catalog.pg_notify('@C' || w.pid, '') FROM w WHERE EXISTS (SELECT 1 FROM u)) "
+    "w AS (SELECT a.pid FROM pg_catalog.pg_stat_get_activity(NULL) a WHERE a.application_name = $3 "
+    "AND a.datid = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = "
+    "pg_catalog.current_database()) AND EXISTS (SELECT 1 FROM u) ORDER BY a.backend_start, a.pid "
+    "LIMIT 2), "
+    "c AS (SELECT pg_catalog.pg_notify('@C' || w.pid, '') FROM w) "
     "SELECT (SELECT pg_catalog.count(*) FROM u), o.holder, (SELECT pg_catalog.count(*) FROM c) "
     "FROM (SELECT 1) x LEFT JOIN @T o ON o.name = $1 AND o.owner <> $2 AND o.expires > " NOW;
+
+/* Rows that nobody has used for a week. */
+static const char sweep_text[] =
+    "DELETE FROM @T d WHERE d.name IN (SELECT t.name FROM @T t WHERE "
+    "t.expires < " NOW " - '7 days'::interval AND t.fence < " MICROSECONDS " - 604800000000 "
+    "LIMIT 20 FOR UPDATE SKIP LOCKED)";
 enum { U_OURS, U_HOLDER };
 
 static const char ask_text[] =
@@ -124,6 +130,13 @@ static void seconds_of(char *buf, size_t size, int64_t ns)
     snprintf(buf, size, "%" PRId64 ".%03d", ns / DLOCK_SEC, (int)(ns % DLOCK_SEC / DLOCK_MSEC));
 }
 
+static int64_t random_part(const struct dlock_be *be, int64_t most)
+{
+    uint32_t r = 0;
+    (void)be->spec->env->random(be->spec->env->ctx, &r, sizeof r);
+    return (int64_t)r % most;
+}
+
 static void send_try(struct dlock_be *be)
 {
     char ttl[32];
@@ -142,6 +155,13 @@ static void send_release(struct dlock_be *be)
     be->release_sent = true;
     send_text(be, T_RELEASE, release_text, 3,
               (const char *const[]){be->spec->uri->name, be->token, be->waiter_app});
+}
+
+/* One release of a hundred tidies up. Behind the release, on the same connection: nobody waits for it. */
+static void send_sweep(struct dlock_be *be)
+{
+    if (random_part(be, SWEEP_ONE_OF) == 0)
+        send_text(be, T_SWEEP, sweep_text, 0, NULL);
 }
 
 static void send_renew(struct dlock_be *be)
@@ -187,6 +207,8 @@ static void table_ready(struct dlock_be *be)
         break;
     case PG_RELEASE:
         send_release(be);
+        if (be->granted)
+            send_sweep(be);
         break;
     case PG_ASK:
         send_text(be, T_ASK, ask_text, 2,
@@ -242,13 +264,6 @@ static void read_holder(struct dlock_info *info, const char *holder, int64_t lef
     info->foreign = !dlock_who_parse(holder, strlen(holder), info);
 }
 
-static int64_t jitter(const struct dlock_be *be)
-{
-    uint32_t r = 0;
-    (void)be->spec->env->random(be->spec->env->ctx, &r, sizeof r);
-    return (int64_t)r % JITTER;
-}
-
 static void not_granted(struct dlock_be *be, const struct pg_reply *r)
 {
     bool held = !PQgetisnull(r->rows, 0, R_LEFT);
@@ -270,9 +285,10 @@ static void not_granted(struct dlock_be *be, const struct pg_reply *r)
         return;
     }
     be->op_until = DLOCK_NEVER;
-    be->try_at = now + (be->listening ? POLL_CALLED : POLL_ALONE) + jitter(be);
+    be->try_at = now + (be->listening ? POLL_CALLED : POLL_ALONE) + random_part(be, JITTER);
     if (held) /* whoever holds it may be dead */
-        be->try_at = dlock_min(be->try_at, now + dlock_max(0, left) + DLOCK_MSEC + jitter(be));
+        be->try_at =
+            dlock_min(be->try_at, now + dlock_max(0, left) + DLOCK_MSEC + random_part(be, JITTER));
     if (be->conn.notified)
         send_try(be);
 }
