@@ -3,6 +3,7 @@
  * command inherits, and cannot be lost: there is no guard, and we are the command's parent.
  */
 #include "guard.h"
+#include "lease.h"
 #include "run.h"
 #include "spawn.h"
 
@@ -13,7 +14,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define GRACE_DEFAULT (5 * DLOCK_SEC)
 #define SWEEP_PAUSE_MS 100
 #define LOCK_FDS 8
 
@@ -47,12 +47,6 @@ static struct spawn describe(dlock *lk, const struct options *o, const struct si
         .token = dlock_token(lk),
         .fence = dlock_fence(lk),
     };
-}
-
-static int exec_failed(const struct options *o, int why)
-{
-    say("cannot run '%s': %s", o->command[0], strerror(why));
-    return spawn_exec_code(why);
 }
 
 void direct_exec(dlock *lk, const struct options *o, const struct sigstate *sig)
@@ -218,7 +212,7 @@ static void kill_rest(const struct hold *h)
 /* The command ended because it was told to: what is left of it goes too, before the lock does. */
 static void end_rest(const struct hold *h)
 {
-    int64_t grace = h->o->grace_ns >= 0 ? h->o->grace_ns : GRACE_DEFAULT;
+    int64_t grace = h->o->grace_ns >= 0 ? h->o->grace_ns : lease_default_grace(DLOCK_NEVER);
     int64_t kill_at = dlock_now() + grace, left;
 
     if (tree_count(&h->tree) == 0)

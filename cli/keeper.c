@@ -495,8 +495,7 @@ void keeper_init(struct keeper *k)
     k->phase = K_ACQUIRE;
     k->guard.fd = -1;
     k->sweep_at = k->guard_by = k->start_by = DLOCK_NEVER;
-    k->since = dlock_now();
-    k->say_at = k->since + SAY_AFTER;
+    k->say_at = dlock_now() + SAY_AFTER;
 }
 
 void keeper_loop(struct keeper *k)

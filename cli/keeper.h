@@ -52,7 +52,7 @@ struct keeper {
     struct dlock_info holder; /* last seen while waiting */
     bool have_holder, news;
     int place;
-    int64_t since, say_at;
+    int64_t say_at;
 };
 
 /* Everything but options, signals, tree, lk and terminal: nothing has happened yet. */

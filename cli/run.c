@@ -131,6 +131,12 @@ static int start_guard(struct keeper *k, const char *name, int lock_fd)
     return 0;
 }
 
+int exec_failed(const struct options *o, int why)
+{
+    say("cannot run '%s': %s", o->command[0], strerror(why));
+    return spawn_exec_code(why);
+}
+
 /* The exit code of a command that is over, or that never was. May die by a signal instead of returning. */
 static int outcome(struct keeper *k)
 {
@@ -148,10 +154,8 @@ static int outcome(struct keeper *k)
         say("cannot fork the command: %s", strerror(k->exec_error & ~GUARD_FORK_FAILED));
         return dlock_error_exit(DLOCK_EOS);
     }
-    if (k->exec_error) {
-        say("cannot run '%s': %s", k->o->command[0], strerror(k->exec_error));
-        return spawn_exec_code(k->exec_error);
-    }
+    if (k->exec_error)
+        return exec_failed(k->o, k->exec_error);
     if (!k->exited)
         return k->code;
     if (WIFSIGNALED(k->status)) {

@@ -14,6 +14,8 @@ char *lock_uri(const struct options *, struct dlock_uri **parsed, int *code);
 dlock *open_lock(const struct options *, const char *uri, int *code);
 /* Overwrite and free (NULL is fine). */
 void wipe(char *secret);
+/* Says that the command cannot be run; its exit code. */
+int exec_failed(const struct options *, int why);
 /* run.c: acquire, run the command, release. */
 int run_mode(const struct options *, const struct sigstate *);
 /* status.c */
