@@ -53,7 +53,8 @@ struct dlock_be {
     char waiter_app[40];
     int64_t restart_grace;
     bool fair, renew_writes;
-    char record[1024]; /* who we are */
+    char keepalive[2][24]; /* fair: as libpq's parameters */
+    char record[1024];     /* who we are */
 
     struct pgconn conn;
     enum pg_doing doing;

@@ -7,6 +7,7 @@
 #include "pg.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <openssl/evp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -81,6 +82,18 @@ static const char *uri_value(const struct dlock_spec *spec, const char *key)
     return NULL;
 }
 
+/* Who waits in one long query has no other way to learn that the server is gone: within about a ttl. */
+static int set_keepalives(struct dlock_be *be, struct dlock_error *err)
+{
+    int64_t third = dlock_max(1, be->spec->ttl / DLOCK_SEC / 3);
+    snprintf(be->keepalive[0], sizeof be->keepalive[0], "%" PRId64, third);
+    snprintf(be->keepalive[1], sizeof be->keepalive[1], "%" PRId64, dlock_max(1, third / 3));
+    int rc = set_param(be, "keepalives_idle", be->keepalive[0], err);
+    if (rc == 0)
+        rc = set_param(be, "keepalives_interval", be->keepalive[1], err);
+    return rc == 0 ? set_param(be, "keepalives_count", "3", err) : rc;
+}
+
 static int set_all(struct dlock_be *be, struct dlock_error *err)
 {
     const struct dlock_uri *uri = be->spec->uri;
@@ -115,7 +128,7 @@ static int set_all(struct dlock_be *be, struct dlock_error *err)
         rc = set_param(be, "client_encoding", "UTF8", err);
     if (rc == 0)
         rc = set_param(be, "fallback_application_name", be->app, err);
-    return rc;
+    return rc == 0 && be->fair ? set_keepalives(be, err) : rc;
 }
 
 /* -------------------------------------------------------------------- hosts */
