@@ -70,7 +70,7 @@ rival_is_in() { [ "$(wc -l <"$T/rival")" = 2 ]; }
     # The server's lease began a moment after ours, by a renewal or the acquisition.
     lease_times 3000 $((expiry - 3000 * NS))
     for who in main child session daemon; do
-        assert_between $((TERM_AT - 800 * NS)) "$(seen $who sig 15)" $((TERM_AT + 150 * NS)) "TERM for $who"
+        assert_between $((TERM_AT - 800 * NS)) "$(seen $who sig 15)" $((TERM_AT + 250 * NS)) "TERM for $who"
         [ "$(count_seen $who sig 15)" = 1 ]
     done
     [ "$(last_beat)" -lt "$DEADLINE" ]

@@ -29,6 +29,7 @@ teardown() { dlock_teardown; }
 
 waits() { "$DLOCK" --status "$1" | grep -q 'waiting 1'; }
 
+# bats test_tags=thread
 @test "tls: a checked certificate; lock, wait, hand-off and a wait that is over, in both modes" {
     before=$(wc -l <"$PG_LOG")
     for mode in advisory lease; do

@@ -67,7 +67,7 @@ waiters_are() { [ "$(waiters)" -eq "$1" ]; }
     let_go
     wait_exit 5 "$waiter"
     # Process start-up included; a poll of the store would take longer than this on average.
-    assert_between 0 $((($(cat "$T/entered") - $(cat "$T/left")) / 1000000)) 150 "hand-off in ms"
+    assert_between 0 $((($(cat "$T/entered") - $(cat "$T/left")) / 1000000)) $((400 + SLOW)) "hand-off in ms"
     store_clean "$NAME"
 }
 
@@ -85,7 +85,7 @@ waiters_are() { [ "$(waiters)" -eq "$1" ]; }
         [ "$took" -ge 300 ]
         [ "$took" -ge "$best" ] || best=$took
     done
-    assert_between 300 "$best" 400 "wait in ms"
+    assert_between 300 "$best" $((400 + SLOW)) "wait in ms"
     waiters_are 0
     let_go
     wait_exit 5 "$HOLDER"
@@ -222,21 +222,18 @@ kernel_keeps_it() {
 }
 
 @test "contract: 2000 acquisitions by 20 processes: no overlap, nobody starves, fences grow" {
+    # What a sanitizer can find, it finds in fewer.
+    turns=100
+    [ -z "${SAN:-}" ] || turns=20
     mkdir "$T/h"
-    for i in {1..20}; do
-        start_log "$T/worker$i.log" bash -c '
-            for ((n = 0; n < 100; n++)); do
-                # Two of the holds are three times the ttl, and a few take a while.
-                hold=0
-                [ $((n % 10)) -ne 5 ] || hold=20
-                [ "$n-'"$i"'" != 50-7 ] && [ "$n-'"$i"'" != 20-13 ] || hold=6000
-                "$DLOCK" --ttl 2 "$1" "$HELPERS/witness" "$2" "$hold" || exit
-            done' - "$L" "$T/h"
-        workers[i]=$STARTED
-    done
-    for i in {1..20}; do
-        wait_exit 200 "${workers[i]}" || fail "worker $i: exit $? $(cat "$T/worker$i.log")"
-    done
-    run -0 "$ROOT/tests/helpers/check_history.py" "$T/h" 2000
+    "$ROOT/tests/helpers/swarm.py" 20 200 bash -c '
+        for ((n = 0; n < $3; n++)); do
+            # Two of the holds are three times the ttl, and a few take a while.
+            hold=0
+            [ $((n % 10)) -ne 5 ] || hold=20
+            [ $n-$I != $(($3 / 2))-7 ] && [ $n-$I != $(($3 / 5))-13 ] || hold=6000
+            "$DLOCK" --ttl 2 "$1" "$HELPERS/witness" "$2" "$hold" || exit
+        done' - "$L" "$T/h" $turns
+    run -0 "$ROOT/tests/helpers/check_history.py" "$T/h" $((20 * turns))
     store_clean "$NAME"
 }

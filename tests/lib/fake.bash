@@ -10,9 +10,6 @@ fake_setup() {
     mkdir "$S" "$C"
     L=fake://$S#$NAME
     SUBJECT="$HELPERS/subject $C"
-    # A sanitizer slows the program's start and end down; what must not be late is not given more time.
-    SLOW=0
-    case ${SAN:-} in *address* | *thread*) SLOW=1500 ;; esac
 }
 
 # tell FILE WORD...: what the store does from now on. Never half-written: an empty file means the default.

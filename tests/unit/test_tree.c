@@ -357,11 +357,11 @@ TEST(outgrows_a_fork_bomb)
 {
     enum { MAX = 3000 };
     setup();
-    /* Of moderate speed, doubling all 20 ms: a faster one takes the processor from whoever ends it. */
+    /* Of moderate speed, doubling all 50 ms: a much faster one takes the processor from whoever ends it. */
 #ifdef __SANITIZE_ADDRESS__
     const unsigned pause_us = 150000; /* a fork takes long here, and so does everything else */
 #else
-    const unsigned pause_us = 20000;
+    const unsigned pause_us = 50000;
 #endif
     int *n = mmap(NULL, sizeof *n, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     REQUIRE(n != MAP_FAILED);
