@@ -68,11 +68,13 @@ struct state {
 
 /* ------------------------------------------------------------- messages --- */
 
-/* The descriptor that came with a message, or -1. */
+/* The descriptor that came with a message, or -1; LOST: there was no room for it. */
+#define PASSED_LOST (-2)
+
 static int passed_fd(struct msghdr *msg)
 {
     struct cmsghdr *c = CMSG_FIRSTHDR(msg);
-    int fd = -1;
+    int fd = msg->msg_flags & MSG_CTRUNC ? PASSED_LOST : -1;
     if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS &&
         c->cmsg_len == CMSG_LEN(sizeof fd))
         memcpy(&fd, CMSG_DATA(c), sizeof fd);
@@ -400,7 +402,15 @@ static void let_go(struct state *g)
     }
 }
 
-static void start(struct state *g, const struct guard_msg *m)
+static void refuse(struct state *g, int why)
+{
+    g->phase = PHASE_EMPTY;
+    post(g, G_EXEC_FAILED, why);
+    post(g, G_TREE_EMPTY, 0);
+}
+
+/* lease_lost: without a copy of its connection the lock would be free before the tree is gone. */
+static void start(struct state *g, const struct guard_msg *m, bool lease_lost)
 {
     struct spawn sp = {
         .argv = g->cfg->argv,
@@ -420,16 +430,18 @@ static void start(struct state *g, const struct guard_msg *m)
     if (g->used)
         return;
     g->used = true;
+    if (lease_lost) {
+        refuse(g, GUARD_FORK_FAILED | EMFILE);
+        return;
+    }
     /* The timer runs before there is anything to guard: no moment without it. */
     if (dlock_now() < m->term_at)
         g->phase = PHASE_RUN;
     take_times(g, m);
     pid = spawn_command(&sp, &g->exec_fd);
     if (pid < 0) {
-        g->phase = PHASE_EMPTY;
+        refuse(g, -pid >= SPAWN_TOO_LATE ? -pid : GUARD_FORK_FAILED | -pid);
         set_hard_timer(g);
-        post(g, G_EXEC_FAILED, -pid >= SPAWN_TOO_LATE ? -pid : GUARD_FORK_FAILED | -pid);
-        post(g, G_TREE_EMPTY, 0);
         return;
     }
     g->command = pid;
@@ -460,11 +472,11 @@ static void end(struct state *g, const struct guard_msg *m)
     }
 }
 
-static void obey(struct state *g, const struct guard_msg *m)
+static void obey(struct state *g, const struct guard_msg *m, bool lease_lost)
 {
     switch (m->type) {
     case G_START:
-        start(g, m);
+        start(g, m, lease_lost);
         break;
     case G_EXTEND:
         if (g->used)
@@ -495,7 +507,7 @@ static void read_orders(struct state *g)
         }
         if (fd >= 0 && g->lease_fd < 0)
             g->lease_fd = fd;
-        obey(g, &m);
+        obey(g, &m, fd == PASSED_LOST);
     }
 }
 

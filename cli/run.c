@@ -137,9 +137,18 @@ int exec_failed(const struct options *o, int why)
     return spawn_exec_code(why);
 }
 
+/* Close the session in the store, too, before a signal may end us. */
+static void leave_store(struct keeper *k)
+{
+    dlock_close(k->lk);
+    k->lk = NULL;
+}
+
 /* The exit code of a command that is over, or that never was. May die by a signal instead of returning. */
 static int outcome(struct keeper *k)
 {
+    if (k->die_sig || k->exited)
+        leave_store(k);
     if (k->die_sig)
         signals_die(k->die_sig);
     if (k->lost)

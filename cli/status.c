@@ -118,15 +118,17 @@ static void print(const struct options *o, const dlock *lk, const struct found *
 }
 
 /* A signal ends a query at once: nothing was taken, so there is nothing to give back. */
-static void check_signals(const struct sigstate *sig)
+static void check_signals(const struct sigstate *sig, dlock *lk)
 {
     struct signalfd_siginfo si;
     while (signals_read(sig, &si)) {
         int n = (int)si.ssi_signo;
         if (n == SIGTSTP || n == SIGTTIN || n == SIGTTOU)
             signals_stop_self(n);
-        else if (signals_cancels(n))
+        else if (signals_cancels(n)) {
+            dlock_close(lk);
             signals_die(n);
+        }
     }
 }
 
@@ -154,7 +156,7 @@ static int query(const struct options *o, const struct sigstate *sig, dlock *lk,
         int64_t left = dlock_max(0, wake_at - dlock_now()) / DLOCK_MSEC + 1;
         if (poll(pfd, (nfds_t)n + 1, wake_at <= dlock_now() ? 0 : (int)dlock_min(left, 60000)) < 0)
             n = 0;
-        check_signals(sig);
+        check_signals(sig, lk);
     }
 }
 

@@ -77,6 +77,7 @@ struct dlock_be {
 
     /* lease mode */
     bool tried;     /* a try with this token was sent, and not answered by "no" */
+    bool ghost;     /* ... on a connection that broke: to be undone before another one */
     bool listening; /* a release can call us */
     bool made_table;
     bool release_sent, release_lost; /* lost: its answer never came */
@@ -90,6 +91,11 @@ struct dlock_be {
 static inline int64_t pg_now(const struct dlock_be *be)
 {
     return be->spec->env->now(be->spec->env->ctx);
+}
+/* How long an answer to a try is waited for: longer than to a renewal, for the disk has a part in it. */
+static inline int64_t pg_patience(const struct dlock_be *be)
+{
+    return dlock_min(be->spec->connect_timeout, dlock_max(be->spec->op_timeout, DLOCK_SEC));
 }
 static inline const char *pg_where(const struct dlock_be *be)
 {

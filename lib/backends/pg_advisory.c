@@ -105,7 +105,8 @@ static char *lock_sql(const struct dlock_be *be, bool try)
     if (try && be->restart_grace > 0)
         fprintf(f,
                 "%" PRId64 " - (EXTRACT(epoch FROM pg_catalog.clock_timestamp() - "
-                "pg_catalog.pg_postmaster_start_time()) * 1000)::bigint",
+                "GREATEST(pg_catalog.pg_postmaster_start_time(), "
+                "pg_catalog.pg_stat_get_bgwriter_stat_reset_time())) * 1000)::bigint",
                 be->restart_grace / DLOCK_MSEC);
     else
         fputc('0', f);
@@ -141,11 +142,11 @@ static char *wait_sql(const struct dlock_be *be)
                   "IF pg_catalog.pg_backend_pid() = %d AND NOT pg_catalog.pg_is_in_recovery() THEN "
                   "PERFORM pg_catalog.set_config('lock_timeout', '%d', true); "
                   "PERFORM pg_catalog.pg_advisory_lock(%s); "
-                  "PERFORM pg_catalog.set_config('dlock.got', '1', true); "
+                  "PERFORM pg_catalog.set_config('dlock.got', '%s', true); "
                   "END IF; "
                   "EXCEPTION WHEN lock_not_available OR query_canceled THEN NULL; "
                   "END$dlock$; SELECT pg_catalog.current_setting('dlock.got', true)",
-                  who, PQbackendPID(be->conn.pq), be->fair ? 0 : CHUNK_MS, be->key)
+                  who, PQbackendPID(be->conn.pq), be->fair ? 0 : CHUNK_MS, be->key, be->token)
             : -1;
     free(who);
     return rc < 0 ? NULL : sql;
@@ -178,7 +179,7 @@ static char *unlock_sql(const struct dlock_be *be)
 static void bound(struct dlock_be *be, int64_t more)
 {
     if (!be->first)
-        be->op_until = pg_now(be) + more + be->spec->op_timeout;
+        be->op_until = pg_now(be) + more + pg_patience(be);
 }
 
 static void try_now(struct dlock_be *be)
@@ -190,7 +191,7 @@ static void try_now(struct dlock_be *be)
 
 static void wait_on(struct dlock_be *be)
 {
-    if (be->chunks++ % WHO_EVERY == 0) {
+    if (!be->wait || be->chunks++ % WHO_EVERY == 0) {
         bound(be, 0);
         pg_send(be, T_WHO, pg_ask_sql(be, false));
         return;
@@ -284,7 +285,9 @@ static void tell_grace(struct dlock_be *be, int64_t left_ms)
     if (be->wait) {
         events_add(&be->events, EV_WAITING);
         be->op_until = DLOCK_NEVER;
-        be->try_at = pg_now(be) + dlock_min(left_ms + 10, 5000) * DLOCK_MSEC;
+        /* The server ends a session that is silent for a ttl. */
+        be->try_at =
+            pg_now(be) + dlock_min(left_ms + 10, dlock_min(5000, ttl_ms(be) / 2)) * DLOCK_MSEC;
         return;
     }
     events_add(&be->events, EV_BUSY);
@@ -384,7 +387,7 @@ static void waited(struct dlock_be *be, const struct pg_reply *r)
         wait_on(be);
     } else if (r->sqlstate[0] || !pg_one_row(r, 1)) {
         refused(be, r);
-    } else if (pg_text(r->rows, 0, 0)[0] == '1') {
+    } else if (strcmp(pg_text(r->rows, 0, 0), be->token) == 0) {
         /* The lease begins anew: what counts is sent now that the lock is ours. */
         bound(be, 0);
         pg_send(be, T_CONFIRM, lock_sql(be, false));
@@ -494,7 +497,12 @@ static void adv_answered(struct dlock_be *be, const struct pg_reply *r)
 /* The session is gone, and with it the lock. */
 static void adv_failed(struct dlock_be *be, const struct dlock_error *err)
 {
-    if (be->doing == PG_ACQUIRE) {
+    if (be->doing == PG_ACQUIRE && !be->wait && !be->first) {
+        /* It was not free; all that is missing is who holds it. */
+        events_add(&be->events, EV_BUSY);
+        be->doing = PG_NOTHING;
+        be->op_until = DLOCK_NEVER;
+    } else if (be->doing == PG_ACQUIRE) {
         pg_try_later(be, err, be->conn.transient);
     } else if (be->doing == PG_RELEASE) {
         bool asked = be->conn.requests[0].tag == T_RELEASE;
@@ -536,9 +544,12 @@ static void adv_release(struct dlock_be *be)
             unlock(be);
         else
             pg_end_release(be, DLOCK_REL_NOTHING, NULL);
-    } else if (!be->granted && be->conn.requests[0].tag == T_WAIT) {
-        pgconn_cancel(
-            &be->conn); /* so that we leave the line now and not at the end of the chunk */
+    } else if (!be->granted || be->renew_writes) {
+        /*
+         * So that we leave the line now and not at the end of the chunk; and for a commit that waits for
+         * a standby: such a session looks neither at its socket nor at its idle time, and would keep the lock.
+         */
+        pgconn_cancel(&be->conn);
     }
 }
 
@@ -555,7 +566,8 @@ static void adv_timeout(struct dlock_be *be, int64_t now)
         be->op_until = DLOCK_NEVER;
         no_answer(&events_add(&be->events, EV_UNCLEAR)->error, be->spec, be->spec->op_timeout);
     } else if (be->doing == PG_ACQUIRE && now >= be->op_until) {
-        no_answer(&err, be->spec, be->spec->op_timeout);
+        no_answer(&err, be->spec, pg_patience(be));
+        pgconn_cancel(&be->conn); /* as in adv_release() */
         pg_try_later(be, &err, true);
     } else if (be->doing == PG_ACQUIRE && now >= be->try_at) {
         try_now(be);

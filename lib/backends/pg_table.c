@@ -143,7 +143,7 @@ static void send_try(struct dlock_be *be)
     be->try_at = DLOCK_NEVER;
     be->conn.notified = false;
     if (!be->first)
-        be->op_until = pg_now(be) + be->spec->op_timeout;
+        be->op_until = pg_now(be) + pg_patience(be);
     be->tried = true;
     seconds_of(ttl, sizeof ttl, be->spec->ttl);
     send_text(be, T_TRY, try_text, 4,
@@ -200,6 +200,12 @@ static void table_ready(struct dlock_be *be)
     be->listening = false;
     switch (be->doing) {
     case PG_ACQUIRE:
+        if (be->ghost) {
+            send_release(be);
+            be->ghost = false;
+            if (!pg_new_token(be))
+                break;
+        }
         send_try(be);
         break;
     case PG_RENEW:
@@ -234,7 +240,7 @@ static void table_abandon(struct dlock_be *be)
 static void no_answer_to_try(struct dlock_be *be)
 {
     struct dlock_error err;
-    no_answer(&err, be->spec, be->spec->op_timeout);
+    no_answer(&err, be->spec, pg_patience(be));
     table_abandon(be);
     be->tried = false;
     if (pg_new_token(be))
@@ -286,7 +292,9 @@ static void not_granted(struct dlock_be *be, const struct pg_reply *r)
     }
     be->op_until = DLOCK_NEVER;
     be->try_at = now + (be->listening ? POLL_CALLED : POLL_ALONE) + random_part(be, JITTER);
-    if (held) /* whoever holds it may be dead */
+    if (!held) /* somebody was quicker, and this statement is too old to see its row */
+        be->try_at = now + random_part(be, JITTER);
+    else /* whoever holds it may be dead */
         be->try_at =
             dlock_min(be->try_at, now + dlock_max(0, left) + DLOCK_MSEC + random_part(be, JITTER));
     if (be->conn.notified)
@@ -329,7 +337,7 @@ static void refused(struct dlock_be *be, const struct pg_reply *r)
     }
     pgconn_reply_error(&be->conn, r, &err);
     bool passes = strncmp(r->sqlstate, "53", 2) == 0 || strncmp(r->sqlstate, "57", 2) == 0 ||
-                  strncmp(r->sqlstate, "40", 2) == 0;
+                  strncmp(r->sqlstate, "40", 2) == 0 || strcmp(r->sqlstate, "55P03") == 0;
     pg_try_later(be, &err, passes);
 }
 
@@ -443,10 +451,12 @@ static void table_failed(struct dlock_be *be, const struct dlock_error *err)
 {
     if (be->doing == PG_ACQUIRE) {
         /* At the first contact the core gives up, and has the release undo this try. */
-        if (be->first && !be->conn.transient)
+        if (be->first && !be->conn.transient) {
             pg_fail(be, err);
-        else if (pg_new_token(be))
-            pg_try_later(be, err, be->conn.transient);
+            return;
+        }
+        be->ghost = be->tried; /* it may have been served: we would wait for ourselves */
+        pg_try_later(be, err, be->conn.transient);
     } else if (be->doing == PG_RENEW) {
         unclear(be, err);
     } else if (be->doing == PG_RELEASE) {
@@ -457,7 +467,7 @@ static void table_failed(struct dlock_be *be, const struct dlock_error *err)
 
 static void table_acquire(struct dlock_be *be)
 {
-    be->tried = be->made_table = be->release_lost = be->release_sent = false;
+    be->tried = be->ghost = be->made_table = be->release_lost = be->release_sent = false;
     pg_connect(be);
 }
 

@@ -333,6 +333,16 @@ static void finish_request(struct pgconn *c, struct pg_reply *out)
     memmove(c->requests, c->requests + 1, sizeof c->requests[0] * (size_t)c->nrequests);
 }
 
+/* Also parses what came unasked, "terminating connection" say. */
+static void take_notifies(struct pgconn *c)
+{
+    PGnotify *n;
+    while ((n = PQnotifies(c->pq))) {
+        PQfreemem(n);
+        c->notified = true;
+    }
+}
+
 int pgconn_next(struct pgconn *c, struct pg_reply *out)
 {
     int gaps = 0;
@@ -352,6 +362,7 @@ int pgconn_next(struct pgconn *c, struct pg_reply *out)
         if (res && !take_result(c, res))
             continue;
         finish_request(c, out);
+        take_notifies(c);
         return 1;
     }
     return 0;
@@ -365,7 +376,6 @@ void pgconn_done(struct pg_reply *r)
 
 static void work_up(struct pgconn *c)
 {
-    PGnotify *n;
     int left = c->unsent ? PQflush(c->pq) : 0;
     if (left < 0 || !PQconsumeInput(c->pq)) {
         /* Its last words may be in what was read before the end of the stream. */
@@ -374,11 +384,7 @@ static void work_up(struct pgconn *c)
         return;
     }
     c->unsent = left > 0;
-    while (
-        (n = PQnotifies(c->pq))) { /* also parses what came unasked, "terminating connection" say */
-        PQfreemem(n);
-        c->notified = true;
-    }
+    take_notifies(c);
     if (PQstatus(c->pq) != CONNECTION_OK || (c->last_words[0] && c->nrequests == 0))
         fail_pq(c);
 }

@@ -21,7 +21,7 @@
 /* What every connection is made with. The first three are filled in for each try. */
 enum { PG_HOST, PG_HOSTADDR, PG_PORT, PG_FIRST_PARAM };
 struct pg_settings {
-    const char *keys[PG_PARAMS + 1], *values[PG_PARAMS + 1];
+    const char *keys[PG_PARAMS + 2], *values[PG_PARAMS + 2];
     int n;
     char **ports,
         **hosts; /* as libpq knows them, one for each of the URI's hosts; hosts[i] "": the default socket */

@@ -31,10 +31,13 @@ void pg_connect(struct dlock_be *be)
 
 void pg_fail(struct dlock_be *be, const struct dlock_error *err)
 {
-    pgconn_close(&be->conn);
+    struct dlock_error why = *err; /* it may be the connection's own */
+    /* The core calls release now: that cancels what a session is still busy with. */
+    if (be->doing != PG_ACQUIRE || be->protocol != &pg_advisory || !pgconn_busy(&be->conn))
+        pgconn_close(&be->conn);
     be->doing = PG_NOTHING;
     be->op_until = be->try_at = DLOCK_NEVER;
-    events_add(&be->events, EV_FAILED)->error = *err;
+    events_add(&be->events, EV_FAILED)->error = why;
 }
 
 void pg_try_later(struct dlock_be *be, const struct dlock_error *err, bool transient)
