@@ -1,6 +1,6 @@
 # dlock - flock(1) for more than one machine.      `make help` lists the targets.
 #
-# User variables: CC CFLAGS CPPFLAGS LDFLAGS PREFIX DESTDIR BUILD WITH_REDIS WITH_POSTGRES SAN WERROR V
+# User variables: CC CFLAGS CPPFLAGS LDFLAGS PREFIX DESTDIR BUILD WITH_REDIS WITH_POSTGRES WITH_ZOOKEEPER SAN WERROR V
 # and the directories below. CFLAGS, CPPFLAGS and LDFLAGS of the user come last and so win.
 
 PREFIX       ?= /usr/local
@@ -20,6 +20,7 @@ BUILD        ?= build
 # Stores: builtin | no, and module: loaded on first use, for the sake of all that do not use it.
 WITH_REDIS   ?= builtin
 WITH_POSTGRES ?= module
+WITH_ZOOKEEPER ?= module
 # Sanitizers, e.g. SAN=address,undefined; use a BUILD of its own: make BUILD=build/asan SAN=...
 SAN          ?=
 # Warnings are errors: for CI only, since another compiler finds other ones.
@@ -33,6 +34,7 @@ CLANG_FORMAT ?= clang-format
 MANDOC       ?= mandoc
 JOBS         ?= $(shell nproc 2>/dev/null || echo 2)
 
+comma := ,
 Q := $(if $(V),,@)
 say = $(if $(V),@:,@echo "  $(1)	$(2)")
 
@@ -99,6 +101,26 @@ else ifneq ($(WITH_POSTGRES),no)
   $(error WITH_POSTGRES=$(WITH_POSTGRES): module, builtin or no)
 endif
 
+ZK_SRC := $(wildcard lib/backends/zookeeper.c lib/backends/zk*.c)
+# Linked statically where possible: then its system calls can be seen (zkconn.c), and it need not be installed.
+ZK_STATIC ?= $(if $(filter /%,$(shell $(CC) -print-file-name=libzookeeper_mt.a 2>/dev/null)),yes,no)
+ifeq ($(ZK_STATIC),yes)
+  ZK_LIBS     ?= -Wl,-Bstatic -lzookeeper_mt -Wl,-Bdynamic -lm
+  ZK_WRAP     := $(addprefix -Wl$(comma)--wrap=,pthread_create socket connect getsockopt poll close)
+else
+  ZK_LIBS     ?= -lzookeeper_mt
+endif
+ifeq ($(WITH_ZOOKEEPER),module)
+  DEFS += -DWITH_ZOOKEEPER_MODULE=1
+  MODULES += $(BUILD)/dlock-modules/zookeeper.so
+else ifeq ($(WITH_ZOOKEEPER),builtin)
+  DEFS += -DWITH_ZOOKEEPER=1
+  LIBS += $(ZK_LIBS)
+  LIBS_SO += -lzookeeper_mt
+else ifneq ($(WITH_ZOOKEEPER),no)
+  $(error WITH_ZOOKEEPER=$(WITH_ZOOKEEPER): module, builtin or no)
+endif
+
 CC_ALL = $(CC) $(LANG_C) $(DEFS) $(WARN) $(SANFLAGS) $(HARDEN)
 USER   = $(CPPFLAGS) $(CFLAGS)
 DEP    = -MMD -MP
@@ -118,12 +140,19 @@ endif
 ifneq ($(WITH_POSTGRES),builtin)
 LIB_SRC  := $(filter-out $(PG_SRC),$(LIB_SRC))
 endif
+ifneq ($(WITH_ZOOKEEPER),builtin)
+LIB_SRC  := $(filter-out $(ZK_SRC),$(LIB_SRC))
+endif
 CLI_SRC  := $(wildcard cli/*.c)
 FAKE_SRC := $(wildcard tests/fake/*.c)
 UNIT_SRC := $(wildcard tests/unit/test_*.c)
 PG_UNIT  := $(filter tests/unit/test_pg% tests/unit/test_postgres%,$(UNIT_SRC))
 ifeq ($(WITH_POSTGRES),no)
 UNIT_SRC := $(filter-out $(PG_UNIT),$(UNIT_SRC))
+endif
+ZK_UNIT  := $(filter tests/unit/test_zk%,$(UNIT_SRC))
+ifeq ($(WITH_ZOOKEEPER),no)
+UNIT_SRC := $(filter-out $(ZK_UNIT),$(UNIT_SRC))
 endif
 HELP_SRC := $(wildcard tests/helpers/*.c)
 LOAD_SRC := $(wildcard tests/preload/*.c)
@@ -141,6 +170,8 @@ BAD_BIN  := $(BAD_SRC:tests/modules/%.c=$(BUILD)/test/%.so)
 # Objects of modules are made apart from those of the same source that are built in.
 PG_MOD   := $(PG_SRC:%.c=$O/mod/%.o)
 PG_OBJ   := $(PG_SRC:%.c=$O/%.o)
+ZK_MOD   := $(ZK_SRC:%.c=$O/mod/%.o)
+ZK_OBJ   := $(ZK_SRC:%.c=$O/%.o)
 
 # ---------------------------------------------------------------- targets ---
 
@@ -167,6 +198,7 @@ check-tsan: ## what uses threads, under ThreadSanitizer
 	@tests/deps check
 	@$(SUBMAKE) BUILD=$(BUILD)/tsan SAN=thread check-build
 	@BUILD=$(BUILD)/tsan SAN=thread CC='$(CC)' MAKE='$(MAKE)' tests/run --tags thread
+	@BUILD=$(BUILD)/tsan SAN=thread CC='$(CC)' MAKE='$(MAKE)' tests/run tests/contract_zookeeper.bats
 
 check-build: $(BUILD)/dlock $(BUILD)/test/dlock $(UNIT_BIN) $(HELP_BIN) $(LOAD_BIN) $(BAD_BIN) all
 
@@ -202,7 +234,7 @@ install: all ## install below $(DESTDIR)$(PREFIX)
 	$(if $(wildcard completions/dlock.fish),$(INSTALL) -D -m 644 completions/dlock.fish $(DESTDIR)$(FISHCOMPDIR)/dlock.fish)
 
 uninstall: ## remove what install put there
-	rm -f $(DESTDIR)$(BINDIR)/dlock $(DESTDIR)$(MODDIR)/postgres.so $(DESTDIR)$(INCLUDEDIR)/dlock.h $(DESTDIR)$(PKGCONFIGDIR)/libdlock.pc \
+	rm -f $(DESTDIR)$(BINDIR)/dlock $(DESTDIR)$(MODDIR)/postgres.so $(DESTDIR)$(MODDIR)/zookeeper.so $(DESTDIR)$(INCLUDEDIR)/dlock.h $(DESTDIR)$(PKGCONFIGDIR)/libdlock.pc \
 	    $(addprefix $(DESTDIR)$(LIBDIR)/,libdlock.a libdlock.so libdlock.so.$(SOMAJOR) libdlock.so.$(VERSION)) \
 	    $(DESTDIR)$(BASHCOMPDIR)/dlock $(DESTDIR)$(ZSHCOMPDIR)/_dlock $(DESTDIR)$(FISHCOMPDIR)/dlock.fish \
 	    $(foreach f,$(MAN),$(DESTDIR)$(MANDIR)/man$(subst .,,$(suffix $f))/$(notdir $f))
@@ -217,6 +249,7 @@ help: ## this list
 	@echo
 	@echo '  variables:   PREFIX DESTDIR BINDIR LIBDIR MANDIR ... CC CFLAGS LDFLAGS BUILD V=1'
 	@echo '               WITH_REDIS=builtin|no  WITH_POSTGRES=module|builtin|no'
+	@echo '               WITH_ZOOKEEPER=module|builtin|no'
 	@echo '               SAN=address,undefined|thread  WERROR=1'
 
 MAN := $(wildcard man/*.[1-8])
@@ -249,11 +282,14 @@ $(BUILD)/flags: FORCE
 $(BUILD)/pg-flags: FORCE
 	$(call stamp,$(PG_CFLAGS) | $(PG_LIBS),libpq-fe.h openssl/evp.h,$(PG_CFLAGS),WITH_POSTGRES)
 
+$(BUILD)/zk-flags: FORCE
+	$(call stamp,$(ZK_CFLAGS) | $(ZK_LIBS) $(ZK_WRAP),zookeeper/zookeeper.h,$(ZK_CFLAGS),WITH_ZOOKEEPER)
+
 # What is linked: a file that was removed leaves no newer prerequisite behind.
 $(BUILD)/sources: FORCE
 	@mkdir -p $(@D)
-	@echo '$(sort $(LIB_SRC) $(PG_SRC) $(CLI_SRC) $(FAKE_SRC))' | cmp -s - $@ || \
-	    echo '$(sort $(LIB_SRC) $(PG_SRC) $(CLI_SRC) $(FAKE_SRC))' > $@
+	@echo '$(sort $(LIB_SRC) $(PG_SRC) $(ZK_SRC) $(CLI_SRC) $(FAKE_SRC))' | cmp -s - $@ || \
+	    echo '$(sort $(LIB_SRC) $(PG_SRC) $(ZK_SRC) $(CLI_SRC) $(FAKE_SRC))' > $@
 
 # Which build it is, and where it will be installed.
 BUILD_NOW = $(BUILD_ID) $(PREFIX) $(LIBDIR) $(INCLUDEDIR) $(MODDIR)
@@ -262,12 +298,15 @@ $(BUILD)/build-id: FORCE
 	@printf '%s\n' '$(BUILD_NOW)' | cmp -s - $@ || printf '%s\n' '$(BUILD_NOW)' > $@
 
 each_obj = $(foreach d,/ /pic/ /test/ /mod/,$(1:%.c=$O$d%.o))
-ID_OBJ := $(call each_obj,lib/module.c cli/main.c lib/backends/postgres.c)
+ID_OBJ := $(call each_obj,lib/module.c cli/main.c lib/backends/postgres.c lib/backends/zookeeper.c)
 $(ID_OBJ): $(BUILD)/build-id
 $(ID_OBJ): ID = -DDLOCK_BUILD_ID='"$(BUILD_ID)"' -DDLOCK_MODDIR='"$(MODDIR)"'
 
 $(call each_obj,$(PG_SRC)): $(BUILD)/pg-flags
 $(call each_obj,$(PG_SRC)): STORE = $(PG_CFLAGS)
+$(call each_obj,$(ZK_SRC)): $(BUILD)/zk-flags
+$(call each_obj,$(ZK_SRC)): STORE = $(ZK_CFLAGS)
+$(ZK_MOD): STORE = $(ZK_CFLAGS) $(if $(ZK_WRAP),-DZK_WRAP)
 
 $O/%.o: %.c $(BUILD)/flags
 	$(call say,CC,$<)
@@ -323,14 +362,19 @@ $(BUILD)/pic.a: $(PIC_OBJ) $(BUILD)/sources
 	$(Q)rm -f $@ && $(AR) rcs $@ $(filter-out $(CORE:%=$O/pic/lib/%.o),$(PIC_OBJ))
 CORE := registry module lock blocking
 
+$(BUILD)/dlock-modules/postgres.so: $(PG_MOD)
+$(BUILD)/dlock-modules/postgres.so: private MOD_LIBS = $(PG_LIBS)
+$(BUILD)/dlock-modules/zookeeper.so: $(ZK_MOD)
+$(BUILD)/dlock-modules/zookeeper.so: private MOD_LIBS = $(ZK_WRAP) $(ZK_LIBS)
+
 # Modes that the loader accepts, whatever the umask is.
-$(BUILD)/dlock-modules/postgres.so: $(PG_MOD) $(BUILD)/pic.a $(BUILD)/sources
+$(BUILD)/dlock-modules/%.so: $(BUILD)/pic.a $(BUILD)/sources
 	$(call say,LD,$@)
 	@$(INSTALL) -d -m 755 $(@D)
-	@echo '{ global: dlock_module; local: *; };' > $(BUILD)/module.map
-	$(Q)$(LINK) -shared -Wl,--version-script=$(BUILD)/module.map $(NO_UNDEF) -o $@ \
-	    $(PG_MOD) $(BUILD)/pic.a $(LDFLAGS) $(PG_LIBS) -pthread
-	@chmod 755 $@
+	@echo '{ global: dlock_module; local: *; };' > $@.map
+	$(Q)$(LINK) -shared -Wl,--version-script=$@.map $(NO_UNDEF) -o $@ \
+	    $(filter %.o,$^) $(BUILD)/pic.a $(LDFLAGS) $(MOD_LIBS) -pthread
+	@rm -f $@.map; chmod 755 $@
 
 $(BUILD)/test/dlock-modules:
 	@mkdir -p $(@D)
@@ -356,7 +400,16 @@ $(PG_UNIT_BIN): private UNIT_A = $(BUILD)/pg.a
 $(PG_UNIT_BIN): private UNIT_LIBS = $(PG_LIBS)
 $(PG_UNIT_BIN): $(BUILD)/pg.a
 endif
-$(BUILD)/pg.a: $(PG_OBJ) $(BUILD)/sources
+ZK_UNIT_BIN := $(ZK_UNIT:tests/unit/%.c=$(BUILD)/unit/%)
+$(ZK_UNIT_BIN): private UNIT_CFLAGS = $(ZK_CFLAGS)
+ifeq ($(WITH_ZOOKEEPER),module)
+$(ZK_UNIT_BIN): private UNIT_A = $(BUILD)/zk.a
+$(ZK_UNIT_BIN): private UNIT_LIBS = $(ZK_LIBS)
+$(ZK_UNIT_BIN): $(BUILD)/zk.a
+endif
+$(BUILD)/pg.a: $(PG_OBJ)
+$(BUILD)/zk.a: $(ZK_OBJ)
+$(BUILD)/pg.a $(BUILD)/zk.a: $(BUILD)/sources
 	$(call say,AR,$@)
 	$(Q)rm -f $@ && $(AR) rcs $@ $(filter %.o,$^)
 

@@ -65,6 +65,7 @@ struct dlock_spec {
     enum dlock_mode mode;
     unsigned slots;
     int64_t ttl;
+    int64_t least_ttl;       /* with this grace: what the store may negotiate */
     int64_t connect_timeout; /* for one whole first contact */
     int64_t op_timeout;      /* after which an unanswered renewal is unclear */
     const struct dlock_who *who;

@@ -62,6 +62,11 @@ static int64_t smallest_ttl(const struct lease_config *cfg)
     return high * step;
 }
 
+int64_t lease_least_ttl(const struct lease_config *cfg)
+{
+    return cfg->default_grace ? LEASE_MIN_TTL : smallest_ttl(cfg);
+}
+
 int lease_check(const struct lease_config *cfg, struct dlock_error *err)
 {
     char ttl[32], grace[32], least[32];
@@ -113,6 +118,8 @@ static bool confirm(struct lease *l, int64_t from, int64_t ttl)
     }
     int64_t end = l->times.kill_at;
     lease_timeline(&l->times, &l->cfg, ttl, from);
+    if (l->cfg.lag && ttl != DLOCK_NEVER)
+        l->times.renew_at = l->asked + ttl / 6;
     /* The tree is being ended: the lock is kept for as long as that takes, but no reprieve. */
     if (l->state == LEASE_ENDING || l->state == LEASE_LOST)
         l->times.kill_at = end;
@@ -131,6 +138,7 @@ static void on_granted(struct lease *l, int64_t now, const struct dlock_event *e
 {
     if (l->state != LEASE_ACQUIRING)
         return;
+    l->asked = now;
     confirm(l, ev->from, ev->ttl);
     if (came_late(l, now, 4)) {
         l->state = LEASE_CONFIRMING;
@@ -146,6 +154,8 @@ static void on_renewed(struct lease *l, int64_t now, const struct dlock_event *e
     l->retry_at = 0;
     l->pause = 0;
     bool moved = confirm(l, ev->from, ev->ttl);
+    if (!moved && l->cfg.lag)
+        l->times.renew_at = l->asked + l->ttl / 6;
     if (l->state == LEASE_CONFIRMING) {
         /* Half is gone again: a store this slow cannot keep a lease of this length alive. */
         l->unusable = came_late(l, now, 2);
@@ -216,6 +226,7 @@ static enum lease_do on_time(struct lease *l, int64_t now)
     }
     if (renewal_due(l, now)) {
         l->renewing = true;
+        l->asked = now;
         return LEASE_RENEW;
     }
     return LEASE_NOTHING;

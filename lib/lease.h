@@ -54,6 +54,8 @@ struct lease {
     int64_t ttl;      /* in force: as negotiated */
     int64_t retry_at; /* pause after an unclear renewal: not before this */
     int64_t pause;
+    int64_t
+        asked; /* with lag: when the last renewal began; the confirmed send time is older than that */
     bool renewing; /* a renewal is outstanding */
     bool certain;  /* the store itself says that the lock is not ours */
     bool unusable; /* confirmed, but too slowly for this ttl */
@@ -64,6 +66,8 @@ struct lease {
 
 /* Default grace for a ttl: min(5 s, ttl/6). */
 int64_t lease_default_grace(int64_t ttl);
+/* The smallest ttl that leaves room for the grace (a grace that was not given shrinks with the ttl). */
+int64_t lease_least_ttl(const struct lease_config *);
 /* The timeline for a request sent at that time. */
 void lease_timeline(struct dlock_times *, const struct lease_config *, int64_t ttl, int64_t sent);
 /*

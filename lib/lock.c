@@ -60,6 +60,7 @@ static void set_spec(dlock *d, const struct dlock_options *o)
         .mode = o->mode,
         .slots = o->slots,
         .ttl = o->ttl_ns,
+        .least_ttl = lease_least_ttl(&d->lease_cfg),
         .connect_timeout = o->connect_timeout_ns,
         /* Three tries fit between the first renewal and the second: one lost packet costs nothing. */
         .op_timeout = dlock_min(o->connect_timeout_ns, dlock_max(UNDO_BRIEF, t.term_at / 6)),

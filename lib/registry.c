@@ -10,6 +10,9 @@ extern const struct dlock_backend dlock_backend_redis;
 #ifdef WITH_POSTGRES
 extern const struct dlock_backend dlock_backend_postgres;
 #endif
+#ifdef WITH_ZOOKEEPER
+extern const struct dlock_backend dlock_backend_zookeeper;
+#endif
 #ifdef DLOCK_TEST
 extern const struct dlock_backend dlock_backend_fake;
 #endif
@@ -22,6 +25,9 @@ static const struct dlock_backend *const built_in[] = {
 #ifdef WITH_POSTGRES
     &dlock_backend_postgres,
 #endif
+#ifdef WITH_ZOOKEEPER
+    &dlock_backend_zookeeper,
+#endif
 #ifdef DLOCK_TEST
     &dlock_backend_fake,
 #endif
@@ -33,6 +39,12 @@ static const struct dlock_loadable modules[] = {
      .file = "postgres.so",
      .package = "dlock-postgres",
      .schemes = (const char *const[]){"postgres", "postgresql", NULL}},
+#endif
+#ifdef WITH_ZOOKEEPER_MODULE
+    {.name = "zookeeper",
+     .file = "zookeeper.so",
+     .package = "dlock-zookeeper",
+     .schemes = (const char *const[]){"zk", "zookeeper", NULL}},
 #endif
     {0},
 };

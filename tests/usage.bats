@@ -146,8 +146,7 @@ TRACE='touch ran'
         says "no kind of store"
     done
     for uri in "rediss://u:$SECRET@h#x" "redis+sentinel://u:$SECRET@h/svc#x" "redlock://u:$SECRET@a,b,c#x" \
-        "redlocks://a,b,c#x" \
-        "zk://u:$SECRET@h1,h2/locks#x" "zookeeper://h#x" "REDISS://h#x"; do
+        "redlocks://a,b,c#x" "REDISS://h#x"; do
         refused 69 "$uri" touch ran
         says "not built in"
         refused 69 --status "$uri"

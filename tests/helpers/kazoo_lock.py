@@ -4,7 +4,7 @@
 KIND is lock, read, write or semaphore. Prints "held NODE" when it has it (its contender's name), keeps it until
 the file GO exists, prints "released".
   --try            does not wait: prints "refused" and ends with 75
-  --extra PATTERN  one of extra_lock_patterns: others with that in their node's name count, too
+  --extra=PATTERN  one of extra_lock_patterns: others with that in their node's name count, too
   --leases N       of the semaphore (1)
   --timeout S      of the session (4)
   --id TEXT        the node's data (kazoo)

@@ -17,7 +17,9 @@ zxid moves on), and reads are preceded by a sync, so that a follower does not an
   kill SESSION            closes that session (0x...), as somebody else who has its password would
   hold [-t MS] [-s] PATH [DATA]   an ephemeral node (parents are made): prints "held PATH SESSION", stays until
                           it is killed; then the server waits for the time-out (-t, 4000). SIGTERM closes cleanly
+  cmd WORD                a four-letter word
 
+-a USER:PASSWORD before the rest of the arguments: as that user (digest); what is made then is that user's alone.
 Exit code: 0; 1: the server refused, with its error's name on stderr (NONODE, NODEEXISTS...); 2: no server.
 """
 import signal
@@ -28,7 +30,7 @@ import sys
 ERRORS = {-4: "CONNECTIONLOSS", -8: "BADARGUMENTS", -101: "NONODE", -102: "NOAUTH", -103: "BADVERSION",
           -108: "NOCHILDRENFOREPHEMERALS", -110: "NODEEXISTS", -111: "NOTEMPTY", -112: "SESSIONEXPIRED",
           -114: "INVALIDACL", -115: "AUTHFAILED", -118: "SESSIONMOVED"}
-CREATE, DELETE, GET, SET, GET_ACL, SYNC, PING, LS, CONTAINER, CLOSE = 1, 2, 4, 5, 6, 9, 11, 12, 19, -11
+CREATE, DELETE, GET, SET, GET_ACL, SYNC, PING, LS, CONTAINER, AUTH, CLOSE = 1, 2, 4, 5, 6, 9, 11, 12, 19, 100, -11
 STAT = struct.Struct(">qqqqiiiqiiq")
 STAT_KEYS = ("czxid mzxid ctime mtime version cversion aversion ephemeralOwner dataLength numChildren "
              "pzxid").split()
@@ -79,6 +81,11 @@ class Client:
             raise Refused("SESSIONEXPIRED")
         self.session &= (1 << 64) - 1
         self.xid = 0
+        self.acls = OPEN_ACL
+
+    def auth(self, who):
+        self.ask(AUTH, struct.pack(">i", 0) + text("digest") + text(who))
+        self.acls = struct.pack(">ii", 1, 31) + text("auth") + text("")
 
     def exactly(self, n):
         data = b""
@@ -94,7 +101,7 @@ class Client:
 
     def ask(self, op, body=b""):
         self.xid += 1
-        xid = -2 if op == PING else self.xid
+        xid = {PING: -2, AUTH: -4}.get(op, self.xid)
         self.sock.sendall(buf(struct.pack(">ii", xid, op) + body))
         while True:
             reply = self.packet()
@@ -132,7 +139,7 @@ class Client:
 
     def create(self, path, data=b"", flags=0):
         """flags: 1 ephemeral, 2 sequential, 4 container."""
-        return take(self.ask(CONTAINER if flags == 4 else CREATE, text(path) + buf(data) + OPEN_ACL
+        return take(self.ask(CONTAINER if flags == 4 else CREATE, text(path) + buf(data) + self.acls
                              + struct.pack(">i", flags)), 0)[0].decode("utf-8", "surrogateescape")
 
     def create_all(self, path, data=b"", flags=0):
@@ -168,6 +175,15 @@ def owner(stat):
     return stat["ephemeralOwner"] & ((1 << 64) - 1)
 
 
+def words(where, word):
+    host, _, port = where.rpartition(":")
+    with socket.create_connection((host or "127.0.0.1", int(port)), 2) as s:
+        s.settimeout(1)
+        s.sendall(word.encode())
+        while data := s.recv(65536):
+            sys.stdout.buffer.write(data)
+
+
 def hold(zk, path, data, sequential):
     def stop(*_):
         raise SystemExit
@@ -185,14 +201,18 @@ def hold(zk, path, data, sequential):
 def main(where, what, *args):
     args = list(args)
     options = {}
-    while args and args[0] in ("-c", "-s", "-r", "-t"):
+    while args and args[0] in ("-a", "-c", "-s", "-r", "-t"):
         word = args.pop(0)
-        options[word] = args.pop(0) if word == "-t" else True
+        options[word] = args.pop(0) if word in ("-a", "-t") else True
+    if what == "cmd":
+        return words(where, args[0])
     if what == "kill":
         return Client(where, session=int(args[0], 16)).close()
     path = args[0]
     data = args[1].encode("utf-8", "surrogateescape") if len(args) > 1 else b""
     zk = Client(where, int(options.get("-t", 4000)))
+    if "-a" in options:
+        zk.auth(options["-a"])
     if what == "hold":
         return hold(zk, path, data, "-s" in options)
     try:

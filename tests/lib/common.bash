@@ -49,6 +49,7 @@ dlock_teardown() {
     done
     declare -F redis_stop_all >/dev/null && redis_stop_all
     declare -F pg_stop_all >/dev/null && pg_stop_all
+    declare -F zk_stop_all >/dev/null && zk_stop_all
     # What dies at this moment is no leak: a dying tree gets a moment.
     settle 1 && return 0
     left=$(test_pids)

@@ -26,7 +26,11 @@
 # Empty containers are reaped every 500 ms. A follower without its leader goes on serving reads for syncLimit
 # (10 ticks).
 
+# In another network namespace (netns.bash): ZK_VIA=(nsenter -t "$NET_S" -n --) before zk_start
+# clientPortAddress=0.0.0.0; the queries go there, too. PORT=$ZK_PORT for net_lose_replies.
+
 declare -gA ZK_PORTS ZK_PIDS ZK_DIRS ZK_LOGS ZK_PEERS
+ZK_VIA=()
 
 # zookeeper.jar names the jars it needs, but no logger.
 ZK_CLASSPATH=/usr/share/java/slf4j-simple.jar:/usr/share/java/zookeeper.jar
@@ -124,8 +128,8 @@ zk_launch() {
     done
     : >"$dir/log"
     env -u DLOCK_TEST_ID -u JAVA_TOOL_OPTIONS -u JDK_JAVA_OPTIONS -u _JAVA_OPTIONS setpriv --pdeathsig KILL \
-        "$ZK_JAVA" "${jvm[@]}" -cp "$ZK_CLASSPATH" org.apache.zookeeper.server.quorum.QuorumPeerMain "$dir/zoo.cfg" \
-        >>"$dir/log" 2>&1 </dev/null 3>&- &
+        "${ZK_VIA[@]}" "$ZK_JAVA" "${jvm[@]}" -cp "$ZK_CLASSPATH" \
+        org.apache.zookeeper.server.quorum.QuorumPeerMain "$dir/zoo.cfg" >>"$dir/log" 2>&1 </dev/null 3>&- &
     ZK_PIDS[$name]=$!
 }
 
@@ -213,6 +217,7 @@ zk_port_of() {
 zk_cmd() {
     local port fd out=
     port=$(zk_port_of "${2:-default}")
+    [ ${#ZK_VIA[@]} -eq 0 ] || { "${ZK_VIA[@]}" "$ROOT/tests/helpers/zk.py" "$port" cmd "$1" 3>&-; return; }
     { exec {fd}<>"/dev/tcp/127.0.0.1/$port"; } 2>/dev/null || return 1
     printf %s "$1" >&"$fd"
     # Up to the end of what it says.
@@ -221,7 +226,10 @@ zk_cmd() {
     [ -n "$out" ] && printf %s "$out"
 }
 
-zk_mntr() { zk_cmd mntr "${2:-default}" | awk -v key="zk_$1" '$1 == key { printf "%s", $2 + 0; found = 1 } END { exit !found }'; }
+# 1 when there is no such key: a wrong name must not look like a zero.
+zk_mntr() {
+    zk_cmd mntr "${2:-default}" | awk -v key="zk_$1" '$1 == key { print $2; found = 1 } END { exit !found }'
+}
 
 # From the part about sessions alone: below it the owners of nodes and the connections are listed. Only who
 # counts time-outs knows all: the leader, or a server that is alone.
@@ -231,7 +239,7 @@ zk_connected() { zk_cmd cons "${1:-default}" | grep -oE 'sid=0x[0-9a-f]+' | cut 
 zk_py() {
     local what=$1
     shift
-    timeout -k 2 20 "$ROOT/tests/helpers/zk.py" "$ZK_PORT" "$what" "$@" 3>&-
+    timeout -k 2 20 "${ZK_VIA[@]}" "$ROOT/tests/helpers/zk.py" "$ZK_PORT" "$what" "$@" 3>&-
 }
 zk_ls() { zk_py ls "$@"; }
 zk_tree() { zk_py tree "$@"; }
@@ -249,7 +257,7 @@ zk_in() {
     "$@"
 }
 # In the subshell of `start`: the helper gets its pid.
-zk_hold() { exec "$ROOT/tests/helpers/zk.py" "$ZK_PORT" hold "$@" 3>&-; }
+zk_hold() { exec "${ZK_VIA[@]}" "$ROOT/tests/helpers/zk.py" "$ZK_PORT" hold "$@" 3>&-; }
 
 # ----------------------------------------------------------------- others ---
 
@@ -257,7 +265,7 @@ zk_hold() { exec "$ROOT/tests/helpers/zk.py" "$ZK_PORT" hold "$@" 3>&-; }
 # helpers/kazoo_lock.py and helpers/CuratorLock.java. At $ZK_PORT. curator_build in setup_file, once.
 kazoo_lock() { exec "$ROOT/tests/helpers/kazoo_lock.py" "127.0.0.1:$ZK_PORT" "$@" 3>&-; }
 
-CURATOR_CLASSPATH=/usr/share/java/slf4j-nop.jar:/usr/share/java/curator-recipes.jar:/usr/share/java/failureaccess.jar
+CURATOR_CLASSPATH=/usr/share/java/slf4j-nop.jar:/usr/share/java/curator-recipes.jar
 curator_build() {
     export CURATOR_CLASSES=${BATS_RUN_TMPDIR:?}/curator
     {

@@ -279,6 +279,39 @@ TEST(a_lag_store_needs_no_confirmation)
     CHECK_INT(lease_step(&l, SENT + 6 * S, &ev), LEASE_START);
 }
 
+/* The confirmed send time is an old one: heartbeats go by when the last one began. */
+TEST(a_lag_store_renews_a_sixth_after_the_last_renewal)
+{
+    struct lease l;
+    struct lease_config c = config(12 * S, 1 * S);
+    struct dlock_event granted = event(EV_GRANTED, SENT, 12 * S);
+    c.lag = true;
+    lease_init(&l, &c);
+    lease_acquire(&l);
+    CHECK_INT(lease_step(&l, SENT + 5 * S, &granted), LEASE_START);
+    CHECK_INT(lease_wake(&l), SENT + 7 * S);
+    CHECK_INT(lease_step(&l, SENT + 7 * S, NULL), LEASE_RENEW);
+    /* Not newer than what is known, then newer. */
+    for (int i = 0; i < 2; i++) {
+        struct dlock_event renewed = event(EV_RENEWED, SENT + i * 3 * S, 12 * S);
+        int64_t began = SENT + (7 + 2 * i) * S;
+        CHECK_INT(lease_step(&l, began + 1 * MS, &renewed), i ? LEASE_EXTEND : LEASE_NOTHING);
+        CHECK_INT(lease_step(&l, began + 2 * MS, NULL), LEASE_NOTHING);
+        CHECK_INT(l.times.renew_at, began + 2 * S);
+        CHECK_INT(lease_step(&l, began + 2 * S, NULL), LEASE_RENEW);
+    }
+    CHECK_INT(l.times.deadline, SENT + 3 * S + 12 * S - 122 * MS);
+}
+
+TEST(the_least_ttl_for_a_grace)
+{
+    struct lease_config c = config(30 * S, 5 * S);
+    c.default_grace = true;
+    CHECK_INT(lease_least_ttl(&c), 1 * S);
+    c.default_grace = false;
+    CHECK(lease_least_ttl(&c) > 7 * S && lease_least_ttl(&c) < 9 * S);
+}
+
 TEST(a_negotiated_ttl_brings_its_own_default_grace)
 {
     struct lease l;

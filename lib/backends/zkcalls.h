@@ -1,0 +1,29 @@
+/*
+ * zkcalls.h - the system calls of libzookeeper, where it is linked statically (ld --wrap): for its socket, which it
+ * shows nobody. Elsewhere nothing of this is ever called, and zkcalls_cut says so.
+ */
+#ifndef DLOCK_ZKCALLS_H
+#define DLOCK_ZKCALLS_H
+
+#include <pthread.h>
+#include <stdbool.h>
+
+/* Of one handle of the library. */
+struct zkcalls {
+    pthread_mutex_t lock;
+    int fd; /* its socket; -1: none, or unknown */
+    /* A server could not be connected to: errno, "address:port". In a thread of the library's. */
+    void (*trouble)(struct zkcalls *, int err, const char *addr);
+};
+
+void zkcalls_init(struct zkcalls *, void (*trouble)(struct zkcalls *, int err, const char *addr));
+void zkcalls_done(struct zkcalls *);
+/*
+ * The calls of this thread, and of those it starts, are of that handle from now on; NULL: of none. leaving: in
+ * zookeeper_close(3), where it is not waited for the server to hang up.
+ */
+void zkcalls_of(struct zkcalls *, bool leaving);
+/* End the connection. False: there is none, or it is not known. */
+bool zkcalls_cut(struct zkcalls *);
+
+#endif

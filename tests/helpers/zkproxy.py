@@ -1,0 +1,141 @@
+#!/usr/bin/python3
+"""zkproxy.py PORT FAULT WHAT [N [CODE]] - stands before a ZooKeeper server on PORT and knows its packets.
+
+Prints its own port, then serves for ever; prints "done" when the fault has happened. proxy.py counts bytes;
+here the N-th (1) packet of a kind is meant, over all connections, N = 0: each. WHAT is connect, create (of all
+kinds), delete, get, set, ls, ping, sync, close, any, or event (a watch that fires; it has no question).
+
+FAULT  pass      nothing happens
+       lose      the question is passed on, its answer is not, and the connection ends: done or not?
+       swallow   the question is not passed on, and the connection ends: it looks the same, but is not done
+       after     the connection ends right behind the answer
+       stall     the answer, and whatever the server says then on this connection, is not passed on; nothing ends
+       drop      the answer alone is left out (an event that never came)
+       error     CODE (e.g. -4, -110) is answered; what was asked for is done all the same
+       flip      the last byte of the answer is another one
+       drip      the answer comes one byte at a time
+"""
+import socket
+import struct
+import sys
+import threading
+import time
+
+port, fault = int(sys.argv[1]), sys.argv[2]
+what = sys.argv[3] if len(sys.argv) > 3 else "any"
+n = int(sys.argv[4]) if len(sys.argv) > 4 else 1
+code = int(sys.argv[5]) if len(sys.argv) > 5 else -4
+OPS = {1: "create", 15: "create", 19: "create", 21: "create", 2: "delete", 20: "delete", 3: "exists", 4: "get",
+       5: "set", 8: "ls", 12: "ls", 9: "sync", 11: "ping", 14: "multi", 100: "auth", 101: "watches", -11: "close"}
+count = 0
+mutex = threading.Lock()
+
+
+def due(kind):
+    """Is this packet the one?"""
+    global count
+    if fault == "pass" or what not in (kind, "any"):
+        return False
+    with mutex:
+        count += 1
+        if n not in (0, count):
+            return False
+    print("done", flush=True)
+    return True
+
+
+def packets(sock):
+    f = sock.makefile("rb")
+    while len(head := f.read(4)) == 4:
+        size = struct.unpack(">i", head)[0]
+        # A four-letter word is not a packet.
+        if not 0 <= size <= 0x1000000:
+            yield None, head
+            while data := f.read1(65536):
+                yield None, data
+            return
+        body = f.read(size)
+        if len(body) < size:
+            return
+        yield body, head + body
+
+
+def end(*socks):
+    for s in socks:
+        try:
+            s.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+
+
+def questions(client, server, kinds):
+    first = True
+    try:
+        for body, data in packets(client):
+            kind = "connect"
+            if body is not None and not first:
+                xid, op = struct.unpack_from(">ii", body)
+                kind = OPS.get(op, str(op))
+                kinds.setdefault(xid, []).append(kind)
+            first = False
+            if fault == "swallow" and due(kind):
+                break
+            server.sendall(data)
+        else:
+            server.shutdown(socket.SHUT_WR)
+            return
+    except OSError:
+        pass
+    end(client, server)
+
+
+def replies(client, server, kinds):
+    first = True
+    quiet = False
+    try:
+        for body, data in packets(server):
+            if quiet:
+                continue
+            kind, xid = "connect", 0
+            if body is not None and not first:
+                xid = struct.unpack_from(">i", body)[0]
+                kind = "event" if xid == -1 else (kinds.get(xid) or ["?"]).pop(0)
+            hit = fault != "swallow" and body is not None and due(kind)
+            first = False
+            if hit and fault == "lose":
+                break
+            if hit and fault in ("drop", "stall"):
+                quiet = fault == "stall"
+                continue
+            if hit and fault == "error":
+                data = struct.pack(">i", 16) + body[:12] + struct.pack(">i", code)
+            if hit and fault == "flip":
+                data = data[:-1] + bytes([data[-1] ^ 3])
+            if hit and fault == "drip":
+                for i in range(len(data)):
+                    client.sendall(data[i:i + 1])
+                    time.sleep(0.001)
+                continue
+            client.sendall(data)
+            if hit and fault == "after":
+                break
+    except OSError:
+        pass
+    end(client, server)
+
+
+listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+print(listener.getsockname()[1], flush=True)
+while True:
+    c = listener.accept()[0]
+    c.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    try:
+        s = socket.create_connection(("127.0.0.1", port), 5)
+    except OSError:
+        c.close()
+        continue
+    s.settimeout(None)
+    s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sent = {}
+    threading.Thread(target=questions, args=(c, s, sent), daemon=True).start()
+    threading.Thread(target=replies, args=(c, s, sent), daemon=True).start()
