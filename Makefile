@@ -209,6 +209,8 @@ lint: $(BUILD)/libdlock.so ## manual page, format, exported symbols
 	@for f in $(wildcard man/*.[1-8]); do echo "$(MANDOC) $$f"; $(MANDOC) -T lint -W warning $$f || exit 1; done
 	@echo "$(CLANG_FORMAT)"; $(CLANG_FORMAT) --dry-run -Werror $(FORMAT_SRC)
 	@tests/symbols $(BUILD)/libdlock.so
+	@! grep -nE '^ *! ' tests/*.bats tests/*/*.bats tests/lib/*.bash | grep -vE '\|\||&&|\\$$' || \
+	    { echo "bash does not end a test at a '!' that fails: say  ! ... || fail 'why'" >&2; exit 1; }
 
 FORMAT_SRC = $(sort $(wildcard lib/*.[ch] lib/backends/*.[ch] cli/*.[ch] tests/*/*.[ch]))
 format: ## apply .clang-format

@@ -317,7 +317,7 @@ print(subprocess.call(sys.argv[1:]), resource.getrusage(resource.RUSAGE_CHILDREN
     assert_out "unexpected answer"
     lease_times 1000 "$(seen main start '')"
     [ "$(last_beat)" -lt "$DEADLINE" ]
-    ! pid_alive "$(pid_of daemon)"
+    ! pid_alive "$(pid_of daemon)" || fail "found"
 }
 
 @test "faults: replies one byte at a time: all is well" {

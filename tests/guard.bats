@@ -36,7 +36,7 @@ just_after() {
     settle 2
     # The lease is left behind, as by a crash: nobody released.
     [ -e "$S/held" ]
-    ! store_did release
+    ! store_did release || fail "found"
 }
 
 @test "keeper killed: the caller sees 137" {

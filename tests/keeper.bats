@@ -126,7 +126,7 @@ PY
         dies_by $sig
         store_did release
         [ ! -e "$T/ran" ]
-        ! compgen -G 'core*' >/dev/null
+        ! compgen -G 'core*' >/dev/null || fail "found"
     done
 }
 

@@ -246,7 +246,7 @@ good() {
     grep -q GNU_RELRO <<<"$head"
     grep -Eq 'FLAGS.* NOW|BIND_NOW' <<<"$head"
     grep -A1 GNU_STACK <<<"$head" | grep -q 'RW  '
-    ! grep -Eq 'RWE|TEXTREL|RPATH|RUNPATH' <<<"$head"
+    ! grep -Eq 'RWE|TEXTREL|RPATH|RUNPATH' <<<"$head" || fail "found"
     nm -D --undefined-only "$file" | grep -q __stack_chk_fail
 }
 

@@ -186,6 +186,7 @@ cancel_all_the_time() { # PID MILLISECONDS
 }
 
 @test "pgfaults: pg_cancel_backend on the holder's heartbeat does no harm" {
+    L="$U?renew=write#$NAME" # it takes longer, so it is easier to strike
     background --ttl 3 "$L" $SUBJECT -u "$T/end" -r 3
     wait_for 5 running
     pid=$(holder_pid)
@@ -361,7 +362,7 @@ restarted() {
         [ "$took" -ge "$best" ] || best=$took
         wait_for 5 waiters_are 0
     done
-    assert_between 1200 "$best" $((1300 + SLOW)) "stopped during the wait (ms)"
+    assert_between 1200 "$best" $((1500 + SLOW)) "stopped during the wait (ms)"
     best=99999
     stop_server
     for try in 1 2 3; do
@@ -373,7 +374,7 @@ restarted() {
         [ "$took" -ge "$best" ] || best=$took
     done
     go_on
-    assert_between 400 "$best" $((500 + SLOW)) "stopped before (ms)"
+    assert_between 400 "$best" $((700 + SLOW)) "stopped before (ms)"
     [ ! -e ran ]
 }
 

@@ -909,18 +909,18 @@ assert len(lines) == 45' "$note" <told
         guard=$(children "$HOLDER" | head -n 1)
         start_log w.log "$DLOCK" -v "$L" true
         wait_for 5 called_are 1
-        ! grep -qaF c4n4ry "/proc/$HOLDER/cmdline" "/proc/$guard/cmdline" "/proc/$STARTED/cmdline" env
+        ! grep -qaF c4n4ry "/proc/$HOLDER/cmdline" "/proc/$guard/cmdline" "/proc/$STARTED/cmdline" env || fail "found"
         run -75 run_t 5 "$DLOCK" --status --json "$L"
         refute_out c4n4ry
         sql -c 'select query from pg_stat_activity' -c 'select * from dlock_locks' >rows
         let_go
         exits 0 5 "$STARTED"
-        ! grep -F c4n4ry hold.log w.log rows
+        ! grep -F c4n4ry hold.log w.log rows || fail "found"
         # A wrong one is not shown either.
         [ "${form/"$pw"/}" = "$form" ] || {
             run -77 run_t 5 "$DLOCK" -v "${L/"$pw"/c4n4ry-no}" true
             refute_out c4n4ry
         }
     done
-    ! grep -v '\[pgsql\]' "${PG_LOGS[own]}" | grep -F c4n4ry
+    ! grep -v '\[pgsql\]' "${PG_LOGS[own]}" | grep -F c4n4ry || fail "found"
 }

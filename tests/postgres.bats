@@ -617,10 +617,10 @@ with_passwords() {
     start_log w.log "$DLOCK" -v "$L" true
     wait_for 5 waiting_is 1
     wait_for 5 eval 'pgsql -c "select query from pg_stat_activity" | grep -q " fence="'
-    ! pgsql -c "select * from pg_stat_activity" | grep -iF c4nary
-    ! tail -n +$((lines0 + 1)) "$PG_LOG" | grep -iF c4nary
+    ! pgsql -c "select * from pg_stat_activity" | grep -iF c4nary || fail "found"
+    ! tail -n +$((lines0 + 1)) "$PG_LOG" | grep -iF c4nary || fail "found"
     for pid in $HOLDER $STARTED $(children "$HOLDER"); do
-        ! tr '\0' ' ' <"/proc/$pid/cmdline" | grep -iF c4nary
+        ! tr '\0' ' ' <"/proc/$pid/cmdline" | grep -iF c4nary || fail "found"
     done
     run run_t 5 "$DLOCK" --status --json "$L"
     assert_rc 75
@@ -628,7 +628,7 @@ with_passwords() {
     refute_out Right
     let_go
     wait_exit 5 "$STARTED"
-    ! grep -iF c4nary hold.log w.log
+    ! grep -iF c4nary hold.log w.log || fail "found"
 }
 
 @test "postgres: Unix sockets, in the URI and from libpq's variables" {

@@ -76,9 +76,10 @@ struct dlock_be {
     bool beat_called; /* the core waits for the answer */
 
     /* lease mode */
-    bool tried;     /* a try with this token was sent, and not answered by "no" */
-    bool ghost;     /* ... on a connection that broke: to be undone before another one */
-    bool listening; /* a release can call us */
+    bool tried; /* a try with this token was sent, and not answered by "no" */
+    bool ghost; /* ... on a connection that broke: to be undone before another one */
+    char ghost_token[DLOCK_TOKEN_LEN + 1]; /* ... and once more if it is served only after that */
+    bool listening;                        /* a release can call us */
     bool made_table;
     bool release_sent, release_lost; /* lost: its answer never came */
 

@@ -362,20 +362,26 @@ static void tried(struct dlock_be *be, const struct pg_reply *r)
         wait_on(be);
 }
 
+/* -n; info: who holds it, or NULL: that is all that is missing. */
+static void not_free(struct dlock_be *be, const struct dlock_info *info)
+{
+    events_add(&be->events, EV_BUSY)->info = info;
+    be->doing = PG_NOTHING;
+    be->op_until = DLOCK_NEVER;
+    pgconn_close(&be->conn);
+}
+
 static void who_answered(struct dlock_be *be, const struct pg_reply *r)
 {
     bool known = !r->sqlstate[0] && r->rows && PQntuples(r->rows) > 0;
     if (known)
         pg_read_info(be, r->rows, 0, &be->info);
-    struct dlock_event *ev = events_add(&be->events, be->wait ? EV_WAITING : EV_BUSY);
-    ev->info = known ? &be->info : NULL;
-    if (be->wait) {
-        wait_on(be);
+    if (!be->wait) {
+        not_free(be, known ? &be->info : NULL);
         return;
     }
-    be->doing = PG_NOTHING;
-    be->op_until = DLOCK_NEVER;
-    pgconn_close(&be->conn);
+    events_add(&be->events, EV_WAITING)->info = known ? &be->info : NULL;
+    wait_on(be);
 }
 
 static void waited(struct dlock_be *be, const struct pg_reply *r)
@@ -442,7 +448,9 @@ static void unlock(struct dlock_be *be)
 static void unlocked(struct dlock_be *be, const struct pg_reply *r)
 {
     struct dlock_error err;
-    if (r->sqlstate[0] || !pg_one_row(r, 1)) {
+    if (strcmp(r->sqlstate, "57014") == 0) {
+        unlock(be); /* our own cancel, late: it was for the request before this one */
+    } else if (r->sqlstate[0] || !pg_one_row(r, 1)) {
         pgconn_reply_error(&be->conn, r, &err);
         pg_end_release(be, DLOCK_REL_UNCLEAR, &err);
     } else if (pg_number(r->rows, 0, 0) == 1) {
@@ -498,10 +506,7 @@ static void adv_answered(struct dlock_be *be, const struct pg_reply *r)
 static void adv_failed(struct dlock_be *be, const struct dlock_error *err)
 {
     if (be->doing == PG_ACQUIRE && !be->wait && !be->first) {
-        /* It was not free; all that is missing is who holds it. */
-        events_add(&be->events, EV_BUSY);
-        be->doing = PG_NOTHING;
-        be->op_until = DLOCK_NEVER;
+        not_free(be, NULL);
     } else if (be->doing == PG_ACQUIRE) {
         pg_try_later(be, err, be->conn.transient);
     } else if (be->doing == PG_RELEASE) {
@@ -565,6 +570,8 @@ static void adv_timeout(struct dlock_be *be, int64_t now)
         be->beat_called = false;
         be->op_until = DLOCK_NEVER;
         no_answer(&events_add(&be->events, EV_UNCLEAR)->error, be->spec, be->spec->op_timeout);
+    } else if (be->doing == PG_ACQUIRE && now >= be->op_until && !be->wait && !be->first) {
+        not_free(be, NULL);
     } else if (be->doing == PG_ACQUIRE && now >= be->op_until) {
         no_answer(&err, be->spec, pg_patience(be));
         pgconn_cancel(&be->conn); /* as in adv_release() */

@@ -150,11 +150,16 @@ static void send_try(struct dlock_be *be)
               (const char *const[]){be->spec->uri->name, be->token, ttl, be->record});
 }
 
+static void send_undo(struct dlock_be *be, const char *token)
+{
+    send_text(be, T_RELEASE, release_text, 3,
+              (const char *const[]){be->spec->uri->name, token, be->waiter_app});
+}
+
 static void send_release(struct dlock_be *be)
 {
     be->release_sent = true;
-    send_text(be, T_RELEASE, release_text, 3,
-              (const char *const[]){be->spec->uri->name, be->token, be->waiter_app});
+    send_undo(be, be->token);
 }
 
 /* One release of a hundred tidies up. Behind the release, on the same connection: nobody waits for it. */
@@ -201,8 +206,9 @@ static void table_ready(struct dlock_be *be)
     switch (be->doing) {
     case PG_ACQUIRE:
         if (be->ghost) {
-            send_release(be);
+            send_undo(be, be->token);
             be->ghost = false;
+            memcpy(be->ghost_token, be->token, sizeof be->ghost_token);
             if (!pg_new_token(be))
                 break;
         }
@@ -284,6 +290,13 @@ static void not_granted(struct dlock_be *be, const struct pg_reply *r)
         be->doing = PG_NOTHING;
         be->op_until = DLOCK_NEVER;
         pgconn_close(&be->conn);
+        return;
+    }
+    if (held && be->ghost_token[0] && strcmp(pg_text(r->rows, 0, R_HOLDER), be->record) == 0) {
+        /* It stood in line for the row, in a session that does not know of the broken connection. */
+        send_undo(be, be->ghost_token);
+        be->ghost_token[0] = '\0';
+        send_try(be);
         return;
     }
     if (!be->listening && pg_number(r->rows, 0, R_PID) == PQbackendPID(be->conn.pq)) {
@@ -467,6 +480,7 @@ static void table_failed(struct dlock_be *be, const struct dlock_error *err)
 
 static void table_acquire(struct dlock_be *be)
 {
+    be->ghost_token[0] = '\0';
     be->tried = be->ghost = be->made_table = be->release_lost = be->release_sent = false;
     pg_connect(be);
 }

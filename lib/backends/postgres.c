@@ -43,7 +43,6 @@ void pg_fail(struct dlock_be *be, const struct dlock_error *err)
 void pg_try_later(struct dlock_be *be, const struct dlock_error *err, bool transient)
 {
     struct dlock_error why = *err; /* it may be the connection's own */
-    pgconn_close(&be->conn);
     be->try_at = DLOCK_NEVER;
     if (be->doing == PG_ASK || be->first) {
         /* First contact: what passes by itself (a server that starts) is worth the time there is. */
@@ -51,13 +50,16 @@ void pg_try_later(struct dlock_be *be, const struct dlock_error *err, bool trans
             pg_fail(be, &why);
             return;
         }
+        pgconn_close(&be->conn);
         be->refused = why;
         be->outage.retry_at = pg_now(be) + dlock_backoff_next(&be->outage.pause, be->spec->env);
         return;
     }
     be->op_until = DLOCK_NEVER;
-    if (!outage_goes_on(&be->outage, be->spec, &be->events, &why))
-        pg_fail(be, &why);
+    if (outage_goes_on(&be->outage, be->spec, &be->events, &why))
+        pgconn_close(&be->conn);
+    else
+        pg_fail(be, &why); /* whose release waits for the cancel: an end of the process would not */
 }
 
 bool pg_new_token(struct dlock_be *be)

@@ -1,0 +1,91 @@
+#!/usr/bin/python3
+"""pgproxy.py PORT FAULT ARG... - stands before a PostgreSQL server on PORT. Prints its own port, then serves for ever.
+
+proxy.py counts bytes; here a fault comes at a text, in what one side sends at once.
+
+FAULT  cut TEXT          a client that says TEXT is cut off; the server never hears it
+       mute TEXT         from TEXT on the server hears nothing more from that client; nothing ends
+       lose TEXT FILE    TEXT is passed on if FILE exists, but of what the server answers, nothing; the client's
+                         connection is reset, and FILE removed
+       drop TEXT FILE    the same, but the connection is reset at once, whatever the server does
+       gather TEXT MORE  after a client's TEXT what the server says is kept until it contains MORE, and then
+                         passed on in one piece
+"""
+import os
+import socket
+import struct
+import sys
+import threading
+
+port, fault, text = int(sys.argv[1]), sys.argv[2], sys.argv[3].encode()
+more = sys.argv[4] if len(sys.argv) > 4 else ""
+
+
+def end(s, reset=False):
+    try:
+        if reset:
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            s.close()
+        else:
+            s.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass
+
+
+class Pair:
+    def __init__(self, client, server):
+        self.client, self.server = client, server
+        self.met = False  # the client has said TEXT
+        for side in (self.questions, self.answers):
+            threading.Thread(target=side, daemon=True).start()
+
+    def questions(self):
+        try:
+            while data := self.client.recv(65536):
+                if text in data and (fault not in ("lose", "drop") or os.path.exists(more)):
+                    self.met = True
+                if self.met and fault == "cut":
+                    break
+                if not (self.met and fault == "mute"):
+                    self.server.sendall(data)
+                if self.met and fault == "drop":
+                    os.unlink(more)
+                    end(self.server)
+                    end(self.client, reset=True)
+                    return
+                if self.met and fault == "lose":
+                    return  # close() resets nothing while another thread reads
+        except OSError:
+            pass
+        end(self.server)
+        end(self.client)
+
+    def answers(self):
+        kept = b""
+        try:
+            while data := self.server.recv(65536):
+                if self.met and fault == "lose":
+                    os.unlink(more)
+                    end(self.client, reset=True)
+                    break
+                kept += data
+                if self.met and fault == "gather" and more.encode() not in kept:
+                    continue
+                self.client.sendall(kept)
+                kept = b""
+                if self.met and fault == "gather":
+                    self.met = False
+        except OSError:
+            pass
+        end(self.client)
+        end(self.server)
+
+
+listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+print(listener.getsockname()[1], flush=True)
+while True:
+    c = listener.accept()[0]
+    s = socket.create_connection(("127.0.0.1", port))
+    for x in (c, s):
+        x.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    Pair(c, s)
