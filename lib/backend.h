@@ -90,6 +90,7 @@ struct dlock_event {
     enum dlock_ev type;
     int64_t from;   /* clock before the send that counts */
     int64_t ttl;    /* DLOCK_NEVER where there is no lease */
+    int64_t asked;  /* GRANTED, CAP_LAG: when the last heartbeat was sent */
     uint64_t fence; /* 0: none; below 2^63 */
     char token[DLOCK_TOKEN_LEN + 1];
     enum dlock_how how;

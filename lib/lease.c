@@ -105,6 +105,15 @@ void lease_release(struct lease *l)
     l->renewing = l->start_due = l->extend_due = l->kill_due = false;
 }
 
+/*
+ * With CAP_LAG a renewal counts only once another one is answered that was sent a third of the ttl later. After an
+ * outage the regular ones may all be too early or too late for that.
+ */
+static int64_t lag_pause(const struct lease *l)
+{
+    return l->times.term_at - l->asked < l->ttl / 4 ? l->ttl / 24 : l->ttl / 6;
+}
+
 /* Take over a confirmed send time. Deadlines only ever move forward: an older confirmation changes nothing. */
 static bool confirm(struct lease *l, int64_t from, int64_t ttl)
 {
@@ -119,7 +128,7 @@ static bool confirm(struct lease *l, int64_t from, int64_t ttl)
     int64_t end = l->times.kill_at;
     lease_timeline(&l->times, &l->cfg, ttl, from);
     if (l->cfg.lag && ttl != DLOCK_NEVER)
-        l->times.renew_at = l->asked + ttl / 6;
+        l->times.renew_at = l->asked + lag_pause(l);
     /* The tree is being ended: the lock is kept for as long as that takes, but no reprieve. */
     if (l->state == LEASE_ENDING || l->state == LEASE_LOST)
         l->times.kill_at = end;
@@ -138,7 +147,7 @@ static void on_granted(struct lease *l, int64_t now, const struct dlock_event *e
 {
     if (l->state != LEASE_ACQUIRING)
         return;
-    l->asked = now;
+    l->asked = ev->asked;
     confirm(l, ev->from, ev->ttl);
     if (came_late(l, now, 4)) {
         l->state = LEASE_CONFIRMING;
@@ -155,7 +164,7 @@ static void on_renewed(struct lease *l, int64_t now, const struct dlock_event *e
     l->pause = 0;
     bool moved = confirm(l, ev->from, ev->ttl);
     if (!moved && l->cfg.lag)
-        l->times.renew_at = l->asked + l->ttl / 6;
+        l->times.renew_at = l->asked + lag_pause(l);
     if (l->state == LEASE_CONFIRMING) {
         /* Half is gone again: a store this slow cannot keep a lease of this length alive. */
         l->unusable = came_late(l, now, 2);

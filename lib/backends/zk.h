@@ -17,7 +17,7 @@ enum zk_tag {
     T_WHO,  /* get: who holds it */
     T_BEAT,
     T_DELETE,
-    T_ORPHAN, /* delete: another one of ours; its watch says when it is gone */
+    T_ORPHAN, /* delete: another one of ours */
     T_SELF,   /* get: an adopted node of ours */
     T_INFO    /* get: for status */
 };
@@ -38,12 +38,14 @@ struct dlock_be {
 
     struct zkconn *conn;
     struct zk_ending *ending; /* of the one before */
-    bool connected;
+    bool connected, authed;
     int64_t opened_at; /* before the session was asked for */
     int64_t session;   /* its id; 0: not yet */
     int64_t timeout;   /* ns, as negotiated; before that, ttl */
     int64_t next_server_at;
-    int troubles; /* servers in a row that could not be connected to, before the first contact */
+    int servers_tried; /* since there was a connection */
+    uint64_t
+        refusing; /* before there is a session: peers, by bit, that could not be connected to */
 
     enum zk_doing doing;
     bool wait, first;
@@ -58,15 +60,20 @@ struct dlock_be {
 
     enum zk_node node;
     char token[DLOCK_TOKEN_LEN + 1];
-    char *path; /* of our node; before it is there, without the sequence */
+    char *
+        stem; /* of our nodes' paths in this session, a GUID in it: what the sequence comes behind */
+    char *path; /* of our node */
     uint64_t fence;
     bool flat_parents; /* the server knows no containers */
     size_t making;     /* the length of the parent's prefix that is being made; 0: none */
-    bool again;        /* look again as soon as there is a connection */
+    bool again;        /* look again as soon as there is a connection, and */
+    int64_t again_at;
+    bool ripe; /* first in line; it becomes ours when heartbeats have made a lease of it */
     int64_t create_sent;
     unsigned list_serial, pred_serial, who_serial, beat_serial, delete_serial;
     char *pred, *front; /* the node that we watch; the first in line */
     int place;
+    int64_t leave_by; /* until then a process that ends may wait for the end of its session */
     bool delete_lost; /* a delete was sent whose answer never came */
     bool busy;        /* !wait: not ours; giving up our place */
     bool have_info;
@@ -98,8 +105,10 @@ int zk_check_spec(struct dlock_be *, struct dlock_error *);
 void zk_done(struct dlock_be *);
 /* The servers as "addr:port,addr:port", in an order of their own; malloc'ed, NULL: none. */
 char *zk_servers(const struct dlock_spec *);
-/* The path of a new node without its sequence, malloc'ed; a fresh token. NULL with err. */
-char *zk_new_node(struct dlock_be *, struct dlock_error *);
+/* "addr:port" */
+const char *zk_place(const struct sockaddr_storage *, char *buf, size_t size, bool brackets);
+/* A fresh token, and the stem with it; 0 or a negative code. */
+int zk_new_stem(struct dlock_be *, struct dlock_error *);
 
 /* zk_queue.c: the children of a lock, as they stand in line. */
 struct zk_child {
@@ -116,21 +125,29 @@ void zk_read_info(const char *name, const char *data, int len, const struct Stat
                   struct dlock_info *);
 
 /* zk_error.c: an error of the library or the server, with where, in one line; the code. */
+/* The connection, not the request, is at fault: to be tried again. */
+bool zk_transient(int rc);
 int zk_error(const struct dlock_be *, int rc, const char *what, struct dlock_error *);
 
-/* zookeeper.c */
+/* zk_session.c */
 /* Begin to connect unless there is a session. */
 void zk_connect(struct dlock_be *);
 /* The acquire, the ask is over without success: EV_FAILED. */
 void zk_fail(struct dlock_be *, const struct dlock_error *);
 /* End the session. */
 void zk_leave(struct dlock_be *);
+void zk_on_state(struct dlock_be *, int state);
+void zk_on_trouble(struct dlock_be *, const struct zk_msg *);
+/* Without a connection: when is it another server's turn? */
+void zk_expect_connection(struct dlock_be *);
+
+/* zookeeper.c */
 /* EV_RELEASED. */
 void zk_released(struct dlock_be *, enum dlock_how, const struct dlock_error *);
 /* Give our node back, or go after one that may be there. */
 void zk_give_back(struct dlock_be *);
-/* The connection, not the request, is at fault: to be tried again. */
-bool zk_transient(int rc);
+/* Look again, after a moment. */
+void zk_again(struct dlock_be *);
 
 /* zk_wait.c: a place in the line */
 void zk_stand_in_line(struct dlock_be *); /* connected: create, find or look at our node */
@@ -152,6 +169,8 @@ void zk_beats_begin(struct dlock_be *);
 void zk_heard(struct dlock_be *, int64_t sent);
 void zk_beat(struct dlock_be *);
 void zk_renew(struct dlock_be *);
+/* Held, and certainly not any more: EV_LOST. */
+void zk_lost(struct dlock_be *, const char *why);
 void zk_on_beat(struct dlock_be *, const struct zk_msg *);
 /* From when on the lease counts: see the file. */
 int64_t zk_lease_from(const struct dlock_be *);

@@ -37,12 +37,18 @@ int64_t zk_lease_from(const struct dlock_be *be)
     return be->beats[0];
 }
 
+/* The server may have made the session shorter than the ttl that op_timeout was made for. */
+static int64_t patience(const struct dlock_be *be)
+{
+    return dlock_min(be->spec->op_timeout, be->timeout / 8);
+}
+
 void zk_beat(struct dlock_be *be)
 {
     if (!be->connected || be->node != NODE_THERE || be->beat_serial != 0)
         return;
     be->beat_sent = zk_now(be);
-    be->beat_until = be->beat_sent + be->spec->op_timeout;
+    be->beat_until = be->beat_sent + patience(be);
     be->next_beat_at = be->held ? DLOCK_NEVER : be->beat_sent + be->timeout / 6;
     be->beat_serial = zkconn_set(be->conn, T_BEAT, be->path, be->record);
 }
@@ -50,7 +56,7 @@ void zk_beat(struct dlock_be *be)
 void zk_renew(struct dlock_be *be)
 {
     be->renewing = true;
-    be->renew_until = zk_now(be) + be->spec->op_timeout;
+    be->renew_until = zk_now(be) + patience(be);
     zk_beat(be);
 }
 
@@ -63,6 +69,15 @@ static void unclear(struct dlock_be *be, const struct dlock_error *why)
     events_add(&be->events, EV_UNCLEAR)->error = *why;
 }
 
+void zk_lost(struct dlock_be *be, const char *why)
+{
+    be->held = be->renewing = false;
+    be->lost = true;
+    be->renew_until = DLOCK_NEVER;
+    dlock_fail(&events_add(&be->events, EV_LOST)->error, DLOCK_ELOST, 0,
+               "%s: the lock '%s' is lost: %s", zk_where(be), be->spec->uri->name, why);
+}
+
 static void node_lost(struct dlock_be *be)
 {
     be->node = NODE_NONE;
@@ -70,11 +85,7 @@ static void node_lost(struct dlock_be *be)
         zk_node_gone(be);
         return;
     }
-    be->held = be->renewing = false;
-    be->lost = true;
-    be->renew_until = DLOCK_NEVER;
-    dlock_fail(&events_add(&be->events, EV_LOST)->error, DLOCK_ELOST, 0,
-               "%s: the lock '%s' is lost: its node is gone", zk_where(be), be->spec->uri->name);
+    zk_lost(be, "its node is gone");
 }
 
 void zk_on_beat(struct dlock_be *be, const struct zk_msg *m)
@@ -84,6 +95,8 @@ void zk_on_beat(struct dlock_be *be, const struct zk_msg *m)
         return;
     be->beat_serial = 0;
     be->beat_until = DLOCK_NEVER;
+    if (be->doing == ZK_RELEASE)
+        return; /* the delete behind it tells */
     if (m->rc == ZNONODE) {
         node_lost(be);
         return;
@@ -94,6 +107,10 @@ void zk_on_beat(struct dlock_be *be, const struct zk_msg *m)
         return;
     }
     zk_heard(be, be->beat_sent);
+    if (be->ripe && be->doing == ZK_ACQUIRE) {
+        be->ripe = false;
+        zk_list(be);
+    }
     if (!be->renewing)
         return;
     be->renewing = false;
@@ -113,7 +130,7 @@ void zk_beat_timers(struct dlock_be *be, int64_t now)
         zkconn_cut(be->conn);
     }
     if (be->renewing && now >= be->renew_until) {
-        no_answer(&err, be->spec, be->spec->op_timeout);
+        no_answer(&err, be->spec, patience(be));
         unclear(be, &err);
     }
     if (now >= be->next_beat_at) {

@@ -106,7 +106,7 @@ static int set_credentials(struct dlock_be *be, struct dlock_error *err)
     const char *user = NULL, *password = NULL;
     char *secret = NULL;
     for (int i = 0; i < uri->nhosts; i++) {
-        if (!uri->hosts[i].user)
+        if (!uri->hosts[i].user && !uri->hosts[i].password)
             continue;
         user = uri->hosts[i].user;
         password = uri->hosts[i].password;
@@ -162,6 +162,7 @@ void zk_done(struct dlock_be *be)
         free(be->credentials);
     }
     free(be->parent);
+    free(be->stem);
     free(be->path);
     free(be->pred);
     free(be->front);
@@ -172,6 +173,19 @@ static void swap(struct dlock_peer *a, struct dlock_peer *b)
     struct dlock_peer t = *a;
     *a = *b;
     *b = t;
+}
+
+const char *zk_place(const struct sockaddr_storage *ss, char *buf, size_t size, bool brackets)
+{
+    const struct sockaddr_in *in4 = (const void *)ss;
+    const struct sockaddr_in6 *in6 = (const void *)ss;
+    bool six = ss->ss_family == AF_INET6;
+    char addr[INET6_ADDRSTRLEN] = "?";
+    inet_ntop(ss->ss_family, six ? (const void *)&in6->sin6_addr : (const void *)&in4->sin_addr,
+              addr, sizeof addr);
+    snprintf(buf, size, six && brackets ? "[%s]:%u" : "%s:%u", addr,
+             ntohs(six ? in6->sin6_port : in4->sin_port));
+    return buf;
 }
 
 char *zk_servers(const struct dlock_spec *spec)
@@ -192,18 +206,10 @@ char *zk_servers(const struct dlock_spec *spec)
             swap(&peers[i], &peers[r % (unsigned)(i + 1)]);
     }
     for (int i = 0; i < spec->npeers; i++) {
-        char addr[INET6_ADDRSTRLEN] = "";
-        const struct sockaddr *sa = (const struct sockaddr *)&peers[i].addr;
-        const void *raw = sa->sa_family == AF_INET6
-                              ? (const void *)&((const struct sockaddr_in6 *)sa)->sin6_addr
-                              : (const void *)&((const struct sockaddr_in *)sa)->sin_addr;
-        unsigned port = sa->sa_family == AF_INET6 ? ((const struct sockaddr_in6 *)sa)->sin6_port
-                                                  : ((const struct sockaddr_in *)sa)->sin_port;
-        if (!inet_ntop(sa->sa_family, raw, addr, sizeof addr))
-            continue;
+        char text[INET6_ADDRSTRLEN + 16];
         /* The library's own format: the port is behind the last colon, IPv6 or not. */
-        used += (size_t)snprintf(out + used, size - used, "%s%s:%u", used ? "," : "", addr,
-                                 ntohs((uint16_t)port));
+        used += (size_t)snprintf(out + used, size - used, "%s%s", used ? "," : "",
+                                 zk_place(&peers[i].addr, text, sizeof text, false));
     }
     free(peers);
     if (used == 0) {
@@ -213,23 +219,20 @@ char *zk_servers(const struct dlock_spec *spec)
     return out;
 }
 
-char *zk_new_node(struct dlock_be *be, struct dlock_error *err)
+int zk_new_stem(struct dlock_be *be, struct dlock_error *err)
 {
     const char *t = be->token;
-    char *path;
     int rc = dlock_token_new(be->spec->env, be->token);
-    if (rc < 0) {
-        dlock_fail(err, DLOCK_EOS, -rc, "no random numbers: %s", strerror(-rc));
-        return NULL;
-    }
+    if (rc < 0)
+        return dlock_fail(err, DLOCK_EOS, -rc, "no random numbers: %s", strerror(-rc));
     if (be->kazoo)
-        rc = asprintf(&path, "%s/%s__lock__", be->parent, t);
+        rc = asprintf(&be->stem, "%s/%s__lock__", be->parent, t);
     else /* the form of Curator's protected nodes */
-        rc = asprintf(&path, "%s/_c_%.8s-%.4s-%.4s-%.4s-%s-lock-", be->parent, t, t + 8, t + 12,
+        rc = asprintf(&be->stem, "%s/_c_%.8s-%.4s-%.4s-%.4s-%s-lock-", be->parent, t, t + 8, t + 12,
                       t + 16, t + 20);
     if (rc < 0) {
-        dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
-        return NULL;
+        be->stem = NULL;
+        return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     }
-    return path;
+    return 0;
 }

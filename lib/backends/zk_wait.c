@@ -19,16 +19,13 @@ void zk_list(struct dlock_be *be)
 static void create(struct dlock_be *be)
 {
     struct dlock_error err;
-    char *path = zk_new_node(be, &err);
-    if (!path) {
+    if (!be->stem && zk_new_stem(be, &err) < 0) {
         zk_fail(be, &err);
         return;
     }
-    free(be->path);
-    be->path = path;
     be->node = NODE_ASKED;
     be->create_sent = zk_now(be);
-    zkconn_create(be->conn, T_CREATE, be->path, be->record, be->acl, ZOO_EPHEMERAL | ZOO_SEQUENCE);
+    zkconn_create(be->conn, T_CREATE, be->stem, be->record, be->acl, ZOO_EPHEMERAL | ZOO_SEQUENCE);
     /* Behind it in the same round trip: a session's requests are served in their order. */
     zk_list(be);
 }
@@ -65,14 +62,19 @@ void zk_node_gone(struct dlock_be *be)
 {
     be->node = NODE_NONE;
     be->pred_serial = be->who_serial = 0;
+    be->ripe = false;
     be->again = true;
+    be->again_at = 0;
 }
 
 static void fail(struct dlock_be *be, int rc, const char *what)
 {
     struct dlock_error err;
     zk_error(be, rc, what, &err);
-    zk_fail(be, &err);
+    if (be->doing == ZK_RELEASE) /* whatever there is goes with the session */
+        zk_released(be, DLOCK_REL_UNCLEAR, &err);
+    else
+        zk_fail(be, &err);
 }
 
 /* -------------------------------------------------------------------- parents */
@@ -81,6 +83,14 @@ static void fail(struct dlock_be *be, int rc, const char *what)
 static size_t part_end(const char *path, size_t at)
 {
     return at + 1 + strcspn(path + at + 1, "/");
+}
+
+/* The length of path up to the end of the part above the one that ends at at. */
+static size_t part_above(const char *path, size_t at)
+{
+    while (at > 1 && path[at - 1] != '/')
+        at--;
+    return at > 1 ? at - 1 : part_end(path, 0);
 }
 
 static void make_parent(struct dlock_be *be)
@@ -117,13 +127,14 @@ void zk_on_parent(struct dlock_be *be, const struct zk_msg *m)
         be->making = part_end(be->parent, be->making);
         make_parent(be);
     } else if (rc == ZNONODE) {
-        be->making = part_end(be->parent, 0); /* from the top */
+        /* Upwards: to make what is there already may need a right that we do not have. */
+        be->making = part_above(be->parent, be->making);
         make_parent(be);
     } else if (rc == ZUNIMPLEMENTED && !be->flat_parents) {
         be->flat_parents = true;
         make_parent(be);
     } else if (zk_transient(rc)) {
-        be->again = true;
+        zk_again(be);
     } else {
         fail(be, rc, "its parent cannot be made");
     }
@@ -155,7 +166,7 @@ void zk_on_created(struct dlock_be *be, const struct zk_msg *m)
         be->next_beat_at = be->create_sent + be->timeout / 6;
     } else if (zk_transient(m->rc)) {
         be->node = NODE_UNCLEAR;
-        be->again = true;
+        zk_again(be);
     } else {
         be->node = NODE_NONE;
     }
@@ -172,6 +183,12 @@ void zk_on_created(struct dlock_be *be, const struct zk_msg *m)
     }
 }
 
+static bool has_our_stem(const struct dlock_be *be, const char *name)
+{
+    const char *stem = strrchr(be->stem, '/') + 1;
+    return strncmp(name, stem, strlen(stem)) == 0;
+}
+
 /* Did the create happen whose answer was lost? */
 void zk_on_found(struct dlock_be *be, const struct zk_msg *m)
 {
@@ -179,22 +196,21 @@ void zk_on_found(struct dlock_be *be, const struct zk_msg *m)
         return;
     if (m->rc != ZOK && m->rc != ZNONODE) {
         if (zk_transient(m->rc))
-            be->again = true;
+            zk_again(be);
         else
             fail(be, m->rc, "the line cannot be read");
         return;
     }
-    const char *stem = strrchr(be->path, '/') + 1;
     char *found = NULL;
     for (int i = 0; i < m->nnames && !found; i++)
-        if (strncmp(m->names[i], stem, strlen(stem)) == 0)
+        if (has_our_stem(be, m->names[i]))
             found = m->names[i];
     if (!found) {
         be->node = NODE_NONE;
         if (be->doing == ZK_RELEASE)
             zk_give_back(be);
         else
-            be->again = true;
+            zk_again(be);
         return;
     }
     /*
@@ -223,7 +239,7 @@ void zk_on_self(struct dlock_be *be, const struct zk_msg *m)
     else if (m->rc == ZOK || m->rc == ZNONODE)
         zk_node_gone(be);
     else if (zk_transient(m->rc))
-        be->node = NODE_UNCLEAR, be->again = true;
+        be->node = NODE_UNCLEAR, zk_again(be);
     else
         fail(be, m->rc, "our node cannot be read");
 }
@@ -237,8 +253,10 @@ static void grant(struct dlock_be *be)
     be->held = true;
     be->op_until = be->next_beat_at = DLOCK_NEVER;
     be->pred_serial = be->who_serial = 0;
+    be->ripe = false;
     ev->from = zk_lease_from(be);
     ev->ttl = be->timeout;
+    ev->asked = dlock_max(be->create_sent, be->beat_sent);
     ev->fence = be->fence;
     memcpy(ev->token, be->token, sizeof ev->token);
 }
@@ -268,6 +286,44 @@ static void stand_behind(struct dlock_be *be, const struct zk_child *line, int p
     }
 }
 
+/* Nodes of this session but for the one we know: creates that were served after we had given them up. */
+static bool drop_orphans(struct dlock_be *be, const struct zk_child *line, int n)
+{
+    const char *own = strrchr(be->path, '/') + 1;
+    bool any = false;
+    for (int i = 0; i < n; i++) {
+        char *path = NULL;
+        if (!has_our_stem(be, line[i].name) || strcmp(line[i].name, own) == 0)
+            continue;
+        remember(&path, be->parent, line[i].name);
+        zkconn_delete(be->conn, T_ORPHAN, path);
+        free(path);
+        any = true;
+    }
+    return any;
+}
+
+/* The server's counter stops there, and those with the same number have no order. */
+static void exhausted(struct dlock_be *be)
+{
+    struct dlock_error err;
+    dlock_fail(&err, DLOCK_EUNAVAIL, 0,
+               "%s: the sequence numbers below %s are used up: delete that node while nobody waits",
+               zk_where(be), be->parent);
+    zk_fail(be, &err);
+}
+
+/* After an outage the last heartbeats are so old that the command would be ended at once. */
+static void ripen(struct dlock_be *be)
+{
+    be->ripe = true;
+    be->next_beat_at = dlock_min(be->next_beat_at, zk_now(be) + be->timeout / 6);
+    if (be->wait) {
+        be->first = false;
+        be->op_until = DLOCK_NEVER;
+    }
+}
+
 void zk_on_list(struct dlock_be *be, const struct zk_msg *m)
 {
     if (m->serial != be->list_serial || be->doing != ZK_ACQUIRE || be->node != NODE_THERE ||
@@ -279,7 +335,7 @@ void zk_on_list(struct dlock_be *be, const struct zk_msg *m)
     }
     if (m->rc != ZOK) {
         if (zk_transient(m->rc))
-            be->again = true;
+            zk_again(be);
         else
             fail(be, m->rc, "the line cannot be read");
         return;
@@ -291,12 +347,18 @@ void zk_on_list(struct dlock_be *be, const struct zk_msg *m)
         abort();
     while (at < n && strcmp(line[at].name, own) != 0)
         at++;
-    if (at == n)
+    if (drop_orphans(be, line, n))
+        zk_list(be);
+    else if (at == n)
         zk_node_gone(be);
+    else if (line[0].seq < 0 || line[n - 1].seq >= INT32_MAX)
+        exhausted(be);
     else if (at > 0)
         stand_behind(be, line, at);
     else if (be->fence == 0)
-        be->node = NODE_UNCLEAR, be->again = true; /* adopted, but the look at it failed */
+        be->node = NODE_UNCLEAR, zk_again(be); /* adopted, but the look at it failed */
+    else if (zk_now(be) - zk_lease_from(be) > be->timeout / 24 * 13)
+        ripen(be);
     else
         grant(be);
     free(line);
@@ -322,16 +384,13 @@ void zk_on_pred(struct dlock_be *be, const struct zk_msg *m)
         return;
     if (m->rc == ZNONODE) {
         zk_list(be);
-    } else if (m->rc == ZOK && m->stat.ephemeralOwner == be->session) {
-        /* A create of ours that was served after all, by a connection that we had given up. */
-        zkconn_delete(be->conn, T_ORPHAN, be->pred);
     } else if (m->rc == ZOK) {
         if (be->place > 1 || be->have_info)
             return; /* a renewed watch: nothing new */
         tell(be, m);
         say_waiting(be);
     } else if (zk_transient(m->rc)) {
-        be->again = true;
+        zk_again(be);
     } else {
         fail(be, m->rc, "the one in front cannot be watched");
     }

@@ -1,11 +1,9 @@
 /* zkcalls.c - see zkcalls.h. */
 #include "zkcalls.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
-#include <netinet/in.h>
+#include <fcntl.h>
 #include <poll.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -27,6 +25,8 @@ int __real_socket(int, int, int);
 int __real_connect(int, const struct sockaddr *, socklen_t);
 int __real_getsockopt(int, int, int, void *, socklen_t *);
 int __real_close(int);
+int __real_pipe(int *);
+int __wrap_pipe(int *);
 int __real_poll(struct pollfd *, nfds_t, int);
 int __wrap_poll(struct pollfd *, nfds_t, int);
 int __wrap_pthread_create(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
@@ -61,28 +61,11 @@ int __wrap_socket(int domain, int type, int protocol)
     if (!c)
         return __real_socket(domain, type, protocol);
     pthread_mutex_lock(&c->lock);
+    c->cut = false;
     int fd = c->fd = __real_socket(domain, type | SOCK_CLOEXEC, protocol), err = errno;
     pthread_mutex_unlock(&c->lock);
     errno = err;
     return fd;
-}
-
-/* Not connected: who with, and why. */
-static void tell_trouble(struct zkcalls *c, const struct sockaddr *sa, int err)
-{
-    char addr[INET6_ADDRSTRLEN] = "", text[INET6_ADDRSTRLEN + 16];
-    unsigned port = 0;
-    if (sa->sa_family == AF_INET) {
-        const struct sockaddr_in *in = (const void *)sa;
-        inet_ntop(AF_INET, &in->sin_addr, addr, sizeof addr);
-        port = ntohs(in->sin_port);
-    } else if (sa->sa_family == AF_INET6) {
-        const struct sockaddr_in6 *in = (const void *)sa;
-        inet_ntop(AF_INET6, &in->sin6_addr, addr, sizeof addr);
-        port = ntohs(in->sin6_port);
-    }
-    snprintf(text, sizeof text, sa->sa_family == AF_INET6 ? "[%s]:%u" : "%s:%u", addr, port);
-    c->trouble(c, err, text);
 }
 
 static _Thread_local struct sockaddr_storage target;
@@ -91,20 +74,36 @@ int __wrap_connect(int fd, const struct sockaddr *sa, socklen_t len)
 {
     int rc = __real_connect(fd, sa, len), err = errno;
     if (mine) {
+        memset(&target, 0, sizeof target);
         memcpy(&target, sa, len < sizeof target ? len : sizeof target);
         if (rc < 0 && err != EINPROGRESS && err != EWOULDBLOCK)
-            tell_trouble(mine, sa, err);
+            mine->trouble(mine, err, &target);
     }
     errno = err;
     return rc;
 }
 
+/* It failed because we wanted it to. */
+static bool was_cut(struct zkcalls *c)
+{
+    pthread_mutex_lock(&c->lock);
+    bool cut = c->cut;
+    pthread_mutex_unlock(&c->lock);
+    return cut;
+}
+
 int __wrap_getsockopt(int fd, int level, int name, void *value, socklen_t *len)
 {
     int rc = __real_getsockopt(fd, level, name, value, len);
-    if (mine && rc == 0 && level == SOL_SOCKET && name == SO_ERROR && *(int *)value != 0)
-        tell_trouble(mine, (struct sockaddr *)&target, *(int *)value);
+    if (mine && !was_cut(mine) && rc == 0 && level == SOL_SOCKET && name == SO_ERROR &&
+        *(int *)value != 0)
+        mine->trouble(mine, *(int *)value, &target);
     return rc;
+}
+
+int __wrap_pipe(int *fds)
+{
+    return mine ? pipe2(fds, O_CLOEXEC) : __real_pipe(fds);
 }
 
 /* Once it is sent that the session ends, the library waits for the server to hang up. There is no need to. */
@@ -129,7 +128,7 @@ int __wrap_close(int fd)
 #endif
 
 void zkcalls_init(struct zkcalls *c,
-                  void (*on_trouble)(struct zkcalls *, int err, const char *addr))
+                  void (*on_trouble)(struct zkcalls *, int err, const struct sockaddr_storage *))
 {
     pthread_mutex_init(&c->lock, NULL);
     c->fd = -1;
@@ -150,7 +149,7 @@ void zkcalls_of(struct zkcalls *c, bool at_the_end)
 bool zkcalls_cut(struct zkcalls *c)
 {
     pthread_mutex_lock(&c->lock);
-    bool known = c->fd >= 0;
+    bool known = c->cut = c->fd >= 0;
     if (known)
         shutdown(c->fd, SHUT_RDWR);
     pthread_mutex_unlock(&c->lock);

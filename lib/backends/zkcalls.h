@@ -7,16 +7,19 @@
 
 #include <pthread.h>
 #include <stdbool.h>
+#include <sys/socket.h>
 
 /* Of one handle of the library. */
 struct zkcalls {
     pthread_mutex_t lock;
-    int fd; /* its socket; -1: none, or unknown */
-    /* A server could not be connected to: errno, "address:port". In a thread of the library's. */
-    void (*trouble)(struct zkcalls *, int err, const char *addr);
+    int fd;   /* its socket; -1: none, or unknown */
+    bool cut; /* ... which we have shut down */
+    /* A server could not be connected to: errno, its address. In a thread of the library's. */
+    void (*trouble)(struct zkcalls *, int err, const struct sockaddr_storage *);
 };
 
-void zkcalls_init(struct zkcalls *, void (*trouble)(struct zkcalls *, int err, const char *addr));
+void zkcalls_init(struct zkcalls *,
+                  void (*trouble)(struct zkcalls *, int err, const struct sockaddr_storage *));
 void zkcalls_done(struct zkcalls *);
 /*
  * The calls of this thread, and of those it starts, are of that handle from now on; NULL: of none. leaving: in

@@ -108,12 +108,12 @@ int zkconn_fd(const struct zkconn *c)
 }
 
 /* A server that the library could not connect to. */
-static void on_trouble(struct zkcalls *calls, int err, const char *addr)
+static void on_trouble(struct zkcalls *calls, int err, const struct sockaddr_storage *addr)
 {
     struct zkconn *c = (struct zkconn *)((char *)calls - offsetof(struct zkconn, calls));
     struct zk_msg *m = msg_new(ZK_TROUBLE);
     m->rc = err;
-    msg_data(m, addr, (int)strlen(addr));
+    msg_data(m, (const char *)addr, sizeof *addr);
     post(c, m);
 }
 

@@ -1,7 +1,8 @@
 /*
  * zookeeper.c - a lock in ZooKeeper: an ephemeral sequential node below the lock's own; the lowest holds.
- * The slots of the contract, the session, the end.
+ * The slots of the contract, and how a hold ends.
  *
+ * zk_session.c  the session
  * zk_wait.c  the place in the line    zk_beat.c  the lease         zk_queue.c  how others name their nodes
  * zk_open.c  the URI                  zk_ask.c   status            zkconn.c    the library
  *
@@ -19,193 +20,6 @@
 
 /* How long a process that ends waits until its session is closed, too. */
 #define FAREWELL (200 * DLOCK_MSEC)
-
-/* ------------------------------------------------------------------ the session */
-
-void zk_leave(struct dlock_be *be)
-{
-    zk_ending_wait(be->ending, 0);
-    be->ending = zkconn_close(be->conn);
-    be->conn = NULL;
-    be->connected = be->again = false;
-    be->session = 0;
-    be->node = NODE_NONE; /* if there is one, it goes with the session */
-    be->making = 0;
-    be->list_serial = be->pred_serial = be->who_serial = be->beat_serial = be->delete_serial = 0;
-    be->next_server_at = be->next_beat_at = be->beat_until = DLOCK_NEVER;
-}
-
-/* While there is another server to go to, a silent one is given little time. */
-static void expect_connection(struct dlock_be *be)
-{
-    int64_t each = dlock_min(DLOCK_SEC, be->spec->connect_timeout / (be->spec->npeers + 1));
-    be->next_server_at = be->spec->npeers > 1 ? zk_now(be) + each : DLOCK_NEVER;
-}
-
-void zk_connect(struct dlock_be *be)
-{
-    struct dlock_error err;
-    if (be->conn)
-        return;
-    char *servers = zk_servers(be->spec);
-    be->timeout = be->spec->ttl;
-    be->opened_at = zk_now(be);
-    be->troubles = 0;
-    zk_beats_begin(be);
-    if (!servers)
-        dlock_fail(&err, DLOCK_ENOMEM, 0, "out of memory");
-    if (!servers || zkconn_open(&be->conn, servers, (int)(be->spec->ttl / DLOCK_MSEC), &err) < 0) {
-        free(servers);
-        zk_fail(be, &err);
-        return;
-    }
-    free(servers);
-    if (be->credentials)
-        zkconn_auth(be->conn, T_AUTH, "digest", be->credentials);
-    expect_connection(be);
-}
-
-void zk_fail(struct dlock_be *be, const struct dlock_error *err)
-{
-    struct dlock_error why = *err;
-    if (be->node == NODE_NONE)
-        zk_leave(be); /* else the core has it undone by release */
-    be->doing = ZK_NOTHING;
-    be->busy = false;
-    be->op_until = DLOCK_NEVER;
-    events_add(&be->events, EV_FAILED)->error = why;
-}
-
-/* The first connection: what the server makes of our ttl. False: of no use. */
-static bool negotiated(struct dlock_be *be)
-{
-    int64_t ttl = be->spec->ttl / DLOCK_MSEC * DLOCK_MSEC;
-    char ours[32], theirs[32], least[32];
-    be->session = zkconn_session(be->conn);
-    be->timeout = zkconn_timeout_ms(be->conn) * DLOCK_MSEC;
-    if (be->timeout == ttl || be->doing == ZK_ASK)
-        return true;
-    dlock_format_duration(be->spec->ttl, ours, sizeof ours);
-    dlock_format_duration(be->timeout, theirs, sizeof theirs);
-    if (be->timeout < be->spec->least_ttl) {
-        struct dlock_error err;
-        dlock_format_duration(be->spec->least_ttl, least, sizeof least);
-        dlock_fail(
-            &err, DLOCK_EUNAVAIL, 0,
-            "%s: the server grants sessions of %s, not the ttl of %s, and with this grace it "
-            "must be %s at least: a shorter --grace, or a larger maxSessionTimeout there",
-            zk_where(be), theirs, ours, least);
-        zk_fail(be, &err);
-        return false;
-    }
-    dlock_fail(&events_add(&be->events, EV_NOTICE)->error, DLOCK_EUNAVAIL, 0,
-               "%s: the server grants sessions of %s, not the ttl of %s: that is the lease now",
-               zk_where(be), theirs, ours);
-    return true;
-}
-
-static void on_connected(struct dlock_be *be)
-{
-    be->connected = true;
-    be->troubles = 0;
-    be->next_server_at = DLOCK_NEVER;
-    outage_over(&be->outage);
-    if (be->session == 0 && !negotiated(be))
-        return;
-    switch (be->doing) {
-    case ZK_ACQUIRE:
-        zk_stand_in_line(be);
-        break;
-    case ZK_HOLD:
-        if (be->renewing)
-            zk_beat(be);
-        break;
-    case ZK_RELEASE:
-        zk_give_back(be);
-        break;
-    case ZK_ASK:
-        zk_list(be);
-        break;
-    case ZK_NOTHING:
-        break;
-    }
-}
-
-static void on_disconnected(struct dlock_be *be)
-{
-    struct dlock_error err;
-    if (be->connected)
-        expect_connection(be);
-    be->connected = false;
-    if (be->doing != ZK_ACQUIRE || be->first || be->outage.since != 0)
-        return;
-    dlock_fail(&err, DLOCK_EUNAVAIL, 0, "%s: the connection is lost", zk_where(be));
-    outage_goes_on(&be->outage, be->spec, &be->events, &err);
-}
-
-static void on_expired(struct dlock_be *be)
-{
-    struct dlock_error err;
-    bool held = be->held;
-    dlock_fail(&err, held ? DLOCK_ELOST : DLOCK_EUNAVAIL, 0,
-               "%s: the lock '%s' is lost: the server has ended the session", zk_where(be),
-               be->spec->uri->name);
-    zk_leave(be);
-    switch (be->doing) {
-    case ZK_HOLD:
-        be->held = be->renewing = false;
-        be->renew_until = DLOCK_NEVER;
-        be->lost |= held;
-        if (held)
-            events_add(&be->events, EV_LOST)->error = err;
-        break;
-    case ZK_ACQUIRE: /* at the end of the line, with a new session */
-        be->busy = false;
-        zk_connect(be);
-        break;
-    case ZK_RELEASE:
-        zk_released(be, held ? DLOCK_REL_NOT_OURS : DLOCK_REL_NOTHING, &err);
-        break;
-    case ZK_ASK:
-        zk_connect(be);
-        break;
-    case ZK_NOTHING:
-        break;
-    }
-}
-
-static void on_auth_failed(struct dlock_be *be)
-{
-    struct dlock_error err;
-    zk_error(be, ZAUTHFAILED, "no session", &err);
-    if (be->doing == ZK_ACQUIRE || be->doing == ZK_ASK)
-        zk_fail(be, &err);
-}
-
-static void on_state(struct dlock_be *be, int state)
-{
-    if (state == ZOO_CONNECTED_STATE)
-        on_connected(be);
-    else if (state == ZOO_EXPIRED_SESSION_STATE)
-        on_expired(be);
-    else if (state == ZOO_AUTH_FAILED_STATE)
-        on_auth_failed(be);
-    else
-        on_disconnected(be);
-}
-
-/* A server that cannot be connected to: on first contact, all of them in a row are enough. */
-static void on_trouble(struct dlock_be *be, const struct zk_msg *m)
-{
-    if (be->connected || (be->doing != ZK_ACQUIRE && be->doing != ZK_ASK) || !be->first)
-        return;
-    dlock_fail(&be->refused, DLOCK_EUNAVAIL, m->rc, "%s: %s: %s (lock '%s')", zk_where(be),
-               m->data ? m->data : "", strerror(m->rc), be->spec->uri->name);
-    if (++be->troubles >= be->spec->npeers && be->session == 0) {
-        struct dlock_error err = be->refused;
-        zk_fail(be, &err);
-    }
-}
 
 /* ------------------------------------------------------------------------ the end */
 
@@ -241,6 +55,12 @@ void zk_give_back(struct dlock_be *be)
     }
 }
 
+void zk_again(struct dlock_be *be)
+{
+    be->again = true;
+    be->again_at = zk_now(be) + 20 * DLOCK_MSEC;
+}
+
 static void on_deleted(struct dlock_be *be, const struct zk_msg *m)
 {
     struct dlock_error err;
@@ -249,8 +69,15 @@ static void on_deleted(struct dlock_be *be, const struct zk_msg *m)
     be->delete_serial = 0;
     if (m->rc != ZOK && m->rc != ZNONODE) {
         /* Whatever it is: when it cannot be deleted, it goes with the session. */
-        be->again = be->delete_lost = zk_transient(m->rc);
-        if (!be->again && be->doing == ZK_RELEASE) {
+        if (zk_transient(m->rc)) {
+            be->delete_lost = true;
+            zk_again(be);
+        } else if (be->busy) {
+            be->node = NODE_NONE;
+            zk_busy_over(be);
+            return;
+        }
+        if (!zk_transient(m->rc) && be->doing == ZK_RELEASE) {
             zk_error(be, m->rc, "our node cannot be deleted", &err);
             zk_released(be, DLOCK_REL_UNCLEAR, &err);
         }
@@ -281,7 +108,7 @@ static void be_close(struct dlock_be *be)
         return;
     if (be->conn)
         zk_leave(be);
-    zk_ending_wait(be->ending, FAREWELL);
+    zk_ending_wait(be->ending, dlock_min(FAREWELL, dlock_max(0, be->leave_by - zk_now(be))));
     zk_drop_listing(be);
     zk_done(be);
     free(be);
@@ -295,6 +122,7 @@ static int be_open(struct dlock_be **out, const struct dlock_spec *spec, struct 
     be->spec = spec;
     be->op_until = be->rel_until = be->renew_until = DLOCK_NEVER;
     be->next_server_at = be->next_beat_at = be->beat_until = DLOCK_NEVER;
+    be->leave_by = DLOCK_NEVER;
     outage_over(&be->outage);
     int rc = zk_check_spec(be, err);
     if (rc < 0) {
@@ -333,7 +161,7 @@ static void be_release(struct dlock_be *be, int64_t until)
 {
     be->events.n = 0;
     zk_drop_listing(be);
-    be->rel_until = until;
+    be->rel_until = be->leave_by = until;
     if (be->doing == ZK_RELEASE)
         return;
     be->doing = ZK_RELEASE;
@@ -360,6 +188,8 @@ static void be_ask(struct dlock_be *be, enum dlock_ask what, const char *arg)
 
 static void on_answer(struct dlock_be *be, struct zk_msg *m)
 {
+    if (m->rc == ZOK && be->outage.since != 0)
+        outage_over(&be->outage);
     switch ((enum zk_tag)m->tag) {
     case T_CREATE:
         zk_on_created(be, m);
@@ -394,7 +224,9 @@ static void on_answer(struct dlock_be *be, struct zk_msg *m)
     case T_INFO:
         zk_ask_info(be, m);
         break;
-    case T_AUTH: /* a failure comes as the session's state */
+    case T_AUTH: /* a refusal comes as the session's state; this one was never sent */
+        be->authed = be->authed && m->rc != ZINVALIDSTATE;
+        break;
     case T_SYNC:
     case T_ORPHAN:
         break;
@@ -408,7 +240,7 @@ static void take_messages(struct dlock_be *be)
     while (be->conn && be->events.n < EVENTS_MAX / 2 && (m = zkconn_next(be->conn))) {
         switch (m->what) {
         case ZK_STATE:
-            on_state(be, m->state);
+            zk_on_state(be, m->state);
             break;
         case ZK_ANSWER:
             on_answer(be, m);
@@ -417,7 +249,7 @@ static void take_messages(struct dlock_be *be)
             zk_on_watch(be, m);
             break;
         case ZK_TROUBLE:
-            on_trouble(be, m);
+            zk_on_trouble(be, m);
             break;
         }
         zk_msg_free(m);
@@ -467,7 +299,7 @@ static void timers(struct dlock_be *be)
     int64_t now = zk_now(be);
     if (be->conn && now >= be->next_server_at) {
         zkconn_cut(be->conn);
-        expect_connection(be);
+        zk_expect_connection(be);
     }
     if (now >= be->op_until && (be->doing == ZK_ASK || be->doing == ZK_ACQUIRE))
         contact_over(be);
@@ -477,7 +309,7 @@ static void timers(struct dlock_be *be)
         release_over(be);
     if (be->conn)
         zk_beat_timers(be, now);
-    if (be->conn && be->connected && be->again) {
+    if (be->conn && be->connected && be->again && now >= be->again_at) {
         be->again = false;
         if (be->doing == ZK_ACQUIRE)
             zk_stand_in_line(be);
@@ -499,7 +331,9 @@ static int be_interest(struct dlock_be *be, struct pollfd *pfd, int cap, int64_t
         *wake_at = dlock_min(*wake_at, dlock_min(be->next_beat_at, be->beat_until));
         *wake_at = dlock_min(*wake_at, be->renew_until);
     }
-    if (be->events.n > 0 || (be->listing && be->list_left == 0) || (be->again && be->connected))
+    if (be->again && be->connected)
+        *wake_at = dlock_min(*wake_at, be->again_at);
+    if (be->events.n > 0 || (be->listing && be->list_left == 0))
         *wake_at = 0;
     return n;
 }

@@ -286,6 +286,7 @@ TEST(a_lag_store_renews_a_sixth_after_the_last_renewal)
     struct lease_config c = config(12 * S, 1 * S);
     struct dlock_event granted = event(EV_GRANTED, SENT, 12 * S);
     c.lag = true;
+    granted.asked = SENT + 5 * S;
     lease_init(&l, &c);
     lease_acquire(&l);
     CHECK_INT(lease_step(&l, SENT + 5 * S, &granted), LEASE_START);
