@@ -14,7 +14,7 @@ teardown() { dlock_teardown; }
     redis_start
     mkdir "$T/h"
     run_t 200 "$ROOT/tests/helpers/nemesis.py" "$DLOCK" "redis://127.0.0.1:$REDIS_PORT#$NAME" \
-        "$HELPERS/witness" "$T/h" "$REDIS_PID" "${CHAOS_SECONDS:-$([ -n "${SAN:-}" ] && echo 15 || echo 30)}" || failed=1
+        "$HELPERS/witness" "$T/h" "$REDIS_PID" "${CHAOS_SECONDS:-$([ -n "${SAN:-}" ] && echo 10 || echo 30)}" || failed=1
     "$ROOT/tests/helpers/check_history.py" "$T/h" 1 killed || failed=1
     [ -z "${failed:-}" ]
 }

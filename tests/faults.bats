@@ -435,6 +435,7 @@ busy() {
     wait_for 5 eval 'own ping | grep -q BUSY'
 }
 not_busy() { own script kill; }
+# bats test_tags=slow
 @test "faults: BUSY: never counted as success" {
     own_server --lua-time-limit 50
     busy
@@ -474,6 +475,7 @@ no_replicas() { replicas 0; }
 
 demote() { own replicaof 127.0.0.1 1; }
 promote() { own replicaof no one; }
+# bats test_tags=slow
 @test "faults: READONLY, MASTERDOWN: never counted as success" {
     own_server
     demote
@@ -529,6 +531,7 @@ asleep() {
     start_log "$T/asleep" redis-cli -p "${REDIS_PORTS[own]}" debug sleep "$1"
 }
 paused() { own client pause "$1" all; }
+# bats test_tags=slow
 @test "faults: DEBUG SLEEP, CLIENT PAUSE: short ones are ridden out, a long one is 79" {
     own_server --enable-debug-command local
     for fault in 'asleep 1.2' 'paused 1200'; do
@@ -595,6 +598,7 @@ with_clock() {
     settle 2
 }
 
+# bats test_tags=slow
 @test "faults: the client's wall clock jumps: no effect on a hold or on a wait" {
     with_clock background --ttl 1.5 "$L" $SUBJECT -u "$T/end" -r 5
     wait_for 5 running

@@ -36,6 +36,7 @@ rival_is_in() { [ "$(wc -l <"$T/rival")" = 2 ]; }
 
 # --- packets are dropped -------------------------------------------------------------------------------
 
+# bats test_tags=slow
 @test "network: a silent drop for 5 s under a ttl of 30 s is ridden out" {
     net_up
     # With this grace the first renewal is due after 4.7 s.
@@ -129,6 +130,7 @@ rival_is_in() { [ "$(wc -l <"$T/rival")" = 2 ]; }
     wait_for 2 key_is_gone
 }
 
+# bats test_tags=slow
 @test "network: only the replies are lost during a hold: ridden out" {
     net_up
     hold --ttl 4 --grace 500ms "$L" $SUBJECT -u "$T/end" -r 4
@@ -150,6 +152,7 @@ rival_is_in() { [ "$(wc -l <"$T/rival")" = 2 ]; }
     key_is_gone
 }
 
+# bats test_tags=slow
 @test "network: every sixth packet is lost during a hold: ridden out" {
     net_up
     hold --ttl 6 --grace 500ms "$L" $SUBJECT -u "$T/end" -r 4
@@ -280,6 +283,7 @@ rival_is_in() { [ "$(wc -l <"$T/rival")" = 2 ]; }
     [ ! -e "$T/ran" ]
 }
 
+# bats test_tags=slow
 @test "network: silent DNS during a hold: a renewal never waits for it" {
     net_up
     echo "$SERVER redis.test" >>"$T/etc/hosts"

@@ -123,6 +123,7 @@ exclude() {
     rm -r h
 }
 
+# bats test_tags=slow
 @test "pgbouncer: transaction pooling: 8 processes exclude each other" {
     pooler transaction default_pool_size=3
     # Few turns, since waiters are not called here: a poll a second.
@@ -130,6 +131,7 @@ exclude() {
     no_trace
 }
 
+# bats test_tags=slow
 @test "pgbouncer: transaction pooling: many grants one after the other, tries in between" {
     pooler transaction default_pool_size=4
     mkdir h
@@ -141,6 +143,7 @@ exclude() {
     no_trace
 }
 
+# bats test_tags=slow
 @test "pgbouncer: a waiter there asks once a second, and has the lock within two of the release" {
     local before n t0
     pooler transaction

@@ -497,6 +497,7 @@ messages_of() {
     [ "$twenty" -le $((two + 15)) ]
 }
 
+# bats test_tags=slow
 @test "lease table: waiters that nobody calls ask about every five seconds" {
     local i before n t0
     hold --ttl 100
@@ -510,6 +511,7 @@ messages_of() {
     for i in $(seq 8); do exits 0 10 "${pids[i]}"; done
 }
 
+# bats test_tags=slow
 @test "lease table: killed waiters hold up nobody; those that are stopped do for six seconds at most" {
     local i t0
     # A release calls the two that have waited longest.
@@ -649,6 +651,7 @@ unblock_row() { session_ends commit; }
     [ ! -e ran ]
 }
 
+# bats test_tags=slow
 @test "lease table: a waiter sits out a server that is stopped for less than its ttl; for longer: 69; -w holds" {
     own_server
     local t0
@@ -690,6 +693,7 @@ unblock_row() { session_ends commit; }
 
 # ------------------------------------------------------------------ roles ---
 
+# bats test_tags=slow
 @test "lease table: settings of the role do not matter" {
     local setting r=r${NAME//-/} i last
     sql -c "create schema if not exists odd"
@@ -767,6 +771,7 @@ unblock_row() { session_ends commit; }
 
 # -------------------------------------------------------------- old rows ---
 
+# bats test_tags=slow
 @test "lease table: rows that nobody has used for a week go, a few at a time; others never" {
     own_database
     local i week='604800000000' now="(extract(epoch from clock_timestamp()) * 1000000)::bigint"

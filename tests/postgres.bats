@@ -253,6 +253,7 @@ wait_in_line() {
     [ "$(tr -d '\n' <order)" = 123456 ]
 }
 
+# bats test_tags=slow
 @test "postgres: 100 waiters: at most 1.2 statements a second each" {
     local i n0 n1 t0
     hold
@@ -273,6 +274,7 @@ wait_in_line() {
     wait_for 5 sessions_are 0
 }
 
+# bats test_tags=slow
 @test "postgres: waiting writes no line into the server's log" {
     local i lines0
     own_server -c log_statement=none -c log_lock_waits=on -c log_checkpoints=off
@@ -385,6 +387,7 @@ hold_and_wait() {
     pgsql -c "drop database \"$NAME\" with (force)"
 }
 
+# bats test_tags=slow
 @test "postgres: time-outs and the like of the role's own neither end a wait nor a hold" {
     role statement_timeout=100ms lock_timeout=50ms default_transaction_isolation=serializable synchronous_commit=off \
         idle_session_timeout=200ms idle_in_transaction_session_timeout=50ms intervalstyle=iso_8601 \
@@ -403,6 +406,7 @@ hold_and_wait() {
     [ ! -e ran ]
 }
 
+# bats test_tags=slow
 @test "postgres: where PL/pgSQL may not be used, a waiter asks once a second" {
     role
     bare_database

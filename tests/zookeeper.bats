@@ -84,6 +84,7 @@ wait_in_line() {
     [ "$token" = "${BASH_REMATCH[1]}${BASH_REMATCH[2]}${BASH_REMATCH[3]}${BASH_REMATCH[4]}${BASH_REMATCH[5]}" ]
 }
 
+# bats test_tags=slow
 @test "zookeeper: 40 waiters: each release wakes exactly one, and they come in order" {
     local i n=40 pids=() before
     hold --ttl 30

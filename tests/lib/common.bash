@@ -92,12 +92,12 @@ now_ms() {
     echo $((10#$up * 10))
 }
 
-# 20 ms, without starting a process and without a descriptor that the programs under test would inherit:
-# a fifo that never gets data.
+# nap [SECONDS]: 20 ms, without starting a process and without a descriptor that the programs under test would
+# inherit: a fifo that never gets data.
 nap() {
     local fifo=${BATS_TEST_TMPDIR:-${BATS_FILE_TMPDIR:-${TMPDIR:-/tmp}}}/.nap
     [ -p "$fifo" ] || mkfifo "$fifo" 2>/dev/null || :
-    read -r -t 0.02 <>"$fifo" || :
+    read -r -t "${1:-0.02}" <>"$fifo" || :
 }
 
 # ------------------------------------------------------------- processes ---
@@ -129,17 +129,20 @@ start_log() {
     STARTED_PIDS+=("$STARTED")
 }
 
-# wait_for SECONDS CMD...: poll every 20 ms until CMD succeeds.
+# wait_for SECONDS CMD...: poll every 20 ms, later every 60 ms, until CMD succeeds.
 wait_for() {
-    local secs=$1 end
+    local secs=$1 up end pause=0.02 n=0
     shift
-    end=$(($(now_ms) + ${secs%.*} * 1000))
+    read -r up _ </proc/uptime
+    end=$((10#${up/./} + ${secs%.*} * 100))
     while ! "$@" >/dev/null 2>&1; do
-        if [ "$(now_ms)" -ge $end ]; then
+        read -r up _ </proc/uptime
+        if [ $((10#${up/./})) -ge $end ]; then
             echo "wait_for: not within $secs s: $*" >&2
             return 1
         fi
-        nap
+        [ $((n += 1)) -lt 10 ] || pause=0.06
+        nap $pause
     done
 }
 
