@@ -108,7 +108,7 @@ good() {
     [[ ${lines[1]} = *" postgres (module, not installed) zookeeper (module, not installed)" ]] || fail "${lines[1]}"
     mkfifo "$MODULE"
     list
-    [[ ${lines[1]} = *" postgres (module, not installed)" ]] || fail "${lines[1]}"
+    [[ ${lines[1]} = *" postgres (module, not installed) zookeeper (module, not installed)" ]] || fail "${lines[1]}"
 }
 
 # --- whose it is ---------------------------------------------------------------------------------------

@@ -28,7 +28,8 @@ void zk_expect_connection(struct dlock_be *be)
     int64_t each = dlock_min(DLOCK_SEC, be->spec->connect_timeout / (be->spec->npeers + 1));
     /* Each time all of them were tried, they get more: a session may be slow to come about. */
     each <<= dlock_min(be->servers_tried++ / dlock_max(be->spec->npeers, 1), 5);
-    be->next_server_at = be->spec->npeers > 1 ? zk_now(be) + each : DLOCK_NEVER;
+    /* A lone one, too, once there is a session: while it starts it may take a connection and never look at it. */
+    be->next_server_at = be->spec->npeers > 1 || be->session != 0 ? zk_now(be) + each : DLOCK_NEVER;
 }
 
 void zk_connect(struct dlock_be *be)
