@@ -198,7 +198,6 @@ check-tsan: ## what uses threads, under ThreadSanitizer
 	@tests/deps check
 	@$(SUBMAKE) BUILD=$(BUILD)/tsan SAN=thread check-build
 	@BUILD=$(BUILD)/tsan SAN=thread CC='$(CC)' MAKE='$(MAKE)' tests/run --tags thread
-	@BUILD=$(BUILD)/tsan SAN=thread CC='$(CC)' MAKE='$(MAKE)' tests/run tests/contract_zookeeper.bats
 
 check-build: $(BUILD)/dlock $(BUILD)/test/dlock $(UNIT_BIN) $(HELP_BIN) $(LOAD_BIN) $(BAD_BIN) all
 

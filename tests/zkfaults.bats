@@ -81,6 +81,7 @@ no_violations() { [ ! -e "$T/violations" ] && no_overlap; }
 
 # proxy FAULT WHAT [N [CODE]]: before the server; P is the lock by way of it.
 proxy() {
+    rm -f "$T/proxy" # that of the one before
     start_log "$T/proxy" "$ROOT/tests/helpers/zkproxy.py" "$ZK_PORT" "$@"
     PROXY=$STARTED
     wait_for 5 test -s "$T/proxy"
@@ -94,6 +95,7 @@ end_proxy() {
 
 # --- the session, the node -----------------------------------------------------------------------------
 
+# bats test_tags=thread
 @test "zkfaults: the holder's session is ended: the tree is killed, 79, the next one's node is left alone" {
     background --ttl 3 "$L" $SUBJECT -t -k
     wait_for 5 running 4
@@ -192,6 +194,7 @@ unharmed() {
     done
 }
 
+# bats test_tags=thread
 @test "zkfaults: the connection ends around the create again and again: one node, no overlap" {
     mkdir h
     zk_create "/$NAME"
@@ -250,6 +253,7 @@ unharmed() {
     assert_rc 0
 }
 
+# bats test_tags=thread
 @test "zkfaults: a waiter, and the connection ends around any of its requests: one node, granted once" {
     for fault in 'lose create' 'swallow create' 'lose ls' 'swallow ls' 'lose get' 'swallow get' 'after get' \
         'lose set' 'swallow set' 'stall set' 'lose event'; do
@@ -564,6 +568,7 @@ lives() {
     [ ! -e ran ]
 }
 
+# bats test_tags=thread
 @test "zkfaults: the leader is killed, comes back, then a follower, under workers: no overlap, nobody stuck" {
     zk_ensemble
     at_ensemble

@@ -34,6 +34,7 @@ own_server() {
 }
 # proxy FAULT WHAT [N]: P is the lock by way of it.
 proxy() {
+    rm -f "$T/proxy" # that of the one before
     start_log "$T/proxy" "$ROOT/tests/helpers/zkproxy.py" "$ZK_PORT" "$@"
     PROXY=$STARTED
     wait_for 5 test -s "$T/proxy"
@@ -398,4 +399,23 @@ time.sleep(60)'
         [[ ! $output =~ [Rr]e(set|fused) ]] || fail "$output"
         [ "${#lines[@]}" = 1 ] || fail "$output"
     done
+}
+
+# A server that starts may take a connection and never read from it.
+# bats test_tags=slow
+@test "zkrace: a lone server takes the connection and never looks at it: it is left, and the command lives" {
+    local t0
+    proxy stall connect 2
+    start_log hold.log "$DLOCK" --ttl 10 "$P" sh -c 'echo >held; while [ ! -e go ]; do sleep .02; done'
+    local holder=$STARTED
+    wait_for 5 test -e held
+    t0=$(now_ms)
+    kill -STOP "$PROXY"
+    sleep 3.2 # the fault itself: until a heartbeat was given up
+    kill -CONT "$PROXY"
+    wait_for 5 file_has "$T/proxy" "done"
+    wait_for 12 eval '[ "$(now_ms)" -gt '$((t0 + 10500))' ]'
+    : >go
+    wait_exit 5 "$holder" || fail "exit code $?: $(cat hold.log)"
+    [ ! -s hold.log ]
 }

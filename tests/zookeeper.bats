@@ -66,6 +66,7 @@ wait_in_line() {
 
 # ------------------------------------------------------------------- line ---
 
+# bats test_tags=thread
 @test "zookeeper: the command runs under the lock, and nothing is left afterwards" {
     run run_t 5 "$DLOCK" "$L" sh -c 'echo "$DLOCK_NAME ${#DLOCK_TOKEN} $DLOCK_FENCE"'
     assert_rc 0
@@ -85,8 +86,8 @@ wait_in_line() {
 }
 
 # bats test_tags=slow
-@test "zookeeper: 40 waiters: each release wakes exactly one, and they come in order" {
-    local i n=40 pids=() before
+@test "zookeeper: 50 waiters: each release wakes exactly one, and they come in order" {
+    local i n=50 pids=() before
     hold --ttl 30
     for ((i = 1; i <= n; i++)); do
         start_log "w$i.log" "$DLOCK" --ttl 30 "$L" sh -c "echo $i >>order"
@@ -103,6 +104,7 @@ wait_in_line() {
     no_session
 }
 
+# bats test_tags=thread
 @test "zookeeper: six waiters with different ttl are served in the order they came" {
     local i pids=()
     hold
@@ -163,6 +165,7 @@ wait_in_line() {
     let_go
 }
 
+# bats test_tags=thread
 @test "zookeeper: TERM while waiting, and -w, leave no node and no session" {
     hold
     for how in TERM INT; do
@@ -597,6 +600,7 @@ PY
 
 # ------------------------------------------------------------------ status ---
 
+# bats test_tags=thread
 @test "zookeeper: --status shows holder, fence, note, and the waiters in their order" {
     run run_t 5 "$DLOCK" --status "$L"
     assert_rc 0

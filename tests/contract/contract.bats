@@ -71,11 +71,12 @@ waiters_are() { [ "$(waiters)" -eq "$1" ]; }
     store_clean "$NAME"
 }
 
-# The bound is dlock's; what a busy machine adds to the start of a process is not. So the best of three.
+# The bound is dlock's; what a busy machine adds to the start of a process is not. So the best of six.
 @test "contract: -w waits as long as it says" {
     hold
     best=9999
-    for try in 1 2 3; do
+    for try in 1 2 3 4 5 6; do
+        [ "$best" -gt 400 ] || break
         "$HELPERS/clock" "$T/before"
         run -75 --separate-stderr run_t 5 "$DLOCK" -w 0.3 "$L" touch "$T/ran"
         "$HELPERS/clock" "$T/after"
