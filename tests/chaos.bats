@@ -8,6 +8,7 @@ load lib/redis
 setup() { dlock_setup; }
 teardown() { dlock_teardown; }
 
+# bats test_tags=slow
 @test "redis: no overlap and no smaller fence while holders are killed and stopped" {
     # A SIGSTOP in the middle of LeakSanitizer's own stopping of the process is more than it can bear.
     export ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0
