@@ -234,7 +234,6 @@ static int apply_value(struct options *o, enum option_id id, const char *name, c
     }
 }
 
-/* Options that are on or off. */
 static int set_mode(struct options *o, enum cli_mode mode, struct dlock_error *err)
 {
     static const char *const names[] = {
@@ -247,6 +246,7 @@ static int set_mode(struct options *o, enum cli_mode mode, struct dlock_error *e
     return 0;
 }
 
+/* Options that are on or off. */
 static int apply_flag(struct options *o, enum option_id id, struct dlock_error *err)
 {
     switch (id) {

@@ -124,9 +124,10 @@ struct zk_child *zk_line(char *const *names, int nnames, int *n);
 void zk_read_info(const char *name, const char *data, int len, const struct Stat *,
                   struct dlock_info *);
 
-/* zk_error.c: an error of the library or the server, with where, in one line; the code. */
+/* zk_error.c */
 /* The connection, not the request, is at fault: to be tried again. */
 bool zk_transient(int rc);
+/* An error of the library or the server, with where, in one line; the code. */
 int zk_error(const struct dlock_be *, int rc, const char *what, struct dlock_error *);
 
 /* zk_session.c */

@@ -1,8 +1,8 @@
 /*
  * zk_queue.c - the children of a lock's node, as Curator, kazoo and we read them.
  *
- * Whatever ends in a sequence stands in line: the server's "%010d" of a counter of 32 bits, which becomes negative
- * after 2^31 children. Names in front of it: Curator's "_c_<uuid>-lock-" (locks), "__READ__", "__WRIT__" (read/write
+ * Whatever ends in a sequence stands in line: the server's "%010d" of a counter of 32 bits, which stops at
+ * 2^31 - 1 (a negative one is read all the same, so that it can be refused). Names in front of it: Curator's "_c_<uuid>-lock-" (locks), "__READ__", "__WRIT__" (read/write
  * locks); kazoo's "<uuid>__lock__" and "<uuid>__rlock__".
  */
 #include "zk.h"

@@ -166,11 +166,8 @@ static void on_expired(struct dlock_be *be)
     zk_leave(be);
     switch (be->doing) {
     case ZK_HOLD:
-        be->held = be->renewing = false;
-        be->renew_until = DLOCK_NEVER;
-        be->lost |= held;
         if (held)
-            events_add(&be->events, EV_LOST)->error = err;
+            zk_lost(be, "the server has ended the session");
         break;
     case ZK_ACQUIRE: /* at the end of the line, with a new session */
         be->busy = false;

@@ -75,9 +75,7 @@ static void on_deleted(struct dlock_be *be, const struct zk_msg *m)
         } else if (be->busy) {
             be->node = NODE_NONE;
             zk_busy_over(be);
-            return;
-        }
-        if (!zk_transient(m->rc) && be->doing == ZK_RELEASE) {
+        } else if (be->doing == ZK_RELEASE) {
             zk_error(be, m->rc, "our node cannot be deleted", &err);
             zk_released(be, DLOCK_REL_UNCLEAR, &err);
         }
