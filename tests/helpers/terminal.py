@@ -16,7 +16,8 @@ def read(path):
     try:
         with open(path) as f:
             return f.read()
-    except FileNotFoundError:
+    # ProcessLookupError: a file of /proc whose process ended between the opening and the reading.
+    except (FileNotFoundError, ProcessLookupError):
         return ''
 
 
