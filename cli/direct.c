@@ -15,7 +15,6 @@
 #include <unistd.h>
 
 #define SWEEP_PAUSE_MS 100
-#define LOCK_FDS 8
 
 struct hold {
     dlock *lk;
@@ -59,10 +58,10 @@ void direct_exec(dlock *lk, const struct options *o, const struct sigstate *sig)
 /* Keep what we and the handle use; a pipe of the caller must end when the command ends it. */
 static void let_go(const struct hold *h)
 {
-    struct pollfd used[LOCK_FDS];
-    int keep[LOCK_FDS + 3], n = 0;
+    struct pollfd used[DLOCK_POLL_MAX];
+    int keep[DLOCK_POLL_MAX + 3], n = 0;
     int64_t unused;
-    int nused = dlock_interest(h->lk, used, LOCK_FDS, &unused);
+    int nused = dlock_interest(h->lk, used, DLOCK_POLL_MAX, &unused);
 
     keep[n++] = h->sig->fd;
     keep[n++] = h->exec_fd;

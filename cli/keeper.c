@@ -15,7 +15,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#define STORE_FDS 8
 #define SAY_AFTER DLOCK_SEC
 #define SAY_AGAIN (5 * DLOCK_SEC)
 #define SWEEP_EVERY (100 * DLOCK_MSEC)
@@ -500,11 +499,11 @@ void keeper_init(struct keeper *k)
 
 void keeper_loop(struct keeper *k)
 {
-    struct pollfd pfd[STORE_FDS + 2];
+    struct pollfd pfd[DLOCK_POLL_MAX + 2];
     read_store(k, NULL, 0);
     while (!finished(k)) {
         int64_t wake_at = DLOCK_NEVER;
-        int n = k->phase == K_OVER ? 0 : dlock_interest(k->lk, pfd, STORE_FDS, &wake_at);
+        int n = k->phase == K_OVER ? 0 : dlock_interest(k->lk, pfd, DLOCK_POLL_MAX, &wake_at);
         int store = n;
         pfd[n++] = (struct pollfd){.fd = k->sig->fd, .events = POLLIN};
         if (k->guarded && !k->guard_gone)

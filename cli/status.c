@@ -13,7 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define POLL_CAP 8
 
 struct found {
     struct dlock_info *all;
@@ -135,7 +134,7 @@ static void check_signals(const struct sigstate *sig, dlock *lk)
 static int query(const struct options *o, const struct sigstate *sig, dlock *lk, struct found *f)
 {
     struct dlock_report r;
-    struct pollfd pfd[POLL_CAP + 1];
+    struct pollfd pfd[DLOCK_POLL_MAX + 1];
     int n = 0;
     dlock_start_status(lk);
     for (;;) {
@@ -151,7 +150,7 @@ static int query(const struct options *o, const struct sigstate *sig, dlock *lk,
             }
         }
         int64_t wake_at;
-        n = dlock_interest(lk, pfd, POLL_CAP, &wake_at);
+        n = dlock_interest(lk, pfd, DLOCK_POLL_MAX, &wake_at);
         pfd[n] = (struct pollfd){.fd = sig->fd, .events = POLLIN};
         int64_t left = dlock_max(0, wake_at - dlock_now()) / DLOCK_MSEC + 1;
         if (poll(pfd, (nfds_t)n + 1, wake_at <= dlock_now() ? 0 : (int)dlock_min(left, 60000)) < 0)

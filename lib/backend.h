@@ -127,7 +127,7 @@ struct dlock_backend {
     /* Idle only. arg: ASK_BREAK's token. */
     void (*ask)(struct dlock_be *, enum dlock_ask, const char *arg);
 
-    /* Fill at most cap (8) entries; *wake_at is set by the caller to DLOCK_NEVER and only lowered. Returns how many. */
+    /* Fill at most cap (up to DLOCK_POLL_MAX) entries; *wake_at is set by the caller to DLOCK_NEVER and only lowered. Returns how many. */
     int (*interest)(struct dlock_be *, struct pollfd *, int cap, int64_t *wake_at);
 
     /* 1 and an event (call again with n = 0), or 0. pfd: what interest() asked for, found by fd number. */

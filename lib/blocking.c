@@ -6,7 +6,6 @@
 #include <errno.h>
 #include <string.h>
 
-#define POLL_CAP 8
 
 static int poll_ms(int64_t now, int64_t wake_at)
 {
@@ -22,11 +21,11 @@ static int poll_ms(int64_t now, int64_t wake_at)
 static int next_report(dlock *d, int64_t until, struct dlock_report *r)
 {
     while (!dlock_process(d, NULL, 0, r)) {
-        struct pollfd pfd[POLL_CAP];
+        struct pollfd pfd[DLOCK_POLL_MAX];
         int64_t wake_at, now = dlock_now();
         if (now >= until)
             return 0;
-        int n = dlock_interest(d, pfd, POLL_CAP, &wake_at);
+        int n = dlock_interest(d, pfd, DLOCK_POLL_MAX, &wake_at);
         int got = poll(pfd, (nfds_t)n, poll_ms(now, dlock_min(wake_at, until)));
         if (got > 0 && dlock_process(d, pfd, n, r))
             return 1;

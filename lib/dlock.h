@@ -81,6 +81,8 @@ bool dlock_error_retryable(int code);
 
 enum dlock_mode { DLOCK_EXCLUSIVE, DLOCK_SHARED, DLOCK_SLOTS };
 
+/* Descriptors that one lock has open at most: two for each of 15 servers, and some. */
+#define DLOCK_POLL_MAX 40
 #define DLOCK_TOKEN_LEN 32 /* 128 bits in hexadecimal */
 
 /* What a store knows about one holder or waiter. Unknown: "", 0, -1. */
@@ -185,7 +187,7 @@ void dlock_start_release(dlock *, int64_t until);
 void dlock_start_status(dlock *);
 
 /*
- * dlock_interest - what to poll for. Fills at most cap entries (8 are enough),
+ * dlock_interest - what to poll for. Fills at most cap entries (DLOCK_POLL_MAX are enough),
  * sets *wake_at to the time at which dlock_process must run in any case
  * (DLOCK_NEVER: none). Returns the number of entries.
  */

@@ -130,6 +130,16 @@ static bool queue_auth(struct rconn *c)
     return rconn_send(c, RCONN_AUTH, argc, argv, len) == 0;
 }
 
+/* What goes in front of the caller's commands. */
+static int queue_greeting(struct rconn *c)
+{
+    const char *role = "ROLE";
+    size_t len = strlen(role);
+    if (!queue_auth(c) || (c->only_master && rconn_send(c, RCONN_ROLE, 1, &role, &len) != 0))
+        return DLOCK_ENOMEM;
+    return 0;
+}
+
 /* hiredis allocates by what the header says: "*2000000000" would cost 16 GB before the first entry came. */
 static void *bounded_array(const redisReadTask *task, rconn_elements elements)
 {
@@ -154,33 +164,49 @@ static bool new_reader(struct rconn *c)
     return true;
 }
 
-int rconn_open(struct rconn *c, const struct dlock_env *env, const struct dlock_peer *peers,
-               int npeers, const struct rconn_auth *auth, const char *where, int64_t until)
+int rconn_open_later(struct rconn *c, const struct dlock_env *env, const struct rconn_auth *auth,
+                     const char *where, int64_t until)
 {
-    int good = c->good;
-    bool push = c->push;
+    struct rconn old = *c;
 
     rconn_close(c);
     memset(c, 0, sizeof(*c));
     c->fd = -1;
     c->env = env;
-    c->npeers = npeers < RCONN_PEERS ? npeers : RCONN_PEERS;
-    if (c->npeers > 0)
-        memcpy(c->peers, peers, sizeof(*peers) * (size_t)c->npeers);
-    c->good = good < c->npeers ? good : 0;
-    c->push = push;
+    c->good = old.good;
+    c->push = old.push;
+    c->only_master = old.only_master;
     c->auth = *auth;
     c->where = where;
     c->until = until;
     snprintf(c->peer_text, sizeof(c->peer_text), "%s", where);
-    if (c->npeers == 0)
-        return conn_fail(c, DLOCK_EUNAVAIL, 0, "no address known");
     if (!new_reader(c))
         return conn_fail(c, DLOCK_ENOMEM, 0, "out of memory");
-    int rc = connect_next(c);
-    if (rc == 0 && !queue_auth(c))
-        rc = DLOCK_ENOMEM;
-    return rc;
+    c->state = RC_WAITING;
+    return queue_greeting(c);
+}
+
+int rconn_aim(struct rconn *c, const struct dlock_peer *peers, int npeers)
+{
+    c->npeers = npeers < RCONN_PEERS ? npeers : RCONN_PEERS;
+    if (c->npeers == 0)
+        return conn_fail(c, DLOCK_EUNAVAIL, 0, "no address known");
+    memcpy(c->peers, peers, sizeof(*peers) * (size_t)c->npeers);
+    c->good = c->good < c->npeers ? c->good : 0;
+    return connect_next(c);
+}
+
+void rconn_give_up(struct rconn *c, const struct dlock_error *why)
+{
+    c->state = RC_FAILED;
+    c->error = *why;
+}
+
+int rconn_open(struct rconn *c, const struct dlock_env *env, const struct dlock_peer *peers,
+               int npeers, const struct rconn_auth *auth, const char *where, int64_t until)
+{
+    int rc = rconn_open_later(c, env, auth, where, until);
+    return rc == 0 ? rconn_aim(c, peers, npeers) : rc;
 }
 
 /* ------------------------------------------------------------------- sending */
@@ -268,7 +294,7 @@ bool rconn_waits(const struct rconn *c, int tag)
 
 int rconn_interest(const struct rconn *c, struct pollfd *pfd, int64_t *wake_at)
 {
-    if (!rconn_is_open(c)) {
+    if (!rconn_is_open(c) || c->state == RC_WAITING) {
         if (c->state == RC_FAILED)
             *wake_at = 0;
         return 0;
@@ -354,6 +380,25 @@ static void auth_answered(struct rconn *c, const redisReply *r)
     rconn_auth_error(&c->error, c->where, &c->auth, r->str);
 }
 
+/* Whatever else was answered by a server that is no master counts for nothing. False: failed. */
+static bool role_answered(struct rconn *c, const redisReply *r)
+{
+    if (c->auth_failed) /* that is the reason, and what it concerns is still to be handed out */
+        return true;
+    if (r->type == REDIS_REPLY_ERROR) {
+        drop_socket(c);
+        c->state = RC_FAILED;
+        rconn_reply_error(&c->error, c->where, &c->auth, r->str);
+        return false;
+    }
+    if (r->type == REDIS_REPLY_ARRAY && r->elements > 0 &&
+        r->element[0]->type == REDIS_REPLY_STRING && strcmp(r->element[0]->str, "master") == 0)
+        return true;
+    c->is_replica = true;
+    conn_fail(c, DLOCK_EUNAVAIL, 0, "the server is not the master (any more)");
+    return false;
+}
+
 static bool is_push(const struct rconn *c, const redisReply *r)
 {
     return c->push && r->type == REDIS_REPLY_ARRAY && r->elements == 3 &&
@@ -409,10 +454,19 @@ int rconn_next(struct rconn *c, struct rconn_reply *out)
         out->tag = c->tags[0].tag;
         out->sent = c->tags[0].sent;
         memmove(c->tags, c->tags + 1, sizeof(c->tags[0]) * (size_t)--c->ntags);
-        if (out->tag != RCONN_AUTH)
+        if (out->tag != RCONN_AUTH && out->tag != RCONN_ROLE)
             return 1;
-        auth_answered(c, r);
+        bool good = true;
+        if (out->tag == RCONN_AUTH)
+            auth_answered(c, r);
+        else
+            good = role_answered(c, r);
         freeReplyObject(r);
+        if (!good) {
+            redisReaderFree(c->reader);
+            c->reader = NULL;
+            return c->error.code;
+        }
     }
 }
 

@@ -16,12 +16,14 @@
 
 #define RCONN_TAGS 16   /* unanswered commands at most */
 #define RCONN_PUSH (-1) /* tag of a pub/sub message */
-#define RCONN_AUTH (-2) /* tag of our own AUTH; never handed out */
+#define RCONN_AUTH (-2) /* tags of our own AUTH and ROLE; never handed out */
+#define RCONN_ROLE (-3)
 #define RCONN_MAX_REPLY (1024 * 1024)
 #define RCONN_PEERS 8 /* addresses tried at most */
 
 enum rconn_state {
     RC_CLOSED,     /* no socket */
+    RC_WAITING,    /* the server's address is still being looked for (rconn_open_later) */
     RC_CONNECTING, /* a TLS handshake will be a state between this and RC_UP */
     RC_UP,
     RC_FAILED /* no socket any more; error says why */
@@ -53,8 +55,11 @@ struct rconn {
     int tried;              /* addresses tried in this attempt, counted from good */
     int64_t until, next_at; /* end of the whole attempt, and of this address' share */
     bool push;              /* this connection subscribes */
-    bool answered;          /* the server has said something */
-    bool written;           /* something has left: the server may have seen it */
+    bool
+        only_master; /* set before opening: ROLE goes in front of everything, another answer is a failure */
+    bool is_replica; /* failed for that reason */
+    bool answered;   /* the server has said something */
+    bool written;    /* something has left: the server may have seen it */
     bool
         auth_failed; /* AUTH was refused; error says why. What was sent behind it may have been served
                                        all the same, as a default user without a password */
@@ -105,9 +110,16 @@ int rconn_auth_error(struct dlock_error *err, const char *where, const struct rc
  */
 int rconn_open(struct rconn *, const struct dlock_env *, const struct dlock_peer *, int npeers,
                const struct rconn_auth *, const char *where, int64_t until);
+/* The same while the addresses are not known yet: commands can be queued, and wait for rconn_aim. */
+int rconn_open_later(struct rconn *, const struct dlock_env *, const struct rconn_auth *,
+                     const char *where, int64_t until);
+/* Only in RC_WAITING: here they are. Returns as rconn_open. */
+int rconn_aim(struct rconn *, const struct dlock_peer *, int npeers);
+/* Only in RC_WAITING: they could not be found out, and that is why. State RC_FAILED. */
+void rconn_give_up(struct rconn *, const struct dlock_error *why);
 static inline bool rconn_is_open(const struct rconn *c)
 {
-    return c->state == RC_CONNECTING || c->state == RC_UP;
+    return c->state == RC_WAITING || c->state == RC_CONNECTING || c->state == RC_UP;
 }
 /* Queue a command. 0, or DLOCK_ENOMEM (and state RC_FAILED). Needs rconn_flush. */
 int rconn_send(struct rconn *, int tag, int argc, const char **argv, const size_t *len);
