@@ -12,11 +12,17 @@
 
 # rl_start must not be in a subshell: the ports are in RL_PORTS, words 1...N, and the pids in RL_PIDS (the first ones).
 rl_start() {
-    local n=${1:-5} k
+    local n=${1:-5} k dir
     [ $# -eq 0 ] || shift
     RL_PORTS='' RL_PIDS=''
+    dir=$(mktemp -d "${BATS_TEST_TMPDIR:-${BATS_FILE_TMPDIR:?}}/nodes.XXXXXX") || return
+    # All at once, then see: one whose port somebody has starts again with another.
     for ((k = 1; k <= n; k++)); do
-        redis_start_in "n$k" "$@" || return
+        mkdir "$dir/$k"
+        redis_spawn "n$k" "$dir/$k" "$(redis_some_port)" "$@"
+    done
+    for ((k = 1; k <= n; k++)); do
+        redis_ready "n$k" || redis_start_in "n$k" "$@" || return
         RL_PORTS+="${RL_PORTS:+ }${REDIS_PORTS[n$k]}" RL_PIDS+="${RL_PIDS:+ }${REDIS_PIDS[n$k]}"
     done
     export RL_PORTS RL_PIDS
