@@ -6,7 +6,7 @@
 #     rl_count CMD WANT         on how many nodes `redis-cli CMD` prints WANT (CMD is split at spaces)
 #     rl_freeze K... rl_thaw K... rl_die K... rl_revive K...    (SIGSTOP, SIGCONT; kill -9, back without its data)
 #     rl_put K PORT             something else stands at the place of node K
-#     rl_left                   the keys that are left, but for fences that expire
+#     rl_left [K...]            the keys of $NAME that are left, but for fences that expire
 #
 # What is stopped or killed in a test must be nodes of that test. teardown_file calls rl_stop_file.
 
@@ -86,15 +86,115 @@ rl_revive() {
     for k; do redis_launch "n$k" "${REDIS_DIRS[n$k]}" "${REDIS_PORTS[n$k]}" || return; done
 }
 
-# rl_left [K...]: on these nodes (all).
 rl_left() {
     local k key
     for k in ${*:-$(rl_all)}; do
-        rl "$k" --scan | while read -r key; do
+        rl "$k" --scan --pattern "*$NAME*" | while read -r key; do
             case $key in
             *:dlock:fence) [ "$(rl "$k" pttl "$key")" -gt 0 ] || echo "node $k: $key, which never expires" ;;
             *) echo "node $k: $key" ;;
             esac
         done
     done
+}
+
+# ------------------------------------------------------- for the .bats files ---
+# With fake_setup in setup.
+
+own_nodes() {
+    rl_start "${1:-5}" "${@:2}"
+    L=$(rl_uri "$NAME")
+}
+
+# timed ARG...: run dlock; $status, $output, $took (ms).
+timed() {
+    local t0
+    t0=$(now_ms)
+    run run_t 20 "$DLOCK" "$@"
+    took=$(($(now_ms) - t0))
+}
+
+# quick ARG...: it succeeds, and is not held up by a node: the best of three, since the machine may be busy.
+quick() {
+    local i QUICK=$((500 + SLOW))
+    for i in 1 2 3; do
+        timed "$@"
+        assert_rc 0 || return
+        [ "$took" -ge "$QUICK" ] || return 0
+    done
+    fail "not one run in less than $QUICK ms; the last: $took ms"
+}
+
+# entering: until the command runs, the best of six, in us into $took.
+entering() {
+    local t0 us i
+    took=9999999
+    for i in 1 2 3 4 5 6; do
+        t0=$(clock)
+        run_t 5 "$DLOCK" "$L" "$HELPERS/clock" "$T/entered"
+        us=$((($(cat entered) - t0) / 1000))
+        [ $us -ge $took ] || took=$us
+    done
+}
+
+# unusable ALIVE ARG...: 69 within a connect time-out of a second, and how many of the five answer.
+unusable() {
+    local alive=$1
+    timed --connect-timeout 1 "${@:2}" "$L" touch "$T/ran"
+    assert_rc 69 || return
+    [ ! -e "$T/ran" ] || fail "the command ran"
+    [[ $output =~ $alive\ of\ (the\ |its\ )?5 ]] || fail "how many answer? $output"
+    [ "${#lines[@]}" -eq 1 ] || fail "not one line: $output"
+    assert_between 0 "$took" $((1500 + SLOW)) "until it gave up, in ms"
+}
+
+# hold [ARG...]: dlock holds $NAME until let_go; returns when it does.
+hold() {
+    rm -f go held
+    start_log hold.log "$DLOCK" "$@" "$L" sh -c 'echo "$DLOCK_FENCE" >held; while [ ! -e go ]; do sleep .02; done'
+    HOLDER=$STARTED
+    wait_for 5 test -s held
+}
+let_go() { : >go; wait_exit 5 "$HOLDER"; }
+
+# waiter FILE [ARG...]: on nodes of this test alone; it writes the time of its entry into FILE. Returns when it waits.
+waiter() {
+    start_log "$1.log" "$DLOCK" "${@:2}" "$L" "$HELPERS/clock" "$T/$1"
+    WAITER=$STARTED
+    wait_for 5 watched 1
+}
+# As many watch the lock on a majority of the nodes.
+watched() {
+    local k n=0 all
+    all=$(rl_all)
+    for k in $all; do
+        [ "$(rl "$k" info clients | tr -d '\r' | sed -n 's/^tracking_clients://p')" != "$1" ] || n=$((n + 1))
+    done
+    [ $n -gt $(($(wc -w <<<"$all") / 2)) ]
+}
+# rl_renewals K N: node K's key was renewed N times since it was first asked: its time left has grown that often.
+rl_renewals() {
+    local left was=${LEFT:-999999}
+    left=$(rl "$1" pttl "$NAME")
+    LEFT=$left
+    [ "$left" -le "$was" ] || RENEWALS=$((${RENEWALS:-0} + 1))
+    [ "${RENEWALS:-0}" -ge "$2" ]
+}
+beyond() { [ "$(now_ms)" -ge "$1" ]; }
+clock() { "$HELPERS/clock"; }
+
+# liar HOW...: its port is $PORT.   proxy K FAULT...: the same, before node K.
+liar() { helper liar.py "$@"; }
+proxy() { helper proxy.py "$(rl_port "$1")" "${@:2}"; }
+helper() {
+    rm -f port
+    start "$ROOT/tests/helpers/$1" "${@:2}" >port
+    wait_for 5 test -s port
+    PORT=$(cat port)
+}
+
+nothing_left() {
+    local left
+    left=$(rl_left "$@")
+    [ -z "$left" ] || fail "left: $left"
 }
