@@ -5,7 +5,7 @@
 
 extern const struct dlock_backend dlock_backend_file;
 #ifdef WITH_REDIS
-extern const struct dlock_backend dlock_backend_redis;
+extern const struct dlock_backend dlock_backend_redis, dlock_backend_redlock;
 #endif
 #ifdef WITH_POSTGRES
 extern const struct dlock_backend dlock_backend_postgres;
@@ -20,7 +20,7 @@ extern const struct dlock_backend dlock_backend_fake;
 static const struct dlock_backend *const built_in[] = {
     &dlock_backend_file,
 #ifdef WITH_REDIS
-    &dlock_backend_redis,
+    &dlock_backend_redis,     &dlock_backend_redlock,
 #endif
 #ifdef WITH_POSTGRES
     &dlock_backend_postgres,

@@ -3,6 +3,8 @@
  */
 #include "redis.h"
 
+#include "redis_params.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,35 +16,39 @@ static const char *param(const struct dlock_spec *spec, const char *key)
     return dlock_uri_param(spec->uri, key);
 }
 
-/* From the URI, else ?password-file=, else REDISCLI_AUTH (as redis-cli does). */
+int redis_find_secret(const struct dlock_spec *spec, char **secret, struct dlock_error *err)
+{
+    const char *file = param(spec, "password-file"), *env = getenv("REDISCLI_AUTH");
+
+    *secret = NULL;
+    if (file != NULL)
+        return dlock_read_secret(secret, file, err);
+    if (env != NULL && *env != '\0' && (*secret = strdup(env)) == NULL)
+        return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+    return 0;
+}
+
 static int find_password(struct dlock_be *be, struct dlock_error *err)
 {
     const struct dlock_uri *uri = be->spec->uri;
-    const char *file = param(be->spec, "password-file"), *env = getenv("REDISCLI_AUTH");
 
     if (uri->nhosts > 0) {
         be->auth.user = uri->hosts[0].user;
         be->auth.password = uri->hosts[0].password;
     }
-    if (be->auth.password != NULL)
+    if (be->auth.password != NULL) {
+        (void)param(be->spec, "password-file");
         return 0;
-    if (file != NULL) {
-        int rc = dlock_read_secret(&be->secret, file, err);
-        if (rc != 0)
-            return rc;
-    } else if (env != NULL && *env != '\0') {
-        be->secret = strdup(env);
-        if (be->secret == NULL)
-            return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     }
+    int rc = redis_find_secret(be->spec, &be->secret, err);
     be->auth.password = be->secret;
     /* A user without a password ("nopass") still has to be named. */
     if (be->auth.password == NULL && be->auth.user != NULL && *be->auth.user != '\0')
         be->auth.password = "";
-    return 0;
+    return rc;
 }
 
-static int parse_db(const char *text, int *db, struct dlock_error *err)
+int redis_parse_db(const char *text, int *db, struct dlock_error *err)
 {
     char *end;
     long n;
@@ -90,7 +96,7 @@ int redis_check_spec(struct dlock_be *be, struct dlock_error *err)
     } else if (*dbtext == '/') {
         dbtext++;
     }
-    if ((rc = parse_db(dbtext, &db, err)) != 0)
+    if ((rc = redis_parse_db(dbtext, &db, err)) != 0)
         return rc;
     if (rscript_init(&be->script, spec->uri->name, db) != 0)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");

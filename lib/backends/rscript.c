@@ -110,6 +110,47 @@
     "  end\n"                                                                                      \
     "end\n"
 
+/* v is set: busy; not up for long enough: grace. Then whoever is first in line. */
+#define LUA_LOOK                                                                                   \
+    "if ty then return {'type','0',0,0,ty} end\n"                                                 \
+    LUA_QUEUE                                                                                      \
+    "local id,ttl,grace=ARGV[4],tonumber(ARGV[5]),tonumber(ARGV[6])\n"                            \
+    "local status,left='busy',0\n"                                                                \
+    "if v then left=redis.call('PTTL',name)\n"                                                    \
+    "elseif grace>0 then\n"                                                                       \
+    "  local up=string.match(redis.call('INFO','server'),'uptime_in_seconds:(%d+)')*1000\n"       \
+    /* The uptime may be up to a second too large: it is a difference of whole seconds. */         \
+    "  if up<grace+1000 then status='grace' left=grace+1000-up end\n"                             \
+    "end\n"                                                                                       \
+    "local w=head()\n"                                                                            \
+    "local first=w\n"
+
+#define LUA_GRANT                                                                                  \
+    "if grant then\n"                                                                             \
+    /* tostring(1.79e15) would lose digits. The clock keeps it growing if the counter is lost. */  \
+    "  local f=math.max((tonumber(redis.call('GET',p..'fence')) or 0)+1,t[1]*1000000+t[2])\n"     \
+    "  f=string.format('%.0f',f)\n"                                                               \
+    "  redis.call('SET',p..'fence',f,'PX',string.format('%.0f',math.max(86400000,10*ttl)))\n"     \
+    "  if id~='' then drop(id) end\n"                                                             \
+    "  if w==id then watch() end\n"                                                               \
+    "  redis.call('SET',name,ARGV[3],'PX',ARGV[5])\n"                                             \
+    "  return {'granted',f,ttl,0,''}\n"                                                           \
+    "end\n"
+
+/* Not granted: stand in line. */
+#define LUA_STAND                                                                                  \
+    "if id=='' then return {status,'0',left,redis.call('ZCARD',q)+1,seen or ''} end\n"            \
+    "if not in_line(id) then tail(id,0) end\n"                                                    \
+    "put(id,now+ttl,0,string.sub(ARGV[3],34))\n"                                                  \
+    /* Is the first one still there? A new first one learns it from its place. */                  \
+    "while w and w~=id and not tell(w,'ping') do drop(w) w=head() end\n"                          \
+    "if w and w~=id and w~=first then tell(w,'head') end\n"                                       \
+    /* Never shortened: others may have a longer ttl. (PEXPIRE GT is Redis 7.) */                  \
+    "for _,k in ipairs({q,h}) do\n"                                                               \
+    "  if redis.call('PTTL',k)<2*ttl then redis.call('PEXPIRE',k,2*ttl) end\n"                    \
+    "end\n"                                                                                       \
+    "return {status,'0',left,redis.call('ZRANK',q,id)+1,seen or ''}\n"
+
 /*
  * ARGV: db, prefix, value, id ("": do not stand in line), ttl ms, restart grace ms -> status, fence,
  * left, place, seen. Not more of them: Redis 7 cuts who sends more than 10 words before AUTH, and "NOAUTH"
@@ -118,46 +159,30 @@
 static const char lua_try[] =
     LUA_BEGIN
     LUA_GET
-    "if ty then return {'type','0',0,0,ty} end\n"
-    LUA_QUEUE
-    "local id,ttl,grace=ARGV[4],tonumber(ARGV[5]),tonumber(ARGV[6])\n"
-    "local status,left='busy',0\n"
+    LUA_LOOK
     /* Ours already: an earlier try of this token was served, its answer lost. */
     "local grant=v==ARGV[3]\n"
-    "if v then left=redis.call('PTTL',name)\n"
-    "elseif grace>0 then\n"
-    "  local up=string.match(redis.call('INFO','server'),'uptime_in_seconds:(%d+)')*1000\n"
-    /* The uptime may be up to a second too large: it is a difference of whole seconds. */
-    "  if up<grace+1000 then status='grace' left=grace+1000-up end\n"
-    "end\n"
-    "local w=head()\n"
-    "local first=w\n"
     "if not v and status=='busy' then\n"
     "  local c\n"
     "  w,c=offer(id,false)\n"
     "  if not w or w==id then grant=true else status='claim' left=c-now end\n"
     "end\n"
-    "if grant then\n"
-    /* tostring(1.79e15) would lose digits. The clock keeps it growing if the counter is lost. */
-    "  local f=math.max((tonumber(redis.call('GET',p..'fence')) or 0)+1,t[1]*1000000+t[2])\n"
-    "  f=string.format('%.0f',f)\n"
-    "  redis.call('SET',p..'fence',f,'PX',string.format('%.0f',math.max(86400000,10*ttl)))\n"
-    "  if id~='' then drop(id) end\n"
-    "  if w==id then watch() end\n"
-    "  redis.call('SET',name,ARGV[3],'PX',ARGV[5])\n"
-    "  return {'granted',f,ttl,0,''}\n"
-    "end\n"
-    "if id=='' then return {status,'0',left,redis.call('ZCARD',q)+1,seen or ''} end\n"
-    "if not in_line(id) then tail(id,0) end\n"
-    "put(id,now+ttl,0,string.sub(ARGV[3],34))\n"
-    /* Is the first one still there? A new first one learns it from its place. */
-    "while w and w~=id and not tell(w,'ping') do drop(w) w=head() end\n"
-    "if w and w~=id and w~=first then tell(w,'head') end\n"
-    /* Never shortened: others may have a longer ttl. (PEXPIRE GT is Redis 7.) */
-    "for _,k in ipairs({q,h}) do\n"
-    "  if redis.call('PTTL',k)<2*ttl then redis.call('PEXPIRE',k,2*ttl) end\n"
-    "end\n"
-    "return {status,'0',left,redis.call('ZRANK',q,id)+1,seen or ''}\n";
+    LUA_GRANT
+    LUA_STAND;
+
+/*
+ * The same as one vote of several servers. Nobody is kept waiting for who is first in line: each server
+ * has its own line, and all of them would have to agree. Ours already: a server is asked once for a value,
+ * so this one is asked under two names.
+ */
+static const char lua_vote[] =
+    LUA_BEGIN
+    LUA_GET
+    "if v==ARGV[3] then return {'twice','0',0,0,''} end\n"
+    LUA_LOOK
+    "local grant=not v and status=='busy'\n"
+    LUA_GRANT
+    LUA_STAND;
 
 /* ARGV: db, prefix, value, id -> was it ours, seen */
 static const char lua_leave[] =
@@ -182,6 +207,21 @@ static const char lua_renew[] =
     LUA_GET
     "if v==ARGV[3] then redis.call('PEXPIRE',name,ARGV[4]) return {1,false} end\n"
     "return {0,seen}\n";
+
+/*
+ * ARGV: db, prefix, value, ttl ms, fence ('0': leave it), heal ('1': set NAME if it is free) -> is it ours,
+ * seen. The counter first: a script that fails half-way must not leave NAME set.
+ */
+static const char lua_keep[] =
+    LUA_BEGIN
+    LUA_GET
+    "if v~=ARGV[3] and (seen or ARGV[6]~='1') then return {0,seen} end\n"
+    "local f=ARGV[5]\n"
+    "if f~='0' and tonumber(redis.call('GET',p..'fence') or 0)<tonumber(f) then\n"
+    "  redis.call('SET',p..'fence',f,'PX',string.format('%.0f',math.max(86400000,10*ARGV[4])))\n"
+    "end\n"
+    "redis.call('SET',name,ARGV[3],'PX',ARGV[4])\n"
+    "return {1,false}\n";
 
 /* ARGV: db, prefix -> held, value, now, left, fence, entry... Reads only. */
 static const char lua_status[] =
@@ -272,6 +312,23 @@ int rscript_renew(const struct rscript *s, struct rconn *c, int tag, const char 
     return eval(s, c, tag, lua_renew, 2, more);
 }
 
+int rscript_vote(const struct rscript *s, struct rconn *c, int tag, const char *value,
+                 const char *id, int64_t ttl, int64_t grace)
+{
+    char t[24], g[24];
+    const char *more[] = {value, id, msec(t, ttl), msec(g, grace)};
+    return eval(s, c, tag, lua_vote, 4, more);
+}
+
+int rscript_keep(const struct rscript *s, struct rconn *c, int tag, const char *value, int64_t ttl,
+                 uint64_t fence, bool heal)
+{
+    char t[24], f[24];
+    const char *more[] = {value, msec(t, ttl), f, heal ? "1" : "0"};
+    snprintf(f, sizeof(f), "%llu", (unsigned long long)fence);
+    return eval(s, c, tag, lua_keep, 4, more);
+}
+
 int rscript_status(const struct rscript *s, struct rconn *c, int tag)
 {
     return eval(s, c, tag, lua_status, 0, NULL);
@@ -300,7 +357,7 @@ static uint64_t to_fence(const redisReply *r)
 
 int rscript_tried(const redisReply *r, struct rscript_tried *t)
 {
-    static const char *const words[] = {"granted", "busy", "claim", "grace", "type"};
+    static const char *const words[] = {"granted", "busy", "claim", "grace", "type", "twice"};
     if (r->type != REDIS_REPLY_ARRAY || r->elements != 5 || !is_string(r->element[0]) ||
         !is_string(r->element[1]) || r->element[2]->type != REDIS_REPLY_INTEGER ||
         r->element[3]->type != REDIS_REPLY_INTEGER || !is_string(r->element[4]))

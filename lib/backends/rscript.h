@@ -33,7 +33,8 @@ enum rscript_status {
     RS_BUSY,  /* held */
     RS_CLAIM, /* free, but someone else is first in line and has been called */
     RS_GRACE, /* free, but the server has not been up for long enough */
-    RS_TYPE   /* foreign type */
+    RS_TYPE,  /* foreign type */
+    RS_TWICE  /* vote: this server has voted for the value before */
 };
 
 struct rscript_tried {
@@ -51,6 +52,18 @@ struct rscript_tried {
  */
 int rscript_try(const struct rscript *, struct rconn *, int tag, const char *value, const char *id,
                 int64_t ttl, int64_t grace);
+/*
+ * One server's vote (Redlock): as a try, but whoever finds it free gets it; the queue only says who is told
+ * of a release. A value is sent to each server once.
+ */
+int rscript_vote(const struct rscript *, struct rconn *, int tag, const char *value, const char *id,
+                 int64_t ttl, int64_t grace);
+/*
+ * Renew a vote, and raise the server's fence counter to at least that number (0: leave it). heal: where
+ * the lock is free, set it.
+ */
+int rscript_keep(const struct rscript *, struct rconn *, int tag, const char *value, int64_t ttl,
+                 uint64_t fence, bool heal);
 /* Delete the lock if it is ours, leave the queue (id: "" for neither), call the next. */
 int rscript_leave(const struct rscript *, struct rconn *, int tag, const char *value,
                   const char *id);
@@ -59,7 +72,7 @@ int rscript_status(const struct rscript *, struct rconn *, int tag);
 
 /* Answers. 0, or DLOCK_EPROTO when it has not the expected form. Never for error replies. */
 int rscript_tried(const redisReply *, struct rscript_tried *);
-/* leave and renew: was it ours? If not, what is there: found NULL: nothing. */
+/* leave, renew and keep: was it ours? If not, what is there: found NULL: nothing. */
 int rscript_owned(const redisReply *, bool *ours, const char **found, size_t *len);
 struct rscript_state {
     bool held;

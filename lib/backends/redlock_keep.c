@@ -1,0 +1,267 @@
+/*
+ * redlock_keep.c - renewals, and the release.
+ *
+ * The lease counts from the time at which a majority had last confirmed. A minority that has lost the lock
+ * (restarted without its data) is given it again, while our own validity lasts; a majority that has lost it
+ * may have given it to somebody else meanwhile: that is a certain loss.
+ */
+#include "redlock.h"
+
+#include <string.h>
+
+#define RELEASE_PATIENCE (100 * DLOCK_MSEC) /* for the undoing of what was not even granted */
+
+/* ------------------------------------------------------------------------- renew */
+
+void redlock_renew(struct dlock_be *be)
+{
+    be->doing = DO_RENEW;
+    redlock_begin(be);
+    be->op_until = be->began + be->spec->op_timeout;
+    for (int i = 0; i < be->n; i++) {
+        struct redlock_node *n = &be->nodes[i];
+        if (!redlock_reach(be, n, be->op_until))
+            continue;
+        n->answer = A_PENDING;
+        n->touched = true;
+        (void)rscript_keep(&be->script, &n->cmd, REDLOCK_TAG(be->op, K_RENEW), be->value,
+                           be->spec->ttl, be->fence, false);
+        rconn_flush(&n->cmd);
+    }
+}
+
+static int count_lost(const struct dlock_be *be)
+{
+    int lost = 0;
+    for (int i = 0; i < be->n; i++)
+        lost += be->nodes[i].gone;
+    return lost;
+}
+
+/* See lease.h for the drift. */
+static bool still_valid(const struct dlock_be *be)
+{
+    int64_t from = redlock_from(be), ttl = be->spec->ttl;
+    return from != 0 && redlock_now(be) < from + ttl - ttl / 100 - 2 * DLOCK_MSEC;
+}
+
+static void not_ours(struct dlock_be *be, struct redlock_node *n, const char *found, size_t len)
+{
+    bool was_valid = still_valid(be);
+    n->gone = true;
+    n->from = 0;
+    if (found != NULL) {
+        n->answer = A_BUSY;
+        rscript_holder(found, len, &n->info);
+        return;
+    }
+    n->answer = A_GONE;
+    if (count_lost(be) > be->n - be->quorum || !was_valid)
+        return;
+    n->answer = A_PENDING;
+    (void)rscript_keep(&be->script, &n->cmd, REDLOCK_TAG(be->op, K_HEAL), be->value, be->spec->ttl,
+                       be->fence, true);
+    rconn_flush(&n->cmd);
+}
+
+void redlock_renew_answered(struct dlock_be *be, struct redlock_node *n,
+                            const struct rconn_reply *rep)
+{
+    const char *found;
+    size_t len;
+    bool ours;
+    bool current =
+        rep->tag == REDLOCK_TAG(be->op, K_RENEW) || rep->tag == REDLOCK_TAG(be->op, K_HEAL);
+
+    if (n->cmd.auth_failed || rep->r->type == REDIS_REPLY_ERROR) {
+        if (current)
+            redlock_node_refused(be, n, rep->r);
+        return;
+    }
+    if (rscript_owned(rep->r, &ours, &found, &len) != 0) {
+        if (!current)
+            return;
+        n->answer = A_REFUSED;
+        dlock_fail(&n->error, DLOCK_EPROTO, 0, "%s: unexpected answer to a renewal", n->where);
+        redlock_drop(be, n);
+        return;
+    }
+    redlock_node_well(n);
+    if (ours && be->granted) {
+        n->from = dlock_max(n->from, rep->sent);
+        if (current)
+            n->answer = A_YES;
+    } else if (current && be->granted) {
+        not_ours(be, n, found, len);
+    }
+}
+
+static void say_lost(const struct dlock_be *be, struct dlock_error *err)
+{
+    const char *where = be->spec->uri->where, *name = be->spec->uri->name;
+    const struct dlock_info *info = NULL;
+    for (int i = 0; i < be->n; i++)
+        if (be->nodes[i].answer == A_BUSY)
+            info = &be->nodes[i].info;
+    int lost = count_lost(be);
+    if (info == NULL)
+        dlock_fail(
+            err, DLOCK_ELOST, 0,
+            "%s: the lock '%s' is gone on %d of %d servers: it expired, was deleted, or they lost "
+            "it",
+            where, name, lost, be->n);
+    else if (info->foreign)
+        dlock_fail(err, DLOCK_ELOST, 0,
+                   "%s: the lock '%s' is not ours on %d of %d servers: another program took it",
+                   where, name, lost, be->n);
+    else
+        dlock_fail(err, DLOCK_ELOST, 0,
+                   "%s: the lock '%s' is not ours on %d of %d servers: %s@%s, pid %ld took it",
+                   where, name, lost, be->n, info->user, info->host, info->pid);
+}
+
+void redlock_renew_step(struct dlock_be *be, int64_t now)
+{
+    int yes = redlock_count(be, A_YES), pending = redlock_count(be, A_PENDING);
+
+    if (yes >= be->quorum) {
+        struct dlock_event *ev = events_add(&be->events, EV_RENEWED);
+        ev->from = redlock_from(be);
+        ev->ttl = be->spec->ttl;
+    } else if (count_lost(be) > be->n - be->quorum) {
+        say_lost(be, &events_add(&be->events, EV_LOST)->error);
+    } else if (yes + pending < be->quorum || now >= be->op_until) {
+        redlock_no_quorum(be, &events_add(&be->events, EV_UNCLEAR)->error);
+    } else {
+        return;
+    }
+    be->doing = DO_NOTHING;
+    be->op_until = DLOCK_NEVER;
+}
+
+/* ------------------------------------------------------------------------ release */
+
+/* Requests are served in order, so this goes out behind whatever is still unanswered and undoes that too. */
+static void leave(struct dlock_be *be, struct redlock_node *n)
+{
+    bool open = rconn_is_open(&n->cmd) && n->cmd.ntags < RCONN_TAGS - REDLOCK_STALE - 1;
+    if (!open && !redlock_reach(be, n, be->op_until))
+        return;
+    redlock_undo_stale(be, n);
+    n->answer = A_PENDING;
+    (void)rscript_leave(&be->script, &n->cmd, REDLOCK_TAG(be->op, K_LEAVE), be->value,
+                        n->queued ? be->id : "");
+    rconn_flush(&n->cmd);
+}
+
+/* Is there, or may there be, anything of ours? */
+static bool concerned(const struct dlock_be *be, const struct redlock_node *n)
+{
+    if (be->granted)
+        return true;
+    if (n->touched && !n->cmd.written)
+        return false; /* the vote has never left */
+    return (n->touched || n->queued || n->nstale > 0) && rconn_is_open(&n->cmd);
+}
+
+void redlock_release(struct dlock_be *be, int64_t until)
+{
+    be->events.n = 0;
+    redlock_drop_listing(be);
+    redlock_wait_close(be);
+    be->op_until = until;
+    if (be->doing == DO_RELEASE)
+        return;
+    be->doing = DO_RELEASE;
+    redlock_begin(be);
+    for (int i = 0; i < be->n; i++) {
+        struct redlock_node *n = &be->nodes[i];
+        n->left = false;
+        if (be->value != NULL && concerned(be, n))
+            leave(be, n);
+        else if (n->touched)
+            rconn_close(&n->cmd);
+    }
+}
+
+void redlock_leave_answered(struct dlock_be *be, struct redlock_node *n,
+                            const struct rconn_reply *rep)
+{
+    const char *found;
+    size_t len;
+    bool ours;
+
+    if (rep->tag != REDLOCK_TAG(be->op, K_LEAVE) || be->doing != DO_RELEASE)
+        return;
+    if (n->cmd.auth_failed || rep->r->type == REDIS_REPLY_ERROR) {
+        redlock_node_refused(be, n, rep->r);
+    } else if (rscript_owned(rep->r, &ours, &found, &len) != 0) {
+        n->answer = A_REFUSED;
+        dlock_fail(&n->error, DLOCK_EPROTO, 0, "%s: unexpected answer to a release", n->where);
+    } else if (ours || n->left) {
+        n->answer = A_YES; /* left: an earlier release was served, its answer lost */
+    } else {
+        n->gone = true;
+        n->answer = found != NULL ? A_BUSY : A_GONE;
+        if (found != NULL)
+            rscript_holder(found, len, &n->info);
+    }
+}
+
+static void end_release(struct dlock_be *be, enum dlock_how how, const struct dlock_error *err)
+{
+    struct dlock_event *ev = events_add(&be->events, EV_RELEASED);
+    ev->how = how;
+    if (err != NULL)
+        ev->error = *err;
+    be->doing = DO_NOTHING;
+    be->granted = false;
+    be->op_until = DLOCK_NEVER;
+    for (int i = 0; i < be->n; i++) {
+        struct redlock_node *n = &be->nodes[i];
+        n->touched = n->queued = n->left = n->freed = false;
+        n->from = 0;
+        n->place = 0;
+    }
+}
+
+/* While it is no majority that has confirmed: once more, where it failed. */
+static void leave_again(struct dlock_be *be, int64_t now)
+{
+    for (int i = 0; i < be->n; i++) {
+        struct redlock_node *n = &be->nodes[i];
+        if ((n->answer == A_FAILED || n->answer == A_REFUSED) && now >= n->retry_at)
+            leave(be, n);
+    }
+}
+
+int64_t redlock_release_patience(const struct dlock_be *be)
+{
+    return dlock_min(be->op_until, be->began + RELEASE_PATIENCE);
+}
+
+void redlock_release_step(struct dlock_be *be, int64_t now)
+{
+    int yes = redlock_count(be, A_YES), pending = redlock_count(be, A_PENDING);
+    struct dlock_error err;
+
+    if (!be->granted) {
+        if (pending == 0 || now >= redlock_release_patience(be))
+            end_release(be, DLOCK_REL_NOTHING, NULL);
+        return;
+    }
+    int lost = count_lost(be);
+    /* The servers are heard out, for a moment: who has not confirmed keeps the key for its ttl. */
+    bool patient = redlock_patient(be, yes + lost, now);
+    if (yes >= be->quorum && (pending == 0 || !patient)) {
+        end_release(be, DLOCK_REL_CLEAN, NULL);
+    } else if (lost > be->n - be->quorum && (pending == 0 || !patient)) {
+        say_lost(be, &err);
+        end_release(be, DLOCK_REL_NOT_OURS, &err);
+    } else if (now >= be->op_until) {
+        redlock_no_quorum(be, &err);
+        end_release(be, DLOCK_REL_UNCLEAR, &err);
+    } else {
+        leave_again(be, now);
+    }
+}

@@ -1,0 +1,223 @@
+/*
+ * redlock_node.c - one server of a Redlock: reach it, count what it says, remember what is to be undone there.
+ */
+#include "redlock.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A server that has answered none of so many commands gets no new ones. */
+#define BACKLOG 6
+/* How long one server may keep a decision waiting once a majority has answered [Redlock: 5 to 50 ms]. */
+#define PATIENCE (50 * DLOCK_MSEC)
+
+/* ---------------------------------------------------------------- connections */
+
+void redlock_begin(struct dlock_be *be)
+{
+    be->op++;
+    be->began = redlock_now(be);
+    be->patient_until = DLOCK_NEVER;
+    for (int i = 0; i < be->n; i++) {
+        struct redlock_node *n = &be->nodes[i];
+        n->answer = A_NONE;
+        n->raised = n->raise_out = n->undo_out = n->gone = false;
+        n->error.code = 0;
+    }
+}
+
+static void open_cmd(struct dlock_be *be, struct redlock_node *n, int64_t until)
+{
+    struct dlock_peer peers[RCONN_PEERS];
+    int np = 0;
+    for (int i = 0; i < be->spec->npeers && np < RCONN_PEERS; i++)
+        if (be->spec->peers[i].host == n->host)
+            peers[np++] = be->spec->peers[i];
+    n->tracking = TRACK_OFF;
+    (void)rconn_open(&n->cmd, be->spec->env, peers, np, &n->auth, n->where, until);
+}
+
+/* Behind commands that have not been answered for so long nothing is to be expected on this connection. */
+static bool stuck(const struct dlock_be *be, const struct redlock_node *n)
+{
+    int64_t old = redlock_now(be) - be->spec->op_timeout;
+    return n->cmd.ntags >= BACKLOG ||
+           (n->cmd.ntags > 0 && n->cmd.tags[0].sent != 0 && n->cmd.tags[0].sent < old);
+}
+
+bool redlock_reach(struct dlock_be *be, struct redlock_node *n, int64_t until)
+{
+    if (rconn_is_open(&n->cmd) && stuck(be, n)) {
+        dlock_fail(&n->error, DLOCK_EUNAVAIL, 0, "%s: no answer", n->cmd.peer_text);
+        redlock_drop(be, n);
+        n->retry_at = 0;
+    }
+    if (rconn_is_open(&n->cmd))
+        return true;
+    if (redlock_now(be) < n->retry_at) {
+        n->answer = A_FAILED;
+        n->error = n->last;
+        return false;
+    }
+    open_cmd(be, n, until);
+    return true; /* a failure shows up as its state */
+}
+
+void redlock_node_well(struct redlock_node *n)
+{
+    n->down = false;
+    n->retry_at = 0;
+    dlock_backoff_reset(&n->pause);
+}
+
+static void tell_down(struct dlock_be *be, struct redlock_node *n)
+{
+    /* Never at the expense of what ends an operation. */
+    if (n->down || be->events.n > EVENTS_MAX / 2)
+        return;
+    n->down = true;
+    struct dlock_event *ev = events_add(&be->events, EV_NOTICE);
+    dlock_fail(&ev->error, 0, 0, "%s (one of %d servers)", n->error.msg, be->n);
+}
+
+void redlock_remember(struct redlock_node *n, const char *value)
+{
+    if (n->nstale == REDLOCK_STALE) {
+        free(n->stale[0]); /* runs out by itself */
+        memmove(n->stale, n->stale + 1, sizeof(n->stale[0]) * (size_t)--n->nstale);
+    }
+    char *copy = strdup(value);
+    if (copy != NULL)
+        n->stale[n->nstale++] = copy;
+}
+
+void redlock_undo_stale(struct dlock_be *be, struct redlock_node *n)
+{
+    if (rconn_waits(&n->cmd, REDLOCK_TAG(0, K_STALE)))
+        return;
+    for (int i = 0; i < n->nstale; i++)
+        (void)rscript_leave(&be->script, &n->cmd, REDLOCK_TAG(0, K_STALE), n->stale[i], "");
+}
+
+/*
+ * Is there a vote, or an undo, without an answer? A stopped server executes what is in its socket buffers when
+ * it goes on [measured], also after we have closed.
+ */
+static bool unclear_vote(const struct dlock_be *be, const struct redlock_node *n)
+{
+    return be->doing == DO_ACQUIRE && n->touched && n->cmd.written &&
+           (rconn_waits(&n->cmd, REDLOCK_TAG(be->op, K_VOTE)) ||
+            rconn_waits(&n->cmd, REDLOCK_TAG(be->op, K_UNDO)));
+}
+
+void redlock_drop(struct dlock_be *be, struct redlock_node *n)
+{
+    if (unclear_vote(be, n)) {
+        if (n->cmd.state == RC_UP && !n->undo_out)
+            (void)rscript_leave(&be->script, &n->cmd, REDLOCK_TAG(be->op, K_UNDO), be->value, "");
+        redlock_remember(n, be->value);
+    }
+    if (be->doing == DO_RELEASE && n->cmd.written &&
+        rconn_waits(&n->cmd, REDLOCK_TAG(be->op, K_LEAVE)))
+        n->left = true;
+    rconn_close(&n->cmd);
+    n->tracking = TRACK_OFF;
+}
+
+void redlock_node_failed(struct dlock_be *be, struct redlock_node *n)
+{
+    n->error = n->last = n->cmd.error;
+    if (n->answer == A_PENDING)
+        n->answer = A_FAILED;
+    redlock_drop(be, n);
+    n->retry_at = redlock_now(be) + dlock_backoff_next(&n->pause, be->spec->env);
+    tell_down(be, n);
+}
+
+/* An error reply, or what AUTH was answered. */
+void redlock_node_refused(struct dlock_be *be, struct redlock_node *n, const redisReply *r)
+{
+    n->answer = A_REFUSED;
+    if (n->cmd.auth_failed)
+        n->error = n->cmd.error;
+    else
+        rconn_reply_error(&n->error, n->where, &n->auth, r->str);
+    n->last = n->error;
+    if (n->cmd.auth_failed || rconn_classify(r->str) != RE_TRANSIENT)
+        redlock_drop(be, n);
+    n->retry_at = redlock_now(be) + dlock_backoff_next(&n->pause, be->spec->env);
+    tell_down(be, n);
+}
+
+/* ------------------------------------------------------------------- counting */
+
+int redlock_count(const struct dlock_be *be, enum redlock_answer what)
+{
+    int count = 0;
+    for (int i = 0; i < be->n; i++)
+        count += be->nodes[i].answer == what;
+    return count;
+}
+
+int64_t redlock_from(const struct dlock_be *be)
+{
+    int64_t best = 0;
+    for (int i = 0; i < be->n; i++) {
+        int64_t t = be->nodes[i].from;
+        int newer = 0;
+        for (int k = 0; k < be->n; k++)
+            newer += be->nodes[k].from >= t;
+        if (newer >= be->quorum)
+            best = dlock_max(best, t);
+    }
+    return best;
+}
+
+bool redlock_patient(struct dlock_be *be, int answered, int64_t now)
+{
+    if (answered >= be->quorum && be->patient_until == DLOCK_NEVER)
+        /* A distant majority says how long the way is. */
+        be->patient_until = now + dlock_max(PATIENCE, 2 * (now - be->began));
+    return now < dlock_min(be->op_until, be->patient_until);
+}
+
+/* The most telling of the nodes' errors of that code (0: of any). */
+static const struct dlock_error *some_error(const struct dlock_be *be, int code)
+{
+    for (int i = 0; i < be->n; i++) {
+        const struct redlock_node *n = &be->nodes[i];
+        if (n->error.code != 0 && (code == 0 || n->error.code == code))
+            return &n->error;
+    }
+    return NULL;
+}
+
+int redlock_no_quorum(const struct dlock_be *be, struct dlock_error *err)
+{
+    /* What is wrong with so many that the others are no majority? */
+    static const int codes[] = {DLOCK_EPERM, DLOCK_EDATA, DLOCK_EUSAGE, DLOCK_EPROTO, DLOCK_EOS};
+    int usable = be->n, code = DLOCK_EUNAVAIL;
+
+    for (int i = 0; i < be->n; i++)
+        usable -= be->nodes[i].error.code != 0 || be->nodes[i].answer == A_PENDING ||
+                  be->nodes[i].answer == A_LATE || be->nodes[i].answer == A_FAILED;
+    for (size_t c = 0; c < DLOCK_LEN(codes) && code == DLOCK_EUNAVAIL; c++) {
+        int with = 0;
+        for (int i = 0; i < be->n; i++)
+            with += be->nodes[i].error.code == codes[c];
+        if (with > 0 && usable + with >= be->quorum)
+            code = codes[c];
+    }
+    const struct dlock_error *why = some_error(be, code);
+    char silent[340] = "";
+    if (why == NULL)
+        why = some_error(be, 0);
+    for (int i = 0; i < be->n && why == NULL && silent[0] == '\0'; i++)
+        if (be->nodes[i].answer == A_PENDING || be->nodes[i].answer == A_LATE)
+            snprintf(silent, sizeof(silent), "%s: no answer", be->nodes[i].where);
+    return dlock_fail(err, code, why != NULL ? why->sys : 0,
+                      "%s: only %d of %d servers can be used, %d are needed; %s",
+                      be->spec->uri->where, usable, be->n, be->quorum,
+                      why != NULL ? why->msg : silent);
+}
