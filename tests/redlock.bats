@@ -25,14 +25,16 @@ teardown() { dlock_teardown; }
 @test "redlock: the lock is the same key on every node, it expires, and is gone afterwards" {
     hold --ttl 20
     [ "$(rl_holds "$NAME")" = 5 ]
-    local k value
+    local k value raised=''
     value=$(rl 1 get "$NAME")
     [[ $value =~ ^[0-9a-f]{32}\ .*pid=$HOLDER ]]
     for k in 1 2 3 4 5; do
         [ "$(rl $k get "$NAME")" = "$value" ]
         assert_between 5000 "$(rl $k pttl "$NAME")" 20000 "ms left"
-        [ "$(rl $k get "{$NAME}:dlock:fence")" = "$(cat held)" ]
+        [ "$(rl $k get "{$NAME}:dlock:fence")" -lt "$(cat held)" ] || raised+=$k
     done
+    # The next grant's majority has at least one of them.
+    [ ${#raised} -ge 3 ] || fail "the fence is known only on nodes $raised"
     run run_t 5 "$DLOCK" -n "$L" true
     assert_rc 75
     assert_out "pid $HOLDER"
@@ -67,7 +69,7 @@ teardown() { dlock_teardown; }
     # Two votes for one server.
     for uri in "h1,h2,h1" "h1:6379,h2,h1" "h1,H1" "127.0.0.1:7,127.0.0.1:8,127.0.0.1:7"; do
         run -64 run_t 5 "$DLOCK" "redlock://$uri#x" touch ran
-        [[ $output == *h1* || $output == *127.0.0.1:7* ]] || fail "which one? $output"
+        [[ ${output,,} == *h1* || $output == *127.0.0.1:7* ]] || fail "which one? $output"
     done
     [ ! -e ran ]
 }
@@ -91,9 +93,7 @@ teardown() { dlock_teardown; }
     for n in 1 2 3 4 5; do
         need=$((n / 2 + 1))
         for live in $need $((need - 1)); do
-            hosts=$(cut -d' ' -f-"$live" <<<"$RL_PORTS")
-            [ "$live" -gt 0 ] || hosts=''
-            hosts+=" $(seq $((n - live)) | tr '\n' ' ')"
+            hosts="$(tr ' ' '\n' <<<"$RL_PORTS" | head -n "$live") $(seq $((n - live)))"
             # shellcheck disable=SC2086
             hosts=$(printf ',127.0.0.1:%s' $hosts)
             timed --connect-timeout 0.5 "redlock://${hosts#,}?restart-grace=0#$NAME" true
@@ -268,11 +268,11 @@ teardown() { dlock_teardown; }
 @test "redlock: a waiter notices that the keys expire, and FLUSHALL" {
     own_nodes
     local t0
-    on_all set "$NAME" theirs px 900
     t0=$(clock)
+    on_all set "$NAME" theirs px 900
     run run_t 5 "$DLOCK" "$L" "$HELPERS/clock" "$T/got"
     assert_rc 0
-    assert_between 800 $((($(cat got) - t0) / NS)) $((1400 + SLOW)) "ms"
+    assert_between 900 $((($(cat got) - t0) / NS)) $((1600 + SLOW)) "ms"
     on_all set "$NAME" theirs px 60000
     waiter again
     t0=$(clock)

@@ -56,7 +56,7 @@ for l in theirs[3:]:
     assert l.owned()
     l.release()
 
-holder = subprocess.Popen([dlock, uri, "sh", "-c", "echo; read x"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+holder = subprocess.Popen([dlock, uri, "sh", "-c", "echo; read x; true"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 holder.stdout.readline()
 assert not any(n.lock(name, timeout=60).acquire(blocking=False) for n in nodes)
 holder.stdin.close()
