@@ -53,16 +53,19 @@ static void name_peer(struct rconn *c, const struct dlock_peer *p)
     if (p->addr.ss_family == AF_UNIX) {
         const struct sockaddr_un *un = a;
         dlock_clean_text(c->peer_text, sizeof(c->peer_text), un->sun_path, strlen(un->sun_path));
-    } else if (p->addr.ss_family == AF_INET6) {
-        const struct sockaddr_in6 *in6 = a;
-        inet_ntop(AF_INET6, &in6->sin6_addr, ip, sizeof(ip));
-        snprintf(c->peer_text, sizeof(c->peer_text), "%s ([%s]:%u)", c->where, ip,
-                 ntohs(in6->sin6_port));
     } else {
+        const struct sockaddr_in6 *in6 = a;
         const struct sockaddr_in *in = a;
-        inet_ntop(AF_INET, &in->sin_addr, ip, sizeof(ip));
-        snprintf(c->peer_text, sizeof(c->peer_text), "%s (%s:%u)", c->where, ip,
-                 ntohs(in->sin_port));
+        bool v6 = p->addr.ss_family == AF_INET6;
+        char numeric[INET6_ADDRSTRLEN + 16];
+        inet_ntop(p->addr.ss_family, v6 ? (const void *)&in6->sin6_addr : &in->sin_addr, ip,
+                  sizeof(ip));
+        snprintf(numeric, sizeof(numeric), v6 ? "[%s]:%u" : "%s:%u", ip,
+                 ntohs(v6 ? in6->sin6_port : in->sin_port));
+        if (strcmp(numeric, c->where) == 0)
+            snprintf(c->peer_text, sizeof(c->peer_text), "%s", numeric);
+        else
+            snprintf(c->peer_text, sizeof(c->peer_text), "%s (%s)", c->where, numeric);
     }
 }
 
