@@ -1,6 +1,6 @@
 # dlock - flock(1) for more than one machine.      `make help` lists the targets.
 #
-# User variables: CC CFLAGS CPPFLAGS LDFLAGS PREFIX DESTDIR BUILD WITH_REDIS WITH_POSTGRES WITH_ZOOKEEPER SAN WERROR V
+# User variables: CC CFLAGS CPPFLAGS LDFLAGS PREFIX DESTDIR BUILD WITH_REDIS WITH_TLS WITH_POSTGRES WITH_ZOOKEEPER SAN WERROR V
 # and the directories below. CFLAGS, CPPFLAGS and LDFLAGS of the user come last and so win.
 
 PREFIX       ?= /usr/local
@@ -21,6 +21,8 @@ BUILD        ?= build
 WITH_REDIS   ?= builtin
 WITH_POSTGRES ?= module
 WITH_ZOOKEEPER ?= module
+# TLS for Redis: module | builtin | no.
+WITH_TLS     ?= $(if $(filter no,$(WITH_REDIS)),no,module)
 # Sanitizers, e.g. SAN=address,undefined; use a BUILD of its own: make BUILD=build/asan SAN=...
 SAN          ?=
 # Warnings are errors: for CI only, since another compiler finds other ones.
@@ -66,7 +68,8 @@ LANG_C   := -std=gnu11 -pthread
 LIBS     := -pthread -ldl
 LIBS_SO  := -pthread -ldl
 
-REDIS_SRC := $(wildcard $(addprefix lib/backends/,redis*.c rconn*.c rscript*.c redlock*.c sentinel*.c))
+REDIS_SRC := $(wildcard $(addprefix lib/backends/,redis*.c rconn*.c rscript*.c redlock*.c sentinel*.c \
+             rtls_open.c rtls_io.c))
 ifeq ($(WITH_REDIS),builtin)
   DEFS += -DWITH_REDIS=1
   # The Debian package's "Cflags: -I/usr/include/hiredis" is not wanted: we say <hiredis/hiredis.h>.
@@ -84,8 +87,24 @@ else ifneq ($(WITH_REDIS),no)
   $(error WITH_REDIS=$(WITH_REDIS): builtin or no)
 endif
 
-PG_SRC := $(wildcard lib/backends/postgres.c lib/backends/pg*.c)
 MODULES :=
+TLS_SRC := lib/backends/rtls.c
+ifneq ($(filter module builtin,$(WITH_TLS)),)
+  TLS_CFLAGS ?= $(shell $(PKG_CONFIG) --cflags libssl 2>/dev/null)
+  TLS_LIBS   ?= $(or $(shell $(PKG_CONFIG) --libs libssl 2>/dev/null),-lssl) -lcrypto
+endif
+ifeq ($(WITH_TLS),module)
+  DEFS += -DWITH_TLS_MODULE=1
+  MODULES += $(BUILD)/dlock-modules/tls.so
+else ifeq ($(WITH_TLS),builtin)
+  DEFS += -DWITH_TLS=1
+  LIBS += $(TLS_LIBS)
+  LIBS_SO += $(TLS_LIBS)
+else ifneq ($(WITH_TLS),no)
+  $(error WITH_TLS=$(WITH_TLS): module, builtin or no)
+endif
+
+PG_SRC := $(wildcard lib/backends/postgres.c lib/backends/pg*.c)
 ifneq ($(filter module builtin,$(WITH_POSTGRES)),)
   PG_CFLAGS ?= $(or $(shell $(PKG_CONFIG) --cflags libpq 2>/dev/null),$(addprefix -I,$(shell pg_config --includedir 2>/dev/null)))
   PG_LIBS   ?= $(or $(shell $(PKG_CONFIG) --libs libpq 2>/dev/null),$(addprefix -L,$(shell pg_config --libdir 2>/dev/null)) -lpq) -lcrypto
@@ -137,6 +156,9 @@ LIB_SRC  := $(wildcard lib/*.c lib/backends/*.c)
 ifeq ($(WITH_REDIS),no)
 LIB_SRC  := $(filter-out $(REDIS_SRC),$(LIB_SRC))
 endif
+ifneq ($(WITH_TLS),builtin)
+LIB_SRC  := $(filter-out $(TLS_SRC),$(LIB_SRC))
+endif
 ifneq ($(WITH_POSTGRES),builtin)
 LIB_SRC  := $(filter-out $(PG_SRC),$(LIB_SRC))
 endif
@@ -168,6 +190,7 @@ HELP_BIN := $(HELP_SRC:tests/helpers/%.c=$(BUILD)/test/%)
 LOAD_BIN := $(LOAD_SRC:tests/preload/%.c=$(BUILD)/test/%.so)
 BAD_BIN  := $(BAD_SRC:tests/modules/%.c=$(BUILD)/test/%.so)
 # Objects of modules are made apart from those of the same source that are built in.
+TLS_MOD  := $(TLS_SRC:%.c=$O/mod/%.o)
 PG_MOD   := $(PG_SRC:%.c=$O/mod/%.o)
 PG_OBJ   := $(PG_SRC:%.c=$O/%.o)
 ZK_MOD   := $(ZK_SRC:%.c=$O/mod/%.o)
@@ -235,7 +258,7 @@ install: all ## install below $(DESTDIR)$(PREFIX)
 	$(if $(wildcard completions/dlock.fish),$(INSTALL) -D -m 644 completions/dlock.fish $(DESTDIR)$(FISHCOMPDIR)/dlock.fish)
 
 uninstall: ## remove what install put there
-	rm -f $(DESTDIR)$(BINDIR)/dlock $(DESTDIR)$(MODDIR)/postgres.so $(DESTDIR)$(MODDIR)/zookeeper.so $(DESTDIR)$(INCLUDEDIR)/dlock.h $(DESTDIR)$(PKGCONFIGDIR)/libdlock.pc \
+	rm -f $(DESTDIR)$(BINDIR)/dlock $(addprefix $(DESTDIR)$(MODDIR)/,tls.so postgres.so zookeeper.so) $(DESTDIR)$(INCLUDEDIR)/dlock.h $(DESTDIR)$(PKGCONFIGDIR)/libdlock.pc \
 	    $(addprefix $(DESTDIR)$(LIBDIR)/,libdlock.a libdlock.so libdlock.so.$(SOMAJOR) libdlock.so.$(VERSION)) \
 	    $(DESTDIR)$(BASHCOMPDIR)/dlock $(DESTDIR)$(ZSHCOMPDIR)/_dlock $(DESTDIR)$(FISHCOMPDIR)/dlock.fish \
 	    $(foreach f,$(MAN),$(DESTDIR)$(MANDIR)/man$(subst .,,$(suffix $f))/$(notdir $f))
@@ -250,7 +273,7 @@ help: ## this list
 	@echo
 	@echo '  variables:   PREFIX DESTDIR BINDIR LIBDIR MANDIR ... CC CFLAGS LDFLAGS BUILD V=1'
 	@echo '               WITH_REDIS=builtin|no  WITH_POSTGRES=module|builtin|no'
-	@echo '               WITH_ZOOKEEPER=module|builtin|no'
+	@echo '               WITH_ZOOKEEPER=module|builtin|no  WITH_TLS=module|builtin|no'
 	@echo '               SAN=address,undefined|thread  WERROR=1'
 
 MAN := $(wildcard man/*.[1-8])
@@ -280,6 +303,9 @@ $(BUILD)/flags: FORCE
 	$(call stamp,$(FLAGS_NOW),$(NEED_HEADERS),,WITH_REDIS)
 
 # and those of a store's own sources on these too: the program itself is built without its library.
+$(BUILD)/tls-flags: FORCE
+	$(call stamp,$(TLS_CFLAGS) | $(TLS_LIBS),openssl/ssl.h,$(TLS_CFLAGS),WITH_TLS)
+
 $(BUILD)/pg-flags: FORCE
 	$(call stamp,$(PG_CFLAGS) | $(PG_LIBS),libpq-fe.h openssl/evp.h,$(PG_CFLAGS),WITH_POSTGRES)
 
@@ -289,8 +315,8 @@ $(BUILD)/zk-flags: FORCE
 # What is linked: a file that was removed leaves no newer prerequisite behind.
 $(BUILD)/sources: FORCE
 	@mkdir -p $(@D)
-	@echo '$(sort $(LIB_SRC) $(PG_SRC) $(ZK_SRC) $(CLI_SRC) $(FAKE_SRC))' | cmp -s - $@ || \
-	    echo '$(sort $(LIB_SRC) $(PG_SRC) $(ZK_SRC) $(CLI_SRC) $(FAKE_SRC))' > $@
+	@echo '$(sort $(LIB_SRC) $(TLS_SRC) $(PG_SRC) $(ZK_SRC) $(CLI_SRC) $(FAKE_SRC))' | cmp -s - $@ || \
+	    echo '$(sort $(LIB_SRC) $(TLS_SRC) $(PG_SRC) $(ZK_SRC) $(CLI_SRC) $(FAKE_SRC))' > $@
 
 # Which build it is, and where it will be installed.
 BUILD_NOW = $(BUILD_ID) $(PREFIX) $(LIBDIR) $(INCLUDEDIR) $(MODDIR)
@@ -299,10 +325,12 @@ $(BUILD)/build-id: FORCE
 	@printf '%s\n' '$(BUILD_NOW)' | cmp -s - $@ || printf '%s\n' '$(BUILD_NOW)' > $@
 
 each_obj = $(foreach d,/ /pic/ /test/ /mod/,$(1:%.c=$O$d%.o))
-ID_OBJ := $(call each_obj,lib/module.c cli/main.c lib/backends/postgres.c lib/backends/zookeeper.c)
+ID_OBJ := $(call each_obj,lib/module.c cli/main.c lib/backends/rtls.c lib/backends/postgres.c lib/backends/zookeeper.c)
 $(ID_OBJ): $(BUILD)/build-id
 $(ID_OBJ): ID = -DDLOCK_BUILD_ID='"$(BUILD_ID)"' -DDLOCK_MODDIR='"$(MODDIR)"'
 
+$(call each_obj,$(TLS_SRC)): $(BUILD)/tls-flags
+$(call each_obj,$(TLS_SRC)): STORE = $(TLS_CFLAGS)
 $(call each_obj,$(PG_SRC)): $(BUILD)/pg-flags
 $(call each_obj,$(PG_SRC)): STORE = $(PG_CFLAGS)
 $(call each_obj,$(ZK_SRC)): $(BUILD)/zk-flags
@@ -363,6 +391,8 @@ $(BUILD)/pic.a: $(PIC_OBJ) $(BUILD)/sources
 	$(Q)rm -f $@ && $(AR) rcs $@ $(filter-out $(CORE:%=$O/pic/lib/%.o),$(PIC_OBJ))
 CORE := registry module lock blocking
 
+$(BUILD)/dlock-modules/tls.so: $(TLS_MOD)
+$(BUILD)/dlock-modules/tls.so: private MOD_LIBS = $(TLS_LIBS)
 $(BUILD)/dlock-modules/postgres.so: $(PG_MOD)
 $(BUILD)/dlock-modules/postgres.so: private MOD_LIBS = $(PG_LIBS)
 $(BUILD)/dlock-modules/zookeeper.so: $(ZK_MOD)

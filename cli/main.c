@@ -28,13 +28,9 @@ static int version_mode(const struct options *o, const struct sigstate *sig)
     (void)o;
     (void)sig;
     printf("dlock %s\nbackends:", DLOCK_BUILD_ID);
-    const struct dlock_backend *be;
-    for (int i = 0; (be = dlock_registry_at(i)); i++)
-        printf(" %s", be->name);
-    const char *name;
-    bool installed;
-    for (int i = 0; (name = dlock_registry_module(i, &installed)); i++)
-        printf(" %s (module%s)", name, installed ? "" : ", not installed");
+    const char *name, *note;
+    for (int i = 0; (name = dlock_registry_name(i, &note)); i++)
+        printf(" %s%s%s%s", name, note ? " (" : "", note ? note : "", note ? ")" : "");
     putchar('\n');
     return 0;
 }

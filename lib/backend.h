@@ -164,9 +164,13 @@ struct dlock_backend {
  * (naming what to install), DLOCK_EPERM (others could have changed the module), DLOCK_EOS.
  */
 const struct dlock_backend *dlock_registry_find(const char *scheme, struct dlock_error *err);
-/* The i-th backend built in, NULL past the last: for --version. */
-const struct dlock_backend *dlock_registry_at(int i);
-/* The name of the i-th backend that is a module, NULL past the last, and whether its file is there. Loads nothing. */
-const char *dlock_registry_module(int i, bool *installed);
+/* TLS, in the same way, for a URI of this scheme. */
+struct rtls_table;
+const struct rtls_table *dlock_registry_tls(const char *scheme, struct dlock_error *err);
+/*
+ * For --version: the i-th of what there is (i >= 0), NULL past the last. *note: NULL, or what is to be said of it:
+ * whether it is a module, and whether its file is there. Loads nothing.
+ */
+const char *dlock_registry_name(int i, const char **note);
 
 #endif

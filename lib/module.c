@@ -1,5 +1,5 @@
 /*
- * module.c - backends that are loaded on first use, so that a lock on a file does not pay for libpq.
+ * module.c - what is loaded on first use, so that a lock on a file does not pay for libpq or OpenSSL.
  *
  * A module is code that runs with the caller's rights. It comes from one of two directories, neither named by
  * the environment: beside the object that holds this code (a build that was not installed), or where
@@ -157,30 +157,39 @@ static void *load(const struct dlock_loadable *m, const struct place *p, struct 
     return NULL;
 }
 
+_Static_assert(offsetof(struct dlock_backend, abi) == offsetof(struct dlock_module_head, abi) &&
+                   offsetof(struct dlock_backend, build_id) ==
+                       offsetof(struct dlock_module_head, build_id),
+               "a backend's table begins as every module's");
+
 /* Nothing behind abi is looked at before abi is ours, nothing behind build_id before that is. */
-static bool check_table(const struct dlock_backend *be, const char *path, const char *scheme,
-                        struct dlock_error *err)
+static bool check_table(const void *table, const struct dlock_loadable *m, const char *path,
+                        const char *scheme, struct dlock_error *err)
 {
-    if (!be)
+    struct dlock_module_head h = {0};
+    if (table)
+        memcpy(&h.abi, table, sizeof h.abi);
+    if (table && h.abi == m->abi)
+        memcpy(&h, table, sizeof h);
+    if (!table)
         dlock_fail(err, DLOCK_ENOBACKEND, 0, "%s is not a module of dlock: " ONE_BUILD, path);
-    else if (be->abi != DLOCK_BACKEND_ABI)
+    else if (h.abi != m->abi)
         dlock_fail(err, DLOCK_ENOBACKEND, 0,
-                   "%s is for interface %u, this dlock has %d: " ONE_BUILD, path, be->abi,
-                   DLOCK_BACKEND_ABI);
-    else if (!be->build_id || strcmp(be->build_id, build_id) != 0)
+                   "%s is for interface %u, this dlock has %u: " ONE_BUILD, path, h.abi, m->abi);
+    else if (!h.build_id || strcmp(h.build_id, build_id) != 0)
         dlock_fail(err, DLOCK_ENOBACKEND, 0, "%s is of build %s, this dlock of %s: " ONE_BUILD,
-                   path, be->build_id ? be->build_id : "(none)", build_id);
-    else if (!dlock_serves(be->schemes, scheme))
+                   path, h.build_id ? h.build_id : "(none)", build_id);
+    else if (m->schemes && !dlock_serves(((const struct dlock_backend *)table)->schemes, scheme))
         dlock_fail(err, DLOCK_ENOBACKEND, 0, "%s does not serve %s://: " ONE_BUILD, path, scheme);
     else
         return true;
     return false;
 }
 
-const struct dlock_backend *dlock_module_load(const struct dlock_loadable *m, const char *scheme,
-                                              struct dlock_error *err)
+const void *dlock_module_load(const struct dlock_loadable *m, const char *scheme,
+                              struct dlock_error *err)
 {
-    const struct dlock_backend *be = NULL;
+    const void *table = NULL;
     struct place p;
     /* Without it neither our own place nor a descriptor has a name. */
     if (access("/proc/self/fd", F_OK) < 0) {
@@ -200,12 +209,12 @@ const struct dlock_backend *dlock_module_load(const struct dlock_loadable *m, co
     void *so = load(m, &p, err);
     if (!so)
         goto out;
-    be = dlsym(so, "dlock_module");
-    if (!check_table(be, p.file, scheme, err))
-        be = NULL;
+    table = dlsym(so, "dlock_module");
+    if (!check_table(table, m, p.file, scheme, err))
+        table = NULL;
 out:
     close(p.fd);
-    return be;
+    return table;
 }
 
 bool dlock_module_installed(const struct dlock_loadable *m)

@@ -1,4 +1,4 @@
-/* module.h - backends that are loaded on first use: for registry.c alone. */
+/* module.h - what is loaded on first use: for registry.c alone. */
 #ifndef DLOCK_MODULE_H
 #define DLOCK_MODULE_H
 
@@ -6,10 +6,17 @@
 
 #include <string.h>
 
-/* A backend in a shared object of its own, because of the libraries that it needs. */
+/* A backend, or TLS, in a shared object of its own, because of the libraries that it needs. */
 struct dlock_loadable {
     const char *name, *file, *package; /* file: within the directory of modules */
-    const char *const *schemes;        /* NULL-terminated */
+    const char *const *schemes;        /* of a backend, NULL-terminated; NULL: it is none */
+    unsigned abi;                      /* of its table; each kind has numbers of its own */
+};
+
+/* How every table that a module hands out begins. */
+struct dlock_module_head {
+    unsigned abi;
+    const char *build_id;
 };
 
 static inline bool dlock_serves(const char *const *schemes, const char *scheme)
@@ -21,12 +28,12 @@ static inline bool dlock_serves(const char *const *schemes, const char *scheme)
 }
 
 /*
- * module.c: load it, or find it loaded. NULL with err: DLOCK_ENOBACKEND (not installed, not of this build, not
- * loadable), DLOCK_EPERM (others could have changed it), DLOCK_EOS. May block for as long as its libraries take
- * to load. What is loaded stays until the process ends.
+ * module.c: load it, or find it loaded; its table. NULL with err: DLOCK_ENOBACKEND (not installed, not of this
+ * build, not loadable), DLOCK_EPERM (others could have changed it), DLOCK_EOS. May block for as long as its
+ * libraries take to load. What is loaded stays until the process ends.
  */
-const struct dlock_backend *dlock_module_load(const struct dlock_loadable *, const char *scheme,
-                                              struct dlock_error *err);
+const void *dlock_module_load(const struct dlock_loadable *, const char *scheme,
+                              struct dlock_error *err);
 /* Is its file there? Loads nothing. */
 bool dlock_module_installed(const struct dlock_loadable *);
 

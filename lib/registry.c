@@ -1,5 +1,6 @@
-/* registry.c - which backends there are: built in, or loaded on first use. One line a backend. */
+/* registry.c - which backends there are, and TLS: built in, or loaded on first use. One line a backend. */
 #include "backend.h"
+#include "backends/rtls.h"
 #include "module.h"
 #include "util.h"
 
@@ -38,13 +39,18 @@ static const struct dlock_loadable modules[] = {
     {.name = "postgres",
      .file = "postgres.so",
      .package = "dlock-postgres",
+     .abi = DLOCK_BACKEND_ABI,
      .schemes = (const char *const[]){"postgres", "postgresql", NULL}},
 #endif
 #ifdef WITH_ZOOKEEPER_MODULE
     {.name = "zookeeper",
      .file = "zookeeper.so",
      .package = "dlock-zookeeper",
+     .abi = DLOCK_BACKEND_ABI,
      .schemes = (const char *const[]){"zk", "zookeeper", NULL}},
+#endif
+#ifdef WITH_TLS_MODULE
+    {.name = "tls", .file = "tls.so", .package = "dlock-tls", .abi = RTLS_ABI},
 #endif
     {0},
 };
@@ -55,22 +61,47 @@ const struct dlock_backend *dlock_registry_find(const char *scheme, struct dlock
         if (dlock_serves(built_in[i]->schemes, scheme))
             return built_in[i];
     for (const struct dlock_loadable *m = modules; m->name; m++)
-        if (dlock_serves(m->schemes, scheme))
+        if (m->schemes && dlock_serves(m->schemes, scheme))
             return dlock_module_load(m, scheme, err);
     dlock_fail(err, DLOCK_ENOBACKEND, 0,
                "%s:// is not built in: this dlock knows only what 'dlock --version' lists", scheme);
     return NULL;
 }
 
-const struct dlock_backend *dlock_registry_at(int i)
+const struct rtls_table *dlock_registry_tls(const char *scheme, struct dlock_error *err)
 {
-    return i >= 0 && (size_t)i < DLOCK_LEN(built_in) ? built_in[i] : NULL;
+#ifdef WITH_TLS
+    (void)scheme;
+    (void)err;
+    return &dlock_rtls;
+#else
+    for (const struct dlock_loadable *m = modules; m->name; m++)
+        if (m->abi == RTLS_ABI)
+            return dlock_module_load(m, scheme, err);
+    dlock_fail(err, DLOCK_ENOBACKEND, 0, "%s:// needs TLS, and this dlock was built without it",
+               scheme);
+    return NULL;
+#endif
 }
 
-const char *dlock_registry_module(int i, bool *installed)
+const char *dlock_registry_name(int i, const char **note)
 {
-    if (i < 0 || (size_t)i >= DLOCK_LEN(modules) || !modules[i].name)
+    static const char *const plain[] = {
+#ifdef WITH_TLS
+        "tls",
+#endif
+        NULL};
+    const size_t nplain = DLOCK_LEN(plain) - 1;
+    size_t n = (size_t)i;
+    *note = NULL;
+    if (n < DLOCK_LEN(built_in))
+        return built_in[n]->name;
+    n -= DLOCK_LEN(built_in);
+    if (n < nplain)
+        return plain[n];
+    n -= nplain;
+    if (n >= DLOCK_LEN(modules) || !modules[n].name)
         return NULL;
-    *installed = dlock_module_installed(&modules[i]);
-    return modules[i].name;
+    *note = dlock_module_installed(&modules[n]) ? "module" : "module, not installed";
+    return modules[n].name;
 }

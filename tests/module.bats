@@ -97,7 +97,7 @@ good() {
     list() { run run_t 5 "$@" "$DIR/dlock" --version; }
     list
     assert_rc 0
-    [[ ${lines[1]} = "backends: file"*" postgres (module) zookeeper (module, not installed)" ]] || fail "${lines[1]}"
+    [[ ${lines[1]} = "backends: file"*" postgres (module) zookeeper (module, not installed) tls (module, not installed)" ]] || fail "${lines[1]}"
     if [ -z "${SAN:-}" ]; then # LeakSanitizer does not work under strace
         list strace -f -o trace -e trace=openat,open,connect
         assert_rc 0
@@ -105,10 +105,10 @@ good() {
     fi
     rm "$MODULE"
     list
-    [[ ${lines[1]} = *" postgres (module, not installed) zookeeper (module, not installed)" ]] || fail "${lines[1]}"
+    [[ ${lines[1]} = *" postgres (module, not installed) zookeeper (module, not installed) tls (module, not installed)" ]] || fail "${lines[1]}"
     mkfifo "$MODULE"
     list
-    [[ ${lines[1]} = *" postgres (module, not installed) zookeeper (module, not installed)" ]] || fail "${lines[1]}"
+    [[ ${lines[1]} = *" postgres (module, not installed) zookeeper (module, not installed) tls (module, not installed)" ]] || fail "${lines[1]}"
 }
 
 # --- whose it is ---------------------------------------------------------------------------------------

@@ -28,6 +28,8 @@ static void drop_socket(struct rconn *c)
     if (rconn_is_open(c) && c->fd >= 0)
         close(c->fd);
     c->fd = -1;
+    if (c->tls != NULL)
+        rtls_end(c->tls, &c->session);
 }
 
 /* The reader stays: replies that came before the failure are still to be handed out. */
@@ -35,7 +37,7 @@ static int conn_fail(struct rconn *c, int code, int sys, const char *text)
 {
     drop_socket(c);
     c->state = RC_FAILED;
-    if (c->auth_failed) /* the reason, whatever came after it */
+    if (c->auth_failed || c->tls_failed) /* the reason, whatever came after it */
         return c->error.code;
     if (sys != 0)
         dlock_fail(&c->error, code, sys, "%s: %s: %s", c->peer_text, text, strerror(sys));
@@ -53,16 +55,19 @@ static void name_peer(struct rconn *c, const struct dlock_peer *p)
     if (p->addr.ss_family == AF_UNIX) {
         const struct sockaddr_un *un = a;
         dlock_clean_text(c->peer_text, sizeof(c->peer_text), un->sun_path, strlen(un->sun_path));
-    } else if (p->addr.ss_family == AF_INET6) {
-        const struct sockaddr_in6 *in6 = a;
-        inet_ntop(AF_INET6, &in6->sin6_addr, ip, sizeof(ip));
-        snprintf(c->peer_text, sizeof(c->peer_text), "%s ([%s]:%u)", c->where, ip,
-                 ntohs(in6->sin6_port));
     } else {
+        const struct sockaddr_in6 *in6 = a;
         const struct sockaddr_in *in = a;
-        inet_ntop(AF_INET, &in->sin_addr, ip, sizeof(ip));
-        snprintf(c->peer_text, sizeof(c->peer_text), "%s (%s:%u)", c->where, ip,
-                 ntohs(in->sin_port));
+        bool v6 = p->addr.ss_family == AF_INET6;
+        char numeric[INET6_ADDRSTRLEN + 16];
+        inet_ntop(p->addr.ss_family, v6 ? (const void *)&in6->sin6_addr : &in->sin_addr, ip,
+                  sizeof(ip));
+        snprintf(numeric, sizeof(numeric), v6 ? "[%s]:%u" : "%s:%u", ip,
+                 ntohs(v6 ? in6->sin6_port : in->sin_port));
+        if (strcmp(numeric, c->where) == 0)
+            snprintf(c->peer_text, sizeof(c->peer_text), "%s", numeric);
+        else
+            snprintf(c->peer_text, sizeof(c->peer_text), "%s (%s)", c->where, numeric);
     }
 }
 
@@ -176,6 +181,8 @@ int rconn_open_later(struct rconn *c, const struct dlock_env *env, const struct 
     c->good = old.good;
     c->push = old.push;
     c->only_master = old.only_master;
+    c->tls = old.tls;
+    c->tls_host = old.tls_host;
     c->auth = *auth;
     c->where = where;
     c->until = until;
@@ -255,9 +262,28 @@ int rconn_send(struct rconn *c, int tag, int argc, const char **argv, const size
     return 0;
 }
 
+/* The same through TLS. What is encrypted cannot be taken back: all of it is. */
+static void flush_tls(struct rconn *c)
+{
+    struct dlock_error err;
+    int rc = c->tls->table->encrypt(c->session, c->out, c->out_len, &err);
+    if (c->out_len > 0)
+        explicit_bzero(c->out, c->out_len);
+    c->out_len = 0;
+    if (rc != 0)
+        conn_fail(c, rc, 0, err.msg);
+    else if (rtls_send(c->tls, c->session, c->fd))
+        c->written = true;
+}
+
+static bool has_output(const struct rconn *c)
+{
+    return c->out_len > 0 || (c->session != NULL && rtls_has_output(c->tls, c->session));
+}
+
 void rconn_flush(struct rconn *c)
 {
-    if (c->state != RC_UP || c->out_len == 0)
+    if (c->state != RC_UP || !has_output(c))
         return;
     /* The lease counts from before the first byte could have left. */
     int64_t now = c->env->now(c->env->ctx);
@@ -265,6 +291,10 @@ void rconn_flush(struct rconn *c)
         if (c->tags[i].sent == 0)
             c->tags[i].sent = now;
     size_t done = 0;
+    if (c->session != NULL) {
+        flush_tls(c);
+        return;
+    }
     while (done < c->out_len) {
         ssize_t n = send(c->fd, c->out + done, c->out_len - done, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (n < 0 && errno == EINTR)
@@ -301,15 +331,61 @@ int rconn_interest(const struct rconn *c, struct pollfd *pfd, int64_t *wake_at)
     }
     pfd->fd = c->fd;
     pfd->events = c->state == RC_CONNECTING ? POLLOUT : POLLIN;
-    if (c->state == RC_UP && c->out_len > 0)
+    if (c->state == RC_HANDSHAKE ? rtls_has_output(c->tls, c->session)
+                                 : c->state == RC_UP && has_output(c))
         pfd->events |= POLLOUT;
     pfd->revents = 0;
-    if (c->state == RC_CONNECTING)
+    if (rconn_is_connecting(c))
         *wake_at = dlock_min(*wake_at, c->next_at);
     return 1;
 }
 
 /* ----------------------------------------------------------------- receiving */
+
+static void is_up(struct rconn *c)
+{
+    c->state = RC_UP;
+    c->tls_failed = false;
+    c->good = (c->good + c->tried - 1) % c->npeers;
+    rconn_flush(c);
+}
+
+static void no_handshake(struct rconn *c, const struct dlock_error *err)
+{
+    conn_fail(c, err->code, 0, err->msg);
+    c->tls_failed = true;
+    connect_next(c);
+}
+
+static void go_on_shaking(struct rconn *c)
+{
+    struct dlock_error err;
+    int rc = rtls_shake(c->tls, c->session, c->fd, &c->fed, &err);
+    if (rc == 0 && c->env->now(c->env->ctx) < c->next_at)
+        return;
+    if (rc == 0)
+        dlock_fail(&err, DLOCK_EUNAVAIL, 0,
+                   "no answer to the TLS handshake: does the server speak TLS on this port?");
+    c->fed = 0;
+    if (rc == 1)
+        is_up(c);
+    else
+        no_handshake(c, &err);
+}
+
+static void connected(struct rconn *c)
+{
+    struct dlock_error err;
+    if (c->tls == NULL) {
+        is_up(c);
+        return;
+    }
+    c->state = RC_HANDSHAKE;
+    if (rtls_start(c->tls, &c->session, c->tls_host, &err) == 0)
+        go_on_shaking(c);
+    else
+        no_handshake(c, &err);
+}
 
 static void finish_connect(struct rconn *c)
 {
@@ -332,41 +408,51 @@ static void finish_connect(struct rconn *c)
         connect_next(c);
         return;
     }
-    c->state = RC_UP;
-    c->good = (c->good + c->tried - 1) % c->npeers;
-    rconn_flush(c);
+    connected(c);
+}
+
+/* How many bytes came; 0: nothing now, or enough: the caller takes what is complete first. Negative: state RC_FAILED. */
+static ssize_t receive(struct rconn *c, char *buf, size_t size)
+{
+    struct dlock_error err;
+    ssize_t n;
+    if (c->session != NULL) {
+        n = rtls_receive(c->tls, c->session, c->fd, buf, size, &c->fed, RCONN_MAX_REPLY, &err);
+        if (n < 0)
+            conn_fail(c, (int)n, 0, err.msg);
+        return n;
+    }
+    if (c->fed > RCONN_MAX_REPLY)
+        return 0;
+    do
+        n = recv(c->fd, buf, size, MSG_DONTWAIT);
+    while (n < 0 && errno == EINTR);
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+        return 0;
+    if (n < 0)
+        return conn_fail(c, DLOCK_EUNAVAIL, errno, "connection lost");
+    if (n == 0)
+        return conn_fail(c, DLOCK_EUNAVAIL, 0, "the server closed the connection");
+    c->fed += (size_t)n;
+    return n;
 }
 
 void rconn_work(struct rconn *c)
 {
     char buf[16384];
+    ssize_t n;
 
     if (c->state == RC_CONNECTING)
         finish_connect(c);
+    else if (c->state == RC_HANDSHAKE)
+        go_on_shaking(c);
     if (c->state != RC_UP)
         return;
     rconn_flush(c);
-    for (;;) {
-        ssize_t n = recv(c->fd, buf, sizeof(buf), MSG_DONTWAIT);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
-            return;
-        if (n <= 0) {
-            if (n == 0)
-                conn_fail(c, DLOCK_EUNAVAIL, 0, "the server closed the connection");
-            else
-                conn_fail(c, DLOCK_EUNAVAIL, errno, "connection lost");
-            return;
-        }
+    while (c->state == RC_UP && (n = receive(c, buf, sizeof(buf))) > 0) {
         c->answered = true;
-        c->fed += (size_t)n;
-        if (redisReaderFeed(c->reader, buf, (size_t)n) != REDIS_OK) {
+        if (redisReaderFeed(c->reader, buf, (size_t)n) != REDIS_OK)
             conn_fail(c, DLOCK_EPROTO, 0, "the answer is not the Redis protocol");
-            return;
-        }
-        if (c->fed > RCONN_MAX_REPLY) /* the caller takes what is complete first */
-            return;
     }
 }
 
@@ -482,6 +568,10 @@ static void close_gently(struct rconn *c)
     int rounds = 64;
 
     rconn_flush(c);
+    if (c->session != NULL) {
+        c->tls->table->bye(c->session);
+        (void)rtls_send(c->tls, c->session, c->fd);
+    }
     (void)shutdown(c->fd, SHUT_WR);
     while (rounds-- > 0 && recv(c->fd, buf, sizeof(buf), MSG_DONTWAIT) > 0)
         ;

@@ -11,6 +11,7 @@
 #define DLOCK_RCONN_H
 
 #include "../util.h"
+#include "rtls.h"
 
 #include <hiredis/hiredis.h>
 
@@ -22,9 +23,10 @@
 #define RCONN_PEERS 8 /* addresses tried at most */
 
 enum rconn_state {
-    RC_CLOSED,     /* no socket */
-    RC_WAITING,    /* the server's address is still being looked for (rconn_open_later) */
-    RC_CONNECTING, /* a TLS handshake will be a state between this and RC_UP */
+    RC_CLOSED,  /* no socket */
+    RC_WAITING, /* the server's address is still being looked for (rconn_open_later) */
+    RC_CONNECTING,
+    RC_HANDSHAKE, /* of TLS; nothing that was queued leaves before its end */
     RC_UP,
     RC_FAILED /* no socket any more; error says why */
 };
@@ -51,10 +53,14 @@ struct rconn {
     const struct dlock_env *env;
     struct dlock_peer peers[RCONN_PEERS]; /* a copy: the core may replace its list meanwhile */
     int npeers;
-    int good;               /* index of the address that worked last */
-    int tried;              /* addresses tried in this attempt, counted from good */
-    int64_t until, next_at; /* end of the whole attempt, and of this address' share */
-    bool push;              /* this connection subscribes */
+    int good;                      /* index of the address that worked last */
+    int tried;                     /* addresses tried in this attempt, counted from good */
+    int64_t until, next_at;        /* end of the whole attempt, and of this address' share */
+    const struct rtls_config *tls; /* set before opening, as is tls_host: speak TLS. Not owned */
+    const char *tls_host;          /* whom the addresses belong to; not owned, until closed */
+    struct rtls *session;          /* from RC_HANDSHAKE on */
+    bool tls_failed; /* the handshake with an earlier address failed; error says why */
+    bool push;       /* this connection subscribes */
     bool
         only_master; /* set before opening: ROLE goes in front of everything, another answer is a failure */
     bool is_replica; /* failed for that reason */
@@ -119,7 +125,13 @@ int rconn_aim(struct rconn *, const struct dlock_peer *, int npeers);
 void rconn_give_up(struct rconn *, const struct dlock_error *why);
 static inline bool rconn_is_open(const struct rconn *c)
 {
-    return c->state == RC_WAITING || c->state == RC_CONNECTING || c->state == RC_UP;
+    return c->state == RC_WAITING || c->state == RC_CONNECTING || c->state == RC_HANDSHAKE ||
+           c->state == RC_UP;
+}
+/* On the way to an address: next_at is to be watched, rconn_work to be called then. */
+static inline bool rconn_is_connecting(const struct rconn *c)
+{
+    return c->state == RC_CONNECTING || c->state == RC_HANDSHAKE;
 }
 /* Queue a command. 0, or DLOCK_ENOMEM (and state RC_FAILED). Needs rconn_flush. */
 int rconn_send(struct rconn *, int tag, int argc, const char **argv, const size_t *len);

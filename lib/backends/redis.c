@@ -33,7 +33,16 @@ void redis_connect(struct dlock_be *be, struct rconn *c, int64_t until)
         return;
     const struct dlock_peer *peers = be->is_unix ? &be->unix_peer : be->spec->peers;
     int n = be->is_unix ? 1 : be->spec->npeers;
+    c->tls = be->tls;
+    c->tls_host = be->is_unix ? NULL : be->spec->uri->hosts[0].host;
     (void)rconn_open(c, be->spec->env, peers, n, &be->auth, redis_where(be), until);
+}
+
+void redis_no_answer(const struct dlock_be *be, struct dlock_error *err, int64_t waited)
+{
+    no_answer(err, be->spec, waited);
+    if (be->cmd.state == RC_FAILED || be->cmd.tls_failed)
+        *err = be->cmd.error;
 }
 
 void redis_undo_stale(struct dlock_be *be)
@@ -85,6 +94,9 @@ static int be_open(struct dlock_be **out, const struct dlock_spec *spec, struct 
         be_close(be);
         return rc;
     }
+    struct dlock_error warning;
+    if (rtls_config_warns(be->tls, redis_where(be), &warning))
+        events_add(&be->events, EV_NOTICE)->error = warning;
     *out = be;
     return 0;
 }
@@ -98,6 +110,7 @@ static void be_close(struct dlock_be *be)
     redis_drop_listing(be);
     redis_forget_stale(be, be->nstale);
     rscript_done(&be->script);
+    rtls_config_free(be->tls);
     free(be->channel);
     free(be->value);
     if (be->secret != NULL)
@@ -364,9 +377,9 @@ static void timers(struct dlock_be *be)
     int64_t now = redis_now(be);
     struct dlock_error err;
 
-    if (be->cmd.state == RC_CONNECTING && now >= be->cmd.next_at)
+    if (rconn_is_connecting(&be->cmd) && now >= be->cmd.next_at)
         rconn_work(&be->cmd);
-    if (be->wake.state == RC_CONNECTING && now >= be->wake.next_at)
+    if (rconn_is_connecting(&be->wake) && now >= be->wake.next_at)
         rconn_work(&be->wake);
     switch (be->doing) {
     case DO_ACQUIRE:
@@ -381,7 +394,7 @@ static void timers(struct dlock_be *be)
         break;
     case DO_ASK:
         if (now >= be->op_until) {
-            no_answer(&err, be->spec, be->spec->connect_timeout);
+            redis_no_answer(be, &err, be->spec->connect_timeout);
             rconn_close(&be->cmd);
             redis_ask_failed(be, be->refused.code != 0 ? &be->refused : &err);
         } else if (now >= be->cmd_out.retry_at) {
@@ -436,7 +449,7 @@ static int be_process(struct dlock_be *be, const struct pollfd *pfd, int n, stru
     return be->listing != NULL ? redis_give_listed(be, ev) : 0;
 }
 
-static const char *const schemes[] = {"redis", "redis+unix", NULL};
+static const char *const schemes[] = {"redis", "rediss", "redis+unix", NULL};
 
 const struct dlock_backend dlock_backend_redis = {
     .abi = DLOCK_BACKEND_ABI,

@@ -23,6 +23,7 @@ struct dlock_be {
     struct rconn_auth auth;
     struct dlock_peer unix_peer;
     bool is_unix;
+    struct rtls_config *tls; /* NULL: without */
 
     struct rconn cmd, wake;
     enum redis_doing doing;
@@ -74,6 +75,8 @@ static inline int64_t redis_now(const struct dlock_be *be)
 const char *redis_where(const struct dlock_be *);
 /* Begin to connect unless open; whatever goes wrong shows up as state RC_FAILED in process(). */
 void redis_connect(struct dlock_be *, struct rconn *, int64_t until);
+/* no_answer(), or why cmd did not even get as far as to ask. */
+void redis_no_answer(const struct dlock_be *, struct dlock_error *, int64_t waited);
 /* Queue the undoing of stale values on cmd. One is forgotten when the server has said that it is undone. */
 void redis_undo_stale(struct dlock_be *);
 void redis_forget_stale(struct dlock_be *, int n);

@@ -462,7 +462,7 @@ void redis_wait_timers(struct dlock_be *be, int64_t now)
     struct dlock_error err;
 
     if (now >= be->op_until) {
-        no_answer(&err, be->spec, be->first ? be->spec->connect_timeout : be->spec->op_timeout);
+        redis_no_answer(be, &err, be->first ? be->spec->connect_timeout : be->spec->op_timeout);
         if (be->first && be->refused.code != 0)
             err = be->refused;
         be->op_until = DLOCK_NEVER;

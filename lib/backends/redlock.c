@@ -160,7 +160,6 @@ static int64_t wake_at(const struct dlock_be *be)
                 at = dlock_min(at, be->nodes[i].retry_at);
         return be->granted ? at : dlock_min(at, redlock_release_patience(be));
     case DO_RENEW:
-        return be->op_until;
     case DO_ASK:
         return at;
     case DO_NOTHING:

@@ -111,7 +111,7 @@ struct dlock_be {
 
     char token[DLOCK_TOKEN_LEN + 1], *value;
     uint64_t fence;
-    bool granted;
+    bool granted, lost; /* lost: told of */
 
     /* acquire */
     bool wait, first, told_grace;

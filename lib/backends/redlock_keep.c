@@ -38,6 +38,40 @@ static int count_lost(const struct dlock_be *be)
     return lost;
 }
 
+static void say_lost(const struct dlock_be *be, struct dlock_error *err)
+{
+    const struct dlock_info *info = NULL;
+    const char *name = be->spec->uri->name;
+    int lost = count_lost(be);
+
+    for (int i = 0; i < be->n; i++)
+        if (be->nodes[i].answer == A_BUSY)
+            info = &be->nodes[i].info;
+    if (info == NULL)
+        dlock_fail(
+            err, DLOCK_ELOST, 0,
+            "the lock '%s' is gone on %d of %d servers: it expired, was deleted, or they lost it",
+            name, lost, be->n);
+    else if (info->foreign)
+        dlock_fail(err, DLOCK_ELOST, 0,
+                   "the lock '%s' is not ours on %d of %d servers: another program took it", name,
+                   lost, be->n);
+    else
+        dlock_fail(err, DLOCK_ELOST, 0,
+                   "the lock '%s' is not ours on %d of %d servers: %s@%s, pid %ld took it", name,
+                   lost, be->n, info->user, info->host, info->pid);
+}
+
+/* A majority of the servers has lost it, or has another one's: whatever was confirmed otherwise. */
+static bool tell_lost(struct dlock_be *be)
+{
+    if (be->lost || count_lost(be) <= be->n - be->quorum)
+        return false;
+    be->lost = true;
+    say_lost(be, &events_add(&be->events, EV_LOST)->error);
+    return true;
+}
+
 /* See lease.h for the drift. */
 static bool still_valid(const struct dlock_be *be)
 {
@@ -50,18 +84,19 @@ static void not_ours(struct dlock_be *be, struct redlock_node *n, const char *fo
     bool was_valid = still_valid(be);
     n->gone = true;
     n->from = 0;
+    n->answer = A_GONE;
     if (found != NULL) {
         n->answer = A_BUSY;
         rscript_holder(found, len, &n->info);
-        return;
+    } else if (was_valid && count_lost(be) <= be->n - be->quorum) {
+        n->answer = A_PENDING;
+        (void)rscript_keep(&be->script, &n->cmd, REDLOCK_TAG(be->op, K_HEAL), be->value,
+                           be->spec->ttl, be->fence, true);
+        rconn_flush(&n->cmd);
     }
-    n->answer = A_GONE;
-    if (count_lost(be) > be->n - be->quorum || !was_valid)
-        return;
-    n->answer = A_PENDING;
-    (void)rscript_keep(&be->script, &n->cmd, REDLOCK_TAG(be->op, K_HEAL), be->value, be->spec->ttl,
-                       be->fence, true);
-    rconn_flush(&n->cmd);
+    /* The renewal has ended without this answer. */
+    if (be->doing == DO_NOTHING)
+        tell_lost(be);
 }
 
 void redlock_renew_answered(struct dlock_be *be, struct redlock_node *n,
@@ -96,40 +131,20 @@ void redlock_renew_answered(struct dlock_be *be, struct redlock_node *n,
     }
 }
 
-static void say_lost(const struct dlock_be *be, struct dlock_error *err)
-{
-    const char *where = be->spec->uri->where, *name = be->spec->uri->name;
-    const struct dlock_info *info = NULL;
-    for (int i = 0; i < be->n; i++)
-        if (be->nodes[i].answer == A_BUSY)
-            info = &be->nodes[i].info;
-    int lost = count_lost(be);
-    if (info == NULL)
-        dlock_fail(
-            err, DLOCK_ELOST, 0,
-            "%s: the lock '%s' is gone on %d of %d servers: it expired, was deleted, or they lost "
-            "it",
-            where, name, lost, be->n);
-    else if (info->foreign)
-        dlock_fail(err, DLOCK_ELOST, 0,
-                   "%s: the lock '%s' is not ours on %d of %d servers: another program took it",
-                   where, name, lost, be->n);
-    else
-        dlock_fail(err, DLOCK_ELOST, 0,
-                   "%s: the lock '%s' is not ours on %d of %d servers: %s@%s, pid %ld took it",
-                   where, name, lost, be->n, info->user, info->host, info->pid);
-}
-
 void redlock_renew_step(struct dlock_be *be, int64_t now)
 {
-    int yes = redlock_count(be, A_YES), pending = redlock_count(be, A_PENDING);
+    int yes = redlock_count(be, A_YES), pending = redlock_count(be, A_PENDING), healed = 0;
 
-    if (yes >= be->quorum) {
+    for (int i = 0; i < be->n; i++)
+        healed += be->nodes[i].answer == A_YES && be->nodes[i].gone;
+    bool patient = redlock_patient(be, yes, now);
+    if (tell_lost(be)) {
+        ;
+    } else if (yes - healed >= be->quorum || (yes >= be->quorum && (pending == 0 || !patient))) {
+        /* Where healed ones make the majority, the others are heard first: they may have lost it, too. */
         struct dlock_event *ev = events_add(&be->events, EV_RENEWED);
         ev->from = redlock_from(be);
         ev->ttl = be->spec->ttl;
-    } else if (count_lost(be) > be->n - be->quorum) {
-        say_lost(be, &events_add(&be->events, EV_LOST)->error);
     } else if (yes + pending < be->quorum || now >= be->op_until) {
         redlock_no_quorum(be, &events_add(&be->events, EV_UNCLEAR)->error);
     } else {

@@ -87,7 +87,7 @@ void redlock_acquire(struct dlock_be *be, bool wait)
     be->doing = DO_ACQUIRE;
     be->wait = wait;
     be->first = true;
-    be->granted = be->told_grace = false;
+    be->granted = be->lost = be->told_grace = false;
     be->splits = be->told_place = be->place = 0;
     be->told_holder = 0;
     be->id[0] = '\0';
