@@ -99,6 +99,7 @@ struct dlock_be {
     struct rscript script;
     int64_t restart_grace;
     char *secret;
+    struct rtls_config *tls; /* NULL: without */
     struct redlock_node *nodes;
     int n, quorum;
     bool checked; /* no two nodes have one address */
@@ -153,6 +154,8 @@ int redlock_check_peers(struct dlock_be *, struct dlock_error *);
 /* redlock_node.c: one server. */
 /* A new operation: nobody has answered anything. */
 void redlock_begin(struct dlock_be *);
+/* Begin to connect one of its two connections. */
+void redlock_open(struct dlock_be *, struct redlock_node *, struct rconn *, int64_t until);
 /*
  * True: commands can be queued for it in this operation. If not, its answer says why: it could not be reached
  * a moment ago, or has not answered earlier commands.

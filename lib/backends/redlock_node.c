@@ -27,15 +27,16 @@ void redlock_begin(struct dlock_be *be)
     }
 }
 
-static void open_cmd(struct dlock_be *be, struct redlock_node *n, int64_t until)
+void redlock_open(struct dlock_be *be, struct redlock_node *n, struct rconn *c, int64_t until)
 {
     struct dlock_peer peers[RCONN_PEERS];
     int np = 0;
     for (int i = 0; i < be->spec->npeers && np < RCONN_PEERS; i++)
         if (be->spec->peers[i].host == n->host)
             peers[np++] = be->spec->peers[i];
-    n->tracking = TRACK_OFF;
-    (void)rconn_open(&n->cmd, be->spec->env, peers, np, &n->auth, n->where, until);
+    c->tls = be->tls;
+    c->tls_host = be->spec->uri->hosts[n->host].host;
+    (void)rconn_open(c, be->spec->env, peers, np, &n->auth, n->where, until);
 }
 
 /* Behind commands that have not been answered for so long nothing is to be expected on this connection. */
@@ -60,7 +61,8 @@ bool redlock_reach(struct dlock_be *be, struct redlock_node *n, int64_t until)
         n->error = n->last;
         return false;
     }
-    open_cmd(be, n, until);
+    n->tracking = TRACK_OFF;
+    redlock_open(be, n, &n->cmd, until);
     return true; /* a failure shows up as its state */
 }
 

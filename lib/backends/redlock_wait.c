@@ -56,19 +56,13 @@ static void wake_start(struct dlock_be *be, struct redlock_node *n)
     const char *ask_id[] = {"CLIENT", "ID"};
     const char *wake[] = {"SUBSCRIBE", be->channel};
     const char *invalidate[] = {"SUBSCRIBE", INVALIDATE};
-    struct dlock_peer peers[RCONN_PEERS];
-    int np = 0;
-
-    for (int i = 0; i < be->spec->npeers && np < RCONN_PEERS; i++)
-        if (be->spec->peers[i].host == n->host)
-            peers[np++] = be->spec->peers[i];
     n->wake.push = true;
     n->wake_state = WAKE_STARTING;
     n->wake_retry = DLOCK_NEVER;
     n->wake_until = redlock_now(be) + be->spec->connect_timeout;
     n->can_track = false;
     n->wake_id = 0;
-    (void)rconn_open(&n->wake, be->spec->env, peers, np, &n->auth, n->where, n->wake_until);
+    redlock_open(be, n, &n->wake, n->wake_until);
     (void)rconn_send(&n->wake, K_ID, 2, ask_id, (size_t[]){6, 2});
     (void)rconn_send(&n->wake, K_WAKE, 2, wake, (size_t[]){9, strlen(wake[1])});
     (void)rconn_send(&n->wake, K_INVALIDATE, 2, invalidate, (size_t[]){9, strlen(INVALIDATE)});
