@@ -101,6 +101,9 @@ static bool answered(struct dlock_be *be, struct redlock_node *n, const struct r
         redlock_track_answered(n, rep->r);
         break;
     case K_UNDO:
+        if (current && be->doing == DO_ACQUIRE && rep->r->type == REDIS_REPLY_ERROR)
+            redlock_remember(n, be->value);
+        break;
     case K_ID:
     case K_WAKE:
     case K_INVALIDATE:

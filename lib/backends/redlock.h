@@ -125,7 +125,7 @@ struct dlock_be {
     struct outage out;
     struct dlock_backoff split_pause;
     struct redlock_node *holder; /* one that knows who holds it, or NULL */
-    bool definite;               /* a majority names the same holder */
+    bool definite, split;        /* a majority names the same holder; nobody has one */
     uint64_t told_holder;
     int told_place, place;
 

@@ -103,14 +103,12 @@ void redlock_undo_stale(struct dlock_be *be, struct redlock_node *n)
 }
 
 /*
- * Is there a vote, or an undo, without an answer? A stopped server executes what is in its socket buffers when
- * it goes on [measured], also after we have closed.
+ * May there be a vote for us that is not undone for certain? A stopped server executes what is in its socket
+ * buffers when it goes on [measured], also after we have closed.
  */
 static bool unclear_vote(const struct dlock_be *be, const struct redlock_node *n)
 {
-    return be->doing == DO_ACQUIRE && n->touched && n->cmd.written &&
-           (rconn_waits(&n->cmd, REDLOCK_TAG(be->op, K_VOTE)) ||
-            rconn_waits(&n->cmd, REDLOCK_TAG(be->op, K_UNDO)));
+    return be->doing == DO_ACQUIRE && n->touched && n->cmd.written;
 }
 
 void redlock_drop(struct dlock_be *be, struct redlock_node *n)

@@ -241,8 +241,8 @@ int64_t redlock_next_try(const struct dlock_be *be)
         if (n->answer == A_BUSY)
             place = n->place < place ? n->place : place;
         tracked += n->tracking == TRACK_ON;
-        unknown += n->place == 1 && n->wake_state == WAKE_READY && n->can_track &&
-                   n->tracking == TRACK_OFF;
+        unknown += n->answer == A_BUSY && n->place == 1 && n->wake_state == WAKE_READY &&
+                   n->can_track && n->tracking == TRACK_OFF;
     }
     if (place == INT32_MAX)
         place = 1;
@@ -250,7 +250,7 @@ int64_t redlock_next_try(const struct dlock_be *be)
         at += (place - 1) * PLACE_STEP + jitter(be, 10 * DLOCK_MSEC);
     at = dlock_min(at, now + be->spec->ttl / 3);
     if (unknown > 0) /* what was read before the servers tracked it may have changed */
-        return now;
+        return now + HEAD_PAUSE;
     if (place == 1 && tracked < be->quorum)
         at = dlock_min(at, now + POLL_PAUSE + jitter(be, POLL_PAUSE / 4));
     return at;
