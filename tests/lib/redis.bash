@@ -20,14 +20,15 @@ redis_export() {
     export REDIS_PORT=${REDIS_PORTS[default]} REDIS_PID=${REDIS_PIDS[default]} REDIS_DIR=${REDIS_DIRS[default]}
 }
 
+# Below the ports that the kernel hands out to clients (32768...).
+redis_some_port() { echo $((10000 + (SRANDOM + $$) % 22000)); }
+
 redis_start_in() {
-    local name=$1 dir port try
+    local name=$1 dir try
     shift
     dir=$(mktemp -d "${BATS_TEST_TMPDIR:-${BATS_FILE_TMPDIR:?}}/redis-$name.XXXXXX") || return
     for try in 1 2 3 4 5 6 7 8 9 10; do
-        # Below the ports that the kernel hands out to clients (32768...).
-        port=$((10000 + (RANDOM * 32768 + RANDOM + $$) % 22000))
-        redis_launch "$name" "$dir" "$port" "$@" && return 0
+        redis_launch "$name" "$dir" "$(redis_some_port)" "$@" && return 0
         # Another server had the port, or this one cannot start at all.
         grep -q 'Address already in use' "$dir/log" || break
     done
@@ -38,23 +39,30 @@ redis_start_in() {
 
 # redis_launch NAME DIR PORT ARG...: ready when it answers PONG with its own pid; 1 when it ended first.
 redis_launch() {
-    local name=$1 dir=$2 port=$3 pid end
+    redis_spawn "$@"
+    redis_ready "$1"
+}
+redis_spawn() {
+    local name=$1 dir=$2 port=$3
     shift 3
     : >"$dir/log"
     # It belongs to the file or test that ends it by pid: no leak marker.
     env -u DLOCK_TEST_ID redis-server --port "$port" --bind 127.0.0.1 --save '' --appendonly no --daemonize no \
         --dir "$dir" --pidfile "$dir/pid" --logfile '' "$@" >"$dir/log" 2>&1 </dev/null 3>&- &
-    pid=$!
+    REDIS_PORTS[$name]=$port REDIS_PIDS[$name]=$! REDIS_DIRS[$name]=$dir
+}
+redis_ready() {
+    local dir=${REDIS_DIRS[$1]} port=${REDIS_PORTS[$1]} pid=${REDIS_PIDS[$1]} end
     end=$(($(now_ms) + 10000))
-    until redis_answers "$port" "$pid"; do
+    until redis_answers "$port"; do
         kill -0 "$pid" 2>/dev/null && [ "$(now_ms)" -lt $end ] || {
             kill -KILL "$pid" 2>/dev/null
             wait "$pid" 2>/dev/null
+            unset "REDIS_PIDS[$1]"
             return 1
         }
         nap
     done
-    REDIS_PORTS[$name]=$port REDIS_PIDS[$name]=$pid REDIS_DIRS[$name]=$dir
 }
 
 # Its log says it listens, and something talks RESP there (+PONG, or an error such as -NOAUTH).

@@ -1,0 +1,15 @@
+# Five independent Redis servers for the contract suite, a majority of them the lock.
+load lib/redis
+load lib/redlock
+STORE_LEASE=1 STORE_FIFO='' STORE_TURNS=50
+store_up() { rl_start 5; }
+store_down() { rl_stop_file; }
+store_lock() { rl_uri "$1"; }
+# There is no queue, and so nothing on the nodes names a waiter. It watches the lock on them; a tracking client.
+store_waiters() { rl 1 info clients | tr -d '\r' | sed -n 's/^tracking_clients://p'; }
+# Only the fences are left, and they expire.
+store_clean() {
+    local left
+    left=$(rl_left)
+    [ -z "$left" ] || fail "left in the store: $left"
+}

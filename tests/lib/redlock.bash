@@ -1,0 +1,200 @@
+# redlock.bash - N independent redis servers for tests, nodes 1...N. Load after common.bash and redis.bash.
+#
+#     rl_start [N [ARG...]]     N (5) new nodes; in setup_file or in a test, which then does not see the file's
+#     rl_uri NAME [PARAMS]      redlock://node,node,...?PARAMS#NAME; without PARAMS restart-grace=0, "-": none at all
+#     rl K ARG...               redis-cli on node K          on_all ARG...   on every node      on "K..." ARG...
+#     rl_count CMD WANT         on how many nodes `redis-cli CMD` prints WANT (CMD is split at spaces)
+#     rl_freeze K... rl_thaw K... rl_die K... rl_revive K...    (SIGSTOP, SIGCONT; kill -9, back without its data)
+#     rl_put K PORT             something else stands at the place of node K
+#     rl_left [K...]            the keys of $NAME that are left, but for fences that expire
+#
+# What is stopped or killed in a test must be nodes of that test. teardown_file calls rl_stop_file.
+
+# rl_start must not be in a subshell: the ports are in RL_PORTS, words 1...N, and the pids in RL_PIDS (the first ones).
+rl_start() {
+    local n=${1:-5} k dir
+    [ $# -eq 0 ] || shift
+    RL_PORTS='' RL_PIDS=''
+    dir=$(mktemp -d "${BATS_TEST_TMPDIR:-${BATS_FILE_TMPDIR:?}}/nodes.XXXXXX") || return
+    # All at once, then see: one whose port somebody has starts again with another.
+    for ((k = 1; k <= n; k++)); do
+        mkdir "$dir/$k"
+        redis_spawn "n$k" "$dir/$k" "$(redis_some_port)" "$@"
+    done
+    for ((k = 1; k <= n; k++)); do
+        redis_ready "n$k" || redis_start_in "n$k" "$@" || return
+        RL_PORTS+="${RL_PORTS:+ }${REDIS_PORTS[n$k]}" RL_PIDS+="${RL_PIDS:+ }${REDIS_PIDS[n$k]}"
+    done
+    export RL_PORTS RL_PIDS
+}
+# Those of setup_file, whose arrays are gone.
+rl_stop_file() {
+    local pid
+    for pid in $RL_PIDS; do kill -KILL "$pid" 2>/dev/null || :; done
+    for pid in $RL_PIDS; do wait "$pid" 2>/dev/null || :; done
+}
+
+rl_port() { local -a ports=($RL_PORTS); echo "${ports[$1 - 1]}"; }
+rl_all() { local -a ports=($RL_PORTS); seq ${#ports[@]}; }
+rl_put() {
+    local -a ports=($RL_PORTS)
+    ports[$1 - 1]=$2
+    RL_PORTS=${ports[*]}
+}
+rl_hosts() {
+    local -a ports=($RL_PORTS)
+    local hosts
+    hosts=$(printf ',127.0.0.1:%s' "${ports[@]}")
+    echo "${hosts#,}"
+}
+rl_uri() {
+    local params=${2:-restart-grace=0}
+    [ "$params" != - ] || params=''
+    echo "redlock://$(rl_hosts)${params:+?$params}#$1"
+}
+
+rl() { redis-cli -h 127.0.0.1 -p "$(rl_port "$1")" "${@:2}" 3>&-; }
+on() {
+    local k
+    for k in $1; do rl "$k" "${@:2}" || return; done
+}
+on_all() { on "$(rl_all)" "$@"; }
+rl_count() {
+    local k n=0
+    for k in $(rl_all); do
+        # shellcheck disable=SC2086
+        [ "$(rl "$k" $1 2>/dev/null)" != "$2" ] || n=$((n + 1))
+    done
+    echo $n
+}
+# rl_holds NAME: nodes that have the key. As conditions: rl_on NAME N, at least; rl_gone NAME, nowhere.
+rl_holds() { rl_count "exists $1" 1; }
+rl_on() { [ "$(rl_holds "$1")" -ge "$2" ]; }
+rl_gone() { [ "$(rl_count "exists $1" 0)" -eq "$(rl_all | wc -l)" ]; }
+
+# Nodes of the test itself.
+rl_pid() { echo "${REDIS_PIDS[n$1]}"; }
+rl_freeze() {
+    local k
+    for k; do kill -STOP "$(rl_pid "$k")"; done
+    for k; do wait_for 5 pid_stopped "$(rl_pid "$k")" || return; done
+}
+rl_thaw() { local k; for k; do kill -CONT "$(rl_pid "$k")"; done; }
+rl_die() { local k; for k; do redis_kill "n$k" 2>/dev/null; done; }
+rl_revive() {
+    local k
+    for k; do redis_launch "n$k" "${REDIS_DIRS[n$k]}" "${REDIS_PORTS[n$k]}" || return; done
+}
+
+rl_left() {
+    local k key
+    for k in ${*:-$(rl_all)}; do
+        rl "$k" --scan --pattern "*$NAME*" | while read -r key; do
+            case $key in
+            *:dlock:fence) [ "$(rl "$k" pttl "$key")" -gt 0 ] || echo "node $k: $key, which never expires" ;;
+            *) echo "node $k: $key" ;;
+            esac
+        done
+    done
+}
+
+# ------------------------------------------------------- for the .bats files ---
+# With fake_setup in setup.
+
+own_nodes() {
+    rl_start "${1:-5}" "${@:2}"
+    L=$(rl_uri "$NAME")
+}
+
+# timed ARG...: run dlock; $status, $output, $took (ms).
+timed() {
+    local t0
+    t0=$(now_ms)
+    run run_t 20 "$DLOCK" "$@"
+    took=$(($(now_ms) - t0))
+}
+
+# quick ARG...: it succeeds, and is not held up by a node: the best of three, since the machine may be busy.
+quick() {
+    local i QUICK=$((500 + SLOW))
+    for i in 1 2 3; do
+        timed "$@"
+        assert_rc 0 || return
+        [ "$took" -ge "$QUICK" ] || return 0
+    done
+    fail "not one run in less than $QUICK ms; the last: $took ms"
+}
+
+# entering: until the command runs, the best of six, in us into $took.
+entering() {
+    local t0 us i
+    took=9999999
+    for i in 1 2 3 4 5 6; do
+        t0=$(clock)
+        run_t 5 "$DLOCK" "$L" "$HELPERS/clock" "$T/entered"
+        us=$((($(cat entered) - t0) / 1000))
+        [ $us -ge $took ] || took=$us
+    done
+}
+
+# unusable ALIVE ARG...: 69 within a connect time-out of a second, and how many of the five answer.
+unusable() {
+    local alive=$1
+    timed --connect-timeout 1 "${@:2}" "$L" touch "$T/ran"
+    assert_rc 69 || return
+    [ ! -e "$T/ran" ] || fail "the command ran"
+    [[ $output =~ $alive\ of\ (the\ |its\ )?5 ]] || fail "how many answer? $output"
+    [ "${#lines[@]}" -eq 1 ] || fail "not one line: $output"
+    assert_between 0 "$took" $((1500 + SLOW)) "until it gave up, in ms"
+}
+
+# hold [ARG...]: dlock holds $NAME until let_go; returns when it does.
+hold() {
+    rm -f go held
+    start_log hold.log "$DLOCK" "$@" "$L" sh -c 'echo "$DLOCK_FENCE" >held; while [ ! -e go ]; do sleep .02; done'
+    HOLDER=$STARTED
+    wait_for 5 test -s held
+}
+let_go() { : >go; wait_exit 5 "$HOLDER"; }
+
+# waiter FILE [ARG...]: on nodes of this test alone; it writes the time of its entry into FILE. Returns when it waits.
+waiter() {
+    start_log "$1.log" "$DLOCK" "${@:2}" "$L" "$HELPERS/clock" "$T/$1"
+    WAITER=$STARTED
+    wait_for 5 watched 1
+}
+# As many watch the lock on a majority of the nodes.
+watched() {
+    local k n=0 all
+    all=$(rl_all)
+    for k in $all; do
+        [ "$(rl "$k" info clients | tr -d '\r' | sed -n 's/^tracking_clients://p')" != "$1" ] || n=$((n + 1))
+    done
+    [ $n -gt $(($(wc -w <<<"$all") / 2)) ]
+}
+# rl_renewals K N: node K's key was renewed N times since it was first asked: its time left has grown that often.
+rl_renewals() {
+    local left was=${LEFT:-999999}
+    left=$(rl "$1" pttl "$NAME")
+    LEFT=$left
+    [ "$left" -le "$was" ] || RENEWALS=$((${RENEWALS:-0} + 1))
+    [ "${RENEWALS:-0}" -ge "$2" ]
+}
+beyond() { [ "$(now_ms)" -ge "$1" ]; }
+clock() { "$HELPERS/clock"; }
+
+# liar HOW...: its port is $PORT.   proxy K FAULT...: the same, before node K.
+liar() { helper liar.py "$@"; }
+proxy() { helper proxy.py "$(rl_port "$1")" "${@:2}"; }
+helper() {
+    rm -f port
+    start "$ROOT/tests/helpers/$1" "${@:2}" >port
+    wait_for 5 test -s port
+    PORT=$(cat port)
+}
+
+nothing_left() {
+    local left
+    left=$(rl_left "$@")
+    [ -z "$left" ] || fail "left: $left"
+}
