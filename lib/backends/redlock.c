@@ -32,6 +32,7 @@ static void be_close(struct dlock_be *be)
             free(n->stale[--n->nstale]);
     }
     free(be->nodes);
+    rtls_config_free(be->tls);
     rscript_done(&be->script);
     free(be->value);
     if (be->secret != NULL)
@@ -53,6 +54,9 @@ static int be_open(struct dlock_be **out, const struct dlock_spec *spec, struct 
         be_close(be);
         return rc;
     }
+    struct dlock_error warning;
+    if (rtls_config_warns(be->tls, spec->uri->where, &warning))
+        events_add(&be->events, EV_NOTICE)->error = warning;
     *out = be;
     return 0;
 }
@@ -97,6 +101,9 @@ static bool answered(struct dlock_be *be, struct redlock_node *n, const struct r
         redlock_track_answered(n, rep->r);
         break;
     case K_UNDO:
+        if (current && be->doing == DO_ACQUIRE && rep->r->type == REDIS_REPLY_ERROR)
+            redlock_remember(n, be->value);
+        break;
     case K_ID:
     case K_WAKE:
     case K_INVALIDATE:
@@ -187,7 +194,7 @@ static void work(struct rconn *c, const struct pollfd *pfd, int n, int64_t now)
 {
     if (!rconn_is_open(c))
         return;
-    bool due = c->state == RC_CONNECTING && now >= c->next_at;
+    bool due = rconn_is_connecting(c) && now >= c->next_at;
     for (int i = 0; i < n && !due; i++)
         due = pfd[i].fd == c->fd && pfd[i].revents != 0;
     if (due)
@@ -210,7 +217,7 @@ static int be_process(struct dlock_be *be, const struct pollfd *pfd, int n, stru
     return be->listing != NULL ? redlock_give_listed(be, ev) : 0;
 }
 
-static const char *const schemes[] = {"redlock", NULL};
+static const char *const schemes[] = {"redlock", "redlocks", NULL};
 
 const struct dlock_backend dlock_backend_redlock = {
     .abi = DLOCK_BACKEND_ABI,

@@ -99,6 +99,7 @@ struct dlock_be {
     struct rscript script;
     int64_t restart_grace;
     char *secret;
+    struct rtls_config *tls; /* NULL: without */
     struct redlock_node *nodes;
     int n, quorum;
     bool checked; /* no two nodes have one address */
@@ -124,7 +125,7 @@ struct dlock_be {
     struct outage out;
     struct dlock_backoff split_pause;
     struct redlock_node *holder; /* one that knows who holds it, or NULL */
-    bool definite;               /* a majority names the same holder */
+    bool definite, split;        /* a majority names the same holder; nobody has one */
     uint64_t told_holder;
     int told_place, place;
 
@@ -153,6 +154,8 @@ int redlock_check_peers(struct dlock_be *, struct dlock_error *);
 /* redlock_node.c: one server. */
 /* A new operation: nobody has answered anything. */
 void redlock_begin(struct dlock_be *);
+/* Begin to connect one of its two connections. */
+void redlock_open(struct dlock_be *, struct redlock_node *, struct rconn *, int64_t until);
 /*
  * True: commands can be queued for it in this operation. If not, its answer says why: it could not be reached
  * a moment ago, or has not answered earlier commands.

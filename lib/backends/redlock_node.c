@@ -27,15 +27,16 @@ void redlock_begin(struct dlock_be *be)
     }
 }
 
-static void open_cmd(struct dlock_be *be, struct redlock_node *n, int64_t until)
+void redlock_open(struct dlock_be *be, struct redlock_node *n, struct rconn *c, int64_t until)
 {
     struct dlock_peer peers[RCONN_PEERS];
     int np = 0;
     for (int i = 0; i < be->spec->npeers && np < RCONN_PEERS; i++)
         if (be->spec->peers[i].host == n->host)
             peers[np++] = be->spec->peers[i];
-    n->tracking = TRACK_OFF;
-    (void)rconn_open(&n->cmd, be->spec->env, peers, np, &n->auth, n->where, until);
+    c->tls = be->tls;
+    c->tls_host = be->spec->uri->hosts[n->host].host;
+    (void)rconn_open(c, be->spec->env, peers, np, &n->auth, n->where, until);
 }
 
 /* Behind commands that have not been answered for so long nothing is to be expected on this connection. */
@@ -60,7 +61,8 @@ bool redlock_reach(struct dlock_be *be, struct redlock_node *n, int64_t until)
         n->error = n->last;
         return false;
     }
-    open_cmd(be, n, until);
+    n->tracking = TRACK_OFF;
+    redlock_open(be, n, &n->cmd, until);
     return true; /* a failure shows up as its state */
 }
 
@@ -101,14 +103,12 @@ void redlock_undo_stale(struct dlock_be *be, struct redlock_node *n)
 }
 
 /*
- * Is there a vote, or an undo, without an answer? A stopped server executes what is in its socket buffers when
- * it goes on [measured], also after we have closed.
+ * May there be a vote for us that is not undone for certain? A stopped server executes what is in its socket
+ * buffers when it goes on [measured], also after we have closed.
  */
 static bool unclear_vote(const struct dlock_be *be, const struct redlock_node *n)
 {
-    return be->doing == DO_ACQUIRE && n->touched && n->cmd.written &&
-           (rconn_waits(&n->cmd, REDLOCK_TAG(be->op, K_VOTE)) ||
-            rconn_waits(&n->cmd, REDLOCK_TAG(be->op, K_UNDO)));
+    return be->doing == DO_ACQUIRE && n->touched && n->cmd.written;
 }
 
 void redlock_drop(struct dlock_be *be, struct redlock_node *n)

@@ -47,6 +47,9 @@ int redlock_check_spec(struct dlock_be *be, struct dlock_error *err)
         return rc;
     if (rscript_init(&be->script, spec->uri->name, db) != 0)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+    if (strcmp(spec->uri->scheme, "redlocks") == 0 &&
+        (rc = rtls_config_from_uri(spec, &be->tls, err)) != 0)
+        return rc;
     if ((rc = redis_find_secret(spec, &be->secret, err)) != 0)
         return rc;
     be->n = spec->uri->nhosts;

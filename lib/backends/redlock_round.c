@@ -298,12 +298,12 @@ static enum dlock_ev judge(struct dlock_be *be)
         return be->first && !passing_trouble(be, usable) ? EV_FAILED : EV_WAITING;
     }
     be->first = false;
+    be->split = !be->definite && yes + busy >= be->quorum;
     outage_over(&be->out);
     if (be->wait)
         return EV_WAITING;
     /* A majority that waits for its restart grace counts as held. Split votes do not. */
-    bool split = !be->definite && yes + busy >= be->quorum;
-    return split && be->splits < SPLITS ? EV_WAITING : EV_BUSY;
+    return be->split && be->splits < SPLITS ? EV_WAITING : EV_BUSY;
 }
 
 static void round_failed(struct dlock_be *be)
@@ -391,7 +391,7 @@ static void pause_round(struct dlock_be *be)
     if (be->doing != DO_ACQUIRE)
         return;
     be->try_at = redlock_next_try(be);
-    if (!be->definite && redlock_count(be, A_GRACE) == 0) {
+    if (be->split) {
         be->splits++;
         be->not_before = now + dlock_backoff_next(&be->split_pause, be->spec->env);
         be->try_at = be->not_before;

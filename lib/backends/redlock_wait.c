@@ -56,19 +56,13 @@ static void wake_start(struct dlock_be *be, struct redlock_node *n)
     const char *ask_id[] = {"CLIENT", "ID"};
     const char *wake[] = {"SUBSCRIBE", be->channel};
     const char *invalidate[] = {"SUBSCRIBE", INVALIDATE};
-    struct dlock_peer peers[RCONN_PEERS];
-    int np = 0;
-
-    for (int i = 0; i < be->spec->npeers && np < RCONN_PEERS; i++)
-        if (be->spec->peers[i].host == n->host)
-            peers[np++] = be->spec->peers[i];
     n->wake.push = true;
     n->wake_state = WAKE_STARTING;
     n->wake_retry = DLOCK_NEVER;
     n->wake_until = redlock_now(be) + be->spec->connect_timeout;
     n->can_track = false;
     n->wake_id = 0;
-    (void)rconn_open(&n->wake, be->spec->env, peers, np, &n->auth, n->where, n->wake_until);
+    redlock_open(be, n, &n->wake, n->wake_until);
     (void)rconn_send(&n->wake, K_ID, 2, ask_id, (size_t[]){6, 2});
     (void)rconn_send(&n->wake, K_WAKE, 2, wake, (size_t[]){9, strlen(wake[1])});
     (void)rconn_send(&n->wake, K_INVALIDATE, 2, invalidate, (size_t[]){9, strlen(INVALIDATE)});
@@ -247,8 +241,8 @@ int64_t redlock_next_try(const struct dlock_be *be)
         if (n->answer == A_BUSY)
             place = n->place < place ? n->place : place;
         tracked += n->tracking == TRACK_ON;
-        unknown += n->place == 1 && n->wake_state == WAKE_READY && n->can_track &&
-                   n->tracking == TRACK_OFF;
+        unknown += n->answer == A_BUSY && n->place == 1 && n->wake_state == WAKE_READY &&
+                   n->can_track && n->tracking == TRACK_OFF;
     }
     if (place == INT32_MAX)
         place = 1;
@@ -256,7 +250,7 @@ int64_t redlock_next_try(const struct dlock_be *be)
         at += (place - 1) * PLACE_STEP + jitter(be, 10 * DLOCK_MSEC);
     at = dlock_min(at, now + be->spec->ttl / 3);
     if (unknown > 0) /* what was read before the servers tracked it may have changed */
-        return now;
+        return now + HEAD_PAUSE;
     if (place == 1 && tracked < be->quorum)
         at = dlock_min(at, now + POLL_PAUSE + jitter(be, POLL_PAUSE / 4));
     return at;
