@@ -194,6 +194,65 @@ TEST(renewals_clear_and_unclear)
     scene_close(&sc);
 }
 
+/* INFO: not before the grant has been handed out, and neither a renewal nor a release waits for the answers. */
+TEST(checks_come_behind_everything)
+{
+    static const char *const say[] = {GRANTED, OURS, OURS, GRANTED, OURS};
+    const struct dlock_backend *t = &dlock_backend_redis;
+    struct dlock_event ev;
+    struct scene sc;
+    REQUIRE(scene_open(&sc));
+    t->acquire(sc.u.be, false);
+    REQUIRE_INT(play(&sc.u, &sc.s, say, 5, &sc.said, &ev), EV_GRANTED);
+    server_step(&sc.s);
+    CHECK_NULL(strstr(sc.s.got, "\nINFO\r"));
+    CHECK_INT(t->process(sc.u.be, NULL, 0, &ev), 0);
+    CHECK_INT(sc.u.be->cmd.ntags, 2);
+    t->renew(sc.u.be);
+    REQUIRE_INT(play(&sc.u, &sc.s, say, 5, &sc.said, &ev), EV_RENEWED);
+    const char *first = strstr(sc.s.got, "\nINFO\r");
+    REQUIRE(first != NULL);
+    CHECK_HAS(first, "memory");
+    CHECK_HAS(first, "persistence");
+    t->release(sc.u.be, SECS(1));
+    REQUIRE_INT(play(&sc.u, &sc.s, say, 5, &sc.said, &ev), EV_RELEASED);
+    CHECK_INT(ev.how, DLOCK_REL_CLEAN);
+    /* Once for a handle. */
+    t->acquire(sc.u.be, false);
+    REQUIRE_INT(play(&sc.u, &sc.s, say, 5, &sc.said, &ev), EV_GRANTED);
+    CHECK_INT(t->process(sc.u.be, NULL, 0, &ev), 0);
+    CHECK_INT(sc.u.be->cmd.ntags, 0);
+    scene_close(&sc);
+}
+
+/* What they bring is told, though the release has begun; it is no part of the release. */
+TEST(checks_are_told_during_a_release)
+{
+    static const char answers[] = "+OK\r\n$14\r\naof_enabled:0\n\r\n" OURS;
+    static const char *const say[] = {GRANTED};
+    const struct dlock_backend *t = &dlock_backend_redis;
+    struct dlock_event ev = {0};
+    struct scene sc;
+    REQUIRE(scene_open(&sc));
+    t->acquire(sc.u.be, false);
+    REQUIRE_INT(play(&sc.u, &sc.s, say, 1, &sc.said, &ev), EV_GRANTED);
+    CHECK_INT(t->process(sc.u.be, NULL, 0, &ev), 0);
+    t->release(sc.u.be, SECS(2));
+    server_say(&sc.s, answers, strlen(answers));
+    struct pollfd p[8];
+    int64_t wake = DLOCK_NEVER;
+    int n = t->interest(sc.u.be, p, 8, &wake);
+    poll(p, (nfds_t)n, 1000);
+    REQUIRE_INT(t->process(sc.u.be, p, n, &ev), 1);
+    CHECK_INT(ev.type, EV_NOTICE);
+    CHECK(ev.error.code != 0);
+    CHECK_HAS(ev.error.msg, "appendonly");
+    REQUIRE_INT(t->process(sc.u.be, NULL, 0, &ev), 1);
+    CHECK_INT(ev.type, EV_RELEASED);
+    CHECK_INT(ev.how, DLOCK_REL_CLEAN);
+    scene_close(&sc);
+}
+
 /* A release whose answer is lost is sent again; that it then finds nothing is no loss. */
 TEST(releases)
 {
