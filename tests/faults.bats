@@ -577,7 +577,7 @@ with_clock() {
         ASAN_OPTIONS=${ASAN_OPTIONS:-}:verify_asan_link_order=0 "$@"
 }
 
-@test "faults: the server's clock jumps by +60 s: the next renewal notices, 79; by -60 s: nothing happens" {
+@test "faults: the server's clock jumps by +60 s: the next renewal notices, 79; by -60 s or +1 s: a warning" {
     with_clock own_server
     background --ttl 3 "$L" $SUBJECT -t -k
     wait_for 5 running 4
@@ -586,6 +586,11 @@ with_clock() {
     wait_for 5 beyond $((t0 + 3100))
     pid_alive "$K"
     own_left_is_over 2000
+    [ "$(grep -c '^dlock: ' "$T/out")" = 1 ]
+    grep -q 'clock was set back by 60 s' "$T/out"
+    jump -59
+    wait_for 2 grep -q 'clock was set forward by 1 s' "$T/out"
+    pid_alive "$K"
     jump 0
     t0=$(now_ms)
     ended 5
@@ -594,6 +599,8 @@ with_clock() {
     assert_rc 79
     assert_out "is lost"
     assert_out "gone"
+    assert_out "clock was set forward by 59 s"
+    [ "$(grep -c '^dlock: ' "$T/out")" = 3 ]
     [ "$(count_seen main sig 15)" = 0 ]
     settle 2
 }

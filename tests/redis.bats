@@ -493,8 +493,8 @@ PY
 }
 
 # The least rights, for the manual. NAME stands for the lock's name; +select only with a database other
-# than 0, +info only with ?restart-grace=, +client|* and the channel __redis__:invalidate only for waiting
-# without polling.
+# than 0, +info only with ?restart-grace= and for warnings about the server, +client|* and the channel
+# __redis__:invalidate only for waiting without polling.
 acl_rule() {
     echo "~$NAME ~{$NAME}:dlock:* &{$NAME}:dlock:wake:* &__redis__:invalidate" \
         "+eval +time +get +set +del +pexpire +pttl +type +publish +subscribe +zadd +zrem +zrange +zrank" \
@@ -509,6 +509,13 @@ acl_rule() {
     L="redis://u:pw@127.0.0.1:$p#$NAME"
     run run_t 5 "$DLOCK" "$L" true
     assert_rc 0
+    [ -z "$output" ]
+    [ "$(rcli_in own acl log | grep -A 1 '^object$' | grep -vE '^(object|--)$' | sort -u)" = info ]
+    run run_t 5 "$DLOCK" -v "$L" true
+    assert_rc 0
+    [ "$(grep -c 'INFO is refused' <<<"$output")" = 1 ]
+    rcli_in own acl setuser u +info
+    rcli_in own acl log reset
     rcli_in own set "$NAME" x px 60000
     run run_t 5 "$DLOCK" --status "$L"
     assert_rc 75 # held
@@ -590,10 +597,49 @@ PY
     assert_rc 64
 }
 
+# ------------------------------------------------- the set-up of the server ---
+
+@test "redis: a server that evicts or forgets locks: a warning each, however short the command; -q silences" {
+    own_server --appendonly no --maxmemory 100mb --maxmemory-policy volatile-lru
+    local i
+    for i in 1 2 3 4 5; do
+        run run_t 5 "$DLOCK" "$L" true
+        assert_rc 0
+        [ "${#lines[@]}" = 2 ]
+        assert_out "127.0.0.1:${REDIS_PORTS[own]}"
+        assert_out "(maxmemory-policy volatile-lru)"
+        assert_out "?restart-grace=30s"
+    done
+    run run_t 5 "$DLOCK" -q "$L" true
+    assert_rc 0
+    [ -z "$output" ]
+    # Nobody who has not been granted anything asks.
+    rcli_in own set "$NAME" x px 60000
+    rcli_in own config resetstat
+    run run_t 5 "$DLOCK" -n "$L" true
+    assert_rc 75
+    [ "${#lines[@]}" = 1 ]
+    ! rcli_in own info commandstats | grep -q cmdstat_info || fail "asked"
+    rcli_in own del "$NAME"
+    # Without a limit nothing is evicted.
+    rcli_in own config set maxmemory 0
+    rcli_in own config set appendonly yes
+    run run_t 5 "$DLOCK" "$L" true
+    [ -z "$output" ]
+}
+
+@test "redis: a server without INFO is no error" {
+    own_server --rename-command INFO ''
+    run run_t 5 "$DLOCK" "$L" true
+    assert_rc 0
+    [ -z "$output" ]
+    own_gone
+}
+
 # ------------------------------------------------------------------ faults ---
 
 @test "redis: the restart grace counts as held, and is waited for" {
-    own_server
+    own_server --appendonly no
     L="redis://127.0.0.1:${REDIS_PORTS[own]}?restart-grace=1#$NAME"
     run run_t 5 "$DLOCK" -n "$L" true
     assert_rc 75
@@ -603,8 +649,13 @@ PY
     run run_t 9 "$DLOCK" "$L" true
     assert_rc 0
     assert_between 500 $(($(wall_ms) - t0)) 3200 "milliseconds"
-    run run_t 5 "$DLOCK" -n "$L" true
+    # It makes up for a server that forgets, for leases that are not longer.
+    run run_t 5 "$DLOCK" -n --ttl 1.1 "$L" true
     assert_rc 0
+    assert_out "?restart-grace=1100ms"
+    run run_t 5 "$DLOCK" -n --ttl 1 "$L" true
+    assert_rc 0
+    [ -z "$output" ]
 }
 
 @test "redis: a restart of a server that keeps its data is ridden out" {

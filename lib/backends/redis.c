@@ -9,7 +9,8 @@
  * behind every message. rscript.h has keys and messages.
  *
  * Files: redis.c renew and release; redis_open.c the URI's parameters; redis_wait.c acquire and
- * waiting; redis_ask.c status; rconn.c one connection; rscript.c what runs in the server.
+ * waiting; redis_ask.c status; redis_checks.c what is wrong with the server's set-up or clock; rconn.c one
+ * connection; rscript.c what runs in the server.
  *
  * Not guaranteed: the lock lives in one server's memory. A server that loses it (restart without
  * persistence, promotion of a replica that lacks the key, eviction, a jump of its clock) gives it to the
@@ -148,8 +149,8 @@ static void close_refused(struct dlock_be *be, const redisReply *r)
 }
 
 /* "it is gone", or who has it now: for messages. */
-static void say_found(const struct dlock_be *be, struct dlock_error *err, const char *found,
-                      size_t len)
+static void name_found(const struct dlock_be *be, struct dlock_error *err, const char *found,
+                       size_t len)
 {
     const char *name = be->spec->uri->name;
     struct dlock_info info;
@@ -166,6 +167,17 @@ static void say_found(const struct dlock_be *be, struct dlock_error *err, const 
     else
         dlock_fail(err, DLOCK_ELOST, 0, "%s: the lock '%s' is now held by %s@%s, pid %ld",
                    redis_where(be), name, info.user, info.host, info.pid);
+}
+
+/* The same, and what the server's clock has to do with it. */
+static void say_found(const struct dlock_be *be, struct dlock_error *err, const char *found,
+                      size_t len, int64_t jump)
+{
+    char text[96];
+    name_found(be, err, found, len);
+    if (jump != 0)
+        dlock_fail(err, DLOCK_ELOST, 0, "%s; %s", err->msg,
+                   redis_clock_text(jump, text, sizeof(text)));
 }
 
 static void renew_answered(struct dlock_be *be, const struct rconn_reply *rep)
@@ -194,13 +206,16 @@ static void renew_answered(struct dlock_be *be, const struct rconn_reply *rep)
     }
     be->doing = DO_NOTHING;
     be->op_until = DLOCK_NEVER;
+    int64_t jump = redis_clock_told(&be->clock, rscript_owned_at(rep->r), rep->sent, redis_now(be));
     if (ours) {
         struct dlock_event *ev = events_add(&be->events, EV_RENEWED);
         ev->from = rep->sent;
         ev->ttl = be->spec->ttl;
         ev->fence = 0;
+        if (jump != 0)
+            redis_clock_warning(jump, redis_where(be), &events_add(&be->events, EV_NOTICE)->error);
     } else {
-        say_found(be, &events_add(&be->events, EV_LOST)->error, found, len);
+        say_found(be, &events_add(&be->events, EV_LOST)->error, found, len, jump);
     }
 }
 
@@ -248,6 +263,7 @@ static void be_release(struct dlock_be *be, int64_t until)
         be->tried = false;
     }
     be->doing = DO_RELEASE;
+    be->checks.due = false;
     be->rel_until = until;
     be->op_until = be->try_at = DLOCK_NEVER;
     be->leave_lost = false;
@@ -268,8 +284,9 @@ static void leave_retry(struct dlock_be *be, const struct dlock_error *err)
             dlock_min(be->rel_until, now + dlock_backoff_next(&be->cmd_out.pause, be->spec->env));
 }
 
-static void leave_answered(struct dlock_be *be, const redisReply *r)
+static void leave_answered(struct dlock_be *be, const struct rconn_reply *rep)
 {
+    const redisReply *r = rep->r;
     struct dlock_error err;
     const char *found;
     size_t len;
@@ -294,7 +311,8 @@ static void leave_answered(struct dlock_be *be, const redisReply *r)
     } else if (ours || (be->granted && be->leave_lost)) {
         end_release(be, DLOCK_REL_CLEAN, NULL);
     } else if (be->granted) {
-        say_found(be, &err, found, len);
+        say_found(be, &err, found, len,
+                  redis_clock_told(&be->clock, rscript_owned_at(r), rep->sent, redis_now(be)));
         end_release(be, DLOCK_REL_NOT_OURS, &err);
     } else {
         end_release(be, DLOCK_REL_NOTHING, NULL);
@@ -323,7 +341,14 @@ static bool cmd_answered(struct dlock_be *be, struct rconn_reply *rep)
         break;
     case T_LEAVE:
         if (be->doing == DO_RELEASE)
-            leave_answered(be, rep->r);
+            leave_answered(be, rep);
+        break;
+    case T_MEMORY:
+        redis_checks_memory(&be->checks, rep->r, redis_where(be));
+        break;
+    case T_PERSISTENCE:
+        redis_checks_persistence(&be->checks, rep->r, redis_where(be), be->spec->ttl,
+                                 be->restart_grace);
         break;
     case T_ASK:
         return be->doing == DO_ASK && redis_ask_answered(be, rep->r);
@@ -427,9 +452,28 @@ static int be_interest(struct dlock_be *be, struct pollfd *pfd, int cap, int64_t
         *wake_at = dlock_min(*wake_at, redis_wait_wake_at(be));
     else if (be->doing != DO_NOTHING)
         *wake_at = dlock_min(*wake_at, be->cmd_out.retry_at);
-    if (be->events.n > 0 || be->listing != NULL)
+    if (be->events.n > 0 || be->listing != NULL || be->checks.due || be->checks.ntold > 0)
         *wake_at = 0;
     return n;
+}
+
+/*
+ * Asked when the grant has been handed out, told as soon as nothing more important is to be; a release is
+ * the last chance.
+ */
+static bool give_checks(struct dlock_be *be, struct dlock_event *ev)
+{
+    struct dlock_error said;
+
+    if (be->events.n > 0 && be->events.at[0].type != EV_RELEASED)
+        return false;
+    if (be->checks.due)
+        redis_checks_ask(&be->checks, &be->cmd, T_MEMORY, T_PERSISTENCE,
+                         be->restart_grace < be->spec->ttl);
+    if (!redis_checks_take(&be->checks, &said))
+        return false;
+    *ev = (struct dlock_event){.type = EV_NOTICE, .error = said};
+    return true;
 }
 
 static int be_process(struct dlock_be *be, const struct pollfd *pfd, int n, struct dlock_event *ev)
@@ -444,6 +488,8 @@ static int be_process(struct dlock_be *be, const struct pollfd *pfd, int n, stru
     }
     take_replies(be);
     timers(be);
+    if (give_checks(be, ev))
+        return 1;
     if (events_take(&be->events, ev))
         return 1;
     return be->listing != NULL ? redis_give_listed(be, ev) : 0;

@@ -4,13 +4,26 @@
 
 #include "common.h"
 #include "rconn.h"
+#include "redis_checks.h"
 #include "rscript.h"
 
 #define REDIS_STALE 4
 
 enum redis_doing { DO_NOTHING, DO_ACQUIRE, DO_RENEW, DO_RELEASE, DO_ASK };
 
-enum redis_tag { T_TRY = 1, T_UNDO, T_TRACK, T_RENEW, T_LEAVE, T_ASK, W_ID, W_WAKE, W_INVALIDATE };
+enum redis_tag {
+    T_TRY = 1,
+    T_UNDO,
+    T_TRACK,
+    T_RENEW,
+    T_LEAVE,
+    T_ASK,
+    T_MEMORY,
+    T_PERSISTENCE,
+    W_ID,
+    W_WAKE,
+    W_INVALIDATE
+};
 
 enum redis_wake { WAKE_OFF, WAKE_STARTING, WAKE_READY };
 enum redis_tracking { TRACK_OFF, TRACK_ON, TRACK_REFUSED };
@@ -63,6 +76,9 @@ struct dlock_be {
     redisReply *listing;
     size_t list_at;
     struct rscript_state list;
+
+    struct redis_checks checks;
+    struct redis_clock clock; /* since the grant */
 
     struct dlock_info info;
     struct event_queue events;

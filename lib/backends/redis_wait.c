@@ -188,6 +188,9 @@ static void granted(struct dlock_be *be, const struct rscript_tried *t, int64_t 
     be->queued = false;
     be->doing = DO_NOTHING;
     redis_wake_close(be);
+    be->clock = (struct redis_clock){0};
+    (void)redis_clock_told(&be->clock, t->now_ms, sent, redis_now(be));
+    redis_checks_granted(&be->checks);
     struct dlock_event *ev = events_add(&be->events, EV_GRANTED);
     ev->from = sent;
     ev->ttl = be->spec->ttl;

@@ -134,7 +134,7 @@
     "  if id~='' then drop(id) end\n"                                                             \
     "  if w==id then watch() end\n"                                                               \
     "  redis.call('SET',name,ARGV[3],'PX',ARGV[5])\n"                                             \
-    "  return {'granted',f,ttl,0,''}\n"                                                           \
+    "  return {'granted',f,ttl,0,'',now}\n"                                                           \
     "end\n"
 
 /* Not granted: stand in line. */
@@ -153,8 +153,8 @@
 
 /*
  * ARGV: db, prefix, value, id ("": do not stand in line), ttl ms, restart grace ms -> status, fence,
- * left, place, seen. Not more of them: Redis 7 cuts who sends more than 10 words before AUTH, and "NOAUTH"
- * is the better message.
+ * left, place, seen, and where it is granted the server's clock. Not more arguments: Redis 7 cuts who sends
+ * more than 10 words before AUTH, and "NOAUTH" is the better message.
  */
 static const char lua_try[] =
     LUA_BEGIN
@@ -184,7 +184,7 @@ static const char lua_vote[] =
     LUA_GRANT
     LUA_STAND;
 
-/* ARGV: db, prefix, value, id -> was it ours, seen */
+/* ARGV: db, prefix, value, id -> was it ours, seen, now */
 static const char lua_leave[] =
     LUA_BEGIN
     LUA_GET
@@ -199,29 +199,33 @@ static const char lua_leave[] =
     "end\n"
     "if mine or (not v and (first or called)) then offer('',true)\n"
     "elseif first then watch() end\n"
-    "return {mine and 1 or 0,seen}\n";
+    "return {mine and 1 or 0,seen,now}\n";
 
-/* ARGV: db, prefix, value, ttl ms -> is it ours, seen. Never creates the key. */
+/* ARGV: db, prefix, value, ttl ms -> is it ours, seen, now. Never creates the key. */
 static const char lua_renew[] =
     LUA_BEGIN
     LUA_GET
-    "if v==ARGV[3] then redis.call('PEXPIRE',name,ARGV[4]) return {1,false} end\n"
-    "return {0,seen}\n";
+    "local t=redis.call('TIME')\n"
+    "local now=t[1]*1000+math.floor(t[2]/1000)\n"
+    "if v==ARGV[3] then redis.call('PEXPIRE',name,ARGV[4]) return {1,false,now} end\n"
+    "return {0,seen,now}\n";
 
 /*
  * ARGV: db, prefix, value, ttl ms, fence ('0': leave it), heal ('1': set NAME if it is free) -> is it ours,
- * seen. The counter first: a script that fails half-way must not leave NAME set.
+ * seen, now. The counter first: a script that fails half-way must not leave NAME set.
  */
 static const char lua_keep[] =
     LUA_BEGIN
     LUA_GET
-    "if v~=ARGV[3] and (seen or ARGV[6]~='1') then return {0,seen} end\n"
+    "local t=redis.call('TIME')\n"
+    "local now=t[1]*1000+math.floor(t[2]/1000)\n"
+    "if v~=ARGV[3] and (seen or ARGV[6]~='1') then return {0,seen,now} end\n"
     "local f=ARGV[5]\n"
     "if f~='0' and tonumber(redis.call('GET',p..'fence') or 0)<tonumber(f) then\n"
     "  redis.call('SET',p..'fence',f,'PX',string.format('%.0f',math.max(86400000,10*ARGV[4])))\n"
     "end\n"
     "redis.call('SET',name,ARGV[3],'PX',ARGV[4])\n"
-    "return {1,false}\n";
+    "return {1,false,now}\n";
 
 /* ARGV: db, prefix -> held, value, now, left, fence, entry... Reads only. */
 static const char lua_status[] =
@@ -355,12 +359,21 @@ static uint64_t to_fence(const redisReply *r)
     return errno != 0 || *end != '\0' || f > INT64_MAX ? 0 : f;
 }
 
+/* The element that says what time it is there; 0: it does not. */
+static int64_t clock_at(const redisReply *r, size_t i)
+{
+    if (i >= r->elements || r->element[i]->type != REDIS_REPLY_INTEGER)
+        return 0;
+    return dlock_max(0, r->element[i]->integer);
+}
+
 int rscript_tried(const redisReply *r, struct rscript_tried *t)
 {
     static const char *const words[] = {"granted", "busy", "claim", "grace", "type", "twice"};
-    if (r->type != REDIS_REPLY_ARRAY || r->elements != 5 || !is_string(r->element[0]) ||
-        !is_string(r->element[1]) || r->element[2]->type != REDIS_REPLY_INTEGER ||
-        r->element[3]->type != REDIS_REPLY_INTEGER || !is_string(r->element[4]))
+    if (r->type != REDIS_REPLY_ARRAY || r->elements < 5 || r->elements > 6 ||
+        !is_string(r->element[0]) || !is_string(r->element[1]) ||
+        r->element[2]->type != REDIS_REPLY_INTEGER || r->element[3]->type != REDIS_REPLY_INTEGER ||
+        !is_string(r->element[4]))
         return DLOCK_EPROTO;
     for (size_t i = 0; i < DLOCK_LEN(words); i++) {
         if (strcmp(words[i], r->element[0]->str) != 0)
@@ -372,6 +385,7 @@ int rscript_tried(const redisReply *r, struct rscript_tried *t)
             .place = (int)dlock_max(0, dlock_min(r->element[3]->integer, INT32_MAX)),
             .holder = r->element[4]->str,
             .holder_len = (size_t)r->element[4]->len,
+            .now_ms = clock_at(r, 5),
         };
         return t->status == RS_GRANTED && t->fence == 0 ? DLOCK_EPROTO : 0;
     }
@@ -391,6 +405,11 @@ int rscript_owned(const redisReply *r, bool *ours, const char **found, size_t *l
         *len = (size_t)r->element[1]->len;
     }
     return 0;
+}
+
+int64_t rscript_owned_at(const redisReply *r)
+{
+    return r->type == REDIS_REPLY_ARRAY ? clock_at(r, 2) : 0;
 }
 
 int rscript_state(const redisReply *r, struct rscript_state *s)

@@ -44,6 +44,7 @@ struct rscript_tried {
     int place;          /* in the queue; where not in it: what it would be */
     const char *holder; /* the value, cut; for RS_TYPE the type. Belongs to the reply */
     size_t holder_len;
+    int64_t now_ms; /* RS_GRANTED: the server's clock, Unix; 0: not told */
 };
 
 /*
@@ -74,6 +75,8 @@ int rscript_status(const struct rscript *, struct rconn *, int tag);
 int rscript_tried(const redisReply *, struct rscript_tried *);
 /* leave, renew and keep: was it ours? If not, what is there: found NULL: nothing. */
 int rscript_owned(const redisReply *, bool *ours, const char **found, size_t *len);
+/* The server's clock in the same answer, Unix ms; 0: not told. */
+int64_t rscript_owned_at(const redisReply *);
 struct rscript_state {
     bool held;
     const char *value;

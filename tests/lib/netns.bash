@@ -42,8 +42,8 @@ net_up() {
     wait_for 10 test -e "$T/etc/server" || { cat "$T/etc/server.log" >&2; return 1; }
     client ip link add link0 type veth peer name link0 netns "$NET_S" || return
     net_machine client $CLIENT && net_machine server $SERVER || return
-    start_log "$T/etc/redis.log" server redis-server --port $PORT --bind 127.0.0.1 $SERVER --protected-mode no --save '' --appendonly no \
-        --daemonize no --dir "$T/etc" --logfile '' "$@"
+    start_log "$T/etc/redis.log" server redis-server --port $PORT --bind 127.0.0.1 $SERVER --protected-mode no --save '' --appendonly yes \
+        --appendfsync no --daemonize no --dir "$T/etc" --logfile '' "$@"
     NET_REDIS=$STARTED
     wait_for 10 net_answers || { cat "$T/etc/redis.log" >&2; return 1; }
 }

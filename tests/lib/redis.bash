@@ -4,8 +4,11 @@
 #     redis_start [ARG...]            REDIS_PORT REDIS_PID REDIS_DIR; rcli ARG... talks to it
 #     redis_start_in NAME [ARG...]    another one; ${REDIS_PORTS[NAME]} ${REDIS_PIDS[NAME]}; rcli_in NAME ARG...
 #     redis_stop [NAME] | redis_kill [NAME]     (shutdown without saving | kill -9)
-#     redis_restart [NAME] [ARG...]   same port, same folder, the arguments given now
+#     redis_restart [NAME] [ARG...]   same port, same folder, the arguments given now: without --appendonly yes
+#                                     its data is lost
 #
+# A server is started with an append-only file, since dlock warns of one without; it is lost in a restart all the
+# same, unless the test says otherwise.
 # In setup_file the variables must be exported for the tests (redis_export does it for the default
 # server), and teardown_file calls redis_stop. In a test dlock_teardown ends them.
 
@@ -28,7 +31,7 @@ redis_start_in() {
     shift
     dir=$(mktemp -d "${BATS_TEST_TMPDIR:-${BATS_FILE_TMPDIR:?}}/redis-$name.XXXXXX") || return
     for try in 1 2 3 4 5 6 7 8 9 10; do
-        redis_launch "$name" "$dir" "$(redis_some_port)" "$@" && return 0
+        redis_launch "$name" "$dir" "$(redis_some_port)" --appendonly yes --appendfsync no "$@" && return 0
         # Another server had the port, or this one cannot start at all.
         grep -q 'Address already in use' "$dir/log" || break
     done

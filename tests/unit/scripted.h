@@ -17,6 +17,7 @@ struct server {
     struct dlock_peer peer;
     char got[65536]; /* what the client has sent */
     size_t len;
+    size_t seen; /* as far as a test has answered it */
 };
 
 __attribute__((unused)) static bool server_open(struct server *s)

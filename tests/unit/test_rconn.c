@@ -372,6 +372,7 @@ TEST(answers_of_the_scripts)
         "*5\r\n$7\r\ngranted\r\n$20\r\n99999999999999999999\r\n:1\r\n:1\r\n$0\r\n\r\n",
         "*5\r\n$4\r\nwhat\r\n$1\r\n1\r\n:1\r\n:1\r\n$0\r\n\r\n",
         "*5\r\n$4\r\nbusy\r\n$1\r\n1\r\n$1\r\n1\r\n:1\r\n$-1\r\n",
+        "*7\r\n$7\r\ngranted\r\n$1\r\n5\r\n:1\r\n:1\r\n$0\r\n\r\n:1\r\n:1\r\n",
     };
     struct rscript_tried tr;
     struct rscript_state st;
@@ -390,11 +391,36 @@ TEST(answers_of_the_scripts)
         parse("*5\r\n$4\r\nbusy\r\n$1\r\n0\r\n:9223372036854775807\r\n:3\r\n$1\r\nx\r\n");
     CHECK_INT(rscript_tried(r, &tr), 0);
     CHECK(tr.left_ms <= INT64_MAX / DLOCK_MSEC);
+    CHECK_INT(tr.now_ms, 0);
+    freeReplyObject(r);
+    r = parse("*6\r\n$7\r\ngranted\r\n$1\r\n5\r\n:1\r\n:0\r\n$0\r\n\r\n:1234\r\n");
+    CHECK_INT(rscript_tried(r, &tr), 0);
+    CHECK_INT(tr.now_ms, 1234);
     freeReplyObject(r);
     r = parse("*2\r\n:0\r\n$-1\r\n");
     CHECK_INT(rscript_owned(r, &ours, &found, &len), 0);
     CHECK(!ours);
     CHECK_NULL(found);
+    CHECK_INT(rscript_owned_at(r), 0);
+    freeReplyObject(r);
+    static const struct {
+        const char *text;
+        int64_t at;
+    } owned[] = {
+        {"*3\r\n:1\r\n$-1\r\n:1234\r\n", 1234},
+        {"*3\r\n:1\r\n$-1\r\n:-5\r\n", 0},
+        {"*3\r\n:1\r\n$-1\r\n$1\r\n5\r\n", 0},
+        {"*1\r\n:1\r\n", 0},
+    };
+    for (size_t i = 0; i < DLOCK_LEN(owned); i++) {
+        r = parse(owned[i].text);
+        CHECK_INT(rscript_owned(r, &ours, &found, &len), 0);
+        CHECK(ours);
+        CHECK_INT(rscript_owned_at(r), owned[i].at);
+        freeReplyObject(r);
+    }
+    r = parse(":1\r\n");
+    CHECK_INT(rscript_owned_at(r), 0);
     freeReplyObject(r);
 }
 

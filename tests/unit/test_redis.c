@@ -60,17 +60,20 @@ static void user_close(struct user *u)
 #define NOT_OURS "*2\r\n:0\r\n$-1\r\n"
 #define HANG_UP NULL
 
-static int count_evals(const struct server *s)
+/* What the client has asked behind *at, in its order: 'E' for an EVAL, 'I' for an INFO, 0 for no more. */
+static char next_asked(const struct server *s, size_t *at)
 {
-    int n = 0;
-    for (const char *p = s->got; (p = strstr(p, "\nEVAL\r")) != NULL; p++)
-        n++;
-    return n;
+    const char *eval = strstr(s->got + *at, "\nEVAL\r"), *info = strstr(s->got + *at, "\nINFO\r");
+    const char *first = eval == NULL || (info != NULL && info < eval) ? info : eval;
+    if (first == NULL)
+        return 0;
+    *at = (size_t)(first - s->got) + 1;
+    return *(first + 1);
 }
 
 /*
  * Drive u until it has an event; the server answers the n-th EVAL with say[n] (HANG_UP: closes the
- * connection instead, without an answer).
+ * connection instead, without an answer), and an INFO with a refusal.
  */
 static enum dlock_ev play(struct user *u, struct server *s, const char *const *say, int nsay,
                           int *said, struct dlock_event *ev)
@@ -85,8 +88,10 @@ static enum dlock_ev play(struct user *u, struct server *s, const char *const *s
             if (ev->type != EV_NOTICE && ev->type != EV_WAITING)
                 return ev->type;
         server_step(s);
-        while (*said < nsay && count_evals(s) > *said) {
-            const char *text = say[(*said)++];
+        size_t at = s->seen;
+        for (char asked; (asked = next_asked(s, &at)) != 0 && (asked == 'I' || *said < nsay);
+             s->seen = at) {
+            const char *text = asked == 'I' ? "-NOPERM no INFO\r\n" : say[(*said)++];
             if (text != HANG_UP) {
                 server_say(s, text, strlen(text));
                 continue;
@@ -186,6 +191,65 @@ TEST(renewals_clear_and_unclear)
         else
             CHECK(ev.error.code != 0 && ev.error.msg[0] != '\0');
     }
+    scene_close(&sc);
+}
+
+/* INFO: not before the grant has been handed out, and neither a renewal nor a release waits for the answers. */
+TEST(checks_come_behind_everything)
+{
+    static const char *const say[] = {GRANTED, OURS, OURS, GRANTED, OURS};
+    const struct dlock_backend *t = &dlock_backend_redis;
+    struct dlock_event ev;
+    struct scene sc;
+    REQUIRE(scene_open(&sc));
+    t->acquire(sc.u.be, false);
+    REQUIRE_INT(play(&sc.u, &sc.s, say, 5, &sc.said, &ev), EV_GRANTED);
+    server_step(&sc.s);
+    CHECK_NULL(strstr(sc.s.got, "\nINFO\r"));
+    CHECK_INT(t->process(sc.u.be, NULL, 0, &ev), 0);
+    CHECK_INT(sc.u.be->cmd.ntags, 2);
+    t->renew(sc.u.be);
+    REQUIRE_INT(play(&sc.u, &sc.s, say, 5, &sc.said, &ev), EV_RENEWED);
+    const char *first = strstr(sc.s.got, "\nINFO\r");
+    REQUIRE(first != NULL);
+    CHECK_HAS(first, "memory");
+    CHECK_HAS(first, "persistence");
+    t->release(sc.u.be, SECS(1));
+    REQUIRE_INT(play(&sc.u, &sc.s, say, 5, &sc.said, &ev), EV_RELEASED);
+    CHECK_INT(ev.how, DLOCK_REL_CLEAN);
+    /* Once for a handle. */
+    t->acquire(sc.u.be, false);
+    REQUIRE_INT(play(&sc.u, &sc.s, say, 5, &sc.said, &ev), EV_GRANTED);
+    CHECK_INT(t->process(sc.u.be, NULL, 0, &ev), 0);
+    CHECK_INT(sc.u.be->cmd.ntags, 0);
+    scene_close(&sc);
+}
+
+/* What they bring is told, though the release has begun; it is no part of the release. */
+TEST(checks_are_told_during_a_release)
+{
+    static const char answers[] = "+OK\r\n$14\r\naof_enabled:0\n\r\n" OURS;
+    static const char *const say[] = {GRANTED};
+    const struct dlock_backend *t = &dlock_backend_redis;
+    struct dlock_event ev = {0};
+    struct scene sc;
+    REQUIRE(scene_open(&sc));
+    t->acquire(sc.u.be, false);
+    REQUIRE_INT(play(&sc.u, &sc.s, say, 1, &sc.said, &ev), EV_GRANTED);
+    CHECK_INT(t->process(sc.u.be, NULL, 0, &ev), 0);
+    t->release(sc.u.be, SECS(2));
+    server_say(&sc.s, answers, strlen(answers));
+    struct pollfd p[8];
+    int64_t wake = DLOCK_NEVER;
+    int n = t->interest(sc.u.be, p, 8, &wake);
+    poll(p, (nfds_t)n, 1000);
+    REQUIRE_INT(t->process(sc.u.be, p, n, &ev), 1);
+    CHECK_INT(ev.type, EV_NOTICE);
+    CHECK(ev.error.code != 0);
+    CHECK_HAS(ev.error.msg, "appendonly");
+    REQUIRE_INT(t->process(sc.u.be, NULL, 0, &ev), 1);
+    CHECK_INT(ev.type, EV_RELEASED);
+    CHECK_INT(ev.how, DLOCK_REL_CLEAN);
     scene_close(&sc);
 }
 
@@ -419,7 +483,8 @@ TEST(cancel_at_any_moment)
                 int n = t->interest(a.be, p, 8, &wake);
                 poll(p, (nfds_t)n, 2);
                 if (t->process(a.be, p, n, &ev) == 1)
-                    CHECK(ev.type == EV_WAITING || (ev.type == EV_GRANTED && !held));
+                    CHECK(ev.type == EV_WAITING ||
+                          ((ev.type == EV_GRANTED || ev.type == EV_NOTICE) && !held));
             }
             t->release(a.be, SECS(1));
             REQUIRE_INT(next_event(&a, NULL, &ev, SECS(2)), EV_RELEASED);
