@@ -73,6 +73,29 @@ static void stale_answered(struct redlock_node *n, const redisReply *r)
     memmove(n->stale, n->stale + 1, sizeof(n->stale[0]) * (size_t)n->nstale);
 }
 
+/* Once a lock, when its command is already on its way. One line is enough for all of the servers. */
+static void ask_memory(struct dlock_be *be)
+{
+    const char *argv[] = {"INFO", "memory"};
+    be->check = CHECK_ASKED;
+    for (int i = 0; i < be->n; i++) {
+        struct rconn *c = &be->nodes[i].cmd;
+        if (c->state == RC_UP && c->ntags < 4 &&
+            rconn_send(c, REDLOCK_TAG(be->op, K_MEMORY), 2, argv, (size_t[]){4, 6}) == 0)
+            rconn_flush(c);
+    }
+}
+
+static void memory_answered(struct dlock_be *be, struct redlock_node *n, const redisReply *r)
+{
+    struct dlock_error warning;
+    if (be->check == CHECK_TOLD || r->type != REDIS_REPLY_STRING || be->events.n > EVENTS_MAX / 2 ||
+        !redis_check_eviction(r->str, (size_t)r->len, n->where, &warning))
+        return;
+    be->check = CHECK_TOLD;
+    events_add(&be->events, EV_NOTICE)->error = warning;
+}
+
 /* True: the reply was kept. */
 static bool answered(struct dlock_be *be, struct redlock_node *n, const struct rconn_reply *rep)
 {
@@ -107,6 +130,9 @@ static bool answered(struct dlock_be *be, struct redlock_node *n, const struct r
     case K_ID:
     case K_WAKE:
     case K_INVALIDATE:
+        break;
+    case K_MEMORY:
+        memory_answered(be, n, rep->r);
         break;
     }
     return false;
@@ -214,6 +240,8 @@ static int be_process(struct dlock_be *be, const struct pollfd *pfd, int n, stru
     step(be);
     if (events_take(&be->events, ev))
         return 1;
+    if (be->granted && be->check == CHECK_DUE)
+        ask_memory(be);
     return be->listing ? redlock_give_listed(be, ev) : 0;
 }
 

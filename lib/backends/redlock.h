@@ -4,6 +4,7 @@
 
 #include "common.h"
 #include "rconn.h"
+#include "redis_checks.h"
 #include "rscript.h"
 
 #define REDLOCK_NODES ((DLOCK_POLL_MAX - 1) / 2 < 15 ? (DLOCK_POLL_MAX - 1) / 2 : 15)
@@ -32,7 +33,8 @@ enum redlock_kind {
     K_TRACK,
     K_ID, /* these three on the waiter's connection */
     K_WAKE,
-    K_INVALIDATE
+    K_INVALIDATE,
+    K_MEMORY
 };
 #define REDLOCK_TAG(op, kind) ((int)((op) << 4 | (unsigned)(kind)))
 
@@ -78,6 +80,7 @@ struct redlock_node {
     bool left;                  /* a release was sent and its answer never came */
     char *stale[REDLOCK_STALE]; /* values that it may still set when it goes on: to be undone */
     int nstale;
+    struct redis_clock clock;
 
     /* Trouble. */
     bool down;               /* told of */
@@ -119,7 +122,8 @@ struct dlock_be {
 
     char token[DLOCK_TOKEN_LEN + 1], *value;
     uint64_t fence;
-    bool granted, lost; /* lost: told of */
+    bool granted, lost;                                           /* lost: told of */
+    enum { CHECK_NOT, CHECK_DUE, CHECK_ASKED, CHECK_TOLD } check; /* do they evict locks? */
 
     /* acquire */
     bool wait, first, told_grace;
@@ -208,6 +212,9 @@ void redlock_wait_timers(struct dlock_be *, int64_t now);
 int64_t redlock_wait_wake_at(const struct dlock_be *);
 /* When to vote again if nobody wakes us. */
 int64_t redlock_next_try(const struct dlock_be *);
+
+/* What time the server says it is: tells of jumps. */
+void redlock_clock(struct dlock_be *, struct redlock_node *, int64_t theirs_ms, int64_t sent);
 
 /* redlock_keep.c: renew and release. */
 void redlock_renew(struct dlock_be *);

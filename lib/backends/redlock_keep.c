@@ -122,6 +122,7 @@ void redlock_renew_answered(struct dlock_be *be, struct redlock_node *n,
         return;
     }
     redlock_node_well(n);
+    redlock_clock(be, n, rscript_owned_at(rep->r), rep->sent);
     if (ours && be->granted) {
         n->from = dlock_max(n->from, rep->sent);
         if (current)

@@ -150,6 +150,13 @@ void redlock_node_refused(struct dlock_be *be, struct redlock_node *n, const red
     tell_down(be, n);
 }
 
+void redlock_clock(struct dlock_be *be, struct redlock_node *n, int64_t theirs_ms, int64_t sent)
+{
+    int64_t jump = redis_clock_told(&n->clock, theirs_ms, sent, redlock_now(be));
+    if (jump != 0 && be->events.n <= EVENTS_MAX / 2)
+        redis_clock_warning(jump, n->where, &events_add(&be->events, EV_NOTICE)->error);
+}
+
 /* ------------------------------------------------------------------- counting */
 
 uint64_t redlock_digest(const char *text, size_t len)
