@@ -13,7 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-
 struct found {
     struct dlock_info *all;
     size_t n, cap;

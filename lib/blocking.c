@@ -6,7 +6,6 @@
 #include <errno.h>
 #include <string.h>
 
-
 static int poll_ms(int64_t now, int64_t wake_at)
 {
     if (wake_at == DLOCK_NEVER)

@@ -95,7 +95,7 @@ static bool answered(struct dlock_be *be, struct redlock_node *n, const struct r
         redlock_leave_answered(be, n, rep);
         break;
     case K_ASK:
-        return current && be->doing == DO_ASK && be->listing == NULL &&
+        return current && be->doing == DO_ASK && !be->listing &&
                redlock_ask_answered(be, n, rep->r);
     case K_TRACK:
         redlock_track_answered(n, rep->r);
@@ -185,7 +185,7 @@ static int be_interest(struct dlock_be *be, struct pollfd *pfd, int cap, int64_t
             n += rconn_interest(&be->nodes[i].wake, &pfd[n], wake);
     }
     *wake = dlock_min(*wake, wake_at(be));
-    if (be->events.n > 0 || be->listing != NULL)
+    if (be->events.n > 0 || be->listing)
         *wake = 0;
     return n;
 }
@@ -214,7 +214,7 @@ static int be_process(struct dlock_be *be, const struct pollfd *pfd, int n, stru
     step(be);
     if (events_take(&be->events, ev))
         return 1;
-    return be->listing != NULL ? redlock_give_listed(be, ev) : 0;
+    return be->listing ? redlock_give_listed(be, ev) : 0;
 }
 
 static const char *const schemes[] = {"redlock", "redlocks", NULL};

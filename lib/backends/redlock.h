@@ -94,6 +94,13 @@ struct redlock_node {
     struct dlock_backoff wake_pause;
 };
 
+/* A waiter that has been shown: several servers know it. */
+struct redlock_listed {
+    long pid;
+    int64_t since_ms;
+    uint64_t host; /* a digest */
+};
+
 struct dlock_be {
     const struct dlock_spec *spec;
     struct rscript script;
@@ -130,12 +137,14 @@ struct dlock_be {
     int told_place, place;
 
     /* ask */
-    redisReply *listing, *list_held; /* two of replies: whose line is shown, who knows the holder */
     redisReply *replies[REDLOCK_NODES];
-    size_t list_at;
+    bool listing;
+    redisReply *list_held; /* the one of replies that names the holder */
+    int list_node;
+    size_t list_at, nlisted;
+    struct redlock_listed listed[200];
     uint64_t list_fence;
     int64_t list_left_ms;
-    struct rscript_state list;
 
     struct dlock_info info;
     struct event_queue events;
@@ -170,6 +179,8 @@ void redlock_drop(struct dlock_be *, struct redlock_node *);
 void redlock_node_failed(struct dlock_be *, struct redlock_node *);
 void redlock_node_well(struct redlock_node *);
 void redlock_node_refused(struct dlock_be *, struct redlock_node *, const redisReply *);
+/* 64 bits of a text: enough to see whether two servers mean the same one. */
+uint64_t redlock_digest(const char *, size_t len);
 int redlock_count(const struct dlock_be *, enum redlock_answer);
 /* The time at which a majority had last confirmed: the lease counts from there. 0: no majority has. */
 int64_t redlock_from(const struct dlock_be *);

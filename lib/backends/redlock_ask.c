@@ -13,7 +13,7 @@ void redlock_drop_listing(struct dlock_be *be)
             freeReplyObject(be->replies[i]);
         be->replies[i] = NULL;
     }
-    be->listing = NULL;
+    be->listing = false;
 }
 
 static void ask_failed(struct dlock_be *be, const struct dlock_error *err)
@@ -94,32 +94,23 @@ static int same_holder(const struct dlock_be *be, int i, uint64_t *fence, int64_
     return same;
 }
 
-/* The answer to give out: the holder whom a majority names, and the longest line. */
+/* The holder whom a majority names. */
 static void choose(struct dlock_be *be)
 {
-    struct rscript_state s;
-    size_t longest = 0;
     uint64_t fence = 0;
     int64_t left = -1;
 
-    be->listing = NULL;
     be->list_held = NULL;
-    for (int i = 0; i < be->n; i++) {
-        if (be->replies[i] == NULL || rscript_state(be->replies[i], &s) != 0)
-            continue;
-        if (be->listing == NULL || s.nwaiters > longest) {
-            be->listing = be->replies[i];
-            longest = s.nwaiters;
-        }
-        if (be->list_held == NULL && same_holder(be, i, &fence, &left) >= be->quorum) {
+    for (int i = 0; i < be->n && be->list_held == NULL; i++) {
+        if (same_holder(be, i, &fence, &left) >= be->quorum) {
             be->list_held = be->replies[i];
             be->list_fence = fence;
             be->list_left_ms = left;
         }
     }
-    (void)rscript_state(be->listing, &be->list);
-    be->list_at = 0;
-    be->place = 0;
+    be->listing = true;
+    be->list_node = -1;
+    be->list_at = be->nlisted = 0;
 }
 
 void redlock_ask_step(struct dlock_be *be, int64_t now)
@@ -127,7 +118,7 @@ void redlock_ask_step(struct dlock_be *be, int64_t now)
     int yes = redlock_count(be, A_YES), pending = redlock_count(be, A_PENDING);
     struct dlock_error err;
 
-    if (be->listing != NULL)
+    if (be->listing)
         return;
     if (yes >= be->quorum && (pending == 0 || !redlock_patient(be, yes, now))) {
         be->op_until = DLOCK_NEVER;
@@ -138,25 +129,46 @@ void redlock_ask_step(struct dlock_be *be, int64_t now)
     }
 }
 
-/* The next entry of the listing; list_at 0 is the holder. False: that was all. */
+/* Has this waiter been named by an earlier server? */
+static bool listed_before(struct dlock_be *be, const struct dlock_info *w)
+{
+    for (size_t i = 0; i < be->nlisted; i++)
+        if (be->listed[i].pid == w->pid && be->listed[i].since_ms == w->since_ms &&
+            be->listed[i].host == redlock_digest(w->host, strlen(w->host)))
+            return true;
+    if (be->nlisted == DLOCK_LEN(be->listed))
+        return true; /* long enough */
+    be->listed[be->nlisted++] = (struct redlock_listed){
+        .pid = w->pid, .since_ms = w->since_ms, .host = redlock_digest(w->host, strlen(w->host))};
+    return false;
+}
+
+/* The next entry: the holder, then the waiters of all servers, each once. False: that was all. */
 static bool next_listed(struct dlock_be *be)
 {
-    const struct rscript_state *l = &be->list;
-    struct rscript_state held;
-    while (be->list_at <= l->nwaiters) {
-        size_t i = be->list_at++;
-        if (i == 0 && be->list_held != NULL) {
-            (void)rscript_state(be->list_held, &held);
-            rscript_holder(held.value, held.len, &be->info);
+    struct rscript_state s;
+
+    if (be->list_node < 0) {
+        be->list_node = 0;
+        if (be->list_held != NULL) {
+            (void)rscript_state(be->list_held, &s);
+            rscript_holder(s.value, s.len, &be->info);
             be->info.left_ns = be->list_left_ms < 0 ? DLOCK_NEVER : be->list_left_ms * DLOCK_MSEC;
             be->info.fence = be->info.foreign ? 0 : be->list_fence;
             return true;
         }
-        if (i > 0 && l->waiters[i - 1]->type == REDIS_REPLY_STRING &&
-            rscript_waiter(l->waiters[i - 1]->str, (size_t)l->waiters[i - 1]->len, l->now_ms,
-                           &be->info)) {
-            be->info.place = 0; /* whose turn it is, is not decided */
-            return true;
+    }
+    for (; be->list_node < be->n; be->list_node++, be->list_at = 0) {
+        const redisReply *r = be->replies[be->list_node];
+        if (r == NULL || rscript_state(r, &s) != 0)
+            continue;
+        while (be->list_at < s.nwaiters) {
+            const redisReply *w = s.waiters[be->list_at++];
+            /* No place: whose turn it is, is not decided. */
+            if (w->type == REDIS_REPLY_STRING &&
+                rscript_waiter(w->str, (size_t)w->len, s.now_ms, &be->info) &&
+                !listed_before(be, &be->info))
+                return true;
         }
     }
     return false;

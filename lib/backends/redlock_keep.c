@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-#define RELEASE_PATIENCE (100 * DLOCK_MSEC) /* for the undoing of what was not even granted */
+#define RELEASE_PATIENCE (300 * DLOCK_MSEC) /* for the undoing of what was not even granted */
 
 /* ------------------------------------------------------------------------- renew */
 
@@ -174,9 +174,10 @@ static bool concerned(const struct dlock_be *be, const struct redlock_node *n)
 {
     if (be->granted)
         return true;
-    if (n->touched && !n->cmd.written)
+    if (n->touched && rconn_is_open(&n->cmd) && !n->cmd.written)
         return false; /* the vote has never left */
-    return (n->touched || n->queued || n->nstale > 0) && rconn_is_open(&n->cmd);
+    /* Whose connection is gone stands in no line. */
+    return n->touched || n->nstale > 0 || (n->queued && rconn_is_open(&n->cmd));
 }
 
 void redlock_release(struct dlock_be *be, int64_t until)
@@ -250,6 +251,17 @@ static void leave_again(struct dlock_be *be, int64_t now)
     }
 }
 
+/* Is there a server that may have a vote for us, and could not be reached? */
+static bool owing(const struct dlock_be *be)
+{
+    for (int i = 0; i < be->n; i++) {
+        const struct redlock_node *n = &be->nodes[i];
+        if ((n->answer == A_FAILED || n->answer == A_REFUSED) && n->nstale > 0)
+            return true;
+    }
+    return false;
+}
+
 int64_t redlock_release_patience(const struct dlock_be *be)
 {
     return dlock_min(be->op_until, be->began + RELEASE_PATIENCE);
@@ -261,8 +273,10 @@ void redlock_release_step(struct dlock_be *be, int64_t now)
     struct dlock_error err;
 
     if (!be->granted) {
-        if (pending == 0 || now >= redlock_release_patience(be))
+        if ((pending == 0 && !owing(be)) || now >= redlock_release_patience(be))
             end_release(be, DLOCK_REL_NOTHING, NULL);
+        else
+            leave_again(be, now);
         return;
     }
     int lost = count_lost(be);

@@ -152,6 +152,14 @@ void redlock_node_refused(struct dlock_be *be, struct redlock_node *n, const red
 
 /* ------------------------------------------------------------------- counting */
 
+uint64_t redlock_digest(const char *text, size_t len)
+{
+    uint64_t h = 14695981039346656037u; /* FNV-1a */
+    for (size_t i = 0; i < len; i++)
+        h = (h ^ (unsigned char)text[i]) * 1099511628211u;
+    return h | 1;
+}
+
 int redlock_count(const struct dlock_be *be, enum redlock_answer what)
 {
     int count = 0;

@@ -42,13 +42,22 @@ static bool new_value(struct dlock_be *be)
     return false;
 }
 
+/* Has it not answered all of what it was sent before? (AUTH is in front on a new connection.) */
+static bool behind(const struct redlock_node *n)
+{
+    for (int i = 0; i < n->cmd.ntags; i++)
+        if (n->cmd.tags[i].tag >= 0)
+            return true;
+    return false;
+}
+
 static void ask_vote(struct dlock_be *be, struct redlock_node *n)
 {
     n->freed = n->touched = false;
     n->from = 0;
     if (!redlock_reach(be, n, be->op_until))
         return;
-    if (n->cmd.ntags > 0) { /* it may be stopped: what it has not answered would pile up */
+    if (behind(n)) { /* it may be stopped: what it has not answered would pile up */
         n->answer = A_LATE;
         return;
     }
@@ -92,7 +101,7 @@ void redlock_acquire(struct dlock_be *be, bool wait)
     be->told_holder = 0;
     be->id[0] = '\0';
     be->split_pause = (struct dlock_backoff){
-        .base = 10 * DLOCK_MSEC, .max = 400 * DLOCK_MSEC, .cur = 10 * DLOCK_MSEC};
+        .base = 10 * DLOCK_MSEC, .max = (wait ? 400 : 80) * DLOCK_MSEC, .cur = 10 * DLOCK_MSEC};
     outage_over(&be->out);
     be->op_until = redlock_now(be) + be->spec->connect_timeout;
     if (redlock_check_peers(be, &err) != 0)
@@ -102,15 +111,6 @@ void redlock_acquire(struct dlock_be *be, bool wait)
 }
 
 /* ---------------------------------------------------------------------- answers */
-
-/* 64 bits of whoever holds it: enough to see whether two servers mean the same one. */
-static uint64_t digest(const char *text, size_t len)
-{
-    uint64_t h = 14695981039346656037u; /* FNV-1a */
-    for (size_t i = 0; i < len; i++)
-        h = (h ^ (unsigned char)text[i]) * 1099511628211u;
-    return h | 1;
-}
 
 static void ask_raise(struct dlock_be *be, struct redlock_node *n)
 {
@@ -154,7 +154,7 @@ static void voted(struct dlock_be *be, struct redlock_node *n, const struct rscr
     case RS_BUSY:
     case RS_CLAIM:
         n->answer = A_BUSY;
-        n->holder = digest(t->holder, t->holder_len);
+        n->holder = redlock_digest(t->holder, t->holder_len);
         rscript_holder(t->holder, t->holder_len, &n->info);
         n->info.left_ns = t->left_ms < 0 ? DLOCK_NEVER : t->left_ms * DLOCK_MSEC;
         break;
