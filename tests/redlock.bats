@@ -233,7 +233,8 @@ teardown() { dlock_teardown; }
     on "3 4" set "$NAME" two px 60000
     timed -n "$L" touch ran
     assert_rc 75
-    assert_between 0 "$took" $((1000 + SLOW)) "ms"
+    # A few more rounds: the others might be about to give up, too.
+    assert_between 0 "$took" $((2500 + SLOW)) "ms"
     [ ! -e ran ]
     [ "$(rl 5 exists "$NAME")" = 0 ]
     on_all del "$NAME"
