@@ -111,7 +111,8 @@ teardown() { dlock_teardown; }
         # shellcheck disable=SC2086
         { proxy 1 $fault; rl_swap 1; proxy 4 $fault; rl_swap 4; }
         L=$(rl_uri "$NAME")
-        quick "$L" true
+        # Who cannot be told any more keeps the key, for its ttl.
+        quick --ttl 1 "$L" true
         rl_back
         wait_for 3 rl_gone "$NAME"
     done

@@ -191,7 +191,9 @@ static int64_t wake_at(const struct dlock_be *be)
         for (int i = 0; i < be->n; i++)
             if (be->nodes[i].answer == A_FAILED || be->nodes[i].answer == A_REFUSED)
                 at = dlock_min(at, be->nodes[i].retry_at);
-        return be->granted ? at : dlock_min(at, redlock_release_patience(be));
+        return redlock_release_patience(be) > redlock_now(be)
+                   ? dlock_min(at, redlock_release_patience(be))
+                   : at;
     case DO_RENEW:
     case DO_ASK:
         return at;

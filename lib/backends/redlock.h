@@ -61,6 +61,8 @@ struct redlock_node {
     struct rconn cmd, wake;
     struct rconn_auth auth;
 
+    bool same; /* another one of the list is the same server: it has no vote */
+
     /* The operation under way. */
     enum redlock_answer answer;
     bool raised;    /* ST_RAISE: confirmed */

@@ -9,7 +9,8 @@
 
 #include <string.h>
 
-#define RELEASE_PATIENCE (300 * DLOCK_MSEC) /* for the undoing of what was not even granted */
+/* For a server that has lost the connection, and for the undoing of what was not even granted. */
+#define RELEASE_PATIENCE (200 * DLOCK_MSEC)
 
 /* ------------------------------------------------------------------------- renew */
 
@@ -23,7 +24,6 @@ void redlock_renew(struct dlock_be *be)
         if (!redlock_reach(be, n, be->op_until))
             continue;
         n->answer = A_PENDING;
-        n->touched = true;
         (void)rscript_keep(&be->script, &n->cmd, REDLOCK_TAG(be->op, K_RENEW), be->value,
                            be->spec->ttl, be->fence, false);
         rconn_flush(&n->cmd);
@@ -90,6 +90,7 @@ static void not_ours(struct dlock_be *be, struct redlock_node *n, const char *fo
         rscript_holder(found, len, &n->info);
     } else if (was_valid && count_lost(be) <= be->n - be->quorum) {
         n->answer = A_PENDING;
+        n->touched = true;
         (void)rscript_keep(&be->script, &n->cmd, REDLOCK_TAG(be->op, K_HEAL), be->value,
                            be->spec->ttl, be->fence, true);
         rconn_flush(&n->cmd);
@@ -194,6 +195,8 @@ void redlock_release(struct dlock_be *be, int64_t until)
     for (int i = 0; i < be->n; i++) {
         struct redlock_node *n = &be->nodes[i];
         n->left = false;
+        if (n->touched)
+            n->retry_at = 0; /* one more attempt at once, whatever happened a moment ago */
         if (be->value != NULL && concerned(be, n))
             leave(be, n);
         else if (n->touched)
@@ -242,7 +245,7 @@ static void end_release(struct dlock_be *be, enum dlock_how how, const struct dl
     }
 }
 
-/* While it is no majority that has confirmed: once more, where it failed. */
+/* Once more, where it failed. */
 static void leave_again(struct dlock_be *be, int64_t now)
 {
     for (int i = 0; i < be->n; i++) {
@@ -257,7 +260,7 @@ static bool owing(const struct dlock_be *be)
 {
     for (int i = 0; i < be->n; i++) {
         const struct redlock_node *n = &be->nodes[i];
-        if ((n->answer == A_FAILED || n->answer == A_REFUSED) && n->nstale > 0)
+        if ((n->answer == A_FAILED || n->answer == A_REFUSED) && (n->touched || n->nstale > 0))
             return true;
     }
     return false;
@@ -283,7 +286,8 @@ void redlock_release_step(struct dlock_be *be, int64_t now)
     int lost = count_lost(be);
     /* The servers are heard out, for a moment: who has not confirmed keeps the key for its ttl. */
     bool patient = redlock_patient(be, yes + lost, now);
-    if (yes >= be->quorum && (pending == 0 || !patient)) {
+    bool owed = owing(be) && now < redlock_release_patience(be);
+    if (yes >= be->quorum && !owed && (pending == 0 || !patient)) {
         end_release(be, DLOCK_REL_CLEAN, NULL);
     } else if (lost > be->n - be->quorum && (pending == 0 || !patient)) {
         say_lost(be, &err);

@@ -49,6 +49,11 @@ static bool stuck(const struct dlock_be *be, const struct redlock_node *n)
 
 bool redlock_reach(struct dlock_be *be, struct redlock_node *n, int64_t until)
 {
+    if (n->same) {
+        n->answer = A_FAILED;
+        n->error = n->last;
+        return false;
+    }
     if (rconn_is_open(&n->cmd) && stuck(be, n)) {
         dlock_fail(&n->error, DLOCK_EUNAVAIL, 0, "%s: no answer", n->cmd.peer_text);
         redlock_drop(be, n);
@@ -130,6 +135,8 @@ void redlock_node_failed(struct dlock_be *be, struct redlock_node *n)
     n->error = n->last = n->cmd.error;
     if (n->answer == A_PENDING)
         n->answer = A_FAILED;
+    if (be->doing == DO_ACQUIRE && !n->cmd.written)
+        n->touched = false; /* the vote has never left */
     redlock_drop(be, n);
     n->retry_at = redlock_now(be) + dlock_backoff_next(&n->pause, be->spec->env);
     tell_down(be, n);

@@ -143,13 +143,10 @@ static void voted(struct dlock_be *be, struct redlock_node *n, const struct rscr
                    n->where, be->spec->uri->name, type);
         break;
     case RS_TWICE:
-        be->twice = true;
         n->answer = A_REFUSED;
-        dlock_fail(
-            &be->why, DLOCK_EUSAGE, 0,
-            "%s: %s is the same server as another one of the list: a redlock needs different "
-            "servers",
-            be->spec->uri->where, n->where);
+        n->error = n->last;
+        be->twice = true;
+        be->why = n->last;
         break;
     case RS_BUSY:
     case RS_CLAIM:
@@ -161,6 +158,21 @@ static void voted(struct dlock_be *be, struct redlock_node *n, const struct rscr
     }
     if (n->answer != A_YES)
         n->touched = false;
+}
+
+/* It must never be counted, whenever that is found out. */
+static void same_server(struct dlock_be *be, struct redlock_node *n, bool current)
+{
+    n->same = true;
+    n->from = 0;
+    n->touched = false;
+    dlock_fail(
+        &n->last, DLOCK_EUSAGE, 0,
+        "%s: %s is the same server as another one of the list, and has no vote: a redlock needs "
+        "different servers",
+        be->spec->uri->where, n->where);
+    if (!current && be->events.n <= EVENTS_MAX / 2)
+        events_add(&be->events, EV_NOTICE)->error = n->last;
 }
 
 void redlock_vote_answered(struct dlock_be *be, struct redlock_node *n,
@@ -186,6 +198,8 @@ void redlock_vote_answered(struct dlock_be *be, struct redlock_node *n,
         return;
     }
     redlock_node_well(n);
+    if (t.status == RS_TWICE)
+        same_server(be, n, current);
     if (current && be->stage != ST_UNDO) {
         voted(be, n, &t);
         if (n->answer == A_YES)
@@ -447,7 +461,9 @@ static void step_raise(struct dlock_be *be, int64_t now)
         open += n->answer == A_YES && n->raise_out && !n->raised &&
                 rconn_waits(&n->cmd, REDLOCK_TAG(be->op, K_RAISE));
     }
-    if (raised >= be->quorum)
+    if (be->twice)
+        round_failed(be);
+    else if (raised >= be->quorum)
         granted(be);
     else if (raised + open < be->quorum || now >= be->op_until)
         round_failed(be);
