@@ -46,7 +46,7 @@ redis_launch() {
         --dir "$dir" --pidfile "$dir/pid" --logfile '' "$@" >"$dir/log" 2>&1 </dev/null 3>&- &
     pid=$!
     end=$(($(now_ms) + 10000))
-    until redis_answers "$port" "$pid"; do
+    until "${REDIS_READY:-redis_answers}" "$port" "$pid"; do
         kill -0 "$pid" 2>/dev/null && [ "$(now_ms)" -lt $end ] || {
             kill -KILL "$pid" 2>/dev/null
             wait "$pid" 2>/dev/null
