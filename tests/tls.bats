@@ -74,7 +74,9 @@ let_go() {
         recorder '-ERR no\r\n-ERR no\r\n' "$TLS/$cert.crt" "$TLS/$cert.key"
         at="rediss://app:$SECRET@localhost:$PORT"
         case $cert in
-        wrong) never 69 "$at?$CA#x" "127.0.0.1:$PORT" "refused: it is not made out to localhost" ;;
+        wrong)
+            never 69 "$at?$CA#x" "127.0.0.1:$PORT" "refused: it is not made out to localhost"
+            never 69 "rediss://127.0.0.1:$PORT?$CA#x" "it is not made out to 127.0.0.1" ;;
         expired) never 69 "$at?$CA#x" "certificate has expired" ;;
         self) never 69 "$at?$CA#x" "self-signed certificate" ;;
         stranger) never 69 "$at?$CA#x" "unable to get local issuer certificate" ;;
