@@ -143,6 +143,8 @@ static int query(const struct options *o, const struct sigstate *sig, dlock *lk,
                 return say_error(o, &r.error);
             if (r.type == DLOCK_R_DONE)
                 return -1;
+            if (r.type == DLOCK_R_NOTICE && r.error.code && !o->quiet)
+                say("%s", r.error.msg);
             if (r.type == DLOCK_R_INFO && keep(f, r.info) < 0) {
                 say("out of memory");
                 return dlock_error_exit(DLOCK_ENOMEM);

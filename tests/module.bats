@@ -203,6 +203,24 @@ good() {
     refused 69 "$MODULE is not a module of dlock" "$one"
 }
 
+@test "module: TLS is one too, no backend: a missing one, another kind in its place" {
+    place "$HELPERS/mod_good.so"
+    L="rediss://127.0.0.1:1#$NAME"
+    run -69 run_t 10 "$DIR/dlock" -n "$L" true
+    assert_out "rediss:// needs the module tls.so, which is not in $DIR/dlock-modules: install the package dlock-tls"
+    install -m 755 "$HELPERS/mod_good.so" "$DIR/dlock-modules/tls.so"
+    run -69 run_t 10 "$DIR/dlock" -n "$L" true
+    assert_out "$DIR/dlock-modules/tls.so is for interface 1, this dlock has 1001"
+    install -m 755 "$BUILD/dlock-modules/tls.so" "$DIR/dlock-modules/tls.so"
+    run -69 run_t 10 "$DIR/dlock" -n "$L" true
+    assert_out "127.0.0.1:1): cannot connect"
+    chmod 777 "$DIR/dlock-modules/tls.so"
+    run -77 run_t 10 "$DIR/dlock" -n "$L" true
+    assert_out "can be changed by others"
+    place "$BUILD/dlock-modules/tls.so"
+    refused 69 "is for interface 1001, this dlock has 1"
+}
+
 @test "module: one that cannot be loaded: why, and what to install" {
     place "$HELPERS/mod_good.so"
     echo garbage >"$MODULE"
@@ -234,20 +252,24 @@ good() {
         ! readelf -d "$file" | grep -E 'NEEDED.*(libpq|libcrypto|libssl)' || fail "$file needs more than it should"
     done
     readelf -d "$BUILD/dlock-modules/postgres.so" | grep -q 'NEEDED.*libpq'
-    run nm -D --defined-only --format=posix "$BUILD/dlock-modules/postgres.so"
-    [ "$(cut -d' ' -f1 <<<"$output")" = dlock_module ] || fail "$output"
+    readelf -d "$BUILD/dlock-modules/tls.so" | grep -q 'NEEDED.*libssl'
+    for module in postgres tls; do
+        run nm -D --defined-only --format=posix "$BUILD/dlock-modules/$module.so"
+        [ "$(cut -d' ' -f1 <<<"$output")" = dlock_module ] || fail "$module: $output"
+    done
 }
 
 @test "module: it is hardened, and its modes are safe whatever the umask is" {
-    file=$BUILD/dlock-modules/postgres.so
-    [ "$(stat -c %a "$file" "${file%/*}" | tr '\n' ' ')" = "755 755 " ]
-    [ -z "${SAN:-}" ] || return 0 # a sanitizer's build is not for use
-    head=$(readelf -l -d "$file")
-    grep -q GNU_RELRO <<<"$head"
-    grep -Eq 'FLAGS.* NOW|BIND_NOW' <<<"$head"
-    grep -A1 GNU_STACK <<<"$head" | grep -q 'RW  '
-    ! grep -Eq 'RWE|TEXTREL|RPATH|RUNPATH' <<<"$head" || fail "found"
-    nm -D --undefined-only "$file" | grep -q __stack_chk_fail
+    for file in "$BUILD"/dlock-modules/{postgres,tls}.so; do
+        [ "$(stat -c %a "$file" "${file%/*}" | tr '\n' ' ')" = "755 755 " ]
+        [ -z "${SAN:-}" ] || continue # a sanitizer's build is not for use
+        head=$(readelf -l -d "$file")
+        grep -q GNU_RELRO <<<"$head"
+        grep -Eq 'FLAGS.* NOW|BIND_NOW' <<<"$head"
+        grep -A1 GNU_STACK <<<"$head" | grep -q 'RW  '
+        ! grep -Eq 'RWE|TEXTREL|RPATH|RUNPATH' <<<"$head" || fail "found"
+        nm -D --undefined-only "$file" | grep -q __stack_chk_fail
+    done
 }
 
 @test "module: a lock on a file or in Redis loads nothing of it" {
@@ -255,7 +277,7 @@ good() {
     for lock in "$T/file" "redis://127.0.0.1:1#$NAME"; do
         run run_t 10 strace -f -o trace -e trace=openat,open "$DLOCK" -n "$lock" true
         grep -q 'openat(' trace
-        ! grep -E 'dlock-modules|postgres\.so|libpq|libcrypto|libssl' trace || fail "$lock loads a module"
+        ! grep -E 'dlock-modules|postgres\.so|tls\.so|libpq|libcrypto|libssl' trace || fail "$lock loads a module"
     done
 }
 

@@ -180,7 +180,8 @@ unseen() {
 64 redis://$AT?password=$CANARY#x
 64 redis://:$CANARY@$AT?bogus=$CANARY#x
 64 redis://:$CANARY@$AT?restart-grace=soon#x
-69 rediss://:$CANARY@$AT#x
+69 rediss://:$CANARY@127.0.0.1:1#x
+64 rediss://:$CANARY@$AT?cacert=/dev/null&insecure=2#x
 64 nosuchstore://:$CANARY@$AT#x
 69 redis+unix://:$CANARY@/nonexistent/sock#x
 64 redis+unix://$CANARY@#x

@@ -145,8 +145,8 @@ TRACE='touch ran'
         refused 64 "$uri" touch ran
         says "no kind of store"
     done
-    for uri in "rediss://u:$SECRET@h#x" "redis+sentinel://u:$SECRET@h/svc#x" "redlock://u:$SECRET@a,b,c#x" \
-        "redlocks://a,b,c#x" "REDISS://h#x"; do
+    for uri in "redis+sentinel://u:$SECRET@h/svc#x" "redlock://u:$SECRET@a,b,c#x" \
+        "redlocks://a,b,c#x" "REDLOCK://h#x"; do
         refused 69 "$uri" touch ran
         says "not built in"
         refused 69 --status "$uri"

@@ -45,7 +45,7 @@ bool rtls_send(const struct rtls_config *cfg, struct rtls *t, int fd)
 
 /* One read from the socket. 1: something came; 0: nothing now. */
 static int take_wire(const struct rtls_config *cfg, struct rtls *t, int fd, size_t *got,
-                     struct dlock_error *err)
+                     const char *when, struct dlock_error *err)
 {
     char buf[16384];
     ssize_t n;
@@ -55,9 +55,10 @@ static int take_wire(const struct rtls_config *cfg, struct rtls *t, int fd, size
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
         return 0;
     if (n == 0)
-        return dlock_fail(err, DLOCK_EUNAVAIL, 0, "the server closed the connection");
+        return dlock_fail(err, DLOCK_EUNAVAIL, 0, "the server closed the connection%s", when);
     if (n < 0)
-        return dlock_fail(err, DLOCK_EUNAVAIL, errno, "connection lost: %s", strerror(errno));
+        return dlock_fail(err, DLOCK_EUNAVAIL, errno, "connection lost%s: %s", when,
+                          strerror(errno));
     *got += (size_t)n;
     int rc = cfg->table->feed(t, buf, (size_t)n, err);
     return rc == 0 ? 1 : rc;
@@ -73,7 +74,7 @@ int rtls_shake(const struct rtls_config *cfg, struct rtls *t, int fd, size_t *go
             return rc;
         if (*got > RTLS_MAX_HANDSHAKE)
             return dlock_fail(err, DLOCK_EUNAVAIL, 0, "the TLS handshake has no end");
-        rc = take_wire(cfg, t, fd, got, err);
+        rc = take_wire(cfg, t, fd, got, " during the TLS handshake", err);
         if (rc <= 0)
             return rc;
     }
@@ -88,7 +89,7 @@ int rtls_receive(const struct rtls_config *cfg, struct rtls *t, int fd, void *bu
             return n;
         if (*got > limit)
             return 0;
-        n = take_wire(cfg, t, fd, got, err);
+        n = take_wire(cfg, t, fd, got, "", err);
         if (n <= 0)
             return n;
     }

@@ -57,7 +57,7 @@ redis_spawn() {
 redis_ready() {
     local dir=${REDIS_DIRS[$1]} port=${REDIS_PORTS[$1]} pid=${REDIS_PIDS[$1]} end
     end=$(($(now_ms) + 10000))
-    until redis_answers "$port"; do
+    until "${REDIS_READY:-redis_answers}" "$port" "$pid"; do
         kill -0 "$pid" 2>/dev/null && [ "$(now_ms)" -lt $end ] || {
             kill -KILL "$pid" 2>/dev/null
             wait "$pid" 2>/dev/null
