@@ -183,16 +183,6 @@ rl_renewals() {
 beyond() { [ "$(now_ms)" -ge "$1" ]; }
 clock() { "$HELPERS/clock"; }
 
-# liar HOW...: its port is $PORT.   proxy K FAULT...: the same, before node K.
-liar() { helper liar.py "$@"; }
-proxy() { helper proxy.py "$(rl_port "$1")" "${@:2}"; }
-helper() {
-    rm -f port
-    start "$ROOT/tests/helpers/$1" "${@:2}" >port
-    wait_for 5 test -s port
-    PORT=$(cat port)
-}
-
 nothing_left() {
     local left
     left=$(rl_left "$@")
