@@ -414,12 +414,13 @@ $(BUILD)/pg.a $(BUILD)/zk.a: $(BUILD)/sources
 	$(call say,AR,$@)
 	$(Q)rm -f $@ && $(AR) rcs $@ $(filter %.o,$^)
 
+# Helpers are never sanitized: they are not what is tested, and are started often. Nor are preload shims, which are
+# loaded into other people's programs.
 $(BUILD)/test/%: tests/helpers/%.c $(BUILD)/flags
 	$(call say,CC,$@)
 	@mkdir -p $(@D)
-	$(Q)$(CC_ALL) -fPIE $(DEP) $(USER) -o $@ $< -pie $(LDFLAGS) -pthread
+	$(Q)$(CC) $(LANG_C) $(DEFS) $(WARN) $(HARDEN) -fPIE $(DEP) $(USER) -o $@ $< -pie $(LDFLAGS) -pthread
 
-# Preload shims are never sanitized: they are loaded into other people's programs.
 $(BUILD)/test/%.so: tests/preload/%.c $(BUILD)/flags
 	$(call say,CC,$@)
 	@mkdir -p $(@D)

@@ -46,7 +46,7 @@ beyond() { [ "$(now_ms)" -ge "$1" ]; }
 # hold [ARG...]: dlock holds $L until the file "go" appears; returns when it does hold.
 hold() {
     rm -f held go
-    start_log hold.log "$DLOCK" "$@" "$L" sh -c 'echo $DLOCK_FENCE >held; while [ ! -e go ]; do sleep .02; done'
+    start_log hold.log "$DLOCK" "$@" "$L" sh -c 'echo $DLOCK_FENCE >held; "$HELPERS/await" go'
     HOLDER=$STARTED
     wait_for 5 test -s held || { cat hold.log; false; }
 }
