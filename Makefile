@@ -445,4 +445,5 @@ FORCE:
 .DELETE_ON_ERROR:
 .PHONY: all demo check check-unit check-asan check-tsan check-build check-build-thread deps lint format bench install uninstall clean help FORCE
 
--include $(shell find $(BUILD) -name '*.d' -not -path '$(BUILD)/asan/*' -not -path '$(BUILD)/tsan/*' 2>/dev/null)
+# Not those of a build below this one, which may be under way.
+-include $(shell find $O $(BUILD)/unit $(BUILD)/test -name '*.d' 2>/dev/null)

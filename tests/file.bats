@@ -260,7 +260,7 @@ queued() { grep -q -- "-> FLOCK .*:$(stat -c %i "$1") " /proc/locks; }
     assert_out "fifo"
     assert_between 0 $ms 500 "refusal in ms"
     run -73 run_t 5 "$DLOCK" /dev/null touch ran
-    python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind("sock")'
+    /usr/bin/python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind("sock")'
     run -73 run_t 5 "$DLOCK" sock touch ran
     run -73 run_t 5 "$DLOCK" none/x touch ran
     assert_out "none/x"

@@ -813,7 +813,7 @@ unblock_row() { session_ends commit; }
     TTL=30 waiter 2 true
     second=$WAITER
     run -75 run_t 5 "$DLOCK" --status --json "$L"
-    python3 -c '
+    /usr/bin/python3 -c '
 import json, sys
 s = json.loads(sys.argv[1])
 name, holder, fence, first, second = sys.argv[2], int(sys.argv[3]), sys.argv[4], int(sys.argv[5]), int(sys.argv[6])
@@ -852,7 +852,7 @@ assert [(w["place"], w["pid"]) for w in s["waiters"]] == [(1, first), (2, second
         run -75 run_t 5 "$DLOCK" -n "$L" true
         refute_out $'\e'
         run -75 run_t 5 "$DLOCK" --status --json "$L"
-        python3 -c 'import json, sys; assert len(json.loads(sys.argv[1])["holders"]) == 1' "$output"
+        /usr/bin/python3 -c 'import json, sys; assert len(json.loads(sys.argv[1])["holders"]) == 1' "$output"
     done
 }
 
@@ -874,7 +874,7 @@ assert [(w["place"], w["pid"]) for w in s["waiters"]] == [(1, first), (2, second
         [ "$(in_db -v n="$n" <<<"select count(*) from dlock_locks where name = :'n'")" = 1 ]
     done
     [ "$(in_db -c 'select count(*) from dlock_locks')" = 22 ]
-    python3 -c 'import json, sys
+    /usr/bin/python3 -c 'import json, sys
 lines = sys.stdin.read().split("\n")
 for name, text in zip(lines[::2], lines[1::2]):
     s = json.loads(text)

@@ -169,7 +169,7 @@ wait_in_line() {
 @test "zookeeper: TERM while waiting, and -w, leave no node and no session" {
     hold
     for how in TERM INT; do
-        start_log w.log python3 -c '
+        start_log w.log /usr/bin/python3 -c '
 import os, signal, sys
 signal.signal(signal.SIGINT, signal.SIG_DFL)
 os.execv(sys.argv[1], sys.argv[1:])' "$DLOCK" "$L" touch "$T/ran"

@@ -102,7 +102,7 @@ waiters_are() { [ "$(waiters)" -eq "$1" ]; }
     hold
     for sig in TERM INT HUP; do
         # setsid: a shell ignores INT in its background jobs, and what is ignored stays ignored.
-        start_log "$T/waiter.log" python3 -c '
+        start_log "$T/waiter.log" /usr/bin/python3 -c '
 import os, signal, sys
 signal.signal(signal.SIGINT, signal.SIG_DFL)
 os.execv(sys.argv[1], sys.argv[1:])' "$DLOCK" "$L" touch "$T/ran"
@@ -140,7 +140,7 @@ os.execv(sys.argv[1], sys.argv[1:])' "$DLOCK" "$L" touch "$T/ran"
     assert_out ": held"
     assert_out "sh"
     run -75 run_t 5 "$DLOCK" --status --json "$L"
-    python3 -c '
+    /usr/bin/python3 -c '
 import json, sys
 s = json.loads(sys.argv[1])
 assert s["lock"] == sys.argv[2] and s["state"] == "held", s

@@ -35,10 +35,11 @@ ZK_VIA=()
 # zookeeper.jar names the jars it needs, but no logger.
 ZK_CLASSPATH=/usr/share/java/slf4j-simple.jar:/usr/share/java/zookeeper.jar
 # The distribution's own java, not another one that comes first in PATH.
-ZK_JAVA=$(printf '%s\n' /usr/lib/jvm/default-java/bin/java /usr/lib/jvm/java-*-openjdk-*/bin/java | while read -r f; do
-    [ ! -x "$f" ] || { echo "$f"; break; }
-done)
-: "${ZK_JAVA:=java}"
+ZK_JAVA=java
+for f in /usr/lib/jvm/default-java/bin/java /usr/lib/jvm/java-*-openjdk-*/bin/java; do
+    [ ! -x "$f" ] || { ZK_JAVA=$f; break; }
+done
+unset f
 
 # zk_free_port: below the ports that the kernel hands out to clients (32768...).
 zk_free_port() { echo $((10000 + (RANDOM * 32768 + RANDOM + $$) % 22000)); }
