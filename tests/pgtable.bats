@@ -485,6 +485,7 @@ messages_of() {
     for i in $(seq "$1"); do exits 0 20 "${pids[i]}"; done
 }
 
+# bats test_tags=slow
 @test "lease table: what a hand-off costs the server does not grow with the waiters" {
     local two twenty
     messages_of 2 2

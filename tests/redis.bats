@@ -367,6 +367,7 @@ PY
     [ $((${e1:-0} - ${e0:-0})) -eq 2 ]
 }
 
+# bats test_tags=slow
 @test "redis: the server's work per hand-off does not depend on the number of waiters" {
     own_server
     local n i calls first=''
