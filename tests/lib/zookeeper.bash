@@ -136,7 +136,8 @@ zk_launch() {
 
 # zk_wait NAME CMD: until CMD NAME succeeds; 1 when the server ended first, or after 30 s.
 zk_wait() {
-    local end=$(($(now_ms) + 30000))
+    local - end=$(($(now_ms) + 30000))
+    set +T # as in wait_for
     until "$2" "$1"; do
         pid_alive "${ZK_PIDS[$1]}" && [ "$(now_ms)" -lt $end ] || return 1
         nap
