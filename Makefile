@@ -184,7 +184,9 @@ O := $(BUILD)/obj
 LIB_OBJ  := $(LIB_SRC:%.c=$O/%.o)
 CLI_OBJ  := $(CLI_SRC:%.c=$O/%.o)
 PIC_OBJ  := $(LIB_SRC:%.c=$O/pic/%.o)
-TEST_OBJ := $(LIB_SRC:%.c=$O/test/%.o) $(CLI_SRC:%.c=$O/test/%.o) $(FAKE_SRC:%.c=$O/test/%.o)
+# The program that is tested is made of the objects of dlock itself, save those whose source asks for DLOCK_TEST.
+HOOKED   := $(shell grep -lw DLOCK_TEST $(LIB_SRC) $(CLI_SRC))
+TEST_OBJ := $(filter-out $(HOOKED:%.c=$O/%.o),$(LIB_OBJ) $(CLI_OBJ)) $(patsubst %.c,$O/test/%.o,$(HOOKED) $(FAKE_SRC))
 UNIT_BIN := $(UNIT_SRC:tests/unit/%.c=$(BUILD)/unit/%)
 HELP_BIN := $(HELP_SRC:tests/helpers/%.c=$(BUILD)/test/%)
 LOAD_BIN := $(LOAD_SRC:tests/preload/%.c=$(BUILD)/test/%.so)
@@ -219,8 +221,11 @@ check-asan: ## the whole suite under AddressSanitizer and UBSan
 
 check-tsan: ## what uses threads, under ThreadSanitizer
 	@tests/deps check
-	@$(SUBMAKE) BUILD=$(BUILD)/tsan SAN=thread check-build
+	@$(SUBMAKE) BUILD=$(BUILD)/tsan SAN=thread check-build-thread
 	@BUILD=$(BUILD)/tsan SAN=thread CC='$(CC)' MAKE='$(MAKE)' tests/run --tags thread
+
+# What the tests tagged thread need; tests/run knows which unit test is one.
+check-build-thread: $(BUILD)/test/dlock $(BUILD)/unit/test_resolve $(HELP_BIN) $(LOAD_BIN)
 
 check-build: $(BUILD)/dlock $(BUILD)/test/dlock $(UNIT_BIN) $(HELP_BIN) $(LOAD_BIN) $(BAD_BIN) all
 
@@ -231,6 +236,8 @@ lint: $(BUILD)/libdlock.so ## manual page, format, exported symbols
 	@for f in $(wildcard man/*.[1-8]); do echo "$(MANDOC) $$f"; $(MANDOC) -T lint -W warning $$f || exit 1; done
 	@echo "$(CLANG_FORMAT)"; $(CLANG_FORMAT) --dry-run -Werror $(FORMAT_SRC)
 	@tests/symbols $(BUILD)/libdlock.so
+	@! grep -nw DLOCK_TEST lib/*.h lib/*/*.h cli/*.h || \
+	    { echo "DLOCK_TEST in a header: the Makefile looks for it in lib/ and cli/*.c only" >&2; exit 1; }
 	@! grep -nE '^ *! ' tests/*.bats tests/*/*.bats tests/lib/*.bash | grep -vE '\|\||&&|\\$$' || \
 	    { echo "bash does not end a test at a '!' that fails: say  ! ... || fail 'why'" >&2; exit 1; }
 
@@ -444,12 +451,13 @@ $(BUILD)/pg.a $(BUILD)/zk.a: $(BUILD)/sources
 	$(call say,AR,$@)
 	$(Q)rm -f $@ && $(AR) rcs $@ $(filter %.o,$^)
 
+# Helpers are never sanitized: they are not what is tested, and are started often. Nor are preload shims, which are
+# loaded into other people's programs.
 $(BUILD)/test/%: tests/helpers/%.c $(BUILD)/flags
 	$(call say,CC,$@)
 	@mkdir -p $(@D)
-	$(Q)$(CC_ALL) -fPIE $(DEP) $(USER) -o $@ $< -pie $(LDFLAGS) -pthread
+	$(Q)$(CC) $(LANG_C) $(DEFS) $(WARN) $(HARDEN) -fPIE $(DEP) $(USER) -o $@ $< -pie $(LDFLAGS) -pthread
 
-# Preload shims are never sanitized: they are loaded into other people's programs.
 $(BUILD)/test/%.so: tests/preload/%.c $(BUILD)/flags
 	$(call say,CC,$@)
 	@mkdir -p $(@D)
@@ -465,6 +473,7 @@ $(BUILD)/test/%.so: tests/modules/%.c $(BUILD)/flags $(BUILD)/build-id
 FORCE:
 .SUFFIXES:
 .DELETE_ON_ERROR:
-.PHONY: all demo check check-unit check-asan check-tsan check-build deps lint format bench install uninstall clean help FORCE
+.PHONY: all demo check check-unit check-asan check-tsan check-build check-build-thread deps lint format bench install uninstall clean help FORCE
 
--include $(shell find $(BUILD) -name '*.d' -not -path '$(BUILD)/asan/*' -not -path '$(BUILD)/tsan/*' 2>/dev/null)
+# Not those of a build below this one, which may be under way.
+-include $(shell find $O $(BUILD)/unit $(BUILD)/test -name '*.d' 2>/dev/null)

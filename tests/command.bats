@@ -255,7 +255,7 @@ reader() {
 
 @test "a reader of the command's output sees its end although the guard is stopped" {
     reader
-    start "$DLOCK" "$L" sh -c 'echo data; until [ -e '"$T/end"' ]; do sleep 0.02; done' 2>"$T/err" >"$T/pipe"
+    start "$DLOCK" "$L" sh -c 'echo data; "$HELPERS/await" '"$T/end"'' 2>"$T/err" >"$T/pipe"
     K=$STARTED
     wait_for 5 file_nonempty "$T/data" || :
     find_guard
@@ -273,7 +273,7 @@ reader() {
         rm -f "$T/end"
         reader
         start bash -c 'exec "$@" 2>err >pipe 7>&1' - "$DLOCK" $lock \
-            sh -c 'echo data; exec >&- 7>&-; until [ -e end ]; do sleep 0.02; done'
+            sh -c 'echo data; exec >&- 7>&-; "$HELPERS/await" end'
         K=$STARTED
         wait_exit 5 "$R" || fail "$lock: $(ls -l /proc/[0-9]*/fd 2>/dev/null | grep -B9 "$T/pipe")"
         [ "$(cat "$T/data")" = data ] || fail "$lock"

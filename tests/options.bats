@@ -1,6 +1,7 @@
 # The option table against everything that repeats it: --help, the manual, the completions; and the exit
 # codes of the manual against lib/dlock.h.
 
+# bats file_tags=plain
 load lib/common
 
 setup() {

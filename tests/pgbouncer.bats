@@ -44,7 +44,7 @@ settings() {
 
 hold() {
     rm -f held go
-    start_log hold.log "$DLOCK" "$@" "$L" sh -c 'echo >held; while [ ! -e go ]; do sleep .02; done'
+    start_log hold.log "$DLOCK" "$@" "$L" sh -c 'echo >held; "$HELPERS/await" go'
     HOLDER=$STARTED
     wait_for 5 test -e held
 }

@@ -43,7 +43,7 @@ proxy() {
 # hold [ARG...]: dlock holds $L until the file "go" appears; returns when it does hold.
 hold() {
     rm -f held go
-    start_log hold.log "$DLOCK" "$@" "$L" sh -c 'echo >held; while [ ! -e go ]; do sleep .02; done'
+    start_log hold.log "$DLOCK" "$@" "$L" sh -c 'echo >held; "$HELPERS/await" go'
     HOLDER=$STARTED
     wait_for 5 test -e held
 }

@@ -62,7 +62,7 @@ end_sessions() { sql -c "select count(pg_terminate_backend(pid)) from pg_stat_ac
 # hold [ARG...]: dlock holds the lock until the file "go" appears; returns when it does hold.
 hold() {
     rm -f held go
-    start_log hold.log "$DLOCK" "$@" "$L" sh -c 'echo >held; while [ ! -e go ]; do sleep .02; done'
+    start_log hold.log "$DLOCK" "$@" "$L" sh -c 'echo >held; "$HELPERS/await" go'
     HOLDER=$STARTED
     wait_for 5 test -e held
 }
@@ -473,7 +473,7 @@ messages_of() {
     rm -f order done2
     # Those that are not to be served block the chain until they are counted.
     for i in $(seq "$1"); do
-        TTL=100 waiter "$i" sh -c "echo >>order; [ \$(wc -l <order) -le $2 ] || while [ ! -e done2 ]; do sleep .05; done"
+        TTL=100 waiter "$i" sh -c "echo >>order; [ \$(wc -l <order) -le $2 ] || '$HELPERS/await' done2"
         pids[i]=$STARTED
     done
     before=$(pg_statements)
@@ -485,6 +485,7 @@ messages_of() {
     for i in $(seq "$1"); do exits 0 20 "${pids[i]}"; done
 }
 
+# bats test_tags=slow
 @test "lease table: what a hand-off costs the server does not grow with the waiters" {
     local two twenty
     messages_of 2 2
@@ -608,7 +609,7 @@ unblock_row() { session_ends commit; }
 @test "lease table: a try that is served late, when its waiter has the lock by another one, changes nothing" {
     local pid
     sql -c "insert into dlock_locks values ('$NAME', 7, 'dead', clock_timestamp() + '0.9 s', 'x')"
-    start_log hold.log "$DLOCK" --ttl 6 "$L" sh -c 'echo >held; while [ ! -e go ]; do sleep .02; done'
+    start_log hold.log "$DLOCK" --ttl 6 "$L" sh -c 'echo >held; "$HELPERS/await" go'
     HOLDER=$STARTED
     wait_for 5 called_are 1
     pid=$(sql -c "select pid from pg_stat_activity where application_name like 'dlock:%:w'")
@@ -813,7 +814,7 @@ unblock_row() { session_ends commit; }
     TTL=30 waiter 2 true
     second=$WAITER
     run -75 run_t 5 "$DLOCK" --status --json "$L"
-    python3 -c '
+    /usr/bin/python3 -c '
 import json, sys
 s = json.loads(sys.argv[1])
 name, holder, fence, first, second = sys.argv[2], int(sys.argv[3]), sys.argv[4], int(sys.argv[5]), int(sys.argv[6])
@@ -852,7 +853,7 @@ assert [(w["place"], w["pid"]) for w in s["waiters"]] == [(1, first), (2, second
         run -75 run_t 5 "$DLOCK" -n "$L" true
         refute_out $'\e'
         run -75 run_t 5 "$DLOCK" --status --json "$L"
-        python3 -c 'import json, sys; assert len(json.loads(sys.argv[1])["holders"]) == 1' "$output"
+        /usr/bin/python3 -c 'import json, sys; assert len(json.loads(sys.argv[1])["holders"]) == 1' "$output"
     done
 }
 
@@ -874,7 +875,7 @@ assert [(w["place"], w["pid"]) for w in s["waiters"]] == [(1, first), (2, second
         [ "$(in_db -v n="$n" <<<"select count(*) from dlock_locks where name = :'n'")" = 1 ]
     done
     [ "$(in_db -c 'select count(*) from dlock_locks')" = 22 ]
-    python3 -c 'import json, sys
+    /usr/bin/python3 -c 'import json, sys
 lines = sys.stdin.read().split("\n")
 for name, text in zip(lines[::2], lines[1::2]):
     s = json.loads(text)
@@ -908,7 +909,7 @@ assert len(lines) == 45' "$note" <told
         "app@127.0.0.1:$port/postgres?password-file=$T/pw&mode=lease"; do
         L="postgres://$form#$NAME"
         rm -f held go
-        start_log hold.log "$DLOCK" -v "$L" sh -c 'env >env; echo >held; while [ ! -e go ]; do sleep .02; done'
+        start_log hold.log "$DLOCK" -v "$L" sh -c 'env >env; echo >held; "$HELPERS/await" go'
         HOLDER=$STARTED
         wait_for 5 test -e held
         guard=$(children "$HOLDER" | head -n 1)

@@ -30,7 +30,7 @@ evals() { rcli info commandstats | sed -n 's/^cmdstat_eval:calls=\([0-9]*\),.*/\
 
 # hold [ARG...]: dlock holds $NAME until the file "go" appears; returns when it does hold.
 hold() {
-    start_log hold.log "$DLOCK" "$@" "$L" sh -c 'echo >held; while [ ! -e go ]; do sleep .02; done'
+    start_log hold.log "$DLOCK" "$@" "$L" sh -c 'echo >held; "$HELPERS/await" go'
     HOLDER=$STARTED
     wait_for 5 test -e held
 }
@@ -309,7 +309,7 @@ PY
     rm go held
     wait_for 5 "$DLOCK" -q -n "$L" true # passed over now
     hold
-    TTL=30 wait_in_line 2 'echo >held2; while [ ! -e go2 ]; do sleep .02; done'
+    TTL=30 wait_in_line 2 'echo >held2; "$HELPERS/await" go2'
     [ "$(rcli hget "{$NAME}:dlock:waiters" "$(rcli zrange "{$NAME}:dlock:queue" 0 0)" | grep -c "pid=$WAITER ")" = 1 ]
     kill -STOP "$WAITER"
     wait_for 5 pid_stopped "$WAITER"
@@ -334,7 +334,7 @@ PY
 
 @test "redis: a newcomer does not pass the queue" {
     rcli set "$NAME" x px 60000
-    TTL=30 wait_in_line 1 'echo >held; while [ ! -e go ]; do sleep .02; done'
+    TTL=30 wait_in_line 1 'echo >held; "$HELPERS/await" go'
     kill -STOP "$WAITER"
     rcli del "$NAME"
     run run_t 5 "$DLOCK" -q -n "$L" true
@@ -367,6 +367,7 @@ PY
     [ $((${e1:-0} - ${e0:-0})) -eq 2 ]
 }
 
+# bats test_tags=slow
 @test "redis: the server's work per hand-off does not depend on the number of waiters" {
     own_server
     local n i calls first=''
@@ -374,7 +375,7 @@ PY
         rcli_in own flushall
         rcli_in own set "$NAME" x px 100000
         for i in $(seq "$n"); do
-            start_log "w$i.log" "$DLOCK" --ttl 100 "$L" sh -c "echo $i >>order; [ $i -gt 1 ] || while [ ! -e go$n ]; do sleep .02; done"
+            start_log "w$i.log" "$DLOCK" --ttl 100 "$L" sh -c "echo $i >>order; [ $i -gt 1 ] || '$HELPERS/await' go$n"
             wait_for 10 eval '[ "$(rcli_in own zcard "{$NAME}:dlock:queue")" = '"$i"' ]'
         done
         rcli_in own config resetstat
@@ -660,7 +661,7 @@ PY
 
 @test "redis: a restart of a server that keeps its data is ridden out" {
     own_server --appendonly yes --appendfsync always
-    start_log hold.log "$DLOCK" --ttl 6 "$L" sh -c 'echo >held; while [ ! -e go ]; do sleep .02; done'
+    start_log hold.log "$DLOCK" --ttl 6 "$L" sh -c 'echo >held; "$HELPERS/await" go'
     wait_for 5 test -e held
     redis_kill own
     redis_launch own "${REDIS_DIRS[own]}" "${REDIS_PORTS[own]}" --appendonly yes --appendfsync always
@@ -737,7 +738,7 @@ PY
 
 @test "redis: a server stopped for a third of the ttl is ridden out" {
     own_server
-    start_log hold.log "$DLOCK" --ttl 3 "$L" sh -c 'echo >held; while [ ! -e go ]; do sleep .02; done'
+    start_log hold.log "$DLOCK" --ttl 3 "$L" sh -c 'echo >held; "$HELPERS/await" go'
     wait_for 5 test -e held
     kill -STOP "${REDIS_PIDS[own]}"
     sleep 1 # the fault itself

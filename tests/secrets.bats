@@ -38,7 +38,7 @@ args_of() { tr '\0' ' ' <"/proc/$1/cmdline"; }
 # hold ARG...: dlock holds $NAME until the file "go" appears; $HOLDER and its guard $GUARD.
 hold() {
     rm -f held go
-    start_log hold.log "$DLOCK" -v "$@" sh -c 'env >env; echo $$ >held.new; mv held.new held; while [ ! -e go ]; do sleep .02; done'
+    start_log hold.log "$DLOCK" -v "$@" sh -c 'env >env; echo $$ >held.new; mv held.new held; "$HELPERS/await" go'
     HOLDER=$STARTED
     wait_for 5 test -e held
     GUARD=$(children "$HOLDER" | head -n 1)
@@ -119,7 +119,7 @@ unseen() {
 
 @test "secrets: --status, in text and in JSON, of a holder and a waiter with secrets in their arguments" {
     export CANARY
-    start_log wait0.log "$DLOCK" "$L" sh -c ': >held; while [ ! -e go ]; do sleep .02; done; : '"$CANARY"
+    start_log wait0.log "$DLOCK" "$L" sh -c ': >held; "$HELPERS/await" go; : '"$CANARY"
     first=$STARTED
     wait_for 5 test -e held
     start_log wait1.log "$DLOCK" "$L" -c "true $CANARY"

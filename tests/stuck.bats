@@ -13,7 +13,7 @@ teardown() { dlock_teardown; }
 
 # mute ARG...: dlock in the background, its stderr a pipe that is full and that nobody reads; pid in $K.
 mute() {
-    start python3 -c '
+    start /usr/bin/python3 -c '
 import fcntl, os, signal, sys
 r, w = os.pipe()
 fcntl.fcntl(w, fcntl.F_SETFL, os.O_NONBLOCK)

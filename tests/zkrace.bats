@@ -168,7 +168,7 @@ END
 @test "zkrace: it is a waiter's turn right after the server was frozen: its command lives" {
     local -a holders waiters
     for i in 1 2 3; do
-        start_log a$i.log "$DLOCK" --ttl 30 "$L-$i" sh -c 'while [ ! -e go ]; do sleep .02; done'
+        start_log a$i.log "$DLOCK" --ttl 30 "$L-$i" sh -c '"$HELPERS/await" go'
         holders[i]=$STARTED
         wait_for 5 line_is 1 "$NAME-$i"
         # One after the other: their heartbeats are not sent at the same time.
@@ -296,7 +296,7 @@ END
     late_proxy
     for i in 1 2 3 4 5 6; do
         start_log d$i.log "$DLOCK" --ttl 6 "zk://127.0.0.1:$(head -n 1 late)#$NAME-$i" sh -c \
-            'until [ -e "$1" ]; do sleep .01; done' - "$NAME-$i.go"
+            '"$HELPERS/await" "$1"' - "$NAME-$i.go"
         pids[i]=$STARTED
     done
     for i in 1 2 3 4 5 6; do
@@ -405,7 +405,7 @@ time.sleep(60)'
 @test "zkrace: a lone server takes the connection and never looks at it: it is left, and the command lives" {
     local t0
     proxy stall connect 2
-    start_log hold.log "$DLOCK" --ttl 10 "$P" sh -c 'echo >held; while [ ! -e go ]; do sleep .02; done'
+    start_log hold.log "$DLOCK" --ttl 10 "$P" sh -c 'echo >held; "$HELPERS/await" go'
     local holder=$STARTED
     wait_for 5 test -e held
     t0=$(now_ms)

@@ -46,7 +46,7 @@ beyond() { [ "$(now_ms)" -ge "$1" ]; }
 # hold [ARG...]: dlock holds $L until the file "go" appears; returns when it does hold.
 hold() {
     rm -f held go
-    start_log hold.log "$DLOCK" "$@" "$L" sh -c 'echo $DLOCK_FENCE >held; while [ ! -e go ]; do sleep .02; done'
+    start_log hold.log "$DLOCK" "$@" "$L" sh -c 'echo $DLOCK_FENCE >held; "$HELPERS/await" go'
     HOLDER=$STARTED
     wait_for 5 test -s held || { cat hold.log; false; }
 }
@@ -169,7 +169,7 @@ wait_in_line() {
 @test "zookeeper: TERM while waiting, and -w, leave no node and no session" {
     hold
     for how in TERM INT; do
-        start_log w.log python3 -c '
+        start_log w.log /usr/bin/python3 -c '
 import os, signal, sys
 signal.signal(signal.SIGINT, signal.SIG_DFL)
 os.execv(sys.argv[1], sys.argv[1:])' "$DLOCK" "$L" touch "$T/ran"

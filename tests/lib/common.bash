@@ -20,6 +20,7 @@ export HELPERS=${HELPERS:-$BUILD/test}
 # Nothing of the caller's may change what is tested.
 unset DLOCK_STORE DLOCK_NAME DLOCK_TOKEN DLOCK_HELD DLOCK_FENCE REDISCLI_AUTH REDIS_URL
 export LC_ALL=C.UTF-8 TZ=UTC
+source "$ROOT/tests/lib/trace.bash"
 
 # ---------------------------------------------------------------- set-up ---
 
@@ -63,11 +64,21 @@ dlock_teardown() {
 
 # settle SECONDS: wait until no process of this test is left.
 settle() {
-    local end=$(($(now_ms) + $1 * 1000))
-    while [ -n "$(test_pids)" ]; do
+    local -
+    set +T # as in wait_for
+    local end
+    none_left && return 0
+    end=$(($(now_ms) + $1 * 1000))
+    until none_left; do
         [ "$(now_ms)" -lt $end ] || return 1
         nap
     done
+}
+
+# The same question as whether test_pids says nothing. grep itself runs without the marker.
+none_left() {
+    [ -n "${DLOCK_TEST_ID:-}" ] || return 0
+    ! DLOCK_TEST_ID='' grep -qsaF "DLOCK_TEST_ID=$DLOCK_TEST_ID" /proc/[0-9]*/environ
 }
 
 # Processes that were executed with this test's marker; zombies (no environment) are not among them.
@@ -104,12 +115,12 @@ nap() {
 
 # run_t SECONDS CMD...: CMD, ended after SECONDS (exit 124, and a line that says so).
 run_t() {
-    local secs=$1 rc=0 begin
+    local secs=$1 rc=0 up
     shift
-    begin=$(now_ms)
+    read -r up _ </proc/uptime
     timeout --foreground -k 2 "$secs" "$@" 3>&- || rc=$?
     # A command may answer 124 by itself.
-    [ $rc -ne 124 ] || [ $(($(now_ms) - begin)) -lt $((${secs%.*} * 1000)) ] || echo "run_t: still running after $secs s: $*" >&2
+    [ $rc -ne 124 ] || [ $(($(now_ms) - 10#${up/./} * 10)) -lt $((${secs%.*} * 1000)) ] || echo "run_t: still running after $secs s: $*" >&2
     return $rc
 }
 
@@ -131,8 +142,13 @@ start_log() {
 
 # wait_for SECONDS CMD...: poll every 20 ms, later every 60 ms, until CMD succeeds.
 wait_for() {
-    local secs=$1 up end pause=0.02 n=0
+    local - secs=$1 up end pause=0.02 n=0
     shift
+    # What is called from here runs without the DEBUG trap of bats, which costs more than all the rest.
+    set +T
+    wait_loop "$@"
+}
+wait_loop() {
     read -r up _ </proc/uptime
     end=$((10#${up/./} + ${secs%.*} * 100))
     while ! "$@" >/dev/null 2>&1; do
@@ -163,19 +179,33 @@ proc_state() {
 
 # Gone, or a zombie that only waits to be reaped.
 pid_gone() {
-    case $(proc_state "$1") in '' | Z | X) return 0 ;; *) return 1 ;; esac
+    local stat=
+    { read -r stat <"/proc/$1/stat"; } 2>/dev/null || return 0
+    stat=${stat##*) }
+    case ${stat%% *} in '' | Z | X) return 0 ;; *) return 1 ;; esac
 }
 pid_stopped() { [ "$(proc_state "$1")" = T ]; }
 pid_alive() { ! pid_gone "$1"; }
 
 # Children of a process, one a line.
 children() {
-    cat "/proc/$1/task"/*/children 2>/dev/null | tr ' ' '\n' | grep . || :
+    local file IFS=' '
+    local -a pids
+    for file in "/proc/$1/task"/*/children; do
+        pids=()
+        { read -r -a pids <"$file"; } 2>/dev/null || :
+        [ ${#pids[@]} -eq 0 ] || printf '%s\n' "${pids[@]}"
+    done
 }
 
 # ---------------------------------------------------------------- checks ---
 
-file_has() { grep -qF -- "$2" "$1" 2>/dev/null; }
+# file_has FILE TEXT: TEXT within one line, or more.
+file_has() {
+    local text=
+    { IFS= read -r -d '' text <"$1"; } 2>/dev/null || :
+    [[ $text == *"$2"* ]]
+}
 file_nonempty() { [ -s "$1" ]; }
 
 # fail MESSAGE...

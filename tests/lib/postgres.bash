@@ -30,7 +30,9 @@ done
 unset v
 
 # Not Debian's wrapper of psql, which takes 50 ms more; and the server is not in PATH at all.
-PG_BIN=$(printf '%s\n' /usr/lib/postgresql/*/bin | sort -V | tail -n 1)
+# Found once for all tests of a file.
+[ -n "${PG_BIN:-}" ] || PG_BIN=$(printf '%s\n' /usr/lib/postgresql/*/bin | sort -V | tail -n 1)
+export PG_BIN
 
 # PostgreSQL and PgBouncer refuse to be root's. With --pdeathsig none outlives the shell that started it, even
 # if that is killed. No leak marker: it belongs to the file or test that ends it by pid.

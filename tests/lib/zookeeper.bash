@@ -35,10 +35,11 @@ ZK_VIA=()
 # zookeeper.jar names the jars it needs, but no logger.
 ZK_CLASSPATH=/usr/share/java/slf4j-simple.jar:/usr/share/java/zookeeper.jar
 # The distribution's own java, not another one that comes first in PATH.
-ZK_JAVA=$(printf '%s\n' /usr/lib/jvm/default-java/bin/java /usr/lib/jvm/java-*-openjdk-*/bin/java | while read -r f; do
-    [ ! -x "$f" ] || { echo "$f"; break; }
-done)
-: "${ZK_JAVA:=java}"
+ZK_JAVA=java
+for f in /usr/lib/jvm/default-java/bin/java /usr/lib/jvm/java-*-openjdk-*/bin/java; do
+    [ ! -x "$f" ] || { ZK_JAVA=$f; break; }
+done
+unset f
 
 # zk_free_port: below the ports that the kernel hands out to clients (32768...).
 zk_free_port() { echo $((10000 + (RANDOM * 32768 + RANDOM + $$) % 22000)); }
@@ -135,7 +136,8 @@ zk_launch() {
 
 # zk_wait NAME CMD: until CMD NAME succeeds; 1 when the server ended first, or after 30 s.
 zk_wait() {
-    local end=$(($(now_ms) + 30000))
+    local - end=$(($(now_ms) + 30000))
+    set +T # as in wait_for
     until "$2" "$1"; do
         pid_alive "${ZK_PIDS[$1]}" && [ "$(now_ms)" -lt $end ] || return 1
         nap
