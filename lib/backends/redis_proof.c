@@ -10,6 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#define SERVER_TICK (120 * DLOCK_MSEC)
+
 static bool send_wait(struct dlock_be *be)
 {
     char replicas[24], timeout[24];
@@ -17,8 +19,8 @@ static bool send_wait(struct dlock_be *be)
     size_t len[DLOCK_LEN(argv)];
     int64_t left = dlock_min(be->op_until - redis_now(be), be->spec->op_timeout);
 
-    /* Its answer must come before we stop waiting for it: it says how many there are. */
-    int64_t ms = dlock_max(1, left * 3 / 4 / DLOCK_MSEC);
+    /* Its answer says how many there are, so it should come before we stop waiting; servers look every 100 ms. */
+    int64_t ms = dlock_max(1, dlock_max(left / 2, left - SERVER_TICK) / DLOCK_MSEC);
     snprintf(replicas, sizeof(replicas), "%u", be->wait_replicas);
     snprintf(timeout, sizeof(timeout), "%lld", (long long)ms);
     for (size_t i = 0; i < DLOCK_LEN(argv); i++)
@@ -108,6 +110,12 @@ void redis_replicas_answered(struct dlock_be *be, const redisReply *r)
 
 void redis_proof_missing(const struct dlock_be *be, struct dlock_error *err)
 {
-    if (be->proof.what != PROOF_NOTHING && be->proof.replicas && be->sentinel != NULL)
+    if (be->proof.what == PROOF_NOTHING)
+        return;
+    if (!be->proof.replicas)
+        dlock_fail(err, DLOCK_EUNAVAIL, 0,
+                   "%s: %u replicas have not confirmed in time (wait-replicas)", redis_where(be),
+                   be->wait_replicas);
+    else if (be->sentinel != NULL)
         redis_sentinel_doubt(be, err);
 }

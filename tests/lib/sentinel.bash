@@ -73,15 +73,12 @@ sentinel_start() {
 sentinel_in_step() { ncli "$1" info replication | grep -q '^master_link_status:up'; }
 
 # ncli PORT ARG...: a server; scli PORT ARG...: a sentinel.
-ncli() {
-    local port=$1
-    shift
-    REDISCLI_AUTH=${SENT_AUTH:-} timeout 5 redis-cli --no-auth-warning -h 127.0.0.1 -p "$port" "$@" 3>&-
-}
-scli() {
-    local port=$1
-    shift
-    REDISCLI_AUTH=${SENT_PASS:-} timeout 5 redis-cli --no-auth-warning -h 127.0.0.1 -p "$port" "$@" 3>&-
+ncli() { sentinel_cli "${SENT_AUTH:-}" "$@"; }
+scli() { sentinel_cli "${SENT_PASS:-}" "$@"; }
+sentinel_cli() {
+    local pass=$1 port=$2
+    shift 2
+    timeout 5 env ${pass:+REDISCLI_AUTH="$pass"} redis-cli --no-auth-warning -h 127.0.0.1 -p "$port" "$@" 3>&-
 }
 mcli() { ncli "$(sentinel_master)" "$@"; }
 
@@ -106,13 +103,19 @@ sentinel_all_name() {
 
 # All name the same one, the others follow it, and there is no failover under way.
 sentinel_settled() {
-    local master port
+    local master port state
     master=$(sentinel_master)
     [ -n "$master" ] && sentinel_all_name "$master" || return
     [ "$(ncli "$master" role | head -n 1)" = master ] || return
     for port in $NODE_PORTS; do
-        [ "$port" = "$master" ] || ncli "$port" info replication |
-            grep -qzE "master_port:$master.*master_link_status:up" || return
+        [ "$port" != "$master" ] || continue
+        state=$(ncli "$port" info replication)
+        case $state in
+        # The sentinels leave an old master in peace for eight seconds.
+        *role:master*) ncli "$port" replicaof 127.0.0.1 "$master" && return 1 ;;
+        *master_port:"$master"*master_link_status:up*) ;;
+        *) return 1 ;;
+        esac
     done
     for port in $SENT_PORTS; do
         scli "$port" sentinel master svc | grep -A 1 '^flags$' | grep -qx master || return
