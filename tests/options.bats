@@ -157,11 +157,9 @@ CODES='64 65 69 71 73 75 76 77 79 126 127'
 }
 
 @test "manual: its scheme list is that of the program" {
-    for scheme in rediss redis+sentinel redlock redlocks; do
+    for scheme in rediss redlock redlocks; do
         grep -qx "\.Li $scheme\( ,\)\?" <(section LOCK) || fail "$scheme is not in the manual"
-        path=
-        [ "$scheme" != redis+sentinel ] || path=/service
-        run "$DLOCK" -n "$scheme://h$path#$NAME" true
+        run "$DLOCK" -n "$scheme://h#$NAME" true
         assert_rc 69
     done
 }

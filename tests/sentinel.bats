@@ -156,8 +156,7 @@ free_at() { [ "$(ncli "$1" exists "$NAME")" = 0 ]; }
 
 @test "sentinel: the sentinels' password, the master's password, and neither for the other" {
     SENT_PASS=c4naryS SENT_AUTH=c4naryM sentinel_start 0 1
-    local l uri pass="$SENT_PORTS $NODE_PORTS"
-    l="${pass% *}"
+    local uri rule
     uri="redis+sentinel://:c4naryM@127.0.0.1:${SENT_PORTS% }/svc"
     printf 'c4naryS\n' >s
     printf 'c4naryM\n' >m
@@ -179,6 +178,13 @@ free_at() { [ "$(ncli "$1" exists "$NAME")" = 0 ]; }
     REDISCLI_AUTH=c4naryS redis-cli -p "${SENT_PORTS% }" acl setuser finder on '>c4naryS' resetchannels '&+switch-master' \
         -@all '+sentinel|get-master-addr-by-name' +subscribe
     run -0 run_t 5 "$DLOCK" "$uri?sentinel-user=finder&sentinel-password-file=$T/s#$NAME" true
+    # And one of the master, besides the rule for one server (redis.bats).
+    REDISCLI_AUTH=c4naryM redis-cli -p "${NODE_PORTS% }" acl setuser runner on '>c4naryR' '~*' '&*' +@all -role
+    run run_t 5 "$DLOCK" "${uri/:c4naryM/runner:c4naryR}?sentinel-password-file=$T/s#$NAME" true
+    assert_rc 77
+    assert_out "lacks a right"
+    REDISCLI_AUTH=c4naryM redis-cli -p "${NODE_PORTS% }" acl setuser runner +role
+    run -0 run_t 5 "$DLOCK" "${uri/:c4naryM/runner:c4naryR}?sentinel-password-file=$T/s#$NAME" true
     sentinel_stop
 }
 

@@ -145,7 +145,7 @@ TRACE='touch ran'
         refused 64 "$uri" touch ran
         says "no kind of store"
     done
-    for uri in "rediss://u:$SECRET@h#x" "redis+sentinel://u:$SECRET@h/svc#x" "redlock://u:$SECRET@a,b,c#x" \
+    for uri in "rediss://u:$SECRET@h#x" "redlock://u:$SECRET@a,b,c#x" \
         "redlocks://a,b,c#x" "REDISS://h#x"; do
         refused 69 "$uri" touch ran
         says "not built in"
