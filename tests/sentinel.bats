@@ -15,7 +15,9 @@ teardown_file() { sentinel_stop; }
 
 setup() {
     dlock_setup
-    sentinel_agree
+    # After a test that has upset them.
+    [ ! -e "$BATS_FILE_TMPDIR/upset" ] || sentinel_agree
+    rm -f "$BATS_FILE_TMPDIR/upset"
     L="$(sentinel_uri)#$NAME"
     read -r S1 S2 S3 <<<"$SENT_PORTS"
     read -ra SPID <<<"$SENT_PIDS"
@@ -64,6 +66,8 @@ names_another() { [ "$(sentinel_master)" != "$MASTER" ]; }
 pttl_above() { [ "$(ncli "$1" pttl "$2")" -gt "$3" ]; }
 free_at() { [ "$(ncli "$1" exists "$NAME")" = 0 ]; }
 
+upset() { : >"$BATS_FILE_TMPDIR/upset"; }
+
 # -------------------------------------------------------------- discovery ---
 
 @test "sentinel: the lock is the key in the master, and gone afterwards" {
@@ -95,6 +99,7 @@ free_at() { [ "$(ncli "$1" exists "$NAME")" = 0 ]; }
 }
 
 @test "sentinel: a minority of dead or hung sentinels changes nothing; a majority or all: 69 in time" {
+    upset
     local none none2 begin
     none=$(nobody) none2=$(nobody)
     run -0 run_t 5 "$DLOCK" "$(sentinel_uri "$none" "$S2" "$S3")#$NAME" true
@@ -190,7 +195,9 @@ free_at() { [ "$(ncli "$1" exists "$NAME")" = 0 ]; }
 
 # --------------------------------------------------------------- failover ---
 
+# bats test_tags=slow
 @test "sentinel: a failover, the key replicated: the hold goes on in the new master" {
+    upset
     hold --ttl 4 "$L"
     wait_for 5 pttl_above "$REPLICA" "$NAME" 0
     scli "$S1" sentinel failover svc
@@ -206,6 +213,7 @@ free_at() { [ "$(ncli "$1" exists "$NAME")" = 0 ]; }
 }
 
 @test "sentinel: a failover, the keys not replicated: 79 at once; a waiter is served by the new master" {
+    upset
     # Cut off before anything is written, so that nothing is in its buffers.
     stop_pid "$(pid_at "$REPLICA")"
     ncli "$MASTER" client kill type replica
@@ -222,7 +230,9 @@ free_at() { [ "$(ncli "$1" exists "$NAME")" = 0 ]; }
     wait_exit 3 "$STARTED"
 }
 
+# bats test_tags=slow
 @test "sentinel: what a majority of the sentinels does not confirm does not keep a hold" {
+    upset
     hold --ttl 2 "$L"
     stop_pid "${SPID[0]}"
     # One of three may be missing.
@@ -236,6 +246,7 @@ free_at() { [ "$(ncli "$1" exists "$NAME")" = 0 ]; }
 # ---------------------------------------------------------------- replicas ---
 
 @test "wait-replicas: a grant counts when enough replicas have it; else 69, and nothing is left" {
+    upset
     local l
     for l in "redis://127.0.0.1:$MASTER?wait-replicas=1#$NAME" "${L/svc#/svc?wait-replicas=1#}"; do
         run -0 run_t 5 "$DLOCK" "$l" timeout 5 redis-cli -p "$REPLICA" exists "$NAME"
@@ -271,7 +282,9 @@ free_at() { [ "$(ncli "$1" exists "$NAME")" = 0 ]; }
     [ ! -e ran ]
 }
 
+# bats test_tags=slow
 @test "wait-replicas: renewals that no replica confirms end in 79" {
+    upset
     hold --ttl 1.5 --grace 0.3 "redis://127.0.0.1:$MASTER?wait-replicas=1#$NAME"
     wait_for 5 pttl_above "$MASTER" "$NAME" 1400
     stop_pid "$(pid_at "$REPLICA")"

@@ -51,7 +51,8 @@ static bool new_value(struct dlock_be *be)
 /*
  * Give cmd up. A try that is unanswered may be served later: a stopped server executes what is in its
  * socket buffers when it goes on [measured]. So the undo is sent behind it, and the next try has another
- * value, which that undo does not touch. False: the acquire has failed.
+ * value, which that undo does not touch; it is sent again on the next connection, because one that waits for replicas
+ * drops what is behind. False: the acquire has failed.
  */
 static bool give_up_cmd(struct dlock_be *be)
 {
