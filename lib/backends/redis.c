@@ -9,7 +9,8 @@
  * behind every message. rscript.h has keys and messages.
  *
  * Files: redis.c renew and release; redis_open.c the URI's parameters; redis_wait.c acquire and
- * waiting; redis_ask.c status; redis_checks.c what is wrong with the server's set-up or clock; rconn.c one
+ * waiting; redis_ask.c status; redis_sentinel.c the master behind Sentinel; redis_proof.c what must be confirmed
+ * before an answer counts; redis_checks.c what is wrong with the server's set-up or clock; rconn.c one
  * connection; rscript.c what runs in the server.
  *
  * Not guaranteed: the lock lives in one server's memory. A server that loses it (restart without
@@ -32,6 +33,10 @@ void redis_connect(struct dlock_be *be, struct rconn *c, int64_t until)
 {
     if (rconn_is_open(c))
         return;
+    if (be->sentinel != NULL) {
+        redis_sentinel_connect(be, c, until);
+        return;
+    }
     const struct dlock_peer *peers = be->is_unix ? &be->unix_peer : be->spec->peers;
     int n = be->is_unix ? 1 : be->spec->npeers;
     c->tls = be->tls;
@@ -112,6 +117,7 @@ static void be_close(struct dlock_be *be)
     redis_forget_stale(be, be->nstale);
     rscript_done(&be->script);
     rtls_config_free(be->tls);
+    redis_sentinel_close(be);
     free(be->channel);
     free(be->value);
     if (be->secret != NULL)
@@ -122,20 +128,62 @@ static void be_close(struct dlock_be *be)
 
 /* ---------------------------------------------------------------------- renew */
 
-static void be_renew(struct dlock_be *be)
+static void renew_now(struct dlock_be *be)
 {
-    be->doing = DO_RENEW;
-    be->op_until = redis_now(be) + be->spec->op_timeout;
+    if (rconn_is_open(&be->cmd))
+        redis_sentinel_question(be, DLOCK_NEVER); /* a new connection begins with it */
     redis_connect(be, &be->cmd, be->op_until);
     (void)rscript_renew(&be->script, &be->cmd, T_RENEW, be->value, be->spec->ttl);
     rconn_flush(&be->cmd);
 }
 
-static void renew_unclear(struct dlock_be *be, const struct dlock_error *err)
+static void be_renew(struct dlock_be *be)
+{
+    bool under_way = be->doing == DO_RENEW;
+
+    be->unasked = false;
+    be->doing = DO_RENEW;
+    be->op_until = redis_now(be) + be->spec->op_timeout;
+    if (!under_way)
+        renew_now(be);
+}
+
+void redis_renew_move(struct dlock_be *be)
+{
+    rconn_close(&be->cmd);
+    be->proof.what = PROOF_NOTHING;
+    if (be->doing != DO_RENEW) {
+        be->doing = DO_RENEW;
+        be->unasked = true;
+        be->op_until = redis_now(be) + be->spec->op_timeout;
+    }
+    renew_now(be);
+}
+
+static void end_renew(struct dlock_be *be)
 {
     be->doing = DO_NOTHING;
     be->op_until = DLOCK_NEVER;
-    events_add(&be->events, EV_UNCLEAR)->error = *err;
+    be->proof.what = PROOF_NOTHING;
+}
+
+void redis_renew_unclear(struct dlock_be *be, const struct dlock_error *err)
+{
+    end_renew(be);
+    if (!be->unasked)
+        events_add(&be->events, EV_UNCLEAR)->error = *err;
+}
+
+void redis_renewed(struct dlock_be *be, const struct redis_proof *p)
+{
+    end_renew(be);
+    if (p->what == PROOF_LOSS) {
+        events_add(&be->events, EV_LOST)->error = p->lost;
+    } else if (!be->unasked) {
+        struct dlock_event *ev = events_add(&be->events, EV_RENEWED);
+        ev->from = p->sent;
+        ev->ttl = be->spec->ttl;
+    }
 }
 
 /* After an error reply that this connection would only repeat. */
@@ -195,28 +243,22 @@ static void renew_answered(struct dlock_be *be, const struct rconn_reply *rep)
         /* A replica now, or no rights on this connection: the next renewal begins anew. */
         if (be->cmd.auth_failed || rconn_classify(rep->r->str) != RE_TRANSIENT)
             close_refused(be, rep->r);
-        renew_unclear(be, &err);
+        redis_renew_unclear(be, &err);
         return;
     }
     if (rscript_owned(rep->r, &ours, &found, &len) != 0) {
         dlock_fail(&err, DLOCK_EPROTO, 0, "%s: unexpected answer to a renewal", redis_where(be));
         rconn_close(&be->cmd);
-        renew_unclear(be, &err);
+        redis_renew_unclear(be, &err);
         return;
     }
-    be->doing = DO_NOTHING;
-    be->op_until = DLOCK_NEVER;
     int64_t jump = redis_clock_told(&be->clock, rscript_owned_at(rep->r), rep->sent, redis_now(be));
-    if (ours) {
-        struct dlock_event *ev = events_add(&be->events, EV_RENEWED);
-        ev->from = rep->sent;
-        ev->ttl = be->spec->ttl;
-        ev->fence = 0;
-        if (jump != 0)
-            redis_clock_warning(jump, redis_where(be), &events_add(&be->events, EV_NOTICE)->error);
-    } else {
-        say_found(be, &events_add(&be->events, EV_LOST)->error, found, len, jump);
-    }
+    struct redis_proof p = {.what = ours ? PROOF_RENEWAL : PROOF_LOSS, .sent = rep->sent};
+    if (!ours)
+        say_found(be, &p.lost, found, len, jump);
+    else if (jump != 0)
+        redis_clock_warning(jump, redis_where(be), &events_add(&be->events, EV_NOTICE)->error);
+    redis_prove(be, &p);
 }
 
 /* -------------------------------------------------------------------- release */
@@ -252,11 +294,14 @@ static void be_release(struct dlock_be *be, int64_t until)
     be->events.n = 0;
     redis_drop_listing(be);
     redis_wake_close(be);
+    redis_sentinel_listen(be, DLOCK_NEVER);
+    be->proof.what = PROOF_NOTHING;
     if (be->doing == DO_RELEASE) {
         be->rel_until = until;
         return;
     }
-    if (be->doing == DO_ASK)
+    /* While it waits for replicas it would serve nothing else. What that is about has been answered. */
+    if (be->doing == DO_ASK || (rconn_is_open(&be->cmd) && rconn_waits(&be->cmd, T_WAIT)))
         rconn_close(&be->cmd);
     if (be->tried && !be->granted && !be->cmd.written) {
         rconn_close(&be->cmd); /* the try has never left: a value is used on one connection only */
@@ -350,6 +395,9 @@ static bool cmd_answered(struct dlock_be *be, struct rconn_reply *rep)
         redis_checks_persistence(&be->checks, rep->r, redis_where(be), be->spec->ttl,
                                  be->restart_grace);
         break;
+    case T_WAIT:
+        redis_replicas_answered(be, rep->r);
+        break;
     case T_ASK:
         return be->doing == DO_ASK && redis_ask_answered(be, rep->r);
     default:
@@ -364,15 +412,15 @@ static void cmd_failed(struct dlock_be *be)
     bool leaving = be->doing == DO_RELEASE && be->cmd.written && rconn_waits(&be->cmd, T_LEAVE);
 
     if (be->doing == DO_ACQUIRE) {
-        redis_wait_failed(be);
+        redis_wait_trouble(be, &err);
         return;
     }
     rconn_close(&be->cmd);
     be->tracking = TRACK_OFF;
     if (be->doing == DO_RENEW)
-        renew_unclear(be, &err);
+        redis_renew_unclear(be, &err);
     else if (be->doing == DO_ASK)
-        redis_ask_failed(be, &err);
+        redis_ask_lost(be, &err);
     else if (be->doing == DO_RELEASE) {
         be->leave_lost = be->leave_lost || leaving;
         leave_retry(be, &err);
@@ -413,8 +461,9 @@ static void timers(struct dlock_be *be)
     case DO_RENEW:
         if (now >= be->op_until) {
             no_answer(&err, be->spec, be->spec->op_timeout);
+            redis_proof_missing(be, &err);
             rconn_close(&be->cmd);
-            renew_unclear(be, &err);
+            redis_renew_unclear(be, &err);
         }
         break;
     case DO_ASK:
@@ -446,6 +495,7 @@ static int be_interest(struct dlock_be *be, struct pollfd *pfd, int cap, int64_t
         n += rconn_interest(&be->cmd, &pfd[n], wake_at);
     if (cap > n)
         n += rconn_interest(&be->wake, &pfd[n], wake_at);
+    n += redis_sentinel_interest(be, pfd + n, cap - n, wake_at);
     if (be->doing != DO_NOTHING)
         *wake_at = dlock_min(*wake_at, dlock_min(be->op_until, be->rel_until));
     if (be->doing == DO_ACQUIRE)
@@ -486,7 +536,10 @@ static int be_process(struct dlock_be *be, const struct pollfd *pfd, int n, stru
         else if (rconn_is_open(&be->wake) && pfd[i].fd == be->wake.fd)
             rconn_work(&be->wake);
     }
+    redis_sentinel_work(be, pfd, n);
+    redis_sentinel_step(be);
     take_replies(be);
+    redis_proof_step(be);
     timers(be);
     if (give_checks(be, ev))
         return 1;
@@ -495,7 +548,7 @@ static int be_process(struct dlock_be *be, const struct pollfd *pfd, int n, stru
     return be->listing != NULL ? redis_give_listed(be, ev) : 0;
 }
 
-static const char *const schemes[] = {"redis", "rediss", "redis+unix", NULL};
+static const char *const schemes[] = {"redis", "rediss", "redis+unix", "redis+sentinel", NULL};
 
 const struct dlock_backend dlock_backend_redis = {
     .abi = DLOCK_BACKEND_ABI,

@@ -20,6 +20,7 @@ enum redis_tag {
     T_ASK,
     T_MEMORY,
     T_PERSISTENCE,
+    T_WAIT,
     W_ID,
     W_WAKE,
     W_INVALIDATE
@@ -28,11 +29,25 @@ enum redis_tag {
 enum redis_wake { WAKE_OFF, WAKE_STARTING, WAKE_READY };
 enum redis_tracking { TRACK_OFF, TRACK_ON, TRACK_REFUSED };
 
+/* An answer that does not count yet (redis_proof.c). */
+enum redis_proof_of { PROOF_NOTHING, PROOF_GRANT, PROOF_RENEWAL, PROOF_LOSS };
+struct redis_proof {
+    enum redis_proof_of what;
+    int64_t sent;            /* of what it is the answer to */
+    uint64_t fence;          /* GRANT */
+    struct dlock_error lost; /* LOSS: why */
+    bool replicas;           /* enough of them have it */
+};
+
+struct redis_sentinel; /* redis_sentinel.c */
+
 struct dlock_be {
     const struct dlock_spec *spec;
     struct rscript script;
     int64_t restart_grace;
-    char *secret; /* password from file or environment; zeroed when freed */
+    unsigned wait_replicas;
+    struct redis_sentinel *sentinel; /* NULL: the address is that of the server */
+    char *secret;                    /* password from file or environment; zeroed when freed */
     struct rconn_auth auth;
     struct dlock_peer unix_peer;
     bool is_unix;
@@ -41,6 +56,8 @@ struct dlock_be {
     struct rconn cmd, wake;
     enum redis_doing doing;
     int64_t op_until; /* of what is outstanding on cmd */
+    struct redis_proof proof;
+    bool unasked; /* DO_RENEW, which the core has not asked for: the master has moved */
 
     /* The lock's value is new for each acquire, and for each connection that was given up with a try unanswered. */
     char token[DLOCK_TOKEN_LEN + 1], *value;
@@ -101,13 +118,54 @@ void redis_undo_answered(struct dlock_be *, const redisReply *);
 /* redis_open.c: fill in what comes from spec; 0 or a negative code. */
 int redis_check_spec(struct dlock_be *, struct dlock_error *);
 
+/* redis.c: the end of a renewal */
+void redis_renewed(struct dlock_be *, const struct redis_proof *);
+void redis_renew_unclear(struct dlock_be *, const struct dlock_error *);
+/* While granted: the master is another one now, so see there at once. */
+void redis_renew_move(struct dlock_be *);
+
+/*
+ * redis_proof.c: prove takes an answer that is to count once it is confirmed; step looks whether it is. At once
+ * where nothing is asked for: then redis_granted or redis_renewed is called.
+ */
+void redis_prove(struct dlock_be *, const struct redis_proof *);
+void redis_proof_step(struct dlock_be *);
+void redis_replicas_answered(struct dlock_be *, const redisReply *);
+/* After a time-out: writes err anew where the reason is known better. */
+void redis_proof_missing(const struct dlock_be *, struct dlock_error *);
+
+/* redis_sentinel.c: all of it does nothing, and the answer is yes, where there is no Sentinel. */
+enum redis_answer { ANSWER_PENDING, ANSWER_YES, ANSWER_OTHER, ANSWER_NO };
+int redis_sentinel_open(struct dlock_be *, struct dlock_error *);
+void redis_sentinel_close(struct dlock_be *);
+void redis_sentinel_connect(struct dlock_be *, struct rconn *, int64_t until);
+/* First contact: the sentinels have named somebody, but he does not serve us (yet). */
+bool redis_sentinel_worth_retry(const struct dlock_be *, const struct dlock_error *);
+/* Ask the sentinels again, unless the last round is newer. */
+void redis_sentinel_question(struct dlock_be *, int64_t newer_than);
+/* Does a majority say, in this round, that we talk to the master? */
+enum redis_answer redis_sentinel_answer(const struct dlock_be *);
+void redis_sentinel_doubt(const struct dlock_be *, struct dlock_error *);
+/* Be told when the master moves; DLOCK_NEVER: no longer. */
+void redis_sentinel_listen(struct dlock_be *, int64_t at);
+/* The answer is OTHER: go there, with whatever is being done. */
+void redis_sentinel_follow(struct dlock_be *);
+void redis_sentinel_step(struct dlock_be *);
+int redis_sentinel_interest(const struct dlock_be *, struct pollfd *, int cap, int64_t *wake_at);
+void redis_sentinel_work(struct dlock_be *, const struct pollfd *, int n);
+
 /* redis_wait.c */
+void redis_granted(struct dlock_be *, const struct redis_proof *);
+/* The acquire has failed for good; or cmd is of no use any more, and it goes on if it can; or elsewhere. */
+void redis_wait_fail(struct dlock_be *, const struct dlock_error *);
+void redis_wait_trouble(struct dlock_be *, const struct dlock_error *);
+void redis_wait_move(struct dlock_be *);
+void redis_wake_drop(struct dlock_be *); /* wake is of no use any more */
 void redis_acquire(struct dlock_be *, bool wait);
 void redis_try_answered(struct dlock_be *, const struct rconn_reply *);
 void redis_track_answered(struct dlock_be *, const redisReply *);
 void redis_wake_answered(struct dlock_be *, const struct rconn_reply *);
 void redis_wake_failed(struct dlock_be *);
-void redis_wait_failed(struct dlock_be *); /* cmd has failed during an acquire */
 void redis_wait_timers(struct dlock_be *, int64_t now);
 int64_t redis_wait_wake_at(const struct dlock_be *);
 void redis_wake_close(struct dlock_be *);
@@ -116,6 +174,7 @@ void redis_wake_close(struct dlock_be *);
 void redis_ask(struct dlock_be *, enum dlock_ask, const char *arg);
 void redis_ask_now(struct dlock_be *);
 void redis_ask_failed(struct dlock_be *, const struct dlock_error *);
+void redis_ask_lost(struct dlock_be *, const struct dlock_error *);
 /* True: the reply is kept. */
 bool redis_ask_answered(struct dlock_be *, redisReply *);
 int redis_give_listed(struct dlock_be *, struct dlock_event *);

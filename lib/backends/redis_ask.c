@@ -27,6 +27,17 @@ void redis_ask_failed(struct dlock_be *be, const struct dlock_error *err)
     events_add(&be->events, EV_FAILED)->error = *err;
 }
 
+/* The connection has failed. */
+void redis_ask_lost(struct dlock_be *be, const struct dlock_error *err)
+{
+    if (!redis_sentinel_worth_retry(be, err)) {
+        redis_ask_failed(be, err);
+        return;
+    }
+    be->refused = *err;
+    be->cmd_out.retry_at = redis_now(be) + dlock_backoff_next(&be->cmd_out.pause, be->spec->env);
+}
+
 void redis_ask(struct dlock_be *be, enum dlock_ask what, const char *arg)
 {
     struct dlock_error err;

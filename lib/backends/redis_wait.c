@@ -10,12 +10,14 @@
 #define POLL_PAUSE (200 * DLOCK_MSEC) /* of the first in line, where the server cannot tell it */
 #define PLACE_STEP (100 * DLOCK_MSEC) /* between the tries of those behind it */
 #define CLAIM_SLACK (20 * DLOCK_MSEC)
+#define LISTEN_LATER DLOCK_SEC /* most commands have ended by then */
 #define INVALIDATE "__redis__:invalidate"
 
-static void fail_acquire(struct dlock_be *be, const struct dlock_error *err)
+void redis_wait_fail(struct dlock_be *be, const struct dlock_error *err)
 {
     redis_wake_close(be);
     be->doing = DO_NOTHING;
+    be->proof.what = PROOF_NOTHING;
     events_add(&be->events, EV_FAILED)->error = *err;
 }
 
@@ -25,7 +27,7 @@ static void fail_acquire(struct dlock_be *be, const struct dlock_error *err)
 static void outage(struct dlock_be *be, struct outage *o, const struct dlock_error *err)
 {
     if (!outage_goes_on(o, be->spec, &be->events, err))
-        fail_acquire(be, err);
+        redis_wait_fail(be, err);
 }
 
 /* A fresh token and value. False: the acquire has failed. */
@@ -42,19 +44,21 @@ static bool new_value(struct dlock_be *be)
         dlock_fail(&err, DLOCK_EOS, -rc, "no random numbers: %s", strerror(-rc));
     else
         dlock_fail(&err, DLOCK_ENOMEM, 0, "out of memory");
-    fail_acquire(be, &err);
+    redis_wait_fail(be, &err);
     return false;
 }
 
 /*
  * Give cmd up. A try that is unanswered may be served later: a stopped server executes what is in its
  * socket buffers when it goes on [measured]. So the undo is sent behind it, and the next try has another
- * value, which that undo does not touch. False: the acquire has failed.
+ * value, which that undo does not touch; it is sent again on the next connection, because one that waits for replicas
+ * drops what is behind. False: the acquire has failed.
  */
 static bool give_up_cmd(struct dlock_be *be)
 {
     bool unclear = be->tried && be->cmd.written;
 
+    be->proof.what = PROOF_NOTHING;
     if (unclear && be->cmd.state == RC_UP)
         (void)rscript_leave(&be->script, &be->cmd, T_UNDO, be->value, "");
     rconn_close(&be->cmd);
@@ -71,20 +75,38 @@ static bool give_up_cmd(struct dlock_be *be)
     return new_value(be);
 }
 
-void redis_wait_failed(struct dlock_be *be)
+/* First contact, and the server may be replaced: another look within the same time. */
+static bool try_again_first(struct dlock_be *be, const struct dlock_error *err)
 {
-    struct dlock_error err = be->cmd.error;
-    if (be->first) {
-        /* tried stays where the server may have seen it: the core's release undoes it */
-        be->tried = be->tried && be->cmd.written;
-        rconn_close(&be->cmd);
-        be->op_until = DLOCK_NEVER;
-        be->leave_lost = false;
-        fail_acquire(be, &err);
+    int64_t until = be->op_until;
+
+    if (!give_up_cmd(be))
+        return false;
+    be->op_until = until;
+    be->refused = *err;
+    be->cmd_out.retry_at = redis_now(be) + dlock_backoff_next(&be->cmd_out.pause, be->spec->env);
+    return true;
+}
+
+void redis_wait_trouble(struct dlock_be *be, const struct dlock_error *why)
+{
+    struct dlock_error err = *why; /* of cmd, which is closed here */
+
+    if (!be->first) {
+        if (give_up_cmd(be))
+            outage(be, &be->cmd_out, &err);
         return;
     }
-    if (give_up_cmd(be))
-        outage(be, &be->cmd_out, &err);
+    if (redis_sentinel_worth_retry(be, &err)) {
+        (void)try_again_first(be, &err);
+        return;
+    }
+    /* tried stays where the server may have seen it: the core's release undoes it */
+    be->tried = be->tried && be->cmd.written;
+    rconn_close(&be->cmd);
+    be->op_until = DLOCK_NEVER;
+    be->leave_lost = false;
+    redis_wait_fail(be, &err);
 }
 
 /* ---------------------------------------------------------------------- tries */
@@ -111,6 +133,10 @@ static void try_now(struct dlock_be *be)
 {
     int64_t now = redis_now(be);
 
+    if (be->proof.what != PROOF_NOTHING) { /* granted already, it seems */
+        be->try_at = DLOCK_NEVER;
+        return;
+    }
     if (rconn_is_open(&be->cmd) && rconn_waits(&be->cmd, T_TRY)) {
         be->again = true; /* the answer may be from before what woke us */
         be->try_at = DLOCK_NEVER;
@@ -169,7 +195,10 @@ static void try_refused(struct dlock_be *be, const char *text)
         return;
     }
     if (be->first) {
-        fail_acquire(be, &err);
+        if (class == RE_REPLICA && redis_sentinel_worth_retry(be, &err))
+            (void)try_again_first(be, &err);
+        else
+            redis_wait_fail(be, &err);
         return;
     }
     be->op_until = DLOCK_NEVER;
@@ -182,19 +211,27 @@ static void try_refused(struct dlock_be *be, const char *text)
     outage(be, &be->cmd_out, &err);
 }
 
-static void granted(struct dlock_be *be, const struct rscript_tried *t, int64_t sent)
+/* An answer has been understood, and counts. */
+static void contacted(struct dlock_be *be)
 {
+    be->first = false;
+    be->op_until = DLOCK_NEVER;
+    outage_over(&be->cmd_out);
+}
+
+void redis_granted(struct dlock_be *be, const struct redis_proof *p)
+{
+    contacted(be);
     be->granted = true;
     be->queued = false;
     be->doing = DO_NOTHING;
     redis_wake_close(be);
-    be->clock = (struct redis_clock){0};
-    (void)redis_clock_told(&be->clock, t->now_ms, sent, redis_now(be));
     redis_checks_granted(&be->checks);
+    redis_sentinel_listen(be, redis_now(be) + LISTEN_LATER);
     struct dlock_event *ev = events_add(&be->events, EV_GRANTED);
-    ev->from = sent;
+    ev->from = p->sent;
     ev->ttl = be->spec->ttl;
-    ev->fence = t->fence;
+    ev->fence = p->fence;
     memcpy(ev->token, be->token, sizeof(ev->token));
 }
 
@@ -266,6 +303,7 @@ static void not_granted(struct dlock_be *be, const struct rscript_tried *t)
     }
     tell_waiting(be, t);
     be->place = t->place;
+    redis_sentinel_listen(be, redis_now(be));
     if (!be->enqueue) {
         if (be->wake_state == WAKE_OFF && be->wake_out.retry_at == DLOCK_NEVER)
             wake_start(be);
@@ -285,7 +323,7 @@ void redis_try_answered(struct dlock_be *be, const struct rconn_reply *rep)
     if (be->cmd.auth_failed) {
         err = be->cmd.error;
         be->tried = rep->r->type != REDIS_REPLY_ERROR;
-        fail_acquire(be, &err);
+        redis_wait_fail(be, &err);
         return;
     }
     if (rep->r->type == REDIS_REPLY_ERROR) {
@@ -295,16 +333,17 @@ void redis_try_answered(struct dlock_be *be, const struct rconn_reply *rep)
     if (rscript_tried(rep->r, &t) != 0) {
         dlock_fail(&err, DLOCK_EPROTO, 0, "%s: unexpected answer to the lock script",
                    redis_where(be));
-        fail_acquire(be, &err);
+        redis_wait_fail(be, &err);
         return;
     }
-    be->first = false;
-    be->op_until = DLOCK_NEVER;
-    outage_over(&be->cmd_out);
     if (t.status == RS_GRANTED) {
-        granted(be, &t, rep->sent);
+        be->clock = (struct redis_clock){0};
+        (void)redis_clock_told(&be->clock, t.now_ms, rep->sent, redis_now(be));
+        redis_prove(
+            be, &(struct redis_proof){.what = PROOF_GRANT, .sent = rep->sent, .fence = t.fence});
         return;
     }
+    contacted(be);
     be->tried = false;
     if (t.status == RS_TYPE) {
         char type[32];
@@ -312,7 +351,7 @@ void redis_try_answered(struct dlock_be *be, const struct rconn_reply *rep)
         dlock_fail(&err, DLOCK_EDATA, 0,
                    "%s: the key '%s' is a %s, not a lock of dlock or SET NX; use another name",
                    redis_where(be), be->spec->uri->name, type);
-        fail_acquire(be, &err);
+        redis_wait_fail(be, &err);
         return;
     }
     not_granted(be, &t);
@@ -353,7 +392,7 @@ static void wake_start(struct dlock_be *be)
         be->channel = rscript_channel(&be->script, be->id);
     if (be->channel == NULL) {
         dlock_fail(&err, DLOCK_ENOMEM, 0, "out of memory");
-        fail_acquire(be, &err);
+        redis_wait_fail(be, &err);
         return;
     }
     wake[1] = be->channel;
@@ -370,14 +409,30 @@ static void wake_start(struct dlock_be *be)
     rconn_flush(&be->wake);
 }
 
-void redis_wake_failed(struct dlock_be *be)
+void redis_wake_drop(struct dlock_be *be)
 {
-    struct dlock_error err = be->wake.error;
     redis_wake_close(be);
     be->enqueue = false; /* nobody could reach us: stand in line again once somebody can */
     be->try_at = DLOCK_NEVER;
+}
+
+void redis_wake_failed(struct dlock_be *be)
+{
+    struct dlock_error err = be->wake.error;
+    redis_wake_drop(be);
     if (be->doing == DO_ACQUIRE)
         outage(be, &be->wake_out, &err);
+}
+
+void redis_wait_move(struct dlock_be *be)
+{
+    int64_t until = be->op_until;
+
+    redis_wake_drop(be);
+    if (!give_up_cmd(be))
+        return;
+    be->op_until = until; /* of a first contact; otherwise the try sets it */
+    try_now(be);
 }
 
 static bool names_lock(const struct dlock_be *be, const redisReply *keys)
@@ -468,10 +523,11 @@ void redis_wait_timers(struct dlock_be *be, int64_t now)
         redis_no_answer(be, &err, be->first ? be->spec->connect_timeout : be->spec->op_timeout);
         if (be->first && be->refused.code != 0)
             err = be->refused;
+        redis_proof_missing(be, &err);
         be->op_until = DLOCK_NEVER;
         if (be->first) {
             /* cmd stays open: the release that follows goes out behind the try */
-            fail_acquire(be, &err);
+            redis_wait_fail(be, &err);
             return;
         }
         if (give_up_cmd(be))
