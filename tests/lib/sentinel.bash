@@ -131,11 +131,15 @@ sentinel_uri() {
 }
 
 sentinel_stop() {
-    local pid
+    local pid name
     for pid in $SENT_PIDS $NODE_PIDS; do
         kill -CONT "$pid" 2>/dev/null || :
         kill -KILL "$pid" 2>/dev/null || :
     done
     for pid in $SENT_PIDS $NODE_PIDS; do wait "$pid" 2>/dev/null || :; done
     SENT_PIDS='' NODE_PIDS=''
+    # Nobody may kill them again: the numbers may be others' by then.
+    for name in "${!REDIS_PIDS[@]}"; do
+        case $name in node*) unset "REDIS_PIDS[$name]" ;; esac
+    done
 }
