@@ -66,7 +66,7 @@ LANG_C   := -std=gnu11 -pthread
 LIBS     := -pthread -ldl
 LIBS_SO  := -pthread -ldl
 
-REDIS_SRC := $(wildcard $(addprefix lib/backends/,redis*.c rconn*.c rscript*.c redlock*.c sentinel*.c))
+REDIS_SRC := $(wildcard $(addprefix lib/backends/,redis*.c rconn*.c rscript*.c redlock*.c sentinel*.c raddr*.c))
 ifeq ($(WITH_REDIS),builtin)
   DEFS += -DWITH_REDIS=1
   # The Debian package's "Cflags: -I/usr/include/hiredis" is not wanted: we say <hiredis/hiredis.h>.
