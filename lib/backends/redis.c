@@ -9,7 +9,8 @@
  * behind every message. rscript.h has keys and messages.
  *
  * Files: redis.c renew and release; redis_open.c the URI's parameters; redis_wait.c acquire and
- * waiting; redis_ask.c status; rconn.c one connection; rscript.c what runs in the server.
+ * waiting; redis_ask.c status; redis_cluster.c the way to the node that has the lock; rconn.c one
+ * connection; rscript.c what runs in the server.
  *
  * Not guaranteed: the lock lives in one server's memory. A server that loses it (restart without
  * persistence, promotion of a replica that lacks the key, eviction, a jump of its clock) gives it to the
@@ -29,11 +30,27 @@ const char *redis_where(const struct dlock_be *be)
 
 void redis_connect(struct dlock_be *be, struct rconn *c, int64_t until)
 {
-    if (rconn_is_open(c))
+    if (rconn_is_open(c) || redis_cluster_connect(be, c, until))
         return;
     const struct dlock_peer *peers = be->is_unix ? &be->unix_peer : be->spec->peers;
     int n = be->is_unix ? 1 : be->spec->npeers;
     (void)rconn_open(c, be->spec->env, peers, n, &be->auth, redis_where(be), until);
+}
+
+void redis_close_cmd(struct dlock_be *be)
+{
+    rconn_close(&be->cmd);
+    be->tracking = TRACK_OFF;
+}
+
+/* To a node of a cluster that has the lock only half: NAME alone. */
+static void send_undo(struct dlock_be *be, int tag, const char *value, const char *id)
+{
+    redis_cluster_asking(be);
+    if (be->cluster.ask != 0)
+        (void)rscript_drop(&be->script, &be->cmd, tag, value);
+    else
+        (void)rscript_leave(&be->script, &be->cmd, tag, value, id);
 }
 
 void redis_undo_stale(struct dlock_be *be)
@@ -42,7 +59,7 @@ void redis_undo_stale(struct dlock_be *be)
         return;
     be->undo_at = 0;
     for (int i = 0; i < be->nstale; i++)
-        (void)rscript_leave(&be->script, &be->cmd, T_UNDO, be->stale[i], "");
+        send_undo(be, T_UNDO, be->stale[i], "");
 }
 
 static void forget_one(struct dlock_be *be, int i)
@@ -95,6 +112,7 @@ static void be_close(struct dlock_be *be)
         return;
     rconn_close(&be->cmd);
     rconn_close(&be->wake);
+    redis_cluster_done(be);
     redis_drop_listing(be);
     redis_forget_stale(be, be->nstale);
     rscript_done(&be->script);
@@ -108,13 +126,20 @@ static void be_close(struct dlock_be *be)
 
 /* ---------------------------------------------------------------------- renew */
 
+void redis_send_renew(struct dlock_be *be)
+{
+    redis_connect(be, &be->cmd, be->op_until);
+    redis_cluster_asking(be);
+    (void)rscript_renew(&be->script, &be->cmd, T_RENEW, be->value, be->spec->ttl);
+    rconn_flush(&be->cmd);
+}
+
 static void be_renew(struct dlock_be *be)
 {
     be->doing = DO_RENEW;
     be->op_until = redis_now(be) + be->spec->op_timeout;
-    redis_connect(be, &be->cmd, be->op_until);
-    (void)rscript_renew(&be->script, &be->cmd, T_RENEW, be->value, be->spec->ttl);
-    rconn_flush(&be->cmd);
+    redis_cluster_begin(be);
+    redis_send_renew(be);
 }
 
 static void renew_unclear(struct dlock_be *be, const struct dlock_error *err)
@@ -129,9 +154,14 @@ static void close_refused(struct dlock_be *be, const redisReply *r)
 {
     if (!be->cmd.auth_failed && rconn_classify(r->str) == RE_REPLICA)
         rconn_close_replica(&be->cmd);
-    else
-        rconn_close(&be->cmd);
-    be->tracking = TRACK_OFF;
+    redis_close_cmd(be);
+}
+
+/* The next attempt needs another connection. */
+static bool of_no_use(struct dlock_be *be, const redisReply *r)
+{
+    return be->cmd.auth_failed || redis_cluster_lost(be, r->str) ||
+           rconn_classify(r->str) != RE_TRANSIENT;
 }
 
 /* "it is gone", or who has it now: for messages. */
@@ -166,9 +196,9 @@ static void renew_answered(struct dlock_be *be, const struct rconn_reply *rep)
         if (be->cmd.auth_failed)
             err = be->cmd.error;
         else
-            rconn_reply_error(&err, redis_where(be), &be->auth, rep->r->str);
+            redis_reply_error(be, &err, rep->r->str);
         /* A replica now, or no rights on this connection: the next renewal begins anew. */
-        if (be->cmd.auth_failed || rconn_classify(rep->r->str) != RE_TRANSIENT)
+        if (of_no_use(be, rep->r))
             close_refused(be, rep->r);
         renew_unclear(be, &err);
         return;
@@ -186,6 +216,8 @@ static void renew_answered(struct dlock_be *be, const struct rconn_reply *rep)
         ev->from = rep->sent;
         ev->ttl = be->spec->ttl;
         ev->fence = 0;
+        redis_cluster_learn(be);
+        rconn_flush(&be->cmd);
     } else {
         say_found(be, &events_add(&be->events, EV_LOST)->error, found, len);
     }
@@ -210,13 +242,19 @@ static void end_release(struct dlock_be *be, enum dlock_how how, const struct dl
 }
 
 /* Requests are served in order, so this goes out behind whatever is still unanswered and undoes that too. */
+void redis_send_leave(struct dlock_be *be)
+{
+    redis_connect(be, &be->cmd, be->rel_until);
+    redis_undo_stale(be);
+    send_undo(be, T_LEAVE, be->value, be->queued ? be->id : "");
+    rconn_flush(&be->cmd);
+}
+
 static void leave_now(struct dlock_be *be)
 {
     be->cmd_out.retry_at = DLOCK_NEVER;
-    redis_connect(be, &be->cmd, be->rel_until);
-    redis_undo_stale(be);
-    (void)rscript_leave(&be->script, &be->cmd, T_LEAVE, be->value, be->queued ? be->id : "");
-    rconn_flush(&be->cmd);
+    redis_cluster_begin(be);
+    redis_send_leave(be);
 }
 
 static void be_release(struct dlock_be *be, int64_t until)
@@ -263,10 +301,10 @@ static void leave_answered(struct dlock_be *be, const redisReply *r)
     bool ours;
 
     if (r->type == REDIS_REPLY_ERROR) {
-        rconn_reply_error(&err, redis_where(be), &be->auth, r->str);
+        redis_reply_error(be, &err, r->str);
         if (be->cmd.auth_failed)
             err = be->cmd.error;
-        if (be->cmd.auth_failed || rconn_classify(r->str) != RE_TRANSIENT)
+        if (of_no_use(be, r))
             close_refused(be, r);
         leave_retry(be, &err);
     } else if (rscript_owned(r, &ours, &found, &len) != 0) {
@@ -293,6 +331,8 @@ static void leave_answered(struct dlock_be *be, const redisReply *r)
 /* True: the reply was kept. */
 static bool cmd_answered(struct dlock_be *be, struct rconn_reply *rep)
 {
+    if (redis_cluster_redirected(be, rep))
+        return false;
     switch (rep->tag) {
     case T_UNDO:
         redis_undo_answered(be, rep->r);
@@ -314,6 +354,12 @@ static bool cmd_answered(struct dlock_be *be, struct rconn_reply *rep)
         break;
     case T_ASK:
         return be->doing == DO_ASK && redis_ask_answered(be, rep->r);
+    case T_HELLO:
+        redis_cluster_hello_answered(be, rep->r);
+        break;
+    case T_NODES:
+        redis_cluster_nodes_answered(be, rep->r);
+        break;
     default:
         break;
     }
@@ -325,14 +371,17 @@ static void cmd_failed(struct dlock_be *be)
     struct dlock_error err = be->cmd.error;
     bool leaving = be->doing == DO_RELEASE && be->cmd.written && rconn_waits(&be->cmd, T_LEAVE);
 
+    if (redis_cluster_elsewhere(be))
+        return;
     if (be->doing == DO_ACQUIRE) {
         redis_wait_failed(be);
         return;
     }
-    rconn_close(&be->cmd);
-    be->tracking = TRACK_OFF;
+    redis_close_cmd(be);
     if (be->doing == DO_RENEW)
         renew_unclear(be, &err);
+    else if (be->doing == DO_ASK && be->cluster.known && err.code == DLOCK_EUNAVAIL)
+        redis_ask_later(be, &err); /* its replica may be about to take over */
     else if (be->doing == DO_ASK)
         redis_ask_failed(be, &err);
     else if (be->doing == DO_RELEASE) {
@@ -375,6 +424,7 @@ static void timers(struct dlock_be *be)
     case DO_RENEW:
         if (now >= be->op_until) {
             no_answer(&err, be->spec, be->spec->op_timeout);
+            redis_cluster_failed(be);
             rconn_close(&be->cmd);
             renew_unclear(be, &err);
         }
@@ -385,6 +435,7 @@ static void timers(struct dlock_be *be)
             rconn_close(&be->cmd);
             redis_ask_failed(be, be->refused.code != 0 ? &be->refused : &err);
         } else if (now >= be->cmd_out.retry_at) {
+            redis_cluster_begin(be);
             redis_ask_now(be);
         }
         break;
@@ -408,6 +459,8 @@ static int be_interest(struct dlock_be *be, struct pollfd *pfd, int cap, int64_t
         n += rconn_interest(&be->cmd, &pfd[n], wake_at);
     if (cap > n)
         n += rconn_interest(&be->wake, &pfd[n], wake_at);
+    if (cap > n)
+        n += redis_cluster_interest(be, &pfd[n]);
     if (be->doing != DO_NOTHING)
         *wake_at = dlock_min(*wake_at, dlock_min(be->op_until, be->rel_until));
     if (be->doing == DO_ACQUIRE)
@@ -429,6 +482,7 @@ static int be_process(struct dlock_be *be, const struct pollfd *pfd, int n, stru
         else if (rconn_is_open(&be->wake) && pfd[i].fd == be->wake.fd)
             rconn_work(&be->wake);
     }
+    redis_cluster_work(be);
     take_replies(be);
     timers(be);
     if (events_take(&be->events, ev))

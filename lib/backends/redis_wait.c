@@ -12,7 +12,7 @@
 #define CLAIM_SLACK (20 * DLOCK_MSEC)
 #define INVALIDATE "__redis__:invalidate"
 
-static void fail_acquire(struct dlock_be *be, const struct dlock_error *err)
+void redis_fail_acquire(struct dlock_be *be, const struct dlock_error *err)
 {
     redis_wake_close(be);
     be->doing = DO_NOTHING;
@@ -25,7 +25,7 @@ static void fail_acquire(struct dlock_be *be, const struct dlock_error *err)
 static void outage(struct dlock_be *be, struct outage *o, const struct dlock_error *err)
 {
     if (!outage_goes_on(o, be->spec, &be->events, err))
-        fail_acquire(be, err);
+        redis_fail_acquire(be, err);
 }
 
 /* A fresh token and value. False: the acquire has failed. */
@@ -42,7 +42,7 @@ static bool new_value(struct dlock_be *be)
         dlock_fail(&err, DLOCK_EOS, -rc, "no random numbers: %s", strerror(-rc));
     else
         dlock_fail(&err, DLOCK_ENOMEM, 0, "out of memory");
-    fail_acquire(be, &err);
+    redis_fail_acquire(be, &err);
     return false;
 }
 
@@ -57,8 +57,7 @@ static bool give_up_cmd(struct dlock_be *be)
 
     if (unclear && be->cmd.state == RC_UP)
         (void)rscript_leave(&be->script, &be->cmd, T_UNDO, be->value, "");
-    rconn_close(&be->cmd);
-    be->tracking = TRACK_OFF;
+    redis_close_cmd(be);
     be->op_until = DLOCK_NEVER;
     if (!unclear) {
         be->tried = false;
@@ -71,16 +70,30 @@ static bool give_up_cmd(struct dlock_be *be)
     return new_value(be);
 }
 
+/* First contact: the trouble may pass; op_until still bounds it, and then this is what is said. */
+static void first_later(struct dlock_be *be, const struct dlock_error *err)
+{
+    be->refused = *err;
+    be->cmd_out.retry_at = redis_now(be) + dlock_backoff_next(&be->cmd_out.pause, be->spec->env);
+}
+
 void redis_wait_failed(struct dlock_be *be)
 {
     struct dlock_error err = be->cmd.error;
+    if (be->first && be->cluster.known && !be->cmd.written && err.code == DLOCK_EUNAVAIL) {
+        /* The node that has the slot is down; its replica may be about to take over. */
+        redis_close_cmd(be);
+        be->tried = false;
+        first_later(be, &err);
+        return;
+    }
     if (be->first) {
         /* tried stays where the server may have seen it: the core's release undoes it */
         be->tried = be->tried && be->cmd.written;
         rconn_close(&be->cmd);
         be->op_until = DLOCK_NEVER;
         be->leave_lost = false;
-        fail_acquire(be, &err);
+        redis_fail_acquire(be, &err);
         return;
     }
     if (give_up_cmd(be))
@@ -125,11 +138,31 @@ static void try_now(struct dlock_be *be)
     /* The server tracks what is read after this, so it goes in front of the try. */
     if (may_track(be))
         send_tracking(be);
+    if (be->script.torn)
+        redis_cluster_hello(be); /* answered before the try is */
     be->tried = true;
     be->queued = be->queued || be->enqueue;
     (void)rscript_try(&be->script, &be->cmd, T_TRY, be->value, be->enqueue ? be->id : "",
                       be->spec->ttl, be->restart_grace);
     rconn_flush(&be->cmd);
+}
+
+static void wake_start(struct dlock_be *);
+
+void redis_try_again(struct dlock_be *be, bool moved)
+{
+    int64_t until = be->op_until;
+    be->tried = false;
+    if (moved && be->id[0] != '\0') {
+        /* Whoever has been in line subscribes there first: its place is still kept. */
+        redis_wake_close(be);
+        be->enqueue = false;
+        be->op_until = be->try_at = be->cmd_out.retry_at = DLOCK_NEVER;
+        wake_start(be);
+        return;
+    }
+    try_now(be);
+    be->op_until = until;
 }
 
 void redis_acquire(struct dlock_be *be, bool wait)
@@ -145,6 +178,7 @@ void redis_acquire(struct dlock_be *be, bool wait)
     be->try_at = be->wake_until = DLOCK_NEVER;
     outage_over(&be->cmd_out);
     outage_over(&be->wake_out);
+    redis_cluster_begin(be);
     be->refused.code = 0;
     be->op_until = now + be->spec->connect_timeout;
     if (!new_value(be))
@@ -160,16 +194,15 @@ static void try_refused(struct dlock_be *be, const char *text)
     enum rconn_class class = rconn_classify(text);
     struct dlock_error err;
 
-    rconn_reply_error(&err, redis_where(be), &be->auth, text);
-    if (class == RE_TRANSIENT && be->first) {
-        /* op_until still bounds it */
-        be->refused = err;
-        be->cmd_out.retry_at =
-            redis_now(be) + dlock_backoff_next(&be->cmd_out.pause, be->spec->env);
+    redis_reply_error(be, &err, text);
+    if (redis_cluster_lost(be, text))
+        redis_close_cmd(be);
+    if (be->first && err.code == DLOCK_EUNAVAIL && (class == RE_TRANSIENT || class == RE_CLUSTER)) {
+        first_later(be, &err);
         return;
     }
     if (be->first) {
-        fail_acquire(be, &err);
+        redis_fail_acquire(be, &err);
         return;
     }
     be->op_until = DLOCK_NEVER;
@@ -248,8 +281,6 @@ static int64_t next_try(const struct dlock_be *be, const struct rscript_tried *t
     return at;
 }
 
-static void wake_start(struct dlock_be *);
-
 static void not_granted(struct dlock_be *be, const struct rscript_tried *t)
 {
     if (t->status == RS_GRACE)
@@ -263,6 +294,10 @@ static void not_granted(struct dlock_be *be, const struct rscript_tried *t)
     }
     tell_waiting(be, t);
     be->place = t->place;
+    if (redis_cluster_strayed(be)) {
+        redis_wake_close(be);
+        be->enqueue = false;
+    }
     if (!be->enqueue) {
         if (be->wake_state == WAKE_OFF && be->wake_out.retry_at == DLOCK_NEVER)
             wake_start(be);
@@ -282,7 +317,7 @@ void redis_try_answered(struct dlock_be *be, const struct rconn_reply *rep)
     if (be->cmd.auth_failed) {
         err = be->cmd.error;
         be->tried = rep->r->type != REDIS_REPLY_ERROR;
-        fail_acquire(be, &err);
+        redis_fail_acquire(be, &err);
         return;
     }
     if (rep->r->type == REDIS_REPLY_ERROR) {
@@ -292,7 +327,7 @@ void redis_try_answered(struct dlock_be *be, const struct rconn_reply *rep)
     if (rscript_tried(rep->r, &t) != 0) {
         dlock_fail(&err, DLOCK_EPROTO, 0, "%s: unexpected answer to the lock script",
                    redis_where(be));
-        fail_acquire(be, &err);
+        redis_fail_acquire(be, &err);
         return;
     }
     be->first = false;
@@ -309,7 +344,7 @@ void redis_try_answered(struct dlock_be *be, const struct rconn_reply *rep)
         dlock_fail(&err, DLOCK_EDATA, 0,
                    "%s: the key '%s' is a %s, not a lock of dlock or SET NX; use another name",
                    redis_where(be), be->spec->uri->name, type);
-        fail_acquire(be, &err);
+        redis_fail_acquire(be, &err);
         return;
     }
     not_granted(be, &t);
@@ -350,7 +385,7 @@ static void wake_start(struct dlock_be *be)
         be->channel = rscript_channel(&be->script, be->id);
     if (be->channel == NULL) {
         dlock_fail(&err, DLOCK_ENOMEM, 0, "out of memory");
-        fail_acquire(be, &err);
+        redis_fail_acquire(be, &err);
         return;
     }
     wake[1] = be->channel;
@@ -365,6 +400,9 @@ static void wake_start(struct dlock_be *be)
     (void)rconn_send(&be->wake, W_WAKE, 2, wake, (size_t[]){9, strlen(wake[1])});
     (void)rconn_send(&be->wake, W_INVALIDATE, 2, invalidate, (size_t[]){9, strlen(INVALIDATE)});
     rconn_flush(&be->wake);
+    /* For when this node is gone. */
+    redis_cluster_learn(be);
+    rconn_flush(&be->cmd);
 }
 
 void redis_wake_failed(struct dlock_be *be)
@@ -466,9 +504,10 @@ void redis_wait_timers(struct dlock_be *be, int64_t now)
         if (be->first && be->refused.code != 0)
             err = be->refused;
         be->op_until = DLOCK_NEVER;
+        redis_cluster_failed(be);
         if (be->first) {
             /* cmd stays open: the release that follows goes out behind the try */
-            fail_acquire(be, &err);
+            redis_fail_acquire(be, &err);
             return;
         }
         if (give_up_cmd(be))
@@ -480,8 +519,15 @@ void redis_wait_timers(struct dlock_be *be, int64_t now)
         be->enqueue = false;
         outage(be, &be->wake_out, &err);
     }
-    if (be->doing == DO_ACQUIRE && now >= be->wake_out.retry_at)
-        wake_start(be);
-    if (be->doing == DO_ACQUIRE && (now >= be->try_at || now >= be->cmd_out.retry_at))
+    if (be->doing == DO_ACQUIRE && now >= be->wake_out.retry_at) {
+        be->wake_out.retry_at = DLOCK_NEVER;
+        if (be->cluster.known && !rconn_is_open(&be->cmd))
+            be->try_at = now; /* which node has the lock is for a try to find out */
+        else
+            wake_start(be);
+    }
+    if (be->doing == DO_ACQUIRE && (now >= be->try_at || now >= be->cmd_out.retry_at)) {
+        redis_cluster_begin(be);
         try_now(be);
+    }
 }
