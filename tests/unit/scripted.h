@@ -14,6 +14,7 @@
 struct server {
     int lfd, cfd;
     int accepted; /* connections so far */
+    int hellos;   /* answered */
     struct dlock_peer peer;
     char got[65536]; /* what the client has sent */
     size_t len;

@@ -60,12 +60,17 @@ static void user_close(struct user *u)
 #define NOT_OURS "*2\r\n:0\r\n$-1\r\n"
 #define HANG_UP NULL
 
-static int count_evals(const struct server *s)
+static int count(const struct server *s, const char *command)
 {
     int n = 0;
-    for (const char *p = s->got; (p = strstr(p, "\nEVAL\r")) != NULL; p++)
+    for (const char *p = s->got; (p = strstr(p, command)) != NULL; p++)
         n++;
     return n;
+}
+
+static int count_evals(const struct server *s)
+{
+    return count(s, "\nEVAL\r");
 }
 
 /*
@@ -85,6 +90,11 @@ static enum dlock_ev play(struct user *u, struct server *s, const char *const *s
             if (ev->type != EV_NOTICE && ev->type != EV_WAITING)
                 return ev->type;
         server_step(s);
+        /* Asked once, after the first renewal. */
+        if (count(s, "\nHELLO\r") > s->hellos) {
+            s->hellos++;
+            server_say(s, "-ERR unknown command\r\n", 22);
+        }
         while (*said < nsay && count_evals(s) > *said) {
             const char *text = say[(*said)++];
             if (text != HANG_UP) {
