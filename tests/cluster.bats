@@ -110,6 +110,16 @@ next_fence() {
     clean
 }
 
+@test "cluster: who waits hears of a foreign lock's end at once" {
+    use 2
+    ccli 2 set "$N" x px 60000
+    TTL=30 wait_in_line 2 1 a
+    tracked() { ccli 2 info clients | grep -q tracking_clients:1; }
+    wait_for 5 tracked
+    ccli 2 del "$N"
+    wait_exit 2 "$STARTED"
+}
+
 @test "cluster: only database 0, and no name whose keys would be apart" {
     use 1
     run run_t 5 "$DLOCK" "redis://127.0.0.1:${CPORT[0]}/1#$N" true
@@ -193,7 +203,14 @@ PY
 # ------------------------------------------------------ a slot that is moved ---
 
 @test "cluster: a slot is moved in the middle of a hold: the command goes on" {
+    local i
     use 0
+    # With the least rights, for the manual: those of a single server and these two.
+    for i in 0 1 2 3; do
+        ccli $i acl setuser u on '>pw' "~$N" "~{$N}:dlock:*" +eval +time +get +set +del +pexpire +pttl +type +publish \
+            +zadd +zrem +zrange +zrank +zscore +zcard +hset +hget +hdel +asking '+cluster|nodes'
+    done >/dev/null
+    L="redis://u:pw@127.0.0.1:${CPORT[2]}#$N"
     hold --ttl 1
     slot_open "$SLOT" 0 1
     renewed 0 1
@@ -209,6 +226,7 @@ PY
     clean
     next_fence
     moved_to 0 "$N" 1
+    for i in 0 1 2 3; do [ -z "$(ccli $i acl log)" ] || fail "$(ccli $i acl log)"; done
 }
 
 @test "cluster: waiters move with the slot, and get the lock" {
