@@ -46,6 +46,8 @@ wait_in_line() {
     wait_for 5 queue_is "$1" "$2"
 }
 queue_is() { [ "$(ccli "$1" zcard "$Q" 2>/dev/null)" = "$2" ]; }
+# Waiters are called on the node that has the lock: COUNT of them can be.
+callable() { [ "$(ccli "$1" pubsub channels "{$N}*" | grep -c .)" = "$2" ]; }
 has() { [ "$(ccli "$1" exists "$2")" = 1 ]; }
 moved_to() { [[ $(ccli "$1" exists "$2") == MOVED*:${CPORT[$3]} ]]; }
 # EVALs that the server has served (a renewal is one); with "rejected_": redirected.
@@ -240,6 +242,7 @@ PY
     renewed 2 1
     slot_shut "$SLOT" 0 2
     # The first was told that NAME had gone, the second looks by itself: then both are in line there.
+    wait_for 5 callable 2 2
     wait_for 5 queue_is 2 2
     let_go
     for pid in "${WAITERS[@]}"; do wait_exit 5 "$pid"; done
@@ -308,6 +311,7 @@ is_replica() { ! is_master "$1" && in_sync "$1"; }
     cluster_kill 2
     wait_for 10 took_over 3
     renewed 3 2
+    wait_for 5 callable 3 1
     wait_for 5 queue_is 3 1
     let_go || fail "$(cat hold.log)"
     wait_exit 5 "$STARTED" || fail "$(cat waita.log)"
