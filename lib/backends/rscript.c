@@ -149,7 +149,7 @@ static const char lua_try[] =
     "local all,e=near(function() w=head() end)\n"
     "if not all then\n"
     "  if id=='' and v and not grant then return {'busy','0',left,0,seen} end\n"
-    "  error(e,0)\n"
+    "  return redis.error_reply(e)\n"
     "end\n"
     "local first=w\n"
     "if not v and status=='busy' then\n"

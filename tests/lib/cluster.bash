@@ -37,6 +37,7 @@ cluster_launch() {
         --cluster-require-full-coverage no --cluster-replica-validity-factor 0 --repl-diskless-sync-delay 0 \
         --cluster-allow-replica-migration no || return
     CPORT[$1]=$2 CPID[$1]=${REDIS_PIDS[node$1]}
+    disown "${CPID[$1]}" # the shell would tell of its death
 }
 
 ccli() {
@@ -46,8 +47,9 @@ ccli() {
 }
 
 cluster_sees() { # N COUNT: server N knows COUNT servers well
-    [ "$(ccli "$1" cluster nodes | grep -c ' connected')" -eq "$2" ] &&
-        ! ccli "$1" cluster nodes | grep -q 'handshake\|noaddr\|fail'
+    local nodes
+    nodes=$(ccli "$1" cluster nodes)
+    [ "$(grep -c ' connected' <<<"$nodes")" -eq "$2" ] && ! grep -q 'handshake\|noaddr\|fail' <<<"$nodes"
 }
 cluster_up() { ccli "$1" cluster info | grep -q cluster_state:ok; }
 in_sync() { [ "$(ccli "$1" role | sed -n 4p)" = connected ]; }
@@ -86,11 +88,13 @@ cluster_import() {
 
 # By the servers' own pid files: a test may have started one again.
 cluster_stop() {
-    local dir pid
-    for dir in "${BATS_FILE_TMPDIR:?}"/node-*; do
-        pid=$(cat "$dir/pid" 2>/dev/null) || continue
-        kill -CONT "$pid" 2>/dev/null && kill -KILL "$pid" 2>/dev/null
-        wait_for 5 pid_gone "$pid"
+    local pid pids
+    pids=$(cat "${BATS_FILE_TMPDIR:?}"/node-*/pid 2>/dev/null)
+    # shellcheck disable=SC2086
+    kill -TERM $pids 2>/dev/null
+    for pid in $pids; do
+        kill -CONT "$pid" 2>/dev/null || continue
+        wait_for 5 pid_gone "$pid" || kill -KILL "$pid"
     done
 }
 
