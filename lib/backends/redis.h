@@ -5,6 +5,7 @@
 #include "common.h"
 #include "rconn.h"
 #include "redis_checks.h"
+#include "redis_cluster.h"
 #include "rscript.h"
 
 #define REDIS_STALE 4
@@ -12,7 +13,8 @@
 enum redis_doing { DO_NOTHING, DO_ACQUIRE, DO_RENEW, DO_RELEASE, DO_ASK };
 
 enum redis_tag {
-    T_TRY = 1,
+    T_NONE, /* whatever is answered to it */
+    T_TRY,
     T_UNDO,
     T_TRACK,
     T_RENEW,
@@ -21,6 +23,8 @@ enum redis_tag {
     T_MEMORY,
     T_PERSISTENCE,
     T_WAIT,
+    T_HELLO,
+    T_NODES,
     W_ID,
     W_WAKE,
     W_INVALIDATE
@@ -53,6 +57,7 @@ struct dlock_be {
     bool is_unix;
     struct rtls_config *tls; /* NULL: without */
 
+    struct redis_cluster cluster;
     struct rconn cmd, wake;
     enum redis_doing doing;
     int64_t op_until; /* of what is outstanding on cmd */
@@ -110,10 +115,46 @@ const char *redis_where(const struct dlock_be *);
 void redis_connect(struct dlock_be *, struct rconn *, int64_t until);
 /* no_answer(), or why cmd did not even get as far as to ask. */
 void redis_no_answer(const struct dlock_be *, struct dlock_error *, int64_t waited);
+/* Close cmd; the server's tracking ends with it. */
+void redis_close_cmd(struct dlock_be *);
+/* Send the renewal or the release that is under way, after a redirection once more. */
+void redis_send_renew(struct dlock_be *);
+void redis_send_leave(struct dlock_be *);
 /* Queue the undoing of stale values on cmd. One is forgotten when the server has said that it is undone. */
 void redis_undo_stale(struct dlock_be *);
 void redis_forget_stale(struct dlock_be *, int n);
 void redis_undo_answered(struct dlock_be *, const redisReply *);
+
+/* redis_cluster.c */
+/* A new operation, or another attempt at it: redirections are counted anew, from the node that has the slot. */
+void redis_cluster_begin(struct dlock_be *);
+/* Connect to where the lock is. False: that is what the URI names. */
+bool redis_cluster_connect(struct dlock_be *, struct rconn *, int64_t until);
+/* The look-up of a node's name: to poll, and to go on with. */
+int redis_cluster_interest(const struct dlock_be *, struct pollfd *);
+void redis_cluster_work(struct dlock_be *);
+/* An answer on cmd. True: it is a redirection and followed; what is being done has been sent again. */
+bool redis_cluster_redirected(struct dlock_be *, const struct rconn_reply *);
+/* cmd has failed. True: another node is asked. */
+bool redis_cluster_elsewhere(struct dlock_be *);
+/* The node has not answered: ask another one next time. */
+void redis_cluster_failed(struct dlock_be *);
+/* After this error another node is to be asked next time, so cmd is to be closed. */
+bool redis_cluster_lost(struct dlock_be *, const char *text);
+/* The waiter's second connection is to another node than cmd. */
+bool redis_cluster_strayed(const struct dlock_be *);
+/* A lock that cannot be in a cluster. */
+bool redis_cluster_refuses(const struct dlock_be *, struct dlock_error *);
+/* rconn_reply_error, and what only a cluster says. */
+int redis_reply_error(struct dlock_be *, struct dlock_error *, const char *text);
+/* Queue what goes in front of a command that was sent on. */
+void redis_cluster_asking(struct dlock_be *);
+/* Queue the question whether it is a cluster, once; and who else is in it, now and then. */
+void redis_cluster_hello(struct dlock_be *);
+void redis_cluster_learn(struct dlock_be *);
+void redis_cluster_hello_answered(struct dlock_be *, const redisReply *);
+void redis_cluster_nodes_answered(struct dlock_be *, const redisReply *);
+void redis_cluster_done(struct dlock_be *);
 
 /* redis_open.c: fill in what comes from spec; 0 or a negative code. */
 int redis_check_spec(struct dlock_be *, struct dlock_error *);
@@ -162,6 +203,8 @@ void redis_wait_trouble(struct dlock_be *, const struct dlock_error *);
 void redis_wait_move(struct dlock_be *);
 void redis_wake_drop(struct dlock_be *); /* wake is of no use any more */
 void redis_acquire(struct dlock_be *, bool wait);
+/* After a redirection (moved) or a failure to connect: the same try, to another node. */
+void redis_try_again(struct dlock_be *, bool moved);
 void redis_try_answered(struct dlock_be *, const struct rconn_reply *);
 void redis_track_answered(struct dlock_be *, const redisReply *);
 void redis_wake_answered(struct dlock_be *, const struct rconn_reply *);
@@ -173,6 +216,7 @@ void redis_wake_close(struct dlock_be *);
 /* redis_ask.c */
 void redis_ask(struct dlock_be *, enum dlock_ask, const char *arg);
 void redis_ask_now(struct dlock_be *);
+void redis_ask_later(struct dlock_be *, const struct dlock_error *);
 void redis_ask_failed(struct dlock_be *, const struct dlock_error *);
 void redis_ask_lost(struct dlock_be *, const struct dlock_error *);
 /* True: the reply is kept. */

@@ -61,8 +61,7 @@ static bool give_up_cmd(struct dlock_be *be)
     be->proof.what = PROOF_NOTHING;
     if (unclear && be->cmd.state == RC_UP)
         (void)rscript_leave(&be->script, &be->cmd, T_UNDO, be->value, "");
-    rconn_close(&be->cmd);
-    be->tracking = TRACK_OFF;
+    redis_close_cmd(be);
     be->op_until = DLOCK_NEVER;
     if (!unclear) {
         be->tried = false;
@@ -73,6 +72,13 @@ static bool give_up_cmd(struct dlock_be *be)
     be->stale[be->nstale++] = be->value;
     be->value = NULL;
     return new_value(be);
+}
+
+/* First contact: the trouble may pass; op_until still bounds it, and then this is what is said. */
+static void first_later(struct dlock_be *be, const struct dlock_error *err)
+{
+    be->refused = *err;
+    be->cmd_out.retry_at = redis_now(be) + dlock_backoff_next(&be->cmd_out.pause, be->spec->env);
 }
 
 /* First contact, and the server may be replaced: another look within the same time. */
@@ -95,6 +101,13 @@ void redis_wait_trouble(struct dlock_be *be, const struct dlock_error *why)
     if (!be->first) {
         if (give_up_cmd(be))
             outage(be, &be->cmd_out, &err);
+        return;
+    }
+    if (be->cluster.known && !be->cmd.written && err.code == DLOCK_EUNAVAIL) {
+        /* The node that has the slot is down; its replica may be about to take over. */
+        redis_close_cmd(be);
+        be->tried = false;
+        first_later(be, &err);
         return;
     }
     if (redis_sentinel_worth_retry(be, &err)) {
@@ -151,11 +164,31 @@ static void try_now(struct dlock_be *be)
     /* The server tracks what is read after this, so it goes in front of the try. */
     if (may_track(be))
         send_tracking(be);
+    if (be->script.torn)
+        redis_cluster_hello(be); /* answered before the try is */
     be->tried = true;
     be->queued = be->queued || be->enqueue;
     (void)rscript_try(&be->script, &be->cmd, T_TRY, be->value, be->enqueue ? be->id : "",
                       be->spec->ttl, be->restart_grace);
     rconn_flush(&be->cmd);
+}
+
+static void wake_start(struct dlock_be *);
+
+void redis_try_again(struct dlock_be *be, bool moved)
+{
+    int64_t until = be->op_until;
+    be->tried = false;
+    if (moved && be->id[0] != '\0') {
+        /* Whoever has been in line subscribes there first: its place is still kept. */
+        redis_wake_close(be);
+        be->enqueue = false;
+        be->op_until = be->try_at = be->cmd_out.retry_at = DLOCK_NEVER;
+        wake_start(be);
+        return;
+    }
+    try_now(be);
+    be->op_until = until;
 }
 
 void redis_acquire(struct dlock_be *be, bool wait)
@@ -171,6 +204,7 @@ void redis_acquire(struct dlock_be *be, bool wait)
     be->try_at = be->wake_until = DLOCK_NEVER;
     outage_over(&be->cmd_out);
     outage_over(&be->wake_out);
+    redis_cluster_begin(be);
     be->refused.code = 0;
     be->op_until = now + be->spec->connect_timeout;
     if (!new_value(be))
@@ -186,12 +220,11 @@ static void try_refused(struct dlock_be *be, const char *text)
     enum rconn_class class = rconn_classify(text);
     struct dlock_error err;
 
-    rconn_reply_error(&err, redis_where(be), &be->auth, text);
-    if (class == RE_TRANSIENT && be->first) {
-        /* op_until still bounds it */
-        be->refused = err;
-        be->cmd_out.retry_at =
-            redis_now(be) + dlock_backoff_next(&be->cmd_out.pause, be->spec->env);
+    redis_reply_error(be, &err, text);
+    if (redis_cluster_lost(be, text))
+        redis_close_cmd(be);
+    if (be->first && err.code == DLOCK_EUNAVAIL && (class == RE_TRANSIENT || class == RE_CLUSTER)) {
+        first_later(be, &err);
         return;
     }
     if (be->first) {
@@ -288,8 +321,6 @@ static int64_t next_try(const struct dlock_be *be, const struct rscript_tried *t
     return at;
 }
 
-static void wake_start(struct dlock_be *);
-
 static void not_granted(struct dlock_be *be, const struct rscript_tried *t)
 {
     if (t->status == RS_GRACE)
@@ -304,6 +335,10 @@ static void not_granted(struct dlock_be *be, const struct rscript_tried *t)
     tell_waiting(be, t);
     be->place = t->place;
     redis_sentinel_listen(be, redis_now(be));
+    if (redis_cluster_strayed(be)) {
+        redis_wake_close(be);
+        be->enqueue = false;
+    }
     if (!be->enqueue) {
         if (be->wake_state == WAKE_OFF && be->wake_out.retry_at == DLOCK_NEVER)
             wake_start(be);
@@ -407,6 +442,9 @@ static void wake_start(struct dlock_be *be)
     (void)rconn_send(&be->wake, W_WAKE, 2, wake, (size_t[]){9, strlen(wake[1])});
     (void)rconn_send(&be->wake, W_INVALIDATE, 2, invalidate, (size_t[]){9, strlen(INVALIDATE)});
     rconn_flush(&be->wake);
+    /* For when this node is gone. */
+    redis_cluster_learn(be);
+    rconn_flush(&be->cmd);
 }
 
 void redis_wake_drop(struct dlock_be *be)
@@ -525,6 +563,7 @@ void redis_wait_timers(struct dlock_be *be, int64_t now)
             err = be->refused;
         redis_proof_missing(be, &err);
         be->op_until = DLOCK_NEVER;
+        redis_cluster_failed(be);
         if (be->first) {
             /* cmd stays open: the release that follows goes out behind the try */
             redis_wait_fail(be, &err);
@@ -539,8 +578,15 @@ void redis_wait_timers(struct dlock_be *be, int64_t now)
         be->enqueue = false;
         outage(be, &be->wake_out, &err);
     }
-    if (be->doing == DO_ACQUIRE && now >= be->wake_out.retry_at)
-        wake_start(be);
-    if (be->doing == DO_ACQUIRE && (now >= be->try_at || now >= be->cmd_out.retry_at))
+    if (be->doing == DO_ACQUIRE && now >= be->wake_out.retry_at) {
+        be->wake_out.retry_at = DLOCK_NEVER;
+        if (be->cluster.known && !rconn_is_open(&be->cmd))
+            be->try_at = now; /* which node has the lock is for a try to find out */
+        else
+            wake_start(be);
+    }
+    if (be->doing == DO_ACQUIRE && (now >= be->try_at || now >= be->cmd_out.retry_at)) {
+        redis_cluster_begin(be);
         try_now(be);
+    }
 }
