@@ -203,7 +203,7 @@ lie() {
     # With the least rights, for the manual: those of a single server and these two.
     for i in 0 1 2 3; do
         ccli $i acl setuser u on '>pw' "~$N" "~{$N}:dlock:*" +eval +time +get +set +del +pexpire +pttl +type +publish \
-            +zadd +zrem +zrange +zrank +zscore +zcard +hset +hget +hdel +asking '+cluster|nodes'
+            +zadd +zrem +zrange +zrank +zscore +zcard +hset +hget +hdel +asking '+cluster|nodes' +info
     done >/dev/null
     L="redis://u:pw@127.0.0.1:${CPORT[2]}#$N"
     hold --ttl 1

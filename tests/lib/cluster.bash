@@ -33,7 +33,7 @@ cluster_server() {
 }
 
 cluster_launch() {
-    redis_launch "node$1" "${CDIR[$1]}" "$2" --cluster-enabled yes --cluster-node-timeout 500 \
+    redis_launch "node$1" "${CDIR[$1]}" "$2" --appendonly yes --appendfsync no --cluster-enabled yes --cluster-node-timeout 500 \
         --cluster-require-full-coverage no --cluster-replica-validity-factor 0 --repl-diskless-sync-delay 0 \
         --cluster-allow-replica-migration no || return
     CPORT[$1]=$2 CPID[$1]=${REDIS_PIDS[node$1]}
