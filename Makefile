@@ -68,7 +68,7 @@ LANG_C   := -std=gnu11 -pthread
 LIBS     := -pthread -ldl
 LIBS_SO  := -pthread -ldl
 
-REDIS_SRC := $(wildcard $(addprefix lib/backends/,redis*.c rconn*.c rscript*.c redlock*.c sentinel*.c \
+REDIS_SRC := $(wildcard $(addprefix lib/backends/,redis*.c rconn*.c rscript*.c redlock*.c sentinel*.c raddr*.c \
              rtls_open.c rtls_io.c))
 ifeq ($(WITH_REDIS),builtin)
   DEFS += -DWITH_REDIS=1

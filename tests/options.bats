@@ -158,12 +158,11 @@ CODES='64 65 69 71 73 75 76 77 79 126 127'
 }
 
 @test "manual: its scheme list is that of the program" {
-    for scheme in redis+sentinel redlock redlocks; do
-        grep -qx "\.Li $scheme\( ,\)\?" <(section LOCK) || fail "$scheme is not in the manual"
-        path=
-        [ "$scheme" != redis+sentinel ] || path=/service
-        run "$DLOCK" -n "$scheme://h$path#$NAME" true
-        assert_rc 69
+    for scheme in file redis rediss redis+unix redis+sentinel redlock postgres zk; do
+        grep -q "^\.It Li $scheme://" <(section LOCK) || fail "$scheme is not in the manual"
+        run "$DLOCK" -n "$scheme://" true
+        assert_rc 64
+        refute_out "no kind of store"
     done
 }
 

@@ -142,16 +142,10 @@ TRACE='touch ran'
     says "#NAME"
 }
 
-@test "usage: unknown schemes are 64, known ones that are not built in 69" {
+@test "usage: unknown schemes are 64" {
     for uri in foo://h#x etcd://h#x http://h/x#y redi://h#x "redis+tls://u:$SECRET@h#x"; do
         refused 64 "$uri" touch ran
         says "no kind of store"
-    done
-    for uri in "redis+sentinel://u:$SECRET@h/svc#x" "redlock://u:$SECRET@a,b,c#x" \
-        "redlocks://a,b,c#x" "REDLOCK://h#x"; do
-        refused 69 "$uri" touch ran
-        says "not built in"
-        refused 69 --status "$uri"
     done
 }
 

@@ -35,6 +35,8 @@ enum rconn_class rconn_classify(const char *text)
         {"LOADING", RE_TRANSIENT},
         {"BUSY ", RE_TRANSIENT},
         {"TRYAGAIN", RE_TRANSIENT},
+        {"non local key",
+         RE_TRANSIENT}, /* the slot is being moved to another node, this key is not here */
         {"MASTERDOWN", RE_TRANSIENT},
         {"CLUSTERDOWN", RE_TRANSIENT},
         {"READONLY", RE_REPLICA},
@@ -129,14 +131,18 @@ static int explain(struct dlock_error *err, const char *where, const char *text,
                           "%s: the server is a replica (%s): name the master", where, t);
     case RE_CLUSTER:
         return dlock_fail(err, DLOCK_EUNAVAIL, 0,
-                          "%s: the server is part of a cluster (%s), which is not supported yet",
-                          where, t);
+                          "%s: the server is part of a cluster and has not the lock (%s)", where,
+                          t);
     case RE_TRANSIENT:
     case RE_REFUSED:
         return dlock_fail(err, DLOCK_EUNAVAIL, 0, "%s: the server refuses: %s", where, t);
     case RE_OTHER:
         break;
     }
+    if (strstr(text, "not allowed in cluster mode") != NULL)
+        return dlock_fail(err, DLOCK_EUSAGE, 0,
+                          "%s: the server is part of a cluster, which has only database 0 (%s)",
+                          where, t);
     if (strstr(text, "DB index") != NULL)
         return dlock_fail(err, DLOCK_EUSAGE, 0, "%s: the server has no such database (%s)", where,
                           t);

@@ -9,7 +9,9 @@
  * behind every message. rscript.h has keys and messages.
  *
  * Files: redis.c renew and release; redis_open.c the URI's parameters; redis_wait.c acquire and
- * waiting; redis_ask.c status; redis_checks.c what is wrong with the server's set-up or clock; rconn.c one
+ * waiting; redis_ask.c status; redis_sentinel.c the master behind Sentinel; redis_cluster.c the way to the node
+ * that has the lock; redis_proof.c what must be confirmed before an answer counts; redis_checks.c what is wrong
+ * with the server's set-up or clock; rconn.c one
  * connection; rscript.c what runs in the server.
  *
  * Not guaranteed: the lock lives in one server's memory. A server that loses it (restart without
@@ -30,8 +32,12 @@ const char *redis_where(const struct dlock_be *be)
 
 void redis_connect(struct dlock_be *be, struct rconn *c, int64_t until)
 {
-    if (rconn_is_open(c))
+    if (rconn_is_open(c) || redis_cluster_connect(be, c, until))
         return;
+    if (be->sentinel != NULL) {
+        redis_sentinel_connect(be, c, until);
+        return;
+    }
     const struct dlock_peer *peers = be->is_unix ? &be->unix_peer : be->spec->peers;
     int n = be->is_unix ? 1 : be->spec->npeers;
     c->tls = be->tls;
@@ -46,13 +52,29 @@ void redis_no_answer(const struct dlock_be *be, struct dlock_error *err, int64_t
         *err = be->cmd.error;
 }
 
+void redis_close_cmd(struct dlock_be *be)
+{
+    rconn_close(&be->cmd);
+    be->tracking = TRACK_OFF;
+}
+
+/* To a node of a cluster that has the lock only half: NAME alone. */
+static void send_undo(struct dlock_be *be, int tag, const char *value, const char *id)
+{
+    redis_cluster_asking(be);
+    if (be->cluster.ask != 0)
+        (void)rscript_drop(&be->script, &be->cmd, tag, value);
+    else
+        (void)rscript_leave(&be->script, &be->cmd, tag, value, id);
+}
+
 void redis_undo_stale(struct dlock_be *be)
 {
     if (rconn_is_open(&be->cmd) && rconn_waits(&be->cmd, T_UNDO))
         return;
     be->undo_at = 0;
     for (int i = 0; i < be->nstale; i++)
-        (void)rscript_leave(&be->script, &be->cmd, T_UNDO, be->stale[i], "");
+        send_undo(be, T_UNDO, be->stale[i], "");
 }
 
 static void forget_one(struct dlock_be *be, int i)
@@ -108,10 +130,12 @@ static void be_close(struct dlock_be *be)
         return;
     rconn_close(&be->cmd);
     rconn_close(&be->wake);
+    redis_cluster_done(be);
     redis_drop_listing(be);
     redis_forget_stale(be, be->nstale);
     rscript_done(&be->script);
     rtls_config_free(be->tls);
+    redis_sentinel_close(be);
     free(be->channel);
     free(be->value);
     if (be->secret != NULL)
@@ -122,20 +146,69 @@ static void be_close(struct dlock_be *be)
 
 /* ---------------------------------------------------------------------- renew */
 
-static void be_renew(struct dlock_be *be)
+void redis_send_renew(struct dlock_be *be)
 {
-    be->doing = DO_RENEW;
-    be->op_until = redis_now(be) + be->spec->op_timeout;
+    if (rconn_is_open(&be->cmd))
+        redis_sentinel_question(be, DLOCK_NEVER); /* a new connection begins with it */
     redis_connect(be, &be->cmd, be->op_until);
+    redis_cluster_asking(be);
     (void)rscript_renew(&be->script, &be->cmd, T_RENEW, be->value, be->spec->ttl);
     rconn_flush(&be->cmd);
 }
 
-static void renew_unclear(struct dlock_be *be, const struct dlock_error *err)
+static void be_renew(struct dlock_be *be)
+{
+    bool under_way = be->doing == DO_RENEW;
+
+    be->unasked = false;
+    be->doing = DO_RENEW;
+    be->op_until = redis_now(be) + be->spec->op_timeout;
+    if (!under_way) {
+        redis_cluster_begin(be);
+        redis_send_renew(be);
+    }
+}
+
+void redis_renew_move(struct dlock_be *be)
+{
+    rconn_close(&be->cmd);
+    be->proof.what = PROOF_NOTHING;
+    if (be->doing != DO_RENEW) {
+        be->doing = DO_RENEW;
+        be->unasked = true;
+        be->op_until = redis_now(be) + be->spec->op_timeout;
+    }
+    redis_send_renew(be);
+}
+
+static void end_renew(struct dlock_be *be)
 {
     be->doing = DO_NOTHING;
     be->op_until = DLOCK_NEVER;
-    events_add(&be->events, EV_UNCLEAR)->error = *err;
+    be->proof.what = PROOF_NOTHING;
+}
+
+void redis_renew_unclear(struct dlock_be *be, const struct dlock_error *err)
+{
+    end_renew(be);
+    if (!be->unasked)
+        events_add(&be->events, EV_UNCLEAR)->error = *err;
+}
+
+void redis_renewed(struct dlock_be *be, const struct redis_proof *p)
+{
+    end_renew(be);
+    if (p->what == PROOF_LOSS) {
+        events_add(&be->events, EV_LOST)->error = p->lost;
+    } else if (!be->unasked) {
+        struct dlock_event *ev = events_add(&be->events, EV_RENEWED);
+        ev->from = p->sent;
+        ev->ttl = be->spec->ttl;
+    }
+    if (p->what != PROOF_LOSS) {
+        redis_cluster_learn(be);
+        rconn_flush(&be->cmd);
+    }
 }
 
 /* After an error reply that this connection would only repeat. */
@@ -143,9 +216,14 @@ static void close_refused(struct dlock_be *be, const redisReply *r)
 {
     if (!be->cmd.auth_failed && rconn_classify(r->str) == RE_REPLICA)
         rconn_close_replica(&be->cmd);
-    else
-        rconn_close(&be->cmd);
-    be->tracking = TRACK_OFF;
+    redis_close_cmd(be);
+}
+
+/* The next attempt needs another connection. */
+static bool of_no_use(struct dlock_be *be, const redisReply *r)
+{
+    return be->cmd.auth_failed || redis_cluster_lost(be, r->str) ||
+           rconn_classify(r->str) != RE_TRANSIENT;
 }
 
 /* "it is gone", or who has it now: for messages. */
@@ -191,32 +269,26 @@ static void renew_answered(struct dlock_be *be, const struct rconn_reply *rep)
         if (be->cmd.auth_failed)
             err = be->cmd.error;
         else
-            rconn_reply_error(&err, redis_where(be), &be->auth, rep->r->str);
+            redis_reply_error(be, &err, rep->r->str);
         /* A replica now, or no rights on this connection: the next renewal begins anew. */
-        if (be->cmd.auth_failed || rconn_classify(rep->r->str) != RE_TRANSIENT)
+        if (of_no_use(be, rep->r))
             close_refused(be, rep->r);
-        renew_unclear(be, &err);
+        redis_renew_unclear(be, &err);
         return;
     }
     if (rscript_owned(rep->r, &ours, &found, &len) != 0) {
         dlock_fail(&err, DLOCK_EPROTO, 0, "%s: unexpected answer to a renewal", redis_where(be));
         rconn_close(&be->cmd);
-        renew_unclear(be, &err);
+        redis_renew_unclear(be, &err);
         return;
     }
-    be->doing = DO_NOTHING;
-    be->op_until = DLOCK_NEVER;
     int64_t jump = redis_clock_told(&be->clock, rscript_owned_at(rep->r), rep->sent, redis_now(be));
-    if (ours) {
-        struct dlock_event *ev = events_add(&be->events, EV_RENEWED);
-        ev->from = rep->sent;
-        ev->ttl = be->spec->ttl;
-        ev->fence = 0;
-        if (jump != 0)
-            redis_clock_warning(jump, redis_where(be), &events_add(&be->events, EV_NOTICE)->error);
-    } else {
-        say_found(be, &events_add(&be->events, EV_LOST)->error, found, len, jump);
-    }
+    struct redis_proof p = {.what = ours ? PROOF_RENEWAL : PROOF_LOSS, .sent = rep->sent};
+    if (!ours)
+        say_found(be, &p.lost, found, len, jump);
+    else if (jump != 0)
+        redis_clock_warning(jump, redis_where(be), &events_add(&be->events, EV_NOTICE)->error);
+    redis_prove(be, &p);
 }
 
 /* -------------------------------------------------------------------- release */
@@ -238,13 +310,19 @@ static void end_release(struct dlock_be *be, enum dlock_how how, const struct dl
 }
 
 /* Requests are served in order, so this goes out behind whatever is still unanswered and undoes that too. */
+void redis_send_leave(struct dlock_be *be)
+{
+    redis_connect(be, &be->cmd, be->rel_until);
+    redis_undo_stale(be);
+    send_undo(be, T_LEAVE, be->value, be->queued ? be->id : "");
+    rconn_flush(&be->cmd);
+}
+
 static void leave_now(struct dlock_be *be)
 {
     be->cmd_out.retry_at = DLOCK_NEVER;
-    redis_connect(be, &be->cmd, be->rel_until);
-    redis_undo_stale(be);
-    (void)rscript_leave(&be->script, &be->cmd, T_LEAVE, be->value, be->queued ? be->id : "");
-    rconn_flush(&be->cmd);
+    redis_cluster_begin(be);
+    redis_send_leave(be);
 }
 
 static void be_release(struct dlock_be *be, int64_t until)
@@ -252,11 +330,14 @@ static void be_release(struct dlock_be *be, int64_t until)
     be->events.n = 0;
     redis_drop_listing(be);
     redis_wake_close(be);
+    redis_sentinel_listen(be, DLOCK_NEVER);
+    be->proof.what = PROOF_NOTHING;
     if (be->doing == DO_RELEASE) {
         be->rel_until = until;
         return;
     }
-    if (be->doing == DO_ASK)
+    /* While it waits for replicas it would serve nothing else. What that is about has been answered. */
+    if (be->doing == DO_ASK || (rconn_is_open(&be->cmd) && rconn_waits(&be->cmd, T_WAIT)))
         rconn_close(&be->cmd);
     if (be->tried && !be->granted && !be->cmd.written) {
         rconn_close(&be->cmd); /* the try has never left: a value is used on one connection only */
@@ -293,10 +374,10 @@ static void leave_answered(struct dlock_be *be, const struct rconn_reply *rep)
     bool ours;
 
     if (r->type == REDIS_REPLY_ERROR) {
-        rconn_reply_error(&err, redis_where(be), &be->auth, r->str);
+        redis_reply_error(be, &err, r->str);
         if (be->cmd.auth_failed)
             err = be->cmd.error;
-        if (be->cmd.auth_failed || rconn_classify(r->str) != RE_TRANSIENT)
+        if (of_no_use(be, r))
             close_refused(be, r);
         leave_retry(be, &err);
     } else if (rscript_owned(r, &ours, &found, &len) != 0) {
@@ -324,6 +405,8 @@ static void leave_answered(struct dlock_be *be, const struct rconn_reply *rep)
 /* True: the reply was kept. */
 static bool cmd_answered(struct dlock_be *be, struct rconn_reply *rep)
 {
+    if (redis_cluster_redirected(be, rep))
+        return false;
     switch (rep->tag) {
     case T_UNDO:
         redis_undo_answered(be, rep->r);
@@ -350,8 +433,17 @@ static bool cmd_answered(struct dlock_be *be, struct rconn_reply *rep)
         redis_checks_persistence(&be->checks, rep->r, redis_where(be), be->spec->ttl,
                                  be->restart_grace);
         break;
+    case T_WAIT:
+        redis_replicas_answered(be, rep->r);
+        break;
     case T_ASK:
         return be->doing == DO_ASK && redis_ask_answered(be, rep->r);
+    case T_HELLO:
+        redis_cluster_hello_answered(be, rep->r);
+        break;
+    case T_NODES:
+        redis_cluster_nodes_answered(be, rep->r);
+        break;
     default:
         break;
     }
@@ -363,16 +455,19 @@ static void cmd_failed(struct dlock_be *be)
     struct dlock_error err = be->cmd.error;
     bool leaving = be->doing == DO_RELEASE && be->cmd.written && rconn_waits(&be->cmd, T_LEAVE);
 
+    if (redis_cluster_elsewhere(be))
+        return;
     if (be->doing == DO_ACQUIRE) {
-        redis_wait_failed(be);
+        redis_wait_trouble(be, &err);
         return;
     }
-    rconn_close(&be->cmd);
-    be->tracking = TRACK_OFF;
+    redis_close_cmd(be);
     if (be->doing == DO_RENEW)
-        renew_unclear(be, &err);
+        redis_renew_unclear(be, &err);
+    else if (be->doing == DO_ASK && be->cluster.known && err.code == DLOCK_EUNAVAIL)
+        redis_ask_later(be, &err); /* its replica may be about to take over */
     else if (be->doing == DO_ASK)
-        redis_ask_failed(be, &err);
+        redis_ask_lost(be, &err);
     else if (be->doing == DO_RELEASE) {
         be->leave_lost = be->leave_lost || leaving;
         leave_retry(be, &err);
@@ -413,8 +508,10 @@ static void timers(struct dlock_be *be)
     case DO_RENEW:
         if (now >= be->op_until) {
             no_answer(&err, be->spec, be->spec->op_timeout);
+            redis_proof_missing(be, &err);
+            redis_cluster_failed(be);
             rconn_close(&be->cmd);
-            renew_unclear(be, &err);
+            redis_renew_unclear(be, &err);
         }
         break;
     case DO_ASK:
@@ -423,6 +520,7 @@ static void timers(struct dlock_be *be)
             rconn_close(&be->cmd);
             redis_ask_failed(be, be->refused.code != 0 ? &be->refused : &err);
         } else if (now >= be->cmd_out.retry_at) {
+            redis_cluster_begin(be);
             redis_ask_now(be);
         }
         break;
@@ -446,6 +544,9 @@ static int be_interest(struct dlock_be *be, struct pollfd *pfd, int cap, int64_t
         n += rconn_interest(&be->cmd, &pfd[n], wake_at);
     if (cap > n)
         n += rconn_interest(&be->wake, &pfd[n], wake_at);
+    n += redis_sentinel_interest(be, pfd + n, cap - n, wake_at);
+    if (cap > n)
+        n += redis_cluster_interest(be, &pfd[n]);
     if (be->doing != DO_NOTHING)
         *wake_at = dlock_min(*wake_at, dlock_min(be->op_until, be->rel_until));
     if (be->doing == DO_ACQUIRE)
@@ -486,7 +587,11 @@ static int be_process(struct dlock_be *be, const struct pollfd *pfd, int n, stru
         else if (rconn_is_open(&be->wake) && pfd[i].fd == be->wake.fd)
             rconn_work(&be->wake);
     }
+    redis_sentinel_work(be, pfd, n);
+    redis_sentinel_step(be);
+    redis_cluster_work(be);
     take_replies(be);
+    redis_proof_step(be);
     timers(be);
     if (give_checks(be, ev))
         return 1;
@@ -495,7 +600,7 @@ static int be_process(struct dlock_be *be, const struct pollfd *pfd, int n, stru
     return be->listing != NULL ? redis_give_listed(be, ev) : 0;
 }
 
-static const char *const schemes[] = {"redis", "rediss", "redis+unix", NULL};
+static const char *const schemes[] = {"redis", "rediss", "redis+unix", "redis+sentinel", NULL};
 
 const struct dlock_backend dlock_backend_redis = {
     .abi = DLOCK_BACKEND_ABI,

@@ -16,8 +16,16 @@ void redis_ask_now(struct dlock_be *be)
 {
     be->cmd_out.retry_at = DLOCK_NEVER;
     redis_connect(be, &be->cmd, be->op_until);
+    redis_cluster_asking(be);
     (void)rscript_status(&be->script, &be->cmd, T_ASK);
     rconn_flush(&be->cmd);
+}
+
+/* What is the trouble may pass; op_until still bounds it. */
+void redis_ask_later(struct dlock_be *be, const struct dlock_error *err)
+{
+    be->refused = *err;
+    be->cmd_out.retry_at = redis_now(be) + dlock_backoff_next(&be->cmd_out.pause, be->spec->env);
 }
 
 void redis_ask_failed(struct dlock_be *be, const struct dlock_error *err)
@@ -27,6 +35,17 @@ void redis_ask_failed(struct dlock_be *be, const struct dlock_error *err)
     events_add(&be->events, EV_FAILED)->error = *err;
 }
 
+/* The connection has failed. */
+void redis_ask_lost(struct dlock_be *be, const struct dlock_error *err)
+{
+    if (!redis_sentinel_worth_retry(be, err)) {
+        redis_ask_failed(be, err);
+        return;
+    }
+    be->refused = *err;
+    be->cmd_out.retry_at = redis_now(be) + dlock_backoff_next(&be->cmd_out.pause, be->spec->env);
+}
+
 void redis_ask(struct dlock_be *be, enum dlock_ask what, const char *arg)
 {
     struct dlock_error err;
@@ -34,6 +53,7 @@ void redis_ask(struct dlock_be *be, enum dlock_ask what, const char *arg)
     be->op_until = redis_now(be) + be->spec->connect_timeout;
     be->refused.code = 0;
     outage_over(&be->cmd_out);
+    redis_cluster_begin(be);
     be->doing = DO_ASK;
     if (what != ASK_STATUS) {
         dlock_fail(&err, DLOCK_EUSAGE, 0, "not yet supported for redis");
@@ -50,11 +70,12 @@ bool redis_ask_answered(struct dlock_be *be, redisReply *r)
     if (be->cmd.auth_failed) {
         err = be->cmd.error;
     } else if (r->type == REDIS_REPLY_ERROR) {
-        rconn_reply_error(&err, redis_where(be), &be->auth, r->str);
-        if (rconn_classify(r->str) == RE_TRANSIENT) {
-            be->refused = err;
-            be->cmd_out.retry_at =
-                redis_now(be) + dlock_backoff_next(&be->cmd_out.pause, be->spec->env);
+        enum rconn_class class = rconn_classify(r->str);
+        redis_reply_error(be, &err, r->str);
+        if (redis_cluster_lost(be, r->str))
+            redis_close_cmd(be);
+        if (err.code == DLOCK_EUNAVAIL && (class == RE_TRANSIENT || class == RE_CLUSTER)) {
+            redis_ask_later(be, &err);
             return false;
         }
     } else if (rscript_state(r, &be->list) != 0) {

@@ -76,10 +76,22 @@ static int set_unix_peer(struct dlock_be *be, struct dlock_error *err)
     return 0;
 }
 
+static int parse_replicas(const char *text, unsigned *n, struct dlock_error *err)
+{
+    char *end;
+    errno = 0;
+    unsigned long value = strtoul(text, &end, 10);
+    if (*text < '0' || *text > '9' || *end != '\0' || errno != 0 || value > 1000)
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "wait-replicas=%s: a number from 0 to 1000", text);
+    *n = (unsigned)value;
+    return 0;
+}
+
 int redis_check_spec(struct dlock_be *be, struct dlock_error *err)
 {
     const struct dlock_spec *spec = be->spec;
     const char *grace = param(spec, "restart-grace");
+    const char *replicas = param(spec, "wait-replicas");
     const char *dbtext = spec->uri->path;
     int db, rc;
 
@@ -89,7 +101,13 @@ int redis_check_spec(struct dlock_be *be, struct dlock_error *err)
     be->is_unix = strcmp(spec->uri->scheme, "redis+unix") == 0;
     if (grace != NULL && (rc = dlock_parse_duration(grace, &be->restart_grace, err)) != 0)
         return rc;
-    if (be->is_unix) {
+    if (replicas != NULL && (rc = parse_replicas(replicas, &be->wait_replicas, err)) != 0)
+        return rc;
+    if (strcmp(spec->uri->scheme, "redis+sentinel") == 0) {
+        if ((rc = redis_sentinel_open(be, err)) != 0)
+            return rc;
+        dbtext = strrchr(dbtext, '/') + 1; /* "/service/0" */
+    } else if (be->is_unix) {
         dbtext = param(spec, "db");
         if ((rc = set_unix_peer(be, err)) != 0)
             return rc;

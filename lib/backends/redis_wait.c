@@ -10,12 +10,14 @@
 #define POLL_PAUSE (200 * DLOCK_MSEC) /* of the first in line, where the server cannot tell it */
 #define PLACE_STEP (100 * DLOCK_MSEC) /* between the tries of those behind it */
 #define CLAIM_SLACK (20 * DLOCK_MSEC)
+#define LISTEN_LATER DLOCK_SEC /* most commands have ended by then */
 #define INVALIDATE "__redis__:invalidate"
 
-static void fail_acquire(struct dlock_be *be, const struct dlock_error *err)
+void redis_wait_fail(struct dlock_be *be, const struct dlock_error *err)
 {
     redis_wake_close(be);
     be->doing = DO_NOTHING;
+    be->proof.what = PROOF_NOTHING;
     events_add(&be->events, EV_FAILED)->error = *err;
 }
 
@@ -25,7 +27,7 @@ static void fail_acquire(struct dlock_be *be, const struct dlock_error *err)
 static void outage(struct dlock_be *be, struct outage *o, const struct dlock_error *err)
 {
     if (!outage_goes_on(o, be->spec, &be->events, err))
-        fail_acquire(be, err);
+        redis_wait_fail(be, err);
 }
 
 /* A fresh token and value. False: the acquire has failed. */
@@ -42,23 +44,24 @@ static bool new_value(struct dlock_be *be)
         dlock_fail(&err, DLOCK_EOS, -rc, "no random numbers: %s", strerror(-rc));
     else
         dlock_fail(&err, DLOCK_ENOMEM, 0, "out of memory");
-    fail_acquire(be, &err);
+    redis_wait_fail(be, &err);
     return false;
 }
 
 /*
  * Give cmd up. A try that is unanswered may be served later: a stopped server executes what is in its
  * socket buffers when it goes on [measured]. So the undo is sent behind it, and the next try has another
- * value, which that undo does not touch. False: the acquire has failed.
+ * value, which that undo does not touch; it is sent again on the next connection, because one that waits for replicas
+ * drops what is behind. False: the acquire has failed.
  */
 static bool give_up_cmd(struct dlock_be *be)
 {
     bool unclear = be->tried && be->cmd.written;
 
+    be->proof.what = PROOF_NOTHING;
     if (unclear && be->cmd.state == RC_UP)
         (void)rscript_leave(&be->script, &be->cmd, T_UNDO, be->value, "");
-    rconn_close(&be->cmd);
-    be->tracking = TRACK_OFF;
+    redis_close_cmd(be);
     be->op_until = DLOCK_NEVER;
     if (!unclear) {
         be->tried = false;
@@ -71,20 +74,52 @@ static bool give_up_cmd(struct dlock_be *be)
     return new_value(be);
 }
 
-void redis_wait_failed(struct dlock_be *be)
+/* First contact: the trouble may pass; op_until still bounds it, and then this is what is said. */
+static void first_later(struct dlock_be *be, const struct dlock_error *err)
 {
-    struct dlock_error err = be->cmd.error;
-    if (be->first) {
-        /* tried stays where the server may have seen it: the core's release undoes it */
-        be->tried = be->tried && be->cmd.written;
-        rconn_close(&be->cmd);
-        be->op_until = DLOCK_NEVER;
-        be->leave_lost = false;
-        fail_acquire(be, &err);
+    be->refused = *err;
+    be->cmd_out.retry_at = redis_now(be) + dlock_backoff_next(&be->cmd_out.pause, be->spec->env);
+}
+
+/* First contact, and the server may be replaced: another look within the same time. */
+static bool try_again_first(struct dlock_be *be, const struct dlock_error *err)
+{
+    int64_t until = be->op_until;
+
+    if (!give_up_cmd(be))
+        return false;
+    be->op_until = until;
+    be->refused = *err;
+    be->cmd_out.retry_at = redis_now(be) + dlock_backoff_next(&be->cmd_out.pause, be->spec->env);
+    return true;
+}
+
+void redis_wait_trouble(struct dlock_be *be, const struct dlock_error *why)
+{
+    struct dlock_error err = *why; /* of cmd, which is closed here */
+
+    if (!be->first) {
+        if (give_up_cmd(be))
+            outage(be, &be->cmd_out, &err);
         return;
     }
-    if (give_up_cmd(be))
-        outage(be, &be->cmd_out, &err);
+    if (be->cluster.known && !be->cmd.written && err.code == DLOCK_EUNAVAIL) {
+        /* The node that has the slot is down; its replica may be about to take over. */
+        redis_close_cmd(be);
+        be->tried = false;
+        first_later(be, &err);
+        return;
+    }
+    if (redis_sentinel_worth_retry(be, &err)) {
+        (void)try_again_first(be, &err);
+        return;
+    }
+    /* tried stays where the server may have seen it: the core's release undoes it */
+    be->tried = be->tried && be->cmd.written;
+    rconn_close(&be->cmd);
+    be->op_until = DLOCK_NEVER;
+    be->leave_lost = false;
+    redis_wait_fail(be, &err);
 }
 
 /* ---------------------------------------------------------------------- tries */
@@ -111,6 +146,10 @@ static void try_now(struct dlock_be *be)
 {
     int64_t now = redis_now(be);
 
+    if (be->proof.what != PROOF_NOTHING) { /* granted already, it seems */
+        be->try_at = DLOCK_NEVER;
+        return;
+    }
     if (rconn_is_open(&be->cmd) && rconn_waits(&be->cmd, T_TRY)) {
         be->again = true; /* the answer may be from before what woke us */
         be->try_at = DLOCK_NEVER;
@@ -125,11 +164,31 @@ static void try_now(struct dlock_be *be)
     /* The server tracks what is read after this, so it goes in front of the try. */
     if (may_track(be))
         send_tracking(be);
+    if (be->script.torn)
+        redis_cluster_hello(be); /* answered before the try is */
     be->tried = true;
     be->queued = be->queued || be->enqueue;
     (void)rscript_try(&be->script, &be->cmd, T_TRY, be->value, be->enqueue ? be->id : "",
                       be->spec->ttl, be->restart_grace);
     rconn_flush(&be->cmd);
+}
+
+static void wake_start(struct dlock_be *);
+
+void redis_try_again(struct dlock_be *be, bool moved)
+{
+    int64_t until = be->op_until;
+    be->tried = false;
+    if (moved && be->id[0] != '\0') {
+        /* Whoever has been in line subscribes there first: its place is still kept. */
+        redis_wake_close(be);
+        be->enqueue = false;
+        be->op_until = be->try_at = be->cmd_out.retry_at = DLOCK_NEVER;
+        wake_start(be);
+        return;
+    }
+    try_now(be);
+    be->op_until = until;
 }
 
 void redis_acquire(struct dlock_be *be, bool wait)
@@ -145,6 +204,7 @@ void redis_acquire(struct dlock_be *be, bool wait)
     be->try_at = be->wake_until = DLOCK_NEVER;
     outage_over(&be->cmd_out);
     outage_over(&be->wake_out);
+    redis_cluster_begin(be);
     be->refused.code = 0;
     be->op_until = now + be->spec->connect_timeout;
     if (!new_value(be))
@@ -160,16 +220,18 @@ static void try_refused(struct dlock_be *be, const char *text)
     enum rconn_class class = rconn_classify(text);
     struct dlock_error err;
 
-    rconn_reply_error(&err, redis_where(be), &be->auth, text);
-    if (class == RE_TRANSIENT && be->first) {
-        /* op_until still bounds it */
-        be->refused = err;
-        be->cmd_out.retry_at =
-            redis_now(be) + dlock_backoff_next(&be->cmd_out.pause, be->spec->env);
+    redis_reply_error(be, &err, text);
+    if (redis_cluster_lost(be, text))
+        redis_close_cmd(be);
+    if (be->first && err.code == DLOCK_EUNAVAIL && (class == RE_TRANSIENT || class == RE_CLUSTER)) {
+        first_later(be, &err);
         return;
     }
     if (be->first) {
-        fail_acquire(be, &err);
+        if (class == RE_REPLICA && redis_sentinel_worth_retry(be, &err))
+            (void)try_again_first(be, &err);
+        else
+            redis_wait_fail(be, &err);
         return;
     }
     be->op_until = DLOCK_NEVER;
@@ -182,19 +244,27 @@ static void try_refused(struct dlock_be *be, const char *text)
     outage(be, &be->cmd_out, &err);
 }
 
-static void granted(struct dlock_be *be, const struct rscript_tried *t, int64_t sent)
+/* An answer has been understood, and counts. */
+static void contacted(struct dlock_be *be)
 {
+    be->first = false;
+    be->op_until = DLOCK_NEVER;
+    outage_over(&be->cmd_out);
+}
+
+void redis_granted(struct dlock_be *be, const struct redis_proof *p)
+{
+    contacted(be);
     be->granted = true;
     be->queued = false;
     be->doing = DO_NOTHING;
     redis_wake_close(be);
-    be->clock = (struct redis_clock){0};
-    (void)redis_clock_told(&be->clock, t->now_ms, sent, redis_now(be));
     redis_checks_granted(&be->checks);
+    redis_sentinel_listen(be, redis_now(be) + LISTEN_LATER);
     struct dlock_event *ev = events_add(&be->events, EV_GRANTED);
-    ev->from = sent;
+    ev->from = p->sent;
     ev->ttl = be->spec->ttl;
-    ev->fence = t->fence;
+    ev->fence = p->fence;
     memcpy(ev->token, be->token, sizeof(ev->token));
 }
 
@@ -251,8 +321,6 @@ static int64_t next_try(const struct dlock_be *be, const struct rscript_tried *t
     return at;
 }
 
-static void wake_start(struct dlock_be *);
-
 static void not_granted(struct dlock_be *be, const struct rscript_tried *t)
 {
     if (t->status == RS_GRACE)
@@ -266,6 +334,11 @@ static void not_granted(struct dlock_be *be, const struct rscript_tried *t)
     }
     tell_waiting(be, t);
     be->place = t->place;
+    redis_sentinel_listen(be, redis_now(be));
+    if (redis_cluster_strayed(be)) {
+        redis_wake_close(be);
+        be->enqueue = false;
+    }
     if (!be->enqueue) {
         if (be->wake_state == WAKE_OFF && be->wake_out.retry_at == DLOCK_NEVER)
             wake_start(be);
@@ -285,7 +358,7 @@ void redis_try_answered(struct dlock_be *be, const struct rconn_reply *rep)
     if (be->cmd.auth_failed) {
         err = be->cmd.error;
         be->tried = rep->r->type != REDIS_REPLY_ERROR;
-        fail_acquire(be, &err);
+        redis_wait_fail(be, &err);
         return;
     }
     if (rep->r->type == REDIS_REPLY_ERROR) {
@@ -295,16 +368,17 @@ void redis_try_answered(struct dlock_be *be, const struct rconn_reply *rep)
     if (rscript_tried(rep->r, &t) != 0) {
         dlock_fail(&err, DLOCK_EPROTO, 0, "%s: unexpected answer to the lock script",
                    redis_where(be));
-        fail_acquire(be, &err);
+        redis_wait_fail(be, &err);
         return;
     }
-    be->first = false;
-    be->op_until = DLOCK_NEVER;
-    outage_over(&be->cmd_out);
     if (t.status == RS_GRANTED) {
-        granted(be, &t, rep->sent);
+        be->clock = (struct redis_clock){0};
+        (void)redis_clock_told(&be->clock, t.now_ms, rep->sent, redis_now(be));
+        redis_prove(
+            be, &(struct redis_proof){.what = PROOF_GRANT, .sent = rep->sent, .fence = t.fence});
         return;
     }
+    contacted(be);
     be->tried = false;
     if (t.status == RS_TYPE) {
         char type[32];
@@ -312,7 +386,7 @@ void redis_try_answered(struct dlock_be *be, const struct rconn_reply *rep)
         dlock_fail(&err, DLOCK_EDATA, 0,
                    "%s: the key '%s' is a %s, not a lock of dlock or SET NX; use another name",
                    redis_where(be), be->spec->uri->name, type);
-        fail_acquire(be, &err);
+        redis_wait_fail(be, &err);
         return;
     }
     not_granted(be, &t);
@@ -353,7 +427,7 @@ static void wake_start(struct dlock_be *be)
         be->channel = rscript_channel(&be->script, be->id);
     if (be->channel == NULL) {
         dlock_fail(&err, DLOCK_ENOMEM, 0, "out of memory");
-        fail_acquire(be, &err);
+        redis_wait_fail(be, &err);
         return;
     }
     wake[1] = be->channel;
@@ -368,16 +442,35 @@ static void wake_start(struct dlock_be *be)
     (void)rconn_send(&be->wake, W_WAKE, 2, wake, (size_t[]){9, strlen(wake[1])});
     (void)rconn_send(&be->wake, W_INVALIDATE, 2, invalidate, (size_t[]){9, strlen(INVALIDATE)});
     rconn_flush(&be->wake);
+    /* For when this node is gone. */
+    redis_cluster_learn(be);
+    rconn_flush(&be->cmd);
+}
+
+void redis_wake_drop(struct dlock_be *be)
+{
+    redis_wake_close(be);
+    be->enqueue = false; /* nobody could reach us: stand in line again once somebody can */
+    be->try_at = DLOCK_NEVER;
 }
 
 void redis_wake_failed(struct dlock_be *be)
 {
     struct dlock_error err = be->wake.error;
-    redis_wake_close(be);
-    be->enqueue = false; /* nobody could reach us: stand in line again once somebody can */
-    be->try_at = DLOCK_NEVER;
+    redis_wake_drop(be);
     if (be->doing == DO_ACQUIRE)
         outage(be, &be->wake_out, &err);
+}
+
+void redis_wait_move(struct dlock_be *be)
+{
+    int64_t until = be->op_until;
+
+    redis_wake_drop(be);
+    if (!give_up_cmd(be))
+        return;
+    be->op_until = until; /* of a first contact; otherwise the try sets it */
+    try_now(be);
 }
 
 static bool names_lock(const struct dlock_be *be, const redisReply *keys)
@@ -468,10 +561,12 @@ void redis_wait_timers(struct dlock_be *be, int64_t now)
         redis_no_answer(be, &err, be->first ? be->spec->connect_timeout : be->spec->op_timeout);
         if (be->first && be->refused.code != 0)
             err = be->refused;
+        redis_proof_missing(be, &err);
         be->op_until = DLOCK_NEVER;
+        redis_cluster_failed(be);
         if (be->first) {
             /* cmd stays open: the release that follows goes out behind the try */
-            fail_acquire(be, &err);
+            redis_wait_fail(be, &err);
             return;
         }
         if (give_up_cmd(be))
@@ -483,8 +578,15 @@ void redis_wait_timers(struct dlock_be *be, int64_t now)
         be->enqueue = false;
         outage(be, &be->wake_out, &err);
     }
-    if (be->doing == DO_ACQUIRE && now >= be->wake_out.retry_at)
-        wake_start(be);
-    if (be->doing == DO_ACQUIRE && (now >= be->try_at || now >= be->cmd_out.retry_at))
+    if (be->doing == DO_ACQUIRE && now >= be->wake_out.retry_at) {
+        be->wake_out.retry_at = DLOCK_NEVER;
+        if (be->cluster.known && !rconn_is_open(&be->cmd))
+            be->try_at = now; /* which node has the lock is for a try to find out */
+        else
+            wake_start(be);
+    }
+    if (be->doing == DO_ACQUIRE && (now >= be->try_at || now >= be->cmd_out.retry_at)) {
+        redis_cluster_begin(be);
         try_now(be);
+    }
 }

@@ -44,6 +44,20 @@
     "end\n"                                                                                        \
     "local seen=ty or (v and string.sub(v,1," MAX_VALUE "))\n"
 
+/*
+ * A cluster moves a slot key by key. While NAME is still here, a call that touches one of the other keys fails if
+ * that key has gone already, or never was [redis 7.0.15]. True: f was done; false and the error: for that reason it
+ * was not. Everything else is raised.
+ */
+#define LUA_NEAR                                                                                   \
+    "local function near(f)\n"                                                                     \
+    "  local ok,e=pcall(f)\n"                                                                      \
+    "  if ok then return true end\n"                                                               \
+    "  e=type(e)=='table' and e.err or e\n"                                                        \
+    "  if not string.find(e,'non local key',1,true) then error(e,0) end\n"                         \
+    "  return false,e\n"                                                                           \
+    "end\n"
+
 #define LUA_QUEUE                                                                                  \
     "local q,h=p..'queue',p..'waiters'\n"                                                          \
     "local t=redis.call('TIME')\n"                                                                 \
@@ -110,19 +124,30 @@
     "  end\n"                                                                                      \
     "end\n"
 
-/* v is set: busy; not up for long enough: grace. Then whoever is first in line. */
+/*
+ * v is set: busy; not up for long enough: grace. Then whoever is first in line, unless that is on another node
+ * of a cluster.
+ */
 #define LUA_LOOK                                                                                   \
     "if ty then return {'type','0',0,0,ty} end\n"                                                 \
+    LUA_NEAR                                                                                       \
     LUA_QUEUE                                                                                      \
     "local id,ttl,grace=ARGV[4],tonumber(ARGV[5]),tonumber(ARGV[6])\n"                            \
     "local status,left='busy',0\n"                                                                \
+    /* Ours already: an earlier try of this token was served, its answer lost. */                  \
+    "local grant=v==ARGV[3]\n"                                                                    \
     "if v then left=redis.call('PTTL',name)\n"                                                    \
     "elseif grace>0 then\n"                                                                       \
     "  local up=string.match(redis.call('INFO','server'),'uptime_in_seconds:(%d+)')*1000\n"       \
     /* The uptime may be up to a second too large: it is a difference of whole seconds. */         \
     "  if up<grace+1000 then status='grace' left=grace+1000-up end\n"                             \
     "end\n"                                                                                       \
-    "local w=head()\n"                                                                            \
+    "local w\n"                                                                                   \
+    "local all,e=near(function() w=head() end)\n"                                                 \
+    "if not all then\n"                                                                           \
+    "  if id=='' and v and not grant then return {'busy','0',left,0,seen} end\n"                  \
+    "  return redis.error_reply(e)\n"                                                             \
+    "end\n"                                                                                       \
     "local first=w\n"
 
 #define LUA_GRANT                                                                                  \
@@ -160,8 +185,6 @@ static const char lua_try[] =
     LUA_BEGIN
     LUA_GET
     LUA_LOOK
-    /* Ours already: an earlier try of this token was served, its answer lost. */
-    "local grant=v==ARGV[3]\n"
     "if not v and status=='busy' then\n"
     "  local c\n"
     "  w,c=offer(id,false)\n"
@@ -180,7 +203,7 @@ static const char lua_vote[] =
     LUA_GET
     "if v==ARGV[3] then return {'twice','0',0,0,''} end\n"
     LUA_LOOK
-    "local grant=not v and status=='busy'\n"
+    "grant=not v and status=='busy'\n"
     LUA_GRANT
     LUA_STAND;
 
@@ -188,18 +211,32 @@ static const char lua_vote[] =
 static const char lua_leave[] =
     LUA_BEGIN
     LUA_GET
+    LUA_NEAR
     LUA_QUEUE
     "local id,mine=ARGV[4],v==ARGV[3]\n"
     "if mine then redis.call('DEL',name) end\n"
-    "local first,called=false,false\n"
-    "if id~='' then\n"
-    "  local _,c=rec(id)\n"
-    "  first,called=at(0)==id,c>0\n"
-    "  drop(id)\n"
-    "end\n"
-    "if mine or (not v and (first or called)) then offer('',true)\n"
-    "elseif first then watch() end\n"
+    /* Whoever is in line on another node looks again by itself. */
+    "near(function()\n"
+    "  local first,called=false,false\n"
+    "  if id~='' then\n"
+    "    local _,c=rec(id)\n"
+    "    first,called=at(0)==id,c>0\n"
+    "    drop(id)\n"
+    "  end\n"
+    "  if mine or (not v and (first or called)) then offer('',true)\n"
+    "  elseif first then watch() end\n"
+    "end)\n"
     "return {mine and 1 or 0,seen,now}\n";
+
+/*
+ * ARGV: db, prefix, value -> was it ours, seen. For a cluster's node to which the slot is being moved: the queue
+ * may still be on the other one, and those who wait have subscribed there, so they would look dead from here.
+ */
+static const char lua_drop[] =
+    LUA_BEGIN
+    LUA_GET
+    "if v==ARGV[3] then redis.call('DEL',name) return {1,seen} end\n"
+    "return {0,seen}\n";
 
 /* ARGV: db, prefix, value, ttl ms -> is it ours, seen, now. Never creates the key. */
 static const char lua_renew[] =
@@ -231,12 +268,15 @@ static const char lua_keep[] =
 static const char lua_status[] =
     LUA_BEGIN
     LUA_GET
+    LUA_NEAR
     "local t=redis.call('TIME')\n"
-    "local out={v and 1 or 0,seen or '',t[1]*1000+math.floor(t[2]/1000),\n"
-    "  redis.call('PTTL',name),redis.call('GET',p..'fence') or '0'}\n"
-    "for _,w in ipairs(redis.call('ZRANGE',p..'queue',0,999)) do\n"
-    "  out[#out+1]=string.sub(redis.call('HGET',p..'waiters',w) or '',1," MAX_VALUE ")\n"
-    "end\n"
+    "local out={v and 1 or 0,seen or '',t[1]*1000+math.floor(t[2]/1000),redis.call('PTTL',name),'0'}\n"
+    "near(function() out[5]=redis.call('GET',p..'fence') or '0' end)\n"
+    "near(function()\n"
+    "  for _,w in ipairs(redis.call('ZRANGE',p..'queue',0,999)) do\n"
+    "    out[#out+1]=string.sub(redis.call('HGET',p..'waiters',w) or '',1," MAX_VALUE ")\n"
+    "  end\n"
+    "end)\n"
     "return out\n";
 /* clang-format on */
 
@@ -261,6 +301,7 @@ int rscript_init(struct rscript *s, const char *name, int db)
         rscript_done(s);
         return DLOCK_ENOMEM;
     }
+    s->torn = !tag && strchr(name, '}') != NULL;
     snprintf(s->db, sizeof(s->db), "%d", db);
     return 0;
 }
@@ -307,6 +348,11 @@ int rscript_leave(const struct rscript *s, struct rconn *c, int tag, const char 
 {
     const char *more[] = {value, id};
     return eval(s, c, tag, lua_leave, 2, more);
+}
+
+int rscript_drop(const struct rscript *s, struct rconn *c, int tag, const char *value)
+{
+    return eval(s, c, tag, lua_drop, 1, &value);
 }
 
 int rscript_renew(const struct rscript *s, struct rconn *c, int tag, const char *value, int64_t ttl)

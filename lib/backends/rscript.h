@@ -23,6 +23,7 @@
 struct rscript {
     char *name, *prefix; /* malloc'ed */
     char db[16];
+    bool torn; /* NAME is such that in a cluster the other keys would be in another slot */
 };
 /* 0 or DLOCK_ENOMEM. done: fine on zeroed memory. */
 int rscript_init(struct rscript *, const char *name, int db);
@@ -68,12 +69,14 @@ int rscript_keep(const struct rscript *, struct rconn *, int tag, const char *va
 /* Delete the lock if it is ours, leave the queue (id: "" for neither), call the next. */
 int rscript_leave(const struct rscript *, struct rconn *, int tag, const char *value,
                   const char *id);
+/* Delete the lock if it is ours, and leave the queue as it is. */
+int rscript_drop(const struct rscript *, struct rconn *, int tag, const char *value);
 int rscript_renew(const struct rscript *, struct rconn *, int tag, const char *value, int64_t ttl);
 int rscript_status(const struct rscript *, struct rconn *, int tag);
 
 /* Answers. 0, or DLOCK_EPROTO when it has not the expected form. Never for error replies. */
 int rscript_tried(const redisReply *, struct rscript_tried *);
-/* leave, renew and keep: was it ours? If not, what is there: found NULL: nothing. */
+/* leave, drop, renew and keep: was it ours? If not, what is there: found NULL: nothing. */
 int rscript_owned(const redisReply *, bool *ours, const char **found, size_t *len);
 /* The server's clock in the same answer, Unix ms; 0: not told. */
 int64_t rscript_owned_at(const redisReply *);

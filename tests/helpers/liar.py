@@ -9,6 +9,7 @@ What HOW says is done on each connection, once something has been asked:
   nothing           takes everything and says nothing
   go                hangs up
   reset             hangs up by a TCP reset
+{PORT} in TEXT is its own port.
 """
 import socket
 import struct
@@ -40,6 +41,8 @@ def serve(client):
 
 
 listener = socket.create_server(("127.0.0.1", 0), backlog=64)
-print(listener.getsockname()[1], flush=True)
+port = listener.getsockname()[1]
+text = text.replace(b"{PORT}", b"%d" % port)
+print(port, flush=True)
 while True:
     threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()

@@ -351,6 +351,119 @@ TEST(no_two_names_share_a_key)
     }
 }
 
+/* ---- an address that is known later; a server that must be the master */
+
+static int open_later(struct rconn *c, const char *password)
+{
+    struct rconn_auth auth = {.password = password};
+    return rconn_open_later(c, &dlock_env_system, &auth, "redis://t/0", SECS(5));
+}
+
+TEST(what_is_queued_waits_for_the_address)
+{
+    struct server s;
+    struct rconn c = {0};
+    struct rconn_reply rep;
+    struct pollfd p;
+    int64_t wake = DLOCK_NEVER;
+    REQUIRE(server_open(&s));
+    REQUIRE_INT(open_later(&c, "secret"), 0);
+    CHECK(rconn_is_open(&c));
+    ping(&c, 7);
+    CHECK(rconn_waits(&c, 7));
+    CHECK_INT(rconn_interest(&c, &p, &wake), 0);
+    CHECK(wake == DLOCK_NEVER); /* nothing to do until it is aimed */
+    rconn_work(&c);
+    CHECK_INT(rconn_next(&c, &rep), 0);
+    CHECK_INT(c.state, RC_WAITING);
+    CHECK(!c.written);
+    REQUIRE_INT(rconn_aim(&c, &s.peer, 1), 0);
+    int64_t before = dlock_now();
+    REQUIRE(settle(&c, &s));
+    CHECK_STR(s.got, "*2\r\n$4\r\nAUTH\r\n$6\r\nsecret\r\n*1\r\n$4\r\nPING\r\n");
+    server_say(&s, "+OK\r\n+PONG\r\n", 12);
+    REQUIRE_INT(await(&c, &s, &rep), 1);
+    CHECK_INT(rep.tag, 7);
+    CHECK(rep.sent >= before); /* not when it was queued */
+    freeReplyObject(rep.r);
+    rconn_close(&c);
+    server_close(&s);
+}
+
+TEST(an_address_that_is_never_found)
+{
+    struct rconn c = {0};
+    struct rconn_reply rep;
+    struct dlock_error why = {.code = DLOCK_EPERM, .msg = "nobody says"};
+    int64_t wake = DLOCK_NEVER;
+    struct pollfd p;
+    REQUIRE_INT(open_later(&c, NULL), 0);
+    ping(&c, 1);
+    rconn_give_up(&c, &why);
+    CHECK(!rconn_is_open(&c));
+    CHECK_INT(rconn_interest(&c, &p, &wake), 0);
+    CHECK(wake == 0); /* to be looked at now */
+    CHECK_INT(rconn_next(&c, &rep), DLOCK_EPERM);
+    CHECK_STR(c.error.msg, "nobody says");
+    rconn_close(&c);
+    CHECK_INT(c.state, RC_CLOSED);
+    REQUIRE_INT(open_later(&c, NULL), 0);
+    CHECK_INT(rconn_aim(&c, NULL, 0), DLOCK_EUNAVAIL);
+    CHECK_INT(c.state, RC_FAILED);
+    rconn_close(&c);
+    REQUIRE_INT(open_later(&c, NULL), 0);
+    rconn_close(&c); /* given up while waiting */
+    CHECK_INT(c.state, RC_CLOSED);
+}
+
+/* One PING to a server that must be the master and answers text: the code, or the type of the reply. */
+static int ask_master(const char *text, struct rconn *c)
+{
+    struct server s;
+    struct rconn_reply rep;
+    int rc = -1000;
+    *c = (struct rconn){.only_master = true};
+    if (server_open(&s) && open_to(c, &s, NULL) == 0) {
+        ping(c, 1);
+        if (settle(c, &s)) {
+            CHECK(strncmp(s.got, "*1\r\n$4\r\nROLE\r\n*1\r\n$4\r\nPING", 24) == 0);
+            server_say(&s, text, strlen(text));
+            rc = await(c, &s, &rep);
+            if (rc == 1) {
+                CHECK_INT(rep.tag, 1); /* ROLE's answer is not handed out */
+                rc = rep.r->type;
+                freeReplyObject(rep.r);
+            }
+        }
+    }
+    server_close(&s);
+    return rc;
+}
+
+TEST(only_a_master_is_spoken_to)
+{
+    struct rconn c;
+    CHECK_INT(ask_master("*3\r\n$6\r\nmaster\r\n:42\r\n*0\r\n+PONG\r\n", &c), REDIS_REPLY_STATUS);
+    CHECK(!c.is_replica);
+    rconn_close(&c);
+    CHECK_INT(
+        ask_master("*5\r\n$5\r\nslave\r\n$1\r\nh\r\n:1\r\n$9\r\nconnected\r\n:1\r\n+PONG\r\n", &c),
+        DLOCK_EUNAVAIL);
+    CHECK(c.is_replica);
+    CHECK_HAS(c.error.msg, "not the master");
+    rconn_close(&c);
+    CHECK_INT(ask_master("*2\r\n$8\r\nsentinel\r\n*0\r\n+PONG\r\n", &c), DLOCK_EUNAVAIL);
+    CHECK(c.is_replica);
+    rconn_close(&c);
+    CHECK_INT(ask_master("-NOPERM no rights to ROLE\r\n+PONG\r\n", &c), DLOCK_EPERM);
+    CHECK(!c.is_replica);
+    rconn_close(&c);
+    CHECK_INT(ask_master("-LOADING in memory\r\n+PONG\r\n", &c), DLOCK_EUNAVAIL);
+    rconn_close(&c);
+    CHECK_INT(ask_master("*0\r\n+PONG\r\n", &c), DLOCK_EUNAVAIL);
+    rconn_close(&c);
+}
+
 static redisReply *parse(const char *text)
 {
     void *r = NULL;

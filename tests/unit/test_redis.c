@@ -60,11 +60,19 @@ static void user_close(struct user *u)
 #define NOT_OURS "*2\r\n:0\r\n$-1\r\n"
 #define HANG_UP NULL
 
-/* What the client has asked behind *at, in its order: 'E' for an EVAL, 'I' for an INFO, 0 for no more. */
+/*
+ * What the client has asked behind *at, in its order: 'E' for an EVAL, 'I' for an INFO, 'H' for a HELLO, 0 for no
+ * more.
+ */
 static char next_asked(const struct server *s, size_t *at)
 {
-    const char *eval = strstr(s->got + *at, "\nEVAL\r"), *info = strstr(s->got + *at, "\nINFO\r");
-    const char *first = eval == NULL || (info != NULL && info < eval) ? info : eval;
+    static const char *const words[] = {"\nEVAL\r", "\nINFO\r", "\nHELLO\r"};
+    const char *first = NULL;
+    for (size_t i = 0; i < DLOCK_LEN(words); i++) {
+        const char *p = strstr(s->got + *at, words[i]);
+        if (p != NULL && (first == NULL || p < first))
+            first = p;
+    }
     if (first == NULL)
         return 0;
     *at = (size_t)(first - s->got) + 1;
@@ -73,7 +81,7 @@ static char next_asked(const struct server *s, size_t *at)
 
 /*
  * Drive u until it has an event; the server answers the n-th EVAL with say[n] (HANG_UP: closes the
- * connection instead, without an answer), and an INFO with a refusal.
+ * connection instead, without an answer), and INFO and HELLO with a refusal.
  */
 static enum dlock_ev play(struct user *u, struct server *s, const char *const *say, int nsay,
                           int *said, struct dlock_event *ev)
@@ -89,9 +97,11 @@ static enum dlock_ev play(struct user *u, struct server *s, const char *const *s
                 return ev->type;
         server_step(s);
         size_t at = s->seen;
-        for (char asked; (asked = next_asked(s, &at)) != 0 && (asked == 'I' || *said < nsay);
+        for (char asked; (asked = next_asked(s, &at)) != 0 && (asked != 'E' || *said < nsay);
              s->seen = at) {
-            const char *text = asked == 'I' ? "-NOPERM no INFO\r\n" : say[(*said)++];
+            const char *text = asked == 'I'   ? "-NOPERM no INFO\r\n"
+                               : asked == 'H' ? "-ERR unknown command\r\n"
+                                              : say[(*said)++];
             if (text != HANG_UP) {
                 server_say(s, text, strlen(text));
                 continue;

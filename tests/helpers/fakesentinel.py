@@ -1,0 +1,39 @@
+#!/usr/bin/python3
+"""fakesentinel.py FILE - a sentinel that names whom FILE says. Prints its port, then serves for ever.
+
+FILE has one answer a line, "HOST PORT", "nil" or "-ERR text"; each is given once, the last one for ever.
+"""
+import socket
+import sys
+import threading
+
+lock = threading.Lock()
+
+
+def next_answer():
+    with lock, open(sys.argv[1], "r+") as f:
+        lines = f.read().splitlines()
+        if len(lines) > 1:
+            f.seek(0)
+            f.write("\n".join(lines[1:]) + "\n")
+            f.truncate()
+    if lines[0] == "nil":
+        return b"*-1\r\n"
+    if lines[0].startswith("-"):
+        return lines[0].encode() + b"\r\n"
+    return b"*2\r\n" + b"".join(b"$%d\r\n%s\r\n" % (len(w), w) for w in lines[0].encode().split())
+
+
+def serve(client):
+    with client:
+        while data := client.recv(65536):
+            if b"get-master-addr" in data:
+                client.sendall(next_answer())
+            elif b"SUBSCRIBE" in data:
+                client.sendall(b"*3\r\n$9\r\nsubscribe\r\n$14\r\n+switch-master\r\n:1\r\n")
+
+
+listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+print(listener.getsockname()[1], flush=True)
+while True:
+    threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
