@@ -78,7 +78,7 @@ settle() {
 # The same question as whether test_pids says nothing. grep itself runs without the marker.
 none_left() {
     [ -n "${DLOCK_TEST_ID:-}" ] || return 0
-    ! DLOCK_TEST_ID='' grep -qsaF "DLOCK_TEST_ID=$DLOCK_TEST_ID" /proc/[0-9]*/environ
+    if DLOCK_TEST_ID='' grep -qsaF "DLOCK_TEST_ID=$DLOCK_TEST_ID" /proc/[0-9]*/environ; then return 1; fi
 }
 
 # Processes that were executed with this test's marker; zombies (no environment) are not among them.
