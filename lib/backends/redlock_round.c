@@ -498,9 +498,15 @@ void redlock_round_step(struct dlock_be *be, int64_t now)
 int64_t redlock_round_wake_at(const struct dlock_be *be)
 {
     int64_t at = dlock_min(be->op_until, be->patient_until);
-    if (be->stage == ST_PAUSE)
-        return dlock_max(be->try_at, be->not_before);
-    if (be->stage == ST_VOTE && redlock_now(be) < be->began + HEAR_ALL)
-        at = dlock_min(at, be->began + HEAR_ALL);
-    return at;
+    switch (be->stage) {
+    case ST_VOTE:
+        return redlock_now(be) < be->began + HEAR_ALL ? dlock_min(at, be->began + HEAR_ALL) : at;
+    case ST_RAISE:
+        return be->op_until;
+    case ST_UNDO:
+        return be->patient_until;
+    case ST_PAUSE:
+        break;
+    }
+    return dlock_max(be->try_at, be->not_before);
 }
