@@ -178,6 +178,7 @@ void redlock_open(struct dlock_be *, struct redlock_node *, struct rconn *, int6
 bool redlock_reach(struct dlock_be *, struct redlock_node *, int64_t until);
 /* What earlier rounds may have left there: remember it; undo it, in front of a new vote. */
 void redlock_remember(struct redlock_node *, const char *value);
+void redlock_forget(struct redlock_node *, const char *value);
 void redlock_undo_stale(struct dlock_be *, struct redlock_node *);
 /* Close cmd. A vote that has no answer may still be served: the undo goes behind it, and again on the next connection. */
 void redlock_drop(struct dlock_be *, struct redlock_node *);

@@ -253,6 +253,8 @@ static void granted(struct dlock_be *be)
             rconn_flush(&n->cmd);
         }
         n->queued = false;
+        /* A vote that a lost connection took with it is one of the lock now: the release undoes it, and its answer counts. */
+        redlock_forget(n, be->value);
     }
     redlock_wait_close(be);
     struct dlock_event *ev = events_add(&be->events, EV_GRANTED);
