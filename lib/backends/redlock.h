@@ -121,6 +121,7 @@ struct dlock_be {
     unsigned op, vote_op; /* numbers of the operation, and of the one that was granted */
     int64_t began, op_until;
     int64_t patient_until; /* a majority has answered: the others get until then */
+    int64_t stepped;       /* the time that the last step went by: what lies before it has been seen */
 
     char token[DLOCK_TOKEN_LEN + 1], *value;
     uint64_t fence;

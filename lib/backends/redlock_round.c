@@ -502,7 +502,7 @@ int64_t redlock_round_wake_at(const struct dlock_be *be)
     int64_t at = dlock_min(be->op_until, be->patient_until);
     switch (be->stage) {
     case ST_VOTE:
-        return redlock_now(be) < be->began + HEAR_ALL ? dlock_min(at, be->began + HEAR_ALL) : at;
+        return be->stepped < be->began + HEAR_ALL ? dlock_min(at, be->began + HEAR_ALL) : at;
     case ST_RAISE:
         return be->op_until;
     case ST_UNDO:

@@ -122,4 +122,23 @@ TEST(a_connection_lost_in_the_vote_is_no_loss_at_the_release)
     world_close(&w);
 }
 
+/* When the process is not given the processor between a step and poll(), no moment is missed. */
+TEST(a_moment_that_passes_before_poll_is_not_missed)
+{
+    struct world w;
+    struct pollfd p[DLOCK_POLL_MAX];
+    REQUIRE(world_open(&w, 3, TTL, OP));
+    REQUIRE(grant(&w));
+    w.f[2].slow[F_LEAVE] = true;
+    RELEASE(&w);
+    CHECK(settle(&w) < fake_clock + MSEC(100));
+    fake_clock += MSEC(60);
+    int64_t wake = DLOCK_NEVER;
+    dlock_backend_redlock.interest(w.be, p, DLOCK_POLL_MAX, &wake);
+    CHECK(wake <= fake_clock);
+    pass(&w, DLOCK_SEC);
+    CHECK_INT(w.ended.type, EV_RELEASED);
+    world_close(&w);
+}
+
 UNIT_MAIN
