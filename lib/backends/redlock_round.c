@@ -267,7 +267,8 @@ static void granted(struct dlock_be *be)
 static void start_raise(struct dlock_be *be)
 {
     be->stage = ST_RAISE;
-    be->op_until = dlock_min(be->op_until, redlock_now(be) + be->spec->op_timeout);
+    int64_t until = redlock_now(be) + be->spec->op_timeout;
+    be->op_until = be->first ? dlock_min(be->op_until, until) : until;
     for (int i = 0; i < be->n; i++)
         if (be->nodes[i].answer == A_YES && be->nodes[i].fence > be->fence)
             be->fence = be->nodes[i].fence;

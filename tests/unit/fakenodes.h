@@ -40,6 +40,7 @@ struct fake {
     /* What the test makes of it. */
     bool stopped;            /* reads nothing; what is in its sockets is served when it goes on */
     bool slow[F_OTHER + 1];  /* does not get on from a command of this kind, on this connection */
+    bool held[F_OTHER + 1];  /* there is such a one */
     const char *error;       /* what it answers to every script */
     int served[F_OTHER + 1]; /* commands so far */
 };
@@ -188,7 +189,8 @@ static size_t fake_command(struct fake *f, struct fake_conn *c)
     }
     for (int i = 0; i < n; i++)
         argv[i][len[i]] = '\0';
-    bool wait = f->slow[fake_kind(argv, n)];
+    enum fake_kind kind = fake_kind(argv, n);
+    bool wait = f->held[kind] = f->slow[kind];
     if (!wait)
         fake_serve(f, c->fd, argv, n);
     for (int i = 0; i < n && wait; i++)

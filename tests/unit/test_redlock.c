@@ -141,4 +141,30 @@ TEST(a_moment_that_passes_before_poll_is_not_missed)
     world_close(&w);
 }
 
+/* Every answer takes 80 ms, and an operation may take 128 ms: the two halves of a round are two operations. */
+TEST(a_slow_majority_is_enough_for_one_who_waits)
+{
+    struct world w;
+    REQUIRE(world_open(&w, 3, DLOCK_SEC, MSEC(128)));
+    for (int i = 0; i < 3; i++)
+        strcpy(w.f[i].value, other);
+    ACQUIRE(&w, true);
+    pass(&w, MSEC(100));
+    for (int i = 0; i < 3; i++) {
+        w.f[i].value[0] = '\0';
+        w.f[i].slow[F_VOTE] = w.f[i].slow[F_KEEP] = true;
+    }
+    for (int i = 0; i < 1000 && !w.f[2].held[F_VOTE]; i++)
+        pass(&w, MSEC(1));
+    pass(&w, MSEC(80));
+    for (int i = 0; i < 3; i++)
+        w.f[i].slow[F_VOTE] = false;
+    pass(&w, MSEC(80));
+    for (int i = 0; i < 3; i++)
+        w.f[i].slow[F_KEEP] = false;
+    pass(&w, MSEC(5));
+    CHECK_INT(w.ended.type, EV_GRANTED);
+    world_close(&w);
+}
+
 UNIT_MAIN
