@@ -167,4 +167,38 @@ TEST(a_slow_majority_is_enough_for_one_who_waits)
     world_close(&w);
 }
 
+/* Of an even number: half of them emptied is healed, one more is a loss. */
+TEST(half_of_the_servers_is_no_majority)
+{
+    for (int n = 2; n <= 4; n += 2) {
+        struct world w;
+        REQUIRE(world_open(&w, n, TTL, OP));
+        REQUIRE(grant(&w));
+        fake_clock += 8 * DLOCK_SEC;
+        for (int i = 0; i < n / 2; i++)
+            w.f[i].value[0] = '\0';
+        RENEW(&w);
+        pass(&w, DLOCK_SEC);
+        CHECK_INT(w.ended.type, EV_RENEWED);
+        CHECK_INT(left(&w), n);
+        for (int i = 0; i <= n / 2; i++)
+            w.f[i].value[0] = '\0';
+        RENEW(&w);
+        pass(&w, DLOCK_SEC);
+        CHECK_INT(w.ended.type, EV_LOST);
+        world_close(&w);
+
+        REQUIRE(world_open(&w, n, TTL, OP));
+        REQUIRE(grant(&w));
+        for (int i = 0; i < n / 2; i++)
+            w.f[i].value[0] = '\0';
+        CHECK(give_back(&w, DLOCK_REL_CLEAN));
+        REQUIRE(grant(&w));
+        for (int i = 0; i <= n / 2; i++)
+            w.f[i].value[0] = '\0';
+        CHECK(give_back(&w, DLOCK_REL_NOT_OURS));
+        world_close(&w);
+    }
+}
+
 UNIT_MAIN
