@@ -158,7 +158,7 @@ static void take_replies(struct dlock_be *be, struct redlock_node *n)
 
 static void step(struct dlock_be *be)
 {
-    int64_t now = redlock_now(be);
+    int64_t now = be->stepped = redlock_now(be);
     switch (be->doing) {
     case DO_ACQUIRE:
         redlock_round_step(be, now);
@@ -182,7 +182,7 @@ static void step(struct dlock_be *be)
 static int64_t wake_at(const struct dlock_be *be)
 {
     int64_t at = be->op_until;
-    if (be->patient_until > redlock_now(be)) /* else it has been seen */
+    if (be->patient_until > be->stepped) /* else it has been seen */
         at = dlock_min(at, be->patient_until);
     switch (be->doing) {
     case DO_ACQUIRE:
@@ -191,7 +191,7 @@ static int64_t wake_at(const struct dlock_be *be)
         for (int i = 0; i < be->n; i++)
             if (be->nodes[i].answer == A_FAILED || be->nodes[i].answer == A_REFUSED)
                 at = dlock_min(at, be->nodes[i].retry_at);
-        return redlock_release_patience(be) > redlock_now(be)
+        return redlock_release_patience(be) > be->stepped
                    ? dlock_min(at, redlock_release_patience(be))
                    : at;
     case DO_RENEW:

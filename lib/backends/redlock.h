@@ -121,6 +121,7 @@ struct dlock_be {
     unsigned op, vote_op; /* numbers of the operation, and of the one that was granted */
     int64_t began, op_until;
     int64_t patient_until; /* a majority has answered: the others get until then */
+    int64_t stepped;       /* the time that the last step went by: what lies before it has been seen */
 
     char token[DLOCK_TOKEN_LEN + 1], *value;
     uint64_t fence;
@@ -178,6 +179,7 @@ void redlock_open(struct dlock_be *, struct redlock_node *, struct rconn *, int6
 bool redlock_reach(struct dlock_be *, struct redlock_node *, int64_t until);
 /* What earlier rounds may have left there: remember it; undo it, in front of a new vote. */
 void redlock_remember(struct redlock_node *, const char *value);
+void redlock_forget(struct redlock_node *, const char *value);
 void redlock_undo_stale(struct dlock_be *, struct redlock_node *);
 /* Close cmd. A vote that has no answer may still be served: the undo goes behind it, and again on the next connection. */
 void redlock_drop(struct dlock_be *, struct redlock_node *);

@@ -62,10 +62,13 @@ static void say_lost(const struct dlock_be *be, struct dlock_error *err)
                    lost, be->n, info->user, info->host, info->pid);
 }
 
-/* A majority of the servers has lost it, or has another one's: whatever was confirmed otherwise. */
+/*
+ * A majority of the servers has lost it, or has another one's: whatever was confirmed otherwise. Half of an even
+ * number is none: as long as the other half is ours, nobody can have it.
+ */
 static bool tell_lost(struct dlock_be *be)
 {
-    if (be->lost || count_lost(be) <= be->n - be->quorum)
+    if (be->lost || count_lost(be) < be->quorum)
         return false;
     be->lost = true;
     say_lost(be, &events_add(&be->events, EV_LOST)->error);
@@ -88,7 +91,7 @@ static void not_ours(struct dlock_be *be, struct redlock_node *n, const char *fo
     if (found != NULL) {
         n->answer = A_BUSY;
         rscript_holder(found, len, &n->info);
-    } else if (was_valid && count_lost(be) <= be->n - be->quorum) {
+    } else if (was_valid && count_lost(be) < be->quorum) {
         n->answer = A_PENDING;
         n->touched = true;
         (void)rscript_keep(&be->script, &n->cmd, REDLOCK_TAG(be->op, K_HEAL), be->value,
@@ -287,9 +290,11 @@ void redlock_release_step(struct dlock_be *be, int64_t now)
     /* The servers are heard out, for a moment: who has not confirmed keeps the key for its ttl. */
     bool patient = redlock_patient(be, yes + lost, now);
     bool owed = owing(be) && now < redlock_release_patience(be);
-    if (yes >= be->quorum && !owed && (pending == 0 || !patient)) {
+    /* Ours on so many that the others are no majority. */
+    bool ours = yes + lost >= be->quorum && yes > be->n - be->quorum;
+    if (ours && !owed && (pending == 0 || !patient)) {
         end_release(be, DLOCK_REL_CLEAN, NULL);
-    } else if (lost > be->n - be->quorum && (pending == 0 || !patient)) {
+    } else if (lost >= be->quorum && (pending == 0 || !patient)) {
         say_lost(be, &err);
         end_release(be, DLOCK_REL_NOT_OURS, &err);
     } else if (now >= be->op_until) {

@@ -99,6 +99,18 @@ void redlock_remember(struct redlock_node *n, const char *value)
         n->stale[n->nstale++] = copy;
 }
 
+void redlock_forget(struct redlock_node *n, const char *value)
+{
+    int kept = 0;
+    for (int i = 0; i < n->nstale; i++) {
+        if (strcmp(n->stale[i], value) == 0)
+            free(n->stale[i]);
+        else
+            n->stale[kept++] = n->stale[i];
+    }
+    n->nstale = kept;
+}
+
 void redlock_undo_stale(struct dlock_be *be, struct redlock_node *n)
 {
     if (rconn_waits(&n->cmd, REDLOCK_TAG(0, K_STALE)))

@@ -253,6 +253,8 @@ static void granted(struct dlock_be *be)
             rconn_flush(&n->cmd);
         }
         n->queued = false;
+        /* A vote that a lost connection took with it is one of the lock now: the release undoes it, and its answer counts. */
+        redlock_forget(n, be->value);
     }
     redlock_wait_close(be);
     struct dlock_event *ev = events_add(&be->events, EV_GRANTED);
@@ -265,7 +267,8 @@ static void granted(struct dlock_be *be)
 static void start_raise(struct dlock_be *be)
 {
     be->stage = ST_RAISE;
-    be->op_until = dlock_min(be->op_until, redlock_now(be) + be->spec->op_timeout);
+    int64_t until = redlock_now(be) + be->spec->op_timeout;
+    be->op_until = be->first ? dlock_min(be->op_until, until) : until;
     for (int i = 0; i < be->n; i++)
         if (be->nodes[i].answer == A_YES && be->nodes[i].fence > be->fence)
             be->fence = be->nodes[i].fence;
@@ -498,9 +501,15 @@ void redlock_round_step(struct dlock_be *be, int64_t now)
 int64_t redlock_round_wake_at(const struct dlock_be *be)
 {
     int64_t at = dlock_min(be->op_until, be->patient_until);
-    if (be->stage == ST_PAUSE)
-        return dlock_max(be->try_at, be->not_before);
-    if (be->stage == ST_VOTE && redlock_now(be) < be->began + HEAR_ALL)
-        at = dlock_min(at, be->began + HEAR_ALL);
-    return at;
+    switch (be->stage) {
+    case ST_VOTE:
+        return be->stepped < be->began + HEAR_ALL ? dlock_min(at, be->began + HEAR_ALL) : at;
+    case ST_RAISE:
+        return be->op_until;
+    case ST_UNDO:
+        return be->patient_until;
+    case ST_PAUSE:
+        break;
+    }
+    return dlock_max(be->try_at, be->not_before);
 }

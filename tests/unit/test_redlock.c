@@ -1,0 +1,204 @@
+/*
+ * test_redlock.c - the Redlock backend's table against scripted servers, with a clock that the test owns: each
+ * transition, and that nothing ever asks to be woken in the past and then does nothing.
+ */
+#include "fakenodes.h"
+
+#define TTL (30 * DLOCK_SEC)
+#define OP (4 * DLOCK_SEC)
+
+static const char other[] = "0123456789abcdef0123456789abcdef dlock1 host=x pid=1 user=u since=1";
+
+/* Keys that are left. */
+static int left(const struct world *w)
+{
+    int keys = 0;
+    for (int i = 0; i < w->n; i++)
+        keys += w->f[i].value[0] != '\0';
+    return keys;
+}
+
+static bool grant(struct world *w)
+{
+    ACQUIRE(w, false);
+    pass(w, MSEC(10));
+    return CHECK_INT(w->ended.type, EV_GRANTED);
+}
+
+static bool give_back(struct world *w, enum dlock_how how)
+{
+    RELEASE(w);
+    pass(w, 6 * DLOCK_SEC);
+    return CHECK_INT(w->ended.type, EV_RELEASED) && CHECK_INT(w->ended.how, how);
+}
+
+TEST(grant_renew_release)
+{
+    struct world w;
+    REQUIRE(world_open(&w, 3, TTL, OP));
+    w.f[0].fence = 7;
+    w.f[2].fence = 40;
+    int64_t before = fake_clock;
+    REQUIRE(grant(&w));
+    CHECK_INT(w.ended.fence, 41);
+    CHECK_INT(w.f[0].fence, 41);
+    CHECK(w.ended.from >= before && w.ended.from <= fake_clock);
+    fake_clock += 8 * DLOCK_SEC;
+    before = fake_clock;
+    RENEW(&w);
+    pass(&w, MSEC(10));
+    CHECK_INT(w.ended.type, EV_RENEWED);
+    CHECK_INT(w.ended.from, before);
+    CHECK(give_back(&w, DLOCK_REL_CLEAN));
+    CHECK_INT(left(&w), 0);
+    world_close(&w);
+}
+
+/* The majority hangs while somebody waits: rounds come and go, and in between nothing turns. */
+TEST(a_hung_majority_is_waited_for_without_turning)
+{
+    struct world w;
+    REQUIRE(world_open(&w, 3, TTL, OP));
+    for (int i = 0; i < 3; i++)
+        strcpy(w.f[i].value, other);
+    ACQUIRE(&w, true);
+    pass(&w, MSEC(500));
+    CHECK_INT(w.ended.type, EV_NONE);
+    w.f[1].slow[F_VOTE] = w.f[2].slow[F_VOTE] = true;
+    w.f[0].value[0] = '\0';
+    pass(&w, 25 * DLOCK_SEC);
+    CHECK_INT(w.ended.type, EV_NONE);
+    w.f[1].slow[F_VOTE] = w.f[2].slow[F_VOTE] = false;
+    w.f[1].value[0] = '\0';
+    pass(&w, 20 * DLOCK_SEC);
+    CHECK_INT(w.ended.type, EV_GRANTED);
+    CHECK(give_back(&w, DLOCK_REL_CLEAN));
+    world_close(&w);
+}
+
+/* One is held by another one, so the moment that the round may still wait begins; then one is slow to confirm. */
+TEST(a_slow_confirmation_is_waited_for_without_turning)
+{
+    struct world w;
+    REQUIRE(world_open(&w, 3, TTL, OP));
+    strcpy(w.f[0].value, other);
+    w.f[2].slow[F_VOTE] = true;
+    ACQUIRE(&w, false);
+    pass(&w, MSEC(20));
+    w.f[2].slow[F_VOTE] = false;
+    w.f[2].slow[F_KEEP] = true;
+    pass(&w, DLOCK_SEC);
+    CHECK_INT(w.ended.type, EV_NONE);
+    w.f[2].slow[F_KEEP] = false;
+    pass(&w, MSEC(10));
+    CHECK_INT(w.ended.type, EV_GRANTED);
+    world_close(&w);
+}
+
+/* Its vote was lost with the connection and the others sufficed: what is remembered there must not look like a loss. */
+TEST(a_connection_lost_in_the_vote_is_no_loss_at_the_release)
+{
+    struct world w;
+    REQUIRE(world_open(&w, 3, TTL, OP));
+    w.f[0].slow[F_KEEP] = w.f[1].slow[F_KEEP] = true;
+    w.f[2].slow[F_VOTE] = true;
+    ACQUIRE(&w, false);
+    pass(&w, MSEC(5));
+    fake_cut(&w.f[2], false);
+    pass(&w, MSEC(5));
+    w.f[0].slow[F_KEEP] = w.f[1].slow[F_KEEP] = w.f[2].slow[F_VOTE] = false;
+    pass(&w, MSEC(5));
+    REQUIRE(CHECK_INT(w.ended.type, EV_GRANTED));
+    fake_clock += 8 * DLOCK_SEC;
+    RENEW(&w);
+    pass(&w, DLOCK_SEC);
+    CHECK_INT(w.ended.type, EV_RENEWED);
+    pass(&w, MSEC(100)); /* the third is healed */
+    CHECK_INT(left(&w), 3);
+    fake_cut(&w.f[1], true);
+    int64_t before = fake_clock;
+    CHECK(give_back(&w, DLOCK_REL_CLEAN));
+    CHECK(fake_clock - before < DLOCK_SEC);
+    world_close(&w);
+}
+
+/* When the process is not given the processor between a step and poll(), no moment is missed. */
+TEST(a_moment_that_passes_before_poll_is_not_missed)
+{
+    struct world w;
+    struct pollfd p[DLOCK_POLL_MAX];
+    REQUIRE(world_open(&w, 3, TTL, OP));
+    REQUIRE(grant(&w));
+    w.f[2].slow[F_LEAVE] = true;
+    RELEASE(&w);
+    CHECK(settle(&w) < fake_clock + MSEC(100));
+    fake_clock += MSEC(60);
+    int64_t wake = DLOCK_NEVER;
+    dlock_backend_redlock.interest(w.be, p, DLOCK_POLL_MAX, &wake);
+    CHECK(wake <= fake_clock);
+    pass(&w, DLOCK_SEC);
+    CHECK_INT(w.ended.type, EV_RELEASED);
+    world_close(&w);
+}
+
+/* Every answer takes 80 ms, and an operation may take 128 ms: the two halves of a round are two operations. */
+TEST(a_slow_majority_is_enough_for_one_who_waits)
+{
+    struct world w;
+    REQUIRE(world_open(&w, 3, DLOCK_SEC, MSEC(128)));
+    for (int i = 0; i < 3; i++)
+        strcpy(w.f[i].value, other);
+    ACQUIRE(&w, true);
+    pass(&w, MSEC(100));
+    for (int i = 0; i < 3; i++) {
+        w.f[i].value[0] = '\0';
+        w.f[i].slow[F_VOTE] = w.f[i].slow[F_KEEP] = true;
+    }
+    for (int i = 0; i < 1000 && !w.f[2].held[F_VOTE]; i++)
+        pass(&w, MSEC(1));
+    pass(&w, MSEC(80));
+    for (int i = 0; i < 3; i++)
+        w.f[i].slow[F_VOTE] = false;
+    pass(&w, MSEC(80));
+    for (int i = 0; i < 3; i++)
+        w.f[i].slow[F_KEEP] = false;
+    pass(&w, MSEC(5));
+    CHECK_INT(w.ended.type, EV_GRANTED);
+    world_close(&w);
+}
+
+/* Of an even number: half of them emptied is healed, one more is a loss. */
+TEST(half_of_the_servers_is_no_majority)
+{
+    for (int n = 2; n <= 4; n += 2) {
+        struct world w;
+        REQUIRE(world_open(&w, n, TTL, OP));
+        REQUIRE(grant(&w));
+        fake_clock += 8 * DLOCK_SEC;
+        for (int i = 0; i < n / 2; i++)
+            w.f[i].value[0] = '\0';
+        RENEW(&w);
+        pass(&w, DLOCK_SEC);
+        CHECK_INT(w.ended.type, EV_RENEWED);
+        CHECK_INT(left(&w), n);
+        for (int i = 0; i <= n / 2; i++)
+            w.f[i].value[0] = '\0';
+        RENEW(&w);
+        pass(&w, DLOCK_SEC);
+        CHECK_INT(w.ended.type, EV_LOST);
+        world_close(&w);
+
+        REQUIRE(world_open(&w, n, TTL, OP));
+        REQUIRE(grant(&w));
+        for (int i = 0; i < n / 2; i++)
+            w.f[i].value[0] = '\0';
+        CHECK(give_back(&w, DLOCK_REL_CLEAN));
+        REQUIRE(grant(&w));
+        for (int i = 0; i <= n / 2; i++)
+            w.f[i].value[0] = '\0';
+        CHECK(give_back(&w, DLOCK_REL_NOT_OURS));
+        world_close(&w);
+    }
+}
+
+UNIT_MAIN
