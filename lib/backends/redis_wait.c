@@ -11,7 +11,6 @@
 #define PLACE_STEP (100 * DLOCK_MSEC) /* between the tries of those behind it */
 #define CLAIM_SLACK (20 * DLOCK_MSEC)
 #define LISTEN_LATER DLOCK_SEC /* most commands have ended by then */
-#define INVALIDATE "__redis__:invalidate"
 
 void redis_wait_fail(struct dlock_be *be, const struct dlock_error *err)
 {
@@ -124,18 +123,6 @@ void redis_wait_trouble(struct dlock_be *be, const struct dlock_error *why)
 
 /* ---------------------------------------------------------------------- tries */
 
-static void send_tracking(struct dlock_be *be)
-{
-    char id[24];
-    const char *argv[] = {"CLIENT", "TRACKING", "ON", "REDIRECT", id, "NOLOOP"};
-    size_t len[DLOCK_LEN(argv)];
-    snprintf(id, sizeof(id), "%lld", be->wake_id);
-    for (size_t i = 0; i < DLOCK_LEN(argv); i++)
-        len[i] = strlen(argv[i]);
-    if (rconn_send(&be->cmd, T_TRACK, DLOCK_LEN(argv), argv, len) == 0)
-        be->tracking = TRACK_ON;
-}
-
 static bool may_track(const struct dlock_be *be)
 {
     return be->place == 1 && be->enqueue && be->wake_state == WAKE_READY && be->can_track &&
@@ -163,7 +150,7 @@ static void try_now(struct dlock_be *be)
     redis_undo_stale(be);
     /* The server tracks what is read after this, so it goes in front of the try. */
     if (may_track(be))
-        send_tracking(be);
+        be->tracking = rscript_track(&be->cmd, T_TRACK, be->wake_id) ? TRACK_ON : TRACK_OFF;
     if (be->script.torn)
         redis_cluster_hello(be); /* answered before the try is */
     be->tried = true;
@@ -409,14 +396,10 @@ void redis_wake_close(struct dlock_be *be)
 }
 
 /*
- * Subscribe before standing in line: no wake is lost, and a waiter whom nobody can reach is dead. The
- * client's own id comes first, since after SUBSCRIBE nothing can be asked any more (RESP2).
+ * Subscribe before standing in line: no wake is lost, and a waiter whom nobody can reach is dead.
  */
 static void wake_start(struct dlock_be *be)
 {
-    const char *ask_id[] = {"CLIENT", "ID"};
-    const char *wake[] = {"SUBSCRIBE", NULL};
-    const char *invalidate[] = {"SUBSCRIBE", INVALIDATE};
     struct dlock_error err;
 
     free(be->channel);
@@ -430,7 +413,6 @@ static void wake_start(struct dlock_be *be)
         redis_wait_fail(be, &err);
         return;
     }
-    wake[1] = be->channel;
     be->wake.push = true;
     be->wake_state = WAKE_STARTING;
     be->wake_out.retry_at = DLOCK_NEVER;
@@ -438,9 +420,7 @@ static void wake_start(struct dlock_be *be)
     be->can_track = false;
     be->wake_id = 0;
     redis_connect(be, &be->wake, be->wake_until);
-    (void)rconn_send(&be->wake, W_ID, 2, ask_id, (size_t[]){6, 2});
-    (void)rconn_send(&be->wake, W_WAKE, 2, wake, (size_t[]){9, strlen(wake[1])});
-    (void)rconn_send(&be->wake, W_INVALIDATE, 2, invalidate, (size_t[]){9, strlen(INVALIDATE)});
+    rscript_subscribe(&be->wake, be->channel, W_ID, W_WAKE, W_INVALIDATE);
     rconn_flush(&be->wake);
     /* For when this node is gone. */
     redis_cluster_learn(be);
@@ -473,36 +453,25 @@ void redis_wait_move(struct dlock_be *be)
     try_now(be);
 }
 
-static bool names_lock(const struct dlock_be *be, const redisReply *keys)
-{
-    size_t len = strlen(be->script.name);
-    if (keys->type != REDIS_REPLY_ARRAY)
-        return true; /* NULL: everything was flushed */
-    for (size_t i = 0; i < keys->elements; i++) {
-        const redisReply *k = keys->element[i];
-        if (k->type == REDIS_REPLY_STRING && (size_t)k->len == len &&
-            memcmp(k->str, be->script.name, len) == 0)
-            return true;
-    }
-    return false;
-}
-
 static void woken(struct dlock_be *be, const redisReply *r)
 {
-    const redisReply *what = r->element[2];
-
     if (be->wake_state != WAKE_READY || !be->enqueue)
         return;
-    if (r->element[1]->type == REDIS_REPLY_STRING && strcmp(r->element[1]->str, INVALIDATE) == 0) {
-        if (be->place == 1 && names_lock(be, what))
+    switch (rscript_called(&be->script, r)) {
+    case RS_CHANGED:
+        if (be->place == 1)
             try_now(be);
-    } else if (what->type != REDIS_REPLY_STRING) {
-        return;
-    } else if (strcmp(what->str, "next") == 0) {
+        break;
+    case RS_NEXT:
         be->try_at = dlock_min(be->try_at, redis_now(be) + RSCRIPT_CLAIM + CLAIM_SLACK);
-    } else if (strcmp(what->str, "head") == 0 || strcmp(what->str, "go") == 0) {
+        break;
+    case RS_HEAD:
+    case RS_GO:
         be->place = 1;
         try_now(be);
+        break;
+    case RS_NOTHING:
+        break;
     }
 }
 

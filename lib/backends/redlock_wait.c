@@ -17,7 +17,6 @@
 #define FEW_PAUSE (30 * DLOCK_MSEC)   /* told by less than a majority */
 #define HEAD_PAUSE (5 * DLOCK_MSEC)   /* several servers say it at about the same time */
 #define CLAIM_SLACK (20 * DLOCK_MSEC)
-#define INVALIDATE "__redis__:invalidate"
 
 static int64_t jitter(const struct dlock_be *be, int64_t max)
 {
@@ -47,15 +46,9 @@ void redlock_wait_close(struct dlock_be *be)
     be->channel = NULL;
 }
 
-/*
- * Subscribe before standing in line: no wake is lost, and a waiter whom nobody can reach is dead. The
- * client's own id comes first, since after SUBSCRIBE nothing can be asked any more (RESP2).
- */
+/* Subscribe before standing in line: no wake is lost, and a waiter whom nobody can reach is dead. */
 static void wake_start(struct dlock_be *be, struct redlock_node *n)
 {
-    const char *ask_id[] = {"CLIENT", "ID"};
-    const char *wake[] = {"SUBSCRIBE", be->channel};
-    const char *invalidate[] = {"SUBSCRIBE", INVALIDATE};
     n->wake.push = true;
     n->wake_state = WAKE_STARTING;
     n->wake_retry = DLOCK_NEVER;
@@ -63,9 +56,7 @@ static void wake_start(struct dlock_be *be, struct redlock_node *n)
     n->can_track = false;
     n->wake_id = 0;
     redlock_open(be, n, &n->wake, n->wake_until);
-    (void)rconn_send(&n->wake, K_ID, 2, ask_id, (size_t[]){6, 2});
-    (void)rconn_send(&n->wake, K_WAKE, 2, wake, (size_t[]){9, strlen(wake[1])});
-    (void)rconn_send(&n->wake, K_INVALIDATE, 2, invalidate, (size_t[]){9, strlen(INVALIDATE)});
+    rscript_subscribe(&n->wake, be->channel, K_ID, K_WAKE, K_INVALIDATE);
     rconn_flush(&n->wake);
 }
 
@@ -95,16 +86,8 @@ void redlock_wake_failed(struct dlock_be *be, struct redlock_node *n)
 
 void redlock_track(struct dlock_be *be, struct redlock_node *n)
 {
-    char id[24];
-    const char *argv[] = {"CLIENT", "TRACKING", "ON", "REDIRECT", id, "NOLOOP"};
-    size_t len[DLOCK_LEN(argv)];
-
-    if (n->place != 1 || n->wake_state != WAKE_READY || !n->can_track || n->tracking != TRACK_OFF)
-        return;
-    snprintf(id, sizeof(id), "%lld", n->wake_id);
-    for (size_t i = 0; i < DLOCK_LEN(argv); i++)
-        len[i] = strlen(argv[i]);
-    if (rconn_send(&n->cmd, REDLOCK_TAG(be->op, K_TRACK), DLOCK_LEN(argv), argv, len) == 0)
+    if (n->place == 1 && n->wake_state == WAKE_READY && n->can_track && n->tracking == TRACK_OFF &&
+        rscript_track(&n->cmd, REDLOCK_TAG(be->op, K_TRACK), n->wake_id))
         n->tracking = TRACK_ON;
 }
 
@@ -139,39 +122,27 @@ static void freed(struct dlock_be *be, struct redlock_node *n)
     look_at(be, count_freed(be) >= be->quorum ? now : now + FEW_PAUSE + jitter(be, 2 * FEW_PAUSE));
 }
 
-static bool names_lock(const struct dlock_be *be, const redisReply *keys)
-{
-    size_t len = strlen(be->script.name);
-    if (keys->type != REDIS_REPLY_ARRAY)
-        return true; /* NULL: everything was flushed */
-    for (size_t i = 0; i < keys->elements; i++) {
-        const redisReply *k = keys->element[i];
-        if (k->type == REDIS_REPLY_STRING && (size_t)k->len == len &&
-            memcmp(k->str, be->script.name, len) == 0)
-            return true;
-    }
-    return false;
-}
-
 static void woken(struct dlock_be *be, struct redlock_node *n, const redisReply *r)
 {
-    const redisReply *what = r->element[2];
-
     if (n->wake_state != WAKE_READY)
         return;
-    if (r->element[1]->type == REDIS_REPLY_STRING && strcmp(r->element[1]->str, INVALIDATE) == 0) {
-        if (names_lock(be, what))
-            freed(be, n);
-    } else if (what->type != REDIS_REPLY_STRING) {
-        return;
-    } else if (strcmp(what->str, "next") == 0) {
+    switch (rscript_called(&be->script, r)) {
+    case RS_CHANGED:
+        freed(be, n);
+        break;
+    case RS_NEXT:
         look_at(be, redlock_now(be) + RSCRIPT_CLAIM + CLAIM_SLACK);
-    } else if (strcmp(what->str, "go") == 0) {
+        break;
+    case RS_GO:
         n->place = 1;
         freed(be, n);
-    } else if (strcmp(what->str, "head") == 0) {
+        break;
+    case RS_HEAD:
         n->place = 1;
         look_at(be, redlock_now(be) + HEAD_PAUSE);
+        break;
+    case RS_NOTHING:
+        break;
     }
 }
 

@@ -384,12 +384,6 @@ int rscript_status(const struct rscript *s, struct rconn *c, int tag)
     return eval(s, c, tag, lua_status, 0, NULL);
 }
 
-char *rscript_channel(const struct rscript *s, const char *id)
-{
-    char *p;
-    return asprintf(&p, "%swake:%s", s->prefix, id) < 0 ? NULL : p;
-}
-
 /* ------------------------------------------------------------------- answers */
 
 static bool is_string(const redisReply *r)

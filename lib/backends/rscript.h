@@ -91,8 +91,25 @@ struct rscript_state {
 };
 int rscript_state(const redisReply *, struct rscript_state *);
 
-/* The channel of a waiter; the caller frees it. */
+/* rscript_wake.c. The channel of a waiter; the caller frees it. */
 char *rscript_channel(const struct rscript *, const char *id);
+/*
+ * Queue, under these tags: what the server calls this connection, by which rscript_track on the other one knows
+ * it (CLIENT ID; after SUBSCRIBE nothing can be asked any more, RESP2); being called; being told of changes.
+ */
+void rscript_subscribe(struct rconn *, const char *channel, int id_tag, int wake_tag,
+                       int changed_tag);
+/* Queue: tell connection id when keys change that are read from now on. False: see rconn_send. */
+bool rscript_track(struct rconn *, int tag, long long id);
+enum rscript_call {
+    RS_NOTHING,
+    RS_CHANGED, /* NAME: freed, renewed, or gone */
+    RS_GO,
+    RS_NEXT,
+    RS_HEAD
+};
+/* What a message (RCONN_PUSH) says. */
+enum rscript_call rscript_called(const struct rscript *, const redisReply *message);
 
 /* The lock's value from token and who; the caller frees it. NULL: out of memory. */
 char *rscript_value(const char *token, const struct dlock_who *);
