@@ -188,12 +188,7 @@ static int64_t wake_at(const struct dlock_be *be)
     case DO_ACQUIRE:
         return dlock_min(redlock_round_wake_at(be), redlock_wait_wake_at(be));
     case DO_RELEASE:
-        for (int i = 0; i < be->n; i++)
-            if (be->nodes[i].answer == A_FAILED || be->nodes[i].answer == A_REFUSED)
-                at = dlock_min(at, be->nodes[i].retry_at);
-        return redlock_release_patience(be) > be->stepped
-                   ? dlock_min(at, redlock_release_patience(be))
-                   : at;
+        return dlock_min(at, redlock_release_wake_at(be));
     case DO_RENEW:
     case DO_ASK:
         return at;

@@ -227,7 +227,7 @@ void redlock_renew_step(struct dlock_be *, int64_t now);
 void redlock_release(struct dlock_be *, int64_t until);
 void redlock_leave_answered(struct dlock_be *, struct redlock_node *, const struct rconn_reply *);
 void redlock_release_step(struct dlock_be *, int64_t now);
-int64_t redlock_release_patience(const struct dlock_be *);
+int64_t redlock_release_wake_at(const struct dlock_be *);
 
 /* redlock_ask.c: status. */
 void redlock_ask(struct dlock_be *, enum dlock_ask, const char *arg);

@@ -201,4 +201,37 @@ TEST(half_of_the_servers_is_no_majority)
     }
 }
 
+/* Found out when the lock is held already: it has no vote, in a renewal either, and nobody turns around it. */
+TEST(one_server_under_two_names_found_late)
+{
+    struct world w;
+    REQUIRE(world_open(&w, 3, TTL, OP));
+    world_aim(&w, 1, 0, 2);
+    w.f[0].slow[F_VOTE] = true;
+    w.f[0].first_slow = 1;
+    REQUIRE(grant(&w));
+    w.f[0].slow[F_VOTE] = false;
+    pass(&w, MSEC(10));
+    CHECK_INT(w.notices, 1);
+    w.f[2].slow[F_KEEP] = true;
+    RENEW(&w);
+    pass(&w, 5 * DLOCK_SEC);
+    CHECK_INT(w.ended.type, EV_UNCLEAR);
+    w.f[2].slow[F_KEEP] = false;
+    RENEW(&w);
+    pass(&w, MSEC(10));
+    CHECK_INT(w.ended.type, EV_RENEWED);
+    fake_cut(&w.f[0], false);
+    settle(&w);
+    w.f[2].slow[F_LEAVE] = true;
+    RELEASE(&w);
+    pass(&w, DLOCK_SEC);
+    w.f[2].slow[F_LEAVE] = false;
+    pass(&w, DLOCK_SEC);
+    CHECK_INT(w.ended.type, EV_RELEASED);
+    CHECK_INT(w.ended.how, DLOCK_REL_CLEAN);
+    CHECK_INT(left(&w), 0);
+    world_close(&w);
+}
+
 UNIT_MAIN
