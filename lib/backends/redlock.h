@@ -114,7 +114,6 @@ struct dlock_be {
     struct rtls_config *tls; /* NULL: without */
     struct redlock_node *nodes;
     int n, quorum;
-    bool checked; /* no two nodes have one address */
 
     enum redlock_doing doing;
     enum redlock_stage stage;

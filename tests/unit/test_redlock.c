@@ -234,4 +234,25 @@ TEST(one_server_under_two_names_found_late)
     world_close(&w);
 }
 
+/* A new look-up says that a server's address is another one's now: what answers there is not counted for both. */
+TEST(an_address_that_moves_to_another_name_is_counted_once)
+{
+    for (int both = 0; both < 2; both++) {
+        struct world w;
+        REQUIRE(world_open(&w, 3, TTL, OP));
+        REQUIRE(grant(&w));
+        fake_clock += 8 * DLOCK_SEC;
+        fake_cut(&w.f[1], true);
+        fake_cut(&w.f[2], true);
+        settle(&w);
+        fake_clock += 2 * DLOCK_SEC;
+        world_aim(&w, 1, 0, 1);
+        world_aim(&w, 0, both ? 0 : 1, 1);
+        RENEW(&w);
+        pass(&w, 5 * DLOCK_SEC);
+        CHECK_INT(w.ended.type, EV_UNCLEAR);
+        world_close(&w);
+    }
+}
+
 UNIT_MAIN
