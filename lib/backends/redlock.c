@@ -99,7 +99,7 @@ static void memory_answered(struct dlock_be *be, struct redlock_node *n, const r
 /* True: the reply was kept. */
 static bool answered(struct dlock_be *be, struct redlock_node *n, const struct rconn_reply *rep)
 {
-    bool current = (unsigned)rep->tag >> 4 == (be->op & 0x7ffffff);
+    bool current = REDLOCK_TAG_OP(rep->tag) == (be->op & REDLOCK_OPS);
     switch ((enum redlock_kind)(rep->tag & 15)) {
     case K_VOTE:
         redlock_vote_answered(be, n, rep);

@@ -36,7 +36,9 @@ enum redlock_kind {
     K_INVALIDATE,
     K_MEMORY
 };
-#define REDLOCK_TAG(op, kind) ((int)((op) << 4 | (unsigned)(kind)))
+#define REDLOCK_OPS 0x7ffffffu
+#define REDLOCK_TAG(op, kind) ((int)(((op) & REDLOCK_OPS) << 4 | (unsigned)(kind)))
+#define REDLOCK_TAG_OP(tag) ((unsigned)(tag) >> 4 & REDLOCK_OPS)
 
 /* What a node has said in the operation under way. */
 enum redlock_answer {

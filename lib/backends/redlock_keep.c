@@ -103,6 +103,13 @@ static void not_ours(struct dlock_be *be, struct redlock_node *n, const char *fo
         tell_lost(be);
 }
 
+/* Was it sent for the lock that we have, not for an earlier one that was given back meanwhile? */
+static bool of_this_lock(const struct dlock_be *be, int tag)
+{
+    return be->granted &&
+           ((REDLOCK_TAG_OP(tag) - be->vote_op) & REDLOCK_OPS) <= be->op - be->vote_op;
+}
+
 void redlock_renew_answered(struct dlock_be *be, struct redlock_node *n,
                             const struct rconn_reply *rep)
 {
@@ -127,7 +134,7 @@ void redlock_renew_answered(struct dlock_be *be, struct redlock_node *n,
     }
     redlock_node_well(n);
     redlock_clock(be, n, rscript_owned_at(rep->r), rep->sent);
-    if (ours && be->granted) {
+    if (ours && of_this_lock(be, rep->tag)) {
         n->from = dlock_max(n->from, rep->sent);
         if (current)
             n->answer = A_YES;

@@ -52,11 +52,11 @@ int redlock_check_spec(struct dlock_be *be, struct dlock_error *err)
         return rc;
     if ((rc = redis_find_secret(spec, &be->secret, err)) != 0)
         return rc;
-    be->n = spec->uri->nhosts;
-    be->quorum = be->n / 2 + 1;
-    be->nodes = calloc((size_t)be->n, sizeof(*be->nodes));
+    be->nodes = calloc((size_t)spec->uri->nhosts, sizeof(*be->nodes));
     if (be->nodes == NULL)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+    be->n = spec->uri->nhosts;
+    be->quorum = be->n / 2 + 1;
     for (int i = 0; i < be->n; i++)
         init_node(be, i);
     return 0;

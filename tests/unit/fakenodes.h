@@ -37,7 +37,7 @@ struct fake {
     struct fake_conn conns[CONNS_MAX];
     int nconns;
     char value[1024]; /* the key; "": free */
-    long long fence;
+    long long fence, left_ms; /* left_ms: of another one's lock */
     /* What the test makes of it. */
     bool stopped;            /* reads nothing; what is in its sockets is served when it goes on */
     bool slow[F_OTHER + 1];  /* does not get on from a command of this kind, on this connection */
@@ -75,6 +75,7 @@ static bool fake_open(struct fake *f)
     struct sockaddr_in in = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_ANY)};
     socklen_t len = sizeof(in);
     memset(f, 0, sizeof(*f));
+    f->left_ms = 60000;
     f->lfd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (f->lfd < 0 || bind(f->lfd, (struct sockaddr *)&in, sizeof(in)) != 0 ||
         listen(f->lfd, 32) != 0 || getsockname(f->lfd, (struct sockaddr *)&in, &len) != 0)
@@ -147,8 +148,8 @@ static void fake_serve(struct fake *f, int fd, char **argv, int argc)
     } else if (kind == F_VOTE && ours) {
         fake_say(fd, "*5\r\n$5\r\ntwice\r\n$1\r\n0\r\n:0\r\n:0\r\n$0\r\n\r\n");
     } else if (kind == F_VOTE && f->value[0] != '\0') {
-        fake_say(fd, "*5\r\n$4\r\nbusy\r\n$1\r\n0\r\n:60000\r\n:1\r\n" BULK, strlen(f->value),
-                 f->value);
+        fake_say(fd, "*5\r\n$4\r\nbusy\r\n$1\r\n0\r\n:%lld\r\n:1\r\n" BULK, f->left_ms,
+                 strlen(f->value), f->value);
     } else if (kind == F_VOTE) {
         char fence[24];
         snprintf(f->value, sizeof(f->value), "%s", mine);

@@ -255,4 +255,20 @@ TEST(an_address_that_moves_to_another_name_is_counted_once)
     }
 }
 
+/* SET ... EX 9999999999 is somebody's idea of for ever: who waits for it asks now and then, no more. */
+TEST(a_lock_for_three_centuries_is_waited_for_quietly)
+{
+    struct world w;
+    REQUIRE(world_open(&w, 3, TTL, OP));
+    for (int i = 0; i < 3; i++) {
+        strcpy(w.f[i].value, "x");
+        w.f[i].left_ms = 9999999999000;
+    }
+    ACQUIRE(&w, true);
+    pass(&w, 10 * DLOCK_SEC);
+    CHECK_INT(w.ended.type, EV_NONE);
+    CHECK(w.f[0].served[F_VOTE] < 60);
+    world_close(&w);
+}
+
 UNIT_MAIN
