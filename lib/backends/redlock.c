@@ -99,7 +99,7 @@ static void memory_answered(struct dlock_be *be, struct redlock_node *n, const r
 /* True: the reply was kept. */
 static bool answered(struct dlock_be *be, struct redlock_node *n, const struct rconn_reply *rep)
 {
-    bool current = (unsigned)rep->tag >> 4 == (be->op & 0x7ffffff);
+    bool current = REDLOCK_TAG_OP(rep->tag) == (be->op & REDLOCK_OPS);
     switch ((enum redlock_kind)(rep->tag & 15)) {
     case K_VOTE:
         redlock_vote_answered(be, n, rep);
@@ -188,12 +188,7 @@ static int64_t wake_at(const struct dlock_be *be)
     case DO_ACQUIRE:
         return dlock_min(redlock_round_wake_at(be), redlock_wait_wake_at(be));
     case DO_RELEASE:
-        for (int i = 0; i < be->n; i++)
-            if (be->nodes[i].answer == A_FAILED || be->nodes[i].answer == A_REFUSED)
-                at = dlock_min(at, be->nodes[i].retry_at);
-        return redlock_release_patience(be) > be->stepped
-                   ? dlock_min(at, redlock_release_patience(be))
-                   : at;
+        return dlock_min(at, redlock_release_wake_at(be));
     case DO_RENEW:
     case DO_ASK:
         return at;

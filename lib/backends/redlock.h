@@ -36,7 +36,9 @@ enum redlock_kind {
     K_INVALIDATE,
     K_MEMORY
 };
-#define REDLOCK_TAG(op, kind) ((int)((op) << 4 | (unsigned)(kind)))
+#define REDLOCK_OPS 0x7ffffffu
+#define REDLOCK_TAG(op, kind) ((int)(((op) & REDLOCK_OPS) << 4 | (unsigned)(kind)))
+#define REDLOCK_TAG_OP(tag) ((unsigned)(tag) >> 4 & REDLOCK_OPS)
 
 /* What a node has said in the operation under way. */
 enum redlock_answer {
@@ -114,7 +116,6 @@ struct dlock_be {
     struct rtls_config *tls; /* NULL: without */
     struct redlock_node *nodes;
     int n, quorum;
-    bool checked; /* no two nodes have one address */
 
     enum redlock_doing doing;
     enum redlock_stage stage;
@@ -227,7 +228,7 @@ void redlock_renew_step(struct dlock_be *, int64_t now);
 void redlock_release(struct dlock_be *, int64_t until);
 void redlock_leave_answered(struct dlock_be *, struct redlock_node *, const struct rconn_reply *);
 void redlock_release_step(struct dlock_be *, int64_t now);
-int64_t redlock_release_patience(const struct dlock_be *);
+int64_t redlock_release_wake_at(const struct dlock_be *);
 
 /* redlock_ask.c: status. */
 void redlock_ask(struct dlock_be *, enum dlock_ask, const char *arg);

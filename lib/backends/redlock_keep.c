@@ -103,6 +103,13 @@ static void not_ours(struct dlock_be *be, struct redlock_node *n, const char *fo
         tell_lost(be);
 }
 
+/* Was it sent for the lock that we have, not for an earlier one that was given back meanwhile? */
+static bool of_this_lock(const struct dlock_be *be, int tag)
+{
+    return be->granted &&
+           ((REDLOCK_TAG_OP(tag) - be->vote_op) & REDLOCK_OPS) <= be->op - be->vote_op;
+}
+
 void redlock_renew_answered(struct dlock_be *be, struct redlock_node *n,
                             const struct rconn_reply *rep)
 {
@@ -127,7 +134,7 @@ void redlock_renew_answered(struct dlock_be *be, struct redlock_node *n,
     }
     redlock_node_well(n);
     redlock_clock(be, n, rscript_owned_at(rep->r), rep->sent);
-    if (ours && be->granted) {
+    if (ours && of_this_lock(be, rep->tag)) {
         n->from = dlock_max(n->from, rep->sent);
         if (current)
             n->answer = A_YES;
@@ -177,6 +184,8 @@ static void leave(struct dlock_be *be, struct redlock_node *n)
 /* Is there, or may there be, anything of ours? */
 static bool concerned(const struct dlock_be *be, const struct redlock_node *n)
 {
+    if (n->same)
+        return false; /* undone under its other name; the second answer would look like a loss */
     if (be->granted)
         return true;
     if (n->touched && rconn_is_open(&n->cmd) && !n->cmd.written)
@@ -220,6 +229,7 @@ void redlock_leave_answered(struct dlock_be *be, struct redlock_node *n,
         redlock_node_refused(be, n, rep->r);
     } else if (rscript_owned(rep->r, &ours, &found, &len) != 0) {
         n->answer = A_REFUSED;
+        n->retry_at = redlock_now(be) + dlock_backoff_next(&n->pause, be->spec->env);
         dlock_fail(&n->error, DLOCK_EPROTO, 0, "%s: unexpected answer to a release", n->where);
     } else if (ours || n->left) {
         n->answer = A_YES; /* left: an earlier release was served, its answer lost */
@@ -248,14 +258,18 @@ static void end_release(struct dlock_be *be, enum dlock_how how, const struct dl
     }
 }
 
+/* Is there to be one more attempt? */
+static bool again(const struct redlock_node *n)
+{
+    return n->answer == A_FAILED || n->answer == A_REFUSED;
+}
+
 /* Once more, where it failed. */
 static void leave_again(struct dlock_be *be, int64_t now)
 {
-    for (int i = 0; i < be->n; i++) {
-        struct redlock_node *n = &be->nodes[i];
-        if ((n->answer == A_FAILED || n->answer == A_REFUSED) && now >= n->retry_at)
-            leave(be, n);
-    }
+    for (int i = 0; i < be->n; i++)
+        if (again(&be->nodes[i]) && now >= be->nodes[i].retry_at)
+            leave(be, &be->nodes[i]);
 }
 
 /* Is there a server that may have a vote for us, and could not be reached? */
@@ -263,15 +277,24 @@ static bool owing(const struct dlock_be *be)
 {
     for (int i = 0; i < be->n; i++) {
         const struct redlock_node *n = &be->nodes[i];
-        if ((n->answer == A_FAILED || n->answer == A_REFUSED) && (n->touched || n->nstale > 0))
+        if (again(n) && (n->touched || n->nstale > 0))
             return true;
     }
     return false;
 }
 
-int64_t redlock_release_patience(const struct dlock_be *be)
+static int64_t release_patience(const struct dlock_be *be)
 {
     return dlock_min(be->op_until, be->began + RELEASE_PATIENCE);
+}
+
+int64_t redlock_release_wake_at(const struct dlock_be *be)
+{
+    int64_t at = release_patience(be) > be->stepped ? release_patience(be) : be->op_until;
+    for (int i = 0; i < be->n; i++)
+        if (again(&be->nodes[i]))
+            at = dlock_min(at, be->nodes[i].retry_at);
+    return at;
 }
 
 void redlock_release_step(struct dlock_be *be, int64_t now)
@@ -280,7 +303,7 @@ void redlock_release_step(struct dlock_be *be, int64_t now)
     struct dlock_error err;
 
     if (!be->granted) {
-        if ((pending == 0 && !owing(be)) || now >= redlock_release_patience(be))
+        if ((pending == 0 && !owing(be)) || now >= release_patience(be))
             end_release(be, DLOCK_REL_NOTHING, NULL);
         else
             leave_again(be, now);
@@ -289,7 +312,7 @@ void redlock_release_step(struct dlock_be *be, int64_t now)
     int lost = count_lost(be);
     /* The servers are heard out, for a moment: who has not confirmed keeps the key for its ttl. */
     bool patient = redlock_patient(be, yes + lost, now);
-    bool owed = owing(be) && now < redlock_release_patience(be);
+    bool owed = owing(be) && now < release_patience(be);
     /* Ours on so many that the others are no majority. */
     bool ours = yes + lost >= be->quorum && yes > be->n - be->quorum;
     if (ours && !owed && (pending == 0 || !patient)) {

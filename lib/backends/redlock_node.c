@@ -27,12 +27,47 @@ void redlock_begin(struct dlock_be *be)
     }
 }
 
+static bool one_address(const struct dlock_peer *a, const struct dlock_peer *b)
+{
+    return a->len == b->len && memcmp(&a->addr, &b->addr, a->len) == 0;
+}
+
+/* Is it an address of the n-th name? */
+static bool belongs(const struct dlock_be *be, const struct dlock_peer *p, int host)
+{
+    for (int i = 0; i < be->spec->npeers; i++)
+        if (be->spec->peers[i].host == host && one_address(&be->spec->peers[i], p))
+            return true;
+    return false;
+}
+
+/* Two names can come to mean one address while we run: then it is the first one's. */
+static bool taken(const struct dlock_be *be, const struct dlock_peer *p, int host)
+{
+    for (int i = 0; i < host; i++)
+        if (belongs(be, p, i))
+            return true;
+    return false;
+}
+
+/* Connected to what is another one's address by now (they are used again where servers move around)? */
+static bool strayed(const struct dlock_be *be, const struct redlock_node *n)
+{
+    const struct rconn *c = &n->cmd;
+    const struct dlock_peer *p =
+        &c->peers[c->state == RC_UP ? c->good : (c->good + c->tried - 1) % c->npeers];
+    bool own = belongs(be, p, n->host), others = false;
+    for (int i = 0; i < be->n && !own; i++)
+        others |= i != n->host && belongs(be, p, i);
+    return own ? taken(be, p, n->host) : others;
+}
+
 void redlock_open(struct dlock_be *be, struct redlock_node *n, struct rconn *c, int64_t until)
 {
     struct dlock_peer peers[RCONN_PEERS];
     int np = 0;
     for (int i = 0; i < be->spec->npeers && np < RCONN_PEERS; i++)
-        if (be->spec->peers[i].host == n->host)
+        if (be->spec->peers[i].host == n->host && !taken(be, &be->spec->peers[i], n->host))
             peers[np++] = be->spec->peers[i];
     c->tls = be->tls;
     c->tls_host = be->spec->uri->hosts[n->host].host;
@@ -57,6 +92,11 @@ bool redlock_reach(struct dlock_be *be, struct redlock_node *n, int64_t until)
     if (rconn_is_open(&n->cmd) && stuck(be, n)) {
         dlock_fail(&n->error, DLOCK_EUNAVAIL, 0, "%s: no answer", n->cmd.peer_text);
         redlock_drop(be, n);
+        n->retry_at = 0;
+    }
+    if (rconn_is_open(&n->cmd) && strayed(be, n)) {
+        redlock_drop(be, n);
+        n->from = 0;
         n->retry_at = 0;
     }
     if (rconn_is_open(&n->cmd))

@@ -52,11 +52,11 @@ int redlock_check_spec(struct dlock_be *be, struct dlock_error *err)
         return rc;
     if ((rc = redis_find_secret(spec, &be->secret, err)) != 0)
         return rc;
-    be->n = spec->uri->nhosts;
-    be->quorum = be->n / 2 + 1;
-    be->nodes = calloc((size_t)be->n, sizeof(*be->nodes));
+    be->nodes = calloc((size_t)spec->uri->nhosts, sizeof(*be->nodes));
     if (be->nodes == NULL)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+    be->n = spec->uri->nhosts;
+    be->quorum = be->n / 2 + 1;
     for (int i = 0; i < be->n; i++)
         init_node(be, i);
     return 0;
@@ -66,8 +66,6 @@ int redlock_check_spec(struct dlock_be *be, struct dlock_error *err)
 int redlock_check_peers(struct dlock_be *be, struct dlock_error *err)
 {
     const struct dlock_peer *p = be->spec->peers;
-    if (be->checked)
-        return 0;
     for (int i = 0; i < be->spec->npeers; i++)
         for (int k = 0; k < i; k++)
             if (p[i].host != p[k].host && p[i].len == p[k].len &&
@@ -75,6 +73,5 @@ int redlock_check_peers(struct dlock_be *be, struct dlock_error *err)
                 return dlock_fail(err, DLOCK_EUSAGE, 0,
                                   "%s and %s are one address: a redlock needs different servers",
                                   be->nodes[p[k].host].where, be->nodes[p[i].host].where);
-    be->checked = true;
     return 0;
 }

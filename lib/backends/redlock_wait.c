@@ -191,7 +191,9 @@ static int64_t free_at(const struct redlock_node *n, int64_t now)
         return now;
     if ((n->answer != A_BUSY && n->answer != A_GRACE) || n->left_ms < 0)
         return DLOCK_NEVER;
-    return now + n->left_ms * DLOCK_MSEC + DLOCK_MSEC;
+    /* A foreign lock may last for centuries: beyond what can be counted. */
+    int64_t left = dlock_min(n->left_ms + 1, DLOCK_NEVER / 4 / DLOCK_MSEC);
+    return now + left * DLOCK_MSEC;
 }
 
 int64_t redlock_next_try(const struct dlock_be *be)

@@ -12,6 +12,7 @@
 #include "util.h"
 
 #include <arpa/inet.h>
+#include <netinet/tcp.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -36,10 +37,11 @@ struct fake {
     struct fake_conn conns[CONNS_MAX];
     int nconns;
     char value[1024]; /* the key; "": free */
-    long long fence;
+    long long fence, left_ms; /* left_ms: of another one's lock */
     /* What the test makes of it. */
     bool stopped;            /* reads nothing; what is in its sockets is served when it goes on */
     bool slow[F_OTHER + 1];  /* does not get on from a command of this kind, on this connection */
+    int first_slow;          /* ... from that connection on */
     bool held[F_OTHER + 1];  /* there is such a one */
     const char *error;       /* what it answers to every script */
     int served[F_OTHER + 1]; /* commands so far */
@@ -70,9 +72,10 @@ static const struct dlock_env fake_env = {.now = fake_now, .random = fake_random
 
 static bool fake_open(struct fake *f)
 {
-    struct sockaddr_in in = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in in = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_ANY)};
     socklen_t len = sizeof(in);
     memset(f, 0, sizeof(*f));
+    f->left_ms = 60000;
     f->lfd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (f->lfd < 0 || bind(f->lfd, (struct sockaddr *)&in, sizeof(in)) != 0 ||
         listen(f->lfd, 32) != 0 || getsockname(f->lfd, (struct sockaddr *)&in, &len) != 0)
@@ -145,8 +148,8 @@ static void fake_serve(struct fake *f, int fd, char **argv, int argc)
     } else if (kind == F_VOTE && ours) {
         fake_say(fd, "*5\r\n$5\r\ntwice\r\n$1\r\n0\r\n:0\r\n:0\r\n$0\r\n\r\n");
     } else if (kind == F_VOTE && f->value[0] != '\0') {
-        fake_say(fd, "*5\r\n$4\r\nbusy\r\n$1\r\n0\r\n:60000\r\n:1\r\n" BULK, strlen(f->value),
-                 f->value);
+        fake_say(fd, "*5\r\n$4\r\nbusy\r\n$1\r\n0\r\n:%lld\r\n:1\r\n" BULK, f->left_ms,
+                 strlen(f->value), f->value);
     } else if (kind == F_VOTE) {
         char fence[24];
         snprintf(f->value, sizeof(f->value), "%s", mine);
@@ -190,7 +193,7 @@ static size_t fake_command(struct fake *f, struct fake_conn *c)
     for (int i = 0; i < n; i++)
         argv[i][len[i]] = '\0';
     enum fake_kind kind = fake_kind(argv, n);
-    bool wait = f->held[kind] = f->slow[kind];
+    bool wait = f->held[kind] = f->slow[kind] && c - f->conns >= f->first_slow;
     if (!wait)
         fake_serve(f, c->fd, argv, n);
     for (int i = 0; i < n && wait; i++)
@@ -206,8 +209,11 @@ static bool fake_step(struct fake *f)
         return false;
     for (int fd; f->lfd >= 0 && f->nconns < CONNS_MAX &&
                  (fd = accept4(f->lfd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0;
-         any = true)
+         any = true) {
+        /* The clock stands still: no answer may wait for an acknowledgement. */
+        (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int));
         f->conns[f->nconns++] = (struct fake_conn){.fd = fd};
+    }
     for (int i = 0; i < f->nconns; i++) {
         struct fake_conn *c = &f->conns[i];
         ssize_t n = recv(c->fd, c->in + c->len, sizeof(c->in) - 1 - c->len, MSG_DONTWAIT);
@@ -239,6 +245,17 @@ struct world {
     int nended, waiting, notices;
 };
 
+/* The address of a server under another number: 127.0.0.n. */
+static void world_aim(struct world *w, int host, int server, int n)
+{
+    struct sockaddr_in *in = (struct sockaddr_in *)&w->peers[host].addr;
+    *in = (struct sockaddr_in){.sin_family = AF_INET,
+                               .sin_addr.s_addr = htonl(INADDR_LOOPBACK - 1 + (uint32_t)n),
+                               .sin_port = htons(w->f[server].port)};
+    w->peers[host].host = host;
+    w->peers[host].len = sizeof(*in);
+}
+
 static bool world_open(struct world *w, int n, int64_t ttl, int64_t op_timeout)
 {
     struct dlock_error err = {0};
@@ -246,16 +263,11 @@ static bool world_open(struct world *w, int n, int64_t ttl, int64_t op_timeout)
     memset(w, 0, sizeof(*w));
     w->n = n;
     for (int i = 0; i < n; i++) {
-        struct sockaddr_in *in = (struct sockaddr_in *)&w->peers[i].addr;
         if (!fake_open(&w->f[i]))
             return unit_fail(UNIT_AT, "no server");
         snprintf(text + strlen(text), sizeof(text) - strlen(text), "%sh%d:%u", i > 0 ? "," : "", i,
                  w->f[i].port);
-        *in = (struct sockaddr_in){.sin_family = AF_INET,
-                                   .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
-                                   .sin_port = htons(w->f[i].port)};
-        w->peers[i].host = i;
-        w->peers[i].len = sizeof(*in);
+        world_aim(w, i, i, 1);
     }
     strcat(text, "#n");
     if (dlock_uri_parse(&w->uri, text, &err) != 0)

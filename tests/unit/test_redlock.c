@@ -201,4 +201,74 @@ TEST(half_of_the_servers_is_no_majority)
     }
 }
 
+/* Found out when the lock is held already: it has no vote, in a renewal either, and nobody turns around it. */
+TEST(one_server_under_two_names_found_late)
+{
+    struct world w;
+    REQUIRE(world_open(&w, 3, TTL, OP));
+    world_aim(&w, 1, 0, 2);
+    w.f[0].slow[F_VOTE] = true;
+    w.f[0].first_slow = 1;
+    REQUIRE(grant(&w));
+    w.f[0].slow[F_VOTE] = false;
+    pass(&w, MSEC(10));
+    CHECK_INT(w.notices, 1);
+    w.f[2].slow[F_KEEP] = true;
+    RENEW(&w);
+    pass(&w, 5 * DLOCK_SEC);
+    CHECK_INT(w.ended.type, EV_UNCLEAR);
+    w.f[2].slow[F_KEEP] = false;
+    RENEW(&w);
+    pass(&w, MSEC(10));
+    CHECK_INT(w.ended.type, EV_RENEWED);
+    fake_cut(&w.f[0], false);
+    settle(&w);
+    w.f[2].slow[F_LEAVE] = true;
+    RELEASE(&w);
+    pass(&w, DLOCK_SEC);
+    w.f[2].slow[F_LEAVE] = false;
+    pass(&w, DLOCK_SEC);
+    CHECK_INT(w.ended.type, EV_RELEASED);
+    CHECK_INT(w.ended.how, DLOCK_REL_CLEAN);
+    CHECK_INT(left(&w), 0);
+    world_close(&w);
+}
+
+/* A new look-up says that a server's address is another one's now: what answers there is not counted for both. */
+TEST(an_address_that_moves_to_another_name_is_counted_once)
+{
+    for (int both = 0; both < 2; both++) {
+        struct world w;
+        REQUIRE(world_open(&w, 3, TTL, OP));
+        REQUIRE(grant(&w));
+        fake_clock += 8 * DLOCK_SEC;
+        fake_cut(&w.f[1], true);
+        fake_cut(&w.f[2], true);
+        settle(&w);
+        fake_clock += 2 * DLOCK_SEC;
+        world_aim(&w, 1, 0, 1);
+        world_aim(&w, 0, both ? 0 : 1, 1);
+        RENEW(&w);
+        pass(&w, 5 * DLOCK_SEC);
+        CHECK_INT(w.ended.type, EV_UNCLEAR);
+        world_close(&w);
+    }
+}
+
+/* SET ... EX 9999999999 is somebody's idea of for ever: who waits for it asks now and then, no more. */
+TEST(a_lock_for_three_centuries_is_waited_for_quietly)
+{
+    struct world w;
+    REQUIRE(world_open(&w, 3, TTL, OP));
+    for (int i = 0; i < 3; i++) {
+        strcpy(w.f[i].value, "x");
+        w.f[i].left_ms = 9999999999000;
+    }
+    ACQUIRE(&w, true);
+    pass(&w, 10 * DLOCK_SEC);
+    CHECK_INT(w.ended.type, EV_NONE);
+    CHECK(w.f[0].served[F_VOTE] < 60);
+    world_close(&w);
+}
+
 UNIT_MAIN
