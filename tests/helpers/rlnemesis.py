@@ -5,8 +5,9 @@
 for no time, some for up to three times the ttl. Meanwhile nodes are killed and come back without their data, or are
 stopped and go on, at random, never more than two out of service at once; one that came back is out of service until
 it may vote again. It lasts SECONDS, and longer (five thirds of that) until there were WANT acquisitions. The verdict on
-the history in DIR is check_history.py's; ours: a hold ends with 0, seldom with 79 (lost), nothing else; nobody is
-stuck; nothing is left on the nodes but fences that expire; there were enough faults and acquisitions to prove anything.
+the history in DIR is check_history.py's; ours: they end with 0, seldom with 79 (lost) or 69 (no majority: a busy
+machine), never with anything else; nobody is stuck; nothing is left on the nodes but fences that expire; there were
+enough faults and acquisitions to prove anything.
 
 CHAOS_NODES: so many nodes; with one it is redis://, without faults.
 """
@@ -99,8 +100,8 @@ class Node:
             self.process.wait()
 
     def left(self):
-        keys = subprocess.run(["redis-cli", "-p", str(self.port), "--scan"], capture_output=True, text=True, timeout=10).stdout.split()
-        for key in keys:
+        keys = subprocess.run(["redis-cli", "-p", str(self.port), "--scan"], capture_output=True, text=True, timeout=10)
+        for key in keys.stdout.split():
             if not key.endswith(":dlock:fence") or self.ask("PTTL", key) == ":-1":
                 yield f"node {self.number} has {key}"
 
@@ -120,7 +121,8 @@ class Worker:
             next_long += 12
         self.err.seek(0)
         self.err.truncate()
-        self.process = subprocess.Popen([dlock, "--ttl", str(TTL), "--grace", "0.1", uri, witness, directory, str(hold)] + ["tree"] * (hold > 20),
+        command = [witness, directory, str(hold)] + ["tree"] * (hold > 20)
+        self.process = subprocess.Popen([dlock, "--ttl", str(TTL), "--grace", "0.1", uri] + command,
                                         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self.err)
         self.again = None
 
@@ -132,7 +134,7 @@ class Worker:
         self.err.seek(0)
         text = f"exit {code}: {self.err.read().strip()}"
         note(f"end keeper {self.process.pid} {text}")
-        if code != 79:
+        if code not in (79, 69):
             bad.append(text)
 
     def work(self, now, more):
@@ -185,15 +187,17 @@ try:
             n.work(1)
     for w in workers:
         w.finish(begin + took + 60)
-    for n in nodes:
-        if n.process.poll() is None:
-            bad += n.left()
+    # A release that no majority could confirm is over with the ttl.
+    until = time.monotonic() + TTL
+    while (left := [k for n in nodes if n.process.poll() is None for k in n.left()]) and time.monotonic() < until:
+        time.sleep(0.05)
+    bad += left
 finally:
     for n in nodes:
         n.end()
 
 entered = sum(line.startswith("enter") for line in open(os.path.join(directory, "history")))
-total, lost = sum(faults.values()), codes.get(79, 0)
+total, lost = sum(faults.values()), codes.get(79, 0) + codes.get(69, 0)
 print(f"{entered} acquisitions in {took:.1f} s, {total} faults: {faults}; exit codes: {codes}")
 for line in sorted(set(bad))[:20]:
     print(line)
@@ -201,6 +205,6 @@ if entered < want or (OUT and total < seconds / 3):
     print("too little happened: this run proves nothing")
     bad.append("little")
 if lost > max(3, entered / 50):
-    print(f"{lost} holds were lost, although a majority was always there")
+    print(f"{lost} were lost or given up, although a majority was always there")
     bad.append("lost")
 sys.exit(1 if bad else 0)

@@ -178,7 +178,7 @@ hold() {
     HOLDER=$STARTED
     wait_for 5 test -s held
 }
-let_go() { : >go; wait_exit 5 "$HOLDER"; }
+let_go() { : >go; wait_exit 8 "$HOLDER"; }
 
 # waiter FILE [ARG...]: on nodes of this test alone; it writes the time of its entry into FILE. Returns when it waits.
 waiter() {
