@@ -320,6 +320,31 @@ rl_same() { [ "$(rl_count "get $NAME" "$1")" = 5 ]; }
     assert_rc 0
 }
 
+# 1, 2, 3 gave their votes, 4 and 5 were never asked; then 1 is out of order. What four of five say is all there is to know.
+@test "redlock: a release does not wait for one of just as many voters as it takes" {
+    own_nodes
+    local fault i t0 took
+    for fault in rl_freeze rl_die; do
+        for i in 1 2 3; do
+            rl_freeze 4 5
+            hold --ttl 60
+            kill -STOP "$HOLDER"
+            rl_thaw 4 5
+            on "4 5 4 5 4 5" ping
+            on "4 5" del "$NAME"
+            kill -CONT "$HOLDER"
+            $fault 1
+            t0=$(now_ms)
+            let_go
+            took=$(($(now_ms) - t0))
+            if [ $fault = rl_freeze ]; then rl_thaw 1; else rl_revive 1; fi
+            on_all del "$NAME"
+            [ "$took" -ge $((500 + SLOW)) ] || break
+        done
+        assert_between 0 "$took" $((500 + SLOW)) "ms until it ended, after $fault"
+    done
+}
+
 # ---------------------------------------------------------------- restarts ---
 
 @test "redlock: nodes that restarted empty do not vote for a ttl: 75 for -n, a waiter gets in after it" {
