@@ -381,7 +381,8 @@ int rscript_tried(const redisReply *r, struct rscript_tried *t)
         *t = (struct rscript_tried){
             .status = (enum rscript_status)i,
             .fence = to_fence(r->element[1]),
-            .left_ms = dlock_max(-1, dlock_min(r->element[2]->integer, INT64_MAX / DLOCK_MSEC - 1)),
+            /* A foreign lock may last for centuries: our clock is still to be added to it. */
+            .left_ms = dlock_max(-1, dlock_min(r->element[2]->integer, INT64_MAX / DLOCK_MSEC / 4)),
             .place = (int)dlock_max(0, dlock_min(r->element[3]->integer, INT32_MAX)),
             .holder = r->element[4]->str,
             .holder_len = (size_t)r->element[4]->len,
