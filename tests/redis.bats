@@ -26,6 +26,8 @@ wall_ms() { date +%s%3N; }
 # The time is in FILE when the command has run.
 stamp() { echo "date +%s%3N >>'$T/$1'"; }
 # Command calls the server has counted, our own question left out.
+# A client is told of changes.
+tracked() { [ "$(rcli info clients | sed -n "s/^tracking_clients:\([0-9]*\).*/\1/p")" -ge 1 ]; }
 evals() { rcli info commandstats | sed -n 's/^cmdstat_eval:calls=\([0-9]*\),.*/\1/p'; }
 
 # hold [ARG...]: dlock holds $NAME until the file "go" appears; returns when it does hold.
@@ -66,6 +68,21 @@ own_gone() { [ "$(rcli_in own exists "$NAME")" = 0 ]; }
     run run_t 5 "$DLOCK" "$L" redis-cli -p "$REDIS_PORT" set "$NAME" y nx px 10000
     assert_rc 0
     [ -z "$output" ]
+}
+
+@test "redis: a waiter for a lock that lasts for centuries does not ask again and again" {
+    rcli set "$NAME" x ex 9999999999
+    start_log w.log "$DLOCK" "$L" touch ran
+    local w=$STARTED n
+    wait_for 5 queue_is 1
+    wait_for 5 tracked
+    n=$(evals)
+    run run_t 5 "$DLOCK" -q -w 0.5 "$L" true
+    assert_rc 75
+    assert_between 1 $(($(evals) - n)) 8 "EVALs in half a second"
+    rcli del "$NAME"
+    wait_exit 5 "$w"
+    [ -e ran ]
 }
 
 @test "redis: redis-py's Lock and dlock exclude each other" {
@@ -205,7 +222,7 @@ PY
     start_log w.log "$DLOCK" --ttl 60 "$L" sh -c "$(stamp got)"
     wait_for 5 eval '[ "$(rcli hvals "{$NAME}:dlock:waiters" | grep -c "pid='"$STARTED"' ")" = 1 ]'
     queue_is 1
-    wait_for 5 eval '[ "$(rcli info clients | sed -n "s/^tracking_clients:\([0-9]*\).*/\1/p")" -ge 1 ]'
+    wait_for 5 tracked
     t0=$(wall_ms)
     rcli del "$NAME"
     wait_exit 5 "$STARTED"
@@ -270,7 +287,7 @@ PY
     queue_is 1
     # It watches now: a DEL by others reaches it.
     t0=$(wall_ms)
-    wait_for 5 eval '[ "$(rcli info clients | sed -n "s/^tracking_clients:\([0-9]*\).*/\1/p")" -ge 1 ]'
+    wait_for 5 tracked
     t0=$(wall_ms)
     rcli del "$NAME"
     wait_exit 5 "$WAITER"
@@ -760,7 +777,7 @@ PY
     id=$(rcli zrange "{$NAME}:dlock:queue" 0 0)
     rcli client kill type pubsub
     rcli client kill type normal skipme yes
-    wait_for 5 eval '[ "$(rcli info clients | sed -n "s/^tracking_clients:\([0-9]*\).*/\1/p")" -ge 1 ]'
+    wait_for 5 tracked
     wait_for 5 queue_is 1
     [ "$(rcli zrange "{$NAME}:dlock:queue" 0 0)" = "$id" ]
     echo >go

@@ -47,7 +47,7 @@ static int be_open(struct dlock_be **out, const struct dlock_spec *spec, struct 
     if (be == NULL)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     be->spec = spec;
-    be->op_until = be->try_at = be->not_before = be->patient_until = DLOCK_NEVER;
+    be->op_until = be->try_at = be->not_before = be->patient_until = be->told_at = DLOCK_NEVER;
     outage_over(&be->out);
     int rc = redlock_check_spec(be, err);
     if (rc != 0) {

@@ -134,6 +134,7 @@ struct dlock_be {
     char id[DLOCK_TOKEN_LEN + 1], *channel;
     int splits; /* rounds in a row without a winner */
     int64_t not_before, try_at;
+    int64_t told_at; /* try_at at the latest: somebody has called us in the middle of a round */
     enum dlock_ev outcome;  /* ST_UNDO: what follows; EV_WAITING: another round */
     struct dlock_error why; /* of EV_FAILED, or of an outage (else code 0) */
     bool twice;             /* one server has two names */

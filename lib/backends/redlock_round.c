@@ -76,7 +76,7 @@ static void start_round(struct dlock_be *be)
 {
     redlock_begin(be);
     be->stage = ST_VOTE;
-    be->try_at = be->not_before = DLOCK_NEVER;
+    be->try_at = be->not_before = be->told_at = DLOCK_NEVER;
     be->twice = false;
     be->fence = 0;
     be->holder = NULL;
@@ -408,7 +408,7 @@ static void pause_round(struct dlock_be *be)
     }
     if (be->doing != DO_ACQUIRE)
         return;
-    be->try_at = redlock_next_try(be);
+    be->try_at = dlock_min(redlock_next_try(be), be->told_at);
     if (be->split) {
         be->splits++;
         be->not_before = now + dlock_backoff_next(&be->split_pause, be->spec->env);

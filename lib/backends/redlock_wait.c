@@ -107,10 +107,12 @@ static int count_freed(const struct dlock_be *be)
     return freed;
 }
 
+/* In the middle of a round: its votes may be older than the call. */
 static void look_at(struct dlock_be *be, int64_t at)
 {
-    if (be->doing == DO_ACQUIRE && be->stage == ST_PAUSE)
-        be->try_at = dlock_min(be->try_at, at);
+    int64_t *when = be->stage == ST_PAUSE ? &be->try_at : &be->told_at;
+    if (be->doing == DO_ACQUIRE)
+        *when = dlock_min(*when, at);
 }
 
 static void freed(struct dlock_be *be, struct redlock_node *n)
@@ -191,9 +193,7 @@ static int64_t free_at(const struct redlock_node *n, int64_t now)
         return now;
     if ((n->answer != A_BUSY && n->answer != A_GRACE) || n->left_ms < 0)
         return DLOCK_NEVER;
-    /* A foreign lock may last for centuries: beyond what can be counted. */
-    int64_t left = dlock_min(n->left_ms + 1, DLOCK_NEVER / 4 / DLOCK_MSEC);
-    return now + left * DLOCK_MSEC;
+    return now + n->left_ms * DLOCK_MSEC + DLOCK_MSEC;
 }
 
 int64_t redlock_next_try(const struct dlock_be *be)

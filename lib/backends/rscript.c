@@ -27,7 +27,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SHELF "4e15"     /* added to the ticket of who did not come */
+#define SHELF "4e15" /* added to the ticket of who did not come */
+/* ms: a foreign lock may last for centuries, and times are added to it. */
+#define MAX_LEFT (INT64_MAX / 4 / DLOCK_MSEC)
 #define MAX_VALUE "1200" /* of a value, as far as it is handed out: a foreign one may be huge */
 
 /* clang-format off */
@@ -421,7 +423,7 @@ int rscript_tried(const redisReply *r, struct rscript_tried *t)
         *t = (struct rscript_tried){
             .status = (enum rscript_status)i,
             .fence = to_fence(r->element[1]),
-            .left_ms = dlock_max(-1, dlock_min(r->element[2]->integer, INT64_MAX / DLOCK_MSEC - 1)),
+            .left_ms = dlock_max(-1, dlock_min(r->element[2]->integer, MAX_LEFT)),
             .place = (int)dlock_max(0, dlock_min(r->element[3]->integer, INT32_MAX)),
             .holder = r->element[4]->str,
             .holder_len = (size_t)r->element[4]->len,
@@ -464,7 +466,7 @@ int rscript_state(const redisReply *r, struct rscript_state *s)
         .value = r->element[1]->str,
         .len = (size_t)r->element[1]->len,
         .now_ms = r->element[2]->integer,
-        .left_ms = dlock_max(-1, dlock_min(r->element[3]->integer, INT64_MAX / DLOCK_MSEC - 1)),
+        .left_ms = dlock_max(-1, dlock_min(r->element[3]->integer, MAX_LEFT)),
         .fence = to_fence(r->element[4]),
         .waiters = r->element + 5,
         .nwaiters = r->elements - 5,

@@ -29,6 +29,7 @@ struct fake_conn {
     int fd;
     char in[32768];
     size_t len;
+    char channel[256]; /* of the waiter; "": none */
 };
 
 struct fake {
@@ -38,6 +39,7 @@ struct fake {
     int nconns;
     char value[1024]; /* the key; "": free */
     long long fence, left_ms; /* left_ms: of another one's lock */
+    int place;
     /* What the test makes of it. */
     bool stopped;            /* reads nothing; what is in its sockets is served when it goes on */
     bool slow[F_OTHER + 1];  /* does not get on from a command of this kind, on this connection */
@@ -76,6 +78,7 @@ static bool fake_open(struct fake *f)
     socklen_t len = sizeof(in);
     memset(f, 0, sizeof(*f));
     f->left_ms = 60000;
+    f->place = 1;
     f->lfd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (f->lfd < 0 || bind(f->lfd, (struct sockaddr *)&in, sizeof(in)) != 0 ||
         listen(f->lfd, 32) != 0 || getsockname(f->lfd, (struct sockaddr *)&in, &len) != 0)
@@ -118,8 +121,22 @@ static enum fake_kind fake_kind(char **argv, int argc)
 
 #define BULK "$%zu\r\n%s\r\n"
 
-static void fake_other(int fd, char **argv, int argc)
+/* Call the waiter. */
+__attribute__((unused)) static void fake_call(struct fake *f, const char *word)
 {
+    for (int i = 0; i < f->nconns; i++) {
+        const char *to = f->conns[i].channel;
+        if (to[0] != '\0')
+            fake_say(f->conns[i].fd, "*3\r\n$7\r\nmessage\r\n" BULK BULK, strlen(to), to,
+                     strlen(word), word);
+    }
+}
+
+static void fake_other(struct fake_conn *c, char **argv, int argc)
+{
+    int fd = c->fd;
+    if (strcmp(argv[0], "SUBSCRIBE") == 0 && argc == 2 && strstr(argv[1], "wake:") != NULL)
+        snprintf(c->channel, sizeof(c->channel), "%s", argv[1]);
     if (strcmp(argv[0], "SUBSCRIBE") == 0 && argc == 2)
         fake_say(fd, "*3\r\n$9\r\nsubscribe\r\n" BULK ":1\r\n", strlen(argv[1]), argv[1]);
     else if (strcmp(argv[0], "CLIENT") == 0 && strcmp(argv[1], "ID") == 0)
@@ -131,15 +148,16 @@ static void fake_other(int fd, char **argv, int argc)
 }
 
 /* argv: EVAL text 1 name db prefix ARGV[3] ... */
-static void fake_serve(struct fake *f, int fd, char **argv, int argc)
+static void fake_serve(struct fake *f, struct fake_conn *c, char **argv, int argc)
 {
+    int fd = c->fd;
     enum fake_kind kind = fake_kind(argv, argc);
     const char *mine = argc > 6 ? argv[6] : "";
     bool ours = f->value[0] != '\0' && strcmp(f->value, mine) == 0;
 
     f->served[kind]++;
     if (kind == F_OTHER) {
-        fake_other(fd, argv, argc);
+        fake_other(c, argv, argc);
     } else if (f->error != NULL) {
         fake_say(fd, "-%s\r\n", f->error);
     } else if (kind == F_STATUS) {
@@ -148,8 +166,8 @@ static void fake_serve(struct fake *f, int fd, char **argv, int argc)
     } else if (kind == F_VOTE && ours) {
         fake_say(fd, "*5\r\n$5\r\ntwice\r\n$1\r\n0\r\n:0\r\n:0\r\n$0\r\n\r\n");
     } else if (kind == F_VOTE && f->value[0] != '\0') {
-        fake_say(fd, "*5\r\n$4\r\nbusy\r\n$1\r\n0\r\n:%lld\r\n:1\r\n" BULK, f->left_ms,
-                 strlen(f->value), f->value);
+        fake_say(fd, "*5\r\n$4\r\nbusy\r\n$1\r\n0\r\n:%lld\r\n:%d\r\n" BULK, f->left_ms,
+                 f->place, strlen(f->value), f->value);
     } else if (kind == F_VOTE) {
         char fence[24];
         snprintf(f->value, sizeof(f->value), "%s", mine);
@@ -195,7 +213,7 @@ static size_t fake_command(struct fake *f, struct fake_conn *c)
     enum fake_kind kind = fake_kind(argv, n);
     bool wait = f->held[kind] = f->slow[kind] && c - f->conns >= f->first_slow;
     if (!wait)
-        fake_serve(f, c->fd, argv, n);
+        fake_serve(f, c, argv, n);
     for (int i = 0; i < n && wait; i++)
         argv[i][len[i]] = '\r';
     return wait ? 0 : (size_t)(p - c->in);

@@ -271,4 +271,31 @@ TEST(a_lock_for_three_centuries_is_waited_for_quietly)
     world_close(&w);
 }
 
+/* "You are the next, look in a second", said behind the votes of a round that has not ended yet. */
+TEST(a_call_in_the_middle_of_a_round_is_heard)
+{
+    struct world w;
+    REQUIRE(world_open(&w, 3, TTL, OP));
+    for (int i = 0; i < 3; i++) {
+        strcpy(w.f[i].value, other);
+        w.f[i].place = 2;
+    }
+    ACQUIRE(&w, true);
+    pass(&w, DLOCK_SEC);
+    for (int i = 0; i < 3; i++)
+        w.f[i].slow[F_LEAVE] = w.f[i].slow[F_VOTE] = true;
+    for (int i = 0; i < 20000 && !w.f[2].held[F_VOTE]; i++)
+        pass(&w, MSEC(1));
+    fake_call(&w.f[0], "next");
+    settle(&w);
+    for (int i = 0; i < 3; i++)
+        w.f[i].slow[F_LEAVE] = w.f[i].slow[F_VOTE] = false;
+    settle(&w);
+    for (int i = 0; i < 3; i++)
+        w.f[i].value[0] = '\0';
+    pass(&w, MSEC(1100));
+    CHECK_INT(w.ended.type, EV_GRANTED);
+    world_close(&w);
+}
+
 UNIT_MAIN
