@@ -25,7 +25,7 @@ void redlock_renew(struct dlock_be *be)
             continue;
         n->answer = A_PENDING;
         (void)rscript_keep(&be->script, &n->cmd, REDLOCK_TAG(be->op, K_RENEW), be->value,
-                           be->spec->ttl, be->fence, false);
+                           be->spec->ttl, be->fence, false, be->restart_grace);
         rconn_flush(&n->cmd);
     }
 }
@@ -82,10 +82,12 @@ static bool still_valid(const struct dlock_be *be)
     return from != 0 && redlock_now(be) < from + ttl - ttl / 100 - 2 * DLOCK_MSEC;
 }
 
-static void not_ours(struct dlock_be *be, struct redlock_node *n, const char *found, size_t len)
+/* forgotten: in a restart so short a time ago that the server has voted for nobody since. */
+static void not_ours(struct dlock_be *be, struct redlock_node *n, const char *found, size_t len,
+                     bool forgotten)
 {
     bool was_valid = still_valid(be);
-    n->gone = true;
+    n->gone = !forgotten;
     n->from = 0;
     n->answer = A_GONE;
     if (found != NULL) {
@@ -95,7 +97,7 @@ static void not_ours(struct dlock_be *be, struct redlock_node *n, const char *fo
         n->answer = A_PENDING;
         n->touched = true;
         (void)rscript_keep(&be->script, &n->cmd, REDLOCK_TAG(be->op, K_HEAL), be->value,
-                           be->spec->ttl, be->fence, true);
+                           be->spec->ttl, be->fence, true, be->restart_grace);
         rconn_flush(&n->cmd);
     }
     /* The renewal has ended without this answer. */
@@ -139,7 +141,7 @@ void redlock_renew_answered(struct dlock_be *be, struct redlock_node *n,
         if (current)
             n->answer = A_YES;
     } else if (current && be->granted) {
-        not_ours(be, n, found, len);
+        not_ours(be, n, found, len, rscript_forgotten(rep->r));
     }
 }
 
@@ -176,8 +178,8 @@ static void leave(struct dlock_be *be, struct redlock_node *n)
         return;
     redlock_undo_stale(be, n);
     n->answer = A_PENDING;
-    (void)rscript_leave(&be->script, &n->cmd, REDLOCK_TAG(be->op, K_LEAVE), be->value,
-                        n->queued ? be->id : "");
+    (void)rscript_unvote(&be->script, &n->cmd, REDLOCK_TAG(be->op, K_LEAVE), be->value,
+                         n->queued ? be->id : "", be->restart_grace);
     rconn_flush(&n->cmd);
 }
 
@@ -234,7 +236,7 @@ void redlock_leave_answered(struct dlock_be *be, struct redlock_node *n,
     } else if (ours || n->left) {
         n->answer = A_YES; /* left: an earlier release was served, its answer lost */
     } else {
-        n->gone = true;
+        n->gone = !rscript_forgotten(rep->r);
         n->answer = found != NULL ? A_BUSY : A_GONE;
         if (found != NULL)
             rscript_holder(found, len, &n->info);
@@ -310,18 +312,21 @@ void redlock_release_step(struct dlock_be *be, int64_t now)
         return;
     }
     int lost = count_lost(be);
+    int answered = yes + redlock_count(be, A_GONE) + redlock_count(be, A_BUSY);
     /* The servers are heard out, for a moment: who has not confirmed keeps the key for its ttl. */
-    bool patient = redlock_patient(be, yes + lost, now);
+    bool patient = redlock_patient(be, answered, now);
     bool owed = owing(be) && now < release_patience(be);
-    /* Ours on so many that the others are no majority. */
-    bool ours = yes + lost >= be->quorum && yes > be->n - be->quorum;
-    if (ours && !owed && (pending == 0 || !patient)) {
-        end_release(be, DLOCK_REL_CLEAN, NULL);
-    } else if (lost >= be->quorum && (pending == 0 || !patient)) {
+    bool heard = !owed && (pending == 0 || !patient);
+    /* Ours on so many that the others are no majority; or nothing is left anywhere. */
+    bool clean = (answered >= be->quorum && yes > be->n - be->quorum) || answered == be->n;
+    if (lost >= be->quorum && heard) {
         say_lost(be, &err);
         end_release(be, DLOCK_REL_NOT_OURS, &err);
-    } else if (now >= be->op_until) {
-        redlock_no_quorum(be, &err);
+    } else if (clean && heard) {
+        end_release(be, DLOCK_REL_CLEAN, NULL);
+    } else if ((answered >= be->quorum && heard) || now >= be->op_until) {
+        dlock_fail(&err, DLOCK_EUNAVAIL, 0, "%s: %d of %d servers have answered the release",
+                   be->spec->uri->where, answered, be->n);
         end_release(be, DLOCK_REL_UNCLEAR, &err);
     } else {
         leave_again(be, now);

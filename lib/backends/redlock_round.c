@@ -116,7 +116,7 @@ static void ask_raise(struct dlock_be *be, struct redlock_node *n)
 {
     n->raise_out = true;
     (void)rscript_keep(&be->script, &n->cmd, REDLOCK_TAG(be->op, K_RAISE), be->value, be->spec->ttl,
-                       be->fence, false);
+                       be->fence, false, 0);
     rconn_flush(&n->cmd);
 }
 

@@ -164,6 +164,19 @@
     "  return {'granted',f,ttl,0,'',now}\n"                                                           \
     "end\n"
 
+/*
+ * Is this server up for less than g ms, so that it does not vote? What it has forgotten it has given to nobody.
+ * No right to ask: no.
+ */
+#define LUA_YOUNG                                                                                  \
+    "local function young(g)\n"                                                                   \
+    "  if g==0 then return false end\n"                                                           \
+    "  local ok,up=pcall(function()\n"                                                            \
+    "    return string.match(redis.call('INFO','server'),'uptime_in_seconds:(%d+)')*1000\n"       \
+    "  end)\n"                                                                                    \
+    "  return ok and up<g+1000\n"                                                                 \
+    "end\n"
+
 /* Not granted: stand in line. */
 #define LUA_STAND                                                                                  \
     "if id=='' then return {status,'0',left,redis.call('ZCARD',q)+1,seen or ''} end\n"            \
@@ -209,11 +222,12 @@ static const char lua_vote[] =
     LUA_GRANT
     LUA_STAND;
 
-/* ARGV: db, prefix, value, id -> was it ours, seen, now */
+/* ARGV: db, prefix, value, id, restart grace ms -> was it ours (2: forgotten in a restart), seen, now */
 static const char lua_leave[] =
     LUA_BEGIN
     LUA_GET
     LUA_NEAR
+    LUA_YOUNG
     LUA_QUEUE
     "local id,mine=ARGV[4],v==ARGV[3]\n"
     "if mine then redis.call('DEL',name) end\n"
@@ -228,7 +242,7 @@ static const char lua_leave[] =
     "  if mine or (not v and (first or called)) then offer('',true)\n"
     "  elseif first then watch() end\n"
     "end)\n"
-    "return {mine and 1 or 0,seen,now}\n";
+    "return {mine and 1 or (not seen and young(tonumber(ARGV[5])) and 2) or 0,seen,now}\n";
 
 /*
  * ARGV: db, prefix, value -> was it ours, seen. For a cluster's node to which the slot is being moved: the queue
@@ -250,15 +264,18 @@ static const char lua_renew[] =
     "return {0,seen,now}\n";
 
 /*
- * ARGV: db, prefix, value, ttl ms, fence ('0': leave it), heal ('1': set NAME if it is free) -> is it ours,
- * seen, now. The counter first: a script that fails half-way must not leave NAME set.
+ * ARGV: db, prefix, value, ttl ms, fence ('0': leave it), heal ('1': set NAME if it is free), restart grace ms ->
+ * is it ours (2: forgotten in a restart), seen, now. The counter first: a script that fails half-way must not leave NAME set.
  */
 static const char lua_keep[] =
     LUA_BEGIN
     LUA_GET
+    LUA_YOUNG
     "local t=redis.call('TIME')\n"
     "local now=t[1]*1000+math.floor(t[2]/1000)\n"
-    "if v~=ARGV[3] and (seen or ARGV[6]~='1') then return {0,seen,now} end\n"
+    "if v~=ARGV[3] and (seen or ARGV[6]~='1') then\n"
+    "  return {not seen and young(tonumber(ARGV[7])) and 2 or 0,seen,now}\n"
+    "end\n"
     "local f=ARGV[5]\n"
     "if f~='0' and tonumber(redis.call('GET',p..'fence') or 0)<tonumber(f) then\n"
     "  redis.call('SET',p..'fence',f,'PX',string.format('%.0f',math.max(86400000,10*ARGV[4])))\n"
@@ -318,8 +335,8 @@ void rscript_done(struct rscript *s)
 static int eval(const struct rscript *s, struct rconn *c, int tag, const char *text, int n,
                 const char *const *more)
 {
-    const char *argv[10] = {"EVAL", text, "1", s->name, s->db, s->prefix};
-    size_t len[10];
+    const char *argv[11] = {"EVAL", text, "1", s->name, s->db, s->prefix};
+    size_t len[11];
     int argc = 6;
     while (argc - 6 < n) {
         argv[argc] = more[argc - 6];
@@ -348,8 +365,7 @@ int rscript_try(const struct rscript *s, struct rconn *c, int tag, const char *v
 int rscript_leave(const struct rscript *s, struct rconn *c, int tag, const char *value,
                   const char *id)
 {
-    const char *more[] = {value, id};
-    return eval(s, c, tag, lua_leave, 2, more);
+    return rscript_unvote(s, c, tag, value, id, 0);
 }
 
 int rscript_drop(const struct rscript *s, struct rconn *c, int tag, const char *value)
@@ -373,12 +389,20 @@ int rscript_vote(const struct rscript *s, struct rconn *c, int tag, const char *
 }
 
 int rscript_keep(const struct rscript *s, struct rconn *c, int tag, const char *value, int64_t ttl,
-                 uint64_t fence, bool heal)
+                 uint64_t fence, bool heal, int64_t grace)
 {
-    char t[24], f[24];
-    const char *more[] = {value, msec(t, ttl), f, heal ? "1" : "0"};
+    char t[24], f[24], g[24];
+    const char *more[] = {value, msec(t, ttl), f, heal ? "1" : "0", msec(g, grace)};
     snprintf(f, sizeof(f), "%llu", (unsigned long long)fence);
-    return eval(s, c, tag, lua_keep, 4, more);
+    return eval(s, c, tag, lua_keep, 5, more);
+}
+
+int rscript_unvote(const struct rscript *s, struct rconn *c, int tag, const char *value,
+                   const char *id, int64_t grace)
+{
+    char g[24];
+    const char *more[] = {value, id, msec(g, grace)};
+    return eval(s, c, tag, lua_leave, 3, more);
 }
 
 int rscript_status(const struct rscript *s, struct rconn *c, int tag)
@@ -447,6 +471,12 @@ int rscript_owned(const redisReply *r, bool *ours, const char **found, size_t *l
         *len = (size_t)r->element[1]->len;
     }
     return 0;
+}
+
+bool rscript_forgotten(const redisReply *r)
+{
+    return r->elements > 0 && r->element[0]->type == REDIS_REPLY_INTEGER &&
+           r->element[0]->integer == 2;
 }
 
 int64_t rscript_owned_at(const redisReply *r)

@@ -65,7 +65,10 @@ int rscript_vote(const struct rscript *, struct rconn *, int tag, const char *va
  * the lock is free, set it.
  */
 int rscript_keep(const struct rscript *, struct rconn *, int tag, const char *value, int64_t ttl,
-                 uint64_t fence, bool heal);
+                 uint64_t fence, bool heal, int64_t grace);
+/* rscript_leave, where votes are withheld for a restart grace. */
+int rscript_unvote(const struct rscript *, struct rconn *, int tag, const char *value,
+                   const char *id, int64_t grace);
 /* Delete the lock if it is ours, leave the queue (id: "" for neither), call the next. */
 int rscript_leave(const struct rscript *, struct rconn *, int tag, const char *value,
                   const char *id);
@@ -78,6 +81,8 @@ int rscript_status(const struct rscript *, struct rconn *, int tag);
 int rscript_tried(const redisReply *, struct rscript_tried *);
 /* leave, drop, renew and keep: was it ours? If not, what is there: found NULL: nothing. */
 int rscript_owned(const redisReply *, bool *ours, const char **found, size_t *len);
+/* keep and unvote: not ours, but the server was restarted within the grace, so nobody else's either. */
+bool rscript_forgotten(const redisReply *);
 /* The server's clock in the same answer, Unix ms; 0: not told. */
 int64_t rscript_owned_at(const redisReply *);
 struct rscript_state {
