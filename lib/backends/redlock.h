@@ -37,7 +37,7 @@ enum redlock_kind {
     K_MEMORY
 };
 #define REDLOCK_OPS 0x7ffffffu
-#define REDLOCK_TAG(op, kind) ((int)(((op) & REDLOCK_OPS) << 4 | (unsigned)(kind)))
+#define REDLOCK_TAG(op, kind) ((int)(((op)&REDLOCK_OPS) << 4 | (unsigned)(kind)))
 #define REDLOCK_TAG_OP(tag) ((unsigned)(tag) >> 4 & REDLOCK_OPS)
 
 /* What a node has said in the operation under way. */
@@ -122,7 +122,7 @@ struct dlock_be {
     unsigned op, vote_op; /* numbers of the operation, and of the one that was granted */
     int64_t began, op_until;
     int64_t patient_until; /* a majority has answered: the others get until then */
-    int64_t stepped;       /* the time that the last step went by: what lies before it has been seen */
+    int64_t stepped; /* the time that the last step went by: what lies before it has been seen */
 
     char token[DLOCK_TOKEN_LEN + 1], *value;
     uint64_t fence;
