@@ -37,7 +37,9 @@ struct fake {
     uint16_t port;
     struct fake_conn conns[CONNS_MAX];
     int nconns;
-    char value[1024]; /* the key; "": free */
+    char value[1024];         /* the key; "": free */
+    int64_t ends;             /* when it expires; 0: never */
+    int64_t started;          /* for the restart grace; 0: long ago */
     long long fence, left_ms; /* left_ms: of another one's lock */
     int place;
     /* What the test makes of it. */
@@ -153,6 +155,8 @@ static void fake_serve(struct fake *f, struct fake_conn *c, char **argv, int arg
     int fd = c->fd;
     enum fake_kind kind = fake_kind(argv, argc);
     const char *mine = argc > 6 ? argv[6] : "";
+    if (f->ends != 0 && fake_clock >= f->ends)
+        f->value[0] = '\0';
     bool ours = f->value[0] != '\0' && strcmp(f->value, mine) == 0;
 
     f->served[kind]++;
@@ -166,15 +170,21 @@ static void fake_serve(struct fake *f, struct fake_conn *c, char **argv, int arg
     } else if (kind == F_VOTE && ours) {
         fake_say(fd, "*5\r\n$5\r\ntwice\r\n$1\r\n0\r\n:0\r\n:0\r\n$0\r\n\r\n");
     } else if (kind == F_VOTE && f->value[0] != '\0') {
-        fake_say(fd, "*5\r\n$4\r\nbusy\r\n$1\r\n0\r\n:%lld\r\n:%d\r\n" BULK, f->left_ms,
+        fake_say(fd, "*5\r\n$4\r\nbusy\r\n$1\r\n0\r\n:%lld\r\n:%d\r\n" BULK,
+                 f->ends != 0 ? (long long)((f->ends - fake_clock) / DLOCK_MSEC) : f->left_ms,
                  f->place, strlen(f->value), f->value);
+    } else if (kind == F_VOTE && f->started != 0 &&
+               fake_clock < f->started + (atoll(argv[9]) + 1000) * DLOCK_MSEC) {
+        fake_say(fd, "*5\r\n$5\r\ngrace\r\n$1\r\n0\r\n:1000\r\n:1\r\n$0\r\n\r\n");
     } else if (kind == F_VOTE) {
         char fence[24];
         snprintf(f->value, sizeof(f->value), "%s", mine);
+        f->ends = fake_clock + atoll(argv[8]) * DLOCK_MSEC;
         int len = snprintf(fence, sizeof(fence), "%lld", ++f->fence);
         fake_say(fd, "*5\r\n$7\r\ngranted\r\n$%d\r\n%s\r\n:1000\r\n:0\r\n$0\r\n\r\n", len, fence);
     } else if (kind == F_KEEP && (ours || (f->value[0] == '\0' && argv[9][0] == '1'))) {
         snprintf(f->value, sizeof(f->value), "%s", mine);
+        f->ends = fake_clock + atoll(argv[7]) * DLOCK_MSEC;
         f->fence = atoll(argv[8]) > f->fence ? atoll(argv[8]) : f->fence;
         fake_say(fd, "*3\r\n:1\r\n$-1\r\n:1\r\n");
     } else if (kind == F_LEAVE && ours) {
