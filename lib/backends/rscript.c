@@ -405,6 +405,12 @@ static uint64_t to_fence(const redisReply *r)
     return errno != 0 || *end != '\0' || f > INT64_MAX ? 0 : f;
 }
 
+/* ms, or -1. Another program's lease may be one of centuries: now and some of these must have room in 64 bits of ns. */
+static int64_t to_left(const redisReply *r)
+{
+    return dlock_max(-1, dlock_min(r->integer, INT64_MAX / 4 / DLOCK_MSEC));
+}
+
 /* The element that says what time it is there; 0: it does not. */
 static int64_t clock_at(const redisReply *r, size_t i)
 {
@@ -427,7 +433,7 @@ int rscript_tried(const redisReply *r, struct rscript_tried *t)
         *t = (struct rscript_tried){
             .status = (enum rscript_status)i,
             .fence = to_fence(r->element[1]),
-            .left_ms = dlock_max(-1, dlock_min(r->element[2]->integer, INT64_MAX / DLOCK_MSEC - 1)),
+            .left_ms = to_left(r->element[2]),
             .place = (int)dlock_max(0, dlock_min(r->element[3]->integer, INT32_MAX)),
             .holder = r->element[4]->str,
             .holder_len = (size_t)r->element[4]->len,
@@ -470,7 +476,7 @@ int rscript_state(const redisReply *r, struct rscript_state *s)
         .value = r->element[1]->str,
         .len = (size_t)r->element[1]->len,
         .now_ms = r->element[2]->integer,
-        .left_ms = dlock_max(-1, dlock_min(r->element[3]->integer, INT64_MAX / DLOCK_MSEC - 1)),
+        .left_ms = to_left(r->element[3]),
         .fence = to_fence(r->element[4]),
         .waiters = r->element + 5,
         .nwaiters = r->elements - 5,

@@ -512,6 +512,24 @@ TEST(cancel_at_any_moment)
     user_close(&b);
 }
 
+/* SET n x PX with some 290 years: the next look is a third of a ttl away, not in the past for ever. */
+TEST(a_lease_of_centuries)
+{
+    static const char *const say[] = {
+        "*5\r\n$4\r\nbusy\r\n$1\r\n0\r\n:9223372036853\r\n:1\r\n$1\r\nx\r\n"};
+    struct redisReply *p;
+    struct rscript_tried tried;
+    redisReader *reader = redisReaderCreate();
+    REQUIRE(reader != NULL);
+    redisReaderFeed(reader, say[0], strlen(say[0]));
+    REQUIRE_INT(redisReaderGetReply(reader, (void **)&p), REDIS_OK);
+    REQUIRE_INT(rscript_tried(p, &tried), 0);
+    CHECK(tried.left_ms * DLOCK_MSEC > 365 * 86400 * DLOCK_SEC);
+    CHECK(tried.left_ms * DLOCK_MSEC < INT64_MAX / 2);
+    freeReplyObject(p);
+    redisReaderFree(reader);
+}
+
 /* A server that was stopped during the acquire and the undo serves both when it goes on. */
 TEST(undo_of_an_unanswered_acquire)
 {
