@@ -95,7 +95,7 @@ enum rconn_class {
     RE_PERM,      /* NOAUTH WRONGPASS NOPERM DENIED */
     RE_TYPE,      /* WRONGTYPE */
     RE_TRANSIENT, /* LOADING BUSY TRYAGAIN MASTERDOWN CLUSTERDOWN: ask again on this connection */
-    RE_REPLICA,   /* READONLY */
+    RE_REPLICA,   /* READONLY UNBLOCKED */
     RE_CLUSTER,   /* MOVED ASK */
     RE_REFUSED    /* MISCONF OOM NOREPLICAS, too many clients */
 };

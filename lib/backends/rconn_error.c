@@ -40,6 +40,7 @@ enum rconn_class rconn_classify(const char *text)
         {"MASTERDOWN", RE_TRANSIENT},
         {"CLUSTERDOWN", RE_TRANSIENT},
         {"READONLY", RE_REPLICA},
+        {"UNBLOCKED", RE_REPLICA}, /* to a WAIT: it has become one meanwhile */
         {"MOVED ", RE_CLUSTER},
         {"ASK ", RE_CLUSTER},
         {"MISCONF", RE_REFUSED},

@@ -52,6 +52,16 @@ void redis_no_answer(const struct dlock_be *be, struct dlock_error *err, int64_t
         *err = be->cmd.error;
 }
 
+int64_t redis_clock_now(struct dlock_be *be, int64_t theirs_ms, int64_t sent)
+{
+    const struct dlock_peer *p = &be->cmd.peers[be->cmd.good];
+    /* After a failover two clocks would be compared that have nothing to do with each other. */
+    if (be->clock_of.len != p->len || memcmp(&be->clock_of.addr, &p->addr, p->len) != 0)
+        be->clock = (struct redis_clock){0};
+    be->clock_of = *p;
+    return redis_clock_told(&be->clock, theirs_ms, sent, redis_now(be));
+}
+
 void redis_close_cmd(struct dlock_be *be)
 {
     rconn_close(&be->cmd);
@@ -282,7 +292,7 @@ static void renew_answered(struct dlock_be *be, const struct rconn_reply *rep)
         redis_renew_unclear(be, &err);
         return;
     }
-    int64_t jump = redis_clock_told(&be->clock, rscript_owned_at(rep->r), rep->sent, redis_now(be));
+    int64_t jump = redis_clock_now(be, rscript_owned_at(rep->r), rep->sent);
     struct redis_proof p = {.what = ours ? PROOF_RENEWAL : PROOF_LOSS, .sent = rep->sent};
     if (!ours)
         say_found(be, &p.lost, found, len, jump);
@@ -392,8 +402,7 @@ static void leave_answered(struct dlock_be *be, const struct rconn_reply *rep)
     } else if (ours || (be->granted && be->leave_lost)) {
         end_release(be, DLOCK_REL_CLEAN, NULL);
     } else if (be->granted) {
-        say_found(be, &err, found, len,
-                  redis_clock_told(&be->clock, rscript_owned_at(r), rep->sent, redis_now(be)));
+        say_found(be, &err, found, len, redis_clock_now(be, rscript_owned_at(r), rep->sent));
         end_release(be, DLOCK_REL_NOT_OURS, &err);
     } else {
         end_release(be, DLOCK_REL_NOTHING, NULL);

@@ -100,7 +100,8 @@ struct dlock_be {
     struct rscript_state list;
 
     struct redis_checks checks;
-    struct redis_clock clock; /* since the grant */
+    struct redis_clock clock;   /* since the grant */
+    struct dlock_peer clock_of; /* whose */
 
     struct dlock_info info;
     struct event_queue events;
@@ -115,6 +116,8 @@ const char *redis_where(const struct dlock_be *);
 void redis_connect(struct dlock_be *, struct rconn *, int64_t until);
 /* no_answer(), or why cmd did not even get as far as to ask. */
 void redis_no_answer(const struct dlock_be *, struct dlock_error *, int64_t waited);
+/* What the server behind cmd has said of its clock: redis_clock_told(), begun anew with another server. */
+int64_t redis_clock_now(struct dlock_be *, int64_t theirs_ms, int64_t sent);
 /* Close cmd; the server's tracking ends with it. */
 void redis_close_cmd(struct dlock_be *);
 /* Send the renewal or the release that is under way, after a redirection once more. */

@@ -101,6 +101,10 @@ void redis_replicas_answered(struct dlock_be *be, const redisReply *r)
         dlock_fail(&err, DLOCK_EUNAVAIL, 0,
                    "%s: only %lld of %u replicas have confirmed (wait-replicas)", redis_where(be),
                    r->integer, be->wait_replicas);
+    if (r->type == REDIS_REPLY_ERROR && rconn_classify(r->str) == RE_REPLICA) {
+        refuse(be, &err); /* that was a failover: who waits goes on */
+        return;
+    }
     be->proof.what = PROOF_NOTHING;
     if (be->doing == DO_ACQUIRE)
         redis_wait_fail(be, &err); /* what was granted is undone by the release that follows */

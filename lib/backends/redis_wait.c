@@ -360,7 +360,7 @@ void redis_try_answered(struct dlock_be *be, const struct rconn_reply *rep)
     }
     if (t.status == RS_GRANTED) {
         be->clock = (struct redis_clock){0};
-        (void)redis_clock_told(&be->clock, t.now_ms, rep->sent, redis_now(be));
+        (void)redis_clock_now(be, t.now_ms, rep->sent);
         redis_prove(
             be, &(struct redis_proof){.what = PROOF_GRANT, .sent = rep->sent, .fence = t.fence});
         return;

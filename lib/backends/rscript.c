@@ -28,8 +28,6 @@
 #include <string.h>
 
 #define SHELF "4e15" /* added to the ticket of who did not come */
-/* ms: a foreign lock may last for centuries, and times are added to it. */
-#define MAX_LEFT (INT64_MAX / 4 / DLOCK_MSEC)
 #define MAX_VALUE "1200" /* of a value, as far as it is handed out: a foreign one may be huge */
 
 /* clang-format off */
@@ -425,6 +423,12 @@ static uint64_t to_fence(const redisReply *r)
     return errno != 0 || *end != '\0' || f > INT64_MAX ? 0 : f;
 }
 
+/* ms, or -1. Another program's lease may be one of centuries: now and some of these must have room in 64 bits of ns. */
+static int64_t to_left(const redisReply *r)
+{
+    return dlock_max(-1, dlock_min(r->integer, INT64_MAX / 4 / DLOCK_MSEC));
+}
+
 /* The element that says what time it is there; 0: it does not. */
 static int64_t clock_at(const redisReply *r, size_t i)
 {
@@ -447,7 +451,7 @@ int rscript_tried(const redisReply *r, struct rscript_tried *t)
         *t = (struct rscript_tried){
             .status = (enum rscript_status)i,
             .fence = to_fence(r->element[1]),
-            .left_ms = dlock_max(-1, dlock_min(r->element[2]->integer, MAX_LEFT)),
+            .left_ms = to_left(r->element[2]),
             .place = (int)dlock_max(0, dlock_min(r->element[3]->integer, INT32_MAX)),
             .holder = r->element[4]->str,
             .holder_len = (size_t)r->element[4]->len,
@@ -496,7 +500,7 @@ int rscript_state(const redisReply *r, struct rscript_state *s)
         .value = r->element[1]->str,
         .len = (size_t)r->element[1]->len,
         .now_ms = r->element[2]->integer,
-        .left_ms = dlock_max(-1, dlock_min(r->element[3]->integer, MAX_LEFT)),
+        .left_ms = to_left(r->element[3]),
         .fence = to_fence(r->element[4]),
         .waiters = r->element + 5,
         .nwaiters = r->elements - 5,

@@ -156,6 +156,7 @@ static void answered(struct sentinels *s, struct sentinel *one, const redisReply
         one->says = SAYS_UNKNOWN;
     } else if (read_address(r, &one->named)) {
         one->says = SAYS_MASTER;
+        one->at = one->ask.peers[one->ask.good];
         if (s->first_at == 0)
             s->first_at = now_of(s);
     } else {
@@ -210,11 +211,22 @@ static bool same(const struct sentinel_addr *a, const struct sentinel_addr *b)
     return a->port == b->port && strcasecmp(a->host, b->host) == 0;
 }
 
+/* One sentinel under two names has one voice. */
+static bool has_spoken(const struct sentinels *s, int i)
+{
+    const struct dlock_peer *at = &s->one[i].at;
+    for (int k = 0; k < i; k++)
+        if (s->one[k].says == SAYS_MASTER && s->one[k].at.len == at->len &&
+            memcmp(&s->one[k].at.addr, &at->addr, at->len) == 0)
+            return true;
+    return false;
+}
+
 static int votes_for(const struct sentinels *s, const struct sentinel_addr *a)
 {
     int n = 0;
     for (int i = 0; i < s->n; i++)
-        n += s->one[i].says == SAYS_MASTER && same(&s->one[i].named, a);
+        n += s->one[i].says == SAYS_MASTER && same(&s->one[i].named, a) && !has_spoken(s, i);
     return n;
 }
 

@@ -31,6 +31,7 @@ struct sentinel {
     struct rconn ask, hear;
     enum sentinel_says says; /* in this round */
     struct sentinel_addr named;
+    struct dlock_peer at; /* which address has named it */
     struct dlock_error error;
 };
 

@@ -258,6 +258,9 @@ TEST(error_replies)
         {"ERR The user executing the script can't run this command", RE_PERM, DLOCK_EPERM},
         {"LOADING Redis is loading the dataset in memory", RE_TRANSIENT, DLOCK_EUNAVAIL},
         {"BUSY Redis is busy running a script", RE_TRANSIENT, DLOCK_EUNAVAIL},
+        {"UNBLOCKED force unblock from blocking operation, instance state changed (master -> "
+         "replica?)",
+         RE_REPLICA, DLOCK_EUNAVAIL},
         {"READONLY You can't write against a read only replica.", RE_REPLICA, DLOCK_EUNAVAIL},
         {"ERR Error running script (call to f_1): @user_script:3: -READONLY You", RE_REPLICA,
          DLOCK_EUNAVAIL},

@@ -83,6 +83,8 @@ static char next_asked(const struct server *s, size_t *at)
  * Drive u until it has an event; the server answers the n-th EVAL with say[n] (HANG_UP: closes the
  * connection instead, without an answer), and INFO and HELLO with a refusal.
  */
+static int warnings; /* that play() has met */
+
 static enum dlock_ev play(struct user *u, struct server *s, const char *const *say, int nsay,
                           int *said, struct dlock_event *ev)
 {
@@ -92,9 +94,11 @@ static enum dlock_ev play(struct user *u, struct server *s, const char *const *s
         int64_t wake = DLOCK_NEVER;
         int n = t->interest(u->be, p, 8, &wake);
         poll(p, (nfds_t)n, wake <= dlock_now() ? 0 : 5);
-        for (; t->process(u->be, p, n, ev) == 1; n = 0)
+        for (; t->process(u->be, p, n, ev) == 1; n = 0) {
+            warnings += ev->type == EV_NOTICE && ev->error.code != 0;
             if (ev->type != EV_NOTICE && ev->type != EV_WAITING)
                 return ev->type;
+        }
         server_step(s);
         size_t at = s->seen;
         for (char asked; (asked = next_asked(s, &at)) != 0 && (asked != 'E' || *said < nsay);
@@ -314,6 +318,37 @@ TEST(a_replica_is_not_asked_twice)
     scene_close(&sc);
 }
 
+#define GRANTED_AT(ms) "*6\r\n$7\r\ngranted\r\n$2\r\n17\r\n:1000\r\n:0\r\n$0\r\n\r\n:" #ms "\r\n"
+#define OURS_AT(ms) "*3\r\n:1\r\n$-1\r\n:" #ms "\r\n"
+
+/* A failover to a server whose clock is another one is no jump of a clock; one there is. */
+TEST(two_servers_have_two_clocks)
+{
+    static const char *const first[] = {GRANTED_AT(1790000000000), HANG_UP},
+                             *const second[] = {OURS_AT(1790000060000), OURS_AT(1790000120000)};
+    const struct dlock_backend *t = &dlock_backend_redis;
+    struct dlock_event ev;
+    struct server other;
+    struct scene sc;
+    int said = 0;
+    REQUIRE(scene_open(&sc));
+    REQUIRE(server_open(&other));
+    warnings = 0;
+    t->acquire(sc.u.be, false);
+    REQUIRE_INT(play(&sc.u, &sc.s, first, 2, &sc.said, &ev), EV_GRANTED);
+    t->renew(sc.u.be);
+    REQUIRE_INT(play(&sc.u, &sc.s, first, 2, &sc.said, &ev), EV_UNCLEAR);
+    sc.u.spec.peers = &other.peer;
+    t->renew(sc.u.be);
+    REQUIRE_INT(play(&sc.u, &other, second, 2, &said, &ev), EV_RENEWED);
+    CHECK_INT(warnings, 0);
+    t->renew(sc.u.be);
+    REQUIRE_INT(play(&sc.u, &other, second, 2, &said, &ev), EV_RENEWED);
+    CHECK_INT(warnings, 1);
+    scene_close(&sc);
+    server_close(&other);
+}
+
 /* Values that a late server may still set: an error in answer to the undo has undone nothing. */
 TEST(a_refused_undo_is_sent_again)
 {
@@ -510,6 +545,24 @@ TEST(cancel_at_any_moment)
         REQUIRE_INT(next_event(&b, NULL, &ev, SECS(2)), EV_RELEASED);
     }
     user_close(&b);
+}
+
+/* SET n x PX with some 290 years: the next look is a third of a ttl away, not in the past for ever. */
+TEST(a_lease_of_centuries)
+{
+    static const char *const say[] = {
+        "*5\r\n$4\r\nbusy\r\n$1\r\n0\r\n:9223372036853\r\n:1\r\n$1\r\nx\r\n"};
+    struct redisReply *p;
+    struct rscript_tried tried;
+    redisReader *reader = redisReaderCreate();
+    REQUIRE(reader != NULL);
+    redisReaderFeed(reader, say[0], strlen(say[0]));
+    REQUIRE_INT(redisReaderGetReply(reader, (void **)&p), REDIS_OK);
+    REQUIRE_INT(rscript_tried(p, &tried), 0);
+    CHECK(tried.left_ms * DLOCK_MSEC > 365 * 86400 * DLOCK_SEC);
+    CHECK(tried.left_ms * DLOCK_MSEC < INT64_MAX / 2);
+    freeReplyObject(p);
+    redisReaderFree(reader);
 }
 
 /* A server that was stopped during the acquire and the undo serves both when it goes on. */

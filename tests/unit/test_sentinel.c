@@ -138,6 +138,34 @@ TEST(without_a_majority_the_stragglers_get_a_moment)
     group_close(&g);
 }
 
+/* "s1,s1.example,s3": two names, one server, and a majority only if it is counted twice. */
+TEST(one_sentinel_under_two_names_is_counted_once)
+{
+    struct group g;
+    struct dlock_error err;
+    REQUIRE(group_open(&g));
+    g.peers[1] = g.peers[0];
+    g.peers[1].host = 1;
+    sentinels_ask(&g.s, SECS(5));
+    for (int i = 0; i < 2; i++) {
+        REQUIRE(tell(&g, 0, AT_6001));
+        close(g.server[0].cfd); /* the next of the two connections */
+        g.server[0].cfd = -1;
+    }
+    for (int64_t end = SECS(5); dlock_now() < end && g.s.one[1].says == SAYS_NOTHING;)
+        crank(&g);
+    CHECK_INT(g.s.one[0].says, SAYS_MASTER);
+    CHECK_INT(g.s.one[1].says, SAYS_MASTER);
+    CHECK_INT(sentinels_verdict(&g.s, &at_6001), VERDICT_PENDING);
+    tell(&g, 2, AT_6002);
+    for (int64_t end = SECS(5); dlock_now() < end && g.s.one[2].says == SAYS_NOTHING;)
+        crank(&g);
+    CHECK_INT(sentinels_verdict(&g.s, &at_6001), VERDICT_NONE);
+    sentinels_doubt(&g.s, &at_6001, &err);
+    CHECK_HAS(err.msg, "1 of 3 sentinels names 127.0.0.1:6001");
+    group_close(&g);
+}
+
 /* What a round comes to where nobody names a master. */
 static int nobody(const char *one, const char *two, const char *three, struct dlock_error *err)
 {
