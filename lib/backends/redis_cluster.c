@@ -124,6 +124,15 @@ int cluster_parse_nodes(const char *text, bool names, struct cluster_node *out, 
 
 /* -------------------------------------------------------------------- nodes */
 
+/*
+ * Behind Sentinel nothing of a cluster is believed: only the server that a majority of the sentinels names may be
+ * spoken to, and a redirection would lead away from it.
+ */
+static bool may_be_cluster(const struct dlock_be *be)
+{
+    return be->sentinel == NULL;
+}
+
 static void drop_address(struct redis_cluster *cl)
 {
     raddr_done(&cl->addr);
@@ -311,7 +320,7 @@ bool redis_cluster_redirected(struct dlock_be *be, const struct rconn_reply *rep
     struct redis_cluster *cl = &be->cluster;
     struct cluster_node node;
 
-    if (be->cmd.auth_failed || !concerns(be->doing, rep->tag))
+    if (!may_be_cluster(be) || be->cmd.auth_failed || !concerns(be->doing, rep->tag))
         return false;
     if (rep->r->type != REDIS_REPLY_ERROR) {
         cl->hops = 0;
@@ -359,6 +368,8 @@ bool redis_cluster_elsewhere(struct dlock_be *be)
 bool redis_cluster_lost(struct dlock_be *be, const char *text)
 {
     struct cluster_node node;
+    if (!may_be_cluster(be))
+        return false;
     if (strncmp(text, "CLUSTERDOWN", 11) == 0)
         be->cluster.known = true;
     else if (!be->cluster.known ||
@@ -388,6 +399,8 @@ bool redis_cluster_refuses(const struct dlock_be *be, struct dlock_error *err)
 int redis_reply_error(struct dlock_be *be, struct dlock_error *err, const char *text)
 {
     struct cluster_node node;
+    if (!may_be_cluster(be))
+        return rconn_reply_error(err, redis_where(be), &be->auth, text);
     enum cluster_hint hint = cluster_hint(text, &node);
     bool apart = strstr(text, "non local key") != NULL || strstr(text, "same slot") != NULL;
 
@@ -430,7 +443,7 @@ void redis_cluster_asking(struct dlock_be *be)
  */
 void redis_cluster_hello(struct dlock_be *be)
 {
-    if (be->cluster.known || be->cluster.hello_sent)
+    if (be->cluster.known || be->cluster.hello_sent || !may_be_cluster(be))
         return;
     be->cluster.hello_sent = true;
     send_words(be, T_HELLO, "HELLO", "2");

@@ -321,11 +321,18 @@ void sentinels_listen(struct sentinels *s, int64_t at)
         rconn_close(&s->one[i].hear);
 }
 
+/* Not while a round is young: a sentinel that goes on and on about it would keep all of them from an end. */
+static int64_t heeded_at(const struct sentinels *s)
+{
+    return s->heard ? s->since + SENTINEL_PAUSE : DLOCK_NEVER;
+}
+
 bool sentinels_heard(struct sentinels *s)
 {
-    bool heard = s->heard;
+    if (now_of(s) < heeded_at(s))
+        return false;
     s->heard = false;
-    return heard;
+    return true;
 }
 
 static void subscribe(struct sentinels *s, int i)
@@ -389,6 +396,8 @@ int sentinels_interest(const struct sentinels *s, struct pollfd *pfd, int cap, i
     }
     if (s->first_at != 0 && now < s->first_at + SENTINEL_PAUSE)
         *wake_at = dlock_min(*wake_at, s->first_at + SENTINEL_PAUSE);
+    if (now < heeded_at(s))
+        *wake_at = dlock_min(*wake_at, heeded_at(s));
     *wake_at = dlock_min(*wake_at, s->listen_at);
     return n;
 }

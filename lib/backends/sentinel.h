@@ -75,7 +75,10 @@ int sentinels_doubt(const struct sentinels *, const struct sentinel_addr *, stru
 
 /* Be told of a switch, from the time at on; DLOCK_NEVER: no longer. */
 void sentinels_listen(struct sentinels *, int64_t at);
-/* True once after somebody has said so, or may have while we were not listening: ask again. */
+/*
+ * True once after somebody has said so, or may have while we were not listening: ask again. That is kept until the
+ * last round is SENTINEL_PAUSE old.
+ */
 bool sentinels_heard(struct sentinels *);
 
 int sentinels_interest(const struct sentinels *, struct pollfd *, int cap, int64_t *wake_at);

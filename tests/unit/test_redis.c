@@ -349,6 +349,68 @@ TEST(two_servers_have_two_clocks)
     server_close(&other);
 }
 
+static int server_port(const struct server *s)
+{
+    struct sockaddr_in in;
+    memcpy(&in, &s->peer.addr, sizeof(in));
+    return ntohs(in.sin_port);
+}
+
+/* The same answer to each command of that name. */
+static void answer_all(struct server *s, const char *name, const char *text)
+{
+    char word[32];
+    snprintf(word, sizeof(word), "\n%s\r", name);
+    server_step(s);
+    for (char *p; (p = strstr(s->got, word)) != NULL; p[1] = 'x')
+        server_say(s, text, strlen(text));
+}
+
+/* Nobody but who the sentinels name is asked, whatever he says: a redirection is no answer of theirs. */
+TEST(no_redirection_leads_away_from_the_sentinels_master)
+{
+    static const char *const bad[] = {"-MOVED 1 127.0.0.1:%d\r\n", "-ASK 1 127.0.0.1:%d\r\n",
+                                      "-CLUSTERDOWN %d\r\n", "-ERR non local key %d\r\n"};
+    for (size_t i = 0; i < DLOCK_LEN(bad); i++) {
+        const struct dlock_backend *t = &dlock_backend_redis;
+        struct server sentinel, master, other;
+        char where[300], named[64], text[64];
+        struct dlock_event ev = {0};
+        struct user u;
+        REQUIRE(server_open(&sentinel) && server_open(&master) && server_open(&other));
+        snprintf(where, sizeof(where), "redis+sentinel://127.0.0.1:%d/svc#n",
+                 server_port(&sentinel));
+        REQUIRE(user_open_at(&u, where, &sentinel.peer, 2 * DLOCK_SEC));
+        u.spec.connect_timeout = 300 * DLOCK_MSEC;
+        snprintf(named, sizeof(named), "*2\r\n$9\r\n127.0.0.1\r\n$5\r\n%05d\r\n",
+                 server_port(&master));
+        snprintf(text, sizeof(text), bad[i], server_port(&other));
+        t->acquire(u.be, false);
+        enum dlock_ev got = EV_NONE;
+        for (int64_t end = SECS(3); dlock_now() < end && got == EV_NONE;) {
+            struct pollfd p[8];
+            int64_t wake = DLOCK_NEVER;
+            int n = t->interest(u.be, p, 8, &wake);
+            poll(p, (nfds_t)n, wake <= dlock_now() ? 0 : 5);
+            if (t->process(u.be, p, n, &ev) == 1 && ev.type != EV_NOTICE)
+                got = ev.type;
+            answer_all(&sentinel, "SENTINEL", named);
+            answer_all(&master, "ROLE", "*3\r\n$6\r\nmaster\r\n:0\r\n*0\r\n");
+            answer_all(&other, "ROLE", "*3\r\n$6\r\nmaster\r\n:0\r\n*0\r\n");
+            answer_all(&master, "EVAL", text);
+            answer_all(&other, "EVAL", GRANTED);
+        }
+        if (!CHECK_INT(got, EV_FAILED))
+            printf("# %s", text);
+        CHECK_INT(ev.error.code, DLOCK_EUNAVAIL);
+        CHECK_INT(other.accepted, 0);
+        user_close(&u);
+        server_close(&sentinel);
+        server_close(&master);
+        server_close(&other);
+    }
+}
+
 /* Values that a late server may still set: an error in answer to the undo has undone nothing. */
 TEST(a_refused_undo_is_sent_again)
 {

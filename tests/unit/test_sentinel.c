@@ -248,6 +248,12 @@ TEST(a_switch_is_heard_of)
     CHECK(!heard_within(&g, 20));
     server_say(&g.server[1], ours, strlen(ours));
     CHECK(heard_within(&g, 5000));
+    /* One that says so all the time: the round that has just begun comes to its end. */
+    int64_t begin = dlock_now();
+    sentinels_ask(&g.s, SECS(5));
+    server_say(&g.server[1], ours, strlen(ours));
+    CHECK(heard_within(&g, 5000));
+    CHECK(dlock_now() - begin >= SENTINEL_PAUSE);
     sentinels_listen(&g.s, DLOCK_NEVER);
     CHECK(!heard_within(&g, 10));
     for (int i = 0; i < N; i++)
