@@ -106,6 +106,8 @@ enum rconn_class rconn_classify(const char *text);
  */
 int rconn_reply_error(struct dlock_error *err, const char *where, const struct rconn_auth *,
                       const char *text);
+/* Whatever else of a server's text is shown: with user and password blanked, fit for a message. */
+void rconn_show(char *out, size_t size, const struct rconn_auth *, const char *text);
 /* The same for the answer to AUTH, of which only the first word is shown. */
 int rconn_auth_error(struct dlock_error *err, const char *where, const struct rconn_auth *,
                      const char *text);

@@ -73,7 +73,7 @@ static bool in_word(char c)
 }
 
 /* text, fit for a message. A user's name is blanked as a word of its own only: it may be "e". */
-static void show(char *out, size_t size, const struct rconn_auth *auth, const char *text)
+void rconn_show(char *out, size_t size, const struct rconn_auth *auth, const char *text)
 {
     char t[512];
     size_t used = 0;
@@ -157,7 +157,7 @@ int rconn_reply_error(struct dlock_error *err, const char *where, const struct r
                       const char *text)
 {
     char t[200];
-    show(t, sizeof(t), auth, text);
+    rconn_show(t, sizeof(t), auth, text);
     return explain(err, where, text, t);
 }
 
@@ -171,7 +171,7 @@ int rconn_auth_error(struct dlock_error *err, const char *where, const struct rc
         memcpy(word, text, n);
         word[n] = '\0';
     }
-    show(t, sizeof(t), auth, word);
+    rconn_show(t, sizeof(t), auth, word);
     if (rconn_classify(text) != RE_OTHER)
         return explain(err, where, text, t);
     if (strstr(text, "unknown command") != NULL)

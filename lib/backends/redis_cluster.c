@@ -404,21 +404,23 @@ int redis_reply_error(struct dlock_be *be, struct dlock_error *err, const char *
     enum cluster_hint hint = cluster_hint(text, &node);
     bool apart = strstr(text, "non local key") != NULL || strstr(text, "same slot") != NULL;
 
+    char t[120];
+    rconn_show(t, sizeof(t), &be->auth, text);
     be->cluster.known = be->cluster.known || hint != HINT_NONE || apart;
     if ((hint != HINT_NONE || apart) && redis_cluster_refuses(be, err))
         return DLOCK_EUSAGE;
     if (hint == HINT_BAD)
-        return dlock_fail(err, DLOCK_EPROTO, 0, "%s: a redirection that leads nowhere: %.100s",
-                          redis_where(be), text);
+        return dlock_fail(err, DLOCK_EPROTO, 0, "%s: a redirection that leads nowhere: %s",
+                          redis_where(be), t);
     if (hint == HINT_MOVED)
         return dlock_fail(err, DLOCK_EUNAVAIL, 0,
                           "%s: the nodes of the cluster send us from one to the other (%s)",
-                          redis_where(be), text);
+                          redis_where(be), t);
     if (hint == HINT_ASK || apart)
         return dlock_fail(
             err, DLOCK_EUNAVAIL, 0,
-            "%s: the cluster is moving the slot of the lock '%s' to another node (%.100s)",
-            redis_where(be), be->spec->uri->name, text);
+            "%s: the cluster is moving the slot of the lock '%s' to another node (%s)",
+            redis_where(be), be->spec->uri->name, t);
     return rconn_reply_error(err, redis_where(be), &be->auth, text);
 }
 

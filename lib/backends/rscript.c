@@ -27,7 +27,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SHELF "4e15" /* added to the ticket of who did not come */
+#define SHELF "4e15"     /* added to the ticket of who did not come */
 #define MAX_VALUE "1200" /* of a value, as far as it is handed out: a foreign one may be huge */
 
 /* clang-format off */
