@@ -76,7 +76,7 @@ enum dlock_ev {
     EV_WAITING, /* after acquire(wait), any number: info (may be NULL), place */
     EV_GRANTED, /* ends acquire: from, ttl, fence, token */
     EV_BUSY,    /* ends acquire(!wait): info (may be NULL) */
-    EV_RENEWED, /* ends renew: from, ttl (as negotiated) */
+    EV_RENEWED, /* ends renew: from, ttl (as negotiated); error: a part of the store could not be reached */
     EV_UNCLEAR, /* ends renew: nothing known; the old deadline stands; error says why; the core calls renew again */
     EV_RELEASED, /* ends release: how, error (for UNCLEAR: why) */
     EV_LOST,     /* unasked, or ends renew; only while granted; certain; error says why */

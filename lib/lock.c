@@ -173,6 +173,7 @@ static void begin(dlock *d, enum lock_phase want)
         return;
     }
     d->phase = PH_RESOLVING;
+    d->partly_at = now + (dlock_min(d->contact_by, d->wait_until) - now) / 2;
     if (!d->resolver && dlock_resolver_start(&d->resolver, d->uri, &d->why) < 0)
         report_failed(d);
 }
@@ -213,28 +214,59 @@ void dlock_start_release(dlock *d, int64_t until)
 
 /* --- what happens -------------------------------------------------------------------------------- */
 
+static bool names(const struct dlock_peer *peers, int n, int host)
+{
+    for (int i = 0; i < n; i++)
+        if (peers[i].host == host)
+            return true;
+    return false;
+}
+
+/* Take these addresses; a host that has none among them keeps what it had. False: out of memory, all stay. */
+static bool take_peers(dlock *d, struct dlock_peer *peers, int n)
+{
+    int all = n;
+    struct dlock_peer *p = realloc(peers, ((size_t)n + (size_t)d->spec.npeers + 1) * sizeof *p);
+    if (!p) {
+        free(peers);
+        return false;
+    }
+    for (int i = 0; i < d->spec.npeers; i++)
+        if (!names(p, n, d->peers[i].host))
+            p[all++] = d->peers[i];
+    free(d->peers);
+    d->peers = p;
+    d->spec.peers = p;
+    d->spec.npeers = all;
+    return true;
+}
+
 static void resolved(dlock *d)
 {
     struct dlock_peer *peers;
+    struct dlock_error why;
     int n;
-    int rc = dlock_resolver_result(d->resolver, &peers, &n, &d->why);
+    int rc = dlock_resolver_result(d->resolver, &peers, &n, &why);
+    if (rc != 0) {
+        dlock_resolver_free(d->resolver);
+        d->resolver = NULL;
+        d->resolved_at = now_of(d);
+    } else if (d->phase == PH_RESOLVING && now_of(d) >= d->partly_at) {
+        /* A name server that is silent about one host of several must not cost the others. */
+        rc = dlock_resolver_so_far(d->resolver, &peers, &n);
+    }
     if (rc == 0)
         return;
-    dlock_resolver_free(d->resolver);
-    d->resolver = NULL;
-    d->resolved_at = now_of(d);
-    if (rc > 0) {
-        free(d->peers);
-        d->peers = peers;
-        d->spec.peers = peers;
-        d->spec.npeers = n;
-    }
+    if (rc > 0 && !take_peers(d, peers, n))
+        rc = dlock_fail(&why, DLOCK_ENOMEM, 0, "out of memory");
     if (d->phase != PH_RESOLVING)
         return; /* a look-up beside a reconnect: when it fails, the old addresses stay */
-    if (rc > 0)
+    if (rc > 0) {
         ask_backend(d);
-    else
+    } else {
+        d->why = why;
         report_failed(d);
+    }
 }
 
 /* The store may have moved: look again, beside whatever goes on with the addresses we have. */
@@ -364,8 +396,11 @@ static void on_event(dlock *d, const struct dlock_event *ev)
         d->why = ev->error;
         release_then(d, THEN_FAILED, undo_until(d));
         break;
-    case EV_NONE:
     case EV_RENEWED:
+        if (ev->error.code != 0)
+            resolve_again(d);
+        break;
+    case EV_NONE:
         break;
     }
 }
@@ -420,6 +455,8 @@ int dlock_interest(dlock *d, struct pollfd *pfd, int cap, int64_t *wake_at)
             *wake_at = 0;
         else if (n < cap)
             pfd[n++] = (struct pollfd){.fd = fd, .events = POLLIN};
+        if (d->phase == PH_RESOLVING && now_of(d) < d->partly_at)
+            *wake_at = dlock_min(*wake_at, d->partly_at);
     }
     if (d->phase != PH_RESOLVING && d->phase != PH_IDLE)
         n += d->table->interest(d->be, pfd + n, cap - n, wake_at);

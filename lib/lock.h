@@ -30,6 +30,7 @@ struct dlock {
     struct dlock_resolver *resolver; /* a look-up under way, or NULL */
     struct dlock_peer *peers;
     int64_t resolved_at;
+    int64_t partly_at; /* from then on, the names that have an address must do */
 
     enum lock_phase phase, want;
     enum lock_then then;

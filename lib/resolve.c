@@ -78,8 +78,9 @@ static void *run(void *arg)
     l->code = code;
     l->sys = sys;
     l->found = code == 0 ? found : NULL;
+    r->pending--;
     /* Under the mutex: the caller may be closing the descriptor right now. */
-    if (--r->pending == 0 && r->fd >= 0)
+    if (r->fd >= 0)
         eventfd_write(r->fd, 1);
     pthread_mutex_unlock(&r->mutex);
     unref(r);
@@ -246,9 +247,11 @@ int dlock_resolver_result(struct dlock_resolver *r, struct dlock_peer **peers, i
                           struct dlock_error *err)
 {
     int count;
+    eventfd_t ended;
 
     pthread_mutex_lock(&r->mutex);
     if (r->pending > 0) {
+        eventfd_read(r->fd, &ended);
         pthread_mutex_unlock(&r->mutex);
         return 0;
     }
@@ -258,6 +261,21 @@ int dlock_resolver_result(struct dlock_resolver *r, struct dlock_peer **peers, i
         return count;
     *n = count;
     return 1;
+}
+
+int dlock_resolver_so_far(struct dlock_resolver *r, struct dlock_peer **peers, int *n)
+{
+    int count;
+
+    pthread_mutex_lock(&r->mutex);
+    count = collect(r, peers, NULL);
+    pthread_mutex_unlock(&r->mutex);
+    if (count < 0)
+        return 0;
+    if (count == 0)
+        free(*peers);
+    *n = count;
+    return count > 0;
 }
 
 void dlock_resolver_free(struct dlock_resolver *r)

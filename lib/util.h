@@ -69,10 +69,12 @@ int64_t dlock_backoff_next(struct dlock_backoff *, const struct dlock_env *);
 struct dlock_resolver;
 int dlock_resolver_start(struct dlock_resolver **, const struct dlock_uri *, struct dlock_error *);
 int dlock_resolver_fd(
-    const struct dlock_resolver *); /* readable when there is a result; -1: there is one now */
+    const struct dlock_resolver *); /* readable when a look-up has ended; -1: all have */
 /* 1: *peers (malloc'ed, the caller's) and *n; 0: not yet; negative: error, naming the host. */
 int dlock_resolver_result(struct dlock_resolver *, struct dlock_peer **peers, int *n,
                           struct dlock_error *);
+/* The same of those look-ups that have an answer already, the others go on: 1, or 0 when none has. */
+int dlock_resolver_so_far(struct dlock_resolver *, struct dlock_peer **peers, int *n);
 void dlock_resolver_free(struct dlock_resolver *);
 
 #define DLOCK_LEN(a) (sizeof(a) / sizeof((a)[0]))

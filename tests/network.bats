@@ -272,6 +272,57 @@ rival_is_in() { [ "$(wc -l <"$T/rival")" = 2 ]; }
     [ ! -e "$C/events" ]
 }
 
+# Two more servers of a Redlock, and what it is called where the third name is one that nobody knows.
+redlock_up() {
+    local p
+    net_up
+    for p in 6380 6381; do
+        start_log "$T/etc/redis$p.log" server redis-server --port $p --bind 127.0.0.1 $SERVER --protected-mode no --save '' \
+            --daemonize no --dir "$T/etc" --logfile ''
+        wait_for 10 server_is_up $p || return
+    done
+    printf '%s r1.test r2.test\n' $SERVER >>"$T/etc/hosts"
+    R="redlock://r1.test:$PORT,r2.test:6380,r3.test:6381/?restart-grace=0#$NAME"
+}
+server_is_up() { [ "$(server redis-cli -p "$1" ping 2>&1)" = PONG ]; }
+
+@test "network: silent DNS about one server of a Redlock: the others are enough" {
+    redlock_up
+    net_dns_silent
+    timed --connect-timeout 2 "$R" echo ran
+    assert_rc 0
+    [ "$output" = ran ]
+    assert_between 1000 $took $((1500 + SLOW)) "half of --connect-timeout goes by (ms)"
+    timed -w 1 "$R" echo ran
+    assert_rc 0
+    assert_between 500 $took $((1000 + SLOW)) "half of -w goes by (ms)"
+    timed --connect-timeout 2 --status "$R"
+    assert_rc 0
+    [ "$(net_dns_asked)" -ge 3 ]
+    # One name is not a majority.
+    timed --connect-timeout 1 "redlock://r1.test:$PORT,r3.test:6381,r4.test:6382/?restart-grace=0#$NAME" touch "$T/ran"
+    assert_rc 69
+    [ ! -e "$T/ran" ]
+    key_is_gone
+}
+
+# bats test_tags=slow
+@test "network: a server of a Redlock whose name is known again gets the lock in the middle of a hold" {
+    redlock_up
+    net_dns_silent
+    echo "options timeout:1 attempts:1" >>"$T/etc/resolv.conf"
+    hold --ttl 3 --connect-timeout 2 "$R" $SUBJECT -u "$T/end" -r 6
+    wait_for 5 running
+    [ "$(server redis-cli -p 6381 exists "$NAME")" = 0 ]
+    echo "$SERVER r3.test" >>"$T/etc/hosts"
+    third_has_it() { [ "$(server redis-cli -p 6381 exists "$NAME")" = 1 ]; }
+    wait_for 20 third_has_it
+    touch "$T/end"
+    ended
+    assert_rc 6
+    [ "$(server redis-cli -p 6381 exists "$NAME")" = 0 ]
+}
+
 @test "network: DNS fails: 69 at once, the name is said" {
     net_up
     # The reply is an ICMP error: nobody listens.

@@ -159,6 +159,9 @@ void redlock_renew_step(struct dlock_be *be, int64_t now)
         struct dlock_event *ev = events_add(&be->events, EV_RENEWED);
         ev->from = redlock_from(be);
         ev->ttl = be->spec->ttl;
+        for (int i = 0; i < be->n; i++)
+            if (be->nodes[i].answer == A_FAILED)
+                ev->error = be->nodes[i].error;
     } else if (yes + pending < be->quorum || now >= be->op_until) {
         redlock_no_quorum(be, &events_add(&be->events, EV_UNCLEAR)->error);
     } else {

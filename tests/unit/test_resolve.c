@@ -27,10 +27,12 @@ static int finish(struct dlock_resolver *r, struct dlock_peer **peers, int *n,
                   struct dlock_error *err)
 {
     struct pollfd p = {.fd = dlock_resolver_fd(r), .events = POLLIN};
+    int rc;
 
-    if (p.fd >= 0 && poll(&p, 1, 30000) <= 0)
-        return -1000;
-    return dlock_resolver_result(r, peers, n, err);
+    while ((rc = dlock_resolver_result(r, peers, n, err)) == 0)
+        if (p.fd < 0 || poll(&p, 1, 30000) <= 0)
+            return -1000;
+    return rc;
 }
 
 static const char *show(const struct dlock_peer *p, char *buf, size_t size)
@@ -147,6 +149,33 @@ TEST(some_unknown)
     for (int i = 1; i < n; i++)
         CHECK_INT(peers[i].host, 2);
     free(peers);
+    dlock_resolver_free(r);
+}
+
+/* What is known before the last one has an answer: of the numbers, that is at once. */
+TEST(so_far)
+{
+    struct dlock_resolver *r = start("redlock://no-such-host.invalid,10.0.0.2,[::1]#x");
+    struct dlock_peer *peers = NULL;
+    int n = 0;
+
+    REQUIRE(r);
+    CHECK_INT(dlock_resolver_so_far(r, &peers, &n), 1);
+    REQUIRE_INT(n, 2);
+    CHECK_INT(peers[0].host, 1);
+    CHECK_INT(peers[1].host, 2);
+    free(peers);
+    /* It takes nothing away from the whole. */
+    CHECK_INT(finish(r, &peers, &n, NULL), 1);
+    CHECK_INT(n, 2);
+    free(peers);
+    dlock_resolver_free(r);
+
+    r = start("redlock://no-such-host.invalid,b.invalid#x");
+    REQUIRE(r);
+    CHECK_INT(dlock_resolver_so_far(r, &peers, &n), 0);
+    CHECK_INT(finish(r, &peers, &n, NULL), DLOCK_EUNAVAIL);
+    CHECK_INT(dlock_resolver_so_far(r, &peers, &n), 0);
     dlock_resolver_free(r);
 }
 
