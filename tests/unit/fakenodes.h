@@ -284,15 +284,12 @@ static void world_aim(struct world *w, int host, int server, int n)
     w->peers[host].len = sizeof(*in);
 }
 
-static bool world_open(struct world *w, int n, int64_t ttl, int64_t op_timeout)
+/* A client of the servers in w->f. */
+static bool world_client(struct world *w, int64_t ttl, int64_t op_timeout)
 {
     struct dlock_error err = {0};
     char text[512] = "redlock://";
-    memset(w, 0, sizeof(*w));
-    w->n = n;
-    for (int i = 0; i < n; i++) {
-        if (!fake_open(&w->f[i]))
-            return unit_fail(UNIT_AT, "no server");
+    for (int i = 0; i < w->n; i++) {
         snprintf(text + strlen(text), sizeof(text) - strlen(text), "%sh%d:%u", i > 0 ? "," : "", i,
                  w->f[i].port);
         world_aim(w, i, i, 1);
@@ -305,7 +302,7 @@ static bool world_open(struct world *w, int n, int64_t ttl, int64_t op_timeout)
         .env = &fake_env,
         .uri = w->uri,
         .peers = w->peers,
-        .npeers = n,
+        .npeers = w->n,
         .ttl = ttl,
         .connect_timeout = 5 * DLOCK_SEC,
         .op_timeout = op_timeout,
@@ -314,6 +311,16 @@ static bool world_open(struct world *w, int n, int64_t ttl, int64_t op_timeout)
     if (dlock_backend_redlock.open(&w->be, &w->spec, &err) != 0)
         return unit_fail(UNIT_AT, "%s", err.msg);
     return true;
+}
+
+static bool world_open(struct world *w, int n, int64_t ttl, int64_t op_timeout)
+{
+    memset(w, 0, sizeof(*w));
+    w->n = n;
+    for (int i = 0; i < n; i++)
+        if (!fake_open(&w->f[i]))
+            return unit_fail(UNIT_AT, "no server");
+    return world_client(w, ttl, op_timeout);
 }
 
 static void world_close(struct world *w)
@@ -342,7 +349,7 @@ static void world_event(struct world *w, const struct dlock_event *ev)
 }
 
 /* The clock stands still; until nobody has anything to do. Returns when the backend wants to be woken. */
-static int64_t settle(struct world *w)
+__attribute__((unused)) static int64_t settle(struct world *w)
 {
     const struct dlock_backend *t = &dlock_backend_redlock;
     int64_t wake = DLOCK_NEVER;
@@ -368,7 +375,7 @@ static int64_t settle(struct world *w)
 }
 
 /* Let the time pass that far, or until an operation has ended. It must never want to be woken in the past. */
-static void pass(struct world *w, int64_t by)
+__attribute__((unused)) static void pass(struct world *w, int64_t by)
 {
     int64_t end = fake_clock + by;
     w->nended = 0;
