@@ -269,8 +269,8 @@ static const struct dlock_error *some_error(const struct dlock_be *be, int code)
 
 int redlock_no_quorum(const struct dlock_be *be, struct dlock_error *err)
 {
-    /* What is wrong with so many that the others are no majority? */
-    static const int codes[] = {DLOCK_EPERM, DLOCK_EDATA, DLOCK_EUSAGE, DLOCK_EPROTO, DLOCK_EOS};
+    /* What is wrong with so many that the others are no majority? One that talks nonsense counts as one that is away. */
+    static const int codes[] = {DLOCK_EPERM, DLOCK_EDATA, DLOCK_EUSAGE, DLOCK_EOS};
     int usable = be->n, code = DLOCK_EUNAVAIL;
 
     for (int i = 0; i < be->n; i++)
