@@ -120,13 +120,6 @@ void redis_no_answer(const struct dlock_be *, struct dlock_error *, int64_t wait
 int64_t redis_clock_now(struct dlock_be *, int64_t theirs_ms, int64_t sent);
 /* Close cmd; the server's tracking ends with it. */
 void redis_close_cmd(struct dlock_be *);
-/* Send the renewal or the release that is under way, after a redirection once more. */
-void redis_send_renew(struct dlock_be *);
-void redis_send_leave(struct dlock_be *);
-/* Queue the undoing of stale values on cmd. One is forgotten when the server has said that it is undone. */
-void redis_undo_stale(struct dlock_be *);
-void redis_forget_stale(struct dlock_be *, int n);
-void redis_undo_answered(struct dlock_be *, const redisReply *);
 
 /* redis_cluster.c */
 /* A new operation, or another attempt at it: redirections are counted anew, from the node that has the slot. */
@@ -162,11 +155,28 @@ void redis_cluster_done(struct dlock_be *);
 /* redis_open.c: fill in what comes from spec; 0 or a negative code. */
 int redis_check_spec(struct dlock_be *, struct dlock_error *);
 
-/* redis.c: the end of a renewal */
+/* redis_keep.c */
+/* Queue the undoing of stale values on cmd. One is forgotten when the server has said that it is undone. */
+void redis_undo_stale(struct dlock_be *);
+void redis_forget_stale(struct dlock_be *, int n);
+void redis_undo_answered(struct dlock_be *, const redisReply *);
+void redis_renew(struct dlock_be *);
+void redis_release(struct dlock_be *, int64_t until);
+/* Send the renewal or the release that is under way, after a redirection once more. */
+void redis_send_renew(struct dlock_be *);
+void redis_send_leave(struct dlock_be *);
+void redis_renew_answered(struct dlock_be *, const struct rconn_reply *);
+void redis_leave_answered(struct dlock_be *, const struct rconn_reply *);
+/* The end of a renewal. */
 void redis_renewed(struct dlock_be *, const struct redis_proof *);
 void redis_renew_unclear(struct dlock_be *, const struct dlock_error *);
 /* While granted: the master is another one now, so see there at once. */
 void redis_renew_move(struct dlock_be *);
+/* A release was refused, or the connection has failed under it: once more while there is time. */
+void redis_leave_retry(struct dlock_be *, const struct dlock_error *);
+/* While one is under way: what is due. */
+void redis_renew_timers(struct dlock_be *, int64_t now);
+void redis_release_timers(struct dlock_be *, int64_t now);
 
 /*
  * redis_proof.c: prove takes an answer that is to count once it is confirmed; step looks whether it is. At once
