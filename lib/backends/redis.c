@@ -8,10 +8,11 @@
  * key that it has changed), so that a lock freed by another program or by expiry is noticed. Timers stand
  * behind every message. rscript.h has keys and messages.
  *
- * Files: redis.c the loop; redis_open.c the URI's parameters; redis_wait.c acquire and waiting; redis_keep.c
- * renew and release; redis_ask.c status; redis_sentinel.c the master behind Sentinel; redis_cluster.c the way to
- * the node that has the lock; redis_proof.c what must be confirmed before an answer counts; redis_checks.c what is
- * wrong with the server's set-up or clock; rconn.c one connection; rscript.c what runs in the server.
+ * Files: redis.c the loop; redis_open.c the URI's parameters; redis_wait.c acquire and waiting; redis_wake.c being
+ * called; redis_keep.c renew and release; redis_ask.c status; redis_sentinel.c the master behind Sentinel;
+ * redis_cluster.c the way to the node that has the lock; redis_proof.c what must be confirmed before an answer
+ * counts; redis_checks.c what is wrong with the server's set-up or clock; rconn.c one connection; rscript.c what
+ * runs in the server.
  *
  * Not guaranteed: the lock lives in one server's memory. A server that loses it (restart without
  * persistence, promotion of a replica that lacks the key, eviction, a jump of its clock) gives it to the

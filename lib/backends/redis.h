@@ -9,6 +9,7 @@
 #include "rscript.h"
 
 #define REDIS_STALE 4
+#define REDIS_CLAIM_SLACK (20 * DLOCK_MSEC) /* over what one who was called may take */
 
 enum redis_doing { DO_NOTHING, DO_ACQUIRE, DO_RENEW, DO_RELEASE, DO_ASK };
 
@@ -208,23 +209,29 @@ void redis_sentinel_step(struct dlock_be *);
 int redis_sentinel_interest(const struct dlock_be *, struct pollfd *, int cap, int64_t *wake_at);
 void redis_sentinel_work(struct dlock_be *, const struct pollfd *, int n);
 
-/* redis_wait.c */
+/* redis_wait.c: acquire */
 void redis_granted(struct dlock_be *, const struct redis_proof *);
 /* The acquire has failed for good; or cmd is of no use any more, and it goes on if it can; or elsewhere. */
 void redis_wait_fail(struct dlock_be *, const struct dlock_error *);
 void redis_wait_trouble(struct dlock_be *, const struct dlock_error *);
 void redis_wait_move(struct dlock_be *);
-void redis_wake_drop(struct dlock_be *); /* wake is of no use any more */
+/* Trouble after the first contact: later once more, or it has failed. */
+void redis_wait_outage(struct dlock_be *, struct outage *, const struct dlock_error *);
 void redis_acquire(struct dlock_be *, bool wait);
+void redis_try_now(struct dlock_be *);
 /* After a redirection (moved) or a failure to connect: the same try, to another node. */
 void redis_try_again(struct dlock_be *, bool moved);
 void redis_try_answered(struct dlock_be *, const struct rconn_reply *);
-void redis_track_answered(struct dlock_be *, const redisReply *);
-void redis_wake_answered(struct dlock_be *, const struct rconn_reply *);
-void redis_wake_failed(struct dlock_be *);
 void redis_wait_timers(struct dlock_be *, int64_t now);
 int64_t redis_wait_wake_at(const struct dlock_be *);
+
+/* redis_wake.c: the connection on which a waiter is called */
+void redis_wake_start(struct dlock_be *);
 void redis_wake_close(struct dlock_be *);
+void redis_wake_drop(struct dlock_be *); /* it is of no use any more */
+void redis_wake_failed(struct dlock_be *);
+void redis_wake_answered(struct dlock_be *, const struct rconn_reply *);
+void redis_track_answered(struct dlock_be *, const redisReply *);
 
 /* redis_ask.c */
 void redis_ask(struct dlock_be *, enum dlock_ask, const char *arg);
