@@ -157,13 +157,35 @@ CODES='64 65 69 71 73 75 76 77 79 126 127'
     assert_rc 0
 }
 
-@test "manual: its scheme list is that of the program" {
-    for scheme in file redis rediss redis+unix redis+sentinel redlock postgres zk; do
-        grep -q "^\.It Li $scheme://" <(section LOCK) || fail "$scheme is not in the manual"
+# All schemes that a backend serves, one a line.
+schemes() {
+    sed -nE 's/.*schemes( = .*|\[\] = )\{("[a-z+", ]*"), NULL\}.*/\2/p' "$ROOT"/lib/backends/*.c "$ROOT/lib/registry.c" |
+        tr -d '" ' | tr ',' '\n' | sort -u
+}
+
+@test "manual and --help: the scheme list is that of the program" {
+    "$DLOCK" --help >help
+    schemes >known
+    [ "$(wc -l <known)" -ge 11 ] || fail "found only: $(tr '\n' ' ' <known)"
+    while read -r scheme; do
+        grep -qE "^\.(It Li $(sed 's/+/\\+/' <<<"$scheme")://|Li $scheme\$)" <(section LOCK) || fail "$scheme is not in the manual"
+        # Of two names for one store the short one.
+        case $scheme in postgresql | zookeeper) ;; *) grep -qF " $scheme://" help || fail "$scheme is not in --help" ;; esac
         run "$DLOCK" -n "$scheme://" true
         assert_rc 64
         refute_out "no kind of store"
+    done <known
+}
+
+@test "manual and --help: the forms in which dlock is called are the same" {
+    "$DLOCK" --help | sed -n '/^Run /q; p' | grep -oE -- '(^|[ [])--?[a-z]+' | tr -d ' [' | sort -u >usage
+    section SYNOPSIS | sed 's/^\.Op //; s/^Fl/.Fl/' | fl_names >synopsis
+    for name in -c -u --status --json --schema; do
+        grep -qxe "$name" usage || fail "$name is not in the usage lines"
+        grep -qxe "$name" synopsis || fail "$name is not in SYNOPSIS"
     done
+    run comm -23 usage synopsis
+    [ -z "$output" ] || fail "not in SYNOPSIS: $output"
 }
 
 @test "completions are what completions/generate makes" {
