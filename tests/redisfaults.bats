@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # redisfaults.bats - faults around a lock in a real redis-server: restarts, stops, keys that others delete or take,
-# connections that are cut. Servers that lie or refuse are in faults.bats.
+# connections that are cut. Servers that lie or refuse are in serverfaults.bats.
 
 load lib/common
 load lib/redis

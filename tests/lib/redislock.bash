@@ -6,7 +6,9 @@ own_server() {
     redis_start_in own "$@"
     L="redis://127.0.0.1:${REDIS_PORTS[own]}#$NAME"
 }
-own_gone() { [ "$(rcli_in own exists "$NAME")" = 0 ]; }
+own() { rcli_in own "$@"; }
+own_gone() { [ "$(own exists "$NAME")" = 0 ]; }
+own_left_is_over() { [ "$(own pttl "$NAME")" -gt "$1" ]; }
 
 queue_len() { rcli zcard "{$NAME}:dlock:queue"; }
 queue_is() { [ "$(queue_len)" = "$1" ]; }
@@ -33,3 +35,6 @@ wait_in_line() {
     WAITER=$STARTED
     wait_for 5 queue_is "$1"
 }
+
+# That time (of now_ms) is over, or dlock ($K, of fake.bash) is.
+beyond() { [ "$(now_ms)" -ge "$1" ] || pid_gone "$K"; }
