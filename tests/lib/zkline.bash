@@ -1,19 +1,25 @@
-# zkline.bash - who stands in line for a lock in ZooKeeper, for zookeeper.bats and zkserver.bats. Load after common.bash
-# and zookeeper.bash; setup gives L (the lock's URI).
+# zkline.bash - who stands in line for a lock in ZooKeeper, for the files that test it: zookeeper.bats, zkserver.bats,
+# zkfaults.bats, zkensemble.bats. Load after common.bash, fake.bash and zookeeper.bash; setup gives L (the lock's URI).
+
+# at_server PORT [HOSTS]: what the queries ask; L is there, too, unless HOSTS says more.
+at_server() {
+    ZK_PORT=$1
+    L="zk://${2:-127.0.0.1:$1}#$NAME"
+}
 
 # Who stands in line for $NAME, as full paths, first one first.
 line() { zk_ls "${1:-/$NAME}" 2>/dev/null | sed "s|.*\(.\{10\}\)\$|\1 ${1:-/$NAME}/&|" | sort | cut -d' ' -f2; }
 node() { line | sed -n "$1p"; }
 line_is() { [ "$(line | wc -l)" = "$1" ]; }
 owner_of() { zk_stat "$1" ephemeralOwner; }
+version() { zk_stat "$1" version; }
 # Each waiter has one watch; nobody else here has any.
 watches_are() { [ "$(zk_mntr watch_count)" = "$1" ]; }
 # Is the node PATH watched?
-watched() { zk_cmd wchp | grep -qxF "$1"; }
+watched() { zk_cmd wchp "${2:-default}" | grep -qxF "$1"; }
 sessions_are() { [ "$(zk_sessions | wc -l)" = "$1" ]; }
-no_session() { [ -z "$(zk_sessions)" ]; }
+no_session() { [ -z "$(zk_sessions "${1:-default}")" ]; }
 not_there() { ! zk_stat "$1" version 2>/dev/null; }
-beyond() { [ "$(now_ms)" -ge "$1" ]; }
 
 # hold [ARG...]: dlock holds $L until the file "go" appears; returns when it does hold.
 hold() {
@@ -35,3 +41,12 @@ wait_in_line() {
     WAITER=$STARTED
     wait_for 5 watches_are $((n - 1))
 }
+
+newer() { [ "$(version "$1")" -gt "$2" ]; }
+# The server has just taken a heartbeat of the node.
+after_beat() {
+    local v
+    v=$(version "$1")
+    wait_for 5 newer "$1" "$v"
+}
+beyond() { [ "$(now_ms)" -ge "$1" ]; }
