@@ -242,16 +242,3 @@ complete_words() {
     run complete_words "dlock -" dlock -
     refute_out "--command"
 }
-
-# --- what CONTRIBUTING.md says -------------------------------------------------------------------------
-
-@test "unit tests by name: CONTRIBUTING's example runs one; a name that is none fails" {
-    example=$(grep -oE 'build/unit/test_[a-z]+ [a-z0-9_]+' "$ROOT/CONTRIBUTING.md" | sed -n 1p)
-    [ -n "$example" ] || fail "no example"
-    run "$BUILD/unit/$(basename "${example% *}")" "${example#* }"
-    assert_rc 0
-    [[ $output == "ok 1 "*"${example#* }"* ]] || fail "$output"
-    run "$BUILD/unit/test_uri" no-such-test
-    assert_rc 1
-    assert_out "no-such-test"
-}
