@@ -242,3 +242,14 @@ complete_words() {
     run complete_words "dlock -" dlock -
     refute_out "--command"
 }
+
+@test "README and manual: every lock in their examples is one" {
+    { cat "$ROOT/README.md"; section EXAMPLES; } |
+        grep -oE '[a-z]+(\+[a-z]+)?://[^ "#]+#[a-z-]+' | sort -u >locks
+    [ "$(wc -l <locks)" -ge 9 ] || fail "found only: $(cat locks)"
+    while read -r lock; do
+        # It looks at the URI, and connects to nothing.
+        run "$DLOCK" --schema "$lock"
+        [[ $output == *"nothing has to be made"* || $output == *"cacert ca.pem: No such file"* ]] || fail "$lock: $output"
+    done <locks
+}
