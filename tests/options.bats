@@ -170,7 +170,13 @@ schemes() {
     while read -r scheme; do
         grep -qE "^\.(It Li $(sed 's/+/\\+/' <<<"$scheme")://|Li $scheme\$)" <(section LOCK) || fail "$scheme is not in the manual"
         # Of two names for one store the short one.
-        case $scheme in postgresql | zookeeper) ;; *) grep -qF " $scheme://" help || fail "$scheme is not in --help" ;; esac
+        case $scheme in
+        postgresql | zookeeper) ;;
+        *) grep -qF " $scheme://" help || fail "$scheme is not in --help"
+            for f in dlock.bash _dlock dlock.fish; do
+                grep -qE "[ '](${scheme/+/\\+})://" "$ROOT/completions/$f" || fail "$scheme is not in $f"
+            done ;;
+        esac
         run "$DLOCK" -n "$scheme://" true
         assert_rc 64
         refute_out "no kind of store"
@@ -231,9 +237,19 @@ complete_words() {
     run complete_words "dlock --conn" dlock --conn
     [ "$output" = --connect-timeout ]
     run complete_words "dlock -nw 5 fil" dlock -nw 5 fil
-    [ "$output" = file.lock ]
+    [ "$output" = $'file.lock\nfile://' ]
     run complete_words "dlock -- fil" dlock -- fil
-    [ "$output" = file.lock ]
+    [ "$output" = $'file.lock\nfile://' ]
+    # How a URI begins, as long as no colon has split it; beside files, and not for an option's value.
+    run complete_words "dlock -n redis+s" dlock -n redis+s
+    [ "$output" = redis+sentinel:// ]
+    touch zk.conf
+    run complete_words "dlock zk" dlock zk
+    [ "$output" = $'zk.conf\nzk://' ]
+    run complete_words "dlock -w zk" dlock -w zk
+    refute_out zk
+    run complete_words "dlock --" dlock --
+    refute_out ://
     # Behind LOCK, whose URI bash has split: a command, and only there -c.
     run complete_words "dlock redis://h#x -" dlock redis : //h#x -
     [ "$output" = $'-c\n--command\n--' ]
