@@ -297,6 +297,17 @@ export -f one_point now_ns now_ms last_beat
 
 # --- whose children they are ---------------------------------------------------------------------------
 
+@test "the tree is found without root's rights, too: what was a dead process's is hidden from others then" {
+    [ "$(id -u)" -eq 0 ] || skip "only root can change its user: the unit tests have shown it"
+    dir=$(mktemp -d /tmp/dlock-test.XXXXXX)
+    chmod 755 "$dir"
+    cp "$BUILD/unit/test_tree" "$dir/"
+    cd /
+    run run_t 30 setpriv --reuid=nobody --regid=nogroup --clear-groups "$dir/test_tree"
+    rm -r "$dir"
+    assert_rc 0
+}
+
 # The caller's background job $1 (a script) goes on when the caller execs dlock. $K: dlock.
 with_a_job() {
     local job=$1
