@@ -176,7 +176,7 @@ one_line() {
 }
 
 @test "faults: no process can be forked, no thread be started: 71, in one line, and nothing is left" {
-    [ "$(id -u)" -eq 0 ] || skip "only root can change its user"
+    need_root
     export ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0
     # A user who has no other process, and a folder that it can enter.
     dir=$(mktemp -d /tmp/dlock-test.XXXXXX)

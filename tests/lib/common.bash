@@ -24,6 +24,9 @@ source "$ROOT/tests/lib/trace.bash"
 
 # ---------------------------------------------------------------- set-up ---
 
+# For what others may not do, or see; in strict mode a skip is a failure.
+need_root() { [ "$(id -u)" -eq 0 ] || skip "needs root"; }
+
 dlock_setup() {
     T=$BATS_TEST_TMPDIR
     NAME=t${BATS_SUITE_TEST_NUMBER:-0}-$$
