@@ -231,7 +231,7 @@ instead() {
         # shellcheck disable=SC2086
         instead "${case%%:*}" ${case#*:}
         background --ttl 2 --grace 0.2 "$L" $SUBJECT -u "$T/end" -r 6
-        wait_for 5 running
+        wait_for 5 running || fail "$case: $(cat out)"
         lives_for 2300
         : >end
         ended
