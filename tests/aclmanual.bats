@@ -8,6 +8,7 @@ load lib/fake
 load lib/redis
 load lib/redlock
 load lib/sentinel
+load lib/cluster
 
 setup_file() { export BATS_NO_PARALLELIZE_WITHIN_FILE=true; }
 setup() {
@@ -33,8 +34,9 @@ extra() { section "$1" | sed -n 's/^\.Li \(+[a-z|]*\).*/\1/p' | sort -u | tr '\n
 
 # -------------------------------------------------------------- what is used ---
 
-# everything WAITING...: a lock is taken, renewed, asked for, waited for by two, deleted by somebody, given back. What
-# makes a waiter known is the condition WAITING N; `foreign` sets a foreign lock, `foreign hash` something that is none, `deleted` deletes it.
+# everything WAITING: a lock is taken, renewed, asked for, waited for by two, deleted by somebody, given back. What
+# makes a waiter known is the condition WAITING N; `foreign` sets a foreign lock, `foreign hash` something that is none,
+# `deleted` deletes it: by other commands than ours, which are counted.
 everything() {
     local waiting=$1 w1 w2 over
     rm -f go held
@@ -77,7 +79,7 @@ all_used() {
     local cli=() right stats
     while [ "$1" != -- ]; do cli+=("$1") && shift; done
     shift
-    stats=$("${cli[@]}" info commandstats)
+    stats=$("${cli[@]}" info commandstats) || return
     for right in "$@"; do
         case $right in +*) ;; *) continue ;; esac
         grep -q "^cmdstat_${right#+}:calls=[1-9]" <<<"$stats" || fail "the manual's $right is not needed: $stats" || return
@@ -91,15 +93,15 @@ no_complaint() {
 
 # ------------------------------------------------------------------- Redis ---
 
-on_queue() { [ "$(own zcard "{$NAME}:dlock:queue")" = "$1" ]; }
+on_queue() { [ "$(own zcount "{$NAME}:dlock:queue" -inf +inf)" = "$1" ]; }
 own() { rcli_in own "$@"; }
 
 one_server() {
     redis_start_in own "$@"
     U="redis://runner:pw@127.0.0.1:${REDIS_PORTS[own]}" L="$U#$NAME"
     waiting=on_queue
-    foreign() { if [ $# -eq 0 ]; then own set "$NAME" theirs px 60000; else own hset "$NAME" f v; fi; }
-    deleted() { own del "$NAME"; }
+    foreign() { if [ $# -eq 0 ]; then own psetex "$NAME" 60000 theirs; else own hmset "$NAME" f v; fi; }
+    deleted() { own unlink "$NAME"; }
     tracked() { own info clients | grep -q 'tracking_clients:1'; }
 }
 
@@ -148,7 +150,7 @@ one_server() {
 
 rl_queue() {
     local k
-    for k in 1 2 3; do [ "$(rl $k zcard "{$NAME}:dlock:queue")" = "$1" ] || return; done
+    for k in 1 2 3; do [ "$(rl $k zcount "{$NAME}:dlock:queue" -inf +inf)" = "$1" ] || return; done
 }
 
 # bats test_tags=slow
@@ -159,8 +161,8 @@ rl_queue() {
     read -ra more <<<"$(extra Redlock)"
     [ "${more[*]}" = "+info +select" ] || fail "the manual names ${more[*]}"
     for k in 1 2 3; do rl $k acl setuser runner "${words[@]}" "${more[@]}"; done
-    foreign() { if [ $# -eq 0 ]; then on_all set "$NAME" theirs px 60000; else on_all hset "$NAME" f v; fi; }
-    deleted() { on_all del "$NAME"; }
+    foreign() { if [ $# -eq 0 ]; then on_all psetex "$NAME" 60000 theirs; else on_all hmset "$NAME" f v; fi; }
+    deleted() { on_all unlink "$NAME"; }
     tracked() { watched 1; }
     local hosts
     hosts=$(rl_hosts)
@@ -194,9 +196,9 @@ rl_queue() {
     for port in $SENT_PORTS; do scli "$port" acl setuser finder "${theirs[@]}"; done
     (umask 077 && echo pw >pw)
     L="$(sentinel_uri | sed 's,//,//runner:pw@,')?sentinel-user=finder&sentinel-password-file=$T/pw#$NAME"
-    sent_queue() { [ "$(ncli "$master" zcard "{$NAME}:dlock:queue")" = "$1" ]; }
-    foreign() { if [ $# -eq 0 ]; then ncli "$master" set "$NAME" theirs px 60000; else ncli "$master" hset "$NAME" f v; fi; }
-    deleted() { ncli "$master" del "$NAME"; }
+    sent_queue() { [ "$(ncli "$master" zcount "{$NAME}:dlock:queue" -inf +inf)" = "$1" ]; }
+    foreign() { if [ $# -eq 0 ]; then ncli "$master" psetex "$NAME" 60000 theirs; else ncli "$master" hmset "$NAME" f v; fi; }
+    deleted() { ncli "$master" unlink "$NAME"; }
     tracked() { ncli "$master" info clients | grep -q 'tracking_clients:1'; }
     everything sent_queue
     no_complaint ncli "$master"
@@ -238,4 +240,40 @@ sentinel_failover_by() {
     scli "$1" sentinel failover svc
     another() { [ "$(sentinel_master)" != "$was" ]; }
     wait_for 8 another
+}
+
+# ------------------------------------------------------------------ Cluster ---
+
+# bats test_tags=slow
+@test "acl: the manual's rule in a cluster: that of Redis, and what its section names; enough, and all of it used" {
+    cluster_start
+    local words more n slot
+    read -ra words <<<"$(rule Redis runner)"
+    read -ra more <<<"$(extra 'Redis Cluster')"
+    [ "${more[*]}" = "+asking +cluster|nodes" ] || fail "the manual names ${more[*]}"
+    for n in 0 1 2; do ccli $n acl setuser runner "${words[@]}" "${more[@]}" +info >/dev/null; done
+    NAME=$(name_on 0)
+    slot=$(slot_of "$NAME")
+    for n in 0 1 2; do ccli $n config resetstat >/dev/null; done
+    # By another node, which is gone soon.
+    L="redis://runner:pw@127.0.0.1:${CPORT[2]}#$NAME"
+    start_log hold.log "$DLOCK" --ttl 3 "$L" sh -c ': >held; while [ ! -e go ]; do sleep .02; done'
+    wait_for 5 test -e held || fail "$(cat hold.log)"
+    # Behind its first renewal it asks for the other nodes.
+    listed() { ccli 0 info commandstats | grep -q '^cmdstat_cluster|nodes:calls=[1-9]'; }
+    wait_for 5 listed
+    # Renewed while the slot is half moved: asked for where it is going to.
+    slot_open "$slot" 0 1
+    slot_keys 0 1 "$NAME"
+    asked() { ccli 1 info commandstats | grep -q '^cmdstat_asking:calls=[2-9]'; }
+    wait_for 6 asked
+    slot_shut "$slot" 0 1
+    ccli 2 client kill user runner >/dev/null
+    : >go
+    wait_exit 5 "$STARTED"
+    [ ! -s hold.log ] || fail "$(cat hold.log)"
+    told() { ccli 0 info commandstats; ccli 1 info commandstats; ccli 2 info commandstats; }
+    all_used told -- +asking '+cluster|nodes'
+    for n in 0 1 2; do no_complaint ccli $n; done
+    cluster_stop
 }
