@@ -6,6 +6,7 @@ load lib/common
 load lib/fake
 load lib/netns
 load lib/postgres
+load lib/pgnet
 
 setup_file() {
     export BATS_NO_PARALLELIZE_WITHIN_FILE=true
@@ -381,27 +382,6 @@ restarted() {
 
 # --- the network ---------------------------------------------------------------------------------------
 
-# A server on the second machine. This machine has it by its Unix socket: pgsql, and a rival at $LOCAL.
-net_server() {
-    net_up
-    local -a was=("${pg_as[@]}")
-    pg_as=(env -u DLOCK_TEST_ID nsenter -t "$NET_S" -n -- "${pg_as[@]}")
-    pg_start_in own -c listen_addresses="127.0.0.1,$SERVER"
-    pg_as=("${was[@]}")
-    echo 'host all all all trust' >>"${PG_DIRS[own]}/pg_hba.conf"
-    PG_PORT=${PG_PORTS[own]} PG_LOG=${PG_LOGS[own]} PG_SOCK=${PG_SOCKS[own]}
-    PORT=$PG_PORT # netns.bash drops what comes from it
-    kill -HUP "${PG_PIDS[own]}"
-    wait_for 5 file_has "$PG_LOG" "reloading configuration"
-    L="postgres://postgres@$SERVER:$PG_PORT/postgres#$NAME"
-    LOCAL="postgres://postgres@/postgres?host=${PG_SOCK//\//%2F}&port=$PG_PORT#$NAME"
-    pgsql() { command timeout -k 2 30 "$PG_BIN/psql" -X -q -A -t -v ON_ERROR_STOP=1 -h "$PG_SOCK" -p "$PG_PORT" -U postgres "$@" 3>&-; }
-}
-# dlock on the first machine.
-net_hold() {
-    start_log "$T/out" client "$HELPERS/launch" -d -s "$DLOCK" "$@"
-    K=$STARTED
-}
 rival() { L=$LOCAL waiter rival "$@"; }
 
 @test "pgfaults: a silent drop for longer than the ttl: TERM, the tree is gone, and only then can others have it" {
