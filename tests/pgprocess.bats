@@ -59,15 +59,19 @@ INSIDE='exec 9>"$1/witness"
     kill -0 "$keeper" 2>/dev/null || exec sleep 30
     kill -KILL $!'
 
-# The points of a run: "MODE NAME K", the K-th call of that name, from the guard's fork on; $2 of each name.
+# The points of a run: "MODE NAME K", the K-th call of that name, from the guard's fork on; of each name the first two,
+# which is the way to the lock, and the last three, which is the hold and its end.
 points() {
     mkdir "$T/run.$1"
     strace -o "$T/trace" "$DLOCK" --ttl 1 "$(lock_of $1)" sh -c "$INSIDE" - "$T/run.$1"
-    awk -v mode="$1" -v most="$2" 'match($0, /^[a-z_0-9]+\(/) {
+    awk -v mode="$1" 'match($0, /^[a-z_0-9]+\(/) {
              name = substr($0, 1, RLENGTH - 1); n[name]++
              if (name ~ /^(clone|clone3|fork|vfork)$/) forked = 1
-             if (!forked || name ~ /^exit/) next
-             if (++points[name] <= most) print mode, name, n[name]
+             if (forked && name !~ /^exit/ && !(name in first)) first[name] = n[name]
+         }
+         END {
+             for (name in first) for (k = first[name]; k <= n[name]; k++)
+                 if (k < first[name] + 2 || k > n[name] - 3) print mode, name, k
          }' "$T/trace"
 }
 
@@ -105,7 +109,7 @@ one_point() {
 @test "pgprocess: keeper killed at its system calls: no tree survives, the lock is free in time" {
     export BATS_TEST_TIMEOUT=200
     strace -o /dev/null true 2>/dev/null || skip "strace does not work here"
-    for mode in $MODES; do points $mode 3; done >points
+    for mode in $MODES; do points $mode; done >points
     n=$(wc -l <points)
     [ "$n" -ge 80 ]
     export T NAME INSIDE
