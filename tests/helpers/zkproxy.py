@@ -12,7 +12,8 @@ FAULT  pass      nothing happens
        stall     the answer, and whatever the server says then on this connection, is not passed on; nothing ends
        drop      the answer alone is left out (an event that never came)
        error     CODE (e.g. -4, -110) is answered; what was asked for is done all the same
-       flip      the last byte of the answer is another one
+       flip      the last byte of the answer is another one; CODE: the one there, counted from its length's first
+       forge     CODE, bytes in hex, is said instead of the answer; "xid" in it is the question's number
        drip      the answer comes one byte at a time
 """
 import socket
@@ -24,7 +25,7 @@ import time
 port, fault = int(sys.argv[1]), sys.argv[2]
 what = sys.argv[3] if len(sys.argv) > 3 else "any"
 n = int(sys.argv[4]) if len(sys.argv) > 4 else 1
-code = int(sys.argv[5]) if len(sys.argv) > 5 else -4
+code = sys.argv[5] if len(sys.argv) > 5 else "-1" if fault == "flip" else "-4"
 OPS = {1: "create", 15: "create", 19: "create", 21: "create", 2: "delete", 20: "delete", 3: "exists", 4: "get",
        5: "set", 8: "ls", 12: "ls", 9: "sync", 11: "ping", 14: "multi", 100: "auth", 101: "watches", -11: "close"}
 count = 0
@@ -108,9 +109,12 @@ def replies(client, server, kinds):
                 quiet = fault == "stall"
                 continue
             if hit and fault == "error":
-                data = struct.pack(">i", 16) + body[:12] + struct.pack(">i", code)
+                data = struct.pack(">i", 16) + body[:12] + struct.pack(">i", int(code))
             if hit and fault == "flip":
-                data = data[:-1] + bytes([data[-1] ^ 3])
+                data = bytearray(data)
+                data[int(code) % len(data)] ^= 3
+            if hit and fault == "forge":
+                data = bytes.fromhex(code.replace("xid", body[:4].hex()))
             if hit and fault == "drip":
                 for i in range(len(data)):
                     client.sendall(data[i:i + 1])
