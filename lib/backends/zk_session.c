@@ -222,6 +222,18 @@ static bool same_place(const struct sockaddr_storage *a, const struct sockaddr_s
            memcmp(&a6->sin6_addr, &b6->sin6_addr, sizeof a6->sin6_addr) == 0;
 }
 
+static const char *trouble_text(int rc)
+{
+    switch (rc) {
+    case EPROTO:
+        return "what it says is not ZooKeeper's protocol";
+    case ESHUTDOWN:
+        return "it hangs up: no quorum, or too many connections from here (maxClientCnxns)";
+    default:
+        return strerror(rc);
+    }
+}
+
 /*
  * A server that cannot be connected to, or talks nonsense: on first contact, when that is true of all of them, it is over.
  * Later there is another connection soon, and it counts how long there is none of use.
@@ -238,9 +250,8 @@ void zk_on_trouble(struct dlock_be *be, const struct zk_msg *m)
     memcpy(&addr, m->data, sizeof addr);
     dlock_fail(&be->refused, nonsense ? DLOCK_EPROTO : DLOCK_EUNAVAIL, m->rc,
                "%s: %s: %s (lock '%s')", zk_where(be), zk_place(&addr, text, sizeof text, true),
-               nonsense ? "what it says is not ZooKeeper's protocol" : strerror(m->rc),
-               be->spec->uri->name);
-    if (be->session != 0)
+               trouble_text(m->rc), be->spec->uri->name);
+    if (be->session != 0 || m->rc == ESHUTDOWN) /* another time it may not */
         return;
     for (int i = 0; i < n && i < 64; i++)
         if (same_place(&addr, &be->spec->peers[i].addr))

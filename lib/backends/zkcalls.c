@@ -99,11 +99,18 @@ static bool was_cut(struct zkcalls *c)
 
 int __wrap_getsockopt(int fd, int level, int name, void *value, socklen_t *len)
 {
-    int rc = __real_getsockopt(fd, level, name, value, len);
+    int rc = __real_getsockopt(fd, level, name, value, len), err;
     if (mine && !was_cut(mine) && rc == 0 && level == SOL_SOCKET && name == SO_ERROR &&
-        *(int *)value != 0)
-        mine->trouble(mine, *(int *)value, &target);
+        (err = *(int *)value) != 0) /* a reset: it did come about */
+        mine->trouble(mine, err == ECONNRESET || err == EPIPE ? ESHUTDOWN : err, &target);
     return rc;
+}
+
+/* The server has ended the connection (as it was found out: n and errno of a call) before it said a word. */
+static bool hung_up(const struct zkcalls *c, ssize_t n, int err)
+{
+    bool end = n == 0 || (n < 0 && (err == ECONNRESET || err == EPIPE));
+    return end && !c->cut && zkframe_silent(&c->frame);
 }
 
 /* The library's thread sends, and the one that closes. The socket is non-blocking: nobody waits for the lock. */
@@ -113,11 +120,15 @@ ssize_t __wrap_send(int fd, const void *data, size_t len, int flags)
     if (!c)
         return __real_send(fd, data, len, flags);
     pthread_mutex_lock(&c->lock);
+    bool ours = fd == c->fd;
     ssize_t n = __real_send(fd, data, len, flags);
     int err = errno;
-    if (n > 0 && fd == c->fd)
+    if (ours && n > 0)
         zkframe_sent(&c->frame, data, (size_t)n);
+    bool trouble = ours && n < 0 && hung_up(c, n, err);
     pthread_mutex_unlock(&c->lock);
+    if (trouble)
+        c->trouble(c, ESHUTDOWN, &target);
     errno = err;
     return n;
 }
@@ -126,7 +137,7 @@ ssize_t __wrap_send(int fd, const void *data, size_t len, int flags)
 ssize_t __wrap_recv(int fd, void *data, size_t len, int flags)
 {
     struct zkcalls *c = mine;
-    bool bad = false;
+    int trouble = 0;
     if (!c)
         return __real_recv(fd, data, len, flags);
     pthread_mutex_lock(&c->lock);
@@ -135,14 +146,15 @@ ssize_t __wrap_recv(int fd, void *data, size_t len, int flags)
         len = zkframe_room(&c->frame);
     ssize_t n = __real_recv(fd, data, len, flags);
     int err = errno;
-    if (ours && n > 0)
-        bad = !zkframe_received(&c->frame, data, (size_t)n);
-    pthread_mutex_unlock(&c->lock);
-    if (bad) {
-        c->trouble(c, EPROTO, &target);
+    if (ours && n > 0 && !zkframe_received(&c->frame, data, (size_t)n)) {
+        trouble = err = EPROTO;
         n = -1;
-        err = EPROTO;
+    } else if (ours && len > 0 && hung_up(c, n, err)) {
+        trouble = ESHUTDOWN;
     }
+    pthread_mutex_unlock(&c->lock);
+    if (trouble != 0)
+        c->trouble(c, trouble, &target);
     errno = err;
     return n;
 }

@@ -20,7 +20,7 @@ struct zkcalls {
     struct zkframe frame; /* what goes over it */
     /*
      * A server could not be connected to: errno, its address. EPROTO: it says what no server can, and the connection is
-     * over. In a thread of the library's.
+     * over. ESHUTDOWN: it hung up and had said nothing. In a thread of the library's.
      */
     void (*trouble)(struct zkcalls *, int err, const struct sockaddr_storage *);
 };

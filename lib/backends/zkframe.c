@@ -339,3 +339,8 @@ size_t zkframe_room(const struct zkframe *f)
 {
     return f->in.left > 0 ? f->in.left : 4 - f->in.at;
 }
+
+bool zkframe_silent(const struct zkframe *f)
+{
+    return f->in.first && f->in.at == 0;
+}

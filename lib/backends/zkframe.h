@@ -53,5 +53,7 @@ void zkframe_sent(struct zkframe *, const void *, size_t);
 size_t zkframe_room(const struct zkframe *);
 /* What was read. False: it cannot be; there is no more to be had of this connection. */
 bool zkframe_received(struct zkframe *, const void *, size_t);
+/* Nothing has been received yet. */
+bool zkframe_silent(const struct zkframe *);
 
 #endif
