@@ -8,6 +8,7 @@ kinds), delete, get, set, ls, ping, sync, close, any, or event (a watch that fir
 FAULT  pass      nothing happens
        lose      the question is passed on, its answer is not, and the connection ends: done or not?
        swallow   the question is not passed on, and the connection ends: it looks the same, but is not done
+       refuse    the question is not passed on, and CODE answered
        after     the connection ends right behind the answer
        stall     the answer, and whatever the server says then on this connection, is not passed on; nothing ends
        drop      the answer alone is left out (an event that never came)
@@ -81,6 +82,14 @@ def questions(client, server, kinds):
             first = False
             if fault == "swallow" and due(kind):
                 break
+            if fault == "refuse" and due(kind):
+                kinds[xid].pop()
+                # Answers come in the order of their questions.
+                while any(list(kinds.values())):
+                    time.sleep(0.001)
+                time.sleep(0.01)
+                client.sendall(struct.pack(">iiqi", 16, xid, 0, int(code)))
+                continue
             server.sendall(data)
         else:
             server.shutdown(socket.SHUT_WR)
@@ -101,7 +110,7 @@ def replies(client, server, kinds):
             if body is not None and not first:
                 xid = struct.unpack_from(">i", body)[0]
                 kind = "event" if xid == -1 else (kinds.get(xid) or ["?"]).pop(0)
-            hit = fault != "swallow" and body is not None and due(kind)
+            hit = fault not in ("swallow", "refuse") and body is not None and due(kind)
             first = False
             if hit and fault == "lose":
                 break
