@@ -104,7 +104,6 @@ garbled() {
     case $1 in
     create) echo "00000010xid$H$Z" "00000014xid$H${Z}7fffffff" "00000014xid$H${Z}ffffffff" "00000015xid$H${Z}000000012f" ;;
     ls) echo "00000010xid$H$Z" "00000014xid$H${Z}7fffffff" "00000014xid$H${Z}80000000" "00000018xid$H${Z}000000017fffffff" ;;
-    get) echo "00000010xid$H$Z" "00000014xid$H${Z}7fffffff" "00000014xid$H${Z}80000001" ;;
     set) echo "$BEHIND" "00000010xid$H$Z" "00000014xid$H${Z}7fffffff" ;;
     delete) echo "00000010xid$H$Z$UNKNOWN" "00000014xid$H${Z}00000000" ;;
     esac
