@@ -109,7 +109,6 @@ garbled() {
     esac
 }
 
-# bats test_tags=thread
 @test "zkhostile: one bad answer in an acquisition: a new connection, granted once, nothing is left" {
     for what in create ls; do
         for text in $(garbled $what); do
@@ -126,6 +125,7 @@ garbled() {
     done
 }
 
+# bats test_tags=thread
 @test "zkhostile: bad answers again and again: 76 within the connect time-out, the reason is said" {
     zk_create "/$NAME" >/dev/null
     for text in $UNKNOWN 7fffffff "00000010xid$H$Z"; do
@@ -167,7 +167,6 @@ garbled() {
 
 # ----------------------------------------------------------------------- hold ---
 
-# bats test_tags=thread
 @test "zkhostile: one bad answer during a hold: the command lives, nothing is said" {
     for text in $(garbled set); do
         proxy forge set 1 "$text"
@@ -180,6 +179,7 @@ garbled() {
     done
 }
 
+# bats test_tags=thread
 @test "zkhostile: bad answers for good during a hold: TERM, the tree is gone in time, 79, one line" {
     for text in $UNKNOWN 35a4e900 $REFUSAL; do
         rm -rf command/*
