@@ -7,6 +7,7 @@ bats_require_minimum_version 1.5.0
 load lib/common
 load lib/fake
 load lib/zookeeper
+load lib/zkline
 
 setup_file() { zk_start; }
 teardown_file() { zk_stop_all; }
@@ -39,7 +40,6 @@ end_of() {
     kill "$1"
     wait_for 5 pid_gone "$1"
 }
-line_is() { [ "$(zk_ls "/$NAME" 2>/dev/null | wc -l)" = "$1" ]; }
 
 # measured ARG...: dlock; $status, $output, $took (ms), $rss (kB, of it and what it waited for).
 measured() {

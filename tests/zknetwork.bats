@@ -9,6 +9,7 @@ load lib/fake
 load lib/netns
 load lib/redis
 load lib/zookeeper
+load lib/zkline
 
 setup_file() {
     export BATS_NO_PARALLELIZE_WITHIN_FILE=true
@@ -18,7 +19,7 @@ teardown_file() { zk_stop_all; }
 setup() {
     dlock_setup
     fake_setup # the command that tells what happens to it
-    L="zk://127.0.0.1:$ZK_PORT#$NAME"
+    at_server "$ZK_PORT"
 }
 teardown() { dlock_teardown; }
 
@@ -26,7 +27,7 @@ teardown() { dlock_teardown; }
 
 own_server() {
     zk_start_in own "$@" || return
-    ZK_PORT=${ZK_PORTS[own]} L="zk://127.0.0.1:${ZK_PORTS[own]}#$NAME"
+    at_server "${ZK_PORTS[own]}"
 }
 # proxy FAULT WHAT [N [CODE]]: before the server; P is the lock by way of it.
 proxy() {
@@ -41,10 +42,6 @@ end_proxy() {
     kill "$PROXY"
     wait_for 5 pid_gone "$PROXY"
 }
-line() { zk_ls "/$NAME" 2>/dev/null; }
-line_is() { [ "$(line | wc -l)" = "$1" ]; }
-beyond() { [ "$(now_ms)" -ge "$1" ]; }
-newer() { [ "$(zk_stat "$1" version)" -gt "$2" ]; }
 
 # waiter FILE [OPTION...]: it writes the time of its entry into FILE (ns).
 waiter() {
@@ -65,7 +62,7 @@ timed() {
     took=$(($(now_ms) - t0))
 }
 # dlock on the first machine, without a terminal; its pid is in $K, its output in $T/out.
-hold() {
+there() {
     start_log "$T/out" client "$HELPERS/launch" -d -s "$DLOCK" "$@"
     K=$STARTED
 }
@@ -102,7 +99,7 @@ with_clock() {
     assert_between 500 "$took" $((750 + SLOW)) "--status (ms)"
     asked=$(net_dns_asked)
     [ "$asked" -ge 3 ]
-    hold --connect-timeout 20 "$U" $SUBJECT
+    there --connect-timeout 20 "$U" $SUBJECT
     wait_for 5 eval '[ "$(net_dns_asked)" -gt "$asked" ]'
     t0=$(now_ms)
     kill -TERM "$K"
@@ -120,18 +117,18 @@ with_clock() {
     PORT=$ZK_PORT
     echo "$SERVER zk.test" >>"$T/etc/hosts"
     net_dns_silent
-    hold --ttl 3 "zk://zk.test:$PORT#$NAME" $SUBJECT -u "$T/end" -r 6
+    there --ttl 3 "zk://zk.test:$PORT#$NAME" $SUBJECT -u "$T/end" -r 6
     wait_for 5 running
     echo "127.0.0.1 localhost" >"$T/etc/hosts"
     # For the first ten seconds the addresses count as fresh.
     t0=$(now_ms)
     wait_for 12 beyond $((t0 + 10300))
-    node=/$NAME/$(line)
     for round in 1 2; do
         net_reset
         wait_for 3 net_was_reset
         server iptables -D INPUT 1
-        wait_for 3 newer "$node" "$(zk_stat "$node" version)"
+        v=$(version "$(node 1)")
+        wait_for 3 newer "$(node 1)" "$v"
     done
     touch "$T/end"
     ended
@@ -150,8 +147,7 @@ with_clock() {
         wait_for 5 running 4
         waiter got --ttl 2
         # At another time between two heartbeats.
-        node=/$NAME/$(line | sort -k1.45 | head -n 1)
-        wait_for 3 newer "$node" "$(zk_stat "$node" version)"
+        after_beat "$(node 1)"
         nap 0.$((i * 13))
         kill -STOP "$PROXY"
         t0=$(now_ms)
