@@ -5,6 +5,7 @@ bool zk_transient(int rc)
 {
     switch (rc) {
     case ZCONNECTIONLOSS:
+    case ZRUNTIMEINCONSISTENCY: /* the library's own words for an answer out of order: it hangs up */
     case ZOPERATIONTIMEOUT:
     case ZSESSIONMOVED:
     case ZNOTREADONLY:

@@ -1,6 +1,7 @@
 /* zk_session.c - the session: its servers, its length, its end. */
 #include "zk.h"
 
+#include <errno.h>
 #include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
@@ -117,8 +118,9 @@ static void on_connected(struct dlock_be *be)
 {
     be->connected = true;
     be->servers_tried = 0;
-    be->refused.code = 0;
     be->next_server_at = DLOCK_NEVER;
+    if (be->refused.code != DLOCK_EPROTO) /* what comes behind that may be as bad again */
+        be->refused.code = 0;
     if (be->session == 0 ? !negotiated(be) : !negotiated_again(be))
         return;
     if (be->credentials && !be->authed) {
@@ -220,21 +222,40 @@ static bool same_place(const struct sockaddr_storage *a, const struct sockaddr_s
            memcmp(&a6->sin6_addr, &b6->sin6_addr, sizeof a6->sin6_addr) == 0;
 }
 
-/* A server that cannot be connected to: on first contact, when that is true of all of them, it is over. */
+static const char *trouble_text(int rc)
+{
+    switch (rc) {
+    case EPROTO:
+        return "what it says is not ZooKeeper's protocol";
+    case ESHUTDOWN:
+        return "it hangs up: no quorum, or too many connections from here (maxClientCnxns)";
+    default:
+        return strerror(rc);
+    }
+}
+
+/*
+ * A server that cannot be connected to, or talks nonsense: on first contact, when that is true of all of them, it is over.
+ * Later there is another connection soon, and it counts how long there is none of use.
+ */
 void zk_on_trouble(struct dlock_be *be, const struct zk_msg *m)
 {
     struct sockaddr_storage addr;
     char text[INET6_ADDRSTRLEN + 16];
     int n = be->spec->npeers;
-    if (be->session != 0 || (be->doing != ZK_ACQUIRE && be->doing != ZK_ASK) ||
+    bool nonsense = m->rc == EPROTO;
+    if ((be->session != 0 && !nonsense) || (be->doing != ZK_ACQUIRE && be->doing != ZK_ASK) ||
         m->len != (int)sizeof addr)
         return;
     memcpy(&addr, m->data, sizeof addr);
+    dlock_fail(&be->refused, nonsense ? DLOCK_EPROTO : DLOCK_EUNAVAIL, m->rc,
+               "%s: %s: %s (lock '%s')", zk_where(be), zk_place(&addr, text, sizeof text, true),
+               trouble_text(m->rc), be->spec->uri->name);
+    if (be->session != 0 || m->rc == ESHUTDOWN) /* another time it may not */
+        return;
     for (int i = 0; i < n && i < 64; i++)
         if (same_place(&addr, &be->spec->peers[i].addr))
             be->refusing |= UINT64_C(1) << i;
-    dlock_fail(&be->refused, DLOCK_EUNAVAIL, m->rc, "%s: %s: %s (lock '%s')", zk_where(be),
-               zk_place(&addr, text, sizeof text, true), strerror(m->rc), be->spec->uri->name);
     if (n > 0 && n < 64 && be->refusing == (UINT64_C(1) << n) - 1) {
         struct dlock_error err = be->refused;
         zk_fail(be, &err);

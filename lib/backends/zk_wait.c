@@ -150,11 +150,19 @@ static void remember(char **path, const char *parent, const char *child)
 
 /* ------------------------------------------------------------------- our node */
 
+/* The path that a create was answered with. One that we did not ask for is no answer: we look for ours then. */
+static bool is_ours(const struct dlock_be *be, const struct zk_msg *m)
+{
+    int64_t seq;
+    return m->data && strncmp(m->data, be->stem, strlen(be->stem)) == 0 &&
+           zk_sequence(m->data, &seq) && m->stat.ephemeralOwner == be->session;
+}
+
 void zk_on_created(struct dlock_be *be, const struct zk_msg *m)
 {
     if (be->node != NODE_ASKED)
         return;
-    if (m->rc == ZOK && m->data) {
+    if (m->rc == ZOK && is_ours(be, m)) {
         char *path = strdup(m->data);
         if (!path)
             abort();
@@ -164,7 +172,7 @@ void zk_on_created(struct dlock_be *be, const struct zk_msg *m)
         be->fence = (uint64_t)m->stat.czxid;
         zk_heard(be, be->create_sent);
         be->next_beat_at = be->create_sent + be->timeout / 6;
-    } else if (zk_transient(m->rc)) {
+    } else if (m->rc == ZOK || zk_transient(m->rc)) {
         be->node = NODE_UNCLEAR;
         zk_again(be);
     } else {

@@ -25,6 +25,8 @@ int __real_socket(int, int, int);
 int __real_connect(int, const struct sockaddr *, socklen_t);
 int __real_getsockopt(int, int, int, void *, socklen_t *);
 int __real_close(int);
+ssize_t __real_send(int, const void *, size_t, int);
+ssize_t __real_recv(int, void *, size_t, int);
 int __real_pipe(int *);
 int __wrap_pipe(int *);
 int __real_poll(struct pollfd *, nfds_t, int);
@@ -34,6 +36,8 @@ int __wrap_socket(int, int, int);
 int __wrap_connect(int, const struct sockaddr *, socklen_t);
 int __wrap_getsockopt(int, int, int, void *, socklen_t *);
 int __wrap_close(int);
+ssize_t __wrap_send(int, const void *, size_t, int);
+ssize_t __wrap_recv(int, void *, size_t, int);
 
 static void *begin(void *p)
 {
@@ -62,6 +66,7 @@ int __wrap_socket(int domain, int type, int protocol)
         return __real_socket(domain, type, protocol);
     pthread_mutex_lock(&c->lock);
     c->cut = false;
+    zkframe_begin(&c->frame);
     int fd = c->fd = __real_socket(domain, type | SOCK_CLOEXEC, protocol), err = errno;
     pthread_mutex_unlock(&c->lock);
     errno = err;
@@ -94,11 +99,64 @@ static bool was_cut(struct zkcalls *c)
 
 int __wrap_getsockopt(int fd, int level, int name, void *value, socklen_t *len)
 {
-    int rc = __real_getsockopt(fd, level, name, value, len);
+    int rc = __real_getsockopt(fd, level, name, value, len), err;
     if (mine && !was_cut(mine) && rc == 0 && level == SOL_SOCKET && name == SO_ERROR &&
-        *(int *)value != 0)
-        mine->trouble(mine, *(int *)value, &target);
+        (err = *(int *)value) != 0) /* a reset: it did come about */
+        mine->trouble(mine, err == ECONNRESET || err == EPIPE ? ESHUTDOWN : err, &target);
     return rc;
+}
+
+/* The server has ended the connection (as it was found out: n and errno of a call) before it said a word. */
+static bool hung_up(const struct zkcalls *c, ssize_t n, int err)
+{
+    bool end = n == 0 || (n < 0 && (err == ECONNRESET || err == EPIPE));
+    return end && !c->cut && zkframe_silent(&c->frame);
+}
+
+/* The library's thread sends, and the one that closes. The socket is non-blocking: nobody waits for the lock. */
+ssize_t __wrap_send(int fd, const void *data, size_t len, int flags)
+{
+    struct zkcalls *c = mine;
+    if (!c)
+        return __real_send(fd, data, len, flags);
+    pthread_mutex_lock(&c->lock);
+    bool ours = fd == c->fd;
+    ssize_t n = __real_send(fd, data, len, flags);
+    int err = errno;
+    if (ours && n > 0)
+        zkframe_sent(&c->frame, data, (size_t)n);
+    bool trouble = ours && n < 0 && hung_up(c, n, err);
+    pthread_mutex_unlock(&c->lock);
+    if (trouble)
+        c->trouble(c, ESHUTDOWN, &target);
+    errno = err;
+    return n;
+}
+
+/* What cannot be ends the connection, before the library has the packet's last byte. */
+ssize_t __wrap_recv(int fd, void *data, size_t len, int flags)
+{
+    struct zkcalls *c = mine;
+    int trouble = 0;
+    if (!c)
+        return __real_recv(fd, data, len, flags);
+    pthread_mutex_lock(&c->lock);
+    bool ours = fd == c->fd;
+    if (ours && len > zkframe_room(&c->frame))
+        len = zkframe_room(&c->frame);
+    ssize_t n = __real_recv(fd, data, len, flags);
+    int err = errno;
+    if (ours && n > 0 && !zkframe_received(&c->frame, data, (size_t)n)) {
+        trouble = err = EPROTO;
+        n = -1;
+    } else if (ours && len > 0 && hung_up(c, n, err)) {
+        trouble = ESHUTDOWN;
+    }
+    pthread_mutex_unlock(&c->lock);
+    if (trouble != 0)
+        c->trouble(c, trouble, &target);
+    errno = err;
+    return n;
 }
 
 int __wrap_pipe(int *fds)
@@ -138,6 +196,7 @@ void zkcalls_init(struct zkcalls *c,
 void zkcalls_done(struct zkcalls *c)
 {
     pthread_mutex_destroy(&c->lock);
+    zkframe_done(&c->frame);
 }
 
 void zkcalls_of(struct zkcalls *c, bool at_the_end)

@@ -1,9 +1,12 @@
 /*
  * zkcalls.h - the system calls of libzookeeper, where it is linked statically (ld --wrap): for its socket, which it
- * shows nobody. Elsewhere nothing of this is ever called, and zkcalls_cut says so.
+ * shows nobody, and so that what a server says is checked before the library believes it (zkframe.h). Elsewhere nothing
+ * of this is ever called, and zkcalls_cut says so.
  */
 #ifndef DLOCK_ZKCALLS_H
 #define DLOCK_ZKCALLS_H
+
+#include "zkframe.h"
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -12,9 +15,13 @@
 /* Of one handle of the library. */
 struct zkcalls {
     pthread_mutex_t lock;
-    int fd;   /* its socket; -1: none, or unknown */
-    bool cut; /* ... which we have shut down */
-    /* A server could not be connected to: errno, its address. In a thread of the library's. */
+    int fd;               /* its socket; -1: none, or unknown */
+    bool cut;             /* ... which we have shut down */
+    struct zkframe frame; /* what goes over it */
+    /*
+     * A server could not be connected to: errno, its address. EPROTO: it says what no server can, and the connection is
+     * over. ESHUTDOWN: it hung up and had said nothing. In a thread of the library's.
+     */
     void (*trouble)(struct zkcalls *, int err, const struct sockaddr_storage *);
 };
 

@@ -107,7 +107,7 @@ int zkconn_fd(const struct zkconn *c)
     return c->wake;
 }
 
-/* A server that the library could not connect to. */
+/* A server that the library could not connect to, or understand. */
 static void on_trouble(struct zkcalls *calls, int err, const struct sockaddr_storage *addr)
 {
     struct zkconn *c = (struct zkconn *)((char *)calls - offsetof(struct zkconn, calls));

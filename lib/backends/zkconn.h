@@ -16,7 +16,9 @@ enum zk_what {
     ZK_STATE,  /* the session's state has changed: state, see zkconn_state */
     ZK_ANSWER, /* a request is over: tag, serial, rc and what came with it */
     ZK_WATCH,  /* a watch has fired: event; serial of the request that set it */
-    ZK_TROUBLE /* a server could not be connected to: rc is errno, data its sockaddr_storage */
+    ZK_TROUBLE /* a server could not be connected to: rc is errno, data its sockaddr_storage. EPROTO: it could, but
+                  what it says is not ZooKeeper's protocol, and that connection is over; ESHUTDOWN: it
+                  hung up without a word */
 };
 
 /* A message; text and lists are its own: zk_msg_free. */

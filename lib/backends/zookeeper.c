@@ -186,8 +186,11 @@ static void be_ask(struct dlock_be *be, enum dlock_ask what, const char *arg)
 
 static void on_answer(struct dlock_be *be, struct zk_msg *m)
 {
-    if (m->rc == ZOK && be->outage.since != 0)
-        outage_over(&be->outage);
+    if (m->rc == ZOK) {
+        be->refused.code = 0;
+        if (be->outage.since != 0)
+            outage_over(&be->outage);
+    }
     switch ((enum zk_tag)m->tag) {
     case T_CREATE:
         zk_on_created(be, m);

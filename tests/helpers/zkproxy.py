@@ -8,11 +8,13 @@ kinds), delete, get, set, ls, ping, sync, close, any, or event (a watch that fir
 FAULT  pass      nothing happens
        lose      the question is passed on, its answer is not, and the connection ends: done or not?
        swallow   the question is not passed on, and the connection ends: it looks the same, but is not done
+       refuse    the question is not passed on, and CODE answered
        after     the connection ends right behind the answer
        stall     the answer, and whatever the server says then on this connection, is not passed on; nothing ends
        drop      the answer alone is left out (an event that never came)
        error     CODE (e.g. -4, -110) is answered; what was asked for is done all the same
-       flip      the last byte of the answer is another one
+       flip      the last byte of the answer is another one; CODE: the one there, counted from its length's first
+       forge     CODE, bytes in hex, is said instead of the answer; "xid" in it is the question's number
        drip      the answer comes one byte at a time
 """
 import socket
@@ -24,7 +26,7 @@ import time
 port, fault = int(sys.argv[1]), sys.argv[2]
 what = sys.argv[3] if len(sys.argv) > 3 else "any"
 n = int(sys.argv[4]) if len(sys.argv) > 4 else 1
-code = int(sys.argv[5]) if len(sys.argv) > 5 else -4
+code = sys.argv[5] if len(sys.argv) > 5 else "-1" if fault == "flip" else "-4"
 OPS = {1: "create", 15: "create", 19: "create", 21: "create", 2: "delete", 20: "delete", 3: "exists", 4: "get",
        5: "set", 8: "ls", 12: "ls", 9: "sync", 11: "ping", 14: "multi", 100: "auth", 101: "watches", -11: "close"}
 count = 0
@@ -80,6 +82,14 @@ def questions(client, server, kinds):
             first = False
             if fault == "swallow" and due(kind):
                 break
+            if fault == "refuse" and due(kind):
+                kinds[xid].pop()
+                # Answers come in the order of their questions.
+                while any(list(kinds.values())):
+                    time.sleep(0.001)
+                time.sleep(0.01)
+                client.sendall(struct.pack(">iiqi", 16, xid, 0, int(code)))
+                continue
             server.sendall(data)
         else:
             server.shutdown(socket.SHUT_WR)
@@ -100,7 +110,7 @@ def replies(client, server, kinds):
             if body is not None and not first:
                 xid = struct.unpack_from(">i", body)[0]
                 kind = "event" if xid == -1 else (kinds.get(xid) or ["?"]).pop(0)
-            hit = fault != "swallow" and body is not None and due(kind)
+            hit = fault not in ("swallow", "refuse") and body is not None and due(kind)
             first = False
             if hit and fault == "lose":
                 break
@@ -108,9 +118,12 @@ def replies(client, server, kinds):
                 quiet = fault == "stall"
                 continue
             if hit and fault == "error":
-                data = struct.pack(">i", 16) + body[:12] + struct.pack(">i", code)
+                data = struct.pack(">i", 16) + body[:12] + struct.pack(">i", int(code))
             if hit and fault == "flip":
-                data = data[:-1] + bytes([data[-1] ^ 3])
+                data = bytearray(data)
+                data[int(code) % len(data)] ^= 3
+            if hit and fault == "forge":
+                data = bytes.fromhex(code.replace("xid", body[:4].hex()))
             if hit and fault == "drip":
                 for i in range(len(data)):
                     client.sendall(data[i:i + 1])

@@ -1,5 +1,6 @@
 # zkline.bash - who stands in line for a lock in ZooKeeper, for the files that test it: zookeeper.bats, zkserver.bats,
-# zkfaults.bats, zkensemble.bats. Load after common.bash, fake.bash and zookeeper.bash; setup gives L (the lock's URI).
+# zkfaults.bats, zkensemble.bats, zknetwork.bats, zkhostile.bats. Load after common.bash, fake.bash and zookeeper.bash;
+# setup gives L (the lock's URI).
 
 # at_server PORT [HOSTS]: what the queries ask; L is there, too, unless HOSTS says more.
 at_server() {
