@@ -396,7 +396,7 @@ $(BUILD)/libdlock.so: $(BUILD)/libdlock.so.$(SOMAJOR)
 $(BUILD)/pic.a: $(PIC_OBJ) $(BUILD)/sources
 	$(call say,AR,$@)
 	$(Q)rm -f $@ && $(AR) rcs $@ $(filter-out $(CORE:%=$O/pic/lib/%.o),$(PIC_OBJ))
-CORE := registry module lock blocking
+CORE := registry module lock lock_open lock_names blocking
 
 $(BUILD)/dlock-modules/tls.so: $(TLS_MOD)
 $(BUILD)/dlock-modules/tls.so: private MOD_LIBS = $(TLS_LIBS)

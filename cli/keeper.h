@@ -1,10 +1,15 @@
-/* keeper.h - the keeper's state: one struct, shared by run.c (the way in and out) and keeper.c (the loop). */
+/* keeper.h - the keeper's state: one struct, shared by run.c (the way in and out) and keeper*.c (the loop). */
 #ifndef CLI_KEEPER_H
 #define CLI_KEEPER_H
 
 #include "guard.h"
 #include "run.h"
 #include "spawn.h"
+
+/* How long a release is tried: leaving a queue, giving back what we hold, and what is lost anyway. */
+#define KEEPER_CANCEL_TIME DLOCK_SEC
+#define KEEPER_LOST_TIME (500 * DLOCK_MSEC)
+#define KEEPER_HURRY_TIME (300 * DLOCK_MSEC)
 
 enum keeper_phase {
     K_ACQUIRE, /* waiting for the lock; a signal cancels */
@@ -57,9 +62,36 @@ struct keeper {
 
 /* Everything but options, signals, tree, lk and terminal: nothing has happened yet. */
 void keeper_init(struct keeper *);
-/* keeper.c: turn until the phase reaches K_GRANTED (once) or K_OVER. */
+/* Turn until the phase reaches K_GRANTED (once) or K_OVER. */
 void keeper_loop(struct keeper *);
 /* After K_GRANTED: tell the guard to start the command. */
 void keeper_start(struct keeper *);
+
+/* What the files keeper*.c do for each other. keeper.c: act on all signals that have come. */
+void keeper_read_signals(struct keeper *);
+
+/* keeper_guard.c: act on all that the guard has said, and on its death. */
+void keeper_read_guard(struct keeper *);
+/* 0 or -errno, as of guard_send. t: the times, or NULL. To a guard that is gone, or never was, nothing is said. */
+int keeper_tell_guard(struct keeper *, enum guard_msg_type, int arg, const struct dlock_times *t);
+/* The guard is to end the whole tree: SIGTERM, then KILL at kill_at, or SIGKILL. */
+void keeper_end_tree(struct keeper *, int sig, int64_t kill_at);
+/* The guard is dead: its orphans have come to us. Again while sweep_at is set. */
+void keeper_sweep(struct keeper *);
+/* Release the lock, for at most so long; the guard leaves. */
+void keeper_give_back(struct keeper *, int64_t time);
+/* It ends here, with or without the lock; the guard goes, then the loop does. */
+void keeper_over(struct keeper *);
+/* From TERM to KILL. */
+int64_t keeper_grace(const struct keeper *);
+/* May a loss end the command? */
+bool keeper_may_end(const struct keeper *);
+
+/* keeper_store.c: act on all that the store has said, until the lock is granted; pfd, n: as of dlock_process. */
+void keeper_read_store(struct keeper *, const struct pollfd *pfd, int n);
+/* The lock is lost: noted, and said once. what: "is lost"; why: "", or more. */
+void keeper_tell_lost(struct keeper *, const char *what, const char *why);
+/* For whom we wait, when there is news of it and it is time to say so. */
+void keeper_say_waiting(struct keeper *, int64_t now);
 
 #endif

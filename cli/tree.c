@@ -11,17 +11,14 @@
  * means pass, reap, and pass again until no child is left.
  *
  * The second fact has a price: orphans of children that we inherited come to us as well. Where there are
- * such children the environment tells who is whose (struct tree, marker).
+ * such children the environment tells who is whose (struct tree, marker; tree_whose.c).
  */
-#include "tree.h"
+#include "tree_proc.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stddef.h>
-#include <stdint.h>
-#include <string.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -39,152 +36,24 @@
 #define TREE_CHILDREN "/children"
 #endif
 
-#define WORK_MAX 32768
-
 struct link {
     pid_t pid, parent;
 };
 
 /*
- * Work space of one pass, valid in one call only (known[] below is the only other state). Static because
- * the guard must not allocate and the stack may be small; pages that are not used cost nothing.
+ * Work space of one pass, valid in one call only (known[] in tree_whose.c is the only other state). Static
+ * because the guard must not allocate and the stack may be small; pages that are not used cost nothing.
  * What does not fit waits for the next pass.
  */
-static struct link work[WORK_MAX];
+static struct link work[TREE_WORK_MAX];
 static int nwork;
-static struct link snapshot[WORK_MAX];
+static struct link snapshot[TREE_WORK_MAX];
 static int nsnapshot;
-
-struct proc_stat {
-    char state;
-    pid_t pid, ppid;
-    long threads, start;
-    bool memory; /* it has an environment, maybe an empty one: it neither dies nor is in an exec */
-};
-
-static char *put_text(char *to, const char *text)
-{
-    while (*text)
-        *to++ = *text++;
-    *to = '\0';
-    return to;
-}
-
-static char *put_pid(char *to, pid_t pid)
-{
-    char digits[16];
-    size_t n = sizeof digits;
-
-    digits[--n] = '\0';
-    do
-        digits[--n] = (char)('0' + pid % 10);
-    while ((pid /= 10) > 0);
-    return put_text(to, digits + n);
-}
-
-static pid_t parse_pid(const char *text)
-{
-    pid_t pid = 0;
-
-    if (!*text)
-        return 0;
-    for (; *text; text++) {
-        if (*text < '0' || *text > '9' || pid > INT32_MAX / 10 - 1)
-            return 0;
-        pid = pid * 10 + (*text - '0');
-    }
-    return pid;
-}
-
-static int open_proc(pid_t pid, const char *file)
-{
-    char path[64];
-
-    put_text(put_pid(put_text(path, "/proc/"), pid), file);
-    return open(path, O_RDONLY | O_CLOEXEC);
-}
-
-/* The k-th field of /proc/PID/stat, counted from 3 (the state) just behind the command's name. */
-static const char *field(const char *p, int k)
-{
-    for (int i = 3; i < k && p; i++) {
-        p = strchr(p, ' ');
-        if (p)
-            p++;
-    }
-    return p;
-}
-
-static long number(const char *p)
-{
-    long n = 0;
-
-    for (; p && *p >= '0' && *p <= '9'; p++)
-        n = n * 10 + (*p - '0');
-    return n;
-}
-
-/* It closes fd (-1: could not be opened). */
-static bool parse_stat(int fd, struct proc_stat *st)
-{
-    char buf[1024];
-    ssize_t n;
-
-    if (fd < 0)
-        return false;
-    n = read(fd, buf, sizeof buf - 1);
-    close(fd);
-    if (n <= 0)
-        return false;
-    buf[n] = '\0';
-
-    /* The name may hold anything, spaces and parentheses too; nothing behind it does. */
-    char *end = strrchr(buf, ')');
-    if (!end || end[1] != ' ')
-        return false;
-    st->pid = (pid_t)number(buf);
-    st->state = end[2];
-    st->ppid = (pid_t)number(field(end + 2, 4));
-    st->threads = number(field(end + 2, 20));
-    st->start = number(field(end + 2, 22));
-    st->memory = number(field(end + 2, 51)) > 0; /* env_end */
-    return true;
-}
-
-static bool read_stat(pid_t pid, struct proc_stat *st)
-{
-    return parse_stat(open_proc(pid, "/stat"), st);
-}
 
 static void add_work(pid_t pid, pid_t parent)
 {
-    if (nwork < WORK_MAX)
+    if (nwork < TREE_WORK_MAX)
         work[nwork++] = (struct link){pid, parent};
-}
-
-/* Call each for every entry of a /proc directory that is a number. readdir(3) would allocate. */
-static void each_number(int dir, void (*each)(pid_t number, pid_t arg), pid_t arg)
-{
-    _Alignas(struct dirent64) char buf[4096];
-    long n;
-
-    while ((n = syscall(SYS_getdents64, dir, buf, sizeof buf)) > 0) {
-        for (long at = 0; at < n;) {
-            const struct dirent64 *e = (const struct dirent64 *)(const void *)(buf + at);
-            pid_t pid = parse_pid(e->d_name);
-            if (pid > 0)
-                each(pid, arg);
-            at += e->d_reclen;
-        }
-    }
-}
-
-static int open_task(pid_t pid, pid_t tid, const char *name)
-{
-    char file[48];
-
-    put_text(put_pid(put_text(file, "/task/"), tid), name);
-    return open_proc(pid, file);
 }
 
 /* The children that one thread has forked. */
@@ -193,7 +62,7 @@ static void add_thread_children(pid_t tid, pid_t pid)
     char buf[4096];
     pid_t child = 0;
     ssize_t n;
-    int fd = open_task(pid, tid, TREE_CHILDREN);
+    int fd = tree_open_task(pid, tid, TREE_CHILDREN);
 
     if (fd < 0)
         return;
@@ -214,10 +83,10 @@ static void add_thread_children(pid_t tid, pid_t pid)
 
 static void snapshot_one(pid_t pid, pid_t unused)
 {
-    struct proc_stat st;
+    struct tree_stat st;
 
     (void)unused;
-    if (nsnapshot < WORK_MAX && read_stat(pid, &st))
+    if (nsnapshot < TREE_WORK_MAX && tree_read_stat(pid, &st))
         snapshot[nsnapshot++] = (struct link){pid, st.ppid};
 }
 
@@ -234,9 +103,9 @@ static void add_children(pid_t pid, long threads)
         add_thread_children(pid, pid);
         return;
     }
-    int dir = open_proc(pid, "/task");
+    int dir = tree_open_proc(pid, "/task");
     if (dir >= 0) {
-        each_number(dir, add_thread_children, pid);
+        tree_each_number(dir, add_thread_children, pid);
         close(dir);
     }
 }
@@ -257,21 +126,6 @@ static bool any_child(void)
     return waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT | __WALL) == 0 || errno != ECHILD;
 }
 
-/*
- * A /proc that belongs to another pid namespace shows that namespace's numbers: to us they would be
- * strangers. Our number may be the same there by chance, but hardly our parent's as well.
- */
-static bool proc_is_ours(void)
-{
-    pid_t before = getppid();
-    struct proc_stat st;
-    int fd = open("/proc/self/stat", O_RDONLY | O_CLOEXEC);
-
-    if (!parse_stat(fd, &st) || st.pid != getpid())
-        return false;
-    return st.ppid == before || st.ppid == getppid(); /* it may die at any time */
-}
-
 /* Fill the work list with our own children. 0 or -errno, also when there are some and none is shown. */
 static int list_children(void)
 {
@@ -280,16 +134,16 @@ static int list_children(void)
     int fd;
 
     nwork = nsnapshot = 0;
-    if (!proc_is_ours())
+    if (!tree_proc_is_ours())
         return -ENOENT;
-    fd = open_task(self, self, TREE_CHILDREN);
+    fd = tree_open_task(self, self, TREE_CHILDREN);
     if (fd >= 0) {
         close(fd);
     } else {
         int dir = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         if (dir < 0)
             return -errno;
-        each_number(dir, snapshot_one, 0);
+        tree_each_number(dir, snapshot_one, 0);
         close(dir);
         if (nsnapshot == 0)
             return -ENOENT;
@@ -317,122 +171,9 @@ static int start_pass(const struct tree *t)
 
 /* ------------------------------------------------------------ strangers --- */
 
-enum whose { THEIRS, OURS, UNCLEAR };
-
-/* Is marker one of the strings in this environ file? UNCLEAR: it is empty. */
-static enum whose search(int fd, const char *marker)
-{
-    enum whose whose = UNCLEAR;
-    bool same = true;
-    char buf[4096];
-    size_t at = 0;
-    ssize_t n;
-
-    while ((n = read(fd, buf, sizeof buf)) > 0) {
-        whose = THEIRS;
-        for (ssize_t i = 0; i < n; i++) {
-            same = same && buf[i] == marker[at];
-            if (same && !buf[i])
-                return OURS;
-            at = same ? at + 1 : 0;
-            if (!buf[i]) { /* the next string starts */
-                same = true;
-                at = 0;
-            }
-        }
-    }
-    return whose;
-}
-
-static enum whose whose_task(pid_t pid, pid_t tid, const char *marker)
-{
-    struct proc_stat st;
-
-    /* Again when it seems to be empty by its own will: an exec may have ended between the two looks. */
-    for (int tries = 0; tries < 3; tries++) {
-        int fd = open_task(pid, tid, "/environ");
-        enum whose whose = fd >= 0 ? search(fd, marker) : UNCLEAR;
-        if (fd >= 0)
-            close(fd);
-        else if (errno != ESRCH)
-            return THEIRS; /* hidden */
-        if (whose != UNCLEAR || !parse_stat(open_task(pid, tid, "/stat"), &st) || !st.memory)
-            return whose;
-    }
-    return THEIRS;
-}
-
-/* Whose is the process? The first of its threads that knows. Arguments and result for each_number. */
-static const char *wanted;
-static enum whose verdict;
-
-static void ask_task(pid_t tid, pid_t pid)
-{
-    if (verdict == UNCLEAR)
-        verdict = whose_task(pid, tid, wanted);
-}
-
-/*
- * UNCLEAR is a process that dies or executes a program just now. It must count, as what it has started may
- * become our child only a moment later. Its main thread alone may be dead: the other ones know.
- */
-static enum whose whose_child(pid_t pid, const char *marker)
-{
-    int dir;
-
-    wanted = marker;
-    verdict = whose_task(pid, pid, marker);
-    if (verdict == UNCLEAR && (dir = open_proc(pid, "/task")) >= 0) {
-        each_number(dir, ask_task, pid);
-        close(dir);
-    }
-    return verdict;
-}
-
 static bool has_strangers(const struct tree *t)
 {
     return t->marker && t->nspared > 0;
-}
-
-/*
- * Once a descendant, always a descendant: whoever was seen in the tree is remembered, since without its
- * parent, with an environment of its own, or dying nobody could tell any more. A number alone may be used
- * again, together with the time of its start it is not.
- */
-static struct known {
-    pid_t pid;
-    long start;
-} known[WORK_MAX];
-static int nknown;
-
-static bool is_known(pid_t pid)
-{
-    struct proc_stat st;
-
-    for (int i = 0; i < nknown; i++)
-        if (known[i].pid == pid && read_stat(pid, &st) && st.start == known[i].start)
-            return true;
-    return false;
-}
-
-static void remember(pid_t pid, long start)
-{
-    for (int i = 0; i < nknown; i++)
-        if (known[i].pid == pid && known[i].start == start)
-            return;
-    if (nknown < WORK_MAX)
-        known[nknown++] = (struct known){pid, start};
-}
-
-static void forget_the_dead(void)
-{
-    struct proc_stat st;
-    int kept = 0;
-
-    for (int i = 0; i < nknown; i++)
-        if (read_stat(known[i].pid, &st) && st.start == known[i].start)
-            known[kept++] = known[i];
-    nknown = kept;
 }
 
 /* Take our children that are not of the tree off the work list. */
@@ -443,8 +184,9 @@ static void drop_strangers(const struct tree *t, bool unclear_too)
     if (!has_strangers(t))
         return;
     for (int i = 0; i < nwork; i++) {
-        enum whose whose = is_known(work[i].pid) ? OURS : whose_child(work[i].pid, t->marker);
-        if (whose == OURS || (whose == UNCLEAR && unclear_too))
+        enum tree_whose whose =
+            tree_is_known(work[i].pid) ? TREE_OURS : tree_whose(work[i].pid, t->marker);
+        if (whose == TREE_OURS || (whose == TREE_UNCLEAR && unclear_too))
             work[kept++] = work[i];
     }
     nwork = kept;
@@ -459,12 +201,12 @@ static void drop_strangers(const struct tree *t, bool unclear_too)
 static bool descends(pid_t ppid, pid_t parent)
 {
     pid_t self = getpid();
-    struct proc_stat st;
+    struct tree_stat st;
 
     for (int depth = 0; depth < 256; depth++) {
         if (ppid == parent || ppid == self)
             return true;
-        if (ppid <= 1 || !read_stat(ppid, &st))
+        if (ppid <= 1 || !tree_read_stat(ppid, &st))
             return false;
         ppid = st.ppid;
     }
@@ -501,10 +243,10 @@ static int send_signal(pid_t pid, int pidfd, int sig)
 static int visit(struct link at, int pidfd, int sig, bool strangers)
 {
     bool own = at.parent == getpid();
-    struct proc_stat st;
+    struct tree_stat st;
     int err, before = nwork;
 
-    if (!read_stat(at.pid, &st)) {
+    if (!tree_read_stat(at.pid, &st)) {
         /* hidepid= hides other users', and who hides its memory (a dlock): a child of ours is one all the same */
         err = own && sig != SIGKILL ? send_signal(at.pid, pidfd, sig) : send_one(at.pid, pidfd, 0);
         return own || err == EPERM ? err : ESRCH;
@@ -512,7 +254,7 @@ static int visit(struct link at, int pidfd, int sig, bool strangers)
     if (!own && !descends(st.ppid, at.parent))
         return ESRCH;
     if (strangers)
-        remember(at.pid, st.start);
+        tree_remember(at.pid, st.start);
     if (sig == SIGKILL && !own && send_one(at.pid, pidfd, SIGKILL) == ESRCH)
         return ESRCH;
     if ((st.state != 'Z' || st.threads > 1) && !(strangers && sig == SIGKILL))
@@ -557,7 +299,7 @@ int tree_signal(const struct tree *t, int sig, pid_t *unkillable)
     if (err < 0)
         return err;
     if (strangers) {
-        forget_the_dead();
+        tree_forget_the_dead();
         drop_strangers(t, false);
     }
     own = nwork;
@@ -632,13 +374,13 @@ bool tree_reap(const struct tree *t, pid_t watch, int *status)
 
 pid_t tree_living(const struct tree *t)
 {
-    struct proc_stat st;
+    struct tree_stat st;
 
     if (start_pass(t) < 0)
         return 0;
     drop_strangers(t, false);
     for (int i = 0; i < nwork; i++)
-        if (read_stat(work[i].pid, &st) && st.state != 'Z')
+        if (tree_read_stat(work[i].pid, &st) && st.state != 'Z')
             return work[i].pid;
     return 0;
 }

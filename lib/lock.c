@@ -1,125 +1,19 @@
 /*
  * lock.c - a lock handle: the core between a backend's protocol and whoever wants the lock. It owns what
- * is policy and the same for every store: name look-up, the bounds on waiting and on first contact, the
- * lease, undoing what is unclear, trying again.
+ * is policy and the same for every store: the bounds on waiting and on first contact, the lease, undoing what
+ * is unclear, trying again. How it is made: lock_open.c; its name look-ups: lock_names.c.
  */
 #include "lock.h"
 
 #include "util.h"
 
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-/* What is left of -w's 100 ms tolerance for leaving the queue in an orderly way. */
-#define UNDO_BRIEF (60 * DLOCK_MSEC)
 /* Undo after a failure that no -w bounds. */
 #define UNDO_TIME (500 * DLOCK_MSEC)
 /* The backend has its own, more exact idea of the first contact's end: ours stands behind it. */
 #define CONTACT_SLACK (30 * DLOCK_MSEC)
-#define RESOLVE_AGAIN (10 * DLOCK_SEC)
 #define UNUSABLE_MAX 3
-
-static int64_t now_of(const dlock *d)
-{
-    return d->spec.env->now(d->spec.env->ctx);
-}
-
-static int check_options(const struct dlock_options *o, const struct dlock_backend *be,
-                         struct dlock_error *err)
-{
-    if (o->mode == DLOCK_SHARED && !(be->caps & CAP_SHARED))
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "shared locks are not available for %s", be->name);
-    if (o->mode == DLOCK_SLOTS && !(be->caps & CAP_SLOTS))
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "slots are not available for %s", be->name);
-    if (o->connect_timeout_ns <= 0 || o->wait_ns < 0)
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "a time-out must be greater than zero");
-    return 0;
-}
-
-static void set_lease(dlock *d, const struct dlock_options *o)
-{
-    bool leased = d->table->caps & CAP_LEASE;
-    d->lease_cfg = (struct lease_config){
-        .ttl = leased ? o->ttl_ns : DLOCK_NEVER,
-        .grace = o->grace_ns >= 0 ? o->grace_ns : lease_default_grace(o->ttl_ns),
-        .lag = d->table->caps & CAP_LAG,
-        .default_grace = o->grace_ns < 0,
-    };
-    lease_init(&d->lease, &d->lease_cfg);
-}
-
-static void set_spec(dlock *d, const struct dlock_options *o)
-{
-    struct dlock_times t;
-    lease_timeline(&t, &d->lease_cfg, o->ttl_ns, 0);
-    dlock_who_init(&d->who, o->command, o->note);
-    d->spec = (struct dlock_spec){
-        .env = &dlock_env_system,
-        .uri = d->uri,
-        .mode = o->mode,
-        .slots = o->slots,
-        .ttl = o->ttl_ns,
-        .least_ttl = lease_least_ttl(&d->lease_cfg),
-        .connect_timeout = o->connect_timeout_ns,
-        /* Three tries fit between the first renewal and the second: one lost packet costs nothing. */
-        .op_timeout = dlock_min(o->connect_timeout_ns, dlock_max(UNDO_BRIEF, t.term_at / 6)),
-        .who = &d->who,
-    };
-}
-
-int dlock_open(dlock **out, const char *uri, const struct dlock_options *o, struct dlock_error *err)
-{
-    dlock *d = calloc(1, sizeof *d);
-    if (!d)
-        return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
-    int rc = dlock_uri_parse(&d->uri, uri, err);
-    if (rc < 0)
-        goto fail;
-    struct dlock_error why;
-    d->table = dlock_registry_find(d->uri->scheme, &why);
-    if (!d->table) {
-        rc = why.code;
-        if (err)
-            *err = why;
-        goto fail;
-    }
-    d->opt = *o;
-    d->opt.command = d->opt.note = NULL; /* copied into who */
-    rc = check_options(o, d->table, err);
-    if (rc < 0)
-        goto fail;
-    set_lease(d, o);
-    rc = lease_check(&d->lease_cfg, err);
-    if (rc < 0)
-        goto fail;
-    set_spec(d, o);
-    rc = d->table->open(&d->be, &d->spec, err);
-    if (rc < 0)
-        goto fail;
-    rc = dlock_uri_check_params(d->uri, err);
-    if (rc < 0)
-        goto fail;
-    d->wait_until = d->contact_by = DLOCK_NEVER;
-    *out = d;
-    return 0;
-fail:
-    dlock_close(d);
-    return rc;
-}
-
-void dlock_close(dlock *d)
-{
-    if (!d)
-        return;
-    if (d->be)
-        d->table->close(d->be);
-    if (d->resolver)
-        dlock_resolver_free(d->resolver);
-    free(d->peers);
-    dlock_uri_free(d->uri);
-    free(d);
-}
 
 /* One report waits at most: every event and every step of the lease brings at most one. */
 static struct dlock_report *report(dlock *d, enum dlock_report_type type)
@@ -132,7 +26,7 @@ static struct dlock_report *report(dlock *d, enum dlock_report_type type)
     return &d->report;
 }
 
-static void report_failed(dlock *d)
+void lock_report_failed(dlock *d)
 {
     report(d, DLOCK_R_FAILED)->error = d->why;
     d->phase = PH_IDLE;
@@ -145,7 +39,7 @@ static bool needs_resolver(const dlock *d)
     return d->uri->nhosts > 0 && !d->peers;
 }
 
-static void ask_backend(dlock *d)
+void lock_ask_backend(dlock *d)
 {
     if (d->want == PH_ASKING) {
         d->phase = PH_ASKING;
@@ -162,25 +56,25 @@ static void ask_backend(dlock *d)
 
 static void begin(dlock *d, enum lock_phase want)
 {
-    int64_t now = now_of(d);
+    int64_t now = lock_now(d);
     d->want = want;
     d->contacted = false;
     d->contact_by = now + d->opt.connect_timeout_ns;
     if (d->contact_by < DLOCK_NEVER - CONTACT_SLACK)
         d->contact_by += CONTACT_SLACK;
     if (!needs_resolver(d)) {
-        ask_backend(d);
+        lock_ask_backend(d);
         return;
     }
     d->phase = PH_RESOLVING;
     d->partly_at = now + (dlock_min(d->contact_by, d->wait_until) - now) / 2;
     if (!d->resolver && dlock_resolver_start(&d->resolver, d->uri, &d->why) < 0)
-        report_failed(d);
+        lock_report_failed(d);
 }
 
 void dlock_start_acquire(dlock *d)
 {
-    int64_t wait = d->opt.wait_ns, now = now_of(d);
+    int64_t wait = d->opt.wait_ns, now = lock_now(d);
     d->wait_until = wait == 0 || wait >= DLOCK_NEVER - now ? DLOCK_NEVER : now + wait;
     d->unusable = 0;
     begin(d, PH_ACQUIRING);
@@ -214,75 +108,11 @@ void dlock_start_release(dlock *d, int64_t until)
 
 /* --- what happens -------------------------------------------------------------------------------- */
 
-static bool names(const struct dlock_peer *peers, int n, int host)
-{
-    for (int i = 0; i < n; i++)
-        if (peers[i].host == host)
-            return true;
-    return false;
-}
-
-/* Take these addresses; a host that has none among them keeps what it had. False: out of memory, all stay. */
-static bool take_peers(dlock *d, struct dlock_peer *peers, int n)
-{
-    int all = n;
-    struct dlock_peer *p = realloc(peers, ((size_t)n + (size_t)d->spec.npeers + 1) * sizeof *p);
-    if (!p) {
-        free(peers);
-        return false;
-    }
-    for (int i = 0; i < d->spec.npeers; i++)
-        if (!names(p, n, d->peers[i].host))
-            p[all++] = d->peers[i];
-    free(d->peers);
-    d->peers = p;
-    d->spec.peers = p;
-    d->spec.npeers = all;
-    return true;
-}
-
-static void resolved(dlock *d)
-{
-    struct dlock_peer *peers;
-    struct dlock_error why;
-    int n;
-    int rc = dlock_resolver_result(d->resolver, &peers, &n, &why);
-    if (rc != 0) {
-        dlock_resolver_free(d->resolver);
-        d->resolver = NULL;
-        d->resolved_at = now_of(d);
-    } else if (d->phase == PH_RESOLVING && now_of(d) >= d->partly_at) {
-        /* A name server that is silent about one host of several must not cost the others. */
-        rc = dlock_resolver_so_far(d->resolver, &peers, &n);
-    }
-    if (rc == 0)
-        return;
-    if (rc > 0 && !take_peers(d, peers, n))
-        rc = dlock_fail(&why, DLOCK_ENOMEM, 0, "out of memory");
-    if (d->phase != PH_RESOLVING)
-        return; /* a look-up beside a reconnect: when it fails, the old addresses stay */
-    if (rc > 0) {
-        ask_backend(d);
-    } else {
-        d->why = why;
-        report_failed(d);
-    }
-}
-
-/* The store may have moved: look again, beside whatever goes on with the addresses we have. */
-static void resolve_again(dlock *d)
-{
-    if (d->resolver || d->uri->nhosts == 0 || now_of(d) - d->resolved_at < RESOLVE_AGAIN)
-        return;
-    d->resolved_at = now_of(d);
-    dlock_resolver_start(&d->resolver, d->uri, NULL);
-}
-
 static int64_t undo_until(const dlock *d)
 {
-    int64_t now = now_of(d), until = now + UNDO_TIME;
+    int64_t now = lock_now(d), until = now + UNDO_TIME;
     if (d->wait_until != DLOCK_NEVER)
-        until = dlock_min(until, dlock_max(now, d->wait_until) + UNDO_BRIEF);
+        until = dlock_min(until, dlock_max(now, d->wait_until) + LOCK_UNDO_BRIEF);
     return until;
 }
 
@@ -332,13 +162,13 @@ static void on_released(dlock *d, const struct dlock_event *ev)
     d->phase = PH_IDLE;
     switch (d->then) {
     case THEN_AGAIN:
-        ask_backend(d);
+        lock_ask_backend(d);
         break;
     case THEN_BUSY:
         report(d, DLOCK_R_BUSY)->info = d->have_holder ? &d->holder : NULL;
         break;
     case THEN_FAILED:
-        report_failed(d);
+        lock_report_failed(d);
         break;
     case THEN_RELEASED: {
         struct dlock_report *r = report(d, DLOCK_R_RELEASED);
@@ -371,7 +201,7 @@ static void on_event(dlock *d, const struct dlock_event *ev)
         break;
     case EV_UNCLEAR:
         d->why = ev->error;
-        resolve_again(d);
+        lock_resolve_again(d);
         break;
     case EV_LOST:
         d->why = ev->error;
@@ -390,7 +220,7 @@ static void on_event(dlock *d, const struct dlock_event *ev)
     case EV_NOTICE:
         report(d, DLOCK_R_NOTICE)->error = ev->error;
         if (d->phase == PH_ACQUIRING)
-            resolve_again(d);
+            lock_resolve_again(d);
         break;
     case EV_FAILED:
         d->why = ev->error;
@@ -398,7 +228,7 @@ static void on_event(dlock *d, const struct dlock_event *ev)
         break;
     case EV_RENEWED:
         if (ev->error.code != 0)
-            resolve_again(d);
+            lock_resolve_again(d);
         break;
     case EV_NONE:
         break;
@@ -412,7 +242,7 @@ static void no_answer(dlock *d, int64_t waited)
                dlock_format_duration(waited, text, sizeof text),
                d->phase == PH_RESOLVING ? " to the name look-up" : "", d->uri->name);
     if (d->phase == PH_RESOLVING)
-        report_failed(d);
+        lock_report_failed(d);
     else
         release_then(d, THEN_FAILED, undo_until(d));
 }
@@ -425,12 +255,12 @@ static bool trying(const dlock *d)
 
 static void on_time(dlock *d)
 {
-    int64_t now = now_of(d);
+    int64_t now = lock_now(d);
     if (!trying(d))
         return;
     if (now >= d->wait_until) {
         if (d->contacted)
-            release_then(d, THEN_BUSY, now + UNDO_BRIEF);
+            release_then(d, THEN_BUSY, now + LOCK_UNDO_BRIEF);
         else
             no_answer(d, d->opt.wait_ns);
     } else if (now >= d->contact_by && !d->contacted) {
@@ -455,7 +285,7 @@ int dlock_interest(dlock *d, struct pollfd *pfd, int cap, int64_t *wake_at)
             *wake_at = 0;
         else if (n < cap)
             pfd[n++] = (struct pollfd){.fd = fd, .events = POLLIN};
-        if (d->phase == PH_RESOLVING && now_of(d) < d->partly_at)
+        if (d->phase == PH_RESOLVING && lock_now(d) < d->partly_at)
             *wake_at = dlock_min(*wake_at, d->partly_at);
     }
     if (d->phase != PH_RESOLVING && d->phase != PH_IDLE)
@@ -485,9 +315,9 @@ int dlock_process(dlock *d, const struct pollfd *pfd, int n, struct dlock_report
         if (d->report.type != DLOCK_R_NONE)
             return take_report(d, out);
         if (d->resolver)
-            resolved(d);
+            lock_resolved(d);
         on_time(d);
-        enum lease_do todo = lease_step(&d->lease, now_of(d), NULL);
+        enum lease_do todo = lease_step(&d->lease, lock_now(d), NULL);
         lease_action(d, todo);
         if (todo != LEASE_NOTHING || d->report.type != DLOCK_R_NONE)
             continue;
@@ -501,7 +331,7 @@ int dlock_process(dlock *d, const struct pollfd *pfd, int n, struct dlock_report
             return 0;
         on_event(d, &ev);
         if (concerns_lease(ev.type))
-            lease_action(d, lease_step(&d->lease, now_of(d), &ev));
+            lease_action(d, lease_step(&d->lease, lock_now(d), &ev));
     }
 }
 

@@ -1,9 +1,12 @@
-/* lock.h - what a handle is made of: for lock.c alone (and its tests, which inject a clock). */
+/* lock.h - what a handle is made of: for the files lock*.c alone (and their tests, which inject a clock). */
 #ifndef DLOCK_LOCK_H
 #define DLOCK_LOCK_H
 
 #include "backend.h"
 #include "lease.h"
+
+/* What is left of -w's 100 ms tolerance for leaving the queue in an orderly way. */
+#define LOCK_UNDO_BRIEF (60 * DLOCK_MSEC)
 
 enum lock_phase {
     PH_IDLE,
@@ -46,5 +49,19 @@ struct dlock {
     struct dlock_error why; /* the latest reason for trouble */
     struct dlock_report report;
 };
+
+static inline int64_t lock_now(const dlock *d)
+{
+    return d->spec.env->now(d->spec.env->ctx);
+}
+
+/* lock.c: the addresses are known: begin what is wanted; or it has failed, and why says for what reason. */
+void lock_ask_backend(dlock *);
+void lock_report_failed(dlock *);
+
+/* lock_names.c: while a look-up is under way: what has it brought? */
+void lock_resolved(dlock *);
+/* The store may have moved: look again, beside whatever goes on with the addresses we have. */
+void lock_resolve_again(dlock *);
 
 #endif

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # redlock.bats - a lock that a majority of independent redis-servers grants: votes, rights, other clients, waiting, fences.
-# What tests/redis.bats shows of one server is not shown again; faults are in redlockfaults.bats.
+# What tests/redis*.bats show of one server is not shown again; faults are in redlockfaults.bats.
 
 bats_require_minimum_version 1.5.0
 

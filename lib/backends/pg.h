@@ -131,7 +131,7 @@ char *pg_ask_sql(const struct dlock_be *, bool waiters);
 void pg_read_info(struct dlock_be *, const PGresult *, int i, struct dlock_info *);
 /* The record in the comment in front of a query; its length with *begin, or 0: there is none. */
 size_t pg_read_comment(const char *query, struct dlock_info *, const char **begin);
-/* pg_table.c: the statement that makes the table, malloc'ed. */
+/* pg_table_sql.c: the statement that makes the table, malloc'ed. */
 char *pg_table_schema(const struct dlock_be *);
 
 #endif

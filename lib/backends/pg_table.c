@@ -14,11 +14,11 @@
  * through a pooler.
  *
  * Not guaranteed: the server's clock decides; when it steps forward, a lease ends early.
+ *
+ * Files: pg_table.c what is done when; pg_table_sql.c the statements.
  */
-#include "pg.h"
+#include "pg_table.h"
 
-#include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,108 +27,7 @@
 #define JITTER (200 * DLOCK_MSEC)
 #define SWEEP_ONE_OF 100
 
-/* A grant, a renewal or a release that a crash of the server undoes would be none. */
-#define DURABLE                                                                                    \
-    "pg_catalog.set_config('synchronous_commit', CASE "                                            \
-    "pg_catalog.current_setting('synchronous_commit') WHEN 'off' THEN 'local' ELSE "               \
-    "pg_catalog.current_setting('synchronous_commit') END, true)"
-#define NOW "pg_catalog.clock_timestamp()"
-#define TTL "pg_catalog.make_interval(secs => $3::float8)"
-#define MICROSECONDS "(EXTRACT(epoch FROM " NOW ") * 1000000)::bigint"
-
-/* ------------------------------------------------------------------ statements */
-
-/* @T: the table. @W: who we are, in a comment. @C: the channel on which a waiter is called, its pid behind it. */
-static const char try_text[] =
-    "@WWITH got AS (INSERT INTO @T AS l (name, fence, owner, expires, holder) "
-    "SELECT $1, " MICROSECONDS ", $2, " NOW " + " TTL ", $4 "
-    "FROM (SELECT " DURABLE " AS done OFFSET 0) s WHERE s.done IS NOT NULL "
-    "ON CONFLICT (name) DO UPDATE SET fence = GREATEST(l.fence + 1, EXCLUDED.fence), "
-    "owner = EXCLUDED.owner, expires = " NOW " + " TTL ", holder = EXCLUDED.holder "
-    "WHERE l.expires <= " NOW " RETURNING l.fence) "
-    "SELECT g.fence, pg_catalog.pg_backend_pid(), o.holder, o.fence, "
-    "(EXTRACT(epoch FROM o.expires - " NOW ") * 1000)::bigint "
-    "FROM (SELECT 1) x LEFT JOIN got g ON true "
-    "LEFT JOIN @T o ON o.name = $1 AND o.expires > " NOW;
-enum { R_FENCE, R_PID, R_HOLDER, R_HELD_FENCE, R_LEFT, R_COLUMNS };
-
-static const char renew_text[] =
-    "WITH u AS (UPDATE @T l SET expires = " NOW " + " TTL " FROM (SELECT " DURABLE
-    " AS done OFFSET 0) s WHERE s.done IS NOT NULL AND l.name = $1 AND l.owner = $2 "
-    "AND l.fence = $4::bigint AND l.expires > " NOW " RETURNING 1) "
-    "SELECT (SELECT pg_catalog.count(*) FROM u), o.holder FROM (SELECT 1) x "
-    "LEFT JOIN @T o ON o.name = $1 AND o.owner <> $2 AND o.expires > " NOW;
-
-/* Two of those who wait are called. The function behind pg_stat_activity, because that view takes long to plan. */
-static const char release_text[] =
-    "WITH u AS (UPDATE @T l SET expires = '-infinity', owner = '' FROM (SELECT " DURABLE
-    " AS done OFFSET 0) s WHERE s.done IS NOT NULL AND l.name = $1 AND l.owner = $2 "
-    "AND l.expires > " NOW " RETURNING 1), "
-    "w AS (SELECT a.pid FROM pg_catalog.pg_stat_get_activity(NULL) a WHERE a.application_name = $3 "
-    "AND a.datid = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = "
-    "pg_catalog.current_database()) AND EXISTS (SELECT 1 FROM u) ORDER BY a.backend_start, a.pid "
-    "LIMIT 2), "
-    "c AS (SELECT pg_catalog.pg_notify('@C' || w.pid, '') FROM w) "
-    "SELECT (SELECT pg_catalog.count(*) FROM u), o.holder, (SELECT pg_catalog.count(*) FROM c) "
-    "FROM (SELECT 1) x LEFT JOIN @T o ON o.name = $1 AND o.owner <> $2 AND o.expires > " NOW;
-
-/* Rows that nobody has used for a week. */
-static const char sweep_text[] =
-    "DELETE FROM @T d WHERE d.name IN (SELECT t.name FROM @T t WHERE "
-    "t.expires < " NOW " - '7 days'::interval AND t.fence < " MICROSECONDS " - 604800000000 "
-    "LIMIT 20 FOR UPDATE SKIP LOCKED)";
-enum { U_OURS, U_HOLDER };
-
-static const char ask_text[] =
-    "SELECT 0, t.holder, t.fence, (EXTRACT(epoch FROM t.expires - " NOW
-    ") * 1000)::bigint, ''::text, 0 "
-    "FROM @T t WHERE t.name = $1 AND t.expires > " NOW " UNION ALL "
-    "(SELECT 1, w.query, 0, 0, w.usename::text, w.pid FROM pg_catalog.pg_stat_activity w WHERE "
-    "w.application_name = $2 AND w.datname = pg_catalog.current_database() "
-    "ORDER BY w.backend_start, w.pid)";
-enum { A_WAITER, A_HOLDER, A_FENCE, A_LEFT, A_USER, A_PID };
-
-static const char schema_text[] =
-    "CREATE TABLE IF NOT EXISTS @T (name text COLLATE \"C\" PRIMARY KEY, fence bigint NOT NULL, "
-    "owner text NOT NULL, expires timestamptz NOT NULL, holder text NOT NULL)";
-
-static char *fill(const struct dlock_be *be, const char *text)
-{
-    char *sql = NULL;
-    size_t size;
-    FILE *f = open_memstream(&sql, &size);
-    if (!f)
-        return NULL;
-    for (const char *p = text; *p; p++) {
-        if (*p != '@')
-            fputc(*p, f);
-        else if (*++p == 'T')
-            fputs(be->table, f);
-        else if (*p == 'C')
-            fputs(be->channel, f);
-        else
-            fprintf(f, "/* %s */ ", be->record);
-    }
-    return fclose(f) == 0 ? sql : (free(sql), NULL);
-}
-
-char *pg_table_schema(const struct dlock_be *be)
-{
-    return fill(be, schema_text);
-}
-
-static void send_text(struct dlock_be *be, enum pg_tag tag, const char *text, int n,
-                      const char *const *values)
-{
-    pg_send_params(be, tag, fill(be, text), n, values);
-}
-
-/* ----------------------------------------------------------------- what is sent */
-
-static void seconds_of(char *buf, size_t size, int64_t ns)
-{
-    snprintf(buf, size, "%" PRId64 ".%03d", ns / DLOCK_SEC, (int)(ns % DLOCK_SEC / DLOCK_MSEC));
-}
+/* ------------------------------------------------------------------- connected */
 
 static int64_t random_part(const struct dlock_be *be, int64_t most)
 {
@@ -137,67 +36,11 @@ static int64_t random_part(const struct dlock_be *be, int64_t most)
     return (int64_t)r % most;
 }
 
-static void send_try(struct dlock_be *be)
-{
-    char ttl[32];
-    be->try_at = DLOCK_NEVER;
-    be->conn.notified = false;
-    if (!be->first)
-        be->op_until = pg_now(be) + pg_patience(be);
-    be->tried = true;
-    seconds_of(ttl, sizeof ttl, be->spec->ttl);
-    send_text(be, T_TRY, try_text, 4,
-              (const char *const[]){be->spec->uri->name, be->token, ttl, be->record});
-}
-
-static void send_undo(struct dlock_be *be, const char *token)
-{
-    send_text(be, T_RELEASE, release_text, 3,
-              (const char *const[]){be->spec->uri->name, token, be->waiter_app});
-}
-
-static void send_release(struct dlock_be *be)
-{
-    be->release_sent = true;
-    send_undo(be, be->token);
-}
-
 /* One release of a hundred tidies up. Behind the release, on the same connection: nobody waits for it. */
-static void send_sweep(struct dlock_be *be)
+static void sweep(struct dlock_be *be)
 {
     if (random_part(be, SWEEP_ONE_OF) == 0)
-        send_text(be, T_SWEEP, sweep_text, 0, NULL);
-}
-
-static void send_renew(struct dlock_be *be)
-{
-    char ttl[32], fence[24];
-    seconds_of(ttl, sizeof ttl, be->spec->ttl);
-    snprintf(fence, sizeof fence, "%" PRIu64, be->fence);
-    send_text(be, T_BEAT, renew_text, 4,
-              (const char *const[]){be->spec->uri->name, be->token, ttl, fence});
-}
-
-/* Only on a session that is ours alone: behind a pooler it would stay with somebody else's. */
-static void send_name(struct dlock_be *be, const char *app)
-{
-    char sql[256];
-    snprintf(sql, sizeof sql,
-             "SELECT CASE WHEN pg_catalog.pg_backend_pid() = %d THEN "
-             "pg_catalog.set_config('application_name', '%s', false) END",
-             PQbackendPID(be->conn.pq), app);
-    pgconn_send_params(&be->conn, T_LISTEN, sql, 0, NULL);
-}
-
-/* The name says who can be called. A release from before that calls nobody, so another try follows. */
-static void send_listen(struct dlock_be *be)
-{
-    char sql[128];
-    be->listening = true;
-    snprintf(sql, sizeof sql, "LISTEN \"%s%d\"", be->channel, PQbackendPID(be->conn.pq));
-    pgconn_send_params(&be->conn, T_LISTEN, sql, 0, NULL);
-    send_name(be, be->waiter_app);
-    send_try(be);
+        pg_table_send_sweep(be);
 }
 
 static void table_ready(struct dlock_be *be)
@@ -206,25 +49,24 @@ static void table_ready(struct dlock_be *be)
     switch (be->doing) {
     case PG_ACQUIRE:
         if (be->ghost) {
-            send_undo(be, be->token);
+            pg_table_send_undo(be, be->token);
             be->ghost = false;
             memcpy(be->ghost_token, be->token, sizeof be->ghost_token);
             if (!pg_new_token(be))
                 break;
         }
-        send_try(be);
+        pg_table_send_try(be);
         break;
     case PG_RENEW:
-        send_renew(be);
+        pg_table_send_renew(be);
         break;
     case PG_RELEASE:
-        send_release(be);
+        pg_table_send_release(be);
         if (be->granted)
-            send_sweep(be);
+            sweep(be);
         break;
     case PG_ASK:
-        send_text(be, T_ASK, ask_text, 2,
-                  (const char *const[]){be->spec->uri->name, be->waiter_app});
+        pg_table_send_ask(be);
         break;
     case PG_NOTHING:
         break;
@@ -240,7 +82,7 @@ static void table_ready(struct dlock_be *be)
 static void table_abandon(struct dlock_be *be)
 {
     if (be->tried && be->conn.state == PC_UP && pgconn_busy(&be->conn))
-        send_release(be);
+        pg_table_send_release(be);
 }
 
 static void no_answer_to_try(struct dlock_be *be)
@@ -261,7 +103,7 @@ static void granted(struct dlock_be *be, const struct pg_reply *r)
     be->doing = PG_NOTHING;
     be->op_until = DLOCK_NEVER;
     if (be->listening)
-        send_name(be, be->app);
+        pg_table_send_name(be, be->app);
     struct dlock_event *ev = events_add(&be->events, EV_GRANTED);
     ev->from = r->sent;
     ev->ttl = be->spec->ttl;
@@ -294,13 +136,13 @@ static void not_granted(struct dlock_be *be, const struct pg_reply *r)
     }
     if (held && be->ghost_token[0] && strcmp(pg_text(r->rows, 0, R_HOLDER), be->record) == 0) {
         /* It stood in line for the row, in a session that does not know of the broken connection. */
-        send_undo(be, be->ghost_token);
+        pg_table_send_undo(be, be->ghost_token);
         be->ghost_token[0] = '\0';
-        send_try(be);
+        pg_table_send_try(be);
         return;
     }
     if (!be->listening && pg_number(r->rows, 0, R_PID) == PQbackendPID(be->conn.pq)) {
-        send_listen(be);
+        pg_table_send_listen(be);
         return;
     }
     be->op_until = DLOCK_NEVER;
@@ -311,14 +153,14 @@ static void not_granted(struct dlock_be *be, const struct pg_reply *r)
         be->try_at =
             dlock_min(be->try_at, now + dlock_max(0, left) + DLOCK_MSEC + random_part(be, JITTER));
     if (be->conn.notified)
-        send_try(be);
+        pg_table_send_try(be);
 }
 
 static void make_table(struct dlock_be *be)
 {
     be->made_table = true;
     be->tried = false;
-    send_text(be, T_SCHEMA, schema_text, 0, NULL);
+    pg_table_send_schema(be);
 }
 
 static void table_made(struct dlock_be *be, const struct pg_reply *r)
@@ -328,7 +170,7 @@ static void table_made(struct dlock_be *be, const struct pg_reply *r)
     /* 23505, 42P07: somebody else has made it at the same time. */
     bool there = strcmp(r->sqlstate, "23505") == 0 || strcmp(r->sqlstate, "42P07") == 0;
     if (!r->sqlstate[0] || there) {
-        send_try(be);
+        pg_table_send_try(be);
     } else {
         dlock_fail(&err, strcmp(r->sqlstate, "42501") == 0 ? DLOCK_EPERM : DLOCK_EUNAVAIL, 0,
                    "%s: there is no table for locks, and it cannot be made: %s; somebody who may "
@@ -514,7 +356,7 @@ static void table_timeout(struct dlock_be *be, int64_t now)
         unclear(be, &err);
     } else if (be->doing == PG_ACQUIRE && be->conn.state == PC_UP && !pgconn_busy(&be->conn) &&
                (now >= be->try_at || be->conn.notified)) {
-        send_try(be);
+        pg_table_send_try(be);
     }
 }
 

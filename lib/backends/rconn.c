@@ -1,14 +1,11 @@
 /*
- * rconn.c - one connection to a Redis server. See rconn.h.
- *
- * Bounds against a server that is not one: a reply is at most RCONN_MAX_REPLY
- * bytes and RCONN_MAX_ITEMS array entries, RCONN_MAX_DEPTH arrays deep.
+ * rconn.c - one connection to a Redis server: from address to address, the handshake, the greeting, the end. See
+ * rconn.h. What goes over its socket: rconn_io.c; what comes back: rconn_replies.c.
  */
 #include "rconn.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
@@ -17,13 +14,11 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define RCONN_MAX_ITEMS 4096
-#define RCONN_MAX_DEPTH 8 /* hiredis 0.14 has this limit itself, later ones none */
 #define RCONN_MIN_SHARE (250 * DLOCK_MSEC)
 
 /* ------------------------------------------------------------------- failing */
 
-static void drop_socket(struct rconn *c)
+void rconn_drop_socket(struct rconn *c)
 {
     if (rconn_is_open(c) && c->fd >= 0)
         close(c->fd);
@@ -33,9 +28,9 @@ static void drop_socket(struct rconn *c)
 }
 
 /* The reader stays: replies that came before the failure are still to be handed out. */
-static int conn_fail(struct rconn *c, int code, int sys, const char *text)
+int rconn_fail(struct rconn *c, int code, int sys, const char *text)
 {
-    drop_socket(c);
+    rconn_drop_socket(c);
     c->state = RC_FAILED;
     if (c->auth_failed || c->tls_failed) /* the reason, whatever came after it */
         return c->error.code;
@@ -101,7 +96,7 @@ static int connect_next(struct rconn *c)
         c->fd = socket(p->addr.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
         if (c->fd < 0) {
             code = errno == EAFNOSUPPORT ? DLOCK_EUNAVAIL : DLOCK_EOS;
-            conn_fail(c, code, errno, "cannot open a socket");
+            rconn_fail(c, code, errno, "cannot open a socket");
             continue;
         }
         c->state = RC_CONNECTING;
@@ -113,8 +108,8 @@ static int connect_next(struct rconn *c)
             errno == EINPROGRESS || errno == EINTR)
             return 0;
         /* Unix socket: EAGAIN is a full backlog, which poll() would not report. */
-        code = conn_fail(c, errno == EACCES || errno == EPERM ? DLOCK_EPERM : DLOCK_EUNAVAIL, errno,
-                         "cannot connect");
+        code = rconn_fail(c, errno == EACCES || errno == EPERM ? DLOCK_EPERM : DLOCK_EUNAVAIL,
+                          errno, "cannot connect");
     }
     return code;
 }
@@ -145,30 +140,6 @@ static int queue_greeting(struct rconn *c)
     return 0;
 }
 
-/* hiredis allocates by what the header says: "*2000000000" would cost 16 GB before the first entry came. */
-static void *bounded_array(const redisReadTask *task, rconn_elements elements)
-{
-    struct rconn *c = task->privdata;
-    int depth = 0; /* freeReplyObject() recurses */
-    for (const redisReadTask *t = task; t != NULL; t = t->parent)
-        if (++depth > RCONN_MAX_DEPTH)
-            return NULL;
-    return elements > RCONN_MAX_ITEMS ? NULL : c->create_array(task, elements);
-}
-
-static bool new_reader(struct rconn *c)
-{
-    c->reader = redisReaderCreate();
-    if (c->reader == NULL)
-        return false;
-    c->fn = *c->reader->fn;
-    c->create_array = c->fn.createArray;
-    c->fn.createArray = bounded_array;
-    c->reader->fn = &c->fn;
-    c->reader->privdata = c;
-    return true;
-}
-
 int rconn_open_later(struct rconn *c, const struct dlock_env *env, const struct rconn_auth *auth,
                      const char *where, int64_t until)
 {
@@ -187,8 +158,8 @@ int rconn_open_later(struct rconn *c, const struct dlock_env *env, const struct 
     c->where = where;
     c->until = until;
     snprintf(c->peer_text, sizeof(c->peer_text), "%s", where);
-    if (!new_reader(c))
-        return conn_fail(c, DLOCK_ENOMEM, 0, "out of memory");
+    if (!rconn_new_reader(c))
+        return rconn_fail(c, DLOCK_ENOMEM, 0, "out of memory");
     c->state = RC_WAITING;
     return queue_greeting(c);
 }
@@ -197,7 +168,7 @@ int rconn_aim(struct rconn *c, const struct dlock_peer *peers, int npeers)
 {
     c->npeers = npeers < RCONN_PEERS ? npeers : RCONN_PEERS;
     if (c->npeers == 0)
-        return conn_fail(c, DLOCK_EUNAVAIL, 0, "no address known");
+        return rconn_fail(c, DLOCK_EUNAVAIL, 0, "no address known");
     memcpy(c->peers, peers, sizeof(*peers) * (size_t)c->npeers);
     c->good = c->good < c->npeers ? c->good : 0;
     return connect_next(c);
@@ -216,131 +187,7 @@ int rconn_open(struct rconn *c, const struct dlock_env *env, const struct dlock_
     return rc == 0 ? rconn_aim(c, peers, npeers) : rc;
 }
 
-/* ------------------------------------------------------------------- sending */
-
-static bool out_reserve(struct rconn *c, size_t more)
-{
-    size_t size = c->out_size > 0 ? c->out_size : 4096;
-    if (c->out_len + more <= c->out_size)
-        return true;
-    while (size < c->out_len + more)
-        size *= 2;
-    char *p = malloc(size);
-    if (p == NULL)
-        return false;
-    if (c->out_len > 0)
-        memcpy(p, c->out, c->out_len);
-    if (c->out != NULL) {
-        explicit_bzero(c->out,
-                       c->out_size); /* AUTH went through here: realloc would leave a copy */
-        free(c->out);
-    }
-    c->out = p;
-    c->out_size = size;
-    return true;
-}
-
-int rconn_send(struct rconn *c, int tag, int argc, const char **argv, const size_t *len)
-{
-    char *cmd = NULL;
-    long long n = -1; /* hiredis 1.1: long long, int before */
-
-    if (!rconn_is_open(c))
-        return DLOCK_EUNAVAIL;
-    if (c->ntags < RCONN_TAGS)
-        n = redisFormatCommandArgv(&cmd, argc, argv, len);
-    if (n < 0 || !out_reserve(c, (size_t)n)) {
-        redisFreeCommand(cmd);
-        return conn_fail(c, DLOCK_ENOMEM, 0, "out of memory");
-    }
-    memcpy(c->out + c->out_len, cmd, (size_t)n);
-    c->out_len += (size_t)n;
-    if (tag == RCONN_AUTH)
-        explicit_bzero(cmd, (size_t)n);
-    redisFreeCommand(cmd);
-    c->tags[c->ntags++] = (struct rconn_tag){.tag = tag};
-    return 0;
-}
-
-/* The same through TLS. What is encrypted cannot be taken back: all of it is. */
-static void flush_tls(struct rconn *c)
-{
-    struct dlock_error err;
-    int rc = c->tls->table->encrypt(c->session, c->out, c->out_len, &err);
-    if (c->out_len > 0)
-        explicit_bzero(c->out, c->out_len);
-    c->out_len = 0;
-    if (rc != 0)
-        conn_fail(c, rc, 0, err.msg);
-    else if (rtls_send(c->tls, c->session, c->fd))
-        c->written = true;
-}
-
-static bool has_output(const struct rconn *c)
-{
-    return c->out_len > 0 || (c->session != NULL && rtls_has_output(c->tls, c->session));
-}
-
-void rconn_flush(struct rconn *c)
-{
-    if (c->state != RC_UP || !has_output(c))
-        return;
-    /* The lease counts from before the first byte could have left. */
-    int64_t now = c->env->now(c->env->ctx);
-    for (int i = 0; i < c->ntags; i++)
-        if (c->tags[i].sent == 0)
-            c->tags[i].sent = now;
-    size_t done = 0;
-    if (c->session != NULL) {
-        flush_tls(c);
-        return;
-    }
-    while (done < c->out_len) {
-        ssize_t n = send(c->fd, c->out + done, c->out_len - done, MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
-            break;
-        if (n < 0) {
-            /* Left for rconn_work: the server may have said why ("max number of clients"). */
-            done = c->out_len;
-            break;
-        }
-        done += (size_t)n;
-        c->written = true;
-    }
-    memmove(c->out, c->out + done, c->out_len - done);
-    explicit_bzero(c->out + c->out_len - done, done);
-    c->out_len -= done;
-}
-
-bool rconn_waits(const struct rconn *c, int tag)
-{
-    for (int i = 0; i < c->ntags; i++)
-        if (c->tags[i].tag == tag)
-            return true;
-    return false;
-}
-
-int rconn_interest(const struct rconn *c, struct pollfd *pfd, int64_t *wake_at)
-{
-    if (!rconn_is_open(c) || c->state == RC_WAITING) {
-        if (c->state == RC_FAILED)
-            *wake_at = 0;
-        return 0;
-    }
-    pfd->fd = c->fd;
-    pfd->events = c->state == RC_CONNECTING ? POLLOUT : POLLIN;
-    if (c->state == RC_HANDSHAKE ? rtls_has_output(c->tls, c->session)
-                                 : c->state == RC_UP && has_output(c))
-        pfd->events |= POLLOUT;
-    pfd->revents = 0;
-    if (rconn_is_connecting(c))
-        *wake_at = dlock_min(*wake_at, c->next_at);
-    return 1;
-}
-
-/* ----------------------------------------------------------------- receiving */
+/* -------------------------------------------------------------------- coming up */
 
 static void is_up(struct rconn *c)
 {
@@ -352,7 +199,7 @@ static void is_up(struct rconn *c)
 
 static void no_handshake(struct rconn *c, const struct dlock_error *err)
 {
-    conn_fail(c, err->code, 0, err->msg);
+    rconn_fail(c, err->code, 0, err->msg);
     c->tls_failed = true;
     connect_next(c);
 }
@@ -396,7 +243,7 @@ static void finish_connect(struct rconn *c)
     if (poll(&p, 1, 0) == 0) {
         if (c->env->now(c->env->ctx) < c->next_at)
             return;
-        conn_fail(c, DLOCK_EUNAVAIL, 0, "no answer to the connection request");
+        rconn_fail(c, DLOCK_EUNAVAIL, 0, "no answer to the connection request");
         if (c->tried < c->npeers)
             connect_next(c);
         return;
@@ -404,37 +251,11 @@ static void finish_connect(struct rconn *c)
     if (getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &sys, &len) != 0)
         sys = errno;
     if (sys != 0) {
-        conn_fail(c, DLOCK_EUNAVAIL, sys, "cannot connect");
+        rconn_fail(c, DLOCK_EUNAVAIL, sys, "cannot connect");
         connect_next(c);
         return;
     }
     connected(c);
-}
-
-/* How many bytes came; 0: nothing now, or enough: the caller takes what is complete first. Negative: state RC_FAILED. */
-static ssize_t receive(struct rconn *c, char *buf, size_t size)
-{
-    struct dlock_error err;
-    ssize_t n;
-    if (c->session != NULL) {
-        n = rtls_receive(c->tls, c->session, c->fd, buf, size, &c->fed, RCONN_MAX_REPLY, &err);
-        if (n < 0)
-            conn_fail(c, (int)n, 0, err.msg);
-        return n;
-    }
-    if (c->fed > RCONN_MAX_REPLY)
-        return 0;
-    do
-        n = recv(c->fd, buf, size, MSG_DONTWAIT);
-    while (n < 0 && errno == EINTR);
-    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
-        return 0;
-    if (n < 0)
-        return conn_fail(c, DLOCK_EUNAVAIL, errno, "connection lost");
-    if (n == 0)
-        return conn_fail(c, DLOCK_EUNAVAIL, 0, "the server closed the connection");
-    c->fed += (size_t)n;
-    return n;
 }
 
 void rconn_work(struct rconn *c)
@@ -449,110 +270,10 @@ void rconn_work(struct rconn *c)
     if (c->state != RC_UP)
         return;
     rconn_flush(c);
-    while (c->state == RC_UP && (n = receive(c, buf, sizeof(buf))) > 0) {
+    while (c->state == RC_UP && (n = rconn_receive(c, buf, sizeof(buf))) > 0) {
         c->answered = true;
         if (redisReaderFeed(c->reader, buf, (size_t)n) != REDIS_OK)
-            conn_fail(c, DLOCK_EPROTO, 0, "the answer is not the Redis protocol");
-    }
-}
-
-/* Our AUTH was answered. The connection stays: what went out behind it may need to be undone on it. */
-static void auth_answered(struct rconn *c, const redisReply *r)
-{
-    /* A password nobody asked for (REDISCLI_AUTH is meant for another server) harms nothing; redis-cli goes on too. */
-    if (r->type != REDIS_REPLY_ERROR || strstr(r->str, "without any password configured") != NULL)
-        return;
-    c->auth_failed = true;
-    rconn_auth_error(&c->error, c->where, &c->auth, r->str);
-}
-
-/* Whatever else was answered by a server that is no master counts for nothing. False: failed. */
-static bool role_answered(struct rconn *c, const redisReply *r)
-{
-    if (c->auth_failed) /* that is the reason, and what it concerns is still to be handed out */
-        return true;
-    if (r->type == REDIS_REPLY_ERROR) {
-        drop_socket(c);
-        c->state = RC_FAILED;
-        rconn_reply_error(&c->error, c->where, &c->auth, r->str);
-        return false;
-    }
-    if (r->type == REDIS_REPLY_ARRAY && r->elements > 0 &&
-        r->element[0]->type == REDIS_REPLY_STRING && strcmp(r->element[0]->str, "master") == 0)
-        return true;
-    c->is_replica = true;
-    conn_fail(c, DLOCK_EUNAVAIL, 0, "the server is not the master (any more)");
-    return false;
-}
-
-static bool is_push(const struct rconn *c, const redisReply *r)
-{
-    return c->push && r->type == REDIS_REPLY_ARRAY && r->elements == 3 &&
-           r->element[0]->type == REDIS_REPLY_STRING && strcmp(r->element[0]->str, "message") == 0;
-}
-
-/* A reply, or NULL with *rc 0 (none) or negative (failed). */
-static redisReply *next_reply(struct rconn *c, int *rc)
-{
-    void *p = NULL;
-    *rc = 0;
-    if (c->reader != NULL && redisReaderGetReply(c->reader, &p) != REDIS_OK) {
-        char t[192];
-        snprintf(t, sizeof(t), "the answer is not the Redis protocol: %.127s", c->reader->errstr);
-        *rc = conn_fail(c, DLOCK_EPROTO, 0, t);
-        redisReaderFree(c->reader); /* unusable after an error */
-        c->reader = NULL;
-        return NULL;
-    }
-    if (p != NULL) {
-        c->fed = c->reader->len - c->reader->pos;
-        return p;
-    }
-    if (c->state == RC_FAILED)
-        *rc = c->error.code;
-    else if (c->fed > RCONN_MAX_REPLY)
-        *rc = conn_fail(c, DLOCK_EPROTO, 0, "the answer is not the Redis protocol: too long");
-    return NULL;
-}
-
-int rconn_next(struct rconn *c, struct rconn_reply *out)
-{
-    for (;;) {
-        int rc;
-        redisReply *r = next_reply(c, &rc);
-        if (r == NULL)
-            return rc;
-        *out = (struct rconn_reply){.tag = RCONN_PUSH, .r = r};
-        if (is_push(c, r))
-            return 1;
-        if (c->ntags == 0) {
-            /* Said without being asked: "-ERR max number of clients reached", "-DENIED". */
-            if (r->type == REDIS_REPLY_ERROR && !c->auth_failed) {
-                drop_socket(c);
-                c->state = RC_FAILED;
-                rc = rconn_reply_error(&c->error, c->where, &c->auth, r->str);
-            } else {
-                rc = conn_fail(c, DLOCK_EPROTO, 0, "an answer that nobody asked for");
-            }
-            freeReplyObject(r);
-            return rc;
-        }
-        out->tag = c->tags[0].tag;
-        out->sent = c->tags[0].sent;
-        memmove(c->tags, c->tags + 1, sizeof(c->tags[0]) * (size_t)--c->ntags);
-        if (out->tag != RCONN_AUTH && out->tag != RCONN_ROLE)
-            return 1;
-        bool good = true;
-        if (out->tag == RCONN_AUTH)
-            auth_answered(c, r);
-        else
-            good = role_answered(c, r);
-        freeReplyObject(r);
-        if (!good) {
-            redisReaderFree(c->reader);
-            c->reader = NULL;
-            return c->error.code;
-        }
+            rconn_fail(c, DLOCK_EPROTO, 0, "the answer is not the Redis protocol");
     }
 }
 
@@ -581,7 +302,7 @@ void rconn_close(struct rconn *c)
 {
     if (c->state == RC_UP)
         close_gently(c);
-    drop_socket(c);
+    rconn_drop_socket(c);
     c->state = RC_CLOSED;
     if (c->reader != NULL)
         redisReaderFree(c->reader);

@@ -151,4 +151,18 @@ void rconn_close(struct rconn *);
 /* The same, because the server is a replica: the next attempt begins with the next address. */
 void rconn_close_replica(struct rconn *);
 
+/* --- for the files rconn*.c alone --- */
+
+/* rconn.c */
+void rconn_drop_socket(struct rconn *);
+/* State RC_FAILED; error says why, unless it has a better reason already. sys: an errno, or 0. Returns error's code. */
+int rconn_fail(struct rconn *, int code, int sys, const char *text);
+/*
+ * rconn_io.c: how many bytes came; 0: nothing now, or enough: the caller takes what is complete first.
+ * Negative: state RC_FAILED.
+ */
+ssize_t rconn_receive(struct rconn *, char *buf, size_t size);
+/* rconn_replies.c. False: out of memory. */
+bool rconn_new_reader(struct rconn *);
+
 #endif

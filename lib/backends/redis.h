@@ -9,6 +9,7 @@
 #include "rscript.h"
 
 #define REDIS_STALE 4
+#define REDIS_CLAIM_SLACK (20 * DLOCK_MSEC) /* over what one who was called may take */
 
 enum redis_doing { DO_NOTHING, DO_ACQUIRE, DO_RENEW, DO_RELEASE, DO_ASK };
 
@@ -120,13 +121,6 @@ void redis_no_answer(const struct dlock_be *, struct dlock_error *, int64_t wait
 int64_t redis_clock_now(struct dlock_be *, int64_t theirs_ms, int64_t sent);
 /* Close cmd; the server's tracking ends with it. */
 void redis_close_cmd(struct dlock_be *);
-/* Send the renewal or the release that is under way, after a redirection once more. */
-void redis_send_renew(struct dlock_be *);
-void redis_send_leave(struct dlock_be *);
-/* Queue the undoing of stale values on cmd. One is forgotten when the server has said that it is undone. */
-void redis_undo_stale(struct dlock_be *);
-void redis_forget_stale(struct dlock_be *, int n);
-void redis_undo_answered(struct dlock_be *, const redisReply *);
 
 /* redis_cluster.c */
 /* A new operation, or another attempt at it: redirections are counted anew, from the node that has the slot. */
@@ -162,11 +156,28 @@ void redis_cluster_done(struct dlock_be *);
 /* redis_open.c: fill in what comes from spec; 0 or a negative code. */
 int redis_check_spec(struct dlock_be *, struct dlock_error *);
 
-/* redis.c: the end of a renewal */
+/* redis_keep.c */
+/* Queue the undoing of stale values on cmd. One is forgotten when the server has said that it is undone. */
+void redis_undo_stale(struct dlock_be *);
+void redis_forget_stale(struct dlock_be *, int n);
+void redis_undo_answered(struct dlock_be *, const redisReply *);
+void redis_renew(struct dlock_be *);
+void redis_release(struct dlock_be *, int64_t until);
+/* Send the renewal or the release that is under way, after a redirection once more. */
+void redis_send_renew(struct dlock_be *);
+void redis_send_leave(struct dlock_be *);
+void redis_renew_answered(struct dlock_be *, const struct rconn_reply *);
+void redis_leave_answered(struct dlock_be *, const struct rconn_reply *);
+/* The end of a renewal. */
 void redis_renewed(struct dlock_be *, const struct redis_proof *);
 void redis_renew_unclear(struct dlock_be *, const struct dlock_error *);
 /* While granted: the master is another one now, so see there at once. */
 void redis_renew_move(struct dlock_be *);
+/* A release was refused, or the connection has failed under it: once more while there is time. */
+void redis_leave_retry(struct dlock_be *, const struct dlock_error *);
+/* While one is under way: what is due. */
+void redis_renew_timers(struct dlock_be *, int64_t now);
+void redis_release_timers(struct dlock_be *, int64_t now);
 
 /*
  * redis_proof.c: prove takes an answer that is to count once it is confirmed; step looks whether it is. At once
@@ -198,23 +209,29 @@ void redis_sentinel_step(struct dlock_be *);
 int redis_sentinel_interest(const struct dlock_be *, struct pollfd *, int cap, int64_t *wake_at);
 void redis_sentinel_work(struct dlock_be *, const struct pollfd *, int n);
 
-/* redis_wait.c */
+/* redis_wait.c: acquire */
 void redis_granted(struct dlock_be *, const struct redis_proof *);
 /* The acquire has failed for good; or cmd is of no use any more, and it goes on if it can; or elsewhere. */
 void redis_wait_fail(struct dlock_be *, const struct dlock_error *);
 void redis_wait_trouble(struct dlock_be *, const struct dlock_error *);
 void redis_wait_move(struct dlock_be *);
-void redis_wake_drop(struct dlock_be *); /* wake is of no use any more */
+/* Trouble after the first contact: later once more, or it has failed. */
+void redis_wait_outage(struct dlock_be *, struct outage *, const struct dlock_error *);
 void redis_acquire(struct dlock_be *, bool wait);
+void redis_try_now(struct dlock_be *);
 /* After a redirection (moved) or a failure to connect: the same try, to another node. */
 void redis_try_again(struct dlock_be *, bool moved);
 void redis_try_answered(struct dlock_be *, const struct rconn_reply *);
-void redis_track_answered(struct dlock_be *, const redisReply *);
-void redis_wake_answered(struct dlock_be *, const struct rconn_reply *);
-void redis_wake_failed(struct dlock_be *);
 void redis_wait_timers(struct dlock_be *, int64_t now);
 int64_t redis_wait_wake_at(const struct dlock_be *);
+
+/* redis_wake.c: the connection on which a waiter is called */
+void redis_wake_start(struct dlock_be *);
 void redis_wake_close(struct dlock_be *);
+void redis_wake_drop(struct dlock_be *); /* it is of no use any more */
+void redis_wake_failed(struct dlock_be *);
+void redis_wake_answered(struct dlock_be *, const struct rconn_reply *);
+void redis_track_answered(struct dlock_be *, const redisReply *);
 
 /* redis_ask.c */
 void redis_ask(struct dlock_be *, enum dlock_ask, const char *arg);

@@ -1,5 +1,6 @@
 /*
- * redis_wait.c - acquire: the first try, and standing in line. See redis.c for the whole.
+ * redis_wait.c - acquire: the first try, and standing in line. Being called there: redis_wake.c. See redis.c for the
+ * whole.
  */
 #include "redis.h"
 
@@ -9,8 +10,7 @@
 
 #define POLL_PAUSE (200 * DLOCK_MSEC) /* of the first in line, where the server cannot tell it */
 #define PLACE_STEP (100 * DLOCK_MSEC) /* between the tries of those behind it */
-#define CLAIM_SLACK (20 * DLOCK_MSEC)
-#define LISTEN_LATER DLOCK_SEC /* most commands have ended by then */
+#define LISTEN_LATER DLOCK_SEC        /* most commands have ended by then */
 
 void redis_wait_fail(struct dlock_be *be, const struct dlock_error *err)
 {
@@ -22,8 +22,7 @@ void redis_wait_fail(struct dlock_be *be, const struct dlock_error *err)
 
 /* -------------------------------------------------------------------- outages */
 
-/* Trouble after the first contact. */
-static void outage(struct dlock_be *be, struct outage *o, const struct dlock_error *err)
+void redis_wait_outage(struct dlock_be *be, struct outage *o, const struct dlock_error *err)
 {
     if (!outage_goes_on(o, be->spec, &be->events, err))
         redis_wait_fail(be, err);
@@ -99,7 +98,7 @@ void redis_wait_trouble(struct dlock_be *be, const struct dlock_error *why)
 
     if (!be->first) {
         if (give_up_cmd(be))
-            outage(be, &be->cmd_out, &err);
+            redis_wait_outage(be, &be->cmd_out, &err);
         return;
     }
     if (be->cluster.known && !be->cmd.written && err.code == DLOCK_EUNAVAIL) {
@@ -129,7 +128,7 @@ static bool may_track(const struct dlock_be *be)
            be->tracking == TRACK_OFF;
 }
 
-static void try_now(struct dlock_be *be)
+void redis_try_now(struct dlock_be *be)
 {
     int64_t now = redis_now(be);
 
@@ -160,8 +159,6 @@ static void try_now(struct dlock_be *be)
     rconn_flush(&be->cmd);
 }
 
-static void wake_start(struct dlock_be *);
-
 void redis_try_again(struct dlock_be *be, bool moved)
 {
     int64_t until = be->op_until;
@@ -171,11 +168,22 @@ void redis_try_again(struct dlock_be *be, bool moved)
         redis_wake_close(be);
         be->enqueue = false;
         be->op_until = be->try_at = be->cmd_out.retry_at = DLOCK_NEVER;
-        wake_start(be);
+        redis_wake_start(be);
         return;
     }
-    try_now(be);
+    redis_try_now(be);
     be->op_until = until;
+}
+
+void redis_wait_move(struct dlock_be *be)
+{
+    int64_t until = be->op_until;
+
+    redis_wake_drop(be);
+    if (!give_up_cmd(be))
+        return;
+    be->op_until = until; /* of a first contact; otherwise the try sets it */
+    redis_try_now(be);
 }
 
 void redis_acquire(struct dlock_be *be, bool wait)
@@ -198,7 +206,7 @@ void redis_acquire(struct dlock_be *be, bool wait)
         return;
     /* The first try needs no id: only one who waits is in the queue. */
     be->id[0] = '\0';
-    try_now(be);
+    redis_try_now(be);
 }
 
 /* An error reply to a try. Nothing was granted: the script sets NAME last. */
@@ -228,7 +236,7 @@ static void try_refused(struct dlock_be *be, const char *text)
             return;
         rconn_close_replica(&be->cmd);
     }
-    outage(be, &be->cmd_out, &err);
+    redis_wait_outage(be, &be->cmd_out, &err);
 }
 
 /* An answer has been understood, and counts. */
@@ -300,7 +308,7 @@ static int64_t next_try(const struct dlock_be *be, const struct rscript_tried *t
     int64_t left = t->left_ms * DLOCK_MSEC, behind = be->place > 1 ? be->place - 1 : 0;
 
     if (t->status == RS_CLAIM)
-        at = dlock_min(at, now + left + CLAIM_SLACK + dlock_max(0, behind - 1) * PLACE_STEP);
+        at = dlock_min(at, now + left + REDIS_CLAIM_SLACK + dlock_max(0, behind - 1) * PLACE_STEP);
     else if (t->left_ms >= 0)
         at = dlock_min(at, now + left + DLOCK_MSEC + behind * PLACE_STEP);
     if (be->place == 1 && be->tracking != TRACK_ON)
@@ -328,11 +336,12 @@ static void not_granted(struct dlock_be *be, const struct rscript_tried *t)
     }
     if (!be->enqueue) {
         if (be->wake_state == WAKE_OFF && be->wake_out.retry_at == DLOCK_NEVER)
-            wake_start(be);
+            redis_wake_start(be);
         return;
     }
     if (be->again || may_track(be))
-        try_now(be); /* may_track: what was read before the server tracked it may have changed */
+        redis_try_now(
+            be); /* may_track: what was read before the server tracked it may have changed */
     else
         be->try_at = next_try(be, t);
 }
@@ -379,141 +388,6 @@ void redis_try_answered(struct dlock_be *be, const struct rconn_reply *rep)
     not_granted(be, &t);
 }
 
-/* Refused (an old proxy, a missing right): the first in line polls instead. */
-void redis_track_answered(struct dlock_be *be, const redisReply *r)
-{
-    if (r->type == REDIS_REPLY_ERROR)
-        be->tracking = TRACK_REFUSED;
-}
-
-/* ----------------------------------------------------------- being woken */
-
-void redis_wake_close(struct dlock_be *be)
-{
-    rconn_close(&be->wake);
-    be->wake_state = WAKE_OFF;
-    be->wake_until = be->wake_out.retry_at = DLOCK_NEVER;
-}
-
-/*
- * Subscribe before standing in line: no wake is lost, and a waiter whom nobody can reach is dead.
- */
-static void wake_start(struct dlock_be *be)
-{
-    struct dlock_error err;
-
-    free(be->channel);
-    be->channel = NULL;
-    if (be->id[0] == '\0' && dlock_token_new(be->spec->env, be->id) != 0)
-        be->id[0] = '\0';
-    else
-        be->channel = rscript_channel(&be->script, be->id);
-    if (be->channel == NULL) {
-        dlock_fail(&err, DLOCK_ENOMEM, 0, "out of memory");
-        redis_wait_fail(be, &err);
-        return;
-    }
-    be->wake.push = true;
-    be->wake_state = WAKE_STARTING;
-    be->wake_out.retry_at = DLOCK_NEVER;
-    be->wake_until = redis_now(be) + be->spec->connect_timeout;
-    be->can_track = false;
-    be->wake_id = 0;
-    redis_connect(be, &be->wake, be->wake_until);
-    rscript_subscribe(&be->wake, be->channel, W_ID, W_WAKE, W_INVALIDATE);
-    rconn_flush(&be->wake);
-    /* For when this node is gone. */
-    redis_cluster_learn(be);
-    rconn_flush(&be->cmd);
-}
-
-void redis_wake_drop(struct dlock_be *be)
-{
-    redis_wake_close(be);
-    be->enqueue = false; /* nobody could reach us: stand in line again once somebody can */
-    be->try_at = DLOCK_NEVER;
-}
-
-void redis_wake_failed(struct dlock_be *be)
-{
-    struct dlock_error err = be->wake.error;
-    redis_wake_drop(be);
-    if (be->doing == DO_ACQUIRE)
-        outage(be, &be->wake_out, &err);
-}
-
-void redis_wait_move(struct dlock_be *be)
-{
-    int64_t until = be->op_until;
-
-    redis_wake_drop(be);
-    if (!give_up_cmd(be))
-        return;
-    be->op_until = until; /* of a first contact; otherwise the try sets it */
-    try_now(be);
-}
-
-static void woken(struct dlock_be *be, const redisReply *r)
-{
-    if (be->wake_state != WAKE_READY || !be->enqueue)
-        return;
-    switch (rscript_called(&be->script, r)) {
-    case RS_CHANGED:
-        if (be->place == 1)
-            try_now(be);
-        break;
-    case RS_NEXT:
-        be->try_at = dlock_min(be->try_at, redis_now(be) + RSCRIPT_CLAIM + CLAIM_SLACK);
-        break;
-    case RS_HEAD:
-    case RS_GO:
-        be->place = 1;
-        try_now(be);
-        break;
-    case RS_NOTHING:
-        break;
-    }
-}
-
-void redis_wake_answered(struct dlock_be *be, const struct rconn_reply *rep)
-{
-    const redisReply *r = rep->r;
-    struct dlock_error err;
-
-    if (be->wake.auth_failed) {
-        redis_wake_failed(be);
-        return;
-    }
-    switch (rep->tag) {
-    case RCONN_PUSH:
-        woken(be, r);
-        return;
-    case W_ID:
-        be->wake_id = r->type == REDIS_REPLY_INTEGER ? r->integer : 0;
-        return;
-    case W_WAKE:
-        if (r->type != REDIS_REPLY_ERROR)
-            return;
-        rconn_reply_error(&err, redis_where(be), &be->auth, r->str);
-        redis_wake_close(be);
-        outage(be, &be->wake_out, &err);
-        return;
-    case W_INVALIDATE:
-        /* Without an id or that right: poll. */
-        be->can_track = r->type != REDIS_REPLY_ERROR && be->wake_id > 0;
-        be->wake_state = WAKE_READY;
-        be->wake_until = DLOCK_NEVER;
-        be->enqueue = true;
-        /* A redirection to an earlier connection of ours would lead nowhere. */
-        be->tracking = TRACK_OFF;
-        outage_over(&be->wake_out);
-        try_now(be);
-        return;
-    default:
-        return;
-    }
-}
-
 /* ---------------------------------------------------------------------- timers */
 
 int64_t redis_wait_wake_at(const struct dlock_be *be)
@@ -539,23 +413,23 @@ void redis_wait_timers(struct dlock_be *be, int64_t now)
             return;
         }
         if (give_up_cmd(be))
-            outage(be, &be->cmd_out, &err);
+            redis_wait_outage(be, &be->cmd_out, &err);
     }
     if (be->doing == DO_ACQUIRE && now >= be->wake_until) {
         no_answer(&err, be->spec, be->spec->connect_timeout);
         redis_wake_close(be);
         be->enqueue = false;
-        outage(be, &be->wake_out, &err);
+        redis_wait_outage(be, &be->wake_out, &err);
     }
     if (be->doing == DO_ACQUIRE && now >= be->wake_out.retry_at) {
         be->wake_out.retry_at = DLOCK_NEVER;
         if (be->cluster.known && !rconn_is_open(&be->cmd))
             be->try_at = now; /* which node has the lock is for a try to find out */
         else
-            wake_start(be);
+            redis_wake_start(be);
     }
     if (be->doing == DO_ACQUIRE && (now >= be->try_at || now >= be->cmd_out.retry_at)) {
         redis_cluster_begin(be);
-        try_now(be);
+        redis_try_now(be);
     }
 }

@@ -77,7 +77,7 @@ int rscript_drop(const struct rscript *, struct rconn *, int tag, const char *va
 int rscript_renew(const struct rscript *, struct rconn *, int tag, const char *value, int64_t ttl);
 int rscript_status(const struct rscript *, struct rconn *, int tag);
 
-/* Answers. 0, or DLOCK_EPROTO when it has not the expected form. Never for error replies. */
+/* rscript_answers.c: 0, or DLOCK_EPROTO when it has not the expected form. Never for error replies. */
 int rscript_tried(const redisReply *, struct rscript_tried *);
 /* leave, drop, renew and keep: was it ours? If not, what is there: found NULL: nothing. */
 int rscript_owned(const redisReply *, bool *ours, const char **found, size_t *len);
@@ -116,7 +116,7 @@ enum rscript_call {
 /* What a message (RCONN_PUSH) says. */
 enum rscript_call rscript_called(const struct rscript *, const redisReply *message);
 
-/* The lock's value from token and who; the caller frees it. NULL: out of memory. */
+/* rscript_answers.c: the lock's value from token and who; the caller frees it. NULL: out of memory. */
 char *rscript_value(const char *token, const struct dlock_who *);
 /* What a value says about its holder; foreign when dlock did not write it. */
 void rscript_holder(const char *value, size_t len, struct dlock_info *);

@@ -3,7 +3,7 @@
  *
  * rtls_open.c reads the URI's parameters and their files; rtls.c has OpenSSL below it and so is a module,
  * loaded by the first; it works on memory only. rtls_io.c stands between the two and a socket, which stays
- * the connection's own (rconn.c), with its time-outs and flags.
+ * the connection's own (rconn*.c), with its time-outs and flags.
  *
  * Nothing of the caller's is encrypted before the handshake is complete, and the handshake is complete only
  * when the server's certificate has been verified.

@@ -122,7 +122,7 @@ for _, pid in resume:
     send(pid, signal.SIGCONT)
 for p in workers:
     try:
-        p.wait(timeout=60)
+        p.wait(timeout=max(60, 3 * TTL * WORKERS))
     except subprocess.TimeoutExpired:
         bad.append(f"worker {p.pid} is stuck")
         ps = subprocess.run(["ps", "-eo", "pid,ppid,stat,wchan:24,etimes,args"], capture_output=True, text=True)

@@ -60,6 +60,17 @@ last_beat() {
 tree_gone() { flock -n "$C/witness" true; }
 no_overlap() { ! grep -q overlap "$C/events"; }
 
+# The tree must be gone within $1 ms of $2 (ns).
+gone_by() {
+    wait_for 5 tree_gone
+    assert_between 0 "$(last_beat)" $(($2 + $1 * NS)) "last sign of life of the tree"
+}
+
+# A time that was seen ($2 WHAT, ns) lies in $1..$1+$3 ms.
+just_after() {
+    assert_between "$1" "${2:-0}" $(($1 + $3 * NS)) "${4:-time}"
+}
+
 now_ns() { echo $(($(now_ms) * NS)); }
 
 # background ARG...: dlock in a session of its own (so without a terminal), its output in $T/out, its pid in $K.

@@ -415,7 +415,7 @@ static int sees_a_covered_proc(void)
     if (tree_visible())
         return 1;
     /* Sandboxes make one up. */
-    *put_pid(self, getpid()) = '\0';
+    snprintf(self, sizeof self, "%d", (int)getpid());
     if (symlink(self, "/proc/self") != 0)
         return 2;
     return tree_visible() ? 3 : 0;
@@ -544,7 +544,7 @@ static pid_t old_child(int tell_fd, char *const env[])
 
 static void spares_the_orphans(char *const env[], bool term)
 {
-    struct proc_stat st;
+    struct tree_stat st;
     int tell[2];
 
     setup();
@@ -578,7 +578,7 @@ static void spares_the_orphans(char *const env[], bool term)
     CHECK_INT(waitpid(-1, NULL, WNOHANG), 0);
     REQUIRE_INT(start_pass(&tree), 0);
     CHECK_INT(nwork, 1);
-    CHECK(read_stat(work[0].pid, &st) && st.state != 'Z');
+    CHECK(tree_read_stat(work[0].pid, &st) && st.state != 'Z');
     tree.marker = NULL;
     CHECK(kill_all() >= 0);
     close(tell[0]);
@@ -608,8 +608,8 @@ TEST(finds_a_marker_between_two_reads)
         big[4096 - 20 + shift] = '\0';
         pid_t pid = child_with(env, SLEEP);
         await(ready[0], 1);
-        CHECK_INT(whose_child(pid, marked[1]), OURS);
-        CHECK_INT(whose_child(pid, "DLOCK_TOKEN=01234"), THEIRS);
+        CHECK_INT(tree_whose(pid, marked[1]), TREE_OURS);
+        CHECK_INT(tree_whose(pid, "DLOCK_TOKEN=01234"), TREE_THEIRS);
         CHECK(kill_all() >= 0);
     }
     teardown();
@@ -627,7 +627,7 @@ TEST(counts_who_is_dying)
     tree.marker = marked[1];
     pid_t pid = child_with(other, "exit 0");
     waitid(P_PID, (id_t)pid, &(siginfo_t){0}, WEXITED | WNOWAIT);
-    CHECK_INT(whose_child(pid, marked[1]), UNCLEAR);
+    CHECK_INT(tree_whose(pid, marked[1]), TREE_UNCLEAR);
     CHECK_INT(tree_count(&tree), 1);
     CHECK_INT(tree_living(&tree), 0);
     tree_reap(&tree, 0, NULL);
@@ -649,7 +649,7 @@ static void *lives_on(void *arg)
 TEST(asks_the_threads)
 {
     extern char **environ;
-    struct proc_stat st = {0};
+    struct tree_stat st = {0};
 
     if (!environ[0])
         SKIP("no environment");
@@ -665,11 +665,11 @@ TEST(asks_the_threads)
     await(ready[0], 1);
     for (int i = 0; i < 1000 && st.state != 'Z'; i++) {
         usleep(1000);
-        CHECK(read_stat(pid, &st));
+        CHECK(tree_read_stat(pid, &st));
     }
     CHECK_INT(st.state, 'Z');
-    CHECK_INT(whose_child(pid, environ[0]), OURS);
-    CHECK_INT(whose_child(pid, "no=such"), THEIRS);
+    CHECK_INT(tree_whose(pid, environ[0]), TREE_OURS);
+    CHECK_INT(tree_whose(pid, "no=such"), TREE_THEIRS);
     CHECK(kill_all() >= 0);
     teardown();
 }

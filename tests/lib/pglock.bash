@@ -1,0 +1,35 @@
+# pglock.bash - advisory locks in PostgreSQL, for postgres.bats and pgserver.bats. Load after common.bash and
+# postgres.bash; setup gives U (the server's URI) and L (the lock's).
+
+# own_server [ARG...]: one for this test; pgsql and the others then mean this one.
+own_server() {
+    pg_start_in own "$@"
+    PG_PORT=${PG_PORTS[own]} PG_LOG=${PG_LOGS[own]} PG_SOCK=${PG_SOCKS[own]}
+    U="postgres://postgres@127.0.0.1:$PG_PORT/postgres"
+    L="$U#$NAME"
+}
+
+app_of() { echo "dlock:$(printf %s "$1" | sha256sum | cut -c 1-16)"; }
+
+# Sessions of $NAME: those that wait (also in the moment between two chunks), the one that holds.
+waiting() {
+    pgsql -c "select count(*) from pg_stat_activity where application_name = '$(app_of "$NAME")'
+        and query like '/* dlock1 % wait=%'"
+}
+waiting_is() { [ "$(waiting)" = "$1" ]; }
+sessions() { pg_backends "$(app_of "$NAME")"; }
+sessions_are() { [ "$(sessions)" = "$1" ]; }
+locks() { pgsql -c "select count(*) from pg_locks where locktype = 'advisory' and $1"; }
+locks_are() { [ "$(locks "$1")" = "$2" ]; }
+
+# hold [ARG...]: dlock holds $L until the file "go" appears; returns when it does hold.
+hold() {
+    rm -f held go
+    start_log hold.log "$DLOCK" "$@" "$L" sh -c 'echo >held; "$HELPERS/await" go'
+    HOLDER=$STARTED
+    wait_for 5 test -e held
+}
+let_go() {
+    echo >go
+    wait_exit 5 "$HOLDER"
+}

@@ -1,0 +1,40 @@
+# redislock.bash - a lock in a redis-server, for the files that test it. Load after common.bash and redis.bash; setup
+# gives L (the lock's URI) at the file's server.
+
+# own_server [ARG...]: one for this test; L is there then.
+own_server() {
+    redis_start_in own "$@"
+    L="redis://127.0.0.1:${REDIS_PORTS[own]}#$NAME"
+}
+own() { rcli_in own "$@"; }
+own_gone() { [ "$(own exists "$NAME")" = 0 ]; }
+own_left_is_over() { [ "$(own pttl "$NAME")" -gt "$1" ]; }
+
+queue_len() { rcli zcard "{$NAME}:dlock:queue"; }
+queue_is() { [ "$(queue_len)" = "$1" ]; }
+# Milliseconds of the wall clock.
+wall_ms() { date +%s%3N; }
+# The time is in FILE when the command has run.
+stamp() { echo "date +%s%3N >>'$T/$1'"; }
+
+# A client is told of changes.
+tracked() { [ "$(rcli info clients | sed -n "s/^tracking_clients:\([0-9]*\).*/\1/p")" -ge 1 ]; }
+# Command calls the server has counted, our own question left out.
+evals() { rcli info commandstats | sed -n 's/^cmdstat_eval:calls=\([0-9]*\),.*/\1/p'; }
+
+# hold [ARG...]: dlock holds $NAME until the file "go" appears; returns when it does hold.
+hold() {
+    start_log hold.log "$DLOCK" "$@" "$L" sh -c 'echo >held; "$HELPERS/await" go'
+    HOLDER=$STARTED
+    wait_for 5 test -e held
+}
+
+# wait_in_line N CMD: the N-th waiter; returns when it is in the queue.
+wait_in_line() {
+    start_log "wait$1.log" "$DLOCK" --ttl "${TTL:-3}" "$L" sh -c "$2"
+    WAITER=$STARTED
+    wait_for 5 queue_is "$1"
+}
+
+# That time (of now_ms) is over, or dlock ($K, of fake.bash) is.
+beyond() { [ "$(now_ms)" -ge "$1" ] || pid_gone "$K"; }
