@@ -76,15 +76,22 @@ static bool is_push(const struct rconn *c, const redisReply *r)
            r->element[0]->type == REDIS_REPLY_STRING && strcmp(r->element[0]->str, "message") == 0;
 }
 
+int rconn_fail_reader(struct rconn *c)
+{
+    char t[192];
+    if (c->reader->err == REDIS_ERR_OOM) /* ours, not the server's */
+        return rconn_fail(c, DLOCK_ENOMEM, 0, "out of memory");
+    snprintf(t, sizeof(t), "the answer is not the Redis protocol: %.127s", c->reader->errstr);
+    return rconn_fail(c, DLOCK_EPROTO, 0, t);
+}
+
 /* A reply, or NULL with *rc 0 (none) or negative (failed). */
 static redisReply *next_reply(struct rconn *c, int *rc)
 {
     void *p = NULL;
     *rc = 0;
     if (c->reader != NULL && redisReaderGetReply(c->reader, &p) != REDIS_OK) {
-        char t[192];
-        snprintf(t, sizeof(t), "the answer is not the Redis protocol: %.127s", c->reader->errstr);
-        *rc = rconn_fail(c, DLOCK_EPROTO, 0, t);
+        *rc = rconn_fail_reader(c);
         redisReaderFree(c->reader); /* unusable after an error */
         c->reader = NULL;
         return NULL;
