@@ -8,7 +8,8 @@
  * held by a pidfd first, then checked to descend from us, then signalled through the pidfd.
  *
  * One pass can miss what is forked, or moves to another parent, while it runs. So ending a tree
- * means pass, reap, and pass again until no child is left.
+ * means pass, reap, and pass again until no child is left; and a pass of SIGTERM, which nobody shall get
+ * twice, goes on with those that have come to us meanwhile.
  *
  * The second fact has a price: orphans of children that we inherited come to us as well. Where there are
  * such children the environment tells who is whose (struct tree, marker; tree_whose.c).
@@ -22,6 +23,7 @@
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #ifndef SYS_pidfd_open
@@ -35,6 +37,9 @@
 #ifndef TREE_CHILDREN
 #define TREE_CHILDREN "/children"
 #endif
+
+/* Generations of parents that may die while one pass goes on. */
+#define ORPHAN_ROUNDS 16
 
 struct link {
     pid_t pid, parent;
@@ -126,16 +131,13 @@ static bool any_child(void)
     return waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT | __WALL) == 0 || errno != ECHILD;
 }
 
-/* Fill the work list with our own children. 0 or -errno, also when there are some and none is shown. */
-static int list_children(void)
+/* Put our own children on the work list, as they are now. 0 or -errno. */
+static int add_own_children(void)
 {
     pid_t self = getpid();
-    bool some = any_child(); /* nobody but us reaps them: they are still there below */
     int fd;
 
-    nwork = nsnapshot = 0;
-    if (!tree_proc_is_ours())
-        return -ENOENT;
+    nsnapshot = 0;
     fd = tree_open_task(self, self, TREE_CHILDREN);
     if (fd >= 0) {
         close(fd);
@@ -149,7 +151,20 @@ static int list_children(void)
             return -ENOENT;
     }
     add_children(self, 0);
-    return some && nwork == 0 ? -ENOENT : 0;
+    return 0;
+}
+
+/* Fill the work list with our own children. 0 or -errno, also when there are some and none is shown. */
+static int list_children(void)
+{
+    bool some = any_child(); /* nobody but us reaps them: they are still there below */
+    int err;
+
+    nwork = 0;
+    if (!tree_proc_is_ours())
+        return -ENOENT;
+    err = add_own_children();
+    return err == 0 && some && nwork == 0 ? -ENOENT : err;
 }
 
 bool tree_visible(void)
@@ -176,6 +191,13 @@ static bool has_strangers(const struct tree *t)
     return t->marker && t->nspared > 0;
 }
 
+static bool is_stranger(const struct tree *t, pid_t pid, bool unclear_too)
+{
+    enum tree_whose whose = tree_is_known(pid) ? TREE_OURS : tree_whose(pid, t->marker);
+
+    return whose == TREE_THEIRS || (whose == TREE_UNCLEAR && !unclear_too);
+}
+
 /* Take our children that are not of the tree off the work list. */
 static void drop_strangers(const struct tree *t, bool unclear_too)
 {
@@ -183,12 +205,9 @@ static void drop_strangers(const struct tree *t, bool unclear_too)
 
     if (!has_strangers(t))
         return;
-    for (int i = 0; i < nwork; i++) {
-        enum tree_whose whose =
-            tree_is_known(work[i].pid) ? TREE_OURS : tree_whose(work[i].pid, t->marker);
-        if (whose == TREE_OURS || (whose == TREE_UNCLEAR && unclear_too))
+    for (int i = 0; i < nwork; i++)
+        if (!is_stranger(t, work[i].pid, unclear_too))
             work[kept++] = work[i];
-    }
     nwork = kept;
 }
 
@@ -265,13 +284,13 @@ static int visit(struct link at, int pidfd, int sig, bool strangers)
     return err;
 }
 
-/* Visit all on the work list. It grows behind the place where we are: parents before children. */
-static int visit_all(int sig, bool strangers, pid_t *unkillable)
+/* Visit the work list from that place on. It grows behind the place where we are: parents before children. */
+static int visit_all(int from, int sig, bool strangers, pid_t *unkillable)
 {
     pid_t self = getpid();
     int found = 0;
 
-    for (int i = 0; i < nwork; i++) {
+    for (int i = from; i < nwork; i++) {
         int pidfd = -1, err;
         if (work[i].parent != self) {
             pidfd = (int)syscall(SYS_pidfd_open, work[i].pid, 0);
@@ -289,10 +308,48 @@ static int visit_all(int sig, bool strangers, pid_t *unkillable)
     return found;
 }
 
+static bool on_list(pid_t pid, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (work[i].pid == pid)
+            return true;
+    return false;
+}
+
+/* As the start of a process is counted (proc(5), starttime). */
+static long ticks_now(void)
+{
+    struct timespec ts;
+    long hz = sysconf(_SC_CLK_TCK);
+
+    clock_gettime(CLOCK_BOOTTIME, &ts);
+    return (long)ts.tv_sec * hz + ts.tv_nsec / (1000000000 / hz);
+}
+
+/*
+ * Whoever lost its parent while the pass went on has come to us, maybe without having been seen. Not those who
+ * began after it did: they may be what others do on being told to end.
+ */
+static void add_orphans(const struct tree *t, long before)
+{
+    int seen = nwork, kept = nwork;
+    struct tree_stat st;
+
+    if (add_own_children() < 0)
+        return;
+    for (int i = seen; i < nwork; i++)
+        if (!is_spared(t, work[i].pid) && !on_list(work[i].pid, seen) &&
+            tree_read_stat(work[i].pid, &st) && st.start < before &&
+            !(has_strangers(t) && is_stranger(t, work[i].pid, false)))
+            work[kept++] = work[i];
+    nwork = kept;
+}
+
 int tree_signal(const struct tree *t, int sig, pid_t *unkillable)
 {
     bool strangers = has_strangers(t);
-    int err = start_pass(t), own;
+    long began = ticks_now();
+    int err = start_pass(t), own, found;
 
     if (unkillable)
         *unkillable = 0;
@@ -304,14 +361,23 @@ int tree_signal(const struct tree *t, int sig, pid_t *unkillable)
     }
     own = nwork;
     if (strangers && sig == SIGKILL)
-        visit_all(0, true, NULL); /* see them all before the first one dies */
+        visit_all(0, 0, true, NULL); /* see them all before the first one dies */
     /*
      * Our own children need no look at /proc: against something that forks fast, every microsecond
      * until the last SIGKILL counts. All that they leave behind is among them in the next pass.
      */
     for (int i = 0; i < own && sig == SIGKILL; i++)
         kill(work[i].pid, SIGKILL);
-    return visit_all(sig, strangers, unkillable);
+    found = visit_all(0, sig, strangers, unkillable);
+    /* There is a next pass of SIGKILL, but each gets any other signal once. */
+    for (int i = 0; i < ORPHAN_ROUNDS && sig != SIGKILL; i++) {
+        int from = nwork;
+        add_orphans(t, began);
+        if (nwork == from)
+            break;
+        found += visit_all(from, sig, strangers, unkillable);
+    }
+    return found;
 }
 
 int tree_init(struct tree *t)

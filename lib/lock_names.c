@@ -1,6 +1,6 @@
 /*
- * lock_names.c - a handle's name look-ups: what they bring is taken over, and the store's names are looked up again when
- * it may have moved.
+ * lock_names.c - a handle's name look-ups: what they bring is taken over, and the store's names are looked up
+ * again when it may have moved.
  */
 #include "lock.h"
 

@@ -1,6 +1,6 @@
 /*
- * rconn_replies.c - what the server says: bytes to replies, and which command each of them answers. Our own AUTH and ROLE
- * are answered here.
+ * rconn_replies.c - what the server says: bytes to replies, and which command each of them answers. The answers
+ * to our own AUTH and ROLE are judged here.
  *
  * Bounds against a server that is not one: a reply is at most RCONN_MAX_REPLY
  * bytes and RCONN_MAX_ITEMS array entries, RCONN_MAX_DEPTH arrays deep.

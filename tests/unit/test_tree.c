@@ -1,7 +1,12 @@
 /* test_tree.c - finding and ending descendants. The source is included: the fallback is switched on by name. */
 static const char *children_file = "/children";
 #define TREE_CHILDREN children_file
+/* A process that is looked at can be made to die just before. */
+#include "../../cli/tree_proc.h"
+static bool stat_of(pid_t pid, struct tree_stat *st);
+#define tree_read_stat stat_of
 #include "../../cli/tree.c"
+#undef tree_read_stat
 
 #include "dlock.h"
 #include "unit.h"
@@ -214,6 +219,51 @@ TEST(one_term_reaches_all)
     CHECK_INT(tree_count(&tree), 0);
     kill_all();
     teardown();
+}
+
+static pid_t dies_when_seen;
+
+static bool stat_of(pid_t pid, struct tree_stat *st)
+{
+    siginfo_t info;
+
+    if (pid == dies_when_seen) {
+        dies_when_seen = 0;
+        kill(pid, SIGKILL);
+        /* A zombie has no children any more: they have come to us. */
+        waitid(P_PID, (id_t)pid, &info, WEXITED | WNOWAIT);
+    }
+    return tree_read_stat(pid, st);
+}
+
+/* A parent dies in the middle of the pass: its child, which has come to us since we looked, is told all the same. */
+static void tells_an_orphan(void)
+{
+    setup();
+    pid_t pid = fork();
+    if (pid == 0) {
+        if (fork() == 0)
+            sleeper();
+        sleeper();
+    }
+    await(ready[0], 2);
+    usleep(30000); /* the start of a process is counted in 10 ms */
+    dies_when_seen = pid;
+    CHECK_INT(tree_signal(&tree, SIGTERM, NULL), 2);
+    int64_t until = dlock_now() + 5 * DLOCK_SEC;
+    while (tree_count(&tree) > 0 && dlock_now() < until)
+        tree_reap(&tree, 0, NULL);
+    CHECK_INT(tree_count(&tree), 0);
+    kill_all();
+    teardown();
+}
+
+TEST(tells_an_orphan_of_the_pass)
+{
+    tells_an_orphan();
+    children_file = "/no-such-file";
+    tells_an_orphan();
+    children_file = "/children";
 }
 
 TEST(spares_who_was_there_before)
