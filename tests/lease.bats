@@ -320,9 +320,10 @@ teardown() { dlock_teardown; }
 
 @test "a late grant is confirmed by a renewal before the command starts" {
     tell acquire grant 500
-    background --ttl 1 "$L" $SUBJECT -u "$T/end"
+    tell renew ok 300 # a command that does not wait for it is earlier
+    background --ttl 2 "$L" $SUBJECT -u "$T/end"
     wait_for 5 running
-    [ "$(at ok)" -gt $(($(at acquire) + 500 * NS)) ]
+    [ "$(at ok)" -gt $(($(at acquire) + 800 * NS)) ]
     [ "$(seen main start '')" -gt "$(at ok)" ]
     touch "$T/end"
     ended
