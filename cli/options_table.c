@@ -12,7 +12,7 @@ static const struct option_row table[] = {
     {O_EXCLUSIVE, "xe", {"exclusive"}, NULL,
      "one holder at a time (the default)", "The lock"},
     {O_SHARED, "s", {"shared"}, NULL,
-     "share it with other shared holders", NULL},
+     "share it with other shared holders (file locks only)", NULL},
     {O_NONBLOCK, "n", {"nonblock", "nb"}, NULL,
      "do not wait: exit 75 when somebody has it", NULL},
     {O_WAIT, "w", {"timeout", "wait"}, "DUR",
@@ -48,7 +48,7 @@ static const struct option_row table[] = {
     {O_SCHEMA, "", {"schema"}, NULL,
      "print the statement that makes LOCK's table", NULL},
     {O_VERBOSE, "v", {"verbose"}, NULL, "say more", NULL},
-    {O_QUIET, "q", {"quiet"}, NULL, "say nothing when the lock is taken", NULL},
+    {O_QUIET, "q", {"quiet"}, NULL, "only errors and a lost lock: nothing about waiting, a lock that\nis taken, or the store's condition", NULL},
     {O_HELP, "h", {"help"}, NULL, "this text", NULL},
     {O_VERSION, "V", {"version"}, NULL, "version and stores", NULL},
     {O_PRINT_OPTIONS, "", {"print-options"}, NULL, NULL, NULL},
@@ -123,11 +123,16 @@ void options_usage(FILE *f)
         "       dlock [OPTION...] LOCK -c 'SHELL COMMAND LINE'\n"
         "       dlock [OPTION...] FD | -u FD\n"
         "       dlock --status [--json] LOCK\n"
+        "       dlock --schema LOCK\n"
         "Run COMMAND while holding LOCK, on one machine or on many.\n"
         "\n"
         "LOCK: a file (as for flock(1)), or a store's URI, '#' and a name, or @NAME:\n"
         "  /run/lock/job.lock     \"$REDIS_URL#nightly\"     redis://host/0#nightly     @nightly\n"
-        "  (@NAME: in the store of $DLOCK_STORE, without it a file of this machine)\n",
+        "  (@NAME: in the store of $DLOCK_STORE, without it a file of this machine)\n"
+        "Stores: file://  redis://  rediss:// (TLS)  redis+unix://  "
+        "redis+sentinel://s1,s2,s3/service\n"
+        "  redlock://h1,h2,h3  redlocks:// (TLS)  postgres://  zk://h1,h2,h3     (see dlock "
+        "--version)\n",
         f);
     for (size_t i = 0; i < DLOCK_LEN(table); i++) {
         if (table[i].group)

@@ -96,6 +96,7 @@ bool tree_parse_stat(int fd, struct tree_stat *st)
     st->ppid = (pid_t)number(field(end + 2, 4));
     st->threads = number(field(end + 2, 20));
     st->start = number(field(end + 2, 22));
+    st->mapped = number(field(end + 2, 23)) > 0; /* vsize */
     st->memory = number(field(end + 2, 51)) > 0; /* env_end */
     return true;
 }

@@ -11,6 +11,8 @@ struct tree_stat {
     char state;
     pid_t pid, ppid;
     long threads, start;
+    bool
+        mapped; /* it has memory of its own: it is not dead, nor a thread of the kernel; shown to everybody */
     bool memory; /* it has an environment, maybe an empty one: it neither dies nor is in an exec */
 };
 

@@ -42,8 +42,9 @@ static enum tree_whose whose_task(pid_t pid, pid_t tid, const char *marker)
         enum tree_whose whose = fd >= 0 ? search(fd, marker) : TREE_UNCLEAR;
         if (fd >= 0)
             close(fd);
-        else if (errno != ESRCH)
-            return TREE_THEIRS; /* hidden */
+        else if (errno != ESRCH &&
+                 (!tree_parse_stat(tree_open_task(pid, tid, "/stat"), &st) || st.mapped))
+            return TREE_THEIRS; /* hidden; what the dead had is for root alone, also where they were ours */
         if (whose != TREE_UNCLEAR || !tree_parse_stat(tree_open_task(pid, tid, "/stat"), &st) ||
             !st.memory)
             return whose;

@@ -93,7 +93,17 @@ _dlock() {
             return
         fi
     fi
-    compopt -o filenames 2>/dev/null
     COMPREPLY=($(compgen -f -- "$cur"))
+    if [[ $cur ]] && ((COMP_CWORD == _dlock_at)); then
+        local uris=($(compgen -W 'file:// postgres:// redis:// redis+sentinel:// redis+unix:// rediss:// redlock:// redlocks:// zk://' -- "$cur"))
+        # As a file's name its colon would be quoted; beside a file's nothing of it is inserted but what they share.
+        if ((${#COMPREPLY[@]} == 0 && ${#uris[@]} > 0)); then
+            compopt -o nospace 2>/dev/null
+            COMPREPLY=("${uris[@]}")
+            return
+        fi
+        COMPREPLY+=("${uris[@]}")
+    fi
+    compopt -o filenames 2>/dev/null
 }
 complete -F _dlock dlock

@@ -44,9 +44,10 @@ end
 
 complete -c dlock -n __dlock_before_lock -F
 complete -c dlock -n 'not __dlock_before_lock' -f -a '(__dlock_command)'
+complete -c dlock -n __dlock_before_lock -a 'file:// postgres:// redis:// redis+sentinel:// redis+unix:// rediss:// redlock:// redlocks:// zk://'
 complete -c dlock -n 'not __dlock_before_lock; and not count (__dlock_behind_lock) >/dev/null' -f -a '-c --command --'
 complete -c dlock -n __dlock_before_lock -s x -s e -l exclusive -d 'one holder at a time (the default)'
-complete -c dlock -n __dlock_before_lock -s s -l shared -d 'share it with other shared holders'
+complete -c dlock -n __dlock_before_lock -s s -l shared -d 'share it with other shared holders (file locks only)'
 complete -c dlock -n __dlock_before_lock -s n -l nonblock -l nb -d 'do not wait: exit 75 when somebody has it'
 complete -c dlock -n __dlock_before_lock -s w -l timeout -l wait -x -d 'wait at most so long, then exit 75 (default: no limit)'
 complete -c dlock -n __dlock_before_lock -s E -l conflict-exit-code -x -d 'exit N instead of 75'
@@ -63,6 +64,6 @@ complete -c dlock -n __dlock_before_lock -l status -d 'show who has LOCK and who
 complete -c dlock -n __dlock_before_lock -l json -d 'as JSON'
 complete -c dlock -n __dlock_before_lock -l schema -d 'print the statement that makes LOCK\'s table'
 complete -c dlock -n __dlock_before_lock -s v -l verbose -d 'say more'
-complete -c dlock -n __dlock_before_lock -s q -l quiet -d 'say nothing when the lock is taken'
+complete -c dlock -n __dlock_before_lock -s q -l quiet -d 'only errors and a lost lock: nothing about waiting, a lock that is taken, or the store\'s condition'
 complete -c dlock -n __dlock_before_lock -s h -l help -d 'this text'
 complete -c dlock -n __dlock_before_lock -s V -l version -d 'version and stores'

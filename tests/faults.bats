@@ -176,6 +176,7 @@ one_line() {
 }
 
 @test "faults: no process can be forked, no thread be started: 71, in one line, and nothing is left" {
+    need_root
     export ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0
     # A user who has no other process, and a folder that it can enter.
     dir=$(mktemp -d /tmp/dlock-test.XXXXXX)
@@ -311,6 +312,7 @@ with_clock() {
 # --- files ---------------------------------------------------------------------------------------------
 
 @test "faults: file locks on a full file system: 73, or the lock works" {
+    unshare -m true 2>/dev/null || skip "needs the right to mount"
     mkdir "$T/small"
     cat >"$T/full" <<'SH'
 mount -t tmpfs -o size=16k,nr_inodes=3 none "$1/small" || exit 99

@@ -243,6 +243,7 @@ queued() { grep -q -- "-> FLOCK .*:$(stat -c %i "$1") " /proc/locks; }
 }
 
 @test "file: a read-only file system" {
+    need_root
     mkdir ro
     run -0 run_t 10 unshare -m sh -e -c '
         mount -t tmpfs none ro
@@ -269,7 +270,7 @@ queued() { grep -q -- "-> FLOCK .*:$(stat -c %i "$1") " /proc/locks; }
 
 # as_nobody CMD...: and $OPEN, a folder that nobody can reach (bats' own is closed to others).
 need_nobody() {
-    [ "$(id -u)" -eq 0 ] || skip "needs root"
+    need_root
     OPEN=$(mktemp -d /tmp/dlock-file.XXXXXX)
     chmod 755 "$OPEN"
     as_nobody "$DLOCK" --version >/dev/null || skip "nobody cannot run $DLOCK"
@@ -395,6 +396,7 @@ as_nobody() { run_t 5 setpriv --reuid=nobody --regid=nogroup --clear-groups "$@"
 }
 
 @test "file: a full disk is 73, the lock is free and nothing is left behind" {
+    need_root
     mkdir full
     run -0 run_t 20 unshare -m sh -e -c '
         mount -t tmpfs -o size=16k,nr_inodes=3 none full
@@ -478,6 +480,7 @@ need_strace() {
 }
 
 @test "file: --status where the holder is in another PID namespace" {
+    need_root
     hold "$DLOCK" --note "seen from inside" "$DIR#n"
     run -75 run_t 5 unshare -p -f --mount-proc "$DLOCK" --status "$DIR#n"
     assert_out "seen from inside"

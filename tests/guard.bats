@@ -278,7 +278,7 @@ export -f one_point now_ns now_ms last_beat
 }
 
 @test "-v warns of a command that changes its user; without -v, and for root, nothing is said" {
-    [ "$(id -u)" -eq 0 ] || skip "only root can change its user"
+    need_root
     command -v su >/dev/null
     chmod 755 "$T"
     mkdir -m 777 "$T/nobody"
@@ -296,6 +296,17 @@ export -f one_point now_ns now_ms last_beat
 }
 
 # --- whose children they are ---------------------------------------------------------------------------
+
+@test "the tree is found without root's rights, too: what was a dead process's is hidden from others then" {
+    need_root # else the unit tests have shown it
+    dir=$(mktemp -d /tmp/dlock-test.XXXXXX)
+    chmod 755 "$dir"
+    cp "$BUILD/unit/test_tree" "$dir/"
+    cd /
+    run run_t 30 setpriv --reuid=nobody --regid=nogroup --clear-groups "$dir/test_tree"
+    rm -r "$dir"
+    assert_rc 0
+}
 
 # The caller's background job $1 (a script) goes on when the caller execs dlock. $K: dlock.
 with_a_job() {
@@ -366,7 +377,7 @@ PY
 }
 
 @test "hidepid=2: a command that hides its memory gets TERM, and only then KILL" {
-    [ "$(id -u)" -eq 0 ] || skip "only root can mount"
+    need_root
     unshare -m true 2>/dev/null || skip "needs the right to mount"
     # Where others may go: $T is below a folder of root's.
     D=$(mktemp -d /tmp/dlock-test.XXXXXX)

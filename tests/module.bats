@@ -130,7 +130,7 @@ good() {
 }
 
 @test "module: what belongs to another user is refused: the directory, the file" {
-    [ "$(id -u)" -eq 0 ] || skip "needs root"
+    need_root
     place "$HELPERS/mod_good.so"
     chown 54321 "$DIR/dlock-modules"
     refused 77 "$DIR/dlock-modules belongs to user 54321"
@@ -160,7 +160,7 @@ good() {
 }
 
 @test "module: a user without rights can load it, his own and root's" {
-    [ "$(id -u)" -eq 0 ] || skip "needs root"
+    need_root
     as_nobody() { run run_t 10 setpriv --reuid=nobody --regid=nogroup --clear-groups "$DIR/dlock" -n "$PG" true; }
     OPEN=$(mktemp -d /tmp/dlock-module.XXXXXX) # bats' own folder is closed to others
     chmod 755 "$OPEN"
@@ -282,6 +282,7 @@ good() {
 }
 
 @test "module: it is loaded after the guard was forked, by the keeper, before the first connection" {
+    need_root # the memory of keeper and guard is closed to others
     [ -z "${SAN:-}" ] || return 0 # LeakSanitizer does not work under strace
     run run_t 10 strace -f -o trace -e trace=openat,open,clone,clone3,fork,vfork,connect "$DLOCK" -n "$PG" true
     assert_rc 69
@@ -294,6 +295,7 @@ good() {
 }
 
 @test "module: the guard does not have it in its memory" {
+    need_root # the memory of keeper and guard is closed to others
     start "$ROOT/tests/helpers/liar.py" nothing >port
     wait_for 5 test -s port
     start_log out "$DLOCK" --connect-timeout 20 "postgres://127.0.0.1:$(cat port)/x#$NAME" true

@@ -157,13 +157,41 @@ CODES='64 65 69 71 73 75 76 77 79 126 127'
     assert_rc 0
 }
 
-@test "manual: its scheme list is that of the program" {
-    for scheme in file redis rediss redis+unix redis+sentinel redlock postgres zk; do
-        grep -q "^\.It Li $scheme://" <(section LOCK) || fail "$scheme is not in the manual"
+# All schemes that a backend serves, one a line.
+schemes() {
+    sed -nE 's/.*schemes( = .*|\[\] = )\{("[a-z+", ]*"), NULL\}.*/\2/p' "$ROOT"/lib/backends/*.c "$ROOT/lib/registry.c" |
+        tr -d '" ' | tr ',' '\n' | sort -u
+}
+
+@test "manual and --help: the scheme list is that of the program" {
+    "$DLOCK" --help >help
+    schemes >known
+    [ "$(wc -l <known)" -ge 11 ] || fail "found only: $(tr '\n' ' ' <known)"
+    while read -r scheme; do
+        grep -qE "^\.(It Li $(sed 's/+/\\+/' <<<"$scheme")://|Li $scheme\$)" <(section LOCK) || fail "$scheme is not in the manual"
+        # Of two names for one store the short one.
+        case $scheme in
+        postgresql | zookeeper) ;;
+        *) grep -qF " $scheme://" help || fail "$scheme is not in --help"
+            for f in dlock.bash _dlock dlock.fish; do
+                grep -qE "[ '](${scheme/+/\\+})://" "$ROOT/completions/$f" || fail "$scheme is not in $f"
+            done ;;
+        esac
         run "$DLOCK" -n "$scheme://" true
         assert_rc 64
         refute_out "no kind of store"
+    done <known
+}
+
+@test "manual and --help: the forms in which dlock is called are the same" {
+    "$DLOCK" --help | sed -n '/^Run /q; p' | grep -oE -- '(^|[ [])--?[a-z]+' | tr -d ' [' | sort -u >usage
+    section SYNOPSIS | sed 's/^\.Op //; s/^Fl/.Fl/' | fl_names >synopsis
+    for name in -c -u --status --json --schema; do
+        grep -qxe "$name" usage || fail "$name is not in the usage lines"
+        grep -qxe "$name" synopsis || fail "$name is not in SYNOPSIS"
     done
+    run comm -23 usage synopsis
+    [ -z "$output" ] || fail "not in SYNOPSIS: $output"
 }
 
 @test "completions are what completions/generate makes" {
@@ -209,9 +237,19 @@ complete_words() {
     run complete_words "dlock --conn" dlock --conn
     [ "$output" = --connect-timeout ]
     run complete_words "dlock -nw 5 fil" dlock -nw 5 fil
-    [ "$output" = file.lock ]
+    [ "$output" = $'file.lock\nfile://' ]
     run complete_words "dlock -- fil" dlock -- fil
-    [ "$output" = file.lock ]
+    [ "$output" = $'file.lock\nfile://' ]
+    # How a URI begins, as long as no colon has split it; beside files, and not for an option's value.
+    run complete_words "dlock -n redis+s" dlock -n redis+s
+    [ "$output" = redis+sentinel:// ]
+    touch zk.conf
+    run complete_words "dlock zk" dlock zk
+    [ "$output" = $'zk.conf\nzk://' ]
+    run complete_words "dlock -w zk" dlock -w zk
+    refute_out zk
+    run complete_words "dlock --" dlock --
+    refute_out ://
     # Behind LOCK, whose URI bash has split: a command, and only there -c.
     run complete_words "dlock redis://h#x -" dlock redis : //h#x -
     [ "$output" = $'-c\n--command\n--' ]
@@ -219,4 +257,15 @@ complete_words() {
     assert_out mkfifo
     run complete_words "dlock -" dlock -
     refute_out "--command"
+}
+
+@test "README and manual: every lock in their examples is one" {
+    { cat "$ROOT/README.md"; section EXAMPLES; } |
+        grep -oE '[a-z]+(\+[a-z]+)?://[^ "#]+#[a-z-]+' | sort -u >locks
+    [ "$(wc -l <locks)" -ge 9 ] || fail "found only: $(cat locks)"
+    while read -r lock; do
+        # It looks at the URI, and connects to nothing.
+        run "$DLOCK" --schema "$lock"
+        [[ $output == *"nothing has to be made"* || $output == *"cacert ca.pem: No such file"* ]] || fail "$lock: $output"
+    done <locks
 }

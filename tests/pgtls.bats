@@ -66,3 +66,48 @@ waits() { "$DLOCK" --status "$1" | grep -q 'waiting 1'; }
     run -77 run_t 5 "$DLOCK" "$BASE?sslmode=disable#$NAME" touch ran
     [ ! -e ran ]
 }
+
+@test "tls: libpq's variables for it are heeded; the URI has precedence" {
+    export HOME=$T # no ~/.postgresql
+    export PGSSLMODE=verify-full
+    run -69 run_t 5 "$DLOCK" "$BASE#$NAME" touch ran
+    assert_out certificate
+    PGSSLROOTCERT=$BATS_FILE_TMPDIR/other.crt run -69 run_t 5 "$DLOCK" "$BASE#$NAME" touch ran
+    export PGSSLROOTCERT=$BATS_FILE_TMPDIR/ca.crt
+    run -0 run_t 5 "$DLOCK" "$BASE#$NAME" true
+    run -0 run_t 5 "$DLOCK" "$BASE?mode=lease#$NAME" true
+    export PGSSLMODE=disable
+    run -77 run_t 5 "$DLOCK" "$BASE#$NAME" touch ran
+    run -0 run_t 5 "$DLOCK" "$BASE?sslmode=verify-full#$NAME" true
+    [ ! -e ran ]
+}
+
+@test "libpq's other variables: the session's are heeded; which server, how long, and the encoding are ours to say" {
+    shows() { pgsql -c "select 1 from pg_stat_activity where application_name = 'mine'" | grep -q 1; }
+    for mode in advisory lease; do
+        L="$BASE?mode=$mode#$NAME"
+        rm -f held go
+        mkfifo go
+        PGAPPNAME=mine start_log holder.log "$DLOCK" "$L" sh -c ': >held; read x <go'
+        holder=$STARTED
+        wait_for 5 test -e held
+        shows || fail "$mode: PGAPPNAME is not shown"
+        PGAPPNAME=other run -75 run_t 5 "$DLOCK" --status "$L"
+        assert_out "held by pid $holder"
+        echo >go
+        wait_exit 5 "$holder"
+        PGOPTIONS='-c nosuch=1' run -69 run_t 5 "$DLOCK" "$L" touch ran
+        assert_out nosuch
+        PGTARGETSESSIONATTRS=standby PGCLIENTENCODING=SJIS run -0 run_t 5 "$DLOCK" "${L}表" true
+        [ -z "$output" ]
+    done
+    start /usr/bin/python3 -c '
+import signal, socket
+s = socket.create_server(("127.0.0.1", 0))
+print(s.getsockname()[1], flush=True)
+signal.pause()' >silent
+    wait_for 5 test -s silent
+    PGCONNECT_TIMEOUT=60 run -69 run_t 5 "$DLOCK" --connect-timeout 0.5 "postgres://postgres@127.0.0.1:$(cat silent)/postgres#$NAME" touch ran
+    assert_out "no answer"
+    [ ! -e ran ]
+}

@@ -97,6 +97,7 @@ gone_within() {
 }
 
 @test "/proc does not show processes: a lease is refused before it is taken, a file lock is not" {
+    need_root
     [ -z "${SAN:-}" ] || return 0 # a sanitizer cannot start without /proc; the plain build shows it
     run -71 run_t 5 unshare -m sh -c 'mount -t tmpfs none /proc && exec "$@"' - "$DLOCK" "$L" touch "$T/ran"
     assert_out "mount /proc"

@@ -18,11 +18,14 @@ export BUILD
 export DLOCK=${DLOCK:-$BUILD/test/dlock}
 export HELPERS=${HELPERS:-$BUILD/test}
 # Nothing of the caller's may change what is tested.
-unset DLOCK_STORE DLOCK_NAME DLOCK_TOKEN DLOCK_HELD DLOCK_FENCE REDISCLI_AUTH REDIS_URL
+unset DLOCK_STORE DLOCK_NAME DLOCK_TOKEN DLOCK_HELD DLOCK_FENCE REDISCLI_AUTH REDIS_URL SSL_CERT_FILE SSL_CERT_DIR
 export LC_ALL=C.UTF-8 TZ=UTC
 source "$ROOT/tests/lib/trace.bash"
 
 # ---------------------------------------------------------------- set-up ---
+
+# For what others may not do, or see; in strict mode a skip is a failure.
+need_root() { [ "$(id -u)" -eq 0 ] || skip "needs root"; }
 
 dlock_setup() {
     T=$BATS_TEST_TMPDIR

@@ -1,5 +1,5 @@
 # netns.bash - a network of two machines that only this test sees: network namespaces joined by a veth pair,
-# with a redis-server on the second one. Needs root. Load after common.bash; all of it ends with the test
+# with a redis-server on the second one. Needs root, else it skips. Load after common.bash; all of it ends with the test
 # (teardown ends the processes, and with them the namespaces).
 #
 #     net_up [ARG...]     ARG: for redis-server. SERVER and PORT say where it is
@@ -23,6 +23,7 @@ exec_in() {
 srv() { server redis-cli -h 127.0.0.1 -p $PORT "$@"; }
 
 net_up() {
+    unshare -n -m true 2>/dev/null || skip "needs the right to make network namespaces"
     NET_SHELL=$BASHPID
     mkdir -p "$T/etc"
     : >"$T/etc/resolv.conf"

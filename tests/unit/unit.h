@@ -14,7 +14,7 @@
  *
  * TEST registers itself. Every check goes on after a failure; REQUIRE* leave the test. The program
  * prints TAP; a failure shows file, line and both values; the exit code is 1 when anything failed.
- * An argument runs only the tests whose name contains it. SKIP("why") ends a test as skipped.
+ * An argument runs only the tests whose name contains it; none: exit code 1. SKIP("why") ends a test as skipped.
  */
 #ifndef UNIT_H
 #define UNIT_H
@@ -153,7 +153,9 @@ __attribute__((unused)) static int unit_main(int argc, char **argv)
                unit_skipped ? " # skip " : "", unit_skipped ? unit_skipped : "");
     }
     printf("1..%d\n", n);
-    return failed > 0;
+    if (n == 0)
+        printf("# no test has \"%s\" in its name\n", argc > 1 ? argv[1] : "");
+    return failed > 0 || n == 0;
 }
 
 #define UNIT_MAIN                                                                                  \
