@@ -76,10 +76,27 @@ static bool is_push(const struct rconn *c, const redisReply *r)
            r->element[0]->type == REDIS_REPLY_STRING && strcmp(r->element[0]->str, "message") == 0;
 }
 
+/*
+ * hiredis has no memory left, too, when the server announces more than there is anywhere: what a reply of ours may
+ * need is there then.
+ */
+static bool is_out_of_memory(const struct rconn *c)
+{
+    void *volatile most; /* or a compiler leaves it out, and says that there was memory */
+    bool none;
+
+    if (c->reader->err != REDIS_ERR_OOM)
+        return false;
+    most = malloc(RCONN_MAX_REPLY);
+    none = most == NULL;
+    free(most);
+    return none;
+}
+
 int rconn_fail_reader(struct rconn *c)
 {
     char t[192];
-    if (c->reader->err == REDIS_ERR_OOM) /* ours, not the server's */
+    if (is_out_of_memory(c))
         return rconn_fail(c, DLOCK_ENOMEM, 0, "out of memory");
     snprintf(t, sizeof(t), "the answer is not the Redis protocol: %.127s", c->reader->errstr);
     return rconn_fail(c, DLOCK_EPROTO, 0, t);
