@@ -5,11 +5,7 @@
 bats_require_minimum_version 1.5.0
 load lib/common
 
-setup() {
-    dlock_setup
-    [ "$EUID" = 0 ] || skip "needs root: another user, a mount namespace"
-    unshare -m true 2>/dev/null || skip "no mount namespaces here"
-}
+setup() { dlock_setup; }
 teardown() { dlock_teardown; }
 
 U=54321
@@ -17,6 +13,8 @@ D=/run/lock/dlock-$U
 
 # The folder that is worked in stays reachable below what is mounted over it.
 namespace() {
+    [ "$EUID" = 0 ] || skip "needs root: another user, a mount namespace"
+    unshare -m true 2>/dev/null || skip "no mount namespaces here"
     chmod 755 .
     mkdir -m 777 home
     install -m 755 "$DLOCK" home/dl
@@ -122,7 +120,7 @@ n.lock" ]
     inside mkfifo $D
     refused "$D is not a directory of ours" "remove it"
     # It is never made in /tmp instead: somebody else may have the lock in /run/lock.
-    [ -z "$(inside ls /tmp)" ]
+    [ -z "$(inside find /tmp -name "dlock-*")" ]
 }
 
 @test "@name: where users cannot write to /run/lock it is in /tmp; a read-only /run/lock is an error" {
@@ -147,7 +145,7 @@ n.lock" ]
     inside chown $U $D
     dl @n true
     assert_rc 0
-    [ -z "$(inside ls /tmp)" ]
+    [ -z "$(inside find /tmp -name "dlock-*")" ]
     inside rm -r $D
     # No place at all.
     inside chmod 755 /tmp
@@ -159,7 +157,7 @@ n.lock" ]
     assert_rc 73
     assert_out "Read-only"
     assert_out DLOCK_STORE
-    [ -z "$(inside ls /tmp)" ]
+    [ -z "$(inside find /tmp -name "dlock-*")" ]
     [ ! -e home/ran ]
 }
 
