@@ -154,6 +154,7 @@ somebody() {
 }
 stuck_said() { grep -c 'cannot be killed' "$T/out"; }
 
+# bats test_tags=slow
 @test "a process that cannot be killed is said once, and the lock is not given back while it lives" {
     become_root
     somebody --ttl 1.5 "$L"

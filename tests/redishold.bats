@@ -47,6 +47,7 @@ INTERVAL=773
 left_is_over() { [ "$(own pttl "$NAME")" -gt "$1" ]; }
 rival_is_in() { [ "$(wc -l <rival)" = 2 ]; }
 
+# bats test_tags=slow
 @test "redis: the keeper is stopped: the tree dies at kill_at, before the key can be another's" {
     own_server
     background -q --ttl 3 "$L" $SUBJECT -t -k
