@@ -14,9 +14,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+/* On top of what is in use: all that an answer may be long, and stacks for the libraries' threads. */
+#define MEMORY_MORE ((rlim_t)64 << 20)
+#define STACKS_MORE 16
+#define STACK_USUAL ((rlim_t)8 << 20)
 
 /*
  * The URI behind LOCK ("@name" stands for one) as text, and parsed: the guard must know the lock's name
@@ -112,6 +118,32 @@ dlock *open_lock(const struct options *o, const char *uri, int *code)
     return lk;
 }
 
+/*
+ * How long an answer is only the server says, and libpq (unlike hiredis here) asks for as much at once. So this
+ * process has a bound, which malloc then meets, as on a full machine. The guard never has it: from there the
+ * command inherits the caller's limits.
+ */
+void bound_memory(void)
+{
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* they map terabytes */
+    unsigned long used = 0;
+    struct rlimit data, stack;
+    FILE *f = fopen("/proc/self/statm", "re");
+    bool known = f && fscanf(f, "%*u %*u %*u %*u %*u %lu", &used) == 1;
+    if (f)
+        fclose(f);
+    if (!known || getrlimit(RLIMIT_DATA, &data) != 0 || getrlimit(RLIMIT_STACK, &stack) != 0)
+        return;
+    rlim_t each = stack.rlim_cur == RLIM_INFINITY ? STACK_USUAL : stack.rlim_cur;
+    if (each > RLIM_INFINITY / 2 / STACKS_MORE)
+        return;
+    rlim_t most = used * (rlim_t)sysconf(_SC_PAGESIZE) + MEMORY_MORE + each * STACKS_MORE;
+    if (data.rlim_cur > most) /* which RLIM_INFINITY is */
+        data.rlim_cur = most;
+    setrlimit(RLIMIT_DATA, &data);
+#endif
+}
+
 static int start_guard(struct keeper *k, const char *name, int lock_fd)
 {
     struct guard_config cfg = {
@@ -200,6 +232,7 @@ static int run_leased(struct keeper *k, char **uri, const char *name)
         return code;
     /* Kept open here, the caller's pipes would not end when the command ends. */
     fds_let_go((int[]){k->sig->fd, k->guard.fd}, 2);
+    bound_memory();
     k->lk = open_lock_once(k->o, uri, &code);
     if (!k->lk)
         return code; /* the guard leaves by itself when our end of its socket closes */

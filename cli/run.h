@@ -12,6 +12,8 @@ struct dlock_uri;
 char *lock_uri(const struct options *, struct dlock_uri **parsed, int *code);
 /* A handle as the options ask for; NULL after the error was told, with its exit code. */
 dlock *open_lock(const struct options *, const char *uri, int *code);
+/* An answer without end meets "out of memory". Not in a process that is to become the command, or to fork it. */
+void bound_memory(void);
 /* Overwrite and free (NULL is fine). */
 void wipe(char *secret);
 /* Says that the command cannot be run; its exit code. */

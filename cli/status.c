@@ -168,6 +168,7 @@ static dlock *open_to_ask(const struct options *o, int *code)
     if (!uri)
         return NULL;
     dlock_uri_free(parsed);
+    bound_memory();
     dlock *lk = open_lock(o, uri, code);
     wipe(uri);
     return lk;

@@ -7,6 +7,7 @@ load lib/common
 load lib/fake
 load lib/redis
 load lib/redislock
+load lib/clock
 
 setup_file() {
     export BATS_NO_PARALLELIZE_WITHIN_FILE=true
@@ -221,18 +222,6 @@ one_line() {
 }
 
 # --- clocks --------------------------------------------------------------------------------------------
-
-# jump SECONDS: from now on the clocks of who was started `with_clock` are so far ahead.
-jump() {
-    /usr/bin/python3 -c 'import struct, sys
-with open(sys.argv[2], "r+b") as f: f.write(struct.pack("<q", int(sys.argv[1]) * 10**9))' "$1" "$T/offset"
-}
-with_clock() {
-    head -c 8 /dev/zero >"$T/offset"
-    # A sanitizer's runtime wants to be the first library; being the second one is fine here.
-    LD_PRELOAD=$HELPERS/wallclock.so WALLCLOCK=$T/offset \
-        ASAN_OPTIONS=${ASAN_OPTIONS:-}:verify_asan_link_order=0 "$@"
-}
 
 @test "faults: the server's clock jumps by +60 s: the next renewal notices, 79; by -60 s or +1 s: a warning" {
     with_clock own_server

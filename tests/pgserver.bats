@@ -350,16 +350,10 @@ signal.pause()' >silent
 
 @test "postgres: a standby is refused; one that is promoted grants larger fences" {
     own_server
-    local dir before after i
+    local before after i
     # So that the old timeline's log is ahead of where the new one begins.
     before=$(run_t 5 "$DLOCK" "$L" sh -c 'echo $DLOCK_FENCE')
-    dir=$(pg_folder)
-    PG_SOCKS[standby]=$dir PG_DIRS[standby]=$dir/data PG_LOGS[standby]=$dir/log PG_PORTS[standby]=$(pg_port)
-    (cd / && "${pg_as[@]}" "$PG_BIN/pg_basebackup" -D "$dir/data" -h 127.0.0.1 -p "$PG_PORT" -U postgres -c fast --no-sync -R) 3>&-
-    before=$(run_t 5 "$DLOCK" "$L" sh -c 'echo $DLOCK_FENCE')
-    # It says "standby" where pg_launch waits for "ready".
-    eval "$(declare -f pg_ready | sed 's/ready\*/@(ready|standby)*/')"
-    pg_launch standby
+    pg_standby standby own
     fails 69 "" --connect-timeout 2 "postgres://postgres@127.0.0.1:${PG_PORTS[standby]}/postgres#$NAME"
     echo "# $output" >&3
     # The primary is taken, whatever the order.

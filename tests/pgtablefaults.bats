@@ -62,6 +62,37 @@ wall_ms() { date +%s%3N; }
     row_is_free
 }
 
+# bats test_tags=slow
+@test "lease table: the primary dies, its synchronous standby is promoted: the command lives, and the fence grows" {
+    local before fence
+    own_server
+    pg_standby standby own
+    sql -c "alter system set synchronous_standby_names = '*'" -c "select pg_reload_conf()"
+    wait_for 5 eval '[ "$(sql -c "select sync_state from pg_stat_replication")" = sync ]'
+    L="postgres://$AT,127.0.0.1:${PG_PORTS[standby]}/postgres?mode=lease#$NAME"
+    background --ttl 6 "$L" $SUBJECT -u "$T/end" -r 3
+    wait_for 5 running
+    fence=$(row fence)
+    pg_kill own
+    pgsql_in standby -c "select pg_promote()"
+    sql() { pgsql_in standby "$@"; }
+    # The standby has the row, and that is renewed there.
+    before=$(row "$EXPIRES")
+    [ "$(row fence)" = "$fence" ]
+    wait_for 6 row_is_renewed "$before"
+    before=$(row "$EXPIRES")
+    wait_for 6 row_is_renewed "$before"
+    run -75 run_t 5 "$DLOCK" -q -n "$L" true
+    pid_alive "$K"
+    [ "$(count_seen main sig 15)" = 0 ]
+    touch end
+    ended
+    assert_rc 3
+    row_is_free
+    [ "$(fence)" -gt "$fence" ]
+    no_overlap
+}
+
 # outage COMMAND MEND: the server is away for good; TERM when nothing else is left, the tree gone in time.
 outage() {
     rm -f "$C"/*

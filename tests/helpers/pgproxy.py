@@ -8,6 +8,8 @@ FAULT  cut TEXT          a client that says TEXT is cut off; the server never he
        lose TEXT FILE    TEXT is passed on if FILE exists, but of what the server answers, nothing; the client's
                          connection is reset, and FILE removed
        drop TEXT FILE    the same, but the connection is reset at once, whatever the server does
+       flood TEXT FILE   TEXT is passed on if FILE exists, but what the client then hears is one row that has no
+                         end, until it hangs up; FILE is removed
        gather TEXT MORE  after a client's TEXT what the server says is kept until it contains MORE, and then
                          passed on in one piece
 """
@@ -42,7 +44,7 @@ class Pair:
     def questions(self):
         try:
             while data := self.client.recv(65536):
-                if text in data and (fault not in ("lose", "drop") or os.path.exists(more)):
+                if text in data and (fault not in ("lose", "drop", "flood") or os.path.exists(more)):
                     self.met = True
                 if self.met and fault == "cut":
                     break
@@ -68,6 +70,11 @@ class Pair:
                     os.unlink(more)
                     end(self.client, reset=True)
                     break
+                if self.met and fault == "flood":
+                    os.unlink(more)
+                    self.client.sendall(b"D" + struct.pack(">ihi", 0x3FFFFFFF, 1, 0x3FFFFFF0))
+                    while True:
+                        self.client.sendall(b"x" * 65536)
                 kept += data
                 if self.met and fault == "gather" and more.encode() not in kept:
                     continue

@@ -9,6 +9,7 @@
 #     pg_stop [NAME] | pg_kill [NAME]  (fast shutdown | kill -9, the backends, too); the data stays
 #     pg_restart NAME fast|immediate [ARG...]   same port, same data, the arguments given now; also after
 #                                      pg_stop and pg_kill (then it is only a start)
+#     pg_standby NAME OF               a hot standby of OF (own, default); `pgsql_in NAME -c "select pg_promote()"`
 #     pgb_start [POOL_MODE [KEY=VALUE...]]      PgBouncer (transaction) before the default server: PGB_PORT
 #                                      PGB_PID PGB_LOG; pgb_stop
 #     pg_statements [NAME]             how many query messages it got     (both without those of pgsql itself)
@@ -174,7 +175,15 @@ pg_launch() {
 pg_ready() {
     local -a line
     { mapfile -t line <"$1/postmaster.pid"; } 2>/dev/null || return 1
-    [ "${line[0]:-}" = "$2" ] && [[ ${line[7]:-} == ready* ]]
+    [ "${line[0]:-}" = "$2" ] && [[ ${line[7]:-} == ready* || ${line[7]:-} == standby* ]]
+}
+
+pg_standby() {
+    local dir
+    dir=$(pg_folder) || return
+    PG_SOCKS[$1]=$dir PG_DIRS[$1]=$dir/data PG_LOGS[$1]=$dir/log PG_PORTS[$1]=$(pg_port)
+    (cd / && "${pg_as[@]}" "$PG_BIN/pg_basebackup" -D "$dir/data" -h 127.0.0.1 -p "${PG_PORTS[$2]}" -U postgres -c fast --no-sync -R) 3>&- || return
+    pg_launch "$1"
 }
 
 pg_restart() {

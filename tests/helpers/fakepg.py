@@ -1,0 +1,61 @@
+#!/usr/bin/python3
+"""fakepg.py HOW [VERSION]: something on a free port of 127.0.0.1 (printed) that begins like PostgreSQL.
+
+    row        to every statement it answers with one row that has no end
+    rows       with rows without end
+    notices    with notices without end
+    odd        with a row that nobody asked for
+"""
+import socket
+import struct
+import sys
+import threading
+
+HOW, VERSION = sys.argv[1], (sys.argv[2:] or ["15.1"])[0].encode()
+
+
+def message(kind, body):
+    return kind + struct.pack(">i", len(body) + 4) + body
+
+
+def setting(name, value):
+    return message(b"S", name + b"\0" + value + b"\0")
+
+
+HELLO = (
+    message(b"R", struct.pack(">i", 0))
+    + setting(b"server_version", VERSION)
+    + setting(b"client_encoding", b"UTF8")
+    + setting(b"in_hot_standby", b"off")
+    + setting(b"default_transaction_read_only", b"off")
+    + message(b"K", struct.pack(">ii", 1, 1))
+    + message(b"Z", b"I")
+)
+COLUMNS = message(b"T", b"\0\1x\0" + b"\0" * 18)
+NOTICE = message(b"N", b"SNOTICE\0VNOTICE\0C00000\0M" + b"x" * 60000 + b"\0\0")
+ROW = message(b"D", b"\0\1" + struct.pack(">i", 60000) + b"x" * 60000)
+ODD = COLUMNS + message(b"D", b"\0\1" + struct.pack(">i", 1) + b"x") + message(b"C", b"SELECT 1\0") + message(b"Z", b"I")
+
+
+def serve(c):
+    try:
+        c.recv(9999)
+        c.sendall(HELLO)
+        while question := c.recv(9999):
+            if HOW == "odd":
+                c.sendall((message(b"1", b"") + message(b"2", b"") if question[:1] == b"P" else b"") + ODD)
+                continue
+            more = {"row": b"x" * 65536, "rows": ROW, "notices": NOTICE}[HOW]
+            c.sendall(b"" if HOW == "notices" else COLUMNS)
+            if HOW == "row":
+                c.sendall(b"D" + struct.pack(">ihi", 0x3FFFFFFF, 1, 0x3FFFFFF0))
+            while True:
+                c.sendall(more)
+    except OSError:
+        pass
+
+
+server = socket.create_server(("127.0.0.1", 0))
+print(server.getsockname()[1], flush=True)
+while True:
+    threading.Thread(target=serve, args=(server.accept()[0],), daemon=True).start()
