@@ -43,8 +43,14 @@ static int check_dir(const char *dir, struct dlock_error *err)
 /* The directory base/dlock-UID, made when it is missing. 1: this user can have none below base. */
 static int try_base(char *dir, size_t size, const char *base, bool last, struct dlock_error *err)
 {
+    int r;
+
     snprintf(dir, size, "%s/dlock-%lu", base, (unsigned long)geteuid());
-    if (mkdir(dir, 0700) < 0 && errno != EEXIST) {
+    r = mkdir(dir, 0700);
+    /* A umask such as 0177, meant for files, would lock us out of it for ever. Base is sticky: it is still ours. */
+    if (r == 0)
+        r = chmod(dir, 0700);
+    if (r < 0 && errno != EEXIST) {
         /*
          * Not for EROFS: a service whose sandbox shows it a read-only /run/lock would take a lock in /tmp
          * that a shell on the same machine never looks at.

@@ -85,17 +85,22 @@ PY
 
 @test "redis: -w ends between 0.3 and 0.4 s, and leaves no trace" {
     hold
-    local t0 ms best=9999 rc i
-    for i in 1 2 3; do
-        rc=0 t0=$(wall_ms)
+    # What a busy machine adds to the life of a process is not dlock's: the best of six, less a refusal without waiting.
+    local t0 t1 ms best=9999 rc i
+    for i in 1 2 3 4 5 6; do
+        [ $best -gt 400 ] || break
+        t0=$(wall_ms)
+        run "$DLOCK" -q -n "$L" true
+        assert_rc 75
+        rc=0 t1=$(wall_ms)
         "$DLOCK" -q -w 0.3 "$L" true 3>&- || rc=$?
-        ms=$(($(wall_ms) - t0))
+        ms=$(($(wall_ms) - t1))
         [ $rc -eq 75 ]
         [ $ms -ge 300 ] || fail "only $ms ms"
+        ms=$((ms - (t1 - t0)))
         [ $ms -ge $best ] || best=$ms
     done
-    # The machine may be busy with other tests: the best of three.
-    assert_between 300 $best $((400 + BUSY)) "milliseconds"
+    assert_between 250 $best $((400 + SLOW)) "milliseconds"
     queue_is 0
     [ "$(rcli exists "{$NAME}:dlock:waiters")" = 0 ]
 }

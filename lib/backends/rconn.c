@@ -273,7 +273,7 @@ void rconn_work(struct rconn *c)
     while (c->state == RC_UP && (n = rconn_receive(c, buf, sizeof(buf))) > 0) {
         c->answered = true;
         if (redisReaderFeed(c->reader, buf, (size_t)n) != REDIS_OK)
-            rconn_fail(c, DLOCK_EPROTO, 0, "the answer is not the Redis protocol");
+            rconn_fail_reader(c);
     }
 }
 

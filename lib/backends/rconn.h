@@ -157,6 +157,8 @@ void rconn_close_replica(struct rconn *);
 void rconn_drop_socket(struct rconn *);
 /* State RC_FAILED; error says why, unless it has a better reason already. sys: an errno, or 0. Returns error's code. */
 int rconn_fail(struct rconn *, int code, int sys, const char *text);
+/* rconn_replies.c: the same for what the reader of replies says. */
+int rconn_fail_reader(struct rconn *);
 /*
  * rconn_io.c: how many bytes came; 0: nothing now, or enough: the caller takes what is complete first.
  * Negative: state RC_FAILED.

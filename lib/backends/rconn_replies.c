@@ -76,15 +76,39 @@ static bool is_push(const struct rconn *c, const redisReply *r)
            r->element[0]->type == REDIS_REPLY_STRING && strcmp(r->element[0]->str, "message") == 0;
 }
 
+/*
+ * hiredis has no memory left, too, when the server announces more than there is anywhere: what a reply of ours may
+ * need is there then.
+ */
+static bool is_out_of_memory(const struct rconn *c)
+{
+    void *volatile most; /* or a compiler leaves it out, and says that there was memory */
+    bool none;
+
+    if (c->reader->err != REDIS_ERR_OOM)
+        return false;
+    most = malloc(RCONN_MAX_REPLY);
+    none = most == NULL;
+    free(most);
+    return none;
+}
+
+int rconn_fail_reader(struct rconn *c)
+{
+    char t[192];
+    if (is_out_of_memory(c))
+        return rconn_fail(c, DLOCK_ENOMEM, 0, "out of memory");
+    snprintf(t, sizeof(t), "the answer is not the Redis protocol: %.127s", c->reader->errstr);
+    return rconn_fail(c, DLOCK_EPROTO, 0, t);
+}
+
 /* A reply, or NULL with *rc 0 (none) or negative (failed). */
 static redisReply *next_reply(struct rconn *c, int *rc)
 {
     void *p = NULL;
     *rc = 0;
     if (c->reader != NULL && redisReaderGetReply(c->reader, &p) != REDIS_OK) {
-        char t[192];
-        snprintf(t, sizeof(t), "the answer is not the Redis protocol: %.127s", c->reader->errstr);
-        *rc = rconn_fail(c, DLOCK_EPROTO, 0, t);
+        *rc = rconn_fail_reader(c);
         redisReaderFree(c->reader); /* unusable after an error */
         c->reader = NULL;
         return NULL;

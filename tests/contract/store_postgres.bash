@@ -1,6 +1,6 @@
 # One PostgreSQL server for the contract suite, the lock a session's advisory lock.
 load lib/postgres
-STORE_LEASE=1 STORE_FIFO=''
+STORE_LEASE=1 STORE_FIFO='' STORE_FENCE=1 STORE_TELLS=left
 store_up() { pg_start; }
 store_down() { pg_stop_all; }
 store_lock() { echo "postgres://postgres@127.0.0.1:$PG_PORT/postgres#$1"; }

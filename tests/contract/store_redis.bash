@@ -1,6 +1,6 @@
 # One Redis server for the contract suite.
 load lib/redis
-STORE_LEASE=1 STORE_FIFO=1
+STORE_LEASE=1 STORE_FIFO=1 STORE_FENCE=1 STORE_TELLS='fence left'
 store_up() { redis_start; }
 store_down() { redis_stop; }
 store_lock() { echo "redis://127.0.0.1:$REDIS_PORT/0#$1"; }

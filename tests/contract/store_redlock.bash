@@ -1,7 +1,7 @@
 # Five independent Redis servers for the contract suite, a majority of them the lock.
 load lib/redis
 load lib/redlock
-STORE_LEASE=1 STORE_FIFO='' STORE_TURNS=50
+STORE_LEASE=1 STORE_FIFO='' STORE_FENCE=1 STORE_TELLS='fence left' STORE_TURNS=50
 store_up() { rl_start 5; }
 store_down() { rl_stop_file; }
 store_lock() { rl_uri "$1"; }

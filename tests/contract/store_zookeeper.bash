@@ -1,6 +1,6 @@
 # One ZooKeeper server for the contract suite.
 load lib/zookeeper
-STORE_LEASE=1 STORE_FIFO=1 STORE_TURNS=50
+STORE_LEASE=1 STORE_FIFO=1 STORE_FENCE=1 STORE_TELLS=fence STORE_TURNS=50
 store_up() { zk_start; }
 store_down() { zk_stop_all; }
 store_lock() { echo "zk://127.0.0.1:$ZK_PORT#$1"; }

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
-"""check_history.py DIR EXPECTED [killed]: is the history of `witness` that of a lock?
+"""check_history.py DIR EXPECTED [killed] [fence]: is the history of `witness` that of a lock?
 
-Entries in the order they were written: fences strictly increase (where there are any), nobody enters
+Entries in the order they were written: fences strictly increase (with "fence": all have one), nobody enters
 while somebody is inside, the unlocked counter equals the number of completed holds, and there were
 EXPECTED of them (with "killed": at least one, since holders were ended by force; a dead holder's
 entry has no exit, and its end is the kernel witness's business).
@@ -9,7 +9,8 @@ entry has no exit, and its end is the kernel witness's business).
 import sys
 from pathlib import Path
 
-directory, expected, killed = Path(sys.argv[1]), int(sys.argv[2]), len(sys.argv) > 3
+directory, expected = Path(sys.argv[1]), int(sys.argv[2])
+killed, fenced = "killed" in sys.argv[3:], "fence" in sys.argv[3:]
 problems = []
 if (directory / "violations").exists():
     refused = (directory / "violations").read_text().splitlines()
@@ -22,6 +23,8 @@ for line in (directory / "history").read_text().splitlines():
     if what == "enter":
         if inside is not None and not killed:
             problems.append(f"{pid} enters while {inside} is inside")
+        if fenced and not fence:
+            problems.append(f"{pid} has no fence")
         if fence and fence <= last_fence:
             problems.append(f"{pid} has fence {fence} after {last_fence}")
         if at < last_exit:
