@@ -121,7 +121,8 @@ else ifneq ($(WITH_POSTGRES),no)
 endif
 
 ZK_SRC := $(wildcard lib/backends/zookeeper.c lib/backends/zk*.c)
-# Linked statically where possible: then its system calls can be seen (zkconn.c), and it need not be installed.
+# In the module it is linked statically where possible: then its system calls go through zkcalls.c, which also checks what
+# a server says before the library believes it, and it need not be installed. A store that is built in has no such guard.
 ZK_STATIC ?= $(if $(filter /%,$(shell $(CC) -print-file-name=libzookeeper_mt.a 2>/dev/null)),yes,no)
 ifeq ($(ZK_STATIC),yes)
   ZK_LIBS     ?= -Wl,-Bstatic -lzookeeper_mt -Wl,-Bdynamic -lm

@@ -36,8 +36,10 @@ static void text_one(const struct dlock_info *i)
 {
     char who[1024], left[32];
     say_holder(i, who, sizeof who);
-    if (i->waiter)
+    if (i->waiter && i->place > 0)
         printf("  waiting %d: %s\n", i->place, who);
+    else if (i->waiter)
+        printf("  waiting: %s\n", who);
     else
         printf("  held%s by %s\n", i->mode == DLOCK_SHARED ? " (shared)" : "", who);
     if (i->waiter)

@@ -39,6 +39,7 @@ bounded() { case ${SAN:-} in *address* | *thread*) skip "no bound in sanitizer b
 # In MiB. What is not bounded takes a gigabyte and more of the first row.
 MOST=250
 
+# bats test_tags=plain
 @test "pghostile: answers without end: 69, one line, nothing runs, and the memory has a bound" {
     bounded
     for how in row rows notices; do
@@ -58,6 +59,7 @@ MOST=250
     done
 }
 
+# bats test_tags=plain
 @test "pghostile: an answer without end to a renewal: 79, and the memory has a bound" {
     bounded
     proxy flood fence= flood
@@ -73,6 +75,7 @@ MOST=250
     run -0 "$DLOCK" -n "$P#$NAME" true
 }
 
+# bats test_tags=plain
 @test "pghostile: lease mode: an answer without end to a renewal is ridden out, and the memory has a bound" {
     bounded
     proxy flood 'UPDATE' flood
@@ -93,6 +96,7 @@ MOST=250
 }
 
 soft_data() { awk '/^Max data size/ { print $4 }' "/proc/$1/limits"; }
+# bats test_tags=plain
 @test "pghostile: the bound is the keeper's alone: the command's limits are the caller's" {
     bounded
     for limit in unlimited 5000000 90000; do

@@ -4,7 +4,7 @@ load lib/redis
 load lib/redlock
 load lib/tls
 load lib/redlocks
-STORE_LEASE=1 STORE_FIFO='' STORE_TURNS=5
+STORE_LEASE=1 STORE_FIFO='' STORE_FENCE=1 STORE_TELLS='fence left' STORE_TURNS=5
 store_up() { tls_certs && rls_start 3; }
 store_down() { rl_stop_file; }
 store_lock() { rls_uri "$1"; }
