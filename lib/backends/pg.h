@@ -13,6 +13,7 @@ enum pg_tag {
     T_CONFIRM,
     T_BEAT,
     T_RELEASE,
+    T_UNDO,
     T_ASK,
     T_LISTEN,
     T_SCHEMA,

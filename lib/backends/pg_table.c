@@ -36,7 +36,10 @@ static int64_t random_part(const struct dlock_be *be, int64_t most)
     return (int64_t)r % most;
 }
 
-/* One release of a hundred tidies up. Behind the release, on the same connection: nobody waits for it. */
+/*
+ * One release of a hundred tidies up. Behind the release, on the same connection: nobody waits for it. Through a pooler
+ * nothing may stand behind what we wait for, so there it is a grant of a hundred.
+ */
 static void sweep(struct dlock_be *be)
 {
     if (random_part(be, SWEEP_ONE_OF) == 0)
@@ -62,7 +65,7 @@ static void table_ready(struct dlock_be *be)
         break;
     case PG_RELEASE:
         pg_table_send_release(be);
-        if (be->granted)
+        if (be->granted && !be->conn.alone)
             sweep(be);
         break;
     case PG_ASK:
@@ -89,6 +92,12 @@ static void no_answer_to_try(struct dlock_be *be)
 {
     struct dlock_error err;
     no_answer(&err, be->spec, pg_patience(be));
+    if (be->conn
+            .alone) { /* nothing may follow it there: the undo goes first on the next connection */
+        be->ghost = be->tried;
+        pg_try_later(be, &err, true);
+        return;
+    }
     table_abandon(be);
     be->tried = false;
     if (pg_new_token(be))
@@ -104,6 +113,8 @@ static void granted(struct dlock_be *be, const struct pg_reply *r)
     be->op_until = DLOCK_NEVER;
     if (be->listening)
         pg_table_send_name(be, be->app);
+    if (be->conn.alone)
+        sweep(be);
     struct dlock_event *ev = events_add(&be->events, EV_GRANTED);
     ev->from = r->sent;
     ev->ttl = be->spec->ttl;
@@ -196,15 +207,32 @@ static void refused(struct dlock_be *be, const struct pg_reply *r)
     pg_try_later(be, &err, passes);
 }
 
+/*
+ * Is it the answer to our own statement, which has our token in it? A pooler that mixes up the answers of its clients
+ * (see struct pgconn) would have us believe in somebody else's grant. column: of the token.
+ */
+static bool is_ours(const struct dlock_be *be, const struct pg_reply *r, int columns, int column)
+{
+    return pg_one_row(r, columns) && strcmp(pg_text(r->rows, 0, column), be->token) == 0;
+}
+
+static void not_ours(const struct dlock_be *be, int code, struct dlock_error *err)
+{
+    dlock_fail(err, code, 0,
+               "%s: unexpected answer to the lock query: does a pooler mix up its sessions?",
+               pg_where(be));
+}
+
 static void tried(struct dlock_be *be, const struct pg_reply *r)
 {
     struct dlock_error err;
     if (r->sqlstate[0]) {
         refused(be, r);
-    } else if (!pg_one_row(r, R_COLUMNS)) {
-        dlock_fail(&err, DLOCK_EPROTO, 0, "%s: unexpected answer to the lock query", pg_where(be));
+    } else if (!is_ours(be, r, R_COLUMNS, R_TOKEN)) {
+        not_ours(be, DLOCK_EPROTO, &err);
         pg_fail(be, &err);
     } else {
+        be->conn.alone = pg_number(r->rows, 0, R_PID) != PQbackendPID(be->conn.pq);
         be->first = false;
         outage_over(&be->outage);
         if (PQgetisnull(r->rows, 0, R_FENCE))
@@ -240,8 +268,11 @@ static void unclear(struct dlock_be *be, const struct dlock_error *err)
 static void renewed(struct dlock_be *be, const struct pg_reply *r)
 {
     struct dlock_error err;
-    if (!pg_one_row(r, 2)) {
-        pgconn_reply_error(&be->conn, r, &err);
+    if (!is_ours(be, r, 3, U_TOKEN)) {
+        if (r->sqlstate[0])
+            pgconn_reply_error(&be->conn, r, &err);
+        else
+            not_ours(be, DLOCK_EUNAVAIL, &err);
         /* "read-only", say: another server may be the primary by now. */
         pgconn_close(&be->conn);
         unclear(be, &err);
@@ -271,8 +302,13 @@ static void release_later(struct dlock_be *be, const struct dlock_error *err)
 static void released(struct dlock_be *be, const struct pg_reply *r)
 {
     struct dlock_error err;
-    if (!pg_one_row(r, 3)) {
-        pgconn_reply_error(&be->conn, r, &err);
+    if (!is_ours(be, r, 4, U_TOKEN)) {
+        if (r->sqlstate[0]) {
+            pgconn_reply_error(&be->conn, r, &err);
+        } else {
+            not_ours(be, DLOCK_EUNAVAIL, &err);
+            be->release_lost = true; /* it may have been served */
+        }
         pgconn_close(&be->conn);
         release_later(be, &err);
     } else if (pg_number(r->rows, 0, U_OURS) == 1 || (be->granted && be->release_lost)) {

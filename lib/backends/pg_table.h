@@ -5,9 +5,9 @@
 #include "pg.h"
 
 /* pg_table_sql.c: send a statement. The enums: the columns of what is answered. */
-enum { R_FENCE, R_PID, R_HOLDER, R_HELD_FENCE, R_LEFT, R_COLUMNS };
+enum { R_FENCE, R_PID, R_HOLDER, R_HELD_FENCE, R_LEFT, R_TOKEN, R_COLUMNS };
 void pg_table_send_try(struct dlock_be *);
-enum { U_OURS, U_HOLDER };
+enum { U_OURS, U_HOLDER, U_TOKEN };
 void pg_table_send_renew(struct dlock_be *);
 void pg_table_send_release(struct dlock_be *);
 /* The same for what a try with this token may have got. */

@@ -27,7 +27,7 @@ static const char try_text[] =
     "owner = EXCLUDED.owner, expires = " NOW " + " TTL ", holder = EXCLUDED.holder "
     "WHERE l.expires <= " NOW " RETURNING l.fence) "
     "SELECT g.fence, pg_catalog.pg_backend_pid(), o.holder, o.fence, "
-    "(EXTRACT(epoch FROM o.expires - " NOW ") * 1000)::bigint "
+    "(EXTRACT(epoch FROM o.expires - " NOW ") * 1000)::bigint, $2::text "
     "FROM (SELECT 1) x LEFT JOIN got g ON true "
     "LEFT JOIN @T o ON o.name = $1 AND o.expires > " NOW;
 
@@ -35,7 +35,7 @@ static const char renew_text[] =
     "WITH u AS (UPDATE @T l SET expires = " NOW " + " TTL " FROM (SELECT " DURABLE
     " AS done OFFSET 0) s WHERE s.done IS NOT NULL AND l.name = $1 AND l.owner = $2 "
     "AND l.fence = $4::bigint AND l.expires > " NOW " RETURNING 1) "
-    "SELECT (SELECT pg_catalog.count(*) FROM u), o.holder FROM (SELECT 1) x "
+    "SELECT (SELECT pg_catalog.count(*) FROM u), o.holder, $2::text FROM (SELECT 1) x "
     "LEFT JOIN @T o ON o.name = $1 AND o.owner <> $2 AND o.expires > " NOW;
 
 /* Two of those who wait are called. The function behind pg_stat_activity, because that view takes long to plan. */
@@ -48,7 +48,8 @@ static const char release_text[] =
     "pg_catalog.current_database()) AND EXISTS (SELECT 1 FROM u) ORDER BY a.backend_start, a.pid "
     "LIMIT 2), "
     "c AS (SELECT pg_catalog.pg_notify('@C' || w.pid, '') FROM w) "
-    "SELECT (SELECT pg_catalog.count(*) FROM u), o.holder, (SELECT pg_catalog.count(*) FROM c) "
+    "SELECT (SELECT pg_catalog.count(*) FROM u), o.holder, $2::text, (SELECT pg_catalog.count(*) "
+    "FROM c) "
     "FROM (SELECT 1) x LEFT JOIN @T o ON o.name = $1 AND o.owner <> $2 AND o.expires > " NOW;
 
 /* Rows that nobody has used for a week. */
@@ -120,16 +121,21 @@ void pg_table_send_try(struct dlock_be *be)
               (const char *const[]){be->spec->uri->name, be->token, ttl, be->record});
 }
 
+static void give_back(struct dlock_be *be, enum pg_tag tag, const char *token)
+{
+    send_text(be, tag, release_text, 3,
+              (const char *const[]){be->spec->uri->name, token, be->waiter_app});
+}
+
 void pg_table_send_undo(struct dlock_be *be, const char *token)
 {
-    send_text(be, T_RELEASE, release_text, 3,
-              (const char *const[]){be->spec->uri->name, token, be->waiter_app});
+    give_back(be, T_UNDO, token);
 }
 
 void pg_table_send_release(struct dlock_be *be)
 {
     be->release_sent = true;
-    pg_table_send_undo(be, be->token);
+    give_back(be, T_RELEASE, be->token);
 }
 
 void pg_table_send_sweep(struct dlock_be *be)

@@ -21,9 +21,18 @@ static void first_line(char *dst, size_t size, const char *text)
     dlock_clean_text(dst, size, text, strcspn(text, "\n"));
 }
 
+static void free_later(struct pg_later *l)
+{
+    free(l->sql);
+    for (int i = 0; i < l->n; i++)
+        free(l->values[i]);
+}
+
 static void drop(struct pgconn *c)
 {
     pgconn_done(&c->reply);
+    while (c->nlater > 0)
+        free_later(&c->later[--c->nlater]);
     if (c->pq)
         PQfinish(c->pq);
     c->pq = NULL;
@@ -195,8 +204,15 @@ void pgconn_open(struct pgconn *c, const struct dlock_spec *spec, struct pg_sett
         connect_next(c);
 }
 
+/* No Linux has such a pid: a pooler makes up a random one, to know a request to cancel by. */
+static bool is_no_pid(int pid)
+{
+    return pid <= 0 || pid > 4194304;
+}
+
 static void connected(struct pgconn *c)
 {
+    c->alone = is_no_pid(PQbackendPID(c->pq));
     c->good = (c->good + c->tried - 1) % c->ntries;
     c->state = PC_UP;
     PQsetErrorVerbosity(c->pq, PQERRORS_TERSE);
@@ -245,16 +261,52 @@ void pgconn_send(struct pgconn *c, int tag, const char *sql)
     sent(c, tag, now, c->nrequests < PG_REQUESTS && PQsendQuery(c->pq, sql));
 }
 
-void pgconn_send_params(struct pgconn *c, int tag, const char *sql, int n,
+static void send_params(struct pgconn *c, int tag, const char *sql, int n,
                         const char *const *values)
 {
-    if (c->state != PC_UP)
-        return;
     int64_t now = c->env->now(c->env->ctx);
     bool ok = c->nrequests < PG_REQUESTS &&
               PQsendQueryParams(c->pq, sql, n, NULL, values, NULL, NULL, 0) &&
               PQpipelineSync(c->pq);
     sent(c, tag, now, ok);
+}
+
+static void keep_for_later(struct pgconn *c, int tag, const char *sql, int n,
+                           const char *const *values)
+{
+    struct pg_later *l = &c->later[c->nlater];
+    if (c->nlater == PG_REQUESTS || n > PG_VALUES) {
+        conn_fail(c, DLOCK_EUNAVAIL, "no answer to earlier requests");
+        return;
+    }
+    c->nlater++;
+    *l = (struct pg_later){.tag = tag, .n = n, .sql = strdup(sql)};
+    bool ok = l->sql != NULL;
+    for (int i = 0; i < n; i++)
+        ok = (l->values[i] = strdup(values[i])) != NULL && ok;
+    if (!ok)
+        pgconn_no_memory(c);
+}
+
+static void send_later(struct pgconn *c)
+{
+    if (c->state != PC_UP || c->nrequests > 0 || c->nlater == 0)
+        return;
+    struct pg_later l = c->later[0];
+    memmove(c->later, c->later + 1, sizeof c->later[0] * (size_t)--c->nlater);
+    send_params(c, l.tag, l.sql, l.n, (const char *const *)l.values);
+    free_later(&l);
+}
+
+void pgconn_send_params(struct pgconn *c, int tag, const char *sql, int n,
+                        const char *const *values)
+{
+    if (c->state != PC_UP)
+        return;
+    if (c->nrequests > 0 && (c->alone || c->nlater > 0))
+        keep_for_later(c, tag, sql, n, values);
+    else
+        send_params(c, tag, sql, n, values);
 }
 
 static void *cancel_thread(void *arg)
@@ -363,6 +415,7 @@ int pgconn_next(struct pgconn *c, struct pg_reply *out)
             continue;
         finish_request(c, out);
         take_notifies(c);
+        send_later(c);
         return 1;
     }
     return 0;

@@ -17,6 +17,7 @@
 #define PG_PARAMS 64
 #define PG_TRIES 16
 #define PG_REQUESTS 4
+#define PG_VALUES 4
 
 /* What every connection is made with. The first three are filled in for each try. */
 enum { PG_HOST, PG_HOSTADDR, PG_PORT, PG_FIRST_PARAM };
@@ -33,6 +34,12 @@ enum pgconn_state { PC_CLOSED, PC_CONNECTING, PC_UP, PC_FAILED };
 struct pg_request {
     int tag;
     int64_t sent; /* the clock before its first byte could leave */
+};
+
+/* A request with its parameters that waits for the answer to the one before it. */
+struct pg_later {
+    int tag, n;
+    char *sql, *values[PG_VALUES];
 };
 
 struct pg_try {
@@ -66,6 +73,13 @@ struct pgconn {
 
     struct pg_request requests[PG_REQUESTS]; /* oldest first */
     int nrequests;
+    /*
+     * A pooler stands between us and the server, or may: one request at a time. PgBouncer before 1.21 takes a session for
+     * free at the first answer, and gives the next one to whoever has got that session by then.
+     */
+    bool alone;
+    struct pg_later later[PG_REQUESTS];
+    int nlater;
     struct pg_reply reply; /* being collected for the oldest */
     bool notified;         /* a NOTIFY has come; the owner clears it */
     struct dlock_error error;
@@ -85,7 +99,7 @@ static inline bool pgconn_busy(const struct pgconn *c)
 }
 /* PC_UP: send sql. Without pipeline: several statements in one message, and only while not busy. */
 void pgconn_send(struct pgconn *, int tag, const char *sql);
-/* pipeline: one statement with text parameters. */
+/* pipeline: one statement with text parameters, at most PG_VALUES. It waits its turn when the connection is for one alone. */
 void pgconn_send_params(struct pgconn *, int tag, const char *sql, int n,
                         const char *const *values);
 /* As if the connection had failed, so that whoever waits for an answer learns it. */
