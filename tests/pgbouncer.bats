@@ -143,6 +143,50 @@ exclude() {
     no_trace
 }
 
+# turns PORT FILE: LOCK goes through what counts the requests without an answer, to what listens on PORT.
+turns() {
+    start "$ROOT/tests/helpers/pgturns.py" "$1" "$2" >port.turns
+    wait_for 5 test -s port.turns
+    L="postgres://postgres@127.0.0.1:$(cat port.turns)/postgres?mode=lease#$NAME"
+}
+
+# PgBouncer before 1.21 takes a session for free at the first answer: the second one goes to another client.
+@test "pgbouncer: one request at a time, whatever happens; only without it several go together" {
+    pooler transaction
+    turns $PGB_PORT pooled
+    # One in a hundred of these tidies up.
+    for ((i = 0; i < 150; i++)); do run_t 5 "$DLOCK" "$L" true; done
+    hold --ttl 2
+    before=$(row "$EXPIRES")
+    run -75 run_t 5 "$DLOCK" -n "$L" true
+    run -75 run_t 5 "$DLOCK" -w 1.2 "$L" true
+    start_log w.log "$DLOCK" "$L" true
+    waiter=$STARTED
+    # What is said while something is unanswered: the row is locked by somebody else.
+    start pooled_lock
+    wait_for 5 test -e locked
+    kill -TERM "$waiter"
+    wait_exit 5 "$waiter" || [ $? = 143 ]
+    touch unlock
+    wait_for 5 row_is_renewed "$before"
+    let_go
+    exits 0 4 "$HOLDER"
+    wait_for 5 row_is_free
+    [ "$(tr -d 1 <pooled)" = '' ] || fail "at a time: $(fold -w1 pooled | sort | uniq -c | tr '\n' ' ')"
+    [ "$(wc -c <pooled)" -gt 300 ]
+    # The same proxy does see it where it may be.
+    turns "$PG_PORT" direct
+    hold
+    run -75 run_t 5 "$DLOCK" -w 0.5 "$L" true
+    let_go
+    exits 0 4 "$HOLDER"
+    [ "$(tr -d 1 <direct)" != '' ]
+}
+pooled_lock() {
+    pgsql -c "begin" -c "select 1 from public.dlock_locks where name = '$NAME' for update" -c "\\! touch locked" \
+        -c "\\! '$HELPERS/await' unlock" -c "commit"
+}
+
 # bats test_tags=slow
 @test "pgbouncer: a waiter there asks once a second, and has the lock within two of the release" {
     local before n t0

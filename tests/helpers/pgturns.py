@@ -1,0 +1,74 @@
+#!/usr/bin/python3
+"""pgturns.py PORT FILE - stands before a PostgreSQL server, or a pooler, on PORT. Prints its own port, then serves
+for ever. In FILE, one byte each: how many of a client's requests were unanswered when it had sent one ("1": no other)."""
+import socket
+import struct
+import sys
+import threading
+
+SSL_REQUEST, GSS_REQUEST = 80877103, 80877104
+port, log = int(sys.argv[1]), open(sys.argv[2], "ab", buffering=0)
+
+
+class Pair:
+    def __init__(self, client):
+        self.client = client
+        self.server = socket.create_connection(("127.0.0.1", port))
+        self.open = 0
+        self.lock = threading.Lock()
+
+    def run(self):
+        # Until the session begins, both sides speak in turns.
+        while True:
+            head = self.take(self.client, 8)
+            size, code = struct.unpack("!II", head)
+            self.server.sendall(head + self.take(self.client, size - 8))
+            if code not in (SSL_REQUEST, GSS_REQUEST):
+                break
+            self.client.sendall(self.take(self.server, 1))
+        threading.Thread(target=self.pump, args=(self.server, self.client, b"Z", -1), daemon=True).start()
+        self.pump(self.client, self.server, b"S", 1)
+
+    @staticmethod
+    def take(s, n):
+        data = b""
+        while len(data) < n:
+            more = s.recv(n - len(data))
+            if not more:
+                raise ConnectionError
+            data += more
+        return data
+
+    def pump(self, source, sink, kind, by):
+        first = by < 0  # the answer to the start of the session
+        try:
+            while True:
+                head = self.take(source, 5)
+                data = head + self.take(source, struct.unpack("!I", head[1:])[0] - 4)
+                if head[:1] == kind and not first:
+                    with self.lock:
+                        self.open += by
+                        if by > 0:
+                            log.write(b"%d" % min(self.open, 9))
+                first = first and head[:1] != kind
+                sink.sendall(data)
+        except OSError:
+            pass
+        for s in (source, sink):
+            try:
+                s.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+
+def serve(client):
+    try:
+        Pair(client).run()
+    except OSError:
+        client.close()
+
+
+with socket.create_server(("127.0.0.1", 0)) as listener:
+    print(listener.getsockname()[1], flush=True)
+    while True:
+        threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
