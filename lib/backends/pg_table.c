@@ -216,11 +216,16 @@ static bool is_ours(const struct dlock_be *be, const struct pg_reply *r, int col
     return pg_one_row(r, columns) && strcmp(pg_text(r->rows, 0, column), be->token) == 0;
 }
 
-static void not_ours(const struct dlock_be *be, int code, struct dlock_error *err)
+/* Why not: what the server says against it, or nothing that makes sense; then its code is that one. */
+static void not_ours(const struct dlock_be *be, const struct pg_reply *r, int code,
+                     struct dlock_error *err)
 {
-    dlock_fail(err, code, 0,
-               "%s: unexpected answer to the lock query: does a pooler mix up its sessions?",
-               pg_where(be));
+    if (r->sqlstate[0])
+        pgconn_reply_error(&be->conn, r, err);
+    else
+        dlock_fail(err, code, 0,
+                   "%s: unexpected answer to the lock query: does a pooler mix up its sessions?",
+                   pg_where(be));
 }
 
 static void tried(struct dlock_be *be, const struct pg_reply *r)
@@ -229,7 +234,7 @@ static void tried(struct dlock_be *be, const struct pg_reply *r)
     if (r->sqlstate[0]) {
         refused(be, r);
     } else if (!is_ours(be, r, R_COLUMNS, R_TOKEN)) {
-        not_ours(be, DLOCK_EPROTO, &err);
+        not_ours(be, r, DLOCK_EPROTO, &err);
         pg_fail(be, &err);
     } else {
         be->conn.alone = pg_number(r->rows, 0, R_PID) != PQbackendPID(be->conn.pq);
@@ -269,10 +274,7 @@ static void renewed(struct dlock_be *be, const struct pg_reply *r)
 {
     struct dlock_error err;
     if (!is_ours(be, r, 3, U_TOKEN)) {
-        if (r->sqlstate[0])
-            pgconn_reply_error(&be->conn, r, &err);
-        else
-            not_ours(be, DLOCK_EUNAVAIL, &err);
+        not_ours(be, r, DLOCK_EUNAVAIL, &err);
         /* "read-only", say: another server may be the primary by now. */
         pgconn_close(&be->conn);
         unclear(be, &err);
@@ -303,12 +305,8 @@ static void released(struct dlock_be *be, const struct pg_reply *r)
 {
     struct dlock_error err;
     if (!is_ours(be, r, 4, U_TOKEN)) {
-        if (r->sqlstate[0]) {
-            pgconn_reply_error(&be->conn, r, &err);
-        } else {
-            not_ours(be, DLOCK_EUNAVAIL, &err);
-            be->release_lost = true; /* it may have been served */
-        }
+        not_ours(be, r, DLOCK_EUNAVAIL, &err);
+        be->release_lost = be->release_lost || !r->sqlstate[0]; /* it may have been served */
         pgconn_close(&be->conn);
         release_later(be, &err);
     } else if (pg_number(r->rows, 0, U_OURS) == 1 || (be->granted && be->release_lost)) {
