@@ -24,11 +24,6 @@ teardown() { dlock_teardown; }
 
 # ---------------------------------------------------------------- helpers ---
 
-own_server() {
-    zk_start_in own
-    at_server "${ZK_PORTS[own]}"
-}
-
 # end_session PID NODE: behind the back of that process, which cannot come back to its session meanwhile.
 end_session() {
     kill -STOP "$1"
@@ -48,20 +43,6 @@ waiter() {
     wait_for 5 line_is 2
 }
 no_violations() { [ ! -e "$T/violations" ] && no_overlap; }
-
-# proxy FAULT WHAT [N [CODE]]: before the server; P is the lock by way of it.
-proxy() {
-    rm -f "$T/proxy" # that of the one before
-    start_log "$T/proxy" "$ROOT/tests/helpers/zkproxy.py" "$ZK_PORT" "$@"
-    PROXY=$STARTED
-    wait_for 5 test -s "$T/proxy"
-    P="zk://127.0.0.1:$(head -n 1 "$T/proxy")#$NAME"
-}
-struck() { file_has "$T/proxy" "done"; }
-end_proxy() {
-    kill "$PROXY"
-    wait_for 5 pid_gone "$PROXY"
-}
 
 # --- the session, the node -----------------------------------------------------------------------------
 

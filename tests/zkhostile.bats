@@ -27,15 +27,6 @@ liar() {
     wait_for 5 test -s "$T/liar"
     P="zk://127.0.0.1:$(cat "$T/liar")#$NAME"
 }
-# proxy FAULT WHAT [N [CODE]]: before the server; P is the lock by way of it.
-proxy() {
-    rm -f "$T/proxy" # that of the one before
-    start_log "$T/proxy" "$ROOT/tests/helpers/zkproxy.py" "$ZK_PORT" "$@"
-    PROXY=$STARTED
-    wait_for 5 test -s "$T/proxy"
-    P="zk://127.0.0.1:$(head -n 1 "$T/proxy")#$NAME"
-}
-struck() { file_has "$T/proxy" "done"; }
 end_of() {
     kill "$1"
     wait_for 5 pid_gone "$1"

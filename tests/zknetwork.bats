@@ -25,24 +25,6 @@ teardown() { dlock_teardown; }
 
 # ---------------------------------------------------------------- helpers ---
 
-own_server() {
-    zk_start_in own "$@" || return
-    at_server "${ZK_PORTS[own]}"
-}
-# proxy FAULT WHAT [N [CODE]]: before the server; P is the lock by way of it.
-proxy() {
-    rm -f "$T/proxy" # that of the one before
-    start_log "$T/proxy" "$ROOT/tests/helpers/zkproxy.py" "$ZK_PORT" "$@"
-    PROXY=$STARTED
-    wait_for 5 test -s "$T/proxy"
-    P="zk://127.0.0.1:$(head -n 1 "$T/proxy")#$NAME"
-}
-struck() { file_has "$T/proxy" "done"; }
-end_proxy() {
-    kill "$PROXY"
-    wait_for 5 pid_gone "$PROXY"
-}
-
 # waiter FILE [OPTION...]: it writes the time of its entry into FILE (ns).
 waiter() {
     local file=$1

@@ -32,19 +32,6 @@ own_server() {
     ZK_PORT=${ZK_PORTS[own]}
     at_server
 }
-# proxy FAULT WHAT [N]: P is the lock by way of it.
-proxy() {
-    rm -f "$T/proxy" # that of the one before
-    start_log "$T/proxy" "$ROOT/tests/helpers/zkproxy.py" "$ZK_PORT" "$@"
-    PROXY=$STARTED
-    wait_for 5 test -s "$T/proxy"
-    P="zk://127.0.0.1:$(head -n 1 "$T/proxy")#$NAME"
-}
-struck() { file_has "$T/proxy" "done"; }
-end_proxy() {
-    kill "$PROXY"
-    wait_for 5 pid_gone "$PROXY"
-}
 # parent PERMISSION...: the node above those that stand in line is there, and that is all that anybody may do with it.
 parent() {
     zk_create "/$NAME" >created.log
@@ -241,13 +228,11 @@ import threading
 
 port, helper = int(sys.argv[1]), sys.argv[2]
 
-
 def packets(sock):
     f = sock.makefile("rb")
     while len(head := f.read(4)) == 4:
         body = f.read(struct.unpack(">i", head)[0])
         yield body, head + body
-
 
 def questions(client, server, open_gate):
     first, beaten = True, False
@@ -269,13 +254,11 @@ def questions(client, server, open_gate):
     open_gate.set()
     server.shutdown(socket.SHUT_WR)
 
-
 def answers(client, server, open_gate):
     while data := server.recv(65536):
         open_gate.wait()
         client.sendall(data)
     client.close()
-
 
 listener = socket.create_server(("127.0.0.1", 0))
 print(listener.getsockname()[1], flush=True)

@@ -8,6 +8,12 @@ at_server() {
     L="zk://${2:-127.0.0.1:$1}#$NAME"
 }
 
+# own_server [ARG...]: a server for this test alone, see zk_start_in; L is there.
+own_server() {
+    zk_start_in own "$@" || return
+    at_server "${ZK_PORTS[own]}"
+}
+
 # Who stands in line for $NAME, as full paths, first one first.
 line() { zk_ls "${1:-/$NAME}" 2>/dev/null | sed "s|.*\(.\{10\}\)\$|\1 ${1:-/$NAME}/&|" | sort | cut -d' ' -f2; }
 node() { line | sed -n "$1p"; }

@@ -17,6 +17,8 @@
 #     zk_ls|zk_tree|zk_get|zk_stat|zk_acl|zk_create|zk_set|zk_rm ARG...     see helpers/zk.py; ZK_PORT says where
 #     zk_in NAME FUNCTION ARG...       one of these at another server
 #     zk_kill_session ID               an expiry without waiting for it
+#     proxy FAULT WHAT [N [CODE]]      helpers/zkproxy.py before the server; P is the lock by way of it. struck: it has
+#                                      done that; end_proxy
 #     zk_hold [-t MS] [-s] PATH [DATA] for start and start_log: a foreign ephemeral node
 #
 # In setup_file zk_start and zk_ensemble export the variables for the tests, and teardown_file calls zk_stop_all.
@@ -280,4 +282,18 @@ curator_build() {
 curator_lock() {
     exec "$ZK_JAVA" -Xmx64m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData \
         -cp "$CURATOR_CLASSES:$CURATOR_CLASSPATH" CuratorLock "127.0.0.1:$ZK_PORT" "$@" 3>&-
+}
+
+# proxy FAULT WHAT [N [CODE]]: before the server; P is the lock by way of it.
+proxy() {
+    rm -f "$T/proxy" # that of the one before
+    start_log "$T/proxy" "$ROOT/tests/helpers/zkproxy.py" "$ZK_PORT" "$@"
+    PROXY=$STARTED
+    wait_for 5 test -s "$T/proxy"
+    P="zk://127.0.0.1:$(head -n 1 "$T/proxy")#$NAME"
+}
+struck() { file_has "$T/proxy" "done"; }
+end_proxy() {
+    kill "$PROXY"
+    wait_for 5 pid_gone "$PROXY"
 }
