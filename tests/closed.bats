@@ -20,7 +20,7 @@ teardown() {
 
 # The next holder says, in $T/in, whether it came in while somebody of the tree lived (1), or not (0).
 next_holder() {
-    start_log next "$DLOCK" x.lock sh -c 'flock -n command/witness true; echo $? >in'
+    start_log next "$DLOCK" x.lock sh -c 'flock -sn command/witness true; echo $? >in'
     NEXT=$STARTED
     wait_for 5 queued x.lock
 }

@@ -68,7 +68,7 @@ one_point() {
     [ "${3%=*}" != signal ] || turns=20
     for ((i = 0; i < turns; i++)); do
         [ -e "$dir/witness" ] || break
-        flock -n "$dir/witness" true && break
+        flock -sn "$dir/witness" true && break
         sleep 0.025
     done
     [ $i -lt $turns ] || echo "$point: the tree lives on" >>"$T/bad"

@@ -232,7 +232,7 @@ one_point() {
         local dead C=$dir/command
         dead=$(now_ns)
         for ((i = 0; i < 50; i++)); do
-            flock -n "$C/witness" true && break
+            flock -sn "$C/witness" true && break
             sleep 0.02
         done
         [ "$(last_beat)" -lt $((dead + (250 + SLOW) * NS)) ] || echo "$1:$2: the tree lives on" >>"$T/bad"

@@ -26,7 +26,7 @@ one() {
     echo "$rc" >"$dir/rc"
     # It is over: nobody lives on. The lock is free: given back, or its lease has ended.
     for ((i = 0; i < 20; i++)); do
-        [ -e "$dir/witness" ] && ! flock -n "$dir/witness" true || break
+        [ -e "$dir/witness" ] && ! flock -sn "$dir/witness" true || break
         sleep 0.025
     done
     [ $i -lt 20 ] || echo "$1: the tree lives on" >>"$T/bad"

@@ -267,7 +267,7 @@ pooled_lock() {
     start_log w.log "$DLOCK" --ttl 1.5 "$L" touch ran
     wait_for 3 tries_are 2
     kill -KILL "$PGB_PID"
-    wait_for 4 flock -n witness true
+    wait_for 4 flock -sn witness true
     # The lease has not ended yet.
     [ "$(row 'expires > clock_timestamp()')" = t ]
     exits 79 8 "$HOLDER"

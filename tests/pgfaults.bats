@@ -66,7 +66,7 @@ log_has() { grep -F "[$1] " "$PG_LOG" | grep -qF "$2"; }
 waiter() {
     local file=$1
     shift
-    start_log "$file.log" "$DLOCK" "$@" "$L" sh -c 'flock -n "$1/witness" true || echo overlap >>violations
+    start_log "$file.log" "$DLOCK" "$@" "$L" sh -c 'flock -sn "$1/witness" true || echo overlap >>violations
         exec "$2" "$3"' - "$C" "$HELPERS/clock" "$T/$file"
     WAITER=$STARTED
     wait_for 5 waiters_are 1

@@ -33,7 +33,7 @@ left_is_over() { [ "$(left)" -gt "$1" ]; }
 
 # rival [ARG...]: one beside the server, who writes the time of its entry into "rival" (ns).
 rival() {
-    start_log rival.log "$DLOCK" "$@" "$LOCAL" sh -c 'flock -n "$1/witness" true || echo overlap >>violations
+    start_log rival.log "$DLOCK" "$@" "$LOCAL" sh -c 'flock -sn "$1/witness" true || echo overlap >>violations
         exec "$2" "$3"' - "$C" "$HELPERS/clock" "$T/rival"
     RIVAL=$STARTED
     waits() { [ "$(pgsql -d postgres -c "select count(*) from pg_stat_activity where application_name like 'dlock:%:w'")" = 1 ]; }

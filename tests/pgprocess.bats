@@ -90,12 +90,12 @@ one_point() {
     # A killed keeper's guard does not wait for the end of the lease (25 ms a turn, and more).
     for ((i = 0; i < 20; i++)); do
         [ -e "$dir/witness" ] || break
-        flock -n "$dir/witness" true && break
+        flock -sn "$dir/witness" true && break
         sleep 0.025
     done
     [ $i -lt 20 ] || echo "$point: the tree lives on" >>"$T/bad"
     # Whoever comes next gets it within the ttl and a second, and nobody is inside any more.
-    timeout -k 2 15 "$DLOCK" -w 2.2 "$lock" flock -n "$dir/witness" true >"$dir/next" 2>&1 3>&- ||
+    timeout -k 2 15 "$DLOCK" -w 2.2 "$lock" flock -sn "$dir/witness" true >"$dir/next" 2>&1 3>&- ||
         echo "$point: exit code of the next one: $?, and it says: $(cat "$dir/next")" >>"$T/bad"
     [ ! -e "$dir/violations" ] || echo "$point: overlap" >>"$T/bad"
     case $rc in

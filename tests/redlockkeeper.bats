@@ -79,7 +79,7 @@ one_point() {
     # The guard does not wait for the end of the lease, nor of the command.
     for ((i = 0; i < 20; i++)); do
         [ -e "$dir/witness" ] || break
-        flock -n "$dir/witness" true && break
+        flock -sn "$dir/witness" true && break
         sleep 0.025
     done
     [ $i -lt 20 ] || echo "$point: the tree lives on" >>"$T/bad"

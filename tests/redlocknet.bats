@@ -190,7 +190,7 @@ untouched() {
         background --ttl 2 --grace 0.2 "$(rl_uri "$NAME")" $SUBJECT -t -k
         wait_for 5 running 4
         start_log rival.log "$DLOCK" --ttl 2 "$direct" \
-            sh -c 'flock -n "$1" true || echo overlap; exec "$2" got' - "$C/witness" "$HELPERS/clock"
+            sh -c 'flock -sn "$1" true || echo overlap; exec "$2" got' - "$C/witness" "$HELPERS/clock"
         local rival=$STARTED
         wait_for 5 eval '[ "$("$DLOCK" --status --json "$direct" | grep -o "\"place\"" | wc -l)" = 1 ]'
         [ $try -eq 1 ] || lives_for 700 # at another place between two renewals

@@ -131,7 +131,7 @@ untold() {
     [ "$rc" -eq 79 ] || fail "exit code $rc: $(cat hold.log)"
     echo "$(cat hold.log)"
     file_has hold.log certificate
-    flock -n witness true
+    flock -sn witness true
     for k in 1 2 3; do rls_cert $k server; done
     run -0 run_t 5 "$DLOCK" -w 3 "$L" true
 }

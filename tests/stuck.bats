@@ -31,7 +31,7 @@ os.execv(sys.argv[1], sys.argv[1:])' "$DLOCK" "$@" </dev/null
 
 gone_within() {
     local end=$(($(now_ms) + $1))
-    until flock -n "$T/witness" true; do
+    until flock -sn "$T/witness" true; do
         [ "$(now_ms)" -lt "$end" ] || fail "the tree lives on after $1 ms"
         nap
     done

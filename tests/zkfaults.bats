@@ -37,7 +37,7 @@ another_second() { local n; n=$(node 2) && [ -n "$n" ] && [ "$n" != "$1" ]; }
 waiter() {
     local file=$1
     shift
-    start_log "$file.log" "$DLOCK" "$@" "$L" sh -c 'flock -n "$1/witness" true || echo overlap >>violations
+    start_log "$file.log" "$DLOCK" "$@" "$L" sh -c 'flock -sn "$1/witness" true || echo overlap >>violations
         "$2" "$3"; while [ -e stay ]; do sleep .02; done' - "$C" "$HELPERS/clock" "$T/$file"
     WAITER=$STARTED
     wait_for 5 line_is 2

@@ -29,7 +29,7 @@ teardown() { dlock_teardown; }
 waiter() {
     local file=$1
     shift
-    start_log "$file.log" "$DLOCK" "$@" "$L" sh -c 'flock -n "$1/witness" true || echo overlap >>violations
+    start_log "$file.log" "$DLOCK" "$@" "$L" sh -c 'flock -sn "$1/witness" true || echo overlap >>violations
         exec "$2" "$3"' - "$C" "$HELPERS/clock" "$T/$file"
     WAITER=$STARTED
     wait_for 5 line_is 2

@@ -80,7 +80,7 @@ takes() {
     kill -STOP "$PROXY"
     zk_restart own maxSessionTimeout=2000
     kill -CONT "$PROXY"
-    start_log w.log "$DLOCK" --ttl 2 "$L" sh -c 'flock -n "$1" true || echo overlap >violations' - "$C/witness"
+    start_log w.log "$DLOCK" --ttl 2 "$L" sh -c 'flock -sn "$1" true || echo overlap >violations' - "$C/witness"
     waiter=$STARTED
     ended
     assert_rc 79

@@ -308,7 +308,7 @@ kernel_keeps_it() {
     "$HELPERS/clock" "$T/killed" # before: some stores free the lock in that very moment
     kill -KILL "$holder"
     # The witness is kept by every descendant.
-    wait_for 1 flock -n "$T/witness" true
+    wait_for 1 flock -sn "$T/witness" true
     wait_exit 5 "$waiter"
     assert_between 0 $((($(cat "$T/entered") - $(cat "$T/killed")) / 1000000)) 3000 "take-over in ms"
     store_clean "$NAME"
@@ -330,7 +330,7 @@ guard_of() {
     holder=$STARTED
     wait_for 5 file_has "$T/history" enter
     wait_for 5 guard_of "$holder"
-    start_log "$T/waiter.log" "$DLOCK" "$L" sh -c 'flock -n "$1" true; echo $? >"$2"' - "$T/witness" "$T/in"
+    start_log "$T/waiter.log" "$DLOCK" "$L" sh -c 'flock -sn "$1" true; echo $? >"$2"' - "$T/witness" "$T/in"
     waiter=$STARTED
     wait_for 5 waiters_are 1
     "$HELPERS/clock" "$T/killed"

@@ -56,8 +56,9 @@ last_beat() {
     od -An -v -w8 -t d8 "$C/beat" | if [ -n "${1:-}" ]; then sed -n "$(($1 + 1))p"; else sort -n | tail -n 1; fi | tr -d ' '
 }
 
-# tree_gone: nobody holds the witness any more. Zombies have closed it.
-tree_gone() { flock -n "$C/witness" true; }
+# tree_gone: nobody holds the witness any more. Zombies have closed it. The tree's lock is exclusive, a look at it is
+# shared, here and in a waiter's command: two looks at a time, and each exclusive one would take the other for the tree.
+tree_gone() { flock -sn "$C/witness" true; }
 no_overlap() { ! grep -q overlap "$C/events"; }
 
 # The tree must be gone within $1 ms of $2 (ns).
