@@ -69,8 +69,9 @@ struct redlock_node {
     enum redlock_answer answer;
     bool raised;    /* ST_RAISE: confirmed */
     bool raise_out; /* ST_RAISE: asked */
-    bool gone;      /* renewal: it was not ours */
-    bool undo_out;  /* a vote of the round is being given back */
+    bool gone; /* renewal: it was not ours, in this one or in those before it that proved nothing */
+    bool lost; /* gone, before its time */
+    bool undo_out; /* a vote of the round is being given back */
     uint64_t fence;
     int64_t left_ms; /* as struct rscript_tried */
     int place;
@@ -126,7 +127,8 @@ struct dlock_be {
 
     char token[DLOCK_TOKEN_LEN + 1], *value;
     uint64_t fence;
-    bool granted, lost;                                           /* lost: told of */
+    bool granted, lost; /* lost: told of */
+    bool proven;        /* the lock was granted, or renewed, by the last operation */
     enum { CHECK_NOT, CHECK_DUE, CHECK_ASKED, CHECK_TOLD } check; /* do they evict locks? */
 
     /* acquire */

@@ -18,6 +18,7 @@ void redlock_renew(struct dlock_be *be)
 {
     be->doing = DO_RENEW;
     redlock_begin(be);
+    be->proven = false;
     be->op_until = be->began + be->spec->op_timeout;
     for (int i = 0; i < be->n; i++) {
         struct redlock_node *n = &be->nodes[i];
@@ -75,10 +76,10 @@ static bool tell_lost(struct dlock_be *be)
     return true;
 }
 
-/* See lease.h for the drift. */
-static bool still_valid(const struct dlock_be *be)
+/* Of what was confirmed by a server, or by a majority. See lease.h for the drift. */
+static bool still_valid(const struct dlock_be *be, int64_t from)
 {
-    int64_t from = redlock_from(be), ttl = be->spec->ttl;
+    int64_t ttl = be->spec->ttl;
     return from != 0 && redlock_now(be) < from + ttl - ttl / 100 - 2 * DLOCK_MSEC;
 }
 
@@ -86,8 +87,9 @@ static bool still_valid(const struct dlock_be *be)
 static void not_ours(struct dlock_be *be, struct redlock_node *n, const char *found, size_t len,
                      bool forgotten)
 {
-    bool was_valid = still_valid(be);
-    n->gone = !forgotten;
+    bool was_valid = still_valid(be, redlock_from(be));
+    n->gone |= !forgotten;
+    n->lost |= n->gone && still_valid(be, n->from);
     n->from = 0;
     n->answer = A_GONE;
     if (found != NULL) {
@@ -145,23 +147,58 @@ void redlock_renew_answered(struct dlock_be *be, struct redlock_node *n,
     }
 }
 
+/*
+ * Servers that are meant to forget nothing have lost it, and together with those that do not answer they are a majority:
+ * all of these may have lost it, given it to somebody and been given it again by us, one by one.
+ */
+static bool doubtful(const struct dlock_be *be, struct dlock_error *err)
+{
+    int lost = 0, silent = 0, gone = count_lost(be);
+
+    for (int i = 0; i < be->n; i++) {
+        const struct redlock_node *n = &be->nodes[i];
+        lost += n->lost;
+        silent += !n->gone && !n->same && n->answer != A_YES && n->answer != A_GONE;
+    }
+    if (lost == 0 || gone + silent < be->quorum)
+        return false;
+    dlock_fail(err, DLOCK_EUNAVAIL, 0,
+               "the lock '%s' was gone on %d of %d servers, and %d do not answer",
+               be->spec->uri->name, gone, be->n, silent);
+    return true;
+}
+
+static void renewed(struct dlock_be *be)
+{
+    struct dlock_event *ev = events_add(&be->events, EV_RENEWED);
+    ev->from = redlock_from(be);
+    ev->ttl = be->spec->ttl;
+    for (int i = 0; i < be->n; i++)
+        if (be->nodes[i].answer == A_FAILED)
+            ev->error = be->nodes[i].error;
+    be->proven = true;
+}
+
 void redlock_renew_step(struct dlock_be *be, int64_t now)
 {
     int yes = redlock_count(be, A_YES), pending = redlock_count(be, A_PENDING), healed = 0;
+    struct dlock_error doubt;
 
     for (int i = 0; i < be->n; i++)
         healed += be->nodes[i].answer == A_YES && be->nodes[i].gone;
-    bool patient = redlock_patient(be, yes, now);
+    bool patient = redlock_patient(be, yes, now), heard = pending == 0 || !patient;
     if (tell_lost(be)) {
         ;
-    } else if (yes - healed >= be->quorum || (yes >= be->quorum && (pending == 0 || !patient))) {
+    } else if (yes - healed >= be->quorum) {
+        renewed(be);
+    } else if (yes >= be->quorum && heard) {
         /* Where healed ones make the majority, the others are heard first: they may have lost it, too. */
-        struct dlock_event *ev = events_add(&be->events, EV_RENEWED);
-        ev->from = redlock_from(be);
-        ev->ttl = be->spec->ttl;
-        for (int i = 0; i < be->n; i++)
-            if (be->nodes[i].answer == A_FAILED)
-                ev->error = be->nodes[i].error;
+        if (!doubtful(be, &doubt))
+            renewed(be);
+        else if (pending == 0 || now >= be->op_until)
+            events_add(&be->events, EV_UNCLEAR)->error = doubt;
+        else
+            return;
     } else if (yes + pending < be->quorum || now >= be->op_until) {
         redlock_no_quorum(be, &events_add(&be->events, EV_UNCLEAR)->error);
     } else {

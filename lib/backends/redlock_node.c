@@ -22,7 +22,9 @@ void redlock_begin(struct dlock_be *be)
     for (int i = 0; i < be->n; i++) {
         struct redlock_node *n = &be->nodes[i];
         n->answer = A_NONE;
-        n->raised = n->raise_out = n->undo_out = n->gone = false;
+        n->raised = n->raise_out = n->undo_out = false;
+        if (be->proven || !be->granted)
+            n->gone = n->lost = false;
         n->error.code = 0;
     }
 }

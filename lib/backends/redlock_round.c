@@ -240,7 +240,7 @@ void redlock_raise_answered(struct dlock_be *be, struct redlock_node *n,
 
 static void granted(struct dlock_be *be)
 {
-    be->granted = true;
+    be->granted = be->proven = true;
     be->check = be->check == CHECK_NOT ? CHECK_DUE : be->check;
     be->vote_op = be->op;
     be->doing = DO_NOTHING;

@@ -201,6 +201,75 @@ TEST(half_of_the_servers_is_no_majority)
     }
 }
 
+/* A renewal with 1 and 2 out of reach, 0 emptied before. */
+static bool renew_with_one_emptied(struct world *w, enum dlock_ev ends)
+{
+    fake_clock += 5 * DLOCK_SEC;
+    w->f[0].value[0] = '\0';
+    w->f[1].stopped = w->f[2].stopped = true;
+    RENEW(w);
+    pass(w, OP);
+    bool ok = CHECK_INT(w->ended.type, ends);
+    w->f[1].stopped = w->f[2].stopped = false;
+    return ok && CHECK_INT(w->f[0].value[0] != '\0', 1); /* healed */
+}
+
+/* A majority that has lost it may come back one by one: given it again one by one, they would seem to have had it all along. */
+TEST(a_majority_that_lost_it_is_not_healed_one_by_one)
+{
+    for (int released = 0; released <= 1; released++) {
+        struct world w;
+        REQUIRE(world_open(&w, 5, TTL, OP));
+        REQUIRE(grant(&w));
+        REQUIRE(renew_with_one_emptied(&w, EV_UNCLEAR));
+        CHECK(strstr(w.ended.error.msg, "gone on 1 of 5 servers, and 2 do not answer") != NULL);
+        w.f[1].value[0] = w.f[2].value[0] = '\0';
+        if (released) {
+            CHECK(give_back(&w, DLOCK_REL_NOT_OURS));
+        } else {
+            RENEW(&w);
+            pass(&w, OP);
+            CHECK_INT(w.ended.type, EV_LOST);
+        }
+        world_close(&w);
+    }
+}
+
+/* They have it: nothing was lost but what may be, and all is as before. */
+TEST(a_minority_that_lost_it_is_forgotten_when_the_others_are_heard)
+{
+    struct world w;
+    REQUIRE(world_open(&w, 5, TTL, OP));
+    REQUIRE(grant(&w));
+    for (int i = 0; i < 3; i++) {
+        REQUIRE(renew_with_one_emptied(&w, EV_UNCLEAR));
+        RENEW(&w);
+        pass(&w, OP);
+        CHECK_INT(w.ended.type, EV_RENEWED);
+    }
+    CHECK(give_back(&w, DLOCK_REL_CLEAN));
+    world_close(&w);
+}
+
+/* One that was away for longer than the ttl has lost nothing: it may come back while two others go. */
+TEST(a_server_whose_lease_ran_out_raises_no_doubt)
+{
+    struct world w;
+    REQUIRE(world_open(&w, 5, TTL, OP));
+    REQUIRE(grant(&w));
+    w.f[0].stopped = true;
+    for (int i = 0; i < 4; i++) {
+        fake_clock += 9 * DLOCK_SEC;
+        RENEW(&w);
+        pass(&w, OP);
+        CHECK_INT(w.ended.type, EV_RENEWED);
+    }
+    w.f[0].stopped = false;
+    CHECK(renew_with_one_emptied(&w, EV_RENEWED));
+    CHECK(give_back(&w, DLOCK_REL_CLEAN));
+    world_close(&w);
+}
+
 /* Found out when the lock is held already: it has no vote, in a renewal either, and nobody turns around it. */
 TEST(one_server_under_two_names_found_late)
 {
