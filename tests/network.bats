@@ -14,18 +14,6 @@ setup() {
 }
 teardown() { dlock_teardown; }
 
-# dlock on the first machine, without a terminal; its pid is in $K, its output in $T/out.
-hold() {
-    start_log "$T/out" client "$HELPERS/launch" -d -s "$DLOCK" "$@"
-    K=$STARTED
-}
-# timed ARG...: run dlock on the first machine; $status, $output, $took (ms).
-timed() {
-    local t0
-    t0=$(now_ms)
-    run run_t 20 nsenter -t "$NET_C" -n -m -w -- "$DLOCK" "$@"
-    took=$(($(now_ms) - t0))
-}
 left() { srv pttl "$NAME"; }
 left_is_over() { [ "$(left)" -gt "$1" ]; }
 key_is_gone() { [ "$(srv exists "$NAME")" = 0 ]; }
@@ -40,7 +28,7 @@ rival_is_in() { [ "$(wc -l <"$T/rival")" = 2 ]; }
 @test "network: a silent drop for 5 s under a ttl of 30 s is ridden out" {
     net_up
     # With this grace the first renewal is due after 4.7 s.
-    hold --ttl 30 --grace 14 "$L" $SUBJECT -u "$T/end" -r 3
+    net_hold --ttl 30 --grace 14 "$L" $SUBJECT -u "$T/end" -r 3
     wait_for 5 running
     net_cut
     run sleep 5.5 # the fault itself
@@ -57,7 +45,7 @@ rival_is_in() { [ "$(wc -l <"$T/rival")" = 2 ]; }
 
 @test "network: a silent drop for longer than the ttl: TERM, the tree is gone, and only then can others have it" {
     net_up
-    hold --ttl 3 "$L" $SUBJECT -t -k
+    net_hold --ttl 3 "$L" $SUBJECT -t -k
     wait_for 5 running 4
     net_cut
     start server "$ROOT/tests/helpers/rival.py" $PORT "$NAME" 10 >"$T/rival"
@@ -86,7 +74,7 @@ rival_is_in() { [ "$(wc -l <"$T/rival")" = 2 ]; }
 @test "network: only the replies are lost while the lock is taken: 69, and the lock is given back" {
     net_up
     net_lose_replies
-    timed --ttl 30 --connect-timeout 1 "$L" touch "$T/ran"
+    client_timed --ttl 30 --connect-timeout 1 "$L" touch "$T/ran"
     assert_rc 69
     assert_out "$SERVER:$PORT"
     [ ! -e "$T/ran" ]
@@ -99,7 +87,7 @@ rival_is_in() { [ "$(wc -l <"$T/rival")" = 2 ]; }
 @test "network: the reply to a waiter's grant is lost: undone when the link returns, and granted anew" {
     net_up
     srv set "$NAME" x px 60000
-    hold --ttl 6 "$L" $SUBJECT -m 1 -r 7
+    net_hold --ttl 6 "$L" $SUBJECT -m 1 -r 7
     wait_for 5 eval '[ "$(srv zcard "{$NAME}:dlock:queue")" = 1 ]'
     net_lose_replies
     srv del "$NAME"
@@ -123,7 +111,7 @@ rival_is_in() { [ "$(wc -l <"$T/rival")" = 2 ]; }
 @test "network: replies are lost with -w: 69 in time" {
     net_up
     net_lose_replies
-    timed -w 0.3 "$L" touch "$T/ran"
+    client_timed -w 0.3 "$L" touch "$T/ran"
     assert_rc 69
     assert_between 300 $took $((450 + SLOW)) "-w 0.3 (ms)"
     [ ! -e "$T/ran" ]
@@ -133,7 +121,7 @@ rival_is_in() { [ "$(wc -l <"$T/rival")" = 2 ]; }
 # bats test_tags=slow
 @test "network: only the replies are lost during a hold: ridden out" {
     net_up
-    hold --ttl 4 --grace 500ms "$L" $SUBJECT -u "$T/end" -r 4
+    net_hold --ttl 4 --grace 500ms "$L" $SUBJECT -u "$T/end" -r 4
     wait_for 5 running
     first=$(connection)
     net_lose_replies
@@ -155,7 +143,7 @@ rival_is_in() { [ "$(wc -l <"$T/rival")" = 2 ]; }
 # bats test_tags=slow
 @test "network: every sixth packet is lost during a hold: ridden out" {
     net_up
-    hold --ttl 6 --grace 500ms "$L" $SUBJECT -u "$T/end" -r 4
+    net_hold --ttl 6 --grace 500ms "$L" $SUBJECT -u "$T/end" -r 4
     wait_for 5 running
     server iptables -I INPUT -i link0 -m statistic --mode nth --every 6 --packet 0 -j DROP
     client iptables -I INPUT -i link0 -m statistic --mode nth --every 6 --packet 3 -j DROP
@@ -171,7 +159,7 @@ rival_is_in() { [ "$(wc -l <"$T/rival")" = 2 ]; }
 
 @test "network: connections are reset during a hold: it reconnects" {
     net_up
-    hold --ttl 3 "$L" $SUBJECT -u "$T/end" -r 5
+    net_hold --ttl 3 "$L" $SUBJECT -u "$T/end" -r 5
     wait_for 5 running
     first=$(connection)
     [ -n "$first" ]
@@ -190,7 +178,7 @@ rival_is_in() { [ "$(wc -l <"$T/rival")" = 2 ]; }
 @test "network: connections are reset while the lock is taken: 69 at once, the reason is said" {
     net_up
     net_reset
-    timed "$L" touch "$T/ran"
+    client_timed "$L" touch "$T/ran"
     assert_rc 69
     assert_out "$SERVER:$PORT"
     assert_out refused
@@ -201,7 +189,7 @@ rival_is_in() { [ "$(wc -l <"$T/rival")" = 2 ]; }
 @test "network: a waiter rides out a silent drop, and gets the lock afterwards" {
     net_up
     srv set "$NAME" x px 60000
-    hold --ttl 6 "$L" $SUBJECT -m 1 -r 7
+    net_hold --ttl 6 "$L" $SUBJECT -m 1 -r 7
     wait_for 5 eval '[ "$(srv zcard "{$NAME}:dlock:queue")" = 1 ]'
     net_cut
     run sleep 3 # the fault itself: two of its refreshs are lost
@@ -217,15 +205,15 @@ rival_is_in() { [ "$(wc -l <"$T/rival")" = 2 ]; }
 @test "network: a server that drops everything: 69 within --connect-timeout, within -w; a signal ends it at once" {
     net_up
     net_cut
-    timed --connect-timeout 1 "$L" touch "$T/ran"
+    client_timed --connect-timeout 1 "$L" touch "$T/ran"
     assert_rc 69
     assert_out "$SERVER:$PORT"
     assert_out "no answer"
     assert_between 1000 $took $((1250 + SLOW)) "--connect-timeout 1 (ms)"
-    timed -w 0.3 "$L" touch "$T/ran"
+    client_timed -w 0.3 "$L" touch "$T/ran"
     assert_rc 69
     assert_between 300 $took $((450 + SLOW)) "-w 0.3 (ms)"
-    hold --connect-timeout 20 "$L" $SUBJECT
+    net_hold --connect-timeout 20 "$L" $SUBJECT
     wait_for 5 eval 'client ss -Htn state syn-sent | grep -q .'
     t0=$(now_ms)
     kill -TERM "$K"
@@ -240,16 +228,16 @@ rival_is_in() { [ "$(wc -l <"$T/rival")" = 2 ]; }
 @test "network: silent DNS: -w and --connect-timeout hold, 69, the name is said" {
     net_up
     net_dns_silent
-    timed -w 0.3 "redis://redis.test:$PORT#$NAME" touch "$T/ran"
+    client_timed -w 0.3 "redis://redis.test:$PORT#$NAME" touch "$T/ran"
     assert_rc 69
     assert_out "redis.test"
     assert_between 300 $took $((450 + SLOW)) "-w 0.3 (ms)"
-    timed --connect-timeout 1 "redis://redis.test:$PORT#$NAME" touch "$T/ran"
+    client_timed --connect-timeout 1 "redis://redis.test:$PORT#$NAME" touch "$T/ran"
     assert_rc 69
     assert_out "redis.test"
     assert_out "name look-up"
     assert_between 1000 $took $((1250 + SLOW)) "--connect-timeout 1 (ms)"
-    timed --status --connect-timeout 0.5 "redis://redis.test:$PORT#$NAME"
+    client_timed --status --connect-timeout 0.5 "redis://redis.test:$PORT#$NAME"
     assert_rc 69
     assert_between 500 $took $((750 + SLOW)) "--status (ms)"
     [ ! -e "$T/ran" ]
@@ -261,7 +249,7 @@ rival_is_in() { [ "$(wc -l <"$T/rival")" = 2 ]; }
     net_dns_silent
     for sig in TERM HUP; do
         asked=$(net_dns_asked)
-        hold --connect-timeout 20 "redis://redis.test:$PORT#$NAME" $SUBJECT
+        net_hold --connect-timeout 20 "redis://redis.test:$PORT#$NAME" $SUBJECT
         wait_for 5 eval '[ "$(net_dns_asked)" -gt "$asked" ]'
         t0=$(now_ms)
         kill -$sig "$K"
@@ -289,18 +277,18 @@ server_is_up() { [ "$(server redis-cli -p "$1" ping 2>&1)" = PONG ]; }
 @test "network: silent DNS about one server of a Redlock: the others are enough" {
     redlock_up
     net_dns_silent
-    timed --connect-timeout 2 "$R" echo ran
+    client_timed --connect-timeout 2 "$R" echo ran
     assert_rc 0
     [ "$output" = ran ]
     assert_between 1000 $took $((1500 + SLOW)) "half of --connect-timeout goes by (ms)"
-    timed -w 1 "$R" echo ran
+    client_timed -w 1 "$R" echo ran
     assert_rc 0
     assert_between 500 $took $((1000 + SLOW)) "half of -w goes by (ms)"
-    timed --connect-timeout 2 --status "$R"
+    client_timed --connect-timeout 2 --status "$R"
     assert_rc 0
     [ "$(net_dns_asked)" -ge 3 ]
     # One name is not a majority.
-    timed --connect-timeout 1 "redlock://r1.test:$PORT,r3.test:6381,r4.test:6382/?restart-grace=0#$NAME" touch "$T/ran"
+    client_timed --connect-timeout 1 "redlock://r1.test:$PORT,r3.test:6381,r4.test:6382/?restart-grace=0#$NAME" touch "$T/ran"
     assert_rc 69
     [ ! -e "$T/ran" ]
     key_is_gone
@@ -311,7 +299,7 @@ server_is_up() { [ "$(server redis-cli -p "$1" ping 2>&1)" = PONG ]; }
     redlock_up
     net_dns_silent
     echo "options timeout:1 attempts:1" >>"$T/etc/resolv.conf"
-    hold --ttl 3 --connect-timeout 2 "$R" $SUBJECT -u "$T/end" -r 6
+    net_hold --ttl 3 --connect-timeout 2 "$R" $SUBJECT -u "$T/end" -r 6
     wait_for 5 running
     [ "$(server redis-cli -p 6381 exists "$NAME")" = 0 ]
     echo "$SERVER r3.test" >>"$T/etc/hosts"
@@ -327,7 +315,7 @@ server_is_up() { [ "$(server redis-cli -p "$1" ping 2>&1)" = PONG ]; }
     net_up
     # The reply is an ICMP error: nobody listens.
     echo "nameserver $SERVER" >"$T/etc/resolv.conf"
-    timed --connect-timeout 20 "redis://redis.test:$PORT#$NAME" touch "$T/ran"
+    client_timed --connect-timeout 20 "redis://redis.test:$PORT#$NAME" touch "$T/ran"
     assert_rc 69
     assert_out "redis.test"
     assert_between 0 $took $((3000 + SLOW)) "time (ms)"
@@ -339,7 +327,7 @@ server_is_up() { [ "$(server redis-cli -p "$1" ping 2>&1)" = PONG ]; }
     net_up
     echo "$SERVER redis.test" >>"$T/etc/hosts"
     net_dns_silent
-    hold --ttl 3 "redis://redis.test:$PORT#$NAME" $SUBJECT -u "$T/end" -r 6
+    net_hold --ttl 3 "redis://redis.test:$PORT#$NAME" $SUBJECT -u "$T/end" -r 6
     wait_for 5 running
     [ "$(net_dns_asked)" = 0 ]
     echo "127.0.0.1 localhost" >"$T/etc/hosts"
@@ -368,17 +356,17 @@ server_is_up() { [ "$(server redis-cli -p "$1" ping 2>&1)" = PONG ]; }
     net_up
     net_refusing 10.77.0.3
     printf '%s redis.test\n' 10.77.0.3 $SERVER >>"$T/etc/hosts"
-    timed "redis://redis.test:$PORT#$NAME" echo ran
+    client_timed "redis://redis.test:$PORT#$NAME" echo ran
     assert_rc 0
     [ "$output" = ran ]
     assert_between 0 $took $((900 + SLOW)) "the first one refuses (ms)"
     server iptables -I INPUT -i link0 -d 10.77.0.3 -j DROP
-    timed --connect-timeout 2 "redis://redis.test:$PORT#$NAME" echo ran
+    client_timed --connect-timeout 2 "redis://redis.test:$PORT#$NAME" echo ran
     assert_rc 0
     [ "$output" = ran ]
     assert_between 900 $took $((1900 + SLOW)) "the first one is silent (ms)"
     # Once it holds, renewals go where it works: nothing is lost although the ttl is short.
-    hold --ttl 1.5 --connect-timeout 2 "redis://redis.test:$PORT#$NAME" $SUBJECT -u "$T/end" -r 8
+    net_hold --ttl 1.5 --connect-timeout 2 "redis://redis.test:$PORT#$NAME" $SUBJECT -u "$T/end" -r 8
     wait_for 5 running
     first=$(connection)
     srv client kill id "$first"
@@ -395,13 +383,13 @@ server_is_up() { [ "$(server redis-cli -p "$1" ping 2>&1)" = PONG ]; }
 @test "network: nobody listens: 69, host and port are said" {
     net_up
     echo "$SERVER redis.test" >>"$T/etc/hosts"
-    timed "redis://redis.test:6390#$NAME" touch "$T/ran"
+    client_timed "redis://redis.test:6390#$NAME" touch "$T/ran"
     assert_rc 69
     assert_out "redis.test:6390"
     assert_out refused
     [ "${#lines[@]}" = 1 ]
     # No machine has that address, and no route leads there.
-    timed "redis://10.78.0.1:6390#$NAME" touch "$T/ran"
+    client_timed "redis://10.78.0.1:6390#$NAME" touch "$T/ran"
     assert_rc 69
     assert_out "10.78.0.1:6390"
     assert_out unreachable

@@ -6,6 +6,7 @@ load lib/common
 load lib/fake
 load lib/netns
 load lib/postgres
+load lib/pglock
 load lib/pgnet
 
 setup_file() {
@@ -23,16 +24,6 @@ teardown() { dlock_teardown; }
 
 # ---------------------------------------------------------------- helpers ---
 
-at_server() {
-    U="postgres://postgres@127.0.0.1:$PG_PORT/postgres"
-    L="$U#$NAME"
-}
-# own_server [ARG...]: one for this test; pgsql and the others then mean this one.
-own_server() {
-    pg_start_in own "$@"
-    PG_PORT=${PG_PORTS[own]} PG_LOG=${PG_LOGS[own]} PG_SOCK=${PG_SOCKS[own]}
-    at_server
-}
 # stop_server [own]: all of its processes; go_on: they continue.
 stop_server() {
     kill -STOP "${PG_PIDS[own]}"
@@ -45,34 +36,25 @@ go_on() {
     kill -CONT $(children "${PG_PIDS[own]}") "${PG_PIDS[own]}" 2>/dev/null || :
 }
 
-app() { echo "dlock:$(printf %s "$NAME" | sha256sum | cut -c 1-16)"; }
 # The server's process of the holder; those of the waiters.
 holder_pid() {
     pgsql -c "select l.pid from pg_locks l join pg_stat_activity a using (pid) where l.locktype = 'advisory'
-        and l.granted and a.application_name = '$(app)'"
+        and l.granted and a.application_name = '$(app_of "$NAME")'"
 }
 waiter_pids() {
-    pgsql -c "select pid from pg_stat_activity where application_name = '$(app)' and query like '/* dlock1 % wait=%'"
+    pgsql -c "select pid from pg_stat_activity where application_name = '$(app_of "$NAME")' and query like '/* dlock1 % wait=%'"
 }
-waiters_are() { [ "$(waiter_pids | grep -c .)" = "$1" ]; }
 another_waiter() { local p; p=$(waiter_pids 2>/dev/null) && [ -n "$p" ] && [ "$p" != "$1" ]; }
 in_chunk() { pgsql -c "select pid from pg_locks where locktype = 'advisory' and not granted" | grep -qx "$1"; }
 is_free() { "$DLOCK" --status "$L"; }
-sessions_are() { [ "$(pg_backends "$(app)")" = "$1" ]; }
 # The server has said TEXT about its process PID.
 log_has() { grep -F "[$1] " "$PG_LOG" | grep -qF "$2"; }
 
-# waiter FILE [OPTION...]: it writes the time of its entry into FILE (ns).
+# waiter FILE [OPTION...]: see start_waiter.
 waiter() {
-    local file=$1
-    shift
-    start_log "$file.log" "$DLOCK" "$@" "$L" sh -c 'flock -sn "$1/witness" true || echo overlap >>violations
-        exec "$2" "$3"' - "$C" "$HELPERS/clock" "$T/$file"
-    WAITER=$STARTED
-    wait_for 5 waiters_are 1
+    start_waiter "$@"
+    wait_for 5 waiting_is 1
 }
-no_violations() { [ ! -e "$T/violations" ] && no_overlap; }
-beyond() { [ "$(now_ms)" -ge "$1" ]; }
 
 # --- the client's processes ----------------------------------------------------------------------------
 
@@ -223,7 +205,7 @@ cancel_all_the_time() { # PID MILLISECONDS
     # And in the moments between.
     cancel_all_the_time "$pid" 500
     pid_alive "$WAITER"
-    wait_for 5 waiters_are 1
+    wait_for 5 waiting_is 1
     touch "$T/end"
     ended
     wait_exit 5 "$WAITER"
@@ -357,7 +339,7 @@ restarted() {
     for try in 1 2 3; do
         start_log w.log sh -c '"$0" before; "$1" -w 1.2 "$2" touch ran; echo $? >code; exec "$0" after' \
             "$HELPERS/clock" "$DLOCK" "$L"
-        wait_for 5 waiters_are 1
+        wait_for 5 waiting_is 1
         stop_server
         wait_exit 5 "$STARTED"
         go_on
@@ -365,7 +347,7 @@ restarted() {
         took=$((($(cat after) - $(cat before)) / NS))
         [ "$took" -ge 1200 ]
         [ "$took" -ge "$best" ] || best=$took
-        wait_for 5 waiters_are 0
+        wait_for 5 waiting_is 0
     done
     assert_between 1200 "$best" $((1500 + SLOW)) "stopped during the wait (ms)"
     best=99999

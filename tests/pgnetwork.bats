@@ -18,13 +18,6 @@ teardown() { dlock_teardown; }
 
 MODES='advisory lease'
 
-# timed ARG...: run dlock on the first machine; $status, $output, $took (ms).
-timed() {
-    local t0
-    t0=$(now_ms)
-    run run_t 20 nsenter -t "$NET_C" -n -m -w -- "$DLOCK" "$@"
-    took=$(($(now_ms) - t0))
-}
 # table EXPRESSION: of the lock's row.
 table() { pgsql -d postgres -c "select $1 from public.dlock_locks where name = '$NAME'"; }
 # What is left of its lease (ms).
@@ -39,7 +32,6 @@ rival() {
     waits() { [ "$(pgsql -d postgres -c "select count(*) from pg_stat_activity where application_name like 'dlock:%:w'")" = 1 ]; }
     wait_for 5 waits
 }
-no_violations() { [ ! -e "$T/violations" ] && no_overlap; }
 
 # --- names ---------------------------------------------------------------------------------------------
 
@@ -48,17 +40,17 @@ no_violations() { [ ! -e "$T/violations" ] && no_overlap; }
     net_dns_silent
     for mode in $MODES; do
         at="postgres://u@pg.test:5432/x?mode=$mode#$NAME"
-        timed -w 0.3 "$at" touch ran
+        client_timed -w 0.3 "$at" touch ran
         assert_rc 69
         assert_out pg.test
         assert_between 300 $took $((450 + BUSY + SLOW)) "$mode: -w 0.3 (ms)"
-        timed --connect-timeout 1 "$at" touch ran
+        client_timed --connect-timeout 1 "$at" touch ran
         assert_rc 69
         assert_out pg.test
         assert_out "name look-up"
         [ "${#lines[@]}" = 1 ]
         assert_between 1000 $took $((1250 + BUSY + SLOW)) "$mode: --connect-timeout 1 (ms)"
-        timed --status --connect-timeout 0.5 "$at"
+        client_timed --status --connect-timeout 0.5 "$at"
         assert_rc 69
         assert_between 500 $took $((750 + BUSY + SLOW)) "$mode: --status (ms)"
     done
@@ -176,7 +168,7 @@ no_violations() { [ ! -e "$T/violations" ] && no_overlap; }
     net_server '?mode=lease'
     "$DLOCK" -q "$LOCAL" true # the table is there
     net_lose_replies
-    timed --ttl 3 --connect-timeout 1 "$L" touch "$T/ran"
+    client_timed --ttl 3 --connect-timeout 1 "$L" touch "$T/ran"
     assert_rc 69
     assert_between 1000 $took $((1900 + SLOW)) "time (ms)"
     assert_out "$SERVER:$PG_PORT"

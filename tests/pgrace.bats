@@ -5,6 +5,7 @@ bats_require_minimum_version 1.5.0
 load lib/common
 load lib/fake
 load lib/postgres
+load lib/pglock
 
 setup_file() {
     export BATS_NO_PARALLELIZE_WITHIN_FILE=true
@@ -23,16 +24,6 @@ teardown() { dlock_teardown; }
 
 # ---------------------------------------------------------------- helpers ---
 
-at_server() {
-    U="postgres://postgres@127.0.0.1:$PG_PORT/postgres"
-    L="$U#$NAME"
-}
-# own_server [ARG...]: one for this test; pgsql and the others then mean this one.
-own_server() {
-    pg_start_in own "$@"
-    PG_PORT=${PG_PORTS[own]} PG_LOG=${PG_LOGS[own]}
-    at_server
-}
 # proxy FAULT ARG...: $P is the server's address behind it.
 proxy() {
     start "$ROOT/tests/helpers/pgproxy.py" "$PG_PORT" "$@" >"$T/port.proxy"
@@ -40,22 +31,6 @@ proxy() {
     P=127.0.0.1:$(cat "$T/port.proxy")
 }
 
-# hold [ARG...]: dlock holds $L until the file "go" appears; returns when it does hold.
-hold() {
-    rm -f held go
-    start_log hold.log "$DLOCK" "$@" "$L" sh -c 'echo >held; "$HELPERS/await" go'
-    HOLDER=$STARTED
-    wait_for 5 test -e held
-}
-let_go() {
-    : >go
-    wait_exit 5 "$HOLDER"
-}
-exits() { # CODE SECONDS PID
-    rc=0
-    wait_exit "$2" "$3" || rc=$?
-    [ $rc -eq "$1" ] || fail "exit code $rc, not $1: $(cat ./*.log)"
-}
 # Milliseconds from $1 (now_ms) until the clock's file $2 was written.
 entered() { echo $(($(cat "$2") / NS - $1)); }
 is_sql() { [ "$(pgsql -c "select $1")" = t ]; }

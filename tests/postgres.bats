@@ -15,8 +15,7 @@ teardown_file() { pg_stop_all; }
 
 setup() {
     dlock_setup
-    U="postgres://postgres@127.0.0.1:$PG_PORT/postgres"
-    L="$U#$NAME"
+    at_server
 }
 teardown() { dlock_teardown; }
 

@@ -7,6 +7,7 @@ load lib/common
 load lib/fake
 load lib/redis
 load lib/redlock
+load lib/clock
 
 setup_file() { rl_start 5; }
 teardown_file() { rl_stop_file; }
@@ -16,16 +17,6 @@ setup() {
     L=$(rl_uri "$NAME")
 }
 teardown() { dlock_teardown; }
-
-# with_clock CMD...: the clocks of what it runs are so far ahead as `jump SECONDS` says.
-with_clock() {
-    head -c 8 /dev/zero >"$T/offset"
-    LD_PRELOAD=$HELPERS/wallclock.so WALLCLOCK=$T/offset ASAN_OPTIONS=${ASAN_OPTIONS:-}:verify_asan_link_order=0 "$@"
-}
-jump() {
-    /usr/bin/python3 -c 'import struct, sys
-with open(sys.argv[2], "r+b") as f: f.write(struct.pack("<q", int(sys.argv[1]) * 10**9))' "$1" "$T/offset"
-}
 
 @test "redlock: the guard is killed: the tree is gone within a second, all nodes are free, 71" {
     background --ttl 30 "$L" $SUBJECT -t -k

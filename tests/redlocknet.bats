@@ -58,11 +58,6 @@ rule() {
 # counted MACHINE WORD: packets that the rules with that word have met.
 counted() { "$1" iptables -L INPUT -v -x -n | awk -v w="$2" 'index($0, w) { n += $1 } END { print n + 0 }'; }
 
-# hold [ARG...] COMMAND...: dlock on the first machine, without a terminal; its pid is in $K, its output in $T/out.
-hold() {
-    start_log "$T/out" client "$HELPERS/launch" -d -s "$DLOCK" "$@"
-    K=$STARTED
-}
 # lives_for MS: so long, or until the keeper is gone.
 lives_for() {
     local over=$(($(now_ms) + $1))
@@ -85,7 +80,7 @@ untouched() {
 # bats test_tags=slow
 @test "redlock net: the replies of two nodes are lost during a hold: nothing happens; of three: TERM, gone in time, 79" {
     five_up
-    hold --ttl 2 --grace 0.2 "$L" $SUBJECT -t -k
+    net_hold --ttl 2 --grace 0.2 "$L" $SUBJECT -t -k
     wait_for 5 running 4
     rule client --sport 1 4 -- -m length --length 61:65535 -j DROP
     lives_for 2300
@@ -108,7 +103,7 @@ untouched() {
 # bats test_tags=slow
 @test "redlock net: all replies are lost for less than the ttl during a hold: ridden out" {
     five_up
-    hold --ttl 4 --grace 0.5 "$L" $SUBJECT -u "$T/end" -r 4
+    net_hold --ttl 4 --grace 0.5 "$L" $SUBJECT -u "$T/end" -r 4
     wait_for 5 running
     rule client --sport 1 2 3 4 5 -- -m length --length 61:65535 -j DROP
     # A renewal has been tried, and its answer was lost.
@@ -122,7 +117,7 @@ untouched() {
 # bats test_tags=slow
 @test "redlock net: connections to two nodes, then to all, are reset during a hold: it reconnects" {
     five_up
-    hold --ttl 3 "$L" $SUBJECT -u "$T/end" -r 5
+    net_hold --ttl 3 "$L" $SUBJECT -u "$T/end" -r 5
     wait_for 5 running
     local nodes reset
     for nodes in "2 3" "1 2 3 4 5"; do
@@ -144,7 +139,7 @@ untouched() {
 # bats test_tags=slow
 @test "redlock net: three nodes reset every connection from then on: the tree is gone before the deadline, 79" {
     five_up
-    hold --ttl 2 --grace 0.2 "$L" $SUBJECT -t -k
+    net_hold --ttl 2 --grace 0.2 "$L" $SUBJECT -t -k
     wait_for 5 running 4
     local lost
     rule server --dport 1 3 5 -- -j REJECT --reject-with tcp-reset
@@ -159,7 +154,7 @@ untouched() {
 # bats test_tags=slow
 @test "redlock net: every fifth packet, either way, is lost during a hold: ridden out" {
     five_up
-    hold --ttl 6 --grace 0.5 "$L" $SUBJECT -u "$T/end" -r 4
+    net_hold --ttl 6 --grace 0.5 "$L" $SUBJECT -u "$T/end" -r 4
     wait_for 5 running
     server iptables -I INPUT -i link0 -m statistic --mode nth --every 5 --packet 0 -j DROP
     client iptables -I INPUT -i link0 -m statistic --mode nth --every 5 --packet 3 -j DROP

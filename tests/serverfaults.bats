@@ -20,14 +20,6 @@ setup() {
 }
 teardown() { dlock_teardown; }
 
-# timed ARG...: run dlock; $status, $output, $took (ms).
-timed() {
-    local t0
-    t0=$(now_ms)
-    run run_t 20 "$DLOCK" "$@"
-    took=$(($(now_ms) - t0))
-}
-
 # liar HOW...: its lock is $L.   proxy FAULT...: the same, before the file's server.
 liar() {
     start "$ROOT/tests/helpers/liar.py" "$@" >"$T/port.$1"

@@ -33,16 +33,6 @@ end_session() {
 
 another_second() { local n; n=$(node 2) && [ -n "$n" ] && [ "$n" != "$1" ]; }
 
-# waiter FILE [OPTION...]: it writes the time of its entry into FILE (ns), and stays while the file "stay" exists.
-waiter() {
-    local file=$1
-    shift
-    start_log "$file.log" "$DLOCK" "$@" "$L" sh -c 'flock -sn "$1/witness" true || echo overlap >>violations
-        "$2" "$3"; while [ -e stay ]; do sleep .02; done' - "$C" "$HELPERS/clock" "$T/$file"
-    WAITER=$STARTED
-    wait_for 5 line_is 2
-}
-no_violations() { [ ! -e "$T/violations" ] && no_overlap; }
 
 # --- the session, the node -----------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ load lib/netns
 load lib/redis
 load lib/zookeeper
 load lib/zkline
+load lib/clock
 
 setup_file() {
     export BATS_NO_PARALLELIZE_WITHIN_FILE=true
@@ -25,41 +26,7 @@ teardown() { dlock_teardown; }
 
 # ---------------------------------------------------------------- helpers ---
 
-# waiter FILE [OPTION...]: it writes the time of its entry into FILE (ns).
-waiter() {
-    local file=$1
-    shift
-    start_log "$file.log" "$DLOCK" "$@" "$L" sh -c 'flock -sn "$1/witness" true || echo overlap >>violations
-        exec "$2" "$3"' - "$C" "$HELPERS/clock" "$T/$file"
-    WAITER=$STARTED
-    wait_for 5 line_is 2
-}
-no_violations() { [ ! -e "$T/violations" ] && no_overlap; }
 
-# timed ARG...: run dlock on the first machine; $status, $output, $took (ms).
-timed() {
-    local t0
-    t0=$(now_ms)
-    run run_t 20 nsenter -t "$NET_C" -n -m -w -- "$DLOCK" "$@"
-    took=$(($(now_ms) - t0))
-}
-# dlock on the first machine, without a terminal; its pid is in $K, its output in $T/out.
-there() {
-    start_log "$T/out" client "$HELPERS/launch" -d -s "$DLOCK" "$@"
-    K=$STARTED
-}
-
-# jump SECONDS: from now on the clocks of who was started `with_clock` are so far ahead.
-jump() {
-    /usr/bin/python3 -c 'import struct, sys
-with open(sys.argv[2], "r+b") as f: f.write(struct.pack("<q", int(sys.argv[1]) * 10**9))' "$1" "$T/offset"
-}
-with_clock() {
-    head -c 8 /dev/zero >"$T/offset"
-    # A sanitizer's runtime wants to be the first library; being the second one is fine here.
-    LD_PRELOAD=$HELPERS/wallclock.so WALLCLOCK=$T/offset \
-        ASAN_OPTIONS=${ASAN_OPTIONS:-}:verify_asan_link_order=0 "$@"
-}
 
 # ---------------------------------------------------------------------- names ---
 
@@ -67,21 +34,21 @@ with_clock() {
     net_up
     net_dns_silent
     U="zk://zk.test:2181#$NAME"
-    timed -w 0.3 "$U" touch "$T/ran"
+    client_timed -w 0.3 "$U" touch "$T/ran"
     assert_rc 69
     assert_out "zk.test"
     assert_between 300 "$took" $((450 + SLOW)) "-w 0.3 (ms)"
-    timed --connect-timeout 1 "$U" touch "$T/ran"
+    client_timed --connect-timeout 1 "$U" touch "$T/ran"
     assert_rc 69
     assert_out "zk.test"
     assert_out "name look-up"
     assert_between 1000 "$took" $((1250 + SLOW)) "--connect-timeout 1 (ms)"
-    timed --status --connect-timeout 0.5 "$U"
+    client_timed --status --connect-timeout 0.5 "$U"
     assert_rc 69
     assert_between 500 "$took" $((750 + SLOW)) "--status (ms)"
     asked=$(net_dns_asked)
     [ "$asked" -ge 3 ]
-    there --connect-timeout 20 "$U" $SUBJECT
+    net_hold --connect-timeout 20 "$U" $SUBJECT
     wait_for 5 eval '[ "$(net_dns_asked)" -gt "$asked" ]'
     t0=$(now_ms)
     kill -TERM "$K"
@@ -99,7 +66,7 @@ with_clock() {
     PORT=$ZK_PORT
     echo "$SERVER zk.test" >>"$T/etc/hosts"
     net_dns_silent
-    there --ttl 3 "zk://zk.test:$PORT#$NAME" $SUBJECT -u "$T/end" -r 6
+    net_hold --ttl 3 "zk://zk.test:$PORT#$NAME" $SUBJECT -u "$T/end" -r 6
     wait_for 5 running
     echo "127.0.0.1 localhost" >"$T/etc/hosts"
     # For the first ten seconds the addresses count as fresh.

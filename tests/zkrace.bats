@@ -5,6 +5,7 @@ bats_require_minimum_version 1.5.0
 load lib/common
 load lib/fake
 load lib/zookeeper
+load lib/zkline
 
 setup_file() {
     export BATS_NO_PARALLELIZE_WITHIN_FILE=true
@@ -16,7 +17,7 @@ teardown_file() { zk_stop_all; }
 setup() {
     dlock_setup
     fake_setup # the command that tells what happens to it
-    at_server
+    at_server "$ZK_PORT"
 }
 teardown() {
     kill -CONT "$ZK_SHARED" 2>/dev/null || :
@@ -25,13 +26,6 @@ teardown() {
 
 # ---------------------------------------------------------------- helpers ---
 
-at_server() { L="zk://127.0.0.1:$ZK_PORT#$NAME"; }
-# own_server: one for this test; the queries then mean this one.
-own_server() {
-    zk_start_in own
-    ZK_PORT=${ZK_PORTS[own]}
-    at_server
-}
 # parent PERMISSION...: the node above those that stand in line is there, and that is all that anybody may do with it.
 parent() {
     zk_create "/$NAME" >created.log
@@ -46,19 +40,7 @@ zk.stop()
 END
 }
 
-# Who stands in line for a lock ($NAME), as full paths, first one first.
-line() {
-    local lock=${1:-$NAME}
-    zk_ls "/$lock" 2>/dev/null | sed "s|.*\(.\{10\}\)\$|\1 /$lock/&|" | sort | cut -d' ' -f2
-}
-line_is() { [ "$(line "${2:-}" | wc -l)" = "$1" ]; }
 beaten() { [ "$(zk_stat "$1" version)" -ge "$2" ]; }
-sessions_are() { [ "$(zk_sessions | wc -l)" = "$1" ]; }
-exits() { # CODE SECONDS PID
-    rc=0
-    wait_exit "$2" "$3" || rc=$?
-    [ $rc -eq "$1" ] || fail "exit code $rc, not $1: $(tail -n 3 ./*.log)"
-}
 # takes LOW HIGH CODE CMD...: so long (ms), and with this exit code; as `run` otherwise.
 takes() {
     local low=$1 high=$2 code=$3 t0
@@ -157,14 +139,14 @@ END
     for i in 1 2 3; do
         start_log a$i.log "$DLOCK" --ttl 30 "$L-$i" sh -c '"$HELPERS/await" go'
         holders[i]=$STARTED
-        wait_for 5 line_is 1 "$NAME-$i"
+        wait_for 5 line_is 1 "/$NAME-$i"
         # One after the other: their heartbeats are not sent at the same time.
         start_log b$i.log "$DLOCK" --ttl 3 "$L-$i" sleep 1
         waiters[i]=$STARTED
-        wait_for 5 line_is 2 "$NAME-$i"
+        wait_for 5 line_is 2 "/$NAME-$i"
     done
     for i in 1 2 3; do
-        wait_for 5 beaten "$(line "$NAME-$i" | tail -n 1)" 3
+        wait_for 5 beaten "$(line "/$NAME-$i" | tail -n 1)" 3
     done
     kill -STOP "$ZK_SHARED"
     touch go

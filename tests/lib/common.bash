@@ -115,6 +115,16 @@ nap() {
     read -r -t "${1:-0.02}" <>"$fifo" || :
 }
 
+beyond() { [ "$(now_ms)" -ge "$1" ]; }
+
+# timed ARG...: run dlock; $status, $output, $took (ms).
+timed() {
+    local t0
+    t0=$(now_ms)
+    run run_t 20 "$DLOCK" "$@"
+    took=$(($(now_ms) - t0))
+}
+
 # ------------------------------------------------------------- processes ---
 
 # run_t SECONDS CMD...: CMD, ended after SECONDS (exit 124, and a line that says so).
@@ -171,6 +181,12 @@ wait_loop() {
 wait_exit() {
     wait_for "$1" pid_gone "$2" || return 125
     wait "$2"
+}
+
+exits() { # CODE SECONDS PID: a job of ours, see wait_exit
+    local rc=0
+    wait_exit "$2" "$3" || rc=$?
+    [ $rc -eq "$1" ] || fail "exit code $rc, not $1: $(tail -n 20 ./*.log)"
 }
 
 # State letter of a process (R S D T Z ...), empty when there is none.

@@ -61,6 +61,17 @@ last_beat() {
 tree_gone() { flock -sn "$C/witness" true; }
 no_overlap() { ! grep -q overlap "$C/events"; }
 
+# start_waiter FILE [OPTION...]: somebody else for $L, in $WAITER: it writes the time of its entry into FILE (ns), looks at
+# the witness before that, and stays while the file "stay" exists.
+start_waiter() {
+    local file=$1
+    shift
+    start_log "$file.log" "$DLOCK" "$@" "$L" sh -c 'flock -sn "$1/witness" true || echo overlap >>violations
+        "$2" "$3"; while [ -e stay ]; do sleep .02; done' - "$C" "$HELPERS/clock" "$T/$file"
+    WAITER=$STARTED
+}
+no_violations() { [ ! -e "$T/violations" ] && no_overlap; }
+
 # The tree must be gone within $1 ms of $2 (ns).
 gone_by() {
     wait_for 5 tree_gone

@@ -6,6 +6,8 @@
 #     client CMD...       CMD on the first machine (same pid, same folder). Its /etc/hosts and /etc/resolv.conf
 #                         are $T/etc/hosts and $T/etc/resolv.conf: write into them, do not replace them
 #     server CMD...       CMD on the second machine;  srv ARG...: redis-cli there
+#     net_hold ARG...     dlock on the first machine, without a terminal; its pid in $K, its output in $T/out
+#     client_timed ARG... run dlock on the first machine; $status, $output, $took (ms)
 #     net_cut             everything is dropped, silently;  net_mend: no rule is left on either machine
 #     net_lose_replies    only what the server says is dropped; connections still come about
 #     net_reset           every packet to the server is answered with a TCP reset;  net_was_reset: one was
@@ -19,6 +21,16 @@ server() { exec_in nsenter -t "$NET_S" -n -- "$@"; }
 # A function that `start` runs in the background is a subshell of its own: there exec keeps the pid.
 exec_in() {
     if [ "$BASHPID" != "$NET_SHELL" ]; then exec "$@" 3>&-; else "$@" 3>&-; fi
+}
+net_hold() {
+    start_log "$T/out" client "$HELPERS/launch" -d -s "$DLOCK" "$@"
+    K=$STARTED
+}
+client_timed() {
+    local t0
+    t0=$(now_ms)
+    run run_t 20 nsenter -t "$NET_C" -n -m -w -- "$DLOCK" "$@"
+    took=$(($(now_ms) - t0))
 }
 srv() { server redis-cli -h 127.0.0.1 -p $PORT "$@"; }
 

@@ -1,12 +1,17 @@
-# pglock.bash - advisory locks in PostgreSQL, for postgres.bats and pgserver.bats. Load after common.bash and
-# postgres.bash; setup gives U (the server's URI) and L (the lock's).
+# pglock.bash - locks in PostgreSQL, advisory where nothing else is said. Load after common.bash and postgres.bash;
+# setup calls at_server.
+
+# U is the URI of the server that pgsql asks, too, L that of the lock.
+at_server() {
+    U="postgres://postgres@127.0.0.1:$PG_PORT/postgres"
+    L="$U#$NAME"
+}
 
 # own_server [ARG...]: one for this test; pgsql and the others then mean this one.
 own_server() {
     pg_start_in own "$@"
     PG_PORT=${PG_PORTS[own]} PG_LOG=${PG_LOGS[own]} PG_SOCK=${PG_SOCKS[own]}
-    U="postgres://postgres@127.0.0.1:$PG_PORT/postgres"
-    L="$U#$NAME"
+    at_server
 }
 
 app_of() { echo "dlock:$(printf %s "$1" | sha256sum | cut -c 1-16)"; }

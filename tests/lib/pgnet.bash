@@ -2,7 +2,6 @@
 #
 #     net_server [PARAMS]   L is its lock $NAME, with these parameters in the URI ("?mode=lease"); AT is user, address and
 #                           port. This machine has it by its Unix socket: pgsql, and a rival at $LOCAL
-#     net_hold ARG...       dlock on the first machine, without a terminal; its pid in $K, its output in $T/out
 
 net_server() {
     local params=${1:-} more
@@ -21,8 +20,4 @@ net_server() {
     more=${params:+&${params#\?}}
     LOCAL="postgres://postgres@/postgres?host=${PG_SOCK//\//%2F}&port=$PG_PORT$more#$NAME"
     pgsql() { command timeout -k 2 30 "$PG_BIN/psql" -X -q -A -t -v ON_ERROR_STOP=1 -h "$PG_SOCK" -p "$PG_PORT" -U postgres "$@" 3>&-; }
-}
-net_hold() {
-    start_log "$T/out" client "$HELPERS/launch" -d -s "$DLOCK" "$@"
-    K=$STARTED
 }

@@ -63,11 +63,6 @@ waiter() {
     WAITER=$STARTED
     wait_for 5 called_are "$n"
 }
-exits() { # CODE SECONDS PID
-    rc=0
-    wait_exit "$2" "$3" || rc=$?
-    [ $rc -eq "$1" ] || fail "exit code $rc, not $1: $(cat ./*.log)"
-}
 
 # freeze, thaw: the postmaster and all its children, of the server in use.
 freeze() {

@@ -126,14 +126,6 @@ own_nodes() {
     L=$(rl_uri "$NAME")
 }
 
-# timed ARG...: run dlock; $status, $output, $took (ms).
-timed() {
-    local t0
-    t0=$(now_ms)
-    run run_t 20 "$DLOCK" "$@"
-    took=$(($(now_ms) - t0))
-}
-
 # quick ARG...: it succeeds, and is not held up by a node: the best of three, since the machine may be busy.
 quick() {
     local i QUICK=$((500 + SLOW))
@@ -221,7 +213,6 @@ rl_renewals() {
     [ "$left" -le "$was" ] || RENEWALS=$((${RENEWALS:-0} + 1))
     [ "${RENEWALS:-0}" -ge "$2" ]
 }
-beyond() { [ "$(now_ms)" -ge "$1" ]; }
 clock() { "$HELPERS/clock"; }
 
 nothing_left() {

@@ -17,7 +17,7 @@ own_server() {
 # Who stands in line for $NAME, as full paths, first one first.
 line() { zk_ls "${1:-/$NAME}" 2>/dev/null | sed "s|.*\(.\{10\}\)\$|\1 ${1:-/$NAME}/&|" | sort | cut -d' ' -f2; }
 node() { line | sed -n "$1p"; }
-line_is() { [ "$(line | wc -l)" = "$1" ]; }
+line_is() { [ "$(line "${2:-}" | wc -l)" = "$1" ]; }
 owner_of() { zk_stat "$1" ephemeralOwner; }
 version() { zk_stat "$1" version; }
 # Each waiter has one watch; nobody else here has any.
@@ -49,6 +49,12 @@ wait_in_line() {
     wait_for 5 watches_are $((n - 1))
 }
 
+# waiter FILE [OPTION...]: see start_waiter; the second in line.
+waiter() {
+    start_waiter "$@"
+    wait_for 5 line_is 2
+}
+
 newer() { [ "$(version "$1")" -gt "$2" ]; }
 # The server has just taken a heartbeat of the node.
 after_beat() {
@@ -56,4 +62,3 @@ after_beat() {
     v=$(version "$1")
     wait_for 5 newer "$1" "$v"
 }
-beyond() { [ "$(now_ms)" -ge "$1" ]; }
