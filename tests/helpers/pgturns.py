@@ -14,6 +14,8 @@ class Pair:
     def __init__(self, client):
         self.client = client
         self.server = socket.create_connection(("127.0.0.1", port))
+        for s in (self.client, self.server):
+            s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.open = 0
         self.lock = threading.Lock()
 
