@@ -143,9 +143,9 @@ exclude() {
     no_trace
 }
 
-# turns PORT FILE: LOCK goes through what counts the requests without an answer, to what listens on PORT.
+# turns PORT FILE MS: the lock goes through what counts the requests without an answer; see pgturns.py.
 turns() {
-    start "$ROOT/tests/helpers/pgturns.py" "$1" "$2" >port.turns
+    start "$ROOT/tests/helpers/pgturns.py" "$@" >port.turns
     wait_for 5 test -s port.turns
     L="postgres://postgres@127.0.0.1:$(cat port.turns)/postgres?mode=lease#$NAME"
 }
@@ -153,7 +153,7 @@ turns() {
 # PgBouncer before 1.21 takes a session for free at the first answer: the second one goes to another client.
 @test "pgbouncer: one request at a time, whatever happens; only without it several go together" {
     pooler transaction
-    turns $PGB_PORT pooled
+    turns $PGB_PORT pooled 3
     # One in a hundred of these tidies up.
     for ((i = 0; i < 150; i++)); do run_t 5 "$DLOCK" "$L" true; done
     hold --ttl 2
@@ -175,7 +175,7 @@ turns() {
     [ "$(tr -d 1 <pooled)" = '' ] || fail "at a time: $(fold -w1 pooled | sort | uniq -c | tr '\n' ' ')"
     [ "$(wc -c <pooled)" -gt 300 ]
     # The same proxy does see it where it may be.
-    turns "$PG_PORT" direct
+    turns "$PG_PORT" direct 40
     hold
     run -75 run_t 5 "$DLOCK" -w 0.5 "$L" true
     let_go

@@ -1,13 +1,15 @@
 #!/usr/bin/python3
-"""pgturns.py PORT FILE - stands before a PostgreSQL server, or a pooler, on PORT. Prints its own port, then serves
-for ever. In FILE, one byte each: how many of a client's requests were unanswered when it had sent one ("1": no other)."""
+"""pgturns.py PORT FILE MS - stands before a PostgreSQL server, or a pooler, on PORT. Prints its own port, then serves
+for ever. In FILE, one byte each: how many of a client's requests were unanswered when it had sent one ("1": no other).
+Each answer is MS milliseconds late."""
 import socket
 import struct
 import sys
 import threading
+import time
 
 SSL_REQUEST, GSS_REQUEST = 80877103, 80877104
-port, log = int(sys.argv[1]), open(sys.argv[2], "ab", buffering=0)
+port, log, late = int(sys.argv[1]), open(sys.argv[2], "ab", buffering=0), int(sys.argv[3]) / 1000
 
 
 class Pair:
@@ -47,6 +49,8 @@ class Pair:
             while True:
                 head = self.take(source, 5)
                 data = head + self.take(source, struct.unpack("!I", head[1:])[0] - 4)
+                if by < 0 and head[:1] == kind:
+                    time.sleep(late)
                 if head[:1] == kind and not first:
                     with self.lock:
                         self.open += by
