@@ -172,7 +172,10 @@ cancel_all_the_time() { # PID MILLISECONDS
 }
 
 @test "pgfaults: pg_cancel_backend on the holder's heartbeat does no harm" {
-    L="$U?renew=write#$NAME" # it takes longer, so it is easier to strike
+    # A statement that takes long, for what it is, is easier to strike.
+    own_server -c debug_print_parse=on -c debug_print_rewritten=on -c debug_print_plan=on -c log_parser_stats=on \
+        -c log_planner_stats=on -c log_executor_stats=on
+    L="$U?renew=write#$NAME"
     background --ttl 3 "$L" $SUBJECT -u "$T/end" -r 3
     wait_for 5 running
     pid=$(holder_pid)

@@ -370,15 +370,15 @@ time.sleep(60)'
 @test "zkrace: a lone server takes the connection and never looks at it: it is left, and the command lives" {
     local t0
     proxy stall connect 2
-    start_log hold.log "$DLOCK" --ttl 10 "$P" sh -c 'echo >held; "$HELPERS/await" go'
+    start_log hold.log "$DLOCK" --ttl 15 "$P" sh -c 'echo >held; "$HELPERS/await" go'
     local holder=$STARTED
     wait_for 5 test -e held
     t0=$(now_ms)
     kill -STOP "$PROXY"
-    sleep 3.2 # the fault itself: until a heartbeat was given up
+    sleep 4.8 # the fault itself: until a heartbeat was given up
     kill -CONT "$PROXY"
     wait_for 5 file_has "$T/proxy" "done"
-    wait_for 12 eval '[ "$(now_ms)" -gt '$((t0 + 10500))' ]'
+    wait_for 17 eval '[ "$(now_ms)" -gt '$((t0 + 15500))' ]'
     : >go
     wait_exit 5 "$holder" || fail "exit code $?: $(cat hold.log)"
     [ ! -s hold.log ]
