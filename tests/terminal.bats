@@ -61,6 +61,7 @@ PY
 t = Term()
 j = t.start([DLOCK] + LOCK_ARGS + SUBJECT + ['-k', '-u', T + '/end', '-r', '7'])
 t.until(lambda: seen('main', 'start'))
+t.until(lambda: settled(j.pids[0]))
 for i in 1, 2, 3:
     t.type(b'\x03')
     t.until(lambda: len(seen('main', 'sig', 2)) == i)

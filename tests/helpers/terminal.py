@@ -54,6 +54,25 @@ def state(pid):
     return text.rsplit(')', 1)[1].split()[0] if text else ''
 
 
+def pipes(pid):
+    """Those that the process has open; it had none at its start."""
+    try:
+        return [fd for fd in os.listdir('/proc/%d/fd' % pid)
+                if os.readlink('/proc/%d/fd/%s' % (pid, fd)).startswith('pipe:')]
+    except PermissionError:
+        return []  # for root alone to know
+    except OSError:
+        return ['gone']
+
+
+def settled(dlock):
+    """It knows that its command runs: nobody listens for the exec any more, and nobody has anything to do. (A key
+    before that is for a command that has not begun.) The guard first: it tells the keeper."""
+    kids = read('/proc/%d/task/%d/children' % (dlock, dlock)).split()
+    guard = [int(k) for k in kids if read('/proc/%s/comm' % k) == 'dlock-guard\n']
+    return all(not pipes(p) and state(p) == 'S' for p in guard + [dlock])
+
+
 class Job:
     def __init__(self, term, pids, pgid):
         self.term, self.pids, self.pgid, self.ends = term, pids, pgid, {}
