@@ -178,10 +178,10 @@ lives() {
         done' - "$L" "$T/h"
     swarm=$STARTED
     # One who holds a lock of its own all the time.
-    background --ttl 10 "$L-long" $SUBJECT -u "$T/end" -r 6
+    background --ttl 10 "$L-long" $SUBJECT -m 110000 -u "$T/end" -r 6
     wait_for 5 running
     turns() { [ "$(grep -c exit h/history)" -ge "$1" ]; }
-    more() { wait_for 15 turns $(($(grep -c exit h/history) + $1)); }
+    more() { wait_for 15 turns $(($(grep -cs exit h/history) + $1)); }
     more 5
     for who in leader follower leader; do
         case $who in
@@ -197,7 +197,7 @@ lives() {
     touch h/enough
     wait_exit 30 "$swarm" || fail "$(cat swarm.log)"
     [ "$(count_seen main sig 15)" = 0 ]
-    pid_alive "$K"
+    pid_alive "$K" || fail "$(cat "$T/out")"
     touch end
     ended
     assert_rc 6
