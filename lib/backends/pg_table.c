@@ -92,8 +92,8 @@ static void no_answer_to_try(struct dlock_be *be)
 {
     struct dlock_error err;
     no_answer(&err, be->spec, pg_patience(be));
-    if (be->conn
-            .alone) { /* nothing may follow it there: the undo goes first on the next connection */
+    /* Nothing may follow it there: the undo goes first on the next connection. */
+    if (be->conn.alone) {
         be->ghost = be->tried;
         pg_try_later(be, &err, true);
         return;

@@ -189,20 +189,16 @@ void redlock_renew_step(struct dlock_be *be, int64_t now)
     bool patient = redlock_patient(be, yes, now), heard = pending == 0 || !patient;
     if (tell_lost(be)) {
         ;
-    } else if (yes - healed >= be->quorum) {
-        renewed(be);
-    } else if (yes >= be->quorum && heard) {
+    } else if (yes - healed >= be->quorum ||
+               (yes >= be->quorum && heard && !doubtful(be, &doubt))) {
         /* Where healed ones make the majority, the others are heard first: they may have lost it, too. */
-        if (!doubtful(be, &doubt))
-            renewed(be);
-        else if (pending == 0 || now >= be->op_until)
-            events_add(&be->events, EV_UNCLEAR)->error = doubt;
-        else
-            return;
-    } else if (yes + pending < be->quorum || now >= be->op_until) {
-        redlock_no_quorum(be, &events_add(&be->events, EV_UNCLEAR)->error);
-    } else {
+        renewed(be);
+    } else if (pending > 0 && yes + pending >= be->quorum && now < be->op_until) {
         return;
+    } else if (yes >= be->quorum) {
+        events_add(&be->events, EV_UNCLEAR)->error = doubt;
+    } else {
+        redlock_no_quorum(be, &events_add(&be->events, EV_UNCLEAR)->error);
     }
     be->doing = DO_NOTHING;
     be->op_until = DLOCK_NEVER;
