@@ -75,10 +75,10 @@ best_of_six() {
 
 @test "contract: -n answers at once" {
     best_of_six 0 "$DLOCK" -n "$L" true
-    assert_between 0 "$best" $((300 + SLOW)) "a free lock, in ms"
+    assert_between 0 "$best" $((200 + SLOW)) "a free lock, in ms"
     hold
     best_of_six 75 "$DLOCK" -q -n "$L" touch "$T/ran"
-    assert_between 0 "$best" $((300 + SLOW)) "a held lock, in ms"
+    assert_between 0 "$best" $((200 + SLOW)) "a held lock, in ms"
     [ ! -e "$T/ran" ]
     waiters_are 0
     let_go
