@@ -11,13 +11,8 @@ setup() {
 }
 teardown() { dlock_teardown; }
 
-# timed ARG...: run dlock; $took in ms (of a clock with steps of 10 ms, the start of three processes included).
-timed() {
-    local start
-    start=$(now_ms)
-    run run_t 20 "$HELPERS/launch" -n "$DLOCK" "$@"
-    took=$(($(now_ms) - start))
-}
+# timed ARG...: run dlock by itself; the start of three processes is in $took.
+timed() { timed_run "$HELPERS/launch" -n "$DLOCK" "$@"; }
 
 # --- signals while the command runs --------------------------------------------------------------------
 

@@ -26,9 +26,8 @@ left_is_over() { [ "$(left)" -gt "$1" ]; }
 
 # rival [ARG...]: one beside the server, who writes the time of its entry into "rival" (ns).
 rival() {
-    start_log rival.log "$DLOCK" "$@" "$LOCAL" sh -c 'flock -sn "$1/witness" true || echo overlap >>violations
-        exec "$2" "$3"' - "$C" "$HELPERS/clock" "$T/rival"
-    RIVAL=$STARTED
+    L=$LOCAL start_waiter rival "$@"
+    RIVAL=$WAITER
     waits() { [ "$(pgsql -d postgres -c "select count(*) from pg_stat_activity where application_name like 'dlock:%:w'")" = 1 ]; }
     wait_for 5 waits
 }

@@ -58,13 +58,6 @@ rule() {
 # counted MACHINE WORD: packets that the rules with that word have met.
 counted() { "$1" iptables -L INPUT -v -x -n | awk -v w="$2" 'index($0, w) { n += $1 } END { print n + 0 }'; }
 
-# lives_for MS: so long, or until the keeper is gone.
-lives_for() {
-    local over=$(($(now_ms) + $1))
-    past() { [ "$(now_ms)" -gt $over ] || pid_gone "$K"; }
-    wait_for $(($1 / 1000 + 3)) past
-    pid_alive "$K" || fail "it ended: $(cat out)"
-}
 # untouched RC: the command ends by itself with that, and nobody has said or done anything.
 untouched() {
     : >end

@@ -15,14 +15,6 @@ setup() {
 }
 teardown() { dlock_teardown; }
 
-# lives_for MS: so long, or until the keeper $K is gone.
-lives_for() {
-    local over=$(($(now_ms) + $1))
-    past() { [ "$(now_ms)" -gt $over ] || pid_gone "$K"; }
-    wait_for $(($1 / 1000 + 3)) past
-    pid_alive "$K" || fail "it ended: $(cat out)"
-}
-
 # ------------------------------------------------------------------ clocks ---
 
 # Five nodes, each with a clock that `jump SECONDS K...` sets ahead.

@@ -33,7 +33,6 @@ end_session() {
 
 another_second() { local n; n=$(node 2) && [ -n "$n" ] && [ "$n" != "$1" ]; }
 
-
 # --- the session, the node -----------------------------------------------------------------------------
 
 # bats test_tags=thread

@@ -24,10 +24,6 @@ setup() {
 }
 teardown() { dlock_teardown; }
 
-# ---------------------------------------------------------------- helpers ---
-
-
-
 # ---------------------------------------------------------------------- names ---
 
 @test "zknetwork: silent DNS: -w, --connect-timeout and --status hold, 69, the name is said; a signal ends it at once" {

@@ -210,11 +210,13 @@ import threading
 
 port, helper = int(sys.argv[1]), sys.argv[2]
 
+
 def packets(sock):
     f = sock.makefile("rb")
     while len(head := f.read(4)) == 4:
         body = f.read(struct.unpack(">i", head)[0])
         yield body, head + body
+
 
 def questions(client, server, open_gate):
     first, beaten = True, False
@@ -236,11 +238,13 @@ def questions(client, server, open_gate):
     open_gate.set()
     server.shutdown(socket.SHUT_WR)
 
+
 def answers(client, server, open_gate):
     while data := server.recv(65536):
         open_gate.wait()
         client.sendall(data)
     client.close()
+
 
 listener = socket.create_server(("127.0.0.1", 0))
 print(listener.getsockname()[1], flush=True)

@@ -117,11 +117,12 @@ nap() {
 
 beyond() { [ "$(now_ms)" -ge "$1" ]; }
 
-# timed ARG...: run dlock; $status, $output, $took (ms).
-timed() {
+# timed ARG...: run dlock; $status, $output, $took (ms, of a clock with steps of 10). timed_run CMD...: any command.
+timed() { timed_run "$DLOCK" "$@"; }
+timed_run() {
     local t0
     t0=$(now_ms)
-    run run_t 20 "$DLOCK" "$@"
+    run run_t 20 "$@"
     took=$(($(now_ms) - t0))
 }
 

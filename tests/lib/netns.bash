@@ -26,12 +26,7 @@ net_hold() {
     start_log "$T/out" client "$HELPERS/launch" -d -s "$DLOCK" "$@"
     K=$STARTED
 }
-client_timed() {
-    local t0
-    t0=$(now_ms)
-    run run_t 20 nsenter -t "$NET_C" -n -m -w -- "$DLOCK" "$@"
-    took=$(($(now_ms) - t0))
-}
+client_timed() { timed_run nsenter -t "$NET_C" -n -m -w -- "$DLOCK" "$@"; }
 srv() { server redis-cli -h 127.0.0.1 -p $PORT "$@"; }
 
 net_up() {

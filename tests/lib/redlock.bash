@@ -126,6 +126,14 @@ own_nodes() {
     L=$(rl_uri "$NAME")
 }
 
+# lives_for MS: so long, or until the keeper $K is gone.
+lives_for() {
+    local over=$(($(now_ms) + $1))
+    past() { [ "$(now_ms)" -gt $over ] || pid_gone "$K"; }
+    wait_for $(($1 / 1000 + 3)) past
+    pid_alive "$K" || fail "it ended: $(cat out)"
+}
+
 # quick ARG...: it succeeds, and is not held up by a node: the best of three, since the machine may be busy.
 quick() {
     local i QUICK=$((500 + SLOW))
