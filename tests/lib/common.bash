@@ -43,6 +43,7 @@ dlock_setup() {
 dlock_teardown() {
     local pid left
 
+    [ -n "${BATS_TEST_COMPLETED:-}" ] || san_reports >&2
     for pid in "${STARTED_PIDS[@]}"; do
         kill -CONT "$pid" 2>/dev/null || :
         kill -TERM "$pid" 2>/dev/null || :
@@ -64,6 +65,17 @@ dlock_teardown() {
         kill -KILL "$pid" 2>/dev/null || :
     done
     return 1
+}
+
+# What sanitizers have reported so far, with the test that failed: the exit code of one that has a report is 134, and
+# the suite's own list of them comes only at its end.
+san_reports() {
+    local f
+    for f in "${SAN_REPORTS:-/nonexistent}"/*; do
+        [ -e "$f" ] || continue
+        echo "${f##*/}:"
+        sed -n 1,40p "$f"
+    done
 }
 
 # settle SECONDS: wait until no process of this test is left.
