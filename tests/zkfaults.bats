@@ -335,6 +335,8 @@ unharmed() {
         pids+=("$STARTED")
     done
     wait_for 5 line_is 5
+    # Who has not heard yet that the lock is held cannot say that it is: they watch now, so they have.
+    wait_for 5 watches_are 4 own
     zk_freeze own
     t0=$(now_ms)
     status=0

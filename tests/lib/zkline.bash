@@ -20,8 +20,8 @@ node() { line | sed -n "$1p"; }
 line_is() { [ "$(line "${2:-}" | wc -l)" = "$1" ]; }
 owner_of() { zk_stat "$1" ephemeralOwner; }
 version() { zk_stat "$1" version; }
-# Each waiter has one watch; nobody else here has any.
-watches_are() { [ "$(zk_mntr watch_count)" = "$1" ]; }
+# watches_are N [SERVER]: each waiter has one watch; nobody else here has any.
+watches_are() { [ "$(zk_mntr watch_count "${2:-default}")" = "$1" ]; }
 # Is the node PATH watched?
 watched() { zk_cmd wchp "${2:-default}" | grep -qxF "$1"; }
 sessions_are() { [ "$(zk_sessions | wc -l)" = "$1" ]; }
