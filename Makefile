@@ -107,7 +107,7 @@ endif
 PG_SRC := $(wildcard lib/backends/postgres.c lib/backends/pg*.c)
 ifneq ($(filter module builtin,$(WITH_POSTGRES)),)
   PG_CFLAGS ?= $(or $(shell $(PKG_CONFIG) --cflags libpq 2>/dev/null),$(addprefix -I,$(shell pg_config --includedir 2>/dev/null)))
-  PG_LIBS   ?= $(or $(shell $(PKG_CONFIG) --libs libpq 2>/dev/null),$(addprefix -L,$(shell pg_config --libdir 2>/dev/null)) -lpq) -lcrypto
+  PG_LIBS   ?= $(or $(shell $(PKG_CONFIG) --libs libpq 2>/dev/null),$(addprefix -L,$(shell pg_config --libdir 2>/dev/null)) -lpq) -lmd
 endif
 ifeq ($(WITH_POSTGRES),module)
   DEFS += -DWITH_POSTGRES_MODULE=1
@@ -315,7 +315,7 @@ $(BUILD)/tls-flags: FORCE
 	$(call stamp,$(TLS_CFLAGS) | $(TLS_LIBS),openssl/ssl.h,$(TLS_CFLAGS),WITH_TLS)
 
 $(BUILD)/pg-flags: FORCE
-	$(call stamp,$(PG_CFLAGS) | $(PG_LIBS),libpq-fe.h openssl/evp.h,$(PG_CFLAGS),WITH_POSTGRES)
+	$(call stamp,$(PG_CFLAGS) | $(PG_LIBS),libpq-fe.h sha2.h,$(PG_CFLAGS),WITH_POSTGRES)
 
 $(BUILD)/zk-flags: FORCE
 	$(call stamp,$(ZK_CFLAGS) | $(ZK_LIBS) $(ZK_WRAP),zookeeper/zookeeper.h,$(ZK_CFLAGS),WITH_ZOOKEEPER)

@@ -391,3 +391,16 @@ signal.pause()' >silent
     settle 3
     pgsql -c "drop database \"$NAME\" with (force)"
 }
+
+# A directory server that is asked for the user's name may not answer; OpenSSL takes milliseconds to set itself up.
+# bats test_tags=plain
+@test "postgres: the URI says who connects, without TLS and password: no look into the user database, no OpenSSL" {
+    if [ -n "${SAN:-}" ]; then return 0; fi # LeakSanitizer does not work under strace
+    run run_t 10 strace -f -e trace=openat -o opened "$DLOCK" "$L" true
+    assert_rc 0
+    run grep -E 'nsswitch|openssl\.cnf' opened
+    assert_rc 1
+    # libpq looks who it is where nobody says it: strace would have shown that.
+    run run_t 10 strace -f -e trace=openat -o opened "$DLOCK" "${L/postgres@/}" true
+    grep -q nsswitch opened
+}

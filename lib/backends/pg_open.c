@@ -8,7 +8,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <openssl/evp.h>
+#include <sha2.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -99,7 +99,8 @@ static int set_all(struct dlock_be *be, struct dlock_error *err)
     const struct dlock_uri *uri = be->spec->uri;
     const struct dlock_host *h = uri->nhosts > 0 ? &uri->hosts[0] : NULL;
     const char *file = param(be->spec, "password-file");
-    PQconninfoOption *known = PQconndefaults();
+    /* Not PQconndefaults(): it looks the user up, perhaps in a directory server, although the URI may say it. */
+    PQconninfoOption *known = PQconninfoParse("", NULL);
     int rc = 0;
 
     be->set.keys[PG_HOST] = "host";
@@ -312,18 +313,24 @@ static int parse_key(struct dlock_be *be, const char *text, struct dlock_error *
     return 0;
 }
 
-/* The first eight bytes of SHA-256(name), big-endian. In lease mode only to find each other: with the table's name in it. */
+/*
+ * The first eight bytes of SHA-256(name), big-endian. In lease mode only to find each other: with the table's name in
+ * it. Not OpenSSL's, which reads its configuration and sets all of itself up first: a millisecond or two that a
+ * connection without TLS and password need not pay.
+ */
 static int set_key(struct dlock_be *be, struct dlock_error *err)
 {
     const char *name = be->spec->uri->name, *given = param(be->spec, "key");
-    unsigned char hash[EVP_MAX_MD_SIZE];
+    uint8_t hash[SHA256_DIGEST_LENGTH];
+    SHA2_CTX sha;
     uint64_t n = 0;
     char text[1024];
     int len = snprintf(text, sizeof text, "%s%s%s", be->table ? be->table : "",
                        be->table ? "#" : "", name);
 
-    if (!EVP_Digest(text, (size_t)len, hash, NULL, EVP_sha256(), NULL))
-        return dlock_fail(err, DLOCK_EOS, 0, "the system's OpenSSL computes no SHA-256");
+    SHA256Init(&sha);
+    SHA256Update(&sha, (const uint8_t *)text, (size_t)len);
+    SHA256Final(hash, &sha);
     for (int i = 0; i < 8; i++)
         n = n << 8 | hash[i];
     snprintf(be->app, sizeof be->app, "dlock:%016llx", (unsigned long long)n);
