@@ -357,3 +357,20 @@ s = json.loads(sys.argv[1])
 assert s["holders"][0]["kind"] == "foreign" and "red" in s["holders"][0]["note"], s
 assert s["waiters"][0]["kind"] == "foreign" and s["waiters"][0]["note"] == "10.0.0.1", s' "$output"
 }
+
+@test "zookeeper: a server at an IPv6 address" {
+    local p6
+    export LISTEN=::1
+    start_log p6 "$ROOT/tests/helpers/zkproxy.py" "$ZK_PORT" pass
+    unset LISTEN
+    wait_for 5 test -s p6
+    p6=[::1]:$(sed -n 1p p6)
+    run run_t 5 "$DLOCK" "zk://$p6#$NAME" "$DLOCK" --status "$L"
+    assert_rc 75
+    # One that is dead before it, one at an IPv4 address behind it.
+    run run_t 10 "$DLOCK" "zk://[::1]:1,$p6,127.0.0.1:1#$NAME" true
+    assert_rc 0
+    run run_t 5 "$DLOCK" "zk://[::1]:1#$NAME" true
+    assert_rc 69
+    assert_out '[::1]:1'
+}

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <netdb.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +22,7 @@ struct start {
 };
 
 int __real_pthread_create(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+int __real_getaddrinfo(const char *, const char *, const struct addrinfo *, struct addrinfo **);
 int __real_socket(int, int, int);
 int __real_connect(int, const struct sockaddr *, socklen_t);
 int __real_getsockopt(int, int, int, void *, socklen_t *);
@@ -32,6 +34,7 @@ int __wrap_pipe(int *);
 int __real_poll(struct pollfd *, nfds_t, int);
 int __wrap_poll(struct pollfd *, nfds_t, int);
 int __wrap_pthread_create(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+int __wrap_getaddrinfo(const char *, const char *, const struct addrinfo *, struct addrinfo **);
 int __wrap_socket(int, int, int);
 int __wrap_connect(int, const struct sockaddr *, socklen_t);
 int __wrap_getsockopt(int, int, int, void *, socklen_t *);
@@ -57,6 +60,22 @@ int __wrap_pthread_create(pthread_t *t, const pthread_attr_t *attr, void *(*fn)(
     if (rc != 0)
         free(s);
     return rc;
+}
+
+/*
+ * The library looks its servers up anew each time that it waits, and asks the kernel for all of this machine's addresses
+ * before. What we give it are numbers.
+ */
+int __wrap_getaddrinfo(const char *host, const char *port, const struct addrinfo *hints,
+                       struct addrinfo **found)
+{
+    struct addrinfo own;
+    if (mine && hints) {
+        own = *hints;
+        own.ai_flags = (own.ai_flags & ~AI_ADDRCONFIG) | AI_NUMERICHOST;
+        hints = &own;
+    }
+    return __real_getaddrinfo(host, port, hints, found);
 }
 
 int __wrap_socket(int domain, int type, int protocol)

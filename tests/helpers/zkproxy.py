@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """zkproxy.py PORT FAULT WHAT [N [CODE]] - stands before a ZooKeeper server on PORT and knows its packets.
 
-Prints its own port, then serves for ever; prints "done" when the fault has happened. proxy.py counts bytes;
+Prints its own port (at $LISTEN, 127.0.0.1 without it), then serves for ever; prints "done" when the fault has happened. proxy.py counts bytes;
 here the N-th (1) packet of a kind is meant, over all connections, N = 0: each. WHAT is connect, create (of all
 kinds), delete, get, set, ls, ping, sync, close, any, or event (a watch that fires; it has no question).
 
@@ -17,6 +17,7 @@ FAULT  pass      nothing happens
        forge     CODE, bytes in hex, is said instead of the answer; "xid" in it is the question's number
        drip      the answer comes one byte at a time
 """
+import os
 import socket
 import struct
 import sys
@@ -137,7 +138,9 @@ def replies(client, server, kinds):
     end(client, server)
 
 
-listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+host = os.environ.get("LISTEN", "127.0.0.1")
+family = socket.AF_INET6 if ":" in host else socket.AF_INET
+listener = socket.create_server((host, 0), family=family, backlog=64)
 print(listener.getsockname()[1], flush=True)
 while True:
     c = listener.accept()[0]
