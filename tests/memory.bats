@@ -4,6 +4,8 @@
 bats_require_minimum_version 1.5.0
 load lib/common
 load lib/redis
+load lib/postgres
+load lib/pglock
 
 setup_file() {
     export BATS_NO_PARALLELIZE_WITHIN_FILE=true BATS_TEST_TIMEOUT=200
@@ -73,4 +75,45 @@ export -f one
     [ "$(cat "$T"/run.*/rc | grep -cx 71)" -ge 30 ]
     [ "$(cat "$T"/run.*+/rc | grep -cx 79)" -ge 1 ]
     [ ! -e "$T/bad" ] || { cat "$T/bad"; false; }
+}
+
+# --- PostgreSQL -----------------------------------------------------------------------------------------
+
+# once N: dlock at $L whose N-th allocation fails; $T/once.N: "rc", "out", and "failed" where it came to that.
+once() {
+    local dir=$T/once.$1 rc=0
+    mkdir -p "$dir"
+    NOMEMORY=$1 NOMEMORY_IN=$(basename "$DLOCK") NOMEMORY_LOG=$dir/failed LD_PRELOAD=$HELPERS/nomemory.so \
+        timeout -k 2 15 "$DLOCK" --ttl 4 "$L.$1" true >"$dir/out" 2>&1 </dev/null 3>&- || rc=$?
+    echo "$rc" >"$dir/rc"
+    case $rc in
+    0) ;; # or one that says that the release was not heard of
+    69 | 71) [ "$(grep -c '^dlock: ' "$dir/out")" = 1 ] || echo "$1: $rc with: $(cat "$dir/out")" >>"$T/bad" ;;
+    *) echo "$1: exit code $rc: $(tail -n 1 "$dir/out")" >>"$T/bad" ;;
+    esac
+}
+export -f once
+
+# bats test_tags=slow,plain
+@test "memory: PostgreSQL: one of the last allocations fails: no crash, and a lock that was held is not said to be lost" {
+    local url most n
+    pg_start
+    # Kerberos does not look whether it gets memory.
+    for url in "postgres://postgres@127.0.0.1:$PG_PORT/postgres?gssencmode=disable" \
+        "postgres://postgres@127.0.0.1:$PG_PORT/postgres?gssencmode=disable&mode=lease"; do
+        export T L="$url#$NAME"
+        rm -rf "$T"/once.* "$T/bad"
+        run_t 10 "$DLOCK" "$L" true
+        # How many there are: most of them are made while the libraries are loaded.
+        for ((n = 1024, most = 0; n > 0; )); do
+            once $((most + n))
+            if [ -e "$T/once.$((most + n))/failed" ]; then most=$((most + n)); else n=$((n / 2)); fi
+        done
+        [ "$most" -ge 300 ] || fail "$most allocations"
+        seq $((most - 250)) $((most + 1)) | timeout 100 xargs -P 8 -n 1 bash -c 'once "$1"' -
+        echo "# $most allocations; exit codes: $(cat "$T"/once.*/rc | sort | uniq -c | awk '{ printf "%s (%s times) ", $2, $1 }')" >&3
+        [ ! -e "$T/bad" ] || fail "$url: $(cat "$T/bad")"
+        [ "$(cat "$T"/once.*/rc | grep -cx 71)" -ge 5 ]
+    done
+    pg_stop_all
 }

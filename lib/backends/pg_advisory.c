@@ -300,10 +300,11 @@ static void adv_failed(struct dlock_be *be, const struct dlock_error *err)
         pg_try_later(be, err, be->conn.transient);
     } else if (be->doing == PG_RELEASE) {
         bool asked = be->conn.requests[0].tag == T_RELEASE;
+        bool until_now = err->code == DLOCK_ENOMEM; /* it was there as long as the command ran */
         pg_end_release(be,
-                       !be->granted ? DLOCK_REL_NOTHING
-                       : asked      ? DLOCK_REL_UNCLEAR
-                                    : DLOCK_REL_NOT_OURS,
+                       !be->granted         ? DLOCK_REL_NOTHING
+                       : asked || until_now ? DLOCK_REL_UNCLEAR
+                                            : DLOCK_REL_NOT_OURS,
                        err);
     } else if (be->granted) {
         be->granted = be->beat_called = false;

@@ -192,9 +192,13 @@ static PQconninfoOption *ask_libpq(struct dlock_be *be, struct effective *e,
     }
     if (!merged) {
         char text[256];
-        const char *why = c ? PQerrorMessage(c) : "out of memory";
+        const char *why = all ? PQerrorMessage(c) : "out of memory";
         dlock_clean_text(text, sizeof text, why, strcspn(why, "\n"));
-        dlock_fail(err, DLOCK_EUSAGE, 0, "%s: %s", pg_where(be), text);
+        /* It may also have come as far as we wanted, and yet not be able to say so. */
+        if (pgconn_says_no_memory(text) || strstr(text, nonsense))
+            dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+        else
+            dlock_fail(err, DLOCK_EUSAGE, 0, "%s: %s", pg_where(be), text);
         PQconninfoFree(all);
         all = NULL;
     }
@@ -367,7 +371,8 @@ static int set_table(struct dlock_be *be, const char *text, struct dlock_error *
     for (const char *p = text; *p; p++)
         fputs(p == dot ? "\".\"" : *p == '"' ? "\"\"" : (char[]){*p, '\0'}, f);
     fputc('"', f);
-    return fclose(f) == 0 ? 0 : dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+    /* fclose() shortens the memory to what is used, and says nothing when that fails. */
+    return fclose(f) == 0 && be->table ? 0 : dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
 }
 
 /* A parameter that would have no effect is a mistake of whoever gave it. */

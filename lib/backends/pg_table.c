@@ -306,7 +306,8 @@ static void released(struct dlock_be *be, const struct pg_reply *r)
     struct dlock_error err;
     if (!is_ours(be, r, 4, U_TOKEN)) {
         not_ours(be, r, DLOCK_EUNAVAIL, &err);
-        be->release_lost = be->release_lost || !r->sqlstate[0]; /* it may have been served */
+        be->release_lost =
+            be->release_lost || r->unheard || !r->sqlstate[0]; /* it may have been served */
         pgconn_close(&be->conn);
         release_later(be, &err);
     } else if (pg_number(r->rows, 0, U_OURS) == 1 || (be->granted && be->release_lost)) {

@@ -55,10 +55,18 @@ void pgconn_no_memory(struct pgconn *c)
     conn_fail(c, DLOCK_ENOMEM, "out of memory");
 }
 
+bool pgconn_says_no_memory(const char *text)
+{
+    return strstr(text, "out of memory") != NULL;
+}
+
+/* ENOMEM: it is we who end it, for want of memory; up to now the session was there. */
 static int fail_pq(struct pgconn *c)
 {
     const char *text = PQerrorMessage(c->pq);
-    return conn_fail(c, DLOCK_EUNAVAIL, *text ? text : "the connection was closed");
+    bool ours = PQstatus(c->pq) == CONNECTION_OK && pgconn_says_no_memory(text);
+    return conn_fail(c, ours ? DLOCK_ENOMEM : DLOCK_EUNAVAIL,
+                     *text ? text : "the connection was closed");
 }
 
 static bool is_state(const char *s)
@@ -348,6 +356,7 @@ static void take_error(struct pgconn *c, const PGresult *res)
     on_notice(c, res);
     if (c->reply.sqlstate[0]) /* the first one is the reason */
         return;
+    c->reply.unheard = !state;
     snprintf(c->reply.sqlstate, sizeof c->reply.sqlstate, "%s", state ? state : "XX000");
     first_line(c->reply.text, sizeof c->reply.text, text ? text : PQresultErrorMessage(res));
 }

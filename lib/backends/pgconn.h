@@ -47,12 +47,16 @@ struct pg_try {
     char addr[INET6_ADDRSTRLEN + IF_NAMESIZE + 1]; /* "": a Unix socket */
 };
 
-/* The answer to one request. rows: the last result that had any, or NULL. sqlstate "": no error. */
+/*
+ * The answer to one request. rows: the last result that had any, or NULL. sqlstate "": no error. unheard: libpq's own
+ * complaint, of memory say; the server may have done what it was asked for.
+ */
 struct pg_reply {
     int tag;
     int64_t sent;
     PGresult *rows;
     char sqlstate[6];
+    bool unheard;
     char text[256];
 };
 
@@ -104,6 +108,8 @@ void pgconn_send_params(struct pgconn *, int tag, const char *sql, int n,
                         const char *const *values);
 /* As if the connection had failed, so that whoever waits for an answer learns it. */
 void pgconn_no_memory(struct pgconn *);
+/* libpq tells this by its text alone (which nobody translates: dlock does not call setlocale(3)). */
+bool pgconn_says_no_memory(const char *text);
 /* Ask the server to cancel what runs, from a thread that nobody waits for; its answer to the request comes as ever. */
 void pgconn_cancel(const struct pgconn *);
 /* Handle what poll() found, and the time. */
