@@ -64,7 +64,8 @@ bool pgconn_says_no_memory(const char *text)
 static int fail_pq(struct pgconn *c)
 {
     const char *text = PQerrorMessage(c->pq);
-    bool ours = PQstatus(c->pq) == CONNECTION_OK && pgconn_says_no_memory(text);
+    bool ours =
+        PQstatus(c->pq) == CONNECTION_OK && !c->last_words[0] && pgconn_says_no_memory(text);
     return conn_fail(c, ours ? DLOCK_ENOMEM : DLOCK_EUNAVAIL,
                      *text ? text : "the connection was closed");
 }
