@@ -294,7 +294,8 @@ static void renewed(struct dlock_be *be, const struct pg_reply *r)
 static void release_later(struct dlock_be *be, const struct dlock_error *err)
 {
     int64_t now = pg_now(be);
-    if (now >= be->rel_until || err->code != DLOCK_EUNAVAIL)
+    bool passes = err->code == DLOCK_EUNAVAIL || err->code == DLOCK_ENOMEM;
+    if (now >= be->rel_until || !passes)
         pg_end_release(be, DLOCK_REL_UNCLEAR, err);
     else
         be->outage.retry_at =
