@@ -363,9 +363,7 @@ assert s["waiters"][0]["kind"] == "foreign" and s["waiters"][0]["note"] == "10.0
 
 @test "zookeeper: a server at an IPv6 address" {
     local p6
-    export LISTEN=::1
-    start_log p6 "$ROOT/tests/helpers/zkproxy.py" "$ZK_PORT" pass
-    unset LISTEN
+    LISTEN=::1 start_log p6 "$ROOT/tests/helpers/zkproxy.py" "$ZK_PORT" pass
     wait_for 5 test -s p6
     p6=[::1]:$(sed -n 1p p6)
     run run_t 5 "$DLOCK" "zk://$p6#$NAME" "$DLOCK" --status "$L"

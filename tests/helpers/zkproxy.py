@@ -1,9 +1,10 @@
 #!/usr/bin/python3
 """zkproxy.py PORT FAULT WHAT [N [CODE]] - stands before a ZooKeeper server on PORT and knows its packets.
 
-Prints its own port (at $LISTEN, 127.0.0.1 without it), then serves for ever; prints "done" when the fault has happened. proxy.py counts bytes;
-here the N-th (1) packet of a kind is meant, over all connections, N = 0: each. WHAT is connect, create (of all
-kinds), delete, get, set, ls, ping, sync, close, any, or event (a watch that fires; it has no question).
+Prints its own port (at $LISTEN, 127.0.0.1 without it), then serves for ever; prints "done" when the fault has
+happened. proxy.py counts bytes; here the N-th (1) packet of a kind is meant, over all connections, N = 0: each.
+WHAT is connect, create (of all kinds), delete, get, set, ls, ping, sync, close, any, or event (a watch that fires;
+it has no question).
 
 FAULT  pass      nothing happens
        lose      the question is passed on, its answer is not, and the connection ends: done or not?
