@@ -39,7 +39,7 @@ waits() { "$DLOCK" --status "$1" | grep -q 'waiting 1'; }
         start_log holder.log "$DLOCK" "$L" sh -c ': >held; read x <go'
         holder=$STARTED
         wait_for 5 test -e held
-        run -75 run_t 5 "$DLOCK" -w 0.3 "$L" true
+        run -75 run_t 5 "$DLOCK" -w $((SLOW > 0 ? 2 : 0)).3 "$L" true
         start_log waiter.log "$DLOCK" "$L" true
         waiter=$STARTED
         wait_for 5 waits "$L"
