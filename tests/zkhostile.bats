@@ -119,7 +119,7 @@ garbled() {
 # bats test_tags=thread
 @test "zkhostile: bad answers again and again: 76 within the connect time-out, the reason is said" {
     local timeout=0.8 # the session and the first answer fit into it
-    [ "$SLOW" = 0 ] || timeout=2
+    [ "$SLOW" = 0 ] || timeout=2.8
     zk_create "/$NAME" >/dev/null
     for text in $UNKNOWN 7fffffff "00000010xid$H$Z"; do
         proxy forge ls 0 "$text"
