@@ -1,7 +1,7 @@
 /* registry.c - which backends there are, and TLS: built in, or loaded on first use. One line a backend. */
 #include "backend.h"
-#include "backends/rtls.h"
 #include "module.h"
+#include "tls/tls.h"
 #include "util.h"
 
 extern const struct dlock_backend dlock_backend_file;

@@ -1,7 +1,7 @@
 /* An address named by a server: "host:port" taken apart; numbers at once, names by the helper thread. */
 #include "unit.h"
 
-#include "backends/raddr.h"
+#include "backends/redis/addr.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>

@@ -4,8 +4,8 @@
  */
 #include "unit.h"
 
-#include "backends/rconn.h"
-#include "backends/rscript.h"
+#include "backends/redis/conn.h"
+#include "backends/redis/script.h"
 #include "scripted.h"
 
 #include <errno.h>

@@ -4,7 +4,7 @@
  */
 #include "unit.h"
 
-#include "backends/redis.h"
+#include "backends/redis/redis.h"
 #include "scripted.h"
 #include "uri.h"
 #include "util.h"

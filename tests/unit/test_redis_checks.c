@@ -1,7 +1,7 @@
 /* test_redis_checks.c - what INFO says about a server, and whether its clock jumps. */
 #include "unit.h"
 
-#include "backends/redis_checks.h"
+#include "backends/redis/health.h"
 
 #define MEMORY "# Memory\r\nused_memory:1\r\nmaxmemory:1048576\r\nmaxmemory_human:1.00M\r\n"
 

@@ -4,7 +4,7 @@
  */
 #include "unit.h"
 
-#include "backends/rconn.h"
+#include "backends/redis/conn.h"
 #include "scripted.h"
 
 struct rtls {

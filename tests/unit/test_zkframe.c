@@ -3,7 +3,7 @@
  */
 #include "unit.h"
 
-#include "backends/zkframe.h"
+#include "backends/zookeeper/wire/frame.h"
 
 #include <stdio.h>
 #include <stdlib.h>
