@@ -26,7 +26,7 @@ static int check_key(const struct stat *st, const char *path, struct dlock_error
     return 0;
 }
 
-static int read_all(struct rtls_pem *pem, int fd, size_t size, const char *what,
+static int read_all(struct tls_pem *pem, int fd, size_t size, const char *what,
                     struct dlock_error *err)
 {
     pem->text = malloc(size + 1);
@@ -47,7 +47,7 @@ static int read_all(struct rtls_pem *pem, int fd, size_t size, const char *what,
 }
 
 /* O_NONBLOCK: opening a FIFO would wait. Links are followed: certificates are often renewed by moving one. */
-static int read_pem(struct rtls_pem *pem, const char *what, const char *path, bool secret,
+static int read_pem(struct tls_pem *pem, const char *what, const char *path, bool secret,
                     struct dlock_error *err)
 {
     struct stat st;
@@ -72,7 +72,7 @@ static int read_pem(struct rtls_pem *pem, const char *what, const char *path, bo
     return rc;
 }
 
-static void drop_pem(struct rtls_pem *pem)
+static void drop_pem(struct tls_pem *pem)
 {
     if (pem->text != NULL)
         explicit_bzero(pem->text, pem->len);
@@ -118,13 +118,13 @@ static int take_params(const struct dlock_spec *spec, struct named *p, struct dl
     return 0;
 }
 
-int rtls_config_from_uri(const struct dlock_spec *spec, struct rtls_config **out,
-                         struct dlock_error *err)
+int tls_config_from_uri(const struct dlock_spec *spec, struct tls_config **out,
+                        struct dlock_error *err)
 {
-    struct rtls_setup setup = {0};
+    struct tls_setup setup = {0};
     struct named p = {0};
     struct dlock_error why;
-    struct rtls_config *cfg;
+    struct tls_config *cfg;
     int rc = take_params(spec, &p, err);
     if (rc != 0)
         return rc;
@@ -152,18 +152,18 @@ out:
     if (rc == 0)
         *out = cfg;
     else
-        rtls_config_free(cfg);
+        tls_config_free(cfg);
     return rc;
 }
 
-void rtls_config_free(struct rtls_config *cfg)
+void tls_config_free(struct tls_config *cfg)
 {
     if (cfg != NULL && cfg->ctx != NULL)
         cfg->table->ctx_free(cfg->ctx);
     free(cfg);
 }
 
-bool rtls_config_warns(const struct rtls_config *cfg, const char *where, struct dlock_error *err)
+bool tls_config_warns(const struct tls_config *cfg, const char *where, struct dlock_error *err)
 {
     if (cfg == NULL || !cfg->insecure)
         return false;

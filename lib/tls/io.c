@@ -7,26 +7,26 @@
 #include <string.h>
 #include <sys/socket.h>
 
-int rtls_start(const struct rtls_config *cfg, struct rtls **out, const char *host,
-               struct dlock_error *err)
+int tls_start(const struct tls_config *cfg, struct tls **out, const char *host,
+              struct dlock_error *err)
 {
     return cfg->table->start(out, cfg->ctx, cfg->sni != NULL ? cfg->sni : host, err);
 }
 
-void rtls_end(const struct rtls_config *cfg, struct rtls **t)
+void tls_end(const struct tls_config *cfg, struct tls **t)
 {
     if (*t != NULL)
         cfg->table->end(*t);
     *t = NULL;
 }
 
-bool rtls_has_output(const struct rtls_config *cfg, struct rtls *t)
+bool tls_has_output(const struct tls_config *cfg, struct tls *t)
 {
     const char *p;
     return cfg->table->wire(t, &p) > 0;
 }
 
-bool rtls_send(const struct rtls_config *cfg, struct rtls *t, int fd)
+bool tls_send(const struct tls_config *cfg, struct tls *t, int fd)
 {
     bool left = false;
     const char *p;
@@ -44,7 +44,7 @@ bool rtls_send(const struct rtls_config *cfg, struct rtls *t, int fd)
 }
 
 /* One read from the socket. 1: something came; 0: nothing now. */
-static int take_wire(const struct rtls_config *cfg, struct rtls *t, int fd, size_t *got,
+static int take_wire(const struct tls_config *cfg, struct tls *t, int fd, size_t *got,
                      const char *when, struct dlock_error *err)
 {
     char buf[16384];
@@ -64,15 +64,15 @@ static int take_wire(const struct rtls_config *cfg, struct rtls *t, int fd, size
     return rc == 0 ? 1 : rc;
 }
 
-int rtls_shake(const struct rtls_config *cfg, struct rtls *t, int fd, size_t *got,
-               struct dlock_error *err)
+int tls_shake(const struct tls_config *cfg, struct tls *t, int fd, size_t *got,
+              struct dlock_error *err)
 {
     for (;;) {
         int rc = cfg->table->handshake(t, err);
-        (void)rtls_send(cfg, t, fd); /* a refusal too: the server's log will have the reason */
+        (void)tls_send(cfg, t, fd); /* a refusal too: the server's log will have the reason */
         if (rc != 0)
             return rc;
-        if (*got > RTLS_MAX_HANDSHAKE)
+        if (*got > TLS_MAX_HANDSHAKE)
             return dlock_fail(err, DLOCK_EUNAVAIL, 0, "the TLS handshake has no end");
         rc = take_wire(cfg, t, fd, got, " during the TLS handshake", err);
         if (rc <= 0)
@@ -80,8 +80,8 @@ int rtls_shake(const struct rtls_config *cfg, struct rtls *t, int fd, size_t *go
     }
 }
 
-int rtls_receive(const struct rtls_config *cfg, struct rtls *t, int fd, void *buf, size_t size,
-                 size_t *got, size_t limit, struct dlock_error *err)
+int tls_receive(const struct tls_config *cfg, struct tls *t, int fd, void *buf, size_t size,
+                size_t *got, size_t limit, struct dlock_error *err)
 {
     for (;;) {
         int n = cfg->table->decrypt(t, buf, size, err);

@@ -23,12 +23,12 @@
 #define RECORD_ALERT 0x15
 #define RECORD_HANDSHAKE 0x16
 
-struct rtls_ctx {
+struct tls_ctx {
     SSL_CTX *ssl;
     bool insecure, has_cert;
 };
 
-struct rtls {
+struct tls {
     SSL *ssl;
     BIO *in, *out; /* ssl's */
     char name[256];
@@ -50,13 +50,13 @@ static int no_memory(struct dlock_error *err)
 
 /* ------------------------------------------------------------------ the files */
 
-static BIO *bio_of(const struct rtls_pem *pem)
+static BIO *bio_of(const struct tls_pem *pem)
 {
     return pem->len > INT_MAX ? NULL : BIO_new_mem_buf(pem->text, (int)pem->len);
 }
 
 /* Take every certificate of a file; take returns false when it does not want one. Negative, or how many. */
-static int each_cert(const struct rtls_pem *pem, const char *what,
+static int each_cert(const struct tls_pem *pem, const char *what,
                      bool (*take)(SSL_CTX *, X509 *, int), SSL_CTX *ssl, struct dlock_error *err)
 {
     int n = 0;
@@ -111,7 +111,7 @@ static int no_passphrase(char *buf, int size, int writing, void *asked)
     return -1;
 }
 
-static int use_key(SSL_CTX *ssl, const struct rtls_setup *setup, struct dlock_error *err)
+static int use_key(SSL_CTX *ssl, const struct tls_setup *setup, struct dlock_error *err)
 {
     bool encrypted = false;
     int rc = 0;
@@ -141,19 +141,19 @@ static int use_key(SSL_CTX *ssl, const struct rtls_setup *setup, struct dlock_er
 
 static int note_request(SSL *ssl, void *unused)
 {
-    struct rtls *t = SSL_get_app_data(ssl);
+    struct tls *t = SSL_get_app_data(ssl);
     (void)unused;
     t->asked = true;
     return 1;
 }
 
-static void ctx_free(struct rtls_ctx *ctx)
+static void ctx_free(struct tls_ctx *ctx)
 {
     SSL_CTX_free(ctx->ssl);
     free(ctx);
 }
 
-static int set_up(struct rtls_ctx *ctx, const struct rtls_setup *setup, struct dlock_error *err)
+static int set_up(struct tls_ctx *ctx, const struct tls_setup *setup, struct dlock_error *err)
 {
     int rc = 0;
     /* The system's configuration may ask for more. */
@@ -178,9 +178,9 @@ static int set_up(struct rtls_ctx *ctx, const struct rtls_setup *setup, struct d
     return rc < 0 ? rc : 0;
 }
 
-static int ctx_new(struct rtls_ctx **out, const struct rtls_setup *setup, struct dlock_error *err)
+static int ctx_new(struct tls_ctx **out, const struct tls_setup *setup, struct dlock_error *err)
 {
-    struct rtls_ctx *ctx = calloc(1, sizeof *ctx);
+    struct tls_ctx *ctx = calloc(1, sizeof *ctx);
     if (!ctx)
         return no_memory(err);
     ERR_clear_error();
@@ -199,7 +199,7 @@ static int ctx_new(struct rtls_ctx **out, const struct rtls_setup *setup, struct
 
 /* ------------------------------------------------------------------ a connection */
 
-static void end(struct rtls *t)
+static void end(struct tls *t)
 {
     SSL_free(t->ssl); /* with its BIOs */
     free(t);
@@ -220,7 +220,7 @@ static bool plain_name(char *out, size_t size, const char *name)
 }
 
 /* Whom we want to talk to. */
-static bool set_name(struct rtls *t)
+static bool set_name(struct tls *t)
 {
     unsigned char addr[sizeof(struct in6_addr)];
     X509_VERIFY_PARAM *param = SSL_get0_param(t->ssl);
@@ -231,9 +231,9 @@ static bool set_name(struct rtls *t)
            SSL_set_tlsext_host_name(t->ssl, t->name) == 1;
 }
 
-static int start(struct rtls **out, struct rtls_ctx *ctx, const char *name, struct dlock_error *err)
+static int start(struct tls **out, struct tls_ctx *ctx, const char *name, struct dlock_error *err)
 {
-    struct rtls *t = calloc(1, sizeof *t);
+    struct tls *t = calloc(1, sizeof *t);
     if (!t)
         return no_memory(err);
     if (!plain_name(t->name, sizeof t->name, name)) {
@@ -263,7 +263,7 @@ static int start(struct rtls **out, struct rtls_ctx *ctx, const char *name, stru
     return 0;
 }
 
-static int feed(struct rtls *t, const void *buf, size_t n, struct dlock_error *err)
+static int feed(struct tls *t, const void *buf, size_t n, struct dlock_error *err)
 {
     const unsigned char *first = buf;
     if (!t->fed && n > 0 && *first != RECORD_HANDSHAKE && *first != RECORD_ALERT)
@@ -276,7 +276,7 @@ static int feed(struct rtls *t, const void *buf, size_t n, struct dlock_error *e
     return 0;
 }
 
-static size_t wire(struct rtls *t, const char **p)
+static size_t wire(struct tls *t, const char **p)
 {
     char *data = NULL;
     long n = BIO_get_mem_data(t->out, &data);
@@ -284,7 +284,7 @@ static size_t wire(struct rtls *t, const char **p)
     return n > 0 ? (size_t)n : 0;
 }
 
-static void sent(struct rtls *t, size_t n)
+static void sent(struct tls *t, size_t n)
 {
     char scratch[4096];
     while (n > 0) {
@@ -298,7 +298,7 @@ static void sent(struct rtls *t, size_t n)
 /* ------------------------------------------------------------------ what went wrong */
 
 /* The alerts (RFC 8446, 6.2) that a server sends because of our certificate; NULL: another one. */
-static const char *about_our_cert(const struct rtls *t, int alert)
+static const char *about_our_cert(const struct tls *t, int alert)
 {
     switch (alert) {
     case SSL_AD_BAD_CERTIFICATE:
@@ -324,7 +324,7 @@ static const char *about_our_cert(const struct rtls *t, int alert)
     }
 }
 
-static int bad_server_cert(const struct rtls *t, long why, struct dlock_error *err)
+static int bad_server_cert(const struct tls *t, long why, struct dlock_error *err)
 {
     const char *text = X509_verify_cert_error_string(why);
     if (why == X509_V_ERR_HOSTNAME_MISMATCH || why == X509_V_ERR_IP_ADDRESS_MISMATCH)
@@ -335,7 +335,7 @@ static int bad_server_cert(const struct rtls *t, long why, struct dlock_error *e
 }
 
 /* After a call that returned rc. 0: it only wants to be fed. */
-static int explain(struct rtls *t, int rc, struct dlock_error *err)
+static int explain(struct tls *t, int rc, struct dlock_error *err)
 {
     const char *text;
     unsigned long code = ERR_peek_last_error();
@@ -370,7 +370,7 @@ static int explain(struct rtls *t, int rc, struct dlock_error *err)
 
 /* ------------------------------------------------------------------ talking */
 
-static int handshake(struct rtls *t, struct dlock_error *err)
+static int handshake(struct tls *t, struct dlock_error *err)
 {
     ERR_clear_error();
     int rc = SSL_do_handshake(t->ssl);
@@ -385,7 +385,7 @@ static int handshake(struct rtls *t, struct dlock_error *err)
     return 1;
 }
 
-static int encrypt_all(struct rtls *t, const void *buf, size_t n, struct dlock_error *err)
+static int encrypt_all(struct tls *t, const void *buf, size_t n, struct dlock_error *err)
 {
     ERR_clear_error();
     if (n == 0)
@@ -397,22 +397,22 @@ static int encrypt_all(struct rtls *t, const void *buf, size_t n, struct dlock_e
     return rc != 0 ? rc : dlock_fail(err, DLOCK_EUNAVAIL, 0, "TLS failed: the server begins anew");
 }
 
-static int decrypt_some(struct rtls *t, void *buf, size_t size, struct dlock_error *err)
+static int decrypt_some(struct tls *t, void *buf, size_t size, struct dlock_error *err)
 {
     ERR_clear_error();
     int rc = SSL_read(t->ssl, buf, size < INT_MAX ? (int)size : INT_MAX);
     return rc > 0 ? rc : explain(t, rc, err);
 }
 
-static void bye(struct rtls *t)
+static void bye(struct tls *t)
 {
     ERR_clear_error();
     (void)SSL_shutdown(t->ssl);
     ERR_clear_error();
 }
 
-const struct rtls_table RTLS_SYMBOL = {
-    .abi = RTLS_ABI,
+const struct tls_table TLS_SYMBOL = {
+    .abi = TLS_ABI,
     .build_id = DLOCK_BUILD_ID,
     .ctx_new = ctx_new,
     .ctx_free = ctx_free,

@@ -118,7 +118,7 @@ TEST(answers_are_told_one_after_the_other)
 TEST(asked_once_and_only_over_a_connection)
 {
     struct redis_checks c = {0};
-    struct rconn closed = {0};
+    struct redis_conn closed = {0};
     redis_checks_granted(&c);
     CHECK(c.due);
     redis_checks_ask(&c, &closed, 1, 2, true);

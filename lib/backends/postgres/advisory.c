@@ -144,7 +144,7 @@ static void tell_grace(struct dlock_be *be, int64_t left_ms)
     }
     events_add(&be->events, EV_BUSY);
     be->doing = PG_NOTHING;
-    pgconn_close(&be->conn);
+    pg_conn_close(&be->conn);
 }
 
 /* A time as the server shows it, "1500ms", "30s", "2min", in the largest unit that is exact; -1: not understood. */
@@ -191,7 +191,7 @@ static bool session_fits(struct dlock_be *be, const struct pg_reply *r)
 static void refused(struct dlock_be *be, const struct pg_reply *r)
 {
     struct dlock_error err;
-    pgconn_reply_error(&be->conn, r, &err);
+    pg_conn_reply_error(&be->conn, r, &err);
     bool class53 = strncmp(r->sqlstate, "53", 2) == 0, class57 = strncmp(r->sqlstate, "57", 2) == 0;
     pg_try_later(be, &err, class53 || class57 || strncmp(r->sqlstate, "40", 2) == 0);
 }
@@ -220,7 +220,7 @@ static void not_free(struct dlock_be *be, const struct dlock_info *info)
     events_add(&be->events, EV_BUSY)->info = info;
     be->doing = PG_NOTHING;
     be->op_until = DLOCK_NEVER;
-    pgconn_close(&be->conn);
+    pg_conn_close(&be->conn);
 }
 
 static void who_answered(struct dlock_be *be, const struct pg_reply *r)
@@ -332,7 +332,7 @@ static void adv_timeout(struct dlock_be *be, int64_t now)
         not_free(be, NULL);
     } else if (be->doing == PG_ACQUIRE && now >= be->op_until) {
         no_answer(&err, be->spec, pg_patience(be));
-        pgconn_cancel(&be->conn); /* as in pg_advisory_release() */
+        pg_conn_cancel(&be->conn); /* as in pg_advisory_release() */
         pg_try_later(be, &err, true);
     } else if (be->doing == PG_ACQUIRE && now >= be->try_at) {
         try_now(be);

@@ -27,7 +27,7 @@ void pg_advisory_beat_answered(struct dlock_be *be, const struct pg_reply *r)
     if (r->sqlstate[0]) {
         if (!be->beat_called)
             return;
-        pgconn_reply_error(&be->conn, r, &err);
+        pg_conn_reply_error(&be->conn, r, &err);
         be->doing = PG_NOTHING;
         be->beat_called = false;
         be->op_until = DLOCK_NEVER;
@@ -44,7 +44,7 @@ void pg_advisory_renew(struct dlock_be *be)
     be->beat_called = true;
     if (be->beat_sent != 0)
         renewed(be, be->beat_sent);
-    else if (!pgconn_busy(&be->conn)) /* else the answer to the last one still counts */
+    else if (!pg_conn_busy(&be->conn)) /* else the answer to the last one still counts */
         pg_send(be, T_BEAT, pg_advisory_beat_sql(be));
 }
 
@@ -61,7 +61,7 @@ static void unlocked(struct dlock_be *be, const struct pg_reply *r)
     if (strcmp(r->sqlstate, "57014") == 0) {
         unlock(be); /* our own cancel, late: it was for the request before this one */
     } else if (r->sqlstate[0] || !pg_one_row(r, 1)) {
-        pgconn_reply_error(&be->conn, r, &err);
+        pg_conn_reply_error(&be->conn, r, &err);
         pg_end_release(be, DLOCK_REL_UNCLEAR, &err);
     } else if (pg_number(r->rows, 0, 0) == 1) {
         pg_end_release(be, DLOCK_REL_CLEAN, NULL);
@@ -87,12 +87,12 @@ void pg_advisory_release(struct dlock_be *be)
 {
     be->beat_called = false;
     if (be->conn.state == PC_UP)
-        pgconn_work(&be->conn); /* has the session ended just now? */
+        pg_conn_work(&be->conn); /* has the session ended just now? */
     if (be->conn.state == PC_FAILED)
         return; /* adv_failed() has the word */
     if (be->conn.state != PC_UP)
         pg_end_release(be, DLOCK_REL_NOTHING, NULL);
-    else if (!pgconn_busy(&be->conn)) {
+    else if (!pg_conn_busy(&be->conn)) {
         if (be->granted)
             unlock(be);
         else
@@ -102,6 +102,6 @@ void pg_advisory_release(struct dlock_be *be)
          * So that we leave the line now and not at the end of the chunk; and for a commit that waits for
          * a standby: such a session looks neither at its socket nor at its idle time, and would keep the lock.
          */
-        pgconn_cancel(&be->conn);
+        pg_conn_cancel(&be->conn);
     }
 }

@@ -28,9 +28,9 @@ static void free_later(struct pg_later *l)
         free(l->values[i]);
 }
 
-static void drop(struct pgconn *c)
+static void drop(struct pg_conn *c)
 {
-    pgconn_done(&c->reply);
+    pg_conn_done(&c->reply);
     while (c->nlater > 0)
         free_later(&c->later[--c->nlater]);
     if (c->pq)
@@ -40,7 +40,7 @@ static void drop(struct pgconn *c)
     c->unsent = false;
 }
 
-static int conn_fail(struct pgconn *c, int code, const char *text)
+static int conn_fail(struct pg_conn *c, int code, const char *text)
 {
     char line[256];
     first_line(line, sizeof line, c->last_words[0] ? c->last_words : text);
@@ -49,23 +49,23 @@ static int conn_fail(struct pgconn *c, int code, const char *text)
     return dlock_fail(&c->error, code, 0, "%s: %s", c->where, line);
 }
 
-void pgconn_no_memory(struct pgconn *c)
+void pg_conn_no_memory(struct pg_conn *c)
 {
     c->last_words[0] = '\0';
     conn_fail(c, DLOCK_ENOMEM, "out of memory");
 }
 
-bool pgconn_says_no_memory(const char *text)
+bool pg_conn_says_no_memory(const char *text)
 {
     return strstr(text, "out of memory") != NULL;
 }
 
 /* ENOMEM: it is we who end it, for want of memory; up to now the session was there. */
-static int fail_pq(struct pgconn *c)
+static int fail_pq(struct pg_conn *c)
 {
     const char *text = PQerrorMessage(c->pq);
     bool ours =
-        PQstatus(c->pq) == CONNECTION_OK && !c->last_words[0] && pgconn_says_no_memory(text);
+        PQstatus(c->pq) == CONNECTION_OK && !c->last_words[0] && pg_conn_says_no_memory(text);
     return conn_fail(c, ours ? DLOCK_ENOMEM : DLOCK_EUNAVAIL,
                      *text ? text : "the connection was closed");
 }
@@ -112,7 +112,7 @@ static bool is_local(const char *host)
     return *host == '\0' || *host == '/' || *host == '@';
 }
 
-static void add_try(struct pgconn *c, int host, const struct dlock_peer *p)
+static void add_try(struct pg_conn *c, int host, const struct dlock_peer *p)
 {
     struct pg_try *t = &c->tries[c->ntries];
     t->host = host;
@@ -125,7 +125,7 @@ static void add_try(struct pgconn *c, int host, const struct dlock_peer *p)
 }
 
 /* Host by host in the URI's order, and of each all its addresses. */
-static void list_tries(struct pgconn *c, const struct dlock_spec *spec)
+static void list_tries(struct pg_conn *c, const struct dlock_spec *spec)
 {
     c->ntries = 0;
     for (int i = 0; i < c->set->nhosts; i++) {
@@ -140,14 +140,14 @@ static void list_tries(struct pgconn *c, const struct dlock_spec *spec)
 /* What the server says without being asked: why it is about to end the session. */
 static void on_notice(void *arg, const PGresult *res)
 {
-    struct pgconn *c = arg;
+    struct pg_conn *c = arg;
     const char *severity = PQresultErrorField(res, PG_DIAG_SEVERITY_NONLOCALIZED);
     const char *text = PQresultErrorField(res, PG_DIAG_MESSAGE_PRIMARY);
     if (severity && text && (strcmp(severity, "FATAL") == 0 || strcmp(severity, "PANIC") == 0))
         snprintf(c->last_words, sizeof c->last_words, "the server ended the session: %s", text);
 }
 
-static bool start_try(struct pgconn *c, const struct pg_try *t)
+static bool start_try(struct pg_conn *c, const struct pg_try *t)
 {
     struct pg_settings *s = c->set;
     s->values[PG_HOST] = s->hosts[t->host];
@@ -163,7 +163,7 @@ static bool start_try(struct pgconn *c, const struct pg_try *t)
 }
 
 /* Why this try failed; true when the next address is worth one. */
-static bool try_failed(struct pgconn *c, const char *why)
+static bool try_failed(struct pg_conn *c, const char *why)
 {
     char text[1024], sqlstate[6];
     bool password = c->pq && PQconnectionNeedsPassword(c->pq);
@@ -176,7 +176,7 @@ static bool try_failed(struct pgconn *c, const char *why)
     return code == DLOCK_EUNAVAIL;
 }
 
-static void connect_next(struct pgconn *c)
+static void connect_next(struct pg_conn *c)
 {
     while (c->tried < c->ntries) {
         const struct pg_try *t = &c->tries[(c->good + c->tried) % c->ntries];
@@ -192,13 +192,13 @@ static void connect_next(struct pgconn *c)
     }
 }
 
-void pgconn_open(struct pgconn *c, const struct dlock_spec *spec, struct pg_settings *set,
-                 int64_t until)
+void pg_conn_open(struct pg_conn *c, const struct dlock_spec *spec, struct pg_settings *set,
+                  int64_t until)
 {
     int good = c->good;
     bool pipeline = c->pipeline;
-    pgconn_close(c);
-    *c = (struct pgconn){
+    pg_conn_close(c);
+    *c = (struct pg_conn){
         .env = spec->env,
         .set = set,
         .where = spec->uri->where,
@@ -219,7 +219,7 @@ static bool is_no_pid(int pid)
     return pid <= 0 || pid > 4194304;
 }
 
-static void connected(struct pgconn *c)
+static void connected(struct pg_conn *c)
 {
     c->alone = is_no_pid(PQbackendPID(c->pq));
     c->good = (c->good + c->tried - 1) % c->ntries;
@@ -229,7 +229,7 @@ static void connected(struct pgconn *c)
         fail_pq(c);
 }
 
-static void work_connect(struct pgconn *c)
+static void work_connect(struct pg_conn *c)
 {
     struct pollfd p = {.fd = PQsocket(c->pq),
                        .events = c->want == PGRES_POLLING_READING ? POLLIN : POLLOUT};
@@ -248,7 +248,7 @@ static void work_connect(struct pgconn *c)
 
 /* ------------------------------------------------------------------- sending */
 
-static void sent(struct pgconn *c, int tag, int64_t at, int ok)
+static void sent(struct pg_conn *c, int tag, int64_t at, int ok)
 {
     if (!ok) {
         fail_pq(c);
@@ -262,7 +262,7 @@ static void sent(struct pgconn *c, int tag, int64_t at, int ok)
         c->unsent = left > 0;
 }
 
-void pgconn_send(struct pgconn *c, int tag, const char *sql)
+void pg_conn_send(struct pg_conn *c, int tag, const char *sql)
 {
     if (c->state != PC_UP)
         return;
@@ -270,7 +270,7 @@ void pgconn_send(struct pgconn *c, int tag, const char *sql)
     sent(c, tag, now, c->nrequests < PG_REQUESTS && PQsendQuery(c->pq, sql));
 }
 
-static void send_params(struct pgconn *c, int tag, const char *sql, int n,
+static void send_params(struct pg_conn *c, int tag, const char *sql, int n,
                         const char *const *values)
 {
     int64_t now = c->env->now(c->env->ctx);
@@ -280,7 +280,7 @@ static void send_params(struct pgconn *c, int tag, const char *sql, int n,
     sent(c, tag, now, ok);
 }
 
-static void keep_for_later(struct pgconn *c, int tag, const char *sql, int n,
+static void keep_for_later(struct pg_conn *c, int tag, const char *sql, int n,
                            const char *const *values)
 {
     struct pg_later *l = &c->later[c->nlater];
@@ -294,10 +294,10 @@ static void keep_for_later(struct pgconn *c, int tag, const char *sql, int n,
     for (int i = 0; i < n; i++)
         ok = (l->values[i] = strdup(values[i])) != NULL && ok;
     if (!ok)
-        pgconn_no_memory(c);
+        pg_conn_no_memory(c);
 }
 
-static void send_later(struct pgconn *c)
+static void send_later(struct pg_conn *c)
 {
     if (c->state != PC_UP || c->nrequests > 0 || c->nlater == 0)
         return;
@@ -307,8 +307,8 @@ static void send_later(struct pgconn *c)
     free_later(&l);
 }
 
-void pgconn_send_params(struct pgconn *c, int tag, const char *sql, int n,
-                        const char *const *values)
+void pg_conn_send_params(struct pg_conn *c, int tag, const char *sql, int n,
+                         const char *const *values)
 {
     if (c->state != PC_UP)
         return;
@@ -330,7 +330,7 @@ static void *cancel_thread(void *arg)
  * PQcancel makes a connection of its own and waits for it. The thread owns all that it touches; when the
  * server cannot be reached it is left behind. A failure to start it costs the time of one chunk.
  */
-void pgconn_cancel(const struct pgconn *c)
+void pg_conn_cancel(const struct pg_conn *c)
 {
     PGcancel *cancel = c->state == PC_UP ? PQgetCancel(c->pq) : NULL;
     pthread_attr_t attr;
@@ -350,7 +350,7 @@ void pgconn_cancel(const struct pgconn *c)
 
 /* ----------------------------------------------------------------- receiving */
 
-static void take_error(struct pgconn *c, const PGresult *res)
+static void take_error(struct pg_conn *c, const PGresult *res)
 {
     const char *state = PQresultErrorField(res, PG_DIAG_SQLSTATE);
     const char *text = PQresultErrorField(res, PG_DIAG_MESSAGE_PRIMARY);
@@ -363,7 +363,7 @@ static void take_error(struct pgconn *c, const PGresult *res)
 }
 
 /* True: res ends the oldest request. */
-static bool take_result(struct pgconn *c, PGresult *res)
+static bool take_result(struct pg_conn *c, PGresult *res)
 {
     switch (PQresultStatus(res)) {
     case PGRES_TUPLES_OK:
@@ -385,7 +385,7 @@ static bool take_result(struct pgconn *c, PGresult *res)
     return false;
 }
 
-static void finish_request(struct pgconn *c, struct pg_reply *out)
+static void finish_request(struct pg_conn *c, struct pg_reply *out)
 {
     *out = c->reply;
     out->tag = c->requests[0].tag;
@@ -396,7 +396,7 @@ static void finish_request(struct pgconn *c, struct pg_reply *out)
 }
 
 /* Also parses what came unasked, "terminating connection" say. */
-static void take_notifies(struct pgconn *c)
+static void take_notifies(struct pg_conn *c)
 {
     PGnotify *n;
     while ((n = PQnotifies(c->pq))) {
@@ -405,7 +405,7 @@ static void take_notifies(struct pgconn *c)
     }
 }
 
-int pgconn_next(struct pgconn *c, struct pg_reply *out)
+int pg_conn_next(struct pg_conn *c, struct pg_reply *out)
 {
     int gaps = 0;
     if (c->state == PC_FAILED)
@@ -431,13 +431,13 @@ int pgconn_next(struct pgconn *c, struct pg_reply *out)
     return 0;
 }
 
-void pgconn_done(struct pg_reply *r)
+void pg_conn_done(struct pg_reply *r)
 {
     PQclear(r->rows);
     memset(r, 0, sizeof *r);
 }
 
-static void work_up(struct pgconn *c)
+static void work_up(struct pg_conn *c)
 {
     int left = c->unsent ? PQflush(c->pq) : 0;
     if (left < 0 || !PQconsumeInput(c->pq)) {
@@ -452,7 +452,7 @@ static void work_up(struct pgconn *c)
         fail_pq(c);
 }
 
-void pgconn_work(struct pgconn *c)
+void pg_conn_work(struct pg_conn *c)
 {
     if (c->state == PC_CONNECTING)
         work_connect(c);
@@ -460,11 +460,11 @@ void pgconn_work(struct pgconn *c)
         work_up(c);
 }
 
-int pgconn_interest(const struct pgconn *c, struct pollfd *pfd, int64_t *wake_at)
+int pg_conn_interest(const struct pg_conn *c, struct pollfd *pfd, int64_t *wake_at)
 {
     if (c->state == PC_FAILED)
         *wake_at = 0;
-    if (!pgconn_is_open(c))
+    if (!pg_conn_is_open(c))
         return 0;
     pfd->fd = PQsocket(c->pq); /* it can be another one at each turn while connecting */
     pfd->revents = 0;
@@ -480,13 +480,13 @@ int pgconn_interest(const struct pgconn *c, struct pollfd *pfd, int64_t *wake_at
     return 1;
 }
 
-void pgconn_close(struct pgconn *c)
+void pg_conn_close(struct pg_conn *c)
 {
     drop(c);
     c->state = PC_CLOSED;
 }
 
-int pgconn_reply_error(const struct pgconn *c, const struct pg_reply *r, struct dlock_error *err)
+int pg_conn_reply_error(const struct pg_conn *c, const struct pg_reply *r, struct dlock_error *err)
 {
     return dlock_fail(err, code_of(r->sqlstate), 0, "%s: %s (SQLSTATE %s)", c->where, r->text,
                       r->sqlstate);

@@ -29,7 +29,7 @@ struct pg_settings {
     int nhosts;
 };
 
-enum pgconn_state { PC_CLOSED, PC_CONNECTING, PC_UP, PC_FAILED };
+enum pg_conn_state { PC_CLOSED, PC_CONNECTING, PC_UP, PC_FAILED };
 
 struct pg_request {
     int tag;
@@ -60,7 +60,7 @@ struct pg_reply {
     char text[256];
 };
 
-struct pgconn {
+struct pg_conn {
     const struct dlock_env *env;
     struct pg_settings *set;
     const char *where;
@@ -68,7 +68,7 @@ struct pgconn {
         pipeline; /* several requests at a time, with parameters; else one, of several statements */
 
     PGconn *pq;
-    enum pgconn_state state;
+    enum pg_conn_state state;
     PostgresPollingStatusType want;
     bool unsent;
     struct pg_try tries[PG_TRIES];
@@ -92,35 +92,35 @@ struct pgconn {
 };
 
 /* Begin to connect; until bounds it. What goes wrong shows as PC_FAILED with error set. */
-void pgconn_open(struct pgconn *, const struct dlock_spec *, struct pg_settings *, int64_t until);
-static inline bool pgconn_is_open(const struct pgconn *c)
+void pg_conn_open(struct pg_conn *, const struct dlock_spec *, struct pg_settings *, int64_t until);
+static inline bool pg_conn_is_open(const struct pg_conn *c)
 {
     return c->state == PC_CONNECTING || c->state == PC_UP;
 }
-static inline bool pgconn_busy(const struct pgconn *c)
+static inline bool pg_conn_busy(const struct pg_conn *c)
 {
     return c->nrequests > 0;
 }
 /* PC_UP: send sql. Without pipeline: several statements in one message, and only while not busy. */
-void pgconn_send(struct pgconn *, int tag, const char *sql);
+void pg_conn_send(struct pg_conn *, int tag, const char *sql);
 /* pipeline: one statement with text parameters, at most PG_VALUES. It waits its turn when the connection is for one alone. */
-void pgconn_send_params(struct pgconn *, int tag, const char *sql, int n,
-                        const char *const *values);
+void pg_conn_send_params(struct pg_conn *, int tag, const char *sql, int n,
+                         const char *const *values);
 /* As if the connection had failed, so that whoever waits for an answer learns it. */
-void pgconn_no_memory(struct pgconn *);
+void pg_conn_no_memory(struct pg_conn *);
 /* libpq tells this by its text alone (which nobody translates: dlock does not call setlocale(3)). */
-bool pgconn_says_no_memory(const char *text);
+bool pg_conn_says_no_memory(const char *text);
 /* Ask the server to cancel what runs, from a thread that nobody waits for; its answer to the request comes as ever. */
-void pgconn_cancel(const struct pgconn *);
+void pg_conn_cancel(const struct pg_conn *);
 /* Handle what poll() found, and the time. */
-void pgconn_work(struct pgconn *);
-/* 1: an answer, to be given to pgconn_done; 0: none; negative: the connection has failed. */
-int pgconn_next(struct pgconn *, struct pg_reply *);
-void pgconn_done(struct pg_reply *);
-int pgconn_interest(const struct pgconn *, struct pollfd *, int64_t *wake_at);
+void pg_conn_work(struct pg_conn *);
+/* 1: an answer, to be given to pg_conn_done; 0: none; negative: the connection has failed. */
+int pg_conn_next(struct pg_conn *, struct pg_reply *);
+void pg_conn_done(struct pg_reply *);
+int pg_conn_interest(const struct pg_conn *, struct pollfd *, int64_t *wake_at);
 /* Any state. Says goodbye, so that the server frees the session at once. */
-void pgconn_close(struct pgconn *);
+void pg_conn_close(struct pg_conn *);
 /* The code and text of an answer that is an error. */
-int pgconn_reply_error(const struct pgconn *, const struct pg_reply *, struct dlock_error *);
+int pg_conn_reply_error(const struct pg_conn *, const struct pg_reply *, struct dlock_error *);
 
 #endif

@@ -24,17 +24,17 @@ void pg_connect(struct dlock_be *be)
     be->outage.retry_at = DLOCK_NEVER;
     if (be->conn.state == PC_UP)
         be->protocol->ready(be);
-    else if (!pgconn_is_open(&be->conn))
-        pgconn_open(&be->conn, be->spec, &be->set,
-                    dlock_min(be->op_until, pg_now(be) + be->spec->connect_timeout));
+    else if (!pg_conn_is_open(&be->conn))
+        pg_conn_open(&be->conn, be->spec, &be->set,
+                     dlock_min(be->op_until, pg_now(be) + be->spec->connect_timeout));
 }
 
 void pg_fail(struct dlock_be *be, const struct dlock_error *err)
 {
     struct dlock_error why = *err; /* it may be the connection's own */
     /* The core calls release now: that cancels what a session is still busy with. */
-    if (be->doing != PG_ACQUIRE || be->protocol != &pg_advisory || !pgconn_busy(&be->conn))
-        pgconn_close(&be->conn);
+    if (be->doing != PG_ACQUIRE || be->protocol != &pg_advisory || !pg_conn_busy(&be->conn))
+        pg_conn_close(&be->conn);
     be->doing = PG_NOTHING;
     be->op_until = be->try_at = DLOCK_NEVER;
     events_add(&be->events, EV_FAILED)->error = why;
@@ -50,14 +50,14 @@ void pg_try_later(struct dlock_be *be, const struct dlock_error *err, bool trans
             pg_fail(be, &why);
             return;
         }
-        pgconn_close(&be->conn);
+        pg_conn_close(&be->conn);
         be->refused = why;
         be->outage.retry_at = pg_now(be) + dlock_backoff_next(&be->outage.pause, be->spec->env);
         return;
     }
     be->op_until = DLOCK_NEVER;
     if (outage_goes_on(&be->outage, be->spec, &be->events, &why))
-        pgconn_close(&be->conn);
+        pg_conn_close(&be->conn);
     else
         pg_fail(be, &why); /* whose release waits for the cancel: an end of the process would not */
 }
@@ -77,11 +77,11 @@ void pg_send_params(struct dlock_be *be, enum pg_tag tag, char *sql, int n,
                     const char *const *values)
 {
     if (!sql)
-        pgconn_no_memory(&be->conn);
+        pg_conn_no_memory(&be->conn);
     else if (be->protocol->pipeline)
-        pgconn_send_params(&be->conn, (int)tag, sql, n, values);
+        pg_conn_send_params(&be->conn, (int)tag, sql, n, values);
     else
-        pgconn_send(&be->conn, (int)tag, sql);
+        pg_conn_send(&be->conn, (int)tag, sql);
     free(sql);
 }
 
@@ -92,7 +92,7 @@ void pg_send(struct dlock_be *be, enum pg_tag tag, char *sql)
 
 void pg_end_release(struct dlock_be *be, enum dlock_how how, const struct dlock_error *err)
 {
-    pgconn_close(&be->conn);
+    pg_conn_close(&be->conn);
     be->doing = PG_NOTHING;
     be->granted = be->beat_called = false;
     be->beat_sent = 0;
@@ -125,7 +125,7 @@ static void be_close(struct dlock_be *be)
 {
     if (!be)
         return;
-    pgconn_close(&be->conn);
+    pg_conn_close(&be->conn);
     PQclear(be->listing);
     pg_done(be);
     free(be);
@@ -216,7 +216,7 @@ static void ask_answered(struct dlock_be *be, struct pg_reply *r)
         return;
     }
     if (r->sqlstate[0] || !r->rows) {
-        pgconn_reply_error(&be->conn, r, &err);
+        pg_conn_reply_error(&be->conn, r, &err);
         pg_fail(be, &err);
         return;
     }
@@ -230,16 +230,16 @@ static void take_replies(struct dlock_be *be)
 {
     struct pg_reply r;
     int rc = 0;
-    while (be->conn.state != PC_CLOSED && (rc = pgconn_next(&be->conn, &r)) == 1) {
+    while (be->conn.state != PC_CLOSED && (rc = pg_conn_next(&be->conn, &r)) == 1) {
         if (r.tag == T_ASK && be->doing == PG_ASK)
             ask_answered(be, &r);
         else
             be->protocol->answered(be, &r);
-        pgconn_done(&r);
+        pg_conn_done(&r);
     }
     if (rc < 0 && be->conn.state == PC_FAILED) {
         struct dlock_error err = be->conn.error;
-        pgconn_close(&be->conn);
+        pg_conn_close(&be->conn);
         if (be->doing == PG_ASK)
             pg_try_later(be, &err, be->conn.transient);
         else
@@ -251,7 +251,7 @@ static void take_replies(struct dlock_be *be)
 static void drive(struct dlock_be *be)
 {
     bool connecting = be->conn.state == PC_CONNECTING;
-    pgconn_work(&be->conn);
+    pg_conn_work(&be->conn);
     if (connecting && be->conn.state == PC_UP)
         be->protocol->ready(be);
 }
@@ -285,7 +285,7 @@ static void timers(struct dlock_be *be)
 
 static int be_interest(struct dlock_be *be, struct pollfd *pfd, int cap, int64_t *wake_at)
 {
-    int n = cap > 0 ? pgconn_interest(&be->conn, pfd, wake_at) : 0;
+    int n = cap > 0 ? pg_conn_interest(&be->conn, pfd, wake_at) : 0;
     if (be->doing != PG_NOTHING) {
         *wake_at = dlock_min(*wake_at, dlock_min(be->op_until, be->rel_until));
         *wake_at = dlock_min(*wake_at, dlock_min(be->try_at, be->outage.retry_at));
@@ -307,7 +307,7 @@ static int give_listed(struct dlock_be *be, struct dlock_event *ev)
     PQclear(be->listing);
     be->listing = NULL;
     be->doing = PG_NOTHING;
-    pgconn_close(&be->conn);
+    pg_conn_close(&be->conn);
     *ev = (struct dlock_event){.type = EV_DONE};
     return 1;
 }
@@ -317,7 +317,7 @@ static int be_process(struct dlock_be *be, const struct pollfd *pfd, int n, stru
     bool ready = false;
     for (int i = 0; i < n; i++)
         ready |=
-            pfd[i].revents != 0 && pgconn_is_open(&be->conn) && pfd[i].fd == PQsocket(be->conn.pq);
+            pfd[i].revents != 0 && pg_conn_is_open(&be->conn) && pfd[i].fd == PQsocket(be->conn.pq);
     if (ready)
         drive(be);
     take_replies(be);

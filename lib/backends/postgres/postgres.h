@@ -24,7 +24,7 @@ struct dlock_be;
 
 /* The two modes. All of it is called with the connection in any state but for ready (PC_UP, idle). */
 struct pg_protocol {
-    bool pipeline; /* for pgconn */
+    bool pipeline; /* for pg_conn */
     void (*abandon)(
         struct dlock_be
             *); /* the connection is about to be given up with a try unanswered; or NULL */
@@ -57,7 +57,7 @@ struct dlock_be {
     char keepalive[2][24]; /* fair: as libpq's parameters */
     char record[1024];     /* who we are */
 
-    struct pgconn conn;
+    struct pg_conn conn;
     enum pg_doing doing;
     int64_t op_until; /* of what is outstanding; DLOCK_NEVER: unbounded */
     int64_t rel_until, try_at;

@@ -84,7 +84,7 @@ static void table_ready(struct dlock_be *be)
  */
 static void table_abandon(struct dlock_be *be)
 {
-    if (be->tried && be->conn.state == PC_UP && pgconn_busy(&be->conn))
+    if (be->tried && be->conn.state == PC_UP && pg_conn_busy(&be->conn))
         pg_table_send_release(be);
 }
 
@@ -142,7 +142,7 @@ static void not_granted(struct dlock_be *be, const struct pg_reply *r)
     if (!be->wait) {
         be->doing = PG_NOTHING;
         be->op_until = DLOCK_NEVER;
-        pgconn_close(&be->conn);
+        pg_conn_close(&be->conn);
         return;
     }
     if (held && be->ghost_token[0] && strcmp(pg_text(r->rows, 0, R_HOLDER), be->record) == 0) {
@@ -201,7 +201,7 @@ static void refused(struct dlock_be *be, const struct pg_reply *r)
         make_table(be);
         return;
     }
-    pgconn_reply_error(&be->conn, r, &err);
+    pg_conn_reply_error(&be->conn, r, &err);
     bool passes = strncmp(r->sqlstate, "53", 2) == 0 || strncmp(r->sqlstate, "57", 2) == 0 ||
                   strncmp(r->sqlstate, "40", 2) == 0 || strcmp(r->sqlstate, "55P03") == 0;
     pg_try_later(be, &err, passes);
@@ -209,7 +209,7 @@ static void refused(struct dlock_be *be, const struct pg_reply *r)
 
 /*
  * Is it the answer to our own statement, which has our token in it? A pooler that mixes up the answers of its clients
- * (see struct pgconn) would have us believe in somebody else's grant. column: of the token.
+ * (see struct pg_conn) would have us believe in somebody else's grant. column: of the token.
  */
 static bool is_ours(const struct dlock_be *be, const struct pg_reply *r, int columns, int column)
 {
@@ -221,7 +221,7 @@ static void not_ours(const struct dlock_be *be, const struct pg_reply *r, int co
                      struct dlock_error *err)
 {
     if (r->sqlstate[0])
-        pgconn_reply_error(&be->conn, r, err);
+        pg_conn_reply_error(&be->conn, r, err);
     else
         dlock_fail(err, code, 0,
                    "%s: unexpected answer to the lock query: does a pooler mix up its sessions?",
@@ -276,7 +276,7 @@ static void renewed(struct dlock_be *be, const struct pg_reply *r)
     if (!is_ours(be, r, 3, U_TOKEN)) {
         not_ours(be, r, DLOCK_EUNAVAIL, &err);
         /* "read-only", say: another server may be the primary by now. */
-        pgconn_close(&be->conn);
+        pg_conn_close(&be->conn);
         unclear(be, &err);
         return;
     }
@@ -309,7 +309,7 @@ static void released(struct dlock_be *be, const struct pg_reply *r)
         not_ours(be, r, DLOCK_EUNAVAIL, &err);
         be->release_lost =
             be->release_lost || r->unheard || !r->sqlstate[0]; /* it may have been served */
-        pgconn_close(&be->conn);
+        pg_conn_close(&be->conn);
         release_later(be, &err);
     } else if (pg_number(r->rows, 0, U_OURS) == 1 || (be->granted && be->release_lost)) {
         pg_end_release(be, DLOCK_REL_CLEAN, NULL);
@@ -388,9 +388,9 @@ static void table_timeout(struct dlock_be *be, int64_t now)
             return;
         }
         no_answer(&err, be->spec, be->spec->op_timeout);
-        pgconn_close(&be->conn);
+        pg_conn_close(&be->conn);
         unclear(be, &err);
-    } else if (be->doing == PG_ACQUIRE && be->conn.state == PC_UP && !pgconn_busy(&be->conn) &&
+    } else if (be->doing == PG_ACQUIRE && be->conn.state == PC_UP && !pg_conn_busy(&be->conn) &&
                (now >= be->try_at || be->conn.notified)) {
         pg_table_send_try(be);
     }

@@ -170,7 +170,7 @@ void pg_table_send_name(struct dlock_be *be, const char *app)
              "SELECT CASE WHEN pg_catalog.pg_backend_pid() = %d THEN "
              "pg_catalog.set_config('application_name', '%s', false) END",
              PQbackendPID(be->conn.pq), app);
-    pgconn_send_params(&be->conn, T_LISTEN, sql, 0, NULL);
+    pg_conn_send_params(&be->conn, T_LISTEN, sql, 0, NULL);
 }
 
 /* The name says who can be called. A release from before that calls nobody, so another try follows. */
@@ -179,7 +179,7 @@ void pg_table_send_listen(struct dlock_be *be)
     char sql[128];
     be->listening = true;
     snprintf(sql, sizeof sql, "LISTEN \"%s%d\"", be->channel, PQbackendPID(be->conn.pq));
-    pgconn_send_params(&be->conn, T_LISTEN, sql, 0, NULL);
+    pg_conn_send_params(&be->conn, T_LISTEN, sql, 0, NULL);
     pg_table_send_name(be, be->waiter_app);
     pg_table_send_try(be);
 }

@@ -195,7 +195,7 @@ static PQconninfoOption *ask_libpq(struct dlock_be *be, struct effective *e,
         const char *why = all ? PQerrorMessage(c) : "out of memory";
         dlock_clean_text(text, sizeof text, why, strcspn(why, "\n"));
         /* It may also have come as far as we wanted, and yet not be able to say so. */
-        if (pgconn_says_no_memory(text) || strstr(text, nonsense))
+        if (pg_conn_says_no_memory(text) || strstr(text, nonsense))
             dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
         else
             dlock_fail(err, DLOCK_EUSAGE, 0, "%s: %s", pg_where(be), text);

@@ -33,7 +33,7 @@ static bool new_value(struct dlock_be *be)
 {
     int rc = dlock_token_new(be->spec->env, be->token);
     free(be->value);
-    be->value = rc == 0 ? rscript_value(be->token, be->spec->who) : NULL;
+    be->value = rc == 0 ? redis_script_value(be->token, be->spec->who) : NULL;
     be->tried = false;
     if (be->value != NULL)
         return true;
@@ -58,7 +58,7 @@ static bool give_up_cmd(struct dlock_be *be)
 
     be->proof.what = PROOF_NOTHING;
     if (unclear && be->cmd.state == RC_UP)
-        (void)rscript_leave(&be->script, &be->cmd, T_UNDO, be->value, "");
+        (void)redis_script_leave(&be->script, &be->cmd, T_UNDO, be->value, "");
     redis_close_cmd(be);
     be->op_until = DLOCK_NEVER;
     if (!unclear) {
@@ -114,7 +114,7 @@ void redis_wait_trouble(struct dlock_be *be, const struct dlock_error *why)
     }
     /* tried stays where the server may have seen it: the core's release undoes it */
     be->tried = be->tried && be->cmd.written;
-    rconn_close(&be->cmd);
+    redis_conn_close(&be->cmd);
     be->op_until = DLOCK_NEVER;
     be->leave_lost = false;
     redis_wait_fail(be, &err);
@@ -136,7 +136,7 @@ void redis_try_now(struct dlock_be *be)
         be->try_at = DLOCK_NEVER;
         return;
     }
-    if (rconn_is_open(&be->cmd) && rconn_waits(&be->cmd, T_TRY)) {
+    if (redis_conn_is_open(&be->cmd) && redis_conn_waits(&be->cmd, T_TRY)) {
         be->again = true; /* the answer may be from before what woke us */
         be->try_at = DLOCK_NEVER;
         return;
@@ -149,14 +149,14 @@ void redis_try_now(struct dlock_be *be)
     redis_undo_stale(be);
     /* The server tracks what is read after this, so it goes in front of the try. */
     if (may_track(be))
-        be->tracking = rscript_track(&be->cmd, T_TRACK, be->wake_id) ? TRACK_ON : TRACK_OFF;
+        be->tracking = redis_script_track(&be->cmd, T_TRACK, be->wake_id) ? TRACK_ON : TRACK_OFF;
     if (be->script.torn)
         redis_cluster_hello(be); /* answered before the try is */
     be->tried = true;
     be->queued = be->queued || be->enqueue;
-    (void)rscript_try(&be->script, &be->cmd, T_TRY, be->value, be->enqueue ? be->id : "",
-                      be->spec->ttl, be->restart_grace);
-    rconn_flush(&be->cmd);
+    (void)redis_script_try(&be->script, &be->cmd, T_TRY, be->value, be->enqueue ? be->id : "",
+                           be->spec->ttl, be->restart_grace);
+    redis_conn_flush(&be->cmd);
 }
 
 void redis_try_again(struct dlock_be *be, bool moved)
@@ -212,7 +212,7 @@ void redis_acquire(struct dlock_be *be, bool wait)
 /* An error reply to a try. Nothing was granted: the script sets NAME last. */
 static void try_refused(struct dlock_be *be, const char *text)
 {
-    enum rconn_class class = rconn_classify(text);
+    enum redis_conn_class class = redis_conn_classify(text);
     struct dlock_error err;
 
     redis_reply_error(be, &err, text);
@@ -234,7 +234,7 @@ static void try_refused(struct dlock_be *be, const char *text)
     if (class == RE_REPLICA) {
         if (!give_up_cmd(be))
             return;
-        rconn_close_replica(&be->cmd);
+        redis_conn_close_replica(&be->cmd);
     }
     redis_wait_outage(be, &be->cmd_out, &err);
 }
@@ -264,16 +264,16 @@ void redis_granted(struct dlock_be *be, const struct redis_proof *p)
 }
 
 /* Who holds it, for EV_BUSY and EV_WAITING; NULL where nobody does. */
-static const struct dlock_info *holder_info(struct dlock_be *be, const struct rscript_tried *t)
+static const struct dlock_info *holder_info(struct dlock_be *be, const struct redis_script_tried *t)
 {
     if (t->status != RS_BUSY)
         return NULL;
-    rscript_holder(t->holder, t->holder_len, &be->info);
+    redis_script_holder(t->holder, t->holder_len, &be->info);
     be->info.left_ns = t->left_ms < 0 ? DLOCK_NEVER : t->left_ms * DLOCK_MSEC;
     return &be->info;
 }
 
-static void tell_waiting(struct dlock_be *be, const struct rscript_tried *t)
+static void tell_waiting(struct dlock_be *be, const struct redis_script_tried *t)
 {
     const struct dlock_info *info = holder_info(be, t);
     const char *token = info == NULL ? "-" : info->foreign ? "foreign" : info->token;
@@ -285,7 +285,7 @@ static void tell_waiting(struct dlock_be *be, const struct rscript_tried *t)
     ev->place = t->place;
 }
 
-static void tell_grace(struct dlock_be *be, const struct rscript_tried *t)
+static void tell_grace(struct dlock_be *be, const struct redis_script_tried *t)
 {
     char left[32];
     if (be->told_grace)
@@ -302,7 +302,7 @@ static void tell_grace(struct dlock_be *be, const struct rscript_tried *t)
  * a little later, one after the other, since the holder and some in front may have died together. A call
  * that was not answered runs out after a second: then it is the next one's turn.
  */
-static int64_t next_try(const struct dlock_be *be, const struct rscript_tried *t)
+static int64_t next_try(const struct dlock_be *be, const struct redis_script_tried *t)
 {
     int64_t now = redis_now(be), at = now + be->spec->ttl / 3;
     int64_t left = t->left_ms * DLOCK_MSEC, behind = be->place > 1 ? be->place - 1 : 0;
@@ -316,7 +316,7 @@ static int64_t next_try(const struct dlock_be *be, const struct rscript_tried *t
     return at;
 }
 
-static void not_granted(struct dlock_be *be, const struct rscript_tried *t)
+static void not_granted(struct dlock_be *be, const struct redis_script_tried *t)
 {
     if (t->status == RS_GRACE)
         tell_grace(be, t);
@@ -346,9 +346,9 @@ static void not_granted(struct dlock_be *be, const struct rscript_tried *t)
         be->try_at = next_try(be, t);
 }
 
-void redis_try_answered(struct dlock_be *be, const struct rconn_reply *rep)
+void redis_try_answered(struct dlock_be *be, const struct redis_conn_reply *rep)
 {
-    struct rscript_tried t;
+    struct redis_script_tried t;
     struct dlock_error err;
 
     if (be->cmd.auth_failed) {
@@ -361,7 +361,7 @@ void redis_try_answered(struct dlock_be *be, const struct rconn_reply *rep)
         try_refused(be, rep->r->str);
         return;
     }
-    if (rscript_tried(rep->r, &t) != 0) {
+    if (redis_script_tried(rep->r, &t) != 0) {
         dlock_fail(&err, DLOCK_EPROTO, 0, "%s: unexpected answer to the lock script",
                    redis_where(be));
         redis_wait_fail(be, &err);
@@ -423,7 +423,7 @@ void redis_wait_timers(struct dlock_be *be, int64_t now)
     }
     if (be->doing == DO_ACQUIRE && now >= be->wake_out.retry_at) {
         be->wake_out.retry_at = DLOCK_NEVER;
-        if (be->cluster.known && !rconn_is_open(&be->cmd))
+        if (be->cluster.known && !redis_conn_is_open(&be->cmd))
             be->try_at = now; /* which node has the lock is for a try to find out */
         else
             redis_wake_start(be);

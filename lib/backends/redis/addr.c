@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-bool raddr_host(const char *text, size_t len, char host[RADDR_HOST])
+bool redis_addr_host(const char *text, size_t len, char host[REDIS_ADDR_HOST])
 {
-    if (len >= RADDR_HOST)
+    if (len >= REDIS_ADDR_HOST)
         return false;
     for (size_t i = 0; i < len; i++) {
         unsigned char c = (unsigned char)text[i];
@@ -21,7 +21,7 @@ bool raddr_host(const char *text, size_t len, char host[RADDR_HOST])
     return true;
 }
 
-bool raddr_split(const char *text, size_t len, char host[RADDR_HOST], unsigned *port)
+bool redis_addr_split(const char *text, size_t len, char host[REDIS_ADDR_HOST], unsigned *port)
 {
     const char *end = text + len, *colon = memrchr(text, ':', len);
     unsigned n = 0;
@@ -41,15 +41,15 @@ bool raddr_split(const char *text, size_t len, char host[RADDR_HOST], unsigned *
         text++;
         len -= 2;
     }
-    return raddr_host(text, len, host);
+    return redis_addr_host(text, len, host);
 }
 
-int raddr_start(struct raddr *a, const char *host, unsigned port, struct dlock_error *err)
+int redis_addr_start(struct redis_addr *a, const char *host, unsigned port, struct dlock_error *err)
 {
     struct dlock_host h = {.port = (unsigned short)port};
     struct dlock_uri uri = {.hosts = &h, .nhosts = 1};
 
-    *a = (struct raddr){0};
+    *a = (struct redis_addr){0};
     if (*host == '\0' || port < 1 || port > 65535)
         return dlock_fail(err, DLOCK_EPROTO, 0, "'%s:%u' is not an address", host, port);
     h.host = strdup(host); /* the resolver makes a copy of its own */
@@ -61,10 +61,10 @@ int raddr_start(struct raddr *a, const char *host, unsigned port, struct dlock_e
         a->resolver = NULL;
         return rc;
     }
-    return raddr_result(a, err);
+    return redis_addr_result(a, err);
 }
 
-int raddr_result(struct raddr *a, struct dlock_error *err)
+int redis_addr_result(struct redis_addr *a, struct dlock_error *err)
 {
     struct dlock_peer *peers;
     int n, rc;
@@ -78,18 +78,18 @@ int raddr_result(struct raddr *a, struct dlock_error *err)
     a->resolver = NULL;
     if (rc < 0)
         return rc;
-    a->npeers = n < RCONN_PEERS ? n : RCONN_PEERS;
+    a->npeers = n < REDIS_CONN_PEERS ? n : REDIS_CONN_PEERS;
     memcpy(a->peers, peers, sizeof(*peers) * (size_t)a->npeers);
     free(peers);
-    return raddr_result(a, err);
+    return redis_addr_result(a, err);
 }
 
-int raddr_fd(const struct raddr *a)
+int redis_addr_fd(const struct redis_addr *a)
 {
     return a->resolver != NULL ? dlock_resolver_fd(a->resolver) : -1;
 }
 
-void raddr_done(struct raddr *a)
+void redis_addr_done(struct redis_addr *a)
 {
     dlock_resolver_free(a->resolver);
     a->resolver = NULL;

@@ -41,7 +41,7 @@ enum cluster_hint cluster_hint(const char *text, struct cluster_node *node)
     /* "cluster-preferred-endpoint-type hostname", and no name set: the same as none at all. */
     if (strncmp(text, "?:", 2) == 0)
         text++;
-    return raddr_split(text, strlen(text), node->host, &node->port) ? hint : HINT_BAD;
+    return redis_addr_split(text, strlen(text), node->host, &node->port) ? hint : HINT_BAD;
 }
 
 /* The word at *p, which moves behind it; its length. */
@@ -74,12 +74,13 @@ static bool client_addr(const struct line *l, bool names, struct cluster_node *n
     const char *at = memchr(l->addr, '@', l->addr_len);
     const char *name = at != NULL ? memchr(at, ',', (size_t)(end - at)) : NULL;
 
-    if (!raddr_split(l->addr, (size_t)((at != NULL ? at : end) - l->addr), node->host, &node->port))
+    if (!redis_addr_split(l->addr, (size_t)((at != NULL ? at : end) - l->addr), node->host,
+                          &node->port))
         return false;
     /* Redis 7.2 adds fields behind the name: ",shard-id=..." */
     if (names && name != NULL && ++name < end && *name != ',') {
         const char *more = memchr(name, ',', (size_t)(end - name));
-        return raddr_host(name, (size_t)((more != NULL ? more : end) - name), node->host);
+        return redis_addr_host(name, (size_t)((more != NULL ? more : end) - name), node->host);
     }
     return node->host[0] != '\0';
 }
@@ -135,7 +136,7 @@ static bool may_be_cluster(const struct dlock_be *be)
 
 static void drop_address(struct redis_cluster *cl)
 {
-    raddr_done(&cl->addr);
+    redis_addr_done(&cl->addr);
     cl->addr_of = 0;
 }
 
@@ -159,18 +160,18 @@ static int add_node(struct redis_cluster *cl, const struct cluster_node *node)
 }
 
 /* The host that cmd is connected to, as a text: a redirection may leave it out. */
-static void own_host(const struct dlock_be *be, char host[RADDR_HOST])
+static void own_host(const struct dlock_be *be, char host[REDIS_ADDR_HOST])
 {
     const struct redis_cluster *cl = &be->cluster;
     const struct dlock_peer *p = &be->cmd.peers[be->cmd.good];
     int node = cl->ask != 0 ? cl->ask : cl->at;
 
     if (node != 0)
-        memcpy(host, cl->nodes[node].host, RADDR_HOST);
+        memcpy(host, cl->nodes[node].host, REDIS_ADDR_HOST);
     else if (be->is_unix)
         strcpy(host, "127.0.0.1");
     else
-        snprintf(host, RADDR_HOST, "%s",
+        snprintf(host, REDIS_ADDR_HOST, "%s",
                  p->host < be->spec->uri->nhosts ? be->spec->uri->hosts[p->host].host : "");
 }
 
@@ -185,7 +186,7 @@ void redis_cluster_failed(struct dlock_be *be)
         struct dlock_error err;
         dlock_fail(&err, DLOCK_EUNAVAIL, 0, "%s: the node of the lock is looked for again",
                    redis_where(be));
-        rconn_give_up(&be->wake, &err);
+        redis_conn_give_up(&be->wake, &err);
     }
     if (cl->ask == 0 && cl->at == cl->guide)
         cl->guide = (cl->guide + 1) % (cl->n + 1);
@@ -204,16 +205,16 @@ void redis_cluster_begin(struct dlock_be *be)
 }
 
 /* A copy: the list of nodes is written anew while a connection lives. */
-static void set_tls(struct dlock_be *be, struct rconn *c, const char *host)
+static void set_tls(struct dlock_be *be, struct redis_conn *c, const char *host)
 {
     char *name = be->cluster.tls_host[c == &be->wake];
     if (host != name)
-        snprintf(name, RADDR_HOST, "%s", host != NULL ? host : "");
+        snprintf(name, REDIS_ADDR_HOST, "%s", host != NULL ? host : "");
     c->tls = be->tls;
     c->tls_host = name;
 }
 
-bool redis_cluster_connect(struct dlock_be *be, struct rconn *c, int64_t until)
+bool redis_cluster_connect(struct dlock_be *be, struct redis_conn *c, int64_t until)
 {
     struct redis_cluster *cl = &be->cluster;
     int node = cl->ask != 0 ? cl->ask : cl->at, rc = 1;
@@ -221,33 +222,33 @@ bool redis_cluster_connect(struct dlock_be *be, struct rconn *c, int64_t until)
 
     if (c == &be->wake && cl->known && be->cmd.state == RC_UP) {
         set_tls(be, c, be->cmd.tls_host);
-        (void)rconn_open(c, be->spec->env, &be->cmd.peers[be->cmd.good], 1, &be->auth,
-                         redis_where(be), until);
+        (void)redis_conn_open(c, be->spec->env, &be->cmd.peers[be->cmd.good], 1, &be->auth,
+                              redis_where(be), until);
         return true;
     }
     if (node == 0)
         return false;
     c->good = 0; /* counted in another list until now */
     set_tls(be, c, cl->nodes[node].host);
-    if (rconn_open_later(c, be->spec->env, &be->auth, redis_where(be), until) != 0)
+    if (redis_conn_open_later(c, be->spec->env, &be->auth, redis_where(be), until) != 0)
         return true;
     if (cl->addr_of != node) {
         drop_address(cl);
-        rc = raddr_start(&cl->addr, cl->nodes[node].host, cl->nodes[node].port, &err);
+        rc = redis_addr_start(&cl->addr, cl->nodes[node].host, cl->nodes[node].port, &err);
         cl->addr_of = rc < 0 ? 0 : node;
     } else if (cl->addr.npeers == 0) {
         rc = 0;
     }
     if (rc > 0)
-        (void)rconn_aim(c, cl->addr.peers, cl->addr.npeers);
+        (void)redis_conn_aim(c, cl->addr.peers, cl->addr.npeers);
     else if (rc < 0)
-        rconn_give_up(c, &err);
+        redis_conn_give_up(c, &err);
     return true;
 }
 
 int redis_cluster_interest(const struct dlock_be *be, struct pollfd *pfd)
 {
-    int fd = raddr_fd(&be->cluster.addr);
+    int fd = redis_addr_fd(&be->cluster.addr);
     if (fd < 0)
         return 0;
     *pfd = (struct pollfd){.fd = fd, .events = POLLIN};
@@ -257,19 +258,19 @@ int redis_cluster_interest(const struct dlock_be *be, struct pollfd *pfd)
 void redis_cluster_work(struct dlock_be *be)
 {
     struct redis_cluster *cl = &be->cluster;
-    struct rconn *conns[] = {&be->cmd, &be->wake};
+    struct redis_conn *conns[] = {&be->cmd, &be->wake};
     struct dlock_error err;
     int rc;
 
-    if (raddr_fd(&cl->addr) < 0 || (rc = raddr_result(&cl->addr, &err)) == 0)
+    if (redis_addr_fd(&cl->addr) < 0 || (rc = redis_addr_result(&cl->addr, &err)) == 0)
         return;
     for (size_t i = 0; i < DLOCK_LEN(conns); i++) {
         if (conns[i]->state != RC_WAITING)
             continue;
         if (rc > 0)
-            (void)rconn_aim(conns[i], cl->addr.peers, cl->addr.npeers);
+            (void)redis_conn_aim(conns[i], cl->addr.peers, cl->addr.npeers);
         else
-            rconn_give_up(conns[i], &err);
+            redis_conn_give_up(conns[i], &err);
     }
     if (rc < 0)
         drop_address(cl);
@@ -315,7 +316,7 @@ static bool concerns(enum redis_doing doing, int tag)
     return doing != DO_NOTHING && tags[doing] == tag;
 }
 
-bool redis_cluster_redirected(struct dlock_be *be, const struct rconn_reply *rep)
+bool redis_cluster_redirected(struct dlock_be *be, const struct redis_conn_reply *rep)
 {
     struct redis_cluster *cl = &be->cluster;
     struct cluster_node node;
@@ -373,7 +374,7 @@ bool redis_cluster_lost(struct dlock_be *be, const char *text)
     if (strncmp(text, "CLUSTERDOWN", 11) == 0)
         be->cluster.known = true;
     else if (!be->cluster.known ||
-             (cluster_hint(text, &node) != HINT_MOVED && rconn_classify(text) != RE_REPLICA))
+             (cluster_hint(text, &node) != HINT_MOVED && redis_conn_classify(text) != RE_REPLICA))
         return false;
     redis_cluster_failed(be);
     return true;
@@ -400,12 +401,12 @@ int redis_reply_error(struct dlock_be *be, struct dlock_error *err, const char *
 {
     struct cluster_node node;
     if (!may_be_cluster(be))
-        return rconn_reply_error(err, redis_where(be), &be->auth, text);
+        return redis_conn_reply_error(err, redis_where(be), &be->auth, text);
     enum cluster_hint hint = cluster_hint(text, &node);
     bool apart = strstr(text, "non local key") != NULL || strstr(text, "same slot") != NULL;
 
     char t[120];
-    rconn_show(t, sizeof(t), &be->auth, text);
+    redis_conn_show(t, sizeof(t), &be->auth, text);
     be->cluster.known = be->cluster.known || hint != HINT_NONE || apart;
     if ((hint != HINT_NONE || apart) && redis_cluster_refuses(be, err))
         return DLOCK_EUSAGE;
@@ -421,7 +422,7 @@ int redis_reply_error(struct dlock_be *be, struct dlock_error *err, const char *
             err, DLOCK_EUNAVAIL, 0,
             "%s: the cluster is moving the slot of the lock '%s' to another node (%s)",
             redis_where(be), be->spec->uri->name, t);
-    return rconn_reply_error(err, redis_where(be), &be->auth, text);
+    return redis_conn_reply_error(err, redis_where(be), &be->auth, text);
 }
 
 /* ------------------------------------------------------------- other nodes */
@@ -429,8 +430,8 @@ int redis_reply_error(struct dlock_be *be, struct dlock_error *err, const char *
 static void send_words(struct dlock_be *be, int tag, const char *a, const char *b)
 {
     const char *argv[] = {a, b};
-    (void)rconn_send(&be->cmd, tag, b != NULL ? 2 : 1, argv,
-                     (size_t[]){strlen(a), b != NULL ? strlen(b) : 0});
+    (void)redis_conn_send(&be->cmd, tag, b != NULL ? 2 : 1, argv,
+                          (size_t[]){strlen(a), b != NULL ? strlen(b) : 0});
 }
 
 void redis_cluster_asking(struct dlock_be *be)
@@ -481,7 +482,7 @@ void redis_cluster_hello_answered(struct dlock_be *be, const redisReply *r)
         return;
     }
     redis_cluster_learn(be);
-    rconn_flush(&be->cmd);
+    redis_conn_flush(&be->cmd);
 }
 
 void redis_cluster_nodes_answered(struct dlock_be *be, const redisReply *r)

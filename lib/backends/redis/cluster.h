@@ -11,7 +11,7 @@
 
 struct cluster_node {
     char host
-        [RADDR_HOST]; /* as the cluster calls it: also what a certificate is to be checked against */
+        [REDIS_ADDR_HOST]; /* as the cluster calls it: also what a certificate is to be checked against */
     unsigned port;
 };
 
@@ -47,8 +47,8 @@ struct redis_cluster {
     int hops;  /* in a row */
     int evict; /* the next one to be forgotten where there are too many */
     int64_t listed_at;
-    char tls_host[2][RADDR_HOST]; /* whom cmd's and wake's certificates are to name */
-    struct raddr addr;            /* of node addr_of; 0: none */
+    char tls_host[2][REDIS_ADDR_HOST]; /* whom cmd's and wake's certificates are to name */
+    struct redis_addr addr;            /* of node addr_of; 0: none */
     int addr_of;
 };
 

@@ -25,8 +25,8 @@ static bool send_wait(struct dlock_be *be)
     snprintf(timeout, sizeof(timeout), "%lld", (long long)ms);
     for (size_t i = 0; i < DLOCK_LEN(argv); i++)
         len[i] = strlen(argv[i]);
-    bool sent = rconn_send(&be->cmd, T_WAIT, DLOCK_LEN(argv), argv, len) == 0;
-    rconn_flush(&be->cmd);
+    bool sent = redis_conn_send(&be->cmd, T_WAIT, DLOCK_LEN(argv), argv, len) == 0;
+    redis_conn_flush(&be->cmd);
     return sent;
 }
 
@@ -94,14 +94,14 @@ void redis_replicas_answered(struct dlock_be *be, const redisReply *r)
         return;
     }
     if (r->type == REDIS_REPLY_ERROR)
-        rconn_reply_error(&err, redis_where(be), &be->auth, r->str);
+        redis_conn_reply_error(&err, redis_where(be), &be->auth, r->str);
     else if (r->type != REDIS_REPLY_INTEGER)
         dlock_fail(&err, DLOCK_EPROTO, 0, "%s: unexpected answer to WAIT", redis_where(be));
     else
         dlock_fail(&err, DLOCK_EUNAVAIL, 0,
                    "%s: only %lld of %u replicas have confirmed (wait-replicas)", redis_where(be),
                    r->integer, be->wait_replicas);
-    if (r->type == REDIS_REPLY_ERROR && rconn_classify(r->str) == RE_REPLICA) {
+    if (r->type == REDIS_REPLY_ERROR && redis_conn_classify(r->str) == RE_REPLICA) {
         refuse(be, &err); /* that was a failover: who waits goes on */
         return;
     }

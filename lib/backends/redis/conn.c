@@ -14,23 +14,23 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define RCONN_MIN_SHARE (250 * DLOCK_MSEC)
+#define REDIS_CONN_MIN_SHARE (250 * DLOCK_MSEC)
 
 /* ------------------------------------------------------------------- failing */
 
-void rconn_drop_socket(struct rconn *c)
+void redis_conn_drop_socket(struct redis_conn *c)
 {
-    if (rconn_is_open(c) && c->fd >= 0)
+    if (redis_conn_is_open(c) && c->fd >= 0)
         close(c->fd);
     c->fd = -1;
     if (c->tls != NULL)
-        rtls_end(c->tls, &c->session);
+        tls_end(c->tls, &c->session);
 }
 
 /* The reader stays: replies that came before the failure are still to be handed out. */
-int rconn_fail(struct rconn *c, int code, int sys, const char *text)
+int redis_conn_fail(struct redis_conn *c, int code, int sys, const char *text)
 {
-    rconn_drop_socket(c);
+    redis_conn_drop_socket(c);
     c->state = RC_FAILED;
     if (c->auth_failed || c->tls_failed) /* the reason, whatever came after it */
         return c->error.code;
@@ -43,7 +43,7 @@ int rconn_fail(struct rconn *c, int code, int sys, const char *text)
 
 /* ---------------------------------------------------------------- connecting */
 
-static void name_peer(struct rconn *c, const struct dlock_peer *p)
+static void name_peer(struct redis_conn *c, const struct dlock_peer *p)
 {
     const void *a = &p->addr;
     char ip[INET6_ADDRSTRLEN] = "?";
@@ -83,7 +83,7 @@ static void tune_socket(int fd, int family)
 }
 
 /* Start with the next address. 0: under way or connected; negative: none is left, and the last one's error stands. */
-static int connect_next(struct rconn *c)
+static int connect_next(struct redis_conn *c)
 {
     int code = DLOCK_EUNAVAIL;
     while (c->tried < c->npeers) {
@@ -96,25 +96,25 @@ static int connect_next(struct rconn *c)
         c->fd = socket(p->addr.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
         if (c->fd < 0) {
             code = errno == EAFNOSUPPORT ? DLOCK_EUNAVAIL : DLOCK_EOS;
-            rconn_fail(c, code, errno, "cannot open a socket");
+            redis_conn_fail(c, code, errno, "cannot open a socket");
             continue;
         }
         c->state = RC_CONNECTING;
         tune_socket(c->fd, p->addr.ss_family);
         /* Everybody gets an equal share of what is left, so that one silent address does not use up all of it. */
         c->next_at =
-            left == 1 ? c->until : now + dlock_max((c->until - now) / left, RCONN_MIN_SHARE);
+            left == 1 ? c->until : now + dlock_max((c->until - now) / left, REDIS_CONN_MIN_SHARE);
         if (connect(c->fd, (const struct sockaddr *)&p->addr, p->len) == 0 ||
             errno == EINPROGRESS || errno == EINTR)
             return 0;
         /* Unix socket: EAGAIN is a full backlog, which poll() would not report. */
-        code = rconn_fail(c, errno == EACCES || errno == EPERM ? DLOCK_EPERM : DLOCK_EUNAVAIL,
-                          errno, "cannot connect");
+        code = redis_conn_fail(c, errno == EACCES || errno == EPERM ? DLOCK_EPERM : DLOCK_EUNAVAIL,
+                               errno, "cannot connect");
     }
     return code;
 }
 
-static bool queue_auth(struct rconn *c)
+static bool queue_auth(struct redis_conn *c)
 {
     const char *argv[3] = {"AUTH", c->auth.user, c->auth.password};
     size_t len[3];
@@ -127,25 +127,26 @@ static bool queue_auth(struct rconn *c)
     }
     for (int i = 0; i < argc; i++)
         len[i] = strlen(argv[i]);
-    return rconn_send(c, RCONN_AUTH, argc, argv, len) == 0;
+    return redis_conn_send(c, REDIS_CONN_AUTH, argc, argv, len) == 0;
 }
 
 /* What goes in front of the caller's commands. */
-static int queue_greeting(struct rconn *c)
+static int queue_greeting(struct redis_conn *c)
 {
     const char *role = "ROLE";
     size_t len = strlen(role);
-    if (!queue_auth(c) || (c->only_master && rconn_send(c, RCONN_ROLE, 1, &role, &len) != 0))
+    if (!queue_auth(c) ||
+        (c->only_master && redis_conn_send(c, REDIS_CONN_ROLE, 1, &role, &len) != 0))
         return DLOCK_ENOMEM;
     return 0;
 }
 
-int rconn_open_later(struct rconn *c, const struct dlock_env *env, const struct rconn_auth *auth,
-                     const char *where, int64_t until)
+int redis_conn_open_later(struct redis_conn *c, const struct dlock_env *env,
+                          const struct redis_conn_auth *auth, const char *where, int64_t until)
 {
-    struct rconn old = *c;
+    struct redis_conn old = *c;
 
-    rconn_close(c);
+    redis_conn_close(c);
     memset(c, 0, sizeof(*c));
     c->fd = -1;
     c->env = env;
@@ -158,56 +159,57 @@ int rconn_open_later(struct rconn *c, const struct dlock_env *env, const struct 
     c->where = where;
     c->until = until;
     snprintf(c->peer_text, sizeof(c->peer_text), "%s", where);
-    if (!rconn_new_reader(c))
-        return rconn_fail(c, DLOCK_ENOMEM, 0, "out of memory");
+    if (!redis_conn_new_reader(c))
+        return redis_conn_fail(c, DLOCK_ENOMEM, 0, "out of memory");
     c->state = RC_WAITING;
     return queue_greeting(c);
 }
 
-int rconn_aim(struct rconn *c, const struct dlock_peer *peers, int npeers)
+int redis_conn_aim(struct redis_conn *c, const struct dlock_peer *peers, int npeers)
 {
-    c->npeers = npeers < RCONN_PEERS ? npeers : RCONN_PEERS;
+    c->npeers = npeers < REDIS_CONN_PEERS ? npeers : REDIS_CONN_PEERS;
     if (c->npeers == 0)
-        return rconn_fail(c, DLOCK_EUNAVAIL, 0, "no address known");
+        return redis_conn_fail(c, DLOCK_EUNAVAIL, 0, "no address known");
     memcpy(c->peers, peers, sizeof(*peers) * (size_t)c->npeers);
     c->good = c->good < c->npeers ? c->good : 0;
     return connect_next(c);
 }
 
-void rconn_give_up(struct rconn *c, const struct dlock_error *why)
+void redis_conn_give_up(struct redis_conn *c, const struct dlock_error *why)
 {
     c->state = RC_FAILED;
     c->error = *why;
 }
 
-int rconn_open(struct rconn *c, const struct dlock_env *env, const struct dlock_peer *peers,
-               int npeers, const struct rconn_auth *auth, const char *where, int64_t until)
+int redis_conn_open(struct redis_conn *c, const struct dlock_env *env,
+                    const struct dlock_peer *peers, int npeers, const struct redis_conn_auth *auth,
+                    const char *where, int64_t until)
 {
-    int rc = rconn_open_later(c, env, auth, where, until);
-    return rc == 0 ? rconn_aim(c, peers, npeers) : rc;
+    int rc = redis_conn_open_later(c, env, auth, where, until);
+    return rc == 0 ? redis_conn_aim(c, peers, npeers) : rc;
 }
 
 /* -------------------------------------------------------------------- coming up */
 
-static void is_up(struct rconn *c)
+static void is_up(struct redis_conn *c)
 {
     c->state = RC_UP;
     c->tls_failed = false;
     c->good = (c->good + c->tried - 1) % c->npeers;
-    rconn_flush(c);
+    redis_conn_flush(c);
 }
 
-static void no_handshake(struct rconn *c, const struct dlock_error *err)
+static void no_handshake(struct redis_conn *c, const struct dlock_error *err)
 {
-    rconn_fail(c, err->code, 0, err->msg);
+    redis_conn_fail(c, err->code, 0, err->msg);
     c->tls_failed = true;
     connect_next(c);
 }
 
-static void go_on_shaking(struct rconn *c)
+static void go_on_shaking(struct redis_conn *c)
 {
     struct dlock_error err;
-    int rc = rtls_shake(c->tls, c->session, c->fd, &c->fed, &err);
+    int rc = tls_shake(c->tls, c->session, c->fd, &c->fed, &err);
     if (rc == 0 && c->env->now(c->env->ctx) < c->next_at)
         return;
     if (rc == 0)
@@ -220,7 +222,7 @@ static void go_on_shaking(struct rconn *c)
         no_handshake(c, &err);
 }
 
-static void connected(struct rconn *c)
+static void connected(struct redis_conn *c)
 {
     struct dlock_error err;
     if (c->tls == NULL) {
@@ -228,13 +230,13 @@ static void connected(struct rconn *c)
         return;
     }
     c->state = RC_HANDSHAKE;
-    if (rtls_start(c->tls, &c->session, c->tls_host, &err) == 0)
+    if (tls_start(c->tls, &c->session, c->tls_host, &err) == 0)
         go_on_shaking(c);
     else
         no_handshake(c, &err);
 }
 
-static void finish_connect(struct rconn *c)
+static void finish_connect(struct redis_conn *c)
 {
     struct pollfd p = {.fd = c->fd, .events = POLLOUT};
     int sys = 0;
@@ -243,7 +245,7 @@ static void finish_connect(struct rconn *c)
     if (poll(&p, 1, 0) == 0) {
         if (c->env->now(c->env->ctx) < c->next_at)
             return;
-        rconn_fail(c, DLOCK_EUNAVAIL, 0, "no answer to the connection request");
+        redis_conn_fail(c, DLOCK_EUNAVAIL, 0, "no answer to the connection request");
         if (c->tried < c->npeers)
             connect_next(c);
         return;
@@ -251,14 +253,14 @@ static void finish_connect(struct rconn *c)
     if (getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &sys, &len) != 0)
         sys = errno;
     if (sys != 0) {
-        rconn_fail(c, DLOCK_EUNAVAIL, sys, "cannot connect");
+        redis_conn_fail(c, DLOCK_EUNAVAIL, sys, "cannot connect");
         connect_next(c);
         return;
     }
     connected(c);
 }
 
-void rconn_work(struct rconn *c)
+void redis_conn_work(struct redis_conn *c)
 {
     char buf[16384];
     ssize_t n;
@@ -269,11 +271,11 @@ void rconn_work(struct rconn *c)
         go_on_shaking(c);
     if (c->state != RC_UP)
         return;
-    rconn_flush(c);
-    while (c->state == RC_UP && (n = rconn_receive(c, buf, sizeof(buf))) > 0) {
+    redis_conn_flush(c);
+    while (c->state == RC_UP && (n = redis_conn_receive(c, buf, sizeof(buf))) > 0) {
         c->answered = true;
         if (redisReaderFeed(c->reader, buf, (size_t)n) != REDIS_OK)
-            rconn_fail_reader(c);
+            redis_conn_fail_reader(c);
     }
 }
 
@@ -283,26 +285,26 @@ void rconn_work(struct rconn *c)
  * A close() with unread input sends RST, and that can throw away commands (our undo) which the server
  * has not read yet. So: send, say that no more comes, read what is there, then close.
  */
-static void close_gently(struct rconn *c)
+static void close_gently(struct redis_conn *c)
 {
     char buf[4096];
     int rounds = 64;
 
-    rconn_flush(c);
+    redis_conn_flush(c);
     if (c->session != NULL) {
         c->tls->table->bye(c->session);
-        (void)rtls_send(c->tls, c->session, c->fd);
+        (void)tls_send(c->tls, c->session, c->fd);
     }
     (void)shutdown(c->fd, SHUT_WR);
     while (rounds-- > 0 && recv(c->fd, buf, sizeof(buf), MSG_DONTWAIT) > 0)
         ;
 }
 
-void rconn_close(struct rconn *c)
+void redis_conn_close(struct redis_conn *c)
 {
     if (c->state == RC_UP)
         close_gently(c);
-    rconn_drop_socket(c);
+    redis_conn_drop_socket(c);
     c->state = RC_CLOSED;
     if (c->reader != NULL)
         redisReaderFree(c->reader);
@@ -315,9 +317,9 @@ void rconn_close(struct rconn *c)
     c->ntags = 0;
 }
 
-void rconn_close_replica(struct rconn *c)
+void redis_conn_close_replica(struct redis_conn *c)
 {
-    rconn_close(c);
+    redis_conn_close(c);
     if (c->npeers > 0)
         c->good = (c->good + 1) % c->npeers;
 }

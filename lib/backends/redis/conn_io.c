@@ -11,7 +11,7 @@
 
 /* ------------------------------------------------------------------- sending */
 
-static bool out_reserve(struct rconn *c, size_t more)
+static bool out_reserve(struct redis_conn *c, size_t more)
 {
     size_t size = c->out_size > 0 ? c->out_size : 4096;
     if (c->out_len + more <= c->out_size)
@@ -33,30 +33,30 @@ static bool out_reserve(struct rconn *c, size_t more)
     return true;
 }
 
-int rconn_send(struct rconn *c, int tag, int argc, const char **argv, const size_t *len)
+int redis_conn_send(struct redis_conn *c, int tag, int argc, const char **argv, const size_t *len)
 {
     char *cmd = NULL;
     long long n = -1; /* hiredis 1.1: long long, int before */
 
-    if (!rconn_is_open(c))
+    if (!redis_conn_is_open(c))
         return DLOCK_EUNAVAIL;
-    if (c->ntags < RCONN_TAGS)
+    if (c->ntags < REDIS_CONN_TAGS)
         n = redisFormatCommandArgv(&cmd, argc, argv, len);
     if (n < 0 || !out_reserve(c, (size_t)n)) {
         redisFreeCommand(cmd);
-        return rconn_fail(c, DLOCK_ENOMEM, 0, "out of memory");
+        return redis_conn_fail(c, DLOCK_ENOMEM, 0, "out of memory");
     }
     memcpy(c->out + c->out_len, cmd, (size_t)n);
     c->out_len += (size_t)n;
-    if (tag == RCONN_AUTH)
+    if (tag == REDIS_CONN_AUTH)
         explicit_bzero(cmd, (size_t)n);
     redisFreeCommand(cmd);
-    c->tags[c->ntags++] = (struct rconn_tag){.tag = tag};
+    c->tags[c->ntags++] = (struct redis_conn_tag){.tag = tag};
     return 0;
 }
 
 /* The same through TLS. What is encrypted cannot be taken back: all of it is. */
-static void flush_tls(struct rconn *c)
+static void flush_tls(struct redis_conn *c)
 {
     struct dlock_error err;
     int rc = c->tls->table->encrypt(c->session, c->out, c->out_len, &err);
@@ -64,17 +64,17 @@ static void flush_tls(struct rconn *c)
         explicit_bzero(c->out, c->out_len);
     c->out_len = 0;
     if (rc != 0)
-        rconn_fail(c, rc, 0, err.msg);
-    else if (rtls_send(c->tls, c->session, c->fd))
+        redis_conn_fail(c, rc, 0, err.msg);
+    else if (tls_send(c->tls, c->session, c->fd))
         c->written = true;
 }
 
-static bool has_output(const struct rconn *c)
+static bool has_output(const struct redis_conn *c)
 {
-    return c->out_len > 0 || (c->session != NULL && rtls_has_output(c->tls, c->session));
+    return c->out_len > 0 || (c->session != NULL && tls_has_output(c->tls, c->session));
 }
 
-void rconn_flush(struct rconn *c)
+void redis_conn_flush(struct redis_conn *c)
 {
     if (c->state != RC_UP || !has_output(c))
         return;
@@ -95,7 +95,7 @@ void rconn_flush(struct rconn *c)
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
             break;
         if (n < 0) {
-            /* Left for rconn_work: the server may have said why ("max number of clients"). */
+            /* Left for redis_conn_work: the server may have said why ("max number of clients"). */
             done = c->out_len;
             break;
         }
@@ -107,7 +107,7 @@ void rconn_flush(struct rconn *c)
     c->out_len -= done;
 }
 
-bool rconn_waits(const struct rconn *c, int tag)
+bool redis_conn_waits(const struct redis_conn *c, int tag)
 {
     for (int i = 0; i < c->ntags; i++)
         if (c->tags[i].tag == tag)
@@ -115,37 +115,37 @@ bool rconn_waits(const struct rconn *c, int tag)
     return false;
 }
 
-int rconn_interest(const struct rconn *c, struct pollfd *pfd, int64_t *wake_at)
+int redis_conn_interest(const struct redis_conn *c, struct pollfd *pfd, int64_t *wake_at)
 {
-    if (!rconn_is_open(c) || c->state == RC_WAITING) {
+    if (!redis_conn_is_open(c) || c->state == RC_WAITING) {
         if (c->state == RC_FAILED)
             *wake_at = 0;
         return 0;
     }
     pfd->fd = c->fd;
     pfd->events = c->state == RC_CONNECTING ? POLLOUT : POLLIN;
-    if (c->state == RC_HANDSHAKE ? rtls_has_output(c->tls, c->session)
+    if (c->state == RC_HANDSHAKE ? tls_has_output(c->tls, c->session)
                                  : c->state == RC_UP && has_output(c))
         pfd->events |= POLLOUT;
     pfd->revents = 0;
-    if (rconn_is_connecting(c))
+    if (redis_conn_is_connecting(c))
         *wake_at = dlock_min(*wake_at, c->next_at);
     return 1;
 }
 
 /* ----------------------------------------------------------------- receiving */
 
-ssize_t rconn_receive(struct rconn *c, char *buf, size_t size)
+ssize_t redis_conn_receive(struct redis_conn *c, char *buf, size_t size)
 {
     struct dlock_error err;
     ssize_t n;
     if (c->session != NULL) {
-        n = rtls_receive(c->tls, c->session, c->fd, buf, size, &c->fed, RCONN_MAX_REPLY, &err);
+        n = tls_receive(c->tls, c->session, c->fd, buf, size, &c->fed, REDIS_CONN_MAX_REPLY, &err);
         if (n < 0)
-            rconn_fail(c, (int)n, 0, err.msg);
+            redis_conn_fail(c, (int)n, 0, err.msg);
         return n;
     }
-    if (c->fed > RCONN_MAX_REPLY)
+    if (c->fed > REDIS_CONN_MAX_REPLY)
         return 0;
     do
         n = recv(c->fd, buf, size, MSG_DONTWAIT);
@@ -153,9 +153,9 @@ ssize_t rconn_receive(struct rconn *c, char *buf, size_t size)
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
         return 0;
     if (n < 0)
-        return rconn_fail(c, DLOCK_EUNAVAIL, errno, "connection lost");
+        return redis_conn_fail(c, DLOCK_EUNAVAIL, errno, "connection lost");
     if (n == 0)
-        return rconn_fail(c, DLOCK_EUNAVAIL, 0, "the server closed the connection");
+        return redis_conn_fail(c, DLOCK_EUNAVAIL, 0, "the server closed the connection");
     c->fed += (size_t)n;
     return n;
 }

@@ -18,11 +18,11 @@ static bool has_word(const char *text, const char *word)
     return false;
 }
 
-enum rconn_class rconn_classify(const char *text)
+enum redis_conn_class redis_conn_classify(const char *text)
 {
     static const struct {
         const char *word;
-        enum rconn_class class;
+        enum redis_conn_class class;
     } table[] = {
         {"NOAUTH", RE_PERM},
         {"unauthenticated", RE_PERM}, /* 7.0: a long command before AUTH */
@@ -73,7 +73,7 @@ static bool in_word(char c)
 }
 
 /* text, fit for a message. A user's name is blanked as a word of its own only: it may be "e". */
-void rconn_show(char *out, size_t size, const struct rconn_auth *auth, const char *text)
+void redis_conn_show(char *out, size_t size, const struct redis_conn_auth *auth, const char *text)
 {
     char t[512];
     size_t used = 0;
@@ -104,7 +104,7 @@ void rconn_show(char *out, size_t size, const struct rconn_auth *auth, const cha
 /* text decides, t is shown. */
 static int explain(struct dlock_error *err, const char *where, const char *text, const char *t)
 {
-    switch (rconn_classify(text)) {
+    switch (redis_conn_classify(text)) {
     case RE_PERM:
         if (strstr(text, "NOAUTH") != NULL || strstr(text, "unauthenticated") != NULL)
             return dlock_fail(err, DLOCK_EPERM, 0,
@@ -153,16 +153,16 @@ static int explain(struct dlock_error *err, const char *where, const char *text,
     return dlock_fail(err, DLOCK_EPROTO, 0, "%s: unexpected error: %s", where, t);
 }
 
-int rconn_reply_error(struct dlock_error *err, const char *where, const struct rconn_auth *auth,
-                      const char *text)
+int redis_conn_reply_error(struct dlock_error *err, const char *where,
+                           const struct redis_conn_auth *auth, const char *text)
 {
     char t[200];
-    rconn_show(t, sizeof(t), auth, text);
+    redis_conn_show(t, sizeof(t), auth, text);
     return explain(err, where, text, t);
 }
 
-int rconn_auth_error(struct dlock_error *err, const char *where, const struct rconn_auth *auth,
-                     const char *text)
+int redis_conn_auth_error(struct dlock_error *err, const char *where,
+                          const struct redis_conn_auth *auth, const char *text)
 {
     /* Error codes are words of capital letters; what is none may be anything. */
     size_t n = strspn(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ");
@@ -171,8 +171,8 @@ int rconn_auth_error(struct dlock_error *err, const char *where, const struct rc
         memcpy(word, text, n);
         word[n] = '\0';
     }
-    rconn_show(t, sizeof(t), auth, word);
-    if (rconn_classify(text) != RE_OTHER)
+    redis_conn_show(t, sizeof(t), auth, word);
+    if (redis_conn_classify(text) != RE_OTHER)
         return explain(err, where, text, t);
     if (strstr(text, "unknown command") != NULL)
         return dlock_fail(err, DLOCK_EPERM, 0,

@@ -85,7 +85,7 @@ void redis_checks_granted(struct redis_checks *c)
     c->due = !c->asked;
 }
 
-void redis_checks_ask(struct redis_checks *c, struct rconn *conn, int memory_tag,
+void redis_checks_ask(struct redis_checks *c, struct redis_conn *conn, int memory_tag,
                       int persistence_tag, bool persistence)
 {
     const char *argv[] = {"INFO", "memory"};
@@ -95,12 +95,12 @@ void redis_checks_ask(struct redis_checks *c, struct rconn *conn, int memory_tag
     if (conn->state != RC_UP)
         return;
     c->asked = true;
-    if (rconn_send(conn, memory_tag, 2, argv, len) != 0)
+    if (redis_conn_send(conn, memory_tag, 2, argv, len) != 0)
         return;
     argv[1] = "persistence";
     if (persistence)
-        (void)rconn_send(conn, persistence_tag, 2, argv, len2);
-    rconn_flush(conn);
+        (void)redis_conn_send(conn, persistence_tag, 2, argv, len2);
+    redis_conn_flush(conn);
 }
 
 /* Where the next one goes: text_of() has seen that there is room. */

@@ -34,8 +34,8 @@ struct redis_checks {
 /* Granted: to be asked when the command has been started. */
 void redis_checks_granted(struct redis_checks *);
 /* Queue what is due, under these tags, and write it. persistence: is it of interest? */
-void redis_checks_ask(struct redis_checks *, struct rconn *, int memory_tag, int persistence_tag,
-                      bool persistence);
+void redis_checks_ask(struct redis_checks *, struct redis_conn *, int memory_tag,
+                      int persistence_tag, bool persistence);
 void redis_checks_memory(struct redis_checks *, const redisReply *, const char *where);
 void redis_checks_persistence(struct redis_checks *, const redisReply *, const char *where,
                               int64_t ttl, int64_t grace);

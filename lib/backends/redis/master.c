@@ -20,7 +20,7 @@ struct redis_sentinel {
     bool failed;    /* the last one found nobody: that is no trouble of the master */
     bool checking;  /* a switch was announced: a round will tell whether it concerns us */
     struct sentinel_addr master; /* whom cmd is connected to, or was last */
-    struct raddr addr;
+    struct redis_addr addr;
 };
 
 int redis_sentinel_open(struct dlock_be *be, struct dlock_error *err)
@@ -36,31 +36,31 @@ void redis_sentinel_close(struct dlock_be *be)
     if (be->sentinel == NULL)
         return;
     sentinels_close(&be->sentinel->s);
-    raddr_done(&be->sentinel->addr);
+    redis_addr_done(&be->sentinel->addr);
     free(be->sentinel);
     be->sentinel = NULL;
 }
 
 /* ------------------------------------------------------------------ connecting */
 
-void redis_sentinel_connect(struct dlock_be *be, struct rconn *c, int64_t until)
+void redis_sentinel_connect(struct dlock_be *be, struct redis_conn *c, int64_t until)
 {
     struct redis_sentinel *m = be->sentinel;
-    const struct rconn *cmd = &be->cmd;
+    const struct redis_conn *cmd = &be->cmd;
     bool shared =
         m->seek != SEEK_NOTHING && (be->cmd.state == RC_WAITING || be->wake.state == RC_WAITING);
     int64_t now = redis_now(be);
 
     c->only_master = true;
-    if (rconn_open_later(c, be->spec->env, &be->auth, redis_where(be), until) != 0 || shared)
+    if (redis_conn_open_later(c, be->spec->env, &be->auth, redis_where(be), until) != 0 || shared)
         return;
     /* The calls must come from the server in which we stand in line. */
-    if (c == &be->wake && rconn_is_open(cmd) && cmd->state != RC_WAITING) {
+    if (c == &be->wake && redis_conn_is_open(cmd) && cmd->state != RC_WAITING) {
         bool up = cmd->state == RC_UP;
-        (void)rconn_aim(c, up ? &cmd->peers[cmd->good] : cmd->peers, up ? 1 : cmd->npeers);
+        (void)redis_conn_aim(c, up ? &cmd->peers[cmd->good] : cmd->peers, up ? 1 : cmd->npeers);
         return;
     }
-    raddr_done(&m->addr);
+    redis_addr_done(&m->addr);
     m->seek = SEEK_ASKING;
     m->failed = m->checking = false;
     /* Somewhat earlier than the caller's time: it is worth knowing that it was not the master who was silent. */
@@ -72,13 +72,13 @@ static void give_up(struct dlock_be *be, const struct dlock_error *why)
     be->sentinel->seek = SEEK_NOTHING;
     be->sentinel->failed = true;
     if (be->cmd.state == RC_WAITING)
-        rconn_give_up(&be->cmd, why);
+        redis_conn_give_up(&be->cmd, why);
     if (be->wake.state == RC_WAITING)
-        rconn_give_up(&be->wake, why);
+        redis_conn_give_up(&be->wake, why);
 }
 
 /* Is c's server one of those found? */
-static bool is_found(const struct redis_sentinel *m, const struct rconn *c)
+static bool is_found(const struct redis_sentinel *m, const struct redis_conn *c)
 {
     const struct dlock_peer *p = &c->peers[c->good];
     for (int i = 0; i < m->addr.npeers; i++)
@@ -95,10 +95,10 @@ static void aim(struct dlock_be *be)
     if (be->cmd.state == RC_WAITING) {
         if (be->wake.state == RC_CONNECTING || (be->wake.state == RC_UP && !is_found(m, &be->wake)))
             redis_wake_drop(be);
-        (void)rconn_aim(&be->cmd, m->addr.peers, m->addr.npeers);
+        (void)redis_conn_aim(&be->cmd, m->addr.peers, m->addr.npeers);
     }
     if (be->wake.state == RC_WAITING)
-        (void)rconn_aim(&be->wake, m->addr.peers, m->addr.npeers);
+        (void)redis_conn_aim(&be->wake, m->addr.peers, m->addr.npeers);
 }
 
 static void seek(struct dlock_be *be)
@@ -111,10 +111,10 @@ static void seek(struct dlock_be *be)
         rc = sentinels_found(&m->s, &m->master, &err);
         if (rc > 0) {
             m->seek = SEEK_RESOLVING;
-            rc = raddr_start(&m->addr, m->master.host, m->master.port, &err);
+            rc = redis_addr_start(&m->addr, m->master.host, m->master.port, &err);
         }
     } else if (m->seek == SEEK_RESOLVING) {
-        rc = raddr_result(&m->addr, &err);
+        rc = redis_addr_result(&m->addr, &err);
     }
     if (rc > 0)
         aim(be);
@@ -198,7 +198,7 @@ static bool compares(struct dlock_be *be)
         if (m->checking)
             redis_sentinel_question(be, DLOCK_NEVER);
     }
-    return m->checking || (be->doing == DO_RENEW && rconn_is_open(&be->cmd));
+    return m->checking || (be->doing == DO_RENEW && redis_conn_is_open(&be->cmd));
 }
 
 void redis_sentinel_step(struct dlock_be *be)
@@ -225,7 +225,7 @@ int redis_sentinel_interest(const struct dlock_be *be, struct pollfd *pfd, int c
         return 0;
     int n = sentinels_interest(&m->s, pfd, cap, wake_at);
     if (m->seek == SEEK_RESOLVING && n < cap)
-        pfd[n++] = (struct pollfd){.fd = raddr_fd(&m->addr), .events = POLLIN};
+        pfd[n++] = (struct pollfd){.fd = redis_addr_fd(&m->addr), .events = POLLIN};
     return n;
 }
 

@@ -116,10 +116,10 @@ int redis_check_spec(struct dlock_be *be, struct dlock_error *err)
     }
     if ((rc = redis_parse_db(dbtext, &db, err)) != 0)
         return rc;
-    if (rscript_init(&be->script, spec->uri->name, db) != 0)
+    if (redis_script_init(&be->script, spec->uri->name, db) != 0)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     if (strcmp(spec->uri->scheme, "rediss") == 0 &&
-        (rc = rtls_config_from_uri(spec, &be->tls, err)) != 0)
+        (rc = tls_config_from_uri(spec, &be->tls, err)) != 0)
         return rc;
     return find_password(be, err);
 }

@@ -30,9 +30,9 @@ const char *redis_where(const struct dlock_be *be)
     return be->spec->uri->where;
 }
 
-void redis_connect(struct dlock_be *be, struct rconn *c, int64_t until)
+void redis_connect(struct dlock_be *be, struct redis_conn *c, int64_t until)
 {
-    if (rconn_is_open(c) || redis_cluster_connect(be, c, until))
+    if (redis_conn_is_open(c) || redis_cluster_connect(be, c, until))
         return;
     if (be->sentinel != NULL) {
         redis_sentinel_connect(be, c, until);
@@ -42,7 +42,7 @@ void redis_connect(struct dlock_be *be, struct rconn *c, int64_t until)
     int n = be->is_unix ? 1 : be->spec->npeers;
     c->tls = be->tls;
     c->tls_host = be->is_unix ? NULL : be->spec->uri->hosts[0].host;
-    (void)rconn_open(c, be->spec->env, peers, n, &be->auth, redis_where(be), until);
+    (void)redis_conn_open(c, be->spec->env, peers, n, &be->auth, redis_where(be), until);
 }
 
 void redis_no_answer(const struct dlock_be *be, struct dlock_error *err, int64_t waited)
@@ -64,7 +64,7 @@ int64_t redis_clock_now(struct dlock_be *be, int64_t theirs_ms, int64_t sent)
 
 void redis_close_cmd(struct dlock_be *be)
 {
-    rconn_close(&be->cmd);
+    redis_conn_close(&be->cmd);
     be->tracking = TRACK_OFF;
 }
 
@@ -87,7 +87,7 @@ static int be_open(struct dlock_be **out, const struct dlock_spec *spec, struct 
         return rc;
     }
     struct dlock_error warning;
-    if (rtls_config_warns(be->tls, redis_where(be), &warning))
+    if (tls_config_warns(be->tls, redis_where(be), &warning))
         events_add(&be->events, EV_NOTICE)->error = warning;
     *out = be;
     return 0;
@@ -97,13 +97,13 @@ static void be_close(struct dlock_be *be)
 {
     if (be == NULL)
         return;
-    rconn_close(&be->cmd);
-    rconn_close(&be->wake);
+    redis_conn_close(&be->cmd);
+    redis_conn_close(&be->wake);
     redis_cluster_done(be);
     redis_drop_listing(be);
     redis_forget_stale(be, be->nstale);
-    rscript_done(&be->script);
-    rtls_config_free(be->tls);
+    redis_script_done(&be->script);
+    tls_config_free(be->tls);
     redis_sentinel_close(be);
     free(be->channel);
     free(be->value);
@@ -116,7 +116,7 @@ static void be_close(struct dlock_be *be)
 /* ---------------------------------------------------------------------- driving */
 
 /* True: the reply was kept. */
-static bool cmd_answered(struct dlock_be *be, struct rconn_reply *rep)
+static bool cmd_answered(struct dlock_be *be, struct redis_conn_reply *rep)
 {
     if (redis_cluster_redirected(be, rep))
         return false;
@@ -166,7 +166,8 @@ static bool cmd_answered(struct dlock_be *be, struct rconn_reply *rep)
 static void cmd_failed(struct dlock_be *be)
 {
     struct dlock_error err = be->cmd.error;
-    bool leaving = be->doing == DO_RELEASE && be->cmd.written && rconn_waits(&be->cmd, T_LEAVE);
+    bool leaving =
+        be->doing == DO_RELEASE && be->cmd.written && redis_conn_waits(&be->cmd, T_LEAVE);
 
     if (redis_cluster_elsewhere(be))
         return;
@@ -189,15 +190,15 @@ static void cmd_failed(struct dlock_be *be)
 
 static void take_replies(struct dlock_be *be)
 {
-    struct rconn_reply rep;
+    struct redis_conn_reply rep;
     int rc = 0;
-    while (be->cmd.state != RC_CLOSED && (rc = rconn_next(&be->cmd, &rep)) == 1)
+    while (be->cmd.state != RC_CLOSED && (rc = redis_conn_next(&be->cmd, &rep)) == 1)
         if (!cmd_answered(be, &rep))
             freeReplyObject(rep.r);
     if (rc < 0 && be->cmd.state == RC_FAILED)
         cmd_failed(be);
     rc = 0;
-    while (be->wake.state != RC_CLOSED && (rc = rconn_next(&be->wake, &rep)) == 1) {
+    while (be->wake.state != RC_CLOSED && (rc = redis_conn_next(&be->wake, &rep)) == 1) {
         redis_wake_answered(be, &rep);
         freeReplyObject(rep.r);
     }
@@ -210,10 +211,10 @@ static void timers(struct dlock_be *be)
     int64_t now = redis_now(be);
     struct dlock_error err;
 
-    if (rconn_is_connecting(&be->cmd) && now >= be->cmd.next_at)
-        rconn_work(&be->cmd);
-    if (rconn_is_connecting(&be->wake) && now >= be->wake.next_at)
-        rconn_work(&be->wake);
+    if (redis_conn_is_connecting(&be->cmd) && now >= be->cmd.next_at)
+        redis_conn_work(&be->cmd);
+    if (redis_conn_is_connecting(&be->wake) && now >= be->wake.next_at)
+        redis_conn_work(&be->wake);
     switch (be->doing) {
     case DO_ACQUIRE:
         redis_wait_timers(be, now);
@@ -224,7 +225,7 @@ static void timers(struct dlock_be *be)
     case DO_ASK:
         if (now >= be->op_until) {
             redis_no_answer(be, &err, be->spec->connect_timeout);
-            rconn_close(&be->cmd);
+            redis_conn_close(&be->cmd);
             redis_ask_failed(be, be->refused.code != 0 ? &be->refused : &err);
         } else if (now >= be->cmd_out.retry_at) {
             redis_cluster_begin(be);
@@ -243,9 +244,9 @@ static int be_interest(struct dlock_be *be, struct pollfd *pfd, int cap, int64_t
 {
     int n = 0;
     if (cap > n)
-        n += rconn_interest(&be->cmd, &pfd[n], wake_at);
+        n += redis_conn_interest(&be->cmd, &pfd[n], wake_at);
     if (cap > n)
-        n += rconn_interest(&be->wake, &pfd[n], wake_at);
+        n += redis_conn_interest(&be->wake, &pfd[n], wake_at);
     n += redis_sentinel_interest(be, pfd + n, cap - n, wake_at);
     if (cap > n)
         n += redis_cluster_interest(be, &pfd[n]);
@@ -284,10 +285,10 @@ static int be_process(struct dlock_be *be, const struct pollfd *pfd, int n, stru
     for (int i = 0; i < n; i++) {
         if (pfd[i].revents == 0)
             continue;
-        if (rconn_is_open(&be->cmd) && pfd[i].fd == be->cmd.fd)
-            rconn_work(&be->cmd);
-        else if (rconn_is_open(&be->wake) && pfd[i].fd == be->wake.fd)
-            rconn_work(&be->wake);
+        if (redis_conn_is_open(&be->cmd) && pfd[i].fd == be->cmd.fd)
+            redis_conn_work(&be->cmd);
+        else if (redis_conn_is_open(&be->wake) && pfd[i].fd == be->wake.fd)
+            redis_conn_work(&be->wake);
     }
     redis_sentinel_work(be, pfd, n);
     redis_sentinel_step(be);

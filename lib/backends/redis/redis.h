@@ -48,18 +48,18 @@ struct redis_sentinel; /* master.c */
 
 struct dlock_be {
     const struct dlock_spec *spec;
-    struct rscript script;
+    struct redis_script script;
     int64_t restart_grace;
     unsigned wait_replicas;
     struct redis_sentinel *sentinel; /* NULL: the address is that of the server */
     char *secret;                    /* password from file or environment; zeroed when freed */
-    struct rconn_auth auth;
+    struct redis_conn_auth auth;
     struct dlock_peer unix_peer;
     bool is_unix;
-    struct rtls_config *tls; /* NULL: without */
+    struct tls_config *tls; /* NULL: without */
 
     struct redis_cluster cluster;
-    struct rconn cmd, wake;
+    struct redis_conn cmd, wake;
     enum redis_doing doing;
     int64_t op_until; /* of what is outstanding on cmd */
     struct redis_proof proof;
@@ -98,7 +98,7 @@ struct dlock_be {
     /* ask */
     redisReply *listing;
     size_t list_at;
-    struct rscript_state list;
+    struct redis_script_state list;
 
     struct redis_checks checks;
     struct redis_clock clock;   /* since the grant */
@@ -114,7 +114,7 @@ static inline int64_t redis_now(const struct dlock_be *be)
 }
 const char *redis_where(const struct dlock_be *);
 /* Begin to connect unless open; whatever goes wrong shows up as state RC_FAILED in process(). */
-void redis_connect(struct dlock_be *, struct rconn *, int64_t until);
+void redis_connect(struct dlock_be *, struct redis_conn *, int64_t until);
 /* no_answer(), or why cmd did not even get as far as to ask. */
 void redis_no_answer(const struct dlock_be *, struct dlock_error *, int64_t waited);
 /* What the server behind cmd has said of its clock: redis_clock_told(), begun anew with another server. */
@@ -126,12 +126,12 @@ void redis_close_cmd(struct dlock_be *);
 /* A new operation, or another attempt at it: redirections are counted anew, from the node that has the slot. */
 void redis_cluster_begin(struct dlock_be *);
 /* Connect to where the lock is. False: that is what the URI names. */
-bool redis_cluster_connect(struct dlock_be *, struct rconn *, int64_t until);
+bool redis_cluster_connect(struct dlock_be *, struct redis_conn *, int64_t until);
 /* The look-up of a node's name: to poll, and to go on with. */
 int redis_cluster_interest(const struct dlock_be *, struct pollfd *);
 void redis_cluster_work(struct dlock_be *);
 /* An answer on cmd. True: it is a redirection and followed; what is being done has been sent again. */
-bool redis_cluster_redirected(struct dlock_be *, const struct rconn_reply *);
+bool redis_cluster_redirected(struct dlock_be *, const struct redis_conn_reply *);
 /* cmd has failed. True: another node is asked. */
 bool redis_cluster_elsewhere(struct dlock_be *);
 /* The node has not answered: ask another one next time. */
@@ -142,7 +142,7 @@ bool redis_cluster_lost(struct dlock_be *, const char *text);
 bool redis_cluster_strayed(const struct dlock_be *);
 /* A lock that cannot be in a cluster. */
 bool redis_cluster_refuses(const struct dlock_be *, struct dlock_error *);
-/* rconn_reply_error, and what only a cluster says. */
+/* redis_conn_reply_error, and what only a cluster says. */
 int redis_reply_error(struct dlock_be *, struct dlock_error *, const char *text);
 /* Queue what goes in front of a command that was sent on. */
 void redis_cluster_asking(struct dlock_be *);
@@ -166,8 +166,8 @@ void redis_release(struct dlock_be *, int64_t until);
 /* Send the renewal or the release that is under way, after a redirection once more. */
 void redis_send_renew(struct dlock_be *);
 void redis_send_leave(struct dlock_be *);
-void redis_renew_answered(struct dlock_be *, const struct rconn_reply *);
-void redis_leave_answered(struct dlock_be *, const struct rconn_reply *);
+void redis_renew_answered(struct dlock_be *, const struct redis_conn_reply *);
+void redis_leave_answered(struct dlock_be *, const struct redis_conn_reply *);
 /* The end of a renewal. */
 void redis_renewed(struct dlock_be *, const struct redis_proof *);
 void redis_renew_unclear(struct dlock_be *, const struct dlock_error *);
@@ -193,7 +193,7 @@ void redis_proof_missing(const struct dlock_be *, struct dlock_error *);
 enum redis_answer { ANSWER_PENDING, ANSWER_YES, ANSWER_OTHER, ANSWER_NO };
 int redis_sentinel_open(struct dlock_be *, struct dlock_error *);
 void redis_sentinel_close(struct dlock_be *);
-void redis_sentinel_connect(struct dlock_be *, struct rconn *, int64_t until);
+void redis_sentinel_connect(struct dlock_be *, struct redis_conn *, int64_t until);
 /* First contact: the sentinels have named somebody, but he does not serve us (yet). */
 bool redis_sentinel_worth_retry(const struct dlock_be *, const struct dlock_error *);
 /* Ask the sentinels again, unless the last round is newer. */
@@ -221,7 +221,7 @@ void redis_acquire(struct dlock_be *, bool wait);
 void redis_try_now(struct dlock_be *);
 /* After a redirection (moved) or a failure to connect: the same try, to another node. */
 void redis_try_again(struct dlock_be *, bool moved);
-void redis_try_answered(struct dlock_be *, const struct rconn_reply *);
+void redis_try_answered(struct dlock_be *, const struct redis_conn_reply *);
 void redis_wait_timers(struct dlock_be *, int64_t now);
 int64_t redis_wait_wake_at(const struct dlock_be *);
 
@@ -230,7 +230,7 @@ void redis_wake_start(struct dlock_be *);
 void redis_wake_close(struct dlock_be *);
 void redis_wake_drop(struct dlock_be *); /* it is of no use any more */
 void redis_wake_failed(struct dlock_be *);
-void redis_wake_answered(struct dlock_be *, const struct rconn_reply *);
+void redis_wake_answered(struct dlock_be *, const struct redis_conn_reply *);
 void redis_track_answered(struct dlock_be *, const redisReply *);
 
 /* status.c */

@@ -26,14 +26,14 @@ static void be_close(struct dlock_be *be)
     redlock_wait_close(be);
     for (int i = 0; i < be->n; i++) {
         struct redlock_node *n = &be->nodes[i];
-        rconn_close(&n->cmd);
-        rconn_close(&n->wake);
+        redis_conn_close(&n->cmd);
+        redis_conn_close(&n->wake);
         while (n->nstale > 0)
             free(n->stale[--n->nstale]);
     }
     free(be->nodes);
-    rtls_config_free(be->tls);
-    rscript_done(&be->script);
+    tls_config_free(be->tls);
+    redis_script_done(&be->script);
     free(be->value);
     if (be->secret != NULL)
         explicit_bzero(be->secret, strlen(be->secret));
@@ -55,7 +55,7 @@ static int be_open(struct dlock_be **out, const struct dlock_spec *spec, struct 
         return rc;
     }
     struct dlock_error warning;
-    if (rtls_config_warns(be->tls, spec->uri->where, &warning))
+    if (tls_config_warns(be->tls, spec->uri->where, &warning))
         events_add(&be->events, EV_NOTICE)->error = warning;
     *out = be;
     return 0;
@@ -79,10 +79,10 @@ static void ask_memory(struct dlock_be *be)
     const char *argv[] = {"INFO", "memory"};
     be->check = CHECK_ASKED;
     for (int i = 0; i < be->n; i++) {
-        struct rconn *c = &be->nodes[i].cmd;
+        struct redis_conn *c = &be->nodes[i].cmd;
         if (c->state == RC_UP && c->ntags < 4 &&
-            rconn_send(c, REDLOCK_TAG(be->op, K_MEMORY), 2, argv, (size_t[]){4, 6}) == 0)
-            rconn_flush(c);
+            redis_conn_send(c, REDLOCK_TAG(be->op, K_MEMORY), 2, argv, (size_t[]){4, 6}) == 0)
+            redis_conn_flush(c);
     }
 }
 
@@ -97,7 +97,8 @@ static void memory_answered(struct dlock_be *be, struct redlock_node *n, const r
 }
 
 /* True: the reply was kept. */
-static bool answered(struct dlock_be *be, struct redlock_node *n, const struct rconn_reply *rep)
+static bool answered(struct dlock_be *be, struct redlock_node *n,
+                     const struct redis_conn_reply *rep)
 {
     bool current = REDLOCK_TAG_OP(rep->tag) == (be->op & REDLOCK_OPS);
     switch ((enum redlock_kind)(rep->tag & 15)) {
@@ -140,15 +141,15 @@ static bool answered(struct dlock_be *be, struct redlock_node *n, const struct r
 
 static void take_replies(struct dlock_be *be, struct redlock_node *n)
 {
-    struct rconn_reply rep;
+    struct redis_conn_reply rep;
     int rc = 0;
-    while (n->cmd.state != RC_CLOSED && (rc = rconn_next(&n->cmd, &rep)) == 1)
+    while (n->cmd.state != RC_CLOSED && (rc = redis_conn_next(&n->cmd, &rep)) == 1)
         if (!answered(be, n, &rep))
             freeReplyObject(rep.r);
     if (rc < 0 && n->cmd.state == RC_FAILED)
         redlock_node_failed(be, n);
     rc = 0;
-    while (n->wake.state != RC_CLOSED && (rc = rconn_next(&n->wake, &rep)) == 1) {
+    while (n->wake.state != RC_CLOSED && (rc = redis_conn_next(&n->wake, &rep)) == 1) {
         redlock_wake_answered(be, n, &rep);
         freeReplyObject(rep.r);
     }
@@ -203,9 +204,9 @@ static int be_interest(struct dlock_be *be, struct pollfd *pfd, int cap, int64_t
     int n = 0;
     for (int i = 0; i < be->n; i++) {
         if (cap > n)
-            n += rconn_interest(&be->nodes[i].cmd, &pfd[n], wake);
+            n += redis_conn_interest(&be->nodes[i].cmd, &pfd[n], wake);
         if (cap > n)
-            n += rconn_interest(&be->nodes[i].wake, &pfd[n], wake);
+            n += redis_conn_interest(&be->nodes[i].wake, &pfd[n], wake);
     }
     *wake = dlock_min(*wake, wake_at(be));
     if (be->events.n > 0 || be->listing)
@@ -213,15 +214,15 @@ static int be_interest(struct dlock_be *be, struct pollfd *pfd, int cap, int64_t
     return n;
 }
 
-static void work(struct rconn *c, const struct pollfd *pfd, int n, int64_t now)
+static void work(struct redis_conn *c, const struct pollfd *pfd, int n, int64_t now)
 {
-    if (!rconn_is_open(c))
+    if (!redis_conn_is_open(c))
         return;
-    bool due = rconn_is_connecting(c) && now >= c->next_at;
+    bool due = redis_conn_is_connecting(c) && now >= c->next_at;
     for (int i = 0; i < n && !due; i++)
         due = pfd[i].fd == c->fd && pfd[i].revents != 0;
     if (due)
-        rconn_work(c);
+        redis_conn_work(c);
 }
 
 static int be_process(struct dlock_be *be, const struct pollfd *pfd, int n, struct dlock_event *ev)

@@ -60,8 +60,8 @@ enum redlock_tracking { TRACK_OFF, TRACK_ON, TRACK_REFUSED };
 struct redlock_node {
     int host; /* in the URI */
     char where[300];
-    struct rconn cmd, wake;
-    struct rconn_auth auth;
+    struct redis_conn cmd, wake;
+    struct redis_conn_auth auth;
 
     bool same; /* another one of the list is the same server: it has no vote */
 
@@ -73,7 +73,7 @@ struct redlock_node {
     bool lost; /* gone, before its time */
     bool undo_out; /* a vote of the round is being given back */
     uint64_t fence;
-    int64_t left_ms; /* as struct rscript_tried */
+    int64_t left_ms; /* as struct redis_script_tried */
     int place;
     uint64_t holder; /* a digest of the holder's value; 0: free */
     struct dlock_error error;
@@ -111,10 +111,10 @@ struct redlock_listed {
 
 struct dlock_be {
     const struct dlock_spec *spec;
-    struct rscript script;
+    struct redis_script script;
     int64_t restart_grace;
     char *secret;
-    struct rtls_config *tls; /* NULL: without */
+    struct tls_config *tls; /* NULL: without */
     struct redlock_node *nodes;
     int n, quorum;
 
@@ -175,7 +175,7 @@ int redlock_check_peers(struct dlock_be *, struct dlock_error *);
 /* A new operation: nobody has answered anything. */
 void redlock_begin(struct dlock_be *);
 /* Begin to connect one of its two connections. */
-void redlock_open(struct dlock_be *, struct redlock_node *, struct rconn *, int64_t until);
+void redlock_open(struct dlock_be *, struct redlock_node *, struct redis_conn *, int64_t until);
 /*
  * True: commands can be queued for it in this operation. If not, its answer says why: it could not be reached
  * a moment ago, or has not answered earlier commands.
@@ -203,8 +203,10 @@ int redlock_no_quorum(const struct dlock_be *, struct dlock_error *);
 
 /* redlock_vote.c: acquire. */
 void redlock_acquire(struct dlock_be *, bool wait);
-void redlock_vote_answered(struct dlock_be *, struct redlock_node *, const struct rconn_reply *);
-void redlock_raise_answered(struct dlock_be *, struct redlock_node *, const struct rconn_reply *);
+void redlock_vote_answered(struct dlock_be *, struct redlock_node *,
+                           const struct redis_conn_reply *);
+void redlock_raise_answered(struct dlock_be *, struct redlock_node *,
+                            const struct redis_conn_reply *);
 void redlock_round_step(struct dlock_be *, int64_t now);
 int64_t redlock_round_wake_at(const struct dlock_be *);
 
@@ -214,7 +216,8 @@ void redlock_wait_close(struct dlock_be *);
 /* In front of a vote: where we are first in line, the server tells us of every change. */
 void redlock_track(struct dlock_be *, struct redlock_node *);
 void redlock_track_answered(struct redlock_node *, const redisReply *);
-void redlock_wake_answered(struct dlock_be *, struct redlock_node *, const struct rconn_reply *);
+void redlock_wake_answered(struct dlock_be *, struct redlock_node *,
+                           const struct redis_conn_reply *);
 void redlock_wake_failed(struct dlock_be *, struct redlock_node *);
 void redlock_wait_timers(struct dlock_be *, int64_t now);
 int64_t redlock_wait_wake_at(const struct dlock_be *);
@@ -226,10 +229,12 @@ void redlock_clock(struct dlock_be *, struct redlock_node *, int64_t theirs_ms, 
 
 /* redlock_renew.c: renew and release. */
 void redlock_renew(struct dlock_be *);
-void redlock_renew_answered(struct dlock_be *, struct redlock_node *, const struct rconn_reply *);
+void redlock_renew_answered(struct dlock_be *, struct redlock_node *,
+                            const struct redis_conn_reply *);
 void redlock_renew_step(struct dlock_be *, int64_t now);
 void redlock_release(struct dlock_be *, int64_t until);
-void redlock_leave_answered(struct dlock_be *, struct redlock_node *, const struct rconn_reply *);
+void redlock_leave_answered(struct dlock_be *, struct redlock_node *,
+                            const struct redis_conn_reply *);
 void redlock_release_step(struct dlock_be *, int64_t now);
 int64_t redlock_release_wake_at(const struct dlock_be *);
 

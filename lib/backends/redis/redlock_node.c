@@ -55,7 +55,7 @@ static bool taken(const struct dlock_be *be, const struct dlock_peer *p, int hos
 /* Connected to what is another one's address by now (they are used again where servers move around)? */
 static bool strayed(const struct dlock_be *be, const struct redlock_node *n)
 {
-    const struct rconn *c = &n->cmd;
+    const struct redis_conn *c = &n->cmd;
     const struct dlock_peer *p =
         &c->peers[c->state == RC_UP ? c->good : (c->good + c->tried - 1) % c->npeers];
     bool own = belongs(be, p, n->host), others = false;
@@ -64,16 +64,16 @@ static bool strayed(const struct dlock_be *be, const struct redlock_node *n)
     return own ? taken(be, p, n->host) : others;
 }
 
-void redlock_open(struct dlock_be *be, struct redlock_node *n, struct rconn *c, int64_t until)
+void redlock_open(struct dlock_be *be, struct redlock_node *n, struct redis_conn *c, int64_t until)
 {
-    struct dlock_peer peers[RCONN_PEERS];
+    struct dlock_peer peers[REDIS_CONN_PEERS];
     int np = 0;
-    for (int i = 0; i < be->spec->npeers && np < RCONN_PEERS; i++)
+    for (int i = 0; i < be->spec->npeers && np < REDIS_CONN_PEERS; i++)
         if (be->spec->peers[i].host == n->host && !taken(be, &be->spec->peers[i], n->host))
             peers[np++] = be->spec->peers[i];
     c->tls = be->tls;
     c->tls_host = be->spec->uri->hosts[n->host].host;
-    (void)rconn_open(c, be->spec->env, peers, np, &n->auth, n->where, until);
+    (void)redis_conn_open(c, be->spec->env, peers, np, &n->auth, n->where, until);
 }
 
 /* Behind commands that have not been answered for so long nothing is to be expected on this connection. */
@@ -91,17 +91,17 @@ bool redlock_reach(struct dlock_be *be, struct redlock_node *n, int64_t until)
         n->error = n->last;
         return false;
     }
-    if (rconn_is_open(&n->cmd) && stuck(be, n)) {
+    if (redis_conn_is_open(&n->cmd) && stuck(be, n)) {
         dlock_fail(&n->error, DLOCK_EUNAVAIL, 0, "%s: no answer", n->cmd.peer_text);
         redlock_drop(be, n);
         n->retry_at = 0;
     }
-    if (rconn_is_open(&n->cmd) && strayed(be, n)) {
+    if (redis_conn_is_open(&n->cmd) && strayed(be, n)) {
         redlock_drop(be, n);
         n->from = 0;
         n->retry_at = 0;
     }
-    if (rconn_is_open(&n->cmd))
+    if (redis_conn_is_open(&n->cmd))
         return true;
     if (redlock_now(be) < n->retry_at) {
         n->answer = A_FAILED;
@@ -155,10 +155,10 @@ void redlock_forget(struct redlock_node *n, const char *value)
 
 void redlock_undo_stale(struct dlock_be *be, struct redlock_node *n)
 {
-    if (rconn_waits(&n->cmd, REDLOCK_TAG(0, K_STALE)))
+    if (redis_conn_waits(&n->cmd, REDLOCK_TAG(0, K_STALE)))
         return;
     for (int i = 0; i < n->nstale; i++)
-        (void)rscript_leave(&be->script, &n->cmd, REDLOCK_TAG(0, K_STALE), n->stale[i], "");
+        (void)redis_script_leave(&be->script, &n->cmd, REDLOCK_TAG(0, K_STALE), n->stale[i], "");
 }
 
 /*
@@ -174,13 +174,14 @@ void redlock_drop(struct dlock_be *be, struct redlock_node *n)
 {
     if (unclear_vote(be, n)) {
         if (n->cmd.state == RC_UP && !n->undo_out)
-            (void)rscript_leave(&be->script, &n->cmd, REDLOCK_TAG(be->op, K_UNDO), be->value, "");
+            (void)redis_script_leave(&be->script, &n->cmd, REDLOCK_TAG(be->op, K_UNDO), be->value,
+                                     "");
         redlock_remember(n, be->value);
     }
     if (be->doing == DO_RELEASE && n->cmd.written &&
-        rconn_waits(&n->cmd, REDLOCK_TAG(be->op, K_LEAVE)))
+        redis_conn_waits(&n->cmd, REDLOCK_TAG(be->op, K_LEAVE)))
         n->left = true;
-    rconn_close(&n->cmd);
+    redis_conn_close(&n->cmd);
     n->tracking = TRACK_OFF;
 }
 
@@ -203,9 +204,9 @@ void redlock_node_refused(struct dlock_be *be, struct redlock_node *n, const red
     if (n->cmd.auth_failed)
         n->error = n->cmd.error;
     else
-        rconn_reply_error(&n->error, n->where, &n->auth, r->str);
+        redis_conn_reply_error(&n->error, n->where, &n->auth, r->str);
     n->last = n->error;
-    if (n->cmd.auth_failed || rconn_classify(r->str) != RE_TRANSIENT)
+    if (n->cmd.auth_failed || redis_conn_classify(r->str) != RE_TRANSIENT)
         redlock_drop(be, n);
     n->retry_at = redlock_now(be) + dlock_backoff_next(&n->pause, be->spec->env);
     tell_down(be, n);

@@ -25,9 +25,9 @@ void redlock_renew(struct dlock_be *be)
         if (!redlock_reach(be, n, be->op_until))
             continue;
         n->answer = A_PENDING;
-        (void)rscript_keep(&be->script, &n->cmd, REDLOCK_TAG(be->op, K_RENEW), be->value,
-                           be->spec->ttl, be->fence, false, be->restart_grace);
-        rconn_flush(&n->cmd);
+        (void)redis_script_keep(&be->script, &n->cmd, REDLOCK_TAG(be->op, K_RENEW), be->value,
+                                be->spec->ttl, be->fence, false, be->restart_grace);
+        redis_conn_flush(&n->cmd);
     }
 }
 
@@ -94,13 +94,13 @@ static void not_ours(struct dlock_be *be, struct redlock_node *n, const char *fo
     n->answer = A_GONE;
     if (found != NULL) {
         n->answer = A_BUSY;
-        rscript_holder(found, len, &n->info);
+        redis_script_holder(found, len, &n->info);
     } else if (was_valid && count_lost(be) < be->quorum) {
         n->answer = A_PENDING;
         n->touched = true;
-        (void)rscript_keep(&be->script, &n->cmd, REDLOCK_TAG(be->op, K_HEAL), be->value,
-                           be->spec->ttl, be->fence, true, be->restart_grace);
-        rconn_flush(&n->cmd);
+        (void)redis_script_keep(&be->script, &n->cmd, REDLOCK_TAG(be->op, K_HEAL), be->value,
+                                be->spec->ttl, be->fence, true, be->restart_grace);
+        redis_conn_flush(&n->cmd);
     }
     /* The renewal has ended without this answer. */
     if (be->doing == DO_NOTHING)
@@ -115,7 +115,7 @@ static bool of_this_lock(const struct dlock_be *be, int tag)
 }
 
 void redlock_renew_answered(struct dlock_be *be, struct redlock_node *n,
-                            const struct rconn_reply *rep)
+                            const struct redis_conn_reply *rep)
 {
     const char *found;
     size_t len;
@@ -128,7 +128,7 @@ void redlock_renew_answered(struct dlock_be *be, struct redlock_node *n,
             redlock_node_refused(be, n, rep->r);
         return;
     }
-    if (rscript_owned(rep->r, &ours, &found, &len) != 0) {
+    if (redis_script_owned(rep->r, &ours, &found, &len) != 0) {
         if (!current)
             return;
         n->answer = A_REFUSED;
@@ -137,13 +137,13 @@ void redlock_renew_answered(struct dlock_be *be, struct redlock_node *n,
         return;
     }
     redlock_node_well(n);
-    redlock_clock(be, n, rscript_owned_at(rep->r), rep->sent);
+    redlock_clock(be, n, redis_script_owned_at(rep->r), rep->sent);
     if (ours && of_this_lock(be, rep->tag)) {
         n->from = dlock_max(n->from, rep->sent);
         if (current)
             n->answer = A_YES;
     } else if (current && be->granted) {
-        not_ours(be, n, found, len, rscript_forgotten(rep->r));
+        not_ours(be, n, found, len, redis_script_forgotten(rep->r));
     }
 }
 
@@ -209,14 +209,14 @@ void redlock_renew_step(struct dlock_be *be, int64_t now)
 /* Requests are served in order, so this goes out behind whatever is still unanswered and undoes that too. */
 static void leave(struct dlock_be *be, struct redlock_node *n)
 {
-    bool open = rconn_is_open(&n->cmd) && n->cmd.ntags < RCONN_TAGS - REDLOCK_STALE - 1;
+    bool open = redis_conn_is_open(&n->cmd) && n->cmd.ntags < REDIS_CONN_TAGS - REDLOCK_STALE - 1;
     if (!open && !redlock_reach(be, n, be->op_until))
         return;
     redlock_undo_stale(be, n);
     n->answer = A_PENDING;
-    (void)rscript_unvote(&be->script, &n->cmd, REDLOCK_TAG(be->op, K_LEAVE), be->value,
-                         n->queued ? be->id : "", be->restart_grace);
-    rconn_flush(&n->cmd);
+    (void)redis_script_unvote(&be->script, &n->cmd, REDLOCK_TAG(be->op, K_LEAVE), be->value,
+                              n->queued ? be->id : "", be->restart_grace);
+    redis_conn_flush(&n->cmd);
 }
 
 /* Is there, or may there be, anything of ours? */
@@ -226,10 +226,10 @@ static bool concerned(const struct dlock_be *be, const struct redlock_node *n)
         return false; /* undone under its other name; the second answer would look like a loss */
     if (be->granted)
         return true;
-    if (n->touched && rconn_is_open(&n->cmd) && !n->cmd.written)
+    if (n->touched && redis_conn_is_open(&n->cmd) && !n->cmd.written)
         return false; /* the vote has never left */
     /* Whose connection is gone stands in no line. */
-    return n->touched || n->nstale > 0 || (n->queued && rconn_is_open(&n->cmd));
+    return n->touched || n->nstale > 0 || (n->queued && redis_conn_is_open(&n->cmd));
 }
 
 void redlock_release(struct dlock_be *be, int64_t until)
@@ -250,12 +250,12 @@ void redlock_release(struct dlock_be *be, int64_t until)
         if (be->value != NULL && concerned(be, n))
             leave(be, n);
         else if (n->touched)
-            rconn_close(&n->cmd);
+            redis_conn_close(&n->cmd);
     }
 }
 
 void redlock_leave_answered(struct dlock_be *be, struct redlock_node *n,
-                            const struct rconn_reply *rep)
+                            const struct redis_conn_reply *rep)
 {
     const char *found;
     size_t len;
@@ -265,17 +265,17 @@ void redlock_leave_answered(struct dlock_be *be, struct redlock_node *n,
         return;
     if (n->cmd.auth_failed || rep->r->type == REDIS_REPLY_ERROR) {
         redlock_node_refused(be, n, rep->r);
-    } else if (rscript_owned(rep->r, &ours, &found, &len) != 0) {
+    } else if (redis_script_owned(rep->r, &ours, &found, &len) != 0) {
         n->answer = A_REFUSED;
         n->retry_at = redlock_now(be) + dlock_backoff_next(&n->pause, be->spec->env);
         dlock_fail(&n->error, DLOCK_EPROTO, 0, "%s: unexpected answer to a release", n->where);
     } else if (ours || n->left) {
         n->answer = A_YES; /* left: an earlier release was served, its answer lost */
     } else {
-        n->gone = !rscript_forgotten(rep->r);
+        n->gone = !redis_script_forgotten(rep->r);
         n->answer = found != NULL ? A_BUSY : A_GONE;
         if (found != NULL)
-            rscript_holder(found, len, &n->info);
+            redis_script_holder(found, len, &n->info);
     }
 }
 

@@ -44,20 +44,20 @@ void redlock_ask(struct dlock_be *be, enum dlock_ask what, const char *arg)
         if (!redlock_reach(be, n, be->op_until))
             continue;
         n->answer = A_PENDING;
-        (void)rscript_status(&be->script, &n->cmd, REDLOCK_TAG(be->op, K_ASK));
-        rconn_flush(&n->cmd);
+        (void)redis_script_status(&be->script, &n->cmd, REDLOCK_TAG(be->op, K_ASK));
+        redis_conn_flush(&n->cmd);
     }
 }
 
 /* True: the reply is kept. */
 bool redlock_ask_answered(struct dlock_be *be, struct redlock_node *n, redisReply *r)
 {
-    struct rscript_state s;
+    struct redis_script_state s;
     if (n->cmd.auth_failed || r->type == REDIS_REPLY_ERROR) {
         redlock_node_refused(be, n, r);
         return false;
     }
-    if (rscript_state(r, &s) != 0) {
+    if (redis_script_state(r, &s) != 0) {
         n->answer = A_REFUSED;
         dlock_fail(&n->error, DLOCK_EPROTO, 0, "%s: unexpected answer to a query", n->where);
         return false;
@@ -70,15 +70,15 @@ bool redlock_ask_answered(struct dlock_be *be, struct redlock_node *n, redisRepl
 /* How many servers have the same value as i; *fence and *left_ms: the least of theirs, and what a majority has left. */
 static int same_holder(const struct dlock_be *be, int i, uint64_t *fence, int64_t *left_ms)
 {
-    struct rscript_state a, b;
+    struct redis_script_state a, b;
     int64_t left[REDLOCK_NODES];
     int same = 0;
 
-    if (be->replies[i] == NULL || rscript_state(be->replies[i], &a) != 0 || !a.held)
+    if (be->replies[i] == NULL || redis_script_state(be->replies[i], &a) != 0 || !a.held)
         return 0;
     *fence = a.fence;
     for (int k = 0; k < be->n; k++) {
-        if (be->replies[k] == NULL || rscript_state(be->replies[k], &b) != 0 || !b.held ||
+        if (be->replies[k] == NULL || redis_script_state(be->replies[k], &b) != 0 || !b.held ||
             a.len != b.len || memcmp(a.value, b.value, a.len) != 0)
             continue;
         /* Failed rounds of others may have raised single counters; nobody's is below the token. */
@@ -146,13 +146,13 @@ static bool listed_before(struct dlock_be *be, const struct dlock_info *w)
 /* The next entry: the holder, then the waiters of all servers, each once. False: that was all. */
 static bool next_listed(struct dlock_be *be)
 {
-    struct rscript_state s;
+    struct redis_script_state s;
 
     if (be->list_node < 0) {
         be->list_node = 0;
         if (be->list_held != NULL) {
-            (void)rscript_state(be->list_held, &s);
-            rscript_holder(s.value, s.len, &be->info);
+            (void)redis_script_state(be->list_held, &s);
+            redis_script_holder(s.value, s.len, &be->info);
             be->info.left_ns = be->list_left_ms < 0 ? DLOCK_NEVER : be->list_left_ms * DLOCK_MSEC;
             be->info.fence = be->info.foreign ? 0 : be->list_fence;
             return true;
@@ -160,13 +160,13 @@ static bool next_listed(struct dlock_be *be)
     }
     for (; be->list_node < be->n; be->list_node++, be->list_at = 0) {
         const redisReply *r = be->replies[be->list_node];
-        if (r == NULL || rscript_state(r, &s) != 0)
+        if (r == NULL || redis_script_state(r, &s) != 0)
             continue;
         while (be->list_at < s.nwaiters) {
             const redisReply *w = s.waiters[be->list_at++];
             /* No place: whose turn it is, is not decided. */
             if (w->type == REDIS_REPLY_STRING &&
-                rscript_waiter(w->str, (size_t)w->len, s.now_ms, &be->info) &&
+                redis_script_waiter(w->str, (size_t)w->len, s.now_ms, &be->info) &&
                 !listed_before(be, &be->info))
                 return true;
         }

@@ -31,7 +31,7 @@ static bool new_value(struct dlock_be *be)
     struct dlock_error err;
     int rc = dlock_token_new(be->spec->env, be->token);
     free(be->value);
-    be->value = rc == 0 ? rscript_value(be->token, be->spec->who) : NULL;
+    be->value = rc == 0 ? redis_script_value(be->token, be->spec->who) : NULL;
     if (be->value != NULL)
         return true;
     if (rc != 0)
@@ -67,9 +67,9 @@ static void ask_vote(struct dlock_be *be, struct redlock_node *n)
     n->answer = A_PENDING;
     n->touched = true;
     n->queued = n->queued || in_line;
-    (void)rscript_vote(&be->script, &n->cmd, REDLOCK_TAG(be->op, K_VOTE), be->value,
-                       in_line ? be->id : "", be->spec->ttl, be->restart_grace);
-    rconn_flush(&n->cmd);
+    (void)redis_script_vote(&be->script, &n->cmd, REDLOCK_TAG(be->op, K_VOTE), be->value,
+                            in_line ? be->id : "", be->spec->ttl, be->restart_grace);
+    redis_conn_flush(&n->cmd);
 }
 
 static void start_round(struct dlock_be *be)
@@ -115,12 +115,12 @@ void redlock_acquire(struct dlock_be *be, bool wait)
 static void ask_raise(struct dlock_be *be, struct redlock_node *n)
 {
     n->raise_out = true;
-    (void)rscript_keep(&be->script, &n->cmd, REDLOCK_TAG(be->op, K_RAISE), be->value, be->spec->ttl,
-                       be->fence, false, 0);
-    rconn_flush(&n->cmd);
+    (void)redis_script_keep(&be->script, &n->cmd, REDLOCK_TAG(be->op, K_RAISE), be->value,
+                            be->spec->ttl, be->fence, false, 0);
+    redis_conn_flush(&n->cmd);
 }
 
-static void voted(struct dlock_be *be, struct redlock_node *n, const struct rscript_tried *t)
+static void voted(struct dlock_be *be, struct redlock_node *n, const struct redis_script_tried *t)
 {
     n->left_ms = t->left_ms;
     n->place = t->place;
@@ -152,7 +152,7 @@ static void voted(struct dlock_be *be, struct redlock_node *n, const struct rscr
     case RS_CLAIM:
         n->answer = A_BUSY;
         n->holder = redlock_digest(t->holder, t->holder_len);
-        rscript_holder(t->holder, t->holder_len, &n->info);
+        redis_script_holder(t->holder, t->holder_len, &n->info);
         n->info.left_ns = t->left_ms < 0 ? DLOCK_NEVER : t->left_ms * DLOCK_MSEC;
         break;
     }
@@ -176,9 +176,9 @@ static void same_server(struct dlock_be *be, struct redlock_node *n, bool curren
 }
 
 void redlock_vote_answered(struct dlock_be *be, struct redlock_node *n,
-                           const struct rconn_reply *rep)
+                           const struct redis_conn_reply *rep)
 {
-    struct rscript_tried t;
+    struct redis_script_tried t;
     bool current = rep->tag == REDLOCK_TAG(be->op, K_VOTE) && be->doing == DO_ACQUIRE;
 
     if (n->cmd.auth_failed || rep->r->type == REDIS_REPLY_ERROR) {
@@ -188,7 +188,7 @@ void redlock_vote_answered(struct dlock_be *be, struct redlock_node *n,
             redlock_node_refused(be, n, rep->r);
         return;
     }
-    if (rscript_tried(rep->r, &t) != 0) {
+    if (redis_script_tried(rep->r, &t) != 0) {
         if (!current)
             return;
         n->answer = A_REFUSED;
@@ -213,7 +213,7 @@ void redlock_vote_answered(struct dlock_be *be, struct redlock_node *n,
 }
 
 void redlock_raise_answered(struct dlock_be *be, struct redlock_node *n,
-                            const struct rconn_reply *rep)
+                            const struct redis_conn_reply *rep)
 {
     const char *found;
     size_t len;
@@ -224,7 +224,7 @@ void redlock_raise_answered(struct dlock_be *be, struct redlock_node *n,
         return;
     if (rep->r->type == REDIS_REPLY_ERROR) {
         redlock_node_refused(be, n, rep->r);
-    } else if (rscript_owned(rep->r, &ours, &found, &len) != 0) {
+    } else if (redis_script_owned(rep->r, &ours, &found, &len) != 0) {
         n->answer = A_REFUSED;
         dlock_fail(&n->error, DLOCK_EPROTO, 0, "%s: unexpected answer to a renewal", n->where);
     } else if (ours) {
@@ -248,9 +248,10 @@ static void granted(struct dlock_be *be)
     for (int i = 0; i < be->n; i++) {
         struct redlock_node *n = &be->nodes[i];
         /* "-" is nobody's value: only our place in the line is given up. */
-        if (n->queued && rconn_is_open(&n->cmd)) {
-            (void)rscript_leave(&be->script, &n->cmd, REDLOCK_TAG(be->op, K_UNDO), "-", be->id);
-            rconn_flush(&n->cmd);
+        if (n->queued && redis_conn_is_open(&n->cmd)) {
+            (void)redis_script_leave(&be->script, &n->cmd, REDLOCK_TAG(be->op, K_UNDO), "-",
+                                     be->id);
+            redis_conn_flush(&n->cmd);
         }
         n->queued = false;
         /* A vote that a lost connection took with it is one of the lock now: the release undoes it, and its answer counts. */
@@ -299,7 +300,7 @@ static void find_holder(struct dlock_be *be)
 static bool passing_trouble(const struct dlock_be *be, int usable)
 {
     for (int i = 0; i < be->n; i++)
-        usable += be->nodes[i].answer == A_REFUSED && rconn_is_open(&be->nodes[i].cmd);
+        usable += be->nodes[i].answer == A_REFUSED && redis_conn_is_open(&be->nodes[i].cmd);
     return usable >= be->quorum;
 }
 
@@ -338,16 +339,16 @@ static void round_failed(struct dlock_be *be)
     be->stage = ST_UNDO;
     for (int i = 0; i < be->n; i++) {
         struct redlock_node *n = &be->nodes[i];
-        if (!n->touched || !rconn_is_open(&n->cmd))
+        if (!n->touched || !redis_conn_is_open(&n->cmd))
             continue;
         if (!n->cmd.written) { /* the vote has never left */
-            rconn_close(&n->cmd);
+            redis_conn_close(&n->cmd);
             n->touched = false;
             continue;
         }
         n->undo_out = true;
-        (void)rscript_leave(&be->script, &n->cmd, REDLOCK_TAG(be->op, K_UNDO), be->value, "");
-        rconn_flush(&n->cmd);
+        (void)redis_script_leave(&be->script, &n->cmd, REDLOCK_TAG(be->op, K_UNDO), be->value, "");
+        redis_conn_flush(&n->cmd);
     }
 }
 
@@ -423,8 +424,8 @@ static void undone(struct dlock_be *be)
 {
     for (int i = 0; i < be->n; i++) {
         struct redlock_node *n = &be->nodes[i];
-        if (n->undo_out && rconn_is_open(&n->cmd) &&
-            rconn_waits(&n->cmd, REDLOCK_TAG(be->op, K_UNDO)))
+        if (n->undo_out && redis_conn_is_open(&n->cmd) &&
+            redis_conn_waits(&n->cmd, REDLOCK_TAG(be->op, K_UNDO)))
             redlock_remember(n, be->value);
         n->freed = n->freed || n->answer == A_YES;
         n->touched = false;
@@ -462,7 +463,7 @@ static void step_raise(struct dlock_be *be, int64_t now)
         const struct redlock_node *n = &be->nodes[i];
         raised += n->raised;
         open += n->answer == A_YES && n->raise_out && !n->raised &&
-                rconn_waits(&n->cmd, REDLOCK_TAG(be->op, K_RAISE));
+                redis_conn_waits(&n->cmd, REDLOCK_TAG(be->op, K_RAISE));
     }
     if (be->twice)
         round_failed(be);
@@ -475,8 +476,8 @@ static void step_raise(struct dlock_be *be, int64_t now)
 static bool undo_waits(const struct dlock_be *be)
 {
     for (int i = 0; i < be->n; i++)
-        if (be->nodes[i].undo_out && rconn_is_open(&be->nodes[i].cmd) &&
-            rconn_waits(&be->nodes[i].cmd, REDLOCK_TAG(be->op, K_UNDO)))
+        if (be->nodes[i].undo_out && redis_conn_is_open(&be->nodes[i].cmd) &&
+            redis_conn_waits(&be->nodes[i].cmd, REDLOCK_TAG(be->op, K_UNDO)))
             return true;
     return false;
 }

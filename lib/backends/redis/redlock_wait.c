@@ -30,7 +30,7 @@ static int64_t jitter(const struct dlock_be *be, int64_t max)
 
 static void wake_close(struct redlock_node *n)
 {
-    rconn_close(&n->wake);
+    redis_conn_close(&n->wake);
     n->wake_state = WAKE_OFF;
     n->tracking = n->tracking == TRACK_REFUSED ? TRACK_REFUSED : TRACK_OFF;
     n->wake_until = DLOCK_NEVER;
@@ -56,8 +56,8 @@ static void wake_start(struct dlock_be *be, struct redlock_node *n)
     n->can_track = false;
     n->wake_id = 0;
     redlock_open(be, n, &n->wake, n->wake_until);
-    rscript_subscribe(&n->wake, be->channel, K_ID, K_WAKE, K_INVALIDATE);
-    rconn_flush(&n->wake);
+    redis_script_subscribe(&n->wake, be->channel, K_ID, K_WAKE, K_INVALIDATE);
+    redis_conn_flush(&n->wake);
 }
 
 void redlock_wait_start(struct dlock_be *be)
@@ -65,7 +65,7 @@ void redlock_wait_start(struct dlock_be *be)
     if (be->channel != NULL)
         return;
     if (be->id[0] != '\0' || dlock_token_new(be->spec->env, be->id) == 0)
-        be->channel = rscript_channel(&be->script, be->id);
+        be->channel = redis_script_channel(&be->script, be->id);
     if (be->channel == NULL) {
         be->id[0] = '\0'; /* nobody can call us: the timers are left */
         return;
@@ -87,7 +87,7 @@ void redlock_wake_failed(struct dlock_be *be, struct redlock_node *n)
 void redlock_track(struct dlock_be *be, struct redlock_node *n)
 {
     if (n->place == 1 && n->wake_state == WAKE_READY && n->can_track && n->tracking == TRACK_OFF &&
-        rscript_track(&n->cmd, REDLOCK_TAG(be->op, K_TRACK), n->wake_id))
+        redis_script_track(&n->cmd, REDLOCK_TAG(be->op, K_TRACK), n->wake_id))
         n->tracking = TRACK_ON;
 }
 
@@ -128,12 +128,12 @@ static void woken(struct dlock_be *be, struct redlock_node *n, const redisReply 
 {
     if (n->wake_state != WAKE_READY)
         return;
-    switch (rscript_called(&be->script, r)) {
+    switch (redis_script_called(&be->script, r)) {
     case RS_CHANGED:
         freed(be, n);
         break;
     case RS_NEXT:
-        look_at(be, redlock_now(be) + RSCRIPT_CLAIM + CLAIM_SLACK);
+        look_at(be, redlock_now(be) + REDIS_SCRIPT_CLAIM + CLAIM_SLACK);
         break;
     case RS_GO:
         n->place = 1;
@@ -166,7 +166,7 @@ static void ready(struct dlock_be *be, struct redlock_node *n)
 }
 
 void redlock_wake_answered(struct dlock_be *be, struct redlock_node *n,
-                           const struct rconn_reply *rep)
+                           const struct redis_conn_reply *rep)
 {
     const redisReply *r = rep->r;
 
@@ -174,7 +174,7 @@ void redlock_wake_answered(struct dlock_be *be, struct redlock_node *n,
         redlock_wake_failed(be, n);
         return;
     }
-    if (rep->tag == RCONN_PUSH) {
+    if (rep->tag == REDIS_CONN_PUSH) {
         woken(be, n, r);
     } else if (rep->tag == K_ID) {
         n->wake_id = r->type == REDIS_REPLY_INTEGER ? r->integer : 0;

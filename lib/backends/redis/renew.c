@@ -17,14 +17,14 @@ static void send_undo(struct dlock_be *be, int tag, const char *value, const cha
 {
     redis_cluster_asking(be);
     if (be->cluster.ask != 0)
-        (void)rscript_drop(&be->script, &be->cmd, tag, value);
+        (void)redis_script_drop(&be->script, &be->cmd, tag, value);
     else
-        (void)rscript_leave(&be->script, &be->cmd, tag, value, id);
+        (void)redis_script_leave(&be->script, &be->cmd, tag, value, id);
 }
 
 void redis_undo_stale(struct dlock_be *be)
 {
-    if (rconn_is_open(&be->cmd) && rconn_waits(&be->cmd, T_UNDO))
+    if (redis_conn_is_open(&be->cmd) && redis_conn_waits(&be->cmd, T_UNDO))
         return;
     be->undo_at = 0;
     for (int i = 0; i < be->nstale; i++)
@@ -57,12 +57,12 @@ void redis_undo_answered(struct dlock_be *be, const redisReply *r)
 
 void redis_send_renew(struct dlock_be *be)
 {
-    if (rconn_is_open(&be->cmd))
+    if (redis_conn_is_open(&be->cmd))
         redis_sentinel_question(be, DLOCK_NEVER); /* a new connection begins with it */
     redis_connect(be, &be->cmd, be->op_until);
     redis_cluster_asking(be);
-    (void)rscript_renew(&be->script, &be->cmd, T_RENEW, be->value, be->spec->ttl);
-    rconn_flush(&be->cmd);
+    (void)redis_script_renew(&be->script, &be->cmd, T_RENEW, be->value, be->spec->ttl);
+    redis_conn_flush(&be->cmd);
 }
 
 void redis_renew(struct dlock_be *be)
@@ -80,7 +80,7 @@ void redis_renew(struct dlock_be *be)
 
 void redis_renew_move(struct dlock_be *be)
 {
-    rconn_close(&be->cmd);
+    redis_conn_close(&be->cmd);
     be->proof.what = PROOF_NOTHING;
     if (be->doing != DO_RENEW) {
         be->doing = DO_RENEW;
@@ -116,15 +116,15 @@ void redis_renewed(struct dlock_be *be, const struct redis_proof *p)
     }
     if (p->what != PROOF_LOSS) {
         redis_cluster_learn(be);
-        rconn_flush(&be->cmd);
+        redis_conn_flush(&be->cmd);
     }
 }
 
 /* After an error reply that this connection would only repeat. */
 static void close_refused(struct dlock_be *be, const redisReply *r)
 {
-    if (!be->cmd.auth_failed && rconn_classify(r->str) == RE_REPLICA)
-        rconn_close_replica(&be->cmd);
+    if (!be->cmd.auth_failed && redis_conn_classify(r->str) == RE_REPLICA)
+        redis_conn_close_replica(&be->cmd);
     redis_close_cmd(be);
 }
 
@@ -132,7 +132,7 @@ static void close_refused(struct dlock_be *be, const redisReply *r)
 static bool of_no_use(struct dlock_be *be, const redisReply *r)
 {
     return be->cmd.auth_failed || redis_cluster_lost(be, r->str) ||
-           rconn_classify(r->str) != RE_TRANSIENT;
+           redis_conn_classify(r->str) != RE_TRANSIENT;
 }
 
 /* "it is gone", or who has it now: for messages. */
@@ -147,7 +147,7 @@ static void name_found(const struct dlock_be *be, struct dlock_error *err, const
                    redis_where(be), name);
         return;
     }
-    rscript_holder(found, len, &info);
+    redis_script_holder(found, len, &info);
     if (info.foreign)
         dlock_fail(err, DLOCK_ELOST, 0, "%s: the lock '%s' was taken by another program",
                    redis_where(be), name);
@@ -167,7 +167,7 @@ static void say_found(const struct dlock_be *be, struct dlock_error *err, const 
                    redis_clock_text(jump, text, sizeof(text)));
 }
 
-void redis_renew_answered(struct dlock_be *be, const struct rconn_reply *rep)
+void redis_renew_answered(struct dlock_be *be, const struct redis_conn_reply *rep)
 {
     struct dlock_error err;
     const char *found;
@@ -185,13 +185,13 @@ void redis_renew_answered(struct dlock_be *be, const struct rconn_reply *rep)
         redis_renew_unclear(be, &err);
         return;
     }
-    if (rscript_owned(rep->r, &ours, &found, &len) != 0) {
+    if (redis_script_owned(rep->r, &ours, &found, &len) != 0) {
         dlock_fail(&err, DLOCK_EPROTO, 0, "%s: unexpected answer to a renewal", redis_where(be));
-        rconn_close(&be->cmd);
+        redis_conn_close(&be->cmd);
         redis_renew_unclear(be, &err);
         return;
     }
-    int64_t jump = redis_clock_now(be, rscript_owned_at(rep->r), rep->sent);
+    int64_t jump = redis_clock_now(be, redis_script_owned_at(rep->r), rep->sent);
     struct redis_proof p = {.what = ours ? PROOF_RENEWAL : PROOF_LOSS, .sent = rep->sent};
     if (!ours)
         say_found(be, &p.lost, found, len, jump);
@@ -208,7 +208,7 @@ void redis_renew_timers(struct dlock_be *be, int64_t now)
         no_answer(&err, be->spec, be->spec->op_timeout);
         redis_proof_missing(be, &err);
         redis_cluster_failed(be);
-        rconn_close(&be->cmd);
+        redis_conn_close(&be->cmd);
         redis_renew_unclear(be, &err);
     }
 }
@@ -223,7 +223,7 @@ static void end_release(struct dlock_be *be, enum dlock_how how, const struct dl
         ev->error = *err;
     /* What is unanswered would be taken for the answer to the next call. */
     if (be->cmd.ntags > 0 || how == DLOCK_REL_UNCLEAR)
-        rconn_close(&be->cmd);
+        redis_conn_close(&be->cmd);
     be->doing = DO_NOTHING;
     be->granted = be->tried = be->queued = be->enqueue = be->leave_lost = false;
     be->op_until = be->rel_until = DLOCK_NEVER;
@@ -237,7 +237,7 @@ void redis_send_leave(struct dlock_be *be)
     redis_connect(be, &be->cmd, be->rel_until);
     redis_undo_stale(be);
     send_undo(be, T_LEAVE, be->value, be->queued ? be->id : "");
-    rconn_flush(&be->cmd);
+    redis_conn_flush(&be->cmd);
 }
 
 static void leave_now(struct dlock_be *be)
@@ -259,10 +259,11 @@ void redis_release(struct dlock_be *be, int64_t until)
         return;
     }
     /* While it waits for replicas it would serve nothing else. What that is about has been answered. */
-    if (be->doing == DO_ASK || (rconn_is_open(&be->cmd) && rconn_waits(&be->cmd, T_WAIT)))
-        rconn_close(&be->cmd);
+    if (be->doing == DO_ASK || (redis_conn_is_open(&be->cmd) && redis_conn_waits(&be->cmd, T_WAIT)))
+        redis_conn_close(&be->cmd);
     if (be->tried && !be->granted && !be->cmd.written) {
-        rconn_close(&be->cmd); /* the try has never left: a value is used on one connection only */
+        redis_conn_close(
+            &be->cmd); /* the try has never left: a value is used on one connection only */
         be->tried = false;
     }
     be->doing = DO_RELEASE;
@@ -287,7 +288,7 @@ void redis_leave_retry(struct dlock_be *be, const struct dlock_error *err)
             dlock_min(be->rel_until, now + dlock_backoff_next(&be->cmd_out.pause, be->spec->env));
 }
 
-void redis_leave_answered(struct dlock_be *be, const struct rconn_reply *rep)
+void redis_leave_answered(struct dlock_be *be, const struct redis_conn_reply *rep)
 {
     const redisReply *r = rep->r;
     struct dlock_error err;
@@ -302,7 +303,7 @@ void redis_leave_answered(struct dlock_be *be, const struct rconn_reply *rep)
         if (of_no_use(be, r))
             close_refused(be, r);
         redis_leave_retry(be, &err);
-    } else if (rscript_owned(r, &ours, &found, &len) != 0) {
+    } else if (redis_script_owned(r, &ours, &found, &len) != 0) {
         dlock_fail(&err, DLOCK_EPROTO, 0, "%s: unexpected answer to a release", redis_where(be));
         end_release(be, DLOCK_REL_UNCLEAR, &err);
     } else if (be->nstale > 0) {
@@ -314,7 +315,7 @@ void redis_leave_answered(struct dlock_be *be, const struct rconn_reply *rep)
     } else if (ours || (be->granted && be->leave_lost)) {
         end_release(be, DLOCK_REL_CLEAN, NULL);
     } else if (be->granted) {
-        say_found(be, &err, found, len, redis_clock_now(be, rscript_owned_at(r), rep->sent));
+        say_found(be, &err, found, len, redis_clock_now(be, redis_script_owned_at(r), rep->sent));
         end_release(be, DLOCK_REL_NOT_OURS, &err);
     } else {
         end_release(be, DLOCK_REL_NOTHING, NULL);

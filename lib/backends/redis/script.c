@@ -307,15 +307,15 @@ static bool has_hash_tag(const char *name)
     return shut != NULL && shut > open + 1;
 }
 
-int rscript_init(struct rscript *s, const char *name, int db)
+int redis_script_init(struct redis_script *s, const char *name, int db)
 {
     /* The second colon keeps the name "{x}" apart from the name "x". */
     bool tag = has_hash_tag(name);
-    *s = (struct rscript){.name = strdup(name)};
+    *s = (struct redis_script){.name = strdup(name)};
     if (s->name == NULL ||
         asprintf(&s->prefix, "%s%s%s:dlock:", tag ? "" : "{", name, tag ? ":" : "}") < 0) {
         s->prefix = NULL;
-        rscript_done(s);
+        redis_script_done(s);
         return DLOCK_ENOMEM;
     }
     s->torn = !tag && strchr(name, '}') != NULL;
@@ -323,15 +323,15 @@ int rscript_init(struct rscript *s, const char *name, int db)
     return 0;
 }
 
-void rscript_done(struct rscript *s)
+void redis_script_done(struct redis_script *s)
 {
     free(s->name);
     free(s->prefix);
-    *s = (struct rscript){0};
+    *s = (struct redis_script){0};
 }
 
-static int eval(const struct rscript *s, struct rconn *c, int tag, const char *text, int n,
-                const char *const *more)
+static int eval(const struct redis_script *s, struct redis_conn *c, int tag, const char *text,
+                int n, const char *const *more)
 {
     const char *argv[11] = {"EVAL", text, "1", s->name, s->db, s->prefix};
     size_t len[11];
@@ -342,7 +342,7 @@ static int eval(const struct rscript *s, struct rconn *c, int tag, const char *t
     }
     for (int i = 0; i < argc; i++)
         len[i] = strlen(argv[i]);
-    return rconn_send(c, tag, argc, argv, len);
+    return redis_conn_send(c, tag, argc, argv, len);
 }
 
 static const char *msec(char buf[24], int64_t ns)
@@ -352,42 +352,44 @@ static const char *msec(char buf[24], int64_t ns)
     return buf;
 }
 
-int rscript_try(const struct rscript *s, struct rconn *c, int tag, const char *value,
-                const char *id, int64_t ttl, int64_t grace)
+int redis_script_try(const struct redis_script *s, struct redis_conn *c, int tag, const char *value,
+                     const char *id, int64_t ttl, int64_t grace)
 {
     char t[24], g[24];
     const char *more[] = {value, id, msec(t, ttl), msec(g, grace)};
     return eval(s, c, tag, lua_try, 4, more);
 }
 
-int rscript_leave(const struct rscript *s, struct rconn *c, int tag, const char *value,
-                  const char *id)
+int redis_script_leave(const struct redis_script *s, struct redis_conn *c, int tag,
+                       const char *value, const char *id)
 {
-    return rscript_unvote(s, c, tag, value, id, 0);
+    return redis_script_unvote(s, c, tag, value, id, 0);
 }
 
-int rscript_drop(const struct rscript *s, struct rconn *c, int tag, const char *value)
+int redis_script_drop(const struct redis_script *s, struct redis_conn *c, int tag,
+                      const char *value)
 {
     return eval(s, c, tag, lua_drop, 1, &value);
 }
 
-int rscript_renew(const struct rscript *s, struct rconn *c, int tag, const char *value, int64_t ttl)
+int redis_script_renew(const struct redis_script *s, struct redis_conn *c, int tag,
+                       const char *value, int64_t ttl)
 {
     char t[24];
     const char *more[] = {value, msec(t, ttl)};
     return eval(s, c, tag, lua_renew, 2, more);
 }
 
-int rscript_vote(const struct rscript *s, struct rconn *c, int tag, const char *value,
-                 const char *id, int64_t ttl, int64_t grace)
+int redis_script_vote(const struct redis_script *s, struct redis_conn *c, int tag,
+                      const char *value, const char *id, int64_t ttl, int64_t grace)
 {
     char t[24], g[24];
     const char *more[] = {value, id, msec(t, ttl), msec(g, grace)};
     return eval(s, c, tag, lua_vote, 4, more);
 }
 
-int rscript_keep(const struct rscript *s, struct rconn *c, int tag, const char *value, int64_t ttl,
-                 uint64_t fence, bool heal, int64_t grace)
+int redis_script_keep(const struct redis_script *s, struct redis_conn *c, int tag,
+                      const char *value, int64_t ttl, uint64_t fence, bool heal, int64_t grace)
 {
     char t[24], f[24], g[24];
     const char *more[] = {value, msec(t, ttl), f, heal ? "1" : "0", msec(g, grace)};
@@ -395,15 +397,15 @@ int rscript_keep(const struct rscript *s, struct rconn *c, int tag, const char *
     return eval(s, c, tag, lua_keep, 5, more);
 }
 
-int rscript_unvote(const struct rscript *s, struct rconn *c, int tag, const char *value,
-                   const char *id, int64_t grace)
+int redis_script_unvote(const struct redis_script *s, struct redis_conn *c, int tag,
+                        const char *value, const char *id, int64_t grace)
 {
     char g[24];
     const char *more[] = {value, id, msec(g, grace)};
     return eval(s, c, tag, lua_leave, 3, more);
 }
 
-int rscript_status(const struct rscript *s, struct rconn *c, int tag)
+int redis_script_status(const struct redis_script *s, struct redis_conn *c, int tag)
 {
     return eval(s, c, tag, lua_status, 0, NULL);
 }

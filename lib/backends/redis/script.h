@@ -17,19 +17,19 @@
 
 #include "conn.h"
 
-#define RSCRIPT_CLAIM (1000 * DLOCK_MSEC) /* how long one who was called may take */
-#define RSCRIPT_MAX_WAITERS 1000          /* listed by status */
+#define REDIS_SCRIPT_CLAIM (1000 * DLOCK_MSEC) /* how long one who was called may take */
+#define REDIS_SCRIPT_MAX_WAITERS 1000          /* listed by status */
 
-struct rscript {
+struct redis_script {
     char *name, *prefix; /* malloc'ed */
     char db[16];
     bool torn; /* NAME is such that in a cluster the other keys would be in another slot */
 };
 /* 0 or DLOCK_ENOMEM. done: fine on zeroed memory. */
-int rscript_init(struct rscript *, const char *name, int db);
-void rscript_done(struct rscript *);
+int redis_script_init(struct redis_script *, const char *name, int db);
+void redis_script_done(struct redis_script *);
 
-enum rscript_status {
+enum redis_script_status {
     RS_GRANTED,
     RS_BUSY,  /* held */
     RS_CLAIM, /* free, but someone else is first in line and has been called */
@@ -38,8 +38,8 @@ enum rscript_status {
     RS_TWICE  /* vote: this server has voted for the value before */
 };
 
-struct rscript_tried {
-    enum rscript_status status;
+struct redis_script_tried {
+    enum redis_script_status status;
     uint64_t fence;
     int64_t left_ms;    /* of the lease, claim or grace; -1: a lock without expiry */
     int place;          /* in the queue; where not in it: what it would be */
@@ -50,42 +50,43 @@ struct rscript_tried {
 
 /*
  * One try. id: of the waiter that stands in line where it is not granted; "": do not. Queued under tag;
- * negative: see rconn_send.
+ * negative: see redis_conn_send.
  */
-int rscript_try(const struct rscript *, struct rconn *, int tag, const char *value, const char *id,
-                int64_t ttl, int64_t grace);
+int redis_script_try(const struct redis_script *, struct redis_conn *, int tag, const char *value,
+                     const char *id, int64_t ttl, int64_t grace);
 /*
  * One server's vote (Redlock): as a try, but whoever finds it free gets it; the queue only says who is told
  * of a release. A value is sent to each server once.
  */
-int rscript_vote(const struct rscript *, struct rconn *, int tag, const char *value, const char *id,
-                 int64_t ttl, int64_t grace);
+int redis_script_vote(const struct redis_script *, struct redis_conn *, int tag, const char *value,
+                      const char *id, int64_t ttl, int64_t grace);
 /*
  * Renew a vote, and raise the server's fence counter to at least that number (0: leave it). heal: where
  * the lock is free, set it.
  */
-int rscript_keep(const struct rscript *, struct rconn *, int tag, const char *value, int64_t ttl,
-                 uint64_t fence, bool heal, int64_t grace);
-/* rscript_leave, where votes are withheld for a restart grace. */
-int rscript_unvote(const struct rscript *, struct rconn *, int tag, const char *value,
-                   const char *id, int64_t grace);
+int redis_script_keep(const struct redis_script *, struct redis_conn *, int tag, const char *value,
+                      int64_t ttl, uint64_t fence, bool heal, int64_t grace);
+/* redis_script_leave, where votes are withheld for a restart grace. */
+int redis_script_unvote(const struct redis_script *, struct redis_conn *, int tag,
+                        const char *value, const char *id, int64_t grace);
 /* Delete the lock if it is ours, leave the queue (id: "" for neither), call the next. */
-int rscript_leave(const struct rscript *, struct rconn *, int tag, const char *value,
-                  const char *id);
+int redis_script_leave(const struct redis_script *, struct redis_conn *, int tag, const char *value,
+                       const char *id);
 /* Delete the lock if it is ours, and leave the queue as it is. */
-int rscript_drop(const struct rscript *, struct rconn *, int tag, const char *value);
-int rscript_renew(const struct rscript *, struct rconn *, int tag, const char *value, int64_t ttl);
-int rscript_status(const struct rscript *, struct rconn *, int tag);
+int redis_script_drop(const struct redis_script *, struct redis_conn *, int tag, const char *value);
+int redis_script_renew(const struct redis_script *, struct redis_conn *, int tag, const char *value,
+                       int64_t ttl);
+int redis_script_status(const struct redis_script *, struct redis_conn *, int tag);
 
 /* script_answers.c: 0, or DLOCK_EPROTO when it has not the expected form. Never for error replies. */
-int rscript_tried(const redisReply *, struct rscript_tried *);
+int redis_script_tried(const redisReply *, struct redis_script_tried *);
 /* leave, drop, renew and keep: was it ours? If not, what is there: found NULL: nothing. */
-int rscript_owned(const redisReply *, bool *ours, const char **found, size_t *len);
+int redis_script_owned(const redisReply *, bool *ours, const char **found, size_t *len);
 /* keep and unvote: not ours, but the server was restarted within the grace, so nobody else's either. */
-bool rscript_forgotten(const redisReply *);
+bool redis_script_forgotten(const redisReply *);
 /* The server's clock in the same answer, Unix ms; 0: not told. */
-int64_t rscript_owned_at(const redisReply *);
-struct rscript_state {
+int64_t redis_script_owned_at(const redisReply *);
+struct redis_script_state {
     bool held;
     const char *value;
     size_t len;
@@ -94,33 +95,33 @@ struct rscript_state {
     redisReply **waiters; /* strings in the hash' format */
     size_t nwaiters;
 };
-int rscript_state(const redisReply *, struct rscript_state *);
+int redis_script_state(const redisReply *, struct redis_script_state *);
 
 /* script_wake.c. The channel of a waiter; the caller frees it. */
-char *rscript_channel(const struct rscript *, const char *id);
+char *redis_script_channel(const struct redis_script *, const char *id);
 /*
- * Queue, under these tags: what the server calls this connection, by which rscript_track on the other one knows
+ * Queue, under these tags: what the server calls this connection, by which redis_script_track on the other one knows
  * it (CLIENT ID; after SUBSCRIBE nothing can be asked any more, RESP2); being called; being told of changes.
  */
-void rscript_subscribe(struct rconn *, const char *channel, int id_tag, int wake_tag,
-                       int changed_tag);
-/* Queue: tell connection id when keys change that are read from now on. False: see rconn_send. */
-bool rscript_track(struct rconn *, int tag, long long id);
-enum rscript_call {
+void redis_script_subscribe(struct redis_conn *, const char *channel, int id_tag, int wake_tag,
+                            int changed_tag);
+/* Queue: tell connection id when keys change that are read from now on. False: see redis_conn_send. */
+bool redis_script_track(struct redis_conn *, int tag, long long id);
+enum redis_script_call {
     RS_NOTHING,
     RS_CHANGED, /* NAME: freed, renewed, or gone */
     RS_GO,
     RS_NEXT,
     RS_HEAD
 };
-/* What a message (RCONN_PUSH) says. */
-enum rscript_call rscript_called(const struct rscript *, const redisReply *message);
+/* What a message (REDIS_CONN_PUSH) says. */
+enum redis_script_call redis_script_called(const struct redis_script *, const redisReply *message);
 
 /* script_answers.c: the lock's value from token and who; the caller frees it. NULL: out of memory. */
-char *rscript_value(const char *token, const struct dlock_who *);
+char *redis_script_value(const char *token, const struct dlock_who *);
 /* What a value says about its holder; foreign when dlock did not write it. */
-void rscript_holder(const char *value, size_t len, struct dlock_info *);
+void redis_script_holder(const char *value, size_t len, struct dlock_info *);
 /* A waiter's entry; false: dead, or not ours to read. */
-bool rscript_waiter(const char *entry, size_t len, int64_t now_ms, struct dlock_info *);
+bool redis_script_waiter(const char *entry, size_t len, int64_t now_ms, struct dlock_info *);
 
 #endif

@@ -40,7 +40,7 @@ static int64_t clock_at(const redisReply *r, size_t i)
     return dlock_max(0, r->element[i]->integer);
 }
 
-int rscript_tried(const redisReply *r, struct rscript_tried *t)
+int redis_script_tried(const redisReply *r, struct redis_script_tried *t)
 {
     static const char *const words[] = {"granted", "busy", "claim", "grace", "type", "twice"};
     if (r->type != REDIS_REPLY_ARRAY || r->elements < 5 || r->elements > 6 ||
@@ -51,8 +51,8 @@ int rscript_tried(const redisReply *r, struct rscript_tried *t)
     for (size_t i = 0; i < DLOCK_LEN(words); i++) {
         if (strcmp(words[i], r->element[0]->str) != 0)
             continue;
-        *t = (struct rscript_tried){
-            .status = (enum rscript_status)i,
+        *t = (struct redis_script_tried){
+            .status = (enum redis_script_status)i,
             .fence = to_fence(r->element[1]),
             .left_ms = to_left(r->element[2]),
             .place = (int)dlock_max(0, dlock_min(r->element[3]->integer, INT32_MAX)),
@@ -65,7 +65,7 @@ int rscript_tried(const redisReply *r, struct rscript_tried *t)
     return DLOCK_EPROTO;
 }
 
-int rscript_owned(const redisReply *r, bool *ours, const char **found, size_t *len)
+int redis_script_owned(const redisReply *r, bool *ours, const char **found, size_t *len)
 {
     if (r->type != REDIS_REPLY_ARRAY || r->elements < 1 ||
         r->element[0]->type != REDIS_REPLY_INTEGER)
@@ -80,25 +80,25 @@ int rscript_owned(const redisReply *r, bool *ours, const char **found, size_t *l
     return 0;
 }
 
-bool rscript_forgotten(const redisReply *r)
+bool redis_script_forgotten(const redisReply *r)
 {
     return r->elements > 0 && r->element[0]->type == REDIS_REPLY_INTEGER &&
            r->element[0]->integer == 2;
 }
 
-int64_t rscript_owned_at(const redisReply *r)
+int64_t redis_script_owned_at(const redisReply *r)
 {
     return r->type == REDIS_REPLY_ARRAY ? clock_at(r, 2) : 0;
 }
 
-int rscript_state(const redisReply *r, struct rscript_state *s)
+int redis_script_state(const redisReply *r, struct redis_script_state *s)
 {
     if (r->type != REDIS_REPLY_ARRAY || r->elements < 5 ||
         r->element[0]->type != REDIS_REPLY_INTEGER || !is_string(r->element[1]) ||
         r->element[2]->type != REDIS_REPLY_INTEGER || r->element[3]->type != REDIS_REPLY_INTEGER ||
         !is_string(r->element[4]))
         return DLOCK_EPROTO;
-    *s = (struct rscript_state){
+    *s = (struct redis_script_state){
         .held = r->element[0]->integer != 0,
         .value = r->element[1]->str,
         .len = (size_t)r->element[1]->len,
@@ -113,7 +113,7 @@ int rscript_state(const redisReply *r, struct rscript_state *s)
 
 /* -------------------------------------------------------------------- values */
 
-char *rscript_value(const char *token, const struct dlock_who *who)
+char *redis_script_value(const char *token, const struct dlock_who *who)
 {
     char record[1024], *p;
     if (dlock_who_format(who, record, sizeof(record)) < 0)
@@ -121,7 +121,7 @@ char *rscript_value(const char *token, const struct dlock_who *who)
     return asprintf(&p, "%s %s", token, record) < 0 ? NULL : p;
 }
 
-void rscript_holder(const char *value, size_t len, struct dlock_info *info)
+void redis_script_holder(const char *value, size_t len, struct dlock_info *info)
 {
     *info = (struct dlock_info){.left_ns = -1, .mode = DLOCK_EXCLUSIVE};
     if (len > DLOCK_TOKEN_LEN && value[DLOCK_TOKEN_LEN] == ' ' &&
@@ -134,7 +134,7 @@ void rscript_holder(const char *value, size_t len, struct dlock_info *info)
     }
 }
 
-bool rscript_waiter(const char *entry, size_t len, int64_t now_ms, struct dlock_info *info)
+bool redis_script_waiter(const char *entry, size_t len, int64_t now_ms, struct dlock_info *info)
 {
     char *p;
     *info = (struct dlock_info){.waiter = true, .left_ns = -1, .mode = DLOCK_EXCLUSIVE};

@@ -10,25 +10,25 @@
 
 #define INVALIDATE "__redis__:invalidate"
 
-char *rscript_channel(const struct rscript *s, const char *id)
+char *redis_script_channel(const struct redis_script *s, const char *id)
 {
     char *p;
     return asprintf(&p, "%swake:%s", s->prefix, id) < 0 ? NULL : p;
 }
 
-void rscript_subscribe(struct rconn *c, const char *channel, int id_tag, int wake_tag,
-                       int changed_tag)
+void redis_script_subscribe(struct redis_conn *c, const char *channel, int id_tag, int wake_tag,
+                            int changed_tag)
 {
     const char *ask_id[] = {"CLIENT", "ID"};
     const char *wake[] = {"SUBSCRIBE", channel};
     const char *changed[] = {"SUBSCRIBE", INVALIDATE};
 
-    (void)rconn_send(c, id_tag, 2, ask_id, (size_t[]){6, 2});
-    (void)rconn_send(c, wake_tag, 2, wake, (size_t[]){9, strlen(channel)});
-    (void)rconn_send(c, changed_tag, 2, changed, (size_t[]){9, strlen(INVALIDATE)});
+    (void)redis_conn_send(c, id_tag, 2, ask_id, (size_t[]){6, 2});
+    (void)redis_conn_send(c, wake_tag, 2, wake, (size_t[]){9, strlen(channel)});
+    (void)redis_conn_send(c, changed_tag, 2, changed, (size_t[]){9, strlen(INVALIDATE)});
 }
 
-bool rscript_track(struct rconn *c, int tag, long long id)
+bool redis_script_track(struct redis_conn *c, int tag, long long id)
 {
     char text[24];
     const char *argv[] = {"CLIENT", "TRACKING", "ON", "REDIRECT", text, "NOLOOP"};
@@ -37,10 +37,10 @@ bool rscript_track(struct rconn *c, int tag, long long id)
     snprintf(text, sizeof(text), "%lld", id);
     for (size_t i = 0; i < DLOCK_LEN(argv); i++)
         len[i] = strlen(argv[i]);
-    return rconn_send(c, tag, DLOCK_LEN(argv), argv, len) == 0;
+    return redis_conn_send(c, tag, DLOCK_LEN(argv), argv, len) == 0;
 }
 
-static bool names_lock(const struct rscript *s, const redisReply *keys)
+static bool names_lock(const struct redis_script *s, const redisReply *keys)
 {
     size_t len = strlen(s->name);
     if (keys->type != REDIS_REPLY_ARRAY)
@@ -54,7 +54,7 @@ static bool names_lock(const struct rscript *s, const redisReply *keys)
     return false;
 }
 
-enum rscript_call rscript_called(const struct rscript *s, const redisReply *message)
+enum redis_script_call redis_script_called(const struct redis_script *s, const redisReply *message)
 {
     const redisReply *from = message->element[1], *what = message->element[2];
 

@@ -64,8 +64,8 @@ int sentinels_open(struct sentinels *s, const struct dlock_spec *spec, struct dl
 void sentinels_close(struct sentinels *s)
 {
     for (int i = 0; i < s->n; i++) {
-        rconn_close(&s->one[i].ask);
-        rconn_close(&s->one[i].hear);
+        redis_conn_close(&s->one[i].ask);
+        redis_conn_close(&s->one[i].hear);
     }
     free(s->service);
     if (s->secret != NULL)
@@ -80,19 +80,19 @@ static void failed(struct sentinel *one, const struct dlock_error *why)
 {
     one->says = SAYS_FAILED;
     one->error = *why;
-    rconn_close(&one->ask);
+    redis_conn_close(&one->ask);
 }
 
-static void open_conn(const struct sentinels *s, int i, struct rconn *c, int64_t until)
+static void open_conn(const struct sentinels *s, int i, struct redis_conn *c, int64_t until)
 {
-    struct dlock_peer peers[RCONN_PEERS];
+    struct dlock_peer peers[REDIS_CONN_PEERS];
     int n = 0;
 
-    for (int k = 0; k < s->spec->npeers && n < RCONN_PEERS; k++)
+    for (int k = 0; k < s->spec->npeers && n < REDIS_CONN_PEERS; k++)
         if (s->spec->peers[k].host == i)
             peers[n++] = s->spec->peers[k];
     /* n is 0 where the name could not be resolved: the connection fails, and says so. */
-    (void)rconn_open(c, s->spec->env, peers, n, &s->auth, s->one[i].where, until);
+    (void)redis_conn_open(c, s->spec->env, peers, n, &s->auth, s->one[i].where, until);
 }
 
 void sentinels_ask(struct sentinels *s, int64_t until)
@@ -105,11 +105,11 @@ void sentinels_ask(struct sentinels *s, int64_t until)
     s->first_at = 0;
     for (int i = 0; i < s->n; i++) {
         struct sentinel *one = &s->one[i];
-        rconn_close(&one->ask);
+        redis_conn_close(&one->ask);
         one->says = SAYS_NOTHING;
         open_conn(s, i, &one->ask, until);
-        (void)rconn_send(&one->ask, TAG_ASK, DLOCK_LEN(argv), argv, len);
-        rconn_flush(&one->ask);
+        (void)redis_conn_send(&one->ask, TAG_ASK, DLOCK_LEN(argv), argv, len);
+        redis_conn_flush(&one->ask);
     }
 }
 
@@ -129,18 +129,18 @@ static void refused(const struct sentinels *s, struct sentinel *one, const char 
         dlock_fail(&err, DLOCK_EPROTO, 0,
                    "%s: this is no sentinel; redis:// is for a server without them", one->where);
     else
-        rconn_reply_error(&err, one->where, &s->auth, text);
+        redis_conn_reply_error(&err, one->where, &s->auth, text);
     failed(one, &err);
 }
 
 static bool read_address(const redisReply *r, struct sentinel_addr *a)
 {
-    char text[RADDR_HOST + 8];
+    char text[REDIS_ADDR_HOST + 8];
     if (r->type != REDIS_REPLY_ARRAY || r->elements != 2 ||
         r->element[0]->type != REDIS_REPLY_STRING || r->element[1]->type != REDIS_REPLY_STRING)
         return false;
     int n = snprintf(text, sizeof(text), "%s:%s", r->element[0]->str, r->element[1]->str);
-    return n < (int)sizeof(text) && raddr_split(text, (size_t)n, a->host, &a->port) &&
+    return n < (int)sizeof(text) && redis_addr_split(text, (size_t)n, a->host, &a->port) &&
            a->host[0] != '\0';
 }
 
@@ -164,11 +164,11 @@ static void answered(struct sentinels *s, struct sentinel *one, const redisReply
         failed(one, &err);
         return;
     }
-    rconn_close(&one->ask);
+    redis_conn_close(&one->ask);
 }
 
 /* Is there anything to do? What can be read or written is in pfd; the rest is a matter of time. */
-static bool is_due(const struct rconn *c, const struct pollfd *pfd, int n, int64_t now)
+static bool is_due(const struct redis_conn *c, const struct pollfd *pfd, int n, int64_t now)
 {
     if (c->state == RC_CONNECTING && now >= c->next_at)
         return true;
@@ -180,9 +180,9 @@ static bool is_due(const struct rconn *c, const struct pollfd *pfd, int n, int64
 
 static void work_ask(struct sentinels *s, struct sentinel *one, int64_t now)
 {
-    struct rconn_reply rep;
+    struct redis_conn_reply rep;
     struct dlock_error err;
-    int rc = rconn_next(&one->ask, &rep);
+    int rc = redis_conn_next(&one->ask, &rep);
     if (rc == 1) {
         answered(s, one, rep.r);
         freeReplyObject(rep.r);
@@ -318,7 +318,7 @@ void sentinels_listen(struct sentinels *s, int64_t at)
         return;
     s->heard = false;
     for (int i = 0; i < s->n; i++)
-        rconn_close(&s->one[i].hear);
+        redis_conn_close(&s->one[i].hear);
 }
 
 /* Not while a round is young: a sentinel that goes on and on about it would keep all of them from an end. */
@@ -338,14 +338,14 @@ bool sentinels_heard(struct sentinels *s)
 static void subscribe(struct sentinels *s, int i)
 {
     const char *argv[] = {"SUBSCRIBE", CHANNEL};
-    struct rconn *c = &s->one[i].hear;
+    struct redis_conn *c = &s->one[i].hear;
 
-    if (rconn_is_open(c))
+    if (redis_conn_is_open(c))
         return;
     c->push = true;
     open_conn(s, i, c, now_of(s) + s->spec->connect_timeout);
-    (void)rconn_send(c, TAG_HEAR, 2, argv, (size_t[]){9, strlen(CHANNEL)});
-    rconn_flush(c);
+    (void)redis_conn_send(c, TAG_HEAR, 2, argv, (size_t[]){9, strlen(CHANNEL)});
+    redis_conn_flush(c);
 }
 
 /* "SERVICE OLD-HOST OLD-PORT HOST PORT". Whom it names does not matter: a round tells. */
@@ -358,11 +358,11 @@ static bool concerns_us(const struct sentinels *s, const redisReply *r)
 
 static void work_hear(struct sentinels *s, struct sentinel *one, int64_t now)
 {
-    struct rconn_reply rep;
+    struct redis_conn_reply rep;
     int rc = 0;
 
-    while (one->hear.state != RC_CLOSED && (rc = rconn_next(&one->hear, &rep)) == 1) {
-        if (rep.tag == RCONN_PUSH)
+    while (one->hear.state != RC_CLOSED && (rc = redis_conn_next(&one->hear, &rep)) == 1) {
+        if (rep.tag == REDIS_CONN_PUSH)
             s->heard = s->heard || concerns_us(s, rep.r);
         else if (one->hear.auth_failed || rep.r->type == REDIS_REPLY_ERROR)
             rc = DLOCK_EPERM;
@@ -374,7 +374,7 @@ static void work_hear(struct sentinels *s, struct sentinel *one, int64_t now)
     }
     if (rc >= 0)
         return;
-    rconn_close(&one->hear);
+    redis_conn_close(&one->hear);
     s->listen_at = dlock_min(s->listen_at, now + LISTEN_AGAIN);
 }
 
@@ -390,9 +390,9 @@ int sentinels_interest(const struct sentinels *s, struct pollfd *pfd, int cap, i
         if (one->ask.state != RC_CLOSED)
             *wake_at = dlock_min(*wake_at, s->until);
         if (n < cap)
-            n += rconn_interest(&one->ask, &pfd[n], wake_at);
+            n += redis_conn_interest(&one->ask, &pfd[n], wake_at);
         if (n < cap)
-            n += rconn_interest(&one->hear, &pfd[n], wake_at);
+            n += redis_conn_interest(&one->hear, &pfd[n], wake_at);
     }
     if (s->first_at != 0 && now < s->first_at + SENTINEL_PAUSE)
         *wake_at = dlock_min(*wake_at, s->first_at + SENTINEL_PAUSE);
@@ -414,11 +414,11 @@ void sentinels_work(struct sentinels *s, const struct pollfd *pfd, int n)
     for (int i = 0; i < s->n; i++) {
         struct sentinel *one = &s->one[i];
         if (is_due(&one->ask, pfd, n, now))
-            rconn_work(&one->ask);
+            redis_conn_work(&one->ask);
         if (one->ask.state != RC_CLOSED)
             work_ask(s, one, now);
         if (is_due(&one->hear, pfd, n, now))
-            rconn_work(&one->hear);
+            redis_conn_work(&one->hear);
         work_hear(s, one, now);
     }
 }

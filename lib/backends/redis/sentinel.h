@@ -15,7 +15,7 @@
 
 /* As a sentinel says it: compared as text, never looked up here. */
 struct sentinel_addr {
-    char host[RADDR_HOST];
+    char host[REDIS_ADDR_HOST];
     unsigned port;
 };
 
@@ -28,7 +28,7 @@ enum sentinel_says {
 
 struct sentinel {
     char where[300];
-    struct rconn ask, hear;
+    struct redis_conn ask, hear;
     enum sentinel_says says; /* in this round */
     struct sentinel_addr named;
     struct dlock_peer at; /* which address has named it */
@@ -38,7 +38,7 @@ struct sentinel {
 struct sentinels {
     const struct dlock_spec *spec;
     char *service;
-    struct rconn_auth auth; /* the sentinels', not the master's */
+    struct redis_conn_auth auth; /* the sentinels', not the master's */
     char *secret;
     struct sentinel one[SENTINEL_MAX];
     int n;

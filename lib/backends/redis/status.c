@@ -17,8 +17,8 @@ void redis_ask_now(struct dlock_be *be)
     be->cmd_out.retry_at = DLOCK_NEVER;
     redis_connect(be, &be->cmd, be->op_until);
     redis_cluster_asking(be);
-    (void)rscript_status(&be->script, &be->cmd, T_ASK);
-    rconn_flush(&be->cmd);
+    (void)redis_script_status(&be->script, &be->cmd, T_ASK);
+    redis_conn_flush(&be->cmd);
 }
 
 /* What is the trouble may pass; op_until still bounds it. */
@@ -70,7 +70,7 @@ bool redis_ask_answered(struct dlock_be *be, redisReply *r)
     if (be->cmd.auth_failed) {
         err = be->cmd.error;
     } else if (r->type == REDIS_REPLY_ERROR) {
-        enum rconn_class class = rconn_classify(r->str);
+        enum redis_conn_class class = redis_conn_classify(r->str);
         redis_reply_error(be, &err, r->str);
         if (redis_cluster_lost(be, r->str))
             redis_close_cmd(be);
@@ -78,7 +78,7 @@ bool redis_ask_answered(struct dlock_be *be, redisReply *r)
             redis_ask_later(be, &err);
             return false;
         }
-    } else if (rscript_state(r, &be->list) != 0) {
+    } else if (redis_script_state(r, &be->list) != 0) {
         dlock_fail(&err, DLOCK_EPROTO, 0, "%s: unexpected answer to a query", redis_where(be));
     } else {
         be->op_until = DLOCK_NEVER;
@@ -94,18 +94,18 @@ bool redis_ask_answered(struct dlock_be *be, redisReply *r)
 /* The next entry of the listing; list_at 0 is the holder. False: that was all. */
 static bool next_listed(struct dlock_be *be)
 {
-    const struct rscript_state *l = &be->list;
+    const struct redis_script_state *l = &be->list;
     while (be->list_at <= l->nwaiters) {
         size_t i = be->list_at++;
         if (i == 0 && l->held) {
-            rscript_holder(l->value, l->len, &be->info);
+            redis_script_holder(l->value, l->len, &be->info);
             be->info.left_ns = l->left_ms < 0 ? DLOCK_NEVER : l->left_ms * DLOCK_MSEC;
             be->info.fence = be->info.foreign ? 0 : l->fence;
             return true;
         }
         if (i > 0 && l->waiters[i - 1]->type == REDIS_REPLY_STRING &&
-            rscript_waiter(l->waiters[i - 1]->str, (size_t)l->waiters[i - 1]->len, l->now_ms,
-                           &be->info)) {
+            redis_script_waiter(l->waiters[i - 1]->str, (size_t)l->waiters[i - 1]->len, l->now_ms,
+                                &be->info)) {
             be->info.place = ++be->place;
             return true;
         }

@@ -8,7 +8,7 @@
 
 void redis_wake_close(struct dlock_be *be)
 {
-    rconn_close(&be->wake);
+    redis_conn_close(&be->wake);
     be->wake_state = WAKE_OFF;
     be->wake_until = be->wake_out.retry_at = DLOCK_NEVER;
 }
@@ -25,7 +25,7 @@ void redis_wake_start(struct dlock_be *be)
     if (be->id[0] == '\0' && dlock_token_new(be->spec->env, be->id) != 0)
         be->id[0] = '\0';
     else
-        be->channel = rscript_channel(&be->script, be->id);
+        be->channel = redis_script_channel(&be->script, be->id);
     if (be->channel == NULL) {
         dlock_fail(&err, DLOCK_ENOMEM, 0, "out of memory");
         redis_wait_fail(be, &err);
@@ -38,11 +38,11 @@ void redis_wake_start(struct dlock_be *be)
     be->can_track = false;
     be->wake_id = 0;
     redis_connect(be, &be->wake, be->wake_until);
-    rscript_subscribe(&be->wake, be->channel, W_ID, W_WAKE, W_INVALIDATE);
-    rconn_flush(&be->wake);
+    redis_script_subscribe(&be->wake, be->channel, W_ID, W_WAKE, W_INVALIDATE);
+    redis_conn_flush(&be->wake);
     /* For when this node is gone. */
     redis_cluster_learn(be);
-    rconn_flush(&be->cmd);
+    redis_conn_flush(&be->cmd);
 }
 
 void redis_wake_drop(struct dlock_be *be)
@@ -64,13 +64,13 @@ static void woken(struct dlock_be *be, const redisReply *r)
 {
     if (be->wake_state != WAKE_READY || !be->enqueue)
         return;
-    switch (rscript_called(&be->script, r)) {
+    switch (redis_script_called(&be->script, r)) {
     case RS_CHANGED:
         if (be->place == 1)
             redis_try_now(be);
         break;
     case RS_NEXT:
-        be->try_at = dlock_min(be->try_at, redis_now(be) + RSCRIPT_CLAIM + REDIS_CLAIM_SLACK);
+        be->try_at = dlock_min(be->try_at, redis_now(be) + REDIS_SCRIPT_CLAIM + REDIS_CLAIM_SLACK);
         break;
     case RS_HEAD:
     case RS_GO:
@@ -82,7 +82,7 @@ static void woken(struct dlock_be *be, const redisReply *r)
     }
 }
 
-void redis_wake_answered(struct dlock_be *be, const struct rconn_reply *rep)
+void redis_wake_answered(struct dlock_be *be, const struct redis_conn_reply *rep)
 {
     const redisReply *r = rep->r;
     struct dlock_error err;
@@ -92,7 +92,7 @@ void redis_wake_answered(struct dlock_be *be, const struct rconn_reply *rep)
         return;
     }
     switch (rep->tag) {
-    case RCONN_PUSH:
+    case REDIS_CONN_PUSH:
         woken(be, r);
         return;
     case W_ID:
@@ -101,7 +101,7 @@ void redis_wake_answered(struct dlock_be *be, const struct rconn_reply *rep)
     case W_WAKE:
         if (r->type != REDIS_REPLY_ERROR)
             return;
-        rconn_reply_error(&err, redis_where(be), &be->auth, r->str);
+        redis_conn_reply_error(&err, redis_where(be), &be->auth, r->str);
         redis_wake_close(be);
         redis_wait_outage(be, &be->wake_out, &err);
         return;

@@ -13,7 +13,7 @@
 
 void zk_list(struct dlock_be *be)
 {
-    be->list_serial = zkconn_children(be->conn, T_LIST, be->parent);
+    be->list_serial = zk_conn_children(be->conn, T_LIST, be->parent);
 }
 
 static void create(struct dlock_be *be)
@@ -25,7 +25,7 @@ static void create(struct dlock_be *be)
     }
     be->node = NODE_ASKED;
     be->create_sent = zk_now(be);
-    zkconn_create(be->conn, T_CREATE, be->stem, be->record, be->acl, ZOO_EPHEMERAL | ZOO_SEQUENCE);
+    zk_conn_create(be->conn, T_CREATE, be->stem, be->record, be->acl, ZOO_EPHEMERAL | ZOO_SEQUENCE);
     /* Behind it in the same round trip: a session's requests are served in their order. */
     zk_list(be);
 }
@@ -44,12 +44,12 @@ void zk_stand_in_line(struct dlock_be *be)
         break; /* its answer will say */
     case NODE_UNCLEAR:
         /* This server may be behind the one that we have asked: it catches up first. */
-        zkconn_sync(be->conn, T_SYNC, be->parent);
-        be->list_serial = zkconn_children(be->conn, T_FIND, be->parent);
+        zk_conn_sync(be->conn, T_SYNC, be->parent);
+        be->list_serial = zk_conn_children(be->conn, T_FIND, be->parent);
         break;
     case NODE_THERE:
         if (be->busy) {
-            be->delete_serial = zkconn_delete(be->conn, T_DELETE, be->path);
+            be->delete_serial = zk_conn_delete(be->conn, T_DELETE, be->path);
             break;
         }
         zk_list(be);
@@ -104,8 +104,8 @@ static void make_parent(struct dlock_be *be)
         zk_fail(be, &err);
         return;
     }
-    zkconn_create(be->conn, T_PARENT, path, "", be->acl,
-                  container ? ZOO_CONTAINER : ZOO_PERSISTENT);
+    zk_conn_create(be->conn, T_PARENT, path, "", be->acl,
+                   container ? ZOO_CONTAINER : ZOO_PERSISTENT);
     free(path);
 }
 
@@ -233,7 +233,7 @@ void zk_on_found(struct dlock_be *be, const struct zk_msg *m)
         zk_give_back(be);
         return;
     }
-    be->who_serial = zkconn_get(be->conn, T_SELF, be->path, false);
+    be->who_serial = zk_conn_get(be->conn, T_SELF, be->path, false);
     zk_list(be);
 }
 
@@ -271,7 +271,7 @@ static void grant(struct dlock_be *be)
 
 static void watch(struct dlock_be *be)
 {
-    be->pred_serial = zkconn_get(be->conn, T_PRED, be->pred, true);
+    be->pred_serial = zk_conn_get(be->conn, T_PRED, be->pred, true);
 }
 
 /* Behind others, at this place (1 is next). */
@@ -283,14 +283,14 @@ static void stand_behind(struct dlock_be *be, const struct zk_child *line, int p
     remember(&be->front, be->parent, line[0].name);
     if (!be->wait) {
         be->busy = true;
-        be->who_serial = zkconn_get(be->conn, T_WHO, be->front, false);
-        be->delete_serial = zkconn_delete(be->conn, T_DELETE, be->path);
+        be->who_serial = zk_conn_get(be->conn, T_WHO, be->front, false);
+        be->delete_serial = zk_conn_delete(be->conn, T_DELETE, be->path);
     } else {
         be->first = false;
         be->op_until = DLOCK_NEVER;
         watch(be);
         if (place > 1)
-            be->who_serial = zkconn_get(be->conn, T_WHO, be->front, false);
+            be->who_serial = zk_conn_get(be->conn, T_WHO, be->front, false);
     }
 }
 
@@ -304,7 +304,7 @@ static bool drop_orphans(struct dlock_be *be, const struct zk_child *line, int n
         if (!has_our_stem(be, line[i].name) || strcmp(line[i].name, own) == 0)
             continue;
         remember(&path, be->parent, line[i].name);
-        zkconn_delete(be->conn, T_ORPHAN, path);
+        zk_conn_delete(be->conn, T_ORPHAN, path);
         free(path);
         any = true;
     }

@@ -50,7 +50,7 @@ void zk_beat(struct dlock_be *be)
     be->beat_sent = zk_now(be);
     be->beat_until = be->beat_sent + patience(be);
     be->next_beat_at = be->held ? DLOCK_NEVER : be->beat_sent + be->timeout / 6;
-    be->beat_serial = zkconn_set(be->conn, T_BEAT, be->path, be->record);
+    be->beat_serial = zk_conn_set(be->conn, T_BEAT, be->path, be->record);
 }
 
 void zk_renew(struct dlock_be *be)
@@ -127,7 +127,7 @@ void zk_beat_timers(struct dlock_be *be, int64_t now)
         /* The answer, should it come, is not worth the wait: another server may be better off. */
         be->beat_serial = 0;
         be->beat_until = DLOCK_NEVER;
-        zkconn_cut(be->conn);
+        zk_conn_cut(be->conn);
     }
     if (be->renewing && now >= be->renew_until) {
         no_answer(&err, be->spec, patience(be));

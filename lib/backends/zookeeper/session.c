@@ -10,7 +10,7 @@ void zk_leave(struct dlock_be *be)
 {
     if (be->conn) {
         zk_ending_wait(be->ending, 0);
-        be->ending = zkconn_close(be->conn);
+        be->ending = zk_conn_close(be->conn);
     }
     be->conn = NULL;
     be->connected = be->again = be->ripe = be->authed = false;
@@ -46,7 +46,7 @@ void zk_connect(struct dlock_be *be)
     zk_beats_begin(be);
     if (!servers)
         dlock_fail(&err, DLOCK_ENOMEM, 0, "out of memory");
-    if (!servers || zkconn_open(&be->conn, servers, (int)(be->spec->ttl / DLOCK_MSEC), &err) < 0) {
+    if (!servers || zk_conn_open(&be->conn, servers, (int)(be->spec->ttl / DLOCK_MSEC), &err) < 0) {
         free(servers);
         zk_fail(be, &err);
         return;
@@ -71,8 +71,8 @@ static bool negotiated(struct dlock_be *be)
 {
     int64_t ttl = be->spec->ttl / DLOCK_MSEC * DLOCK_MSEC;
     char ours[32], theirs[32], least[32];
-    be->session = zkconn_session(be->conn);
-    be->timeout = zkconn_timeout_ms(be->conn) * DLOCK_MSEC;
+    be->session = zk_conn_session(be->conn);
+    be->timeout = zk_conn_timeout_ms(be->conn) * DLOCK_MSEC;
     if (be->timeout == ttl || be->doing == ZK_ASK)
         return true;
     dlock_format_duration(be->spec->ttl, ours, sizeof ours);
@@ -97,7 +97,7 @@ static bool negotiated(struct dlock_be *be)
 /* Every server that we come to bounds it anew. False: of no use any more. */
 static bool negotiated_again(struct dlock_be *be)
 {
-    int64_t now = zkconn_timeout_ms(be->conn) * DLOCK_MSEC;
+    int64_t now = zk_conn_timeout_ms(be->conn) * DLOCK_MSEC;
     struct dlock_error err;
     if (now >= be->timeout)
         return true; /* what we count with is less */
@@ -125,7 +125,7 @@ static void on_connected(struct dlock_be *be)
         return;
     if (be->credentials && !be->authed) {
         be->authed = true; /* on later connections the library repeats it */
-        zkconn_auth(be->conn, T_AUTH, "digest", be->credentials);
+        zk_conn_auth(be->conn, T_AUTH, "digest", be->credentials);
     }
     switch (be->doing) {
     case ZK_ACQUIRE:

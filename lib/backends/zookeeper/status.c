@@ -52,7 +52,7 @@ static void ask_each(struct dlock_be *be, const struct zk_child *line, int n)
             abort();
         /* The name tells whose program it is, until its data does. */
         dlock_clean_text(info->command, sizeof info->command, line[i].name, strlen(line[i].name));
-        be->list_gets[i] = zkconn_get(be->conn, T_INFO, path, false);
+        be->list_gets[i] = zk_conn_get(be->conn, T_INFO, path, false);
         be->list_left++;
         free(path);
     }

@@ -50,7 +50,7 @@ void zk_give_back(struct dlock_be *be)
         break;
     case NODE_THERE:
         if (be->connected && be->delete_serial == 0)
-            be->delete_serial = zkconn_delete(be->conn, T_DELETE, be->path);
+            be->delete_serial = zk_conn_delete(be->conn, T_DELETE, be->path);
         break;
     }
 }
@@ -238,7 +238,7 @@ static void take_messages(struct dlock_be *be)
 {
     struct zk_msg *m;
     /* Events are few, the queue of them is short: they are handed out in between. */
-    while (be->conn && be->events.n < EVENTS_MAX / 2 && (m = zkconn_next(be->conn))) {
+    while (be->conn && be->events.n < EVENTS_MAX / 2 && (m = zk_conn_next(be->conn))) {
         switch (m->what) {
         case ZK_STATE:
             zk_on_state(be, m->state);
@@ -299,7 +299,7 @@ static void timers(struct dlock_be *be)
 {
     int64_t now = zk_now(be);
     if (be->conn && now >= be->next_server_at) {
-        zkconn_cut(be->conn);
+        zk_conn_cut(be->conn);
         zk_expect_connection(be);
     }
     if (now >= be->op_until && (be->doing == ZK_ASK || be->doing == ZK_ACQUIRE))
@@ -325,7 +325,7 @@ static int be_interest(struct dlock_be *be, struct pollfd *pfd, int cap, int64_t
 {
     int n = 0;
     if (be->conn && cap > 0)
-        pfd[n++] = (struct pollfd){.fd = zkconn_fd(be->conn), .events = POLLIN};
+        pfd[n++] = (struct pollfd){.fd = zk_conn_fd(be->conn), .events = POLLIN};
     if (be->doing != ZK_NOTHING) {
         *wake_at = dlock_min(*wake_at, dlock_min(be->op_until, be->rel_until));
         *wake_at = dlock_min(*wake_at, dlock_min(be->next_server_at, outage_end(be)));

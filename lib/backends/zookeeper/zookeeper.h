@@ -36,7 +36,7 @@ struct dlock_be {
     bool kazoo;        /* ?layout= */
     char record[1024]; /* our node's data */
 
-    struct zkconn *conn;
+    struct zk_conn *conn;
     struct zk_ending *ending; /* of the one before */
     bool connected, authed;
     int64_t opened_at; /* before the session was asked for */

@@ -11,14 +11,14 @@
 #include <unistd.h>
 
 /* Set where a thread begins. */
-static _Thread_local struct zkcalls *mine;
+static _Thread_local struct zk_calls *mine;
 static _Thread_local bool leaving; /* in zookeeper_close(3) */
 
 #ifdef ZK_WRAP
 struct start {
     void *(*fn)(void *);
     void *arg;
-    struct zkcalls *calls;
+    struct zk_calls *calls;
 };
 
 int __real_pthread_create(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
@@ -80,12 +80,12 @@ int __wrap_getaddrinfo(const char *host, const char *port, const struct addrinfo
 
 int __wrap_socket(int domain, int type, int protocol)
 {
-    struct zkcalls *c = mine;
+    struct zk_calls *c = mine;
     if (!c)
         return __real_socket(domain, type, protocol);
     pthread_mutex_lock(&c->lock);
     c->cut = false;
-    zkframe_begin(&c->frame);
+    zk_frame_begin(&c->frame);
     int fd = c->fd = __real_socket(domain, type | SOCK_CLOEXEC, protocol), err = errno;
     pthread_mutex_unlock(&c->lock);
     errno = err;
@@ -108,7 +108,7 @@ int __wrap_connect(int fd, const struct sockaddr *sa, socklen_t len)
 }
 
 /* It failed because we wanted it to. */
-static bool was_cut(struct zkcalls *c)
+static bool was_cut(struct zk_calls *c)
 {
     pthread_mutex_lock(&c->lock);
     bool cut = c->cut;
@@ -126,16 +126,16 @@ int __wrap_getsockopt(int fd, int level, int name, void *value, socklen_t *len)
 }
 
 /* The server has ended the connection (as it was found out: n and errno of a call) before it said a word. */
-static bool hung_up(const struct zkcalls *c, ssize_t n, int err)
+static bool hung_up(const struct zk_calls *c, ssize_t n, int err)
 {
     bool end = n == 0 || (n < 0 && (err == ECONNRESET || err == EPIPE));
-    return end && !c->cut && zkframe_silent(&c->frame);
+    return end && !c->cut && zk_frame_silent(&c->frame);
 }
 
 /* The library's thread sends, and the one that closes. The socket is non-blocking: nobody waits for the lock. */
 ssize_t __wrap_send(int fd, const void *data, size_t len, int flags)
 {
-    struct zkcalls *c = mine;
+    struct zk_calls *c = mine;
     if (!c)
         return __real_send(fd, data, len, flags);
     pthread_mutex_lock(&c->lock);
@@ -143,7 +143,7 @@ ssize_t __wrap_send(int fd, const void *data, size_t len, int flags)
     ssize_t n = __real_send(fd, data, len, flags);
     int err = errno;
     if (ours && n > 0)
-        zkframe_sent(&c->frame, data, (size_t)n);
+        zk_frame_sent(&c->frame, data, (size_t)n);
     bool trouble = ours && n < 0 && hung_up(c, n, err);
     pthread_mutex_unlock(&c->lock);
     if (trouble)
@@ -155,17 +155,17 @@ ssize_t __wrap_send(int fd, const void *data, size_t len, int flags)
 /* What cannot be ends the connection, before the library has the packet's last byte. */
 ssize_t __wrap_recv(int fd, void *data, size_t len, int flags)
 {
-    struct zkcalls *c = mine;
+    struct zk_calls *c = mine;
     int trouble = 0;
     if (!c)
         return __real_recv(fd, data, len, flags);
     pthread_mutex_lock(&c->lock);
     bool ours = fd == c->fd;
-    if (ours && len > zkframe_room(&c->frame))
-        len = zkframe_room(&c->frame);
+    if (ours && len > zk_frame_room(&c->frame))
+        len = zk_frame_room(&c->frame);
     ssize_t n = __real_recv(fd, data, len, flags);
     int err = errno;
-    if (ours && n > 0 && !zkframe_received(&c->frame, data, (size_t)n)) {
+    if (ours && n > 0 && !zk_frame_received(&c->frame, data, (size_t)n)) {
         trouble = err = EPROTO;
         n = -1;
     } else if (ours && len > 0 && hung_up(c, n, err)) {
@@ -191,7 +191,7 @@ int __wrap_poll(struct pollfd *fds, nfds_t n, int timeout)
 
 int __wrap_close(int fd)
 {
-    struct zkcalls *c = mine;
+    struct zk_calls *c = mine;
     if (!c)
         return __real_close(fd);
     pthread_mutex_lock(&c->lock);
@@ -204,27 +204,27 @@ int __wrap_close(int fd)
 }
 #endif
 
-void zkcalls_init(struct zkcalls *c,
-                  void (*on_trouble)(struct zkcalls *, int err, const struct sockaddr_storage *))
+void zk_calls_init(struct zk_calls *c,
+                   void (*on_trouble)(struct zk_calls *, int err, const struct sockaddr_storage *))
 {
     pthread_mutex_init(&c->lock, NULL);
     c->fd = -1;
     c->trouble = on_trouble;
 }
 
-void zkcalls_done(struct zkcalls *c)
+void zk_calls_done(struct zk_calls *c)
 {
     pthread_mutex_destroy(&c->lock);
-    zkframe_done(&c->frame);
+    zk_frame_done(&c->frame);
 }
 
-void zkcalls_of(struct zkcalls *c, bool at_the_end)
+void zk_calls_of(struct zk_calls *c, bool at_the_end)
 {
     mine = c;
     leaving = at_the_end;
 }
 
-bool zkcalls_cut(struct zkcalls *c)
+bool zk_calls_cut(struct zk_calls *c)
 {
     pthread_mutex_lock(&c->lock);
     bool known = c->cut = c->fd >= 0;

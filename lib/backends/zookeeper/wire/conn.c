@@ -18,12 +18,12 @@
 
 struct request;
 
-struct zkconn {
+struct zk_conn {
     zhandle_t *zh;
     unsigned serial;
     int wake; /* eventfd */
 
-    struct zkcalls calls;
+    struct zk_calls calls;
 
     pthread_mutex_t lock; /* for all below */
     struct zk_msg *first, **last;
@@ -33,7 +33,7 @@ struct zkconn {
 /* What a completion needs to know; freed by it, or with the session, since not all are called at its end. */
 struct request {
     struct request *next, **at; /* among its session's */
-    struct zkconn *conn;
+    struct zk_conn *conn;
     int tag;
     unsigned serial;
 };
@@ -72,7 +72,7 @@ static void msg_data(struct zk_msg *m, const char *data, int len)
     m->len = len;
 }
 
-static void post(struct zkconn *c, struct zk_msg *m)
+static void post(struct zk_conn *c, struct zk_msg *m)
 {
     const uint64_t one = 1;
     pthread_mutex_lock(&c->lock);
@@ -83,7 +83,7 @@ static void post(struct zkconn *c, struct zk_msg *m)
         ;
 }
 
-struct zk_msg *zkconn_next(struct zkconn *c)
+struct zk_msg *zk_conn_next(struct zk_conn *c)
 {
     uint64_t n;
     pthread_mutex_lock(&c->lock);
@@ -102,31 +102,31 @@ struct zk_msg *zkconn_next(struct zkconn *c)
     return m;
 }
 
-int zkconn_fd(const struct zkconn *c)
+int zk_conn_fd(const struct zk_conn *c)
 {
     return c->wake;
 }
 
 /* A server that the library could not connect to, or understand. */
-static void on_trouble(struct zkcalls *calls, int err, const struct sockaddr_storage *addr)
+static void on_trouble(struct zk_calls *calls, int err, const struct sockaddr_storage *addr)
 {
-    struct zkconn *c = (struct zkconn *)((char *)calls - offsetof(struct zkconn, calls));
+    struct zk_conn *c = (struct zk_conn *)((char *)calls - offsetof(struct zk_conn, calls));
     struct zk_msg *m = msg_new(ZK_TROUBLE);
     m->rc = err;
     msg_data(m, (const char *)addr, sizeof *addr);
     post(c, m);
 }
 
-bool zkconn_cut(struct zkconn *c)
+bool zk_conn_cut(struct zk_conn *c)
 {
-    return zkcalls_cut(&c->calls);
+    return zk_calls_cut(&c->calls);
 }
 
 /* ------------------------------------------------------------------ callbacks */
 
 static void on_session(zhandle_t *zh, int type, int state, const char *path, void *ctx)
 {
-    struct zkconn *c = ctx;
+    struct zk_conn *c = ctx;
     (void)zh;
     (void)path;
     if (type != ZOO_SESSION_EVENT)
@@ -147,7 +147,7 @@ static void forget(struct request *r)
     free(r);
 }
 
-static struct zk_msg *answer(const void *data, int rc, struct zkconn **c)
+static struct zk_msg *answer(const void *data, int rc, struct zk_conn **c)
 {
     struct request *r = (struct request *)data;
     struct zk_msg *m = msg_new(ZK_ANSWER);
@@ -161,14 +161,14 @@ static struct zk_msg *answer(const void *data, int rc, struct zkconn **c)
 
 static void on_void(int rc, const void *data)
 {
-    struct zkconn *c;
+    struct zk_conn *c;
     struct zk_msg *m = answer(data, rc, &c);
     post(c, m);
 }
 
 static void on_string(int rc, const char *value, const void *data)
 {
-    struct zkconn *c;
+    struct zk_conn *c;
     struct zk_msg *m = answer(data, rc, &c);
     if (rc == ZOK && value)
         msg_data(m, value, (int)strlen(value));
@@ -177,7 +177,7 @@ static void on_string(int rc, const char *value, const void *data)
 
 static void on_created(int rc, const char *value, const struct Stat *stat, const void *data)
 {
-    struct zkconn *c;
+    struct zk_conn *c;
     struct zk_msg *m = answer(data, rc, &c);
     if (rc == ZOK && value)
         msg_data(m, value, (int)strlen(value));
@@ -188,7 +188,7 @@ static void on_created(int rc, const char *value, const struct Stat *stat, const
 
 static void on_stat(int rc, const struct Stat *stat, const void *data)
 {
-    struct zkconn *c;
+    struct zk_conn *c;
     struct zk_msg *m = answer(data, rc, &c);
     if (rc == ZOK && stat)
         m->stat = *stat;
@@ -197,7 +197,7 @@ static void on_stat(int rc, const struct Stat *stat, const void *data)
 
 static void on_data(int rc, const char *value, int len, const struct Stat *stat, const void *data)
 {
-    struct zkconn *c;
+    struct zk_conn *c;
     struct zk_msg *m = answer(data, rc, &c);
     if (rc == ZOK)
         msg_data(m, len > 0 ? value : "", len > 0 ? len : 0);
@@ -208,7 +208,7 @@ static void on_data(int rc, const char *value, int len, const struct Stat *stat,
 
 static void on_strings(int rc, const struct String_vector *v, const void *data)
 {
-    struct zkconn *c;
+    struct zk_conn *c;
     struct zk_msg *m = answer(data, rc, &c);
     if (rc == ZOK && v && v->count > 0) {
         m->names = calloc((size_t)v->count, sizeof *m->names);
@@ -231,7 +231,7 @@ static void on_watch(zhandle_t *zh, int type, int state, const char *path, void 
     struct zk_msg *m = msg_new(ZK_WATCH);
     m->serial = (unsigned)(uintptr_t)ctx;
     m->event = type;
-    post((struct zkconn *)zoo_get_context(zh), m);
+    post((struct zk_conn *)zoo_get_context(zh), m);
 }
 
 static void no_log(const char *line)
@@ -241,7 +241,7 @@ static void no_log(const char *line)
 
 /* ------------------------------------------------------------------- requests */
 
-static struct request *request(struct zkconn *c, int tag)
+static struct request *request(struct zk_conn *c, int tag)
 {
     struct request *r = calloc(1, sizeof *r);
     if (!r)
@@ -262,7 +262,7 @@ static struct request *request(struct zkconn *c, int tag)
 }
 
 /* rc: the library's answer to the sending; serial: since r may be gone already. */
-static unsigned sent(struct zkconn *c, struct request *r, int rc, unsigned serial)
+static unsigned sent(struct zk_conn *c, struct request *r, int rc, unsigned serial)
 {
     if (rc == ZOK)
         return serial;
@@ -271,8 +271,8 @@ static unsigned sent(struct zkconn *c, struct request *r, int rc, unsigned seria
     return serial;
 }
 
-unsigned zkconn_create(struct zkconn *c, int tag, const char *path, const char *data,
-                       const struct ACL_vector *acl, int flags)
+unsigned zk_conn_create(struct zk_conn *c, int tag, const char *path, const char *data,
+                        const struct ACL_vector *acl, int flags)
 {
     struct request *r = request(c, tag);
     unsigned serial = r->serial;
@@ -281,14 +281,14 @@ unsigned zkconn_create(struct zkconn *c, int tag, const char *path, const char *
                 serial);
 }
 
-unsigned zkconn_children(struct zkconn *c, int tag, const char *path)
+unsigned zk_conn_children(struct zk_conn *c, int tag, const char *path)
 {
     struct request *r = request(c, tag);
     unsigned serial = r->serial;
     return sent(c, r, zoo_aget_children(c->zh, path, 0, on_strings, r), serial);
 }
 
-unsigned zkconn_get(struct zkconn *c, int tag, const char *path, bool watch)
+unsigned zk_conn_get(struct zk_conn *c, int tag, const char *path, bool watch)
 {
     struct request *r = request(c, tag);
     unsigned serial = r->serial;
@@ -296,47 +296,47 @@ unsigned zkconn_get(struct zkconn *c, int tag, const char *path, bool watch)
     return sent(c, r, zoo_awget(c->zh, path, watch ? on_watch : NULL, ctx, on_data, r), serial);
 }
 
-unsigned zkconn_set(struct zkconn *c, int tag, const char *path, const char *data)
+unsigned zk_conn_set(struct zk_conn *c, int tag, const char *path, const char *data)
 {
     struct request *r = request(c, tag);
     unsigned serial = r->serial;
     return sent(c, r, zoo_aset(c->zh, path, data, (int)strlen(data), -1, on_stat, r), serial);
 }
 
-unsigned zkconn_delete(struct zkconn *c, int tag, const char *path)
+unsigned zk_conn_delete(struct zk_conn *c, int tag, const char *path)
 {
     struct request *r = request(c, tag);
     unsigned serial = r->serial;
     return sent(c, r, zoo_adelete(c->zh, path, -1, on_void, r), serial);
 }
 
-unsigned zkconn_sync(struct zkconn *c, int tag, const char *path)
+unsigned zk_conn_sync(struct zk_conn *c, int tag, const char *path)
 {
     struct request *r = request(c, tag);
     unsigned serial = r->serial;
     return sent(c, r, zoo_async(c->zh, path, on_string, r), serial);
 }
 
-unsigned zkconn_auth(struct zkconn *c, int tag, const char *scheme, const char *cert)
+unsigned zk_conn_auth(struct zk_conn *c, int tag, const char *scheme, const char *cert)
 {
     struct request *r = request(c, tag);
     unsigned serial = r->serial;
     return sent(c, r, zoo_add_auth(c->zh, scheme, cert, (int)strlen(cert), on_void, r), serial);
 }
 
-int zkconn_timeout_ms(struct zkconn *c)
+int zk_conn_timeout_ms(struct zk_conn *c)
 {
     return zoo_recv_timeout(c->zh);
 }
 
-int64_t zkconn_session(struct zkconn *c)
+int64_t zk_conn_session(struct zk_conn *c)
 {
     return zoo_client_id(c->zh)->client_id;
 }
 
 /* -------------------------------------------------------------- begin and end */
 
-static void conn_free(struct zkconn *c)
+static void conn_free(struct zk_conn *c)
 {
     struct zk_msg *m;
     while ((m = c->first)) {
@@ -350,17 +350,17 @@ static void conn_free(struct zkconn *c)
     }
     close(c->wake);
     pthread_mutex_destroy(&c->lock);
-    zkcalls_done(&c->calls);
+    zk_calls_done(&c->calls);
     free(c);
 }
 
-int zkconn_open(struct zkconn **out, const char *servers, int timeout_ms, struct dlock_error *err)
+int zk_conn_open(struct zk_conn **out, const char *servers, int timeout_ms, struct dlock_error *err)
 {
-    struct zkconn *c = calloc(1, sizeof *c);
+    struct zk_conn *c = calloc(1, sizeof *c);
     sigset_t all, old;
     if (!c)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
-    zkcalls_init(&c->calls, on_trouble);
+    zk_calls_init(&c->calls, on_trouble);
     c->last = &c->first;
     c->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     pthread_mutex_init(&c->lock, NULL);
@@ -375,10 +375,10 @@ int zkconn_open(struct zkconn **out, const char *servers, int timeout_ms, struct
     /* Its threads inherit the mask; signals are for the caller's. */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
-    zkcalls_of(&c->calls, false);
+    zk_calls_of(&c->calls, false);
     c->zh = zookeeper_init2(servers, on_session, timeout_ms, NULL, c, ZOO_NO_LOG_CLIENTENV, no_log);
     int e = errno;
-    zkcalls_of(NULL, false);
+    zk_calls_of(NULL, false);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (!c->zh) {
         conn_free(c);
@@ -390,7 +390,7 @@ int zkconn_open(struct zkconn **out, const char *servers, int timeout_ms, struct
 
 /* Who waits for the end, and who brings it about: the last one frees it. */
 struct zk_ending {
-    struct zkconn *conn;
+    struct zk_conn *conn;
     pthread_mutex_t lock;
     pthread_cond_t cond;
     bool done, left;
@@ -406,9 +406,9 @@ static void ending_free(struct zk_ending *e)
 static void *end(void *p)
 {
     struct zk_ending *e = p;
-    zkcalls_of(&e->conn->calls, true);
+    zk_calls_of(&e->conn->calls, true);
     zookeeper_close(e->conn->zh);
-    zkcalls_of(NULL, false);
+    zk_calls_of(NULL, false);
     conn_free(e->conn);
     pthread_mutex_lock(&e->lock);
     e->done = true;
@@ -420,7 +420,7 @@ static void *end(void *p)
     return NULL;
 }
 
-static struct zk_ending *ending_new(struct zkconn *c)
+static struct zk_ending *ending_new(struct zk_conn *c)
 {
     struct zk_ending *e = calloc(1, sizeof *e);
     pthread_condattr_t attr;
@@ -435,7 +435,7 @@ static struct zk_ending *ending_new(struct zkconn *c)
     return e;
 }
 
-struct zk_ending *zkconn_close(struct zkconn *c)
+struct zk_ending *zk_conn_close(struct zk_conn *c)
 {
     struct zk_ending *e = c ? ending_new(c) : NULL;
     pthread_t thread;

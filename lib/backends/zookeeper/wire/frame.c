@@ -88,9 +88,9 @@ static int64_t long_at(const unsigned char *p)
     return (int64_t)((uint64_t)(uint32_t)int_at(p) << 32 | (uint32_t)int_at(p + 4));
 }
 
-void zkframe_begin(struct zkframe *f)
+void zk_frame_begin(struct zk_frame *f)
 {
-    struct zkframe_asked *asked = f->asked;
+    struct zk_frame_asked *asked = f->asked;
     size_t size = f->size;
     memset(f, 0, sizeof *f);
     f->asked = asked;
@@ -98,7 +98,7 @@ void zkframe_begin(struct zkframe *f)
     f->out.first = f->in.first = true;
 }
 
-void zkframe_done(struct zkframe *f)
+void zk_frame_done(struct zk_frame *f)
 {
     free(f->asked);
     memset(f, 0, sizeof *f);
@@ -106,14 +106,14 @@ void zkframe_done(struct zkframe *f)
 
 /* ----------------------------------------------------------------------- sent */
 
-static bool remember(struct zkframe *f, int32_t xid, int32_t op)
+static bool remember(struct zk_frame *f, int32_t xid, int32_t op)
 {
     if (f->first + f->n == f->size) {
         if (f->n <= f->size / 2 && f->size > 0) {
             memmove(f->asked, f->asked + f->first, f->n * sizeof *f->asked);
         } else {
             size_t size = f->size ? 2 * f->size : 16;
-            struct zkframe_asked *more = malloc(size * sizeof *more);
+            struct zk_frame_asked *more = malloc(size * sizeof *more);
             if (!more)
                 return false;
             if (f->n > 0)
@@ -124,11 +124,11 @@ static bool remember(struct zkframe *f, int32_t xid, int32_t op)
         }
         f->first = 0;
     }
-    f->asked[f->first + f->n++] = (struct zkframe_asked){xid, op};
+    f->asked[f->first + f->n++] = (struct zk_frame_asked){xid, op};
     return true;
 }
 
-static void packet_sent(struct zkframe *f)
+static void packet_sent(struct zk_frame *f)
 {
     int32_t xid = int_at(f->out.head + 4), op = int_at(f->out.head + 8);
     if (f->out.first) {
@@ -145,7 +145,7 @@ static void packet_sent(struct zkframe *f)
     }
 }
 
-void zkframe_sent(struct zkframe *f, const void *data, size_t n)
+void zk_frame_sent(struct zk_frame *f, const void *data, size_t n)
 {
     const unsigned char *p = data;
     while (n > 0) {
@@ -168,7 +168,7 @@ void zkframe_sent(struct zkframe *f, const void *data, size_t n)
 /* ------------------------------------------------------------------- received */
 
 /* The session that it grants: the one that was asked for, a new one, or none any more. */
-static bool session_ok(const struct zkframe *f, const unsigned char *p)
+static bool session_ok(const struct zk_frame *f, const unsigned char *p)
 {
     int32_t timeout = int_at(p + 4);
     int64_t session = long_at(p + 8);
@@ -185,7 +185,7 @@ static bool count_down(unsigned *n)
     return *n > 0 && (*n)--;
 }
 
-static bool header_ok(struct zkframe *f, const unsigned char *p)
+static bool header_ok(struct zk_frame *f, const unsigned char *p)
 {
     int32_t xid = int_at(p);
     switch (xid) {
@@ -215,7 +215,7 @@ static bool header_ok(struct zkframe *f, const unsigned char *p)
 }
 
 /* A field that was read, of that kind; next is the one behind it. */
-static bool item_ok(struct zkframe *f, char kind)
+static bool item_ok(struct zk_frame *f, char kind)
 {
     const unsigned char *p = f->in.item;
     int32_t n = int_at(p);
@@ -244,7 +244,7 @@ static bool item_ok(struct zkframe *f, char kind)
     }
 }
 
-static bool packet_begins(struct zkframe *f)
+static bool packet_begins(struct zk_frame *f)
 {
     int32_t len = int_at(f->in.item);
     f->in.any = false;
@@ -256,17 +256,17 @@ static bool packet_begins(struct zkframe *f)
         return len == 36 || len == 37;
     }
     f->in.next = HEADER;
-    return len >= 16 && len <= ZKFRAME_MAX;
+    return len >= 16 && len <= ZK_FRAME_MAX;
 }
 
 /* The kind of the field that comes now; 0: the packet is over. */
-static char kind_now(const struct zkframe *f)
+static char kind_now(const struct zk_frame *f)
 {
     return f->in.strings > 0 ? 's' : *f->in.next;
 }
 
 /* To the next field that there is something to read of. */
-static bool settle(struct zkframe *f)
+static bool settle(struct zk_frame *f)
 {
     while (f->in.skip == 0 && f->in.left > 0) {
         char kind = kind_now(f);
@@ -281,12 +281,12 @@ static bool settle(struct zkframe *f)
 }
 
 /* Are all of its fields there, and nothing else? */
-static bool packet_ends(const struct zkframe *f)
+static bool packet_ends(const struct zk_frame *f)
 {
     return f->in.skip == 0 && (f->in.any || kind_now(f) == '\0');
 }
 
-static bool skip(struct zkframe *f, const unsigned char *p, size_t n)
+static bool skip(struct zk_frame *f, const unsigned char *p, size_t n)
 {
     f->in.skip -= (uint32_t)n;
     f->in.left -= (uint32_t)n;
@@ -294,7 +294,7 @@ static bool skip(struct zkframe *f, const unsigned char *p, size_t n)
 }
 
 /* What of p (n bytes, at least 1) was used; 0: it cannot be. */
-static size_t take(struct zkframe *f, const unsigned char *p, size_t n)
+static size_t take(struct zk_frame *f, const unsigned char *p, size_t n)
 {
     bool length = f->in.left == 0;
     if (!length && f->in.skip > 0) {
@@ -322,7 +322,7 @@ static size_t take(struct zkframe *f, const unsigned char *p, size_t n)
     return item_ok(f, kind) ? used : 0;
 }
 
-bool zkframe_received(struct zkframe *f, const void *data, size_t n)
+bool zk_frame_received(struct zk_frame *f, const void *data, size_t n)
 {
     const unsigned char *p = data;
     while (n > 0 && !f->in.bad) {
@@ -335,12 +335,12 @@ bool zkframe_received(struct zkframe *f, const void *data, size_t n)
     return !f->in.bad;
 }
 
-size_t zkframe_room(const struct zkframe *f)
+size_t zk_frame_room(const struct zk_frame *f)
 {
     return f->in.left > 0 ? f->in.left : 4 - f->in.at;
 }
 
-bool zkframe_silent(const struct zkframe *f)
+bool zk_frame_silent(const struct zk_frame *f)
 {
     return f->in.first && f->in.at == 0;
 }

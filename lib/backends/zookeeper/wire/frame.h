@@ -11,22 +11,22 @@
 #include <stdint.h>
 
 /* The longest packet that is taken: four times what a server takes itself (jute.maxbuffer). */
-#define ZKFRAME_MAX (4 << 20)
+#define ZK_FRAME_MAX (4 << 20)
 
-struct zkframe_asked {
+struct zk_frame_asked {
     int32_t xid, op;
 };
 
 /* One connection. Memory is needed for what is asked and not yet answered only. */
-struct zkframe {
+struct zk_frame {
     struct {
         uint32_t at,
             len;    /* within the packet, its length in front included; of what follows that */
         bool first; /* the one that asks for a session */
         unsigned char head[28];
     } out;
-    int64_t session;             /* that was asked for; 0: a new one */
-    struct zkframe_asked *asked; /* in their order, which is that of the answers */
+    int64_t session;              /* that was asked for; 0: a new one */
+    struct zk_frame_asked *asked; /* in their order, which is that of the answers */
     size_t first, n, size;
     unsigned pings, auths, watches; /* these are answered out of that order */
     struct {
@@ -43,17 +43,17 @@ struct zkframe {
 };
 
 /* A new connection; the structure is all zero before the first. */
-void zkframe_begin(struct zkframe *);
-void zkframe_done(struct zkframe *);
+void zk_frame_begin(struct zk_frame *);
+void zk_frame_done(struct zk_frame *);
 
 /* What was sent. */
-void zkframe_sent(struct zkframe *, const void *, size_t);
+void zk_frame_sent(struct zk_frame *, const void *, size_t);
 
 /* How much may be read without going beyond the end of a packet, or of its length: 1 at least. */
-size_t zkframe_room(const struct zkframe *);
+size_t zk_frame_room(const struct zk_frame *);
 /* What was read. False: it cannot be; there is no more to be had of this connection. */
-bool zkframe_received(struct zkframe *, const void *, size_t);
+bool zk_frame_received(struct zk_frame *, const void *, size_t);
 /* Nothing has been received yet. */
-bool zkframe_silent(const struct zkframe *);
+bool zk_frame_silent(const struct zk_frame *);
 
 #endif
