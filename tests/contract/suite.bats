@@ -1,14 +1,13 @@
 # The contract that every store keeps. Not run by itself: for each tests/contract/stores/STORE.bash, which says how to
-# reach that store and what it offers, tests/run makes a link build/contract/STORE.bats to this file.
+# reach that store and what it offers, tests/run makes build/contract/STORE.bats of it. These two lines are that store's:
+# bats file_tags=contract
+STORE=none CONTRACT=.
 
 bats_require_minimum_version 1.5.0
 export BATS_TEST_TIMEOUT=300
-here=$(dirname "$(readlink -f "$BATS_TEST_FILENAME")")
-# `load` looks beside the link.
-SUPPORT=$here/../support
-store=$(basename "$BATS_TEST_FILENAME" .bats)
+SUPPORT=$CONTRACT/../support
 load "$SUPPORT/common"
-load "$here/stores/$store"
+load "$CONTRACT/stores/$STORE"
 
 setup_file() {
     export BATS_NO_PARALLELIZE_WITHIN_FILE=true

@@ -3,6 +3,7 @@
 # the real program and given to the one test that must fail. The change must apply: whoever rewrites that line finds
 # a new one for it here.
 
+# bats file_tags=long
 bats_require_minimum_version 1.5.0
 load ../support/common
 

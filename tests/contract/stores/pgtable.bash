@@ -1,4 +1,5 @@
 # One PostgreSQL server for the contract suite, the lock a row of the lease table.
+# bats file_tags=contract,long
 load "$SUPPORT/postgres"
 STORE_LEASE=1 STORE_FIFO='' STORE_FENCE=1 STORE_TELLS='fence left'
 store_up() { pg_start; }

@@ -1,4 +1,5 @@
 # One Redis server for the contract suite.
+# bats file_tags=contract,long
 load "$SUPPORT/redis"
 STORE_LEASE=1 STORE_FIFO=1 STORE_FENCE=1 STORE_TELLS='fence left'
 store_up() { redis_start; }

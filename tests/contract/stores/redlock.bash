@@ -1,4 +1,5 @@
 # Five independent Redis servers for the contract suite, a majority of them the lock.
+# bats file_tags=contract,long
 load "$SUPPORT/redis"
 load "$SUPPORT/redlock"
 STORE_LEASE=1 STORE_FIFO='' STORE_FENCE=1 STORE_TELLS='fence left' STORE_TURNS=50

@@ -1,4 +1,5 @@
 # One ZooKeeper server for the contract suite.
+# bats file_tags=contract,long,thread
 load "$SUPPORT/zookeeper"
 STORE_LEASE=1 STORE_FIFO=1 STORE_FENCE=1 STORE_TELLS=fence STORE_TURNS=50
 store_up() { zk_start; }

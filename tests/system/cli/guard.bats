@@ -2,6 +2,7 @@
 # guard.bats - the dead man's switch: the command's whole tree is gone before the lease is over, whoever is killed or
 # stopped, and the lock is released after that. What the keeper does when the lock is lost is in lease.bats.
 
+# bats file_tags=long
 bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/fake

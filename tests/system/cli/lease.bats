@@ -2,6 +2,7 @@
 # lease.bats - what the keeper does with a lease that is not renewed, is lost, or is granted late, and when its command is
 # told to end: the command's whole tree is gone before the lease is over, and the lock is released after that.
 
+# bats file_tags=long
 bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/fake

@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
 # Each allocation fails once, and from each one on all fail: never a command without the lock, no crash, one line.
 
+# bats file_tags=long
 bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/redis

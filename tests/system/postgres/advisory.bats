@@ -3,6 +3,7 @@
 # what --status says. Roles, odd servers and what they say are in server.bats, faults in faults.bats,
 # ?mode=lease in files of its own (table*.bats).
 
+# bats file_tags=long
 load ../../support/common
 load ../../support/postgres
 load ../../support/pglock

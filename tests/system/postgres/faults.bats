@@ -2,6 +2,7 @@
 # faults.bats - faults around an advisory lock in PostgreSQL: processes killed and stopped, sessions ended,
 # servers restarted and stopped, a network that loses packets.
 
+# bats file_tags=long
 load ../../support/common
 load ../../support/fake
 load ../../support/netns

@@ -2,6 +2,7 @@
 # network.bats - a network that loses packets, or answers no questions about names, between dlock and PostgreSQL:
 # names in both modes, and the lease table. Packets and advisory locks: faults.bats.
 
+# bats file_tags=long
 bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/fake

@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
 # pgbouncer.bats - PostgreSQL behind PgBouncer: advisory locks are refused without a trace, the lease table works.
 
+# bats file_tags=long
 bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/postgres

@@ -2,6 +2,7 @@
 # process.bats - what befalls our processes and clocks around a lock in PostgreSQL, in both modes: keeper and guard
 # killed, a machine that slept, a server whose clock is set.
 
+# bats file_tags=long
 bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/fake

@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
 # race.bats - races and odd servers around a lock in PostgreSQL: what a review found and proved, once.
 
+# bats file_tags=long
 bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/fake

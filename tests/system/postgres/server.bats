@@ -2,6 +2,7 @@
 # server.bats - advisory locks in PostgreSQL: whom it lets in, with which roles and passwords, and servers that are not
 # there, refuse, start, stand by, or are a pooler; what is said.
 
+# bats file_tags=long
 load ../../support/common
 load ../../support/postgres
 load ../../support/pglock

@@ -2,6 +2,7 @@
 # table.bats - the lease table of PostgreSQL (?mode=lease): how it is made, the roles that use it, rows, --status,
 # names, secrets. Faults are in table_faults.bats, waiting in table_wait.bats; through PgBouncer: pgbouncer.bats.
 
+# bats file_tags=long
 bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/fake

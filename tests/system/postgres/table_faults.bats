@@ -2,6 +2,7 @@
 # table_faults.bats - faults around a lock in PostgreSQL's lease table: sessions ended, servers restarted and stopped,
 # keepers killed and stopped, rows that others change, and what a crash of the server may not forget: the fence.
 
+# bats file_tags=long
 bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/fake

@@ -2,6 +2,7 @@
 # table_wait.bats - waiting for a lock in PostgreSQL's lease table: calls, what they cost, and a server that hangs while
 # somebody tries or waits.
 
+# bats file_tags=long
 bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/fake

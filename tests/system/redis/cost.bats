@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
 # What a lock costs: round trips, the server's work, and what must not grow over time.
 
+# bats file_tags=long
 bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/fake

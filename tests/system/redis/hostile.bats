@@ -2,6 +2,7 @@
 # hostile.bats - Redis servers that lie, talk nonsense, are slow, or refuse, around a lock. What befalls a sane one is
 # in faults.bats, faults of our machine are in process.bats.
 
+# bats file_tags=long
 load ../../support/common
 load ../../support/fake
 load ../../support/redis

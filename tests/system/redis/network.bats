@@ -2,6 +2,7 @@
 # A network that loses packets, resets connections or answers no questions about names, between dlock and a
 # real redis-server: two machines of our own, see support/netns.bash.
 
+# bats file_tags=long
 load ../../support/common
 load ../../support/fake
 load ../../support/netns

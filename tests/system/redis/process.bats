@@ -3,6 +3,7 @@
 # system calls, limits, clocks that jump, a full file system. Servers that lie, refuse or hang are in hostile.bats,
 # network faults in network.bats.
 
+# bats file_tags=long
 load ../../support/common
 load ../../support/fake
 load ../../support/redis

@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
 # sentinel_crash.bats - the master behind Sentinel dies or hangs, unasked, while a lock is held that its replica has.
 
+# bats file_tags=long
 bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/fake

@@ -2,6 +2,7 @@
 # network.bats - a Redlock whose network loses packets, answers or connections, or falls in two, during a hold: two
 # machines of our own, see support/netns.bash. Nodes that are dead, hang or lie are in faults.bats.
 
+# bats file_tags=long
 bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/fake

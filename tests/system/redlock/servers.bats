@@ -2,6 +2,7 @@
 # servers.bats - servers of a Redlock whose clocks jump, that are full of clients or are restarted in a hold; what
 # those that are out of order cost; what a waiter costs them.
 
+# bats file_tags=long
 bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/fake

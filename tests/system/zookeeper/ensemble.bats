@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
 # ensemble.bats - a lock in an ensemble of ZooKeeper servers: members frozen and killed, no leader, no quorum.
 
+# bats file_tags=long,thread
 bats_require_minimum_version 1.5.0
 
 load ../../support/common

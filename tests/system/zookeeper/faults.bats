@@ -2,6 +2,7 @@
 # faults.bats - faults around a lock in ZooKeeper: sessions and nodes that are gone, connections that break around one
 # request, processes and servers killed and stopped. An ensemble's are in ensemble.bats.
 
+# bats file_tags=long,thread
 bats_require_minimum_version 1.5.0
 
 load ../../support/common

@@ -2,6 +2,7 @@
 # hostile.bats - servers that say what no ZooKeeper server can, from the first byte on or in the middle of a hold:
 # ridden out, or 76 and 79 in time; the library must not see any of it (lib/backends/zkframe.c).
 
+# bats file_tags=long
 bats_require_minimum_version 1.5.0
 
 load ../../support/common

@@ -2,6 +2,7 @@
 # lock.bats - locks in a real ZooKeeper server: the line, what waiting costs, who excludes whom, --status. Whom it
 # lets in, names, sessions and servers that are not there are in server.bats, faults in faults.bats.
 
+# bats file_tags=long,thread
 bats_require_minimum_version 1.5.0
 
 load ../../support/common

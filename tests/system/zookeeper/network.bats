@@ -2,6 +2,7 @@
 # network.bats - what is around a lock in ZooKeeper: names that nobody answers for, a partition, the guard, clocks,
 # servers that refuse. faults.bats has what happens to the session, hostile.bats what no server says.
 
+# bats file_tags=long
 bats_require_minimum_version 1.5.0
 
 load ../../support/common

@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
 # race.bats - races, odd servers and missing permissions around a lock in ZooKeeper: what a review found and proved, once.
 
+# bats file_tags=long,thread
 bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/fake

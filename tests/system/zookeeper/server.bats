@@ -2,6 +2,7 @@
 # server.bats - locks in ZooKeeper: whom the server lets in, names, the session that it makes of a ttl, servers that are
 # not there or silent; what is said.
 
+# bats file_tags=long,thread
 bats_require_minimum_version 1.5.0
 
 load ../../support/common
