@@ -8,6 +8,7 @@
 #include "rconn.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define RCONN_MAX_ITEMS 4096
