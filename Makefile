@@ -225,6 +225,11 @@ check-tsan: ## what uses threads, under ThreadSanitizer
 	@$(SUBMAKE) BUILD=$(BUILD)/tsan SAN=thread check-build-thread
 	@BUILD=$(BUILD)/tsan SAN=thread CC='$(CC)' MAKE='$(MAKE)' tests/run --tags thread
 
+RELEASE ?= trixie
+PART    ?= short
+check-debian: ## on another Debian, in a chroot (root): RELEASE=trixie PART=short|whole
+	@tests/release $(RELEASE) $(PART)
+
 # What the tests tagged thread need; tests/run knows which unit test is one.
 check-build-thread: $(BUILD)/test/dlock $(BUILD)/unit/test_resolve $(HELP_BIN) $(LOAD_BIN)
 
@@ -474,7 +479,7 @@ $(BUILD)/test/%.so: tests/modules/%.c $(BUILD)/flags $(BUILD)/build-id
 FORCE:
 .SUFFIXES:
 .DELETE_ON_ERROR:
-.PHONY: all demo check check-unit check-asan check-tsan check-build check-build-thread deps lint format bench install uninstall clean help FORCE
+.PHONY: all demo check check-unit check-asan check-tsan check-debian check-build check-build-thread deps lint format bench install uninstall clean help FORCE
 
 # Not those of a build below this one, which may be under way.
 -include $(shell find $O $(BUILD)/unit $(BUILD)/test -name '*.d' 2>/dev/null)
