@@ -46,6 +46,11 @@ check-tsan: ## what uses threads, under ThreadSanitizer
 	@$(SUBMAKE) BUILD=$(BUILD)/tsan SAN=thread check-build-thread
 	@BUILD=$(BUILD)/tsan SAN=thread CC='$(CC)' MAKE='$(MAKE)' tests/run --tags thread
 
+RELEASE ?= trixie
+SCOPE   ?= short
+check-debian: ## on another Debian, in a chroot (root): RELEASE=trixie SCOPE=short|whole
+	@tests/release $(RELEASE) $(SCOPE)
+
 # What the tests tagged thread need.
 check-build-thread: $(BUILD)/test/dlock $(THREAD_BIN) $(HELP_BIN) $(LOAD_BIN)
 
@@ -54,7 +59,7 @@ check-build: $(BUILD)/dlock $(BUILD)/test/dlock $(UNIT_BIN) $(HELP_BIN) $(LOAD_B
 bench: all $(HELP_BIN) ## what a lock costs
 	@DLOCK=$(BUILD)/dlock tests/bench
 
-.PHONY: check check-unit check-asan check-tsan check-build check-build-thread bench
+.PHONY: check check-unit check-asan check-tsan check-debian check-build check-build-thread bench
 
 # ------------------------------------------------------------------ rules ---
 
