@@ -68,61 +68,36 @@ LANG_C   := -std=gnu11 -pthread
 LIBS     := -pthread -ldl
 LIBS_SO  := -pthread -ldl
 
-REDIS_SRC := $(wildcard $(addprefix lib/backends/,redis*.c rconn*.c rscript*.c redlock*.c sentinel*.c raddr*.c \
-             rtls_open.c rtls_io.c))
-ifeq ($(WITH_REDIS),builtin)
-  DEFS += -DWITH_REDIS=1
-  # The Debian package's "Cflags: -I/usr/include/hiredis" is not wanted: we say <hiredis/hiredis.h>.
-  HIREDIS_LIBS   ?= $(or $(shell $(PKG_CONFIG) --libs hiredis 2>/dev/null),-lhiredis)
-  # Linked statically where possible: one shared object less to load at every start.
-  HIREDIS_STATIC ?= $(if $(filter /%,$(shell $(CC) -print-file-name=libhiredis.a 2>/dev/null)),yes,no)
-  ifeq ($(HIREDIS_STATIC),yes)
-    LIBS  += -Wl,-Bstatic $(HIREDIS_LIBS) -Wl,-Bdynamic
-  else
-    LIBS  += $(HIREDIS_LIBS)
-  endif
-  LIBS_SO += $(HIREDIS_LIBS)
-  NEED_HEADERS := hiredis/hiredis.h
-else ifneq ($(WITH_REDIS),no)
-  $(error WITH_REDIS=$(WITH_REDIS): builtin or no)
-endif
+# Each part that can be left out has a folder of sources (X_SRC), the headers that it needs (X_HEADERS), and flags of its
+# own (X_CFLAGS, X_LIBS; X_LIBS_SO for the shared library). WITH_X=module makes dlock-modules/x.so of it.
+PARTS := REDIS TLS POSTGRES ZOOKEEPER
 
-MODULES :=
-TLS_SRC := lib/backends/rtls.c
-ifneq ($(filter module builtin,$(WITH_TLS)),)
-  TLS_CFLAGS ?= $(shell $(PKG_CONFIG) --cflags libssl 2>/dev/null)
-  TLS_LIBS   ?= $(or $(shell $(PKG_CONFIG) --libs libssl 2>/dev/null),-lssl) -lcrypto
-endif
-ifeq ($(WITH_TLS),module)
-  DEFS += -DWITH_TLS_MODULE=1
-  MODULES += $(BUILD)/dlock-modules/tls.so
-else ifeq ($(WITH_TLS),builtin)
-  DEFS += -DWITH_TLS=1
-  LIBS += $(TLS_LIBS)
-  LIBS_SO += $(TLS_LIBS)
-else ifneq ($(WITH_TLS),no)
-  $(error WITH_TLS=$(WITH_TLS): module, builtin or no)
-endif
+REDIS_SRC     := $(wildcard lib/backends/redis/*.c lib/tls/config.c lib/tls/io.c)
+REDIS_HEADERS := hiredis/hiredis.h
+REDIS_KINDS   := builtin no
+# The Debian package's "Cflags: -I/usr/include/hiredis" is not wanted: we say <hiredis/hiredis.h>.
+HIREDIS_LIBS   ?= $(or $(shell $(PKG_CONFIG) --libs hiredis 2>/dev/null),-lhiredis)
+# Linked statically where possible: one shared object less to load at every start.
+HIREDIS_STATIC ?= $(if $(filter /%,$(shell $(CC) -print-file-name=libhiredis.a 2>/dev/null)),yes,no)
+REDIS_LIBS    := $(if $(filter yes,$(HIREDIS_STATIC)),-Wl$(comma)-Bstatic $(HIREDIS_LIBS) -Wl$(comma)-Bdynamic,$(HIREDIS_LIBS))
+REDIS_LIBS_SO := $(HIREDIS_LIBS)
 
-PG_SRC := $(wildcard lib/backends/postgres.c lib/backends/pg*.c)
-ifneq ($(filter module builtin,$(WITH_POSTGRES)),)
-  PG_CFLAGS ?= $(or $(shell $(PKG_CONFIG) --cflags libpq 2>/dev/null),$(addprefix -I,$(shell pg_config --includedir 2>/dev/null)))
-  PG_LIBS   ?= $(or $(shell $(PKG_CONFIG) --libs libpq 2>/dev/null),$(addprefix -L,$(shell pg_config --libdir 2>/dev/null)) -lpq) -lmd
-endif
-ifeq ($(WITH_POSTGRES),module)
-  DEFS += -DWITH_POSTGRES_MODULE=1
-  MODULES += $(BUILD)/dlock-modules/postgres.so
-else ifeq ($(WITH_POSTGRES),builtin)
-  DEFS += -DWITH_POSTGRES=1
-  LIBS += $(PG_LIBS)
-  LIBS_SO += $(PG_LIBS)
-else ifneq ($(WITH_POSTGRES),no)
-  $(error WITH_POSTGRES=$(WITH_POSTGRES): module, builtin or no)
-endif
+TLS_SRC     := lib/tls/openssl.c
+TLS_HEADERS := openssl/ssl.h
+TLS_CFLAGS  ?= $(shell $(PKG_CONFIG) --cflags libssl 2>/dev/null)
+TLS_LIBS    ?= $(or $(shell $(PKG_CONFIG) --libs libssl 2>/dev/null),-lssl) -lcrypto
 
-ZK_SRC := $(wildcard lib/backends/zookeeper.c lib/backends/zk*.c)
-# In the module it is linked statically where possible: then its system calls go through zkcalls.c, which also checks what
-# a server says before the library believes it, and it need not be installed. A store that is built in has no such guard.
+POSTGRES_SRC     := $(wildcard lib/backends/postgres/*.c)
+POSTGRES_HEADERS := libpq-fe.h sha2.h
+PG_CFLAGS ?= $(or $(shell $(PKG_CONFIG) --cflags libpq 2>/dev/null),$(addprefix -I,$(shell pg_config --includedir 2>/dev/null)))
+PG_LIBS   ?= $(or $(shell $(PKG_CONFIG) --libs libpq 2>/dev/null),$(addprefix -L,$(shell pg_config --libdir 2>/dev/null)) -lpq) -lmd
+POSTGRES_CFLAGS = $(PG_CFLAGS)
+POSTGRES_LIBS   = $(PG_LIBS)
+
+ZOOKEEPER_SRC     := $(wildcard lib/backends/zookeeper/*.c lib/backends/zookeeper/wire/*.c)
+ZOOKEEPER_HEADERS := zookeeper/zookeeper.h
+# In the module it is linked statically where possible: then its system calls go through wire/calls.c, which also checks
+# what a server says before the library believes it, and it need not be installed. A store that is built in has no such guard.
 ZK_STATIC ?= $(if $(filter /%,$(shell $(CC) -print-file-name=libzookeeper_mt.a 2>/dev/null)),yes,no)
 ifeq ($(ZK_STATIC),yes)
   ZK_LIBS     ?= -Wl,-Bstatic -lzookeeper_mt -Wl,-Bdynamic -lm
@@ -130,16 +105,34 @@ ifeq ($(ZK_STATIC),yes)
 else
   ZK_LIBS     ?= -lzookeeper_mt
 endif
-ifeq ($(WITH_ZOOKEEPER),module)
-  DEFS += -DWITH_ZOOKEEPER_MODULE=1
-  MODULES += $(BUILD)/dlock-modules/zookeeper.so
-else ifeq ($(WITH_ZOOKEEPER),builtin)
-  DEFS += -DWITH_ZOOKEEPER=1
-  LIBS += $(ZK_LIBS)
-  LIBS_SO += -lzookeeper_mt
-else ifneq ($(WITH_ZOOKEEPER),no)
-  $(error WITH_ZOOKEEPER=$(WITH_ZOOKEEPER): module, builtin or no)
+ZOOKEEPER_CFLAGS     = $(ZK_CFLAGS)
+ZOOKEEPER_MOD_CFLAGS = $(if $(ZK_WRAP),-DZK_WRAP)
+ZOOKEEPER_LIBS       = $(ZK_LIBS)
+ZOOKEEPER_LIBS_SO    = -lzookeeper_mt
+ZOOKEEPER_MOD_LIBS   = $(ZK_WRAP) $(ZK_LIBS)
+
+lower = $(subst REDIS,redis,$(subst TLS,tls,$(subst POSTGRES,postgres,$(subst ZOOKEEPER,zookeeper,$(1)))))
+module_of = $(BUILD)/dlock-modules/$(call lower,$(1)).so
+
+# $(call part,X): what WITH_X means.
+define part
+ifeq ($$(filter $$(or $$($(1)_KINDS),module builtin no),$$(WITH_$(1))),)
+  $$(error WITH_$(1)=$$(WITH_$(1)): $$(or $$($(1)_KINDS),module, builtin or no))
+else ifeq ($$(WITH_$(1)),builtin)
+  DEFS    += -DWITH_$(1)=1
+  LIBS    += $$($(1)_LIBS)
+  LIBS_SO += $$(or $$($(1)_LIBS_SO),$$($(1)_LIBS))
+else
+  LEFT_OUT += $$($(1)_SRC)
 endif
+ifeq ($$(WITH_$(1)),module)
+  DEFS    += -DWITH_$(1)_MODULE=1
+  MODULES += $$(call module_of,$(1))
+endif
+endef
+MODULES  :=
+LEFT_OUT :=
+$(foreach x,$(PARTS),$(eval $(call part,$x)))
 
 CC_ALL = $(CC) $(LANG_C) $(DEFS) $(WARN) $(SANFLAGS) $(HARDEN)
 USER   = $(CPPFLAGS) $(CFLAGS)
@@ -153,31 +146,13 @@ LINK   = $(CC) $(SANFLAGS) $(CFLAGS) $(HARDEN_LD) -Wl,--as-needed
 
 # ---------------------------------------------------------------- sources ---
 
-LIB_SRC  := $(wildcard lib/*.c lib/backends/*.c)
-ifeq ($(WITH_REDIS),no)
-LIB_SRC  := $(filter-out $(REDIS_SRC),$(LIB_SRC))
-endif
-ifneq ($(WITH_TLS),builtin)
-LIB_SRC  := $(filter-out $(TLS_SRC),$(LIB_SRC))
-endif
-ifneq ($(WITH_POSTGRES),builtin)
-LIB_SRC  := $(filter-out $(PG_SRC),$(LIB_SRC))
-endif
-ifneq ($(WITH_ZOOKEEPER),builtin)
-LIB_SRC  := $(filter-out $(ZK_SRC),$(LIB_SRC))
-endif
+LIB_SRC  := $(filter-out $(LEFT_OUT),$(wildcard lib/*.c lib/tls/*.c lib/backends/*.c lib/backends/*/*.c lib/backends/*/*/*.c))
 CLI_SRC  := $(wildcard cli/*.c)
 
 O := $(BUILD)/obj
 LIB_OBJ  := $(LIB_SRC:%.c=$O/%.o)
 CLI_OBJ  := $(CLI_SRC:%.c=$O/%.o)
 PIC_OBJ  := $(LIB_SRC:%.c=$O/pic/%.o)
-# Objects of modules are made apart from those of the same source that are built in.
-TLS_MOD  := $(TLS_SRC:%.c=$O/mod/%.o)
-PG_MOD   := $(PG_SRC:%.c=$O/mod/%.o)
-PG_OBJ   := $(PG_SRC:%.c=$O/%.o)
-ZK_MOD   := $(ZK_SRC:%.c=$O/mod/%.o)
-ZK_OBJ   := $(ZK_SRC:%.c=$O/%.o)
 
 # ---------------------------------------------------------------- targets ---
 
@@ -195,12 +170,12 @@ lint: $(BUILD)/libdlock.so ## manual page, format, exported symbols
 	@for f in $(wildcard man/*.[1-8]); do echo "$(MANDOC) $$f"; $(MANDOC) -T lint -W warning $$f || exit 1; done
 	@echo "$(CLANG_FORMAT)"; $(CLANG_FORMAT) --dry-run -Werror $(FORMAT_SRC)
 	@tests/symbols $(BUILD)/libdlock.so
-	@! grep -nw DLOCK_TEST lib/*.h lib/*/*.h cli/*.h || \
+	@! grep -nw DLOCK_TEST $(wildcard lib/*.h lib/*/*.h lib/*/*/*.h lib/*/*/*/*.h cli/*.h) || \
 	    { echo "DLOCK_TEST in a header: the Makefile looks for it in lib/ and cli/*.c only" >&2; exit 1; }
 	@! grep -rnE '^ *! ' --include='*.bats' --include='*.bash' tests | grep -vE '\|\||&&|\\$$' || \
 	    { echo "bash does not end a test at a '!' that fails: say  ! ... || fail 'why'" >&2; exit 1; }
 
-FORMAT_SRC = $(sort $(wildcard lib/*.[ch] lib/backends/*.[ch] cli/*.[ch]) $(TEST_C))
+FORMAT_SRC = $(sort $(wildcard lib/*.[ch] lib/tls/*.[ch] lib/backends/*.[ch] lib/backends/*/*.[ch] lib/backends/*/*/*.[ch] cli/*.[ch]) $(TEST_C))
 format: ## apply .clang-format
 	$(CLANG_FORMAT) -i $(FORMAT_SRC)
 
@@ -260,26 +235,17 @@ define stamp
 	    done; mv -f $@.$$$$ $@; fi
 endef
 
-# Every object depends on these flags,
+# Every object depends on these flags.
 FLAGS_NOW = $(CC_ALL) | $(USER) | $(LINK) $(LDFLAGS) | $(LIBS) | $(LIBS_SO)
 $(BUILD)/flags: FORCE
-	$(call stamp,$(FLAGS_NOW),$(NEED_HEADERS),,WITH_REDIS)
-
-# and those of a store's own sources on these too: the program itself is built without its library.
-$(BUILD)/tls-flags: FORCE
-	$(call stamp,$(TLS_CFLAGS) | $(TLS_LIBS),openssl/ssl.h,$(TLS_CFLAGS),WITH_TLS)
-
-$(BUILD)/pg-flags: FORCE
-	$(call stamp,$(PG_CFLAGS) | $(PG_LIBS),libpq-fe.h sha2.h,$(PG_CFLAGS),WITH_POSTGRES)
-
-$(BUILD)/zk-flags: FORCE
-	$(call stamp,$(ZK_CFLAGS) | $(ZK_LIBS) $(ZK_WRAP),zookeeper/zookeeper.h,$(ZK_CFLAGS),WITH_ZOOKEEPER)
+	$(call stamp,$(FLAGS_NOW))
 
 # What is linked: a file that was removed leaves no newer prerequisite behind.
+SOURCES = $(sort $(LIB_SRC) $(foreach x,$(PARTS),$($x_SRC)) $(CLI_SRC) $(FAKE_SRC))
 $(BUILD)/sources: FORCE
 	@mkdir -p $(@D)
-	@echo '$(sort $(LIB_SRC) $(TLS_SRC) $(PG_SRC) $(ZK_SRC) $(CLI_SRC) $(FAKE_SRC))' | cmp -s - $@ || \
-	    echo '$(sort $(LIB_SRC) $(TLS_SRC) $(PG_SRC) $(ZK_SRC) $(CLI_SRC) $(FAKE_SRC))' > $@
+	@echo '$(SOURCES)' | cmp -s - $@ || \
+	    echo '$(SOURCES)' > $@
 
 # Which build it is, and where it will be installed.
 BUILD_NOW = $(BUILD_ID) $(PREFIX) $(LIBDIR) $(INCLUDEDIR) $(MODDIR)
@@ -288,33 +254,38 @@ $(BUILD)/build-id: FORCE
 	@printf '%s\n' '$(BUILD_NOW)' | cmp -s - $@ || printf '%s\n' '$(BUILD_NOW)' > $@
 
 each_obj = $(foreach d,/ /pic/ /test/ /mod/,$(1:%.c=$O$d%.o))
-ID_OBJ := $(call each_obj,lib/module.c cli/main.c lib/backends/rtls.c lib/backends/postgres.c lib/backends/zookeeper.c)
+ID_OBJ := $(call each_obj,lib/module.c cli/main.c lib/tls/openssl.c lib/backends/postgres/postgres.c lib/backends/zookeeper/zookeeper.c)
 $(ID_OBJ): $(BUILD)/build-id
 $(ID_OBJ): ID = -DDLOCK_BUILD_ID='"$(BUILD_ID)"' -DDLOCK_MODDIR='"$(MODDIR)"'
 
-$(call each_obj,$(TLS_SRC)): $(BUILD)/tls-flags
-$(call each_obj,$(TLS_SRC)): STORE = $(TLS_CFLAGS)
-$(call each_obj,$(PG_SRC)): $(BUILD)/pg-flags
-$(call each_obj,$(PG_SRC)): STORE = $(PG_CFLAGS)
-$(call each_obj,$(ZK_SRC)): $(BUILD)/zk-flags
-$(call each_obj,$(ZK_SRC)): STORE = $(ZK_CFLAGS)
-$(ZK_MOD): STORE = $(ZK_CFLAGS) $(if $(ZK_WRAP),-DZK_WRAP)
+# The objects of a part depend on its own flags too, for the rest of the program is built without its library. Those of a
+# module are made apart from those of the same source that are built in.
+define part_rules
+$(BUILD)/$(call lower,$(1))-flags: FORCE
+	$$(call stamp,$$($(1)_CFLAGS) | $$($(1)_LIBS) $$($(1)_MOD_LIBS),$$($(1)_HEADERS),$$($(1)_CFLAGS),WITH_$(1))
+$(call each_obj,$($(1)_SRC)): $(BUILD)/$(call lower,$(1))-flags
+$(call each_obj,$($(1)_SRC)): PART = $$($(1)_CFLAGS)
+$($(1)_SRC:%.c=$O/mod/%.o): PART = $$($(1)_CFLAGS) $$($(1)_MOD_CFLAGS)
+$(call module_of,$(1)): $($(1)_SRC:%.c=$O/mod/%.o)
+$(call module_of,$(1)): private MOD_LIBS = $$(or $$($(1)_MOD_LIBS),$$($(1)_LIBS))
+endef
+$(foreach x,$(PARTS),$(eval $(call part_rules,$x)))
 
 $O/%.o: %.c $(BUILD)/flags
 	$(call say,CC,$<)
 	@mkdir -p $(@D)
-	$(Q)$(CC_ALL) -fvisibility=hidden -fPIE $(STORE) $(ID) $(DEP) $(USER) -c -o $@ $<
+	$(Q)$(CC_ALL) -fvisibility=hidden -fPIE $(PART) $(ID) $(DEP) $(USER) -c -o $@ $<
 
 # For the shared library the map file decides what is visible.
 $O/pic/%.o: %.c $(BUILD)/flags
 	$(call say,CC,$< (pic))
 	@mkdir -p $(@D)
-	$(Q)$(CC_ALL) -fPIC $(STORE) $(ID) $(DEP) $(USER) -c -o $@ $<
+	$(Q)$(CC_ALL) -fPIC $(PART) $(ID) $(DEP) $(USER) -c -o $@ $<
 
 $O/mod/%.o: %.c $(BUILD)/flags
 	$(call say,CC,$< (module))
 	@mkdir -p $(@D)
-	$(Q)$(CC_ALL) -fPIC -DDLOCK_MODULE $(STORE) $(ID) $(DEP) $(USER) -c -o $@ $<
+	$(Q)$(CC_ALL) -fPIC -DDLOCK_MODULE $(PART) $(ID) $(DEP) $(USER) -c -o $@ $<
 
 $(BUILD)/dlock: $(CLI_OBJ) $(LIB_OBJ) $(BUILD)/sources
 	$(call say,LD,$@)
@@ -322,7 +293,7 @@ $(BUILD)/dlock: $(CLI_OBJ) $(LIB_OBJ) $(BUILD)/sources
 
 $(BUILD)/libdlock.a: $(LIB_OBJ) $(BUILD)/sources
 	$(call say,AR,$@)
-	$(Q)rm -f $@ && $(AR) rcs $@ $(filter %.o,$^)
+	$(Q)rm -f $@ && $(AR) qcs $@ $(filter %.o,$^)
 
 $(BUILD)/libdlock.so.$(SOMAJOR): $(PIC_OBJ) lib/libdlock.map $(BUILD)/sources
 	$(call say,LD,$@)
@@ -335,15 +306,8 @@ $(BUILD)/libdlock.so: $(BUILD)/libdlock.so.$(SOMAJOR)
 # What of the library a module may have a copy of: helpers. Whoever drags in the core does not link.
 $(BUILD)/pic.a: $(PIC_OBJ) $(BUILD)/sources
 	$(call say,AR,$@)
-	$(Q)rm -f $@ && $(AR) rcs $@ $(filter-out $(CORE:%=$O/pic/lib/%.o),$(PIC_OBJ))
+	$(Q)rm -f $@ && $(AR) qcs $@ $(filter-out $(CORE:%=$O/pic/lib/%.o),$(PIC_OBJ))
 CORE := registry module lock lock_open lock_names blocking
-
-$(BUILD)/dlock-modules/tls.so: $(TLS_MOD)
-$(BUILD)/dlock-modules/tls.so: private MOD_LIBS = $(TLS_LIBS)
-$(BUILD)/dlock-modules/postgres.so: $(PG_MOD)
-$(BUILD)/dlock-modules/postgres.so: private MOD_LIBS = $(PG_LIBS)
-$(BUILD)/dlock-modules/zookeeper.so: $(ZK_MOD)
-$(BUILD)/dlock-modules/zookeeper.so: private MOD_LIBS = $(ZK_WRAP) $(ZK_LIBS)
 
 # Modes that the loader accepts, whatever the umask is.
 $(BUILD)/dlock-modules/%.so: $(BUILD)/pic.a $(BUILD)/sources

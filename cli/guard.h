@@ -6,8 +6,8 @@
 #define CLI_GUARD_H
 
 #include "dlock.h"
+#include "process_tree.h"
 #include "signals.h"
-#include "tree.h"
 
 #include <sys/types.h>
 

@@ -1,6 +1,6 @@
 /*
  * guard_tree.c - the end of the command and of its tree: who is asked, who is killed, who is reaped, and who
- * does not die. How descendants are found is tree.c's.
+ * does not die. How descendants are found is process_tree.c's.
  */
 #include "guard_state.h"
 

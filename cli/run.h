@@ -3,8 +3,8 @@
 #define CLI_RUN_H
 
 #include "options.h"
+#include "process_tree.h"
 #include "signals.h"
-#include "tree.h"
 
 struct dlock_uri;
 
@@ -23,7 +23,7 @@ int run_mode(const struct options *, const struct sigstate *);
 /* status.c */
 int status_mode(const struct options *, const struct sigstate *);
 int schema_mode(const struct options *, const struct sigstate *);
-/* fdlock.c: MODE_FD and MODE_UNLOCK: flock(1)'s descriptor form. */
+/* unlock.c: MODE_FD and MODE_UNLOCK: flock(1)'s descriptor form. */
 int fdlock_mode(const struct options *, const struct sigstate *);
 
 /*
@@ -35,7 +35,7 @@ int direct_hold(dlock *, const struct options *, const struct sigstate *, const 
 _Noreturn void direct_exec(dlock *, const struct options *, const struct sigstate *);
 
 /*
- * say.c: everything dlock says goes to stderr as one line: "dlock: ...". It never blocks: what its reader
+ * messages.c: everything dlock says goes to stderr as one line: "dlock: ...". It never blocks: what its reader
  * does not take waits for the next line or for say_flush (main calls it before the exit).
  */
 void say_flush(int wait_ms);

@@ -165,8 +165,8 @@ struct dlock_backend {
  */
 const struct dlock_backend *dlock_registry_find(const char *scheme, struct dlock_error *err);
 /* TLS, in the same way, for a URI of this scheme. */
-struct rtls_table;
-const struct rtls_table *dlock_registry_tls(const char *scheme, struct dlock_error *err);
+struct tls_table;
+const struct tls_table *dlock_registry_tls(const char *scheme, struct dlock_error *err);
 /*
  * For --version: the i-th of what there is (i >= 0), NULL past the last. *note: NULL, or what is to be said of it:
  * whether it is a module, and whether its file is there. Loads nothing.

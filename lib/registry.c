@@ -1,7 +1,7 @@
 /* registry.c - which backends there are, and TLS: built in, or loaded on first use. One line a backend. */
 #include "backend.h"
-#include "backends/rtls.h"
 #include "module.h"
+#include "tls/tls.h"
 #include "util.h"
 
 extern const struct dlock_backend dlock_backend_file;
@@ -50,7 +50,7 @@ static const struct dlock_loadable modules[] = {
      .schemes = (const char *const[]){"zk", "zookeeper", NULL}},
 #endif
 #ifdef WITH_TLS_MODULE
-    {.name = "tls", .file = "tls.so", .package = "dlock-tls", .abi = RTLS_ABI},
+    {.name = "tls", .file = "tls.so", .package = "dlock-tls", .abi = TLS_ABI},
 #endif
     {0},
 };
@@ -68,7 +68,7 @@ const struct dlock_backend *dlock_registry_find(const char *scheme, struct dlock
     return NULL;
 }
 
-const struct rtls_table *dlock_registry_tls(const char *scheme, struct dlock_error *err)
+const struct tls_table *dlock_registry_tls(const char *scheme, struct dlock_error *err)
 {
 #ifdef WITH_TLS
     (void)scheme;
@@ -76,7 +76,7 @@ const struct rtls_table *dlock_registry_tls(const char *scheme, struct dlock_err
     return &dlock_rtls;
 #else
     for (const struct dlock_loadable *m = modules; m->name; m++)
-        if (m->abi == RTLS_ABI)
+        if (m->abi == TLS_ABI)
             return dlock_module_load(m, scheme, err);
     dlock_fail(err, DLOCK_ENOBACKEND, 0, "%s:// needs TLS, and this dlock was built without it",
                scheme);

@@ -15,7 +15,7 @@ int dlock_fail(struct dlock_error *err, int code, int sys, const char *fmt, ...)
 int dlock_token_new(const struct dlock_env *, char out[DLOCK_TOKEN_LEN + 1]);
 
 /*
- * who.c: the holder record as stores keep it:
+ * identity.c: the holder record as stores keep it:
  *   "dlock1 host=web1 pid=123 user=root since=1790000000000 cmd=backup.sh%20-v note="
  * Values are percent-encoded (everything but unreserved characters and "/:@,+"); unknown keys are
  * skipped by the reader, so that later versions can add some. At most 900 bytes.

@@ -63,25 +63,25 @@ caught() {
 
 # bats test_tags=slow
 @test "planted: DEL without a look whose lock it is" {
-    plant lib/backends/rscript.c "s/\"if mine then (redis.call\('DEL',name\)) end/\"\1/"
+    plant lib/backends/redis/script.c "s/\"if mine then (redis.call\('DEL',name\)) end/\"\1/"
     caught redis/hold "redis: the command overwrites the key itself.*"
 }
 
 # bats test_tags=slow
 @test "planted: a renewal that makes the key anew" {
-    plant lib/backends/rscript.c "s/\"if v==ARGV\[3\] then redis.call\('PEXPIRE',name,ARGV\[4\]\)/\"do redis.call('SET',name,ARGV[3],'PX',ARGV[4])/"
+    plant lib/backends/redis/script.c "s/\"if v==ARGV\[3\] then redis.call\('PEXPIRE',name,ARGV\[4\]\)/\"do redis.call('SET',name,ARGV[3],'PX',ARGV[4])/"
     caught redis/faults "redis: a key that was deleted during the hold: 79"
 }
 
 # bats test_tags=slow
 @test "planted: no undo of an unanswered request" {
-    plant lib/backends/redis_keep.c 's/send_undo\(be, T_LEAVE, be->value,/send_undo(be, T_LEAVE, "nobody",/'
+    plant lib/backends/redis/renew.c 's/send_undo\(be, T_LEAVE, be->value,/send_undo(be, T_LEAVE, "nobody",/'
     caught redis/hostile "faults: replies cut after n bytes.*"
 }
 
 # bats test_tags=slow
 @test "planted: a majority of N/2" {
-    plant lib/backends/redlock_open.c 's,be->n / 2 \+ 1,(be->n + 1) / 2,'
+    plant lib/backends/redis/redlock_open.c 's,be->n / 2 \+ 1,(be->n + 1) / 2,'
     caught redlock/lock "redlock: a majority of 1, 2, 3, 4 or 5 nodes is enough, one less is not"
 }
 

@@ -159,7 +159,7 @@ CODES='64 65 69 71 73 75 76 77 79 126 127'
 
 # All schemes that a backend serves, one a line.
 schemes() {
-    sed -nE 's/.*schemes( = .*|\[\] = )\{("[a-z+", ]*"), NULL\}.*/\2/p' "$ROOT"/lib/backends/*.c "$ROOT/lib/registry.c" |
+    sed -nE 's/.*schemes( = .*|\[\] = )\{("[a-z+", ]*"), NULL\}.*/\2/p' "$ROOT"/lib/backends/*/*.c "$ROOT/lib/registry.c" |
         tr -d '" ' | tr ',' '\n' | sort -u
 }
 

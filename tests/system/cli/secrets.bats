@@ -376,7 +376,7 @@ nobody() { setpriv --reuid=54321 --regid=54321 --clear-groups -- "$@"; }
     # CET, of what we compile: the static hiredis of some systems has none, and takes it from the whole program.
     case $(uname -m) in
     x86_64)
-        for file in "$BUILD"/obj/cli/*.o "$BUILD"/obj/lib/*.o "$BUILD"/obj/lib/backends/*.o; do
+        for file in "$BUILD"/obj/cli/*.o "$BUILD"/obj/lib/*.o "$BUILD"/obj/lib/tls/*.o "$BUILD"/obj/lib/backends/*/*.o; do
             notes=$(readelf -n "$file" 2>/dev/null)
             grep -q IBT <<<"$notes" && grep -q SHSTK <<<"$notes" || fail "$file: no CET"
         done

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # hostile.bats - servers that say what no ZooKeeper server can, from the first byte on or in the middle of a hold:
-# ridden out, or 76 and 79 in time; the library must not see any of it (lib/backends/zkframe.c).
+# ridden out, or 76 and 79 in time; the library must not see any of it (lib/backends/zookeeper/wire/frame.c).
 
 # bats file_tags=long
 bats_require_minimum_version 1.5.0

@@ -2,10 +2,10 @@
 static const char *children_file = "/children";
 #define TREE_CHILDREN children_file
 /* A process that is looked at can be made to die just before. */
-#include "../../../cli/tree_proc.h"
+#include "../../../cli/proc.h"
 static bool stat_of(pid_t pid, struct tree_stat *st);
 #define tree_read_stat stat_of
-#include "../../../cli/tree.c"
+#include "../../../cli/process_tree.c"
 #undef tree_read_stat
 
 #include "dlock.h"

@@ -1,5 +1,5 @@
 /* test_file.c - the backend "file" through its vtable, driven by a poll loop as the core would. */
-#include "flockwait.h"
+#include "backends/file/flock_wait.h"
 #include "unit.h"
 #include "util.h"
 

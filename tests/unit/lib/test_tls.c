@@ -4,10 +4,10 @@
  */
 #include "unit.h"
 
-#include "backends/rconn.h"
+#include "backends/redis/conn.h"
 #include "scripted.h"
 
-struct rtls {
+struct tls {
     char in[4096], out[65536];
     size_t nin, nout;
     bool said;
@@ -16,7 +16,7 @@ struct rtls {
 
 static int alive; /* connections that were not freed */
 
-static int toy_start(struct rtls **out, struct rtls_ctx *ctx, const char *name,
+static int toy_start(struct tls **out, struct tls_ctx *ctx, const char *name,
                      struct dlock_error *err)
 {
     (void)ctx;
@@ -27,13 +27,13 @@ static int toy_start(struct rtls **out, struct rtls_ctx *ctx, const char *name,
     return *out ? 0 : DLOCK_ENOMEM;
 }
 
-static void toy_end(struct rtls *t)
+static void toy_end(struct tls *t)
 {
     alive--;
     free(t);
 }
 
-static int toy_feed(struct rtls *t, const void *p, size_t n, struct dlock_error *err)
+static int toy_feed(struct tls *t, const void *p, size_t n, struct dlock_error *err)
 {
     if (n > sizeof t->in - t->nin)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "toy");
@@ -42,25 +42,25 @@ static int toy_feed(struct rtls *t, const void *p, size_t n, struct dlock_error 
     return 0;
 }
 
-static size_t toy_wire(struct rtls *t, const char **p)
+static size_t toy_wire(struct tls *t, const char **p)
 {
     *p = t->out;
     return t->nout;
 }
 
-static void toy_sent(struct rtls *t, size_t n)
+static void toy_sent(struct tls *t, size_t n)
 {
     t->nout -= n;
     memmove(t->out, t->out + n, t->nout);
 }
 
-static void drop_in(struct rtls *t, size_t n)
+static void drop_in(struct tls *t, size_t n)
 {
     t->nin -= n;
     memmove(t->in, t->in + n, t->nin);
 }
 
-static int toy_handshake(struct rtls *t, struct dlock_error *err)
+static int toy_handshake(struct tls *t, struct dlock_error *err)
 {
     if (!t->said)
         t->nout = (size_t)snprintf(t->out, sizeof t->out, "HI %s.", t->name);
@@ -73,7 +73,7 @@ static int toy_handshake(struct rtls *t, struct dlock_error *err)
     return 1;
 }
 
-static int toy_encrypt(struct rtls *t, const void *p, size_t n, struct dlock_error *err)
+static int toy_encrypt(struct tls *t, const void *p, size_t n, struct dlock_error *err)
 {
     const char *text = p;
     (void)err;
@@ -82,7 +82,7 @@ static int toy_encrypt(struct rtls *t, const void *p, size_t n, struct dlock_err
     return 0;
 }
 
-static int toy_decrypt(struct rtls *t, void *p, size_t size, struct dlock_error *err)
+static int toy_decrypt(struct tls *t, void *p, size_t size, struct dlock_error *err)
 {
     char *text = p;
     size_t n = t->nin < size ? t->nin : size;
@@ -93,12 +93,12 @@ static int toy_decrypt(struct rtls *t, void *p, size_t size, struct dlock_error 
     return (int)n;
 }
 
-static void toy_bye(struct rtls *t)
+static void toy_bye(struct tls *t)
 {
     t->nout += (size_t)snprintf(t->out + t->nout, sizeof t->out - t->nout, "BYE");
 }
 
-static const struct rtls_table toy = {
+static const struct tls_table toy = {
     .start = toy_start,
     .end = toy_end,
     .feed = toy_feed,
@@ -109,36 +109,36 @@ static const struct rtls_table toy = {
     .decrypt = toy_decrypt,
     .bye = toy_bye,
 };
-static const struct rtls_config config = {.table = &toy};
+static const struct tls_config config = {.table = &toy};
 
 /* --------------------------------------------------------------------------- */
 
-static void crank(struct rconn *c, struct server *s)
+static void crank(struct redis_conn *c, struct server *s)
 {
     struct pollfd p;
     int64_t wake = DLOCK_NEVER;
-    int n = rconn_interest(c, &p, &wake);
+    int n = redis_conn_interest(c, &p, &wake);
     poll(&p, (nfds_t)n, 10);
-    rconn_work(c);
+    redis_conn_work(c);
     server_step(s);
 }
 
-static int open_to(struct rconn *c, const struct dlock_peer *peers, int n, int64_t until)
+static int open_to(struct redis_conn *c, const struct dlock_peer *peers, int n, int64_t until)
 {
     static const char *const ping = "PING";
-    struct rconn_auth auth = {.password = "secret"};
+    struct redis_conn_auth auth = {.password = "secret"};
     const char *argv[] = {ping};
     c->tls = &config;
     c->tls_host = "name";
-    int rc = rconn_open(c, &dlock_env_system, peers, n, &auth, "w", until);
+    int rc = redis_conn_open(c, &dlock_env_system, peers, n, &auth, "w", until);
     if (rc == 0)
-        rc = rconn_send(c, 1, 1, argv, (size_t[]){4});
-    rconn_flush(c);
+        rc = redis_conn_send(c, 1, 1, argv, (size_t[]){4});
+    redis_conn_flush(c);
     return rc;
 }
 
 /* Until the server has that many bytes, or the connection has failed. */
-static bool told(struct rconn *c, struct server *s, size_t n)
+static bool told(struct redis_conn *c, struct server *s, size_t n)
 {
     for (int64_t end = SECS(5); dlock_now() < end && s->len < n && c->state != RC_FAILED;)
         crank(c, s);
@@ -159,8 +159,8 @@ TEST(nothing_leaves_before_the_handshake_is_over)
     static const char want[] = "*2\r\n$4\r\nAUTH\r\n$6\r\nsecret\r\n*1\r\n$4\r\nPING\r\n";
     char answer[] = "+OK\r\n+PONG\r\n";
     struct server s;
-    struct rconn c = {0};
-    struct rconn_reply rep = {0};
+    struct redis_conn c = {0};
+    struct redis_conn_reply rep = {0};
     int rc = 0;
     REQUIRE(server_open(&s));
     REQUIRE_INT(open_to(&c, &s.peer, 1, SECS(5)), 0);
@@ -183,13 +183,13 @@ TEST(nothing_leaves_before_the_handshake_is_over)
         server_say(&s, answer + i, 1);
         crank(&c, &s);
     }
-    for (int64_t end = SECS(5); dlock_now() < end && (rc = rconn_next(&c, &rep)) == 0;)
+    for (int64_t end = SECS(5); dlock_now() < end && (rc = redis_conn_next(&c, &rep)) == 0;)
         crank(&c, &s);
     REQUIRE_INT(rc, 1);
     CHECK_STR(rep.r->str, "PONG");
     CHECK(rep.sent >= before);
     freeReplyObject(rep.r);
-    rconn_close(&c);
+    redis_conn_close(&c);
     CHECK_INT(alive, 0);
     server_close(&s);
 }
@@ -197,15 +197,15 @@ TEST(nothing_leaves_before_the_handshake_is_over)
 TEST(what_was_queued_is_sent_by_close_and_then_the_end)
 {
     struct server s;
-    struct rconn c = {0};
+    struct redis_conn c = {0};
     const char *argv[] = {"QUIT"};
     REQUIRE(server_open(&s));
     REQUIRE_INT(open_to(&c, &s.peer, 1, SECS(5)), 0);
     REQUIRE(told(&c, &s, HELLO));
     server_say(&s, "ok", 2);
     REQUIRE(told(&c, &s, HELLO + 40));
-    REQUIRE_INT(rconn_send(&c, 2, 1, argv, (size_t[]){4}), 0);
-    rconn_close(&c);
+    REQUIRE_INT(redis_conn_send(&c, 2, 1, argv, (size_t[]){4}), 0);
+    redis_conn_close(&c);
     for (int i = 0; i < 100 && s.cfd >= 0; i++)
         server_step(&s);
     CHECK(s.len > 3 && memcmp(s.got + s.len - 3, "BYE", 3) == 0);
@@ -218,7 +218,7 @@ TEST(what_was_queued_is_sent_by_close_and_then_the_end)
 TEST(a_refusal_leads_to_the_next_address_and_is_what_is_told)
 {
     struct server bad, good, dead;
-    struct rconn c = {0};
+    struct redis_conn c = {0};
     struct dlock_peer peers[2];
     REQUIRE(server_open(&bad) && server_open(&good) && server_open(&dead));
     server_close(&dead); /* its port refuses now */
@@ -233,11 +233,11 @@ TEST(a_refusal_leads_to_the_next_address_and_is_what_is_told)
     REQUIRE(told(&c, &good, HELLO + 40));
     CHECK_INT(c.good, 1);
     CHECK(!c.tls_failed);
-    rconn_close(&c);
+    redis_conn_close(&c);
     close(bad.cfd);
     bad.cfd = -1;
 
-    c = (struct rconn){0};
+    c = (struct redis_conn){0};
     bad.len = 0;
     peers[1] = dead.peer;
     REQUIRE_INT(open_to(&c, peers, 2, SECS(5)), 0);
@@ -249,7 +249,7 @@ TEST(a_refusal_leads_to_the_next_address_and_is_what_is_told)
     CHECK_HAS(c.error.msg, "toy: refused"); /* not "connection refused" */
     CHECK(!c.written);
     CHECK_INT(bad.len, HELLO);
-    rconn_close(&c);
+    redis_conn_close(&c);
     CHECK_INT(alive, 0);
     server_close(&bad);
     server_close(&good);
@@ -258,7 +258,7 @@ TEST(a_refusal_leads_to_the_next_address_and_is_what_is_told)
 TEST(a_silent_server_has_its_share_of_the_time)
 {
     struct server silent, good;
-    struct rconn c = {0};
+    struct redis_conn c = {0};
     struct dlock_peer peers[2];
     REQUIRE(server_open(&silent) && server_open(&good));
     peers[0] = silent.peer;
@@ -272,7 +272,7 @@ TEST(a_silent_server_has_its_share_of_the_time)
     CHECK(dlock_now() - begin >= DLOCK_SEC);
     CHECK_HAS(c.error.msg, "no answer to the TLS handshake");
     CHECK(!c.written);
-    rconn_close(&c);
+    redis_conn_close(&c);
     CHECK_INT(alive, 0);
     server_close(&silent);
     server_close(&good);

@@ -4,7 +4,7 @@
  */
 #include "unit.h"
 
-#include "backends/pg.h"
+#include "backends/postgres/postgres.h"
 #include "uri.h"
 
 #include <sys/stat.h>

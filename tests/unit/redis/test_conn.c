@@ -4,39 +4,39 @@
  */
 #include "unit.h"
 
-#include "backends/rconn.h"
-#include "backends/rscript.h"
+#include "backends/redis/conn.h"
+#include "backends/redis/script.h"
 #include "scripted.h"
 
 #include <errno.h>
 
 /* Turn the crank once: at most 10 ms. */
-static void crank(struct rconn *c, struct server *s)
+static void crank(struct redis_conn *c, struct server *s)
 {
     struct pollfd p;
     int64_t wake = DLOCK_NEVER;
-    int n = rconn_interest(c, &p, &wake);
+    int n = redis_conn_interest(c, &p, &wake);
     poll(&p, (nfds_t)n, 10);
-    rconn_work(c);
+    redis_conn_work(c);
     if (s != NULL)
         server_step(s);
 }
 
-static int open_to(struct rconn *c, struct server *s, const char *password)
+static int open_to(struct redis_conn *c, struct server *s, const char *password)
 {
-    struct rconn_auth auth = {.password = password};
-    return rconn_open(c, &dlock_env_system, &s->peer, 1, &auth, "redis://t/0", SECS(5));
+    struct redis_conn_auth auth = {.password = password};
+    return redis_conn_open(c, &dlock_env_system, &s->peer, 1, &auth, "redis://t/0", SECS(5));
 }
 
-static void ping(struct rconn *c, int tag)
+static void ping(struct redis_conn *c, int tag)
 {
     const char *argv[] = {"PING"};
-    (void)rconn_send(c, tag, 1, argv, (size_t[]){4});
-    rconn_flush(c);
+    (void)redis_conn_send(c, tag, 1, argv, (size_t[]){4});
+    redis_conn_flush(c);
 }
 
 /* Connected, and the server has what was sent. */
-static bool settle(struct rconn *c, struct server *s)
+static bool settle(struct redis_conn *c, struct server *s)
 {
     for (int64_t end = SECS(5); dlock_now() < end && s->len == 0;)
         crank(c, s);
@@ -44,10 +44,10 @@ static bool settle(struct rconn *c, struct server *s)
 }
 
 /* The next reply, or a failure. */
-static int await(struct rconn *c, struct server *s, struct rconn_reply *rep)
+static int await(struct redis_conn *c, struct server *s, struct redis_conn_reply *rep)
 {
     int rc = 0;
-    for (int64_t end = SECS(5); dlock_now() < end && (rc = rconn_next(c, rep)) == 0;)
+    for (int64_t end = SECS(5); dlock_now() < end && (rc = redis_conn_next(c, rep)) == 0;)
         crank(c, s);
     return rc;
 }
@@ -56,8 +56,8 @@ static int await(struct rconn *c, struct server *s, struct rconn_reply *rep)
 static int answer(const char *text, size_t len, struct dlock_error *err)
 {
     struct server s;
-    struct rconn c = {0};
-    struct rconn_reply rep;
+    struct redis_conn c = {0};
+    struct redis_conn_reply rep;
     int rc = -1000;
     if (server_open(&s) && open_to(&c, &s, NULL) == 0) {
         ping(&c, 1);
@@ -72,7 +72,7 @@ static int answer(const char *text, size_t len, struct dlock_error *err)
         }
     }
     *err = c.error;
-    rconn_close(&c);
+    redis_conn_close(&c);
     server_close(&s);
     return rc;
 }
@@ -105,8 +105,8 @@ TEST(answers_good_and_bad)
 TEST(an_endless_answer_is_cut)
 {
     struct server s;
-    struct rconn c = {0};
-    struct rconn_reply rep;
+    struct redis_conn c = {0};
+    struct redis_conn_reply rep;
     static char junk[65536];
     int rc = 0;
     memset(junk, 'x', sizeof(junk));
@@ -118,18 +118,18 @@ TEST(an_endless_answer_is_cut)
     for (int i = 0; i < 1000 && rc == 0; i++) {
         server_say(&s, junk, sizeof(junk));
         crank(&c, NULL);
-        rc = rconn_next(&c, &rep);
+        rc = redis_conn_next(&c, &rep);
     }
     CHECK_INT(rc, DLOCK_EPROTO);
-    rconn_close(&c);
+    redis_conn_close(&c);
     server_close(&s);
 }
 
 TEST(one_byte_at_a_time_and_auth_first)
 {
     struct server s;
-    struct rconn c = {0};
-    struct rconn_reply rep;
+    struct redis_conn c = {0};
+    struct redis_conn_reply rep;
     static const char text[] = "+OK\r\n*2\r\n$3\r\nabc\r\n:42\r\n+PONG\r\n";
     REQUIRE(server_open(&s));
     REQUIRE_INT(open_to(&c, &s, "secret"), 0);
@@ -140,7 +140,7 @@ TEST(one_byte_at_a_time_and_auth_first)
     CHECK(strncmp(s.got, "*2\r\n$4\r\nAUTH\r\n$6\r\nsecret\r\n*1\r\n$4\r\nPING", 38) == 0);
     for (size_t i = 0; i < sizeof(text) - 1; i++) {
         if (i == 22) { /* one byte short of its end */
-            CHECK_INT(rconn_next(&c, &rep), 0);
+            CHECK_INT(redis_conn_next(&c, &rep), 0);
         }
         server_say(&s, text + i, 1);
         crank(&c, &s);
@@ -153,16 +153,16 @@ TEST(one_byte_at_a_time_and_auth_first)
     REQUIRE_INT(await(&c, &s, &rep), 1);
     CHECK_INT(rep.tag, 2);
     freeReplyObject(rep.r);
-    CHECK_INT(rconn_next(&c, &rep), 0);
-    rconn_close(&c);
+    CHECK_INT(redis_conn_next(&c, &rep), 0);
+    redis_conn_close(&c);
     server_close(&s);
 }
 
 TEST(auth_refused_is_told_with_the_reply_behind_it)
 {
     struct server s;
-    struct rconn c = {0};
-    struct rconn_reply rep;
+    struct redis_conn c = {0};
+    struct redis_conn_reply rep;
     static const char text[] = "-WRONGPASS no\r\n-NOAUTH no\r\n";
     REQUIRE(server_open(&s));
     REQUIRE_INT(open_to(&c, &s, "secret"), 0);
@@ -174,15 +174,15 @@ TEST(auth_refused_is_told_with_the_reply_behind_it)
     CHECK(c.auth_failed);
     CHECK_INT(c.error.code, DLOCK_EPERM);
     CHECK(strstr(c.error.msg, "secret") == NULL);
-    rconn_close(&c);
+    redis_conn_close(&c);
     server_close(&s);
 }
 
 TEST(the_next_address_is_tried_and_remembered)
 {
     struct server s, dead;
-    struct rconn c = {0};
-    struct rconn_auth auth = {0};
+    struct redis_conn c = {0};
+    struct redis_conn_auth auth = {0};
     struct dlock_peer peers[2];
     REQUIRE(server_open(&s) && server_open(&dead));
     server_close(&dead); /* its port refuses now */
@@ -190,35 +190,35 @@ TEST(the_next_address_is_tried_and_remembered)
     peers[1] = s.peer;
     for (int i = 0; i < 2; i++) {
         s.len = 0;
-        REQUIRE_INT(rconn_open(&c, &dlock_env_system, peers, 2, &auth, "w", SECS(5)), 0);
+        REQUIRE_INT(redis_conn_open(&c, &dlock_env_system, peers, 2, &auth, "w", SECS(5)), 0);
         ping(&c, 1);
         REQUIRE(settle(&c, &s));
         CHECK_INT(c.good, 1);
         CHECK_INT(c.tried, i == 0 ? 2 : 1);
-        rconn_close(&c);
+        redis_conn_close(&c);
         close(s.cfd);
         s.cfd = -1;
     }
-    CHECK_INT(rconn_open(&c, &dlock_env_system, peers, 1, &auth, "w", SECS(5)), 0);
-    struct rconn_reply rep;
+    CHECK_INT(redis_conn_open(&c, &dlock_env_system, peers, 1, &auth, "w", SECS(5)), 0);
+    struct redis_conn_reply rep;
     CHECK_INT(await(&c, NULL, &rep), DLOCK_EUNAVAIL);
     CHECK_INT(c.error.sys, ECONNREFUSED);
     CHECK(!c.written);
-    rconn_close(&c);
+    redis_conn_close(&c);
     server_close(&s);
 }
 
 TEST(too_many_unanswered_commands_fail_the_connection)
 {
     struct server s;
-    struct rconn c = {0};
+    struct redis_conn c = {0};
     REQUIRE(server_open(&s));
     REQUIRE_INT(open_to(&c, &s, NULL), 0);
-    for (int i = 0; i < RCONN_TAGS + 1; i++)
+    for (int i = 0; i < REDIS_CONN_TAGS + 1; i++)
         ping(&c, 1);
     CHECK_INT(c.state, RC_FAILED);
-    rconn_close(&c);
-    rconn_close(&c);
+    redis_conn_close(&c);
+    redis_conn_close(&c);
     server_close(&s);
 }
 
@@ -226,7 +226,7 @@ TEST(too_many_unanswered_commands_fail_the_connection)
 TEST(close_does_not_reset)
 {
     struct server s;
-    struct rconn c = {0};
+    struct redis_conn c = {0};
     char buf[256];
     REQUIRE(server_open(&s));
     REQUIRE_INT(open_to(&c, &s, NULL), 0);
@@ -234,7 +234,7 @@ TEST(close_does_not_reset)
     REQUIRE(settle(&c, &s));
     server_say(&s, "+PONG\r\n+PONG\r\n", 14);
     ping(&c, 2);
-    rconn_close(&c);
+    redis_conn_close(&c);
     ssize_t n = recv(s.cfd, buf, sizeof(buf), 0);
     CHECK_INT(n, 14);
     CHECK_INT(recv(s.cfd, buf, sizeof(buf), 0), 0); /* FIN, not ECONNRESET */
@@ -247,7 +247,7 @@ TEST(error_replies)
 {
     static const struct {
         const char *text;
-        enum rconn_class class;
+        enum redis_conn_class class;
         int code;
     } t[] = {
         {"NOAUTH Authentication required.", RE_PERM, DLOCK_EPERM},
@@ -275,9 +275,10 @@ TEST(error_replies)
     };
     for (size_t i = 0; i < DLOCK_LEN(t); i++) {
         struct dlock_error err;
-        if (!CHECK_INT(rconn_classify(t[i].text), t[i].class))
+        if (!CHECK_INT(redis_conn_classify(t[i].text), t[i].class))
             printf("# %s\n", t[i].text);
-        CHECK_INT(rconn_reply_error(&err, "w", &(struct rconn_auth){0}, t[i].text), t[i].code);
+        CHECK_INT(redis_conn_reply_error(&err, "w", &(struct redis_conn_auth){0}, t[i].text),
+                  t[i].code);
         CHECK_INT(err.code, t[i].code);
     }
 }
@@ -302,9 +303,9 @@ TEST(error_replies_show_no_secret)
          "w: Redis 6.0 or later is needed: ERR unknown command `***"},
     };
     for (size_t i = 0; i < DLOCK_LEN(t); i++) {
-        struct rconn_auth auth = {t[i].user, t[i].password};
+        struct redis_conn_auth auth = {t[i].user, t[i].password};
         struct dlock_error err;
-        (void)rconn_reply_error(&err, "w", &auth, t[i].text);
+        (void)redis_conn_reply_error(&err, "w", &auth, t[i].text);
         CHECK_STR(err.msg, t[i].want);
     }
 }
@@ -327,14 +328,14 @@ TEST(answers_to_auth_show_one_word)
         {"Canary x", DLOCK_EPERM, "(no error code)"},
         {"", DLOCK_EPERM, "(no error code)"},
     };
-    struct rconn_auth auth = {"ann", "canary"}, upper = {"ann", "CANARY"};
+    struct redis_conn_auth auth = {"ann", "canary"}, upper = {"ann", "CANARY"};
     struct dlock_error err;
     for (size_t i = 0; i < DLOCK_LEN(t); i++) {
-        CHECK_INT(rconn_auth_error(&err, "w", &auth, t[i].text), t[i].code);
+        CHECK_INT(redis_conn_auth_error(&err, "w", &auth, t[i].text), t[i].code);
         if (!CHECK(strstr(err.msg, t[i].word) != NULL) || !CHECK(strstr(err.msg, "canary") == NULL))
             printf("# %s\n", err.msg);
     }
-    (void)rconn_auth_error(&err, "w", &upper, "CANARY");
+    (void)redis_conn_auth_error(&err, "w", &upper, "CANARY");
     CHECK(strstr(err.msg, "CANARY") == NULL);
 }
 
@@ -347,40 +348,40 @@ TEST(no_two_names_share_a_key)
         {"a{}b", "{a{}b}:dlock:"}, {"}{", "{}{}:dlock:"},  {"a{b", "{a{b}:dlock:"},
     };
     for (size_t i = 0; i < DLOCK_LEN(t); i++) {
-        struct rscript s;
-        REQUIRE_INT(rscript_init(&s, t[i][0], 0), 0);
+        struct redis_script s;
+        REQUIRE_INT(redis_script_init(&s, t[i][0], 0), 0);
         CHECK_STR(s.prefix, t[i][1]);
-        rscript_done(&s);
+        redis_script_done(&s);
     }
 }
 
 /* ---- an address that is known later; a server that must be the master */
 
-static int open_later(struct rconn *c, const char *password)
+static int open_later(struct redis_conn *c, const char *password)
 {
-    struct rconn_auth auth = {.password = password};
-    return rconn_open_later(c, &dlock_env_system, &auth, "redis://t/0", SECS(5));
+    struct redis_conn_auth auth = {.password = password};
+    return redis_conn_open_later(c, &dlock_env_system, &auth, "redis://t/0", SECS(5));
 }
 
 TEST(what_is_queued_waits_for_the_address)
 {
     struct server s;
-    struct rconn c = {0};
-    struct rconn_reply rep;
+    struct redis_conn c = {0};
+    struct redis_conn_reply rep;
     struct pollfd p;
     int64_t wake = DLOCK_NEVER;
     REQUIRE(server_open(&s));
     REQUIRE_INT(open_later(&c, "secret"), 0);
-    CHECK(rconn_is_open(&c));
+    CHECK(redis_conn_is_open(&c));
     ping(&c, 7);
-    CHECK(rconn_waits(&c, 7));
-    CHECK_INT(rconn_interest(&c, &p, &wake), 0);
+    CHECK(redis_conn_waits(&c, 7));
+    CHECK_INT(redis_conn_interest(&c, &p, &wake), 0);
     CHECK(wake == DLOCK_NEVER); /* nothing to do until it is aimed */
-    rconn_work(&c);
-    CHECK_INT(rconn_next(&c, &rep), 0);
+    redis_conn_work(&c);
+    CHECK_INT(redis_conn_next(&c, &rep), 0);
     CHECK_INT(c.state, RC_WAITING);
     CHECK(!c.written);
-    REQUIRE_INT(rconn_aim(&c, &s.peer, 1), 0);
+    REQUIRE_INT(redis_conn_aim(&c, &s.peer, 1), 0);
     int64_t before = dlock_now();
     REQUIRE(settle(&c, &s));
     CHECK_STR(s.got, "*2\r\n$4\r\nAUTH\r\n$6\r\nsecret\r\n*1\r\n$4\r\nPING\r\n");
@@ -389,43 +390,43 @@ TEST(what_is_queued_waits_for_the_address)
     CHECK_INT(rep.tag, 7);
     CHECK(rep.sent >= before); /* not when it was queued */
     freeReplyObject(rep.r);
-    rconn_close(&c);
+    redis_conn_close(&c);
     server_close(&s);
 }
 
 TEST(an_address_that_is_never_found)
 {
-    struct rconn c = {0};
-    struct rconn_reply rep;
+    struct redis_conn c = {0};
+    struct redis_conn_reply rep;
     struct dlock_error why = {.code = DLOCK_EPERM, .msg = "nobody says"};
     int64_t wake = DLOCK_NEVER;
     struct pollfd p;
     REQUIRE_INT(open_later(&c, NULL), 0);
     ping(&c, 1);
-    rconn_give_up(&c, &why);
-    CHECK(!rconn_is_open(&c));
-    CHECK_INT(rconn_interest(&c, &p, &wake), 0);
+    redis_conn_give_up(&c, &why);
+    CHECK(!redis_conn_is_open(&c));
+    CHECK_INT(redis_conn_interest(&c, &p, &wake), 0);
     CHECK(wake == 0); /* to be looked at now */
-    CHECK_INT(rconn_next(&c, &rep), DLOCK_EPERM);
+    CHECK_INT(redis_conn_next(&c, &rep), DLOCK_EPERM);
     CHECK_STR(c.error.msg, "nobody says");
-    rconn_close(&c);
+    redis_conn_close(&c);
     CHECK_INT(c.state, RC_CLOSED);
     REQUIRE_INT(open_later(&c, NULL), 0);
-    CHECK_INT(rconn_aim(&c, NULL, 0), DLOCK_EUNAVAIL);
+    CHECK_INT(redis_conn_aim(&c, NULL, 0), DLOCK_EUNAVAIL);
     CHECK_INT(c.state, RC_FAILED);
-    rconn_close(&c);
+    redis_conn_close(&c);
     REQUIRE_INT(open_later(&c, NULL), 0);
-    rconn_close(&c); /* given up while waiting */
+    redis_conn_close(&c); /* given up while waiting */
     CHECK_INT(c.state, RC_CLOSED);
 }
 
 /* One PING to a server that must be the master and answers text: the code, or the type of the reply. */
-static int ask_master(const char *text, struct rconn *c)
+static int ask_master(const char *text, struct redis_conn *c)
 {
     struct server s;
-    struct rconn_reply rep;
+    struct redis_conn_reply rep;
     int rc = -1000;
-    *c = (struct rconn){.only_master = true};
+    *c = (struct redis_conn){.only_master = true};
     if (server_open(&s) && open_to(c, &s, NULL) == 0) {
         ping(c, 1);
         if (settle(c, &s)) {
@@ -445,26 +446,26 @@ static int ask_master(const char *text, struct rconn *c)
 
 TEST(only_a_master_is_spoken_to)
 {
-    struct rconn c;
+    struct redis_conn c;
     CHECK_INT(ask_master("*3\r\n$6\r\nmaster\r\n:42\r\n*0\r\n+PONG\r\n", &c), REDIS_REPLY_STATUS);
     CHECK(!c.is_replica);
-    rconn_close(&c);
+    redis_conn_close(&c);
     CHECK_INT(
         ask_master("*5\r\n$5\r\nslave\r\n$1\r\nh\r\n:1\r\n$9\r\nconnected\r\n:1\r\n+PONG\r\n", &c),
         DLOCK_EUNAVAIL);
     CHECK(c.is_replica);
     CHECK_HAS(c.error.msg, "not the master");
-    rconn_close(&c);
+    redis_conn_close(&c);
     CHECK_INT(ask_master("*2\r\n$8\r\nsentinel\r\n*0\r\n+PONG\r\n", &c), DLOCK_EUNAVAIL);
     CHECK(c.is_replica);
-    rconn_close(&c);
+    redis_conn_close(&c);
     CHECK_INT(ask_master("-NOPERM no rights to ROLE\r\n+PONG\r\n", &c), DLOCK_EPERM);
     CHECK(!c.is_replica);
-    rconn_close(&c);
+    redis_conn_close(&c);
     CHECK_INT(ask_master("-LOADING in memory\r\n+PONG\r\n", &c), DLOCK_EUNAVAIL);
-    rconn_close(&c);
+    redis_conn_close(&c);
     CHECK_INT(ask_master("*0\r\n+PONG\r\n", &c), DLOCK_EUNAVAIL);
-    rconn_close(&c);
+    redis_conn_close(&c);
 }
 
 static redisReply *parse(const char *text)
@@ -490,34 +491,34 @@ TEST(answers_of_the_scripts)
         "*5\r\n$4\r\nbusy\r\n$1\r\n1\r\n$1\r\n1\r\n:1\r\n$-1\r\n",
         "*7\r\n$7\r\ngranted\r\n$1\r\n5\r\n:1\r\n:1\r\n$0\r\n\r\n:1\r\n:1\r\n",
     };
-    struct rscript_tried tr;
-    struct rscript_state st;
+    struct redis_script_tried tr;
+    struct redis_script_state st;
     const char *found;
     size_t len;
     bool ours;
     for (size_t i = 0; i < DLOCK_LEN(bad); i++) {
         redisReply *r = parse(bad[i]);
         REQUIRE(r != NULL);
-        if (!CHECK_INT(rscript_tried(r, &tr), DLOCK_EPROTO))
+        if (!CHECK_INT(redis_script_tried(r, &tr), DLOCK_EPROTO))
             printf("# %zu\n", i);
-        CHECK_INT(rscript_state(r, &st), DLOCK_EPROTO);
+        CHECK_INT(redis_script_state(r, &st), DLOCK_EPROTO);
         freeReplyObject(r);
     }
     redisReply *r =
         parse("*5\r\n$4\r\nbusy\r\n$1\r\n0\r\n:9223372036854775807\r\n:3\r\n$1\r\nx\r\n");
-    CHECK_INT(rscript_tried(r, &tr), 0);
+    CHECK_INT(redis_script_tried(r, &tr), 0);
     CHECK(tr.left_ms <= INT64_MAX / DLOCK_MSEC);
     CHECK_INT(tr.now_ms, 0);
     freeReplyObject(r);
     r = parse("*6\r\n$7\r\ngranted\r\n$1\r\n5\r\n:1\r\n:0\r\n$0\r\n\r\n:1234\r\n");
-    CHECK_INT(rscript_tried(r, &tr), 0);
+    CHECK_INT(redis_script_tried(r, &tr), 0);
     CHECK_INT(tr.now_ms, 1234);
     freeReplyObject(r);
     r = parse("*2\r\n:0\r\n$-1\r\n");
-    CHECK_INT(rscript_owned(r, &ours, &found, &len), 0);
+    CHECK_INT(redis_script_owned(r, &ours, &found, &len), 0);
     CHECK(!ours);
     CHECK_NULL(found);
-    CHECK_INT(rscript_owned_at(r), 0);
+    CHECK_INT(redis_script_owned_at(r), 0);
     freeReplyObject(r);
     static const struct {
         const char *text;
@@ -530,13 +531,13 @@ TEST(answers_of_the_scripts)
     };
     for (size_t i = 0; i < DLOCK_LEN(owned); i++) {
         r = parse(owned[i].text);
-        CHECK_INT(rscript_owned(r, &ours, &found, &len), 0);
+        CHECK_INT(redis_script_owned(r, &ours, &found, &len), 0);
         CHECK(ours);
-        CHECK_INT(rscript_owned_at(r), owned[i].at);
+        CHECK_INT(redis_script_owned_at(r), owned[i].at);
         freeReplyObject(r);
     }
     r = parse(":1\r\n");
-    CHECK_INT(rscript_owned_at(r), 0);
+    CHECK_INT(redis_script_owned_at(r), 0);
     freeReplyObject(r);
 }
 
@@ -544,30 +545,30 @@ TEST(values_and_entries)
 {
     struct dlock_who who = {.host = "h", .user = "u", .command = "c d", .pid = 7, .since_ms = 8};
     struct dlock_info info;
-    char *v = rscript_value("0123456789abcdef0123456789abcdef", &who);
+    char *v = redis_script_value("0123456789abcdef0123456789abcdef", &who);
     REQUIRE(v != NULL);
-    rscript_holder(v, strlen(v), &info);
+    redis_script_holder(v, strlen(v), &info);
     CHECK(!info.foreign);
     CHECK_STR(info.token, "0123456789abcdef0123456789abcdef");
     CHECK_STR(info.command, "c d");
     CHECK_INT(info.pid, 7);
-    rscript_holder("abc", 3, &info);
+    redis_script_holder("abc", 3, &info);
     CHECK(info.foreign);
-    rscript_holder("", 0, &info);
+    redis_script_holder("", 0, &info);
     CHECK(info.foreign);
     v[0] = 'X'; /* not a token */
-    rscript_holder(v, strlen(v), &info);
+    redis_script_holder(v, strlen(v), &info);
     CHECK(info.foreign);
     CHECK_STR(info.host, "");
     free(v);
     static const char entry[] = "1000 0 dlock1 host=h pid=9 user=u since=1 cmd=x note=";
-    CHECK(rscript_waiter(entry, strlen(entry), 1000, &info));
+    CHECK(redis_script_waiter(entry, strlen(entry), 1000, &info));
     CHECK_INT(info.pid, 9);
     CHECK(info.waiter);
-    CHECK(!rscript_waiter(entry, strlen(entry), 1001, &info));
-    CHECK(!rscript_waiter("", 0, 0, &info));
-    CHECK(!rscript_waiter("12", 2, 0, &info));
-    CHECK(!rscript_waiter("12 0", 4, 0, &info));
+    CHECK(!redis_script_waiter(entry, strlen(entry), 1001, &info));
+    CHECK(!redis_script_waiter("", 0, 0, &info));
+    CHECK(!redis_script_waiter("12", 2, 0, &info));
+    CHECK(!redis_script_waiter("12 0", 4, 0, &info));
 }
 
 UNIT_MAIN

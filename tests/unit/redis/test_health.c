@@ -1,7 +1,7 @@
 /* test_health.c - what INFO says about a server, and whether its clock jumps. */
 #include "unit.h"
 
-#include "backends/redis_checks.h"
+#include "backends/redis/health.h"
 
 #define MEMORY "# Memory\r\nused_memory:1\r\nmaxmemory:1048576\r\nmaxmemory_human:1.00M\r\n"
 
@@ -118,7 +118,7 @@ TEST(answers_are_told_one_after_the_other)
 TEST(asked_once_and_only_over_a_connection)
 {
     struct redis_checks c = {0};
-    struct rconn closed = {0};
+    struct redis_conn closed = {0};
     redis_checks_granted(&c);
     CHECK(c.due);
     redis_checks_ask(&c, &closed, 1, 2, true);

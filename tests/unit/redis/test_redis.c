@@ -4,7 +4,7 @@
  */
 #include "unit.h"
 
-#include "backends/redis.h"
+#include "backends/redis/redis.h"
 #include "scripted.h"
 #include "uri.h"
 #include "util.h"
@@ -615,12 +615,12 @@ TEST(a_lease_of_centuries)
     static const char *const say[] = {
         "*5\r\n$4\r\nbusy\r\n$1\r\n0\r\n:9223372036853\r\n:1\r\n$1\r\nx\r\n"};
     struct redisReply *p;
-    struct rscript_tried tried;
+    struct redis_script_tried tried;
     redisReader *reader = redisReaderCreate();
     REQUIRE(reader != NULL);
     redisReaderFeed(reader, say[0], strlen(say[0]));
     REQUIRE_INT(redisReaderGetReply(reader, (void **)&p), REDIS_OK);
-    REQUIRE_INT(rscript_tried(p, &tried), 0);
+    REQUIRE_INT(redis_script_tried(p, &tried), 0);
     CHECK(tried.left_ms * DLOCK_MSEC > 365 * 86400 * DLOCK_SEC);
     CHECK(tried.left_ms * DLOCK_MSEC < INT64_MAX / 2);
     freeReplyObject(p);

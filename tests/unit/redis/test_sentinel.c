@@ -1,7 +1,7 @@
 /* Rounds of questions to scripted sentinels: majorities, stragglers, those who do not know; and their notices. */
 #include "unit.h"
 
-#include "backends/sentinel.h"
+#include "backends/redis/sentinel.h"
 #include "scripted.h"
 
 #define N 3

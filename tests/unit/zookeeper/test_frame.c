@@ -3,7 +3,7 @@
  */
 #include "unit.h"
 
-#include "backends/zkframe.h"
+#include "backends/zookeeper/wire/frame.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,7 +53,7 @@ static size_t header(struct buf *b, int xid, int err)
     return at;
 }
 
-static void ask(struct zkframe *f, int xid, int op)
+static void ask(struct zk_frame *f, int xid, int op)
 {
     struct buf b = {.n = 0};
     size_t at = open_packet(&b);
@@ -62,9 +62,9 @@ static void ask(struct zkframe *f, int xid, int op)
     str(&b, "/some/path");
     close_packet(&b, at, 0);
     for (size_t i = 0; i < b.n; i++) /* the hard way */
-        zkframe_sent(f, b.d + i, 1);
+        zk_frame_sent(f, b.d + i, 1);
 }
-static void ask_session(struct zkframe *f, int64_t id)
+static void ask_session(struct zk_frame *f, int64_t id)
 {
     struct buf b = {.n = 0};
     size_t at = open_packet(&b);
@@ -75,8 +75,8 @@ static void ask_session(struct zkframe *f, int64_t id)
     num(&b, 16, 4);
     zeros(&b, 17);
     close_packet(&b, at, 0);
-    zkframe_begin(f);
-    zkframe_sent(f, b.d, b.n);
+    zk_frame_begin(f);
+    zk_frame_sent(f, b.d, b.n);
 }
 static void session(struct buf *b, int timeout, int64_t id, int password)
 {
@@ -90,7 +90,7 @@ static void session(struct buf *b, int timeout, int64_t id, int password)
 }
 
 /* Everything that we ask, and the answers to it; in ends the end of each packet. */
-static void dialogue(struct zkframe *f, struct buf *b, size_t *ends)
+static void dialogue(struct zk_frame *f, struct buf *b, size_t *ends)
 {
     static const int ops[] = {2, -11, 3, 5, 4, 4, 4, 8, 8, 1, 9, 15, 19, 15};
     size_t at, n = 0;
@@ -155,53 +155,53 @@ static void dialogue(struct zkframe *f, struct buf *b, size_t *ends)
 
 TEST(all_answers_in_one_piece_or_split_anywhere)
 {
-    struct zkframe f = {.session = 0};
+    struct zk_frame f = {.session = 0};
     struct buf b = {.n = 0};
     size_t ends[64];
     dialogue(&f, &b, ends);
-    CHECK(zkframe_received(&f, b.d, b.n));
+    CHECK(zk_frame_received(&f, b.d, b.n));
     for (size_t cut = 1; cut < b.n; cut++) {
         b.n = 0;
         dialogue(&f, &b, ends);
-        CHECK(zkframe_received(&f, b.d, cut));
-        CHECK(zkframe_received(&f, b.d + cut, b.n - cut));
+        CHECK(zk_frame_received(&f, b.d, cut));
+        CHECK(zk_frame_received(&f, b.d + cut, b.n - cut));
     }
     b.n = 0;
     dialogue(&f, &b, ends);
     for (size_t i = 0; i < b.n; i++) {
-        CHECK_INT(zkframe_silent(&f), i == 0);
-        CHECK(zkframe_received(&f, b.d + i, 1));
+        CHECK_INT(zk_frame_silent(&f), i == 0);
+        CHECK(zk_frame_received(&f, b.d + i, 1));
     }
-    zkframe_done(&f);
+    zk_frame_done(&f);
 }
 
 TEST(what_there_is_room_for_ends_with_the_length_and_with_the_packet)
 {
-    struct zkframe f = {.session = 0};
+    struct zk_frame f = {.session = 0};
     struct buf b = {.n = 0};
     size_t ends[64], at = 0, n = 0;
     dialogue(&f, &b, ends);
     while (at < b.n) {
         size_t begin = at;
-        CHECK_INT(zkframe_room(&f), 4);
-        CHECK(zkframe_received(&f, b.d + at, 3));
-        CHECK_INT(zkframe_room(&f), 1);
-        CHECK(zkframe_received(&f, b.d + at + 3, 1));
-        CHECK_INT(zkframe_room(&f), ends[n] - begin - 4);
+        CHECK_INT(zk_frame_room(&f), 4);
+        CHECK(zk_frame_received(&f, b.d + at, 3));
+        CHECK_INT(zk_frame_room(&f), 1);
+        CHECK(zk_frame_received(&f, b.d + at + 3, 1));
+        CHECK_INT(zk_frame_room(&f), ends[n] - begin - 4);
         at = ends[n++];
-        CHECK(zkframe_received(&f, b.d + begin + 4, at - begin - 4));
+        CHECK(zk_frame_received(&f, b.d + begin + 4, at - begin - 4));
     }
     CHECK_INT(ends[n], 0);
-    zkframe_done(&f);
+    zk_frame_done(&f);
 }
 
 TEST(many_questions_before_the_first_answer)
 {
-    struct zkframe f = {.session = 0};
+    struct zk_frame f = {.session = 0};
     struct buf b = {.n = 0};
     ask_session(&f, 0);
     session(&b, 3000, 1, 16);
-    CHECK(zkframe_received(&f, b.d, b.n));
+    CHECK(zk_frame_received(&f, b.d, b.n));
     int asked = 0, answered = 0;
     for (int round = 0; round < 40; round++) {
         for (int i = 0; i < 50; i++)
@@ -210,40 +210,40 @@ TEST(many_questions_before_the_first_answer)
             b.n = 0;
             size_t at = header(&b, answered++, 0);
             close_packet(&b, at, 0);
-            CHECK(zkframe_received(&f, b.d, b.n));
+            CHECK(zk_frame_received(&f, b.d, b.n));
         }
     }
     CHECK_INT(answered, asked);
     b.n = 0;
     size_t at = header(&b, asked, 0);
     close_packet(&b, at, 0);
-    CHECK(!zkframe_received(&f, b.d, b.n));
-    zkframe_done(&f);
+    CHECK(!zk_frame_received(&f, b.d, b.n));
+    zk_frame_done(&f);
 }
 
 TEST(an_answer_of_the_largest_size_is_taken_and_none_beyond)
 {
-    struct zkframe f = {.session = 0};
+    struct zk_frame f = {.session = 0};
     static unsigned char data[1 << 16];
     for (int extra = 0; extra < 2; extra++) {
         struct buf b = {.n = 0};
         ask_session(&f, 0);
         session(&b, 3000, 1, 16);
         ask(&f, 1, 4);
-        num(&b, ZKFRAME_MAX + extra, 4);
+        num(&b, ZK_FRAME_MAX + extra, 4);
         num(&b, 1, 4);
         num(&b, 1, 8);
         num(&b, 0, 4);
-        uint32_t len = ZKFRAME_MAX + (uint32_t)extra - 16 - 4 - 68;
+        uint32_t len = ZK_FRAME_MAX + (uint32_t)extra - 16 - 4 - 68;
         num(&b, len, 4);
-        CHECK_INT(zkframe_received(&f, b.d, b.n), extra == 0);
+        CHECK_INT(zk_frame_received(&f, b.d, b.n), extra == 0);
         for (len += 68; extra == 0 && len > 0;) {
             uint32_t n = len < sizeof data ? len : (uint32_t)sizeof data;
-            CHECK(zkframe_received(&f, data, n));
+            CHECK(zk_frame_received(&f, data, n));
             len -= n;
         }
     }
-    zkframe_done(&f);
+    zk_frame_done(&f);
 }
 
 TEST(sessions_new_the_same_and_over)
@@ -262,12 +262,12 @@ TEST(sessions_new_the_same_and_over)
         {9, 0, 9, 16, false},    {9, -1, 0, 16, false},         {0, 3000, 1, 17, false},
         {0, 3000, 1, -1, false}, {0, 3000, 1, 0x100000, false},
     };
-    struct zkframe f = {.session = 0};
+    struct zk_frame f = {.session = 0};
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         struct buf b = {.n = 0};
         ask_session(&f, t[i].asked);
         session(&b, t[i].timeout, t[i].got, t[i].password);
-        CHECK_INT(zkframe_received(&f, b.d, b.n), t[i].ok);
+        CHECK_INT(zk_frame_received(&f, b.d, b.n), t[i].ok);
     }
     /* Before 3.4 without the last byte; it is not 1 either. */
     for (int which = 0; which < 3; which++) {
@@ -280,9 +280,9 @@ TEST(sessions_new_the_same_and_over)
             b.d[b.n - 1] = 1;
         else
             b.d[3]++;
-        CHECK_INT(zkframe_received(&f, b.d, b.n), which == 0);
+        CHECK_INT(zk_frame_received(&f, b.d, b.n), which == 0);
     }
-    zkframe_done(&f);
+    zk_frame_done(&f);
 }
 
 /* ------------------------------------------------------------------ what is not */
@@ -290,7 +290,7 @@ TEST(sessions_new_the_same_and_over)
 /* A session, and one question with that answer. */
 static bool answer(int op, int xid, int err, const struct buf *body, int extra)
 {
-    struct zkframe f = {.session = 0};
+    struct zk_frame f = {.session = 0};
     struct buf b = {.n = 0};
     ask_session(&f, 0);
     session(&b, 3000, 1, 16);
@@ -300,15 +300,15 @@ static bool answer(int op, int xid, int err, const struct buf *body, int extra)
     b.n += body->n;
     close_packet(&b, at, extra);
     zeros(&b, extra > 0 ? (size_t)extra : 0);
-    bool ok = zkframe_received(&f, b.d, b.n);
+    bool ok = zk_frame_received(&f, b.d, b.n);
     /* What is wrong stays wrong, and another connection begins anew. */
     if (!ok)
-        CHECK(!zkframe_received(&f, b.d, 1));
+        CHECK(!zk_frame_received(&f, b.d, 1));
     b.n = 0;
     ask_session(&f, 0);
     session(&b, 3000, 1, 16);
-    CHECK(zkframe_received(&f, b.d, b.n));
-    zkframe_done(&f);
+    CHECK(zk_frame_received(&f, b.d, b.n));
+    zk_frame_done(&f);
     return ok;
 }
 
@@ -325,36 +325,36 @@ TEST(answers_to_nothing)
     CHECK(!answer(2, -8, 0, &none, 0));
     CHECK(!answer(2, -3, 0, &none, 0));
     CHECK(!answer(77, 10, 0, &none, 0)); /* whose form is not known */
-    struct zkframe f = {.session = 0};
+    struct zk_frame f = {.session = 0};
     struct buf b = {.n = 0};
     ask_session(&f, 0);
     session(&b, 3000, 1, 16);
     ask(&f, 10, 2);
     ask(&f, 11, 2);
-    CHECK(zkframe_received(&f, b.d, b.n));
+    CHECK(zk_frame_received(&f, b.d, b.n));
     b.n = 0;
     size_t at = header(&b, 11, 0); /* out of order */
     close_packet(&b, at, 0);
-    CHECK(!zkframe_received(&f, b.d, b.n));
-    zkframe_done(&f);
+    CHECK(!zk_frame_received(&f, b.d, b.n));
+    zk_frame_done(&f);
 }
 
 TEST(lengths_that_cannot_be)
 {
-    static const int64_t lens[] = {0, 1, 15, -1, INT32_MIN, INT32_MAX, ZKFRAME_MAX + 1};
+    static const int64_t lens[] = {0, 1, 15, -1, INT32_MIN, INT32_MAX, ZK_FRAME_MAX + 1};
     for (size_t i = 0; i < sizeof lens / sizeof *lens; i++) {
-        struct zkframe f = {.session = 0};
+        struct zk_frame f = {.session = 0};
         struct buf b = {.n = 0};
         ask_session(&f, 0);
         num(&b, lens[i], 4);
-        CHECK(!zkframe_received(&f, b.d, b.n));
+        CHECK(!zk_frame_received(&f, b.d, b.n));
         b.n = 0;
         ask_session(&f, 0);
         session(&b, 3000, 1, 16);
         num(&b, lens[i], 4);
-        CHECK(zkframe_received(&f, b.d, b.n - 1));
-        CHECK(!zkframe_received(&f, b.d + b.n - 1, 1));
-        zkframe_done(&f);
+        CHECK(zk_frame_received(&f, b.d, b.n - 1));
+        CHECK(!zk_frame_received(&f, b.d + b.n - 1, 1));
+        zk_frame_done(&f);
     }
 }
 
@@ -428,7 +428,7 @@ TEST(lists_and_strings)
 /* Whatever comes: no memory but what is ours (under a sanitizer), and no packet that is too long. */
 TEST(garbage)
 {
-    struct zkframe f = {.session = 0};
+    struct zk_frame f = {.session = 0};
     unsigned seed = 1;
     int bad = 0;
     for (int round = 0; round < 20000; round++) {
@@ -445,16 +445,16 @@ TEST(garbage)
             seed = seed * 1103515245 + 12345;
             size_t n = 1 + (seed >> 8) % 40;
             n = n < b.n - at ? n : b.n - at;
-            if (!zkframe_received(&f, b.d + at, n)) {
+            if (!zk_frame_received(&f, b.d + at, n)) {
                 bad++;
                 break;
             }
-            CHECK(zkframe_room(&f) >= 1 && zkframe_room(&f) <= ZKFRAME_MAX);
+            CHECK(zk_frame_room(&f) >= 1 && zk_frame_room(&f) <= ZK_FRAME_MAX);
             at += n;
         }
     }
     CHECK(bad > 1000);
-    zkframe_done(&f);
+    zk_frame_done(&f);
 }
 
 UNIT_MAIN

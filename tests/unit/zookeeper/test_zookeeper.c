@@ -4,7 +4,7 @@
  */
 #include "unit.h"
 
-#include "backends/zk.h"
+#include "backends/zookeeper/zookeeper.h"
 #include "uri.h"
 
 #include <arpa/inet.h>

@@ -1,0 +1,147 @@
+/*
+ * proc.c - what /proc says about processes, read without allocating. Whoever it names may be gone, or
+ * somebody else, a moment later: that is the callers' concern.
+ */
+#include "proc.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static char *put_text(char *to, const char *text)
+{
+    while (*text)
+        *to++ = *text++;
+    *to = '\0';
+    return to;
+}
+
+static char *put_pid(char *to, pid_t pid)
+{
+    char digits[16];
+    size_t n = sizeof digits;
+
+    digits[--n] = '\0';
+    do
+        digits[--n] = (char)('0' + pid % 10);
+    while ((pid /= 10) > 0);
+    return put_text(to, digits + n);
+}
+
+static pid_t parse_pid(const char *text)
+{
+    pid_t pid = 0;
+
+    if (!*text)
+        return 0;
+    for (; *text; text++) {
+        if (*text < '0' || *text > '9' || pid > INT32_MAX / 10 - 1)
+            return 0;
+        pid = pid * 10 + (*text - '0');
+    }
+    return pid;
+}
+
+int tree_open_proc(pid_t pid, const char *file)
+{
+    char path[64];
+
+    put_text(put_pid(put_text(path, "/proc/"), pid), file);
+    return open(path, O_RDONLY | O_CLOEXEC);
+}
+
+/* The k-th field of /proc/PID/stat, counted from 3 (the state) just behind the command's name. */
+static const char *field(const char *p, int k)
+{
+    for (int i = 3; i < k && p; i++) {
+        p = strchr(p, ' ');
+        if (p)
+            p++;
+    }
+    return p;
+}
+
+static long number(const char *p)
+{
+    long n = 0;
+
+    for (; p && *p >= '0' && *p <= '9'; p++)
+        n = n * 10 + (*p - '0');
+    return n;
+}
+
+/* It closes fd (-1: could not be opened). */
+bool tree_parse_stat(int fd, struct tree_stat *st)
+{
+    char buf[1024];
+    ssize_t n;
+
+    if (fd < 0)
+        return false;
+    n = read(fd, buf, sizeof buf - 1);
+    close(fd);
+    if (n <= 0)
+        return false;
+    buf[n] = '\0';
+
+    /* The name may hold anything, spaces and parentheses too; nothing behind it does. */
+    char *end = strrchr(buf, ')');
+    if (!end || end[1] != ' ')
+        return false;
+    st->pid = (pid_t)number(buf);
+    st->state = end[2];
+    st->ppid = (pid_t)number(field(end + 2, 4));
+    st->threads = number(field(end + 2, 20));
+    st->start = number(field(end + 2, 22));
+    st->mapped = number(field(end + 2, 23)) > 0; /* vsize */
+    st->memory = number(field(end + 2, 51)) > 0; /* env_end */
+    return true;
+}
+
+bool tree_read_stat(pid_t pid, struct tree_stat *st)
+{
+    return tree_parse_stat(tree_open_proc(pid, "/stat"), st);
+}
+
+/* Call each for every entry of a /proc directory that is a number. readdir(3) would allocate. */
+void tree_each_number(int dir, void (*each)(pid_t number, pid_t arg), pid_t arg)
+{
+    _Alignas(struct dirent64) char buf[4096];
+    long n;
+
+    while ((n = syscall(SYS_getdents64, dir, buf, sizeof buf)) > 0) {
+        for (long at = 0; at < n;) {
+            const struct dirent64 *e = (const struct dirent64 *)(const void *)(buf + at);
+            pid_t pid = parse_pid(e->d_name);
+            if (pid > 0)
+                each(pid, arg);
+            at += e->d_reclen;
+        }
+    }
+}
+
+int tree_open_task(pid_t pid, pid_t tid, const char *name)
+{
+    char file[48];
+
+    put_text(put_pid(put_text(file, "/task/"), tid), name);
+    return tree_open_proc(pid, file);
+}
+
+/*
+ * A /proc that belongs to another pid namespace shows that namespace's numbers: to us they would be
+ * strangers. Our number may be the same there by chance, but hardly our parent's as well.
+ */
+bool tree_proc_is_ours(void)
+{
+    pid_t before = getppid();
+    struct tree_stat st;
+    int fd = open("/proc/self/stat", O_RDONLY | O_CLOEXEC);
+
+    if (!tree_parse_stat(fd, &st) || st.pid != getpid())
+        return false;
+    return st.ppid == before || st.ppid == getppid(); /* it may die at any time */
+}

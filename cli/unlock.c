@@ -1,0 +1,180 @@
+/*
+ * unlock.c - flock(1)'s descriptor form: lock or unlock a file that the caller has open.
+ *
+ *     ( dlock -n 9 || exit 1; ... ) 9>lockfile
+ *
+ * The lock belongs to the open file that we share with the caller, so it stays when we exit. It may
+ * be a shell that waits for us: a wait that is given up must not leave the lock behind.
+ */
+#include "backends/file/flock_wait.h"
+#include "backends/file/proc_locks.h"
+#include "run.h"
+#include "util.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+
+/* What is left of -w's 100 ms tolerance for a thread that does not end; then it ends with us. */
+#define CANCEL_WITHIN (50 * DLOCK_MSEC)
+
+struct fdlock {
+    const struct options *o;
+    const struct sigstate *sig;
+    struct dlock_flockwait *waiter;
+    int64_t until;  /* -w */
+    int64_t say_at; /* when a wait is worth a word */
+};
+
+static int fail_flock(const struct options *o, int sys)
+{
+    struct dlock_error err;
+    bool theirs = sys == EBADF || sys == EINVAL;
+
+    dlock_fail(&err, theirs ? DLOCK_EUSAGE : DLOCK_EOS, sys, "cannot %s descriptor %d: %s%s",
+               o->mode == MODE_UNLOCK ? "unlock" : "lock", o->fd, strerror(sys),
+               sys == EBADF ? " (on NFS an exclusive lock needs one that is open for writing)"
+                            : "");
+    return say_error(o, &err);
+}
+
+/* Who holds it, as words for a message; "" when nobody knows. */
+static const char *holder(int fd, char *buf, size_t size)
+{
+    char text[900];
+    struct dlock_lockfile lf;
+    struct dlock_plock lock;
+    struct dlock_info info;
+
+    buf[0] = '\0';
+    if (dlock_lockfile_of(fd, &lf) < 0 || dlock_proclocks(&lf, &lock, 1) != 1 || lock.waiter)
+        return buf;
+    dlock_proclocks_describe(&lock, &lf, &info);
+    snprintf(buf, size, " by %s", say_holder(&info, text, sizeof(text)));
+    return buf;
+}
+
+static int busy(const struct options *o)
+{
+    struct dlock_error err;
+    char who[1000], time[32] = "";
+
+    if (!o->nonblock && o->wait_ns > 0 && o->wait_ns < DLOCK_NEVER)
+        dlock_format_duration(o->wait_ns, time, sizeof(time));
+    dlock_fail(&err, DLOCK_EBUSY, 0, "descriptor %d: the lock is held%s%s%s", o->fd,
+               holder(o->fd, who, sizeof(who)), time[0] ? "; gave up after " : "", time);
+    return say_error(o, &err);
+}
+
+/* Milliseconds for poll(2), rounded up so that it never returns too early and spins. */
+static int poll_ms(int64_t until)
+{
+    int64_t left = until - dlock_now();
+
+    if (until == DLOCK_NEVER)
+        return -1;
+    return left <= 0 ? 0 : (int)dlock_min((left + DLOCK_MSEC - 1) / DLOCK_MSEC, 60000);
+}
+
+/* Sleep until the thread reports, a signal comes (true for a watched one), or the time until. */
+static void sleep_until(const struct fdlock *l, bool signals, int64_t until)
+{
+    struct pollfd pfd[2] = {{.fd = signals ? l->sig->fd : -1, .events = POLLIN}};
+    int n = 1 + dlock_flockwait_interest(l->waiter, pfd + 1, 1, dlock_now(), &until);
+
+    poll(pfd, (nfds_t)n, poll_ms(until));
+}
+
+/* End the wait, in bounded time. False: the thread is stuck in a request to a dead file server. */
+static bool give_up(struct fdlock *l)
+{
+    int64_t until = dlock_now() + CANCEL_WITHIN;
+    int sys;
+
+    dlock_flockwait_cancel(l->waiter);
+    while (!dlock_flockwait_check(l->waiter, &sys)) {
+        if (dlock_now() >= until)
+            return false;
+        sleep_until(l, false, until);
+    }
+    return true;
+}
+
+static void read_signals(struct fdlock *l)
+{
+    struct signalfd_siginfo si;
+
+    while (signals_read(l->sig, &si)) {
+        int sig = (int)si.ssi_signo;
+        if (sig == SIGTSTP || sig == SIGTTIN || sig == SIGTTOU)
+            signals_stop_self(sig);
+        if (!signals_cancels(sig))
+            continue;
+        /* It may have been granted in this moment, and the caller will not know. */
+        if (give_up(l))
+            flock(l->o->fd, LOCK_UN);
+        signals_die(sig);
+    }
+}
+
+static void say_waiting(struct fdlock *l)
+{
+    char who[1000];
+
+    if (dlock_now() < l->say_at)
+        return;
+    l->say_at = DLOCK_NEVER;
+    say_verbose(l->o, "descriptor %d: waiting, the lock is held%s", l->o->fd,
+                holder(l->o->fd, who, sizeof(who)));
+}
+
+static int wait_for_lock(struct fdlock *l, int op)
+{
+    int sys;
+
+    if (dlock_flockwait_start(&l->waiter, l->o->fd, op) < 0)
+        return fail_flock(l->o, ENOMEM);
+    while (!dlock_flockwait_check(l->waiter, &sys)) {
+        if (dlock_now() >= l->until) {
+            if (!give_up(l))
+                return busy(l->o); /* exit ends the thread */
+            /* Granted in the last moment, or not: asking again says which, and does no harm. */
+            sys = flock(l->o->fd, op | LOCK_NB) == 0 ? 0 : errno;
+            break;
+        }
+        sleep_until(l, true, dlock_min(l->until, l->say_at));
+        read_signals(l);
+        say_waiting(l);
+    }
+    dlock_flockwait_free(l->waiter);
+    if (sys == EWOULDBLOCK)
+        return busy(l->o);
+    return sys == 0 ? 0 : fail_flock(l->o, sys);
+}
+
+int fdlock_mode(const struct options *o, const struct sigstate *sig)
+{
+    int op = o->mode == MODE_UNLOCK ? LOCK_UN : o->lock_mode == DLOCK_SHARED ? LOCK_SH : LOCK_EX;
+    struct fdlock l = {.o = o, .sig = sig, .until = DLOCK_NEVER};
+    struct dlock_error err;
+    int64_t now = dlock_now();
+
+    /* Close-on-exec: no caller can have handed that down, it is one of our own. */
+    if (fcntl(o->fd, F_GETFD) != 0) {
+        dlock_fail(&err, DLOCK_EUSAGE, EBADF, "descriptor %d is not open", o->fd);
+        return say_error(o, &err);
+    }
+    if (flock(o->fd, op | LOCK_NB) == 0)
+        return 0;
+    if (errno != EWOULDBLOCK)
+        return fail_flock(o, errno);
+    if (o->nonblock || o->wait_ns == 0)
+        return busy(o);
+    if (o->wait_ns < DLOCK_NEVER - now)
+        l.until = now + o->wait_ns;
+    l.say_at = now + DLOCK_SEC;
+    return wait_for_lock(&l, op);
+}

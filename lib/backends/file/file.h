@@ -1,0 +1,60 @@
+/* file.h - shared by the files of the backend "file" alone. */
+#ifndef DLOCK_BACKENDS_FILE_H
+#define DLOCK_BACKENDS_FILE_H
+
+#include "backend.h"
+#include "proc_locks.h"
+
+#include <limits.h>
+
+/* Where the lock is. */
+struct file_place {
+    const char *path; /* the file, or the directory of a named lock; for messages too */
+    bool named;
+    char lock[NAME_MAX + 1]; /* named: the two files in the directory */
+    char fence[NAME_MAX + 1];
+    int dir; /* named: the directory, O_PATH, -1 until file_open */
+};
+
+struct file_record {
+    uint64_t fence; /* 0: there is none */
+    char token[DLOCK_TOKEN_LEN + 1];
+    struct dlock_info info;
+};
+
+/* open.c: opening the right file, and only that. All return 0 or a negative DLOCK_E*. */
+int file_place_init(struct file_place *, const struct dlock_uri *, struct dlock_error *);
+void file_place_done(struct file_place *);
+/* The directory of a named lock; nothing for a bare path. */
+int file_open_dir(struct file_place *, struct dlock_error *);
+enum file_how {
+    FILE_FOR_LOCK,     /* made when it is missing */
+    FILE_FOR_NFS_LOCK, /* the same, writable */
+    FILE_TO_PROBE,     /* not made: *fd is -1 when it is missing */
+    FILE_TO_NAME /* the same; the descriptor is good for fstat only, no right to read is needed */
+};
+int file_open(struct file_place *, enum file_how, int *fd, struct dlock_error *);
+/* 1: fd is what the path names now; 0: it was unlinked or replaced; or an error. */
+int file_is_current(const struct file_place *, int fd, struct dlock_error *);
+/* On a network file system: true, *warn: locks may exclude nobody elsewhere; *type: its name. */
+bool file_on_network(int fd, const char **type, bool *warn);
+
+/*
+ * record.c: the fencing token and the holder's record beside a named lock. Call write under
+ * the lock.
+ */
+int file_record_read(const struct file_place *, struct file_record *, struct dlock_error *);
+int file_record_write(const struct file_place *, int lock_fd, const struct dlock_who *,
+                      const char *token, uint64_t *fence, struct dlock_error *);
+
+/* status.c: who holds, who waits. */
+struct file_holders {
+    struct dlock_info *info; /* n of them, holders first */
+    int n;
+};
+/* One holder, and the place of pid among the waiters (0: not found); false: nobody is known. */
+bool file_first_holder(const struct file_place *, int fd, long pid, struct dlock_info *,
+                       int *place);
+int file_status(struct file_place *, struct file_holders *, struct dlock_error *);
+
+#endif

@@ -1,0 +1,210 @@
+/*
+ * flock_wait.c - wait for flock(2) beside a poll loop.
+ *
+ * A blocking flock(2) cannot be polled, so a helper thread makes the call and reports through an
+ * eventfd. To cancel it takes a signal: the library must not install a handler, so it uses the one
+ * that the C library has for pthread_cancel, with asynchronous cancellation on around the bare
+ * system call and nowhere else: not in the thread's start, where a sanitizer or an allocator may
+ * hold a lock. The thread owns no resource at that point, so nothing can leak.
+ *
+ * The race: the cancellation may arrive when the kernel has granted the lock and the thread has not
+ * said so yet. The lock belongs to the open file, not to the thread, so nothing is lost: once the
+ * thread is joined the caller closes the descriptor, and with it goes a lock that nobody has heard
+ * of.
+ *
+ * Where no thread can be had (limits, or no libgcc_s, by which glibc unwinds a cancelled
+ * thread), the lock is tried again every 10 ms instead.
+ */
+#include "flock_wait.h"
+
+#include "util.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <sys/file.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define RETRY_EVERY (10 * DLOCK_MSEC) /* without a thread */
+#define JOIN_EVERY (1 * DLOCK_MSEC)   /* while a cancelled thread ends, usually within 0.1 ms */
+#define FREE_TRIES 100
+/*
+ * What a cancelled thread needs: the signal frame (11 kB with AMX) and the unwinder; sanitizers
+ * more.
+ */
+#define STACK_SIZE ((size_t)256 * 1024)
+
+enum phase { STARTING, IN_CALL, NOT_WANTED };
+
+struct dlock_flockwait {
+    int fd, op;
+    int efd;    /* -1: no thread, the lock is tried now and then */
+    int result; /* the thread's until it is joined */
+    bool cancelled;
+    _Atomic enum phase phase;
+    pthread_t thread;
+};
+
+/*
+ * No red zones on the cancelled thread's stack: nobody would remove them, and the thread's last
+ * steps run on the same stack.
+ */
+#define NOT_ASAN __attribute__((noinline, no_sanitize("address")))
+
+/*
+ * The only place where the cancellation may strike. The type is switched off first: the signal may
+ * arrive late, and glibc 2.36's handler then looks at the type alone, not at the state. It
+ * would end the thread in its last steps, in the allocator say, with a lock taken.
+ */
+NOT_ASAN static int flock_cancellable(int fd, int op)
+{
+    int old, sys;
+    long r;
+
+    pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &old);
+    pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &old);
+    r = syscall(SYS_flock, fd, op);
+    sys = r == 0 ? 0 : errno;
+    pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, &old);
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &old);
+    return sys;
+}
+
+NOT_ASAN static void *wait_main(void *arg)
+{
+    struct dlock_flockwait *w = arg;
+    enum phase expected = STARTING;
+    int old, sys;
+
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &old);
+    /* Cancelled before it began: fd may be another file by now. */
+    if (!atomic_compare_exchange_strong(&w->phase, &expected, IN_CALL))
+        return NULL;
+    do {
+        sys = flock_cancellable(w->fd, w->op);
+    } while (sys == EINTR);
+    w->result = sys;
+    eventfd_write(w->efd, 1);
+    return NULL;
+}
+
+/* All signals stay with the host program's threads; only the C library's own one gets through. */
+static int start_thread(struct dlock_flockwait *w)
+{
+    sigset_t all, old;
+    pthread_attr_t attr;
+    int sys;
+
+    sys = pthread_attr_init(&attr);
+    if (sys != 0)
+        return sys;
+    pthread_attr_setstacksize(&attr, STACK_SIZE);
+    sigfillset(&all);
+    sys = pthread_sigmask(SIG_SETMASK, &all, &old);
+    if (sys == 0) {
+        sys = pthread_create(&w->thread, &attr, wait_main, w);
+        pthread_sigmask(SIG_SETMASK, &old, NULL);
+    }
+    pthread_attr_destroy(&attr);
+    return sys;
+}
+
+static bool can_cancel(void)
+{
+#ifdef __GLIBC__
+    /* glibc loads it at the first cancellation, and aborts when it cannot. Here it may fail. */
+    return dlopen("libgcc_s.so.1", RTLD_NOW | RTLD_LOCAL) != NULL;
+#else
+    return true;
+#endif
+}
+
+int dlock_flockwait_start(struct dlock_flockwait **out, int fd, int op)
+{
+    struct dlock_flockwait *w = malloc(sizeof(*w));
+
+    if (!w)
+        return -ENOMEM;
+    *w = (struct dlock_flockwait){.fd = fd, .op = op, .efd = -1, .result = ECANCELED};
+    if (can_cancel())
+        w->efd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (w->efd >= 0 && start_thread(w) != 0) {
+        close(w->efd);
+        w->efd = -1;
+    }
+    *out = w;
+    return 0;
+}
+
+int dlock_flockwait_interest(const struct dlock_flockwait *w, struct pollfd *pfd, int cap,
+                             int64_t now, int64_t *wake_at)
+{
+    if (w->cancelled)
+        *wake_at = dlock_min(*wake_at, now + (w->efd < 0 ? 0 : JOIN_EVERY));
+    else if (w->efd < 0)
+        *wake_at = dlock_min(*wake_at, now + RETRY_EVERY);
+    if (w->efd < 0 || w->cancelled || cap < 1)
+        return 0;
+    *pfd = (struct pollfd){.fd = w->efd, .events = POLLIN};
+    return 1;
+}
+
+int dlock_flockwait_check(struct dlock_flockwait *w, int *sys)
+{
+    if (w->efd >= 0) {
+        if (pthread_tryjoin_np(w->thread, NULL) != 0)
+            return 0;
+        close(w->efd);
+        w->efd = -1;
+        *sys = w->result;
+    } else if (w->cancelled) {
+        *sys = ECANCELED;
+    } else {
+        *sys = flock(w->fd, w->op | LOCK_NB) == 0 ? 0 : errno;
+        if (*sys == EWOULDBLOCK || *sys == EINTR)
+            return 0;
+    }
+    /* Over: another check says the same, free() finds nothing left to end. */
+    w->cancelled = true;
+    return 1;
+}
+
+void dlock_flockwait_cancel(struct dlock_flockwait *w)
+{
+    enum phase expected = STARTING;
+
+    /* A thread that has not come to the call finds out by itself. */
+    if (w->efd >= 0 && !w->cancelled &&
+        !atomic_compare_exchange_strong(&w->phase, &expected, NOT_WANTED))
+        pthread_cancel(w->thread);
+    w->cancelled = true;
+}
+
+void dlock_flockwait_free(struct dlock_flockwait *w)
+{
+    const struct timespec pause = {.tv_nsec = JOIN_EVERY};
+    int sys;
+
+    if (!w)
+        return;
+    dlock_flockwait_cancel(w);
+    for (int i = 0; !dlock_flockwait_check(w, &sys); i++) {
+        if (i == FREE_TRIES) {
+            /*
+             * Stuck in an uninterruptible request to a dead file server. It is left behind with the
+             * memory and the eventfd that it may still touch. When the caller closes the lock's
+             * descriptor the kernel keeps the file until the call returns, and frees the lock then.
+             */
+            pthread_detach(w->thread);
+            return;
+        }
+        nanosleep(&pause, NULL);
+    }
+    free(w);
+}

@@ -1,0 +1,217 @@
+/* open.c - names to paths, and opening a lock file without being led astray. */
+#include "file.h"
+
+#include "util.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+/* Encoded; with ".lock" it fills a directory entry. */
+#define NAME_LIMIT 250
+
+/* O_NONBLOCK: never hang on a FIFO that appears in the last moment. */
+#define OPEN_FLAGS (O_RDONLY | O_NOCTTY | O_NONBLOCK | O_CLOEXEC)
+
+/*
+ * Only what would lead out of the directory is encoded, so that other programs' names stay
+ * readable.
+ */
+static bool encode_name(char out[NAME_LIMIT + 1], const char *name)
+{
+    size_t n = 0;
+
+    for (; *name; name++) {
+        bool special = *name == '/' || *name == '%';
+        if (n + (special ? 3 : 1) > NAME_LIMIT)
+            return false;
+        if (special)
+            n += (size_t)sprintf(out + n, "%%%02X", (unsigned)*name);
+        else
+            out[n++] = *name;
+    }
+    out[n] = '\0';
+    return n > 0;
+}
+
+int file_place_init(struct file_place *p, const struct dlock_uri *uri, struct dlock_error *err)
+{
+    char name[NAME_LIMIT + 1];
+
+    *p = (struct file_place){.path = uri->path, .named = !uri->bare, .dir = -1};
+    if (uri->path[0] == '\0')
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "the path of the lock file is empty");
+    if (!p->named)
+        return 0;
+    if (!encode_name(name, uri->name))
+        return dlock_fail(err, DLOCK_EUSAGE, 0,
+                          "the lock's name '%.40s%s' has %zu bytes; a file lock's has 1 to %d "
+                          "('/' and '%%' count as three)",
+                          uri->name, strlen(uri->name) > 40 ? "..." : "", strlen(uri->name),
+                          NAME_LIMIT);
+    snprintf(p->lock, sizeof(p->lock), "%s.lock", name);
+    /*
+     * The longest name leaves room for ".fenc" only: nothing else ends like that, so it may be cut.
+     */
+    int len = snprintf(p->fence, sizeof(p->fence), "%.*s.fence", NAME_LIMIT, name);
+    if (len < 0)
+        return dlock_fail(err, DLOCK_EOS, 0, "the lock's name cannot be formatted");
+    return 0;
+}
+
+void file_place_done(struct file_place *p)
+{
+    if (p->dir >= 0)
+        close(p->dir);
+    p->dir = -1;
+}
+
+static int fail_open(const struct file_place *p, int sys, struct dlock_error *err)
+{
+    int code = sys == EACCES || sys == EPERM    ? DLOCK_EPERM
+               : sys == EMFILE || sys == ENFILE ? DLOCK_EOS
+               : sys == ENOMEM                  ? DLOCK_ENOMEM
+                                                : DLOCK_ECREATE;
+    const char *why = sys == ELOOP && p->named ? "it is a symbolic link" : strerror(sys);
+
+    return dlock_fail(err, code, sys, "cannot open the lock file %s%s%s: %s", p->path,
+                      p->named ? "/" : "", p->lock, why);
+}
+
+static int fail_type(const struct file_place *p, struct dlock_error *err)
+{
+    return dlock_fail(err, DLOCK_ECREATE, 0, "%s%s%s cannot be a lock: it is not a regular file%s",
+                      p->path, p->named ? "/" : "", p->lock, p->named ? "" : " or directory");
+}
+
+static bool good_type(const struct file_place *p, mode_t mode)
+{
+    return S_ISREG(mode) || (S_ISDIR(mode) && !p->named);
+}
+
+int file_open_dir(struct file_place *p, struct dlock_error *err)
+{
+    if (!p->named || p->dir >= 0)
+        return 0;
+    p->dir = open(p->path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (p->dir >= 0)
+        return 0;
+    int sys = errno;
+    return dlock_fail(err, sys == EACCES ? DLOCK_EPERM : DLOCK_ECREATE, sys,
+                      "cannot open the lock directory %s: %s", p->path, strerror(sys));
+}
+
+/* A descriptor or -errno. */
+static int open_place(const struct file_place *p, int flags, mode_t mode)
+{
+    int fd;
+
+    if (p->named)
+        flags |= O_NOFOLLOW;
+    do {
+        fd = openat(p->named ? p->dir : AT_FDCWD, p->named ? p->lock : p->path, flags, mode);
+    } while (fd < 0 && errno == EINTR);
+    return fd < 0 ? -errno : fd;
+}
+
+static int stat_place(const struct file_place *p, struct stat *st)
+{
+    return fstatat(p->named ? p->dir : AT_FDCWD, p->named ? p->lock : p->path, st,
+                   p->named ? AT_SYMLINK_NOFOLLOW : 0);
+}
+
+/*
+ * O_CREAT comes second: with it the kernel refuses directories, files on a read-only file system,
+ * and (fs.protected_regular) existing files of others in /tmp, all of which are good locks.
+ * flock(1)'s mode for a bare path; for a named lock nothing for others.
+ */
+static int open_or_make(const struct file_place *p, int flags)
+{
+    int fd = open_place(p, flags, 0);
+
+    if (fd == -ENOENT)
+        fd = open_place(p, flags | O_CREAT, p->named ? 0660 : 0666);
+    return fd;
+}
+
+int file_open(struct file_place *p, enum file_how how, int *fd, struct dlock_error *err)
+{
+    bool make = how == FILE_FOR_LOCK || how == FILE_FOR_NFS_LOCK;
+    int flags = how == FILE_TO_NAME ? O_PATH | O_CLOEXEC : OPEN_FLAGS;
+    struct stat st;
+    int r;
+
+    /* Looked at before it is opened, because opening some devices does things. */
+    if (stat_place(p, &st) == 0) {
+        if (S_ISLNK(st.st_mode))
+            return fail_open(p, ELOOP, err);
+        if (!good_type(p, st.st_mode))
+            return fail_type(p, err);
+    }
+    if (how == FILE_FOR_NFS_LOCK)
+        flags = (flags & ~O_ACCMODE) | O_RDWR;
+    r = make ? open_or_make(p, flags) : open_place(p, flags, 0);
+    if (r == -ENOENT && !make) {
+        *fd = -1;
+        return 0;
+    }
+    if (r < 0)
+        return fail_open(p, -r, err);
+    if (fstat(r, &st) != 0 || !good_type(p, st.st_mode)) {
+        close(r);
+        return fail_type(p, err);
+    }
+    *fd = r;
+    return 0;
+}
+
+int file_is_current(const struct file_place *p, int fd, struct dlock_error *err)
+{
+    struct stat mine, there;
+
+    if (fstat(fd, &mine) != 0)
+        return fail_open(p, errno, err);
+    if (stat_place(p, &there) != 0)
+        return errno == ENOENT ? 0 : fail_open(p, errno, err);
+    return mine.st_dev == there.st_dev && mine.st_ino == there.st_ino;
+}
+
+bool file_on_network(int fd, const char **type, bool *warn)
+{
+    static const struct {
+        unsigned long magic;
+        const char *name;
+        bool warn;
+    } known[] = {
+        {0x6969, "NFS", true},
+        {0x517b, "SMB", true},
+        {0xff534d42, "CIFS", true},
+        {0xfe534d42, "SMB", true},
+        {0x01021997, "9P", true},
+        {0x5346414f, "AFS", true},
+        {0x6b414653, "AFS", true},
+        {0x73757245, "Coda", true},
+        {0x0bd00bd0, "Lustre", true},
+        /* Cluster-wide by design, or often not a network at all. */
+        {0x00c36400, "Ceph", false},
+        {0x65735546, "FUSE", false},
+    };
+    struct statfs fs;
+
+    if (fstatfs(fd, &fs) != 0)
+        return false;
+    for (size_t i = 0; i < DLOCK_LEN(known); i++) {
+        /* f_type is signed and 32 bits wide on some machines. */
+        if ((uint32_t)fs.f_type != (uint32_t)known[i].magic)
+            continue;
+        *type = known[i].name;
+        *warn = known[i].warn;
+        return true;
+    }
+    return false;
+}

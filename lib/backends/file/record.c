@@ -1,0 +1,225 @@
+/*
+ * record.c - DIR/NAME.fence, the fencing token and the holder's record of a named lock.
+ *
+ *     dlock-fence1 1790000000000000 0123456789abcdef0123456789abcdef
+ *     dlock1 host=web1 pid=123 user=root since=1790000000000 cmd=backup.sh note=
+ *
+ * Written by exclusive holders only, under the lock, so there is one writer; replaced by rename, so
+ * a reader sees all or nothing. It stays when the lock is released: whether the lock is held is for
+ * the kernel to say. The token is the larger of the last one plus one and the wall clock in
+ * microseconds, so it survives the loss of the file as well as a clock that steps back (not both).
+ * The directory is synced too: a machine without a clock battery, after a crash, would have neither.
+ */
+#include "file.h"
+
+#include "util.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MAGIC "dlock-fence1 "
+#define RECORD_MAX 2048
+#define FENCE_MAX INT64_MAX
+
+static int fail_data(const struct file_place *p, const char *why, struct dlock_error *err)
+{
+    return dlock_fail(err, DLOCK_EDATA, 0,
+                      "%s/%s %s; the fencing token would start again: repair or remove the file",
+                      p->path, p->fence, why);
+}
+
+static int fail_sys(const struct file_place *p, const char *what, int sys, struct dlock_error *err)
+{
+    return dlock_fail(err, sys == EACCES || sys == EPERM ? DLOCK_EPERM : DLOCK_ECREATE, sys,
+                      "cannot %s the fencing token in %s/%s: %s", what, p->path, p->fence,
+                      strerror(sys));
+}
+
+/* "FENCE TOKEN\nrecord\n"; strict, because a token that starts again protects nobody. */
+static bool parse(const char *s, size_t len, struct file_record *rec)
+{
+    const char *end = s + len, *line = memchr(s, '\n', len);
+    size_t digits = 0;
+    uint64_t fence = 0;
+
+    if (!line || end[-1] != '\n')
+        return false;
+    for (; s[digits] >= '0' && s[digits] <= '9'; digits++) {
+        if (fence > (FENCE_MAX - 9) / 10) /* leaves room for the next ones below 2^63 */
+            return false;
+        fence = 10 * fence + (uint64_t)(s[digits] - '0');
+    }
+    s += digits;
+    if (digits == 0 || fence == 0 || *s != ' ' || line - s != DLOCK_TOKEN_LEN + 1)
+        return false;
+    memcpy(rec->token, s + 1, DLOCK_TOKEN_LEN);
+    rec->token[DLOCK_TOKEN_LEN] = '\0';
+    rec->fence = fence;
+    for (s = rec->token; *s; s++)
+        if (dlock_hex(*s) < 0)
+            return false;
+    /* Who it was is for display only: a record that cannot be read is no reason to refuse. */
+    if (line + 1 < end)
+        dlock_who_parse(line + 1, (size_t)(end - line - 2), &rec->info);
+    return true;
+}
+
+static ssize_t read_all(int fd, char *buf, size_t size)
+{
+    size_t n = 0;
+
+    while (n < size) {
+        ssize_t r = read(fd, buf + n, size - n);
+        if (r < 0 && errno == EINTR)
+            continue;
+        if (r < 0)
+            return -errno;
+        if (r == 0)
+            break;
+        n += (size_t)r;
+    }
+    return (ssize_t)n;
+}
+
+int file_record_read(const struct file_place *p, struct file_record *rec, struct dlock_error *err)
+{
+    static const char family[] = "dlock-fence";
+    char buf[RECORD_MAX];
+    struct stat st;
+    ssize_t n;
+    int fd;
+
+    *rec = (struct file_record){0};
+    fd = openat(p->dir, p->fence, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    if (fd < 0 && errno == ENOENT)
+        return 0;
+    if (fd < 0 && errno == ELOOP)
+        return fail_data(p, "is a symbolic link", err);
+    if (fd < 0)
+        return fail_sys(p, "read", errno, err);
+    if (fstat(fd, &st) == 0 && !S_ISREG(st.st_mode)) {
+        close(fd);
+        return fail_data(p, "is not a regular file", err);
+    }
+    n = read_all(fd, buf, sizeof(buf));
+    close(fd);
+    if (n < 0)
+        return fail_sys(p, "read", (int)-n, err);
+    size_t len = (size_t)n, magic = strlen(MAGIC);
+    if (len >= magic && len < sizeof(buf) && memcmp(buf, MAGIC, magic) == 0 &&
+        parse(buf + magic, len - magic, rec))
+        return 0;
+    *rec = (struct file_record){0};
+    if (len > magic && memcmp(buf, family, strlen(family)) == 0 && memcmp(buf, MAGIC, magic) != 0)
+        return fail_data(p, "was written by another version of dlock", err);
+    return fail_data(p, "is not a fencing token of dlock", err);
+}
+
+static uint64_t clock_us(void)
+{
+    struct timespec ts;
+
+    clock_gettime(CLOCK_REALTIME, &ts);
+    return ts.tv_sec < 0 ? 0 : (uint64_t)ts.tv_sec * 1000000 + (uint64_t)ts.tv_nsec / 1000;
+}
+
+/* 0 or an errno. */
+static int write_all(int fd, const char *buf, size_t len)
+{
+    while (len > 0) {
+        ssize_t r = write(fd, buf, len);
+        if (r < 0 && errno == EINTR)
+            continue;
+        if (r < 0)
+            return errno;
+        buf += r;
+        len -= (size_t)r;
+    }
+    return 0;
+}
+
+static int sync_fd(int fd)
+{
+    int rc;
+
+    do
+        rc = fsync(fd);
+    while (rc != 0 && errno == EINTR);
+    return rc == 0 ? 0 : errno;
+}
+
+/* What was renamed into place is there after a crash only when the directory was written as well. */
+static int sync_dir(int dir)
+{
+    int fd = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int sys;
+
+    if (fd < 0)
+        return 0; /* a directory that we may not read: the clock part has to do */
+    sys = sync_fd(fd);
+    close(fd);
+    return sys == EINVAL ? 0 : sys; /* a file system whose directories cannot be synced */
+}
+
+/* 0 or an errno; nothing is left behind on failure. */
+static int replace(const struct file_place *p, const char *tmp, const char *text, size_t len)
+{
+    int fd, sys;
+
+    /* Ours from an earlier life: the holder's machine or process died between two steps. */
+    if (unlinkat(p->dir, tmp, 0) != 0 && errno != ENOENT)
+        return errno;
+    fd = openat(p->dir, tmp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0660);
+    if (fd < 0)
+        return errno;
+    sys = write_all(fd, text, len);
+    if (sys == 0)
+        sys = sync_fd(fd);
+    if (close(fd) != 0 && sys == 0 && errno != EINTR)
+        sys = errno;
+    if (sys == 0 && renameat(p->dir, tmp, p->dir, p->fence) != 0)
+        sys = errno;
+    if (sys != 0)
+        unlinkat(p->dir, tmp, 0);
+    else
+        sys = sync_dir(p->dir);
+    return sys;
+}
+
+int file_record_write(const struct file_place *p, int lock_fd, const struct dlock_who *who,
+                      const char *token, uint64_t *fence, struct dlock_error *err)
+{
+    char text[RECORD_MAX], tmp[64];
+    struct file_record old;
+    struct stat st;
+    int rc, head, body;
+
+    rc = file_record_read(p, &old, err);
+    if (rc < 0)
+        return rc;
+    uint64_t now = clock_us(), next = old.fence + 1 > now ? old.fence + 1 : now;
+    head = snprintf(text, sizeof(text), MAGIC "%" PRIu64 " %s\n", next, token);
+    body = dlock_who_format(who, text + head, sizeof(text) - (size_t)head - 1);
+    if (body < 0)
+        body = 0;
+    text[head + body] = '\n';
+    /*
+     * The lock file's inode makes it this lock's own; a name that ends in ".tmp" is no other file
+     * of ours.
+     */
+    if (fstat(lock_fd, &st) != 0)
+        return fail_sys(p, "write", errno, err);
+    snprintf(tmp, sizeof(tmp), ".dlock-%" PRIuMAX ".tmp", (uintmax_t)st.st_ino);
+    rc = replace(p, tmp, text, (size_t)(head + body) + (body > 0));
+    if (rc != 0)
+        return fail_sys(p, "write", rc, err);
+    *fence = next;
+    return 0;
+}

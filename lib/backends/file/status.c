@@ -1,0 +1,150 @@
+/*
+ * status.c - who holds a file lock and who waits for it.
+ *
+ * /proc/locks answers without touching the lock. Only where it does not show everything (another
+ * PID namespace, a network file system, btrfs) the lock itself is tried for a moment, which another
+ * program's "flock -n" of the same moment sees as held.
+ */
+#include "file.h"
+
+#include "util.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#define PLOCKS_MAX 256
+
+/*
+ * What the holder wrote beside a named lock, if it is still the one who holds it. Its pid may be
+ * that of an ended dlock whose command holds the descriptor on: the record still names the command.
+ */
+static void add_record(const struct file_record *rec, struct dlock_info *info)
+{
+    if (rec->fence == 0 || info->waiter || info->mode != DLOCK_EXCLUSIVE ||
+        rec->info.pid != info->pid)
+        return;
+    info->foreign = false;
+    info->fence = rec->fence;
+    info->since_ms = rec->info.since_ms;
+    memcpy(info->token, rec->token, sizeof(info->token));
+    memcpy(info->user, rec->info.user, sizeof(info->user));
+    memcpy(info->command, rec->info.command, sizeof(info->command));
+    memcpy(info->note, rec->info.note, sizeof(info->note));
+}
+
+static void read_record(const struct file_place *p, struct file_record *rec)
+{
+    *rec = (struct file_record){0};
+    if (p->named)
+        file_record_read(p, rec, NULL);
+}
+
+bool file_first_holder(const struct file_place *p, int fd, long pid, struct dlock_info *info,
+                       int *place)
+{
+    struct dlock_plock locks[PLOCKS_MAX];
+    struct dlock_lockfile lf;
+    struct file_record rec;
+    int n;
+
+    *place = 0;
+    if (dlock_lockfile_of(fd, &lf) < 0)
+        return false;
+    n = dlock_proclocks(&lf, locks, PLOCKS_MAX);
+    for (int i = 0; i < n && *place == 0; i++)
+        if (locks[i].waiter && locks[i].pid == pid)
+            *place = locks[i].place;
+    if (n <= 0 || locks[0].waiter)
+        return false;
+    dlock_proclocks_describe(&locks[0], &lf, info);
+    read_record(p, &rec);
+    add_record(&rec, info);
+    return true;
+}
+
+/* Try the lock. 1: held, *shared says how; 0: free; negative: error. */
+static int probe(struct file_place *p, bool *shared, struct dlock_error *err)
+{
+    int fd, sys, rc = file_open(p, FILE_TO_PROBE, &fd, err);
+
+    if (rc < 0 || fd < 0)
+        return rc;
+    *shared = false;
+    sys = flock(fd, LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
+    /* NFS wants a writable descriptor for LOCK_EX: then only an exclusive holder can be seen. */
+    if (sys == EWOULDBLOCK || sys == EBADF || sys == EIO) {
+        bool busy = sys == EWOULDBLOCK;
+        sys = flock(fd, LOCK_SH | LOCK_NB) == 0 ? 0 : errno;
+        *shared = sys == 0 && busy;
+    }
+    close(fd);
+    if (sys != 0 && sys != EWOULDBLOCK)
+        return dlock_fail(err, DLOCK_EOS, sys, "cannot ask for the lock on %s%s%s: %s", p->path,
+                          p->named ? "/" : "", p->lock, strerror(sys));
+    return sys == EWOULDBLOCK || *shared;
+}
+
+/*
+ * The lock is asked. Whoever holds it exclusively has most likely written the record: only a
+ * program that is not dlock would not have, and it cannot be told from one in another container.
+ */
+static int add_unknown(struct file_place *p, const struct file_record *rec,
+                       struct file_holders *out, struct dlock_error *err)
+{
+    bool shared = false;
+    int rc = probe(p, &shared, err);
+
+    out->n = 0;
+    if (rc <= 0)
+        return rc;
+    out->info[0] = (struct dlock_info){
+        .mode = shared ? DLOCK_SHARED : DLOCK_EXCLUSIVE,
+        .left_ns = DLOCK_NEVER,
+        .foreign = true,
+        .pid = shared ? 0 : rec->info.pid,
+    };
+    memcpy(out->info[0].host, rec->info.host, shared ? 0 : sizeof(rec->info.host));
+    add_record(rec, &out->info[0]);
+    out->n = 1;
+    return 0;
+}
+
+int file_status(struct file_place *p, struct file_holders *out, struct dlock_error *err)
+{
+    struct dlock_plock locks[PLOCKS_MAX];
+    struct dlock_lockfile lf;
+    struct file_record rec;
+    const char *type;
+    bool warn, believe;
+    int fd, n, rc;
+
+    *out = (struct file_holders){0};
+    rc = file_open(p, FILE_TO_NAME, &fd, err);
+    if (rc < 0 || fd < 0)
+        return rc;
+    rc = dlock_lockfile_of(fd, &lf);
+    n = rc < 0 ? rc : dlock_proclocks(&lf, locks, PLOCKS_MAX);
+    /* An O_PATH descriptor knows its file system too. */
+    believe = n >= 0 && lf.exact && !file_on_network(fd, &type, &warn);
+    close(fd);
+    out->info = calloc((size_t)(n > 0 ? n : 1), sizeof(*out->info));
+    if (!out->info)
+        return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+    read_record(p, &rec);
+    /* What is shown is true; what is not shown is free only where everything is shown. */
+    if (n <= 0 || locks[0].waiter || !lf.exact) {
+        bool free_ = believe && dlock_proclocks_complete();
+        rc = free_ ? 0 : add_unknown(p, &rec, out, err);
+        if (n <= 0 || out->n == 0 || locks[0].waiter)
+            return rc;
+    }
+    for (int i = 0; i < n; i++) {
+        dlock_proclocks_describe(&locks[i], &lf, &out->info[i]);
+        add_record(&rec, &out->info[i]);
+    }
+    out->n = n;
+    return 0;
+}

@@ -1,0 +1,97 @@
+/* addr.c - see addr.h. */
+#include "addr.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+bool redis_addr_host(const char *text, size_t len, char host[REDIS_ADDR_HOST])
+{
+    if (len >= REDIS_ADDR_HOST)
+        return false;
+    for (size_t i = 0; i < len; i++) {
+        unsigned char c = (unsigned char)text[i];
+        /* What ends up in messages; '%' for the zone of a link-local address. */
+        if ((c | 32) >= 'a' && (c | 32) <= 'z')
+            continue;
+        if (!(c >= '0' && c <= '9') && (c == '\0' || strchr("-._:%", c) == NULL))
+            return false;
+    }
+    memcpy(host, text, len);
+    host[len] = '\0';
+    return true;
+}
+
+bool redis_addr_split(const char *text, size_t len, char host[REDIS_ADDR_HOST], unsigned *port)
+{
+    const char *end = text + len, *colon = memrchr(text, ':', len);
+    unsigned n = 0;
+
+    if (colon == NULL || colon + 1 == end)
+        return false;
+    for (const char *p = colon + 1; p < end; p++) {
+        if (*p < '0' || *p > '9' || n > 65535)
+            return false;
+        n = 10 * n + (unsigned)(*p - '0');
+    }
+    if (n < 1 || n > 65535)
+        return false;
+    *port = n;
+    len = (size_t)(colon - text);
+    if (len >= 2 && text[0] == '[' && text[len - 1] == ']') {
+        text++;
+        len -= 2;
+    }
+    return redis_addr_host(text, len, host);
+}
+
+int redis_addr_start(struct redis_addr *a, const char *host, unsigned port, struct dlock_error *err)
+{
+    struct dlock_host h = {.port = (unsigned short)port};
+    struct dlock_uri uri = {.hosts = &h, .nhosts = 1};
+
+    *a = (struct redis_addr){0};
+    if (*host == '\0' || port < 1 || port > 65535)
+        return dlock_fail(err, DLOCK_EPROTO, 0, "'%s:%u' is not an address", host, port);
+    h.host = strdup(host); /* the resolver makes a copy of its own */
+    if (h.host == NULL)
+        return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+    int rc = dlock_resolver_start(&a->resolver, &uri, err);
+    free(h.host);
+    if (rc < 0) {
+        a->resolver = NULL;
+        return rc;
+    }
+    return redis_addr_result(a, err);
+}
+
+int redis_addr_result(struct redis_addr *a, struct dlock_error *err)
+{
+    struct dlock_peer *peers;
+    int n, rc;
+
+    if (a->resolver == NULL)
+        return a->npeers > 0 ? 1 : dlock_fail(err, DLOCK_EUNAVAIL, 0, "no address known");
+    rc = dlock_resolver_result(a->resolver, &peers, &n, err);
+    if (rc == 0)
+        return 0;
+    dlock_resolver_free(a->resolver);
+    a->resolver = NULL;
+    if (rc < 0)
+        return rc;
+    a->npeers = n < REDIS_CONN_PEERS ? n : REDIS_CONN_PEERS;
+    memcpy(a->peers, peers, sizeof(*peers) * (size_t)a->npeers);
+    free(peers);
+    return redis_addr_result(a, err);
+}
+
+int redis_addr_fd(const struct redis_addr *a)
+{
+    return a->resolver != NULL ? dlock_resolver_fd(a->resolver) : -1;
+}
+
+void redis_addr_done(struct redis_addr *a)
+{
+    dlock_resolver_free(a->resolver);
+    a->resolver = NULL;
+    a->npeers = 0;
+}

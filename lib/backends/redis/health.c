@@ -1,0 +1,195 @@
+/*
+ * health.c - see health.h.
+ *
+ * Asked by INFO, one section each (Redis 6 takes no more), behind the grant: a lock is not worth less for it,
+ * and who has to be told is running a command by then. CONFIG GET would say more, but is among the rights
+ * that nobody gives away.
+ */
+#include "health.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define MAX_JUMP_SLACK (500 * DLOCK_MSEC)
+#define DRIFT 100 /* one part in */
+
+/* ------------------------------------------------------------------------ INFO */
+
+bool redis_info_value(const char *info, size_t len, const char *key, char *out, size_t size)
+{
+    size_t klen = strlen(key);
+    const char *end = info + len;
+
+    out[0] = '\0';
+    for (const char *line = info, *next; line < end; line = next) {
+        const char *stop = memchr(line, '\n', (size_t)(end - line));
+        next = stop != NULL ? stop + 1 : end;
+        stop = stop != NULL ? stop : end;
+        if (stop > line && stop[-1] == '\r')
+            stop--;
+        if ((size_t)(stop - line) > klen && memcmp(line, key, klen) == 0 && line[klen] == ':') {
+            dlock_clean_text(out, size, line + klen + 1, (size_t)(stop - line) - klen - 1);
+            return true;
+        }
+    }
+    return false;
+}
+
+bool redis_check_eviction(const char *info, size_t len, const char *where,
+                          struct dlock_error *warning)
+{
+    char limit[32], policy[32];
+
+    /* Every policy but this one evicts keys that expire, and a lock is one. 0: no limit. */
+    if (!redis_info_value(info, len, "maxmemory", limit, sizeof(limit)) ||
+        !redis_info_value(info, len, "maxmemory_policy", policy, sizeof(policy)) ||
+        strcmp(limit, "0") == 0 || strcmp(policy, "noeviction") == 0)
+        return false;
+    dlock_fail(warning, DLOCK_EUNAVAIL, 0,
+               "%s: this server evicts locks when its memory is full (maxmemory-policy %s): set "
+               "maxmemory-policy noeviction there",
+               where, policy);
+    return true;
+}
+
+/* As it is written in a URI. */
+static const char *parameter(int64_t ns, char *buf, size_t size)
+{
+    long long ms = (long long)((ns + DLOCK_MSEC - 1) / DLOCK_MSEC);
+    if (ms % 1000 == 0)
+        snprintf(buf, size, "%llds", ms / 1000);
+    else
+        snprintf(buf, size, "%lldms", ms);
+    return buf;
+}
+
+bool redis_check_persistence(const char *info, size_t len, const char *where, int64_t ttl,
+                             int64_t grace, struct dlock_error *warning)
+{
+    char aof[8], want[32];
+
+    if (grace >= ttl || !redis_info_value(info, len, "aof_enabled", aof, sizeof(aof)) ||
+        strcmp(aof, "0") != 0)
+        return false;
+    dlock_fail(warning, DLOCK_EUNAVAIL, 0,
+               "%s: a crash or restart of this server can lose the lock while the command runs (no "
+               "append-only file): set appendonly yes there, or use ?restart-grace=%s",
+               where, parameter(ttl, want, sizeof(want)));
+    return true;
+}
+
+/* -------------------------------------------------------------------- the asking */
+
+void redis_checks_granted(struct redis_checks *c)
+{
+    c->due = !c->asked;
+}
+
+void redis_checks_ask(struct redis_checks *c, struct redis_conn *conn, int memory_tag,
+                      int persistence_tag, bool persistence)
+{
+    const char *argv[] = {"INFO", "memory"};
+    const size_t len[] = {4, 6}, len2[] = {4, 11};
+
+    c->due = false;
+    if (conn->state != RC_UP)
+        return;
+    c->asked = true;
+    if (redis_conn_send(conn, memory_tag, 2, argv, len) != 0)
+        return;
+    argv[1] = "persistence";
+    if (persistence)
+        (void)redis_conn_send(conn, persistence_tag, 2, argv, len2);
+    redis_conn_flush(conn);
+}
+
+/* Where the next one goes: text_of() has seen that there is room. */
+static struct dlock_error *tell(struct redis_checks *c)
+{
+    return &c->told[c->ntold];
+}
+
+/* The text, or NULL: for want of a right, because the command was renamed, or a proxy does not know it. */
+static const char *text_of(struct redis_checks *c, const redisReply *r, const char *where)
+{
+    if (c->ntold == (int)DLOCK_LEN(c->told))
+        return NULL;
+    if (r->type == REDIS_REPLY_STRING)
+        return r->str;
+    if (r->type == REDIS_REPLY_ERROR && !c->refused) {
+        c->refused = true;
+        dlock_fail(tell(c), 0, 0,
+                   "%s: INFO is refused: whether the server evicts or forgets locks is not known",
+                   where);
+        c->ntold++;
+    }
+    return NULL;
+}
+
+void redis_checks_memory(struct redis_checks *c, const redisReply *r, const char *where)
+{
+    const char *info = text_of(c, r, where);
+    if (info != NULL && redis_check_eviction(info, (size_t)r->len, where, tell(c)))
+        c->ntold++;
+}
+
+void redis_checks_persistence(struct redis_checks *c, const redisReply *r, const char *where,
+                              int64_t ttl, int64_t grace)
+{
+    const char *info = text_of(c, r, where);
+    if (info != NULL && redis_check_persistence(info, (size_t)r->len, where, ttl, grace, tell(c)))
+        c->ntold++;
+}
+
+bool redis_checks_take(struct redis_checks *c, struct dlock_error *out)
+{
+    if (c->ntold == 0)
+        return false;
+    *out = c->told[0];
+    c->told[0] = c->told[1];
+    c->ntold--;
+    return true;
+}
+
+/* ----------------------------------------------------------------------- clock */
+
+int64_t redis_clock_told(struct redis_clock *c, int64_t theirs_ms, int64_t sent, int64_t received)
+{
+    struct redis_clock old = *c;
+
+    /* The bound, in 2116, keeps every sum and difference below inside 64 bits. */
+    if (theirs_ms <= 0 || theirs_ms >= INT64_MAX / 2 / DLOCK_MSEC || sent <= 0 || received < sent)
+        return 0;
+    /* It was read somewhere between our send and our receive: the round trip costs precision, no more. */
+    *c = (struct redis_clock){
+        .least = theirs_ms * DLOCK_MSEC - received,
+        .most = (theirs_ms + 1) * DLOCK_MSEC - sent,
+        .at = received,
+    };
+    if (old.at == 0)
+        return 0;
+    int64_t slack = MAX_JUMP_SLACK + (received - old.at) / DRIFT;
+    int64_t jump = (c->least - old.least) / 2 + (c->most - old.most) / 2;
+    return c->least > old.most + slack || c->most < old.least - slack ? jump : 0;
+}
+
+const char *redis_clock_text(int64_t jump, char *buf, size_t size)
+{
+    char by[32];
+    int64_t abs = jump < 0 ? -jump : jump, step = 100 * DLOCK_MSEC;
+
+    dlock_format_duration((abs + step / 2) / step * step, by, sizeof(by));
+    snprintf(buf, size, "the server's clock was set %s by %s", jump < 0 ? "back" : "forward", by);
+    return buf;
+}
+
+void redis_clock_warning(int64_t jump, const char *where, struct dlock_error *warning)
+{
+    char text[96];
+
+    dlock_fail(warning, DLOCK_EUNAVAIL, 0,
+               "%s: %s: leases there %s by as much; check its time synchronisation (slew, do not "
+               "step)",
+               where, redis_clock_text(jump, text, sizeof(text)),
+               jump < 0 ? "last longer" : "end early");
+}

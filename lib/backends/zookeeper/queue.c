@@ -1,0 +1,88 @@
+/*
+ * queue.c - the children of a lock's node, as Curator, kazoo and we read them.
+ *
+ * Whatever ends in a sequence stands in line: the server's "%010d" of a counter of 32 bits, which stops at
+ * 2^31 - 1 (a negative one is read all the same, so that it can be refused). Names in front of it: Curator's "_c_<uuid>-lock-" (locks), "__READ__", "__WRIT__" (read/write
+ * locks); kazoo's "<uuid>__lock__" and "<uuid>__rlock__".
+ */
+#include "zookeeper.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static bool digits(const char *s, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (s[i] < '0' || s[i] > '9')
+            return false;
+    return true;
+}
+
+/* Is the '-' at name[at] a sign? The end of a name's own text may be one, too ("lock-"). */
+static bool sign_at(const char *name, size_t at)
+{
+    return name[at] == '-' && (at == 0 || name[at - 1] == '-' || name[at - 1] == '_');
+}
+
+bool zk_sequence(const char *name, int64_t *seq)
+{
+    size_t len = strlen(name);
+    if (len < 10)
+        return false;
+    const char *end = name + len - 10;
+    if (digits(end, 10)) {
+        *seq = strtoll(end, NULL, 10);
+        if (len > 10 && sign_at(name, len - 11) && *seq >= 1000000000)
+            *seq = -*seq;
+        return true;
+    }
+    if (digits(end + 1, 9) && sign_at(name, len - 10)) {
+        *seq = strtoll(end, NULL, 10);
+        return true;
+    }
+    return false;
+}
+
+static int in_line(const void *a, const void *b)
+{
+    const struct zk_child *x = a, *y = b;
+    if (x->seq != y->seq)
+        return x->seq < y->seq ? -1 : 1;
+    return strcmp(x->name, y->name);
+}
+
+struct zk_child *zk_line(char *const *names, int nnames, int *n)
+{
+    struct zk_child *line = calloc((size_t)nnames + 1, sizeof *line);
+    *n = 0;
+    if (!line)
+        return NULL;
+    for (int i = 0; i < nnames; i++) {
+        struct zk_child *c = &line[*n];
+        if (!zk_sequence(names[i], &c->seq))
+            continue;
+        c->name = names[i];
+        c->reader = strstr(names[i], "__rlock__") || strstr(names[i], "__READ__");
+        ++*n;
+    }
+    qsort(line, (size_t)*n, sizeof *line, in_line);
+    return line;
+}
+
+void zk_read_info(const char *name, const char *data, int len, const struct Stat *stat,
+                  struct dlock_info *info)
+{
+    *info = (struct dlock_info){.left_ns = -1};
+    info->foreign = !data || !dlock_who_parse(data, (size_t)len, info);
+    if (info->foreign) {
+        const char *program = strncmp(name, "_c_", 3) == 0 ? "Curator"
+                              : strstr(name, "lock__")     ? "kazoo"
+                                                           : "another program";
+        dlock_clean_text(info->command, sizeof info->command, program, strlen(program));
+        /* Curator keeps the bytes of an address there, kazoo whatever the program chose. */
+        if (data && len > 0 && memchr(data, '\0', (size_t)len) == NULL)
+            dlock_clean_text(info->note, sizeof info->note, data, (size_t)len);
+        info->since_ms = stat->ctime;
+    }
+    info->fence = stat->czxid > 0 ? (uint64_t)stat->czxid : 0;
+}

@@ -1,0 +1,235 @@
+/* wire/calls.c - see wire/calls.h. */
+#include "calls.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+/* Set where a thread begins. */
+static _Thread_local struct zk_calls *mine;
+static _Thread_local bool leaving; /* in zookeeper_close(3) */
+
+#ifdef ZK_WRAP
+struct start {
+    void *(*fn)(void *);
+    void *arg;
+    struct zk_calls *calls;
+};
+
+int __real_pthread_create(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+int __real_getaddrinfo(const char *, const char *, const struct addrinfo *, struct addrinfo **);
+int __real_socket(int, int, int);
+int __real_connect(int, const struct sockaddr *, socklen_t);
+int __real_getsockopt(int, int, int, void *, socklen_t *);
+int __real_close(int);
+ssize_t __real_send(int, const void *, size_t, int);
+ssize_t __real_recv(int, void *, size_t, int);
+int __real_pipe(int *);
+int __wrap_pipe(int *);
+int __real_poll(struct pollfd *, nfds_t, int);
+int __wrap_poll(struct pollfd *, nfds_t, int);
+int __wrap_pthread_create(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+int __wrap_getaddrinfo(const char *, const char *, const struct addrinfo *, struct addrinfo **);
+int __wrap_socket(int, int, int);
+int __wrap_connect(int, const struct sockaddr *, socklen_t);
+int __wrap_getsockopt(int, int, int, void *, socklen_t *);
+int __wrap_close(int);
+ssize_t __wrap_send(int, const void *, size_t, int);
+ssize_t __wrap_recv(int, void *, size_t, int);
+
+static void *begin(void *p)
+{
+    struct start s = *(struct start *)p;
+    free(p);
+    mine = s.calls;
+    return s.fn(s.arg);
+}
+
+int __wrap_pthread_create(pthread_t *t, const pthread_attr_t *attr, void *(*fn)(void *), void *arg)
+{
+    struct start *s = mine ? malloc(sizeof *s) : NULL;
+    if (!s)
+        return __real_pthread_create(t, attr, fn, arg);
+    *s = (struct start){fn, arg, mine};
+    int rc = __real_pthread_create(t, attr, begin, s);
+    if (rc != 0)
+        free(s);
+    return rc;
+}
+
+/*
+ * The library looks its servers up anew each time that it waits, and asks the kernel for all of this machine's addresses
+ * before. What we give it are numbers.
+ */
+int __wrap_getaddrinfo(const char *host, const char *port, const struct addrinfo *hints,
+                       struct addrinfo **found)
+{
+    struct addrinfo own;
+    if (mine && hints) {
+        own = *hints;
+        own.ai_flags = (own.ai_flags & ~AI_ADDRCONFIG) | AI_NUMERICHOST;
+        hints = &own;
+    }
+    return __real_getaddrinfo(host, port, hints, found);
+}
+
+int __wrap_socket(int domain, int type, int protocol)
+{
+    struct zk_calls *c = mine;
+    if (!c)
+        return __real_socket(domain, type, protocol);
+    pthread_mutex_lock(&c->lock);
+    c->cut = false;
+    zk_frame_begin(&c->frame);
+    int fd = c->fd = __real_socket(domain, type | SOCK_CLOEXEC, protocol), err = errno;
+    pthread_mutex_unlock(&c->lock);
+    errno = err;
+    return fd;
+}
+
+static _Thread_local struct sockaddr_storage target;
+
+int __wrap_connect(int fd, const struct sockaddr *sa, socklen_t len)
+{
+    int rc = __real_connect(fd, sa, len), err = errno;
+    if (mine) {
+        memset(&target, 0, sizeof target);
+        memcpy(&target, sa, len < sizeof target ? len : sizeof target);
+        if (rc < 0 && err != EINPROGRESS && err != EWOULDBLOCK)
+            mine->trouble(mine, err, &target);
+    }
+    errno = err;
+    return rc;
+}
+
+/* It failed because we wanted it to. */
+static bool was_cut(struct zk_calls *c)
+{
+    pthread_mutex_lock(&c->lock);
+    bool cut = c->cut;
+    pthread_mutex_unlock(&c->lock);
+    return cut;
+}
+
+int __wrap_getsockopt(int fd, int level, int name, void *value, socklen_t *len)
+{
+    int rc = __real_getsockopt(fd, level, name, value, len), err;
+    if (mine && !was_cut(mine) && rc == 0 && level == SOL_SOCKET && name == SO_ERROR &&
+        (err = *(int *)value) != 0) /* a reset: it did come about */
+        mine->trouble(mine, err == ECONNRESET || err == EPIPE ? ESHUTDOWN : err, &target);
+    return rc;
+}
+
+/* The server has ended the connection (as it was found out: n and errno of a call) before it said a word. */
+static bool hung_up(const struct zk_calls *c, ssize_t n, int err)
+{
+    bool end = n == 0 || (n < 0 && (err == ECONNRESET || err == EPIPE));
+    return end && !c->cut && zk_frame_silent(&c->frame);
+}
+
+/* The library's thread sends, and the one that closes. The socket is non-blocking: nobody waits for the lock. */
+ssize_t __wrap_send(int fd, const void *data, size_t len, int flags)
+{
+    struct zk_calls *c = mine;
+    if (!c)
+        return __real_send(fd, data, len, flags);
+    pthread_mutex_lock(&c->lock);
+    bool ours = fd == c->fd;
+    ssize_t n = __real_send(fd, data, len, flags);
+    int err = errno;
+    if (ours && n > 0)
+        zk_frame_sent(&c->frame, data, (size_t)n);
+    bool trouble = ours && n < 0 && hung_up(c, n, err);
+    pthread_mutex_unlock(&c->lock);
+    if (trouble)
+        c->trouble(c, ESHUTDOWN, &target);
+    errno = err;
+    return n;
+}
+
+/* What cannot be ends the connection, before the library has the packet's last byte. */
+ssize_t __wrap_recv(int fd, void *data, size_t len, int flags)
+{
+    struct zk_calls *c = mine;
+    int trouble = 0;
+    if (!c)
+        return __real_recv(fd, data, len, flags);
+    pthread_mutex_lock(&c->lock);
+    bool ours = fd == c->fd;
+    if (ours && len > zk_frame_room(&c->frame))
+        len = zk_frame_room(&c->frame);
+    ssize_t n = __real_recv(fd, data, len, flags);
+    int err = errno;
+    if (ours && n > 0 && !zk_frame_received(&c->frame, data, (size_t)n)) {
+        trouble = err = EPROTO;
+        n = -1;
+    } else if (ours && len > 0 && hung_up(c, n, err)) {
+        trouble = ESHUTDOWN;
+    }
+    pthread_mutex_unlock(&c->lock);
+    if (trouble != 0)
+        c->trouble(c, trouble, &target);
+    errno = err;
+    return n;
+}
+
+int __wrap_pipe(int *fds)
+{
+    return mine ? pipe2(fds, O_CLOEXEC) : __real_pipe(fds);
+}
+
+/* Once it is sent that the session ends, the library waits for the server to hang up. There is no need to. */
+int __wrap_poll(struct pollfd *fds, nfds_t n, int timeout)
+{
+    return __real_poll(fds, n, leaving && n == 1 && fds->events == POLLIN ? 0 : timeout);
+}
+
+int __wrap_close(int fd)
+{
+    struct zk_calls *c = mine;
+    if (!c)
+        return __real_close(fd);
+    pthread_mutex_lock(&c->lock);
+    if (c->fd == fd)
+        c->fd = -1;
+    int rc = __real_close(fd), err = errno;
+    pthread_mutex_unlock(&c->lock);
+    errno = err;
+    return rc;
+}
+#endif
+
+void zk_calls_init(struct zk_calls *c,
+                   void (*on_trouble)(struct zk_calls *, int err, const struct sockaddr_storage *))
+{
+    pthread_mutex_init(&c->lock, NULL);
+    c->fd = -1;
+    c->trouble = on_trouble;
+}
+
+void zk_calls_done(struct zk_calls *c)
+{
+    pthread_mutex_destroy(&c->lock);
+    zk_frame_done(&c->frame);
+}
+
+void zk_calls_of(struct zk_calls *c, bool at_the_end)
+{
+    mine = c;
+    leaving = at_the_end;
+}
+
+bool zk_calls_cut(struct zk_calls *c)
+{
+    pthread_mutex_lock(&c->lock);
+    bool known = c->cut = c->fd >= 0;
+    if (known)
+        shutdown(c->fd, SHUT_RDWR);
+    pthread_mutex_unlock(&c->lock);
+    return known;
+}

@@ -1,0 +1,346 @@
+/*
+ * wire/frame.c - see wire/frame.h.
+ *
+ * A packet is a length and that many bytes. The first of each side is about the session; from then on a question begins
+ * with a number and what it is, an answer with the number of the oldest question that is not yet answered, or with one of
+ * the special ones. What follows in an answer depends on the question: a string of field kinds says so. (zookeeper.jute;
+ * zookeeper_process(3) and process_completions() of libzookeeper 3.8.)
+ */
+#include "frame.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { XID_EVENT = -1, XID_PING = -2, XID_AUTH = -4, XID_WATCHES = -8 };
+enum { EVENT_CREATED = 1, EVENT_CHILD = 4 };
+
+/* Each kind of field and what is read of it before it is looked at; what its bytes do not matter is skipped. */
+#define SESSION "cpr"
+#define SESSION_OLD "cp" /* before 3.4 */
+#define HEADER "h"
+#define EVENT "eis"
+static size_t item_size(char kind)
+{
+    switch (kind) {
+    case 'c': /* protocol version, timeout, session, length of the password */
+        return 20;
+    case 'h': /* xid, zxid, error */
+        return 16;
+    case 'e': /* the type of an event */
+    case 's': /* a string's length */
+    case 'b': /* a buffer's, which may be none */
+    case 'v': /* how many strings */
+        return 4;
+    case 'r': /* read-only, which we never ask for */
+        return 1;
+    default:
+        return 0;
+    }
+}
+
+/* Fields of a known length that do not matter. */
+static uint32_t skipped(char kind)
+{
+    switch (kind) {
+    case 'i':
+        return 4;
+    case 'p': /* the password */
+        return 16;
+    case 'k': /* Stat */
+        return 68;
+    default:
+        return 0;
+    }
+}
+
+/* What follows the header of the answer; NULL: nobody here asks that. */
+static const char *body_of(int32_t op)
+{
+    switch (op) {
+    case 2:   /* delete */
+    case -11: /* close */
+        return "";
+    case 3: /* exists */
+    case 5: /* set */
+        return "k";
+    case 4: /* get */
+        return "bk";
+    case 8: /* children */
+        return "v";
+    case 1: /* create */
+    case 9: /* sync */
+        return "s";
+    case 15: /* create2 */
+    case 19: /* of a container */
+        return "sk";
+    default:
+        return NULL;
+    }
+}
+
+static int32_t int_at(const unsigned char *p)
+{
+    return (int32_t)((uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3]);
+}
+
+static int64_t long_at(const unsigned char *p)
+{
+    return (int64_t)((uint64_t)(uint32_t)int_at(p) << 32 | (uint32_t)int_at(p + 4));
+}
+
+void zk_frame_begin(struct zk_frame *f)
+{
+    struct zk_frame_asked *asked = f->asked;
+    size_t size = f->size;
+    memset(f, 0, sizeof *f);
+    f->asked = asked;
+    f->size = size;
+    f->out.first = f->in.first = true;
+}
+
+void zk_frame_done(struct zk_frame *f)
+{
+    free(f->asked);
+    memset(f, 0, sizeof *f);
+}
+
+/* ----------------------------------------------------------------------- sent */
+
+static bool remember(struct zk_frame *f, int32_t xid, int32_t op)
+{
+    if (f->first + f->n == f->size) {
+        if (f->n <= f->size / 2 && f->size > 0) {
+            memmove(f->asked, f->asked + f->first, f->n * sizeof *f->asked);
+        } else {
+            size_t size = f->size ? 2 * f->size : 16;
+            struct zk_frame_asked *more = malloc(size * sizeof *more);
+            if (!more)
+                return false;
+            if (f->n > 0)
+                memcpy(more, f->asked + f->first, f->n * sizeof *more);
+            free(f->asked);
+            f->asked = more;
+            f->size = size;
+        }
+        f->first = 0;
+    }
+    f->asked[f->first + f->n++] = (struct zk_frame_asked){xid, op};
+    return true;
+}
+
+static void packet_sent(struct zk_frame *f)
+{
+    int32_t xid = int_at(f->out.head + 4), op = int_at(f->out.head + 8);
+    if (f->out.first) {
+        f->out.first = false;
+        f->session = long_at(f->out.head + 20);
+    } else if (xid == XID_PING) {
+        f->pings++;
+    } else if (xid == XID_AUTH) {
+        f->auths++;
+    } else if (xid == XID_WATCHES) {
+        f->watches++;
+    } else if (!remember(f, xid, op)) {
+        f->in.bad = true; /* its answer would be one to nothing */
+    }
+}
+
+void zk_frame_sent(struct zk_frame *f, const void *data, size_t n)
+{
+    const unsigned char *p = data;
+    while (n > 0) {
+        size_t whole = f->out.at < 4 ? 4 : (size_t)f->out.len + 4;
+        size_t part = whole - f->out.at < n ? whole - f->out.at : n;
+        for (size_t i = 0; i < part && f->out.at + i < sizeof f->out.head; i++)
+            f->out.head[f->out.at + i] = p[i];
+        f->out.at += (uint32_t)part;
+        p += part;
+        n -= part;
+        if (f->out.at == 4)
+            f->out.len = (uint32_t)int_at(f->out.head);
+        if (f->out.at >= 4 && f->out.at == f->out.len + 4) {
+            packet_sent(f);
+            f->out.at = 0;
+        }
+    }
+}
+
+/* ------------------------------------------------------------------- received */
+
+/* The session that it grants: the one that was asked for, a new one, or none any more. */
+static bool session_ok(const struct zk_frame *f, const unsigned char *p)
+{
+    int32_t timeout = int_at(p + 4);
+    int64_t session = long_at(p + 8);
+    if (int_at(p + 16) != 16)
+        return false;
+    if (session == 0)
+        return f->session != 0 && timeout >= 0;
+    /* The library computes with twice of it, in an int. */
+    return timeout > 0 && timeout < INT32_MAX / 2 && (f->session == 0 || session == f->session);
+}
+
+static bool count_down(unsigned *n)
+{
+    return *n > 0 && (*n)--;
+}
+
+static bool header_ok(struct zk_frame *f, const unsigned char *p)
+{
+    int32_t xid = int_at(p);
+    switch (xid) {
+    case XID_EVENT:
+        f->in.next = EVENT;
+        return true;
+    case XID_PING:
+        f->in.any = true;
+        return count_down(&f->pings);
+    case XID_AUTH:
+        f->in.any = true;
+        return count_down(&f->auths);
+    case XID_WATCHES:
+        f->in.any = true;
+        return count_down(&f->watches);
+    default:
+        break;
+    }
+    if (f->n == 0 || f->asked[f->first].xid != xid)
+        return false;
+    f->in.next = body_of(f->asked[f->first].op);
+    f->first++;
+    f->n--;
+    /* Behind an error the library does not look. */
+    f->in.any = int_at(p + 12) != 0;
+    return f->in.next != NULL;
+}
+
+/* A field that was read, of that kind; next is the one behind it. */
+static bool item_ok(struct zk_frame *f, char kind)
+{
+    const unsigned char *p = f->in.item;
+    int32_t n = int_at(p);
+    switch (kind) {
+    case 'c':
+        return session_ok(f, p);
+    case 'h':
+        return header_ok(f, p);
+    case 'r':
+        return p[0] == 0;
+    case 'e':
+        return n >= EVENT_CREATED && n <= EVENT_CHILD;
+    case 'b':
+        f->in.skip = n > 0 ? (uint32_t)n : 0;
+        f->in.text = false;
+        return n >= -1 && f->in.skip <= f->in.left;
+    case 's':
+        f->in.skip = (uint32_t)n;
+        f->in.text = true;
+        return n >= 0 && f->in.skip <= f->in.left;
+    case 'v':
+        f->in.strings = (uint32_t)n;
+        return n >= 0 && f->in.strings <= f->in.left / 4;
+    default:
+        return false;
+    }
+}
+
+static bool packet_begins(struct zk_frame *f)
+{
+    int32_t len = int_at(f->in.item);
+    f->in.any = false;
+    f->in.skip = f->in.strings = 0;
+    f->in.left = (uint32_t)len;
+    if (f->in.first) {
+        f->in.first = false;
+        f->in.next = len == 37 ? SESSION : SESSION_OLD;
+        return len == 36 || len == 37;
+    }
+    f->in.next = HEADER;
+    return len >= 16 && len <= ZK_FRAME_MAX;
+}
+
+/* The kind of the field that comes now; 0: the packet is over. */
+static char kind_now(const struct zk_frame *f)
+{
+    return f->in.strings > 0 ? 's' : *f->in.next;
+}
+
+/* To the next field that there is something to read of. */
+static bool settle(struct zk_frame *f)
+{
+    while (f->in.skip == 0 && f->in.left > 0) {
+        char kind = kind_now(f);
+        if (f->in.any)
+            f->in.skip = f->in.left, f->in.text = false;
+        else if ((f->in.skip = skipped(kind)) > 0)
+            f->in.next++, f->in.text = false;
+        else
+            break;
+    }
+    return f->in.skip <= f->in.left;
+}
+
+/* Are all of its fields there, and nothing else? */
+static bool packet_ends(const struct zk_frame *f)
+{
+    return f->in.skip == 0 && (f->in.any || kind_now(f) == '\0');
+}
+
+static bool skip(struct zk_frame *f, const unsigned char *p, size_t n)
+{
+    f->in.skip -= (uint32_t)n;
+    f->in.left -= (uint32_t)n;
+    return !f->in.text || memchr(p, '\0', n) == NULL;
+}
+
+/* What of p (n bytes, at least 1) was used; 0: it cannot be. */
+static size_t take(struct zk_frame *f, const unsigned char *p, size_t n)
+{
+    bool length = f->in.left == 0;
+    if (!length && f->in.skip > 0) {
+        n = n < f->in.skip ? n : f->in.skip;
+        return skip(f, p, n) ? n : 0;
+    }
+    char kind = length ? '\0' : kind_now(f);
+    size_t size = length ? 4 : item_size(kind), used = size - f->in.at;
+    if (size == 0 || (!length && used > f->in.left))
+        return 0; /* more than there should be, or less */
+    used = used < n ? used : n;
+    memcpy(f->in.item + f->in.at, p, used);
+    f->in.at += (uint32_t)used;
+    if (!length)
+        f->in.left -= (uint32_t)used;
+    if (f->in.at < size)
+        return f->in.left > 0 || length ? used : 0;
+    f->in.at = 0;
+    if (length)
+        return packet_begins(f) ? used : 0;
+    if (f->in.strings > 0)
+        f->in.strings--;
+    else
+        f->in.next++;
+    return item_ok(f, kind) ? used : 0;
+}
+
+bool zk_frame_received(struct zk_frame *f, const void *data, size_t n)
+{
+    const unsigned char *p = data;
+    while (n > 0 && !f->in.bad) {
+        size_t used = take(f, p, n);
+        f->in.bad =
+            used == 0 || !settle(f) || (f->in.left == 0 && f->in.at == 0 && !packet_ends(f));
+        p += used;
+        n -= used;
+    }
+    return !f->in.bad;
+}
+
+size_t zk_frame_room(const struct zk_frame *f)
+{
+    return f->in.left > 0 ? f->in.left : 4 - f->in.at;
+}
+
+bool zk_frame_silent(const struct zk_frame *f)
+{
+    return f->in.first && f->in.at == 0;
+}

@@ -1,0 +1,279 @@
+/* identity.c - the holder record that stores keep, and text that is safe to show. */
+#include "util.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define RECORD_MAX 900
+#define RECORD_MAGIC "dlock1"
+
+/* Bytes in the UTF-8 sequence that starts at s, 0 when it is not valid. */
+static size_t utf8_len(const unsigned char *s, size_t len)
+{
+    /* The least code point of each length: shorter encodings exist for what is below. */
+    static const unsigned least[] = {0, 0, 0x80, 0x800, 0x10000};
+    size_t n = s[0] < 0x80 ? 1 : s[0] >> 5 == 6 ? 2 : s[0] >> 4 == 14 ? 3 : s[0] >> 3 == 30 ? 4 : 0;
+    unsigned c;
+
+    if (n <= 1)
+        return n;
+    if (n > len)
+        return 0;
+    c = s[0] & (0x7fU >> n);
+    for (size_t i = 1; i < n; i++) {
+        if ((s[i] & 0xc0) != 0x80)
+            return 0;
+        c = c << 6 | (s[i] & 0x3f);
+    }
+    return c < least[n] || c > 0x10ffff || (c >= 0xd800 && c <= 0xdfff) ? 0 : n;
+}
+
+size_t dlock_text_char(const char *s, size_t len, bool *good)
+{
+    const unsigned char *u = (const unsigned char *)s;
+    size_t n = utf8_len(u, len);
+    bool c0 = n == 1 && (u[0] < 0x20 || u[0] == 0x7f);
+    bool c1 = n == 2 && u[0] == 0xc2 && u[1] < 0xa0; /* terminals obey these too */
+
+    *good = n > 0 && !c0 && !c1;
+    return n > 0 ? n : 1;
+}
+
+void dlock_clean_text(char *dst, size_t size, const char *src, size_t len)
+{
+    size_t used = 0;
+
+    if (size == 0)
+        return;
+    while (len > 0) {
+        bool good;
+        size_t n = dlock_text_char(src, len, &good), out = good ? n : 1;
+
+        if (used + out >= size)
+            break;
+        if (good)
+            memcpy(dst + used, src, n);
+        else
+            dst[used] = '?';
+        used += out;
+        src += n;
+        len -= n;
+    }
+    dst[used] = '\0';
+}
+
+static bool is_plain(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+           (c != '\0' && strchr("-._~/:@,+", c) != NULL);
+}
+
+static size_t encoded_len(const char *s, size_t n)
+{
+    size_t sum = 0;
+
+    for (size_t i = 0; i < n; i++)
+        sum += is_plain(s[i]) ? 1 : 3;
+    return sum;
+}
+
+/* How many bytes of s fit into room once encoded; whole characters only. */
+static size_t fitting(const char *s, size_t room)
+{
+    size_t len = strlen(s), take = 0;
+
+    while (take < len) {
+        bool good;
+        size_t n = dlock_text_char(s + take, len - take, &good);
+        size_t need = encoded_len(s + take, n);
+
+        if (need > room)
+            break;
+        room -= need;
+        take += n;
+    }
+    return take;
+}
+
+static char *encode(char *p, const char *s, size_t n)
+{
+    static const char hex[] = "0123456789ABCDEF";
+
+    for (size_t i = 0; i < n; i++) {
+        unsigned char c = (unsigned char)s[i];
+
+        if (is_plain(s[i])) {
+            *p++ = s[i];
+            continue;
+        }
+        *p++ = '%';
+        *p++ = hex[c >> 4];
+        *p++ = hex[c & 15];
+    }
+    return p;
+}
+
+static char *put(char *p, const char *s)
+{
+    size_t n = strlen(s);
+
+    memcpy(p, s, n);
+    return p + n;
+}
+
+int dlock_who_format(const struct dlock_who *w, char *buf, size_t size)
+{
+    size_t limit = size > RECORD_MAX ? RECORD_MAX : size > 0 ? size - 1 : 0;
+    size_t host = strlen(w->host), user = strlen(w->user), fixed, note, command;
+    char pid[48], since[48];
+    char *p = buf;
+
+    snprintf(pid, sizeof(pid), " pid=%ld", w->pid);
+    snprintf(since, sizeof(since), " since=%lld", (long long)w->since_ms);
+    fixed = strlen(RECORD_MAGIC " host= user= cmd= note=") + strlen(pid) + strlen(since) +
+            encoded_len(w->host, host) + encoded_len(w->user, user);
+    if (fixed > limit)
+        return -1;
+    /* The command yields first: the note is what somebody chose to say. */
+    note = fitting(w->note, limit - fixed);
+    command = fitting(w->command, limit - fixed - encoded_len(w->note, note));
+    p = encode(put(p, RECORD_MAGIC " host="), w->host, host);
+    p = encode(put(put(p, pid), " user="), w->user, user);
+    p = encode(put(put(p, since), " cmd="), w->command, command);
+    p = encode(put(p, " note="), w->note, note);
+    *p = '\0';
+    return (int)(p - buf);
+}
+
+/* Decode a value for display; a bad escape stays as it is. */
+static void read_text(char *dst, size_t size, const char *v, size_t len)
+{
+    char raw[RECORD_MAX];
+    size_t n = 0;
+
+    for (size_t i = 0; i < len && n < sizeof(raw); i++) {
+        int hi = i + 2 < len ? dlock_hex(v[i + 1]) : -1,
+            lo = i + 2 < len ? dlock_hex(v[i + 2]) : -1;
+
+        if (v[i] == '%' && hi >= 0 && lo >= 0) {
+            raw[n++] = (char)(hi << 4 | lo);
+            i += 2;
+        } else {
+            raw[n++] = v[i];
+        }
+    }
+    dlock_clean_text(dst, size, raw, n);
+}
+
+/* A decimal number, or 0: for display only. */
+static int64_t read_number(const char *v, size_t len)
+{
+    int64_t n = 0;
+
+    for (size_t i = 0; i < len; i++) {
+        if (v[i] < '0' || v[i] > '9' || n > (INT64_MAX - 9) / 10)
+            return 0;
+        n = 10 * n + (v[i] - '0');
+    }
+    return n;
+}
+
+static void read_pair(struct dlock_info *info, const char *s, size_t len)
+{
+    const char *eq = memchr(s, '=', len), *v = eq ? eq + 1 : s;
+    size_t k = eq ? (size_t)(eq - s) : 0, n = len - (size_t)(v - s);
+
+    if (k == 4 && memcmp(s, "host", k) == 0)
+        read_text(info->host, sizeof(info->host), v, n);
+    else if (k == 4 && memcmp(s, "user", k) == 0)
+        read_text(info->user, sizeof(info->user), v, n);
+    else if (k == 3 && memcmp(s, "cmd", k) == 0)
+        read_text(info->command, sizeof(info->command), v, n);
+    else if (k == 4 && memcmp(s, "note", k) == 0)
+        read_text(info->note, sizeof(info->note), v, n);
+    else if (k == 3 && memcmp(s, "pid", k) == 0)
+        info->pid = (long)dlock_min(read_number(v, n), LONG_MAX);
+    else if (k == 5 && memcmp(s, "since", k) == 0)
+        info->since_ms = read_number(v, n);
+}
+
+bool dlock_who_parse(const char *text, size_t len, struct dlock_info *info)
+{
+    size_t magic = strlen(RECORD_MAGIC), i = magic;
+    const char *nl = len > 0 ? memchr(text, '\n', len) : NULL;
+
+    if (nl) /* a file ends its record with one */
+        len = (size_t)(nl - text);
+    if (len < magic || memcmp(text, RECORD_MAGIC, magic) != 0 ||
+        (len > magic && text[magic] != ' '))
+        return false;
+    info->host[0] = info->user[0] = info->command[0] = info->note[0] = '\0';
+    info->pid = 0;
+    info->since_ms = 0;
+    while (i < len) {
+        const char *start = text + i + 1, *space;
+        size_t left = len - i - 1;
+
+        space = left > 0 ? memchr(start, ' ', left) : NULL;
+        left = space ? (size_t)(space - start) : left;
+        read_pair(info, start, left);
+        i += 1 + left;
+    }
+    return true;
+}
+
+/* "name:password:uid:..." - true, with *len of the name, when the line is uid's. */
+static bool passwd_line(const char *line, unsigned long uid, size_t *len)
+{
+    const char *a = strchr(line, ':'), *b = a ? strchr(a + 1, ':') : NULL;
+    char *end;
+
+    if (!b || a == line || b[1] < '0' || b[1] > '9')
+        return false;
+    *len = (size_t)(a - line);
+    return strtoul(b + 1, &end, 10) == uid && *end == ':';
+}
+
+/* Read by hand: getpwuid(3) may ask LDAP and hang, and $USER is whatever somebody set. */
+static void user_name(char *buf, size_t size)
+{
+    unsigned long uid = geteuid();
+    FILE *f = fopen("/etc/passwd", "re");
+    char *line = NULL;
+    size_t cap = 0, len;
+    bool found = false;
+
+    while (f && !found && getline(&line, &cap, f) > 0)
+        if ((found = passwd_line(line, uid, &len)))
+            dlock_clean_text(buf, size, line, len);
+    if (!found)
+        snprintf(buf, size, "uid:%lu", uid);
+    free(line);
+    if (f)
+        fclose(f);
+}
+
+void dlock_who_init(struct dlock_who *w, const char *command, const char *note)
+{
+    struct timespec ts;
+    char host[256] = "";
+
+    memset(w, 0, sizeof(*w));
+    if (gethostname(host, sizeof(host)) < 0)
+        snprintf(host, sizeof(host), "unknown");
+    host[sizeof(host) - 1] = '\0';
+    dlock_clean_text(w->host, sizeof(w->host), host, strlen(host));
+    user_name(w->user, sizeof(w->user));
+    if (command)
+        dlock_clean_text(w->command, sizeof(w->command), command, strlen(command));
+    if (note)
+        dlock_clean_text(w->note, sizeof(w->note), note, strlen(note));
+    w->pid = getpid();
+    /* The wall clock, because people read it on other machines; nothing is computed from it. */
+    clock_gettime(CLOCK_REALTIME, &ts);
+    w->since_ms = (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / DLOCK_MSEC;
+}

@@ -1,0 +1,96 @@
+/*
+ * io.c - TLS on a connection's socket. See tls.h.
+ */
+#include "tls.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/socket.h>
+
+int tls_start(const struct tls_config *cfg, struct tls **out, const char *host,
+              struct dlock_error *err)
+{
+    return cfg->table->start(out, cfg->ctx, cfg->sni != NULL ? cfg->sni : host, err);
+}
+
+void tls_end(const struct tls_config *cfg, struct tls **t)
+{
+    if (*t != NULL)
+        cfg->table->end(*t);
+    *t = NULL;
+}
+
+bool tls_has_output(const struct tls_config *cfg, struct tls *t)
+{
+    const char *p;
+    return cfg->table->wire(t, &p) > 0;
+}
+
+bool tls_send(const struct tls_config *cfg, struct tls *t, int fd)
+{
+    bool left = false;
+    const char *p;
+    size_t len;
+    while ((len = cfg->table->wire(t, &p)) > 0) {
+        ssize_t n = send(fd, p, len, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+            break;
+        left = left || n > 0;
+        cfg->table->sent(t, n < 0 ? len : (size_t)n);
+    }
+    return left;
+}
+
+/* One read from the socket. 1: something came; 0: nothing now. */
+static int take_wire(const struct tls_config *cfg, struct tls *t, int fd, size_t *got,
+                     const char *when, struct dlock_error *err)
+{
+    char buf[16384];
+    ssize_t n;
+    do
+        n = recv(fd, buf, sizeof(buf), MSG_DONTWAIT);
+    while (n < 0 && errno == EINTR);
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+        return 0;
+    if (n == 0)
+        return dlock_fail(err, DLOCK_EUNAVAIL, 0, "the server closed the connection%s", when);
+    if (n < 0)
+        return dlock_fail(err, DLOCK_EUNAVAIL, errno, "connection lost%s: %s", when,
+                          strerror(errno));
+    *got += (size_t)n;
+    int rc = cfg->table->feed(t, buf, (size_t)n, err);
+    return rc == 0 ? 1 : rc;
+}
+
+int tls_shake(const struct tls_config *cfg, struct tls *t, int fd, size_t *got,
+              struct dlock_error *err)
+{
+    for (;;) {
+        int rc = cfg->table->handshake(t, err);
+        (void)tls_send(cfg, t, fd); /* a refusal too: the server's log will have the reason */
+        if (rc != 0)
+            return rc;
+        if (*got > TLS_MAX_HANDSHAKE)
+            return dlock_fail(err, DLOCK_EUNAVAIL, 0, "the TLS handshake has no end");
+        rc = take_wire(cfg, t, fd, got, " during the TLS handshake", err);
+        if (rc <= 0)
+            return rc;
+    }
+}
+
+int tls_receive(const struct tls_config *cfg, struct tls *t, int fd, void *buf, size_t size,
+                size_t *got, size_t limit, struct dlock_error *err)
+{
+    for (;;) {
+        int n = cfg->table->decrypt(t, buf, size, err);
+        if (n != 0)
+            return n;
+        if (*got > limit)
+            return 0;
+        n = take_wire(cfg, t, fd, got, "", err);
+        if (n <= 0)
+            return n;
+    }
+}

@@ -1,0 +1,428 @@
+/*
+ * openssl.c - TLS by OpenSSL, from memory to memory. See tls.h.
+ *
+ * The certificate must lead to a trusted root and be made out to the name (or address) that was asked for; TLS
+ * 1.2 at least. No sessions are resumed and no handshake is begun anew. OpenSSL never sees the socket: it has
+ * no flag against SIGPIPE, and its time-outs would not be ours.
+ */
+#include "tls.h"
+
+#include <arpa/inet.h>
+#include <limits.h>
+#include <openssl/err.h>
+#include <openssl/pem.h>
+#include <openssl/ssl.h>
+#include <openssl/x509v3.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifndef DLOCK_BUILD_ID
+#define DLOCK_BUILD_ID DLOCK_VERSION
+#endif
+
+#define RECORD_ALERT 0x15
+#define RECORD_HANDSHAKE 0x16
+
+struct tls_ctx {
+    SSL_CTX *ssl;
+    bool insecure, has_cert;
+};
+
+struct tls {
+    SSL *ssl;
+    BIO *in, *out; /* ssl's */
+    char name[256];
+    bool fed;      /* something has come */
+    bool asked;    /* the server wants to see a certificate of ours */
+    bool has_cert; /* and there is one */
+};
+
+static const char *reason(void)
+{
+    const char *text = ERR_reason_error_string(ERR_peek_last_error());
+    return text ? text : "unknown error";
+}
+
+static int no_memory(struct dlock_error *err)
+{
+    return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+}
+
+/* ------------------------------------------------------------------ the files */
+
+static BIO *bio_of(const struct tls_pem *pem)
+{
+    return pem->len > INT_MAX ? NULL : BIO_new_mem_buf(pem->text, (int)pem->len);
+}
+
+/* Take every certificate of a file; take returns false when it does not want one. Negative, or how many. */
+static int each_cert(const struct tls_pem *pem, const char *what,
+                     bool (*take)(SSL_CTX *, X509 *, int), SSL_CTX *ssl, struct dlock_error *err)
+{
+    int n = 0;
+    X509 *cert;
+    BIO *bio = bio_of(pem);
+    if (!bio)
+        return no_memory(err);
+    ERR_clear_error();
+    while ((cert = PEM_read_bio_X509(bio, NULL, NULL, NULL))) {
+        bool good = take(ssl, cert, n);
+        X509_free(cert);
+        if (!good) {
+            n = dlock_fail(err, DLOCK_EUSAGE, 0, "%s %s: certificate %d cannot be used: %s", what,
+                           pem->path, n + 1, reason());
+            goto out;
+        }
+        n++;
+    }
+    /* Each file ends with "no start line". */
+    if (ERR_GET_REASON(ERR_peek_last_error()) != PEM_R_NO_START_LINE)
+        n = dlock_fail(err, DLOCK_EUSAGE, 0, "%s %s: certificate %d cannot be read: %s", what,
+                       pem->path, n + 1, reason());
+    else if (n == 0)
+        n = dlock_fail(err, DLOCK_EUSAGE, 0, "%s %s: there is no certificate in it (in PEM)", what,
+                       pem->path);
+out:
+    ERR_clear_error();
+    BIO_free(bio);
+    return n;
+}
+
+static bool trust(SSL_CTX *ssl, X509 *cert, int n)
+{
+    (void)n;
+    return X509_STORE_add_cert(SSL_CTX_get_cert_store(ssl), cert) == 1;
+}
+
+/* The first one is ours, the others lead from it towards a root. */
+static bool show(SSL_CTX *ssl, X509 *cert, int n)
+{
+    return n == 0 ? SSL_CTX_use_certificate(ssl, cert) == 1
+                  : SSL_CTX_add1_chain_cert(ssl, cert) == 1;
+}
+
+/* OpenSSL would ask at the terminal. */
+static int no_passphrase(char *buf, int size, int writing, void *asked)
+{
+    (void)buf;
+    (void)size;
+    (void)writing;
+    *(bool *)asked = true;
+    return -1;
+}
+
+static int use_key(SSL_CTX *ssl, const struct tls_setup *setup, struct dlock_error *err)
+{
+    bool encrypted = false;
+    int rc = 0;
+    BIO *bio = bio_of(&setup->key);
+    if (!bio)
+        return no_memory(err);
+    ERR_clear_error();
+    EVP_PKEY *key = PEM_read_bio_PrivateKey(bio, NULL, no_passphrase, &encrypted);
+    if (encrypted)
+        rc = dlock_fail(err, DLOCK_EUSAGE, 0,
+                        "key %s: it is protected by a passphrase, and there is nobody to ask for "
+                        "it: store it without one (openssl pkey), readable by its user alone",
+                        setup->key.path);
+    else if (!key)
+        rc = dlock_fail(err, DLOCK_EUSAGE, 0, "key %s: there is no private key in it (in PEM)",
+                        setup->key.path);
+    else if (SSL_CTX_use_PrivateKey(ssl, key) != 1)
+        rc = dlock_fail(err, DLOCK_EUSAGE, 0, "key %s: it does not fit to the certificate %s: %s",
+                        setup->key.path, setup->cert.path, reason());
+    ERR_clear_error();
+    EVP_PKEY_free(key);
+    BIO_free(bio);
+    return rc;
+}
+
+/* ------------------------------------------------------------------ the context */
+
+static int note_request(SSL *ssl, void *unused)
+{
+    struct tls *t = SSL_get_app_data(ssl);
+    (void)unused;
+    t->asked = true;
+    return 1;
+}
+
+static void ctx_free(struct tls_ctx *ctx)
+{
+    SSL_CTX_free(ctx->ssl);
+    free(ctx);
+}
+
+static int set_up(struct tls_ctx *ctx, const struct tls_setup *setup, struct dlock_error *err)
+{
+    int rc = 0;
+    /* The system's configuration may ask for more. */
+    if (SSL_CTX_get_min_proto_version(ctx->ssl) < TLS1_2_VERSION &&
+        SSL_CTX_set_min_proto_version(ctx->ssl, TLS1_2_VERSION) != 1)
+        return dlock_fail(err, DLOCK_ENOBACKEND, 0, "OpenSSL has no TLS 1.2: %s", reason());
+    SSL_CTX_set_options(ctx->ssl,
+                        SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION | SSL_OP_NO_TICKET);
+    SSL_CTX_set_session_cache_mode(ctx->ssl, SSL_SESS_CACHE_OFF);
+    SSL_CTX_set_cert_cb(ctx->ssl, note_request, NULL);
+    SSL_CTX_set_verify(ctx->ssl, setup->insecure ? SSL_VERIFY_NONE : SSL_VERIFY_PEER, NULL);
+    /* Without any store each certificate is refused, and that is told then. */
+    if (!setup->ca.path)
+        (void)SSL_CTX_set_default_verify_paths(ctx->ssl);
+    else
+        rc = each_cert(&setup->ca, "cacert", trust, ctx->ssl, err);
+    if (rc >= 0 && setup->cert.path)
+        rc = each_cert(&setup->cert, "cert", show, ctx->ssl, err);
+    if (rc >= 0 && setup->key.path)
+        rc = use_key(ctx->ssl, setup, err);
+    ERR_clear_error();
+    return rc < 0 ? rc : 0;
+}
+
+static int ctx_new(struct tls_ctx **out, const struct tls_setup *setup, struct dlock_error *err)
+{
+    struct tls_ctx *ctx = calloc(1, sizeof *ctx);
+    if (!ctx)
+        return no_memory(err);
+    ERR_clear_error();
+    ctx->insecure = setup->insecure;
+    ctx->has_cert = setup->cert.path;
+    ctx->ssl = SSL_CTX_new(TLS_client_method());
+    int rc = ctx->ssl ? set_up(ctx, setup, err)
+                      : dlock_fail(err, DLOCK_EOS, 0, "OpenSSL cannot be set up: %s", reason());
+    ERR_clear_error();
+    if (rc == 0)
+        *out = ctx;
+    else
+        ctx_free(ctx);
+    return rc;
+}
+
+/* ------------------------------------------------------------------ a connection */
+
+static void end(struct tls *t)
+{
+    SSL_free(t->ssl); /* with its BIOs */
+    free(t);
+}
+
+/* As certificates have it: without the zone of an IPv6 address, without the dot that ends a name. */
+static bool plain_name(char *out, size_t size, const char *name)
+{
+    size_t n = name ? strcspn(name, "%") : 0;
+    if (n > 1 && name[n - 1] == '.')
+        n--;
+    /* OpenSSL verifies no name when it is empty, and all that is below one that begins with a dot. */
+    if (n == 0 || n >= size || name[0] == '.')
+        return false;
+    memcpy(out, name, n);
+    out[n] = '\0';
+    return true;
+}
+
+/* Whom we want to talk to. */
+static bool set_name(struct tls *t)
+{
+    unsigned char addr[sizeof(struct in6_addr)];
+    X509_VERIFY_PARAM *param = SSL_get0_param(t->ssl);
+    if (inet_pton(AF_INET, t->name, addr) == 1 || inet_pton(AF_INET6, t->name, addr) == 1)
+        return X509_VERIFY_PARAM_set1_ip_asc(param, t->name) == 1; /* is not sent */
+    X509_VERIFY_PARAM_set_hostflags(param, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
+    return X509_VERIFY_PARAM_set1_host(param, t->name, 0) == 1 &&
+           SSL_set_tlsext_host_name(t->ssl, t->name) == 1;
+}
+
+static int start(struct tls **out, struct tls_ctx *ctx, const char *name, struct dlock_error *err)
+{
+    struct tls *t = calloc(1, sizeof *t);
+    if (!t)
+        return no_memory(err);
+    if (!plain_name(t->name, sizeof t->name, name)) {
+        free(t);
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "TLS needs the server's name, and this is none");
+    }
+    ERR_clear_error();
+    t->has_cert = ctx->has_cert;
+    t->ssl = SSL_new(ctx->ssl);
+    t->in = BIO_new(BIO_s_mem());
+    t->out = BIO_new(BIO_s_mem());
+    if (!t->ssl || !t->in || !t->out) {
+        BIO_free(t->in);
+        BIO_free(t->out);
+        end(t);
+        return no_memory(err);
+    }
+    SSL_set_bio(t->ssl, t->in, t->out);
+    SSL_set_app_data(t->ssl, t);
+    SSL_set_connect_state(t->ssl);
+    if (!set_name(t)) {
+        ERR_clear_error();
+        end(t);
+        return no_memory(err);
+    }
+    *out = t;
+    return 0;
+}
+
+static int feed(struct tls *t, const void *buf, size_t n, struct dlock_error *err)
+{
+    const unsigned char *first = buf;
+    if (!t->fed && n > 0 && *first != RECORD_HANDSHAKE && *first != RECORD_ALERT)
+        return dlock_fail(
+            err, DLOCK_EUNAVAIL, 0,
+            "the server does not speak TLS on this port (it answered something else)");
+    t->fed = t->fed || n > 0;
+    if (n > INT_MAX || (n > 0 && BIO_write(t->in, buf, (int)n) != (int)n))
+        return no_memory(err);
+    return 0;
+}
+
+static size_t wire(struct tls *t, const char **p)
+{
+    char *data = NULL;
+    long n = BIO_get_mem_data(t->out, &data);
+    *p = data;
+    return n > 0 ? (size_t)n : 0;
+}
+
+static void sent(struct tls *t, size_t n)
+{
+    char scratch[4096];
+    while (n > 0) {
+        int got = BIO_read(t->out, scratch, n < sizeof scratch ? (int)n : (int)sizeof scratch);
+        if (got <= 0)
+            return;
+        n -= (size_t)got;
+    }
+}
+
+/* ------------------------------------------------------------------ what went wrong */
+
+/* The alerts (RFC 8446, 6.2) that a server sends because of our certificate; NULL: another one. */
+static const char *about_our_cert(const struct tls *t, int alert)
+{
+    switch (alert) {
+    case SSL_AD_BAD_CERTIFICATE:
+        return "bad certificate";
+    case SSL_AD_UNSUPPORTED_CERTIFICATE:
+        return "unsupported certificate";
+    case SSL_AD_CERTIFICATE_REVOKED:
+        return "certificate revoked";
+    case SSL_AD_CERTIFICATE_EXPIRED:
+        return "certificate expired";
+    case SSL_AD_CERTIFICATE_UNKNOWN:
+        return "certificate unknown";
+    case SSL_AD_UNKNOWN_CA:
+        return "unknown ca";
+    case SSL_AD_ACCESS_DENIED:
+        return "access denied";
+    case SSL_AD_CERTIFICATE_REQUIRED:
+        return "certificate required";
+    case SSL_AD_HANDSHAKE_FAILURE: /* how TLS 1.2 says that one is required */
+        return t->asked && !t->has_cert ? "certificate required" : NULL;
+    default:
+        return NULL;
+    }
+}
+
+static int bad_server_cert(const struct tls *t, long why, struct dlock_error *err)
+{
+    const char *text = X509_verify_cert_error_string(why);
+    if (why == X509_V_ERR_HOSTNAME_MISMATCH || why == X509_V_ERR_IP_ADDRESS_MISMATCH)
+        return dlock_fail(err, DLOCK_EUNAVAIL, 0,
+                          "the server's certificate is refused: it is not made out to %s (%s)",
+                          t->name, text);
+    return dlock_fail(err, DLOCK_EUNAVAIL, 0, "the server's certificate is refused: %s", text);
+}
+
+/* After a call that returned rc. 0: it only wants to be fed. */
+static int explain(struct tls *t, int rc, struct dlock_error *err)
+{
+    const char *text;
+    unsigned long code = ERR_peek_last_error();
+    long verified = SSL_get_verify_result(t->ssl);
+    int alert = ERR_GET_LIB(code) == ERR_LIB_SSL ? ERR_GET_REASON(code) - SSL_AD_REASON_OFFSET : -1;
+    bool shaking = !SSL_is_init_finished(t->ssl);
+
+    switch (SSL_get_error(t->ssl, rc)) {
+    case SSL_ERROR_WANT_READ:
+    case SSL_ERROR_WANT_WRITE:
+        return 0;
+    case SSL_ERROR_ZERO_RETURN:
+        return dlock_fail(err, DLOCK_EUNAVAIL, 0, "the server closed the connection");
+    default:
+        break;
+    }
+    if (shaking && verified != X509_V_OK && SSL_get_verify_mode(t->ssl) != SSL_VERIFY_NONE)
+        rc = bad_server_cert(t, verified, err);
+    else if (alert >= 0 && alert <= 255 && (text = about_our_cert(t, alert)))
+        rc = dlock_fail(err, DLOCK_EPERM, 0,
+                        t->has_cert ? "the server refuses our certificate (%s): look at ?cert= "
+                                      "and ?key="
+                                    : "the server wants a certificate of ours (%s): name one by "
+                                      "?cert= and ?key=",
+                        text);
+    else
+        rc = dlock_fail(err, DLOCK_EUNAVAIL, 0, "TLS%s failed: %s", shaking ? " handshake" : "",
+                        reason());
+    ERR_clear_error();
+    return rc;
+}
+
+/* ------------------------------------------------------------------ talking */
+
+static int handshake(struct tls *t, struct dlock_error *err)
+{
+    ERR_clear_error();
+    int rc = SSL_do_handshake(t->ssl);
+    if (rc != 1)
+        return explain(t, rc, err);
+    /* OpenSSL has seen to this, unless somebody's configuration allows ciphers without certificates. */
+    X509 *cert = SSL_get_peer_certificate(t->ssl);
+    X509_free(cert);
+    if (SSL_get_verify_mode(t->ssl) != SSL_VERIFY_NONE &&
+        (!cert || SSL_get_verify_result(t->ssl) != X509_V_OK))
+        return dlock_fail(err, DLOCK_EUNAVAIL, 0, "the server has shown no certificate");
+    return 1;
+}
+
+static int encrypt_all(struct tls *t, const void *buf, size_t n, struct dlock_error *err)
+{
+    ERR_clear_error();
+    if (n == 0)
+        return 0;
+    int rc = n > INT_MAX ? -1 : SSL_write(t->ssl, buf, (int)n);
+    if (rc > 0)
+        return 0; /* all of it: that is how SSL_write() is without SSL_MODE_ENABLE_PARTIAL_WRITE */
+    rc = explain(t, rc, err);
+    return rc != 0 ? rc : dlock_fail(err, DLOCK_EUNAVAIL, 0, "TLS failed: the server begins anew");
+}
+
+static int decrypt_some(struct tls *t, void *buf, size_t size, struct dlock_error *err)
+{
+    ERR_clear_error();
+    int rc = SSL_read(t->ssl, buf, size < INT_MAX ? (int)size : INT_MAX);
+    return rc > 0 ? rc : explain(t, rc, err);
+}
+
+static void bye(struct tls *t)
+{
+    ERR_clear_error();
+    (void)SSL_shutdown(t->ssl);
+    ERR_clear_error();
+}
+
+const struct tls_table TLS_SYMBOL = {
+    .abi = TLS_ABI,
+    .build_id = DLOCK_BUILD_ID,
+    .ctx_new = ctx_new,
+    .ctx_free = ctx_free,
+    .start = start,
+    .end = end,
+    .feed = feed,
+    .wire = wire,
+    .sent = sent,
+    .handshake = handshake,
+    .encrypt = encrypt_all,
+    .decrypt = decrypt_some,
+    .bye = bye,
+};
