@@ -4,13 +4,9 @@
 
 FAKE_SRC := $(wildcard tests/support/fake/*.c)
 UNIT_SRC := $(wildcard tests/unit/*/test_*.c)
-# A folder of unit tests is linked with its store.
-ifeq ($(WITH_POSTGRES),no)
-UNIT_SRC := $(filter-out tests/unit/postgres/%,$(UNIT_SRC))
-endif
-ifeq ($(WITH_ZOOKEEPER),no)
-UNIT_SRC := $(filter-out tests/unit/zookeeper/%,$(UNIT_SRC))
-endif
+# A folder of unit tests is linked with the store of its name.
+UNIT_STORES := POSTGRES ZOOKEEPER
+UNIT_SRC := $(filter-out $(foreach x,$(UNIT_STORES),$(if $(filter no,$(WITH_$x)),tests/unit/$(call lower,$x)/%)),$(UNIT_SRC))
 HELP_SRC := $(wildcard tests/support/helpers/*.c)
 LOAD_SRC := $(wildcard tests/support/preload/*.c)
 BAD_SRC  := $(wildcard tests/support/modules/*.c)
@@ -90,24 +86,21 @@ $(BUILD)/unit/%: tests/unit/%.c tests/unit/unit.h $(BUILD)/cli.a $(BUILD)/libdlo
 	    $(BUILD)/cli.a $(UNIT_A) $(BUILD)/libdlock.a $(LIBS) $(UNIT_LIBS)
 
 # The tests of a module's parts: linked with them, not loading it.
-PG_UNIT_BIN := $(filter $(BUILD)/unit/postgres/%,$(UNIT_BIN))
-$(PG_UNIT_BIN): private UNIT_CFLAGS = $(PG_CFLAGS)
-ifeq ($(WITH_POSTGRES),module)
-$(PG_UNIT_BIN): private UNIT_A = $(BUILD)/pg.a
-$(PG_UNIT_BIN): private UNIT_LIBS = $(PG_LIBS)
-$(PG_UNIT_BIN): $(BUILD)/pg.a
+define unit_store
+UNIT_$(1) := $$(filter $$(BUILD)/unit/$(call lower,$(1))/%,$$(UNIT_BIN))
+$$(UNIT_$(1)): private UNIT_CFLAGS = $$($(1)_CFLAGS)
+ifeq ($$(WITH_$(1)),module)
+$$(UNIT_$(1)): private UNIT_A = $$(BUILD)/unit/$(call lower,$(1)).a
+$$(UNIT_$(1)): private UNIT_LIBS = $$($(1)_LIBS)
+$$(UNIT_$(1)): $$(BUILD)/unit/$(call lower,$(1)).a
 endif
-ZK_UNIT_BIN := $(filter $(BUILD)/unit/zookeeper/%,$(UNIT_BIN))
-$(ZK_UNIT_BIN): private UNIT_CFLAGS = $(ZK_CFLAGS)
-ifeq ($(WITH_ZOOKEEPER),module)
-$(ZK_UNIT_BIN): private UNIT_A = $(BUILD)/zk.a
-$(ZK_UNIT_BIN): private UNIT_LIBS = $(ZK_LIBS)
-$(ZK_UNIT_BIN): $(BUILD)/zk.a
-endif
-$(BUILD)/pg.a: $(POSTGRES_SRC:%.c=$O/%.o)
-$(BUILD)/zk.a: $(ZOOKEEPER_SRC:%.c=$O/%.o)
-$(BUILD)/pg.a $(BUILD)/zk.a: $(BUILD)/sources
+$$(BUILD)/unit/$(call lower,$(1)).a: $$($(1)_SRC:%.c=$$O/%.o)
+endef
+$(foreach x,$(UNIT_STORES),$(eval $(call unit_store,$x)))
+
+$(BUILD)/unit/%.a: $(BUILD)/sources
 	$(call say,AR,$@)
+	@mkdir -p $(@D)
 	$(Q)rm -f $@ && $(AR) qcs $@ $(filter %.o,$^)
 
 # Helpers are never sanitized: they are not what is tested, and are started often. Nor are preload shims, which are
