@@ -176,3 +176,31 @@ ran() {
     assert_out "sanitizer report: "
     [ "${lines[-1]}" = "1 passed, 1 failed" ]
 }
+
+@test "tests/run: what breaks exclusion once is not tried again" {
+    local broken=$'echo "enter 1 2 5" >history; echo "enter 2 1 6" >>history; echo 0 >counter'
+    for broken in "$broken; '$ROOT/tests/support/helpers/check_history.py' . 2" 'echo overlap >"$T/violations"; false' \
+        'mkdir command; echo "1 main overlap" >command/events; false' '[ 1 = 2 ] || final "exit code 0 instead of 5"' \
+        "'$ROOT/tests/support/helpers/swarm.py' 2 5 sh -c 'exit 42'"; do
+        rm -f runs.*
+        {
+            echo "load $ROOT/tests/support/common"
+            printf '%s\n' 'setup() { dlock_setup; }' 'teardown() { dlock_teardown; }'
+            printf '@test "broken" {\n    echo >>"%s/runs.broken"\n    %s\n}\n' "$T" "$broken"
+            fails unsteady 1
+        } >some.bats
+        runs HELPERS="$HELPERS" "$T/some.bats"
+        assert_rc 1
+        [ "$(wc -l <runs.broken)" = 1 ] || fail "tried again: $output"
+        assert_out "FINAL: "
+        [ "${lines[-1]}" = "0 passed, 2 failed" ] || fail "$output"
+    done
+    # Of another file what fails is tried again as always; so is what fails for want of acquisitions.
+    rm -f runs.*
+    printf '@test "unsteady" {\n    [ -e "%s/there" ] || { : >"%s/there"; printf "%%s\\n" "enter 1 1 5" "exit 1 1 6" >history; echo 1 >counter; "%s" . 2; }\n}\n' \
+        "$T" "$T" "$ROOT/tests/support/helpers/check_history.py" >other.bats
+    runs "$T/other.bats" "$T/some.bats"
+    assert_rc 1
+    [ "${lines[-1]}" = "1 passed, 2 failed" ] || fail "$output"
+    assert_out "other.bats: unsteady"
+}

@@ -21,6 +21,7 @@ export HELPERS=${HELPERS:-$BUILD/test}
 unset DLOCK_STORE DLOCK_NAME DLOCK_TOKEN DLOCK_HELD DLOCK_FENCE REDISCLI_AUTH REDIS_URL SSL_CERT_FILE SSL_CERT_DIR
 export LC_ALL=C.UTF-8 TZ=UTC
 source "$ROOT/tests/support/trace.bash"
+source "$ROOT/tests/support/amounts.bash"
 
 # ---------------------------------------------------------------- set-up ---
 
@@ -43,7 +44,7 @@ dlock_setup() {
 dlock_teardown() {
     local pid left
 
-    [ -n "${BATS_TEST_COMPLETED:-}" ] || san_reports >&2
+    [ -n "${BATS_TEST_COMPLETED:-}" ] || { san_reports; overlaps; } >&2
     for pid in "${STARTED_PIDS[@]}"; do
         kill -CONT "$pid" 2>/dev/null || :
         kill -TERM "$pid" 2>/dev/null || :
@@ -78,6 +79,13 @@ san_reports() {
     done
 }
 
+# Commands that found another one inside say so in such files; a test may fail before it looks there.
+overlaps() {
+    local f
+    find "$T" -name violations | while IFS= read -r f; do final "overlap: $(head -n 3 "$f")"; done || :
+    ! grep -shw overlap "$T/command/events" || final overlap || :
+}
+
 # settle SECONDS: wait until no process of this test is left.
 settle() {
     local -
@@ -107,6 +115,12 @@ test_pids() {
         [ -e "/proc/$pid/environ" ] && [ "$pid" != "$BASHPID" ] && [ "$pid" != $$ ] && echo "$pid"
     done
     return 0
+}
+
+# always CMD...: what this dlock does once in a while, by chance, it does each time (support/preload/dice.c).
+always() {
+    # A sanitizer's runtime wants to be the first library; being the second one is fine here.
+    LD_PRELOAD=$HELPERS/dice.so ASAN_OPTIONS=${ASAN_OPTIONS:-}:verify_asan_link_order=0 "$@"
 }
 
 # ------------------------------------------------------------------ time ---
@@ -246,6 +260,10 @@ fail() {
     echo "$*" >&2
     return 1
 }
+
+# final MESSAGE...: it fails by what must not happen even once: two holders at a time, a fence that falls, an exit code
+# that is lost. tests/run does not try such a test again.
+final() { fail "FINAL: $*"; }
 
 # assert_rc N: the exit code of the last `run`.
 assert_rc() {

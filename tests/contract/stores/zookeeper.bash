@@ -1,7 +1,7 @@
 # One ZooKeeper server for the contract suite.
 # bats file_tags=contract,long,thread
 load "$SUPPORT/zookeeper"
-STORE_LEASE=1 STORE_FIFO=1 STORE_FENCE=1 STORE_TELLS=fence STORE_TURNS=50
+STORE_LEASE=1 STORE_FIFO=1 STORE_FENCE=1 STORE_TELLS=fence
 store_up() { zk_start; }
 store_down() { zk_stop_all; }
 store_lock() { echo "zk://127.0.0.1:$ZK_PORT#$1"; }

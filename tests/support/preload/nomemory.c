@@ -1,7 +1,7 @@
 /*
  * nomemory.c - LD_PRELOAD: an allocation fails. Only in the program whose name is $NOMEMORY_IN: not in the command
  * that it runs. The $NOMEMORY-th one fails, and with a "+" behind the number all that follow, too. $NOMEMORY_LOG is
- * made when that has happened.
+ * made when that has happened. The file $NOMEMORY_COUNT, 8 bytes long, says how many there were so far.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 void *__libc_malloc(size_t n);
@@ -19,6 +20,7 @@ static long fail_at;
 static bool for_good;
 static const char *log_file;
 static atomic_long count;
+static volatile long *counted;
 
 __attribute__((constructor)) static void begin(void)
 {
@@ -28,6 +30,15 @@ __attribute__((constructor)) static void begin(void)
         return;
     log_file = getenv("NOMEMORY_LOG");
     long n = strtol(at, &end, 10);
+    const char *file = getenv("NOMEMORY_COUNT");
+    if (file) {
+        int fd = open(file, O_RDWR | O_CLOEXEC);
+        void *p = fd < 0 ? MAP_FAILED : mmap(NULL, sizeof *counted, PROT_WRITE, MAP_SHARED, fd, 0);
+        if (p == MAP_FAILED)
+            _exit(96);
+        counted = p;
+        close(fd);
+    }
     for_good = *end == '+';
     count = 0;
     fail_at = n;
@@ -38,6 +49,8 @@ static bool fails(void)
     if (fail_at == 0)
         return false;
     long n = ++count;
+    if (counted)
+        *counted = n;
     if (n < fail_at || (n > fail_at && !for_good))
         return false;
     if (n == fail_at && log_file != NULL) {

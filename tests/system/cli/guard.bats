@@ -251,7 +251,7 @@ one_point() {
 export -f one_point now_ns now_ms last_beat
 
 # A process that is killed makes no report: nothing for a sanitizer. A guard that is left alone has tests of its own.
-# bats test_tags=plain
+# bats test_tags=plain,soak
 @test "keeper killed at each of its system calls: no tree survives, nothing is held for longer than the ttl" {
     strace -o /dev/null true 2>/dev/null || skip "strace does not work here"
     ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 \
@@ -262,10 +262,11 @@ export -f one_point now_ns now_ms last_beat
              if (name ~ /^(clone|clone3|fork|vfork)$/) forked = 1
              if (!forked || name ~ /^exit/) next
              if (++points[name] <= 16) print name, n[name]
-         }' "$T/trace" >"$T/points"
-    n=$(wc -l <"$T/points")
+         }' "$T/trace" >all
+    [ "$(wc -l <all)" -ge 40 ]
+    sample call_points <all >points
+    n=$(wc -l <points)
     echo "$n points"
-    [ "$n" -ge 40 ]
     export T NAME NS SLOW
     timeout 100 xargs -P 6 -L 1 bash -c 'one_point "$1" "$2"' - <"$T/points"
     killed=$(cat "$T"/point.*/rc | grep -c 137)

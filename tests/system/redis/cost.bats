@@ -92,8 +92,8 @@ ask() {
 }
 connected() { [ "$(own client list | grep -c 'cmd=')" -ge "$1" ]; }
 
-# bats test_tags=slow
-@test "cost: 300 reconnects of a waiter and dozens of the holder: no descriptor, no memory, no zombie" {
+# bats test_tags=slow,soak
+@test "cost: hundreds of reconnects of a waiter and dozens of the holder: no descriptor, no memory, no zombie" {
     redis_start_in own
     L="redis://127.0.0.1:${REDIS_PORTS[own]}#$NAME"
     background -q --ttl 4 --grace 1 "$L" $SUBJECT -u "$T/end"
@@ -116,10 +116,11 @@ connected() { [ "$(own client list | grep -c 'cmd=')" -ge "$1" ]; }
     wait_for 5 connected 5
     before="$(fds "$K") $(fds "$waiter")" holder_kb=$(rss "$K") waiter_kb=$(rss "$waiter")
     n=$(connections)
-    for ((round = 0; round < 20 && $(connections) - n < 360; round++)); do cut 15; done
+    reconnects=$(amount reconnects)
+    for ((round = 0; round < 20 && $(connections) - n < reconnects * 6 / 5; round++)); do cut 15; done
     n=$(($(connections) - n))
     echo "# $n connections" >&3
-    [ "$n" -ge 320 ]
+    [ "$n" -ge $((reconnects * 16 / 15)) ]
     wait_for 5 connected 5
     [ "$(fds "$K") $(fds "$waiter")" = "$before" ] || fail "descriptors: $before, then $(fds "$K") $(fds "$waiter")"
     [ -n "${SAN:-}" ] || {

@@ -100,13 +100,13 @@ no_complaints() {
 }
 
 # A process that is killed makes no report: nothing for a sanitizer.
-# bats test_tags=plain
+# bats test_tags=plain,soak
 @test "faults: keeper killed at each of its system calls: no tree survives, the lock is free in time" {
-    export BATS_TEST_TIMEOUT=200
-    points 10 >"$T/points"
-    n=$(wc -l <"$T/points")
+    points 10 >all
+    [ "$(wc -l <all)" -ge 40 ]
+    sample call_points <all >points
+    n=$(wc -l <points)
     echo "$n points"
-    [ "$n" -ge 40 ]
     export T NAME ALLOWED="0 137"
     timeout 150 xargs -P 8 -L 1 bash -c 'one_point "$1" "$2" signal=SIGKILL' - <"$T/points"
     killed=$(cat "$T"/point.*/rc | grep -c 137)
@@ -115,8 +115,8 @@ no_complaints() {
     no_complaints
 }
 
+# bats test_tags=soak
 @test "faults: each of the keeper's system calls fails once: never a command without the lock, never a hang" {
-    export BATS_TEST_TIMEOUT=200
     # A close() that does not close, an exit that does not, a signal that is not taken: no kernel does that.
     points 4 | grep -vE '^(close|close_range|munmap|rt_sigreturn|rt_sigprocmask|restart_syscall|brk) ' >"$T/calls"
     # A sanitizer's malloc ends the program when it gets no memory.
@@ -131,14 +131,16 @@ no_complaints() {
         EIO) may='read|write|recvfrom|sendto|openat|connect|newfstatat|fstat|shutdown|getsockopt|setsockopt' ;;
         esac
         grep -E "^($may) " "$T/calls" | sed "s/\$/ error=$e/"
-    done >"$T/points"
-    echo "$(wc -l <"$T/points") points"
-    [ "$(wc -l <"$T/points")" -ge 60 ]
+    done >all
+    [ "$(wc -l <all)" -ge 60 ]
+    sample call_points <all >points
+    echo "$(wc -l <points) points"
     export T NAME ALLOWED="0 69 71 79"
     timeout 150 xargs -P 6 -L 1 bash -c 'one_point "$1" "$2" "$3"' - <"$T/points"
     no_complaints
 }
 
+# bats test_tags=soak
 @test "faults: a system call fails from some point on for ever: the command is ended in time, never a hang" {
     # What a kernel without memory, or a broken device, may go on answering. (Not EINTR for ever, and not for the
     # signalfd, which would stay readable.)
@@ -146,8 +148,8 @@ no_complaints() {
     for e in ENOMEM EIO EMFILE; do
         case $e in EMFILE) may=socket ;; EIO) may='connect|sendto|recvfrom' ;; *) may='.*' ;; esac
         grep -E "^($may) " "$T/calls" | sed "s/\$/ error=$e/"
-    done >"$T/points"
-    echo "$(wc -l <"$T/points") points"
+    done | sample call_points >points
+    echo "$(wc -l <points) points"
     export T NAME ALLOWED="0 69 71 79"
     timeout 100 xargs -P 4 -L 1 bash -c 'one_point "$1" "$2" "$3"' - <"$T/points"
     no_complaints

@@ -46,9 +46,10 @@ teardown() { dlock_teardown; }
     [ "$token" = "${BASH_REMATCH[1]}${BASH_REMATCH[2]}${BASH_REMATCH[3]}${BASH_REMATCH[4]}${BASH_REMATCH[5]}" ]
 }
 
-# bats test_tags=slow
-@test "zookeeper: 50 waiters: each release wakes exactly one, and they come in order" {
-    local i n=50 pids=() before fired
+# bats test_tags=slow,soak
+@test "zookeeper: many waiters: each release wakes exactly one, and they come in order" {
+    local i n pids=() before fired
+    n=$(amount zk_waiters)
     # No heartbeat while it lasts: it fires a watch, too, and who renews that when the node has just gone has none.
     own_server maxSessionTimeout=400000
     hold --ttl 300
