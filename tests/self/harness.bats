@@ -1,7 +1,7 @@
 # What runs the tests: its verdict must be right, or everything else here is worth nothing.
 
 bats_require_minimum_version 1.5.0
-# bats file_tags=plain
+# bats file_tags=plain,long
 load ../support/common
 
 setup() { dlock_setup; }

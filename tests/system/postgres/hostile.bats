@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
 # hostile.bats - what answers where PostgreSQL should, or in its name: without end, nonsense, too old.
 
+# bats file_tags=long
 bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/fake

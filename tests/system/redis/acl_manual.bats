@@ -2,6 +2,7 @@
 # acl_manual.bats - the smallest ACL rules, as the manual has them: they are taken out of its text, are enough for
 # everything, and each right in them is used.
 
+# bats file_tags=long
 bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/fake

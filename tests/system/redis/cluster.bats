@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
 # cluster.bats - locks in a Redis Cluster: redirections, a slot that is moved, a master that fails.
 
+# bats file_tags=long
 load ../../support/common
 load ../../support/redis
 load ../../support/cluster

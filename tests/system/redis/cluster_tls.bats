@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
 # cluster_tls.bats - rediss:// and a Redis Cluster: each node that a redirection leads to is verified by its own name.
 
+# bats file_tags=long
 bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/redis

@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
 # sentinel.bats - the master behind Sentinel: discovery, failover in the middle of a hold, replicas that confirm.
 
+# bats file_tags=long
 bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/redis

@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
 # faults.bats - nodes of a Redlock that are dead, hang, lie, refuse or forget, and holds that they hit.
 
+# bats file_tags=long
 bats_require_minimum_version 1.5.0
 
 load ../../support/common
