@@ -17,7 +17,9 @@ teardown() { dlock_teardown; }
     redis_start
     mkdir "$T/h"
     run_t $((5 * secs + 100)) "$ROOT/tests/support/helpers/nemesis.py" "$DLOCK" "redis://127.0.0.1:$REDIS_PORT#$NAME" \
-        "$HELPERS/witness" "$T/h" "$REDIS_PID" "$secs" "$(amount chaos_workers)" || failed=1
+        "$HELPERS/witness" "$T/h" "$REDIS_PID" "$secs" "$(amount chaos_workers)" >nemesis.log || failed=1
+    cat nemesis.log
+    sed -n 's/.* faults on holders/# &/p' nemesis.log >&3
     "$ROOT/tests/support/helpers/check_history.py" "$T/h" 1 killed || failed=1
     [ -z "${failed:-}" ]
 }

@@ -71,7 +71,7 @@ count() {
     seq "$most" | sample memory_points >points
     points=$(wc -l <points)
     echo "# $points of $most allocations" >&3
-    awk '{ print; print $1 "+" }' points | timeout 150 xargs -P 8 -n 1 bash -c 'one "$1"' -
+    awk '{ print; print $1 "+" }' points | timeout 150 xargs -P 12 -n 1 bash -c 'one "$1"' -
     failed=$(ls "$T"/run.*/failed | wc -l)
     echo "# $failed failed; exit codes: $(cat "$T"/run.*/rc | sort | uniq -c | awk '{ printf "%s (%s times) ", $2, $1 }')" >&3
     [ "$failed" -ge "$points" ]

@@ -223,7 +223,7 @@ server_is_ahead() { # SECONDS
         fi
     done
     echo "# $died died, $lived lived on" >&3
-    kill "$K"
-    ended
+    kill -KILL "$K"
+    wait_for 2 tree_gone
     rm -rf "$CLOCK_DIR"
 }

@@ -136,7 +136,7 @@ no_complaints() {
     sample call_points <all >points
     echo "$(wc -l <points) points"
     export T NAME ALLOWED="0 69 71 79"
-    timeout 150 xargs -P 6 -L 1 bash -c 'one_point "$1" "$2" "$3"' - <"$T/points"
+    timeout 150 xargs -P 8 -L 1 bash -c 'one_point "$1" "$2" "$3"' - <"$T/points"
     no_complaints
 }
 
@@ -151,7 +151,7 @@ no_complaints() {
     done | sample call_points >points
     echo "$(wc -l <points) points"
     export T NAME ALLOWED="0 69 71 79"
-    timeout 100 xargs -P 4 -L 1 bash -c 'one_point "$1" "$2" "$3"' - <"$T/points"
+    timeout 100 xargs -P 8 -L 1 bash -c 'one_point "$1" "$2" "$3"' - <"$T/points"
     no_complaints
 }
 
