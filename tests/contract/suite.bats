@@ -17,11 +17,9 @@ teardown_file() { store_down; }
 setup() {
     dlock_setup
     L=$(store_lock "$NAME")
-    mkfifo "$T/go"
 }
 teardown() {
-    # Whatever waits for the fifo may end.
-    [ ! -p "$T/go" ] || exec 9<>"$T/go"
+    : >go # whatever waits for that may end
     dlock_teardown
 }
 
@@ -29,14 +27,6 @@ needs() {
     local have=STORE_$1
     [ -n "${!have}" ]
 }
-
-# hold [OPTION...]: a holder that ends when `let_go` is called; returns once it holds.
-hold() {
-    start_log "$T/holder.log" "$DLOCK" "$@" "$L" sh -c 'echo $DLOCK_FENCE >held; read x <go'
-    HOLDER=$STARTED
-    wait_for 5 test -e "$T/held"
-}
-let_go() { echo >"$T/go"; }
 
 status_is() { "$DLOCK" --status "$L" | grep -q "$1"; }
 waiters() { "$DLOCK" --status --json "$L" | grep -o '"place"' | wc -l; }
@@ -301,7 +291,7 @@ kernel_keeps_it() {
     hold
     kill -"$1" "$HOLDER"
     run -75 run_t 5 "$DLOCK" -q -w 0.3 "$L" true
-    let_go
+    : >go
     kill -CONT "$HOLDER" || : # a stopped keeper has it too, until it has reaped the command
     run -0 run_t 5 "$DLOCK" -w 5 "$L" true
     store_clean "$NAME"

@@ -181,6 +181,16 @@ start_log() {
     STARTED_PIDS+=("$STARTED")
 }
 
+# listener HELPER ARG...: a helper (support/helpers/HELPER.py) that says at which port it listens; $LISTENS is that port,
+# $LISTENER its pid.
+listener() {
+    local file=$T/port.$((LISTENERS += 1))
+    start "$ROOT/tests/support/helpers/$1.py" "${@:2}" >"$file"
+    LISTENER=$STARTED
+    wait_for 5 test -s "$file"
+    LISTENS=$(cat "$file")
+}
+
 # wait_for SECONDS CMD...: poll every 20 ms, later every 60 ms, until CMD succeeds.
 wait_for() {
     local - secs=$1 up end pause=0.02 n=0
@@ -214,6 +224,18 @@ exits() { # CODE SECONDS PID: a job of ours, see wait_exit
     local rc=0
     wait_exit "$2" "$3" || rc=$?
     [ $rc -eq "$1" ] || fail "exit code $rc, not $1: $(tail -n 20 ./*.log)"
+}
+
+# hold [ARG...]: dlock holds $L until let_go; returns when it does hold. Its pid is $HOLDER, its fence is in the file held.
+hold() {
+    rm -f held go
+    start_log hold.log "$DLOCK" "$@" "$L" sh -c 'echo $DLOCK_FENCE >held; "$HELPERS/await" go'
+    HOLDER=$STARTED
+    wait_for 5 test -s held || fail "$(cat hold.log)"
+}
+let_go() { # [CODE]: the holder's exit code, 0
+    : >go
+    exits "${1:-0}" 8 "$HOLDER"
 }
 
 # State letter of a process (R S D T Z ...), empty when there is none.

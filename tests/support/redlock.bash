@@ -171,15 +171,6 @@ unusable() {
     fail "after $took ms: $output"
 }
 
-# hold [ARG...]: dlock holds $NAME until let_go; returns when it does.
-hold() {
-    rm -f go held
-    start_log hold.log "$DLOCK" "$@" "$L" sh -c 'echo "$DLOCK_FENCE" >held; while [ ! -e go ]; do sleep .02; done'
-    HOLDER=$STARTED
-    wait_for 5 test -s held
-}
-let_go() { : >go; wait_exit 8 "$HOLDER"; }
-
 # waiter FILE [ARG...]: on nodes of this test alone; it writes the time of its entry into FILE. Returns when it waits.
 waiter() {
     start_log "$1.log" "$DLOCK" "${@:2}" "$L" "$HELPERS/clock" "$T/$1"

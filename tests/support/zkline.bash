@@ -28,17 +28,6 @@ sessions_are() { [ "$(zk_sessions | wc -l)" = "$1" ]; }
 no_session() { [ -z "$(zk_sessions "${1:-default}")" ]; }
 not_there() { ! zk_stat "$1" version 2>/dev/null; }
 
-# hold [ARG...]: dlock holds $L until the file "go" appears; returns when it does hold.
-hold() {
-    rm -f held go
-    start_log hold.log "$DLOCK" "$@" "$L" sh -c 'echo $DLOCK_FENCE >held; "$HELPERS/await" go'
-    HOLDER=$STARTED
-    wait_for 5 test -s held || { cat hold.log; false; }
-}
-let_go() {
-    echo >go
-    wait_exit 5 "$HOLDER"
-}
 # wait_in_line N CMD...: a waiter that watches the one in front of it, with whom N nodes are in line; OPTS its options.
 wait_in_line() {
     local n=$1

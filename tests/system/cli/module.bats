@@ -296,9 +296,8 @@ good() {
 
 @test "module: the guard does not have it in its memory" {
     need_root # the memory of keeper and guard is closed to others
-    start "$ROOT/tests/support/helpers/hostile_server.py" nothing >port
-    wait_for 5 test -s port
-    start_log out "$DLOCK" --connect-timeout 20 "postgres://127.0.0.1:$(cat port)/x#$NAME" true
+    listener hostile_server nothing
+    start_log out "$DLOCK" --connect-timeout 20 "postgres://127.0.0.1:$LISTENS/x#$NAME" true
     keeper=$STARTED
     has() { grep -qE '/postgres\.so$' "/proc/$keeper/maps" && grep -q libpq "/proc/$keeper/maps"; }
     wait_for 10 has

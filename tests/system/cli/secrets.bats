@@ -80,14 +80,13 @@ unseen() {
 
 @test "secrets: the process list: not while the store does not answer, not of --status" {
     need_root # for whose connection it is
-    start "$ROOT/tests/support/helpers/hostile_server.py" nothing >port
-    wait_for 5 test -s port
+    listener hostile_server nothing
     for mode in run --status; do
-        set -- "redis://:$CANARY@127.0.0.1:$(cat port)#x"
+        set -- "redis://:$CANARY@127.0.0.1:$LISTENS#x"
         if [ $mode = run ]; then set -- "$1" true; else set -- $mode "$1"; fi
         start_log out "$DLOCK" --connect-timeout 20 "$@"
         pid=$STARTED
-        asked() { ss -Htnp state established dport = ":$(cat port)" | grep -q "pid=$pid,"; }
+        asked() { ss -Htnp state established dport = ":$LISTENS" | grep -q "pid=$pid,"; }
         wait_for 5 asked
         unseen "$pid"
         kill -TERM "$pid"

@@ -461,10 +461,9 @@ rival() { L=$LOCAL waiter rival "$@"; }
 }
 
 proxy() {
-    start "$ROOT/tests/support/helpers/proxy.py" "$PG_PORT" "$@" >"$T/port.proxy"
-    wait_for 5 test -s "$T/port.proxy"
-    PROXY=$STARTED
-    P="postgres://postgres@127.0.0.1:$(cat "$T/port.proxy")/postgres#$NAME"
+    listener proxy "$PG_PORT" "$@"
+    PROXY=$LISTENER
+    P="postgres://postgres@127.0.0.1:$LISTENS/postgres#$NAME"
 }
 
 @test "pgfaults: answers one byte at a time: all is well" {

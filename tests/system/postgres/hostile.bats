@@ -20,17 +20,13 @@ teardown() { dlock_teardown; }
 
 # fake HOW [VERSION]: P is its address.
 fake() {
-    rm -f port
-    start "$ROOT/tests/support/helpers/fakepg.py" "$@" >port
-    wait_for 5 test -s port
-    P="postgres://u@127.0.0.1:$(cat port)/x?sslmode=disable"
+    listener fakepg "$@"
+    P="postgres://u@127.0.0.1:$LISTENS/x?sslmode=disable"
 }
 # proxy FAULT...: one before the server; P is its address.
 proxy() {
-    rm -f port
-    start "$ROOT/tests/support/helpers/pgproxy.py" "$PG_PORT" "$@" >port
-    wait_for 5 test -s port
-    P="postgres://postgres@127.0.0.1:$(cat port)/postgres"
+    listener pgproxy "$PG_PORT" "$@"
+    P="postgres://postgres@127.0.0.1:$LISTENS/postgres"
 }
 
 # --- without end ---------------------------------------------------------------------------------------
@@ -149,11 +145,9 @@ waits() { [ "$(pgsql -c "select count(*) from pg_locks where locktype = 'advisor
     for how in 'say HTTP/1.0\r\n' 'greet SSH-2.0-x\r\n' 'for-ever x' 'for-ever R\0\0\0\x08\0\0\0\0' 'for-ever N\0\0\0\x08abcd' \
         'say \x7f\xff\xff\xff\0\0\0\0' 'say N' 'say S' 'say NR\0\0\0\x08\0\0\0\0Z\0\0\0\5I' nothing go reset; do
         set -- $how
-        rm -f port
-        start "$ROOT/tests/support/helpers/hostile_server.py" "$@" >port
-        wait_for 5 test -s port
+        listener hostile_server "$@"
         for mode in '' '?mode=lease'; do
-            run run_t 10 "$DLOCK" --connect-timeout 0.5 "postgres://u@127.0.0.1:$(cat port)/x$mode#$NAME" touch ran
+            run run_t 10 "$DLOCK" --connect-timeout 0.5 "postgres://u@127.0.0.1:$LISTENS/x$mode#$NAME" touch ran
             [ "$status" = 69 ] || fail "$how $mode: $status: $output"
             [ "${#lines[@]}" = 1 ] || fail "$how $mode: $output"
             [ ! -e ran ]

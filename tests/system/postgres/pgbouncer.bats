@@ -5,17 +5,18 @@
 bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/postgres
+load ../../support/pgtable
 
 setup_file() {
     export BATS_NO_PARALLELIZE_WITHIN_FILE=true
     [ -x /usr/sbin/pgbouncer ] || skip "pgbouncer is not installed"
-    pg_start
-    "$DLOCK" -q "postgres://postgres@127.0.0.1:$PG_PORT/postgres?mode=lease#first" true 3>&-
+    pgtable_start
 }
 teardown_file() { pg_stop_all; }
 
 setup() {
     dlock_setup
+    pgtable_setup
 }
 teardown() { dlock_teardown; }
 
@@ -32,34 +33,12 @@ pooler() {
 # pooled ARG...: psql through it.
 pooled() { PG_PORT=$PGB_PORT pgsql "$@"; }
 
-row() { pgsql -c "select $1 from public.dlock_locks where name = '$NAME'"; }
-EXPIRES='(extract(epoch from expires) * 1000)::bigint'
-row_is_free() { [ "$(row "expires = '-infinity' and owner = ''")" = t ]; }
-row_is_renewed() { [ "$(row "$EXPIRES")" -gt "$1" ]; }
-
 # settings: what a client of the pool finds in its session.
 settings() {
     pooled -c "select pg_backend_pid()" -c "select name, setting from pg_settings where source in ('session', 'client')
         and name <> 'application_name' order by name"
 }
 
-hold() {
-    rm -f held go
-    start_log hold.log "$DLOCK" "$@" "$L" sh -c 'echo >held; "$HELPERS/await" go'
-    HOLDER=$STARTED
-    wait_for 5 test -e held
-}
-let_go() {
-    : >go
-    rc=0
-    wait_exit 5 "$HOLDER" || rc=$?
-    [ $rc -eq "${1:-0}" ] || fail "the holder's exit code is $rc: $(cat hold.log)"
-}
-exits() { # CODE SECONDS PID
-    rc=0
-    wait_exit "$2" "$3" || rc=$?
-    [ $rc -eq "$1" ] || fail "exit code $rc, not $1: $(cat ./*.log)"
-}
 # tries [NAME]: how many times dlock has asked for this lock.
 tries() { grep -cF "\$1 = '$NAME', " "$PG_LOG"; }
 tries_are() { [ "$(tries)" -ge "$1" ]; }

@@ -7,13 +7,12 @@ bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/fake
 load ../../support/postgres
+load ../../support/pgtable
 load ../../support/clock
 
 setup_file() {
     export BATS_NO_PARALLELIZE_WITHIN_FILE=true
-    pg_start
-    # The table is there.
-    "$DLOCK" -q "postgres://postgres@127.0.0.1:$PG_PORT/postgres?mode=lease#first" true 3>&-
+    pgtable_start
 }
 teardown_file() { pg_stop_all; }
 

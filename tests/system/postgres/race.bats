@@ -27,9 +27,8 @@ teardown() { dlock_teardown; }
 
 # proxy FAULT ARG...: $P is the server's address behind it.
 proxy() {
-    start "$ROOT/tests/support/helpers/pgproxy.py" "$PG_PORT" "$@" >"$T/port.proxy"
-    wait_for 5 test -s "$T/port.proxy"
-    P=127.0.0.1:$(cat "$T/port.proxy")
+    listener pgproxy "$PG_PORT" "$@"
+    P=127.0.0.1:$LISTENS
 }
 
 # Milliseconds from $1 (now_ms) until the clock's file $2 was written.

@@ -29,17 +29,6 @@ use() {
 }
 at() { L="redis://127.0.0.1:${CPORT[$1]}#$N"; }
 
-# hold [ARG...]: dlock holds $N until the file "go" appears; returns when it does hold.
-hold() {
-    rm -f go held
-    start_log hold.log "$DLOCK" "$@" "$L" sh -c 'echo $DLOCK_FENCE >held; while [ ! -e go ]; do sleep .02; done'
-    HOLDER=$STARTED
-    wait_for 5 file_nonempty held
-}
-let_go() {
-    touch go
-    wait_exit 5 "$HOLDER"
-}
 # wait_in_line NODE COUNT ID: a waiter that writes ID to the file order; returns when COUNT are in the queue on NODE.
 wait_in_line() {
     start_log "wait$3.log" "$DLOCK" --ttl "${TTL:-3}" "$L" sh -c "echo $3 >>order"
@@ -171,11 +160,8 @@ next_fence() {
 
 # lie TEXT: $L is a server that answers TEXT to everything.
 lie() {
-    rm -f port
-    /usr/bin/python3 "$ROOT/tests/support/helpers/hostile_server.py" say "$1" >port 2>/dev/null 3>&- &
-    STARTED_PIDS+=($!)
-    wait_for 5 file_nonempty port
-    L="redis://127.0.0.1:$(cat port)#$NAME"
+    listener hostile_server say "$1"
+    L="redis://127.0.0.1:$LISTENS#$NAME"
 }
 
 @test "cluster: redirections that go in circles or nowhere end in time" {

@@ -23,21 +23,16 @@ teardown() { dlock_teardown; }
 
 # liar HOW...: its lock is $L.   proxy FAULT...: the same, before the file's server.
 liar() {
-    start "$ROOT/tests/support/helpers/hostile_server.py" "$@" >"$T/port.$1"
-    wait_for 5 test -s "$T/port.$1"
-    LIAR=$STARTED
-    L="redis://127.0.0.1:$(cat "$T/port.$1")#$NAME"
+    listener hostile_server "$@"
+    L="redis://127.0.0.1:$LISTENS#$NAME"
 }
 liar_gone() {
-    kill "$LIAR"
-    wait_for 5 pid_gone "$LIAR"
-    rm "$T"/port.*
+    kill "$LISTENER"
+    wait_for 5 pid_gone "$LISTENER"
 }
 proxy() {
-    start "$ROOT/tests/support/helpers/proxy.py" "$REDIS_PORT" "$@" >"$T/port.proxy"
-    wait_for 5 test -s "$T/port.proxy"
-    LIAR=$STARTED
-    L="redis://127.0.0.1:$(cat "$T/port.proxy")#$NAME"
+    listener proxy "$REDIS_PORT" "$@"
+    L="redis://127.0.0.1:$LISTENS#$NAME"
 }
 
 # --- a server that is none -----------------------------------------------------------------------------
@@ -139,8 +134,8 @@ print(subprocess.call(sys.argv[1:]), resource.getrusage(resource.RUSAGE_CHILDREN
         [ "${#lines[@]}" -le 1 ]
         # The undo may be on its way still; the lease is 30 s.
         wait_for 2 eval '[ "$(rcli exists "$NAME")" = 0 ]' || fail "$fault: the lock is left behind"
-        kill "$LIAR"
-        wait_for 5 pid_gone "$LIAR"
+        kill "$LISTENER"
+        wait_for 5 pid_gone "$LISTENER"
     done
     [ $cut -ge 10 ]
     [ $whole -ge 1 ]

@@ -226,39 +226,10 @@ rival_is_in() { [ "$(wc -l <"$T/rival")" = 2 ]; }
 
 # --- names ---------------------------------------------------------------------------------------------
 
-@test "network: silent DNS: -w and --connect-timeout hold, 69, the name is said" {
+@test "network: silent DNS: -w, --connect-timeout and --status hold, 69, the name is said; a signal ends it at once" {
     net_up
     net_dns_silent
-    client_timed -w 0.3 "redis://redis.test:$PORT#$NAME" touch "$T/ran"
-    assert_rc 69
-    assert_out "redis.test"
-    assert_between 300 $took $((450 + SLOW)) "-w 0.3 (ms)"
-    client_timed --connect-timeout 1 "redis://redis.test:$PORT#$NAME" touch "$T/ran"
-    assert_rc 69
-    assert_out "redis.test"
-    assert_out "name look-up"
-    assert_between 1000 $took $((1250 + SLOW)) "--connect-timeout 1 (ms)"
-    client_timed --status --connect-timeout 0.5 "redis://redis.test:$PORT#$NAME"
-    assert_rc 69
-    assert_between 500 $took $((750 + SLOW)) "--status (ms)"
-    [ ! -e "$T/ran" ]
-    [ "$(net_dns_asked)" -ge 3 ]
-}
-
-@test "network: silent DNS: a signal ends it at once" {
-    net_up
-    net_dns_silent
-    for sig in TERM HUP; do
-        asked=$(net_dns_asked)
-        net_hold --connect-timeout 20 "redis://redis.test:$PORT#$NAME" $SUBJECT
-        wait_for 5 eval '[ "$(net_dns_asked)" -gt "$asked" ]'
-        t0=$(now_ms)
-        kill -$sig "$K"
-        ended
-        assert_rc $((128 + $(kill -l $sig)))
-        assert_between 0 $(($(now_ms) - t0)) $((300 + SLOW)) "time to die by $sig (ms)"
-    done
-    [ ! -e "$C/events" ]
+    net_dns_bounds "redis://redis.test:$PORT#$NAME" redis.test
 }
 
 # Two more servers of a Redlock, and what it is called where the third name is one that nobody knows.

@@ -42,11 +42,6 @@ pid_at() {
 }
 stop_pid() { kill -STOP "$1" && wait_for 5 pid_stopped "$1"; }
 
-hold() {
-    start_log hold.log "$DLOCK" "$@" sh -c 'echo $DLOCK_FENCE >held; while [ ! -e go ]; do sleep .02; done'
-    HOLDER=$STARTED
-    wait_for 5 file_nonempty held
-}
 # ended RC: the holder's end, with its log shown where it is another one.
 ended() {
     local rc=0
@@ -199,7 +194,7 @@ upset() { : >"$BATS_FILE_TMPDIR/upset"; }
 # bats test_tags=slow
 @test "sentinel: a failover, the key replicated: the hold goes on in the new master" {
     upset
-    hold --ttl 4 "$L"
+    hold --ttl 4
     wait_for 5 pttl_above "$REPLICA" "$NAME" 0
     scli "$S1" sentinel failover svc
     wait_for 5 names_another
@@ -218,7 +213,7 @@ upset() { : >"$BATS_FILE_TMPDIR/upset"; }
     # Cut off before anything is written, so that nothing is in its buffers.
     stop_pid "$(pid_at "$REPLICA")"
     ncli "$MASTER" client kill type replica
-    hold --ttl 30 "$L"
+    hold --ttl 30
     ncli "$MASTER" set "$NAME.w" other px 600000
     start_log wait.log "$DLOCK" --ttl 30 "$L.w" true
     wait_for 5 sh -c "'$DLOCK' --status '$L.w' | grep -q waiting"
@@ -234,7 +229,7 @@ upset() { : >"$BATS_FILE_TMPDIR/upset"; }
 # bats test_tags=slow
 @test "sentinel: what a majority of the sentinels does not confirm does not keep a hold" {
     upset
-    hold --ttl 2 "$L"
+    hold --ttl 2
     stop_pid "${SPID[0]}"
     # One of three may be missing.
     wait_for 5 pttl_above "$MASTER" "$NAME" 1900

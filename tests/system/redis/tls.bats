@@ -36,20 +36,9 @@ never() {
 }
 # recorder ARG...: what listens on $PORT writes down in ./told.
 recorder() {
-    rm -f port told
-    start "$ROOT/tests/support/helpers/tlsrecord.py" told "$@" >port
-    wait_for 5 test -s port
-    PORT=$(cat port)
-}
-hold() {
-    rm -f held go
-    start_log hold.log "$DLOCK" -v "$@" sh -c ': >held; while [ ! -e go ]; do sleep .02; done'
-    HOLDER=$STARTED
-    wait_for 5 test -e held
-}
-let_go() {
-    : >go
-    wait_exit 5 "$HOLDER"
+    rm -f told
+    listener tlsrecord told "$@"
+    PORT=$LISTENS
 }
 
 # --- who the server is ---------------------------------------------------------------------------------
@@ -181,9 +170,8 @@ let_go() {
 }
 
 @test "tls: a server that says nothing is given up in time" {
-    start "$ROOT/tests/support/helpers/hostile_server.py" nothing >port
-    wait_for 5 test -s port
-    at="rediss://127.0.0.1:$(cat port)?$CA#x"
+    listener hostile_server nothing
+    at="rediss://127.0.0.1:$LISTENS?$CA#x"
     for args in "--connect-timeout 0.5" "-w 0.5" "--connect-timeout 0.5 --status"; do
         "$HELPERS/clock" begin
         # shellcheck disable=SC2086
@@ -199,10 +187,8 @@ let_go() {
 
 # through FAULT...: a proxy before the server; its lock is $L.
 through() {
-    rm -f port
-    start "$ROOT/tests/support/helpers/proxy.py" "$REDIS_PORT" "$@" >port
-    wait_for 5 test -s port
-    L="rediss://app:$SECRET@localhost:$(cat port)?$CA#$NAME"
+    listener proxy "$REDIS_PORT" "$@"
+    L="rediss://app:$SECRET@localhost:$LISTENS?$CA#$NAME"
 }
 
 @test "tls: one byte at a time; cut or changed at any place: no grant without proof" {
@@ -232,7 +218,7 @@ through() {
 # --- while it is held ----------------------------------------------------------------------------------
 
 @test "tls: a hold goes on over a new connection, through a time in which the certificate is no good" {
-    hold --ttl 4 "$L"
+    hold -v --ttl 4
     tls_cli config set tls-cert-file "$TLS/expired.crt" tls-key-file "$TLS/expired.key"
     tls_cli client kill user app
     # A renewal was tried, and the server is told why it failed.
@@ -250,7 +236,7 @@ through() {
     run_t 5 "$DLOCK" -n "$L" sh -c "$list; cat /proc/\$PPID/cmdline | tr '\\0' ' '; env" >with 2>/dev/null </dev/null
     ! grep -E 'socket:|\.so|\.pem|\.crt|anon_inode' <(grep -v = with) || fail "descriptors: $(cat with)"
     ! grep "$SECRET" with || fail "found"
-    hold "$L"
+    hold -v
     ! grep -aF "$SECRET" "/proc/$HOLDER/cmdline" hold.log || fail "found"
     # Nor is a file of ours left open in the keeper.
     ! readlink "/proc/$HOLDER"/fd/* | grep -E 'crt|key|dlock-modules' || fail "open"

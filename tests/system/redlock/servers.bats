@@ -244,7 +244,7 @@ us_longer() {
 # bats test_tags=slow
 @test "redlock: one or two nodes that are dead, hung or talk garbage hold up the start by their time-out at most" {
     own_nodes
-    local healthy worst='' what k all=$L ports=$RL_PORTS
+    local healthy worst='' what k all=$L ports=$RL_PORTS port=()
     entering
     healthy=$took
     rl_freeze 2
@@ -259,16 +259,15 @@ us_longer() {
     for what in "say :1\\r\\n" "for-ever x" "nothing" "greet SSH-2.0-x\\r\\n"; do
         RL_PORTS=$ports
         for k in 2 3; do
-            rm -f "port.$k"
             # shellcheck disable=SC2086
-            start "$ROOT/tests/support/helpers/hostile_server.py" $what >"port.$k"
-            wait_for 5 test -s "port.$k"
+            listener hostile_server $what
+            port[k]=$LISTENS
         done
-        rl_put 2 "$(cat port.2)"
+        rl_put 2 "${port[2]}"
         L=$(rl_uri "$NAME")
         # Node 3 is dead.
         us_longer 1 "dead and one that does: $what"
-        rl_put 3 "$(cat port.3)"
+        rl_put 3 "${port[3]}"
         L=$(rl_uri "$NAME")
         us_longer 2 "that do: $what"
     done

@@ -30,29 +30,7 @@ teardown() { dlock_teardown; }
 @test "zknetwork: silent DNS: -w, --connect-timeout and --status hold, 69, the name is said; a signal ends it at once" {
     net_up
     net_dns_silent
-    U="zk://zk.test:2181#$NAME"
-    client_timed -w 0.3 "$U" touch "$T/ran"
-    assert_rc 69
-    assert_out "zk.test"
-    assert_between 300 "$took" $((450 + SLOW)) "-w 0.3 (ms)"
-    client_timed --connect-timeout 1 "$U" touch "$T/ran"
-    assert_rc 69
-    assert_out "zk.test"
-    assert_out "name look-up"
-    assert_between 1000 "$took" $((1250 + SLOW)) "--connect-timeout 1 (ms)"
-    client_timed --status --connect-timeout 0.5 "$U"
-    assert_rc 69
-    assert_between 500 "$took" $((750 + SLOW)) "--status (ms)"
-    asked=$(net_dns_asked)
-    [ "$asked" -ge 3 ]
-    net_hold --connect-timeout 20 "$U" $SUBJECT
-    wait_for 5 eval '[ "$(net_dns_asked)" -gt "$asked" ]'
-    t0=$(now_ms)
-    kill -TERM "$K"
-    ended
-    assert_rc 143
-    assert_between 0 $(($(now_ms) - t0)) $((300 + SLOW)) "time to die (ms)"
-    [ ! -e "$T/ran" ] && [ ! -e "$C/events" ]
+    net_dns_bounds "zk://zk.test:2181#$NAME" zk.test
 }
 
 # bats test_tags=slow
