@@ -32,7 +32,7 @@ status_is() { "$DLOCK" --status "$L" | grep -q "$1"; }
 waiters() { "$DLOCK" --status --json "$L" | grep -o '"place"' | wc -l; }
 waiters_are() { [ "$(waiters)" -eq "$1" ]; }
 
-@test "contract: a held lock refuses -n with 75 and names the holder" {
+@test "-n is refused while the lock is held, and names the holder" {
     hold --note "the nightly run"
     run -75 --separate-stderr run_t 5 "$DLOCK" -n "$L" touch "$T/ran"
     [ -z "$output" ]
@@ -63,7 +63,7 @@ best_of_six() {
     done
 }
 
-@test "contract: -n answers at once" {
+@test "-n answers at once" {
     best_of_six 0 "$DLOCK" -n "$L" true
     assert_between 0 "$best" $((200 + SLOW)) "a free lock, in ms"
     hold
@@ -75,7 +75,7 @@ best_of_six() {
     wait_exit 5 "$HOLDER"
 }
 
-@test "contract: a waiter is handed the lock at once" {
+@test "a waiter gets the lock as soon as it is released" {
     hold
     start_log "$T/waiter.log" "$DLOCK" "$L" "$HELPERS/clock" "$T/entered"
     waiter=$STARTED
@@ -90,7 +90,7 @@ best_of_six() {
 
 # The bound is dlock's; what a busy machine adds to the life of a process is not. So the best of six, less what a
 # refusal without waiting takes at that time.
-@test "contract: -w waits as long as it says" {
+@test "-w waits as long as it says" {
     hold
     best=9999
     for try in 1 2 3 4 5 6; do
@@ -115,7 +115,7 @@ best_of_six() {
     store_clean "$NAME"
 }
 
-@test "contract: a waiter that is cancelled leaves the queue and dies by the signal" {
+@test "a cancelled waiter leaves the queue and dies by the signal" {
     hold
     for sig in TERM INT HUP; do
         # setsid: a shell ignores INT in its background jobs, and what is ignored stays ignored.
@@ -147,7 +147,7 @@ passes_on() { # CODE CMD...
     esac
 }
 
-@test "contract: exit codes pass through and the lock is free afterwards" {
+@test "the command's exit code is passed on, and the lock is free" {
     for code in 0 1 42 75 79 255; do
         passes_on "$code" sh -c "exit $code"
     done
@@ -159,7 +159,7 @@ passes_on() { # CODE CMD...
     store_clean "$NAME"
 }
 
-@test "contract: --status tells free from held, in text and in JSON" {
+@test "--status tells free from held, in text and JSON" {
     run -0 run_t 5 "$DLOCK" --status "$L"
     assert_out ": free"
     hold --note 'say "hi"'
@@ -181,7 +181,7 @@ assert s["waiters"] == [], s' "$output" "$NAME"
     run -0 run_t 5 "$DLOCK" --status "$L"
 }
 
-@test "contract: --status --json has all that is known of holder and waiter" {
+@test "--status --json describes the holder and the waiters" {
     before=$(date +%s%3N)
     hold --ttl 20 --note 'say "hi"'
     for who in 1 2; do
@@ -225,7 +225,7 @@ assert [w["place"] for w in ws] == ([0, 0] if "redlock" in s["store"] else [1, 2
     store_clean "$NAME"
 }
 
-@test "contract: the fence grows from one grant to the next" {
+@test "the fence grows with each grant" {
     last=0
     for i in 1 2 3 4 5 6 7 8 9 10; do
         fence=$(run_t 5 "$DLOCK" "$L" sh -c 'echo $DLOCK_FENCE')
@@ -234,7 +234,7 @@ assert [w["place"] for w in ws] == ([0, 0] if "redlock" in s["store"] else [1, 2
     done
 }
 
-@test "contract: odd names are locks of their own" {
+@test "odd names are locks of their own" {
     for name in 'a b' 'x%2Fy' '%7Bt%7D' '..' 'a:b' 'k%23' "%C3%A4" "quote'"; do
         l=$(store_lock "$NAME$name")
         run -75 run_t 5 "$DLOCK" "$l" "$DLOCK" -q -n "$l" true
@@ -242,7 +242,7 @@ assert [w["place"] for w in ws] == ([0, 0] if "redlock" in s["store"] else [1, 2
     done
 }
 
-@test "contract: many waiters, none is forgotten, each once" {
+@test "each of six waiters gets the lock once" {
     hold
     for i in 1 2 3 4 5 6; do
         start_log "$T/w$i.log" "$DLOCK" "$L" sh -c "echo $i >>order"
@@ -266,7 +266,7 @@ print(*[w["pid"] for w in ws])'
 }
 
 # bats test_tags=slow
-@test "contract: twenty who come at once are served in the order that --status tells" {
+@test "twenty waiters are served in the order that --status shows" {
     needs FIFO || return 0 # none is promised
     for round in 1 2 3; do
         rm -f "$T/held" "$T/order"
@@ -297,7 +297,7 @@ kernel_keeps_it() {
     store_clean "$NAME"
 }
 
-@test "contract: a killed keeper: the tree dies and the lock is free within the ttl and a second" {
+@test "a killed keeper's lock is free within ttl + 1 s" {
     needs LEASE || { kernel_keeps_it KILL; return; }
     start_log "$T/holder.log" "$DLOCK" --ttl 2 "$L" "$HELPERS/witness" "$T" 60000 tree
     holder=$STARTED
@@ -323,7 +323,7 @@ guard_of() {
     [ -n "$G" ]
 }
 
-@test "contract: a killed guard: 71, the tree dies within a second, and then the lock is free" {
+@test "a killed guard ends the tree before the lock is free" {
     close=
     needs LEASE || close=-o # otherwise there is none
     start_log "$T/holder.log" "$DLOCK" --ttl 20 $close "$L" "$HELPERS/witness" "$T" 60000 tree
@@ -349,7 +349,7 @@ guard_of() {
     store_clean "$NAME"
 }
 
-@test "contract: a stopped keeper's tree is gone before anybody else gets in" {
+@test "a stopped keeper's tree is gone before the next holder enters" {
     needs LEASE || { kernel_keeps_it STOP; return; }
     start_log "$T/holder.log" "$DLOCK" --ttl 2 --grace 0.2 "$L" "$HELPERS/witness" "$T" 60000 tree
     holder=$STARTED
@@ -364,7 +364,7 @@ guard_of() {
 }
 
 # bats test_tags=soak
-@test "contract: 20 processes take turns: no overlap, nobody starves, fences grow" {
+@test "20 processes take turns without overlap, and fences grow" {
     turns=$(amount swarm_turns) long=$(amount swarm_long) longer_than_ttl=$(amount swarm_longer)
     mkdir "$T/h"
     "$ROOT/tests/support/helpers/swarm.py" 20 $((180 + 4 * turns)) bash -c '

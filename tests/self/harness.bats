@@ -7,7 +7,7 @@ load ../support/common
 setup() { dlock_setup; }
 teardown() { dlock_teardown; }
 
-@test "unit tests by name: CONTRIBUTING's example runs one; a name that is none fails" {
+@test "a unit test runs by its name; an unknown name fails" {
     example=$(grep -oE 'build/unit/[a-z]+/test_[a-z]+ [a-z0-9_]+' "$ROOT/CONTRIBUTING.md" | sed -n 1p)
     [ -n "$example" ] || fail "no example"
     program=${example% *}
@@ -32,7 +32,7 @@ runs() {
     run run_t 60 env -i PATH="$path" BUILD="$T/build" TEST_JOBS=1 BATS_TEST_TIMEOUT=8 ${env[@]+"${env[@]}"} "$ROOT/tests/run" "$@"
 }
 
-@test "tests/run: the last line is what passed and what failed, and so is the exit code" {
+@test "tests/run reports what passed and failed" {
     printf '%s\n' '@test "good" { :; }' '@test "left out" { skip why; }' >some.bats
     runs "$T/some.bats"
     assert_rc 0
@@ -81,7 +81,7 @@ ran() {
     [ "$n" -eq "$1" ] || fail "$2: ran $n times, not $1: $output"
 }
 
-@test "tests/run: a test that fails, and then passes twice, has passed, and is listed with its output" {
+@test "tests/run lists a test that fails once as unsteady" {
     local name='once (a.b) [c] \"q\" 1+1? {x}|y^ $ it\\s 100%' shown='once (a.b) [c] "q" 1+1? {x}|y^ $ it\s 100%'
     for jobs in 1 4; do
         rm -f runs.*
@@ -101,7 +101,7 @@ ran() {
     done
 }
 
-@test "tests/run: a test that fails again has failed, the first or the second time" {
+@test "tests/run fails when a test fails twice" {
     for again in 2 3; do
         rm -f runs.*
         { fails one 1 $again; fails two; } >some.bats
@@ -115,7 +115,7 @@ ran() {
     done
 }
 
-@test "tests/run: three unsteady tests are passed over, four are not, and of nine that fail none is run again" {
+@test "tests/run tolerates three unsteady tests, and repeats at most eight" {
     for n in 3 4 9; do
         rm -f runs.*
         for ((i = 1; i <= n; i++)); do fails "test $i" 1; done >some.bats
@@ -128,7 +128,7 @@ ran() {
     done
 }
 
-@test "tests/run: what failed outside of a test, or did not end, is run again" {
+@test "tests/run repeats a file whose set-up failed or that did not end" {
     # setup_file: the file is run again.
     {
         echo 'setup_file() { cd "$BATS_TEST_DIRNAME"; [ -e there ] || { : >there; echo "words of setup_file"; false; }; }'
@@ -154,7 +154,7 @@ ran() {
     assert_out "some.bats: killed: did not end"
 }
 
-@test "tests/run: a unit test that fails once is unsteady, too" {
+@test "tests/run repeats unit tests too" {
     mkdir -p build/unit/lib
     for fault in 'echo "not ok 1 one"; echo 1..1; exit 1' 'exit 0' 'echo 1..2; exit 0' 'echo 1..1; exit 1'; do
         rm -f n
@@ -169,7 +169,7 @@ ran() {
     done
 }
 
-@test "tests/run: what a sanitizer reports is a failure, although the test passes later" {
+@test "tests/run fails on a sanitizer's report although the test passes later" {
     printf '%s\n' '@test "one" {' '    [ -z "$(ls "$SAN_REPORTS")" ] || return 0' '    echo "ERROR: words" >"$SAN_REPORTS/report.1"; false' '}' >some.bats
     runs SAN=address "$T/some.bats"
     assert_rc 1
@@ -177,7 +177,7 @@ ran() {
     [ "${lines[-1]}" = "1 passed, 1 failed" ]
 }
 
-@test "tests/run: what breaks exclusion once is not tried again" {
+@test "tests/run does not repeat a test that broke exclusion" {
     local broken=$'echo "enter 1 2 5" >history; echo "enter 2 1 6" >>history; echo 0 >counter'
     for broken in "$broken; '$ROOT/tests/support/helpers/check_history.py' . 2" 'echo overlap >"$T/violations"; false' \
         'mkdir command; echo "1 main overlap" >command/events; false' '[ 1 = 2 ] || final "exit code 0 instead of 5"' \

@@ -9,7 +9,7 @@ setup() { dlock_setup; }
 teardown() { dlock_teardown; }
 
 # bats test_tags=slow,soak
-@test "redis: no overlap and no smaller fence while holders are killed and stopped" {
+@test "Redis holders never overlap while they are killed and stopped" {
     local secs
     secs=$(amount chaos_seconds)
     # A SIGSTOP in the middle of LeakSanitizer's own stopping of the process is more than it can bear.

@@ -9,7 +9,7 @@ setup() { dlock_setup; }
 teardown() { dlock_teardown; }
 
 # bats test_tags=slow,soak
-@test "redlock: 40 processes, while nodes are killed, emptied and stopped: no overlap, fences grow" {
+@test "Redlock holders never overlap while nodes are killed, emptied and stopped" {
     local want secs
     want=$(amount redlock_chaos_grants) secs=$(amount redlock_chaos_seconds)
     mkdir "$T/h"

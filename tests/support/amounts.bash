@@ -10,7 +10,7 @@ AMOUNTS='
 swarm_turns             100   10    5   of each of 20 processes that contend for one lock
 swarm_long             6000 6000 2500   ms that one of them holds it; the ttl is 2 s
 swarm_longer           3000    0    0   ms that another one does
-chaos_seconds            90   10   10   of faults that hit the holder; as many hits as two thirds of that, 30 at most
+chaos_seconds            90   20   10   of faults that hit the holder; as many hits as two thirds of that, 30 at most
 chaos_workers            12    6    6   processes
 redlock_chaos_seconds   120   15   10   of faults on five servers under 40 processes
 redlock_chaos_grants   4000  300   20   at least

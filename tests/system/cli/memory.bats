@@ -63,7 +63,7 @@ count() {
 }
 
 # bats test_tags=slow,plain,soak
-@test "memory: the n-th allocation fails, for every n of an acquisition and of a hold with renewals" {
+@test "an allocation that fails never leaves a command without the lock" {
     export T NAME HOLD=1300
     count one
     [ ! -e "$T/bad" ] || { cat "$T/bad"; false; }
@@ -99,7 +99,7 @@ once() {
 export -f once
 
 # bats test_tags=slow,plain,soak
-@test "memory: PostgreSQL: one of the last allocations fails: no crash, and a lock that was held is not said to be lost" {
+@test "an allocation that fails in PostgreSQL's client loses no lock" {
     local url
     pg_start
     # Kerberos does not look whether it gets memory.

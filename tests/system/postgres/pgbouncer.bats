@@ -87,9 +87,9 @@ refused() {
     run -0 run_t 5 "$DLOCK" -n "postgres://postgres@127.0.0.1:$PG_PORT/postgres#$NAME" true
 }
 
-@test "pgbouncer: advisory locks through transaction pooling are refused, without a trace" { refused transaction; }
-@test "pgbouncer: advisory locks through session pooling are refused, without a trace" { refused session; }
-@test "pgbouncer: advisory locks through statement pooling are refused, without a trace" { refused statement; }
+@test "advisory locks through transaction pooling are refused, without a trace" { refused transaction; }
+@test "advisory locks through session pooling are refused, without a trace" { refused session; }
+@test "advisory locks through statement pooling are refused, without a trace" { refused statement; }
 
 # ------------------------------------------------------------- lease table ---
 
@@ -104,7 +104,7 @@ exclude() {
 }
 
 # bats test_tags=slow
-@test "pgbouncer: transaction pooling: 8 processes exclude each other" {
+@test "transaction pooling: 8 processes exclude each other" {
     pooler transaction default_pool_size=3
     # Few turns, since waiters are not called here: a poll a second.
     exclude 8 8
@@ -112,7 +112,7 @@ exclude() {
 }
 
 # bats test_tags=slow,soak
-@test "pgbouncer: transaction pooling: many grants one after the other, tries in between" {
+@test "transaction pooling: many grants one after the other, tries in between" {
     pooler transaction default_pool_size=4
     mkdir h
     # Those that do not wait try again and again.
@@ -132,7 +132,7 @@ turns() {
 
 # PgBouncer before 1.21 takes a session for free at the first answer: the second one goes to another client.
 # bats test_tags=soak
-@test "pgbouncer: one request at a time, whatever happens; only without it several go together" {
+@test "one request at a time, whatever happens; only without it several go together" {
     pooler transaction
     turns $PGB_PORT pooled 3
     for ((i = $(amount pooled_runs); i > 0; i--)); do
@@ -172,7 +172,7 @@ pooled_lock() {
 }
 
 # bats test_tags=slow
-@test "pgbouncer: a waiter there asks once a second, and has the lock within two of the release" {
+@test "a waiter there asks once a second, and has the lock within two of the release" {
     local before n t0
     pooler transaction
     hold --ttl 60
@@ -189,7 +189,7 @@ pooled_lock() {
     no_trace
 }
 
-@test "pgbouncer: one who comes directly and one through the pooler exclude each other; the former is called" {
+@test "one who comes directly and one through the pooler exclude each other; the former is called" {
     local t0
     pooler transaction
     hold --ttl 60
@@ -203,7 +203,7 @@ pooled_lock() {
     assert_between 0 $(($(cat got) / 1000000 - t0)) $((400 + SLOW)) "hand-off (ms)"
 }
 
-@test "pgbouncer: --status through it" {
+@test "--status through it" {
     pooler transaction
     run -0 run_t 5 "$DLOCK" --status "$L"
     assert_out ": free"
@@ -217,7 +217,7 @@ pooled_lock() {
     run -0 run_t 5 "$DLOCK" --status "$L"
 }
 
-@test "pgbouncer: it is restarted, twice, during a hold, and its server's sessions are ended: the command lives" {
+@test "it is restarted, twice, during a hold, and its server's sessions are ended: the command lives" {
     local before how
     pooler transaction
     hold --ttl 5
@@ -242,7 +242,7 @@ pooled_lock() {
     wait_for 2 row_is_free
 }
 
-@test "pgbouncer: it is away for longer: 79 in time, and 69 for who waits" {
+@test "it is away for longer: 79 in time, and 69 for who waits" {
     local now
     pooler transaction
     start_log hold.log "$DLOCK" --ttl 2 --grace 0.2 "$L" "$HELPERS/witness" "$T" 60000 tree
@@ -260,7 +260,7 @@ pooled_lock() {
     [ ! -e ran ]
 }
 
-@test "pgbouncer: a pool of one session, and more who want it" {
+@test "a pool of one session, and more who want it" {
     local i pids=()
     pooler transaction default_pool_size=1 max_client_conn=40
     hold --ttl 5
@@ -279,7 +279,7 @@ pooled_lock() {
     no_trace
 }
 
-@test "pgbouncer: session pooling works, and is polled like the others" {
+@test "session pooling works, and is polled like the others" {
     local i pids=()
     pooler session default_pool_size=12
     hold --ttl 5
@@ -292,7 +292,7 @@ pooled_lock() {
     no_trace
 }
 
-@test "pgbouncer: session pooling without a free session: who waits takes none from the holder for good" {
+@test "session pooling without a free session: who waits takes none from the holder for good" {
     pooler session default_pool_size=1 query_wait_timeout=2
     # The holder has the only one.
     hold --ttl 4
@@ -303,7 +303,7 @@ pooled_lock() {
     wait_for 2 row_is_free
 }
 
-@test "pgbouncer: statement pooling works: every request is one statement" {
+@test "statement pooling works: every request is one statement" {
     pooler statement
     hold --ttl 3
     run -75 run_t 5 "$DLOCK" -n "$L" true
@@ -317,7 +317,7 @@ pooled_lock() {
     row_is_free
 }
 
-@test "pgbouncer: it is full, or the server behind it is gone: 69, and it says why" {
+@test "it is full, or the server behind it is gone: 69, and it says why" {
     pooler transaction max_client_conn=1
     start_log psql.log env PGAPPNAME=pgsql "$PG_BIN/psql" -X -h 127.0.0.1 -p "$PGB_PORT" -U postgres -d postgres -c 'select pg_sleep(20)'
     wait_for 5 eval '[ "$(pgsql -c "select count(*) from pg_stat_activity where query like '"'select pg_sleep%'"'")" = 1 ]'

@@ -71,7 +71,7 @@ no_standby() {
 
 # --- the server ------------------------------------------------------------------------------------------
 
-@test "pgrace: restart-grace: also after the crash of a single backend, when the postmaster lives on" {
+@test "restart-grace: also after the crash of a single backend, when the postmaster lives on" {
     own_server
     local t0
     L="$U?restart-grace=2#$NAME"
@@ -91,7 +91,7 @@ no_standby() {
     assert_between 2000 "$(entered "$t0" got)" $((3500 + SLOW)) "grant after the crash (ms)"
 }
 
-@test "pgrace: restart-grace: a short ttl: who waits keeps its session" {
+@test "restart-grace: a short ttl: who waits keeps its session" {
     own_server
     run -75 --separate-stderr run_t 6 "$DLOCK" -v -w 2.6 --ttl 1 "$U?restart-grace=20#$NAME" touch ran
     [[ $stderr == *restart-grace* ]]
@@ -102,7 +102,7 @@ no_standby() {
 
 # --- a commit that waits for a standby ---------------------------------------------------------------------
 
-@test "pgrace: no standby commits: -n: 69 in time, and the session is gone" {
+@test "no standby commits: -n: 69 in time, and the session is gone" {
     own_server -c synchronous_standby_names=nobody
     local t0
     [ "$(pgsql -c 'show synchronous_commit')" = on ]
@@ -131,19 +131,19 @@ waits_for_standby() {
     wait_for 1 nothing_left
     [ ! -e ran ]
 }
-@test "pgrace: no standby commits: a waiter that is handed the lock: it gives up, and the session is gone" {
+@test "no standby commits: a waiter that is handed the lock: it gives up, and the session is gone" {
     waits_for_standby '69|75' -w 5 --ttl 2 --connect-timeout 1
 }
-@test "pgrace: no standby commits: the session is gone, also when a cancel request takes its time" {
+@test "no standby commits: the session is gone, also when a cancel request takes its time" {
     # Not under a sanitizer, which wants to be loaded first.
     [ -n "${SAN:-}" ] || export LATE=$HELPERS/latecancel.so
     waits_for_standby '69|75' -w 5 --ttl 1 --connect-timeout 1
 }
-@test "pgrace: no standby commits: -w ends while the grant waits for one: 75, and the session is gone" {
+@test "no standby commits: -w ends while the grant waits for one: 75, and the session is gone" {
     waits_for_standby 75 -w 2.5 --ttl 30 --connect-timeout 10
 }
 
-@test "pgrace: no standby commits any more during a hold with renew=write: 79 in time, and the lock is free" {
+@test "no standby commits any more during a hold with renew=write: 79 in time, and the lock is free" {
     own_server
     local lost
     background --ttl 3 "$U?renew=write#$NAME" $SUBJECT -t -k
@@ -163,7 +163,7 @@ waits_for_standby() {
 
 # --- advisory mode ----------------------------------------------------------------------------------------
 
-@test "pgrace: settings named dlock.got give nobody a lock" {
+@test "settings named dlock.got give nobody a lock" {
     local r=r${NAME//-/} i
     local -a pids
     pgsql -c "create role ${r}1 login" -c "alter role ${r}1 set dlock.got = '1'" \
@@ -193,7 +193,7 @@ waits_for_standby() {
     pgsql -c "drop role ${r}1, ${r}2"
 }
 
-@test "pgrace: -n: the connection ends when it asks who holds the lock: 75 at once" {
+@test "-n: the connection ends when it asks who holds the lock: 75 at once" {
     local t0
     hold
     proxy cut 'AS MATERIALIZED'
@@ -204,7 +204,7 @@ waits_for_standby() {
     let_go
 }
 
-@test "pgrace: -n: no answer to the question who holds the lock: 75, and it does not try again" {
+@test "-n: no answer to the question who holds the lock: 75, and it does not try again" {
     hold
     proxy mute 'AS MATERIALIZED'
     run -75 run_t 5 "$DLOCK" -n --ttl 3 --connect-timeout 4 "postgres://postgres@$P/postgres#$NAME" touch ran
@@ -216,7 +216,7 @@ waits_for_standby() {
 
 # --- lease mode -------------------------------------------------------------------------------------------
 
-@test "pgrace: lease mode: two are called while the row is locked, the winner dies: the loser has it at the ttl" {
+@test "lease mode: two are called while the row is locked, the winner dies: the loser has it at the ttl" {
     local i t0 winner
     local -a pids
     L="$U?mode=lease#$NAME"
@@ -242,7 +242,7 @@ waits_for_standby() {
     assert_between 2000 "$(entered "$t0" got)" $((4000 + SLOW)) "take-over (ms)"
 }
 
-@test "pgrace: lease mode: a call that comes in one piece with the last answer is heard" {
+@test "lease mode: a call that comes in one piece with the last answer is heard" {
     local t0 waiter
     L="$U?mode=lease#$NAME"
     hold --ttl 30
@@ -259,7 +259,7 @@ waits_for_standby() {
     assert_between 0 "$(entered "$t0" got)" $((1000 + SLOW)) "hand-off (ms)"
 }
 
-@test "pgrace: lease mode: a role's lock_timeout, a row that is locked for longer: tried again" {
+@test "lease mode: a role's lock_timeout, a row that is locked for longer: tried again" {
     local r=r${NAME//-/} t0
     pgsql -c "create role $r login" -c "alter role $r set lock_timeout = '50ms'" \
         -c "grant select, insert, update, delete on public.dlock_locks to $r" \
@@ -277,7 +277,7 @@ waits_for_standby() {
     pgsql -c "drop owned by $r; drop role $r"
 }
 
-@test "pgrace: lease mode: the answer to a try that was granted is lost with its connection: it is granted anew" {
+@test "lease mode: the answer to a try that was granted is lost with its connection: it is granted anew" {
     local t0 waiter
     L="$U?mode=lease#$NAME"
     hold --ttl 30
@@ -294,7 +294,7 @@ waits_for_standby() {
     is_sql "expires = '-infinity' from dlock_locks where name = '$NAME'"
 }
 
-@test "pgrace: lease mode: a connection ends while its try waits for the row: what is granted to it later is undone" {
+@test "lease mode: a connection ends while its try waits for the row: what is granted to it later is undone" {
     local t0 waiter
     L="$U?mode=lease#$NAME"
     pgsql -c "insert into dlock_locks values ('$NAME', 7, 'dead', clock_timestamp() + '1 min', 'x')"

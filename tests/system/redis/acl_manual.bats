@@ -107,7 +107,7 @@ one_server() {
 }
 
 # bats test_tags=slow
-@test "acl: the manual's rule for Redis: enough for everything, and nothing in it is left unused" {
+@test "the manual's rule for Redis: enough for everything, and nothing in it is left unused" {
     one_server
     local words
     read -ra words <<<"$(rule Redis runner)"
@@ -122,7 +122,7 @@ one_server() {
 }
 
 # bats test_tags=slow
-@test "acl: the rights that the manual names besides for Redis: each where it says so" {
+@test "the rights that the manual names besides for Redis: each where it says so" {
     one_server
     local words more word
     read -ra words <<<"$(rule Redis runner)"
@@ -155,7 +155,7 @@ rl_queue() {
 }
 
 # bats test_tags=slow
-@test "acl: the manual's rule for Redlock: that of Redis, and what its section names; enough, and all of it used" {
+@test "the manual's rule for Redlock: that of Redis, and what its section names; enough, and all of it used" {
     rl_start 3
     local words more k
     read -ra words <<<"$(rule Redis runner)"
@@ -186,7 +186,7 @@ rl_queue() {
 # ----------------------------------------------------------------- Sentinel ---
 
 # bats test_tags=slow
-@test "acl: the manual's rules behind Sentinel, for the sentinels and for the master: enough, and all of it used" {
+@test "the manual's rules behind Sentinel, for the sentinels and for the master: enough, and all of it used" {
     sentinel_start
     local master port words theirs
     read -r master _ <<<"$NODE_PORTS"
@@ -246,7 +246,7 @@ sentinel_failover_by() {
 # ------------------------------------------------------------------ Cluster ---
 
 # bats test_tags=slow
-@test "acl: the manual's rule in a cluster: that of Redis, and what its section names; enough, and all of it used" {
+@test "the manual's rule in a cluster: that of Redis, and what its section names; enough, and all of it used" {
     cluster_start
     local words more n slot
     read -ra words <<<"$(rule Redis runner)"

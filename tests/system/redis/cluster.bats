@@ -60,7 +60,7 @@ next_fence() {
 
 # ----------------------------------------------------------- redirections ---
 
-@test "cluster: any member leads to the lock" {
+@test "any member leads to the lock" {
     local owner entry
     for owner in 0 1 2; do
         use $owner
@@ -82,7 +82,7 @@ next_fence() {
     done
 }
 
-@test "cluster: waiters on another node than the one they came by, first come, first served" {
+@test "waiters on another node than the one they came by, first come, first served" {
     local i
     use 1
     hold
@@ -102,7 +102,7 @@ next_fence() {
     clean
 }
 
-@test "cluster: who waits hears of a foreign lock's end at once" {
+@test "who waits hears of a foreign lock's end at once" {
     use 2
     ccli 2 set "$N" x px 60000
     TTL=30 wait_in_line 2 1 a
@@ -112,7 +112,7 @@ next_fence() {
     wait_exit 2 "$STARTED"
 }
 
-@test "cluster: only database 0, and no name whose keys would be apart" {
+@test "only database 0, and no name whose keys would be apart" {
     use 1
     run run_t 5 "$DLOCK" "redis://127.0.0.1:${CPORT[0]}/1#$N" true
     assert_rc 64
@@ -135,7 +135,7 @@ next_fence() {
     done
 }
 
-@test "cluster: redirections by host name, and without a host" {
+@test "redirections by host name, and without a host" {
     local i
     use 1 0
     for i in 0 1 2 3; do
@@ -164,7 +164,7 @@ lie() {
     L="redis://127.0.0.1:$LISTENS#$NAME"
 }
 
-@test "cluster: redirections that go in circles or nowhere end in time" {
+@test "redirections that go in circles or nowhere end in time" {
     local begin text
     lie '-MOVED 1 :{PORT}\r\n'
     begin=$(now_ms)
@@ -184,7 +184,7 @@ lie() {
 
 # ------------------------------------------------------ a slot that is moved ---
 
-@test "cluster: a slot is moved in the middle of a hold: the command goes on" {
+@test "a slot is moved in the middle of a hold: the command goes on" {
     local i
     use 0
     # With the least rights, for the manual: those of a single server and these two.
@@ -211,7 +211,7 @@ lie() {
     for i in 0 1 2 3; do [ -z "$(ccli $i acl log)" ] || fail "$(ccli $i acl log)"; done
 }
 
-@test "cluster: waiters move with the slot, and get the lock" {
+@test "waiters move with the slot, and get the lock" {
     local pid
     TTL=2 use 0
     hold --ttl 1
@@ -231,7 +231,7 @@ lie() {
     next_fence
 }
 
-@test "cluster: a try while the slot is moved waits for the end of it" {
+@test "a try while the slot is moved waits for the end of it" {
     use 1
     slot_open "$SLOT" 1 0
     run run_t 5 "$DLOCK" --connect-timeout 0.3 "$L" touch ran
@@ -255,7 +255,7 @@ lie() {
 }
 
 # bats test_tags=slow
-@test "cluster: a release in every stage of a move" {
+@test "a release in every stage of a move" {
     local stage
     for stage in opened name queue both; do
         use 2
@@ -284,7 +284,7 @@ lie() {
 took_over() { is_master "$1" && ccli "$1" cluster info | grep -q cluster_state:ok; }
 is_replica() { ! is_master "$1" && in_sync "$1"; }
 
-@test "cluster: the master fails, its replica goes on: the hold goes on" {
+@test "the master fails, its replica goes on: the hold goes on" {
     use 2 2 # the host in the URI is the one that fails
     hold --ttl 3
     renewed 2 1
@@ -302,7 +302,7 @@ is_replica() { ! is_master "$1" && in_sync "$1"; }
 }
 
 # bats test_tags=slow
-@test "cluster: the replica that takes over has not the lock: 79" {
+@test "the replica that takes over has not the lock: 79" {
     local master=2 replica=3
     if pid_gone "${CPID[2]}"; then # after the test above
         cluster_again 2
@@ -322,7 +322,7 @@ is_replica() { ! is_master "$1" && in_sync "$1"; }
     file_has hold.log 'is gone'
 }
 
-@test "cluster: the host in the URI fails, which has not the lock: nothing happens" {
+@test "the host in the URI fails, which has not the lock: nothing happens" {
     use 1 0
     hold --ttl 1
     cluster_kill 0

@@ -17,7 +17,7 @@ teardown() { dlock_teardown; }
 own() { rcli_in own "$@"; }
 
 # With a password and a database other than 0: AUTH, SELECT and the request travel together.
-@test "cost: one round trip takes the lock, another one gives it back" {
+@test "one round trip takes the lock, another one gives it back" {
     strace -o /dev/null true 2>/dev/null || skip "strace does not work here"
     redis_start_in own --requirepass pw
     ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 run_t 10 strace -s 4096 -e trace=network,read,write -o tr \
@@ -43,7 +43,7 @@ work() {
 in_line() { [ "$(own zcard "{$NAME}:dlock:queue")" = "$1" ]; }
 
 # bats test_tags=slow
-@test "cost: a hand-off is the same work for 1, 10 and 40 waiters" {
+@test "a hand-off is the same work for 1, 10 and 40 waiters" {
     redis_start_in own
     L="redis://127.0.0.1:${REDIS_PORTS[own]}#$NAME"
     for n in 1 10 40; do
@@ -93,7 +93,7 @@ ask() {
 connected() { [ "$(own client list | grep -c 'cmd=')" -ge "$1" ]; }
 
 # bats test_tags=slow,soak
-@test "cost: hundreds of reconnects of a waiter and dozens of the holder: no descriptor, no memory, no zombie" {
+@test "hundreds of reconnects of a waiter and dozens of the holder: no descriptor, no memory, no zombie" {
     redis_start_in own
     L="redis://127.0.0.1:${REDIS_PORTS[own]}#$NAME"
     background -q --ttl 4 --grace 1 "$L" $SUBJECT -u "$T/end"

@@ -66,7 +66,7 @@ upset() { : >"$BATS_FILE_TMPDIR/upset"; }
 
 # -------------------------------------------------------------- discovery ---
 
-@test "sentinel: the lock is the key in the master, and gone afterwards" {
+@test "the lock is the key in the master, and gone afterwards" {
     run run_t 5 "$DLOCK" "$L" timeout 5 redis-cli -p "$MASTER" exists "$NAME"
     assert_rc 0
     [ "$output" = 1 ]
@@ -75,7 +75,7 @@ upset() { : >"$BATS_FILE_TMPDIR/upset"; }
     [ "$output" = 1 ]
 }
 
-@test "sentinel: URIs and services that cannot be" {
+@test "URIs and services that cannot be" {
     run run_t 5 "$DLOCK" -n "${L/svc#/other#}" touch ran
     assert_rc 69
     assert_out "no service 'other' (3 of 3 have answered): check the service name"
@@ -94,7 +94,7 @@ upset() { : >"$BATS_FILE_TMPDIR/upset"; }
     [ ! -e ran ]
 }
 
-@test "sentinel: a minority of dead or hung sentinels changes nothing; a majority or all: 69 in time" {
+@test "a minority of dead or hung sentinels changes nothing; a majority or all: 69 in time" {
     upset
     local none none2 begin
     none=$(nobody) none2=$(nobody)
@@ -122,7 +122,7 @@ upset() { : >"$BATS_FILE_TMPDIR/upset"; }
     [ ! -e ran ]
 }
 
-@test "sentinel: a sentinel that names a replica is not believed" {
+@test "a sentinel that names a replica is not believed" {
     # ROLE is asked, and the sentinels again.
     fake "127.0.0.1 $REPLICA" "127.0.0.1 $REPLICA" "127.0.0.1 $MASTER"
     run -0 run_t 5 "$DLOCK" "$(sentinel_uri "$FAKE")#$NAME" touch ran
@@ -139,7 +139,7 @@ upset() { : >"$BATS_FILE_TMPDIR/upset"; }
     [ ! -e ran ]
 }
 
-@test "sentinel: answers that are names, and such that are none" {
+@test "answers that are names, and such that are none" {
     fake "localhost $MASTER"
     run -0 run_t 5 "$DLOCK" "$(sentinel_uri "$FAKE")#$NAME" true
     fake "no-such-host.invalid $MASTER"
@@ -155,7 +155,7 @@ upset() { : >"$BATS_FILE_TMPDIR/upset"; }
     [ ! -e ran ]
 }
 
-@test "sentinel: the sentinels' password, the master's password, and neither for the other" {
+@test "the sentinels' password, the master's password, and neither for the other" {
     SENT_PASS=c4naryS SENT_AUTH=c4naryM sentinel_start 0 1
     local uri rule
     uri="redis+sentinel://:c4naryM@127.0.0.1:${SENT_PORTS% }/svc"
@@ -192,7 +192,7 @@ upset() { : >"$BATS_FILE_TMPDIR/upset"; }
 # --------------------------------------------------------------- failover ---
 
 # bats test_tags=slow
-@test "sentinel: a failover, the key replicated: the hold goes on in the new master" {
+@test "a failover, the key replicated: the hold goes on in the new master" {
     upset
     hold --ttl 4
     wait_for 5 pttl_above "$REPLICA" "$NAME" 0
@@ -208,7 +208,7 @@ upset() { : >"$BATS_FILE_TMPDIR/upset"; }
     [ "$(run_t 5 "$DLOCK" "$L" sh -c 'echo $DLOCK_FENCE')" -gt "$(cat held)" ]
 }
 
-@test "sentinel: a failover, the keys not replicated: 79 at once; a waiter is served by the new master" {
+@test "a failover, the keys not replicated: 79 at once; a waiter is served by the new master" {
     upset
     # Cut off before anything is written, so that nothing is in its buffers.
     stop_pid "$(pid_at "$REPLICA")"
@@ -227,7 +227,7 @@ upset() { : >"$BATS_FILE_TMPDIR/upset"; }
 }
 
 # bats test_tags=slow
-@test "sentinel: what a majority of the sentinels does not confirm does not keep a hold" {
+@test "what a majority of the sentinels does not confirm does not keep a hold" {
     upset
     hold --ttl 2
     stop_pid "${SPID[0]}"

@@ -43,7 +43,7 @@ recorder() {
 
 # --- who the server is ---------------------------------------------------------------------------------
 
-@test "tls: a certificate that is good by its authority: by name, by address, by another name, by TLS 1.2" {
+@test "a certificate that is good by its authority: by name, by address, by another name, by TLS 1.2" {
     run -0 --separate-stderr run_t 5 "$DLOCK" -n "$L" true
     [ -z "$stderr" ]
     run -0 run_t 5 "$DLOCK" -n "rediss://app:$SECRET@127.0.0.1:$REDIS_PORT?$CA#$NAME" true
@@ -58,7 +58,7 @@ recorder() {
     run -0 run_t 5 "$DLOCK" -n "rediss://app:$SECRET@$AT#$NAME" true
 }
 
-@test "tls: another name, expired, its own authority, an unknown one: 69 and why, and nothing is said to the server" {
+@test "another name, expired, its own authority, an unknown one: 69 and why, and nothing is said to the server" {
     for cert in wrong expired self stranger server; do
         recorder '-ERR no\r\n-ERR no\r\n' "$TLS/$cert.crt" "$TLS/$cert.key"
         at="rediss://app:$SECRET@localhost:$PORT"
@@ -81,7 +81,7 @@ recorder() {
     file_has told "$SECRET"
 }
 
-@test "tls: insecure=1 verifies nothing and says so; -q is silent about it" {
+@test "insecure=1 verifies nothing and says so; -q is silent about it" {
     recorder '-ERR no\r\n' "$TLS/expired.crt" "$TLS/expired.key"
     run -76 run_t 5 "$DLOCK" -n "rediss://localhost:$PORT?insecure=1#x" true
     assert_out "not verified"
@@ -97,7 +97,7 @@ recorder() {
 
 # --- who we are ----------------------------------------------------------------------------------------
 
-@test "tls: a server that wants a certificate of ours: with it, 77 without and with a wrong one" {
+@test "a server that wants a certificate of ours: with it, 77 without and with a wrong one" {
     for version in 1.2 1.3; do
         tls_redis "v$version" --tls-auth-clients yes --tls-protocols "TLSv$version"
         at="rediss://localhost:${REDIS_PORTS[v$version]}?$CA"
@@ -108,7 +108,7 @@ recorder() {
     done
 }
 
-@test "tls: files and parameters that are no good are told before anything is asked" {
+@test "files and parameters that are no good are told before anything is asked" {
     at="rediss://127.0.0.1:1" # nobody is there: 69
     cd "$TLS"
     never 69 "$at?$CA&cert=client.crt&key=client.key#x" "Connection refused"
@@ -131,7 +131,7 @@ recorder() {
     never 64 "redis://127.0.0.1:1?insecure=1#x" 'unknown parameter "insecure"'
 }
 
-@test "tls: a key that others may read, or that asks for a passphrase, is refused" {
+@test "a key that others may read, or that asks for a passphrase, is refused" {
     at="rediss://127.0.0.1:1?cert=$TLS/client.crt"
     install -m 640 "$TLS/client.key" k640
     install -m 604 "$TLS/client.key" k604
@@ -159,7 +159,7 @@ recorder() {
 
 # --- what is no TLS, or breaks off ---------------------------------------------------------------------
 
-@test "tls: a server that speaks none: 69, and nothing goes out in the clear" {
+@test "a server that speaks none: 69, and nothing goes out in the clear" {
     recorder '-ERR unknown command\r\n'
     never 69 "rediss://app:$SECRET@127.0.0.1:$PORT?$CA#x" "does not speak TLS"
     ! grep -aE 'AUTH|EVAL|'"$SECRET" told || fail "in the clear"
@@ -169,7 +169,7 @@ recorder() {
     never 69 "redis://127.0.0.1:$REDIS_PORT#x"
 }
 
-@test "tls: a server that says nothing is given up in time" {
+@test "a server that says nothing is given up in time" {
     listener hostile_server nothing
     at="rediss://127.0.0.1:$LISTENS?$CA#x"
     for args in "--connect-timeout 0.5" "-w 0.5" "--connect-timeout 0.5 --status"; do
@@ -191,7 +191,7 @@ through() {
     L="rediss://app:$SECRET@localhost:$LISTENS?$CA#$NAME"
 }
 
-@test "tls: one byte at a time; cut or changed at any place: no grant without proof" {
+@test "one byte at a time; cut or changed at any place: no grant without proof" {
     through drip
     run -0 run_t 10 "$DLOCK" -n "$L" true
     # The server's part of the handshake has some 1200 bytes, then come session tickets and answers.
@@ -210,14 +210,14 @@ through() {
     run -0 run_t 5 "$DLOCK" --status "rediss://app:$SECRET@$AT?$CA#$NAME"
 }
 
-@test "tls: an answer without an end is cut" {
+@test "an answer without an end is cut" {
     recorder '$900000000\r\n' "$TLS/server.crt" "$TLS/server.key" for-ever
     never 76 "rediss://localhost:$PORT?$CA#x" "too long"
 }
 
 # --- while it is held ----------------------------------------------------------------------------------
 
-@test "tls: a hold goes on over a new connection, through a time in which the certificate is no good" {
+@test "a hold goes on over a new connection, through a time in which the certificate is no good" {
     hold -v --ttl 4
     tls_cli config set tls-cert-file "$TLS/expired.crt" tls-key-file "$TLS/expired.key"
     tls_cli client kill user app
@@ -230,7 +230,7 @@ through() {
     run -0 run_t 5 "$DLOCK" -n "$L" true
 }
 
-@test "tls: the command has no descriptor of ours; nothing shows the password" {
+@test "the command has no descriptor of ours; nothing shows the password" {
     list='ls -l /proc/self/fd | sed "s/.*-> //" | grep -v "^/proc/"'
     sh -c "$list" >without 2>/dev/null 3>&- </dev/null
     run_t 5 "$DLOCK" -n "$L" sh -c "$list; cat /proc/\$PPID/cmdline | tr '\\0' ' '; env" >with 2>/dev/null </dev/null
