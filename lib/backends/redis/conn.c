@@ -1,6 +1,9 @@
 /*
- * conn.c - one connection to a Redis server: from address to address, the handshake, the greeting, the end. See
- * conn.h. What goes over its socket: conn_io.c; what comes back: conn_replies.c.
+ * conn.c - one connection to a Redis server: from address to address, the handshake, the greeting, commands, replies,
+ * the end. See conn.h. Nothing here waits.
+ *
+ * Bounds against a server that is not one: a reply is at most REDIS_CONN_MAX_REPLY
+ * bytes and REDIS_CONN_MAX_ITEMS array entries, REDIS_CONN_MAX_DEPTH arrays deep.
  */
 #include "conn.h"
 
@@ -11,14 +14,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #define REDIS_CONN_MIN_SHARE (250 * DLOCK_MSEC)
+#define REDIS_CONN_MAX_ITEMS 4096
+#define REDIS_CONN_MAX_DEPTH 8 /* hiredis 0.14 has this limit itself, later ones none */
 
 /* ------------------------------------------------------------------- failing */
 
-void redis_conn_drop_socket(struct redis_conn *c)
+static void drop_socket(struct redis_conn *c)
 {
     if (redis_conn_is_open(c) && c->fd >= 0)
         close(c->fd);
@@ -28,9 +34,9 @@ void redis_conn_drop_socket(struct redis_conn *c)
 }
 
 /* The reader stays: replies that came before the failure are still to be handed out. */
-int redis_conn_fail(struct redis_conn *c, int code, int sys, const char *text)
+static int conn_fail(struct redis_conn *c, int code, int sys, const char *text)
 {
-    redis_conn_drop_socket(c);
+    drop_socket(c);
     c->state = RC_FAILED;
     if (c->auth_failed || c->tls_failed) /* the reason, whatever came after it */
         return c->error.code;
@@ -39,6 +45,156 @@ int redis_conn_fail(struct redis_conn *c, int code, int sys, const char *text)
     else
         dlock_fail(&c->error, code, 0, "%s: %s", c->peer_text, text);
     return code;
+}
+
+/* -------------------------------------------------------------------- reader */
+
+/* hiredis allocates by what the header says: "*2000000000" would cost 16 GB before the first entry came. */
+static void *bounded_array(const redisReadTask *task, redis_conn_elements elements)
+{
+    struct redis_conn *c = task->privdata;
+    int depth = 0; /* freeReplyObject() recurses */
+    for (const redisReadTask *t = task; t != NULL; t = t->parent)
+        if (++depth > REDIS_CONN_MAX_DEPTH)
+            return NULL;
+    return elements > REDIS_CONN_MAX_ITEMS ? NULL : c->create_array(task, elements);
+}
+
+static bool new_reader(struct redis_conn *c)
+{
+    c->reader = redisReaderCreate();
+    if (c->reader == NULL)
+        return false;
+    c->fn = *c->reader->fn;
+    c->create_array = c->fn.createArray;
+    c->fn.createArray = bounded_array;
+    c->reader->fn = &c->fn;
+    c->reader->privdata = c;
+    return true;
+}
+
+/*
+ * hiredis has no memory left, too, when the server announces more than there is anywhere: what a reply of ours may
+ * need is there then.
+ */
+static bool is_out_of_memory(const struct redis_conn *c)
+{
+    void *volatile most; /* or a compiler leaves it out, and says that there was memory */
+    bool none;
+
+    if (c->reader->err != REDIS_ERR_OOM)
+        return false;
+    most = malloc(REDIS_CONN_MAX_REPLY);
+    none = most == NULL;
+    free(most);
+    return none;
+}
+
+static int fail_reader(struct redis_conn *c)
+{
+    char t[192];
+    if (is_out_of_memory(c))
+        return conn_fail(c, DLOCK_ENOMEM, 0, "out of memory");
+    snprintf(t, sizeof(t), "the answer is not the Redis protocol: %.127s", c->reader->errstr);
+    return conn_fail(c, DLOCK_EPROTO, 0, t);
+}
+
+/* ------------------------------------------------------------------- sending */
+
+static bool out_reserve(struct redis_conn *c, size_t more)
+{
+    size_t size = c->out_size > 0 ? c->out_size : 4096;
+    if (c->out_len + more <= c->out_size)
+        return true;
+    while (size < c->out_len + more)
+        size *= 2;
+    char *p = malloc(size);
+    if (p == NULL)
+        return false;
+    if (c->out_len > 0)
+        memcpy(p, c->out, c->out_len);
+    if (c->out != NULL) {
+        explicit_bzero(c->out,
+                       c->out_size); /* AUTH went through here: realloc would leave a copy */
+        free(c->out);
+    }
+    c->out = p;
+    c->out_size = size;
+    return true;
+}
+
+int redis_conn_send(struct redis_conn *c, int tag, int argc, const char **argv, const size_t *len)
+{
+    char *cmd = NULL;
+    long long n = -1; /* hiredis 1.1: long long, int before */
+
+    if (!redis_conn_is_open(c))
+        return DLOCK_EUNAVAIL;
+    if (c->ntags < REDIS_CONN_TAGS)
+        n = redisFormatCommandArgv(&cmd, argc, argv, len);
+    if (n < 0 || !out_reserve(c, (size_t)n)) {
+        redisFreeCommand(cmd);
+        return conn_fail(c, DLOCK_ENOMEM, 0, "out of memory");
+    }
+    memcpy(c->out + c->out_len, cmd, (size_t)n);
+    c->out_len += (size_t)n;
+    if (tag == REDIS_CONN_AUTH)
+        explicit_bzero(cmd, (size_t)n);
+    redisFreeCommand(cmd);
+    c->tags[c->ntags++] = (struct redis_conn_tag){.tag = tag};
+    return 0;
+}
+
+/* The same through TLS. What is encrypted cannot be taken back: all of it is. */
+static void flush_tls(struct redis_conn *c)
+{
+    struct dlock_error err;
+    int rc = c->tls->table->encrypt(c->session, c->out, c->out_len, &err);
+    if (c->out_len > 0)
+        explicit_bzero(c->out, c->out_len);
+    c->out_len = 0;
+    if (rc != 0)
+        conn_fail(c, rc, 0, err.msg);
+    else if (tls_send(c->tls, c->session, c->fd))
+        c->written = true;
+}
+
+static bool has_output(const struct redis_conn *c)
+{
+    return c->out_len > 0 || (c->session != NULL && tls_has_output(c->tls, c->session));
+}
+
+void redis_conn_flush(struct redis_conn *c)
+{
+    if (c->state != RC_UP || !has_output(c))
+        return;
+    /* The lease counts from before the first byte could have left. */
+    int64_t now = c->env->now(c->env->ctx);
+    for (int i = 0; i < c->ntags; i++)
+        if (c->tags[i].sent == 0)
+            c->tags[i].sent = now;
+    size_t done = 0;
+    if (c->session != NULL) {
+        flush_tls(c);
+        return;
+    }
+    while (done < c->out_len) {
+        ssize_t n = send(c->fd, c->out + done, c->out_len - done, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+            break;
+        if (n < 0) {
+            /* Left for redis_conn_work: the server may have said why ("max number of clients"). */
+            done = c->out_len;
+            break;
+        }
+        done += (size_t)n;
+        c->written = true;
+    }
+    memmove(c->out, c->out + done, c->out_len - done);
+    explicit_bzero(c->out + c->out_len - done, done);
+    c->out_len -= done;
 }
 
 /* ---------------------------------------------------------------- connecting */
@@ -96,7 +252,7 @@ static int connect_next(struct redis_conn *c)
         c->fd = socket(p->addr.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
         if (c->fd < 0) {
             code = errno == EAFNOSUPPORT ? DLOCK_EUNAVAIL : DLOCK_EOS;
-            redis_conn_fail(c, code, errno, "cannot open a socket");
+            conn_fail(c, code, errno, "cannot open a socket");
             continue;
         }
         c->state = RC_CONNECTING;
@@ -108,8 +264,8 @@ static int connect_next(struct redis_conn *c)
             errno == EINPROGRESS || errno == EINTR)
             return 0;
         /* Unix socket: EAGAIN is a full backlog, which poll() would not report. */
-        code = redis_conn_fail(c, errno == EACCES || errno == EPERM ? DLOCK_EPERM : DLOCK_EUNAVAIL,
-                               errno, "cannot connect");
+        code = conn_fail(c, errno == EACCES || errno == EPERM ? DLOCK_EPERM : DLOCK_EUNAVAIL, errno,
+                         "cannot connect");
     }
     return code;
 }
@@ -159,8 +315,8 @@ int redis_conn_open_later(struct redis_conn *c, const struct dlock_env *env,
     c->where = where;
     c->until = until;
     snprintf(c->peer_text, sizeof(c->peer_text), "%s", where);
-    if (!redis_conn_new_reader(c))
-        return redis_conn_fail(c, DLOCK_ENOMEM, 0, "out of memory");
+    if (!new_reader(c))
+        return conn_fail(c, DLOCK_ENOMEM, 0, "out of memory");
     c->state = RC_WAITING;
     return queue_greeting(c);
 }
@@ -169,7 +325,7 @@ int redis_conn_aim(struct redis_conn *c, const struct dlock_peer *peers, int npe
 {
     c->npeers = npeers < REDIS_CONN_PEERS ? npeers : REDIS_CONN_PEERS;
     if (c->npeers == 0)
-        return redis_conn_fail(c, DLOCK_EUNAVAIL, 0, "no address known");
+        return conn_fail(c, DLOCK_EUNAVAIL, 0, "no address known");
     memcpy(c->peers, peers, sizeof(*peers) * (size_t)c->npeers);
     c->good = c->good < c->npeers ? c->good : 0;
     return connect_next(c);
@@ -201,7 +357,7 @@ static void is_up(struct redis_conn *c)
 
 static void no_handshake(struct redis_conn *c, const struct dlock_error *err)
 {
-    redis_conn_fail(c, err->code, 0, err->msg);
+    conn_fail(c, err->code, 0, err->msg);
     c->tls_failed = true;
     connect_next(c);
 }
@@ -245,7 +401,7 @@ static void finish_connect(struct redis_conn *c)
     if (poll(&p, 1, 0) == 0) {
         if (c->env->now(c->env->ctx) < c->next_at)
             return;
-        redis_conn_fail(c, DLOCK_EUNAVAIL, 0, "no answer to the connection request");
+        conn_fail(c, DLOCK_EUNAVAIL, 0, "no answer to the connection request");
         if (c->tried < c->npeers)
             connect_next(c);
         return;
@@ -253,11 +409,38 @@ static void finish_connect(struct redis_conn *c)
     if (getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &sys, &len) != 0)
         sys = errno;
     if (sys != 0) {
-        redis_conn_fail(c, DLOCK_EUNAVAIL, sys, "cannot connect");
+        conn_fail(c, DLOCK_EUNAVAIL, sys, "cannot connect");
         connect_next(c);
         return;
     }
     connected(c);
+}
+
+/* ----------------------------------------------------------------- receiving */
+
+static ssize_t receive(struct redis_conn *c, char *buf, size_t size)
+{
+    struct dlock_error err;
+    ssize_t n;
+    if (c->session != NULL) {
+        n = tls_receive(c->tls, c->session, c->fd, buf, size, &c->fed, REDIS_CONN_MAX_REPLY, &err);
+        if (n < 0)
+            conn_fail(c, (int)n, 0, err.msg);
+        return n;
+    }
+    if (c->fed > REDIS_CONN_MAX_REPLY)
+        return 0;
+    do
+        n = recv(c->fd, buf, size, MSG_DONTWAIT);
+    while (n < 0 && errno == EINTR);
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+        return 0;
+    if (n < 0)
+        return conn_fail(c, DLOCK_EUNAVAIL, errno, "connection lost");
+    if (n == 0)
+        return conn_fail(c, DLOCK_EUNAVAIL, 0, "the server closed the connection");
+    c->fed += (size_t)n;
+    return n;
 }
 
 void redis_conn_work(struct redis_conn *c)
@@ -272,11 +455,137 @@ void redis_conn_work(struct redis_conn *c)
     if (c->state != RC_UP)
         return;
     redis_conn_flush(c);
-    while (c->state == RC_UP && (n = redis_conn_receive(c, buf, sizeof(buf))) > 0) {
+    while (c->state == RC_UP && (n = receive(c, buf, sizeof(buf))) > 0) {
         c->answered = true;
         if (redisReaderFeed(c->reader, buf, (size_t)n) != REDIS_OK)
-            redis_conn_fail_reader(c);
+            fail_reader(c);
     }
+}
+
+/* ------------------------------------------------------------------- replies */
+
+/* Our AUTH was answered. The connection stays: what went out behind it may need to be undone on it. */
+static void auth_answered(struct redis_conn *c, const redisReply *r)
+{
+    /* A password nobody asked for (REDISCLI_AUTH is meant for another server) harms nothing; redis-cli goes on too. */
+    if (r->type != REDIS_REPLY_ERROR || strstr(r->str, "without any password configured") != NULL)
+        return;
+    c->auth_failed = true;
+    redis_conn_auth_error(&c->error, c->where, &c->auth, r->str);
+}
+
+/* Whatever else was answered by a server that is no master counts for nothing. False: failed. */
+static bool role_answered(struct redis_conn *c, const redisReply *r)
+{
+    if (c->auth_failed) /* that is the reason, and what it concerns is still to be handed out */
+        return true;
+    if (r->type == REDIS_REPLY_ERROR) {
+        drop_socket(c);
+        c->state = RC_FAILED;
+        redis_conn_reply_error(&c->error, c->where, &c->auth, r->str);
+        return false;
+    }
+    if (r->type == REDIS_REPLY_ARRAY && r->elements > 0 &&
+        r->element[0]->type == REDIS_REPLY_STRING && strcmp(r->element[0]->str, "master") == 0)
+        return true;
+    c->is_replica = true;
+    conn_fail(c, DLOCK_EUNAVAIL, 0, "the server is not the master (any more)");
+    return false;
+}
+
+static bool is_push(const struct redis_conn *c, const redisReply *r)
+{
+    return c->push && r->type == REDIS_REPLY_ARRAY && r->elements == 3 &&
+           r->element[0]->type == REDIS_REPLY_STRING && strcmp(r->element[0]->str, "message") == 0;
+}
+
+/* A reply, or NULL with *rc 0 (none) or negative (failed). */
+static redisReply *next_reply(struct redis_conn *c, int *rc)
+{
+    void *p = NULL;
+    *rc = 0;
+    if (c->reader != NULL && redisReaderGetReply(c->reader, &p) != REDIS_OK) {
+        *rc = fail_reader(c);
+        redisReaderFree(c->reader); /* unusable after an error */
+        c->reader = NULL;
+        return NULL;
+    }
+    if (p != NULL) {
+        c->fed = c->reader->len - c->reader->pos;
+        return p;
+    }
+    if (c->state == RC_FAILED)
+        *rc = c->error.code;
+    else if (c->fed > REDIS_CONN_MAX_REPLY)
+        *rc = conn_fail(c, DLOCK_EPROTO, 0, "the answer is not the Redis protocol: too long");
+    return NULL;
+}
+
+int redis_conn_next(struct redis_conn *c, struct redis_conn_reply *out)
+{
+    for (;;) {
+        int rc;
+        redisReply *r = next_reply(c, &rc);
+        if (r == NULL)
+            return rc;
+        *out = (struct redis_conn_reply){.tag = REDIS_CONN_PUSH, .r = r};
+        if (is_push(c, r))
+            return 1;
+        if (c->ntags == 0) {
+            /* Said without being asked: "-ERR max number of clients reached", "-DENIED". */
+            if (r->type == REDIS_REPLY_ERROR && !c->auth_failed) {
+                drop_socket(c);
+                c->state = RC_FAILED;
+                rc = redis_conn_reply_error(&c->error, c->where, &c->auth, r->str);
+            } else {
+                rc = conn_fail(c, DLOCK_EPROTO, 0, "an answer that nobody asked for");
+            }
+            freeReplyObject(r);
+            return rc;
+        }
+        out->tag = c->tags[0].tag;
+        out->sent = c->tags[0].sent;
+        memmove(c->tags, c->tags + 1, sizeof(c->tags[0]) * (size_t)--c->ntags);
+        if (out->tag != REDIS_CONN_AUTH && out->tag != REDIS_CONN_ROLE)
+            return 1;
+        bool good = true;
+        if (out->tag == REDIS_CONN_AUTH)
+            auth_answered(c, r);
+        else
+            good = role_answered(c, r);
+        freeReplyObject(r);
+        if (!good) {
+            redisReaderFree(c->reader);
+            c->reader = NULL;
+            return c->error.code;
+        }
+    }
+}
+
+bool redis_conn_waits(const struct redis_conn *c, int tag)
+{
+    for (int i = 0; i < c->ntags; i++)
+        if (c->tags[i].tag == tag)
+            return true;
+    return false;
+}
+
+int redis_conn_interest(const struct redis_conn *c, struct pollfd *pfd, int64_t *wake_at)
+{
+    if (!redis_conn_is_open(c) || c->state == RC_WAITING) {
+        if (c->state == RC_FAILED)
+            *wake_at = 0;
+        return 0;
+    }
+    pfd->fd = c->fd;
+    pfd->events = c->state == RC_CONNECTING ? POLLOUT : POLLIN;
+    if (c->state == RC_HANDSHAKE ? tls_has_output(c->tls, c->session)
+                                 : c->state == RC_UP && has_output(c))
+        pfd->events |= POLLOUT;
+    pfd->revents = 0;
+    if (redis_conn_is_connecting(c))
+        *wake_at = dlock_min(*wake_at, c->next_at);
+    return 1;
 }
 
 /* ------------------------------------------------------------------- closing */
@@ -304,7 +613,7 @@ void redis_conn_close(struct redis_conn *c)
 {
     if (c->state == RC_UP)
         close_gently(c);
-    redis_conn_drop_socket(c);
+    drop_socket(c);
     c->state = RC_CLOSED;
     if (c->reader != NULL)
         redisReaderFree(c->reader);

@@ -151,20 +151,4 @@ void redis_conn_close(struct redis_conn *);
 /* The same, because the server is a replica: the next attempt begins with the next address. */
 void redis_conn_close_replica(struct redis_conn *);
 
-/* --- for the files redis_conn*.c alone --- */
-
-/* conn.c */
-void redis_conn_drop_socket(struct redis_conn *);
-/* State RC_FAILED; error says why, unless it has a better reason already. sys: an errno, or 0. Returns error's code. */
-int redis_conn_fail(struct redis_conn *, int code, int sys, const char *text);
-/* conn_replies.c: the same for what the reader of replies says. */
-int redis_conn_fail_reader(struct redis_conn *);
-/*
- * conn_io.c: how many bytes came; 0: nothing now, or enough: the caller takes what is complete first.
- * Negative: state RC_FAILED.
- */
-ssize_t redis_conn_receive(struct redis_conn *, char *buf, size_t size);
-/* conn_replies.c. False: out of memory. */
-bool redis_conn_new_reader(struct redis_conn *);
-
 #endif
