@@ -60,6 +60,13 @@ static void *bounded_array(const redisReadTask *task, redis_conn_elements elemen
     return elements > REDIS_CONN_MAX_ITEMS ? NULL : c->create_array(task, elements);
 }
 
+static void drop_reader(struct redis_conn *c)
+{
+    if (c->reader)
+        redisReaderFree(c->reader);
+    c->reader = NULL;
+}
+
 static bool new_reader(struct redis_conn *c)
 {
     c->reader = redisReaderCreate();
@@ -464,53 +471,17 @@ void redis_conn_work(struct redis_conn *c)
 
 /* ------------------------------------------------------------------- replies */
 
-/* Our AUTH was answered. The connection stays: what went out behind it may need to be undone on it. */
-static void auth_answered(struct redis_conn *c, const redisReply *r)
-{
-    /* A password nobody asked for (REDISCLI_AUTH is meant for another server) harms nothing; redis-cli goes on too. */
-    if (r->type != REDIS_REPLY_ERROR || strstr(r->str, "without any password configured") != NULL)
-        return;
-    c->auth_failed = true;
-    redis_conn_auth_error(&c->error, c->where, &c->auth, r->str);
-}
-
-/* Whatever else was answered by a server that is no master counts for nothing. False: failed. */
-static bool role_answered(struct redis_conn *c, const redisReply *r)
-{
-    if (c->auth_failed) /* that is the reason, and what it concerns is still to be handed out */
-        return true;
-    if (r->type == REDIS_REPLY_ERROR) {
-        drop_socket(c);
-        c->state = RC_FAILED;
-        redis_conn_reply_error(&c->error, c->where, &c->auth, r->str);
-        return false;
-    }
-    if (r->type == REDIS_REPLY_ARRAY && r->elements > 0 &&
-        r->element[0]->type == REDIS_REPLY_STRING && strcmp(r->element[0]->str, "master") == 0)
-        return true;
-    c->is_replica = true;
-    conn_fail(c, DLOCK_EUNAVAIL, 0, "the server is not the master (any more)");
-    return false;
-}
-
-static bool is_push(const struct redis_conn *c, const redisReply *r)
-{
-    return c->push && r->type == REDIS_REPLY_ARRAY && r->elements == 3 &&
-           r->element[0]->type == REDIS_REPLY_STRING && strcmp(r->element[0]->str, "message") == 0;
-}
-
-/* A reply, or NULL with *rc 0 (none) or negative (failed). */
+/* The next reply, whatever it answers; NULL with *rc 0 (none is complete) or negative (failed). */
 static redisReply *next_reply(struct redis_conn *c, int *rc)
 {
     void *p = NULL;
     *rc = 0;
-    if (c->reader != NULL && redisReaderGetReply(c->reader, &p) != REDIS_OK) {
+    if (c->reader && redisReaderGetReply(c->reader, &p) != REDIS_OK) {
         *rc = fail_reader(c);
-        redisReaderFree(c->reader); /* unusable after an error */
-        c->reader = NULL;
+        drop_reader(c); /* unusable after an error */
         return NULL;
     }
-    if (p != NULL) {
+    if (p) {
         c->fed = c->reader->len - c->reader->pos;
         return p;
     }
@@ -521,45 +492,104 @@ static redisReply *next_reply(struct redis_conn *c, int *rc)
     return NULL;
 }
 
+static bool is_push(const struct redis_conn *c, const redisReply *r)
+{
+    return c->push && r->type == REDIS_REPLY_ARRAY && r->elements == 3 &&
+           r->element[0]->type == REDIS_REPLY_STRING && strcmp(r->element[0]->str, "message") == 0;
+}
+
+/* The oldest command without a reply is the one that the next reply answers. */
+static struct redis_conn_tag take_tag(struct redis_conn *c)
+{
+    struct redis_conn_tag first = c->tags[0];
+    memmove(c->tags, c->tags + 1, sizeof(c->tags[0]) * (size_t)--c->ntags);
+    return first;
+}
+
+/* The server gives its reason and closes: error says that reason. */
+static int fail_with_reply(struct redis_conn *c, const redisReply *r)
+{
+    drop_socket(c);
+    c->state = RC_FAILED;
+    return redis_conn_reply_error(&c->error, c->where, &c->auth, r->str);
+}
+
+/* A reply although no command waits for one: "-ERR max number of clients reached", "-DENIED". */
+static int unasked(struct redis_conn *c, const redisReply *r)
+{
+    if (r->type == REDIS_REPLY_ERROR && !c->auth_failed)
+        return fail_with_reply(c, r);
+    return conn_fail(c, DLOCK_EPROTO, 0, "an answer that nobody asked for");
+}
+
+/* The connection stays after a refused AUTH: what went out behind it may need to be undone on it. */
+static void auth_answered(struct redis_conn *c, const redisReply *r)
+{
+    /* A password that the server does not want (REDISCLI_AUTH is meant for another one) harms nothing; redis-cli goes
+     * on too. */
+    if (r->type != REDIS_REPLY_ERROR || strstr(r->str, "without any password configured"))
+        return;
+    c->auth_failed = true;
+    redis_conn_auth_error(&c->error, c->where, &c->auth, r->str);
+}
+
+/* 0, or negative: the server is no master, so its later replies count for nothing. */
+static int role_answered(struct redis_conn *c, const redisReply *r)
+{
+    if (c->auth_failed) /* that is the reason, and what it concerns is still to be handed out */
+        return 0;
+    if (r->type == REDIS_REPLY_ERROR)
+        return fail_with_reply(c, r);
+    if (r->type == REDIS_REPLY_ARRAY && r->elements > 0 &&
+        r->element[0]->type == REDIS_REPLY_STRING && strcmp(r->element[0]->str, "master") == 0)
+        return 0;
+    c->is_replica = true;
+    return conn_fail(c, DLOCK_EUNAVAIL, 0, "the server is not the master (any more)");
+}
+
+/* Of our own commands, not the caller's. */
+static bool is_greeting(int tag)
+{
+    return tag == REDIS_CONN_AUTH || tag == REDIS_CONN_ROLE;
+}
+
+static int greeting_answered(struct redis_conn *c, int tag, const redisReply *r)
+{
+    int rc = 0;
+    if (tag == REDIS_CONN_AUTH)
+        auth_answered(c, r);
+    else
+        rc = role_answered(c, r);
+    if (rc < 0)
+        drop_reader(c);
+    return rc;
+}
+
+/* Find what the reply r answers. 1: *out, with r in it, is for the caller; 0: it was the greeting's; negative: failed. */
+static int assign(struct redis_conn *c, redisReply *r, struct redis_conn_reply *out)
+{
+    struct redis_conn_tag of = {.tag = REDIS_CONN_PUSH};
+    if (!is_push(c, r)) {
+        if (c->ntags == 0)
+            return unasked(c, r);
+        of = take_tag(c);
+    }
+    if (is_greeting(of.tag))
+        return greeting_answered(c, of.tag, r);
+    *out = (struct redis_conn_reply){.tag = of.tag, .sent = of.sent, .r = r};
+    return 1;
+}
+
 int redis_conn_next(struct redis_conn *c, struct redis_conn_reply *out)
 {
-    for (;;) {
-        int rc;
-        redisReply *r = next_reply(c, &rc);
-        if (r == NULL)
-            return rc;
-        *out = (struct redis_conn_reply){.tag = REDIS_CONN_PUSH, .r = r};
-        if (is_push(c, r))
-            return 1;
-        if (c->ntags == 0) {
-            /* Said without being asked: "-ERR max number of clients reached", "-DENIED". */
-            if (r->type == REDIS_REPLY_ERROR && !c->auth_failed) {
-                drop_socket(c);
-                c->state = RC_FAILED;
-                rc = redis_conn_reply_error(&c->error, c->where, &c->auth, r->str);
-            } else {
-                rc = conn_fail(c, DLOCK_EPROTO, 0, "an answer that nobody asked for");
-            }
+    int rc = 0;
+    redisReply *r;
+    while (rc == 0 && (r = next_reply(c, &rc))) {
+        rc = assign(c, r, out);
+        if (rc != 1)
             freeReplyObject(r);
-            return rc;
-        }
-        out->tag = c->tags[0].tag;
-        out->sent = c->tags[0].sent;
-        memmove(c->tags, c->tags + 1, sizeof(c->tags[0]) * (size_t)--c->ntags);
-        if (out->tag != REDIS_CONN_AUTH && out->tag != REDIS_CONN_ROLE)
-            return 1;
-        bool good = true;
-        if (out->tag == REDIS_CONN_AUTH)
-            auth_answered(c, r);
-        else
-            good = role_answered(c, r);
-        freeReplyObject(r);
-        if (!good) {
-            redisReaderFree(c->reader);
-            c->reader = NULL;
-            return c->error.code;
-        }
     }
+    return rc;
 }
 
 bool redis_conn_waits(const struct redis_conn *c, int tag)
@@ -615,9 +645,7 @@ void redis_conn_close(struct redis_conn *c)
         close_gently(c);
     drop_socket(c);
     c->state = RC_CLOSED;
-    if (c->reader != NULL)
-        redisReaderFree(c->reader);
-    c->reader = NULL;
+    drop_reader(c);
     if (c->out != NULL)
         explicit_bzero(c->out, c->out_size);
     free(c->out);
