@@ -78,7 +78,7 @@ int redis_script_renew(const struct redis_script *, struct redis_conn *, int tag
                        int64_t ttl);
 int redis_script_status(const struct redis_script *, struct redis_conn *, int tag);
 
-/* script_answers.c: 0, or DLOCK_EPROTO when it has not the expected form. Never for error replies. */
+/* 0, or DLOCK_EPROTO when it has not the expected form. Never for error replies. */
 int redis_script_tried(const redisReply *, struct redis_script_tried *);
 /* leave, drop, renew and keep: was it ours? If not, what is there: found NULL: nothing. */
 int redis_script_owned(const redisReply *, bool *ours, const char **found, size_t *len);
@@ -97,7 +97,7 @@ struct redis_script_state {
 };
 int redis_script_state(const redisReply *, struct redis_script_state *);
 
-/* script_wake.c. The channel of a waiter; the caller frees it. */
+/* The channel of a waiter; the caller frees it. */
 char *redis_script_channel(const struct redis_script *, const char *id);
 /*
  * Queue, under these tags: what the server calls this connection, by which redis_script_track on the other one knows
@@ -117,7 +117,7 @@ enum redis_script_call {
 /* What a message (REDIS_CONN_PUSH) says. */
 enum redis_script_call redis_script_called(const struct redis_script *, const redisReply *message);
 
-/* script_answers.c: the lock's value from token and who; the caller frees it. NULL: out of memory. */
+/* The lock's value from token and who; the caller frees it. NULL: out of memory. */
 char *redis_script_value(const char *token, const struct dlock_who *);
 /* What a value says about its holder; foreign when dlock did not write it. */
 void redis_script_holder(const char *value, size_t len, struct dlock_info *);
