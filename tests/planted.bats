@@ -48,11 +48,12 @@ plant() {
     (cd "$ROOT" && eval "${compile/ -MMD -MP/}" && eval "$link") 3>&- || fail "it cannot be built"
 }
 
-# The header with all scripts, $T/planted/source in the place of that one; found before the real one, being beside source.c.
+# plant_lua SCRIPT: $T/planted/source in its place, make the header of all scripts. Beside source.c it is found first.
 plant_lua() {
     local header=$BUILD/gen/redis_scripts.h make
-    cp -r "$ROOT/lib/backends/redis/scripts" "$T/planted" && mv "$T/planted/source" "$T/planted/${1#lib/backends/redis/}" || return
-    make=$(command_with "> $header") || return
+    cp -r "$ROOT/lib/backends/redis/scripts" "$T/planted" || return
+    mv "$T/planted/source" "$T/planted/${1#lib/backends/redis/}" || return
+    make=$(command_with "lib/backends/redis/scripts/embed.awk") || return
     make=${make/"> $header"/"> $T/planted/redis_scripts.h"}
     (cd "$ROOT" && eval "${make//lib\/backends\/redis\/scripts\//$T/planted/scripts/}") || fail "no header is made: $make"
 }
