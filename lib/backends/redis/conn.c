@@ -1,9 +1,12 @@
 /*
- * conn.c - one connection to a Redis server: from address to address, the handshake, the greeting, commands, replies,
- * the end. See conn.h. Nothing here waits.
+ * conn.c - one connection to a Redis server. See conn.h.
  *
- * Bounds against a server that is not one: a reply is at most REDIS_CONN_MAX_REPLY
- * bytes and REDIS_CONN_MAX_ITEMS array entries, REDIS_CONN_MAX_DEPTH arrays deep.
+ * The life of a connection: an address after the other until one accepts, the TLS handshake, the greeting (AUTH, ROLE)
+ * in front of the caller's commands, replies, the close. The replies to the greeting are judged here; the caller sees
+ * only its own.
+ *
+ * Bounds against a peer that does not speak Redis: a reply has at most REDIS_CONN_MAX_REPLY bytes and MAX_ITEMS array
+ * entries, and is at most MAX_DEPTH arrays deep.
  */
 #include "conn.h"
 
@@ -18,9 +21,9 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define REDIS_CONN_MIN_SHARE (250 * DLOCK_MSEC)
-#define REDIS_CONN_MAX_ITEMS 4096
-#define REDIS_CONN_MAX_DEPTH 8 /* hiredis 0.14 has this limit itself, later ones none */
+#define MIN_SHARE (250 * DLOCK_MSEC) /* of the time, for each address */
+#define MAX_ITEMS 4096
+#define MAX_DEPTH 8 /* hiredis 0.14 has this limit itself, later ones none */
 
 /* ------------------------------------------------------------------- failing */
 
@@ -29,16 +32,19 @@ static void drop_socket(struct redis_conn *c)
     if (redis_conn_is_open(c) && c->fd >= 0)
         close(c->fd);
     c->fd = -1;
-    if (c->tls != NULL)
+    if (c->tls)
         tls_end(c->tls, &c->session);
 }
 
-/* The reader stays: replies that came before the failure are still to be handed out. */
+/*
+ * State RC_FAILED, and error says why, unless it has the reason already. sys: an errno, or 0. Returns error's code. The
+ * reader stays: the replies that came before the failure can still be taken.
+ */
 static int conn_fail(struct redis_conn *c, int code, int sys, const char *text)
 {
     drop_socket(c);
     c->state = RC_FAILED;
-    if (c->auth_failed || c->tls_failed) /* the reason, whatever came after it */
+    if (c->auth_failed || c->tls_failed) /* error has the reason */
         return c->error.code;
     if (sys != 0)
         dlock_fail(&c->error, code, sys, "%s: %s: %s", c->peer_text, text, strerror(sys));
@@ -49,15 +55,15 @@ static int conn_fail(struct redis_conn *c, int code, int sys, const char *text)
 
 /* -------------------------------------------------------------------- reader */
 
-/* hiredis allocates by what the header says: "*2000000000" would cost 16 GB before the first entry came. */
+/* hiredis believes the header of an array: "*2000000000" would allocate 16 GB before the first entry came. */
 static void *bounded_array(const redisReadTask *task, redis_conn_elements elements)
 {
     struct redis_conn *c = task->privdata;
-    int depth = 0; /* freeReplyObject() recurses */
-    for (const redisReadTask *t = task; t != NULL; t = t->parent)
-        if (++depth > REDIS_CONN_MAX_DEPTH)
+    int depth = 0; /* is bounded because freeReplyObject() recurses */
+    for (const redisReadTask *t = task; t; t = t->parent)
+        if (++depth > MAX_DEPTH)
             return NULL;
-    return elements > REDIS_CONN_MAX_ITEMS ? NULL : c->create_array(task, elements);
+    return elements > MAX_ITEMS ? NULL : c->create_array(task, elements);
 }
 
 static void drop_reader(struct redis_conn *c)
@@ -70,7 +76,7 @@ static void drop_reader(struct redis_conn *c)
 static bool new_reader(struct redis_conn *c)
 {
     c->reader = redisReaderCreate();
-    if (c->reader == NULL)
+    if (!c->reader)
         return false;
     c->fn = *c->reader->fn;
     c->create_array = c->fn.createArray;
@@ -81,18 +87,18 @@ static bool new_reader(struct redis_conn *c)
 }
 
 /*
- * hiredis has no memory left, too, when the server announces more than there is anywhere: what a reply of ours may
- * need is there then.
+ * hiredis also reports "out of memory" when the server announces a reply larger than any memory. Then the memory that a
+ * reply to us may need is still available.
  */
 static bool is_out_of_memory(const struct redis_conn *c)
 {
-    void *volatile most; /* or a compiler leaves it out, and says that there was memory */
+    void *volatile most; /* or the compiler removes the malloc() and assumes that it succeeds */
     bool none;
 
     if (c->reader->err != REDIS_ERR_OOM)
         return false;
     most = malloc(REDIS_CONN_MAX_REPLY);
-    none = most == NULL;
+    none = !most;
     free(most);
     return none;
 }
@@ -116,13 +122,13 @@ static bool out_reserve(struct redis_conn *c, size_t more)
     while (size < c->out_len + more)
         size *= 2;
     char *p = malloc(size);
-    if (p == NULL)
+    if (!p)
         return false;
     if (c->out_len > 0)
         memcpy(p, c->out, c->out_len);
-    if (c->out != NULL) {
-        explicit_bzero(c->out,
-                       c->out_size); /* AUTH went through here: realloc would leave a copy */
+    if (c->out) {
+        /* The old buffer may hold the password of AUTH; realloc() would leave it in freed memory. */
+        explicit_bzero(c->out, c->out_size);
         free(c->out);
     }
     c->out = p;
@@ -152,7 +158,7 @@ int redis_conn_send(struct redis_conn *c, int tag, int argc, const char **argv, 
     return 0;
 }
 
-/* The same through TLS. What is encrypted cannot be taken back: all of it is. */
+/* All queued bytes are encrypted at once: what TLS has encrypted must be sent. */
 static void flush_tls(struct redis_conn *c)
 {
     struct dlock_error err;
@@ -168,7 +174,29 @@ static void flush_tls(struct redis_conn *c)
 
 static bool has_output(const struct redis_conn *c)
 {
-    return c->out_len > 0 || (c->session != NULL && tls_has_output(c->tls, c->session));
+    return c->out_len > 0 || (c->session && tls_has_output(c->tls, c->session));
+}
+
+/* As far as the socket takes it. A broken socket is left to receive(): the server may have sent the reason before. */
+static void flush_plain(struct redis_conn *c)
+{
+    size_t done = 0;
+    while (done < c->out_len) {
+        ssize_t n = send(c->fd, c->out + done, c->out_len - done, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+            break;
+        if (n < 0) {
+            done = c->out_len;
+            break;
+        }
+        done += (size_t)n;
+        c->written = true;
+    }
+    memmove(c->out, c->out + done, c->out_len - done);
+    explicit_bzero(c->out + c->out_len - done, done);
+    c->out_len -= done;
 }
 
 void redis_conn_flush(struct redis_conn *c)
@@ -180,28 +208,10 @@ void redis_conn_flush(struct redis_conn *c)
     for (int i = 0; i < c->ntags; i++)
         if (c->tags[i].sent == 0)
             c->tags[i].sent = now;
-    size_t done = 0;
-    if (c->session != NULL) {
+    if (c->session)
         flush_tls(c);
-        return;
-    }
-    while (done < c->out_len) {
-        ssize_t n = send(c->fd, c->out + done, c->out_len - done, MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
-            break;
-        if (n < 0) {
-            /* Left for redis_conn_work: the server may have said why ("max number of clients"). */
-            done = c->out_len;
-            break;
-        }
-        done += (size_t)n;
-        c->written = true;
-    }
-    memmove(c->out, c->out + done, c->out_len - done);
-    explicit_bzero(c->out + c->out_len - done, done);
-    c->out_len -= done;
+    else
+        flush_plain(c);
 }
 
 /* ---------------------------------------------------------------- connecting */
@@ -238,14 +248,14 @@ static void tune_socket(int fd, int family)
         {IPPROTO_TCP, TCP_KEEPIDLE, 15}, {IPPROTO_TCP, TCP_KEEPINTVL, 5},
         {IPPROTO_TCP, TCP_KEEPCNT, 3},
     };
-    /* All of it is advice: our own deadlines decide, so a failure does not matter. */
+    /* These only help: our own deadlines decide, so a failure does not matter. */
     if (family == AF_UNIX)
         return;
     for (size_t i = 0; i < DLOCK_LEN(opts); i++)
         (void)setsockopt(fd, opts[i].level, opts[i].name, &opts[i].value, sizeof(opts[i].value));
 }
 
-/* Start with the next address. 0: under way or connected; negative: none is left, and the last one's error stands. */
+/* Try the next address. 0: connecting or connected; negative: none is left, and error is that of the last one. */
 static int connect_next(struct redis_conn *c)
 {
     int code = DLOCK_EUNAVAIL;
@@ -264,9 +274,8 @@ static int connect_next(struct redis_conn *c)
         }
         c->state = RC_CONNECTING;
         tune_socket(c->fd, p->addr.ss_family);
-        /* Everybody gets an equal share of what is left, so that one silent address does not use up all of it. */
-        c->next_at =
-            left == 1 ? c->until : now + dlock_max((c->until - now) / left, REDIS_CONN_MIN_SHARE);
+        /* Each address gets an equal share of the time left, so that a silent one does not use up all of it. */
+        c->next_at = left == 1 ? c->until : now + dlock_max((c->until - now) / left, MIN_SHARE);
         if (connect(c->fd, (const struct sockaddr *)&p->addr, p->len) == 0 ||
             errno == EINPROGRESS || errno == EINTR)
             return 0;
@@ -282,9 +291,9 @@ static bool queue_auth(struct redis_conn *c)
     const char *argv[3] = {"AUTH", c->auth.user, c->auth.password};
     size_t len[3];
     int argc = 3;
-    if (c->auth.password == NULL)
+    if (!c->auth.password)
         return true;
-    if (c->auth.user == NULL || *c->auth.user == '\0') {
+    if (!c->auth.user || *c->auth.user == '\0') {
         argv[1] = c->auth.password;
         argc = 2;
     }
@@ -293,7 +302,7 @@ static bool queue_auth(struct redis_conn *c)
     return redis_conn_send(c, REDIS_CONN_AUTH, argc, argv, len) == 0;
 }
 
-/* What goes in front of the caller's commands. */
+/* Our own commands, in front of the caller's. */
 static int queue_greeting(struct redis_conn *c)
 {
     const char *role = "ROLE";
@@ -352,7 +361,7 @@ int redis_conn_open(struct redis_conn *c, const struct dlock_env *env,
     return rc == 0 ? redis_conn_aim(c, peers, npeers) : rc;
 }
 
-/* -------------------------------------------------------------------- coming up */
+/* ---------------------------------------------------------------- coming up */
 
 static void is_up(struct redis_conn *c)
 {
@@ -362,14 +371,14 @@ static void is_up(struct redis_conn *c)
     redis_conn_flush(c);
 }
 
-static void no_handshake(struct redis_conn *c, const struct dlock_error *err)
+static void handshake_failed(struct redis_conn *c, const struct dlock_error *err)
 {
     conn_fail(c, err->code, 0, err->msg);
     c->tls_failed = true;
     connect_next(c);
 }
 
-static void go_on_shaking(struct redis_conn *c)
+static void go_on_with_handshake(struct redis_conn *c)
 {
     struct dlock_error err;
     int rc = tls_shake(c->tls, c->session, c->fd, &c->fed, &err);
@@ -382,21 +391,21 @@ static void go_on_shaking(struct redis_conn *c)
     if (rc == 1)
         is_up(c);
     else
-        no_handshake(c, &err);
+        handshake_failed(c, &err);
 }
 
 static void connected(struct redis_conn *c)
 {
     struct dlock_error err;
-    if (c->tls == NULL) {
+    if (!c->tls) {
         is_up(c);
         return;
     }
     c->state = RC_HANDSHAKE;
     if (tls_start(c->tls, &c->session, c->tls_host, &err) == 0)
-        go_on_shaking(c);
+        go_on_with_handshake(c);
     else
-        no_handshake(c, &err);
+        handshake_failed(c, &err);
 }
 
 static void finish_connect(struct redis_conn *c)
@@ -425,11 +434,15 @@ static void finish_connect(struct redis_conn *c)
 
 /* ----------------------------------------------------------------- receiving */
 
+/*
+ * The number of bytes that came; 0: none now, or enough for now: the complete replies are to be taken first. Negative:
+ * failed.
+ */
 static ssize_t receive(struct redis_conn *c, char *buf, size_t size)
 {
     struct dlock_error err;
     ssize_t n;
-    if (c->session != NULL) {
+    if (c->session) {
         n = tls_receive(c->tls, c->session, c->fd, buf, size, &c->fed, REDIS_CONN_MAX_REPLY, &err);
         if (n < 0)
             conn_fail(c, (int)n, 0, err.msg);
@@ -458,7 +471,7 @@ void redis_conn_work(struct redis_conn *c)
     if (c->state == RC_CONNECTING)
         finish_connect(c);
     else if (c->state == RC_HANDSHAKE)
-        go_on_shaking(c);
+        go_on_with_handshake(c);
     if (c->state != RC_UP)
         return;
     redis_conn_flush(c);
@@ -471,7 +484,7 @@ void redis_conn_work(struct redis_conn *c)
 
 /* ------------------------------------------------------------------- replies */
 
-/* The next reply, whatever it answers; NULL with *rc 0 (none is complete) or negative (failed). */
+/* The next complete reply; NULL with *rc 0 (none yet) or negative (failed). */
 static redisReply *next_reply(struct redis_conn *c, int *rc)
 {
     void *p = NULL;
@@ -506,7 +519,7 @@ static struct redis_conn_tag take_tag(struct redis_conn *c)
     return first;
 }
 
-/* The server gives its reason and closes: error says that reason. */
+/* The server says in r why it does not serve us. */
 static int fail_with_reply(struct redis_conn *c, const redisReply *r)
 {
     drop_socket(c);
@@ -514,29 +527,28 @@ static int fail_with_reply(struct redis_conn *c, const redisReply *r)
     return redis_conn_reply_error(&c->error, c->where, &c->auth, r->str);
 }
 
-/* A reply although no command waits for one: "-ERR max number of clients reached", "-DENIED". */
+/* No command waits for this reply: "-ERR max number of clients reached", "-DENIED". */
 static int unasked(struct redis_conn *c, const redisReply *r)
 {
     if (r->type == REDIS_REPLY_ERROR && !c->auth_failed)
         return fail_with_reply(c, r);
-    return conn_fail(c, DLOCK_EPROTO, 0, "an answer that nobody asked for");
+    return conn_fail(c, DLOCK_EPROTO, 0, "the server sent a reply to no command");
 }
 
-/* The connection stays after a refused AUTH: what went out behind it may need to be undone on it. */
+/* After a refused AUTH the connection stays: the commands sent behind it may need to be undone on it. */
 static void auth_answered(struct redis_conn *c, const redisReply *r)
 {
-    /* A password that the server does not want (REDISCLI_AUTH is meant for another one) harms nothing; redis-cli goes
-     * on too. */
+    /* The server has no password (REDISCLI_AUTH may be meant for another one): no harm; redis-cli goes on too. */
     if (r->type != REDIS_REPLY_ERROR || strstr(r->str, "without any password configured"))
         return;
     c->auth_failed = true;
     redis_conn_auth_error(&c->error, c->where, &c->auth, r->str);
 }
 
-/* 0, or negative: the server is no master, so its later replies count for nothing. */
+/* 0; negative: the server is not the master, so the replies behind this one do not count. */
 static int role_answered(struct redis_conn *c, const redisReply *r)
 {
-    if (c->auth_failed) /* that is the reason, and what it concerns is still to be handed out */
+    if (c->auth_failed) /* the reason; the replies to the caller's commands are still taken */
         return 0;
     if (r->type == REDIS_REPLY_ERROR)
         return fail_with_reply(c, r);
@@ -547,7 +559,7 @@ static int role_answered(struct redis_conn *c, const redisReply *r)
     return conn_fail(c, DLOCK_EUNAVAIL, 0, "the server is not the master (any more)");
 }
 
-/* Of our own commands, not the caller's. */
+/* Of our own commands. */
 static bool is_greeting(int tag)
 {
     return tag == REDIS_CONN_AUTH || tag == REDIS_CONN_ROLE;
@@ -565,7 +577,7 @@ static int greeting_answered(struct redis_conn *c, int tag, const redisReply *r)
     return rc;
 }
 
-/* Find what the reply r answers. 1: *out, with r in it, is for the caller; 0: it was the greeting's; negative: failed. */
+/* Find the command that r answers. 1: the caller's, *out has r; 0: one of the greeting; negative: failed. */
 static int assign(struct redis_conn *c, redisReply *r, struct redis_conn_reply *out)
 {
     struct redis_conn_tag of = {.tag = REDIS_CONN_PUSH};
@@ -621,8 +633,8 @@ int redis_conn_interest(const struct redis_conn *c, struct pollfd *pfd, int64_t 
 /* ------------------------------------------------------------------- closing */
 
 /*
- * A close() with unread input sends RST, and that can throw away commands (our undo) which the server
- * has not read yet. So: send, say that no more comes, read what is there, then close.
+ * A close() with unread input sends RST, and then the server may lose commands (our undo) that it has not read yet. So:
+ * send, shut down our side, read what has come, then close.
  */
 static void close_gently(struct redis_conn *c)
 {
@@ -630,7 +642,7 @@ static void close_gently(struct redis_conn *c)
     int rounds = 64;
 
     redis_conn_flush(c);
-    if (c->session != NULL) {
+    if (c->session) {
         c->tls->table->bye(c->session);
         (void)tls_send(c->tls, c->session, c->fd);
     }
@@ -646,7 +658,7 @@ void redis_conn_close(struct redis_conn *c)
     drop_socket(c);
     c->state = RC_CLOSED;
     drop_reader(c);
-    if (c->out != NULL)
+    if (c->out)
         explicit_bzero(c->out, c->out_size);
     free(c->out);
     c->out = NULL;
