@@ -137,7 +137,7 @@ static int use_key(SSL_CTX *ssl, const struct tls_setup *setup, struct dlock_err
     return rc;
 }
 
-/* ------------------------------------------------------------------ the context */
+/* ---------------------------------------------------------------- the context */
 
 static int note_request(SSL *ssl, void *unused)
 {
@@ -197,7 +197,7 @@ static int ctx_new(struct tls_ctx **out, const struct tls_setup *setup, struct d
     return rc;
 }
 
-/* ------------------------------------------------------------------ a connection */
+/* --------------------------------------------------------------- a connection */
 
 static void end(struct tls *t)
 {
@@ -296,7 +296,7 @@ static void sent(struct tls *t, size_t n)
     }
 }
 
-/* ------------------------------------------------------------------ what went wrong */
+/* ------------------------------------------------------------ what went wrong */
 
 /* The alerts (RFC 8446, 6.2) that a server sends because of our certificate; NULL: another alert. */
 static const char *about_our_cert(const struct tls *t, int alert)
@@ -368,7 +368,7 @@ static int explain(struct tls *t, int rc, struct dlock_error *err)
     return rc;
 }
 
-/* ------------------------------------------------------------------ talking */
+/* -------------------------------------------------------------------- talking */
 
 static int handshake(struct tls *t, struct dlock_error *err)
 {

@@ -40,7 +40,10 @@ struct tls_table {
     int (*ctx_new)(struct tls_ctx **, const struct tls_setup *, struct dlock_error *);
     void (*ctx_free)(struct tls_ctx *);
 
-    /* A new connection to the server of that name (or address), which is sent and verified. 0, DLOCK_EUSAGE, DLOCK_ENOMEM. */
+    /*
+     * A new connection to the server of that name (or address), which is sent and verified. 0, DLOCK_EUSAGE,
+     * DLOCK_ENOMEM.
+     */
     int (*start)(struct tls **, struct tls_ctx *, const char *name, struct dlock_error *);
     void (*end)(struct tls *);
 

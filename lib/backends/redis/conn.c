@@ -26,7 +26,7 @@
 #define MAX_ITEMS 4096
 #define MAX_DEPTH 8 /* hiredis 0.14 has this limit itself, later ones none */
 
-/* ------------------------------------------------------------------- failing */
+/* -------------------------------------------------------------------- failing */
 
 static void drop_socket(struct redis_conn *c)
 {
@@ -54,7 +54,7 @@ static int conn_fail(struct redis_conn *c, int code, int sys, const char *text)
     return code;
 }
 
-/* -------------------------------------------------------------------- reader */
+/* --------------------------------------------------------------------- reader */
 
 /* hiredis believes the header of an array: "*2000000000" would allocate 16 GB before the first entry came. */
 static void *bounded_array(const redisReadTask *task, redis_conn_elements elements)
@@ -113,7 +113,7 @@ static int fail_reader(struct redis_conn *c)
     return conn_fail(c, DLOCK_EPROTO, 0, t);
 }
 
-/* ------------------------------------------------------------------- sending */
+/* -------------------------------------------------------------------- sending */
 
 static bool out_reserve(struct redis_conn *c, size_t more)
 {
@@ -215,7 +215,7 @@ void redis_conn_flush(struct redis_conn *c)
         flush_plain(c);
 }
 
-/* ---------------------------------------------------------------- connecting */
+/* ----------------------------------------------------------------- connecting */
 
 static void name_peer(struct redis_conn *c, const struct dlock_peer *p)
 {
@@ -362,7 +362,7 @@ int redis_conn_open(struct redis_conn *c, const struct dlock_env *env,
     return rc == 0 ? redis_conn_aim(c, peers, npeers) : rc;
 }
 
-/* ---------------------------------------------------------------- coming up */
+/* ------------------------------------------------------------------ coming up */
 
 static void is_up(struct redis_conn *c)
 {
@@ -433,7 +433,7 @@ static void finish_connect(struct redis_conn *c)
     connected(c);
 }
 
-/* ----------------------------------------------------------------- receiving */
+/* ------------------------------------------------------------------ receiving */
 
 /*
  * The number of bytes that came; 0: none now, or enough for now: the complete replies are to be taken first. Negative:
@@ -483,7 +483,7 @@ void redis_conn_work(struct redis_conn *c)
     }
 }
 
-/* ------------------------------------------------------------------- replies */
+/* -------------------------------------------------------------------- replies */
 
 /* The next complete reply; NULL with *rc 0 (none yet) or negative (failed). */
 static redisReply *next_reply(struct redis_conn *c, int *rc)
@@ -631,7 +631,7 @@ int redis_conn_interest(const struct redis_conn *c, struct pollfd *pfd, int64_t 
     return 1;
 }
 
-/* ------------------------------------------------------------------- closing */
+/* -------------------------------------------------------------------- closing */
 
 /*
  * A close() with unread input sends RST, and then the server may lose commands (our undo) that it has not read yet. So:

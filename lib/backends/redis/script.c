@@ -1,6 +1,6 @@
 /*
- * script.c - the Lua scripts of a lock in Redis: how they are called, what they answer, and the connection on which a
- * waiter is called. The scripts themselves are scripts/ (embed.awk); see script.h for keys and messages.
+ * script.c - calls the Lua scripts of a lock in Redis, and reads their answers. See script.h for keys and messages. The
+ * scripts are in scripts/; scripts/embed.awk makes redis_scripts.h of them.
  *
  * Every script is one EVAL and so atomic. EVAL, not EVALSHA: a few calls gain nothing from it, and NOSCRIPT
  * after a restart would have to be handled.
@@ -16,14 +16,14 @@
 
 #define INVALIDATE "__redis__:invalidate"
 
-/* ----------------------------------------------------------------- arguments */
+/* ------------------------------------------------------------------ the names */
 
-/* Redis Cluster: the first '{' and the first '}' behind it, with something between [cluster spec]. */
+/* Redis Cluster: the first '{' and the first '}' behind it, and at least one byte between them [cluster spec]. */
 static bool has_hash_tag(const char *name)
 {
     const char *open = strchr(name, '{');
-    const char *shut = open != NULL ? strchr(open, '}') : NULL;
-    return shut != NULL && shut > open + 1;
+    const char *shut = open ? strchr(open, '}') : NULL;
+    return shut && shut > open + 1;
 }
 
 int redis_script_init(struct redis_script *s, const char *name, int db)
@@ -31,13 +31,13 @@ int redis_script_init(struct redis_script *s, const char *name, int db)
     /* The second colon keeps the name "{x}" apart from the name "x". */
     bool tag = has_hash_tag(name);
     *s = (struct redis_script){.name = strdup(name)};
-    if (s->name == NULL ||
+    if (!s->name ||
         asprintf(&s->prefix, "%s%s%s:dlock:", tag ? "" : "{", name, tag ? ":" : "}") < 0) {
         s->prefix = NULL;
         redis_script_done(s);
         return DLOCK_ENOMEM;
     }
-    s->torn = !tag && strchr(name, '}') != NULL;
+    s->torn = !tag && strchr(name, '}');
     snprintf(s->db, sizeof(s->db), "%d", db);
     return 0;
 }
@@ -48,6 +48,8 @@ void redis_script_done(struct redis_script *s)
     free(s->prefix);
     *s = (struct redis_script){0};
 }
+
+/* ------------------------------------------------------------------- commands */
 
 static int eval(const struct redis_script *s, struct redis_conn *c, int tag, const char *text,
                 int n, const char *const *more)
@@ -66,7 +68,7 @@ static int eval(const struct redis_script *s, struct redis_conn *c, int tag, con
 
 static const char *msec(char buf[24], int64_t ns)
 {
-    /* Rounded up: the server's lease must not be shorter than what the core counts on. */
+    /* Rounded up: the server's lease must not be shorter than the core's. */
     snprintf(buf, 24, "%lld", (long long)((ns + DLOCK_MSEC - 1) / DLOCK_MSEC));
     return buf;
 }
@@ -77,26 +79,6 @@ int redis_script_try(const struct redis_script *s, struct redis_conn *c, int tag
     char t[24], g[24];
     const char *more[] = {value, id, msec(t, ttl), msec(g, grace)};
     return eval(s, c, tag, lua_try, 4, more);
-}
-
-int redis_script_leave(const struct redis_script *s, struct redis_conn *c, int tag,
-                       const char *value, const char *id)
-{
-    return redis_script_unvote(s, c, tag, value, id, 0);
-}
-
-int redis_script_drop(const struct redis_script *s, struct redis_conn *c, int tag,
-                      const char *value)
-{
-    return eval(s, c, tag, lua_drop, 1, &value);
-}
-
-int redis_script_renew(const struct redis_script *s, struct redis_conn *c, int tag,
-                       const char *value, int64_t ttl)
-{
-    char t[24];
-    const char *more[] = {value, msec(t, ttl)};
-    return eval(s, c, tag, lua_renew, 2, more);
 }
 
 int redis_script_vote(const struct redis_script *s, struct redis_conn *c, int tag,
@@ -116,6 +98,14 @@ int redis_script_keep(const struct redis_script *s, struct redis_conn *c, int ta
     return eval(s, c, tag, lua_keep, 5, more);
 }
 
+int redis_script_renew(const struct redis_script *s, struct redis_conn *c, int tag,
+                       const char *value, int64_t ttl)
+{
+    char t[24];
+    const char *more[] = {value, msec(t, ttl)};
+    return eval(s, c, tag, lua_renew, 2, more);
+}
+
 int redis_script_unvote(const struct redis_script *s, struct redis_conn *c, int tag,
                         const char *value, const char *id, int64_t grace)
 {
@@ -124,14 +114,26 @@ int redis_script_unvote(const struct redis_script *s, struct redis_conn *c, int 
     return eval(s, c, tag, lua_leave, 3, more);
 }
 
+int redis_script_leave(const struct redis_script *s, struct redis_conn *c, int tag,
+                       const char *value, const char *id)
+{
+    return redis_script_unvote(s, c, tag, value, id, 0);
+}
+
+int redis_script_drop(const struct redis_script *s, struct redis_conn *c, int tag,
+                      const char *value)
+{
+    return eval(s, c, tag, lua_drop, 1, &value);
+}
+
 int redis_script_status(const struct redis_script *s, struct redis_conn *c, int tag)
 {
     return eval(s, c, tag, lua_status, 0, NULL);
 }
 
-/* ------------------------------------------------------------------- answers */
+/* -------------------------------------------------------------------- answers */
 
-/* Another program, or a server that is not one, may have written any of it: all of it is checked. */
+/* Another program may have written the values, or another server than Redis the reply: each field is checked. */
 
 static bool is_string(const redisReply *r)
 {
@@ -146,13 +148,13 @@ static uint64_t to_fence(const redisReply *r)
     return errno != 0 || *end != '\0' || f > INT64_MAX ? 0 : f;
 }
 
-/* ms, or -1. Another program's lease may be one of centuries: now and some of these must have room in 64 bits of ns. */
+/* ms, or -1. Another program's lease may last for centuries: the sum of now and some of these must fit 64 bits of ns. */
 static int64_t to_left(const redisReply *r)
 {
     return dlock_max(-1, dlock_min(r->integer, INT64_MAX / 4 / DLOCK_MSEC));
 }
 
-/* The element that says what time it is there; 0: it does not. */
+/* The element with the server's clock; 0: there is none. */
 static int64_t clock_at(const redisReply *r, size_t i)
 {
     if (i >= r->elements || r->element[i]->type != REDIS_REPLY_INTEGER)
@@ -231,7 +233,7 @@ int redis_script_state(const redisReply *r, struct redis_script_state *s)
     return 0;
 }
 
-/* -------------------------------------------------------------------- values */
+/* --------------------------------------------------------------------- values */
 
 char *redis_script_value(const char *token, const struct dlock_who *who)
 {
@@ -268,7 +270,7 @@ bool redis_script_waiter(const char *entry, size_t len, int64_t now_ms, struct d
     return dlock_who_parse(p, len - (size_t)(p - entry), info);
 }
 
-/* ------------------------------------------------------------------- wake-up */
+/* -------------------------------------------------------------------- wake-up */
 
 char *redis_script_channel(const struct redis_script *s, const char *id)
 {

@@ -294,16 +294,16 @@ TEST(error_replies_show_no_secret)
         const char *user, *password, *text, *want;
     } t[] = {
         {NULL, "pw1", "ERR what is 'pw1' (pw1pw1)?",
-         "w: unexpected error: ERR what is '***' (******)?"},
-        {"ann", "pw1", "ERR ann: `pw1`", "w: unexpected error: ERR ***: `***`"},
-        {"e", "pw1", "ERR here e", "w: unexpected error: ERR here ***"},
-        {NULL, "pw1", "ERR pw pw", "w: unexpected error: ERR pw pw"},
-        {"ann", NULL, "ERR ann ", "w: unexpected error: ERR *** "},
-        {"", "", "ERR x", "w: unexpected error: ERR x"},
+         "w: unexpected error (ERR what is '***' (******)?)"},
+        {"ann", "pw1", "ERR ann: `pw1`", "w: unexpected error (ERR ***: `***`)"},
+        {"e", "pw1", "ERR here e", "w: unexpected error (ERR here ***)"},
+        {NULL, "pw1", "ERR pw pw", "w: unexpected error (ERR pw pw)"},
+        {"ann", NULL, "ERR ann ", "w: unexpected error (ERR *** )"},
+        {"", "", "ERR x", "w: unexpected error (ERR x)"},
         /* cut short by the server */
-        {NULL, long_one, "ERR '0123456789ab' x", "w: unexpected error: ERR '***' x"},
+        {NULL, long_one, "ERR '0123456789ab' x", "w: unexpected error (ERR '***' x)"},
         {NULL, long_one, "ERR unknown command `0123456789ab",
-         "w: Redis 6.0 or later is needed: ERR unknown command `***"},
+         "w: Redis 6.0 or later is needed (ERR unknown command `***)"},
     };
     for (size_t i = 0; i < DLOCK_LEN(t); i++) {
         struct redis_conn_auth auth = {t[i].user, t[i].password};
