@@ -79,11 +79,6 @@ bool redis_check_persistence(const char *info, size_t len, const char *where, in
 
 /* ------------------------------------------------------------------- warnings */
 
-void redis_checks_granted(struct redis_checks *c)
-{
-    c->due = !c->asked;
-}
-
 void redis_checks_ask(struct redis_checks *c, struct redis_conn *conn, int memory_tag,
                       int persistence_tag, bool persistence)
 {

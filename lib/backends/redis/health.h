@@ -32,7 +32,10 @@ struct redis_checks {
 };
 
 /* The lock was granted: redis_checks_ask is due once the command has been started. */
-void redis_checks_granted(struct redis_checks *);
+static inline void redis_checks_granted(struct redis_checks *c)
+{
+    c->due = !c->asked;
+}
 /* Queue the questions under these tags, and write them. persistence: ask for it too. */
 void redis_checks_ask(struct redis_checks *, struct redis_conn *, int memory_tag,
                       int persistence_tag, bool persistence);

@@ -114,12 +114,6 @@ int redis_script_unvote(const struct redis_script *s, struct redis_conn *c, int 
     return eval(s, c, tag, lua_leave, 3, more);
 }
 
-int redis_script_leave(const struct redis_script *s, struct redis_conn *c, int tag,
-                       const char *value, const char *id)
-{
-    return redis_script_unvote(s, c, tag, value, id, 0);
-}
-
 int redis_script_drop(const struct redis_script *s, struct redis_conn *c, int tag,
                       const char *value)
 {
@@ -200,12 +194,6 @@ int redis_script_owned(const redisReply *r, bool *ours, const char **found, size
         *len = (size_t)r->element[1]->len;
     }
     return 0;
-}
-
-bool redis_script_forgotten(const redisReply *r)
-{
-    return r->elements > 0 && r->element[0]->type == REDIS_REPLY_INTEGER &&
-           r->element[0]->integer == 2;
 }
 
 int64_t redis_script_owned_at(const redisReply *r)

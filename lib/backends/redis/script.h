@@ -48,12 +48,18 @@ int redis_script_vote(const struct redis_script *, struct redis_conn *, int tag,
  */
 int redis_script_keep(const struct redis_script *, struct redis_conn *, int tag, const char *value,
                       int64_t ttl, uint64_t fence, bool heal, int64_t grace);
-/* redis_script_leave, where a restart grace withholds votes: redis_script_forgotten reads its answer too. */
+/*
+ * Delete the lock if it is ours, leave the queue (id: "" for not in it), call the next waiter. grace: the restart grace;
+ * 0: the answer is never redis_script_forgotten.
+ */
 int redis_script_unvote(const struct redis_script *, struct redis_conn *, int tag,
                         const char *value, const char *id, int64_t grace);
-/* Delete the lock if it is ours, leave the queue (id: "" for not in it), call the next waiter. */
-int redis_script_leave(const struct redis_script *, struct redis_conn *, int tag, const char *value,
-                       const char *id);
+/* The same without a restart grace. */
+static inline int redis_script_leave(const struct redis_script *s, struct redis_conn *c, int tag,
+                                     const char *value, const char *id)
+{
+    return redis_script_unvote(s, c, tag, value, id, 0);
+}
 /* Delete the lock if it is ours, and leave the queue as it is. */
 int redis_script_drop(const struct redis_script *, struct redis_conn *, int tag, const char *value);
 /* Extend the lease if the lock is ours. */
@@ -89,7 +95,11 @@ int redis_script_tried(const redisReply *, struct redis_script_tried *);
 /* leave, unvote, drop, renew and keep: was it ours? If not, found is the value there; NULL: no value. */
 int redis_script_owned(const redisReply *, bool *ours, const char **found, size_t *len);
 /* keep and unvote: not ours, but the server was restarted within the grace, so no other client's either. */
-bool redis_script_forgotten(const redisReply *);
+static inline bool redis_script_forgotten(const redisReply *r)
+{
+    return r->elements > 0 && r->element[0]->type == REDIS_REPLY_INTEGER &&
+           r->element[0]->integer == 2;
+}
 /* The server's clock in the same answer, Unix ms; 0: unknown. */
 int64_t redis_script_owned_at(const redisReply *);
 
