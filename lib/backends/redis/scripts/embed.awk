@@ -47,8 +47,9 @@ function strip(line,    out, token) {
 }
 
 function put(name,    line, n, got) {
-    if (++depth > 9)
-        fail("includes itself")
+    if (name in open)
+        fail(name " includes itself")
+    open[name]
     n = 0
     while ((got = (getline line < name)) > 0) {
         file = name
@@ -64,7 +65,7 @@ function put(name,    line, n, got) {
     if (got < 0)
         fail("cannot read " name)
     close(name)
-    depth--
+    delete open[name]
 }
 
 BEGIN {
