@@ -148,7 +148,7 @@ LINK   = $(CC) $(SANFLAGS) $(CFLAGS) $(HARDEN_LD) -Wl,--as-needed
 # ---------------------------------------------------------------- sources ---
 
 LIB_SRC  := $(filter-out $(LEFT_OUT),$(wildcard lib/*.c lib/tls/*.c lib/backends/*.c lib/backends/*/*.c lib/backends/*/*/*.c))
-LUA_SRC   := $(sort $(wildcard lib/backends/redis/scripts/*.lua))
+LUA_SRC  := $(sort $(wildcard lib/backends/redis/scripts/*.lua))
 LUA_PARTS := $(sort $(wildcard lib/backends/redis/scripts/parts/*.lua))
 CLI_SRC  := $(wildcard cli/*.c)
 
@@ -275,7 +275,7 @@ $(call module_of,$(1)): private MOD_LIBS = $$(or $$($(1)_MOD_LIBS),$$($(1)_LIBS)
 endef
 $(foreach x,$(PARTS),$(eval $(call part_rules,$x)))
 
-# The Lua scripts as C strings.
+# The Lua scripts of Redis, as C strings.
 $(BUILD)/gen/redis_scripts.h: lib/backends/redis/scripts/embed.awk $(LUA_SRC) $(LUA_PARTS) $(BUILD)/sources
 	$(call say,LUA,$@)
 	@mkdir -p $(@D)

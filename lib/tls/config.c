@@ -10,8 +10,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define PEM_MAX                                                                                    \
-    ((size_t)8 * 1024 * 1024) /* a system's whole CA bundle has a quarter of a megabyte */
+/* A system's whole CA bundle has a quarter of a megabyte. */
+#define PEM_MAX ((size_t)8 * 1024 * 1024)
+#define NAME_CHARS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._:"
 
 /* The rule of libpq: a key of root's may be readable by a group, our own key only by us. */
 static int check_key(const struct stat *st, const char *path, struct dlock_error *err)
@@ -112,9 +113,7 @@ static int take_params(const struct dlock_spec *spec, struct named *p, struct dl
         return dlock_fail(err, DLOCK_EUSAGE, 0,
                           "?insecure=%s: 1 (verify nothing) or 0 (the default)", p->insecure);
     /* A leading dot would match every name below it. */
-    if (p->sni &&
-        (*p->sni == '.' || strspn(p->sni, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                                          "0123456789-._:") != strlen(p->sni)))
+    if (p->sni && (*p->sni == '.' || strspn(p->sni, NAME_CHARS) != strlen(p->sni)))
         return dlock_fail(err, DLOCK_EUSAGE, 0, "?sni=%s is not the name of a host", p->sni);
     return 0;
 }

@@ -296,7 +296,7 @@ static void sent(struct tls *t, size_t n)
     }
 }
 
-/* ------------------------------------------------------------ what went wrong */
+/* --------------------------------------------------------------------- errors */
 
 /* The alerts (RFC 8446, 6.2) that a server sends because of our certificate; NULL: another alert. */
 static const char *about_our_cert(const struct tls *t, int alert)

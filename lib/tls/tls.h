@@ -17,7 +17,7 @@
 #define TLS_MAX_HANDSHAKE ((size_t)256 * 1024)
 
 struct tls;     /* one connection; the module's */
-struct tls_ctx; /* what all connections of a lock share; the module's */
+struct tls_ctx; /* shared by all connections of a lock; the module's */
 
 /* A file in memory. */
 struct tls_pem {

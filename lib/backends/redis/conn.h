@@ -72,7 +72,7 @@ struct redis_conn {
 
     bool answered; /* the server has sent something */
     bool written;  /* something has left: the server may have seen it */
-    /* Why it failed: error keeps these reasons, whatever fails afterwards. */
+    /* Why it failed: error keeps these reasons, also when something else fails afterwards. */
     bool tls_failed; /* the handshake with an earlier address failed */
     /* AUTH was refused. A default user without a password may still have served the commands sent behind it. */
     bool auth_failed;
@@ -126,7 +126,7 @@ void redis_conn_flush(struct redis_conn *);
 bool redis_conn_waits(const struct redis_conn *, int tag);
 /* What to poll for: 1 and pfd, or 0. *wake_at becomes earlier where redis_conn_work is due without an event. */
 int redis_conn_interest(const struct redis_conn *, struct pollfd *, int64_t *wake_at);
-/* Connect, read, write: whatever is possible now. */
+/* Connect, read and write, as far as possible now. */
 void redis_conn_work(struct redis_conn *);
 /* 1 and a reply; 0: none yet; negative: state RC_FAILED, see error. Replies that came before a failure come first. */
 int redis_conn_next(struct redis_conn *, struct redis_conn_reply *);

@@ -49,11 +49,11 @@ bool redis_checks_take(struct redis_checks *, struct dlock_error *);
 /* ---------------------------------------------------------------------- clock */
 
 /*
- * The server's wall clock against ours (BOOTTIME): the bounds of its lead, when last told, ns. Zeroed: unknown.
+ * The server's wall clock against ours (BOOTTIME): the bounds of its lead when it was last read, ns. Zeroed: unknown.
  */
 struct redis_clock {
     int64_t least, most;
-    int64_t at; /* our clock then; 0: never told */
+    int64_t at; /* our clock then; 0: never read */
 };
 
 /*

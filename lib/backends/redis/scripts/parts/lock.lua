@@ -5,7 +5,7 @@
 -- keys share its slot.
 --
 -- The database is selected here: a SELECT that failed in front of the EVAL could not keep it from running in database
--- 0, and this way nothing else is on the wire [redis 7.0.15: SELECT in a script holds for the script only].
+-- 0, and the EVAL is the only command sent [redis 7.0.15: SELECT in a script holds for the script only].
 local name, prefix = KEYS[1], ARGV[2]
 if ARGV[1] ~= '0' then redis.call('SELECT', ARGV[1]) end
 
