@@ -3,7 +3,8 @@
  *
  * advisory.c  the default: a session's advisory lock, with the session's idle time-out as the lease
  * table.c     ?mode=lease: a row in a table
- * status.c       status      uri.c  the URI      conn.c  one connection
+ * uri.c       the URI
+ * conn.c      one connection
  *
  * Not guaranteed: the lock is the primary's. A standby that is promoted while the old primary and a holder
  * that it serves live on knows nothing of it (?renew=write helps where a synchronous standby is required).
@@ -117,6 +118,16 @@ int64_t pg_number(const PGresult *res, int row, int col)
 bool pg_one_row(const struct pg_reply *r, int n)
 {
     return r->sqlstate[0] == '\0' && r->rows && PQntuples(r->rows) == 1 && PQnfields(r->rows) == n;
+}
+
+size_t pg_read_comment(const char *query, struct dlock_info *info, const char **begin)
+{
+    const char *end = strstr(query, " */");
+    if (strncmp(query, "/* ", 3) != 0 || !end)
+        return 0;
+    *begin = query + 3;
+    size_t len = (size_t)(end - *begin);
+    return dlock_who_parse(*begin, len, info) ? len : 0;
 }
 
 /* ---------------------------------------------------------------------- slots */
@@ -338,10 +349,10 @@ static int be_session_fd(struct dlock_be *be)
 
 static int be_schema(struct dlock_be *be, char **out, struct dlock_error *err)
 {
-    if (be->protocol != &pg_table)
+    if (!be->protocol->schema)
         return dlock_fail(err, DLOCK_EUSAGE, 0,
                           "%s: advisory locks need no table (?mode=lease does)", pg_where(be));
-    char *text = pg_table_schema(be);
+    char *text = be->protocol->schema(be);
     if (!text)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     *out = text;

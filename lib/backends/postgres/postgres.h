@@ -37,6 +37,8 @@ struct pg_protocol {
     void (*release)(struct dlock_be *);              /* be->rel_until says by when */
     void (*timeout)(struct dlock_be *, int64_t now); /* whatever is due */
     void (*read_info)(struct dlock_be *, const PGresult *, int row, struct dlock_info *);
+    char *(*schema)(
+        const struct dlock_be *); /* the statement that makes the table, malloc'ed; or NULL */
 };
 extern const struct pg_protocol pg_advisory, pg_table;
 
@@ -126,13 +128,7 @@ const char *pg_text(const PGresult *, int row, int col);
 int64_t pg_number(const PGresult *, int row, int col);
 /* Exactly one row of n columns? */
 bool pg_one_row(const struct pg_reply *, int n);
-/* status.c: the query; waiters: they too, else one holder at most. NULL: out of memory. */
-char *pg_ask_sql(const struct dlock_be *, bool waiters);
-/* Who holds it: row i of the answer to that. */
-void pg_read_info(struct dlock_be *, const PGresult *, int i, struct dlock_info *);
 /* The record in the comment in front of a query; its length with *begin, or 0: there is none. */
 size_t pg_read_comment(const char *query, struct dlock_info *, const char **begin);
-/* table_sql.c: the statement that makes the table, malloc'ed. */
-char *pg_table_schema(const struct dlock_be *);
 
 #endif

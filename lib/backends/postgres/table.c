@@ -14,11 +14,11 @@
  * through a pooler.
  *
  * Not guaranteed: the server's clock decides; when it steps forward, a lease ends early.
- *
- * Files: table.c what is done when; table_sql.c the statements.
  */
-#include "table.h"
+#include "postgres.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,6 +26,186 @@
 #define POLL_CALLED (5 * DLOCK_SEC) /* ... and where the server does */
 #define JITTER (200 * DLOCK_MSEC)
 #define SWEEP_ONE_OF 100
+
+/* A grant, a renewal or a release that a crash of the server undoes would be none. */
+#define DURABLE                                                                                    \
+    "pg_catalog.set_config('synchronous_commit', CASE "                                            \
+    "pg_catalog.current_setting('synchronous_commit') WHEN 'off' THEN 'local' ELSE "               \
+    "pg_catalog.current_setting('synchronous_commit') END, true)"
+#define NOW "pg_catalog.clock_timestamp()"
+#define TTL "pg_catalog.make_interval(secs => $3::float8)"
+#define MICROSECONDS "(EXTRACT(epoch FROM " NOW ") * 1000000)::bigint"
+
+/* ------------------------------------------------------------------ statements */
+
+/* @T: the table. @W: who we are, in a comment. @C: the channel on which a waiter is called, its pid behind it. */
+enum { R_FENCE, R_PID, R_HOLDER, R_HELD_FENCE, R_LEFT, R_TOKEN, R_COLUMNS };
+static const char try_text[] =
+    "@WWITH got AS (INSERT INTO @T AS l (name, fence, owner, expires, holder) "
+    "SELECT $1, " MICROSECONDS ", $2, " NOW " + " TTL ", $4 "
+    "FROM (SELECT " DURABLE " AS done OFFSET 0) s WHERE s.done IS NOT NULL "
+    "ON CONFLICT (name) DO UPDATE SET fence = GREATEST(l.fence + 1, EXCLUDED.fence), "
+    "owner = EXCLUDED.owner, expires = " NOW " + " TTL ", holder = EXCLUDED.holder "
+    "WHERE l.expires <= " NOW " RETURNING l.fence) "
+    "SELECT g.fence, pg_catalog.pg_backend_pid(), o.holder, o.fence, "
+    "(EXTRACT(epoch FROM o.expires - " NOW ") * 1000)::bigint, $2::text "
+    "FROM (SELECT 1) x LEFT JOIN got g ON true "
+    "LEFT JOIN @T o ON o.name = $1 AND o.expires > " NOW;
+
+enum { U_OURS, U_HOLDER, U_TOKEN };
+static const char renew_text[] =
+    "WITH u AS (UPDATE @T l SET expires = " NOW " + " TTL " FROM (SELECT " DURABLE
+    " AS done OFFSET 0) s WHERE s.done IS NOT NULL AND l.name = $1 AND l.owner = $2 "
+    "AND l.fence = $4::bigint AND l.expires > " NOW " RETURNING 1) "
+    "SELECT (SELECT pg_catalog.count(*) FROM u), o.holder, $2::text FROM (SELECT 1) x "
+    "LEFT JOIN @T o ON o.name = $1 AND o.owner <> $2 AND o.expires > " NOW;
+
+/* Two of those who wait are called. The function behind pg_stat_activity, because that view takes long to plan. */
+static const char release_text[] =
+    "WITH u AS (UPDATE @T l SET expires = '-infinity', owner = '' FROM (SELECT " DURABLE
+    " AS done OFFSET 0) s WHERE s.done IS NOT NULL AND l.name = $1 AND l.owner = $2 "
+    "AND l.expires > " NOW " RETURNING 1), "
+    "w AS (SELECT a.pid FROM pg_catalog.pg_stat_get_activity(NULL) a WHERE a.application_name = $3 "
+    "AND a.datid = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = "
+    "pg_catalog.current_database()) AND EXISTS (SELECT 1 FROM u) ORDER BY a.backend_start, a.pid "
+    "LIMIT 2), "
+    "c AS (SELECT pg_catalog.pg_notify('@C' || w.pid, '') FROM w) "
+    "SELECT (SELECT pg_catalog.count(*) FROM u), o.holder, $2::text, (SELECT pg_catalog.count(*) "
+    "FROM c) "
+    "FROM (SELECT 1) x LEFT JOIN @T o ON o.name = $1 AND o.owner <> $2 AND o.expires > " NOW;
+
+/* Rows that nobody has used for a week. */
+static const char sweep_text[] =
+    "DELETE FROM @T d WHERE d.name IN (SELECT t.name FROM @T t WHERE "
+    "t.expires < " NOW " - '7 days'::interval AND t.fence < " MICROSECONDS " - 604800000000 "
+    "LIMIT 20 FOR UPDATE SKIP LOCKED)";
+
+enum { A_WAITER, A_HOLDER, A_FENCE, A_LEFT, A_USER, A_PID };
+static const char ask_text[] =
+    "SELECT 0, t.holder, t.fence, (EXTRACT(epoch FROM t.expires - " NOW
+    ") * 1000)::bigint, ''::text, 0 "
+    "FROM @T t WHERE t.name = $1 AND t.expires > " NOW " UNION ALL "
+    "(SELECT 1, w.query, 0, 0, w.usename::text, w.pid FROM pg_catalog.pg_stat_activity w WHERE "
+    "w.application_name = $2 AND w.datname = pg_catalog.current_database() "
+    "ORDER BY w.backend_start, w.pid)";
+
+static const char schema_text[] =
+    "CREATE TABLE IF NOT EXISTS @T (name text COLLATE \"C\" PRIMARY KEY, fence bigint NOT NULL, "
+    "owner text NOT NULL, expires timestamptz NOT NULL, holder text NOT NULL)";
+
+static char *fill(const struct dlock_be *be, const char *text)
+{
+    char *sql = NULL;
+    size_t size;
+    FILE *f = open_memstream(&sql, &size);
+    if (!f)
+        return NULL;
+    for (const char *p = text; *p; p++) {
+        if (*p != '@')
+            fputc(*p, f);
+        else if (*++p == 'T')
+            fputs(be->table, f);
+        else if (*p == 'C')
+            fputs(be->channel, f);
+        else
+            fprintf(f, "/* %s */ ", be->record);
+    }
+    return fclose(f) == 0 ? sql : (free(sql), NULL);
+}
+
+static char *table_schema(const struct dlock_be *be)
+{
+    return fill(be, schema_text);
+}
+
+static void send_text(struct dlock_be *be, enum pg_tag tag, const char *text, int n,
+                      const char *const *values)
+{
+    pg_send_params(be, tag, fill(be, text), n, values);
+}
+
+/* ----------------------------------------------------------------- what is sent */
+
+static void seconds_of(char *buf, size_t size, int64_t ns)
+{
+    snprintf(buf, size, "%" PRId64 ".%03d", ns / DLOCK_SEC, (int)(ns % DLOCK_SEC / DLOCK_MSEC));
+}
+
+static void send_try(struct dlock_be *be)
+{
+    char ttl[32];
+    be->try_at = DLOCK_NEVER;
+    be->conn.notified = false;
+    if (!be->first)
+        be->op_until = pg_now(be) + pg_patience(be);
+    be->tried = true;
+    seconds_of(ttl, sizeof ttl, be->spec->ttl);
+    send_text(be, T_TRY, try_text, 4,
+              (const char *const[]){be->spec->uri->name, be->token, ttl, be->record});
+}
+
+static void give_back(struct dlock_be *be, enum pg_tag tag, const char *token)
+{
+    send_text(be, tag, release_text, 3,
+              (const char *const[]){be->spec->uri->name, token, be->waiter_app});
+}
+
+static void send_undo(struct dlock_be *be, const char *token)
+{
+    give_back(be, T_UNDO, token);
+}
+
+static void send_release(struct dlock_be *be)
+{
+    be->release_sent = true;
+    give_back(be, T_RELEASE, be->token);
+}
+
+static void send_sweep(struct dlock_be *be)
+{
+    send_text(be, T_SWEEP, sweep_text, 0, NULL);
+}
+
+static void send_schema(struct dlock_be *be)
+{
+    send_text(be, T_SCHEMA, schema_text, 0, NULL);
+}
+
+static void send_ask(struct dlock_be *be)
+{
+    send_text(be, T_ASK, ask_text, 2, (const char *const[]){be->spec->uri->name, be->waiter_app});
+}
+
+static void send_renew(struct dlock_be *be)
+{
+    char ttl[32], fence[24];
+    seconds_of(ttl, sizeof ttl, be->spec->ttl);
+    snprintf(fence, sizeof fence, "%" PRIu64, be->fence);
+    send_text(be, T_BEAT, renew_text, 4,
+              (const char *const[]){be->spec->uri->name, be->token, ttl, fence});
+}
+
+/* Only on a session that is ours alone: behind a pooler it would stay with somebody else's. */
+static void send_name(struct dlock_be *be, const char *app)
+{
+    char sql[256];
+    snprintf(sql, sizeof sql,
+             "SELECT CASE WHEN pg_catalog.pg_backend_pid() = %d THEN "
+             "pg_catalog.set_config('application_name', '%s', false) END",
+             PQbackendPID(be->conn.pq), app);
+    pg_conn_send_params(&be->conn, T_LISTEN, sql, 0, NULL);
+}
+
+/* The name says who can be called. A release from before that calls nobody, so another try follows. */
+static void send_listen(struct dlock_be *be)
+{
+    char sql[128];
+    be->listening = true;
+    snprintf(sql, sizeof sql, "LISTEN \"%s%d\"", be->channel, PQbackendPID(be->conn.pq));
+    pg_conn_send_params(&be->conn, T_LISTEN, sql, 0, NULL);
+    send_name(be, be->waiter_app);
+    send_try(be);
+}
 
 /* ------------------------------------------------------------------- connected */
 
@@ -43,7 +223,7 @@ static int64_t random_part(const struct dlock_be *be, int64_t most)
 static void sweep(struct dlock_be *be)
 {
     if (random_part(be, SWEEP_ONE_OF) == 0)
-        pg_table_send_sweep(be);
+        send_sweep(be);
 }
 
 static void table_ready(struct dlock_be *be)
@@ -52,24 +232,24 @@ static void table_ready(struct dlock_be *be)
     switch (be->doing) {
     case PG_ACQUIRE:
         if (be->ghost) {
-            pg_table_send_undo(be, be->token);
+            send_undo(be, be->token);
             be->ghost = false;
             memcpy(be->ghost_token, be->token, sizeof be->ghost_token);
             if (!pg_new_token(be))
                 break;
         }
-        pg_table_send_try(be);
+        send_try(be);
         break;
     case PG_RENEW:
-        pg_table_send_renew(be);
+        send_renew(be);
         break;
     case PG_RELEASE:
-        pg_table_send_release(be);
+        send_release(be);
         if (be->granted && !be->conn.alone)
             sweep(be);
         break;
     case PG_ASK:
-        pg_table_send_ask(be);
+        send_ask(be);
         break;
     case PG_NOTHING:
         break;
@@ -85,7 +265,7 @@ static void table_ready(struct dlock_be *be)
 static void table_abandon(struct dlock_be *be)
 {
     if (be->tried && be->conn.state == PC_UP && pg_conn_busy(&be->conn))
-        pg_table_send_release(be);
+        send_release(be);
 }
 
 static void no_answer_to_try(struct dlock_be *be)
@@ -112,7 +292,7 @@ static void granted(struct dlock_be *be, const struct pg_reply *r)
     be->doing = PG_NOTHING;
     be->op_until = DLOCK_NEVER;
     if (be->listening)
-        pg_table_send_name(be, be->app);
+        send_name(be, be->app);
     if (be->conn.alone)
         sweep(be);
     struct dlock_event *ev = events_add(&be->events, EV_GRANTED);
@@ -147,13 +327,13 @@ static void not_granted(struct dlock_be *be, const struct pg_reply *r)
     }
     if (held && be->ghost_token[0] && strcmp(pg_text(r->rows, 0, R_HOLDER), be->record) == 0) {
         /* It stood in line for the row, in a session that does not know of the broken connection. */
-        pg_table_send_undo(be, be->ghost_token);
+        send_undo(be, be->ghost_token);
         be->ghost_token[0] = '\0';
-        pg_table_send_try(be);
+        send_try(be);
         return;
     }
     if (!be->listening && pg_number(r->rows, 0, R_PID) == PQbackendPID(be->conn.pq)) {
-        pg_table_send_listen(be);
+        send_listen(be);
         return;
     }
     be->op_until = DLOCK_NEVER;
@@ -164,24 +344,24 @@ static void not_granted(struct dlock_be *be, const struct pg_reply *r)
         be->try_at =
             dlock_min(be->try_at, now + dlock_max(0, left) + DLOCK_MSEC + random_part(be, JITTER));
     if (be->conn.notified)
-        pg_table_send_try(be);
+        send_try(be);
 }
 
 static void make_table(struct dlock_be *be)
 {
     be->made_table = true;
     be->tried = false;
-    pg_table_send_schema(be);
+    send_schema(be);
 }
 
 static void table_made(struct dlock_be *be, const struct pg_reply *r)
 {
     struct dlock_error err;
-    char *ddl = pg_table_schema(be);
+    char *ddl = table_schema(be);
     /* 23505, 42P07: somebody else has made it at the same time. */
     bool there = strcmp(r->sqlstate, "23505") == 0 || strcmp(r->sqlstate, "42P07") == 0;
     if (!r->sqlstate[0] || there) {
-        pg_table_send_try(be);
+        send_try(be);
     } else {
         dlock_fail(&err, strcmp(r->sqlstate, "42501") == 0 ? DLOCK_EPERM : DLOCK_EUNAVAIL, 0,
                    "%s: there is no table for locks, and it cannot be made: %s; somebody who may "
@@ -392,7 +572,7 @@ static void table_timeout(struct dlock_be *be, int64_t now)
         unclear(be, &err);
     } else if (be->doing == PG_ACQUIRE && be->conn.state == PC_UP && !pg_conn_busy(&be->conn) &&
                (now >= be->try_at || be->conn.notified)) {
-        pg_table_send_try(be);
+        send_try(be);
     }
 }
 
@@ -423,4 +603,5 @@ const struct pg_protocol pg_table = {
     .release = table_release,
     .timeout = table_timeout,
     .read_info = table_read_info,
+    .schema = table_schema,
 };
