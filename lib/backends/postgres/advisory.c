@@ -6,7 +6,7 @@
  *
  * Nothing may be set or locked on a session that other clients use as well. Behind a pooler the backend's pid is
  * not the one that the connection began with, so every setting and lock depends on that pid in SQL: through a pooler
- * the statement does nothing [measured with PgBouncer]. The same holds for a standby, whose advisory locks
+ * the statement does nothing [measured with PgBouncer]. The same holds for a standby: its advisory locks
  * exclude no client of the primary.
  *
  * Waiting is cut into chunks, since a waiting statement holds a snapshot, and CREATE INDEX CONCURRENTLY in the
@@ -257,7 +257,7 @@ static void adv_read_info(const PGresult *res, int i, struct dlock_info *info)
             info->fence = (uint64_t)fence;
         return;
     }
-    /* Another program, or a dlock whose queries this role may not read: only the session is known. */
+    /* Another program, or our role may not read the queries of this dlock: only the session is known. */
     const char *app = pg_text(res, i, S_APP), *user = pg_text(res, i, S_USER);
     const char *client = pg_text(res, i, S_CLIENT);
     info->foreign = strncmp(app, "dlock:", 6) != 0;

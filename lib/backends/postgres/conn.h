@@ -112,8 +112,8 @@ static inline bool pg_conn_busy(const struct pg_conn *c)
     return c->requests.n > 0;
 }
 /*
- * Send sql; ignored unless PC_UP. sql NULL: the caller had no memory for it, which fails the connection, so that whatever
- * waits for the answer learns it. tag (not 0) marks the answer.
+ * Send sql; ignored unless PC_UP. sql NULL: the caller had no memory for it, and the connection fails. tag (not 0) marks
+ * the answer.
  *
  * pipeline: one statement with n text parameters, at most PG_VALUES; it may have to queue. Otherwise one or more
  * statements without parameters, and only while the connection is not busy.

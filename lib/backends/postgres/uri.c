@@ -24,19 +24,21 @@ static const char *param(const struct dlock_spec *spec, const char *key)
 
 /* --------------------------------------------------------- libpq's parameters */
 
+/* The last value for a key counts. NULL: leave it out. */
 static int set_param(struct pg_backend *be, const char *key, const char *value,
                      struct dlock_error *err)
 {
     struct pg_settings *s = &be->settings;
-    for (int i = PG_FIRST_PARAM; i < s->n; i++)
-        if (strcmp(s->keys[i], key) == 0) {
-            s->values[i] = value;
-            return 0;
-        }
-    if (s->n == PG_PARAMS)
+    int i = PG_FIRST_PARAM;
+    if (!value)
+        return 0;
+    while (i < s->n && strcmp(s->keys[i], key) != 0)
+        i++;
+    if (i == PG_PARAMS)
         return dlock_fail(err, DLOCK_EUSAGE, 0, "%s: too many parameters", pg_where(be));
-    s->keys[s->n] = key;
-    s->values[s->n++] = value;
+    s->keys[i] = key;
+    s->values[i] = value;
+    s->n = (int)dlock_max(s->n, i + 1);
     return 0;
 }
 
@@ -54,11 +56,14 @@ static bool is_address_param(const char *key)
     return strcmp(key, "host") == 0 || strcmp(key, "hostaddr") == 0 || strcmp(key, "port") == 0;
 }
 
-static int take_libpq_params(struct pg_backend *be, const PQconninfoOption *known,
-                             struct dlock_error *err)
+static int take_libpq_params(struct pg_backend *be, struct dlock_error *err)
 {
     struct dlock_uri *uri = be->spec->uri;
+    /* Not PQconndefaults(): it looks up the user, perhaps in a directory server, even if the URI names one. */
+    PQconninfoOption *known = PQconninfoParse("", NULL);
     int rc = 0;
+    if (!known)
+        return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     for (int i = 0; i < uri->nparams && rc == 0; i++) {
         struct dlock_param *p = &uri->params[i];
         /* As libpq does, for JDBC's sake. */
@@ -71,6 +76,7 @@ static int take_libpq_params(struct pg_backend *be, const PQconninfoOption *know
                 rc = set_param(be, p->key, p->value, err);
         }
     }
+    PQconninfoFree(known);
     return rc;
 }
 
@@ -95,42 +101,35 @@ static int set_keepalives(struct pg_backend *be, struct dlock_error *err)
     return rc == 0 ? set_param(be, "keepalives_count", "3", err) : rc;
 }
 
+static int read_password(struct pg_backend *be, struct dlock_error *err)
+{
+    const char *file = param(be->spec, "password-file");
+    return file ? dlock_read_secret(&be->password, file, err) : 0;
+}
+
+/* What the URI says goes in, and over it what we need. */
 static int set_params(struct pg_backend *be, struct dlock_error *err)
 {
     const struct dlock_uri *uri = be->spec->uri;
     const struct dlock_host *h = uri->nhosts > 0 ? &uri->hosts[0] : NULL;
-    const char *file = param(be->spec, "password-file");
-    /* Not PQconndefaults(): it looks up the user, perhaps in a directory server, even if the URI names one. */
-    PQconninfoOption *known = PQconninfoParse("", NULL);
-    int rc = 0;
+    const char *database = uri->path[0] == '/' && uri->path[1] ? uri->path + 1 : NULL;
+    int rc;
 
     be->settings.keys[PG_HOST] = "host";
     be->settings.keys[PG_HOSTADDR] = "hostaddr";
     be->settings.keys[PG_PORT] = "port";
     be->settings.n = PG_FIRST_PARAM;
-    if (!known)
-        return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
-    if (h && h->user)
-        rc = set_param(be, "user", h->user, err);
-    if (rc == 0 && uri->path[0] == '/' && uri->path[1])
-        rc = set_param(be, "dbname", uri->path + 1, err);
-    if (rc == 0)
-        rc = take_libpq_params(be, known, err);
-    PQconninfoFree(known);
-    if (rc == 0 && file)
-        rc = dlock_read_secret(&be->password, file, err);
-    if (rc == 0 && be->password)
-        rc = set_param(be, "password", be->password, err);
-    if (rc == 0 && h && h->password)
-        rc = set_param(be, "password", h->password, err);
-    /* A standby grants advisory locks that exclude no client of the primary. */
-    if (rc == 0)
-        rc = set_param(be, "target_session_attrs", "read-write", err);
-    if (rc == 0)
-        rc = set_param(be, "client_encoding", "UTF8", err);
-    if (rc == 0)
-        rc = set_param(be, "fallback_application_name", be->app, err);
-    return rc == 0 && be->advisory.fair ? set_keepalives(be, err) : rc;
+    if ((rc = set_param(be, "user", h ? h->user : NULL, err)) != 0 ||
+        (rc = set_param(be, "dbname", database, err)) != 0 ||
+        (rc = take_libpq_params(be, err)) != 0 || (rc = read_password(be, err)) != 0 ||
+        (rc = set_param(be, "password", be->password, err)) != 0 ||
+        (rc = set_param(be, "password", h ? h->password : NULL, err)) != 0 ||
+        /* A standby grants advisory locks that exclude no client of the primary. */
+        (rc = set_param(be, "target_session_attrs", "read-write", err)) != 0 ||
+        (rc = set_param(be, "client_encoding", "UTF8", err)) != 0 ||
+        (rc = set_param(be, "fallback_application_name", be->app, err)) != 0)
+        return rc;
+    return be->advisory.fair ? set_keepalives(be, err) : 0;
 }
 
 /* -------------------------------------------------------------------- hosts */
@@ -182,7 +181,7 @@ static void set_probe(const struct pg_backend *be, struct pg_settings *s)
     s->keys[s->n] = s->values[s->n] = NULL;
 }
 
-/* Why libpq did not get as far as sslmode. text: its error. */
+/* Why libpq did not get as far as the check of sslmode. text: its error. */
 static int probe_error(const struct pg_backend *be, const char *text, struct dlock_error *err)
 {
     char line[256];
@@ -194,14 +193,13 @@ static int probe_error(const struct pg_backend *be, const char *text, struct dlo
 }
 
 /*
- * Which hosts, addresses and ports would libpq connect to, given the parameters of the URI, a service file, the
- * environment and its own defaults? *all has every option with its value; free it with PQconninfoFree(). 0 or a negative
- * code. Reads files; no look-up of a name, no connection.
+ * What would libpq connect to, by the parameters of the URI, a service file, the environment and its defaults? *all: every
+ * option and its value, for PQconninfoFree(). 0 or a negative code. Reads files; looks up no name, connects to nothing.
  *
- * libpq has no call for that: PQconninfoParse() fills in no defaults; PQconndefaults() does not know the URI's service, and
- * looks up the user even if the URI names one; PQconninfo() needs a connection, and to start one is to look up names,
- * which blocks. But libpq merges all its sources first, and checks the result before it does anything with it: so a
- * connection is started with an sslmode that does not exist. It is refused there, and PQconninfo() tells the rest.
+ * No call of libpq answers that: PQconninfoParse() adds no defaults; PQconndefaults() ignores the URI's service, and looks
+ * up the user even if the URI names one; PQconninfo() needs a connection, and starting one looks up names, which blocks.
+ * But libpq merges all sources, and checks the result before it uses any of it: so we start a connection with an sslmode
+ * that does not exist. The check refuses it, and PQconninfo() has what was merged.
  */
 static int effective_options(const struct pg_backend *be, PQconninfoOption **all,
                              struct dlock_error *err)
@@ -270,7 +268,7 @@ static int hosts_of_libpq(struct pg_backend *be, const PQconninfoOption *all,
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     for (int i = 0; i < n; i++)
         ok = set_host(&be->settings, &hosts[i], i, all) && ok;
-    /* The settings point to the user and password of the URI's first host, if it has one: pass their memory on. */
+    /* The settings point to the user and the password of the URI's first host, so these must live on. */
     if (uri->nhosts > 0) {
         hosts[0].user = uri->hosts[0].user;
         hosts[0].password = uri->hosts[0].password;

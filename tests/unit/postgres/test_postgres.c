@@ -1,6 +1,6 @@
 /*
- * test_postgres.c - the PostgreSQL backend without a server: what is made of the URI and of libpq's settings, and
- * how the answers to --status are read.
+ * test_postgres.c - the PostgreSQL backend without a server: the settings that come from the URI and from libpq,
+ * and the holder record in answers to --status.
  */
 #include "unit.h"
 
@@ -80,7 +80,7 @@ TEST(key_of_a_name_is_the_first_half_of_its_sha256)
     done(&u);
 }
 
-TEST(keys_of_other_programs)
+TEST(takes_keys_of_other_programs)
 {
     static const struct {
         const char *text, *key, *id;
@@ -107,7 +107,7 @@ TEST(keys_of_other_programs)
     }
 }
 
-TEST(keys_that_are_none)
+TEST(refuses_malformed_keys)
 {
     static const char *const bad[] = {
         "",
@@ -153,7 +153,7 @@ TEST(keys_that_are_none)
 
 /* --------------------------------------------------------------------- hosts */
 
-TEST(hosts_of_the_uri)
+TEST(takes_hosts_from_the_uri)
 {
     struct user u;
     clean_environment();
@@ -177,7 +177,7 @@ TEST(hosts_of_the_uri)
     clean_environment();
 }
 
-TEST(hosts_of_the_environment)
+TEST(takes_hosts_from_the_environment)
 {
     struct user u;
     clean_environment();
@@ -185,7 +185,7 @@ TEST(hosts_of_the_environment)
     setenv("PGPORT", "5555", 1);
     REQUIRE_INT(open_uri(&u, "postgres:///db#n"), 0);
     REQUIRE_INT(u.uri->nhosts, 2);
-    /* What the core looks up. */
+    /* For the core to look up. */
     CHECK_STR(u.uri->hosts[0].host, "one");
     CHECK_STR(u.uri->hosts[1].host, "two");
     CHECK_INT(u.uri->hosts[0].port, 5555);
@@ -201,7 +201,7 @@ TEST(hosts_of_the_environment)
     clean_environment();
 }
 
-TEST(hosts_of_parameters)
+TEST(takes_hosts_from_parameters)
 {
     struct user u;
     clean_environment();
@@ -212,11 +212,11 @@ TEST(hosts_of_parameters)
     CHECK_STR(u.be.settings.ports[0], "1");
     CHECK_STR(u.be.settings.hosts[1], "b");
     CHECK_STR(u.be.settings.ports[1], "2");
-    /* Given anew at each try, not here. */
+    /* These are set for each connection, not here. */
     CHECK_NULL(given(&u, "host"));
     CHECK_NULL(given(&u, "port"));
     done(&u);
-    /* An address is what is connected to, the name is for the certificate. */
+    /* Connect to the address; the name is for the certificate. */
     REQUIRE_INT(open_uri(&u, "postgres:///db?hostaddr=192.0.2.1&host=name#n"), 0);
     REQUIRE_INT(u.uri->nhosts, 1);
     CHECK_STR(u.uri->hosts[0].host, "192.0.2.1");
@@ -229,7 +229,7 @@ TEST(hosts_of_parameters)
     clean_environment();
 }
 
-TEST(hosts_of_a_service)
+TEST(takes_hosts_from_a_service)
 {
     struct user u;
     char file[] = "/tmp/dlock-unit.XXXXXX";
@@ -251,7 +251,7 @@ TEST(hosts_of_a_service)
     clean_environment();
 }
 
-TEST(nothing_is_said_at_all)
+TEST(uses_the_default_host_of_libpq)
 {
     struct user u;
     clean_environment();
@@ -264,7 +264,7 @@ TEST(nothing_is_said_at_all)
 
 /* ---------------------------------------------------------------- parameters */
 
-TEST(parameters_of_libpq_are_handed_on)
+TEST(passes_on_parameters_of_libpq)
 {
     struct user u;
     REQUIRE_INT(
@@ -288,7 +288,7 @@ TEST(parameters_of_libpq_are_handed_on)
     done(&u);
 }
 
-TEST(parameters_that_are_refused)
+TEST(refuses_bad_parameters)
 {
     static const char *const bad[] = {
         "mode=x",
@@ -317,7 +317,7 @@ TEST(parameters_that_are_refused)
     }
 }
 
-TEST(parameters_of_our_own)
+TEST(takes_parameters_of_our_own)
 {
     struct user u;
     REQUIRE_INT(open_uri(&u, "postgres://h/db?mode=advisory&fair=1&renew=write&restart-grace=1m#n"),
@@ -332,7 +332,7 @@ TEST(parameters_of_our_own)
     done(&u);
 }
 
-TEST(a_password_file)
+TEST(reads_a_password_file)
 {
     struct user u;
     char file[] = "/tmp/dlock-unit.XXXXXX", uri[128];
@@ -355,7 +355,7 @@ TEST(a_password_file)
 
 /* -------------------------------------------------------------------- status */
 
-TEST(our_comment_is_read)
+TEST(reads_our_comment)
 {
     struct dlock_info info = {0};
     const char *begin;
@@ -370,7 +370,7 @@ TEST(our_comment_is_read)
     CHECK_INT(pg_read_comment("", &info, &begin), 0);
 }
 
-/* Whatever the note says, it can neither end the comment nor be taken for ours. */
+/* A note can neither end the comment nor pass for a value of ours. */
 TEST(the_record_cannot_leave_its_comment)
 {
     struct user u;
