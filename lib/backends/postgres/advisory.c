@@ -16,8 +16,10 @@
 #include "postgres.h"
 
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define OLDEST 120000
 #define WITH_IDLE_TIMEOUT 140000 /* the first version that ends a silent session */
@@ -32,13 +34,20 @@ static int64_t ttl_ms(const struct pg_backend *be)
 /* ------------------------------------------------------------------ statements */
 
 /* Every statement is malloc'ed; NULL: out of memory. */
+__attribute__((format(printf, 1, 2))) static char *format(const char *fmt, ...)
+{
+    char *text;
+    va_list ap;
+    va_start(ap, fmt);
+    int n = vasprintf(&text, fmt, ap);
+    va_end(ap);
+    return n < 0 ? NULL : text;
+}
 
 /* The holder record for pg_stat_activity. more: further " key=value" pairs. */
 static char *comment(const struct pg_backend *be, const char *more)
 {
-    char *text;
-    int rc = asprintf(&text, "/* %s ttl=%" PRId64 "%s */ ", be->record, ttl_ms(be), more);
-    return rc < 0 ? NULL : text;
+    return format("/* %s ttl=%" PRId64 "%s */ ", be->record, ttl_ms(be), more);
 }
 
 /* An argument of a function, with a comma. */
@@ -80,20 +89,15 @@ static char *settings_sql(const struct pg_backend *be)
 /* How long the server still grants nothing after its start, in ms. */
 static char *grace_sql(const struct pg_backend *be)
 {
-    char *sql;
-    int rc = asprintf(&sql,
-                      "%" PRId64 " - (EXTRACT(epoch FROM pg_catalog.clock_timestamp() - "
-                      "GREATEST(pg_catalog.pg_postmaster_start_time(), "
-                      "pg_catalog.pg_stat_get_bgwriter_stat_reset_time())) * 1000)::bigint",
-                      be->advisory.restart_grace / DLOCK_MSEC);
-    return rc < 0 ? NULL : sql;
+    return format("%" PRId64 " - (EXTRACT(epoch FROM pg_catalog.clock_timestamp() - "
+                  "GREATEST(pg_catalog.pg_postmaster_start_time(), "
+                  "pg_catalog.pg_stat_get_bgwriter_stat_reset_time())) * 1000)::bigint",
+                  be->advisory.restart_grace / DLOCK_MSEC);
 }
 
 static char *try_lock_sql(const struct pg_backend *be)
 {
-    char *sql;
-    int rc = asprintf(&sql, "pg_catalog.pg_try_advisory_lock(%s)", be->advisory.key);
-    return rc < 0 ? NULL : sql;
+    return format("pg_catalog.pg_try_advisory_lock(%s)", be->advisory.key);
 }
 
 /* The fence is the position of this record in the write-ahead log. */
@@ -119,21 +123,20 @@ static char *lock_sql(const struct pg_backend *be, bool try)
                                    "pg_catalog.current_setting('idle_session_timeout') END"
                                  : "NULL";
 
-    if (record && settings && grace && locked &&
-        asprintf(&sql,
-                 "%sSELECT g.pid, g.standby::int, g.grace, l.idle, l.locked::int, f.lsn, "
-                 "CASE WHEN f.lsn IS NOT NULL THEN pg_catalog.pg_walfile_name(f.lsn) END "
-                 "FROM (SELECT pg_catalog.pg_backend_pid() AS pid, "
-                 "pg_catalog.pg_is_in_recovery() AS standby, %s AS grace OFFSET 0) g "
-                 "CROSS JOIN LATERAL (SELECT CASE WHEN g.pid = %d AND NOT g.standby "
-                 "THEN pg_catalog.concat(%s'') END AS done OFFSET 0) s "
-                 "CROSS JOIN LATERAL (SELECT %s AS idle, "
-                 "CASE WHEN s.done IS NOT NULL%s THEN %s END AS locked OFFSET 0) l "
-                 "CROSS JOIN LATERAL (SELECT CASE WHEN l.locked THEN "
-                 "CASE WHEN " PG_DURABLE " IS NOT NULL THEN " EMIT " END END AS lsn OFFSET 0) f",
-                 record, grace, PQbackendPID(be->conn.pq), settings, idle,
-                 with_grace ? " AND g.grace <= 0" : "", locked) < 0)
-        sql = NULL;
+    if (record && settings && grace && locked)
+        sql =
+            format("%sSELECT g.pid, g.standby::int, g.grace, l.idle, l.locked::int, f.lsn, "
+                   "CASE WHEN f.lsn IS NOT NULL THEN pg_catalog.pg_walfile_name(f.lsn) END "
+                   "FROM (SELECT pg_catalog.pg_backend_pid() AS pid, "
+                   "pg_catalog.pg_is_in_recovery() AS standby, %s AS grace OFFSET 0) g "
+                   "CROSS JOIN LATERAL (SELECT CASE WHEN g.pid = %d AND NOT g.standby "
+                   "THEN pg_catalog.concat(%s'') END AS done OFFSET 0) s "
+                   "CROSS JOIN LATERAL (SELECT %s AS idle, "
+                   "CASE WHEN s.done IS NOT NULL%s THEN %s END AS locked OFFSET 0) l "
+                   "CROSS JOIN LATERAL (SELECT CASE WHEN l.locked THEN "
+                   "CASE WHEN " PG_DURABLE " IS NOT NULL THEN " EMIT " END END AS lsn OFFSET 0) f",
+                   record, grace, PQbackendPID(be->conn.pq), settings, idle,
+                   with_grace ? " AND g.grace <= 0" : "", locked);
     free(record);
     free(settings);
     free(grace);
@@ -144,48 +147,42 @@ static char *lock_sql(const struct pg_backend *be, bool try)
 /* Wait for the lock, for CHUNK_MS, or with ?fair=1 without end. Answers our token once the lock is ours. */
 static char *wait_sql(const struct pg_backend *be)
 {
-    char more[48], *sql, *record;
+    char more[48];
     snprintf(more, sizeof(more), " wait=%s", be->advisory.key_id);
-    record = comment(be, more);
-    if (!record)
-        return NULL;
-    int rc =
-        asprintf(&sql,
-                 "%sDO $dlock$BEGIN "
-                 "IF pg_catalog.pg_backend_pid() = %d AND NOT pg_catalog.pg_is_in_recovery() THEN "
-                 "PERFORM pg_catalog.set_config('lock_timeout', '%d', true); "
-                 "PERFORM pg_catalog.pg_advisory_lock(%s); "
-                 "PERFORM pg_catalog.set_config('dlock.got', '%s', true); "
-                 "END IF; "
-                 "EXCEPTION WHEN lock_not_available OR query_canceled THEN NULL; "
-                 "END$dlock$; SELECT pg_catalog.current_setting('dlock.got', true)",
-                 record, PQbackendPID(be->conn.pq), be->advisory.fair ? 0 : CHUNK_MS,
-                 be->advisory.key, be->token);
+    char *record = comment(be, more), *sql = NULL;
+    if (record)
+        sql = format(
+            "%sDO $dlock$BEGIN "
+            "IF pg_catalog.pg_backend_pid() = %d AND NOT pg_catalog.pg_is_in_recovery() THEN "
+            "PERFORM pg_catalog.set_config('lock_timeout', '%d', true); "
+            "PERFORM pg_catalog.pg_advisory_lock(%s); "
+            "PERFORM pg_catalog.set_config('dlock.got', '%s', true); "
+            "END IF; "
+            "EXCEPTION WHEN lock_not_available OR query_canceled THEN NULL; "
+            "END$dlock$; SELECT pg_catalog.current_setting('dlock.got', true)",
+            record, PQbackendPID(be->conn.pq), be->advisory.fair ? 0 : CHUNK_MS, be->advisory.key,
+            be->token);
     free(record);
-    return rc < 0 ? NULL : sql;
+    return sql;
 }
 
 static char *renew_sql(const struct pg_backend *be)
 {
-    char more[40], *sql, *record;
+    char more[40];
     snprintf(more, sizeof(more), " fence=%" PRIu64, be->fence);
-    record = comment(be, more);
-    if (!record)
-        return NULL;
-    int rc = asprintf(&sql, "%sSELECT pg_catalog.pg_is_in_recovery()::int%s", record,
-                      be->advisory.renew_writes ? ", " EMIT : "");
+    char *record = comment(be, more), *sql = NULL;
+    if (record)
+        sql = format("%sSELECT pg_catalog.pg_is_in_recovery()::int%s", record,
+                     be->advisory.renew_writes ? ", " EMIT : "");
     free(record);
-    return rc < 0 ? NULL : sql;
+    return sql;
 }
 
 static char *unlock_sql(const struct pg_backend *be)
 {
-    char *sql;
-    int rc = asprintf(&sql,
-                      "SELECT CASE WHEN pg_catalog.pg_backend_pid() = %d THEN "
-                      "pg_catalog.pg_advisory_unlock(%s) END::int",
-                      PQbackendPID(be->conn.pq), be->advisory.key);
-    return rc < 0 ? NULL : sql;
+    return format("SELECT CASE WHEN pg_catalog.pg_backend_pid() = %d THEN "
+                  "pg_catalog.pg_advisory_unlock(%s) END::int",
+                  PQbackendPID(be->conn.pq), be->advisory.key);
 }
 
 /* Sessions that hold the lock or wait for it, from pg_locks, and the last query of each. */
@@ -207,12 +204,9 @@ enum { S_PID, S_GRANTED, S_SHARED, S_USER, S_QUERY, S_CLIENT, S_BEGIN, S_IDLE, S
 /* One holder at most. */
 static char *holder_sql(const struct pg_backend *be)
 {
-    char *sql;
-    int rc = asprintf(&sql,
-                      STATUS_LOCKS " AND l.granted) " STATUS_COLUMNS
-                                   "FROM (SELECT * FROM l)" STATUS_ORDER " LIMIT 1",
-                      be->advisory.where_key);
-    return rc < 0 ? NULL : sql;
+    return format(STATUS_LOCKS " AND l.granted) " STATUS_COLUMNS
+                               "FROM (SELECT * FROM l)" STATUS_ORDER " LIMIT 1",
+                  be->advisory.where_key);
 }
 
 /*
@@ -221,16 +215,13 @@ static char *holder_sql(const struct pg_backend *be)
  */
 static char *status_sql(const struct pg_backend *be)
 {
-    char *sql;
-    int rc = asprintf(&sql,
-                      STATUS_LOCKS
-                      ") " STATUS_COLUMNS "FROM (SELECT * FROM l UNION ALL "
-                      "SELECT w.pid, false, 'ExclusiveLock' FROM pg_catalog.pg_stat_activity w "
-                      "WHERE w.datname = pg_catalog.current_database() "
-                      "AND w.query LIKE '/* dlock1 %% wait=%s %%' "
-                      "AND w.pid NOT IN (SELECT l.pid FROM l))" STATUS_ORDER,
-                      be->advisory.where_key, be->advisory.key_id);
-    return rc < 0 ? NULL : sql;
+    return format(STATUS_LOCKS ") " STATUS_COLUMNS
+                               "FROM (SELECT * FROM l UNION ALL SELECT w.pid, false, "
+                               "'ExclusiveLock' FROM pg_catalog.pg_stat_activity w "
+                               "WHERE w.datname = pg_catalog.current_database() "
+                               "AND w.query LIKE '/* dlock1 %% wait=%s %%' "
+                               "AND w.pid NOT IN (SELECT l.pid FROM l))" STATUS_ORDER,
+                  be->advisory.where_key, be->advisory.key_id);
 }
 
 /* The number in our own " key=N" of a comment; -1: there is none. */

@@ -19,6 +19,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define POLL_ALONE DLOCK_SEC           /* between tries of a waiter that no release can wake */
 #define POLL_LISTENING (5 * DLOCK_SEC) /* ... and of one that listens */
@@ -48,16 +49,18 @@ static const char try_text[] =
 
 enum { U_OURS, U_HOLDER, U_TOKEN, U_RENEW_COLUMNS, U_RELEASE_COLUMNS };
 static const char renew_text[] =
-    "WITH u AS (UPDATE @T l SET expires = " NOW " + " TTL " FROM (SELECT " PG_DURABLE
-    " AS done OFFSET 0) s WHERE s.done IS NOT NULL AND l.name = $1 AND l.owner = $2 "
+    "WITH u AS (UPDATE @T l SET expires = " NOW " + " TTL " "
+    "FROM (SELECT " PG_DURABLE " AS done OFFSET 0) s "
+    "WHERE s.done IS NOT NULL AND l.name = $1 AND l.owner = $2 "
     "AND l.fence = $4::bigint AND l.expires > " NOW " RETURNING 1) "
     "SELECT (SELECT pg_catalog.count(*) FROM u), o.holder, $2::text FROM (SELECT 1) x "
     "LEFT JOIN @T o ON o.name = $1 AND o.owner <> $2 AND o.expires > " NOW;
 
 /* It wakes two waiters. Not the view pg_stat_activity but the function behind it: the view takes long to plan. */
 static const char release_text[] =
-    "WITH u AS (UPDATE @T l SET expires = '-infinity', owner = '' FROM (SELECT " PG_DURABLE
-    " AS done OFFSET 0) s WHERE s.done IS NOT NULL AND l.name = $1 AND l.owner = $2 "
+    "WITH u AS (UPDATE @T l SET expires = '-infinity', owner = '' "
+    "FROM (SELECT " PG_DURABLE " AS done OFFSET 0) s "
+    "WHERE s.done IS NOT NULL AND l.name = $1 AND l.owner = $2 "
     "AND l.expires > " NOW " RETURNING 1), "
     "w AS (SELECT a.pid FROM pg_catalog.pg_stat_get_activity(NULL) a WHERE a.application_name = $3 "
     "AND a.datid = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = "
