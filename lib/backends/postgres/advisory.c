@@ -627,9 +627,8 @@ static void release_failed(struct pg_backend *be, const struct dlock_error *err)
 
 static void lost(struct pg_backend *be, const struct dlock_error *err)
 {
+    pg_op_done(be);
     be->granted = false;
-    be->op = OP_NONE;
-    be->op_until = DLOCK_NEVER;
     struct dlock_event *ev = events_add(&be->events, EV_LOST);
     ev->error = *err;
     ev->error.code = DLOCK_ELOST;

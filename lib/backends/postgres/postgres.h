@@ -144,12 +144,19 @@ static inline const char *pg_where(const struct pg_backend *be)
     return be->spec->uri->where;
 }
 
+/* The operation has ended, and waits for nothing. */
+static inline void pg_op_done(struct pg_backend *be)
+{
+    be->op = OP_NONE;
+    be->op_until = be->acquire.try_at = DLOCK_NEVER;
+}
+
 /* uri.c: fill in what comes from spec and spec->uri; no I/O but files. 0 or a negative code; _done() is due in any case. */
 int pg_settings_init(struct pg_backend *, struct dlock_error *);
 void pg_settings_done(struct pg_backend *);
 
-/* postgres.c */
-/* Connect unless connected, at most until op_until. protocol->ready or ->failed follows, perhaps at once. */
+/* operation.c */
+/* Connect, at most until op_until: protocol->ready follows (at once if connected already), or ->failed. */
 void pg_connect(struct pg_backend *);
 /* A fresh owner token. False: acquire has failed. */
 bool pg_new_token(struct pg_backend *);

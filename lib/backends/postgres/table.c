@@ -161,7 +161,8 @@ static void send_give_back(struct pg_backend *be, enum pg_tag tag, const char *t
 
 static void send_release(struct pg_backend *be)
 {
-    be->table.release = RELEASE_SENT;
+    if (be->table.release == RELEASE_UNSENT)
+        be->table.release = RELEASE_SENT; /* once unheard, always unheard */
     send_give_back(be, T_RELEASE, be->token);
 }
 
@@ -452,8 +453,7 @@ static void renew_answered(struct pg_backend *be, const struct pg_reply *r)
     } else if (pg_number(r->rows, 0, U_OURS) == 1) {
         pg_renewed(be, r->sent);
     } else {
-        be->op = OP_NONE;
-        be->op_until = DLOCK_NEVER;
+        pg_op_done(be);
         describe_row(be, r, &events_add(&be->events, EV_LOST)->error);
     }
 }
