@@ -49,7 +49,7 @@ GITDESC := $(shell test -e .git && GIT_OPTIONAL_LOCKS=0 git describe --always --
 BUILD_ID ?= $(VERSION)$(if $(GITDESC),+$(GITDESC))
 
 WARN := -Wall -Wextra -Wconversion -Wshadow -Wstrict-prototypes -Wmissing-prototypes \
-        -Wformat-security -Wvla $(if $(WERROR),-Werror)
+        -Wformat-security -Wvla -Werror=implicit-function-declaration $(if $(WERROR),-Werror)
 
 ifneq ($(SAN),)
 SANFLAGS := -fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=all

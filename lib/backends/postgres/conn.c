@@ -4,6 +4,7 @@
 #include "util.h"
 
 #include <netdb.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>

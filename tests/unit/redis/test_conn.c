@@ -256,6 +256,9 @@ TEST(error_replies)
         {"DENIED Redis is running in protected mode", RE_PERM, DLOCK_EPERM},
         {"ERR Protocol error: unauthenticated multibulk length", RE_PERM, DLOCK_EPERM},
         {"ERR The user executing the script can't run this command", RE_PERM, DLOCK_EPERM},
+        {"ERR ACL failure in script: User ann has no permissions to run the 'set' command script: "
+         "f_1, on @user_script:3.",
+         RE_PERM, DLOCK_EPERM},
         {"LOADING Redis is loading the dataset in memory", RE_TRANSIENT, DLOCK_EUNAVAIL},
         {"BUSY Redis is busy running a script", RE_TRANSIENT, DLOCK_EUNAVAIL},
         {"UNBLOCKED force unblock from blocking operation, instance state changed (master -> "
