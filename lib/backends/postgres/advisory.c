@@ -5,13 +5,13 @@
  *   wait     pg_advisory_lock for 0.9 s at a time          release  pg_advisory_unlock, then the session ends
  *
  * Nothing may be set or locked on a session that other clients use as well. Behind a pooler the backend's pid is
- * not the one that the connection began with, so every setting and lock depends on that pid in SQL: through a pooler
- * the statement does nothing [measured with PgBouncer]. The same holds for a standby: its advisory locks
+ * not the one that the connection began with, so every setting and lock depends on that pid in SQL: through a
+ * pooler the statement does nothing [measured with PgBouncer]. The same holds for a standby: its advisory locks
  * exclude no client of the primary.
  *
  * Waiting is cut into chunks, since a waiting statement holds a snapshot, and CREATE INDEX CONCURRENTLY in the
- * holder's command would wait for it indefinitely. A DO block catches the lock_timeout, which otherwise writes two lines
- * into the server's log each time.
+ * holder's command would wait for it indefinitely. A DO block catches the lock_timeout, which otherwise writes two
+ * lines into the server's log each time.
  */
 #include "postgres.h"
 
@@ -104,10 +104,11 @@ static char *try_lock_sql(const struct pg_backend *be)
 #define EMIT "pg_catalog.pg_logical_emit_message(true, 'dlock', ''::text)"
 
 /*
- * Check the session and the server, and take the fence; try: with the settings and the lock before it. Answers one row.
+ * Check the session and the server, and take the fence; try: with the settings and the lock before it. Answers one
+ * row.
  *
- * Each step is a sub-select of its own, behind OFFSET 0 so that the planner does not merge it, and depends on the step
- * before it by CASE: that is the only order of evaluation that SQL promises.
+ * Each step is a sub-select of its own, behind OFFSET 0 so that the planner does not merge it, and depends on the
+ * step before it by CASE: that is the only order of evaluation that SQL promises.
  */
 enum { R_PID, R_STANDBY, R_GRACE, R_IDLE, R_LOCKED, R_LSN, R_WAL, R_COLUMNS };
 static char *lock_sql(const struct pg_backend *be, bool try)
@@ -210,8 +211,8 @@ static char *holder_sql(const struct pg_backend *be)
 }
 
 /*
- * All holders and waiters. A waiter tries anew about once a second, and for a moment in between it is not in pg_locks:
- * its last query says that it waits for this lock.
+ * All holders and waiters. A waiter tries anew about once a second, and for a moment in between it is not in
+ * pg_locks: its last query says that it waits for this lock.
  */
 static char *status_sql(const struct pg_backend *be)
 {

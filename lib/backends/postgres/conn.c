@@ -72,8 +72,8 @@ static bool is_state(const char *s)
 }
 
 /*
- * With PQERRORS_VERBOSE the server's refusal reads "... FATAL:  28P01: text": these five characters are all of it that
- * no translation changes. They are cut out of text. sqlstate "": the error is not the server's.
+ * With PQERRORS_VERBOSE the server's refusal reads "... FATAL:  28P01: text": these five characters are all of it
+ * that no translation changes. They are cut out of text. sqlstate "": the error is not the server's.
  */
 static void take_state(char *text, char sqlstate[6])
 {
@@ -319,8 +319,8 @@ static void *cancel_thread(void *arg)
 }
 
 /*
- * PQcancel makes a connection of its own and waits for it. The thread owns all that it touches; while the server cannot
- * be reached it is left behind. If it cannot be started, we wait out the running chunk instead.
+ * PQcancel makes a connection of its own and waits for it. The thread owns all that it touches; while the server
+ * cannot be reached it is left behind. If it cannot be started, we wait out the running chunk instead.
  */
 void pg_conn_cancel(const struct pg_conn *c)
 {

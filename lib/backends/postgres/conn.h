@@ -35,17 +35,15 @@ struct pg_reply {
     int64_t sent;     /* the clock before the first byte of the request could leave */
     PGresult *rows;   /* the last result that had rows, or NULL */
     char sqlstate[6]; /* "": no error */
-    bool
-        unheard; /* libpq's own error, lack of memory say: the server may have served the request */
+    bool unheard;   /* the error is libpq's, out of memory say: the request may have been served */
     char text[256]; /* of the error */
 };
 
 enum pg_conn_state { PC_CLOSED, PC_CONNECTING, PC_UP, PC_FAILED };
 
 struct pg_conn {
-    /* Kept from one connection to the next. Owner: set pipeline before the first one. */
-    bool
-        pipeline; /* several requests at a time, with parameters; else one, of several statements */
+    /* Several requests at a time, with parameters; else one, of several statements. Set before the first open. */
+    bool pipeline;
 
     const struct dlock_env *env;
     struct pg_settings *settings;
@@ -59,7 +57,7 @@ struct pg_conn {
             char text[INET6_ADDRSTRLEN + IF_NAMESIZE + 1]; /* "": a Unix socket */
         } list[PG_ADDRESSES];
         int n, tried;
-        int good; /* the last one that worked, kept from one connection to the next: comes first */
+        int good;        /* the one that worked last time: comes first */
         int64_t until;   /* for all */
         int64_t next_at; /* ... for this one */
         PostgresPollingStatusType want;
@@ -77,8 +75,9 @@ struct pg_conn {
     } requests;
 
     /*
-     * One request at a time, because a pooler is or may be in between. PgBouncer before 1.21 takes a session for free at
-     * the first answer, and gives the answer to our next request to the client that was assigned that session by then.
+     * One request at a time, because a pooler is or may be in between. PgBouncer before 1.21 takes a session for
+     * free at the first answer, and gives the answer to our next request to the client that was assigned that
+     * session by then.
      */
     bool one_by_one;
     struct {
@@ -112,8 +111,8 @@ static inline bool pg_conn_busy(const struct pg_conn *c)
     return c->requests.n > 0;
 }
 /*
- * Send sql; ignored unless PC_UP. sql NULL: the caller had no memory for it, and the connection fails. tag (not 0) marks
- * the answer.
+ * Send sql; ignored unless PC_UP. sql NULL: the caller had no memory for it, and the connection fails. tag (not 0)
+ * marks the answer.
  *
  * pipeline: one statement with n text parameters, at most PG_VALUES; it may have to queue. Otherwise one or more
  * statements without parameters, and only while the connection is not busy.

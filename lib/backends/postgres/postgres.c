@@ -11,8 +11,8 @@
  * what comes next, and says so through operation.c.
  *
  * Not guaranteed: the lock is the primary's. When a standby is promoted while the old primary and a holder
- * connected to it live on, the new primary knows nothing of the lock (?renew=write helps where a synchronous standby is
- * required).
+ * connected to it live on, the new primary knows nothing of the lock (?renew=write helps where a synchronous
+ * standby is required).
  */
 #include "postgres.h"
 

@@ -24,8 +24,8 @@ enum pg_tag {
 };
 
 /*
- * A commit that is on disk when it is answered, even where the role has synchronous_commit = off: a crash must not undo a
- * grant, a renewal or a release, nor hand out the same log position again.
+ * A commit that is on disk when it is answered, even where the role has synchronous_commit = off: a crash must not
+ * undo a grant, a renewal or a release, nor hand out the same log position again.
  */
 #define PG_DURABLE                                                                                 \
     "pg_catalog.set_config('synchronous_commit', CASE "                                            \
@@ -100,7 +100,10 @@ struct pg_backend {
 
     /* advisory.c */
     struct {
-        /* From the URI. key is written as arguments of the lock functions, in a comment, as a condition on pg_locks. */
+        /*
+         * From the URI. key is written as arguments of the lock functions, in a comment, as a condition on
+         * pg_locks.
+         */
         bool fair, renew_writes;
         int64_t restart_grace;
         char key[64], key_id[32], where_key[160];
@@ -116,7 +119,10 @@ struct pg_backend {
         /* From the URI: "schema.name", quoted; the application_name of a waiter; its channel, less the pid. */
         char *name, waiter_app[40], channel[64];
 
-        /* token: not tried, or refused; sent, perhaps granted; the same on a connection that broke, so to be undone. */
+        /*
+         * token: not tried, or refused; sent, perhaps granted; the same on a connection that broke, so to be
+         * undone.
+         */
         enum { TRY_NONE, TRY_SENT, TRY_ORPHANED } try;
         /* An orphaned token that was undone; its try may still be served after that. "": none. */
         char orphan[DLOCK_TOKEN_LEN + 1];
@@ -151,7 +157,10 @@ static inline void pg_op_done(struct pg_backend *be)
     be->op_until = be->acquire.try_at = DLOCK_NEVER;
 }
 
-/* uri.c: fill in what comes from spec and spec->uri; no I/O but files. 0 or a negative code; _done() is due in any case. */
+/*
+ * uri.c: fill in what comes from spec and spec->uri; no I/O but files. 0 or a negative code; _done() is due in any
+ * case.
+ */
 int pg_settings_init(struct pg_backend *, struct dlock_error *);
 void pg_settings_done(struct pg_backend *);
 

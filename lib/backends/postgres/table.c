@@ -4,13 +4,13 @@
  *   name text primary key | fence bigint | owner text | expires timestamptz | holder text
  *
  * All that decides a grant is in the lock's own row, so one INSERT ... ON CONFLICT DO UPDATE ... WHERE expires <=
- * clock_timestamp() decides it: the second client waits for the row and then sees what the first one wrote. owner is a
- * new token for each grant; renew and release name it. The fence is the larger of the stored one plus one and
+ * clock_timestamp() decides it: the second client waits for the row and then sees what the first one wrote. owner
+ * is a new token for each grant; renew and release name it. The fence is the larger of the stored one plus one and
  * the server's time in microseconds, so unused rows can be deleted.
  *
- * No session is needed, so this works through a pooler in transaction mode, and neither a reconnect nor the promotion of a
- * standby that has the row loses the lock. Waiters connected directly LISTEN, and a release wakes two of them (one
- * might be about to leave); they also poll, and behind a pooler they only poll.
+ * No session is needed, so this works through a pooler in transaction mode, and neither a reconnect nor the
+ * promotion of a standby that has the row loses the lock. Waiters connected directly LISTEN, and a release wakes
+ * two of them (one might be about to leave); they also poll, and behind a pooler they only poll.
  *
  * Not guaranteed: the server's clock decides; when it steps forward, a lease ends early.
  */
@@ -28,7 +28,9 @@
 
 /* ------------------------------------------------------------------ statements */
 
-/* The enum above a statement: the columns of its answer. $1: the lock's name. $2: our token, unless said otherwise. */
+/*
+ * The enum above a statement: the columns of its answer. $1: the lock's name. $2: our token, unless said otherwise.
+ */
 #define NOW "pg_catalog.clock_timestamp()"
 #define TTL "pg_catalog.make_interval(secs => $3::float8)"
 #define MICROSECONDS "(EXTRACT(epoch FROM " NOW ") * 1000000)::bigint"
@@ -211,8 +213,8 @@ static int64_t random_part(const struct pg_backend *be, int64_t most)
 }
 
 /*
- * One release in a hundred deletes unused rows: behind the release on the same connection, where nothing waits for it.
- * Through a pooler nothing may follow the release that we wait for, so there one grant in a hundred does it.
+ * One release in a hundred deletes unused rows: behind the release on the same connection, where nothing waits for
+ * it. Through a pooler nothing may follow the release that we wait for, so there one grant in a hundred does it.
  */
 static void maybe_sweep(struct pg_backend *be)
 {
@@ -380,8 +382,8 @@ static void refused(struct pg_backend *be, const struct pg_reply *r)
 }
 
 /*
- * Does this answer our own statement? Then it has our token in the given column. A pooler that mixes up the answers of its
- * clients (see struct pg_conn) would make us believe in another client's grant.
+ * Does this answer our own statement? Then it has our token in the given column. A pooler that mixes up the answers
+ * of its clients (see struct pg_conn) would make us believe in another client's grant.
  */
 static bool is_ours(const struct pg_backend *be, const struct pg_reply *r, int columns, int column)
 {

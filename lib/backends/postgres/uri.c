@@ -1,8 +1,8 @@
 /*
  * uri.c - what the URI says about a PostgreSQL server, and what libpq adds to it.
  *
- * libpq's own parameters go to libpq unchanged. Hosts that the URI does not name are taken from where libpq would take
- * them (PGHOST, a service file), since the core has to look up their names: libpq would block.
+ * libpq's own parameters go to libpq unchanged. Hosts that the URI does not name are taken from where libpq would
+ * take them (PGHOST, a service file), since the core has to look up their names: libpq would block.
  */
 #include "postgres.h"
 
@@ -193,13 +193,14 @@ static int probe_error(const struct pg_backend *be, const char *text, struct dlo
 }
 
 /*
- * What would libpq connect to, by the parameters of the URI, a service file, the environment and its defaults? *all: every
- * option and its value, for PQconninfoFree(). 0 or a negative code. Reads files; looks up no name, connects to nothing.
+ * What would libpq connect to, by the parameters of the URI, a service file, the environment and its defaults?
+ * *all: every option and its value, for PQconninfoFree(). 0 or a negative code. Reads files; looks up no name,
+ * connects to nothing.
  *
- * No call of libpq answers that: PQconninfoParse() adds no defaults; PQconndefaults() ignores the URI's service, and looks
- * up the user even if the URI names one; PQconninfo() needs a connection, and starting one looks up names, which blocks.
- * But libpq merges all sources, and checks the result before it uses any of it: so we start a connection with an sslmode
- * that does not exist. The check refuses it, and PQconninfo() has what was merged.
+ * No call of libpq answers that: PQconninfoParse() adds no defaults; PQconndefaults() ignores the URI's service,
+ * and looks up the user even if the URI names one; PQconninfo() needs a connection, and starting one looks up
+ * names, which blocks. But libpq merges all sources, and checks the result before it uses any of it: so we start a
+ * connection with an sslmode that does not exist. The check refuses it, and PQconninfo() has what was merged.
  */
 static int effective_options(const struct pg_backend *be, PQconninfoOption **all,
                              struct dlock_error *err)
@@ -346,9 +347,9 @@ static int parse_key(struct pg_backend *be, const char *text, struct dlock_error
 }
 
 /*
- * The first eight bytes of SHA-256(name), big-endian. Lease mode hashes the table's name as well, and uses it only so that
- * sessions find each other. Not OpenSSL's SHA-256: it would read its configuration and initialise all of itself, a
- * millisecond or two that a connection without TLS and password need not spend.
+ * The first eight bytes of SHA-256(name), big-endian. Lease mode hashes the table's name as well, and uses it only
+ * so that sessions find each other. Not OpenSSL's SHA-256: it would read its configuration and initialise all of
+ * itself, a millisecond or two that a connection without TLS and password need not spend.
  */
 static int set_key(struct pg_backend *be, struct dlock_error *err)
 {
@@ -464,7 +465,9 @@ int pg_settings_init(struct pg_backend *be, struct dlock_error *err)
         (rc = set_key(be, err)) != 0 || (rc = set_params(be, err)) != 0 ||
         (rc = set_hosts(be, err)) != 0)
         return rc;
-    /* It goes into comments in SQL. It is percent-encoded, so it contains neither a quote nor the end of a comment. */
+    /*
+     * It goes into comments in SQL. It is percent-encoded, so it contains neither a quote nor the end of a comment.
+     */
     if (dlock_who_format(spec->who, be->record, sizeof(be->record)) < 0)
         snprintf(be->record, sizeof(be->record), "dlock1 pid=%ld", spec->who->pid);
     return 0;
