@@ -28,9 +28,7 @@
 
 /* ------------------------------------------------------------------ statements */
 
-/*
- * The enum above a statement: the columns of its answer. $1: the lock's name. $2: our token, unless said otherwise.
- */
+/* The enum above a statement: the columns of its answer. $1: the lock's name. $2: our token, or as noted. */
 #define NOW "pg_catalog.clock_timestamp()"
 #define TTL "pg_catalog.make_interval(secs => $3::float8)"
 #define MICROSECONDS "(EXTRACT(epoch FROM " NOW ") * 1000000)::bigint"
@@ -49,6 +47,7 @@ static const char try_text[] =
     "FROM (SELECT 1) x LEFT JOIN got g ON true "
     "LEFT JOIN @T o ON o.name = $1 AND o.expires > " NOW;
 
+/* A renewal has the first three columns; a release also says how many waiters it woke. */
 enum { U_OURS, U_HOLDER, U_TOKEN, U_RENEW_COLUMNS, U_RELEASE_COLUMNS };
 static const char renew_text[] =
     "WITH u AS (UPDATE @T l SET expires = " NOW " + " TTL " "
