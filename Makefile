@@ -101,7 +101,7 @@ ZOOKEEPER_HEADERS := zookeeper/zookeeper.h
 ZK_STATIC ?= $(if $(filter /%,$(shell $(CC) -print-file-name=libzookeeper_mt.a 2>/dev/null)),yes,no)
 ifeq ($(ZK_STATIC),yes)
   ZK_LIBS     ?= -Wl,-Bstatic -lzookeeper_mt -Wl,-Bdynamic -lm
-  ZK_WRAP     := $(addprefix -Wl$(comma)--wrap=,pthread_create getaddrinfo socket connect getsockopt send recv pipe poll close)
+  ZK_WRAP     := $(addprefix -Wl$(comma)--wrap=,pthread_create getaddrinfo socket connect getsockopt send recv read write pipe poll close)
 else
   ZK_LIBS     ?= -lzookeeper_mt
 endif

@@ -92,7 +92,7 @@ void zk_frame_begin(struct zk_frame *f)
 {
     struct zk_frame_asked *asked = f->asked;
     size_t size = f->size;
-    memset(f, 0, sizeof *f);
+    memset(f, 0, sizeof(*f));
     f->asked = asked;
     f->size = size;
     f->out.first = f->in.first = true;
@@ -101,7 +101,7 @@ void zk_frame_begin(struct zk_frame *f)
 void zk_frame_done(struct zk_frame *f)
 {
     free(f->asked);
-    memset(f, 0, sizeof *f);
+    memset(f, 0, sizeof(*f));
 }
 
 /* ----------------------------------------------------------------------- sent */
@@ -110,14 +110,14 @@ static bool remember(struct zk_frame *f, int32_t xid, int32_t op)
 {
     if (f->first + f->n == f->size) {
         if (f->n <= f->size / 2 && f->size > 0) {
-            memmove(f->asked, f->asked + f->first, f->n * sizeof *f->asked);
+            memmove(f->asked, f->asked + f->first, f->n * sizeof(*f->asked));
         } else {
             size_t size = f->size ? 2 * f->size : 16;
-            struct zk_frame_asked *more = malloc(size * sizeof *more);
+            struct zk_frame_asked *more = malloc(size * sizeof(*more));
             if (!more)
                 return false;
             if (f->n > 0)
-                memcpy(more, f->asked + f->first, f->n * sizeof *more);
+                memcpy(more, f->asked + f->first, f->n * sizeof(*more));
             free(f->asked);
             f->asked = more;
             f->size = size;
@@ -151,7 +151,7 @@ void zk_frame_sent(struct zk_frame *f, const void *data, size_t n)
     while (n > 0) {
         size_t whole = f->out.at < 4 ? 4 : (size_t)f->out.len + 4;
         size_t part = whole - f->out.at < n ? whole - f->out.at : n;
-        for (size_t i = 0; i < part && f->out.at + i < sizeof f->out.head; i++)
+        for (size_t i = 0; i < part && f->out.at + i < sizeof(f->out.head); i++)
             f->out.head[f->out.at + i] = p[i];
         f->out.at += (uint32_t)part;
         p += part;
