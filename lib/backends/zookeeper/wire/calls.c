@@ -5,7 +5,7 @@
 #include <fcntl.h>
 #include <netdb.h>
 #include <poll.h>
-#include <stdlib.h>
+#include <semaphore.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -15,10 +15,12 @@ static _Thread_local struct zk_calls *mine;
 static _Thread_local bool leaving; /* in zookeeper_close(3) */
 
 #ifdef ZK_WRAP
+/* What a thread is started with; on the starter's stack until it was taken. */
 struct start {
     void *(*fn)(void *);
     void *arg;
     struct zk_calls *calls;
+    sem_t taken;
 };
 
 int __real_pthread_create(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
@@ -48,21 +50,25 @@ ssize_t __wrap_write(int, const void *, size_t);
 
 static void *begin(void *p)
 {
-    struct start s = *(struct start *)p;
-    free(p);
-    mine = s.calls;
-    return s.fn(s.arg);
+    struct start *s = p;
+    void *(*fn)(void *) = s->fn;
+    void *arg = s->arg;
+    mine = s->calls;
+    sem_post(&s->taken);
+    return fn(arg);
 }
 
+/* Allocates nothing: a thread of the library must not run without the guard, and the library aborts if it gets none. */
 int __wrap_pthread_create(pthread_t *t, const pthread_attr_t *attr, void *(*fn)(void *), void *arg)
 {
-    struct start *s = mine ? malloc(sizeof(*s)) : NULL;
-    if (!s)
+    struct start s = {.fn = fn, .arg = arg, .calls = mine};
+    if (!mine)
         return __real_pthread_create(t, attr, fn, arg);
-    *s = (struct start){fn, arg, mine};
-    int rc = __real_pthread_create(t, attr, begin, s);
-    if (rc != 0)
-        free(s);
+    sem_init(&s.taken, 0, 0);
+    int rc = __real_pthread_create(t, attr, begin, &s);
+    while (rc == 0 && sem_wait(&s.taken) < 0 && errno == EINTR)
+        ;
+    sem_destroy(&s.taken);
     return rc;
 }
 
