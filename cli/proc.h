@@ -28,14 +28,4 @@ void tree_each_number(int dir, void (*each)(pid_t number, pid_t arg), pid_t arg)
 /* Are the numbers in /proc those of our own pid namespace? */
 bool tree_proc_is_ours(void);
 
-enum tree_whose { TREE_THEIRS, TREE_OURS, TREE_UNCLEAR };
-
-/* inherited.c: whose is this child of ours, by its environment? UNCLEAR: it dies or executes a program just now. */
-enum tree_whose tree_whose(pid_t pid, const char *marker);
-/* Has it been seen in the tree before? */
-bool tree_is_known(pid_t pid);
-/* It has been seen in the tree; start: of its tree_stat. */
-void tree_remember(pid_t pid, long start);
-void tree_forget_the_dead(void);
-
 #endif
