@@ -1,4 +1,4 @@
-/* options.h - the command line as one struct. One table (options_table.c) makes getopt, usage and completion data. */
+/* options.h - the command line as one struct. One table (options.c) makes getopt, usage and completion data. */
 #ifndef CLI_OPTIONS_H
 #define CLI_OPTIONS_H
 
