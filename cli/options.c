@@ -15,7 +15,6 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 #define LOCK_MAX 4096
 
@@ -349,45 +348,6 @@ static int parse_switches(struct options *o, int argc, char **argv, struct dlock
 
 /* --------------------------------------------------------- arguments --- */
 
-static void blank(char *p, const char *end)
-{
-    for (; p < end; p++)
-        *p = 'x';
-}
-
-static bool names_secret(const char *key, const char *end)
-{
-    for (; key + 6 <= end; key++)
-        if (strncasecmp(key, "secret", 6) == 0 ||
-            (key + 8 <= end && strncasecmp(key, "password", 8) == 0))
-            return true;
-    return false;
-}
-
-/* Overwrite the secret parts of a URI in place: user and password, and parameters that hold one. */
-static void blank_secrets(char *uri)
-{
-    size_t scheme = dlock_uri_scheme_len(uri);
-    char *start = uri + scheme + 3, *end, *at, *p;
-
-    if (scheme == 0)
-        return;
-    end = strrchr(start, '#');
-    end = end ? end : start + strlen(start);
-    p = memchr(start, '?', (size_t)(end - start));
-    while (p && p < end) {
-        char *key = p + 1, *next = memchr(key, '&', (size_t)(end - key));
-        char *stop = next ? next : end, *eq = memchr(key, '=', (size_t)(stop - key));
-
-        if (eq && names_secret(key, eq))
-            blank(eq + 1, stop);
-        p = next;
-    }
-    /* The length still shows; the rest of the URI tells which lock it is. */
-    at = memrchr(start, '@', (size_t)(end - start));
-    blank(start, at ? at : start);
-}
-
 static int take_lock(struct options *o, char *arg, struct dlock_error *err)
 {
     size_t len = strlen(arg);
@@ -396,7 +356,7 @@ static int take_lock(struct options *o, char *arg, struct dlock_error *err)
         return dlock_fail(err, DLOCK_EUSAGE, 0, "the lock's name is empty (an unset variable?)");
     if (len <= LOCK_MAX)
         o->lock = strdup(arg);
-    blank_secrets(arg);
+    dlock_uri_blank_secrets(arg);
     if (len > LOCK_MAX)
         return dlock_fail(err, DLOCK_EUSAGE, 0, "the lock's name is longer than %d bytes",
                           LOCK_MAX);

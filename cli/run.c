@@ -24,33 +24,22 @@
 #define STACKS_MORE 16
 #define STACK_USUAL ((rlim_t)8 << 20)
 
-/*
- * The URI behind LOCK ("@name" stands for one) as text, and parsed: the guard must know the lock's name
- * and we whether a guard is needed, before the backend is opened. NULL after the error was told.
- */
-char *lock_uri(const struct options *o, struct dlock_uri **parsed, int *code)
+struct dlock_uri *lock_uri(const struct options *o, int *code)
 {
     struct dlock_error err = {0};
-    char *uri = NULL;
+    struct dlock_uri *uri = NULL;
+    char *text = NULL;
     int rc = 0;
     if (o->lock[0] == '@')
-        rc = dlock_default_uri(&uri, o->lock + 1, getenv("DLOCK_STORE"), &err);
-    else if (!(uri = strdup(o->lock)))
-        rc = dlock_fail(&err, DLOCK_ENOMEM, 0, "out of memory");
+        rc = dlock_default_uri(&text, o->lock + 1, getenv("DLOCK_STORE"), &err);
     if (rc == 0)
-        rc = dlock_uri_parse(parsed, uri, &err);
-    if (rc == 0)
-        return uri;
-    *code = say_error(o, &err);
-    wipe(uri);
-    return NULL;
-}
-
-void wipe(char *secret)
-{
-    if (secret)
-        explicit_bzero(secret, strlen(secret));
-    free(secret);
+        rc = dlock_uri_parse(&uri, text ? text : o->lock, &err);
+    if (rc < 0)
+        *code = say_error(o, &err);
+    if (text)
+        explicit_bzero(text, strlen(text));
+    free(text);
+    return uri;
 }
 
 /*
@@ -99,7 +88,7 @@ static void warn_setuid(const struct options *o)
             word);
 }
 
-dlock *open_lock(const struct options *o, const char *uri, int *code)
+dlock *open_lock(const struct options *o, struct dlock_uri **uri, int *code)
 {
     char text[512];
     struct dlock_error err;
@@ -113,7 +102,7 @@ dlock *open_lock(const struct options *o, const char *uri, int *code)
     lo.connect_timeout_ns = o->connect_timeout_ns;
     lo.command = command_text(o, text, sizeof text);
     lo.note = o->note;
-    if (dlock_open(&lk, uri, &lo, &err) < 0)
+    if (dlock_open_uri(&lk, uri, &lo, &err) < 0)
         *code = say_error(o, &err);
     return lk;
 }
@@ -215,25 +204,16 @@ static int hold_guarded(struct keeper *k)
     return outcome(k);
 }
 
-/* The handle has a copy of its own; this one is needed no longer, and -F does not come back to free it. */
-static dlock *open_lock_once(const struct options *o, char **uri, int *code)
-{
-    dlock *lk = open_lock(o, *uri, code);
-    wipe(*uri);
-    *uri = NULL;
-    return lk;
-}
-
 /* A lease: the guard is forked before a library is loaded, a socket opened or a thread started. */
-static int run_leased(struct keeper *k, char **uri, const char *name)
+static int run_leased(struct keeper *k, struct dlock_uri **uri)
 {
-    int code = start_guard(k, name, -1);
+    int code = start_guard(k, (*uri)->name, -1);
     if (code != 0)
         return code;
     /* Kept open here, the caller's pipes would not end when the command ends. */
     fds_let_go((int[]){k->sig->fd, k->guard.fd}, 2);
     bound_memory();
-    k->lk = open_lock_once(k->o, uri, &code);
+    k->lk = open_lock(k->o, uri, &code);
     if (!k->lk)
         return code; /* the guard leaves by itself when our end of its socket closes */
     dlock_start_acquire(k->lk);
@@ -241,10 +221,10 @@ static int run_leased(struct keeper *k, char **uri, const char *name)
     return k->phase == K_GRANTED ? hold_guarded(k) : outcome(k);
 }
 
-static int run_file(struct keeper *k, char **uri)
+static int run_file(struct keeper *k, struct dlock_uri **uri)
 {
     int code = 0;
-    k->lk = open_lock_once(k->o, uri, &code);
+    k->lk = open_lock(k->o, uri, &code);
     if (!k->lk)
         return code;
     dlock_start_acquire(k->lk);
@@ -264,9 +244,10 @@ static int run_file(struct keeper *k, char **uri)
     return hold_guarded(k);
 }
 
-static int run_parsed(struct keeper *k, char **uri, const struct dlock_uri *parsed)
+/* Whether a guard is needed is known before the store's module is loaded: the guard is forked before that. */
+static int run_uri(struct keeper *k, struct dlock_uri **uri)
 {
-    bool file = strcmp(parsed->scheme, "file") == 0;
+    bool file = dlock_registry_hold((*uri)->scheme) & CAP_FD;
     if (k->o->no_fork && !file) {
         say("--no-fork is for file locks: a lease needs somebody who renews it");
         return dlock_error_exit(DLOCK_EUSAGE);
@@ -285,21 +266,19 @@ static int run_parsed(struct keeper *k, char **uri, const struct dlock_uri *pars
         say("cannot become the reaper of the command's children: %s", strerror(-rc));
         return dlock_error_exit(DLOCK_EOS);
     }
-    return file ? run_file(k, uri) : run_leased(k, uri, parsed->name);
+    return file ? run_file(k, uri) : run_leased(k, uri);
 }
 
 int run_mode(const struct options *o, const struct sigstate *sig)
 {
     struct keeper k = {.o = o, .sig = sig};
-    struct dlock_uri *parsed = NULL;
     int code = 0;
-    char *uri = lock_uri(o, &parsed, &code);
+    struct dlock_uri *uri = lock_uri(o, &code);
     if (!uri)
         return code;
     keeper_init(&k);
-    code = run_parsed(&k, &uri, parsed);
+    code = run_uri(&k, &uri);
     dlock_close(k.lk);
-    dlock_uri_free(parsed);
-    wipe(uri);
+    dlock_uri_free(uri);
     return code;
 }

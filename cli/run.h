@@ -8,14 +8,12 @@
 
 struct dlock_uri;
 
-/* run.c: the URI behind LOCK, as text (malloc'ed: wipe() it) and parsed; NULL after the error was told, with its exit code. */
-char *lock_uri(const struct options *, struct dlock_uri **parsed, int *code);
-/* A handle as the options ask for; NULL after the error was told, with its exit code. */
-dlock *open_lock(const struct options *, const char *uri, int *code);
+/* run.c: the URI behind LOCK, parsed ("@name" stands for one); NULL after the error was printed, with its exit code. */
+struct dlock_uri *lock_uri(const struct options *, int *code);
+/* A handle as the options ask for. Takes *uri over and sets it to NULL. NULL after the error was printed, with its exit code. */
+dlock *open_lock(const struct options *, struct dlock_uri **uri, int *code);
 /* An answer without end meets "out of memory". Not in a process that is to become the command, or to fork it. */
 void bound_memory(void);
-/* Overwrite and free (NULL is fine). */
-void wipe(char *secret);
 /* Says that the command cannot be run; its exit code. */
 int exec_failed(const struct options *, int why);
 /* run.c: acquire, run the command, release. */

@@ -165,15 +165,11 @@ static int query(const struct options *o, const struct sigstate *sig, dlock *lk,
 /* A handle for a lock that is only asked about. */
 static dlock *open_to_ask(const struct options *o, int *code)
 {
-    struct dlock_uri *parsed = NULL;
-    char *uri = lock_uri(o, &parsed, code);
+    struct dlock_uri *uri = lock_uri(o, code);
     if (!uri)
         return NULL;
-    dlock_uri_free(parsed);
     bound_memory();
-    dlock *lk = open_lock(o, uri, code);
-    wipe(uri);
-    return lk;
+    return open_lock(o, &uri, code);
 }
 
 int schema_mode(const struct options *o, const struct sigstate *sig)
