@@ -20,7 +20,7 @@ struct hold {
     dlock *lk;
     const struct options *o;
     const struct sigstate *sig;
-    struct tree tree;
+    struct process_tree tree;
     char marker[SPAWN_MARKER_SIZE]; /* of the tree */
     pid_t command;
     int exec_fd;    /* -1: the exec is done */
@@ -130,7 +130,7 @@ static void look_at_command(struct hold *h)
         }
     }
     if (!h->exited) /* orphans that came to us */
-        h->exited = tree_reap(&h->tree, h->command, &h->status);
+        h->exited = process_tree_reap(&h->tree, h->command, &h->status);
 }
 
 /* Has the command been stopped as a job of the terminal's? */
@@ -197,9 +197,9 @@ static void kill_rest(const struct hold *h)
     bool said = false;
     pid_t stuck;
 
-    while (guard_sweep(&h->tree, &stuck) > 0) {
+    while (process_tree_sweep(&h->tree, &stuck) > 0) {
         if (!stuck && dlock_now() - since > DLOCK_SEC)
-            stuck = tree_living(&h->tree);
+            stuck = process_tree_living(&h->tree);
         if (stuck && !said) {
             say("process %d cannot be killed: the lock is kept until it is gone", (int)stuck);
             said = true;
@@ -214,18 +214,18 @@ static void end_rest(const struct hold *h)
     int64_t grace = h->o->grace_ns >= 0 ? h->o->grace_ns : lease_default_grace(DLOCK_NEVER);
     int64_t kill_at = dlock_now() + grace, left;
 
-    if (tree_count(&h->tree) == 0)
+    if (process_tree_count(&h->tree) == 0)
         return;
-    if (!tree_visible()) {
+    if (!process_tree_visible()) {
         say("processes that '%s' left behind are not ended: /proc does not show them",
             h->o->command[0]);
         return;
     }
     if (grace > 0)
-        tree_signal(&h->tree, SIGTERM, NULL);
+        process_tree_signal(&h->tree, SIGTERM, NULL);
     while ((left = kill_at - dlock_now()) > 0) {
-        tree_reap(&h->tree, 0, NULL);
-        if (tree_count(&h->tree) == 0)
+        process_tree_reap(&h->tree, 0, NULL);
+        if (process_tree_count(&h->tree) == 0)
             return;
         pause_for(h, left < DLOCK_SEC ? left : DLOCK_SEC);
     }
@@ -247,7 +247,7 @@ static int outcome(const struct hold *h)
 }
 
 int direct_hold(dlock *lk, const struct options *o, const struct sigstate *sig,
-                const struct tree *tree)
+                const struct process_tree *tree)
 {
     struct hold h = {.lk = lk, .o = o, .sig = sig, .tree = *tree, .exec_fd = -1};
     struct spawn sp = describe(lk, o, sig);

@@ -17,7 +17,7 @@
 static void reap(struct keeper *k)
 {
     int status;
-    tree_reap(&k->tree, k->guarded ? k->guard.pid : 0, &status);
+    process_tree_reap(&k->tree, k->guarded ? k->guard.pid : 0, &status);
     if (k->guard_died && k->sweep_at != DLOCK_NEVER)
         keeper_sweep(k);
 }

@@ -23,7 +23,7 @@ enum keeper_phase {
 struct keeper {
     const struct options *o;
     const struct sigstate *sig;
-    struct tree tree;
+    struct process_tree tree;
     char marker
         [SPAWN_MARKER_SIZE]; /* of the tree: tells it from the children we were executed with */
     dlock *lk;

@@ -191,7 +191,7 @@ static void on_guard(struct keeper *k, const struct guard_msg *m)
 void keeper_sweep(struct keeper *k)
 {
     pid_t stuck = 0;
-    int left = guard_sweep(&k->tree, &stuck);
+    int left = process_tree_sweep(&k->tree, &stuck);
     if (left > 0) {
         if (stuck > 0)
             say_stuck(k, stuck);

@@ -252,7 +252,7 @@ static int run_uri(struct keeper *k, struct dlock_uri **uri)
         say("--no-fork is for file locks: a lease needs somebody who renews it");
         return dlock_error_exit(DLOCK_EUSAGE);
     }
-    if ((!file || k->o->close_fd) && !tree_visible()) {
+    if ((!file || k->o->close_fd) && !process_tree_visible()) {
         say("/proc does not show this process's children: the command could not be ended with all "
             "that it "
             "starts when the lock is lost; mount /proc");
@@ -261,7 +261,7 @@ static int run_uri(struct keeper *k, struct dlock_uri **uri)
     if (!file)
         warn_setuid(k->o);
     k->terminal = spawn_has_terminal();
-    int rc = k->o->no_fork ? 0 : tree_init(&k->tree);
+    int rc = k->o->no_fork ? 0 : process_tree_init(&k->tree);
     if (rc < 0) {
         say("cannot become the reaper of the command's children: %s", strerror(-rc));
         return dlock_error_exit(DLOCK_EOS);

@@ -29,7 +29,8 @@ int fdlock_mode(const struct options *, const struct sigstate *);
  * terminal and tree work; the command inherits the descriptor. Returns the exit code, after the lock's
  * descriptor was closed by dlock_close or the caller. -F: execs directly (does not return on success).
  */
-int direct_hold(dlock *, const struct options *, const struct sigstate *, const struct tree *);
+int direct_hold(dlock *, const struct options *, const struct sigstate *,
+                const struct process_tree *);
 _Noreturn void direct_exec(dlock *, const struct options *, const struct sigstate *);
 
 /*

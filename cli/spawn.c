@@ -220,6 +220,23 @@ pid_t spawn_command(const struct spawn *sp, int *exec_fd)
     return pid;
 }
 
+bool spawn_exec_result(int *exec_fd, int *why)
+{
+    ssize_t n;
+
+    *why = 0;
+    do
+        n = read(*exec_fd, why, sizeof(*why));
+    while (n < 0 && errno == EINTR);
+    if (n < 0 && errno == EAGAIN)
+        return false;
+    if (n != (ssize_t)sizeof(*why))
+        *why = 0;
+    close(*exec_fd);
+    *exec_fd = -1;
+    return true;
+}
+
 int spawn_exec_code(int sys)
 {
     return sys == ENOENT || sys == ENOTDIR ? 127 : 126;

@@ -31,6 +31,11 @@ struct spawn {
 #define SPAWN_KEEPER_GONE 10002
 pid_t spawn_command(const struct spawn *, int *exec_fd);
 /*
+ * Read exec_fd. True once the result is known: then *why is 0 (exec succeeded), an errno, or SPAWN_*, and the
+ * descriptor is closed and -1. Blocks until then unless the descriptor is O_NONBLOCK.
+ */
+bool spawn_exec_result(int *exec_fd, int *why);
+/*
  * What this command and what it starts have in their environment, and nobody else (struct tree, marker):
  * in buf, which must live as long as the tree. NULL without a token.
  */

@@ -110,7 +110,7 @@ caught() {
 
 # bats test_tags=slow
 @test "planted: only the command is killed, not its tree" {
-    plant cli/guard.c 's/tree_signal\(&nobody_spared, SIGKILL, &refused\) < 0/(refused = 0, g->command > 0 ? kill(g->command, SIGKILL) : 0) < 0/'
+    plant cli/guard.c 's/process_tree_signal\(&none_inherited, SIGKILL, &refused\) < 0/(refused = 0, g->command > 0 ? kill(g->command, SIGKILL) : 0) < 0/'
     caught guard "keeper killed: the whole tree is gone at once"
 }
 

@@ -4,6 +4,7 @@
  * Run with an argument of its own the program is also the command that reports what it was given.
  */
 #include "guard.h"
+#include "process_tree.h"
 #include "spawn.h"
 
 #include "unit.h"
@@ -25,7 +26,7 @@
 #define LATE (10 * DLOCK_SEC)
 
 static struct sigstate sig;
-static struct tree tree;
+static struct process_tree tree;
 static struct guard guard;
 static struct guard_config config;
 static int witness, say_fd; /* say_fd: what the command writes to descriptor 9 */
@@ -134,9 +135,9 @@ static void clean_up(void)
         close(guard.fd);
     guard.fd = -1;
     kill(guard.pid, SIGKILL);
-    for (int64_t until = after(LATE); guard_sweep(&tree, &stuck) > 0 && dlock_now() < until;)
+    for (int64_t until = after(LATE); process_tree_sweep(&tree, &stuck) > 0 && dlock_now() < until;)
         usleep(1000);
-    CHECK_INT(tree_count(&tree), 0);
+    CHECK_INT(process_tree_count(&tree), 0);
     close(witness);
     close(say_fd);
 }
@@ -396,7 +397,7 @@ static void sweep_all(void)
 {
     pid_t stuck;
 
-    for (int64_t until = after(LATE); guard_sweep(&tree, &stuck) > 0 && dlock_now() < until;)
+    for (int64_t until = after(LATE); process_tree_sweep(&tree, &stuck) > 0 && dlock_now() < until;)
         usleep(500);
 }
 
@@ -444,7 +445,7 @@ TEST(guard_killed)
         int64_t at = death(0);
         in_window(at, from, SOON);
         printf("# guard killed, swept after %" PRId64 " us\n", (at - from) / 1000);
-        CHECK_INT(tree_count(&tree), 0);
+        CHECK_INT(process_tree_count(&tree), 0);
     }
     clean_up();
 }
@@ -453,7 +454,7 @@ TEST(guard_killed)
 TEST(guard_killed_among_strangers)
 {
     char marker[SPAWN_MARKER_SIZE];
-    struct tree among;
+    struct process_tree among;
     int st;
 
     CHECK(!spawn_marker(marker, ""));
@@ -466,8 +467,8 @@ TEST(guard_killed_among_strangers)
         _exit(0);
     }
     CHECK_INT(waitpid(old, &st, WUNTRACED), old);
-    REQUIRE_INT(tree_init(&among), 0);
-    CHECK_INT(among.nspared, 1);
+    REQUIRE_INT(process_tree_init(&among), 0);
+    CHECK_INT(among.ninherited, 1);
     among.marker = spawn_marker(marker, "abc");
     CHECK_STR(marker, "DLOCK_TOKEN=abc");
     kill(old, SIGCONT);
@@ -477,7 +478,7 @@ TEST(guard_killed_among_strangers)
         kill(guard.pid, SIGKILL);
         CHECK_INT(hear(), -1);
         waitpid(guard.pid, NULL, 0);
-        while (guard_sweep(&among, NULL) > 0 && dlock_now() < from + LATE)
+        while (process_tree_sweep(&among, NULL) > 0 && dlock_now() < from + LATE)
             usleep(500);
         CHECK(!alive());
         CHECK_INT(waitpid(old, NULL, 0), old);
@@ -930,14 +931,14 @@ TEST(forks_nothing_for_nobody)
     close(ends[0]);
     CHECK_INT(spawn_command(&sp, &exec_fd), -SPAWN_KEEPER_GONE);
     close(ends[1]);
-    CHECK_INT(tree_count(&tree), 0);
+    CHECK_INT(process_tree_count(&tree), 0);
 }
 
 int main(int argc, char **argv)
 {
     if (argc > 1 && strcmp(argv[1], "--report") == 0)
         return report();
-    if (signals_init(&sig) != 0 || tree_init(&tree) != 0)
+    if (signals_init(&sig) != 0 || process_tree_init(&tree) != 0)
         return 1;
     /* We are no keeper that must outlive a signal: a test that hangs has to end. */
     sigprocmask(SIG_SETMASK, &sig.caller_mask, NULL);

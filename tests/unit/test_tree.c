@@ -3,10 +3,10 @@ static const char *children_file = "/children";
 #define TREE_CHILDREN children_file
 /* A process that is looked at can be made to die just before. */
 #include "../../cli/proc.h"
-static bool stat_of(pid_t pid, struct tree_stat *st);
-#define tree_read_stat stat_of
+static bool stat_of(pid_t pid, struct proc_stat *st);
+#define proc_read_stat stat_of
 #include "../../cli/process_tree.c"
-#undef tree_read_stat
+#undef proc_read_stat
 
 #include "dlock.h"
 #include "unit.h"
@@ -18,7 +18,7 @@ static bool stat_of(pid_t pid, struct tree_stat *st);
 #include <sys/mount.h>
 #include <sys/resource.h>
 
-static struct tree tree;
+static struct process_tree tree;
 
 /* A pipe that every process of a tree inherits: it reads EOF when the last one is dead. */
 static int witness[2];
@@ -71,7 +71,8 @@ static _Noreturn void sleeper(void)
 static void setup(void)
 {
     memset(&tree, 0, sizeof tree);
-    if (tree_init(&tree) != 0 || pipe2(ready, O_CLOEXEC) != 0 || pipe2(block, O_CLOEXEC) != 0)
+    if (process_tree_init(&tree) != 0 || pipe2(ready, O_CLOEXEC) != 0 ||
+        pipe2(block, O_CLOEXEC) != 0)
         abort();
     witness_open();
 }
@@ -121,9 +122,9 @@ static int64_t kill_all(void)
 {
     int64_t from = dlock_now();
 
-    while (tree_count(&tree) > 0) {
-        tree_signal(&tree, SIGKILL, NULL);
-        tree_reap(&tree, 0, NULL);
+    while (process_tree_count(&tree) > 0) {
+        process_tree_signal(&tree, SIGKILL, NULL);
+        process_tree_reap(&tree, 0, NULL);
         if (dlock_now() - from > 10 * DLOCK_SEC)
             return -1;
     }
@@ -132,15 +133,15 @@ static int64_t kill_all(void)
 
 TEST(is_visible)
 {
-    CHECK(tree_visible());
+    CHECK(process_tree_visible());
 }
 
 TEST(nobody)
 {
     setup();
-    CHECK_INT(tree_count(&tree), 0);
-    CHECK_INT(tree_signal(&tree, SIGKILL, NULL), 0);
-    CHECK_INT(tree_living(&tree), 0);
+    CHECK_INT(process_tree_count(&tree), 0);
+    CHECK_INT(process_tree_signal(&tree, SIGKILL, NULL), 0);
+    CHECK_INT(process_tree_living(&tree), 0);
     teardown();
 }
 
@@ -150,9 +151,9 @@ TEST(kills_a_deep_tree)
     chain(4);
     await(ready[0], 5);
     /* The chain's head, and the orphan of its tail as soon as that has lost its parent. */
-    for (int i = 0; i < 1000 && tree_count(&tree) < 2; i++)
+    for (int i = 0; i < 1000 && process_tree_count(&tree) < 2; i++)
         usleep(1000);
-    CHECK(tree_count(&tree) >= 2);
+    CHECK(process_tree_count(&tree) >= 2);
     int64_t took = kill_all();
     CHECK(took >= 0 && took < 50 * DLOCK_MSEC);
     printf("# deep tree: %" PRId64 " us\n", took / 1000);
@@ -197,9 +198,9 @@ TEST(term_ends_a_stopped_process)
     await(ready[0], 1);
     kill(pid, SIGSTOP);
     waitpid(pid, &st, WUNTRACED);
-    CHECK_INT(tree_signal(&tree, SIGTERM, NULL), 1);
+    CHECK_INT(process_tree_signal(&tree, SIGTERM, NULL), 1);
     bool gone = false;
-    for (int i = 0; i < 2000 && !(gone = tree_reap(&tree, pid, &st)); i++)
+    for (int i = 0; i < 2000 && !(gone = process_tree_reap(&tree, pid, &st)); i++)
         usleep(1000);
     CHECK(gone && WIFSIGNALED(st) && WTERMSIG(st) == SIGTERM);
     kill_all();
@@ -212,18 +213,18 @@ TEST(one_term_reaches_all)
     fan(50);
     fan(50);
     await(ready[0], 100);
-    CHECK_INT(tree_signal(&tree, SIGTERM, NULL), 100);
+    CHECK_INT(process_tree_signal(&tree, SIGTERM, NULL), 100);
     int64_t until = dlock_now() + 5 * DLOCK_SEC;
-    while (tree_count(&tree) > 0 && dlock_now() < until)
-        tree_reap(&tree, 0, NULL);
-    CHECK_INT(tree_count(&tree), 0);
+    while (process_tree_count(&tree) > 0 && dlock_now() < until)
+        process_tree_reap(&tree, 0, NULL);
+    CHECK_INT(process_tree_count(&tree), 0);
     kill_all();
     teardown();
 }
 
 static pid_t dies_when_seen;
 
-static bool stat_of(pid_t pid, struct tree_stat *st)
+static bool stat_of(pid_t pid, struct proc_stat *st)
 {
     siginfo_t info;
 
@@ -233,7 +234,7 @@ static bool stat_of(pid_t pid, struct tree_stat *st)
         /* A zombie has no children any more: they have come to us. */
         waitid(P_PID, (id_t)pid, &info, WEXITED | WNOWAIT);
     }
-    return tree_read_stat(pid, st);
+    return proc_read_stat(pid, st);
 }
 
 /* A parent dies in the middle of the pass: its child, which has come to us since we looked, is told all the same. */
@@ -249,11 +250,11 @@ static void tells_an_orphan(void)
     await(ready[0], 2);
     usleep(30000); /* the start of a process is counted in 10 ms */
     dies_when_seen = pid;
-    CHECK_INT(tree_signal(&tree, SIGTERM, NULL), 2);
+    CHECK_INT(process_tree_signal(&tree, SIGTERM, NULL), 2);
     int64_t until = dlock_now() + 5 * DLOCK_SEC;
-    while (tree_count(&tree) > 0 && dlock_now() < until)
-        tree_reap(&tree, 0, NULL);
-    CHECK_INT(tree_count(&tree), 0);
+    while (process_tree_count(&tree) > 0 && dlock_now() < until)
+        process_tree_reap(&tree, 0, NULL);
+    CHECK_INT(process_tree_count(&tree), 0);
     kill_all();
     teardown();
 }
@@ -276,16 +277,16 @@ TEST(spares_who_was_there_before)
         sleeper();
     }
     await(ready[0], 2);
-    REQUIRE_INT(tree_init(&tree), 0);
-    CHECK_INT(tree.nspared, 1);
-    CHECK_INT(tree_count(&tree), 0);
+    REQUIRE_INT(process_tree_init(&tree), 0);
+    CHECK_INT(tree.ninherited, 1);
+    CHECK_INT(process_tree_count(&tree), 0);
     fan(3);
     await(ready[0], 3);
-    CHECK_INT(tree_count(&tree), 1);
+    CHECK_INT(process_tree_count(&tree), 1);
     CHECK(kill_all() >= 0);
     CHECK_INT(waitpid(old, NULL, WNOHANG), 0);
     CHECK(!witness_dead());
-    tree.nspared = 0;
+    tree.ninherited = 0;
     CHECK(kill_all() >= 0);
     CHECK(witness_dead());
     teardown();
@@ -300,15 +301,15 @@ TEST(reaps_but_not_the_spared)
     if (old == 0)
         _exit(3);
     waitid(P_PID, (id_t)old, &(siginfo_t){0}, WEXITED | WNOWAIT);
-    REQUIRE_INT(tree_init(&tree), 0);
-    CHECK_INT(tree.nspared, 1);
+    REQUIRE_INT(process_tree_init(&tree), 0);
+    CHECK_INT(tree.ninherited, 1);
     pid_t watch = fork();
     if (watch == 0)
         _exit(5);
     waitid(P_PID, (id_t)watch, &(siginfo_t){0}, WEXITED | WNOWAIT);
-    CHECK(tree_reap(&tree, watch, &st));
+    CHECK(process_tree_reap(&tree, watch, &st));
     CHECK_INT(WEXITSTATUS(st), 5);
-    CHECK_INT(tree_count(&tree), 0);
+    CHECK_INT(process_tree_count(&tree), 0);
     CHECK_INT(waitpid(old, &st, WNOHANG), old);
     teardown();
 }
@@ -331,7 +332,7 @@ TEST(finds_the_child_of_a_thread)
         sleeper();
     }
     await(ready[0], 2);
-    CHECK_INT(tree_signal(&tree, SIGCONT, NULL), 2);
+    CHECK_INT(process_tree_signal(&tree, SIGCONT, NULL), 2);
     CHECK(kill_all() >= 0);
     CHECK(witness_dead());
     teardown();
@@ -350,10 +351,10 @@ TEST(names_who_cannot_be_killed)
         if (mine == 0)
             sleeper();
         await(ready[0], 1);
-        if (tree_init(&tree) != 0 || setresuid(65534, 65534, 65534) != 0)
+        if (process_tree_init(&tree) != 0 || setresuid(65534, 65534, 65534) != 0)
             _exit(2);
-        tree.nspared = 0;
-        _exit(tree_signal(&tree, SIGKILL, &refused) == 1 && refused == mine ? 0 : 1);
+        tree.ninherited = 0;
+        _exit(process_tree_signal(&tree, SIGKILL, &refused) == 1 && refused == mine ? 0 : 1);
     }
     waitpid(driver, &st, 0);
     CHECK(WIFEXITED(st) && WEXITSTATUS(st) == 0);
@@ -462,13 +463,13 @@ static int sees_a_covered_proc(void)
 
     if (mount("none", "/proc", "tmpfs", 0, NULL) != 0)
         return NOT_ALLOWED;
-    if (tree_visible())
+    if (process_tree_visible())
         return 1;
     /* Sandboxes make one up. */
     snprintf(self, sizeof self, "%d", (int)getpid());
     if (symlink(self, "/proc/self") != 0)
         return 2;
-    return tree_visible() ? 3 : 0;
+    return process_tree_visible() ? 3 : 0;
 }
 
 static int hide_processes(void)
@@ -497,13 +498,13 @@ static int sees_hidden_children(void)
 
     if (rc)
         return rc;
-    if (!tree_visible())
+    if (!process_tree_visible())
         return 1;
     pid_t pid = undumpable();
-    if (!tree_visible()) /* our own list shows it all the same */
+    if (!process_tree_visible()) /* our own list shows it all the same */
         return 2;
     children_file = "/nosuch";
-    visible = tree_visible();
+    visible = process_tree_visible();
     kill(pid, SIGKILL);
     waitpid(pid, NULL, 0);
     return visible ? 3 : 0;
@@ -516,7 +517,7 @@ static int signals_hidden_children(void)
     if (rc)
         return rc;
     pid_t pid = undumpable();
-    if (tree_signal(&tree, SIGTERM, NULL) != 1)
+    if (process_tree_signal(&tree, SIGTERM, NULL) != 1)
         rc = 1;
     for (int i = 0; i < 500 && waitpid(pid, &st, WNOHANG) == 0; i++)
         usleep(1000);
@@ -611,33 +612,33 @@ static int children_of(pid_t pid)
 
 static void spares_the_orphans(char *const env[], bool term)
 {
-    struct tree_stat st;
+    struct proc_stat st;
     int tell[2];
 
     setup();
     REQUIRE_INT(pipe2(tell, O_CLOEXEC), 0);
     pid_t old = old_child(tell[0], env);
-    REQUIRE_INT(tree_init(&tree), 0);
-    CHECK_INT(tree.nspared, 1);
+    REQUIRE_INT(process_tree_init(&tree), 0);
+    CHECK_INT(tree.ninherited, 1);
     tree.marker = marked[1];
     CHECK_INT(write(tell[1], "x", 1), 1);
     await(ready[0], 1);
-    CHECK_INT(tree_count(&tree), 0);
-    CHECK_INT(tree_signal(&tree, SIGTERM, NULL), 0);
-    CHECK_INT(tree_living(&tree), 0);
+    CHECK_INT(process_tree_count(&tree), 0);
+    CHECK_INT(process_tree_signal(&tree, SIGTERM, NULL), 0);
+    CHECK_INT(process_tree_living(&tree), 0);
 
     /* The command: a child of its own, one without the environment, an orphan. */
     pid_t shell = child_with(marked, "(" SLEEP ") & env -i sh -c 'trap \"\" TERM; " SLEEP
                                      "' & ((" SLEEP ") &); wait");
     await(ready[0], 3);
     /* Until the parent of the orphan is gone, and the shell waits for the other two. */
-    for (int i = 0; i < 5000 && (tree_count(&tree) < 2 || children_of(shell) > 2); i++)
+    for (int i = 0; i < 5000 && (process_tree_count(&tree) < 2 || children_of(shell) > 2); i++)
         usleep(1000);
-    tree_reap(&tree, 0, NULL);
-    CHECK_INT(tree_count(&tree), 2);
-    CHECK(tree_living(&tree) > 0);
+    process_tree_reap(&tree, 0, NULL);
+    CHECK_INT(process_tree_count(&tree), 2);
+    CHECK(process_tree_living(&tree) > 0);
     if (term) /* known from now on: what ignores it, and is an orphan soon, is killed all the same */
-        CHECK_INT(tree_signal(&tree, SIGTERM, NULL), 4);
+        CHECK_INT(process_tree_signal(&tree, SIGTERM, NULL), 4);
     CHECK(kill_all() >= 0);
 
     /* The stranger is alive, the only child that is left; without a marker it would not be. */
@@ -645,7 +646,7 @@ static void spares_the_orphans(char *const env[], bool term)
     CHECK_INT(waitpid(-1, NULL, WNOHANG), 0);
     REQUIRE_INT(start_pass(&tree), 0);
     CHECK_INT(nwork, 1);
-    CHECK(tree_read_stat(work[0].pid, &st) && st.state != 'Z');
+    CHECK(proc_read_stat(work[0].pid, &st) && st.state != 'Z');
     tree.marker = NULL;
     CHECK(kill_all() >= 0);
     close(tell[0]);
@@ -675,8 +676,8 @@ TEST(finds_a_marker_between_two_reads)
         big[4096 - 20 + shift] = '\0';
         pid_t pid = child_with(env, SLEEP);
         await(ready[0], 1);
-        CHECK_INT(tree_whose(pid, marked[1]), TREE_OURS);
-        CHECK_INT(tree_whose(pid, "DLOCK_TOKEN=01234"), TREE_THEIRS);
+        CHECK_INT(origin_of(pid, marked[1]), ORIGIN_TREE);
+        CHECK_INT(origin_of(pid, "DLOCK_TOKEN=01234"), ORIGIN_INHERITED);
         CHECK(kill_all() >= 0);
     }
     teardown();
@@ -690,16 +691,16 @@ TEST(counts_who_is_dying)
     if (old == 0)
         sleeper();
     await(ready[0], 1);
-    REQUIRE_INT(tree_init(&tree), 0);
+    REQUIRE_INT(process_tree_init(&tree), 0);
     tree.marker = marked[1];
     pid_t pid = child_with(other, "exit 0");
     waitid(P_PID, (id_t)pid, &(siginfo_t){0}, WEXITED | WNOWAIT);
-    CHECK_INT(tree_whose(pid, marked[1]), TREE_UNCLEAR);
-    CHECK_INT(tree_count(&tree), 1);
-    CHECK_INT(tree_living(&tree), 0);
-    tree_reap(&tree, 0, NULL);
-    CHECK_INT(tree_count(&tree), 0);
-    tree.nspared = 0;
+    CHECK_INT(origin_of(pid, marked[1]), ORIGIN_UNCLEAR);
+    CHECK_INT(process_tree_count(&tree), 1);
+    CHECK_INT(process_tree_living(&tree), 0);
+    process_tree_reap(&tree, 0, NULL);
+    CHECK_INT(process_tree_count(&tree), 0);
+    tree.ninherited = 0;
     CHECK(kill_all() >= 0);
     teardown();
 }
@@ -716,7 +717,7 @@ static void *lives_on(void *arg)
 TEST(asks_the_threads)
 {
     extern char **environ;
-    struct tree_stat st = {0};
+    struct proc_stat st = {0};
 
     if (!environ[0])
         SKIP("no environment");
@@ -732,11 +733,11 @@ TEST(asks_the_threads)
     await(ready[0], 1);
     for (int i = 0; i < 1000 && st.state != 'Z'; i++) {
         usleep(1000);
-        CHECK(tree_read_stat(pid, &st));
+        CHECK(proc_read_stat(pid, &st));
     }
     CHECK_INT(st.state, 'Z');
-    CHECK_INT(tree_whose(pid, environ[0]), TREE_OURS);
-    CHECK_INT(tree_whose(pid, "no=such"), TREE_THEIRS);
+    CHECK_INT(origin_of(pid, environ[0]), ORIGIN_TREE);
+    CHECK_INT(origin_of(pid, "no=such"), ORIGIN_INHERITED);
     CHECK(kill_all() >= 0);
     teardown();
 }
