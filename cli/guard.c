@@ -436,7 +436,7 @@ static void start(struct guard_state *g, const struct guard_msg *m, bool lease_l
         return;
     g->start_seen = true;
     if (lease_lost) {
-        refuse(g, GUARD_FORK_FAILED | EMFILE);
+        refuse(g, SPAWN_FORK_FAILED | EMFILE);
         return;
     }
     /* The timer is set before the fork: the command is never without it. */
@@ -445,7 +445,7 @@ static void start(struct guard_state *g, const struct guard_msg *m, bool lease_l
     take_times(g, m);
     pid = spawn_command(&sp, &g->exec_fd);
     if (pid < 0) {
-        refuse(g, -pid >= SPAWN_TOO_LATE ? -pid : GUARD_FORK_FAILED | -pid);
+        refuse(g, -pid >= SPAWN_TOO_LATE ? -pid : SPAWN_FORK_FAILED | -pid);
         set_hard_timer(g);
         return;
     }

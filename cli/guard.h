@@ -20,15 +20,14 @@ enum guard_msg_type {
     G_DETACH, /* the command has ended and its background processes stay: exit without killing */
     /* guard -> keeper */
     G_STARTED,     /* arg: pid */
-    G_EXEC_FAILED, /* arg: errno, SPAWN_TOO_LATE, or GUARD_FORK_FAILED|errno; G_TREE_EMPTY follows */
+    G_EXEC_FAILED, /* arg: errno, SPAWN_TOO_LATE, or SPAWN_FORK_FAILED|errno; G_TREE_EMPTY follows */
     G_STOPPED,     /* arg: signal that stopped the command; 0: it was continued */
     G_EXITED,      /* arg: wait status of the command; flags */
     G_TREE_EMPTY,  /* no descendant is left; flags */
     G_STUCK /* arg: a pid that cannot be killed; 0: /proc does not show what is left (sent once) */
 };
 
-#define GUARD_TIMED_OUT 1         /* flag: the guard began to end the tree by its own clock */
-#define GUARD_FORK_FAILED 0x10000 /* in G_EXEC_FAILED: ored with the errno of fork */
+#define GUARD_TIMED_OUT 1 /* flag: the guard began to end the tree by its own clock */
 
 struct guard_msg {
     int32_t type, arg, flags, pad;

@@ -1,3 +1,4 @@
+/* signals.c - which signals are ours, which are the command's, and how we die or stop by one. */
 #include "signals.h"
 
 #include <errno.h>
@@ -8,8 +9,8 @@
 #include <unistd.h>
 
 /*
- * Never taken over: KILL and STOP cannot be, glibc keeps 32 and 33 for itself (its sigaction(2)
- * refuses them), and a synchronous fault that is blocked kills without its handler being asked.
+ * Never blocked: KILL and STOP cannot be, glibc keeps 32 and 33 for itself (its sigaction(2)
+ * refuses them), and a synchronous fault that is blocked kills without calling its handler.
  */
 static bool left_alone(int sig)
 {
@@ -46,8 +47,8 @@ int signals_init(struct sigstate *s)
             ignored = false;
         }
         /*
-         * A signal that is ignored *and* blocked is still queued, and a signalfd would hand it
-         * out: what the caller ignored must stay out of the mask.
+         * A signal that is ignored *and* blocked is still queued, and a signalfd would return it:
+         * signals that the caller ignored must stay out of the mask.
          */
         sigaddset(ignored ? &s->ignored : &s->ours, sig);
     }
@@ -74,9 +75,14 @@ int signals_read(const struct sigstate *s, struct signalfd_siginfo *info)
     ssize_t n;
 
     do
-        n = read(s->fd, info, sizeof *info);
+        n = read(s->fd, info, sizeof(*info));
     while (n < 0 && errno == EINTR);
-    return n == (ssize_t)sizeof *info;
+    return n == (ssize_t)sizeof(*info);
+}
+
+bool signals_stops(int sig)
+{
+    return sig == SIGTSTP || sig == SIGTTIN || sig == SIGTTOU;
 }
 
 bool signals_cancels(int sig)
@@ -121,7 +127,7 @@ bool signals_for_command(const struct signalfd_siginfo *si, bool terminal)
         return !terminal;
     case SIGHUP:
     case SIGCONT:
-        /* A hang-up is told to the session's leader first: if that is us, it is ours to pass on. */
+        /* The kernel sends a hang-up to the session's leader first: if that is us, we forward it. */
         return !terminal || getsid(0) == getpid();
     case SIGPIPE:
     case SIGXCPU:
@@ -138,7 +144,7 @@ void signals_die(int sig)
     sigset_t one;
 
     /*
-     * The core would be ours, not the command's, and full of secrets. The limit does not hold where
+     * The core would be ours, not the command's, and full of secrets. The kernel ignores the limit when
      * core_pattern is a pipe, so we are made undumpable too.
      */
     setrlimit(RLIMIT_CORE, &none);

@@ -10,11 +10,10 @@
 
 struct sigstate {
     sigset_t caller_mask; /* as dlock was started */
-    sigset_t
-        ours; /* what we block and read from fd: never a signal that the caller ignored, SIGCHLD always */
-    sigset_t ignored; /* ignored by the caller: stays so, is not forwarded */
+    sigset_t ours;        /* blocked, read from fd: SIGCHLD, and what the caller did not ignore */
+    sigset_t ignored;     /* by the caller: stays so, is not forwarded */
     bool
-        chld_ignored; /* the caller ignored SIGCHLD: given back to the command (we need its default) */
+        chld_ignored; /* the caller ignored SIGCHLD: so does the command, but we need the default */
     int fd;           /* signalfd, CLOEXEC, non-blocking */
 };
 
@@ -24,15 +23,17 @@ int signals_init(struct sigstate *);
 void signals_restore(const struct sigstate *);
 /* One pending signal from fd. 1, or 0 when there is none. */
 int signals_read(const struct sigstate *, struct signalfd_siginfo *);
+/* TSTP, TTIN, TTOU: the terminal's stop signals. */
+bool signals_stops(int sig);
 /* True for the signals that cancel a wait: HUP INT TERM QUIT USR1 USR2 ALRM PIPE. */
 bool signals_cancels(int sig);
 /*
- * Is this signal, which reached us while the command runs, to be passed on? Not when the terminal has
+ * Must this signal, which reached us while the command runs, be forwarded? Not when the terminal has
  * sent it to the command as well (terminal: we have one and share our group with the command), and not
- * when it is about our own doings. A signal that a process sent is passed on every time.
+ * when we caused it ourselves. A signal that a process sent is forwarded every time.
  */
 bool signals_for_command(const struct signalfd_siginfo *, bool terminal);
-/* TERM, INT, HUP, QUIT: if the command ends after one of them was passed on, its descendants are ended too. */
+/* TERM, INT, HUP, QUIT: if the command ends after one of them was forwarded, its descendants are ended too. */
 bool signals_ends(int sig);
 /* Die by sig (default disposition, unblocked, no core of our own); when that does not kill (PID 1): exit 128+sig. */
 _Noreturn void signals_die(int sig);

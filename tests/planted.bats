@@ -104,7 +104,7 @@ caught() {
 
 # bats test_tags=slow
 @test "planted: the release comes before the tree is gone" {
-    plant cli/keeper_guard.c 's/if \(must_end && !k->tree_empty\)/if (must_end \&\& k->phase == K_OVER)/'
+    plant cli/keeper.c 's/if \(must_end && !k->tree_empty\)/if (must_end \&\& k->phase == KEEPER_OVER)/'
     caught lease "no renewal: a command that ends by TERM is followed by its descendants, 79"
 }
 
@@ -116,6 +116,6 @@ caught() {
 
 # bats test_tags=slow
 @test "planted: exit code 0 although the release says that the lock was not ours" {
-    plant cli/keeper_store.c 's/r->how == DLOCK_REL_NOT_OURS && !k->lost/r->how == DLOCK_REL_NOT_OURS \&\& k->lost/'
+    plant cli/keeper.c 's/r->how == DLOCK_REL_NOT_OURS && !k->lost/r->how == DLOCK_REL_NOT_OURS \&\& k->lost/'
     caught lease "release answers 'not ours': 79 although the command returned 0, with a line"
 }
