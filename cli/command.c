@@ -6,10 +6,53 @@
 
 #include <string.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 void command_set_token(struct command *c, const char *token)
 {
     c->tree.marker = spawn_marker(c->marker, token);
+}
+
+/* If the command ends after one of these was forwarded, its descendants are ended too. */
+static bool ends(int sig)
+{
+    return sig == SIGTERM || sig == SIGINT || sig == SIGHUP || sig == SIGQUIT;
+}
+
+/*
+ * Must this signal be forwarded to the command? Not when the terminal has sent it to the command as well
+ * (terminal: we have one and share our group with the command), and not when we caused it ourselves. A signal
+ * that a process sent is forwarded every time.
+ */
+static bool must_forward(const struct signalfd_siginfo *si, bool terminal)
+{
+    int sig = (int)si->ssi_signo;
+
+    if (sig == SIGCHLD)
+        return false;
+    if (sig == SIGPIPE && si->ssi_pid == (uint32_t)getpid())
+        return false; /* our own line to a closed stderr */
+    if (si->ssi_code != SI_KERNEL)
+        return true;
+    switch (sig) {
+    case SIGINT:
+    case SIGQUIT:
+    case SIGTSTP:
+    case SIGTTIN:
+    case SIGTTOU:
+    case SIGWINCH:
+        return !terminal;
+    case SIGHUP:
+    case SIGCONT:
+        /* The kernel sends a hang-up to the session's leader first: if that is us, we forward it. */
+        return !terminal || getsid(0) == getpid();
+    case SIGPIPE:
+    case SIGXCPU:
+    case SIGXFSZ:
+        return false;
+    default:
+        return true; /* SIGALRM for instance: an alarm(2) of the caller outlives its exec of us */
+    }
 }
 
 int command_signal(struct command *c, const struct signalfd_siginfo *si)
@@ -17,19 +60,13 @@ int command_signal(struct command *c, const struct signalfd_siginfo *si)
     int sig = (int)si->ssi_signo;
 
     c->continued |= sig == SIGCONT;
-    if (signals_for_command(si, c->terminal)) {
-        c->end_signal |= signals_ends(sig);
+    if (must_forward(si, c->terminal)) {
+        c->end_signal |= ends(sig);
         return sig;
     }
-    if (command_interrupted(c, si))
+    if (signals_interrupts(si, c->terminal))
         c->terminal_sig = sig;
     return 0;
-}
-
-bool command_interrupted(const struct command *c, const struct signalfd_siginfo *si)
-{
-    return c->terminal && si->ssi_code == SI_KERNEL &&
-           (si->ssi_signo == SIGINT || si->ssi_signo == SIGQUIT);
 }
 
 bool command_job_stopped(const struct command *c)

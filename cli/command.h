@@ -32,8 +32,6 @@ struct command {
 void command_set_token(struct command *, const char *token);
 /* A signal that came to us while the command runs: the signal to forward to it, or 0. */
 int command_signal(struct command *, const struct signalfd_siginfo *);
-/* Did this signal come from the terminal's Ctrl-C or Ctrl-\, and so to the command as well? */
-bool command_interrupted(const struct command *, const struct signalfd_siginfo *);
 /* Has the command been stopped as a job of our terminal? Elsewhere no shell expects us to stop as well. */
 bool command_job_stopped(const struct command *);
 /* Stop ourselves as the command's job was stopped, if it was and no SIGCONT has come; returns when continued. */

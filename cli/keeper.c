@@ -304,7 +304,7 @@ static void on_signal(struct keeper *k, const struct signalfd_siginfo *si)
         /* The sender is in a hurry: time for one reconnect, then the lease is left to expire. */
         if (k->phase == KEEPER_RELEASING && signals_cancels(sig) && !own_pipe(si))
             dlock_start_release(k->lk, dlock_now() + HURRY_TIME);
-    } else if (k->phase == KEEPER_STARTING && command_interrupted(k->c, si)) {
+    } else if (k->phase == KEEPER_STARTING && signals_interrupts(si, k->c->terminal)) {
         interrupt_while_starting(k, sig);
     } else {
         sig = command_signal(k->c, si);
@@ -323,15 +323,29 @@ static void read_signals(struct keeper *k)
 
 /* ------------------------------------------------------------- store --- */
 
+#define LOCK_TEXT_MAX 1024
+#define HOLDER_TEXT_MAX 1024
+
+/* The lock for messages: "redis://h:6379/0: 'nightly'". A bare file is lock and store in one: "'/run/lock/x'". */
+static const char *lock_text(const struct keeper *k, char *buf)
+{
+    const char *name = dlock_name(k->lk), *where = dlock_where(k->lk);
+
+    if (strcmp(where, name) == 0)
+        snprintf(buf, LOCK_TEXT_MAX, "'%s'", name);
+    else
+        snprintf(buf, LOCK_TEXT_MAX, "%s: '%s'", where, name);
+    return buf;
+}
+
 /* The lock is lost: noted, and said once. what: "is lost"; why: more about it, or "". */
 static void on_lost(struct keeper *k, const char *what, const char *why)
 {
-    char lock[MESSAGE_LOCK_MAX];
+    char lock[LOCK_TEXT_MAX];
 
     k->lost = true;
     if (!k->lost_reported)
-        message("%s: the lock %s%s%s%s", message_lock(k->lk, lock, sizeof(lock)), what,
-                why[0] ? ": " : "", why,
+        message("%s: the lock %s%s%s%s", lock_text(k, lock), what, why[0] ? ": " : "", why,
                 may_end(k) ? "; ending the command" : "; the command continues (--on-lost warn)");
     k->lost_reported = true;
 }
@@ -339,10 +353,10 @@ static void on_lost(struct keeper *k, const char *what, const char *why)
 static void on_busy(struct keeper *k, const struct dlock_info *info)
 {
     const struct options *o = options_of(k);
-    char lock[MESSAGE_LOCK_MAX], holder[MESSAGE_LOCK_MAX], why[MESSAGE_LOCK_MAX + 16], waited[32];
+    char lock[LOCK_TEXT_MAX], holder[HOLDER_TEXT_MAX], why[HOLDER_TEXT_MAX + 16], waited[32];
 
     if (!o->quiet) {
-        message_lock(k->lk, lock, sizeof(lock));
+        lock_text(k, lock);
         if (info)
             snprintf(why, sizeof(why), "held by %s", message_holder(info, holder, sizeof(holder)));
         else /* free, but kept for the first waiter, or the store grants nothing yet */
@@ -359,10 +373,10 @@ static void on_busy(struct keeper *k, const struct dlock_info *info)
 
 static void on_released(struct keeper *k, const struct dlock_report *r)
 {
-    char lock[MESSAGE_LOCK_MAX];
+    char lock[LOCK_TEXT_MAX];
     const char *colon = r->error.msg[0] ? ": " : "";
 
-    message_lock(k->lk, lock, sizeof(lock));
+    lock_text(k, lock);
     if (r->how == DLOCK_REL_NOT_OURS && !k->lost) {
         message("%s was not ours any more when it was released%s%s", lock, colon, r->error.msg);
         k->lost = true;
@@ -442,7 +456,7 @@ static void report_wait(struct keeper *k, int64_t now)
 {
     const struct options *o = options_of(k);
     const char *name = dlock_name(k->lk), *where = dlock_where(k->lk);
-    char holder[MESSAGE_LOCK_MAX], ahead[64] = "";
+    char holder[HOLDER_TEXT_MAX], ahead[64] = "";
 
     if (k->phase != KEEPER_ACQUIRING || !k->wait.news || now < k->wait.report_at)
         return;

@@ -79,16 +79,6 @@ static const char *format_time(int64_t unix_ms, char *buf, size_t size)
     return buf;
 }
 
-/* A bare file is lock and store in one: its name is shown once. */
-const char *message_lock(const dlock *lk, char *buf, size_t size)
-{
-    if (strcmp(dlock_where(lk), dlock_name(lk)) == 0)
-        snprintf(buf, size, "'%s'", dlock_name(lk));
-    else
-        snprintf(buf, size, "%s: '%s'", dlock_where(lk), dlock_name(lk));
-    return buf;
-}
-
 /* Appends to buf; what does not fit is cut. */
 static void add(char *buf, size_t size, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 static void add(char *buf, size_t size, const char *fmt, ...)

@@ -15,9 +15,6 @@ int message_error(const struct options *, const struct dlock_error *err);
 /* Write the kept lines. Waits at most wait_ms for the reader; main calls it before the exit. */
 void message_flush(int wait_ms);
 
-#define MESSAGE_LOCK_MAX 1024
-/* The lock for messages, in buf: "redis://h:6379/0: 'nightly'", or "'/run/lock/x'". Returns buf. */
-const char *message_lock(const dlock *, char *buf, size_t size);
 /* What is known of a holder, in buf: "pid 123 (backup.sh -v) on web1 by root, since 2026-11-20 17:00:03". Returns buf. */
 const char *message_holder(const struct dlock_info *, char *buf, size_t size);
 

@@ -10,6 +10,7 @@
 #include "modes.h"
 #include "open.h"
 
+#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -52,6 +53,17 @@ static void warn_setuid(const struct options *o)
                 word);
 }
 
+/* Is there a controlling terminal? */
+static bool has_terminal(void)
+{
+    int fd = open("/dev/tty", O_RDWR | O_NOCTTY | O_CLOEXEC);
+
+    if (fd < 0)
+        return false;
+    close(fd);
+    return true;
+}
+
 /* What must be right before anything is started. 0, or an exit code after the message. */
 static int prepare(struct command *c)
 {
@@ -69,7 +81,7 @@ static int prepare(struct command *c)
     }
     if (!c->local)
         warn_setuid(o);
-    c->terminal = spawn_has_terminal();
+    c->terminal = has_terminal();
     rc = o->no_fork ? 0 : process_tree_init(&c->tree);
     if (rc < 0) {
         message("cannot become the reaper of the command's children: %s", strerror(-rc));

@@ -102,40 +102,10 @@ bool signals_cancels(int sig)
     }
 }
 
-bool signals_ends(int sig)
+bool signals_interrupts(const struct signalfd_siginfo *si, bool terminal)
 {
-    return sig == SIGTERM || sig == SIGINT || sig == SIGHUP || sig == SIGQUIT;
-}
-
-bool signals_for_command(const struct signalfd_siginfo *si, bool terminal)
-{
-    int sig = (int)si->ssi_signo;
-
-    if (sig == SIGCHLD)
-        return false;
-    if (sig == SIGPIPE && si->ssi_pid == (uint32_t)getpid())
-        return false; /* our own line to a closed stderr */
-    if (si->ssi_code != SI_KERNEL)
-        return true;
-    switch (sig) {
-    case SIGINT:
-    case SIGQUIT:
-    case SIGTSTP:
-    case SIGTTIN:
-    case SIGTTOU:
-    case SIGWINCH:
-        return !terminal;
-    case SIGHUP:
-    case SIGCONT:
-        /* The kernel sends a hang-up to the session's leader first: if that is us, we forward it. */
-        return !terminal || getsid(0) == getpid();
-    case SIGPIPE:
-    case SIGXCPU:
-    case SIGXFSZ:
-        return false;
-    default:
-        return true; /* SIGALRM for instance: an alarm(2) of the caller outlives its exec of us */
-    }
+    return terminal && si->ssi_code == SI_KERNEL &&
+           (si->ssi_signo == SIGINT || si->ssi_signo == SIGQUIT);
 }
 
 void signals_die(int sig)

@@ -27,14 +27,8 @@ int signals_read(const struct sigstate *, struct signalfd_siginfo *);
 bool signals_stops(int sig);
 /* True for the signals that cancel a wait: HUP INT TERM QUIT USR1 USR2 ALRM PIPE. */
 bool signals_cancels(int sig);
-/*
- * Must this signal, which reached us while the command runs, be forwarded? Not when the terminal has
- * sent it to the command as well (terminal: we have one and share our group with the command), and not
- * when we caused it ourselves. A signal that a process sent is forwarded every time.
- */
-bool signals_for_command(const struct signalfd_siginfo *, bool terminal);
-/* TERM, INT, HUP, QUIT: if the command ends after one of them was forwarded, its descendants are ended too. */
-bool signals_ends(int sig);
+/* Is it the Ctrl-C or Ctrl-\ of our terminal, which its whole foreground group gets? terminal: we have one. */
+bool signals_interrupts(const struct signalfd_siginfo *, bool terminal);
 /* Die by sig (default disposition, unblocked, no core of our own); when that does not kill (PID 1): exit 128+sig. */
 _Noreturn void signals_die(int sig);
 /* Stop ourselves by sig (TSTP, TTIN, TTOU) as the kernel would have; returns after SIGCONT. */

@@ -29,16 +29,6 @@ int fds_plug(void)
     return 0;
 }
 
-bool spawn_has_terminal(void)
-{
-    int fd = open("/dev/tty", O_RDWR | O_NOCTTY | O_CLOEXEC);
-
-    if (fd < 0)
-        return false;
-    close(fd);
-    return true;
-}
-
 static bool in_list(const int *list, int n, int fd)
 {
     for (int i = 0; i < n; i++)

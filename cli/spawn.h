@@ -55,8 +55,6 @@ int spawn_exec(const struct spawn *);
 int fds_plug(void);
 /* The exit code for that errno of a failed exec: 127 (ENOENT, ENOTDIR), 126 otherwise. */
 int spawn_exec_code(int sys);
-/* Is there a controlling terminal? */
-bool spawn_has_terminal(void);
 /*
  * Let go of the caller's descriptors: 0 and 1 become /dev/null, 2 stays, everything above that is not
  * in keep is closed. keep (-1 allowed in it) is sorted in place.

@@ -3,6 +3,7 @@
  * inherits the writing end of one pipe, the witness: its EOF is the moment at which the whole tree is dead.
  * Run with an argument of its own the program is also the command that reports what it was given.
  */
+#include "command.h"
 #include "guard.h"
 #include "process_tree.h"
 #include "spawn.h"
@@ -911,11 +912,14 @@ TEST(passes_on_what_the_terminal_did_not)
     struct signalfd_siginfo own = {.ssi_signo = SIGPIPE, .ssi_pid = (uint32_t)getpid()};
     struct signalfd_siginfo timer = {.ssi_signo = SIGALRM, .ssi_code = SI_KERNEL};
 
-    CHECK(!signals_for_command(&key, true));
-    CHECK(signals_for_command(&key, false));
-    CHECK(signals_for_command(&sent, true));
-    CHECK(signals_for_command(&timer, true));
-    CHECK(!signals_for_command(&own, false));
+    struct command ours = {.terminal = true}, other = {.terminal = false};
+
+    CHECK_INT(command_signal(&ours, &key), 0);
+    CHECK_INT(ours.terminal_sig, SIGINT);
+    CHECK_INT(command_signal(&other, &key), SIGINT);
+    CHECK_INT(command_signal(&ours, &sent), SIGINT);
+    CHECK_INT(command_signal(&ours, &timer), SIGALRM);
+    CHECK_INT(command_signal(&other, &own), 0);
 }
 
 TEST(forks_nothing_for_nobody)
