@@ -4,6 +4,7 @@
 #include "lease.h"
 #include "messages.h"
 
+#include <signal.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
