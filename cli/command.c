@@ -21,9 +21,9 @@ static bool ends(int sig)
 }
 
 /*
- * Must this signal be forwarded to the command? Not when the terminal has sent it to the command as well
- * (terminal: we have one and share our group with the command), and not when we caused it ourselves. A signal
- * that a process sent is forwarded every time.
+ * Must this signal be forwarded to the command? Not when the terminal has sent it to the command as
+ * well (terminal: we have one and share our group with the command), and not when we caused it
+ * ourselves. A signal that a process sent is forwarded every time.
  */
 static bool must_forward(const struct signalfd_siginfo *si, bool terminal)
 {
@@ -76,9 +76,10 @@ bool command_job_stopped(const struct command *c)
 }
 
 /*
- * The shell sees its job as stopped only when we are stopped, too. But a SIGCONT that is waiting for us was for the
- * whole job: then the command runs again, or will, and nothing would continue us. (A stop that the terminal sends
- * later removes a SIGCONT that is still waiting: this is never an old one.)
+ * The shell sees its job as stopped only when we are stopped, too. But a SIGCONT that is waiting
+ * for us was for the whole job: then the command runs again, or will, and nothing would continue
+ * us. (A stop that the terminal sends later removes a SIGCONT that is still waiting: this is never
+ * an old one.)
  */
 void command_follow_stop(struct command *c)
 {

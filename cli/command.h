@@ -1,6 +1,6 @@
 /*
- * command.h - the command under the lock: what is known of it, and what is the same whether a guard is its parent
- * (keeper.c) or we are (direct.c).
+ * command.h - the command under the lock: what is known of it, and what is the same whether a guard
+ * is its parent (keeper.c) or we are (direct.c).
  */
 #ifndef CLI_COMMAND_H
 #define CLI_COMMAND_H
@@ -43,8 +43,8 @@ void command_report_stuck(struct command *, pid_t pid);
 /* Say that the command cannot be executed for that errno; returns the exit code. */
 int command_exec_failed(const struct command *, int why);
 /*
- * The exit code of a command that has exited or never ran; says why it never ran. Dies by the terminal's signal where
- * the command died by it: release the lock and close the handle before.
+ * The exit code of a command that has exited or never ran; says why it never ran. Dies by the
+ * terminal's signal where the command died by it: release the lock and close the handle before.
  */
 int command_exit_code(const struct command *);
 

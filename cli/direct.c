@@ -1,6 +1,7 @@
 /*
- * direct.c - a command under a plain file lock. The lock is the kernel's, lives on a descriptor that the
- * command inherits, and cannot be lost: there is no guard, and we are the command's parent.
+ * direct.c - a command under a plain file lock. The lock is the kernel's, lives on a descriptor
+ * that the command inherits, and cannot be lost: there is no guard, and we are the command's
+ * parent.
  */
 #include "direct.h"
 

@@ -1,13 +1,14 @@
 /*
  * guard.c - the dead man's switch.
  *
- * The guard is the command's parent and knows two times. It kills the whole tree when the keeper's end
- * of the socket closes, and ends it by the clock when the keeper stops extending. Two kernel means
- * stand behind it, should it be stopped or killed itself: a timer that kills the guard at hard_at,
- * and the parent-death signal that then kills the command.
+ * The guard is the command's parent and knows two times. It kills the whole tree when the keeper's
+ * end of the socket closes, and ends it by the clock when the keeper stops extending. Two kernel
+ * means stand behind it, should it be stopped or killed itself: a timer that kills the guard at
+ * hard_at, and the parent-death signal that then kills the command.
  *
- * Every turn of its loop checks everything: messages first (an EXTEND that is waiting in the socket must
- * count), then children, then the clock. It blocks only in ppoll, allocates nothing and uses no library.
+ * Every turn of its loop checks everything: messages first (an EXTEND that is waiting in the socket
+ * must count), then children, then the clock. It blocks only in ppoll, allocates nothing and uses
+ * no library.
  */
 #include "guard.h"
 
@@ -195,9 +196,9 @@ static int64_t kill_time(const struct guard_state *g)
 }
 
 /*
- * When the kernel's timer kills the guard. While it is killing the tree the guard must be left to finish; but
- * the keeper waits for it, and if it was stopped it is in the way: killed, it leaves the tree to the keeper.
- * With the keeper gone no other process would end the tree.
+ * When the kernel's timer kills the guard. While it is killing the tree the guard must be left to
+ * finish; but the keeper waits for it, and if it was stopped it is in the way: killed, it leaves
+ * the tree to the keeper. With the keeper gone no other process would end the tree.
  */
 static int64_t hard_time(const struct guard_state *g)
 {
@@ -580,10 +581,10 @@ static int prepare(struct guard_state *g)
     sigset_t all, chld;
 
     /*
-     * A group of its own: Ctrl-Z stops the terminal's foreground group, and a guard that stops with its
-     * command is of no use. The exception: the caller's group has no number when it is outside of our
-     * pid namespace (we are the first process in it). The command could not be put back into it, so the guard
-     * stays in that group as well; it blocks every signal.
+     * A group of its own: Ctrl-Z stops the terminal's foreground group, and a guard that stops with
+     * its command is of no use. The exception: the caller's group has no number when it is outside
+     * of our pid namespace (we are the first process in it). The command could not be put back into
+     * it, so the guard stays in that group as well; it blocks every signal.
      */
     if ((g->cfg->own_group || g->caller_group > 0) && setpgid(0, 0) != 0)
         return errno;

@@ -1,6 +1,6 @@
 /*
- * guard.h - the dead man's switch: a process between keeper and command that knows only two times and one
- * socket, and ends the command's whole tree when the keeper does not.
+ * guard.h - the dead man's switch: a process between keeper and command that knows only two times
+ * and one socket, and ends the command's whole tree when the keeper does not.
  */
 #ifndef CLI_GUARD_H
 #define CLI_GUARD_H
@@ -41,8 +41,7 @@ struct guard_config {
     char *const *argv;
     const char *name; /* DLOCK_NAME */
     bool own_group;   /* no controlling terminal */
-    bool
-        warn_only; /* --on-lost warn: the guard ignores times, and only the keeper's death ends the tree */
+    bool warn_only;   /* --on-lost warn: only the keeper's death ends the tree, times do not */
     int lock_fd; /* -1, or a file lock's descriptor that the guard keeps (CLOEXEC for the command) */
 };
 
@@ -52,15 +51,16 @@ struct guard {
 };
 
 /*
- * Fork the guard. Call it before any library is loaded, thread started or socket opened. In the keeper
- * returns 0 (or -errno); in the guard it never returns. The guard dumps no core and cannot be traced
- * by others (PR_SET_DUMPABLE 0).
+ * Fork the guard. Call it before any library is loaded, thread started or socket opened. In the
+ * keeper returns 0 (or -errno); in the guard it never returns. The guard dumps no core and cannot
+ * be traced by others (PR_SET_DUMPABLE 0).
  */
 int guard_fork(struct guard *, const struct guard_config *);
 /*
- * Send a message to the guard. 0 or -errno (EPIPE: the guard is gone; EAGAIN: the socket is full). Never blocks. pass:
- * -1, or with G_START the connection that the lock ends with: the guard keeps a copy open until it exits. So the death
- * of the keeper does not free the lock before the tree is gone.
+ * Send a message to the guard. 0 or -errno (EPIPE: the guard is gone; EAGAIN: the socket is full).
+ * Never blocks. pass: -1, or with G_START the connection that the lock ends with: the guard keeps a
+ * copy open until it exits. So the death of the keeper does not free the lock before the tree is
+ * gone.
  */
 int guard_send(const struct guard *, const struct guard_msg *, int pass);
 /* The guard's next message. 1: *m is filled; 0: none now; -1: EOF, the guard is gone. Never blocks. */

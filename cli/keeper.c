@@ -1,15 +1,17 @@
 /*
- * keeper.c - acquires a lock, and keeps it while the command runs under a guard: one loop, from the first request to the
- * end of the release, with one poll() over the store, the signals and the guard.
+ * keeper.c - acquires a lock, and keeps it while the command runs under a guard: one loop, from the
+ * first request to the end of the release, with one poll() over the store, the signals and the
+ * guard.
  *
- * The keeper decides nothing about time (lib/lease.c does) and kills nothing while the guard lives: it passes on what
- * each of them must know. Store -> guard: the times of the lease, and orders to end the tree. Guard -> store: the
- * release, once the command has ended and, where it was being ended, its tree is gone.
+ * The keeper decides nothing about time (lib/lease.c does) and kills nothing while the guard lives:
+ * it passes on what each of them must know. Store -> guard: the times of the lease, and orders to
+ * end the tree. Guard -> store: the release, once the command has ended and, where it was being
+ * ended, its tree is gone.
  *
- * For a lease the guard is forked before a library is loaded, a socket opened or a thread started: the command can
- * inherit nothing of ours, and a threaded process never forks. For a file lock with -o it is forked
- * at the grant, and keeps the descriptor instead of the command. Other file locks need no guard: there the
- * loop ends at the grant.
+ * For a lease the guard is forked before a library is loaded, a socket opened or a thread started:
+ * the command can inherit nothing of ours, and a threaded process never forks. For a file lock with
+ * -o it is forked at the grant, and keeps the descriptor instead of the command. Other file locks
+ * need no guard: there the loop ends at the grant.
  */
 #include "keeper.h"
 
@@ -37,7 +39,7 @@
 #define WAIT_REPORT_EVERY (5 * DLOCK_SEC)
 
 #define SWEEP_EVERY (100 * DLOCK_MSEC)
-/* How long a dismissed guard may take to exit. One that never started a command: -w has 100 ms of tolerance. */
+/* How long a dismissed guard may take to exit. Before a command has run -w's 100 ms count. */
 #define GUARD_EXITS DLOCK_SEC
 #define GUARD_EXITS_IDLE (30 * DLOCK_MSEC)
 
@@ -65,13 +67,12 @@ struct keeper {
     int code;    /* exit code of a wait that ended without the lock */
 
     struct dlock_times times; /* the lease as the guard knows it */
-    bool lost;          /* any evidence of loss: the exit code is 79, whatever the command's is */
-    bool lost_reported; /* one line about the loss is enough */
+    bool lost;                /* any evidence of loss: the exit code is 79, not the command's */
+    bool lost_reported;       /* one line about the loss is enough */
 
     enum keeper_guard guard_state;
     struct guard guard;
-    int64_t
-        start_by; /* the guard was told to start the command: killed if it has not answered by then */
+    int64_t start_by; /* it was told to start the command: killed if it has not by then */
     int64_t exit_by;  /* it was told to exit: killed if it has not by then */
     int64_t sweep_at; /* it died: kill its orphans again at this time */
     bool ending;      /* it was told to end the tree */
@@ -118,8 +119,9 @@ static int tell_guard(struct keeper *k, enum guard_msg_type type, int arg,
     }
     rc = guard_send(&k->guard, &m, pass);
     /*
-     * A dead guard shows as EOF. A full socket means that the guard does not run (stopped?): for signals and times that
-     * it misses, its kernel timer makes up; an order to end the tree cannot wait for that.
+     * A dead guard shows as EOF. A full socket means that the guard does not run (stopped?): for
+     * signals and times that it misses, its kernel timer makes up; an order to end the tree cannot
+     * wait for that.
      */
     if (rc < 0 && rc != -EPIPE && type == G_END)
         kill(k->guard.pid, SIGKILL);
@@ -163,8 +165,8 @@ static void release(struct keeper *k, int64_t time)
 }
 
 /*
- * When the command has ended: is anything left of it that must end first? What it left in the background of its
- * own accord is left alone, as flock -o does.
+ * When the command has ended: is anything left of it that must end first? What it left in the
+ * background of its own accord is left alone, as flock -o does.
  */
 static void after_exit(struct keeper *k)
 {
@@ -284,8 +286,8 @@ static void signal_while_acquiring(struct keeper *k, const struct signalfd_sigin
 }
 
 /*
- * Between grant and exec we cannot know whether the command was in the terminal's group already: so it must
- * not start, or must end, and we die by the signal as we would have a moment earlier.
+ * Between grant and exec we cannot know whether the command was in the terminal's group already: so
+ * it must not start, or must end, and we die by the signal as we would have a moment earlier.
  */
 static void interrupt_while_starting(struct keeper *k, int sig)
 {
@@ -391,7 +393,7 @@ static void on_released(struct keeper *k, const struct dlock_report *r)
 
 static void on_waiting(struct keeper *k, const struct dlock_report *r)
 {
-    k->wait.have_holder = r->info != NULL;
+    k->wait.have_holder = r->info;
     if (r->info)
         k->wait.holder = *r->info;
     k->wait.place = r->place;
@@ -478,8 +480,8 @@ static void report_wait(struct keeper *k, int64_t now)
 /* ---------------------------------------------------- from the guard --- */
 
 /*
- * Called when the socket is empty: only the guard's last report counts. Outside of a terminal we go on renewing while the
- * command is stopped.
+ * Called when the socket is empty: only the guard's last report counts. Outside of a terminal we go
+ * on renewing while the command is stopped.
  */
 static void stop_with_command(struct keeper *k)
 {
@@ -508,7 +510,10 @@ static void on_guard(struct keeper *k, const struct guard_msg *m)
         k->c->stopped_by = m->arg;
         break;
     case G_EXITED:
-        /* The Ctrl-C that ended it was sent to us before it could be reaped: it belongs to the run, not to the release. */
+        /*
+         * The Ctrl-C that ended it was sent to us before it could be reaped: it belongs to the run,
+         * not to the release.
+         */
         read_signals(k);
         k->c->status = m->arg;
         k->c->exited = true;
@@ -531,7 +536,7 @@ static void on_guard_gone(struct keeper *k)
     k->exit_by = k->start_by = DLOCK_NEVER;
     close(k->guard.fd);
     k->guard.fd = -1;
-    /* Its descriptors are closed as part of its death: this waits for microseconds, and leaves no zombie. */
+    /* The kernel closed its descriptors as it died: this waits for microseconds. */
     waitpid(k->guard.pid, NULL, __WALL);
     if (k->phase >= KEEPER_RELEASING || (k->c->exited && k->tree_empty))
         return;
@@ -595,7 +600,7 @@ static void own_timers(struct keeper *k)
     }
 }
 
-/* Wait until something happens. In nanoseconds: a lease can be short, and poll() rounds to milliseconds. */
+/* In nanoseconds: a lease can be short, and poll() rounds to milliseconds. */
 static int wait_for_events(struct pollfd *pfd, int n, int64_t wake_at)
 {
     struct timespec ts, *bound = NULL;
@@ -635,7 +640,7 @@ static void loop(struct keeper *k)
             pfd[n++] = (struct pollfd){.fd = k->guard.fd, .events = POLLIN};
         if (wait_for_events(pfd, n, dlock_min(wake_at, own_wake(k))) < 0)
             nstore = 0;
-        /* The guard first: that the command has ended matters more than what the store says about its lock. */
+        /* The guard first: the end of the command matters more than a report of the store. */
         read_guard(k);
         read_signals(k);
         read_store(k, pfd, nstore);

@@ -6,11 +6,13 @@
 #include "uri.h"
 
 /*
- * Acquire the lock, run the command under a guard, end what must be ended, release. Takes *uri over and sets it to NULL.
- * Returns the exit code, after the handle is closed; may die by a signal instead.
+ * Acquire the lock, run the command under a guard, end what must be ended, release. Takes *uri over
+ * and sets it to NULL. Returns the exit code, after the handle is closed; may die by a signal
+ * instead.
  *
- * A plain file lock needs no guard: when such a lock is granted, *held becomes the handle, now the caller's to close,
- * and the command has not been started (the result is 0). Else *held stays as it is.
+ * A plain file lock needs no guard: when such a lock is granted, *held becomes the handle, now the
+ * caller's to close, and the command has not been started (the result is 0). Else *held stays as it
+ * is.
  */
 int keeper_run(struct command *, struct dlock_uri **uri, dlock **held);
 

@@ -52,8 +52,8 @@ static int (*const modes[])(const struct options *, const struct sigstate *) = {
 };
 
 /*
- * The keeper knows passwords: no core, no ptrace by other processes of the same user. Not with a leak checker, which
- * attaches to its own process.
+ * The keeper knows passwords: no core, no ptrace by other processes of the same user. Not with a
+ * leak checker, which attaches to its own process.
  */
 static void hide_memory(void)
 {
@@ -72,8 +72,9 @@ static int flushed(int code)
 }
 
 /*
- * Exit handlers of libraries must not change our exit code: that of GnuTLS, behind libpq, ends the process with 127 when
- * memory is short. And the thread of an abandoned look-up may still use state that exit handlers destroy.
+ * Exit handlers of libraries must not change our exit code: that of GnuTLS, behind libpq, ends the
+ * process with 127 when memory is short. And the thread of an abandoned look-up may still use state
+ * that exit handlers destroy.
  */
 static int leave(int code)
 {
@@ -96,8 +97,7 @@ int main(int argc, char **argv)
         return dlock_error_exit(DLOCK_EOS);
     }
     if (getauxval(AT_SECURE)) {
-        message("refusing to run with the privileges of another user (setuid, setgid or file "
-                "capabilities)");
+        message("refusing to run with another user's rights (setuid, setgid or capabilities)");
         return dlock_error_exit(DLOCK_EPERM);
     }
     hide_memory();

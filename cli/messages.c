@@ -10,11 +10,11 @@
 #include <unistd.h>
 
 /*
- * A holder must never wait for the reader of its messages: a full pipe, or a terminal that Ctrl-S has
- * stopped, would keep the keeper from renewing and from killing. So a line is written only when
- * poll() says that it will not block (a pipe that is writable has room for PIPE_BUF bytes), else it is
- * kept here until there is room; what does not fit here is dropped. One write per line, so that the lines of
- * several processes on one log do not mix.
+ * A holder must never wait for the reader of its messages: a full pipe, or a terminal that Ctrl-S
+ * has stopped, would keep the keeper from renewing and from killing. So a line is written only when
+ * poll() says that it will not block (a pipe that is writable has room for PIPE_BUF bytes), else it
+ * is kept here until there is room; what does not fit here is dropped. One write per line, so that
+ * the lines of several processes on one log do not mix.
  */
 #define LINE_MAX_BYTES 2048
 static char kept[4 * LINE_MAX_BYTES];

@@ -1,6 +1,6 @@
 /*
- * messages.h - what dlock writes to stderr: one line each, "dlock: ...". It never blocks: a line that the reader has
- * no room for is kept for the next call or message_flush().
+ * messages.h - what dlock writes to stderr: one line each, "dlock: ...". It never blocks: a line
+ * that the reader has no room for is kept for the next call or message_flush().
  */
 #ifndef CLI_MESSAGES_H
 #define CLI_MESSAGES_H
@@ -15,7 +15,10 @@ int message_error(const struct options *, const struct dlock_error *err);
 /* Write the kept lines. Waits at most wait_ms for the reader; main calls it before the exit. */
 void message_flush(int wait_ms);
 
-/* What is known of a holder, in buf: "pid 123 (backup.sh -v) on web1 by root, since 2026-11-20 17:00:03". Returns buf. */
+/*
+ * What is known of a holder, in buf, such as "pid 123 (backup.sh) on web1 by root since 2026-11-20
+ * 17:00:03". Returns buf.
+ */
 const char *message_holder(const struct dlock_info *, char *buf, size_t size);
 
 #endif

@@ -35,8 +35,9 @@ struct dlock_uri *open_uri(const struct options *o, int *code)
 }
 
 /*
- * What others are shown of the command: its first word. Its arguments stay here: they may hold a password,
- * and a store is read on other machines and kept in backups. --note is for everything else.
+ * What others are shown of the command: its first word. Its arguments stay here: they may hold a
+ * password, and a store is read on other machines and kept in backups. --note is for everything
+ * else.
  */
 static const char *command_text(const struct options *o, char *buf, size_t size)
 {
@@ -73,9 +74,9 @@ dlock *open_handle(const struct options *o, struct dlock_uri **uri, int *code)
 }
 
 /*
- * The server alone decides how long an answer is, and libpq (unlike hiredis here) allocates all of it at once. So this
- * process has a limit, and malloc fails at it as on a full machine. The guard never has it: the
- * command inherits the caller's limits from the guard.
+ * The server alone decides how long an answer is, and libpq (unlike hiredis here) allocates all of
+ * it at once. So this process has a limit, and malloc fails at it as on a full machine. The guard
+ * never has it: the command inherits the caller's limits from the guard.
  */
 void open_bound_memory(void)
 {

@@ -1,9 +1,10 @@
 /*
- * options.c - the command line as one struct. One row of one table says all about an option: its names, its help
- * and its setter. getopt's tables, the usage text and the completion data are made from it.
+ * options.c - the command line as one struct. One row of one table says all about an option: its
+ * names, its help and its setter. getopt's tables, the usage text and the completion data are made
+ * from it.
  *
- * Behind the options comes LOCK, then the command or a descriptor. LOCK may hold a password: its secret parts are
- * overwritten in argv at once, also where the command line is then refused.
+ * Behind the options comes LOCK, then the command or a descriptor. LOCK may hold a password: its
+ * secret parts are overwritten in argv at once, also where the command line is then refused.
  */
 #include "options.h"
 
@@ -152,7 +153,7 @@ static int set_mode(struct options *o, const struct given *g, struct dlock_error
     return 0;
 }
 
-/* --help and the like: whatever comes before or behind does not matter. */
+/* --help and the like: the rest of the command line does not matter. */
 static int set_final_mode(struct options *o, const struct given *g, struct dlock_error *err)
 {
     (void)err;

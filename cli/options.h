@@ -1,4 +1,4 @@
-/* options.h - the command line as one struct. One table (options.c) makes getopt's tables, usage and completion data. */
+/* options.h - the command line as one struct. */
 #ifndef CLI_OPTIONS_H
 #define CLI_OPTIONS_H
 
@@ -38,9 +38,10 @@ struct options {
 };
 
 /*
- * Fills *o from argv. Returns 0, or DLOCK_EUSAGE or DLOCK_ENOMEM with one line in err; then there is nothing to free.
- * LOCK may hold a password: the secret parts of its bytes in argv are overwritten, so that ps(1) never shows
- * them again. command, note and shell_string point into argv and the environment.
+ * Fills *o from argv. Returns 0, or DLOCK_EUSAGE or DLOCK_ENOMEM with one line in err; then there
+ * is nothing to free. LOCK may hold a password: the secret parts of its bytes in argv are
+ * overwritten, so that ps(1) never shows them again. command, note and shell_string point into argv
+ * and the environment.
  */
 int options_parse(struct options *o, int argc, char **argv, struct dlock_error *err);
 /* Overwrites the copy of LOCK and frees what options_parse allocated; twice is fine. */
@@ -48,8 +49,8 @@ void options_done(struct options *o);
 /* Prints the text of --help. */
 void options_usage(FILE *f);
 /*
- * Prints one line for each option that --help shows: SHORTS <tab> LONGS <tab> ARGUMENT <tab> HELP; several names
- * are separated by commas.
+ * Prints one line for each option that --help shows: SHORTS <tab> LONGS <tab> ARGUMENT <tab> HELP;
+ * several names are separated by commas.
  */
 void options_print_table(FILE *f);
 

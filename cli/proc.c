@@ -157,8 +157,8 @@ int proc_each_process(void (*each)(pid_t pid, void *arg), void *arg)
 }
 
 /*
- * A /proc of another pid namespace shows the pids of that namespace, which name other processes to us. Our
- * own pid may be the same there by chance, but hardly our parent's as well.
+ * A /proc of another pid namespace shows the pids of that namespace, which name other processes to
+ * us. Our own pid may be the same there by chance, but hardly our parent's as well.
  */
 bool proc_is_ours(void)
 {

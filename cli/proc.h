@@ -1,6 +1,6 @@
 /*
- * proc.h - reads /proc about processes. No library, no allocation. A process that /proc names may be gone, and its pid
- * reused, a moment later: that is the caller's concern.
+ * proc.h - reads /proc about processes. No library, no allocation. A process that /proc names may
+ * be gone, and its pid reused, a moment later: that is the caller's concern.
  */
 #ifndef CLI_PROC_H
 #define CLI_PROC_H
@@ -12,9 +12,8 @@ struct proc_stat {
     char state;
     pid_t pid, ppid;
     long threads;
-    long start; /* in clock ticks since boot: together with the pid it names one process */
-    bool
-        mapped; /* has memory of its own: neither dead nor a kernel thread; every user may see it */
+    long start;       /* in clock ticks since boot: together with the pid it names one process */
+    bool mapped;      /* has memory: neither dead nor a kernel thread; every user may see this */
     bool environment; /* has an environment, maybe an empty one: neither dying nor in an exec */
 };
 

@@ -4,15 +4,17 @@
  * Two kernel facts carry this file. A child subreaper never loses a descendant: when a parent dies,
  * its children come to us, so "no child left" is proof that the whole tree is gone. And a pid that
  * has not been reaped cannot be used again: our own children may be signalled by number, as we
- * alone reap them. Every other pid read from /proc may name an unrelated process a moment later; such a
- * process is held by a pidfd first, then checked to descend from us, then signalled through the pidfd.
+ * alone reap them. Every other pid read from /proc may name an unrelated process a moment later;
+ * such a process is held by a pidfd first, then checked to descend from us, then signalled through
+ * the pidfd.
  *
- * One pass can miss a process that is forked, or moves to another parent, while it runs. So ending a tree
- * means pass, reap, and pass again until no child is left; and a pass of SIGTERM, which no process shall get
- * twice, goes on with the orphans that came to us meanwhile.
+ * One pass can miss a process that is forked, or moves to another parent, while it runs. So ending
+ * a tree means pass, reap, and pass again until no child is left; and a pass of SIGTERM, which no
+ * process shall get twice, goes on with the orphans that came to us meanwhile.
  *
- * The first fact has a price: orphans of inherited children come to us as well. Where there are inherited
- * children, the environment tells which child belongs to the tree (struct process_tree, marker).
+ * The first fact has a price: orphans of inherited children come to us as well. Where there are
+ * inherited children, the environment tells which child belongs to the tree (struct process_tree,
+ * marker).
  */
 #include "process_tree.h"
 
@@ -53,7 +55,8 @@ struct link {
 
 /*
  * Work space of one pass, valid in one call only (seen[] below is the only other state). Static
- * because the guard must not allocate and the stack may be small; pages that are not used cost nothing.
+ * because the guard must not allocate and the stack may be small; pages that are not used cost
+ * nothing.
  */
 static struct link work[WORK_MAX];
 static int nwork;
@@ -248,8 +251,8 @@ static void ask_task(pid_t tid, void *arg)
 }
 
 /*
- * The origin of a process, from the first of its threads that knows it: the main thread alone may be dead. An unclear
- * process must count, as its children may become ours only a moment later.
+ * The origin of a process, from the first of its threads that knows it: the main thread alone may
+ * be dead. An unclear process must count, as its children may become ours only a moment later.
  */
 static enum origin origin_of(pid_t pid, const char *marker)
 {
@@ -262,9 +265,9 @@ static enum origin origin_of(pid_t pid, const char *marker)
 }
 
 /*
- * Once a descendant, always a descendant: every process seen in the tree is remembered, since its origin can no longer
- * be read when its parent is gone and it has another environment or is dying. A pid alone may be used
- * again; together with its start time it is not.
+ * Once a descendant, always a descendant: every process seen in the tree is remembered, since its
+ * origin can no longer be read when its parent is gone and it has another environment or is dying.
+ * A pid alone may be used again; together with its start time it is not.
  */
 static struct seen {
     pid_t pid;
@@ -332,8 +335,8 @@ static void drop_inherited_orphans(const struct process_tree *t, bool count_uncl
 /* ----------------------------------------------------------- signals --- */
 
 /*
- * Does a process with this parent descend from us? Its parent is the process on whose list it was found, or,
- * when that one has died since, we or a subreaper below us.
+ * Does a process with this parent descend from us? Its parent is the process on whose list it was
+ * found, or, when that one has died since, we or a subreaper below us.
  */
 static bool descends(pid_t ppid, pid_t parent)
 {
@@ -374,8 +377,9 @@ static int send_signal(pid_t pid, int pidfd, int sig)
 
 /*
  * Signal one process and put its children on the list. SIGKILL goes first (our own children got it
- * already): from then on the process cannot fork, so the list read afterwards is complete. Any other
- * signal goes last: a process that dies by it at once would take its list of children along. 0 or errno.
+ * already): from then on the process cannot fork, so the list read afterwards is complete. Any
+ * other signal goes last: a process that dies by it at once would take its list of children along.
+ * 0 or errno.
  */
 static int visit(struct link at, int pidfd, int sig, bool mixed)
 {
@@ -384,7 +388,7 @@ static int visit(struct link at, int pidfd, int sig, bool mixed)
     int err, before = nwork;
 
     if (!proc_read_stat(at.pid, &st)) {
-        /* hidepid= hides other users' processes, and a dlock hides its own memory; a child of ours is one all the same */
+        /* hidepid= hides other users' processes, and a dlock hides itself. Our child exists anyway. */
         err = own && sig != SIGKILL ? send_signal(at.pid, pidfd, sig) : send_one(at.pid, pidfd, 0);
         return own || err == EPERM ? err : ESRCH;
     }
@@ -445,8 +449,9 @@ static long ticks_now(void)
 }
 
 /*
- * A process that lost its parent during the pass has come to us, maybe unseen. Processes that started after the
- * pass began are left out: they may be what others start when they are told to end.
+ * A process that lost its parent during the pass has come to us, maybe unseen. Processes that
+ * started after the pass began are left out: they may be what others start when they are told to
+ * end.
  */
 static void add_orphans(const struct process_tree *t, long before)
 {
@@ -482,7 +487,8 @@ int process_tree_signal(const struct process_tree *t, int sig, pid_t *unkillable
         visit_all(0, 0, true, NULL); /* see them all before the first one dies */
     /*
      * Our own children need no look at /proc: against a process that forks fast, every microsecond
-     * until the last SIGKILL counts. All that they leave behind is among our children in the next pass.
+     * until the last SIGKILL counts. All that they leave behind is among our children in the next
+     * pass.
      */
     for (int i = 0; i < own && sig == SIGKILL; i++)
         kill(work[i].pid, SIGKILL);

@@ -1,7 +1,7 @@
 /*
- * run.c - one run from start to exit code: take the lock, run the command, release the lock. Two ways: under a
- * guard (every lease, and file locks with -o), or directly (plain file locks, which the kernel keeps for as long
- * as the command has the descriptor).
+ * run.c - one run from start to exit code: take the lock, run the command, release the lock. Two
+ * ways: under a guard (every lease, and file locks with -o), or directly (plain file locks, which
+ * the kernel keeps for as long as the command has the descriptor).
  */
 #include "backend.h"
 #include "direct.h"
@@ -37,8 +37,8 @@ static bool find_command(const char *word, struct stat *st)
 }
 
 /*
- * With -v: a command that changes to another user (sudo) can neither be signalled nor killed by us afterwards. Say
- * so before it matters.
+ * With -v: a command that changes to another user (sudo) can neither be signalled nor killed by us
+ * afterwards. Say so before it matters.
  */
 static void warn_setuid(const struct options *o)
 {

@@ -114,8 +114,8 @@ void signals_die(int sig)
     sigset_t one;
 
     /*
-     * The core would be ours, not the command's, and full of secrets. The kernel ignores the limit when
-     * core_pattern is a pipe, so we are made undumpable too.
+     * The core would be ours, not the command's, and full of secrets. The kernel ignores the limit
+     * when core_pattern is a pipe, so we are made undumpable too.
      */
     setrlimit(RLIMIT_CORE, &none);
     prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);

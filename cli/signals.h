@@ -1,5 +1,6 @@
 /*
- * signals.h - the caller's signal state, kept to be handed to the command unchanged, and our signalfd.
+ * signals.h - the caller's signal state, kept to be handed to the command unchanged, and our
+ * signalfd.
  */
 #ifndef CLI_SIGNALS_H
 #define CLI_SIGNALS_H
@@ -12,9 +13,8 @@ struct sigstate {
     sigset_t caller_mask; /* as dlock was started */
     sigset_t ours;        /* blocked, read from fd: SIGCHLD, and what the caller did not ignore */
     sigset_t ignored;     /* by the caller: stays so, is not forwarded */
-    bool
-        chld_ignored; /* the caller ignored SIGCHLD: so does the command, but we need the default */
-    int fd;           /* signalfd, CLOEXEC, non-blocking */
+    bool chld_ignored;    /* by the caller, and so in the command; we need the default */
+    int fd;               /* signalfd, CLOEXEC, non-blocking */
 };
 
 /* Before anything else in main: note mask and dispositions, block, make the signalfd. 0 or -errno. */

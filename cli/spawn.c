@@ -199,8 +199,8 @@ pid_t spawn_command(const struct spawn *sp, int *exec_fd)
         _exit(spawn_exec_code(why));
     }
     /*
-     * Both in parent and child: whichever runs first, a signal for the group finds it. EACCES after the
-     * exec means that the child has done it.
+     * Both in parent and child: whichever runs first, a signal for the group finds it. EACCES after
+     * the exec means that the child has done it.
      */
     if (sp->own_group)
         setpgid(pid, pid);

@@ -1,6 +1,6 @@
 /*
- * status.c - --status LOCK: its holders and waiters; exit 0 when free, 75 when held.
- * --schema LOCK: the statement that makes what the lock needs in its store.
+ * status.c - --status LOCK: its holders and waiters; exit 0 when free, 75 when held. --schema LOCK:
+ * the statement that makes what the lock needs in its store.
  */
 #include "json.h"
 #include "messages.h"

@@ -3,8 +3,8 @@
  *
  *     ( dlock -n 9 || exit 1; ... ) 9>lockfile
  *
- * The lock belongs to the open file that we share with the caller, so it stays when we exit. The caller may
- * go on without it: a cancelled wait must not leave the lock behind.
+ * The lock belongs to the open file that we share with the caller, so it stays when we exit. The
+ * caller may go on without it: a cancelled wait must not leave the lock behind.
  */
 #include "backends/file/flock_wait.h"
 #include "backends/file/proc_locks.h"
