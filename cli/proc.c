@@ -60,7 +60,7 @@ int proc_open_task(pid_t pid, pid_t tid, const char *name)
     return open_proc(pid, file);
 }
 
-/* The k-th field of /proc/PID/stat, counted from 3 (the state) just behind the command's name. */
+/* The k-th field of /proc/PID/stat. Field 3 (the state) follows the command's name. */
 static const char *field(const char *p, int k)
 {
     for (int i = 3; i < k && p; i++) {

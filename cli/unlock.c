@@ -80,7 +80,7 @@ static int poll_ms(int64_t until)
     return left <= 0 ? 0 : (int)dlock_min((left + DLOCK_MSEC - 1) / DLOCK_MSEC, 60000);
 }
 
-/* Sleep until the thread reports, a signal comes (true for a watched one), or the time until. */
+/* Sleep until the thread reports, until that time, or, with signals, until a signal comes. */
 static void sleep_until(const struct fdlock *l, bool signals, int64_t until)
 {
     struct pollfd pfd[2] = {{.fd = signals ? l->sig->fd : -1, .events = POLLIN}};

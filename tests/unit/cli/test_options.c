@@ -80,7 +80,7 @@ static const struct {
     {"dlock|--print-options", MODE_PRINT_OPTIONS, NULL, ""},
 };
 
-TEST(what_runs)
+TEST(forms_of_the_command_line)
 {
     setenv("SHELL", "", 1);
     for (size_t i = 0; i < DLOCK_LEN(forms); i++) {
@@ -159,7 +159,7 @@ static const struct {
     {"dlock|--json|--status|L", "xj E75 L79 w-1 t30000 g-1 c5000 l0 -"},
 };
 
-TEST(what_is_set)
+TEST(settings)
 {
     for (size_t i = 0; i < DLOCK_LEN(settings); i++) {
         struct args a = split(settings[i].line);
@@ -250,7 +250,7 @@ static const struct {
     {"dlock|--status|redis://:hunter@h#n|c", "--status takes"},
 };
 
-TEST(what_is_refused)
+TEST(refusals)
 {
     for (size_t i = 0; i < DLOCK_LEN(refused); i++) {
         struct args a = split(refused[i].line);
@@ -271,7 +271,7 @@ TEST(what_is_refused)
     }
 }
 
-TEST(the_shell_is_the_users)
+TEST(runs_the_users_shell)
 {
     struct args a = split("dlock|L|-c|x y");
     struct options o;
@@ -311,7 +311,7 @@ TEST(descriptors)
     }
 }
 
-/* What ps(1) shows afterwards; the copy is as it was given. */
+/* ps(1) shows no secret afterwards; our copy is complete. */
 TEST(argv_keeps_no_secret)
 {
     static const struct {
@@ -379,7 +379,7 @@ static char *capture(void (*print)(FILE *))
 }
 
 /* Usage and table name the same options, and every long name is understood. */
-TEST(texts_agree)
+TEST(usage_and_table_agree)
 {
     char *table = capture(options_print_table), *usage = capture(options_usage), *save, *line;
 

@@ -1,7 +1,7 @@
 /* test_process_tree.c - finding and ending descendants. The source is included: the fallback is switched on by name. */
 static const char *children_file = "/children";
 #define TREE_CHILDREN children_file
-/* A process that is looked at can be made to die just before. */
+/* A process can be made to die just before its stat file is read. */
 #include "../../../cli/proc.h"
 static bool stat_of(pid_t pid, struct proc_stat *st);
 #define proc_read_stat stat_of
@@ -46,7 +46,7 @@ static bool witness_dead(void)
     return read(witness[0], &c, 1) == 0;
 }
 
-/* Wait until the processes of a tree have said that they are there. */
+/* Wait until n processes have written that they run. */
 static void await(int fd, int n)
 {
     char c;
@@ -57,7 +57,7 @@ static void await(int fd, int n)
 }
 
 static int ready[2];
-/* Nothing ever comes out of it. */
+/* Nothing is ever written to it. */
 static int block[2];
 
 static void here(void)
@@ -69,7 +69,7 @@ static void here(void)
 static _Noreturn void sleeper(void)
 {
     here();
-    alarm(60); /* a test that fails leaves nobody behind for long */
+    alarm(60); /* a test that fails leaves no process behind for long */
     for (;;)
         pause();
 }
@@ -123,7 +123,7 @@ static void fan(int n)
     sleeper();
 }
 
-/* Passes until nobody is left; how long it took, or -1. */
+/* Passes until no process is left. Returns how long it took, or -1. */
 static int64_t kill_all(void)
 {
     int64_t from = dlock_now();
@@ -142,7 +142,7 @@ TEST(is_visible)
     CHECK(process_tree_visible());
 }
 
-TEST(nobody)
+TEST(an_empty_tree)
 {
     setup();
     CHECK_INT(process_tree_count(&tree), 0);
@@ -243,8 +243,8 @@ static bool stat_of(pid_t pid, struct proc_stat *st)
     return proc_read_stat(pid, st);
 }
 
-/* A parent dies in the middle of the pass: its child, which has come to us since we looked, is told all the same. */
-static void tells_an_orphan(void)
+/* A parent dies in the middle of the pass: its child, which has come to us since, gets the signal all the same. */
+static void signals_an_orphan(void)
 {
     setup();
     pid_t pid = fork();
@@ -265,15 +265,15 @@ static void tells_an_orphan(void)
     teardown();
 }
 
-TEST(tells_an_orphan_of_the_pass)
+TEST(signals_an_orphan_of_the_pass)
 {
-    tells_an_orphan();
+    signals_an_orphan();
     children_file = "/no-such-file";
-    tells_an_orphan();
+    signals_an_orphan();
     children_file = "/children";
 }
 
-TEST(spares_who_was_there_before)
+TEST(leaves_inherited_processes_alone)
 {
     setup();
     pid_t old = fork();
@@ -298,7 +298,7 @@ TEST(spares_who_was_there_before)
     teardown();
 }
 
-TEST(reaps_but_not_the_spared)
+TEST(reaps_all_but_inherited_children)
 {
     int st = -1;
 
@@ -344,7 +344,7 @@ TEST(finds_the_child_of_a_thread)
     teardown();
 }
 
-TEST(names_who_cannot_be_killed)
+TEST(names_a_process_that_cannot_be_killed)
 {
     int st;
 
@@ -368,22 +368,22 @@ TEST(names_who_cannot_be_killed)
     teardown();
 }
 
-TEST(leaves_strangers_alone)
+TEST(leaves_unrelated_processes_alone)
 {
     setup();
     fan(1);
     await(ready[0], 1);
     REQUIRE_INT(start_pass(&tree), 0);
-    /* Our parent, as if its number had been read from a child's list. */
+    /* Our parent, as if its pid had been read from a child's list. */
     CHECK_INT(visit((struct link){getppid(), work[0].pid}, -1, SIGCONT, true), ESRCH);
     CHECK(!descends(getppid(), work[0].pid) || getppid() == 0);
-    /* Whose parent is neither the expected one nor we, but below us: moved to another subreaper. */
+    /* The parent is neither the expected one nor we, but below us: moved to another subreaper. */
     CHECK(descends(work[0].pid, -1));
     CHECK(kill_all() >= 0);
     teardown();
 }
 
-/* Processes that do nothing but be somebody else: each forks a successor and ends. */
+/* Each process forks a successor and exits. */
 TEST(outruns_a_hydra)
 {
     enum { HEADS = 4, MAX = 200000 };
@@ -414,7 +414,7 @@ TEST(outgrows_a_fork_bomb)
 {
     enum { MAX = 3000 };
     setup();
-    /* Of moderate speed: a much faster one takes the processor from whoever ends it, the more so beside other tests. */
+    /* Of moderate speed: a much faster one takes the processor from the test that ends it. */
 #ifdef __SANITIZE_ADDRESS__
     const unsigned pause_us = 150000; /* a fork takes long here, and so does everything else */
 #else
@@ -446,7 +446,7 @@ TEST(outgrows_a_fork_bomb)
 
 #define NOT_ALLOWED 77
 
-/* In a child with mounts of its own, from where fn's answer comes: 0 is right. */
+/* Run fn in a child with mounts of its own; returns its result, 0 for success. */
 static int with_own_mounts(int (*fn)(void))
 {
     int st = -1;
@@ -471,7 +471,7 @@ static int sees_a_covered_proc(void)
         return NOT_ALLOWED;
     if (process_tree_visible())
         return 1;
-    /* Sandboxes make one up. */
+    /* Sandboxes make up a /proc/self. */
     snprintf(self, sizeof self, "%d", (int)getpid());
     if (symlink(self, "/proc/self") != 0)
         return 2;
@@ -485,7 +485,7 @@ static int hide_processes(void)
     return setresgid(65534, 65534, 65534) == 0 && setresuid(65534, 65534, 65534) == 0 ? 0 : 9;
 }
 
-/* Like a dlock as a command. */
+/* A child like a dlock that is the command. */
 static pid_t undumpable(void)
 {
     pid_t pid = fork();
@@ -556,14 +556,14 @@ TEST(terms_a_child_that_proc_hides)
     try_with_own_mounts(signals_hidden_children);
 }
 
-/* ------------------------------------------------------------ strangers --- */
+/* ------------------------------------------------------------ inherited --- */
 
 static char *const marked[] = {"A=1", "DLOCK_TOKEN=0123", "B=DLOCK_TOKEN=9", NULL};
 static char *const other[] = {"A=DLOCK_TOKEN=0123", "DLOCK_TOKEN=01234", "DLOCK_TOKEN=012",
                               "DLOCK_TOKEN=", NULL};
 static char *const empty[] = {NULL};
 
-/* In the process itself: the program tells on descriptor 9 that it is there. */
+/* exec a shell with that environment; it writes to descriptor 9 when it runs. */
 static _Noreturn void become(char *const env[], const char *script)
 {
     if (dup2(ready[1], 9) == 9 && dup2(block[0], 8) == 8)
@@ -580,10 +580,10 @@ static pid_t child_with(char *const env[], const char *script)
     return pid;
 }
 
-/* Without another exec: its environment is there for good. */
+/* Without another exec the environment stays as it is. */
 #define SLEEP "printf x >&9; read x <&8"
 
-/* An inherited child that ends as soon as it is told to, and what it leaves behind. */
+/* An inherited child that exits when it is told to and leaves a child of its own behind. */
 static pid_t old_child(int tell_fd, char *const env[])
 {
     pid_t pid = fork();
@@ -599,7 +599,7 @@ static pid_t old_child(int tell_fd, char *const env[])
     return pid;
 }
 
-/* How many children a process without threads has, zombies too; -1: this /proc does not tell. */
+/* How many children a process without threads has, zombies too; -1: this /proc does not show it. */
 static int children_of(pid_t pid)
 {
     char path[64], buf[256];
@@ -616,7 +616,7 @@ static int children_of(pid_t pid)
     return n;
 }
 
-static void spares_the_orphans(char *const env[], bool term)
+static void leaves_the_orphans(char *const env[], bool term)
 {
     struct proc_stat st;
     int tell[2];
@@ -643,11 +643,11 @@ static void spares_the_orphans(char *const env[], bool term)
     process_tree_reap(&tree, 0, NULL);
     CHECK_INT(process_tree_count(&tree), 2);
     CHECK(process_tree_living(&tree) > 0);
-    if (term) /* known from now on: what ignores it, and is an orphan soon, is killed all the same */
+    if (term) /* seen from now on: a process that ignores it and is an orphan soon is killed as well */
         CHECK_INT(process_tree_signal(&tree, SIGTERM, NULL), 4);
     CHECK(kill_all() >= 0);
 
-    /* The stranger is alive, the only child that is left; without a marker it would not be. */
+    /* The inherited orphan is alive, the only child that is left; without a marker it would be dead. */
     CHECK_INT(waitpid(old, NULL, 0), old);
     CHECK_INT(waitpid(-1, NULL, WNOHANG), 0);
     REQUIRE_INT(start_pass(&tree), 0);
@@ -660,15 +660,15 @@ static void spares_the_orphans(char *const env[], bool term)
     teardown();
 }
 
-TEST(spares_the_orphans_of_the_spared)
+TEST(leaves_inherited_orphans_alone)
 {
-    spares_the_orphans(other, true);
-    spares_the_orphans(other, false);
+    leaves_the_orphans(other, true);
+    leaves_the_orphans(other, false);
 }
-TEST(spares_the_orphans_of_the_spared_without_an_environment)
+TEST(leaves_inherited_orphans_alone_without_an_environment)
 {
-    spares_the_orphans(empty, true);
-    spares_the_orphans(empty, false);
+    leaves_the_orphans(empty, true);
+    leaves_the_orphans(empty, false);
 }
 
 TEST(finds_a_marker_between_two_reads)
@@ -689,8 +689,8 @@ TEST(finds_a_marker_between_two_reads)
     teardown();
 }
 
-/* Who dies or executes a program just now has no environment to be seen: it counts until it is clear. */
-TEST(counts_who_is_dying)
+/* A process that dies or is in an exec shows no environment: it counts until its origin is clear. */
+TEST(counts_a_dying_process)
 {
     setup();
     pid_t old = fork();
@@ -719,8 +719,8 @@ static void *lives_on(void *arg)
     return arg;
 }
 
-/* Only the threads know the environment of a process whose main thread has ended. */
-TEST(asks_the_threads)
+/* When the main thread has ended, only the other threads show the environment. */
+TEST(reads_the_environment_of_threads)
 {
     extern char **environ;
     struct proc_stat st = {0};
