@@ -109,12 +109,6 @@ void command_report_stuck(struct command *c, pid_t pid)
             "/proc does not show what is left of the command: the lock is kept until it is gone");
 }
 
-int command_exec_failed(const struct command *c, int why)
-{
-    message("cannot run '%s': %s", c->o->command[0], strerror(why));
-    return spawn_exec_code(why);
-}
-
 static int never_ran(const struct command *c)
 {
     if (c->exec_error == SPAWN_TOO_LATE) {
@@ -125,7 +119,8 @@ static int never_ran(const struct command *c)
         message("cannot fork the command: %s", strerror(c->exec_error & ~SPAWN_FORK_FAILED));
         return dlock_error_exit(DLOCK_EOS);
     }
-    return command_exec_failed(c, c->exec_error);
+    message("cannot run '%s': %s", c->o->command[0], strerror(c->exec_error));
+    return spawn_exec_code(c->exec_error);
 }
 
 int command_exit_code(const struct command *c)

@@ -40,8 +40,6 @@ void command_follow_stop(struct command *);
 int64_t command_grace(const struct command *);
 /* Say, once, which process keeps the lock from being released; pid 0: /proc does not show it. */
 void command_report_stuck(struct command *, pid_t pid);
-/* Say that the command cannot be executed for that errno; returns the exit code. */
-int command_exec_failed(const struct command *, int why);
 /*
  * The exit code of a command that has exited or never ran; says why it never ran. Dies by the
  * terminal's signal where the command died by it: release the lock and close the handle before.
