@@ -95,16 +95,16 @@ void fds_let_go(int *keep, int n)
         close_listed(keep, n);
 }
 
-/* Without a value the variable is removed: inherited from an outer dlock it would name the wrong lock. */
-static void give(const char *name, const char *value)
+/*
+ * Without a value the variable is removed: inherited from an outer dlock it would name the wrong
+ * lock. False: out of memory.
+ */
+static bool give(const char *name, const char *value)
 {
-    if (value && *value)
-        setenv(name, value, 1);
-    else
-        unsetenv(name);
+    return (value && *value ? setenv(name, value, 1) : unsetenv(name)) == 0;
 }
 
-static void give_fence(uint64_t fence)
+static bool give_fence(uint64_t fence)
 {
     char digits[24];
     size_t n = sizeof(digits);
@@ -112,7 +112,7 @@ static void give_fence(uint64_t fence)
     digits[--n] = '\0';
     for (uint64_t f = fence; f > 0; f /= 10)
         digits[--n] = (char)('0' + f % 10);
-    give("DLOCK_FENCE", digits + n);
+    return give("DLOCK_FENCE", digits + n);
 }
 
 const char *spawn_marker(char buf[SPAWN_MARKER_SIZE], const char *token)
@@ -125,9 +125,8 @@ const char *spawn_marker(char buf[SPAWN_MARKER_SIZE], const char *token)
 
 int spawn_exec(const struct spawn *sp)
 {
-    give("DLOCK_NAME", sp->name);
-    give("DLOCK_TOKEN", sp->token);
-    give_fence(sp->fence);
+    if (!give("DLOCK_NAME", sp->name) || !give("DLOCK_TOKEN", sp->token) || !give_fence(sp->fence))
+        return SPAWN_FORK_FAILED | ENOMEM;
     if (sp->inherit_fd >= 0)
         fcntl(sp->inherit_fd, F_SETFD, 0);
     /* Last: from here on a pending signal may end us, as it would have ended the command. */

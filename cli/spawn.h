@@ -24,7 +24,7 @@ struct spawn {
 
 #define SPAWN_TOO_LATE 10001
 #define SPAWN_KEEPER_GONE 10002
-#define SPAWN_FORK_FAILED 0x10000 /* ored with the errno of fork */
+#define SPAWN_FORK_FAILED 0x10000 /* ored with the errno of fork, or of what comes before exec */
 /*
  * Fork the command. Returns the child's pid, and *exec_fd for spawn_exec_result; or the negative
  * errno of a failed fork, -SPAWN_TOO_LATE or -SPAWN_KEEPER_GONE. Does not wait for the exec.
@@ -45,7 +45,8 @@ const char *spawn_marker(char buf[SPAWN_MARKER_SIZE], const char *token);
 /*
  * The last step, in the process that becomes the command: environment, descriptor, signals, exec
  * (by PATH, and by /bin/sh when the kernel does not know the format, as execvp(3) does). Returns
- * the errno when exec failed. For spawn_command and -F.
+ * the errno when exec failed, SPAWN_FORK_FAILED|ENOMEM when there was no memory for the environment.
+ * For spawn_command and -F.
  */
 int spawn_exec(const struct spawn *);
 /*
