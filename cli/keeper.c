@@ -39,7 +39,7 @@
 #define WAIT_REPORT_EVERY (5 * DLOCK_SEC)
 
 #define SWEEP_EVERY (100 * DLOCK_MSEC)
-/* How long a dismissed guard may take to exit. Before a command has run -w's 100 ms count. */
+/* How long a dismissed guard may take to exit; before a command has run, -w has 100 ms of tolerance. */
 #define GUARD_EXITS DLOCK_SEC
 #define GUARD_EXITS_IDLE (30 * DLOCK_MSEC)
 
