@@ -1,6 +1,5 @@
 /*
- * acquire.c - acquire: the first try, and standing in line. Being called there: wake.c. See redis.c for the
- * whole.
+ * acquire.c - acquire: the first try, standing in the queue, and the second connection on which a waiter is woken.
  */
 #include "redis.h"
 
@@ -12,6 +11,15 @@
 #define PLACE_STEP (100 * DLOCK_MSEC) /* between the tries of those behind it */
 #define LISTEN_LATER DLOCK_SEC        /* most commands have ended by then */
 
+/* -------------------------------------------------------------------- ends */
+
+void redis_wake_close(struct dlock_be *be)
+{
+    redis_conn_close(&be->wake);
+    be->wake_state = WAKE_OFF;
+    be->wake_until = be->wake_out.retry_at = DLOCK_NEVER;
+}
+
 void redis_wait_fail(struct dlock_be *be, const struct dlock_error *err)
 {
     redis_wake_close(be);
@@ -22,7 +30,7 @@ void redis_wait_fail(struct dlock_be *be, const struct dlock_error *err)
 
 /* -------------------------------------------------------------------- outages */
 
-void redis_wait_outage(struct dlock_be *be, struct outage *o, const struct dlock_error *err)
+static void outage(struct dlock_be *be, struct outage *o, const struct dlock_error *err)
 {
     if (!outage_goes_on(o, be->spec, &be->events, err))
         redis_wait_fail(be, err);
@@ -98,7 +106,7 @@ void redis_wait_trouble(struct dlock_be *be, const struct dlock_error *why)
 
     if (!be->first) {
         if (give_up_cmd(be))
-            redis_wait_outage(be, &be->cmd_out, &err);
+            outage(be, &be->cmd_out, &err);
         return;
     }
     if (be->cluster.known && !be->cmd.written && err.code == DLOCK_EUNAVAIL) {
@@ -120,7 +128,48 @@ void redis_wait_trouble(struct dlock_be *be, const struct dlock_error *why)
     redis_wait_fail(be, &err);
 }
 
-/* ---------------------------------------------------------------------- tries */
+/* -------------------------------------------------- the wake-up connection */
+
+/*
+ * Subscribe before standing in line: no wake is lost, and a waiter whom nobody can reach is dead.
+ */
+static void wake_start(struct dlock_be *be)
+{
+    struct dlock_error err;
+
+    free(be->channel);
+    be->channel = NULL;
+    if (be->id[0] == '\0' && dlock_token_new(be->spec->env, be->id) != 0)
+        be->id[0] = '\0';
+    else
+        be->channel = redis_script_channel(&be->script, be->id);
+    if (be->channel == NULL) {
+        dlock_fail(&err, DLOCK_ENOMEM, 0, "out of memory");
+        redis_wait_fail(be, &err);
+        return;
+    }
+    be->wake.push = true;
+    be->wake_state = WAKE_STARTING;
+    be->wake_out.retry_at = DLOCK_NEVER;
+    be->wake_until = redis_now(be) + be->spec->connect_timeout;
+    be->can_track = false;
+    be->wake_id = 0;
+    redis_connect(be, &be->wake, be->wake_until);
+    redis_script_subscribe(&be->wake, be->channel, W_ID, W_WAKE, W_INVALIDATE);
+    redis_conn_flush(&be->wake);
+    /* For when this node is gone. */
+    redis_cluster_learn(be);
+    redis_conn_flush(&be->cmd);
+}
+
+void redis_wake_drop(struct dlock_be *be)
+{
+    redis_wake_close(be);
+    be->enqueue = false; /* nobody could reach us: stand in line again once somebody can */
+    be->try_at = DLOCK_NEVER;
+}
+
+/* ------------------------------------------------------------------- tries */
 
 static bool may_track(const struct dlock_be *be)
 {
@@ -128,7 +177,7 @@ static bool may_track(const struct dlock_be *be)
            be->tracking == TRACK_OFF;
 }
 
-void redis_try_now(struct dlock_be *be)
+static void try_now(struct dlock_be *be)
 {
     int64_t now = redis_now(be);
 
@@ -168,10 +217,10 @@ void redis_try_again(struct dlock_be *be, bool moved)
         redis_wake_close(be);
         be->enqueue = false;
         be->op_until = be->try_at = be->cmd_out.retry_at = DLOCK_NEVER;
-        redis_wake_start(be);
+        wake_start(be);
         return;
     }
-    redis_try_now(be);
+    try_now(be);
     be->op_until = until;
 }
 
@@ -183,7 +232,7 @@ void redis_wait_move(struct dlock_be *be)
     if (!give_up_cmd(be))
         return;
     be->op_until = until; /* of a first contact; otherwise the try sets it */
-    redis_try_now(be);
+    try_now(be);
 }
 
 void redis_acquire(struct dlock_be *be, bool wait)
@@ -206,7 +255,7 @@ void redis_acquire(struct dlock_be *be, bool wait)
         return;
     /* The first try needs no id: only one who waits is in the queue. */
     be->id[0] = '\0';
-    redis_try_now(be);
+    try_now(be);
 }
 
 /* An error reply to a try. Nothing was granted: the script sets NAME last. */
@@ -236,7 +285,7 @@ static void try_refused(struct dlock_be *be, const char *text)
             return;
         redis_conn_close_replica(&be->cmd);
     }
-    redis_wait_outage(be, &be->cmd_out, &err);
+    outage(be, &be->cmd_out, &err);
 }
 
 /* An answer has been understood, and counts. */
@@ -336,12 +385,11 @@ static void not_granted(struct dlock_be *be, const struct redis_script_tried *t)
     }
     if (!be->enqueue) {
         if (be->wake_state == WAKE_OFF && be->wake_out.retry_at == DLOCK_NEVER)
-            redis_wake_start(be);
+            wake_start(be);
         return;
     }
     if (be->again || may_track(be))
-        redis_try_now(
-            be); /* may_track: what was read before the server tracked it may have changed */
+        try_now(be); /* may_track: what was read before the server tracked it may have changed */
     else
         be->try_at = next_try(be, t);
 }
@@ -388,6 +436,84 @@ void redis_try_answered(struct dlock_be *be, const struct redis_conn_reply *rep)
     not_granted(be, &t);
 }
 
+/* ------------------------------------------------------------------- woken */
+
+void redis_wake_failed(struct dlock_be *be)
+{
+    struct dlock_error err = be->wake.error;
+    redis_wake_drop(be);
+    if (be->doing == DO_ACQUIRE)
+        outage(be, &be->wake_out, &err);
+}
+
+static void woken(struct dlock_be *be, const redisReply *r)
+{
+    if (be->wake_state != WAKE_READY || !be->enqueue)
+        return;
+    switch (redis_script_called(&be->script, r)) {
+    case RS_CHANGED:
+        if (be->place == 1)
+            try_now(be);
+        break;
+    case RS_NEXT:
+        be->try_at = dlock_min(be->try_at, redis_now(be) + REDIS_SCRIPT_CLAIM + REDIS_CLAIM_SLACK);
+        break;
+    case RS_HEAD:
+    case RS_GO:
+        be->place = 1;
+        try_now(be);
+        break;
+    case RS_NOTHING:
+        break;
+    }
+}
+
+void redis_wake_answered(struct dlock_be *be, const struct redis_conn_reply *rep)
+{
+    const redisReply *r = rep->r;
+    struct dlock_error err;
+
+    if (be->wake.auth_failed) {
+        redis_wake_failed(be);
+        return;
+    }
+    switch (rep->tag) {
+    case REDIS_CONN_PUSH:
+        woken(be, r);
+        return;
+    case W_ID:
+        be->wake_id = r->type == REDIS_REPLY_INTEGER ? r->integer : 0;
+        return;
+    case W_WAKE:
+        if (r->type != REDIS_REPLY_ERROR)
+            return;
+        redis_conn_reply_error(&err, redis_where(be), &be->auth, r->str);
+        redis_wake_close(be);
+        outage(be, &be->wake_out, &err);
+        return;
+    case W_INVALIDATE:
+        /* Without an id or that right: poll. */
+        be->can_track = r->type != REDIS_REPLY_ERROR && be->wake_id > 0;
+        be->wake_state = WAKE_READY;
+        be->wake_until = DLOCK_NEVER;
+        be->enqueue = true;
+        /* A redirection to an earlier connection of ours would lead nowhere. */
+        be->tracking = TRACK_OFF;
+        outage_over(&be->wake_out);
+        try_now(be);
+        return;
+    default:
+        return;
+    }
+}
+
+/* Refused (an old proxy, a missing right): the first in line polls instead. */
+void redis_track_answered(struct dlock_be *be, const redisReply *r)
+{
+    if (r->type == REDIS_REPLY_ERROR)
+        be->tracking = TRACK_REFUSED;
+}
+
 /* ---------------------------------------------------------------------- timers */
 
 int64_t redis_wait_wake_at(const struct dlock_be *be)
@@ -413,23 +539,23 @@ void redis_wait_timers(struct dlock_be *be, int64_t now)
             return;
         }
         if (give_up_cmd(be))
-            redis_wait_outage(be, &be->cmd_out, &err);
+            outage(be, &be->cmd_out, &err);
     }
     if (be->doing == DO_ACQUIRE && now >= be->wake_until) {
         no_answer(&err, be->spec, be->spec->connect_timeout);
         redis_wake_close(be);
         be->enqueue = false;
-        redis_wait_outage(be, &be->wake_out, &err);
+        outage(be, &be->wake_out, &err);
     }
     if (be->doing == DO_ACQUIRE && now >= be->wake_out.retry_at) {
         be->wake_out.retry_at = DLOCK_NEVER;
         if (be->cluster.known && !redis_conn_is_open(&be->cmd))
             be->try_at = now; /* which node has the lock is for a try to find out */
         else
-            redis_wake_start(be);
+            wake_start(be);
     }
     if (be->doing == DO_ACQUIRE && (now >= be->try_at || now >= be->cmd_out.retry_at)) {
         redis_cluster_begin(be);
-        redis_try_now(be);
+        try_now(be);
     }
 }

@@ -8,8 +8,7 @@
  * key that it has changed), so that a lock freed by another program or by expiry is noticed. Timers stand
  * behind every message. script.h has keys and messages.
  *
- * Files: redis.c the loop; open.c the URI's parameters; acquire.c acquire and waiting; wake.c being
- * called; renew.c renew and release; status.c status; master.c the master behind Sentinel;
+ * Files: redis.c the loop; open.c the URI's parameters; acquire.c acquire and waiting; renew.c renew and release; status.c status; master.c the master behind Sentinel;
  * cluster.c the way to the node that has the lock; confirm.c what must be confirmed before an answer
  * counts; health.c what is wrong with the server's set-up or clock; conn.c one connection; script.c what
  * runs in the server.

@@ -215,18 +215,14 @@ void redis_granted(struct dlock_be *, const struct redis_proof *);
 void redis_wait_fail(struct dlock_be *, const struct dlock_error *);
 void redis_wait_trouble(struct dlock_be *, const struct dlock_error *);
 void redis_wait_move(struct dlock_be *);
-/* Trouble after the first contact: later once more, or it has failed. */
-void redis_wait_outage(struct dlock_be *, struct outage *, const struct dlock_error *);
 void redis_acquire(struct dlock_be *, bool wait);
-void redis_try_now(struct dlock_be *);
 /* After a redirection (moved) or a failure to connect: the same try, to another node. */
 void redis_try_again(struct dlock_be *, bool moved);
 void redis_try_answered(struct dlock_be *, const struct redis_conn_reply *);
 void redis_wait_timers(struct dlock_be *, int64_t now);
 int64_t redis_wait_wake_at(const struct dlock_be *);
 
-/* wake.c: the connection on which a waiter is called */
-void redis_wake_start(struct dlock_be *);
+/* On wake, the connection on which a waiter is woken. */
 void redis_wake_close(struct dlock_be *);
 void redis_wake_drop(struct dlock_be *); /* it is of no use any more */
 void redis_wake_failed(struct dlock_be *);

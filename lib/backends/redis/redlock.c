@@ -7,7 +7,7 @@
  * other Redlock clients exclude dlock and are excluded by it.
  *
  * Files: redlock.c the loop; redlock_open.c the URI's parameters; redlock_node.c one server;
- * redlock_vote.c acquire; redlock_wait.c standing in line; redlock_renew.c renew and release; redlock_status.c
+ * redlock_vote.c acquire; redlock_renew.c renew and release; redlock_status.c
  * status.
  *
  * Not guaranteed: the same as with one server, for a majority of them. A server that comes back without its

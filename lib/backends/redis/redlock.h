@@ -210,19 +210,14 @@ void redlock_raise_answered(struct dlock_be *, struct redlock_node *,
 void redlock_round_step(struct dlock_be *, int64_t now);
 int64_t redlock_round_wake_at(const struct dlock_be *);
 
-/* redlock_wait.c: standing in line. */
-void redlock_wait_start(struct dlock_be *);
+/* The waiter's connections. */
 void redlock_wait_close(struct dlock_be *);
-/* In front of a vote: where we are first in line, the server tells us of every change. */
-void redlock_track(struct dlock_be *, struct redlock_node *);
 void redlock_track_answered(struct redlock_node *, const redisReply *);
 void redlock_wake_answered(struct dlock_be *, struct redlock_node *,
                            const struct redis_conn_reply *);
 void redlock_wake_failed(struct dlock_be *, struct redlock_node *);
 void redlock_wait_timers(struct dlock_be *, int64_t now);
 int64_t redlock_wait_wake_at(const struct dlock_be *);
-/* When to vote again if nobody wakes us. */
-int64_t redlock_next_try(const struct dlock_be *);
 
 /* What time the server says it is: tells of jumps. */
 void redlock_clock(struct dlock_be *, struct redlock_node *, int64_t theirs_ms, int64_t sent);
