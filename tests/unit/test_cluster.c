@@ -1,7 +1,7 @@
 /* What the nodes of a Redis Cluster say: redirections, and who else there is. */
 #include "unit.h"
 
-#include "backends/redis/redis.h"
+#include "backends/redis/cluster.c"
 
 TEST(redirections)
 {

@@ -4,7 +4,7 @@
  */
 #include "unit.h"
 
-#include "backends/redis/redis.h"
+#include "backends/redis/operation.h"
 #include "scripted.h"
 #include "uri.h"
 #include "util.h"
@@ -129,6 +129,16 @@ static bool scene_open(struct scene *sc)
     return server_open(&sc->s) && user_open_at(&sc->u, "redis://h:1#n", &sc->s.peer, 2 * DLOCK_SEC);
 }
 
+static struct redis_node *node_of(struct scene *sc)
+{
+    return &((struct redis_backend *)sc->u.be)->node;
+}
+
+static int unanswered(struct scene *sc)
+{
+    return node_of(sc)->cmd.ntags;
+}
+
 static void scene_close(struct scene *sc)
 {
     user_close(&sc->u);
@@ -221,7 +231,7 @@ TEST(checks_come_behind_everything)
     server_step(&sc.s);
     CHECK_NULL(strstr(sc.s.got, "\nINFO\r"));
     CHECK_INT(t->process(sc.u.be, NULL, 0, &ev), 0);
-    CHECK_INT(sc.u.be->cmd.ntags, 2);
+    CHECK_INT(unanswered(&sc), 2);
     t->renew(sc.u.be);
     REQUIRE_INT(play(&sc.u, &sc.s, say, 5, &sc.said, &ev), EV_RENEWED);
     const char *first = strstr(sc.s.got, "\nINFO\r");
@@ -235,7 +245,7 @@ TEST(checks_come_behind_everything)
     t->acquire(sc.u.be, false);
     REQUIRE_INT(play(&sc.u, &sc.s, say, 5, &sc.said, &ev), EV_GRANTED);
     CHECK_INT(t->process(sc.u.be, NULL, 0, &ev), 0);
-    CHECK_INT(sc.u.be->cmd.ntags, 0);
+    CHECK_INT(unanswered(&sc), 0);
     scene_close(&sc);
 }
 
@@ -425,9 +435,8 @@ TEST(a_refused_undo_is_sent_again)
     REQUIRE(scene_open(&sc));
     dlock_backend_redis.acquire(sc.u.be, false);
     REQUIRE_INT(play(&sc.u, &sc.s, say, 8, &sc.said, &ev), EV_GRANTED);
-    sc.u.be->stale[0] = strdup("stale-one");
-    sc.u.be->stale[1] = strdup("stale-two");
-    sc.u.be->nstale = 2;
+    redis_node_remember(node_of(&sc), strdup("stale-one"));
+    redis_node_remember(node_of(&sc), strdup("stale-two"));
     dlock_backend_redis.release(sc.u.be, SECS(2));
     REQUIRE_INT(play(&sc.u, &sc.s, say, 8, &sc.said, &ev), EV_RELEASED);
     CHECK_INT(ev.how, DLOCK_REL_CLEAN);
@@ -447,7 +456,7 @@ TEST(a_refused_undo_is_sent_again)
 static char sock_path[64];
 static pid_t redis_pid;
 
-static void redis_end(void)
+static void server_end(void)
 {
     if (redis_pid > 0) {
         kill(redis_pid, SIGKILL);
@@ -483,7 +492,7 @@ static bool redis_begin(void)
                "", "--dir", "/tmp", (char *)NULL);
         _exit(127);
     }
-    atexit(redis_end);
+    atexit(server_end);
     for (int64_t end = SECS(10); dlock_now() < end;) {
         if (redis_answers())
             return true;

@@ -1,7 +1,7 @@
 /* Rounds of questions to scripted sentinels: majorities, stragglers, those who do not know; and their notices. */
 #include "unit.h"
 
-#include "backends/redis/sentinel.h"
+#include "backends/redis/sentinel.c"
 #include "scripted.h"
 
 #define N 3
@@ -97,7 +97,7 @@ TEST(a_majority_is_enough_and_at_once)
     REQUIRE(group_open(&g));
     sentinels_ask(&g.s, SECS(5));
     CHECK_INT(found(&g, &a, &err, SECS(0)), 0);
-    CHECK_INT(sentinels_verdict(&g.s, &at_6001), VERDICT_PENDING);
+    CHECK_INT(sentinels_verdict(&g.s, &at_6001), MASTER_PENDING);
     tell(&g, 0, AT_6002);
     tell(&g, 1, AT_6001);
     tell(&g, 2, AT_6001);
@@ -105,12 +105,12 @@ TEST(a_majority_is_enough_and_at_once)
     CHECK_INT(found(&g, &a, &err, SECS(5)), 1);
     CHECK(dlock_now() - begin < SENTINEL_PAUSE);
     CHECK_INT(a.port, 6001);
-    CHECK_INT(sentinels_verdict(&g.s, &at_6001), VERDICT_YES);
-    CHECK_INT(sentinels_verdict(&g.s, &at_6002), VERDICT_OTHER);
+    CHECK_INT(sentinels_verdict(&g.s, &at_6001), MASTER_YES);
+    CHECK_INT(sentinels_verdict(&g.s, &at_6002), MASTER_OTHER);
     /* Of another round nothing counts. */
     sentinels_ask(&g.s, SECS(5));
     CHECK_INT(sentinels_found(&g.s, &a, &err), 0);
-    CHECK_INT(sentinels_verdict(&g.s, &at_6001), VERDICT_PENDING);
+    CHECK_INT(sentinels_verdict(&g.s, &at_6001), MASTER_PENDING);
     group_close(&g);
 }
 
@@ -127,11 +127,11 @@ TEST(without_a_majority_the_stragglers_get_a_moment)
     CHECK(dlock_now() - begin >= SENTINEL_PAUSE);
     CHECK_INT(a.port, 6002);
     /* That serves for connecting, not for believing. */
-    CHECK_INT(sentinels_verdict(&g.s, &at_6002), VERDICT_PENDING);
+    CHECK_INT(sentinels_verdict(&g.s, &at_6002), MASTER_PENDING);
     while (dlock_now() < begin + 450 * DLOCK_MSEC)
         crank(&g);
-    CHECK_INT(sentinels_verdict(&g.s, &at_6002), VERDICT_NONE);
-    CHECK_INT(sentinels_verdict(&g.s, &at_6001), VERDICT_NONE);
+    CHECK_INT(sentinels_verdict(&g.s, &at_6002), MASTER_NO);
+    CHECK_INT(sentinels_verdict(&g.s, &at_6001), MASTER_NO);
     sentinels_doubt(&g.s, &at_6002, &err);
     CHECK_HAS(err.msg, "1 of 3 sentinels names 127.0.0.1:6002 as the master, 2 must");
     CHECK_HAS(err.msg, "no answer");
@@ -156,11 +156,11 @@ TEST(one_sentinel_under_two_names_is_counted_once)
         crank(&g);
     CHECK_INT(g.s.one[0].says, SAYS_MASTER);
     CHECK_INT(g.s.one[1].says, SAYS_MASTER);
-    CHECK_INT(sentinels_verdict(&g.s, &at_6001), VERDICT_PENDING);
+    CHECK_INT(sentinels_verdict(&g.s, &at_6001), MASTER_PENDING);
     tell(&g, 2, AT_6002);
     for (int64_t end = SECS(5); dlock_now() < end && g.s.one[2].says == SAYS_NOTHING;)
         crank(&g);
-    CHECK_INT(sentinels_verdict(&g.s, &at_6001), VERDICT_NONE);
+    CHECK_INT(sentinels_verdict(&g.s, &at_6001), MASTER_NO);
     sentinels_doubt(&g.s, &at_6001, &err);
     CHECK_HAS(err.msg, "1 of 3 sentinels names 127.0.0.1:6001");
     group_close(&g);
@@ -176,7 +176,7 @@ static int nobody(const char *one, const char *two, const char *three, struct dl
         sentinels_ask(&g.s, SECS(5));
         if (tell(&g, 0, one) && tell(&g, 1, two) && tell(&g, 2, three))
             rc = found(&g, &a, err, SECS(5));
-        CHECK(rc >= 0 || sentinels_verdict(&g.s, &at_6001) == VERDICT_NONE);
+        CHECK(rc >= 0 || sentinels_verdict(&g.s, &at_6001) == MASTER_NO);
     }
     group_close(&g);
     return rc;

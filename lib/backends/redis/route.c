@@ -1,0 +1,113 @@
+/*
+ * route.c - the route to the server, and the confirmation of what it answers. See route.h.
+ *
+ * WAIT goes out behind the answer, not behind the question: a connection that waits for replicas serves nothing else,
+ * and a waiter must hear at once that the lock is free.
+ */
+#include "route.h"
+
+#include <stdio.h>
+
+#define SERVER_TICK (120 * DLOCK_MSEC)
+
+void redis_route_connect(struct redis_route *r, struct redis_conn *c, int64_t until)
+{
+    if (redis_conn_is_open(c) || redis_cluster_connect(r, c, until))
+        return;
+    if (r->sentinel) {
+        redis_sentinel_connect(r, c, until);
+        return;
+    }
+    const struct dlock_peer *peers = r->is_unix ? &r->unix_peer : r->spec->peers;
+    int n = r->is_unix ? 1 : r->spec->npeers;
+    c->tls = r->tls;
+    c->tls_host = r->is_unix ? NULL : r->spec->uri->hosts[0].host;
+    (void)redis_conn_open(c, r->spec->env, peers, n, &r->node->auth, r->spec->uri->where, until);
+}
+
+/* --------------------------------------------------------------- confirmation */
+
+static void send_wait(struct redis_route *r, int64_t until)
+{
+    char replicas[24], timeout[24];
+    const char *argv[] = {"WAIT", replicas, timeout};
+    size_t len[DLOCK_LEN(argv)];
+    int64_t left = dlock_min(until - redis_route_now(r), r->spec->op_timeout);
+
+    /* Its answer says how many there are, so it should come before we stop waiting; servers look every 100 ms. */
+    int64_t ms = dlock_max(1, dlock_max(left / 2, left - SERVER_TICK) / DLOCK_MSEC);
+    snprintf(replicas, sizeof(replicas), "%u", r->wait_replicas);
+    snprintf(timeout, sizeof(timeout), "%lld", (long long)ms);
+    for (size_t i = 0; i < DLOCK_LEN(argv); i++)
+        len[i] = strlen(argv[i]);
+    (void)redis_conn_send(&r->node->cmd, T_WAIT, DLOCK_LEN(argv), argv, len);
+    redis_conn_flush(&r->node->cmd);
+}
+
+void redis_route_ask_confirmation(struct redis_route *r, bool replicas, int64_t fresh,
+                                  int64_t until)
+{
+    r->replicas = replicas && r->wait_replicas > 0 ? REPLICAS_ASKED : REPLICAS_ENOUGH;
+    if (fresh != 0)
+        redis_sentinel_question(r, fresh);
+    if (r->replicas == REPLICAS_ASKED)
+        send_wait(r, until);
+}
+
+void redis_route_replicas_answered(struct redis_route *r, const redisReply *reply)
+{
+    const char *where = r->spec->uri->where;
+
+    r->replicas = REPLICAS_MISSING;
+    if (reply->type == REDIS_REPLY_ERROR) {
+        redis_conn_reply_error(&r->missing, where, &r->node->auth, reply->str);
+        if (redis_conn_classify(reply->str) == RE_REPLICA)
+            r->replicas = REPLICAS_READONLY;
+    } else if (reply->type != REDIS_REPLY_INTEGER) {
+        dlock_fail(&r->missing, DLOCK_EPROTO, 0, "%s: unexpected answer to WAIT", where);
+    } else if (reply->integer < (long long)r->wait_replicas) {
+        dlock_fail(&r->missing, DLOCK_EUNAVAIL, 0,
+                   "%s: only %lld of %u replicas have confirmed (wait-replicas)", where,
+                   reply->integer, r->wait_replicas);
+    } else {
+        r->replicas = REPLICAS_ENOUGH;
+    }
+}
+
+enum redis_confirmed redis_route_confirm(const struct redis_route *r, struct dlock_error *err)
+{
+    switch (r->replicas) {
+    case REPLICAS_ASKED:
+        return CONFIRM_ASKED;
+    case REPLICAS_READONLY: /* a failover: a waiter goes on */
+        *err = r->missing;
+        return CONFIRM_REFUSED;
+    case REPLICAS_MISSING:
+        *err = r->missing;
+        return CONFIRM_MISSING;
+    case REPLICAS_ENOUGH:
+        break;
+    }
+    switch (redis_sentinel_answer(r)) {
+    case MASTER_PENDING:
+        return CONFIRM_ASKED;
+    case MASTER_OTHER:
+        return CONFIRM_MOVED;
+    case MASTER_NO:
+        redis_sentinel_doubt(r, err);
+        return CONFIRM_REFUSED;
+    case MASTER_YES:
+        break;
+    }
+    return CONFIRM_YES;
+}
+
+void redis_route_unconfirmed(const struct redis_route *r, struct dlock_error *err)
+{
+    if (r->replicas == REPLICAS_ASKED)
+        dlock_fail(err, DLOCK_EUNAVAIL, 0,
+                   "%s: %u replicas have not confirmed in time (wait-replicas)",
+                   r->spec->uri->where, r->wait_replicas);
+    else if (r->sentinel)
+        redis_sentinel_doubt(r, err);
+}
