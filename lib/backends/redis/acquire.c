@@ -9,6 +9,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define POLL_PAUSE                                                                                 \
     (200 * DLOCK_MSEC) /* of the first waiter, where the server cannot report changes */

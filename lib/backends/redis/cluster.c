@@ -19,6 +19,7 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <stdio.h>
+#include <string.h>
 
 #define CLUSTER_HOPS 5 /* redirections followed in a row */
 #define LIST_AGAIN (60 * DLOCK_SEC)
@@ -439,8 +440,7 @@ void redis_cluster_learn(struct redis_route *r)
     }
 }
 
-static bool hello_answered(struct redis_route *r, const redisReply *reply,
-                                  struct dlock_error *err)
+static bool hello_answered(struct redis_route *r, const redisReply *reply, struct dlock_error *err)
 {
     if (reply->type != REDIS_REPLY_ARRAY)
         return true;

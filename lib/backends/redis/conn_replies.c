@@ -8,6 +8,7 @@
 #include "conn.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define REDIS_CONN_MAX_ITEMS 4096

@@ -31,6 +31,7 @@ enum redis_conn_class redis_conn_classify(const char *text)
         {"DENIED", RE_PERM},
         {"invalid password", RE_PERM},          /* before 6.0.0 final, and some services */
         {"user executing the script", RE_PERM}, /* 7.0: NOPERM inside a script */
+        {"ACL failure in script", RE_PERM},     /* 7.2 and later: the same */
         {"WRONGTYPE", RE_TYPE},
         {"LOADING", RE_TRANSIENT},
         {"BUSY ", RE_TRANSIENT},

@@ -11,6 +11,7 @@
 #include "node.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 enum wake_tag { TAG_ID = 1, TAG_WAKE, TAG_CHANGED }; /* of commands on wake */
 

@@ -21,6 +21,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/un.h>
 
 static const struct redis_operation *const operations[] = {

@@ -18,6 +18,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static const struct redlock_operation *const operations[] = {
     [OP_NONE] = NULL,

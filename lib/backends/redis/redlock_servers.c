@@ -4,6 +4,7 @@
 #include "redlock_servers.h"
 
 #include <stdio.h>
+#include <string.h>
 
 /* A server that has answered none of so many commands gets no new ones. */
 #define BACKLOG 6

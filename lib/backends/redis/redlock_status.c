@@ -3,6 +3,8 @@
  */
 #include "redlock_servers.h"
 
+#include <string.h>
+
 void redlock_drop_listing(struct redlock_backend *be)
 {
     for (int i = 0; i < be->n; i++) {
@@ -67,7 +69,7 @@ static bool answered(struct redlock_backend *be, struct redlock_server *s,
 static int same_holder(const struct redlock_backend *be, int i, uint64_t *fence, int64_t *left_ms)
 {
     struct redis_script_state a, b;
-    int64_t left[REDLOCK_NODES];
+    int64_t left[REDLOCK_NODES] = {0}; /* for gcc 14, which does not see that a majority sets it */
     int same = 0;
 
     if (!be->status.replies[i] || redis_script_state(be->status.replies[i], &a) != 0 || !a.held)

@@ -17,8 +17,9 @@
 #include "redlock_servers.h"
 
 #include <stdlib.h>
+#include <string.h>
 
-#define UNOP_TIME                                                                                  \
+#define UNDO_TIME                                                                                  \
     (50 * DLOCK_MSEC) /* how long the next round waits for one that does not confirm */
 #define HEAR_ALL (200 * DLOCK_MSEC) /* for the message of a failure */
 #define SPLITS 10 /* rounds that one who does not wait tries while nobody has the lock */
@@ -547,9 +548,9 @@ static void round_failed(struct redlock_backend *be)
         fail_acquire(be, &be->acquire.why); /* the release that follows undoes it */
         return;
     }
-    be->until = dlock_max(be->until, now + UNOP_TIME);
+    be->until = dlock_max(be->until, now + UNDO_TIME);
     be->patient_until =
-        now + dlock_max(UNOP_TIME, dlock_min(now - be->began, be->spec->op_timeout));
+        now + dlock_max(UNDO_TIME, dlock_min(now - be->began, be->spec->op_timeout));
     be->acquire.stage = ST_UNDO;
     for (int i = 0; i < be->n; i++) {
         struct redlock_server *s = &be->servers[i];

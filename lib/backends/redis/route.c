@@ -7,6 +7,7 @@
 #include "route.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #define SERVER_TICK (120 * DLOCK_MSEC)
 
