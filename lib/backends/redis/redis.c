@@ -9,7 +9,7 @@
  * stand behind every message. script.h has keys and messages.
  *
  * This file runs the operation under way (acquire.c, renew.c, status.c): it takes the replies of the node (node.c), asks
- * the route (route.c, cluster.c, sentinel.c) what they are worth, and moves the operation on. operation.h has their
+ * the route (confirm.c, cluster.c, sentinel.c) what they are worth, and moves the operation on. operation.h has their
  * state, params.c the URI's parameters, health.c warnings about the server's set-up and clock.
  *
  * Not guaranteed: the lock lives in one server's memory. A server that loses it (restart without

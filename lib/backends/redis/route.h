@@ -57,7 +57,7 @@ struct redis_route {
     struct redis_cluster cluster;    /* zeroed */
     struct redis_sentinel *sentinel; /* NULL: the address is that of the server */
 
-    /* The confirmation under way (route.c). */
+    /* The confirmation under way (confirm.c). */
     enum { REPLICAS_ENOUGH, REPLICAS_ASKED, REPLICAS_MISSING, REPLICAS_READONLY } replicas;
     struct dlock_error missing; /* REPLICAS_MISSING, REPLICAS_READONLY: why */
 };
@@ -67,7 +67,7 @@ static inline int64_t redis_route_now(const struct redis_route *r)
     return r->spec->env->now(r->spec->env->ctx);
 }
 
-/* ------------------------------------------------------------------------ route.c */
+/* ---------------------------------------------------------------------- confirm.c */
 
 /* Begin to connect cmd or wake of the node, unless it is open. A failure shows up as its state RC_FAILED. */
 void redis_route_connect(struct redis_route *, struct redis_conn *, int64_t until);

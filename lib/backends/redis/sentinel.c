@@ -9,7 +9,7 @@
  *
  * Every new connection to the master begins with a round, and with ROLE: nothing is remembered from an earlier one. A
  * master that is cut off from its sentinels goes on confirming requests after another one was promoted, so neither a
- * grant nor a renewal counts before a majority names the server that it came from (route.c).
+ * grant nor a renewal counts before a majority names the server that it came from (confirm.c).
  */
 #include "route.h"
 

@@ -1,5 +1,5 @@
 /*
- * route.c - the route to the server, and the confirmation of what it answers. See route.h.
+ * confirm.c - the connection to the server that has the lock, and the confirmation of what it answers. See route.h.
  *
  * WAIT goes out behind the answer, not behind the question: a connection that waits for replicas serves nothing else,
  * and a waiter must hear at once that the lock is free.
