@@ -142,8 +142,8 @@ static int cluster_parse_nodes(const char *text, bool names, struct cluster_node
 /* -------------------------------------------------------------------- nodes */
 
 /*
- * Behind Sentinel nothing of a cluster is believed: only the server that a majority of the sentinels names may be
- * spoken to, and a redirection would lead away from it.
+ * Behind Sentinel redirections are not followed: only the server that a majority of the sentinels names may be
+ * asked, and a redirection would lead away from it.
  */
 static bool may_be_cluster(const struct redis_route *r)
 {
@@ -200,7 +200,7 @@ void redis_cluster_failed(struct redis_route *r)
     drop_address(cl);
     if (r->node->wake.state == RC_WAITING) {
         struct dlock_error err;
-        dlock_fail(&err, DLOCK_EUNAVAIL, 0, "%s: the node of the lock is looked for again",
+        dlock_fail(&err, DLOCK_EUNAVAIL, 0, "%s: looking for the lock's node again",
                    r->spec->uri->where);
         redis_conn_give_up(&r->node->wake, &err);
     }
@@ -244,7 +244,7 @@ bool redis_cluster_connect(struct redis_route *r, struct redis_conn *c, int64_t 
     }
     if (node == 0)
         return false;
-    c->good = 0; /* counted in another list until now */
+    c->good = 0; /* it was an index into another list */
     set_tls(r, c, cl->nodes[node].host);
     if (redis_conn_open_later(c, r->spec->env, &r->node->auth, r->spec->uri->where, until) != 0)
         return true;
@@ -301,7 +301,7 @@ bool redis_cluster_strayed(const struct redis_route *r)
 
 /* ---------------------------------------------------------------- redirected */
 
-/* A lock that cannot be in a cluster. */
+/* Can this lock not be in a cluster? err says why. */
 static bool refuses(const struct redis_route *r, struct dlock_error *err)
 {
     if (r->script->torn)
@@ -392,12 +392,12 @@ int redis_cluster_error(struct redis_route *r, struct dlock_error *err, const ch
     if ((hint != HINT_NONE || apart) && refuses(r, err))
         return DLOCK_EUSAGE;
     if (hint == HINT_BAD)
-        return dlock_fail(err, DLOCK_EPROTO, 0, "%s: a redirection that leads nowhere: %s",
+        return dlock_fail(err, DLOCK_EPROTO, 0, "%s: malformed redirection: %s",
                           r->spec->uri->where, t);
     if (hint == HINT_MOVED)
         return dlock_fail(err, DLOCK_EUNAVAIL, 0,
-                          "%s: the nodes of the cluster send us from one to the other (%s)",
-                          r->spec->uri->where, t);
+                          "%s: the cluster's nodes redirect in circles (%s)", r->spec->uri->where,
+                          t);
     if (hint == HINT_ASK || apart)
         return dlock_fail(
             err, DLOCK_EUNAVAIL, 0,
@@ -415,8 +415,8 @@ static void send_words(struct redis_route *r, int tag, const char *a, const char
 }
 
 /*
- * HELLO needs no right and says "mode cluster", so that a server that is none is asked for nothing else, and
- * no ACL's log fills up with what dlock wanted to know.
+ * HELLO needs no permission and says "mode cluster". So a server that is no cluster is asked for nothing else, and
+ * its ACL log does not fill up with our questions.
  */
 void redis_cluster_hello(struct redis_route *r)
 {
@@ -463,7 +463,7 @@ static void nodes_answered(struct redis_route *r, const redisReply *reply)
     struct cluster_node at = cl->nodes[cl->at], told[CLUSTER_NODES];
     bool names = strncmp(r->spec->uri->scheme, "rediss", 6) == 0;
 
-    if (reply->type != REDIS_REPLY_STRING) /* no right to ask: the URI's hosts have to do */
+    if (reply->type != REDIS_REPLY_STRING) /* no permission: the URI's hosts must do */
         return;
     int n = cluster_parse_nodes(reply->str, names, told, CLUSTER_NODES - 1);
     if (n == 0 || cl->ask != 0)

@@ -6,12 +6,11 @@
  * votes, and a second one that raises the voters' fence counters; renewals and the release go to all. So
  * other Redlock clients exclude dlock and are excluded by it.
  *
- * Files: redlock.c the loop; redlock_open.c the URI's parameters; redlock_node.c one server;
- * redlock_vote.c acquire; redlock_renew.c renew and release; redlock_status.c
- * status.
+ * Files: redlock.c runs the operation under way; redlock_vote.c acquire; redlock_renew.c renew and release;
+ * redlock_status.c status; redlock_servers.c reaches the servers and counts their answers. Each server is a node (node.c).
  *
  * Not guaranteed: the same as with one server, for a majority of them. A server that comes back without its
- * data does not vote for a ttl (restart-grace), so that it cannot help somebody else to a lock that still runs.
+ * data does not vote for a ttl (restart-grace), so that it cannot vote for another client while the lock is still held.
  */
 #include "params.h"
 #include "redlock_servers.h"
@@ -122,7 +121,7 @@ static int be_open(struct dlock_be **out, const struct dlock_spec *spec, struct 
 
 /* -------------------------------------------------------------------- replies */
 
-/* Once a lock, when its command is already on its way. One line is enough for all of the servers. */
+/* Once for each handle, when the command has been started. One warning is enough for all servers. */
 static void ask_memory(struct redlock_backend *be)
 {
     const char *argv[] = {"INFO", "memory"};

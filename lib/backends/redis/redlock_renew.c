@@ -3,11 +3,11 @@
  *
  * The lease counts from the time at which a majority had last confirmed. A minority that has lost the lock
  * (restarted without its data) is given it again, while our own validity lasts; a majority that has lost it
- * may have given it to somebody else meanwhile: that is a certain loss.
+ * may have granted it to another client meanwhile: that is a certain loss.
  */
 #include "redlock_servers.h"
 
-/* For a server that has lost the connection, and for the undoing of what was not even granted. */
+/* For a server that has lost the connection, and for the undo of a lock that was not granted. */
 #define RELEASE_PATIENCE (200 * DLOCK_MSEC)
 
 /* ------------------------------------------------------------------------- renew */
@@ -61,8 +61,8 @@ static void say_lost(const struct redlock_backend *be, struct dlock_error *err)
 }
 
 /*
- * A majority of the servers has lost it, or has another one's: whatever was confirmed otherwise. Half of an even
- * number is none: as long as the other half is ours, nobody can have it.
+ * A majority of the servers has lost it, or holds another client's: then it is lost, even where others have confirmed
+ * it. Half of an even number is no majority: as long as the other half is ours, no other client can get the lock.
  */
 static bool tell_lost(struct redlock_backend *be)
 {
@@ -73,14 +73,14 @@ static bool tell_lost(struct redlock_backend *be)
     return true;
 }
 
-/* Of what was confirmed by a server, or by a majority. See lease.h for the drift. */
+/* from: when a server, or a majority, last confirmed. See lease.h for the drift. */
 static bool still_valid(const struct redlock_backend *be, int64_t from)
 {
     int64_t ttl = be->spec->ttl;
     return from != 0 && redlock_now(be) < from + ttl - ttl / 100 - 2 * DLOCK_MSEC;
 }
 
-/* forgotten: in a restart so short a time ago that the server has voted for nobody since. */
+/* forgotten: the server was restarted so recently that it has not voted for any client since. */
 static void not_ours(struct redlock_backend *be, struct redlock_server *s, const char *found,
                      size_t len, bool forgotten)
 {
@@ -101,7 +101,7 @@ static void not_ours(struct redlock_backend *be, struct redlock_server *s, const
                                 be->value, be->spec->ttl, be->fence, true, be->restart_grace);
         redis_conn_flush(&s->node.cmd);
     }
-    /* The renewal has ended without this answer. */
+    /* The renewal has ended before this answer. */
     if (be->op == OP_NONE)
         tell_lost(be);
 }
@@ -114,7 +114,7 @@ static void note_clock(struct redlock_backend *be, struct redlock_server *s, int
         redis_clock_warning(jump, s->where, &events_add(&be->events, EV_NOTICE)->error);
 }
 
-/* Was it sent for the lock that we have, not for an earlier one that was given back meanwhile? */
+/* Was the request sent for the lock that we hold, not for an earlier one that was released meanwhile? */
 static bool of_this_lock(const struct redlock_backend *be, int tag)
 {
     return be->claim != CLAIM_NONE && ((REDLOCK_TAG_SERIAL(tag) - be->vote_serial) &
@@ -154,8 +154,8 @@ static void renew_answered(struct redlock_backend *be, struct redlock_server *s,
 }
 
 /*
- * Servers that are meant to forget nothing have lost it, and together with those that do not answer they are a majority:
- * all of these may have lost it, given it to somebody and been given it again by us, one by one.
+ * Servers that should forget nothing have lost it, and together with those that do not answer they are a majority:
+ * all of these may have lost it and granted it to another client before we set it again, one server after the other.
  */
 static bool doubtful(const struct redlock_backend *be, struct dlock_error *err)
 {
@@ -197,7 +197,7 @@ static void renew_step(struct redlock_backend *be, int64_t now)
         ;
     } else if (yes - healed >= be->quorum ||
                (yes >= be->quorum && heard && !doubtful(be, &doubt))) {
-        /* Where healed ones make the majority, the others are heard first: they may have lost it, too. */
+        /* Where servers that got it back make the majority, wait for the others: they may have lost it, too. */
         renewed(be);
     } else if (pending > 0 && yes + pending >= be->quorum && now < be->until) {
         return;
@@ -225,7 +225,7 @@ const struct redlock_operation redlock_op_renew = {
 
 /* ------------------------------------------------------------------------ release */
 
-/* Requests are served in order, so this goes out behind whatever is still unanswered and undoes that too. */
+/* Requests are served in order, so this goes out behind those without an answer and undoes them too. */
 static void leave(struct redlock_backend *be, struct redlock_server *s)
 {
     bool open = redis_conn_is_open(&s->node.cmd) &&
@@ -239,7 +239,7 @@ static void leave(struct redlock_backend *be, struct redlock_server *s)
     redis_conn_flush(&s->node.cmd);
 }
 
-/* Is there, or may there be, anything of ours? */
+/* May the server have anything of ours? */
 static bool concerned(const struct redlock_backend *be, const struct redlock_server *s)
 {
     if (s->same)
@@ -248,7 +248,7 @@ static bool concerned(const struct redlock_backend *be, const struct redlock_ser
         return true;
     if (s->touched && redis_conn_is_open(&s->node.cmd) && !s->node.cmd.written)
         return false; /* the vote has never left */
-    /* Whose connection is gone stands in no line. */
+    /* A waiter without a connection is not in the queue. */
     return s->touched || s->node.undo.n > 0 || (s->queued && redis_conn_is_open(&s->node.cmd));
 }
 
@@ -260,7 +260,7 @@ void redlock_release(struct redlock_backend *be, int64_t until)
         struct redlock_server *s = &be->servers[i];
         s->left = false;
         if (s->touched)
-            s->retry_at = 0; /* one more attempt at once, whatever happened a moment ago */
+            s->retry_at = 0; /* one more attempt at once, even after a failure a moment ago */
         if (be->value && concerned(be, s))
             leave(be, s);
         else if (s->touched)
@@ -308,13 +308,12 @@ static void end_release(struct redlock_backend *be, enum dlock_how how,
     }
 }
 
-/* Is there to be one more attempt? */
+/* Should the release be sent once more? */
 static bool again(const struct redlock_server *s)
 {
     return s->answer == A_FAILED || s->answer == A_REFUSED;
 }
 
-/* Once more, where it failed. */
 static void leave_again(struct redlock_backend *be, int64_t now)
 {
     for (int i = 0; i < be->n; i++)
@@ -363,11 +362,11 @@ static void release_step(struct redlock_backend *be, int64_t now)
     }
     int lost = count_lost(be);
     int answered = yes + redlock_count(be, A_GONE) + redlock_count(be, A_BUSY);
-    /* The servers are heard out, for a moment: who has not confirmed keeps the key for its ttl. */
+    /* Wait for all servers, for a moment: one that has not confirmed keeps the key for its ttl. */
     bool patient = redlock_patient(be, answered, now);
     bool owed = owing(be) && now < release_patience(be);
     bool heard = !owed && (pending == 0 || !patient);
-    /* Ours on so many that the others are no majority; or nothing is left anywhere. */
+    /* It was ours on so many that the others are no majority; or it is gone everywhere. */
     bool clean = (answered >= be->quorum && yes > be->n - be->quorum) || answered == be->n;
     if (lost >= be->quorum && heard) {
         say_lost(be, &err);

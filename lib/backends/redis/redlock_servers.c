@@ -6,9 +6,9 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A server that has answered none of so many commands gets no new ones. */
+/* A server that leaves so many commands unanswered gets no new ones. */
 #define BACKLOG 6
-/* How long one server may keep a decision waiting once a majority has answered [Redlock: 5 to 50 ms]. */
+/* How long one server may delay a decision once a majority has answered [Redlock: 5 to 50 ms]. */
 #define PATIENCE (50 * DLOCK_MSEC)
 
 /* ---------------------------------------------------------------- connections */
@@ -52,7 +52,7 @@ static bool belongs(const struct redlock_backend *be, const struct dlock_peer *p
     return false;
 }
 
-/* Two names can come to mean one address while we run: then it is the first one's. */
+/* Two names can resolve to one address while we run: then the address belongs to the first name. */
 static bool taken(const struct redlock_backend *be, const struct dlock_peer *p, int host)
 {
     for (int i = 0; i < host; i++)
@@ -61,7 +61,7 @@ static bool taken(const struct redlock_backend *be, const struct dlock_peer *p, 
     return false;
 }
 
-/* Connected to what is another one's address by now (they are used again where servers move around)? */
+/* Is it connected to an address that another name has by now? (Where servers move, addresses are used again.) */
 static bool strayed(const struct redlock_backend *be, const struct redlock_server *s)
 {
     const struct redis_conn *c = &s->node.cmd;
@@ -86,7 +86,7 @@ void redlock_connect(struct redlock_backend *be, struct redlock_server *s, struc
     (void)redis_conn_open(c, be->spec->env, peers, np, &s->node.auth, s->where, until);
 }
 
-/* Behind commands that have not been answered for so long nothing is to be expected on this connection. */
+/* An old command is still unanswered, or too many are: a new one would not be answered either. */
 static bool stuck(const struct redlock_backend *be, const struct redlock_server *s)
 {
     int64_t old = redlock_now(be) - be->spec->op_timeout;
@@ -133,7 +133,6 @@ void redlock_well(struct redlock_server *s)
 
 static void tell_down(struct redlock_backend *be, struct redlock_server *s)
 {
-    /* Never at the expense of what ends an operation. */
     if (s->down || !redlock_may_notice(be))
         return;
     s->down = true;
@@ -152,8 +151,8 @@ void redlock_undo(struct redlock_backend *be, struct redlock_server *s)
 }
 
 /*
- * May there be a vote for us that is not undone for certain? A stopped server executes what is in its socket
- * buffers when it goes on [measured], also after we have closed.
+ * May there be a vote for us whose undo is uncertain? A stopped server executes what is in its socket
+ * buffers when it goes on [measured], also after we have closed the connection.
  */
 static bool unclear_vote(const struct redlock_backend *be, const struct redlock_server *s)
 {
@@ -186,7 +185,6 @@ void redlock_failed(struct redlock_backend *be, struct redlock_server *s)
     tell_down(be, s);
 }
 
-/* An error reply, or what AUTH was answered. */
 void redlock_refused(struct redlock_backend *be, struct redlock_server *s, const redisReply *r)
 {
     s->answer = A_REFUSED;
@@ -242,18 +240,18 @@ int64_t redlock_from(const struct redlock_backend *be)
 bool redlock_patient(struct redlock_backend *be, int answered, int64_t now)
 {
     if (answered >= be->quorum && be->patient_until == DLOCK_NEVER)
-        /* A distant majority says how long the way is. */
+        /* The time that a distant majority took shows how long a round trip is. */
         be->patient_until = now + dlock_max(PATIENCE, 2 * (now - be->began));
     return now < dlock_min(be->until, be->patient_until);
 }
 
 int64_t redlock_wake_at(const struct redlock_backend *be)
 {
-    /* What lies before the last step was seen in it. */
+    /* A deadline before the last step has been handled in it. */
     return be->patient_until > be->stepped ? dlock_min(be->until, be->patient_until) : be->until;
 }
 
-/* The most telling of the nodes' errors of that code (0: of any). */
+/* The first server's error with that code (0: with any). */
 static const struct dlock_error *some_error(const struct redlock_backend *be, int code)
 {
     for (int i = 0; i < be->n; i++) {
@@ -266,7 +264,7 @@ static const struct dlock_error *some_error(const struct redlock_backend *be, in
 
 int redlock_no_quorum(const struct redlock_backend *be, struct dlock_error *err)
 {
-    /* What is wrong with so many that the others are no majority? One that talks nonsense counts as one that is away. */
+    /* Which error keeps so many from voting that the others are no majority? A malformed answer counts as none. */
     static const int codes[] = {DLOCK_EPERM, DLOCK_EDATA, DLOCK_EUSAGE, DLOCK_EOS};
     int usable = be->n, code = DLOCK_EUNAVAIL;
 

@@ -63,7 +63,7 @@ struct redlock_server {
     int host; /* in the URI */
     char where[300];
     struct redis_node node;
-    bool same; /* it is another server of the list, under a second name: it has no vote */
+    bool same; /* another name of a server in the list: it has no vote */
 
     /* The operation under way. */
     enum redlock_answer answer;
@@ -135,7 +135,7 @@ struct redlock_backend {
         struct outage out;
         struct dlock_backoff split_pause;
         struct redlock_server *holder; /* one that knows the holder, or NULL */
-        bool definite, split;          /* a majority names the same holder; nobody has a majority */
+        bool definite, split; /* a majority names the same holder; no client has a majority */
         uint64_t told_holder;
     } acquire;
     struct {
@@ -213,7 +213,7 @@ void redlock_well(struct redlock_server *);
 void redlock_refused(struct redlock_backend *, struct redlock_server *, const redisReply *);
 /* A reply that has not the expected form: A_REFUSED, and "WHERE: unexpected answer to WHAT". */
 void redlock_misread(struct redlock_server *, const char *what);
-/* 64 bits of a text: enough to see whether two servers mean the same one. */
+/* 64 bits of a text: enough to see whether two servers name the same holder. */
 uint64_t redlock_digest(const char *, size_t len);
 int redlock_count(const struct redlock_backend *, enum redlock_answer);
 /* The time at which a majority had last confirmed: the lease counts from there. 0: no majority has. */

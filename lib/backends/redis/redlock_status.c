@@ -1,5 +1,5 @@
 /*
- * redlock_status.c - status: held is what a majority of the servers says.
+ * redlock_status.c - status: the lock is held where a majority of the servers names the same holder.
  */
 #include "redlock_servers.h"
 
@@ -65,7 +65,7 @@ static bool answered(struct redlock_backend *be, struct redlock_server *s,
     return true;
 }
 
-/* How many servers have the same value as i; *fence and *left_ms: the least of theirs, and what a majority has left. */
+/* How many servers have the same value as i; *fence: their lowest; *left_ms: what a majority of them has left. */
 static int same_holder(const struct redlock_backend *be, int i, uint64_t *fence, int64_t *left_ms)
 {
     struct redis_script_state a, b;
@@ -79,7 +79,7 @@ static int same_holder(const struct redlock_backend *be, int i, uint64_t *fence,
         if (!be->status.replies[k] || redis_script_state(be->status.replies[k], &b) != 0 ||
             !b.held || a.len != b.len || memcmp(a.value, b.value, a.len) != 0)
             continue;
-        /* Failed rounds of others may have raised single counters; nobody's is below the token. */
+        /* Failed rounds of other clients may have raised single counters; none is below the token. */
         *fence = b.fence < *fence ? b.fence : *fence;
         int64_t t = b.left_ms < 0 ? INT64_MAX : b.left_ms;
         int at = same++;
@@ -92,7 +92,7 @@ static int same_holder(const struct redlock_backend *be, int i, uint64_t *fence,
     return same;
 }
 
-/* The holder whom a majority names. */
+/* The holder that a majority names. */
 static void choose(struct redlock_backend *be)
 {
     uint64_t fence = 0;
@@ -133,7 +133,7 @@ const struct redlock_operation redlock_op_status = {
     .wake_at = redlock_wake_at,
 };
 
-/* Has this waiter been named by an earlier server? */
+/* Has an earlier server named this waiter? */
 static bool listed_before(struct redlock_backend *be, const struct dlock_info *w)
 {
     for (size_t i = 0; i < be->status.nlisted; i++)
@@ -141,7 +141,7 @@ static bool listed_before(struct redlock_backend *be, const struct dlock_info *w
             be->status.listed[i].host == redlock_digest(w->host, strlen(w->host)))
             return true;
     if (be->status.nlisted == DLOCK_LEN(be->status.listed))
-        return true; /* long enough */
+        return true; /* the list is long enough */
     be->status.listed[be->status.nlisted++] = (struct redlock_listed){
         .pid = w->pid, .since_ms = w->since_ms, .host = redlock_digest(w->host, strlen(w->host))};
     return false;
@@ -169,7 +169,7 @@ static bool next_entry(struct redlock_backend *be)
             continue;
         while (be->status.at < s.nwaiters) {
             const redisReply *w = s.waiters[be->status.at++];
-            /* No place: whose turn it is, is not decided. */
+            /* Without a place: the queues of the servers may differ. */
             if (w->type == REDIS_REPLY_STRING &&
                 redis_script_waiter(w->str, (size_t)w->len, s.now_ms, &be->info) &&
                 !listed_before(be, &be->info))

@@ -2,17 +2,17 @@
  * redlock_vote.c - acquire: rounds of votes, until one has a majority.
  *
  * A round asks all servers at once. With a majority of votes the fencing token is the highest of the
- * voters' counters, and a second round raises their counters to it: whoever wins next has a majority, too,
+ * voters' counters, and a second round raises their counters to it: the next holder needs a majority, too,
  * so at least one of its voters knows this token, and gives a higher one. Without the second round tokens go
- * backwards where majorities overlap in a server that had counted less.
+ * backwards where majorities overlap in a server with a lower counter.
  *
- * A round without a majority is given back everywhere before anything else happens. Nobody's word: the
- * pauses are random, so that two who have split the votes do not do so for ever.
+ * The votes of a round without a majority are given back everywhere before anything else happens. Then the
+ * pauses are random, so that two clients that have split the votes do not do so indefinitely.
  *
- * Each server has a line of its own (script.h), and tells the first one in it when the lock is free there.
- * The lines may differ, so they decide nothing: they keep all but a few from rushing at a lock that has
- * been given back. Who has been told by a majority votes again at once, who has been told by fewer a little
- * later, since it may be a server that has lost the key, or the line of another one. Timers stand behind it.
+ * Each server has a queue of its own (script.h), and wakes the first waiter in it when the lock is free there.
+ * The queues may differ, so they decide nothing: they keep all but a few waiters from rushing at a lock that was
+ * released. A waiter that a majority has woken asks for votes at once. One that fewer servers have woken asks a little
+ * later: one server may have lost the key, or have another queue. Timers stand behind every wake-up.
  */
 #include "redlock_servers.h"
 
@@ -20,13 +20,14 @@
 #include <string.h>
 
 #define UNDO_TIME                                                                                  \
-    (50 * DLOCK_MSEC) /* how long the next round waits for one that does not confirm */
-#define HEAR_ALL (200 * DLOCK_MSEC) /* for the message of a failure */
-#define SPLITS 10 /* rounds that one who does not wait tries while nobody has the lock */
-#define POLL_PAUSE (200 * DLOCK_MSEC) /* where the servers cannot tell of foreign releases */
-#define PLACE_STEP (100 * DLOCK_MSEC) /* between the rounds of those behind the first one */
-#define FEW_PAUSE (30 * DLOCK_MSEC)   /* told by less than a majority */
-#define HEAD_PAUSE (5 * DLOCK_MSEC)   /* several servers say it at about the same time */
+    (50 * DLOCK_MSEC) /* how long the next round waits for an undo that is not confirmed */
+#define HEAR_ALL                                                                                   \
+    (200 * DLOCK_MSEC) /* a round that cannot win waits so long for all, for its message */
+#define SPLITS 10      /* rounds that a client without -w tries while the votes are split */
+#define POLL_PAUSE (200 * DLOCK_MSEC) /* where the servers cannot report changes */
+#define PLACE_STEP (100 * DLOCK_MSEC) /* between the rounds of the waiters behind the first one */
+#define FEW_PAUSE (30 * DLOCK_MSEC)   /* woken by less than a majority */
+#define HEAD_PAUSE (5 * DLOCK_MSEC)   /* several servers report it at about the same time */
 #define CLAIM_SLACK (20 * DLOCK_MSEC)
 
 static int64_t jitter(const struct redlock_backend *be, int64_t max)
@@ -65,7 +66,7 @@ static void wait_start(struct redlock_backend *be)
     if (be->acquire.id[0] != '\0' || dlock_token_new(be->spec->env, be->acquire.id) == 0)
         be->acquire.channel = redis_script_channel(&be->script, be->acquire.id);
     if (!be->acquire.channel) {
-        be->acquire.id[0] = '\0'; /* nobody can call us: the timers are left */
+        be->acquire.id[0] = '\0'; /* no server can wake us: the timers remain */
         return;
     }
     for (int i = 0; i < be->n; i++)
@@ -96,7 +97,7 @@ static int count_freed(const struct redlock_backend *be)
     return freed;
 }
 
-/* In the middle of a round: its votes may be older than the call. */
+/* Ask for votes at that time. In the middle of a round: its votes may be older than the wake-up. */
 static void look_at(struct redlock_backend *be, int64_t at)
 {
     int64_t *when = be->acquire.stage == ST_PAUSE ? &be->acquire.try_at : &be->acquire.told_at;
@@ -135,7 +136,7 @@ static void woken(struct redlock_backend *be, struct redlock_server *s, const re
     }
 }
 
-/* Called at one more server. A round makes it known there. */
+/* One more server can wake us. The next round joins its queue. */
 static void ready(struct redlock_backend *be, struct redlock_server *s)
 {
     int count = 0, hoped = 0;
@@ -169,7 +170,7 @@ static void heard(struct redlock_backend *be, struct redlock_server *s,
 
 /* --------------------------------------------------------------------------- timers */
 
-/* When this node may be free, as far as its answer tells. */
+/* When the lock may be free on this server, as far as its answer tells. */
 static int64_t free_at(const struct redlock_server *s, int64_t now)
 {
     if (s->freed || s->answer == A_YES)
@@ -204,7 +205,7 @@ static int64_t next_try(const struct redlock_backend *be)
     if (at != DLOCK_NEVER)
         at += (place - 1) * PLACE_STEP + jitter(be, 10 * DLOCK_MSEC);
     at = dlock_min(at, now + be->spec->ttl / 3);
-    if (unknown > 0) /* what was read before the servers tracked it may have changed */
+    if (unknown > 0) /* the key may have changed before the server tracked it */
         return now + HEAD_PAUSE;
     if (place == 1 && tracked < be->quorum)
         at = dlock_min(at, now + POLL_PAUSE + jitter(be, POLL_PAUSE / 4));
@@ -255,7 +256,7 @@ static bool new_value(struct redlock_backend *be)
     return false;
 }
 
-/* Has it not answered all of what it was sent before? (AUTH is in front on a new connection.) */
+/* Does it owe us answers? (On a new connection AUTH is in front.) */
 static bool behind(const struct redlock_server *s)
 {
     for (int i = 0; i < s->node.cmd.ntags; i++)
@@ -270,19 +271,19 @@ static void ask_vote(struct redlock_backend *be, struct redlock_server *s)
     s->from = 0;
     if (!redlock_reach(be, s, be->until))
         return;
-    if (behind(s)) { /* it may be stopped: what it has not answered would pile up */
+    if (behind(s)) { /* it may be stopped: commands would pile up there */
         s->answer = A_LATE;
         return;
     }
-    bool in_line = be->acquire.id[0] != '\0' && s->node.wake_state == WAKE_READY;
+    bool in_queue = be->acquire.id[0] != '\0' && s->node.wake_state == WAKE_READY;
     redlock_undo(be, s);
     if (may_track(s))
         redis_node_track(&s->node, REDLOCK_TAG(be->serial, K_TRACK));
     s->answer = A_PENDING;
     s->touched = true;
-    s->queued = s->queued || in_line;
+    s->queued = s->queued || in_queue;
     (void)redis_script_vote(&be->script, &s->node.cmd, REDLOCK_TAG(be->serial, K_VOTE), be->value,
-                            in_line ? be->acquire.id : "", be->spec->ttl, be->restart_grace);
+                            in_queue ? be->acquire.id : "", be->spec->ttl, be->restart_grace);
     redis_conn_flush(&s->node.cmd);
 }
 
@@ -376,7 +377,7 @@ static void voted(struct redlock_backend *be, struct redlock_server *s,
         s->touched = false;
 }
 
-/* It must never be counted, whenever that is found out. */
+/* Its votes must not count, neither now nor later. */
 static void same_server(struct redlock_backend *be, struct redlock_server *s, bool current)
 {
     s->same = true;
@@ -422,7 +423,7 @@ static void vote_answered(struct redlock_backend *be, struct redlock_server *s,
             ask_raise(be, s);
     } else if (be->claim != CLAIM_NONE && t.status == RS_GRANTED &&
                rep->tag == REDLOCK_TAG(be->vote_serial, K_VOTE)) {
-        s->from = dlock_max(s->from, rep->sent); /* one more, although it was not needed */
+        s->from = dlock_max(s->from, rep->sent); /* one more vote than the majority */
     }
 }
 
@@ -460,14 +461,14 @@ static void granted(struct redlock_backend *be)
     outage_over(&be->acquire.out);
     for (int i = 0; i < be->n; i++) {
         struct redlock_server *s = &be->servers[i];
-        /* "-" is nobody's value: only our place in the line is given up. */
+        /* "-" is no client's value: this only takes us out of the queue. */
         if (s->queued && redis_conn_is_open(&s->node.cmd)) {
             (void)redis_script_leave(&be->script, &s->node.cmd, REDLOCK_TAG(be->serial, K_UNDO),
                                      "-", be->acquire.id);
             redis_conn_flush(&s->node.cmd);
         }
         s->queued = false;
-        /* A vote that a lost connection took with it is one of the lock now: the release undoes it, and its answer counts. */
+        /* A vote on a lost connection belongs to the lock now: the release undoes it, and its answer counts. */
         redis_node_forget(&s->node, be->value);
     }
     redlock_wait_close(be);
@@ -491,7 +492,7 @@ static void start_raise(struct redlock_backend *be)
             ask_raise(be, &be->servers[i]);
 }
 
-/* The holder whom most servers name. */
+/* The holder that most servers name. */
 static void find_holder(struct redlock_backend *be)
 {
     int most = 0;
@@ -510,7 +511,7 @@ static void find_holder(struct redlock_backend *be)
     be->acquire.definite = most >= be->quorum;
 }
 
-/* Did some refuse for a reason that passes, such as loading their data? */
+/* Would there be a majority without the reasons that pass, such as a server that loads its data? */
 static bool passing_trouble(const struct redlock_backend *be, int usable)
 {
     for (int i = 0; i < be->n; i++)
@@ -660,7 +661,7 @@ static void undone(struct redlock_backend *be)
 
 /* ----------------------------------------------------------------------- stepping */
 
-/* Has the round no chance any more? Where nobody could hold, all are heard first, for the message. */
+/* Has the round no chance any more? Where no majority can be used, wait for all answers, for the message. */
 static bool hopeless(struct redlock_backend *be, int yes, int pending, int64_t now)
 {
     int usable = yes + redlock_count(be, A_BUSY) + redlock_count(be, A_GRACE);

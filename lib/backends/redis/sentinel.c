@@ -25,7 +25,7 @@
 #define LISTEN_AGAIN (5 * DLOCK_SEC)
 #define CHANNEL "+switch-master"
 
-/* As a sentinel says it: compared as text, never looked up here. */
+/* As a sentinel writes it: compared as text, never looked up here. */
 struct sentinel_addr {
     char host[REDIS_ADDR_HOST];
     unsigned port;
@@ -163,7 +163,7 @@ static void sentinels_ask(struct sentinels *s, int64_t until)
     }
 }
 
-/* The generic texts speak of the master's credentials. */
+/* The generic texts are about the master's credentials. */
 static void refused(const struct sentinels *s, struct sentinel *one, const char *text)
 {
     struct dlock_error err;
@@ -217,7 +217,7 @@ static void answered(struct sentinels *s, struct sentinel *one, const redisReply
     redis_conn_close(&one->ask);
 }
 
-/* Is there anything to do? What can be read or written is in pfd; the rest is a matter of time. */
+/* Is there anything to do on c: the socket is ready, or the time of this address is over? */
 static bool is_due(const struct redis_conn *c, const struct pollfd *pfd, int n, int64_t now)
 {
     if (c->state == RC_CONNECTING && now >= c->next_at)
@@ -249,11 +249,11 @@ static void work_ask(struct sentinels *s, struct sentinel *one, int64_t now)
 
 struct tally {
     int pending, unknown, failed;
-    int named; /* how many have named anybody */
+    int named; /* how many have named a master */
     int votes; /* for first */
     const struct sentinel_addr
         *first; /* most named; with equal votes the one named first in the list */
-    const struct dlock_error *error; /* the worst: missing rights, else the first */
+    const struct dlock_error *error; /* a missing permission, else the first */
 };
 
 static bool same(const struct sentinel_addr *a, const struct sentinel_addr *b)
@@ -261,7 +261,7 @@ static bool same(const struct sentinel_addr *a, const struct sentinel_addr *b)
     return a->port == b->port && strcasecmp(a->host, b->host) == 0;
 }
 
-/* One sentinel under two names has one voice. */
+/* One sentinel under two names has one vote. */
 static bool has_spoken(const struct sentinels *s, int i)
 {
     const struct dlock_peer *at = &s->one[i].at;
@@ -307,7 +307,7 @@ static int quorum(const struct sentinels *s)
     return s->n / 2 + 1;
 }
 
-/* Nobody has named a master. */
+/* No sentinel has named a master. */
 static int none_named(const struct sentinels *s, const struct tally *t, struct dlock_error *err)
 {
     const char *where = s->spec->uri->where;
@@ -379,7 +379,7 @@ static void sentinels_listen(struct sentinels *s, int64_t at)
         redis_conn_close(&s->one[i].hear);
 }
 
-/* Not while a round is young: a sentinel that goes on and on about it would keep all of them from an end. */
+/* Not while a round is young: a sentinel that repeats its announcement would keep every round from its end. */
 static int64_t heeded_at(const struct sentinels *s)
 {
     return s->heard ? s->since + SENTINEL_PAUSE : DLOCK_NEVER;
@@ -410,7 +410,7 @@ static void subscribe(struct sentinels *s, int i)
     redis_conn_flush(c);
 }
 
-/* "SERVICE OLD-HOST OLD-PORT HOST PORT". Whom it names does not matter: a round tells. */
+/* "SERVICE OLD-HOST OLD-PORT HOST PORT". The server in it does not matter: a round tells. */
 static bool concerns_us(const struct sentinels *s, const redisReply *r)
 {
     size_t len = strlen(s->service);
@@ -429,7 +429,7 @@ static void work_hear(struct sentinels *s, struct sentinel *one, int64_t now)
         else if (one->hear.auth_failed || rep.r->type == REDIS_REPLY_ERROR)
             rc = DLOCK_EPERM;
         else
-            s->heard = true; /* what was said before we listened */
+            s->heard = true; /* an announcement may have come before we listened */
         freeReplyObject(rep.r);
         if (rc < 0)
             break;
@@ -494,9 +494,9 @@ enum seek { SEEK_NOTHING, SEEK_ASKING, SEEK_RESOLVING };
 struct redis_sentinel {
     struct sentinels s;
     enum seek seek; /* for connections in RC_WAITING */
-    bool failed;    /* the last one found nobody: that is no trouble of the master */
+    bool failed;    /* the last one found no master, so an error is not the master's */
     bool checking;  /* a switch was announced: a round will tell whether it concerns us */
-    struct sentinel_addr master; /* whom cmd is connected to, or was last */
+    struct sentinel_addr master; /* cmd is connected to it, or was last */
     struct redis_addr addr;
 };
 
@@ -532,7 +532,7 @@ void redis_sentinel_connect(struct redis_route *r, struct redis_conn *c, int64_t
     if (redis_conn_open_later(c, r->spec->env, &r->node->auth, r->spec->uri->where, until) != 0 ||
         shared)
         return;
-    /* The calls must come from the server in which we stand in line. */
+    /* The wake-ups must come from the server that has us in its queue. */
     if (c == &r->node->wake && redis_conn_is_open(cmd) && cmd->state != RC_WAITING) {
         bool up = cmd->state == RC_UP;
         (void)redis_conn_aim(c, up ? &cmd->peers[cmd->good] : cmd->peers, up ? 1 : cmd->npeers);
@@ -541,7 +541,7 @@ void redis_sentinel_connect(struct redis_route *r, struct redis_conn *c, int64_t
     redis_addr_done(&m->addr);
     m->seek = SEEK_ASKING;
     m->failed = m->checking = false;
-    /* Somewhat earlier than the caller's time: it is worth knowing that it was not the master who was silent. */
+    /* Somewhat earlier than the caller's time: then the error says that the sentinels were silent, not the master. */
     sentinels_ask(&m->s, until - (until - now) / 8);
 }
 
