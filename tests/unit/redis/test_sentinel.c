@@ -1,4 +1,4 @@
-/* Rounds of questions to scripted sentinels: majorities, stragglers, those who do not know; and their notices. */
+/* Rounds of questions to scripted sentinels: majorities, late or ignorant sentinels; and their announcements. */
 #include "unit.h"
 
 #include "backends/redis/sentinel.c"
@@ -67,7 +67,7 @@ static void crank(struct group *g)
         server_step(&g->server[i]);
 }
 
-/* Sentinel i has the question, and gives this answer. */
+/* Sentinel i has received the question, and gives this answer. */
 static bool tell(struct group *g, int i, const char *text)
 {
     struct server *s = &g->server[i];
@@ -89,7 +89,7 @@ static int found(struct group *g, struct sentinel_addr *a, struct dlock_error *e
     return rc;
 }
 
-TEST(a_majority_is_enough_and_at_once)
+TEST(a_majority_is_enough_at_once)
 {
     struct group g;
     struct sentinel_addr a;
@@ -107,14 +107,14 @@ TEST(a_majority_is_enough_and_at_once)
     CHECK_INT(a.port, 6001);
     CHECK_INT(sentinels_verdict(&g.s, &at_6001), MASTER_YES);
     CHECK_INT(sentinels_verdict(&g.s, &at_6002), MASTER_OTHER);
-    /* Of another round nothing counts. */
+    /* Answers of an earlier round do not count. */
     sentinels_ask(&g.s, SECS(5));
     CHECK_INT(sentinels_found(&g.s, &a, &err), 0);
     CHECK_INT(sentinels_verdict(&g.s, &at_6001), MASTER_PENDING);
     group_close(&g);
 }
 
-TEST(without_a_majority_the_stragglers_get_a_moment)
+TEST(without_a_majority_late_sentinels_get_a_moment)
 {
     struct group g;
     struct sentinel_addr a;
@@ -126,7 +126,7 @@ TEST(without_a_majority_the_stragglers_get_a_moment)
     CHECK_INT(found(&g, &a, &err, SECS(5)), 1);
     CHECK(dlock_now() - begin >= SENTINEL_PAUSE);
     CHECK_INT(a.port, 6002);
-    /* That serves for connecting, not for believing. */
+    /* That is enough to connect, but not to confirm. */
     CHECK_INT(sentinels_verdict(&g.s, &at_6002), MASTER_PENDING);
     while (dlock_now() < begin + 450 * DLOCK_MSEC)
         crank(&g);
@@ -166,7 +166,7 @@ TEST(one_sentinel_under_two_names_is_counted_once)
     group_close(&g);
 }
 
-/* What a round comes to where nobody names a master. */
+/* The result of a round in which no sentinel names a master. */
 static int nobody(const char *one, const char *two, const char *three, struct dlock_error *err)
 {
     struct group g;
@@ -182,7 +182,7 @@ static int nobody(const char *one, const char *two, const char *three, struct dl
     return rc;
 }
 
-TEST(nobody_names_a_master)
+TEST(no_sentinel_names_a_master)
 {
     struct dlock_error err = {0};
     CHECK_INT(nobody(UNKNOWN, UNKNOWN, UNKNOWN, &err), DLOCK_EUNAVAIL);
@@ -196,7 +196,7 @@ TEST(nobody_names_a_master)
     CHECK_HAS(err.msg, "no sentinel");
 }
 
-TEST(answers_that_are_none)
+TEST(malformed_answers_are_refused)
 {
     static const char *const bad[] = {
         "*2\r\n$9\r\n127.0.0.1\r\n$1\r\n0\r\n",
@@ -226,7 +226,7 @@ static bool heard_within(struct group *g, int ms)
     return heard;
 }
 
-TEST(a_switch_is_heard_of)
+TEST(an_announced_switch_is_heard)
 {
     static const char subscribed[] = "*3\r\n$9\r\nsubscribe\r\n$14\r\n+switch-master\r\n:1\r\n";
     static const char other[] = "*3\r\n$7\r\nmessage\r\n$14\r\n+switch-master\r\n$18\r\nsvc2 h "
@@ -240,7 +240,7 @@ TEST(a_switch_is_heard_of)
         crank(&g);
     CHECK_HAS(g.server[1].got, "SUBSCRIBE");
     CHECK(!heard_within(&g, 10));
-    /* What happened before is not known. */
+    /* An earlier switch may have been missed. */
     server_say(&g.server[1], subscribed, strlen(subscribed));
     CHECK(heard_within(&g, 5000));
     CHECK(!sentinels_heard(&g.s));
@@ -248,7 +248,7 @@ TEST(a_switch_is_heard_of)
     CHECK(!heard_within(&g, 20));
     server_say(&g.server[1], ours, strlen(ours));
     CHECK(heard_within(&g, 5000));
-    /* One that says so all the time: the round that has just begun comes to its end. */
+    /* A sentinel that announces it all the time: the round that has just begun still ends. */
     int64_t begin = dlock_now();
     sentinels_ask(&g.s, SECS(5));
     server_say(&g.server[1], ours, strlen(ours));
