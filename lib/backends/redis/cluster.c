@@ -484,8 +484,3 @@ bool redis_cluster_answered(struct redis_route *r, const struct redis_conn_reply
     nodes_answered(r, rep->r);
     return true;
 }
-
-void redis_cluster_done(struct redis_route *r)
-{
-    drop_address(&r->cluster);
-}

@@ -8,6 +8,8 @@
 #include "backends/networked.h"
 #include "node.h"
 
+#include <string.h>
+
 #define REDLOCK_NODES ((DLOCK_POLL_MAX - 1) / 2 < 15 ? (DLOCK_POLL_MAX - 1) / 2 : 15)
 
 enum redlock_op { OP_NONE, OP_ACQUIRE, OP_RENEW, OP_RELEASE, OP_STATUS };
@@ -201,7 +203,10 @@ void redlock_connect(struct redlock_backend *, struct redlock_server *, struct r
  */
 bool redlock_reach(struct redlock_backend *, struct redlock_server *, int64_t until);
 /* The round's value may still be set there: undo it in front of the next vote. */
-void redlock_remember(struct redlock_backend *, struct redlock_server *);
+static inline void redlock_remember(const struct redlock_backend *be, struct redlock_server *s)
+{
+    redis_node_remember(&s->node, strdup(be->value));
+}
 void redlock_undo(struct redlock_backend *, struct redlock_server *);
 /* Close cmd. A vote without an answer may still be served: the undo goes behind it, and again on the next connection. */
 void redlock_drop(struct redlock_backend *, struct redlock_server *);

@@ -98,7 +98,10 @@ void redis_route_unconfirmed(const struct redis_route *, struct dlock_error *err
 void redis_cluster_begin(struct redis_route *);
 /* As redis_route_connect. False: the URI names the server. */
 bool redis_cluster_connect(struct redis_route *, struct redis_conn *, int64_t until);
-void redis_cluster_done(struct redis_route *);
+static inline void redis_cluster_done(struct redis_route *r)
+{
+    redis_addr_done(&r->cluster.addr);
+}
 /* The look-up of a node's name: fills one entry, or none; goes on with it. */
 int redis_cluster_interest(const struct redis_route *, struct pollfd *);
 void redis_cluster_work(struct redis_route *);
