@@ -367,7 +367,7 @@ $(BUILD)/libdlock.so: $(BUILD)/libdlock.so.$(SOMAJOR)
 $(BUILD)/pic.a: $(PIC_OBJ) $(BUILD)/sources
 	$(call say,AR,$@)
 	$(Q)rm -f $@ && $(AR) qcs $@ $(filter-out $(CORE:%=$O/pic/lib/%.o),$(PIC_OBJ))
-CORE := registry module lock lock_open lock_names blocking
+CORE := registry module lock blocking
 
 # Modes that the loader accepts, whatever the umask is.
 $(BUILD)/dlock-modules/%.so: $(BUILD)/pic.a $(BUILD)/sources
