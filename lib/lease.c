@@ -78,10 +78,10 @@ int lease_check(const struct lease_config *cfg, struct dlock_error *err)
     if (cfg->ttl < LEASE_MIN_TTL)
         return dlock_fail(err, DLOCK_EUSAGE, 0, "a ttl of %s is too short: at least %s", ttl,
                           least);
-    return dlock_fail(err, DLOCK_EUSAGE, 0,
-                      "a ttl of %s leaves too little time beside a grace of %s: use a ttl of at "
-                      "least %s, or a shorter grace",
-                      ttl, grace, least);
+    return dlock_fail(
+        err, DLOCK_EUSAGE, 0,
+        "a ttl of %s leaves too little time beside a grace of %s: use a ttl of at least %s, or a shorter grace",
+        ttl, grace, least);
 }
 
 void lease_init(struct lease *l, const struct lease_config *cfg)

@@ -314,10 +314,10 @@ static int64_t undo_until(const dlock *d)
 static void give_back_late(dlock *d)
 {
     bool again = d->opt.wait_ns != 0 && ++d->unusable < UNUSABLE_MAX;
-    dlock_fail(&d->why, DLOCK_EUNAVAIL, 0,
-               "%s: the lock '%s' was granted too late to be used: the store is slow, or this "
-               "machine was stopped; a longer ttl helps",
-               d->uri->where, d->uri->name);
+    dlock_fail(
+        &d->why, DLOCK_EUNAVAIL, 0,
+        "%s: the lock '%s' was granted too late to be used: the store is slow, or this machine was stopped; a longer ttl helps",
+        d->uri->where, d->uri->name);
     release_then(d, again ? THEN_AGAIN : THEN_FAILED, undo_until(d));
 }
 

@@ -101,16 +101,15 @@ static int check_owned(int fd, const char *path, mode_t type, uid_t own, struct 
         return dlock_fail(err, DLOCK_EPERM, 0, "%s is not a regular file: no module is loaded",
                           path);
     if (st.st_uid != 0 && st.st_uid != geteuid() && st.st_uid != own)
-        return dlock_fail(err, DLOCK_EPERM, 0,
-                          "%s belongs to user %u: no module is loaded but from what is root's or "
-                          "your own",
-                          path, (unsigned)st.st_uid);
+        return dlock_fail(
+            err, DLOCK_EPERM, 0,
+            "%s belongs to user %u: no module is loaded but from what is root's or your own", path,
+            (unsigned)st.st_uid);
     if (st.st_mode & (S_IWGRP | S_IWOTH))
         return dlock_fail(
             err, DLOCK_EPERM, 0,
-            "%s can be changed by others (mode %04o): no module is loaded; chmod go-w "
-            "it",
-            path, (unsigned)st.st_mode & 07777);
+            "%s can be changed by others (mode %04o): no module is loaded; chmod go-w it", path,
+            (unsigned)st.st_mode & 07777);
     return 0;
 }
 

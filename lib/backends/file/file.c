@@ -125,10 +125,10 @@ static void tell_network(struct dlock_be *b)
     if (b->told_network || !file_on_network(b->fd, &type, &warn))
         return;
     b->told_network = true;
-    dlock_fail(&put(b, EV_NOTICE)->error, warn ? DLOCK_EUNAVAIL : 0, 0,
-               "%s is on a network file system (%s): whether the lock excludes other machines "
-               "depends on how it is mounted (not with local_lock or nolock)",
-               b->place.path, type);
+    dlock_fail(
+        &put(b, EV_NOTICE)->error, warn ? DLOCK_EUNAVAIL : 0, 0,
+        "%s is on a network file system (%s): whether the lock excludes other machines depends on how it is mounted (not with local_lock or nolock)",
+        b->place.path, type);
 }
 
 /* An errno, 0 when the lock is ours. */

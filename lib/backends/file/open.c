@@ -49,11 +49,10 @@ int file_place_init(struct file_place *p, const struct dlock_uri *uri, struct dl
     if (!p->named)
         return 0;
     if (!encode_name(name, uri->name))
-        return dlock_fail(err, DLOCK_EUSAGE, 0,
-                          "the lock's name '%.40s%s' has %zu bytes; a file lock's has 1 to %d "
-                          "('/' and '%%' count as three)",
-                          uri->name, strlen(uri->name) > 40 ? "..." : "", strlen(uri->name),
-                          NAME_LIMIT);
+        return dlock_fail(
+            err, DLOCK_EUSAGE, 0,
+            "the lock's name '%.40s%s' has %zu bytes; a file lock's has 1 to %d ('/' and '%%' count as three)",
+            uri->name, strlen(uri->name) > 40 ? "..." : "", strlen(uri->name), NAME_LIMIT);
     snprintf(p->lock, sizeof(p->lock), "%s.lock", name);
     /*
      * The longest name leaves room for ".fenc" only: nothing else ends like that, so it may be cut.
