@@ -128,6 +128,7 @@ endif
 ifeq ($$(WITH_$(1)),module)
   DEFS    += -DWITH_$(1)_MODULE=1
   MODULES += $$(call module_of,$(1))
+  MOD_OBJ += $$($(1)_SRC:%.c=$$O/mod/%.o)
 endif
 endef
 MODULES  :=
@@ -166,10 +167,11 @@ demo: ## see it work: one command holds the lock, one waits, one is refused
 deps: ## install what the build and the tests need (Debian; root or sudo)
 	@tests/deps check
 
-lint: $(BUILD)/libdlock.so ## manual page, format, exported symbols
+lint: all ## manual page, format, exported symbols, layers
 	@for f in $(wildcard man/*.[1-8]); do echo "$(MANDOC) $$f"; $(MANDOC) -T lint -W warning $$f || exit 1; done
 	@echo "$(CLANG_FORMAT)"; $(CLANG_FORMAT) --dry-run -Werror $(FORMAT_SRC)
 	@tests/symbols $(BUILD)/libdlock.so
+	@tests/lint $(CLI_OBJ) $(LIB_OBJ) $(MOD_OBJ)
 	@! grep -nw DLOCK_TEST $(wildcard lib/*.h lib/*/*.h lib/*/*/*.h lib/*/*/*/*.h cli/*.h) || \
 	    { echo "DLOCK_TEST in a header: the Makefile looks for it in lib/ and cli/*.c only" >&2; exit 1; }
 	@! grep -rnE '^ *! ' --include='*.bats' --include='*.bash' tests | grep -vE '\|\||&&|\\$$' || \
