@@ -49,7 +49,7 @@ GITDESC := $(shell test -e .git && GIT_OPTIONAL_LOCKS=0 git describe --always --
 BUILD_ID ?= $(VERSION)$(if $(GITDESC),+$(GITDESC))
 
 WARN := -Wall -Wextra -Wconversion -Wshadow -Wstrict-prototypes -Wmissing-prototypes \
-        -Wformat-security -Wvla $(if $(WERROR),-Werror)
+        -Wformat-security -Wvla -Werror=implicit-function-declaration $(if $(WERROR),-Werror)
 
 ifneq ($(SAN),)
 SANFLAGS := -fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=all
@@ -75,6 +75,7 @@ PARTS := REDIS TLS POSTGRES ZOOKEEPER
 REDIS_SRC     := $(wildcard lib/backends/redis/*.c lib/tls/config.c lib/tls/io.c)
 REDIS_HEADERS := hiredis/hiredis.h
 REDIS_KINDS   := builtin no
+REDIS_CFLAGS  := -iquote $(BUILD)/gen
 # The Debian package's "Cflags: -I/usr/include/hiredis" is not wanted: we say <hiredis/hiredis.h>.
 HIREDIS_LIBS   ?= $(or $(shell $(PKG_CONFIG) --libs hiredis 2>/dev/null),-lhiredis)
 # Linked statically where possible: one shared object less to load at every start.
@@ -148,6 +149,8 @@ LINK   = $(CC) $(SANFLAGS) $(CFLAGS) $(HARDEN_LD) -Wl,--as-needed
 # ---------------------------------------------------------------- sources ---
 
 LIB_SRC  := $(filter-out $(LEFT_OUT),$(wildcard lib/*.c lib/tls/*.c lib/backends/*.c lib/backends/*/*.c lib/backends/*/*/*.c))
+LUA_SRC  := $(sort $(wildcard lib/backends/redis/scripts/*.lua))
+LUA_PARTS := $(sort $(wildcard lib/backends/redis/scripts/parts/*.lua))
 CLI_SRC  := $(wildcard cli/*.c)
 
 O := $(BUILD)/obj
@@ -167,10 +170,11 @@ demo: ## see it work: one command holds the lock, one waits, one is refused
 deps: ## install what the build and the tests need (Debian; root or sudo)
 	@tests/deps check
 
-lint: all ## manual page, format, exported symbols, layers
+lint: all ## manual page, format, exported symbols, Lua scripts, layers
 	@for f in $(wildcard man/*.[1-8]); do echo "$(MANDOC) $$f"; $(MANDOC) -T lint -W warning $$f || exit 1; done
 	@echo "$(CLANG_FORMAT)"; $(CLANG_FORMAT) --dry-run -Werror $(FORMAT_SRC)
 	@tests/symbols $(BUILD)/libdlock.so
+	@tests/lua $(LUA_SRC) $(LUA_PARTS)
 	@tests/lint $(CLI_OBJ) $(LIB_OBJ) $(MOD_OBJ)
 	@! grep -nw DLOCK_TEST $(wildcard lib/*.h lib/*/*.h lib/*/*/*.h lib/*/*/*/*.h cli/*.h) || \
 	    { echo "DLOCK_TEST in a header: the Makefile looks for it in lib/ and cli/*.c only" >&2; exit 1; }
@@ -243,7 +247,7 @@ $(BUILD)/flags: FORCE
 	$(call stamp,$(FLAGS_NOW))
 
 # What is linked: a file that was removed leaves no newer prerequisite behind.
-SOURCES = $(sort $(LIB_SRC) $(foreach x,$(PARTS),$($x_SRC)) $(CLI_SRC) $(FAKE_SRC))
+SOURCES = $(sort $(LIB_SRC) $(foreach x,$(PARTS),$($x_SRC)) $(CLI_SRC) $(FAKE_SRC) $(LUA_SRC) $(LUA_PARTS))
 $(BUILD)/sources: FORCE
 	@mkdir -p $(@D)
 	@echo '$(SOURCES)' | cmp -s - $@ || \
@@ -272,6 +276,13 @@ $(call module_of,$(1)): $($(1)_SRC:%.c=$O/mod/%.o)
 $(call module_of,$(1)): private MOD_LIBS = $$(or $$($(1)_MOD_LIBS),$$($(1)_LIBS))
 endef
 $(foreach x,$(PARTS),$(eval $(call part_rules,$x)))
+
+# The Lua scripts of Redis, as C strings.
+$(BUILD)/gen/redis_scripts.h: lib/backends/redis/scripts/embed.awk $(LUA_SRC) $(LUA_PARTS) $(BUILD)/sources
+	$(call say,LUA,$@)
+	@mkdir -p $(@D)
+	$(Q)awk -f $< $(LUA_SRC) > $@
+$(call each_obj,lib/backends/redis/script.c): $(BUILD)/gen/redis_scripts.h
 
 $O/%.o: %.c $(BUILD)/flags
 	$(call say,CC,$<)

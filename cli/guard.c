@@ -12,7 +12,9 @@
 #include "guard_state.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <sys/prctl.h>
+#include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/timerfd.h>
 #include <unistd.h>

@@ -5,6 +5,7 @@
 #include "guard_state.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 

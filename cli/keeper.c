@@ -7,6 +7,8 @@
 #include "util.h"
 
 #include <errno.h>
+#include <poll.h>
+#include <signal.h>
 #include <time.h>
 #include <unistd.h>
 

@@ -3,6 +3,8 @@
 #include "options_table.h"
 #include "util.h"
 
+#include <getopt.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

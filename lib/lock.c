@@ -51,7 +51,6 @@ static void set_lease(dlock *d, const struct dlock_options *o)
         .lag = d->table->caps & CAP_LAG,
         .default_grace = o->grace_ns < 0,
     };
-    lease_init(&d->lease, &d->lease_cfg);
 }
 
 static void set_spec(dlock *d, const struct dlock_options *o)
@@ -169,8 +168,7 @@ static void ask_backend(dlock *d)
     d->phase = LOCK_ACQUIRING;
     d->fence = 0;
     d->token[0] = '\0';
-    lease_init(&d->lease, &d->lease_cfg);
-    lease_acquire(&d->lease);
+    lease_acquire(&d->lease, &d->lease_cfg);
     d->table->acquire(d->be, d->opt.wait_ns != 0);
 }
 
@@ -379,7 +377,7 @@ static void on_event(dlock *d, const struct dlock_event *ev)
     case EV_WAITING:
     case EV_BUSY:
         d->contacted = true;
-        d->have_holder = ev->info != NULL;
+        d->have_holder = ev->info;
         if (ev->info)
             d->holder = *ev->info;
         if (ev->type == EV_BUSY)

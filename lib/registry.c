@@ -84,7 +84,7 @@ const struct tls_table *dlock_registry_tls(const char *scheme, struct dlock_erro
 #ifdef WITH_TLS
     (void)scheme;
     (void)err;
-    return &dlock_rtls;
+    return &dlock_tls;
 #else
     for (const struct dlock_loadable *m = modules; m->name; m++)
         if (m->abi == TLS_ABI)

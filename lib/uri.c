@@ -616,7 +616,7 @@ static char *make_where(const struct dlock_uri *u)
     fprintf(f, "%s://", u->scheme);
     for (int i = 0; i < u->nhosts; i++) {
         const struct dlock_host *h = &u->hosts[i];
-        bool v6 = strchr(h->host, ':') != NULL;
+        bool v6 = strchr(h->host, ':');
 
         if (*h->host)
             fprintf(f, v6 ? "%s[%s]:%u" : "%s%s:%u", i > 0 ? "," : "", h->host, h->port);

@@ -4,13 +4,9 @@
 
 FAKE_SRC := $(wildcard tests/support/fake/*.c)
 UNIT_SRC := $(wildcard tests/unit/*/test_*.c)
-# A folder of unit tests is linked with its store.
-ifeq ($(WITH_POSTGRES),no)
-UNIT_SRC := $(filter-out tests/unit/postgres/%,$(UNIT_SRC))
-endif
-ifeq ($(WITH_ZOOKEEPER),no)
-UNIT_SRC := $(filter-out tests/unit/zookeeper/%,$(UNIT_SRC))
-endif
+# A folder of unit tests is linked with the store of its name.
+UNIT_STORES := POSTGRES ZOOKEEPER
+UNIT_SRC := $(filter-out $(foreach x,$(UNIT_STORES),$(if $(filter no,$(WITH_$x)),tests/unit/$(call lower,$x)/%)),$(UNIT_SRC))
 HELP_SRC := $(wildcard tests/support/helpers/*.c)
 LOAD_SRC := $(wildcard tests/support/preload/*.c)
 BAD_SRC  := $(wildcard tests/support/modules/*.c)
@@ -46,6 +42,11 @@ check-tsan: ## what uses threads, under ThreadSanitizer
 	@$(SUBMAKE) BUILD=$(BUILD)/tsan SAN=thread check-build-thread
 	@BUILD=$(BUILD)/tsan SAN=thread CC='$(CC)' MAKE='$(MAKE)' tests/run --tags thread
 
+RELEASE ?= trixie
+SCOPE   ?= short
+check-debian: ## on another Debian, in a chroot (root): RELEASE=trixie SCOPE=short|whole
+	@tests/release $(RELEASE) $(SCOPE)
+
 # What the tests tagged thread need.
 check-build-thread: $(BUILD)/test/dlock $(THREAD_BIN) $(HELP_BIN) $(LOAD_BIN)
 
@@ -54,7 +55,7 @@ check-build: $(BUILD)/dlock $(BUILD)/test/dlock $(UNIT_BIN) $(HELP_BIN) $(LOAD_B
 bench: all $(HELP_BIN) ## what a lock costs
 	@DLOCK=$(BUILD)/dlock tests/bench
 
-.PHONY: check check-unit check-asan check-tsan check-build check-build-thread bench
+.PHONY: check check-unit check-asan check-tsan check-debian check-build check-build-thread bench
 
 # ------------------------------------------------------------------ rules ---
 
@@ -85,24 +86,21 @@ $(BUILD)/unit/%: tests/unit/%.c tests/unit/unit.h $(BUILD)/cli.a $(BUILD)/libdlo
 	    $(BUILD)/cli.a $(UNIT_A) $(BUILD)/libdlock.a $(LIBS) $(UNIT_LIBS)
 
 # The tests of a module's parts: linked with them, not loading it.
-PG_UNIT_BIN := $(filter $(BUILD)/unit/postgres/%,$(UNIT_BIN))
-$(PG_UNIT_BIN): private UNIT_CFLAGS = $(PG_CFLAGS)
-ifeq ($(WITH_POSTGRES),module)
-$(PG_UNIT_BIN): private UNIT_A = $(BUILD)/pg.a
-$(PG_UNIT_BIN): private UNIT_LIBS = $(PG_LIBS)
-$(PG_UNIT_BIN): $(BUILD)/pg.a
+define unit_store
+UNIT_$(1) := $$(filter $$(BUILD)/unit/$(call lower,$(1))/%,$$(UNIT_BIN))
+$$(UNIT_$(1)): private UNIT_CFLAGS = $$($(1)_CFLAGS)
+ifeq ($$(WITH_$(1)),module)
+$$(UNIT_$(1)): private UNIT_A = $$(BUILD)/unit/$(call lower,$(1)).a
+$$(UNIT_$(1)): private UNIT_LIBS = $$($(1)_LIBS)
+$$(UNIT_$(1)): $$(BUILD)/unit/$(call lower,$(1)).a
 endif
-ZK_UNIT_BIN := $(filter $(BUILD)/unit/zookeeper/%,$(UNIT_BIN))
-$(ZK_UNIT_BIN): private UNIT_CFLAGS = $(ZK_CFLAGS)
-ifeq ($(WITH_ZOOKEEPER),module)
-$(ZK_UNIT_BIN): private UNIT_A = $(BUILD)/zk.a
-$(ZK_UNIT_BIN): private UNIT_LIBS = $(ZK_LIBS)
-$(ZK_UNIT_BIN): $(BUILD)/zk.a
-endif
-$(BUILD)/pg.a: $(POSTGRES_SRC:%.c=$O/%.o)
-$(BUILD)/zk.a: $(ZOOKEEPER_SRC:%.c=$O/%.o)
-$(BUILD)/pg.a $(BUILD)/zk.a: $(BUILD)/sources
+$$(BUILD)/unit/$(call lower,$(1)).a: $$($(1)_SRC:%.c=$$O/%.o)
+endef
+$(foreach x,$(UNIT_STORES),$(eval $(call unit_store,$x)))
+
+$(BUILD)/unit/%.a: $(BUILD)/sources
 	$(call say,AR,$@)
+	@mkdir -p $(@D)
 	$(Q)rm -f $@ && $(AR) qcs $@ $(filter %.o,$^)
 
 # Helpers are never sanitized: they are not what is tested, and are started often. Nor are preload shims, which are

@@ -19,12 +19,17 @@ teardown() { dlock_teardown; }
     assert_out "no-such-test"
 }
 
-# runs [ENV...] FILE: tests/run as from a shell (bats has put a folder of its own in front of PATH), in $T.
+# runs [ENV...] FILE...: tests/run as from a shell (bats has put a folder of its own in front of PATH), in $T.
 runs() {
     local path
+    local -a env=()
+    while [[ $1 == *=* ]]; do
+        env+=("$1")
+        shift
+    done
     path=$(tr : '\n' <<<"$PATH" | grep -v /libexec/ | paste -sd :)
     # The process that measures a test's time sometimes outlives it (bats 1.8), and the pipe waits for it: let that be short.
-    run run_t 60 env -i PATH="$path" BUILD="$T/build" TEST_JOBS=1 BATS_TEST_TIMEOUT=8 "${@:1:$#-1}" "$ROOT/tests/run" "${!#}"
+    run run_t 60 env -i PATH="$path" BUILD="$T/build" TEST_JOBS=1 BATS_TEST_TIMEOUT=8 ${env[@]+"${env[@]}"} "$ROOT/tests/run" "$@"
 }
 
 @test "tests/run: the last line is what passed and what failed, and so is the exit code" {
@@ -49,6 +54,14 @@ runs() {
     runs "$T/empty.bats"
     assert_rc 1
     assert_out "nothing was tested"
+    runs tests/no-such-folder
+    assert_rc 66
+    # A folder, and a file in it once more: each test once.
+    mkdir folder
+    echo '@test "good" { :; }' >folder/some.bats
+    runs "$T/folder" "$T/folder/some.bats"
+    assert_rc 0
+    [ "${lines[-1]}" = "1 passed, 0 failed" ]
 }
 
 # ---------------------------------------------------------- unsteady tests ---

@@ -14,27 +14,37 @@ tls_certs() {
     mkdir "$TLS" || return
     local here="subjectAltName=DNS:localhost,IP:127.0.0.1"
     (
-        set -e
-        cd "$TLS"
+        # Each with && : in a subshell whose exit code is asked for, set -e says nothing.
+        cd "$TLS" || exit
         # tls_key NAME ARG...: a key and what `openssl req` makes of it.
         tls_key() {
             openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout "$1.key" -subj "/CN=$1" "${@:2}"
         }
-        # tls_sign NAME EXTENSION CA DAYS
+        # tls_sign NAME EXTENSION CA
         tls_sign() {
-            tls_key "$1" -addext "$2" -out "$1.csr"
-            openssl x509 -req -in "$1.csr" -CA "$3.crt" -CAkey "$3.key" -CAcreateserial -out "$1.crt" -days "$4" \
-                -copy_extensions copy
+            tls_key "$1" -addext "$2" -out "$1.csr" &&
+                openssl x509 -req -in "$1.csr" -CA "$3.crt" -CAkey "$3.key" -CAcreateserial -out "$1.crt" -days 2 \
+                    -copy_extensions copy
         }
-        tls_key ca -x509 -days 2 -out ca.crt
-        tls_key noca -x509 -days 2 -out noca.crt
-        tls_key self -x509 -days 2 -addext "$here" -out self.crt
-        tls_sign server "$here" ca 2
-        tls_sign expired "$here" ca -1
-        tls_sign wrong "subjectAltName=DNS:other.example" ca 2
-        tls_sign client "extendedKeyUsage=clientAuth" ca 2
-        tls_sign stranger "$here" noca 2
-        chmod 600 ./*.key
+        # tls_sign_past NAME EXTENSION CA: for one day, long ago. `openssl x509` has no dates before OpenSSL 3.4, and
+        # since then refuses -days -1.
+        tls_sign_past() {
+            : >index
+            printf '%s\n' '[ca]' 'database = index' 'new_certs_dir = .' 'rand_serial = yes' 'default_md = sha256' \
+                'copy_extensions = copy' 'policy = any' '[any]' 'commonName = supplied' >ca.cnf &&
+                tls_key "$1" -addext "$2" -out "$1.csr" &&
+                openssl ca -batch -notext -config ca.cnf -name ca -cert "$3.crt" -keyfile "$3.key" -in "$1.csr" \
+                    -out "$1.crt" -startdate 20200101000000Z -enddate 20200102000000Z
+        }
+        tls_key ca -x509 -days 2 -out ca.crt &&
+            tls_key noca -x509 -days 2 -out noca.crt &&
+            tls_key self -x509 -days 2 -addext "$here" -out self.crt &&
+            tls_sign server "$here" ca &&
+            tls_sign_past expired "$here" ca &&
+            tls_sign wrong "subjectAltName=DNS:other.example" ca &&
+            tls_sign client "extendedKeyUsage=clientAuth" ca &&
+            tls_sign stranger "$here" noca &&
+            chmod 600 ./*.key
     ) >"$TLS/log" 2>&1 || { cat "$TLS/log" >&2; return 1; }
 }
 

@@ -119,7 +119,7 @@ static bool can_cancel(void)
 {
 #ifdef __GLIBC__
     /* glibc loads it at the first cancellation, and aborts when it cannot. Here it may fail. */
-    return dlopen("libgcc_s.so.1", RTLD_NOW | RTLD_LOCAL) != NULL;
+    return dlopen("libgcc_s.so.1", RTLD_NOW | RTLD_LOCAL);
 #else
     return true;
 #endif

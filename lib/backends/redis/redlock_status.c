@@ -71,7 +71,7 @@ bool redlock_ask_answered(struct dlock_be *be, struct redlock_node *n, redisRepl
 static int same_holder(const struct dlock_be *be, int i, uint64_t *fence, int64_t *left_ms)
 {
     struct redis_script_state a, b;
-    int64_t left[REDLOCK_NODES];
+    int64_t left[REDLOCK_NODES] = {0}; /* for gcc 14, which does not see that a majority sets it */
     int same = 0;
 
     if (be->replies[i] == NULL || redis_script_state(be->replies[i], &a) != 0 || !a.held)

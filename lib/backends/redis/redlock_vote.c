@@ -11,6 +11,7 @@
  */
 #include "redlock.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #define UNDO_TIME                                                                                  \

@@ -68,7 +68,8 @@ proxy() {
     lie 76 say '*-1\r\n'
     lie 76 say '-WHATEVER this is\r\n'
     lie 76 say '-\r\n'
-    lie 76 say '%2\r\n'
+    lie 76 say '%1\r\n+granted\r\n+1\r\n'
+    lie '69|76' say '%2\r\n' # hiredis 1.0 and later wait for the rest of the map
     lie 76 say '\0\0\0\0\0\0\0\0'
     lie 76 say '$-7\r\n'
     lie 76 say ':99999999999999999999999999\r\n'

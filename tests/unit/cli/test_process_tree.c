@@ -11,12 +11,18 @@ static bool stat_of(pid_t pid, struct tree_stat *st);
 #include "dlock.h"
 #include "unit.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 static struct tree tree;
 
