@@ -37,7 +37,7 @@ enum redlock_kind {
     K_MEMORY
 };
 #define REDLOCK_OPS 0x7ffffffu
-#define REDLOCK_TAG(op, kind) ((int)(((op)&REDLOCK_OPS) << 4 | (unsigned)(kind)))
+#define REDLOCK_TAG(op, kind) ((int)((REDLOCK_OPS & (op)) << 4 | (unsigned)(kind)))
 #define REDLOCK_TAG_OP(tag) ((unsigned)(tag) >> 4 & REDLOCK_OPS)
 
 /* What a node has said in the operation under way. */
