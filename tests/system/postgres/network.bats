@@ -35,7 +35,7 @@ rival() {
 
 # --- names ---------------------------------------------------------------------------------------------
 
-@test "silent DNS: -w, --connect-timeout and --status hold, 69, the name is said; a signal ends it at once" {
+@test "silent DNS delays neither -w, --connect-timeout nor signals" {
     net_up
     net_dns_silent
     for mode in $MODES; do
@@ -44,7 +44,7 @@ rival() {
 }
 
 # bats test_tags=slow
-@test "lease table: silent DNS during a hold: a renewal never waits for it" {
+@test "a renewal never waits for DNS" {
     net_server '?mode=lease'
     echo "$SERVER pg.test" >>"$T/etc/hosts"
     net_dns_silent
@@ -73,7 +73,7 @@ rival() {
 
 # --- packets -------------------------------------------------------------------------------------------
 
-@test "lease table: a silent drop for longer than the ttl: TERM, the tree is gone, and only then is the rival in" {
+@test "a long silent drop ends the tree before the rival enters" {
     net_server '?mode=lease'
     net_hold --ttl 3 "$L" $SUBJECT -t -k
     wait_for 5 running 4
@@ -108,7 +108,7 @@ rival() {
     [ "$(table fence)" -gt "$fence" ]
 }
 
-@test "lease table: only the replies are lost in a hold: TERM in time, 79, no overlap" {
+@test "lost replies end the hold in time" {
     net_server '?mode=lease'
     net_hold --ttl 3 "$L" $SUBJECT -t -k
     wait_for 5 running 4
@@ -133,7 +133,7 @@ rival() {
     net_mend
 }
 
-@test "lease table: only the replies are lost from the start: 69 in time, and nothing is left" {
+@test "lost replies to the acquisition leave nothing behind" {
     net_server '?mode=lease'
     "$DLOCK" -q "$LOCAL" true # the table is there
     net_lose_replies

@@ -104,7 +104,7 @@ exclude() {
 }
 
 # bats test_tags=slow
-@test "transaction pooling: 8 processes exclude each other" {
+@test "8 processes exclude each other with transaction pooling" {
     pooler transaction default_pool_size=3
     # Few turns, since waiters are not called here: a poll a second.
     exclude 8 8
@@ -112,7 +112,7 @@ exclude() {
 }
 
 # bats test_tags=slow,soak
-@test "transaction pooling: many grants one after the other, tries in between" {
+@test "failed tries do not disturb grants with transaction pooling" {
     pooler transaction default_pool_size=4
     mkdir h
     # Those that do not wait try again and again.
@@ -132,7 +132,7 @@ turns() {
 
 # PgBouncer before 1.21 takes a session for free at the first answer: the second one goes to another client.
 # bats test_tags=soak
-@test "one request at a time, whatever happens; only without it several go together" {
+@test "dlock sends one request at a time through a pooler" {
     pooler transaction
     turns $PGB_PORT pooled 3
     for ((i = $(amount pooled_runs); i > 0; i--)); do
@@ -172,7 +172,7 @@ pooled_lock() {
 }
 
 # bats test_tags=slow
-@test "a waiter there asks once a second, and has the lock within two of the release" {
+@test "a pooled waiter polls once a second" {
     local before n t0
     pooler transaction
     hold --ttl 60
@@ -189,7 +189,7 @@ pooled_lock() {
     no_trace
 }
 
-@test "one who comes directly and one through the pooler exclude each other; the former is called" {
+@test "direct and pooled clients exclude each other" {
     local t0
     pooler transaction
     hold --ttl 60
@@ -217,7 +217,7 @@ pooled_lock() {
     run -0 run_t 5 "$DLOCK" --status "$L"
 }
 
-@test "it is restarted, twice, during a hold, and its server's sessions are ended: the command lives" {
+@test "a hold survives restarts of the pooler" {
     local before how
     pooler transaction
     hold --ttl 5
@@ -242,7 +242,7 @@ pooled_lock() {
     wait_for 2 row_is_free
 }
 
-@test "it is away for longer: 79 in time, and 69 for who waits" {
+@test "a pooler that is away for longer ends hold and wait" {
     local now
     pooler transaction
     start_log hold.log "$DLOCK" --ttl 2 --grace 0.2 "$L" "$HELPERS/witness" "$T" 60000 tree
@@ -292,7 +292,7 @@ pooled_lock() {
     no_trace
 }
 
-@test "session pooling without a free session: who waits takes none from the holder for good" {
+@test "a waiter does not take the holder's only session" {
     pooler session default_pool_size=1 query_wait_timeout=2
     # The holder has the only one.
     hold --ttl 4
@@ -303,7 +303,7 @@ pooled_lock() {
     wait_for 2 row_is_free
 }
 
-@test "statement pooling works: every request is one statement" {
+@test "statement pooling works" {
     pooler statement
     hold --ttl 3
     run -75 run_t 5 "$DLOCK" -n "$L" true
@@ -317,7 +317,7 @@ pooled_lock() {
     row_is_free
 }
 
-@test "it is full, or the server behind it is gone: 69, and it says why" {
+@test "says why a pooler cannot serve" {
     pooler transaction max_client_conn=1
     start_log psql.log env PGAPPNAME=pgsql "$PG_BIN/psql" -X -h 127.0.0.1 -p "$PGB_PORT" -U postgres -d postgres -c 'select pg_sleep(20)'
     wait_for 5 eval '[ "$(pgsql -c "select count(*) from pg_stat_activity where query like '"'select pg_sleep%'"'")" = 1 ]'

@@ -29,7 +29,7 @@ beyond() { [ "$(now_ms)" -ge "$1" ] || pid_gone "$K"; }
 
 # --- killed --------------------------------------------------------------------------------------------
 
-@test "a killed guard: 71, the tree is gone in a second, and the lock is given back" {
+@test "a killed guard ends the tree and releases the lock" {
     for mode in $MODES; do
         L=$(lock_of $mode)
         rm -f "$C"/*
@@ -106,7 +106,7 @@ one_point() {
 
 # A process that is killed makes no report: nothing for a sanitizer.
 # bats test_tags=plain,slow,soak
-@test "keeper killed at its system calls: no tree survives, the lock is free in time" {
+@test "no tree survives a keeper killed at its system calls" {
     strace -o /dev/null true 2>/dev/null || skip "strace does not work here"
     for mode in $MODES; do points $mode; done >all
     [ "$(wc -l <all)" -ge 80 ]
@@ -124,7 +124,7 @@ one_point() {
 
 # --- clocks --------------------------------------------------------------------------------------------
 
-@test "the client's machine has slept past the lease: 79, and no renewal revives it" {
+@test "no renewal revives a lease that ended during a suspend" {
     export WALLCLOCK_SUSPEND=1
     for mode in $MODES; do
         L=$(lock_of $mode)
@@ -159,7 +159,7 @@ server_is_ahead() { # SECONDS
     assert_between $(($(date +%s) + $1 - 2)) "$d" $(($(date +%s) + $1 + 2)) "the server's clock"
 }
 
-@test "lease table: the server's clock jumps by -60 s: nothing ends; by +60 s: 79 at the next renewal" {
+@test "a lease ends when the server's clock jumps forward, not back" {
     clocked_server
     L=$(lock_of lease)
     background --ttl 3 "$L" $SUBJECT -t -k
@@ -188,7 +188,7 @@ server_is_ahead() { # SECONDS
 # PostgreSQL times a session by the wall clock: if its timer goes off between the jump and the next renewal, the session
 # has been idle for a minute.
 # bats test_tags=soak
-@test "advisory: the server's clock jumps by -60 s: nothing ends; by +60 s: nothing, or its session: 79" {
+@test "an advisory lock survives a clock jump or ends with its session" {
     clocked_server
     L=$(lock_of advisory)
     background --ttl 3 "$L" $SUBJECT -t -k

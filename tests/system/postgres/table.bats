@@ -37,7 +37,7 @@ in_db() { pgsql -d "$DB" "$@"; }
 
 # ------------------------------------------------------------------ table ---
 
-@test "ten at once make the table: all of them run" {
+@test "ten clients create the table at once" {
     local i n
     for n in 1 2 3; do
         NAME=$NAME.$n
@@ -69,7 +69,7 @@ in_db() { pgsql -d "$DB" "$@"; }
     done
 }
 
-@test "a role that may not make it: 77 and the statement, which then does it" {
+@test "a role without the right is told the CREATE TABLE statement" {
     own_database
     local ddl role=u${NAME//-/}
     in_db -c "create role $role login"
@@ -120,7 +120,7 @@ in_db() { pgsql -d "$DB" "$@"; }
     [ -z "$(in_db -c "select to_regclass('public.dlock_locks')")" ]
 }
 
-@test "odd names of tables; what is none is refused: 64" {
+@test "accepts odd table names and refuses invalid ones" {
     own_database
     local t
     in_db -c 'create schema "Sché""ma"' -c "create schema \"a b; drop\"" -c 'create schema "%s"'
@@ -144,7 +144,7 @@ in_db() { pgsql -d "$DB" "$@"; }
     [ ! -e ran ]
 }
 
-@test "parameters that would have no effect are refused: 64, and named" {
+@test "refuses parameters without effect" {
     local p
     for p in mode=lease\&{key=1,key=1,2,fair=1,restart-grace=5,renew=write,renew=read} table=a.b mode=advisory\&table=a.b \
         mode=x mode= mode=lease\&nonsense=1; do
@@ -191,7 +191,7 @@ in_db() { pgsql -d "$DB" "$@"; }
     assert_out read-only
 }
 
-@test "time-outs of the role: tries are made again, sessions are opened again" {
+@test "a role's time-outs only repeat tries and sessions" {
     local r=r${NAME//-/} before
     sql -c "create role $r login" -c "alter role $r set statement_timeout = '100ms'" \
         -c "alter role $r set idle_session_timeout = '300ms'" \
@@ -215,7 +215,7 @@ in_db() { pgsql -d "$DB" "$@"; }
     [ -e ran ]
 }
 
-@test "names in a database with another encoding; one that it cannot hold is refused" {
+@test "refuses a name that the database's encoding cannot hold" {
     own_server
     sql -c "create database latin template postgres" -c "update pg_database set encoding = pg_char_to_encoding('LATIN1'),
         datcollate = 'C', datctype = 'C', datcollversion = null where datname = 'latin'"
@@ -237,7 +237,7 @@ in_db() { pgsql -d "$DB" "$@"; }
 # -------------------------------------------------------------- old rows ---
 
 # bats test_tags=slow
-@test "rows that nobody has used for a week go, a few at a time; others never" {
+@test "unused rows are removed after a week" {
     own_database
     local week='604800000000' now="(extract(epoch from clock_timestamp()) * 1000000)::bigint"
     run_t 5 "$DLOCK" "$L" true
@@ -257,7 +257,7 @@ in_db() { pgsql -d "$DB" "$@"; }
 
 # ----------------------------------------------------------------- status ---
 
-@test "--status without a table: free, and none is made" {
+@test "--status without a table creates none" {
     own_database
     run -0 run_t 5 "$DLOCK" --status "$L"
     assert_out ": free"
@@ -304,7 +304,7 @@ assert [(w["place"], w["pid"]) for w in s["waiters"]] == [(1, first), (2, second
     exits 0 5 "$second"
 }
 
-@test "a row that others have written is held, and shown without harm" {
+@test "a foreign row counts as held and is shown safely" {
     local text
     for text in '' garbage "dlock1 pid=x" $'dlock1 host=a\e[31m pid=1' '%s%n%00' 'dlock9 pid=1 host=h user=u since=1 cmd=c note='; do
         sql -v t="$text" <<<"insert into dlock_locks values ('$NAME', 7, 'x', clock_timestamp() + '1 h', :'t')
@@ -321,7 +321,7 @@ assert [(w["place"], w["pid"]) for w in s["waiters"]] == [(1, first), (2, second
 
 # ------------------------------------------------------------------- names ---
 
-@test "odd names and notes: each is a lock of its own, and nothing is executed" {
+@test "odd names and notes are never executed" {
     local n note="*/ ; drop table dlock_locks; -- '); drop table dlock_locks; \$1 /* \\' \" %s @T @C" enc
     own_database
     enc() { # every byte as %XX
@@ -357,7 +357,7 @@ assert len(lines) == 45' "$note" <told
     [ "$output" = "$plain" ] || fail "$output, not $plain"
 }
 
-@test "a password is in no process list, message, query, row, and not in what the command is given" {
+@test "no password leaks" {
     own_server
     local form pw=c4n4ry-pw port=${PG_PORTS[own]} guard
     sql -c "create role app login superuser password '$pw'"

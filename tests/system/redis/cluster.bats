@@ -82,7 +82,7 @@ next_fence() {
     done
 }
 
-@test "waiters on another node than the one they came by, first come, first served" {
+@test "waiters at another node are served in order" {
     local i
     use 1
     hold
@@ -184,7 +184,7 @@ lie() {
 
 # ------------------------------------------------------ a slot that is moved ---
 
-@test "a slot is moved in the middle of a hold: the command goes on" {
+@test "a hold survives the move of its slot" {
     local i
     use 0
     # With the least rights, for the manual: those of a single server and these two.
@@ -231,7 +231,7 @@ lie() {
     next_fence
 }
 
-@test "a try while the slot is moved waits for the end of it" {
+@test "a try waits for the end of a slot's move" {
     use 1
     slot_open "$SLOT" 1 0
     run run_t 5 "$DLOCK" --connect-timeout 0.3 "$L" touch ran
@@ -255,7 +255,7 @@ lie() {
 }
 
 # bats test_tags=slow
-@test "a release in every stage of a move" {
+@test "a release works in every stage of a move" {
     local stage
     for stage in opened name queue both; do
         use 2
@@ -284,7 +284,7 @@ lie() {
 took_over() { is_master "$1" && ccli "$1" cluster info | grep -q cluster_state:ok; }
 is_replica() { ! is_master "$1" && in_sync "$1"; }
 
-@test "the master fails, its replica goes on: the hold goes on" {
+@test "a hold survives a failover to a replica with the lock" {
     use 2 2 # the host in the URI is the one that fails
     hold --ttl 3
     renewed 2 1
@@ -302,7 +302,7 @@ is_replica() { ! is_master "$1" && in_sync "$1"; }
 }
 
 # bats test_tags=slow
-@test "the replica that takes over has not the lock: 79" {
+@test "a failover to a replica without the lock ends the hold" {
     local master=2 replica=3
     if pid_gone "${CPID[2]}"; then # after the test above
         cluster_again 2
@@ -322,7 +322,7 @@ is_replica() { ! is_master "$1" && in_sync "$1"; }
     file_has hold.log 'is gone'
 }
 
-@test "the host in the URI fails, which has not the lock: nothing happens" {
+@test "the failure of a node without the lock is harmless" {
     use 1 0
     hold --ttl 1
     cluster_kill 0

@@ -23,7 +23,7 @@ own() { rcli_in own "$@"; }
 # Renewals of a ttl of 3 s are 0.773 s apart.
 INTERVAL=773
 
-@test "restarted without its data during a hold: 79, KILL at once; a restart grace keeps others out" {
+@test "a restart without data ends the hold, and the restart grace keeps others out" {
     own_server --appendonly no
     background -q --ttl 3 "$L" $SUBJECT -t -k
     wait_for 5 running 4
@@ -73,7 +73,7 @@ rival_is_in() { [ "$(wc -l <rival)" = 2 ]; }
     [ "$(own get "$NAME")" = rival ]
 }
 
-@test "the server is stopped for longer than the ttl: the whole tree is dead before the deadline" {
+@test "a server stopped for longer than the ttl ends the tree in time" {
     own_server
     background -q --ttl 2 "$L" $SUBJECT -t -k
     wait_for 5 running 4
@@ -94,7 +94,7 @@ rival_is_in() { [ "$(wc -l <rival)" = 2 ]; }
 }
 
 # Behind a renewal, so that the next one is a whole interval off.
-@test "the key is deleted, or overwritten: the next renewal kills the whole tree, at once" {
+@test "the next renewal notices a deleted or overwritten key" {
     own_server
     for how in "del $NAME" "set $NAME thief px 60000"; do
         rm -f "$C"/*

@@ -37,7 +37,7 @@ proxy() {
 
 # --- a server that is none -----------------------------------------------------------------------------
 
-@test "a server that lies: 76 or 69, in time, in bounded memory, nothing is run" {
+@test "a hostile server gets no command run, and no memory" {
     limit='prlimit --as=150000000'
     [ -z "${SAN:-}" ] || limit=
     lie() { # CODE HOW [TEXT]
@@ -92,7 +92,7 @@ print(subprocess.call(sys.argv[1:]), resource.getrusage(resource.RUSAGE_CHILDREN
     [ -n "${SAN:-}" ] || assert_between 0 "${lines[1]#* }" 40000 "its memory (KiB)"
 }
 
-@test "a server that grants, and then talks nonsense: the command is ended in time, 79" {
+@test "nonsense during a hold ends the command in time" {
     liar say '*5\r\n$7\r\ngranted\r\n$1\r\n5\r\n:1000\r\n:0\r\n$0\r\n\r\n'
     background --ttl 1 "$L" $SUBJECT -t -k
     wait_for 5 running 4
@@ -105,7 +105,7 @@ print(subprocess.call(sys.argv[1:]), resource.getrusage(resource.RUSAGE_CHILDREN
     ! pid_alive "$(pid_of daemon)" || fail "found"
 }
 
-@test "replies one byte at a time: all is well" {
+@test "replies may come one byte at a time" {
     proxy drip
     background --ttl 3 "$L" $SUBJECT -u "$T/end" -r 9
     wait_for 10 running
@@ -141,7 +141,7 @@ print(subprocess.call(sys.argv[1:]), resource.getrusage(resource.RUSAGE_CHILDREN
     [ $whole -ge 1 ]
 }
 
-@test "a slow server: what has passed counts; a lease that is too short for it is not used" {
+@test "a slow server's reply counts from its request" {
     proxy late 0.4
     run run_t 10 "$DLOCK" --ttl 6 "$L" sh -c 'echo ran'
     assert_rc 0
@@ -191,7 +191,7 @@ refused_hold() {
 }
 said() { own info errorstats | grep -q "errorstat_$1:"; }
 
-@test "LOADING: waited for; too long is 69; a hold rides it out" {
+@test "LOADING is waited for and ridden out" {
     own_server --save '' --appendonly yes --appendfsync always
     for i in 1 2; do own eval 'for i=1,5000 do redis.call("SET","fill"..ARGV[1]..i,i) end' 0 $i; done >/dev/null
     own bgrewriteaof
@@ -221,7 +221,7 @@ busy() {
 }
 not_busy() { own script kill; }
 # bats test_tags=slow
-@test "BUSY: never counted as success" {
+@test "BUSY never counts as success" {
     own_server --lua-time-limit 50
     busy
     refused_acquire BUSY
@@ -232,7 +232,7 @@ not_busy() { own script kill; }
 
 disk_full() { own config set stop-writes-on-bgsave-error yes; }
 disk_free() { own config set stop-writes-on-bgsave-error no; }
-@test "MISCONF: never counted as success" {
+@test "MISCONF never counts as success" {
     own_server --save '100000 100000'
     # What it would save to is a folder.
     mkdir "${REDIS_DIRS[own]}/dump.rdb"
@@ -248,7 +248,7 @@ disk_free() { own config set stop-writes-on-bgsave-error no; }
 replicas() { own config set min-replicas-to-write "$1"; }
 few_replicas() { replicas 1; }
 no_replicas() { replicas 0; }
-@test "NOREPLICAS: never counted as success" {
+@test "NOREPLICAS never counts as success" {
     own_server
     few_replicas
     refused_acquire NOREPLICAS
@@ -261,7 +261,7 @@ no_replicas() { replicas 0; }
 demote() { own replicaof 127.0.0.1 1; }
 promote() { own replicaof no one; }
 # bats test_tags=slow
-@test "READONLY, MASTERDOWN: never counted as success" {
+@test "READONLY and MASTERDOWN never count as success" {
     own_server
     demote
     refused_acquire READONLY
@@ -276,7 +276,7 @@ promote() { own replicaof no one; }
     said MASTERDOWN
 }
 
-@test "OOM: no lock is taken; one that is held can still be renewed" {
+@test "a server out of memory grants nothing but renews" {
     own_server
     background --ttl 2 "$L" $SUBJECT -u "$T/end" -r 3
     wait_for 5 running
@@ -301,7 +301,7 @@ room() {
     printf 'CONFIG SET maxclients 100\r\n' >&"$house"
     read -r -t 5 line <&"$house"
 }
-@test "maxclients: never counted as success" {
+@test "a refusal for maxclients never counts as success" {
     own_server
     exec {house}<>"/dev/tcp/127.0.0.1/${REDIS_PORTS[own]}"
     full_house
@@ -317,7 +317,7 @@ asleep() {
 }
 paused() { own client pause "$1" all; }
 # bats test_tags=slow
-@test "DEBUG SLEEP, CLIENT PAUSE: short ones are ridden out, a long one is 79" {
+@test "a hold rides out short pauses of the server, not long ones" {
     own_server --enable-debug-command local
     for fault in 'asleep 1.2' 'paused 1200'; do
         rm -f "$C"/*

@@ -40,7 +40,7 @@ key_is_gone() { [ "$(rcli exists "$NAME")" = 0 ]; }
     [ -z "$output" ]
 }
 
-@test "a waiter for a lock that lasts for centuries does not ask again and again" {
+@test "a waiter does not poll a lock that lasts for centuries" {
     rcli set "$NAME" x ex 9999999999
     start_log w.log "$DLOCK" "$L" touch ran
     local w=$STARTED n
@@ -76,7 +76,7 @@ PY
     rcli del "$NAME"
 }
 
-@test "-n with a dlock holder is 75 at once and names the holder" {
+@test "-n fails at once and names the holder" {
     hold
     run run_t 5 "$DLOCK" -n "$L" true
     assert_rc 75
@@ -105,7 +105,7 @@ PY
     [ "$(rcli exists "{$NAME}:dlock:waiters")" = 0 ]
 }
 
-@test "the fence grows from grant to grant, also after its key was deleted" {
+@test "the fence grows with each grant, even after its key was deleted" {
     local i f last=0
     for i in $(seq 30); do
         f=$("$DLOCK" "$L" sh -c 'echo $DLOCK_FENCE' 3>&-)
@@ -133,7 +133,7 @@ PY
     assert_between 86000 "$(rcli ttl "{$NAME}:dlock:fence")" 86400
 }
 
-@test "odd names: braces, percent, spaces, UTF-8; and {x} is another lock than x" {
+@test "odd names are locks of their own" {
     local n
     for n in 'a{b}c' '{x}' 'a}b' 'a{}b' 'a%20b' '%25d%25n' 'käse' '%7Bx'; do
         run run_t 5 "$DLOCK" "redis://127.0.0.1:$REDIS_PORT#$NAME$n" sh -c 'echo "$DLOCK_NAME"'
@@ -159,14 +159,14 @@ PY
 
 # ----------------------------------------------------------- errors, rights ---
 
-@test "no server: 69, host and port named" {
+@test "names the host and port of a missing server" {
     run run_t 5 "$DLOCK" 'redis://127.0.0.1:1#x' true
     assert_rc 69
     assert_out 127.0.0.1:1
     assert_out refused
 }
 
-@test "a stopped server: no answer, 69, within the connect time-out" {
+@test "a stopped server fails within the connect time-out" {
     own_server
     kill -STOP "${REDIS_PIDS[own]}"
     local t0
@@ -181,7 +181,7 @@ PY
     own_gone
 }
 
-@test "a foreign type under the name: 65, and it is untouched" {
+@test "refuses a key of another type and leaves it alone" {
     rcli hset "$NAME" f v
     run run_t 5 "$DLOCK" "$L" true
     assert_rc 65
@@ -189,7 +189,7 @@ PY
     [ "$(rcli hget "$NAME" f)" = v ]
 }
 
-@test "a wrong password is 77, and in no output" {
+@test "refuses a wrong password and does not show it" {
     own_server --requirepass right
     L="redis://:wr0ng@127.0.0.1:${REDIS_PORTS[own]}#$NAME"
     run run_t 5 "$DLOCK" -v "$L" true
@@ -204,7 +204,7 @@ PY
     assert_rc 0
 }
 
-@test "a server that quotes the arguments of AUTH: the password is in no output" {
+@test "shows no password that the server quotes" {
     own_server --rename-command AUTH ""
     local url
     for url in "redis://:c4nary-pw@127.0.0.1" "redis://c4nary-user:c4nary-pw@127.0.0.1"; do
@@ -226,7 +226,7 @@ PY
     own_gone
 }
 
-@test "a wrong user where the default user needs no password leaves no lock behind" {
+@test "a wrong user leaves no lock behind" {
     own_server
     run run_t 5 "$DLOCK" "redis://nobody:wr0ng@127.0.0.1:${REDIS_PORTS[own]}#$NAME" touch ran
     assert_rc 77
@@ -291,7 +291,7 @@ acl_rule() {
     [ "$(rcli_in own acl log | wc -w)" -eq 0 ]
 }
 
-@test "a user who may not track polls; one who lacks a right is told" {
+@test "a user without tracking polls; a missing right is named" {
     own_server
     local p=${REDIS_PORTS[own]} t0
     # shellcheck disable=SC2046
@@ -333,7 +333,7 @@ acl_rule() {
     assert_out replica
 }
 
-@test "not a Redis server: 76" {
+@test "recognises what is not a Redis server" {
     cat >srv.py <<'PY'
 import socket, sys
 s = socket.socket(); s.bind(("127.0.0.1", 0)); s.listen(8)
@@ -354,14 +354,14 @@ PY
     done
 }
 
-@test "shared locks and slots are not there yet: 64" {
+@test "refuses shared locks and slots" {
     run run_t 5 "$DLOCK" -s "$L" true
     assert_rc 64
 }
 
 # ------------------------------------------------- the set-up of the server ---
 
-@test "a server that evicts or forgets locks: a warning each, however short the command; -q silences" {
+@test "warns of a server that evicts or forgets locks" {
     own_server --appendonly no --maxmemory 100mb --maxmemory-policy volatile-lru
     local i
     for i in 1 2 3 4 5; do

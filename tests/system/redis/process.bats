@@ -101,7 +101,7 @@ no_complaints() {
 
 # A process that is killed makes no report: nothing for a sanitizer.
 # bats test_tags=plain,soak
-@test "keeper killed at each of its system calls: no tree survives, the lock is free in time" {
+@test "no tree survives a keeper killed at any system call" {
     points 10 >all
     [ "$(wc -l <all)" -ge 40 ]
     sample call_points <all >points
@@ -116,7 +116,7 @@ no_complaints() {
 }
 
 # bats test_tags=soak
-@test "each of the keeper's system calls fails once: never a command without the lock, never a hang" {
+@test "a system call that fails once does no harm" {
     # A close() that does not close, an exit that does not, a signal that is not taken: no kernel does that.
     points 4 | grep -vE '^(close|close_range|munmap|rt_sigreturn|rt_sigprocmask|restart_syscall|brk) ' >"$T/calls"
     # A sanitizer's malloc ends the program when it gets no memory.
@@ -141,7 +141,7 @@ no_complaints() {
 }
 
 # bats test_tags=soak
-@test "a system call fails from some point on for ever: the command is ended in time, never a hang" {
+@test "a system call that fails from then on does not cause a hang" {
     # What a kernel without memory, or a broken device, may go on answering. (Not EINTR for ever, and not for the
     # signalfd, which would stay readable.)
     points 3 | awk '/^(socket|connect|ppoll|sendto|recvfrom) / { print $1, $2 "+" }' >"$T/calls"
@@ -165,7 +165,7 @@ one_line() {
     [ "$status" -eq 0 ] || [[ ${lines[0]} == dlock:\ * ]] || fail "$1: $output"
 }
 
-@test "few descriptors: it works, or says what it lacks in one line" {
+@test "dlock works with few descriptors or says what it lacks" {
     export ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0
     works='' fails=''
     # By a name as well: the look-up needs descriptors of its own.
@@ -179,7 +179,7 @@ one_line() {
     case $fails in *71*) ;; *) fail "no run lacked descriptors: $fails" ;; esac
 }
 
-@test "no process can be forked, no thread be started: 71, in one line, and nothing is left" {
+@test "dlock says that it cannot fork or start a thread" {
     need_root
     export ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0
     # A user who has no other process, and a folder that it can enter.
@@ -204,7 +204,7 @@ one_line() {
     [[ $thread == "71 1 dlock: cannot look up names: no thread: "* ]] || fail "$thread"
 }
 
-@test "little memory: it works, or says so in one line; no crash" {
+@test "dlock works with little memory or says so" {
     # A sanitizer reserves terabytes.
     [ -z "${SAN:-}" ] || return 0
     fails=''
@@ -226,7 +226,7 @@ one_line() {
 
 # --- clocks --------------------------------------------------------------------------------------------
 
-@test "the server's clock jumps by +60 s: the next renewal notices, 79; by -60 s or +1 s: a warning" {
+@test "the next renewal notices that the server's clock jumped" {
     with_clock own_server
     background --ttl 3 "$L" $SUBJECT -t -k
     wait_for 5 running 4
@@ -255,7 +255,7 @@ one_line() {
 }
 
 # bats test_tags=slow
-@test "the client's wall clock jumps: no effect on a hold or on a wait" {
+@test "the client's wall clock does not affect a hold or wait" {
     with_clock background --ttl 1.5 "$L" $SUBJECT -u "$T/end" -r 5
     wait_for 5 running
     holder=$K
@@ -285,7 +285,7 @@ one_line() {
     [ "$(rcli exists "$NAME")" = 0 ]
 }
 
-@test "the client's machine has slept past the lease: 79, and no renewal revives it" {
+@test "no renewal revives a lease that ended during a suspend" {
     export WALLCLOCK_SUSPEND=1
     with_clock background --ttl 3 "$L" $SUBJECT -t -k
     wait_for 5 running 4
@@ -303,7 +303,7 @@ one_line() {
 
 # --- files ---------------------------------------------------------------------------------------------
 
-@test "file locks on a full file system: 73, or the lock works" {
+@test "a full file system refuses a file lock or it works" {
     unshare -m true 2>/dev/null || skip "needs the right to mount"
     mkdir "$T/small"
     cat >"$T/full" <<'SH'

@@ -61,7 +61,7 @@ teardown() { dlock_teardown; }
     assert_between 0 $(($(cat got) - t0)) $((500 + BUSY)) "milliseconds"
 }
 
-@test "a dead first waiter is found by who comes next, so that a DEL by others is noticed" {
+@test "a newcomer finds a dead first waiter" {
     rcli set "$NAME" x px 60000
     TTL=60 wait_in_line 1 true
     local dead=$WAITER t0
@@ -77,7 +77,7 @@ teardown() { dlock_teardown; }
     assert_between 0 $(($(cat got) - t0)) $((300 + BUSY)) "milliseconds"
 }
 
-@test "a stopped first waiter holds up the next for a second, and is served later" {
+@test "a stopped first waiter delays the next by 1 s at most" {
     hold
     TTL=10 wait_in_line 1 true
     local stopped=$WAITER t0
@@ -124,7 +124,7 @@ teardown() { dlock_teardown; }
     assert_between 880 $(($(cat got) - t0)) $((1100 + BUSY)) "milliseconds"
 }
 
-@test "a waiter that gets TERM leaves the queue and dies by it; the next is first" {
+@test "a waiter that gets TERM leaves the queue" {
     hold
     TTL=30 wait_in_line 1 true
     local first=$WAITER rc=0 t0
@@ -142,7 +142,7 @@ teardown() { dlock_teardown; }
     assert_between 0 $(($(cat got) - t0)) $((300 + BUSY)) "milliseconds"
 }
 
-@test "a stopped waiter alone in line keeps nobody out for longer than a second" {
+@test "a stopped lone waiter delays a newcomer by 1 s at most" {
     hold
     TTL=30 wait_in_line 1 "$(stamp got)"
     local t0 i rc=1
@@ -168,7 +168,7 @@ teardown() { dlock_teardown; }
     test -s got
 }
 
-@test "a stopped waiter that was passed over stands behind live ones, who come before newcomers" {
+@test "a waiter that was passed over stands behind live ones" {
     hold
     TTL=30 wait_in_line 1 "$(stamp got1)"
     local stopped=$WAITER t0

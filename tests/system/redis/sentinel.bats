@@ -94,7 +94,7 @@ upset() { : >"$BATS_FILE_TMPDIR/upset"; }
     [ ! -e ran ]
 }
 
-@test "a minority of dead or hung sentinels changes nothing; a majority or all: 69 in time" {
+@test "a minority of dead sentinels is harmless, a majority fails in time" {
     upset
     local none none2 begin
     none=$(nobody) none2=$(nobody)
@@ -192,7 +192,7 @@ upset() { : >"$BATS_FILE_TMPDIR/upset"; }
 # --------------------------------------------------------------- failover ---
 
 # bats test_tags=slow
-@test "a failover, the key replicated: the hold goes on in the new master" {
+@test "a failover with the key replicated keeps the hold" {
     upset
     hold --ttl 4
     wait_for 5 pttl_above "$REPLICA" "$NAME" 0
@@ -208,7 +208,7 @@ upset() { : >"$BATS_FILE_TMPDIR/upset"; }
     [ "$(run_t 5 "$DLOCK" "$L" sh -c 'echo $DLOCK_FENCE')" -gt "$(cat held)" ]
 }
 
-@test "a failover, the keys not replicated: 79 at once; a waiter is served by the new master" {
+@test "a failover without the key ends the hold at once" {
     upset
     # Cut off before anything is written, so that nothing is in its buffers.
     stop_pid "$(pid_at "$REPLICA")"
@@ -227,7 +227,7 @@ upset() { : >"$BATS_FILE_TMPDIR/upset"; }
 }
 
 # bats test_tags=slow
-@test "what a majority of the sentinels does not confirm does not keep a hold" {
+@test "a hold needs the confirmation of a majority of sentinels" {
     upset
     hold --ttl 2
     stop_pid "${SPID[0]}"
@@ -241,7 +241,7 @@ upset() { : >"$BATS_FILE_TMPDIR/upset"; }
 
 # ---------------------------------------------------------------- replicas ---
 
-@test "wait-replicas: a grant counts when enough replicas have it; else 69, and nothing is left" {
+@test "with wait-replicas a grant needs enough replicas" {
     upset
     local l
     for l in "redis://127.0.0.1:$MASTER?wait-replicas=1#$NAME" "${L/svc#/svc?wait-replicas=1#}"; do
@@ -279,7 +279,7 @@ upset() { : >"$BATS_FILE_TMPDIR/upset"; }
 }
 
 # bats test_tags=slow
-@test "wait-replicas: renewals that no replica confirms end in 79" {
+@test "with wait-replicas a renewal needs enough replicas" {
     upset
     hold --ttl 1.5 --grace 0.3 "redis://127.0.0.1:$MASTER?wait-replicas=1#$NAME"
     wait_for 5 pttl_above "$MASTER" "$NAME" 1400

@@ -43,7 +43,7 @@ recorder() {
 
 # --- who the server is ---------------------------------------------------------------------------------
 
-@test "a certificate that is good by its authority: by name, by address, by another name, by TLS 1.2" {
+@test "accepts a certificate by name, address or another name" {
     run -0 --separate-stderr run_t 5 "$DLOCK" -n "$L" true
     [ -z "$stderr" ]
     run -0 run_t 5 "$DLOCK" -n "rediss://app:$SECRET@127.0.0.1:$REDIS_PORT?$CA#$NAME" true
@@ -58,7 +58,7 @@ recorder() {
     run -0 run_t 5 "$DLOCK" -n "rediss://app:$SECRET@$AT#$NAME" true
 }
 
-@test "another name, expired, its own authority, an unknown one: 69 and why, and nothing is said to the server" {
+@test "refuses a bad certificate before anything is sent" {
     for cert in wrong expired self stranger server; do
         recorder '-ERR no\r\n-ERR no\r\n' "$TLS/$cert.crt" "$TLS/$cert.key"
         at="rediss://app:$SECRET@localhost:$PORT"
@@ -97,7 +97,7 @@ recorder() {
 
 # --- who we are ----------------------------------------------------------------------------------------
 
-@test "a server that wants a certificate of ours: with it, 77 without and with a wrong one" {
+@test "shows the server a client certificate" {
     for version in 1.2 1.3; do
         tls_redis "v$version" --tls-auth-clients yes --tls-protocols "TLSv$version"
         at="rediss://localhost:${REDIS_PORTS[v$version]}?$CA"
@@ -108,7 +108,7 @@ recorder() {
     done
 }
 
-@test "files and parameters that are no good are told before anything is asked" {
+@test "refuses bad files and parameters before it connects" {
     at="rediss://127.0.0.1:1" # nobody is there: 69
     cd "$TLS"
     never 69 "$at?$CA&cert=client.crt&key=client.key#x" "Connection refused"
@@ -131,7 +131,7 @@ recorder() {
     never 64 "redis://127.0.0.1:1?insecure=1#x" 'unknown parameter "insecure"'
 }
 
-@test "a key that others may read, or that asks for a passphrase, is refused" {
+@test "refuses a key that others can read or that has a passphrase" {
     at="rediss://127.0.0.1:1?cert=$TLS/client.crt"
     install -m 640 "$TLS/client.key" k640
     install -m 604 "$TLS/client.key" k604
@@ -159,7 +159,7 @@ recorder() {
 
 # --- what is no TLS, or breaks off ---------------------------------------------------------------------
 
-@test "a server that speaks none: 69, and nothing goes out in the clear" {
+@test "sends nothing in plain text to a server without TLS" {
     recorder '-ERR unknown command\r\n'
     never 69 "rediss://app:$SECRET@127.0.0.1:$PORT?$CA#x" "does not speak TLS"
     ! grep -aE 'AUTH|EVAL|'"$SECRET" told || fail "in the clear"
@@ -191,7 +191,7 @@ through() {
     L="rediss://app:$SECRET@localhost:$LISTENS?$CA#$NAME"
 }
 
-@test "one byte at a time; cut or changed at any place: no grant without proof" {
+@test "a cut or changed connection grants nothing" {
     through drip
     run -0 run_t 10 "$DLOCK" -n "$L" true
     # The server's part of the handshake has some 1200 bytes, then come session tickets and answers.
@@ -217,7 +217,7 @@ through() {
 
 # --- while it is held ----------------------------------------------------------------------------------
 
-@test "a hold goes on over a new connection, through a time in which the certificate is no good" {
+@test "a hold survives a time with a bad certificate" {
     hold -v --ttl 4
     tls_cli config set tls-cert-file "$TLS/expired.crt" tls-key-file "$TLS/expired.key"
     tls_cli client kill user app

@@ -36,7 +36,7 @@ teardown() { dlock_teardown; }
     wait_for 3 not_there "/$NAME"
 }
 
-@test "the fence is the transaction that made the node; the token is in the node's name" {
+@test "the fence is the node's transaction, the token is in its name" {
     run run_t 5 "$DLOCK" "$L" bash -c '
         ROOT=$1; . "$ROOT/tests/support/zookeeper.bash"
         n=$(zk_ls "/$DLOCK_NAME"); echo "$n $DLOCK_TOKEN"; [ "$(zk_stat "/$DLOCK_NAME/$n" czxid)" = "$DLOCK_FENCE" ]' - "$ROOT"
@@ -47,7 +47,7 @@ teardown() { dlock_teardown; }
 }
 
 # bats test_tags=slow,soak
-@test "many waiters: each release wakes exactly one, and they come in order" {
+@test "each release wakes exactly one of many waiters, in order" {
     local i n pids=() before fired
     n=$(amount zk_waiters)
     # No heartbeat while it lasts: it fires a watch, too, and who renews that when the node has just gone has none.
@@ -102,7 +102,7 @@ teardown() { dlock_teardown; }
     [ "$(tr -d '\n' <order)" = 13 ]
 }
 
-@test "a waiter whose predecessor dies while the lock is held is not let in" {
+@test "a waiter whose predecessor dies is not let in" {
     hold
     wait_in_line 2 touch "$T/first"
     first=$WAITER
@@ -170,7 +170,7 @@ os.execv(sys.argv[1], sys.argv[1:])' "$DLOCK" "$L" touch "$T/ran"
     let_go
 }
 
-@test "a heartbeat every sixth of the ttl, of a holder and of a waiter, not more" {
+@test "holder and waiter send a heartbeat every sixth of the ttl" {
     hold --ttl 3
     OPTS="--ttl 3" wait_in_line 2 true
     h=$(node 1) w=$(node 2)
@@ -344,7 +344,7 @@ assert not any("fence" in x for x in w), s
     for i in "${pids[@]}"; do wait_exit 5 "$i"; done
 }
 
-@test "--status of foreign nodes: escapes are not shown, others' data is a note" {
+@test "--status shows foreign nodes safely" {
     start_log f1.log zk_hold -s "/$NAME/x-" $'red \033[31m text'
     wait_for 5 is_held f1.log
     start_log f2.log zk_hold -s "/$NAME/_c_0f8fad5b-d9cb-469f-a165-70867728950e-lock-" "10.0.0.1"

@@ -29,7 +29,7 @@ teardown() { dlock_teardown; }
 
 # ------------------------------------------------------------- credentials ---
 
-@test "with a user nodes are the creator's alone: another one, or none, is refused: 77" {
+@test "nodes of a user are closed to others" {
     L="zk://joe:c4nary@$H#$NAME"
     hold
     for n in "/$NAME" "$(zk_py -a joe:c4nary ls "/$NAME" 2>/dev/null || zk_py ls -a joe:c4nary "/$NAME" | sed "s|^|/$NAME/|")"; do
@@ -78,7 +78,7 @@ teardown() { dlock_teardown; }
     let_go
 }
 
-@test "the password is in no output, no argument, no environment; a password file works" {
+@test "no password leaks, and a password file works" {
     L="zk://joe:c4nary-Right%25x@$H#$NAME"
     hold --ttl 1 -v
     OPTS=-v wait_in_line 2 env
@@ -109,7 +109,7 @@ teardown() { dlock_teardown; }
     zk_py rm -a 'joe:c4nary-Right%x' "/$NAME-2"
 }
 
-@test "what makes no sense is refused: 64, one line" {
+@test "refuses parameters that make no sense" {
     for u in "zk://joe@$H" "zk://:c4nary@$H" "zk://$H?acl=creator" "zk://$H?acl=read" "zk://$H?acl=x" "zk://joe:c4nary@$H?acl=" \
         "zk://$H?layout=x" "zk://$H?unheard=1" "zk://"; do
         run run_t 5 "$DLOCK" "$u#$NAME" touch ran
@@ -145,7 +145,7 @@ teardown() { dlock_teardown; }
     wait_for 8 not_there "/$NAME"
 }
 
-@test "names that cannot be: 64, one line" {
+@test "refuses impossible names" {
     for n in .. . a/.. a//b a/ /a 'x%F0%9F%94%92' x/job0000000001 zookeeper zookeeper/x; do
         run run_t 5 "$DLOCK" "zk://$H#$n" touch ran
         assert_rc 64 || fail "$n"
@@ -184,7 +184,7 @@ PY
 
 # ----------------------------------------------------------------- session ---
 
-@test "the server's longest session is shorter than the ttl: a warning with both, and that is the lease" {
+@test "warns when the server's longest session is below the ttl" {
     L="zk://127.0.0.1:$NARROW#$NAME"
     background --ttl 30 "$L" $SUBJECT -t -k
     wait_for 5 running 4
@@ -203,7 +203,7 @@ PY
     assert_rc 5
 }
 
-@test "the server's shortest session is longer than the ttl: a warning with both, and that is the lease" {
+@test "warns when the server's shortest session is above the ttl" {
     L="zk://127.0.0.1:$NARROW#$NAME"
     background --ttl 1 "$L" $SUBJECT -t -k
     wait_for 5 running 4
@@ -217,7 +217,7 @@ PY
     assert_rc 79
 }
 
-@test "a grace that does not fit into the server's session: 69, both numbers" {
+@test "refuses a grace that does not fit the server's session" {
     run run_t 5 "$DLOCK" --ttl 30 --grace 4 "zk://127.0.0.1:$NARROW#$NAME" touch ran
     assert_rc 69
     assert_out "3 s"
@@ -231,7 +231,7 @@ PY
 
 # ----------------------------------------------------------------- contact ---
 
-@test "nobody listens: 69 at once, with host and port" {
+@test "fails at once where nothing listens" {
     t0=$(now_ms)
     run run_t 10 "$DLOCK" "zk://127.0.0.1:1#$NAME" touch ran
     assert_between 0 $(($(now_ms) - t0)) $((1000 + SLOW)) "time (ms)"
@@ -257,7 +257,7 @@ PY
     done
 }
 
-@test "a silent server: 69 after the connect time-out, and within -w" {
+@test "a silent server fails after the connect time-out" {
     start_log proxy "$ROOT/tests/support/helpers/zkproxy.py" "$ZK_PORT" stall connect 0
     wait_for 5 test -s proxy
     P="127.0.0.1:$(head -n 1 proxy)"
