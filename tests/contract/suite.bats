@@ -1,5 +1,5 @@
-# The contract that every store keeps. Not run by itself: for each tests/contract/stores/STORE.bash, which says how to
-# reach that store and what it offers, tests/run makes build/contract/STORE.bats of it. These two lines are that store's:
+# The contract of every store. tests/run makes build/contract/STORE.bats of it for each tests/contract/stores/STORE.bash,
+# which says how to reach that store and what it offers. These two lines are replaced by that store's:
 # bats file_tags=contract
 STORE=none CONTRACT=.
 
@@ -48,7 +48,7 @@ waiters_are() { [ "$(waiters)" -eq "$1" ]; }
     store_clean "$NAME"
 }
 
-# best_of_six RC CMD...: the shortest time in ms; it is enough when a busy machine lets it be quick once.
+# best_of_six RC CMD...: the shortest of six times in ms: a busy machine delays some of them.
 best_of_six() {
     local rc=$1 try took
     shift
@@ -83,13 +83,13 @@ best_of_six() {
     "$HELPERS/clock" "$T/left"
     let_go
     wait_exit 5 "$waiter"
-    # Process start-up included; a poll of the store would take longer than this on average.
+    # With the start of the process; polling the store would take longer on average.
     assert_between 0 $((($(cat "$T/entered") - $(cat "$T/left")) / 1000000)) $((400 + SLOW)) "hand-off in ms"
     store_clean "$NAME"
 }
 
-# The bound is dlock's; what a busy machine adds to the life of a process is not. So the best of six, less what a
-# refusal without waiting takes at that time.
+# Only the wait counts, not what a busy machine adds to the life of a process: the best of six, minus the time of a
+# refusal without waiting.
 @test "-w waits as long as it says" {
     hold
     best=9999
@@ -192,7 +192,7 @@ assert s["waiters"] == [], s' "$output" "$NAME"
     run -75 run_t 5 "$DLOCK" --status --json "$L"
     [ "${#lines[@]}" = 1 ]
     echo "$output"
-    # What of these two the store tells to others.
+    # Not every store tells others the fence and the time left.
     fence='' left=''
     [[ $STORE_TELLS != *fence* ]] || fence=$(cat "$T/held")
     [[ $STORE_TELLS != *left* ]] || left=1
@@ -256,7 +256,7 @@ assert [w["place"] for w in ws] == ([0, 0] if "redlock" in s["store"] else [1, 2
     store_clean "$NAME"
 }
 
-# pids_in_line: of those who wait, in their order.
+# pids_in_line: the pids of the waiters, in order.
 pids_in_line() {
     "$DLOCK" --status --json "$L" | /usr/bin/python3 -c '
 import json, sys
@@ -267,7 +267,7 @@ print(*[w["pid"] for w in ws])'
 
 # bats test_tags=slow
 @test "twenty waiters are served in the order that --status shows" {
-    needs FIFO || return 0 # none is promised
+    needs FIFO || return 0 # this store promises no order
     for round in 1 2 3; do
         rm -f "$T/held" "$T/order"
         hold
@@ -286,7 +286,7 @@ print(*[w["pid"] for w in ws])'
     store_clean "$NAME"
 }
 
-# A lock without a lease is the kernel's: it stays with the command, whatever happens to the keeper.
+# The kernel holds a lock without a lease: it stays with the command when the keeper dies.
 kernel_keeps_it() {
     hold
     kill -"$1" "$HOLDER"
@@ -305,9 +305,9 @@ kernel_keeps_it() {
     start_log "$T/waiter.log" "$DLOCK" --ttl 2 "$L" "$HELPERS/clock" "$T/entered"
     waiter=$STARTED
     wait_for 5 waiters_are 1
-    "$HELPERS/clock" "$T/killed" # before: some stores free the lock in that very moment
+    "$HELPERS/clock" "$T/killed" # before the kill: some stores free the lock at once
     kill -KILL "$holder"
-    # The witness is kept by every descendant.
+    # Every descendant holds the witness.
     wait_for 1 flock -sn "$T/witness" true
     wait_exit 5 "$waiter"
     assert_between 0 $((($(cat "$T/entered") - $(cat "$T/killed")) / 1000000)) 3000 "take-over in ms"
@@ -335,14 +335,14 @@ guard_of() {
     wait_for 5 waiters_are 1
     "$HELPERS/clock" "$T/killed"
     kill -KILL "$G"
-    # By the waiter: a lock that the test itself tries would be in its way. The holder ends when its tree has.
+    # The waiter looks, since a lock taken by the test would block it. The holder ends after its tree.
     rc=0
     wait_exit 5 "$holder" || rc=$?
     "$HELPERS/clock" "$T/over"
     [ "$rc" -eq 71 ]
     assert_between 0 $((($(cat "$T/over") - $(cat "$T/killed")) / 1000000)) $((1000 + SLOW)) "the tree's end in ms"
     [ "$(grep -c "guard process $G was killed" "$T/holder.log")" -eq 1 ]
-    # Given back, not left to end: the ttl is 20 s. And not before the tree was gone.
+    # Released, not expired: the ttl is 20 s. And not before the tree was gone.
     wait_exit 5 "$waiter"
     [ "$(cat "$T/in")" -eq 0 ]
     run -0 run_t 5 "$DLOCK" -n "$L" true

@@ -1,4 +1,4 @@
-# What runs the tests: its verdict must be right, or everything else here is worth nothing.
+# Tests of the test runner: all other tests rely on its verdict.
 
 bats_require_minimum_version 1.5.0
 # bats file_tags=plain,long
@@ -19,7 +19,7 @@ teardown() { dlock_teardown; }
     assert_out "no-such-test"
 }
 
-# runs [ENV...] FILE...: tests/run as from a shell (bats has put a folder of its own in front of PATH), in $T.
+# runs [ENV...] FILE...: tests/run as from a shell, in $T: without the folder that bats puts in front of PATH.
 runs() {
     local path
     local -a env=()
@@ -28,7 +28,7 @@ runs() {
         shift
     done
     path=$(tr : '\n' <<<"$PATH" | grep -v /libexec/ | paste -sd :)
-    # The process that measures a test's time sometimes outlives it (bats 1.8), and the pipe waits for it: let that be short.
+    # The process of bats 1.8 that times a test sometimes outlives it, and the pipe waits for that: so a short time-out.
     run run_t 60 env -i PATH="$path" BUILD="$T/build" TEST_JOBS=1 BATS_TEST_TIMEOUT=8 ${env[@]+"${env[@]}"} "$ROOT/tests/run" "$@"
 }
 
@@ -56,7 +56,7 @@ runs() {
     assert_out "nothing was tested"
     runs tests/no-such-folder
     assert_rc 66
-    # A folder, and a file in it once more: each test once.
+    # A folder and a file in it: each test runs once.
     mkdir folder
     echo '@test "good" { :; }' >folder/some.bats
     runs "$T/folder" "$T/folder/some.bats"
@@ -66,7 +66,7 @@ runs() {
 
 # ---------------------------------------------------------- unsteady tests ---
 
-# fails NAME RUN...: a test in some.bats (which the first call begins) that fails in these of its runs.
+# fails NAME RUN...: prints a test that fails in the runs with these numbers.
 fails() {
     local name=$1 file
     shift
@@ -141,7 +141,7 @@ ran() {
     assert_out "some.bats: setup_file failed"
     assert_out "words of setup_file"
     ran 2 one
-    # The shell of a test that is killed, and with it those behind it.
+    # The shell of a test is killed, and the tests after it do not run.
     rm -f runs.*
     {
         fails one
@@ -195,7 +195,7 @@ ran() {
         assert_out "FINAL: "
         [ "${lines[-1]}" = "0 passed, 2 failed" ] || fail "$output"
     done
-    # Of another file what fails is tried again as always; so is what fails for want of acquisitions.
+    # Failures in another file are repeated as usual, also a history with too few acquisitions.
     rm -f runs.*
     printf '@test "unsteady" {\n    [ -e "%s/there" ] || { : >"%s/there"; printf "%%s\\n" "enter 1 1 5" "exit 1 1 6" >history; echo 1 >counter; "%s" . 2; }\n}\n' \
         "$T" "$T" "$ROOT/tests/support/helpers/check_history.py" >other.bats

@@ -1,4 +1,4 @@
-# Faults that hit the current holder, against a real server. See tests/support/helpers/nemesis.py.
+# Faults that hit the current holder, with a real server. See tests/support/helpers/nemesis.py.
 
 bats_require_minimum_version 1.5.0
 export BATS_TEST_TIMEOUT=300
@@ -12,7 +12,7 @@ teardown() { dlock_teardown; }
 @test "Redis holders never overlap while they are killed and stopped" {
     local secs
     secs=$(amount chaos_seconds)
-    # A SIGSTOP in the middle of LeakSanitizer's own stopping of the process is more than it can bear.
+    # LeakSanitizer stops the process itself and does not survive a SIGSTOP meanwhile.
     export ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0
     redis_start
     mkdir "$T/h"

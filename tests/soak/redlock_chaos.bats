@@ -1,5 +1,5 @@
-# Nodes that die, forget, hang and come back under 40 processes that want one lock. See tests/support/helpers/redlock_nemesis.py.
-# (What hits a holder is chaos.bats.)
+# Nodes that die, lose their data, hang and return while 40 processes contend for one lock. See
+# tests/support/helpers/redlock_nemesis.py. Faults of the holder are in chaos.bats.
 
 bats_require_minimum_version 1.5.0
 export BATS_TEST_TIMEOUT=300

@@ -6,8 +6,8 @@
 #
 # Gives $DLOCK (the program under test), $HELPERS (folder of the compiled helpers), $T (this test's own
 # folder) and $NAME (a lock name no other test uses). Every process that the test starts carries
-# DLOCK_TEST_ID in its environment; what is left of them at the end is killed and fails the test.
-# Tests wait for events (wait_for, fifos), never by sleeping. A file with tight timing puts
+# DLOCK_TEST_ID in its environment; a process that is left at the end is killed and fails the test.
+# Tests wait for events (wait_for, fifos) and do not sleep. A file with tight timing puts
 # `export BATS_NO_PARALLELIZE_WITHIN_FILE=true` into setup_file.
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -17,7 +17,7 @@ case $BUILD in /*) ;; *) BUILD=$ROOT/$BUILD ;; esac
 export BUILD
 export DLOCK=${DLOCK:-$BUILD/test/dlock}
 export HELPERS=${HELPERS:-$BUILD/test}
-# Nothing of the caller's may change what is tested.
+# The caller's environment must not change what is tested.
 unset DLOCK_STORE DLOCK_NAME DLOCK_TOKEN DLOCK_HELD DLOCK_FENCE REDISCLI_AUTH REDIS_URL SSL_CERT_FILE SSL_CERT_DIR
 export LC_ALL=C.UTF-8 TZ=UTC
 source "$ROOT/tests/support/trace.bash"
@@ -25,22 +25,22 @@ source "$ROOT/tests/support/amounts.bash"
 
 # ---------------------------------------------------------------- set-up ---
 
-# For what others may not do, or see; in strict mode a skip is a failure.
+# For tests that need root; in strict mode a skip is a failure.
 need_root() { [ "$(id -u)" -eq 0 ] || skip "needs root"; }
 
 dlock_setup() {
     T=$BATS_TEST_TMPDIR
     NAME=t${BATS_SUITE_TEST_NUMBER:-0}-$$
     STARTED_PIDS=()
-    # A sanitizer slows a process's start and end down (ms): for upper bounds of those, not of what must not be late.
-    # BUSY: what other tests beside this one may cost where one measurement has to do.
+    # SLOW (ms): a sanitizer's delay of the start and end of a process, for upper bounds of these only.
+    # BUSY (ms): the delay by tests beside this one, for single measurements.
     SLOW=0 BUSY=300
     case ${SAN:-} in *address* | *thread*) SLOW=1500 BUSY=1500 ;; esac
     export T NAME DLOCK_TEST_ID=${BATS_SUITE_TEST_NUMBER:-0}.$BASHPID.$RANDOM
     cd "$T" || return 1
 }
 
-# Ends what `start` started, then looks for processes that the test left behind.
+# Ends the processes of `start`, then looks for processes that the test left behind.
 dlock_teardown() {
     local pid left
 
@@ -57,7 +57,7 @@ dlock_teardown() {
     declare -F redis_stop_all >/dev/null && redis_stop_all
     declare -F pg_stop_all >/dev/null && pg_stop_all
     declare -F zk_stop_all >/dev/null && zk_stop_all
-    # What dies at this moment is no leak: a dying tree gets a moment.
+    # A process that is dying is no leak.
     settle 1 && return 0
     left=$(test_pids)
     [ -n "$left" ] || return 0
@@ -68,8 +68,8 @@ dlock_teardown() {
     return 1
 }
 
-# What sanitizers have reported so far, with the test that failed: the exit code of one that has a report is 134, and
-# the suite's own list of them comes only at its end.
+# Prints the sanitizers' reports so far with the failed test: a process with a report only shows exit code 134, and the
+# suite lists the reports at its end.
 san_reports() {
     local f
     for f in "${SAN_REPORTS:-/nonexistent}"/*; do
@@ -79,7 +79,7 @@ san_reports() {
     done
 }
 
-# Commands that found another one inside say so in such files; a test may fail before it looks there.
+# Commands write such files when they find another holder; a test may fail before it looks there.
 overlaps() {
     local f
     find "$T" -name violations | while IFS= read -r f; do final "overlap: $(head -n 3 "$f")"; done || :
@@ -99,13 +99,13 @@ settle() {
     done
 }
 
-# The same question as whether test_pids says nothing. grep itself runs without the marker.
+# True if test_pids would print nothing. grep itself runs without the marker.
 none_left() {
     [ -n "${DLOCK_TEST_ID:-}" ] || return 0
     if DLOCK_TEST_ID='' grep -qsaF "DLOCK_TEST_ID=$DLOCK_TEST_ID" /proc/[0-9]*/environ; then return 1; fi
 }
 
-# Processes that were executed with this test's marker; zombies (no environment) are not among them.
+# Processes with this test's marker in their environment; a zombie has none.
 test_pids() {
     local f pid
     [ -n "${DLOCK_TEST_ID:-}" ] || return 0
@@ -117,7 +117,7 @@ test_pids() {
     return 0
 }
 
-# always CMD...: what this dlock does once in a while, by chance, it does each time (support/preload/dice.c).
+# always CMD...: dlock's random decisions are all positive: it tidies up each time (support/preload/dice.c).
 always() {
     # A sanitizer's runtime wants to be the first library; being the second one is fine here.
     LD_PRELOAD=$HELPERS/dice.so ASAN_OPTIONS=${ASAN_OPTIONS:-}:verify_asan_link_order=0 "$@"
@@ -195,7 +195,7 @@ listener() {
 wait_for() {
     local - secs=$1 up end pause=0.02 n=0
     shift
-    # What is called from here runs without the DEBUG trap of bats, which costs more than all the rest.
+    # Without the DEBUG trap of bats, which costs more than all the rest.
     set +T
     wait_loop "$@"
 }
@@ -283,8 +283,8 @@ fail() {
     return 1
 }
 
-# final MESSAGE...: it fails by what must not happen even once: two holders at a time, a fence that falls, an exit code
-# that is lost. tests/run does not try such a test again.
+# final MESSAGE...: fails by an event that must never happen: two holders at a time, a fence that decreases, a lost exit
+# code. tests/run does not repeat such a test.
 final() { fail "FINAL: $*"; }
 
 # assert_rc N: the exit code of the last `run`.

@@ -11,9 +11,9 @@
 #     net_cut             everything is dropped, silently;  net_mend: no rule is left on either machine
 #     net_lose_replies    only what the server says is dropped; connections still come about
 #     net_reset           every packet to the server is answered with a TCP reset;  net_was_reset: one was
-#     net_refusing ADDR   the server has that address, too, and nobody listens there
+#     net_refusing ADDR   the server has that address too, and nothing listens there
 #     net_dns_silent      the name server drops every question;  net_dns_asked: how many there were
-#     net_dns_bounds URI HOST   what must hold then for a lock whose server's name is HOST (load fake.bash, too)
+#     net_dns_bounds URI HOST   what must hold then for a lock at the server HOST (load fake.bash too)
 
 CLIENT=10.77.0.1 SERVER=10.77.0.2 PORT=6379
 

@@ -6,7 +6,7 @@ store_up() { zk_start; }
 store_down() { zk_stop_all; }
 store_lock() { echo "zk://127.0.0.1:$ZK_PORT#$1"; }
 # Nothing is left: the parent is a container, which the server removes soon after its last child. (From outside it
-# cannot be told from a persistent one, except by waiting. One that never had a child stays for ever.)
+# cannot be told from a persistent one, except by waiting. One that never had a child stays indefinitely.)
 parent_gone() { ! zk_stat "/$1" cversion 2>/dev/null || [ "$(zk_tree "/$1" 2>&1)$(zk_stat "/$1" cversion)" = 0 ]; }
 no_session() { [ -z "$(zk_sessions)" ]; }
 store_clean() {

@@ -1,6 +1,6 @@
 /*
- * dice.c - LD_PRELOAD: what dlock does once in a while, by chance, it does each time: random numbers of four bytes are 0.
- * Tokens are longer, and stay random.
+ * dice.c - LD_PRELOAD: random numbers of four bytes are 0, so that dlock always does what it does by chance. Tokens are
+ * longer and stay random.
  */
 #include <string.h>
 #include <sys/random.h>
