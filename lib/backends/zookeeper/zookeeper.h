@@ -16,7 +16,7 @@ enum zk_tag {
     T_PARENT, /* create a part of the path to the lock */
     T_SYNC,
     T_LIST,
-    T_FIND,  /* list: did the create happen whose answer was lost? */
+    T_FIND,  /* list: the answer to the create was lost; is the node there? */
     T_SELF,  /* get our node, which was found by T_FIND */
     T_PRED,  /* get the node in front of ours, with a watch */
     T_FRONT, /* get the first node: the holder's */
