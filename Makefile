@@ -49,7 +49,7 @@ GITDESC := $(shell test -e .git && GIT_OPTIONAL_LOCKS=0 git describe --always --
 BUILD_ID ?= $(VERSION)$(if $(GITDESC),+$(GITDESC))
 
 WARN := -Wall -Wextra -Wconversion -Wshadow -Wstrict-prototypes -Wmissing-prototypes \
-        -Wformat-security -Wvla $(if $(WERROR),-Werror)
+        -Wformat-security -Wvla -Werror=implicit-function-declaration $(if $(WERROR),-Werror)
 
 ifneq ($(SAN),)
 SANFLAGS := -fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=all
@@ -75,6 +75,7 @@ PARTS := REDIS TLS POSTGRES ZOOKEEPER
 REDIS_SRC     := $(wildcard lib/backends/redis/*.c lib/tls/config.c lib/tls/io.c)
 REDIS_HEADERS := hiredis/hiredis.h
 REDIS_KINDS   := builtin no
+REDIS_CFLAGS  := -iquote $(BUILD)/gen
 # The Debian package's "Cflags: -I/usr/include/hiredis" is not wanted: we say <hiredis/hiredis.h>.
 HIREDIS_LIBS   ?= $(or $(shell $(PKG_CONFIG) --libs hiredis 2>/dev/null),-lhiredis)
 # Linked statically where possible: one shared object less to load at every start.
@@ -154,32 +155,15 @@ LINK   = $(CC) $(SANFLAGS) $(CFLAGS) $(HARDEN_LD) -Wl,--as-needed
 # ---------------------------------------------------------------- sources ---
 
 LIB_SRC  := $(filter-out $(LEFT_OUT),$(wildcard lib/*.c lib/tls/*.c lib/backends/*.c lib/backends/*/*.c lib/backends/*/*/*.c))
+LUA_SRC  := $(sort $(wildcard lib/backends/redis/scripts/*.lua))
+LUA_PARTS := $(sort $(wildcard lib/backends/redis/scripts/parts/*.lua))
 CLI_SRC  := $(wildcard cli/*.c)
-FAKE_SRC := $(wildcard tests/fake/*.c)
-UNIT_SRC := $(wildcard tests/unit/test_*.c)
-PG_UNIT  := $(filter tests/unit/test_pg% tests/unit/test_postgres%,$(UNIT_SRC))
-ifeq ($(WITH_POSTGRES),no)
-UNIT_SRC := $(filter-out $(PG_UNIT),$(UNIT_SRC))
-endif
-ZK_UNIT  := $(filter tests/unit/test_zk%,$(UNIT_SRC))
-ifeq ($(WITH_ZOOKEEPER),no)
-UNIT_SRC := $(filter-out $(ZK_UNIT),$(UNIT_SRC))
-endif
-HELP_SRC := $(wildcard tests/helpers/*.c)
-LOAD_SRC := $(wildcard tests/preload/*.c)
-BAD_SRC  := $(wildcard tests/modules/*.c)
 
 O := $(BUILD)/obj
 LIB_OBJ  := $(LIB_SRC:%.c=$O/%.o)
 CLI_OBJ  := $(CLI_SRC:%.c=$O/%.o)
 PIC_OBJ  := $(LIB_SRC:%.c=$O/pic/%.o)
-# The program that is tested is made of the objects of dlock itself, save those whose source asks for DLOCK_TEST.
-HOOKED   := $(shell grep -lw DLOCK_TEST $(LIB_SRC) $(CLI_SRC))
-TEST_OBJ := $(filter-out $(HOOKED:%.c=$O/%.o),$(LIB_OBJ) $(CLI_OBJ)) $(patsubst %.c,$O/test/%.o,$(HOOKED) $(FAKE_SRC))
-UNIT_BIN := $(UNIT_SRC:tests/unit/%.c=$(BUILD)/unit/%)
-HELP_BIN := $(HELP_SRC:tests/helpers/%.c=$(BUILD)/test/%)
-LOAD_BIN := $(LOAD_SRC:tests/preload/%.c=$(BUILD)/test/%.so)
-BAD_BIN  := $(BAD_SRC:tests/modules/%.c=$(BUILD)/test/%.so)
+
 # ---------------------------------------------------------------- targets ---
 
 all: $(BUILD)/dlock $(MODULES) $(BUILD)/libdlock.a $(BUILD)/libdlock.so $(BUILD)/libdlock.pc ## build everything (default)
@@ -189,46 +173,22 @@ demo: ## see it work: one command holds the lock, one waits, one is refused
 	@$(SUBMAKE) $(BUILD)/dlock
 	@DLOCK=$(BUILD)/dlock tests/demo
 
-check: ## install what is missing, build, run all tests
-	@tests/deps check
-	@$(SUBMAKE) check-build
-	@BUILD=$(BUILD) SAN=$(SAN) CC='$(CC)' MAKE='$(MAKE)' tests/run
-
-check-unit: ## only the unit tests (nothing is installed)
-	@$(SUBMAKE) $(UNIT_BIN)
-	@BUILD=$(BUILD) SAN=$(SAN) CC='$(CC)' MAKE='$(MAKE)' tests/run --unit
-
-check-asan: ## the whole suite under AddressSanitizer and UBSan
-	@$(MAKE) BUILD=$(BUILD)/asan SAN=address,undefined check
-
-check-tsan: ## what uses threads, under ThreadSanitizer
-	@tests/deps check
-	@$(SUBMAKE) BUILD=$(BUILD)/tsan SAN=thread check-build-thread
-	@BUILD=$(BUILD)/tsan SAN=thread CC='$(CC)' MAKE='$(MAKE)' tests/run --tags thread
-
-# What the tests tagged thread need; tests/run knows which unit test is one.
-check-build-thread: $(BUILD)/test/dlock $(BUILD)/unit/test_resolve $(HELP_BIN) $(LOAD_BIN)
-
-check-build: $(BUILD)/dlock $(BUILD)/test/dlock $(UNIT_BIN) $(HELP_BIN) $(LOAD_BIN) $(BAD_BIN) all
-
 deps: ## install what the build and the tests need (Debian; root or sudo)
 	@tests/deps check
 
-lint: $(BUILD)/libdlock.so ## manual page, format, exported symbols
+lint: $(BUILD)/libdlock.so ## manual page, format, exported symbols, Lua scripts
 	@for f in $(wildcard man/*.[1-8]); do echo "$(MANDOC) $$f"; $(MANDOC) -T lint -W warning $$f || exit 1; done
 	@echo "$(CLANG_FORMAT)"; $(CLANG_FORMAT) --dry-run -Werror $(FORMAT_SRC)
 	@tests/symbols $(BUILD)/libdlock.so
+	@tests/lua $(LUA_SRC) $(LUA_PARTS)
 	@! grep -nw DLOCK_TEST $(wildcard lib/*.h lib/*/*.h lib/*/*/*.h lib/*/*/*/*.h cli/*.h) || \
 	    { echo "DLOCK_TEST in a header: the Makefile looks for it in lib/ and cli/*.c only" >&2; exit 1; }
-	@! grep -nE '^ *! ' tests/*.bats tests/*/*.bats tests/lib/*.bash | grep -vE '\|\||&&|\\$$' || \
+	@! grep -rnE '^ *! ' --include='*.bats' --include='*.bash' tests | grep -vE '\|\||&&|\\$$' || \
 	    { echo "bash does not end a test at a '!' that fails: say  ! ... || fail 'why'" >&2; exit 1; }
 
-FORMAT_SRC = $(sort $(wildcard lib/*.[ch] lib/tls/*.[ch] lib/backends/*.[ch] lib/backends/*/*.[ch] lib/backends/*/*/*.[ch] cli/*.[ch] tests/*/*.[ch]))
+FORMAT_SRC = $(sort $(wildcard lib/*.[ch] lib/tls/*.[ch] lib/backends/*.[ch] lib/backends/*/*.[ch] lib/backends/*/*/*.[ch] cli/*.[ch]) $(TEST_C))
 format: ## apply .clang-format
 	$(CLANG_FORMAT) -i $(FORMAT_SRC)
-
-bench: all $(HELP_BIN) ## what a lock costs
-	@DLOCK=$(BUILD)/dlock tests/bench
 
 install: all ## install below $(DESTDIR)$(PREFIX)
 	$(INSTALL) -d $(DESTDIR)$(BINDIR) $(DESTDIR)$(LIBDIR) $(DESTDIR)$(INCLUDEDIR) $(DESTDIR)$(PKGCONFIGDIR)
@@ -257,7 +217,7 @@ clean: ## remove $(BUILD)
 	rm -rf $(BUILD)
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):[^=#]*## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
+	@sed -n 's/^\([a-z-]*\):[^=#]*## \(.*\)/\1|\2/p' Makefile tests/tests.mk | \
 	    while IFS='|' read -r t d; do printf '  %-12s %s\n' "$$t" "$$d"; done
 	@echo
 	@echo '  variables:   PREFIX DESTDIR BINDIR LIBDIR MANDIR ... CC CFLAGS LDFLAGS BUILD V=1'
@@ -292,7 +252,7 @@ $(BUILD)/flags: FORCE
 	$(call stamp,$(FLAGS_NOW))
 
 # What is linked: a file that was removed leaves no newer prerequisite behind.
-SOURCES = $(sort $(LIB_SRC) $(foreach x,$(PARTS),$($x_SRC)) $(CLI_SRC) $(FAKE_SRC))
+SOURCES = $(sort $(LIB_SRC) $(foreach x,$(PARTS),$($x_SRC)) $(CLI_SRC) $(FAKE_SRC) $(LUA_SRC) $(LUA_PARTS))
 $(BUILD)/sources: FORCE
 	@mkdir -p $(@D)
 	@echo '$(SOURCES)' | cmp -s - $@ || \
@@ -322,6 +282,13 @@ $(call module_of,$(1)): private MOD_LIBS = $$(or $$($(1)_MOD_LIBS),$$($(1)_LIBS)
 endef
 $(foreach x,$(PARTS),$(eval $(call part_rules,$x)))
 
+# The Lua scripts of Redis, as C strings.
+$(BUILD)/gen/redis_scripts.h: lib/backends/redis/scripts/embed.awk $(LUA_SRC) $(LUA_PARTS) $(BUILD)/sources
+	$(call say,LUA,$@)
+	@mkdir -p $(@D)
+	$(Q)awk -f $< $(LUA_SRC) > $@
+$(call each_obj,lib/backends/redis/script.c): $(BUILD)/gen/redis_scripts.h
+
 # A guard that does not see all of the library's traffic is none.
 ifneq ($(ZK_WRAP),)
 $(call module_of,ZOOKEEPER): $(BUILD)/zk-calls
@@ -346,27 +313,11 @@ $O/mod/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(Q)$(CC_ALL) -fPIC -DDLOCK_MODULE $(PART) $(ID) $(DEP) $(USER) -c -o $@ $<
 
-$O/test/%.o: %.c $(BUILD)/flags
-	$(call say,CC,$< (test))
-	@mkdir -p $(@D)
-	$(Q)$(CC_ALL) -fvisibility=hidden -fPIE -DDLOCK_TEST -Itests/fake $(PART) $(ID) $(DEP) $(USER) -c -o $@ $<
-
 $(BUILD)/dlock: $(CLI_OBJ) $(LIB_OBJ) $(BUILD)/sources
 	$(call say,LD,$@)
 	$(Q)$(LINK) -pie -o $@ $(filter %.o,$^) $(LDFLAGS) $(LIBS)
 
-# The same program with the scripted fake store and the test hooks. It loads the same modules.
-$(BUILD)/test/dlock: $(TEST_OBJ) $(BUILD)/sources | $(if $(MODULES),$(MODULES) $(BUILD)/test/dlock-modules)
-	$(call say,LD,$@)
-	@mkdir -p $(@D)
-	$(Q)$(LINK) -pie -o $@ $(filter %.o,$^) $(LDFLAGS) $(LIBS)
-
 $(BUILD)/libdlock.a: $(LIB_OBJ) $(BUILD)/sources
-	$(call say,AR,$@)
-	$(Q)rm -f $@ && $(AR) qcs $@ $(filter %.o,$^)
-
-# An archive, so that a unit test links only what it uses.
-$(BUILD)/cli.a: $(filter-out %/main.o,$(CLI_OBJ)) $(BUILD)/sources
 	$(call say,AR,$@)
 	$(Q)rm -f $@ && $(AR) qcs $@ $(filter %.o,$^)
 
@@ -393,66 +344,18 @@ $(BUILD)/dlock-modules/%.so: $(BUILD)/pic.a $(BUILD)/sources
 	    $(filter %.o,$^) $(BUILD)/pic.a $(LDFLAGS) $(MOD_LIBS) -pthread
 	@rm -f $@.map; chmod 755 $@
 
-$(BUILD)/test/dlock-modules:
-	@mkdir -p $(@D)
-	$(Q)ln -sfn ../dlock-modules $@
-
 $(BUILD)/libdlock.pc: Makefile $(BUILD)/flags $(BUILD)/build-id lib/dlock.h
 	$(Q)printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$(LIBDIR)' 'includedir=$(INCLUDEDIR)' '' \
 	    'Name: libdlock' 'Description: locks with leases on files and networked stores' \
 	    'Version: $(VERSION)' 'Libs: -L$${libdir} -ldlock' 'Libs.private: $(LIBS_SO)' \
 	    'Cflags: -I$${includedir}' > $@
 
-$(BUILD)/unit/%: tests/unit/%.c tests/unit/unit.h $(BUILD)/cli.a $(BUILD)/libdlock.a $(BUILD)/flags
-	$(call say,UNIT,$@)
-	@mkdir -p $(@D)
-	$(Q)$(CC_ALL) -fPIE -Itests/unit $(UNIT_CFLAGS) $(DEP) $(USER) -o $@ $< -pie $(HARDEN_LD) $(LDFLAGS) \
-	    $(BUILD)/cli.a $(UNIT_A) $(BUILD)/libdlock.a $(LIBS) $(UNIT_LIBS)
-
-# The tests of a module's parts: linked with them, not loading it.
-PG_UNIT_BIN := $(PG_UNIT:tests/unit/%.c=$(BUILD)/unit/%)
-$(PG_UNIT_BIN): private UNIT_CFLAGS = $(PG_CFLAGS)
-ifeq ($(WITH_POSTGRES),module)
-$(PG_UNIT_BIN): private UNIT_A = $(BUILD)/pg.a
-$(PG_UNIT_BIN): private UNIT_LIBS = $(PG_LIBS)
-$(PG_UNIT_BIN): $(BUILD)/pg.a
-endif
-ZK_UNIT_BIN := $(ZK_UNIT:tests/unit/%.c=$(BUILD)/unit/%)
-$(ZK_UNIT_BIN): private UNIT_CFLAGS = $(ZK_CFLAGS)
-ifeq ($(WITH_ZOOKEEPER),module)
-$(ZK_UNIT_BIN): private UNIT_A = $(BUILD)/zk.a
-$(ZK_UNIT_BIN): private UNIT_LIBS = $(ZK_LIBS)
-$(ZK_UNIT_BIN): $(BUILD)/zk.a
-endif
-$(BUILD)/pg.a: $(POSTGRES_SRC:%.c=$O/%.o)
-$(BUILD)/zk.a: $(ZOOKEEPER_SRC:%.c=$O/%.o)
-$(BUILD)/pg.a $(BUILD)/zk.a: $(BUILD)/sources
-	$(call say,AR,$@)
-	$(Q)rm -f $@ && $(AR) qcs $@ $(filter %.o,$^)
-
-# Helpers are never sanitized: they are not what is tested, and are started often. Nor are preload shims, which are
-# loaded into other people's programs.
-$(BUILD)/test/%: tests/helpers/%.c $(BUILD)/flags
-	$(call say,CC,$@)
-	@mkdir -p $(@D)
-	$(Q)$(CC) $(LANG_C) $(DEFS) $(WARN) $(HARDEN) -fPIE $(DEP) $(USER) -o $@ $< -pie $(LDFLAGS) -pthread
-
-$(BUILD)/test/%.so: tests/preload/%.c $(BUILD)/flags
-	$(call say,CC,$@)
-	@mkdir -p $(@D)
-	$(Q)$(CC) $(LANG_C) $(DEFS) $(WARN) -fPIC $(DEP) $(USER) -shared -o $@ $< $(LDFLAGS) -ldl
-
-# Modules as they should not be, and one that says that it was loaded.
-$(BUILD)/test/%.so: tests/modules/%.c $(BUILD)/flags $(BUILD)/build-id
-	$(call say,CC,$@)
-	@mkdir -p $(@D)
-	$(Q)$(CC) $(LANG_C) $(DEFS) $(WARN) -fPIC -DDLOCK_MODULE -DDLOCK_BUILD_ID='"$(BUILD_ID)"' $(DEP) $(USER) \
-	    -shared -o $@ $< $(LDFLAGS)
+include tests/tests.mk
 
 FORCE:
 .SUFFIXES:
 .DELETE_ON_ERROR:
-.PHONY: all demo check check-unit check-asan check-tsan check-build check-build-thread deps lint format bench install uninstall clean help FORCE
+.PHONY: all demo deps lint format install uninstall clean help FORCE
 
 # Not those of a build below this one, which may be under way.
 -include $(shell find $O $(BUILD)/unit $(BUILD)/test -name '*.d' 2>/dev/null)

@@ -4,6 +4,7 @@
 #include "util.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <string.h>
 
 static int poll_ms(int64_t now, int64_t wake_at)

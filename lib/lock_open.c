@@ -50,44 +50,58 @@ static void set_spec(dlock *d, const struct dlock_options *o)
     };
 }
 
-int dlock_open(dlock **out, const char *uri, const struct dlock_options *o, struct dlock_error *err)
+static int open_handle(dlock *d, const struct dlock_options *o, struct dlock_error *err)
 {
-    dlock *d = calloc(1, sizeof *d);
-    if (!d)
-        return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
-    int rc = dlock_uri_parse(&d->uri, uri, err);
-    if (rc < 0)
-        goto fail;
     struct dlock_error why;
     d->table = dlock_registry_find(d->uri->scheme, &why);
     if (!d->table) {
-        rc = why.code;
         if (err)
             *err = why;
-        goto fail;
+        return why.code;
     }
     d->opt = *o;
     d->opt.command = d->opt.note = NULL; /* copied into who */
-    rc = check_options(o, d->table, err);
+    int rc = check_options(o, d->table, err);
     if (rc < 0)
-        goto fail;
+        return rc;
     set_lease(d, o);
     rc = lease_check(&d->lease_cfg, err);
     if (rc < 0)
-        goto fail;
+        return rc;
     set_spec(d, o);
     rc = d->table->open(&d->be, &d->spec, err);
     if (rc < 0)
-        goto fail;
-    rc = dlock_uri_check_params(d->uri, err);
-    if (rc < 0)
-        goto fail;
+        return rc;
     d->wait_until = d->contact_by = DLOCK_NEVER;
-    *out = d;
-    return 0;
-fail:
-    dlock_close(d);
+    return dlock_uri_check_params(d->uri, err);
+}
+
+int dlock_open_uri(dlock **out, struct dlock_uri **uri, const struct dlock_options *o,
+                   struct dlock_error *err)
+{
+    dlock *d = calloc(1, sizeof *d);
+    int rc = DLOCK_ENOMEM;
+    if (d) {
+        d->uri = *uri;
+        rc = open_handle(d, o, err);
+    } else {
+        dlock_fail(err, rc, 0, "out of memory");
+        dlock_uri_free(*uri);
+    }
+    *uri = NULL;
+    if (rc < 0)
+        dlock_close(d);
+    else
+        *out = d;
     return rc;
+}
+
+int dlock_open(dlock **out, const char *text, const struct dlock_options *o,
+               struct dlock_error *err)
+{
+    struct dlock_uri *uri;
+    int rc = dlock_uri_parse(&uri, text, err);
+    return rc < 0 ? rc : dlock_open_uri(out, &uri, o, err);
 }
 
 void dlock_close(dlock *d)

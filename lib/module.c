@@ -16,6 +16,7 @@
 #include <limits.h>
 #include <link.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/auxv.h>
 #include <sys/stat.h>
 #include <unistd.h>

@@ -76,12 +76,23 @@ const struct dlock_backend *dlock_registry_find(const char *scheme, struct dlock
     return NULL;
 }
 
+unsigned dlock_registry_hold(const char *scheme)
+{
+    for (size_t i = 0; i < DLOCK_LEN(built_in); i++)
+        if (dlock_serves(built_in[i]->schemes, scheme))
+            return built_in[i]->caps & (CAP_FD | CAP_LEASE);
+    for (const struct dlock_loadable *m = modules; m->name; m++)
+        if (m->schemes && dlock_serves(m->schemes, scheme))
+            return CAP_LEASE; /* module.c loads no other backend */
+    return 0;
+}
+
 const struct tls_table *dlock_registry_tls(const char *scheme, struct dlock_error *err)
 {
 #ifdef WITH_TLS
     (void)scheme;
     (void)err;
-    return &dlock_rtls;
+    return &dlock_tls;
 #else
     for (const struct dlock_loadable *m = modules; m->name; m++)
         if (m->abi == TLS_ABI)

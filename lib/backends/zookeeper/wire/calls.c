@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <netdb.h>
 #include <poll.h>
+#include <pthread.h>
 #include <semaphore.h>
 #include <string.h>
 #include <sys/socket.h>

@@ -1,0 +1,13 @@
+# One PostgreSQL server for the contract suite, the lock a row of the lease table.
+# bats file_tags=contract,long
+load "$SUPPORT/postgres"
+STORE_LEASE=1 STORE_FIFO='' STORE_FENCE=1 STORE_TELLS='fence left'
+store_up() { pg_start; }
+store_down() { pg_stop_all; }
+store_lock() { echo "postgres://postgres@127.0.0.1:$PG_PORT/postgres?mode=lease#$1"; }
+# A released row may stay: it keeps the fence until it is swept.
+store_clean() {
+    local left
+    left=$(pgsql -v name="$1" <<<"select * from public.dlock_locks where name = :'name' and expires <> '-infinity'")
+    [ -z "$left" ] || fail "left in the store: $left"
+}

@@ -1,0 +1,14 @@
+# Five independent Redis servers for the contract suite, a majority of them the lock.
+# bats file_tags=contract,long
+load "$SUPPORT/redis"
+load "$SUPPORT/redlock"
+STORE_LEASE=1 STORE_FIFO='' STORE_FENCE=1 STORE_TELLS='fence left' STORE_TURNS=50
+store_up() { rl_start 5; }
+store_down() { rl_stop_file; }
+store_lock() { rl_uri "$1"; }
+# Only the fences are left, and they expire.
+store_clean() {
+    local left
+    left=$(rl_left)
+    [ -z "$left" ] || fail "left in the store: $left"
+}

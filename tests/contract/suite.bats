@@ -1,0 +1,382 @@
+# The contract that every store keeps. Not run by itself: for each tests/contract/stores/STORE.bash, which says how to
+# reach that store and what it offers, tests/run makes build/contract/STORE.bats of it. These two lines are that store's:
+# bats file_tags=contract
+STORE=none CONTRACT=.
+
+bats_require_minimum_version 1.5.0
+export BATS_TEST_TIMEOUT=300
+SUPPORT=$CONTRACT/../support
+load "$SUPPORT/common"
+load "$CONTRACT/stores/$STORE"
+
+setup_file() {
+    export BATS_NO_PARALLELIZE_WITHIN_FILE=true
+    store_up
+}
+teardown_file() { store_down; }
+setup() {
+    dlock_setup
+    L=$(store_lock "$NAME")
+    mkfifo "$T/go"
+}
+teardown() {
+    # Whatever waits for the fifo may end.
+    [ ! -p "$T/go" ] || exec 9<>"$T/go"
+    dlock_teardown
+}
+
+needs() {
+    local have=STORE_$1
+    [ -n "${!have}" ]
+}
+
+# hold [OPTION...]: a holder that ends when `let_go` is called; returns once it holds.
+hold() {
+    start_log "$T/holder.log" "$DLOCK" "$@" "$L" sh -c 'echo $DLOCK_FENCE >held; read x <go'
+    HOLDER=$STARTED
+    wait_for 5 test -e "$T/held"
+}
+let_go() { echo >"$T/go"; }
+
+status_is() { "$DLOCK" --status "$L" | grep -q "$1"; }
+waiters() { "$DLOCK" --status --json "$L" | grep -o '"place"' | wc -l; }
+waiters_are() { [ "$(waiters)" -eq "$1" ]; }
+
+@test "contract: a held lock refuses -n with 75 and names the holder" {
+    hold --note "the nightly run"
+    run -75 --separate-stderr run_t 5 "$DLOCK" -n "$L" touch "$T/ran"
+    [ -z "$output" ]
+    [ ! -e "$T/ran" ]
+    [ "${#stderr_lines[@]}" -eq 1 ]
+    [[ $stderr == "dlock: "*"$NAME"*"held by pid $HOLDER"* ]] || [[ $stderr == *"held by pid"* ]]
+    run -3 run_t 5 "$DLOCK" -q -n -E 3 "$L" true
+    [ -z "$output" ]
+    run -0 run_t 5 "$DLOCK" -n -E 0 "$L" false
+    let_go
+    wait_exit 5 "$HOLDER"
+    run -0 run_t 5 "$DLOCK" -n "$L" true
+    store_clean "$NAME"
+}
+
+# best_of_six RC CMD...: the shortest time in ms; it is enough when a busy machine lets it be quick once.
+best_of_six() {
+    local rc=$1 try took
+    shift
+    best=9999
+    for try in 1 2 3 4 5 6; do
+        "$HELPERS/clock" "$T/before"
+        run "-$rc" run_t 10 "$@"
+        "$HELPERS/clock" "$T/after"
+        took=$((($(cat "$T/after") - $(cat "$T/before")) / 1000000))
+        [ "$took" -ge "$best" ] || best=$took
+        [ "$try" -lt 3 ] || [ "$best" -gt 200 ] || break
+    done
+}
+
+@test "contract: -n answers at once" {
+    best_of_six 0 "$DLOCK" -n "$L" true
+    assert_between 0 "$best" $((200 + SLOW)) "a free lock, in ms"
+    hold
+    best_of_six 75 "$DLOCK" -q -n "$L" touch "$T/ran"
+    assert_between 0 "$best" $((200 + SLOW)) "a held lock, in ms"
+    [ ! -e "$T/ran" ]
+    waiters_are 0
+    let_go
+    wait_exit 5 "$HOLDER"
+}
+
+@test "contract: a waiter is handed the lock at once" {
+    hold
+    start_log "$T/waiter.log" "$DLOCK" "$L" "$HELPERS/clock" "$T/entered"
+    waiter=$STARTED
+    wait_for 5 waiters_are 1
+    "$HELPERS/clock" "$T/left"
+    let_go
+    wait_exit 5 "$waiter"
+    # Process start-up included; a poll of the store would take longer than this on average.
+    assert_between 0 $((($(cat "$T/entered") - $(cat "$T/left")) / 1000000)) $((400 + SLOW)) "hand-off in ms"
+    store_clean "$NAME"
+}
+
+# The bound is dlock's; what a busy machine adds to the life of a process is not. So the best of six, less what a
+# refusal without waiting takes at that time.
+@test "contract: -w waits as long as it says" {
+    hold
+    best=9999
+    for try in 1 2 3 4 5 6; do
+        [ "$best" -gt 400 ] || break
+        "$HELPERS/clock" "$T/begin"
+        run -75 run_t 5 "$DLOCK" -n "$L" touch "$T/ran"
+        "$HELPERS/clock" "$T/before"
+        run -75 --separate-stderr run_t 5 "$DLOCK" -w 0.3 "$L" touch "$T/ran"
+        "$HELPERS/clock" "$T/after"
+        refusal=$((($(cat "$T/before") - $(cat "$T/begin")) / 1000000))
+        [ ! -e "$T/ran" ]
+        [[ $stderr == *"held"* ]]
+        took=$((($(cat "$T/after") - $(cat "$T/before")) / 1000000))
+        [ "$took" -ge 300 ]
+        took=$((took - refusal))
+        [ "$took" -ge "$best" ] || best=$took
+    done
+    assert_between 0 "$best" $((400 + SLOW)) "wait in ms, less that of a refusal"
+    waiters_are 0
+    let_go
+    wait_exit 5 "$HOLDER"
+    store_clean "$NAME"
+}
+
+@test "contract: a waiter that is cancelled leaves the queue and dies by the signal" {
+    hold
+    for sig in TERM INT HUP; do
+        # setsid: a shell ignores INT in its background jobs, and what is ignored stays ignored.
+        start_log "$T/waiter.log" /usr/bin/python3 -c '
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+os.execv(sys.argv[1], sys.argv[1:])' "$DLOCK" "$L" touch "$T/ran"
+        waiter=$STARTED
+        wait_for 5 waiters_are 1
+        kill -"$sig" "$waiter"
+        rc=0
+        wait_exit 5 "$waiter" || rc=$?
+        [ "$rc" -eq $((128 + $(kill -l "$sig"))) ]
+        waiters_are 0
+    done
+    [ ! -e "$T/ran" ]
+    let_go
+    wait_exit 5 "$HOLDER"
+    store_clean "$NAME"
+}
+
+@test "contract: exit codes pass through and the lock is free afterwards" {
+    for code in 0 1 42 75 79 255; do
+        run -"$code" run_t 5 "$DLOCK" "$L" sh -c "exit $code"
+    done
+    run -143 run_t 5 "$DLOCK" "$L" sh -c 'kill -TERM $$'
+    run -137 run_t 5 "$DLOCK" "$L" sh -c 'kill -KILL $$'
+    run -127 run_t 5 "$DLOCK" "$L" ./no-such-command
+    run -126 run_t 5 "$DLOCK" "$L" /etc/passwd
+    run -0 run_t 5 "$DLOCK" -n "$L" true
+    store_clean "$NAME"
+}
+
+@test "contract: --status tells free from held, in text and in JSON" {
+    run -0 run_t 5 "$DLOCK" --status "$L"
+    assert_out ": free"
+    hold --note 'say "hi"'
+    run -75 run_t 5 "$DLOCK" --status "$L"
+    assert_out ": held"
+    assert_out "sh"
+    run -75 run_t 5 "$DLOCK" --status --json "$L"
+    /usr/bin/python3 -c '
+import json, sys
+s = json.loads(sys.argv[1])
+assert s["lock"] == sys.argv[2] and s["state"] == "held", s
+assert len(s["holders"]) == 1 and s["holders"][0]["pid"] > 0, s
+assert s["holders"][0]["note"] == "say \"hi\"", s
+assert s["waiters"] == [], s' "$output" "$NAME"
+    start_log "$T/waiter.log" "$DLOCK" "$L" true
+    wait_for 5 waiters_are 1
+    let_go
+    wait_exit 5 "$STARTED"
+    run -0 run_t 5 "$DLOCK" --status "$L"
+}
+
+@test "contract: --status --json has all that is known of holder and waiter" {
+    before=$(date +%s%3N)
+    hold --ttl 20 --note 'say "hi"'
+    for who in 1 2; do
+        start_log "$T/w$who.log" "$DLOCK" "$L" sh -c : "waiter $who"
+        waiting[who]=$STARTED
+        wait_for 5 waiters_are $who
+    done
+    run -75 run_t 5 "$DLOCK" --status --json "$L"
+    [ "${#lines[@]}" = 1 ]
+    echo "$output"
+    # What of these two the store tells to others.
+    fence='' left=''
+    [[ $STORE_TELLS != *fence* ]] || fence=$(cat "$T/held")
+    [[ $STORE_TELLS != *left* ]] || left=1
+    /usr/bin/python3 -c '
+import getpass, json, socket, sys
+status, name, holder, before, fence, left, *waiting = sys.argv[1:]
+s = json.loads(status)
+assert (s["lock"], s["state"], len(s["holders"])) == (name, "held", 1) and s["store"], s
+h = s["holders"][0]
+assert h["host"] == socket.gethostname() and h["pid"] == int(holder) and h["user"] == getpass.getuser(), h
+assert h["note"] == "say \"hi\"" and h["command"] == "sh", h
+assert int(before) - 1000 <= h["since_ms"] <= int(before) + 20000, h
+if left:
+    assert 10000 <= h["lease_left_ms"] <= 20000, h
+else:
+    assert "lease_left_ms" not in h, h
+assert h.get("fence", "") == fence, h
+assert "kind" not in h and "place" not in h and "mode" not in h, h
+ws = s["waiters"]
+assert sorted(w["pid"] for w in ws) == sorted(map(int, waiting)), ws
+for w in ws:
+    assert "fence" not in w and "lease_left_ms" not in w, w
+if "host" in ws[0]:
+    assert all(w["host"] == socket.gethostname() and w["user"] == getpass.getuser() and "sh" in w["command"] for w in ws), ws
+assert [w["place"] for w in ws] == ([0, 0] if "redlock" in s["store"] else [1, 2]), ws' \
+        "$output" "$NAME" "$HOLDER" "$before" "$fence" "$left" "${waiting[@]}"
+    let_go
+    wait_exit 5 "$HOLDER"
+    for who in 1 2; do wait_exit 5 "${waiting[who]}"; done
+    store_clean "$NAME"
+}
+
+@test "contract: the fence grows from one grant to the next" {
+    last=0
+    for i in 1 2 3 4 5 6 7 8 9 10; do
+        fence=$(run_t 5 "$DLOCK" "$L" sh -c 'echo $DLOCK_FENCE')
+        [ "$fence" -gt "$last" ]
+        last=$fence
+    done
+}
+
+@test "contract: odd names are locks of their own" {
+    for name in 'a b' 'x%2Fy' '%7Bt%7D' '..' 'a:b' 'k%23' "%C3%A4" "quote'"; do
+        l=$(store_lock "$NAME$name")
+        run -75 run_t 5 "$DLOCK" "$l" "$DLOCK" -q -n "$l" true
+        run -0 run_t 5 "$DLOCK" "$l" "$DLOCK" -q -n "$L" true
+    done
+}
+
+@test "contract: many waiters, none is forgotten, each once" {
+    hold
+    for i in 1 2 3 4 5 6; do
+        start_log "$T/w$i.log" "$DLOCK" "$L" sh -c "echo $i >>order"
+        pids[i]=$STARTED
+        wait_for 5 waiters_are "$i"
+    done
+    let_go
+    for i in 1 2 3 4 5 6; do wait_exit 10 "${pids[i]}"; done
+    [ "$(sort "$T/order" | tr -d '\n')" = 123456 ]
+    ! needs FIFO || [ "$(tr -d '\n' <"$T/order")" = 123456 ]
+    store_clean "$NAME"
+}
+
+# pids_in_line: of those who wait, in their order.
+pids_in_line() {
+    "$DLOCK" --status --json "$L" | /usr/bin/python3 -c '
+import json, sys
+ws = json.load(sys.stdin)["waiters"]
+assert [w["place"] for w in ws] == list(range(1, len(ws) + 1)), ws
+print(*[w["pid"] for w in ws])'
+}
+
+# bats test_tags=slow
+@test "contract: twenty who come at once are served in the order that --status tells" {
+    needs FIFO || return 0 # none is promised
+    for round in 1 2 3; do
+        rm -f "$T/held" "$T/order"
+        hold
+        for i in $(seq 20); do
+            start_log "$T/w$i.log" "$DLOCK" "$L" sh -c "echo $i >>order"
+            number[STARTED]=$i
+            pids[i]=$STARTED
+        done
+        wait_for 20 waiters_are 20
+        want=$(for pid in $(pids_in_line); do echo "${number[pid]}"; done)
+        let_go
+        wait_exit 5 "$HOLDER"
+        for i in $(seq 20); do wait_exit 20 "${pids[i]}"; done
+        [ "$(cat "$T/order")" = "$want" ] || fail "round $round: $(paste -sd' ' "$T/order"), not $(paste -sd' ' <<<"$want")"
+    done
+    store_clean "$NAME"
+}
+
+# A lock without a lease is the kernel's: it stays with the command, whatever happens to the keeper.
+kernel_keeps_it() {
+    hold
+    kill -"$1" "$HOLDER"
+    run -75 run_t 5 "$DLOCK" -q -w 0.3 "$L" true
+    let_go
+    kill -CONT "$HOLDER" || : # a stopped keeper has it too, until it has reaped the command
+    run -0 run_t 5 "$DLOCK" -w 5 "$L" true
+    store_clean "$NAME"
+}
+
+@test "contract: a killed keeper: the tree dies and the lock is free within the ttl and a second" {
+    needs LEASE || { kernel_keeps_it KILL; return; }
+    start_log "$T/holder.log" "$DLOCK" --ttl 2 "$L" "$HELPERS/witness" "$T" 60000 tree
+    holder=$STARTED
+    wait_for 5 file_has "$T/history" enter
+    start_log "$T/waiter.log" "$DLOCK" --ttl 2 "$L" "$HELPERS/clock" "$T/entered"
+    waiter=$STARTED
+    wait_for 5 waiters_are 1
+    "$HELPERS/clock" "$T/killed" # before: some stores free the lock in that very moment
+    kill -KILL "$holder"
+    # The witness is kept by every descendant.
+    wait_for 1 flock -sn "$T/witness" true
+    wait_exit 5 "$waiter"
+    assert_between 0 $((($(cat "$T/entered") - $(cat "$T/killed")) / 1000000)) 3000 "take-over in ms"
+    store_clean "$NAME"
+}
+
+guard_of() {
+    local pid
+    G=
+    for pid in $(children "$1"); do
+        [ "$(cat "/proc/$pid/comm")" != dlock-guard ] || G=$pid
+    done
+    [ -n "$G" ]
+}
+
+@test "contract: a killed guard: 71, the tree dies within a second, and then the lock is free" {
+    close=
+    needs LEASE || close=-o # otherwise there is none
+    start_log "$T/holder.log" "$DLOCK" --ttl 20 $close "$L" "$HELPERS/witness" "$T" 60000 tree
+    holder=$STARTED
+    wait_for 5 file_has "$T/history" enter
+    wait_for 5 guard_of "$holder"
+    start_log "$T/waiter.log" "$DLOCK" "$L" sh -c 'flock -sn "$1" true; echo $? >"$2"' - "$T/witness" "$T/in"
+    waiter=$STARTED
+    wait_for 5 waiters_are 1
+    "$HELPERS/clock" "$T/killed"
+    kill -KILL "$G"
+    # By the waiter: a lock that the test itself tries would be in its way. The holder ends when its tree has.
+    rc=0
+    wait_exit 5 "$holder" || rc=$?
+    "$HELPERS/clock" "$T/over"
+    [ "$rc" -eq 71 ]
+    assert_between 0 $((($(cat "$T/over") - $(cat "$T/killed")) / 1000000)) $((1000 + SLOW)) "the tree's end in ms"
+    [ "$(grep -c "guard process $G was killed" "$T/holder.log")" -eq 1 ]
+    # Given back, not left to end: the ttl is 20 s. And not before the tree was gone.
+    wait_exit 5 "$waiter"
+    [ "$(cat "$T/in")" -eq 0 ]
+    run -0 run_t 5 "$DLOCK" -n "$L" true
+    store_clean "$NAME"
+}
+
+@test "contract: a stopped keeper's tree is gone before anybody else gets in" {
+    needs LEASE || { kernel_keeps_it STOP; return; }
+    start_log "$T/holder.log" "$DLOCK" --ttl 2 --grace 0.2 "$L" "$HELPERS/witness" "$T" 60000 tree
+    holder=$STARTED
+    wait_for 5 file_has "$T/history" enter
+    kill -STOP "$holder"
+    run -0 run_t 10 "$DLOCK" "$L" "$HELPERS/witness" "$T" 10
+    [ ! -e "$T/violations" ]
+    kill -CONT "$holder"
+    rc=0
+    wait_exit 5 "$holder" || rc=$?
+    [ "$rc" -eq 79 ]
+}
+
+@test "contract: 1000 or 2000 acquisitions by 20 processes: no overlap, nobody starves, fences grow" {
+    # What a sanitizer can find, it finds in fewer.
+    turns=${STORE_TURNS:-100} long=6000 longer_than_ttl=3000
+    [ -z "${SAN:-}" ] || turns=5 long=2500 longer_than_ttl=0
+    mkdir "$T/h"
+    "$ROOT/tests/support/helpers/swarm.py" 20 200 bash -c '
+        for ((n = 0; n < $3; n++)); do
+            # Two of the holds are longer than the ttl, one of them three times, and a few take a while.
+            hold=0
+            [ $((n % 10)) -ne 5 ] || hold=20
+            [ $n-$I != $(($3 / 2))-7 ] || hold=$4
+            [ $n-$I != $(($3 / 5))-13 ] || hold=$5
+            "$DLOCK" --ttl 2 "$1" "$HELPERS/witness" "$2" "$hold" tree || exit
+        done' - "$L" "$T/h" $turns $long $longer_than_ttl
+    run -0 "$ROOT/tests/support/helpers/check_history.py" "$T/h" $((20 * turns)) $(! needs FENCE || echo fence)
+    store_clean "$NAME"
+}

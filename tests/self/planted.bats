@@ -1,0 +1,140 @@
+#!/usr/bin/env bats
+# Planted bugs: a suite that does not notice them proves nothing. Each is a change of one source file, built beside
+# the real program and given to the one test that must fail. The change must apply: whoever rewrites that line finds
+# a new one for it here.
+
+# bats file_tags=long
+bats_require_minimum_version 1.5.0
+load ../support/common
+
+# How the program under test is built: one command a line.
+setup_file() {
+    cd "$ROOT" || return
+    # --always-make would also be done, not only said, for the makefile itself; there is no rule for it.
+    "${MAKE:-make}" -nB V=1 BUILD="$BUILD" SAN="${SAN:-}" "$BUILD/test/dlock" >"$BATS_FILE_TMPDIR/commands" 2>/dev/null || :
+}
+setup() { dlock_setup; }
+teardown() { dlock_teardown; }
+
+# command WORD: the one command with that word.
+command_with() {
+    local found
+    found=$(grep -F -- " $1 " "$BATS_FILE_TMPDIR/commands")
+    [ "$(wc -l <<<"$found")" = 1 ] && [ -n "$found" ] || fail "how is $1 made? $found" || return
+    echo "$found"
+}
+
+# plant SOURCE SED: the program with that change is $PLANTED. A Lua script is a part of redis/script.c.
+plant() {
+    local source=$1 object compile link
+    mkdir "$T/planted"
+    PLANTED=$T/planted/dlock
+    sed -E "$2" "$ROOT/$source" >"$T/planted/source"
+    ! cmp -s "$ROOT/$source" "$T/planted/source" || fail "the plant does not apply to $source: $2" || return
+    if [[ $source == *.lua ]]; then
+        plant_lua "$source" || return
+        source=lib/backends/redis/script.c
+        cp "$ROOT/$source" "$T/planted/source.c"
+    else
+        mv "$T/planted/source" "$T/planted/source.c"
+    fi
+    object=$BUILD/obj/${source%.c}.o
+    grep -qF -- " -o $object " "$BATS_FILE_TMPDIR/commands" || object=$BUILD/obj/test/${source%.c}.o
+    compile=$(command_with "-o $object") && link=$(command_with "-o $BUILD/test/dlock") || return
+    # Its own headers are beside it no more.
+    compile=${compile/"-o $object"/"-iquote $(dirname "$source") -o $T/planted/object.o"}
+    compile=${compile%"$source"}$T/planted/source.c
+    link=${link/"-o $BUILD/test/dlock"/"-o $PLANTED"}
+    link=${link/" $object "/" $T/planted/object.o "}
+    (cd "$ROOT" && eval "${compile/ -MMD -MP/}" && eval "$link") 3>&- || fail "it cannot be built"
+}
+
+# plant_lua SCRIPT: $T/planted/source in its place, make the header of all scripts. Beside source.c it is found first.
+plant_lua() {
+    local header=$BUILD/gen/redis_scripts.h make
+    cp -r "$ROOT/lib/backends/redis/scripts" "$T/planted" || return
+    mv "$T/planted/source" "$T/planted/${1#lib/backends/redis/}" || return
+    make=$(command_with "lib/backends/redis/scripts/embed.awk") || return
+    make=${make/"> $header"/"> $T/planted/redis_scripts.h"}
+    (cd "$ROOT" && eval "${make//lib\/backends\/redis\/scripts\//$T/planted/scripts/}") || fail "no header is made: $make"
+}
+
+# try FILE NAME: that test, and no other one, with the plant. Not as a part of this run of bats: nothing of its
+# environment, and not the bats below libexec, which is first in our PATH.
+try() {
+    run run_t 60 env -i PATH="${PATH//"$BATS_LIBEXEC:"/}" HOME="${HOME:-/}" TMPDIR="${TMPDIR:-/tmp}" BUILD="$BUILD" \
+        HELPERS="$HELPERS" DLOCK="$PLANTED" bats --formatter tap -f "^$2\$" "$ROOT/tests/system/$1.bats"
+    [ "${lines[0]}" = 1..1 ] || fail "not one test '$2' in $1.bats: $output"
+}
+caught() {
+    try "$@"
+    grep -q '^not ok 1 ' <<<"$output" || fail "not caught: $output"
+}
+
+# bats test_tags=slow
+@test "planted: nothing: what is built and run here passes" {
+    plant lib/lease.c '1s/^/\n/'
+    try cli/lease "release answers 'not ours': 79 although the command returned 0, with a line"
+    [[ ${lines[1]} == "ok 1 "* ]] || fail "$output"
+}
+
+# bats test_tags=slow
+@test "planted: DEL without a look whose lock it is" {
+    plant lib/backends/redis/scripts/leave.lua "s/^if mine then (redis.call\('DEL', name\)) end/\1/"
+    caught redis/hold "redis: the command overwrites the key itself.*"
+}
+
+# bats test_tags=slow
+@test "planted: a renewal that makes the key anew" {
+    plant lib/backends/redis/scripts/renew.lua "s/^if value == ARGV\[3\] then/do/;
+        s/redis.call\('PEXPIRE', name, ARGV\[4\]\)/redis.call('SET', name, ARGV[3], 'PX', ARGV[4])/"
+    caught redis/faults "redis: a key that was deleted during the hold: 79"
+}
+
+# bats test_tags=slow
+@test "planted: no undo of an unanswered request" {
+    plant lib/backends/redis/renew.c 's/T_LEAVE, be->value,/T_LEAVE, "nobody",/'
+    caught redis/hostile "faults: replies cut after n bytes.*"
+}
+
+# bats test_tags=slow
+@test "planted: a majority of N/2" {
+    plant lib/backends/redis/redlock.c 's,be->n / 2 \+ 1,(be->n + 1) / 2,'
+    caught redlock/lock "redlock: a majority of 1, 2, 3, 4 or 5 nodes is enough, one less is not"
+}
+
+# bats test_tags=slow
+@test "planted: a deadline from the time of the answer" {
+    plant lib/lease.c 's/confirm\(l, ev->from, ev->ttl\)/confirm(l, now, ev->ttl)/'
+    caught cli/lease "a grant after term_at never starts the command and is given back"
+}
+
+# bats test_tags=slow
+@test "planted: a late grant is good enough" {
+    plant lib/lease.c 's/return now - l->sent > \(l->times.term_at - l->sent\) . part;/(void)part, (void)now; return false;/'
+    caught cli/lease "a late grant is confirmed by a renewal before the command starts"
+}
+
+# bats test_tags=slow
+@test "planted: no margin" {
+    plant lib/lease.c 's/(t->(hard|kill)_at = t->deadline) - margin( . 2)?;/\1 + margin;/'
+    caught redis/hold "redis: the keeper is stopped.*"
+}
+
+# bats test_tags=slow
+@test "planted: the release comes before the tree is gone" {
+    plant cli/keeper.c 's/if \(must_end && !k->tree_empty\)/if (must_end \&\& k->phase == KEEPER_OVER)/'
+    caught cli/lease "no renewal: a command that ends by TERM is followed by its descendants, 79"
+}
+
+# bats test_tags=slow
+@test "planted: only the command is killed, not its tree" {
+    plant cli/guard.c 's/process_tree_signal\(&none_inherited, SIGKILL, &refused\) < 0/(refused = 0, g->command > 0 ? kill(g->command, SIGKILL) : 0) < 0/'
+    caught cli/guard "keeper killed: the whole tree is gone at once"
+}
+
+# bats test_tags=slow
+@test "planted: exit code 0 although the release says that the lock was not ours" {
+    plant cli/keeper.c 's/r->how == DLOCK_REL_NOT_OURS && !k->lost/r->how == DLOCK_REL_NOT_OURS \&\& k->lost/'
+    caught cli/lease "release answers 'not ours': 79 although the command returned 0, with a line"
+}

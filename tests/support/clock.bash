@@ -1,0 +1,18 @@
+# clock.bash - processes whose clock jumps (tests/support/preload/wallclock.c). Load after common.bash.
+#
+#     with_clock CMD...    the wall clock of CMD, a function too, is what `jump` says; with WALLCLOCK_SUSPEND=1 in
+#                          its environment also the clock that counts while the machine sleeps
+#     jump SECONDS         from now on these clocks are so far ahead
+#
+# CLOCK_FILE: what they read, $T/offset; another one where another user runs them.
+
+jump() {
+    /usr/bin/python3 -c 'import struct, sys
+with open(sys.argv[2], "r+b") as f: f.write(struct.pack("<q", int(sys.argv[1]) * 10**9))' "$1" "${CLOCK_FILE:-$T/offset}"
+}
+with_clock() {
+    head -c 8 /dev/zero >"${CLOCK_FILE:-$T/offset}"
+    # A sanitizer's runtime wants to be the first library; being the second one is fine here.
+    LD_PRELOAD=$HELPERS/wallclock.so WALLCLOCK=${CLOCK_FILE:-$T/offset} \
+        ASAN_OPTIONS=${ASAN_OPTIONS:-}:verify_asan_link_order=0 "$@"
+}

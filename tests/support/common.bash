@@ -1,0 +1,266 @@
+# common.bash - for every .bats file:
+#
+#     load ../../support/common
+#     setup() { dlock_setup; }
+#     teardown() { dlock_teardown; }
+#
+# Gives $DLOCK (the program under test), $HELPERS (folder of the compiled helpers), $T (this test's own
+# folder) and $NAME (a lock name no other test uses). Every process that the test starts carries
+# DLOCK_TEST_ID in its environment; what is left of them at the end is killed and fails the test.
+# Tests wait for events (wait_for, fifos), never by sleeping. A file with tight timing puts
+# `export BATS_NO_PARALLELIZE_WITHIN_FILE=true` into setup_file.
+
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+export ROOT
+: "${BUILD:=build}"
+case $BUILD in /*) ;; *) BUILD=$ROOT/$BUILD ;; esac
+export BUILD
+export DLOCK=${DLOCK:-$BUILD/test/dlock}
+export HELPERS=${HELPERS:-$BUILD/test}
+# Nothing of the caller's may change what is tested.
+unset DLOCK_STORE DLOCK_NAME DLOCK_TOKEN DLOCK_HELD DLOCK_FENCE REDISCLI_AUTH REDIS_URL SSL_CERT_FILE SSL_CERT_DIR
+export LC_ALL=C.UTF-8 TZ=UTC
+source "$ROOT/tests/support/trace.bash"
+
+# ---------------------------------------------------------------- set-up ---
+
+# For what others may not do, or see; in strict mode a skip is a failure.
+need_root() { [ "$(id -u)" -eq 0 ] || skip "needs root"; }
+
+dlock_setup() {
+    T=$BATS_TEST_TMPDIR
+    NAME=t${BATS_SUITE_TEST_NUMBER:-0}-$$
+    STARTED_PIDS=()
+    # A sanitizer slows a process's start and end down (ms): for upper bounds of those, not of what must not be late.
+    # BUSY: what other tests beside this one may cost where one measurement has to do.
+    SLOW=0 BUSY=300
+    case ${SAN:-} in *address* | *thread*) SLOW=1500 BUSY=1500 ;; esac
+    export T NAME DLOCK_TEST_ID=${BATS_SUITE_TEST_NUMBER:-0}.$BASHPID.$RANDOM
+    cd "$T" || return 1
+}
+
+# Ends what `start` started, then looks for processes that the test left behind.
+dlock_teardown() {
+    local pid left
+
+    [ -n "${BATS_TEST_COMPLETED:-}" ] || san_reports >&2
+    for pid in "${STARTED_PIDS[@]}"; do
+        kill -CONT "$pid" 2>/dev/null || :
+        kill -TERM "$pid" 2>/dev/null || :
+    done
+    [ ${#STARTED_PIDS[@]} -eq 0 ] || settle 1
+    for pid in "${STARTED_PIDS[@]}"; do
+        kill -KILL "$pid" 2>/dev/null || :
+        wait "$pid" 2>/dev/null || :
+    done
+    declare -F redis_stop_all >/dev/null && redis_stop_all
+    declare -F pg_stop_all >/dev/null && pg_stop_all
+    declare -F zk_stop_all >/dev/null && zk_stop_all
+    # What dies at this moment is no leak: a dying tree gets a moment.
+    settle 1 && return 0
+    left=$(test_pids)
+    [ -n "$left" ] || return 0
+    for pid in $left; do
+        echo "left behind: $pid $(tr '\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null) ($(proc_state "$pid"))" >&2
+        kill -KILL "$pid" 2>/dev/null || :
+    done
+    return 1
+}
+
+# What sanitizers have reported so far, with the test that failed: the exit code of one that has a report is 134, and
+# the suite's own list of them comes only at its end.
+san_reports() {
+    local f
+    for f in "${SAN_REPORTS:-/nonexistent}"/*; do
+        [ -e "$f" ] || continue
+        echo "${f##*/}:"
+        sed -n 1,40p "$f"
+    done
+}
+
+# settle SECONDS: wait until no process of this test is left.
+settle() {
+    local -
+    set +T # as in wait_for
+    local end
+    none_left && return 0
+    end=$(($(now_ms) + $1 * 1000))
+    until none_left; do
+        [ "$(now_ms)" -lt $end ] || return 1
+        nap
+    done
+}
+
+# The same question as whether test_pids says nothing. grep itself runs without the marker.
+none_left() {
+    [ -n "${DLOCK_TEST_ID:-}" ] || return 0
+    if DLOCK_TEST_ID='' grep -qsaF "DLOCK_TEST_ID=$DLOCK_TEST_ID" /proc/[0-9]*/environ; then return 1; fi
+}
+
+# Processes that were executed with this test's marker; zombies (no environment) are not among them.
+test_pids() {
+    local f pid
+    [ -n "${DLOCK_TEST_ID:-}" ] || return 0
+    for f in $(grep -lsaF "DLOCK_TEST_ID=$DLOCK_TEST_ID" /proc/[0-9]*/environ 2>/dev/null); do
+        pid=${f#/proc/} pid=${pid%/environ}
+        # grep itself has the marker; it is gone by now.
+        [ -e "/proc/$pid/environ" ] && [ "$pid" != "$BASHPID" ] && [ "$pid" != $$ ] && echo "$pid"
+    done
+    return 0
+}
+
+# ------------------------------------------------------------------ time ---
+
+# Milliseconds of CLOCK_BOOTTIME, in steps of 10, without starting a process.
+now_ms() {
+    local up
+    read -r up _ </proc/uptime
+    up=${up/./}
+    echo $((10#$up * 10))
+}
+
+# nap [SECONDS]: 20 ms, without starting a process and without a descriptor that the programs under test would
+# inherit: a fifo that never gets data.
+nap() {
+    local fifo=${BATS_TEST_TMPDIR:-${BATS_FILE_TMPDIR:-${TMPDIR:-/tmp}}}/.nap
+    [ -p "$fifo" ] || mkfifo "$fifo" 2>/dev/null || :
+    read -r -t "${1:-0.02}" <>"$fifo" || :
+}
+
+beyond() { [ "$(now_ms)" -ge "$1" ]; }
+
+# timed ARG...: run dlock; $status, $output, $took (ms, of a clock with steps of 10). timed_run CMD...: any command.
+timed() { timed_run "$DLOCK" "$@"; }
+timed_run() {
+    local t0
+    t0=$(now_ms)
+    run run_t 20 "$@"
+    took=$(($(now_ms) - t0))
+}
+
+# ------------------------------------------------------------- processes ---
+
+# run_t SECONDS CMD...: CMD, ended after SECONDS (exit 124, and a line that says so).
+run_t() {
+    local secs=$1 rc=0 up
+    shift
+    read -r up _ </proc/uptime
+    timeout --foreground -k 2 "$secs" "$@" 3>&- || rc=$?
+    # A command may answer 124 by itself.
+    [ $rc -ne 124 ] || [ $(($(now_ms) - 10#${up/./} * 10)) -lt $((${secs%.*} * 1000)) ] || echo "run_t: still running after $secs s: $*" >&2
+    return $rc
+}
+
+# start CMD...: CMD in the background; its pid is in $STARTED; teardown ends it. Output: where the caller sends it.
+start() {
+    "$@" 3>&- &
+    STARTED=$!
+    STARTED_PIDS+=("$STARTED")
+}
+
+# start_log FILE CMD...: the same, stdout and stderr into FILE, stdin from /dev/null.
+start_log() {
+    local file=$1
+    shift
+    "$@" >"$file" 2>&1 </dev/null 3>&- &
+    STARTED=$!
+    STARTED_PIDS+=("$STARTED")
+}
+
+# wait_for SECONDS CMD...: poll every 20 ms, later every 60 ms, until CMD succeeds.
+wait_for() {
+    local - secs=$1 up end pause=0.02 n=0
+    shift
+    # What is called from here runs without the DEBUG trap of bats, which costs more than all the rest.
+    set +T
+    wait_loop "$@"
+}
+wait_loop() {
+    read -r up _ </proc/uptime
+    end=$((10#${up/./} + ${secs%.*} * 100))
+    while ! "$@" >/dev/null 2>&1; do
+        read -r up _ </proc/uptime
+        if [ $((10#${up/./})) -ge $end ]; then
+            echo "wait_for: not within $secs s: $*" >&2
+            return 1
+        fi
+        [ $((n += 1)) -lt 10 ] || pause=0.06
+        nap $pause
+    done
+}
+
+# wait_exit SECONDS PID: wait for a job of ours; its exit code is returned (125: still running, said on stderr).
+# Not with `run`, whose subshell cannot wait for our job: `rc=0; wait_exit 5 $pid || rc=$?`.
+wait_exit() {
+    wait_for "$1" pid_gone "$2" || return 125
+    wait "$2"
+}
+
+exits() { # CODE SECONDS PID: a job of ours, see wait_exit
+    local rc=0
+    wait_exit "$2" "$3" || rc=$?
+    [ $rc -eq "$1" ] || fail "exit code $rc, not $1: $(tail -n 20 ./*.log)"
+}
+
+# State letter of a process (R S D T Z ...), empty when there is none.
+proc_state() {
+    local stat
+    { read -r stat <"/proc/$1/stat"; } 2>/dev/null || return 0
+    stat=${stat##*) }
+    echo "${stat%% *}"
+}
+
+# Gone, or a zombie that only waits to be reaped.
+pid_gone() {
+    local stat=
+    { read -r stat <"/proc/$1/stat"; } 2>/dev/null || return 0
+    stat=${stat##*) }
+    case ${stat%% *} in '' | Z | X) return 0 ;; *) return 1 ;; esac
+}
+pid_stopped() { [ "$(proc_state "$1")" = T ]; }
+pid_alive() { ! pid_gone "$1"; }
+
+# Children of a process, one a line.
+children() {
+    local file IFS=' '
+    local -a pids
+    for file in "/proc/$1/task"/*/children; do
+        pids=()
+        { read -r -a pids <"$file"; } 2>/dev/null || :
+        [ ${#pids[@]} -eq 0 ] || printf '%s\n' "${pids[@]}"
+    done
+}
+
+# ---------------------------------------------------------------- checks ---
+
+# file_has FILE TEXT: TEXT within one line, or more.
+file_has() {
+    local text=
+    { IFS= read -r -d '' text <"$1"; } 2>/dev/null || :
+    [[ $text == *"$2"* ]]
+}
+file_nonempty() { [ -s "$1" ]; }
+
+# fail MESSAGE...
+fail() {
+    echo "$*" >&2
+    return 1
+}
+
+# assert_rc N: the exit code of the last `run`.
+assert_rc() {
+    [ "$status" -eq "$1" ] || fail "exit code $status, not $1; output: $output"
+}
+
+# assert_out TEXT: the output of the last `run` contains TEXT.
+assert_out() {
+    case $output in *"$1"*) ;; *) fail "output without '$1': $output" ;; esac
+}
+refute_out() {
+    case $output in *"$1"*) fail "output with '$1': $output" ;; *) ;; esac
+}
+
+# assert_between LOW VALUE HIGH WHAT
+assert_between() {
+    [ "$2" -ge "$1" ] && [ "$2" -le "$3" ] || fail "${4:-value}: $2, not between $1 and $3"
+}

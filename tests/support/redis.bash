@@ -1,0 +1,116 @@
+# redis.bash - redis servers for tests, each on a free loopback port, in a folder of its own.
+#
+#     load ../../support/redis
+#     redis_start [ARG...]            REDIS_PORT REDIS_PID REDIS_DIR; rcli ARG... talks to it
+#     redis_start_in NAME [ARG...]    another one; ${REDIS_PORTS[NAME]} ${REDIS_PIDS[NAME]}; rcli_in NAME ARG...
+#     redis_stop [NAME] | redis_kill [NAME]     (shutdown without saving | kill -9)
+#     redis_restart [NAME] [ARG...]   same port, same folder, the arguments given now: without --appendonly yes
+#                                     its data is lost
+#
+# A server is started with an append-only file, since dlock warns of one without; it is lost in a restart all the
+# same, unless the test says otherwise.
+# In setup_file the variables must be exported for the tests (redis_export does it for the default
+# server), and teardown_file calls redis_stop. In a test dlock_teardown ends them.
+
+declare -gA REDIS_PORTS REDIS_PIDS REDIS_DIRS
+
+redis_start() {
+    redis_start_in default "$@" || return
+    redis_export
+}
+
+redis_export() {
+    export REDIS_PORT=${REDIS_PORTS[default]} REDIS_PID=${REDIS_PIDS[default]} REDIS_DIR=${REDIS_DIRS[default]}
+}
+
+# Below the ports that the kernel hands out to clients (32768...).
+redis_some_port() { echo $((10000 + (SRANDOM + $$) % 22000)); }
+
+redis_start_in() {
+    local name=$1 dir try
+    shift
+    dir=$(mktemp -d "${BATS_TEST_TMPDIR:-${BATS_FILE_TMPDIR:?}}/redis-$name.XXXXXX") || return
+    for try in 1 2 3 4 5 6 7 8 9 10; do
+        redis_launch "$name" "$dir" "$(redis_some_port)" --appendonly yes --appendfsync no "$@" && return 0
+        # Another server had the port, or this one cannot start at all.
+        grep -q 'Address already in use' "$dir/log" || break
+    done
+    echo "redis_start: $name: no server after $try tries:" >&2
+    cat "$dir/log" >&2
+    return 1
+}
+
+# redis_launch NAME DIR PORT ARG...: ready when it answers PONG with its own pid; 1 when it ended first.
+redis_launch() {
+    redis_spawn "$@"
+    redis_ready "$1"
+}
+redis_spawn() {
+    local name=$1 dir=$2 port=$3
+    shift 3
+    : >"$dir/log"
+    # It belongs to the file or test that ends it by pid: no leak marker.
+    env -u DLOCK_TEST_ID redis-server --port "$port" --bind 127.0.0.1 --save '' --appendonly no --daemonize no \
+        --dir "$dir" --pidfile "$dir/pid" --logfile '' "$@" >"$dir/log" 2>&1 </dev/null 3>&- &
+    REDIS_PORTS[$name]=$port REDIS_PIDS[$name]=$! REDIS_DIRS[$name]=$dir
+}
+redis_ready() {
+    local dir=${REDIS_DIRS[$1]} port=${REDIS_PORTS[$1]} pid=${REDIS_PIDS[$1]} end
+    end=$(($(now_ms) + 10000))
+    until "${REDIS_READY:-redis_answers}" "$port" "$pid"; do
+        kill -0 "$pid" 2>/dev/null && [ "$(now_ms)" -lt $end ] || {
+            kill -KILL "$pid" 2>/dev/null
+            wait "$pid" 2>/dev/null
+            unset "REDIS_PIDS[$1]"
+            return 1
+        }
+        nap
+    done
+}
+
+# Its log says it listens, and something talks RESP there (+PONG, or an error such as -NOAUTH).
+redis_answers() {
+    local line fd
+    grep -q 'eady to accept connections' "${dir:?}/log" || return 1
+    { exec {fd}<>"/dev/tcp/127.0.0.1/$1"; } 2>/dev/null || return 1
+    printf 'PING\r\n' >&"$fd"
+    read -r -t 1 line <&"$fd"
+    exec {fd}>&-
+    case $line in +PONG* | -*) return 0 ;; *) return 1 ;; esac
+}
+
+redis_restart() {
+    local name=${1:-default}
+    [ $# -eq 0 ] || shift
+    redis_stop "$name"
+    redis_launch "$name" "${REDIS_DIRS[$name]}" "${REDIS_PORTS[$name]}" "$@" || return
+    [ "$name" != default ] || redis_export
+}
+
+redis_stop() { redis_end TERM "${1:-default}"; }
+redis_kill() { redis_end KILL "${1:-default}"; }
+
+redis_end() {
+    local pid=${REDIS_PIDS[$2]:-}
+    # After a setup_file the arrays are not there any more, the exported variables are.
+    [ -n "$pid" ] || [ "$2" != default ] || pid=${REDIS_PID:-}
+    [ -n "$pid" ] || return 0
+    kill -CONT "$pid" 2>/dev/null || :
+    kill -"$1" "$pid" 2>/dev/null || :
+    wait_for 5 pid_gone "$pid" || kill -KILL "$pid" 2>/dev/null
+    wait "$pid" 2>/dev/null || :
+    unset "REDIS_PIDS[$2]"
+}
+
+# Those that this shell started (not a server of setup_file).
+redis_stop_all() {
+    local name
+    for name in "${!REDIS_PIDS[@]}"; do redis_kill "$name"; done
+}
+
+rcli() { redis-cli -h 127.0.0.1 -p "$REDIS_PORT" "$@" 3>&-; }
+rcli_in() {
+    local name=$1
+    shift
+    redis-cli -h 127.0.0.1 -p "${REDIS_PORTS[$name]}" "$@" 3>&-
+}

@@ -1,0 +1,373 @@
+#!/usr/bin/env bats
+# The command must not notice that it runs under a lock: exit status, arguments, descriptors, signals.
+# Each test runs with a lease and its guard, with a file lock, and with a file lock and a guard (-o).
+
+load ../../support/common
+load ../../support/fake
+
+setup() {
+    dlock_setup
+    fake_setup
+    STATE=$HELPERS/state
+    LOCKS=("$L" "$T/x.lock" "-o $T/o.lock" "-F $T/f.lock")
+}
+teardown() { dlock_teardown; }
+
+# As bats' run, which warns about every exit code 127.
+try() {
+    status=0
+    output=$(run_t 10 "$@" 2>&1) || status=$?
+}
+
+# same CMD: CMD shows the same with and without each kind of lock. CMD uses $WITH as its prefix.
+same() {
+    local lock rc
+    # Both write to a file of the same name: it is among what is compared.
+    WITH='' run_t 10 bash -c "$1" >"$T/shown" 2>&1
+    mv "$T/shown" "$T/plain"
+    for lock in "${LOCKS[@]}"; do
+        rc=0
+        WITH="$DLOCK $lock" run_t 10 bash -c "$1" >"$T/shown" 2>&1 || rc=$?
+        [ $rc -eq 0 ] || fail "$lock: exit code $rc: $(cat "$T/shown")"
+        # A file lock's own descriptor is a test of its own.
+        diff "$T/plain" <(grep -av '[xf]\.lock fl=' "$T/shown") || fail "$lock: differs"
+    done
+    [ -s "$T/plain" ]
+}
+
+# --- how it ends ---------------------------------------------------------------------------------------
+
+@test "the exit code is the command's" {
+    for lock in "${LOCKS[@]}"; do
+        for code in 0 1 42 64 69 75 79 124 127 255; do
+            try "$DLOCK" $lock sh -c "exit $code"
+            [ "$status" -eq $code ] || fail "$lock: $status, not $code"
+            [ "$output" = "" ] || [ $code = 124 ] || fail "$lock: $output"
+        done
+    done
+}
+
+@test "what a library does at the end of the process does not change the exit code" {
+    if [ -n "${SAN:-}" ]; then return 0; fi # there it ends as others do: sanitizers report then
+    for lock in "${LOCKS[@]}"; do
+        try env LD_PRELOAD="$HELPERS/lastword.so" LASTWORD_IN="${DLOCK##*/}" "$DLOCK" $lock sh -c 'exit 42'
+        [ "$status" -eq 42 ] || fail "$lock: $status"
+    done
+    try env LD_PRELOAD="$HELPERS/lastword.so" LASTWORD_IN=true true
+    [ "$status" -eq 99 ]
+}
+
+@test "death by a signal is 128+N" {
+    for lock in "$L" "$T/x.lock" "-o $T/o.lock"; do
+        for sig in 15 9 11 6 1 2 10; do
+            try "$DLOCK" $lock "$HELPERS/launch" -d sh -c "ulimit -c 0; kill -$sig \$\$; sleep 5"
+            [ "$status" -eq $((128 + sig)) ] || fail "$lock: $status, not 128+$sig"
+            [ "$output" = "" ] || fail "$lock: $output"
+        done
+    done
+}
+
+@test "a command that is not there is 127, one that cannot be run 126; the lock is free again" {
+    echo text >"$T/text"
+    for lock in "${LOCKS[@]}"; do
+        try "$DLOCK" $lock "$T/nothing"
+        assert_rc 127
+        assert_out "$T/nothing"
+        assert_out "No such file"
+        [ "$(wc -l <<<"$output")" = 1 ]
+        try "$DLOCK" $lock no-such-command-anywhere
+        assert_rc 127
+        try "$DLOCK" $lock "$T/text"
+        assert_rc 126
+        assert_out "ermission"
+        try "$DLOCK" $lock "$T"
+        assert_rc 126
+        try "$DLOCK" -n $lock true
+        assert_rc 0
+    done
+    [ ! -e "$S/held" ]
+}
+
+@test "a file without #! and an empty name" {
+    echo 'exit 3' >"$T/script"
+    chmod +x "$T/script"
+    for lock in "${LOCKS[@]}"; do
+        try "$DLOCK" $lock "$T/script"
+        assert_rc 3
+        try "$DLOCK" $lock ''
+        assert_rc 127
+    done
+}
+
+# --- what it is given ----------------------------------------------------------------------------------
+
+@test "arguments arrive byte for byte" {
+    same '$WITH "'"$STATE"'" args "" "a b" "\$HOME" -c --help -- -n "$(printf "\\xff\\n\\t*")" "a'\''b" \; -w'
+    try "$DLOCK" "$L" -- "$STATE" args -- -x
+    [ "$output" = $'[--]\n[-x]' ]
+}
+
+@test "-c hands one string to the shell" {
+    for lock in "$L" "$T/x.lock"; do
+        try env SHELL=/bin/sh "$DLOCK" "$lock" -c 'echo "$((1 + 2)) $0"; exit 4'
+        assert_rc 4
+        case $output in "3 "*) ;; *) fail "$output" ;; esac
+    done
+}
+
+@test "standard input reaches the command, and only what it reads is taken" {
+    same 'seq 1 100000 | $WITH cksum'
+    same 'printf "one\ntwo\n" >in; { $WITH head -c 4; cat; } <in'
+}
+
+@test "the caller's descriptors, exactly: 0, 1 and 2" {
+    same '$WITH "'"$STATE"'" fds'
+}
+
+@test "the caller's descriptors, exactly: more are open" {
+    same 'exec 7<>seven 9</dev/null 42>>more; $WITH "'"$STATE"'" fds'
+}
+
+@test "the caller's descriptors, exactly: 0 or 1 or 2 or all closed" {
+    export STATE_TO=$T/state
+    same ': >state; $WITH "'"$STATE"'" fds <&-; cat state'
+    same ': >state; $WITH "'"$STATE"'" fds >&-; cat state'
+    same ': >state; $WITH "'"$STATE"'" fds 2>&-; cat state'
+    same ': >state; $WITH "'"$STATE"'" fds <&- >&- 2>&-; cat state'
+    same ': >state; exec 5<&0; $WITH "'"$STATE"'" fds <&- >&- 5<&-; cat state'
+}
+
+@test "with a file lock the command has its descriptor and no other; with -o not even that" {
+    try "$DLOCK" "$T/x.lock" "$STATE" fds
+    echo "$output" >"$T/with"
+    "$STATE" fds >"$T/without" 2>&1 3>&-
+    assert_out "$T/x.lock"
+    [ "$(wc -l <"$T/with")" = $(($(wc -l <"$T/without") + 1)) ]
+    try "$DLOCK" -o "$T/x.lock" "$STATE" fds
+    refute_out x.lock
+}
+
+@test "signals: as the caller had them" {
+    LOCKS+=("-o $T/o2.lock")
+    same '$WITH "'"$STATE"'" signals'
+    same 'trap "" HUP; $WITH "'"$STATE"'" signals'
+    same 'trap "" INT QUIT TERM USR1 PIPE TSTP; $WITH "'"$STATE"'" signals'
+    same 'trap "" CHLD; $WITH "'"$STATE"'" signals'
+    same 'nohup $WITH "'"$STATE"'" signals 2>&1'
+    same '"'"$HELPERS"'/launch" -d -i 17 -i 34 -i 64 -b 10 -b 15 -b 17 -b 40 $WITH "'"$STATE"'" signals'
+    same '"'"$HELPERS"'/launch" -d -i 13 $WITH "'"$STATE"'" signals'
+    same '"'"$HELPERS"'/launch" -d $WITH "'"$STATE"'" signals'
+}
+
+@test "SIGCHLD ignored by the caller: the exit code is still the command's" {
+    for lock in "${LOCKS[@]}"; do
+        try "$HELPERS/launch" -d -i 17 "$DLOCK" $lock sh -c 'exit 6'
+        [ "$status" -eq 6 ] || fail "$lock: $status"
+    done
+}
+
+@test "SIGCHLD blocked by the caller: the exit code is still the command's" {
+    for lock in "${LOCKS[@]}"; do
+        try "$HELPERS/launch" -d -b 17 "$DLOCK" $lock sh -c 'exit 6'
+        [ "$status" -eq 6 ] || fail "$lock: $status"
+    done
+}
+
+@test "nohup: a hang-up does not end dlock or the command" {
+    for lock in "$L" "$T/x.lock" "-o $T/o.lock"; do
+        rm -rf "$C"/* "$T/end"
+        start_log "$T/out" "$HELPERS/launch" -d -s nohup "$DLOCK" $lock $SUBJECT -u "$T/end" -r 5
+        K=$STARTED
+        wait_for 5 running
+        kill -HUP "$K"
+        kill -USR1 "$K"
+        wait_for 5 has_seen main sig 10
+        [ "$(count_seen main sig 1)" = 0 ]
+        touch "$T/end"
+        ended
+        assert_rc 5
+    done
+}
+
+@test "umask, directory, nice, limits, capabilities: unchanged" {
+    same 'umask 027; cd /usr; nice -n 3 $WITH "'"$STATE"'" misc'
+    same 'ulimit -c 0; ulimit -n 200; ulimit -s 1024; $WITH "'"$STATE"'" limits'
+    same '$WITH "'"$STATE"'" limits'
+}
+
+@test "the environment: unchanged but for DLOCK_*" {
+    for lock in "${LOCKS[@]}"; do
+        env -i A=1 'B=x y' PATH="$PATH" sh -c 'exec env' | sort >"$T/plain"
+        env -i A=1 'B=x y' PATH="$PATH" sh -c 'exec "$@"' - "$DLOCK" $lock env | sort >"$T/under"
+        diff "$T/plain" <(grep -v '^DLOCK_\(NAME\|TOKEN\|FENCE\|HELD\)=' "$T/under") || fail "$lock"
+    done
+}
+
+@test "DLOCK_NAME, DLOCK_TOKEN, DLOCK_FENCE" {
+    try "$DLOCK" "$L" sh -c 'echo "$DLOCK_NAME|$DLOCK_TOKEN|$DLOCK_FENCE"'
+    [[ $output =~ ^$NAME\|[0-9a-zA-Z_-]{16,}\|1$ ]] || fail "$output"
+    first=$output
+    try "$DLOCK" "$L" sh -c 'echo "$DLOCK_NAME|$DLOCK_TOKEN|$DLOCK_FENCE"'
+    [[ $output =~ \|2$ ]]
+    [ "$output" != "$first" ]
+    # The token is the one in the store.
+    try "$DLOCK" "$L" sh -c 'grep -c "$DLOCK_TOKEN" '"$S/held"
+    [ "$output" = 1 ]
+}
+
+@test "DLOCK_* of an outer dlock do not leak into an inner one" {
+    try "$DLOCK" "$L" "$DLOCK" "$T/x.lock" sh -c 'echo "${DLOCK_FENCE-unset} $DLOCK_NAME $DLOCK_TOKEN"'
+    assert_rc 0
+    outer=$(DLOCK_TOKEN='' "$DLOCK" "$L" sh -c 'echo $DLOCK_TOKEN')
+    case $output in "unset "*x.lock*) ;; *) fail "$output" ;; esac
+    [ -n "$outer" ]
+    try env DLOCK_FENCE=77 DLOCK_TOKEN=abc DLOCK_NAME=zzz "$DLOCK" "$T/x.lock" env
+    refute_out DLOCK_FENCE=77
+    refute_out DLOCK_TOKEN=abc
+    refute_out DLOCK_NAME=zzz
+}
+
+# --- pipes ---------------------------------------------------------------------------------------------
+
+@test "yes | head: ends as without dlock" {
+    for lock in "${LOCKS[@]}"; do
+        try "$HELPERS/launch" -d bash -c '"$@" yes | head -n 1; echo "${PIPESTATUS[0]}"' - "$DLOCK" $lock
+        [ "$output" = $'y\n141' ] || fail "$lock: $output"
+    done
+}
+
+@test "SIGPIPE ignored by the caller: the command sees the error as without dlock" {
+    for lock in "${LOCKS[@]}"; do
+        try "$HELPERS/launch" -d -i 13 bash -c '"$@" sh -c "while echo y; do :; done 2>/dev/null; exit 9" | head -n 1; echo "${PIPESTATUS[0]}"' - "$DLOCK" $lock
+        [ "$output" = $'y\n9' ] || fail "$lock: $output"
+    done
+}
+
+# reader: a process that reads $T/pipe to its end, in $R, what it read in $T/data. Then start the writer.
+reader() {
+    rm -f "$T/pipe"
+    mkfifo "$T/pipe"
+    start_log "$T/data" cat "$T/pipe"
+    R=$STARTED
+}
+
+@test "a reader of the command's output sees its end although the release hangs" {
+    tell release hang
+    reader
+    start "$DLOCK" --connect-timeout 20 "$L" sh -c 'echo data' 2>"$T/err" >"$T/pipe" 7>&1
+    K=$STARTED
+    wait_exit 5 "$R"
+    [ "$(cat "$T/data")" = data ]
+    wait_for 5 store_did release
+    pid_alive "$K"
+    kill -KILL "$K"
+}
+
+@test "a reader of the command's output sees its end although the guard is stopped" {
+    reader
+    start "$DLOCK" "$L" sh -c 'echo data; "$HELPERS/await" '"$T/end"'' 2>"$T/err" >"$T/pipe"
+    K=$STARTED
+    wait_for 5 file_nonempty "$T/data" || :
+    find_guard
+    wait_for 5 file_has "$T/data" data
+    kill -STOP "$G"
+    touch "$T/end"
+    wait_exit 5 "$R"
+    pid_alive "$K"
+    kill -CONT "$G"
+    wait_exit 5 "$K"
+}
+
+@test "a reader sees the end when the command closes its output, not when it ends" {
+    for lock in "$L" "$T/x.lock" "-o $T/o.lock"; do
+        rm -f "$T/end"
+        reader
+        start bash -c 'exec "$@" 2>err >pipe 7>&1' - "$DLOCK" $lock \
+            sh -c 'echo data; exec >&- 7>&-; "$HELPERS/await" end'
+        K=$STARTED
+        wait_exit 5 "$R" || fail "$lock: $(ls -l /proc/[0-9]*/fd 2>/dev/null | grep -B9 "$T/pipe")"
+        [ "$(cat "$T/data")" = data ] || fail "$lock"
+        pid_alive "$K"
+        touch "$T/end"
+        wait_exit 5 "$K"
+    done
+}
+
+@test "a writer into the command's input sees that it was closed" {
+    for lock in "$L" "$T/x.lock" "-o $T/o.lock"; do
+        rm -f "$T/end"
+        try "$HELPERS/launch" -d bash -c 'yes | { "$@"; }; echo "${PIPESTATUS[0]}"' - \
+            "$DLOCK" $lock sh -c 'exec <&-; sleep 0.1'
+        [ "$output" = 141 ] || fail "$lock: $output"
+    done
+}
+
+# --- what it leaves ------------------------------------------------------------------------------------
+
+@test "a background process is left alone, and the lock is released" {
+    for lock in "$L" "-o $T/o.lock"; do
+        rm -rf "$C"/*
+        try "$DLOCK" $lock sh -c "$SUBJECT -m 8000 >/dev/null 2>&1 & exit 3"
+        assert_rc 3
+        wait_for 5 running
+        try "$DLOCK" -n $lock true
+        assert_rc 0
+        pid_alive "$(pid_of main)"
+        kill -KILL "$(pid_of main)"
+        wait_for 5 pid_gone "$(pid_of main)"
+    done
+}
+
+@test "a background process that has a file lock's descriptor keeps the lock, as with flock" {
+    try "$DLOCK" "$T/x.lock" sh -c "$SUBJECT -m 8000 >/dev/null 2>&1 & exit 3"
+    assert_rc 3
+    wait_for 5 running
+    try "$DLOCK" -n "$T/x.lock" true
+    assert_rc 75
+    kill -KILL "$(pid_of main)"
+    wait_for 5 pid_gone "$(pid_of main)"
+    try "$DLOCK" -n "$T/x.lock" true
+    assert_rc 0
+}
+
+@test "the lock is released after the command, and no process of ours is left" {
+    background "$L" $SUBJECT -u "$T/end"
+    wait_for 5 running
+    find_guard
+    touch "$T/end"
+    ended
+    assert_rc 0
+    [ "$(last_beat)" -lt "$(at release)" ]
+    wait_for 2 pid_gone "$G"
+    [ -z "$(test_pids)" ] || settle 1
+}
+
+@test "children that 'exec dlock' inherited are not touched" {
+    for lock in "$L" "$T/x.lock" "-o $T/o.lock"; do
+        rm -rf "$C"/*
+        try bash -c 'sleep 8 >/dev/null 2>&1 & echo $! >inherited; echo $$ >keeper; exec "$@"' - \
+            "$DLOCK" --grace 100ms $lock sh -c 'sleep 8 >/dev/null 2>&1 & kill -TERM $(cat keeper); wait'
+        assert_rc 143
+        pid_alive "$(cat inherited)" || fail "$lock"
+        kill "$(cat inherited)"
+        # What the command left is ended, because it was told to end.
+        settle 2 || fail "$lock"
+    done
+}
+
+@test "the process list shows the command as it is, and dlock" {
+    background "$L" $SUBJECT -u "$T/end"
+    wait_for 5 running
+    tr '\0' ' ' <"/proc/$(pid_of main)/cmdline" >"$T/cmdline"
+    [ "$(cat "$T/cmdline")" = "$SUBJECT -u $T/end " ]
+    touch "$T/end"
+    ended
+}
+
+@test "file locks: exclusion against flock(1), both ways" {
+    flock "$T/x.lock" "$DLOCK" -n "$T/x.lock" true && false
+    try "$DLOCK" "$T/x.lock" flock -n "$T/x.lock" true
+    assert_rc 1
+    try "$DLOCK" -o "$T/x.lock" flock -n "$T/x.lock" true
+    assert_rc 1
+}

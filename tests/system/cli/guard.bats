@@ -1,0 +1,423 @@
+#!/usr/bin/env bats
+# guard.bats - the dead man's switch: the command's whole tree is gone before the lease is over, whoever is killed or
+# stopped, and the lock is released after that. What the keeper does when the lock is lost is in lease.bats.
+
+# bats file_tags=long
+bats_require_minimum_version 1.5.0
+load ../../support/common
+load ../../support/fake
+
+setup_file() { export BATS_NO_PARALLELIZE_WITHIN_FILE=true; }
+setup() {
+    dlock_setup
+    fake_setup
+}
+teardown() { dlock_teardown; }
+
+# --- one of us is killed -------------------------------------------------------------------------------
+
+@test "keeper killed: the whole tree is gone at once" {
+    background --ttl 30 "$L" $SUBJECT -t -k
+    wait_for 5 running 4
+    kill -KILL "$K"
+    killed=$(now_ns)
+    gone_by $((500 + SLOW)) "$killed"
+    wait_for 2 pid_gone "$K"
+    settle 2
+    # The lease is left behind, as by a crash: nobody released.
+    [ -e "$S/held" ]
+    ! store_did release || fail "found"
+}
+
+@test "keeper killed: the caller sees 137" {
+    run run_t 20 bash -c '"$@" & wait $!' - "$DLOCK" "$L" sh -c 'kill -KILL $(ps -o ppid= $PPID); sleep 20'
+    assert_rc 137
+}
+
+@test "keeper killed while it waits: the guard leaves, nothing was started" {
+    tell acquire wait
+    background "$L" $SUBJECT
+    wait_for 5 store_did acquire
+    find_guard
+    kill -KILL "$K"
+    wait_for 2 pid_gone "$G"
+    [ ! -e "$C/events" ]
+}
+
+@test "keeper killed in the very moment of the start: no command survives" {
+    for i in 1 2 3 4 5 6 7 8; do
+        rm -rf "$S"/* "$C"/*
+        background --ttl 10 "$L" $SUBJECT -t -k
+        wait_for 5 file_nonempty "$S/fence"
+        kill -KILL "$K"
+        wait_for 2 pid_gone "$K"
+        settle 2
+    done
+}
+
+@test "guard killed: the tree is gone, then the lock is released; 71" {
+    background --ttl 30 "$L" $SUBJECT -t -k
+    wait_for 5 running 4
+    find_guard
+    kill -KILL "$G"
+    killed=$(now_ns)
+    ended
+    assert_rc 71
+    assert_out "guard process $G was killed"
+    gone_by $((500 + SLOW)) "$killed"
+    [ "$(last_beat)" -lt "$(at release)" ]
+    [ ! -e "$S/held" ]
+}
+
+@test "guard killed while waiting: the queue is left; 71" {
+    tell acquire wait
+    background "$L" $SUBJECT
+    wait_for 5 store_did acquire
+    find_guard
+    kill -KILL "$G"
+    ended
+    assert_rc 71
+    store_did release
+    [ ! -e "$C/events" ]
+}
+
+@test "guard killed: a fork bomb of moderate speed does not outrun the keeper" {
+    background --ttl 30 "$L" bash -c 'exec 9>'"$C"'/witness; flock 9; for i in 1 2 3 4; do (while :; do (sleep 3) & sleep 0.02; done) & done; echo go >'"$T"'/go; wait'
+    wait_for 5 file_nonempty "$T/go"
+    find_guard
+    kill -KILL "$G"
+    ended 15
+    assert_rc 71
+    tree_gone
+    settle 1
+}
+
+@test "keeper killed: a fork bomb of moderate speed does not outrun the guard" {
+    background --ttl 30 "$L" bash -c 'exec 9>'"$C"'/witness; flock 9; for i in 1 2 3 4; do (while :; do setsid sleep 3 & sleep 0.02; done) & done; echo go >'"$T"'/go; wait'
+    wait_for 5 file_nonempty "$T/go"
+    kill -KILL "$K"
+    wait_for 3 tree_gone
+    settle 1
+}
+
+# --- one of us is stopped ------------------------------------------------------------------------------
+
+@test "keeper stopped: TERM at term_at, KILL at kill_at, 79 after CONT" {
+    background --ttl 1.5 "$L" $SUBJECT -t -k
+    wait_for 5 running 4
+    kill -STOP "$K"
+    wait_for 5 tree_gone
+    kill -CONT "$K"
+    ended
+    assert_rc 79
+    assert_out "could not be renewed"
+    # A renewal may have been sent and answered before the guard was told: two times are right.
+    lease_times 1500 "$(confirmed)"
+    for who in main child session daemon; do
+        term=$(seen $who sig 15)
+        assert_between $((TERM_AT - 500 * NS)) "$term" $((TERM_AT + 250 * NS)) "TERM for $who"
+    done
+    assert_between $((KILL_AT - 520 * NS)) "$(last_beat)" $((DEADLINE - 1)) "last sign of life"
+    [ "$(last_beat)" -lt "$DEADLINE" ]
+    assert_between 40 $((($(last_beat) - $(seen main sig 15)) / NS)) 320 "grace (ms)"
+    no_overlap
+}
+
+@test "keeper stopped: a command that obeys TERM is gone before kill_at" {
+    background --ttl 1.5 "$L" $SUBJECT -t
+    wait_for 5 running 4
+    kill -STOP "$K"
+    wait_for 5 tree_gone
+    kill -CONT "$K"
+    ended
+    assert_rc 79
+    lease_times 1500 "$(confirmed)"
+    [ "$(last_beat)" -lt "$KILL_AT" ]
+    [ "$(count_seen main sig 15)" = 1 ]
+}
+
+@test "keeper stopped and continued in time: nothing happens" {
+    background --ttl 1.5 "$L" $SUBJECT -u "$T/end" -r 3
+    wait_for 5 running
+    wait_for 5 store_did ok
+    kill -STOP "$K"
+    wait_for 2 pid_stopped "$K"
+    kill -CONT "$K"
+    wait_for 5 store_did ok 4
+    touch "$T/end"
+    ended
+    assert_rc 3
+    [ -z "$(seen main sig 15)" ]
+}
+
+@test "guard stopped past its time: the tree is gone before the deadline" {
+    background --ttl 1.5 "$L" $SUBJECT -t -k
+    wait_for 5 running 4
+    find_guard
+    tell renew unclear
+    kill -STOP "$G"
+    ended
+    # The keeper's END finds a stopped guard; its kernel timer kills it, the keeper ends the orphans.
+    assert_rc 79
+    assert_out "could not be renewed"
+    lease_times 1500 "$(confirmed)"
+    wait_for 1 tree_gone
+    [ "$(last_beat)" -lt "$DEADLINE" ]
+    [ "$(last_beat)" -lt "$(at release)" ]
+}
+
+@test "guard stopped although the lock is renewed: the tree is gone before the guard's last deadline" {
+    background --ttl 1.5 "$L" $SUBJECT -t -k
+    wait_for 5 running 4
+    find_guard
+    kill -STOP "$G"
+    stopped=$(now_ns)
+    ended
+    case $status in 71 | 79) ;; *) fail "exit code $status" ;; esac
+    wait_for 1 tree_gone
+    assert_between 0 "$(last_beat)" $((stopped + 1500 * NS)) "last sign of life"
+    [ "$(last_beat)" -lt "$(at release)" ]
+    [ ! -e "$S/held" ]
+}
+
+@test "keeper and guard stopped: the kernel's timer ends the command" {
+    background --ttl 1.5 "$L" $SUBJECT -k
+    wait_for 5 running
+    find_guard
+    kill -STOP "$K" "$G"
+    wait_for 5 tree_gone
+    lease_times 1500 "$(confirmed)"
+    [ "$(last_beat)" -lt "$DEADLINE" ]
+    kill -CONT "$K"
+    ended
+    assert_rc 79
+}
+
+@test "keeper stopped, then killed: the tree is gone" {
+    background --ttl 30 "$L" $SUBJECT -t -k
+    wait_for 5 running 4
+    kill -STOP "$K"
+    kill -KILL "$K"
+    gone_by $((500 + SLOW)) "$(now_ns)"
+}
+
+@test "the command stopped: it is ended in time all the same" {
+    background --ttl 1.5 "$L" $SUBJECT -t
+    wait_for 5 running 4
+    tell renew unclear
+    for who in main child session daemon; do kill -STOP "$(pid_of $who)"; done
+    ended
+    assert_rc 79
+    lease_times 1500 "$(confirmed)"
+    # TERM reaches it because a CONT follows.
+    just_after "$TERM_AT" "$(seen main sig 15)" 250 TERM
+    [ "$(last_beat)" -lt "$KILL_AT" ]
+}
+
+# --- everywhere ----------------------------------------------------------------------------------------
+
+# one_point NAME K: the keeper is killed at its K-th system call NAME.
+one_point() {
+    local dir=$T/point.$1.$2 rc=0 i
+    mkdir -p "$dir/store" "$dir/command"
+    # In braces: bash tells about everybody who is killed.
+    {
+        ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 timeout -k 2 20 \
+            strace -o /dev/null -e trace="$1" -e inject="$1":signal=SIGKILL:when="$2" \
+            "$DLOCK" --ttl 1 "fake://$dir/store#$NAME" "$HELPERS/subject" "$dir/command" -t -k -m 450 \
+            >"$dir/out" 2>&1 </dev/null 3>&- || rc=$?
+    } 2>/dev/null
+    echo "$rc" >"$dir/rc"
+    # Without a keeper nobody of the tree lives on, whatever it was doing.
+    if [ "$rc" -ne 0 ] && [ -e "$dir/command/witness" ]; then
+        local dead C=$dir/command
+        dead=$(now_ns)
+        for ((i = 0; i < 50; i++)); do
+            flock -sn "$C/witness" true && break
+            sleep 0.02
+        done
+        [ "$(last_beat)" -lt $((dead + (250 + SLOW) * NS)) ] || echo "$1:$2: the tree lives on" >>"$T/bad"
+    fi
+    if [ -e "$dir/store/held" ]; then
+        local until up
+        read -r until _ <"$dir/store/held"
+        read -r up _ </proc/uptime
+        [ "$until" -lt $((10#${up/./} * 10000000 + 1020000000)) ] || echo "$1:$2: held for too long" >>"$T/bad"
+    fi
+    grep -q overlap "$dir/command/events" 2>/dev/null && echo "$1:$2: overlap" >>"$T/bad"
+    case $rc in 0 | 137) ;; *) echo "$1:$2: exit code $rc" >>"$T/bad" ;; esac
+    return 0
+}
+export -f one_point now_ns now_ms last_beat
+
+# A process that is killed makes no report: nothing for a sanitizer. A guard that is left alone has tests of its own.
+# bats test_tags=plain
+@test "keeper killed at each of its system calls: no tree survives, nothing is held for longer than the ttl" {
+    strace -o /dev/null true 2>/dev/null || skip "strace does not work here"
+    ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 \
+        strace -o "$T/trace" "$DLOCK" --ttl 1 "$L" $SUBJECT -t -k -m 450
+    # From the guard's fork on (before it there is nobody to guard); of the long row of polls the first ones.
+    awk 'match($0, /^[a-z_0-9]+\(/) {
+             name = substr($0, 1, RLENGTH - 1); n[name]++
+             if (name ~ /^(clone|clone3|fork|vfork)$/) forked = 1
+             if (!forked || name ~ /^exit/) next
+             if (++points[name] <= 16) print name, n[name]
+         }' "$T/trace" >"$T/points"
+    n=$(wc -l <"$T/points")
+    echo "$n points"
+    [ "$n" -ge 40 ]
+    export T NAME NS SLOW
+    timeout 100 xargs -P 6 -L 1 bash -c 'one_point "$1" "$2"' - <"$T/points"
+    killed=$(cat "$T"/point.*/rc | grep -c 137)
+    echo "$killed killed"
+    [ "$killed" -ge $((n / 2)) ]
+    if [ -e "$T/bad" ]; then
+        cat "$T/bad"
+        false
+    fi
+    settle 2
+}
+
+@test "-v warns of a command that changes its user; without -v, and for root, nothing is said" {
+    need_root
+    command -v su >/dev/null
+    chmod 755 "$T"
+    mkdir -m 777 "$T/nobody"
+    nobody=(setpriv --reuid=nobody --regid=nogroup --clear-groups)
+    lock="fake://$T/nobody#$NAME"
+    run -0 run_t 5 "${nobody[@]}" "$DLOCK" -v "$lock" su --version
+    assert_out "dlock: 'su' changes its user"
+    run -0 run_t 5 "${nobody[@]}" "$DLOCK" "$lock" su --version
+    refute_out "changes its user"
+    run -0 run_t 5 "${nobody[@]}" "$DLOCK" -v "$lock" true
+    refute_out "changes its user"
+    rm -rf "$T/nobody"/*
+    run -0 run_t 5 "$DLOCK" -v "$lock" su --version
+    refute_out "changes its user"
+}
+
+# --- whose children they are ---------------------------------------------------------------------------
+
+@test "the tree is found without root's rights, too: what was a dead process's is hidden from others then" {
+    need_root # else the unit tests have shown it
+    dir=$(mktemp -d /tmp/dlock-test.XXXXXX)
+    chmod 755 "$dir"
+    cp "$BUILD/unit/cli/test_process_tree" "$dir/"
+    cd /
+    run run_t 30 setpriv --reuid=nobody --regid=nogroup --clear-groups "$dir/test_process_tree"
+    rm -r "$dir"
+    assert_rc 0
+}
+
+# The caller's background job $1 (a script) goes on when the caller execs dlock. $K: dlock.
+with_a_job() {
+    local job=$1
+    shift
+    start_log "$T/out" "$HELPERS/launch" -d -s sh -c "($job) & exec \"\$@\"" - "$DLOCK" "$@"
+    K=$STARTED
+}
+
+@test "exec dlock: what the caller's own jobs leave behind is not ended with the command" {
+    # The job's orphan comes to dlock while the command runs; so do two of the command's own.
+    with_a_job "while [ ! -e '$T/go' ]; do sleep 0.02; done; sh -c 'echo \$\$ >\"$T/job\"; exec sleep 60' &" \
+        --grace 300ms ./c.lock sh -c '(sh -c "echo \$\$ >main1; exec sleep 60" &)
+            (sh -c "trap \"\" TERM; echo \$\$ >main2; while :; do sleep 0.05; done" &)
+            while [ ! -s main1 ] || [ ! -s main2 ]; do sleep 0.02; done; echo >started; sleep 60'
+    wait_for 5 file_nonempty started
+    touch "$T/go"
+    wait_for 5 file_nonempty "$T/job"
+    job=$(<"$T/job")
+    adopted() { children "$K" | grep -qx "$job"; }
+    wait_for 5 adopted
+    kill -TERM "$K"
+    ended
+    assert_rc 143
+    pid_gone "$(<main1)"
+    pid_gone "$(<main2)"
+    pid_alive "$job"
+    kill -KILL "$job"
+    run -0 run_t 5 flock -n c.lock true
+}
+
+@test "exec dlock, guard killed: what the caller's own jobs leave behind is not ended" {
+    with_a_job "while [ ! -e '$T/go' ]; do sleep 0.02; done; sh -c 'echo \$\$ >\"$T/job\"; exec sleep 60' &" \
+        --ttl 30 "$L" $SUBJECT -t -k
+    wait_for 5 running 4
+    touch "$T/go"
+    wait_for 5 file_nonempty "$T/job"
+    job=$(<"$T/job")
+    adopted() { children "$K" | grep -qx "$job"; }
+    wait_for 5 adopted
+    G=$(grep -lx dlock-guard $(children "$K" | sed 's,.*,/proc/&/comm,') | cut -d/ -f3)
+    kill -KILL "$G"
+    ended
+    assert_rc 71
+    tree_gone
+    pid_alive "$job"
+    kill -KILL "$job"
+}
+
+# --- unusual surroundings ------------------------------------------------------------------------------
+
+@test "no process group of ours at a PID namespace's edge: the command reads the terminal, Ctrl-C reaches it" {
+    unshare --pid --fork --mount-proc true 2>/dev/null || skip "needs the right to make PID namespaces"
+    export S C L SLOW LOCK_ARGS=
+    cat >"$T/test.py" <<'PY'
+from terminal import *
+t = Term()
+j = t.start(['unshare', '--pid', '--fork', '--mount-proc', '--kill-child', DLOCK, '--ttl', '20', LOCK,
+             'sh', '-c', 'read x </dev/tty; echo "got $x"; trap "echo int; exit 5" INT; while :; do sleep 0.05; done'])
+t.type(b'word\n')
+t.until(lambda: 'got word' in t.output)
+t.quiet(0.2)
+t.type(b'\x03')
+t.until(lambda: 'int\r\n' in t.output)
+check(j.status() in ('exit 5', 'signal 2'), True, 'unshare')
+PY
+    PYTHONPATH=$ROOT/tests/support/helpers PYTHONDONTWRITEBYTECODE=1 timeout -k 2 40 /usr/bin/python3 "$T/test.py" 3>&- </dev/null
+}
+
+@test "hidepid=2: a command that hides its memory gets TERM, and only then KILL" {
+    need_root
+    unshare -m true 2>/dev/null || skip "needs the right to mount"
+    # Where others may go: $T is below a folder of root's.
+    D=$(mktemp -d /tmp/dlock-test.XXXXXX)
+    chmod 777 "$D"
+    cp "$DLOCK" "$D/dlock"
+    # The command is a dlock: it hands TERM on to its own command, which tells of it.
+    start_log "$T/out" "$HELPERS/launch" -d -s unshare -m --propagation private sh -c \
+        'mount -t proc -o hidepid=2 none /proc && exec setpriv --reuid=nobody --regid=nogroup --clear-groups "$@"' - \
+        "$D/dlock" --ttl 1.5 --grace 600ms "fake://$D#$NAME" "$D/dlock" "$D/inner.lock" \
+        sh -c "trap 'echo >$D/term; exit 3' TERM; echo >$D/started; while :; do sleep 0.05; done"
+    K=$STARTED
+    wait_for 5 file_nonempty "$D/started"
+    echo unclear >"$D/renew"
+    ended
+    [ -e "$D/term" ] || rm -rf "$D"
+    assert_rc 79
+    [ -e "$D/term" ]
+    rm -rf "$D"
+}
+
+@test "the command is stopped and continued at once: dlock does not stay stopped" {
+    strace -D -o /dev/null true 2>/dev/null || skip "strace does not work here"
+    export S C L SLOW LOCK_ARGS=
+    # dlock is told of the stop, looks once more (0.5 s), and once more (0.5 s): then the command runs again.
+    cat >"$T/test.py" <<'PY'
+from terminal import *
+t = Term()
+os.environ['ASAN_OPTIONS'] = os.environ.get('ASAN_OPTIONS', '') + ':detect_leaks=0'
+j = t.start(['strace', '-D', '-o', '/dev/null', '-e', 'trace=wait4', '-e', 'inject=wait4:delay_exit=500000',
+             DLOCK, T + '/x.lock'] + SUBJECT + ['-u', T + '/end', '-r', '6'])
+t.until(lambda: seen('main', 'start'))
+main = int(read(C + '/events').split()[2])
+t.quiet(0.1)
+os.kill(main, signal.SIGTSTP)
+t.quiet(1.25)
+os.killpg(j.pgid, signal.SIGCONT)
+t.until(lambda: state(main) != 'T')
+open(T + '/end', 'w')
+check(j.status(), 'exit 6', 'dlock')
+PY
+    PYTHONPATH=$ROOT/tests/support/helpers PYTHONDONTWRITEBYTECODE=1 timeout -k 2 40 /usr/bin/python3 "$T/test.py" 3>&- </dev/null
+}

@@ -1,0 +1,377 @@
+#!/usr/bin/env bats
+# The keeper: signals, waiting and its bounds, what it says, and how it ends.
+
+load ../../support/common
+load ../../support/fake
+
+setup_file() { export BATS_NO_PARALLELIZE_WITHIN_FILE=true; }
+setup() {
+    dlock_setup
+    fake_setup
+}
+teardown() { dlock_teardown; }
+
+# timed ARG...: run dlock by itself; the start of three processes is in $took.
+timed() { timed_run "$HELPERS/launch" -n "$DLOCK" "$@"; }
+
+# --- signals while the command runs --------------------------------------------------------------------
+
+# Sends the signal and waits until the command has it, for the N-th time.
+send() {
+    kill -"$1" "$K"
+    wait_for 5 has_seen main sig "$1" "${2:-1}" || fail "signal $1 did not arrive"
+}
+
+@test "signals are forwarded, each time, and once" {
+    background --ttl 30 "$L" $SUBJECT -k -u "$T/end" -r 9
+    wait_for 5 running
+    for i in 1 2 3; do send 10 $i; done
+    # HUP QUIT USR2 ALRM TERM WINCH CONT URG IO PWR and two real-time ones
+    for sig in 1 3 12 14 15 28 18 23 29 30 34 64; do send $sig; done
+    send 15 2
+    send 1 2
+    [ "$(count_seen main sig 10)" = 3 ]
+    for sig in 3 12 14 28 18 34 64; do [ "$(count_seen main sig $sig)" = 1 ]; done
+    [ "$(count_seen main sig 15)" = 2 ]
+    touch "$T/end"
+    ended
+    assert_rc 9
+}
+
+@test "without a terminal the command has a group of its own, and signals go to that group" {
+    background --ttl 30 "$L" $SUBJECT -t -k -u "$T/end"
+    wait_for 5 running 4
+    pgrp() { ps -o pgid= "$1" | tr -d ' '; }
+    [ "$(pgrp "$(pid_of main)")" = "$(pid_of main)" ]
+    [ "$(pgrp "$(pid_of child)")" = "$(pid_of main)" ]
+    kill -USR1 "$K"
+    wait_for 5 has_seen main sig 10
+    wait_for 5 has_seen child sig 10
+    [ -z "$(seen session sig 10)" ]
+    kill -KILL "$(pid_of child)" "$(pid_of session)" "$(pid_of daemon)"
+    touch "$T/end"
+    ended
+    assert_rc 0
+}
+
+@test "a command that dies by a forwarded signal: 128+N, not by the signal" {
+    background "$L" $SUBJECT
+    wait_for 5 running
+    kill -TERM "$K"
+    ended
+    assert_rc 143
+    # 143 could also be our own death: ask somebody who can tell.
+    run run_t 10 /usr/bin/python3 -c '
+import os, subprocess, sys, time
+p = subprocess.Popen(sys.argv[2:])
+while not os.path.exists(sys.argv[1]): time.sleep(0.01)
+p.terminate()
+print(p.wait())' "$T/go" "$DLOCK" "$L" sh -c "touch $T/go; exec sleep 20"
+    assert_out 143
+}
+
+@test "a signal between grant and start is not swallowed" {
+    for i in 1 2 3 4 5 6; do
+        rm -rf "$S"/* "$C"/*
+        background "$L" sleep 20
+        wait_for 5 file_nonempty "$S/fence"
+        kill -TERM "$K"
+        ended 5
+        assert_rc 143
+        [ ! -e "$S/held" ]
+    done
+}
+
+@test "SIGINT, QUIT and the like that the caller ignored stay ignored, in us and in the command" {
+    start_log "$T/out" "$HELPERS/launch" -d -s -i 1 -i 2 -i 10 "$DLOCK" "$L" $SUBJECT -k -u "$T/end"
+    K=$STARTED
+    wait_for 5 running
+    for sig in HUP INT USR1; do kill -$sig "$K"; done
+    kill -USR2 "$K"
+    wait_for 5 has_seen main sig 12
+    for sig in 1 2 10; do [ "$(count_seen main sig $sig)" = 0 ]; done
+    touch "$T/end"
+    ended
+    assert_rc 0
+}
+
+# --- signals while waiting -----------------------------------------------------------------------------
+
+# dies_by SIG [LAUNCH-OPTION...]: a waiting dlock that is sent SIG leaves the queue and dies by it.
+dies_by() {
+    /usr/bin/python3 - "$1" "$S/log" "$HELPERS/launch" -d "${@:2}" "$DLOCK" "$L" touch "$T/ran" <<'PY'
+import os, subprocess, sys, time
+sig, log = int(sys.argv[1]), sys.argv[2]
+p = subprocess.Popen(sys.argv[3:])
+end = time.monotonic() + 5
+while time.monotonic() < end and not (os.path.exists(log) and 'acquire' in open(log).read()):
+    time.sleep(0.005)
+time.sleep(0.01)
+p.send_signal(sig)
+code = p.wait(10)
+if code != -sig:
+    sys.exit('signal %d: ended with %d' % (sig, code))
+PY
+}
+
+@test "a signal while waiting: leaves the queue, and dies by it" {
+    tell acquire wait
+    for sig in 1 2 3 15 10 12 14 13; do
+        rm -f "$S/log"
+        dies_by $sig
+        store_did release
+        [ ! -e "$T/ran" ]
+        ! compgen -G 'core*' >/dev/null || fail "found"
+    done
+}
+
+@test "a signal while the store does not answer: dies by it, within a second and a bit" {
+    tell acquire hang
+    tell release hang
+    start=$(now_ms)
+    dies_by 15
+    assert_between 0 $(($(now_ms) - start)) $((2000 + SLOW)) "time (ms)"
+    store_did release
+}
+
+@test "a second signal while the queue is being left: at once" {
+    tell acquire wait
+    tell release hang
+    background "$L" true
+    wait_for 5 store_did acquire
+    kill -TERM "$K"
+    wait_for 5 store_did release
+    start=$(now_ms)
+    kill -TERM "$K"
+    ended
+    assert_rc 143
+    assert_between 0 $(($(now_ms) - start)) $((400 + SLOW)) "time (ms)"
+}
+
+@test "while waiting other signals do nothing" {
+    tell acquire wait
+    background "$L" true
+    wait_for 5 store_did acquire
+    for sig in CONT WINCH URG CHLD IO; do kill -$sig "$K"; done
+    tell acquire grant
+    ended
+    assert_rc 0
+}
+
+@test "while waiting a signal that the caller ignored does not cancel" {
+    tell acquire wait
+    start_log "$T/out" "$HELPERS/launch" -d -s -i 1 -i 15 "$DLOCK" "$L" true
+    K=$STARTED
+    wait_for 5 store_did acquire
+    kill -HUP "$K"
+    kill -TERM "$K"
+    tell acquire grant
+    ended
+    assert_rc 0
+}
+
+@test "a second TERM during a release that hangs: returns at once" {
+    tell release hang
+    background --connect-timeout 20 "$L" $SUBJECT
+    wait_for 5 running
+    kill -TERM "$K"
+    wait_for 5 store_did release
+    start=$(now_ms)
+    kill -TERM "$K"
+    ended
+    assert_rc 143
+    assert_between 0 $(($(now_ms) - start)) $((400 + SLOW)) "time (ms)"
+}
+
+# --- the bounds of a wait ------------------------------------------------------------------------------
+
+@test "-w: 75 in time, with the holder" {
+    tell acquire wait
+    timed -w 0.3 "$L" true
+    assert_rc 75
+    assert_out "'$NAME'"
+    assert_out "fakecommand"
+    assert_out "fakehost"
+    assert_between 300 $took $((430 + SLOW)) "-w 0.3 (ms)"
+    store_did release
+}
+
+@test "-w: 69 in time when the store never answers, also to the undo" {
+    tell acquire hang
+    tell release hang
+    timed -w 0.3 "$L" true
+    assert_rc 69
+    assert_out "no answer"
+    assert_between 300 $took $((430 + SLOW)) "-w 0.3 (ms)"
+    store_did release
+}
+
+@test "-w: 75 in time when leaving the queue hangs" {
+    tell acquire wait
+    tell release hang
+    timed -w 0.3 "$L" true
+    assert_rc 75
+    assert_between 300 $took $((430 + SLOW)) "-w 0.3 (ms)"
+}
+
+@test "-w: granted in time" {
+    tell acquire wait
+    background -w 10 "$L" sh -c 'exit 8'
+    wait_for 5 store_did acquire
+    tell acquire grant
+    ended
+    assert_rc 8
+}
+
+@test "-w 0 is -n" {
+    tell acquire busy
+    timed -w 0 "$L" true
+    assert_rc 75
+    assert_between 0 $took $((200 + SLOW)) "time (ms)"
+}
+
+@test "-w does not bound the command" {
+    run run_t 10 "$DLOCK" -w 0.1 "$L" sh -c 'sleep 0.4; exit 6'
+    assert_rc 6
+}
+
+@test "-n: busy is 75 at once, with the holder in one line" {
+    tell acquire busy
+    timed -n "$L" true
+    assert_rc 75
+    assert_out "held by pid 4711 (fakecommand) on fakehost"
+    [ "${#lines[@]}" = 1 ]
+    assert_between 0 $took $((200 + SLOW)) "time (ms)"
+}
+
+@test "-q: silent when it is busy; -E: another code" {
+    tell acquire busy
+    run run_t 10 "$DLOCK" -n -q "$L" true
+    assert_rc 75
+    [ "$output" = "" ]
+    run run_t 10 "$DLOCK" -n -q -E 0 "$L" false
+    assert_rc 0
+    run run_t 10 "$DLOCK" -n -E 255 "$L" false
+    assert_rc 255
+    tell acquire wait
+    run run_t 10 "$DLOCK" -w 0.1 -E 3 -q "$L" true
+    assert_rc 3
+    [ "$output" = "" ]
+}
+
+@test "-n: 69 within --connect-timeout when the store does not answer" {
+    tell acquire hang
+    timed -n --connect-timeout 300ms "$L" true
+    assert_rc 69
+    assert_out "no answer"
+    # Then it is undone, for half a second at most.
+    assert_between 300 $took $((1000 + SLOW)) "time (ms)"
+}
+
+@test "--connect-timeout bounds the first contact only" {
+    tell acquire hang
+    timed --connect-timeout 300ms "$L" true
+    assert_rc 69
+    assert_between 300 $took $((1000 + SLOW)) "time (ms)"
+    tell acquire wait
+    background --connect-timeout 200ms "$L" sh -c 'exit 4'
+    wait_for 5 store_did acquire
+    start=$(now_ms)
+    longer() { [ $(($(now_ms) - start)) -gt 500 ]; }
+    wait_for 5 longer
+    pid_alive "$K"
+    tell acquire grant
+    ended
+    assert_rc 4
+}
+
+@test "the store fails: 69, one line, nothing was run" {
+    tell acquire fail
+    run run_t 10 "$DLOCK" "$L" touch "$T/ran"
+    assert_rc 69
+    assert_out "told to fail"
+    [ "${#lines[@]}" = 1 ]
+    [ ! -e "$T/ran" ]
+}
+
+@test "a lease that was left behind is taken when it is over, not before" {
+    background --ttl 1.5 "$L" sleep 20
+    wait_for 5 file_nonempty "$S/held"
+    kill -KILL "$K"
+    wait_for 5 pid_gone "$K"
+    read -r until _ <"$S/held"
+    run run_t 10 "$DLOCK" --ttl 1.5 -w 5 "$L" $SUBJECT -m 1
+    assert_rc 0
+    [ "$(seen main start '')" -ge "$until" ]
+    [ "$(seen main start '')" -lt $((until + 1000 * NS)) ]
+}
+
+@test "a row of commands never overlaps" {
+    for o in '' -o; do
+        for i in 1 2 3 4 5 6; do
+            start_log "$T/out.$i" "$DLOCK" $o -w 15 "$T/x.lock" $SUBJECT -m 60
+        done
+    done
+    for pid in "${STARTED_PIDS[@]}"; do wait_exit 15 "$pid"; done
+    no_overlap
+    [ "$(grep -c ' start ' "$C/events")" = 12 ]
+}
+
+# --- options that do not fit ---------------------------------------------------------------------------
+
+@test "a ttl that is too short, or a grace too long: 64, with the ttl that works" {
+    run run_t 10 "$DLOCK" --ttl 0.5 "$L" true
+    assert_rc 64
+    assert_out "at least 1 s"
+    run run_t 10 "$DLOCK" --ttl 10 --grace 8 "$L" true
+    assert_rc 64
+    least=$(sed -n 's/.*at least \([0-9.]*\) s,.*/\1/p' <<<"$output")
+    [ -n "$least" ] || fail "$output"
+    run run_t 10 "$DLOCK" --ttl "$least" --grace 8 "$L" true
+    assert_rc 0
+    [ ! -e "$C/events" ]
+}
+
+@test "--on-lost kill needs no time for the grace" {
+    run run_t 10 "$DLOCK" --ttl 1 --grace 8 --on-lost kill "$L" true
+    assert_rc 0
+}
+
+@test "--no-fork needs a file lock: 64" {
+    run run_t 10 "$DLOCK" -F "$L" touch "$T/ran"
+    assert_rc 64
+    [ ! -e "$T/ran" ]
+}
+
+@test "-v: who is waited for is said in a log too; without it nothing is" {
+    tell acquire wait
+    background -v "$L" true
+    wait_for 5 file_has "$T/out" "waiting for '$NAME'"
+    file_has "$T/out" fakehost
+    tell acquire grant
+    ended
+    assert_rc 0
+    tell acquire wait
+    timed -w 1.3 -q "$L" true
+    [ "$output" = "" ]
+}
+
+@test "nothing is said when all is well" {
+    run run_t 10 "$DLOCK" "$L" true
+    assert_rc 0
+    [ "$output" = "" ]
+}
+
+@test "stderr closed, full or without a reader: no effect on the command's code" {
+    tell release unclear
+    run run_t 10 bash -c '"$@" 2>&-; echo $?' - "$DLOCK" "$L" sh -c 'exit 5'
+    [ "$output" = 5 ]
+    rm "$S/held"
+    run run_t 10 bash -c '"$@" 2>/dev/full; echo $?' - "$DLOCK" "$L" sh -c 'exit 5'
+    [ "$output" = 5 ]
+    rm "$S/held"
+    run run_t 10 bash -c '{ "$@"; echo $? >'"$T/code"'; } 2>&1 >/dev/null | { :; }' - \
+        "$DLOCK" "$L" sh -c 'sleep 0.1; exit 5'
+    wait_for 5 file_nonempty "$T/code"
+    [ "$(cat "$T/code")" = 5 ]
+}

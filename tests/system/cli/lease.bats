@@ -1,0 +1,401 @@
+#!/usr/bin/env bats
+# lease.bats - what the keeper does with a lease that is not renewed, is lost, or is granted late, and when its command is
+# told to end: the command's whole tree is gone before the lease is over, and the lock is released after that.
+
+# bats file_tags=long
+bats_require_minimum_version 1.5.0
+load ../../support/common
+load ../../support/fake
+
+setup_file() { export BATS_NO_PARALLELIZE_WITHIN_FILE=true; }
+setup() {
+    dlock_setup
+    fake_setup
+}
+teardown() { dlock_teardown; }
+
+# --- the store does not answer -------------------------------------------------------------------------
+
+@test "no renewal: TERM at term_at, KILL at kill_at, then the release, 79" {
+    background --ttl 1.5 "$L" $SUBJECT -t -k
+    wait_for 5 running 4
+    wait_for 5 store_did ok
+    tell renew unclear
+    ended
+    assert_rc 79
+    assert_out "could not be renewed in time"
+    [ "$(grep -c '^dlock:' "$T/out")" = 1 ]
+    lease_times 1500 "$(confirmed)"
+    for who in main child session daemon; do
+        just_after "$TERM_AT" "$(seen $who sig 15)" 250 "TERM for $who"
+        [ "$(count_seen $who sig 15)" = 1 ]
+    done
+    assert_between $((KILL_AT - 150 * NS)) "$(last_beat)" $((DEADLINE - 1)) "last sign of life"
+    [ "$(last_beat)" -lt "$(at release)" ]
+    settle 1
+}
+
+@test "no renewal: --grace is the time between the two" {
+    background --ttl 1.5 --grace 400ms "$L" $SUBJECT -k
+    wait_for 5 running
+    tell renew hang
+    ended
+    assert_rc 79
+    lease_times 1500 "$(confirmed)" 400
+    just_after "$TERM_AT" "$(seen main sig 15)" 250 TERM
+    assert_between $((KILL_AT - 150 * NS)) "$(last_beat)" $((DEADLINE - 1)) "last sign of life"
+}
+
+@test "no renewal: still tried during the grace, but there is no reprieve" {
+    background --ttl 1.5 --grace 500ms "$L" $SUBJECT -k
+    wait_for 5 running
+    tell renew unclear
+    wait_for 5 has_seen main sig 15
+    tell renew ok
+    ended
+    assert_rc 79
+    [ "$(at ok -1)" -gt "$(seen main sig 15)" ]
+    just_after "$(($(seen main sig 15) + 300 * NS))" "$(last_beat)" 400 "last sign of life"
+    [ "$(last_beat)" -lt "$(at release)" ]
+}
+
+@test "no renewal: a command that ends by TERM is followed by its descendants, 79" {
+    background --ttl 1.5 "$L" $SUBJECT -t -n
+    wait_for 5 running 4
+    tell renew unclear
+    ended
+    assert_rc 79
+    lease_times 1500 "$(confirmed)"
+    [ "$(last_beat 0)" -lt $((TERM_AT + 200 * NS)) ]
+    assert_between $((KILL_AT - 150 * NS)) "$(last_beat)" $((DEADLINE - 1)) "last sign of life"
+    [ "$(last_beat)" -lt "$(at release)" ]
+}
+
+@test "no renewal for a while: ridden out" {
+    background --ttl 2 "$L" $SUBJECT -u "$T/end" -r 42
+    wait_for 5 running
+    tell renew unclear
+    wait_for 5 store_did unclear 4
+    tell renew ok
+    wait_for 5 store_did ok 3
+    touch "$T/end"
+    ended
+    assert_rc 42
+    [ "$output" = "" ]
+    [ "$(count_seen main sig 15)" = 0 ]
+}
+
+@test "no renewal: a command that ends in time, with 0, has still lost nothing" {
+    background --ttl 2 "$L" $SUBJECT -u "$T/end"
+    wait_for 5 running
+    tell renew unclear
+    wait_for 5 store_did unclear
+    touch "$T/end"
+    ended
+    assert_rc 0
+    store_did clean
+}
+
+# --- the lock is lost ----------------------------------------------------------------------------------
+
+@test "a renewal answers that the lock is lost: SIGKILL at once, 79" {
+    background --ttl 1.5 "$L" $SUBJECT -t -k
+    wait_for 5 running 4
+    tell renew lost
+    ended
+    assert_rc 79
+    assert_out "is lost"
+    gone_by 50 "$(at lost)"
+    [ -z "$(seen main sig 15)" ]
+    settle 1
+}
+
+@test "lost unasked: SIGKILL at once, 79" {
+    background --ttl 30 "$L" $SUBJECT -t -k
+    wait_for 5 running 4
+    touch "$S/lost"
+    lost=$(now_ns)
+    ended
+    assert_rc 79
+    assert_out "$NAME"
+    assert_out "is lost"
+    gone_by $((300 + SLOW)) "$lost"
+    [ -z "$(seen main sig 15)" ]
+    ! store_did clean || [ "$(last_beat)" -lt "$(at clean)" ]
+}
+
+@test "--lost-exit-code" {
+    background --ttl 30 --lost-exit-code 7 "$L" $SUBJECT
+    wait_for 5 running
+    touch "$S/lost"
+    ended
+    assert_rc 7
+}
+
+@test "release answers 'not ours': 79 although the command returned 0, with a line" {
+    tell release notours
+    run run_t 10 "$DLOCK" "$L" true
+    assert_rc 79
+    assert_out "not ours any more"
+    rm "$S/held"
+    run run_t 10 "$DLOCK" --lost-exit-code 0 "$L" sh -c 'exit 5'
+    assert_rc 0
+}
+
+@test "release unclear: the command's code and a warning" {
+    tell release unclear
+    run run_t 10 "$DLOCK" "$L" sh -c 'exit 5'
+    assert_rc 5
+    assert_out "no answer to the release"
+    [ "${#lines[@]}" = 1 ]
+}
+
+@test "release hangs: the command's code and a warning within --connect-timeout" {
+    tell release hang
+    start=$(now_ms)
+    run run_t 10 "$DLOCK" --connect-timeout 400ms "$L" sh -c 'exit 5'
+    assert_rc 5
+    assert_out "no answer to the release"
+    assert_between 380 $(($(now_ms) - start)) $((800 + SLOW)) "time (ms)"
+}
+
+@test "--on-lost kill: no TERM" {
+    background --ttl 1.5 --on-lost kill "$L" $SUBJECT -t -k
+    wait_for 5 running 4
+    tell renew unclear
+    ended
+    assert_rc 79
+    lease_times 1500 "$(confirmed)" 0
+    assert_between $((KILL_AT - 150 * NS)) "$(last_beat)" $((DEADLINE - 1)) "last sign of life"
+    [ "$(last_beat)" -lt "$(at release)" ]
+    [ "$(count_seen main sig 15)" = 0 ]
+}
+
+@test "--on-lost warn: the command runs on; 79 all the same" {
+    background --ttl 1 --on-lost warn "$L" $SUBJECT -u "$T/end"
+    wait_for 5 running
+    tell renew unclear
+    wait_for 5 file_has "$T/out" "--on-lost warn"
+    lease_times 1000 "$(confirmed)" 0
+    still_running() { [ "$(last_beat)" -gt $((DEADLINE + 200 * NS)) ]; }
+    wait_for 5 still_running
+    touch "$T/end"
+    ended
+    assert_rc 79
+    [ "$(count_seen main sig 15)" = 0 ]
+}
+
+@test "--on-lost warn: lost for certain, the command runs on; 79" {
+    background --ttl 1 --on-lost warn "$L" $SUBJECT -u "$T/end"
+    wait_for 5 running
+    touch "$S/lost"
+    wait_for 5 file_has "$T/out" "is lost"
+    lost=$(now_ns)
+    still_running() { [ "$(last_beat)" -gt $((lost + 1200 * NS)) ]; }
+    wait_for 5 still_running
+    touch "$T/end"
+    ended
+    assert_rc 79
+}
+
+@test "--on-lost warn: keeper stopped past the deadline, the command runs on" {
+    background --ttl 1 --on-lost warn "$L" $SUBJECT -u "$T/end" -r 4
+    wait_for 5 running
+    kill -STOP "$K"
+    lease_times 1000 "$(now_ns)"
+    still_running() { [ "$(last_beat)" -gt $((DEADLINE + 100 * NS)) ]; }
+    wait_for 5 still_running
+    kill -CONT "$K"
+    touch "$T/end"
+    ended
+    # What became of the lock is up to the store: renewed at the last moment, or reported.
+    case $status in 4 | 79) ;; *) fail "exit code $status" ;; esac
+}
+
+@test "--on-lost warn: the keeper's death still ends the tree" {
+    background --ttl 30 --on-lost warn "$L" $SUBJECT -t -k
+    wait_for 5 running 4
+    kill -KILL "$K"
+    gone_by $((500 + SLOW)) "$(now_ns)"
+}
+
+# --- the end of a command that was told to end ---------------------------------------------------------
+
+@test "TERM forwarded, the command ends: its descendants get TERM, --grace, KILL, then the release" {
+    background --ttl 30 --grace 600ms "$L" $SUBJECT -t -n
+    wait_for 5 running 4
+    kill -TERM "$K"
+    ended
+    assert_rc 143
+    [ "$(count_seen main sig 15)" = 1 ]
+    for who in child session daemon; do has_seen $who sig 15; done
+    t=$(seen session sig 15)
+    assert_between $((t + 540 * NS)) "$(last_beat)" $((t + 700 * NS)) "last sign of life"
+    [ "$(last_beat)" -lt "$(at release)" ]
+    store_did clean
+}
+
+@test "TERM forwarded, descendants obey TERM: released at once" {
+    background --ttl 60 --grace 10s "$L" $SUBJECT -t
+    wait_for 5 running 4
+    kill -TERM "$K"
+    ended 5
+    assert_rc 143
+    [ "$(last_beat)" -lt "$(at release)" ]
+}
+
+@test "TERM forwarded, the command goes on: no timer runs" {
+    background --ttl 3 --grace 100ms "$L" $SUBJECT -k -u "$T/end" -r 6
+    wait_for 5 running
+    kill -TERM "$K"
+    wait_for 5 has_seen main sig 15
+    wait_for 5 store_did ok
+    touch "$T/end"
+    ended
+    assert_rc 6
+}
+
+@test "lease over during a grace after TERM: the tree is gone before the deadline" {
+    background --ttl 1.5 --grace 300ms "$L" $SUBJECT -t -n
+    wait_for 5 running 4
+    tell renew unclear
+    wait_for 5 store_did unclear
+    kill -TERM "$K"
+    ended
+    lease_times 1500 "$(confirmed)" 300
+    [ "$(last_beat)" -lt "$DEADLINE" ]
+    [ "$(last_beat)" -lt "$(at release)" ]
+}
+
+@test "a long grace after TERM: the lock is renewed until the tree is gone" {
+    background --ttl 2 --grace 1s "$L" $SUBJECT -t -n
+    wait_for 5 running 4
+    kill -TERM "$K"
+    wait_for 5 has_seen session sig 15
+    ended
+    assert_rc 143
+    [ "$(at ok -1)" -gt "$(seen session sig 15)" ]
+    [ "$(last_beat)" -lt "$(at release)" ]
+}
+
+@test "lost during a grace after TERM: SIGKILL at once" {
+    background --ttl 60 --grace 10s "$L" $SUBJECT -t -n
+    wait_for 5 running 4
+    kill -TERM "$K"
+    wait_for 5 has_seen daemon sig 15
+    touch "$S/lost"
+    lost=$(now_ns)
+    ended 5
+    assert_rc 79
+    gone_by $((300 + SLOW)) "$lost"
+}
+
+@test "keeper stopped during a grace after TERM: KILL no later than the lease" {
+    background --ttl 2 --grace 1s "$L" $SUBJECT -t -n
+    wait_for 5 running 4
+    kill -TERM "$K"
+    wait_for 5 has_seen daemon sig 15
+    kill -STOP "$K"
+    wait_for 5 tree_gone
+    kill -CONT "$K"
+    lease_times 2000 "$(confirmed)" 1000
+    [ "$(last_beat)" -lt "$DEADLINE" ]
+    ended
+    case $status in 143 | 79) ;; *) fail "exit code $status" ;; esac
+    [ "$(last_beat)" -lt "$(at release)" ]
+}
+
+@test "a command that ends by itself: what it leaves behind is left alone, the lock is released" {
+    background --ttl 30 "$L" $SUBJECT -t -u "$T/end" -m 8000
+    wait_for 5 running 4
+    touch "$T/end"
+    ended
+    assert_rc 0
+    store_did clean
+    for who in child session daemon; do pid_alive "$(pid_of $who)"; done
+    wait_for 2 pid_gone "$(pid_of main)"
+    for who in child session daemon; do kill -KILL "$(pid_of $who)"; done
+}
+
+# --- a grant that comes late ---------------------------------------------------------------------------
+
+@test "a late grant is confirmed by a renewal before the command starts" {
+    tell acquire grant 500
+    tell renew ok 200 # a command that does not wait for it is earlier
+    background --ttl 2 "$L" $SUBJECT -u "$T/end"
+    wait_for 5 running
+    [ "$(at ok)" -gt $(($(at acquire) + 700 * NS)) ]
+    [ "$(seen main start '')" -gt "$(at ok)" ]
+    touch "$T/end"
+    ended
+    assert_rc 0
+}
+
+@test "a late grant that is not confirmed never starts the command" {
+    tell acquire grant 500
+    tell renew unclear
+    background --ttl 1 --connect-timeout 2 "$L" $SUBJECT
+    ended
+    assert_rc 69
+    [ ! -e "$C/events" ]
+    store_did release
+    [ ! -e "$S/held" ]
+}
+
+@test "a grant after term_at never starts the command and is given back" {
+    tell acquire grant 850
+    background --ttl 1 -n "$L" $SUBJECT
+    ended
+    assert_rc 69
+    [ ! -e "$C/events" ]
+    store_did clean
+    [ ! -e "$S/held" ]
+}
+
+@test "a keeper that is stopped while it is granted never starts the command too late" {
+    tell acquire wait
+    background --ttl 1 "$L" $SUBJECT -u "$T/end"
+    wait_for 5 store_did acquire
+    tell acquire grant
+    wait_for 5 file_nonempty "$S/fence"
+    kill -STOP "$K"
+    wait_for 2 pid_stopped "$K"
+    if running; then # it was faster: then the guard has the command
+        wait_for 5 tree_gone
+        kill -CONT "$K"
+        ended
+        assert_rc 79
+        return
+    fi
+    lease_times 1000 "$(now_ns)"
+    past() { [ "$(now_ns)" -gt "$DEADLINE" ]; }
+    wait_for 5 past
+    kill -CONT "$K"
+    wait_for 5 pid_gone_or_running
+    if running; then
+        # Only under a fresh grant or renewal.
+        [ "$(seen main start '')" -lt $(($(confirmed) + 772 * NS)) ]
+        touch "$T/end"
+    fi
+    ended
+}
+pid_gone_or_running() { pid_gone "$K" || running; }
+
+@test "a guard that is stopped before the start never starts the command too late" {
+    tell acquire wait
+    background --ttl 1 "$L" $SUBJECT
+    wait_for 5 store_did acquire
+    find_guard
+    kill -STOP "$G"
+    wait_for 2 pid_stopped "$G"
+    tell acquire grant
+    wait_for 5 file_nonempty "$S/fence"
+    tell renew unclear
+    lease_times 1000 "$(now_ns)"
+    past() { [ "$(now_ns)" -gt "$DEADLINE" ]; }
+    wait_for 5 past
+    kill -CONT "$G" || :
+    ended
+    case $status in 69 | 71 | 79) ;; *) fail "exit code $status" ;; esac
+    [ ! -e "$C/events" ]
+}

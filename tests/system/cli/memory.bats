@@ -1,0 +1,194 @@
+#!/usr/bin/env bats
+# Each allocation fails once, and from each one on all fail: never a command without the lock, no crash, one line.
+
+# bats file_tags=long
+bats_require_minimum_version 1.5.0
+load ../../support/common
+load ../../support/redis
+load ../../support/postgres
+load ../../support/pglock
+load ../../support/zookeeper
+
+setup_file() {
+    export BATS_NO_PARALLELIZE_WITHIN_FILE=true BATS_TEST_TIMEOUT=200
+    redis_start
+}
+teardown_file() { redis_stop; }
+setup() { dlock_setup; }
+teardown() { dlock_teardown; }
+
+# one N: dlock whose N-th allocation fails ("N+": all from there on). Complaints go to $T/bad; what came of it is in
+# $T/run.N: "rc" and, where it came to that, "failed".
+one() {
+    local dir=$T/run.$1 rc=0 i name=$NAME.${1/+/x}
+    mkdir -p "$dir"
+    {
+        NOMEMORY=$1 NOMEMORY_IN=$(basename "$DLOCK") NOMEMORY_LOG=$dir/failed LD_PRELOAD=$HELPERS/nomemory.so \
+            timeout -k 2 15 "$HELPERS/launch" -n "$DLOCK" --ttl 1 "redis://127.0.0.1:$REDIS_PORT#$name" \
+            "$HELPERS/inside" "$dir" "$REDIS_PORT" "$name" "$HOLD" >"$dir/out" 2>&1 </dev/null 3>&- || rc=$?
+    } 2>/dev/null
+    echo "$rc" >"$dir/rc"
+    # It is over: nobody lives on. The lock is free: given back, or its lease has ended.
+    for ((i = 0; i < 20; i++)); do
+        [ -e "$dir/witness" ] && ! flock -sn "$dir/witness" true || break
+        sleep 0.025
+    done
+    [ $i -lt 20 ] || echo "$1: the tree lives on" >>"$T/bad"
+    for ((i = 0; i < 60; i++)); do
+        [ "$(redis-cli -p "$REDIS_PORT" exists "$name")" != 0 ] || break
+        sleep 0.025
+    done
+    [ $i -lt 60 ] || echo "$1: the lock is still held" >>"$T/bad"
+    [ ! -e "$dir/violations" ] || echo "$1: lived without the lock: $(head -n 1 "$dir/violations")" >>"$T/bad"
+    case $rc in
+    0) [ -e "$dir/witness" ] || echo "$1: exit code 0, but nothing was run" >>"$T/bad" ;;
+    65 | 69 | 71 | 79) ;;
+    # Memory that is there again a moment later: then the server seems to have announced too much.
+    76) [[ $1 != *+ ]] || echo "$1: exit code 76: $(cat "$dir/out")" >>"$T/bad" ;;
+    *) echo "$1: exit code $rc: $(tail -n 1 "$dir/out")" >>"$T/bad" ;;
+    esac
+    # One line for the end; a warning of a store that cannot be checked may precede it.
+    [ "$(grep -c '^dlock: ' "$dir/out")" = "$(grep -c . "$dir/out")" ] || echo "$1: $(cat "$dir/out")" >>"$T/bad"
+    [ "$rc" = 0 ] || [ "$(grep -c . "$dir/out")" = 1 ] || echo "$1: exit code $rc with: $(cat "$dir/out")" >>"$T/bad"
+    return 0
+}
+export -f one
+
+# bats test_tags=slow,plain
+@test "memory: the n-th allocation fails, for every n of an acquisition and of a hold with renewals" {
+    export T NAME HOLD=1300
+    # How many there are: until one run ends before it came to that.
+    for ((most = 32; most < 4096; most *= 2)); do
+        one "$most"
+        [ -e "$T/run.$most/failed" ] || break
+    done
+    [ "$(cat "$T/run.$most/rc")" = 0 ]
+    while [ ! -e "$T/run.$most/failed" ] && [ $most -gt 1 ]; do most=$((most * 7 / 8)); one $most; done
+    most=$((most * 8 / 7 + 1))
+    rm -r "$T"/run.*
+    [ ! -e "$T/bad" ] || { cat "$T/bad"; false; }
+    echo "# up to $most allocations" >&3
+    [ "$most" -ge 30 ]
+    seq "$most" | awk '{ print; print $1 "+" }' | timeout 150 xargs -P 8 -n 1 bash -c 'one "$1"' -
+    failed=$(ls "$T"/run.*/failed | wc -l)
+    echo "# $failed failed; exit codes: $(cat "$T"/run.*/rc | sort | uniq -c | awk '{ printf "%s (%s times) ", $2, $1 }')" >&3
+    [ "$failed" -ge "$most" ]
+    # Before the grant nothing is run; behind it, where no renewal succeeds any more, the command is ended.
+    [ "$(cat "$T"/run.*/rc | grep -cx 71)" -ge 30 ]
+    [ "$(cat "$T"/run.*+/rc | grep -cx 79)" -ge 1 ]
+    [ ! -e "$T/bad" ] || { cat "$T/bad"; false; }
+}
+
+# --- PostgreSQL -----------------------------------------------------------------------------------------
+
+# once N: dlock at $L whose N-th allocation fails; $T/once.N: "rc", "out", and "failed" where it came to that.
+once() {
+    local dir=$T/once.$1 rc=0
+    mkdir -p "$dir"
+    NOMEMORY=$1 NOMEMORY_IN=$(basename "$DLOCK") NOMEMORY_LOG=$dir/failed LD_PRELOAD=$HELPERS/nomemory.so \
+        timeout -k 2 15 "$DLOCK" --ttl 4 "$L.$1" true >"$dir/out" 2>&1 </dev/null 3>&- || rc=$?
+    echo "$rc" >"$dir/rc"
+    case $rc in
+    0) ;; # or one that says that the release was not heard of
+    69 | 71) [ "$(grep -c '^dlock: ' "$dir/out")" = 1 ] || echo "$1: $rc with: $(cat "$dir/out")" >>"$T/bad" ;;
+    *) echo "$1: exit code $rc: $(tail -n 1 "$dir/out")" >>"$T/bad" ;;
+    esac
+}
+export -f once
+
+# bats test_tags=slow,plain
+@test "memory: PostgreSQL: one of the last allocations fails: no crash, and a lock that was held is not said to be lost" {
+    local url most n
+    pg_start
+    # Kerberos does not look whether it gets memory.
+    for url in "postgres://postgres@127.0.0.1:$PG_PORT/postgres?gssencmode=disable" \
+        "postgres://postgres@127.0.0.1:$PG_PORT/postgres?gssencmode=disable&mode=lease"; do
+        export T L="$url#$NAME"
+        rm -rf "$T"/once.* "$T/bad"
+        run_t 10 "$DLOCK" "$L" true
+        # How many there are: most of them are made while the libraries are loaded.
+        for ((n = 1024, most = 0; n > 0; )); do
+            once $((most + n))
+            if [ -e "$T/once.$((most + n))/failed" ]; then most=$((most + n)); else n=$((n / 2)); fi
+        done
+        [ "$most" -ge 300 ] || fail "$most allocations"
+        seq $((most - 250)) $((most + 1)) | timeout 100 xargs -P 8 -n 1 bash -c 'once "$1"' -
+        echo "# $most allocations; exit codes: $(cat "$T"/once.*/rc | sort | uniq -c | awk '{ printf "%s (%s times) ", $2, $1 }')" >&3
+        [ ! -e "$T/bad" ] || fail "$url: $(cat "$T/bad")"
+        [ "$(cat "$T"/once.*/rc | grep -cx 71)" -ge 5 ]
+    done
+    pg_stop_all
+}
+
+# --- ZooKeeper ------------------------------------------------------------------------------------------
+
+# libzookeeper ends the process where it gets no memory, so only our own allocations count here: those whose caller is in
+# lib/backends/zookeeper, and not in wire/calls.c, which stands between the library and libc. ours FILE: their numbers
+# among the logged ones.
+ours() {
+    awk '$2 ~ /\/zookeeper.so$/ { print $1, $3 }' "$@" | while read -r n offset; do
+        case $(addr2line -e "$MODULE" "$offset") in
+        */wire/calls.c:*) ;;
+        */lib/backends/zookeeper/*) echo "$n" ;;
+        esac
+    done
+}
+# once_zk DIR N ARG...: dlock ARG... whose N-th allocation fails; $DIR/N: "rc", "out", and "failed": who asked for it.
+once_zk() {
+    local dir=$1/$2 rc=0 n=$2
+    shift 2
+    mkdir -p "$dir"
+    {
+        NOMEMORY=$n NOMEMORY_CALLER=1 NOMEMORY_IN=$(basename "$DLOCK") NOMEMORY_LOG=$dir/failed LD_PRELOAD=$HELPERS/nomemory.so \
+            timeout -k 2 20 "$DLOCK" --ttl 4 "${@//%/$n}" >"$dir/out" 2>&1 </dev/null 3>&- || rc=$?
+    } 2>/dev/null
+    echo "$rc" >"$dir/rc"
+}
+export -f once_zk
+
+# zk_memory CODE ARG...: dlock ARG... ends with CODE; where an allocation of ours fails it ends so, too, or with 71.
+zk_memory() {
+    local code=$1 dir=$T/zk$((++round)) n rc tested=0 refused=0
+    shift
+    once_zk "$dir" 0 "$@"
+    [ "$(cat "$dir/0/rc")" = "$code" ] || fail "$*: $(cat "$dir/0/rc"): $(cat "$dir/0/out")"
+    ours "$dir/0/failed" >"$dir.ours"
+    # Its threads take turns: the allocation of that number may be another one now.
+    timeout 100 xargs -P 4 -I{} bash -c 'once_zk "$@"' - "$dir" {} "$@" <"$dir.ours"
+    for n in "$dir"/*/; do
+        [ "$n" != "$dir/0/" ] && [ -e "$n/failed" ] && [ -n "$(ours "$n/failed")" ] || continue
+        rc=$(cat "$n/rc")
+        tested=$((tested + 1))
+        case $rc in
+        "$code") ;;
+        71)
+            refused=$((refused + 1))
+            grep -Eq '^dlock: .*(out of memory|Cannot allocate memory)' "$n/out" || fail "$* $n: $(cat "$n/out")" ;;
+        *) fail "$* $n: exit code $rc ($(cat "$n/failed")): $(cat "$n/out")" ;;
+        esac
+        [ "$(grep -c . "$n/out")" -le 2 ] || fail "$* $n: $(cat "$n/out")"
+    done
+    echo "# dlock $*: $(wc -l <"$dir.ours") allocations of ours, $tested failed, $refused times 71" >&3
+    [ "$refused" -ge 8 ]
+}
+
+# bats test_tags=slow,plain
+@test "memory: ZooKeeper: no allocation of ours that fails ends the process" {
+    local round=0
+    zk_start
+    export T DLOCK MODULE=$BUILD/dlock-modules/zookeeper.so
+    [ -e "$MODULE" ] || skip "zookeeper is not a module of this build"
+    [[ $(addr2line -e "$MODULE" "$(nm "$MODULE" | awk '$3 == "zk_conn_ask" { print "0x" $1 }')") == *.c:* ]] || skip "needs debug information"
+    L=zk://127.0.0.1:$ZK_PORT#$NAME
+    start_log holder.log "$DLOCK" --ttl 60 "$L" sleep 300
+    holder=$STARTED
+    held() { [ -n "$(zk_ls "/$NAME" 2>/dev/null)" ]; }
+    wait_for 10 held
+    zk_memory 0 "$L/free%/x" true
+    zk_memory 75 -n "$L" true
+    zk_memory 75 -w 0.5 "$L" true
+    zk_memory 75 --status "$L"
+    kill "$holder"
+    wait_for 5 pid_gone "$holder"
+    zk_stop_all
+}

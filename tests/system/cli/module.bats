@@ -1,0 +1,374 @@
+#!/usr/bin/env bats
+# Backends that are loaded on first use: where a module is looked for, which ones are refused, and that nobody
+# pays for a module that is not used. Most tests put one of tests/support/modules in the place of the real one.
+
+bats_require_minimum_version 1.5.0
+load ../../support/common
+
+setup() {
+    dlock_setup
+    "$BUILD/dlock" --version | grep -q 'postgres (module)' || skip "postgres is not a module of this build"
+    # Nothing listens there.
+    PG="postgres://127.0.0.1:1/x#$NAME"
+}
+teardown() {
+    dlock_teardown
+    [ -z "${OPEN:-}" ] || rm -r "$OPEN"
+}
+
+# place MODULE [DIR]: a program of its own, $DIR/dlock, with this file as its module.
+place() {
+    DIR=${2:-$T/bin}
+    rm -rf "$DIR/dlock-modules"
+    install -d -m 755 "$DIR" "$DIR/dlock-modules"
+    install -m 755 "$DLOCK" "$DIR/dlock"
+    install -m 755 "$1" "$DIR/dlock-modules/postgres.so"
+    MODULE=$DIR/dlock-modules/postgres.so
+}
+# take ARG...: try to use it. Nothing is ever run.
+take() { run run_t 10 "$DIR/dlock" -n "$@" "$PG" touch "$T/ran"; }
+# refused CODE TEXT...: in one line that has all TEXTs, without having used it.
+refused() {
+    local text
+    take
+    assert_rc "$1"
+    [ ${#lines[@]} -eq 1 ] || fail "${#lines[@]} lines: $output"
+    for text in "${@:2}"; do assert_out "$text"; done
+    refute_out "mod_good"
+    [ ! -e "$T/ran" ]
+}
+good() {
+    take "$@"
+    assert_rc 65
+    assert_out "mod_good was asked"
+}
+
+# --- where it is ---------------------------------------------------------------------------------------
+
+@test "module: that of the build tree is found by both programs, and speaks" {
+    for program in "$BUILD/dlock" "$DLOCK"; do
+        for scheme in postgres postgresql; do
+            run run_t 10 "$program" -n "$scheme://127.0.0.1:1/x#$NAME" touch "$T/ran"
+            assert_rc 69
+            assert_out "127.0.0.1"
+            refute_out "postgres.so"
+        done
+    done
+    [ ! -e "$T/ran" ]
+}
+
+@test "module: a link to the program leads to the modules of the program, not of the link" {
+    place "$HELPERS/mod_good.so"
+    install -d -m 755 other other/dlock-modules
+    install -m 755 "$HELPERS/mod_none.so" other/dlock-modules/postgres.so
+    ln -s "$DIR/dlock" other/dlock
+    run run_t 10 other/dlock -n "$PG" true
+    assert_rc 65
+    # Nor does the name matter by which the program was called.
+    run run_t 10 bash -c 'exec -a "$0" "$@"' "$T/other/dlock" "$DIR/dlock" -n "$PG" true
+    assert_rc 65
+}
+
+@test "module: the directory may be a link; the environment names none" {
+    place "$HELPERS/mod_good.so"
+    mv "$DIR/dlock-modules" real
+    ln -s ../real "$DIR/dlock-modules"
+    good
+    rm real/postgres.so
+    install -d -m 755 elsewhere
+    install -m 755 "$HELPERS/mod_good.so" elsewhere/postgres.so
+    export LD_LIBRARY_PATH=$T/elsewhere DLOCK_MODULES=$T/elsewhere
+    cd elsewhere
+    refused 69 "not in $DIR/dlock-modules"
+}
+
+@test "module: one that is not there: the package is named" {
+    place "$HELPERS/mod_good.so"
+    rm "$MODULE"
+    refused 69 "postgres:// needs the module postgres.so" "not in $DIR/dlock-modules" "install the package dlock-postgres"
+    rmdir "$DIR/dlock-modules"
+    read -ra where <"$BUILD/build-id"
+    # What this machine has installed there is of another build.
+    if [ -e "${where[-1]}/postgres.so" ]; then refused 69 "${where[-1]}"; else refused 69 "not in ${where[-1]}" dlock-postgres; fi
+}
+
+@test "module: --version says which there are, and loads none" {
+    place "$HELPERS/mod_none.so"
+    list() { run run_t 5 "$@" "$DIR/dlock" --version; }
+    list
+    assert_rc 0
+    [[ ${lines[1]} = "backends: file"*" postgres (module) zookeeper (module, not installed) tls (module, not installed)" ]] || fail "${lines[1]}"
+    if [ -z "${SAN:-}" ]; then # LeakSanitizer does not work under strace
+        list strace -f -o trace -e trace=openat,open,connect
+        assert_rc 0
+        ! grep -E 'postgres\.so|libpq|libcrypto|connect' trace || fail "--version loads a module"
+    fi
+    rm "$MODULE"
+    list
+    [[ ${lines[1]} = *" postgres (module, not installed) zookeeper (module, not installed) tls (module, not installed)" ]] || fail "${lines[1]}"
+    mkfifo "$MODULE"
+    list
+    [[ ${lines[1]} = *" postgres (module, not installed) zookeeper (module, not installed) tls (module, not installed)" ]] || fail "${lines[1]}"
+}
+
+@test "module: --version says whether ZooKeeper's module has the packet guard" {
+    local module=$BUILD/dlock-modules/zookeeper.so
+    [ -e "$module" ] || skip "zookeeper is not a module of this build"
+    run run_t 5 "$BUILD/dlock" --version
+    # Only a library that is linked statically can be guarded.
+    if readelf -d "$module" | grep -q 'NEEDED.*libzookeeper'; then
+        assert_out " zookeeper (module, no packet guard) "
+    else
+        assert_out " zookeeper (module, packet guard) "
+    fi
+}
+
+# archive CALL...: lib.a calls them.
+archive() {
+    { printf 'int %s(void);\n' "$@" && echo 'int f(void);' && echo 'int f(void) { return 0' && printf ' + %s()\n' "$@" && echo '; }'; } >lib.c
+    "$CC" -w -fno-builtin -c -o lib.o lib.c && rm -f lib.a && ar qcs lib.a lib.o
+}
+# guarded [VAR=VALUE...]: would the build link lib.a? check: the same, without make.
+guarded() {
+    run run_t 20 env -u MAKEFLAGS -u MAKELEVEL "${MAKE:-make}" -s -C "$ROOT" BUILD="$T/build" WITH_ZOOKEEPER=module ZK_STATIC=yes \
+        ZK_ARCHIVE="$T/lib.a" "$@" "$T/build/zk-calls"
+}
+check() {
+    run run_t 5 "$ROOT/lib/backends/zookeeper/wire/check-calls" stamp "$T/lib.a" $(sed -n 's/^ *ZK_CALLS *:= //p' "$ROOT/Makefile")
+}
+
+@test "module: the build refuses a libzookeeper that bypasses the packet guard" {
+    local call used=(socket connect getsockopt send recv close pthread_create poll read write pipe)
+    for call in __poll_chk recvmsg recvfrom readv __read_chk writev sendmsg sendto epoll_wait syscall dup __sendmsg64 __ppoll64_chk; do
+        archive "${used[@]}" $call
+        check
+        assert_rc 1
+        assert_out "$T/lib.a calls $call, which bypasses the packet guard"
+        [ ! -e stamp ]
+    done
+    archive "${used[@]/recv/other}"
+    check
+    assert_rc 1
+    assert_out "does not call recv"
+    # What does not matter to the guard.
+    archive "${used[@]}" open fcntl memcpy __snprintf_chk setsockopt shutdown getpeername
+    check
+    assert_rc 0
+    [ -s stamp ]
+
+    archive "${used[@]}" __recv_chk
+    guarded
+    assert_rc 2
+    assert_out "calls __recv_chk, which bypasses the packet guard"
+    assert_out "ZK_STATIC=no"
+    archive "${used[@]}"
+    guarded
+    assert_rc 0
+    # An archive is looked at once; another one in its place is looked at again.
+    guarded NM=false
+    assert_rc 0
+    archive "${used[@]}" dup2
+    guarded
+    assert_rc 2
+}
+
+# --- whose it is ---------------------------------------------------------------------------------------
+
+@test "module: what others can write is refused: the directory, the file" {
+    place "$HELPERS/mod_good.so"
+    for mode in 775 757 777 1777; do
+        chmod $mode "$DIR/dlock-modules"
+        refused 77 "$DIR/dlock-modules can be changed by others" "mode $(printf %04d $mode)" "chmod go-w"
+    done
+    chmod 755 "$DIR/dlock-modules"
+    for mode in 775 757 664 602; do
+        chmod $mode "$MODULE"
+        refused 77 "$MODULE can be changed by others" "chmod go-w"
+    done
+    # Whoever may not read it cannot load it; more than that is nobody's business.
+    chmod 400 "$MODULE"
+    good
+}
+
+@test "module: what belongs to another user is refused: the directory, the file" {
+    need_root
+    place "$HELPERS/mod_good.so"
+    chown 54321 "$DIR/dlock-modules"
+    refused 77 "$DIR/dlock-modules belongs to user 54321"
+    chown 0 "$DIR/dlock-modules"
+    chown 54321 "$MODULE"
+    refused 77 "$MODULE belongs to user 54321"
+    chown 0 "$MODULE"
+    good
+}
+
+@test "module: no regular file: refused, and not waited for" {
+    place "$HELPERS/mod_good.so"
+    mv "$MODULE" real.so
+    mkfifo -m 700 "$MODULE"
+    refused 77 "$MODULE is not a regular file"
+    rm "$MODULE"
+    ln -s "$T/real.so" "$MODULE"
+    refused 77 "$MODULE is not a regular file"
+    rm "$MODULE"
+    install -d -m 755 "$MODULE"
+    refused 77 "$MODULE is not a regular file"
+    rmdir "$MODULE"
+    # The directory is none.
+    rmdir "$DIR/dlock-modules"
+    : >"$DIR/dlock-modules"
+    refused 69 "postgres.so"
+}
+
+@test "module: a user without rights can load it, his own and root's" {
+    need_root
+    as_nobody() { run run_t 10 setpriv --reuid=nobody --regid=nogroup --clear-groups "$DIR/dlock" -n "$PG" true; }
+    OPEN=$(mktemp -d /tmp/dlock-module.XXXXXX) # bats' own folder is closed to others
+    chmod 755 "$OPEN"
+    place "$BUILD/dlock-modules/postgres.so" "$OPEN/real"
+    as_nobody
+    assert_rc 69
+    assert_out "127.0.0.1"
+    refute_out "postgres.so"
+    place "$HELPERS/mod_good.so" "$OPEN/good"
+    as_nobody
+    assert_rc 65
+    chown nobody "$MODULE" "$DIR/dlock-modules"
+    as_nobody
+    assert_rc 65
+    chown 54321 "$MODULE"
+    as_nobody
+    assert_rc 77
+    assert_out "54321"
+    chown 0 "$MODULE"
+    chmod 700 "$MODULE"
+    as_nobody
+    assert_rc 69
+    assert_out "Permission denied"
+}
+
+# --- what it is ----------------------------------------------------------------------------------------
+
+@test "module: of another build, for another interface, for another store: each is told" {
+    build=$("$BUILD/dlock" --version | sed -n 's/^dlock //p')
+    one="reinstall dlock and its modules from one build"
+    place "$HELPERS/mod_build.so"
+    refused 69 "$MODULE is of build 0.0.0+other, this dlock of $build" "$one"
+    place "$HELPERS/mod_nobuild.so"
+    refused 69 "$MODULE is of build (none)" "$one"
+    place "$HELPERS/mod_abi.so"
+    refused 69 "$MODULE is for interface 2, this dlock has 1" "$one"
+    place "$HELPERS/mod_scheme.so"
+    refused 69 "$MODULE does not serve postgres://" "$one"
+    place "$HELPERS/mod_none.so"
+    refused 69 "$MODULE is not a module of dlock" "$one"
+}
+
+@test "module: TLS is one too, no backend: a missing one, another kind in its place" {
+    place "$HELPERS/mod_good.so"
+    L="rediss://127.0.0.1:1#$NAME"
+    run -69 run_t 10 "$DIR/dlock" -n "$L" true
+    assert_out "rediss:// needs the module tls.so, which is not in $DIR/dlock-modules: install the package dlock-tls"
+    install -m 755 "$HELPERS/mod_good.so" "$DIR/dlock-modules/tls.so"
+    run -69 run_t 10 "$DIR/dlock" -n "$L" true
+    assert_out "$DIR/dlock-modules/tls.so is for interface 1, this dlock has 1001"
+    install -m 755 "$BUILD/dlock-modules/tls.so" "$DIR/dlock-modules/tls.so"
+    run -69 run_t 10 "$DIR/dlock" -n "$L" true
+    assert_out "127.0.0.1:1): cannot connect"
+    chmod 777 "$DIR/dlock-modules/tls.so"
+    run -77 run_t 10 "$DIR/dlock" -n "$L" true
+    assert_out "can be changed by others"
+    place "$BUILD/dlock-modules/tls.so"
+    refused 69 "is for interface 1001, this dlock has 1"
+}
+
+@test "module: one that cannot be loaded: why, and what to install" {
+    place "$HELPERS/mod_good.so"
+    echo garbage >"$MODULE"
+    refused 69 "$MODULE cannot be loaded" "dlock-postgres"
+    refute_out /proc/self
+    : >"$MODULE"
+    refused 69 "$MODULE cannot be loaded"
+    place "$HELPERS/mod_undefined.so"
+    refused 69 "$MODULE cannot be loaded" "dlock_no_such_function"
+    refute_out /proc/self
+    # A system without libpq, to the dynamic linker.
+    place "$BUILD/dlock-modules/postgres.so"
+    sed -i 's/libpq\.so\.5/libno.so.5/g' "$MODULE"
+    refused 69 "$MODULE cannot be loaded: libno.so.5: cannot open" "dlock-postgres and the libraries it needs"
+}
+
+@test "module: without /proc there is none, and that is told" {
+    [ -z "${SAN:-}" ] || return 0 # a sanitizer does not start without /proc
+    unshare -m true 2>/dev/null || skip "needs the right to mount"
+    run run_t 5 unshare -m sh -c 'mount -t tmpfs none /proc && exec "$@"' - "$DLOCK" --status "$PG"
+    assert_rc 71
+    assert_out "mount /proc"
+}
+
+# --- who has it ----------------------------------------------------------------------------------------
+
+@test "module: the program and the library do not need libpq, the module shows one symbol" {
+    for file in "$BUILD/dlock" "$DLOCK" "$BUILD/libdlock.so"; do
+        ! readelf -d "$file" | grep -E 'NEEDED.*(libpq|libcrypto|libssl)' || fail "$file needs more than it should"
+    done
+    readelf -d "$BUILD/dlock-modules/postgres.so" | grep -q 'NEEDED.*libpq'
+    readelf -d "$BUILD/dlock-modules/tls.so" | grep -q 'NEEDED.*libssl'
+    for module in postgres tls; do
+        run nm -D --defined-only --format=posix "$BUILD/dlock-modules/$module.so"
+        [ "$(cut -d' ' -f1 <<<"$output")" = dlock_module ] || fail "$module: $output"
+    done
+}
+
+@test "module: it is hardened, and its modes are safe whatever the umask is" {
+    for file in "$BUILD"/dlock-modules/{postgres,tls}.so; do
+        [ "$(stat -c %a "$file" "${file%/*}" | tr '\n' ' ')" = "755 755 " ]
+        [ -z "${SAN:-}" ] || continue # a sanitizer's build is not for use
+        head=$(readelf -l -d "$file")
+        grep -q GNU_RELRO <<<"$head"
+        grep -Eq 'FLAGS.* NOW|BIND_NOW' <<<"$head"
+        grep -A1 GNU_STACK <<<"$head" | grep -q 'RW  '
+        ! grep -Eq 'RWE|TEXTREL|RPATH|RUNPATH' <<<"$head" || fail "found"
+        nm -D --undefined-only "$file" | grep -q __stack_chk_fail
+    done
+}
+
+@test "module: a lock on a file or in Redis loads nothing of it" {
+    [ -z "${SAN:-}" ] || return 0 # LeakSanitizer does not work under strace
+    for lock in "$T/file" "redis://127.0.0.1:1#$NAME"; do
+        run run_t 10 strace -f -o trace -e trace=openat,open "$DLOCK" -n "$lock" true
+        grep -q 'openat(' trace
+        ! grep -E 'dlock-modules|postgres\.so|tls\.so|libpq|libcrypto|libssl' trace || fail "$lock loads a module"
+    done
+}
+
+@test "module: it is loaded after the guard was forked, by the keeper, before the first connection" {
+    need_root # the memory of keeper and guard is closed to others
+    [ -z "${SAN:-}" ] || return 0 # LeakSanitizer does not work under strace
+    run run_t 10 strace -f -o trace -e trace=openat,open,clone,clone3,fork,vfork,connect "$DLOCK" -n "$PG" true
+    assert_rc 69
+    line() { grep -nE -m 1 "$1" trace | cut -d: -f1; }
+    keeper=$(sed -n '1s/ .*//p' trace)
+    fork=$(line '(clone3?|v?fork)\(') load=$(line '/postgres\.so"') libpq=$(line 'libpq\.so') connect=$(line 'connect\(.*htons\(1\)')
+    assert_between 1 "$fork" "$load" "the fork of the guard"
+    assert_between "$load" "$libpq" "$connect" "libpq"
+    [ -z "$(grep -E '/postgres\.so"|libpq' trace | grep -v "^$keeper ")" ]
+}
+
+@test "module: the guard does not have it in its memory" {
+    need_root # the memory of keeper and guard is closed to others
+    start "$ROOT/tests/support/helpers/hostile_server.py" nothing >port
+    wait_for 5 test -s port
+    start_log out "$DLOCK" --connect-timeout 20 "postgres://127.0.0.1:$(cat port)/x#$NAME" true
+    keeper=$STARTED
+    has() { grep -qE '/postgres\.so$' "/proc/$keeper/maps" && grep -q libpq "/proc/$keeper/maps"; }
+    wait_for 10 has
+    guard=$(children "$keeper" | head -n 1)
+    [ -n "$guard" ]
+    grep -q libc "/proc/$guard/maps" # it can be looked into
+    ! grep -E 'postgres\.so|libpq|libcrypto|libssl' "/proc/$guard/maps" || fail "the guard has the module"
+    # No descriptor of the directory is left.
+    ! readlink "/proc/$keeper"/fd/* | grep dlock-modules || fail "a descriptor is left open"
+    kill -TERM "$keeper"
+    wait_for 5 pid_gone "$keeper"
+}

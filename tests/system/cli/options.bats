@@ -1,0 +1,279 @@
+# The option table against everything that repeats it: --help, the manual, the completions; and the exit
+# codes of the manual against lib/dlock.h.
+
+# bats file_tags=plain
+load ../../support/common
+
+setup() {
+    dlock_setup
+    MAN=$ROOT/man/dlock.1
+}
+teardown() { dlock_teardown; }
+
+# All names of all options, one a line, sorted.
+table_names() { "$DLOCK" --print-options | cut -f 1,2 | tr '\t,' '\n\n' | grep . | sort; }
+# Lines of one section of the manual's source.
+# A title may have an empty escape in it.
+section() { awk -v want=".Sh $1" '/^\.Sh /{ title = $0; gsub(/\\&/, "", title); on = title == want } on' "$MAN"; }
+# Names in the arguments of Fl macros: "Fl w Ar DUR , Fl -timeout" gives -w and --timeout. Fl alone is a single "-".
+fl_names() {
+    awk '/^\.(It |Op |Nm )?Fl /{
+        on = 0
+        for (i = 1; i <= NF; i++) {
+            if ($i == "Fl" || $i == ".Fl") { on = 1; continue }
+            if ($i == "Ar" || $i == "Ns" || $i == "Li" || $i == "Cm" || $i == "Oc") { on = 0; continue }
+            if ($i == "|" || $i ~ /^[,;:.()]$/) continue
+            if (on) print "-" $i
+        }
+    }' "$@" | sort -u
+}
+
+# The codes that were decided on, as far as this version has them: changing one is a decision, not a slip.
+CODES='64 65 69 71 73 75 76 77 79 126 127'
+
+@test "table: four columns, no name twice, every row has a help" {
+    "$DLOCK" --print-options >table
+    run awk -F '\t' 'NF != 4 || $4 == "" || $1 $2 == ""' table
+    [ -z "$output" ] || fail "odd rows: $output"
+    run bash -c 'cut -f 1,2 table | tr "\t," "\n\n" | grep . | sort | uniq -d'
+    [ -z "$output" ] || fail "twice: $output"
+    [ "$(wc -l <table)" -ge 20 ]
+}
+
+@test "table: flock's options are all there, with and without argument as in flock" {
+    "$DLOCK" --print-options >table
+    for pair in -x: -e: --exclusive: -s: --shared: -n: --nb: --nonblock: -w:y --wait:y --timeout:y -E:y \
+        --conflict-exit-code:y -o: --close: -F: --no-fork: -u: --unlock: -c: --command: --verbose: -h: \
+        --help: -V: --version:; do
+        name=${pair%:*} want=${pair#*:}
+        row=$(awk -F '\t' -v n="$name" 'index("," $1 "," $2 ",", "," n ",")' table)
+        [ -n "$row" ] || fail "no $name"
+        arg=$(cut -f 3 <<<"$row")
+        [ -n "$want" ] && [ -n "$arg" ] || [ -z "$want$arg" ] || fail "$name: argument '$arg'"
+    done
+}
+
+@test "table: getopt knows every name" {
+    "$DLOCK" --print-options >table
+    awk -F '\t' '{ n = split($1 "," $2, a, ","); for (i = 1; i <= n; i++) if (a[i] != "") print a[i] "\t" $3 }' table >names
+    while IFS=$'\t' read -r name arg; do
+        # With nothing behind it: either the argument is missing, or the lock, or the option is wrong here.
+        run "$DLOCK" "$name"
+        refute_out "unknown option"
+        refute_out "ambiguous"
+        if [ -n "$arg" ]; then
+            assert_rc 64
+            assert_out "option $name needs a value: $arg"
+        fi
+    done <names
+}
+
+@test "--help shows every option of the table, and only those" {
+    run "$DLOCK" --help
+    assert_rc 0
+    printf '%s\n' "$output" >help
+    "$DLOCK" --print-options >table
+    # Shorts, and the first long name.
+    awk -F '\t' '{ split($2, l, ","); n = split($1 "," l[1], a, ","); for (i = 1; i <= n; i++) if (a[i] != "") print a[i] }' table | sort >want
+    sed -n 's/^   *\(-[^ ].*\)/\1/p' help | sed 's/  .*//' | tr -d ',' | tr ' ' '\n' | grep '^-' | sort >have
+    diff -u want have
+    run awk 'length > 80' help
+    [ -z "$output" ] || fail "wider than 80 columns: $output"
+}
+
+@test "--print-options is not in --help, the manual or the completions" {
+    run grep -F print-options <("$DLOCK" --help) "$MAN" "$ROOT/completions/dlock.bash" "$ROOT/completions/_dlock" "$ROOT/completions/dlock.fish"
+    refute_out "print-options"
+    # The completions' first lines name the tool that made them, nothing else.
+    [ "$status" -eq 1 ]
+}
+
+@test "manual: every option of the table is in OPTIONS, and nothing else is" {
+    section OPTIONS | grep '^\.It Fl ' | fl_names >have
+    table_names | sort -u >want
+    diff -u want have
+}
+
+@test "manual: no option is mentioned anywhere that the table lacks" {
+    fl_names "$MAN" | grep -vx -e -- -e - >have || :
+    table_names | sort -u >want
+    run comm -13 want have
+    [ -z "$output" ] || fail "not in the table: $output"
+}
+
+@test "manual: an option has an argument there exactly when it has one in the table" {
+    "$DLOCK" --print-options >table
+    section OPTIONS | grep '^\.It Fl ' >its
+    while IFS=$'\t' read -r line; do
+        has=
+        case $line in *' Ar '* | *' Cm '*) has=y ;; esac
+        for name in $(fl_names <<<"$line"); do
+            # -c is a switch for getopt; its string is the command.
+            case $name in -c | --command) continue ;; esac
+            arg=$(awk -F '\t' -v n="$name" 'index("," $1 "," $2 ",", "," n ",") { print $3 }' table)
+            [ -n "$has" ] && [ -n "$arg" ] || [ -z "$has$arg" ] || fail "$name: '$arg' in the table, manual: $line"
+        done
+    done <its
+}
+
+@test "manual: its exit codes are those of lib/dlock.h, and the command's 126 and 127" {
+    section 'EXIT STATUS' | sed -n 's/^\.It \([0-9]*\)$/\1/p' | sort -n >have
+    { sed -n 's/^ *X([A-Z]*, \([0-9]*\), .*/\1/p' "$ROOT/lib/dlock.h"; printf '126\n127\n'; } | sort -nu >want
+    diff -u want have
+    # shellcheck disable=SC2086
+    printf '%s\n' $CODES | diff -u - have
+}
+
+@test "manual: defaults are those of lib/dlock.h and of the option table" {
+    grep -q 'ttl_ns = 30 \* DLOCK_SEC' "$ROOT/lib/dlock.h"
+    grep -q 'connect_timeout_ns = 5 \* DLOCK_SEC' "$ROOT/lib/dlock.h"
+    section OPTIONS >options
+    grep -q '^The default is 30 s, the least 1 s\.$' options
+    grep -q '^The default is 5 s\.$' options
+    # The worked example: the longest grace for the default ttl is accepted, a millisecond more is not.
+    mkdir store
+    run_t 10 "$DLOCK" --grace 18.198 "fake://$T/store#$NAME" true
+    run run_t 10 "$DLOCK" --grace 18.199 "fake://$T/store#$NAME" true
+    assert_rc 64
+    assert_out "at least 30.1 s"
+}
+
+@test "manual: the numbers of the timeline follow from its formulae" {
+    # ttl 30 s, grace 5 s, in microseconds
+    ttl=30000000 grace=5000000
+    margin=$((ttl / 20)) deadline=$((ttl - ttl / 100 - 2000))
+    hard=$((deadline - margin / 2)) kill=$((deadline - margin)) term=$((kill - grace))
+    s() { printf '%d.%03d s' $(($1 / 1000000)) $((($1 + 500) / 1000 % 1000)); }
+    section TIMELINE >timeline
+    for want in "margin    $(s $margin)" "renew     $(s $((term / 3)))" "term_at  $(s $term)" "kill_at  $(s $kill)" \
+        "hard_at  $(s $hard)" "deadline $(s $deadline)" "$(s $((term - term / 3)))"; do
+        grep -qF -- "$want" timeline || fail "not in TIMELINE: $want"
+    done
+}
+
+@test "manual: mandoc has nothing to say" {
+    command -v mandoc >/dev/null || skip "no mandoc"
+    run mandoc -T lint -W warning "$MAN"
+    [ -z "$output" ] || fail "$output"
+    assert_rc 0
+}
+
+@test "the manual shows no prose as options" {
+    # "Fl" takes all words behind it for options: three in a row are a sentence that lost its "No".
+    mandoc -T ascii "$MAN" | col -b >page
+    grep -q 'connect-timeout' page
+    ! grep -nE -e '-[a-z]+ -[a-z]+ -[a-z]+' page || fail "that is prose"
+}
+
+# All schemes that a backend serves, one a line.
+schemes() {
+    sed -nE 's/.*schemes( = .*|\[\] = )\{("[a-z+", ]*"), NULL\}.*/\2/p' "$ROOT"/lib/backends/*/*.c "$ROOT/lib/registry.c" |
+        tr -d '" ' | tr ',' '\n' | sort -u
+}
+
+@test "manual and --help: the scheme list is that of the program" {
+    "$DLOCK" --help >help
+    schemes >known
+    [ "$(wc -l <known)" -ge 11 ] || fail "found only: $(tr '\n' ' ' <known)"
+    while read -r scheme; do
+        grep -qE "^\.(It Li $(sed 's/+/\\+/' <<<"$scheme")://|Li $scheme\$)" <(section LOCK) || fail "$scheme is not in the manual"
+        # Of two names for one store the short one.
+        case $scheme in
+        postgresql | zookeeper) ;;
+        *) grep -qF " $scheme://" help || fail "$scheme is not in --help"
+            for f in dlock.bash _dlock dlock.fish; do
+                grep -qE "[ '](${scheme/+/\\+})://" "$ROOT/completions/$f" || fail "$scheme is not in $f"
+            done ;;
+        esac
+        run "$DLOCK" -n "$scheme://" true
+        assert_rc 64
+        refute_out "no kind of store"
+    done <known
+}
+
+@test "manual and --help: the forms in which dlock is called are the same" {
+    "$DLOCK" --help | sed -n '/^Run /q; p' | grep -oE -- '(^|[ [])--?[a-z]+' | tr -d ' [' | sort -u >usage
+    section SYNOPSIS | sed 's/^\.Op //; s/^Fl/.Fl/' | fl_names >synopsis
+    for name in -c -u --status --json --schema; do
+        grep -qxe "$name" usage || fail "$name is not in the usage lines"
+        grep -qxe "$name" synopsis || fail "$name is not in SYNOPSIS"
+    done
+    run comm -23 usage synopsis
+    [ -z "$output" ] || fail "not in SYNOPSIS: $output"
+}
+
+@test "completions are what completions/generate makes" {
+    "$ROOT/completions/generate" "$DLOCK" "$T"
+    for f in dlock.bash _dlock dlock.fish; do
+        diff -u "$ROOT/completions/$f" "$T/$f" || fail "run: completions/generate build/dlock"
+    done
+}
+
+@test "completions: every option of the table is in all three" {
+    table_names | sort -u >names
+    while read -r name; do
+        for f in dlock.bash _dlock; do
+            grep -qE -- "(^|[^[:alnum:]-])$name([^[:alnum:]-]|\$)" "$ROOT/completions/$f" || fail "$name is not in $f"
+        done
+        case $name in --*) opt="-l ${name#--}" ;; *) opt="-s ${name#-}" ;; esac
+        grep -qE -- " $opt( |\$)" "$ROOT/completions/dlock.fish" ||
+            grep -qE -- "'.*$name( .*)?'" "$ROOT/completions/dlock.fish" || fail "$name is not in dlock.fish"
+    done <names
+}
+
+@test "completions: the shells accept them" {
+    bash -n "$ROOT/completions/dlock.bash"
+    if command -v zsh >/dev/null; then zsh -n "$ROOT/completions/_dlock"; fi
+    if command -v fish >/dev/null; then fish -n "$ROOT/completions/dlock.fish"; fi
+}
+
+# complete LINE WORD...: what bash offers for the last of WORDs, as bash splits LINE.
+complete_words() {
+    bash -c '
+        source "$ROOT/completions/dlock.bash"
+        COMP_LINE=$1 COMP_POINT=${#1}
+        shift
+        COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
+        _dlock 2>/dev/null
+        printf "%s\n" "${COMPREPLY[@]}"' bash "$@"
+}
+
+@test "completions: bash, before and behind LOCK" {
+    touch file.lock
+    run complete_words "dlock --on-lost " dlock --on-lost ""
+    assert_out $'kill\nterm\nwarn'
+    run complete_words "dlock --conn" dlock --conn
+    [ "$output" = --connect-timeout ]
+    run complete_words "dlock -nw 5 fil" dlock -nw 5 fil
+    [ "$output" = $'file.lock\nfile://' ]
+    run complete_words "dlock -- fil" dlock -- fil
+    [ "$output" = $'file.lock\nfile://' ]
+    # How a URI begins, as long as no colon has split it; beside files, and not for an option's value.
+    run complete_words "dlock -n redis+s" dlock -n redis+s
+    [ "$output" = redis+sentinel:// ]
+    touch zk.conf
+    run complete_words "dlock zk" dlock zk
+    [ "$output" = $'zk.conf\nzk://' ]
+    run complete_words "dlock -w zk" dlock -w zk
+    refute_out zk
+    run complete_words "dlock --" dlock --
+    refute_out ://
+    # Behind LOCK, whose URI bash has split: a command, and only there -c.
+    run complete_words "dlock redis://h#x -" dlock redis : //h#x -
+    [ "$output" = $'-c\n--command\n--' ]
+    run complete_words "dlock redis://h#x mkfif" dlock redis : //h#x mkfif
+    assert_out mkfifo
+    run complete_words "dlock -" dlock -
+    refute_out "--command"
+}
+
+@test "README and manual: every lock in their examples is one" {
+    { cat "$ROOT/README.md"; section EXAMPLES; } |
+        grep -oE '[a-z]+(\+[a-z]+)?://[^ "#]+#[a-z-]+' | sort -u >locks
+    [ "$(wc -l <locks)" -ge 9 ] || fail "found only: $(cat locks)"
+    while read -r lock; do
+        # It looks at the URI, and connects to nothing.
+        run "$DLOCK" --schema "$lock"
+        [[ $output == *"nothing has to be made"* || $output == *"cacert ca.pem: No such file"* ]] || fail "$lock: $output"
+    done <locks
+}

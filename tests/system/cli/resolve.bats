@@ -1,0 +1,35 @@
+# The one thread there is: names are looked up in a helper (lib/resolve.c). Run under ThreadSanitizer too.
+# bats file_tags=thread
+load ../../support/common
+load ../../support/redis
+
+setup() { dlock_setup; }
+teardown() { dlock_teardown; }
+
+@test "a host's name is looked up, and the command runs" {
+    redis_start
+    run run_t 20 "$DLOCK" "redis://localhost:$REDIS_PORT#$NAME" echo hello
+    assert_rc 0
+    assert_out hello
+}
+
+@test "a name that does not exist is 69 and named" {
+    run run_t 20 "$DLOCK" -w 3 "redis://no-such-host.invalid:6379#$NAME" echo never
+    assert_rc 69
+    assert_out no-such-host.invalid
+    refute_out never
+}
+
+@test "TERM ends a look-up or a wait at once" {
+    redis_start
+    mkfifo "$T/held"
+    start "$DLOCK" "redis://localhost:$REDIS_PORT#$NAME" sh -c 'echo >"$0"; exec sleep 60' "$T/held"
+    read -r _ <"$T/held"
+    start_log "$T/log" "$DLOCK" -v "redis://localhost:$REDIS_PORT#$NAME" true
+    local waiter=$STARTED
+    wait_for 10 file_has "$T/log" waiting
+    kill -TERM "$waiter"
+    status=0
+    wait_exit 10 "$waiter" || status=$?
+    assert_rc 143
+}

@@ -1,0 +1,402 @@
+#!/usr/bin/env bats
+# A password, wherever it comes from, is seen by nobody: not in the process list, in what the command is
+# given, in messages, in the status, in the store, in a core or in the memory of our processes. And what the
+# compiler can do for the program is done.
+
+load ../../support/common
+load ../../support/redis
+
+# Part of every password and of nothing else.
+CANARY=c4n4ry
+
+setup_file() {
+    export BATS_NO_PARALLELIZE_WITHIN_FILE=true
+    # Two users: the default one and one with a name.
+    redis_start --requirepass c4n4ry-pw --user app on '>c4n4ry/app' '~*' '&*' +@all
+}
+teardown_file() { redis_stop; }
+
+setup() {
+    dlock_setup
+    AT=127.0.0.1:$REDIS_PORT
+    L="redis://app:c4n4ry%2Fapp@$AT#$NAME"
+}
+teardown() { dlock_teardown; }
+
+store() { REDISCLI_AUTH=c4n4ry-pw rcli "$@"; }
+queue_is() { [ "$(store zcard "{$NAME}:dlock:queue")" = "$1" ]; }
+
+# no_canary WHAT TEXT
+no_canary() {
+    case $2 in *"$CANARY"*) fail "$1 shows the secret: ${2//[[:cntrl:]]/ }" ;; *) ;; esac
+}
+no_canary_in() {
+    ! grep -qaF "$CANARY" "$@" || fail "the secret is in: $(grep -laF "$CANARY" "$@" | tr '\n' ' ')"
+}
+args_of() { tr '\0' ' ' <"/proc/$1/cmdline"; }
+
+# hold ARG...: dlock holds $NAME until the file "go" appears; $HOLDER and its guard $GUARD.
+hold() {
+    rm -f held go
+    start_log hold.log "$DLOCK" -v "$@" sh -c 'env >env; echo $$ >held.new; mv held.new held; "$HELPERS/await" go'
+    HOLDER=$STARTED
+    wait_for 5 test -e held
+    GUARD=$(children "$HOLDER" | head -n 1)
+    [ -n "$GUARD" ]
+}
+let_go() {
+    : >go
+    wait_exit 5 "$HOLDER"
+}
+
+# unseen PID...: nothing in the process list, and no token either.
+unseen() {
+    local pid token
+    token=$(sed -n 's/^DLOCK_TOKEN=//p' env 2>/dev/null) || :
+    for pid; do
+        no_canary "the command line of $pid" "$(args_of "$pid")"
+        [ -z "$token" ] || case $(args_of "$pid") in *"$token"*) fail "a token is in the process list" ;; esac
+        # The threads and the name that `ps` shows.
+        no_canary "the name of $pid" "$(cat "/proc/$pid/task"/*/comm)"
+    done
+}
+
+# --- while it runs -------------------------------------------------------------------------------------
+
+@test "secrets: the process list: not in a hold, not in a wait, neither keeper nor guard nor command" {
+    hold "$L"
+    unseen "$HOLDER" "$GUARD" "$(cat held)"
+    # It is the password that is missing, not the whole lock.
+    case $(args_of "$HOLDER") in *"@$AT#$NAME"*) ;; *) fail "the lock is not shown: $(args_of "$HOLDER")" ;; esac
+    start_log wait.log "$DLOCK" -v "$L" true
+    waiter=$STARTED
+    wait_for 5 queue_is 1
+    unseen "$waiter" "$(children "$waiter" | head -n 1)"
+    no_canary "the status" "$(args_of "$waiter")"
+    let_go
+    wait_exit 5 "$waiter"
+    no_canary_in hold.log wait.log
+}
+
+@test "secrets: the process list: not while the store does not answer, not of --status" {
+    need_root # for whose connection it is
+    start "$ROOT/tests/support/helpers/hostile_server.py" nothing >port
+    wait_for 5 test -s port
+    for mode in run --status; do
+        set -- "redis://:$CANARY@127.0.0.1:$(cat port)#x"
+        if [ $mode = run ]; then set -- "$1" true; else set -- $mode "$1"; fi
+        start_log out "$DLOCK" --connect-timeout 20 "$@"
+        pid=$STARTED
+        asked() { ss -Htnp state established dport = ":$(cat port)" | grep -q "pid=$pid,"; }
+        wait_for 5 asked
+        unseen "$pid"
+        kill -TERM "$pid"
+        wait_for 5 pid_gone "$pid"
+        no_canary_in out
+    done
+}
+
+@test "secrets: the command's environment: only what the caller exported" {
+    hold "$L"
+    no_canary_in env
+    grep -q '^DLOCK_TOKEN=' env
+    # Nor the environment of keeper and guard, which never had it.
+    no_canary_in "/proc/$HOLDER/environ" "/proc/$GUARD/environ"
+    let_go
+    export DLOCK_STORE="redis://:c4n4ry-pw@$AT" REDISCLI_AUTH=c4n4ry-other
+    hold "@$NAME"
+    [ "$(grep -aF "$CANARY" env)" = "$(env | grep -F "$CANARY")" ]
+    [ "$(grep -cF "$CANARY" env)" = 2 ]
+    unseen "$HOLDER" "$GUARD" "$(cat held)"
+    let_go
+    no_canary_in hold.log
+}
+
+@test "secrets: the command cannot find it in descriptors or in its own arguments" {
+    run run_t 5 "$DLOCK" "$L" sh -c 'ls -l /proc/self/fd; cat /proc/$$/cmdline /proc/$PPID/cmdline | tr "\0" " "'
+    assert_rc 0
+    no_canary "the command" "$output"
+}
+
+@test "secrets: --status, in text and in JSON, of a holder and a waiter with secrets in their arguments" {
+    export CANARY
+    start_log wait0.log "$DLOCK" "$L" sh -c ': >held; "$HELPERS/await" go; : '"$CANARY"
+    first=$STARTED
+    wait_for 5 test -e held
+    start_log wait1.log "$DLOCK" "$L" -c "true $CANARY"
+    second=$STARTED
+    wait_for 5 queue_is 1
+    for json in '' --json; do
+        run run_t 5 "$DLOCK" -v --status $json "$L"
+        assert_rc 75
+        assert_out "$first"
+        assert_out "$second"
+        no_canary "--status $json" "$output"
+    done
+    # Nor is it in the server.
+    no_canary "the store" "$(store --raw get "$NAME"; store --raw hgetall "{$NAME}:dlock:waiters"
+        store --raw --scan; store client list; store slowlog get)"
+    : >go
+    wait_exit 5 "$first"
+    wait_exit 5 "$second"
+}
+
+# --- messages ------------------------------------------------------------------------------------------
+
+@test "secrets: messages with -v, whatever is wrong" {
+    export DLOCK_STORE
+    # EXIT-CODE LOCK
+    while read -r code lock; do
+        run run_t 5 "$DLOCK" -v --connect-timeout 0.5 "$lock" touch ran
+        [ "$status" -eq "$code" ] || fail "$lock: exit code $status: $output"
+        [ -n "$output" ] || fail "$lock: silent"
+        no_canary "$lock" "$output"
+        run run_t 5 "$DLOCK" -v --connect-timeout 0.5 --status "$lock"
+        [ "$status" -eq "$code" ] || fail "$lock: --status: exit code $status: $output"
+        no_canary "$lock --status" "$output"
+    done <<END
+77 redis://:$CANARY-wrong@$AT#x
+77 redis://app:$CANARY-wrong@$AT#x
+77 redis://$CANARY:$CANARY-wrong@$AT#x
+69 redis://:$CANARY@127.0.0.1:1#x
+69 redis://:$CANARY@no-such-host.invalid#x
+64 redis://:c4n4ry-pw@$AT/99#x
+64 redis://:c4n4ry-pw@$AT/abc#x
+64 redis://:c4n4ry-pw@$AT/-1#x
+64 redis://:$CANARY@127.0.0.1:99999#x
+64 redis://:$CANARY@127.0.0.1:$CANARY#x
+64 redis://$CANARY:127.0.0.1#x
+64 redis://:$CANARY/y@$AT#x
+64 redis://:$CANARY?y=1@$AT#x
+77 redis://:$CANARY#y@$AT#x
+77 redis://:$CANARY@y@$AT#x
+64 redis://:$CANARY%zz@$AT#x
+64 redis://:$CANARY%00@$AT#x
+64 redis://:$CANARY@[::1#x
+64 redis://:$CANARY@bad_host!#x
+64 redis://u:$CANARY@h1,h2#x
+64 redis://:$CANARY@$AT#
+64 redis://:$CANARY@$AT#%zz
+64 redis://:$CANARY@$AT
+64 redis://$AT?password=$CANARY#x
+64 redis://:$CANARY@$AT?bogus=$CANARY#x
+64 redis://:$CANARY@$AT?restart-grace=soon#x
+69 rediss://:$CANARY@127.0.0.1:1#x
+64 rediss://:$CANARY@$AT?cacert=/dev/null&insecure=2#x
+64 nosuchstore://:$CANARY@$AT#x
+69 redis+unix://:$CANARY@/nonexistent/sock#x
+64 redis+unix://$CANARY@#x
+77 redis://$AT?password-file=/nonexistent/file#x
+END
+    [ ! -e ran ]
+    for DLOCK_STORE in "redis://:$CANARY@127.0.0.1:1" "redis://:$CANARY@$AT" "redis://:$CANARY@$AT#x" "redis://:$CANARY%zz@$AT" \
+        "nosuchstore://$CANARY@$AT" "redis://:$CANARY@$AT:1:2"; do
+        run run_t 5 "$DLOCK" -v "@$NAME" touch ran
+        case $status in 64 | 69 | 77) ;; *) fail "$DLOCK_STORE: exit code $status" ;; esac
+        no_canary "$DLOCK_STORE" "$output"
+    done
+    REDISCLI_AUTH=$CANARY-wrong run run_t 5 "$DLOCK" -v "redis://$AT#$NAME" touch ran
+    assert_rc 77
+    no_canary REDISCLI_AUTH "$output"
+    # A wrong use of options beside a good lock.
+    for option in -F -s --bogus '--ttl 0.1' '--grace 40' -w; do
+        run run_t 5 "$DLOCK" $option "$L"
+        [ "$status" -eq 64 ] || fail "$option: exit code $status"
+        [ "$option" = -w ] || no_canary "$option" "$output"
+    done
+    [ ! -e ran ]
+}
+
+@test "secrets: messages of a hold that is lost, of a wait that ends" {
+    hold "$L"
+    run run_t 5 "$DLOCK" -v -n "$L" true
+    assert_rc 75
+    no_canary "-n" "$output"
+    run run_t 5 "$DLOCK" -v -w 0.2 "$L" true
+    assert_rc 75
+    no_canary "-w" "$output"
+    store del "$NAME"
+    : >go
+    rc=0
+    wait_exit 5 "$HOLDER" || rc=$?
+    [ $rc -eq 79 ]
+    no_canary_in hold.log
+}
+
+# --- where it comes from -------------------------------------------------------------------------------
+
+@test "secrets: each source works, in this order: URI, password-file, REDISCLI_AUTH" {
+    printf 'c4n4ry-pw\n' >pw
+    printf 'c4n4ry-no\n' >no
+    chmod 600 pw no
+    works() { run run_t 5 "$@" "$DLOCK" "$lock" true && assert_rc 0; }
+    refused() { run run_t 5 "$@" "$DLOCK" "$lock" true && assert_rc 77 && no_canary "$lock" "$output"; }
+    lock="redis://:c4n4ry-pw@$AT#$NAME" works env
+    lock="redis://:c4n4ry-pw@$AT?password-file=$T/no#$NAME" works env REDISCLI_AUTH=c4n4ry-no
+    lock="redis://:c4n4ry-no@$AT?password-file=$T/pw#$NAME" refused env REDISCLI_AUTH=c4n4ry-pw
+    lock="redis://$AT?password-file=$T/pw#$NAME" works env REDISCLI_AUTH=c4n4ry-no
+    lock="redis://$AT?password-file=$T/no#$NAME" refused env REDISCLI_AUTH=c4n4ry-pw
+    lock="redis://$AT#$NAME" works env REDISCLI_AUTH=c4n4ry-pw
+    lock="redis://$AT#$NAME" refused env
+    lock="@$NAME" works env DLOCK_STORE="redis://:c4n4ry-pw@$AT"
+    lock="@$NAME" works env DLOCK_STORE="redis://$AT?password-file=$T/pw"
+    lock="redis://app@$AT?password-file=$T/app#$NAME"
+    printf 'c4n4ry/app' >app # no end of line
+    chmod 400 app
+    works env
+}
+
+@test "secrets: a password file that others may read or change, or that is none: 77, and not a word of it" {
+    lock="redis://$AT?password-file=$T/pw#$NAME"
+    refused() {
+        run run_t 5 "$DLOCK" -v "$lock" touch ran
+        [ "$status" -eq 77 ] || fail "$1: exit code $status: $output"
+        assert_out "$T/pw"
+        no_canary "$1" "$output"
+        [ "${#lines[@]}" = 1 ]
+        [ ! -e ran ]
+    }
+    printf 'c4n4ry-pw\n' >pw
+    for mode in 644 640 604 660 620 602 610 777; do
+        chmod $mode pw
+        refused "mode $mode"
+    done
+    chmod 600 pw
+    if [ "$(id -u)" -eq 0 ]; then
+        chown 54321 pw
+        refused "another owner"
+        chown 0 pw
+    fi
+    run run_t 5 "$DLOCK" "$lock" true
+    assert_rc 0
+    mv pw real
+    ln -s real pw
+    refused "a link"
+    rm pw
+    mkdir -m 700 pw
+    refused "a folder"
+    rmdir pw
+    mkfifo -m 600 pw
+    refused "a fifo"
+    rm pw
+    { printf 'c4n4ry-pw\n'; head -c 5000 /dev/zero; } >pw
+    chmod 600 pw
+    refused "a large one"
+    rm pw
+    refused "a missing one"
+}
+
+# --- memory --------------------------------------------------------------------------------------------
+
+# As a user without rights: root may look at everything.
+nobody() { setpriv --reuid=54321 --regid=54321 --clear-groups -- "$@"; }
+
+@test "secrets: keeper and guard cannot be looked into by the same user, the command can, as ever" {
+    need_root
+    # A leak checker that attaches to itself needs to be let in.
+    [ -z "${SAN:-}" ] || return 0
+    dir=$(mktemp -d /tmp/dlock-test.XXXXXX)
+    cp "$DLOCK" "$dir/dlock"
+    chown -R 54321 "$dir"
+    chmod 755 "$dir"
+    start_log out setpriv --reuid=54321 --regid=54321 --clear-groups \
+        "$dir/dlock" "redis://app:c4n4ry%2Fapp@$AT#$NAME" sh -c "echo \$\$ >$dir/held; while [ ! -e $dir/go ]; do sleep .02; done"
+    holder=$STARTED
+    wait_for 5 test -s "$dir/held"
+    guard=$(children "$holder" | head -n 1) command=$(cat "$dir/held")
+    start_log wait.out setpriv --reuid=54321 --regid=54321 --clear-groups \
+        "$dir/dlock" "redis://app:c4n4ry%2Fapp@$AT#$NAME" true
+    waiter=$STARTED
+    wait_for 5 queue_is 1
+    bad=''
+    for pid in "$holder" "$guard" "$waiter" "$(children "$waiter" | head -n 1)"; do
+        [ -n "$pid" ] || bad="$bad no process;"
+        [ "$(stat -c %u "/proc/$pid/mem")" = 0 ] || bad="$bad $pid belongs to its user;"
+        ! nobody cat "/proc/$pid/environ" >/dev/null 2>&1 || bad="$bad environ of $pid;"
+        ! nobody head -c 1 "/proc/$pid/maps" >/dev/null 2>&1 || bad="$bad maps of $pid;"
+        # Not by ptrace(2), which root's own rights would hide.
+        ! nobody timeout 1 strace -o /dev/null -p "$pid" >/dev/null 2>&1 || bad="$bad ptrace of $pid;"
+    done
+    [ "$(stat -c %u "/proc/$command/mem")" = 54321 ] || bad="$bad the command does not belong to its user;"
+    nobody cat "/proc/$command/environ" 2>/dev/null | grep -qa DLOCK_TOKEN || bad="$bad the command is hidden;"
+    : >"$dir/go"
+    wait_exit 5 "$holder" || bad="$bad exit code $?;"
+    wait_exit 5 "$waiter" || bad="$bad exit code $?;"
+    rm -r "$dir"
+    [ -z "$bad" ] || fail "$bad"
+}
+
+@test "secrets: no core is left, however it dies; the command's limit is its own" {
+    ulimit -c unlimited
+    hold "$L"
+    run run_t 5 "$DLOCK" "$L.2" sh -c 'ulimit -c'
+    # A sanitizer's runtime lowers it for all that follow.
+    [ "$output" = unlimited ] || [ -n "${SAN:-}" ]
+    # A shell's background job would ignore QUIT.
+    start_log wait.log "$HELPERS/launch" -d "$DLOCK" "$L" true
+    waiter=$STARTED
+    wait_for 5 queue_is 1
+    rc=0
+    kill -QUIT "$waiter"
+    wait_exit 5 "$waiter" 2>/dev/null || rc=$?
+    [ $rc -eq 131 ]
+    # A sanitizer takes this for its own business.
+    [ -z "${SAN:-}" ] || { let_go; return; }
+    {
+        kill -SEGV "$HOLDER"
+        kill -ABRT "$GUARD"
+        wait_for 5 pid_gone "$HOLDER"
+        wait_for 5 pid_gone "$GUARD"
+    } 2>/dev/null
+    # Where cores go elsewhere (core_pattern) this shows less; that they are not dumpable is the test above.
+    for core in core*; do
+        [ ! -e "$core" ] || no_canary_in "$core"
+    done
+}
+
+# --- the binary ----------------------------------------------------------------------------------------
+
+@test "secrets: the program is position independent, read-only where it can be, and fortified" {
+    # A sanitizer's build is not for use.
+    [ -z "${SAN:-}" ] || return 0
+    for file in "$BUILD/dlock" "$BUILD/libdlock.so"; do
+        head=$(readelf -h -l -d "$file")
+        grep -q 'Type: *DYN' <<<"$head" || fail "$file: not position independent"
+        grep -q GNU_RELRO <<<"$head" || fail "$file: no RELRO"
+        grep -Eq 'BIND_NOW|FLAGS.* NOW' <<<"$head" || fail "$file: no BIND_NOW"
+        # The stack is not executable, and no segment is both.
+        grep -A1 GNU_STACK <<<"$head" | grep -q 'RW  ' || fail "$file: an executable stack"
+        ! grep -q 'RWE' <<<"$head" || fail "$file: a segment that is writable and executable"
+        ! grep -Eq 'TEXTREL|RPATH|RUNPATH' <<<"$head" || fail "$file: TEXTREL, RPATH or RUNPATH"
+        symbols=$(nm -D --undefined-only "$file")
+        grep -q '__stack_chk_fail' <<<"$symbols" || fail "$file: no stack protector"
+        # Where something is left to check at run time.
+        grep -Eq '__(snprintf|vsnprintf|memcpy|memmove|strcpy|read|recv|poll|ppoll)_chk' <<<"$symbols" || fail "$file: not fortified"
+    done
+    # CET, of what we compile: the static hiredis of some systems has none, and takes it from the whole program.
+    case $(uname -m) in
+    x86_64)
+        for file in "$BUILD"/obj/cli/*.o "$BUILD"/obj/lib/*.o "$BUILD"/obj/lib/tls/*.o "$BUILD"/obj/lib/backends/*/*.o; do
+            notes=$(readelf -n "$file" 2>/dev/null)
+            grep -q IBT <<<"$notes" && grep -q SHSTK <<<"$notes" || fail "$file: no CET"
+        done
+        ;;
+    esac
+    grep -q INTERP <<<"$(readelf -l "$BUILD/dlock")"
+    # Not setuid, and nobody else may write it.
+    [ -z "$(find "$BUILD/dlock" -perm /6022)" ]
+}
+
+@test "secrets: a setuid dlock refuses to run" {
+    need_root
+    [ -z "${SAN:-}" ] || return 0
+    dir=$(mktemp -d /tmp/dlock-test.XXXXXX)
+    cp "$DLOCK" "$dir/dlock"
+    chmod 755 "$dir"
+    chmod 4755 "$dir/dlock"
+    run run_t 5 setpriv --reuid=54321 --regid=54321 --clear-groups "$dir/dlock" "$dir/x.lock" true
+    # Where /tmp is nosuid there is nothing to refuse.
+    nosuid=$(findmnt -no OPTIONS -T "$dir" | grep -c nosuid || :)
+    rm -r "$dir"
+    [ "$nosuid" != 0 ] || { assert_rc 77; assert_out setuid; }
+}

@@ -1,0 +1,107 @@
+# Who reads our messages, or whoever stopped our guard, must not keep the lock from being kept safe.
+
+bats_require_minimum_version 1.5.0
+load ../../support/common
+load ../../support/fake
+
+setup() {
+    dlock_setup
+    fake_setup
+    mkfifo "$T/ready"
+}
+teardown() { dlock_teardown; }
+
+# mute ARG...: dlock in the background, its stderr a pipe that is full and that nobody reads; pid in $K.
+mute() {
+    start /usr/bin/python3 -c '
+import fcntl, os, signal, sys
+r, w = os.pipe()
+fcntl.fcntl(w, fcntl.F_SETFL, os.O_NONBLOCK)
+try:
+    while True:
+        os.write(w, b"x" * 4096)
+except BlockingIOError:
+    fcntl.fcntl(w, fcntl.F_SETFL, 0)
+os.dup2(w, 2)
+os.set_inheritable(r, True)  # so that it is never broken, only full
+signal.pthread_sigmask(signal.SIG_SETMASK, [])
+os.execv(sys.argv[1], sys.argv[1:])' "$DLOCK" "$@" </dev/null
+    K=$STARTED
+}
+
+gone_within() {
+    local end=$(($(now_ms) + $1))
+    until flock -sn "$T/witness" true; do
+        [ "$(now_ms)" -lt "$end" ] || fail "the tree lives on after $1 ms"
+        nap
+    done
+}
+
+@test "stderr is full: a lock that is lost kills the tree at once all the same" {
+    mute --ttl 10 "$L" "$HELPERS/witness" "$T" 60000 tree
+    wait_for 5 file_has "$T/history" enter
+    touch "$S/lost"
+    gone_within 1000
+    rc=0
+    wait_exit 5 "$K" || rc=$?
+    [ "$rc" -eq 79 ]
+}
+
+@test "stderr is full: the guard's death ends the tree at once all the same" {
+    mute --ttl 10 "$L" "$HELPERS/witness" "$T" 60000 tree
+    wait_for 5 file_has "$T/history" enter
+    kill -KILL "$(children "$K" | head -n 1)"
+    gone_within 1000
+    rc=0
+    wait_exit 5 "$K" || rc=$?
+    [ "$rc" -eq 71 ]
+}
+
+@test "stderr is full: a wait ends in time, and leaves the queue" {
+    tell acquire wait
+    before=$(now_ms)
+    mute -v -w 1.5 "$L" true
+    rc=0
+    wait_exit 5 "$K" || rc=$?
+    [ "$rc" -eq 75 ]
+    assert_between 1500 $(($(now_ms) - before)) $((2500 + BUSY)) "wait in ms"
+    store_did release
+}
+
+@test "the guard is stopped before the start: the lock is given back, nothing is run, 71" {
+    tell acquire wait
+    start_log "$T/out" "$DLOCK" --ttl 2 "$L" touch "$T/ran"
+    K=$STARTED
+    wait_for 5 store_did acquire
+    wait_for 5 guard_is_there
+    kill -STOP "$G"
+    tell acquire grant
+    rc=0
+    wait_exit 8 "$K" || rc=$?
+    [ "$rc" -eq 71 ] || [ "$rc" -eq 79 ]
+    [ ! -e "$T/ran" ]
+    store_did clean
+}
+
+@test "the guard is stopped during a wait: -w ends in time" {
+    tell acquire wait
+    before=$(now_ms)
+    start_log "$T/out" "$DLOCK" -w 1 "$L" true
+    K=$STARTED
+    wait_for 5 guard_is_there
+    kill -STOP "$G"
+    rc=0
+    wait_exit 5 "$K" || rc=$?
+    [ "$rc" -eq 75 ]
+    assert_between 1000 $(($(now_ms) - before)) $((1400 + BUSY)) "wait in ms"
+}
+
+@test "/proc does not show processes: a lease is refused before it is taken, a file lock is not" {
+    need_root
+    [ -z "${SAN:-}" ] || return 0 # a sanitizer cannot start without /proc; the plain build shows it
+    run -71 run_t 5 unshare -m sh -c 'mount -t tmpfs none /proc && exec "$@"' - "$DLOCK" "$L" touch "$T/ran"
+    assert_out "mount /proc"
+    [ ! -e "$T/ran" ]
+    [ ! -e "$S/log" ]
+    run -0 run_t 5 unshare -m sh -c 'mount -t tmpfs none /proc && exec "$@"' - "$DLOCK" "$T/x.lock" true
+}

@@ -1,0 +1,394 @@
+#!/usr/bin/env bats
+# At a terminal everything is as without dlock: Ctrl-C, Ctrl-Z, fg, pipelines. And as PID 1.
+
+load ../../support/common
+load ../../support/fake
+
+setup_file() { export BATS_NO_PARALLELIZE_WITHIN_FILE=true; }
+setup() {
+    dlock_setup
+    fake_setup
+    export S C L SLOW LOCK_ARGS=
+}
+teardown() { dlock_teardown; }
+
+# terminal: the Python program on stdin, with everything of tests/support/helpers/terminal.py.
+terminal() {
+    { echo 'from terminal import *'; cat; } >"$T/test.py"
+    # Not by run_t: timeout in the foreground would be the terminal's.
+    PYTHONPATH=$ROOT/tests/support/helpers PYTHONDONTWRITEBYTECODE=1 timeout -k 2 40 /usr/bin/python3 "$T/test.py" 3>&- </dev/null
+}
+
+@test "Ctrl-C reaches the command once, and dlock dies by it, too" {
+    for LOCK_ARGS in "$L" "$T/x.lock" "-o $T/o.lock"; do
+        rm -rf "$C"/*
+        terminal <<'PY'
+t = Term()
+j = t.start([DLOCK] + LOCK_ARGS + SUBJECT)
+t.until(lambda: seen('main', 'start'))
+t.type(b'\x03')
+check(j.status(), 'signal 2', 'dlock')
+check(len(seen('main', 'sig', 2)), 1, 'INT')
+PY
+    done
+    store_did clean
+}
+
+@test "Ctrl-C and the command's end are seen at the same time: dlock dies by it, and releases in an orderly way" {
+    tell release clean 100
+    terminal <<'PY'
+import signal
+t = Term()
+j = t.start([DLOCK, '--ttl', '20', LOCK] + SUBJECT)
+t.until(lambda: seen('main', 'start'))
+main = int(read(C + '/events').split()[2])
+os.kill(j.pids[0], signal.SIGSTOP)
+check(j.status(), 'stopped 19', 'dlock')
+t.type(b'\x03')
+t.until(lambda: state(main) == '', name='the guard has reaped the command')
+t.quiet(0.1)
+os.kill(j.pids[0], signal.SIGCONT)
+check(j.status(), 'signal 2', 'dlock')
+PY
+    store_did clean
+    [ ! -e "$S/held" ]
+}
+
+@test "Ctrl-C to a command that goes on: once each time, and its exit code counts" {
+    for LOCK_ARGS in "$L" "$T/x.lock" "-o $T/o.lock"; do
+        rm -rf "$C"/* "$T/end"
+        terminal <<'PY'
+t = Term()
+j = t.start([DLOCK] + LOCK_ARGS + SUBJECT + ['-k', '-u', T + '/end', '-r', '7'])
+t.until(lambda: seen('main', 'start'))
+t.until(lambda: settled(j.pids[0]))
+for i in 1, 2, 3:
+    t.type(b'\x03')
+    t.until(lambda: len(seen('main', 'sig', 2)) == i)
+t.type(b'\x1c')
+t.until(lambda: seen('main', 'sig', 3))
+t.quiet(0.1)
+check(len(seen('main', 'sig', 2)), 3, 'INT')
+check(len(seen('main', 'sig', 3)), 1, 'QUIT')
+open(T + '/end', 'w')
+check(j.status(), 'exit 7', 'dlock')
+PY
+    done
+}
+
+@test "Ctrl-\\ : dies by QUIT without a core of ours" {
+    terminal <<'PY'
+t = Term()
+j = t.start(['sh', '-c', 'ulimit -c unlimited; exec "$@"', '-', DLOCK, LOCK] + SUBJECT)
+t.until(lambda: seen('main', 'start'))
+t.type(b'\x1c')
+check(j.status(), 'signal 3', 'dlock')
+PY
+}
+
+@test "an INT that a process sends is forwarded; dlock then exits with 130" {
+    terminal <<'PY'
+import signal
+t = Term()
+j = t.start([DLOCK, LOCK] + SUBJECT)
+t.until(lambda: seen('main', 'start'))
+os.kill(j.pids[0], signal.SIGINT)
+check(j.status(), 'exit 130', 'dlock')
+check(len(seen('main', 'sig', 2)), 1, 'INT')
+PY
+}
+
+@test "Ctrl-C ends a shell's loop" {
+    terminal <<'PY'
+t = Term()
+j = t.start(['bash', '-c', 'while :; do echo round; "$@"; done', '-', DLOCK, LOCK] + SUBJECT)
+t.until(lambda: seen('main', 'start'))
+t.type(b'\x03')
+check(j.status(), 'signal 2', 'the loop')
+check(t.output.count('round'), 1, 'rounds')
+PY
+}
+
+@test "the command shares dlock's group and the terminal; the guard does not" {
+    terminal <<'PY'
+t = Term()
+j = t.start([DLOCK, LOCK] + SUBJECT)
+t.until(lambda: seen('main', 'start'))
+main = int(read(C + '/events').split()[2])
+check(os.getpgid(main), j.pgid, "the command's group")
+guard = int(read('/proc/%d/task/%d/children' % (j.pids[0], j.pids[0])).split()[0])
+check(os.getpgid(guard), guard, "the guard's group")
+check(os.getsid(guard), os.getsid(0), "the guard's session")
+check(os.tcgetpgrp(0), j.pgid, 'the foreground')
+t.type(b'\x03')
+j.status()
+PY
+}
+
+@test "Ctrl-Z stops dlock, fg resumes it, and the lock is renewed again" {
+    for LOCK_ARGS in "--ttl 3 $L" "$T/x.lock" "-o $T/o.lock"; do
+        rm -rf "$C"/* "$T/end"
+        terminal <<'PY'
+t = Term()
+j = t.start([DLOCK] + LOCK_ARGS + SUBJECT + ['-u', T + '/end', '-r', '3'])
+t.until(lambda: seen('main', 'start'))
+for i in 1, 2, 3:
+    t.type(b'\x1a')
+    check(j.status(), 'stopped 20', 'dlock')
+    stopped = beat()
+    t.quiet(0.05)
+    check(beat(), stopped, 'the command has not stopped: last sign of life')
+    before = len(log('ok'))
+    j.foreground()
+    t.until(lambda: beat() > stopped, name='the command goes on')
+    if LOCK_ARGS[-1] == LOCK:
+        t.until(lambda: len(log('ok')) > before + 1, name='renewals')
+open(T + '/end', 'w')
+check(j.status(), 'exit 3', 'dlock')
+PY
+    done
+}
+
+@test "Ctrl-Z for longer than the ttl: the job is dead before the deadline; fg gives 79" {
+    terminal <<'PY'
+t = Term()
+j = t.start([DLOCK, '--ttl', '1.5', LOCK] + SUBJECT + ['-t'])
+t.until(lambda: read(C + '/events').count(' start ') == 4)
+t.type(b'\x1a')
+check(j.status(), 'stopped 20', 'dlock')
+children = [int(l.split()[2]) for l in read(C + '/events').splitlines() if ' start ' in l]
+t.until(lambda: all(state(p) in ('', 'Z') for p in children), name='the tree is gone')
+# Sent at most, confirmed or not; the deadline of a lease of 1.5 s is 1.483 s later.
+deadline = max(log('acquire') + log('renew')) + 1483000000
+if now() > deadline + 20000000 or beat() > deadline:
+    raise SystemExit('too late by %d ms' % ((now() - deadline) / 1e6))
+j.foreground()
+check(j.status(), 'exit 79', 'dlock')
+t.quiet(0.05)
+if 'could not be renewed' not in t.output:
+    raise SystemExit('nothing was said: %r' % t.output)
+PY
+}
+
+@test "a command that stops itself by STOP does not stop dlock" {
+    terminal <<'PY'
+import signal
+t = Term()
+j = t.start([DLOCK, '--ttl', '1.5', LOCK, 'sh', '-c', 'echo $$ >%s/pid; kill -STOP $$; exit 5' % T])
+t.until(lambda: read(T + '/pid').endswith('\n'))
+pid = int(read(T + '/pid'))
+t.until(lambda: state(pid) == 'T')
+n = len(log('ok'))
+t.until(lambda: len(log('ok')) > n + 1)
+os.kill(pid, signal.SIGCONT)
+check(j.status(), 'exit 5', 'dlock')
+PY
+}
+
+@test "a job in the background that reads the terminal is stopped, and goes on in the foreground" {
+    for LOCK_ARGS in "--ttl 3 $L" "$T/x.lock" "-o $T/o.lock"; do
+        terminal <<'PY'
+t = Term()
+os.tcsetpgrp(0, os.getpgrp())
+j = t.start([DLOCK] + LOCK_ARGS + ['sh', '-c', 'read line; echo "<$line>"; exit 4'], background=True)
+check(j.status(), 'stopped 21', 'dlock')
+j.foreground()
+t.type(b'typed\n')
+check(j.status(), 'exit 4', 'dlock')
+t.until(lambda: '<typed>' in t.output)
+PY
+    done
+}
+
+@test "a pipeline whose reader uses the terminal works, and stops and goes on as one job" {
+    # Not a loop of `sleep`: a shell that waits for its vfork child to exec cannot stop when that one has.
+    mkfifo "$T/end"
+    terminal <<'PY'
+t = Term()
+j = t.start([DLOCK, '--ttl', '3', LOCK, 'sh', '-c', 'echo first; echo second; read x <%s/end' % T],
+            ['sh', '-c', 'read a; echo "<$a>"; read key </dev/tty; echo "<$key>"; cat; exit 0'])
+t.until(lambda: '<first>' in t.output)
+t.type(b'\x1a')
+check(j.status(), 'stopped 20', 'dlock')
+check(j.status(pid=j.pids[1]), 'stopped 20', 'the reader')
+j.foreground()
+t.type(b'key\n')
+t.until(lambda: '<key>' in t.output)
+with open(T + '/end', 'w') as end:
+    end.write('go\n')
+check(j.status(), 'exit 0', 'dlock')
+check(j.status(pid=j.pids[1]), 'exit 0', 'the reader')
+t.until(lambda: 'second' in t.output)
+PY
+}
+
+@test "dlock ... | less" {
+    command -v less >/dev/null || skip "no less here"
+    terminal <<'PY'
+os.environ['TERM'] = 'vt100'
+os.environ['LESS'] = ''
+t = Term()
+j = t.start([DLOCK, LOCK, 'sh', '-c', 'seq 1000'], ['less'])
+t.until(lambda: '10\r\n' in t.output, name='the first page')
+t.type(b'q')
+check(j.status(pid=j.pids[1]), 'exit 0', 'less')
+check(j.status() in ('exit 0', 'exit 141'), True, 'dlock')
+PY
+}
+
+@test "the command can read the terminal" {
+    terminal <<'PY'
+t = Term()
+j = t.start([DLOCK, LOCK, 'sh', '-c', 'read a; read b </dev/tty; echo "<$a$b>"'])
+t.type(b'one\ntwo\n')
+check(j.status(), 'exit 0', 'dlock')
+t.until(lambda: '<onetwo>' in t.output)
+PY
+}
+
+@test "a change of the window's size reaches the command once" {
+    terminal <<'PY'
+import struct
+t = Term()
+j = t.start([DLOCK, LOCK] + SUBJECT + ['-u', T + '/end'])
+t.until(lambda: seen('main', 'start'))
+fcntl.ioctl(t.master, termios.TIOCSWINSZ, struct.pack('HHHH', 50, 100, 0, 0))
+t.until(lambda: seen('main', 'sig', 28))
+t.quiet(0.1)
+check(len(seen('main', 'sig', 28)), 1, 'WINCH')
+open(T + '/end', 'w')
+check(j.status(), 'exit 0', 'dlock')
+PY
+}
+
+@test "the terminal hangs up: the command is told, and the lock is released" {
+    # The leader of the session is the command's grandparent, as with ssh.
+    terminal <<'PY' || :
+t = Term()
+j = t.start([DLOCK, LOCK] + SUBJECT)
+t.until(lambda: seen('main', 'start'))
+os._exit(0)
+PY
+    wait_for 5 has_seen main sig 1
+    wait_for 5 store_did clean
+    [ "$(last_beat)" -lt "$(at release)" ]
+}
+
+@test "waiting: Ctrl-C leaves the queue and dlock dies by it" {
+    tell acquire wait
+    terminal <<'PY'
+t = Term()
+j = t.start([DLOCK, LOCK, 'true'])
+t.until(lambda: log('acquire'))
+t.type(b'\x03')
+check(j.status(), 'signal 2', 'dlock')
+PY
+    store_did release
+}
+
+@test "waiting: Ctrl-Z stops it, fg goes on waiting" {
+    tell acquire wait
+    terminal <<'PY'
+t = Term()
+j = t.start([DLOCK, '--ttl', '3', LOCK, 'sh', '-c', 'exit 6'])
+t.until(lambda: log('acquire'))
+for i in 1, 2:
+    t.type(b'\x1a')
+    check(j.status(), 'stopped 20', 'dlock')
+    check(state(j.pids[0]), 'T', 'state')
+    j.foreground()
+    t.until(lambda: state(j.pids[0]) != 'T')
+tell('acquire', 'grant')
+check(j.status(), 'exit 6', 'dlock')
+PY
+}
+
+@test "waiting: who has the lock is said after a second, not before, and not with -q" {
+    tell acquire wait
+    terminal <<'PY'
+t = Term()
+began = time.monotonic()
+j = t.start([DLOCK, LOCK, 'true'])
+t.until(lambda: 'fakehost' in t.output)
+took = time.monotonic() - began
+if not 0.95 < took < 1.6 + SLOW:
+    raise SystemExit('after %.2f s' % took)
+if 'waiting for' not in t.output or t.output.count('\n') != 1:
+    raise SystemExit(t.output)
+tell('acquire', 'grant')
+check(j.status(), 'exit 0', 'dlock')
+tell('acquire', 'wait')
+t.output = ''
+j = t.start([DLOCK, '-q', '-w', '1.3', LOCK, 'true'])
+check(j.status(), 'exit 75', 'dlock')
+t.quiet(0.05)
+check(t.output, '', 'with -q')
+PY
+}
+
+@test "dlock in a shell's background, with a terminal: Ctrl-C does not reach it" {
+    terminal <<'PY'
+t = Term()
+os.tcsetpgrp(0, os.getpgrp())
+j = t.start([DLOCK, LOCK] + SUBJECT + ['-u', T + '/end', '-r', '2'], background=True)
+t.until(lambda: seen('main', 'start'))
+f = t.start(['sleep', '20'])
+t.until(lambda: read('/proc/%d/comm' % f.pids[0]) == 'sleep\n')
+t.type(b'\x03')
+check(f.status(), 'signal 2', 'sleep')
+check(seen('main', 'sig'), [], 'signals')
+open(T + '/end', 'w')
+check(j.status(), 'exit 2', 'dlock')
+PY
+}
+
+# --- PID 1 ---------------------------------------------------------------------------------------------
+
+# pid_one ARG...: dlock as PID 1 of a namespace, in $K (its parent) and $I (its pid outside).
+pid_one() {
+    unshare --pid --fork --mount-proc true 2>/dev/null || skip "needs the right to make PID namespaces"
+    start_log "$T/out" "$HELPERS/launch" -d -s unshare --pid --fork --mount-proc --kill-child "$DLOCK" "$@"
+    K=$STARTED
+    wait_for 5 file_nonempty "$C/events"
+    I=$(children "$K")
+}
+
+@test "PID 1: reaps, passes on the exit code" {
+    pid_one --ttl 2 "$L" sh -c "(setsid sleep 0.1 &) ; $SUBJECT -m 1200; exit 5"
+    zombies() { ps -o stat= --ppid "$I" | grep -c Z; }
+    wait_for 5 store_did ok
+    [ "$(zombies)" = 0 ]
+    ended
+    assert_rc 5
+    store_did clean
+}
+
+@test "PID 1: forwards TERM, ends its tree, releases" {
+    pid_one --grace 200ms "$L" $SUBJECT -t -n
+    wait_for 5 running 4
+    kill -TERM "$I"
+    ended
+    assert_rc 143
+    [ "$(last_beat)" -lt "$(at release)" ]
+    has_seen daemon sig 15
+}
+
+@test "PID 1: a signal while waiting ends it" {
+    unshare --pid --fork --mount-proc true 2>/dev/null || skip "needs the right to make PID namespaces"
+    tell acquire wait
+    start_log "$T/out" "$HELPERS/launch" -d -s unshare --pid --fork --mount-proc --kill-child "$DLOCK" "$L" true
+    K=$STARTED
+    wait_for 5 store_did acquire
+    kill -TERM "$(children "$K")"
+    ended
+    assert_rc 143
+    store_did release
+}
+
+@test "PID 1: killed, nothing is left" {
+    pid_one "$L" $SUBJECT -t -k
+    wait_for 5 running 4
+    kill -KILL "$I"
+    wait_for 2 tree_gone
+    ended
+}

@@ -1,0 +1,313 @@
+# What a careless caller may write: each ends with exactly one line on stderr that begins with "dlock: ", the
+# documented exit code, nothing on stdout, no command run, no file left behind, and no password shown.
+
+bats_require_minimum_version 1.5.0
+load ../../support/common
+
+setup() {
+    dlock_setup
+    mkdir work store
+    cd work || return 1
+}
+teardown() { dlock_teardown; }
+
+SECRET=s3kr1t-pa55
+
+# refused CODE ARG...: checks all of that. $line is the message.
+refused() {
+    local code=$1 rc=0
+    shift
+    run_t 10 "$DLOCK" "$@" >"$T/out" 2>"$T/err" </dev/null || rc=$?
+    line=$(cat "$T/err")
+    [ $rc -eq "$code" ] || fail "[$*] exit code $rc, not $code: $line"
+    [ ! -s "$T/out" ] || fail "[$*] stdout: $(cat "$T/out")"
+    [ "$(wc -l <"$T/err")" -eq 1 ] || fail "[$*] not one line: $line"
+    case $line in "dlock: "?*) ;; *) fail "[$*] $line" ;; esac
+    # Nothing that a terminal would obey.
+    ! LC_ALL=C grep -q '[[:cntrl:]]' <<<"$line" || fail "[$*] control characters: $line"
+    ! grep -qF "$SECRET" "$T/out" "$T/err" || fail "[$*] the password is shown: $line"
+    [ -z "$(ls -A .)" ] || fail "[$*] left behind: $(ls -A .)"
+}
+says() { case $line in *"$1"*) ;; *) fail "without '$1': $line" ;; esac }
+
+# What would run if the refusal failed.
+TRACE='touch ran'
+
+@test "usage: no lock, no command, too much" {
+    refused 64
+    refused 64 --
+    refused 64 -n
+    refused 64 ./x
+    says "no command"
+    refused 64 --json ./x
+    says "--json needs --status"
+    refused 64 -w 1 ./x --
+    refused 64 ''
+    refused 64 '' true
+    says "empty"
+    refused 64 ./x -c
+    refused 64 ./x -c "$TRACE" more
+    refused 64 -c "$TRACE" ./x
+    says "dlock LOCK -c"
+    refused 64 "./$(printf '%5000s' | tr ' ' x)" touch ran
+}
+
+@test "usage: unknown, ambiguous, incomplete options" {
+    refused 64 --bogus ./x touch ran
+    says "--bogus"
+    refused 64 --bogus="$SECRET" ./x touch ran
+    refused 64 -Z ./x touch ran
+    says "-Z"
+    refused 64 --no ./x touch ran
+    says ambiguous
+    refused 64 --json=1 --status ./x
+    refused 64 --ttl
+    refused 64 -w
+    refused 64 --note
+    refused 64 $'-\a' ./x touch ran
+    refused 64 $'--\e[31mred' ./x touch ran
+}
+
+@test "usage: exit codes that are none" {
+    for v in 256 -1 '' ' 1' 1x 0x10 99999999999999999999 1.0 +1; do
+        refused 64 -E "$v" ./x touch ran
+        says "option -E"
+        refused 64 --lost-exit-code "$v" ./x touch ran
+        says "--lost-exit-code"
+    done
+}
+
+# The same words are given to the parser in unit/lib/test_duration.c, 80 processes less.
+# bats test_tags=plain
+@test "usage: durations that are none" {
+    for opt in -w --ttl --grace --connect-timeout; do
+        for v in -1 -0.5 '' ' 1' 1x abc . s 1e3 0x10 inf nan 1,5 '1 s' 1S 10000000000d 99999999999999999999 $'1\n'; do
+            refused 64 "$opt" "$v" ./x touch ran
+            says "option"
+        done
+    done
+    refused 64 --connect-timeout 0 ./x touch ran
+}
+
+@test "usage: words that are none" {
+    for v in '' TERM kil kill,term; do
+        refused 64 --on-lost "$v" ./x touch ran
+        says "kill, term or warn"
+    done
+}
+
+@test "usage: options that exclude each other" {
+    refused 64 -F -o ./x touch ran
+    says "-o and -F"
+    refused 64 -o -F ./x touch ran
+    refused 64 -u --status ./x
+    refused 64 --status -u 9
+    refused 64 --status ./x touch ran
+}
+
+@test "usage: what a store cannot do" {
+    refused 64 -F "fake://$T/store#$NAME" touch ran
+    says "--no-fork"
+    refused 64 -F "redis://127.0.0.1:1#$NAME" touch ran
+    refused 64 -s "redis://127.0.0.1:1#$NAME" touch ran
+    says shared
+}
+
+@test "usage: ttl and grace that do not fit name the smallest ttl" {
+    refused 64 --ttl 0.5 "fake://$T/store#$NAME" touch ran
+    says "at least 1 s"
+    refused 64 --ttl 0 "fake://$T/store#$NAME" touch ran
+    says "at least 1 s"
+    refused 64 --ttl 8.2 --grace 5 "fake://$T/store#$NAME" touch ran
+    says "at least 8.3 s"
+    refused 64 --grace 1h "fake://$T/store#$NAME" touch ran
+    says "at least 5934.1 s"
+    # What it names works.
+    run_t 10 "$DLOCK" --ttl 8.3 --grace 5 "fake://$T/store#$NAME" true
+    run_t 10 "$DLOCK" --grace 1h --ttl 5934.1 "fake://$T/store#$NAME" true
+    # Killed without being asked: the grace takes no time. A file has no lease.
+    run_t 10 "$DLOCK" --ttl 1 --grace 5 --on-lost kill "fake://$T/store#$NAME" true
+    run_t 10 "$DLOCK" --ttl 0.001 --grace 1h "file://$T/store#$NAME" true
+    run ls -A .
+    [ -z "$output" ]
+}
+
+@test "usage: an empty variable in front of the name" {
+    refused 64 "#nightly" touch ran
+    says "variable"
+    refused 64 "@" touch ran
+    says "variable"
+    refused 64 "redis://127.0.0.1:1#" touch ran
+    says "empty"
+    refused 64 "file://$T/store#" touch ran
+    refused 64 "redis://127.0.0.1:1" touch ran
+    says "#NAME"
+}
+
+@test "usage: unknown schemes are 64" {
+    for uri in foo://h#x etcd://h#x http://h/x#y redi://h#x "redis+tls://u:$SECRET@h#x"; do
+        refused 64 "$uri" touch ran
+        says "no kind of store"
+    done
+}
+
+@test "usage: odd URIs" {
+    for uri in redis://h:#x redis://h:0#x redis://h:65536#x redis://h:x#x redis://h:1:2#x redis://::1#x \
+        'redis://[::1#x' 'redis://[::g]#x' 'redis://[::1]x#x' redis://a,b#x redis://h/x#y redis://h/-1#x \
+        redis://h/99999999999#x 'redis://h h#x' redis://:6379:#x redis://h%zz#x redis://h%00#x redis://h#%00 \
+        redis://h#%zz redis://h#% redis://h#%1 'redis://h?x=1#y' 'redis://h?=1#y' \
+        'redis://h?restart-grace=x#y' 'redis://h?restart-grace=1&restart-grace=2#y' 'redis://h?db=1#y' \
+        redis+unix://#x redis+unix:///#x redis+unix://host/path#x 'redis+unix:///p?db=x#y' \
+        "redis+unix:///$(printf '%200s' | tr ' ' p)#x" \
+        file://#x file://host/x file://x "file://$T/store?x=1#y" "file://$T/store#a%" ://x '://#x'; do
+        case $uri in
+        # '://...' has no scheme and is a path whose folder is missing.
+        ://*) refused 73 "$uri" touch ran ;;
+        *) refused 64 "$uri" touch ran ;;
+        esac
+    done
+}
+
+@test "usage: a password is never shown, whatever is wrong with its URI" {
+    local p=$SECRET
+    for uri in "redis://u:$p@h" "redis://u:$p@h#" "redis://u:$p@h:x#n" "redis://u:$p@h:0#n" "redis://u:$p@h/x#n" \
+        "redis://u:$p@h?x=1#n" "redis://u:$p@h?x=$p#n" "redis://u:$p@h?password=$p#n" \
+        "redis://u:$p%zz@h#n" "redis://u:%$p@h#n" "redis://:$p" "redis://:$p#n" "redis://u:$p#n" \
+        "redis://u:a/$p@h#n" "redis://u:a#$p@h" "redis://u:a?$p@h#n" "redis://u:a#$p@h#%zz" \
+        "redis://u:$p@[::1#n" "redis://u:$p@a,b#n" "redis://u:$p@h h#n" "redis://u:$p@h#a%01" \
+        "redis+unix://u:$p@/#n" "redis+unix://u:$p@h/p#n" "file://u:$p@/x#n" "foo://u:$p@h#n" \
+        "redis://u:$p@h?password-file=/nonexistent/dir&x=$p#n"; do
+        rc=0
+        run_t 10 "$DLOCK" -n --connect-timeout 1 "$uri" touch ran >"$T/out" 2>"$T/err" </dev/null || rc=$?
+        case $rc in 64 | 77) ;; *) fail "$uri: exit code $rc: $(cat "$T/err")" ;; esac
+        [ "$(grep -c '^dlock: ' "$T/err")" -eq 1 ] && [ "$(wc -l <"$T/err")" -eq 1 ] || fail "$uri: $(cat "$T/err")"
+        ! grep -qF "$p" "$T/out" "$T/err" || fail "$uri: shown: $(cat "$T/err")"
+        [ -z "$(ls -A .)" ]
+    done
+    # A server that is not there, options after it, and $DLOCK_STORE.
+    refused 69 -n "redis://u:$p@127.0.0.1:1#n" touch ran
+    refused 69 --status --json "redis://u:$p@127.0.0.1:1#n"
+    REDISCLI_AUTH=$p refused 69 -n "redis://127.0.0.1:1#n" touch ran
+    DLOCK_STORE="redis://u:$p@127.0.0.1:1" refused 69 -n @n touch ran
+    DLOCK_STORE="redis://u:$p@127.0.0.1:x" refused 64 -n @n touch ran
+    DLOCK_STORE="redis://u:$p@127.0.0.1:1#x" refused 64 -n @n touch ran
+    DLOCK_STORE="u:$p@127.0.0.1" refused 64 -n @n touch ran
+    refused 64 "redis://u:$p@h#n"
+    refused 64 -F "redis://u:$p@h#n" touch ran
+    refused 64 -u "redis://u:$p@h#n"
+}
+
+@test "usage: password files" {
+    # The folder must stay empty, so the files are beside it.
+    echo "$SECRET" >"$T/open" && chmod 644 "$T/open"
+    ln -s "$T/open" "$T/link"
+    mkfifo -m 600 "$T/fifo"
+    head -c 5000 /dev/zero >"$T/big" && chmod 600 "$T/big"
+    for f in open link fifo big missing; do
+        refused 77 "redis://127.0.0.1:1?password-file=$T/$f#n" touch ran
+        says password-file
+    done
+}
+
+@test "usage: names" {
+    n255=$(printf '%255s' | tr ' ' n) n250=${n255:5} n251=${n255:4}
+    refused 64 "redis://127.0.0.1:1#${n255}n" touch ran
+    says "255 bytes"
+    refused 69 -n "redis://127.0.0.1:1#$n255" touch ran
+    refused 64 "file://$T/store#$n251" touch ran
+    says "250 bytes"
+    run_t 10 "$DLOCK" "file://$T/store#$n250" true
+    refused 64 "file://$T/store#${n250%nn}/" touch ran
+    refused 64 "@${n255}n" touch ran
+    # UTF-8 counts in bytes.
+    refused 64 "redis://127.0.0.1:1#$(printf '%128s' | sed 's/ /é/g')" touch ran
+    for name in %01 a%0Ab a%7F %C2%80 %ff %C3 %ED%A0%80 %C0%80 $'a\nb' $'\e[2J' $'\xff'; do
+        refused 64 "redis://127.0.0.1:1#$name" touch ran
+        refused 64 "file://$T/store#$name" touch ran
+    done
+    DLOCK_STORE=$T/store refused 64 "@a#b" touch ran
+    says "%23"
+}
+
+@test "usage: names that would lead out of the directory stay in it" {
+    for name in .. . ../x a/b /etc/x %2e%2e%2fx; do
+        run_t 10 "$DLOCK" "file://$T/store#$name" true
+    done
+    [ -z "$(ls -A .)" ]
+    run find "$T" -name '*.lock' -not -path "$T/store/*"
+    [ -z "$output" ]
+    run find "$T/store" -mindepth 1 -type d
+    [ -z "$output" ]
+}
+
+@test "usage: what cannot be a lock file" {
+    mkfifo "$T/fifo"
+    ln -s "$T/nowhere/x" "$T/dangling"
+    refused 73 "$T/fifo" touch ran
+    refused 73 /dev/null touch ran
+    refused 73 "$T/none/x" touch ran
+    refused 73 "$T/dangling" touch ran
+    refused 73 "file://$T/none#x" touch ran
+    mkdir "$T/store/n.lock"
+    refused 73 "file://$T/store#n" touch ran
+    ln -s "$T/elsewhere" "$T/store/s.lock"
+    refused 73 "file://$T/store#s" touch ran
+    [ ! -e "$T/elsewhere" ]
+}
+
+@test "usage: a fence file that is none is refused, and the lock not left behind" {
+    : >"$T/store/f.lock"
+    for text in '' garbage 'dlock-fence1 x y' 'dlock-fence1 0 0123456789abcdef0123456789abcdef' \
+        'dlock-fence2 17 0123456789abcdef0123456789abcdef'; do
+        printf '%s\n' "$text" >"$T/store/f.fence"
+        refused 65 "file://$T/store#f" touch ran
+        says "f.fence"
+        run_t 5 flock -n "$T/store/f.lock" true
+    done
+}
+
+@test "usage: descriptors" {
+    refused 64 -u
+    refused 64 -u ./x
+    refused 64 -u 9 touch
+    refused 64 -u 99999999999999999999
+    refused 64 99999999999999999999
+    refused 64 987
+    says "987"
+    refused 64 -u 987
+    # Not a number, and so a file: a command is missing.
+    refused 64 -n -- -3
+}
+
+@test "usage: the command is not found or cannot be run" {
+    for lock in "file://$T/store#$NAME" "fake://$T/store#$NAME"; do
+        refused 127 "$lock" ./none
+        refused 127 "$lock" "none-$NAME"
+        refused 126 "$lock" "$T"
+        refused 126 "$lock" /dev/null
+        refused 126 -o "$lock" "$T"
+    done
+}
+
+@test "usage: --help, --version and --status say it on stdout, with 0" {
+    for opt in -h --help -V --version; do
+        "$DLOCK" "$opt" >"$T/out" 2>"$T/err"
+        [ -s "$T/out" ] && [ ! -s "$T/err" ]
+    done
+    "$DLOCK" --status "file://$T/store#$NAME" >"$T/out" 2>"$T/err"
+    [ -s "$T/out" ] && [ ! -s "$T/err" ]
+    [ -z "$(ls -A "$T/store")" ]
+    # A full disk is no success.
+    rc=0
+    "$DLOCK" --help >/dev/full 2>"$T/err" || rc=$?
+    [ $rc -eq 71 ] && [ "$(wc -l <"$T/err")" -eq 1 ]
+}
+
+@test "usage: a LOCK in the place of a forgotten value is not shown, it may hold a password" {
+    for option in --ttl -w --grace --connect-timeout -E --lost-exit-code --on-lost; do
+        run -64 --separate-stderr run_t 5 "$DLOCK" "$option" 'redis://:s3cret-canary@h#x' true
+        [ "${#stderr_lines[@]}" -eq 1 ]
+        [[ $stderr == "dlock: "*"(a URI)"* ]]
+        [[ $stderr != *canary* ]]
+    done
+}

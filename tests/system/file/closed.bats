@@ -1,0 +1,198 @@
+#!/usr/bin/env bats
+# File locks by whoever keeps them: with -o the guard has the descriptor, and the lock outlasts the command's whole
+# tree whoever is killed or stopped; without it the command has it. And file systems whose word is not enough.
+
+bats_require_minimum_version 1.5.0
+load ../../support/common
+load ../../support/fake
+
+setup_file() { export BATS_NO_PARALLELIZE_WITHIN_FILE=true; }
+setup() {
+    dlock_setup
+    fake_setup
+}
+teardown() {
+    local rc=0
+    dlock_teardown || rc=$?
+    [ -z "${OPEN:-}" ] || rm -rf "$OPEN"
+    return $rc
+}
+
+# The next holder says, in $T/in, whether it came in while somebody of the tree lived (1), or not (0).
+next_holder() {
+    start_log next "$DLOCK" x.lock sh -c 'flock -sn command/witness true; echo $? >in'
+    NEXT=$STARTED
+    wait_for 5 queued x.lock
+}
+# Somebody blocks in flock(2) on the file.
+queued() { grep -q -- "-> FLOCK .*:$(stat -c %i "$1") " /proc/locks; }
+not_before_the_tree() {
+    wait_for 5 file_nonempty in
+    [ "$(cat in)" = 0 ] || fail "the next one has the lock while the tree lives"
+    wait_exit 5 "$NEXT"
+}
+
+@test "-o: the guard is killed: the tree is gone before the lock is free, 71" {
+    for i in 1 2 3; do
+        rm -rf in "$C"/*
+        background -o x.lock $SUBJECT -t -k
+        wait_for 5 running 4
+        find_guard
+        next_holder
+        kill -KILL "$G"
+        killed=$(now_ns)
+        ended
+        assert_rc 71
+        assert_out "guard process $G was killed"
+        [ "${#lines[@]}" -le 1 ]
+        not_before_the_tree
+        assert_between 1 "$(last_beat)" $((killed + (500 + SLOW) * NS)) "last sign of life"
+        [ "$(count_seen main sig 15)" = 0 ]
+    done
+}
+
+@test "-o: the keeper is killed: the guard kills the tree, and then the lock is free" {
+    for i in 1 2 3; do
+        rm -rf in "$C"/*
+        background -o x.lock $SUBJECT -t -k
+        wait_for 5 running 4
+        find_guard
+        next_holder
+        kill -KILL "$K"
+        killed=$(now_ns)
+        not_before_the_tree
+        assert_between 1 "$(last_beat)" $((killed + (500 + SLOW) * NS)) "last sign of life"
+        wait_for 2 pid_gone "$G"
+        settle 2
+    done
+}
+
+@test "-o: the keeper is stopped: nothing happens, for there is no lease" {
+    background --ttl 1 -o x.lock $SUBJECT -u "$T/end" -r 6
+    wait_for 5 running
+    kill -STOP "$K"
+    t0=$(now_ms)
+    past() { [ "$(now_ms)" -ge $((t0 + 1300)) ]; }
+    wait_for 5 past
+    run -1 flock -n x.lock true
+    [ "$(count_seen main sig 15)" = 0 ]
+    pid_alive "$(pid_of main)"
+    kill -CONT "$K"
+    touch end
+    ended
+    assert_rc 6
+    flock -n x.lock true
+}
+
+@test "without -o: the keeper is killed, and the command runs on with the lock" {
+    background x.lock $SUBJECT -t -u "$T/end"
+    wait_for 5 running 4
+    kill -KILL "$K"
+    wait_for 2 pid_gone "$K"
+    run -1 flock -n x.lock true
+    for who in main child session daemon; do pid_alive "$(pid_of $who)"; done
+    touch end
+    # The others have the descriptor, too.
+    wait_for 2 pid_gone "$(pid_of main)"
+    run -1 flock -n x.lock true
+    for who in child session daemon; do kill -KILL "$(pid_of $who)"; done
+    wait_for 2 flock -n x.lock true
+}
+
+# --- network file systems ------------------------------------------------------------------------------
+
+nfs() {
+    LD_PRELOAD=$HELPERS/nfs.so ASAN_OPTIONS=${ASAN_OPTIONS:-}:verify_asan_link_order=0 run_t 5 "$@"
+}
+
+@test "a lock file on NFS: one line that says so, once, and the lock works" {
+    mkdir locks
+    for lock in x.lock "file://$T/locks#n"; do
+        run -0 nfs "$DLOCK" "$lock" sh -c 'echo ran'
+        [ "${#lines[@]}" = 2 ]
+        [[ ${lines[0]} == "dlock: "*"network file system (NFS)"*"local_lock"* ]] || fail "$output"
+        [ "${lines[1]}" = ran ]
+        run -0 run_t 5 "$DLOCK" "$lock" true # it is the file system, not the lock
+        [ -z "$output" ]
+        run -75 nfs "$DLOCK" -q "$lock" "$DLOCK" -q -n "$lock" true
+        refute_out ran
+    done
+    # A wait says it once, too.
+    mkfifo go
+    start_log holder "$DLOCK" x.lock sh -c ': >in; read x <go'
+    wait_for 5 test -e in
+    run -75 nfs "$DLOCK" -w 0.2 x.lock touch ran
+    [ "$(grep -c NFS <<<"$output")" = 1 ]
+    # Where /proc/locks is not believed --status tries the lock.
+    run -75 nfs "$DLOCK" --status x.lock
+    assert_out held
+    echo >go
+    wait_exit 5 "$STARTED"
+    run -0 nfs "$DLOCK" --status x.lock
+    assert_out free
+    [ ! -e ran ]
+}
+
+# --- a process that cannot be killed -------------------------------------------------------------------
+
+# Somebody runs dlock, and the command becomes root: a copy of setpriv that is setuid root, as sudo is.
+become_root() {
+    [ "$EUID" = 0 ] || skip "needs root"
+    # The folder of bats is closed to others.
+    OPEN=$(mktemp -d /tmp/dlock-closed.XXXXXX)
+    chmod 777 "$OPEN"
+    install -m 4755 "$(command -v setpriv)" "$OPEN/become"
+    nobody=(setpriv --reuid=nobody --regid=nogroup --clear-groups)
+    [ "$(cd "$OPEN" && "${nobody[@]}" ./become --reuid=0 id -u)" = 0 ] || skip "setuid does not work here"
+    install -m 755 "$DLOCK" "$HELPERS/subject" "$OPEN"
+    cd "$OPEN" && mkdir -m 777 store command
+    S=$OPEN/store C=$OPEN/command L=fake://$S#$NAME
+}
+somebody() {
+    start_log "$T/out" "$HELPERS/launch" -d -s "${nobody[@]}" ./dlock "$@" ./become --reuid=0 ./subject command -k -t -u "$T/end"
+    K=$STARTED
+}
+stuck_said() { grep -c 'cannot be killed' "$T/out"; }
+
+# bats test_tags=slow
+@test "a process that cannot be killed is said once, and the lock is not given back while it lives" {
+    become_root
+    somebody --ttl 1.5 "$L"
+    wait_for 5 running 4
+    tell renew unclear
+    wait_for 5 grep -q 'cannot be killed' "$T/out"
+    # It is tried again and again, without a word, and renewed meanwhile, as far as the store answers.
+    tell renew ok
+    t0=$(now_ms)
+    past() { [ "$(now_ms)" -ge $((t0 + 1500)) ]; }
+    wait_for 5 past
+    pid_alive "$K"
+    pid_alive "$(pid_of main)"
+    [ -e "$S/held" ]
+    ! store_did release || fail "released"
+    [ "$(count_seen main sig 15)" = 0 ]
+    for who in child session daemon; do kill -KILL "$(pid_of $who)"; done
+    touch "$T/end"
+    ended
+    assert_rc 79
+    [ "$(stuck_said)" = 1 ]
+    [ "$(grep -c '^dlock: ' "$T/out")" = 2 ]
+    store_did release
+    [ "$(at release)" -gt "$(last_beat)" ]
+    settle 1
+}
+
+@test "a process that cannot be killed keeps a file lock with -o, too, and the keeper's death frees nothing" {
+    become_root
+    somebody -o ./x.lock
+    wait_for 5 running 4
+    kill -KILL "$K"
+    t0=$(now_ms)
+    past() { [ "$(now_ms)" -ge $((t0 + 700)) ]; }
+    wait_for 5 past
+    pid_alive "$(pid_of main)"
+    run -1 flock -n x.lock true
+    for who in main child session daemon; do kill -KILL "$(pid_of $who)"; done
+    wait_for 2 flock -n x.lock true
+    settle 1
+}

@@ -1,0 +1,350 @@
+#!/usr/bin/env bats
+# pgbouncer.bats - PostgreSQL behind PgBouncer: advisory locks are refused without a trace, the lease table works.
+
+# bats file_tags=long
+bats_require_minimum_version 1.5.0
+load ../../support/common
+load ../../support/postgres
+
+setup_file() {
+    export BATS_NO_PARALLELIZE_WITHIN_FILE=true
+    [ -x /usr/sbin/pgbouncer ] || skip "pgbouncer is not installed"
+    pg_start
+    "$DLOCK" -q "postgres://postgres@127.0.0.1:$PG_PORT/postgres?mode=lease#first" true 3>&-
+}
+teardown_file() { pg_stop_all; }
+
+setup() {
+    dlock_setup
+}
+teardown() { dlock_teardown; }
+
+# ---------------------------------------------------------------- helpers ---
+
+# pooler MODE [KEY=VALUE...]: A and L are locks through it, D the same as L but directly.
+pooler() {
+    LOG_FROM=$(($(wc -c <"$PG_LOG") + 1))
+    pgb_start "$@"
+    A="postgres://postgres@127.0.0.1:$PGB_PORT/postgres#$NAME"
+    L="postgres://postgres@127.0.0.1:$PGB_PORT/postgres?mode=lease#$NAME"
+    D="postgres://postgres@127.0.0.1:$PG_PORT/postgres?mode=lease#$NAME"
+}
+# pooled ARG...: psql through it.
+pooled() { PG_PORT=$PGB_PORT pgsql "$@"; }
+
+row() { pgsql -c "select $1 from public.dlock_locks where name = '$NAME'"; }
+EXPIRES='(extract(epoch from expires) * 1000)::bigint'
+row_is_free() { [ "$(row "expires = '-infinity' and owner = ''")" = t ]; }
+row_is_renewed() { [ "$(row "$EXPIRES")" -gt "$1" ]; }
+
+# settings: what a client of the pool finds in its session.
+settings() {
+    pooled -c "select pg_backend_pid()" -c "select name, setting from pg_settings where source in ('session', 'client')
+        and name <> 'application_name' order by name"
+}
+
+hold() {
+    rm -f held go
+    start_log hold.log "$DLOCK" "$@" "$L" sh -c 'echo >held; "$HELPERS/await" go'
+    HOLDER=$STARTED
+    wait_for 5 test -e held
+}
+let_go() {
+    : >go
+    rc=0
+    wait_exit 5 "$HOLDER" || rc=$?
+    [ $rc -eq "${1:-0}" ] || fail "the holder's exit code is $rc: $(cat hold.log)"
+}
+exits() { # CODE SECONDS PID
+    rc=0
+    wait_exit "$2" "$3" || rc=$?
+    [ $rc -eq "$1" ] || fail "exit code $rc, not $1: $(cat ./*.log)"
+}
+# tries [NAME]: how many times dlock has asked for this lock.
+tries() { grep -cF "\$1 = '$NAME', " "$PG_LOG"; }
+tries_are() { [ "$(tries)" -ge "$1" ]; }
+
+# no_trace: nothing of ours stays with the sessions of the pool: no lock, no channel, no name that calls us.
+no_trace() {
+    local n
+    [ "$(pgsql -c "select count(*) from pg_locks where locktype = 'advisory'")" = 0 ] || fail "an advisory lock is left"
+    [ "$(pgsql -c "select count(*) from pg_stat_activity where application_name like 'dlock:%:w'")" = 0 ] || fail "a waiter's name is left"
+    n=$(pooled -c 'select count(*) from pg_listening_channels()')
+    [ "$n" = 0 ] || fail "$n channels are listened to"
+    ! tail -c "+$LOG_FROM" "$PG_LOG" | grep -v '\[pgsql\]' | grep 'LISTEN "' || fail "LISTEN was sent"
+}
+
+# --------------------------------------------------------------- advisory ---
+
+# refused MODE: an advisory lock is not taken, whichever way it is asked for, and leaves no trace.
+refused() {
+    local before i
+    pooler "$1" default_pool_size=1
+    before=$(settings)
+    for i in "" "-n" "-w 3" "--ttl 7"; do
+        run -64 run_t 8 "$DLOCK" $i "$A" touch ran
+        assert_out "mode=lease"
+        [ "${#lines[@]}" -eq 1 ]
+        no_trace
+        # The same session as before, if the pooler kept it, and its settings.
+        [ "$(settings)" = "$before" ] || fail "$(settings), not $before"
+    done
+    run -64 run_t 5 "$DLOCK" "${A/\#/?fair=1#}" touch ran
+    run -64 run_t 5 "$DLOCK" "${A/\#/?key=42#}" touch ran
+    no_trace
+    [ "$(settings)" = "$before" ]
+    pgb_stop
+    # Two at once, with sessions enough for both: none of them runs.
+    pooler "$1" default_pool_size=4
+    local pids=()
+    for i in 1 2 3 4; do
+        start_log "w$i.log" "$DLOCK" "$A" touch ran
+        pids+=("$STARTED")
+    done
+    for i in "${pids[@]}"; do exits 64 5 "$i"; done
+    no_trace
+    [ ! -e ran ]
+    # Directly it works, at once.
+    run -0 run_t 5 "$DLOCK" -n "postgres://postgres@127.0.0.1:$PG_PORT/postgres#$NAME" true
+}
+
+@test "pgbouncer: advisory locks through transaction pooling are refused, without a trace" { refused transaction; }
+@test "pgbouncer: advisory locks through session pooling are refused, without a trace" { refused session; }
+@test "pgbouncer: advisory locks through statement pooling are refused, without a trace" { refused statement; }
+
+# ------------------------------------------------------------- lease table ---
+
+# exclude N TURNS: N processes, each TURNS times.
+exclude() {
+    mkdir -p h
+    "$ROOT/tests/support/helpers/swarm.py" "$1" 100 bash -c 'for ((n = 0; n < $3; n++)); do "$DLOCK" --ttl 5 "$1" "$HELPERS/witness" "$2" $((n % 5)) || exit; done' \
+        - "$L" "$T/h" "$2"
+    run -0 "$ROOT/tests/support/helpers/check_history.py" "$T/h" $(($1 * $2))
+    row_is_free
+    rm -r h
+}
+
+# bats test_tags=slow
+@test "pgbouncer: transaction pooling: 8 processes exclude each other" {
+    pooler transaction default_pool_size=3
+    # Few turns, since waiters are not called here: a poll a second.
+    exclude 8 8
+    no_trace
+}
+
+# bats test_tags=slow
+@test "pgbouncer: transaction pooling: many grants one after the other, tries in between" {
+    pooler transaction default_pool_size=4
+    mkdir h
+    # Those that do not wait try again and again.
+    "$ROOT/tests/support/helpers/swarm.py" 8 100 bash -c 'n=0; while [ $n -lt 25 ]; do "$DLOCK" -q -n --ttl 5 "$1" "$HELPERS/witness" "$2" $((n % 3)); case $? in
+        0) n=$((n + 1)) ;; 75) ;; *) exit 1 ;; esac; done' - "$L" "$T/h"
+    run -0 "$ROOT/tests/support/helpers/check_history.py" "$T/h" 200
+    row_is_free
+    no_trace
+}
+
+# turns PORT FILE MS: the lock goes through what counts the requests without an answer; see pgturns.py.
+turns() {
+    start "$ROOT/tests/support/helpers/pgturns.py" "$@" >port.turns
+    wait_for 5 test -s port.turns
+    L="postgres://postgres@127.0.0.1:$(cat port.turns)/postgres?mode=lease#$NAME"
+}
+
+# PgBouncer before 1.21 takes a session for free at the first answer: the second one goes to another client.
+@test "pgbouncer: one request at a time, whatever happens; only without it several go together" {
+    pooler transaction
+    turns $PGB_PORT pooled 3
+    # One in a hundred of these tidies up.
+    for ((i = 0; i < 150; i++)); do run_t 5 "$DLOCK" "$L" true; done
+    hold --ttl 6
+    before=$(row "$EXPIRES")
+    run -75 run_t 5 "$DLOCK" -n "$L" true
+    run -75 run_t 5 "$DLOCK" -w 1.2 "$L" true
+    start_log w.log "$DLOCK" "$L" true
+    waiter=$STARTED
+    # What is said while something is unanswered: the row is locked by somebody else.
+    start pooled_lock
+    wait_for 5 test -e locked
+    kill -TERM "$waiter"
+    wait_exit 5 "$waiter" || [ $? = 143 ]
+    touch unlock
+    wait_for 5 row_is_renewed "$before"
+    let_go
+    exits 0 4 "$HOLDER"
+    wait_for 5 row_is_free
+    [ "$(tr -d 1 <pooled)" = '' ] || fail "at a time: $(fold -w1 pooled | sort | uniq -c | tr '\n' ' ')"
+    [ "$(wc -c <pooled)" -gt 300 ]
+    # The same proxy does see it where it may be.
+    turns "$PG_PORT" direct 40
+    hold
+    run -75 run_t 5 "$DLOCK" -w 0.5 "$L" true
+    let_go
+    exits 0 4 "$HOLDER"
+    [ "$(tr -d 1 <direct)" != '' ]
+}
+pooled_lock() {
+    pgsql -c "begin" -c "select 1 from public.dlock_locks where name = '$NAME' for update" -c "\\! touch locked" \
+        -c "\\! '$HELPERS/await' unlock" -c "commit"
+}
+
+# bats test_tags=slow
+@test "pgbouncer: a waiter there asks once a second, and has the lock within two of the release" {
+    local before n t0
+    pooler transaction
+    hold --ttl 60
+    start_log w.log "$DLOCK" --ttl 60 "$L" "$HELPERS/clock" got
+    wait_for 3 tries_are 2
+    before=$(pg_statements)
+    sleep 4 # what is measured
+    n=$(($(pg_statements) - before))
+    assert_between 3 "$n" 5 "messages of a waiter in 4 s"
+    t0=$(now_ms)
+    let_go
+    exits 0 4 "$STARTED"
+    assert_between 0 $(($(cat got) / 1000000 - t0)) $((2000 + SLOW)) "take-over (ms)"
+    no_trace
+}
+
+@test "pgbouncer: one who comes directly and one through the pooler exclude each other; the former is called" {
+    local t0
+    pooler transaction
+    hold --ttl 60
+    run -75 run_t 5 "$DLOCK" -n "$D" true
+    assert_out "pid $HOLDER"
+    start_log w.log "$DLOCK" "$D" "$HELPERS/clock" got
+    wait_for 5 eval '"$DLOCK" --status "$D" | grep "pid '"$STARTED"'"'
+    t0=$(now_ms)
+    let_go
+    exits 0 4 "$STARTED"
+    assert_between 0 $(($(cat got) / 1000000 - t0)) $((400 + SLOW)) "hand-off (ms)"
+}
+
+@test "pgbouncer: --status through it" {
+    pooler transaction
+    run -0 run_t 5 "$DLOCK" --status "$L"
+    assert_out ": free"
+    hold --note 'the note'
+    run -75 run_t 5 "$DLOCK" --status --json "$L"
+    assert_out "\"pid\":$HOLDER"
+    assert_out "\"note\":\"the note\""
+    run -75 run_t 5 "$DLOCK" --status "$D"
+    assert_out "pid $HOLDER"
+    let_go
+    run -0 run_t 5 "$DLOCK" --status "$L"
+}
+
+@test "pgbouncer: it is restarted, twice, during a hold, and its server's sessions are ended: the command lives" {
+    local before how
+    pooler transaction
+    hold --ttl 5
+    start_log w.log "$DLOCK" --ttl 60 "$L" touch got
+    wait_for 3 tries_are 2
+    for how in restart restart kill; do
+        before=$(row "$EXPIRES")
+        case $how in
+        restart)
+            kill -KILL "$PGB_PID"
+            wait_for 5 pid_gone "$PGB_PID"
+            pgb_launch ;;
+        kill) pgsql -c "select pg_terminate_backend(pid) from pg_stat_activity where backend_type = 'client backend' and pid <> pg_backend_pid()" ;;
+        esac
+        wait_for 5 row_is_renewed "$before"
+        pid_alive "$HOLDER"
+        [ ! -e got ]
+    done
+    let_go
+    exits 0 10 "$STARTED"
+    [ -e got ]
+    wait_for 2 row_is_free
+}
+
+@test "pgbouncer: it is away for longer: 79 in time, and 69 for who waits" {
+    local now
+    pooler transaction
+    start_log hold.log "$DLOCK" --ttl 2 --grace 0.2 "$L" "$HELPERS/witness" "$T" 60000 tree
+    HOLDER=$STARTED
+    wait_for 5 file_has history enter
+    start_log w.log "$DLOCK" --ttl 1.5 "$L" touch ran
+    wait_for 3 tries_are 2
+    kill -KILL "$PGB_PID"
+    wait_for 4 flock -sn witness true
+    # The lease had not ended yet.
+    now=$(date +%s%3N)
+    [ "$(row "$EXPIRES")" -gt "$now" ]
+    exits 79 8 "$HOLDER"
+    exits 69 5 "$STARTED"
+    [ ! -e ran ]
+}
+
+@test "pgbouncer: a pool of one session, and more who want it" {
+    local i pids=()
+    pooler transaction default_pool_size=1 max_client_conn=40
+    hold --ttl 5
+    for i in $(seq 12); do
+        start_log "w$i.log" "$DLOCK" --ttl 30 "$L" sh -c 'echo >>ran'
+        pids+=("$STARTED")
+    done
+    # All of them wait; the holder is renewed meanwhile.
+    wait_for 5 tries_are 24
+    wait_for 5 row_is_renewed "$(row "$EXPIRES")"
+    run -75 run_t 5 "$DLOCK" --status "$L"
+    let_go
+    for i in "${pids[@]}"; do exits 0 30 "$i"; done
+    [ "$(wc -l <ran)" -eq 12 ]
+    row_is_free
+    no_trace
+}
+
+@test "pgbouncer: session pooling works, and is polled like the others" {
+    local i pids=()
+    pooler session default_pool_size=12
+    hold --ttl 5
+    run -75 run_t 5 "$DLOCK" -n "$L" true
+    start_log w.log "$DLOCK" "$L" true
+    wait_for 3 tries_are 3
+    let_go
+    exits 0 4 "$STARTED"
+    exclude 4 4
+    no_trace
+}
+
+@test "pgbouncer: session pooling without a free session: who waits takes none from the holder for good" {
+    pooler session default_pool_size=1 query_wait_timeout=2
+    # The holder has the only one.
+    hold --ttl 4
+    run -69 run_t 8 "$DLOCK" -n --connect-timeout 0.5 "$L" touch ran
+    pid_alive "$HOLDER"
+    let_go
+    [ ! -e ran ]
+    wait_for 2 row_is_free
+}
+
+@test "pgbouncer: statement pooling works: every request is one statement" {
+    pooler statement
+    hold --ttl 3
+    run -75 run_t 5 "$DLOCK" -n "$L" true
+    wait_for 4 row_is_renewed "$(row "$EXPIRES")"
+    let_go
+    exclude 4 4
+    no_trace
+    # The table is made through it, too.
+    pgsql -c 'drop table dlock_locks'
+    run -0 run_t 5 "$DLOCK" "$L" true
+    row_is_free
+}
+
+@test "pgbouncer: it is full, or the server behind it is gone: 69, and it says why" {
+    pooler transaction max_client_conn=1
+    start_log psql.log env PGAPPNAME=pgsql "$PG_BIN/psql" -X -h 127.0.0.1 -p "$PGB_PORT" -U postgres -d postgres -c 'select pg_sleep(20)'
+    wait_for 5 eval '[ "$(pgsql -c "select count(*) from pg_stat_activity where query like '"'select pg_sleep%'"'")" = 1 ]'
+    run -69 run_t 8 "$DLOCK" --connect-timeout 1 "$L" touch ran
+    assert_out 'no more connections allowed'
+    kill "$STARTED"
+    pgb_stop
+    pg_start_in own
+    PG_PORT=${PG_PORTS[own]} pooler transaction server_connect_timeout=1 server_login_retry=1
+    pg_stop own
+    run -69 run_t 8 "$DLOCK" --connect-timeout 3 "$L" touch ran
+    [ ! -e ran ]
+}

@@ -1,0 +1,407 @@
+#!/usr/bin/env bats
+# server.bats - advisory locks in PostgreSQL: whom it lets in, with which roles and passwords, and servers that are not
+# there, refuse, start, stand by, or are a pooler; what is said.
+
+# bats file_tags=long
+load ../../support/common
+load ../../support/postgres
+load ../../support/pglock
+
+setup_file() {
+    export BATS_NO_PARALLELIZE_WITHIN_FILE=true
+    pg_start
+}
+teardown_file() { pg_stop_all; }
+
+setup() {
+    dlock_setup
+    at_server
+}
+teardown() { dlock_teardown; }
+
+# ------------------------------------------------------------------ roles ---
+
+# role [SETTING...]: a role that may connect and nothing else; its URI becomes ours.
+role() {
+    local s
+    ROLE=${NAME//-/_}
+    pgsql -c "create role $ROLE login nosuperuser nocreatedb nocreaterole"
+    for s; do pgsql -c "alter role $ROLE set ${s%%=*} = '${s#*=}'"; done
+    U="postgres://$ROLE@127.0.0.1:$PG_PORT/postgres"
+    L="$U#$NAME"
+}
+
+# In a database where nobody else has a right to anything.
+bare_database() {
+    pgsql -c "create database \"$NAME\" template postgres"
+    pgsql -d "$NAME" -c "revoke all on schema public from public" -c "revoke temp on database \"$NAME\" from public"
+    U="${U%/*}/$NAME"
+    L="$U#$NAME"
+}
+
+# A hold and a wait for longer than a chunk, a poll, a ttl; $took: the hand-off (ms).
+hold_and_wait() {
+    local t0 n
+    hold --ttl 1.5
+    rm -f fence
+    start_log w.log "$DLOCK" "$L" sh -c 'echo $DLOCK_FENCE >fence'
+    wait_for 5 sessions_are 2
+    n=$(pg_statements)
+    sleep 2 # that long
+    pid_alive "$HOLDER"
+    sessions_are 2
+    # A renewal every 0.4 s, two or three chunks.
+    assert_between 4 $(($(pg_statements) - n)) 13 "statements"
+    run run_t 5 "$DLOCK" --status "$L"
+    assert_rc 75
+    assert_out "pid $HOLDER"
+    t0=$(now_ms)
+    let_go
+    wait_exit 5 "$STARTED"
+    took=$(($(now_ms) - t0))
+    [ "$(cat fence)" -gt 0 ]
+    [ ! -s hold.log ] && [ ! -s w.log ]
+}
+
+@test "postgres: a role that may connect and nothing else can do everything" {
+    role
+    bare_database
+    hold_and_wait
+    assert_between 0 $took $((400 + SLOW)) "hand-off (ms)"
+    pgsql -c "drop database \"$NAME\" with (force)"
+}
+
+# bats test_tags=slow
+@test "postgres: time-outs and the like of the role's own neither end a wait nor a hold" {
+    role statement_timeout=100ms lock_timeout=50ms default_transaction_isolation=serializable synchronous_commit=off \
+        idle_session_timeout=200ms idle_in_transaction_session_timeout=50ms intervalstyle=iso_8601 \
+        standard_conforming_strings=off search_path=nowhere bytea_output=escape
+    hold_and_wait
+    assert_between 0 $took $((400 + SLOW)) "hand-off (ms)"
+    L="$U?fair=1#$NAME"
+    hold_and_wait
+}
+
+@test "postgres: a role whose transactions are read-only is refused, and the message says so" {
+    role default_transaction_read_only=on
+    run run_t 10 "$DLOCK" --connect-timeout 2 "$L" touch ran
+    assert_rc 69
+    assert_out "read-only"
+    [ ! -e ran ]
+}
+
+# bats test_tags=slow
+@test "postgres: where PL/pgSQL may not be used, a waiter asks once a second" {
+    role
+    bare_database
+    pgsql -d "$NAME" -c "revoke usage on language plpgsql from public"
+    hold_and_wait
+    assert_between 0 $took $((2000 + SLOW)) "hand-off (ms)"
+    pgsql -d "$NAME" -c "drop extension plpgsql cascade"
+    hold_and_wait
+    assert_between 0 $took $((2000 + SLOW)) "hand-off without the language (ms)"
+    # It leaves at once, too.
+    hold
+    local t0
+    t0=$(now_ms)
+    run run_t 5 "$DLOCK" -w 0.5 "$L" true
+    assert_rc 75
+    assert_between 480 $(($(now_ms) - t0)) $((1000 + SLOW)) "-w (ms)"
+    let_go
+    pgsql -c "drop database \"$NAME\" with (force)"
+}
+
+@test "postgres: --status by a role that may not read the holder's query: its session's number" {
+    hold --note hidden
+    local pid
+    pid=$(pgsql -c "select pid from pg_locks where locktype = 'advisory'")
+    role
+    run run_t 5 "$DLOCK" --status --json "$L"
+    assert_rc 75
+    refute_out hidden
+    refute_out foreign
+    assert_out "\"pid\":$pid"
+    # Waiting, too, and -n.
+    run run_t 5 "$DLOCK" -n "$L" true
+    assert_rc 75
+    assert_out "$pid"
+    run run_t 5 "$DLOCK" -w 1.2 "$L" true
+    assert_rc 75
+    let_go
+}
+
+# -------------------------------------------------------- errors, servers ---
+
+# fails CODE TEXT ARG...: dlock ARG... touch ran
+fails() {
+    local code=$1 text=$2
+    shift 2
+    run run_t 10 "$DLOCK" "$@" touch ran
+    assert_rc "$code"
+    assert_out "$text"
+    [ "${#lines[@]}" = 1 ] || fail "more than a line: $output"
+    [[ $output == dlock:\ * ]]
+    [ ! -e ran ]
+}
+
+@test "postgres: no server 69, no such database 69, no such role 77, unknown parameters 64" {
+    fails 69 "127.0.0.1:1" "postgres://127.0.0.1:1/x#$NAME"
+    fails 69 refused "postgres://127.0.0.1:1/x#$NAME"
+    fails 69 nodb "postgres://postgres@127.0.0.1:$PG_PORT/nodb#$NAME"
+    fails 77 norole "postgres://norole@127.0.0.1:$PG_PORT/postgres#$NAME"
+    fails 64 nosuchparam "$U?nosuchparam=1#$NAME"
+    fails 64 mode "$U?mode=other#$NAME"
+    fails 64 fair "$U?fair=2#$NAME"
+    fails 64 renew "$U?renew=1#$NAME"
+    fails 64 duration "$U?restart-grace=x#$NAME"
+    fails 64 table "$U?table=public.x#$NAME"
+    fails 64 port "$U?port=1#$NAME"
+    fails 64 shared -s "$L"
+    fails 64 "24 days" --ttl 25d "$L"
+    fails 69 no/where "postgres:///postgres?host=/no/where#$NAME"
+    PGSERVICE=nosuch fails 64 nosuch "postgres:///postgres#$NAME"
+    run run_t 5 "$DLOCK" --schema "$L"
+    assert_rc 64
+    # libpq's own names are known.
+    run run_t 5 "$DLOCK" "$U?sslmode=disable&connect_timeout=3&application_name=mine&keepalives=1#$NAME" true
+    assert_rc 0
+    run run_t 5 "$DLOCK" "$U?options=-csearch_path%3Dx&gssencmode=disable#$NAME" true
+    assert_rc 0
+}
+
+# with_passwords: an own server that asks for them; the role "u" has $PW.
+with_passwords() {
+    own_server
+    PW=c4nary-Right%x
+    pgsql -c "create role u login password '$PW'"
+    printf '%s\n' 'local all all trust' 'host all u 127.0.0.1/32 scram-sha-256' \
+        'host all all 127.0.0.1/32 trust' >"${PG_DIRS[own]}/pg_hba.conf"
+    pgsql -c "select pg_reload_conf()"
+    wait_for 5 eval '! "$PG_BIN/psql" -w -h 127.0.0.1 -p "$PG_PORT" -U u -d postgres -c "select 1"'
+    H=127.0.0.1:$PG_PORT/postgres
+}
+
+@test "postgres: a wrong password or none is 77; the right one from anywhere; it is in no message" {
+    with_passwords
+    fails 77 "password" "postgres://u:c4nary-wrong@$H#$NAME"
+    refute_out c4nary
+    fails 77 "password" -v "postgres://u@$H#$NAME"
+    works() {
+        run run_t 5 "$DLOCK" "$@" true
+        assert_rc 0
+        [ -z "$output" ]
+    }
+    works "postgres://u:c4nary-Right%25x@$H#$NAME"
+    PGPASSWORD=$PW works "postgres://u@$H#$NAME"
+    PGPASSWORD=$PW PGUSER=u works "postgres://$H#$NAME"
+    echo "127.0.0.1:$PG_PORT:*:u:$PW" >pass
+    chmod 600 pass
+    PGPASSFILE=$T/pass works "postgres://u@$H#$NAME"
+    printf '%s\n' '[here]' host=127.0.0.1 port="$PG_PORT" user=u dbname=postgres password="$PW" >service
+    PGSERVICEFILE=$T/service PGSERVICE=here works "postgres://#$NAME"
+    PGSERVICEFILE=$T/service works "postgres://?service=here#$NAME"
+    PGHOST=127.0.0.1 PGPORT=$PG_PORT PGUSER=u PGPASSWORD=$PW PGDATABASE=postgres works "postgres://#$NAME"
+    printf '%s\n' "$PW" >pw
+    chmod 644 pw
+    fails 77 "chmod 600" "postgres://u@$H?password-file=$T/pw#$NAME"
+    chmod 600 pw
+    works "postgres://u@$H?password-file=$T/pw#$NAME"
+    fails 77 "password" "postgres://u:c4nary-wrong@$H?password-file=$T/pw#$NAME"
+    refute_out c4nary
+}
+
+@test "postgres: the password is neither in the arguments, nor in what the server shows or logs" {
+    with_passwords
+    local lines0
+    lines0=$(wc -l <"$PG_LOG")
+    L="postgres://u:c4nary-Right%25x@$H#$NAME"
+    hold --ttl 1 -v
+    start_log w.log "$DLOCK" -v "$L" true
+    wait_for 5 waiting_is 1
+    wait_for 5 eval 'pgsql -c "select query from pg_stat_activity" | grep -q " fence="'
+    ! pgsql -c "select * from pg_stat_activity" | grep -iF c4nary || fail "found"
+    ! tail -n +$((lines0 + 1)) "$PG_LOG" | grep -iF c4nary || fail "found"
+    for pid in $HOLDER $STARTED $(children "$HOLDER"); do
+        ! tr '\0' ' ' <"/proc/$pid/cmdline" | grep -iF c4nary || fail "found"
+    done
+    run run_t 5 "$DLOCK" --status --json "$L"
+    assert_rc 75
+    refute_out c4nary
+    refute_out Right
+    let_go
+    wait_exit 5 "$STARTED"
+    ! grep -iF c4nary hold.log w.log || fail "found"
+}
+
+@test "postgres: Unix sockets, in the URI and from libpq's variables" {
+    run run_t 5 "$DLOCK" "postgres://postgres@/postgres?host=${PG_SOCK//\//%2F}&port=$PG_PORT#$NAME" \
+        "$DLOCK" -q -n "$L" true
+    assert_rc 75
+    PGHOST=$PG_SOCK PGPORT=$PG_PORT PGUSER=postgres run run_t 5 "$DLOCK" "postgres:///postgres#$NAME" "$DLOCK" -q -n "$L" true
+    assert_rc 75
+    run run_t 5 "$DLOCK" "postgresql://postgres@/postgres?host=$PG_SOCK,127.0.0.1&port=1,$PG_PORT#$NAME" "$DLOCK" -q -n "$L" true
+    assert_rc 75
+    run run_t 5 "$DLOCK" "postgres://postgres@/postgres?hostaddr=127.0.0.1&port=$PG_PORT#$NAME" "$DLOCK" -q -n "$L" true
+    assert_rc 75
+    run run_t 5 "$DLOCK" "postgres://postgres@localhost:$PG_PORT/postgres#$NAME" "$DLOCK" -q -n "$L" true
+    assert_rc 75
+}
+
+@test "postgres: several hosts: one dead, one silent, then the server" {
+    local t0
+    start /usr/bin/python3 -c '
+import signal, socket
+s = socket.create_server(("127.0.0.1", 0))
+print(s.getsockname()[1], flush=True)
+signal.pause()' >silent
+    wait_for 5 test -s silent
+    L="postgres://postgres@127.0.0.1:1,127.0.0.1:$(cat silent),127.0.0.1:$PG_PORT/postgres#$NAME"
+    t0=$(now_ms)
+    run run_t 10 "$DLOCK" --connect-timeout 2 "$L" echo ran
+    assert_rc 0
+    assert_out ran
+    assert_between 900 $(($(now_ms) - t0)) $((1500 + SLOW)) "time (ms)"
+    t0=$(now_ms)
+    fails 69 "no answer" --connect-timeout 0.6 "postgres://postgres@127.0.0.1:$(cat silent)/postgres#$NAME"
+    assert_between 580 $(($(now_ms) - t0)) $((1000 + SLOW)) "time (ms)"
+}
+
+@test "postgres: too many connections: tried again until the connect time-out, then 69, and named" {
+    own_server -c max_connections=5 -c superuser_reserved_connections=3 -c max_wal_senders=0
+    role
+    local t0
+    hold
+    start_log w.log pg_session -U "$ROLE" -c '\! echo >second; "$HELPERS/await" sql-go'
+    wait_for 5 test -e second
+    t0=$(now_ms)
+    fails 69 "connection" --connect-timeout 1 "$U#$NAME.2"
+    assert_between 950 $(($(now_ms) - t0)) $((1600 + SLOW)) "time (ms)"
+    echo "# $output" >&3
+    # One leaves in the meantime.
+    start_log w2.log "$DLOCK" --connect-timeout 9 "$U#$NAME.2" true
+    wait_for 5 eval '[ "$(grep -c "FATAL: .*connection" "$PG_LOG")" -ge 8 ]'
+    let_go
+    wait_exit 5 "$STARTED"
+    [ ! -s w2.log ]
+    echo >sql-go
+}
+
+@test "postgres: a pooler is noticed before anything is set or locked: 64" {
+    local mode
+    for mode in transaction session statement; do
+        pgb_start $mode
+        L="postgres://postgres@127.0.0.1:$PGB_PORT/postgres#$NAME"
+        fails 64 mode=lease -w 5 "$L"
+        locks_are true 0
+        # The session that the next one gets is as it was.
+        [ "$("$PG_BIN/psql" -XAtq -h 127.0.0.1 -p "$PGB_PORT" -U postgres -d postgres \
+            -c 'show idle_session_timeout' -c 'show statement_timeout' | tr '\n' ' ')" = "0 0 " ]
+        # To look does no harm.
+        run run_t 5 "$DLOCK" --status "$L"
+        assert_rc 0
+    done
+}
+
+@test "postgres: restart-grace: a server that was just started grants nothing; who waits gets it in time" {
+    own_server
+    L="$U?restart-grace=5#$NAME"
+    run run_t 5 "$DLOCK" -n "$L" touch ran
+    assert_rc 75
+    assert_out restart-grace
+    [ ! -e ran ]
+    # Without it there is no such thing.
+    run run_t 5 "$DLOCK" -n "$U#$NAME" true
+    assert_rc 0
+    run run_t 15 "$DLOCK" "$L" "$PG_BIN/psql" -XAtq -h 127.0.0.1 -p "$PG_PORT" -U postgres -d postgres \
+        -c "select 'up for ', clock_timestamp() - pg_postmaster_start_time() between '5 s' and '8 s'"
+    assert_rc 0
+    assert_out restart-grace
+    assert_out "up for |t"
+    run run_t 5 "$DLOCK" -n "$L" true
+    assert_rc 0
+    [ -z "$output" ]
+}
+
+@test "postgres: a server that is starting is waited for; the fence is larger on the new timeline" {
+    own_server
+    local before after
+    before=$(run_t 5 "$DLOCK" "$L" sh -c 'echo $DLOCK_FENCE')
+    pg_stop own
+    # Archive recovery that lasts until the file appears.
+    : >"${PG_DIRS[own]}/recovery.signal"
+    chmod 666 "${PG_DIRS[own]}/recovery.signal"
+    start_log starting.log sh -c 'until "$1" -XAt -h 127.0.0.1 -p "$2" -U postgres -d postgres -c "select 1" 2>&1 |
+            grep "starting up"; do sleep .02; done
+        "$DLOCK" --connect-timeout 0.5 "$3" touch ran; echo "rc=$?"
+        "$DLOCK" --connect-timeout 20 "$3" sh -c "echo \$DLOCK_FENCE >after" &
+        sleep .5
+        echo >"$4/goes-on"
+        wait $!; echo "rc=$?"' - "$PG_BIN/psql" "$PG_PORT" "$L" "$PG_SOCK"
+    local script=$STARTED
+    pg_restart own fast -c restore_command="while [ ! -e '$PG_SOCK/goes-on' ]; do sleep .05; done; false"
+    wait_exit 10 "$script"
+    cat starting.log
+    [ "$(grep rc= starting.log | tr '\n' ' ')" = "rc=69 rc=0 " ]
+    grep '^dlock:' starting.log | grep -q "starting up"
+    [ ! -e ran ]
+    [ "$(cat after)" -gt "$before" ]
+    [ $(($(cat after) >> 48)) -gt $((before >> 48)) ]
+}
+
+@test "postgres: a standby is refused; one that is promoted grants larger fences" {
+    own_server
+    local before after i
+    # So that the old timeline's log is ahead of where the new one begins.
+    before=$(run_t 5 "$DLOCK" "$L" sh -c 'echo $DLOCK_FENCE')
+    pg_standby standby own
+    fails 69 "" --connect-timeout 2 "postgres://postgres@127.0.0.1:${PG_PORTS[standby]}/postgres#$NAME"
+    echo "# $output" >&3
+    # The primary is taken, whatever the order.
+    run run_t 5 "$DLOCK" "postgres://postgres@127.0.0.1:${PG_PORTS[standby]},127.0.0.1:$PG_PORT/postgres#$NAME" \
+        "$DLOCK" -q -n "$L" true
+    assert_rc 75
+    wait_for 5 eval '[ "$(pgsql -c "select pg_current_wal_lsn() = replay_lsn from pg_stat_replication")" = t ]'
+    before=$(run_t 5 "$DLOCK" "$L" sh -c 'echo $DLOCK_FENCE')
+    pg_kill own
+    pgsql_in standby -c "select pg_promote()"
+    for i in 1 2; do
+        after=$(run_t 5 "$DLOCK" "postgres://postgres@127.0.0.1:${PG_PORTS[standby]}/postgres#$NAME" sh -c 'echo $DLOCK_FENCE')
+        [ "$after" -gt "$before" ]
+        before=$after
+    done
+}
+
+@test "postgres: the fence grows from grant to grant, also with traffic in other databases" {
+    local i f n last=0
+    pgsql -c "create database \"$NAME\" template postgres"
+    for i in 1 2 3; do
+        start_log other$i.log bash -c 'while [ ! -e go ]; do "$DLOCK" "$1" true || exit; done' - \
+            "postgres://postgres@127.0.0.1:$PG_PORT/$NAME#$NAME$i"
+    done
+    # What a sanitizer can find, it finds in fewer.
+    n=30
+    [ -z "${SAN:-}" ] || n=8
+    for i in $(seq $n); do
+        f=$(run_t 5 "$DLOCK" "$L" sh -c 'echo $DLOCK_FENCE')
+        [ "$f" -gt "$last" ]
+        last=$f
+    done
+    [ $((last >> 48)) -eq 1 ]
+    echo >go
+    wait_exit 5 "$STARTED"
+    settle 3
+    pgsql -c "drop database \"$NAME\" with (force)"
+}
+
+# A directory server that is asked for the user's name may not answer; OpenSSL takes milliseconds to set itself up.
+# bats test_tags=plain
+@test "postgres: the URI says who connects, without TLS and password: no look into the user database, no OpenSSL" {
+    if [ -n "${SAN:-}" ]; then return 0; fi # LeakSanitizer does not work under strace
+    run run_t 10 strace -f -e trace=openat -o opened "$DLOCK" "$L" true
+    assert_rc 0
+    run grep -E 'nsswitch|openssl\.cnf' opened
+    assert_rc 1
+    # libpq looks who it is where nobody says it: strace would have shown that.
+    run run_t 10 strace -f -e trace=openat -o opened "$DLOCK" "${L/postgres@/}" true
+    grep -q nsswitch opened
+}

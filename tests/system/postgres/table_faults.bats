@@ -1,0 +1,263 @@
+#!/usr/bin/env bats
+# table_faults.bats - faults around a lock in PostgreSQL's lease table: sessions ended, servers restarted and stopped,
+# keepers killed and stopped, rows that others change, and what a crash of the server may not forget: the fence.
+
+# bats file_tags=long
+bats_require_minimum_version 1.5.0
+load ../../support/common
+load ../../support/fake
+load ../../support/postgres
+load ../../support/pgtable
+
+setup_file() {
+    export BATS_NO_PARALLELIZE_WITHIN_FILE=true
+    pgtable_start
+}
+teardown_file() { pg_stop_all; }
+
+setup() {
+    dlock_setup
+    fake_setup # the command that tells what happens to it
+    pgtable_setup
+}
+teardown() {
+    thaw
+    dlock_teardown
+}
+
+# ---------------------------------------------------------------- helpers ---
+
+wall_ms() { date +%s%3N; }
+
+# ------------------------------------------------------------ connections ---
+
+# It may not have one just now: the row that it renewed last was renewed by the one that has been ended.
+some_ended() { [ "$(end_sessions)" -ge 1 ]; }
+
+@test "lease table: the holder's session is ended again and again: the command lives" {
+    local i before
+    hold --ttl 3
+    for i in 1 2 3 4; do
+        before=$(row "$EXPIRES")
+        wait_for 2 some_ended
+        # Renewed by another session.
+        wait_for 3 row_is_renewed "$before"
+        pid_alive "$HOLDER"
+    done
+    end_sessions
+    let_go
+    row_is_free
+    [ ! -s hold.log ] || fail "$(cat hold.log)"
+}
+
+@test "lease table: restarts of the server are ridden out, fast and immediate ones" {
+    own_server
+    local how before
+    hold --ttl 5
+    for how in fast immediate; do
+        before=$(row "$EXPIRES")
+        pg_restart own $how
+        wait_for 5 row_is_renewed "$before"
+        run run_t 5 "$DLOCK" -q -n "$L" true
+        assert_rc 75
+        pid_alive "$HOLDER"
+    done
+    let_go
+    row_is_free
+}
+
+# bats test_tags=slow
+@test "lease table: the primary dies, its synchronous standby is promoted: the command lives, and the fence grows" {
+    local before fence
+    own_server
+    pg_standby standby own
+    sql -c "alter system set synchronous_standby_names = '*'" -c "select pg_reload_conf()"
+    wait_for 5 eval '[ "$(sql -c "select sync_state from pg_stat_replication")" = sync ]'
+    L="postgres://$AT,127.0.0.1:${PG_PORTS[standby]}/postgres?mode=lease#$NAME"
+    background --ttl 6 "$L" $SUBJECT -u "$T/end" -r 3
+    wait_for 5 running
+    fence=$(row fence)
+    pg_kill own
+    pgsql_in standby -c "select pg_promote()"
+    sql() { pgsql_in standby "$@"; }
+    # The standby has the row, and that is renewed there.
+    before=$(row "$EXPIRES")
+    [ "$(row fence)" = "$fence" ]
+    wait_for 6 row_is_renewed "$before"
+    before=$(row "$EXPIRES")
+    wait_for 6 row_is_renewed "$before"
+    run -75 run_t 5 "$DLOCK" -q -n "$L" true
+    pid_alive "$K"
+    [ "$(count_seen main sig 15)" = 0 ]
+    touch end
+    ended
+    assert_rc 3
+    row_is_free
+    [ "$(fence)" -gt "$fence" ]
+    no_overlap
+}
+
+# outage COMMAND MEND: the server is away for good; TERM when nothing else is left, the tree gone in time.
+outage() {
+    rm -f "$C"/*
+    background --ttl 3 "$L" $SUBJECT -t -k
+    wait_for 5 running 4
+    "$1"
+    wait_for 5 tree_gone
+    local gone
+    gone=$(wall_ms)
+    ended 10
+    assert_rc 79
+    assert_out "could not be renewed in time"
+    "$2"
+    # The row has survived, and says when somebody else may be given the lock.
+    local expires offset
+    expires=$(row "$EXPIRES")
+    assert_between $((expires - 700)) "$gone" "$expires" "end of the tree (Unix ms)"
+    # TERM at term_at, on its clock.
+    offset=$(($(wall_ms) - $(now_ms)))
+    lease_times 3000 $(((expires - 3000 - offset) * NS))
+    assert_between $(($(ms $TERM_AT) - 60)) "$(ms "$(seen main sig 15)")" $(($(ms $TERM_AT) + 100)) "TERM (ms)"
+    no_overlap
+}
+own_off() { pg_kill own; }
+own_on() { pg_restart own fast; }
+
+@test "lease table: the server is away for longer: TERM at term_at, 79, the tree is gone before the lease ends" {
+    own_server
+    outage own_off own_on
+    outage freeze thaw
+    [ "$(sql -c "select count(*) from pg_stat_activity where application_name like 'dlock:%:w'")" = 0 ]
+}
+
+@test "lease table: a stopped keeper's lock goes to another at its expiry, when its tree is gone: 79" {
+    local expires
+    start_log hold.log "$DLOCK" --ttl 2 --grace 0.2 "$L" "$HELPERS/witness" "$T" 60000 tree
+    HOLDER=$STARTED
+    wait_for 5 file_has history enter
+    TTL=2 waiter 1 sh -c "date +%s%3N >at; exec '$HELPERS/witness' '$T' 10"
+    kill -STOP "$HOLDER"
+    wait_for 5 pid_stopped "$HOLDER"
+    expires=$(row "$EXPIRES")
+    exits 0 6 "$WAITER"
+    [ ! -e violations ]
+    assert_between "$expires" "$(cat at)" $((expires + 1000)) "take-over (Unix ms)"
+    kill -CONT "$HOLDER"
+    exits 79 5 "$HOLDER"
+    # Its release did not touch what is another's.
+    [ "$(row fence)" = "$(sed -n '/enter/h; ${x;s/^[a-z]* [0-9]* \([0-9]*\) .*/\1/p}' history)" ]
+}
+
+@test "lease table: a killed keeper: the tree dies at once, another has the lock within the ttl and a second" {
+    local expires
+    background --ttl 2 "$L" $SUBJECT -t -k
+    wait_for 5 running 4
+    kill -KILL "$K"
+    wait_for 1 tree_gone
+    expires=$(row "$EXPIRES")
+    # One who waits, and one who tries all the time.
+    TTL=2 waiter 1 true
+    until "$DLOCK" -q -n "$L" sh -c 'date +%s%3N >at' 3>&-; do
+        [ "$(wall_ms)" -lt $((expires + 1000)) ]
+    done
+    exits 0 2 "$WAITER"
+    assert_between "$expires" "$(cat at)" $((expires + 1000)) "take-over (Unix ms)"
+}
+
+# --------------------------------------------------------- lost for certain ---
+
+# stolen SQL TEXT: the row is changed during a hold: the tree is killed, not asked, at the next renewal.
+stolen() {
+    local t0
+    rm -f "$C"/*
+    background --ttl 3 "$L" $SUBJECT -t -k
+    wait_for 5 running 4
+    t0=$(now_ms)
+    sql -c "$1"
+    ended 5
+    assert_rc 79
+    # The next renewal is due after usable/3, 0.74 s.
+    assert_between 0 $(($(now_ms) - t0)) $((1300 + SLOW)) "until its end (ms)"
+    [ "$(count_seen main sig 15)" = 0 ]
+    tree_gone
+    assert_out "$2"
+    [ "$(grep -c . out)" -le 2 ] || fail "$output"
+}
+
+@test "lease table: a row that was deleted, changed, expired or given away: killed at the next renewal, 79" {
+    stolen "delete from dlock_locks where name = '$NAME'" 'gone'
+    [ -z "$(row 1)" ]
+    stolen "update dlock_locks set expires = clock_timestamp() - '1 s'::interval where name = '$NAME'" 'gone'
+    stolen "update dlock_locks set owner = 'other', expires = clock_timestamp() + '2 s'::interval,
+        holder = 'dlock1 host=elsewhere pid=4711 user=joe since=1 cmd=x note=' where name = '$NAME'" \
+        'held by joe@elsewhere, pid 4711'
+    # Another's row is as it was.
+    [ "$(row owner)" = other ]
+    sql -c "update dlock_locks set expires = '-infinity' where name = '$NAME'"
+    stolen "update dlock_locks set fence = fence + 1 where name = '$NAME'" 'gone'
+}
+
+# during SQL: a command that does that as the superuser.
+during() { echo "$PG_BIN/psql -X -q -h 127.0.0.1 -p $PG_PORT -U postgres -d postgres -c \"$1\""; }
+
+@test "lease table: loss that only the release notices: 79 although the command succeeded" {
+    run run_t 5 "$DLOCK" "$L" sh -c "$(during "delete from dlock_locks where name = '$NAME'")"
+    assert_rc 79
+    assert_out 'not ours any more'
+    run run_t 5 "$DLOCK" "$L" sh -c "$(during "update dlock_locks set expires = 'epoch' where name = '$NAME'")"
+    assert_rc 79
+    run run_t 5 "$DLOCK" "$L" sh -c "$(during "update dlock_locks set owner = 'other',
+        holder = 'dlock1 host=elsewhere pid=4711 user=joe since=1 cmd=x note=' where name = '$NAME'")"
+    assert_rc 79
+    assert_out joe@elsewhere
+    [ "$(row "owner = 'other' and expires > clock_timestamp()")" = t ]
+}
+
+# ------------------------------------------------------------------ fence ---
+
+@test "lease table: the fence grows, after deletion of the row and with a stored one ahead of the clock" {
+    local i f last=0
+    for i in $(seq 12); do
+        f=$(fence)
+        [ "$f" -gt "$last" ] || fail "$f after $last"
+        # It is the server's clock in microseconds while nothing is ahead of that.
+        assert_between $(($(wall_ms) - 3000)) $((f / 1000)) $(($(wall_ms) + 1)) "fence (ms)"
+        last=$f
+        [ $((i % 4)) -ne 0 ] || sql -c "delete from dlock_locks where name = '$NAME'"
+    done
+    fence >/dev/null
+    sql -c "update dlock_locks set fence = 5000000000000000 where name = '$NAME'"
+    [ "$(fence)" = 5000000000000001 ]
+    [ "$(fence)" = 5000000000000002 ]
+    # Also when it is taken from a dead holder.
+    sql -c "update dlock_locks set expires = clock_timestamp() + '300 ms', owner = 'dead' where name = '$NAME'"
+    [ "$(fence)" = 5000000000000003 ]
+}
+
+# The log is written by nobody but the commits: what a commit did not wait for is lost in the crash.
+@test "lease table: synchronous_commit=off, and a crash right after the grant: nothing is forgotten" {
+    local what f now
+    for what in "database postgres" "role postgres"; do
+        own_server -c wal_writer_delay=10s -c bgwriter_delay=10s -c autovacuum=off
+        fence >/dev/null
+        sql -c "alter $what set synchronous_commit = off"
+        [ "$(sql -c 'show synchronous_commit')" = off ]
+        sql -c checkpoint
+        hold --ttl 20
+        now=$(row fence)
+        pg_restart own immediate -c autovacuum=off
+        [ "$(row fence)" = "$now" ] || fail "fence $(row fence) after the crash, $now before"
+        [ "$(row 'expires > clock_timestamp()')" = t ]
+        run run_t 5 "$DLOCK" -q -n "$L" true
+        assert_rc 75
+        let_go
+        f=$(fence)
+        [ "$f" -gt "$now" ]
+        # And so is a release: the row is free after the crash.
+        sql -c checkpoint
+        fence >/dev/null
+        pg_restart own immediate -c autovacuum=off
+        row_is_free
+        pg_stop_all
+    done
+}

@@ -1,0 +1,276 @@
+#!/usr/bin/env bats
+# table_wait.bats - waiting for a lock in PostgreSQL's lease table: calls, what they cost, and a server that hangs while
+# somebody tries or waits.
+
+# bats file_tags=long
+bats_require_minimum_version 1.5.0
+load ../../support/common
+load ../../support/fake
+load ../../support/postgres
+load ../../support/pgtable
+
+setup_file() {
+    export BATS_NO_PARALLELIZE_WITHIN_FILE=true
+    pgtable_start
+}
+teardown_file() { pg_stop_all; }
+
+setup() {
+    dlock_setup
+    fake_setup # the command that tells what happens to it
+    pgtable_setup
+}
+teardown() {
+    thaw
+    dlock_teardown
+}
+
+# ---------------------------------------------------------------- helpers ---
+
+# entered FILE: when its clock was written, in ms of CLOCK_BOOTTIME.
+entered() { echo $(($(cat "$1") / NS)); }
+
+# ---------------------------------------------------------------- waiting ---
+
+@test "lease table: a release calls a waiter at once, out of several, too" {
+    local n t0 i
+    for n in 1 6; do
+        hold
+        rm -f got*
+        for i in $(seq $n); do waiter "$i" sh -c "[ -e got ] || '$HELPERS/clock' got"; pids[i]=$STARTED; done
+        t0=$(now_ms)
+        let_go
+        wait_for 3 test -e got
+        assert_between 0 $(($(entered got) - t0)) $((400 + SLOW)) "hand-off (ms)"
+        # And the chain does not break: nobody waits for a timer.
+        for i in $(seq $n); do exits 0 3 "${pids[i]}"; done
+    done
+    wait_for 2 no_sessions
+}
+
+@test "lease table: a waiter whose holder dies has the lock at the holder's expiry" {
+    local expires
+    sql -c "insert into dlock_locks values ('$NAME', 7, 'dead', clock_timestamp() + '1.2 s', 'x')"
+    expires=$(row "$EXPIRES")
+    start_log w.log "$DLOCK" --ttl 30 "$L" sh -c 'date +%s%3N >at'
+    exits 0 4 "$STARTED"
+    assert_between "$expires" "$(cat at)" $((expires + 400 + SLOW)) "take-over (Unix ms)"
+}
+
+# messages_of WAITERS HANDOFFS: in tenths, what the server is sent per hand-off.
+messages_of() {
+    local i before
+    hold --ttl 100
+    rm -f order done2
+    # Those that are not to be served block the chain until they are counted.
+    for i in $(seq "$1"); do
+        TTL=100 waiter "$i" sh -c "echo >>order; [ \$(wc -l <order) -le $2 ] || '$HELPERS/await' done2"
+        pids[i]=$STARTED
+    done
+    before=$(pg_statements)
+    let_go
+    wait_for 10 eval '[ -e order ] && [ "$(wc -l <order)" -ge '$(($2 < $1 ? $2 + 1 : $2))' ]'
+    [ "$2" -lt "$1" ] || wait_for 5 no_sessions
+    PER=$((($(pg_statements) - before) * 10 / $2))
+    : >done2
+    for i in $(seq "$1"); do exits 0 20 "${pids[i]}"; done
+}
+
+# bats test_tags=slow
+@test "lease table: what a hand-off costs the server does not grow with the waiters" {
+    local two twenty
+    messages_of 2 2
+    two=$PER
+    messages_of 20 10
+    twenty=$PER
+    echo "# tenths of messages per hand-off: $two with 2 waiters, $twenty with 20" >&3
+    # The release, two tries, and the winner takes its name off the list; a timer may be in it.
+    [ "$two" -le 60 ]
+    [ "$twenty" -le $((two + 15)) ]
+}
+
+# bats test_tags=slow
+@test "lease table: waiters that nobody calls ask about every five seconds" {
+    local i before n t0
+    hold --ttl 100
+    for i in $(seq 8); do TTL=100 waiter "$i" true; pids[i]=$STARTED; done
+    before=$(pg_statements)
+    sleep 6 # what is measured
+    n=$(($(pg_statements) - before))
+    # Each of them has asked, about once.
+    assert_between 8 "$n" 20 "messages of 8 waiters in 6 s"
+    let_go
+    for i in $(seq 8); do exits 0 10 "${pids[i]}"; done
+}
+
+# bats test_tags=slow
+@test "lease table: killed waiters hold up nobody; those that are stopped do for six seconds at most" {
+    local i t0
+    # A release calls the two that have waited longest.
+    hold
+    for i in 1 2; do waiter $i true; pids[i]=$STARTED; done
+    waiter 3 "$HELPERS/clock" got
+    kill -KILL "${pids[1]}" "${pids[2]}"
+    wait_for 5 called_are 1
+    t0=$(now_ms)
+    let_go
+    exits 0 7 "$WAITER"
+    assert_between 0 $(($(entered got) - t0)) $((400 + SLOW)) "hand-off (ms)"
+    rm got
+    hold
+    for i in 1 2; do waiter $i "$HELPERS/clock" "late$i"; pids[i]=$STARTED; done
+    waiter 3 "$HELPERS/clock" got
+    kill -STOP "${pids[1]}" "${pids[2]}"
+    wait_for 5 pid_stopped "${pids[2]}"
+    t0=$(now_ms)
+    let_go
+    exits 0 7 "$WAITER"
+    assert_between 0 $(($(entered got) - t0)) $((6000 + SLOW)) "hand-off (ms)"
+    # When they go on they are served.
+    kill -CONT "${pids[1]}" "${pids[2]}"
+    for i in 1 2; do exits 0 7 "${pids[i]}"; done
+    [ -e late1 ] && [ -e late2 ]
+}
+
+@test "lease table: waiters outlive their sessions, and are called again on the next ones" {
+    local t0
+    hold
+    waiter 1 "$HELPERS/clock" got
+    end_sessions
+    wait_for 5 called_are 1
+    t0=$(now_ms)
+    let_go
+    exits 0 7 "$WAITER"
+    assert_between 0 $(($(entered got) - t0)) $((400 + SLOW)) "hand-off (ms)"
+}
+
+# --------------------------------------------------- a server that hangs ---
+
+@test "lease table: a try that is unanswered when we go is undone when it is served: -n, -w, TERM" {
+    local how before
+    fence >/dev/null
+    for how in n w TERM; do
+        before=$(row fence)
+        block_row
+        case $how in
+        n) start_log d.log "$DLOCK" -n --connect-timeout 0.6 --ttl 60 "$L" touch ran ;;
+        w) start_log d.log "$DLOCK" -w 0.6 --ttl 60 "$L" touch ran ;;
+        TERM) start_log d.log "$DLOCK" --connect-timeout 9 --ttl 60 "$L" touch ran ;;
+        esac 8>&-
+        wait_for 5 blocked_are 1
+        case $how in
+        TERM)
+            kill -TERM "$STARTED"
+            exits 143 2 "$STARTED" ;;
+        *)
+            exits 69 3 "$STARTED"
+            file_has d.log 'no answer' ;;
+        esac
+        unblock_row
+        # It has been granted (the fence says so), and given back.
+        wait_for 2 eval '[ "$(row fence)" -gt '"$before"' ]'
+        wait_for 1 row_is_free
+        run -0 run_t 2 "$DLOCK" --status "$L"
+        [ ! -e ran ]
+    done
+}
+
+@test "lease table: a waiter gives up an unanswered try, undoes it, and has the lock in the end" {
+    sql -c "insert into dlock_locks values ('$NAME', 7, 'dead', clock_timestamp() + '0.9 s', 'x')"
+    TTL=6 waiter 1 "$HELPERS/clock" got
+    block_row
+    # That of the first try, and of the next one, which has another connection.
+    wait_for 5 blocked_are 2
+    unblock_row
+    exits 0 5 "$WAITER"
+    [ -e got ]
+    wait_for 2 row_is_free
+    wait_for 5 no_sessions
+    row_is_free
+}
+
+@test "lease table: a try that is served late, when its waiter has the lock by another one, changes nothing" {
+    local pid
+    sql -c "insert into dlock_locks values ('$NAME', 7, 'dead', clock_timestamp() + '0.9 s', 'x')"
+    start_log hold.log "$DLOCK" --ttl 6 "$L" sh -c 'echo >held; "$HELPERS/await" go'
+    HOLDER=$STARTED
+    wait_for 5 called_are 1
+    pid=$(sql -c "select pid from pg_stat_activity where application_name like 'dlock:%:w'")
+    FROZEN=("$pid")
+    kill -STOP "$pid"
+    wait_for 5 test -e held
+    [ "$(sql -c "select count(*) from pg_stat_activity where pid = $pid")" = 1 ]
+    thaw
+    # It has read the try, its undo, and the end.
+    wait_for 5 eval '[ "$(sql -c "select count(*) from pg_stat_activity where pid = '"$pid"'")" = 0 ]'
+    [ "$(grep -c "\[$pid\].*execute" "$PG_LOG")" -ge 3 ]
+    run -75 run_t 5 "$DLOCK" -n "$L" true
+    let_go
+    row_is_free
+}
+
+@test "lease table: a stopped server: 69, -w and TERM in time; the lock is free when it goes on" {
+    own_server
+    local t0
+    "$DLOCK" "$L" true 3>&-
+    freeze
+    t0=$(now_ms)
+    run -69 run_t 5 "$DLOCK" -n --connect-timeout 0.5 "$L" touch ran
+    assert_between 480 $(($(now_ms) - t0)) $((1200 + SLOW)) "ms"
+    assert_out 'no answer'
+    t0=$(now_ms)
+    run -69 run_t 5 "$DLOCK" -w 0.4 "$L" touch ran
+    assert_between 390 $(($(now_ms) - t0)) $((700 + SLOW)) "ms"
+    start_log d.log "$DLOCK" "$L" touch ran
+    t0=$(now_ms)
+    kill -TERM "$STARTED"
+    exits 143 2 "$STARTED"
+    t0=$(now_ms)
+    run -69 run_t 5 "$DLOCK" --status --connect-timeout 0.4 "$L"
+    assert_between 380 $(($(now_ms) - t0)) $((700 + SLOW)) "ms"
+    thaw
+    run -0 run_t 5 "$DLOCK" --status "$L"
+    wait_for 5 no_sessions
+    row_is_free
+    [ ! -e ran ]
+}
+
+# bats test_tags=slow
+@test "lease table: a waiter sits out a server that is stopped for less than its ttl; for longer: 69; -w holds" {
+    own_server
+    local t0
+    "$DLOCK" "$L" true 3>&-
+    dead_holder() {
+        sql -c "update dlock_locks set expires = clock_timestamp() + '0.7 s', owner = 'dead' where name = '$NAME'"
+    }
+    dead_holder
+    TTL=6 waiter 1 "$HELPERS/clock" got
+    freeze
+    sleep 2 # the fault itself: longer than one try is given
+    [ ! -e got ]
+    thaw
+    exits 0 4 "$WAITER"
+    [ -e got ]
+    wait_for 2 row_is_free
+    dead_holder
+    # A ttl from the first failure on; the last connection request may take its time.
+    start_log w.log "$DLOCK" --ttl 1.5 --connect-timeout 1 "$L" touch ran
+    wait_for 5 called_are 1
+    t0=$(now_ms)
+    freeze
+    exits 69 6 "$STARTED"
+    assert_between 1400 $(($(now_ms) - t0)) $((4200 + SLOW)) "ms"
+    thaw
+    wait_for 5 no_sessions
+    dead_holder
+    t0=$(now_ms)
+    start_log w.log "$DLOCK" -w 1.4 --ttl 30 "$L" touch ran
+    wait_for 5 called_are 1
+    freeze
+    exits 75 4 "$STARTED"
+    assert_between 1390 $(($(now_ms) - t0)) $((1700 + SLOW)) "ms"
+    thaw
+    [ ! -e ran ]
+    wait_for 5 no_sessions
+    run -0 run_t 5 "$DLOCK" -w 2 "$L" true
+}

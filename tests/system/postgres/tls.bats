@@ -1,0 +1,113 @@
+# PostgreSQL over TLS: libpq does it, but on our non-blocking connection, and the cancel goes beside it.
+
+bats_require_minimum_version 1.5.0
+load ../../support/common
+load ../../support/postgres
+
+setup_file() {
+    export BATS_NO_PARALLELIZE_WITHIN_FILE=true # one looks at the server's log
+    cd "$BATS_FILE_TMPDIR" || return
+    openssl req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.crt -subj /CN=ca -days 2
+    openssl req -newkey rsa:2048 -nodes -keyout server.key -out server.csr -subj /CN=localhost
+    echo subjectAltName=DNS:localhost >ext
+    openssl x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -out server.crt -days 2 -extfile ext
+    openssl req -x509 -newkey rsa:2048 -nodes -keyout other.key -out other.crt -subj /CN=other -days 2
+    pg_start
+    install -m 600 server.key server.crt "$PG_DIR/"
+    [ "$(id -u)" -ne 0 ] || chown nobody:nogroup "$PG_DIR/server.key" "$PG_DIR/server.crt"
+    # Nothing is served without TLS.
+    sed -i 's/^host  *all/hostssl all/' "$PG_DIR/pg_hba.conf"
+    pg_restart default fast -c ssl=on
+}
+teardown_file() { pg_stop_all; }
+setup() {
+    dlock_setup
+    CA="sslrootcert=$BATS_FILE_TMPDIR/ca.crt"
+    BASE="postgres://postgres@localhost:$PG_PORT/postgres"
+}
+teardown() { dlock_teardown; }
+
+waits() { "$DLOCK" --status "$1" | grep -q 'waiting 1'; }
+
+# bats test_tags=thread
+@test "tls: a checked certificate; lock, wait, hand-off and a wait that is over, in both modes" {
+    before=$(wc -l <"$PG_LOG")
+    for mode in advisory lease; do
+        L="$BASE?sslmode=verify-full&$CA&mode=$mode#$NAME"
+        rm -f go held
+        mkfifo go
+        start_log holder.log "$DLOCK" "$L" sh -c ': >held; read x <go'
+        holder=$STARTED
+        wait_for 5 test -e held
+        run -75 run_t 5 "$DLOCK" -w $((SLOW > 0 ? 2 : 0)).3 "$L" true
+        start_log waiter.log "$DLOCK" "$L" true
+        waiter=$STARTED
+        wait_for 5 waits "$L"
+        echo >go
+        wait_exit 5 "$holder"
+        wait_exit 5 "$waiter"
+    done
+    # The cancel request of the wait that was over was understood: it left without a word in the log.
+    ! tail -n "+$((before + 1))" "$PG_LOG" | grep -E 'FATAL|could not|reset by peer' || fail "found"
+}
+
+@test "tls: another name, another authority, no authority: 69, and no password is sent" {
+    for p in "postgres://u:$NAME-secret@127.0.0.1:$PG_PORT/postgres?sslmode=verify-full&$CA" \
+        "postgres://u:$NAME-secret@localhost:$PG_PORT/postgres?sslmode=verify-ca&sslrootcert=$BATS_FILE_TMPDIR/other.crt" \
+        "postgres://u:$NAME-secret@localhost:$PG_PORT/postgres?sslmode=verify-full&sslrootcert=/nonexistent"; do
+        run -69 run_t 5 "$DLOCK" "$p#$NAME" touch ran
+        assert_out certificate
+        refute_out secret
+        [ ! -e ran ]
+    done
+}
+
+@test "tls: a server that wants it refuses a plain connection, and dlock does not go on without" {
+    run -77 run_t 5 "$DLOCK" "$BASE?sslmode=disable#$NAME" touch ran
+    [ ! -e ran ]
+}
+
+@test "tls: libpq's variables for it are heeded; the URI has precedence" {
+    export HOME=$T # no ~/.postgresql
+    export PGSSLMODE=verify-full
+    run -69 run_t 5 "$DLOCK" "$BASE#$NAME" touch ran
+    assert_out certificate
+    PGSSLROOTCERT=$BATS_FILE_TMPDIR/other.crt run -69 run_t 5 "$DLOCK" "$BASE#$NAME" touch ran
+    export PGSSLROOTCERT=$BATS_FILE_TMPDIR/ca.crt
+    run -0 run_t 5 "$DLOCK" "$BASE#$NAME" true
+    run -0 run_t 5 "$DLOCK" "$BASE?mode=lease#$NAME" true
+    export PGSSLMODE=disable
+    run -77 run_t 5 "$DLOCK" "$BASE#$NAME" touch ran
+    run -0 run_t 5 "$DLOCK" "$BASE?sslmode=verify-full#$NAME" true
+    [ ! -e ran ]
+}
+
+@test "libpq's other variables: the session's are heeded; which server, how long, and the encoding are ours to say" {
+    shows() { pgsql -c "select 1 from pg_stat_activity where application_name = 'mine'" | grep -q 1; }
+    for mode in advisory lease; do
+        L="$BASE?mode=$mode#$NAME"
+        rm -f held go
+        mkfifo go
+        PGAPPNAME=mine start_log holder.log "$DLOCK" "$L" sh -c ': >held; read x <go'
+        holder=$STARTED
+        wait_for 5 test -e held
+        shows || fail "$mode: PGAPPNAME is not shown"
+        PGAPPNAME=other run -75 run_t 5 "$DLOCK" --status "$L"
+        assert_out "held by pid $holder"
+        echo >go
+        wait_exit 5 "$holder"
+        PGOPTIONS='-c nosuch=1' run -69 run_t 5 "$DLOCK" "$L" touch ran
+        assert_out nosuch
+        PGTARGETSESSIONATTRS=standby PGCLIENTENCODING=SJIS run -0 run_t 5 "$DLOCK" "${L}表" true
+        [ -z "$output" ]
+    done
+    start /usr/bin/python3 -c '
+import signal, socket
+s = socket.create_server(("127.0.0.1", 0))
+print(s.getsockname()[1], flush=True)
+signal.pause()' >silent
+    wait_for 5 test -s silent
+    PGCONNECT_TIMEOUT=60 run -69 run_t 5 "$DLOCK" --connect-timeout 0.5 "postgres://postgres@127.0.0.1:$(cat silent)/postgres#$NAME" touch ran
+    assert_out "no answer"
+    [ ! -e ran ]
+}

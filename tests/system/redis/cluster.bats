@@ -1,0 +1,345 @@
+#!/usr/bin/env bats
+# cluster.bats - locks in a Redis Cluster: redirections, a slot that is moved, a master that fails.
+
+load ../../support/common
+load ../../support/redis
+load ../../support/cluster
+
+setup_file() {
+    export BATS_NO_PARALLELIZE_WITHIN_FILE=true
+    cluster_start 2 && cluster_export
+}
+teardown_file() { cluster_stop; }
+
+setup() {
+    dlock_setup
+    cluster_import
+}
+teardown() { dlock_teardown; }
+
+# ---------------------------------------------------------------- helpers ---
+
+# use N [ENTRY]: a lock on master N, entered by another one.
+use() {
+    N=$(name_on "$1")
+    at "${2:-$((($1 + 1) % 3))}"
+    SLOT=$(slot_of "$N")
+    Q="{$N}:dlock:queue" W="{$N}:dlock:waiters" F="{$N}:dlock:fence"
+}
+at() { L="redis://127.0.0.1:${CPORT[$1]}#$N"; }
+
+# hold [ARG...]: dlock holds $N until the file "go" appears; returns when it does hold.
+hold() {
+    rm -f go held
+    start_log hold.log "$DLOCK" "$@" "$L" sh -c 'echo $DLOCK_FENCE >held; while [ ! -e go ]; do sleep .02; done'
+    HOLDER=$STARTED
+    wait_for 5 file_nonempty held
+}
+let_go() {
+    touch go
+    wait_exit 5 "$HOLDER"
+}
+# wait_in_line NODE COUNT ID: a waiter that writes ID to the file order; returns when COUNT are in the queue on NODE.
+wait_in_line() {
+    start_log "wait$3.log" "$DLOCK" --ttl "${TTL:-3}" "$L" sh -c "echo $3 >>order"
+    WAITERS+=("$STARTED")
+    wait_for 5 queue_is "$1" "$2"
+}
+queue_is() { [ "$(ccli "$1" zcard "$Q" 2>/dev/null)" = "$2" ]; }
+# Waiters are called on the node that has the lock: COUNT of them can be.
+callable() { [ "$(ccli "$1" pubsub channels "{$N}*" | grep -c .)" = "$2" ]; }
+has() { [ "$(ccli "$1" exists "$2")" = 1 ]; }
+moved_to() { [[ $(ccli "$1" exists "$2") == MOVED*:${CPORT[$3]} ]]; }
+# EVALs that the server has served (a renewal is one); with "rejected_": redirected.
+evals() { ccli "$1" info commandstats | sed -n "s/^cmdstat_eval:\(.*,\)\?${2:-}calls=\([0-9]*\).*/\2/p"; }
+evals_over() { [ "$(evals "$1" "${3:-}")" -ge "$2" ]; }
+# renewed NODE [TIMES]
+renewed() { wait_for 5 evals_over "$1" $(($(evals "$1") + ${2:-1} + 1)); }
+redirected() { wait_for 5 evals_over "$1" $(($(evals "$1" rejected_) + 2)) rejected_; }
+# Nothing but the fence, wherever the slot is now.
+clean() {
+    local i keys=''
+    for i in 0 1 2; do keys+=$(ccli $i --raw keys "*$N*"); done
+    [ "$keys" = "$F" ] || [ -z "$keys" ] || fail "left in the store: $keys"
+}
+next_fence() {
+    local f
+    f=$(run_t 5 "$DLOCK" "$L" sh -c 'echo $DLOCK_FENCE')
+    [ "$f" -gt "$(cat held)" ] || fail "fence $f after $(cat held)"
+}
+
+# ----------------------------------------------------------- redirections ---
+
+@test "cluster: any member leads to the lock" {
+    local owner entry
+    for owner in 0 1 2; do
+        use $owner
+        hold --ttl 1
+        [ $owner -ne 0 ] || renewed 0
+        for entry in 0 1 2 3; do
+            at $entry
+            run run_t 5 "$DLOCK" -n "$L" true
+            assert_rc 75
+            assert_out "held by pid $HOLDER"
+            run run_t 5 "$DLOCK" --status "$L"
+            assert_rc 75
+            assert_out "$HOLDER"
+        done
+        let_go
+        clean
+        next_fence
+        [ ! -s hold.log ] || fail "$(cat hold.log)"
+    done
+}
+
+@test "cluster: waiters on another node than the one they came by, first come, first served" {
+    local i
+    use 1
+    hold
+    for i in 1 2 3 4; do
+        at $((i % 3))
+        wait_in_line 1 $i $i
+    done
+    start_log "last.log" "$DLOCK" -w 0.3 "$L" true
+    rc=0
+    wait_exit 5 "$STARTED" || rc=$?
+    [ $rc -eq 75 ]
+    queue_is 1 4
+    let_go
+    wait_for 5 queue_is 1 0
+    for i in "${WAITERS[@]}"; do wait_exit 5 "$i"; done
+    [ "$(tr -d '\n' <order)" = 1234 ]
+    clean
+}
+
+@test "cluster: who waits hears of a foreign lock's end at once" {
+    use 2
+    ccli 2 set "$N" x px 60000
+    TTL=30 wait_in_line 2 1 a
+    tracked() { ccli 2 info clients | grep -q tracking_clients:1; }
+    wait_for 5 tracked
+    ccli 2 del "$N"
+    wait_exit 2 "$STARTED"
+}
+
+@test "cluster: only database 0, and no name whose keys would be apart" {
+    use 1
+    run run_t 5 "$DLOCK" "redis://127.0.0.1:${CPORT[0]}/1#$N" true
+    assert_rc 64
+    assert_out 'database 1, only 0'
+    run run_t 5 "$DLOCK" "redis://127.0.0.1:${CPORT[1]}/1#$N" true
+    assert_rc 64
+    assert_out 'only database 0'
+    local name entry
+    for name in "$NAME}b" "{}$NAME" "}$NAME{x}"; do
+        for entry in 0 1 2; do
+            run run_t 5 "$DLOCK" "redis://127.0.0.1:${CPORT[entry]}#$name" true
+            [ "$name" = "}$NAME{x}" ] && assert_rc 0 && continue
+            assert_rc 64
+            assert_out 'cannot be used in a cluster'
+        done
+    done
+    for name in "{a}$NAME" "$NAME{b" "x{$NAME}y" "{{$NAME}"; do
+        run run_t 5 "$DLOCK" "redis://127.0.0.1:${CPORT[0]}#$name" "$DLOCK" --status "redis://127.0.0.1:${CPORT[1]}#$name"
+        assert_rc 75
+    done
+}
+
+@test "cluster: redirections by host name, and without a host" {
+    local i
+    use 1 0
+    for i in 0 1 2 3; do
+        ccli $i config set cluster-announce-hostname localhost
+        ccli $i config set cluster-preferred-endpoint-type hostname
+    done >/dev/null
+    names_known() { [[ $(ccli 0 get "$N") == *localhost:${CPORT[1]} ]]; }
+    wait_for 5 names_known
+    run run_t 5 "$DLOCK" --ttl 1 "$L" sleep 1.5
+    assert_rc 0
+    hold
+    wait_in_line 1 1 a
+    let_go
+    wait_exit 5 "$STARTED"
+    for i in 0 1 2 3; do ccli $i config set cluster-preferred-endpoint-type unknown-endpoint; done >/dev/null
+    [[ $(ccli 0 get "$N") == "MOVED $SLOT :${CPORT[1]}" ]]
+    run run_t 5 "$DLOCK" "$L" true
+    assert_rc 0
+    for i in 0 1 2 3; do ccli $i config set cluster-preferred-endpoint-type ip; done >/dev/null
+    clean
+}
+
+# lie TEXT: $L is a server that answers TEXT to everything.
+lie() {
+    rm -f port
+    /usr/bin/python3 "$ROOT/tests/support/helpers/hostile_server.py" say "$1" >port 2>/dev/null 3>&- &
+    STARTED_PIDS+=($!)
+    wait_for 5 file_nonempty port
+    L="redis://127.0.0.1:$(cat port)#$NAME"
+}
+
+@test "cluster: redirections that go in circles or nowhere end in time" {
+    local begin text
+    lie '-MOVED 1 :{PORT}\r\n'
+    begin=$(now_ms)
+    run run_t 5 "$DLOCK" --connect-timeout 0.5 "$L" true
+    assert_rc 69
+    assert_out 'redirect in circles'
+    run run_t 5 "$DLOCK" --connect-timeout 0.5 --status "$L"
+    assert_rc 69
+    assert_between 1000 $(($(now_ms) - begin)) $((2500 + SLOW)) "milliseconds"
+    for text in 'MOVED x y' 'MOVED 1 127.0.0.1:0' 'ASK 1 127.0.0.1:99999' 'MOVED 1' "MOVED 1 $(printf '%0999d' 7):1"; do
+        lie "-$text\\r\\n"
+        run run_t 5 "$DLOCK" "$L" true
+        assert_rc 76
+        assert_out 'malformed redirection'
+    done
+}
+
+# ------------------------------------------------------ a slot that is moved ---
+
+@test "cluster: a slot is moved in the middle of a hold: the command goes on" {
+    local i
+    use 0
+    # With the least rights, for the manual: those of a single server and these two.
+    for i in 0 1 2 3; do
+        ccli $i acl setuser u on '>pw' "~$N" "~{$N}:dlock:*" +eval +time +get +set +del +pexpire +pttl +type +publish \
+            +zadd +zrem +zrange +zrank +zscore +zcard +hset +hget +hdel +asking '+cluster|nodes' +info
+    done >/dev/null
+    L="redis://u:pw@127.0.0.1:${CPORT[2]}#$N"
+    hold --ttl 1
+    slot_open "$SLOT" 0 1
+    renewed 0 1
+    slot_keys 0 1 "$N"
+    renewed 1 4 # longer than the ttl, over the half-moved slot
+    run run_t 5 "$DLOCK" --status "$L"
+    assert_rc 75
+    assert_out "$HOLDER"
+    slot_shut "$SLOT" 0 1
+    renewed 1 4
+    let_go
+    [ ! -s hold.log ] || fail "$(cat hold.log)"
+    clean
+    next_fence
+    moved_to 0 "$N" 1
+    for i in 0 1 2 3; do [ -z "$(ccli $i acl log)" ] || fail "$(ccli $i acl log)"; done
+}
+
+@test "cluster: waiters move with the slot, and get the lock" {
+    local pid
+    TTL=2 use 0
+    hold --ttl 1
+    TTL=2 wait_in_line 0 1 a
+    TTL=2 wait_in_line 0 2 b
+    slot_open "$SLOT" 0 2
+    slot_keys 0 2 "$N"
+    renewed 2 1
+    slot_shut "$SLOT" 0 2
+    # The first was told that NAME had gone, the second looks by itself: then both are in line there.
+    wait_for 5 callable 2 2
+    wait_for 5 queue_is 2 2
+    let_go
+    for pid in "${WAITERS[@]}"; do wait_exit 5 "$pid"; done
+    [ "$(sort order | tr -d '\n')" = ab ]
+    clean
+    next_fence
+}
+
+@test "cluster: a try while the slot is moved waits for the end of it" {
+    use 1
+    slot_open "$SLOT" 1 0
+    run run_t 5 "$DLOCK" --connect-timeout 0.3 "$L" touch ran
+    assert_rc 69
+    assert_out 'moving the slot'
+    [ ! -e ran ]
+    start_log try.log "$DLOCK" "$L" touch ran
+    redirected 1 # it asks again and again
+    slot_shut "$SLOT" 1 0
+    wait_exit 5 "$STARTED"
+    [ -e ran ]
+    clean
+    # Held, and the slot is moved on: with -n that is known all the same.
+    at 2
+    hold
+    slot_open "$SLOT" 0 1
+    run run_t 5 "$DLOCK" -n "$L" true
+    assert_rc 75
+    let_go
+    slot_shut "$SLOT" 0 1
+}
+
+# bats test_tags=slow
+@test "cluster: a release in every stage of a move" {
+    local stage
+    for stage in opened name queue both; do
+        use 2
+        rm -f order
+        hold --ttl 3
+        TTL=1 wait_in_line 2 1 $stage
+        slot_open "$SLOT" 2 0
+        case $stage in name | both) slot_keys 2 0 "$N" ;; esac
+        case $stage in queue | both) slot_keys 2 0 "$Q" "$W" ;; esac
+        let_go
+        [ ! -s hold.log ] || fail "$stage: $(cat hold.log)"
+        # Unless the waiter has it by now.
+        [ $stage = opened ] || ! has 2 "$N" || fail "$stage: left on the old node"
+        [ "$(printf 'asking\nexists %s\n' "$N" | ccli 0 | tail -1)" = 0 ] || fail "$stage: left on the new node"
+        slot_shut "$SLOT" 2 0
+        wait_exit 5 "$STARTED" || fail "$stage: $(cat "wait$stage.log")"
+        [ "$(cat order)" = $stage ]
+        clean
+        slot_open "$SLOT" 0 2
+        slot_shut "$SLOT" 0 2
+    done
+}
+
+# ------------------------------------------------------------------ failover ---
+
+took_over() { is_master "$1" && ccli "$1" cluster info | grep -q cluster_state:ok; }
+is_replica() { ! is_master "$1" && in_sync "$1"; }
+
+@test "cluster: the master fails, its replica goes on: the hold goes on" {
+    use 2 2 # the host in the URI is the one that fails
+    hold --ttl 3
+    renewed 2 1
+    wait_in_line 2 1 a
+    cluster_kill 2
+    wait_for 10 took_over 3
+    renewed 3 2
+    wait_for 5 callable 3 1
+    wait_for 5 queue_is 3 1
+    let_go || fail "$(cat hold.log)"
+    wait_exit 5 "$STARTED" || fail "$(cat waita.log)"
+    N=${N}x at 0
+    run run_t 5 "$DLOCK" "$L" true
+    assert_rc 0
+}
+
+# bats test_tags=slow
+@test "cluster: the replica that takes over has not the lock: 79" {
+    local master=2 replica=3
+    if pid_gone "${CPID[2]}"; then # after the test above
+        cluster_again 2
+        master=3 replica=2
+        wait_for 10 is_replica 2
+    fi
+    use 2 0
+    # Stopped and cut off: what the master had already sent, the replica would read.
+    kill -STOP "${CPID[replica]}"
+    ccli $master client kill type replica
+    hold --ttl 3
+    cluster_kill $master
+    kill -CONT "${CPID[replica]}"
+    rc=0
+    wait_exit 10 "$HOLDER" || rc=$?
+    [ $rc -eq 79 ] || fail "$rc: $(cat hold.log)"
+    file_has hold.log 'is gone'
+}
+
+@test "cluster: the host in the URI fails, which has not the lock: nothing happens" {
+    use 1 0
+    hold --ttl 1
+    cluster_kill 0
+    renewed 1 4
+    let_go
+    [ ! -s hold.log ] || fail "$(cat hold.log)"
+}

@@ -1,0 +1,148 @@
+#!/usr/bin/env bats
+# cluster_tls.bats - rediss:// and a Redis Cluster: each node that a redirection leads to is verified by its own name.
+
+bats_require_minimum_version 1.5.0
+load ../../support/common
+load ../../support/redis
+load ../../support/tls
+
+SECRET=c4n4ry
+
+setup_file() {
+    export BATS_NO_PARALLELIZE_WITHIN_FILE=true
+    tls_certs
+}
+setup() {
+    dlock_setup
+    CA="cacert=$TLS/ca.crt"
+}
+teardown() { dlock_teardown; }
+
+# Three masters that speak TLS with each other, too; their names, unlike their addresses, come by `announce`.
+cluster() {
+    local i ends=(0 5462 10923 16384)
+    for i in 0 1 2; do
+        tls_redis n$i --cluster-enabled yes --cluster-node-timeout 1000 --tls-cluster yes --cluster-require-full-coverage no \
+            --requirepass "$SECRET"
+        c $i cluster set-config-epoch $((i + 1))
+        c $i cluster addslotsrange "${ends[i]}" $((ends[i + 1] - 1))
+        [ $i -eq 0 ] || c 0 cluster meet 127.0.0.1 "${REDIS_PORTS[n$i]}"
+    done >/dev/null
+    for i in 0 1 2; do wait_for 15 up $i; done
+}
+c() { REDISCLI_AUTH=$SECRET tls_cli -n "n$1" "${@:2}"; }
+up() { c "$1" cluster info | grep -q cluster_state:ok && [ "$(c "$1" cluster nodes | grep -c ' connected')" -eq 3 ]; }
+cert() { c "$1" config set tls-cert-file "$TLS/$2.crt" tls-key-file "$TLS/$2.key" >/dev/null; }
+
+# names: a lock name for each master in N.
+names() {
+    local k slot
+    N=()
+    for ((k = 0; ${#N[@]} < 3; k++)); do
+        slot=$(c 0 cluster keyslot "$NAME-$k")
+        N[slot * 3 / 16384]=$NAME-$k
+    done
+}
+# at NAME: the lock, by way of the first master.
+at() { echo "rediss://:$SECRET@localhost:${REDIS_PORTS[n0]}?$CA#$1"; }
+queued() { [ "$(c "$1" zcard "$2")" = 1 ]; }
+evals() { c "$1" info commandstats | sed -n 's/^cmdstat_eval:calls=\([0-9]*\).*/\1/p'; }
+
+# bats test_tags=slow
+@test "rediss cluster: locks of all masters by way of one: taken, renewed, waited for, shown, freed" {
+    cluster
+    names
+    local m t0
+    for m in 0 1 2; do
+        rm -f go held
+        start_log hold.log "$DLOCK" --ttl 1 "$(at "${N[m]}")" sh -c ': >held; while [ ! -e go ]; do sleep .02; done'
+        holder=$STARTED
+        wait_for 5 test -e held
+        [ "$(c $m exists "${N[m]}")" = 1 ]
+        run -75 run_t 5 "$DLOCK" --status "$(at "${N[m]}")"
+        assert_out "pid $holder"
+        start_log wait.log "$DLOCK" "$(at "${N[m]}")" true
+        waiter=$STARTED
+        wait_for 5 queued $m "{${N[m]}}:dlock:queue"
+        t0=$(now_ms)
+        wait_for 3 eval "[ \$(now_ms) -gt $((t0 + 1100)) ]"
+        pid_alive "$holder"
+        : >go
+        wait_exit 5 "$holder"
+        wait_exit 5 "$waiter"
+        [ ! -s hold.log ] || fail "$(cat hold.log)"
+        [ "$(c $m exists "${N[m]}")" = 0 ]
+    done
+}
+
+# bats test_tags=slow
+@test "rediss cluster: a node whose certificate is not its own: 69, and it is told nothing; the others serve" {
+    cluster
+    names
+    cert 1 wrong
+    local before
+    before=$(evals 1)
+    run run_t 5 "$DLOCK" --connect-timeout 1 -n "$(at "${N[1]}")" touch ran
+    assert_rc 69
+    [ ${#lines[@]} -eq 1 ] || fail "$output"
+    assert_out "127.0.0.1:${REDIS_PORTS[n1]}"
+    assert_out "it is not valid for 127.0.0.1"
+    refute_out "$SECRET"
+    run -69 run_t 5 "$DLOCK" --connect-timeout 1 --status "$(at "${N[1]}")"
+    [ "$(evals 1)" = "$before" ]
+    [ ! -e ran ]
+    run -0 run_t 5 "$DLOCK" -n "$(at "${N[0]}")" true
+    run -0 run_t 5 "$DLOCK" -n "$(at "${N[2]}")" true
+    cert 1 server
+    run -0 run_t 5 "$DLOCK" -n "$(at "${N[1]}")" true
+}
+
+# What stands at the place that the redirection names writes down what it is told.
+@test "rediss cluster: where a redirection leads to a server with another name nothing is sent" {
+    local cert
+    for cert in wrong server; do
+        rm -f port told liar.log
+        start "$ROOT/tests/support/helpers/tlsrecord.py" told '-ERR no\r\n' "$TLS/$cert.crt" "$TLS/$cert.key" >port
+        wait_for 5 test -s port
+        start_log liar.log "$ROOT/tests/support/helpers/tlsrecord.py" first "+OK\\r\\n-MOVED 7 127.0.0.1:$(cat port)\\r\\n" "$TLS/server.crt" "$TLS/server.key"
+        wait_for 5 test -s liar.log
+        run run_t 9 "$DLOCK" --connect-timeout 1 -n "rediss://:$SECRET@localhost:$(cat liar.log)?$CA#$NAME" touch ran
+        [ "$status" -ne 0 ]
+        [ ! -e ran ]
+        if [ $cert = wrong ]; then
+            assert_rc 69
+            assert_out "it is not valid for 127.0.0.1"
+            [ ! -s told ] || fail "told: $(cat told)"
+        else
+            # It does write it down.
+            file_has told "$SECRET" || fail "told: $(cat told); $output"
+        fi
+    done
+}
+
+# bats test_tags=slow
+@test "rediss cluster: the name that a redirection has is the one that is verified" {
+    cluster
+    names
+    local i
+    for i in 0 1 2; do
+        c $i config set cluster-announce-hostname localhost
+        c $i config set cluster-preferred-endpoint-type hostname
+    done >/dev/null
+    moved() { [[ $(c 0 get "${N[2]}") == *localhost:${REDIS_PORTS[n2]} ]]; }
+    wait_for 5 moved
+    # Made out to localhost only: nobody verifies the address.
+    (
+        cd "$TLS"
+        openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout byname.key -subj /CN=byname \
+            -addext subjectAltName=DNS:localhost -out byname.csr
+        openssl x509 -req -in byname.csr -CA ca.crt -CAkey ca.key -CAcreateserial -out byname.crt -days 2 -copy_extensions copy
+    ) >certs.log 2>&1
+    cert 2 byname
+    run -0 run_t 5 "$DLOCK" -n "$(at "${N[2]}")" true
+    for i in 0 1 2; do c $i config set cluster-preferred-endpoint-type ip; done >/dev/null
+    run run_t 5 "$DLOCK" --connect-timeout 1 -n "$(at "${N[2]}")" touch ran
+    assert_rc 69
+    assert_out "it is not valid for 127.0.0.1"
+    [ ! -e ran ]
+}

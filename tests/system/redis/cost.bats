@@ -1,0 +1,136 @@
+#!/usr/bin/env bats
+# What a lock costs: round trips, the server's work, and what must not grow over time.
+
+# bats file_tags=long
+bats_require_minimum_version 1.5.0
+load ../../support/common
+load ../../support/fake
+load ../../support/redis
+
+setup_file() { export BATS_NO_PARALLELIZE_WITHIN_FILE=true; }
+setup() {
+    dlock_setup
+    fake_setup
+}
+teardown() { dlock_teardown; }
+
+own() { rcli_in own "$@"; }
+
+# With a password and a database other than 0: AUTH, SELECT and the request travel together.
+@test "cost: one round trip takes the lock, another one gives it back" {
+    strace -o /dev/null true 2>/dev/null || skip "strace does not work here"
+    redis_start_in own --requirepass pw
+    ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 run_t 10 strace -s 4096 -e trace=network,read,write -o tr \
+        "$DLOCK" "redis://:pw@127.0.0.1:${REDIS_PORTS[own]}/3#$NAME" true
+    awk '/^connect\(/ { sub(/.*connect\(/, ""); fd = $1 + 0; next }
+         $0 ~ "^(sendto|sendmsg|write)\\(" fd "," { print "send", /AUTH/ ? "AUTH" : "", /SELECT/ ? "SELECT" : "", /EVAL/ ? "EVAL" : "" }
+         $0 ~ "^(recvfrom|recvmsg|read)\\(" fd "," && !/EAGAIN/ { print "receive", /granted/ ? "granted" : "" }' tr >steps
+    cat steps
+    # Everything up to the grant: sent in one piece.
+    sed '/granted/q' steps >acquire
+    [ "$(tail -n 1 acquire)" = "receive granted" ]
+    [ "$(grep -c ^send acquire)" = 1 ]
+    [ "$(head -n 1 acquire)" = "send AUTH SELECT EVAL" ]
+    # One more EVAL, the release.
+    [ "$(grep -c '^send.*EVAL' steps)" = 2 ]
+}
+
+# work: what the server has done since `config resetstat`, commands inside scripts included, without our own question.
+work() {
+    own info commandstats | tr -d '\r' | sed -n 's/^cmdstat_\([^:]*\):calls=\([0-9]*\).*/\1 \2/p' |
+        grep -vE '^(info|config)[| ]'
+}
+in_line() { [ "$(own zcard "{$NAME}:dlock:queue")" = "$1" ]; }
+
+# bats test_tags=slow
+@test "cost: a hand-off is the same work for 1, 10 and 40 waiters" {
+    redis_start_in own
+    L="redis://127.0.0.1:${REDIS_PORTS[own]}#$NAME"
+    for n in 1 10 40; do
+        rm -f held go go2 order
+        waiters=()
+        start_log h "$DLOCK" --ttl 100 "$L" sh -c 'echo >held; exec "$HELPERS/await" go'
+        wait_for 5 test -e held
+        for i in $(seq $((n + 1))); do
+            start_log "w$i" "$DLOCK" --ttl 100 "$L" sh -c "echo $i >>order; exec '$HELPERS/await' go2"
+            waiters+=("$STARTED")
+            wait_for 5 in_line "$i"
+        done
+        # Whoever came last has said so and has been told what to do.
+        wait_for 5 quiet
+        own config resetstat >/dev/null
+        touch go
+        wait_for 5 test -s order
+        wait_for 5 quiet
+        work >"work.$n"
+        echo "# $n: $(awk '{ n += $2; s = s " " $1 "=" $2 } END { print n ":" s }' "work.$n")" >&3
+        touch go2
+        for w in "${waiters[@]}"; do wait_exit 20 "$w"; done
+    done
+    diff work.1 work.10
+    diff work.1 work.40
+    # And little: a release with the call, the grant, the next one's new place.
+    assert_between 10 "$(awk '{ n += $2 } END { print n }' work.1)" 60 "commands of one hand-off"
+}
+# Nothing has been asked for 200 ms.
+quiet() {
+    local before after
+    before=$(work)
+    nap 0.2
+    after=$(work)
+    [ -n "$before" ] && [ "$before" = "$after" ]
+}
+
+rss() { awk '$1 == "VmRSS:" { print $2 }' "/proc/$1/status"; }
+fds() { ls "/proc/$1/fd" | wc -l; }
+zombies() { ps -o stat= --ppid "$1" | grep -c ^Z || :; }
+connections() { own info stats | tr -d '\r' | sed -n 's/^total_connections_received://p'; }
+# ask WORD...: by a connection that stays.
+ask() {
+    printf '%s\r\n' "$*" >&"$admin"
+    IFS= read -r -t 5 answer <&"$admin"
+}
+connected() { [ "$(own client list | grep -c 'cmd=')" -ge "$1" ]; }
+
+# bats test_tags=slow
+@test "cost: 300 reconnects of a waiter and dozens of the holder: no descriptor, no memory, no zombie" {
+    redis_start_in own
+    L="redis://127.0.0.1:${REDIS_PORTS[own]}#$NAME"
+    background -q --ttl 4 --grace 1 "$L" $SUBJECT -u "$T/end"
+    wait_for 5 running
+    start_log w "$DLOCK" -q --ttl 30 "$L" true
+    waiter=$STARTED
+    wait_for 5 in_line 1
+    exec {admin}<>"/dev/tcp/127.0.0.1/${REDIS_PORTS[own]}"
+    cut() { # ROUNDS
+        local i
+        for ((i = 0; i < $1; i++)); do
+            ask CLIENT KILL TYPE normal SKIPME yes
+            ask CLIENT KILL TYPE pubsub
+            nap 0.05
+        done
+    }
+    cut 15
+    wait_for 5 eval '[ "$(own zcard "{$NAME}:dlock:queue")" = 1 ]'
+    # Holder, waiter with its two, this one and the one that asks.
+    wait_for 5 connected 5
+    before="$(fds "$K") $(fds "$waiter")" holder_kb=$(rss "$K") waiter_kb=$(rss "$waiter")
+    n=$(connections)
+    for ((round = 0; round < 20 && $(connections) - n < 360; round++)); do cut 15; done
+    n=$(($(connections) - n))
+    echo "# $n connections" >&3
+    [ "$n" -ge 320 ]
+    wait_for 5 connected 5
+    [ "$(fds "$K") $(fds "$waiter")" = "$before" ] || fail "descriptors: $before, then $(fds "$K") $(fds "$waiter")"
+    [ -n "${SAN:-}" ] || {
+        assert_between 0 "$(rss "$K")" $((holder_kb + 1024)) "the holder's memory (KiB)"
+        assert_between 0 "$(rss "$waiter")" $((waiter_kb + 1024)) "the waiter's memory (KiB)"
+    }
+    [ "$(zombies "$K")" = 0 ]
+    [ "$(zombies "$waiter")" = 0 ]
+    exec {admin}>&-
+    touch end
+    ended
+    assert_rc 0
+    wait_exit 5 "$waiter"
+}

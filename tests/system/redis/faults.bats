@@ -1,0 +1,155 @@
+#!/usr/bin/env bats
+# faults.bats - faults around a lock in a real redis-server: restarts, stops, keys that others delete or take,
+# connections that are cut. Servers that lie or refuse are in hostile.bats.
+
+load ../../support/common
+load ../../support/redis
+load ../../support/redislock
+
+setup_file() {
+    export BATS_NO_PARALLELIZE_WITHIN_FILE=true
+    redis_start
+}
+teardown_file() { redis_stop; }
+
+setup() {
+    dlock_setup
+    L="redis://127.0.0.1:$REDIS_PORT#$NAME"
+}
+teardown() { dlock_teardown; }
+
+@test "redis: the restart grace counts as held, and is waited for" {
+    own_server --appendonly no
+    L="redis://127.0.0.1:${REDIS_PORTS[own]}?restart-grace=1#$NAME"
+    run run_t 5 "$DLOCK" -n "$L" true
+    assert_rc 75
+    assert_out restart-grace
+    local t0
+    t0=$(wall_ms)
+    run run_t 9 "$DLOCK" "$L" true
+    assert_rc 0
+    assert_between 500 $(($(wall_ms) - t0)) $((3200 + BUSY)) "milliseconds"
+    # It makes up for a server that forgets, for leases that are not longer.
+    run run_t 5 "$DLOCK" -n --ttl 1.1 "$L" true
+    assert_rc 0
+    assert_out "?restart-grace=1100ms"
+    run run_t 5 "$DLOCK" -n --ttl 1 "$L" true
+    assert_rc 0
+    [ -z "$output" ]
+}
+
+@test "redis: a restart of a server that keeps its data is ridden out" {
+    own_server --appendonly yes --appendfsync always
+    start_log hold.log "$DLOCK" --ttl 6 "$L" sh -c 'echo >held; "$HELPERS/await" go'
+    wait_for 5 test -e held
+    redis_kill own
+    redis_launch own "${REDIS_DIRS[own]}" "${REDIS_PORTS[own]}" --appendonly yes --appendfsync always
+    # Renewed after the restart: the lease is nearly whole again.
+    wait_for 6 eval '[ "$(rcli_in own pttl "$NAME")" -gt 5500 ]'
+    echo >go
+    wait_exit 5 "$STARTED"
+    own_gone
+}
+
+@test "redis: a waiter rides out a restart, too" {
+    own_server --appendonly yes --appendfsync always
+    rcli_in own set "$NAME" x px 60000
+    start_log w.log "$DLOCK" --ttl 6 "$L" sh -c "$(stamp got)"
+    wait_for 5 eval '[ "$(rcli_in own zcard "{$NAME}:dlock:queue")" = 1 ]'
+    redis_kill own
+    redis_launch own "${REDIS_DIRS[own]}" "${REDIS_PORTS[own]}" --appendonly yes --appendfsync always
+    wait_for 5 eval '[ "$(rcli_in own info clients | sed -n "s/^tracking_clients:\([0-9]*\).*/\1/p")" = 1 ]'
+    rcli_in own del "$NAME"
+    wait_exit 5 "$STARTED"
+    test -s got
+}
+
+@test "redis: a waiter gives up after one ttl without a server: 69" {
+    own_server
+    rcli_in own set "$NAME" x px 60000
+    start_log w.log "$DLOCK" --ttl 1.5 "$L" touch ran
+    wait_for 5 eval '[ "$(rcli_in own zcard "{$NAME}:dlock:queue")" = 1 ]'
+    redis_kill own
+    local rc=0
+    wait_exit 5 "$STARTED" || rc=$?
+    [ $rc -eq 69 ]
+    [ ! -e ran ]
+}
+
+@test "redis: a key that was deleted during the hold: 79" {
+    hold --ttl 2
+    rcli del "$NAME"
+    local rc=0
+    wait_exit 3 "$HOLDER" || rc=$?
+    [ $rc -eq 79 ]
+    file_has hold.log gone
+}
+
+@test "redis: a key that was taken over: 79, and the new owner's key is untouched" {
+    hold --ttl 2
+    rcli set "$NAME" thief px 60000
+    local rc=0
+    wait_exit 3 "$HOLDER" || rc=$?
+    [ $rc -eq 79 ]
+    [ "$(rcli get "$NAME")" = thief ]
+    file_has hold.log 'another program'
+}
+
+@test "redis: loss that only the release notices: 79 although the command succeeded" {
+    run run_t 5 "$DLOCK" "$L" redis-cli -p "$REDIS_PORT" del "$NAME"
+    assert_rc 79
+}
+
+@test "redis: a server stopped for longer than the ttl: 79 before the deadline" {
+    own_server
+    local t0 rc=0
+    start_log hold.log "$DLOCK" --ttl 2 "$L" sh -c 'echo >held; exec sleep 20'
+    wait_for 5 test -e held
+    t0=$(wall_ms)
+    kill -STOP "${REDIS_PIDS[own]}"
+    wait_exit 4 "$STARTED" || rc=$?
+    [ $rc -eq 79 ]
+    assert_between 500 $(($(wall_ms) - t0)) $((2600 + BUSY)) "milliseconds"
+    kill -CONT "${REDIS_PIDS[own]}"
+    # What was sent to the stopped server neither renews nor recreates the lock.
+    wait_for 4 own_gone
+}
+
+@test "redis: a server stopped for a third of the ttl is ridden out" {
+    own_server
+    start_log hold.log "$DLOCK" --ttl 3 "$L" sh -c 'echo >held; "$HELPERS/await" go'
+    wait_for 5 test -e held
+    kill -STOP "${REDIS_PIDS[own]}"
+    sleep 1 # the fault itself
+    kill -CONT "${REDIS_PIDS[own]}"
+    wait_for 4 eval '[ "$(rcli_in own pttl "$NAME")" -gt 2500 ]'
+    echo >go
+    wait_exit 5 "$STARTED"
+}
+
+@test "redis: a waiter whose connections are cut comes back under the same queue entry" {
+    hold
+    TTL=6 wait_in_line 1 "$(stamp got)"
+    local id
+    id=$(rcli zrange "{$NAME}:dlock:queue" 0 0)
+    rcli client kill type pubsub
+    rcli client kill type normal skipme yes
+    wait_for 5 tracked
+    wait_for 5 queue_is 1
+    [ "$(rcli zrange "{$NAME}:dlock:queue" 0 0)" = "$id" ]
+    echo >go
+    wait_exit 5 "$WAITER"
+    test -s got
+    wait_exit 5 "$HOLDER"
+}
+
+@test "redis: the server has room for one connection only: the waiter says so and goes on trying" {
+    own_server
+    rcli_in own set "$NAME" x px 700
+    rcli_in own config set maxclients 1
+    run run_t 8 "$DLOCK" --ttl 2 "$L" true
+    # the second connection is refused for longer than one ttl
+    assert_rc 69
+    # The server says why and closes at once; our own bytes may turn that into a reset.
+    assert_out "again for up to 2 s"
+}

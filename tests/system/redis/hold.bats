@@ -1,0 +1,134 @@
+#!/usr/bin/env bats
+# A hold in one Redis server, by the clock: what loses the key, who is stopped, and what that does to the command's
+# tree and to the next holder. Strict bounds: the last sign of life of a whole tree against the server's own time.
+
+# bats file_tags=long
+bats_require_minimum_version 1.5.0
+load ../../support/common
+load ../../support/fake
+load ../../support/redis
+
+setup_file() { export BATS_NO_PARALLELIZE_WITHIN_FILE=true; }
+setup() {
+    dlock_setup
+    fake_setup
+}
+teardown() { dlock_teardown; }
+
+own_server() {
+    redis_start_in own "$@"
+    L="redis://127.0.0.1:${REDIS_PORTS[own]}#$NAME"
+}
+own() { rcli_in own "$@"; }
+
+# Renewals of a ttl of 3 s are 0.773 s apart.
+INTERVAL=773
+
+@test "redis: restarted without its data during a hold: 79, KILL at once; a restart grace keeps others out" {
+    own_server --appendonly no
+    background -q --ttl 3 "$L" $SUBJECT -t -k
+    wait_for 5 running 4
+    redis_kill own
+    redis_launch own "${REDIS_DIRS[own]}" "${REDIS_PORTS[own]}"
+    restart=$(now_ns)
+    run -75 run_t 5 "$DLOCK" -n "${L/\#/?restart-grace=3#}" touch ran
+    assert_out "restart"
+    ended
+    assert_rc 79
+    assert_out "is lost"
+    [ "$(grep -c '^dlock: ' out)" = 1 ]
+    assert_between 0 "$(last_beat)" $((restart + 1100 * NS)) "last sign of life"
+    [ "$(count_seen main sig 15)" = 0 ]
+    # The holder that wants no grace finds a lock that is free: it is the grace that kept it out.
+    run -75 run_t 5 "$DLOCK" -n "${L/\#/?restart-grace=3#}" touch ran
+    run -0 run_t 5 "$DLOCK" -q -n "$L" true
+    [ ! -e ran ]
+}
+
+left_is_over() { [ "$(own pttl "$NAME")" -gt "$1" ]; }
+rival_is_in() { [ "$(wc -l <rival)" = 2 ]; }
+
+# bats test_tags=slow
+@test "redis: the keeper is stopped: the tree dies at kill_at, before the key can be another's" {
+    own_server
+    background -q --ttl 3 "$L" $SUBJECT -t -k
+    wait_for 5 running 4
+    # Just behind a renewal: none is under way when it is stopped.
+    wait_for 8 left_is_over 2850
+    kill -STOP "$K"
+    start "$ROOT/tests/support/helpers/contender.py" "${REDIS_PORTS[own]}" "$NAME" 10 >rival
+    wait_for 10 rival_is_in
+    kill -CONT "$K"
+    ended
+    assert_rc 79
+    { read -r expiry && read -r entered; } <rival
+    [ "$expiry" -gt 0 ]
+    # The server's lease began a moment after ours, and it tells whole milliseconds.
+    lease_times 3000 $((expiry - 3000 * NS))
+    assert_between $((KILL_AT - 60 * NS)) "$(last_beat)" $((KILL_AT + 60 * NS)) "last sign of life"
+    for who in main child session daemon; do
+        assert_between $((TERM_AT - 60 * NS)) "$(seen $who sig 15)" $((TERM_AT + 250 * NS)) "TERM for $who"
+    done
+    [ "$(last_beat)" -lt "$entered" ]
+    [ "$entered" -ge $((expiry - 5 * NS)) ]
+    [ "$(own get "$NAME")" = rival ]
+}
+
+@test "redis: the server is stopped for longer than the ttl: the whole tree is dead before the deadline" {
+    own_server
+    background -q --ttl 2 "$L" $SUBJECT -t -k
+    wait_for 5 running 4
+    kill -STOP "${REDIS_PIDS[own]}"
+    stopped=$(now_ns)
+    ended
+    assert_rc 79
+    assert_out "could not be renewed in time"
+    # What was confirmed had been sent before.
+    lease_times 2000 "$stopped"
+    [ "$(last_beat)" -lt "$DEADLINE" ] || fail "$((($(last_beat) - DEADLINE) / NS)) ms after the deadline"
+    assert_between 1 "$(last_beat)" $((KILL_AT + 60 * NS)) "last sign of life"
+    for who in main child session daemon; do
+        assert_between 1 "$(seen $who sig 15)" $((TERM_AT + 250 * NS)) "TERM for $who"
+    done
+    kill -CONT "${REDIS_PIDS[own]}"
+    wait_for 4 eval '[ "$(own exists "$NAME")" = 0 ]'
+}
+
+# Behind a renewal, so that the next one is a whole interval off.
+@test "redis: the key is deleted, or overwritten: the next renewal kills the whole tree, at once" {
+    own_server
+    for how in "del $NAME" "set $NAME thief px 60000"; do
+        rm -f "$C"/*
+        own del "$NAME"
+        background -q --ttl 3 "$L" $SUBJECT -t -k
+        wait_for 5 running 4
+        own $how
+        gone=$(now_ns)
+        ended
+        assert_rc 79
+        assert_out "is lost"
+        [ "$(grep -c '^dlock: ' out)" = 1 ]
+        assert_between 1 "$(last_beat)" $((gone + (INTERVAL + 150) * NS)) "last sign of life ($how)"
+        for who in main child session daemon; do
+            [ "$(count_seen $who sig 15)" = 0 ]
+        done
+        settle 2
+    done
+    [ "$(own get "$NAME")" = thief ]
+}
+
+@test "redis: the command overwrites the key itself: the release says 79, and the thief's key is untouched" {
+    own_server
+    run run_t 5 "$DLOCK" -q --ttl 30 "$L" redis-cli -p "${REDIS_PORTS[own]}" set "$NAME" thief px 60000
+    assert_rc 79
+    [ "${#lines[@]}" = 2 ] # one is redis-cli's
+    assert_out "was not ours any more when it was released"
+    [ "$(own get "$NAME")" = thief ]
+    [ "$(own pttl "$NAME")" -gt 50000 ]
+    # Something that only looks like ours: the same length, the same form, another token.
+    run run_t 5 "$DLOCK" -q --ttl 30 "$L.2" sh -c '
+        v=$(redis-cli -p "$1" get "$2") && redis-cli -p "$1" set "$2" "0123456789abcdef0123456789abcdef ${v#* }" px 60000' - \
+        "${REDIS_PORTS[own]}" "$NAME.2"
+    assert_rc 79
+    [[ $(own get "$NAME.2") == "0123456789abcdef0123456789abcdef "* ]]
+}

@@ -1,0 +1,354 @@
+#!/usr/bin/env bats
+# hostile.bats - Redis servers that lie, talk nonsense, are slow, or refuse, around a lock. What befalls a sane one is
+# in faults.bats, faults of our machine are in process.bats.
+
+# bats file_tags=long
+load ../../support/common
+load ../../support/fake
+load ../../support/redis
+load ../../support/redislock
+
+setup_file() {
+    export BATS_NO_PARALLELIZE_WITHIN_FILE=true
+    redis_start
+}
+teardown_file() { redis_stop; }
+
+setup() {
+    dlock_setup
+    fake_setup # the command that tells what happens to it
+    L="redis://127.0.0.1:$REDIS_PORT#$NAME"
+}
+teardown() { dlock_teardown; }
+
+# liar HOW...: its lock is $L.   proxy FAULT...: the same, before the file's server.
+liar() {
+    start "$ROOT/tests/support/helpers/hostile_server.py" "$@" >"$T/port.$1"
+    wait_for 5 test -s "$T/port.$1"
+    LIAR=$STARTED
+    L="redis://127.0.0.1:$(cat "$T/port.$1")#$NAME"
+}
+liar_gone() {
+    kill "$LIAR"
+    wait_for 5 pid_gone "$LIAR"
+    rm "$T"/port.*
+}
+proxy() {
+    start "$ROOT/tests/support/helpers/proxy.py" "$REDIS_PORT" "$@" >"$T/port.proxy"
+    wait_for 5 test -s "$T/port.proxy"
+    LIAR=$STARTED
+    L="redis://127.0.0.1:$(cat "$T/port.proxy")#$NAME"
+}
+
+# --- a server that is none -----------------------------------------------------------------------------
+
+@test "faults: a server that lies: 76 or 69, in time, in bounded memory, nothing is run" {
+    limit='prlimit --as=150000000'
+    [ -z "${SAN:-}" ] || limit=
+    lie() { # CODE HOW [TEXT]
+        local want=$1 t0
+        shift
+        liar "$@"
+        t0=$(now_ms)
+        run run_t 10 $limit "$DLOCK" --connect-timeout 0.4 "${L/\/\//\/\/$password}" touch "$T/ran"
+        [[ $status =~ ^($want)$ ]] || fail "$*: exit code $status, not $want: $output"
+        assert_between 0 $(($(now_ms) - t0)) $((1900 + SLOW)) "$*: time (ms)"
+        [ "${#lines[@]}" = 1 ] || fail "$*: $output"
+        [ "${#output}" -lt 600 ] || fail "$*: a long message"
+        refute_out secret
+        [ ! -e "$T/ran" ] || fail "$*: the command ran"
+        run run_t 10 $limit "$DLOCK" --connect-timeout 0.2 --status "$L"
+        [[ $status =~ ^(69|76)$ ]] || fail "$*: --status: exit code $status: $output"
+        liar_gone
+    }
+    password=
+    lie 76 say '+OK\r\n'
+    lie 76 say '$-1\r\n'
+    lie 76 say '*0\r\n'
+    lie 76 say '*-1\r\n'
+    lie 76 say '-WHATEVER this is\r\n'
+    lie 76 say '-\r\n'
+    lie 76 say '%1\r\n+granted\r\n+1\r\n'
+    lie '69|76' say '%2\r\n' # hiredis 1.0 and later wait for the rest of the map
+    lie 76 say '\0\0\0\0\0\0\0\0'
+    lie 76 say '$-7\r\n'
+    lie 76 say ':99999999999999999999999999\r\n'
+    lie 69 nothing
+    lie 69 go
+    lie 69 reset
+    lie 69 say-and-go '*5\r\n$7\r\ngran'
+    lie 76 greet 'SSH-2.0-OpenSSH_9.2\r\n'
+    lie 69 greet '-ERR max number of clients reached\r\n'
+    lie 76 for-ever '+OK\r\n'
+    lie 76 for-ever '*1\r\n'
+    lie 76 for-ever 'x'
+    lie 76 for-ever '*5\r\n$7\r\ngranted\r\n'
+    password=:secret@
+    lie 69 say '+OK\r\n' # the answer to AUTH, and no more comes
+    lie 69 say '-WHATEVER this is\r\n'
+    lie 76 for-ever '+OK\r\n'
+    # One answer of 900 MB, of which it takes no more than it needs to see that.
+    liar for-ever '$900000000\r\n'
+    run run_t 20 /usr/bin/python3 -c 'import resource, subprocess, sys
+print(subprocess.call(sys.argv[1:]), resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)' \
+        $limit "$DLOCK" --connect-timeout 3 "$L" touch "$T/ran"
+    [ ! -e "$T/ran" ]
+    [[ ${lines[1]} == "76 "* ]] || fail "$output"
+    [ -n "${SAN:-}" ] || assert_between 0 "${lines[1]#* }" 40000 "its memory (KiB)"
+}
+
+@test "faults: a server that grants, and then talks nonsense: the command is ended in time, 79" {
+    liar say '*5\r\n$7\r\ngranted\r\n$1\r\n5\r\n:1000\r\n:0\r\n$0\r\n\r\n'
+    background --ttl 1 "$L" $SUBJECT -t -k
+    wait_for 5 running 4
+    ended 10
+    assert_rc 79
+    assert_out "could not be renewed in time"
+    assert_out "unexpected answer"
+    lease_times 1000 "$(seen main start '')"
+    [ "$(last_beat)" -lt "$DEADLINE" ]
+    ! pid_alive "$(pid_of daemon)" || fail "found"
+}
+
+@test "faults: replies one byte at a time: all is well" {
+    proxy drip
+    background --ttl 3 "$L" $SUBJECT -u "$T/end" -r 9
+    wait_for 10 running
+    t0=$(now_ms)
+    # Renewed, too.
+    wait_for 6 beyond $((t0 + 3100))
+    touch "$T/end"
+    ended
+    assert_rc 9
+    [ "$output" = "" ]
+    [ "$(rcli exists "$NAME")" = 0 ]
+}
+
+@test "faults: replies cut after n bytes, or with a wrong byte: no start without proof, and it is undone" {
+    cut=0 whole=0
+    for fault in 'cut 0' 'cut 1' 'cut 4' 'cut 8' 'cut 20' 'cut 50' 'cut 55' 'cut 56' 'cut 57' 'cut 200' \
+        'flip 0' 'flip 1' 'flip 2' 'flip 5' 'flip 8' 'flip 10' 'always-cut 0' 'always-cut 30'; do
+        rm -f "$T/ran"
+        proxy $fault
+        run run_t 10 "$DLOCK" --ttl 30 --connect-timeout 0.5 "$L" touch "$T/ran"
+        case $status in
+        0) [ -e "$T/ran" ] && whole=$((whole + 1)) ;;
+        69 | 76) [ ! -e "$T/ran" ] && cut=$((cut + 1)) ;;
+        *) fail "$fault: exit code $status: $output" ;;
+        esac || fail "$fault: exit code $status: $output"
+        [ "${#lines[@]}" -le 1 ]
+        # The undo may be on its way still; the lease is 30 s.
+        wait_for 2 eval '[ "$(rcli exists "$NAME")" = 0 ]' || fail "$fault: the lock is left behind"
+        kill "$LIAR"
+        wait_for 5 pid_gone "$LIAR"
+    done
+    [ $cut -ge 10 ]
+    [ $whole -ge 1 ]
+}
+
+@test "faults: a slow server: what has passed counts; a lease that is too short for it is not used" {
+    proxy late 0.4
+    run run_t 10 "$DLOCK" --ttl 6 "$L" sh -c 'echo ran'
+    assert_rc 0
+    assert_out ran
+    # 0.4 s is more than a quarter of what can be used of it, and no renewal is answered in time either.
+    run run_t 10 "$DLOCK" --ttl 1 -n "$L" touch "$T/ran"
+    assert_rc 69
+    [ ! -e "$T/ran" ]
+    wait_for 2 eval '[ "$(rcli exists "$NAME")" = 0 ]'
+}
+
+# --- a server that refuses -----------------------------------------------------------------------------
+
+# refused_acquire WORD: the server says WORD now: 69 with that word, nothing runs, nothing is left.
+refused_acquire() {
+    timed --connect-timeout 0.6 "$L" touch "$T/ran"
+    assert_rc 69
+    assert_out "$1"
+    [ "${#lines[@]}" = 1 ]
+    assert_between 0 $took $((1800 + SLOW)) "time (ms)"
+    [ ! -e "$T/ran" ]
+}
+
+# refused_hold FAULT MEND: FAULT for a second is ridden out, FAULT for good is 79, with the tree gone before
+# the lease is over (the server's clock says when).
+refused_hold() {
+    rm -f "$C"/*
+    background --ttl 3 "$L" $SUBJECT -t -k
+    wait_for 5 running 4
+    # For longer than there is between two renewals.
+    $1
+    run sleep 1 # the fault itself
+    $2
+    wait_for 3 own_left_is_over 2300
+    pid_alive "$K"
+    [ "$(count_seen main sig 15)" = 0 ]
+    $1
+    lost=$(now_ns)
+    ended 10
+    $2
+    assert_rc 79
+    assert_out "could not be renewed in time"
+    # Nothing was confirmed after that.
+    [ "$(last_beat)" -lt $((lost + 2968 * NS)) ]
+    [ "$(seen main sig 15)" -lt $((lost + 2400 * NS)) ]
+    settle 2
+}
+said() { own info errorstats | grep -q "errorstat_$1:"; }
+
+@test "faults: LOADING: waited for; too long is 69; a hold rides it out" {
+    own_server --save '' --appendonly yes --appendfsync always
+    for i in 1 2; do own eval 'for i=1,5000 do redis.call("SET","fill"..ARGV[1]..i,i) end' 0 $i; done >/dev/null
+    own bgrewriteaof
+    wait_for 5 eval 'own info persistence | grep -q "aof_rewrite_in_progress:0" && own info persistence | grep -q "aof_base_size:[1-9][0-9][0-9][0-9]"'
+    background --ttl 10 "$L" $SUBJECT -u "$T/end" -r 3
+    wait_for 5 running
+    redis_kill own 2>/dev/null
+    # 10000 keys of 0.1 ms each and a bit: more than a second.
+    start_log "$T/loading.log" redis-server --port "${REDIS_PORTS[own]}" --bind 127.0.0.1 --save '' --appendonly yes \
+        --dir "${REDIS_DIRS[own]}" --logfile '' --key-load-delay 100 --loading-process-events-interval-bytes 1024
+    wait_for 5 eval 'own ping | grep -q LOADING'
+    start_log "$T/patient" "$DLOCK" --connect-timeout 20 "$L.2" true
+    patient=$STARTED
+    L=$L.3 refused_acquire LOADING
+    own ping | grep -q LOADING
+    wait_exit 15 "$patient"
+    wait_for 8 own_left_is_over 8500
+    touch "$T/end"
+    ended
+    assert_rc 3
+    [ "$output" = "" ]
+}
+
+busy() {
+    start_log "$T/busy" redis-cli -p "${REDIS_PORTS[own]}" eval 'while true do end' 0
+    wait_for 5 eval 'own ping | grep -q BUSY'
+}
+not_busy() { own script kill; }
+# bats test_tags=slow
+@test "faults: BUSY: never counted as success" {
+    own_server --lua-time-limit 50
+    busy
+    refused_acquire BUSY
+    not_busy
+    wait_for 5 own_gone
+    refused_hold busy not_busy
+}
+
+disk_full() { own config set stop-writes-on-bgsave-error yes; }
+disk_free() { own config set stop-writes-on-bgsave-error no; }
+@test "faults: MISCONF: never counted as success" {
+    own_server --save '100000 100000'
+    # What it would save to is a folder.
+    mkdir "${REDIS_DIRS[own]}/dump.rdb"
+    wait_for 5 eval 'own bgsave >/dev/null; own info persistence | grep -q rdb_last_bgsave_status:err'
+    disk_full
+    refused_acquire MISCONF
+    own_gone
+    disk_free
+    refused_hold disk_full disk_free
+    said MISCONF
+}
+
+replicas() { own config set min-replicas-to-write "$1"; }
+few_replicas() { replicas 1; }
+no_replicas() { replicas 0; }
+@test "faults: NOREPLICAS: never counted as success" {
+    own_server
+    few_replicas
+    refused_acquire NOREPLICAS
+    own_gone
+    no_replicas
+    refused_hold few_replicas no_replicas
+    said NOREPLICAS
+}
+
+demote() { own replicaof 127.0.0.1 1; }
+promote() { own replicaof no one; }
+# bats test_tags=slow
+@test "faults: READONLY, MASTERDOWN: never counted as success" {
+    own_server
+    demote
+    refused_acquire READONLY
+    own config set replica-serve-stale-data no
+    refused_acquire MASTERDOWN
+    promote
+    own_gone
+    refused_hold demote promote
+    own config set replica-serve-stale-data yes
+    refused_hold demote promote
+    said READONLY
+    said MASTERDOWN
+}
+
+@test "faults: OOM: no lock is taken; one that is held can still be renewed" {
+    own_server
+    background --ttl 2 "$L" $SUBJECT -u "$T/end" -r 3
+    wait_for 5 running
+    own config set maxmemory 1
+    L=$L.2 refused_acquire OOM
+    t0=$(now_ms)
+    wait_for 5 beyond $((t0 + 2200))
+    [ "$(own exists "$NAME.2")" = 0 ]
+    touch "$T/end"
+    ended
+    assert_rc 3
+    own_gone
+}
+
+# The file's descriptor is a client that keeps its place.
+full_house() {
+    printf 'CONFIG SET maxclients 1\r\nCLIENT KILL TYPE normal SKIPME yes\r\n' >&"$house"
+    while read -r -t 5 line <&"$house"; do case $line in :*) return 0 ;; esac; done
+    return 1
+}
+room() {
+    printf 'CONFIG SET maxclients 100\r\n' >&"$house"
+    read -r -t 5 line <&"$house"
+}
+@test "faults: maxclients: never counted as success" {
+    own_server
+    exec {house}<>"/dev/tcp/127.0.0.1/${REDIS_PORTS[own]}"
+    full_house
+    refused_acquire "max number of clients"
+    room
+    own_gone
+    refused_hold full_house room
+    exec {house}>&-
+}
+
+asleep() {
+    start_log "$T/asleep" redis-cli -p "${REDIS_PORTS[own]}" debug sleep "$1"
+}
+paused() { own client pause "$1" all; }
+# bats test_tags=slow
+@test "faults: DEBUG SLEEP, CLIENT PAUSE: short ones are ridden out, a long one is 79" {
+    own_server --enable-debug-command local
+    for fault in 'asleep 1.2' 'paused 1200'; do
+        rm -f "$C"/*
+        background --ttl 3 "$L" $SUBJECT -u "$T/end" -r 4
+        wait_for 5 running
+        $fault
+        t0=$(now_ms)
+        wait_for 5 beyond $((t0 + 3100))
+        [ "$(count_seen main sig 15)" = 0 ]
+        touch "$T/end"
+        ended
+        assert_rc 4
+        [ "$output" = "" ]
+        rm "$T/end"
+    done
+    for fault in 'asleep 3.2' 'paused 3200'; do
+        rm -f "$C"/*
+        background --ttl 2 "$L" $SUBJECT -t -k
+        wait_for 5 running 4
+        $fault
+        lost=$(now_ns)
+        ended 10
+        assert_rc 79
+        assert_out "could not be renewed in time"
+        [ "$(last_beat)" -lt $((lost + 1978 * NS)) ]
+        # What was sent to it meanwhile neither keeps nor makes the lock.
+        wait_for 5 own_gone
+    done
+}

@@ -1,0 +1,399 @@
+#!/usr/bin/env bats
+# lock.bats - locks in a real redis-server: exclusion with other clients, errors, rights, the set-up of the server.
+# The queue is in queue.bats, faults are in faults.bats.
+
+load ../../support/common
+load ../../support/redis
+load ../../support/redislock
+
+setup_file() {
+    export BATS_NO_PARALLELIZE_WITHIN_FILE=true
+    redis_start
+}
+teardown_file() { redis_stop; }
+
+setup() {
+    dlock_setup
+    L="redis://127.0.0.1:$REDIS_PORT#$NAME"
+}
+teardown() { dlock_teardown; }
+
+# -------------------------------------------------------------- exclusion ---
+
+key_is_gone() { [ "$(rcli exists "$NAME")" = 0 ]; }
+
+@test "redis: the command runs under the lock, and the lock is gone afterwards" {
+    run run_t 5 "$DLOCK" "$L" redis-cli -p "$REDIS_PORT" exists "$NAME"
+    assert_rc 0
+    [ "$output" = 1 ]
+    key_is_gone
+}
+
+@test "redis: SET NX by others is respected, and respects us" {
+    rcli set "$NAME" x nx px 10000
+    run run_t 5 "$DLOCK" -n "$L" true
+    assert_rc 75
+    [ "$(rcli get "$NAME")" = x ]
+    rcli del "$NAME"
+    run run_t 5 "$DLOCK" "$L" redis-cli -p "$REDIS_PORT" set "$NAME" y nx px 10000
+    assert_rc 0
+    [ -z "$output" ]
+}
+
+@test "redis: a waiter for a lock that lasts for centuries does not ask again and again" {
+    rcli set "$NAME" x ex 9999999999
+    start_log w.log "$DLOCK" "$L" touch ran
+    local w=$STARTED n
+    wait_for 5 queue_is 1
+    wait_for 5 tracked
+    n=$(evals)
+    run run_t 5 "$DLOCK" -q -w 0.5 "$L" true
+    assert_rc 75
+    assert_between 1 $(($(evals) - n)) 8 "EVALs in half a second"
+    rcli del "$NAME"
+    wait_exit 5 "$w"
+    [ -e ran ]
+}
+
+@test "redis: redis-py's Lock and dlock exclude each other" {
+    /usr/bin/python3 -c 'import redis' 2>/dev/null || skip "python3-redis is not installed"
+    cat >lock.py <<PY
+import redis, subprocess, sys
+r = redis.Redis(port=$REDIS_PORT)
+l = r.lock("$NAME", timeout=10)
+assert l.acquire(blocking=False)
+rc = subprocess.call(["$DLOCK", "-q", "-n", "$L", "true"])
+assert rc == 75, rc
+l.release()
+p = subprocess.Popen(["$DLOCK", "$L", "sh", "-c", "echo; read x"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+p.stdout.readline()
+assert not r.lock("$NAME", timeout=10).acquire(blocking=False)
+p.communicate(b"\n")
+assert p.returncode == 0
+assert r.lock("$NAME", timeout=10).acquire(blocking=False)
+PY
+    run_t 10 /usr/bin/python3 lock.py
+    rcli del "$NAME"
+}
+
+@test "redis: -n with a dlock holder is 75 at once and names the holder" {
+    hold
+    run run_t 5 "$DLOCK" -n "$L" true
+    assert_rc 75
+    assert_out "pid $HOLDER"
+}
+
+@test "redis: -w ends between 0.3 and 0.4 s, and leaves no trace" {
+    hold
+    # What a busy machine adds to the life of a process is not dlock's: the best of six, less a refusal without waiting.
+    local t0 t1 ms best=9999 rc i
+    for i in 1 2 3 4 5 6; do
+        [ $best -gt 400 ] || break
+        t0=$(wall_ms)
+        run "$DLOCK" -q -n "$L" true
+        assert_rc 75
+        rc=0 t1=$(wall_ms)
+        "$DLOCK" -q -w 0.3 "$L" true 3>&- || rc=$?
+        ms=$(($(wall_ms) - t1))
+        [ $rc -eq 75 ]
+        [ $ms -ge 300 ] || fail "only $ms ms"
+        ms=$((ms - (t1 - t0)))
+        [ $ms -ge $best ] || best=$ms
+    done
+    assert_between 250 $best $((400 + SLOW)) "milliseconds"
+    queue_is 0
+    [ "$(rcli exists "{$NAME}:dlock:waiters")" = 0 ]
+}
+
+@test "redis: the fence grows from grant to grant, also after its key was deleted" {
+    local i f last=0
+    for i in $(seq 30); do
+        f=$("$DLOCK" "$L" sh -c 'echo $DLOCK_FENCE' 3>&-)
+        [ "$f" -gt "$last" ]
+        last=$f
+        [ $((i % 10)) -ne 0 ] || rcli del "{$NAME}:dlock:fence"
+    done
+}
+
+@test "redis: the fence grows although the server's counter is ahead of its clock" {
+    rcli set "{$NAME}:dlock:fence" 5000000000000000
+    run run_t 5 "$DLOCK" "$L" sh -c 'echo $DLOCK_FENCE'
+    [ "$output" = 5000000000000001 ]
+}
+
+@test "redis: nothing is left behind but the fence's key, which expires" {
+    hold --ttl 2
+    wait_in_line 1 true
+    wait_in_line 2 true
+    echo >go
+    wait_exit 5 "$WAITER"
+    wait_for 5 queue_is 0
+    wait_for 5 key_is_gone
+    [ "$(rcli --scan --pattern "*$NAME*")" = "{$NAME}:dlock:fence" ]
+    assert_between 86000 "$(rcli ttl "{$NAME}:dlock:fence")" 86400
+}
+
+@test "redis: odd names: braces, percent, spaces, UTF-8; and {x} is another lock than x" {
+    local n
+    for n in 'a{b}c' '{x}' 'a}b' 'a{}b' 'a%20b' '%25d%25n' 'käse' '%7Bx'; do
+        run run_t 5 "$DLOCK" "redis://127.0.0.1:$REDIS_PORT#$NAME$n" sh -c 'echo "$DLOCK_NAME"'
+        assert_rc 0
+    done
+    [ "$(rcli --scan --pattern "$NAME{x}::dlock:fence")" = "$NAME{x}::dlock:fence" ]
+    run run_t 5 "$DLOCK" "redis://127.0.0.1:$REDIS_PORT#{$NAME}" "$DLOCK" -n "$L" echo both
+    assert_rc 0
+    assert_out both
+}
+
+@test "redis: the database of the URI is used for everything" {
+    L="redis://127.0.0.1:$REDIS_PORT/5#$NAME"
+    run run_t 5 "$DLOCK" "$L" sh -c "redis-cli -p $REDIS_PORT -n 5 exists $NAME; redis-cli -p $REDIS_PORT exists $NAME"
+    [ "$output" = $'1\n0' ]
+    rcli -n 5 set "$NAME" x px 600
+    run run_t 5 "$DLOCK" "$L" true
+    assert_rc 0
+    run run_t 5 "$DLOCK" "redis://127.0.0.1:$REDIS_PORT/999#$NAME" true
+    assert_rc 64
+    assert_out database
+}
+
+# ----------------------------------------------------------- errors, rights ---
+
+@test "redis: no server: 69, host and port named" {
+    run run_t 5 "$DLOCK" 'redis://127.0.0.1:1#x' true
+    assert_rc 69
+    assert_out 127.0.0.1:1
+    assert_out refused
+}
+
+@test "redis: a stopped server: no answer, 69, within the connect time-out" {
+    own_server
+    kill -STOP "${REDIS_PIDS[own]}"
+    local t0
+    t0=$(wall_ms)
+    run run_t 5 "$DLOCK" --connect-timeout 0.5 "$L" true
+    assert_rc 69
+    assert_between 480 $(($(wall_ms) - t0)) $((1700 + BUSY)) "milliseconds"
+    assert_out "no answer"
+    # What the server finds in its buffers when it goes on is undone.
+    kill -CONT "${REDIS_PIDS[own]}"
+    rcli_in own ping
+    own_gone
+}
+
+@test "redis: a foreign type under the name: 65, and it is untouched" {
+    rcli hset "$NAME" f v
+    run run_t 5 "$DLOCK" "$L" true
+    assert_rc 65
+    assert_out hash
+    [ "$(rcli hget "$NAME" f)" = v ]
+}
+
+@test "redis: a wrong password is 77, and in no output" {
+    own_server --requirepass right
+    L="redis://:wr0ng@127.0.0.1:${REDIS_PORTS[own]}#$NAME"
+    run run_t 5 "$DLOCK" -v "$L" true
+    assert_rc 77
+    refute_out wr0ng
+    run run_t 5 "$DLOCK" "redis://127.0.0.1:${REDIS_PORTS[own]}#$NAME" true
+    assert_rc 77
+    assert_out REDISCLI_AUTH
+    REDISCLI_AUTH=right run run_t 5 "$DLOCK" "redis://127.0.0.1:${REDIS_PORTS[own]}#$NAME" true
+    assert_rc 0
+    run run_t 5 "$DLOCK" "redis://:right@127.0.0.1:${REDIS_PORTS[own]}#$NAME" true
+    assert_rc 0
+}
+
+@test "redis: a server that quotes the arguments of AUTH: the password is in no output" {
+    own_server --rename-command AUTH ""
+    local url
+    for url in "redis://:c4nary-pw@127.0.0.1" "redis://c4nary-user:c4nary-pw@127.0.0.1"; do
+        # It does quote them.
+        rcli_in own auth c4nary-user c4nary-pw | grep c4nary-pw
+        L="$url:${REDIS_PORTS[own]}#$NAME"
+        run run_t 5 "$DLOCK" -v "$L" touch ran
+        assert_rc 77
+        assert_out AUTH
+        refute_out c4nary
+        run run_t 5 "$DLOCK" --status "$L"
+        assert_rc 77
+        refute_out c4nary
+    done
+    REDISCLI_AUTH=c4nary-pw run run_t 5 "$DLOCK" -v "redis://127.0.0.1:${REDIS_PORTS[own]}#$NAME" touch ran
+    assert_rc 77
+    refute_out c4nary
+    [ ! -e ran ]
+    own_gone
+}
+
+@test "redis: a wrong user where the default user needs no password leaves no lock behind" {
+    own_server
+    run run_t 5 "$DLOCK" "redis://nobody:wr0ng@127.0.0.1:${REDIS_PORTS[own]}#$NAME" touch ran
+    assert_rc 77
+    [ ! -e ran ]
+    own_gone
+}
+
+@test "redis: ?password-file= must be private" {
+    own_server --requirepass right
+    L="redis://127.0.0.1:${REDIS_PORTS[own]}?password-file=$T/pw#$NAME"
+    printf 'right\n' >pw
+    chmod 644 pw
+    run run_t 5 "$DLOCK" "$L" true
+    assert_rc 77
+    assert_out "chmod 600"
+    chmod 600 pw
+    run run_t 5 "$DLOCK" "$L" true
+    assert_rc 0
+    mv pw real
+    ln -s real pw
+    run run_t 5 "$DLOCK" "$L" true
+    assert_rc 77
+    rm pw
+    run run_t 5 "$DLOCK" "$L" true
+    assert_rc 77
+}
+
+# The least rights, for the manual. NAME stands for the lock's name; +select only with a database other
+# than 0, +info only with ?restart-grace= and for warnings about the server, +client|* and the channel
+# __redis__:invalidate only for waiting without polling.
+acl_rule() {
+    echo "~$NAME ~{$NAME}:dlock:* &{$NAME}:dlock:wake:* &__redis__:invalidate" \
+        "+eval +time +get +set +del +pexpire +pttl +type +publish +subscribe +zadd +zrem +zrange +zrank" \
+        "+zscore +zcard +hset +hget +hdel +client|id +client|tracking"
+}
+
+@test "redis: an ACL user with the least rights can do everything" {
+    own_server
+    local p=${REDIS_PORTS[own]} t0
+    # shellcheck disable=SC2046
+    rcli_in own acl setuser u on '>pw' resetchannels $(acl_rule)
+    L="redis://u:pw@127.0.0.1:$p#$NAME"
+    run run_t 5 "$DLOCK" "$L" true
+    assert_rc 0
+    [ -z "$output" ]
+    [ "$(rcli_in own acl log | grep -A 1 '^object$' | grep -vE '^(object|--)$' | sort -u)" = info ]
+    run run_t 5 "$DLOCK" -v "$L" true
+    assert_rc 0
+    [ "$(grep -c 'INFO is refused' <<<"$output")" = 1 ]
+    rcli_in own acl setuser u +info
+    rcli_in own acl log reset
+    rcli_in own set "$NAME" x px 60000
+    run run_t 5 "$DLOCK" --status "$L"
+    assert_rc 75 # held
+    start_log w.log "$DLOCK" "$L" sh -c "$(stamp got)"
+    wait_for 5 eval '[ "$(rcli_in own zcard "{$NAME}:dlock:queue")" = 1 ]'
+    wait_for 5 eval '[ "$(rcli_in own info clients | sed -n "s/^tracking_clients:\([0-9]*\).*/\1/p")" = 1 ]'
+    t0=$(wall_ms)
+    rcli_in own del "$NAME"
+    wait_exit 5 "$STARTED"
+    assert_between 0 $(($(cat got) - t0)) $((200 + BUSY)) "milliseconds"
+    [ "$(rcli_in own acl log | wc -w)" -eq 0 ]
+}
+
+@test "redis: a user who may not track polls; one who lacks a right is told" {
+    own_server
+    local p=${REDIS_PORTS[own]} t0
+    # shellcheck disable=SC2046
+    rcli_in own acl setuser u on '>pw' resetchannels $(acl_rule) -client
+    L="redis://u:pw@127.0.0.1:$p#$NAME"
+    rcli_in own set "$NAME" x px 60000
+    start_log w.log "$DLOCK" "$L" sh -c "$(stamp got)"
+    wait_for 5 eval '[ "$(rcli_in own zcard "{$NAME}:dlock:queue")" = 1 ]'
+    t0=$(wall_ms)
+    rcli_in own del "$NAME"
+    wait_exit 5 "$STARTED"
+    assert_between 0 $(($(cat got) - t0)) $((400 + BUSY)) "milliseconds"
+    rcli_in own acl setuser u -set
+    run run_t 5 "$DLOCK" "$L" true
+    assert_rc 77
+    own_gone
+}
+
+@test "redis: a Unix socket, its database, IPv6" {
+    own_server --unixsocket "$T/s" --bind '127.0.0.1 ::1'
+    run run_t 5 "$DLOCK" "redis+unix://$T/s#$NAME" redis-cli -s "$T/s" exists "$NAME"
+    assert_rc 0
+    [ "$output" = 1 ]
+    run run_t 5 "$DLOCK" "redis+unix://$T/s?db=3#$NAME" redis-cli -s "$T/s" -n 3 exists "$NAME"
+    [ "$output" = 1 ]
+    run run_t 5 "$DLOCK" "redis://[::1]:${REDIS_PORTS[own]}#$NAME" true
+    assert_rc 0
+    # localhost may be ::1 first, where nobody listens
+    run run_t 5 "$DLOCK" "redis://localhost:$REDIS_PORT#$NAME" true
+    assert_rc 0
+    run run_t 5 "$DLOCK" "redis+unix://$T/none#$NAME" true
+    assert_rc 69
+}
+
+@test "redis: a replica is refused with the reason" {
+    own_server --replicaof "127.0.0.1 $REDIS_PORT"
+    run run_t 5 "$DLOCK" --connect-timeout 2 "$L" true
+    assert_rc 69
+    assert_out replica
+}
+
+@test "redis: not a Redis server: 76" {
+    cat >srv.py <<'PY'
+import socket, sys
+s = socket.socket(); s.bind(("127.0.0.1", 0)); s.listen(8)
+print(s.getsockname()[1], flush=True)
+while True:
+    c, _ = s.accept(); c.recv(10); c.sendall(eval(sys.argv[1]))
+    while c.recv(65536): pass
+    c.close()
+PY
+    local text
+    for text in 'b"HTTP/1.0 400 Bad\r\n\r\n"' 'b"*2000000000\r\n"' 'b"$900000000\r\n"+b"x"*2000000' \
+        'b"*1\r\n"*100' 'b":1\r\n"' 'b"*5\r\n$7\r\ngranted\r\n$2\r\nxx\r\n:1\r\n:1\r\n$0\r\n\r\n"'; do
+        start /usr/bin/python3 srv.py "$text" >port
+        wait_for 5 test -s port
+        run run_t 5 "$DLOCK" "redis://127.0.0.1:$(cat port)#x" touch ran
+        assert_rc 76
+        [ ! -e ran ]
+    done
+}
+
+@test "redis: shared locks and slots are not there yet: 64" {
+    run run_t 5 "$DLOCK" -s "$L" true
+    assert_rc 64
+}
+
+# ------------------------------------------------- the set-up of the server ---
+
+@test "redis: a server that evicts or forgets locks: a warning each, however short the command; -q silences" {
+    own_server --appendonly no --maxmemory 100mb --maxmemory-policy volatile-lru
+    local i
+    for i in 1 2 3 4 5; do
+        run run_t 5 "$DLOCK" "$L" true
+        assert_rc 0
+        [ "${#lines[@]}" = 2 ]
+        assert_out "127.0.0.1:${REDIS_PORTS[own]}"
+        assert_out "(maxmemory-policy volatile-lru)"
+        assert_out "?restart-grace=30s"
+    done
+    run run_t 5 "$DLOCK" -q "$L" true
+    assert_rc 0
+    [ -z "$output" ]
+    # Nobody who has not been granted anything asks.
+    rcli_in own set "$NAME" x px 60000
+    rcli_in own config resetstat
+    run run_t 5 "$DLOCK" -n "$L" true
+    assert_rc 75
+    [ "${#lines[@]}" = 1 ]
+    ! rcli_in own info commandstats | grep -q cmdstat_info || fail "asked"
+    rcli_in own del "$NAME"
+    # Without a limit nothing is evicted.
+    rcli_in own config set maxmemory 0
+    rcli_in own config set appendonly yes
+    run run_t 5 "$DLOCK" "$L" true
+    [ -z "$output" ]
+}
+
+@test "redis: a server without INFO is no error" {
+    own_server --rename-command INFO ''
+    run run_t 5 "$DLOCK" "$L" true
+    assert_rc 0
+    [ -z "$output" ]
+    own_gone
+}

@@ -1,0 +1,335 @@
+#!/usr/bin/env bats
+# process.bats - faults of the machine around a lock in a real redis-server: the keeper killed or failed at each of its
+# system calls, limits, clocks that jump, a full file system. Servers that lie, refuse or hang are in hostile.bats,
+# network faults in network.bats.
+
+# bats file_tags=long
+load ../../support/common
+load ../../support/fake
+load ../../support/redis
+load ../../support/redislock
+load ../../support/clock
+
+setup_file() {
+    export BATS_NO_PARALLELIZE_WITHIN_FILE=true
+    redis_start
+}
+teardown_file() { redis_stop; }
+
+setup() {
+    dlock_setup
+    fake_setup # the command that tells what happens to it
+    L="redis://127.0.0.1:$REDIS_PORT#$NAME"
+}
+teardown() { dlock_teardown; }
+
+# Every exit code that the manual names for something of ours (and 0).
+DOCUMENTED=' 0 64 65 69 71 73 75 76 77 79 '
+documented() { case $DOCUMENTED in *" $1 "*) ;; *) fail "exit code $1${2:+ ($2)}" ;; esac; }
+
+# attempt SECONDS CMD...: as `run`, which warns about 127.
+attempt() {
+    status=0
+    output=$(run_t "$@" 2>&1) || status=$?
+    lines=()
+    [ -z "$output" ] || mapfile -t lines <<<"$output"
+}
+
+# --- the keeper at each of its system calls ------------------------------------------------------------
+
+# The points of a run: "NAME K", the K-th call of that name, from the guard's fork on; $1 of each name.
+points() {
+    strace -o /dev/null true 2>/dev/null || skip "strace does not work here"
+    ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 strace -o "$T/trace" "$DLOCK" --ttl 1 "$L" \
+        "$HELPERS/inside" "$C" "$REDIS_PORT" "$NAME" 400
+    awk -v most="$1" 'match($0, /^[a-z_0-9]+\(/) {
+             name = substr($0, 1, RLENGTH - 1); n[name]++
+             if (name ~ /^(clone|clone3|fork|vfork)$/) forked = 1
+             if (!forked || name ~ /^exit/) next
+             if (++points[name] <= most) print name, n[name]
+         }' "$T/trace"
+}
+
+# one_point NAME K INJECT: with a lock of its own, and what must be true then. Complaints go to $T/bad.
+one_point() {
+    local point=$1:$2:${3%%:*} rc=0 i dir turns=40
+    point=${point//=/-}
+    dir=$T/point.$point
+    mkdir -p "$dir"
+    # In braces: bash tells about everybody who is killed.
+    {
+        ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 timeout -k 2 15 \
+            strace -o /dev/null -e trace="$1" -e inject="$1":"$3":when="$2" \
+            "$DLOCK" --ttl 1 "redis://127.0.0.1:$REDIS_PORT#$NAME.$point" \
+            "$HELPERS/inside" "$dir" "$REDIS_PORT" "$NAME.$point" 400 >"$dir/out" 2>&1 </dev/null 3>&- || rc=$?
+    } 2>/dev/null
+    echo "$rc" >"$dir/rc"
+    # It is over: nobody of the tree lives on, whatever the keeper was doing. A killed keeper's guard does not
+    # wait for the end of the lease.
+    [ "${3%=*}" != signal ] || turns=20
+    for ((i = 0; i < turns; i++)); do
+        [ -e "$dir/witness" ] || break
+        flock -sn "$dir/witness" true && break
+        sleep 0.025
+    done
+    [ $i -lt $turns ] || echo "$point: the tree lives on" >>"$T/bad"
+    # Free within the ttl and a second (25 ms a turn, and more).
+    for ((i = 0; i < 80; i++)); do
+        [ "$(redis-cli -p "$REDIS_PORT" exists "$NAME.$point")" != 0 ] || break
+        sleep 0.025
+    done
+    [ $i -lt 80 ] || echo "$point: the lock is still held" >>"$T/bad"
+    [ ! -e "$dir/violations" ] || echo "$point: lived without the lock: $(head -n 1 "$dir/violations")" >>"$T/bad"
+    case " $ALLOWED " in
+    *" $rc "*) ;;
+    *) echo "$point: exit code $rc: $(tail -n 1 "$dir/out")" >>"$T/bad" ;;
+    esac
+    # An end that is ours is explained, and in one line for each thing that is wrong.
+    case $rc in
+    0 | 137) ;;
+    *) [ "$(grep -c '^dlock: ' "$dir/out")" = "$(grep -c . "$dir/out")" ] && [ -s "$dir/out" ] ||
+        echo "$point: exit code $rc with: $(cat "$dir/out")" >>"$T/bad" ;;
+    esac
+    return 0
+}
+export -f one_point
+
+no_complaints() {
+    settle 2
+    [ ! -e "$T/bad" ] || { cat "$T/bad"; false; }
+}
+
+# A process that is killed makes no report: nothing for a sanitizer.
+# bats test_tags=plain
+@test "faults: keeper killed at each of its system calls: no tree survives, the lock is free in time" {
+    export BATS_TEST_TIMEOUT=200
+    points 10 >"$T/points"
+    n=$(wc -l <"$T/points")
+    echo "$n points"
+    [ "$n" -ge 40 ]
+    export T NAME ALLOWED="0 137"
+    timeout 150 xargs -P 8 -L 1 bash -c 'one_point "$1" "$2" signal=SIGKILL' - <"$T/points"
+    killed=$(cat "$T"/point.*/rc | grep -c 137)
+    echo "$killed killed"
+    [ "$killed" -ge $((n / 2)) ]
+    no_complaints
+}
+
+@test "faults: each of the keeper's system calls fails once: never a command without the lock, never a hang" {
+    export BATS_TEST_TIMEOUT=200
+    # A close() that does not close, an exit that does not, a signal that is not taken: no kernel does that.
+    points 4 | grep -vE '^(close|close_range|munmap|rt_sigreturn|rt_sigprocmask|restart_syscall|brk) ' >"$T/calls"
+    # A sanitizer's malloc ends the program when it gets no memory.
+    [ -z "${SAN:-}" ] || sed -i '/^m/d' "$T/calls"
+    for e in EINTR EAGAIN ENOMEM EMFILE EIO; do
+        # The ones that may end so by their manual pages, and the kernel's habits.
+        case $e in
+        EINTR) may='ppoll|poll|read|recvfrom|sendto|connect|wait4|openat|write|getrandom|dup2' ;;
+        EAGAIN) may='ppoll|poll|read|recvfrom|sendto|connect|clone|clone3|getrandom' ;;
+        ENOMEM) may='.*' ;;
+        EMFILE) may='socket|openat|eventfd2|dup2|fcntl|clone|clone3' ;;
+        EIO) may='read|write|recvfrom|sendto|openat|connect|newfstatat|fstat|shutdown|getsockopt|setsockopt' ;;
+        esac
+        grep -E "^($may) " "$T/calls" | sed "s/\$/ error=$e/"
+    done >"$T/points"
+    echo "$(wc -l <"$T/points") points"
+    [ "$(wc -l <"$T/points")" -ge 60 ]
+    export T NAME ALLOWED="0 69 71 79"
+    timeout 150 xargs -P 6 -L 1 bash -c 'one_point "$1" "$2" "$3"' - <"$T/points"
+    no_complaints
+}
+
+@test "faults: a system call fails from some point on for ever: the command is ended in time, never a hang" {
+    # What a kernel without memory, or a broken device, may go on answering. (Not EINTR for ever, and not for the
+    # signalfd, which would stay readable.)
+    points 3 | awk '/^(socket|connect|ppoll|sendto|recvfrom) / { print $1, $2 "+" }' >"$T/calls"
+    for e in ENOMEM EIO EMFILE; do
+        case $e in EMFILE) may=socket ;; EIO) may='connect|sendto|recvfrom' ;; *) may='.*' ;; esac
+        grep -E "^($may) " "$T/calls" | sed "s/\$/ error=$e/"
+    done >"$T/points"
+    echo "$(wc -l <"$T/points") points"
+    export T NAME ALLOWED="0 69 71 79"
+    timeout 100 xargs -P 4 -L 1 bash -c 'one_point "$1" "$2" "$3"' - <"$T/points"
+    no_complaints
+}
+
+# --- limits --------------------------------------------------------------------------------------------
+
+# one_line: a failure that is ours is one line; what the loader says before main() is not ours.
+one_line() {
+    [ "$status" -eq 127 ] && case $output in *"shared librar"*) return 0 ;; esac
+    documented "$status" "$1"
+    [ "$status" -eq 0 ] || [ "${#lines[@]}" = 1 ] || fail "$1: $output"
+    [ "$status" -eq 0 ] || [[ ${lines[0]} == dlock:\ * ]] || fail "$1: $output"
+}
+
+@test "faults: few descriptors: it works, or says what it lacks in one line" {
+    export ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0
+    works='' fails=''
+    # By a name as well: the look-up needs descriptors of its own.
+    for n in 127.0.0.1/{3..12} localhost/{5..12} 127.0.0.1/20 localhost/20; do
+        attempt 10 prlimit --nofile="${n#*/}" "$DLOCK" --ttl 1 "redis://${n%/*}:$REDIS_PORT#$NAME" true
+        one_line "--nofile=$n"
+        if [ "$status" -eq 0 ]; then works=1; else fails=$fails$status; fi
+        [ "$(rcli exists "$NAME")" = 0 ] || fail "--nofile=$n: the lock is left behind"
+    done
+    [ -n "$works" ]
+    case $fails in *71*) ;; *) fail "no run lacked descriptors: $fails" ;; esac
+}
+
+@test "faults: no process can be forked, no thread be started: 71, in one line, and nothing is left" {
+    need_root
+    export ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0
+    # A user who has no other process, and a folder that it can enter.
+    dir=$(mktemp -d /tmp/dlock-test.XXXXXX)
+    chmod 755 "$dir"
+    cp "$DLOCK" "$dir/dlock"
+    limited() { # PROCESSES LOCK
+        (cd / && run_t 10 setpriv --reuid=54321 --regid=54321 --clear-groups \
+            prlimit --nproc="$1:$1" "$dir/dlock" "$2" true)
+    }
+    run limited 1 "$L"
+    guard="$status ${#lines[@]} $output"
+    run limited 2 "$L"
+    command="$status ${#lines[@]} $output $(rcli exists "$NAME")"
+    run limited 2 "redis://localhost:$REDIS_PORT#$NAME"
+    thread="$status ${#lines[@]} $output"
+    run limited 3 "$L"
+    rm -r "$dir"
+    assert_rc 0
+    [[ $guard == "71 1 dlock: cannot fork the guard: "* ]] || fail "$guard"
+    [[ $command == "71 1 dlock: cannot fork the command: "*" 0" ]] || fail "$command"
+    [[ $thread == "71 1 dlock: cannot look up names: no thread: "* ]] || fail "$thread"
+}
+
+@test "faults: little memory: it works, or says so in one line; no crash" {
+    # A sanitizer reserves terabytes.
+    [ -z "${SAN:-}" ] || return 0
+    fails=''
+    for kb in $(seq 2500 250 6000) 8000 16000; do
+        attempt 10 prlimit --as=$((kb * 1024)) "$DLOCK" --ttl 1 "$L" "$HELPERS/clock" "$T/ran"
+        [ "$status" -ne 127 ] || [[ $output == *"shared librar"* ]] || [[ $output == "dlock: cannot run"* ]] ||
+            fail "$kb KiB: $output"
+        case $status in
+        0 | 127) ;;
+        139) # before main() the kernel itself kills a program whose segments do not fit
+            [ -z "$fails" ] || fail "$kb KiB: crash" ;;
+        *) one_line "$kb KiB" ;;
+        esac
+        fails=$fails$status
+        [ "$(rcli exists "$NAME")" = 0 ] || fail "$kb KiB: the lock is left behind"
+    done
+    [ "$status" -eq 0 ]
+}
+
+# --- clocks --------------------------------------------------------------------------------------------
+
+@test "faults: the server's clock jumps by +60 s: the next renewal notices, 79; by -60 s or +1 s: a warning" {
+    with_clock own_server
+    background --ttl 3 "$L" $SUBJECT -t -k
+    wait_for 5 running 4
+    jump -60
+    t0=$(now_ms)
+    wait_for 5 beyond $((t0 + 3100))
+    pid_alive "$K"
+    own_left_is_over 2000
+    [ "$(grep -c '^dlock: ' "$T/out")" = 1 ]
+    grep -q 'clock was set back by 60 s' "$T/out"
+    jump -59
+    wait_for 2 grep -q 'clock was set forward by 1 s' "$T/out"
+    pid_alive "$K"
+    jump 0
+    t0=$(now_ms)
+    ended 5
+    # Renewals are 0.77 s apart.
+    assert_between 0 $(($(now_ms) - t0)) $((1100 + SLOW)) "time until it is noticed (ms)"
+    assert_rc 79
+    assert_out "is lost"
+    assert_out "gone"
+    assert_out "clock was set forward by 59 s"
+    [ "$(grep -c '^dlock: ' "$T/out")" = 3 ]
+    [ "$(count_seen main sig 15)" = 0 ]
+    settle 2
+}
+
+# bats test_tags=slow
+@test "faults: the client's wall clock jumps: no effect on a hold or on a wait" {
+    with_clock background --ttl 1.5 "$L" $SUBJECT -u "$T/end" -r 5
+    wait_for 5 running
+    holder=$K
+    for by in 3600 -3600; do
+        jump $by
+        t0=$(now_ms)
+        wait_for 5 beyond $((t0 + 1600))
+    done
+    pid_alive "$holder"
+    # -w with a clock that jumps while it waits, in both directions.
+    for by in 3600 -3600; do
+        with_clock background -w 1 "$L" true
+        t0=$(now_ms)
+        wait_for 5 eval '[ "$(rcli zcard "{$NAME}:dlock:queue")" = 1 ]'
+        jump $by
+        status=0
+        wait_exit 5 "$K" || status=$?
+        assert_rc 75
+        assert_between 950 $(($(now_ms) - t0)) $((1200 + SLOW)) "-w 1 (ms)"
+    done
+    K=$holder
+    touch "$T/end"
+    status=0
+    wait_exit 5 "$K" || status=$?
+    assert_rc 5
+    [ "$(count_seen main sig 15)" = 0 ]
+    [ "$(rcli exists "$NAME")" = 0 ]
+}
+
+@test "faults: the client's machine has slept past the lease: 79, and no renewal revives it" {
+    export WALLCLOCK_SUSPEND=1
+    with_clock background --ttl 3 "$L" $SUBJECT -t -k
+    wait_for 5 running 4
+    jump 10
+    t0=$(now_ms)
+    ended 5
+    assert_rc 79
+    assert_out "is lost"
+    # The server has not slept with us: a renewal's answer that is still read says that its clock is behind.
+    [ "$(grep '^dlock:' "$T/out" | grep -vc 'clock was set back by 10 s')" = 1 ]
+    # At the latest when it wakes up for the next renewal: 0.77 s.
+    assert_between 0 $(($(now_ms) - t0)) $((1300 + SLOW)) "time until the end (ms)"
+    settle 2
+}
+
+# --- files ---------------------------------------------------------------------------------------------
+
+@test "faults: file locks on a full file system: 73, or the lock works" {
+    unshare -m true 2>/dev/null || skip "needs the right to mount"
+    mkdir "$T/small"
+    cat >"$T/full" <<'SH'
+mount -t tmpfs -o size=16k,nr_inodes=3 none "$1/small" || exit 99
+cd "$1/small" || exit 99
+try() {
+    rc=0
+    out=$("$DLOCK" "$@" echo ran 2>&1) || rc=$?
+    echo "$rc $out"
+}
+try file:///"$PWD"/one.lock
+: >two
+# No inode is left.
+try "$PWD/three.lock"
+try "file://$PWD#three"
+try "$PWD/one.lock"
+rm two
+# No block is left.
+head -c 100000 /dev/zero >two 2>/dev/null
+try "file://$PWD#one"
+SH
+    run run_t 10 unshare -m --propagation private sh "$T/full" "$T"
+    assert_rc 0
+    echo "$output"
+    [ "${lines[0]}" = "0 ran" ]
+    [[ ${lines[1]} == "73 dlock: "*"No space left"* ]]
+    [[ ${lines[2]} == "73 dlock: "*"No space left"* ]]
+    [ "${lines[3]}" = "0 ran" ]
+    case ${lines[4]} in "0 "*ran | "73 dlock: "*"No space left"*) ;; *) fail "${lines[4]}" ;; esac
+    [ "${#lines[@]}" -le 6 ]
+}

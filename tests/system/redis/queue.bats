@@ -1,0 +1,255 @@
+#!/usr/bin/env bats
+# queue.bats - waiting for a lock in a real redis-server: who is served when, waiters that are killed or stopped, what
+# it costs the server.
+
+load ../../support/common
+load ../../support/redis
+load ../../support/redislock
+
+setup_file() {
+    export BATS_NO_PARALLELIZE_WITHIN_FILE=true
+    redis_start
+}
+teardown_file() { redis_stop; }
+
+setup() {
+    dlock_setup
+    L="redis://127.0.0.1:$REDIS_PORT#$NAME"
+}
+teardown() { dlock_teardown; }
+
+# ---------------------------------------------------------------- waiting ---
+
+@test "redis: five waiters are served in the order they came" {
+    local i
+    hold
+    for i in 1 2 3 4 5; do wait_in_line $i "echo $i >>order"; done
+    echo >go
+    wait_exit 10 "$WAITER"
+    [ "$(tr -d '\n' <order)" = 12345 ]
+}
+
+@test "redis: --status shows the holder and the waiters in order" {
+    hold
+    TTL=30 wait_in_line 1 true
+    local first=$WAITER
+    TTL=30 wait_in_line 2 true
+    run run_t 5 "$DLOCK" --status "$L"
+    assert_out "pid $HOLDER"
+    local rest=${output#*pid "$first"}
+    [ "$rest" != "$output" ]
+    case $rest in *"pid $WAITER"*) ;; *) fail "no second waiter: $output" ;; esac
+}
+
+@test "redis: --status of a foreign lock does not show its value" {
+    rcli set "$NAME" s3cret px 10000
+    run run_t 5 "$DLOCK" --status "$L"
+    refute_out s3cret
+    assert_out "$NAME"
+}
+
+@test "redis: a killed first waiter holds up nobody" {
+    hold
+    wait_in_line 1 true
+    local dead=$WAITER t0
+    wait_in_line 2 "$(stamp got)"
+    kill -KILL "$dead"
+    wait_for 5 pid_gone "$dead"
+    t0=$(wall_ms)
+    echo >go
+    wait_exit 5 "$WAITER"
+    assert_between 0 $(($(cat got) - t0)) $((500 + BUSY)) "milliseconds"
+}
+
+@test "redis: a dead first waiter is found by who comes next, so that a DEL by others is noticed" {
+    rcli set "$NAME" x px 60000
+    TTL=60 wait_in_line 1 true
+    local dead=$WAITER t0
+    kill -KILL "$dead"
+    wait_for 5 pid_gone "$dead"
+    start_log w.log "$DLOCK" --ttl 60 "$L" sh -c "$(stamp got)"
+    wait_for 5 eval '[ "$(rcli hvals "{$NAME}:dlock:waiters" | grep -c "pid='"$STARTED"' ")" = 1 ]'
+    queue_is 1
+    wait_for 5 tracked
+    t0=$(wall_ms)
+    rcli del "$NAME"
+    wait_exit 5 "$STARTED"
+    assert_between 0 $(($(cat got) - t0)) $((300 + BUSY)) "milliseconds"
+}
+
+@test "redis: a stopped first waiter holds up the next for a second, and is served later" {
+    hold
+    TTL=10 wait_in_line 1 true
+    local stopped=$WAITER t0
+    TTL=10 wait_in_line 2 "$(stamp got)"
+    TTL=10 wait_in_line 3 "$(stamp got3)"
+    kill -STOP "$stopped"
+    wait_for 5 pid_stopped "$stopped"
+    t0=$(wall_ms)
+    echo >go
+    wait_for 5 test -s got
+    assert_between 800 $(($(cat got) - t0)) $((1300 + BUSY)) "milliseconds"
+    wait_for 5 test -s got3
+    kill -CONT "$stopped"
+    wait_exit 5 "$stopped"
+}
+
+@test "redis: a DEL by others wakes the first waiter at once" {
+    local t0
+    rcli set "$NAME" x px 60000
+    TTL=30 wait_in_line 1 "$(stamp got)"
+    t0=$(wall_ms)
+    rcli del "$NAME"
+    wait_exit 5 "$WAITER"
+    assert_between 0 $(($(cat got) - t0)) $((200 + BUSY)) "milliseconds"
+}
+
+@test "redis: FLUSHALL wakes the first waiter, too" {
+    own_server
+    local t0
+    rcli_in own set "$NAME" x px 60000
+    start_log w.log "$DLOCK" "$L" sh -c "$(stamp got)"
+    wait_for 5 eval '[ "$(rcli_in own zcard "{$NAME}:dlock:queue")" = 1 ]'
+    t0=$(wall_ms)
+    rcli_in own flushall
+    wait_exit 5 "$STARTED"
+    assert_between 0 $(($(cat got) - t0)) $((200 + BUSY)) "milliseconds"
+}
+
+@test "redis: an expiry is noticed within 200 ms" {
+    local t0
+    rcli set "$NAME" x px 900
+    t0=$(wall_ms)
+    run_t 5 "$DLOCK" "$L" sh -c "$(stamp got)"
+    assert_between 880 $(($(cat got) - t0)) $((1100 + BUSY)) "milliseconds"
+}
+
+@test "redis: a waiter that gets TERM leaves the queue and dies by it; the next is first" {
+    hold
+    TTL=30 wait_in_line 1 true
+    local first=$WAITER rc=0 t0
+    TTL=30 wait_in_line 2 "$(stamp got)"
+    kill -TERM "$first"
+    wait_exit 5 "$first" || rc=$?
+    [ $rc -eq 143 ]
+    queue_is 1
+    # It watches now: a DEL by others reaches it.
+    t0=$(wall_ms)
+    wait_for 5 tracked
+    t0=$(wall_ms)
+    rcli del "$NAME"
+    wait_exit 5 "$WAITER"
+    assert_between 0 $(($(cat got) - t0)) $((300 + BUSY)) "milliseconds"
+}
+
+@test "redis: a stopped waiter alone in line keeps nobody out for longer than a second" {
+    hold
+    TTL=30 wait_in_line 1 "$(stamp got)"
+    local t0 i rc=1
+    kill -STOP "$WAITER"
+    wait_for 5 pid_stopped "$WAITER"
+    echo >go
+    wait_exit 5 "$HOLDER"
+    t0=$(wall_ms)
+    until "$DLOCK" -q -n "$L" true 3>&-; do
+        [ $(($(wall_ms) - t0)) -lt 1500 ] || break
+    done
+    assert_between 0 $(($(wall_ms) - t0)) $((1200 + BUSY)) "milliseconds"
+    for i in $(seq 30); do
+        "$DLOCK" -q -n "$L" true 3>&-
+        sleep .05 # longer than one claim in all
+    done
+    queue_is 1
+    # Whoever waits comes before it, too.
+    run_t 5 "$DLOCK" "$L" true
+    [ ! -e got ]
+    kill -CONT "$WAITER"
+    wait_exit 5 "$WAITER"
+    test -s got
+}
+
+@test "redis: a stopped waiter that was passed over stands behind live ones, who come before newcomers" {
+    hold
+    TTL=30 wait_in_line 1 "$(stamp got1)"
+    local stopped=$WAITER t0
+    kill -STOP "$stopped"
+    wait_for 5 pid_stopped "$stopped"
+    echo >go
+    wait_exit 5 "$HOLDER"
+    rm go held
+    wait_for 5 "$DLOCK" -q -n "$L" true # passed over now
+    hold
+    TTL=30 wait_in_line 2 'echo >held2; "$HELPERS/await" go2'
+    [ "$(rcli hget "{$NAME}:dlock:waiters" "$(rcli zrange "{$NAME}:dlock:queue" 0 0)" | grep -c "pid=$WAITER ")" = 1 ]
+    kill -STOP "$WAITER"
+    wait_for 5 pid_stopped "$WAITER"
+    echo >go
+    wait_exit 5 "$HOLDER"
+    # It is called, the stopped one is not: a newcomer gets nothing.
+    run run_t 5 "$DLOCK" -q -n "$L" true
+    assert_rc 75
+    t0=$(wall_ms)
+    kill -CONT "$WAITER"
+    wait_for 5 test -e held2
+    assert_between 0 $(($(wall_ms) - t0)) $((1200 + BUSY)) "milliseconds"
+    # The stopped one goes on: back in line while the lock is held, then served.
+    kill -CONT "$stopped"
+    wait_for 5 eval '[ "$(rcli zrange "{$NAME}:dlock:queue" 0 0 withscores | sed -n 2p)" -lt 4000000000000000 ]'
+    [ ! -e got1 ]
+    echo >go2
+    wait_exit 5 "$WAITER"
+    wait_exit 5 "$stopped"
+    test -s got1
+}
+
+@test "redis: a newcomer does not pass the queue" {
+    rcli set "$NAME" x px 60000
+    TTL=30 wait_in_line 1 'echo >held; "$HELPERS/await" go'
+    kill -STOP "$WAITER"
+    rcli del "$NAME"
+    run run_t 5 "$DLOCK" -q -n "$L" true
+    assert_rc 75
+    kill -CONT "$WAITER"
+    wait_for 5 test -e held
+    echo >go
+    wait_exit 5 "$WAITER"
+}
+
+# ------------------------------------------------------------------- cost ---
+
+@test "redis: acquire and release are one EVAL each" {
+    local e0 e1
+    e0=$(evals)
+    run_t 5 "$DLOCK" "$L" true
+    e1=$(evals)
+    [ $((${e1:-0} - ${e0:-0})) -eq 2 ]
+}
+
+# bats test_tags=slow
+@test "redis: the server's work per hand-off does not depend on the number of waiters" {
+    own_server
+    local n i calls first=''
+    for n in 1 10 50; do
+        rcli_in own flushall
+        rcli_in own set "$NAME" x px 100000
+        for i in $(seq "$n"); do
+            start_log "w$i.log" "$DLOCK" --ttl 100 "$L" sh -c "echo $i >>order; [ $i -gt 1 ] || '$HELPERS/await' go$n"
+            wait_for 10 eval '[ "$(rcli_in own zcard "{$NAME}:dlock:queue")" = '"$i"' ]'
+        done
+        rcli_in own config resetstat
+        rcli_in own del "$NAME"
+        wait_for 5 test -s order
+        # One hand-off: from the foreign DEL to the first waiter, which goes on holding.
+        wait_for 5 eval '[ "$(rcli_in own zcard "{$NAME}:dlock:queue")" = '$((n - 1))' ]'
+        calls=$(rcli_in own info commandstats | sed -n 's/^cmdstat_eval:calls=\([0-9]*\),.*/\1/p')
+        echo "# $n waiters: $calls EVAL" >&3
+        [ "$calls" -le 3 ]
+        echo >"go$n"
+        wait_exit 20 "$STARTED"
+        calls=$(rcli_in own info commandstats | sed -n 's/^cmdstat_eval:calls=\([0-9]*\),.*/\1/p')
+        echo "# all $n served: $calls EVAL" >&3
+        [ "$calls" -le $((4 * n + 2)) ]
+        [ "$(wc -l <order)" -eq "$n" ]
+        rm order
+    done
+}

@@ -1,0 +1,293 @@
+#!/usr/bin/env bats
+# sentinel.bats - the master behind Sentinel: discovery, failover in the middle of a hold, replicas that confirm.
+
+bats_require_minimum_version 1.5.0
+load ../../support/common
+load ../../support/redis
+load ../../support/sentinel
+
+setup_file() {
+    export BATS_NO_PARALLELIZE_WITHIN_FILE=true
+    # The short time of a failed failover lets the next one begin soon.
+    SENT_FAILOVER=2000 sentinel_start
+}
+teardown_file() { sentinel_stop; }
+
+setup() {
+    dlock_setup
+    # After a test that has upset them.
+    [ ! -e "$BATS_FILE_TMPDIR/upset" ] || sentinel_agree
+    rm -f "$BATS_FILE_TMPDIR/upset"
+    L="$(sentinel_uri)#$NAME"
+    read -r S1 S2 S3 <<<"$SENT_PORTS"
+    read -ra SPID <<<"$SENT_PIDS"
+    MASTER=$(sentinel_master) REPLICA=$(others "$NODE_PORTS")
+}
+teardown() {
+    local pid
+    for pid in $SENT_PIDS $NODE_PIDS; do kill -CONT "$pid"; done
+    dlock_teardown
+}
+
+# ---------------------------------------------------------------- helpers ---
+
+others() { tr ' ' '\n' <<<"$1" | grep -vx "$MASTER" | grep . ; }
+# The process of the server at a port.
+pid_at() {
+    local ports pids i
+    read -ra ports <<<"$NODE_PORTS"
+    read -ra pids <<<"$NODE_PIDS"
+    for i in "${!ports[@]}"; do [ "${ports[i]}" != "$1" ] || echo "${pids[i]}"; done
+}
+stop_pid() { kill -STOP "$1" && wait_for 5 pid_stopped "$1"; }
+
+hold() {
+    start_log hold.log "$DLOCK" "$@" sh -c 'echo $DLOCK_FENCE >held; while [ ! -e go ]; do sleep .02; done'
+    HOLDER=$STARTED
+    wait_for 5 file_nonempty held
+}
+# ended RC: the holder's end, with its log shown where it is another one.
+ended() {
+    local rc=0
+    wait_exit "$2" "$HOLDER" || rc=$?
+    [ "$rc" -eq "$1" ] || fail "exit code $rc, not $1: $(cat hold.log)"
+}
+# fake ANSWER...: a sentinel that gives these answers; its port is in FAKE.
+fake() {
+    local n=$((FAKES += 1))
+    printf '%s\n' "$@" >"fake$n"
+    start "$ROOT/tests/support/helpers/fakesentinel.py" "fake$n" >"port$n" 2>"fake$n.log"
+    wait_for 5 file_nonempty "port$n"
+    FAKE=$(cat "port$n")
+}
+# A port where nobody listens.
+nobody() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
+names_another() { [ "$(sentinel_master)" != "$MASTER" ]; }
+pttl_above() { [ "$(ncli "$1" pttl "$2")" -gt "$3" ]; }
+free_at() { [ "$(ncli "$1" exists "$NAME")" = 0 ]; }
+
+upset() { : >"$BATS_FILE_TMPDIR/upset"; }
+
+# -------------------------------------------------------------- discovery ---
+
+@test "sentinel: the lock is the key in the master, and gone afterwards" {
+    run run_t 5 "$DLOCK" "$L" timeout 5 redis-cli -p "$MASTER" exists "$NAME"
+    assert_rc 0
+    [ "$output" = 1 ]
+    free_at "$MASTER"
+    run run_t 5 "$DLOCK" "${L/svc#/svc/3#}" timeout 5 redis-cli -n 3 -p "$MASTER" exists "$NAME"
+    [ "$output" = 1 ]
+}
+
+@test "sentinel: URIs and services that cannot be" {
+    run run_t 5 "$DLOCK" -n "${L/svc#/other#}" touch ran
+    assert_rc 69
+    assert_out "no service 'other' (3 of 3 have answered): check the service name"
+    assert_out "$S1"
+    # A server is no sentinel.
+    run run_t 5 "$DLOCK" -n "$(sentinel_uri "$MASTER")#$NAME" touch ran
+    assert_rc 76
+    assert_out "no sentinel"
+    run run_t 5 "$DLOCK" -n "redis+sentinel://a,b,c,d,e,f,g,h,i/svc#x" touch ran
+    assert_rc 64
+    for bad in x -1 '' 1.5 1001; do
+        run run_t 5 "$DLOCK" -n "${L/svc#/svc?wait-replicas=$bad#}" touch ran
+        assert_rc 64
+        assert_out "wait-replicas=$bad"
+    done
+    [ ! -e ran ]
+}
+
+@test "sentinel: a minority of dead or hung sentinels changes nothing; a majority or all: 69 in time" {
+    upset
+    local none none2 begin
+    none=$(nobody) none2=$(nobody)
+    run -0 run_t 5 "$DLOCK" "$(sentinel_uri "$none" "$S2" "$S3")#$NAME" true
+    stop_pid "${SPID[0]}"
+    begin=$(now_ms)
+    run -0 run_t 5 "$DLOCK" "$L" true
+    assert_between 0 $(($(now_ms) - begin)) $((300 + SLOW)) "ms with a hung sentinel"
+    # Nobody but one names the master: granted by it, not confirmed, and given back.
+    run run_t 5 "$DLOCK" --connect-timeout 0.5 "$(sentinel_uri "$none" "$none2" "$S3")#$NAME" touch ran
+    assert_rc 69
+    assert_out "1 of 3 sentinels names"
+    free_at "$MASTER"
+    run run_t 5 "$DLOCK" "$(sentinel_uri "$none" "$none2")#$NAME" touch ran
+    assert_rc 69
+    assert_out "no sentinel of 2 answers"
+    assert_out "$none"
+    stop_pid "${SPID[1]}"
+    stop_pid "${SPID[2]}"
+    begin=$(now_ms)
+    run run_t 5 "$DLOCK" --connect-timeout 0.5 "$L" touch ran
+    assert_rc 69
+    assert_out "no sentinel of 3 answers"
+    assert_between 0 $(($(now_ms) - begin)) $((800 + SLOW)) "ms with none"
+    [ ! -e ran ]
+}
+
+@test "sentinel: a sentinel that names a replica is not believed" {
+    # ROLE is asked, and the sentinels again.
+    fake "127.0.0.1 $REPLICA" "127.0.0.1 $REPLICA" "127.0.0.1 $MASTER"
+    run -0 run_t 5 "$DLOCK" "$(sentinel_uri "$FAKE")#$NAME" touch ran
+    [ -e ran ]
+    rm ran
+    [ "$(wc -l <fake1)" = 1 ]
+    fake "127.0.0.1 $REPLICA"
+    run -0 run_t 5 "$DLOCK" "$(sentinel_uri "$FAKE" "$S2" "$S3")#$NAME" true
+    run run_t 5 "$DLOCK" --connect-timeout 0.5 "$(sentinel_uri "$FAKE")#$NAME" touch ran
+    assert_rc 69
+    assert_out "not the master"
+    run run_t 5 "$DLOCK" --connect-timeout 0.5 --status "$(sentinel_uri "$FAKE")#$NAME"
+    assert_rc 69
+    [ ! -e ran ]
+}
+
+@test "sentinel: answers that are names, and such that are none" {
+    fake "localhost $MASTER"
+    run -0 run_t 5 "$DLOCK" "$(sentinel_uri "$FAKE")#$NAME" true
+    fake "no-such-host.invalid $MASTER"
+    run run_t 5 "$DLOCK" "$(sentinel_uri "$FAKE")#$NAME" touch ran
+    assert_rc 69
+    assert_out "no-such-host.invalid"
+    fake "a$(printf '\033')b $MASTER"
+    run run_t 5 "$DLOCK" "$(sentinel_uri "$FAKE")#$NAME" touch ran
+    assert_rc 76
+    fake nil
+    run run_t 5 "$DLOCK" "$(sentinel_uri "$FAKE")#$NAME" touch ran
+    assert_rc 69
+    [ ! -e ran ]
+}
+
+@test "sentinel: the sentinels' password, the master's password, and neither for the other" {
+    SENT_PASS=c4naryS SENT_AUTH=c4naryM sentinel_start 0 1
+    local uri rule
+    uri="redis+sentinel://:c4naryM@127.0.0.1:${SENT_PORTS% }/svc"
+    printf 'c4naryS\n' >s
+    printf 'c4naryM\n' >m
+    chmod 600 s m
+    run -0 run_t 5 "$DLOCK" "$uri?sentinel-password-file=$T/s#$NAME" true
+    run -0 run_t 5 "$DLOCK" "${uri/:c4naryM@/}?password-file=$T/m&sentinel-password-file=$T/s#$NAME" true
+    run run_t 5 "$DLOCK" "$uri#$NAME" true
+    assert_rc 77
+    assert_out "use ?sentinel-password-file=FILE"
+    run run_t 5 "$DLOCK" "$uri?sentinel-password-file=$T/m#$NAME" true
+    assert_rc 77
+    assert_out "check sentinel-user= and sentinel-password-file="
+    refute_out c4nary
+    run run_t 5 env REDISCLI_AUTH=c4naryS "$DLOCK" "${uri/:c4naryM@/}?sentinel-password-file=$T/s#$NAME" true
+    assert_rc 77
+    assert_out "check the URI, REDISCLI_AUTH"
+    refute_out c4nary
+    # The least that a user of the sentinels needs.
+    REDISCLI_AUTH=c4naryS redis-cli -p "${SENT_PORTS% }" acl setuser finder on '>c4naryS' resetchannels '&+switch-master' \
+        -@all '+sentinel|get-master-addr-by-name' +subscribe
+    run -0 run_t 5 "$DLOCK" "$uri?sentinel-user=finder&sentinel-password-file=$T/s#$NAME" true
+    # And one of the master, besides the rule for one server (lock.bats).
+    REDISCLI_AUTH=c4naryM redis-cli -p "${NODE_PORTS% }" acl setuser runner on '>c4naryR' '~*' '&*' +@all -role
+    run run_t 5 "$DLOCK" "${uri/:c4naryM/runner:c4naryR}?sentinel-password-file=$T/s#$NAME" true
+    assert_rc 77
+    assert_out "lacks a right"
+    REDISCLI_AUTH=c4naryM redis-cli -p "${NODE_PORTS% }" acl setuser runner +role
+    run -0 run_t 5 "$DLOCK" "${uri/:c4naryM/runner:c4naryR}?sentinel-password-file=$T/s#$NAME" true
+    sentinel_stop
+}
+
+# --------------------------------------------------------------- failover ---
+
+# bats test_tags=slow
+@test "sentinel: a failover, the key replicated: the hold goes on in the new master" {
+    upset
+    hold --ttl 4 "$L"
+    wait_for 5 pttl_above "$REPLICA" "$NAME" 0
+    scli "$S1" sentinel failover svc
+    wait_for 5 names_another
+    # Only a renewal there makes it longer than it was.
+    wait_for 5 pttl_above "$REPLICA" "$NAME" 3000
+    # Longer than without renewals.
+    sentinel_agree
+    echo >go
+    ended 0 5
+    free_at "$REPLICA"
+    [ "$(run_t 5 "$DLOCK" "$L" sh -c 'echo $DLOCK_FENCE')" -gt "$(cat held)" ]
+}
+
+@test "sentinel: a failover, the keys not replicated: 79 at once; a waiter is served by the new master" {
+    upset
+    # Cut off before anything is written, so that nothing is in its buffers.
+    stop_pid "$(pid_at "$REPLICA")"
+    ncli "$MASTER" client kill type replica
+    hold --ttl 30 "$L"
+    ncli "$MASTER" set "$NAME.w" other px 600000
+    start_log wait.log "$DLOCK" --ttl 30 "$L.w" true
+    wait_for 5 sh -c "'$DLOCK' --status '$L.w' | grep -q waiting"
+    stop_pid "$(pid_at "$MASTER")"
+    kill -CONT "$(pid_at "$REPLICA")"
+    wait_for 10 names_another
+    # Well before the first renewal, and before the time-out of anything.
+    ended 79 2
+    file_has hold.log "is gone"
+    wait_exit 3 "$STARTED"
+}
+
+# bats test_tags=slow
+@test "sentinel: what a majority of the sentinels does not confirm does not keep a hold" {
+    upset
+    hold --ttl 2 "$L"
+    stop_pid "${SPID[0]}"
+    # One of three may be missing.
+    wait_for 5 pttl_above "$MASTER" "$NAME" 1900
+    stop_pid "${SPID[1]}"
+    # The master goes on confirming.
+    ended 79 4
+    file_has hold.log "could not be renewed in time"
+}
+
+# ---------------------------------------------------------------- replicas ---
+
+@test "wait-replicas: a grant counts when enough replicas have it; else 69, and nothing is left" {
+    upset
+    local l
+    for l in "redis://127.0.0.1:$MASTER?wait-replicas=1#$NAME" "${L/svc#/svc?wait-replicas=1#}"; do
+        run -0 run_t 5 "$DLOCK" "$l" timeout 5 redis-cli -p "$REPLICA" exists "$NAME"
+        [ "$output" = 1 ]
+        run run_t 5 "$DLOCK" --ttl 3 "${l/=1/=2}" touch ran
+        assert_rc 69
+        assert_out "only 1 of 2 replicas have confirmed"
+        free_at "$MASTER"
+    done
+    stop_pid "$(pid_at "$REPLICA")"
+    run run_t 5 "$DLOCK" --ttl 3 "$l" touch ran
+    assert_rc 69
+    assert_out "only 0 of 1 replicas have confirmed"
+    free_at "$MASTER"
+    # What is held is answered at once all the same.
+    hold --ttl 3 "${L/svc#/svc?wait-replicas=0#}"
+    local begin
+    begin=$(now_ms)
+    run run_t 5 "$DLOCK" -n "$l" touch ran
+    assert_rc 75
+    assert_between 0 $(($(now_ms) - begin)) $((300 + SLOW)) "ms for -n"
+    # A waiter is granted it and cannot have it either; a signal does not wait for replicas.
+    start_log wait.log "$DLOCK" --ttl 20 "$l" touch ran
+    local waiter=$STARTED rc=0
+    wait_for 5 sh -c "'$DLOCK' --status '$L' | grep -q waiting"
+    echo >go
+    ended 0 5
+    wait_for 5 sh -c "redis-cli -p $MASTER get '$NAME' | grep -q dlock1"
+    kill -TERM "$waiter"
+    wait_exit 1 "$waiter" || rc=$?
+    [ "$rc" -eq 143 ]
+    free_at "$MASTER"
+    [ ! -e ran ]
+}
+
+# bats test_tags=slow
+@test "wait-replicas: renewals that no replica confirms end in 79" {
+    upset
+    hold --ttl 1.5 --grace 0.3 "redis://127.0.0.1:$MASTER?wait-replicas=1#$NAME"
+    wait_for 5 pttl_above "$MASTER" "$NAME" 1400
+    stop_pid "$(pid_at "$REPLICA")"
+    ended 79 3
+    wait_for 3 free_at "$MASTER"
+}

@@ -1,0 +1,70 @@
+#!/usr/bin/env bats
+# sentinel_crash.bats - the master behind Sentinel dies or hangs, unasked, while a lock is held that its replica has.
+
+# bats file_tags=long
+bats_require_minimum_version 1.5.0
+load ../../support/common
+load ../../support/fake
+load ../../support/redis
+load ../../support/sentinel
+
+setup_file() { export BATS_NO_PARALLELIZE_WITHIN_FILE=true; }
+setup() {
+    dlock_setup
+    fake_setup # the command that tells what happens to it
+    sentinel_start
+    L="$(sentinel_uri)#$NAME"
+    read -r MASTER REPLICA <<<"$NODE_PORTS"
+    read -r PID _ <<<"$NODE_PIDS"
+}
+teardown() {
+    sentinel_stop
+    dlock_teardown
+}
+
+pttl_above() { [ "$(ncli "$1" pttl "$2")" -gt "$3" ]; }
+names_another() { [ "$(sentinel_master)" = "$REPLICA" ]; }
+
+# survives CMD...: a hold with the usual times and a ttl of 8 s, when CMD has happened to the master.
+survives() {
+    local t0 over fence
+    background --ttl 8 "$L" $SUBJECT -u "$T/end" -r 3
+    wait_for 5 running
+    wait_for 5 pttl_above "$REPLICA" "$NAME" 0
+    fence=$(ncli "$REPLICA" get "{$NAME}:dlock:fence")
+    t0=$(now_ms)
+    "$@"
+    wait_for 8 names_another
+    # Only a renewal there makes it longer than it was.
+    wait_for 8 pttl_above "$REPLICA" "$NAME" 6500
+    # It lives longer than without any.
+    over=$((t0 + 8300))
+    past() { [ "$(now_ms)" -gt $over ] || pid_gone "$K"; }
+    wait_for 9 past
+    pid_alive "$K" || fail "it ended: $(cat out)"
+    run -75 run_t 5 "$DLOCK" -n "$L" true
+    : >end
+    ended
+    assert_rc 3
+    [ "$(count_seen main sig 15)" = 0 ]
+    [ "$(ncli "$REPLICA" exists "$NAME")" = 0 ]
+    [ "$(run_t 5 "$DLOCK" "$L" sh -c 'echo $DLOCK_FENCE')" -gt "$fence" ]
+}
+
+# bats test_tags=slow
+@test "sentinel: the master is killed, the key replicated, a ttl of 8 s: the hold goes on in the new one" {
+    survives kill -KILL "$PID"
+}
+
+# bats test_tags=slow
+@test "sentinel: the master hangs, the key replicated, a ttl of 8 s: the hold goes on, also when it is back" {
+    back() {
+        kill -STOP "$PID"
+        wait_for 5 pid_stopped "$PID"
+        wait_for 8 names_another
+        wait_for 8 pttl_above "$REPLICA" "$NAME" 6500
+        # It has a master's word of its own until the sentinels tell it.
+        kill -CONT "$PID"
+    }
+    survives back
+}

@@ -1,0 +1,258 @@
+#!/usr/bin/env bats
+# rediss://: who the server is, is known before anything is said to it. The contract of a lock in Redis is kept
+# through TLS: contract/stores/rediss.bash.
+
+bats_require_minimum_version 1.5.0
+load ../../support/common
+load ../../support/redis
+load ../../support/tls
+
+SECRET=c4n4ry
+
+setup_file() {
+    export BATS_NO_PARALLELIZE_WITHIN_FILE=true
+    tls_certs
+    tls_redis default --loglevel verbose --user app on ">$SECRET" '~*' '&*' +@all
+}
+teardown_file() { redis_stop; }
+setup() {
+    dlock_setup
+    CA="cacert=$TLS/ca.crt"
+    AT=localhost:$REDIS_PORT
+    L="rediss://app:$SECRET@$AT?$CA#$NAME"
+}
+teardown() { dlock_teardown; }
+
+# never CODE LOCK TEXT...: refused in one line that has all TEXTs; nothing is run, no secret is shown.
+never() {
+    local code=$1 lock=$2 text
+    shift 2
+    run run_t 10 "$DLOCK" --connect-timeout 4 -n "$lock" touch "$T/ran"
+    assert_rc "$code"
+    [ ${#lines[@]} -eq 1 ] || fail "${#lines[@]} lines: $output"
+    for text; do assert_out "$text"; done
+    refute_out "$SECRET"
+    [ ! -e "$T/ran" ] || fail "it ran"
+}
+# recorder ARG...: what listens on $PORT writes down in ./told.
+recorder() {
+    rm -f port told
+    start "$ROOT/tests/support/helpers/tlsrecord.py" told "$@" >port
+    wait_for 5 test -s port
+    PORT=$(cat port)
+}
+hold() {
+    rm -f held go
+    start_log hold.log "$DLOCK" -v "$@" sh -c ': >held; while [ ! -e go ]; do sleep .02; done'
+    HOLDER=$STARTED
+    wait_for 5 test -e held
+}
+let_go() {
+    : >go
+    wait_exit 5 "$HOLDER"
+}
+
+# --- who the server is ---------------------------------------------------------------------------------
+
+@test "tls: a certificate that is good by its authority: by name, by address, by another name, by TLS 1.2" {
+    run -0 --separate-stderr run_t 5 "$DLOCK" -n "$L" true
+    [ -z "$stderr" ]
+    run -0 run_t 5 "$DLOCK" -n "rediss://app:$SECRET@127.0.0.1:$REDIS_PORT?$CA#$NAME" true
+    # The certificate itself, as the only one that is trusted.
+    tls_redis own --tls-cert-file "$TLS/self.crt" --tls-key-file "$TLS/self.key" --tls-protocols TLSv1.2
+    run -0 run_t 5 "$DLOCK" -n "rediss://localhost:${REDIS_PORTS[own]}?cacert=$TLS/self.crt#$NAME" true
+    tls_cli -n own config set tls-cert-file "$TLS/wrong.crt" tls-key-file "$TLS/wrong.key"
+    run -0 run_t 5 "$DLOCK" -n "rediss://127.0.0.1:${REDIS_PORTS[own]}?$CA&sni=other.example#$NAME" true
+    never 69 "rediss://localhost:${REDIS_PORTS[own]}?$CA&sni=example#$NAME" "not valid for example"
+    # Where the system's authorities are.
+    export SSL_CERT_FILE=$TLS/ca.crt
+    run -0 run_t 5 "$DLOCK" -n "rediss://app:$SECRET@$AT#$NAME" true
+}
+
+@test "tls: another name, expired, its own authority, an unknown one: 69 and why, and nothing is said to the server" {
+    for cert in wrong expired self stranger server; do
+        recorder '-ERR no\r\n-ERR no\r\n' "$TLS/$cert.crt" "$TLS/$cert.key"
+        at="rediss://app:$SECRET@localhost:$PORT"
+        case $cert in
+        wrong)
+            never 69 "$at?$CA#x" "127.0.0.1:$PORT" "refused: it is not valid for localhost"
+            never 69 "rediss://127.0.0.1:$PORT?$CA#x" "it is not valid for 127.0.0.1" ;;
+        expired) never 69 "$at?$CA#x" "certificate has expired" ;;
+        self) never 69 "$at?$CA#x" "self-signed certificate" ;;
+        stranger) never 69 "$at?$CA#x" "unable to get local issuer certificate" ;;
+        # A good one, which this machine knows nothing of: the system's authorities are asked.
+        server) never 69 "$at#x" "unable to" ;;
+        esac
+        run -69 run_t 5 "$DLOCK" --status "$at?$CA&insecure=0&sni=not.me#x"
+        assert_out "certificate"
+        [ ! -s told ] || fail "$cert: told $(cat told)"
+    done
+    # It does write down what it is told.
+    never 77 "$at?$CA#x" "AUTH refused"
+    file_has told "$SECRET"
+}
+
+@test "tls: insecure=1 verifies nothing and says so; -q is silent about it" {
+    recorder '-ERR no\r\n' "$TLS/expired.crt" "$TLS/expired.key"
+    run -76 run_t 5 "$DLOCK" -n "rediss://localhost:$PORT?insecure=1#x" true
+    assert_out "not verified"
+    insecure="rediss://app:$SECRET@127.0.0.1:$REDIS_PORT?insecure=1#$NAME"
+    run -0 run_t 5 "$DLOCK" -n "$insecure" true
+    [ ${#lines[@]} -eq 1 ]
+    assert_out "dlock: rediss://127.0.0.1:$REDIS_PORT/0: insecure=1"
+    run -0 run_t 5 "$DLOCK" -q -n "$insecure" true
+    [ -z "$output" ]
+    run -0 --separate-stderr run_t 5 "$DLOCK" --status "$insecure"
+    [[ $stderr = *"not verified"* ]]
+}
+
+# --- who we are ----------------------------------------------------------------------------------------
+
+@test "tls: a server that wants a certificate of ours: with it, 77 without and with a wrong one" {
+    for version in 1.2 1.3; do
+        tls_redis "v$version" --tls-auth-clients yes --tls-protocols "TLSv$version"
+        at="rediss://localhost:${REDIS_PORTS[v$version]}?$CA"
+        run -0 run_t 5 "$DLOCK" -n "$at&cert=$TLS/client.crt&key=$TLS/client.key#$NAME" true
+        never 77 "$at#$NAME" "requires our certificate" "certificate required"
+        never 77 "$at&cert=$TLS/stranger.crt&key=$TLS/stranger.key#$NAME" "refuses our certificate" "unknown ca"
+        run -77 run_t 5 "$DLOCK" --status "$at#$NAME"
+    done
+}
+
+@test "tls: files and parameters that are no good are told before anything is asked" {
+    at="rediss://127.0.0.1:1" # nobody is there: 69
+    cd "$TLS"
+    never 69 "$at?$CA&cert=client.crt&key=client.key#x" "Connection refused"
+    for p in "cert=client.crt" "key=client.key"; do never 64 "$at?$p#x" "go together"; done
+    for p in cacert cert key sni insecure; do never 64 "$at?$p=#x" "?$p="; done
+    never 64 "$at?insecure=yes#x" "insecure=yes"
+    never 64 "$at?sni=.example#x" ".example"
+    never 77 "$at?cacert=nowhere#x" "cacert nowhere: No such file"
+    never 77 "$at?cacert=/dev/zero#x" "not a regular file"
+    never 64 "$at?cacert=client.key#x" "no certificate in it"
+    never 64 "$at?cert=client.key&key=client.key#x" "no certificate in it"
+    install -m 600 client.crt "$T/nokey"
+    never 64 "$at?cert=client.crt&key=$T/nokey#x" "no private key in it"
+    never 64 "$at?cert=client.crt&key=server.key#x" "does not match"
+    sed 's/^MI/AA/' client.crt >"$T/bad"
+    never 64 "$at?cacert=$T/bad#x" "certificate 1 cannot be read"
+    mkfifo "$T/fifo"
+    never 77 "$at?cert=client.crt&key=$T/fifo#x" "not a regular file"
+    # Only rediss has them.
+    never 64 "redis://127.0.0.1:1?insecure=1#x" 'unknown parameter "insecure"'
+}
+
+@test "tls: a key that others may read, or that asks for a passphrase, is refused" {
+    at="rediss://127.0.0.1:1?cert=$TLS/client.crt"
+    install -m 640 "$TLS/client.key" k640
+    install -m 604 "$TLS/client.key" k604
+    if [ "$(id -u)" -eq 0 ]; then
+        never 69 "$at&key=k640#x" refused
+        chown 54321 k640
+        never 77 "$at&key=k640#x" "another user"
+    else
+        never 77 "$at&key=k640#x" "chmod 600"
+    fi
+    never 77 "$at&key=k604#x" "chmod 600"
+    (
+        umask 077
+        openssl pkey -in "$TLS/client.key" -aes256 -passout "pass:$SECRET" -out new.key
+        openssl ec -in "$TLS/client.key" -aes256 -passout "pass:$SECRET" -out old.key
+    )
+    for key in new old; do
+        # At a terminal, where OpenSSL would ask.
+        run run_t 5 script -qec "$DLOCK -n '$at&key=$key.key#x' true" /dev/null </dev/null
+        assert_rc 64
+        assert_out "protected by a passphrase"
+        refute_out "Enter"
+    done
+}
+
+# --- what is no TLS, or breaks off ---------------------------------------------------------------------
+
+@test "tls: a server that speaks none: 69, and nothing goes out in the clear" {
+    recorder '-ERR unknown command\r\n'
+    never 69 "rediss://app:$SECRET@127.0.0.1:$PORT?$CA#x" "does not speak TLS"
+    ! grep -aE 'AUTH|EVAL|'"$SECRET" told || fail "in the clear"
+    recorder '-ERR no\r\n' "$TLS/server.crt" "$TLS/server.key" oldest
+    never 69 "rediss://127.0.0.1:$PORT?$CA#x" "TLS handshake failed"
+    # And the other way round.
+    never 69 "redis://127.0.0.1:$REDIS_PORT#x"
+}
+
+@test "tls: a server that says nothing is given up in time" {
+    start "$ROOT/tests/support/helpers/hostile_server.py" nothing >port
+    wait_for 5 test -s port
+    at="rediss://127.0.0.1:$(cat port)?$CA#x"
+    for args in "--connect-timeout 0.5" "-w 0.5" "--connect-timeout 0.5 --status"; do
+        "$HELPERS/clock" begin
+        # shellcheck disable=SC2086
+        if [[ $args = *status ]]; then run run_t 5 "$DLOCK" $args "$at"; else run run_t 5 "$DLOCK" $args "$at" touch ran; fi
+        "$HELPERS/clock" end
+        assert_rc 69
+        assert_out "no answer"
+        [[ $args = -w* ]] || assert_out "does the server speak TLS on this port?"
+        assert_between 500 $((($(cat end) - $(cat begin)) / 1000000)) $((1100 + SLOW)) "ms of $args"
+    done
+    [ ! -e ran ]
+}
+
+# through FAULT...: a proxy before the server; its lock is $L.
+through() {
+    rm -f port
+    start "$ROOT/tests/support/helpers/proxy.py" "$REDIS_PORT" "$@" >port
+    wait_for 5 test -s port
+    L="rediss://app:$SECRET@localhost:$(cat port)?$CA#$NAME"
+}
+
+@test "tls: one byte at a time; cut or changed at any place: no grant without proof" {
+    through drip
+    run -0 run_t 10 "$DLOCK" -n "$L" true
+    # The server's part of the handshake has some 1200 bytes, then come session tickets and answers.
+    for n in 0 90 1100; do
+        through always-cut $n
+        never 69 "$L"
+    done
+    for n in 1 900; do
+        through flip $n
+        never 69 "$L"
+    done
+    through flip 1300
+    run run_t 5 "$DLOCK" -n "$L" true
+    [ "$status" -eq 69 ] || [ "$status" -eq 0 ] || fail "exit code $status: $output"
+    # What a try that was cut off may have set is undone.
+    run -0 run_t 5 "$DLOCK" --status "rediss://app:$SECRET@$AT?$CA#$NAME"
+}
+
+@test "tls: an answer without an end is cut" {
+    recorder '$900000000\r\n' "$TLS/server.crt" "$TLS/server.key" for-ever
+    never 76 "rediss://localhost:$PORT?$CA#x" "too long"
+}
+
+# --- while it is held ----------------------------------------------------------------------------------
+
+@test "tls: a hold goes on over a new connection, through a time in which the certificate is no good" {
+    hold --ttl 4 "$L"
+    tls_cli config set tls-cert-file "$TLS/expired.crt" tls-key-file "$TLS/expired.key"
+    tls_cli client kill user app
+    # A renewal was tried, and the server is told why it failed.
+    wait_for 5 file_has "$REDIS_DIR/log" 'alert certificate expired'
+    tls_cli config set tls-cert-file "$TLS/server.crt" tls-key-file "$TLS/server.key"
+    back() { [ "$(tls_cli client list | grep -c user=app)" -eq 1 ]; }
+    wait_for 5 back
+    let_go
+    run -0 run_t 5 "$DLOCK" -n "$L" true
+}
+
+@test "tls: the command has no descriptor of ours; nothing shows the password" {
+    list='ls -l /proc/self/fd | sed "s/.*-> //" | grep -v "^/proc/"'
+    sh -c "$list" >without 2>/dev/null 3>&- </dev/null
+    run_t 5 "$DLOCK" -n "$L" sh -c "$list; cat /proc/\$PPID/cmdline | tr '\\0' ' '; env" >with 2>/dev/null </dev/null
+    ! grep -E 'socket:|\.so|\.pem|\.crt|anon_inode' <(grep -v = with) || fail "descriptors: $(cat with)"
+    ! grep "$SECRET" with || fail "found"
+    hold "$L"
+    ! grep -aF "$SECRET" "/proc/$HOLDER/cmdline" hold.log || fail "found"
+    # Nor is a file of ours left open in the keeper.
+    ! readlink "/proc/$HOLDER"/fd/* | grep -E 'crt|key|dlock-modules' || fail "open"
+    let_go
+}

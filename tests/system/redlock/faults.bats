@@ -1,0 +1,401 @@
+#!/usr/bin/env bats
+# faults.bats - nodes of a Redlock that are dead, hang, lie, refuse or forget, and holds that they hit.
+
+bats_require_minimum_version 1.5.0
+
+load ../../support/common
+load ../../support/fake
+load ../../support/redis
+load ../../support/redlock
+
+# Five nodes for all tests that do them no harm. The others start their own.
+setup_file() { rl_start 5; }
+teardown_file() { rl_stop_file; }
+
+setup() {
+    dlock_setup
+    fake_setup # the command that tells what happens to it
+    L=$(rl_uri "$NAME")
+}
+teardown() { dlock_teardown; }
+
+# --------------------------------------------------- nodes that do not vote ---
+
+@test "redlock: 1, 2 of 5 nodes dead: works, and at once; 3: 69, nothing is left" {
+    own_nodes
+    rl_die 5
+    quick "$L" true
+    rl_die 2
+    quick "$L" true
+    run run_t 5 "$DLOCK" -n "$L" "$DLOCK" -q -n "redis://127.0.0.1:$(rl_port 1)#$NAME" true
+    assert_rc 75
+    rl_die 1
+    unusable 2
+    unusable 2 -n
+    unusable 2 -w 3
+    assert_out refused
+    nothing_left 3 4
+}
+
+@test "redlock: 1, 2 of 5 nodes hung: works, waits for them only briefly; 3: 69, nothing is left when they go on" {
+    own_nodes
+    local healthy
+    entering
+    healthy=$took
+    rl_freeze 1
+    quick "$L" true
+    rl_freeze 4
+    quick "$L" true
+    quick -n "$L" true
+    entering
+    echo "# until the command runs: $healthy us with five nodes, $took us with two of them hung" >&3
+    # A node's time-out is 50 ms.
+    assert_between -999999 $((took - healthy)) $((80000 + 1000 * SLOW)) "us longer"
+    run -75 run_t 5 "$DLOCK" "$L" "$DLOCK" -q -n "$L" true
+    rl_freeze 2
+    unusable 2
+    unusable 2 -n
+    nothing_left 3 5
+    # What the hung ones were sent is undone in the same breath.
+    rl_thaw 1 2 4
+    on_all ping
+    wait_for 2 rl_gone "$NAME"
+    nothing_left
+}
+
+@test "redlock: nodes that answer garbage: 1, 2 of 5 are harmless; 3: 69, nothing is left" {
+    instead 3 hostile_server say 'HTTP/1.0 400 Bad request\r\n\r\n'
+    quick "$L" true
+    instead "3 4" hostile_server say ':1\r\n'
+    quick "$L" true
+    quick -n "$L" true
+    # What is no answer to what was asked is no vote either.
+    instead "1 3 4" hostile_server say '*5\r\n$7\r\ngranted\r\n$2\r\nxx\r\n:1\r\n:1\r\n$0\r\n\r\n'
+    limited
+    nothing_left
+}
+
+@test "redlock: nodes that refuse (full, or replicas): 1, 2 of 5 are harmless; 3: 69 with a reason, nothing is left" {
+    own_nodes
+    rl 2 config set maxmemory 1
+    rl 2 config set maxmemory-policy noeviction
+    # It does refuse.
+    rl 2 set x y | grep OOM
+    quick "$L" true
+    rl 3 replicaof 127.0.0.1 1
+    rl 3 set x y | grep READONLY
+    quick "$L" true
+    quick -n "$L" true
+    rl 1 config set maxmemory 1
+    unusable '[25]' -n
+    [[ $output =~ replica|READONLY|OOM|memory ]] || fail "no reason: $output"
+    nothing_left 4 5
+}
+
+# instead "K..." hostile_server HOW... | proxy FAULT...: that stands at the place of these nodes, for $L only.
+instead() {
+    local k nodes=$1 what=$2 RL_PORTS=$RL_PORTS
+    shift 2
+    rm -f port.*
+    for k in $nodes; do
+        # shellcheck disable=SC2046
+        start "$ROOT/tests/support/helpers/$what.py" $([ "$what" = hostile_server ] || rl_port "$k") "$@" >"port.$k"
+    done
+    for k in $nodes; do
+        wait_for 5 test -s "port.$k"
+        rl_put "$k" "$(cat "port.$k")"
+    done
+    L=$(rl_uri "$NAME")
+}
+
+# A connection that breaks while a vote is on its way may cost that node's vote for the others until the ttl is over.
+@test "redlock: slow, broken and endless replies of two nodes are harmless" {
+    local n fault
+    for fault in "drip" "late 1" "always-cut 3" "always-cut 30" "flip 0" "flip 4" "flip 9" "flip 25"; do
+        # shellcheck disable=SC2086
+        instead "1 4" proxy $fault
+        quick --ttl 1 "$L" true
+        wait_for 3 rl_gone "$NAME"
+    done
+    for fault in '$5\r\nhello\r\n' '$900000000\r\n'; do
+        instead "2 5" hostile_server for-ever "$fault"
+        quick "$L" true
+        instead "2 5" hostile_server greet "$fault"
+        quick "$L" true
+    done
+    instead "1 2" hostile_server nothing
+    quick "$L" true
+    instead "1 2" hostile_server reset
+    quick "$L" true
+}
+
+# limited ARG...: 69 within a second, in little memory.
+limited() {
+    local t0
+    t0=$(now_ms)
+    run run_t 20 /usr/bin/python3 -c '
+import resource, subprocess, sys
+rc = subprocess.call(sys.argv[2:])
+kb = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+print("memory:", kb, "KB")
+sys.exit(rc if kb < int(sys.argv[1]) else 1)' "$([ -n "${SAN:-}" ] && echo 400000 || echo 60000)" \
+        "$DLOCK" --connect-timeout 1 "$@" "$L" touch "$T/ran"
+    took=$(($(now_ms) - t0))
+    [ "$status" -eq 69 ] || fail "exit code $status: $output" || return
+    [ ! -e "$T/ran" ] || fail "it ran" || return
+    assert_between 0 "$took" $((2500 + SLOW)) "ms: $output"
+}
+
+@test "redlock: broken and endless replies of three nodes: 69, in bounded time and memory, nothing is left" {
+    local fault
+    for fault in '$5\r\nhello\r\n' 'x' '*1\r\n' '$900000000\r\n'; do
+        instead "1 3 5" hostile_server for-ever "$fault"
+        limited
+        rl_gone "$NAME"
+    done
+    # The votes were given, and nobody heard of it: undone over another connection.
+    for fault in 3 30; do
+        instead "1 2 3" proxy always-cut $fault
+        limited
+        wait_for 2 rl_gone "$NAME"
+    done
+}
+
+@test "redlock: slow nodes, all of them, are slow and no more" {
+    instead "1 2 3 4 5" proxy late 0.15
+    timed "$L" true
+    assert_rc 0
+    assert_between 300 "$took" $((5000 + SLOW)) "ms"
+    wait_for 2 rl_gone "$NAME"
+    instead "1 2 3 4 5" proxy drip
+    timed "$L" true
+    assert_rc 0
+    wait_for 2 rl_gone "$NAME"
+}
+
+# ---------------------------------------------------------------- holding ---
+
+@test "redlock: a hold survives the death of two nodes and heals them when they are back, empty" {
+    own_nodes
+    hold --ttl 2
+    local value
+    value=$(rl 1 get "$NAME")
+    rl_die 1 4
+    rl_revive 1 4
+    wait_for 4 rl_same "$value"
+    # The other minority.
+    rl_die 2 5
+    rl_revive 2 5
+    wait_for 4 rl_same "$value"
+    let_go
+    [ ! -s hold.log ] || cat hold.log
+    rl_gone "$NAME"
+}
+rl_same() { [ "$(rl_count "get $NAME" "$1")" = 5 ]; }
+
+@test "redlock: a hold survives two hung nodes for longer than its ttl" {
+    own_nodes
+    hold --ttl 1
+    rl_freeze 2 3
+    wait_for 5 beyond $(($(now_ms) + 1300))
+    pid_alive "$HOLDER"
+    rl_thaw 2 3
+    wait_for 3 rl_on "$NAME" 5
+    let_go
+    rl_gone "$NAME"
+}
+
+@test "redlock: the key gone on two nodes is set again; gone on three: 79, the tree SIGKILLed at once" {
+    start_log out "$DLOCK" --ttl 3 "$L" $SUBJECT -t -k
+    K=$STARTED
+    wait_for 5 running 4
+    on "2 5" del "$NAME"
+    wait_for 4 rl_on "$NAME" 5
+    local gone
+    # At one instant, for the keeper: one by one it would set them again.
+    kill -STOP "$K"
+    on "1 3 5" del "$NAME"
+    gone=$(now_ns)
+    kill -CONT "$K"
+    ended 4
+    assert_rc 79
+    tree_gone
+    # By the next renewal, not by the end of the lease; and nobody was asked politely.
+    assert_between 0 $((($(last_beat) - gone) / NS)) $((1300 + SLOW)) "ms the tree lived"
+    [ "$(count_seen main sig 15)" = 0 ]
+    wait_for 1 rl_gone "$NAME"
+}
+
+@test "redlock: the key taken over on two nodes is left to them; on three: 79, theirs untouched" {
+    start_log out "$DLOCK" --ttl 2 "$L" $SUBJECT -t -k
+    K=$STARTED
+    wait_for 5 running 4
+    on "2 5" set "$NAME" thief px 60000
+    wait_for 4 rl_renewals 1 2
+    pid_alive "$K"
+    [ "$(rl_count "get $NAME" thief)" = 2 ]
+    rl 4 set "$NAME" thief px 60000
+    ended 3
+    assert_rc 79
+    [ "$(count_seen main sig 15)" = 0 ]
+    [ "$(rl_count "get $NAME" thief)" = 3 ]
+    [ "$(rl_holds "$NAME")" = 3 ]
+    on_all del "$NAME"
+}
+
+@test "redlock: a loss that only the release notices: 79 although the command succeeded" {
+    run run_t 5 "$DLOCK" "$L" sh -c 'for p; do redis-cli -p $p del $DLOCK_NAME; done' - $(cut -d' ' -f1-3 <<<"$RL_PORTS")
+    assert_rc 79
+    rl_gone "$NAME"
+    # A minority that lost it is nobody's business.
+    run run_t 5 "$DLOCK" "$L" sh -c 'for p; do redis-cli -p $p del $DLOCK_NAME; done' - $(cut -d' ' -f4-5 <<<"$RL_PORTS")
+    assert_rc 0
+    rl_gone "$NAME"
+}
+
+@test "redlock: three nodes hung during a hold: the tree is gone before the deadline, 79" {
+    own_nodes
+    start_log out "$DLOCK" --ttl 2 --grace 0.2 "$L" $SUBJECT -t -k
+    K=$STARTED
+    wait_for 5 running 4
+    rl_freeze 1 2 3
+    # Whatever was confirmed was sent before this.
+    local frozen
+    frozen=$(now_ns)
+    ended 5
+    assert_rc 79
+    tree_gone
+    [ "$(count_seen main sig 15)" = 1 ]
+    assert_between 600 $((($(last_beat) - frozen) / NS)) 1980 "ms the tree lived"
+    # Nothing that was sent to the hung ones renews or makes anything.
+    rl_thaw 1 2 3
+    on_all ping
+    wait_for 3 rl_gone "$NAME"
+}
+
+@test "redlock: three nodes killed during a hold: the same" {
+    own_nodes
+    start_log out "$DLOCK" --ttl 2 --grace 0.2 "$L" $SUBJECT -t -k
+    K=$STARTED
+    wait_for 5 running 4
+    rl_die 3 4 5
+    local dead
+    dead=$(now_ns)
+    ended 5
+    assert_rc 79
+    tree_gone
+    assert_between 0 $((($(last_beat) - dead) / NS)) 1980 "ms the tree lived"
+}
+
+@test "redlock: a release does not wait for a hung node, which has no key when it goes on" {
+    own_nodes
+    local i t0 took=9999
+    for i in 1 2 3; do
+        hold --ttl 60
+        rl_freeze 4 5
+        t0=$(now_ms)
+        let_go
+        took=$(($(now_ms) - t0))
+        rl_thaw 4 5
+        wait_for 2 rl_gone "$NAME"
+        [ "$took" -ge $((500 + SLOW)) ] || break
+    done
+    assert_between 0 "$took" $((500 + SLOW)) "ms until it ended"
+    nothing_left
+}
+
+# The vote, the renewals and the release were sent to them over more than one connection.
+@test "redlock: nodes that hung during the whole hold are free soon after they go on" {
+    own_nodes
+    rl_freeze 2 3
+    hold --ttl 2
+    wait_for 9 rl_renewals 4 5
+    let_go
+    nothing_left 1 4 5
+    rl_thaw 2 3
+    on_all ping
+    wait_for 2 rl_gone "$NAME"
+    # Nobody is kept out meanwhile.
+    run run_t 5 "$DLOCK" -n "$L" true
+    assert_rc 0
+}
+
+# 1, 2, 3 gave their votes, 4 and 5 were never asked; then 1 is out of order. What four of five say is all there is to know.
+@test "redlock: a release does not wait for one of just as many voters as it takes" {
+    own_nodes
+    local fault i t0 took
+    for fault in rl_freeze rl_die; do
+        for i in 1 2 3; do
+            rl_freeze 4 5
+            hold --ttl 60
+            kill -STOP "$HOLDER"
+            rl_thaw 4 5
+            on "4 5 4 5 4 5" ping
+            on "4 5" del "$NAME"
+            kill -CONT "$HOLDER"
+            $fault 1
+            t0=$(now_ms)
+            let_go
+            took=$(($(now_ms) - t0))
+            if [ $fault = rl_freeze ]; then rl_thaw 1; else rl_revive 1; fi
+            on_all del "$NAME"
+            [ "$took" -ge $((500 + SLOW)) ] || break
+        done
+        assert_between 0 "$took" $((500 + SLOW)) "ms until it ended, after $fault"
+    done
+}
+
+# ---------------------------------------------------------------- restarts ---
+
+@test "redlock: nodes that restarted empty do not vote for a ttl: 75 for -n, a waiter gets in after it" {
+    own_nodes
+    L=$(rl_uri "$NAME" -)
+    local t0 t1
+    rl_die 1 3 5
+    t0=$(clock)
+    rl_revive 1 3 5
+    t1=$(clock)
+    run run_t 5 "$DLOCK" --ttl 2 -n "$L" touch ran
+    assert_rc 75
+    assert_out restart
+    run run_t 5 "$DLOCK" --ttl 2 -w 0.3 "$L" touch ran
+    assert_rc 75
+    [ ! -e ran ]
+    run run_t 5 "$DLOCK" --ttl 2 -n "$(rl_uri "$NAME.other")" true
+    assert_rc 0
+    run run_t 9 "$DLOCK" --ttl 2 "$L" "$HELPERS/clock" "$T/got"
+    assert_rc 0
+    # The uptime is known in whole seconds; a node counts only when it has certainly been up for that long.
+    [ $((($(cat got) - t0) / NS)) -ge 2000 ] || fail "$((($(cat got) - t0) / NS)) ms after the restart"
+    [ $((($(cat got) - t1) / NS)) -le $((3900 + SLOW)) ] || fail "only $((($(cat got) - t1) / NS)) ms after the restart"
+    run run_t 9 "$DLOCK" --ttl 2 -n "$L" true
+    assert_rc 0
+}
+
+# A has nodes 1, 2, 3 and cannot renew. 3 forgets. Without the grace B would have 3, 4, 5.
+@test "redlock: a node that forgot the lock does not give it to a newcomer while the old holder may live" {
+    own_nodes
+    L=$(rl_uri "$NAME" "${GRACE:--}")
+    # All may vote.
+    run run_t 9 "$DLOCK" --ttl 2 "$L" true
+    assert_rc 0
+    rl_freeze 4 5
+    start_log out "$DLOCK" --ttl 2 --grace 0.1 "$L" "$HELPERS/witness" "$T" 60000 tree
+    K=$STARTED
+    wait_for 5 file_has history enter
+    kill -STOP "$K"
+    rl_die 3
+    # As if what had been sent to 4 and 5 had been lost on its way: after a few round trips they have read it all.
+    rl_thaw 4 5
+    on "4 5 4 5 4 5" ping
+    on "4 5" del "$NAME"
+    rl_revive 3
+    [ "$(rl_holds "$NAME")" = 2 ]
+    run run_t 9 "$DLOCK" --ttl 2 "$L" "$HELPERS/witness" "$T" 10
+    assert_rc 0
+    [ ! -e violations ]
+    kill -CONT "$K"
+    ended
+    assert_rc 79
+}
+

@@ -1,0 +1,413 @@
+#!/usr/bin/env bats
+# lock.bats - a lock that a majority of independent redis-servers grants: votes, rights, other clients, waiting, fences.
+# What redis/*.bats show of one server is not shown again; faults are in faults.bats.
+
+bats_require_minimum_version 1.5.0
+
+load ../../support/common
+load ../../support/fake
+load ../../support/redis
+load ../../support/redlock
+
+# Five nodes for all tests that do them no harm. The others start their own.
+setup_file() { rl_start 5; }
+teardown_file() { rl_stop_file; }
+
+setup() {
+    dlock_setup
+    fake_setup # the command that tells what happens to it
+    L=$(rl_uri "$NAME")
+}
+teardown() { dlock_teardown; }
+
+# ----------------------------------------------------------------- basics ---
+
+@test "redlock: the lock is the same key on every node, it expires, and is gone afterwards" {
+    hold --ttl 20
+    [ "$(rl_holds "$NAME")" = 5 ]
+    local k value raised=''
+    value=$(rl 1 get "$NAME")
+    [[ $value =~ ^[0-9a-f]{32}\ .*pid=$HOLDER ]]
+    for k in 1 2 3 4 5; do
+        [ "$(rl $k get "$NAME")" = "$value" ]
+        assert_between 5000 "$(rl $k pttl "$NAME")" 20000 "ms left"
+        [ "$(rl $k get "{$NAME}:dlock:fence")" -lt "$(cat held)" ] || raised+=$k
+    done
+    # The next grant's majority has at least one of them.
+    [ ${#raised} -ge 3 ] || fail "the fence is known only on nodes $raised"
+    run run_t 5 "$DLOCK" -n "$L" true
+    assert_rc 75
+    assert_out "pid $HOLDER"
+    # On each of them it is what a client of that one node would have set.
+    run run_t 5 "$DLOCK" -n "redis://127.0.0.1:$(rl_port 3)#$NAME" true
+    assert_rc 75
+    let_go
+    rl_gone "$NAME"
+    for k in 1 2 3 4 5; do
+        [ "$(rl $k --scan --pattern "*$NAME*")" = "{$NAME}:dlock:fence" ]
+        assert_between 86000 "$(rl $k ttl "{$NAME}:dlock:fence")" 86400
+    done
+}
+
+@test "redlock: the database of the URI is used on every node" {
+    run run_t 5 "$DLOCK" "redlock://$(rl_hosts)/5?restart-grace=0#$NAME" sh -c '
+        for p; do redis-cli -p $p -n 5 exists $DLOCK_NAME; redis-cli -p $p exists $DLOCK_NAME; done' - $RL_PORTS
+    assert_rc 0
+    [ "$(tr -d '\n' <<<"$output")" = 1010101010 ]
+}
+
+@test "redlock: what cannot be is refused: 64" {
+    local hosts uri
+    hosts=$(rl_hosts)
+    run -64 run_t 5 "$DLOCK" -s "$L" touch ran
+    for uri in "redlock://$hosts?wait-replicas=1#x" "redlock://$hosts?restart-grace=soon#x" "redlock://$hosts?slots=2#x" \
+        "redlock://$hosts/x#x" "redlock://#x" "redlock://,h1#x" \
+        "redlock://$(seq -s, -f 'h%g' 16)#x" "redlock://$hosts"; do
+        run -64 run_t 5 "$DLOCK" "$uri" touch ran
+        [ "${#lines[@]}" -eq 1 ] || fail "not one line: $output"
+    done
+    # Two votes for one server.
+    for uri in "h1,h2,h1" "h1:6379,h2,h1" "h1,H1" "127.0.0.1:7,127.0.0.1:8,127.0.0.1:7"; do
+        run -64 run_t 5 "$DLOCK" "redlock://$uri#x" touch ran
+        [[ ${output,,} == *h1* || $output == *127.0.0.1:7* ]] || fail "which one? $output"
+    done
+    [ ! -e ran ]
+}
+
+@test "redlock: the same server by two addresses has no two votes: 64, both named" {
+    own_nodes 2 --bind '127.0.0.1 127.0.0.2 ::1'
+    local p other
+    p=$(rl_port 1)
+    for other in localhost:$p 127.0.0.2:$p "[::1]:$p"; do
+        run -64 run_t 5 "$DLOCK" "redlock://127.0.0.1:$p,$other,127.0.0.1:$(rl_port 2)?restart-grace=0#$NAME" touch ran
+        [ ! -e ran ]
+        assert_out "127.0.0.1:$p"
+        assert_out "$other"
+        nothing_left
+    done
+}
+
+# Ports 1, 2, ... are nobody's.
+@test "redlock: a majority of 1, 2, 3, 4 or 5 nodes is enough, one less is not" {
+    local n dead hosts live need
+    for n in 1 2 3 4 5; do
+        need=$((n / 2 + 1))
+        for live in $need $((need - 1)); do
+            hosts="$(tr ' ' '\n' <<<"$RL_PORTS" | head -n "$live") $(seq $((n - live)))"
+            # shellcheck disable=SC2086
+            hosts=$(printf ',127.0.0.1:%s' $hosts)
+            timed --connect-timeout 0.5 "redlock://${hosts#,}?restart-grace=0#$NAME" true
+            if [ "$live" -eq "$need" ]; then
+                assert_rc 0
+            else
+                assert_rc 69
+                assert_between 0 "$took" $((1500 + SLOW)) "ms"
+            fi
+            rl_gone "$NAME"
+        done
+    done
+}
+
+@test "redlock: one node is as good as redis://" {
+    RL_PORTS=${RL_PORTS%% *} L=$(rl_uri "$NAME")
+    hold
+    run -75 run_t 5 "$DLOCK" -n "$L" true
+    run -75 run_t 5 "$DLOCK" -n "redis://127.0.0.1:$RL_PORTS#$NAME" true
+    let_go
+    run run_t 5 "$DLOCK" -n "$L" true
+    assert_rc 0
+}
+
+@test "redlock: --status: free, held, split, held by others, and without a majority" {
+    own_nodes
+    run run_t 5 "$DLOCK" --status "$L"
+    assert_rc 0
+    assert_out ": free"
+    hold
+    run run_t 5 "$DLOCK" --status "$L"
+    assert_rc 75
+    assert_out "pid $HOLDER"
+    rl_freeze 4 5
+    timed --status "$L"
+    assert_rc 75
+    assert_out "pid $HOLDER"
+    assert_between 0 "$took" $((1500 + SLOW)) "ms"
+    rl_freeze 3
+    timed --connect-timeout 0.5 --status "$L"
+    assert_rc 69
+    assert_between 0 "$took" $((2000 + SLOW)) "ms"
+    [[ $output =~ 2\ of\ (the\ |its\ )?5 ]]
+    rl_thaw 3 4 5
+    let_go
+    on "1 2" set "$NAME" one
+    on "4 5" set "$NAME" two
+    run run_t 5 "$DLOCK" --status "$L"
+    assert_rc 0
+    rl 3 set "$NAME" s3cret-two
+    on "4 5" set "$NAME" s3cret-two
+    run run_t 5 "$DLOCK" --status "$L"
+    assert_rc 75
+    refute_out s3cret
+    rl_die 1 2
+    run run_t 5 "$DLOCK" --status "$L"
+    assert_rc 75
+    rl_die 3
+    run run_t 5 "$DLOCK" --connect-timeout 1 --status "$L"
+    assert_rc 69
+}
+
+# ------------------------------------------------------ rights, foreign data ---
+
+@test "redlock: passwords: one for all or one for each; a wrong one is a vote less, three are 77; none is shown" {
+    own_nodes
+    local k hosts=''
+    for k in 1 2 3 4 5; do
+        rl $k config set requirepass "c4nary$k"
+        hosts+=",:c4nary$k@127.0.0.1:$(rl_port $k)"
+    done
+    hosts=${hosts#,}
+    run run_t 5 "$DLOCK" -v "redlock://$hosts?restart-grace=0#$NAME" sh -c '
+        for p; do REDISCLI_AUTH=c4nary$((n += 1)) redis-cli -p $p exists $DLOCK_NAME; done' - $RL_PORTS
+    assert_rc 0
+    [ "$(tr -d '\n' <<<"$output")" = 11111 ]
+    quick -n "redlock://${hosts/c4nary2/c4nary-no}?restart-grace=0#$NAME" true
+    hosts=${hosts/c4nary1/c4nary-no} hosts=${hosts/c4nary3/c4nary-no} hosts=${hosts/c4nary4/c4nary-no}
+    timed --connect-timeout 1 -v "redlock://$hosts?restart-grace=0#$NAME" touch ran
+    assert_rc 77
+    assert_between 0 "$took" $((1500 + SLOW)) "ms"
+    refute_out c4nary
+    run run_t 5 "$DLOCK" -v --connect-timeout 1 --status "redlock://$hosts?restart-grace=0#$NAME"
+    assert_rc 77
+    refute_out c4nary
+    run run_t 5 "$DLOCK" --connect-timeout 1 "$L" touch ran
+    assert_rc 77
+    [ ! -e ran ]
+    for k in 1 2 3 4 5; do
+        [ "$(REDISCLI_AUTH=c4nary$k rl $k exists "$NAME")" = 0 ]
+        REDISCLI_AUTH=c4nary$k rl $k config set requirepass same
+    done
+    # Given once, before the first host; by file; by environment.
+    run run_t 5 "$DLOCK" "redlock://:same@$(rl_hosts)?restart-grace=0#$NAME" true
+    assert_rc 0
+    REDISCLI_AUTH=same run run_t 5 "$DLOCK" "$L" true
+    assert_rc 0
+    (umask 077 && echo same >pw)
+    run run_t 5 "$DLOCK" "$(rl_uri "$NAME" "restart-grace=0&password-file=$T/pw")" true
+    assert_rc 0
+}
+
+@test "redlock: a foreign type under the name on 1 node is a vote less, on 3 it is 65, and is not touched" {
+    rl 2 hset "$NAME" f v
+    quick -n "$L" true
+    on "3 5" hset "$NAME" f v
+    run run_t 5 "$DLOCK" --connect-timeout 1 "$L" touch ran
+    assert_rc 65
+    assert_out hash
+    [ ! -e ran ]
+    for k in 2 3 5; do [ "$(rl $k hget "$NAME" f)" = v ]; done
+    [ "$(rl_count "exists $NAME" 0)" = 2 ]
+    on_all del "$NAME"
+}
+
+@test "redlock: a foreign lock on 3 nodes: 75; on 2: granted, and it is not touched" {
+    on "1 2" set "$NAME" theirs nx px 60000
+    hold --ttl 1
+    [ "$(rl_count "get $NAME" theirs)" = 2 ]
+    # More than one renewal later, too.
+    wait_for 4 rl_renewals 3 2
+    [ "$(rl_count "get $NAME" theirs)" = 2 ]
+    let_go
+    [ "$(rl_count "get $NAME" theirs)" = 2 ]
+    [ "$(rl_holds "$NAME")" = 2 ]
+    rl 5 set "$NAME" theirs nx px 60000
+    run run_t 5 "$DLOCK" -n "$L" touch ran
+    assert_rc 75
+    run run_t 5 "$DLOCK" -w 0.3 "$L" touch ran
+    assert_rc 75
+    [ ! -e ran ]
+    [ "$(rl_holds "$NAME")" = 3 ]
+    on_all del "$NAME"
+}
+@test "redlock: a split vote is nobody's: -n is 75 or granted, never 69" {
+    on "1 2" set "$NAME" one px 60000
+    on "3 4" set "$NAME" two px 60000
+    timed -n "$L" touch ran
+    assert_rc 75
+    # A few more rounds: the others might be about to give up, too.
+    assert_between 0 "$took" $((2500 + SLOW)) "ms"
+    [ ! -e ran ]
+    [ "$(rl 5 exists "$NAME")" = 0 ]
+    on_all del "$NAME"
+}
+
+# ---------------------------------------------------------------- waiting ---
+
+@test "redlock: a waiter is woken by the holder's release, and by any client's DEL" {
+    own_nodes
+    local i t0 us
+    for i in 1 2 3; do
+        hold --ttl 60
+        waiter got --ttl 60
+        t0=$(clock)
+        let_go
+        wait_exit 5 "$WAITER"
+        us=$((($(cat got) - t0) / 1000))
+        [ $us -ge $((500000 + 1000 * SLOW)) ] || break
+    done
+    assert_between 0 $us $((500000 + 1000 * SLOW)) "us after the release"
+    promptly on_all del "$NAME"
+    promptly on_all flushall
+    # A majority is enough, also if the others never let go.
+    promptly on "2 3 5" del "$NAME"
+}
+
+@test "redlock: a waiter notices that the keys expire" {
+    local i t0 t1
+    for i in 1 2 3; do
+        t0=$(clock)
+        on_all set "$NAME" theirs px 900
+        t1=$(clock)
+        run run_t 5 "$DLOCK" "$L" "$HELPERS/clock" "$T/got"
+        assert_rc 0
+        [ $((($(cat got) - t0) / NS)) -ge 900 ]
+        t1=$((($(cat got) - t1) / NS))
+        [ $t1 -ge $((1200 + SLOW)) ] || break
+    done
+    assert_between 0 $t1 $((1200 + SLOW)) "ms"
+}
+
+@test "redlock: a waiter that dies or is cancelled leaves nothing on the nodes" {
+    own_nodes
+    local rc
+    on_all set "$NAME" theirs px 60000
+    waiter got --ttl 60
+    kill -KILL "$WAITER"
+    wait_for 5 pid_gone "$WAITER"
+    wait_for 2 watched 0
+    [ "$(rl_count "get $NAME" theirs)" = 5 ]
+    # Also with a node that hangs and one that is dead.
+    rl_freeze 2
+    rl_die 4
+    local sig t0 took best=9999
+    for sig in TERM HUP INT; do
+        rc=0
+        start_log got.log "$HELPERS/launch" -d "$DLOCK" --ttl 60 "$L" "$HELPERS/clock" "$T/got"
+        WAITER=$STARTED
+        wait_for 5 tracked 1 1 3 5
+        t0=$(now_ms)
+        kill -$sig "$WAITER"
+        wait_exit 5 "$WAITER" || rc=$?
+        [ "$rc" -eq $((128 + $(kill -l $sig))) ]
+        took=$(($(now_ms) - t0))
+        [ "$took" -ge "$best" ] || best=$took
+        wait_for 2 tracked 0 1 3 5
+    done
+    assert_between 0 "$best" $((500 + SLOW)) "ms until it left"
+    rl_thaw 2
+    on "1 2 3 5" del "$NAME"
+    run run_t 5 "$DLOCK" -n "$L" true
+    assert_rc 0
+    [ ! -e got ]
+    nothing_left 1 2 3 5
+}
+# tracked N K...: as many track the lock on each of these nodes.
+tracked() {
+    local k
+    for k in "${@:2}"; do rl_tracks "$k" "$1" || return; done
+}
+
+@test "redlock: -w is kept with hung nodes: one, 75; three, 69" {
+    own_nodes
+    on_all set "$NAME" theirs px 60000
+    rl_freeze 3
+    waits 75 400
+    rl_freeze 1 5
+    waits 69 300
+    [ ! -e ran ]
+    rl_thaw 1 3 5
+}
+# waits RC LEAST: -w 0.4 ends with that; at most 100 ms late, the best of six, less what the program itself takes now.
+waits() {
+    local i begin best=9999
+    for i in 1 2 3 4 5 6; do
+        begin=$(now_ms)
+        run -64 run_t 5 "$DLOCK" -n "$(rl_uri "$NAME" nonsense=1)" touch ran
+        begin=$(($(now_ms) - begin))
+        timed -w 0.4 "$L" touch ran
+        assert_rc "$1" || return
+        [ "$took" -ge "$2" ] || fail "$took ms" || return
+        took=$((took - begin))
+        [ "$took" -ge "$best" ] || best=$took
+        [ "$best" -gt 510 ] || return 0
+    done
+    assert_between 0 "$best" $((510 + SLOW)) "ms, less that of a refusal"
+}
+
+@test "redlock: a waiter gives up after one ttl without a majority: 69" {
+    own_nodes
+    on_all set "$NAME" theirs px 60000
+    waiter got --ttl 1
+    local rc=0 t0
+    t0=$(now_ms)
+    rl_die 1 2 3
+    wait_exit 5 "$WAITER" || rc=$?
+    [ "$rc" -eq 69 ] || fail "exit code $rc: $(cat got.log)"
+    assert_between 300 $(($(now_ms) - t0)) $((2200 + SLOW)) "ms"
+    [[ $(cat got.log) =~ 2\ of\ (the\ |its\ )?5 ]]
+}
+
+@test "redlock: a waiter rides out nodes that come and go" {
+    own_nodes
+    on_all set "$NAME" theirs px 60000
+    waiter got --ttl 10
+    rl_die 1 2
+    rl_revive 1 2
+    on "1 2" set "$NAME" theirs px 60000
+    wait_for 5 tracked 1 1 2
+    rl_freeze 3
+    rl_die 4
+    local t0
+    t0=$(clock)
+    on "1 2 5" del "$NAME"
+    wait_exit 5 "$WAITER"
+    assert_between 0 $((($(cat got) - t0) / NS)) $((2000 + SLOW)) "ms"
+    rl_thaw 3
+}
+
+# Without anybody else one of them gets it, however the votes split at first.
+@test "redlock: of 8 that try with -n at the same instant exactly one runs" {
+    local round
+    for round in 1 2 3 4 5; do
+        rm -f go ran
+        run run_t 20 "$ROOT/tests/support/helpers/burst.py" 8 "$T/go" "$DLOCK" -q -n "$L" \
+            sh -c 'echo >>ran; n=0; until [ -e go ] || [ $((n += 1)) -gt 200 ]; do sleep .02; done'
+        assert_rc 0
+        [ "$output" = "0 75 75 75 75 75 75 75" ] || fail "round $round: $output"
+        [ "$(wc -l <ran)" -eq 1 ]
+        rl_gone "$NAME"
+    done
+}
+
+# ------------------------------------------------------------------ fences ---
+
+@test "redlock: the fence grows whichever majority grants, and wherever one counter is far ahead" {
+    own_nodes
+    local out fence last=0
+    for out in "4 5" "1 2" "3 4" "1 5" "ahead" "3 4" "3 5" "1 3" "2 3" "1 2"; do
+        if [ "$out" = ahead ]; then
+            # By a clock that was wrong once. Node 3 is away from most of the grants that follow.
+            rl 3 set "{$NAME}:dlock:fence" 5000000000000000
+            out="1 5"
+        fi
+        # shellcheck disable=SC2086
+        rl_freeze $out
+        fence=$("$DLOCK" --ttl 20 "$L" sh -c 'echo $DLOCK_FENCE' 3>&-)
+        # shellcheck disable=SC2086
+        rl_thaw $out
+        [ "$fence" -gt "$last" ] || fail "without $out: $fence after $last"
+        last=$fence
+        # The next one must not find the lock on what was away.
+        wait_for 5 rl_gone "$NAME"
+    done
+    [ "$last" -gt 5000000000000000 ]
+}

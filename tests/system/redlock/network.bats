@@ -1,0 +1,232 @@
+#!/usr/bin/env bats
+# network.bats - a Redlock whose network loses packets, answers or connections, or falls in two, during a hold: two
+# machines of our own, see support/netns.bash. Nodes that are dead, hang or lie are in faults.bats.
+
+# bats file_tags=long
+bats_require_minimum_version 1.5.0
+load ../../support/common
+load ../../support/fake
+load ../../support/redis
+load ../../support/redlock
+load ../../support/netns
+
+setup_file() { export BATS_NO_PARALLELIZE_WITHIN_FILE=true; }
+setup() {
+    dlock_setup
+    fake_setup # the command that tells what happens to it
+}
+teardown() { dlock_teardown; }
+
+# ---------------------------------------------------------------- helpers ---
+
+PORTS="6379 6380 6381 6382 6383"
+
+# five_up: five servers on the second machine; $L is the lock.
+five_up() {
+    local p hosts=''
+    net_up
+    for p in $PORTS; do
+        hosts+=,$SERVER:$p
+        [ $p -ne $PORT ] || continue
+        mkdir "$T/etc/$p"
+        start_log "$T/etc/redis$p.log" server redis-server --port $p --bind 127.0.0.1 $SERVER --protected-mode no --save '' \
+            --daemonize no --dir "$T/etc/$p" --logfile ''
+    done
+    for p in $PORTS; do wait_for 10 server_is_up $p || return; done
+    L="redlock://${hosts#,}?restart-grace=0#$NAME"
+}
+node() { server redis-cli -p "$((PORT - 1 + $1))" "${@:2}"; }
+server_is_up() { [ "$(server redis-cli -p "$1" ping 2>&1)" = PONG ]; }
+# left_is_over MS K...: so much is left of the lock on each of these nodes. nowhere: no node has it.
+left_is_over() {
+    local k
+    for k in "${@:2}"; do [ "$(node "$k" pttl "$NAME")" -gt "$1" ] || return; done
+}
+nowhere() {
+    local k
+    for k in 1 2 3 4 5; do [ "$(node $k exists "$NAME")" = 0 ] || return; done
+}
+# rule MACHINE --sport|--dport K... -- ARG...: a rule of iptables for what comes from or goes to these nodes.
+rule() {
+    local machine=$1 side=$2 nodes=() k
+    shift 2
+    while [ "$1" != -- ]; do nodes+=("$1") && shift; done
+    shift
+    for k in "${nodes[@]}"; do
+        "$machine" iptables -I INPUT -i link0 -p tcp $side $((PORT - 1 + k)) "$@" || return
+    done
+}
+# counted MACHINE WORD: packets that the rules with that word have met.
+counted() { "$1" iptables -L INPUT -v -x -n | awk -v w="$2" 'index($0, w) { n += $1 } END { print n + 0 }'; }
+
+# untouched RC: the command ends by itself with that, and nobody has said or done anything.
+untouched() {
+    : >end
+    ended
+    assert_rc "$1"
+    [ "$output" = "" ] || fail "said: $output"
+    [ "$(count_seen main sig 15)" = 0 ]
+    wait_for 3 nowhere
+}
+
+# --------------------------------------------------------------- in a hold ---
+
+# bats test_tags=slow
+@test "redlock net: the replies of two nodes are lost during a hold: nothing happens; of three: TERM, gone in time, 79" {
+    five_up
+    net_hold --ttl 2 --grace 0.2 "$L" $SUBJECT -t -k
+    wait_for 5 running 4
+    rule client --sport 1 4 -- -m length --length 61:65535 -j DROP
+    lives_for 2300
+    [ "$(counted client length)" -ge 2 ]
+    rule client --sport 5 -- -m length --length 61:65535 -j DROP
+    # Whatever was confirmed was sent before this.
+    local lost
+    lost=$(now_ns)
+    ended 5
+    assert_rc 79
+    assert_out "could not be renewed in time"
+    tree_gone
+    [ "$(count_seen main sig 15)" = 1 ]
+    assert_between 600 $((($(last_beat) - lost) / NS)) 1980 "ms the tree lived"
+    # What the three were asked neither keeps nor makes the lock.
+    net_mend
+    wait_for 3 nowhere
+}
+
+# bats test_tags=slow
+@test "redlock net: all replies are lost for less than the ttl during a hold: ridden out" {
+    five_up
+    net_hold --ttl 4 --grace 0.5 "$L" $SUBJECT -u "$T/end" -r 4
+    wait_for 5 running
+    rule client --sport 1 2 3 4 5 -- -m length --length 61:65535 -j DROP
+    # A renewal has been tried, and its answer was lost.
+    met() { [ "$(counted client length)" -ge 5 ]; }
+    wait_for 4 met
+    net_mend
+    lives_for 4000
+    untouched 4
+}
+
+# bats test_tags=slow
+@test "redlock net: connections to two nodes, then to all, are reset during a hold: it reconnects" {
+    five_up
+    net_hold --ttl 3 "$L" $SUBJECT -u "$T/end" -r 5
+    wait_for 5 running
+    local nodes reset
+    for nodes in "2 3" "1 2 3 4 5"; do
+        # shellcheck disable=SC2086
+        rule server --dport $nodes -- -j REJECT --reject-with tcp-reset
+        # The next renewal meets it, 0.77 s after the last one at most.
+        reset=$(wc -w <<<"$nodes")
+        was_reset() { [ "$(counted server reject-with)" -ge "$reset" ]; }
+        wait_for 3 was_reset
+        net_mend
+        lives_for 1000
+        # shellcheck disable=SC2086
+        wait_for 3 left_is_over 2000 $nodes
+    done
+    lives_for 1100
+    untouched 5
+}
+
+# bats test_tags=slow
+@test "redlock net: three nodes reset every connection from then on: the tree is gone before the deadline, 79" {
+    five_up
+    net_hold --ttl 2 --grace 0.2 "$L" $SUBJECT -t -k
+    wait_for 5 running 4
+    local lost
+    rule server --dport 1 3 5 -- -j REJECT --reject-with tcp-reset
+    lost=$(now_ns)
+    ended 5
+    assert_rc 79
+    tree_gone
+    [ "$(count_seen main sig 15)" = 1 ]
+    assert_between 0 $((($(last_beat) - lost) / NS)) 1980 "ms the tree lived"
+}
+
+# bats test_tags=slow
+@test "redlock net: every fifth packet, either way, is lost during a hold: ridden out" {
+    five_up
+    net_hold --ttl 6 --grace 0.5 "$L" $SUBJECT -u "$T/end" -r 4
+    wait_for 5 running
+    server iptables -I INPUT -i link0 -m statistic --mode nth --every 5 --packet 0 -j DROP
+    client iptables -I INPUT -i link0 -m statistic --mode nth --every 5 --packet 3 -j DROP
+    lives_for 6500
+    [ $(($(counted client statistic) + $(counted server statistic))) -ge 5 ]
+    net_mend
+    untouched 4
+}
+
+# ------------------------------------------------------------ a partition ---
+
+# The holder's way to three of the nodes is cut without a word, the rival's is not. Lock and nodes are this machine's.
+# bats test_tags=slow
+@test "redlock: a partition of three nodes: the tree is gone before the rival gets in, 79" {
+    rl_start 5
+    local try direct k pid proxies=()
+    direct=$(rl_uri "$NAME")
+    for k in 1 2 3; do
+        start "$ROOT/tests/support/helpers/proxy.py" "$(rl_port $k)" pass >"port.$k"
+        proxies+=("$STARTED")
+    done
+    for k in 1 2 3; do
+        wait_for 5 test -s "port.$k"
+        rl_put $k "$(cat "port.$k")"
+    done
+    for try in 1 2; do
+        rm -f got "$C"/*
+        background --ttl 2 --grace 0.2 "$(rl_uri "$NAME")" $SUBJECT -t -k
+        wait_for 5 running 4
+        start_log rival.log "$DLOCK" --ttl 2 "$direct" \
+            sh -c 'flock -sn "$1" true || echo overlap; exec "$2" got' - "$C/witness" "$HELPERS/clock"
+        local rival=$STARTED
+        wait_for 5 eval '[ "$("$DLOCK" --status --json "$direct" | grep -o "\"place\"" | wc -l)" = 1 ]'
+        [ $try -eq 1 ] || lives_for 700 # at another place between two renewals
+        kill -STOP "${proxies[@]}"
+        ended 6
+        assert_rc 79
+        wait_exit 6 "$rival"
+        [ ! -s rival.log ] || fail "$(cat rival.log)"
+        [ "$(last_beat)" -lt "$(cat got)" ] || fail "the rival was in $((($(last_beat) - $(cat got)) / NS)) ms before"
+        [ "$(count_seen main sig 15)" = 1 ]
+        kill -CONT "${proxies[@]}"
+        # What had been on its way takes nothing away, and makes nothing.
+        for k in 1 2 3; do wait_for 3 eval "[ \"\$(redis-cli -p ${REDIS_PORTS[n$k]} exists $NAME)\" = 0 ]"; done
+    done
+}
+
+# ------------------------------------------------------------- slow nodes ---
+
+# instead "K..." FAULT...: a proxy at the place of these nodes, for $L only.
+instead() {
+    local k nodes=$1 RL_PORTS=$RL_PORTS
+    shift
+    for k in $nodes; do
+        rm -f "port.$k"
+        start "$ROOT/tests/support/helpers/proxy.py" "$(rl_port "$k")" "$@" >"port.$k"
+        wait_for 5 test -s "port.$k"
+        rl_put "$k" "$(cat "port.$k")"
+    done
+    L=$(rl_uri "$NAME")
+}
+
+# bats test_tags=slow
+@test "redlock: slow nodes during a hold, two or all: renewed for longer than the ttl" {
+    rl_start 5
+    local case
+    for case in "2 4:late 1" "1 2 3 4 5:late 0.15" "1 2 3 4 5:drip"; do
+        rm -f end "$C"/*
+        # shellcheck disable=SC2086
+        instead "${case%%:*}" ${case#*:}
+        background --ttl 2 --grace 0.2 "$L" $SUBJECT -u "$T/end" -r 6
+        wait_for 5 running || fail "$case: $(cat out)"
+        lives_for 2300
+        : >end
+        ended
+        assert_rc 6
+        [ "$output" = "" ] || fail "$case: $output"
+        [ "$(count_seen main sig 15)" = 0 ]
+        wait_for 3 rl_gone "$NAME"
+    done
+}

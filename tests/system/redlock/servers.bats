@@ -1,0 +1,308 @@
+#!/usr/bin/env bats
+# servers.bats - servers of a Redlock whose clocks jump, that are full of clients or are restarted in a hold; what
+# those that are out of order cost; what a waiter costs them.
+
+# bats file_tags=long
+bats_require_minimum_version 1.5.0
+load ../../support/common
+load ../../support/fake
+load ../../support/redis
+load ../../support/redlock
+
+setup_file() { export BATS_NO_PARALLELIZE_WITHIN_FILE=true; }
+setup() {
+    dlock_setup
+    fake_setup # the command that tells what happens to it
+}
+teardown() { dlock_teardown; }
+
+# ------------------------------------------------------------------ clocks ---
+
+# Five nodes, each with a clock that `jump SECONDS K...` sets ahead.
+clock_nodes() {
+    local k
+    RL_PORTS=''
+    for k in 1 2 3 4 5; do
+        head -c 8 /dev/zero >"$T/offset.$k"
+        LD_PRELOAD=$HELPERS/wallclock.so WALLCLOCK=$T/offset.$k ASAN_OPTIONS=${ASAN_OPTIONS:-}:verify_asan_link_order=0 \
+            redis_start_in n$k
+        RL_PORTS+="${RL_PORTS:+ }${REDIS_PORTS[n$k]}"
+    done
+    L=$(rl_uri "$NAME")
+}
+jump() {
+    /usr/bin/python3 -c 'import struct, sys
+for k in sys.argv[2:]:
+    with open("offset." + k, "r+b") as f: f.write(struct.pack("<q", int(sys.argv[1]) * 10**9))' "$@"
+}
+
+# bats test_tags=slow
+@test "redlock: the clocks of one or two servers jump by a minute, to and fro: the hold goes on" {
+    clock_nodes
+    local nodes by
+    background --ttl 2 "$L" $SUBJECT -u "$T/end" -r 4
+    wait_for 5 running
+    for nodes in 3 "1 4"; do
+        for by in 60 0 -60 0; do
+            # shellcheck disable=SC2086
+            jump $by $nodes
+            # Nobody gets in by those whose leases have ended.
+            run -75 run_t 5 "$DLOCK" -n "$L" true
+            lives_for 700
+            # A renewal, half a second after the last one, has mended it.
+            wait_for 2 rl_on "$NAME" 5
+        done
+    done
+    : >end
+    ended
+    assert_rc 4
+    [ "$(count_seen main sig 15)" = 0 ]
+    # On the nodes with a clock that was set back in between it lasts longer, but for the release.
+    wait_for 1 rl_gone "$NAME"
+}
+
+# bats test_tags=slow
+@test "redlock: the clocks of three servers are set back by a minute: the hold goes on; forward: 79, killed at once" {
+    clock_nodes
+    background --ttl 3 "$L" $SUBJECT -t -k
+    wait_for 5 running 4
+    jump -60 1 2 5
+    lives_for 3200
+    rl_on "$NAME" 5
+    local t0
+    jump 0 1 2 5
+    t0=$(now_ns)
+    ended 5
+    assert_rc 79
+    assert_out "gone on 3 of 5 servers"
+    tree_gone
+    [ "$(count_seen main sig 15)" = 0 ]
+    # Renewals are 0.77 s apart.
+    assert_between -10 $((($(last_beat) - t0) / NS)) $((1100 + SLOW)) "ms the tree lived"
+    wait_for 1 rl_gone "$NAME"
+}
+
+@test "redlock: clocks that are a minute apart, on one, two or three servers: it is taken, the fence grows" {
+    clock_nodes
+    local by nodes fence last=0
+    for nodes in 2 "2 3" "2 3 5"; do
+        for by in 60 -60; do
+            # shellcheck disable=SC2086
+            jump $by $nodes
+            run -75 run_t 5 "$DLOCK" "$L" "$DLOCK" -q -n "$L" true
+            fence=$(run_t 5 "$DLOCK" "$L" sh -c 'echo $DLOCK_FENCE')
+            [ "$fence" -gt "$last" ] || fail "$by s on $nodes: $fence after $last"
+            last=$fence
+            wait_for 2 rl_gone "$NAME"
+            # shellcheck disable=SC2086
+            jump 0 $nodes
+        done
+    done
+}
+
+# ------------------------------------------------------------- full servers ---
+
+# full K...: no connection more than those there are, one of ours among them. again K...: as before.
+declare -A DOOR
+full() {
+    local k fd line
+    for k; do
+        { exec {fd}<>"/dev/tcp/127.0.0.1/$(rl_port "$k")"; } 2>/dev/null
+        DOOR[$k]=$fd
+        printf 'CONFIG SET maxclients 1\r\n' >&"$fd"
+        read -r -t 5 line <&"$fd"
+        [[ $line == +OK* ]] || fail "node $k: $line" || return
+        rl "$k" ping 2>&1 | grep -q 'max number of clients' || fail "node $k is not full" || return
+    done
+}
+again() {
+    local k line
+    for k; do
+        printf 'CONFIG SET maxclients 1000\r\n' >&"${DOOR[$k]}"
+        read -r -t 5 line <&"${DOOR[$k]}"
+        exec {DOOR[$k]}>&-
+    done
+}
+
+@test "redlock: maxclients reached on one, two servers: works, and at once; on three: 69 with the reason" {
+    own_nodes
+    full 5
+    quick "$L" true
+    full 2
+    quick "$L" true
+    quick -n "$L" true
+    full 1
+    unusable 2
+    assert_out "max number of clients"
+    unusable 2 -n
+    nothing_left 3 4
+    again 1 2 5
+    nothing_left
+    quick "$L" true
+}
+
+# bats test_tags=slow
+@test "redlock: maxclients reached in a hold: connections that there are go on, new ones on two of five are missed by nobody" {
+    own_nodes
+    background --ttl 2 --grace 0.2 "$L" $SUBJECT -t -k
+    wait_for 5 running 4
+    wait_for 2 rl_on "$NAME" 5
+    full 1 2 3
+    lives_for 2300
+    thrown_out() { # K...: whoever is connected, but us
+        local k line
+        for k; do
+            printf 'CLIENT KILL TYPE normal SKIPME yes\r\n' >&"${DOOR[$k]}"
+            read -r -t 5 line <&"${DOOR[$k]}"
+        done
+    }
+    thrown_out 1 2
+    lives_for 2300
+    thrown_out 3
+    local lost
+    lost=$(now_ns)
+    ended 5
+    assert_rc 79
+    assert_out "max number of clients"
+    tree_gone
+    [ "$(count_seen main sig 15)" = 1 ]
+    assert_between 0 $((($(last_beat) - lost) / NS)) 1980 "ms the tree lived"
+    again 1 2 3
+}
+
+# ---------------------------------------------------------------- restarts ---
+
+# restart kept|lost K...: killed, and started again, with or without their data.
+restart() {
+    local k how=$1
+    shift
+    rl_die "$@"
+    for k; do
+        [ "$how" = kept ] || rm -rf "${REDIS_DIRS[n$k]}"/*dir "${REDIS_DIRS[n$k]}"/*.aof
+        redis_launch "n$k" "${REDIS_DIRS[n$k]}" "${REDIS_PORTS[n$k]}" --appendonly yes --appendfsync always || return
+    done
+    [ "$how" != kept ] || for k; do rl_ask "$k" exists "$NAME" && [ "$ANSWER" = 1 ] || fail "node $k has lost it" || return; done
+    [ "$how" = kept ] || for k; do rl_ask "$k" exists "{$NAME}:dlock:fence" || return; done
+}
+
+# bats test_tags=slow
+@test "redlock: all servers are restarted in a hold, one or two at a time, with and without their data: it goes on" {
+    own_nodes 5 --appendonly yes --appendfsync always
+    local value step fence
+    background --ttl 3 "$L" $SUBJECT -u "$T/end" -r 4
+    wait_for 5 running
+    wait_for 2 rl_on "$NAME" 5
+    value=$(rl 1 get "$NAME")
+    for step in "kept 1" "kept 2 3" "lost 4" "lost 5 1" "kept 4 5" "lost 2 3"; do
+        # shellcheck disable=SC2086
+        restart $step || fail "$step"
+        # Whoever has forgotten it is no majority.
+        run -75 run_t 5 "$DLOCK" -n "$L" true
+        wait_for 4 eval '[ "$(rl_count "get $NAME" "$value")" = 5 ]' || fail "$step: $(cat out)"
+        pid_alive "$K" || fail "$step: $(cat out)"
+    done
+    # What has been told is that servers were gone, and nothing else.
+    ! grep -v "one of 5 servers" out || fail "said"
+    : >end
+    ended
+    assert_rc 4
+    [ "$(count_seen main sig 15)" = 0 ]
+    wait_for 1 rl_gone "$NAME"
+    nothing_left
+}
+
+# bats test_tags=slow
+@test "redlock: three servers are restarted at once in a hold: with their data it goes on, without it is lost, 79" {
+    own_nodes 5 --appendonly yes --appendfsync always
+    background --ttl 3 "$L" $SUBJECT -t -k
+    wait_for 5 running 4
+    wait_for 2 rl_on "$NAME" 5
+    restart kept 1 2 3
+    lives_for 3300
+    rl_on "$NAME" 5
+    local t0
+    # At one instant, for the keeper: one by one it would set them again.
+    kill -STOP "$K"
+    t0=$(now_ns)
+    restart lost 1 2 3
+    kill -CONT "$K"
+    ended 5
+    assert_rc 79
+    tree_gone
+    assert_between -10 $((($(last_beat) - t0) / NS)) $((2900 + SLOW)) "ms the tree lived"
+}
+
+# ------------------------------------------------------- what it costs us ---
+
+# us_longer NODES WHAT: ... than $healthy; a node's time-out is 50 ms.
+us_longer() {
+    entering
+    [ "$took" -le "${worst:-0}" ] || worst=$took
+    assert_between -999999 $((took - healthy)) $((80000 + 1000 * SLOW)) "us longer, with $1 $2"
+}
+
+# bats test_tags=slow
+@test "redlock: one or two nodes that are dead, hung or talk garbage hold up the start by their time-out at most" {
+    own_nodes
+    local healthy worst='' what k all=$L ports=$RL_PORTS
+    entering
+    healthy=$took
+    rl_freeze 2
+    us_longer 1 hung
+    rl_freeze 3
+    us_longer 2 hung
+    rl_thaw 2 3
+    rl_die 2
+    us_longer 1 dead
+    rl_die 3
+    us_longer 2 dead
+    for what in "say :1\\r\\n" "for-ever x" "nothing" "greet SSH-2.0-x\\r\\n"; do
+        RL_PORTS=$ports
+        for k in 2 3; do
+            rm -f "port.$k"
+            # shellcheck disable=SC2086
+            start "$ROOT/tests/support/helpers/hostile_server.py" $what >"port.$k"
+            wait_for 5 test -s "port.$k"
+        done
+        rl_put 2 "$(cat port.2)"
+        L=$(rl_uri "$NAME")
+        # Node 3 is dead.
+        us_longer 1 "dead and one that does: $what"
+        rl_put 3 "$(cat port.3)"
+        L=$(rl_uri "$NAME")
+        us_longer 2 "that do: $what"
+    done
+    echo "# until the command runs: $healthy us with five nodes, $worst us with two of them out of order" >&3
+    L=$all RL_PORTS=$ports
+    rl_revive 2 3
+    wait_for 2 rl_gone "$NAME"
+}
+
+# -------------------------------------------------- what a waiter costs them ---
+
+evals() { rl "$1" info commandstats | tr -d '\r' | sed -n 's/^cmdstat_eval:calls=\([0-9]*\).*/\1/p'; }
+
+# bats test_tags=slow
+@test "redlock: a waiter that is told of the release does not ask all the time" {
+    own_nodes
+    local k n said=''
+    hold --ttl 60
+    waiter got --ttl 60
+    # A majority watches the key for it; who was late in that round comes with the next one, in a third of the ttl.
+    K=$WAITER lives_for 500
+    on_all config resetstat
+    K=$WAITER lives_for 3000
+    for k in 1 2 3 4 5; do
+        n=$(evals $k)
+        said+=" ${n:-0}"
+        [ "${n:-0}" -le 4 ] || fail "node $k was asked $n times in 3 s"
+    done
+    echo "# EVALs in 3 s of waiting:$said" >&3
+    # And it is told.
+    local t0
+    t0=$(clock)
+    let_go
+    wait_exit 5 "$WAITER"
+    assert_between 0 $((($(cat got) - t0) / NS)) $((500 + BUSY)) "ms until it is in"
+    [ "$(evals 1)" -ge 1 ] # they are counted
+}

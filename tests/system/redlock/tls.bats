@@ -1,0 +1,177 @@
+#!/usr/bin/env bats
+# tls.bats - a Redlock through TLS: a server is a vote only when its certificate is good, and is told nothing before.
+# What a certificate must be is in redis/tls.bats; the contract of a lock is kept through TLS: contract/stores/redlocks.bash.
+
+bats_require_minimum_version 1.5.0
+load ../../support/common
+load ../../support/redis
+load ../../support/redlock
+load ../../support/tls
+load ../../support/redlocks
+
+SECRET=c4n4ry
+
+setup_file() {
+    export BATS_NO_PARALLELIZE_WITHIN_FILE=true RLS_PASS=$SECRET
+    tls_certs
+    rls_start 5
+}
+teardown_file() { rl_stop_file; }
+setup() {
+    dlock_setup
+    CA="cacert=$TLS/ca.crt"
+    L=$(rls_uri "$NAME")
+}
+teardown() {
+    local k
+    for k in 1 2 3 4 5; do rls_cert $k server; done
+    dlock_teardown
+}
+
+# holds: on how many nodes the key is.
+holds() {
+    local k n=0
+    for k in 1 2 3 4 5; do n=$((n + $(rl $k exists "$NAME"))); done
+    echo $n
+}
+free() { [ "$(holds)" = 0 ]; }
+
+# granted: it is, nothing is said, and nobody else gets it meanwhile.
+granted() {
+    run -75 run_t 10 "$DLOCK" "$L" "$DLOCK" -q -n "$L" touch ran
+    [ -z "$output" ] || fail "said: $output"
+    [ ! -e ran ]
+    wait_for 2 free
+}
+# never LOCK TEXT...: 69 in one line that has all TEXTs; nothing is run or left, no secret is shown.
+never() {
+    local lock=$1 text
+    shift
+    run run_t 10 "$DLOCK" --connect-timeout 1 -n "$lock" touch "$T/ran"
+    assert_rc 69
+    [ ${#lines[@]} -eq 1 ] || fail "${#lines[@]} lines: $output"
+    for text; do assert_out "$text"; done
+    refute_out "$SECRET"
+    [ ! -e "$T/ran" ] || fail "it ran"
+    wait_for 2 free
+}
+# recorders K...: there it is written to ./told.K what the server is told; $R is the lock with them. $CERT: what they show,
+# without one they speak no TLS.
+recorders() {
+    local k RL_PORTS=$RL_PORTS
+    for k; do
+        rm -f "port.$k" "told.$k"
+        # shellcheck disable=SC2086
+        start "$ROOT/tests/support/helpers/tlsrecord.py" "told.$k" '-ERR no\r\n' ${CERT:+"$TLS/$CERT.crt" "$TLS/$CERT.key"} >"port.$k"
+        wait_for 5 test -s "port.$k"
+        rl_put "$k" "$(cat "port.$k")"
+    done
+    R=$(rls_uri "$NAME")
+}
+untold() {
+    local k
+    for k; do
+        ! grep -aE "AUTH|EVAL|HELLO|INFO|PING|$SECRET|$NAME" "told.$k" || fail "${CERT:-without TLS}: node $k was told"
+        [ -z "$CERT" ] || [ ! -s "told.$k" ] || fail "$CERT: node $k was told $(cat "told.$k")"
+    done
+}
+
+@test "redlocks: five servers, their password in the URI: the lock is on all of them, and gone afterwards" {
+    local k
+    granted
+    start_log hold.log "$DLOCK" --ttl 1.5 "$L" sh -c ': >held; while [ ! -e go ]; do sleep .02; done'
+    wait_for 5 test -e held
+    wait_for 2 eval '[ "$(holds)" = 5 ]'
+    run -75 run_t 5 "$DLOCK" --status "$L"
+    assert_out "pid $STARTED"
+    # Renewed through TLS: longer than its ttl.
+    local end
+    end=$(($(now_ms) + 1600))
+    wait_for 4 eval "[ \$(now_ms) -gt $end ]"
+    [ "$(holds)" = 5 ]
+    : >go
+    wait_exit 5 "$STARTED"
+    [ ! -s hold.log ] || fail "$(cat hold.log)"
+    wait_for 2 free
+    [ -z "$(rl_left)" ]
+}
+
+@test "redlocks: certificates that are no good cost a vote: two are harmless, three are 69 with the reason" {
+    rls_cert 2 wrong
+    granted
+    rls_cert 5 expired
+    granted
+    rls_cert 1 self
+    never "$L" "2 of 5" certificate
+    run -69 run_t 10 "$DLOCK" --connect-timeout 2 --status "$L"
+    assert_out certificate
+    rls_cert 1 wrong
+    rls_cert 5 wrong
+    never "$L" "2 of 5" "not valid for localhost"
+    # Nobody is asked to do without.
+    run -0 run_t 10 "$DLOCK" -q -n "${L/$CA/insecure=1}" true
+}
+
+# bats test_tags=slow
+@test "redlocks: a certificate becomes bad during a hold: on two nodes nothing happens, on three it is lost in time" {
+    start_log hold.log "$DLOCK" --ttl 2 --grace 0.2 "$L" "$HELPERS/witness" "$T" 60000 tree
+    wait_for 5 file_has history enter
+    cut() {
+        rls_cert "$1" wrong
+        rl "$1" client kill type normal
+    }
+    cut 1
+    cut 2
+    local end rc=0
+    end=$(($(now_ms) + 2200))
+    wait_for 5 eval "[ \$(now_ms) -gt $end ]"
+    pid_alive "$STARTED"
+    cut 3
+    wait_exit 4 "$STARTED" || rc=$?
+    [ "$rc" -eq 79 ] || fail "exit code $rc: $(cat hold.log)"
+    echo "$(cat hold.log)"
+    file_has hold.log certificate
+    flock -sn witness true
+    for k in 1 2 3; do rls_cert $k server; done
+    run -0 run_t 5 "$DLOCK" -w 3 "$L" true
+}
+
+@test "redlocks: no node is told anything, the password least of all, before it has shown who it is" {
+    local cert
+    for CERT in wrong expired self stranger ''; do
+        recorders 2 4
+        run -0 run_t 10 "$DLOCK" "$R" true
+        untold 2 4
+        recorders 2 4 5
+        never "$R" "2 of 5"
+        run -69 run_t 10 "$DLOCK" --connect-timeout 1 --status "$R"
+        untold 2 4 5
+    done
+    # They do write down what they are told.
+    CERT=server
+    recorders 2 4 5
+    run run_t 10 "$DLOCK" --connect-timeout 1 -n "$R" true
+    [ "$status" -ne 0 ]
+    for k in 2 4 5; do file_has told.$k "$SECRET" || fail "node $k"; done
+}
+
+@test "redlocks: servers of redlock:// and those of redlocks:// are not each other's: 69" {
+    never "redlock://$(rls_hosts)?restart-grace=0#$NAME" "0 of 5"
+    rl_start 3
+    # These say nothing at all to what they take for the beginning of a line.
+    never "$(rls_uri "$NAME")" "no answer"
+}
+
+@test "redlocks: certificates of ours, for servers that want them" {
+    local k
+    for k in 1 2 3; do rl $k config set tls-auth-clients yes >/dev/null; done
+    run run_t 10 "$DLOCK" --connect-timeout 2 -n "$L" touch ran
+    local without=$status said=$output
+    L=$(rls_uri "$NAME" "restart-grace=0&cert=$TLS/client.crt&key=$TLS/client.key")
+    run run_t 10 "$DLOCK" -n "$L" true
+    for k in 1 2 3; do rl $k config set tls-auth-clients no >/dev/null; done
+    assert_rc 0
+    [ ! -e ran ]
+    [ "$without" -eq 77 ] || fail "exit code $without: $said"
+    [[ $said == *"certificate"* ]]
+}

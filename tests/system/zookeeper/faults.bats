@@ -1,0 +1,377 @@
+#!/usr/bin/env bats
+# faults.bats - faults around a lock in ZooKeeper: sessions and nodes that are gone, connections that break around one
+# request, processes and servers killed and stopped. An ensemble's are in ensemble.bats.
+
+# bats file_tags=long,thread
+bats_require_minimum_version 1.5.0
+
+load ../../support/common
+load ../../support/fake
+load ../../support/zookeeper
+load ../../support/zkline
+
+setup_file() {
+    export BATS_NO_PARALLELIZE_WITHIN_FILE=true
+    zk_start
+}
+teardown_file() { zk_stop_all; }
+
+setup() {
+    dlock_setup
+    fake_setup # the command that tells what happens to it
+    at_server "$ZK_PORT"
+}
+teardown() { dlock_teardown; }
+
+# ---------------------------------------------------------------- helpers ---
+
+# end_session PID NODE: behind the back of that process, which cannot come back to its session meanwhile.
+end_session() {
+    kill -STOP "$1"
+    zk_kill_session "$(owner_of "$2")"
+    kill -CONT "$1"
+}
+
+another_second() { local n; n=$(node 2) && [ -n "$n" ] && [ "$n" != "$1" ]; }
+
+# --- the session, the node -----------------------------------------------------------------------------
+
+# bats test_tags=thread
+@test "zkfaults: the holder's session is ended: the tree is killed, 79, the next one's node is left alone" {
+    background --ttl 3 "$L" $SUBJECT -t -k
+    wait_for 5 running 4
+    touch stay
+    waiter got
+    next=$(node 2)
+    end_session "$K" "$(node 1)"
+    t0=$(now_ms)
+    ended
+    assert_between 0 $(($(now_ms) - t0)) $((1200 + SLOW)) "time until the end (ms)"
+    assert_rc 79
+    assert_out "is lost"
+    [ "$(grep -c '^dlock:' "$T/out")" = 1 ]
+    # Killed, not asked.
+    [ "$(count_seen main sig 15)" = 0 ]
+    # (The next one had the lock before anybody could be told.)
+    tree_gone
+    wait_for 5 test -s got
+    [ "$(line)" = "$next" ]
+    rm stay
+    wait_exit 5 "$WAITER"
+}
+
+@test "zkfaults: the holder's node is deleted: 79 at the next heartbeat" {
+    background --ttl 3 "$L" $SUBJECT -t -k
+    wait_for 5 running 4
+    touch stay
+    waiter got
+    next=$(node 2)
+    t0=$(now_ms)
+    zk_rm "$(node 1)"
+    ended
+    assert_between 0 $(($(now_ms) - t0)) $((1700 + SLOW)) "time until the end (ms)"
+    assert_rc 79
+    assert_out "is lost"
+    [ "$(grep -c '^dlock:' "$T/out")" = 1 ]
+    [ "$(count_seen main sig 15)" = 0 ]
+    wait_for 5 test -s got
+    [ "$(line)" = "$next" ]
+    rm stay
+    wait_exit 5 "$WAITER"
+}
+
+@test "zkfaults: the node is deleted right before the release: 79, although the command was content" {
+    background --ttl 30 "$L" $SUBJECT -u "$T/end"
+    wait_for 5 running
+    zk_rm "$(node 1)"
+    touch end
+    ended
+    assert_rc 79
+    [ "$(grep -c '^dlock:' "$T/out")" = 1 ]
+}
+
+@test "zkfaults: a waiter whose node is deleted, or whose session is ended, stands in line again" {
+    background --ttl 30 "$L" $SUBJECT -u "$T/end"
+    wait_for 5 running
+    waiter got --ttl 2
+    n=$(node 2)
+    zk_rm "$n"
+    wait_for 5 another_second "$n"
+    n=$(node 2)
+    end_session "$WAITER" "$n"
+    wait_for 5 another_second "$n"
+    line_is 2
+    [ ! -e got ]
+    touch end
+    ended
+    assert_rc 0
+    wait_exit 5 "$WAITER"
+    no_violations
+    line_is 0
+}
+
+# --- the connection ------------------------------------------------------------------------------------
+
+# unharmed OPTION...: dlock by way of the proxy; the command runs once, and nothing is left.
+unharmed() {
+    rm -f ran
+    run run_t 20 "$DLOCK" --ttl 2 "$P" sh -c "echo ran >>'$T/ran'; ${1:-:}"
+    assert_rc 0 || return
+    [ -z "$output" ] || fail "$output" || return
+    [ "$(cat ran)" = ran ] || fail "not once: $(cat ran)" || return
+    line_is 0 || fail "left behind: $(line)" || return
+    struck || fail "nothing happened"
+}
+
+# The second create is the parent's, the third one the node's.
+@test "zkfaults: the connection ends around a request of the acquisition: granted once, and nothing is left" {
+    for fault in lose swallow after; do
+        for what in 'connect 1' 'create 1' 'create 2' 'create 3' 'ls 1' 'ls 2'; do
+            wait_for 5 eval '! zk_stat "/$NAME" version'
+            # shellcheck disable=SC2086
+            proxy $fault $what
+            unharmed || fail "$fault $what"
+            end_proxy
+        done
+    done
+}
+
+# bats test_tags=thread
+@test "zkfaults: the connection ends around the create again and again: one node, no overlap" {
+    mkdir h
+    zk_create "/$NAME"
+    for fault in 'lose create 1' 'swallow create 1' 'error create 1 -4' 'drip any 0'; do
+        # shellcheck disable=SC2086
+        proxy $fault
+        start_log w.log "$DLOCK" --ttl 3 "$P" "$HELPERS/witness" "$T/h" 300
+        wait_for 10 struck
+        # Others come while it is unclear.
+        run run_t 10 "$DLOCK" "$L" "$HELPERS/witness" "$T/h" 50
+        assert_rc 0
+        wait_exit 10 "$STARTED" || fail "$fault: $(cat w.log)"
+        line_is 0
+        end_proxy
+    done
+    run -0 "$ROOT/tests/support/helpers/check_history.py" "$T/h" 8
+    zk_rm "/$NAME"
+}
+
+# bats test_tags=slow
+@test "zkfaults: the connection ends around a heartbeat: the command lives" {
+    for fault in 'lose set 1' 'swallow set 1' 'after set 2' 'stall set 1' 'error set 2 -4' 'drip set 0'; do
+        # shellcheck disable=SC2086
+        proxy $fault
+        unharmed 'sleep 1.2' || fail "$fault" # the command's own time
+        end_proxy
+    done
+}
+
+@test "zkfaults: the connection ends around the release: it is given back, and that is no loss" {
+    for fault in 'swallow delete' 'after delete' 'swallow close' 'lose delete' 'error delete -4'; do
+        # shellcheck disable=SC2086
+        proxy ${fault/ -4/ 1 -4}
+        unharmed || fail "$fault"
+        end_proxy
+    done
+}
+
+@test "zkfaults: -n, and the connection ends around any of its requests: 75, and no node is left" {
+    background --ttl 30 "$L" $SUBJECT -u "$T/end"
+    wait_for 5 running
+    for fault in lose swallow after; do
+        for what in connect create ls get delete; do
+            # shellcheck disable=SC2086
+            proxy $fault $what 1
+            run run_t 20 "$DLOCK" --ttl 2 -n "$P" touch "$T/ran"
+            assert_rc 75 || fail "$fault $what"
+            line_is 1 || fail "$fault $what: left behind: $(line)"
+            struck || fail "$fault $what: nothing happened"
+            end_proxy
+        done
+    done
+    [ ! -e ran ]
+    touch end
+    ended
+    assert_rc 0
+}
+
+# bats test_tags=thread
+@test "zkfaults: a waiter, and the connection ends around any of its requests: one node, granted once" {
+    for fault in 'lose create' 'swallow create' 'lose ls' 'swallow ls' 'lose get' 'swallow get' 'after get' \
+        'lose set' 'swallow set' 'stall set' 'lose event'; do
+        rm -f end got stay command/*
+        background --ttl 30 "$L" $SUBJECT -u "$T/end"
+        wait_for 5 running
+        # shellcheck disable=SC2086
+        proxy $fault 1
+        start_log w.log "$DLOCK" --ttl 2 "$P" "$HELPERS/clock" "$T/got"
+        if [ "$fault" != 'lose event' ]; then wait_for 10 struck || fail "$fault"; fi
+        wait_for 10 line_is 2
+        # Its session has a connection again, and it watches the holder.
+        wait_for 5 watched "$(node 1)"
+        line_is 2 || fail "$fault: $(line)"
+        [ ! -e got ]
+        touch end
+        ended
+        assert_rc 0
+        wait_exit 10 "$STARTED" || fail "$fault: $(cat w.log)"
+        [ -e got ] && struck
+        line_is 0 || fail "$fault: left behind: $(line)"
+        end_proxy
+    done
+}
+
+# --- the client's processes ----------------------------------------------------------------------------
+
+@test "zkfaults: a stopped keeper: the tree is gone before anybody else gets in, and it is free in time" {
+    background --ttl 2 "$L" $SUBJECT -t -k
+    wait_for 5 running 4
+    waiter got
+    kill -STOP "$K"
+    t0=$(now_ms)
+    wait_exit 10 "$WAITER"
+    assert_between 1000 $(($(now_ms) - t0)) $((2000 + 400 + 1000 + SLOW)) "take-over (ms)"
+    no_violations
+    [ "$(last_beat)" -lt "$(cat got)" ]
+    kill -CONT "$K"
+    ended
+    assert_rc 79
+    [ "$(grep -c '^dlock:' "$T/out")" = 1 ]
+}
+
+@test "zkfaults: a killed keeper: the tree is gone at once, the lock is free within the ttl, two ticks and a second" {
+    background --ttl 2 "$L" $SUBJECT -t -k
+    wait_for 5 running 4
+    waiter got
+    kill -KILL "$K"
+    t0=$(now_ms)
+    wait_for 1 tree_gone
+    wait_exit 10 "$WAITER"
+    assert_between 0 $(($(now_ms) - t0)) $((2000 + 400 + 1000 + SLOW)) "take-over (ms)"
+    no_violations
+    [ "$(last_beat)" -lt "$(cat got)" ]
+}
+
+# --- one server ----------------------------------------------------------------------------------------
+
+# bats test_tags=slow
+@test "zkfaults: a server that is stopped for a third of the ttl is ridden out" {
+    own_server
+    background --ttl 6 "$L" $SUBJECT -u "$T/end" -r 3
+    wait_for 5 running
+    after_beat "$(node 1)"
+    after_beat "$(node 1)"
+    zk_freeze own
+    run sleep 2 # the fault itself
+    zk_thaw own
+    n=$(node 1)
+    t0=$(now_ms)
+    wait_for 9 beyond $((t0 + 4100))
+    pid_alive "$K"
+    [ "$(count_seen main sig 15)" = 0 ]
+    [ "$(node 1)" = "$n" ]
+    touch end
+    ended
+    assert_rc 3
+    [ "$output" = "" ]
+}
+
+@test "zkfaults: a server that is stopped for longer: TERM, the tree is gone in time, 79" {
+    own_server
+    background --ttl 3 "$L" $SUBJECT -t -k
+    wait_for 5 running 4
+    started=$(seen main start '')
+    waiter got --ttl 30
+    zk_freeze own
+    lost=$(now_ns)
+    ended
+    assert_rc 79
+    assert_out "could not be renewed in time"
+    [ "$(grep -c '^dlock:' "$T/out")" = 1 ]
+    # Nothing was confirmed after that: so long after the last renewal at most.
+    lease_times 3000 "$lost"
+    for who in main child session daemon; do
+        assert_between "$started" "$(seen $who sig 15)" $((TERM_AT + 250 * NS)) "TERM for $who"
+    done
+    [ "$(last_beat)" -lt "$DEADLINE" ]
+    zk_thaw own
+    wait_exit 10 "$WAITER"
+    no_violations
+}
+
+# bats test_tags=slow
+@test "zkfaults: a server that is killed and started again: the command lives, the waiter gets it later, not a word" {
+    own_server
+    background --ttl 20 "$L" $SUBJECT -u "$T/end" -r 4
+    wait_for 5 running
+    waiter got --ttl 20
+    before=$(line)
+    after_beat "$(node 1)"
+    zk_restart own
+    # The same sessions, the same places; renewed.
+    wait_for 12 newer "$(node 1)" "$(version "$(node 1)")"
+    pid_alive "$K"
+    [ "$(line)" = "$before" ]
+    [ "$(count_seen main sig 15)" = 0 ]
+    [ ! -e got ]
+    touch end
+    ended
+    assert_rc 4
+    [ "$output" = "" ]
+    wait_exit 5 "$WAITER"
+    # That it waits for the server, too, is all that it says.
+    [ "$(grep -vc '^dlock: .*: the connection is lost; trying again' got.log)" = 0 ] || fail "$(cat got.log)"
+    no_violations
+}
+
+@test "zkfaults: a server that is stopped while we wait: 69 after a ttl, -w keeps its bound" {
+    own_server
+    background --ttl 30 "$L" $SUBJECT
+    wait_for 5 running
+    waiter got --ttl 1.5 --connect-timeout 1
+    pids=()
+    for i in 1 2 3; do
+        start_log w$i.log sh -c '"$0" before$3; "$1" --ttl 30 -w 1.5 "$2" touch ran; echo $? >code$3; exec "$0" after$3' \
+            "$HELPERS/clock" "$DLOCK" "$L" $i
+        pids+=("$STARTED")
+    done
+    wait_for 5 line_is 5
+    # Who has not heard yet that the lock is held cannot say that it is: they watch now, so they have.
+    wait_for 5 watches_are 4 own
+    zk_freeze own
+    t0=$(now_ms)
+    status=0
+    wait_exit 10 "$WAITER" || status=$?
+    assert_rc 69
+    assert_between 1400 $(($(now_ms) - t0)) $((4500 + SLOW)) "time (ms)"
+    file_has got.log "no connection"
+    [ "$(grep -vc '^dlock: ' got.log)" = 0 ] || fail "$(cat got.log)"
+    for i in "${pids[@]}"; do wait_exit 5 "$i"; done
+    zk_thaw own
+    # What a busy machine adds to the end of a process is not dlock's: the best of three.
+    best=99999
+    for i in 1 2 3; do
+        [ "$(cat code$i)" = 75 ]
+        took=$((($(cat after$i) - $(cat before$i)) / NS))
+        [ "$took" -ge 1500 ]
+        [ "$took" -ge "$best" ] || best=$took
+    done
+    assert_between 1500 "$best" $((1600 + SLOW)) "-w 1.5 (ms)"
+    [ ! -e got ] && [ ! -e ran ]
+}
+
+@test "zkfaults: a server that loses its data: the lease is kept to its end at most, 79" {
+    own_server
+    background --ttl 3 "$L" $SUBJECT -t -k
+    wait_for 5 running 4
+    zk_kill own
+    lost=$(now_ns)
+    zk_wipe own
+    zk_restart own
+    ended
+    assert_rc 79
+    lease_times 3000 "$lost"
+    [ "$(last_beat)" -lt "$DEADLINE" ]
+    run run_t 10 "$DLOCK" -n "$L" true
+    assert_rc 0
+}

@@ -1,0 +1,378 @@
+#!/usr/bin/env bats
+# lock.bats - locks in a real ZooKeeper server: the line, what waiting costs, who excludes whom, --status. Whom it
+# lets in, names, sessions and servers that are not there are in server.bats, faults in faults.bats.
+
+# bats file_tags=long,thread
+bats_require_minimum_version 1.5.0
+
+load ../../support/common
+load ../../support/fake
+load ../../support/zookeeper
+load ../../support/zkline
+
+setup_file() {
+    export BATS_NO_PARALLELIZE_WITHIN_FILE=true
+    curator_build
+    zk_start
+}
+teardown_file() { zk_stop_all; }
+
+setup() {
+    dlock_setup
+    fake_setup # the command that tells what happens to it
+    H=127.0.0.1:$ZK_PORT
+    L="zk://$H#$NAME"
+}
+teardown() { dlock_teardown; }
+
+# ------------------------------------------------------------------- line ---
+
+# bats test_tags=thread
+@test "zookeeper: the command runs under the lock, and nothing is left afterwards" {
+    run run_t 5 "$DLOCK" "$L" sh -c 'echo "$DLOCK_NAME ${#DLOCK_TOKEN} $DLOCK_FENCE"'
+    assert_rc 0
+    [[ $output =~ ^$NAME\ 32\ [1-9][0-9]*$ ]] || fail "$output"
+    no_session
+    wait_for 3 not_there "/$NAME"
+}
+
+@test "zookeeper: the fence is the transaction that made the node; the token is in the node's name" {
+    run run_t 5 "$DLOCK" "$L" bash -c '
+        ROOT=$1; . "$ROOT/tests/support/zookeeper.bash"
+        n=$(zk_ls "/$DLOCK_NAME"); echo "$n $DLOCK_TOKEN"; [ "$(zk_stat "/$DLOCK_NAME/$n" czxid)" = "$DLOCK_FENCE" ]' - "$ROOT"
+    assert_rc 0
+    read -r name token <<<"$output"
+    [[ $name =~ ^_c_([0-9a-f]{8})-([0-9a-f]{4})-([0-9a-f]{4})-([0-9a-f]{4})-([0-9a-f]{12})-lock-0000000000$ ]]
+    [ "$token" = "${BASH_REMATCH[1]}${BASH_REMATCH[2]}${BASH_REMATCH[3]}${BASH_REMATCH[4]}${BASH_REMATCH[5]}" ]
+}
+
+# bats test_tags=slow
+@test "zookeeper: 50 waiters: each release wakes exactly one, and they come in order" {
+    local i n=50 pids=() before fired
+    # No heartbeat while it lasts: it fires a watch, too, and who renews that when the node has just gone has none.
+    own_server maxSessionTimeout=400000
+    hold --ttl 300
+    for ((i = 1; i <= n; i++)); do
+        start_log "w$i.log" "$DLOCK" --ttl 300 "$L" sh -c "echo $i >>order"
+        pids+=("$STARTED")
+        # No process for each look, and nobody is let in unless the one before it stands in line.
+        wait_for 5 watches_are $i own
+    done
+    before=$(zk_mntr sum_node_deleted_watch_count own)
+    let_go
+    for i in "${pids[@]}"; do wait_exit 20 "$i"; done
+    [ "$(paste -sd' ' order)" = "$(seq -s' ' $n)" ]
+    fired=$(($(zk_mntr sum_node_deleted_watch_count own) - before))
+    [ $fired = $n ] || fail "$fired watches for $n releases"
+    watches_are 0 own
+    no_session own
+}
+
+# bats test_tags=thread
+@test "zookeeper: six waiters with different ttl are served in the order they came" {
+    local i pids=()
+    hold
+    for i in 1 2 3 4 5 6; do
+        OPTS="--ttl $((7 - i))" wait_in_line $((i + 1)) sh -c "echo $i >>order"
+        pids+=("$WAITER")
+    done
+    let_go
+    for i in "${pids[@]}"; do wait_exit 10 "$i"; done
+    [ "$(tr -d '\n' <order)" = 123456 ]
+}
+
+@test "zookeeper: a waiter that is killed in the middle disturbs nobody" {
+    local pids=() i
+    hold
+    for i in 1 2 3; do
+        wait_in_line $((i + 1)) sh -c "echo $i >>order"
+        pids+=("$WAITER")
+    done
+    dead=$(node 3)
+    kill -KILL "${pids[1]}"
+    # The server need not notice by itself: that takes a ttl.
+    zk_kill_session "$(owner_of "$dead")"
+    wait_for 5 watches_are 2
+    wait_for 5 watched "$(node 2)"
+    [ ! -e order ]
+    let_go
+    wait_exit 5 "${pids[0]}"
+    wait_exit 5 "${pids[2]}"
+    [ "$(tr -d '\n' <order)" = 13 ]
+}
+
+@test "zookeeper: a waiter whose predecessor dies while the lock is held is not let in" {
+    hold
+    wait_in_line 2 touch "$T/first"
+    first=$WAITER
+    wait_in_line 3 touch "$T/second"
+    kill -KILL "$first"
+    zk_kill_session "$(owner_of "$(node 2)")"
+    wait_for 5 line_is 2
+    # It watches the holder now.
+    wait_for 5 watched "$(node 1)"
+    pid_alive "$WAITER"
+    [ ! -e first ] && [ ! -e second ]
+    let_go
+    wait_exit 5 "$WAITER"
+    [ -e second ]
+}
+
+@test "zookeeper: a killed waiter's node is gone within its ttl and two ticks" {
+    hold
+    OPTS="--ttl 1" wait_in_line 2 true
+    kill -KILL "$WAITER"
+    t0=$(now_ms)
+    wait_for 5 line_is 1
+    # The answer to the last heartbeat may have reached the leader half a tick later.
+    assert_between 0 $(($(now_ms) - t0)) $((1000 + 400 + 500 + SLOW)) "time (ms)"
+    let_go
+}
+
+# bats test_tags=thread
+@test "zookeeper: TERM while waiting, and -w, leave no node and no session" {
+    hold
+    for how in TERM INT; do
+        start_log w.log /usr/bin/python3 -c '
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+os.execv(sys.argv[1], sys.argv[1:])' "$DLOCK" "$L" touch "$T/ran"
+        wait_for 5 watches_are 1
+        kill -$how "$STARTED"
+        wait_exit 5 "$STARTED" || :
+        line_is 1
+        wait_for 1 sessions_are 1
+    done
+    run run_t 5 "$DLOCK" -w 0.3 "$L" touch "$T/ran"
+    assert_rc 75
+    line_is 1
+    run run_t 5 "$DLOCK" -n "$L" touch "$T/ran"
+    assert_rc 75
+    line_is 1
+    wait_for 1 sessions_are 1
+    let_go
+    wait_for 1 no_session
+    [ ! -e ran ]
+}
+
+@test "zookeeper: the fence grows over containers that were reaped and made again" {
+    last=0
+    for i in 1 2 3; do
+        fence=$(run_t 5 "$DLOCK" "$L" sh -c 'echo $DLOCK_FENCE')
+        [ "$fence" -gt "$last" ] || fail "$fence is not more than $last"
+        last=$fence
+        wait_for 5 not_there "/$NAME"
+    done
+    hold
+    # The sequence has begun anew.
+    [[ $(node 1) == *-lock-0000000000 ]]
+    let_go
+}
+
+@test "zookeeper: a heartbeat every sixth of the ttl, of a holder and of a waiter, not more" {
+    hold --ttl 3
+    OPTS="--ttl 3" wait_in_line 2 true
+    h=$(node 1) w=$(node 2)
+    h0=$(zk_stat "$h" version) t0=$(now_ms)
+    w0=$(zk_stat "$w" version)
+    wait_for 6 beyond $((t0 + 3000))
+    h1=$(zk_stat "$h" version) t1=$(now_ms)
+    w1=$(zk_stat "$w" version)
+    assert_between $(((t1 - t0) / 500 - 1)) $((h1 - h0)) $(((t1 - t0) / 500 + 1)) "heartbeats of the holder"
+    assert_between $(((t1 - t0) / 500 - 1)) $((w1 - w0)) $(((t1 - t0) / 500 + 1)) "heartbeats of the waiter"
+    let_go
+    wait_exit 5 "$WAITER"
+}
+
+@test "zookeeper: the command gets none of our descriptors" {
+    start_log before.log ls -l /proc/self/fd
+    wait_exit 5 "$STARTED"
+    start_log fd.log "$DLOCK" "$L" ls -l /proc/self/fd
+    wait_exit 5 "$STARTED"
+    # After a wait there have been threads and connections for a while.
+    hold
+    start_log w.log "$DLOCK" "$L" ls -l /proc/self/fd
+    wait_for 5 watches_are 1
+    let_go
+    wait_exit 5 "$STARTED"
+    for f in fd.log w.log; do
+        run -1 grep -E 'socket:|eventfd' $f
+        [ "$(wc -l <$f)" -eq "$(wc -l <before.log)" ] || fail "$(cat before.log $f)"
+    done
+}
+
+# --------------------------------------------------------------- interplay ---
+
+is_held() { grep -q ^held "$1"; }
+# other WHAT...: kazoo_lock or curator_lock, WHAT its kind; it holds until the file "other-go" appears.
+other() {
+    rm -f other-go
+    start_log other.log "$@"
+    OTHER=$STARTED
+}
+other_go() {
+    echo >other-go
+    wait_exit 10 "$OTHER"
+}
+
+# interplay LOCK PROGRAM KIND [TRY-ARGUMENT]
+interplay() {
+    L=$1
+    # It is excluded: without waiting, and waiting.
+    hold
+    status=0
+    run run_t 20 bash -c '. "$ROOT/tests/support/zookeeper.bash"; "$@"' - "$2" "/$NAME" "$3" "$T/none" "$4"
+    assert_rc 75
+    assert_out refused
+    line_is 1
+    other "$2" "/$NAME" "$3" "$T/other-go"
+    wait_for 10 line_is 2
+    wait_for 5 watched "$(node 1)"
+    run -1 is_held other.log
+    run run_t 5 "$DLOCK" --status "$L"
+    assert_rc 75
+    assert_out "pid $HOLDER"
+    assert_out "waiting 1: "
+    assert_out "$5"
+    let_go
+    wait_for 5 is_held other.log
+    # It excludes.
+    run run_t 5 "$DLOCK" -n "$L" touch ran
+    assert_rc 75
+    assert_out "$5"
+    line_is 1
+    run run_t 5 "$DLOCK" --status --json "$L"
+    assert_rc 75
+    [[ $output == *'"kind":"foreign"'*"$5"* || $output == *'"kind": "foreign"'*"$5"* ]] || fail "$output"
+    start_log w.log "$DLOCK" "$L" touch "$T/ran"
+    wait_for 5 watched "$(node 1)"
+    [ ! -e ran ]
+    other_go
+    wait_exit 5 "$STARTED"
+    [ -e ran ]
+}
+
+@test "zookeeper: kazoo's Lock excludes ?layout=kazoo and is excluded by it" {
+    interplay "zk://$H?layout=kazoo#$NAME" kazoo_lock lock --try kazoo
+}
+@test "zookeeper: kazoo's WriteLock excludes ?layout=kazoo and is excluded by it" {
+    interplay "zk://$H?layout=kazoo#$NAME" kazoo_lock write --try kazoo
+}
+@test "zookeeper: Curator's InterProcessMutex excludes dlock and is excluded by it" {
+    interplay "zk://$H#$NAME" curator_lock mutex try Curator
+}
+
+@test "zookeeper: with extra_lock_patterns kazoo honours the default layout, too" {
+    hold
+    run run_t 20 "$ROOT/tests/support/helpers/kazoo_lock.py" "$H" "/$NAME" lock "$T/none" --try --extra=-lock-
+    assert_rc 75
+    let_go
+}
+
+@test "zookeeper: dlock waits for all of kazoo's readers" {
+    kazoo_reader() { start_log "$1.log" kazoo_lock "/$NAME" read "$T/$1-go"; wait_for 10 is_held "$1.log"; }
+    kazoo_reader r1
+    one=$STARTED
+    kazoo_reader r2
+    two=$STARTED
+    L="zk://$H?layout=kazoo#$NAME"
+    run run_t 5 "$DLOCK" -n "$L" true
+    assert_rc 75
+    # Both hold it.
+    run run_t 5 "$DLOCK" --status "$L"
+    assert_rc 75
+    [ "$(grep -c 'held.* by' <<<"$output")" = 2 ] || fail "$output"
+    start_log w.log "$DLOCK" "$L" touch "$T/ran"
+    wait_for 5 watched "$(node 2)"
+    touch r2-go
+    wait_exit 10 "$two"
+    wait_for 5 watched "$(node 1)"
+    [ ! -e ran ]
+    touch r1-go
+    wait_exit 10 "$one"
+    wait_exit 5 "$STARTED"
+    [ -e ran ]
+}
+
+@test "zookeeper: nodes without a sequence are not in line" {
+    zk_create "/$NAME/leases" x
+    zk_create "/$NAME/locks" x
+    run run_t 5 "$DLOCK" -n "$L" true
+    assert_rc 0
+    zk_rm -r "/$NAME"
+}
+
+# ------------------------------------------------------------------ status ---
+
+# bats test_tags=thread
+@test "zookeeper: --status shows holder, fence, note, and the waiters in their order" {
+    run run_t 5 "$DLOCK" --status "$L"
+    assert_rc 0
+    not_there "/$NAME"
+    hold --note "the note"
+    OPTS="--note first" wait_in_line 2 true
+    pids=("$WAITER")
+    OPTS="--note second" wait_in_line 3 true
+    pids+=("$WAITER")
+    OPTS="--note third" wait_in_line 4 true
+    pids+=("$WAITER")
+    run run_t 5 "$DLOCK" --status --json "$L"
+    assert_rc 75
+    [ "${#lines[@]}" = 1 ]
+    /usr/bin/python3 -c '
+import json, sys
+s = json.loads(sys.argv[1])
+h, w = s["holders"], s["waiters"]
+assert s["state"] == "held" and s["lock"] == sys.argv[2], s
+assert len(h) == 1 and len(w) == 3, s
+assert h[0]["pid"] == int(sys.argv[4]) and h[0]["note"] == "the note" and "kind" not in h[0], s
+assert h[0]["fence"] == sys.argv[3], s
+assert [x["place"] for x in w] == [1, 2, 3] and [x["note"] for x in w] == ["first", "second", "third"], s
+assert [x["pid"] for x in w] == [int(x) for x in sys.argv[5:]], s
+assert not any("fence" in x for x in w), s
+' "$output" "$NAME" "$(cat held)" "$HOLDER" "${pids[@]}"
+    run run_t 5 "$DLOCK" --status "$L"
+    assert_rc 75
+    assert_out "pid $HOLDER"
+    assert_out "fence: $(cat held)"
+    [[ $output == *"waiting 1: "*"${pids[0]}"*"waiting 2: "*"${pids[1]}"*"waiting 3: "*"${pids[2]}"* ]] || fail "$output"
+    # Who asks leaves nothing.
+    line_is 4
+    wait_for 1 sessions_are 4
+    let_go
+    for i in "${pids[@]}"; do wait_exit 5 "$i"; done
+}
+
+@test "zookeeper: --status of foreign nodes: escapes are not shown, others' data is a note" {
+    start_log f1.log zk_hold -s "/$NAME/x-" $'red \033[31m text'
+    wait_for 5 is_held f1.log
+    start_log f2.log zk_hold -s "/$NAME/_c_0f8fad5b-d9cb-469f-a165-70867728950e-lock-" "10.0.0.1"
+    wait_for 5 is_held f2.log
+    run run_t 5 "$DLOCK" --status "$L"
+    assert_rc 75
+    assert_out "another program"
+    assert_out "waiting 1: "
+    assert_out "Curator"
+    refute_out $'\033'
+    run run_t 5 "$DLOCK" --status --json "$L"
+    /usr/bin/python3 -c '
+import json, sys
+s = json.loads(sys.argv[1])
+assert s["holders"][0]["kind"] == "foreign" and "red" in s["holders"][0]["note"], s
+assert s["waiters"][0]["kind"] == "foreign" and s["waiters"][0]["note"] == "10.0.0.1", s' "$output"
+}
+
+@test "zookeeper: a server at an IPv6 address" {
+    local p6
+    LISTEN=::1 start_log p6 "$ROOT/tests/support/helpers/zkproxy.py" "$ZK_PORT" pass
+    wait_for 5 test -s p6
+    p6=[::1]:$(sed -n 1p p6)
+    run run_t 5 "$DLOCK" "zk://$p6#$NAME" "$DLOCK" --status "$L"
+    assert_rc 75
+    # One that is dead before it, one at an IPv4 address behind it.
+    run run_t 10 "$DLOCK" "zk://[::1]:1,$p6,127.0.0.1:1#$NAME" true
+    assert_rc 0
+    run run_t 5 "$DLOCK" "zk://[::1]:1#$NAME" true
+    assert_rc 69
+    assert_out '[::1]:1'
+}

@@ -1,0 +1,390 @@
+#!/usr/bin/env bats
+# race.bats - races, odd servers and missing permissions around a lock in ZooKeeper: what a review found and proved, once.
+
+# bats file_tags=long,thread
+bats_require_minimum_version 1.5.0
+load ../../support/common
+load ../../support/fake
+load ../../support/zookeeper
+load ../../support/zkline
+
+setup_file() {
+    export BATS_NO_PARALLELIZE_WITHIN_FILE=true
+    zk_start
+    export ZK_SHARED=$ZK_PID
+}
+teardown_file() { zk_stop_all; }
+
+setup() {
+    dlock_setup
+    fake_setup # the command that tells what happens to it
+    at_server "$ZK_PORT"
+}
+teardown() {
+    kill -CONT "$ZK_SHARED" 2>/dev/null || :
+    dlock_teardown
+}
+
+# ---------------------------------------------------------------- helpers ---
+
+# parent PERMISSION...: the node above those that stand in line is there, and that is all that anybody may do with it.
+parent() {
+    zk_create "/$NAME" >created.log
+    timeout -k 2 20 /usr/bin/python3 - "$ZK_PORT" "/$NAME" "$@" 3>&- <<'END'
+import sys
+from kazoo.client import KazooClient
+from kazoo.security import make_acl
+zk = KazooClient("127.0.0.1:" + sys.argv[1])
+zk.start()
+zk.set_acls(sys.argv[2], [make_acl("world", "anyone", **{may: True for may in sys.argv[3:]})])
+zk.stop()
+END
+}
+
+beaten() { [ "$(zk_stat "$1" version)" -ge "$2" ]; }
+# takes LOW HIGH CODE CMD...: so long (ms), and with this exit code; as `run` otherwise.
+takes() {
+    local low=$1 high=$2 code=$3 t0
+    shift 3
+    t0=$(now_ms)
+    run run_t 6 "$@"
+    assert_between "$low" $(($(now_ms) - t0)) $((high + SLOW)) "time (ms)" || fail "$output" || return
+    assert_rc "$code"
+}
+
+# --- the session ---------------------------------------------------------------------------------------
+
+@test "zkrace: a server that is restarted with a shorter maxSessionTimeout: the tree is killed, 79, no overlap" {
+    own_server
+    # A server that is starting may take a connection and never look at it: nobody comes before it serves.
+    proxy pass
+    background --ttl 10 "$P" $SUBJECT -t -k
+    wait_for 5 running 4
+    kill -STOP "$PROXY"
+    zk_restart own maxSessionTimeout=2000
+    kill -CONT "$PROXY"
+    start_log w.log "$DLOCK" --ttl 2 "$L" sh -c 'flock -sn "$1" true || echo overlap >violations' - "$C/witness"
+    waiter=$STARTED
+    ended
+    assert_rc 79
+    assert_out "shorter sessions now"
+    [ "$(grep -c '^dlock:' "$T/out")" = 1 ]
+    # Killed, not asked.
+    [ "$(count_seen main sig 15)" = 0 ]
+    exits 0 5 "$waiter"
+    [ ! -e violations ] || fail "overlap"
+}
+
+# use_up NUMBER: the server's next node below /$NAME gets this number. By way of its snapshot.
+use_up() {
+    zk_create "/$NAME" >created.log
+    zk_restart own # writes one
+    zk_kill own
+    rm "${ZK_DIRS[own]}"/data/version-2/log.*
+    /usr/bin/python3 -I - "${ZK_DIRS[own]}/data/version-2" "/$NAME" "$1" 3>&- <<'END'
+import glob
+import struct
+import sys
+import zlib
+
+name = max(glob.glob(sys.argv[1] + "/snapshot.*"), key=lambda p: int(p.rpartition(".")[2], 16))
+data = bytearray(open(name, "rb").read())
+path = sys.argv[2].encode()
+# Checksums of all before them, each with an empty "/" behind.
+seals, sofar = [], 1
+for i in range(len(data) - 12):
+    if data[i:i + 13] == struct.pack(">q", sofar) + b"\0\0\0\1/":
+        seals.append(i)
+    sofar = zlib.adler32(data[i:i + 1], sofar)
+# path, data, acl (8), czxid mzxid ctime mtime (32), version (4), cversion
+at = data.index(struct.pack(">i", len(path)) + path) + 4 + len(path)
+at += 4 + max(struct.unpack_from(">i", data, at)[0], 0) + 8 + 32 + 4
+struct.pack_into(">i", data, at, int(sys.argv[3]))
+assert seals
+for i in seals:
+    struct.pack_into(">q", data, i, zlib.adler32(bytes(data[:i])))
+open(name, "wb").write(data)
+END
+    zk_restart own
+}
+
+@test "zkrace: the sequence numbers are used up: 69, and what to do; no second holder" {
+    own_server
+    use_up 2147483646
+    background --ttl 30 "$L" $SUBJECT -u "$T/end"
+    wait_for 5 running
+    [[ $(line) == *-2147483646 ]] || fail "$(line)" # the last one that is of use
+    for opt in -n -n '-w 3' '-w 3'; do
+        # shellcheck disable=SC2086
+        run run_t 5 "$DLOCK" $opt "$L" touch "$T/ran"
+        assert_rc 69
+        assert_out "used up: delete that node while nobody waits"
+    done
+    line_is 1
+    touch end
+    ended
+    assert_rc 0
+    run run_t 5 "$DLOCK" -n "$L" touch "$T/ran"
+    assert_rc 69
+    [ ! -e ran ]
+    # Done.
+    zk_rm "/$NAME"
+    run -0 run_t 5 "$DLOCK" -n "$L" touch "$T/ran"
+    [ -e ran ]
+}
+
+# --- the lease of one who has waited --------------------------------------------------------------------
+
+@test "zkrace: it is a waiter's turn right after the server was frozen: its command lives" {
+    local -a holders waiters
+    for i in 1 2 3; do
+        start_log a$i.log "$DLOCK" --ttl 30 "$L-$i" sh -c '"$HELPERS/await" go'
+        holders[i]=$STARTED
+        wait_for 5 line_is 1 "/$NAME-$i"
+        # One after the other: their heartbeats are not sent at the same time.
+        start_log b$i.log "$DLOCK" --ttl 3 "$L-$i" sleep 1
+        waiters[i]=$STARTED
+        wait_for 5 line_is 2 "/$NAME-$i"
+    done
+    for i in 1 2 3; do
+        wait_for 5 beaten "$(line "/$NAME-$i" | tail -n 1)" 3
+    done
+    kill -STOP "$ZK_SHARED"
+    touch go
+    run sleep 1.65 # the fault itself
+    kill -CONT "$ZK_SHARED"
+    for i in 1 2 3; do
+        exits 0 5 "${holders[i]}"
+        exits 0 5 "${waiters[i]}"
+    done
+}
+
+# in_front create|delete: somebody stands first in line for $NAME-1 ... $NAME-8.
+in_front() {
+    timeout -k 2 20 /usr/bin/python3 - "$ZK_PORT" "$NAME" "$1" 3>&- <<'END'
+import sys
+from kazoo.client import KazooClient
+zk = KazooClient("127.0.0.1:" + sys.argv[1])
+zk.start()
+for i in range(1, 9):
+    path = "/%s-%d/lock-0000000000" % (sys.argv[2], i)
+    if sys.argv[3] == "create":
+        zk.create(path, makepath=True)
+    else:
+        zk.delete(path)
+zk.stop()
+END
+}
+
+@test "zkrace: the longest grace that a ttl allows for: one who has waited keeps the lock" {
+    local low=500 high=1500 mid
+    local -a pids
+    # Nobody listens there: 69, or 64 before that.
+    while [ $((high - low)) -gt 1 ]; do
+        mid=$(((low + high) / 2))
+        run "$DLOCK" -n --ttl 3s --grace ${mid}ms "zk://127.0.0.1:1#$NAME" true
+        case $status in 64) high=$mid ;; 69) low=$mid ;; *) fail "$output" ;; esac
+    done
+    in_front create
+    for i in {1..8}; do
+        # One after the other: it is their turn at another moment between their heartbeats.
+        start_log b$i.log "$DLOCK" --ttl 3s --grace ${low}ms "$L-$i" sleep 4
+        pids[i]=$STARTED
+        nap
+    done
+    run sleep 1 # some heartbeats long
+    in_front delete
+    for i in {1..8}; do exits 0 7 "${pids[i]}"; done
+}
+
+# --- a heartbeat around the end -------------------------------------------------------------------------
+
+# late_proxy: with the first heartbeat of each connection its node is deleted, the file "go" made, and no answer comes
+# until dlock deletes the node, too. Its port is in late.
+late_proxy() {
+    cat >late.py <<'END'
+import socket
+import struct
+import subprocess
+import sys
+import threading
+
+port, helper = int(sys.argv[1]), sys.argv[2]
+
+
+def packets(sock):
+    f = sock.makefile("rb")
+    while len(head := f.read(4)) == 4:
+        body = f.read(struct.unpack(">i", head)[0])
+        yield body, head + body
+
+
+def questions(client, server, open_gate):
+    first, beaten = True, False
+    for body, data in packets(client):
+        op = 0 if first else struct.unpack_from(">i", body, 4)[0]
+        first = False
+        if op == 5 and not beaten:
+            beaten = True
+            open_gate.clear()
+            path = body[12:12 + struct.unpack_from(">i", body, 8)[0]].decode()
+            subprocess.run([helper, str(port), "rm", path], check=True)
+            server.sendall(data)
+            open(path.split("/")[1] + ".go", "w").close()
+        elif op == 2:
+            server.sendall(data)
+            open_gate.set()
+        else:
+            server.sendall(data)
+    open_gate.set()
+    server.shutdown(socket.SHUT_WR)
+
+
+def answers(client, server, open_gate):
+    while data := server.recv(65536):
+        open_gate.wait()
+        client.sendall(data)
+    client.close()
+
+
+listener = socket.create_server(("127.0.0.1", 0))
+print(listener.getsockname()[1], flush=True)
+while True:
+    c = listener.accept()[0]
+    s = socket.create_connection(("127.0.0.1", port))
+    gate = threading.Event()
+    gate.set()
+    for job in questions, answers:
+        threading.Thread(target=job, args=(c, s, gate), daemon=True).start()
+END
+    start_log late /usr/bin/python3 -I late.py "$ZK_PORT" "$ROOT/tests/support/helpers/zk.py"
+    wait_for 5 test -s late
+}
+
+@test "zkrace: the node is deleted by another, a heartbeat is unanswered when the command ends: 79, each time" {
+    local -a pids
+    late_proxy
+    for i in 1 2 3 4 5 6; do
+        start_log d$i.log "$DLOCK" --ttl 6 "zk://127.0.0.1:$(head -n 1 late)#$NAME-$i" sh -c \
+            '"$HELPERS/await" "$1"' - "$NAME-$i.go"
+        pids[i]=$STARTED
+    done
+    for i in 1 2 3 4 5 6; do
+        exits 79 5 "${pids[i]}"
+        file_has d$i.log "not ours any more" || fail "$(cat d$i.log)"
+        # It was still unanswered.
+        [ -e "$NAME-$i.go" ]
+    done
+}
+
+# --- permissions ---------------------------------------------------------------------------------------
+
+@test "zkrace: the parent cannot be read and the answer to the create is lost: 77, it does not go on for ever" {
+    parent create delete write
+    for opt in -n '-w 5' ''; do
+        proxy lose create 1
+        # shellcheck disable=SC2086
+        takes 0 1000 77 "$DLOCK" --ttl 3 $opt "$P" touch "$T/ran"
+        struck
+        end_proxy
+    done
+    [ ! -e ran ]
+}
+
+@test "zkrace: the parent cannot be read and the create is unanswered: TERM ends it" {
+    local t0
+    parent create delete write
+    proxy stall create 1
+    start_log w.log "$DLOCK" --ttl 3 "$P" touch ran
+    wait_for 5 struck
+    kill -TERM "$STARTED"
+    t0=$(now_ms)
+    exits 143 5 "$STARTED"
+    assert_between 0 $(($(now_ms) - t0)) $((2000 + SLOW)) "time (ms)"
+    [ ! -e ran ]
+}
+
+@test "zkrace: -n: our node cannot be deleted: 75 at once" {
+    parent create read write
+    background --ttl 30 "$L" $SUBJECT -u "$T/end"
+    wait_for 5 running
+    takes 0 500 75 "$DLOCK" -n --ttl 30 "$L" touch "$T/ran"
+    [ ! -e ran ]
+    # It went with its session.
+    wait_for 1 line_is 1
+    touch end
+    ended
+    assert_rc 0
+}
+
+@test "zkrace: credentials, and the first server is dead: they are sent, whichever comes first" {
+    local at="zk://u:p@127.0.0.1:1,127.0.0.1:$ZK_PORT#$NAME" node
+    for i in {1..60}; do
+        run run_t 5 "$DLOCK" -w 3 "$at" true
+        assert_rc 0
+    done
+    for i in 1 2 3 4; do
+        rm -f held
+        start_log h.log "$DLOCK" -w 3 "$at" sh -c ': >held; exec sleep 10'
+        wait_for 5 test -e held
+        node=/$NAME/$(zk_ls -a u:p "/$NAME")
+        run -0 zk_acl -a u:p "$node"
+        [[ $output == 'cdrwa digest u:'* || $output == 'rwcda digest u:'* ]] || fail "$output"
+        [ "${#lines[@]}" = 1 ]
+        kill "$STARTED"
+        exits 143 5 "$STARTED"
+    done
+}
+
+@test "zkrace: a create that is refused: 77, and no session is left behind, ten times" {
+    parent read
+    wait_for 5 sessions_are 0
+    for i in {1..10}; do
+        run run_t 5 "$DLOCK" --ttl 20 "$L" touch "$T/ran"
+        assert_rc 77
+    done
+    wait_for 1 sessions_are 0 || fail "$(zk_sessions | wc -l) left"
+    [ ! -e ran ]
+}
+
+# --- no server ------------------------------------------------------------------------------------------
+
+@test "zkrace: three servers that drop what would connect: 69 at --connect-timeout, and nobody is said to have refused" {
+    # Their queues are full.
+    start_log full /usr/bin/python3 -Ic '
+import socket, time
+full, rest = [socket.create_server(("127.0.0.1", 0), backlog=0) for _ in range(3)], []
+for s in full:
+    for _ in range(4):
+        rest.append(socket.socket())
+        rest[-1].setblocking(False)
+        rest[-1].connect_ex(s.getsockname())
+print(",".join("127.0.0.1:%d" % s.getsockname()[1] for s in full), flush=True)
+time.sleep(60)'
+    wait_for 5 test -s full
+    for opt in '' '-w 20'; do
+        # shellcheck disable=SC2086
+        takes 1990 2500 69 "$DLOCK" $opt --connect-timeout 2 "zk://$(cat full)#$NAME" true
+        [[ ! $output =~ [Rr]e(set|fused) ]] || fail "$output"
+        [ "${#lines[@]}" = 1 ] || fail "$output"
+    done
+}
+
+# A server that starts may take a connection and never read from it.
+# bats test_tags=slow
+@test "zkrace: a lone server takes the connection and never looks at it: it is left, and the command lives" {
+    local t0
+    proxy stall connect 2
+    start_log hold.log "$DLOCK" --ttl 15 "$P" sh -c 'echo >held; "$HELPERS/await" go'
+    local holder=$STARTED
+    wait_for 5 test -e held
+    t0=$(now_ms)
+    kill -STOP "$PROXY"
+    sleep 4.8 # the fault itself: until a heartbeat was given up
+    kill -CONT "$PROXY"
+    wait_for 5 file_has "$T/proxy" "done"
+    wait_for 17 eval '[ "$(now_ms)" -gt '$((t0 + 15500))' ]'
+    : >go
+    wait_exit 5 "$holder" || fail "exit code $?: $(cat hold.log)"
+    [ ! -s hold.log ]
+}

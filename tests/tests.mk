@@ -1,0 +1,123 @@
+# tests.mk - what the tests are made of, and how they are run; included by the Makefile.
+
+# ---------------------------------------------------------------- sources ---
+
+FAKE_SRC := $(wildcard tests/support/fake/*.c)
+UNIT_SRC := $(wildcard tests/unit/*/test_*.c)
+# A folder of unit tests is linked with the store of its name.
+UNIT_STORES := POSTGRES ZOOKEEPER
+UNIT_SRC := $(filter-out $(foreach x,$(UNIT_STORES),$(if $(filter no,$(WITH_$x)),tests/unit/$(call lower,$x)/%)),$(UNIT_SRC))
+HELP_SRC := $(wildcard tests/support/helpers/*.c)
+LOAD_SRC := $(wildcard tests/support/preload/*.c)
+BAD_SRC  := $(wildcard tests/support/modules/*.c)
+# All that is formatted.
+TEST_C   := $(shell find tests -name '*.[ch]')
+
+# The program that is tested is made of the objects of dlock itself, save those whose source asks for DLOCK_TEST.
+HOOKED   := $(shell grep -lw DLOCK_TEST $(LIB_SRC) $(CLI_SRC))
+TEST_OBJ := $(filter-out $(HOOKED:%.c=$O/%.o),$(LIB_OBJ) $(CLI_OBJ)) $(patsubst %.c,$O/test/%.o,$(HOOKED) $(FAKE_SRC))
+UNIT_BIN := $(UNIT_SRC:tests/unit/%.c=$(BUILD)/unit/%)
+# Those that run under ThreadSanitizer too: their source has a line "tags: thread".
+THREAD_BIN := $(patsubst tests/unit/%.c,$(BUILD)/unit/%,$(shell grep -l '^ \* tags:.*\<thread\>' $(UNIT_SRC)))
+HELP_BIN := $(HELP_SRC:tests/support/helpers/%.c=$(BUILD)/test/%)
+LOAD_BIN := $(LOAD_SRC:tests/support/preload/%.c=$(BUILD)/test/%.so)
+BAD_BIN  := $(BAD_SRC:tests/support/modules/%.c=$(BUILD)/test/%.so)
+
+# ---------------------------------------------------------------- targets ---
+
+check: ## install what is missing, build, run all tests
+	@tests/deps check
+	@$(SUBMAKE) check-build
+	@BUILD=$(BUILD) SAN=$(SAN) CC='$(CC)' MAKE='$(MAKE)' tests/run
+
+check-unit: ## only the unit tests (nothing is installed)
+	@$(SUBMAKE) $(UNIT_BIN)
+	@BUILD=$(BUILD) SAN=$(SAN) CC='$(CC)' MAKE='$(MAKE)' tests/run --unit
+
+check-asan: ## the whole suite under AddressSanitizer and UBSan
+	@$(MAKE) BUILD=$(BUILD)/asan SAN=address,undefined check
+
+check-tsan: ## what uses threads, under ThreadSanitizer
+	@tests/deps check
+	@$(SUBMAKE) BUILD=$(BUILD)/tsan SAN=thread check-build-thread
+	@BUILD=$(BUILD)/tsan SAN=thread CC='$(CC)' MAKE='$(MAKE)' tests/run --tags thread
+
+RELEASE ?= trixie
+SCOPE   ?= short
+check-debian: ## on another Debian, in a chroot (root): RELEASE=trixie SCOPE=short|whole
+	@tests/release $(RELEASE) $(SCOPE)
+
+# What the tests tagged thread need.
+check-build-thread: $(BUILD)/test/dlock $(THREAD_BIN) $(HELP_BIN) $(LOAD_BIN)
+
+check-build: $(BUILD)/dlock $(BUILD)/test/dlock $(UNIT_BIN) $(HELP_BIN) $(LOAD_BIN) $(BAD_BIN) all
+
+bench: all $(HELP_BIN) ## what a lock costs
+	@DLOCK=$(BUILD)/dlock tests/bench
+
+.PHONY: check check-unit check-asan check-tsan check-debian check-build check-build-thread bench
+
+# ------------------------------------------------------------------ rules ---
+
+$O/test/%.o: %.c $(BUILD)/flags
+	$(call say,CC,$< (test))
+	@mkdir -p $(@D)
+	$(Q)$(CC_ALL) -fvisibility=hidden -fPIE -DDLOCK_TEST -Itests/support/fake $(PART) $(ID) $(DEP) $(USER) -c -o $@ $<
+
+# The same program with the scripted fake store and the test hooks. It loads the same modules.
+$(BUILD)/test/dlock: $(TEST_OBJ) $(BUILD)/sources | $(if $(MODULES),$(MODULES) $(BUILD)/test/dlock-modules)
+	$(call say,LD,$@)
+	@mkdir -p $(@D)
+	$(Q)$(LINK) -pie -o $@ $(filter %.o,$^) $(LDFLAGS) $(LIBS)
+
+$(BUILD)/test/dlock-modules:
+	@mkdir -p $(@D)
+	$(Q)ln -sfn ../dlock-modules $@
+
+# An archive, so that a unit test links only what it uses.
+$(BUILD)/cli.a: $(filter-out %/main.o,$(CLI_OBJ)) $(BUILD)/sources
+	$(call say,AR,$@)
+	$(Q)rm -f $@ && $(AR) qcs $@ $(filter %.o,$^)
+
+$(BUILD)/unit/%: tests/unit/%.c tests/unit/unit.h $(BUILD)/cli.a $(BUILD)/libdlock.a $(BUILD)/flags
+	$(call say,UNIT,$@)
+	@mkdir -p $(@D)
+	$(Q)$(CC_ALL) -fPIE -Itests/unit $(UNIT_CFLAGS) $(DEP) $(USER) -o $@ $< -pie $(HARDEN_LD) $(LDFLAGS) \
+	    $(BUILD)/cli.a $(UNIT_A) $(BUILD)/libdlock.a $(LIBS) $(UNIT_LIBS)
+
+# The tests of a module's parts: linked with them, not loading it.
+define unit_store
+UNIT_$(1) := $$(filter $$(BUILD)/unit/$(call lower,$(1))/%,$$(UNIT_BIN))
+$$(UNIT_$(1)): private UNIT_CFLAGS = $$($(1)_CFLAGS)
+ifeq ($$(WITH_$(1)),module)
+$$(UNIT_$(1)): private UNIT_A = $$(BUILD)/unit/$(call lower,$(1)).a
+$$(UNIT_$(1)): private UNIT_LIBS = $$($(1)_LIBS)
+$$(UNIT_$(1)): $$(BUILD)/unit/$(call lower,$(1)).a
+endif
+$$(BUILD)/unit/$(call lower,$(1)).a: $$($(1)_SRC:%.c=$$O/%.o)
+endef
+$(foreach x,$(UNIT_STORES),$(eval $(call unit_store,$x)))
+
+$(BUILD)/unit/%.a: $(BUILD)/sources
+	$(call say,AR,$@)
+	@mkdir -p $(@D)
+	$(Q)rm -f $@ && $(AR) qcs $@ $(filter %.o,$^)
+
+# Helpers are never sanitized: they are not what is tested, and are started often. Nor are preload shims, which are
+# loaded into other people's programs.
+$(BUILD)/test/%: tests/support/helpers/%.c $(BUILD)/flags
+	$(call say,CC,$@)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(LANG_C) $(DEFS) $(WARN) $(HARDEN) -fPIE $(DEP) $(USER) -o $@ $< -pie $(LDFLAGS) -pthread
+
+$(BUILD)/test/%.so: tests/support/preload/%.c $(BUILD)/flags
+	$(call say,CC,$@)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(LANG_C) $(DEFS) $(WARN) -fPIC $(DEP) $(USER) -shared -o $@ $< $(LDFLAGS) -ldl
+
+# Modules as they should not be, and one that says that it was loaded.
+$(BUILD)/test/%.so: tests/support/modules/%.c $(BUILD)/flags $(BUILD)/build-id
+	$(call say,CC,$@)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(LANG_C) $(DEFS) $(WARN) -fPIC -DDLOCK_MODULE -DDLOCK_BUILD_ID='"$(BUILD_ID)"' $(DEP) $(USER) \
+	    -shared -o $@ $< $(LDFLAGS)

@@ -1,0 +1,953 @@
+/*
+ * test_guard.c - the dead man's switch, driven by a keeper that is this program. Every process of a tree
+ * inherits the writing end of one pipe, the witness: its EOF is the moment at which the whole tree is dead.
+ * Run with an argument of its own the program is also the command that reports what it was given.
+ */
+#include "command.h"
+#include "guard.h"
+#include "process_tree.h"
+#include "spawn.h"
+
+#include "unit.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define SOON (50 * DLOCK_MSEC)
+#define LATE (10 * DLOCK_SEC)
+
+static struct sigstate sig;
+static struct process_tree tree;
+static struct guard guard;
+static struct guard_config config;
+static int witness, say_fd; /* say_fd: what the command writes to descriptor 9 */
+static struct guard_msg last;
+
+/* ----------------------------------------------------------- the driver --- */
+
+static int64_t after(int64_t ns)
+{
+    return dlock_now() + ns;
+}
+
+static void moved_to(int fd, int number)
+{
+    if (dup2(fd, number) < 0)
+        abort();
+    close(fd);
+}
+
+static void command_is(char *const *argv)
+{
+    int w[2], s[2];
+
+    config = (struct guard_config){.sig = &sig, .argv = argv, .name = "t", .lock_fd = -1};
+    config.own_group = true;
+    if (pipe2(w, O_CLOEXEC) != 0 || pipe2(s, O_CLOEXEC) != 0)
+        abort();
+    witness = fcntl(w[0], F_DUPFD_CLOEXEC, 20);
+    say_fd = fcntl(s[0], F_DUPFD_CLOEXEC, 20);
+    close(w[0]);
+    close(s[0]);
+    moved_to(w[1], 8);
+    moved_to(s[1], 9);
+}
+
+#define SHELL(script) ((char *const[]){"/bin/sh", "-c", script, NULL})
+
+/* Only the guard and what it starts have the witness from here on. */
+static bool guard_up(void)
+{
+    int rc = guard_fork(&guard, &config);
+
+    close(8);
+    close(9);
+    return CHECK_INT(rc, 0);
+}
+
+static void send_times(int type, int arg, int64_t term, int64_t kill, int64_t hard)
+{
+    struct guard_msg m = {.type = type, .arg = arg, .fence = 42, .token = "abc"};
+
+    m.term_at = term;
+    m.kill_at = kill;
+    m.hard_at = hard;
+    guard_send(&guard, &m, -1);
+}
+
+static void order(int type, int arg)
+{
+    send_times(type, arg, DLOCK_NEVER, DLOCK_NEVER, DLOCK_NEVER);
+}
+
+/* The next message; -1 at EOF, 0 when none came in time. */
+static int hear(void)
+{
+    struct pollfd p = {.fd = guard.fd, .events = POLLIN};
+    int got;
+
+    memset(&last, 0, sizeof last);
+    while ((got = guard_recv(&guard, &last)) == 0)
+        if (poll(&p, 1, (int)(LATE / DLOCK_MSEC)) <= 0)
+            return 0;
+    return got < 0 ? -1 : last.type;
+}
+
+/* When did the tree die? DLOCK_NEVER: it lives. */
+static int64_t death(int64_t within)
+{
+    struct pollfd p = {.fd = witness, .events = POLLIN};
+
+    return poll(&p, 1, (int)(within / DLOCK_MSEC)) > 0 ? dlock_now() : DLOCK_NEVER;
+}
+
+static bool alive(void)
+{
+    return death(0) == DLOCK_NEVER;
+}
+
+/* Wait until the command has written n bytes: its processes are there. */
+static bool await(int n)
+{
+    struct pollfd p = {.fd = say_fd, .events = POLLIN};
+    char c;
+
+    while (n-- > 0)
+        if (poll(&p, 1, (int)(LATE / DLOCK_MSEC)) <= 0 || read(say_fd, &c, 1) != 1)
+            return false;
+    return true;
+}
+
+static void clean_up(void)
+{
+    pid_t stuck;
+
+    if (guard.fd >= 0)
+        close(guard.fd);
+    guard.fd = -1;
+    kill(guard.pid, SIGKILL);
+    for (int64_t until = after(LATE); process_tree_sweep(&tree, &stuck) > 0 && dlock_now() < until;)
+        usleep(1000);
+    CHECK_INT(process_tree_count(&tree), 0);
+    close(witness);
+    close(say_fd);
+}
+
+/* The 50 ms hold on a machine with a processor to spare; other tests may be running beside us. */
+static bool busy(void)
+{
+    double load = 0;
+    int running = 0;
+    FILE *f = fopen("/proc/loadavg", "r");
+
+    if (f) {
+        if (fscanf(f, "%lf %*f %*f %d", &load, &running) != 2)
+            running = 0;
+        fclose(f);
+    }
+    long processors = sysconf(_SC_NPROCESSORS_ONLN);
+    return load > (double)processors || running > processors;
+}
+
+static bool in_window(int64_t at, int64_t from, int64_t width)
+{
+    if (at > from + width && busy())
+        width += 2 * DLOCK_SEC;
+    if (at >= from && at <= from + width)
+        return true;
+    return CHECK_FAIL("%" PRId64 " us after the time, not in 0..%" PRId64, (at - from) / 1000,
+                      width / 1000);
+}
+
+/* Five processes: a shell that ignores TERM, its child, and a grandchild in a session of its own. */
+#define STUBBORN                                                                                   \
+    "trap '' TERM; sleep 60 & (sleep 60 & printf x >&9; wait) & "                                  \
+    "setsid sh -c 'printf x >&9; sleep 60' & printf x >&9; wait; sleep 60"
+
+static bool start_stubborn(int64_t term, int64_t kill, int64_t hard)
+{
+    command_is(SHELL(STUBBORN));
+    if (!guard_up())
+        return false;
+    send_times(G_START, 0, term, kill, hard);
+    return CHECK_INT(hear(), G_STARTED) && CHECK(await(3));
+}
+
+/* ---------------------------------------------------------------- running --- */
+
+TEST(runs_a_command)
+{
+    command_is(SHELL("test \"$DLOCK_NAME,$DLOCK_TOKEN,$DLOCK_FENCE\" = t,abc,42 && exit 7"));
+    if (guard_up()) {
+        order(G_START, 0);
+        CHECK_INT(hear(), G_STARTED);
+        CHECK(last.arg > 0);
+        CHECK_INT(hear(), G_EXITED);
+        CHECK(WIFEXITED(last.arg) && WEXITSTATUS(last.arg) == 7);
+        CHECK_INT(last.flags, 0);
+        CHECK_INT(hear(), G_TREE_EMPTY);
+        /* The guard lives on, and keeps no pipe of the caller open. */
+        CHECK(death(DLOCK_SEC) != DLOCK_NEVER);
+        CHECK_INT(kill(guard.pid, 0), 0);
+        order(G_DETACH, 0);
+        CHECK_INT(hear(), -1);
+    }
+    clean_up();
+}
+
+static void fails_to_start(char *const *argv, int64_t term_at, int why)
+{
+    command_is(argv);
+    if (guard_up()) {
+        send_times(G_START, 0, term_at, DLOCK_NEVER, DLOCK_NEVER);
+        CHECK_INT(hear(), G_EXEC_FAILED);
+        CHECK_INT(last.arg, why);
+        CHECK_INT(hear(), G_TREE_EMPTY);
+        order(G_DETACH, 0);
+        CHECK_INT(hear(), -1);
+    }
+    clean_up();
+}
+
+TEST(reports_why_it_cannot_start)
+{
+    fails_to_start((char *[]){"/nonexistent/x", NULL}, DLOCK_NEVER, ENOENT);
+    fails_to_start((char *[]){"/etc/passwd", NULL}, DLOCK_NEVER, EACCES);
+    fails_to_start((char *[]){"/etc/passwd/x", NULL}, DLOCK_NEVER, ENOTDIR);
+    fails_to_start(SHELL("exit 0"), dlock_now(), SPAWN_TOO_LATE);
+    CHECK_INT(spawn_exec_code(ENOENT), 127);
+    CHECK_INT(spawn_exec_code(ENOTDIR), 127);
+    CHECK_INT(spawn_exec_code(EACCES), 126);
+}
+
+TEST(starts_nothing_for_a_dead_keeper)
+{
+    char c;
+
+    command_is(SHELL("printf x >&9"));
+    if (guard_up()) {
+        kill(guard.pid, SIGSTOP); /* so that it finds the order and the EOF together */
+        order(G_START, 0);
+        close(guard.fd);
+        guard.fd = -1;
+        kill(guard.pid, SIGCONT);
+        CHECK_INT(waitpid(guard.pid, NULL, 0), guard.pid);
+        CHECK_INT(read(say_fd, &c, 1), 0);
+    }
+    clean_up();
+}
+
+TEST(an_end_before_the_start_is_final)
+{
+    command_is(SHELL("printf x >&9"));
+    if (guard_up()) {
+        order(G_END, SIGKILL);
+        CHECK_INT(hear(), G_TREE_EMPTY);
+        order(G_START, 0);
+        order(G_DETACH, 0);
+        CHECK_INT(hear(), -1);
+        CHECK(!alive());
+    }
+    clean_up();
+}
+
+/* ------------------------------------------------------------- the keeper --- */
+
+TEST(kills_the_tree_when_the_keeper_is_gone)
+{
+    if (start_stubborn(DLOCK_NEVER, DLOCK_NEVER, DLOCK_NEVER)) {
+        int64_t from = dlock_now();
+        close(guard.fd);
+        guard.fd = -1;
+        int64_t at = death(LATE);
+        in_window(at, from, SOON);
+        printf("# keeper gone, 5 processes: dead after %" PRId64 " us\n", (at - from) / 1000);
+        CHECK_INT(waitpid(guard.pid, NULL, 0), guard.pid);
+    }
+    clean_up();
+}
+
+TEST(kills_200_processes_when_the_keeper_is_gone)
+{
+    command_is(
+        SHELL("i=0; while [ $i -lt 200 ]; do i=$((i+1)); (printf x >&9; sleep 60) & done; wait"));
+    if (guard_up()) {
+        order(G_START, 0);
+        CHECK_INT(hear(), G_STARTED);
+        CHECK(await(200));
+        int64_t from = dlock_now();
+        close(guard.fd);
+        guard.fd = -1;
+        int64_t at = death(LATE);
+        in_window(at, from, 10 * SOON);
+        printf("# keeper gone, 200-401 processes: dead after %" PRId64 " us\n", (at - from) / 1000);
+    }
+    clean_up();
+}
+
+TEST(terms_the_command_when_the_keeper_is_stopped)
+{
+    int64_t term = after(200 * DLOCK_MSEC);
+
+    command_is(SHELL("sleep 60 & sleep 60"));
+    if (guard_up()) {
+        send_times(G_START, 0, term, term + 5 * DLOCK_SEC, term + 6 * DLOCK_SEC);
+        int64_t at = death(LATE);
+        in_window(at, term, SOON);
+        printf("# term_at to death: %" PRId64 " us\n", (at - term) / 1000);
+        CHECK_INT(hear(), G_STARTED);
+        CHECK_INT(hear(), G_EXITED);
+        CHECK(WIFSIGNALED(last.arg) && WTERMSIG(last.arg) == SIGTERM);
+        CHECK_INT(last.flags, GUARD_TIMED_OUT);
+        CHECK_INT(hear(), G_TREE_EMPTY);
+        CHECK_INT(last.flags, GUARD_TIMED_OUT);
+    }
+    clean_up();
+}
+
+TEST(kills_a_command_that_ignores_term)
+{
+    int64_t term = after(2 * DLOCK_SEC), kill_at = term + 300 * DLOCK_MSEC;
+
+    if (start_stubborn(term, kill_at, kill_at + 500 * DLOCK_MSEC)) {
+        /* An extension that comes too late ends nothing and saves no process. */
+        while (dlock_now() < term + 100 * DLOCK_MSEC)
+            usleep(1000);
+        send_times(G_EXTEND, 0, after(LATE), after(LATE), kill_at + 500 * DLOCK_MSEC);
+        int64_t at = death(LATE);
+        in_window(at, kill_at, SOON);
+        printf("# kill_at to death: %" PRId64 " us\n", (at - kill_at) / 1000);
+        CHECK_INT(hear(), G_EXITED);
+        CHECK(WIFSIGNALED(last.arg) && WTERMSIG(last.arg) == SIGKILL);
+        CHECK_INT(last.flags, GUARD_TIMED_OUT);
+        CHECK_INT(hear(), G_TREE_EMPTY);
+        /* The kernel timer is off: the guard outlives hard_at. */
+        usleep(600000);
+        CHECK_INT(kill(guard.pid, 0), 0);
+        CHECK_INT(waitpid(guard.pid, NULL, WNOHANG), 0);
+    }
+    clean_up();
+}
+
+TEST(sends_no_term_when_kill_at_is_term_at)
+{
+    int64_t at = after(300 * DLOCK_MSEC);
+
+    command_is(SHELL("trap 'printf T >&9' TERM; printf x >&9; while :; do sleep 0.01; done"));
+    if (guard_up()) {
+        char c;
+        send_times(G_START, 0, at, at, at + DLOCK_SEC);
+        CHECK(await(1));
+        in_window(death(LATE), at, SOON);
+        CHECK_INT(read(say_fd, &c, 1), 0);
+    }
+    clean_up();
+}
+
+TEST(extensions_keep_the_command_alive)
+{
+    int64_t term = 0;
+
+    command_is(SHELL("sleep 60"));
+    if (guard_up()) {
+        int type = G_START;
+        for (int i = 0; i < 40; i++) {
+            term = after(500 * DLOCK_MSEC);
+            send_times(type, 0, term, term + 10 * DLOCK_MSEC, term + 20 * DLOCK_MSEC);
+            type = G_EXTEND;
+            usleep(20000);
+            CHECK(alive());
+        }
+        in_window(death(LATE), term, SOON);
+    }
+    clean_up();
+}
+
+TEST(warn_only_ignores_times)
+{
+    int64_t at = after(100 * DLOCK_MSEC);
+
+    command_is(SHELL("sleep 60"));
+    config.warn_only = true;
+    if (guard_up()) {
+        send_times(G_START, 0, at, at, at);
+        CHECK_INT(hear(), G_STARTED);
+        usleep(300000);
+        CHECK(alive());
+        int64_t from = dlock_now();
+        close(guard.fd);
+        guard.fd = -1;
+        in_window(death(LATE), from, SOON);
+    }
+    clean_up();
+}
+
+/* -------------------------------------------------------------- the guard --- */
+
+static void sweep_all(void)
+{
+    pid_t stuck;
+
+    for (int64_t until = after(LATE); process_tree_sweep(&tree, &stuck) > 0 && dlock_now() < until;)
+        usleep(500);
+}
+
+TEST(a_stopped_guard_is_killed_at_hard_at)
+{
+    int64_t hard = after(2 * DLOCK_SEC);
+
+    if (start_stubborn(hard - 200 * DLOCK_MSEC, hard - 100 * DLOCK_MSEC, hard)) {
+        kill(guard.pid, SIGSTOP);
+        CHECK_INT(hear(), -1);
+        in_window(dlock_now(), hard, SOON);
+        sweep_all();
+        int64_t at = death(0);
+        in_window(at, hard, SOON);
+        printf("# guard stopped, hard_at to death: %" PRId64 " us\n", (at - hard) / 1000);
+    }
+    clean_up();
+}
+
+TEST(an_extension_moves_hard_at)
+{
+    int64_t hard = after(200 * DLOCK_MSEC);
+
+    command_is(SHELL("exec sleep 60"));
+    if (guard_up()) {
+        send_times(G_START, 0, hard - 2 * DLOCK_MSEC, hard - DLOCK_MSEC, hard);
+        hard += 400 * DLOCK_MSEC;
+        send_times(G_EXTEND, 0, hard - 2 * DLOCK_MSEC, hard - DLOCK_MSEC, hard);
+        CHECK_INT(hear(), G_STARTED);
+        usleep(20000);
+        kill(guard.pid, SIGSTOP);
+        /* The direct child dies with the guard, without a keeper. */
+        in_window(death(LATE), hard, SOON);
+    }
+    clean_up();
+}
+
+TEST(a_killed_guard_is_swept_up)
+{
+    if (start_stubborn(after(LATE), after(LATE), after(LATE))) {
+        int64_t from = dlock_now();
+        kill(guard.pid, SIGKILL);
+        CHECK_INT(hear(), -1);
+        sweep_all();
+        int64_t at = death(0);
+        in_window(at, from, SOON);
+        printf("# guard killed, swept after %" PRId64 " us\n", (at - from) / 1000);
+        CHECK_INT(process_tree_count(&tree), 0);
+    }
+    clean_up();
+}
+
+/* Inherited children and their orphans are not the orphans of the guard. */
+TEST(guard_killed_spares_inherited_processes)
+{
+    char marker[SPAWN_MARKER_SIZE];
+    struct process_tree among;
+    int st;
+
+    CHECK(!spawn_marker(marker, ""));
+    pid_t old = fork();
+    if (old == 0) {
+        raise(SIGSTOP);
+        if (fork() == 0)
+            for (alarm(60);;)
+                pause();
+        _exit(0);
+    }
+    CHECK_INT(waitpid(old, &st, WUNTRACED), old);
+    REQUIRE_INT(process_tree_init(&among), 0);
+    CHECK_INT(among.ninherited, 1);
+    among.marker = spawn_marker(marker, "abc");
+    CHECK_STR(marker, "DLOCK_TOKEN=abc");
+    kill(old, SIGCONT);
+    CHECK_INT(waitid(P_PID, (id_t)old, &(siginfo_t){0}, WEXITED | WNOWAIT), 0);
+    if (start_stubborn(after(LATE), after(LATE), after(LATE))) {
+        int64_t from = dlock_now();
+        kill(guard.pid, SIGKILL);
+        CHECK_INT(hear(), -1);
+        waitpid(guard.pid, NULL, 0);
+        while (process_tree_sweep(&among, NULL) > 0 && dlock_now() < from + LATE)
+            usleep(500);
+        CHECK(!alive());
+        CHECK_INT(waitpid(old, NULL, 0), old);
+        CHECK_INT(waitpid(-1, &st, WNOHANG), 0); /* one child is left, and is alive */
+    }
+    clean_up();
+}
+
+/* A dead command that cannot be reaped as long as we trace it: the guard goes on killing. */
+static pid_t start_undying(void)
+{
+    command_is(SHELL("printf x >&9; exec sleep 60"));
+    if (!guard_up())
+        return -1;
+    send_times(G_START, 0, after(LATE), after(LATE), after(LATE));
+    if (!CHECK_INT(hear(), G_STARTED) || !CHECK(await(1)))
+        return -1;
+    pid_t pid = last.arg;
+    return CHECK_INT(ptrace(PTRACE_SEIZE, pid, NULL, NULL), 0) ? pid : -1;
+}
+
+static void let_die(pid_t pid)
+{
+    if (pid > 0)
+        waitpid(pid, NULL, __WALL);
+}
+
+TEST(a_guard_stopped_while_killing_is_killed)
+{
+    pid_t pid = start_undying();
+
+    if (pid > 0) {
+        order(G_END, SIGKILL);
+        CHECK(death(LATE) != DLOCK_NEVER);
+        usleep(50000);
+        int64_t from = dlock_now();
+        kill(guard.pid, SIGSTOP);
+        CHECK_INT(hear(), -1);
+        in_window(dlock_now(), from + DLOCK_SEC - 150 * DLOCK_MSEC, 4 * SOON);
+        let_die(pid);
+    }
+    clean_up();
+}
+
+TEST(a_guard_that_is_killing_is_left_alone)
+{
+    pid_t pid = start_undying();
+
+    if (pid > 0) {
+        order(G_END, SIGKILL);
+        CHECK(death(LATE) != DLOCK_NEVER);
+        usleep(1500000);
+        /* A late EXTEND with past times does no harm either. */
+        send_times(G_EXTEND, 0, 1, 1, 1);
+        usleep(100000);
+        CHECK_INT(waitpid(guard.pid, NULL, WNOHANG), 0);
+        let_die(pid);
+        CHECK_INT(hear(), G_EXITED);
+        CHECK_INT(hear(), G_TREE_EMPTY);
+        usleep(1300000);
+        CHECK_INT(waitpid(guard.pid, NULL, WNOHANG), 0);
+    }
+    clean_up();
+}
+
+/* No other process would end the tree. */
+TEST(a_guard_without_a_keeper_is_left_alone)
+{
+    pid_t pid = start_undying();
+
+    if (pid > 0) {
+        close(guard.fd);
+        guard.fd = -1;
+        CHECK(death(LATE) != DLOCK_NEVER);
+        usleep(50000);
+        kill(guard.pid, SIGSTOP);
+        usleep(1300000);
+        CHECK_INT(waitpid(guard.pid, NULL, WNOHANG), 0);
+        kill(guard.pid, SIGCONT);
+        let_die(pid);
+        CHECK_INT(waitpid(guard.pid, NULL, 0), guard.pid);
+    }
+    clean_up();
+}
+
+TEST(reports_that_proc_shows_nothing)
+{
+    if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0)
+        SKIP("needs the right to mount");
+    if (start_stubborn(after(LATE), after(LATE), after(LATE))) {
+        REQUIRE_INT(mount("none", "/proc", "tmpfs", 0, NULL), 0);
+        int64_t from = dlock_now();
+        order(G_END, SIGKILL);
+        CHECK_INT(hear(), G_EXITED);
+        CHECK_INT(hear(), G_STUCK);
+        CHECK_INT(last.arg, 0);
+        int64_t at = dlock_now();
+        CHECK_INT(umount("/proc"), 0);
+        in_window(at, from + DLOCK_SEC, 4 * SOON);
+        CHECK_INT(hear(), G_TREE_EMPTY);
+        CHECK(death(LATE) != DLOCK_NEVER);
+    }
+    clean_up();
+}
+
+/* ----------------------------------------------------------------- orders --- */
+
+TEST(ends_by_term_then_kill)
+{
+    if (start_stubborn(after(LATE), after(LATE), after(LATE))) {
+        int64_t kill_at = after(200 * DLOCK_MSEC);
+        send_times(G_END, SIGTERM, DLOCK_NEVER, kill_at, DLOCK_NEVER);
+        in_window(death(LATE), kill_at, SOON);
+        CHECK_INT(hear(), G_EXITED);
+        CHECK_INT(last.flags, 0);
+        CHECK_INT(hear(), G_TREE_EMPTY);
+        CHECK_INT(last.flags, 0);
+    }
+    clean_up();
+}
+
+TEST(an_end_by_term_lasts_no_longer_than_the_lease)
+{
+    int64_t kill_at = after(2 * DLOCK_SEC);
+
+    if (start_stubborn(kill_at - 100 * DLOCK_MSEC, kill_at, kill_at + DLOCK_SEC)) {
+        send_times(G_END, SIGTERM, DLOCK_NEVER, after(LATE), DLOCK_NEVER);
+        in_window(death(LATE), kill_at, SOON);
+        CHECK_INT(hear(), G_EXITED);
+        CHECK_INT(last.flags, GUARD_TIMED_OUT);
+    }
+    clean_up();
+}
+
+TEST(ends_by_kill_at_once)
+{
+    if (start_stubborn(after(LATE), after(LATE), after(LATE))) {
+        int64_t from = dlock_now();
+        order(G_END, SIGKILL);
+        in_window(death(LATE), from, SOON);
+    }
+    clean_up();
+}
+
+TEST(detach_leaves_the_background_alone)
+{
+    command_is(SHELL("sleep 60 & exit 3"));
+    if (guard_up()) {
+        order(G_START, 0);
+        CHECK_INT(hear(), G_STARTED);
+        CHECK_INT(hear(), G_EXITED);
+        CHECK_INT(WEXITSTATUS(last.arg), 3);
+        order(G_DETACH, 0);
+        CHECK_INT(hear(), -1); /* no TREE_EMPTY before */
+        CHECK_INT(waitpid(guard.pid, NULL, 0), guard.pid);
+        usleep(20000);
+        CHECK(alive());
+    }
+    clean_up();
+}
+
+TEST(reports_when_the_background_is_gone)
+{
+    command_is(SHELL("sleep 0.2 & exit 0"));
+    if (guard_up()) {
+        order(G_START, 0);
+        CHECK_INT(hear(), G_STARTED);
+        CHECK_INT(hear(), G_EXITED);
+        CHECK(alive());
+        CHECK_INT(hear(), G_TREE_EMPTY);
+        CHECK(!alive());
+    }
+    clean_up();
+}
+
+TEST(forwards_every_signal)
+{
+    char got[8];
+
+    command_is(SHELL("trap 'printf U >&9' USR1; printf x >&9; while :; do sleep 0.01; done"));
+    if (guard_up()) {
+        order(G_START, 0);
+        CHECK(await(1));
+        for (int i = 0; i < 5; i++) {
+            order(G_SIGNAL, SIGUSR1);
+            REQUIRE_INT(read(say_fd, got, 1), 1);
+            CHECK_INT(got[0], 'U');
+        }
+        order(G_SIGNAL, SIGKILL);
+        CHECK_INT(hear(), G_STARTED);
+        CHECK_INT(hear(), G_EXITED);
+    }
+    clean_up();
+}
+
+static void in_group(bool own)
+{
+    command_is(SHELL("exec sleep 60"));
+    config.own_group = own;
+    if (guard_up()) {
+        order(G_START, 0);
+        CHECK_INT(hear(), G_STARTED);
+        CHECK_INT(getpgid(last.arg), own ? last.arg : getpgrp());
+        CHECK_INT(getpgid(guard.pid), guard.pid);
+        CHECK_INT(getsid(last.arg), getsid(0));
+    }
+    clean_up();
+}
+
+TEST(puts_the_command_into_its_own_group)
+{
+    in_group(true);
+}
+TEST(puts_the_command_into_the_callers_group)
+{
+    in_group(false);
+}
+
+/* A keeper that reads nothing for a long time loses STOPPED, but not EXITED and TREE_EMPTY. */
+TEST(a_full_socket_does_not_lose_the_end)
+{
+    int stops = 0, type = 0, before;
+
+    command_is(SHELL("exec sleep 60"));
+    if (guard_up()) {
+        order(G_START, 0);
+        CHECK_INT(hear(), G_STARTED);
+        pid_t pid = last.arg;
+        for (int i = 0; i < 1000; i++) {
+            kill(pid, SIGSTOP);
+            usleep(300);
+            kill(pid, SIGCONT);
+        }
+        kill(pid, SIGKILL);
+        usleep(20000);
+        do {
+            before = type;
+            type = hear();
+            stops += type == G_STOPPED;
+        } while (type > 0 && type != G_TREE_EMPTY);
+        CHECK_INT(before, G_EXITED);
+        CHECK_INT(type, G_TREE_EMPTY);
+        CHECK(stops > 0 && stops < 1000);
+    }
+    clean_up();
+}
+
+TEST(keeps_the_lock_descriptor)
+{
+    int lock[2];
+
+    command_is((char *[]){"/bin/sleep", "0.2", NULL});
+    if (pipe2(lock, O_CLOEXEC | O_NONBLOCK) != 0)
+        abort();
+    config.lock_fd = lock[1];
+    if (guard_up()) {
+        char c;
+        close(lock[1]);
+        order(G_START, 0);
+        CHECK_INT(hear(), G_STARTED);
+        CHECK_INT(hear(), G_EXITED);
+        CHECK_INT(hear(), G_TREE_EMPTY);
+        CHECK_INT(read(lock[0], &c, 1), -1); /* the guard has it */
+        order(G_DETACH, 0);
+        CHECK_INT(hear(), -1);
+        waitpid(guard.pid, NULL, 0);
+        CHECK_INT(read(lock[0], &c, 1), 0);
+    }
+    close(lock[0]);
+    clean_up();
+}
+
+/* --------------------------------------------------- what the command sees --- */
+
+/* The command's side: prints everything that a caller could notice to descriptor 9. */
+static int report(void)
+{
+    char line[256], path[64];
+    FILE *status = fopen("/proc/self/status", "r");
+
+    for (int fd = 0; fd < 200; fd++) {
+        snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+        ssize_t n = readlink(path, line, sizeof line - 1);
+        if (n < 0 || fd == 9 || (status && fd == fileno(status)))
+            continue;
+        line[n] = '\0';
+        dprintf(9, "%d %s %d\n", fd, line, fcntl(fd, F_GETFD));
+    }
+    while (status && fgets(line, sizeof line, status))
+        if (!strncmp(line, "SigPnd", 6) || !strncmp(line, "ShdPnd", 6) ||
+            !strncmp(line, "SigBlk", 6) || !strncmp(line, "SigIgn", 6) ||
+            !strncmp(line, "SigCgt", 6) || !strncmp(line, "Name", 4) || !strncmp(line, "Umask", 5))
+            dprintf(9, "%s", line);
+    mode_t mask = umask(0);
+    struct rlimit core = {0};
+    int reaper = -1;
+    getrlimit(RLIMIT_CORE, &core);
+    prctl(PR_GET_CHILD_SUBREAPER, &reaper);
+    dprintf(9, "umask %o nice %d core %ld dumpable %d reaper %d\n", (unsigned)mask,
+            getpriority(PRIO_PROCESS, 0), (long)core.rlim_cur, prctl(PR_GET_DUMPABLE), reaper);
+    dprintf(9, "cwd %s\n", getcwd(line, sizeof line) ? line : "?");
+    const char *fence = getenv("DLOCK_FENCE");
+    dprintf(9, "fence %s\n", fence ? fence : "unset");
+    return 0;
+}
+
+static char *const report_argv[] = {"/proc/self/exe", "--report", NULL};
+
+/* In a child with an unusual state: run the report, with a guard or without. */
+static void caller(bool guarded)
+{
+    struct sigstate s;
+    sigset_t some;
+
+    /* The signals that this test itself has blocked are not the caller's. */
+    signals_restore(&sig);
+    close(sig.fd);
+    signal(SIGHUP, SIG_IGN);
+    signal(SIGCHLD, SIG_IGN);
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGRTMIN + 3, SIG_IGN);
+    sigemptyset(&some);
+    sigaddset(&some, SIGUSR2);
+    sigaddset(&some, SIGHUP);
+    sigprocmask(SIG_BLOCK, &some, NULL);
+    umask(027);
+    if (nice(3) < 0 || chdir("/tmp") != 0)
+        _exit(1);
+    setenv("DLOCK_FENCE", "7", 1);
+    close(0);
+    close(20);
+    if (open("/dev/zero", O_RDONLY) != 0 || dup2(0, 7) != 7)
+        _exit(1);
+    close(0);
+    if (!guarded) {
+        unsetenv("DLOCK_FENCE");
+        execv(report_argv[0], report_argv);
+        _exit(1);
+    }
+    if (fds_plug() != 0 || signals_init(&s) != 0)
+        _exit(1);
+    config.sig = &s;
+    config.own_group = false;
+    if (guard_fork(&guard, &config) != 0)
+        _exit(1);
+    struct guard_msg m = {.type = G_START};
+    m.term_at = m.kill_at = m.hard_at = DLOCK_NEVER;
+    guard_send(&guard, &m, -1);
+    if (hear() != G_STARTED || hear() != G_EXITED || last.arg != 0)
+        _exit(1);
+    _exit(0);
+}
+
+static size_t report_of(bool guarded, char *buf, size_t size)
+{
+    size_t n = 0;
+    ssize_t got;
+    int st = 0;
+
+    command_is(report_argv);
+    close(8); /* its number differs from run to run */
+    pid_t pid = fork();
+    if (pid == 0)
+        caller(guarded);
+    close(9);
+    while (n + 1 < size && (got = read(say_fd, buf + n, size - n - 1)) > 0)
+        n += (size_t)got;
+    buf[n] = '\0';
+    CHECK_INT(waitpid(pid, &st, 0), pid);
+    CHECK_INT(st, 0);
+    sweep_all(); /* its guard is an orphan, so it is our child now */
+    close(witness);
+    close(say_fd);
+    return n;
+}
+
+TEST(the_command_gets_the_state_of_the_caller)
+{
+    static char plain[8192], guarded[8192];
+
+    CHECK(report_of(false, plain, sizeof plain) > 100);
+    CHECK(report_of(true, guarded, sizeof guarded) > 100);
+    CHECK_HAS(plain, "\n7 /dev/zero 0\n");
+    if (strcmp(plain, guarded) != 0)
+        CHECK_FAIL("without a guard:\n%s\nwith one:\n%s", plain, guarded);
+}
+
+/* ------------------------------------------------------ signals and spawn --- */
+
+static int takes_over_signals(void)
+{
+    struct sigstate s;
+    struct signalfd_siginfo si;
+
+    signal(SIGHUP, SIG_IGN);
+    signal(SIGCHLD, SIG_IGN);
+    if (signals_init(&s) != 0 || !s.chld_ignored || !sigismember(&s.ours, SIGCHLD))
+        return 1;
+    if (sigismember(&s.ours, SIGHUP) || !sigismember(&s.ignored, SIGHUP))
+        return 2;
+    if (sigismember(&s.ours, SIGSEGV) || !sigismember(&s.ours, SIGTSTP) ||
+        !sigismember(&s.ours, SIGRTMIN + 1))
+        return 3;
+    /* Ignored by the caller: not queued for us, so it cannot be forwarded. */
+    raise(SIGHUP);
+    raise(SIGUSR1);
+    if (!signals_read(&s, &si) || si.ssi_signo != SIGUSR1 || signals_read(&s, &si))
+        return 4;
+    raise(SIGTERM);
+    signals_die(SIGTERM);
+}
+
+TEST(blocks_signals_that_the_caller_does_not_ignore)
+{
+    int st = 0;
+    pid_t pid = fork();
+
+    if (pid == 0)
+        _exit(takes_over_signals());
+    CHECK_INT(waitpid(pid, &st, 0), pid);
+    CHECK(WIFSIGNALED(st) && WTERMSIG(st) == SIGTERM);
+    if (WIFEXITED(st))
+        CHECK_INT(WEXITSTATUS(st), -1);
+}
+
+TEST(forwards_signals_not_sent_by_the_terminal)
+{
+    struct signalfd_siginfo key = {.ssi_signo = SIGINT, .ssi_code = SI_KERNEL};
+    struct signalfd_siginfo sent = {.ssi_signo = SIGINT, .ssi_code = SI_USER};
+    struct signalfd_siginfo own = {.ssi_signo = SIGPIPE, .ssi_pid = (uint32_t)getpid()};
+    struct signalfd_siginfo timer = {.ssi_signo = SIGALRM, .ssi_code = SI_KERNEL};
+
+    struct command ours = {.terminal = true}, other = {.terminal = false};
+
+    CHECK_INT(command_signal(&ours, &key), 0);
+    CHECK_INT(ours.terminal_sig, SIGINT);
+    CHECK_INT(command_signal(&other, &key), SIGINT);
+    CHECK_INT(command_signal(&ours, &sent), SIGINT);
+    CHECK_INT(command_signal(&ours, &timer), SIGALRM);
+    CHECK_INT(command_signal(&other, &own), 0);
+}
+
+TEST(forks_nothing_too_late_or_without_a_keeper)
+{
+    int ends[2], exec_fd;
+    struct spawn sp = {.argv = SHELL("exit 0"), .sig = &sig, .inherit_fd = -1};
+
+    REQUIRE_INT(pipe2(ends, O_CLOEXEC), 0);
+    sp.keeper_fd = ends[1];
+    sp.not_after = dlock_now();
+    CHECK_INT(spawn_command(&sp, &exec_fd), -SPAWN_TOO_LATE);
+    sp.not_after = DLOCK_NEVER;
+    close(ends[0]);
+    CHECK_INT(spawn_command(&sp, &exec_fd), -SPAWN_KEEPER_GONE);
+    close(ends[1]);
+    CHECK_INT(process_tree_count(&tree), 0);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1 && strcmp(argv[1], "--report") == 0)
+        return report();
+    if (signals_init(&sig) != 0 || process_tree_init(&tree) != 0)
+        return 1;
+    /* Unlike the keeper, a test that hangs must die by a signal. */
+    sigprocmask(SIG_SETMASK, &sig.caller_mask, NULL);
+    alarm(120);
+    return unit_main(argc, argv);
+}

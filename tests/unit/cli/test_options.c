@@ -1,0 +1,419 @@
+/* The command line: what each form means, what is refused, and that argv keeps no password. */
+#include "options.h"
+#include "unit.h"
+#include "util.h"
+
+#include <limits.h>
+
+#define ARGS_MAX 12
+
+/* Words separated by '|' as a fresh argv, writable and NULL-terminated as main's is. */
+struct args {
+    int n;
+    char *v[ARGS_MAX + 1];
+};
+
+static struct args split(const char *line)
+{
+    struct args a = {0};
+    const char *end;
+
+    for (; a.n < ARGS_MAX; line = end + 1) {
+        end = strchrnul(line, '|');
+        a.v[a.n++] = strndup(line, (size_t)(end - line));
+        if (!*end)
+            break;
+    }
+    return a;
+}
+
+static void drop(struct args *a)
+{
+    for (int i = 0; i < a->n; i++)
+        free(a->v[i]);
+}
+
+static const char *join(char *const *v, char *buf, size_t size)
+{
+    size_t n = 0;
+
+    buf[0] = '\0';
+    for (int i = 0; v && v[i]; i++)
+        n += (size_t)snprintf(buf + n, size - n, "%s%s", i ? "|" : "", v[i]);
+    return buf;
+}
+
+static const struct {
+    const char *line;
+    enum cli_mode mode;
+    const char *lock, *command;
+} forms[] = {
+    {"dlock|L|cmd", MODE_RUN, "L", "cmd"},
+    {"dlock|L|--|cmd|--|x", MODE_RUN, "L", "cmd|--|x"},
+    {"dlock|--|L|cmd", MODE_RUN, "L", "cmd"},
+    {"dlock|--|-L|--|-x", MODE_RUN, "-L", "-x"},
+    {"dlock|-|cmd", MODE_RUN, "-", "cmd"},
+    {"dlock|L|cmd|-n|--help|-c||a b", MODE_RUN, "L", "cmd|-n|--help|-c||a b"},
+    {"dlock|L|-x", MODE_RUN, "L", "-x"},
+    {"dlock|L|--help", MODE_RUN, "L", "--help"},
+    {"dlock|L|--|-c|x", MODE_RUN, "L", "-c|x"},
+    {"dlock|L|--|--", MODE_RUN, "L", "--"},
+    {"dlock|L|", MODE_RUN, "L", ""},
+    {"dlock|L|-c|echo $HOME", MODE_RUN, "L", "/bin/sh|-c|echo $HOME"},
+    {"dlock|L|--command|x", MODE_RUN, "L", "/bin/sh|-c|x"},
+    {"dlock|L|-c|", MODE_RUN, "L", "/bin/sh|-c|"},
+    {"dlock|L|-c|--", MODE_RUN, "L", "/bin/sh|-c|--"},
+    {"dlock|9|cmd", MODE_RUN, "9", "cmd"},
+    {"dlock|@n|cmd", MODE_RUN, "@n", "cmd"},
+    {"dlock|9", MODE_FD, NULL, ""},
+    {"dlock|-s|0", MODE_FD, NULL, ""},
+    {"dlock|-u|9", MODE_UNLOCK, "9", ""},
+    {"dlock|--unlock|9", MODE_UNLOCK, "9", ""},
+    {"dlock|--status|L", MODE_STATUS, "L", ""},
+    {"dlock|--status|9", MODE_STATUS, "9", ""},
+    {"dlock|--schema|postgres://h#n", MODE_SCHEMA, "postgres://h#n", ""},
+    {"dlock|--status|--json|redis://h#n", MODE_STATUS, "redis://h#n", ""},
+    {"dlock|-h", MODE_HELP, NULL, ""},
+    {"dlock|-n|--help|--no-such", MODE_HELP, NULL, ""},
+    {"dlock|-V", MODE_VERSION, NULL, ""},
+    {"dlock|--version|x|y", MODE_VERSION, NULL, ""},
+    {"dlock|--print-options", MODE_PRINT_OPTIONS, NULL, ""},
+};
+
+TEST(forms_of_the_command_line)
+{
+    setenv("SHELL", "", 1);
+    for (size_t i = 0; i < DLOCK_LEN(forms); i++) {
+        struct args a = split(forms[i].line);
+        struct options o;
+        struct dlock_error err = {0};
+        char buf[500];
+
+        if (options_parse(&o, a.n, a.v, &err) != 0) {
+            CHECK_FAIL("%s: %s", forms[i].line, err.msg);
+        } else {
+            bool ok = CHECK_INT(o.mode, forms[i].mode);
+            if (forms[i].mode != MODE_UNLOCK)
+                ok &= CHECK_STR(o.lock, forms[i].lock);
+            ok &=
+                CHECK((o.shell_string != NULL) == (strncmp(forms[i].command, "/bin/sh|", 8) == 0));
+            ok &= CHECK_STR(join(o.command, buf, sizeof(buf)), forms[i].command);
+            if (!ok)
+                printf("# ... from %s\n", forms[i].line);
+        }
+        options_done(&o);
+        drop(&a);
+    }
+}
+
+/* The rest of the struct, as one line. */
+static const char *show(const struct options *o, char *buf, size_t size)
+{
+    snprintf(buf, size, "%s%s%s%s%s%s%s E%d L%d w%lld t%lld g%lld c%lld l%d %s",
+             o->lock_mode == DLOCK_SHARED ? "s" : "x", o->nonblock ? "n" : "",
+             o->close_fd ? "o" : "", o->no_fork ? "F" : "", o->verbose ? "v" : "",
+             o->quiet ? "q" : "", o->json ? "j" : "", o->conflict_code, o->lost_code,
+             o->wait_ns == DLOCK_NEVER ? -1LL : (long long)(o->wait_ns / DLOCK_MSEC),
+             (long long)(o->ttl_ns / DLOCK_MSEC),
+             o->grace_ns < 0 ? -1LL : (long long)(o->grace_ns / DLOCK_MSEC),
+             (long long)(o->connect_timeout_ns / DLOCK_MSEC), (int)o->on_lost,
+             o->note ? o->note : "-");
+    return buf;
+}
+
+static const struct {
+    const char *line, *want;
+} settings[] = {
+    {"dlock|L|c", "x E75 L79 w-1 t30000 g-1 c5000 l0 -"},
+    {"dlock|-x|L|c", "x E75 L79 w-1 t30000 g-1 c5000 l0 -"},
+    {"dlock|-s|L|c", "s E75 L79 w-1 t30000 g-1 c5000 l0 -"},
+    {"dlock|-s|-x|L|c", "x E75 L79 w-1 t30000 g-1 c5000 l0 -"},
+    {"dlock|-s|-e|L|c", "x E75 L79 w-1 t30000 g-1 c5000 l0 -"},
+    {"dlock|--exclusive|--shared|L|c", "s E75 L79 w-1 t30000 g-1 c5000 l0 -"},
+    {"dlock|-n|L|c", "xn E75 L79 w0 t30000 g-1 c5000 l0 -"},
+    {"dlock|--nb|L|c", "xn E75 L79 w0 t30000 g-1 c5000 l0 -"},
+    {"dlock|--nonblock|L|c", "xn E75 L79 w0 t30000 g-1 c5000 l0 -"},
+    {"dlock|--nonb|L|c", "xn E75 L79 w0 t30000 g-1 c5000 l0 -"},
+    {"dlock|-w|1.5|L|c", "x E75 L79 w1500 t30000 g-1 c5000 l0 -"},
+    {"dlock|-w2m|L|c", "x E75 L79 w120000 t30000 g-1 c5000 l0 -"},
+    {"dlock|--wait=3|L|c", "x E75 L79 w3000 t30000 g-1 c5000 l0 -"},
+    {"dlock|--timeout|3|L|c", "x E75 L79 w3000 t30000 g-1 c5000 l0 -"},
+    {"dlock|-w|0|L|c", "xn E75 L79 w0 t30000 g-1 c5000 l0 -"},
+    {"dlock|-n|-w|9|L|c", "xn E75 L79 w0 t30000 g-1 c5000 l0 -"},
+    {"dlock|-w|9|-n|L|c", "xn E75 L79 w0 t30000 g-1 c5000 l0 -"},
+    {"dlock|-w|0|-w|9|L|c", "x E75 L79 w9000 t30000 g-1 c5000 l0 -"},
+    {"dlock|-E|0|L|c", "x E0 L79 w-1 t30000 g-1 c5000 l0 -"},
+    {"dlock|-E255|--lost-exit-code|9|L|c", "x E255 L9 w-1 t30000 g-1 c5000 l0 -"},
+    {"dlock|--conflict-exit-code=007|L|c", "x E7 L79 w-1 t30000 g-1 c5000 l0 -"},
+    {"dlock|-o|L|c", "xo E75 L79 w-1 t30000 g-1 c5000 l0 -"},
+    {"dlock|--no-fork|L|c", "xF E75 L79 w-1 t30000 g-1 c5000 l0 -"},
+    {"dlock|-snovq|L|c", "snovq E75 L79 w0 t30000 g-1 c5000 l0 -"},
+    {"dlock|--ttl|30|L|c", "x E75 L79 w-1 t30000 g-1 c5000 l0 -"},
+    {"dlock|--ttl=2s|--grace=0|L|c", "x E75 L79 w-1 t2000 g0 c5000 l0 -"},
+    {"dlock|--grace|100ms|--connect-timeout|1|L|c", "x E75 L79 w-1 t30000 g100 c1000 l0 -"},
+    {"dlock|--on-lost|kill|L|c", "x E75 L79 w-1 t30000 g-1 c5000 l1 -"},
+    {"dlock|--on-lost|term|L|c", "x E75 L79 w-1 t30000 g-1 c5000 l0 -"},
+    {"dlock|--on-lost=warn|L|c", "x E75 L79 w-1 t30000 g-1 c5000 l2 -"},
+    {"dlock|--note|a b|L|c", "x E75 L79 w-1 t30000 g-1 c5000 l0 a b"},
+    {"dlock|--note=|L|c", "x E75 L79 w-1 t30000 g-1 c5000 l0 "},
+    {"dlock|--json|--status|L", "xj E75 L79 w-1 t30000 g-1 c5000 l0 -"},
+};
+
+TEST(settings)
+{
+    for (size_t i = 0; i < DLOCK_LEN(settings); i++) {
+        struct args a = split(settings[i].line);
+        struct options o;
+        struct dlock_error err = {0};
+        char buf[300];
+
+        if (options_parse(&o, a.n, a.v, &err) != 0)
+            CHECK_FAIL("%s: %s", settings[i].line, err.msg);
+        else if (!CHECK_STR(show(&o, buf, sizeof(buf)), settings[i].want))
+            printf("# ... from %s\n", settings[i].line);
+        options_done(&o);
+        drop(&a);
+    }
+}
+
+static const struct {
+    const char *line, *want;
+} refused[] = {
+    {"dlock", "no lock"},
+    {"dlock|-n", "no lock"},
+    {"dlock|--", "no lock"},
+    {"dlock||c", "empty"},
+    {"dlock|L", "no command"},
+    {"dlock|L|--", "no command"},
+    {"dlock|9x", "no command"},
+    {"dlock|--json|L", "--json needs --status"},
+    {"dlock|--json|redis://:hunter@h#n", "--json needs --status"},
+    {"dlock|-9", "-9"},
+    {"dlock|99999999999", "\"99999999999\""},
+    {"dlock|2147483648", "\"2147483648\""},
+    {"dlock|L|-c", "-c needs exactly one"},
+    {"dlock|L|-c|a|b", "-c needs exactly one"},
+    {"dlock|L|--command", "--command needs exactly one"},
+    {"dlock|-c|x|L", "-c goes after"},
+    {"dlock|--command|x|L", "-c goes after"},
+    {"dlock|-u", "no lock"},
+    {"dlock|-u|L", "-u needs the number"},
+    {"dlock|-u|9|c", "-u takes one"},
+    {"dlock|-u|-1", "unknown option -1"},
+    {"dlock|-u||", "empty"},
+    {"dlock|-u|99999999999", "99999999999"},
+    {"dlock|--status", "no lock"},
+    {"dlock|--status|L|c", "--status takes"},
+    {"dlock|--status|-u|9", "--status and -u"},
+    {"dlock|-u|--status|9", "--status and -u"},
+    {"dlock|-u|--schema|9", "--schema and -u"},
+    {"dlock|--schema|--status|9", "--schema and --status"},
+    {"dlock|--schema|L|c", "--schema takes"},
+    {"dlock|-o|-F|L|c", "-o and -F"},
+    {"dlock|-Z|L|c", "unknown option -Z"},
+    {"dlock|--nonblock|-nZ|L|c", "unknown option -Z"},
+    {"dlock|-nsZ|L|c", "unknown option -Z"},
+    {"dlock|--zzz|L|c", "unknown option --zzz"},
+    {"dlock|--zzz=hunter|L|c", "unknown option --zzz "},
+    {"dlock|--no|L|c", "--no is ambiguous"},
+    {"dlock|--co=5|L|c", "--co is ambiguous"},
+    {"dlock|--nb=5|L|c", "--nb takes no value"},
+    {"dlock|-w", "option -w needs a value: DUR"},
+    {"dlock|-nw", "option -w needs a value"},
+    {"dlock|--ttl", "option --ttl needs a value"},
+    {"dlock|--note", "option --note needs a value"},
+    {"dlock|-w||L|c", "option -w: \"\""},
+    {"dlock|-w|-1|L|c", "\"-1\""},
+    {"dlock|-w|L|c", "\"L\""},
+    {"dlock|--timeout|x|L|c", "option --timeout: \"x\""},
+    {"dlock|--ttl|1e3|L|c", "option --ttl: \"1e3\""},
+    {"dlock|--ttl|99999999d|L|c", "too long"},
+    {"dlock|--grace| 1|L|c", "option --grace"},
+    {"dlock|--connect-timeout|0|L|c", "--connect-timeout: \"0\" is not greater than zero"},
+    {"dlock|--connect-timeout|0.0|L|c", "--connect-timeout"},
+    {"dlock|--connect-timeout|x|L|c", "--connect-timeout"},
+    {"dlock|--on-lost|die|L|c", "kill, term or warn"},
+    {"dlock|--on-lost||L|c", "kill, term or warn"},
+    {"dlock|--on-lost|KILL|L|c", "kill, term or warn"},
+    {"dlock|-E||L|c", "0 to 255"},
+    {"dlock|-E|256|L|c", "\"256\""},
+    {"dlock|-E|600|L|c", "0 to 255"},
+    {"dlock|-E|-1|L|c", "0 to 255"},
+    {"dlock|-E|+1|L|c", "0 to 255"},
+    {"dlock|-E| 1|L|c", "0 to 255"},
+    {"dlock|-E|1x|L|c", "0 to 255"},
+    {"dlock|-E|0x1|L|c", "0 to 255"},
+    {"dlock|-E|99999999999999999999|L|c", "0 to 255"},
+    {"dlock|--lost-exit-code|256|L|c", "--lost-exit-code"},
+    {"dlock|redis://:hunter@h#n", "no command"},
+    {"dlock|-u|redis://:hunter@h#n", "-u needs"},
+    {"dlock|--status|redis://:hunter@h#n|c", "--status takes"},
+};
+
+TEST(refusals)
+{
+    for (size_t i = 0; i < DLOCK_LEN(refused); i++) {
+        struct args a = split(refused[i].line);
+        struct options o;
+        struct dlock_error err = {0};
+
+        if (options_parse(&o, a.n, a.v, &err) != DLOCK_EUSAGE)
+            CHECK_FAIL("%s was accepted", refused[i].line);
+        else if (!CHECK_HAS(err.msg, refused[i].want))
+            printf("# ... from %s\n", refused[i].line);
+        CHECK_NULL(strchr(err.msg, '\n'));
+        CHECK_NULL(strstr(err.msg, "hunter"));
+        for (int k = 0; k < a.n; k++)
+            if (strstr(a.v[k], "hunter") && a.v[k][0] != '-')
+                CHECK_FAIL("left in argv: %s", a.v[k]);
+        options_done(&o);
+        drop(&a);
+    }
+}
+
+TEST(runs_the_users_shell)
+{
+    struct args a = split("dlock|L|-c|x y");
+    struct options o;
+    char buf[100];
+
+    setenv("SHELL", "/bin/zsh", 1);
+    REQUIRE_INT(options_parse(&o, a.n, a.v, NULL), 0);
+    CHECK_STR(join(o.command, buf, sizeof(buf)), "/bin/zsh|-c|x y");
+    CHECK_STR(o.shell_string, "x y");
+    options_done(&o);
+    unsetenv("SHELL");
+    REQUIRE_INT(options_parse(&o, a.n, a.v, NULL), 0);
+    CHECK_STR(join(o.command, buf, sizeof(buf)), "/bin/sh|-c|x y");
+    options_done(&o);
+    drop(&a);
+}
+
+TEST(descriptors)
+{
+    static const struct {
+        const char *line;
+        int fd;
+    } rows[] = {{"dlock|9", 9},
+                {"dlock|0", 0},
+                {"dlock|007", 7},
+                {"dlock|2147483647", INT_MAX},
+                {"dlock|-u|200", 200}};
+
+    for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
+        struct args a = split(rows[i].line);
+        struct options o;
+
+        CHECK_INT(options_parse(&o, a.n, a.v, NULL), 0);
+        CHECK_INT(o.fd, rows[i].fd);
+        options_done(&o);
+        drop(&a);
+    }
+}
+
+/* ps(1) shows no secret afterwards; our copy is complete. */
+TEST(argv_keeps_no_secret)
+{
+    static const struct {
+        const char *lock, *left;
+    } rows[] = {
+        {"./a@b#c", "./a@b#c"},
+        {"@n", "@n"},
+        {"redis://h/0#n", "redis://h/0#n"},
+        {"redis://h/0#a@b", "redis://h/0#a@b"},
+        {"redis://u:pw@h/0#n", "redis://xxxx@h/0#n"},
+        {"redis://:p#w@h/0#n", "redis://xxxx@h/0#n"},
+        {"redis://u:p@w@h#n@m", "redis://xxxxx@h#n@m"},
+        {"redis://u:pw@h", "redis://xxxx@h"},
+        {"redis://@h#n", "redis://@h#n"},
+        {"redlock://:p@h1,:q@h2#n", "redlock://xxxxxxxx@h2#n"},
+        {"postgres:///?service=x#n", "postgres:///?service=x#n"},
+        {"postgres:///db?a=b&password=pw&c=d#n", "postgres:///db?a=b&password=xx&c=d#n"},
+        {"postgres:///db?sslPassWord=pw#n", "postgres:///db?sslPassWord=xx#n"},
+        {"postgres:///db?password=p=w?&x=1", "postgres:///db?password=xxxx&x=1"},
+        {"x://h?client_secret_2=abc&secretx&a=secret#n",
+         "x://h?client_secret_2=xxx&secretx&a=secret#n"},
+        {"redis://h?password=#n", "redis://h?password=#n"},
+        {"redis://h?#password=x", "redis://h?#password=x"},
+    };
+
+    for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
+        struct args a = split("dlock|LOCK|true");
+        struct options o;
+
+        free(a.v[1]);
+        a.v[1] = strdup(rows[i].lock);
+        REQUIRE_INT(options_parse(&o, a.n, a.v, NULL), 0);
+        CHECK_STR(o.lock, rows[i].lock);
+        CHECK_STR(a.v[1], rows[i].left);
+        options_done(&o);
+        drop(&a);
+    }
+}
+
+TEST(long_locks)
+{
+    for (int len = 4096; len <= 4097; len++) {
+        struct args a = split("dlock|LOCK|true");
+        struct options o;
+
+        free(a.v[1]);
+        a.v[1] = malloc((size_t)len + 1);
+        memset(a.v[1], 'l', (size_t)len);
+        a.v[1][len] = '\0';
+        CHECK_INT(options_parse(&o, a.n, a.v, NULL), len == 4096 ? 0 : DLOCK_EUSAGE);
+        options_done(&o);
+        drop(&a);
+    }
+}
+
+static char *capture(void (*print)(FILE *))
+{
+    char *text = NULL;
+    size_t size;
+    FILE *f = open_memstream(&text, &size);
+
+    print(f);
+    fclose(f);
+    return text;
+}
+
+/* Usage and table name the same options, and every long name is understood. */
+TEST(usage_and_table_agree)
+{
+    char *table = capture(options_print_table), *usage = capture(options_usage), *save, *line;
+
+    for (line = strtok_r(table, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
+        char *f[4];
+        int n = 0;
+
+        for (char *p = line; n < 4 && p;)
+            f[n++] = strsep(&p, "\t");
+        REQUIRE_INT(n, 4);
+        CHECK(*f[3]);
+        for (char *p = f[1]; p;) {
+            char *name = strsep(&p, ",");
+            struct args a = split("dlock|--x|L|c");
+            struct options o;
+            struct dlock_error err = {0};
+
+            if (name == f[1])
+                CHECK_HAS(usage, name);
+            free(a.v[1]);
+            a.v[1] = strdup(name);
+            options_parse(&o, a.n, a.v, &err);
+            CHECK_NULL(strstr(err.msg, "unknown"));
+            options_done(&o);
+            drop(&a);
+        }
+        CHECK_NULL(strstr(f[1], "print-options"));
+    }
+    for (char *p = usage; *p; p += strcspn(p, "\n"), p += *p == '\n')
+        if (strcspn(p, "\n") > 80)
+            CHECK_FAIL("too wide: %.110s", p);
+    CHECK_NULL(strstr(usage, "print-options"));
+    free(table);
+    free(usage);
+}
+
+UNIT_MAIN

@@ -1,0 +1,751 @@
+/* test_process_tree.c - finding and ending descendants. The source is included: the fallback is switched on by name. */
+static const char *children_file = "/children";
+#define TREE_CHILDREN children_file
+/* A process can be made to die just before its stat file is read. */
+#include "../../../cli/proc.h"
+static bool stat_of(pid_t pid, struct proc_stat *st);
+#define proc_read_stat stat_of
+#include "../../../cli/process_tree.c"
+#undef proc_read_stat
+
+#include "dlock.h"
+#include "unit.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static struct process_tree tree;
+
+/* A pipe that every process of a tree inherits: it reads EOF when the last one is dead. */
+static int witness[2];
+
+static void witness_open(void)
+{
+    if (pipe2(witness, O_CLOEXEC) != 0)
+        abort();
+}
+
+static bool witness_dead(void)
+{
+    char c;
+
+    if (witness[1] >= 0)
+        close(witness[1]);
+    witness[1] = -1;
+    fcntl(witness[0], F_SETFL, O_NONBLOCK);
+    return read(witness[0], &c, 1) == 0;
+}
+
+/* Wait until n processes have written that they run. */
+static void await(int fd, int n)
+{
+    char c;
+
+    for (int i = 0; i < n; i++)
+        if (read(fd, &c, 1) != 1)
+            abort();
+}
+
+static int ready[2];
+/* Nothing is ever written to it. */
+static int block[2];
+
+static void here(void)
+{
+    if (write(ready[1], "x", 1) != 1)
+        _exit(1);
+}
+
+static _Noreturn void sleeper(void)
+{
+    here();
+    alarm(60); /* a test that fails leaves no process behind for long */
+    for (;;)
+        pause();
+}
+
+static void setup(void)
+{
+    memset(&tree, 0, sizeof tree);
+    if (process_tree_init(&tree) != 0 || pipe2(ready, O_CLOEXEC) != 0 ||
+        pipe2(block, O_CLOEXEC) != 0)
+        abort();
+    witness_open();
+}
+
+static void teardown(void)
+{
+    close(ready[0]);
+    close(ready[1]);
+    close(block[0]);
+    close(block[1]);
+    close(witness[0]);
+    if (witness[1] >= 0)
+        close(witness[1]);
+}
+
+/* A chain of depth processes; the last has left its session and lost its parent. */
+static void chain(int depth)
+{
+    if (fork() != 0)
+        return;
+    signal(SIGTERM, SIG_IGN);
+    if (depth > 1) {
+        chain(depth - 1);
+        sleeper();
+    }
+    if (fork() == 0) {
+        setsid();
+        if (fork() != 0)
+            _exit(0);
+        sleeper();
+    }
+    sleeper();
+}
+
+static void fan(int n)
+{
+    if (fork() != 0)
+        return;
+    for (int i = 1; i < n; i++)
+        if (fork() == 0)
+            sleeper();
+    sleeper();
+}
+
+/* Passes until no process is left. Returns how long it took, or -1. */
+static int64_t kill_all(void)
+{
+    int64_t from = dlock_now();
+
+    while (process_tree_count(&tree) > 0) {
+        process_tree_signal(&tree, SIGKILL, NULL);
+        process_tree_reap(&tree, 0, NULL);
+        if (dlock_now() - from > 10 * DLOCK_SEC)
+            return -1;
+    }
+    return dlock_now() - from;
+}
+
+TEST(is_visible)
+{
+    CHECK(process_tree_visible());
+}
+
+TEST(an_empty_tree)
+{
+    setup();
+    CHECK_INT(process_tree_count(&tree), 0);
+    CHECK_INT(process_tree_signal(&tree, SIGKILL, NULL), 0);
+    CHECK_INT(process_tree_living(&tree), 0);
+    teardown();
+}
+
+TEST(kills_a_deep_tree)
+{
+    setup();
+    chain(4);
+    await(ready[0], 5);
+    /* The chain's head, and the orphan of its tail as soon as that has lost its parent. */
+    for (int i = 0; i < 1000 && process_tree_count(&tree) < 2; i++)
+        usleep(1000);
+    CHECK(process_tree_count(&tree) >= 2);
+    int64_t took = kill_all();
+    CHECK(took >= 0 && took < 50 * DLOCK_MSEC);
+    printf("# deep tree: %" PRId64 " us\n", took / 1000);
+    CHECK(witness_dead());
+    teardown();
+}
+
+TEST(kills_a_wide_tree)
+{
+    setup();
+    fan(200);
+    await(ready[0], 200);
+    int64_t took = kill_all();
+    CHECK(took >= 0 && took < 500 * DLOCK_MSEC);
+    printf("# 200 processes: %" PRId64 " us\n", took / 1000);
+    CHECK(witness_dead());
+    teardown();
+}
+
+TEST(works_without_children_files)
+{
+    setup();
+    children_file = "/nosuch";
+    chain(4);
+    fan(20);
+    await(ready[0], 25);
+    int64_t took = kill_all();
+    CHECK(took >= 0 && took < DLOCK_SEC);
+    children_file = "/children";
+    CHECK(witness_dead());
+    teardown();
+}
+
+TEST(term_ends_a_stopped_process)
+{
+    int st = 0;
+
+    setup();
+    pid_t pid = fork();
+    if (pid == 0)
+        sleeper();
+    await(ready[0], 1);
+    kill(pid, SIGSTOP);
+    waitpid(pid, &st, WUNTRACED);
+    CHECK_INT(process_tree_signal(&tree, SIGTERM, NULL), 1);
+    bool gone = false;
+    for (int i = 0; i < 2000 && !(gone = process_tree_reap(&tree, pid, &st)); i++)
+        usleep(1000);
+    CHECK(gone && WIFSIGNALED(st) && WTERMSIG(st) == SIGTERM);
+    kill_all();
+    teardown();
+}
+
+TEST(one_term_reaches_all)
+{
+    setup();
+    fan(50);
+    fan(50);
+    await(ready[0], 100);
+    CHECK_INT(process_tree_signal(&tree, SIGTERM, NULL), 100);
+    int64_t until = dlock_now() + 5 * DLOCK_SEC;
+    while (process_tree_count(&tree) > 0 && dlock_now() < until)
+        process_tree_reap(&tree, 0, NULL);
+    CHECK_INT(process_tree_count(&tree), 0);
+    kill_all();
+    teardown();
+}
+
+static pid_t dies_when_seen;
+
+static bool stat_of(pid_t pid, struct proc_stat *st)
+{
+    siginfo_t info;
+
+    if (pid == dies_when_seen) {
+        dies_when_seen = 0;
+        kill(pid, SIGKILL);
+        /* A zombie has no children any more: they have come to us. */
+        waitid(P_PID, (id_t)pid, &info, WEXITED | WNOWAIT);
+    }
+    return proc_read_stat(pid, st);
+}
+
+/* A parent dies in the middle of the pass: its child, which has come to us since, gets the signal all the same. */
+static void signals_an_orphan(void)
+{
+    setup();
+    pid_t pid = fork();
+    if (pid == 0) {
+        if (fork() == 0)
+            sleeper();
+        sleeper();
+    }
+    await(ready[0], 2);
+    usleep(30000); /* the start of a process is counted in 10 ms */
+    dies_when_seen = pid;
+    CHECK_INT(process_tree_signal(&tree, SIGTERM, NULL), 2);
+    int64_t until = dlock_now() + 5 * DLOCK_SEC;
+    while (process_tree_count(&tree) > 0 && dlock_now() < until)
+        process_tree_reap(&tree, 0, NULL);
+    CHECK_INT(process_tree_count(&tree), 0);
+    kill_all();
+    teardown();
+}
+
+TEST(signals_an_orphan_of_the_pass)
+{
+    signals_an_orphan();
+    children_file = "/no-such-file";
+    signals_an_orphan();
+    children_file = "/children";
+}
+
+TEST(leaves_inherited_processes_alone)
+{
+    setup();
+    pid_t old = fork();
+    if (old == 0) {
+        if (fork() == 0)
+            sleeper();
+        sleeper();
+    }
+    await(ready[0], 2);
+    REQUIRE_INT(process_tree_init(&tree), 0);
+    CHECK_INT(tree.ninherited, 1);
+    CHECK_INT(process_tree_count(&tree), 0);
+    fan(3);
+    await(ready[0], 3);
+    CHECK_INT(process_tree_count(&tree), 1);
+    CHECK(kill_all() >= 0);
+    CHECK_INT(waitpid(old, NULL, WNOHANG), 0);
+    CHECK(!witness_dead());
+    tree.ninherited = 0;
+    CHECK(kill_all() >= 0);
+    CHECK(witness_dead());
+    teardown();
+}
+
+TEST(reaps_all_but_inherited_children)
+{
+    int st = -1;
+
+    setup();
+    pid_t old = fork();
+    if (old == 0)
+        _exit(3);
+    waitid(P_PID, (id_t)old, &(siginfo_t){0}, WEXITED | WNOWAIT);
+    REQUIRE_INT(process_tree_init(&tree), 0);
+    CHECK_INT(tree.ninherited, 1);
+    pid_t watch = fork();
+    if (watch == 0)
+        _exit(5);
+    waitid(P_PID, (id_t)watch, &(siginfo_t){0}, WEXITED | WNOWAIT);
+    CHECK(process_tree_reap(&tree, watch, &st));
+    CHECK_INT(WEXITSTATUS(st), 5);
+    CHECK_INT(process_tree_count(&tree), 0);
+    CHECK_INT(waitpid(old, &st, WNOHANG), old);
+    teardown();
+}
+
+static void *forks(void *arg)
+{
+    if (fork() == 0)
+        sleeper();
+    pause();
+    return arg;
+}
+
+TEST(finds_the_child_of_a_thread)
+{
+    setup();
+    if (fork() == 0) {
+        pthread_t t;
+        if (pthread_create(&t, NULL, forks, NULL) != 0)
+            _exit(1);
+        sleeper();
+    }
+    await(ready[0], 2);
+    CHECK_INT(process_tree_signal(&tree, SIGCONT, NULL), 2);
+    CHECK(kill_all() >= 0);
+    CHECK(witness_dead());
+    teardown();
+}
+
+TEST(names_a_process_that_cannot_be_killed)
+{
+    int st;
+
+    if (geteuid() != 0)
+        SKIP("needs root");
+    setup();
+    pid_t driver = fork();
+    if (driver == 0) {
+        pid_t mine = fork(), refused = 0;
+        if (mine == 0)
+            sleeper();
+        await(ready[0], 1);
+        if (process_tree_init(&tree) != 0 || setresuid(65534, 65534, 65534) != 0)
+            _exit(2);
+        tree.ninherited = 0;
+        _exit(process_tree_signal(&tree, SIGKILL, &refused) == 1 && refused == mine ? 0 : 1);
+    }
+    waitpid(driver, &st, 0);
+    CHECK(WIFEXITED(st) && WEXITSTATUS(st) == 0);
+    CHECK(kill_all() >= 0);
+    teardown();
+}
+
+TEST(leaves_unrelated_processes_alone)
+{
+    setup();
+    fan(1);
+    await(ready[0], 1);
+    REQUIRE_INT(start_pass(&tree), 0);
+    /* Our parent, as if its pid had been read from a child's list. */
+    CHECK_INT(visit((struct link){getppid(), work[0].pid}, -1, SIGCONT, true), ESRCH);
+    CHECK(!descends(getppid(), work[0].pid) || getppid() == 0);
+    /* The parent is neither the expected one nor we, but below us: moved to another subreaper. */
+    CHECK(descends(work[0].pid, -1));
+    CHECK(kill_all() >= 0);
+    teardown();
+}
+
+/* Each process forks a successor and exits. */
+TEST(outruns_a_hydra)
+{
+    enum { HEADS = 4, MAX = 200000 };
+    setup();
+    int *forks_made =
+        mmap(NULL, sizeof *forks_made, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    REQUIRE(forks_made != MAP_FAILED);
+    for (int i = 0; i < HEADS; i++) {
+        if (fork() == 0) {
+            here();
+            while (__atomic_add_fetch(forks_made, 1, __ATOMIC_SEQ_CST) < MAX)
+                if (fork() != 0)
+                    _exit(0);
+            _exit(0);
+        }
+    }
+    await(ready[0], HEADS);
+    int64_t took = kill_all();
+    printf("# hydra: %d forks, %" PRId64 " us\n", *forks_made, took / 1000);
+    CHECK(took >= 0);
+    CHECK(*forks_made < MAX);
+    CHECK(witness_dead());
+    teardown();
+}
+
+/* Every process forks again and again; the bound is there only to end a test that fails. */
+TEST(outgrows_a_fork_bomb)
+{
+    enum { MAX = 3000 };
+    setup();
+    /* Of moderate speed: a much faster one takes the processor from the test that ends it. */
+#ifdef __SANITIZE_ADDRESS__
+    const unsigned pause_us = 150000; /* a fork takes long here, and so does everything else */
+#else
+    const unsigned pause_us = 100000;
+#endif
+    int *n = mmap(NULL, sizeof *n, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    REQUIRE(n != MAP_FAILED);
+    if (fork() == 0) {
+        here();
+        while (__atomic_add_fetch(n, 1, __ATOMIC_SEQ_CST) < MAX) {
+            fork();
+            usleep(pause_us);
+        }
+        sleeper();
+    }
+    await(ready[0], 1);
+    usleep(7 * pause_us);
+    int at = *n;
+    int64_t took = kill_all();
+    printf("# fork bomb: %d forks at the start, %d at the end, %" PRId64 " us\n", at, *n,
+           took / 1000);
+    CHECK(took >= 0);
+    CHECK(*n < MAX);
+    CHECK(witness_dead());
+    teardown();
+}
+
+/* ------------------------------------------------------------ what /proc shows --- */
+
+#define NOT_ALLOWED 77
+
+/* Run fn in a child with mounts of its own; returns its result, 0 for success. */
+static int with_own_mounts(int (*fn)(void))
+{
+    int st = -1;
+    pid_t pid = fork();
+
+    if (pid == 0) {
+        alarm(60);
+        if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0)
+            _exit(NOT_ALLOWED);
+        _exit(fn());
+    }
+    if (waitpid(pid, &st, 0) != pid || !WIFEXITED(st))
+        return -1;
+    return WEXITSTATUS(st);
+}
+
+static int sees_a_covered_proc(void)
+{
+    char self[16];
+
+    if (mount("none", "/proc", "tmpfs", 0, NULL) != 0)
+        return NOT_ALLOWED;
+    if (process_tree_visible())
+        return 1;
+    /* Sandboxes make up a /proc/self. */
+    snprintf(self, sizeof self, "%d", (int)getpid());
+    if (symlink(self, "/proc/self") != 0)
+        return 2;
+    return process_tree_visible() ? 3 : 0;
+}
+
+static int hide_processes(void)
+{
+    if (mount("none", "/proc", "proc", 0, "hidepid=2") != 0)
+        return NOT_ALLOWED;
+    return setresgid(65534, 65534, 65534) == 0 && setresuid(65534, 65534, 65534) == 0 ? 0 : 9;
+}
+
+/* A child like a dlock that is the command. */
+static pid_t undumpable(void)
+{
+    pid_t pid = fork();
+
+    if (pid == 0) {
+        prctl(PR_SET_DUMPABLE, 0);
+        sleeper();
+    }
+    await(ready[0], 1);
+    return pid;
+}
+
+static int sees_hidden_children(void)
+{
+    int rc = hide_processes(), visible;
+
+    if (rc)
+        return rc;
+    if (!process_tree_visible())
+        return 1;
+    pid_t pid = undumpable();
+    if (!process_tree_visible()) /* our own list shows it all the same */
+        return 2;
+    children_file = "/nosuch";
+    visible = process_tree_visible();
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+    return visible ? 3 : 0;
+}
+
+static int signals_hidden_children(void)
+{
+    int rc = hide_processes(), st = 0;
+
+    if (rc)
+        return rc;
+    pid_t pid = undumpable();
+    if (process_tree_signal(&tree, SIGTERM, NULL) != 1)
+        rc = 1;
+    for (int i = 0; i < 500 && waitpid(pid, &st, WNOHANG) == 0; i++)
+        usleep(1000);
+    if (!WIFSIGNALED(st) || WTERMSIG(st) != SIGTERM)
+        rc = rc ? rc : 2;
+    kill(pid, SIGKILL);
+    return rc;
+}
+
+static void try_with_own_mounts(int (*fn)(void))
+{
+    setup();
+    int rc = with_own_mounts(fn);
+    teardown();
+    if (rc == NOT_ALLOWED)
+        SKIP("needs the right to mount");
+    CHECK_INT(rc, 0);
+}
+
+TEST(knows_when_proc_shows_nothing)
+{
+    try_with_own_mounts(sees_a_covered_proc);
+}
+TEST(knows_when_proc_hides_the_children)
+{
+    try_with_own_mounts(sees_hidden_children);
+}
+TEST(terms_a_child_that_proc_hides)
+{
+    try_with_own_mounts(signals_hidden_children);
+}
+
+/* ------------------------------------------------------------ inherited --- */
+
+static char *const marked[] = {"A=1", "DLOCK_TOKEN=0123", "B=DLOCK_TOKEN=9", NULL};
+static char *const other[] = {"A=DLOCK_TOKEN=0123", "DLOCK_TOKEN=01234", "DLOCK_TOKEN=012",
+                              "DLOCK_TOKEN=", NULL};
+static char *const empty[] = {NULL};
+
+/* exec a shell with that environment; it writes to descriptor 9 when it runs. */
+static _Noreturn void become(char *const env[], const char *script)
+{
+    if (dup2(ready[1], 9) == 9 && dup2(block[0], 8) == 8)
+        execve("/bin/sh", (char *[]){"sh", "-c", (char *)(uintptr_t)script, NULL}, env);
+    _exit(1);
+}
+
+static pid_t child_with(char *const env[], const char *script)
+{
+    pid_t pid = fork();
+
+    if (pid == 0)
+        become(env, script);
+    return pid;
+}
+
+/* Without another exec the environment stays as it is. */
+#define SLEEP "printf x >&9; read x <&8"
+
+/* An inherited child that exits when it is told to and leaves a child of its own behind. */
+static pid_t old_child(int tell_fd, char *const env[])
+{
+    pid_t pid = fork();
+    char c;
+
+    if (pid == 0) {
+        here();
+        if (read(tell_fd, &c, 1) != 1 || fork() != 0)
+            _exit(0);
+        become(env, SLEEP);
+    }
+    await(ready[0], 1);
+    return pid;
+}
+
+/* How many children a process without threads has, zombies too; -1: this /proc does not show it. */
+static int children_of(pid_t pid)
+{
+    char path[64], buf[256];
+    int n = 0;
+
+    snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)pid, (int)pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return -1;
+    ssize_t len = read(fd, buf, sizeof buf);
+    close(fd);
+    for (ssize_t i = 0; i < len; i++)
+        n += buf[i] == ' ';
+    return n;
+}
+
+static void leaves_the_orphans(char *const env[], bool term)
+{
+    struct proc_stat st;
+    int tell[2];
+
+    setup();
+    REQUIRE_INT(pipe2(tell, O_CLOEXEC), 0);
+    pid_t old = old_child(tell[0], env);
+    REQUIRE_INT(process_tree_init(&tree), 0);
+    CHECK_INT(tree.ninherited, 1);
+    tree.marker = marked[1];
+    CHECK_INT(write(tell[1], "x", 1), 1);
+    await(ready[0], 1);
+    CHECK_INT(process_tree_count(&tree), 0);
+    CHECK_INT(process_tree_signal(&tree, SIGTERM, NULL), 0);
+    CHECK_INT(process_tree_living(&tree), 0);
+
+    /* The command: a child of its own, one without the environment, an orphan. */
+    pid_t shell = child_with(marked, "(" SLEEP ") & env -i sh -c 'trap \"\" TERM; " SLEEP
+                                     "' & ((" SLEEP ") &); wait");
+    await(ready[0], 3);
+    /* Until the parent of the orphan is gone, and the shell waits for the other two. */
+    for (int i = 0; i < 5000 && (process_tree_count(&tree) < 2 || children_of(shell) > 2); i++)
+        usleep(1000);
+    process_tree_reap(&tree, 0, NULL);
+    CHECK_INT(process_tree_count(&tree), 2);
+    CHECK(process_tree_living(&tree) > 0);
+    if (term) /* seen from now on: a process that ignores it and is an orphan soon is killed as well */
+        CHECK_INT(process_tree_signal(&tree, SIGTERM, NULL), 4);
+    CHECK(kill_all() >= 0);
+
+    /* The inherited orphan is alive, the only child that is left; without a marker it would be dead. */
+    CHECK_INT(waitpid(old, NULL, 0), old);
+    CHECK_INT(waitpid(-1, NULL, WNOHANG), 0);
+    REQUIRE_INT(start_pass(&tree), 0);
+    CHECK_INT(nwork, 1);
+    CHECK(proc_read_stat(work[0].pid, &st) && st.state != 'Z');
+    tree.marker = NULL;
+    CHECK(kill_all() >= 0);
+    close(tell[0]);
+    close(tell[1]);
+    teardown();
+}
+
+TEST(leaves_inherited_orphans_alone)
+{
+    leaves_the_orphans(other, true);
+    leaves_the_orphans(other, false);
+}
+TEST(leaves_inherited_orphans_alone_without_an_environment)
+{
+    leaves_the_orphans(empty, true);
+    leaves_the_orphans(empty, false);
+}
+
+TEST(finds_a_marker_between_two_reads)
+{
+    static char big[4096 + 64];
+    char *const env[] = {big, marked[1], NULL};
+
+    setup();
+    for (int shift = 0; shift < 20; shift++) {
+        memset(big, 'x', sizeof big - 1);
+        big[4096 - 20 + shift] = '\0';
+        pid_t pid = child_with(env, SLEEP);
+        await(ready[0], 1);
+        CHECK_INT(origin_of(pid, marked[1]), ORIGIN_TREE);
+        CHECK_INT(origin_of(pid, "DLOCK_TOKEN=01234"), ORIGIN_INHERITED);
+        CHECK(kill_all() >= 0);
+    }
+    teardown();
+}
+
+/* A process that dies or is in an exec shows no environment: it counts until its origin is clear. */
+TEST(counts_a_dying_process)
+{
+    setup();
+    pid_t old = fork();
+    if (old == 0)
+        sleeper();
+    await(ready[0], 1);
+    REQUIRE_INT(process_tree_init(&tree), 0);
+    tree.marker = marked[1];
+    pid_t pid = child_with(other, "exit 0");
+    waitid(P_PID, (id_t)pid, &(siginfo_t){0}, WEXITED | WNOWAIT);
+    CHECK_INT(origin_of(pid, marked[1]), ORIGIN_UNCLEAR);
+    CHECK_INT(process_tree_count(&tree), 1);
+    CHECK_INT(process_tree_living(&tree), 0);
+    process_tree_reap(&tree, 0, NULL);
+    CHECK_INT(process_tree_count(&tree), 0);
+    tree.ninherited = 0;
+    CHECK(kill_all() >= 0);
+    teardown();
+}
+
+static void *lives_on(void *arg)
+{
+    here();
+    for (;;)
+        pause();
+    return arg;
+}
+
+/* When the main thread has ended, only the other threads show the environment. */
+TEST(reads_the_environment_of_threads)
+{
+    extern char **environ;
+    struct proc_stat st = {0};
+
+    if (!environ[0])
+        SKIP("no environment");
+    setup();
+    pid_t pid = fork();
+    if (pid == 0) {
+        pthread_t t;
+        alarm(60);
+        if (pthread_create(&t, NULL, lives_on, NULL) != 0)
+            _exit(1);
+        pthread_exit(NULL);
+    }
+    await(ready[0], 1);
+    for (int i = 0; i < 1000 && st.state != 'Z'; i++) {
+        usleep(1000);
+        CHECK(proc_read_stat(pid, &st));
+    }
+    CHECK_INT(st.state, 'Z');
+    CHECK_INT(origin_of(pid, environ[0]), ORIGIN_TREE);
+    CHECK_INT(origin_of(pid, "no=such"), ORIGIN_INHERITED);
+    CHECK(kill_all() >= 0);
+    teardown();
+}
+
+UNIT_MAIN

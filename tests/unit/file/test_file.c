@@ -1,0 +1,695 @@
+/* test_file.c - the backend "file" through its vtable, driven by a poll loop as the core would. */
+#include "backends/file/flock_wait.h"
+#include "unit.h"
+#include "util.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+extern const struct dlock_backend dlock_backend_file;
+#define BE (&dlock_backend_file)
+
+static char dir[64];
+
+struct lock {
+    struct dlock_uri uri;
+    struct dlock_spec spec;
+    struct dlock_who who;
+    struct dlock_be *be;
+    char path[128], name[600];
+    struct dlock_event ev; /* the last one */
+    int notices, waitings;
+};
+
+/* ---------------------------------------------------------------- driver --- */
+
+static const char *in_dir(const char *file)
+{
+    static char buf[8][128];
+    static int i;
+    char *p = buf[i = (i + 1) % 8];
+
+    snprintf(p, sizeof(buf[0]), "%s/%s", dir, file);
+    return p;
+}
+
+static void make_dir(void)
+{
+    snprintf(dir, sizeof(dir), "/tmp/dlock-test-file.XXXXXX");
+    if (!mkdtemp(dir))
+        abort();
+}
+
+static void remove_dir(void)
+{
+    char cmd[100];
+
+    snprintf(cmd, sizeof(cmd), "rm -rf %s", dir);
+    if (system(cmd) != 0)
+        abort();
+}
+
+static int lock_open(struct lock *l, const char *path, const char *name, enum dlock_mode mode)
+{
+    *l = (struct lock){.uri = {.scheme = (char *)"file", .bare = !name}};
+    snprintf(l->path, sizeof(l->path), "%s", path);
+    snprintf(l->name, sizeof(l->name), "%s", name ? name : path);
+    l->uri.path = l->path;
+    l->uri.name = l->name;
+    dlock_who_init(&l->who, "the command", "a note");
+    l->spec =
+        (struct dlock_spec){.env = &dlock_env_system, .uri = &l->uri, .mode = mode, .who = &l->who};
+    return BE->open(&l->be, &l->spec, &l->ev.error);
+}
+
+/*
+ * The next event within ms; EV_NONE when there is none. Notices and repeated EV_WAITINGs are
+ * counted.
+ */
+static enum dlock_ev next(struct lock *l, int ms)
+{
+    int64_t end = dlock_now() + ms * DLOCK_MSEC;
+    struct pollfd pfd[8];
+    int n = 0;
+
+    for (;;) {
+        int64_t wake = DLOCK_NEVER, now = dlock_now();
+        if (BE->process(l->be, n ? pfd : NULL, n, &l->ev)) {
+            if (l->ev.type != EV_NOTICE)
+                return l->ev.type;
+            l->notices++;
+            continue;
+        }
+        if (now >= end)
+            return EV_NONE;
+        n = BE->interest(l->be, pfd, 8, &wake);
+        wake = dlock_max(dlock_min(wake, end) - now, 0);
+        n = poll(pfd, (nfds_t)n, (int)((wake + DLOCK_MSEC - 1) / DLOCK_MSEC)) > 0 ? n : 0;
+    }
+}
+
+static enum dlock_ev next_but_waiting(struct lock *l, int ms)
+{
+    enum dlock_ev e;
+
+    while ((e = next(l, ms)) == EV_WAITING)
+        l->waitings++;
+    return e;
+}
+
+static enum dlock_ev acquire(struct lock *l, bool wait)
+{
+    BE->acquire(l->be, wait);
+    return next(l, 2000);
+}
+
+static enum dlock_ev release(struct lock *l)
+{
+    BE->release(l->be, dlock_now() + DLOCK_SEC);
+    return next(l, 2000);
+}
+
+/* flock(1)'s view: 1 the lock is held by somebody, 0 free (or no such file). */
+static int held(const char *path, int op)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC), r;
+
+    if (fd < 0)
+        return 0;
+    r = flock(fd, op | LOCK_NB) == 0 ? 0 : 1;
+    close(fd);
+    return r;
+}
+
+static int hold(const char *path, int op)
+{
+    int fd = open(path, O_RDONLY | O_CREAT | O_CLOEXEC, 0666);
+
+    if (fd < 0 || flock(fd, op) != 0)
+        abort();
+    return fd;
+}
+
+static void put_file(const char *path, const char *text)
+{
+    FILE *f = fopen(path, "we");
+
+    if (!f)
+        abort();
+    fputs(text, f);
+    fclose(f);
+}
+
+static bool exists(const char *path)
+{
+    return access(path, F_OK) == 0;
+}
+
+/* ------------------------------------------------------------ bare paths --- */
+
+TEST(excludes_flock)
+{
+    struct lock l;
+
+    make_dir();
+    REQUIRE_INT(lock_open(&l, in_dir("x"), NULL, DLOCK_EXCLUSIVE), 0);
+    CHECK_INT(BE->inherit_fd(l.be), -1);
+    REQUIRE_INT(acquire(&l, false), EV_GRANTED);
+    CHECK_INT(l.ev.ttl == DLOCK_NEVER, 1);
+    CHECK_INT(l.ev.fence, 0);
+    CHECK_INT(strlen(l.ev.token), DLOCK_TOKEN_LEN);
+    CHECK(BE->inherit_fd(l.be) >= 0);
+    CHECK(fcntl(BE->inherit_fd(l.be), F_GETFD) & FD_CLOEXEC);
+    CHECK_INT(held(in_dir("x"), LOCK_SH), 1);
+    REQUIRE_INT(release(&l), EV_RELEASED);
+    CHECK_INT(l.ev.how, DLOCK_REL_CLEAN);
+    CHECK_INT(held(in_dir("x"), LOCK_EX), 0);
+    REQUIRE_INT(release(&l), EV_RELEASED);
+    CHECK_INT(l.ev.how, DLOCK_REL_NOTHING);
+    CHECK_INT(next(&l, 0), EV_NONE);
+
+    int fd = hold(in_dir("x"), LOCK_EX);
+    REQUIRE_INT(acquire(&l, false), EV_BUSY);
+    REQUIRE(l.ev.info != NULL);
+    CHECK_INT(l.ev.info->pid, getpid());
+    CHECK(l.ev.info->command[0] != 0);
+    CHECK_STR(l.ev.info->host, l.who.host);
+    CHECK_STR(l.ev.info->user, l.who.user);
+    CHECK(l.ev.info->foreign);
+    close(fd);
+    BE->close(l.be);
+    remove_dir();
+}
+
+TEST(shared_with_shared)
+{
+    struct lock a, b, x;
+
+    make_dir();
+    REQUIRE_INT(lock_open(&a, in_dir("x"), NULL, DLOCK_SHARED), 0);
+    REQUIRE_INT(lock_open(&b, in_dir("x"), NULL, DLOCK_SHARED), 0);
+    REQUIRE_INT(lock_open(&x, in_dir("x"), NULL, DLOCK_EXCLUSIVE), 0);
+    CHECK_INT(acquire(&a, false), EV_GRANTED);
+    CHECK_INT(acquire(&b, false), EV_GRANTED);
+    CHECK_INT(acquire(&x, false), EV_BUSY);
+    CHECK(x.ev.info && x.ev.info->mode == DLOCK_SHARED);
+    CHECK_INT(held(in_dir("x"), LOCK_SH), 0);
+    CHECK_INT(held(in_dir("x"), LOCK_EX), 1);
+    BE->close(a.be);
+    CHECK_INT(acquire(&x, false), EV_BUSY);
+    BE->close(b.be);
+    CHECK_INT(acquire(&x, false), EV_GRANTED);
+    BE->close(x.be);
+    CHECK_INT(held(in_dir("x"), LOCK_EX), 0);
+    remove_dir();
+}
+
+TEST(waits_and_wakes_at_once)
+{
+    struct lock l;
+
+    make_dir();
+    int fd = hold(in_dir("x"), LOCK_EX);
+    REQUIRE_INT(lock_open(&l, in_dir("x"), NULL, DLOCK_EXCLUSIVE), 0);
+    REQUIRE_INT(acquire(&l, true), EV_WAITING);
+    CHECK(l.ev.info && l.ev.info->pid == getpid());
+    CHECK_INT(next(&l, 50), EV_NONE);
+    int64_t before = dlock_now();
+    close(fd);
+    REQUIRE_INT(next(&l, 2000), EV_GRANTED);
+    int64_t took = dlock_now() - before;
+    printf("# hand-off: %" PRId64 " us\n", took / 1000);
+    CHECK(took < 50 * DLOCK_MSEC);
+    CHECK_INT(held(in_dir("x"), LOCK_SH), 1);
+    CHECK_INT(release(&l), EV_RELEASED);
+    CHECK_INT(l.ev.how, DLOCK_REL_CLEAN);
+    BE->close(l.be);
+    remove_dir();
+}
+
+TEST(tells_its_place_in_the_line)
+{
+    struct lock l;
+
+    make_dir();
+    int fd = hold(in_dir("x"), LOCK_EX);
+    REQUIRE_INT(lock_open(&l, in_dir("x"), NULL, DLOCK_EXCLUSIVE), 0);
+    REQUIRE_INT(acquire(&l, true), EV_WAITING);
+    if (l.ev.place == 0) {
+        REQUIRE_INT(next(&l, 1000), EV_WAITING);
+    }
+    CHECK_INT(l.ev.place, 1);
+    close(fd);
+    CHECK_INT(next_but_waiting(&l, 1000), EV_GRANTED);
+    BE->close(l.be);
+    remove_dir();
+}
+
+TEST(cancel_leaves_the_line)
+{
+    struct lock l;
+    int64_t worst = 0;
+
+    make_dir();
+    int fd = hold(in_dir("x"), LOCK_EX);
+    REQUIRE_INT(lock_open(&l, in_dir("x"), NULL, DLOCK_EXCLUSIVE), 0);
+    for (int i = 0; i < 200; i++) {
+        REQUIRE_INT(acquire(&l, true), EV_WAITING);
+        if (i % 3 == 0)
+            usleep((useconds_t)(i * 5));
+        int64_t before = dlock_now();
+        REQUIRE_INT(release(&l), EV_RELEASED);
+        worst = dlock_max(worst, dlock_now() - before);
+        REQUIRE_INT(l.ev.how, DLOCK_REL_NOTHING);
+        REQUIRE_INT(next(&l, 0), EV_NONE);
+    }
+    printf("# slowest cancel: %" PRId64 " us\n", worst / 1000);
+    CHECK(worst < 100 * DLOCK_MSEC);
+    close(fd);
+    CHECK_INT(held(in_dir("x"), LOCK_EX), 0);
+    BE->close(l.be);
+    remove_dir();
+}
+
+/* The lock is freed at the moment of the cancellation: whoever won, nothing may stay locked. */
+TEST(cancel_against_grant)
+{
+    struct lock l;
+    int granted = 0;
+
+    make_dir();
+    REQUIRE_INT(lock_open(&l, in_dir("x"), NULL, DLOCK_EXCLUSIVE), 0);
+    for (int i = 0; i < 1000; i++) {
+        int fd = hold(in_dir("x"), LOCK_EX);
+        REQUIRE_INT(acquire(&l, true), EV_WAITING);
+        if (i % 2)
+            usleep(100);
+        close(fd);
+        for (volatile int spin = i * 20; spin > 0; spin--)
+            ;
+        if (i % 4 == 0 && next(&l, 0) == EV_GRANTED)
+            granted++;
+        REQUIRE_INT(release(&l), EV_RELEASED);
+        REQUIRE_INT(held(in_dir("x"), LOCK_EX), 0);
+    }
+    printf("# granted before the cancellation: %d\n", granted);
+    BE->close(l.be);
+    remove_dir();
+}
+
+/* No descriptor for the eventfd: the lock is tried now and then instead. */
+TEST(waits_without_a_thread)
+{
+    struct rlimit old, few;
+    struct lock l;
+
+    make_dir();
+    int fd = hold(in_dir("x"), LOCK_EX);
+    REQUIRE_INT(lock_open(&l, in_dir("x"), NULL, DLOCK_EXCLUSIVE), 0);
+    getrlimit(RLIMIT_NOFILE, &old);
+    few = old;
+    few.rlim_cur = (rlim_t)fd + 2;
+    setrlimit(RLIMIT_NOFILE, &few);
+    CHECK_INT(acquire(&l, true), EV_WAITING);
+    CHECK_NULL(l.ev.info);
+    CHECK_INT(release(&l), EV_RELEASED);
+    CHECK_INT(acquire(&l, true), EV_WAITING);
+    int64_t before = dlock_now();
+    close(fd);
+    CHECK_INT(next_but_waiting(&l, 1000), EV_GRANTED);
+    CHECK(dlock_now() - before < 50 * DLOCK_MSEC);
+    BE->close(l.be);
+    REQUIRE_INT(lock_open(&l, in_dir("x"), NULL, DLOCK_EXCLUSIVE), 0);
+    few.rlim_cur = 3;
+    setrlimit(RLIMIT_NOFILE, &few);
+    CHECK_INT(acquire(&l, true), EV_FAILED);
+    CHECK_INT(l.ev.error.code, DLOCK_EOS);
+    setrlimit(RLIMIT_NOFILE, &old);
+    BE->close(l.be);
+    remove_dir();
+}
+
+TEST(closed_while_waiting)
+{
+    struct lock l;
+
+    make_dir();
+    int fd = hold(in_dir("x"), LOCK_EX);
+    for (int i = 0; i < 50; i++) {
+        REQUIRE_INT(lock_open(&l, in_dir("x"), NULL, DLOCK_SHARED), 0);
+        REQUIRE_INT(acquire(&l, true), EV_WAITING);
+        BE->close(l.be);
+    }
+    close(fd);
+    CHECK_INT(held(in_dir("x"), LOCK_EX), 0);
+    BE->close(NULL);
+    remove_dir();
+}
+
+TEST(locks_the_new_file_when_the_old_is_unlinked)
+{
+    struct lock l;
+
+    make_dir();
+    int fd = hold(in_dir("x"), LOCK_EX);
+    REQUIRE_INT(lock_open(&l, in_dir("x"), NULL, DLOCK_EXCLUSIVE), 0);
+    REQUIRE_INT(acquire(&l, true), EV_WAITING);
+    unlink(in_dir("x"));
+    int other = hold(in_dir("x"), LOCK_EX);
+    close(fd);
+    CHECK_INT(next_but_waiting(&l, 100), EV_NONE);
+    unlink(in_dir("x"));
+    close(other);
+    REQUIRE_INT(next_but_waiting(&l, 1000), EV_GRANTED);
+    CHECK_INT(held(in_dir("x"), LOCK_EX), 1);
+    BE->close(l.be);
+    remove_dir();
+}
+
+TEST(refuses_what_is_no_lock)
+{
+    struct lock l;
+
+    make_dir();
+    mkfifo(in_dir("fifo"), 0600);
+    REQUIRE_INT(lock_open(&l, in_dir("fifo"), NULL, DLOCK_EXCLUSIVE), 0);
+    CHECK_INT(acquire(&l, true), EV_FAILED);
+    CHECK_INT(l.ev.error.code, DLOCK_ECREATE);
+    CHECK_HAS(l.ev.error.msg, "not a regular file");
+    CHECK_HAS(l.ev.error.msg, "/fifo");
+    BE->close(l.be);
+    REQUIRE_INT(lock_open(&l, "/dev/null", NULL, DLOCK_EXCLUSIVE), 0);
+    CHECK_INT(acquire(&l, true), EV_FAILED);
+    CHECK_INT(l.ev.error.code, DLOCK_ECREATE);
+    BE->close(l.be);
+    REQUIRE_INT(lock_open(&l, in_dir("none/x"), NULL, DLOCK_EXCLUSIVE), 0);
+    CHECK_INT(acquire(&l, true), EV_FAILED);
+    CHECK_INT(l.ev.error.code, DLOCK_ECREATE);
+    CHECK_INT(l.ev.error.sys, ENOENT);
+    BE->close(l.be);
+    CHECK_INT(lock_open(&l, in_dir("x"), NULL, DLOCK_SLOTS), DLOCK_EUSAGE);
+    CHECK_INT(lock_open(&l, "", NULL, DLOCK_EXCLUSIVE), DLOCK_EUSAGE);
+    remove_dir();
+}
+
+TEST(a_directory_and_a_symlink_are_good_bare_locks)
+{
+    struct lock l, m;
+
+    make_dir();
+    REQUIRE_INT(lock_open(&l, dir, NULL, DLOCK_EXCLUSIVE), 0);
+    CHECK_INT(acquire(&l, false), EV_GRANTED);
+    CHECK_INT(held(dir, LOCK_SH), 1);
+    BE->close(l.be);
+    if (symlink("target", in_dir("link")) != 0)
+        abort();
+    REQUIRE_INT(lock_open(&l, in_dir("link"), NULL, DLOCK_EXCLUSIVE), 0);
+    REQUIRE_INT(lock_open(&m, in_dir("target"), NULL, DLOCK_EXCLUSIVE), 0);
+    CHECK_INT(acquire(&l, false), EV_GRANTED);
+    CHECK_INT(acquire(&m, false), EV_BUSY);
+    BE->close(l.be);
+    BE->close(m.be);
+    remove_dir();
+}
+
+TEST(an_inheriting_child_keeps_the_lock)
+{
+    struct lock l;
+    int go[2];
+    char c;
+
+    make_dir();
+    if (pipe2(go, O_CLOEXEC) != 0)
+        abort();
+    REQUIRE_INT(lock_open(&l, in_dir("x"), NULL, DLOCK_EXCLUSIVE), 0);
+    REQUIRE_INT(acquire(&l, false), EV_GRANTED);
+    pid_t pid = fork();
+    if (pid == 0) {
+        close(go[1]);
+        _exit(read(go[0], &c, 1) < 0);
+    }
+    CHECK_INT(release(&l), EV_RELEASED);
+    CHECK_INT(l.ev.how, DLOCK_REL_CLEAN);
+    CHECK_INT(held(in_dir("x"), LOCK_EX), 1);
+    /* The kernel says our pid, which does not carry the lock any more: no command is made up. */
+    CHECK_INT(acquire(&l, false), EV_BUSY);
+    CHECK(l.ev.info && l.ev.info->pid == getpid());
+    CHECK_STR(l.ev.info ? l.ev.info->command : NULL, "");
+    close(go[1]);
+    waitpid(pid, NULL, 0);
+    CHECK_INT(held(in_dir("x"), LOCK_EX), 0);
+    close(go[0]);
+    BE->close(l.be);
+    remove_dir();
+}
+
+/* ----------------------------------------------------------- named locks --- */
+
+TEST(fences_grow)
+{
+    struct lock l;
+    uint64_t last = 0;
+    struct timespec ts;
+
+    make_dir();
+    clock_gettime(CLOCK_REALTIME, &ts);
+    for (int i = 0; i < 20; i++) {
+        REQUIRE_INT(lock_open(&l, dir, "n", DLOCK_EXCLUSIVE), 0);
+        REQUIRE_INT(acquire(&l, false), EV_GRANTED);
+        REQUIRE(l.ev.fence > last);
+        last = l.ev.fence;
+        REQUIRE_INT(release(&l), EV_RELEASED);
+        BE->close(l.be);
+    }
+    CHECK(last >= (uint64_t)ts.tv_sec * 1000000);
+    /* From a future in which the clock was wrong: still one more. */
+    put_file(in_dir("n.fence"),
+             "dlock-fence1 9000000000000000000 0123456789abcdef0123456789abcdef\n");
+    REQUIRE_INT(lock_open(&l, dir, "n", DLOCK_EXCLUSIVE), 0);
+    CHECK_INT(acquire(&l, false), EV_GRANTED);
+    CHECK(l.ev.fence == UINT64_C(9000000000000000001));
+    BE->close(l.be);
+    REQUIRE_INT(lock_open(&l, dir, "n", DLOCK_SHARED), 0);
+    CHECK_INT(acquire(&l, false), EV_GRANTED);
+    CHECK_INT(l.ev.fence, 0);
+    BE->close(l.be);
+    remove_dir();
+}
+
+TEST(bad_fence_files_are_refused)
+{
+    static const char *const bad[] = {
+        "",
+        "\n",
+        "garbage\n",
+        "dlock-fence1 \n",
+        "dlock-fence1 12\n",
+        "dlock-fence1 12 0123\n",
+        "dlock-fence1 0 0123456789abcdef0123456789abcdef\n",
+        "dlock-fence1 -5 0123456789abcdef0123456789abcdef\n",
+        "dlock-fence1 12 0123456789abcdef0123456789abcdeg\n",
+        "dlock-fence1 12 0123456789abcdef0123456789abcdef",
+        "dlock-fence1 9223372036854775807 0123456789abcdef0123456789abcdef\n",
+        "dlock-fence1 99999999999999999999 0123456789abcdef0123456789abcdef\n",
+        "dlock-fence2 12 0123456789abcdef0123456789abcdef\n",
+    };
+    struct lock l;
+
+    make_dir();
+    for (size_t i = 0; i < DLOCK_LEN(bad); i++) {
+        put_file(in_dir("n.fence"), bad[i]);
+        REQUIRE_INT(lock_open(&l, dir, "n", DLOCK_EXCLUSIVE), 0);
+        CHECK_INT(acquire(&l, false), EV_FAILED);
+        CHECK_INT(l.ev.error.code, DLOCK_EDATA);
+        CHECK_HAS(l.ev.error.msg, "/n.fence");
+        CHECK_INT(held(in_dir("n.lock"), LOCK_EX), 0);
+        CHECK_INT(release(&l), EV_RELEASED);
+        BE->close(l.be);
+    }
+    unlink(in_dir("n.fence"));
+    mkdir(in_dir("n.fence"), 0700);
+    REQUIRE_INT(lock_open(&l, dir, "n", DLOCK_EXCLUSIVE), 0);
+    CHECK_INT(acquire(&l, false), EV_FAILED);
+    CHECK_INT(l.ev.error.code, DLOCK_EDATA);
+    BE->close(l.be);
+    remove_dir();
+}
+
+/*
+ * The format is frozen: hosts run different releases. What comes after the record is for later
+ * ones.
+ */
+TEST(reads_a_frozen_fence_file)
+{
+    struct lock l, m;
+    char text[512];
+
+    make_dir();
+    snprintf(
+        text, sizeof(text),
+        "dlock-fence1 1790000000000000 0123456789abcdef0123456789abcdef\n"
+        "dlock1 host=web1 pid=%d user=bob since=1790000000123 cmd=backup.sh%%20-v note=n%%C3%%BC "
+        "later=1\nmore\n",
+        (int)getpid());
+    REQUIRE_INT(lock_open(&l, dir, "n", DLOCK_EXCLUSIVE), 0);
+    REQUIRE_INT(lock_open(&m, dir, "n", DLOCK_EXCLUSIVE), 0);
+    put_file(in_dir("n.fence"), text);
+    int fd = hold(in_dir("n.lock"), LOCK_EX);
+    CHECK_INT(acquire(&m, false), EV_BUSY);
+    REQUIRE(m.ev.info != NULL);
+    CHECK_INT(m.ev.info->fence, 1790000000000000);
+    CHECK_INT(m.ev.info->since_ms, 1790000000123);
+    CHECK_STR(m.ev.info->user, "bob");
+    CHECK_STR(m.ev.info->command, "backup.sh -v");
+    CHECK(!m.ev.info->foreign);
+    CHECK_STR(m.ev.info->token, "0123456789abcdef0123456789abcdef");
+    close(fd);
+    CHECK_INT(acquire(&l, false), EV_GRANTED);
+    CHECK_INT(acquire(&m, false), EV_BUSY);
+    CHECK_STR(m.ev.info ? m.ev.info->command : NULL, "the command");
+    CHECK_STR(m.ev.info ? m.ev.info->note : NULL, "a note");
+    BE->close(l.be);
+    BE->close(m.be);
+    remove_dir();
+}
+
+TEST(odd_names_stay_in_the_directory)
+{
+    static const char *const names[][2] = {
+        {"a/b", "a%2Fb.lock"}, {"a%b", "a%25b.lock"},           {"..", "...lock"},
+        {".", "..lock"},       {"../../x", "..%2F..%2Fx.lock"}, {"a b\xc3\xbc", "a b\xc3\xbc.lock"},
+    };
+    struct lock l;
+    char name[300] = "";
+
+    make_dir();
+    for (size_t i = 0; i < DLOCK_LEN(names); i++) {
+        REQUIRE_INT(lock_open(&l, dir, names[i][0], DLOCK_EXCLUSIVE), 0);
+        CHECK_INT(acquire(&l, false), EV_GRANTED);
+        CHECK(exists(in_dir(names[i][1])));
+        BE->close(l.be);
+    }
+    memset(name, 'n', 250);
+    REQUIRE_INT(lock_open(&l, dir, name, DLOCK_EXCLUSIVE), 0);
+    CHECK_INT(acquire(&l, false), EV_GRANTED);
+    uint64_t fence = l.ev.fence;
+    CHECK_INT(release(&l), EV_RELEASED);
+    CHECK_INT(acquire(&l, false), EV_GRANTED);
+    CHECK(l.ev.fence > fence);
+    BE->close(l.be);
+    memset(name, 'n', 251);
+    CHECK_INT(lock_open(&l, dir, name, DLOCK_EXCLUSIVE), DLOCK_EUSAGE);
+    memset(name, '/', 84);
+    name[84] = '\0';
+    CHECK_INT(lock_open(&l, dir, name, DLOCK_EXCLUSIVE), DLOCK_EUSAGE);
+    name[83] = '\0';
+    CHECK_INT(lock_open(&l, dir, name, DLOCK_EXCLUSIVE), 0);
+    BE->close(l.be);
+    remove_dir();
+}
+
+TEST(named_locks_follow_no_symlink)
+{
+    struct lock l;
+
+    make_dir();
+    if (symlink("target", in_dir("n.lock")) != 0)
+        abort();
+    REQUIRE_INT(lock_open(&l, dir, "n", DLOCK_EXCLUSIVE), 0);
+    CHECK_INT(acquire(&l, false), EV_FAILED);
+    CHECK_INT(l.ev.error.code, DLOCK_ECREATE);
+    CHECK_HAS(l.ev.error.msg, "symbolic link");
+    CHECK(!exists(in_dir("target")));
+    unlink(in_dir("n.lock"));
+    put_file(in_dir("target"), "precious");
+    if (symlink("target", in_dir("n.fence")) != 0)
+        abort();
+    CHECK_INT(acquire(&l, false), EV_FAILED);
+    CHECK_INT(l.ev.error.code, DLOCK_EDATA);
+    BE->close(l.be);
+    remove_dir();
+}
+
+/* ---------------------------------------------------------------- status --- */
+
+TEST(status_names_holder_and_waiters)
+{
+    struct lock l, w, q;
+    bool found = false;
+
+    make_dir();
+    REQUIRE_INT(lock_open(&l, dir, "n", DLOCK_EXCLUSIVE), 0);
+    REQUIRE_INT(lock_open(&w, dir, "n", DLOCK_SHARED), 0);
+    REQUIRE_INT(lock_open(&q, dir, "n", DLOCK_SHARED), 0);
+    BE->ask(q.be, ASK_STATUS, NULL);
+    CHECK_INT(next(&q, 1000), EV_DONE);
+    CHECK(!exists(in_dir("n.lock")));
+    CHECK_INT(acquire(&l, false), EV_GRANTED);
+    CHECK_INT(acquire(&w, true), EV_WAITING);
+    for (int i = 0; i < 100 && !found; i++) {
+        usleep(10000); /* until the thread stands in line */
+        BE->ask(q.be, ASK_STATUS, NULL);
+        REQUIRE_INT(next(&q, 1000), EV_INFO);
+        CHECK(!q.ev.info->waiter);
+        CHECK_INT(q.ev.info->mode, DLOCK_EXCLUSIVE);
+        CHECK_STR(q.ev.info->command, "the command");
+        CHECK(q.ev.info->left_ns == DLOCK_NEVER);
+        CHECK(q.ev.info->fence > 0);
+        enum dlock_ev e = next(&q, 1000);
+        if (e == EV_INFO) {
+            found = true;
+            CHECK(q.ev.info->waiter);
+            CHECK_INT(q.ev.info->place, 1);
+            CHECK_INT(q.ev.info->mode, DLOCK_SHARED);
+            e = next(&q, 1000);
+        }
+        REQUIRE_INT(e, EV_DONE);
+    }
+    CHECK(found);
+    CHECK_INT(release(&l), EV_RELEASED);
+    CHECK_INT(next_but_waiting(&w, 1000), EV_GRANTED);
+    BE->ask(q.be, ASK_STATUS, NULL);
+    CHECK_INT(next(&q, 1000), EV_INFO);
+    CHECK_INT(q.ev.info->mode, DLOCK_SHARED);
+    CHECK_INT(q.ev.info->fence, 0);
+    BE->release(q.be, dlock_now()); /* in the middle of the answer */
+    CHECK_INT(next(&q, 1000), EV_RELEASED);
+    CHECK_INT(next(&q, 0), EV_NONE);
+    CHECK_INT(release(&w), EV_RELEASED);
+    BE->ask(q.be, ASK_STATUS, NULL);
+    CHECK_INT(next(&q, 1000), EV_DONE);
+    BE->ask(q.be, ASK_LIST, NULL);
+    CHECK_INT(next(&q, 1000), EV_FAILED);
+    CHECK_INT(q.ev.error.code, DLOCK_EUSAGE);
+    BE->close(l.be);
+    BE->close(w.be);
+    BE->close(q.be);
+    remove_dir();
+}
+
+TEST(status_of_what_is_not_there)
+{
+    struct lock l;
+
+    make_dir();
+    REQUIRE_INT(lock_open(&l, in_dir("none"), "n", DLOCK_EXCLUSIVE), 0);
+    BE->ask(l.be, ASK_STATUS, NULL);
+    CHECK_INT(next(&l, 1000), EV_DONE);
+    BE->close(l.be);
+    REQUIRE_INT(lock_open(&l, in_dir("none"), NULL, DLOCK_EXCLUSIVE), 0);
+    BE->ask(l.be, ASK_STATUS, NULL);
+    CHECK_INT(next(&l, 1000), EV_DONE);
+    CHECK(!exists(in_dir("none")));
+    BE->close(l.be);
+    remove_dir();
+}
+
+UNIT_MAIN

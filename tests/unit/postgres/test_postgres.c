@@ -1,0 +1,392 @@
+/*
+ * test_postgres.c - the PostgreSQL backend without a server: the settings that come from the URI and from libpq,
+ * and the holder record in answers to --status.
+ */
+#include "unit.h"
+
+#include "backends/postgres/postgres.h"
+#include "uri.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct user {
+    struct dlock_uri *uri;
+    struct dlock_spec spec;
+    struct dlock_who who;
+    struct pg_backend be;
+    struct dlock_error err;
+    int rc;
+};
+
+static void clean_environment(void)
+{
+    static const char *const names[] = {
+        "PGHOST",    "PGHOSTADDR",    "PGPORT",     "PGUSER",     "PGDATABASE",
+        "PGSERVICE", "PGSERVICEFILE", "PGPASSWORD", "PGPASSFILE", "PGTARGETSESSIONATTRS"};
+    for (size_t i = 0; i < DLOCK_LEN(names); i++)
+        unsetenv(names[i]);
+}
+
+/* Without I/O; 0 or the code, in u->rc. */
+static int open_uri(struct user *u, const char *text)
+{
+    memset(u, 0, sizeof(*u));
+    u->rc = dlock_uri_parse(&u->uri, text, &u->err);
+    if (u->rc != 0)
+        return u->rc;
+    dlock_who_init(&u->who, "unit", "");
+    u->spec = (struct dlock_spec){
+        .env = &dlock_env_system,
+        .uri = u->uri,
+        .ttl = 30 * DLOCK_SEC,
+        .connect_timeout = 5 * DLOCK_SEC,
+        .op_timeout = DLOCK_SEC,
+        .who = &u->who,
+    };
+    u->be.spec = &u->spec;
+    u->rc = pg_settings_init(&u->be, &u->err);
+    return u->rc;
+}
+
+static void done(struct user *u)
+{
+    pg_settings_done(&u->be);
+    dlock_uri_free(u->uri);
+}
+
+/* The value that libpq will get; NULL: none. */
+static const char *given(const struct user *u, const char *key)
+{
+    const struct pg_settings *s = &u->be.settings;
+    for (int i = PG_FIRST_PARAM; i < s->n; i++)
+        if (strcmp(s->keys[i], key) == 0)
+            return s->values[i];
+    return NULL;
+}
+
+/* ---------------------------------------------------------------------- keys */
+
+TEST(key_of_a_name_is_the_first_half_of_its_sha256)
+{
+    struct user u;
+    REQUIRE_INT(open_uri(&u, "postgres://h/db#nightly"), 0);
+    /* printf nightly | sha256sum */
+    CHECK_STR(u.be.app, "dlock:2a3b62b53ddb9f16");
+    CHECK_STR(u.be.advisory.key, "'3043134503785307926'::bigint");
+    CHECK_STR(u.be.advisory.key_id, "2a3b62b53ddb9f16.1");
+    CHECK_STR(u.be.advisory.where_key,
+              "l.classid='708534965'::oid AND l.objid='1037803286'::oid AND l.objsubid=1");
+    done(&u);
+}
+
+TEST(takes_keys_of_other_programs)
+{
+    static const struct {
+        const char *text, *key, *id;
+    } good[] = {
+        {"0", "'0'::bigint", "0000000000000000.1"},
+        {"42", "'42'::bigint", "000000000000002a.1"},
+        {"-1", "'-1'::bigint", "ffffffffffffffff.1"},
+        {"4294967298", "'4294967298'::bigint", "0000000100000002.1"},
+        {"1,2", "'1'::int,'2'::int", "0000000100000002.2"},
+        {"-1,-2", "'-1'::int,'-2'::int", "fffffffffffffffe.2"},
+        {"9223372036854775807", "'9223372036854775807'::bigint", "7fffffffffffffff.1"},
+        {"-9223372036854775808", "'-9223372036854775808'::bigint", "8000000000000000.1"},
+        {"2147483647,-2147483648", "'2147483647'::int,'-2147483648'::int", "7fffffff80000000.2"},
+    };
+    for (size_t i = 0; i < DLOCK_LEN(good); i++) {
+        struct user u;
+        char uri[128];
+        snprintf(uri, sizeof(uri), "postgres://h/db?key=%s#n", good[i].text);
+        if (!CHECK_INT(open_uri(&u, uri), 0))
+            printf("# %s: %s\n", uri, u.err.msg);
+        CHECK_STR(u.be.advisory.key, good[i].key);
+        CHECK_STR(u.be.advisory.key_id, good[i].id);
+        done(&u);
+    }
+}
+
+TEST(refuses_malformed_keys)
+{
+    static const char *const bad[] = {
+        "",
+        "x",
+        "1x",
+        "x1",
+        "1,",
+        ",1",
+        ",",
+        "1,2,3",
+        "1,x",
+        "-",
+        "1,-",
+        "-,1",
+        "+1",
+        "%201",
+        "1%20",
+        "1,%202",
+        "0x10",
+        "--1",
+        "1.0",
+        "1;2",
+        "9223372036854775808",
+        "-9223372036854775809",
+        "2147483648,1",
+        "1,2147483648",
+        "-2147483649,1",
+        "1,-2147483649",
+        "99999999999999999999999999",
+        "1,99999999999999999999999999",
+        "1'::int)--",
+    };
+    for (size_t i = 0; i < DLOCK_LEN(bad); i++) {
+        struct user u;
+        char uri[128];
+        snprintf(uri, sizeof(uri), "postgres://h/db?key=%s#n", bad[i]);
+        if (!CHECK_INT(open_uri(&u, uri), DLOCK_EUSAGE))
+            printf("# %s gave %s\n", uri, u.be.advisory.key);
+        CHECK_HAS(u.err.msg, "key=");
+        done(&u);
+    }
+}
+
+/* --------------------------------------------------------------------- hosts */
+
+TEST(takes_hosts_from_the_uri)
+{
+    struct user u;
+    clean_environment();
+    setenv("PGHOST", "elsewhere", 1);
+    setenv("PGPORT", "1", 1);
+    REQUIRE_INT(open_uri(&u, "postgres://joe:s3cret@a:1111,b:2222,[::1]:3333/db#n"), 0);
+    REQUIRE_INT(u.be.settings.nhosts, 3);
+    CHECK_STR(u.be.settings.hosts[0], "a");
+    CHECK_STR(u.be.settings.ports[0], "1111");
+    CHECK_STR(u.be.settings.hosts[1], "b");
+    CHECK_STR(u.be.settings.ports[1], "2222");
+    CHECK_STR(u.be.settings.hosts[2], "::1");
+    CHECK_STR(u.be.settings.ports[2], "3333");
+    CHECK_STR(given(&u, "user"), "joe");
+    CHECK_STR(given(&u, "password"), "s3cret");
+    CHECK_STR(given(&u, "dbname"), "db");
+    CHECK_STR(given(&u, "target_session_attrs"), "read-write");
+    CHECK_STR(given(&u, "client_encoding"), "UTF8");
+    CHECK(!strstr(u.uri->where, "s3cret"));
+    done(&u);
+    clean_environment();
+}
+
+TEST(takes_hosts_from_the_environment)
+{
+    struct user u;
+    clean_environment();
+    setenv("PGHOST", "one,two", 1);
+    setenv("PGPORT", "5555", 1);
+    REQUIRE_INT(open_uri(&u, "postgres:///db#n"), 0);
+    REQUIRE_INT(u.uri->nhosts, 2);
+    /* For the core to look up. */
+    CHECK_STR(u.uri->hosts[0].host, "one");
+    CHECK_STR(u.uri->hosts[1].host, "two");
+    CHECK_INT(u.uri->hosts[0].port, 5555);
+    CHECK_INT(u.uri->hosts[1].port, 5555);
+    CHECK_STR(u.be.settings.ports[1], "5555");
+    CHECK_HAS(u.uri->where, "one");
+    done(&u);
+    setenv("PGPORT", "5555,6666", 1);
+    REQUIRE_INT(open_uri(&u, "postgres:///db#n"), 0);
+    CHECK_INT(u.uri->hosts[0].port, 5555);
+    CHECK_INT(u.uri->hosts[1].port, 6666);
+    done(&u);
+    clean_environment();
+}
+
+TEST(takes_hosts_from_parameters)
+{
+    struct user u;
+    clean_environment();
+    setenv("PGHOST", "elsewhere", 1);
+    REQUIRE_INT(open_uri(&u, "postgres:///db?host=/run/pg,b&port=1,2#n"), 0);
+    REQUIRE_INT(u.be.settings.nhosts, 2);
+    CHECK_STR(u.be.settings.hosts[0], "/run/pg");
+    CHECK_STR(u.be.settings.ports[0], "1");
+    CHECK_STR(u.be.settings.hosts[1], "b");
+    CHECK_STR(u.be.settings.ports[1], "2");
+    /* These are set for each connection, not here. */
+    CHECK_NULL(given(&u, "host"));
+    CHECK_NULL(given(&u, "port"));
+    done(&u);
+    /* Connect to the address; the name is for the certificate. */
+    REQUIRE_INT(open_uri(&u, "postgres:///db?hostaddr=192.0.2.1&host=name#n"), 0);
+    REQUIRE_INT(u.uri->nhosts, 1);
+    CHECK_STR(u.uri->hosts[0].host, "192.0.2.1");
+    CHECK_STR(u.be.settings.hosts[0], "name");
+    done(&u);
+    CHECK_INT(open_uri(&u, "postgres://h/db?port=1#n"), DLOCK_EUSAGE);
+    done(&u);
+    CHECK_INT(open_uri(&u, "postgres://h/db?host=x#n"), DLOCK_EUSAGE);
+    done(&u);
+    clean_environment();
+}
+
+TEST(takes_hosts_from_a_service)
+{
+    struct user u;
+    char file[] = "/tmp/dlock-unit.XXXXXX";
+    int fd = mkstemp(file);
+    clean_environment();
+    REQUIRE(fd >= 0);
+    dprintf(fd, "[here]\nhost=service-host\nport=7777\nuser=joe\n");
+    close(fd);
+    setenv("PGSERVICEFILE", file, 1);
+    REQUIRE_INT(open_uri(&u, "postgres:///db?service=here#n"), 0);
+    REQUIRE_INT(u.uri->nhosts, 1);
+    CHECK_STR(u.uri->hosts[0].host, "service-host");
+    CHECK_INT(u.uri->hosts[0].port, 7777);
+    done(&u);
+    CHECK_INT(open_uri(&u, "postgres:///db?service=not-there#n"), DLOCK_EUSAGE);
+    CHECK_HAS(u.err.msg, "not-there");
+    done(&u);
+    unlink(file);
+    clean_environment();
+}
+
+TEST(uses_the_default_host_of_libpq)
+{
+    struct user u;
+    clean_environment();
+    REQUIRE_INT(open_uri(&u, "postgres://#n"), 0);
+    /* libpq's own default: a socket, or localhost. */
+    CHECK_INT(u.be.settings.nhosts, 1);
+    CHECK_NULL(given(&u, "dbname"));
+    done(&u);
+}
+
+/* ---------------------------------------------------------------- parameters */
+
+TEST(passes_on_parameters_of_libpq)
+{
+    struct user u;
+    REQUIRE_INT(
+        open_uri(&u, "postgres://h/db?sslmode=verify-full&application_name=x&options=-cfoo%3D1#n"),
+        0);
+    CHECK_STR(given(&u, "sslmode"), "verify-full");
+    CHECK_STR(given(&u, "application_name"), "x");
+    CHECK_STR(given(&u, "options"), "-cfoo=1");
+    CHECK_INT(dlock_uri_check_params(u.uri, &u.err), 0);
+    done(&u);
+    REQUIRE_INT(open_uri(&u, "postgres://h/db?ssl=true#n"), 0);
+    CHECK_STR(given(&u, "sslmode"), "require");
+    done(&u);
+    /* A standby would grant locks of its own. */
+    REQUIRE_INT(open_uri(&u, "postgres://h/db?target_session_attrs=any#n"), 0);
+    CHECK_STR(given(&u, "target_session_attrs"), "read-write");
+    done(&u);
+    REQUIRE_INT(open_uri(&u, "postgres://h/db?unheard=1#n"), 0);
+    CHECK_INT(dlock_uri_check_params(u.uri, &u.err), DLOCK_EUSAGE);
+    CHECK_HAS(u.err.msg, "unheard");
+    done(&u);
+}
+
+TEST(refuses_bad_parameters)
+{
+    static const char *const bad[] = {
+        "mode=x",
+        "fair=2",
+        "fair=",
+        "renew=x",
+        "restart-grace=x",
+        "table=public.x",
+        "mode=lease&key=1",
+        "mode=lease&fair=1",
+        "mode=lease&renew=write",
+        "mode=lease&restart-grace=3",
+        "mode=lease&table=x",
+        "mode=lease&table=.x",
+        "mode=lease&table=x.",
+        "mode=lease&table=a.b.c",
+    };
+    for (size_t i = 0; i < DLOCK_LEN(bad); i++) {
+        struct user u;
+        char uri[160];
+        snprintf(uri, sizeof(uri), "postgres://h/db?%s#n", bad[i]);
+        if (!CHECK_INT(open_uri(&u, uri), DLOCK_EUSAGE))
+            printf("# %s\n", uri);
+        CHECK(u.err.msg[0] != '\0');
+        done(&u);
+    }
+}
+
+TEST(takes_parameters_of_our_own)
+{
+    struct user u;
+    REQUIRE_INT(open_uri(&u, "postgres://h/db?mode=advisory&fair=1&renew=write&restart-grace=1m#n"),
+                0);
+    CHECK(u.be.protocol == &pg_advisory);
+    CHECK(u.be.advisory.fair && u.be.advisory.renew_writes);
+    CHECK_INT(u.be.advisory.restart_grace, 60 * DLOCK_SEC);
+    done(&u);
+    REQUIRE_INT(open_uri(&u, "postgres://h/db?mode=lease&table=my%22.ta%22ble#n"), 0);
+    CHECK(u.be.protocol == &pg_table);
+    CHECK_STR(u.be.table.name, "\"my\"\"\".\"ta\"\"ble\"");
+    done(&u);
+}
+
+TEST(reads_a_password_file)
+{
+    struct user u;
+    char file[] = "/tmp/dlock-unit.XXXXXX", uri[128];
+    int fd = mkstemp(file);
+    REQUIRE(fd >= 0);
+    dprintf(fd, "from-file\n");
+    close(fd);
+    snprintf(uri, sizeof(uri), "postgres://h/db?password-file=%s#n", file);
+    REQUIRE_INT(open_uri(&u, uri), 0);
+    CHECK_STR(given(&u, "password"), "from-file");
+    done(&u);
+    chmod(file, 0644);
+    CHECK_INT(open_uri(&u, uri), DLOCK_EPERM);
+    CHECK_HAS(u.err.msg, "chmod 600");
+    done(&u);
+    unlink(file);
+    CHECK(open_uri(&u, uri) < 0);
+    done(&u);
+}
+
+/* -------------------------------------------------------------------- status */
+
+TEST(reads_our_comment)
+{
+    struct dlock_info info = {0};
+    const char *begin;
+    size_t n = pg_read_comment(
+        "/* dlock1 host=h pid=7 user=u since=5 cmd=sh ttl=3000 fence=9 */ SELECT 1", &info, &begin);
+    CHECK(n > 0);
+    CHECK_INT(info.pid, 7);
+    CHECK_STR(info.host, "h");
+    CHECK_INT(pg_read_comment("SELECT 1 /* dlock1 host=h pid=7 */", &info, &begin), 0);
+    CHECK_INT(pg_read_comment("/* dlock1 host=h pid=7", &info, &begin), 0);
+    CHECK_INT(pg_read_comment("/* another program */ SELECT 1", &info, &begin), 0);
+    CHECK_INT(pg_read_comment("", &info, &begin), 0);
+}
+
+/* A note can neither end the comment nor pass for a value of ours. */
+TEST(the_record_cannot_leave_its_comment)
+{
+    struct user u;
+    REQUIRE_INT(open_uri(&u, "postgres://h/db#n"), 0);
+    done(&u);
+    memset(&u, 0, sizeof(u));
+    REQUIRE_INT(dlock_uri_parse(&u.uri, "postgres://h/db#n", &u.err), 0);
+    dlock_who_init(&u.who, "*/ select 1; --", "*/ drop table x; /* ' \\ ttl=1 fence=5");
+    u.spec = (struct dlock_spec){
+        .env = &dlock_env_system, .uri = u.uri, .ttl = DLOCK_SEC, .who = &u.who};
+    u.be.spec = &u.spec;
+    REQUIRE_INT(pg_settings_init(&u.be, &u.err), 0);
+    CHECK(!strstr(u.be.record, "*/") && !strstr(u.be.record, "/*"));
+    CHECK(!strchr(u.be.record, '\'') && !strchr(u.be.record, '\\'));
+    CHECK(!strstr(u.be.record, " ttl=") && !strstr(u.be.record, " fence="));
+    done(&u);
+}
+
+UNIT_MAIN

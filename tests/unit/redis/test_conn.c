@@ -1,0 +1,457 @@
+/*
+ * test_conn.c - one connection to Redis against a scripted server: hostile replies, one byte at a time, a first address
+ * that refuses, refused passwords, replicas.
+ */
+#include "unit.h"
+
+#include "backends/redis/conn.h"
+#include "scripted.h"
+
+#include <errno.h>
+
+/* One turn of the event loop: at most 10 ms. */
+static void crank(struct redis_conn *c, struct server *s)
+{
+    struct pollfd p;
+    int64_t wake = DLOCK_NEVER;
+    int n = redis_conn_interest(c, &p, &wake);
+    poll(&p, (nfds_t)n, 10);
+    redis_conn_work(c);
+    if (s != NULL)
+        server_step(s);
+}
+
+static int open_to(struct redis_conn *c, struct server *s, const char *password)
+{
+    struct redis_conn_auth auth = {.password = password};
+    return redis_conn_open(c, &dlock_env_system, &s->peer, 1, &auth, "redis://t/0", SECS(5));
+}
+
+static void ping(struct redis_conn *c, int tag)
+{
+    const char *argv[] = {"PING"};
+    (void)redis_conn_send(c, tag, 1, argv, (size_t[]){4});
+    redis_conn_flush(c);
+}
+
+/* Wait until the server has received the commands. */
+static bool settle(struct redis_conn *c, struct server *s)
+{
+    for (int64_t end = SECS(5); dlock_now() < end && s->len == 0;)
+        crank(c, s);
+    return s->len > 0;
+}
+
+/* Wait for the next reply, or a failure. */
+static int await(struct redis_conn *c, struct server *s, struct redis_conn_reply *rep)
+{
+    int rc = 0;
+    for (int64_t end = SECS(5); dlock_now() < end && (rc = redis_conn_next(c, rep)) == 0;)
+        crank(c, s);
+    return rc;
+}
+
+/* One PING, to which the server sends text: the code of the failure, or the type of the reply. */
+static int answer(const char *text, size_t len, struct dlock_error *err)
+{
+    struct server s;
+    struct redis_conn c = {0};
+    struct redis_conn_reply rep;
+    int rc = -1000;
+    if (server_open(&s) && open_to(&c, &s, NULL) == 0) {
+        ping(&c, 1);
+        if (settle(&c, &s)) {
+            server_say(&s, text, len);
+            (void)shutdown(s.cfd, SHUT_WR);
+            rc = await(&c, &s, &rep);
+            if (rc == 1) {
+                rc = rep.r->type;
+                freeReplyObject(rep.r);
+            }
+        }
+    }
+    *err = c.error;
+    redis_conn_close(&c);
+    server_close(&s);
+    return rc;
+}
+
+TEST(replies_good_and_bad)
+{
+    static const struct {
+        const char *text;
+        int want;
+    } t[] = {
+        {"+PONG\r\n", REDIS_REPLY_STATUS},
+        {"-ERR x\r\n", REDIS_REPLY_ERROR},
+        {"", DLOCK_EUNAVAIL},
+        {"+PON", DLOCK_EUNAVAIL},
+        {"*3\r\n:1\r\n", DLOCK_EUNAVAIL},
+        {"HTTP/1.1 400 Bad Request\r\n\r\n", DLOCK_EPROTO},
+        {"*2000000000\r\n", DLOCK_EPROTO},
+        {"*-5\r\n", DLOCK_EPROTO},
+        {"*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n:1\r\n", DLOCK_EPROTO},
+        {"$-7\r\n", DLOCK_EPROTO},
+        {":99999999999999999999999\r\n", DLOCK_EPROTO},
+    };
+    for (size_t i = 0; i < DLOCK_LEN(t); i++) {
+        struct dlock_error err;
+        if (!CHECK_INT(answer(t[i].text, strlen(t[i].text), &err), t[i].want))
+            printf("# answer %zu: %s\n", i, err.msg);
+    }
+}
+
+TEST(an_endless_reply_fails_the_connection)
+{
+    struct server s;
+    struct redis_conn c = {0};
+    struct redis_conn_reply rep;
+    static char junk[65536];
+    int rc = 0;
+    memset(junk, 'x', sizeof(junk));
+    REQUIRE(server_open(&s));
+    REQUIRE_INT(open_to(&c, &s, NULL), 0);
+    ping(&c, 1);
+    REQUIRE(settle(&c, &s));
+    server_say(&s, "$900000000\r\n", 12);
+    for (int i = 0; i < 1000 && rc == 0; i++) {
+        server_say(&s, junk, sizeof(junk));
+        crank(&c, NULL);
+        rc = redis_conn_next(&c, &rep);
+    }
+    CHECK_INT(rc, DLOCK_EPROTO);
+    redis_conn_close(&c);
+    server_close(&s);
+}
+
+TEST(auth_goes_first_and_replies_may_come_byte_by_byte)
+{
+    struct server s;
+    struct redis_conn c = {0};
+    struct redis_conn_reply rep;
+    static const char text[] = "+OK\r\n*2\r\n$3\r\nabc\r\n:42\r\n+PONG\r\n";
+    REQUIRE(server_open(&s));
+    REQUIRE_INT(open_to(&c, &s, "secret"), 0);
+    int64_t before = dlock_now();
+    ping(&c, 1);
+    ping(&c, 2);
+    REQUIRE(settle(&c, &s));
+    CHECK(strncmp(s.got, "*2\r\n$4\r\nAUTH\r\n$6\r\nsecret\r\n*1\r\n$4\r\nPING", 38) == 0);
+    for (size_t i = 0; i < sizeof(text) - 1; i++) {
+        if (i == 22) { /* one byte is missing */
+            CHECK_INT(redis_conn_next(&c, &rep), 0);
+        }
+        server_say(&s, text + i, 1);
+        crank(&c, &s);
+    }
+    REQUIRE_INT(await(&c, &s, &rep), 1);
+    CHECK_INT(rep.tag, 1);
+    CHECK(rep.sent >= before && rep.sent <= dlock_now());
+    CHECK_INT(rep.r->elements, 2);
+    freeReplyObject(rep.r);
+    REQUIRE_INT(await(&c, &s, &rep), 1);
+    CHECK_INT(rep.tag, 2);
+    freeReplyObject(rep.r);
+    CHECK_INT(redis_conn_next(&c, &rep), 0);
+    redis_conn_close(&c);
+    server_close(&s);
+}
+
+TEST(a_refused_auth_is_the_error_and_the_next_reply_still_comes)
+{
+    struct server s;
+    struct redis_conn c = {0};
+    struct redis_conn_reply rep;
+    static const char text[] = "-WRONGPASS no\r\n-NOAUTH no\r\n";
+    REQUIRE(server_open(&s));
+    REQUIRE_INT(open_to(&c, &s, "secret"), 0);
+    ping(&c, 1);
+    REQUIRE(settle(&c, &s));
+    server_say(&s, text, sizeof(text) - 1);
+    REQUIRE_INT(await(&c, &s, &rep), 1);
+    freeReplyObject(rep.r);
+    CHECK(c.auth_failed);
+    CHECK_INT(c.error.code, DLOCK_EPERM);
+    CHECK(strstr(c.error.msg, "secret") == NULL);
+    redis_conn_close(&c);
+    server_close(&s);
+}
+
+TEST(the_next_address_is_tried_and_remembered)
+{
+    struct server s, dead;
+    struct redis_conn c = {0};
+    struct redis_conn_auth auth = {0};
+    struct dlock_peer peers[2];
+    REQUIRE(server_open(&s) && server_open(&dead));
+    server_close(&dead); /* now its port refuses */
+    peers[0] = dead.peer;
+    peers[1] = s.peer;
+    for (int i = 0; i < 2; i++) {
+        s.len = 0;
+        REQUIRE_INT(redis_conn_open(&c, &dlock_env_system, peers, 2, &auth, "w", SECS(5)), 0);
+        ping(&c, 1);
+        REQUIRE(settle(&c, &s));
+        CHECK_INT(c.good, 1);
+        CHECK_INT(c.tried, i == 0 ? 2 : 1);
+        redis_conn_close(&c);
+        close(s.cfd);
+        s.cfd = -1;
+    }
+    CHECK_INT(redis_conn_open(&c, &dlock_env_system, peers, 1, &auth, "w", SECS(5)), 0);
+    struct redis_conn_reply rep;
+    CHECK_INT(await(&c, NULL, &rep), DLOCK_EUNAVAIL);
+    CHECK_INT(c.error.sys, ECONNREFUSED);
+    CHECK(!c.written);
+    redis_conn_close(&c);
+    server_close(&s);
+}
+
+TEST(too_many_unanswered_commands_fail_the_connection)
+{
+    struct server s;
+    struct redis_conn c = {0};
+    REQUIRE(server_open(&s));
+    REQUIRE_INT(open_to(&c, &s, NULL), 0);
+    for (int i = 0; i < REDIS_CONN_TAGS + 1; i++)
+        ping(&c, 1);
+    CHECK_INT(c.state, RC_FAILED);
+    redis_conn_close(&c);
+    redis_conn_close(&c);
+    server_close(&s);
+}
+
+/* The server can read the command although we close with unread input. */
+TEST(close_does_not_reset)
+{
+    struct server s;
+    struct redis_conn c = {0};
+    char buf[256];
+    REQUIRE(server_open(&s));
+    REQUIRE_INT(open_to(&c, &s, NULL), 0);
+    ping(&c, 1);
+    REQUIRE(settle(&c, &s));
+    server_say(&s, "+PONG\r\n+PONG\r\n", 14);
+    ping(&c, 2);
+    redis_conn_close(&c);
+    ssize_t n = recv(s.cfd, buf, sizeof(buf), 0);
+    CHECK_INT(n, 14);
+    CHECK_INT(recv(s.cfd, buf, sizeof(buf), 0), 0); /* FIN, not ECONNRESET */
+    server_close(&s);
+}
+
+/* --------------------------------------------------------------- error replies */
+
+TEST(error_replies)
+{
+    static const struct {
+        const char *text;
+        enum redis_conn_class class;
+        int code;
+    } t[] = {
+        {"NOAUTH Authentication required.", RE_PERM, DLOCK_EPERM},
+        {"WRONGPASS invalid username-password pair", RE_PERM, DLOCK_EPERM},
+        {"NOPERM this user has no permissions", RE_PERM, DLOCK_EPERM},
+        {"DENIED Redis is running in protected mode", RE_PERM, DLOCK_EPERM},
+        {"ERR Protocol error: unauthenticated multibulk length", RE_PERM, DLOCK_EPERM},
+        {"ERR The user executing the script can't run this command", RE_PERM, DLOCK_EPERM},
+        {"ERR ACL failure in script: User ann has no permissions to run the 'set' command script: "
+         "f_1, on @user_script:3.",
+         RE_PERM, DLOCK_EPERM},
+        {"LOADING Redis is loading the dataset in memory", RE_TRANSIENT, DLOCK_EUNAVAIL},
+        {"BUSY Redis is busy running a script", RE_TRANSIENT, DLOCK_EUNAVAIL},
+        {"UNBLOCKED force unblock from blocking operation, instance state changed (master -> "
+         "replica?)",
+         RE_REPLICA, DLOCK_EUNAVAIL},
+        {"READONLY You can't write against a read only replica.", RE_REPLICA, DLOCK_EUNAVAIL},
+        {"ERR Error running script (call to f_1): @user_script:3: -READONLY You", RE_REPLICA,
+         DLOCK_EUNAVAIL},
+        {"MOVED 3999 127.0.0.1:6381", RE_CLUSTER, DLOCK_EUNAVAIL},
+        {"OOM command not allowed", RE_REFUSED, DLOCK_EUNAVAIL},
+        {"MISCONF Redis is configured to save RDB", RE_REFUSED, DLOCK_EUNAVAIL},
+        {"ERR max number of clients reached", RE_REFUSED, DLOCK_EUNAVAIL},
+        {"WRONGTYPE Operation against a key", RE_TYPE, DLOCK_EDATA},
+        {"ERR DB index is out of range", RE_OTHER, DLOCK_EUSAGE},
+        {"ERR unknown command `EVAL`", RE_OTHER, DLOCK_EUNAVAIL},
+        {"ERR TASK failed", RE_OTHER, DLOCK_EPROTO},
+    };
+    for (size_t i = 0; i < DLOCK_LEN(t); i++) {
+        struct dlock_error err;
+        if (!CHECK_INT(redis_conn_classify(t[i].text), t[i].class))
+            printf("# %s\n", t[i].text);
+        CHECK_INT(redis_conn_reply_error(&err, "w", &(struct redis_conn_auth){0}, t[i].text),
+                  t[i].code);
+        CHECK_INT(err.code, t[i].code);
+    }
+}
+
+/* Servers quote the words that they did not understand. */
+TEST(error_replies_show_no_secret)
+{
+    static const char long_one[] = "0123456789abcdefghij";
+    static const struct {
+        const char *user, *password, *text, *want;
+    } t[] = {
+        {NULL, "pw1", "ERR what is 'pw1' (pw1pw1)?",
+         "w: unexpected error (ERR what is '***' (******)?)"},
+        {"ann", "pw1", "ERR ann: `pw1`", "w: unexpected error (ERR ***: `***`)"},
+        {"e", "pw1", "ERR here e", "w: unexpected error (ERR here ***)"},
+        {NULL, "pw1", "ERR pw pw", "w: unexpected error (ERR pw pw)"},
+        {"ann", NULL, "ERR ann ", "w: unexpected error (ERR *** )"},
+        {"", "", "ERR x", "w: unexpected error (ERR x)"},
+        /* cut short by the server */
+        {NULL, long_one, "ERR '0123456789ab' x", "w: unexpected error (ERR '***' x)"},
+        {NULL, long_one, "ERR unknown command `0123456789ab",
+         "w: Redis 6.0 or later is needed (ERR unknown command `***)"},
+    };
+    for (size_t i = 0; i < DLOCK_LEN(t); i++) {
+        struct redis_conn_auth auth = {t[i].user, t[i].password};
+        struct dlock_error err;
+        (void)redis_conn_reply_error(&err, "w", &auth, t[i].text);
+        CHECK_STR(err.msg, t[i].want);
+    }
+}
+
+TEST(errors_of_auth_show_one_word)
+{
+    static const struct {
+        const char *text;
+        int code;
+        const char *word;
+    } t[] = {
+        {"ERR unknown command 'AUTH', with args beginning with: 'ann' 'canary' ", DLOCK_EPERM,
+         "(ERR)"},
+        {"ERR wrong number of arguments for canary", DLOCK_EPERM, "(ERR)"},
+        {"WRONGPASS canary", DLOCK_EPERM, "(WRONGPASS)"},
+        {"ERR invalid password canary", DLOCK_EPERM, "(ERR)"},
+        {"LOADING canary", DLOCK_EUNAVAIL, "LOADING"},
+        {"CANARY", DLOCK_EPERM, "(CANARY)"},
+        {"canary", DLOCK_EPERM, "(no error code)"},
+        {"Canary x", DLOCK_EPERM, "(no error code)"},
+        {"", DLOCK_EPERM, "(no error code)"},
+    };
+    struct redis_conn_auth auth = {"ann", "canary"}, upper = {"ann", "CANARY"};
+    struct dlock_error err;
+    for (size_t i = 0; i < DLOCK_LEN(t); i++) {
+        CHECK_INT(redis_conn_auth_error(&err, "w", &auth, t[i].text), t[i].code);
+        if (!CHECK(strstr(err.msg, t[i].word) != NULL) || !CHECK(strstr(err.msg, "canary") == NULL))
+            printf("# %s\n", err.msg);
+    }
+    (void)redis_conn_auth_error(&err, "w", &upper, "CANARY");
+    CHECK(strstr(err.msg, "CANARY") == NULL);
+}
+
+/* ------------------------------------------ a later address, and only a master */
+
+static int open_later(struct redis_conn *c, const char *password)
+{
+    struct redis_conn_auth auth = {.password = password};
+    return redis_conn_open_later(c, &dlock_env_system, &auth, "redis://t/0", SECS(5));
+}
+
+TEST(commands_wait_for_the_address)
+{
+    struct server s;
+    struct redis_conn c = {0};
+    struct redis_conn_reply rep;
+    struct pollfd p;
+    int64_t wake = DLOCK_NEVER;
+    REQUIRE(server_open(&s));
+    REQUIRE_INT(open_later(&c, "secret"), 0);
+    CHECK(redis_conn_is_open(&c));
+    ping(&c, 7);
+    CHECK(redis_conn_waits(&c, 7));
+    CHECK_INT(redis_conn_interest(&c, &p, &wake), 0);
+    CHECK(wake == DLOCK_NEVER); /* nothing to do before redis_conn_aim */
+    redis_conn_work(&c);
+    CHECK_INT(redis_conn_next(&c, &rep), 0);
+    CHECK_INT(c.state, RC_WAITING);
+    CHECK(!c.written);
+    REQUIRE_INT(redis_conn_aim(&c, &s.peer, 1), 0);
+    int64_t before = dlock_now();
+    REQUIRE(settle(&c, &s));
+    CHECK_STR(s.got, "*2\r\n$4\r\nAUTH\r\n$6\r\nsecret\r\n*1\r\n$4\r\nPING\r\n");
+    server_say(&s, "+OK\r\n+PONG\r\n", 12);
+    REQUIRE_INT(await(&c, &s, &rep), 1);
+    CHECK_INT(rep.tag, 7);
+    CHECK(rep.sent >= before); /* not the time of redis_conn_send */
+    freeReplyObject(rep.r);
+    redis_conn_close(&c);
+    server_close(&s);
+}
+
+TEST(no_address_is_found)
+{
+    struct redis_conn c = {0};
+    struct redis_conn_reply rep;
+    struct dlock_error why = {.code = DLOCK_EPERM, .msg = "no host says"};
+    int64_t wake = DLOCK_NEVER;
+    struct pollfd p;
+    REQUIRE_INT(open_later(&c, NULL), 0);
+    ping(&c, 1);
+    redis_conn_give_up(&c, &why);
+    CHECK(!redis_conn_is_open(&c));
+    CHECK_INT(redis_conn_interest(&c, &p, &wake), 0);
+    CHECK(wake == 0); /* redis_conn_work is due */
+    CHECK_INT(redis_conn_next(&c, &rep), DLOCK_EPERM);
+    CHECK_STR(c.error.msg, "no host says");
+    redis_conn_close(&c);
+    CHECK_INT(c.state, RC_CLOSED);
+    REQUIRE_INT(open_later(&c, NULL), 0);
+    CHECK_INT(redis_conn_aim(&c, NULL, 0), DLOCK_EUNAVAIL);
+    CHECK_INT(c.state, RC_FAILED);
+    redis_conn_close(&c);
+    REQUIRE_INT(open_later(&c, NULL), 0);
+    redis_conn_close(&c); /* while it waits for an address */
+    CHECK_INT(c.state, RC_CLOSED);
+}
+
+/* One PING to a server that must be the master and sends text: the code, or the type of the reply. */
+static int ask_master(const char *text, struct redis_conn *c)
+{
+    struct server s;
+    struct redis_conn_reply rep;
+    int rc = -1000;
+    *c = (struct redis_conn){.only_master = true};
+    if (server_open(&s) && open_to(c, &s, NULL) == 0) {
+        ping(c, 1);
+        if (settle(c, &s)) {
+            CHECK(strncmp(s.got, "*1\r\n$4\r\nROLE\r\n*1\r\n$4\r\nPING", 24) == 0);
+            server_say(&s, text, strlen(text));
+            rc = await(c, &s, &rep);
+            if (rc == 1) {
+                CHECK_INT(rep.tag, 1); /* the reply to ROLE is not the caller's */
+                rc = rep.r->type;
+                freeReplyObject(rep.r);
+            }
+        }
+    }
+    server_close(&s);
+    return rc;
+}
+
+TEST(only_a_master_is_accepted)
+{
+    struct redis_conn c;
+    CHECK_INT(ask_master("*3\r\n$6\r\nmaster\r\n:42\r\n*0\r\n+PONG\r\n", &c), REDIS_REPLY_STATUS);
+    CHECK(!c.is_replica);
+    redis_conn_close(&c);
+    CHECK_INT(
+        ask_master("*5\r\n$5\r\nslave\r\n$1\r\nh\r\n:1\r\n$9\r\nconnected\r\n:1\r\n+PONG\r\n", &c),
+        DLOCK_EUNAVAIL);
+    CHECK(c.is_replica);
+    CHECK_HAS(c.error.msg, "not the master");
+    redis_conn_close(&c);
+    CHECK_INT(ask_master("*2\r\n$8\r\nsentinel\r\n*0\r\n+PONG\r\n", &c), DLOCK_EUNAVAIL);
+    CHECK(c.is_replica);
+    redis_conn_close(&c);
+    CHECK_INT(ask_master("-NOPERM no rights to ROLE\r\n+PONG\r\n", &c), DLOCK_EPERM);
+    CHECK(!c.is_replica);
+    redis_conn_close(&c);
+    CHECK_INT(ask_master("-LOADING in memory\r\n+PONG\r\n", &c), DLOCK_EUNAVAIL);
+    redis_conn_close(&c);
+    CHECK_INT(ask_master("*0\r\n+PONG\r\n", &c), DLOCK_EUNAVAIL);
+    redis_conn_close(&c);
+}
+
+UNIT_MAIN

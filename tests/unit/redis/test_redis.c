@@ -1,0 +1,696 @@
+/*
+ * test_redis.c - the Redis backend's slots, driven by a small poll loop: against a scripted server, and
+ * against a real one that this program starts.
+ */
+#include "unit.h"
+
+#include "backends/redis/operation.h"
+#include "scripted.h"
+#include "uri.h"
+#include "util.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+
+extern const struct dlock_backend dlock_backend_redis;
+
+struct user {
+    struct dlock_uri *uri;
+    struct dlock_spec spec;
+    struct dlock_who who;
+    struct dlock_be *be;
+};
+
+/* text: "redis://h:1#name"; peer: where that is, NULL for a socket. */
+static bool user_open_at(struct user *u, const char *text, const struct dlock_peer *peer,
+                         int64_t ttl)
+{
+    struct dlock_error err = {0};
+    memset(u, 0, sizeof(*u));
+    if (dlock_uri_parse(&u->uri, text, &err) != 0)
+        return unit_fail(UNIT_AT, "%s", err.msg);
+    dlock_who_init(&u->who, "unit", "");
+    u->spec = (struct dlock_spec){
+        .env = &dlock_env_system,
+        .uri = u->uri,
+        .peers = peer,
+        .npeers = peer != NULL,
+        .ttl = ttl,
+        .connect_timeout = 2 * DLOCK_SEC,
+        .op_timeout = DLOCK_SEC / 2,
+        .who = &u->who,
+    };
+    if (dlock_backend_redis.open(&u->be, &u->spec, &err) != 0)
+        return unit_fail(UNIT_AT, "%s", err.msg);
+    return true;
+}
+
+static void user_close(struct user *u)
+{
+    dlock_backend_redis.close(u->be);
+    dlock_uri_free(u->uri);
+}
+
+/* ------------------------------------------------- the table, a scripted server */
+
+#define GRANTED "*5\r\n$7\r\ngranted\r\n$2\r\n17\r\n:1000\r\n:0\r\n$0\r\n\r\n"
+#define OURS "*2\r\n:1\r\n$-1\r\n"
+#define NOT_OURS "*2\r\n:0\r\n$-1\r\n"
+#define HANG_UP NULL
+
+/*
+ * What the client has asked behind *at, in its order: 'E' for an EVAL, 'I' for an INFO, 'H' for a HELLO, 0 for no
+ * more.
+ */
+static char next_asked(const struct server *s, size_t *at)
+{
+    static const char *const words[] = {"\nEVAL\r", "\nINFO\r", "\nHELLO\r"};
+    const char *first = NULL;
+    for (size_t i = 0; i < DLOCK_LEN(words); i++) {
+        const char *p = strstr(s->got + *at, words[i]);
+        if (p != NULL && (first == NULL || p < first))
+            first = p;
+    }
+    if (first == NULL)
+        return 0;
+    *at = (size_t)(first - s->got) + 1;
+    return *(first + 1);
+}
+
+/*
+ * Drive u until it has an event; the server answers the n-th EVAL with say[n] (HANG_UP: closes the
+ * connection instead, without an answer), and INFO and HELLO with a refusal.
+ */
+static int warnings; /* seen by play() */
+
+static enum dlock_ev play(struct user *u, struct server *s, const char *const *say, int nsay,
+                          int *said, struct dlock_event *ev)
+{
+    const struct dlock_backend *t = &dlock_backend_redis;
+    for (int64_t end = SECS(3); dlock_now() < end;) {
+        struct pollfd p[8];
+        int64_t wake = DLOCK_NEVER;
+        int n = t->interest(u->be, p, 8, &wake);
+        poll(p, (nfds_t)n, wake <= dlock_now() ? 0 : 5);
+        for (; t->process(u->be, p, n, ev) == 1; n = 0) {
+            warnings += ev->type == EV_NOTICE && ev->error.code != 0;
+            if (ev->type != EV_NOTICE && ev->type != EV_WAITING)
+                return ev->type;
+        }
+        server_step(s);
+        size_t at = s->seen;
+        for (char asked; (asked = next_asked(s, &at)) != 0 && (asked != 'E' || *said < nsay);
+             s->seen = at) {
+            const char *text = asked == 'I'   ? "-NOPERM no INFO\r\n"
+                               : asked == 'H' ? "-ERR unknown command\r\n"
+                                              : say[(*said)++];
+            if (text != HANG_UP) {
+                server_say(s, text, strlen(text));
+                continue;
+            }
+            close(s->cfd);
+            s->cfd = -1;
+        }
+    }
+    return EV_NONE;
+}
+
+struct scene {
+    struct server s;
+    struct user u;
+    int said;
+};
+
+static bool scene_open(struct scene *sc)
+{
+    sc->said = 0;
+    return server_open(&sc->s) && user_open_at(&sc->u, "redis://h:1#n", &sc->s.peer, 2 * DLOCK_SEC);
+}
+
+static struct redis_node *node_of(struct scene *sc)
+{
+    return &((struct redis_backend *)sc->u.be)->node;
+}
+
+static int unanswered(struct scene *sc)
+{
+    return node_of(sc)->cmd.ntags;
+}
+
+static void scene_close(struct scene *sc)
+{
+    user_close(&sc->u);
+    server_close(&sc->s);
+}
+
+TEST(loading_at_first_contact_is_retried)
+{
+    static const char *const say[] = {"-LOADING x\r\n", "-BUSY x\r\n", GRANTED, OURS};
+    struct dlock_event ev;
+    struct scene sc;
+    REQUIRE(scene_open(&sc));
+    dlock_backend_redis.acquire(sc.u.be, false);
+    CHECK_INT(play(&sc.u, &sc.s, say, 4, &sc.said, &ev), EV_GRANTED);
+    CHECK_INT(ev.fence, 17);
+    CHECK_INT(sc.said, 3);
+    dlock_backend_redis.release(sc.u.be, SECS(1));
+    CHECK_INT(play(&sc.u, &sc.s, say, 4, &sc.said, &ev), EV_RELEASED);
+    CHECK_INT(ev.how, DLOCK_REL_CLEAN);
+    scene_close(&sc);
+}
+
+TEST(refusals_of_an_acquire)
+{
+    static const struct {
+        const char *text;
+        int code;
+    } t[] = {
+        {"-READONLY x\r\n", DLOCK_EUNAVAIL},
+        {"-MOVED 1 h:1\r\n", DLOCK_EUNAVAIL},
+        {"-OOM x\r\n", DLOCK_EUNAVAIL},
+        {"-WRONGTYPE x\r\n", DLOCK_EDATA},
+        {"-NOPERM x\r\n", DLOCK_EPERM},
+        {"+OK\r\n", DLOCK_EPROTO},
+        {HANG_UP, DLOCK_EUNAVAIL},
+        {"$-1\r\n", DLOCK_EPROTO},
+        {"*5\r\n$4\r\ntype\r\n$1\r\n0\r\n:0\r\n:0\r\n$4\r\nhash\r\n", DLOCK_EDATA},
+    };
+    for (size_t i = 0; i < DLOCK_LEN(t); i++) {
+        struct dlock_event ev;
+        struct scene sc;
+        REQUIRE(scene_open(&sc));
+        dlock_backend_redis.acquire(sc.u.be, true);
+        CHECK_INT(play(&sc.u, &sc.s, &t[i].text, 1, &sc.said, &ev), EV_FAILED);
+        if (!CHECK_INT(ev.error.code, t[i].code))
+            printf("# %zu: %s\n", i, ev.error.msg);
+        scene_close(&sc);
+    }
+}
+
+/* An unclear answer does not count, and the next renewal comes over a new connection. */
+TEST(renewals_clear_and_unclear)
+{
+    static const char *const say[] = {GRANTED, OURS,       "-LOADING x\r\n", OURS, HANG_UP,
+                                      OURS,    "junk\r\n", "*0\r\n",         OURS, NOT_OURS};
+    static const enum dlock_ev want[] = {EV_RENEWED, EV_UNCLEAR, EV_RENEWED, EV_UNCLEAR, EV_RENEWED,
+                                         EV_UNCLEAR, EV_UNCLEAR, EV_RENEWED, EV_LOST};
+    struct dlock_event ev;
+    struct scene sc;
+    REQUIRE(scene_open(&sc));
+    dlock_backend_redis.acquire(sc.u.be, false);
+    REQUIRE_INT(play(&sc.u, &sc.s, say, 10, &sc.said, &ev), EV_GRANTED);
+    for (size_t i = 0; i < DLOCK_LEN(want); i++) {
+        if (i == 6 || i == 7) { /* the client has hung up: take the next connection */
+            close(sc.s.cfd);
+            sc.s.cfd = -1;
+        }
+        int64_t before = dlock_now();
+        dlock_backend_redis.renew(sc.u.be);
+        if (!CHECK_INT(play(&sc.u, &sc.s, say, 10, &sc.said, &ev), want[i]))
+            printf("# renewal %zu: %s\n", i, ev.error.msg);
+        if (ev.type == EV_RENEWED)
+            CHECK(ev.from >= before && ev.from <= dlock_now());
+        else
+            CHECK(ev.error.code != 0 && ev.error.msg[0] != '\0');
+    }
+    scene_close(&sc);
+}
+
+/* INFO: not before the grant has been handed out, and neither a renewal nor a release waits for the answers. */
+TEST(checks_delay_no_other_command)
+{
+    static const char *const say[] = {GRANTED, OURS, OURS, GRANTED, OURS};
+    const struct dlock_backend *t = &dlock_backend_redis;
+    struct dlock_event ev;
+    struct scene sc;
+    REQUIRE(scene_open(&sc));
+    t->acquire(sc.u.be, false);
+    REQUIRE_INT(play(&sc.u, &sc.s, say, 5, &sc.said, &ev), EV_GRANTED);
+    server_step(&sc.s);
+    CHECK_NULL(strstr(sc.s.got, "\nINFO\r"));
+    CHECK_INT(t->process(sc.u.be, NULL, 0, &ev), 0);
+    CHECK_INT(unanswered(&sc), 2);
+    t->renew(sc.u.be);
+    REQUIRE_INT(play(&sc.u, &sc.s, say, 5, &sc.said, &ev), EV_RENEWED);
+    const char *first = strstr(sc.s.got, "\nINFO\r");
+    REQUIRE(first != NULL);
+    CHECK_HAS(first, "memory");
+    CHECK_HAS(first, "persistence");
+    t->release(sc.u.be, SECS(1));
+    REQUIRE_INT(play(&sc.u, &sc.s, say, 5, &sc.said, &ev), EV_RELEASED);
+    CHECK_INT(ev.how, DLOCK_REL_CLEAN);
+    /* Once for a handle. */
+    t->acquire(sc.u.be, false);
+    REQUIRE_INT(play(&sc.u, &sc.s, say, 5, &sc.said, &ev), EV_GRANTED);
+    CHECK_INT(t->process(sc.u.be, NULL, 0, &ev), 0);
+    CHECK_INT(unanswered(&sc), 0);
+    scene_close(&sc);
+}
+
+/* Their warnings are reported although the release has begun; its result does not depend on them. */
+TEST(checks_are_reported_during_a_release)
+{
+    static const char answers[] = "+OK\r\n$14\r\naof_enabled:0\n\r\n" OURS;
+    static const char *const say[] = {GRANTED};
+    const struct dlock_backend *t = &dlock_backend_redis;
+    struct dlock_event ev = {0};
+    struct scene sc;
+    REQUIRE(scene_open(&sc));
+    t->acquire(sc.u.be, false);
+    REQUIRE_INT(play(&sc.u, &sc.s, say, 1, &sc.said, &ev), EV_GRANTED);
+    CHECK_INT(t->process(sc.u.be, NULL, 0, &ev), 0);
+    t->release(sc.u.be, SECS(2));
+    server_say(&sc.s, answers, strlen(answers));
+    struct pollfd p[8];
+    int64_t wake = DLOCK_NEVER;
+    int n = t->interest(sc.u.be, p, 8, &wake);
+    poll(p, (nfds_t)n, 1000);
+    REQUIRE_INT(t->process(sc.u.be, p, n, &ev), 1);
+    CHECK_INT(ev.type, EV_NOTICE);
+    CHECK(ev.error.code != 0);
+    CHECK_HAS(ev.error.msg, "appendonly");
+    REQUIRE_INT(t->process(sc.u.be, NULL, 0, &ev), 1);
+    CHECK_INT(ev.type, EV_RELEASED);
+    CHECK_INT(ev.how, DLOCK_REL_CLEAN);
+    scene_close(&sc);
+}
+
+/* A release whose answer is lost is sent again; that it then finds no lock is no loss. */
+TEST(releases)
+{
+    static const struct {
+        const char *say[3];
+        enum dlock_how how;
+    } t[] = {
+        {{GRANTED, OURS, OURS}, DLOCK_REL_CLEAN},
+        {{GRANTED, NOT_OURS, OURS}, DLOCK_REL_NOT_OURS},
+        {{GRANTED, HANG_UP, OURS}, DLOCK_REL_CLEAN},
+        {{GRANTED, HANG_UP, NOT_OURS}, DLOCK_REL_CLEAN},
+        {{GRANTED, "-LOADING x\r\n", NOT_OURS}, DLOCK_REL_NOT_OURS},
+        {{GRANTED, "-NOPERM x\r\n", OURS}, DLOCK_REL_UNCLEAR},
+        {{GRANTED, ":1\r\n", OURS}, DLOCK_REL_UNCLEAR},
+    };
+    for (size_t i = 0; i < DLOCK_LEN(t); i++) {
+        struct dlock_event ev;
+        struct scene sc;
+        REQUIRE(scene_open(&sc));
+        dlock_backend_redis.acquire(sc.u.be, false);
+        REQUIRE_INT(play(&sc.u, &sc.s, t[i].say, 3, &sc.said, &ev), EV_GRANTED);
+        dlock_backend_redis.release(sc.u.be, SECS(1));
+        REQUIRE_INT(play(&sc.u, &sc.s, t[i].say, 3, &sc.said, &ev), EV_RELEASED);
+        if (!CHECK_INT(ev.how, t[i].how))
+            printf("# release %zu: %s\n", i, ev.error.msg);
+        scene_close(&sc);
+    }
+}
+
+/* A replica, after a failover: the release goes out again over a new connection, as a renewal does. */
+TEST(a_replica_is_not_asked_twice)
+{
+    static const char *const say[] = {GRANTED, "-READONLY x\r\n", OURS, "-READONLY x\r\n", OURS};
+    struct dlock_event ev;
+    struct scene sc;
+    REQUIRE(scene_open(&sc));
+    dlock_backend_redis.acquire(sc.u.be, false);
+    REQUIRE_INT(play(&sc.u, &sc.s, say, 5, &sc.said, &ev), EV_GRANTED);
+    dlock_backend_redis.renew(sc.u.be);
+    REQUIRE_INT(play(&sc.u, &sc.s, say, 5, &sc.said, &ev), EV_UNCLEAR);
+    dlock_backend_redis.renew(sc.u.be);
+    REQUIRE_INT(play(&sc.u, &sc.s, say, 5, &sc.said, &ev), EV_RENEWED);
+    CHECK_INT(sc.s.accepted, 2);
+    dlock_backend_redis.release(sc.u.be, SECS(1));
+    REQUIRE_INT(play(&sc.u, &sc.s, say, 5, &sc.said, &ev), EV_RELEASED);
+    CHECK_INT(ev.how, DLOCK_REL_CLEAN);
+    CHECK_INT(sc.said, 5);
+    CHECK_INT(sc.s.accepted, 3);
+    scene_close(&sc);
+}
+
+#define GRANTED_AT(ms) "*6\r\n$7\r\ngranted\r\n$2\r\n17\r\n:1000\r\n:0\r\n$0\r\n\r\n:" #ms "\r\n"
+#define OURS_AT(ms) "*3\r\n:1\r\n$-1\r\n:" #ms "\r\n"
+
+/* A failover to a server with another clock is no jump of a clock; a jump of that server's clock is one. */
+TEST(a_failover_is_no_clock_jump)
+{
+    static const char *const first[] = {GRANTED_AT(1790000000000), HANG_UP},
+                             *const second[] = {OURS_AT(1790000060000), OURS_AT(1790000120000)};
+    const struct dlock_backend *t = &dlock_backend_redis;
+    struct dlock_event ev;
+    struct server other;
+    struct scene sc;
+    int said = 0;
+    REQUIRE(scene_open(&sc));
+    REQUIRE(server_open(&other));
+    warnings = 0;
+    t->acquire(sc.u.be, false);
+    REQUIRE_INT(play(&sc.u, &sc.s, first, 2, &sc.said, &ev), EV_GRANTED);
+    t->renew(sc.u.be);
+    REQUIRE_INT(play(&sc.u, &sc.s, first, 2, &sc.said, &ev), EV_UNCLEAR);
+    sc.u.spec.peers = &other.peer;
+    t->renew(sc.u.be);
+    REQUIRE_INT(play(&sc.u, &other, second, 2, &said, &ev), EV_RENEWED);
+    CHECK_INT(warnings, 0);
+    t->renew(sc.u.be);
+    REQUIRE_INT(play(&sc.u, &other, second, 2, &said, &ev), EV_RENEWED);
+    CHECK_INT(warnings, 1);
+    scene_close(&sc);
+    server_close(&other);
+}
+
+static int server_port(const struct server *s)
+{
+    struct sockaddr_in in;
+    memcpy(&in, &s->peer.addr, sizeof(in));
+    return ntohs(in.sin_port);
+}
+
+/* The same answer to each command of that name. */
+static void answer_all(struct server *s, const char *name, const char *text)
+{
+    char word[32];
+    snprintf(word, sizeof(word), "\n%s\r", name);
+    server_step(s);
+    for (char *p; (p = strstr(s->got, word)) != NULL; p[1] = 'x')
+        server_say(s, text, strlen(text));
+}
+
+/* Only the server that the sentinels name is asked, even where it answers with a redirection. */
+TEST(a_redirection_by_the_sentinels_master_is_not_followed)
+{
+    static const char *const bad[] = {"-MOVED 1 127.0.0.1:%d\r\n", "-ASK 1 127.0.0.1:%d\r\n",
+                                      "-CLUSTERDOWN %d\r\n", "-ERR non local key %d\r\n"};
+    for (size_t i = 0; i < DLOCK_LEN(bad); i++) {
+        const struct dlock_backend *t = &dlock_backend_redis;
+        struct server sentinel, master, other;
+        char where[300], named[64], text[64];
+        struct dlock_event ev = {0};
+        struct user u;
+        REQUIRE(server_open(&sentinel) && server_open(&master) && server_open(&other));
+        snprintf(where, sizeof(where), "redis+sentinel://127.0.0.1:%d/svc#n",
+                 server_port(&sentinel));
+        REQUIRE(user_open_at(&u, where, &sentinel.peer, 2 * DLOCK_SEC));
+        u.spec.connect_timeout = 300 * DLOCK_MSEC;
+        snprintf(named, sizeof(named), "*2\r\n$9\r\n127.0.0.1\r\n$5\r\n%05d\r\n",
+                 server_port(&master));
+        snprintf(text, sizeof(text), bad[i], server_port(&other));
+        t->acquire(u.be, false);
+        enum dlock_ev got = EV_NONE;
+        for (int64_t end = SECS(3); dlock_now() < end && got == EV_NONE;) {
+            struct pollfd p[8];
+            int64_t wake = DLOCK_NEVER;
+            int n = t->interest(u.be, p, 8, &wake);
+            poll(p, (nfds_t)n, wake <= dlock_now() ? 0 : 5);
+            if (t->process(u.be, p, n, &ev) == 1 && ev.type != EV_NOTICE)
+                got = ev.type;
+            answer_all(&sentinel, "SENTINEL", named);
+            answer_all(&master, "ROLE", "*3\r\n$6\r\nmaster\r\n:0\r\n*0\r\n");
+            answer_all(&other, "ROLE", "*3\r\n$6\r\nmaster\r\n:0\r\n*0\r\n");
+            answer_all(&master, "EVAL", text);
+            answer_all(&other, "EVAL", GRANTED);
+        }
+        if (!CHECK_INT(got, EV_FAILED))
+            printf("# %s", text);
+        CHECK_INT(ev.error.code, DLOCK_EUNAVAIL);
+        CHECK_INT(other.accepted, 0);
+        user_close(&u);
+        server_close(&sentinel);
+        server_close(&master);
+        server_close(&other);
+    }
+}
+
+/* Values that a late server may still set: an undo that was answered by an error has undone nothing. */
+TEST(a_refused_undo_is_sent_again)
+{
+    static const char *const say[] = {
+        GRANTED,           "-LOADING x\r\n",
+        NOT_OURS,          OURS,     /* two undos, the release: the first is refused */
+        "-READONLY x\r\n", NOT_OURS, /* one undo, the release */
+        NOT_OURS,          NOT_OURS,
+    };
+    struct dlock_event ev;
+    struct scene sc;
+    REQUIRE(scene_open(&sc));
+    dlock_backend_redis.acquire(sc.u.be, false);
+    REQUIRE_INT(play(&sc.u, &sc.s, say, 8, &sc.said, &ev), EV_GRANTED);
+    redis_node_remember(node_of(&sc), strdup("stale-one"));
+    redis_node_remember(node_of(&sc), strdup("stale-two"));
+    dlock_backend_redis.release(sc.u.be, SECS(2));
+    REQUIRE_INT(play(&sc.u, &sc.s, say, 8, &sc.said, &ev), EV_RELEASED);
+    CHECK_INT(ev.how, DLOCK_REL_CLEAN);
+    CHECK_INT(sc.said, 8);
+    int one = 0, two = 0;
+    for (const char *p = sc.s.got; (p = strstr(p, "stale-one")) != NULL; p++)
+        one++;
+    for (const char *p = sc.s.got; (p = strstr(p, "stale-two")) != NULL; p++)
+        two++;
+    CHECK_INT(one, 3);
+    CHECK_INT(two, 1);
+    scene_close(&sc);
+}
+
+/* --------------------------------------------------- the table, a real server */
+
+static char sock_path[64];
+static pid_t redis_pid;
+
+static void server_end(void)
+{
+    if (redis_pid > 0) {
+        kill(redis_pid, SIGKILL);
+        waitpid(redis_pid, NULL, 0);
+        unlink(sock_path);
+    }
+}
+
+static bool redis_answers(void)
+{
+    struct sockaddr_un un = {.sun_family = AF_UNIX};
+    char buf[16];
+    strcpy(un.sun_path, sock_path);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    bool ok = connect(fd, (struct sockaddr *)&un, sizeof(un)) == 0 &&
+              send(fd, "PING\r\n", 6, MSG_NOSIGNAL) == 6 && recv(fd, buf, sizeof(buf), 0) >= 5;
+    close(fd);
+    return ok;
+}
+
+/* One server for all tests of this program; false: there is none. */
+static bool redis_begin(void)
+{
+    if (redis_pid != 0)
+        return redis_pid > 0;
+    snprintf(sock_path, sizeof(sock_path), "/tmp/dlock-unit-%ld.sock", (long)getpid());
+    redis_pid = fork();
+    if (redis_pid == 0) {
+        int fd = open("/dev/null", O_RDWR);
+        dup2(fd, 1);
+        dup2(fd, 2);
+        execlp("redis-server", "redis-server", "--port", "0", "--unixsocket", sock_path, "--save",
+               "", "--dir", "/tmp", (char *)NULL);
+        _exit(127);
+    }
+    atexit(server_end);
+    for (int64_t end = SECS(10); dlock_now() < end;) {
+        if (redis_answers())
+            return true;
+        if (waitpid(redis_pid, NULL, WNOHANG) != 0)
+            break;
+        usleep(5000);
+    }
+    redis_pid = -1;
+    return false;
+}
+
+static bool user_open(struct user *u, const char *name, int64_t ttl)
+{
+    char text[256];
+    snprintf(text, sizeof(text), "redis+unix://%s#%s", sock_path, name);
+    return user_open_at(u, text, NULL, ttl);
+}
+
+/* The next event other than a notice; EV_NONE after the time until. Other clients are driven too, their notices dropped. */
+static enum dlock_ev next_event(struct user *u, struct user *other, struct dlock_event *ev,
+                                int64_t until)
+{
+    const struct dlock_backend *t = &dlock_backend_redis;
+    struct dlock_event skip;
+    while (dlock_now() < until) {
+        struct pollfd p[16];
+        int64_t wake = until;
+        int n = t->interest(u->be, p, 8, &wake), m = 0;
+        if (other != NULL)
+            m = t->interest(other->be, p + n, 8, &wake);
+        int64_t ms = dlock_max(0, (wake - dlock_now() + DLOCK_MSEC - 1) / DLOCK_MSEC);
+        poll(p, (nfds_t)(n + m), (int)dlock_min(ms, 1000));
+        if (other != NULL)
+            while (t->process(other->be, p + n, m, &skip) == 1)
+                m = 0;
+        for (; t->process(u->be, p, n, ev) == 1; n = 0)
+            if (ev->type != EV_WAITING && ev->type != EV_NOTICE)
+                return ev->type;
+    }
+    return EV_NONE;
+}
+
+TEST(grant_renew_release)
+{
+    const struct dlock_backend *t = &dlock_backend_redis;
+    struct dlock_event ev;
+    struct user a, b;
+    if (!redis_begin())
+        SKIP("no redis-server");
+    REQUIRE(user_open(&a, "grr", 2 * DLOCK_SEC));
+    REQUIRE(user_open(&b, "grr", 2 * DLOCK_SEC));
+    uint64_t fence = 0;
+    char token[DLOCK_TOKEN_LEN + 1] = "";
+    for (int i = 0; i < 3; i++) {
+        int64_t before = dlock_now();
+        t->acquire(a.be, i == 1);
+        REQUIRE_INT(next_event(&a, NULL, &ev, SECS(2)), EV_GRANTED);
+        CHECK(ev.from >= before && ev.from <= dlock_now());
+        CHECK_INT(ev.ttl, 2 * DLOCK_SEC);
+        CHECK(ev.fence > fence);
+        CHECK(strcmp(ev.token, token) != 0);
+        fence = ev.fence;
+        memcpy(token, ev.token, sizeof(token));
+        t->renew(a.be);
+        REQUIRE_INT(next_event(&a, NULL, &ev, SECS(2)), EV_RENEWED);
+        t->acquire(b.be, false);
+        REQUIRE_INT(next_event(&b, NULL, &ev, SECS(2)), EV_BUSY);
+        REQUIRE(ev.info != NULL);
+        CHECK_STR(ev.info->token, token);
+        t->release(b.be, SECS(1));
+        REQUIRE_INT(next_event(&b, NULL, &ev, SECS(2)), EV_RELEASED);
+        CHECK_INT(ev.how, DLOCK_REL_NOTHING);
+        t->release(a.be, SECS(1));
+        REQUIRE_INT(next_event(&a, NULL, &ev, SECS(2)), EV_RELEASED);
+        CHECK_INT(ev.how, DLOCK_REL_CLEAN);
+        t->release(a.be, SECS(1));
+        REQUIRE_INT(next_event(&a, NULL, &ev, SECS(2)), EV_RELEASED);
+        CHECK_INT(ev.how, DLOCK_REL_NOTHING);
+    }
+    user_close(&a);
+    user_close(&b);
+}
+
+/* Cancelled at every moment of an acquire: afterwards the lock is free and the queue empty. */
+TEST(cancel_at_any_moment)
+{
+    const struct dlock_backend *t = &dlock_backend_redis;
+    struct dlock_event ev;
+    struct user a, b;
+    if (!redis_begin())
+        SKIP("no redis-server");
+    REQUIRE(user_open(&b, "cancel", 5 * DLOCK_SEC));
+    for (int held = 0; held < 2; held++) {
+        if (held) {
+            t->acquire(b.be, false);
+            REQUIRE_INT(next_event(&b, NULL, &ev, SECS(2)), EV_GRANTED);
+        }
+        for (int steps = 0; steps < 12; steps++) {
+            REQUIRE(user_open(&a, "cancel", 5 * DLOCK_SEC));
+            t->acquire(a.be, true);
+            for (int i = 0; i < steps; i++) {
+                struct pollfd p[8];
+                int64_t wake = DLOCK_NEVER;
+                int n = t->interest(a.be, p, 8, &wake);
+                poll(p, (nfds_t)n, 2);
+                if (t->process(a.be, p, n, &ev) == 1)
+                    CHECK(ev.type == EV_WAITING ||
+                          ((ev.type == EV_GRANTED || ev.type == EV_NOTICE) && !held));
+            }
+            t->release(a.be, SECS(1));
+            REQUIRE_INT(next_event(&a, NULL, &ev, SECS(2)), EV_RELEASED);
+            CHECK(ev.how != DLOCK_REL_UNCLEAR && ev.how != DLOCK_REL_NOT_OURS);
+            t->ask(a.be, ASK_STATUS, NULL);
+            if (held)
+                REQUIRE_INT(next_event(&a, NULL, &ev, SECS(2)), EV_INFO);
+            if (!CHECK_INT(next_event(&a, NULL, &ev, SECS(2)), EV_DONE))
+                printf("# held %d, %d steps\n", held, steps);
+            user_close(&a);
+        }
+        t->release(b.be, SECS(1));
+        REQUIRE_INT(next_event(&b, NULL, &ev, SECS(2)), EV_RELEASED);
+    }
+    user_close(&b);
+}
+
+/* SET n x PX with some 290 years: the next try is a third of a ttl away, not always in the past. */
+TEST(a_lease_of_centuries_is_waited_for)
+{
+    static const char *const say[] = {
+        "*5\r\n$4\r\nbusy\r\n$1\r\n0\r\n:9223372036853\r\n:1\r\n$1\r\nx\r\n"};
+    struct redisReply *p;
+    struct redis_script_tried tried;
+    redisReader *reader = redisReaderCreate();
+    REQUIRE(reader != NULL);
+    redisReaderFeed(reader, say[0], strlen(say[0]));
+    REQUIRE_INT(redisReaderGetReply(reader, (void **)&p), REDIS_OK);
+    REQUIRE_INT(redis_script_tried(p, &tried), 0);
+    CHECK(tried.left_ms * DLOCK_MSEC > 365 * 86400 * DLOCK_SEC);
+    CHECK(tried.left_ms * DLOCK_MSEC < INT64_MAX / 2);
+    freeReplyObject(p);
+    redisReaderFree(reader);
+}
+
+/* A server that was stopped during the acquire and the undo serves both when it goes on. */
+TEST(undo_of_an_unanswered_acquire)
+{
+    const struct dlock_backend *t = &dlock_backend_redis;
+    struct dlock_event ev;
+    struct user a;
+    if (!redis_begin())
+        SKIP("no redis-server");
+    REQUIRE(user_open(&a, "undo", 20 * DLOCK_SEC));
+    a.spec.connect_timeout = 200 * DLOCK_MSEC;
+    kill(redis_pid, SIGSTOP);
+    t->acquire(a.be, true);
+    CHECK_INT(next_event(&a, NULL, &ev, SECS(2)), EV_FAILED);
+    CHECK_INT(ev.error.code, DLOCK_EUNAVAIL);
+    t->release(a.be, dlock_now() + 100 * DLOCK_MSEC);
+    CHECK_INT(next_event(&a, NULL, &ev, SECS(2)), EV_RELEASED);
+    CHECK_INT(ev.how, DLOCK_REL_UNCLEAR);
+    kill(redis_pid, SIGCONT);
+    a.spec.connect_timeout = 2 * DLOCK_SEC;
+    t->acquire(a.be, false);
+    CHECK_INT(next_event(&a, NULL, &ev, SECS(2)), EV_GRANTED);
+    t->release(a.be, SECS(1));
+    CHECK_INT(next_event(&a, NULL, &ev, SECS(2)), EV_RELEASED);
+    user_close(&a);
+}
+
+/* The same for a waiter: the later tries have other tokens, and none of them stays behind. */
+TEST(a_stopped_server_while_waiting)
+{
+    const struct dlock_backend *t = &dlock_backend_redis;
+    struct dlock_event ev;
+    struct user a, b;
+    if (!redis_begin())
+        SKIP("no redis-server");
+    REQUIRE(user_open(&a, "stopwait", 6 * DLOCK_SEC));
+    REQUIRE(user_open(&b, "stopwait", 6 * DLOCK_SEC));
+    t->acquire(a.be, false);
+    REQUIRE_INT(next_event(&a, NULL, &ev, SECS(2)), EV_GRANTED);
+    t->acquire(b.be, true);
+    CHECK_INT(next_event(&b, NULL, &ev, dlock_now() + 200 * DLOCK_MSEC), EV_NONE);
+    kill(redis_pid, SIGSTOP);
+    /* Its refresh after 2 s goes unanswered for 0.5 s; then it reconnects. */
+    CHECK_INT(next_event(&b, NULL, &ev, SECS(3)), EV_NONE);
+    kill(redis_pid, SIGCONT);
+    t->release(a.be, SECS(1));
+    CHECK_INT(next_event(&a, &b, &ev, SECS(2)), EV_RELEASED);
+    CHECK_INT(ev.how, DLOCK_REL_CLEAN);
+    /* b may have got the lock while a was driven: ask. */
+    t->release(b.be, SECS(1));
+    CHECK_INT(next_event(&b, NULL, &ev, SECS(2)), EV_RELEASED);
+    usleep(100000);
+    t->ask(a.be, ASK_STATUS, NULL);
+    CHECK_INT(next_event(&a, NULL, &ev, SECS(2)), EV_DONE);
+    user_close(&a);
+    user_close(&b);
+}
+
+UNIT_MAIN

@@ -1,0 +1,264 @@
+/* Rounds of questions to scripted sentinels: majorities, late or ignorant sentinels; and their announcements. */
+#include "unit.h"
+
+#include "backends/redis/sentinel.c"
+#include "scripted.h"
+
+#define N 3
+#define AT_6001 "*2\r\n$9\r\n127.0.0.1\r\n$4\r\n6001\r\n"
+#define AT_6002 "*2\r\n$9\r\n127.0.0.1\r\n$4\r\n6002\r\n"
+#define UNKNOWN "*-1\r\n"
+
+static const struct sentinel_addr at_6001 = {.host = "127.0.0.1", .port = 6001};
+static const struct sentinel_addr at_6002 = {.host = "127.0.0.1", .port = 6002};
+
+struct group {
+    struct server server[N];
+    struct dlock_peer peers[N];
+    struct dlock_uri *uri;
+    struct dlock_spec spec;
+    struct sentinels s;
+};
+
+static bool group_open(struct group *g)
+{
+    char text[200];
+    int ports[N];
+    struct dlock_error err;
+
+    memset(g, 0, sizeof(*g));
+    for (int i = 0; i < N; i++) {
+        struct sockaddr_in in;
+        if (!server_open(&g->server[i]))
+            return false;
+        g->peers[i] = g->server[i].peer;
+        g->peers[i].host = i;
+        memcpy(&in, &g->peers[i].addr, sizeof(in));
+        ports[i] = ntohs(in.sin_port);
+    }
+    snprintf(text, sizeof(text), "redis+sentinel://127.0.0.1:%d,127.0.0.1:%d,127.0.0.1:%d/svc#x",
+             ports[0], ports[1], ports[2]);
+    if (dlock_uri_parse(&g->uri, text, &err) != 0)
+        return false;
+    g->spec = (struct dlock_spec){.env = &dlock_env_system,
+                                  .uri = g->uri,
+                                  .peers = g->peers,
+                                  .npeers = N,
+                                  .connect_timeout = 5 * DLOCK_SEC};
+    return sentinels_open(&g->s, &g->spec, &err) == 0;
+}
+
+static void group_close(struct group *g)
+{
+    sentinels_close(&g->s);
+    for (int i = 0; i < N; i++)
+        server_close(&g->server[i]);
+    dlock_uri_free(g->uri);
+}
+
+static void crank(struct group *g)
+{
+    struct pollfd p[40];
+    int64_t wake = DLOCK_NEVER;
+    int n = sentinels_interest(&g->s, p, 40, &wake);
+    poll(p, (nfds_t)n, 2);
+    sentinels_work(&g->s, p, n);
+    for (int i = 0; i < N; i++)
+        server_step(&g->server[i]);
+}
+
+/* Sentinel i has received the question, and gives this answer. */
+static bool tell(struct group *g, int i, const char *text)
+{
+    struct server *s = &g->server[i];
+    for (int64_t end = SECS(5); dlock_now() < end && s->len == 0;)
+        crank(g);
+    if (!CHECK_HAS(s->got, "$8\r\nSENTINEL\r\n$23\r\nget-master-addr-by-name\r\n$3\r\nsvc\r\n"))
+        return false;
+    server_say(s, text, strlen(text));
+    memset(s->got, 0, s->len);
+    s->len = 0;
+    return true;
+}
+
+static int found(struct group *g, struct sentinel_addr *a, struct dlock_error *err, int64_t end)
+{
+    int rc;
+    while ((rc = sentinels_found(&g->s, a, err)) == 0 && dlock_now() < end)
+        crank(g);
+    return rc;
+}
+
+TEST(a_majority_is_enough_at_once)
+{
+    struct group g;
+    struct sentinel_addr a;
+    struct dlock_error err;
+    REQUIRE(group_open(&g));
+    sentinels_ask(&g.s, SECS(5));
+    CHECK_INT(found(&g, &a, &err, SECS(0)), 0);
+    CHECK_INT(sentinels_verdict(&g.s, &at_6001), MASTER_PENDING);
+    tell(&g, 0, AT_6002);
+    tell(&g, 1, AT_6001);
+    tell(&g, 2, AT_6001);
+    int64_t begin = dlock_now();
+    CHECK_INT(found(&g, &a, &err, SECS(5)), 1);
+    CHECK(dlock_now() - begin < SENTINEL_PAUSE);
+    CHECK_INT(a.port, 6001);
+    CHECK_INT(sentinels_verdict(&g.s, &at_6001), MASTER_YES);
+    CHECK_INT(sentinels_verdict(&g.s, &at_6002), MASTER_OTHER);
+    /* Answers of an earlier round do not count. */
+    sentinels_ask(&g.s, SECS(5));
+    CHECK_INT(sentinels_found(&g.s, &a, &err), 0);
+    CHECK_INT(sentinels_verdict(&g.s, &at_6001), MASTER_PENDING);
+    group_close(&g);
+}
+
+TEST(without_a_majority_late_sentinels_get_a_moment)
+{
+    struct group g;
+    struct sentinel_addr a;
+    struct dlock_error err;
+    REQUIRE(group_open(&g));
+    int64_t begin = dlock_now();
+    sentinels_ask(&g.s, begin + 400 * DLOCK_MSEC);
+    tell(&g, 1, AT_6002);
+    CHECK_INT(found(&g, &a, &err, SECS(5)), 1);
+    CHECK(dlock_now() - begin >= SENTINEL_PAUSE);
+    CHECK_INT(a.port, 6002);
+    /* That is enough to connect, but not to confirm. */
+    CHECK_INT(sentinels_verdict(&g.s, &at_6002), MASTER_PENDING);
+    while (dlock_now() < begin + 450 * DLOCK_MSEC)
+        crank(&g);
+    CHECK_INT(sentinels_verdict(&g.s, &at_6002), MASTER_NO);
+    CHECK_INT(sentinels_verdict(&g.s, &at_6001), MASTER_NO);
+    sentinels_doubt(&g.s, &at_6002, &err);
+    CHECK_HAS(err.msg, "1 of 3 sentinels names 127.0.0.1:6002 as the master, 2 must");
+    CHECK_HAS(err.msg, "no answer");
+    group_close(&g);
+}
+
+/* "s1,s1.example,s3": two names, one server, and a majority only if it is counted twice. */
+TEST(one_sentinel_under_two_names_is_counted_once)
+{
+    struct group g;
+    struct dlock_error err;
+    REQUIRE(group_open(&g));
+    g.peers[1] = g.peers[0];
+    g.peers[1].host = 1;
+    sentinels_ask(&g.s, SECS(5));
+    for (int i = 0; i < 2; i++) {
+        REQUIRE(tell(&g, 0, AT_6001));
+        close(g.server[0].cfd); /* the next of the two connections */
+        g.server[0].cfd = -1;
+    }
+    for (int64_t end = SECS(5); dlock_now() < end && g.s.one[1].says == SAYS_NOTHING;)
+        crank(&g);
+    CHECK_INT(g.s.one[0].says, SAYS_MASTER);
+    CHECK_INT(g.s.one[1].says, SAYS_MASTER);
+    CHECK_INT(sentinels_verdict(&g.s, &at_6001), MASTER_PENDING);
+    tell(&g, 2, AT_6002);
+    for (int64_t end = SECS(5); dlock_now() < end && g.s.one[2].says == SAYS_NOTHING;)
+        crank(&g);
+    CHECK_INT(sentinels_verdict(&g.s, &at_6001), MASTER_NO);
+    sentinels_doubt(&g.s, &at_6001, &err);
+    CHECK_HAS(err.msg, "1 of 3 sentinels names 127.0.0.1:6001");
+    group_close(&g);
+}
+
+/* The result of a round in which no sentinel names a master. */
+static int nobody(const char *one, const char *two, const char *three, struct dlock_error *err)
+{
+    struct group g;
+    struct sentinel_addr a;
+    int rc = -1000;
+    if (group_open(&g)) {
+        sentinels_ask(&g.s, SECS(5));
+        if (tell(&g, 0, one) && tell(&g, 1, two) && tell(&g, 2, three))
+            rc = found(&g, &a, err, SECS(5));
+        CHECK(rc >= 0 || sentinels_verdict(&g.s, &at_6001) == MASTER_NO);
+    }
+    group_close(&g);
+    return rc;
+}
+
+TEST(no_sentinel_names_a_master)
+{
+    struct dlock_error err = {0};
+    CHECK_INT(nobody(UNKNOWN, UNKNOWN, UNKNOWN, &err), DLOCK_EUNAVAIL);
+    CHECK_HAS(err.msg, "no service 'svc' (3 of 3 have answered): check the service name");
+    CHECK_INT(nobody("-ERR x\r\n", UNKNOWN, "-NOAUTH x\r\n", &err), DLOCK_EUNAVAIL);
+    CHECK_HAS(err.msg, "(1 of 3 have answered)");
+    CHECK_INT(nobody("-ERR x\r\n", "-NOAUTH x\r\n", "-ERR x\r\n", &err), DLOCK_EPERM);
+    CHECK_HAS(err.msg, "sentinel-password-file");
+    CHECK_INT(nobody("-ERR unknown command 'SENTINEL'\r\n", "-ERR x\r\n", "-ERR x\r\n", &err),
+              DLOCK_EPROTO);
+    CHECK_HAS(err.msg, "no sentinel");
+}
+
+TEST(malformed_answers_are_refused)
+{
+    static const char *const bad[] = {
+        "*2\r\n$9\r\n127.0.0.1\r\n$1\r\n0\r\n",
+        "*2\r\n$9\r\n127.0.0.1\r\n$5\r\n65536\r\n",
+        "*2\r\n$9\r\n127.0.0.1\r\n$4\r\n60x1\r\n",
+        "*2\r\n$0\r\n\r\n$4\r\n6001\r\n",
+        "*2\r\n$3\r\na\033b\r\n$4\r\n6001\r\n",
+        "*2\r\n$9\r\n127.0.0.1\r\n:6001\r\n",
+        "*1\r\n$9\r\n127.0.0.1\r\n",
+        "+OK\r\n",
+        "HTTP/1.1 400 Bad Request\r\n\r\n",
+    };
+    for (size_t i = 0; i < DLOCK_LEN(bad); i++) {
+        struct dlock_error err = {0};
+        if (!CHECK_INT(nobody(bad[i], bad[i], bad[i], &err), DLOCK_EPROTO))
+            printf("# answer %zu: %s\n", i, err.msg);
+    }
+}
+
+static bool heard_within(struct group *g, int ms)
+{
+    bool heard = false;
+    for (int64_t end = dlock_now() + ms * DLOCK_MSEC; dlock_now() < end && !heard;) {
+        crank(g);
+        heard = sentinels_heard(&g->s);
+    }
+    return heard;
+}
+
+TEST(an_announced_switch_is_heard)
+{
+    static const char subscribed[] = "*3\r\n$9\r\nsubscribe\r\n$14\r\n+switch-master\r\n:1\r\n";
+    static const char other[] = "*3\r\n$7\r\nmessage\r\n$14\r\n+switch-master\r\n$18\r\nsvc2 h "
+                                "6001 h 6002\r\n",
+                      ours[] = "*3\r\n$7\r\nmessage\r\n$14\r\n+switch-master\r\n$17\r\nsvc h 6001 "
+                               "h 6002\r\n";
+    struct group g;
+    REQUIRE(group_open(&g));
+    sentinels_listen(&g.s, dlock_now());
+    for (int64_t end = SECS(5); dlock_now() < end && g.server[1].len == 0;)
+        crank(&g);
+    CHECK_HAS(g.server[1].got, "SUBSCRIBE");
+    CHECK(!heard_within(&g, 10));
+    /* An earlier switch may have been missed. */
+    server_say(&g.server[1], subscribed, strlen(subscribed));
+    CHECK(heard_within(&g, 5000));
+    CHECK(!sentinels_heard(&g.s));
+    server_say(&g.server[1], other, strlen(other));
+    CHECK(!heard_within(&g, 20));
+    server_say(&g.server[1], ours, strlen(ours));
+    CHECK(heard_within(&g, 5000));
+    /* A sentinel that announces it all the time: the round that has just begun still ends. */
+    int64_t begin = dlock_now();
+    sentinels_ask(&g.s, SECS(5));
+    server_say(&g.server[1], ours, strlen(ours));
+    CHECK(heard_within(&g, 5000));
+    CHECK(dlock_now() - begin >= SENTINEL_PAUSE);
+    sentinels_listen(&g.s, DLOCK_NEVER);
+    CHECK(!heard_within(&g, 10));
+    for (int i = 0; i < N; i++)
+        CHECK_INT(g.s.one[i].hear.state, RC_CLOSED);
+    group_close(&g);
+}
+
+UNIT_MAIN

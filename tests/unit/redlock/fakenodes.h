@@ -1,0 +1,403 @@
+/*
+ * fakenodes.h - Redis servers of a Redlock inside a unit test. They serve only the scripts of a vote, a
+ * renewal, a release and a status, have one key, and are stopped, slow or emptied by the test. The clock is
+ * the test's, too: nothing here sleeps.
+ */
+#ifndef FAKENODES_H
+#define FAKENODES_H
+
+#include "backend.h"
+#include "unit.h"
+#include "uri.h"
+#include "util.h"
+
+#include <arpa/inet.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define NODES_MAX 5
+#define CONNS_MAX 24
+#define MSEC(n) ((n)*DLOCK_MSEC)
+
+extern const struct dlock_backend dlock_backend_redlock;
+
+enum fake_kind { F_VOTE, F_KEEP, F_LEAVE, F_STATUS, F_OTHER };
+
+struct fake_conn {
+    int fd;
+    char in[32768];
+    size_t len;
+    char channel[256]; /* of the waiter; "": none */
+};
+
+struct fake {
+    int lfd;
+    uint16_t port;
+    struct fake_conn conns[CONNS_MAX];
+    int nconns;
+    char value[1024];         /* the key; "": free */
+    int64_t ends;             /* when it expires; 0: never */
+    int64_t started;          /* for the restart grace; 0: long ago */
+    long long fence, left_ms; /* left_ms: of another client's lock */
+    int place;
+    /* Set by the test. */
+    bool stopped;            /* reads nothing; what its sockets hold is served when it goes on */
+    bool slow[F_OTHER + 1];  /* stops at a command of this kind, on this connection */
+    int first_slow;          /* ... from that connection on */
+    bool held[F_OTHER + 1];  /* it has stopped at one */
+    const char *error;       /* what it answers to every script */
+    int served[F_OTHER + 1]; /* commands so far */
+};
+
+static int64_t fake_clock = 1000 * DLOCK_SEC;
+
+static int64_t fake_now(void *ctx)
+{
+    (void)ctx;
+    return fake_clock;
+}
+
+/* Different each time, the same in every run. */
+static int fake_random(void *ctx, void *buf, size_t len)
+{
+    static uint32_t seed = 1;
+    unsigned char *p = buf;
+    (void)ctx;
+    while (len-- > 0)
+        *p++ = (unsigned char)((seed = seed * 1103515245u + 12345u) >> 16);
+    return 0;
+}
+
+static const struct dlock_env fake_env = {.now = fake_now, .random = fake_random};
+
+/* ---------------------------------------------------------------------- server */
+
+static bool fake_open(struct fake *f)
+{
+    struct sockaddr_in in = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_ANY)};
+    socklen_t len = sizeof(in);
+    memset(f, 0, sizeof(*f));
+    f->left_ms = 60000;
+    f->place = 1;
+    f->lfd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (f->lfd < 0 || bind(f->lfd, (struct sockaddr *)&in, sizeof(in)) != 0 ||
+        listen(f->lfd, 32) != 0 || getsockname(f->lfd, (struct sockaddr *)&in, &len) != 0)
+        return false;
+    f->port = ntohs(in.sin_port);
+    return true;
+}
+
+/* Cut all connections; down: and accept no new ones. */
+static void fake_cut(struct fake *f, bool down)
+{
+    while (f->nconns > 0)
+        close(f->conns[--f->nconns].fd);
+    if (down && f->lfd >= 0) {
+        close(f->lfd);
+        f->lfd = -1;
+    }
+}
+
+static void fake_say(int fd, const char *fmt, ...)
+{
+    char text[4096];
+    va_list ap;
+    va_start(ap, fmt);
+    int n = vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    (void)!send(fd, text, (size_t)n, MSG_NOSIGNAL);
+}
+
+static enum fake_kind fake_kind(char **argv, int argc)
+{
+    if (argc < 5 || strcmp(argv[0], "EVAL") != 0)
+        return F_OTHER;
+    if (strstr(argv[1], "'twice'") != NULL)
+        return F_VOTE;
+    if (strstr(argv[1], "local id,mine") != NULL)
+        return F_LEAVE;
+    return strstr(argv[1], "ARGV[6]~='1'") != NULL ? F_KEEP : F_STATUS;
+}
+
+#define BULK "$%zu\r\n%s\r\n"
+
+/* Wake the waiter. */
+__attribute__((unused)) static void fake_call(struct fake *f, const char *word)
+{
+    for (int i = 0; i < f->nconns; i++) {
+        const char *to = f->conns[i].channel;
+        if (to[0] != '\0')
+            fake_say(f->conns[i].fd, "*3\r\n$7\r\nmessage\r\n" BULK BULK, strlen(to), to,
+                     strlen(word), word);
+    }
+}
+
+static void fake_other(struct fake_conn *c, char **argv, int argc)
+{
+    int fd = c->fd;
+    if (strcmp(argv[0], "SUBSCRIBE") == 0 && argc == 2 && strstr(argv[1], "wake:") != NULL)
+        snprintf(c->channel, sizeof(c->channel), "%s", argv[1]);
+    if (strcmp(argv[0], "SUBSCRIBE") == 0 && argc == 2)
+        fake_say(fd, "*3\r\n$9\r\nsubscribe\r\n" BULK ":1\r\n", strlen(argv[1]), argv[1]);
+    else if (strcmp(argv[0], "CLIENT") == 0 && strcmp(argv[1], "ID") == 0)
+        fake_say(fd, ":7\r\n");
+    else if (strcmp(argv[0], "CLIENT") == 0)
+        fake_say(fd, "+OK\r\n");
+    else
+        fake_say(fd, "-NOPERM no\r\n");
+}
+
+/* argv: EVAL text 1 name db prefix ARGV[3] ... */
+static void fake_serve(struct fake *f, struct fake_conn *c, char **argv, int argc)
+{
+    int fd = c->fd;
+    enum fake_kind kind = fake_kind(argv, argc);
+    const char *mine = argc > 6 ? argv[6] : "";
+    if (f->ends != 0 && fake_clock >= f->ends)
+        f->value[0] = '\0';
+    bool ours = f->value[0] != '\0' && strcmp(f->value, mine) == 0;
+
+    f->served[kind]++;
+    if (kind == F_OTHER) {
+        fake_other(c, argv, argc);
+    } else if (f->error != NULL) {
+        fake_say(fd, "-%s\r\n", f->error);
+    } else if (kind == F_STATUS) {
+        fake_say(fd, "*5\r\n:%d\r\n" BULK ":1\r\n:1000\r\n$1\r\n7\r\n", f->value[0] != '\0',
+                 strlen(f->value), f->value);
+    } else if (kind == F_VOTE && ours) {
+        fake_say(fd, "*5\r\n$5\r\ntwice\r\n$1\r\n0\r\n:0\r\n:0\r\n$0\r\n\r\n");
+    } else if (kind == F_VOTE && f->value[0] != '\0') {
+        fake_say(fd, "*5\r\n$4\r\nbusy\r\n$1\r\n0\r\n:%lld\r\n:%d\r\n" BULK,
+                 f->ends != 0 ? (long long)((f->ends - fake_clock) / DLOCK_MSEC) : f->left_ms,
+                 f->place, strlen(f->value), f->value);
+    } else if (kind == F_VOTE && f->started != 0 &&
+               fake_clock < f->started + (atoll(argv[9]) + 1000) * DLOCK_MSEC) {
+        fake_say(fd, "*5\r\n$5\r\ngrace\r\n$1\r\n0\r\n:1000\r\n:1\r\n$0\r\n\r\n");
+    } else if (kind == F_VOTE) {
+        char fence[24];
+        snprintf(f->value, sizeof(f->value), "%s", mine);
+        f->ends = fake_clock + atoll(argv[8]) * DLOCK_MSEC;
+        int len = snprintf(fence, sizeof(fence), "%lld", ++f->fence);
+        fake_say(fd, "*5\r\n$7\r\ngranted\r\n$%d\r\n%s\r\n:1000\r\n:0\r\n$0\r\n\r\n", len, fence);
+    } else if (kind == F_KEEP && (ours || (f->value[0] == '\0' && argv[9][0] == '1'))) {
+        snprintf(f->value, sizeof(f->value), "%s", mine);
+        f->ends = fake_clock + atoll(argv[7]) * DLOCK_MSEC;
+        f->fence = atoll(argv[8]) > f->fence ? atoll(argv[8]) : f->fence;
+        fake_say(fd, "*3\r\n:1\r\n$-1\r\n:1\r\n");
+    } else if (kind == F_LEAVE && ours) {
+        f->value[0] = '\0';
+        fake_say(fd, "*3\r\n:1\r\n$-1\r\n:1\r\n");
+    } else if (f->value[0] != '\0') {
+        fake_say(fd, "*3\r\n:0\r\n" BULK ":1\r\n", strlen(f->value), f->value);
+    } else {
+        fake_say(fd, "*3\r\n:0\r\n$-1\r\n:1\r\n");
+    }
+}
+
+/* Serve one command of the input. Returns its bytes; 0: none is complete, or it must wait. */
+static size_t fake_command(struct fake *f, struct fake_conn *c)
+{
+    char *argv[12], *p = c->in, *end = c->in + c->len;
+    long len[12];
+    int argc = 0, n = 0;
+    c->in[c->len] = '\0';
+    for (char *line; argc == 0 || argc <= n; argc++, p = line) {
+        line = p < end ? strchr(p, '\n') : NULL;
+        if (line++ == NULL)
+            return 0;
+        if (argc == 0) {
+            n = atoi(p + 1);
+            continue;
+        }
+        argv[argc - 1] = line;
+        len[argc - 1] = atol(p + 1);
+        line += len[argc - 1] + 2;
+        if (line > end || argc == 12)
+            return 0;
+    }
+    for (int i = 0; i < n; i++)
+        argv[i][len[i]] = '\0';
+    enum fake_kind kind = fake_kind(argv, n);
+    bool wait = f->held[kind] = f->slow[kind] && c - f->conns >= f->first_slow;
+    if (!wait)
+        fake_serve(f, c, argv, n);
+    for (int i = 0; i < n && wait; i++)
+        argv[i][len[i]] = '\r';
+    return wait ? 0 : (size_t)(p - c->in);
+}
+
+/* True: something has happened. */
+static bool fake_step(struct fake *f)
+{
+    bool any = false;
+    if (f->stopped)
+        return false;
+    for (int fd; f->lfd >= 0 && f->nconns < CONNS_MAX &&
+                 (fd = accept4(f->lfd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0;
+         any = true) {
+        /* The clock stands still: no answer may wait for an acknowledgement. */
+        (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int));
+        f->conns[f->nconns++] = (struct fake_conn){.fd = fd};
+    }
+    for (int i = 0; i < f->nconns; i++) {
+        struct fake_conn *c = &f->conns[i];
+        ssize_t n = recv(c->fd, c->in + c->len, sizeof(c->in) - 1 - c->len, MSG_DONTWAIT);
+        if (n > 0)
+            c->len += (size_t)n;
+        any |= n > 0;
+        for (size_t used; (used = fake_command(f, c)) > 0; any = true)
+            memmove(c->in, c->in + used, c->len -= used);
+        if (n == 0) {
+            close(c->fd);
+            *c = f->conns[--f->nconns];
+            i--;
+        }
+    }
+    return any;
+}
+
+/* ----------------------------------------------------------------------- world */
+
+struct world {
+    struct fake f[NODES_MAX];
+    int n;
+    struct dlock_uri *uri;
+    struct dlock_spec spec;
+    struct dlock_who who;
+    struct dlock_peer peers[NODES_MAX];
+    struct dlock_be *be;
+    struct dlock_event ended; /* the ending event, or LOST; EV_NONE: none yet */
+    int nended, waiting, notices;
+};
+
+/* The address of a server under another number: 127.0.0.n. */
+static void world_aim(struct world *w, int host, int server, int n)
+{
+    struct sockaddr_in *in = (struct sockaddr_in *)&w->peers[host].addr;
+    *in = (struct sockaddr_in){.sin_family = AF_INET,
+                               .sin_addr.s_addr = htonl(INADDR_LOOPBACK - 1 + (uint32_t)n),
+                               .sin_port = htons(w->f[server].port)};
+    w->peers[host].host = host;
+    w->peers[host].len = sizeof(*in);
+}
+
+/* A client of the servers in w->f. */
+static bool world_client(struct world *w, int64_t ttl, int64_t op_timeout)
+{
+    struct dlock_error err = {0};
+    char text[512] = "redlock://";
+    for (int i = 0; i < w->n; i++) {
+        snprintf(text + strlen(text), sizeof(text) - strlen(text), "%sh%d:%u", i > 0 ? "," : "", i,
+                 w->f[i].port);
+        world_aim(w, i, i, 1);
+    }
+    strcat(text, "#n");
+    if (dlock_uri_parse(&w->uri, text, &err) != 0)
+        return unit_fail(UNIT_AT, "%s", err.msg);
+    dlock_who_init(&w->who, "unit", "");
+    w->spec = (struct dlock_spec){
+        .env = &fake_env,
+        .uri = w->uri,
+        .peers = w->peers,
+        .npeers = w->n,
+        .ttl = ttl,
+        .connect_timeout = 5 * DLOCK_SEC,
+        .op_timeout = op_timeout,
+        .who = &w->who,
+    };
+    if (dlock_backend_redlock.open(&w->be, &w->spec, &err) != 0)
+        return unit_fail(UNIT_AT, "%s", err.msg);
+    return true;
+}
+
+static bool world_open(struct world *w, int n, int64_t ttl, int64_t op_timeout)
+{
+    memset(w, 0, sizeof(*w));
+    w->n = n;
+    for (int i = 0; i < n; i++)
+        if (!fake_open(&w->f[i]))
+            return unit_fail(UNIT_AT, "no server");
+    return world_client(w, ttl, op_timeout);
+}
+
+static void world_close(struct world *w)
+{
+    dlock_backend_redlock.close(w->be);
+    dlock_uri_free(w->uri);
+    for (int i = 0; i < w->n; i++)
+        fake_cut(&w->f[i], true);
+}
+
+static void world_event(struct world *w, const struct dlock_event *ev)
+{
+    switch (ev->type) {
+    case EV_WAITING:
+        w->waiting++;
+        break;
+    case EV_NOTICE:
+        w->notices++;
+        break;
+    case EV_INFO:
+        break;
+    default:
+        w->ended = *ev;
+        w->nended++;
+    }
+}
+
+/* With the clock stopped, until nothing is left to do. Returns when the backend wants to be woken. */
+__attribute__((unused)) static int64_t settle(struct world *w)
+{
+    const struct dlock_backend *t = &dlock_backend_redlock;
+    int64_t wake = DLOCK_NEVER;
+    for (int quiet = 0, turns = 0; quiet < 3 && turns < 2000; turns++) {
+        struct pollfd p[DLOCK_POLL_MAX];
+        struct dlock_event ev;
+        wake = DLOCK_NEVER;
+        int n = t->interest(w->be, p, DLOCK_POLL_MAX, &wake);
+        bool any = poll(p, (nfds_t)n, 0) > 0;
+        while (t->process(w->be, p, n, &ev) == 1) {
+            world_event(w, &ev);
+            any = true;
+            n = 0;
+        }
+        for (int i = 0; i < w->n; i++)
+            any |= fake_step(&w->f[i]);
+        quiet = any ? 0 : quiet + 1;
+    }
+    wake = DLOCK_NEVER;
+    struct pollfd p[DLOCK_POLL_MAX];
+    (void)t->interest(w->be, p, DLOCK_POLL_MAX, &wake);
+    return wake;
+}
+
+/* Let the time pass that far, or until an operation has ended. It must never want to be woken in the past. */
+__attribute__((unused)) static void pass(struct world *w, int64_t by)
+{
+    int64_t end = fake_clock + by;
+    w->nended = 0;
+    w->ended.type = EV_NONE;
+    for (int idle = 0; w->nended == 0;) {
+        int64_t wake = settle(w);
+        if (w->nended > 0 || fake_clock >= end)
+            return;
+        idle = wake <= fake_clock ? idle + 1 : 0;
+        if (idle > 2) {
+            unit_fail(UNIT_AT, "busy loop: wants to be woken %" PRId64 " us ago",
+                      (fake_clock - wake) / 1000);
+            return;
+        }
+        if (idle == 0)
+            fake_clock = wake < end ? wake : end;
+    }
+}
+
+#define ACQUIRE(w, wait) dlock_backend_redlock.acquire((w)->be, wait)
+#define RENEW(w) dlock_backend_redlock.renew((w)->be)
+#define RELEASE(w) dlock_backend_redlock.release((w)->be, fake_clock + 5 * DLOCK_SEC)
+
+#endif

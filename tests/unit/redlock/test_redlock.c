@@ -1,0 +1,370 @@
+/*
+ * test_redlock.c - the Redlock backend's slots against scripted servers, with a clock that the test owns: each
+ * transition, and that no wake-up is asked for in the past and then does nothing.
+ */
+#include "fakenodes.h"
+
+#define TTL (30 * DLOCK_SEC)
+#define OP (4 * DLOCK_SEC)
+
+static const char other[] = "0123456789abcdef0123456789abcdef dlock1 host=x pid=1 user=u since=1";
+
+/* How many servers still have the key. */
+static int left(const struct world *w)
+{
+    int keys = 0;
+    for (int i = 0; i < w->n; i++)
+        keys += w->f[i].value[0] != '\0';
+    return keys;
+}
+
+static bool grant(struct world *w)
+{
+    ACQUIRE(w, false);
+    pass(w, MSEC(10));
+    return CHECK_INT(w->ended.type, EV_GRANTED);
+}
+
+static bool give_back(struct world *w, enum dlock_how how)
+{
+    RELEASE(w);
+    pass(w, 6 * DLOCK_SEC);
+    return CHECK_INT(w->ended.type, EV_RELEASED) && CHECK_INT(w->ended.how, how);
+}
+
+TEST(grant_renew_release)
+{
+    struct world w;
+    REQUIRE(world_open(&w, 3, TTL, OP));
+    w.f[0].fence = 7;
+    w.f[2].fence = 40;
+    int64_t before = fake_clock;
+    REQUIRE(grant(&w));
+    CHECK_INT(w.ended.fence, 41);
+    CHECK_INT(w.f[0].fence, 41);
+    CHECK(w.ended.from >= before && w.ended.from <= fake_clock);
+    fake_clock += 8 * DLOCK_SEC;
+    before = fake_clock;
+    RENEW(&w);
+    pass(&w, MSEC(10));
+    CHECK_INT(w.ended.type, EV_RENEWED);
+    CHECK_INT(w.ended.from, before);
+    CHECK(give_back(&w, DLOCK_REL_CLEAN));
+    CHECK_INT(left(&w), 0);
+    world_close(&w);
+}
+
+/* The majority hangs while a client waits: rounds come and go, without a busy loop in between. */
+TEST(a_hung_majority_causes_no_busy_loop)
+{
+    struct world w;
+    REQUIRE(world_open(&w, 3, TTL, OP));
+    for (int i = 0; i < 3; i++)
+        strcpy(w.f[i].value, other);
+    ACQUIRE(&w, true);
+    pass(&w, MSEC(500));
+    CHECK_INT(w.ended.type, EV_NONE);
+    w.f[1].slow[F_VOTE] = w.f[2].slow[F_VOTE] = true;
+    w.f[0].value[0] = '\0';
+    pass(&w, 25 * DLOCK_SEC);
+    CHECK_INT(w.ended.type, EV_NONE);
+    w.f[1].slow[F_VOTE] = w.f[2].slow[F_VOTE] = false;
+    w.f[1].value[0] = '\0';
+    pass(&w, 20 * DLOCK_SEC);
+    CHECK_INT(w.ended.type, EV_GRANTED);
+    CHECK(give_back(&w, DLOCK_REL_CLEAN));
+    world_close(&w);
+}
+
+/* One server is held by another client, so the round waits only for a moment; then a server is slow to confirm. */
+TEST(a_slow_confirmation_causes_no_busy_loop)
+{
+    struct world w;
+    REQUIRE(world_open(&w, 3, TTL, OP));
+    strcpy(w.f[0].value, other);
+    w.f[2].slow[F_VOTE] = true;
+    ACQUIRE(&w, false);
+    pass(&w, MSEC(20));
+    w.f[2].slow[F_VOTE] = false;
+    w.f[2].slow[F_KEEP] = true;
+    pass(&w, DLOCK_SEC);
+    CHECK_INT(w.ended.type, EV_NONE);
+    w.f[2].slow[F_KEEP] = false;
+    pass(&w, MSEC(10));
+    CHECK_INT(w.ended.type, EV_GRANTED);
+    world_close(&w);
+}
+
+/* A server's vote was lost with the connection, and the others sufficed: its pending undo must not look like a loss. */
+TEST(a_connection_lost_in_the_vote_is_no_loss_at_the_release)
+{
+    struct world w;
+    REQUIRE(world_open(&w, 3, TTL, OP));
+    w.f[0].slow[F_KEEP] = w.f[1].slow[F_KEEP] = true;
+    w.f[2].slow[F_VOTE] = true;
+    ACQUIRE(&w, false);
+    pass(&w, MSEC(5));
+    fake_cut(&w.f[2], false);
+    pass(&w, MSEC(5));
+    w.f[0].slow[F_KEEP] = w.f[1].slow[F_KEEP] = w.f[2].slow[F_VOTE] = false;
+    pass(&w, MSEC(5));
+    REQUIRE(CHECK_INT(w.ended.type, EV_GRANTED));
+    fake_clock += 8 * DLOCK_SEC;
+    RENEW(&w);
+    pass(&w, DLOCK_SEC);
+    CHECK_INT(w.ended.type, EV_RENEWED);
+    pass(&w, MSEC(100)); /* the third has the lock again */
+    CHECK_INT(left(&w), 3);
+    fake_cut(&w.f[1], true);
+    int64_t before = fake_clock;
+    CHECK(give_back(&w, DLOCK_REL_CLEAN));
+    CHECK(fake_clock - before < DLOCK_SEC);
+    world_close(&w);
+}
+
+/* The process may lose the processor between a step and poll(): it misses no deadline. */
+TEST(a_deadline_that_passes_before_poll_is_not_missed)
+{
+    struct world w;
+    struct pollfd p[DLOCK_POLL_MAX];
+    REQUIRE(world_open(&w, 3, TTL, OP));
+    REQUIRE(grant(&w));
+    w.f[2].slow[F_LEAVE] = true;
+    RELEASE(&w);
+    CHECK(settle(&w) < fake_clock + MSEC(100));
+    fake_clock += MSEC(60);
+    int64_t wake = DLOCK_NEVER;
+    dlock_backend_redlock.interest(w.be, p, DLOCK_POLL_MAX, &wake);
+    CHECK(wake <= fake_clock);
+    pass(&w, DLOCK_SEC);
+    CHECK_INT(w.ended.type, EV_RELEASED);
+    world_close(&w);
+}
+
+/* Every answer takes 80 ms, and an operation may take 128 ms: the two halves of a round are two operations. */
+TEST(a_slow_majority_is_enough_for_a_waiter)
+{
+    struct world w;
+    REQUIRE(world_open(&w, 3, DLOCK_SEC, MSEC(128)));
+    for (int i = 0; i < 3; i++)
+        strcpy(w.f[i].value, other);
+    ACQUIRE(&w, true);
+    pass(&w, MSEC(100));
+    for (int i = 0; i < 3; i++) {
+        w.f[i].value[0] = '\0';
+        w.f[i].slow[F_VOTE] = w.f[i].slow[F_KEEP] = true;
+    }
+    for (int i = 0; i < 1000 && !w.f[2].held[F_VOTE]; i++)
+        pass(&w, MSEC(1));
+    pass(&w, MSEC(80));
+    for (int i = 0; i < 3; i++)
+        w.f[i].slow[F_VOTE] = false;
+    pass(&w, MSEC(80));
+    for (int i = 0; i < 3; i++)
+        w.f[i].slow[F_KEEP] = false;
+    pass(&w, MSEC(5));
+    CHECK_INT(w.ended.type, EV_GRANTED);
+    world_close(&w);
+}
+
+/* Of an even number: half of them emptied get the lock again, one more is a loss. */
+TEST(half_of_the_servers_is_no_majority)
+{
+    for (int n = 2; n <= 4; n += 2) {
+        struct world w;
+        REQUIRE(world_open(&w, n, TTL, OP));
+        REQUIRE(grant(&w));
+        fake_clock += 8 * DLOCK_SEC;
+        for (int i = 0; i < n / 2; i++)
+            w.f[i].value[0] = '\0';
+        RENEW(&w);
+        pass(&w, DLOCK_SEC);
+        CHECK_INT(w.ended.type, EV_RENEWED);
+        CHECK_INT(left(&w), n);
+        for (int i = 0; i <= n / 2; i++)
+            w.f[i].value[0] = '\0';
+        RENEW(&w);
+        pass(&w, DLOCK_SEC);
+        CHECK_INT(w.ended.type, EV_LOST);
+        world_close(&w);
+
+        REQUIRE(world_open(&w, n, TTL, OP));
+        REQUIRE(grant(&w));
+        for (int i = 0; i < n / 2; i++)
+            w.f[i].value[0] = '\0';
+        CHECK(give_back(&w, DLOCK_REL_CLEAN));
+        REQUIRE(grant(&w));
+        for (int i = 0; i <= n / 2; i++)
+            w.f[i].value[0] = '\0';
+        CHECK(give_back(&w, DLOCK_REL_NOT_OURS));
+        world_close(&w);
+    }
+}
+
+/* A renewal with 1 and 2 out of reach, 0 emptied before. */
+static bool renew_with_one_emptied(struct world *w, enum dlock_ev ends)
+{
+    fake_clock += 5 * DLOCK_SEC;
+    w->f[0].value[0] = '\0';
+    w->f[1].stopped = w->f[2].stopped = true;
+    RENEW(w);
+    pass(w, OP);
+    bool ok = CHECK_INT(w->ended.type, ends);
+    w->f[1].stopped = w->f[2].stopped = false;
+    return ok && CHECK_INT(w->f[0].value[0] != '\0', 1); /* it has the lock again */
+}
+
+/* A majority that has lost it may come back one by one: set again on each of them, the lock would seem never lost. */
+TEST(a_majority_that_lost_it_does_not_get_it_back_one_by_one)
+{
+    for (int released = 0; released <= 1; released++) {
+        struct world w;
+        REQUIRE(world_open(&w, 5, TTL, OP));
+        REQUIRE(grant(&w));
+        REQUIRE(renew_with_one_emptied(&w, EV_UNCLEAR));
+        CHECK(strstr(w.ended.error.msg, "gone on 1 of 5 servers, and 2 do not answer") != NULL);
+        w.f[1].value[0] = w.f[2].value[0] = '\0';
+        if (released) {
+            CHECK(give_back(&w, DLOCK_REL_NOT_OURS));
+        } else {
+            RENEW(&w);
+            pass(&w, OP);
+            CHECK_INT(w.ended.type, EV_LOST);
+        }
+        world_close(&w);
+    }
+}
+
+/* The others have it: only a minority has lost it, and the doubt ends. */
+TEST(a_lost_minority_raises_no_doubt_once_the_others_answer)
+{
+    struct world w;
+    REQUIRE(world_open(&w, 5, TTL, OP));
+    REQUIRE(grant(&w));
+    for (int i = 0; i < 3; i++) {
+        REQUIRE(renew_with_one_emptied(&w, EV_UNCLEAR));
+        RENEW(&w);
+        pass(&w, OP);
+        CHECK_INT(w.ended.type, EV_RENEWED);
+    }
+    CHECK(give_back(&w, DLOCK_REL_CLEAN));
+    world_close(&w);
+}
+
+/* A server that was away for longer than the ttl has lost nothing: it may come back while two others go. */
+TEST(a_server_whose_lease_ran_out_raises_no_doubt)
+{
+    struct world w;
+    REQUIRE(world_open(&w, 5, TTL, OP));
+    REQUIRE(grant(&w));
+    w.f[0].stopped = true;
+    for (int i = 0; i < 4; i++) {
+        fake_clock += 9 * DLOCK_SEC;
+        RENEW(&w);
+        pass(&w, OP);
+        CHECK_INT(w.ended.type, EV_RENEWED);
+    }
+    w.f[0].stopped = false;
+    CHECK(renew_with_one_emptied(&w, EV_RENEWED));
+    CHECK(give_back(&w, DLOCK_REL_CLEAN));
+    world_close(&w);
+}
+
+/* Found when the lock is held already: it has no vote, in a renewal either, and causes no busy loop. */
+TEST(one_server_under_two_names_is_found_late)
+{
+    struct world w;
+    REQUIRE(world_open(&w, 3, TTL, OP));
+    world_aim(&w, 1, 0, 2);
+    w.f[0].slow[F_VOTE] = true;
+    w.f[0].first_slow = 1;
+    REQUIRE(grant(&w));
+    w.f[0].slow[F_VOTE] = false;
+    pass(&w, MSEC(10));
+    CHECK_INT(w.notices, 1);
+    w.f[2].slow[F_KEEP] = true;
+    RENEW(&w);
+    pass(&w, 5 * DLOCK_SEC);
+    CHECK_INT(w.ended.type, EV_UNCLEAR);
+    w.f[2].slow[F_KEEP] = false;
+    RENEW(&w);
+    pass(&w, MSEC(10));
+    CHECK_INT(w.ended.type, EV_RENEWED);
+    fake_cut(&w.f[0], false);
+    settle(&w);
+    w.f[2].slow[F_LEAVE] = true;
+    RELEASE(&w);
+    pass(&w, DLOCK_SEC);
+    w.f[2].slow[F_LEAVE] = false;
+    pass(&w, DLOCK_SEC);
+    CHECK_INT(w.ended.type, EV_RELEASED);
+    CHECK_INT(w.ended.how, DLOCK_REL_CLEAN);
+    CHECK_INT(left(&w), 0);
+    world_close(&w);
+}
+
+/* A new look-up gives a server's address to another name: the answer there is not counted for both. */
+TEST(an_address_that_moves_to_another_name_is_counted_once)
+{
+    for (int both = 0; both < 2; both++) {
+        struct world w;
+        REQUIRE(world_open(&w, 3, TTL, OP));
+        REQUIRE(grant(&w));
+        fake_clock += 8 * DLOCK_SEC;
+        fake_cut(&w.f[1], true);
+        fake_cut(&w.f[2], true);
+        settle(&w);
+        fake_clock += 2 * DLOCK_SEC;
+        world_aim(&w, 1, 0, 1);
+        world_aim(&w, 0, both ? 0 : 1, 1);
+        RENEW(&w);
+        pass(&w, 5 * DLOCK_SEC);
+        CHECK_INT(w.ended.type, EV_UNCLEAR);
+        world_close(&w);
+    }
+}
+
+/* A program may take SET ... EX 9999999999 for no expiry: a waiter asks now and then, no more. */
+TEST(a_lock_for_three_centuries_is_waited_for_quietly)
+{
+    struct world w;
+    REQUIRE(world_open(&w, 3, TTL, OP));
+    for (int i = 0; i < 3; i++) {
+        strcpy(w.f[i].value, "x");
+        w.f[i].left_ms = 9999999999000;
+    }
+    ACQUIRE(&w, true);
+    pass(&w, 10 * DLOCK_SEC);
+    CHECK_INT(w.ended.type, EV_NONE);
+    CHECK(w.f[0].served[F_VOTE] < 60);
+    world_close(&w);
+}
+
+/* The message "next" (try in a second) comes behind the votes of a round that has not ended yet. */
+TEST(a_wake_up_in_the_middle_of_a_round_is_heard)
+{
+    struct world w;
+    REQUIRE(world_open(&w, 3, TTL, OP));
+    for (int i = 0; i < 3; i++) {
+        strcpy(w.f[i].value, other);
+        w.f[i].place = 2;
+    }
+    ACQUIRE(&w, true);
+    pass(&w, DLOCK_SEC);
+    for (int i = 0; i < 3; i++)
+        w.f[i].slow[F_LEAVE] = w.f[i].slow[F_VOTE] = true;
+    for (int i = 0; i < 20000 && !w.f[2].held[F_VOTE]; i++)
+        pass(&w, MSEC(1));
+    fake_call(&w.f[0], "next");
+    settle(&w);
+    for (int i = 0; i < 3; i++)
+        w.f[i].slow[F_LEAVE] = w.f[i].slow[F_VOTE] = false;
+    settle(&w);
+    for (int i = 0; i < 3; i++)
+        w.f[i].value[0] = '\0';
+    pass(&w, MSEC(1100));
+    CHECK_INT(w.ended.type, EV_GRANTED);
+    world_close(&w);
+}
+
+UNIT_MAIN

@@ -1,0 +1,460 @@
+/*
+ * test_frame.c - what a ZooKeeper server may say, however the bytes come; and what it may not.
+ */
+#include "unit.h"
+
+#include "backends/zookeeper/wire/frame.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ------------------------------------------------------------------- packets */
+
+struct buf {
+    unsigned char d[4096];
+    size_t n;
+};
+
+static void num(struct buf *b, int64_t v, int bytes)
+{
+    for (int i = bytes - 1; i >= 0; i--)
+        b->d[b->n++] = (unsigned char)((uint64_t)v >> (8 * i));
+}
+static void str(struct buf *b, const char *s)
+{
+    num(b, (int64_t)strlen(s), 4);
+    memcpy(b->d + b->n, s, strlen(s));
+    b->n += strlen(s);
+}
+static void zeros(struct buf *b, size_t n)
+{
+    memset(b->d + b->n, 0, n);
+    b->n += n;
+}
+static size_t open_packet(struct buf *b)
+{
+    num(b, 0, 4);
+    return b->n;
+}
+/* extra: by how much the length is wrong */
+static void close_packet(struct buf *b, size_t at, int extra)
+{
+    struct buf len = {.n = 0};
+    num(&len, (int64_t)(b->n - at) + extra, 4);
+    memcpy(b->d + at - 4, len.d, 4);
+}
+static size_t header(struct buf *b, int xid, int err)
+{
+    size_t at = open_packet(b);
+    num(b, xid, 4);
+    num(b, 77, 8);
+    num(b, err, 4);
+    return at;
+}
+
+static void ask(struct zk_frame *f, int xid, int op)
+{
+    struct buf b = {.n = 0};
+    size_t at = open_packet(&b);
+    num(&b, xid, 4);
+    num(&b, op, 4);
+    str(&b, "/some/path");
+    close_packet(&b, at, 0);
+    for (size_t i = 0; i < b.n; i++) /* the hard way */
+        zk_frame_sent(f, b.d + i, 1);
+}
+static void ask_session(struct zk_frame *f, int64_t id)
+{
+    struct buf b = {.n = 0};
+    size_t at = open_packet(&b);
+    num(&b, 0, 4);
+    num(&b, 7, 8);
+    num(&b, 3000, 4);
+    num(&b, id, 8);
+    num(&b, 16, 4);
+    zeros(&b, 17);
+    close_packet(&b, at, 0);
+    zk_frame_begin(f);
+    zk_frame_sent(f, b.d, b.n);
+}
+static void session(struct buf *b, int timeout, int64_t id, int password)
+{
+    size_t at = open_packet(b);
+    num(b, 0, 4);
+    num(b, timeout, 4);
+    num(b, id, 8);
+    num(b, password, 4);
+    zeros(b, 17);
+    close_packet(b, at, 0);
+}
+
+/* Everything that we ask, and the answers to it; in ends the end of each packet. */
+static void dialogue(struct zk_frame *f, struct buf *b, size_t *ends)
+{
+    static const int ops[] = {2, -11, 3, 5, 4, 4, 4, 8, 8, 1, 9, 15, 19, 15};
+    size_t at, n = 0;
+    ask_session(f, 0);
+    session(b, 3000, 0x100, 16);
+    ends[n++] = b->n;
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
+        static const char *const names[] = {"a", "", "_c_x-lock-0000000001"};
+        int xid = 500 + (int)i;
+        ask(f, xid, ops[i]);
+        at = header(b, xid, i == 6 ? -101 : 0);
+        switch (i == 6 ? 0 : ops[i]) {
+        case 3:
+        case 5:
+            zeros(b, 68);
+            break;
+        case 4:
+            if (i == 5)
+                num(b, -1, 4);
+            else
+                str(b, "data");
+            zeros(b, 68);
+            break;
+        case 8:
+            num(b, i == 8 ? 0 : 3, 4);
+            for (int j = 0; i != 8 && j < 3; j++)
+                str(b, names[j]);
+            break;
+        case 1:
+        case 9:
+            str(b, "/path");
+            break;
+        case 15:
+        case 19:
+            str(b, "/path-0000000001");
+            zeros(b, 68);
+            break;
+        default:
+            break;
+        }
+        close_packet(b, at, 0);
+        ends[n++] = b->n;
+    }
+    ask(f, -2, 11);
+    ask(f, -8, 101);
+    ask(f, -4, 100);
+    for (int xid = -8; xid <= -2; xid += xid == -8 ? 4 : 2) {
+        at = header(b, xid, 0);
+        close_packet(b, at, 0);
+        ends[n++] = b->n;
+    }
+    at = header(b, -1, 0);
+    num(b, 3, 4);
+    num(b, 3, 4);
+    str(b, "/path");
+    close_packet(b, at, 0);
+    ends[n++] = b->n;
+    ends[n] = 0;
+}
+
+/* -------------------------------------------------------------------- what is */
+
+TEST(all_answers_in_one_piece_or_split_anywhere)
+{
+    struct zk_frame f = {.session = 0};
+    struct buf b = {.n = 0};
+    size_t ends[64];
+    dialogue(&f, &b, ends);
+    CHECK(zk_frame_received(&f, b.d, b.n));
+    for (size_t cut = 1; cut < b.n; cut++) {
+        b.n = 0;
+        dialogue(&f, &b, ends);
+        CHECK(zk_frame_received(&f, b.d, cut));
+        CHECK(zk_frame_received(&f, b.d + cut, b.n - cut));
+    }
+    b.n = 0;
+    dialogue(&f, &b, ends);
+    for (size_t i = 0; i < b.n; i++) {
+        CHECK_INT(zk_frame_silent(&f), i == 0);
+        CHECK(zk_frame_received(&f, b.d + i, 1));
+    }
+    zk_frame_done(&f);
+}
+
+TEST(what_there_is_room_for_ends_with_the_length_and_with_the_packet)
+{
+    struct zk_frame f = {.session = 0};
+    struct buf b = {.n = 0};
+    size_t ends[64], at = 0, n = 0;
+    dialogue(&f, &b, ends);
+    while (at < b.n) {
+        size_t begin = at;
+        CHECK_INT(zk_frame_room(&f), 4);
+        CHECK(zk_frame_received(&f, b.d + at, 3));
+        CHECK_INT(zk_frame_room(&f), 1);
+        CHECK(zk_frame_received(&f, b.d + at + 3, 1));
+        CHECK_INT(zk_frame_room(&f), ends[n] - begin - 4);
+        at = ends[n++];
+        CHECK(zk_frame_received(&f, b.d + begin + 4, at - begin - 4));
+    }
+    CHECK_INT(ends[n], 0);
+    zk_frame_done(&f);
+}
+
+TEST(many_questions_before_the_first_answer)
+{
+    struct zk_frame f = {.session = 0};
+    struct buf b = {.n = 0};
+    ask_session(&f, 0);
+    session(&b, 3000, 1, 16);
+    CHECK(zk_frame_received(&f, b.d, b.n));
+    int asked = 0, answered = 0;
+    for (int round = 0; round < 40; round++) {
+        for (int i = 0; i < 50; i++)
+            ask(&f, asked++, 2);
+        for (int i = 0; i < (round < 20 ? 30 : 70); i++) {
+            b.n = 0;
+            size_t at = header(&b, answered++, 0);
+            close_packet(&b, at, 0);
+            CHECK(zk_frame_received(&f, b.d, b.n));
+        }
+    }
+    CHECK_INT(answered, asked);
+    b.n = 0;
+    size_t at = header(&b, asked, 0);
+    close_packet(&b, at, 0);
+    CHECK(!zk_frame_received(&f, b.d, b.n));
+    zk_frame_done(&f);
+}
+
+TEST(an_answer_of_the_largest_size_is_taken_and_none_beyond)
+{
+    struct zk_frame f = {.session = 0};
+    static unsigned char data[1 << 16];
+    for (int extra = 0; extra < 2; extra++) {
+        struct buf b = {.n = 0};
+        ask_session(&f, 0);
+        session(&b, 3000, 1, 16);
+        ask(&f, 1, 4);
+        num(&b, ZK_FRAME_MAX + extra, 4);
+        num(&b, 1, 4);
+        num(&b, 1, 8);
+        num(&b, 0, 4);
+        uint32_t len = ZK_FRAME_MAX + (uint32_t)extra - 16 - 4 - 68;
+        num(&b, len, 4);
+        CHECK_INT(zk_frame_received(&f, b.d, b.n), extra == 0);
+        for (len += 68; extra == 0 && len > 0;) {
+            uint32_t n = len < sizeof data ? len : (uint32_t)sizeof data;
+            CHECK(zk_frame_received(&f, data, n));
+            len -= n;
+        }
+    }
+    zk_frame_done(&f);
+}
+
+TEST(sessions_new_the_same_and_over)
+{
+    static const struct {
+        int64_t asked;
+        int timeout;
+        int64_t got;
+        int password;
+        bool ok;
+    } t[] = {
+        {0, 3000, 1, 16, true},  {0, 3000, -5, 16, true},       {9, 3000, 9, 16, true},
+        {9, 0, 0, 16, true}, /* over */
+        {9, 3000, 8, 16, false}, {0, 0, 0, 16, false},          {0, 0, 5, 16, false},
+        {0, -1, 5, 16, false},   {0, INT32_MAX, 5, 16, false},  {0, INT32_MAX / 2, 5, 16, false},
+        {9, 0, 9, 16, false},    {9, -1, 0, 16, false},         {0, 3000, 1, 17, false},
+        {0, 3000, 1, -1, false}, {0, 3000, 1, 0x100000, false},
+    };
+    struct zk_frame f = {.session = 0};
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        struct buf b = {.n = 0};
+        ask_session(&f, t[i].asked);
+        session(&b, t[i].timeout, t[i].got, t[i].password);
+        CHECK_INT(zk_frame_received(&f, b.d, b.n), t[i].ok);
+    }
+    /* Before 3.4 without the last byte; it is not 1 either. */
+    for (int which = 0; which < 3; which++) {
+        struct buf b = {.n = 0};
+        ask_session(&f, 0);
+        session(&b, 3000, 1, 16);
+        if (which == 0)
+            b.d[3]--, b.n--;
+        else if (which == 1)
+            b.d[b.n - 1] = 1;
+        else
+            b.d[3]++;
+        CHECK_INT(zk_frame_received(&f, b.d, b.n), which == 0);
+    }
+    zk_frame_done(&f);
+}
+
+/* ------------------------------------------------------------------ what is not */
+
+/* A session, and one question with that answer. */
+static bool answer(int op, int xid, int err, const struct buf *body, int extra)
+{
+    struct zk_frame f = {.session = 0};
+    struct buf b = {.n = 0};
+    ask_session(&f, 0);
+    session(&b, 3000, 1, 16);
+    ask(&f, 10, op);
+    size_t at = header(&b, xid, err);
+    memcpy(b.d + b.n, body->d, body->n);
+    b.n += body->n;
+    close_packet(&b, at, extra);
+    zeros(&b, extra > 0 ? (size_t)extra : 0);
+    bool ok = zk_frame_received(&f, b.d, b.n);
+    /* What is wrong stays wrong, and another connection begins anew. */
+    if (!ok)
+        CHECK(!zk_frame_received(&f, b.d, 1));
+    b.n = 0;
+    ask_session(&f, 0);
+    session(&b, 3000, 1, 16);
+    CHECK(zk_frame_received(&f, b.d, b.n));
+    zk_frame_done(&f);
+    return ok;
+}
+
+TEST(answers_to_nothing)
+{
+    struct buf none = {.n = 0};
+    CHECK(answer(2, 10, 0, &none, 0));
+    CHECK(!answer(2, 11, 0, &none, 0));
+    CHECK(!answer(2, 9, 0, &none, 0));
+    CHECK(!answer(2, 0x31415926, 0, &none, 0));
+    CHECK(!answer(2, -2, 0, &none, 0)); /* nothing of these was asked */
+    CHECK(!answer(2, -4, 0, &none, 0));
+    CHECK(!answer(2, -4, -115, &none, 0));
+    CHECK(!answer(2, -8, 0, &none, 0));
+    CHECK(!answer(2, -3, 0, &none, 0));
+    CHECK(!answer(77, 10, 0, &none, 0)); /* whose form is not known */
+    struct zk_frame f = {.session = 0};
+    struct buf b = {.n = 0};
+    ask_session(&f, 0);
+    session(&b, 3000, 1, 16);
+    ask(&f, 10, 2);
+    ask(&f, 11, 2);
+    CHECK(zk_frame_received(&f, b.d, b.n));
+    b.n = 0;
+    size_t at = header(&b, 11, 0); /* out of order */
+    close_packet(&b, at, 0);
+    CHECK(!zk_frame_received(&f, b.d, b.n));
+    zk_frame_done(&f);
+}
+
+TEST(lengths_that_cannot_be)
+{
+    static const int64_t lens[] = {0, 1, 15, -1, INT32_MIN, INT32_MAX, ZK_FRAME_MAX + 1};
+    for (size_t i = 0; i < sizeof lens / sizeof *lens; i++) {
+        struct zk_frame f = {.session = 0};
+        struct buf b = {.n = 0};
+        ask_session(&f, 0);
+        num(&b, lens[i], 4);
+        CHECK(!zk_frame_received(&f, b.d, b.n));
+        b.n = 0;
+        ask_session(&f, 0);
+        session(&b, 3000, 1, 16);
+        num(&b, lens[i], 4);
+        CHECK(zk_frame_received(&f, b.d, b.n - 1));
+        CHECK(!zk_frame_received(&f, b.d + b.n - 1, 1));
+        zk_frame_done(&f);
+    }
+}
+
+TEST(bodies_that_do_not_fill_their_packet)
+{
+    static const struct {
+        int op;
+        const char *text; /* as of a string or buffer; NULL: none */
+        int64_t count;    /* in front of it; 0: none */
+        size_t behind;    /* zeros */
+    } good[] = {{2, NULL, 0, 0},  {3, NULL, 0, 68}, {5, NULL, 0, 68}, {4, "xyz", 0, 68},
+                {8, "xyz", 1, 0}, {9, "xyz", 0, 0}, {15, "x", 0, 68}, {19, "x", 0, 68}};
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        struct buf b = {.n = 0};
+        if (good[i].count)
+            num(&b, good[i].count, 4);
+        size_t at = b.n;
+        if (good[i].text)
+            str(&b, good[i].text);
+        zeros(&b, good[i].behind);
+        CHECK(answer(good[i].op, 10, 0, &b, 0));
+        CHECK(answer(good[i].op, 10, -101, &b, 0)); /* not looked at */
+        CHECK(!answer(good[i].op, 10, 0, &b, 1));
+        for (size_t n = b.n; n-- > 0;) {
+            struct buf less = b;
+            less.n = n;
+            CHECK(!answer(good[i].op, 10, 0, &less, 0));
+        }
+        static const int64_t lens[] = {-2, INT32_MIN, INT32_MAX, 1000, 2, 4};
+        for (size_t j = 0; good[i].text && j < sizeof lens / sizeof *lens; j++) {
+            struct buf l = b;
+            l.n = at;
+            num(&l, lens[j], 4);
+            l.n = b.n;
+            CHECK(!answer(good[i].op, 10, 0, &l, 0));
+        }
+    }
+}
+
+TEST(lists_and_strings)
+{
+    static const int64_t counts[] = {-1, 0, 2, 1000, INT32_MIN, INT32_MAX};
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        struct buf b = {.n = 0};
+        num(&b, counts[i], 4);
+        str(&b, "name");
+        CHECK(!answer(8, 10, 0, &b, 0));
+    }
+    struct buf b = {.n = 0};
+    num(&b, 1, 4);
+    str(&b, "name");
+    CHECK(answer(8, 10, 0, &b, 0));
+    b.d[b.n - 2] = '\0'; /* the library would take it for the end */
+    CHECK(!answer(8, 10, 0, &b, 0));
+    b.n = 0;
+    num(&b, -1, 4);
+    CHECK(!answer(9, 10, 0, &b, 0)); /* no string */
+    b.n = 0;
+    num(&b, 3, 4);
+    num(&b, 3, 4);
+    str(&b, "/path");
+    CHECK(answer(2, -1, 0, &b, 0)); /* an event */
+    CHECK(!answer(2, -1, 0, &b, 2));
+    for (int type = -2; type < 9; type++) {
+        b.d[0] = b.d[1] = b.d[2] = type < 0 ? 0xff : 0;
+        b.d[3] = (unsigned char)type;
+        CHECK_INT(answer(2, -1, 0, &b, 0), type >= 1 && type <= 4);
+    }
+}
+
+/* Whatever comes: no memory but what is ours (under a sanitizer), and no packet that is too long. */
+TEST(garbage)
+{
+    struct zk_frame f = {.session = 0};
+    unsigned seed = 1;
+    int bad = 0;
+    for (int round = 0; round < 20000; round++) {
+        struct buf b = {.n = 0};
+        size_t ends[64];
+        dialogue(&f, &b, ends);
+        for (int i = 0; i < 1 + round % 3; i++) {
+            seed = seed * 1103515245 + 12345;
+            size_t at = (seed >> 8) % b.n;
+            seed = seed * 1103515245 + 12345;
+            b.d[at] ^= (unsigned char)(1U << ((seed >> 8) % 8));
+        }
+        for (size_t at = 0; at < b.n;) {
+            seed = seed * 1103515245 + 12345;
+            size_t n = 1 + (seed >> 8) % 40;
+            n = n < b.n - at ? n : b.n - at;
+            if (!zk_frame_received(&f, b.d + at, n)) {
+                bad++;
+                break;
+            }
+            CHECK(zk_frame_room(&f) >= 1 && zk_frame_room(&f) <= ZK_FRAME_MAX);
+            at += n;
+        }
+    }
+    CHECK(bad > 1000);
+    zk_frame_done(&f);
+}
+
+UNIT_MAIN

@@ -1,0 +1,647 @@
+/*
+ * test_zookeeper.c - the ZooKeeper backend without a server: names and their order, what is made of the URI, what
+ * others have written, from when on a lease counts.
+ */
+#include "unit.h"
+
+#include "backends/zookeeper/session.c"
+#include "uri.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct user {
+    struct dlock_uri *uri;
+    struct dlock_spec spec;
+    struct dlock_who who;
+    struct zk_backend be;
+    struct dlock_error err;
+    int rc;
+};
+
+/* Without I/O; 0 or the code, in u->rc. */
+static int open_uri(struct user *u, const char *text)
+{
+    memset(u, 0, sizeof *u);
+    u->rc = dlock_uri_parse(&u->uri, text, &u->err);
+    if (u->rc != 0)
+        return u->rc;
+    dlock_who_init(&u->who, "unit", "");
+    u->spec = (struct dlock_spec){
+        .env = &dlock_env_system,
+        .uri = u->uri,
+        .ttl = 30 * DLOCK_SEC,
+        .connect_timeout = 5 * DLOCK_SEC,
+        .op_timeout = DLOCK_SEC,
+        .who = &u->who,
+    };
+    u->be.spec = &u->spec;
+    u->rc = zk_check_spec(&u->be, &u->err);
+    return u->rc;
+}
+
+static void done(struct user *u)
+{
+    zk_done(&u->be);
+    dlock_uri_free(u->uri);
+}
+
+/* --------------------------------------------------------------- sequences */
+
+#define UUID "_c_0f8fad5b-d9cb-469f-a165-70867728950e"
+#define HEX "0f8fad5bd9cb469fa16570867728950e"
+
+TEST(sequences_of_names)
+{
+    static const struct {
+        const char *name;
+        int64_t seq;
+    } good[] = {
+        {"0000000000", 0},
+        {"lock-0000000001", 1},
+        {"x0000000012", 12},
+        {UUID "-lock-0000000007", 7},
+        {UUID "-lock-2147483647", 2147483647},
+        /* "%010d" of what the counter becomes after that */
+        {UUID "-lock--2147483648", -2147483648LL},
+        {UUID "-lock--2147483647", -2147483647LL},
+        {UUID "-lock--1000000000", -1000000000},
+        {UUID "-lock--999999999", -999999999},
+        {UUID "-lock--000000042", -42},
+        {UUID "-lock--000000001", -1},
+        {UUID "-__READ__0000000003", 3},
+        {UUID "-__WRIT__0000000004", 4},
+        {UUID "-__READ__-2147483648", -2147483648LL},
+        {UUID "-__WRIT__-000000004", -4},
+        {HEX "__lock__0000000005", 5},
+        {HEX "__lock__2147483647", 2147483647},
+        {HEX "__lock__-2147483648", -2147483648LL},
+        {HEX "__lock__-000000005", -5},
+        {HEX "__rlock__0000000006", 6},
+        {HEX "__rlock__-000000006", -6},
+        {"-2147483648", -2147483648LL},
+        {"-000000001", -1},
+        /* Curator's semaphore lock, the C recipe's x-SESSION-SEQ */
+        {UUID "-lease-0000000009", 9},
+        {"x-1099511627776000-0000000010", 10},
+        {"job20240101000000000011", 11},
+    };
+    for (size_t i = 0; i < DLOCK_LEN(good); i++) {
+        int64_t seq = INT64_MIN;
+        if (!CHECK(zk_sequence(good[i].name, &seq)) || !CHECK_INT(seq, good[i].seq))
+            printf("# %s\n", good[i].name);
+    }
+}
+
+TEST(names_that_are_not_in_line)
+{
+    static const char *const bad[] = {
+        "",
+        "a",
+        "1",
+        "-",
+        "-1",
+        "123456789",
+        "lock-123456789",
+        "leases",
+        "locks",
+        "000000000x",
+        UUID,
+        UUID "-lock-",
+        "lock-0000000001x",
+        HEX,
+        HEX "__lock__",
+        "lock-00000 0001",
+        "x000000001",
+        "lock-\xc3\xa4"
+        "000000001",
+    };
+    for (size_t i = 0; i < DLOCK_LEN(bad); i++) {
+        int64_t seq = 4711;
+        if (!CHECK(!zk_sequence(bad[i], &seq)))
+            printf("# %s gave %lld\n", bad[i], (long long)seq);
+    }
+}
+
+static struct zk_child *line_of(const char *const *names, int nnames, int *n)
+{
+    return zk_line((char *const *)(uintptr_t)names, nnames, n);
+}
+
+TEST(the_line_is_sorted_by_sequence_whatever_is_in_front_of_it)
+{
+    static const char *const names[] = {
+        HEX "__lock__0000000010",
+        UUID "-lock-0000000009",
+        "locks",
+        "zz-0000000008",
+        UUID "-__WRIT__0000000100",
+        HEX "__rlock__0000000011",
+        UUID "-__READ__0000000007",
+        "leases",
+    };
+    int n;
+    struct zk_child *line = line_of(names, (int)DLOCK_LEN(names), &n);
+    REQUIRE(line);
+    REQUIRE_INT(n, 6);
+    for (int i = 0; i < 5; i++)
+        CHECK_INT(line[i].seq, 7 + i);
+    CHECK_INT(line[5].seq, 100);
+    CHECK(line[0].name == names[6] && line[0].reader);
+    CHECK(line[1].name == names[3] && !line[1].reader);
+    CHECK(line[2].name == names[1] && !line[2].reader);
+    CHECK(line[3].name == names[0] && !line[3].reader);
+    CHECK(line[4].name == names[5] && line[4].reader);
+    CHECK(line[5].name == names[4] && !line[5].reader);
+    free(line);
+}
+
+TEST(the_line_with_negative_sequences)
+{
+    static const char *const names[] = {
+        UUID "-lock-0000000000",  UUID "-lock--000000001",  UUID "-lock--2147483648",
+        HEX "__lock__-999999999", UUID "-lock--1000000000", UUID "-lock-2147483647",
+    };
+    static const int order[] = {2, 4, 3, 1, 0, 5};
+    int n;
+    struct zk_child *line = line_of(names, (int)DLOCK_LEN(names), &n);
+    REQUIRE(line);
+    REQUIRE_INT(n, 6);
+    for (int i = 0; i < n; i++)
+        if (!CHECK(line[i].name == names[order[i]]))
+            printf("# at %d: %s\n", i, line[i].name);
+    free(line);
+}
+
+TEST(a_line_of_nobody)
+{
+    int n = 7;
+    struct zk_child *line = zk_line(NULL, 0, &n);
+    CHECK(line != NULL);
+    CHECK_INT(n, 0);
+    free(line);
+}
+
+/* ------------------------------------------------------- what others wrote */
+
+static struct dlock_info info_of(const char *name, const char *data, int len)
+{
+    struct Stat stat = {.czxid = 0x1000000ffLL, .ctime = 1790000000123LL};
+    struct dlock_info info;
+    memset(&info, 0x55, sizeof info);
+    zk_read_info(name, data, len, &stat, &info);
+    CHECK_INT(info.fence, 0x1000000ffLL);
+    CHECK_INT(info.left_ns, -1);
+    CHECK(!info.waiter);
+    return info;
+}
+
+TEST(our_own_record_is_read)
+{
+    struct user u;
+    struct dlock_info info;
+    REQUIRE_INT(open_uri(&u, "zk://h#n"), 0);
+    CHECK_HAS(u.be.lock.record, "dlock1 ");
+    info = info_of(UUID "-lock-0000000001", u.be.lock.record, (int)strlen(u.be.lock.record));
+    CHECK(!info.foreign);
+    CHECK_INT(info.pid, getpid());
+    CHECK_STR(info.command, "unit");
+    done(&u);
+}
+
+TEST(foreign_records)
+{
+    struct dlock_info info = info_of(UUID "-lock-0000000001", "\300\250\0\1", 4);
+    CHECK(info.foreign);
+    CHECK_STR(info.command, "Curator");
+    CHECK_STR(info.note, "");
+    CHECK_INT(info.since_ms, 1790000000123LL);
+    CHECK_INT(info.pid, 0);
+
+    info = info_of(HEX "__lock__0000000001", "host1-worker", 12);
+    CHECK(info.foreign);
+    CHECK_STR(info.command, "kazoo");
+    CHECK_STR(info.note, "host1-worker");
+    info = info_of(HEX "__rlock__0000000001", "", 0);
+    CHECK_STR(info.command, "kazoo");
+    CHECK_STR(info.note, "");
+    info = info_of("x-0000000001", NULL, 0);
+    CHECK(info.foreign);
+    CHECK_STR(info.command, "another program");
+    /* Not a record of ours, however much it looks like one; nothing of it reaches a terminal. */
+    info = info_of(HEX "__lock__0000000001", "dlock", 5);
+    CHECK(info.foreign);
+    info = info_of(HEX "__lock__0000000001", "\033[31mred\n\xff", 10);
+    CHECK_STR(info.note, "?[31mred??");
+}
+
+TEST(a_record_with_a_nul_and_one_that_is_long)
+{
+    char text[70000];
+    memset(text, 'x', sizeof text);
+    struct dlock_info info = info_of("a-0000000001", text, (int)sizeof text);
+    CHECK_INT(strlen(info.note), sizeof info.note - 1);
+    info = info_of("a-0000000001", "ab\0cd", 5);
+    CHECK(info.foreign);
+    CHECK_STR(info.note, "");
+}
+
+/* ----------------------------------------------------------------- the URI */
+
+TEST(paths)
+{
+    static const struct {
+        const char *uri, *parent;
+        size_t chroot;
+    } good[] = {
+        {"zk://h#n", "/n", 0},
+        {"zookeeper://h#n", "/n", 0},
+        {"zk://h/#n", "/n", 0},
+        {"zk://h/a#n", "/a/n", 2},
+        {"zk://h/a/b/#n", "/a/b/n", 4},
+        {"zk://h#a/b", "/a/b", 0},
+        {"zk://h/c#a/b", "/c/a/b", 2},
+        {"zk://h/x#zookeeper", "/x/zookeeper", 2},
+        {"zk://h#zookeeper2", "/zookeeper2", 0},
+        {"zk://h#...", "/...", 0},
+        {"zk://h#.a", "/.a", 0},
+        {"zk://h#a.", "/a.", 0},
+        {"zk://h#a%20b", "/a b", 0},
+        {"zk://h#%C3%A4", "/\xc3\xa4", 0},
+        {"zk://h#%E2%82%AC", "/\xe2\x82\xac", 0},
+        {"zk://h#%EF%BF%AF", "/\xef\xbf\xaf", 0}, /* U+FFEF */
+        {"zk://h#%ED%9F%BF", "/\xed\x9f\xbf", 0}, /* U+D7FF */
+        {"zk://h#%EF%A4%80", "/\xef\xa4\x80", 0}, /* U+F900 */
+        {"zk://h#%EF%BC%A1", "/\xef\xbc\xa1", 0},
+        {"zk://h#job000000001", "/job000000001", 0}, /* nine digits */
+        /* A lock's own node may look like that: who stands in line is below it. */
+        {"zk://h#job0000000001", "/job0000000001", 0},
+        {"zk://h/job0000000001#x", "/job0000000001/x", 14},
+    };
+    for (size_t i = 0; i < DLOCK_LEN(good); i++) {
+        struct user u;
+        if (!CHECK_INT(open_uri(&u, good[i].uri), 0) ||
+            !CHECK_STR(u.be.lock.parent, good[i].parent) ||
+            !CHECK_INT(u.be.lock.chroot_len, good[i].chroot))
+            printf("# %s: %s\n", good[i].uri, u.err.msg);
+        done(&u);
+    }
+}
+
+TEST(paths_that_are_none)
+{
+    static const char *const bad[] = {
+        "zk://h#..",
+        "zk://h#.",
+        "zk://h#a/..",
+        "zk://h#../a",
+        "zk://h#a/./b",
+        "zk://h#a//b",
+        "zk://h#a/",
+        "zk://h#/a",
+        "zk://h#/",
+        "zk://h/a//b#n",
+        "zk://h/../a#n",
+        "zk://h/.#n",
+        "zk://h#%F0%9F%94%92", /* an emoji */
+        "zk://h#a%F0%9F%94%92b/c",
+        "zk://h#%EE%80%80", /* U+E000 */
+        "zk://h#%EF%A3%BF", /* U+F8FF */
+        "zk://h#%EF%BF%B0", /* U+FFF0 */
+        "zk://h#%EF%BF%BD", /* U+FFFD */
+        "zk://h/%F0%9F%94%92#n",
+        "zk://h#x/job0000000001",
+        "zk://h#x/job0000000001/y",
+        "zk://h/c#x/lock--000000001",
+        "zk://h#zookeeper",
+        "zk://h#zookeeper/x",
+        "zk://h/zookeeper#x",
+        "zk://h/zookeeper/quota#x",
+    };
+    for (size_t i = 0; i < DLOCK_LEN(bad); i++) {
+        struct user u;
+        if (!CHECK_INT(open_uri(&u, bad[i]), DLOCK_EUSAGE))
+            printf("# %s gave %s\n", bad[i], u.be.lock.parent);
+        CHECK(u.err.msg[0] != '\0' && !strchr(u.err.msg, '\n'));
+        done(&u);
+    }
+}
+
+/* A chroot's last part is no lock above ours, a name right below it is none either. */
+TEST(ten_digits_below_a_chroot)
+{
+    struct user u;
+    REQUIRE_INT(open_uri(&u, "zk://h/c#job0000000001"), 0);
+    CHECK_STR(u.be.lock.parent, "/c/job0000000001");
+    done(&u);
+}
+
+TEST(layouts)
+{
+    struct user u;
+    REQUIRE_INT(open_uri(&u, "zk://h/c#n"), 0);
+    CHECK(!u.be.lock.kazoo);
+    REQUIRE_INT(zk_new_stem(&u.be, &u.err), 0);
+    const char *path = u.be.node.stem;
+    CHECK_INT(strlen(u.be.node.token), DLOCK_TOKEN_LEN);
+    /* /c/n/_c_8-4-4-4-12-lock- with the token's digits */
+    CHECK_INT(strlen(path), strlen("/c/n/" UUID "-lock-"));
+    CHECK(strncmp(path, "/c/n/_c_", 8) == 0);
+    CHECK(strncmp(path + 8, u.be.node.token, 8) == 0 && path[16] == '-' && path[21] == '-' &&
+          path[26] == '-' && path[31] == '-');
+    CHECK_STR(path + 44, "-lock-");
+    CHECK(strncmp(path + 32, u.be.node.token + 20, 12) == 0);
+    char *first = u.be.node.stem;
+    REQUIRE_INT(zk_new_stem(&u.be, &u.err), 0);
+    CHECK(strcmp(first, u.be.node.stem) != 0);
+    free(first);
+    done(&u);
+    REQUIRE_INT(open_uri(&u, "zk://h/c?layout=kazoo#n"), 0);
+    CHECK(u.be.lock.kazoo);
+    REQUIRE_INT(zk_new_stem(&u.be, &u.err), 0);
+    path = u.be.node.stem;
+    CHECK(strncmp(path, "/c/n/", 5) == 0 && strncmp(path + 5, u.be.node.token, 32) == 0);
+    CHECK_STR(path + 37, "__lock__");
+    done(&u);
+    REQUIRE_INT(open_uri(&u, "zk://h?layout=curator#n"), 0);
+    CHECK(!u.be.lock.kazoo);
+    done(&u);
+    CHECK_INT(open_uri(&u, "zk://h?layout=x#n"), DLOCK_EUSAGE);
+    CHECK_HAS(u.err.msg, "layout=x");
+    done(&u);
+    CHECK_INT(open_uri(&u, "zk://h?layout=#n"), DLOCK_EUSAGE);
+    done(&u);
+}
+
+/* "scheme:id=perms" of each entry */
+static const char *acl_text(const struct ACL_vector *v)
+{
+    static char out[256];
+    size_t n = 0;
+    out[0] = '\0';
+    for (int i = 0; i < v->count; i++)
+        n += (size_t)snprintf(out + n, sizeof out - n, "%s%s:%s=%d", i ? " " : "",
+                              v->data[i].id.scheme, v->data[i].id.id, (int)v->data[i].perms);
+    return out;
+}
+
+TEST(access)
+{
+    static const struct {
+        const char *uri, *acl;
+    } good[] = {
+        {"zk://h#n", "world:anyone=31"},
+        {"zk://h?acl=open#n", "world:anyone=31"},
+        {"zk://joe:pw@h#n", "auth:=31"},
+        {"zk://joe:pw@h?acl=creator#n", "auth:=31"},
+        {"zk://joe:pw@h?acl=open#n", "world:anyone=31"},
+        {"zk://joe:pw@h?acl=read#n", "auth:=31 world:anyone=1"},
+    };
+    struct user u;
+    for (size_t i = 0; i < DLOCK_LEN(good); i++) {
+        if (!CHECK_INT(open_uri(&u, good[i].uri), 0) ||
+            !CHECK_STR(acl_text(u.be.lock.acl), good[i].acl))
+            printf("# %s: %s\n", good[i].uri, u.err.msg);
+        done(&u);
+    }
+    static const char *const bad[] = {
+        "zk://h?acl=creator#n", "zk://h?acl=read#n",       "zk://h?acl=x#n",
+        "zk://h?acl=#n",        "zk://joe:pw@h?acl=all#n",
+    };
+    for (size_t i = 0; i < DLOCK_LEN(bad); i++) {
+        if (!CHECK_INT(open_uri(&u, bad[i]), DLOCK_EUSAGE))
+            printf("# %s\n", bad[i]);
+        CHECK_HAS(u.err.msg, "acl=");
+        done(&u);
+    }
+}
+
+TEST(credentials)
+{
+    struct user u;
+    REQUIRE_INT(open_uri(&u, "zk://h#n"), 0);
+    CHECK_NULL(u.be.lock.credentials);
+    done(&u);
+    REQUIRE_INT(open_uri(&u, "zk://joe:s3cret@a,b,c#n"), 0);
+    CHECK_STR(u.be.lock.credentials, "joe:s3cret");
+    CHECK(!strstr(u.uri->where, "s3cret"));
+    CHECK(!strstr(u.be.lock.record, "s3cret"));
+    done(&u);
+    REQUIRE_INT(open_uri(&u, "zk://joe:a%3Ab%40c@h#n"), 0);
+    CHECK_STR(u.be.lock.credentials, "joe:a:b@c");
+    done(&u);
+    static const char *const bad[] = {"zk://joe@h#n", "zk://:pw@h#n"};
+    for (size_t i = 0; i < DLOCK_LEN(bad); i++) {
+        if (!CHECK_INT(open_uri(&u, bad[i]), DLOCK_EUSAGE))
+            printf("# %s gave %s\n", bad[i], u.be.lock.credentials);
+        CHECK(!strstr(u.err.msg, "pw"));
+        done(&u);
+    }
+}
+
+TEST(a_password_file)
+{
+    struct user u;
+    char file[] = "/tmp/dlock-unit.XXXXXX", uri[128];
+    int fd = mkstemp(file);
+    REQUIRE(fd >= 0);
+    dprintf(fd, "from-file\nnot this\n");
+    close(fd);
+    snprintf(uri, sizeof uri, "zk://joe@h?password-file=%s#n", file);
+    REQUIRE_INT(open_uri(&u, uri), 0);
+    CHECK_STR(u.be.lock.credentials, "joe:from-file");
+    CHECK_STR(acl_text(u.be.lock.acl), "auth:=31");
+    done(&u);
+    /* Without a user there is nobody whose password it is. */
+    snprintf(uri, sizeof uri, "zk://h?password-file=%s#n", file);
+    CHECK_INT(open_uri(&u, uri), DLOCK_EUSAGE);
+    done(&u);
+    snprintf(uri, sizeof uri, "zk://joe@h?password-file=%s#n", file);
+    chmod(file, 0644);
+    CHECK_INT(open_uri(&u, uri), DLOCK_EPERM);
+    CHECK_HAS(u.err.msg, "chmod 600");
+    done(&u);
+    unlink(file);
+    CHECK(open_uri(&u, uri) < 0);
+    done(&u);
+}
+
+TEST(parameters_that_nobody_knows)
+{
+    struct user u;
+    REQUIRE_INT(open_uri(&u, "zk://h?layout=kazoo&acl=open#n"), 0);
+    CHECK_INT(dlock_uri_check_params(u.uri, &u.err), 0);
+    done(&u);
+    REQUIRE_INT(open_uri(&u, "zk://h?unheard=1#n"), 0);
+    CHECK_INT(dlock_uri_check_params(u.uri, &u.err), DLOCK_EUSAGE);
+    CHECK_HAS(u.err.msg, "unheard");
+    done(&u);
+}
+
+TEST(a_ttl_that_does_not_fit)
+{
+    struct user u;
+    REQUIRE_INT(open_uri(&u, "zk://h#n"), 0);
+    zk_done(&u.be);
+    memset(&u.be, 0, sizeof u.be);
+    u.be.spec = &u.spec;
+    u.spec.ttl = 25 * 24 * 3600 * DLOCK_SEC;
+    CHECK_INT(zk_check_spec(&u.be, &u.err), DLOCK_EUSAGE);
+    CHECK_HAS(u.err.msg, "24 days");
+    done(&u);
+}
+
+/* ------------------------------------------------------------- the servers */
+
+TEST(servers_as_the_library_wants_them)
+{
+    struct user u;
+    struct dlock_peer peers[3] = {{0}};
+    struct sockaddr_in *a = (void *)&peers[0].addr, *b = (void *)&peers[1].addr;
+    struct sockaddr_in6 *c = (void *)&peers[2].addr;
+    bool first[3] = {false, false, false};
+    REQUIRE_INT(open_uri(&u, "zk://h#n"), 0);
+    *a = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(2181)};
+    *b = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(65535)};
+    *c = (struct sockaddr_in6){.sin6_family = AF_INET6, .sin6_port = htons(1)};
+    inet_pton(AF_INET, "192.0.2.1", &a->sin_addr);
+    inet_pton(AF_INET, "127.0.0.1", &b->sin_addr);
+    inet_pton(AF_INET6, "2001:db8::1", &c->sin6_addr);
+    u.spec.peers = peers;
+    u.spec.npeers = 3;
+    for (int i = 0; i < 200; i++) {
+        char *s = servers_text(&u.spec);
+        REQUIRE(s);
+        CHECK_INT(strlen(s), strlen("192.0.2.1:2181,127.0.0.1:65535,2001:db8::1:1"));
+        CHECK_HAS(s, "192.0.2.1:2181");
+        CHECK_HAS(s, "127.0.0.1:65535");
+        CHECK_HAS(s, "2001:db8::1:1");
+        first[s[0] == '2' ? 2 : s[1] == '9' ? 0 : 1] = true;
+        free(s);
+    }
+    /* Clients spread: each of them is the first now and then. */
+    CHECK(first[0] && first[1] && first[2]);
+    done(&u);
+}
+
+/* ---------------------------------------------------- the lease that lags */
+
+static struct zk_session with_session(int64_t opened, int64_t timeout)
+{
+    struct zk_session s = {.opened_at = opened, .timeout = timeout};
+    beats_begin(&s);
+    return s;
+}
+
+TEST(the_first_lease_counts_from_before_the_session)
+{
+    struct zk_session z = with_session(1000, 6 * DLOCK_SEC);
+    CHECK_INT(zk_lease_from(&z), 1000);
+    /* The create comes a moment later: too young to count by itself. */
+    zk_heard(&z, 1000 + DLOCK_SEC);
+    CHECK_INT(zk_lease_from(&z), 1000);
+}
+
+TEST(a_heartbeat_counts_once_another_was_answered_that_is_a_third_younger)
+{
+    const int64_t s = DLOCK_SEC, t0 = 100 * s;
+    struct zk_session z = with_session(t0, 6 * s);
+    zk_heard(&z, t0 + s);
+    CHECK_INT(zk_lease_from(&z), t0);
+    zk_heard(&z, t0 + 2 * s);
+    CHECK_INT(zk_lease_from(&z), t0);
+    zk_heard(&z, t0 + 3 * s - 1); /* one nanosecond short */
+    CHECK_INT(zk_lease_from(&z), t0);
+    zk_heard(&z, t0 + 3 * s);
+    CHECK_INT(zk_lease_from(&z), t0 + s);
+    zk_heard(&z, t0 + 4 * s);
+    CHECK_INT(zk_lease_from(&z), t0 + 2 * s);
+    /* A long silence, then one answer: all that was before is old enough. */
+    zk_heard(&z, t0 + 20 * s);
+    CHECK_INT(zk_lease_from(&z), t0 + 4 * s);
+    zk_heard(&z, t0 + 21 * s);
+    CHECK_INT(zk_lease_from(&z), t0 + 4 * s);
+    zk_heard(&z, t0 + 22 * s);
+    CHECK_INT(zk_lease_from(&z), t0 + 20 * s);
+}
+
+/* Whatever the rhythm: never younger than a third before the last one, never back, and as young as that allows. */
+TEST(the_lease_against_a_simple_model)
+{
+    const int64_t timeout = 3000;
+    unsigned seed = 7;
+    for (int round = 0; round < 200; round++) {
+        int64_t all[200], now = 0, last = 0;
+        int n = 0;
+        struct zk_session z = with_session(0, timeout);
+        all[n++] = 0;
+        while (n < 200) {
+            seed = seed * 1103515245 + 12345;
+            /* At least a 30th of the time-out apart, so that what is remembered is always enough. */
+            now += 100 + (int64_t)((seed >> 16) % (round % 2 ? 300 : 3000));
+            zk_heard(&z, now);
+            all[n++] = now;
+            int64_t want = 0;
+            for (int i = 0; i < n; i++)
+                if (all[i] <= now - timeout / 3)
+                    want = all[i];
+            REQUIRE_INT(zk_lease_from(&z), want);
+            REQUIRE(zk_lease_from(&z) >= last);
+            last = zk_lease_from(&z);
+        }
+    }
+}
+
+/* Many answers in a short time: what is not remembered makes the lease shorter, never longer. */
+TEST(more_heartbeats_than_are_remembered)
+{
+    const int64_t timeout = 6000;
+    struct zk_session z = with_session(0, timeout);
+    int64_t last = 0;
+    for (int64_t t = 1; t < 20000; t++) {
+        zk_heard(&z, t);
+        REQUIRE(zk_lease_from(&z) <= (t > timeout / 3 ? t - timeout / 3 : 0));
+        REQUIRE(zk_lease_from(&z) >= last);
+        last = zk_lease_from(&z);
+        REQUIRE(z.beat.n >= 1 && z.beat.n <= ZK_BEATS);
+    }
+    /* And it does go on. */
+    CHECK(last > 20000 - 2 * timeout);
+}
+
+TEST(a_new_session_remembers_nothing_of_the_one_before)
+{
+    struct zk_session z = with_session(0, 3000);
+    for (int64_t t = 500; t < 10000; t += 500)
+        zk_heard(&z, t);
+    z.opened_at = 20000;
+    beats_begin(&z);
+    CHECK_INT(zk_lease_from(&z), 20000);
+    CHECK_INT(z.beat.n, 1);
+}
+
+/* ------------------------------------------------------------------ errors */
+
+TEST(errors_in_our_words)
+{
+    struct user u;
+    REQUIRE_INT(open_uri(&u, "zk://joe:s3cret@h#n"), 0);
+    CHECK_INT(zk_error(&u.be, ZNOAUTH, "no place", &u.err), DLOCK_EPERM);
+    CHECK_HAS(u.err.msg, "to this user");
+    CHECK(!strstr(u.err.msg, "s3cret"));
+    CHECK_INT(zk_error(&u.be, ZAUTHFAILED, "no session", &u.err), DLOCK_EPERM);
+    CHECK_INT(zk_error(&u.be, ZCONNECTIONLOSS, "x", &u.err), DLOCK_EUNAVAIL);
+    CHECK_INT(zk_error(&u.be, ZMARSHALLINGERROR, "x", &u.err), DLOCK_EPROTO);
+    CHECK_HAS(u.err.msg, "'n'");
+    done(&u);
+    REQUIRE_INT(open_uri(&u, "zk://h#n"), 0);
+    CHECK_INT(zk_error(&u.be, ZNOAUTH, "no place", &u.err), DLOCK_EPERM);
+    CHECK_HAS(u.err.msg, "zk://user:password@");
+    done(&u);
+    CHECK(zk_transient(ZCONNECTIONLOSS) && zk_transient(ZOPERATIONTIMEOUT));
+    CHECK(!zk_transient(ZNOAUTH) && !zk_transient(ZNONODE) && !zk_transient(ZNODEEXISTS));
+}
+
+UNIT_MAIN
