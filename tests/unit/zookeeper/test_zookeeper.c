@@ -629,7 +629,7 @@ TEST(errors_in_our_words)
     struct user u;
     REQUIRE_INT(open_uri(&u, "zk://joe:s3cret@h#n"), 0);
     CHECK_INT(zk_error(&u.be, ZNOAUTH, "no place", &u.err), DLOCK_EPERM);
-    CHECK_HAS(u.err.msg, "to this user");
+    CHECK_HAS(u.err.msg, "this user has no permission");
     CHECK(!strstr(u.err.msg, "s3cret"));
     CHECK_INT(zk_error(&u.be, ZAUTHFAILED, "no session", &u.err), DLOCK_EPERM);
     CHECK_INT(zk_error(&u.be, ZCONNECTIONLOSS, "x", &u.err), DLOCK_EUNAVAIL);
