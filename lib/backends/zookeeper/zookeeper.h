@@ -118,7 +118,7 @@ struct zk_backend {
         enum zk_stage stage;
         bool flat_parents; /* the server knows no containers */
         size_t making;     /* length of the part of parent that is being made; 0: none */
-        unsigned list_serial, pred_serial, front_serial;
+        unsigned list_serial, pred_serial, front_serial; /* front: also of T_SELF */
         char *pred, *front; /* paths: the node that we watch, the first one */
         bool front_known;   /* be->info describes the first one */
         int place;
