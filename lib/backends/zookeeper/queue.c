@@ -80,7 +80,7 @@ void zk_read_info(const char *name, const char *data, int len, const struct Stat
                                                            : "another program";
         dlock_clean_text(info->command, sizeof(info->command), program, strlen(program));
         /* Curator keeps the bytes of an address there, kazoo what the program chose. */
-        if (data && len > 0 && memchr(data, '\0', (size_t)len) == NULL)
+        if (data && len > 0 && !memchr(data, '\0', (size_t)len))
             dlock_clean_text(info->note, sizeof(info->note), data, (size_t)len);
         info->since_ms = stat->ctime;
     }
