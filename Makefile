@@ -132,6 +132,7 @@ endif
 ifeq ($$(WITH_$(1)),module)
   DEFS    += -DWITH_$(1)_MODULE=1
   MODULES += $$(call module_of,$(1))
+  MOD_OBJ += $$($(1)_SRC:%.c=$$O/mod/%.o)
 endif
 endef
 MODULES  :=
@@ -176,11 +177,12 @@ demo: ## see it work: one command holds the lock, one waits, one is refused
 deps: ## install what the build and the tests need (Debian; root or sudo)
 	@tests/deps check
 
-lint: $(BUILD)/libdlock.so ## manual page, format, exported symbols, Lua scripts
+lint: all ## manual page, format, exported symbols, Lua scripts, layers
 	@for f in $(wildcard man/*.[1-8]); do echo "$(MANDOC) $$f"; $(MANDOC) -T lint -W warning $$f || exit 1; done
 	@echo "$(CLANG_FORMAT)"; $(CLANG_FORMAT) --dry-run -Werror $(FORMAT_SRC)
 	@tests/symbols $(BUILD)/libdlock.so
 	@tests/lua $(LUA_SRC) $(LUA_PARTS)
+	@tests/lint $(CLI_OBJ) $(LIB_OBJ) $(MOD_OBJ)
 	@! grep -nw DLOCK_TEST $(wildcard lib/*.h lib/*/*.h lib/*/*/*.h lib/*/*/*/*.h cli/*.h) || \
 	    { echo "DLOCK_TEST in a header: the Makefile looks for it in lib/ and cli/*.c only" >&2; exit 1; }
 	@! grep -rnE '^ *! ' --include='*.bats' --include='*.bash' tests | grep -vE '\|\||&&|\\$$' || \
@@ -333,7 +335,7 @@ $(BUILD)/libdlock.so: $(BUILD)/libdlock.so.$(SOMAJOR)
 $(BUILD)/pic.a: $(PIC_OBJ) $(BUILD)/sources
 	$(call say,AR,$@)
 	$(Q)rm -f $@ && $(AR) qcs $@ $(filter-out $(CORE:%=$O/pic/lib/%.o),$(PIC_OBJ))
-CORE := registry module lock lock_open lock_names blocking
+CORE := registry module lock blocking
 
 # Modes that the loader accepts, whatever the umask is.
 $(BUILD)/dlock-modules/%.so: $(BUILD)/pic.a $(BUILD)/sources

@@ -25,7 +25,7 @@
 struct fdlock {
     const struct options *o;
     const struct sigstate *sig;
-    struct dlock_flockwait *waiter;
+    struct flock_wait *waiter;
     int64_t until;     /* -w */
     int64_t report_at; /* when to report the wait, with -v */
 };
@@ -46,14 +46,14 @@ static int fail_flock(const struct options *o, int sys)
 static const char *holder(int fd, char *buf, size_t size)
 {
     char text[900];
-    struct dlock_lockfile lf;
-    struct dlock_plock lock;
+    struct proc_locks_file lf;
+    struct proc_lock lock;
     struct dlock_info info;
 
     buf[0] = '\0';
-    if (dlock_lockfile_of(fd, &lf) < 0 || dlock_proclocks(&lf, &lock, 1) != 1 || lock.waiter)
+    if (proc_locks_file(fd, &lf) < 0 || proc_locks_read(&lf, &lock, 1) != 1 || lock.waiter)
         return buf;
-    dlock_proclocks_describe(&lock, &lf, &info);
+    proc_locks_describe(&lock, &lf, &info);
     snprintf(buf, size, " by %s", message_holder(&info, text, sizeof(text)));
     return buf;
 }
@@ -84,7 +84,7 @@ static int poll_ms(int64_t until)
 static void sleep_until(const struct fdlock *l, bool signals, int64_t until)
 {
     struct pollfd pfd[2] = {{.fd = signals ? l->sig->fd : -1, .events = POLLIN}};
-    int n = 1 + dlock_flockwait_interest(l->waiter, pfd + 1, 1, dlock_now(), &until);
+    int n = 1 + flock_wait_interest(l->waiter, pfd + 1, 1, dlock_now(), &until);
 
     poll(pfd, (nfds_t)n, poll_ms(until));
 }
@@ -95,8 +95,8 @@ static bool give_up(struct fdlock *l)
     int64_t until = dlock_now() + CANCEL_WITHIN;
     int sys;
 
-    dlock_flockwait_cancel(l->waiter);
-    while (!dlock_flockwait_check(l->waiter, &sys)) {
+    flock_wait_cancel(l->waiter);
+    while (!flock_wait_check(l->waiter, &sys)) {
         if (dlock_now() >= until)
             return false;
         sleep_until(l, false, until);
@@ -137,9 +137,9 @@ static int wait_for_lock(struct fdlock *l, int op)
 {
     int sys;
 
-    if (dlock_flockwait_start(&l->waiter, l->o->fd, op) < 0)
+    if (flock_wait_start(&l->waiter, l->o->fd, op) < 0)
         return fail_flock(l->o, ENOMEM);
-    while (!dlock_flockwait_check(l->waiter, &sys)) {
+    while (!flock_wait_check(l->waiter, &sys)) {
         if (dlock_now() >= l->until) {
             if (!give_up(l))
                 return busy(l->o); /* exit ends the thread */
@@ -151,7 +151,7 @@ static int wait_for_lock(struct fdlock *l, int op)
         read_signals(l);
         report_wait(l);
     }
-    dlock_flockwait_free(l->waiter);
+    flock_wait_free(l->waiter);
     if (sys == EWOULDBLOCK)
         return busy(l->o);
     return sys == 0 ? 0 : fail_flock(l->o, sys);

@@ -187,7 +187,7 @@ schemes() {
         esac
         run "$DLOCK" -n "$scheme://" true
         assert_rc 64
-        refute_out "no kind of store"
+        refute_out "unknown store"
     done <known
 }
 

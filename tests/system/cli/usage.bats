@@ -147,7 +147,7 @@ TRACE='touch ran'
 @test "usage: unknown schemes are 64" {
     for uri in foo://h#x etcd://h#x http://h/x#y redi://h#x "redis+tls://u:$SECRET@h#x"; do
         refused 64 "$uri" touch ran
-        says "no kind of store"
+        says "unknown store"
     done
 }
 
