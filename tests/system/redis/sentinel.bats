@@ -258,7 +258,7 @@ upset() { : >"$BATS_FILE_TMPDIR/upset"; }
     assert_out "only 0 of 1 replicas have confirmed"
     free_at "$MASTER"
     # What is held is answered at once all the same.
-    hold --ttl 3 "${L/svc#/svc?wait-replicas=0#}"
+    L=${L/svc#/svc?wait-replicas=0#} hold --ttl 3
     local begin
     begin=$(now_ms)
     run run_t 5 "$DLOCK" -n "$l" touch ran
@@ -281,7 +281,7 @@ upset() { : >"$BATS_FILE_TMPDIR/upset"; }
 # bats test_tags=slow
 @test "with wait-replicas a renewal needs enough replicas" {
     upset
-    hold --ttl 1.5 --grace 0.3 "redis://127.0.0.1:$MASTER?wait-replicas=1#$NAME"
+    L="redis://127.0.0.1:$MASTER?wait-replicas=1#$NAME" hold --ttl 1.5 --grace 0.3
     wait_for 5 pttl_above "$MASTER" "$NAME" 1400
     stop_pid "$(pid_at "$REPLICA")"
     ended 79 3
