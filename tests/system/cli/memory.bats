@@ -187,6 +187,9 @@ zk_memory() {
     zk_memory 0 "$L/free%/x" true
     zk_memory 75 -n "$L" true
     zk_memory 75 -w 0.5 "$L" true
+    # A waiter that crashed stays in line until its session is over.
+    holder_alone() { [ "$(zk_ls "/$NAME" | wc -l)" = 1 ]; }
+    wait_for 10 holder_alone
     zk_memory 75 --status "$L"
     kill "$holder"
     wait_for 5 pid_gone "$holder"
