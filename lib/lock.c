@@ -4,8 +4,8 @@
  * what is unclear, trying again.
  *
  * A handle goes from LOCK_IDLE through LOCK_RESOLVING (names to addresses; skipped when they are known) to
- * LOCK_ACQUIRING and LOCK_HELD, or to LOCK_ASKING, and through LOCK_RELEASING back to LOCK_IDLE. What time
- * decides about a held lock is lease.c's; dlock_process() does what it says.
+ * LOCK_ACQUIRING and LOCK_HELD, or to LOCK_ASKING, and through LOCK_RELEASING back to LOCK_IDLE. lease.c makes
+ * the decisions about time while the lock is held; dlock_process() carries them out.
  */
 #include "lock.h"
 
@@ -18,7 +18,7 @@
 #define UNDO_BRIEF (60 * DLOCK_MSEC)
 /* Undo after a failure that no -w bounds. */
 #define UNDO_TIME (500 * DLOCK_MSEC)
-/* The backend has its own, more exact idea of the first contact's end: ours stands behind it. */
+/* A backend bounds the first contact more exactly: our bound comes after its own. */
 #define CONTACT_SLACK (30 * DLOCK_MSEC)
 #define UNUSABLE_MAX 3
 #define RESOLVE_AGAIN (10 * DLOCK_SEC)
@@ -157,7 +157,7 @@ static void report_failed(dlock *d)
     d->phase = LOCK_IDLE;
 }
 
-/* The addresses are known: begin what is wanted. */
+/* The addresses are known: begin the acquire or the query. */
 static void ask_backend(dlock *d)
 {
     if (d->want == LOCK_ASKING) {
@@ -182,7 +182,7 @@ static bool has_host(const struct dlock_peer *peers, int n, int host)
     return false;
 }
 
-/* Take these addresses; a host that has none among them keeps what it had. False: out of memory, all stay. */
+/* Take these addresses; a host without any keeps its old ones. False: out of memory, all hosts keep them. */
 static bool take_peers(dlock *d, struct dlock_peer *peers, int n)
 {
     int all = n;
@@ -201,7 +201,7 @@ static bool take_peers(dlock *d, struct dlock_peer *peers, int n)
     return true;
 }
 
-/* A look-up is under way: take over what it has brought. */
+/* A look-up is under way: take over its addresses. */
 static void check_resolver(dlock *d)
 {
     struct dlock_peer *peers;
@@ -278,7 +278,7 @@ void dlock_start_status(dlock *d)
     begin(d, LOCK_ASKING);
 }
 
-/* Release or undo; then_ says what to report when the backend has done it. */
+/* Release or undo; then_ says what follows when the backend has done it. */
 static void release_then(dlock *d, enum lock_then then_, int64_t until)
 {
     d->then = then_;
@@ -439,7 +439,7 @@ static void no_answer(dlock *d, int64_t waited)
         release_then(d, THEN_FAILED, undo_until(d));
 }
 
-/* Is an answer awaited that -w and --connect-timeout bound? */
+/* Do we wait for an answer that -w and --connect-timeout bound? */
 static bool trying(const dlock *d)
 {
     return d->phase == LOCK_RESOLVING || d->phase == LOCK_ACQUIRING || d->phase == LOCK_ASKING;

@@ -10,7 +10,7 @@
 
 #define PASSWORD_MAX 4096
 
-/* A file that others can read or replace is no secret: refused like ssh does with its keys. */
+/* A file that others can read or replace is no secret: refuse it, as ssh refuses such keys. */
 static int check_secret_file(int fd, const char *path, struct dlock_error *err)
 {
     struct stat st;
