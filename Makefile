@@ -97,12 +97,15 @@ POSTGRES_LIBS   = $(PG_LIBS)
 
 ZOOKEEPER_SRC     := $(wildcard lib/backends/zookeeper/*.c lib/backends/zookeeper/wire/*.c)
 ZOOKEEPER_HEADERS := zookeeper/zookeeper.h
-# In the module it is linked statically where possible: then its system calls go through wire/calls.c, which also checks
-# what a server says before the library believes it, and it need not be installed. A store that is built in has no such guard.
+# The module links it statically where possible: then it need not be installed, and its system calls go through
+# wire/calls.c, the packet guard, which checks what a server sends before the library reads it. A store that is built in
+# has no guard.
 ZK_STATIC ?= $(if $(filter /%,$(shell $(CC) -print-file-name=libzookeeper_mt.a 2>/dev/null)),yes,no)
 ifeq ($(ZK_STATIC),yes)
   ZK_LIBS     ?= -Wl,-Bstatic -lzookeeper_mt -Wl,-Bdynamic -lm
-  ZK_WRAP     := $(addprefix -Wl$(comma)--wrap=,pthread_create getaddrinfo socket connect getsockopt send recv pipe poll close)
+  ZK_ARCHIVE  ?= $(shell $(CC) -print-file-name=libzookeeper_mt.a)
+  ZK_CALLS    := pthread_create getaddrinfo socket connect getsockopt send recv read write pipe poll close
+  ZK_WRAP     := $(addprefix -Wl$(comma)--wrap=,$(ZK_CALLS))
 else
   ZK_LIBS     ?= -lzookeeper_mt
 endif
@@ -135,6 +138,10 @@ endef
 MODULES  :=
 LEFT_OUT :=
 $(foreach x,$(PARTS),$(eval $(call part,$x)))
+
+ifeq ($(WITH_ZOOKEEPER)$(ZK_STATIC),moduleyes)
+DEFS += -DWITH_ZOOKEEPER_GUARD=1
+endif
 
 CC_ALL = $(CC) $(LANG_C) $(DEFS) $(WARN) $(SANFLAGS) $(HARDEN)
 USER   = $(CPPFLAGS) $(CFLAGS)
@@ -283,6 +290,14 @@ $(BUILD)/gen/redis_scripts.h: lib/backends/redis/scripts/embed.awk $(LUA_SRC) $(
 	@mkdir -p $(@D)
 	$(Q)awk -f $< $(LUA_SRC) > $@
 $(call each_obj,lib/backends/redis/script.c): $(BUILD)/gen/redis_scripts.h
+
+# A guard that does not see all of the library's traffic is none.
+ifneq ($(ZK_WRAP),)
+$(call module_of,ZOOKEEPER): $(BUILD)/zk-calls
+$(BUILD)/zk-calls: FORCE
+	@mkdir -p $(@D)
+	@lib/backends/zookeeper/wire/check-calls $@ $(ZK_ARCHIVE) $(ZK_CALLS)
+endif
 
 $O/%.o: %.c $(BUILD)/flags
 	$(call say,CC,$<)

@@ -11,6 +11,7 @@ struct dlock_loadable {
     const char *name, *file, *package; /* file: within the directory of modules */
     const char *const *schemes;        /* of a backend, NULL-terminated; NULL: not a backend */
     unsigned abi;                      /* of its table; each kind of table counts its own */
+    const char *note;                  /* for --version when it is installed; NULL: "module" */
 };
 
 /* The first members of every module's table. */

@@ -93,13 +93,13 @@ caught() {
 
 # bats test_tags=slow
 @test "planted: no undo of an unanswered request" {
-    plant lib/backends/redis/renew.c 's/send_undo\(be, T_LEAVE, be->value,/send_undo(be, T_LEAVE, "nobody",/'
+    plant lib/backends/redis/renew.c 's/T_LEAVE, be->value,/T_LEAVE, "nobody",/'
     caught redis/hostile "faults: replies cut after n bytes.*"
 }
 
 # bats test_tags=slow
 @test "planted: a majority of N/2" {
-    plant lib/backends/redis/redlock_open.c 's,be->n / 2 \+ 1,(be->n + 1) / 2,'
+    plant lib/backends/redis/redlock.c 's,be->n / 2 \+ 1,(be->n + 1) / 2,'
     caught redlock/lock "redlock: a majority of 1, 2, 3, 4 or 5 nodes is enough, one less is not"
 }
 
@@ -123,18 +123,18 @@ caught() {
 
 # bats test_tags=slow
 @test "planted: the release comes before the tree is gone" {
-    plant cli/keeper_guard.c 's/if \(must_end && !k->tree_empty\)/if (must_end \&\& k->phase == K_OVER)/'
+    plant cli/keeper.c 's/if \(must_end && !k->tree_empty\)/if (must_end \&\& k->phase == KEEPER_OVER)/'
     caught cli/lease "no renewal: a command that ends by TERM is followed by its descendants, 79"
 }
 
 # bats test_tags=slow
 @test "planted: only the command is killed, not its tree" {
-    plant cli/guard_tree.c 's/tree_signal\(&nobody_spared, SIGKILL, &refused\) < 0/(refused = 0, g->command > 0 ? kill(g->command, SIGKILL) : 0) < 0/'
+    plant cli/guard.c 's/process_tree_signal\(&none_inherited, SIGKILL, &refused\) < 0/(refused = 0, g->command > 0 ? kill(g->command, SIGKILL) : 0) < 0/'
     caught cli/guard "keeper killed: the whole tree is gone at once"
 }
 
 # bats test_tags=slow
 @test "planted: exit code 0 although the release says that the lock was not ours" {
-    plant cli/keeper_store.c 's/r->how == DLOCK_REL_NOT_OURS && !k->lost/r->how == DLOCK_REL_NOT_OURS \&\& k->lost/'
+    plant cli/keeper.c 's/r->how == DLOCK_REL_NOT_OURS && !k->lost/r->how == DLOCK_REL_NOT_OURS \&\& k->lost/'
     caught cli/lease "release answers 'not ours': 79 although the command returned 0, with a line"
 }

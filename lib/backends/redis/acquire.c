@@ -1,270 +1,331 @@
 /*
- * acquire.c - acquire: the first try, and standing in line. Being called there: wake.c. See redis.c for the
- * whole.
+ * acquire.c - acquire: the first try, the queue, and the connection on which a waiter is woken.
+ *
+ * One script tries, and queues the waiter where it does not get the lock. The first try is not queued: a waiter joins
+ * the queue only once it is subscribed on its second connection, so that no wake-up is lost and a waiter that cannot be
+ * reached does not count. Every wake-up is followed by another try; a timer stands behind each of them.
  */
-#include "redis.h"
+#include "operation.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define POLL_PAUSE (200 * DLOCK_MSEC) /* of the first in line, where the server cannot tell it */
-#define PLACE_STEP (100 * DLOCK_MSEC) /* between the tries of those behind it */
+#define POLL_PAUSE                                                                                 \
+    (200 * DLOCK_MSEC) /* of the first waiter, where the server cannot report changes */
+#define PLACE_STEP (100 * DLOCK_MSEC) /* between the tries of the waiters behind it */
 #define LISTEN_LATER DLOCK_SEC        /* most commands have ended by then */
 
-void redis_wait_fail(struct dlock_be *be, const struct dlock_error *err)
+/* ----------------------------------------------------------------------- ends */
+
+static void wake_close(struct redis_backend *be)
 {
-    redis_wake_close(be);
-    be->doing = DO_NOTHING;
-    be->proof.what = PROOF_NOTHING;
-    events_add(&be->events, EV_FAILED)->error = *err;
+    redis_node_unsubscribe(&be->node);
+    be->acquire.wake_out.retry_at = DLOCK_NEVER;
 }
 
-/* -------------------------------------------------------------------- outages */
+static void fail(struct redis_backend *be, const struct dlock_error *err)
+{
+    wake_close(be);
+    redis_end(be, EV_FAILED)->error = *err;
+}
 
-void redis_wait_outage(struct dlock_be *be, struct outage *o, const struct dlock_error *err)
+/* Trouble after the first contact: later once more, or the acquire has failed. */
+static void ride_out(struct redis_backend *be, struct outage *o, const struct dlock_error *err)
 {
     if (!outage_goes_on(o, be->spec, &be->events, err))
-        redis_wait_fail(be, err);
+        fail(be, err);
 }
 
 /* A fresh token and value. False: the acquire has failed. */
-static bool new_value(struct dlock_be *be)
+static bool new_value(struct redis_backend *be)
 {
     int rc = dlock_token_new(be->spec->env, be->token);
     free(be->value);
     be->value = rc == 0 ? redis_script_value(be->token, be->spec->who) : NULL;
-    be->tried = false;
-    if (be->value != NULL)
+    be->claim = CLAIM_NONE;
+    if (be->value)
         return true;
     struct dlock_error err;
     if (rc != 0)
         dlock_fail(&err, DLOCK_EOS, -rc, "no random numbers: %s", strerror(-rc));
     else
         dlock_fail(&err, DLOCK_ENOMEM, 0, "out of memory");
-    redis_wait_fail(be, &err);
+    fail(be, &err);
     return false;
 }
 
 /*
- * Give cmd up. A try that is unanswered may be served later: a stopped server executes what is in its
- * socket buffers when it goes on [measured]. So the undo is sent behind it, and the next try has another
- * value, which that undo does not touch; it is sent again on the next connection, because one that waits for replicas
- * drops what is behind. False: the acquire has failed.
+ * Give cmd up. The server may still serve an unanswered try (node.c). So its undo is sent behind it, and the next try
+ * has another value, which that undo does not touch. The undo is sent again on the next connection, because a
+ * connection that waits for replicas drops the commands behind. False: the acquire has failed.
  */
-static bool give_up_cmd(struct dlock_be *be)
+static bool give_up_cmd(struct redis_backend *be)
 {
-    bool unclear = be->tried && be->cmd.written;
+    struct redis_conn *cmd = &be->node.cmd;
+    bool unclear = be->claim == CLAIM_TRIED && cmd->written;
 
-    be->proof.what = PROOF_NOTHING;
-    if (unclear && be->cmd.state == RC_UP)
-        (void)redis_script_leave(&be->script, &be->cmd, T_UNDO, be->value, "");
-    redis_close_cmd(be);
-    be->op_until = DLOCK_NEVER;
-    if (!unclear) {
-        be->tried = false;
+    be->answer.what = ANSWER_NONE;
+    if (unclear && cmd->state == RC_UP)
+        (void)redis_script_leave(&be->script, cmd, T_UNDO, be->value, "");
+    redis_node_close(&be->node);
+    be->until = DLOCK_NEVER;
+    be->claim = CLAIM_NONE;
+    if (!unclear)
         return true;
-    }
-    if (be->nstale == REDIS_STALE)
-        redis_forget_stale(be, 1);
-    be->stale[be->nstale++] = be->value;
+    redis_node_remember(&be->node, be->value);
     be->value = NULL;
     return new_value(be);
 }
 
-/* First contact: the trouble may pass; op_until still bounds it, and then this is what is said. */
-static void first_later(struct dlock_be *be, const struct dlock_error *err)
-{
-    be->refused = *err;
-    be->cmd_out.retry_at = redis_now(be) + dlock_backoff_next(&be->cmd_out.pause, be->spec->env);
-}
-
 /* First contact, and the server may be replaced: another look within the same time. */
-static bool try_again_first(struct dlock_be *be, const struct dlock_error *err)
+static void start_over(struct redis_backend *be, const struct dlock_error *err)
 {
-    int64_t until = be->op_until;
+    int64_t until = be->until;
 
     if (!give_up_cmd(be))
-        return false;
-    be->op_until = until;
-    be->refused = *err;
-    be->cmd_out.retry_at = redis_now(be) + dlock_backoff_next(&be->cmd_out.pause, be->spec->env);
-    return true;
+        return;
+    be->until = until;
+    redis_retry_later(be, err);
 }
 
-void redis_wait_trouble(struct dlock_be *be, const struct dlock_error *why)
+/* cmd is of no use any more: the acquire goes on if it can. */
+static void trouble(struct redis_backend *be, const struct dlock_error *why)
 {
     struct dlock_error err = *why; /* of cmd, which is closed here */
+    const struct redis_conn *cmd = &be->node.cmd;
 
-    if (!be->first) {
+    if (!be->acquire.first) {
         if (give_up_cmd(be))
-            redis_wait_outage(be, &be->cmd_out, &err);
+            ride_out(be, &be->out, &err);
         return;
     }
-    if (be->cluster.known && !be->cmd.written && err.code == DLOCK_EUNAVAIL) {
+    if (be->route.cluster.known && !cmd->written && err.code == DLOCK_EUNAVAIL) {
         /* The node that has the slot is down; its replica may be about to take over. */
-        redis_close_cmd(be);
-        be->tried = false;
-        first_later(be, &err);
+        redis_node_close(&be->node);
+        be->claim = CLAIM_NONE;
+        redis_retry_later(be, &err);
         return;
     }
-    if (redis_sentinel_worth_retry(be, &err)) {
-        (void)try_again_first(be, &err);
+    if (redis_sentinel_worth_retry(&be->route, &err, be->until)) {
+        start_over(be, &err);
         return;
     }
-    /* tried stays where the server may have seen it: the core's release undoes it */
-    be->tried = be->tried && be->cmd.written;
-    redis_conn_close(&be->cmd);
-    be->op_until = DLOCK_NEVER;
-    be->leave_lost = false;
-    redis_wait_fail(be, &err);
+    /* The claim stays where the server may have seen the try: the core's release undoes it. */
+    if (!cmd->written)
+        be->claim = CLAIM_NONE;
+    redis_conn_close(&be->node.cmd);
+    be->release.answer_lost = false;
+    fail(be, &err);
+}
+
+/* ------------------------------------------------------- the wake-up connection */
+
+static void wake_start(struct redis_backend *be)
+{
+    struct dlock_error err;
+    int64_t until = redis_now(be) + be->spec->connect_timeout;
+
+    free(be->acquire.channel);
+    be->acquire.channel = NULL;
+    if (be->acquire.id[0] == '\0' && dlock_token_new(be->spec->env, be->acquire.id) != 0)
+        be->acquire.id[0] = '\0';
+    else
+        be->acquire.channel = redis_script_channel(&be->script, be->acquire.id);
+    if (!be->acquire.channel) {
+        dlock_fail(&err, DLOCK_ENOMEM, 0, "out of memory");
+        fail(be, &err);
+        return;
+    }
+    be->acquire.wake_out.retry_at = DLOCK_NEVER;
+    redis_route_connect(&be->route, &be->node.wake, until);
+    redis_node_subscribe(&be->node, be->acquire.channel, until);
+    /* For when this node is gone. */
+    redis_cluster_learn(&be->route);
+    redis_conn_flush(&be->node.cmd);
+}
+
+void redis_wake_drop(struct redis_backend *be)
+{
+    wake_close(be);
+    be->acquire.try_at =
+        DLOCK_NEVER; /* join the queue again when the waiter can be reached again */
+}
+
+static void wake_failed(struct redis_backend *be)
+{
+    struct dlock_error err = be->node.wake.error;
+    redis_wake_drop(be);
+    if (be->op == OP_ACQUIRE)
+        ride_out(be, &be->acquire.wake_out, &err);
 }
 
 /* ---------------------------------------------------------------------- tries */
 
-static bool may_track(const struct dlock_be *be)
+static bool subscribed(const struct redis_backend *be)
 {
-    return be->place == 1 && be->enqueue && be->wake_state == WAKE_READY && be->can_track &&
-           be->tracking == TRACK_OFF;
+    return be->node.wake_state == WAKE_READY;
 }
 
-void redis_try_now(struct dlock_be *be)
+static bool may_track(const struct redis_backend *be)
 {
-    int64_t now = redis_now(be);
+    return be->acquire.place == 1 && redis_node_may_track(&be->node);
+}
 
-    if (be->proof.what != PROOF_NOTHING) { /* granted already, it seems */
-        be->try_at = DLOCK_NEVER;
+static void try_now(struct redis_backend *be)
+{
+    struct redis_node *node = &be->node;
+
+    if (be->answer.what != ANSWER_NONE) { /* granted already, it seems */
+        be->acquire.try_at = DLOCK_NEVER;
         return;
     }
-    if (redis_conn_is_open(&be->cmd) && redis_conn_waits(&be->cmd, T_TRY)) {
-        be->again = true; /* the answer may be from before what woke us */
-        be->try_at = DLOCK_NEVER;
+    if (redis_conn_is_open(&node->cmd) && redis_conn_waits(&node->cmd, T_TRY)) {
+        be->acquire.again = true; /* the answer may be older than what woke us */
+        be->acquire.try_at = DLOCK_NEVER;
         return;
     }
-    be->again = false;
-    be->try_at = be->cmd_out.retry_at = DLOCK_NEVER;
-    if (!be->first)
-        be->op_until = now + be->spec->op_timeout;
-    redis_connect(be, &be->cmd, be->op_until);
-    redis_undo_stale(be);
-    /* The server tracks what is read after this, so it goes in front of the try. */
+    be->acquire.again = false;
+    be->acquire.try_at = be->out.retry_at = DLOCK_NEVER;
+    if (!be->acquire.first)
+        be->until = redis_now(be) + be->spec->op_timeout;
+    redis_route_connect(&be->route, &node->cmd, be->until);
+    redis_node_undo(node, &be->script, T_UNDO, redis_cluster_asks(&be->route));
+    /* The server reports changes to what is read after this, so it goes in front of the try. */
     if (may_track(be))
-        be->tracking = redis_script_track(&be->cmd, T_TRACK, be->wake_id) ? TRACK_ON : TRACK_OFF;
+        redis_node_track(node, T_TRACK);
     if (be->script.torn)
-        redis_cluster_hello(be); /* answered before the try is */
-    be->tried = true;
-    be->queued = be->queued || be->enqueue;
-    (void)redis_script_try(&be->script, &be->cmd, T_TRY, be->value, be->enqueue ? be->id : "",
-                           be->spec->ttl, be->restart_grace);
-    redis_conn_flush(&be->cmd);
+        redis_cluster_hello(&be->route); /* answered before the try is */
+    be->claim = CLAIM_TRIED;
+    be->queued = be->queued || subscribed(be);
+    (void)redis_script_try(&be->script, &node->cmd, T_TRY, be->value,
+                           subscribed(be) ? be->acquire.id : "", be->spec->ttl, be->restart_grace);
+    redis_conn_flush(&node->cmd);
 }
 
-void redis_try_again(struct dlock_be *be, bool moved)
+/* The same try, to another node. */
+static void try_again(struct redis_backend *be, bool moved)
 {
-    int64_t until = be->op_until;
-    be->tried = false;
-    if (moved && be->id[0] != '\0') {
-        /* Whoever has been in line subscribes there first: its place is still kept. */
-        redis_wake_close(be);
-        be->enqueue = false;
-        be->op_until = be->try_at = be->cmd_out.retry_at = DLOCK_NEVER;
-        redis_wake_start(be);
+    int64_t until = be->until;
+    be->claim = CLAIM_NONE;
+    if (moved && be->acquire.id[0] != '\0') {
+        /* A waiter subscribes there first: its place in the queue is still kept. */
+        wake_close(be);
+        be->until = be->acquire.try_at = be->out.retry_at = DLOCK_NEVER;
+        wake_start(be);
         return;
     }
-    redis_try_now(be);
-    be->op_until = until;
+    try_now(be);
+    be->until = until;
 }
 
-void redis_wait_move(struct dlock_be *be)
+/* The master is another server now. */
+static void try_there(struct redis_backend *be)
 {
-    int64_t until = be->op_until;
+    int64_t until = be->until;
 
     redis_wake_drop(be);
     if (!give_up_cmd(be))
         return;
-    be->op_until = until; /* of a first contact; otherwise the try sets it */
-    redis_try_now(be);
+    be->until = until; /* of a first contact; otherwise the try sets it */
+    try_now(be);
 }
 
-void redis_acquire(struct dlock_be *be, bool wait)
+void redis_acquire(struct redis_backend *be, bool wait)
 {
-    int64_t now = redis_now(be);
-
-    be->doing = DO_ACQUIRE;
-    be->wait = wait;
-    be->first = true;
-    be->granted = be->queued = be->enqueue = be->again = be->told_grace = be->leave_lost = false;
-    be->place = 0;
-    be->holder_token[0] = '\0';
-    be->try_at = be->wake_until = DLOCK_NEVER;
-    outage_over(&be->cmd_out);
-    outage_over(&be->wake_out);
-    redis_cluster_begin(be);
+    be->op = OP_ACQUIRE;
+    be->queued = false;
+    be->release.answer_lost = false;
+    be->acquire.wait = wait;
+    be->acquire.first = true;
+    be->acquire.again = be->acquire.told_grace = false;
+    be->acquire.place = 0;
+    be->acquire.holder_token[0] = '\0';
+    be->acquire.try_at = DLOCK_NEVER;
+    /* The first try needs no id: only a waiter is in the queue. */
+    be->acquire.id[0] = '\0';
+    outage_over(&be->acquire.wake_out);
+    outage_over(&be->out);
     be->refused.code = 0;
-    be->op_until = now + be->spec->connect_timeout;
-    if (!new_value(be))
-        return;
-    /* The first try needs no id: only one who waits is in the queue. */
-    be->id[0] = '\0';
-    redis_try_now(be);
+    redis_cluster_begin(&be->route);
+    be->until = redis_now(be) + be->spec->connect_timeout;
+    if (new_value(be))
+        try_now(be);
 }
+
+/* -------------------------------------------------------------------- answers */
 
 /* An error reply to a try. Nothing was granted: the script sets NAME last. */
-static void try_refused(struct dlock_be *be, const char *text)
+static void try_refused(struct redis_backend *be, const char *text)
 {
     enum redis_conn_class class = redis_conn_classify(text);
     struct dlock_error err;
 
-    redis_reply_error(be, &err, text);
-    if (redis_cluster_lost(be, text))
-        redis_close_cmd(be);
-    if (be->first && err.code == DLOCK_EUNAVAIL && (class == RE_TRANSIENT || class == RE_CLUSTER)) {
-        first_later(be, &err);
+    redis_cluster_error(&be->route, &err, text);
+    if (redis_cluster_lost(&be->route, text))
+        redis_node_close(&be->node);
+    if (be->acquire.first && err.code == DLOCK_EUNAVAIL &&
+        (class == RE_TRANSIENT || class == RE_CLUSTER)) {
+        redis_retry_later(be, &err);
         return;
     }
-    if (be->first) {
-        if (class == RE_REPLICA && redis_sentinel_worth_retry(be, &err))
-            (void)try_again_first(be, &err);
+    if (be->acquire.first) {
+        if (class == RE_REPLICA && redis_sentinel_worth_retry(&be->route, &err, be->until))
+            start_over(be, &err);
         else
-            redis_wait_fail(be, &err);
+            fail(be, &err);
         return;
     }
-    be->op_until = DLOCK_NEVER;
+    be->until = DLOCK_NEVER;
     /* A replica now: another address may be the master. */
     if (class == RE_REPLICA) {
         if (!give_up_cmd(be))
             return;
-        redis_conn_close_replica(&be->cmd);
+        redis_conn_close_replica(&be->node.cmd);
     }
-    redis_wait_outage(be, &be->cmd_out, &err);
+    ride_out(be, &be->out, &err);
 }
 
 /* An answer has been understood, and counts. */
-static void contacted(struct dlock_be *be)
+static void contacted(struct redis_backend *be)
 {
-    be->first = false;
-    be->op_until = DLOCK_NEVER;
-    outage_over(&be->cmd_out);
+    be->acquire.first = false;
+    be->until = DLOCK_NEVER;
+    outage_over(&be->out);
 }
 
-void redis_granted(struct dlock_be *be, const struct redis_proof *p)
+static void granted(struct redis_backend *be, const struct redis_answer *a)
 {
     contacted(be);
-    be->granted = true;
+    be->claim = CLAIM_GRANTED;
     be->queued = false;
-    be->doing = DO_NOTHING;
-    redis_wake_close(be);
+    wake_close(be);
     redis_checks_granted(&be->checks);
-    redis_sentinel_listen(be, redis_now(be) + LISTEN_LATER);
-    struct dlock_event *ev = events_add(&be->events, EV_GRANTED);
-    ev->from = p->sent;
+    redis_sentinel_listen(&be->route, redis_now(be) + LISTEN_LATER);
+    struct dlock_event *ev = redis_end(be, EV_GRANTED);
+    ev->from = a->sent;
     ev->ttl = be->spec->ttl;
-    ev->fence = p->fence;
+    ev->fence = a->fence;
     memcpy(ev->token, be->token, sizeof(ev->token));
 }
 
-/* Who holds it, for EV_BUSY and EV_WAITING; NULL where nobody does. */
-static const struct dlock_info *holder_info(struct dlock_be *be, const struct redis_script_tried *t)
+static void failed(struct redis_backend *be, const struct dlock_error *err, bool leaving)
+{
+    (void)leaving;
+    trouble(be, err);
+}
+
+static void refused(struct redis_backend *be, const struct dlock_error *err, bool for_good)
+{
+    if (for_good)
+        fail(be, err); /* the release that follows undoes the grant */
+    else
+        trouble(be, err);
+}
+
+/* The holder, for EV_BUSY and EV_WAITING; NULL where there is none. */
+static const struct dlock_info *holder_info(struct redis_backend *be,
+                                            const struct redis_script_tried *t)
 {
     if (t->status != RS_BUSY)
         return NULL;
@@ -273,24 +334,24 @@ static const struct dlock_info *holder_info(struct dlock_be *be, const struct re
     return &be->info;
 }
 
-static void tell_waiting(struct dlock_be *be, const struct redis_script_tried *t)
+static void report_waiting(struct redis_backend *be, const struct redis_script_tried *t)
 {
     const struct dlock_info *info = holder_info(be, t);
-    const char *token = info == NULL ? "-" : info->foreign ? "foreign" : info->token;
-    if (be->place == t->place && strcmp(token, be->holder_token) == 0)
+    const char *token = !info ? "-" : info->foreign ? "foreign" : info->token;
+    if (be->acquire.place == t->place && strcmp(token, be->acquire.holder_token) == 0)
         return;
-    snprintf(be->holder_token, sizeof(be->holder_token), "%s", token);
+    snprintf(be->acquire.holder_token, sizeof(be->acquire.holder_token), "%s", token);
     struct dlock_event *ev = events_add(&be->events, EV_WAITING);
     ev->info = info;
     ev->place = t->place;
 }
 
-static void tell_grace(struct dlock_be *be, const struct redis_script_tried *t)
+static void report_grace(struct redis_backend *be, const struct redis_script_tried *t)
 {
     char left[32];
-    if (be->told_grace)
+    if (be->acquire.told_grace)
         return;
-    be->told_grace = true;
+    be->acquire.told_grace = true;
     dlock_fail(&events_add(&be->events, EV_NOTICE)->error, DLOCK_EBUSY, 0,
                "%s: the server was started a short while ago and grants nothing for another %s "
                "(restart-grace)",
@@ -298,63 +359,59 @@ static void tell_grace(struct dlock_be *be, const struct redis_script_tried *t)
 }
 
 /*
- * When to try again if nobody wakes us. The first in line watches the lease itself. Those behind it look
- * a little later, one after the other, since the holder and some in front may have died together. A call
- * that was not answered runs out after a second: then it is the next one's turn.
+ * When to try again without a wake-up. The first waiter watches the lease itself. The others look a little later, one
+ * after the other, since the holder and some waiters in front may have died together. The claim of a waiter that was
+ * woken and did not try again ends after a second: then it is the next one's turn.
  */
-static int64_t next_try(const struct dlock_be *be, const struct redis_script_tried *t)
+static int64_t next_try(const struct redis_backend *be, const struct redis_script_tried *t)
 {
+    int place = be->acquire.place;
     int64_t now = redis_now(be), at = now + be->spec->ttl / 3;
-    int64_t left = t->left_ms * DLOCK_MSEC, behind = be->place > 1 ? be->place - 1 : 0;
+    int64_t left = t->left_ms * DLOCK_MSEC, behind = place > 1 ? place - 1 : 0;
 
     if (t->status == RS_CLAIM)
         at = dlock_min(at, now + left + REDIS_CLAIM_SLACK + dlock_max(0, behind - 1) * PLACE_STEP);
     else if (t->left_ms >= 0)
         at = dlock_min(at, now + left + DLOCK_MSEC + behind * PLACE_STEP);
-    if (be->place == 1 && be->tracking != TRACK_ON)
+    if (place == 1 && be->node.tracking != TRACK_ON)
         at = dlock_min(at, now + POLL_PAUSE);
     return at;
 }
 
-static void not_granted(struct dlock_be *be, const struct redis_script_tried *t)
+static void not_granted(struct redis_backend *be, const struct redis_script_tried *t)
 {
     if (t->status == RS_GRACE)
-        tell_grace(be, t);
-    if (!be->wait) {
-        struct dlock_event *ev = events_add(&be->events, EV_BUSY);
+        report_grace(be, t);
+    if (!be->acquire.wait) {
+        struct dlock_event *ev = redis_end(be, EV_BUSY);
         ev->info = holder_info(be, t);
         ev->place = t->place;
-        be->doing = DO_NOTHING;
         return;
     }
-    tell_waiting(be, t);
-    be->place = t->place;
-    redis_sentinel_listen(be, redis_now(be));
-    if (redis_cluster_strayed(be)) {
-        redis_wake_close(be);
-        be->enqueue = false;
+    report_waiting(be, t);
+    be->acquire.place = t->place;
+    redis_sentinel_listen(&be->route, redis_now(be));
+    if (redis_cluster_strayed(&be->route))
+        wake_close(be);
+    if (!subscribed(be)) {
+        if (be->node.wake_state == WAKE_OFF && be->acquire.wake_out.retry_at == DLOCK_NEVER)
+            wake_start(be);
+    } else if (be->acquire.again || may_track(be)) {
+        try_now(be); /* may_track: the key may have changed before the server tracked it */
+    } else {
+        be->acquire.try_at = next_try(be, t);
     }
-    if (!be->enqueue) {
-        if (be->wake_state == WAKE_OFF && be->wake_out.retry_at == DLOCK_NEVER)
-            redis_wake_start(be);
-        return;
-    }
-    if (be->again || may_track(be))
-        redis_try_now(
-            be); /* may_track: what was read before the server tracked it may have changed */
-    else
-        be->try_at = next_try(be, t);
 }
 
-void redis_try_answered(struct dlock_be *be, const struct redis_conn_reply *rep)
+static void try_answered(struct redis_backend *be, const struct redis_conn_reply *rep)
 {
     struct redis_script_tried t;
     struct dlock_error err;
 
-    if (be->cmd.auth_failed) {
-        err = be->cmd.error;
-        be->tried = rep->r->type != REDIS_REPLY_ERROR;
-        redis_wait_fail(be, &err);
+    if (be->node.cmd.auth_failed) {
+        err = be->node.cmd.error;
+        be->claim = rep->r->type != REDIS_REPLY_ERROR ? CLAIM_TRIED : CLAIM_NONE;
+        fail(be, &err);
         return;
     }
     if (rep->r->type == REDIS_REPLY_ERROR) {
@@ -364,72 +421,154 @@ void redis_try_answered(struct dlock_be *be, const struct redis_conn_reply *rep)
     if (redis_script_tried(rep->r, &t) != 0) {
         dlock_fail(&err, DLOCK_EPROTO, 0, "%s: unexpected answer to the lock script",
                    redis_where(be));
-        redis_wait_fail(be, &err);
+        fail(be, &err);
         return;
     }
     if (t.status == RS_GRANTED) {
-        be->clock = (struct redis_clock){0};
-        (void)redis_clock_now(be, t.now_ms, rep->sent);
-        redis_prove(
-            be, &(struct redis_proof){.what = PROOF_GRANT, .sent = rep->sent, .fence = t.fence});
+        int64_t now = redis_now(be);
+        be->node.clock = (struct redis_clock){0};
+        (void)redis_node_clock(&be->node, t.now_ms, rep->sent, now);
+        if (!be->acquire.first)
+            be->until = now + be->spec->op_timeout;
+        be->answer =
+            (struct redis_answer){.what = ANSWER_GRANT, .sent = rep->sent, .fence = t.fence};
+        redis_route_ask_confirmation(&be->route, true, now - be->spec->ttl / 3, be->until);
         return;
     }
     contacted(be);
-    be->tried = false;
+    be->claim = CLAIM_NONE;
     if (t.status == RS_TYPE) {
         char type[32];
         dlock_clean_text(type, sizeof(type), t.holder, t.holder_len);
         dlock_fail(&err, DLOCK_EDATA, 0,
                    "%s: the key '%s' is a %s, not a lock of dlock or SET NX; use another name",
                    redis_where(be), be->spec->uri->name, type);
-        redis_wait_fail(be, &err);
+        fail(be, &err);
         return;
     }
     not_granted(be, &t);
 }
 
-/* ---------------------------------------------------------------------- timers */
-
-int64_t redis_wait_wake_at(const struct dlock_be *be)
+static bool answered(struct redis_backend *be, const struct redis_conn_reply *rep)
 {
-    int64_t at = dlock_min(be->wake_until, be->wake_out.retry_at);
-    return dlock_min(at, dlock_min(be->try_at, be->cmd_out.retry_at));
+    try_answered(be, rep);
+    return false;
 }
 
-void redis_wait_timers(struct dlock_be *be, int64_t now)
+/* ---------------------------------------------------------------------- woken */
+
+static void woken(struct redis_backend *be, const redisReply *r)
+{
+    switch (redis_script_called(&be->script, r)) {
+    case RS_CHANGED:
+        if (be->acquire.place == 1)
+            try_now(be);
+        break;
+    case RS_NEXT:
+        be->acquire.try_at =
+            dlock_min(be->acquire.try_at, redis_now(be) + REDIS_SCRIPT_CLAIM + REDIS_CLAIM_SLACK);
+        break;
+    case RS_HEAD:
+    case RS_GO:
+        be->acquire.place = 1;
+        try_now(be);
+        break;
+    case RS_NOTHING:
+        break;
+    }
+}
+
+static void heard(struct redis_backend *be, const struct redis_conn_reply *rep)
 {
     struct dlock_error err;
 
-    if (now >= be->op_until) {
-        redis_no_answer(be, &err, be->first ? be->spec->connect_timeout : be->spec->op_timeout);
-        if (be->first && be->refused.code != 0)
-            err = be->refused;
-        redis_proof_missing(be, &err);
-        be->op_until = DLOCK_NEVER;
-        redis_cluster_failed(be);
-        if (be->first) {
-            /* cmd stays open: the release that follows goes out behind the try */
-            redis_wait_fail(be, &err);
-            return;
-        }
-        if (give_up_cmd(be))
-            redis_wait_outage(be, &be->cmd_out, &err);
-    }
-    if (be->doing == DO_ACQUIRE && now >= be->wake_until) {
-        no_answer(&err, be->spec, be->spec->connect_timeout);
-        redis_wake_close(be);
-        be->enqueue = false;
-        redis_wait_outage(be, &be->wake_out, &err);
-    }
-    if (be->doing == DO_ACQUIRE && now >= be->wake_out.retry_at) {
-        be->wake_out.retry_at = DLOCK_NEVER;
-        if (be->cluster.known && !redis_conn_is_open(&be->cmd))
-            be->try_at = now; /* which node has the lock is for a try to find out */
-        else
-            redis_wake_start(be);
-    }
-    if (be->doing == DO_ACQUIRE && (now >= be->try_at || now >= be->cmd_out.retry_at)) {
-        redis_cluster_begin(be);
-        redis_try_now(be);
+    switch (redis_node_heard(&be->node, rep, redis_where(be), &err)) {
+    case HEARD_MESSAGE:
+        woken(be, rep->r);
+        break;
+    case HEARD_READY:
+        outage_over(&be->acquire.wake_out);
+        try_now(be);
+        break;
+    case HEARD_FAILED:
+        redis_wake_drop(be);
+        ride_out(be, &be->acquire.wake_out, &err);
+        break;
+    case HEARD_NOTHING:
+        break;
     }
 }
+
+/* ---------------------------------------------------------------------- timers */
+
+static int64_t wake_at(const struct redis_backend *be)
+{
+    int64_t at = dlock_min(be->node.wake_until, be->acquire.wake_out.retry_at);
+    return dlock_min(at, dlock_min(be->acquire.try_at, be->out.retry_at));
+}
+
+/* No answer on cmd, or no confirmation. */
+static void unanswered(struct redis_backend *be)
+{
+    bool first = be->acquire.first;
+    struct dlock_error err;
+
+    redis_no_answer(be, &err, first ? be->spec->connect_timeout : be->spec->op_timeout);
+    if (first && be->refused.code != 0)
+        err = be->refused;
+    if (be->answer.what != ANSWER_NONE)
+        redis_route_unconfirmed(&be->route, &err);
+    be->until = DLOCK_NEVER;
+    redis_cluster_failed(&be->route);
+    if (first) /* cmd stays open: the release that follows goes out behind the try */
+        fail(be, &err);
+    else if (give_up_cmd(be))
+        ride_out(be, &be->out, &err);
+}
+
+/* No subscription in time. */
+static void unreachable(struct redis_backend *be)
+{
+    struct dlock_error err;
+
+    no_answer(&err, be->spec, be->spec->connect_timeout);
+    wake_close(be);
+    ride_out(be, &be->acquire.wake_out, &err);
+}
+
+static void wake_again(struct redis_backend *be, int64_t now)
+{
+    be->acquire.wake_out.retry_at = DLOCK_NEVER;
+    if (be->route.cluster.known && !redis_conn_is_open(&be->node.cmd))
+        be->acquire.try_at = now; /* a try finds out which node has the lock */
+    else
+        wake_start(be);
+}
+
+static void due(struct redis_backend *be, int64_t now)
+{
+    if (now >= be->until) {
+        unanswered(be);
+    } else if (now >= be->node.wake_until) {
+        unreachable(be);
+    } else if (now >= be->acquire.wake_out.retry_at) {
+        wake_again(be, now);
+    } else if (now >= dlock_min(be->acquire.try_at, be->out.retry_at)) {
+        redis_cluster_begin(&be->route);
+        try_now(be);
+    }
+}
+
+const struct redis_operation redis_op_acquire = {
+    .tag = T_TRY,
+    .again = try_again,
+    .answered = answered,
+    .failed = failed,
+    .confirmed = granted,
+    .refused = refused,
+    .heard = heard,
+    .wake_failed = wake_failed,
+    .moved = try_there,
+    .due = due,
+    .wake_at = wake_at,
+};

@@ -1,38 +1,50 @@
 /*
- * cluster.c - a lock in a Redis Cluster: on which node it is, and how to get there.
+ * cluster.c - a lock in a Redis Cluster: which node has it, and how to connect to that node.
  *
- * All keys of a lock are in one slot, and a slot is on one master. Every other node answers "-MOVED slot
- * host:port" and has executed nothing; then both connections go there, the waiter's second one too: the
- * scripts take a PUBLISH that reaches nobody on their own node for a dead waiter, and SUBSCRIBE is never
- * redirected. A node that does not answer is looked for through the others: what the URI names, and a few
- * that CLUSTER NODES has told of, asked for in time, since the URI's host may be the dead one.
+ * All keys of a lock are in one slot, and one master owns a slot. Every other node answers "-MOVED slot
+ * host:port" and has executed nothing; then both connections go there. The waiter's second one too: the
+ * scripts take a PUBLISH without a receiver on their own node for a dead waiter, and SUBSCRIBE is never
+ * redirected. Where a node does not answer, the others are asked: what the URI names, and a few nodes from
+ * CLUSTER NODES. That list is asked for in time, since the URI's host may be the dead one.
  *
- * While a slot is moved ("resharding") its keys go over one by one. NAME still on the old node: it serves NAME,
- * and fails scripts that want another key which has gone (script.c). NAME not there: "-ASK slot host:port".
- * A renewal, a release and a query are sent on behind ASKING, each of them anew: only the old node knows
- * whether NAME is still there. A try is not: it would make NAME on the new node while the fence and the queue
- * are on the old one, and the operator's MIGRATE would fail on what it finds there. It waits for the end of it.
+ * While a slot is moved ("resharding") its keys move one by one. While NAME is still on the old node, that node serves
+ * NAME and fails scripts that need another key which has left (script.c). Once NAME has left it answers "-ASK slot
+ * host:port". A renewal, a release and a query are then sent there behind ASKING, each of them anew: only the old node
+ * knows whether NAME is still there. A try is not: it would create NAME on the new node while the fence and the queue
+ * are on the old one, and the operator's MIGRATE would fail on the key that it finds there. It waits for the end of
+ * the move.
  */
-#include "redis.h"
+#include "route.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
 
+#define CLUSTER_HOPS 5 /* redirections followed in a row */
 #define LIST_AGAIN (60 * DLOCK_SEC)
 
 /* -------------------------------------------------------------------- texts */
 
-enum cluster_hint cluster_hint(const char *text, struct cluster_node *node)
+enum cluster_hint {
+    HINT_NONE,  /* another error */
+    HINT_MOVED, /* the slot is there */
+    HINT_ASK,   /* the key may be there; the slot is being moved to it */
+    HINT_BAD    /* begins like one of these, but is malformed */
+};
+
+/* "MOVED 3999 127.0.0.1:6381". host comes out as "" for the host that the answer came from. */
+static enum cluster_hint cluster_hint(const char *text, struct cluster_node *node)
 {
     enum cluster_hint hint = HINT_MOVED;
-    if (strncmp(text, "MOVED ", 6) == 0)
+    if (strncmp(text, "MOVED ", 6) == 0) {
         text += 6;
-    else if (strncmp(text, "ASK ", 4) == 0)
-        text += 4, hint = HINT_ASK;
-    else
+    } else if (strncmp(text, "ASK ", 4) == 0) {
+        text += 4;
+        hint = HINT_ASK;
+    } else {
         return HINT_NONE;
+    }
 
     size_t digits = strspn(text, "0123456789");
     if (digits < 1 || digits > 5 || text[digits] != ' ')
@@ -72,15 +84,14 @@ static bool client_addr(const struct line *l, bool names, struct cluster_node *n
 {
     const char *end = l->addr + l->addr_len;
     const char *at = memchr(l->addr, '@', l->addr_len);
-    const char *name = at != NULL ? memchr(at, ',', (size_t)(end - at)) : NULL;
+    const char *name = at ? memchr(at, ',', (size_t)(end - at)) : NULL;
 
-    if (!redis_addr_split(l->addr, (size_t)((at != NULL ? at : end) - l->addr), node->host,
-                          &node->port))
+    if (!redis_addr_split(l->addr, (size_t)((at ? at : end) - l->addr), node->host, &node->port))
         return false;
     /* Redis 7.2 adds fields behind the name: ",shard-id=..." */
-    if (names && name != NULL && ++name < end && *name != ',') {
+    if (names && name && ++name < end && *name != ',') {
         const char *more = memchr(name, ',', (size_t)(end - name));
-        return redis_addr_host(name, (size_t)((more != NULL ? more : end) - name), node->host);
+        return redis_addr_host(name, (size_t)((more ? more : end) - name), node->host);
     }
     return node->host[0] != '\0';
 }
@@ -101,7 +112,12 @@ static bool next_line(const char **p, struct line *l)
     return false;
 }
 
-int cluster_parse_nodes(const char *text, bool names, struct cluster_node *out, int max)
+/*
+ * The answer to CLUSTER NODES: at most max other nodes that are not known to have failed, first the replicas of
+ * the node that answers (one of them takes over from it), then the masters. names: their host names where they
+ * have some, instead of addresses. Returns how many.
+ */
+static int cluster_parse_nodes(const char *text, bool names, struct cluster_node *out, int max)
 {
     struct line l, self = {0};
     int n = 0;
@@ -111,7 +127,7 @@ int cluster_parse_nodes(const char *text, bool names, struct cluster_node *out, 
             self = l;
     for (int replicas = 1; replicas >= 0; replicas--) {
         for (const char *p = text; n < max && next_line(&p, &l);) {
-            bool ours = self.id != NULL && l.master_len == self.id_len &&
+            bool ours = self.id && l.master_len == self.id_len &&
                         memcmp(l.master, self.id, self.id_len) == 0;
             if (has_flag(&l, "myself") || has_flag(&l, "fail") || has_flag(&l, "noaddr") ||
                 has_flag(&l, "handshake"))
@@ -126,12 +142,12 @@ int cluster_parse_nodes(const char *text, bool names, struct cluster_node *out, 
 /* -------------------------------------------------------------------- nodes */
 
 /*
- * Behind Sentinel nothing of a cluster is believed: only the server that a majority of the sentinels names may be
- * spoken to, and a redirection would lead away from it.
+ * Behind Sentinel redirections are not followed: only the server that a majority of the sentinels names may be
+ * asked, and a redirection would lead away from it.
  */
-static bool may_be_cluster(const struct dlock_be *be)
+static bool may_be_cluster(const struct redis_route *r)
 {
-    return be->sentinel == NULL;
+    return r->sentinel == NULL;
 }
 
 static void drop_address(struct redis_cluster *cl)
@@ -160,33 +176,33 @@ static int add_node(struct redis_cluster *cl, const struct cluster_node *node)
 }
 
 /* The host that cmd is connected to, as a text: a redirection may leave it out. */
-static void own_host(const struct dlock_be *be, char host[REDIS_ADDR_HOST])
+static void own_host(const struct redis_route *r, char host[REDIS_ADDR_HOST])
 {
-    const struct redis_cluster *cl = &be->cluster;
-    const struct dlock_peer *p = &be->cmd.peers[be->cmd.good];
+    const struct redis_cluster *cl = &r->cluster;
+    const struct dlock_peer *p = &r->node->cmd.peers[r->node->cmd.good];
     int node = cl->ask != 0 ? cl->ask : cl->at;
 
     if (node != 0)
         memcpy(host, cl->nodes[node].host, REDIS_ADDR_HOST);
-    else if (be->is_unix)
+    else if (r->is_unix)
         strcpy(host, "127.0.0.1");
     else
         snprintf(host, REDIS_ADDR_HOST, "%s",
-                 p->host < be->spec->uri->nhosts ? be->spec->uri->hosts[p->host].host : "");
+                 p->host < r->spec->uri->nhosts ? r->spec->uri->hosts[p->host].host : "");
 }
 
-void redis_cluster_failed(struct dlock_be *be)
+void redis_cluster_failed(struct redis_route *r)
 {
-    struct redis_cluster *cl = &be->cluster;
+    struct redis_cluster *cl = &r->cluster;
     if (!cl->known)
         return;
     cl->listed_at = 0;
     drop_address(cl);
-    if (be->wake.state == RC_WAITING) {
+    if (r->node->wake.state == RC_WAITING) {
         struct dlock_error err;
-        dlock_fail(&err, DLOCK_EUNAVAIL, 0, "%s: the node of the lock is looked for again",
-                   redis_where(be));
-        redis_conn_give_up(&be->wake, &err);
+        dlock_fail(&err, DLOCK_EUNAVAIL, 0, "%s: looking for the lock's node again",
+                   r->spec->uri->where);
+        redis_conn_give_up(&r->node->wake, &err);
     }
     if (cl->ask == 0 && cl->at == cl->guide)
         cl->guide = (cl->guide + 1) % (cl->n + 1);
@@ -196,41 +212,41 @@ void redis_cluster_failed(struct dlock_be *be)
 
 /* --------------------------------------------------------------- connecting */
 
-void redis_cluster_begin(struct dlock_be *be)
+void redis_cluster_begin(struct redis_route *r)
 {
-    be->cluster.hops = 0;
-    if (be->cluster.ask != 0)
-        redis_close_cmd(be);
-    be->cluster.ask = 0;
+    r->cluster.hops = 0;
+    if (r->cluster.ask != 0)
+        redis_node_close(r->node);
+    r->cluster.ask = 0;
 }
 
 /* A copy: the list of nodes is written anew while a connection lives. */
-static void set_tls(struct dlock_be *be, struct redis_conn *c, const char *host)
+static void set_tls(struct redis_route *r, struct redis_conn *c, const char *host)
 {
-    char *name = be->cluster.tls_host[c == &be->wake];
+    char *name = r->cluster.tls_host[c == &r->node->wake];
     if (host != name)
-        snprintf(name, REDIS_ADDR_HOST, "%s", host != NULL ? host : "");
-    c->tls = be->tls;
+        snprintf(name, REDIS_ADDR_HOST, "%s", host ? host : "");
+    c->tls = r->tls;
     c->tls_host = name;
 }
 
-bool redis_cluster_connect(struct dlock_be *be, struct redis_conn *c, int64_t until)
+bool redis_cluster_connect(struct redis_route *r, struct redis_conn *c, int64_t until)
 {
-    struct redis_cluster *cl = &be->cluster;
+    struct redis_cluster *cl = &r->cluster;
     int node = cl->ask != 0 ? cl->ask : cl->at, rc = 1;
     struct dlock_error err;
 
-    if (c == &be->wake && cl->known && be->cmd.state == RC_UP) {
-        set_tls(be, c, be->cmd.tls_host);
-        (void)redis_conn_open(c, be->spec->env, &be->cmd.peers[be->cmd.good], 1, &be->auth,
-                              redis_where(be), until);
+    if (c == &r->node->wake && cl->known && r->node->cmd.state == RC_UP) {
+        set_tls(r, c, r->node->cmd.tls_host);
+        (void)redis_conn_open(c, r->spec->env, &r->node->cmd.peers[r->node->cmd.good], 1,
+                              &r->node->auth, r->spec->uri->where, until);
         return true;
     }
     if (node == 0)
         return false;
-    c->good = 0; /* counted in another list until now */
-    set_tls(be, c, cl->nodes[node].host);
-    if (redis_conn_open_later(c, be->spec->env, &be->auth, redis_where(be), until) != 0)
+    c->good = 0; /* it was an index into another list */
+    set_tls(r, c, cl->nodes[node].host);
+    if (redis_conn_open_later(c, r->spec->env, &r->node->auth, r->spec->uri->where, until) != 0)
         return true;
     if (cl->addr_of != node) {
         drop_address(cl);
@@ -246,19 +262,19 @@ bool redis_cluster_connect(struct dlock_be *be, struct redis_conn *c, int64_t un
     return true;
 }
 
-int redis_cluster_interest(const struct dlock_be *be, struct pollfd *pfd)
+int redis_cluster_interest(const struct redis_route *r, struct pollfd *pfd)
 {
-    int fd = redis_addr_fd(&be->cluster.addr);
+    int fd = redis_addr_fd(&r->cluster.addr);
     if (fd < 0)
         return 0;
     *pfd = (struct pollfd){.fd = fd, .events = POLLIN};
     return 1;
 }
 
-void redis_cluster_work(struct dlock_be *be)
+void redis_cluster_work(struct redis_route *r)
 {
-    struct redis_cluster *cl = &be->cluster;
-    struct redis_conn *conns[] = {&be->cmd, &be->wake};
+    struct redis_cluster *cl = &r->cluster;
+    struct redis_conn *conns[] = {&r->node->cmd, &r->node->wake};
     struct dlock_error err;
     int rc;
 
@@ -276,224 +292,180 @@ void redis_cluster_work(struct dlock_be *be)
         drop_address(cl);
 }
 
-bool redis_cluster_strayed(const struct dlock_be *be)
+bool redis_cluster_strayed(const struct redis_route *r)
 {
-    const struct dlock_peer *c = &be->cmd.peers[be->cmd.good];
-    const struct dlock_peer *w = &be->wake.peers[be->wake.good];
-    if (!be->cluster.known || be->cmd.state != RC_UP || be->wake.state != RC_UP)
-        return false;
-    return c->len != w->len || memcmp(&c->addr, &w->addr, c->len) != 0;
+    const struct redis_conn *cmd = &r->node->cmd, *wake = &r->node->wake;
+    return r->cluster.known && cmd->state == RC_UP && wake->state == RC_UP &&
+           !redis_same_peer(&cmd->peers[cmd->good], &wake->peers[wake->good]);
 }
 
 /* ---------------------------------------------------------------- redirected */
 
-/* Send what is being done once more, to where the lock is now. */
-static void again(struct dlock_be *be, bool moved)
+/* Can this lock not be in a cluster? err says why. */
+static bool refuses(const struct redis_route *r, struct dlock_error *err)
 {
-    redis_close_cmd(be);
-    switch (be->doing) {
-    case DO_ACQUIRE:
-        redis_try_again(be, moved);
-        break;
-    case DO_RENEW:
-        redis_send_renew(be);
-        break;
-    case DO_RELEASE:
-        redis_send_leave(be);
-        break;
-    case DO_ASK:
-        redis_ask_now(be);
-        break;
-    case DO_NOTHING:
-        break;
-    }
-}
-
-static bool concerns(enum redis_doing doing, int tag)
-{
-    static const int tags[] = {
-        [DO_ACQUIRE] = T_TRY, [DO_RENEW] = T_RENEW, [DO_RELEASE] = T_LEAVE, [DO_ASK] = T_ASK};
-    return doing != DO_NOTHING && tags[doing] == tag;
-}
-
-bool redis_cluster_redirected(struct dlock_be *be, const struct redis_conn_reply *rep)
-{
-    struct redis_cluster *cl = &be->cluster;
-    struct cluster_node node;
-
-    if (!may_be_cluster(be) || be->cmd.auth_failed || !concerns(be->doing, rep->tag))
-        return false;
-    if (rep->r->type != REDIS_REPLY_ERROR) {
-        cl->hops = 0;
-        return false;
-    }
-    enum cluster_hint hint = cluster_hint(rep->r->str, &node);
-    if (hint == HINT_NONE)
-        return false;
-    cl->known = true;
-    if (hint == HINT_BAD || redis_cluster_refuses(be, NULL))
-        return false;
-    if (hint == HINT_ASK && be->doing == DO_ACQUIRE)
-        return false;
-    if (cl->hops >= CLUSTER_HOPS)
-        return false;
-    cl->hops++;
-    if (node.host[0] == '\0')
-        own_host(be, node.host);
-    int to = add_node(cl, &node);
-    if (hint == HINT_MOVED) {
-        cl->at = to;
-        cl->ask = 0;
-        cl->listed_at = 0;
-    } else {
-        cl->ask = to;
-    }
-    again(be, hint == HINT_MOVED);
-    return true;
-}
-
-bool redis_cluster_elsewhere(struct dlock_be *be)
-{
-    struct redis_cluster *cl = &be->cluster;
-    /* A server may close a connection that was idle: it is asked first. */
-    if (!cl->known || be->doing == DO_NOTHING)
-        return false;
-    redis_cluster_failed(be);
-    if (be->cmd.written || cl->hops >= CLUSTER_HOPS)
-        return false;
-    cl->hops++;
-    again(be, false);
-    return true;
-}
-
-bool redis_cluster_lost(struct dlock_be *be, const char *text)
-{
-    struct cluster_node node;
-    if (!may_be_cluster(be))
-        return false;
-    if (strncmp(text, "CLUSTERDOWN", 11) == 0)
-        be->cluster.known = true;
-    else if (!be->cluster.known ||
-             (cluster_hint(text, &node) != HINT_MOVED && redis_conn_classify(text) != RE_REPLICA))
-        return false;
-    redis_cluster_failed(be);
-    return true;
-}
-
-/* ------------------------------------------------------------------ messages */
-
-bool redis_cluster_refuses(const struct dlock_be *be, struct dlock_error *err)
-{
-    if (be->script.torn)
+    if (r->script->torn)
         dlock_fail(err, DLOCK_EUSAGE, 0,
                    "%s: the name '%s' cannot be used in a cluster: with a '}', and no {tag} in it, "
                    "the keys of the lock would be on several nodes",
-                   redis_where(be), be->spec->uri->name);
-    else if (strcmp(be->script.db, "0") != 0)
+                   r->spec->uri->where, r->spec->uri->name);
+    else if (strcmp(r->script->db, "0") != 0)
         dlock_fail(err, DLOCK_EUSAGE, 0, "%s: a cluster has no database %s, only 0",
-                   redis_where(be), be->script.db);
+                   r->spec->uri->where, r->script->db);
     else
         return false;
     return true;
 }
 
-int redis_reply_error(struct dlock_be *be, struct dlock_error *err, const char *text)
+enum redis_verdict redis_cluster_judge(struct redis_route *r, const redisReply *reply,
+                                       bool follow_ask)
+{
+    struct redis_cluster *cl = &r->cluster;
+    struct cluster_node node;
+
+    if (!may_be_cluster(r))
+        return ROUTE_PASS;
+    if (reply->type != REDIS_REPLY_ERROR) {
+        cl->hops = 0;
+        return ROUTE_PASS;
+    }
+    enum cluster_hint hint = cluster_hint(reply->str, &node);
+    if (hint == HINT_NONE)
+        return ROUTE_PASS;
+    cl->known = true;
+    if (hint == HINT_BAD || refuses(r, NULL) || (hint == HINT_ASK && !follow_ask) ||
+        cl->hops >= CLUSTER_HOPS)
+        return ROUTE_PASS;
+    cl->hops++;
+    if (node.host[0] == '\0')
+        own_host(r, node.host);
+    int to = add_node(cl, &node);
+    if (hint == HINT_ASK) {
+        cl->ask = to;
+        return ROUTE_ASK;
+    }
+    cl->at = to;
+    cl->ask = 0;
+    cl->listed_at = 0;
+    return ROUTE_MOVED;
+}
+
+bool redis_cluster_elsewhere(struct redis_route *r)
+{
+    struct redis_cluster *cl = &r->cluster;
+    if (!cl->known)
+        return false;
+    redis_cluster_failed(r);
+    if (r->node->cmd.written || cl->hops >= CLUSTER_HOPS)
+        return false;
+    cl->hops++;
+    return true;
+}
+
+bool redis_cluster_lost(struct redis_route *r, const char *text)
 {
     struct cluster_node node;
-    if (!may_be_cluster(be))
-        return redis_conn_reply_error(err, redis_where(be), &be->auth, text);
+    if (!may_be_cluster(r))
+        return false;
+    if (strncmp(text, "CLUSTERDOWN", 11) == 0)
+        r->cluster.known = true;
+    else if (!r->cluster.known ||
+             (cluster_hint(text, &node) != HINT_MOVED && redis_conn_classify(text) != RE_REPLICA))
+        return false;
+    redis_cluster_failed(r);
+    return true;
+}
+
+/* ------------------------------------------------------------------ messages */
+
+int redis_cluster_error(struct redis_route *r, struct dlock_error *err, const char *text)
+{
+    struct cluster_node node;
+    if (!may_be_cluster(r))
+        return redis_conn_reply_error(err, r->spec->uri->where, &r->node->auth, text);
     enum cluster_hint hint = cluster_hint(text, &node);
     bool apart = strstr(text, "non local key") != NULL || strstr(text, "same slot") != NULL;
 
     char t[120];
-    redis_conn_show(t, sizeof(t), &be->auth, text);
-    be->cluster.known = be->cluster.known || hint != HINT_NONE || apart;
-    if ((hint != HINT_NONE || apart) && redis_cluster_refuses(be, err))
+    redis_conn_show(t, sizeof(t), &r->node->auth, text);
+    r->cluster.known = r->cluster.known || hint != HINT_NONE || apart;
+    if ((hint != HINT_NONE || apart) && refuses(r, err))
         return DLOCK_EUSAGE;
     if (hint == HINT_BAD)
-        return dlock_fail(err, DLOCK_EPROTO, 0, "%s: a redirection that leads nowhere: %s",
-                          redis_where(be), t);
+        return dlock_fail(err, DLOCK_EPROTO, 0, "%s: malformed redirection: %s",
+                          r->spec->uri->where, t);
     if (hint == HINT_MOVED)
         return dlock_fail(err, DLOCK_EUNAVAIL, 0,
-                          "%s: the nodes of the cluster send us from one to the other (%s)",
-                          redis_where(be), t);
+                          "%s: the cluster's nodes redirect in circles (%s)", r->spec->uri->where,
+                          t);
     if (hint == HINT_ASK || apart)
         return dlock_fail(
             err, DLOCK_EUNAVAIL, 0,
             "%s: the cluster is moving the slot of the lock '%s' to another node (%s)",
-            redis_where(be), be->spec->uri->name, t);
-    return redis_conn_reply_error(err, redis_where(be), &be->auth, text);
+            r->spec->uri->where, r->spec->uri->name, t);
+    return redis_conn_reply_error(err, r->spec->uri->where, &r->node->auth, text);
 }
 
 /* ------------------------------------------------------------- other nodes */
 
-static void send_words(struct dlock_be *be, int tag, const char *a, const char *b)
+static void send_words(struct redis_route *r, int tag, const char *a, const char *b)
 {
     const char *argv[] = {a, b};
-    (void)redis_conn_send(&be->cmd, tag, b != NULL ? 2 : 1, argv,
-                          (size_t[]){strlen(a), b != NULL ? strlen(b) : 0});
-}
-
-void redis_cluster_asking(struct dlock_be *be)
-{
-    if (be->cluster.ask != 0)
-        send_words(be, T_NONE, "ASKING", NULL);
+    (void)redis_conn_send(&r->node->cmd, tag, 2, argv, (size_t[]){strlen(a), strlen(b)});
 }
 
 /*
- * HELLO needs no right and says "mode cluster", so that a server that is none is asked for nothing else, and
- * no ACL's log fills up with what dlock wanted to know.
+ * HELLO needs no permission and says "mode cluster". So a server that is no cluster is asked for nothing else, and
+ * its ACL log does not fill up with our questions.
  */
-void redis_cluster_hello(struct dlock_be *be)
+void redis_cluster_hello(struct redis_route *r)
 {
-    if (be->cluster.known || be->cluster.hello_sent || !may_be_cluster(be))
+    if (r->cluster.known || r->cluster.hello_sent || !may_be_cluster(r))
         return;
-    be->cluster.hello_sent = true;
-    send_words(be, T_HELLO, "HELLO", "2");
+    r->cluster.hello_sent = true;
+    send_words(r, T_HELLO, "HELLO", "2");
 }
 
-void redis_cluster_learn(struct dlock_be *be)
+void redis_cluster_learn(struct redis_route *r)
 {
-    struct redis_cluster *cl = &be->cluster;
-    int64_t now = redis_now(be);
+    struct redis_cluster *cl = &r->cluster;
+    int64_t now = redis_route_now(r);
 
-    if (be->cmd.state != RC_UP || cl->ask != 0)
+    if (r->node->cmd.state != RC_UP || cl->ask != 0)
         return;
-    redis_cluster_hello(be);
+    redis_cluster_hello(r);
     if (cl->known && (cl->listed_at == 0 || now - cl->listed_at >= LIST_AGAIN)) {
         cl->listed_at = now;
-        send_words(be, T_NODES, "CLUSTER", "NODES");
+        send_words(r, T_NODES, "CLUSTER", "NODES");
     }
 }
 
-void redis_cluster_hello_answered(struct dlock_be *be, const redisReply *r)
+static bool hello_answered(struct redis_route *r, const redisReply *reply, struct dlock_error *err)
 {
-    if (r->type != REDIS_REPLY_ARRAY)
-        return;
-    for (size_t i = 0; i + 1 < r->elements; i += 2) {
-        const redisReply *k = r->element[i], *v = r->element[i + 1];
+    if (reply->type != REDIS_REPLY_ARRAY)
+        return true;
+    for (size_t i = 0; i + 1 < reply->elements; i += 2) {
+        const redisReply *k = reply->element[i], *v = reply->element[i + 1];
         if (k->type == REDIS_REPLY_STRING && v->type == REDIS_REPLY_STRING &&
             strcmp(k->str, "mode") == 0 && strcmp(v->str, "cluster") == 0)
-            be->cluster.known = true;
+            r->cluster.known = true;
     }
-    struct dlock_error err;
-    if (be->doing == DO_ACQUIRE && be->cluster.known && redis_cluster_refuses(be, &err)) {
-        redis_wait_fail(be, &err); /* the try behind it is undone by the release that follows */
-        return;
-    }
-    redis_cluster_learn(be);
-    redis_conn_flush(&be->cmd);
+    if (r->cluster.known && refuses(r, err))
+        return false;
+    redis_cluster_learn(r);
+    redis_conn_flush(&r->node->cmd);
+    return true;
 }
 
-void redis_cluster_nodes_answered(struct dlock_be *be, const redisReply *r)
+static void nodes_answered(struct redis_route *r, const redisReply *reply)
 {
-    struct redis_cluster *cl = &be->cluster;
+    struct redis_cluster *cl = &r->cluster;
     struct cluster_node at = cl->nodes[cl->at], told[CLUSTER_NODES];
-    bool names = strncmp(be->spec->uri->scheme, "rediss", 6) == 0;
+    bool names = strncmp(r->spec->uri->scheme, "rediss", 6) == 0;
 
-    if (r->type != REDIS_REPLY_STRING) /* no right to ask: the URI's hosts have to do */
+    if (reply->type != REDIS_REPLY_STRING) /* no permission: the URI's hosts must do */
         return;
-    int n = cluster_parse_nodes(r->str, names, told, CLUSTER_NODES - 1);
+    int n = cluster_parse_nodes(reply->str, names, told, CLUSTER_NODES - 1);
     if (n == 0 || cl->ask != 0)
         return;
     cl->n = cl->guide = 0;
@@ -504,7 +476,11 @@ void redis_cluster_nodes_answered(struct dlock_be *be, const redisReply *r)
         (void)add_node(cl, &told[i]);
 }
 
-void redis_cluster_done(struct dlock_be *be)
+bool redis_cluster_answered(struct redis_route *r, const struct redis_conn_reply *rep,
+                            struct dlock_error *err)
 {
-    drop_address(&be->cluster);
+    if (rep->tag == T_HELLO)
+        return hello_answered(r, rep->r, err);
+    nodes_answered(r, rep->r);
+    return true;
 }

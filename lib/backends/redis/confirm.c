@@ -1,125 +1,114 @@
 /*
- * confirm.c - what stands between the master's yes and ours: replicas that have it too (?wait-replicas=N), and
- * a majority of the sentinels that names this master.
+ * confirm.c - the connection to the server that has the lock, and the confirmation of what it answers. See route.h.
  *
- * WAIT goes out behind the answer, not behind the question: a connection that waits serves nothing else, and one
- * who stands in line must hear at once that the lock is free.
+ * WAIT goes out behind the answer, not behind the question: a connection that waits for replicas serves nothing else,
+ * and a waiter must hear at once that the lock is free.
  */
-#include "redis.h"
+#include "route.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #define SERVER_TICK (120 * DLOCK_MSEC)
 
-static bool send_wait(struct dlock_be *be)
+void redis_route_connect(struct redis_route *r, struct redis_conn *c, int64_t until)
+{
+    if (redis_conn_is_open(c) || redis_cluster_connect(r, c, until))
+        return;
+    if (r->sentinel) {
+        redis_sentinel_connect(r, c, until);
+        return;
+    }
+    const struct dlock_peer *peers = r->is_unix ? &r->unix_peer : r->spec->peers;
+    int n = r->is_unix ? 1 : r->spec->npeers;
+    c->tls = r->tls;
+    c->tls_host = r->is_unix ? NULL : r->spec->uri->hosts[0].host;
+    (void)redis_conn_open(c, r->spec->env, peers, n, &r->node->auth, r->spec->uri->where, until);
+}
+
+/* --------------------------------------------------------------- confirmation */
+
+static void send_wait(struct redis_route *r, int64_t until)
 {
     char replicas[24], timeout[24];
     const char *argv[] = {"WAIT", replicas, timeout};
     size_t len[DLOCK_LEN(argv)];
-    int64_t left = dlock_min(be->op_until - redis_now(be), be->spec->op_timeout);
+    int64_t left = dlock_min(until - redis_route_now(r), r->spec->op_timeout);
 
     /* Its answer says how many there are, so it should come before we stop waiting; servers look every 100 ms. */
     int64_t ms = dlock_max(1, dlock_max(left / 2, left - SERVER_TICK) / DLOCK_MSEC);
-    snprintf(replicas, sizeof(replicas), "%u", be->wait_replicas);
+    snprintf(replicas, sizeof(replicas), "%u", r->wait_replicas);
     snprintf(timeout, sizeof(timeout), "%lld", (long long)ms);
     for (size_t i = 0; i < DLOCK_LEN(argv); i++)
         len[i] = strlen(argv[i]);
-    bool sent = redis_conn_send(&be->cmd, T_WAIT, DLOCK_LEN(argv), argv, len) == 0;
-    redis_conn_flush(&be->cmd);
-    return sent;
+    (void)redis_conn_send(&r->node->cmd, T_WAIT, DLOCK_LEN(argv), argv, len);
+    redis_conn_flush(&r->node->cmd);
 }
 
-/* It does not count. */
-static void refuse(struct dlock_be *be, const struct dlock_error *err)
+void redis_route_ask_confirmation(struct redis_route *r, bool replicas, int64_t fresh,
+                                  int64_t until)
 {
-    be->proof.what = PROOF_NOTHING;
-    if (be->doing == DO_ACQUIRE)
-        redis_wait_trouble(be, err);
-    else
-        redis_renew_unclear(be, err);
+    r->replicas = replicas && r->wait_replicas > 0 ? REPLICAS_ASKED : REPLICAS_ENOUGH;
+    if (fresh != 0)
+        redis_sentinel_question(r, fresh);
+    if (r->replicas == REPLICAS_ASKED)
+        send_wait(r, until);
 }
 
-void redis_proof_step(struct dlock_be *be)
+void redis_route_replicas_answered(struct redis_route *r, const redisReply *reply)
 {
-    struct redis_proof p = be->proof;
-    struct dlock_error err;
+    const char *where = r->spec->uri->where;
 
-    if (p.what == PROOF_NOTHING || !p.replicas)
-        return;
-    switch (redis_sentinel_answer(be)) {
-    case ANSWER_PENDING:
-        return;
-    case ANSWER_OTHER:
-        redis_sentinel_follow(be);
-        return;
-    case ANSWER_NO:
-        redis_sentinel_doubt(be, &err);
-        refuse(be, &err);
-        return;
-    case ANSWER_YES:
+    r->replicas = REPLICAS_MISSING;
+    if (reply->type == REDIS_REPLY_ERROR) {
+        redis_conn_reply_error(&r->missing, where, &r->node->auth, reply->str);
+        if (redis_conn_classify(reply->str) == RE_REPLICA)
+            r->replicas = REPLICAS_READONLY;
+    } else if (reply->type != REDIS_REPLY_INTEGER) {
+        dlock_fail(&r->missing, DLOCK_EPROTO, 0, "%s: unexpected answer to WAIT", where);
+    } else if (reply->integer < (long long)r->wait_replicas) {
+        dlock_fail(&r->missing, DLOCK_EUNAVAIL, 0,
+                   "%s: only %lld of %u replicas have confirmed (wait-replicas)", where,
+                   reply->integer, r->wait_replicas);
+    } else {
+        r->replicas = REPLICAS_ENOUGH;
+    }
+}
+
+enum redis_confirmed redis_route_confirm(const struct redis_route *r, struct dlock_error *err)
+{
+    switch (r->replicas) {
+    case REPLICAS_ASKED:
+        return CONFIRM_ASKED;
+    case REPLICAS_READONLY: /* a failover: a waiter goes on */
+        *err = r->missing;
+        return CONFIRM_REFUSED;
+    case REPLICAS_MISSING:
+        *err = r->missing;
+        return CONFIRM_MISSING;
+    case REPLICAS_ENOUGH:
         break;
     }
-    be->proof.what = PROOF_NOTHING;
-    if (p.what == PROOF_GRANT)
-        redis_granted(be, &p);
-    else
-        redis_renewed(be, &p);
+    switch (redis_sentinel_answer(r)) {
+    case MASTER_PENDING:
+        return CONFIRM_ASKED;
+    case MASTER_OTHER:
+        return CONFIRM_MOVED;
+    case MASTER_NO:
+        redis_sentinel_doubt(r, err);
+        return CONFIRM_REFUSED;
+    case MASTER_YES:
+        break;
+    }
+    return CONFIRM_YES;
 }
 
-void redis_prove(struct dlock_be *be, const struct redis_proof *p)
+void redis_route_unconfirmed(const struct redis_route *r, struct dlock_error *err)
 {
-    int64_t now = redis_now(be);
-
-    be->proof = *p;
-    be->proof.replicas = be->wait_replicas == 0 || p->what == PROOF_LOSS;
-    if (p->what == PROOF_GRANT) {
-        if (!be->first)
-            be->op_until = now + be->spec->op_timeout;
-        redis_sentinel_question(be, now - be->spec->ttl / 3);
-    }
-    if (be->proof.replicas || send_wait(be))
-        redis_proof_step(be);
-}
-
-void redis_replicas_answered(struct dlock_be *be, const redisReply *r)
-{
-    struct dlock_error err;
-
-    if (be->proof.what == PROOF_NOTHING)
-        return;
-    if (r->type == REDIS_REPLY_INTEGER && r->integer >= (long long)be->wait_replicas) {
-        be->proof.replicas = true;
-        redis_proof_step(be);
-        return;
-    }
-    if (r->type == REDIS_REPLY_ERROR)
-        redis_conn_reply_error(&err, redis_where(be), &be->auth, r->str);
-    else if (r->type != REDIS_REPLY_INTEGER)
-        dlock_fail(&err, DLOCK_EPROTO, 0, "%s: unexpected answer to WAIT", redis_where(be));
-    else
-        dlock_fail(&err, DLOCK_EUNAVAIL, 0,
-                   "%s: only %lld of %u replicas have confirmed (wait-replicas)", redis_where(be),
-                   r->integer, be->wait_replicas);
-    if (r->type == REDIS_REPLY_ERROR && redis_conn_classify(r->str) == RE_REPLICA) {
-        refuse(be, &err); /* that was a failover: who waits goes on */
-        return;
-    }
-    be->proof.what = PROOF_NOTHING;
-    if (be->doing == DO_ACQUIRE)
-        redis_wait_fail(be, &err); /* what was granted is undone by the release that follows */
-    else
-        redis_renew_unclear(be, &err);
-}
-
-void redis_proof_missing(const struct dlock_be *be, struct dlock_error *err)
-{
-    if (be->proof.what == PROOF_NOTHING)
-        return;
-    if (!be->proof.replicas)
+    if (r->replicas == REPLICAS_ASKED)
         dlock_fail(err, DLOCK_EUNAVAIL, 0,
-                   "%s: %u replicas have not confirmed in time (wait-replicas)", redis_where(be),
-                   be->wait_replicas);
-    else if (be->sentinel != NULL)
-        redis_sentinel_doubt(be, err);
+                   "%s: %u replicas have not confirmed in time (wait-replicas)",
+                   r->spec->uri->where, r->wait_replicas);
+    else if (r->sentinel)
+        redis_sentinel_doubt(r, err);
 }

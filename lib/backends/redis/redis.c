@@ -2,142 +2,200 @@
  * redis.c - a lock in one Redis server (6.0 or later, Valkey, and what speaks like them).
  *
  * The lock is a string key set with NX and PX semantics by a script, so that dlock and the clients that
- * do SET NX PX exclude each other. acquire is one EVAL, pipelined behind AUTH; so is release. Who has to
- * wait stands in a queue in the server and holds a second connection, on which it is called when it is its
- * turn; the first in line also watches the key itself (client-side caching: the server tells who read a
- * key that it has changed), so that a lock freed by another program or by expiry is noticed. Timers stand
- * behind every message. script.h has keys and messages.
+ * do SET NX PX exclude each other. acquire is one EVAL, pipelined behind AUTH; so is release. A waiter
+ * stands in a queue in the server and holds a second connection, on which it is woken when it is its
+ * turn; the first waiter also watches the key itself (client-side caching: the server reports a change to
+ * the clients that have read the key), so that a lock freed by another program or by expiry is noticed. Timers
+ * stand behind every message. script.h has keys and messages.
  *
- * Files: redis.c the loop; open.c the URI's parameters; acquire.c acquire and waiting; wake.c being
- * called; renew.c renew and release; status.c status; master.c the master behind Sentinel;
- * cluster.c the way to the node that has the lock; confirm.c what must be confirmed before an answer
- * counts; health.c what is wrong with the server's set-up or clock; conn.c one connection; script.c what
- * runs in the server.
+ * This file runs the operation under way (acquire.c, renew.c, status.c): it takes the replies of the node (node.c), asks
+ * the route (confirm.c, cluster.c, sentinel.c) what they are worth, and moves the operation on. operation.h has their
+ * state, params.c the URI's parameters, health.c warnings about the server's set-up and clock.
  *
  * Not guaranteed: the lock lives in one server's memory. A server that loses it (restart without
  * persistence, promotion of a replica that lacks the key, eviction, a jump of its clock) gives it to the
  * next one while the holder's command may still run; restart-grace covers the first of these.
  */
-#include "redis.h"
+#include "operation.h"
+#include "params.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/un.h>
 
-/* --------------------------------------------------------------------- shared */
+static const struct redis_operation *const operations[] = {
+    [OP_NONE] = NULL,
+    [OP_ACQUIRE] = &redis_op_acquire,
+    [OP_RENEW] = &redis_op_renew,
+    [OP_RELEASE] = &redis_op_release,
+    [OP_STATUS] = &redis_op_status,
+};
 
-const char *redis_where(const struct dlock_be *be)
+static struct redis_backend *redis_of(struct dlock_be *be)
 {
-    return be->spec->uri->where;
-}
-
-void redis_connect(struct dlock_be *be, struct redis_conn *c, int64_t until)
-{
-    if (redis_conn_is_open(c) || redis_cluster_connect(be, c, until))
-        return;
-    if (be->sentinel != NULL) {
-        redis_sentinel_connect(be, c, until);
-        return;
-    }
-    const struct dlock_peer *peers = be->is_unix ? &be->unix_peer : be->spec->peers;
-    int n = be->is_unix ? 1 : be->spec->npeers;
-    c->tls = be->tls;
-    c->tls_host = be->is_unix ? NULL : be->spec->uri->hosts[0].host;
-    (void)redis_conn_open(c, be->spec->env, peers, n, &be->auth, redis_where(be), until);
-}
-
-void redis_no_answer(const struct dlock_be *be, struct dlock_error *err, int64_t waited)
-{
-    no_answer(err, be->spec, waited);
-    if (be->cmd.state == RC_FAILED || be->cmd.tls_failed)
-        *err = be->cmd.error;
-}
-
-int64_t redis_clock_now(struct dlock_be *be, int64_t theirs_ms, int64_t sent)
-{
-    const struct dlock_peer *p = &be->cmd.peers[be->cmd.good];
-    /* After a failover two clocks would be compared that have nothing to do with each other. */
-    if (be->clock_of.len != p->len || memcmp(&be->clock_of.addr, &p->addr, p->len) != 0)
-        be->clock = (struct redis_clock){0};
-    be->clock_of = *p;
-    return redis_clock_told(&be->clock, theirs_ms, sent, redis_now(be));
-}
-
-void redis_close_cmd(struct dlock_be *be)
-{
-    redis_conn_close(&be->cmd);
-    be->tracking = TRACK_OFF;
+    return (struct redis_backend *)be;
 }
 
 /* ------------------------------------------------------------- open and close */
 
-static void be_close(struct dlock_be *be);
-
-static int be_open(struct dlock_be **out, const struct dlock_spec *spec, struct dlock_error *err)
+static int read_credentials(struct redis_backend *be, struct dlock_error *err)
 {
-    struct dlock_be *be = calloc(1, sizeof(*be));
-    if (be == NULL)
-        return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
-    be->spec = spec;
-    be->op_until = be->try_at = be->wake_until = be->rel_until = DLOCK_NEVER;
-    outage_over(&be->cmd_out);
-    outage_over(&be->wake_out);
-    int rc = redis_check_spec(be, err);
-    if (rc != 0) {
-        be_close(be);
-        return rc;
-    }
-    struct dlock_error warning;
-    if (tls_config_warns(be->tls, redis_where(be), &warning))
-        events_add(&be->events, EV_NOTICE)->error = warning;
-    *out = be;
+    static const struct dlock_host none;
+    struct dlock_uri *uri = be->spec->uri;
+    const struct dlock_host *h = uri->nhosts > 0 ? &uri->hosts[0] : &none;
+    int rc = 0;
+
+    if (h->password)
+        (void)dlock_uri_param(uri, "password-file"); /* marks it as used */
+    else
+        rc = redis_param_secret(be->spec, &be->secret, err);
+    redis_node_credentials(&be->node, h, be->secret);
+    return rc;
+}
+
+static int read_socket(struct redis_backend *be, struct dlock_error *err)
+{
+    struct sockaddr_un un = {.sun_family = AF_UNIX};
+    const char *path = be->spec->uri->path;
+    if (strlen(path) == 0 || strlen(path) >= sizeof(un.sun_path))
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "'%s': the path of a socket has 1 to %zu bytes",
+                          path, sizeof(un.sun_path) - 1);
+    strcpy(un.sun_path, path);
+    memcpy(&be->route.unix_peer.addr, &un, sizeof(un));
+    be->route.unix_peer.len = sizeof(un);
     return 0;
 }
 
-static void be_close(struct dlock_be *be)
+static int read_replicas(const struct dlock_spec *spec, unsigned *n, struct dlock_error *err)
 {
-    if (be == NULL)
+    const char *text = dlock_uri_param(spec->uri, "wait-replicas");
+    char *end;
+    if (!text)
+        return 0;
+    errno = 0;
+    unsigned long value = strtoul(text, &end, 10);
+    if (*text < '0' || *text > '9' || *end != '\0' || errno != 0 || value > 1000)
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "wait-replicas=%s: a number from 0 to 1000", text);
+    *n = (unsigned)value;
+    return 0;
+}
+
+static int read_spec(struct redis_backend *be, struct dlock_error *err)
+{
+    const struct dlock_spec *spec = be->spec;
+    const char *scheme = spec->uri->scheme, *dbtext = spec->uri->path;
+    int rc;
+
+    be->route.is_unix = strcmp(scheme, "redis+unix") == 0;
+    if ((rc = redis_param_mode(spec, "is not yet supported for redis", err)) != 0 ||
+        (rc = redis_param_grace(spec, &be->restart_grace, err)) != 0 ||
+        (rc = read_replicas(spec, &be->route.wait_replicas, err)) != 0)
+        return rc;
+    if (strcmp(scheme, "redis+sentinel") == 0) {
+        if ((rc = redis_sentinel_open(&be->route, err)) != 0)
+            return rc;
+        dbtext = strrchr(dbtext, '/') + 1; /* "/service/0" */
+    } else if (be->route.is_unix) {
+        dbtext = dlock_uri_param(spec->uri, "db");
+        if ((rc = read_socket(be, err)) != 0)
+            return rc;
+    } else if (*dbtext == '/') {
+        dbtext++;
+    }
+    if ((rc = redis_param_script(spec, dbtext, &be->script, err)) != 0)
+        return rc;
+    if (strcmp(scheme, "rediss") == 0 && (rc = tls_config_from_uri(spec, &be->tls, err)) != 0)
+        return rc;
+    be->route.tls = be->tls;
+    return read_credentials(be, err);
+}
+
+static void be_close(struct dlock_be *dlock_be)
+{
+    struct redis_backend *be = redis_of(dlock_be);
+    if (!be)
         return;
-    redis_conn_close(&be->cmd);
-    redis_conn_close(&be->wake);
-    redis_cluster_done(be);
+    redis_node_done(&be->node);
+    redis_cluster_done(&be->route);
+    redis_sentinel_close(&be->route);
     redis_drop_listing(be);
-    redis_forget_stale(be, be->nstale);
     redis_script_done(&be->script);
     tls_config_free(be->tls);
-    redis_sentinel_close(be);
-    free(be->channel);
+    free(be->acquire.channel);
     free(be->value);
-    if (be->secret != NULL)
+    if (be->secret)
         explicit_bzero(be->secret, strlen(be->secret));
     free(be->secret);
     free(be);
 }
 
-/* ---------------------------------------------------------------------- driving */
+static int be_open(struct dlock_be **out, const struct dlock_spec *spec, struct dlock_error *err)
+{
+    struct redis_backend *be = calloc(1, sizeof(*be));
+    if (!be)
+        return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+    be->spec = spec;
+    be->until = be->acquire.try_at = be->release.until = DLOCK_NEVER;
+    outage_over(&be->out);
+    outage_over(&be->acquire.wake_out);
+    redis_node_init(&be->node);
+    be->route.spec = spec;
+    be->route.script = &be->script;
+    be->route.node = &be->node;
+    int rc = read_spec(be, err);
+    if (rc != 0) {
+        be_close((struct dlock_be *)be);
+        return rc;
+    }
+    struct dlock_error warning;
+    if (tls_config_warns(be->tls, redis_where(be), &warning))
+        events_add(&be->events, EV_NOTICE)->error = warning;
+    *out = (struct dlock_be *)be;
+    return 0;
+}
+
+/* -------------------------------------------------------------------- replies */
+
+/* A redirection is followed: the command was sent again, to another node. */
+static bool redirected(struct redis_backend *be, const struct redis_conn_reply *rep)
+{
+    const struct redis_operation *op = operations[be->op];
+
+    if (!op || rep->tag != (int)op->tag || be->node.cmd.auth_failed)
+        return false;
+    enum redis_verdict v = redis_cluster_judge(&be->route, rep->r, be->op != OP_ACQUIRE);
+    if (v == ROUTE_PASS)
+        return false;
+    redis_node_close(&be->node);
+    op->again(be, v == ROUTE_MOVED);
+    return true;
+}
+
+static void cluster_answered(struct redis_backend *be, const struct redis_conn_reply *rep)
+{
+    struct dlock_error err;
+    if (!redis_cluster_answered(&be->route, rep, &err) && be->op == OP_ACQUIRE)
+        redis_op_acquire.refused(be, &err, true); /* the release undoes the try behind it */
+}
 
 /* True: the reply was kept. */
-static bool cmd_answered(struct dlock_be *be, struct redis_conn_reply *rep)
+static bool answered(struct redis_backend *be, const struct redis_conn_reply *rep)
 {
-    if (redis_cluster_redirected(be, rep))
+    if (redirected(be, rep))
         return false;
     switch (rep->tag) {
+    case T_TRY:
+    case T_RENEW:
+    case T_LEAVE:
+    case T_STATUS:
+        return be->op != OP_NONE && rep->tag == (int)operations[be->op]->tag &&
+               operations[be->op]->answered(be, rep);
     case T_UNDO:
-        redis_undo_answered(be, rep->r);
+        redis_node_undo_answered(&be->node, rep->r);
         break;
     case T_TRACK:
-        redis_track_answered(be, rep->r);
-        break;
-    case T_TRY:
-        if (be->doing == DO_ACQUIRE)
-            redis_try_answered(be, rep);
-        break;
-    case T_RENEW:
-        if (be->doing == DO_RENEW)
-            redis_renew_answered(be, rep);
-        break;
-    case T_LEAVE:
-        if (be->doing == DO_RELEASE)
-            redis_leave_answered(be, rep);
+        redis_node_track_answered(&be->node, rep->r);
         break;
     case T_MEMORY:
         redis_checks_memory(&be->checks, rep->r, redis_where(be));
@@ -147,15 +205,11 @@ static bool cmd_answered(struct dlock_be *be, struct redis_conn_reply *rep)
                                  be->restart_grace);
         break;
     case T_WAIT:
-        redis_replicas_answered(be, rep->r);
+        redis_route_replicas_answered(&be->route, rep->r);
         break;
-    case T_ASK:
-        return be->doing == DO_ASK && redis_ask_answered(be, rep->r);
     case T_HELLO:
-        redis_cluster_hello_answered(be, rep->r);
-        break;
     case T_NODES:
-        redis_cluster_nodes_answered(be, rep->r);
+        cluster_answered(be, rep);
         break;
     default:
         break;
@@ -163,116 +217,126 @@ static bool cmd_answered(struct dlock_be *be, struct redis_conn_reply *rep)
     return false;
 }
 
-static void cmd_failed(struct dlock_be *be)
+/* The master has moved: say so, and go there with the operation under way. */
+static void follow(struct redis_backend *be)
 {
-    struct dlock_error err = be->cmd.error;
-    bool leaving =
-        be->doing == DO_RELEASE && be->cmd.written && redis_conn_waits(&be->cmd, T_LEAVE);
+    struct dlock_error *note = &events_add(&be->events, EV_NOTICE)->error;
 
-    if (redis_cluster_elsewhere(be))
-        return;
-    if (be->doing == DO_ACQUIRE) {
-        redis_wait_trouble(be, &err);
-        return;
-    }
-    redis_close_cmd(be);
-    if (be->doing == DO_RENEW)
-        redis_renew_unclear(be, &err);
-    else if (be->doing == DO_ASK && be->cluster.known && err.code == DLOCK_EUNAVAIL)
-        redis_ask_later(be, &err); /* its replica may be about to take over */
-    else if (be->doing == DO_ASK)
-        redis_ask_lost(be, &err);
-    else if (be->doing == DO_RELEASE) {
-        be->leave_lost = be->leave_lost || leaving;
-        redis_leave_retry(be, &err);
-    }
+    redis_sentinel_doubt(&be->route, note);
+    note->code = 0;
+    (be->op == OP_ACQUIRE ? &redis_op_acquire : &redis_op_renew)->moved(be);
 }
 
-static void take_replies(struct dlock_be *be)
+/* The operation's answer, if there is one: does it count? */
+static void confirm(struct redis_backend *be)
 {
-    struct redis_conn_reply rep;
-    int rc = 0;
-    while (be->cmd.state != RC_CLOSED && (rc = redis_conn_next(&be->cmd, &rep)) == 1)
-        if (!cmd_answered(be, &rep))
-            freeReplyObject(rep.r);
-    if (rc < 0 && be->cmd.state == RC_FAILED)
-        cmd_failed(be);
-    rc = 0;
-    while (be->wake.state != RC_CLOSED && (rc = redis_conn_next(&be->wake, &rep)) == 1) {
-        redis_wake_answered(be, &rep);
-        freeReplyObject(rep.r);
-    }
-    if (rc < 0 && be->wake.state == RC_FAILED)
-        redis_wake_failed(be);
-}
-
-static void timers(struct dlock_be *be)
-{
-    int64_t now = redis_now(be);
+    const struct redis_operation *op = operations[be->op];
+    struct redis_answer a = be->answer;
     struct dlock_error err;
 
-    if (redis_conn_is_connecting(&be->cmd) && now >= be->cmd.next_at)
-        redis_conn_work(&be->cmd);
-    if (redis_conn_is_connecting(&be->wake) && now >= be->wake.next_at)
-        redis_conn_work(&be->wake);
-    switch (be->doing) {
-    case DO_ACQUIRE:
-        redis_wait_timers(be, now);
+    if (a.what == ANSWER_NONE)
+        return;
+    enum redis_confirmed c = redis_route_confirm(&be->route, &err);
+    if (c == CONFIRM_ASKED)
+        return;
+    if (c == CONFIRM_MOVED) {
+        follow(be);
+        return;
+    }
+    be->answer.what = ANSWER_NONE;
+    if (c == CONFIRM_YES)
+        op->confirmed(be, &a);
+    else
+        op->refused(be, &err, c == CONFIRM_MISSING);
+}
+
+static void cmd_failed(struct redis_backend *be)
+{
+    const struct redis_operation *op = operations[be->op];
+    struct redis_conn *cmd = &be->node.cmd;
+    struct dlock_error err = cmd->error;
+
+    if (!op) {
+        redis_node_close(
+            &be->node); /* a server may close an idle connection: it is asked first next time */
+        return;
+    }
+    bool leaving = cmd->written && redis_conn_waits(cmd, op->tag);
+    if (!redis_cluster_elsewhere(&be->route)) {
+        op->failed(be, &err, leaving);
+        return;
+    }
+    redis_node_close(&be->node);
+    op->again(be, false);
+}
+
+static void take_replies(struct redis_backend *be)
+{
+    struct redis_conn *cmd = &be->node.cmd, *wake = &be->node.wake;
+    struct redis_conn_reply rep;
+    int rc = 0;
+
+    while (cmd->state != RC_CLOSED && (rc = redis_conn_next(cmd, &rep)) == 1) {
+        if (!answered(be, &rep))
+            freeReplyObject(rep.r);
+        confirm(be);
+    }
+    if (rc < 0 && cmd->state == RC_FAILED)
+        cmd_failed(be);
+    rc = 0;
+    while (wake->state != RC_CLOSED && (rc = redis_conn_next(wake, &rep)) == 1) {
+        redis_op_acquire.heard(be, &rep);
+        freeReplyObject(rep.r);
+    }
+    if (rc < 0 && wake->state == RC_FAILED)
+        redis_op_acquire.wake_failed(be);
+}
+
+/* ------------------------------------------------------------------- driving */
+
+static void watch_master(struct redis_backend *be)
+{
+    if (redis_sentinel_seek(&be->route))
+        redis_wake_drop(be);
+    switch (redis_sentinel_watch(&be->route, be->op == OP_ACQUIRE, be->claim == CLAIM_GRANTED,
+                                 be->op == OP_RENEW)) {
+    case WATCH_MOVED:
+        follow(be);
         break;
-    case DO_RENEW:
-        redis_renew_timers(be, now);
+    case WATCH_RETRY:
+        be->out.retry_at = dlock_min(be->out.retry_at, redis_now(be));
         break;
-    case DO_ASK:
-        if (now >= be->op_until) {
-            redis_no_answer(be, &err, be->spec->connect_timeout);
-            redis_conn_close(&be->cmd);
-            redis_ask_failed(be, be->refused.code != 0 ? &be->refused : &err);
-        } else if (now >= be->cmd_out.retry_at) {
-            redis_cluster_begin(be);
-            redis_ask_now(be);
-        }
-        break;
-    case DO_RELEASE:
-        redis_release_timers(be, now);
-        break;
-    case DO_NOTHING:
+    case WATCH_NOTHING:
         break;
     }
 }
 
-static int be_interest(struct dlock_be *be, struct pollfd *pfd, int cap, int64_t *wake_at)
+static int be_interest(struct dlock_be *dlock_be, struct pollfd *pfd, int cap, int64_t *wake_at)
 {
-    int n = 0;
+    const struct redis_backend *be = redis_of(dlock_be);
+    int n = redis_node_interest(&be->node, pfd, cap, wake_at);
+    n += redis_sentinel_interest(&be->route, pfd + n, cap - n, wake_at);
     if (cap > n)
-        n += redis_conn_interest(&be->cmd, &pfd[n], wake_at);
-    if (cap > n)
-        n += redis_conn_interest(&be->wake, &pfd[n], wake_at);
-    n += redis_sentinel_interest(be, pfd + n, cap - n, wake_at);
-    if (cap > n)
-        n += redis_cluster_interest(be, &pfd[n]);
-    if (be->doing != DO_NOTHING)
-        *wake_at = dlock_min(*wake_at, dlock_min(be->op_until, be->rel_until));
-    if (be->doing == DO_ACQUIRE)
-        *wake_at = dlock_min(*wake_at, redis_wait_wake_at(be));
-    else if (be->doing != DO_NOTHING)
-        *wake_at = dlock_min(*wake_at, be->cmd_out.retry_at);
-    if (be->events.n > 0 || be->listing != NULL || be->checks.due || be->checks.ntold > 0)
+        n += redis_cluster_interest(&be->route, &pfd[n]);
+    if (be->op != OP_NONE)
+        *wake_at = dlock_min(*wake_at, dlock_min(be->until, operations[be->op]->wake_at(be)));
+    if (be->events.n > 0 || be->status.listing || be->checks.due || be->checks.ntold > 0)
         *wake_at = 0;
     return n;
 }
 
 /*
- * Asked when the grant has been handed out, told as soon as nothing more important is to be; a release is
- * the last chance.
+ * The checks are asked for when the grant has been handed out, and reported as soon as there is nothing more important
+ * to report; a release is the last chance.
  */
-static bool give_checks(struct dlock_be *be, struct dlock_event *ev)
+static bool give_checks(struct redis_backend *be, struct dlock_event *ev)
 {
     struct dlock_error said;
 
     if (be->events.n > 0 && be->events.at[0].type != EV_RELEASED)
         return false;
     if (be->checks.due)
-        redis_checks_ask(&be->checks, &be->cmd, T_MEMORY, T_PERSISTENCE,
+        redis_checks_ask(&be->checks, &be->node.cmd, T_MEMORY, T_PERSISTENCE,
                          be->restart_grace < be->spec->ttl);
     if (!redis_checks_take(&be->checks, &said))
         return false;
@@ -280,27 +344,58 @@ static bool give_checks(struct dlock_be *be, struct dlock_event *ev)
     return true;
 }
 
-static int be_process(struct dlock_be *be, const struct pollfd *pfd, int n, struct dlock_event *ev)
+static int be_process(struct dlock_be *dlock_be, const struct pollfd *pfd, int n,
+                      struct dlock_event *ev)
 {
-    for (int i = 0; i < n; i++) {
-        if (pfd[i].revents == 0)
-            continue;
-        if (redis_conn_is_open(&be->cmd) && pfd[i].fd == be->cmd.fd)
-            redis_conn_work(&be->cmd);
-        else if (redis_conn_is_open(&be->wake) && pfd[i].fd == be->wake.fd)
-            redis_conn_work(&be->wake);
-    }
-    redis_sentinel_work(be, pfd, n);
-    redis_sentinel_step(be);
-    redis_cluster_work(be);
+    struct redis_backend *be = redis_of(dlock_be);
+
+    redis_node_work(&be->node, pfd, n);
+    redis_sentinel_work(&be->route, pfd, n);
+    watch_master(be);
+    redis_cluster_work(&be->route);
     take_replies(be);
-    redis_proof_step(be);
-    timers(be);
-    if (give_checks(be, ev))
+    confirm(be);
+    int64_t now = redis_now(be);
+    redis_node_tick(&be->node, now);
+    if (be->op != OP_NONE)
+        operations[be->op]->due(be, now);
+    if (give_checks(be, ev) || events_take(&be->events, ev))
         return 1;
-    if (events_take(&be->events, ev))
-        return 1;
-    return be->listing != NULL ? redis_give_listed(be, ev) : 0;
+    return be->status.listing ? redis_status_next(be, ev) : 0;
+}
+
+/* ------------------------------------------------------------------- the slots */
+
+static void be_acquire(struct dlock_be *be, bool wait)
+{
+    redis_acquire(redis_of(be), wait);
+}
+
+static void be_renew(struct dlock_be *be)
+{
+    redis_renew(redis_of(be));
+}
+
+static void be_release(struct dlock_be *dlock_be, int64_t until)
+{
+    struct redis_backend *be = redis_of(dlock_be);
+
+    /* No event of what it cancels comes after it. */
+    be->events.n = 0;
+    be->answer.what = ANSWER_NONE;
+    redis_drop_listing(be);
+    redis_node_unsubscribe(&be->node);
+    redis_sentinel_listen(&be->route, DLOCK_NEVER);
+    if (be->op == OP_RELEASE)
+        be->release.until = until;
+    else
+        redis_release(be, until);
+}
+
+static void be_ask(struct dlock_be *be, enum dlock_ask what, const char *arg)
+{
+    (void)arg;
+    redis_status(redis_of(be), what);
 }
 
 static const char *const schemes[] = {"redis", "rediss", "redis+unix", "redis+sentinel", NULL};
@@ -313,10 +408,10 @@ const struct dlock_backend dlock_backend_redis = {
     .schemes = schemes,
     .caps = CAP_FENCE | CAP_LEASE | CAP_FIFO,
     .open = be_open,
-    .acquire = redis_acquire,
-    .renew = redis_renew,
-    .release = redis_release,
-    .ask = redis_ask,
+    .acquire = be_acquire,
+    .renew = be_renew,
+    .release = be_release,
+    .ask = be_ask,
     .interest = be_interest,
     .process = be_process,
     .close = be_close,

@@ -6,36 +6,93 @@
  * votes, and a second one that raises the voters' fence counters; renewals and the release go to all. So
  * other Redlock clients exclude dlock and are excluded by it.
  *
- * Files: redlock.c the loop; redlock_open.c the URI's parameters; redlock_node.c one server;
- * redlock_vote.c acquire; redlock_wait.c standing in line; redlock_renew.c renew and release; redlock_status.c
- * status.
+ * Files: redlock.c runs the operation under way; redlock_vote.c acquire; redlock_renew.c renew and release;
+ * redlock_status.c status; redlock_servers.c reaches the servers and counts their answers. Each server is a node (node.c).
  *
  * Not guaranteed: the same as with one server, for a majority of them. A server that comes back without its
- * data does not vote for a ttl (restart-grace), so that it cannot help somebody else to a lock that still runs.
+ * data does not vote for a ttl (restart-grace), so that it cannot vote for another client while the lock is still held.
  */
-#include "redlock.h"
+#include "params.h"
+#include "redlock_servers.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static void be_close(struct dlock_be *be)
+static const struct redlock_operation *const operations[] = {
+    [OP_NONE] = NULL,
+    [OP_ACQUIRE] = &redlock_op_acquire,
+    [OP_RENEW] = &redlock_op_renew,
+    [OP_RELEASE] = &redlock_op_release,
+    [OP_STATUS] = &redlock_op_status,
+};
+
+static struct redlock_backend *redlock_of(struct dlock_be *be)
 {
-    if (be == NULL)
+    return (struct redlock_backend *)be;
+}
+
+/* ------------------------------------------------------------- open and close */
+
+static void init_server(struct redlock_backend *be, int i)
+{
+    const struct dlock_host *h = &be->spec->uri->hosts[i];
+    struct redlock_server *s = &be->servers[i];
+    bool v6 = strchr(h->host, ':') != NULL;
+
+    s->host = i;
+    snprintf(s->where, sizeof(s->where), v6 ? "[%s]:%u" : "%s:%u", h->host, h->port);
+    s->wake_retry_at = DLOCK_NEVER;
+    s->pause = s->wake_pause =
+        (struct dlock_backoff){.base = 50 * DLOCK_MSEC, .max = DLOCK_SEC, .cur = 50 * DLOCK_MSEC};
+    redis_node_init(&s->node);
+    redis_node_credentials(&s->node, h, be->secret);
+}
+
+static int read_spec(struct redlock_backend *be, struct dlock_error *err)
+{
+    const struct dlock_spec *spec = be->spec;
+    const struct dlock_uri *uri = spec->uri;
+    int rc;
+
+    if ((rc = redis_param_mode(spec, "is not available for redlock", err)) != 0)
+        return rc;
+    if (uri->nhosts > REDLOCK_NODES)
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "%d servers: a redlock has at most %d", uri->nhosts,
+                          REDLOCK_NODES);
+    be->restart_grace = spec->ttl;
+    if ((rc = redis_param_grace(spec, &be->restart_grace, err)) != 0 ||
+        (rc = redis_param_script(spec, uri->path + (*uri->path == '/'), &be->script, err)) != 0)
+        return rc;
+    if (strcmp(uri->scheme, "redlocks") == 0 &&
+        (rc = tls_config_from_uri(spec, &be->tls, err)) != 0)
+        return rc;
+    if ((rc = redis_param_secret(spec, &be->secret, err)) != 0)
+        return rc;
+    be->servers = calloc((size_t)uri->nhosts, sizeof(*be->servers));
+    if (!be->servers)
+        return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+    be->n = uri->nhosts;
+    be->quorum = be->n / 2 + 1;
+    for (int i = 0; i < be->n; i++)
+        init_server(be, i);
+    return 0;
+}
+
+static void be_close(struct dlock_be *dlock_be)
+{
+    struct redlock_backend *be = redlock_of(dlock_be);
+    if (!be)
         return;
     redlock_drop_listing(be);
     redlock_wait_close(be);
-    for (int i = 0; i < be->n; i++) {
-        struct redlock_node *n = &be->nodes[i];
-        redis_conn_close(&n->cmd);
-        redis_conn_close(&n->wake);
-        while (n->nstale > 0)
-            free(n->stale[--n->nstale]);
-    }
-    free(be->nodes);
+    for (int i = 0; i < be->n; i++)
+        redis_node_done(&be->servers[i].node);
+    free(be->servers);
     tls_config_free(be->tls);
     redis_script_done(&be->script);
     free(be->value);
-    if (be->secret != NULL)
+    if (be->secret)
         explicit_bzero(be->secret, strlen(be->secret));
     free(be->secret);
     free(be);
@@ -43,204 +100,166 @@ static void be_close(struct dlock_be *be)
 
 static int be_open(struct dlock_be **out, const struct dlock_spec *spec, struct dlock_error *err)
 {
-    struct dlock_be *be = calloc(1, sizeof(*be));
-    if (be == NULL)
+    struct redlock_backend *be = calloc(1, sizeof(*be));
+    if (!be)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     be->spec = spec;
-    be->op_until = be->try_at = be->not_before = be->patient_until = be->told_at = DLOCK_NEVER;
-    outage_over(&be->out);
-    int rc = redlock_check_spec(be, err);
+    be->until = be->patient_until = DLOCK_NEVER;
+    be->acquire.try_at = be->acquire.not_before = be->acquire.told_at = DLOCK_NEVER;
+    outage_over(&be->acquire.out);
+    int rc = read_spec(be, err);
     if (rc != 0) {
-        be_close(be);
+        be_close((struct dlock_be *)be);
         return rc;
     }
     struct dlock_error warning;
     if (tls_config_warns(be->tls, spec->uri->where, &warning))
         events_add(&be->events, EV_NOTICE)->error = warning;
-    *out = be;
+    *out = (struct dlock_be *)be;
     return 0;
 }
 
-/* ---------------------------------------------------------------------- driving */
+/* -------------------------------------------------------------------- replies */
 
-/* An error (LOADING, READONLY) has undone nothing: the value stays for the next time. */
-static void stale_answered(struct redlock_node *n, const redisReply *r)
-{
-    if (n->nstale == 0 || r->type == REDIS_REPLY_ERROR)
-        return;
-    free(n->stale[0]);
-    n->nstale--;
-    memmove(n->stale, n->stale + 1, sizeof(n->stale[0]) * (size_t)n->nstale);
-}
-
-/* Once a lock, when its command is already on its way. One line is enough for all of the servers. */
-static void ask_memory(struct dlock_be *be)
+/* Once for each handle, when the command has been started. One warning is enough for all servers. */
+static void ask_memory(struct redlock_backend *be)
 {
     const char *argv[] = {"INFO", "memory"};
     be->check = CHECK_ASKED;
     for (int i = 0; i < be->n; i++) {
-        struct redis_conn *c = &be->nodes[i].cmd;
+        struct redis_conn *c = &be->servers[i].node.cmd;
         if (c->state == RC_UP && c->ntags < 4 &&
-            redis_conn_send(c, REDLOCK_TAG(be->op, K_MEMORY), 2, argv, (size_t[]){4, 6}) == 0)
+            redis_conn_send(c, REDLOCK_TAG(be->serial, K_MEMORY), 2, argv, (size_t[]){4, 6}) == 0)
             redis_conn_flush(c);
     }
 }
 
-static void memory_answered(struct dlock_be *be, struct redlock_node *n, const redisReply *r)
+static void memory_answered(struct redlock_backend *be, struct redlock_server *s,
+                            const redisReply *r)
 {
     struct dlock_error warning;
-    if (be->check == CHECK_TOLD || r->type != REDIS_REPLY_STRING || be->events.n > EVENTS_MAX / 2 ||
-        !redis_check_eviction(r->str, (size_t)r->len, n->where, &warning))
+    if (be->check == CHECK_TOLD || r->type != REDIS_REPLY_STRING || !redlock_may_notice(be) ||
+        !redis_check_eviction(r->str, (size_t)r->len, s->where, &warning))
         return;
     be->check = CHECK_TOLD;
     events_add(&be->events, EV_NOTICE)->error = warning;
 }
 
 /* True: the reply was kept. */
-static bool answered(struct dlock_be *be, struct redlock_node *n,
+static bool answered(struct redlock_backend *be, struct redlock_server *s,
                      const struct redis_conn_reply *rep)
 {
-    bool current = REDLOCK_TAG_OP(rep->tag) == (be->op & REDLOCK_OPS);
-    switch ((enum redlock_kind)(rep->tag & 15)) {
+    switch (REDLOCK_TAG_KIND(rep->tag)) {
     case K_VOTE:
-        redlock_vote_answered(be, n, rep);
-        break;
     case K_RAISE:
-        redlock_raise_answered(be, n, rep);
-        break;
-    case K_STALE:
-        stale_answered(n, rep->r);
-        break;
+    case K_UNDO:
+    case K_TRACK:
+        return redlock_op_acquire.answered(be, s, rep);
     case K_RENEW:
     case K_HEAL:
-        redlock_renew_answered(be, n, rep);
-        break;
+        return redlock_op_renew.answered(be, s, rep);
     case K_LEAVE:
-        redlock_leave_answered(be, n, rep);
-        break;
-    case K_ASK:
-        return current && be->doing == DO_ASK && !be->listing &&
-               redlock_ask_answered(be, n, rep->r);
-    case K_TRACK:
-        redlock_track_answered(n, rep->r);
-        break;
-    case K_UNDO:
-        if (current && be->doing == DO_ACQUIRE && rep->r->type == REDIS_REPLY_ERROR)
-            redlock_remember(n, be->value);
-        break;
-    case K_ID:
-    case K_WAKE:
-    case K_INVALIDATE:
+        return redlock_op_release.answered(be, s, rep);
+    case K_STATUS:
+        return redlock_op_status.answered(be, s, rep);
+    case K_STALE:
+        redis_node_undo_answered(&s->node, rep->r);
         break;
     case K_MEMORY:
-        memory_answered(be, n, rep->r);
+        memory_answered(be, s, rep->r);
         break;
     }
     return false;
 }
 
-static void take_replies(struct dlock_be *be, struct redlock_node *n)
+static void take_replies(struct redlock_backend *be, struct redlock_server *s)
 {
+    struct redis_conn *cmd = &s->node.cmd, *wake = &s->node.wake;
     struct redis_conn_reply rep;
     int rc = 0;
-    while (n->cmd.state != RC_CLOSED && (rc = redis_conn_next(&n->cmd, &rep)) == 1)
-        if (!answered(be, n, &rep))
+
+    while (cmd->state != RC_CLOSED && (rc = redis_conn_next(cmd, &rep)) == 1)
+        if (!answered(be, s, &rep))
             freeReplyObject(rep.r);
-    if (rc < 0 && n->cmd.state == RC_FAILED)
-        redlock_node_failed(be, n);
+    if (rc < 0 && cmd->state == RC_FAILED)
+        redlock_failed(be, s);
     rc = 0;
-    while (n->wake.state != RC_CLOSED && (rc = redis_conn_next(&n->wake, &rep)) == 1) {
-        redlock_wake_answered(be, n, &rep);
+    while (wake->state != RC_CLOSED && (rc = redis_conn_next(wake, &rep)) == 1) {
+        redlock_op_acquire.heard(be, s, &rep);
         freeReplyObject(rep.r);
     }
-    if (rc < 0 && n->wake.state == RC_FAILED)
-        redlock_wake_failed(be, n);
+    if (rc < 0 && wake->state == RC_FAILED)
+        redlock_op_acquire.wake_failed(be, s);
 }
 
-static void step(struct dlock_be *be)
-{
-    int64_t now = be->stepped = redlock_now(be);
-    switch (be->doing) {
-    case DO_ACQUIRE:
-        redlock_round_step(be, now);
-        if (be->doing == DO_ACQUIRE)
-            redlock_wait_timers(be, now);
-        break;
-    case DO_RENEW:
-        redlock_renew_step(be, now);
-        break;
-    case DO_RELEASE:
-        redlock_release_step(be, now);
-        break;
-    case DO_ASK:
-        redlock_ask_step(be, now);
-        break;
-    case DO_NOTHING:
-        break;
-    }
-}
+/* -------------------------------------------------------------------- driving */
 
-static int64_t wake_at(const struct dlock_be *be)
+static int be_interest(struct dlock_be *dlock_be, struct pollfd *pfd, int cap, int64_t *wake_at)
 {
-    int64_t at = be->op_until;
-    if (be->patient_until > be->stepped) /* else it has been seen */
-        at = dlock_min(at, be->patient_until);
-    switch (be->doing) {
-    case DO_ACQUIRE:
-        return dlock_min(redlock_round_wake_at(be), redlock_wait_wake_at(be));
-    case DO_RELEASE:
-        return dlock_min(at, redlock_release_wake_at(be));
-    case DO_RENEW:
-    case DO_ASK:
-        return at;
-    case DO_NOTHING:
-        break;
-    }
-    return DLOCK_NEVER;
-}
-
-static int be_interest(struct dlock_be *be, struct pollfd *pfd, int cap, int64_t *wake)
-{
+    const struct redlock_backend *be = redlock_of(dlock_be);
     int n = 0;
-    for (int i = 0; i < be->n; i++) {
-        if (cap > n)
-            n += redis_conn_interest(&be->nodes[i].cmd, &pfd[n], wake);
-        if (cap > n)
-            n += redis_conn_interest(&be->nodes[i].wake, &pfd[n], wake);
-    }
-    *wake = dlock_min(*wake, wake_at(be));
-    if (be->events.n > 0 || be->listing)
-        *wake = 0;
+    for (int i = 0; i < be->n; i++)
+        n += redis_node_interest(&be->servers[i].node, pfd + n, cap - n, wake_at);
+    if (be->op != OP_NONE)
+        *wake_at = dlock_min(*wake_at, operations[be->op]->wake_at(be));
+    if (be->events.n > 0 || be->status.listing)
+        *wake_at = 0;
     return n;
 }
 
-static void work(struct redis_conn *c, const struct pollfd *pfd, int n, int64_t now)
+static int be_process(struct dlock_be *dlock_be, const struct pollfd *pfd, int n,
+                      struct dlock_event *ev)
 {
-    if (!redis_conn_is_open(c))
-        return;
-    bool due = redis_conn_is_connecting(c) && now >= c->next_at;
-    for (int i = 0; i < n && !due; i++)
-        due = pfd[i].fd == c->fd && pfd[i].revents != 0;
-    if (due)
-        redis_conn_work(c);
-}
-
-static int be_process(struct dlock_be *be, const struct pollfd *pfd, int n, struct dlock_event *ev)
-{
+    struct redlock_backend *be = redlock_of(dlock_be);
     int64_t now = redlock_now(be);
+
     for (int i = 0; i < be->n; i++) {
-        work(&be->nodes[i].cmd, pfd, n, now);
-        work(&be->nodes[i].wake, pfd, n, now);
+        redis_node_work(&be->servers[i].node, pfd, n);
+        redis_node_tick(&be->servers[i].node, now);
     }
-    /* All of them first: what one step closes, another's descriptor may get the number of. */
+    /* All of them first: a reply may close a connection, and another one then gets its descriptor. */
     for (int i = 0; i < be->n; i++)
-        take_replies(be, &be->nodes[i]);
-    step(be);
+        take_replies(be, &be->servers[i]);
+    be->stepped = redlock_now(be);
+    if (be->op != OP_NONE)
+        operations[be->op]->step(be, be->stepped);
     if (events_take(&be->events, ev))
         return 1;
-    if (be->granted && be->check == CHECK_DUE)
+    if (be->claim != CLAIM_NONE && be->check == CHECK_DUE)
         ask_memory(be);
-    return be->listing ? redlock_give_listed(be, ev) : 0;
+    return be->status.listing ? redlock_status_next(be, ev) : 0;
+}
+
+/* ------------------------------------------------------------------- the slots */
+
+static void be_acquire(struct dlock_be *be, bool wait)
+{
+    redlock_acquire(redlock_of(be), wait);
+}
+
+static void be_renew(struct dlock_be *be)
+{
+    redlock_renew(redlock_of(be));
+}
+
+static void be_release(struct dlock_be *dlock_be, int64_t until)
+{
+    struct redlock_backend *be = redlock_of(dlock_be);
+
+    /* No event of what it cancels comes after it. */
+    be->events.n = 0;
+    redlock_drop_listing(be);
+    redlock_wait_close(be);
+    if (be->op == OP_RELEASE)
+        be->until = until;
+    else
+        redlock_release(be, until);
+}
+
+static void be_ask(struct dlock_be *be, enum dlock_ask what, const char *arg)
+{
+    (void)arg;
+    redlock_status(redlock_of(be), what);
 }
 
 static const char *const schemes[] = {"redlock", "redlocks", NULL};
@@ -253,10 +272,10 @@ const struct dlock_backend dlock_backend_redlock = {
     .schemes = schemes,
     .caps = CAP_FENCE | CAP_LEASE,
     .open = be_open,
-    .acquire = redlock_acquire,
-    .renew = redlock_renew,
-    .release = redlock_release,
-    .ask = redlock_ask,
+    .acquire = be_acquire,
+    .renew = be_renew,
+    .release = be_release,
+    .ask = be_ask,
     .interest = be_interest,
     .process = be_process,
     .close = be_close,

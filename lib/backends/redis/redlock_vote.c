@@ -2,38 +2,251 @@
  * redlock_vote.c - acquire: rounds of votes, until one has a majority.
  *
  * A round asks all servers at once. With a majority of votes the fencing token is the highest of the
- * voters' counters, and a second round raises their counters to it: whoever wins next has a majority, too,
+ * voters' counters, and a second round raises their counters to it: the next holder needs a majority, too,
  * so at least one of its voters knows this token, and gives a higher one. Without the second round tokens go
- * backwards where majorities overlap in a server that had counted less.
+ * backwards where majorities overlap in a server with a lower counter.
  *
- * A round without a majority is given back everywhere before anything else happens. Nobody's word: the
- * pauses are random, so that two who have split the votes do not do so for ever.
+ * The votes of a round without a majority are given back everywhere before anything else happens. Then the
+ * pauses are random, so that two clients that have split the votes do not do so indefinitely.
+ *
+ * Each server has a queue of its own (script.h), and wakes the first waiter in it when the lock is free there.
+ * The queues may differ, so they decide nothing: they keep all but a few waiters from rushing at a lock that was
+ * released. A waiter that a majority has woken asks for votes at once. One that fewer servers have woken asks a little
+ * later: one server may have lost the key, or have another queue. Timers stand behind every wake-up.
  */
-#include "redlock.h"
+#include "redlock_servers.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #define UNDO_TIME                                                                                  \
-    (50 * DLOCK_MSEC) /* how long the next round waits for one that does not confirm */
-#define HEAR_ALL (200 * DLOCK_MSEC) /* for the message of a failure */
-#define SPLITS 10 /* rounds that one who does not wait tries while nobody has the lock */
+    (50 * DLOCK_MSEC) /* how long the next round waits for an undo that is not confirmed */
+#define HEAR_ALL                                                                                   \
+    (200 * DLOCK_MSEC) /* a round that cannot win waits so long for all, for its message */
+#define SPLITS 10      /* rounds that a client without -w tries while the votes are split */
+#define POLL_PAUSE (200 * DLOCK_MSEC) /* where the servers cannot report changes */
+#define PLACE_STEP (100 * DLOCK_MSEC) /* between the rounds of the waiters behind the first one */
+#define FEW_PAUSE (30 * DLOCK_MSEC)   /* woken by less than a majority */
+#define HEAD_PAUSE (5 * DLOCK_MSEC)   /* several servers report it at about the same time */
+#define CLAIM_SLACK (20 * DLOCK_MSEC)
 
-static void fail_acquire(struct dlock_be *be, const struct dlock_error *err)
+static int64_t jitter(const struct redlock_backend *be, int64_t max)
+{
+    uint64_t r;
+    if (be->spec->env->random(be->spec->env->ctx, &r, sizeof(r)) < 0)
+        return max;
+    return (int64_t)(r % (uint64_t)max);
+}
+
+/* --------------------------------------------------------------------- connections */
+
+void redlock_wait_close(struct redlock_backend *be)
+{
+    for (int i = 0; i < be->n; i++) {
+        redis_node_unsubscribe(&be->servers[i].node);
+        be->servers[i].wake_retry_at = DLOCK_NEVER;
+    }
+    free(be->acquire.channel);
+    be->acquire.channel = NULL;
+}
+
+/* Subscribe before joining the queue: no wake-up is lost, and a waiter that cannot be reached does not count. */
+static void wake_start(struct redlock_backend *be, struct redlock_server *s)
+{
+    int64_t until = redlock_now(be) + be->spec->connect_timeout;
+    s->wake_retry_at = DLOCK_NEVER;
+    redlock_connect(be, s, &s->node.wake, until);
+    redis_node_subscribe(&s->node, be->acquire.channel, until);
+}
+
+static void wait_start(struct redlock_backend *be)
+{
+    if (be->acquire.channel)
+        return;
+    if (be->acquire.id[0] != '\0' || dlock_token_new(be->spec->env, be->acquire.id) == 0)
+        be->acquire.channel = redis_script_channel(&be->script, be->acquire.id);
+    if (!be->acquire.channel) {
+        be->acquire.id[0] = '\0'; /* no server can wake us: the timers remain */
+        return;
+    }
+    for (int i = 0; i < be->n; i++)
+        wake_start(be, &be->servers[i]);
+}
+
+/* Nothing is reported: the server's other connection has the same trouble. */
+static void wake_failed(struct redlock_backend *be, struct redlock_server *s)
+{
+    redis_node_unsubscribe(&s->node);
+    if (be->op == OP_ACQUIRE)
+        s->wake_retry_at = redlock_now(be) + dlock_backoff_next(&s->wake_pause, be->spec->env);
+}
+
+/* We are the first waiter there, and the server does not report every change yet. */
+static bool may_track(const struct redlock_server *s)
+{
+    return s->place == 1 && redis_node_may_track(&s->node);
+}
+
+/* -------------------------------------------------------------------- being woken */
+
+static int count_freed(const struct redlock_backend *be)
+{
+    int freed = 0;
+    for (int i = 0; i < be->n; i++)
+        freed += be->servers[i].freed;
+    return freed;
+}
+
+/* Ask for votes at that time. In the middle of a round: its votes may be older than the wake-up. */
+static void look_at(struct redlock_backend *be, int64_t at)
+{
+    int64_t *when = be->acquire.stage == ST_PAUSE ? &be->acquire.try_at : &be->acquire.told_at;
+    if (be->op == OP_ACQUIRE)
+        *when = dlock_min(*when, at);
+}
+
+static void freed(struct redlock_backend *be, struct redlock_server *s)
+{
+    int64_t now = redlock_now(be);
+    if (s->freed)
+        return;
+    s->freed = true;
+    look_at(be, count_freed(be) >= be->quorum ? now : now + FEW_PAUSE + jitter(be, 2 * FEW_PAUSE));
+}
+
+static void woken(struct redlock_backend *be, struct redlock_server *s, const redisReply *r)
+{
+    switch (redis_script_called(&be->script, r)) {
+    case RS_CHANGED:
+        freed(be, s);
+        break;
+    case RS_NEXT:
+        look_at(be, redlock_now(be) + REDIS_SCRIPT_CLAIM + CLAIM_SLACK);
+        break;
+    case RS_GO:
+        s->place = 1;
+        freed(be, s);
+        break;
+    case RS_HEAD:
+        s->place = 1;
+        look_at(be, redlock_now(be) + HEAD_PAUSE);
+        break;
+    case RS_NOTHING:
+        break;
+    }
+}
+
+/* One more server can wake us. The next round joins its queue. */
+static void ready(struct redlock_backend *be, struct redlock_server *s)
+{
+    int count = 0, hoped = 0;
+    dlock_backoff_reset(&s->wake_pause);
+    for (int i = 0; i < be->n; i++) {
+        count += be->servers[i].node.wake_state == WAKE_READY;
+        hoped += be->servers[i].node.wake_state == WAKE_STARTING;
+    }
+    look_at(be, redlock_now(be) + (hoped == 0 ? 0 : count >= be->quorum ? FEW_PAUSE : POLL_PAUSE));
+}
+
+static void heard(struct redlock_backend *be, struct redlock_server *s,
+                  const struct redis_conn_reply *rep)
+{
+    struct dlock_error err;
+
+    switch (redis_node_heard(&s->node, rep, s->where, &err)) {
+    case HEARD_MESSAGE:
+        woken(be, s, rep->r);
+        break;
+    case HEARD_READY:
+        ready(be, s);
+        break;
+    case HEARD_FAILED:
+        wake_failed(be, s);
+        break;
+    case HEARD_NOTHING:
+        break;
+    }
+}
+
+/* --------------------------------------------------------------------------- timers */
+
+/* When the lock may be free on this server, as far as its answer tells. */
+static int64_t free_at(const struct redlock_server *s, int64_t now)
+{
+    if (s->freed || s->answer == A_YES)
+        return now;
+    if ((s->answer != A_BUSY && s->answer != A_GRACE) || s->left_ms < 0)
+        return DLOCK_NEVER;
+    return now + s->left_ms * DLOCK_MSEC + DLOCK_MSEC;
+}
+
+static int64_t next_try(const struct redlock_backend *be)
+{
+    int64_t now = redlock_now(be), at = DLOCK_NEVER;
+    int place = INT32_MAX, tracked = 0, unknown = 0;
+
+    if (count_freed(be) >= be->quorum)
+        return now;
+    for (int i = 0; i < be->n; i++) {
+        const struct redlock_server *s = &be->servers[i];
+        int earlier = 0;
+        int64_t t = free_at(s, now);
+        for (int k = 0; k < be->n; k++)
+            earlier += free_at(&be->servers[k], now) <= t;
+        if (earlier >= be->quorum)
+            at = dlock_min(at, t);
+        if (s->answer == A_BUSY)
+            place = s->place < place ? s->place : place;
+        tracked += s->node.tracking == TRACK_ON;
+        unknown += s->answer == A_BUSY && may_track(s);
+    }
+    if (place == INT32_MAX)
+        place = 1;
+    if (at != DLOCK_NEVER)
+        at += (place - 1) * PLACE_STEP + jitter(be, 10 * DLOCK_MSEC);
+    at = dlock_min(at, now + be->spec->ttl / 3);
+    if (unknown > 0) /* the key may have changed before the server tracked it */
+        return now + HEAD_PAUSE;
+    if (place == 1 && tracked < be->quorum)
+        at = dlock_min(at, now + POLL_PAUSE + jitter(be, POLL_PAUSE / 4));
+    return at;
+}
+
+static int64_t wait_wake_at(const struct redlock_backend *be)
+{
+    int64_t at = DLOCK_NEVER;
+    for (int i = 0; i < be->n; i++)
+        at = dlock_min(at, dlock_min(be->servers[i].node.wake_until, be->servers[i].wake_retry_at));
+    return at;
+}
+
+static void wait_timers(struct redlock_backend *be, int64_t now)
+{
+    for (int i = 0; i < be->n; i++) {
+        struct redlock_server *s = &be->servers[i];
+        if (now >= s->node.wake_until)
+            wake_failed(be, s);
+        if (now >= s->wake_retry_at && be->acquire.channel)
+            wake_start(be, s);
+    }
+}
+
+/* ----------------------------------------------------------------- a round */
+
+static void fail_acquire(struct redlock_backend *be, const struct dlock_error *err)
 {
     redlock_wait_close(be);
-    be->doing = DO_NOTHING;
-    events_add(&be->events, EV_FAILED)->error = *err;
+    redlock_end(be, EV_FAILED)->error = *err;
 }
 
 /* A fresh token and value. False: the acquire has failed. */
-static bool new_value(struct dlock_be *be)
+static bool new_value(struct redlock_backend *be)
 {
     struct dlock_error err;
     int rc = dlock_token_new(be->spec->env, be->token);
     free(be->value);
     be->value = rc == 0 ? redis_script_value(be->token, be->spec->who) : NULL;
-    if (be->value != NULL)
+    if (be->value)
         return true;
     if (rc != 0)
         dlock_fail(&err, DLOCK_EOS, -rc, "no random numbers: %s", strerror(-rc));
@@ -43,68 +256,70 @@ static bool new_value(struct dlock_be *be)
     return false;
 }
 
-/* Has it not answered all of what it was sent before? (AUTH is in front on a new connection.) */
-static bool behind(const struct redlock_node *n)
+/* Does it owe us answers? (On a new connection AUTH is in front.) */
+static bool behind(const struct redlock_server *s)
 {
-    for (int i = 0; i < n->cmd.ntags; i++)
-        if (n->cmd.tags[i].tag >= 0)
+    for (int i = 0; i < s->node.cmd.ntags; i++)
+        if (s->node.cmd.tags[i].tag >= 0)
             return true;
     return false;
 }
 
-static void ask_vote(struct dlock_be *be, struct redlock_node *n)
+static void ask_vote(struct redlock_backend *be, struct redlock_server *s)
 {
-    n->freed = n->touched = false;
-    n->from = 0;
-    if (!redlock_reach(be, n, be->op_until))
+    s->freed = s->touched = false;
+    s->from = 0;
+    if (!redlock_reach(be, s, be->until))
         return;
-    if (behind(n)) { /* it may be stopped: what it has not answered would pile up */
-        n->answer = A_LATE;
+    if (behind(s)) { /* it may be stopped: commands would pile up there */
+        s->answer = A_LATE;
         return;
     }
-    bool in_line = be->id[0] != '\0' && n->wake_state == WAKE_READY;
-    redlock_undo_stale(be, n);
-    redlock_track(be, n);
-    n->answer = A_PENDING;
-    n->touched = true;
-    n->queued = n->queued || in_line;
-    (void)redis_script_vote(&be->script, &n->cmd, REDLOCK_TAG(be->op, K_VOTE), be->value,
-                            in_line ? be->id : "", be->spec->ttl, be->restart_grace);
-    redis_conn_flush(&n->cmd);
+    bool in_queue = be->acquire.id[0] != '\0' && s->node.wake_state == WAKE_READY;
+    redlock_undo(be, s);
+    if (may_track(s))
+        redis_node_track(&s->node, REDLOCK_TAG(be->serial, K_TRACK));
+    s->answer = A_PENDING;
+    s->touched = true;
+    s->queued = s->queued || in_queue;
+    (void)redis_script_vote(&be->script, &s->node.cmd, REDLOCK_TAG(be->serial, K_VOTE), be->value,
+                            in_queue ? be->acquire.id : "", be->spec->ttl, be->restart_grace);
+    redis_conn_flush(&s->node.cmd);
 }
 
-static void start_round(struct dlock_be *be)
+static void start_round(struct redlock_backend *be)
 {
-    redlock_begin(be);
-    be->stage = ST_VOTE;
-    be->try_at = be->not_before = be->told_at = DLOCK_NEVER;
-    be->twice = false;
+    redlock_begin(be, OP_ACQUIRE);
+    be->acquire.stage = ST_VOTE;
+    be->acquire.try_at = be->acquire.not_before = be->acquire.told_at = DLOCK_NEVER;
+    be->acquire.twice = false;
     be->fence = 0;
-    be->holder = NULL;
-    be->why.code = 0;
-    if (!be->first)
-        be->op_until = be->began + be->spec->op_timeout;
+    be->acquire.holder = NULL;
+    be->acquire.why.code = 0;
+    if (!be->acquire.first)
+        be->until = be->began + be->spec->op_timeout;
     if (!new_value(be))
         return;
     for (int i = 0; i < be->n; i++)
-        ask_vote(be, &be->nodes[i]);
+        ask_vote(be, &be->servers[i]);
 }
 
-void redlock_acquire(struct dlock_be *be, bool wait)
+void redlock_acquire(struct redlock_backend *be, bool wait)
 {
     struct dlock_error err;
 
-    be->doing = DO_ACQUIRE;
-    be->wait = wait;
-    be->first = true;
-    be->granted = be->lost = be->told_grace = false;
-    be->splits = be->told_place = be->place = 0;
-    be->told_holder = 0;
-    be->id[0] = '\0';
-    be->split_pause = (struct dlock_backoff){
+    be->op = OP_ACQUIRE;
+    be->acquire.wait = wait;
+    be->acquire.first = true;
+    be->claim = CLAIM_NONE;
+    be->acquire.told_grace = be->acquire.told_waiting = false;
+    be->acquire.splits = 0;
+    be->acquire.told_holder = 0;
+    be->acquire.id[0] = '\0';
+    be->acquire.split_pause = (struct dlock_backoff){
         .base = 10 * DLOCK_MSEC, .max = (wait ? 400 : 80) * DLOCK_MSEC, .cur = 10 * DLOCK_MSEC};
-    outage_over(&be->out);
-    be->op_until = redlock_now(be) + be->spec->connect_timeout;
+    outage_over(&be->acquire.out);
+    be->until = redlock_now(be) + be->spec->connect_timeout;
     if (redlock_check_peers(be, &err) != 0)
         fail_acquire(be, &err);
     else
@@ -113,271 +328,272 @@ void redlock_acquire(struct dlock_be *be, bool wait)
 
 /* ---------------------------------------------------------------------- answers */
 
-static void ask_raise(struct dlock_be *be, struct redlock_node *n)
+static void ask_raise(struct redlock_backend *be, struct redlock_server *s)
 {
-    n->raise_out = true;
-    (void)redis_script_keep(&be->script, &n->cmd, REDLOCK_TAG(be->op, K_RAISE), be->value,
+    s->raise = RAISE_ASKED;
+    (void)redis_script_keep(&be->script, &s->node.cmd, REDLOCK_TAG(be->serial, K_RAISE), be->value,
                             be->spec->ttl, be->fence, false, 0);
-    redis_conn_flush(&n->cmd);
+    redis_conn_flush(&s->node.cmd);
 }
 
-static void voted(struct dlock_be *be, struct redlock_node *n, const struct redis_script_tried *t)
+static void voted(struct redlock_backend *be, struct redlock_server *s,
+                  const struct redis_script_tried *t)
 {
-    n->left_ms = t->left_ms;
-    n->place = t->place;
-    n->holder = 0;
+    s->left_ms = t->left_ms;
+    s->place = t->place;
+    s->holder = 0;
     switch (t->status) {
     case RS_GRANTED:
-        n->answer = A_YES;
-        n->fence = t->fence;
-        n->queued = false;
+        s->answer = A_YES;
+        s->fence = t->fence;
+        s->queued = false;
         break;
     case RS_GRACE:
-        n->answer = A_GRACE;
+        s->answer = A_GRACE;
         break;
     case RS_TYPE:
-        n->answer = A_TYPE;
+        s->answer = A_TYPE;
         char type[32];
         dlock_clean_text(type, sizeof(type), t->holder, t->holder_len);
-        dlock_fail(&n->error, DLOCK_EDATA, 0,
+        dlock_fail(&s->error, DLOCK_EDATA, 0,
                    "%s: the key '%s' is a %s, not a lock of dlock or SET NX; use another name",
-                   n->where, be->spec->uri->name, type);
+                   s->where, be->spec->uri->name, type);
         break;
     case RS_TWICE:
-        n->answer = A_REFUSED;
-        n->error = n->last;
-        be->twice = true;
-        be->why = n->last;
+        s->answer = A_REFUSED;
+        s->error = s->last;
+        be->acquire.twice = true;
+        be->acquire.why = s->last;
         break;
     case RS_BUSY:
     case RS_CLAIM:
-        n->answer = A_BUSY;
-        n->holder = redlock_digest(t->holder, t->holder_len);
-        redis_script_holder(t->holder, t->holder_len, &n->info);
-        n->info.left_ns = t->left_ms < 0 ? DLOCK_NEVER : t->left_ms * DLOCK_MSEC;
+        s->answer = A_BUSY;
+        s->holder = redlock_digest(t->holder, t->holder_len);
+        redis_script_holder(t->holder, t->holder_len, &s->info);
+        s->info.left_ns = t->left_ms < 0 ? DLOCK_NEVER : t->left_ms * DLOCK_MSEC;
         break;
     }
-    if (n->answer != A_YES)
-        n->touched = false;
+    if (s->answer != A_YES)
+        s->touched = false;
 }
 
-/* It must never be counted, whenever that is found out. */
-static void same_server(struct dlock_be *be, struct redlock_node *n, bool current)
+/* Its votes must not count, neither now nor later. */
+static void same_server(struct redlock_backend *be, struct redlock_server *s, bool current)
 {
-    n->same = true;
-    n->from = 0;
-    n->touched = false;
+    s->same = true;
+    s->from = 0;
+    s->touched = false;
     dlock_fail(
-        &n->last, DLOCK_EUSAGE, 0,
+        &s->last, DLOCK_EUSAGE, 0,
         "%s: %s is the same server as another one of the list, and has no vote: a redlock needs "
         "different servers",
-        be->spec->uri->where, n->where);
-    if (!current && be->events.n <= EVENTS_MAX / 2)
-        events_add(&be->events, EV_NOTICE)->error = n->last;
+        be->spec->uri->where, s->where);
+    if (!current && redlock_may_notice(be))
+        events_add(&be->events, EV_NOTICE)->error = s->last;
 }
 
-void redlock_vote_answered(struct dlock_be *be, struct redlock_node *n,
-                           const struct redis_conn_reply *rep)
+static void vote_answered(struct redlock_backend *be, struct redlock_server *s,
+                          const struct redis_conn_reply *rep)
 {
     struct redis_script_tried t;
-    bool current = rep->tag == REDLOCK_TAG(be->op, K_VOTE) && be->doing == DO_ACQUIRE;
+    bool current = rep->tag == REDLOCK_TAG(be->serial, K_VOTE) && be->op == OP_ACQUIRE;
 
-    if (n->cmd.auth_failed || rep->r->type == REDIS_REPLY_ERROR) {
+    if (s->node.cmd.auth_failed || rep->r->type == REDIS_REPLY_ERROR) {
         /* Refused AUTH: it may have been served as a default user without a password. */
-        n->touched = rep->r->type != REDIS_REPLY_ERROR;
+        s->touched = rep->r->type != REDIS_REPLY_ERROR;
         if (current)
-            redlock_node_refused(be, n, rep->r);
+            redlock_refused(be, s, rep->r);
         return;
     }
     if (redis_script_tried(rep->r, &t) != 0) {
         if (!current)
             return;
-        n->answer = A_REFUSED;
-        dlock_fail(&n->error, DLOCK_EPROTO, 0, "%s: unexpected answer to the lock script",
-                   n->where);
-        redlock_drop(be, n);
+        redlock_misread(s, "the lock script");
+        redlock_drop(be, s);
         return;
     }
-    redlock_node_well(n);
+    redlock_well(s);
     if (t.status == RS_TWICE)
-        same_server(be, n, current);
-    if (current && be->stage != ST_UNDO) {
-        voted(be, n, &t);
-        if (n->answer == A_YES)
-            n->from = rep->sent;
-        if (n->answer == A_YES && be->stage == ST_RAISE)
-            ask_raise(be, n);
-    } else if (be->granted && t.status == RS_GRANTED &&
-               rep->tag == REDLOCK_TAG(be->vote_op, K_VOTE)) {
-        n->from = dlock_max(n->from, rep->sent); /* one more, although it was not needed */
+        same_server(be, s, current);
+    if (current && be->acquire.stage != ST_UNDO) {
+        voted(be, s, &t);
+        if (s->answer == A_YES)
+            s->from = rep->sent;
+        if (s->answer == A_YES && be->acquire.stage == ST_RAISE)
+            ask_raise(be, s);
+    } else if (be->claim != CLAIM_NONE && t.status == RS_GRANTED &&
+               rep->tag == REDLOCK_TAG(be->vote_serial, K_VOTE)) {
+        s->from = dlock_max(s->from, rep->sent); /* one more vote than the majority */
     }
 }
 
-void redlock_raise_answered(struct dlock_be *be, struct redlock_node *n,
-                            const struct redis_conn_reply *rep)
+static void raise_answered(struct redlock_backend *be, struct redlock_server *s,
+                           const struct redis_conn_reply *rep)
 {
     const char *found;
     size_t len;
     bool ours;
 
-    if (rep->tag != REDLOCK_TAG(be->op, K_RAISE) || be->doing != DO_ACQUIRE ||
-        be->stage != ST_RAISE)
+    if (rep->tag != REDLOCK_TAG(be->serial, K_RAISE) || be->op != OP_ACQUIRE ||
+        be->acquire.stage != ST_RAISE)
         return;
     if (rep->r->type == REDIS_REPLY_ERROR) {
-        redlock_node_refused(be, n, rep->r);
+        redlock_refused(be, s, rep->r);
     } else if (redis_script_owned(rep->r, &ours, &found, &len) != 0) {
-        n->answer = A_REFUSED;
-        dlock_fail(&n->error, DLOCK_EPROTO, 0, "%s: unexpected answer to a renewal", n->where);
+        redlock_misread(s, "a renewal");
     } else if (ours) {
-        n->raised = true;
-        n->from = rep->sent;
+        s->raise = RAISE_DONE;
+        s->from = rep->sent;
     } else {
-        n->answer = A_GONE;
-        n->from = 0;
+        s->answer = A_GONE;
+        s->from = 0;
     }
 }
 
 /* --------------------------------------------------------------------- outcomes */
 
-static void granted(struct dlock_be *be)
+static void granted(struct redlock_backend *be)
 {
-    be->granted = be->proven = true;
+    be->claim = CLAIM_GRANTED;
+    be->proven = true;
     be->check = be->check == CHECK_NOT ? CHECK_DUE : be->check;
-    be->vote_op = be->op;
-    be->doing = DO_NOTHING;
-    outage_over(&be->out);
+    be->vote_serial = be->serial;
+    outage_over(&be->acquire.out);
     for (int i = 0; i < be->n; i++) {
-        struct redlock_node *n = &be->nodes[i];
-        /* "-" is nobody's value: only our place in the line is given up. */
-        if (n->queued && redis_conn_is_open(&n->cmd)) {
-            (void)redis_script_leave(&be->script, &n->cmd, REDLOCK_TAG(be->op, K_UNDO), "-",
-                                     be->id);
-            redis_conn_flush(&n->cmd);
+        struct redlock_server *s = &be->servers[i];
+        /* "-" is no client's value: this only takes us out of the queue. */
+        if (s->queued && redis_conn_is_open(&s->node.cmd)) {
+            (void)redis_script_leave(&be->script, &s->node.cmd, REDLOCK_TAG(be->serial, K_UNDO),
+                                     "-", be->acquire.id);
+            redis_conn_flush(&s->node.cmd);
         }
-        n->queued = false;
-        /* A vote that a lost connection took with it is one of the lock now: the release undoes it, and its answer counts. */
-        redlock_forget(n, be->value);
+        s->queued = false;
+        /* A vote on a lost connection belongs to the lock now: the release undoes it, and its answer counts. */
+        redis_node_forget(&s->node, be->value);
     }
     redlock_wait_close(be);
-    struct dlock_event *ev = events_add(&be->events, EV_GRANTED);
+    struct dlock_event *ev = redlock_end(be, EV_GRANTED);
     ev->from = redlock_from(be);
     ev->ttl = be->spec->ttl;
     ev->fence = be->fence;
     memcpy(ev->token, be->token, sizeof(ev->token));
 }
 
-static void start_raise(struct dlock_be *be)
+static void start_raise(struct redlock_backend *be)
 {
-    be->stage = ST_RAISE;
+    be->acquire.stage = ST_RAISE;
     int64_t until = redlock_now(be) + be->spec->op_timeout;
-    be->op_until = be->first ? dlock_min(be->op_until, until) : until;
+    be->until = be->acquire.first ? dlock_min(be->until, until) : until;
     for (int i = 0; i < be->n; i++)
-        if (be->nodes[i].answer == A_YES && be->nodes[i].fence > be->fence)
-            be->fence = be->nodes[i].fence;
+        if (be->servers[i].answer == A_YES && be->servers[i].fence > be->fence)
+            be->fence = be->servers[i].fence;
     for (int i = 0; i < be->n; i++)
-        if (be->nodes[i].answer == A_YES)
-            ask_raise(be, &be->nodes[i]);
+        if (be->servers[i].answer == A_YES)
+            ask_raise(be, &be->servers[i]);
 }
 
-/* The holder whom most servers name. */
-static void find_holder(struct dlock_be *be)
+/* The holder that most servers name. */
+static void find_holder(struct redlock_backend *be)
 {
     int most = 0;
     for (int i = 0; i < be->n; i++) {
         int same = 0;
-        if (be->nodes[i].answer != A_BUSY)
+        if (be->servers[i].answer != A_BUSY)
             continue;
         for (int k = 0; k < be->n; k++)
-            same += be->nodes[k].answer == A_BUSY && be->nodes[k].holder == be->nodes[i].holder;
+            same +=
+                be->servers[k].answer == A_BUSY && be->servers[k].holder == be->servers[i].holder;
         if (same > most) {
             most = same;
-            be->holder = &be->nodes[i];
+            be->acquire.holder = &be->servers[i];
         }
     }
-    be->definite = most >= be->quorum;
+    be->acquire.definite = most >= be->quorum;
 }
 
-/* Did some refuse for a reason that passes, such as loading their data? */
-static bool passing_trouble(const struct dlock_be *be, int usable)
+/* Would there be a majority without the reasons that pass, such as a server that loads its data? */
+static bool passing_trouble(const struct redlock_backend *be, int usable)
 {
     for (int i = 0; i < be->n; i++)
-        usable += be->nodes[i].answer == A_REFUSED && redis_conn_is_open(&be->nodes[i].cmd);
+        usable +=
+            be->servers[i].answer == A_REFUSED && redis_conn_is_open(&be->servers[i].node.cmd);
     return usable >= be->quorum;
 }
 
-static enum dlock_ev judge(struct dlock_be *be)
+static enum dlock_ev judge(struct redlock_backend *be)
 {
     int yes = redlock_count(be, A_YES) + redlock_count(be, A_GONE);
     int busy = redlock_count(be, A_BUSY), usable = yes + busy + redlock_count(be, A_GRACE);
 
     find_holder(be);
-    if (be->twice)
+    if (be->acquire.twice)
         return EV_FAILED;
     if (usable < be->quorum) {
-        redlock_no_quorum(be, &be->why);
-        return be->first && !passing_trouble(be, usable) ? EV_FAILED : EV_WAITING;
+        redlock_no_quorum(be, &be->acquire.why);
+        return be->acquire.first && !passing_trouble(be, usable) ? EV_FAILED : EV_WAITING;
     }
-    be->first = false;
-    be->split = !be->definite && yes + busy >= be->quorum;
-    outage_over(&be->out);
-    if (be->wait)
+    be->acquire.first = false;
+    be->acquire.split = !be->acquire.definite && yes + busy >= be->quorum;
+    outage_over(&be->acquire.out);
+    if (be->acquire.wait)
         return EV_WAITING;
     /* A majority that waits for its restart grace counts as held. Split votes do not. */
-    return be->split && be->splits < SPLITS ? EV_WAITING : EV_BUSY;
+    return be->acquire.split && be->acquire.splits < SPLITS ? EV_WAITING : EV_BUSY;
 }
 
-static void round_failed(struct dlock_be *be)
+static void round_failed(struct redlock_backend *be)
 {
     int64_t now = redlock_now(be);
-    be->outcome = judge(be);
-    if (be->outcome == EV_FAILED) {
-        fail_acquire(be, &be->why); /* the release that follows undoes it */
+    be->acquire.outcome = judge(be);
+    if (be->acquire.outcome == EV_FAILED) {
+        fail_acquire(be, &be->acquire.why); /* the release that follows undoes it */
         return;
     }
-    be->op_until = dlock_max(be->op_until, now + UNDO_TIME);
+    be->until = dlock_max(be->until, now + UNDO_TIME);
     be->patient_until =
         now + dlock_max(UNDO_TIME, dlock_min(now - be->began, be->spec->op_timeout));
-    be->stage = ST_UNDO;
+    be->acquire.stage = ST_UNDO;
     for (int i = 0; i < be->n; i++) {
-        struct redlock_node *n = &be->nodes[i];
-        if (!n->touched || !redis_conn_is_open(&n->cmd))
+        struct redlock_server *s = &be->servers[i];
+        if (!s->touched || !redis_conn_is_open(&s->node.cmd))
             continue;
-        if (!n->cmd.written) { /* the vote has never left */
-            redis_conn_close(&n->cmd);
-            n->touched = false;
+        if (!s->node.cmd.written) { /* the vote has never left */
+            redis_conn_close(&s->node.cmd);
+            s->touched = false;
             continue;
         }
-        n->undo_out = true;
-        (void)redis_script_leave(&be->script, &n->cmd, REDLOCK_TAG(be->op, K_UNDO), be->value, "");
-        redis_conn_flush(&n->cmd);
+        s->undo_sent = true;
+        (void)redis_script_leave(&be->script, &s->node.cmd, REDLOCK_TAG(be->serial, K_UNDO),
+                                 be->value, "");
+        redis_conn_flush(&s->node.cmd);
     }
 }
 
 /* ------------------------------------------------------------------------ pauses */
 
-static void tell_waiting(struct dlock_be *be)
+static void tell_waiting(struct redlock_backend *be)
 {
-    uint64_t holder = be->holder != NULL ? be->holder->holder : 0;
-    if (be->told_place != 0 && holder == be->told_holder)
+    uint64_t holder = be->acquire.holder ? be->acquire.holder->holder : 0;
+    if (be->acquire.told_waiting && holder == be->acquire.told_holder)
         return;
-    be->told_holder = holder;
-    be->told_place = 1;
+    be->acquire.told_holder = holder;
+    be->acquire.told_waiting = true;
     struct dlock_event *ev = events_add(&be->events, EV_WAITING);
-    ev->info = be->holder != NULL ? &be->holder->info : NULL;
+    ev->info = be->acquire.holder ? &be->acquire.holder->info : NULL;
 }
 
-static void tell_grace(struct dlock_be *be)
+static void tell_grace(struct redlock_backend *be)
 {
     int grace = redlock_count(be, A_GRACE);
     char left[32];
     int64_t ms = 0;
 
-    if (be->told_grace || grace == 0 || be->n - grace >= be->quorum)
+    if (be->acquire.told_grace || grace == 0 || be->n - grace >= be->quorum)
         return;
-    be->told_grace = true;
+    be->acquire.told_grace = true;
     for (int i = 0; i < be->n; i++)
-        if (be->nodes[i].answer == A_GRACE)
-            ms = dlock_max(ms, be->nodes[i].left_ms);
+        if (be->servers[i].answer == A_GRACE)
+            ms = dlock_max(ms, be->servers[i].left_ms);
     dlock_fail(&events_add(&be->events, EV_NOTICE)->error, DLOCK_EBUSY, 0,
                "%s: %d of %d servers were started a short while ago and do not vote for another %s "
                "(restart-grace)",
@@ -385,133 +601,177 @@ static void tell_grace(struct dlock_be *be)
                dlock_format_duration(ms * DLOCK_MSEC, left, sizeof(left)));
 }
 
-static void pause_round(struct dlock_be *be)
+static void pause_round(struct redlock_backend *be)
 {
     int64_t now = redlock_now(be);
 
-    be->stage = ST_PAUSE;
-    be->not_before = now;
-    if (be->why.code != 0 && be->first) {
-        be->not_before = be->try_at = now + dlock_backoff_next(&be->split_pause, be->spec->env);
-        if (be->try_at >= be->op_until)
-            fail_acquire(be, &be->why);
+    be->acquire.stage = ST_PAUSE;
+    be->acquire.not_before = now;
+    if (be->acquire.why.code != 0 && be->acquire.first) {
+        be->acquire.not_before = be->acquire.try_at =
+            now + dlock_backoff_next(&be->acquire.split_pause, be->spec->env);
+        if (be->acquire.try_at >= be->until)
+            fail_acquire(be, &be->acquire.why);
         return;
     }
-    if (be->why.code != 0) {
-        if (!outage_goes_on(&be->out, be->spec, &be->events, &be->why))
-            fail_acquire(be, &be->why);
-        be->not_before = be->try_at = be->out.retry_at;
+    if (be->acquire.why.code != 0) {
+        if (!outage_goes_on(&be->acquire.out, be->spec, &be->events, &be->acquire.why))
+            fail_acquire(be, &be->acquire.why);
+        be->acquire.not_before = be->acquire.try_at = be->acquire.out.retry_at;
         return;
     }
-    if (be->wait) {
+    if (be->acquire.wait) {
         tell_grace(be);
         tell_waiting(be);
-        redlock_wait_start(be);
+        wait_start(be);
     }
-    if (be->doing != DO_ACQUIRE)
+    if (be->op != OP_ACQUIRE)
         return;
-    be->try_at = dlock_min(redlock_next_try(be), be->told_at);
-    if (be->split) {
-        be->splits++;
-        be->not_before = now + dlock_backoff_next(&be->split_pause, be->spec->env);
-        be->try_at = be->not_before;
+    be->acquire.try_at = dlock_min(next_try(be), be->acquire.told_at);
+    if (be->acquire.split) {
+        be->acquire.splits++;
+        be->acquire.not_before = now + dlock_backoff_next(&be->acquire.split_pause, be->spec->env);
+        be->acquire.try_at = be->acquire.not_before;
     } else {
-        be->splits = 0;
-        dlock_backoff_reset(&be->split_pause);
+        be->acquire.splits = 0;
+        dlock_backoff_reset(&be->acquire.split_pause);
     }
 }
 
-static void undone(struct dlock_be *be)
+static void undone(struct redlock_backend *be)
 {
     for (int i = 0; i < be->n; i++) {
-        struct redlock_node *n = &be->nodes[i];
-        if (n->undo_out && redis_conn_is_open(&n->cmd) &&
-            redis_conn_waits(&n->cmd, REDLOCK_TAG(be->op, K_UNDO)))
-            redlock_remember(n, be->value);
-        n->freed = n->freed || n->answer == A_YES;
-        n->touched = false;
-        n->from = 0;
+        struct redlock_server *s = &be->servers[i];
+        if (s->undo_sent && redis_conn_is_open(&s->node.cmd) &&
+            redis_conn_waits(&s->node.cmd, REDLOCK_TAG(be->serial, K_UNDO)))
+            redlock_remember(be, s);
+        s->freed = s->freed || s->answer == A_YES;
+        s->touched = false;
+        s->from = 0;
     }
-    if (be->outcome == EV_WAITING) {
+    if (be->acquire.outcome == EV_WAITING) {
         pause_round(be);
-    } else if (be->outcome == EV_BUSY) {
+    } else if (be->acquire.outcome == EV_BUSY) {
         tell_grace(be);
-        be->doing = DO_NOTHING;
-        events_add(&be->events, EV_BUSY)->info = be->holder != NULL ? &be->holder->info : NULL;
+        redlock_end(be, EV_BUSY)->info = be->acquire.holder ? &be->acquire.holder->info : NULL;
     } else {
-        fail_acquire(be, &be->why);
+        fail_acquire(be, &be->acquire.why);
     }
 }
 
 /* ----------------------------------------------------------------------- stepping */
 
-/* Has the round no chance any more? Where nobody could hold, all are heard first, for the message. */
-static bool hopeless(struct dlock_be *be, int yes, int pending, int64_t now)
+/* Has the round no chance any more? Where no majority can be used, wait for all answers, for the message. */
+static bool hopeless(struct redlock_backend *be, int yes, int pending, int64_t now)
 {
     int usable = yes + redlock_count(be, A_BUSY) + redlock_count(be, A_GRACE);
     bool patient = redlock_patient(be, usable, now);
-    if (be->twice)
+    if (be->acquire.twice)
         return true;
     if (yes + pending < be->quorum && (usable >= be->quorum || pending == 0))
         return true;
     return !patient || (yes + pending < be->quorum && now >= be->began + HEAR_ALL);
 }
 
-static void step_raise(struct dlock_be *be, int64_t now)
+static void step_raise(struct redlock_backend *be, int64_t now)
 {
     int raised = 0, open = redlock_count(be, A_PENDING);
     for (int i = 0; i < be->n; i++) {
-        const struct redlock_node *n = &be->nodes[i];
-        raised += n->raised;
-        open += n->answer == A_YES && n->raise_out && !n->raised &&
-                redis_conn_waits(&n->cmd, REDLOCK_TAG(be->op, K_RAISE));
+        const struct redlock_server *s = &be->servers[i];
+        raised += s->raise == RAISE_DONE;
+        open += s->answer == A_YES && s->raise == RAISE_ASKED &&
+                redis_conn_waits(&s->node.cmd, REDLOCK_TAG(be->serial, K_RAISE));
     }
-    if (be->twice)
+    if (be->acquire.twice)
         round_failed(be);
     else if (raised >= be->quorum)
         granted(be);
-    else if (raised + open < be->quorum || now >= be->op_until)
+    else if (raised + open < be->quorum || now >= be->until)
         round_failed(be);
 }
 
-static bool undo_waits(const struct dlock_be *be)
+static bool undo_waits(const struct redlock_backend *be)
 {
     for (int i = 0; i < be->n; i++)
-        if (be->nodes[i].undo_out && redis_conn_is_open(&be->nodes[i].cmd) &&
-            redis_conn_waits(&be->nodes[i].cmd, REDLOCK_TAG(be->op, K_UNDO)))
+        if (be->servers[i].undo_sent && redis_conn_is_open(&be->servers[i].node.cmd) &&
+            redis_conn_waits(&be->servers[i].node.cmd, REDLOCK_TAG(be->serial, K_UNDO)))
             return true;
     return false;
 }
 
-void redlock_round_step(struct dlock_be *be, int64_t now)
+static void round_step(struct redlock_backend *be, int64_t now)
 {
     int yes = redlock_count(be, A_YES);
 
-    if (be->stage == ST_PAUSE && now >= be->try_at && now >= be->not_before)
+    if (be->acquire.stage == ST_PAUSE && now >= be->acquire.try_at && now >= be->acquire.not_before)
         start_round(be);
-    else if (be->stage == ST_VOTE && yes >= be->quorum && !be->twice)
+    else if (be->acquire.stage == ST_VOTE && yes >= be->quorum && !be->acquire.twice)
         start_raise(be);
-    else if (be->stage == ST_VOTE && hopeless(be, yes, redlock_count(be, A_PENDING), now))
+    else if (be->acquire.stage == ST_VOTE && hopeless(be, yes, redlock_count(be, A_PENDING), now))
         round_failed(be);
-    else if (be->stage == ST_RAISE)
+    else if (be->acquire.stage == ST_RAISE)
         step_raise(be, now);
-    if (be->doing == DO_ACQUIRE && be->stage == ST_UNDO &&
+    if (be->op == OP_ACQUIRE && be->acquire.stage == ST_UNDO &&
         (!undo_waits(be) || now >= be->patient_until))
         undone(be);
 }
 
-int64_t redlock_round_wake_at(const struct dlock_be *be)
+static int64_t round_wake_at(const struct redlock_backend *be)
 {
-    int64_t at = dlock_min(be->op_until, be->patient_until);
-    switch (be->stage) {
+    int64_t at = dlock_min(be->until, be->patient_until);
+    switch (be->acquire.stage) {
     case ST_VOTE:
         return be->stepped < be->began + HEAR_ALL ? dlock_min(at, be->began + HEAR_ALL) : at;
     case ST_RAISE:
-        return be->op_until;
+        return be->until;
     case ST_UNDO:
         return be->patient_until;
     case ST_PAUSE:
         break;
     }
-    return dlock_max(be->try_at, be->not_before);
+    return dlock_max(be->acquire.try_at, be->acquire.not_before);
 }
+
+static void step(struct redlock_backend *be, int64_t now)
+{
+    round_step(be, now);
+    if (be->op == OP_ACQUIRE)
+        wait_timers(be, now);
+}
+
+static int64_t wake_at(const struct redlock_backend *be)
+{
+    return dlock_min(round_wake_at(be), wait_wake_at(be));
+}
+
+static bool answered(struct redlock_backend *be, struct redlock_server *s,
+                     const struct redis_conn_reply *rep)
+{
+    switch (REDLOCK_TAG_KIND(rep->tag)) {
+    case K_VOTE:
+        vote_answered(be, s, rep);
+        break;
+    case K_RAISE:
+        raise_answered(be, s, rep);
+        break;
+    case K_UNDO:
+        if (be->op == OP_ACQUIRE && rep->tag == REDLOCK_TAG(be->serial, K_UNDO) &&
+            rep->r->type == REDIS_REPLY_ERROR)
+            redlock_remember(be, s);
+        break;
+    case K_TRACK:
+        redis_node_track_answered(&s->node, rep->r);
+        break;
+    default:
+        break;
+    }
+    return false;
+}
+
+const struct redlock_operation redlock_op_acquire = {
+    .answered = answered,
+    .step = step,
+    .wake_at = wake_at,
+    .heard = heard,
+    .wake_failed = wake_failed,
+};

@@ -1,20 +1,64 @@
 /*
- * sentinel.c - whom the sentinels of a Redis service take for its master. See sentinel.h.
+ * sentinel.c - a lock in the master behind Sentinel: finding it, and following it when it moves.
  *
- * A majority is one of the sentinels that the URI names. Theirs alone is not asked for: the sentinels need not
- * agree with each other at every moment, and one of them may be cut off from the others.
+ * A round asks all sentinels in parallel, each on a connection of its own that ends with its answer: what counts
+ * must be fresh, and a sentinel that hangs in one round has a new connection in the next. Beside the rounds they are
+ * listened to: +switch-master says that another round is worth while. A majority is one of the sentinels that the URI
+ * names. The sentinels' own opinion of a majority is not asked for: they need not agree with each other at every
+ * moment, and one of them may be cut off from the others.
+ *
+ * Every new connection to the master begins with a round, and with ROLE: nothing is remembered from an earlier one. A
+ * master that is cut off from its sentinels goes on confirming requests after another one was promoted, so neither a
+ * grant nor a renewal counts before a majority names the server that it came from (confirm.c).
  */
-#include "sentinel.h"
+#include "route.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
+#define SENTINEL_MAX 8
+#define SENTINEL_PAUSE (100 * DLOCK_MSEC) /* for the others, behind the first answer */
 #define TAG_ASK 1
 #define TAG_HEAR 2
 #define LISTEN_AGAIN (5 * DLOCK_SEC)
 #define CHANNEL "+switch-master"
+
+/* As a sentinel writes it: compared as text, never looked up here. */
+struct sentinel_addr {
+    char host[REDIS_ADDR_HOST];
+    unsigned port;
+};
+
+enum sentinel_says {
+    SAYS_NOTHING, /* not yet */
+    SAYS_MASTER,  /* named */
+    SAYS_UNKNOWN, /* it does not know the service */
+    SAYS_FAILED   /* error */
+};
+
+struct sentinel {
+    char where[300];
+    struct redis_conn ask, hear;
+    enum sentinel_says says; /* in this round */
+    struct sentinel_addr named;
+    struct dlock_peer at; /* which address has named it */
+    struct dlock_error error;
+};
+
+struct sentinels {
+    const struct dlock_spec *spec;
+    char *service;
+    struct redis_conn_auth auth; /* the sentinels', not the master's */
+    char *secret;
+    struct sentinel one[SENTINEL_MAX];
+    int n;
+    int64_t since, until; /* of the round; since 0: there was none yet */
+    int64_t first_at;     /* its first answer; 0: none yet */
+    int64_t listen_at;    /* when to subscribe where we are not; DLOCK_NEVER */
+    bool heard;
+};
 
 static int64_t now_of(const struct sentinels *s)
 {
@@ -29,17 +73,22 @@ static int find_auth(struct sentinels *s, struct dlock_error *err)
     int rc;
 
     s->auth.user = dlock_uri_param(s->spec->uri, "sentinel-user");
-    if (file != NULL) {
+    if (file) {
         if ((rc = dlock_read_secret(&s->secret, file, err)) != 0)
             return rc;
         s->auth.password = s->secret;
-    } else if (s->auth.user != NULL && *s->auth.user != '\0') {
+    } else if (s->auth.user && *s->auth.user != '\0') {
         s->auth.password = ""; /* "nopass" */
     }
     return 0;
 }
 
-int sentinels_open(struct sentinels *s, const struct dlock_spec *spec, struct dlock_error *err)
+/*
+ * The hosts of spec->uri, the service of its path, and ?sentinel-user= ?sentinel-password-file=. 0, or a negative
+ * code. close: fine on zeroed memory, sends nothing.
+ */
+static int sentinels_open(struct sentinels *s, const struct dlock_spec *spec,
+                          struct dlock_error *err)
 {
     const struct dlock_uri *uri = spec->uri;
     const char *service = uri->path + 1, *slash = strchr(service, '/');
@@ -55,20 +104,20 @@ int sentinels_open(struct sentinels *s, const struct dlock_spec *spec, struct dl
                  uri->hosts[i].port);
         s->one[i].ask.fd = s->one[i].hear.fd = -1;
     }
-    s->service = strndup(service, slash != NULL ? (size_t)(slash - service) : strlen(service));
-    if (s->service == NULL)
+    s->service = strndup(service, slash ? (size_t)(slash - service) : strlen(service));
+    if (!s->service)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     return find_auth(s, err);
 }
 
-void sentinels_close(struct sentinels *s)
+static void sentinels_close(struct sentinels *s)
 {
     for (int i = 0; i < s->n; i++) {
         redis_conn_close(&s->one[i].ask);
         redis_conn_close(&s->one[i].hear);
     }
     free(s->service);
-    if (s->secret != NULL)
+    if (s->secret)
         explicit_bzero(s->secret, strlen(s->secret));
     free(s->secret);
     *s = (struct sentinels){0};
@@ -95,7 +144,8 @@ static void open_conn(const struct sentinels *s, int i, struct redis_conn *c, in
     (void)redis_conn_open(c, s->spec->env, peers, n, &s->auth, s->one[i].where, until);
 }
 
-void sentinels_ask(struct sentinels *s, int64_t until)
+/* Begin a round; the answers to the one before no longer count. until: a sentinel without an answer by then has failed. */
+static void sentinels_ask(struct sentinels *s, int64_t until)
 {
     const char *argv[] = {"SENTINEL", "get-master-addr-by-name", s->service};
     size_t len[] = {strlen(argv[0]), strlen(argv[1]), strlen(argv[2])};
@@ -113,7 +163,7 @@ void sentinels_ask(struct sentinels *s, int64_t until)
     }
 }
 
-/* The generic texts speak of the master's credentials. */
+/* The generic texts are about the master's credentials. */
 static void refused(const struct sentinels *s, struct sentinel *one, const char *text)
 {
     struct dlock_error err;
@@ -167,7 +217,7 @@ static void answered(struct sentinels *s, struct sentinel *one, const redisReply
     redis_conn_close(&one->ask);
 }
 
-/* Is there anything to do? What can be read or written is in pfd; the rest is a matter of time. */
+/* Is there anything to do on c: the socket is ready, or the time of this address is over? */
 static bool is_due(const struct redis_conn *c, const struct pollfd *pfd, int n, int64_t now)
 {
     if (c->state == RC_CONNECTING && now >= c->next_at)
@@ -199,11 +249,11 @@ static void work_ask(struct sentinels *s, struct sentinel *one, int64_t now)
 
 struct tally {
     int pending, unknown, failed;
-    int named; /* how many have named anybody */
+    int named; /* how many have named a master */
     int votes; /* for first */
     const struct sentinel_addr
         *first; /* most named; with equal votes the one named first in the list */
-    const struct dlock_error *error; /* the worst: missing rights, else the first */
+    const struct dlock_error *error; /* a missing permission, else the first */
 };
 
 static bool same(const struct sentinel_addr *a, const struct sentinel_addr *b)
@@ -211,13 +261,12 @@ static bool same(const struct sentinel_addr *a, const struct sentinel_addr *b)
     return a->port == b->port && strcasecmp(a->host, b->host) == 0;
 }
 
-/* One sentinel under two names has one voice. */
+/* One sentinel under two names has one vote. */
 static bool has_spoken(const struct sentinels *s, int i)
 {
     const struct dlock_peer *at = &s->one[i].at;
     for (int k = 0; k < i; k++)
-        if (s->one[k].says == SAYS_MASTER && s->one[k].at.len == at->len &&
-            memcmp(&s->one[k].at.addr, &at->addr, at->len) == 0)
+        if (s->one[k].says == SAYS_MASTER && redis_same_peer(&s->one[k].at, at))
             return true;
     return false;
 }
@@ -239,7 +288,7 @@ static struct tally count(const struct sentinels *s)
         t.unknown += one->says == SAYS_UNKNOWN;
         if (one->says == SAYS_FAILED) {
             t.failed++;
-            if (t.error == NULL || (t.error->code != DLOCK_EPERM && one->error.code == DLOCK_EPERM))
+            if (!t.error || (t.error->code != DLOCK_EPERM && one->error.code == DLOCK_EPERM))
                 t.error = &one->error;
         } else if (one->says == SAYS_MASTER) {
             int n = votes_for(s, &one->named);
@@ -258,8 +307,8 @@ static int quorum(const struct sentinels *s)
     return s->n / 2 + 1;
 }
 
-/* Nobody has named a master. */
-static int nobody(const struct sentinels *s, const struct tally *t, struct dlock_error *err)
+/* No sentinel has named a master. */
+static int none_named(const struct sentinels *s, const struct tally *t, struct dlock_error *err)
 {
     const char *where = s->spec->uri->where;
     if (t->unknown > 0)
@@ -273,7 +322,12 @@ static int nobody(const struct sentinels *s, const struct tally *t, struct dlock
                       where, s->n, t->error->msg);
 }
 
-int sentinels_found(const struct sentinels *s, struct sentinel_addr *a, struct dlock_error *err)
+/*
+ * The master: what a majority names or, where there is none, what most of the sentinels name that have answered within
+ * SENTINEL_PAUSE of the first. 1; 0: not yet; negative: none was named.
+ */
+static int sentinels_found(const struct sentinels *s, struct sentinel_addr *a,
+                           struct dlock_error *err)
 {
     struct tally t = count(s);
 
@@ -281,24 +335,27 @@ int sentinels_found(const struct sentinels *s, struct sentinel_addr *a, struct d
         (t.votes == 0 || now_of(s) < s->first_at + SENTINEL_PAUSE))
         return 0;
     if (t.votes == 0)
-        return nobody(s, &t, err);
+        return none_named(s, &t, err);
     *a = *t.first;
     return 1;
 }
 
-enum sentinels_verdict sentinels_verdict(const struct sentinels *s, const struct sentinel_addr *a)
+/* Does a majority of all sentinels name this one, or will there be no majority in this round? */
+static enum redis_mastery sentinels_verdict(const struct sentinels *s,
+                                            const struct sentinel_addr *a)
 {
     struct tally t = count(s);
 
     if (votes_for(s, a) >= quorum(s))
-        return VERDICT_YES;
+        return MASTER_YES;
     if (t.votes >= quorum(s))
-        return VERDICT_OTHER;
-    return t.votes + t.pending < quorum(s) || t.pending == 0 ? VERDICT_NONE : VERDICT_PENDING;
+        return MASTER_OTHER;
+    return t.votes + t.pending < quorum(s) || t.pending == 0 ? MASTER_NO : MASTER_PENDING;
 }
 
-int sentinels_doubt(const struct sentinels *s, const struct sentinel_addr *a,
-                    struct dlock_error *err)
+/* Why it is not MASTER_YES. Returns err's code. */
+static int sentinels_doubt(const struct sentinels *s, const struct sentinel_addr *a,
+                           struct dlock_error *err)
 {
     struct tally t = count(s);
     int votes = votes_for(s, a);
@@ -306,12 +363,13 @@ int sentinels_doubt(const struct sentinels *s, const struct sentinel_addr *a,
     return dlock_fail(err, DLOCK_EUNAVAIL, 0,
                       "%s: %d of %d sentinels name%s %s:%u as the master, %d must%s%s",
                       s->spec->uri->where, votes, s->n, votes == 1 ? "s" : "", a->host, a->port,
-                      quorum(s), t.error != NULL ? "; " : "", t.error != NULL ? t.error->msg : "");
+                      quorum(s), t.error ? "; " : "", t.error ? t.error->msg : "");
 }
 
 /* ------------------------------------------------------------------- listening */
 
-void sentinels_listen(struct sentinels *s, int64_t at)
+/* Subscribe to switches, from the time at on; DLOCK_NEVER: no longer. */
+static void sentinels_listen(struct sentinels *s, int64_t at)
 {
     s->listen_at = at;
     if (at != DLOCK_NEVER)
@@ -321,13 +379,17 @@ void sentinels_listen(struct sentinels *s, int64_t at)
         redis_conn_close(&s->one[i].hear);
 }
 
-/* Not while a round is young: a sentinel that goes on and on about it would keep all of them from an end. */
+/* Not while a round is young: a sentinel that repeats its announcement would keep every round from its end. */
 static int64_t heeded_at(const struct sentinels *s)
 {
     return s->heard ? s->since + SENTINEL_PAUSE : DLOCK_NEVER;
 }
 
-bool sentinels_heard(struct sentinels *s)
+/*
+ * True once after a sentinel has announced a switch, or may have while we were not listening: ask again. That is kept
+ * until the last round is SENTINEL_PAUSE old.
+ */
+static bool sentinels_heard(struct sentinels *s)
 {
     if (now_of(s) < heeded_at(s))
         return false;
@@ -348,7 +410,7 @@ static void subscribe(struct sentinels *s, int i)
     redis_conn_flush(c);
 }
 
-/* "SERVICE OLD-HOST OLD-PORT HOST PORT". Whom it names does not matter: a round tells. */
+/* "SERVICE OLD-HOST OLD-PORT HOST PORT". The server in it does not matter: a round tells. */
 static bool concerns_us(const struct sentinels *s, const redisReply *r)
 {
     size_t len = strlen(s->service);
@@ -367,7 +429,7 @@ static void work_hear(struct sentinels *s, struct sentinel *one, int64_t now)
         else if (one->hear.auth_failed || rep.r->type == REDIS_REPLY_ERROR)
             rc = DLOCK_EPERM;
         else
-            s->heard = true; /* what was said before we listened */
+            s->heard = true; /* an announcement may have come before we listened */
         freeReplyObject(rep.r);
         if (rc < 0)
             break;
@@ -378,9 +440,10 @@ static void work_hear(struct sentinels *s, struct sentinel *one, int64_t now)
     s->listen_at = dlock_min(s->listen_at, now + LISTEN_AGAIN);
 }
 
-/* --------------------------------------------------------------------- driving */
+/* ------------------------------------------------------------ driving a round */
 
-int sentinels_interest(const struct sentinels *s, struct pollfd *pfd, int cap, int64_t *wake_at)
+static int sentinels_interest(const struct sentinels *s, struct pollfd *pfd, int cap,
+                              int64_t *wake_at)
 {
     int64_t now = now_of(s);
     int n = 0;
@@ -402,7 +465,8 @@ int sentinels_interest(const struct sentinels *s, struct pollfd *pfd, int cap, i
     return n;
 }
 
-void sentinels_work(struct sentinels *s, const struct pollfd *pfd, int n)
+/* pfd: what sentinels_interest asked for, found by descriptor. */
+static void sentinels_work(struct sentinels *s, const struct pollfd *pfd, int n)
 {
     int64_t now = now_of(s);
 
@@ -421,4 +485,202 @@ void sentinels_work(struct sentinels *s, const struct pollfd *pfd, int n)
             redis_conn_work(&one->hear);
         work_hear(s, one, now);
     }
+}
+
+/* ----------------------------------------------------------------- the master */
+
+enum seek { SEEK_NOTHING, SEEK_ASKING, SEEK_RESOLVING };
+
+struct redis_sentinel {
+    struct sentinels s;
+    enum seek seek; /* for connections in RC_WAITING */
+    bool failed;    /* the last one found no master, so an error is not the master's */
+    bool checking;  /* a switch was announced: a round will tell whether it concerns us */
+    struct sentinel_addr master; /* cmd is connected to it, or was last */
+    struct redis_addr addr;
+};
+
+int redis_sentinel_open(struct redis_route *r, struct dlock_error *err)
+{
+    r->sentinel = calloc(1, sizeof(*r->sentinel));
+    if (!r->sentinel)
+        return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+    return sentinels_open(&r->sentinel->s, r->spec, err);
+}
+
+void redis_sentinel_close(struct redis_route *r)
+{
+    if (!r->sentinel)
+        return;
+    sentinels_close(&r->sentinel->s);
+    redis_addr_done(&r->sentinel->addr);
+    free(r->sentinel);
+    r->sentinel = NULL;
+}
+
+/* ------------------------------------------------------------------ connecting */
+
+void redis_sentinel_connect(struct redis_route *r, struct redis_conn *c, int64_t until)
+{
+    struct redis_sentinel *m = r->sentinel;
+    const struct redis_conn *cmd = &r->node->cmd;
+    bool shared = m->seek != SEEK_NOTHING &&
+                  (r->node->cmd.state == RC_WAITING || r->node->wake.state == RC_WAITING);
+    int64_t now = redis_route_now(r);
+
+    c->only_master = true;
+    if (redis_conn_open_later(c, r->spec->env, &r->node->auth, r->spec->uri->where, until) != 0 ||
+        shared)
+        return;
+    /* The wake-ups must come from the server that has us in its queue. */
+    if (c == &r->node->wake && redis_conn_is_open(cmd) && cmd->state != RC_WAITING) {
+        bool up = cmd->state == RC_UP;
+        (void)redis_conn_aim(c, up ? &cmd->peers[cmd->good] : cmd->peers, up ? 1 : cmd->npeers);
+        return;
+    }
+    redis_addr_done(&m->addr);
+    m->seek = SEEK_ASKING;
+    m->failed = m->checking = false;
+    /* Somewhat earlier than the caller's time: then the error says that the sentinels were silent, not the master. */
+    sentinels_ask(&m->s, until - (until - now) / 8);
+}
+
+static void give_up(struct redis_route *r, const struct dlock_error *why)
+{
+    r->sentinel->seek = SEEK_NOTHING;
+    r->sentinel->failed = true;
+    if (r->node->cmd.state == RC_WAITING)
+        redis_conn_give_up(&r->node->cmd, why);
+    if (r->node->wake.state == RC_WAITING)
+        redis_conn_give_up(&r->node->wake, why);
+}
+
+/* Is c's server one of those found? */
+static bool is_found(const struct redis_sentinel *m, const struct redis_conn *c)
+{
+    const struct dlock_peer *p = &c->peers[c->good];
+    for (int i = 0; i < m->addr.npeers; i++)
+        if (redis_same_peer(&m->addr.peers[i], p))
+            return true;
+    return false;
+}
+
+/* The master is known. True: wake is connected to another server. */
+static bool aim(struct redis_route *r)
+{
+    struct redis_sentinel *m = r->sentinel;
+    struct redis_conn *cmd = &r->node->cmd, *wake = &r->node->wake;
+    bool strayed = false;
+
+    m->seek = SEEK_NOTHING;
+    if (cmd->state == RC_WAITING) {
+        strayed = wake->state == RC_CONNECTING || (wake->state == RC_UP && !is_found(m, wake));
+        (void)redis_conn_aim(cmd, m->addr.peers, m->addr.npeers);
+    }
+    if (wake->state == RC_WAITING)
+        (void)redis_conn_aim(wake, m->addr.peers, m->addr.npeers);
+    return strayed;
+}
+
+bool redis_sentinel_seek(struct redis_route *r)
+{
+    struct redis_sentinel *m = r->sentinel;
+    struct dlock_error err;
+    int rc = 0;
+
+    if (!m)
+        return false;
+    if (m->seek == SEEK_ASKING) {
+        rc = sentinels_found(&m->s, &m->master, &err);
+        if (rc > 0) {
+            m->seek = SEEK_RESOLVING;
+            rc = redis_addr_start(&m->addr, m->master.host, m->master.port, &err);
+        }
+    } else if (m->seek == SEEK_RESOLVING) {
+        rc = redis_addr_result(&m->addr, &err);
+    }
+    if (rc < 0)
+        give_up(r, &err);
+    return rc > 0 && aim(r);
+}
+
+bool redis_sentinel_worth_retry(const struct redis_route *r, const struct dlock_error *err,
+                                int64_t until)
+{
+    return r->sentinel && !r->sentinel->failed && err->code == DLOCK_EUNAVAIL &&
+           redis_route_now(r) < until;
+}
+
+/* ------------------------------------------------------------------- following */
+
+void redis_sentinel_question(struct redis_route *r, int64_t newer_than)
+{
+    struct redis_sentinel *m = r->sentinel;
+    if (m && m->seek == SEEK_NOTHING && m->s.since < newer_than)
+        sentinels_ask(&m->s, redis_route_now(r) + r->spec->op_timeout);
+}
+
+enum redis_mastery redis_sentinel_answer(const struct redis_route *r)
+{
+    const struct redis_sentinel *m = r->sentinel;
+    return m ? sentinels_verdict(&m->s, &m->master) : MASTER_YES;
+}
+
+void redis_sentinel_doubt(const struct redis_route *r, struct dlock_error *err)
+{
+    sentinels_doubt(&r->sentinel->s, &r->sentinel->master, err);
+}
+
+void redis_sentinel_listen(struct redis_route *r, int64_t at)
+{
+    if (!r->sentinel)
+        return;
+    if (at == DLOCK_NEVER || r->sentinel->s.listen_at == DLOCK_NEVER)
+        sentinels_listen(&r->sentinel->s, at);
+    if (at == DLOCK_NEVER)
+        r->sentinel->checking = false;
+}
+
+enum redis_watch redis_sentinel_watch(struct redis_route *r, bool acquiring, bool granted,
+                                      bool renewing)
+{
+    struct redis_sentinel *m = r->sentinel;
+    enum redis_watch result = WATCH_NOTHING;
+
+    if (!m || m->seek != SEEK_NOTHING) /* an announcement is kept until then */
+        return WATCH_NOTHING;
+    if (sentinels_heard(&m->s)) {
+        if (acquiring && r->node->cmd.state == RC_CLOSED)
+            result = WATCH_RETRY;
+        else if (acquiring || granted)
+            m->checking = true;
+        if (m->checking)
+            redis_sentinel_question(r, DLOCK_NEVER);
+    }
+    if (!m->checking && !(renewing && redis_conn_is_open(&r->node->cmd)))
+        return result;
+    enum redis_mastery a = redis_sentinel_answer(r);
+    if (a != MASTER_PENDING)
+        m->checking = false;
+    return a == MASTER_OTHER && (acquiring || granted) ? WATCH_MOVED : result;
+}
+
+/* --------------------------------------------------------------------- driving */
+
+int redis_sentinel_interest(const struct redis_route *r, struct pollfd *pfd, int cap,
+                            int64_t *wake_at)
+{
+    const struct redis_sentinel *m = r->sentinel;
+    if (!m)
+        return 0;
+    int n = sentinels_interest(&m->s, pfd, cap, wake_at);
+    if (m->seek == SEEK_RESOLVING && n < cap)
+        pfd[n++] = (struct pollfd){.fd = redis_addr_fd(&m->addr), .events = POLLIN};
+    return n;
+}
+
+void redis_sentinel_work(struct redis_route *r, const struct pollfd *pfd, int n)
+{
+    if (r->sentinel)
+        sentinels_work(&r->sentinel->s, pfd, n);
 }

@@ -1,126 +1,146 @@
 /*
- * status.c - the status of a lock: one script that only reads, its answer given out entry by entry.
+ * status.c - the status of a lock: one script that only reads; its answer is handed out entry by entry.
  */
-#include "redis.h"
+#include "operation.h"
 
-#include <string.h>
-
-void redis_drop_listing(struct dlock_be *be)
+static void send_query(struct redis_backend *be)
 {
-    if (be->listing != NULL)
-        freeReplyObject(be->listing);
-    be->listing = NULL;
+    struct redis_conn *cmd = &be->node.cmd;
+
+    be->out.retry_at = DLOCK_NEVER;
+    redis_route_connect(&be->route, cmd, be->until);
+    if (redis_cluster_asks(&be->route))
+        redis_node_asking(&be->node);
+    (void)redis_script_status(&be->script, cmd, T_STATUS);
+    redis_conn_flush(cmd);
 }
 
-void redis_ask_now(struct dlock_be *be)
+static void again(struct redis_backend *be, bool moved)
 {
-    be->cmd_out.retry_at = DLOCK_NEVER;
-    redis_connect(be, &be->cmd, be->op_until);
-    redis_cluster_asking(be);
-    (void)redis_script_status(&be->script, &be->cmd, T_ASK);
-    redis_conn_flush(&be->cmd);
+    (void)moved;
+    send_query(be);
 }
 
-/* What is the trouble may pass; op_until still bounds it. */
-void redis_ask_later(struct dlock_be *be, const struct dlock_error *err)
+static void fail(struct redis_backend *be, const struct dlock_error *err)
 {
-    be->refused = *err;
-    be->cmd_out.retry_at = redis_now(be) + dlock_backoff_next(&be->cmd_out.pause, be->spec->env);
+    redis_end(be, EV_FAILED)->error = *err;
 }
 
-void redis_ask_failed(struct dlock_be *be, const struct dlock_error *err)
-{
-    be->doing = DO_NOTHING;
-    be->op_until = DLOCK_NEVER;
-    events_add(&be->events, EV_FAILED)->error = *err;
-}
-
-/* The connection has failed. */
-void redis_ask_lost(struct dlock_be *be, const struct dlock_error *err)
-{
-    if (!redis_sentinel_worth_retry(be, err)) {
-        redis_ask_failed(be, err);
-        return;
-    }
-    be->refused = *err;
-    be->cmd_out.retry_at = redis_now(be) + dlock_backoff_next(&be->cmd_out.pause, be->spec->env);
-}
-
-void redis_ask(struct dlock_be *be, enum dlock_ask what, const char *arg)
+void redis_status(struct redis_backend *be, enum dlock_ask what)
 {
     struct dlock_error err;
-    (void)arg;
-    be->op_until = redis_now(be) + be->spec->connect_timeout;
+
+    be->op = OP_STATUS;
+    be->until = redis_now(be) + be->spec->connect_timeout;
     be->refused.code = 0;
-    outage_over(&be->cmd_out);
-    redis_cluster_begin(be);
-    be->doing = DO_ASK;
-    if (what != ASK_STATUS) {
-        dlock_fail(&err, DLOCK_EUSAGE, 0, "not yet supported for redis");
-        redis_ask_failed(be, &err);
+    outage_over(&be->out);
+    redis_cluster_begin(&be->route);
+    if (what == ASK_STATUS) {
+        send_query(be);
         return;
     }
-    redis_ask_now(be);
+    dlock_fail(&err, DLOCK_EUSAGE, 0, "not yet supported for redis");
+    fail(be, &err);
 }
 
-/* True: the reply is kept, and given out entry by entry. */
-bool redis_ask_answered(struct dlock_be *be, redisReply *r)
+static void failed(struct redis_backend *be, const struct dlock_error *err, bool leaving)
 {
+    (void)leaving;
+    redis_node_close(&be->node);
+    /* In a cluster the node's replica may be about to take over. */
+    if ((be->route.cluster.known && err->code == DLOCK_EUNAVAIL) ||
+        redis_sentinel_worth_retry(&be->route, err, be->until))
+        redis_retry_later(be, err);
+    else
+        fail(be, err);
+}
+
+static bool answered(struct redis_backend *be, const struct redis_conn_reply *rep)
+{
+    redisReply *r = rep->r;
     struct dlock_error err;
-    if (be->cmd.auth_failed) {
-        err = be->cmd.error;
+
+    if (be->node.cmd.auth_failed) {
+        err = be->node.cmd.error;
     } else if (r->type == REDIS_REPLY_ERROR) {
         enum redis_conn_class class = redis_conn_classify(r->str);
-        redis_reply_error(be, &err, r->str);
-        if (redis_cluster_lost(be, r->str))
-            redis_close_cmd(be);
+        redis_cluster_error(&be->route, &err, r->str);
+        if (redis_cluster_lost(&be->route, r->str))
+            redis_node_close(&be->node);
         if (err.code == DLOCK_EUNAVAIL && (class == RE_TRANSIENT || class == RE_CLUSTER)) {
-            redis_ask_later(be, &err);
+            redis_retry_later(be, &err);
             return false;
         }
-    } else if (redis_script_state(r, &be->list) != 0) {
+    } else if (redis_script_state(r, &be->status.state) != 0) {
         dlock_fail(&err, DLOCK_EPROTO, 0, "%s: unexpected answer to a query", redis_where(be));
     } else {
-        be->op_until = DLOCK_NEVER;
-        be->listing = r;
-        be->list_at = 0;
-        be->place = 0;
+        be->until = DLOCK_NEVER;
+        be->status.listing = r;
+        be->status.at = 0;
+        be->status.place = 0;
         return true;
     }
-    redis_ask_failed(be, &err);
+    fail(be, &err);
     return false;
 }
 
-/* The next entry of the listing; list_at 0 is the holder. False: that was all. */
-static bool next_listed(struct dlock_be *be)
+static void due(struct redis_backend *be, int64_t now)
 {
-    const struct redis_script_state *l = &be->list;
-    while (be->list_at <= l->nwaiters) {
-        size_t i = be->list_at++;
-        if (i == 0 && l->held) {
-            redis_script_holder(l->value, l->len, &be->info);
-            be->info.left_ns = l->left_ms < 0 ? DLOCK_NEVER : l->left_ms * DLOCK_MSEC;
-            be->info.fence = be->info.foreign ? 0 : l->fence;
+    struct dlock_error err;
+
+    if (now >= be->until) {
+        redis_no_answer(be, &err, be->spec->connect_timeout);
+        redis_conn_close(&be->node.cmd);
+        fail(be, be->refused.code != 0 ? &be->refused : &err);
+    } else if (now >= be->out.retry_at) {
+        redis_cluster_begin(&be->route);
+        send_query(be);
+    }
+}
+
+static int64_t wake_at(const struct redis_backend *be)
+{
+    return be->out.retry_at;
+}
+
+const struct redis_operation redis_op_status = {
+    .tag = T_STATUS,
+    .again = again,
+    .answered = answered,
+    .failed = failed,
+    .due = due,
+    .wake_at = wake_at,
+};
+
+/* Fill in be->info: the holder, then each waiter. False: that was all. */
+static bool next_entry(struct redis_backend *be)
+{
+    const struct redis_script_state *s = &be->status.state;
+    while (be->status.at <= s->nwaiters) {
+        size_t i = be->status.at++;
+        if (i == 0 && s->held) {
+            redis_script_holder(s->value, s->len, &be->info);
+            be->info.left_ns = s->left_ms < 0 ? DLOCK_NEVER : s->left_ms * DLOCK_MSEC;
+            be->info.fence = be->info.foreign ? 0 : s->fence;
             return true;
         }
-        if (i > 0 && l->waiters[i - 1]->type == REDIS_REPLY_STRING &&
-            redis_script_waiter(l->waiters[i - 1]->str, (size_t)l->waiters[i - 1]->len, l->now_ms,
+        if (i > 0 && s->waiters[i - 1]->type == REDIS_REPLY_STRING &&
+            redis_script_waiter(s->waiters[i - 1]->str, (size_t)s->waiters[i - 1]->len, s->now_ms,
                                 &be->info)) {
-            be->info.place = ++be->place;
+            be->info.place = ++be->status.place;
             return true;
         }
     }
     return false;
 }
 
-int redis_give_listed(struct dlock_be *be, struct dlock_event *ev)
+int redis_status_next(struct redis_backend *be, struct dlock_event *ev)
 {
-    if (next_listed(be)) {
-        *ev = (struct dlock_event){.type = EV_INFO, .info = &be->info};
+    *ev = (struct dlock_event){.type = EV_INFO, .info = &be->info};
+    if (next_entry(be))
         return 1;
-    }
     redis_drop_listing(be);
-    be->doing = DO_NOTHING;
+    redis_idle(be);
     *ev = (struct dlock_event){.type = EV_DONE};
     return 1;
 }

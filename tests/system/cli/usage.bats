@@ -39,6 +39,8 @@ TRACE='touch ran'
     refused 64 -n
     refused 64 ./x
     says "no command"
+    refused 64 --json ./x
+    says "--json needs --status"
     refused 64 -w 1 ./x --
     refused 64 ''
     refused 64 '' true

@@ -183,7 +183,7 @@ lie() {
     begin=$(now_ms)
     run run_t 5 "$DLOCK" --connect-timeout 0.5 "$L" true
     assert_rc 69
-    assert_out 'from one to the other'
+    assert_out 'redirect in circles'
     run run_t 5 "$DLOCK" --connect-timeout 0.5 --status "$L"
     assert_rc 69
     assert_between 1000 $(($(now_ms) - begin)) $((2500 + SLOW)) "milliseconds"
@@ -191,7 +191,7 @@ lie() {
         lie "-$text\\r\\n"
         run run_t 5 "$DLOCK" "$L" true
         assert_rc 76
-        assert_out 'leads nowhere'
+        assert_out 'malformed redirection'
     done
 }
 

@@ -1,9 +1,9 @@
-/* What the nodes of a Redis Cluster say: redirections, and who else there is. */
+/* What the nodes of a Redis Cluster say: redirections, and the list of the other nodes. */
 #include "unit.h"
 
-#include "backends/redis/redis.h"
+#include "backends/redis/cluster.c"
 
-TEST(redirections)
+TEST(redirections_are_read)
 {
     static const struct {
         const char *text;
@@ -62,7 +62,7 @@ static const char nodes[] =
     "ii 10.0.0.9:7009@17009 slave,fail aa 0 1 2 connected\n"
     "jj 2001:db8::5:7010@17010,,shard-id=1 master - 0 1 2 connected\n";
 
-TEST(the_other_nodes)
+TEST(the_other_nodes_are_read)
 {
     struct cluster_node n[8];
     /* Our replica first; a master that may have failed is asked as well. */
@@ -80,7 +80,7 @@ TEST(the_other_nodes)
     CHECK_INT(cluster_parse_nodes(nodes, true, n, 2), 2);
 }
 
-TEST(no_list_of_nodes)
+TEST(a_malformed_list_names_no_node)
 {
     static const char *const t[] = {"",
                                     "\n\n",

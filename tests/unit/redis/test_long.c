@@ -27,7 +27,7 @@ extern const struct dlock_backend dlock_backend_redis;
 #define OURS "*2\r\n:1\r\n$-1\r\n"
 #define TTL (30 * DLOCK_SEC)
 
-static int64_t turned; /* what the clock says */
+static int64_t turned; /* the clock's time */
 
 static int64_t the_time(void *ctx)
 {
@@ -55,7 +55,7 @@ struct hold {
 };
 
 /*
- * Answer what has come, in its order: an EVAL with text (NULL: hang up instead), whatever else with a refusal.
+ * Answer the commands that have come, in their order: an EVAL with text (NULL: hang up instead), others with a refusal.
  * False: no EVAL has come.
  */
 static bool serve(struct server *s, const char *text)
@@ -87,7 +87,7 @@ static bool serve(struct server *s, const char *text)
     return eval;
 }
 
-/* Until there is an event of the kind that the lease wants to know. */
+/* Drive it until there is an event that concerns the lease. */
 static bool drive(struct hold *h, const char *text, struct dlock_event *ev)
 {
     const struct dlock_backend *t = &dlock_backend_redis;
@@ -133,7 +133,7 @@ static bool hold_open(struct hold *h)
            CHECK_INT(lease_step(&h->lease, turned, &ev), LEASE_START);
 }
 
-/* When the lease wants the next renewal, the server's answer included; the deadline moves. */
+/* The next renewal of the lease, with the server's answer; the deadline moves. */
 static bool one_renewal(struct hold *h, bool hang_up)
 {
     struct dlock_event ev;
@@ -175,7 +175,7 @@ TEST(a_million_renewals)
             CHECK_FAIL("renewal %d", i);
             return;
         }
-        if (i == HANG_UP_EVERY + 100) { /* everything has been there once */
+        if (i == HANG_UP_EVERY + 100) { /* every kind of event has happened once */
             used = mallinfo2().uordblks;
             fd = next_fd();
         }

@@ -1,10 +1,10 @@
 /*
- * test_redis.c - the Redis backend's table, driven by a small poll loop: against a scripted server, and
+ * test_redis.c - the Redis backend's slots, driven by a small poll loop: against a scripted server, and
  * against a real one that this program starts.
  */
 #include "unit.h"
 
-#include "backends/redis/redis.h"
+#include "backends/redis/operation.h"
 #include "scripted.h"
 #include "uri.h"
 #include "util.h"
@@ -83,7 +83,7 @@ static char next_asked(const struct server *s, size_t *at)
  * Drive u until it has an event; the server answers the n-th EVAL with say[n] (HANG_UP: closes the
  * connection instead, without an answer), and INFO and HELLO with a refusal.
  */
-static int warnings; /* that play() has met */
+static int warnings; /* seen by play() */
 
 static enum dlock_ev play(struct user *u, struct server *s, const char *const *say, int nsay,
                           int *said, struct dlock_event *ev)
@@ -127,6 +127,16 @@ static bool scene_open(struct scene *sc)
 {
     sc->said = 0;
     return server_open(&sc->s) && user_open_at(&sc->u, "redis://h:1#n", &sc->s.peer, 2 * DLOCK_SEC);
+}
+
+static struct redis_node *node_of(struct scene *sc)
+{
+    return &((struct redis_backend *)sc->u.be)->node;
+}
+
+static int unanswered(struct scene *sc)
+{
+    return node_of(sc)->cmd.ntags;
 }
 
 static void scene_close(struct scene *sc)
@@ -179,7 +189,7 @@ TEST(refusals_of_an_acquire)
     }
 }
 
-/* Nothing that is unclear counts, and the next renewal comes over a new connection. */
+/* An unclear answer does not count, and the next renewal comes over a new connection. */
 TEST(renewals_clear_and_unclear)
 {
     static const char *const say[] = {GRANTED, OURS,       "-LOADING x\r\n", OURS, HANG_UP,
@@ -209,7 +219,7 @@ TEST(renewals_clear_and_unclear)
 }
 
 /* INFO: not before the grant has been handed out, and neither a renewal nor a release waits for the answers. */
-TEST(checks_come_behind_everything)
+TEST(checks_delay_no_other_command)
 {
     static const char *const say[] = {GRANTED, OURS, OURS, GRANTED, OURS};
     const struct dlock_backend *t = &dlock_backend_redis;
@@ -221,7 +231,7 @@ TEST(checks_come_behind_everything)
     server_step(&sc.s);
     CHECK_NULL(strstr(sc.s.got, "\nINFO\r"));
     CHECK_INT(t->process(sc.u.be, NULL, 0, &ev), 0);
-    CHECK_INT(sc.u.be->cmd.ntags, 2);
+    CHECK_INT(unanswered(&sc), 2);
     t->renew(sc.u.be);
     REQUIRE_INT(play(&sc.u, &sc.s, say, 5, &sc.said, &ev), EV_RENEWED);
     const char *first = strstr(sc.s.got, "\nINFO\r");
@@ -235,12 +245,12 @@ TEST(checks_come_behind_everything)
     t->acquire(sc.u.be, false);
     REQUIRE_INT(play(&sc.u, &sc.s, say, 5, &sc.said, &ev), EV_GRANTED);
     CHECK_INT(t->process(sc.u.be, NULL, 0, &ev), 0);
-    CHECK_INT(sc.u.be->cmd.ntags, 0);
+    CHECK_INT(unanswered(&sc), 0);
     scene_close(&sc);
 }
 
-/* What they bring is told, though the release has begun; it is no part of the release. */
-TEST(checks_are_told_during_a_release)
+/* Their warnings are reported although the release has begun; its result does not depend on them. */
+TEST(checks_are_reported_during_a_release)
 {
     static const char answers[] = "+OK\r\n$14\r\naof_enabled:0\n\r\n" OURS;
     static const char *const say[] = {GRANTED};
@@ -267,7 +277,7 @@ TEST(checks_are_told_during_a_release)
     scene_close(&sc);
 }
 
-/* A release whose answer is lost is sent again; that it then finds nothing is no loss. */
+/* A release whose answer is lost is sent again; that it then finds no lock is no loss. */
 TEST(releases)
 {
     static const struct {
@@ -321,8 +331,8 @@ TEST(a_replica_is_not_asked_twice)
 #define GRANTED_AT(ms) "*6\r\n$7\r\ngranted\r\n$2\r\n17\r\n:1000\r\n:0\r\n$0\r\n\r\n:" #ms "\r\n"
 #define OURS_AT(ms) "*3\r\n:1\r\n$-1\r\n:" #ms "\r\n"
 
-/* A failover to a server whose clock is another one is no jump of a clock; one there is. */
-TEST(two_servers_have_two_clocks)
+/* A failover to a server with another clock is no jump of a clock; a jump of that server's clock is one. */
+TEST(a_failover_is_no_clock_jump)
 {
     static const char *const first[] = {GRANTED_AT(1790000000000), HANG_UP},
                              *const second[] = {OURS_AT(1790000060000), OURS_AT(1790000120000)};
@@ -366,8 +376,8 @@ static void answer_all(struct server *s, const char *name, const char *text)
         server_say(s, text, strlen(text));
 }
 
-/* Nobody but who the sentinels name is asked, whatever he says: a redirection is no answer of theirs. */
-TEST(no_redirection_leads_away_from_the_sentinels_master)
+/* Only the server that the sentinels name is asked, even where it answers with a redirection. */
+TEST(a_redirection_by_the_sentinels_master_is_not_followed)
 {
     static const char *const bad[] = {"-MOVED 1 127.0.0.1:%d\r\n", "-ASK 1 127.0.0.1:%d\r\n",
                                       "-CLUSTERDOWN %d\r\n", "-ERR non local key %d\r\n"};
@@ -411,7 +421,7 @@ TEST(no_redirection_leads_away_from_the_sentinels_master)
     }
 }
 
-/* Values that a late server may still set: an error in answer to the undo has undone nothing. */
+/* Values that a late server may still set: an undo that was answered by an error has undone nothing. */
 TEST(a_refused_undo_is_sent_again)
 {
     static const char *const say[] = {
@@ -425,9 +435,8 @@ TEST(a_refused_undo_is_sent_again)
     REQUIRE(scene_open(&sc));
     dlock_backend_redis.acquire(sc.u.be, false);
     REQUIRE_INT(play(&sc.u, &sc.s, say, 8, &sc.said, &ev), EV_GRANTED);
-    sc.u.be->stale[0] = strdup("stale-one");
-    sc.u.be->stale[1] = strdup("stale-two");
-    sc.u.be->nstale = 2;
+    redis_node_remember(node_of(&sc), strdup("stale-one"));
+    redis_node_remember(node_of(&sc), strdup("stale-two"));
     dlock_backend_redis.release(sc.u.be, SECS(2));
     REQUIRE_INT(play(&sc.u, &sc.s, say, 8, &sc.said, &ev), EV_RELEASED);
     CHECK_INT(ev.how, DLOCK_REL_CLEAN);
@@ -447,7 +456,7 @@ TEST(a_refused_undo_is_sent_again)
 static char sock_path[64];
 static pid_t redis_pid;
 
-static void redis_end(void)
+static void server_end(void)
 {
     if (redis_pid > 0) {
         kill(redis_pid, SIGKILL);
@@ -483,7 +492,7 @@ static bool redis_begin(void)
                "", "--dir", "/tmp", (char *)NULL);
         _exit(127);
     }
-    atexit(redis_end);
+    atexit(server_end);
     for (int64_t end = SECS(10); dlock_now() < end;) {
         if (redis_answers())
             return true;
@@ -502,7 +511,7 @@ static bool user_open(struct user *u, const char *name, int64_t ttl)
     return user_open_at(u, text, NULL, ttl);
 }
 
-/* The next event but news; EV_NONE after the time until. Others are driven too, their news thrown away. */
+/* The next event other than a notice; EV_NONE after the time until. Other clients are driven too, their notices dropped. */
 static enum dlock_ev next_event(struct user *u, struct user *other, struct dlock_event *ev,
                                 int64_t until)
 {
@@ -609,8 +618,8 @@ TEST(cancel_at_any_moment)
     user_close(&b);
 }
 
-/* SET n x PX with some 290 years: the next look is a third of a ttl away, not in the past for ever. */
-TEST(a_lease_of_centuries)
+/* SET n x PX with some 290 years: the next try is a third of a ttl away, not always in the past. */
+TEST(a_lease_of_centuries_is_waited_for)
 {
     static const char *const say[] = {
         "*5\r\n$4\r\nbusy\r\n$1\r\n0\r\n:9223372036853\r\n:1\r\n$1\r\nx\r\n"};
@@ -653,7 +662,7 @@ TEST(undo_of_an_unanswered_acquire)
     user_close(&a);
 }
 
-/* The same for one who waits: the tries after it have other tokens, and none of them stays behind. */
+/* The same for a waiter: the later tries have other tokens, and none of them stays behind. */
 TEST(a_stopped_server_while_waiting)
 {
     const struct dlock_backend *t = &dlock_backend_redis;
@@ -674,7 +683,7 @@ TEST(a_stopped_server_while_waiting)
     t->release(a.be, SECS(1));
     CHECK_INT(next_event(&a, &b, &ev, SECS(2)), EV_RELEASED);
     CHECK_INT(ev.how, DLOCK_REL_CLEAN);
-    /* b may have been granted while a was driven: ask. */
+    /* b may have got the lock while a was driven: ask. */
     t->release(b.be, SECS(1));
     CHECK_INT(next_event(&b, NULL, &ev, SECS(2)), EV_RELEASED);
     usleep(100000);

@@ -1,7 +1,7 @@
-/* Rounds of questions to scripted sentinels: majorities, stragglers, those who do not know; and their notices. */
+/* Rounds of questions to scripted sentinels: majorities, late or ignorant sentinels; and their announcements. */
 #include "unit.h"
 
-#include "backends/redis/sentinel.h"
+#include "backends/redis/sentinel.c"
 #include "scripted.h"
 
 #define N 3
@@ -67,7 +67,7 @@ static void crank(struct group *g)
         server_step(&g->server[i]);
 }
 
-/* Sentinel i has the question, and gives this answer. */
+/* Sentinel i has received the question, and gives this answer. */
 static bool tell(struct group *g, int i, const char *text)
 {
     struct server *s = &g->server[i];
@@ -89,7 +89,7 @@ static int found(struct group *g, struct sentinel_addr *a, struct dlock_error *e
     return rc;
 }
 
-TEST(a_majority_is_enough_and_at_once)
+TEST(a_majority_is_enough_at_once)
 {
     struct group g;
     struct sentinel_addr a;
@@ -97,7 +97,7 @@ TEST(a_majority_is_enough_and_at_once)
     REQUIRE(group_open(&g));
     sentinels_ask(&g.s, SECS(5));
     CHECK_INT(found(&g, &a, &err, SECS(0)), 0);
-    CHECK_INT(sentinels_verdict(&g.s, &at_6001), VERDICT_PENDING);
+    CHECK_INT(sentinels_verdict(&g.s, &at_6001), MASTER_PENDING);
     tell(&g, 0, AT_6002);
     tell(&g, 1, AT_6001);
     tell(&g, 2, AT_6001);
@@ -105,16 +105,16 @@ TEST(a_majority_is_enough_and_at_once)
     CHECK_INT(found(&g, &a, &err, SECS(5)), 1);
     CHECK(dlock_now() - begin < SENTINEL_PAUSE);
     CHECK_INT(a.port, 6001);
-    CHECK_INT(sentinels_verdict(&g.s, &at_6001), VERDICT_YES);
-    CHECK_INT(sentinels_verdict(&g.s, &at_6002), VERDICT_OTHER);
-    /* Of another round nothing counts. */
+    CHECK_INT(sentinels_verdict(&g.s, &at_6001), MASTER_YES);
+    CHECK_INT(sentinels_verdict(&g.s, &at_6002), MASTER_OTHER);
+    /* Answers of an earlier round do not count. */
     sentinels_ask(&g.s, SECS(5));
     CHECK_INT(sentinels_found(&g.s, &a, &err), 0);
-    CHECK_INT(sentinels_verdict(&g.s, &at_6001), VERDICT_PENDING);
+    CHECK_INT(sentinels_verdict(&g.s, &at_6001), MASTER_PENDING);
     group_close(&g);
 }
 
-TEST(without_a_majority_the_stragglers_get_a_moment)
+TEST(without_a_majority_late_sentinels_get_a_moment)
 {
     struct group g;
     struct sentinel_addr a;
@@ -126,12 +126,12 @@ TEST(without_a_majority_the_stragglers_get_a_moment)
     CHECK_INT(found(&g, &a, &err, SECS(5)), 1);
     CHECK(dlock_now() - begin >= SENTINEL_PAUSE);
     CHECK_INT(a.port, 6002);
-    /* That serves for connecting, not for believing. */
-    CHECK_INT(sentinels_verdict(&g.s, &at_6002), VERDICT_PENDING);
+    /* That is enough to connect, but not to confirm. */
+    CHECK_INT(sentinels_verdict(&g.s, &at_6002), MASTER_PENDING);
     while (dlock_now() < begin + 450 * DLOCK_MSEC)
         crank(&g);
-    CHECK_INT(sentinels_verdict(&g.s, &at_6002), VERDICT_NONE);
-    CHECK_INT(sentinels_verdict(&g.s, &at_6001), VERDICT_NONE);
+    CHECK_INT(sentinels_verdict(&g.s, &at_6002), MASTER_NO);
+    CHECK_INT(sentinels_verdict(&g.s, &at_6001), MASTER_NO);
     sentinels_doubt(&g.s, &at_6002, &err);
     CHECK_HAS(err.msg, "1 of 3 sentinels names 127.0.0.1:6002 as the master, 2 must");
     CHECK_HAS(err.msg, "no answer");
@@ -156,17 +156,17 @@ TEST(one_sentinel_under_two_names_is_counted_once)
         crank(&g);
     CHECK_INT(g.s.one[0].says, SAYS_MASTER);
     CHECK_INT(g.s.one[1].says, SAYS_MASTER);
-    CHECK_INT(sentinels_verdict(&g.s, &at_6001), VERDICT_PENDING);
+    CHECK_INT(sentinels_verdict(&g.s, &at_6001), MASTER_PENDING);
     tell(&g, 2, AT_6002);
     for (int64_t end = SECS(5); dlock_now() < end && g.s.one[2].says == SAYS_NOTHING;)
         crank(&g);
-    CHECK_INT(sentinels_verdict(&g.s, &at_6001), VERDICT_NONE);
+    CHECK_INT(sentinels_verdict(&g.s, &at_6001), MASTER_NO);
     sentinels_doubt(&g.s, &at_6001, &err);
     CHECK_HAS(err.msg, "1 of 3 sentinels names 127.0.0.1:6001");
     group_close(&g);
 }
 
-/* What a round comes to where nobody names a master. */
+/* The result of a round in which no sentinel names a master. */
 static int nobody(const char *one, const char *two, const char *three, struct dlock_error *err)
 {
     struct group g;
@@ -176,13 +176,13 @@ static int nobody(const char *one, const char *two, const char *three, struct dl
         sentinels_ask(&g.s, SECS(5));
         if (tell(&g, 0, one) && tell(&g, 1, two) && tell(&g, 2, three))
             rc = found(&g, &a, err, SECS(5));
-        CHECK(rc >= 0 || sentinels_verdict(&g.s, &at_6001) == VERDICT_NONE);
+        CHECK(rc >= 0 || sentinels_verdict(&g.s, &at_6001) == MASTER_NO);
     }
     group_close(&g);
     return rc;
 }
 
-TEST(nobody_names_a_master)
+TEST(no_sentinel_names_a_master)
 {
     struct dlock_error err = {0};
     CHECK_INT(nobody(UNKNOWN, UNKNOWN, UNKNOWN, &err), DLOCK_EUNAVAIL);
@@ -196,7 +196,7 @@ TEST(nobody_names_a_master)
     CHECK_HAS(err.msg, "no sentinel");
 }
 
-TEST(answers_that_are_none)
+TEST(malformed_answers_are_refused)
 {
     static const char *const bad[] = {
         "*2\r\n$9\r\n127.0.0.1\r\n$1\r\n0\r\n",
@@ -226,7 +226,7 @@ static bool heard_within(struct group *g, int ms)
     return heard;
 }
 
-TEST(a_switch_is_heard_of)
+TEST(an_announced_switch_is_heard)
 {
     static const char subscribed[] = "*3\r\n$9\r\nsubscribe\r\n$14\r\n+switch-master\r\n:1\r\n";
     static const char other[] = "*3\r\n$7\r\nmessage\r\n$14\r\n+switch-master\r\n$18\r\nsvc2 h "
@@ -240,7 +240,7 @@ TEST(a_switch_is_heard_of)
         crank(&g);
     CHECK_HAS(g.server[1].got, "SUBSCRIBE");
     CHECK(!heard_within(&g, 10));
-    /* What happened before is not known. */
+    /* An earlier switch may have been missed. */
     server_say(&g.server[1], subscribed, strlen(subscribed));
     CHECK(heard_within(&g, 5000));
     CHECK(!sentinels_heard(&g.s));
@@ -248,7 +248,7 @@ TEST(a_switch_is_heard_of)
     CHECK(!heard_within(&g, 20));
     server_say(&g.server[1], ours, strlen(ours));
     CHECK(heard_within(&g, 5000));
-    /* One that says so all the time: the round that has just begun comes to its end. */
+    /* A sentinel that announces it all the time: the round that has just begun still ends. */
     int64_t begin = dlock_now();
     sentinels_ask(&g.s, SECS(5));
     server_say(&g.server[1], ours, strlen(ours));

@@ -1,6 +1,6 @@
 /*
- * fakenodes.h - Redis servers of a Redlock inside a unit test: they know only what the scripts of a vote, a
- * renewal, a release and a status do, have one key, and are stopped, slow or emptied by the test. The clock is
+ * fakenodes.h - Redis servers of a Redlock inside a unit test. They serve only the scripts of a vote, a
+ * renewal, a release and a status, have one key, and are stopped, slow or emptied by the test. The clock is
  * the test's, too: nothing here sleeps.
  */
 #ifndef FAKENODES_H
@@ -41,13 +41,13 @@ struct fake {
     char value[1024];         /* the key; "": free */
     int64_t ends;             /* when it expires; 0: never */
     int64_t started;          /* for the restart grace; 0: long ago */
-    long long fence, left_ms; /* left_ms: of another one's lock */
+    long long fence, left_ms; /* left_ms: of another client's lock */
     int place;
-    /* What the test makes of it. */
-    bool stopped;            /* reads nothing; what is in its sockets is served when it goes on */
-    bool slow[F_OTHER + 1];  /* does not get on from a command of this kind, on this connection */
+    /* Set by the test. */
+    bool stopped;            /* reads nothing; what its sockets hold is served when it goes on */
+    bool slow[F_OTHER + 1];  /* stops at a command of this kind, on this connection */
     int first_slow;          /* ... from that connection on */
-    bool held[F_OTHER + 1];  /* there is such a one */
+    bool held[F_OTHER + 1];  /* it has stopped at one */
     const char *error;       /* what it answers to every script */
     int served[F_OTHER + 1]; /* commands so far */
 };
@@ -90,7 +90,7 @@ static bool fake_open(struct fake *f)
     return true;
 }
 
-/* Everybody is cut off; with down nobody gets a new connection either. */
+/* Cut all connections; down: and accept no new ones. */
 static void fake_cut(struct fake *f, bool down)
 {
     while (f->nconns > 0)
@@ -124,7 +124,7 @@ static enum fake_kind fake_kind(char **argv, int argc)
 
 #define BULK "$%zu\r\n%s\r\n"
 
-/* Call the waiter. */
+/* Wake the waiter. */
 __attribute__((unused)) static void fake_call(struct fake *f, const char *word)
 {
     for (int i = 0; i < f->nconns; i++) {
@@ -198,7 +198,7 @@ static void fake_serve(struct fake *f, struct fake_conn *c, char **argv, int arg
     }
 }
 
-/* One command out of what has come; how many bytes it took, 0: none is complete, or it is not to be served now. */
+/* Serve one command of the input. Returns its bytes; 0: none is complete, or it must wait. */
 static size_t fake_command(struct fake *f, struct fake_conn *c)
 {
     char *argv[12], *p = c->in, *end = c->in + c->len;
@@ -349,7 +349,7 @@ static void world_event(struct world *w, const struct dlock_event *ev)
     }
 }
 
-/* The clock stands still; until nobody has anything to do. Returns when the backend wants to be woken. */
+/* With the clock stopped, until nothing is left to do. Returns when the backend wants to be woken. */
 __attribute__((unused)) static int64_t settle(struct world *w)
 {
     const struct dlock_backend *t = &dlock_backend_redlock;

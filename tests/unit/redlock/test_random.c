@@ -1,9 +1,9 @@
 /*
  * test_random.c - several Redlock clients and their servers under random faults, in a time that the test
- * owns: servers stop and go on (and then serve what was sent to them long ago), cut their connections, restart
- * empty; clients sleep past their leases. Two valid leases at once, a fence that does not grow, a client that turns
- * without anything to do, and a lock that cannot be had once all is well are failures, with the seed.
- * DLOCK_RANDOM_RUNS, DLOCK_RANDOM_SEED: how many runs, and where to begin.
+ * owns: servers stop and go on (and then serve old commands), cut their connections, restart
+ * empty; clients sleep past their leases. It fails, and names the seed, on two valid leases at once, a fence that does
+ * not grow, a client that loops without anything to do, and a lock that cannot be acquired after the last fault.
+ * DLOCK_RANDOM_RUNS, DLOCK_RANDOM_SEED: how many runs, and the first seed.
  */
 #include "fakenodes.h"
 
@@ -28,7 +28,7 @@ struct arena {
     int n;          /* servers */
     uint64_t fence;
     int grants, renewals, losses;
-    bool calm; /* no more faults, nobody wants the lock */
+    bool calm; /* no more faults, no client wants the lock */
 };
 
 static unsigned long seed, state;
@@ -105,7 +105,7 @@ static void happens(struct arena *a, struct client *c, const struct dlock_event 
     }
 }
 
-/* What one client has to do now; true: something. *wake: when it wants to be woken. */
+/* Drive one client; true: it did something. *wake: when it wants to be woken. */
 static bool client_step(struct arena *a, struct client *c, int64_t *wake)
 {
     struct pollfd p[DLOCK_POLL_MAX];
@@ -124,7 +124,7 @@ static bool client_step(struct arena *a, struct client *c, int64_t *wake)
     return any;
 }
 
-/* The clock stands still until nobody has anything to do; when the first one wants to be woken. */
+/* With the clock stopped, until no client has anything to do. Returns when the first one wants to be woken. */
 static int64_t all_settle(struct arena *a)
 {
     int64_t wake = DLOCK_NEVER;
@@ -224,7 +224,7 @@ static int64_t some_time(void)
     return (int64_t)(below(1000) + 1) * most[below(DLOCK_LEN(most))] / 1000;
 }
 
-/* All is well again: everybody leaves, and whoever comes then gets it. */
+/* No more faults: all clients release, and the next one gets the lock. */
 static void ends_well(struct arena *a)
 {
     a->calm = true;
@@ -308,7 +308,7 @@ TEST(random_faults)
         free(a);
     }
     printf("# %d grants, %d renewals, %d losses\n", grants, renewals, losses);
-    /* Or it shows nothing. */
+    /* Otherwise the test shows nothing. */
     if (runs == NULL && first == NULL)
         CHECK(grants > 300 && renewals > 200 && losses > 0);
 }

@@ -1,6 +1,6 @@
 /*
- * test_redlock.c - the Redlock backend's table against scripted servers, with a clock that the test owns: each
- * transition, and that nothing ever asks to be woken in the past and then does nothing.
+ * test_redlock.c - the Redlock backend's slots against scripted servers, with a clock that the test owns: each
+ * transition, and that no wake-up is asked for in the past and then does nothing.
  */
 #include "fakenodes.h"
 
@@ -9,7 +9,7 @@
 
 static const char other[] = "0123456789abcdef0123456789abcdef dlock1 host=x pid=1 user=u since=1";
 
-/* Keys that are left. */
+/* How many servers still have the key. */
 static int left(const struct world *w)
 {
     int keys = 0;
@@ -54,8 +54,8 @@ TEST(grant_renew_release)
     world_close(&w);
 }
 
-/* The majority hangs while somebody waits: rounds come and go, and in between nothing turns. */
-TEST(a_hung_majority_is_waited_for_without_turning)
+/* The majority hangs while a client waits: rounds come and go, without a busy loop in between. */
+TEST(a_hung_majority_causes_no_busy_loop)
 {
     struct world w;
     REQUIRE(world_open(&w, 3, TTL, OP));
@@ -76,8 +76,8 @@ TEST(a_hung_majority_is_waited_for_without_turning)
     world_close(&w);
 }
 
-/* One is held by another one, so the moment that the round may still wait begins; then one is slow to confirm. */
-TEST(a_slow_confirmation_is_waited_for_without_turning)
+/* One server is held by another client, so the round waits only for a moment; then a server is slow to confirm. */
+TEST(a_slow_confirmation_causes_no_busy_loop)
 {
     struct world w;
     REQUIRE(world_open(&w, 3, TTL, OP));
@@ -95,7 +95,7 @@ TEST(a_slow_confirmation_is_waited_for_without_turning)
     world_close(&w);
 }
 
-/* Its vote was lost with the connection and the others sufficed: what is remembered there must not look like a loss. */
+/* A server's vote was lost with the connection, and the others sufficed: its pending undo must not look like a loss. */
 TEST(a_connection_lost_in_the_vote_is_no_loss_at_the_release)
 {
     struct world w;
@@ -113,7 +113,7 @@ TEST(a_connection_lost_in_the_vote_is_no_loss_at_the_release)
     RENEW(&w);
     pass(&w, DLOCK_SEC);
     CHECK_INT(w.ended.type, EV_RENEWED);
-    pass(&w, MSEC(100)); /* the third is healed */
+    pass(&w, MSEC(100)); /* the third has the lock again */
     CHECK_INT(left(&w), 3);
     fake_cut(&w.f[1], true);
     int64_t before = fake_clock;
@@ -122,8 +122,8 @@ TEST(a_connection_lost_in_the_vote_is_no_loss_at_the_release)
     world_close(&w);
 }
 
-/* When the process is not given the processor between a step and poll(), no moment is missed. */
-TEST(a_moment_that_passes_before_poll_is_not_missed)
+/* The process may lose the processor between a step and poll(): it misses no deadline. */
+TEST(a_deadline_that_passes_before_poll_is_not_missed)
 {
     struct world w;
     struct pollfd p[DLOCK_POLL_MAX];
@@ -142,7 +142,7 @@ TEST(a_moment_that_passes_before_poll_is_not_missed)
 }
 
 /* Every answer takes 80 ms, and an operation may take 128 ms: the two halves of a round are two operations. */
-TEST(a_slow_majority_is_enough_for_one_who_waits)
+TEST(a_slow_majority_is_enough_for_a_waiter)
 {
     struct world w;
     REQUIRE(world_open(&w, 3, DLOCK_SEC, MSEC(128)));
@@ -167,7 +167,7 @@ TEST(a_slow_majority_is_enough_for_one_who_waits)
     world_close(&w);
 }
 
-/* Of an even number: half of them emptied is healed, one more is a loss. */
+/* Of an even number: half of them emptied get the lock again, one more is a loss. */
 TEST(half_of_the_servers_is_no_majority)
 {
     for (int n = 2; n <= 4; n += 2) {
@@ -211,11 +211,11 @@ static bool renew_with_one_emptied(struct world *w, enum dlock_ev ends)
     pass(w, OP);
     bool ok = CHECK_INT(w->ended.type, ends);
     w->f[1].stopped = w->f[2].stopped = false;
-    return ok && CHECK_INT(w->f[0].value[0] != '\0', 1); /* healed */
+    return ok && CHECK_INT(w->f[0].value[0] != '\0', 1); /* it has the lock again */
 }
 
-/* A majority that has lost it may come back one by one: given it again one by one, they would seem to have had it all along. */
-TEST(a_majority_that_lost_it_is_not_healed_one_by_one)
+/* A majority that has lost it may come back one by one: set again on each of them, the lock would seem never lost. */
+TEST(a_majority_that_lost_it_does_not_get_it_back_one_by_one)
 {
     for (int released = 0; released <= 1; released++) {
         struct world w;
@@ -235,8 +235,8 @@ TEST(a_majority_that_lost_it_is_not_healed_one_by_one)
     }
 }
 
-/* They have it: nothing was lost but what may be, and all is as before. */
-TEST(a_minority_that_lost_it_is_forgotten_when_the_others_are_heard)
+/* The others have it: only a minority has lost it, and the doubt ends. */
+TEST(a_lost_minority_raises_no_doubt_once_the_others_answer)
 {
     struct world w;
     REQUIRE(world_open(&w, 5, TTL, OP));
@@ -251,7 +251,7 @@ TEST(a_minority_that_lost_it_is_forgotten_when_the_others_are_heard)
     world_close(&w);
 }
 
-/* One that was away for longer than the ttl has lost nothing: it may come back while two others go. */
+/* A server that was away for longer than the ttl has lost nothing: it may come back while two others go. */
 TEST(a_server_whose_lease_ran_out_raises_no_doubt)
 {
     struct world w;
@@ -270,8 +270,8 @@ TEST(a_server_whose_lease_ran_out_raises_no_doubt)
     world_close(&w);
 }
 
-/* Found out when the lock is held already: it has no vote, in a renewal either, and nobody turns around it. */
-TEST(one_server_under_two_names_found_late)
+/* Found when the lock is held already: it has no vote, in a renewal either, and causes no busy loop. */
+TEST(one_server_under_two_names_is_found_late)
 {
     struct world w;
     REQUIRE(world_open(&w, 3, TTL, OP));
@@ -303,7 +303,7 @@ TEST(one_server_under_two_names_found_late)
     world_close(&w);
 }
 
-/* A new look-up says that a server's address is another one's now: what answers there is not counted for both. */
+/* A new look-up gives a server's address to another name: the answer there is not counted for both. */
 TEST(an_address_that_moves_to_another_name_is_counted_once)
 {
     for (int both = 0; both < 2; both++) {
@@ -324,7 +324,7 @@ TEST(an_address_that_moves_to_another_name_is_counted_once)
     }
 }
 
-/* SET ... EX 9999999999 is somebody's idea of for ever: who waits for it asks now and then, no more. */
+/* A program may take SET ... EX 9999999999 for no expiry: a waiter asks now and then, no more. */
 TEST(a_lock_for_three_centuries_is_waited_for_quietly)
 {
     struct world w;
@@ -340,8 +340,8 @@ TEST(a_lock_for_three_centuries_is_waited_for_quietly)
     world_close(&w);
 }
 
-/* "You are the next, look in a second", said behind the votes of a round that has not ended yet. */
-TEST(a_call_in_the_middle_of_a_round_is_heard)
+/* The message "next" (try in a second) comes behind the votes of a round that has not ended yet. */
+TEST(a_wake_up_in_the_middle_of_a_round_is_heard)
 {
     struct world w;
     REQUIRE(world_open(&w, 3, TTL, OP));

@@ -1,0 +1,221 @@
+/*
+ * node.c - one Redis server. See node.h.
+ *
+ * A waiter subscribes on the second connection before it joins the queue, so that no wake-up is lost. There the first
+ * waiter is also told when the key changes (client-side caching): a lock that another program deletes, or that expires,
+ * is noticed at once.
+ *
+ * A stopped server executes what is in its socket buffers when it goes on [measured], also after the connection was
+ * closed. So a value whose try has no answer stays pending until the server has confirmed its undo.
+ */
+#include "node.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum wake_tag { TAG_ID = 1, TAG_WAKE, TAG_CHANGED }; /* of commands on wake */
+
+void redis_node_init(struct redis_node *n)
+{
+    n->cmd.fd = n->wake.fd = -1;
+    n->wake.push = true;
+    n->wake_until = DLOCK_NEVER;
+}
+
+void redis_node_done(struct redis_node *n)
+{
+    redis_conn_close(&n->cmd);
+    redis_conn_close(&n->wake);
+    redis_node_forget(n, NULL);
+}
+
+void redis_node_credentials(struct redis_node *n, const struct dlock_host *h, const char *secret)
+{
+    n->auth.user = h->user;
+    n->auth.password = h->password ? h->password : secret;
+    /* A user without a password ("nopass") still has to be named. */
+    if (!n->auth.password && h->user && *h->user != '\0')
+        n->auth.password = "";
+}
+
+/* -------------------------------------------------------------------- driving */
+
+int redis_node_interest(const struct redis_node *node, struct pollfd *pfd, int cap,
+                        int64_t *wake_at)
+{
+    int n = 0;
+    if (cap > n)
+        n += redis_conn_interest(&node->cmd, &pfd[n], wake_at);
+    if (cap > n)
+        n += redis_conn_interest(&node->wake, &pfd[n], wake_at);
+    return n;
+}
+
+void redis_node_work(struct redis_node *node, const struct pollfd *pfd, int n)
+{
+    for (int i = 0; i < n; i++) {
+        if (pfd[i].revents == 0)
+            continue;
+        if (redis_conn_is_open(&node->cmd) && pfd[i].fd == node->cmd.fd)
+            redis_conn_work(&node->cmd);
+        else if (redis_conn_is_open(&node->wake) && pfd[i].fd == node->wake.fd)
+            redis_conn_work(&node->wake);
+    }
+}
+
+void redis_node_tick(struct redis_node *n, int64_t now)
+{
+    if (redis_conn_is_connecting(&n->cmd) && now >= n->cmd.next_at)
+        redis_conn_work(&n->cmd);
+    if (redis_conn_is_connecting(&n->wake) && now >= n->wake.next_at)
+        redis_conn_work(&n->wake);
+}
+
+void redis_node_close(struct redis_node *n)
+{
+    redis_conn_close(&n->cmd);
+    n->tracking = TRACK_OFF;
+}
+
+int64_t redis_node_clock(struct redis_node *n, int64_t theirs_ms, int64_t sent, int64_t now)
+{
+    const struct dlock_peer *p = &n->cmd.peers[n->cmd.good];
+    /* After a failover this is another server, with a clock of its own. */
+    if (!redis_same_peer(&n->clock_of, p))
+        n->clock = (struct redis_clock){0};
+    n->clock_of = *p;
+    return redis_clock_told(&n->clock, theirs_ms, sent, now);
+}
+
+/* ------------------------------------------------------------------- wake-ups */
+
+void redis_node_subscribe(struct redis_node *n, const char *channel, int64_t until)
+{
+    n->wake_state = WAKE_STARTING;
+    n->wake_until = until;
+    n->wake_id = 0;
+    n->can_track = false;
+    redis_script_subscribe(&n->wake, channel, TAG_ID, TAG_WAKE, TAG_CHANGED);
+    redis_conn_flush(&n->wake);
+}
+
+void redis_node_unsubscribe(struct redis_node *n)
+{
+    redis_conn_close(&n->wake);
+    n->wake_state = WAKE_OFF;
+    n->wake_until = DLOCK_NEVER;
+    /* The server told the connection that has just ended. */
+    if (n->tracking == TRACK_ON)
+        n->tracking = TRACK_OFF;
+}
+
+enum redis_heard redis_node_heard(struct redis_node *n, const struct redis_conn_reply *rep,
+                                  const char *where, struct dlock_error *err)
+{
+    const redisReply *r = rep->r;
+
+    if (n->wake.auth_failed) {
+        *err = n->wake.error;
+        return HEARD_FAILED;
+    }
+    switch (rep->tag) {
+    case REDIS_CONN_PUSH:
+        return n->wake_state == WAKE_READY ? HEARD_MESSAGE : HEARD_NOTHING;
+    case TAG_ID:
+        n->wake_id = r->type == REDIS_REPLY_INTEGER ? r->integer : 0;
+        return HEARD_NOTHING;
+    case TAG_WAKE:
+        if (r->type != REDIS_REPLY_ERROR)
+            return HEARD_NOTHING;
+        redis_conn_reply_error(err, where, &n->auth, r->str);
+        return HEARD_FAILED;
+    case TAG_CHANGED:
+        /* Without the number, or the permission: the first waiter polls. */
+        n->can_track = r->type != REDIS_REPLY_ERROR && n->wake_id > 0;
+        n->wake_state = WAKE_READY;
+        n->wake_until = DLOCK_NEVER;
+        n->tracking = TRACK_OFF;
+        return HEARD_READY;
+    default:
+        return HEARD_NOTHING;
+    }
+}
+
+void redis_node_track(struct redis_node *n, int tag)
+{
+    if (redis_script_track(&n->cmd, tag, n->wake_id))
+        n->tracking = TRACK_ON;
+}
+
+/* Refused (an old proxy, a missing permission): the first waiter polls. */
+void redis_node_track_answered(struct redis_node *n, const redisReply *r)
+{
+    if (r->type == REDIS_REPLY_ERROR)
+        n->tracking = TRACK_REFUSED;
+}
+
+/* --------------------------------------------------------------- pending undo */
+
+static void forget_at(struct redis_node *n, int i)
+{
+    free(n->undo.value[i]);
+    n->undo.n--;
+    memmove(n->undo.value + i, n->undo.value + i + 1,
+            sizeof(n->undo.value[0]) * (size_t)(n->undo.n - i));
+    if (i < n->undo.at)
+        n->undo.at--;
+}
+
+void redis_node_remember(struct redis_node *n, char *value)
+{
+    if (!value)
+        return;
+    if (n->undo.n == REDIS_NODE_UNDO)
+        forget_at(n, 0);
+    n->undo.value[n->undo.n++] = value;
+}
+
+void redis_node_forget(struct redis_node *n, const char *value)
+{
+    for (int i = n->undo.n - 1; i >= 0; i--)
+        if (!value || strcmp(n->undo.value[i], value) == 0)
+            forget_at(n, i);
+}
+
+void redis_node_undo(struct redis_node *n, const struct redis_script *s, int tag, bool asking)
+{
+    if (redis_conn_is_open(&n->cmd) && redis_conn_waits(&n->cmd, tag))
+        return;
+    n->undo.at = 0;
+    n->undo.sent = n->undo.n;
+    for (int i = 0; i < n->undo.n; i++)
+        redis_node_leave(n, s, tag, n->undo.value[i], "", asking);
+}
+
+void redis_node_undo_answered(struct redis_node *n, const redisReply *r)
+{
+    if (n->undo.sent == 0)
+        return;
+    n->undo.sent--;
+    if (r->type == REDIS_REPLY_ERROR)
+        n->undo.at++;
+    else if (n->undo.at < n->undo.n)
+        forget_at(n, n->undo.at);
+}
+
+void redis_node_leave(struct redis_node *n, const struct redis_script *s, int tag,
+                      const char *value, const char *id, bool asking)
+{
+    if (asking) {
+        redis_node_asking(n);
+        (void)redis_script_drop(s, &n->cmd, tag, value);
+    } else {
+        (void)redis_script_leave(s, &n->cmd, tag, value, id);
+    }
+}
+
+void redis_node_asking(struct redis_node *n)
+{
+    const char *word = "ASKING";
+    (void)redis_conn_send(&n->cmd, 0, 1, &word, (size_t[]){6});
+}

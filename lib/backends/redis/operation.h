@@ -1,0 +1,176 @@
+/*
+ * operation.h - a lock in one Redis server, and the operations on it. redis.c runs the operation that is under way: it
+ * gives it the replies, and tells it what the route (route.h) has answered.
+ */
+#ifndef DLOCK_REDIS_OPERATION_H
+#define DLOCK_REDIS_OPERATION_H
+
+#include "backends/networked.h"
+#include "route.h"
+
+#define REDIS_CLAIM_SLACK (20 * DLOCK_MSEC) /* beyond what a waiter that was woken may take */
+
+enum redis_op { OP_NONE, OP_ACQUIRE, OP_RENEW, OP_RELEASE, OP_STATUS };
+
+/* Tags of commands on cmd; see also redis_route_tag. */
+enum redis_tag {
+    T_NONE,
+    T_TRY,
+    T_UNDO,
+    T_TRACK,
+    T_RENEW,
+    T_LEAVE,
+    T_STATUS,
+    T_MEMORY,
+    T_PERSISTENCE
+};
+
+/* What the server may hold for our value. */
+enum redis_claim {
+    CLAIM_NONE,   /* nothing: not tried with it, or refused */
+    CLAIM_TRIED,  /* unknown: a try was sent */
+    CLAIM_GRANTED /* the lock, since the grant was reported */
+};
+
+/* An answer that does not count before the route has confirmed it. */
+enum redis_answer_of { ANSWER_NONE, ANSWER_GRANT, ANSWER_RENEWAL, ANSWER_LOSS };
+struct redis_answer {
+    enum redis_answer_of what;
+    int64_t sent;            /* when the request left */
+    uint64_t fence;          /* GRANT */
+    struct dlock_error lost; /* LOSS: why */
+};
+
+struct redis_backend {
+    const struct dlock_spec *spec;
+    struct redis_script script;
+    int64_t restart_grace;
+    char *secret;           /* password from file or environment; zeroed when freed */
+    struct tls_config *tls; /* NULL: without */
+    struct redis_node node;
+    struct redis_route route;
+
+    enum redis_op op;
+    int64_t until;              /* when what is outstanding on cmd counts as unanswered */
+    struct redis_answer answer; /* it waits for its confirmation */
+    struct outage out;          /* trouble with cmd; retry_at: when to send again */
+    struct dlock_error refused; /* first contact: what the server said instead of an answer; or 0 */
+
+    /* The value is new for each acquire, and for each connection that was given up with a try unanswered. */
+    char token[DLOCK_TOKEN_LEN + 1], *value;
+    enum redis_claim claim;
+    bool queued; /* we have an entry in the queue, or may have */
+
+    struct {
+        bool wait;
+        bool first; /* no answer to a try yet */
+        bool again; /* woken while a try was outstanding */
+        bool told_grace;
+        char id[DLOCK_TOKEN_LEN +
+                1]; /* as a waiter; the same across reconnects. "": not needed yet */
+        char *channel;
+        int64_t try_at;
+        struct outage wake_out; /* trouble with wake */
+        int place;
+        char holder_token[DLOCK_TOKEN_LEN + 1]; /* last reported */
+    } acquire;
+    struct {
+        bool unasked; /* the core has not asked for this renewal: the master has moved */
+    } renew;
+    struct {
+        int64_t until;
+        bool answer_lost; /* a release was sent and its answer never came */
+    } release;
+    struct {
+        redisReply *listing; /* handed out entry by entry; NULL: none */
+        size_t at;           /* the next entry; 0: the holder */
+        int place;
+        struct redis_script_state state; /* in listing */
+    } status;
+
+    struct redis_checks checks;
+    struct dlock_info info;
+    struct event_queue events;
+};
+
+/* What redis.c does with the operation under way. NULL: it never happens. */
+struct redis_operation {
+    enum redis_tag tag; /* of its command */
+    /* Send the command again, to another node. moved: the lock's slot is there now. */
+    void (*again)(struct redis_backend *, bool moved);
+    /* Its command was answered. True: the reply is kept. */
+    bool (*answered)(struct redis_backend *, const struct redis_conn_reply *);
+    /* cmd has failed, err says why. leaving: its command had left, and has no answer. */
+    void (*failed)(struct redis_backend *, const struct dlock_error *, bool leaving);
+    /* Its answer is confirmed, or is not: for good, or for now. */
+    void (*confirmed)(struct redis_backend *, const struct redis_answer *);
+    void (*refused)(struct redis_backend *, const struct dlock_error *, bool for_good);
+    /* Acquire, on wake: a reply; it has failed. */
+    void (*heard)(struct redis_backend *, const struct redis_conn_reply *);
+    void (*wake_failed)(struct redis_backend *);
+    /* The master is another server now. */
+    void (*moved)(struct redis_backend *);
+    /* One thing that is due. */
+    void (*due)(struct redis_backend *, int64_t now);
+    int64_t (*wake_at)(const struct redis_backend *);
+};
+extern const struct redis_operation redis_op_acquire, redis_op_renew, redis_op_release,
+    redis_op_status;
+
+static inline int64_t redis_now(const struct redis_backend *be)
+{
+    return be->spec->env->now(be->spec->env->ctx);
+}
+static inline const char *redis_where(const struct redis_backend *be)
+{
+    return be->spec->uri->where;
+}
+/* The operation is over; and the same with its last event, to be filled in. */
+static inline void redis_idle(struct redis_backend *be)
+{
+    be->op = OP_NONE;
+    be->until = DLOCK_NEVER;
+    be->answer.what = ANSWER_NONE;
+}
+static inline struct dlock_event *redis_end(struct redis_backend *be, enum dlock_ev type)
+{
+    redis_idle(be);
+    return events_add(&be->events, type);
+}
+/* First contact: send again later. The trouble may pass; be->until bounds that, and then this error is reported. */
+static inline void redis_retry_later(struct redis_backend *be, const struct dlock_error *err)
+{
+    be->refused = *err;
+    be->out.retry_at = redis_now(be) + dlock_backoff_next(&be->out.pause, be->spec->env);
+}
+/* no_answer(), or why cmd could not even be connected. */
+static inline void redis_no_answer(const struct redis_backend *be, struct dlock_error *err,
+                                   int64_t waited)
+{
+    no_answer(err, be->spec, waited);
+    if (be->node.cmd.state == RC_FAILED || be->node.cmd.tls_failed)
+        *err = be->node.cmd.error;
+}
+static inline void redis_drop_listing(struct redis_backend *be)
+{
+    if (be->status.listing)
+        freeReplyObject(be->status.listing);
+    be->status.listing = NULL;
+}
+
+/* acquire.c */
+void redis_acquire(struct redis_backend *, bool wait);
+/* wake is of no use any more: join the queue again through another one. */
+void redis_wake_drop(struct redis_backend *);
+
+/* renew.c */
+void redis_renew(struct redis_backend *);
+/* The caller has cancelled what was under way. */
+void redis_release(struct redis_backend *, int64_t until);
+
+/* status.c */
+void redis_status(struct redis_backend *, enum dlock_ask);
+/* While there is a listing: its next entry, or EV_DONE. Returns 1. */
+int redis_status_next(struct redis_backend *, struct dlock_event *);
+
+#endif

@@ -1,0 +1,286 @@
+/*
+ * redlock_servers.c - the servers of a Redlock: reach each of them, and count what they say.
+ */
+#include "redlock_servers.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* A server that leaves so many commands unanswered gets no new ones. */
+#define BACKLOG 6
+/* How long one server may delay a decision once a majority has answered [Redlock: 5 to 50 ms]. */
+#define PATIENCE (50 * DLOCK_MSEC)
+
+/* ---------------------------------------------------------------- connections */
+
+/* One server under two names would have two votes. */
+int redlock_check_peers(struct redlock_backend *be, struct dlock_error *err)
+{
+    const struct dlock_peer *p = be->spec->peers;
+    for (int i = 0; i < be->spec->npeers; i++)
+        for (int k = 0; k < i; k++)
+            if (p[i].host != p[k].host && redis_same_peer(&p[i], &p[k]))
+                return dlock_fail(err, DLOCK_EUSAGE, 0,
+                                  "%s and %s are one address: a redlock needs different servers",
+                                  be->servers[p[k].host].where, be->servers[p[i].host].where);
+    return 0;
+}
+
+void redlock_begin(struct redlock_backend *be, enum redlock_op op)
+{
+    be->op = op;
+    be->serial++;
+    be->began = redlock_now(be);
+    be->patient_until = DLOCK_NEVER;
+    for (int i = 0; i < be->n; i++) {
+        struct redlock_server *s = &be->servers[i];
+        s->answer = A_NONE;
+        s->raise = RAISE_NONE;
+        s->undo_sent = false;
+        if (be->proven || be->claim == CLAIM_NONE)
+            s->loss = LOSS_NONE;
+        s->error.code = 0;
+    }
+}
+
+/* Is it an address of the n-th name? */
+static bool belongs(const struct redlock_backend *be, const struct dlock_peer *p, int host)
+{
+    for (int i = 0; i < be->spec->npeers; i++)
+        if (be->spec->peers[i].host == host && redis_same_peer(&be->spec->peers[i], p))
+            return true;
+    return false;
+}
+
+/* Two names can resolve to one address while we run: then the address belongs to the first name. */
+static bool taken(const struct redlock_backend *be, const struct dlock_peer *p, int host)
+{
+    for (int i = 0; i < host; i++)
+        if (belongs(be, p, i))
+            return true;
+    return false;
+}
+
+/* Is it connected to an address that another name has by now? (Where servers move, addresses are used again.) */
+static bool strayed(const struct redlock_backend *be, const struct redlock_server *s)
+{
+    const struct redis_conn *c = &s->node.cmd;
+    const struct dlock_peer *p =
+        &c->peers[c->state == RC_UP ? c->good : (c->good + c->tried - 1) % c->npeers];
+    bool own = belongs(be, p, s->host), others = false;
+    for (int i = 0; i < be->n && !own; i++)
+        others |= i != s->host && belongs(be, p, i);
+    return own ? taken(be, p, s->host) : others;
+}
+
+void redlock_connect(struct redlock_backend *be, struct redlock_server *s, struct redis_conn *c,
+                     int64_t until)
+{
+    struct dlock_peer peers[REDIS_CONN_PEERS];
+    int np = 0;
+    for (int i = 0; i < be->spec->npeers && np < REDIS_CONN_PEERS; i++)
+        if (be->spec->peers[i].host == s->host && !taken(be, &be->spec->peers[i], s->host))
+            peers[np++] = be->spec->peers[i];
+    c->tls = be->tls;
+    c->tls_host = be->spec->uri->hosts[s->host].host;
+    (void)redis_conn_open(c, be->spec->env, peers, np, &s->node.auth, s->where, until);
+}
+
+/* An old command is still unanswered, or too many are: a new one would not be answered either. */
+static bool stuck(const struct redlock_backend *be, const struct redlock_server *s)
+{
+    int64_t old = redlock_now(be) - be->spec->op_timeout;
+    return s->node.cmd.ntags >= BACKLOG ||
+           (s->node.cmd.ntags > 0 && s->node.cmd.tags[0].sent != 0 &&
+            s->node.cmd.tags[0].sent < old);
+}
+
+bool redlock_reach(struct redlock_backend *be, struct redlock_server *s, int64_t until)
+{
+    if (s->same) {
+        s->answer = A_FAILED;
+        s->error = s->last;
+        return false;
+    }
+    if (redis_conn_is_open(&s->node.cmd) && stuck(be, s)) {
+        dlock_fail(&s->error, DLOCK_EUNAVAIL, 0, "%s: no answer", s->node.cmd.peer_text);
+        redlock_drop(be, s);
+        s->retry_at = 0;
+    }
+    if (redis_conn_is_open(&s->node.cmd) && strayed(be, s)) {
+        redlock_drop(be, s);
+        s->from = 0;
+        s->retry_at = 0;
+    }
+    if (redis_conn_is_open(&s->node.cmd))
+        return true;
+    if (redlock_now(be) < s->retry_at) {
+        s->answer = A_FAILED;
+        s->error = s->last;
+        return false;
+    }
+    s->node.tracking = TRACK_OFF;
+    redlock_connect(be, s, &s->node.cmd, until);
+    return true; /* a failure shows up as its state */
+}
+
+void redlock_well(struct redlock_server *s)
+{
+    s->down = false;
+    s->retry_at = 0;
+    dlock_backoff_reset(&s->pause);
+}
+
+static void tell_down(struct redlock_backend *be, struct redlock_server *s)
+{
+    if (s->down || !redlock_may_notice(be))
+        return;
+    s->down = true;
+    struct dlock_event *ev = events_add(&be->events, EV_NOTICE);
+    dlock_fail(&ev->error, 0, 0, "%s (one of %d servers)", s->error.msg, be->n);
+}
+
+void redlock_undo(struct redlock_backend *be, struct redlock_server *s)
+{
+    redis_node_undo(&s->node, &be->script, REDLOCK_TAG(0, K_STALE), false);
+}
+
+/*
+ * May there be a vote for us whose undo is uncertain? A stopped server executes what is in its socket
+ * buffers when it goes on [measured], also after we have closed the connection.
+ */
+static bool unclear_vote(const struct redlock_backend *be, const struct redlock_server *s)
+{
+    return be->op == OP_ACQUIRE && s->touched && s->node.cmd.written;
+}
+
+void redlock_drop(struct redlock_backend *be, struct redlock_server *s)
+{
+    if (unclear_vote(be, s)) {
+        if (s->node.cmd.state == RC_UP && !s->undo_sent)
+            (void)redis_script_leave(&be->script, &s->node.cmd, REDLOCK_TAG(be->serial, K_UNDO),
+                                     be->value, "");
+        redlock_remember(be, s);
+    }
+    if (be->op == OP_RELEASE && s->node.cmd.written &&
+        redis_conn_waits(&s->node.cmd, REDLOCK_TAG(be->serial, K_LEAVE)))
+        s->left = true;
+    redis_node_close(&s->node);
+}
+
+void redlock_failed(struct redlock_backend *be, struct redlock_server *s)
+{
+    s->error = s->last = s->node.cmd.error;
+    if (s->answer == A_PENDING)
+        s->answer = A_FAILED;
+    if (be->op == OP_ACQUIRE && !s->node.cmd.written)
+        s->touched = false; /* the vote has never left */
+    redlock_drop(be, s);
+    s->retry_at = redlock_now(be) + dlock_backoff_next(&s->pause, be->spec->env);
+    tell_down(be, s);
+}
+
+void redlock_refused(struct redlock_backend *be, struct redlock_server *s, const redisReply *r)
+{
+    s->answer = A_REFUSED;
+    if (s->node.cmd.auth_failed)
+        s->error = s->node.cmd.error;
+    else
+        redis_conn_reply_error(&s->error, s->where, &s->node.auth, r->str);
+    s->last = s->error;
+    if (s->node.cmd.auth_failed || redis_conn_classify(r->str) != RE_TRANSIENT)
+        redlock_drop(be, s);
+    s->retry_at = redlock_now(be) + dlock_backoff_next(&s->pause, be->spec->env);
+    tell_down(be, s);
+}
+
+void redlock_misread(struct redlock_server *s, const char *what)
+{
+    s->answer = A_REFUSED;
+    dlock_fail(&s->error, DLOCK_EPROTO, 0, "%s: unexpected answer to %s", s->where, what);
+}
+
+/* ------------------------------------------------------------------- counting */
+
+uint64_t redlock_digest(const char *text, size_t len)
+{
+    uint64_t h = 14695981039346656037u; /* FNV-1a */
+    for (size_t i = 0; i < len; i++)
+        h = (h ^ (unsigned char)text[i]) * 1099511628211u;
+    return h | 1;
+}
+
+int redlock_count(const struct redlock_backend *be, enum redlock_answer what)
+{
+    int count = 0;
+    for (int i = 0; i < be->n; i++)
+        count += be->servers[i].answer == what;
+    return count;
+}
+
+int64_t redlock_from(const struct redlock_backend *be)
+{
+    int64_t best = 0;
+    for (int i = 0; i < be->n; i++) {
+        int64_t t = be->servers[i].from;
+        int newer = 0;
+        for (int k = 0; k < be->n; k++)
+            newer += be->servers[k].from >= t;
+        if (newer >= be->quorum)
+            best = dlock_max(best, t);
+    }
+    return best;
+}
+
+bool redlock_patient(struct redlock_backend *be, int answered, int64_t now)
+{
+    if (answered >= be->quorum && be->patient_until == DLOCK_NEVER)
+        /* The time that a distant majority took shows how long a round trip is. */
+        be->patient_until = now + dlock_max(PATIENCE, 2 * (now - be->began));
+    return now < dlock_min(be->until, be->patient_until);
+}
+
+int64_t redlock_wake_at(const struct redlock_backend *be)
+{
+    /* A deadline before the last step has been handled in it. */
+    return be->patient_until > be->stepped ? dlock_min(be->until, be->patient_until) : be->until;
+}
+
+/* The first server's error with that code (0: with any). */
+static const struct dlock_error *some_error(const struct redlock_backend *be, int code)
+{
+    for (int i = 0; i < be->n; i++) {
+        const struct redlock_server *n = &be->servers[i];
+        if (n->error.code != 0 && (code == 0 || n->error.code == code))
+            return &n->error;
+    }
+    return NULL;
+}
+
+int redlock_no_quorum(const struct redlock_backend *be, struct dlock_error *err)
+{
+    /* Which error keeps so many from voting that the others are no majority? A malformed answer counts as none. */
+    static const int codes[] = {DLOCK_EPERM, DLOCK_EDATA, DLOCK_EUSAGE, DLOCK_EOS};
+    int usable = be->n, code = DLOCK_EUNAVAIL;
+
+    for (int i = 0; i < be->n; i++)
+        usable -= be->servers[i].error.code != 0 || be->servers[i].answer == A_PENDING ||
+                  be->servers[i].answer == A_LATE || be->servers[i].answer == A_FAILED;
+    for (size_t c = 0; c < DLOCK_LEN(codes) && code == DLOCK_EUNAVAIL; c++) {
+        int with = 0;
+        for (int i = 0; i < be->n; i++)
+            with += be->servers[i].error.code == codes[c];
+        if (with > 0 && usable + with >= be->quorum)
+            code = codes[c];
+    }
+    const struct dlock_error *why = some_error(be, code);
+    char silent[340] = "";
+    if (!why)
+        why = some_error(be, 0);
+    for (int i = 0; i < be->n && !why && silent[0] == '\0'; i++)
+        if (be->servers[i].answer == A_PENDING || be->servers[i].answer == A_LATE)
+            snprintf(silent, sizeof(silent), "%s: no answer", be->servers[i].where);
+    return dlock_fail(err, code, why ? why->sys : 0,
+                      "%s: only %d of %d servers can be used, %d are needed; %s",
+                      be->spec->uri->where, usable, be->n, be->quorum, why ? why->msg : silent);
+}

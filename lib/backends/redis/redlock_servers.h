@@ -1,0 +1,246 @@
+/*
+ * redlock_servers.h - the servers of a Redlock, and the operations on the lock in them. redlock.c gives the operations
+ * their replies and the time.
+ */
+#ifndef DLOCK_REDLOCK_SERVERS_H
+#define DLOCK_REDLOCK_SERVERS_H
+
+#include "backends/networked.h"
+#include "node.h"
+
+#include <string.h>
+
+#define REDLOCK_NODES ((DLOCK_POLL_MAX - 1) / 2 < 15 ? (DLOCK_POLL_MAX - 1) / 2 : 15)
+
+enum redlock_op { OP_NONE, OP_ACQUIRE, OP_RENEW, OP_RELEASE, OP_STATUS };
+
+/* Where an acquire is. */
+enum redlock_stage {
+    ST_VOTE,  /* all servers are asked for their vote */
+    ST_RAISE, /* a majority has voted: their fence counters are raised to the token */
+    ST_UNDO,  /* no majority: votes are given back */
+    ST_PAUSE  /* until try_at, or until a majority may be free */
+};
+
+/* The tag of a command is its kind and the serial number of the operation that it belongs to. */
+enum redlock_kind {
+    K_VOTE = 1,
+    K_RAISE,
+    K_UNDO,
+    K_STALE,
+    K_RENEW,
+    K_HEAL,
+    K_LEAVE,
+    K_STATUS,
+    K_TRACK,
+    K_MEMORY
+};
+#define REDLOCK_SERIALS 0x7ffffffu
+#define REDLOCK_TAG(serial, kind) ((int)(((serial)&REDLOCK_SERIALS) << 4 | (unsigned)(kind)))
+#define REDLOCK_TAG_SERIAL(tag) ((unsigned)(tag) >> 4 & REDLOCK_SERIALS)
+#define REDLOCK_TAG_KIND(tag) ((enum redlock_kind)((tag)&15))
+
+/* What a server has said in the operation under way. */
+enum redlock_answer {
+    A_NONE,    /* not asked */
+    A_PENDING, /* asked */
+    A_YES,     /* vote, renewal, release: ours */
+    A_BUSY,    /* vote: held by others. renewal, release: another client holds it */
+    A_GONE,    /* renewal, release: there is no lock */
+    A_GRACE,   /* vote: not up for long enough */
+    A_TYPE,    /* foreign type */
+    A_REFUSED, /* an error reply */
+    A_FAILED,  /* not reachable */
+    A_LATE     /* still busy with earlier commands: not asked */
+};
+
+/* Is the lock that was granted still there? */
+enum redlock_loss {
+    LOSS_NONE,
+    LOSS_GONE, /* it was not ours in this renewal, or in those before it that did not reach a majority */
+    LOSS_EARLY /* and this server had confirmed it for longer */
+};
+
+struct redlock_server {
+    int host; /* in the URI */
+    char where[300];
+    struct redis_node node;
+    bool same; /* another name of a server in the list: it has no vote */
+
+    /* The operation under way. */
+    enum redlock_answer answer;
+    enum { RAISE_NONE, RAISE_ASKED, RAISE_DONE } raise; /* ST_RAISE */
+    enum redlock_loss loss;
+    bool undo_sent; /* a vote of the round is being given back */
+    uint64_t fence;
+    int64_t left_ms; /* as struct redis_script_tried */
+    int place;
+    uint64_t holder; /* a digest of the holder's value; 0: free */
+    struct dlock_error error;
+    struct dlock_info info; /* A_BUSY: the holder */
+
+    int64_t from; /* when the request left that it has confirmed last for the value; 0: none */
+    bool touched; /* the value may be there */
+    bool queued;  /* we may be in its queue */
+    bool left;    /* a release was sent and its answer never came */
+    bool freed; /* it has reported the lock free since the last round, or has voted for us in it */
+
+    /* Trouble. */
+    bool down;               /* reported */
+    struct dlock_error last; /* why it could not be used */
+    int64_t retry_at, wake_retry_at;
+    struct dlock_backoff pause, wake_pause;
+};
+
+/* A waiter that was handed out: several servers know it. */
+struct redlock_listed {
+    long pid;
+    int64_t since_ms;
+    uint64_t host; /* a digest */
+};
+
+struct redlock_backend {
+    const struct dlock_spec *spec;
+    struct redis_script script;
+    int64_t restart_grace;
+    char *secret;
+    struct tls_config *tls; /* NULL: without */
+    struct redlock_server *servers;
+    int n, quorum;
+
+    enum redlock_op op;
+    unsigned serial, vote_serial; /* of the operation, and of the round that was granted */
+    int64_t began, until;
+    int64_t patient_until; /* a majority has answered: the others get until then */
+    int64_t stepped;       /* the time of the last step: earlier deadlines were seen in it */
+
+    char token[DLOCK_TOKEN_LEN + 1], *value;
+    uint64_t fence;
+    enum {
+        CLAIM_NONE,
+        CLAIM_GRANTED,
+        CLAIM_LOST
+    } claim;     /* LOST: granted, and the loss was reported */
+    bool proven; /* granted or renewed by the last operation */
+    enum { CHECK_NOT, CHECK_DUE, CHECK_ASKED, CHECK_TOLD } check; /* do they evict locks? */
+
+    struct {
+        enum redlock_stage stage;
+        bool wait, first, told_grace, told_waiting;
+        char id[DLOCK_TOKEN_LEN + 1], *channel;
+        int splits; /* rounds in a row without a winner */
+        int64_t not_before, try_at;
+        int64_t told_at; /* try_at at the latest: a server has woken us in the middle of a round */
+        enum dlock_ev outcome;  /* ST_UNDO: what follows; EV_WAITING: another round */
+        struct dlock_error why; /* of EV_FAILED, or of an outage (else code 0) */
+        bool twice;             /* one server has two names */
+        struct outage out;
+        struct dlock_backoff split_pause;
+        struct redlock_server *holder; /* one that knows the holder, or NULL */
+        bool definite, split; /* a majority names the same holder; no client has a majority */
+        uint64_t told_holder;
+    } acquire;
+    struct {
+        redisReply *replies[REDLOCK_NODES];
+        bool listing;     /* handed out entry by entry */
+        redisReply *held; /* the one of replies that names the holder */
+        int server;
+        size_t at, nlisted;
+        struct redlock_listed listed[200];
+        uint64_t fence;
+        int64_t left_ms;
+    } status;
+
+    struct dlock_info info;
+    struct event_queue events;
+};
+
+/* What redlock.c does with an operation. */
+struct redlock_operation {
+    /* A reply to one of its commands, maybe of an earlier time. True: the reply is kept. */
+    bool (*answered)(struct redlock_backend *, struct redlock_server *,
+                     const struct redis_conn_reply *);
+    /* While it is under way: what the answers so far and the time decide. */
+    void (*step)(struct redlock_backend *, int64_t now);
+    int64_t (*wake_at)(const struct redlock_backend *);
+    /* Acquire, on wake: a reply; it has failed. */
+    void (*heard)(struct redlock_backend *, struct redlock_server *,
+                  const struct redis_conn_reply *);
+    void (*wake_failed)(struct redlock_backend *, struct redlock_server *);
+};
+extern const struct redlock_operation redlock_op_acquire, redlock_op_renew, redlock_op_release,
+    redlock_op_status;
+
+static inline int64_t redlock_now(const struct redlock_backend *be)
+{
+    return be->spec->env->now(be->spec->env->ctx);
+}
+/* The operation is over: its last event, to be filled in. */
+static inline struct dlock_event *redlock_end(struct redlock_backend *be, enum dlock_ev type)
+{
+    be->op = OP_NONE;
+    be->until = DLOCK_NEVER;
+    return events_add(&be->events, type);
+}
+/* A notice must not take the room of an event that ends an operation. */
+static inline bool redlock_may_notice(const struct redlock_backend *be)
+{
+    return be->events.n <= EVENTS_MAX / 2;
+}
+
+/* ------------------------------------------------------------- redlock_servers.c */
+
+/* Are two of the names one address? Needs the peers. 0 or DLOCK_EUSAGE. */
+int redlock_check_peers(struct redlock_backend *, struct dlock_error *);
+/* A new operation: no server has answered anything. */
+void redlock_begin(struct redlock_backend *, enum redlock_op);
+/* Begin to connect one of the server's two connections. */
+void redlock_connect(struct redlock_backend *, struct redlock_server *, struct redis_conn *,
+                     int64_t until);
+/*
+ * True: commands can be queued for it in this operation. If not, its answer says why: it could not be reached
+ * a moment ago, or has not answered earlier commands.
+ */
+bool redlock_reach(struct redlock_backend *, struct redlock_server *, int64_t until);
+/* The round's value may still be set there: undo it in front of the next vote. */
+static inline void redlock_remember(const struct redlock_backend *be, struct redlock_server *s)
+{
+    redis_node_remember(&s->node, strdup(be->value));
+}
+void redlock_undo(struct redlock_backend *, struct redlock_server *);
+/* Close cmd. A vote without an answer may still be served: the undo goes behind it, and again on the next connection. */
+void redlock_drop(struct redlock_backend *, struct redlock_server *);
+/* cmd has failed. */
+void redlock_failed(struct redlock_backend *, struct redlock_server *);
+/* A good answer. */
+void redlock_well(struct redlock_server *);
+/* An error reply, or AUTH was refused. */
+void redlock_refused(struct redlock_backend *, struct redlock_server *, const redisReply *);
+/* A reply that has not the expected form: A_REFUSED, and "WHERE: unexpected answer to WHAT". */
+void redlock_misread(struct redlock_server *, const char *what);
+/* 64 bits of a text: enough to see whether two servers name the same holder. */
+uint64_t redlock_digest(const char *, size_t len);
+int redlock_count(const struct redlock_backend *, enum redlock_answer);
+/* The time at which a majority had last confirmed: the lease counts from there. 0: no majority has. */
+int64_t redlock_from(const struct redlock_backend *);
+/* May the operation still wait for the others, when so many have answered? Once a majority has, only for a moment. */
+bool redlock_patient(struct redlock_backend *, int answered, int64_t now);
+/* When that, or the operation's time, is over. */
+int64_t redlock_wake_at(const struct redlock_backend *);
+/* "only 2 of 5 servers can be used, 3 are needed; WHY": fills err, returns its code. */
+int redlock_no_quorum(const struct redlock_backend *, struct dlock_error *);
+
+/* ---------------------------------------------------------------- the operations */
+
+void redlock_acquire(struct redlock_backend *, bool wait);
+/* Close all connections on which a waiter is woken. */
+void redlock_wait_close(struct redlock_backend *);
+void redlock_renew(struct redlock_backend *);
+/* The caller has cancelled what was under way. */
+void redlock_release(struct redlock_backend *, int64_t until);
+void redlock_status(struct redlock_backend *, enum dlock_ask);
+/* While there is a listing: its next entry, or EV_DONE. Returns 1. */
+int redlock_status_next(struct redlock_backend *, struct dlock_event *);
+void redlock_drop_listing(struct redlock_backend *);
+
+#endif

@@ -1,0 +1,180 @@
+/*
+ * route.h - which Redis server has the lock, and is its answer good?
+ *
+ * The URI names one server, or some nodes of a cluster (cluster.c), or the sentinels of a service (sentinel.c). The
+ * route opens the connections of the node that it serves and answers questions about them. It never sends an
+ * operation's commands: redis.c asks, and moves the operation on.
+ */
+#ifndef DLOCK_REDIS_ROUTE_H
+#define DLOCK_REDIS_ROUTE_H
+
+#include "addr.h"
+#include "backends/networked.h"
+#include "node.h"
+
+#define CLUSTER_NODES 8 /* known besides what the URI names */
+
+struct cluster_node {
+    char host[REDIS_ADDR_HOST]; /* as the cluster calls it, and as its certificate must call it */
+    unsigned port;
+};
+
+/*
+ * Node 0 is what the URI names, whichever of its hosts answers; 1 to n are nodes that the cluster has named. Zeroed
+ * memory is right at the beginning.
+ */
+struct redis_cluster {
+    bool known;      /* the server is part of a cluster */
+    bool hello_sent; /* it was asked whether it is */
+    struct cluster_node nodes[1 + CLUSTER_NODES];
+    int n;
+    int at;    /* this one has the slot, as far as we know */
+    int guide; /* the one to ask when that one does not answer any more */
+    int ask;   /* not 0: this operation was redirected to this one (ASK), for once */
+    int hops;  /* redirections in a row */
+    int evict; /* the next one to be forgotten where there are too many */
+    int64_t listed_at;
+    char tls_host[2][REDIS_ADDR_HOST]; /* the names that cmd's and wake's certificates must have */
+    struct redis_addr addr;            /* of node addr_of; 0: none */
+    int addr_of;
+};
+
+struct redis_sentinel; /* sentinel.c */
+
+/* Tags of the route's own commands on cmd; redis.c uses lower ones. */
+enum redis_route_tag { T_WAIT = 64, T_HELLO, T_NODES };
+
+/* Set before the first call: what is not marked otherwise. Nothing is owned but cluster and sentinel. */
+struct redis_route {
+    const struct dlock_spec *spec;
+    const struct redis_script *script;
+    struct redis_node *node;
+    const struct tls_config *tls;
+    bool is_unix;
+    struct dlock_peer unix_peer;
+    unsigned wait_replicas;
+
+    struct redis_cluster cluster;    /* zeroed */
+    struct redis_sentinel *sentinel; /* NULL: the address is that of the server */
+
+    /* The confirmation under way (confirm.c). */
+    enum { REPLICAS_ENOUGH, REPLICAS_ASKED, REPLICAS_MISSING, REPLICAS_READONLY } replicas;
+    struct dlock_error missing; /* REPLICAS_MISSING, REPLICAS_READONLY: why */
+};
+
+static inline int64_t redis_route_now(const struct redis_route *r)
+{
+    return r->spec->env->now(r->spec->env->ctx);
+}
+
+/* ---------------------------------------------------------------------- confirm.c */
+
+/* Begin to connect cmd or wake of the node, unless it is open. A failure shows up as its state RC_FAILED. */
+void redis_route_connect(struct redis_route *, struct redis_conn *, int64_t until);
+
+/*
+ * An answer of the master counts once enough replicas have it too (?wait-replicas=N), and once a majority of the
+ * sentinels names that master. Begin to ask for both; replicas: also for the first. fresh: a round of questions to the
+ * sentinels that began at this time or later need not be repeated (0: any). until: when the caller gives up.
+ */
+void redis_route_ask_confirmation(struct redis_route *, bool replicas, int64_t fresh,
+                                  int64_t until);
+/* The reply under T_WAIT. */
+void redis_route_replicas_answered(struct redis_route *, const redisReply *);
+enum redis_confirmed {
+    CONFIRM_ASKED, /* wait */
+    CONFIRM_YES,   /* the answer counts */
+    CONFIRM_MOVED, /* a majority of the sentinels names another master */
+    CONFIRM_REFUSED, /* the answer does not count; after a while it may be asked for again. err says why */
+    CONFIRM_MISSING /* too few replicas have it. err says why */
+};
+enum redis_confirmed redis_route_confirm(const struct redis_route *, struct dlock_error *err);
+/* CONFIRM_ASKED, and the time is over: err is overwritten where it is known what is missing. */
+void redis_route_unconfirmed(const struct redis_route *, struct dlock_error *err);
+
+/* ---------------------------------------------------------------------- cluster.c */
+
+/* A new operation, or another attempt at it: redirections are counted anew, from the node that has the slot. */
+void redis_cluster_begin(struct redis_route *);
+/* As redis_route_connect. False: the URI names the server. */
+bool redis_cluster_connect(struct redis_route *, struct redis_conn *, int64_t until);
+static inline void redis_cluster_done(struct redis_route *r)
+{
+    redis_addr_done(&r->cluster.addr);
+}
+/* The look-up of a node's name: fills one entry, or none; goes on with it. */
+int redis_cluster_interest(const struct redis_route *, struct pollfd *);
+void redis_cluster_work(struct redis_route *);
+
+enum redis_verdict {
+    ROUTE_PASS,  /* no redirection, or one that is not followed */
+    ROUTE_ASK,   /* send it once more, to another node, for once */
+    ROUTE_MOVED, /* the lock's slot is on another node: send it there */
+};
+/* An operation's answer on cmd. follow_ask: false where an -ASK is not followed. */
+enum redis_verdict redis_cluster_judge(struct redis_route *, const redisReply *, bool follow_ask);
+/* cmd has failed. True: send it once more, to another node. */
+bool redis_cluster_elsewhere(struct redis_route *);
+/* The node has not answered: another one is asked next time. */
+void redis_cluster_failed(struct redis_route *);
+/* True: after this error another node must be asked, so the caller closes cmd. */
+bool redis_cluster_lost(struct redis_route *, const char *text);
+/* Is the operation redirected for once, so that its commands need redis_node_asking? */
+static inline bool redis_cluster_asks(const struct redis_route *r)
+{
+    return r->cluster.ask != 0;
+}
+/* wake is connected to another node than cmd. */
+bool redis_cluster_strayed(const struct redis_route *);
+/* Fill err from an error reply, as redis_conn_reply_error, also with what only a cluster says; returns its code. */
+int redis_cluster_error(struct redis_route *, struct dlock_error *err, const char *text);
+/* Queue the question whether it is a cluster, once; and for its other nodes, now and then. */
+void redis_cluster_hello(struct redis_route *);
+void redis_cluster_learn(struct redis_route *);
+/* The reply under T_HELLO or T_NODES. False: it is a cluster in which this lock cannot be; err says why. */
+bool redis_cluster_answered(struct redis_route *, const struct redis_conn_reply *,
+                            struct dlock_error *);
+
+/* --------------------------------------------------------------------- sentinel.c */
+
+/* Where there is no Sentinel (but for open and connect) these do nothing, and the answer is yes. */
+int redis_sentinel_open(struct redis_route *, struct dlock_error *);
+void redis_sentinel_close(struct redis_route *);
+void redis_sentinel_connect(struct redis_route *, struct redis_conn *, int64_t until);
+int redis_sentinel_interest(const struct redis_route *, struct pollfd *, int cap, int64_t *wake_at);
+void redis_sentinel_work(struct redis_route *, const struct pollfd *, int n);
+/* First contact, which ends at until: the sentinels have named a master that does not accept us yet. */
+bool redis_sentinel_worth_retry(const struct redis_route *, const struct dlock_error *,
+                                int64_t until);
+/* Ask the sentinels again, unless the last round began at newer_than or later. */
+void redis_sentinel_question(struct redis_route *, int64_t newer_than);
+/* In this round of questions, is cmd connected to the master? */
+enum redis_mastery {
+    MASTER_PENDING,
+    MASTER_YES,   /* a majority of all sentinels names it */
+    MASTER_OTHER, /* a majority names another one */
+    MASTER_NO     /* there will be no majority in this round */
+};
+enum redis_mastery redis_sentinel_answer(const struct redis_route *);
+/* Why it is not MASTER_YES. */
+void redis_sentinel_doubt(const struct redis_route *, struct dlock_error *);
+/* Subscribe to announcements of another master, from the time at on; DLOCK_NEVER: no longer. */
+void redis_sentinel_listen(struct redis_route *, int64_t at);
+/*
+ * Go on with the search for the master; both connections begin to connect once it is found. True: it is another server
+ * than the one wake is connected to, so the caller closes wake.
+ */
+bool redis_sentinel_seek(struct redis_route *);
+enum redis_watch {
+    WATCH_NOTHING,
+    WATCH_RETRY, /* there may be another master now, and cmd is closed: try again at once */
+    WATCH_MOVED  /* a majority names another master */
+};
+/*
+ * Was another master announced, and do the sentinels agree? acquiring: an acquire is under way; granted: the lock is
+ * ours; renewing: a renewal is under way.
+ */
+enum redis_watch redis_sentinel_watch(struct redis_route *, bool acquiring, bool granted,
+                                      bool renewing);
+
+#endif
