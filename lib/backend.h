@@ -48,7 +48,7 @@ struct dlock_peer {
 };
 
 /* The holder record that others see. All strings are valid UTF-8 without control characters. */
-struct dlock_who {
+struct dlock_identity {
     char host[256], user[64], command[256], note[256];
     long pid;
     int64_t since_ms; /* wall clock, Unix ms, of the start of this acquire */
@@ -67,7 +67,7 @@ struct dlock_spec {
     int64_t least_ttl;       /* the store may negotiate down to this: the grace needs the rest */
     int64_t connect_timeout; /* for the whole first contact */
     int64_t op_timeout;      /* a renewal without an answer is unclear after this time */
-    const struct dlock_who *who;
+    const struct dlock_identity *identity;
 };
 
 enum dlock_ev {

@@ -125,7 +125,7 @@ static char *put(char *p, const char *s)
     return p + n;
 }
 
-int dlock_who_format(const struct dlock_who *w, char *buf, size_t size)
+int dlock_identity_format(const struct dlock_identity *w, char *buf, size_t size)
 {
     size_t limit = size > RECORD_MAX ? RECORD_MAX : size > 0 ? size - 1 : 0;
     size_t host = strlen(w->host), user = strlen(w->user), fixed, note, command;
@@ -201,7 +201,7 @@ static void read_pair(struct dlock_info *info, const char *s, size_t len)
         info->since_ms = read_number(v, n);
 }
 
-bool dlock_who_parse(const char *text, size_t len, struct dlock_info *info)
+bool dlock_identity_parse(const char *text, size_t len, struct dlock_info *info)
 {
     size_t magic = strlen(RECORD_MAGIC), i = magic;
     const char *nl = len > 0 ? memchr(text, '\n', len) : NULL;
@@ -257,7 +257,7 @@ static void user_name(char *buf, size_t size)
         fclose(f);
 }
 
-void dlock_who_init(struct dlock_who *w, const char *command, const char *note)
+void dlock_identity_init(struct dlock_identity *w, const char *command, const char *note)
 {
     struct timespec ts;
     char host[256] = "";

@@ -57,7 +57,7 @@ static void set_spec(dlock *d, const struct dlock_options *o)
 {
     struct dlock_times t;
     lease_timeline(&t, &d->lease_cfg, o->ttl_ns, 0);
-    dlock_who_init(&d->who, o->command, o->note);
+    dlock_identity_init(&d->identity, o->command, o->note);
     d->spec = (struct dlock_spec){
         .env = &dlock_env_system,
         .uri = d->uri,
@@ -68,7 +68,7 @@ static void set_spec(dlock *d, const struct dlock_options *o)
         .connect_timeout = o->connect_timeout_ns,
         /* Three tries fit between the first renewal and the second: one lost packet costs nothing. */
         .op_timeout = dlock_min(o->connect_timeout_ns, dlock_max(UNDO_BRIEF, t.term_at / 6)),
-        .who = &d->who,
+        .identity = &d->identity,
     };
 }
 
@@ -82,7 +82,7 @@ static int open_handle(dlock *d, const struct dlock_options *o, struct dlock_err
         return why.code;
     }
     d->opt = *o;
-    d->opt.command = d->opt.note = NULL; /* copied into d->who */
+    d->opt.command = d->opt.note = NULL; /* copied into d->identity */
     int rc = check_options(o, d->table, err);
     if (rc < 0)
         return rc;

@@ -23,7 +23,7 @@ struct dlock {
     const struct dlock_backend *table;
     struct dlock_be *be;
     struct dlock_spec spec;
-    struct dlock_who who;
+    struct dlock_identity identity;
     struct lease_config lease_cfg;
     struct lease lease;
 

@@ -21,11 +21,11 @@ int dlock_token_new(const struct dlock_env *, char out[DLOCK_TOKEN_LEN + 1]);
  * unknown keys, so that later versions can add some. At most 900 bytes.
  */
 /* The length, or -1 if it does not fit. A long command is cut first, then a long note. */
-int dlock_who_format(const struct dlock_who *, char *buf, size_t size);
+int dlock_identity_format(const struct dlock_identity *, char *buf, size_t size);
 /* False: text is not such a record, *info is untouched. Else sets host, user, command, note, pid and since_ms. */
-bool dlock_who_parse(const char *text, size_t len, struct dlock_info *);
+bool dlock_identity_parse(const char *text, size_t len, struct dlock_info *);
 /* The record of this process. Reads /etc/passwd; asks no directory server. command and note may be NULL. */
-void dlock_who_init(struct dlock_who *, const char *command, const char *note);
+void dlock_identity_init(struct dlock_identity *, const char *command, const char *note);
 /* Copy at most size-1 bytes, cut at a character boundary; control characters and invalid UTF-8 become '?'. */
 void dlock_clean_text(char *dst, size_t size, const char *src, size_t len);
 /*

@@ -164,7 +164,8 @@ static void granted(struct file_backend *b)
     uint64_t fence = 0;
 
     if (b->place.named && b->spec->mode == DLOCK_EXCLUSIVE &&
-        file_record_write(&b->place, b->fd, b->spec->who, b->acquire.token, &fence, &err) < 0) {
+        file_record_write(&b->place, b->fd, b->spec->identity, b->acquire.token, &fence, &err) <
+            0) {
         failed(b, &err);
         return;
     }
@@ -183,7 +184,7 @@ static void look(struct file_backend *b, enum dlock_ev type)
     int place;
 
     b->acquire.have_holder =
-        file_first_holder(&b->place, b->fd, b->spec->who->pid, &b->acquire.holder, &place);
+        file_first_holder(&b->place, b->fd, b->spec->identity->pid, &b->acquire.holder, &place);
     bool news = had != b->acquire.have_holder || place != b->acquire.place ||
                 (had && (old.pid != b->acquire.holder.pid || old.fence != b->acquire.holder.fence ||
                          strcmp(old.command, b->acquire.holder.command) != 0));

@@ -42,7 +42,7 @@ bool file_on_network(int fd, const char **type, bool *warn);
  * read: a missing file is a record of fence 0. write: only while holding the lock; *fence: the new token.
  */
 int file_record_read(const struct file_place *, struct file_record *, struct dlock_error *);
-int file_record_write(const struct file_place *, int lock_fd, const struct dlock_who *,
+int file_record_write(const struct file_place *, int lock_fd, const struct dlock_identity *,
                       const char *token, uint64_t *fence, struct dlock_error *);
 
 /* status.c: holders and waiters. */

@@ -67,7 +67,7 @@ static bool parse(const char *s, size_t len, struct file_record *rec)
             return false;
     /* The record is for display only: ignore one that cannot be parsed. */
     if (line + 1 < end)
-        dlock_who_parse(line + 1, (size_t)(end - line - 2), &rec->info);
+        dlock_identity_parse(line + 1, (size_t)(end - line - 2), &rec->info);
     return true;
 }
 
@@ -193,8 +193,9 @@ static int replace(const struct file_place *p, const char *tmp, const char *text
     return sys;
 }
 
-int file_record_write(const struct file_place *p, int lock_fd, const struct dlock_who *who,
-                      const char *token, uint64_t *fence, struct dlock_error *err)
+int file_record_write(const struct file_place *p, int lock_fd,
+                      const struct dlock_identity *identity, const char *token, uint64_t *fence,
+                      struct dlock_error *err)
 {
     char text[RECORD_MAX], tmp[64];
     struct file_record old;
@@ -206,7 +207,7 @@ int file_record_write(const struct file_place *p, int lock_fd, const struct dloc
         return rc;
     uint64_t now = clock_us(), next = old.fence + 1 > now ? old.fence + 1 : now;
     head = snprintf(text, sizeof(text), MAGIC "%" PRIu64 " %s\n", next, token);
-    body = dlock_who_format(who, text + head, sizeof(text) - (size_t)head - 1);
+    body = dlock_identity_format(identity, text + head, sizeof(text) - (size_t)head - 1);
     if (body < 0)
         body = 0;
     text[head + body] = '\n';

@@ -22,7 +22,7 @@ static char dir[64];
 struct lock {
     struct dlock_uri uri;
     struct dlock_spec spec;
-    struct dlock_who who;
+    struct dlock_identity identity;
     struct dlock_be *be;
     char path[128], name[600];
     struct dlock_event ev; /* the last one */
@@ -64,9 +64,9 @@ static int lock_open(struct lock *l, const char *path, const char *name, enum dl
     snprintf(l->name, sizeof(l->name), "%s", name ? name : path);
     l->uri.path = l->path;
     l->uri.name = l->name;
-    dlock_who_init(&l->who, "the command", "a note");
-    l->spec =
-        (struct dlock_spec){.env = &dlock_env_system, .uri = &l->uri, .mode = mode, .who = &l->who};
+    dlock_identity_init(&l->identity, "the command", "a note");
+    l->spec = (struct dlock_spec){
+        .env = &dlock_env_system, .uri = &l->uri, .mode = mode, .identity = &l->identity};
     return BE->open(&l->be, &l->spec, &l->ev.error);
 }
 
@@ -181,8 +181,8 @@ TEST(excludes_flock)
     REQUIRE(l.ev.info != NULL);
     CHECK_INT(l.ev.info->pid, getpid());
     CHECK(l.ev.info->command[0] != 0);
-    CHECK_STR(l.ev.info->host, l.who.host);
-    CHECK_STR(l.ev.info->user, l.who.user);
+    CHECK_STR(l.ev.info->host, l.identity.host);
+    CHECK_STR(l.ev.info->user, l.identity.user);
     CHECK(l.ev.info->foreign);
     close(fd);
     BE->close(l.be);
