@@ -1,4 +1,4 @@
-/* The holder record: it can be read back whatever is in it, and never outgrows its limit. */
+/* The holder record: any text in it can be read back, and it never exceeds its limit. */
 #include "unit.h"
 #include "util.h"
 
@@ -62,7 +62,7 @@ static void fill(char *dst, size_t size, const char *with)
         memcpy(dst + used, with, n + 1);
 }
 
-/* What triples when it is encoded: the command yields, then the note, by whole characters. */
+/* Text that triples when encoded: first the command is cut, then the note, by whole characters. */
 TEST(long_records_are_cut)
 {
     struct dlock_identity w = sample();
@@ -148,7 +148,7 @@ TEST(odd_records)
     CHECK(dlock_identity_parse("dlock1 host", 11, &info));
 }
 
-/* Exact buffers on the heap, so that a sanitizer sees one byte too far. */
+/* Exact buffers on the heap: a sanitizer detects one byte too far. */
 TEST(every_prefix)
 {
     struct dlock_identity w = sample();
