@@ -355,4 +355,32 @@ TEST(a_status_query_reports_and_ends)
     CHECK_INT(next(&d), DLOCK_R_NONE);
 }
 
+/* Known from the scheme alone, before a module is loaded; for the modules see their own tests. */
+TEST(the_registry_knows_how_a_scheme_holds)
+{
+    CHECK_INT(dlock_registry_hold("file"), CAP_FD);
+#ifdef WITH_REDIS
+    CHECK_INT(dlock_registry_hold("redlocks"), CAP_LEASE);
+#endif
+    CHECK_INT(dlock_registry_hold("etcd"), 0);
+}
+
+TEST(a_parsed_uri_is_taken_over_also_on_failure)
+{
+    struct dlock_options o = DLOCK_OPTIONS_INIT;
+    struct dlock_uri *u = NULL;
+    dlock *d = NULL;
+    REQUIRE_INT(dlock_uri_parse(&u, "file:///dir#n", NULL), 0);
+    REQUIRE_INT(dlock_open_uri(&d, &u, &o, NULL), 0);
+    CHECK_NULL(u);
+    CHECK_STR(dlock_name(d), "n");
+    dlock_close(d);
+    d = NULL;
+    o.mode = DLOCK_SLOTS;
+    REQUIRE_INT(dlock_uri_parse(&u, "file:///dir#n", NULL), 0);
+    CHECK_INT(dlock_open_uri(&d, &u, &o, NULL), DLOCK_EUSAGE);
+    CHECK_NULL(u);
+    CHECK_NULL(d);
+}
+
 UNIT_MAIN

@@ -389,4 +389,13 @@ TEST(the_record_cannot_leave_its_comment)
     done(&u);
 }
 
+extern const struct dlock_backend dlock_backend_postgres;
+
+/* The program forks its guard before it loads the module: the registry must know. */
+TEST(the_registry_knows_that_a_hold_is_a_lease)
+{
+    CHECK_INT(dlock_backend_postgres.caps & (CAP_FD | CAP_LEASE), CAP_LEASE);
+    CHECK_INT(dlock_registry_hold("postgresql"), CAP_LEASE);
+}
+
 UNIT_MAIN

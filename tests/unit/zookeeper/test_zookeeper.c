@@ -644,4 +644,13 @@ TEST(errors_in_our_words)
     CHECK(!zk_transient(ZNOAUTH) && !zk_transient(ZNONODE) && !zk_transient(ZNODEEXISTS));
 }
 
+extern const struct dlock_backend dlock_backend_zookeeper;
+
+/* The program forks its guard before it loads the module: the registry must know. */
+TEST(the_registry_knows_that_a_hold_is_a_lease)
+{
+    CHECK_INT(dlock_backend_zookeeper.caps & (CAP_FD | CAP_LEASE), CAP_LEASE);
+    CHECK_INT(dlock_registry_hold("zk"), CAP_LEASE);
+}
+
 UNIT_MAIN
