@@ -54,6 +54,8 @@ struct dlock_identity {
     int64_t since_ms; /* wall clock, Unix ms, of the start of this acquire */
 };
 
+struct tls_table; /* tls/tls.h */
+
 struct dlock_spec {
     const struct dlock_env *env;
     /* Only here are secrets kept. open() may add the hosts that the store's own configuration names. */
@@ -68,6 +70,8 @@ struct dlock_spec {
     int64_t connect_timeout; /* for the whole first contact */
     int64_t op_timeout;      /* a renewal without an answer is unclear after this time */
     const struct dlock_identity *identity;
+    /* dlock_registry_tls(): TLS may be in a module, and so may the store, which cannot call the registry. */
+    const struct tls_table *(*tls)(const char *scheme, struct dlock_error *);
 };
 
 enum dlock_ev {
@@ -173,7 +177,6 @@ const struct dlock_backend *dlock_registry_find(const char *scheme, struct dlock
  */
 unsigned dlock_registry_hold(const char *scheme);
 /* The same for TLS; the scheme is for the message. */
-struct tls_table;
 const struct tls_table *dlock_registry_tls(const char *scheme, struct dlock_error *err);
 /*
  * For --version: the name of the i-th backend or of TLS (i >= 0), NULL past the last. *note: NULL, or whether it is a
