@@ -133,8 +133,8 @@ void dlock_close(dlock *d)
         return;
     if (d->be)
         d->table->close(d->be);
-    dlock_resolver_free(d->resolver);
-    free(d->peers);
+    dlock_resolver_free(d->names.resolver);
+    free(d->names.peers);
     dlock_uri_free(d->uri);
     free(d);
 }
@@ -193,10 +193,10 @@ static bool take_peers(dlock *d, struct dlock_peer *peers, int n)
         return false;
     }
     for (int i = 0; i < d->spec.npeers; i++)
-        if (!has_host(p, n, d->peers[i].host))
-            p[all++] = d->peers[i];
-    free(d->peers);
-    d->peers = p;
+        if (!has_host(p, n, d->names.peers[i].host))
+            p[all++] = d->names.peers[i];
+    free(d->names.peers);
+    d->names.peers = p;
     d->spec.peers = p;
     d->spec.npeers = all;
     return true;
@@ -208,14 +208,14 @@ static void check_resolver(dlock *d)
     struct dlock_peer *peers;
     struct dlock_error why;
     int n;
-    int rc = dlock_resolver_result(d->resolver, &peers, &n, &why);
+    int rc = dlock_resolver_result(d->names.resolver, &peers, &n, &why);
     if (rc != 0) {
-        dlock_resolver_free(d->resolver);
-        d->resolver = NULL;
-        d->resolved_at = now_of(d);
-    } else if (d->phase == LOCK_RESOLVING && now_of(d) >= d->partly_at) {
+        dlock_resolver_free(d->names.resolver);
+        d->names.resolver = NULL;
+        d->names.resolved_at = now_of(d);
+    } else if (d->phase == LOCK_RESOLVING && now_of(d) >= d->names.partly_at) {
         /* A name server that is silent about one host of several must not cost the others. */
-        rc = dlock_resolver_so_far(d->resolver, &peers, &n);
+        rc = dlock_resolver_so_far(d->names.resolver, &peers, &n);
     }
     if (rc == 0)
         return;
@@ -234,17 +234,18 @@ static void check_resolver(dlock *d)
 /* The store may have moved: look its names up again, while work goes on with the addresses we have. */
 static void resolve_again(dlock *d)
 {
-    if (d->resolver || d->uri->nhosts == 0 || now_of(d) - d->resolved_at < RESOLVE_AGAIN)
+    if (d->names.resolver || d->uri->nhosts == 0 ||
+        now_of(d) - d->names.resolved_at < RESOLVE_AGAIN)
         return;
-    d->resolved_at = now_of(d);
-    dlock_resolver_start(&d->resolver, d->uri, NULL);
+    d->names.resolved_at = now_of(d);
+    dlock_resolver_start(&d->names.resolver, d->uri, NULL);
 }
 
 /* --- start and release ------------------------------------------------------------------------ */
 
 static bool needs_resolver(const dlock *d)
 {
-    return d->uri->nhosts > 0 && !d->peers;
+    return d->uri->nhosts > 0 && !d->names.peers;
 }
 
 static void begin(dlock *d, enum lock_phase want)
@@ -260,8 +261,8 @@ static void begin(dlock *d, enum lock_phase want)
         return;
     }
     d->phase = LOCK_RESOLVING;
-    d->partly_at = now + (dlock_min(d->contact_by, d->wait_until) - now) / 2;
-    if (!d->resolver && dlock_resolver_start(&d->resolver, d->uri, &d->why) < 0)
+    d->names.partly_at = now + (dlock_min(d->contact_by, d->wait_until) - now) / 2;
+    if (!d->names.resolver && dlock_resolver_start(&d->names.resolver, d->uri, &d->why) < 0)
         report_failed(d);
 }
 
@@ -472,14 +473,14 @@ int dlock_interest(dlock *d, struct pollfd *pfd, int cap, int64_t *wake_at)
                              dlock_min(d->wait_until, d->contacted ? DLOCK_NEVER : d->contact_by));
     if (d->report.type != DLOCK_R_NONE)
         *wake_at = 0;
-    if (d->resolver) {
-        int fd = dlock_resolver_fd(d->resolver);
+    if (d->names.resolver) {
+        int fd = dlock_resolver_fd(d->names.resolver);
         if (fd < 0)
             *wake_at = 0;
         else if (n < cap)
             pfd[n++] = (struct pollfd){.fd = fd, .events = POLLIN};
-        if (d->phase == LOCK_RESOLVING && now_of(d) < d->partly_at)
-            *wake_at = dlock_min(*wake_at, d->partly_at);
+        if (d->phase == LOCK_RESOLVING && now_of(d) < d->names.partly_at)
+            *wake_at = dlock_min(*wake_at, d->names.partly_at);
     }
     if (d->phase != LOCK_RESOLVING && d->phase != LOCK_IDLE)
         n += d->table->interest(d->be, pfd + n, cap - n, wake_at);
@@ -507,7 +508,7 @@ int dlock_process(dlock *d, const struct pollfd *pfd, int n, struct dlock_report
     for (;;) {
         if (d->report.type != DLOCK_R_NONE)
             return take_report(d, out);
-        if (d->resolver)
+        if (d->names.resolver)
             check_resolver(d);
         on_time(d);
         enum lease_do todo = lease_step(&d->lease, now_of(d), NULL);

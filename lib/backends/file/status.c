@@ -136,8 +136,8 @@ int file_status(struct file_place *p, struct file_holders *out, struct dlock_err
     read_record(p, &rec);
     /* Entries in /proc/locks are true; a missing entry means "free" only where it is complete. */
     if (n <= 0 || locks[0].waiter || !lf.exact) {
-        bool free_ = believe && proc_locks_complete();
-        rc = free_ ? 0 : add_unknown(p, &rec, out, err);
+        bool is_free = believe && proc_locks_complete();
+        rc = is_free ? 0 : add_unknown(p, &rec, out, err);
         if (n <= 0 || out->n == 0 || locks[0].waiter)
             return rc;
     }
