@@ -245,7 +245,7 @@ static bool new_value(struct redlock_backend *be)
     struct dlock_error err;
     int rc = dlock_token_new(be->spec->env, be->token);
     free(be->value);
-    be->value = rc == 0 ? redis_script_value(be->token, be->spec->who) : NULL;
+    be->value = rc == 0 ? redis_script_value(be->token, be->spec->identity) : NULL;
     if (be->value)
         return true;
     if (rc != 0)
