@@ -353,8 +353,7 @@ static void report_grace(struct redis_backend *be, const struct redis_script_tri
         return;
     be->acquire.told_grace = true;
     dlock_fail(&events_add(&be->events, EV_NOTICE)->error, DLOCK_EBUSY, 0,
-               "%s: the server was started a short while ago and grants nothing for another %s "
-               "(restart-grace)",
+               "%s: restart-grace: the server started recently and grants nothing for another %s",
                redis_where(be), dlock_format_duration(t->left_ms * DLOCK_MSEC, left, sizeof(left)));
 }
 
