@@ -75,6 +75,7 @@ PARTS := REDIS TLS POSTGRES ZOOKEEPER
 REDIS_SRC     := $(wildcard lib/backends/redis/*.c lib/tls/config.c lib/tls/io.c)
 REDIS_HEADERS := hiredis/hiredis.h
 REDIS_KINDS   := builtin no
+REDIS_CFLAGS  := -iquote $(BUILD)/gen
 # The Debian package's "Cflags: -I/usr/include/hiredis" is not wanted: we say <hiredis/hiredis.h>.
 HIREDIS_LIBS   ?= $(or $(shell $(PKG_CONFIG) --libs hiredis 2>/dev/null),-lhiredis)
 # Linked statically where possible: one shared object less to load at every start.
@@ -96,12 +97,15 @@ POSTGRES_LIBS   = $(PG_LIBS)
 
 ZOOKEEPER_SRC     := $(wildcard lib/backends/zookeeper/*.c lib/backends/zookeeper/wire/*.c)
 ZOOKEEPER_HEADERS := zookeeper/zookeeper.h
-# In the module it is linked statically where possible: then its system calls go through wire/calls.c, which also checks
-# what a server says before the library believes it, and it need not be installed. A store that is built in has no such guard.
+# The module links it statically where possible: then it need not be installed, and its system calls go through
+# wire/calls.c, the packet guard, which checks what a server sends before the library reads it. A store that is built in
+# has no guard.
 ZK_STATIC ?= $(if $(filter /%,$(shell $(CC) -print-file-name=libzookeeper_mt.a 2>/dev/null)),yes,no)
 ifeq ($(ZK_STATIC),yes)
   ZK_LIBS     ?= -Wl,-Bstatic -lzookeeper_mt -Wl,-Bdynamic -lm
-  ZK_WRAP     := $(addprefix -Wl$(comma)--wrap=,pthread_create getaddrinfo socket connect getsockopt send recv pipe poll close)
+  ZK_ARCHIVE  ?= $(shell $(CC) -print-file-name=libzookeeper_mt.a)
+  ZK_CALLS    := pthread_create getaddrinfo socket connect getsockopt send recv read write pipe poll close
+  ZK_WRAP     := $(addprefix -Wl$(comma)--wrap=,$(ZK_CALLS))
 else
   ZK_LIBS     ?= -lzookeeper_mt
 endif
@@ -128,11 +132,16 @@ endif
 ifeq ($$(WITH_$(1)),module)
   DEFS    += -DWITH_$(1)_MODULE=1
   MODULES += $$(call module_of,$(1))
+  MOD_OBJ += $$($(1)_SRC:%.c=$$O/mod/%.o)
 endif
 endef
 MODULES  :=
 LEFT_OUT :=
 $(foreach x,$(PARTS),$(eval $(call part,$x)))
+
+ifeq ($(WITH_ZOOKEEPER)$(ZK_STATIC),moduleyes)
+DEFS += -DWITH_ZOOKEEPER_GUARD=1
+endif
 
 CC_ALL = $(CC) $(LANG_C) $(DEFS) $(WARN) $(SANFLAGS) $(HARDEN)
 USER   = $(CPPFLAGS) $(CFLAGS)
@@ -147,6 +156,8 @@ LINK   = $(CC) $(SANFLAGS) $(CFLAGS) $(HARDEN_LD) -Wl,--as-needed
 # ---------------------------------------------------------------- sources ---
 
 LIB_SRC  := $(filter-out $(LEFT_OUT),$(wildcard lib/*.c lib/tls/*.c lib/backends/*.c lib/backends/*/*.c lib/backends/*/*/*.c))
+LUA_SRC  := $(sort $(wildcard lib/backends/redis/scripts/*.lua))
+LUA_PARTS := $(sort $(wildcard lib/backends/redis/scripts/parts/*.lua))
 CLI_SRC  := $(wildcard cli/*.c)
 
 O := $(BUILD)/obj
@@ -166,10 +177,12 @@ demo: ## see it work: one command holds the lock, one waits, one is refused
 deps: ## install what the build and the tests need (Debian; root or sudo)
 	@tests/deps check
 
-lint: $(BUILD)/libdlock.so ## manual page, format, exported symbols
+lint: all ## manual page, format, exported symbols, Lua scripts, layers
 	@for f in $(wildcard man/*.[1-8]); do echo "$(MANDOC) $$f"; $(MANDOC) -T lint -W warning $$f || exit 1; done
 	@echo "$(CLANG_FORMAT)"; $(CLANG_FORMAT) --dry-run -Werror $(FORMAT_SRC)
 	@tests/symbols $(BUILD)/libdlock.so
+	@tests/lua $(LUA_SRC) $(LUA_PARTS)
+	@tests/lint $(CLI_OBJ) $(LIB_OBJ) $(MOD_OBJ)
 	@! grep -nw DLOCK_TEST $(wildcard lib/*.h lib/*/*.h lib/*/*/*.h lib/*/*/*/*.h cli/*.h) || \
 	    { echo "DLOCK_TEST in a header: the Makefile looks for it in lib/ and cli/*.c only" >&2; exit 1; }
 	@! grep -rnE '^ *! ' --include='*.bats' --include='*.bash' tests | grep -vE '\|\||&&|\\$$' || \
@@ -241,7 +254,7 @@ $(BUILD)/flags: FORCE
 	$(call stamp,$(FLAGS_NOW))
 
 # What is linked: a file that was removed leaves no newer prerequisite behind.
-SOURCES = $(sort $(LIB_SRC) $(foreach x,$(PARTS),$($x_SRC)) $(CLI_SRC) $(FAKE_SRC))
+SOURCES = $(sort $(LIB_SRC) $(foreach x,$(PARTS),$($x_SRC)) $(CLI_SRC) $(FAKE_SRC) $(LUA_SRC) $(LUA_PARTS))
 $(BUILD)/sources: FORCE
 	@mkdir -p $(@D)
 	@echo '$(SOURCES)' | cmp -s - $@ || \
@@ -270,6 +283,21 @@ $(call module_of,$(1)): $($(1)_SRC:%.c=$O/mod/%.o)
 $(call module_of,$(1)): private MOD_LIBS = $$(or $$($(1)_MOD_LIBS),$$($(1)_LIBS))
 endef
 $(foreach x,$(PARTS),$(eval $(call part_rules,$x)))
+
+# The Lua scripts of Redis, as C strings.
+$(BUILD)/gen/redis_scripts.h: lib/backends/redis/scripts/embed.awk $(LUA_SRC) $(LUA_PARTS) $(BUILD)/sources
+	$(call say,LUA,$@)
+	@mkdir -p $(@D)
+	$(Q)awk -f $< $(LUA_SRC) > $@
+$(call each_obj,lib/backends/redis/script.c): $(BUILD)/gen/redis_scripts.h
+
+# A guard that does not see all of the library's traffic is none.
+ifneq ($(ZK_WRAP),)
+$(call module_of,ZOOKEEPER): $(BUILD)/zk-calls
+$(BUILD)/zk-calls: FORCE
+	@mkdir -p $(@D)
+	@lib/backends/zookeeper/wire/check-calls $@ $(ZK_ARCHIVE) $(ZK_CALLS)
+endif
 
 $O/%.o: %.c $(BUILD)/flags
 	$(call say,CC,$<)
@@ -307,7 +335,7 @@ $(BUILD)/libdlock.so: $(BUILD)/libdlock.so.$(SOMAJOR)
 $(BUILD)/pic.a: $(PIC_OBJ) $(BUILD)/sources
 	$(call say,AR,$@)
 	$(Q)rm -f $@ && $(AR) qcs $@ $(filter-out $(CORE:%=$O/pic/lib/%.o),$(PIC_OBJ))
-CORE := registry module lock lock_open lock_names blocking
+CORE := registry module lock blocking
 
 # Modes that the loader accepts, whatever the umask is.
 $(BUILD)/dlock-modules/%.so: $(BUILD)/pic.a $(BUILD)/sources

@@ -1,35 +1,590 @@
 /*
- * guard.c - the dead man's switch, and how it comes into being.
+ * guard.c - the dead man's switch.
  *
- * The guard is the command's parent and knows two times. It kills the whole tree when the keeper's end
- * of the socket closes, and ends it by the clock when the keeper stops extending. Two kernel means
- * stand behind it, should it be stopped or killed itself: a timer that kills the guard at hard_at,
- * and the parent-death signal that then kills the command.
+ * The guard is the command's parent and knows two times. It kills the whole tree when the keeper's
+ * end of the socket closes, and ends it by the clock when the keeper stops extending. Two kernel
+ * means stand behind it, should it be stopped or killed itself: a timer that kills the guard at
+ * hard_at, and the parent-death signal that then kills the command.
  *
- * It never blocks but in ppoll and allocates nothing, in none of its files: guard_loop.c (orders and events),
- * guard_clock.c (when), guard_tree.c (the end of the tree), guard_msg.c (the socket).
+ * Every turn of its loop checks everything: messages first (an EXTEND that is waiting in the socket
+ * must count), then children, then the clock. It blocks only in ppoll, allocates nothing and uses
+ * no library.
  */
-#include "guard_state.h"
+#include "guard.h"
+
+#include "process_tree.h"
+#include "spawn.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/timerfd.h>
+#include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
-/* 0, or an errno: without every part of it the guard must not start a command. */
+#define KILL_TURN DLOCK_SEC /* without a turn for this long while killing, the guard is stopped */
+#define KILL_PAUSE_MIN DLOCK_MSEC
+#define KILL_PAUSE_MAX (100 * DLOCK_MSEC)
+#define KILL_PASSES 256
+/* A process that accepted SIGKILL and still exists after this time is in uninterruptible sleep. */
+#define STUCK_AFTER DLOCK_SEC
+
+enum guard_phase {
+    GUARD_IDLE, /* no command yet */
+    GUARD_RUNNING,
+    GUARD_TERMINATING, /* TERM sent, KILL at kill_time() */
+    GUARD_KILLING,     /* SIGKILL until no child is left */
+    GUARD_EMPTY        /* no child is left, and none will come: G_TREE_EMPTY has been posted */
+};
+
+#define OUT_FIRST G_STARTED
+#define OUT_COUNT (G_STUCK - G_STARTED + 1)
+
+struct guard_state {
+    const struct guard_config *cfg;
+    pid_t caller_group;
+    int sock, sigfd, timerfd, exec_fd;
+    int lease_fd; /* -1, or the connection that the lease ends with: open until the guard exits */
+    timer_t hard_timer;
+
+    enum guard_phase phase;
+    pid_t command;   /* 0: not started, or reaped: its pid may be reused */
+    bool start_seen; /* a second START is ignored */
+    bool exec_failed;
+    bool keeper_gone;
+    bool lease_over; /* term_at has passed without an EXTEND: final */
+    int64_t term_at, kill_at, hard_at;
+    int64_t end_kill_at; /* of the keeper's own END; DLOCK_NEVER: none */
+    int64_t wake_set;    /* what timerfd is set to */
+    struct {
+        int64_t since, pause;
+        int64_t seen_at; /* when /proc last showed the tree */
+        bool stuck_reported;
+    } killing;
+
+    /* At most one message of each type waits for room in the socket; sent in the order of types. */
+    struct guard_msg out[OUT_COUNT];
+    unsigned pending;
+};
+
+/* The guard is younger than every inherited process: all its children belong to the tree. */
+static const struct process_tree none_inherited;
+
+/* ---------------------------------------------------------- messages --- */
+
+/* Instead of a descriptor: one was sent, but there was no room for it in our table. */
+#define PASSED_LOST (-2)
+
+static int passed_fd(struct msghdr *msg)
+{
+    struct cmsghdr *c = CMSG_FIRSTHDR(msg);
+    int fd = msg->msg_flags & MSG_CTRUNC ? PASSED_LOST : -1;
+    if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS &&
+        c->cmsg_len == CMSG_LEN(sizeof(fd)))
+        memcpy(&fd, CMSG_DATA(c), sizeof(fd));
+    return fd;
+}
+
+/* 1, 0 (none now), -1 (EOF). *passed: the descriptor that came with the message, -1 or PASSED_LOST. */
+static int receive(int sock, struct guard_msg *m, int *passed)
+{
+    union {
+        struct cmsghdr align;
+        char buf[CMSG_SPACE(sizeof(int))];
+    } control;
+
+    for (int tries = 0; tries < 8; tries++) {
+        struct iovec iov = {.iov_base = m, .iov_len = sizeof(*m)};
+        struct msghdr msg = {.msg_iov = &iov,
+                             .msg_iovlen = 1,
+                             .msg_control = &control,
+                             .msg_controllen = sizeof(control)};
+        ssize_t n = recvmsg(sock, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+        if (n == (ssize_t)sizeof(*m)) {
+            *passed = passed_fd(&msg);
+            return 1;
+        }
+        if (n == 0)
+            return -1;
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+            return 0;
+        /*
+         * ECONNRESET: the other end closed with messages of ours unread. It is reported once and
+         * before what the other end had sent, a DETACH for instance: read on.
+         */
+    }
+    return -1;
+}
+
+/* 0 or -errno; pass: -1, or a descriptor to send along. */
+static int transmit(int sock, const struct guard_msg *m, int pass)
+{
+    union {
+        struct cmsghdr align;
+        char buf[CMSG_SPACE(sizeof(int))];
+    } control;
+    struct iovec iov = {.iov_base = (void *)m, .iov_len = sizeof(*m)};
+    struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
+    ssize_t n;
+
+    if (pass >= 0) {
+        memset(&control, 0, sizeof(control));
+        control.align.cmsg_level = SOL_SOCKET;
+        control.align.cmsg_type = SCM_RIGHTS;
+        control.align.cmsg_len = CMSG_LEN(sizeof(pass));
+        memcpy(CMSG_DATA(&control.align), &pass, sizeof(pass));
+        msg.msg_control = &control;
+        msg.msg_controllen = sizeof(control);
+    }
+    do
+        n = sendmsg(sock, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
+    while (n < 0 && errno == EINTR);
+    return n < 0 ? -errno : 0;
+}
+
+/* Send the pending messages, as far as there is room. */
+static void flush(struct guard_state *g)
+{
+    for (int i = 0; i < OUT_COUNT && !g->keeper_gone; i++) {
+        if (!(g->pending & 1U << i))
+            continue;
+        /* The keeper's death shows in receive(), behind its last messages. */
+        if (transmit(g->sock, &g->out[i], -1) == -EAGAIN)
+            return;
+        g->pending &= ~(1U << i);
+    }
+}
+
+/* A message for the keeper, sent as soon as there is room; it replaces a pending one of its type. */
+static void post(struct guard_state *g, int type, int arg)
+{
+    int i = type - OUT_FIRST;
+
+    g->out[i] = (struct guard_msg){.type = type, .arg = arg};
+    if (g->lease_over)
+        g->out[i].flags |= GUARD_TIMED_OUT;
+    g->pending |= 1U << i;
+    flush(g);
+}
+
+/* ------------------------------------------------------------- clock --- */
+
+static struct itimerspec at_time(int64_t at)
+{
+    struct itimerspec when = {0};
+
+    if (at != DLOCK_NEVER) {
+        at = at > 0 ? at : 1; /* zero would disarm it */
+        when.it_value.tv_sec = at / DLOCK_SEC;
+        when.it_value.tv_nsec = at % DLOCK_SEC;
+    }
+    return when;
+}
+
+/* When to send SIGKILL, once the tree has been asked to end. */
+static int64_t kill_time(const struct guard_state *g)
+{
+    if (g->cfg->warn_only || g->end_kill_at < g->kill_at)
+        return g->end_kill_at;
+    return g->kill_at;
+}
+
+/*
+ * When the kernel's timer kills the guard. While it is killing the tree the guard must be left to
+ * finish; but the keeper waits for it, and if it was stopped it is in the way: killed, it leaves
+ * the tree to the keeper. With the keeper gone no other process would end the tree.
+ */
+static int64_t hard_time(const struct guard_state *g)
+{
+    bool lease =
+        g->term_at != DLOCK_NEVER || g->kill_at != DLOCK_NEVER || g->hard_at != DLOCK_NEVER;
+
+    if (g->phase == GUARD_RUNNING || g->phase == GUARD_TERMINATING)
+        return g->cfg->warn_only ? DLOCK_NEVER : g->hard_at;
+    if (g->phase == GUARD_KILLING && lease && !g->keeper_gone)
+        return dlock_now() + KILL_TURN;
+    return DLOCK_NEVER;
+}
+
+/* The kernel's timer works while the guard is stopped. Set it after every change of phase or times. */
+static void set_hard_timer(const struct guard_state *g)
+{
+    struct itimerspec when = at_time(hard_time(g));
+
+    timer_settime(g->hard_timer, TIMER_ABSTIME, &when, NULL);
+}
+
+/* poll's own time-out does not count the time a machine sleeps; a timerfd on CLOCK_BOOTTIME does. */
+static void set_wake(struct guard_state *g, int64_t at)
+{
+    struct itimerspec when = at_time(at);
+
+    if (at == g->wake_set)
+        return;
+    timerfd_settime(g->timerfd, TFD_TIMER_ABSTIME, &when, NULL);
+    g->wake_set = at;
+}
+
+/* When the next turn is due without an event; DLOCK_NEVER: not by the clock. */
+static int64_t next_wake(const struct guard_state *g)
+{
+    switch (g->phase) {
+    case GUARD_RUNNING:
+        return g->cfg->warn_only ? DLOCK_NEVER : g->term_at;
+    case GUARD_TERMINATING:
+        if (g->cfg->warn_only || g->lease_over || kill_time(g) < g->term_at)
+            return kill_time(g);
+        return g->term_at;
+    case GUARD_KILLING:
+        return dlock_now() + g->killing.pause;
+    default:
+        return DLOCK_NEVER;
+    }
+}
+
+/* ----------------------------------------------------- end of the tree --- */
+
+/* SIGKILL from now on, if there is a command; kill_tree() sends it, turn by turn. */
+static void begin_kill(struct guard_state *g)
+{
+    if (g->phase != GUARD_RUNNING && g->phase != GUARD_TERMINATING)
+        return;
+    g->phase = GUARD_KILLING;
+    g->killing.since = g->killing.seen_at = dlock_now();
+    g->killing.pause = KILL_PAUSE_MIN;
+}
+
+/* SIGTERM, if that has not been sent; at or after kill_time() SIGKILL instead. */
+static void begin_term(struct guard_state *g)
+{
+    if (g->phase != GUARD_RUNNING)
+        return;
+    if (dlock_now() >= kill_time(g)) {
+        begin_kill(g);
+        return;
+    }
+    g->phase = GUARD_TERMINATING;
+    if (process_tree_signal(&none_inherited, SIGTERM, NULL) < 0 && g->command > 0) {
+        kill(g->command, SIGTERM);
+        kill(g->command, SIGCONT);
+    }
+}
+
+/* Has exec succeeded, or failed? Tells the keeper, once. */
+static void check_exec(struct guard_state *g)
+{
+    int why;
+
+    if (g->exec_fd < 0 || !spawn_exec_result(&g->exec_fd, &why))
+        return;
+    g->exec_failed = why != 0;
+    if (g->exec_failed)
+        post(g, G_EXEC_FAILED, why);
+    else
+        post(g, G_STARTED, g->command);
+}
+
+static void command_ended(struct guard_state *g, int status)
+{
+    check_exec(g);
+    g->command = 0;
+    /* If exec failed, the status is only that of our own child. */
+    if (!g->exec_failed)
+        post(g, G_EXITED, status);
+}
+
+/* Reap every dead child, also orphans that came to us. Returns how many. */
+static int reap(struct guard_state *g)
+{
+    int status, reaped = 0;
+    pid_t pid;
+
+    if (g->phase == GUARD_IDLE || g->phase == GUARD_EMPTY)
+        return 0;
+    while ((pid = waitpid(-1, &status, WNOHANG | WUNTRACED | WCONTINUED | __WALL)) > 0) {
+        if (WIFSTOPPED(status) || WIFCONTINUED(status)) {
+            if (pid == g->command)
+                post(g, G_STOPPED, WIFSTOPPED(status) ? WSTOPSIG(status) : 0);
+            continue;
+        }
+        reaped++;
+        if (pid == g->command)
+            command_ended(g, status);
+    }
+    if (pid < 0 && errno == ECHILD) {
+        g->phase = GUARD_EMPTY;
+        set_hard_timer(g);
+        post(g, G_TREE_EMPTY, 0);
+    }
+    return reaped;
+}
+
+static void report_stuck(struct guard_state *g, pid_t pid)
+{
+    if (!g->killing.stuck_reported) {
+        g->killing.stuck_reported = true;
+        post(g, G_STUCK, pid);
+    }
+}
+
+/* When killing takes too long: is there a process that does not die, or does /proc not show what is left? */
+static void check_stuck(struct guard_state *g)
+{
+    int64_t now = dlock_now();
+    pid_t pid;
+
+    if (g->killing.stuck_reported || now - g->killing.since <= STUCK_AFTER)
+        return;
+    pid = process_tree_living(&none_inherited);
+    if (pid > 0 || now - g->killing.seen_at > STUCK_AFTER)
+        report_stuck(g, pid);
+}
+
+/* One pass of SIGKILL over the tree. */
+static void kill_pass(struct guard_state *g)
+{
+    pid_t refused;
+
+    if (process_tree_signal(&none_inherited, SIGKILL, &refused) < 0) {
+        /* Without /proc: the command itself, and its group as long as the pid is not reused. */
+        if (g->command > 0 && g->cfg->own_group)
+            kill(-g->command, SIGKILL);
+        if (g->command > 0)
+            kill(g->command, SIGKILL);
+        return;
+    }
+    g->killing.seen_at = dlock_now();
+    if (refused > 0)
+        report_stuck(g, refused);
+}
+
+/* Pass after pass while each finds a dead process; the children of the dead come to us meanwhile. */
+static void kill_tree(struct guard_state *g)
+{
+    int reaped = 0;
+
+    for (int i = 0; i < KILL_PASSES && g->phase == GUARD_KILLING; i++) {
+        kill_pass(g);
+        set_hard_timer(g); /* not before the first pass, where speed counts */
+        int n = reap(g);
+        reaped += n;
+        if (n == 0)
+            break;
+    }
+    if (g->phase != GUARD_KILLING)
+        return;
+    g->killing.pause = reaped ? KILL_PAUSE_MIN : g->killing.pause * 2;
+    if (g->killing.pause > KILL_PAUSE_MAX)
+        g->killing.pause = KILL_PAUSE_MAX;
+    check_stuck(g);
+}
+
+/* ------------------------------------------------------------ orders --- */
+
+static void take_times(struct guard_state *g, const struct guard_msg *m)
+{
+    if (!g->lease_over) {
+        g->term_at = m->term_at;
+        g->kill_at = m->kill_at;
+    } else if (m->kill_at < g->kill_at) {
+        g->kill_at = m->kill_at; /* the end has begun: it may come earlier, but not later */
+    }
+    g->hard_at = m->hard_at;
+    set_hard_timer(g);
+}
+
+/* Once the command has been forked we must not keep the caller's descriptors and directory in use. */
+static void let_go(struct guard_state *g)
+{
+    int keep[] = {g->sock, g->sigfd, g->timerfd, g->exec_fd, g->cfg->lock_fd, g->lease_fd};
+
+    fds_let_go(keep, (int)(sizeof(keep) / sizeof(keep[0])));
+    if (chdir("/") != 0) {
+        /* then an umount has to wait for us */
+    }
+}
+
+static void refuse(struct guard_state *g, int why)
+{
+    g->phase = GUARD_EMPTY;
+    post(g, G_EXEC_FAILED, why);
+    post(g, G_TREE_EMPTY, 0);
+}
+
+/* lease_lost: without a copy of its connection the lock would be free before the tree is gone. */
+static void start(struct guard_state *g, const struct guard_msg *m, bool lease_lost)
+{
+    struct spawn sp = {
+        .argv = g->cfg->argv,
+        .sig = g->cfg->sig,
+        .own_group = g->cfg->own_group,
+        .join_group = g->cfg->own_group ? 0 : g->caller_group,
+        .die_with_parent = true,
+        .keeper_fd = g->sock,
+        .not_after = m->term_at,
+        .inherit_fd = -1,
+        .name = g->cfg->name,
+        .token = m->token,
+        .fence = m->fence,
+    };
+    pid_t pid;
+
+    if (g->start_seen)
+        return;
+    g->start_seen = true;
+    if (lease_lost) {
+        refuse(g, SPAWN_FORK_FAILED | EMFILE);
+        return;
+    }
+    /* The timer is set before the fork: the command is never without it. */
+    if (dlock_now() < m->term_at)
+        g->phase = GUARD_RUNNING;
+    take_times(g, m);
+    pid = spawn_command(&sp, &g->exec_fd);
+    if (pid < 0) {
+        refuse(g, -pid >= SPAWN_TOO_LATE ? -pid : SPAWN_FORK_FAILED | -pid);
+        set_hard_timer(g);
+        return;
+    }
+    g->command = pid;
+    fcntl(g->exec_fd, F_SETFL, O_NONBLOCK);
+    let_go(g);
+}
+
+static void forward(const struct guard_state *g, int sig)
+{
+    if (g->command <= 0 || sig <= 0)
+        return;
+    if (!g->cfg->own_group || kill(-g->command, sig) != 0)
+        kill(g->command, sig);
+}
+
+static void end(struct guard_state *g, const struct guard_msg *m)
+{
+    if (g->phase == GUARD_IDLE) {
+        g->start_seen = true; /* no START after this */
+        g->phase = GUARD_EMPTY;
+        post(g, G_TREE_EMPTY, 0);
+    } else if (m->arg == SIGKILL) {
+        begin_kill(g);
+    } else {
+        if (m->kill_at < g->end_kill_at)
+            g->end_kill_at = m->kill_at;
+        begin_term(g);
+    }
+}
+
+static void obey(struct guard_state *g, const struct guard_msg *m, bool lease_lost)
+{
+    switch (m->type) {
+    case G_START:
+        start(g, m, lease_lost);
+        break;
+    case G_EXTEND:
+        if (g->start_seen)
+            take_times(g, m);
+        break;
+    case G_SIGNAL:
+        forward(g, m->arg);
+        break;
+    case G_END:
+        end(g, m);
+        break;
+    case G_DETACH:
+        _exit(0);
+    default:
+        break;
+    }
+}
+
+static void read_orders(struct guard_state *g)
+{
+    struct guard_msg m;
+    int got, fd;
+
+    while (!g->keeper_gone && (got = receive(g->sock, &m, &fd)) != 0) {
+        if (got < 0) {
+            g->keeper_gone = true;
+            return;
+        }
+        if (fd >= 0 && g->lease_fd < 0)
+            g->lease_fd = fd;
+        obey(g, &m, fd == PASSED_LOST);
+    }
+}
+
+/* -------------------------------------------------------------- loop --- */
+
+static void check_clock(struct guard_state *g)
+{
+    int64_t now = dlock_now();
+
+    if (g->phase != GUARD_RUNNING && g->phase != GUARD_TERMINATING)
+        return;
+    if (!g->cfg->warn_only && !g->lease_over && now >= g->term_at) {
+        g->lease_over = true;
+        begin_term(g);
+    }
+    if (g->phase == GUARD_TERMINATING && now >= kill_time(g))
+        begin_kill(g);
+}
+
+static void turn(struct guard_state *g)
+{
+    read_orders(g);
+    check_exec(g);
+    reap(g);
+    if (g->keeper_gone)
+        begin_kill(g);
+    check_clock(g);
+    if (g->phase == GUARD_KILLING)
+        kill_tree(g);
+    if (g->keeper_gone && (g->phase == GUARD_IDLE || g->phase == GUARD_EMPTY))
+        _exit(0);
+    flush(g);
+}
+
+static void wait_for_event(struct guard_state *g)
+{
+    struct pollfd p[] = {
+        {.fd = g->sigfd, .events = POLLIN},
+        {.fd = g->timerfd, .events = POLLIN},
+        {.fd = g->exec_fd, .events = POLLIN},
+        {.fd = g->keeper_gone ? -1 : g->sock,
+         .events = (short)(g->pending ? POLLIN | POLLOUT : POLLIN)},
+    };
+    char drain[16 * sizeof(struct signalfd_siginfo)];
+    uint64_t ticks;
+
+    set_wake(g, next_wake(g));
+    if (ppoll(p, sizeof(p) / sizeof(p[0]), NULL, NULL) <= 0)
+        return;
+    if (p[0].revents)
+        while (read(g->sigfd, drain, sizeof(drain)) > 0)
+            ;
+    if (p[1].revents && read(g->timerfd, &ticks, sizeof(ticks)) > 0)
+        g->wake_set = DLOCK_NEVER;
+}
+
+/* ------------------------------------------------------------- start --- */
+
+/* 0, or an errno: the guard must not start a command unless all of it succeeds. */
 static int prepare(struct guard_state *g)
 {
     struct sigevent ev = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGKILL};
     sigset_t all, chld;
 
     /*
-     * A group of its own: Ctrl-Z stops the terminal's foreground group, and a guard that sleeps
-     * with its command guards nothing. Only where the caller's group has no number (it is outside of our
-     * pid namespace, at whose edge we stand) the command could not be put back into it: there the guard
-     * stays, and takes part in nothing, as it blocks every signal.
+     * A group of its own: Ctrl-Z stops the terminal's foreground group, and a guard that stops with
+     * its command is of no use. The exception: the caller's group has no number when it is outside
+     * of our pid namespace (we are the first process in it). The command could not be put back into
+     * it, so the guard stays in that group as well; it blocks every signal.
      */
     if ((g->cfg->own_group || g->caller_group > 0) && setpgid(0, 0) != 0)
         return errno;
@@ -37,7 +592,7 @@ static int prepare(struct guard_state *g)
     sigprocmask(SIG_BLOCK, &all, NULL);
     if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0)
         return errno;
-    prctl(PR_SET_DUMPABLE, 0, 0, 0, 0); /* undone in the command by its exec */
+    prctl(PR_SET_DUMPABLE, 0, 0, 0, 0); /* the command's exec undoes it */
     prctl(PR_SET_NAME, "dlock-guard", 0, 0, 0);
 
     sigemptyset(&chld);
@@ -66,10 +621,13 @@ static _Noreturn void guard_main(const struct guard_config *cfg, int sock, pid_t
         .wake_set = DLOCK_NEVER,
     };
 
-    close(cfg->sig->fd); /* the keeper's; our own knows SIGCHLD only */
+    close(cfg->sig->fd); /* the keeper's; our own has only SIGCHLD */
     if (prepare(&g) != 0)
         _exit(71);
-    guard_loop(&g);
+    for (;;) {
+        turn(&g);
+        wait_for_event(&g);
+    }
 }
 
 int guard_fork(struct guard *out, const struct guard_config *cfg)
@@ -95,4 +653,17 @@ int guard_fork(struct guard *out, const struct guard_config *cfg)
     out->pid = pid;
     out->fd = ends[0];
     return 0;
+}
+
+/* ------------------------------------------------- the keeper's side --- */
+
+int guard_send(const struct guard *g, const struct guard_msg *m, int pass)
+{
+    return transmit(g->fd, m, pass);
+}
+
+int guard_recv(const struct guard *g, struct guard_msg *m)
+{
+    int fd;
+    return receive(g->fd, m, &fd); /* the guard passes none */
 }

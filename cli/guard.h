@@ -1,12 +1,11 @@
 /*
- * guard.h - the dead man's switch: a process between keeper and command that knows nothing but two
- * times and one socket, and ends the command's whole tree when the keeper does not.
+ * guard.h - the dead man's switch: a process between keeper and command that knows only two times
+ * and one socket, and ends the command's whole tree when the keeper does not.
  */
 #ifndef CLI_GUARD_H
 #define CLI_GUARD_H
 
 #include "dlock.h"
-#include "process_tree.h"
 #include "signals.h"
 
 #include <sys/types.h>
@@ -16,19 +15,19 @@ enum guard_msg_type {
     G_START = 1, /* times, fence, token: fork the command unless term_at has passed */
     G_EXTEND,    /* times */
     G_SIGNAL,    /* arg: signal for the command (for its group when it has one of its own) */
-    G_END, /* arg: SIGTERM (then KILL at kill_at of this message) or SIGKILL (at once): the whole tree; ends with TREE_EMPTY */
-    G_DETACH, /* the command is over and what it left behind is left alone: exit without killing */
+    G_END,    /* arg: SIGTERM (then KILL at kill_at of this message) or SIGKILL (at once), for the
+                    whole tree; G_TREE_EMPTY follows */
+    G_DETACH, /* the command has ended and its background processes stay: exit without killing */
     /* guard -> keeper */
-    G_STARTED, /* arg: pid */
-    G_EXEC_FAILED, /* arg: errno, SPAWN_TOO_LATE, or 0x10000|errno when fork failed; TREE_EMPTY follows */
-    G_STOPPED,    /* arg: signal that stopped the command; 0: it goes on */
-    G_EXITED,     /* arg: wait status of the command; flags */
-    G_TREE_EMPTY, /* no descendant is left; flags */
+    G_STARTED,     /* arg: pid */
+    G_EXEC_FAILED, /* arg: errno, SPAWN_TOO_LATE, or SPAWN_FORK_FAILED|errno; G_TREE_EMPTY follows */
+    G_STOPPED,     /* arg: signal that stopped the command; 0: it was continued */
+    G_EXITED,      /* arg: wait status of the command; flags */
+    G_TREE_EMPTY,  /* no descendant is left; flags */
     G_STUCK /* arg: a pid that cannot be killed; 0: /proc does not show what is left (sent once) */
 };
 
-#define GUARD_TIMED_OUT 1         /* flag: the guard began to end the tree by its own clock */
-#define GUARD_FORK_FAILED 0x10000 /* in EXEC_FAILED: ored with the errno of fork */
+#define GUARD_TIMED_OUT 1 /* flag: the guard began to end the tree by its own clock */
 
 struct guard_msg {
     int32_t type, arg, flags, pad;
@@ -42,7 +41,7 @@ struct guard_config {
     char *const *argv;
     const char *name; /* DLOCK_NAME */
     bool own_group;   /* no controlling terminal */
-    bool warn_only;   /* --on-lost warn: times are ignored, only the keeper's death ends the tree */
+    bool warn_only;   /* --on-lost warn: only the keeper's death ends the tree, times do not */
     int lock_fd; /* -1, or a file lock's descriptor that the guard keeps (CLOEXEC for the command) */
 };
 
@@ -52,25 +51,19 @@ struct guard {
 };
 
 /*
- * Fork the guard. Call it before any library is loaded, thread started or socket opened. In the keeper
- * returns 0 (or -errno); in the guard it never returns. The guard dumps no core and cannot be traced
- * by others (PR_SET_DUMPABLE 0).
+ * Fork the guard. Call it before any library is loaded, thread started or socket opened. In the
+ * keeper returns 0 (or -errno); in the guard it never returns. The guard dumps no core and cannot
+ * be traced by others (PR_SET_DUMPABLE 0).
  */
 int guard_fork(struct guard *, const struct guard_config *);
 /*
- * 0 or -errno (EPIPE: the guard is gone). Never blocks. pass: -1, or with START a descriptor that the guard
- * keeps open until it exits: the connection that the lock ends with. So a keeper that is killed does not
- * free the lock before the tree is gone.
+ * Send a message to the guard. 0 or -errno (EPIPE: the guard is gone; EAGAIN: the socket is full).
+ * Never blocks. pass: -1, or with G_START the connection that the lock ends with: the guard keeps a
+ * copy open until it exits. So the death of the keeper does not free the lock before the tree is
+ * gone.
  */
 int guard_send(const struct guard *, const struct guard_msg *, int pass);
-/* 1: a message; 0: none now; -1: EOF, the guard is gone. */
-int guard_recv(const struct guard *, struct guard_msg *);
-
-/*
- * After the guard has been killed and reaped: its descendants have become ours (the keeper is a subreaper
- * too). Where children were inherited, tree->marker must name the command's environment.
- * SIGKILL them until none is left, never blocking; call again every 100 ms or at SIGCHLD while it returns > 0.
- */
-int guard_sweep(const struct tree *, pid_t *unkillable);
+/* The guard's next message. 1: *m is filled; 0: none now; -1: EOF, the guard is gone. Never blocks. */
+int guard_recv(const struct guard *, struct guard_msg *m);
 
 #endif

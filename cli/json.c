@@ -1,3 +1,4 @@
+/* json.c - flat JSON on a FILE. */
 #include "json.h"
 
 #include "util.h"

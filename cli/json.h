@@ -1,4 +1,4 @@
-/* json.h - flat JSON on a FILE: just what --status and --report need. */
+/* json.h - writes flat JSON to a FILE: as much of it as --status needs. */
 #ifndef CLI_JSON_H
 #define CLI_JSON_H
 

@@ -1,6 +1,7 @@
 /* main.c - dlock: run a command under a lock. See dlock(1). */
 #include "backend.h"
-#include "run.h"
+#include "messages.h"
+#include "modes.h"
 #include "spawn.h"
 
 #include <stdio.h>
@@ -13,8 +14,8 @@
 #define DLOCK_BUILD_ID DLOCK_VERSION
 #endif
 
-/* What a slow reader of our messages is given at the very end, when nothing is held any more. */
-#define LAST_WORDS_MS 200
+/* How long the exit waits for a slow reader of our messages; nothing is held any more. */
+#define LAST_FLUSH_MS 200
 
 static int help_mode(const struct options *o, const struct sigstate *sig)
 {
@@ -51,8 +52,8 @@ static int (*const modes[])(const struct options *, const struct sigstate *) = {
 };
 
 /*
- * The keeper knows passwords: no core, no ptrace by others of the same user. A leak checker that attaches
- * to itself needs to be let in.
+ * The keeper knows passwords: no core, no ptrace by other processes of the same user. Not with a
+ * leak checker, which attaches to its own process.
  */
 static void hide_memory(void)
 {
@@ -61,18 +62,19 @@ static void hide_memory(void)
 #endif
 }
 
-/* What was printed counts only once it is written: a full disk must not look like success. */
+/* Output counts only once it is written: a full disk must not look like success. */
 static int flushed(int code)
 {
     if (fflush(stdout) == 0 && !ferror(stdout))
         return code;
-    say("cannot write to standard output: %m");
+    message("cannot write to standard output: %m");
     return dlock_error_exit(DLOCK_EOS);
 }
 
 /*
- * What libraries do at the end of a process is none of the command's business: GnuTLS behind libpq ends with 127 when
- * memory is short, and a look-up that was left behind in its thread may be amid what would be torn down under it.
+ * Exit handlers of libraries must not change our exit code: that of GnuTLS, behind libpq, ends the
+ * process with 127 when memory is short. And the thread of an abandoned look-up may still use state
+ * that exit handlers destroy.
  */
 static int leave(int code)
 {
@@ -91,21 +93,20 @@ int main(int argc, char **argv)
     if (rc == 0)
         rc = signals_init(&sig);
     if (rc < 0) {
-        say("cannot set up descriptors and signals: %s", strerror(-rc));
+        message("cannot set up descriptors and signals: %s", strerror(-rc));
         return dlock_error_exit(DLOCK_EOS);
     }
     if (getauxval(AT_SECURE)) {
-        say("refusing to run with the privileges of another user (setuid, setgid or file "
-            "capabilities)");
+        message("refusing to run with another user's rights (setuid, setgid or capabilities)");
         return dlock_error_exit(DLOCK_EPERM);
     }
     hide_memory();
     if (options_parse(&o, argc, argv, &err) < 0) {
-        say("%s", err.msg);
+        message("%s", err.msg);
         return dlock_error_exit(err.code);
     }
     int code = flushed(modes[o.mode](&o, &sig));
     options_done(&o);
-    say_flush(LAST_WORDS_MS);
+    message_flush(LAST_FLUSH_MS);
     return leave(code);
 }

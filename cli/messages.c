@@ -1,5 +1,5 @@
-/* messages.c - everything dlock says to people: one line each on stderr. */
-#include "run.h"
+/* messages.c - lines on stderr, without ever blocking. */
+#include "messages.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -10,15 +10,15 @@
 #include <unistd.h>
 
 /*
- * Who holds a lock must never wait for whoever reads its messages: a full pipe, or a terminal that Ctrl-S
+ * A holder must never wait for the reader of its messages: a full pipe, or a terminal that Ctrl-S
  * has stopped, would keep the keeper from renewing and from killing. So a line is written only when
- * poll() says that it will not block (a pipe that is writable has room for PIPE_BUF bytes), else it is
- * kept here until there is room; what does not fit is dropped. One write per line, so that the lines of
- * several processes on one log do not mix.
+ * poll() says that it will not block (a pipe that is writable has room for PIPE_BUF bytes), else it
+ * is kept here until there is room; what does not fit here is dropped. One write per line, so that
+ * the lines of several processes on one log do not mix.
  */
 #define LINE_MAX_BYTES 2048
-static char unsaid[4 * LINE_MAX_BYTES];
-static size_t nunsaid;
+static char kept[4 * LINE_MAX_BYTES];
+static size_t nkept;
 
 static bool writable(int wait_ms)
 {
@@ -26,16 +26,15 @@ static bool writable(int wait_ms)
     return poll(&p, 1, wait_ms) == 1 && (p.revents & (POLLOUT | POLLERR | POLLNVAL));
 }
 
-/* Write what is waiting, line by line, giving its reader at most wait_ms in all. */
-void say_flush(int wait_ms)
+void message_flush(int wait_ms)
 {
-    while (nunsaid > 0 && writable(wait_ms)) {
-        const char *end = memchr(unsaid, '\n', nunsaid);
-        size_t n = end ? (size_t)(end - unsaid) + 1 : nunsaid;
-        if (write(STDERR_FILENO, unsaid, n) < 0 && (errno == EAGAIN || errno == EINTR))
+    while (nkept > 0 && writable(wait_ms)) {
+        const char *end = memchr(kept, '\n', nkept);
+        size_t n = end ? (size_t)(end - kept) + 1 : nkept;
+        if (write(STDERR_FILENO, kept, n) < 0 && (errno == EAGAIN || errno == EINTR))
             return;
-        nunsaid -= n; /* written, or there is nobody to tell */
-        memmove(unsaid, unsaid + n, nunsaid);
+        nkept -= n; /* written, or stderr is closed */
+        memmove(kept, kept + n, nkept);
     }
 }
 
@@ -43,19 +42,19 @@ static void emit(const char *fmt, va_list ap)
 {
     char line[LINE_MAX_BYTES] = "dlock: ";
     size_t at = strlen(line);
-    int n = vsnprintf(line + at, sizeof line - at - 1, fmt, ap);
+    int n = vsnprintf(line + at, sizeof(line) - at - 1, fmt, ap);
     if (n < 0)
         return;
-    at += (size_t)n < sizeof line - at - 1 ? (size_t)n : sizeof line - at - 2;
+    at += (size_t)n < sizeof(line) - at - 1 ? (size_t)n : sizeof(line) - at - 2;
     line[at++] = '\n';
-    if (at > sizeof unsaid - nunsaid)
+    if (at > sizeof(kept) - nkept)
         return;
-    memcpy(unsaid + nunsaid, line, at);
-    nunsaid += at;
-    say_flush(0);
+    memcpy(kept + nkept, line, at);
+    nkept += at;
+    message_flush(0);
 }
 
-void say(const char *fmt, ...)
+void message(const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
@@ -63,39 +62,20 @@ void say(const char *fmt, ...)
     va_end(ap);
 }
 
-void say_verbose(const struct options *o, const char *fmt, ...)
-{
-    va_list ap;
-    if (!o->verbose)
-        return;
-    va_start(ap, fmt);
-    emit(fmt, ap);
-    va_end(ap);
-}
-
-int say_error(const struct options *o, const struct dlock_error *e)
+int message_error(const struct options *o, const struct dlock_error *e)
 {
     if (!(o->quiet && e->code == DLOCK_EBUSY))
-        say("%s", e->msg);
+        message("%s", e->msg);
     return e->code == DLOCK_EBUSY ? o->conflict_code : dlock_error_exit(e->code);
 }
 
-const char *say_time(int64_t unix_ms, char *buf, size_t size)
+/* "2026-11-20 17:00:03", local time. */
+static const char *format_time(int64_t unix_ms, char *buf, size_t size)
 {
     time_t t = (time_t)(unix_ms / 1000);
     struct tm tm;
     if (!localtime_r(&t, &tm) || strftime(buf, size, "%Y-%m-%d %H:%M:%S", &tm) == 0)
         snprintf(buf, size, "an unknown time");
-    return buf;
-}
-
-/* A bare file is its own store: named once. */
-const char *say_lock(const dlock *lk, char *buf, size_t size)
-{
-    if (strcmp(dlock_where(lk), dlock_name(lk)) == 0)
-        snprintf(buf, size, "'%s'", dlock_name(lk));
-    else
-        snprintf(buf, size, "%s: '%s'", dlock_where(lk), dlock_name(lk));
     return buf;
 }
 
@@ -110,7 +90,7 @@ static void add(char *buf, size_t size, const char *fmt, ...)
     va_end(ap);
 }
 
-const char *say_holder(const struct dlock_info *i, char *buf, size_t size)
+const char *message_holder(const struct dlock_info *i, char *buf, size_t size)
 {
     buf[0] = '\0';
     if (i->pid > 0)
@@ -127,7 +107,7 @@ const char *say_holder(const struct dlock_info *i, char *buf, size_t size)
         add(buf, size, " by %s", i->user);
     if (i->since_ms > 0) {
         char when[64];
-        add(buf, size, " since %s", say_time(i->since_ms, when, sizeof when));
+        add(buf, size, " since %s", format_time(i->since_ms, when, sizeof(when)));
     }
     if (i->note[0])
         add(buf, size, ": %s", i->note);

@@ -1,60 +1,128 @@
-/* options.c - the command line into one struct: the options one after the other, what each means, the defaults. */
+/*
+ * options.c - the command line as one struct. One row of one table says all about an option: its
+ * names, its help and its setter. getopt's tables, the usage text and the completion data are made
+ * from it.
+ *
+ * Behind the options comes LOCK, then the command or a descriptor. LOCK may hold a password: its
+ * secret parts are overwritten in argv at once, also where the command line is then refused.
+ */
 #include "options.h"
-#include "options_table.h"
+
+#include "uri.h"
 #include "util.h"
 
 #include <getopt.h>
+#include <limits.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* ------------------------------------------------------------------ values --- */
+#define LOCK_MAX 4096
 
-static int bad_value(const char *name, const char *value, const char *want, struct dlock_error *err)
+/* An option as it was given. */
+struct given {
+    const struct option_row *row;
+    const char *name;  /* "-w" or "--timeout", for messages */
+    const char *value; /* NULL: the option takes none */
+};
+
+#define LONGS_MAX 3
+
+struct option_row {
+    const char *shorts;
+    const char
+        *longs[LONGS_MAX]; /* usage shows the first one; the others are flock(1)'s synonyms */
+    const char *arg;       /* NULL: the option takes none */
+    const char *help;      /* lines separated by '\n'; NULL: not in --help */
+    const char *group;     /* begins a group in --help */
+    /* Sets the option. 0, or DLOCK_EUSAGE. */
+    int (*set)(struct options *, const struct given *, struct dlock_error *);
+    size_t field; /* for setters of a plain field: its offset in struct options */
+    int number;   /* for setters of an enum: the value */
+};
+
+/* ----------------------------------------------------------- setters --- */
+
+static int bad_value(const struct given *g, const char *want, struct dlock_error *err)
 {
-    /* The LOCK where a forgotten value should be: it may hold a password. */
-    const char *shown = strstr(value, "://") ? "(a URI)" : value;
+    /* LOCK instead of a forgotten value: it may hold a password. */
+    const char *shown = strstr(g->value, "://") ? "(a URI)" : g->value;
 
-    return dlock_fail(err, DLOCK_EUSAGE, 0, "option %s: \"%.64s\" is not %s", name, shown, want);
+    return dlock_fail(err, DLOCK_EUSAGE, 0, "option %s: \"%.64s\" is not %s", g->name, shown, want);
 }
 
-bool options_is_number(const char *s)
+static bool is_number(const char *s)
 {
     return *s && s[strspn(s, "0123456789")] == '\0';
 }
 
 /* A decimal number from 0 to max, or -1. */
-int options_read_number(const char *s, int max)
+static int read_number(const char *s, int max)
 {
     long long n = 0;
 
-    if (!options_is_number(s))
+    if (!is_number(s))
         return -1;
     for (; *s && n <= max; s++)
         n = 10 * n + (*s - '0');
     return n <= max ? (int)n : -1;
 }
 
-static int set_code(int *code, const char *name, const char *value, struct dlock_error *err)
+static void *field_of(struct options *o, const struct given *g)
 {
-    int n = options_read_number(value, 255);
+    return (char *)o + g->row->field;
+}
 
-    if (n < 0)
-        return bad_value(name, value, "an exit code from 0 to 255", err);
-    *code = n;
+static int set_flag(struct options *o, const struct given *g, struct dlock_error *err)
+{
+    (void)err;
+    *(bool *)field_of(o, g) = true;
     return 0;
 }
 
-static int set_duration(int64_t *ns, const char *name, const char *value, struct dlock_error *err)
+static int set_text(struct options *o, const struct given *g, struct dlock_error *err)
 {
-    struct dlock_error why;
-    int r = dlock_parse_duration(value, ns, &why);
-
-    return r < 0 ? dlock_fail(err, r, 0, "option %s: %s", name, why.msg) : 0;
+    (void)err;
+    *(const char **)field_of(o, g) = g->value;
+    return 0;
 }
 
-static int set_on_lost(struct options *o, const char *name, const char *value,
-                       struct dlock_error *err)
+static int set_code(struct options *o, const struct given *g, struct dlock_error *err)
+{
+    int n = read_number(g->value, 255);
+
+    if (n < 0)
+        return bad_value(g, "an exit code from 0 to 255", err);
+    *(int *)field_of(o, g) = n;
+    return 0;
+}
+
+static int set_duration(struct options *o, const struct given *g, struct dlock_error *err)
+{
+    struct dlock_error why;
+    int r = dlock_parse_duration(g->value, field_of(o, g), &why);
+
+    return r < 0 ? dlock_fail(err, r, 0, "option %s: %s", g->name, why.msg) : 0;
+}
+
+static int set_timeout(struct options *o, const struct given *g, struct dlock_error *err)
+{
+    int r = set_duration(o, g, err);
+
+    if (r == 0 && *(int64_t *)field_of(o, g) == 0)
+        return bad_value(g, "greater than zero", err);
+    return r;
+}
+
+static int set_lock_mode(struct options *o, const struct given *g, struct dlock_error *err)
+{
+    (void)err;
+    o->lock_mode = (enum dlock_mode)g->row->number;
+    return 0;
+}
+
+static int set_on_lost(struct options *o, const struct given *g, struct dlock_error *err)
 {
     static const struct {
         const char *word;
@@ -62,56 +130,21 @@ static int set_on_lost(struct options *o, const char *name, const char *value,
     } words[] = {{"kill", DLOCK_LOST_KILL}, {"term", DLOCK_LOST_TERM}, {"warn", DLOCK_LOST_WARN}};
 
     for (size_t i = 0; i < DLOCK_LEN(words); i++) {
-        if (strcmp(words[i].word, value) == 0) {
+        if (strcmp(words[i].word, g->value) == 0) {
             o->on_lost = words[i].value;
             return 0;
         }
     }
-    return bad_value(name, value, "kill, term or warn", err);
+    return bad_value(g, "kill, term or warn", err);
 }
 
-static int set_timeout(struct options *o, const char *name, const char *value,
-                       struct dlock_error *err)
-{
-    int r = set_duration(&o->connect_timeout_ns, name, value, err);
-
-    if (r == 0 && o->connect_timeout_ns == 0)
-        return bad_value(name, value, "more than nothing: no server answers that fast", err);
-    return r;
-}
-
-/* Options that take a value. */
-static int apply_value(struct options *o, enum option_id id, const char *name, const char *value,
-                       struct dlock_error *err)
-{
-    switch (id) {
-    case O_WAIT:
-        return set_duration(&o->wait_ns, name, value, err);
-    case O_CONFLICT_CODE:
-        return set_code(&o->conflict_code, name, value, err);
-    case O_TTL:
-        o->ttl_given = true;
-        return set_duration(&o->ttl_ns, name, value, err);
-    case O_GRACE:
-        return set_duration(&o->grace_ns, name, value, err);
-    case O_CONNECT_TIMEOUT:
-        return set_timeout(o, name, value, err);
-    case O_ON_LOST:
-        return set_on_lost(o, name, value, err);
-    case O_LOST_CODE:
-        return set_code(&o->lost_code, name, value, err);
-    case O_NOTE:
-        o->note = value;
-        return 0;
-    default:
-        return 0;
-    }
-}
-
-static int set_mode(struct options *o, enum cli_mode mode, struct dlock_error *err)
+/* --status, --schema and -u: at most one of them. */
+static int set_mode(struct options *o, const struct given *g, struct dlock_error *err)
 {
     static const char *const names[] = {
         [MODE_STATUS] = "--status", [MODE_SCHEMA] = "--schema", [MODE_UNLOCK] = "-u"};
+    enum cli_mode mode = (enum cli_mode)g->row->number;
+
     if (o->mode != MODE_RUN && o->mode != mode)
         return dlock_fail(err, DLOCK_EUSAGE, 0, "%s and %s cannot be used together",
                           names[o->mode < mode ? mode : o->mode],
@@ -120,61 +153,123 @@ static int set_mode(struct options *o, enum cli_mode mode, struct dlock_error *e
     return 0;
 }
 
-/* Options that are on or off. */
-static int apply_flag(struct options *o, enum option_id id, struct dlock_error *err)
+/* --help and the like: the rest of the command line does not matter. */
+static int set_final_mode(struct options *o, const struct given *g, struct dlock_error *err)
 {
-    switch (id) {
-    case O_EXCLUSIVE:
-        o->lock_mode = DLOCK_EXCLUSIVE;
-        break;
-    case O_SHARED:
-        o->lock_mode = DLOCK_SHARED;
-        break;
-    case O_NONBLOCK:
-        o->nonblock = true;
-        break;
-    case O_CLOSE:
-        o->close_fd = true;
-        break;
-    case O_NO_FORK:
-        o->no_fork = true;
-        break;
-    case O_JSON:
-        o->json = true;
-        break;
-    case O_VERBOSE:
-        o->verbose = true;
-        break;
-    case O_QUIET:
-        o->quiet = true;
-        break;
-    case O_HELP:
-        o->mode = MODE_HELP;
-        break;
-    case O_VERSION:
-        o->mode = MODE_VERSION;
-        break;
-    case O_PRINT_OPTIONS:
-        o->mode = MODE_PRINT_OPTIONS;
-        break;
-    case O_COMMAND:
-        return dlock_fail(err, DLOCK_EUSAGE, 0,
-                          "-c goes after the lock: dlock LOCK -c 'COMMAND LINE'");
-    case O_STATUS:
-        return set_mode(o, MODE_STATUS, err);
-    case O_SCHEMA:
-        return set_mode(o, MODE_SCHEMA, err);
-    case O_UNLOCK:
-        return set_mode(o, MODE_UNLOCK, err);
-    default:
-        break;
-    }
+    (void)err;
+    o->mode = (enum cli_mode)g->row->number;
     return 0;
 }
 
-/* --------------------------------------------------------------- the loop --- */
+static int refuse_command(struct options *o, const struct given *g, struct dlock_error *err)
+{
+    (void)o;
+    (void)g;
+    return dlock_fail(err, DLOCK_EUSAGE, 0, "-c goes after the lock: dlock LOCK -c 'COMMAND LINE'");
+}
 
-/* Does word, "--long" or "--long=value" as given, begin more than one long option? */
+/* ------------------------------------------------------------- table --- */
+
+#define FIELD(f) .field = offsetof(struct options, f)
+
+static const struct option_row table[] = {
+    /* clang-format off */
+    {"xe", {"exclusive"}, NULL, "one holder at a time (the default)",
+     .group = "The lock", .set = set_lock_mode, .number = DLOCK_EXCLUSIVE},
+    {"s", {"shared"}, NULL, "share it with other shared holders (files only)",
+     .set = set_lock_mode, .number = DLOCK_SHARED},
+    {"n", {"nonblock", "nb"}, NULL, "do not wait: exit 75 when the lock is held",
+     .set = set_flag, FIELD(nonblock)},
+    {"w", {"timeout", "wait"}, "DUR", "wait at most this long, then exit 75\n(default: no limit)",
+     .set = set_duration, FIELD(wait_ns)},
+    {"E", {"conflict-exit-code"}, "N", "exit N instead of 75",
+     .set = set_code, FIELD(conflict_code)},
+    {"", {"note"}, "TEXT", "a text that --status shows to others",
+     .set = set_text, FIELD(note)},
+
+    {"c", {"command"}, NULL, "after LOCK: run one STRING by $SHELL or /bin/sh",
+     .group = "The command", .set = refuse_command},
+    {"o", {"close"}, NULL, "files: the command does not inherit the lock",
+     .set = set_flag, FIELD(close_fd)},
+    {"F", {"no-fork"}, NULL, "files: become the command",
+     .set = set_flag, FIELD(no_fork)},
+    {"u", {"unlock"}, NULL, "unlock the open file FD",
+     .set = set_mode, .number = MODE_UNLOCK},
+
+    {"", {"ttl"}, "DUR", "length of the lease, which is renewed while the\ncommand runs (default 30s)",
+     .group = "The lease", .set = set_duration, FIELD(ttl_ns)},
+    {"", {"grace"}, "DUR", "time from TERM to KILL when the lease cannot be\nrenewed (default: ttl/6, at most 5s)",
+     .set = set_duration, FIELD(grace_ns)},
+    {"", {"connect-timeout"}, "DUR", "give up when no server answers for this long\n(default 5s)",
+     .set = set_timeout, FIELD(connect_timeout_ns)},
+    {"", {"on-lost"}, "kill|term|warn", "what to do to the command when the lock is lost\n(default term)",
+     .set = set_on_lost},
+    {"", {"lost-exit-code"}, "N", "exit N instead of 79 when the lock was lost",
+     .set = set_code, FIELD(lost_code)},
+
+    {"", {"status"}, NULL, "show holders and waiters of LOCK;\nexit 0: free, 75: held",
+     .group = "Information", .set = set_mode, .number = MODE_STATUS},
+    {"", {"json"}, NULL, "with --status: as JSON",
+     .set = set_flag, FIELD(json)},
+    {"", {"schema"}, NULL, "print the SQL statement that makes LOCK's table",
+     .set = set_mode, .number = MODE_SCHEMA},
+    {"v", {"verbose"}, NULL, "say more",
+     .set = set_flag, FIELD(verbose)},
+    {"q", {"quiet"}, NULL, "say only errors and losses: nothing about a\nwait, a held lock or the store's condition",
+     .set = set_flag, FIELD(quiet)},
+    {"h", {"help"}, NULL, "this text",
+     .set = set_final_mode, .number = MODE_HELP},
+    {"V", {"version"}, NULL, "version and stores",
+     .set = set_final_mode, .number = MODE_VERSION},
+    {"", {"print-options"}, NULL, NULL,
+     .set = set_final_mode, .number = MODE_PRINT_OPTIONS},
+    /* clang-format on */
+};
+
+/* ------------------------------------------------------------ getopt --- */
+
+/* A long option's value is LONG_BASE + its row: never a character. */
+#define LONG_BASE 0x1000
+
+/* What getopt_long(3) is called with. */
+struct getopt_tables {
+    char shorts[2 + 4 * DLOCK_LEN(table) + 1];
+    struct option longs[LONGS_MAX * DLOCK_LEN(table) + 1];
+};
+
+static void build_tables(struct getopt_tables *t)
+{
+    /* '+': options end at LOCK. ':': getopt tells a missing argument from an unknown option. */
+    char *s = stpcpy(t->shorts, "+:");
+    size_t n = 0;
+
+    for (size_t i = 0; i < DLOCK_LEN(table); i++) {
+        for (const char *c = table[i].shorts; *c; c++) {
+            *s++ = *c;
+            if (table[i].arg)
+                *s++ = ':';
+        }
+        for (size_t k = 0; k < LONGS_MAX && table[i].longs[k]; k++)
+            t->longs[n++] = (struct option){.name = table[i].longs[k],
+                                            .has_arg = table[i].arg != NULL,
+                                            .val = LONG_BASE + (int)i};
+    }
+    *s = '\0';
+    t->longs[n] = (struct option){0};
+}
+
+/* The row for a value that getopt_long returned or left in optopt; NULL: none. */
+static const struct option_row *find_row(int c)
+{
+    if (c >= LONG_BASE)
+        return &table[c - LONG_BASE];
+    for (size_t i = 0; i < DLOCK_LEN(table); i++)
+        if (c > 0 && c < 128 && strchr(table[i].shorts, c))
+            return &table[i];
+    return NULL;
+}
+
+/* Is word, "--long" or "--long=value" as given, the beginning of more than one long option? */
 static bool is_ambiguous(const struct getopt_tables *t, const char *word)
 {
     size_t len = strcspn(word + 2, "=");
@@ -194,8 +289,8 @@ static bool is_ambiguous(const struct getopt_tables *t, const char *word)
 static int bad_option(const struct getopt_tables *t, int c, const char *word,
                       struct dlock_error *err)
 {
-    const struct option_row *row = options_find_row(optopt);
-    bool is_long = strncmp(word, "--", 2) == 0 && (optopt == 0 || optopt >= OPTIONS_LONG_BASE);
+    const struct option_row *row = find_row(optopt);
+    bool is_long = strncmp(word, "--", 2) == 0 && (optopt == 0 || optopt >= LONG_BASE);
     int len = (int)strcspn(word, "="); /* the value may be secret */
     char name[3] = {'-', (char)optopt, '\0'};
 
@@ -218,12 +313,13 @@ static int bad_option(const struct getopt_tables *t, int c, const char *word,
 /* "-w" or "--timeout", for messages. */
 static void option_name(char buf[40], int c, const struct option_row *row)
 {
-    if (c >= OPTIONS_LONG_BASE)
+    if (c >= LONG_BASE)
         snprintf(buf, 40, "--%s", row->longs[0]);
     else
         snprintf(buf, 40, "-%c", c);
 }
 
+/* Modes that end the command line: what follows is not looked at. */
 static bool is_final(enum cli_mode mode)
 {
     return mode == MODE_HELP || mode == MODE_VERSION || mode == MODE_PRINT_OPTIONS;
@@ -232,27 +328,117 @@ static bool is_final(enum cli_mode mode)
 static int parse_switches(struct options *o, int argc, char **argv, struct dlock_error *err)
 {
     struct getopt_tables t;
-    int c, r = 0;
+    int r = 0;
 
-    options_build_tables(&t);
+    build_tables(&t);
     opterr = 0;
-    optind = 0; /* glibc: start anew, whoever used it before */
+    optind = 0; /* glibc: start again, also after another caller */
     while (r == 0 && !is_final(o->mode)) {
-        c = getopt_long(argc, argv, t.shorts, t.longs, NULL);
+        int c = getopt_long(argc, argv, t.shorts, t.longs, NULL);
         if (c == -1)
             break;
-        const struct option_row *row = options_find_row(c);
+        const struct option_row *row = find_row(c);
         char name[40];
 
         if (c == '?' || c == ':' || !row)
             return bad_option(&t, c, argv[optind - 1], err);
         option_name(name, c, row);
-        r = row->arg ? apply_value(o, row->id, name, optarg, err) : apply_flag(o, row->id, err);
+        r = row->set(o, &(struct given){.row = row, .name = name, .value = optarg}, err);
     }
     return r;
 }
 
-/* --------------------------------------------------------------- the whole --- */
+/* --------------------------------------------------------- arguments --- */
+
+static int take_lock(struct options *o, char *arg, struct dlock_error *err)
+{
+    size_t len = strlen(arg);
+
+    if (len == 0)
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "the lock's name is empty (an unset variable?)");
+    if (len <= LOCK_MAX)
+        o->lock = strdup(arg);
+    dlock_uri_blank_secrets(arg);
+    if (len > LOCK_MAX)
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "the lock's name is longer than %d bytes",
+                          LOCK_MAX);
+    return o->lock ? 0 : dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+}
+
+/* The command as given, or the shell's -c with one string. rest: all that follows LOCK. */
+static int take_command(struct options *o, char **rest, int n, struct dlock_error *err)
+{
+    bool by_shell = n > 0 && (strcmp(rest[0], "-c") == 0 || strcmp(rest[0], "--command") == 0);
+    char *shell = getenv("SHELL");
+
+    if (by_shell && n != 2)
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "%s needs exactly one argument: the command line",
+                          rest[0]);
+    if (!by_shell && n > 0 && strcmp(rest[0], "--") == 0) {
+        rest++;
+        n--;
+    }
+    if (n == 0 && o->json)
+        return dlock_fail(err, DLOCK_EUSAGE, 0,
+                          "--json needs --status: dlock --status --json LOCK");
+    if (n == 0)
+        return dlock_fail(err, DLOCK_EUSAGE, 0,
+                          "no command to run: dlock [OPTION...] LOCK COMMAND [ARG...]");
+    o->command = calloc((size_t)n + 2, sizeof(*o->command));
+    if (!o->command)
+        return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+    if (by_shell) {
+        static char sh[] = "/bin/sh", minus_c[] = "-c";
+
+        o->command[0] = shell && *shell ? shell : sh;
+        o->command[1] = minus_c;
+        o->command[2] = rest[1];
+        o->shell_string = rest[1];
+    } else {
+        memcpy(o->command, rest, (size_t)n * sizeof(*rest));
+    }
+    return 0;
+}
+
+/* The descriptor form: only a number, no command. */
+static int take_fd(struct options *o, char **rest, int n, struct dlock_error *err)
+{
+    if (n > 1)
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "-u takes one descriptor number and no command");
+    if (!is_number(rest[0]))
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "-u needs the number of an open descriptor");
+    o->fd = read_number(rest[0], INT_MAX);
+    if (o->fd < 0)
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "\"%.64s\" is not a descriptor number", rest[0]);
+    return 0;
+}
+
+static int take_arguments(struct options *o, char **rest, int n, struct dlock_error *err)
+{
+    int r;
+
+    if (n == 0)
+        return dlock_fail(err, DLOCK_EUSAGE, 0,
+                          "no lock named: dlock [OPTION...] LOCK COMMAND [ARG...]");
+    if (o->mode == MODE_RUN && n == 1 && is_number(rest[0]))
+        o->mode = MODE_FD;
+    if (o->mode == MODE_FD)
+        return take_fd(o, rest, n, err);
+    /* Also where the command line is refused below: ps(1) must not show it. */
+    r = take_lock(o, rest[0], err);
+    if (r < 0)
+        return r;
+    if (o->mode == MODE_UNLOCK)
+        return take_fd(o, rest, n, err);
+    if (o->mode == MODE_RUN)
+        return take_command(o, rest + 1, n - 1, err);
+    if (n > 1)
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "%s takes a lock and no command",
+                          o->mode == MODE_STATUS ? "--status" : "--schema");
+    return 0;
+}
+
+/* ------------------------------------------------- whole command line --- */
 
 int options_parse(struct options *o, int argc, char **argv, struct dlock_error *err)
 {
@@ -274,14 +460,14 @@ int options_parse(struct options *o, int argc, char **argv, struct dlock_error *
     if (r == 0 && is_final(o->mode))
         return 0;
     if (r == 0)
-        r = options_take_arguments(o, argv + optind, argc - optind, err);
+        r = take_arguments(o, argv + optind, argc - optind, err);
     if (r == 0 && o->close_fd && o->no_fork)
         r = dlock_fail(err, DLOCK_EUSAGE, 0, "-o and -F cannot be used together");
     if (r < 0) {
         options_done(o);
         return r;
     }
-    /* One way to say "one try", whichever way it was asked for. */
+    /* -n and -w 0 mean the same: one try. */
     if (o->nonblock || o->wait_ns == 0) {
         o->nonblock = true;
         o->wait_ns = 0;
@@ -297,4 +483,81 @@ void options_done(struct options *o)
     free(o->command);
     o->lock = NULL;
     o->command = NULL;
+}
+
+/* ------------------------------------------------------------- texts --- */
+
+#define HELP_COLUMN 31
+
+static void print_row(FILE *f, const struct option_row *row)
+{
+    char left[64];
+    int n = 0;
+
+    for (const char *c = row->shorts; *c; c++)
+        n += snprintf(left + n, sizeof(left) - (size_t)n, "%s-%c", n ? ", " : "  ", *c);
+    snprintf(left + n, sizeof(left) - (size_t)n, "%s--%s%s%s", n ? ", " : "      ", row->longs[0],
+             row->arg ? " " : "", row->arg ? row->arg : "");
+    for (const char *line = row->help, *end; line; line = *end ? end + 1 : NULL) {
+        end = strchrnul(line, '\n');
+        fprintf(f, "%-*s %.*s\n", HELP_COLUMN, left, (int)(end - line), line);
+        left[0] = '\0';
+    }
+}
+
+static const char usage_head[] =
+    "Usage: dlock [OPTION...] LOCK [--] COMMAND [ARG...]\n"
+    "       dlock [OPTION...] LOCK -c 'SHELL COMMAND LINE'\n"
+    "       dlock [OPTION...] FD | -u FD\n"
+    "       dlock --status [--json] LOCK\n"
+    "       dlock --schema LOCK\n"
+    "Run COMMAND while holding LOCK, on one machine or on many.\n"
+    "\n"
+    "LOCK: a file (as for flock(1)), or a store's URI, '#' and a name, or @NAME:\n"
+    "  /run/lock/job.lock   \"$REDIS_URL#nightly\"   redis://host/0#nightly   @nightly\n"
+    "  (@NAME: in the store of $DLOCK_STORE; if unset, a file on this machine)\n"
+    "Stores:\n"
+    "  file://  redis://  rediss:// (TLS)  redis+unix://  postgres://  zk://h1,h2,h3\n"
+    "  redis+sentinel://s1,s2,s3/service  redlock://h1,h2,h3  redlocks:// (TLS)\n"
+    "  (dlock --version lists those of this build)\n";
+
+static const char usage_tail[] =
+    "\n"
+    "DUR: 10, 0.5, 500ms, 30s, 1.5m, 2h, 1d. The exit code is the command's, or 64\n"
+    "usage, 69 no answer from the store, 75 lock held by others, 77 refused, 79 lock\n"
+    "lost. See man dlock for all of them.\n"
+    "\n"
+    "Examples:\n"
+    "  dlock -n /run/lock/backup.lock /usr/local/bin/backup.sh\n"
+    "  dlock -w 10m redis://db1/0#report -c 'make-report | mail -s report root'\n";
+
+void options_usage(FILE *f)
+{
+    fputs(usage_head, f);
+    for (size_t i = 0; i < DLOCK_LEN(table); i++) {
+        if (table[i].group)
+            fprintf(f, "\n%s:\n", table[i].group);
+        if (table[i].help)
+            print_row(f, &table[i]);
+    }
+    fputs(usage_tail, f);
+}
+
+void options_print_table(FILE *f)
+{
+    for (size_t i = 0; i < DLOCK_LEN(table); i++) {
+        const struct option_row *row = &table[i];
+
+        if (!row->help)
+            continue;
+        for (const char *c = row->shorts; *c; c++)
+            fprintf(f, "%s-%c", c > row->shorts ? "," : "", *c);
+        fputc('\t', f);
+        for (size_t k = 0; k < LONGS_MAX && row->longs[k]; k++)
+            fprintf(f, "%s--%s", k > 0 ? "," : "", row->longs[k]);
+        fprintf(f, "\t%s\t", row->arg ? row->arg : "");
+        for (const char *c = row->help; *c; c++)
+            fputc(*c == '\n' ? ' ' : *c, f);
+        fputc('\n', f);
+    }
 }

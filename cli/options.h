@@ -1,4 +1,4 @@
-/* options.h - the command line as one struct. One table (options_table.c) makes getopt, usage and completion data. */
+/* options.h - the command line as one struct. */
 #ifndef CLI_OPTIONS_H
 #define CLI_OPTIONS_H
 
@@ -14,37 +14,44 @@ enum cli_mode {
     MODE_SCHEMA, /* --schema LOCK */
     MODE_HELP,
     MODE_VERSION,
-    MODE_PRINT_OPTIONS /* --print-options (not in --help): the table, one tab-separated line each, for completions and tests */
+    MODE_PRINT_OPTIONS /* --print-options (not in --help): the table for completions and tests */
 };
 
 struct options {
     enum cli_mode mode;
     enum dlock_mode lock_mode;
-    bool nonblock;          /* -n: one try */
-    bool close_fd, no_fork; /* -o, -F */
+    bool nonblock; /* -n, or -w 0: one try */
+    bool close_fd; /* -o */
+    bool no_fork;  /* -F */
     bool verbose, quiet, json;
     int conflict_code; /* -E, 75 */
     int lost_code;     /* --lost-exit-code, 79 */
     int64_t wait_ns;   /* -w; DLOCK_NEVER when not given */
     int64_t ttl_ns, connect_timeout_ns;
     int64_t grace_ns; /* -1: not given */
-    bool ttl_given;
     enum dlock_on_lost on_lost;
-    const char *note; /* NULL: none */
-    char *
-        lock; /* malloc'ed copy of LOCK as given ("@name" included); argv's own bytes are overwritten */
-    int fd;         /* MODE_FD, MODE_UNLOCK */
-    char **command; /* NULL-terminated, for execvp; with -c: $SHELL or /bin/sh, "-c", STRING */
+    const char *note;         /* NULL: none */
+    char *lock;               /* malloc'ed copy of LOCK as given, "@name" included */
+    int fd;                   /* MODE_FD, MODE_UNLOCK */
+    char **command;           /* NULL-terminated, for execvp; with -c: the shell, "-c", STRING */
     const char *shell_string; /* -c: STRING; else NULL */
 };
 
 /*
- * Fills *o from argv. Returns 0, or DLOCK_EUSAGE with one line. LOCK's bytes in argv (they may hold a
- * password) are overwritten with the secret part blanked, so that ps(1) never shows it again.
+ * Fills *o from argv. Returns 0, or DLOCK_EUSAGE or DLOCK_ENOMEM with one line in err; then there
+ * is nothing to free. LOCK may hold a password: the secret parts of its bytes in argv are
+ * overwritten, so that ps(1) never shows them again. command, note and shell_string point into argv
+ * and the environment.
  */
 int options_parse(struct options *o, int argc, char **argv, struct dlock_error *err);
-void options_done(struct options *o); /* zeroes and frees */
+/* Overwrites the copy of LOCK and frees what options_parse allocated; twice is fine. */
+void options_done(struct options *o);
+/* Prints the text of --help. */
 void options_usage(FILE *f);
+/*
+ * Prints one line for each option that --help shows: SHORTS <tab> LONGS <tab> ARGUMENT <tab> HELP;
+ * several names are separated by commas.
+ */
 void options_print_table(FILE *f);
 
 #endif

@@ -1,10 +1,8 @@
-/*
- * proc.c - what /proc says about processes, read without allocating. Whoever it names may be gone, or
- * somebody else, a moment later: that is the callers' concern.
- */
+/* proc.c - what /proc says about processes, read without allocating. */
 #include "proc.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdint.h>
 #include <string.h>
@@ -22,7 +20,7 @@ static char *put_text(char *to, const char *text)
 static char *put_pid(char *to, pid_t pid)
 {
     char digits[16];
-    size_t n = sizeof digits;
+    size_t n = sizeof(digits);
 
     digits[--n] = '\0';
     do
@@ -45,7 +43,8 @@ static pid_t parse_pid(const char *text)
     return pid;
 }
 
-int tree_open_proc(pid_t pid, const char *file)
+/* Open /proc/PID followed by file. A descriptor, or -1 with errno. */
+static int open_proc(pid_t pid, const char *file)
 {
     char path[64];
 
@@ -53,7 +52,15 @@ int tree_open_proc(pid_t pid, const char *file)
     return open(path, O_RDONLY | O_CLOEXEC);
 }
 
-/* The k-th field of /proc/PID/stat, counted from 3 (the state) just behind the command's name. */
+int proc_open_task(pid_t pid, pid_t tid, const char *name)
+{
+    char file[48];
+
+    put_text(put_pid(put_text(file, "/task/"), tid), name);
+    return open_proc(pid, file);
+}
+
+/* The k-th field of /proc/PID/stat. Field 3 (the state) follows the command's name. */
 static const char *field(const char *p, int k)
 {
     for (int i = 3; i < k && p; i++) {
@@ -73,21 +80,21 @@ static long number(const char *p)
     return n;
 }
 
-/* It closes fd (-1: could not be opened). */
-bool tree_parse_stat(int fd, struct tree_stat *st)
+/* What a stat file says; false: nothing. Closes fd (-1: could not be opened). */
+static bool parse_stat(int fd, struct proc_stat *st)
 {
     char buf[1024];
     ssize_t n;
 
     if (fd < 0)
         return false;
-    n = read(fd, buf, sizeof buf - 1);
+    n = read(fd, buf, sizeof(buf) - 1);
     close(fd);
     if (n <= 0)
         return false;
     buf[n] = '\0';
 
-    /* The name may hold anything, spaces and parentheses too; nothing behind it does. */
+    /* The name may hold anything, also spaces and parentheses; what follows it cannot. */
     char *end = strrchr(buf, ')');
     if (!end || end[1] != ' ')
         return false;
@@ -96,23 +103,28 @@ bool tree_parse_stat(int fd, struct tree_stat *st)
     st->ppid = (pid_t)number(field(end + 2, 4));
     st->threads = number(field(end + 2, 20));
     st->start = number(field(end + 2, 22));
-    st->mapped = number(field(end + 2, 23)) > 0; /* vsize */
-    st->memory = number(field(end + 2, 51)) > 0; /* env_end */
+    st->mapped = number(field(end + 2, 23)) > 0;      /* vsize */
+    st->environment = number(field(end + 2, 51)) > 0; /* env_end */
     return true;
 }
 
-bool tree_read_stat(pid_t pid, struct tree_stat *st)
+bool proc_read_stat(pid_t pid, struct proc_stat *st)
 {
-    return tree_parse_stat(tree_open_proc(pid, "/stat"), st);
+    return parse_stat(open_proc(pid, "/stat"), st);
 }
 
-/* Call each for every entry of a /proc directory that is a number. readdir(3) would allocate. */
-void tree_each_number(int dir, void (*each)(pid_t number, pid_t arg), pid_t arg)
+bool proc_read_task_stat(pid_t pid, pid_t tid, struct proc_stat *st)
+{
+    return parse_stat(proc_open_task(pid, tid, "/stat"), st);
+}
+
+/* Call each for every entry of a directory that is a number. readdir(3) would allocate. */
+static void each_number(int dir, void (*each)(pid_t number, void *arg), void *arg)
 {
     _Alignas(struct dirent64) char buf[4096];
     long n;
 
-    while ((n = syscall(SYS_getdents64, dir, buf, sizeof buf)) > 0) {
+    while ((n = syscall(SYS_getdents64, dir, buf, sizeof(buf))) > 0) {
         for (long at = 0; at < n;) {
             const struct dirent64 *e = (const struct dirent64 *)(const void *)(buf + at);
             pid_t pid = parse_pid(e->d_name);
@@ -123,25 +135,38 @@ void tree_each_number(int dir, void (*each)(pid_t number, pid_t arg), pid_t arg)
     }
 }
 
-int tree_open_task(pid_t pid, pid_t tid, const char *name)
+void proc_each_thread(pid_t pid, void (*each)(pid_t tid, void *arg), void *arg)
 {
-    char file[48];
+    int dir = open_proc(pid, "/task");
 
-    put_text(put_pid(put_text(file, "/task/"), tid), name);
-    return tree_open_proc(pid, file);
+    if (dir < 0)
+        return;
+    each_number(dir, each, arg);
+    close(dir);
+}
+
+int proc_each_process(void (*each)(pid_t pid, void *arg), void *arg)
+{
+    int dir = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+    if (dir < 0)
+        return -errno;
+    each_number(dir, each, arg);
+    close(dir);
+    return 0;
 }
 
 /*
- * A /proc that belongs to another pid namespace shows that namespace's numbers: to us they would be
- * strangers. Our number may be the same there by chance, but hardly our parent's as well.
+ * A /proc of another pid namespace shows the pids of that namespace, which name other processes to
+ * us. Our own pid may be the same there by chance, but hardly our parent's as well.
  */
-bool tree_proc_is_ours(void)
+bool proc_is_ours(void)
 {
     pid_t before = getppid();
-    struct tree_stat st;
+    struct proc_stat st;
     int fd = open("/proc/self/stat", O_RDONLY | O_CLOEXEC);
 
-    if (!tree_parse_stat(fd, &st) || st.pid != getpid())
+    if (!parse_stat(fd, &st) || st.pid != getpid())
         return false;
-    return st.ppid == before || st.ppid == getppid(); /* it may die at any time */
+    return st.ppid == before || st.ppid == getppid(); /* the parent may die at any time */
 }

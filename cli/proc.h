@@ -1,41 +1,32 @@
-/* proc.h - what the files tree*.c share. As in process_tree.h: no library, no allocation. */
-#ifndef CLI_TREE_PROC_H
-#define CLI_TREE_PROC_H
+/*
+ * proc.h - reads /proc about processes. No library, no allocation. A process that /proc names may
+ * be gone, and its pid reused, a moment later: that is the caller's concern.
+ */
+#ifndef CLI_PROC_H
+#define CLI_PROC_H
 
-#include "process_tree.h"
+#include <stdbool.h>
+#include <sys/types.h>
 
-/* So many processes at a time; what there is beyond waits for the next pass. */
-#define TREE_WORK_MAX 32768
-
-struct tree_stat {
+struct proc_stat {
     char state;
     pid_t pid, ppid;
-    long threads, start;
-    bool
-        mapped; /* it has memory of its own: it is not dead, nor a thread of the kernel; shown to everybody */
-    bool memory; /* it has an environment, maybe an empty one: it neither dies nor is in an exec */
+    long threads;
+    long start;       /* in clock ticks since boot: together with the pid it names one process */
+    bool mapped;      /* has memory: neither dead nor a kernel thread; every user may see this */
+    bool environment; /* has an environment, maybe an empty one: neither dying nor in an exec */
 };
 
-/* proc.c: open /proc/PID followed by file ("/stat"). A descriptor, or -1 with errno. */
-int tree_open_proc(pid_t pid, const char *file);
-/* The same for a thread's own: /proc/PID/task/TID. */
-int tree_open_task(pid_t pid, pid_t tid, const char *name);
-/* What a stat file says; false: nothing, the process is gone or hidden. It closes fd (-1: could not be opened). */
-bool tree_parse_stat(int fd, struct tree_stat *);
-bool tree_read_stat(pid_t pid, struct tree_stat *);
-/* Call each for every entry of a /proc directory that is a number. */
-void tree_each_number(int dir, void (*each)(pid_t number, pid_t arg), pid_t arg);
-/* Are the numbers in /proc those of our own pid namespace? */
-bool tree_proc_is_ours(void);
-
-enum tree_whose { TREE_THEIRS, TREE_OURS, TREE_UNCLEAR };
-
-/* inherited.c: whose is this child of ours, by its environment? UNCLEAR: it dies or executes a program just now. */
-enum tree_whose tree_whose(pid_t pid, const char *marker);
-/* Has it been seen in the tree before? */
-bool tree_is_known(pid_t pid);
-/* It has been seen in the tree; start: of its tree_stat. */
-void tree_remember(pid_t pid, long start);
-void tree_forget_the_dead(void);
+/* Open a file of one thread, such as "/environ". A descriptor, or -1 with errno. */
+int proc_open_task(pid_t pid, pid_t tid, const char *name);
+/* The stat file of a process, or of one of its threads. False: the process is gone or hidden. */
+bool proc_read_stat(pid_t pid, struct proc_stat *);
+bool proc_read_task_stat(pid_t pid, pid_t tid, struct proc_stat *);
+/* Call each for every thread of pid; not at all when it is gone or hidden. */
+void proc_each_thread(pid_t pid, void (*each)(pid_t tid, void *arg), void *arg);
+/* Call each for every process. 0, or -errno when there is no /proc. */
+int proc_each_process(void (*each)(pid_t pid, void *arg), void *arg);
+/* Does /proc show the pids of our own pid namespace? */
+bool proc_is_ours(void);
 
 #endif

@@ -4,16 +4,20 @@
  * Two kernel facts carry this file. A child subreaper never loses a descendant: when a parent dies,
  * its children come to us, so "no child left" is proof that the whole tree is gone. And a pid that
  * has not been reaped cannot be used again: our own children may be signalled by number, as we
- * alone reap them. Every other pid read from /proc may name a stranger a moment later; those are
- * held by a pidfd first, then checked to descend from us, then signalled through the pidfd.
+ * alone reap them. Every other pid read from /proc may name an unrelated process a moment later;
+ * such a process is held by a pidfd first, then checked to descend from us, then signalled through
+ * the pidfd.
  *
- * One pass can miss what is forked, or moves to another parent, while it runs. So ending a tree
- * means pass, reap, and pass again until no child is left; and a pass of SIGTERM, which nobody shall get
- * twice, goes on with those that have come to us meanwhile.
+ * One pass can miss a process that is forked, or moves to another parent, while it runs. So ending
+ * a tree means pass, reap, and pass again until no child is left; and a pass of SIGTERM, which no
+ * process shall get twice, goes on with the orphans that came to us meanwhile.
  *
- * The second fact has a price: orphans of children that we inherited come to us as well. Where there are
- * such children the environment tells who is whose (struct tree, marker; inherited.c).
+ * The first fact has a price: orphans of inherited children come to us as well. Where there are
+ * inherited children, the environment tells which child belongs to the tree (struct process_tree,
+ * marker).
  */
+#include "process_tree.h"
+
 #include "proc.h"
 
 #include <errno.h>
@@ -38,40 +42,46 @@
 #define TREE_CHILDREN "/children"
 #endif
 
+/* Processes in one pass; the rest waits for the next pass. */
+#define WORK_MAX 32768
 /* Generations of parents that may die while one pass goes on. */
 #define ORPHAN_ROUNDS 16
+/* Passes of one sweep. */
+#define SWEEP_PASSES 256
 
 struct link {
     pid_t pid, parent;
 };
 
 /*
- * Work space of one pass, valid in one call only (known[] in inherited.c is the only other state). Static
- * because the guard must not allocate and the stack may be small; pages that are not used cost nothing.
- * What does not fit waits for the next pass.
+ * Work space of one pass, valid in one call only (seen[] below is the only other state). Static
+ * because the guard must not allocate and the stack may be small; pages that are not used cost
+ * nothing.
  */
-static struct link work[TREE_WORK_MAX];
+static struct link work[WORK_MAX];
 static int nwork;
-static struct link snapshot[TREE_WORK_MAX];
+static struct link snapshot[WORK_MAX];
 static int nsnapshot;
+
+/* ---------------------------------------------------------- children --- */
 
 static void add_work(pid_t pid, pid_t parent)
 {
-    if (nwork < TREE_WORK_MAX)
+    if (nwork < WORK_MAX)
         work[nwork++] = (struct link){pid, parent};
 }
 
-/* The children that one thread has forked. */
-static void add_thread_children(pid_t tid, pid_t pid)
+/* The children that one thread has forked. arg: the pid of its process. */
+static void add_thread_children(pid_t tid, void *arg)
 {
     char buf[4096];
-    pid_t child = 0;
+    pid_t pid = *(const pid_t *)arg, child = 0;
     ssize_t n;
-    int fd = tree_open_task(pid, tid, TREE_CHILDREN);
+    int fd = proc_open_task(pid, tid, TREE_CHILDREN);
 
     if (fd < 0)
         return;
-    while ((n = read(fd, buf, sizeof buf)) > 0) {
+    while ((n = read(fd, buf, sizeof(buf))) > 0) {
         for (ssize_t i = 0; i < n; i++) {
             if (buf[i] >= '0' && buf[i] <= '9') {
                 child = child * 10 + (buf[i] - '0');
@@ -86,39 +96,33 @@ static void add_thread_children(pid_t tid, pid_t pid)
     close(fd);
 }
 
-static void snapshot_one(pid_t pid, pid_t unused)
+static void snapshot_one(pid_t pid, void *unused)
 {
-    struct tree_stat st;
+    struct proc_stat st;
 
     (void)unused;
-    if (nsnapshot < TREE_WORK_MAX && tree_read_stat(pid, &st))
+    if (nsnapshot < WORK_MAX && proc_read_stat(pid, &st))
         snapshot[nsnapshot++] = (struct link){pid, st.ppid};
 }
 
-/* Put the children of pid on the work list. Any of its threads may be a parent. */
+/* Put the children of pid on the work list. Any of its threads may be a parent. threads 0: unknown. */
 static void add_children(pid_t pid, long threads)
 {
     if (nsnapshot > 0) {
         for (int i = 0; i < nsnapshot; i++)
             if (snapshot[i].parent == pid)
                 add_work(snapshot[i].pid, pid);
-        return;
-    }
-    if (threads == 1) {
-        add_thread_children(pid, pid);
-        return;
-    }
-    int dir = tree_open_proc(pid, "/task");
-    if (dir >= 0) {
-        tree_each_number(dir, add_thread_children, pid);
-        close(dir);
+    } else if (threads == 1) {
+        add_thread_children(pid, &pid);
+    } else {
+        proc_each_thread(pid, add_thread_children, &pid);
     }
 }
 
-static bool is_spared(const struct tree *t, pid_t pid)
+static bool is_inherited(const struct process_tree *t, pid_t pid)
 {
-    for (int i = 0; i < t->nspared; i++)
-        if (t->spared[i] == pid)
+    for (int i = 0; i < t->ninherited; i++)
+        if (t->inherited[i] == pid)
             return true;
     return false;
 }
@@ -135,18 +139,15 @@ static bool any_child(void)
 static int add_own_children(void)
 {
     pid_t self = getpid();
-    int fd;
+    int fd = proc_open_task(self, self, TREE_CHILDREN);
 
     nsnapshot = 0;
-    fd = tree_open_task(self, self, TREE_CHILDREN);
     if (fd >= 0) {
         close(fd);
     } else {
-        int dir = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        if (dir < 0)
-            return -errno;
-        tree_each_number(dir, snapshot_one, 0);
-        close(dir);
+        int err = proc_each_process(snapshot_one, NULL);
+        if (err < 0)
+            return err;
         if (nsnapshot == 0)
             return -ENOENT;
     }
@@ -154,78 +155,198 @@ static int add_own_children(void)
     return 0;
 }
 
-/* Fill the work list with our own children. 0 or -errno, also when there are some and none is shown. */
+/* Fill the work list with our own children. 0 or -errno, also when we have children and /proc shows none. */
 static int list_children(void)
 {
-    bool some = any_child(); /* nobody but us reaps them: they are still there below */
+    bool some = any_child(); /* only we reap them: they are still there below */
     int err;
 
     nwork = 0;
-    if (!tree_proc_is_ours())
+    if (!proc_is_ours())
         return -ENOENT;
     err = add_own_children();
     return err == 0 && some && nwork == 0 ? -ENOENT : err;
 }
 
-bool tree_visible(void)
+bool process_tree_visible(void)
 {
     return list_children() == 0;
 }
 
-/* The same, spared ones left out. */
-static int start_pass(const struct tree *t)
+/* The same without the inherited ones. */
+static int start_pass(const struct process_tree *t)
 {
     int err = list_children(), kept = 0;
 
     for (int i = 0; i < nwork; i++)
-        if (!is_spared(t, work[i].pid))
+        if (!is_inherited(t, work[i].pid))
             work[kept++] = work[i];
     nwork = kept;
     return err;
 }
 
-/* ------------------------------------------------------------ strangers --- */
+/* ---------------------------------------------- orphans of inherited ones --- */
 
-static bool has_strangers(const struct tree *t)
+enum origin {
+    ORIGIN_INHERITED, /* its environment lacks the marker: it descends from an inherited child */
+    ORIGIN_TREE,
+    ORIGIN_UNCLEAR /* it dies or executes a program just now */
+};
+
+/* Is marker one of the strings in this environ file? Unclear: the file is empty. */
+static enum origin search(int fd, const char *marker)
 {
-    return t->marker && t->nspared > 0;
+    enum origin origin = ORIGIN_UNCLEAR;
+    bool same = true;
+    char buf[4096];
+    size_t at = 0;
+    ssize_t n;
+
+    while ((n = read(fd, buf, sizeof(buf))) > 0) {
+        origin = ORIGIN_INHERITED;
+        for (ssize_t i = 0; i < n; i++) {
+            same = same && buf[i] == marker[at];
+            if (same && !buf[i])
+                return ORIGIN_TREE;
+            at = same ? at + 1 : 0;
+            if (!buf[i]) { /* the next string starts */
+                same = true;
+                at = 0;
+            }
+        }
+    }
+    return origin;
 }
 
-static bool is_stranger(const struct tree *t, pid_t pid, bool unclear_too)
+static enum origin origin_of_task(pid_t pid, pid_t tid, const char *marker)
 {
-    enum tree_whose whose = tree_is_known(pid) ? TREE_OURS : tree_whose(pid, t->marker);
+    struct proc_stat st;
 
-    return whose == TREE_THEIRS || (whose == TREE_UNCLEAR && !unclear_too);
+    /* Repeated when the environment seems to be empty by choice: an exec may have ended between the two reads. */
+    for (int tries = 0; tries < 3; tries++) {
+        int fd = proc_open_task(pid, tid, "/environ");
+        enum origin origin = fd >= 0 ? search(fd, marker) : ORIGIN_UNCLEAR;
+        if (fd >= 0)
+            close(fd);
+        else if (errno != ESRCH && (!proc_read_task_stat(pid, tid, &st) || st.mapped))
+            return ORIGIN_INHERITED; /* hidden. Only root may read a dead one's, even if it was ours */
+        if (origin != ORIGIN_UNCLEAR || !proc_read_task_stat(pid, tid, &st) || !st.environment)
+            return origin;
+    }
+    return ORIGIN_INHERITED;
 }
 
-/* Take our children that are not of the tree off the work list. */
-static void drop_strangers(const struct tree *t, bool unclear_too)
+struct origin_query {
+    pid_t pid;
+    const char *marker;
+    enum origin origin;
+};
+
+static void ask_task(pid_t tid, void *arg)
+{
+    struct origin_query *q = arg;
+
+    if (q->origin == ORIGIN_UNCLEAR)
+        q->origin = origin_of_task(q->pid, tid, q->marker);
+}
+
+/*
+ * The origin of a process, from the first of its threads that knows it: the main thread alone may
+ * be dead. An unclear process must count, as its children may become ours only a moment later.
+ */
+static enum origin origin_of(pid_t pid, const char *marker)
+{
+    struct origin_query q = {.pid = pid, .marker = marker, .origin = ORIGIN_UNCLEAR};
+
+    ask_task(pid, &q);
+    if (q.origin == ORIGIN_UNCLEAR)
+        proc_each_thread(pid, ask_task, &q);
+    return q.origin;
+}
+
+/*
+ * Once a descendant, always a descendant: every process seen in the tree is remembered, since its
+ * origin can no longer be read when its parent is gone and it has another environment or is dying.
+ * A pid alone may be used again; together with its start time it is not.
+ */
+static struct seen {
+    pid_t pid;
+    long start;
+} seen[WORK_MAX];
+static int nseen;
+
+static bool was_seen(pid_t pid)
+{
+    struct proc_stat st;
+
+    for (int i = 0; i < nseen; i++)
+        if (seen[i].pid == pid && proc_read_stat(pid, &st) && st.start == seen[i].start)
+            return true;
+    return false;
+}
+
+static void remember(pid_t pid, long start)
+{
+    for (int i = 0; i < nseen; i++)
+        if (seen[i].pid == pid && seen[i].start == start)
+            return;
+    if (nseen < WORK_MAX)
+        seen[nseen++] = (struct seen){pid, start};
+}
+
+static void forget_the_dead(void)
+{
+    struct proc_stat st;
+    int kept = 0;
+
+    for (int i = 0; i < nseen; i++)
+        if (proc_read_stat(seen[i].pid, &st) && st.start == seen[i].start)
+            seen[kept++] = seen[i];
+    nseen = kept;
+}
+
+/* May a child of ours be an orphan of an inherited one? */
+static bool is_mixed(const struct process_tree *t)
+{
+    return t->marker && t->ninherited > 0;
+}
+
+/* Is this child of ours such an orphan? count_unclear: an unclear one belongs to the tree. */
+static bool is_inherited_orphan(const struct process_tree *t, pid_t pid, bool count_unclear)
+{
+    enum origin origin = was_seen(pid) ? ORIGIN_TREE : origin_of(pid, t->marker);
+
+    return origin == ORIGIN_INHERITED || (origin == ORIGIN_UNCLEAR && !count_unclear);
+}
+
+/* Take orphans of inherited children off the work list, which holds our own children. */
+static void drop_inherited_orphans(const struct process_tree *t, bool count_unclear)
 {
     int kept = 0;
 
-    if (!has_strangers(t))
+    if (!is_mixed(t))
         return;
     for (int i = 0; i < nwork; i++)
-        if (!is_stranger(t, work[i].pid, unclear_too))
+        if (!is_inherited_orphan(t, work[i].pid, count_unclear))
             work[kept++] = work[i];
     nwork = kept;
 }
 
-/* -------------------------------------------------------------- signals --- */
+/* ----------------------------------------------------------- signals --- */
 
 /*
- * Is a process with this parent one of ours? Its parent is the one whose list it was found on; or,
- * when that one has died since, we or a subreaper below us. Once a descendant, always a descendant.
+ * Does a process with this parent descend from us? Its parent is the process on whose list it was
+ * found, or, when that one has died since, we or a subreaper below us.
  */
 static bool descends(pid_t ppid, pid_t parent)
 {
     pid_t self = getpid();
-    struct tree_stat st;
+    struct proc_stat st;
 
     for (int depth = 0; depth < 256; depth++) {
         if (ppid == parent || ppid == self)
             return true;
-        if (ppid <= 1 || !tree_read_stat(ppid, &st))
+        if (ppid <= 1 || !proc_read_stat(ppid, &st))
             return false;
         ppid = st.ppid;
     }
@@ -238,7 +359,7 @@ static int send_one(pid_t pid, int pidfd, int sig)
     if (pidfd >= 0) {
         if (syscall(SYS_pidfd_send_signal, pidfd, sig, NULL, 0) == 0)
             return 0;
-        /* Linux 5.1 and 5.2: the call is there, but refuses what is not a /proc directory. */
+        /* Linux 5.1 and 5.2 have the call, but refuse every descriptor that is not a /proc directory. */
         if (errno != ENOSYS && errno != EBADF)
             return errno;
     }
@@ -255,37 +376,38 @@ static int send_signal(pid_t pid, int pidfd, int sig)
 }
 
 /*
- * Signal one process and put its children on the list. SIGKILL goes first (to our own children it has
- * been sent already): from then on it cannot fork, so the list read afterwards is complete. Any other
- * signal goes last: a process that dies by it at once would take its list of children along. 0 or errno.
+ * Signal one process and put its children on the list. SIGKILL goes first (our own children got it
+ * already): from then on the process cannot fork, so the list read afterwards is complete. Any
+ * other signal goes last: a process that dies by it at once would take its list of children along.
+ * 0 or errno.
  */
-static int visit(struct link at, int pidfd, int sig, bool strangers)
+static int visit(struct link at, int pidfd, int sig, bool mixed)
 {
     bool own = at.parent == getpid();
-    struct tree_stat st;
+    struct proc_stat st;
     int err, before = nwork;
 
-    if (!tree_read_stat(at.pid, &st)) {
-        /* hidepid= hides other users', and who hides its memory (a dlock): a child of ours is one all the same */
+    if (!proc_read_stat(at.pid, &st)) {
+        /* hidepid= hides other users' processes, and a dlock hides itself. Our child exists anyway. */
         err = own && sig != SIGKILL ? send_signal(at.pid, pidfd, sig) : send_one(at.pid, pidfd, 0);
         return own || err == EPERM ? err : ESRCH;
     }
     if (!own && !descends(st.ppid, at.parent))
         return ESRCH;
-    if (strangers)
-        tree_remember(at.pid, st.start);
+    if (mixed)
+        remember(at.pid, st.start);
     if (sig == SIGKILL && !own && send_one(at.pid, pidfd, SIGKILL) == ESRCH)
         return ESRCH;
-    if ((st.state != 'Z' || st.threads > 1) && !(strangers && sig == SIGKILL))
+    if ((st.state != 'Z' || st.threads > 1) && !(mixed && sig == SIGKILL))
         add_children(at.pid, st.threads);
     err = sig == SIGKILL ? send_one(at.pid, pidfd, 0) : send_signal(at.pid, pidfd, sig);
     if (err == ESRCH)
-        nwork = before; /* reaped meanwhile: the list may be that of a stranger with its number */
+        nwork = before; /* it was reaped meanwhile: the list may be of a new process with its pid */
     return err;
 }
 
-/* Visit the work list from that place on. It grows behind the place where we are: parents before children. */
-static int visit_all(int from, int sig, bool strangers, pid_t *unkillable)
+/* Visit the work list from that place on. The list grows while it is visited: parents before children. */
+static int visit_all(int from, int sig, bool mixed, pid_t *unkillable)
 {
     pid_t self = getpid();
     int found = 0;
@@ -297,7 +419,7 @@ static int visit_all(int from, int sig, bool strangers, pid_t *unkillable)
             if (pidfd < 0 && (errno == ESRCH || errno == EINVAL)) /* gone, or a thread by now */
                 continue;
         }
-        err = visit(work[i], pidfd, sig, strangers);
+        err = visit(work[i], pidfd, sig, mixed);
         if (pidfd >= 0)
             close(pidfd);
         if (err != ESRCH)
@@ -316,7 +438,7 @@ static bool on_list(pid_t pid, int n)
     return false;
 }
 
-/* As the start of a process is counted (proc(5), starttime). */
+/* In the unit of a process's start time (proc(5), starttime). */
 static long ticks_now(void)
 {
     struct timespec ts;
@@ -327,27 +449,28 @@ static long ticks_now(void)
 }
 
 /*
- * Whoever lost its parent while the pass went on has come to us, maybe without having been seen. Not those who
- * began after it did: they may be what others do on being told to end.
+ * A process that lost its parent during the pass has come to us, maybe unseen. Processes that
+ * started after the pass began are left out: they may be what others start when they are told to
+ * end.
  */
-static void add_orphans(const struct tree *t, long before)
+static void add_orphans(const struct process_tree *t, long before)
 {
-    int seen = nwork, kept = nwork;
-    struct tree_stat st;
+    int listed = nwork, kept = nwork;
+    struct proc_stat st;
 
     if (add_own_children() < 0)
         return;
-    for (int i = seen; i < nwork; i++)
-        if (!is_spared(t, work[i].pid) && !on_list(work[i].pid, seen) &&
-            tree_read_stat(work[i].pid, &st) && st.start < before &&
-            !(has_strangers(t) && is_stranger(t, work[i].pid, false)))
+    for (int i = listed; i < nwork; i++)
+        if (!is_inherited(t, work[i].pid) && !on_list(work[i].pid, listed) &&
+            proc_read_stat(work[i].pid, &st) && st.start < before &&
+            !(is_mixed(t) && is_inherited_orphan(t, work[i].pid, false)))
             work[kept++] = work[i];
     nwork = kept;
 }
 
-int tree_signal(const struct tree *t, int sig, pid_t *unkillable)
+int process_tree_signal(const struct process_tree *t, int sig, pid_t *unkillable)
 {
-    bool strangers = has_strangers(t);
+    bool mixed = is_mixed(t);
     long began = ticks_now();
     int err = start_pass(t), own, found;
 
@@ -355,36 +478,39 @@ int tree_signal(const struct tree *t, int sig, pid_t *unkillable)
         *unkillable = 0;
     if (err < 0)
         return err;
-    if (strangers) {
-        tree_forget_the_dead();
-        drop_strangers(t, false);
+    if (mixed) {
+        forget_the_dead();
+        drop_inherited_orphans(t, false);
     }
     own = nwork;
-    if (strangers && sig == SIGKILL)
+    if (mixed && sig == SIGKILL)
         visit_all(0, 0, true, NULL); /* see them all before the first one dies */
     /*
-     * Our own children need no look at /proc: against something that forks fast, every microsecond
-     * until the last SIGKILL counts. All that they leave behind is among them in the next pass.
+     * Our own children need no look at /proc: against a process that forks fast, every microsecond
+     * until the last SIGKILL counts. All that they leave behind is among our children in the next
+     * pass.
      */
     for (int i = 0; i < own && sig == SIGKILL; i++)
         kill(work[i].pid, SIGKILL);
-    found = visit_all(0, sig, strangers, unkillable);
-    /* There is a next pass of SIGKILL, but each gets any other signal once. */
+    found = visit_all(0, sig, mixed, unkillable);
+    /* SIGKILL is sent in pass after pass; each process gets any other signal once. */
     for (int i = 0; i < ORPHAN_ROUNDS && sig != SIGKILL; i++) {
         int from = nwork;
         add_orphans(t, began);
         if (nwork == from)
             break;
-        found += visit_all(from, sig, strangers, unkillable);
+        found += visit_all(from, sig, mixed, unkillable);
     }
     return found;
 }
 
-int tree_init(struct tree *t)
+/* -------------------------------------------------- the tree as a whole --- */
+
+int process_tree_init(struct process_tree *t)
 {
     int err;
 
-    t->nspared = 0;
+    t->ninherited = 0;
     t->marker = NULL;
     if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0)
         return -errno;
@@ -393,60 +519,77 @@ int tree_init(struct tree *t)
     err = start_pass(t);
     if (err < 0)
         return err;
-    if (nwork > TREE_SPARED_MAX)
+    if (nwork > PROCESS_TREE_INHERITED_MAX)
         return -E2BIG;
     for (int i = 0; i < nwork; i++)
-        t->spared[t->nspared++] = work[i].pid;
+        t->inherited[t->ninherited++] = work[i].pid;
     return 0;
 }
 
-int tree_count(const struct tree *t)
+int process_tree_count(const struct process_tree *t)
 {
     if (!any_child())
         return 0;
     if (start_pass(t) == 0) {
-        drop_strangers(t, true);
+        drop_inherited_orphans(t, true);
         return nwork;
     }
-    return 1; /* without /proc all we know is that there is somebody */
+    return 1; /* without /proc we only know that there is a child */
 }
 
-bool tree_reap(const struct tree *t, pid_t watch, int *status)
+bool process_tree_reap(const struct process_tree *t, pid_t watch, int *status)
 {
-    bool seen = false;
+    bool seen_watch = false;
     pid_t pid;
     int st;
 
-    if (t->nspared == 0) {
+    if (t->ninherited == 0) {
         while ((pid = waitpid(-1, &st, WNOHANG | __WALL)) > 0) {
             if (pid == watch) {
-                seen = true;
+                seen_watch = true;
                 *status = st;
             }
         }
-        return seen;
+        return seen_watch;
     }
-    /* A spared child that is reaped gives its number free, for a descendant to be spared by mistake. */
+    /* Inherited children stay zombies: a descendant could reuse the pid, and would then be taken for inherited. */
     if (watch > 0 && waitpid(watch, &st, WNOHANG | __WALL) == watch) {
-        seen = true;
+        seen_watch = true;
         *status = st;
     }
     if (start_pass(t) == 0)
         for (int i = 0; i < nwork; i++)
             if (work[i].pid != watch)
                 waitpid(work[i].pid, NULL, WNOHANG | __WALL);
-    return seen;
+    return seen_watch;
 }
 
-pid_t tree_living(const struct tree *t)
+pid_t process_tree_living(const struct process_tree *t)
 {
-    struct tree_stat st;
+    struct proc_stat st;
 
     if (start_pass(t) < 0)
         return 0;
-    drop_strangers(t, false);
+    drop_inherited_orphans(t, false);
     for (int i = 0; i < nwork; i++)
-        if (tree_read_stat(work[i].pid, &st) && st.state != 'Z')
+        if (proc_read_stat(work[i].pid, &st) && st.state != 'Z')
             return work[i].pid;
     return 0;
+}
+
+int process_tree_sweep(const struct process_tree *t, pid_t *unkillable)
+{
+    int left = process_tree_count(t), before;
+
+    if (unkillable)
+        *unkillable = 0;
+    for (int i = 0; i < SWEEP_PASSES && left > 0; i++) {
+        before = left;
+        process_tree_signal(t, SIGKILL, unkillable);
+        process_tree_reap(t, 0, NULL);
+        left = process_tree_count(t);
+        if (left == before)
+            break;
+    }
+    return left;
 }

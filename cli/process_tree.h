@@ -1,45 +1,57 @@
 /*
- * process_tree.h - all descendants of this process. It must be a child subreaper: then every orphaned
- * descendant becomes our child, and "no child left" means that the whole tree is gone.
- * No library, async-signal-safe where the guard needs it, no allocation.
+ * process_tree.h - all descendants of this process. It must be a child subreaper: then every
+ * orphaned descendant becomes our child, and "no child left" means that the whole tree is gone. No
+ * library, async-signal-safe where the guard needs it, no allocation.
+ *
+ * Children that existed before us (the caller's, inherited through `exec dlock`) are no part of the
+ * tree: neither they nor their descendants are ever signalled.
  */
-#ifndef CLI_TREE_H
-#define CLI_TREE_H
+#ifndef CLI_PROCESS_TREE_H
+#define CLI_PROCESS_TREE_H
 
 #include <stdbool.h>
 #include <sys/types.h>
 
-#define TREE_SPARED_MAX 64
+#define PROCESS_TREE_INHERITED_MAX 64
 
-struct tree {
-    /* Children that were here before us (the caller's, inherited through `exec dlock`): never touched. */
-    pid_t spared[TREE_SPARED_MAX];
-    int nspared;
+struct process_tree {
+    pid_t inherited[PROCESS_TREE_INHERITED_MAX];
+    int ninherited;
     /*
-     * Looked at only when somebody is spared: the children of those become ours as well when they lose
-     * their parent. "NAME=value" as the command has it in its environment, and nobody else: a child of ours
-     * is one of the tree when it started with it (all that such a child has started is, too). NULL: every
-     * child is. What has changed its environment, or hides it (another user's, a dlock), and had lost its
-     * parent before the first signal is left alone: one of ours missed is better than one of theirs killed.
+     * Matters only when children were inherited: their children become ours as well when they lose
+     * their parent. The marker is "NAME=value", which only the command has in its environment: a
+     * child of ours that started with it belongs to the tree, and so does all that this child
+     * starts. NULL: every child belongs to it. A process that changed its environment, or hides it
+     * (another user's, a dlock), and lost its parent before the first signal is left alone: to miss
+     * one of ours is better than to kill another's.
      */
     const char *marker;
 };
 
-/* Become subreaper, note the children that exist already; no marker. 0 or -errno. */
-int tree_init(struct tree *);
+/* Become a subreaper and note the children that exist already; no marker yet. 0 or -errno (E2BIG: too many). */
+int process_tree_init(struct process_tree *);
 /* False when /proc cannot show our children: then only the direct child can be ended (the caller warns or refuses). */
-bool tree_visible(void);
+bool process_tree_visible(void);
 /*
- * Send sig to every descendant that is not spared or a stranger, as found in one pass from the top down
- * (SIGTERM is followed by SIGCONT, so that stopped ones can act on it). Returns how many were found, or
- * -errno. *unkillable (may be NULL): a pid that answered EPERM, else 0.
+ * Send sig to every process of the tree that one pass from the top down finds. SIGTERM is followed
+ * by SIGCONT, so that a stopped process can act on it. Returns how many were found, or -errno.
+ * *unkillable (may be NULL): a pid that answered EPERM, else 0.
  */
-int tree_signal(const struct tree *, int sig, pid_t *unkillable);
-/* Number of children left that are not spared or strangers (zombies count until reaped); it does not reap. */
-int tree_count(const struct tree *);
-/* Reap every dead child that is not spared, a stranger too, never blocking. True when watch was among them: *status is its wait status. */
-bool tree_reap(const struct tree *, pid_t watch, int *status);
-/* A child of the tree that is not a zombie, to be named when it does not die; 0: none. */
-pid_t tree_living(const struct tree *);
+int process_tree_signal(const struct process_tree *, int sig, pid_t *unkillable);
+/* Number of our children that belong to the tree; a zombie counts until it is reaped. Reaps nothing. */
+int process_tree_count(const struct process_tree *);
+/*
+ * Reap every dead child that was not inherited, orphans of inherited ones too; never blocks. True
+ * when watch was among them: then *status is its wait status.
+ */
+bool process_tree_reap(const struct process_tree *, pid_t watch, int *status);
+/* A child of the tree that is not a zombie, for a message that it does not die; 0: none. */
+pid_t process_tree_living(const struct process_tree *);
+/*
+ * SIGKILL the tree and reap it, as many passes as find a dead process. Returns how many children
+ * are left; while that is above 0, call it again every 100 ms or at SIGCHLD. Never blocks.
+ * *unkillable: as of process_tree_signal.
+ */
+int process_tree_sweep(const struct process_tree *, pid_t *unkillable);
 
 #endif

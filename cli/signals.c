@@ -1,3 +1,4 @@
+/* signals.c - which signals are ours, which are the command's, and how we die or stop by one. */
 #include "signals.h"
 
 #include <errno.h>
@@ -8,8 +9,8 @@
 #include <unistd.h>
 
 /*
- * Never taken over: KILL and STOP cannot be, glibc keeps 32 and 33 for itself (its sigaction(2)
- * refuses them), and a synchronous fault that is blocked kills without its handler being asked.
+ * Never blocked: KILL and STOP cannot be, glibc keeps 32 and 33 for itself (its sigaction(2)
+ * refuses them), and a synchronous fault that is blocked kills without calling its handler.
  */
 static bool left_alone(int sig)
 {
@@ -46,8 +47,8 @@ int signals_init(struct sigstate *s)
             ignored = false;
         }
         /*
-         * A signal that is ignored *and* blocked is still queued, and a signalfd would hand it
-         * out: what the caller ignored must stay out of the mask.
+         * A signal that is ignored *and* blocked is still queued, and a signalfd would return it:
+         * signals that the caller ignored must stay out of the mask.
          */
         sigaddset(ignored ? &s->ignored : &s->ours, sig);
     }
@@ -74,9 +75,14 @@ int signals_read(const struct sigstate *s, struct signalfd_siginfo *info)
     ssize_t n;
 
     do
-        n = read(s->fd, info, sizeof *info);
+        n = read(s->fd, info, sizeof(*info));
     while (n < 0 && errno == EINTR);
-    return n == (ssize_t)sizeof *info;
+    return n == (ssize_t)sizeof(*info);
+}
+
+bool signals_stops(int sig)
+{
+    return sig == SIGTSTP || sig == SIGTTIN || sig == SIGTTOU;
 }
 
 bool signals_cancels(int sig)
@@ -96,40 +102,10 @@ bool signals_cancels(int sig)
     }
 }
 
-bool signals_ends(int sig)
+bool signals_interrupts(const struct signalfd_siginfo *si, bool terminal)
 {
-    return sig == SIGTERM || sig == SIGINT || sig == SIGHUP || sig == SIGQUIT;
-}
-
-bool signals_for_command(const struct signalfd_siginfo *si, bool terminal)
-{
-    int sig = (int)si->ssi_signo;
-
-    if (sig == SIGCHLD)
-        return false;
-    if (sig == SIGPIPE && si->ssi_pid == (uint32_t)getpid())
-        return false; /* our own line to a closed stderr */
-    if (si->ssi_code != SI_KERNEL)
-        return true;
-    switch (sig) {
-    case SIGINT:
-    case SIGQUIT:
-    case SIGTSTP:
-    case SIGTTIN:
-    case SIGTTOU:
-    case SIGWINCH:
-        return !terminal;
-    case SIGHUP:
-    case SIGCONT:
-        /* A hang-up is told to the session's leader first: if that is us, it is ours to pass on. */
-        return !terminal || getsid(0) == getpid();
-    case SIGPIPE:
-    case SIGXCPU:
-    case SIGXFSZ:
-        return false;
-    default:
-        return true; /* SIGALRM for instance: an alarm(2) of the caller outlives its exec of us */
-    }
+    return terminal && si->ssi_code == SI_KERNEL &&
+           (si->ssi_signo == SIGINT || si->ssi_signo == SIGQUIT);
 }
 
 void signals_die(int sig)
@@ -138,8 +114,8 @@ void signals_die(int sig)
     sigset_t one;
 
     /*
-     * The core would be ours, not the command's, and full of secrets. The limit does not hold where
-     * core_pattern is a pipe, so we are made undumpable too.
+     * The core would be ours, not the command's, and full of secrets. The kernel ignores the limit
+     * when core_pattern is a pipe, so we are made undumpable too.
      */
     setrlimit(RLIMIT_CORE, &none);
     prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);

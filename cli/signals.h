@@ -1,5 +1,6 @@
 /*
- * signals.h - the caller's signal state, kept to be handed to the command unchanged, and our signalfd.
+ * signals.h - the caller's signal state, kept to be handed to the command unchanged, and our
+ * signalfd.
  */
 #ifndef CLI_SIGNALS_H
 #define CLI_SIGNALS_H
@@ -10,12 +11,10 @@
 
 struct sigstate {
     sigset_t caller_mask; /* as dlock was started */
-    sigset_t
-        ours; /* what we block and read from fd: never a signal that the caller ignored, SIGCHLD always */
-    sigset_t ignored; /* ignored by the caller: stays so, is not forwarded */
-    bool
-        chld_ignored; /* the caller ignored SIGCHLD: given back to the command (we need its default) */
-    int fd;           /* signalfd, CLOEXEC, non-blocking */
+    sigset_t ours;        /* blocked, read from fd: SIGCHLD, and what the caller did not ignore */
+    sigset_t ignored;     /* by the caller: stays so, is not forwarded */
+    bool chld_ignored;    /* by the caller, and so in the command; we need the default */
+    int fd;               /* signalfd, CLOEXEC, non-blocking */
 };
 
 /* Before anything else in main: note mask and dispositions, block, make the signalfd. 0 or -errno. */
@@ -24,16 +23,12 @@ int signals_init(struct sigstate *);
 void signals_restore(const struct sigstate *);
 /* One pending signal from fd. 1, or 0 when there is none. */
 int signals_read(const struct sigstate *, struct signalfd_siginfo *);
+/* TSTP, TTIN, TTOU: the terminal's stop signals. */
+bool signals_stops(int sig);
 /* True for the signals that cancel a wait: HUP INT TERM QUIT USR1 USR2 ALRM PIPE. */
 bool signals_cancels(int sig);
-/*
- * Is this signal, which reached us while the command runs, to be passed on? Not when the terminal has
- * sent it to the command as well (terminal: we have one and share our group with the command), and not
- * when it is about our own doings. A signal that a process sent is passed on every time.
- */
-bool signals_for_command(const struct signalfd_siginfo *, bool terminal);
-/* TERM, INT, HUP, QUIT: if the command ends after one of them was passed on, its descendants are ended too. */
-bool signals_ends(int sig);
+/* Is it the Ctrl-C or Ctrl-\ of our terminal, which its whole foreground group gets? terminal: we have one. */
+bool signals_interrupts(const struct signalfd_siginfo *, bool terminal);
 /* Die by sig (default disposition, unblocked, no core of our own); when that does not kill (PID 1): exit 128+sig. */
 _Noreturn void signals_die(int sig);
 /* Stop ourselves by sig (TSTP, TTIN, TTOU) as the kernel would have; returns after SIGCONT. */

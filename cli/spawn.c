@@ -1,6 +1,5 @@
+/* spawn.c - fork and exec of the command; the descriptors that it and we keep. */
 #include "spawn.h"
-
-#include "dlock.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -30,16 +29,6 @@ int fds_plug(void)
     return 0;
 }
 
-bool spawn_has_terminal(void)
-{
-    int fd = open("/dev/tty", O_RDWR | O_NOCTTY | O_CLOEXEC);
-
-    if (fd < 0)
-        return false;
-    close(fd);
-    return true;
-}
-
 static bool in_list(const int *list, int n, int fd)
 {
     for (int i = 0; i < n; i++)
@@ -61,7 +50,7 @@ static void close_listed(const int *keep, int n)
                 close(fd);
         return;
     }
-    while ((len = syscall(SYS_getdents64, dir, buf, sizeof buf)) > 0) {
+    while ((len = syscall(SYS_getdents64, dir, buf, sizeof(buf))) > 0) {
         for (long at = 0; at < len;) {
             const struct dirent64 *e = (const struct dirent64 *)(const void *)(buf + at);
             int fd = atoi(e->d_name);
@@ -106,24 +95,24 @@ void fds_let_go(int *keep, int n)
         close_listed(keep, n);
 }
 
-/* What we do not give is removed: inherited from an outer dlock it would name the wrong lock. */
-static void give(const char *name, const char *value)
+/*
+ * Without a value the variable is removed: inherited from an outer dlock it would name the wrong
+ * lock. False: out of memory.
+ */
+static bool give(const char *name, const char *value)
 {
-    if (value && *value)
-        setenv(name, value, 1);
-    else
-        unsetenv(name);
+    return (value && *value ? setenv(name, value, 1) : unsetenv(name)) == 0;
 }
 
-static void give_fence(uint64_t fence)
+static bool give_fence(uint64_t fence)
 {
     char digits[24];
-    size_t n = sizeof digits;
+    size_t n = sizeof(digits);
 
     digits[--n] = '\0';
     for (uint64_t f = fence; f > 0; f /= 10)
         digits[--n] = (char)('0' + f % 10);
-    give("DLOCK_FENCE", digits + n);
+    return give("DLOCK_FENCE", digits + n);
 }
 
 const char *spawn_marker(char buf[SPAWN_MARKER_SIZE], const char *token)
@@ -136,16 +125,15 @@ const char *spawn_marker(char buf[SPAWN_MARKER_SIZE], const char *token)
 
 int spawn_exec(const struct spawn *sp)
 {
-    give("DLOCK_NAME", sp->name);
-    give("DLOCK_TOKEN", sp->token);
-    give_fence(sp->fence);
+    if (!give("DLOCK_NAME", sp->name) || !give("DLOCK_TOKEN", sp->token) || !give_fence(sp->fence))
+        return SPAWN_FORK_FAILED | ENOMEM;
     if (sp->inherit_fd >= 0)
         fcntl(sp->inherit_fd, F_SETFD, 0);
-    /* Last: from here a pending signal may end us, just as it would have ended the command. */
+    /* Last: from here on a pending signal may end us, as it would have ended the command. */
     signals_restore(sp->sig);
     /*
-     * A text file without "#!" is run by /bin/sh (ENOEXEC): execvp(3) does that for every shell, env(1) and
-     * flock(1), and a script that works there has to work here.
+     * A text file without "#!" is run by /bin/sh (ENOEXEC), as in every shell, env(1) and flock(1):
+     * a script that works there has to work here.
      */
     execvp(sp->argv[0], sp->argv);
     return errno;
@@ -179,7 +167,7 @@ static int become_command(const struct spawn *sp, pid_t parent)
     if (sp->die_with_parent) {
         if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) != 0)
             return errno;
-        /* A parent that died before the line above sends no signal any more. */
+        /* A parent that died before the call above sends no signal. */
         if (getppid() != parent)
             return SPAWN_KEEPER_GONE;
     }
@@ -205,19 +193,36 @@ pid_t spawn_command(const struct spawn *sp, int *exec_fd)
     }
     if (pid == 0) {
         why = become_command(sp, parent);
-        while (write(ends[1], &why, sizeof why) < 0 && errno == EINTR)
+        while (write(ends[1], &why, sizeof(why)) < 0 && errno == EINTR)
             ;
         _exit(spawn_exec_code(why));
     }
     /*
-     * In parent and child: whoever comes first, a signal for the group finds it. EACCES after the
-     * exec means that the child has done it.
+     * Both in parent and child: whichever runs first, a signal for the group finds it. EACCES after
+     * the exec means that the child has done it.
      */
     if (sp->own_group)
         setpgid(pid, pid);
     close(ends[1]);
     *exec_fd = ends[0];
     return pid;
+}
+
+bool spawn_exec_result(int *exec_fd, int *why)
+{
+    ssize_t n;
+
+    *why = 0;
+    do
+        n = read(*exec_fd, why, sizeof(*why));
+    while (n < 0 && errno == EINTR);
+    if (n < 0 && errno == EAGAIN)
+        return false;
+    if (n != (ssize_t)sizeof(*why))
+        *why = 0;
+    close(*exec_fd);
+    *exec_fd = -1;
+    return true;
 }
 
 int spawn_exec_code(int sys)

@@ -11,49 +11,54 @@
 struct spawn {
     char *const *argv;
     const struct sigstate *sig;
-    bool own_group;   /* no controlling terminal: a process group of its own */
-    pid_t join_group; /* 0, or the group to join: the guard's own differs from the caller's */
-    bool
-        die_with_parent; /* PR_SET_PDEATHSIG SIGKILL (guard only: a direct file lock's command outlives us) */
-    int keeper_fd; /* -1, or the guard's socket: the child does not exec once its peer is gone */
-    int64_t not_after; /* nor when this time (term_at) has passed; DLOCK_NEVER: no limit */
-    int inherit_fd;    /* -1, or a descriptor that the command is to inherit (file lock) */
-    const char *name;  /* DLOCK_NAME; NULL: none */
-    const char *token; /* DLOCK_TOKEN; NULL: none */
-    uint64_t fence;    /* DLOCK_FENCE; 0: unset */
+    bool own_group;       /* no controlling terminal: a process group of its own */
+    pid_t join_group;     /* 0, or the group to join: the guard's own differs from the caller's */
+    bool die_with_parent; /* PR_SET_PDEATHSIG SIGKILL; not for a plain file lock */
+    int keeper_fd;        /* -1, or the guard's socket: no exec once its other end is closed */
+    int64_t not_after;    /* no exec after this time (term_at); DLOCK_NEVER: no limit */
+    int inherit_fd;       /* -1, or the descriptor that the command inherits (file lock) */
+    const char *name;     /* DLOCK_NAME; NULL: none */
+    const char *token;    /* DLOCK_TOKEN; NULL: none */
+    uint64_t fence;       /* DLOCK_FENCE; 0: unset */
 };
 
-/*
- * Returns the child's pid and *exec_fd: it reads EOF once exec has succeeded, or an int: the errno of
- * a failed exec, or SPAWN_TOO_LATE, SPAWN_KEEPER_GONE. Never blocks on it. -errno when fork failed.
- */
 #define SPAWN_TOO_LATE 10001
 #define SPAWN_KEEPER_GONE 10002
+#define SPAWN_FORK_FAILED 0x10000 /* ored with the errno of fork, or of what comes before exec */
+/*
+ * Fork the command. Returns the child's pid, and *exec_fd for spawn_exec_result; or the negative
+ * errno of a failed fork, -SPAWN_TOO_LATE or -SPAWN_KEEPER_GONE. Does not wait for the exec.
+ */
 pid_t spawn_command(const struct spawn *, int *exec_fd);
 /*
- * What this command and what it starts have in their environment, and nobody else (struct tree, marker):
- * in buf, which must live as long as the tree. NULL without a token.
+ * Read exec_fd. True once the result is known: then *why is 0 (exec succeeded), an errno, or
+ * SPAWN_*, and the descriptor is closed and -1. Blocks until then unless the descriptor is
+ * O_NONBLOCK.
  */
-#define SPAWN_MARKER_SIZE (sizeof "DLOCK_TOKEN=" + DLOCK_TOKEN_LEN)
+bool spawn_exec_result(int *exec_fd, int *why);
+/*
+ * The string that only the command and its descendants have in their environment (struct
+ * process_tree, marker), in buf, which must live as long as the tree. NULL without a token.
+ */
+#define SPAWN_MARKER_SIZE (sizeof("DLOCK_TOKEN=") + DLOCK_TOKEN_LEN)
 const char *spawn_marker(char buf[SPAWN_MARKER_SIZE], const char *token);
 /*
- * The last step, in the process that is to become the command: environment, descriptor, signals, exec
- * (by PATH, and by /bin/sh where the kernel knows no format, as execvp(3) does).
- * Returns the errno when exec failed. For spawn_command and -F.
+ * The last step, in the process that becomes the command: environment, descriptor, signals, exec
+ * (by PATH, and by /bin/sh when the kernel does not know the format, as execvp(3) does). Returns
+ * the errno when exec failed, SPAWN_FORK_FAILED|ENOMEM when there was no memory for the environment.
+ * For spawn_command and -F.
  */
 int spawn_exec(const struct spawn *);
 /*
- * At the start of main: where 0, 1 or 2 are closed, put /dev/null there, CLOEXEC, so that nothing of
- * ours lands on them and the command finds them closed again. 0 or -errno.
+ * At the start of main: open /dev/null, CLOEXEC, on each of 0, 1 and 2 that is closed, so that no
+ * descriptor of ours gets that number and the command finds them closed again. 0 or -errno.
  */
 int fds_plug(void);
-/* The exit code for a failed exec: 127 (ENOENT, ENOTDIR), 126 otherwise. */
+/* The exit code for that errno of a failed exec: 127 (ENOENT, ENOTDIR), 126 otherwise. */
 int spawn_exec_code(int sys);
-/* Is there a controlling terminal? */
-bool spawn_has_terminal(void);
 /*
- * Let go of the caller's descriptors: 0 and 1 become /dev/null, 2 stays, everything above that is not
- * in keep is closed. keep (-1 allowed in it) is sorted in place.
+ * Let go of the caller's descriptors: 0 and 1 become /dev/null, 2 stays, everything above that is
+ * not in keep is closed. keep (-1 allowed in it) is sorted in place.
  */
 void fds_let_go(int *keep, int n);
 

@@ -1,10 +1,11 @@
 /*
- * status.c - --status LOCK: who holds it, who waits; exit 0 when free, 75 when held.
- * --schema LOCK: what has to be made in the store before.
+ * status.c - --status LOCK: its holders and waiters; exit 0 when free, 75 when held. --schema LOCK:
+ * the statement that makes what the lock needs in its store.
  */
 #include "json.h"
-#include "run.h"
-#include "uri.h"
+#include "messages.h"
+#include "modes.h"
+#include "open.h"
 #include "util.h"
 
 #include <errno.h>
@@ -22,7 +23,7 @@ static int keep(struct found *f, const struct dlock_info *info)
 {
     if (f->n == f->cap) {
         size_t cap = f->cap ? f->cap * 2 : 4;
-        struct dlock_info *more = realloc(f->all, cap * sizeof *more);
+        struct dlock_info *more = realloc(f->all, cap * sizeof(*more));
         if (!more)
             return -1;
         f->all = more;
@@ -34,18 +35,18 @@ static int keep(struct found *f, const struct dlock_info *info)
 
 static void text_one(const struct dlock_info *i)
 {
-    char who[1024], left[32];
-    say_holder(i, who, sizeof who);
+    char holder[1024], left[32];
+    message_holder(i, holder, sizeof(holder));
     if (i->waiter && i->place > 0)
-        printf("  waiting %d: %s\n", i->place, who);
+        printf("  waiting %d: %s\n", i->place, holder);
     else if (i->waiter)
-        printf("  waiting: %s\n", who);
+        printf("  waiting: %s\n", holder);
     else
-        printf("  held%s by %s\n", i->mode == DLOCK_SHARED ? " (shared)" : "", who);
+        printf("  held%s by %s\n", i->mode == DLOCK_SHARED ? " (shared)" : "", holder);
     if (i->waiter)
         return;
     if (i->left_ns >= 0 && i->left_ns != DLOCK_NEVER)
-        printf("    lease left: %s\n", dlock_format_duration(i->left_ns, left, sizeof left));
+        printf("    lease left: %s\n", dlock_format_duration(i->left_ns, left, sizeof(left)));
     if (i->fence)
         printf("    fence: %" PRIu64 "\n", i->fence);
 }
@@ -75,7 +76,7 @@ static void json_one(struct json *j, const struct dlock_info *i)
     if (i->left_ns >= 0 && i->left_ns != DLOCK_NEVER)
         json_int(j, "lease_left_ms", i->left_ns / DLOCK_MSEC);
     if (i->fence) {
-        snprintf(fence, sizeof fence, "%" PRIu64, i->fence);
+        snprintf(fence, sizeof(fence), "%" PRIu64, i->fence);
         json_str(j, "fence", fence);
     }
     json_close(j, '}');
@@ -117,15 +118,15 @@ static void print(const struct options *o, const dlock *lk, const struct found *
         text_one(&f->all[i]);
 }
 
-/* A signal ends a query at once: nothing was taken, so there is nothing to give back. */
+/* A signal ends a query at once: we hold nothing that must be released. */
 static void check_signals(const struct sigstate *sig, dlock *lk)
 {
     struct signalfd_siginfo si;
     while (signals_read(sig, &si)) {
         int n = (int)si.ssi_signo;
-        if (n == SIGTSTP || n == SIGTTIN || n == SIGTTOU)
+        if (signals_stops(n)) {
             signals_stop_self(n);
-        else if (signals_cancels(n)) {
+        } else if (signals_cancels(n)) {
             dlock_close(lk);
             signals_die(n);
         }
@@ -142,13 +143,13 @@ static int query(const struct options *o, const struct sigstate *sig, dlock *lk,
         while (dlock_process(lk, pfd, n, &r)) {
             n = 0;
             if (r.type == DLOCK_R_FAILED)
-                return say_error(o, &r.error);
+                return message_error(o, &r.error);
             if (r.type == DLOCK_R_DONE)
                 return -1;
             if (r.type == DLOCK_R_NOTICE && r.error.code && !o->quiet)
-                say("%s", r.error.msg);
+                message("%s", r.error.msg);
             if (r.type == DLOCK_R_INFO && keep(f, r.info) < 0) {
-                say("out of memory");
+                message("out of memory");
                 return dlock_error_exit(DLOCK_ENOMEM);
             }
         }
@@ -162,18 +163,14 @@ static int query(const struct options *o, const struct sigstate *sig, dlock *lk,
     }
 }
 
-/* A handle for a lock that is only asked about. */
-static dlock *open_to_ask(const struct options *o, int *code)
+/* A handle for a query. NULL after the error was printed. */
+static dlock *open_for_query(const struct options *o, int *code)
 {
-    struct dlock_uri *parsed = NULL;
-    char *uri = lock_uri(o, &parsed, code);
+    struct dlock_uri *uri = open_uri(o, code);
     if (!uri)
         return NULL;
-    dlock_uri_free(parsed);
-    bound_memory();
-    dlock *lk = open_lock(o, uri, code);
-    wipe(uri);
-    return lk;
+    open_bound_memory();
+    return open_handle(o, &uri, code);
 }
 
 int schema_mode(const struct options *o, const struct sigstate *sig)
@@ -182,13 +179,13 @@ int schema_mode(const struct options *o, const struct sigstate *sig)
     char *text = NULL;
     int code = 0;
     (void)sig;
-    dlock *lk = open_to_ask(o, &code);
+    dlock *lk = open_for_query(o, &code);
     if (!lk)
         return code;
     if (dlock_schema(lk, &text, &err) == 0)
         printf("%s;\n", text);
     else
-        code = say_error(o, &err);
+        code = message_error(o, &err);
     free(text);
     dlock_close(lk);
     return code;
@@ -198,7 +195,7 @@ int status_mode(const struct options *o, const struct sigstate *sig)
 {
     struct found f = {0};
     int code = 0;
-    dlock *lk = open_to_ask(o, &code);
+    dlock *lk = open_for_query(o, &code);
     if (!lk)
         return code;
     code = query(o, sig, lk, &f);

@@ -3,12 +3,13 @@
  *
  *     ( dlock -n 9 || exit 1; ... ) 9>lockfile
  *
- * The lock belongs to the open file that we share with the caller, so it stays when we exit. It may
- * be a shell that waits for us: a wait that is given up must not leave the lock behind.
+ * The lock belongs to the open file that we share with the caller, so it stays when we exit. The
+ * caller may go on without it: a cancelled wait must not leave the lock behind.
  */
 #include "backends/file/flock_wait.h"
 #include "backends/file/proc_locks.h"
-#include "run.h"
+#include "messages.h"
+#include "modes.h"
 #include "util.h"
 
 #include <errno.h>
@@ -18,15 +19,15 @@
 #include <string.h>
 #include <sys/file.h>
 
-/* What is left of -w's 100 ms tolerance for a thread that does not end; then it ends with us. */
+/* Within -w's 100 ms tolerance: how long to wait for a cancelled thread; then it ends with us. */
 #define CANCEL_WITHIN (50 * DLOCK_MSEC)
 
 struct fdlock {
     const struct options *o;
     const struct sigstate *sig;
-    struct dlock_flockwait *waiter;
-    int64_t until;  /* -w */
-    int64_t say_at; /* when a wait is worth a word */
+    struct flock_wait *waiter;
+    int64_t until;     /* -w */
+    int64_t report_at; /* when to report the wait, with -v */
 };
 
 static int fail_flock(const struct options *o, int sys)
@@ -38,35 +39,35 @@ static int fail_flock(const struct options *o, int sys)
                o->mode == MODE_UNLOCK ? "unlock" : "lock", o->fd, strerror(sys),
                sys == EBADF ? " (on NFS an exclusive lock needs one that is open for writing)"
                             : "");
-    return say_error(o, &err);
+    return message_error(o, &err);
 }
 
-/* Who holds it, as words for a message; "" when nobody knows. */
+/* " by HOLDER" for a message; "" when the holder is unknown. */
 static const char *holder(int fd, char *buf, size_t size)
 {
     char text[900];
-    struct dlock_lockfile lf;
-    struct dlock_plock lock;
+    struct proc_locks_file lf;
+    struct proc_lock lock;
     struct dlock_info info;
 
     buf[0] = '\0';
-    if (dlock_lockfile_of(fd, &lf) < 0 || dlock_proclocks(&lf, &lock, 1) != 1 || lock.waiter)
+    if (proc_locks_file(fd, &lf) < 0 || proc_locks_read(&lf, &lock, 1) != 1 || lock.waiter)
         return buf;
-    dlock_proclocks_describe(&lock, &lf, &info);
-    snprintf(buf, size, " by %s", say_holder(&info, text, sizeof(text)));
+    proc_locks_describe(&lock, &lf, &info);
+    snprintf(buf, size, " by %s", message_holder(&info, text, sizeof(text)));
     return buf;
 }
 
 static int busy(const struct options *o)
 {
     struct dlock_error err;
-    char who[1000], time[32] = "";
+    char held_by[1000], time[32] = "";
 
     if (!o->nonblock && o->wait_ns > 0 && o->wait_ns < DLOCK_NEVER)
         dlock_format_duration(o->wait_ns, time, sizeof(time));
     dlock_fail(&err, DLOCK_EBUSY, 0, "descriptor %d: the lock is held%s%s%s", o->fd,
-               holder(o->fd, who, sizeof(who)), time[0] ? "; gave up after " : "", time);
-    return say_error(o, &err);
+               holder(o->fd, held_by, sizeof(held_by)), time[0] ? "; gave up after " : "", time);
+    return message_error(o, &err);
 }
 
 /* Milliseconds for poll(2), rounded up so that it never returns too early and spins. */
@@ -79,11 +80,11 @@ static int poll_ms(int64_t until)
     return left <= 0 ? 0 : (int)dlock_min((left + DLOCK_MSEC - 1) / DLOCK_MSEC, 60000);
 }
 
-/* Sleep until the thread reports, a signal comes (true for a watched one), or the time until. */
+/* Sleep until the thread reports, until that time, or, with signals, until a signal comes. */
 static void sleep_until(const struct fdlock *l, bool signals, int64_t until)
 {
     struct pollfd pfd[2] = {{.fd = signals ? l->sig->fd : -1, .events = POLLIN}};
-    int n = 1 + dlock_flockwait_interest(l->waiter, pfd + 1, 1, dlock_now(), &until);
+    int n = 1 + flock_wait_interest(l->waiter, pfd + 1, 1, dlock_now(), &until);
 
     poll(pfd, (nfds_t)n, poll_ms(until));
 }
@@ -94,8 +95,8 @@ static bool give_up(struct fdlock *l)
     int64_t until = dlock_now() + CANCEL_WITHIN;
     int sys;
 
-    dlock_flockwait_cancel(l->waiter);
-    while (!dlock_flockwait_check(l->waiter, &sys)) {
+    flock_wait_cancel(l->waiter);
+    while (!flock_wait_check(l->waiter, &sys)) {
         if (dlock_now() >= until)
             return false;
         sleep_until(l, false, until);
@@ -109,47 +110,48 @@ static void read_signals(struct fdlock *l)
 
     while (signals_read(l->sig, &si)) {
         int sig = (int)si.ssi_signo;
-        if (sig == SIGTSTP || sig == SIGTTIN || sig == SIGTTOU)
+        if (signals_stops(sig))
             signals_stop_self(sig);
         if (!signals_cancels(sig))
             continue;
-        /* It may have been granted in this moment, and the caller will not know. */
+        /* The lock may have been granted in this moment, and the caller would not know. */
         if (give_up(l))
             flock(l->o->fd, LOCK_UN);
         signals_die(sig);
     }
 }
 
-static void say_waiting(struct fdlock *l)
+static void report_wait(struct fdlock *l)
 {
-    char who[1000];
+    char held_by[1000];
 
-    if (dlock_now() < l->say_at)
+    if (dlock_now() < l->report_at)
         return;
-    l->say_at = DLOCK_NEVER;
-    say_verbose(l->o, "descriptor %d: waiting, the lock is held%s", l->o->fd,
-                holder(l->o->fd, who, sizeof(who)));
+    l->report_at = DLOCK_NEVER;
+    if (l->o->verbose)
+        message("descriptor %d: waiting, the lock is held%s", l->o->fd,
+                holder(l->o->fd, held_by, sizeof(held_by)));
 }
 
 static int wait_for_lock(struct fdlock *l, int op)
 {
     int sys;
 
-    if (dlock_flockwait_start(&l->waiter, l->o->fd, op) < 0)
+    if (flock_wait_start(&l->waiter, l->o->fd, op) < 0)
         return fail_flock(l->o, ENOMEM);
-    while (!dlock_flockwait_check(l->waiter, &sys)) {
+    while (!flock_wait_check(l->waiter, &sys)) {
         if (dlock_now() >= l->until) {
             if (!give_up(l))
                 return busy(l->o); /* exit ends the thread */
-            /* Granted in the last moment, or not: asking again says which, and does no harm. */
+            /* It may have been granted in the last moment: to lock again tells, and does no harm. */
             sys = flock(l->o->fd, op | LOCK_NB) == 0 ? 0 : errno;
             break;
         }
-        sleep_until(l, true, dlock_min(l->until, l->say_at));
+        sleep_until(l, true, dlock_min(l->until, l->report_at));
         read_signals(l);
-        say_waiting(l);
+        report_wait(l);
     }
-    dlock_flockwait_free(l->waiter);
+    flock_wait_free(l->waiter);
     if (sys == EWOULDBLOCK)
         return busy(l->o);
     return sys == 0 ? 0 : fail_flock(l->o, sys);
@@ -162,10 +164,10 @@ int fdlock_mode(const struct options *o, const struct sigstate *sig)
     struct dlock_error err;
     int64_t now = dlock_now();
 
-    /* Close-on-exec: no caller can have handed that down, it is one of our own. */
+    /* A close-on-exec descriptor is one of our own: no caller can have passed it. */
     if (fcntl(o->fd, F_GETFD) != 0) {
         dlock_fail(&err, DLOCK_EUSAGE, EBADF, "descriptor %d is not open", o->fd);
-        return say_error(o, &err);
+        return message_error(o, &err);
     }
     if (flock(o->fd, op | LOCK_NB) == 0)
         return 0;
@@ -175,6 +177,6 @@ int fdlock_mode(const struct options *o, const struct sigstate *sig)
         return busy(o);
     if (o->wait_ns < DLOCK_NEVER - now)
         l.until = now + o->wait_ns;
-    l.say_at = now + DLOCK_SEC;
+    l.report_at = now + DLOCK_SEC;
     return wait_for_lock(&l, op);
 }

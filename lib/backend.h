@@ -164,6 +164,11 @@ struct dlock_backend {
  * (naming what to install), DLOCK_EPERM (others could have changed the module), DLOCK_EOS.
  */
 const struct dlock_backend *dlock_registry_find(const char *scheme, struct dlock_error *err);
+/*
+ * What a hold on a store of this scheme lives on, CAP_FD or CAP_LEASE; 0: dlock_registry_find will fail. Loads
+ * nothing: the program must know it before it may load a module.
+ */
+unsigned dlock_registry_hold(const char *scheme);
 /* TLS, in the same way, for a URI of this scheme. */
 struct tls_table;
 const struct tls_table *dlock_registry_tls(const char *scheme, struct dlock_error *err);

@@ -1,6 +1,5 @@
 /* blocking.c - the blocking calls of dlock.h: the same handle, driven by a poll() loop of our own. */
-#include "lock.h"
-
+#include "dlock.h"
 #include "util.h"
 
 #include <errno.h>

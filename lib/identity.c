@@ -69,7 +69,7 @@ void dlock_clean_text(char *dst, size_t size, const char *src, size_t len)
 static bool is_plain(char c)
 {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-           (c != '\0' && strchr("-._~/:@,+", c) != NULL);
+           (c != '\0' && strchr("-._~/:@,+", c));
 }
 
 static size_t encoded_len(const char *s, size_t n)

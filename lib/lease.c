@@ -2,8 +2,6 @@
 
 #include "util.h"
 
-#include <string.h>
-
 #define MARGIN_MIN (50 * DLOCK_MSEC)
 #define DRIFT_FIXED (2 * DLOCK_MSEC)
 #define GRACE_MAX (5 * DLOCK_SEC)
@@ -72,31 +70,21 @@ int lease_check(const struct lease_config *cfg, struct dlock_error *err)
     char ttl[32], grace[32], least[32];
     if (cfg->ttl == DLOCK_NEVER || fits(cfg, cfg->ttl))
         return 0;
-    dlock_format_duration(cfg->ttl, ttl, sizeof ttl);
-    dlock_format_duration(cfg->grace, grace, sizeof grace);
-    dlock_format_duration(smallest_ttl(cfg), least, sizeof least);
+    dlock_format_duration(cfg->ttl, ttl, sizeof(ttl));
+    dlock_format_duration(cfg->grace, grace, sizeof(grace));
+    dlock_format_duration(smallest_ttl(cfg), least, sizeof(least));
     if (cfg->ttl < LEASE_MIN_TTL)
         return dlock_fail(err, DLOCK_EUSAGE, 0, "a ttl of %s is too short: at least %s", ttl,
                           least);
-    return dlock_fail(err, DLOCK_EUSAGE, 0,
-                      "a ttl of %s leaves too little time beside a grace of %s: use a ttl of at "
-                      "least %s, or a shorter grace",
-                      ttl, grace, least);
+    return dlock_fail(
+        err, DLOCK_EUSAGE, 0,
+        "a ttl of %s leaves too little time beside a grace of %s: use a ttl of at least %s, or a shorter grace",
+        ttl, grace, least);
 }
 
-void lease_init(struct lease *l, const struct lease_config *cfg)
+void lease_acquire(struct lease *l, const struct lease_config *cfg)
 {
-    memset(l, 0, sizeof *l);
-    l->cfg = *cfg;
-    l->ttl = cfg->ttl;
-    l->state = LEASE_IDLE;
-}
-
-void lease_acquire(struct lease *l)
-{
-    struct lease_config cfg = l->cfg;
-    lease_init(l, &cfg);
-    l->state = LEASE_ACQUIRING;
+    *l = (struct lease){.cfg = *cfg, .ttl = cfg->ttl, .state = LEASE_ACQUIRING};
 }
 
 void lease_release(struct lease *l)

@@ -76,8 +76,8 @@ void lease_timeline(struct dlock_times *, const struct lease_config *, int64_t t
  */
 int lease_check(const struct lease_config *, struct dlock_error *);
 
-void lease_init(struct lease *, const struct lease_config *);
-void lease_acquire(struct lease *); /* acquire has been called */
+/* The backend's acquire has been called: begin anew. */
+void lease_acquire(struct lease *, const struct lease_config *);
 void lease_release(struct lease *); /* release has been called: no more renewals */
 /*
  * One step. ev: an event from the backend (GRANTED, RENEWED, UNCLEAR, LOST, RELEASED matter) or NULL.

@@ -1,24 +1,149 @@
 /*
- * lock.c - a lock handle: the core between a backend's protocol and whoever wants the lock. It owns what
- * is policy and the same for every store: the bounds on waiting and on first contact, the lease, undoing what
- * is unclear, trying again. How it is made: lock_open.c; its name look-ups: lock_names.c.
+ * lock.c - a lock handle: the core between a backend's protocol and the caller that wants the lock. It owns
+ * what is policy and the same for every store: the bounds on waiting and on first contact, the lease, undoing
+ * what is unclear, trying again.
+ *
+ * A handle goes from LOCK_IDLE through LOCK_RESOLVING (names to addresses; skipped when they are known) to
+ * LOCK_ACQUIRING and LOCK_HELD, or to LOCK_ASKING, and through LOCK_RELEASING back to LOCK_IDLE. What time
+ * decides about a held lock is lease.c's; dlock_process() does what it says.
  */
 #include "lock.h"
 
 #include "util.h"
 
+#include <stdlib.h>
 #include <string.h>
 
+/* What is left of -w's 100 ms tolerance for leaving the queue in an orderly way. */
+#define UNDO_BRIEF (60 * DLOCK_MSEC)
 /* Undo after a failure that no -w bounds. */
 #define UNDO_TIME (500 * DLOCK_MSEC)
 /* The backend has its own, more exact idea of the first contact's end: ours stands behind it. */
 #define CONTACT_SLACK (30 * DLOCK_MSEC)
 #define UNUSABLE_MAX 3
+#define RESOLVE_AGAIN (10 * DLOCK_SEC)
+
+static int64_t now_of(const dlock *d)
+{
+    return d->spec.env->now(d->spec.env->ctx);
+}
+
+/* --- opening ---------------------------------------------------------------------------------- */
+
+static int check_options(const struct dlock_options *o, const struct dlock_backend *be,
+                         struct dlock_error *err)
+{
+    if (o->mode == DLOCK_SHARED && !(be->caps & CAP_SHARED))
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "shared locks are not available for %s", be->name);
+    if (o->mode == DLOCK_SLOTS && !(be->caps & CAP_SLOTS))
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "slots are not available for %s", be->name);
+    if (o->connect_timeout_ns <= 0 || o->wait_ns < 0)
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "a time-out must be greater than zero");
+    return 0;
+}
+
+static void set_lease(dlock *d, const struct dlock_options *o)
+{
+    bool leased = d->table->caps & CAP_LEASE;
+    d->lease_cfg = (struct lease_config){
+        .ttl = leased ? o->ttl_ns : DLOCK_NEVER,
+        .grace = o->grace_ns >= 0 ? o->grace_ns : lease_default_grace(o->ttl_ns),
+        .lag = d->table->caps & CAP_LAG,
+        .default_grace = o->grace_ns < 0,
+    };
+}
+
+static void set_spec(dlock *d, const struct dlock_options *o)
+{
+    struct dlock_times t;
+    lease_timeline(&t, &d->lease_cfg, o->ttl_ns, 0);
+    dlock_who_init(&d->who, o->command, o->note);
+    d->spec = (struct dlock_spec){
+        .env = &dlock_env_system,
+        .uri = d->uri,
+        .mode = o->mode,
+        .slots = o->slots,
+        .ttl = o->ttl_ns,
+        .least_ttl = lease_least_ttl(&d->lease_cfg),
+        .connect_timeout = o->connect_timeout_ns,
+        /* Three tries fit between the first renewal and the second: one lost packet costs nothing. */
+        .op_timeout = dlock_min(o->connect_timeout_ns, dlock_max(UNDO_BRIEF, t.term_at / 6)),
+        .who = &d->who,
+    };
+}
+
+static int open_handle(dlock *d, const struct dlock_options *o, struct dlock_error *err)
+{
+    struct dlock_error why;
+    d->table = dlock_registry_find(d->uri->scheme, &why);
+    if (!d->table) {
+        if (err)
+            *err = why;
+        return why.code;
+    }
+    d->opt = *o;
+    d->opt.command = d->opt.note = NULL; /* copied into d->who */
+    int rc = check_options(o, d->table, err);
+    if (rc < 0)
+        return rc;
+    set_lease(d, o);
+    rc = lease_check(&d->lease_cfg, err);
+    if (rc < 0)
+        return rc;
+    set_spec(d, o);
+    rc = d->table->open(&d->be, &d->spec, err);
+    if (rc < 0)
+        return rc;
+    d->wait_until = d->contact_by = DLOCK_NEVER;
+    return dlock_uri_check_params(d->uri, err);
+}
+
+int dlock_open_uri(dlock **out, struct dlock_uri **uri, const struct dlock_options *o,
+                   struct dlock_error *err)
+{
+    dlock *d = calloc(1, sizeof(*d));
+    int rc = DLOCK_ENOMEM;
+    if (d) {
+        d->uri = *uri;
+        rc = open_handle(d, o, err);
+    } else {
+        dlock_fail(err, rc, 0, "out of memory");
+        dlock_uri_free(*uri);
+    }
+    *uri = NULL;
+    if (rc < 0)
+        dlock_close(d);
+    else
+        *out = d;
+    return rc;
+}
+
+int dlock_open(dlock **out, const char *text, const struct dlock_options *o,
+               struct dlock_error *err)
+{
+    struct dlock_uri *uri;
+    int rc = dlock_uri_parse(&uri, text, err);
+    return rc < 0 ? rc : dlock_open_uri(out, &uri, o, err);
+}
+
+void dlock_close(dlock *d)
+{
+    if (!d)
+        return;
+    if (d->be)
+        d->table->close(d->be);
+    dlock_resolver_free(d->resolver);
+    free(d->peers);
+    dlock_uri_free(d->uri);
+    free(d);
+}
+
+/* --- reports and requests --------------------------------------------------------------------- */
 
 /* One report waits at most: every event and every step of the lease brings at most one. */
 static struct dlock_report *report(dlock *d, enum dlock_report_type type)
 {
-    memset(&d->report, 0, sizeof d->report);
+    memset(&d->report, 0, sizeof(d->report));
     d->report.type = type;
     d->report.times = d->lease.times;
     d->report.fence = d->fence;
@@ -26,104 +151,171 @@ static struct dlock_report *report(dlock *d, enum dlock_report_type type)
     return &d->report;
 }
 
-void lock_report_failed(dlock *d)
+static void report_failed(dlock *d)
 {
     report(d, DLOCK_R_FAILED)->error = d->why;
-    d->phase = PH_IDLE;
+    d->phase = LOCK_IDLE;
 }
 
-/* --- starting ------------------------------------------------------------------------------------ */
+/* The addresses are known: begin what is wanted. */
+static void ask_backend(dlock *d)
+{
+    if (d->want == LOCK_ASKING) {
+        d->phase = LOCK_ASKING;
+        d->table->ask(d->be, ASK_STATUS, NULL);
+        return;
+    }
+    d->phase = LOCK_ACQUIRING;
+    d->fence = 0;
+    d->token[0] = '\0';
+    lease_acquire(&d->lease, &d->lease_cfg);
+    d->table->acquire(d->be, d->opt.wait_ns != 0);
+}
+
+/* --- names ------------------------------------------------------------------------------------ */
+
+static bool has_host(const struct dlock_peer *peers, int n, int host)
+{
+    for (int i = 0; i < n; i++)
+        if (peers[i].host == host)
+            return true;
+    return false;
+}
+
+/* Take these addresses; a host that has none among them keeps what it had. False: out of memory, all stay. */
+static bool take_peers(dlock *d, struct dlock_peer *peers, int n)
+{
+    int all = n;
+    struct dlock_peer *p = realloc(peers, ((size_t)n + (size_t)d->spec.npeers + 1) * sizeof(*p));
+    if (!p) {
+        free(peers);
+        return false;
+    }
+    for (int i = 0; i < d->spec.npeers; i++)
+        if (!has_host(p, n, d->peers[i].host))
+            p[all++] = d->peers[i];
+    free(d->peers);
+    d->peers = p;
+    d->spec.peers = p;
+    d->spec.npeers = all;
+    return true;
+}
+
+/* A look-up is under way: take over what it has brought. */
+static void check_resolver(dlock *d)
+{
+    struct dlock_peer *peers;
+    struct dlock_error why;
+    int n;
+    int rc = dlock_resolver_result(d->resolver, &peers, &n, &why);
+    if (rc != 0) {
+        dlock_resolver_free(d->resolver);
+        d->resolver = NULL;
+        d->resolved_at = now_of(d);
+    } else if (d->phase == LOCK_RESOLVING && now_of(d) >= d->partly_at) {
+        /* A name server that is silent about one host of several must not cost the others. */
+        rc = dlock_resolver_so_far(d->resolver, &peers, &n);
+    }
+    if (rc == 0)
+        return;
+    if (rc > 0 && !take_peers(d, peers, n))
+        rc = dlock_fail(&why, DLOCK_ENOMEM, 0, "out of memory");
+    if (d->phase != LOCK_RESOLVING)
+        return; /* a look-up beside a reconnect: when it fails, the old addresses stay */
+    if (rc > 0) {
+        ask_backend(d);
+    } else {
+        d->why = why;
+        report_failed(d);
+    }
+}
+
+/* The store may have moved: look its names up again, while work goes on with the addresses we have. */
+static void resolve_again(dlock *d)
+{
+    if (d->resolver || d->uri->nhosts == 0 || now_of(d) - d->resolved_at < RESOLVE_AGAIN)
+        return;
+    d->resolved_at = now_of(d);
+    dlock_resolver_start(&d->resolver, d->uri, NULL);
+}
+
+/* --- start and release ------------------------------------------------------------------------ */
 
 static bool needs_resolver(const dlock *d)
 {
     return d->uri->nhosts > 0 && !d->peers;
 }
 
-void lock_ask_backend(dlock *d)
-{
-    if (d->want == PH_ASKING) {
-        d->phase = PH_ASKING;
-        d->table->ask(d->be, ASK_STATUS, NULL);
-        return;
-    }
-    d->phase = PH_ACQUIRING;
-    d->fence = 0;
-    d->token[0] = '\0';
-    lease_init(&d->lease, &d->lease_cfg);
-    lease_acquire(&d->lease);
-    d->table->acquire(d->be, d->opt.wait_ns != 0);
-}
-
 static void begin(dlock *d, enum lock_phase want)
 {
-    int64_t now = lock_now(d);
+    int64_t now = now_of(d);
     d->want = want;
     d->contacted = false;
     d->contact_by = now + d->opt.connect_timeout_ns;
     if (d->contact_by < DLOCK_NEVER - CONTACT_SLACK)
         d->contact_by += CONTACT_SLACK;
     if (!needs_resolver(d)) {
-        lock_ask_backend(d);
+        ask_backend(d);
         return;
     }
-    d->phase = PH_RESOLVING;
+    d->phase = LOCK_RESOLVING;
     d->partly_at = now + (dlock_min(d->contact_by, d->wait_until) - now) / 2;
     if (!d->resolver && dlock_resolver_start(&d->resolver, d->uri, &d->why) < 0)
-        lock_report_failed(d);
+        report_failed(d);
 }
 
 void dlock_start_acquire(dlock *d)
 {
-    int64_t wait = d->opt.wait_ns, now = lock_now(d);
+    int64_t wait = d->opt.wait_ns, now = now_of(d);
     d->wait_until = wait == 0 || wait >= DLOCK_NEVER - now ? DLOCK_NEVER : now + wait;
     d->unusable = 0;
-    begin(d, PH_ACQUIRING);
+    begin(d, LOCK_ACQUIRING);
 }
 
 void dlock_start_status(dlock *d)
 {
     d->wait_until = DLOCK_NEVER;
-    begin(d, PH_ASKING);
+    begin(d, LOCK_ASKING);
 }
 
-/* Give back or undo; then_ says what is reported once the backend has done it. */
+/* Release or undo; then_ says what to report when the backend has done it. */
 static void release_then(dlock *d, enum lock_then then_, int64_t until)
 {
     d->then = then_;
-    d->phase = PH_RELEASING;
+    d->phase = LOCK_RELEASING;
     lease_release(&d->lease);
     d->table->release(d->be, until);
 }
 
 void dlock_start_release(dlock *d, int64_t until)
 {
-    if (d->phase == PH_IDLE || d->phase == PH_RESOLVING) {
-        d->phase = PH_IDLE;
+    if (d->phase == LOCK_IDLE || d->phase == LOCK_RESOLVING) {
+        d->phase = LOCK_IDLE;
         report(d, DLOCK_R_RELEASED)->how = DLOCK_REL_NOTHING;
         return;
     }
-    d->report.type = DLOCK_R_NONE; /* what was about to be said is void */
+    d->report.type = DLOCK_R_NONE; /* a report that waits is void */
     release_then(d, THEN_RELEASED, until);
 }
 
-/* --- what happens -------------------------------------------------------------------------------- */
+/* --- what happens ----------------------------------------------------------------------------- */
 
 static int64_t undo_until(const dlock *d)
 {
-    int64_t now = lock_now(d), until = now + UNDO_TIME;
+    int64_t now = now_of(d), until = now + UNDO_TIME;
     if (d->wait_until != DLOCK_NEVER)
-        until = dlock_min(until, dlock_max(now, d->wait_until) + LOCK_UNDO_BRIEF);
+        until = dlock_min(until, dlock_max(now, d->wait_until) + UNDO_BRIEF);
     return until;
 }
 
-/* Granted, but of no use any more: give it back, and stand in line again where the caller waits. */
-static void unusable(dlock *d)
+/* Granted too late to be used: give it back, and queue again if the caller waits. */
+static void give_back_late(dlock *d)
 {
     bool again = d->opt.wait_ns != 0 && ++d->unusable < UNUSABLE_MAX;
-    dlock_fail(&d->why, DLOCK_EUNAVAIL, 0,
-               "%s: the lock '%s' was granted too late to be used: the store is slow, or this "
-               "machine was stopped; a longer ttl helps",
-               d->uri->where, d->uri->name);
+    dlock_fail(
+        &d->why, DLOCK_EUNAVAIL, 0,
+        "%s: the lock '%s' was granted too late to be used: the store is slow, or this machine was stopped; a longer ttl helps",
+        d->uri->where, d->uri->name);
     release_then(d, again ? THEN_AGAIN : THEN_FAILED, undo_until(d));
 }
 
@@ -134,7 +326,7 @@ static void lease_action(dlock *d, enum lease_do todo)
         d->table->renew(d->be);
         break;
     case LEASE_START:
-        d->phase = PH_HELD;
+        d->phase = LOCK_HELD;
         report(d, DLOCK_R_ACQUIRED);
         break;
     case LEASE_EXTEND:
@@ -144,13 +336,13 @@ static void lease_action(dlock *d, enum lease_do todo)
         report(d, DLOCK_R_TERM)->error = d->why;
         break;
     case LEASE_KILL:
-        if (d->phase == PH_HELD)
+        if (d->phase == LOCK_HELD)
             report(d, DLOCK_R_LOST)->error = d->why;
         else
-            unusable(d); /* lost before anything was started under it */
+            give_back_late(d); /* lost before the work was started */
         break;
     case LEASE_UNUSABLE:
-        unusable(d);
+        give_back_late(d);
         break;
     case LEASE_NOTHING:
         break;
@@ -159,16 +351,16 @@ static void lease_action(dlock *d, enum lease_do todo)
 
 static void on_released(dlock *d, const struct dlock_event *ev)
 {
-    d->phase = PH_IDLE;
+    d->phase = LOCK_IDLE;
     switch (d->then) {
     case THEN_AGAIN:
-        lock_ask_backend(d);
+        ask_backend(d);
         break;
     case THEN_BUSY:
         report(d, DLOCK_R_BUSY)->info = d->have_holder ? &d->holder : NULL;
         break;
     case THEN_FAILED:
-        lock_report_failed(d);
+        report_failed(d);
         break;
     case THEN_RELEASED: {
         struct dlock_report *r = report(d, DLOCK_R_RELEASED);
@@ -185,11 +377,11 @@ static void on_event(dlock *d, const struct dlock_event *ev)
     case EV_WAITING:
     case EV_BUSY:
         d->contacted = true;
-        d->have_holder = ev->info != NULL;
+        d->have_holder = ev->info;
         if (ev->info)
             d->holder = *ev->info;
         if (ev->type == EV_BUSY)
-            d->phase = PH_IDLE;
+            d->phase = LOCK_IDLE;
         report(d, ev->type == EV_BUSY ? DLOCK_R_BUSY : DLOCK_R_WAITING)->info =
             d->have_holder ? &d->holder : NULL;
         d->report.place = ev->place;
@@ -197,11 +389,11 @@ static void on_event(dlock *d, const struct dlock_event *ev)
     case EV_GRANTED:
         d->contacted = true;
         d->fence = ev->fence;
-        memcpy(d->token, ev->token, sizeof d->token);
+        memcpy(d->token, ev->token, sizeof(d->token));
         break;
     case EV_UNCLEAR:
         d->why = ev->error;
-        lock_resolve_again(d);
+        resolve_again(d);
         break;
     case EV_LOST:
         d->why = ev->error;
@@ -214,13 +406,13 @@ static void on_event(dlock *d, const struct dlock_event *ev)
         report(d, DLOCK_R_INFO)->info = ev->info;
         break;
     case EV_DONE:
-        d->phase = PH_IDLE;
+        d->phase = LOCK_IDLE;
         report(d, DLOCK_R_DONE);
         break;
     case EV_NOTICE:
         report(d, DLOCK_R_NOTICE)->error = ev->error;
-        if (d->phase == PH_ACQUIRING)
-            lock_resolve_again(d);
+        if (d->phase == LOCK_ACQUIRING)
+            resolve_again(d);
         break;
     case EV_FAILED:
         d->why = ev->error;
@@ -228,7 +420,7 @@ static void on_event(dlock *d, const struct dlock_event *ev)
         break;
     case EV_RENEWED:
         if (ev->error.code != 0)
-            lock_resolve_again(d);
+            resolve_again(d);
         break;
     case EV_NONE:
         break;
@@ -239,10 +431,10 @@ static void no_answer(dlock *d, int64_t waited)
 {
     char text[32];
     dlock_fail(&d->why, DLOCK_EUNAVAIL, 0, "%s: no answer within %s%s (lock '%s')", d->uri->where,
-               dlock_format_duration(waited, text, sizeof text),
-               d->phase == PH_RESOLVING ? " to the name look-up" : "", d->uri->name);
-    if (d->phase == PH_RESOLVING)
-        lock_report_failed(d);
+               dlock_format_duration(waited, text, sizeof(text)),
+               d->phase == LOCK_RESOLVING ? " to the name look-up" : "", d->uri->name);
+    if (d->phase == LOCK_RESOLVING)
+        report_failed(d);
     else
         release_then(d, THEN_FAILED, undo_until(d));
 }
@@ -250,17 +442,17 @@ static void no_answer(dlock *d, int64_t waited)
 /* Is an answer awaited that -w and --connect-timeout bound? */
 static bool trying(const dlock *d)
 {
-    return d->phase == PH_RESOLVING || d->phase == PH_ACQUIRING || d->phase == PH_ASKING;
+    return d->phase == LOCK_RESOLVING || d->phase == LOCK_ACQUIRING || d->phase == LOCK_ASKING;
 }
 
 static void on_time(dlock *d)
 {
-    int64_t now = lock_now(d);
+    int64_t now = now_of(d);
     if (!trying(d))
         return;
     if (now >= d->wait_until) {
         if (d->contacted)
-            release_then(d, THEN_BUSY, now + LOCK_UNDO_BRIEF);
+            release_then(d, THEN_BUSY, now + UNDO_BRIEF);
         else
             no_answer(d, d->opt.wait_ns);
     } else if (now >= d->contact_by && !d->contacted) {
@@ -268,7 +460,7 @@ static void on_time(dlock *d)
     }
 }
 
-/* --- the loop ------------------------------------------------------------------------------------ */
+/* --- the loop --------------------------------------------------------------------------------- */
 
 int dlock_interest(dlock *d, struct pollfd *pfd, int cap, int64_t *wake_at)
 {
@@ -285,10 +477,10 @@ int dlock_interest(dlock *d, struct pollfd *pfd, int cap, int64_t *wake_at)
             *wake_at = 0;
         else if (n < cap)
             pfd[n++] = (struct pollfd){.fd = fd, .events = POLLIN};
-        if (d->phase == PH_RESOLVING && lock_now(d) < d->partly_at)
+        if (d->phase == LOCK_RESOLVING && now_of(d) < d->partly_at)
             *wake_at = dlock_min(*wake_at, d->partly_at);
     }
-    if (d->phase != PH_RESOLVING && d->phase != PH_IDLE)
+    if (d->phase != LOCK_RESOLVING && d->phase != LOCK_IDLE)
         n += d->table->interest(d->be, pfd + n, cap - n, wake_at);
     return n;
 }
@@ -306,8 +498,8 @@ static bool concerns_lease(enum dlock_ev type)
 }
 
 /*
- * The lease goes first: what time has decided (an end, a renewal) must not wait behind what the store
- * says. Every event of a backend and every step of the lease brings one report at most.
+ * The lease goes first: what time has decided (an end, a renewal) must not wait behind the store's events.
+ * Every event of a backend and every step of the lease brings one report at most.
  */
 int dlock_process(dlock *d, const struct pollfd *pfd, int n, struct dlock_report *out)
 {
@@ -315,13 +507,13 @@ int dlock_process(dlock *d, const struct pollfd *pfd, int n, struct dlock_report
         if (d->report.type != DLOCK_R_NONE)
             return take_report(d, out);
         if (d->resolver)
-            lock_resolved(d);
+            check_resolver(d);
         on_time(d);
-        enum lease_do todo = lease_step(&d->lease, lock_now(d), NULL);
+        enum lease_do todo = lease_step(&d->lease, now_of(d), NULL);
         lease_action(d, todo);
         if (todo != LEASE_NOTHING || d->report.type != DLOCK_R_NONE)
             continue;
-        if (d->phase == PH_IDLE || d->phase == PH_RESOLVING)
+        if (d->phase == LOCK_IDLE || d->phase == LOCK_RESOLVING)
             return 0;
         struct dlock_event ev = {0};
         int got = d->table->process(d->be, pfd, n, &ev);
@@ -331,15 +523,15 @@ int dlock_process(dlock *d, const struct pollfd *pfd, int n, struct dlock_report
             return 0;
         on_event(d, &ev);
         if (concerns_lease(ev.type))
-            lease_action(d, lease_step(&d->lease, lock_now(d), &ev));
+            lease_action(d, lease_step(&d->lease, now_of(d), &ev));
     }
 }
 
-/* --- what is known ------------------------------------------------------------------------------- */
+/* --- what is known ---------------------------------------------------------------------------- */
 
 int64_t dlock_deadline(const dlock *d)
 {
-    return d->phase == PH_HELD && !d->lease.certain ? d->lease.times.deadline : 0;
+    return d->phase == LOCK_HELD && !d->lease.certain ? d->lease.times.deadline : 0;
 }
 
 uint64_t dlock_fence(const dlock *d)
@@ -374,7 +566,7 @@ bool dlock_is_local(const dlock *d)
 
 int dlock_fd(const dlock *d)
 {
-    return d->table->inherit_fd && d->phase == PH_HELD ? d->table->inherit_fd(d->be) : -1;
+    return d->table->inherit_fd && d->phase == LOCK_HELD ? d->table->inherit_fd(d->be) : -1;
 }
 
 int dlock_schema(const dlock *d, char **out, struct dlock_error *err)
@@ -387,5 +579,5 @@ int dlock_schema(const dlock *d, char **out, struct dlock_error *err)
 
 int dlock_session_fd(const dlock *d)
 {
-    return d->table->session_fd && d->phase == PH_HELD ? d->table->session_fd(d->be) : -1;
+    return d->table->session_fd && d->phase == LOCK_HELD ? d->table->session_fd(d->be) : -1;
 }

@@ -1,23 +1,20 @@
-/* lock.h - what a handle is made of: for the files lock*.c alone (and their tests, which inject a clock). */
+/* lock.h - the state of a handle: for lock.c, and for its tests, which inject a clock. */
 #ifndef DLOCK_LOCK_H
 #define DLOCK_LOCK_H
 
 #include "backend.h"
 #include "lease.h"
 
-/* What is left of -w's 100 ms tolerance for leaving the queue in an orderly way. */
-#define LOCK_UNDO_BRIEF (60 * DLOCK_MSEC)
-
 enum lock_phase {
-    PH_IDLE,
-    PH_RESOLVING, /* names to addresses, first contact */
-    PH_ACQUIRING,
-    PH_HELD,
-    PH_RELEASING,
-    PH_ASKING
+    LOCK_IDLE,
+    LOCK_RESOLVING, /* names to addresses, before the first contact */
+    LOCK_ACQUIRING,
+    LOCK_HELD,
+    LOCK_RELEASING, /* or undoing an acquire */
+    LOCK_ASKING     /* a status query */
 };
 
-/* What a release is for, and so what is reported when it is done. */
+/* What follows a release: the report, or another acquire. */
 enum lock_then { THEN_RELEASED, THEN_BUSY, THEN_FAILED, THEN_AGAIN };
 
 struct dlock {
@@ -33,14 +30,15 @@ struct dlock {
     struct dlock_resolver *resolver; /* a look-up under way, or NULL */
     struct dlock_peer *peers;
     int64_t resolved_at;
-    int64_t partly_at; /* from then on, the names that have an address must do */
+    int64_t partly_at; /* from then on, the names that have an address must suffice */
 
-    enum lock_phase phase, want;
+    enum lock_phase phase;
+    enum lock_phase want; /* LOCK_ACQUIRING or LOCK_ASKING, once the names are resolved */
     enum lock_then then;
     int64_t wait_until; /* -w */
     int64_t contact_by; /* --connect-timeout */
     bool contacted;     /* the store has answered at least once */
-    int unusable;       /* grants that came too late, in this acquire */
+    int unusable;       /* how often this acquire was granted too late */
 
     uint64_t fence;
     char token[DLOCK_TOKEN_LEN + 1];
@@ -49,19 +47,5 @@ struct dlock {
     struct dlock_error why; /* the latest reason for trouble */
     struct dlock_report report;
 };
-
-static inline int64_t lock_now(const dlock *d)
-{
-    return d->spec.env->now(d->spec.env->ctx);
-}
-
-/* lock.c: the addresses are known: begin what is wanted; or it has failed, and why says for what reason. */
-void lock_ask_backend(dlock *);
-void lock_report_failed(dlock *);
-
-/* lock_names.c: while a look-up is under way: what has it brought? */
-void lock_resolved(dlock *);
-/* The store may have moved: look again, beside whatever goes on with the addresses we have. */
-void lock_resolve_again(dlock *);
 
 #endif

@@ -67,16 +67,16 @@ static void look(struct place *p, const struct dlock_loadable *m)
     /* A program with more rights than its caller is not led anywhere by where it lies. */
     if (!getauxval(AT_SECURE) && own_file(p->dir)) {
         char *end = strrchr(p->dir, '/');
-        size_t room = (size_t)(p->dir + sizeof p->dir - end);
+        size_t room = (size_t)(p->dir + sizeof(p->dir) - end);
         if (snprintf(end, room, UNINSTALLED) < (int)room)
             p->fd = open(p->dir, flags);
     }
     if (p->fd < 0) {
-        snprintf(p->dir, sizeof p->dir, "%s", DLOCK_MODDIR);
+        snprintf(p->dir, sizeof(p->dir), "%s", DLOCK_MODDIR);
         p->fd = open(p->dir, flags);
     }
     int saved = errno;
-    snprintf(p->file, sizeof p->file, "%s/%s", p->dir, m->file);
+    snprintf(p->file, sizeof(p->file), "%s/%s", p->dir, m->file);
     errno = saved;
 }
 
@@ -102,16 +102,15 @@ static int check_owned(int fd, const char *path, mode_t type, uid_t own, struct 
         return dlock_fail(err, DLOCK_EPERM, 0, "%s is not a regular file: no module is loaded",
                           path);
     if (st.st_uid != 0 && st.st_uid != geteuid() && st.st_uid != own)
-        return dlock_fail(err, DLOCK_EPERM, 0,
-                          "%s belongs to user %u: no module is loaded but from what is root's or "
-                          "your own",
-                          path, (unsigned)st.st_uid);
+        return dlock_fail(
+            err, DLOCK_EPERM, 0,
+            "%s belongs to user %u: no module is loaded but from what is root's or your own", path,
+            (unsigned)st.st_uid);
     if (st.st_mode & (S_IWGRP | S_IWOTH))
         return dlock_fail(
             err, DLOCK_EPERM, 0,
-            "%s can be changed by others (mode %04o): no module is loaded; chmod go-w "
-            "it",
-            path, (unsigned)st.st_mode & 07777);
+            "%s can be changed by others (mode %04o): no module is loaded; chmod go-w it", path,
+            (unsigned)st.st_mode & 07777);
     return 0;
 }
 
@@ -139,7 +138,7 @@ static void *load(const struct dlock_loadable *m, const struct place *p, struct 
 {
     char path[NAME_MAX + 64];
     const char *name = path;
-    snprintf(path, sizeof path, "/proc/self/fd/%d/%s", p->fd, m->file);
+    snprintf(path, sizeof(path), "/proc/self/fd/%d/%s", p->fd, m->file);
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     name = p->file; /* a report names functions by looking into the file once more */
 #endif
@@ -169,9 +168,9 @@ static bool check_table(const void *table, const struct dlock_loadable *m, const
 {
     struct dlock_module_head h = {0};
     if (table)
-        memcpy(&h.abi, table, sizeof h.abi);
+        memcpy(&h.abi, table, sizeof(h.abi));
     if (table && h.abi == m->abi)
-        memcpy(&h, table, sizeof h);
+        memcpy(&h, table, sizeof(h));
     if (!table)
         dlock_fail(err, DLOCK_ENOBACKEND, 0, "%s is not a module of dlock: " ONE_BUILD, path);
     else if (h.abi != m->abi)

@@ -11,6 +11,7 @@ struct dlock_loadable {
     const char *name, *file, *package; /* file: within the directory of modules */
     const char *const *schemes;        /* of a backend, NULL-terminated; NULL: it is none */
     unsigned abi;                      /* of its table; each kind has numbers of its own */
+    const char *note;                  /* for --version when it is installed; NULL: "module" */
 };
 
 /* How every table that a module hands out begins. */

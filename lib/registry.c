@@ -34,6 +34,13 @@ static const struct dlock_backend *const built_in[] = {
 #endif
 };
 
+/* Does the module check what a server sends before libzookeeper reads it? (zookeeper/wire/calls.h) */
+#ifdef WITH_ZOOKEEPER_GUARD
+#define ZOOKEEPER_NOTE "module, packet guard"
+#else
+#define ZOOKEEPER_NOTE "module, no packet guard"
+#endif
+
 static const struct dlock_loadable modules[] = {
 #ifdef WITH_POSTGRES_MODULE
     {.name = "postgres",
@@ -47,7 +54,8 @@ static const struct dlock_loadable modules[] = {
      .file = "zookeeper.so",
      .package = "dlock-zookeeper",
      .abi = DLOCK_BACKEND_ABI,
-     .schemes = (const char *const[]){"zk", "zookeeper", NULL}},
+     .schemes = (const char *const[]){"zk", "zookeeper", NULL},
+     .note = ZOOKEEPER_NOTE},
 #endif
 #ifdef WITH_TLS_MODULE
     {.name = "tls", .file = "tls.so", .package = "dlock-tls", .abi = TLS_ABI},
@@ -68,12 +76,23 @@ const struct dlock_backend *dlock_registry_find(const char *scheme, struct dlock
     return NULL;
 }
 
+unsigned dlock_registry_hold(const char *scheme)
+{
+    for (size_t i = 0; i < DLOCK_LEN(built_in); i++)
+        if (dlock_serves(built_in[i]->schemes, scheme))
+            return built_in[i]->caps & (CAP_FD | CAP_LEASE);
+    for (const struct dlock_loadable *m = modules; m->name; m++)
+        if (m->schemes && dlock_serves(m->schemes, scheme))
+            return CAP_LEASE; /* module.c loads no other backend */
+    return 0;
+}
+
 const struct tls_table *dlock_registry_tls(const char *scheme, struct dlock_error *err)
 {
 #ifdef WITH_TLS
     (void)scheme;
     (void)err;
-    return &dlock_rtls;
+    return &dlock_tls;
 #else
     for (const struct dlock_loadable *m = modules; m->name; m++)
         if (m->abi == TLS_ABI)
@@ -94,6 +113,10 @@ const char *dlock_registry_name(int i, const char **note)
     const size_t nplain = DLOCK_LEN(plain) - 1;
     size_t n = (size_t)i;
     *note = NULL;
+#ifdef WITH_ZOOKEEPER
+    if (n < DLOCK_LEN(built_in) && built_in[n] == &dlock_backend_zookeeper)
+        *note = "no packet guard"; /* only the module can have it */
+#endif
     if (n < DLOCK_LEN(built_in))
         return built_in[n]->name;
     n -= DLOCK_LEN(built_in);
@@ -102,6 +125,7 @@ const char *dlock_registry_name(int i, const char **note)
     n -= nplain;
     if (n >= DLOCK_LEN(modules) || !modules[n].name)
         return NULL;
-    *note = dlock_module_installed(&modules[n]) ? "module" : "module, not installed";
+    const char *here = modules[n].note ? modules[n].note : "module";
+    *note = dlock_module_installed(&modules[n]) ? here : "module, not installed";
     return modules[n].name;
 }

@@ -43,7 +43,7 @@ int dlock_read_secret(char **out, const char *path, struct dlock_error *err)
             buf[n] = '\0';
             buf[strcspn(buf, "\r\n")] = '\0';
             *out = strdup(buf);
-            if (*out == NULL)
+            if (!*out)
                 rc = dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
         }
         explicit_bzero(buf, sizeof(buf));

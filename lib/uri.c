@@ -1,15 +1,72 @@
 /*
- * uri.c - the lock's name. A store's ordinary connection string, '#', and the name.
+ * uri.c - the lock's name: a store's ordinary connection string, '#', and the name.
  *
- * Messages quote what is wrong, so that one line is enough to repair it, but nothing that a '@'
- * follows: whoever forgets to encode a '/' or '#' in a password must not find half of it in a log.
+ * The text is cut at the last '#', then at '?', then at the first '/': authority (credentials and hosts), path,
+ * parameters, name. What is special about a scheme stands in one table of rules.
+ *
+ * Messages quote what is wrong, so that one line is enough to repair it, but nothing that a '@' follows: a
+ * password with a '/' or '#' that was not encoded must not appear in a log, not even in part.
  */
-#include "uri_parse.h"
+#include "uri.h"
 
+#include "util.h"
+
+#include <arpa/inet.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/un.h>
+
+enum path_kind { PATH_FILE, PATH_DB, PATH_SERVICE, PATH_SOCKET, PATH_TREE, PATH_ANY };
+
+enum {
+    HOST_MANY = 1,  /* a comma list */
+    HOST_CREDS = 2, /* each host may bring its own user:pass@ */
+    HOST_REQUIRED = 4,
+    HOST_NONE = 8,
+    HOST_LOCAL = 16, /* none named: 127.0.0.1 */
+    HOST_LIBPQ = 32  /* libpq judges: sockets as hosts, empty ports */
+};
+
+/* What is special about a scheme. */
+struct uri_rule {
+    const char *scheme;
+    unsigned short port;
+    enum path_kind path;
+    int hosts;
+};
+
+/* A piece of the text. */
+struct uri_span {
+    const char *p, *end;
+};
+
+struct uri_parser {
+    struct dlock_uri *u;
+    const struct uri_rule *rule;
+    struct dlock_error *err;
+};
+
+static inline size_t span_len(struct uri_span s)
+{
+    return (size_t)(s.end - s.p);
+}
+
+/* The first c in s, or s.end. */
+static inline const char *span_find(struct uri_span s, char c)
+{
+    const char *q = s.p < s.end ? memchr(s.p, c, span_len(s)) : NULL;
+
+    return q ? q : s.end;
+}
+
+/* The last c in s, or NULL. */
+static inline const char *span_rfind(struct uri_span s, char c)
+{
+    return s.p < s.end ? memrchr(s.p, c, span_len(s)) : NULL;
+}
 
 static const struct uri_rule rules[] = {
     {"file", 0, PATH_FILE, HOST_NONE},
@@ -23,25 +80,25 @@ static const struct uri_rule rules[] = {
     {"postgresql", 5432, PATH_ANY, HOST_MANY | HOST_LIBPQ},
     {"zk", 2181, PATH_TREE, HOST_MANY | HOST_REQUIRED},
     {"zookeeper", 2181, PATH_TREE, HOST_MANY | HOST_REQUIRED},
-    {"fake", 6379, PATH_ANY, HOST_MANY | HOST_CREDS},
+    {"fake", 6379, PATH_ANY, HOST_MANY | HOST_CREDS}, /* the tests' own, last */
 };
 
-/* Without a quotation, for what may be a password that lost its '@'. */
-int uri_refuse_unseen(const struct uri_parser *ps, const char *why)
+/* Refuse without a quotation: the text may be a password that lost its '@'. */
+static int refuse_unseen(const struct uri_parser *ps, const char *why)
 {
     return dlock_fail(ps->err, DLOCK_EUSAGE, 0, "bad lock URI: %s", why);
 }
 
-int uri_refuse(const struct uri_parser *ps, struct uri_span s, const char *why)
+static int refuse(const struct uri_parser *ps, struct uri_span s, const char *why)
 {
     /* s points into the whole text: with a '@' further on, it may be part of a secret. */
     if (s.p >= s.end || strchr(s.p, '@'))
-        return uri_refuse_unseen(ps, why);
+        return refuse_unseen(ps, why);
     return dlock_fail(ps->err, DLOCK_EUSAGE, 0, "bad lock URI: \"%.*s\": %s",
                       s.end - s.p > 80 ? 80 : (int)(s.end - s.p), s.p, why);
 }
 
-int uri_no_memory(struct dlock_error *err)
+static int no_memory(struct dlock_error *err)
 {
     return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
 }
@@ -59,12 +116,12 @@ static char *copy(struct uri_span s)
 }
 
 /* Percent-decode s into *out (malloc'ed). what: how a message names s, which may be a secret. */
-int uri_decode(const struct uri_parser *ps, struct uri_span s, char **out, const char *what)
+static int decode(const struct uri_parser *ps, struct uri_span s, char **out, const char *what)
 {
     char *buf = malloc(span_len(s) + 1), *w = buf;
 
     if (!buf)
-        return uri_no_memory(ps->err);
+        return no_memory(ps->err);
     for (const char *p = s.p; p < s.end; p++) {
         int hi = 0, lo = 0;
 
@@ -77,10 +134,10 @@ int uri_decode(const struct uri_parser *ps, struct uri_span s, char **out, const
         if (hi < 0 || lo < 0 || hi + lo == 0) {
             *w = '\0';
             wipe(buf);
-            return dlock_fail(ps->err, DLOCK_EUSAGE, 0,
-                              "bad lock URI: in %s, '%%' is not followed by two hexadecimal digits "
-                              "(01 to FF; a '%%' itself is %%25)",
-                              what);
+            return dlock_fail(
+                ps->err, DLOCK_EUSAGE, 0,
+                "bad lock URI: in %s, '%%' is not followed by two hexadecimal digits (01 to FF; a '%%' itself is %%25)",
+                what);
         }
         *w++ = (char)(hi << 4 | lo);
         p += 2;
@@ -90,7 +147,7 @@ int uri_decode(const struct uri_parser *ps, struct uri_span s, char **out, const
     return 0;
 }
 
-bool uri_is_text(const char *s)
+static bool is_text(const char *s)
 {
     bool good = true;
 
@@ -99,7 +156,7 @@ bool uri_is_text(const char *s)
     return good;
 }
 
-/* ---------------------------------------------------------------- name --- */
+/* ------------------------------------------------------------------ name --- */
 
 /* A file name has 255 bytes; ".lock" takes 5, and '/' and '%' are written as three bytes. */
 static bool fits_file_name(const char *name)
@@ -113,18 +170,18 @@ static bool fits_file_name(const char *name)
 
 static int parse_name(const struct uri_parser *ps, struct uri_span s)
 {
-    int r = uri_decode(ps, s, &ps->u->name, "the lock's name");
+    int r = decode(ps, s, &ps->u->name, "the lock's name");
 
     if (r < 0)
         return r;
     if (!*ps->u->name)
-        return uri_refuse(ps, s, "the lock's name after '#' is empty: add one");
-    if (!uri_is_text(ps->u->name))
-        return uri_refuse(ps, s, "a lock's name must be UTF-8 without control characters");
+        return refuse(ps, s, "the lock's name after '#' is empty: add one");
+    if (!is_text(ps->u->name))
+        return refuse(ps, s, "a lock's name must be UTF-8 without control characters");
     if (strlen(ps->u->name) > 255)
-        return uri_refuse(ps, s, "a lock's name is at most 255 bytes long");
+        return refuse(ps, s, "a lock's name is at most 255 bytes long");
     if (ps->rule->path == PATH_FILE && !fits_file_name(ps->u->name))
-        return uri_refuse(ps, s, "the name of a lock in a directory is at most 250 bytes long");
+        return refuse(ps, s, "the name of a lock in a directory is at most 250 bytes long");
     return 0;
 }
 
@@ -158,16 +215,16 @@ static int parse_param(const struct uri_parser *ps, struct uri_span s)
     for (int i = 0; i < u->nparams; i++)
         if (strlen(u->params[i].key) == span_len(key) &&
             memcmp(u->params[i].key, key.p, span_len(key)) == 0)
-            return uri_refuse(ps, key, "this parameter is given twice");
+            return refuse(ps, key, "this parameter is given twice");
     u->nparams++;
     v->key = copy(key);
     if (!v->key)
-        return uri_no_memory(ps->err);
+        return no_memory(ps->err);
     snprintf(what, sizeof(what), "the value of \"%.32s\"", v->key);
-    return uri_decode(ps, value, &v->value, what);
+    return decode(ps, value, &v->value, what);
 }
 
-/* s: all that follows '?'. */
+/* s: all text after the '?'. */
 static int parse_query(const struct uri_parser *ps, struct uri_span s)
 {
     size_t n = 1;
@@ -179,7 +236,7 @@ static int parse_query(const struct uri_parser *ps, struct uri_span s)
         n += *p == '&';
     ps->u->params = calloc(n, sizeof(*ps->u->params));
     if (!ps->u->params)
-        return uri_no_memory(ps->err);
+        return no_memory(ps->err);
     while (n-- > 0 && r == 0) {
         struct uri_span one = {s.p, span_find(s, '&')};
 
@@ -189,7 +246,363 @@ static int parse_query(const struct uri_parser *ps, struct uri_span s)
     return r;
 }
 
-/* ------------------------------------------------------------------ whole --- */
+/* ----------------------------------------------------------------- hosts --- */
+
+/* user, user:pass or :pass; what is empty counts as not given, as when a variable was empty. */
+static int parse_userinfo(const struct uri_parser *ps, struct dlock_host *h, struct uri_span s)
+{
+    struct uri_span user = {s.p, span_find(s, ':')};
+    struct uri_span pass = {user.end < s.end ? user.end + 1 : s.end, s.end};
+    int r = 0;
+
+    if (user.p < user.end)
+        r = decode(ps, user, &h->user, "the user name");
+    if (r == 0 && pass.p < pass.end)
+        r = decode(ps, pass, &h->password, "the password");
+    return r;
+}
+
+static bool is_number(struct uri_span s)
+{
+    while (s.p < s.end && *s.p >= '0' && *s.p <= '9')
+        s.p++;
+    return s.p == s.end;
+}
+
+static int parse_port(const struct uri_parser *ps, struct dlock_host *h, struct uri_span s)
+{
+    unsigned n = 0;
+
+    if (s.p == s.end && (ps->rule->hosts & HOST_LIBPQ))
+        return 0;
+    for (const char *p = s.p; p < s.end && n <= 65535; p++)
+        n = *p >= '0' && *p <= '9' ? 10 * n + (unsigned)(*p - '0') : 65536;
+    if (n > 65535 && !is_number(s))
+        return refuse_unseen(ps, "the port after the host is not a number from 1 to 65535");
+    if (n < 1 || n > 65535)
+        return refuse(ps, s, "a port is a number from 1 to 65535");
+    h->port = (unsigned short)n;
+    return 0;
+}
+
+static bool is_ipv6(const char *text)
+{
+    char buf[INET6_ADDRSTRLEN];
+    struct in6_addr addr;
+    size_t n = strcspn(text, "%"); /* a zone follows */
+
+    if (n >= sizeof(buf) || (text[n] && !text[n + 1]) || !is_text(text))
+        return false;
+    memcpy(buf, text, n);
+    buf[n] = '\0';
+    return inet_pton(AF_INET6, buf, &addr) == 1;
+}
+
+static bool is_host_name(const char *s)
+{
+    for (; *s; s++) {
+        bool letter = (*s | 32) >= 'a' && (*s | 32) <= 'z';
+
+        if (!letter && !(*s >= '0' && *s <= '9') && !strchr("-._", *s))
+            return false;
+    }
+    return true;
+}
+
+static int parse_brackets(const struct uri_parser *ps, struct dlock_host *h, struct uri_span s)
+{
+    struct uri_span in = {s.p + 1, span_find(s, ']')};
+    int r;
+
+    if (in.end == s.end)
+        return refuse(ps, s, "']' is missing after the IPv6 address");
+    r = decode(ps, in, &h->host, "the host");
+    if (r < 0)
+        return r;
+    if (!is_ipv6(h->host))
+        return refuse(ps, s, "this is not an IPv6 address");
+    s.p = in.end + 1;
+    if (s.p == s.end)
+        return 0;
+    if (*s.p != ':')
+        return refuse(ps, s, "only \":PORT\" may follow an IPv6 address");
+    s.p++;
+    return parse_port(ps, h, s);
+}
+
+/* HOST, HOST:PORT or [IPV6]:PORT, without user and password. */
+static int parse_host(const struct uri_parser *ps, struct dlock_host *h, struct uri_span s)
+{
+    struct uri_span name = {s.p, span_find(s, ':')}, port = {name.end + 1, s.end};
+    int r;
+
+    h->port = ps->rule->port;
+    if (s.p < s.end && *s.p == '[')
+        return parse_brackets(ps, h, s);
+    if (name.end < s.end && span_find(port, ':') < s.end)
+        return refuse_unseen(
+            ps, "a host has more than one ':' (an IPv6 address needs brackets: [::1]:6379)");
+    r = decode(ps, name, &h->host, "the host");
+    if (r == 0 && name.end < s.end)
+        r = parse_port(ps, h, port);
+    if (r < 0 || (ps->rule->hosts & HOST_LIBPQ))
+        return r;
+    if (!is_host_name(h->host))
+        return refuse(ps, name, "a host name has letters, digits, '-' and '.' only");
+    if (!*h->host && name.end < s.end)
+        return refuse(ps, s, "a port without a host");
+    return 0;
+}
+
+/* One entry of the list. What belongs to the whole list (not HOST_CREDS) was taken off before. */
+static int parse_entry(const struct uri_parser *ps, struct uri_span s)
+{
+    struct dlock_host *h = &ps->u->hosts[ps->u->nhosts++];
+    const char *at = ps->rule->hosts & HOST_CREDS ? span_rfind(s, '@') : NULL;
+    int r = 0;
+
+    if (at) {
+        r = parse_userinfo(ps, h, (struct uri_span){s.p, at});
+        s.p = at + 1;
+    }
+    return r < 0 ? r : parse_host(ps, h, s);
+}
+
+/* The same server twice would have two votes, or hide that a standby is missing. */
+static int check_twice(const struct uri_parser *ps)
+{
+    const struct dlock_uri *u = ps->u;
+
+    for (int i = 0; i < u->nhosts; i++)
+        for (int k = 0; k < i; k++)
+            if (u->hosts[i].port == u->hosts[k].port &&
+                strcasecmp(u->hosts[i].host, u->hosts[k].host) == 0)
+                return dlock_fail(ps->err, DLOCK_EUSAGE, 0,
+                                  "bad lock URI: the host \"%s:%u\" is named twice",
+                                  u->hosts[i].host, u->hosts[i].port);
+    return 0;
+}
+
+static int share_credentials(const struct uri_parser *ps)
+{
+    struct dlock_host *h = ps->u->hosts;
+
+    for (int i = 1; i < ps->u->nhosts; i++)
+        if (h[i].user || h[i].password)
+            return 0;
+    for (int i = 1; i < ps->u->nhosts; i++) {
+        if (h[0].user && !(h[i].user = strdup(h[0].user)))
+            return no_memory(ps->err);
+        if (h[0].password && !(h[i].password = strdup(h[0].password)))
+            return no_memory(ps->err);
+    }
+    return 0;
+}
+
+/* A list without a host: 127.0.0.1, an entry that holds only credentials, or no entry. */
+static int settle_no_host(const struct uri_parser *ps, struct uri_span s)
+{
+    struct dlock_uri *u = ps->u;
+
+    if (ps->rule->hosts & HOST_REQUIRED)
+        return refuse(ps, s, "the host is missing");
+    if (ps->rule->hosts & HOST_LOCAL) {
+        free(u->hosts[0].host);
+        u->hosts[0].host = strdup("127.0.0.1");
+        return u->hosts[0].host ? 0 : no_memory(ps->err);
+    }
+    if (!u->hosts[0].user && !u->hosts[0].password) {
+        free(u->hosts[0].host);
+        u->hosts[0].host = NULL;
+        u->nhosts = 0;
+    }
+    return 0;
+}
+
+static int parse_list(const struct uri_parser *ps, struct uri_span s)
+{
+    struct dlock_uri *u = ps->u;
+    int r = 0;
+
+    u->nhosts = 0;
+    for (;;) {
+        struct uri_span one = {s.p, ps->rule->hosts & HOST_MANY ? span_find(s, ',') : s.end};
+
+        r = parse_entry(ps, one);
+        if (r < 0 || one.end == s.end)
+            break;
+        s.p = one.end + 1;
+    }
+    if (r < 0 || (ps->rule->hosts & HOST_LIBPQ && u->nhosts > 1))
+        return r;
+    if (u->nhosts == 1 && !*u->hosts[0].host)
+        return settle_no_host(ps, s);
+    for (int i = 0; i < u->nhosts; i++)
+        if (!*u->hosts[i].host)
+            return refuse(ps, s, "a host is missing next to a ','");
+    return check_twice(ps);
+}
+
+/*
+ * What can be refused before anything is decoded: a host where the store has none, several where it has one, and
+ * in the credentials a character that would end them.
+ */
+static int check_authority(const struct uri_parser *ps, struct uri_span s, const char *at)
+{
+    struct uri_span creds = {s.p, at ? at : s.p}, list = {at ? at + 1 : s.p, s.end};
+    const struct uri_rule *rule = ps->rule;
+    bool named = list.p < list.end || (at && rule->path == PATH_FILE);
+
+    if (named && (rule->hosts & HOST_NONE))
+        return refuse(ps, list,
+                      "no host is allowed here: write a path that begins with '/' after \"://\"");
+    if (!(rule->hosts & HOST_MANY) && span_find(list, ',') < list.end)
+        return refuse(ps, list, "this kind of store has one host");
+    if (rule->hosts & HOST_LIBPQ)
+        return span_find(creds, '@') < creds.end
+                   ? refuse(ps, s, "write a '@' in user or password as %40")
+                   : 0;
+    if ((rule->hosts & HOST_MANY) && span_find(creds, ',') < creds.end)
+        return refuse(ps, s,
+                      "user and password go before the first host (write a ',' in them as %2C)");
+    return 0;
+}
+
+/* Everything between "://" and the path: [USER[:PASSWORD]@]HOST[:PORT],... */
+static int parse_authority(const struct uri_parser *ps, struct uri_span s)
+{
+    bool each = ps->rule->hosts & HOST_CREDS; /* then parse_entry finds them */
+    const char *at = each ? NULL : span_rfind(s, '@');
+    struct uri_span list = {at ? at + 1 : s.p, s.end};
+    size_t n = 1;
+    int r = check_authority(ps, s, at);
+
+    if (r < 0)
+        return r;
+    for (const char *p = list.p; p < list.end; p++)
+        n += *p == ',';
+    ps->u->hosts = calloc(n, sizeof(*ps->u->hosts));
+    if (!ps->u->hosts)
+        return no_memory(ps->err);
+    ps->u->nhosts = 1; /* the first holds the credentials of all */
+    if (at)
+        r = parse_userinfo(ps, &ps->u->hosts[0], (struct uri_span){s.p, at});
+    if (r == 0)
+        r = parse_list(ps, list);
+    return r == 0 && each ? share_credentials(ps) : r;
+}
+
+/* ------------------------------------------------------------------ path --- */
+
+/* "/db" as "/N" without leading zeros; "" and "/" are database 0. */
+static int parse_db(const struct uri_parser *ps, struct uri_span s, char buf[16])
+{
+    int64_t n = 0;
+
+    for (const char *p = s.p < s.end ? s.p + 1 : s.end; p < s.end; p++) {
+        n = *p >= '0' && *p <= '9' ? 10 * n + (*p - '0') : INT64_MAX;
+        if (n > INT_MAX)
+            return refuse(ps, s, "a database is a number: /0");
+    }
+    snprintf(buf, 16, "/%d", (int)n);
+    return 0;
+}
+
+static int parse_service(const struct uri_parser *ps, struct uri_span s, char **path)
+{
+    struct uri_span service = {s.p < s.end ? s.p + 1 : s.end, s.end};
+    char db[16];
+    int r;
+
+    service.end = span_find(service, '/');
+    r = parse_db(ps, (struct uri_span){service.end, s.end}, db);
+    if (r == 0)
+        r = decode(ps, service, path, "the service");
+    if (r < 0)
+        return r;
+    if (!**path || strchr(*path, '/') || !is_text(*path))
+        return refuse(ps, s,
+                      "the path must name the master as the sentinels do: /SERVICE or /SERVICE/DB");
+    char *joined;
+    if (asprintf(&joined, "/%s%s", *path, db) < 0)
+        return no_memory(ps->err);
+    free(*path);
+    *path = joined;
+    return 0;
+}
+
+/* A ZooKeeper path: "/a/b"; "" is the root. */
+static int check_tree(const struct uri_parser *ps, struct uri_span s, char *path)
+{
+    size_t len = strlen(path);
+
+    if (len > 0 && path[len - 1] == '/')
+        path[--len] = '\0';
+    for (const char *p = path; *p;) {
+        size_t n = strcspn(++p, "/");
+
+        if (n == 0 || (n == 1 && p[0] == '.') || (n == 2 && p[0] == '.' && p[1] == '.'))
+            return refuse(ps, s, "a path has no empty part, \".\" or \"..\"");
+        p += n;
+    }
+    return 0;
+}
+
+static int check_file(const struct uri_parser *ps, struct uri_span s, char *path)
+{
+    if (*path != '/')
+        return refuse(ps, s, "file:// needs an absolute path: file:///path");
+    /* "dir/#name" is "dir#name", also when two of them are compared. */
+    for (size_t n = strlen(path); !ps->u->bare && n > 1 && path[n - 1] == '/'; n--)
+        path[n - 1] = '\0';
+    return 0;
+}
+
+static int check_socket(const struct uri_parser *ps, struct uri_span s, const char *path)
+{
+    if (*path != '/' || !path[1])
+        return refuse(ps, s, "the socket's path is missing: redis+unix:///path#NAME");
+    if (strlen(path) >= sizeof(((struct sockaddr_un *)0)->sun_path))
+        return refuse(ps, s, "the socket's path is too long");
+    return 0;
+}
+
+static int parse_path(const struct uri_parser *ps, struct uri_span s)
+{
+    char **path = &ps->u->path, db[16];
+    int r;
+
+    if (ps->rule->path != PATH_FILE && span_find(s, '@') < s.end)
+        return refuse(
+            ps, s,
+            "a '@' after the first '/': write a '/' in a password as %2F, a '@' in a path as %40");
+    switch (ps->rule->path) {
+    case PATH_DB:
+        r = parse_db(ps, s, db);
+        if (r == 0 && !(*path = strdup(db)))
+            r = no_memory(ps->err);
+        return r;
+    case PATH_SERVICE:
+        return parse_service(ps, s, path);
+    case PATH_FILE:
+    case PATH_SOCKET:
+    case PATH_TREE:
+    case PATH_ANY:
+        break;
+    }
+    r = decode(ps, s, path, "the path");
+    if (r < 0)
+        return r;
+    if (ps->rule->path == PATH_FILE)
+        return check_file(ps, s, *path);
+    if (!is_text(*path))
+        return refuse(ps, s, "a path must be UTF-8 without control characters");
+    if (ps->rule->path == PATH_ANY)
+        return 0;
+    return ps->rule->path == PATH_TREE ? check_tree(ps, s, *path) : check_socket(ps, s, *path);
+}
+
+/* ----------------------------------------------------------------- whole --- */
 
 /* The store for messages: never user, password or query. */
 static char *make_where(const struct dlock_uri *u)
@@ -203,7 +616,7 @@ static char *make_where(const struct dlock_uri *u)
     fprintf(f, "%s://", u->scheme);
     for (int i = 0; i < u->nhosts; i++) {
         const struct dlock_host *h = &u->hosts[i];
-        bool v6 = strchr(h->host, ':') != NULL;
+        bool v6 = strchr(h->host, ':');
 
         if (*h->host)
             fprintf(f, v6 ? "%s[%s]:%u" : "%s%s:%u", i > 0 ? "," : "", h->host, h->port);
@@ -219,7 +632,7 @@ int dlock_uri_settle_where(struct dlock_uri *u, struct dlock_error *err)
 {
     char *text = make_where(u);
     if (!text)
-        return uri_no_memory(err);
+        return no_memory(err);
     free(u->where);
     u->where = text;
     return 0;
@@ -235,12 +648,76 @@ size_t dlock_uri_scheme_len(const char *text)
     return strncmp(text + n, "://", 3) == 0 ? n : 0;
 }
 
+static void blank(char *p, const char *end)
+{
+    for (; p < end; p++)
+        *p = 'x';
+}
+
+static bool names_secret(const char *key, const char *end)
+{
+    for (; key + 6 <= end; key++)
+        if (strncasecmp(key, "secret", 6) == 0 ||
+            (key + 8 <= end && strncasecmp(key, "password", 8) == 0))
+            return true;
+    return false;
+}
+
+void dlock_uri_blank_secrets(char *text)
+{
+    size_t scheme = dlock_uri_scheme_len(text);
+    char *start = text + scheme + 3, *end, *at, *p;
+
+    if (scheme == 0)
+        return;
+    end = strrchr(start, '#');
+    end = end ? end : start + strlen(start);
+    p = memchr(start, '?', (size_t)(end - start));
+    while (p && p < end) {
+        char *key = p + 1, *next = memchr(key, '&', (size_t)(end - key));
+        char *stop = next ? next : end, *eq = memchr(key, '=', (size_t)(stop - key));
+
+        if (eq && names_secret(key, eq))
+            blank(eq + 1, stop);
+        p = next;
+    }
+    /* Only the length shows, and the rest tells which lock it is. */
+    at = memrchr(start, '@', (size_t)(end - start));
+    blank(start, at ? at : start);
+}
+
 static const struct uri_rule *find_rule(const char *scheme)
 {
     for (size_t i = 0; i < DLOCK_LEN(rules); i++)
         if (strcmp(rules[i].scheme, scheme) == 0)
             return &rules[i];
     return NULL;
+}
+
+/* Is one character of a too many, missing, another one, or swapped with its neighbour? */
+static bool one_slip(const char *a, const char *b)
+{
+    while (*a && *a == *b) {
+        a++;
+        b++;
+    }
+    if (*a && (strcmp(a + 1, b) == 0 || (*b && strcmp(a + 1, b + 1) == 0)))
+        return true;
+    if (*b && strcmp(a, b + 1) == 0)
+        return true;
+    return *a && *b && a[0] == b[1] && a[1] == b[0] && strcmp(a + 2, b + 2) == 0;
+}
+
+static int unknown_store(const struct uri_parser *ps, const char *scheme)
+{
+    char near[48] = "";
+
+    for (size_t i = 0; i + 1 < DLOCK_LEN(rules) && !*near; i++) /* not the last, of the tests */
+        if (one_slip(scheme, rules[i].scheme))
+            snprintf(near, sizeof(near), "; did you mean %s://?", rules[i].scheme);
+    return dlock_fail(ps->err, DLOCK_EUSAGE, 0,
+                      "unknown store \"%.32s://\"%s (a file of that name: ./%.32s:...)", scheme,
+                      near, scheme);
 }
 
 /* The store part s (all of it) and, after '#', the name. */
@@ -257,9 +734,9 @@ static int parse_store(const struct uri_parser *ps, struct uri_span s, const cha
     if (ps->rule->path == PATH_FILE && path.p - rest.p == 9 &&
         strncasecmp(rest.p, "localhost", 9) == 0)
         rest.p = path.p;
-    r = uri_parse_authority(ps, (struct uri_span){rest.p, path.p});
+    r = parse_authority(ps, (struct uri_span){rest.p, path.p});
     if (r == 0)
-        r = uri_parse_path(ps, path);
+        r = parse_path(ps, path);
     if (r == 0)
         r = parse_query(ps, query);
     if (r < 0)
@@ -270,7 +747,7 @@ static int parse_store(const struct uri_parser *ps, struct uri_span s, const cha
         return dlock_fail(ps->err, DLOCK_EUSAGE, 0,
                           "the lock URI names a store but no lock: add '#NAME' at its end");
     u->name = strdup(u->path);
-    return u->name ? 0 : uri_no_memory(ps->err);
+    return u->name ? 0 : no_memory(ps->err);
 }
 
 static int parse_uri(struct uri_parser *ps, const char *text, size_t scheme_len)
@@ -283,21 +760,18 @@ static int parse_uri(struct uri_parser *ps, const char *text, size_t scheme_len)
     u->scheme = copy((struct uri_span){text, text + scheme_len});
     u->raw = copy(store);
     if (!u->scheme || !u->raw)
-        return uri_no_memory(ps->err);
+        return no_memory(ps->err);
     for (char *p = u->scheme; *p; p++)
         *p = *p >= 'A' && *p <= 'Z' ? (char)(*p + 32) : *p;
     ps->rule = find_rule(u->scheme);
     if (!ps->rule)
-        return dlock_fail(
-            ps->err, DLOCK_EUSAGE, 0,
-            "\"%.32s://\" is no kind of store that dlock knows (a file of that name: ./%.32s:...)",
-            u->scheme, u->scheme);
+        return unknown_store(ps, u->scheme);
     store.p += scheme_len + 3;
     r = parse_store(ps, store, hash);
     if (r < 0)
         return r;
     u->where = ps->rule->path == PATH_FILE ? strdup(u->path) : make_where(u);
-    return u->where ? 0 : uri_no_memory(ps->err);
+    return u->where ? 0 : no_memory(ps->err);
 }
 
 /* A path, byte for byte. */
@@ -321,7 +795,7 @@ static int parse_plain(const struct uri_parser *ps, const char *text)
     u->path = strdup(text);
     u->name = strdup(text);
     u->where = strdup(text);
-    return u->scheme && u->raw && u->path && u->name && u->where ? 0 : uri_no_memory(ps->err);
+    return u->scheme && u->raw && u->path && u->name && u->where ? 0 : no_memory(ps->err);
 }
 
 int dlock_uri_parse(struct dlock_uri **out, const char *text, struct dlock_error *err)
@@ -331,7 +805,7 @@ int dlock_uri_parse(struct dlock_uri **out, const char *text, struct dlock_error
     int r;
 
     if (!ps.u)
-        return uri_no_memory(err);
+        return no_memory(err);
     r = scheme_len > 0 ? parse_uri(&ps, text, scheme_len) : parse_plain(&ps, text);
     if (r < 0)
         dlock_uri_free(ps.u);

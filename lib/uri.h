@@ -44,11 +44,23 @@ int dlock_uri_parse(struct dlock_uri **out, const char *text, struct dlock_error
 int dlock_uri_settle_where(struct dlock_uri *, struct dlock_error *);
 /* Frees; overwrites the secrets first. NULL is fine. */
 void dlock_uri_free(struct dlock_uri *);
+/*
+ * Overwrite the secret parts of a lock's name in place: user and password, and the values of parameters whose
+ * key holds "secret" or "password". Also where the text is not a valid URI; a path stays as it is.
+ */
+void dlock_uri_blank_secrets(char *text);
 /* The length of SCHEME when text begins with "SCHEME://", else 0: then it is a path (or "@name"). */
 size_t dlock_uri_scheme_len(const char *text);
 /* The value of a query parameter, marked as used; NULL when absent. Duplicates are refused by the parser. */
 const char *dlock_uri_param(struct dlock_uri *, const char *key);
 /* 0, or DLOCK_EUSAGE that names the first parameter that nobody has used. */
 int dlock_uri_check_params(const struct dlock_uri *, struct dlock_error *);
+
+/*
+ * lock.c: dlock_open() for a URI that is parsed already. Takes *uri over and sets it to NULL, whatever it
+ * returns.
+ */
+int dlock_open_uri(dlock **out, struct dlock_uri **uri, const struct dlock_options *,
+                   struct dlock_error *);
 
 #endif

@@ -1,24 +1,27 @@
-/* networked.h - what networked backends share besides the contract: a queue of events, trouble that is ridden out. */
-#ifndef DLOCK_COMMON_H
-#define DLOCK_COMMON_H
+/* networked.h - what networked backends share besides the contract: an event queue, and riding out an outage. */
+#ifndef DLOCK_NETWORKED_H
+#define DLOCK_NETWORKED_H
 
 #include "backend.h"
 #include "util.h"
 
 #define EVENTS_MAX 8
 
-/* Events that process() has not handed out yet. */
+/* Events that process() has not handed out yet, oldest first. */
 struct event_queue {
     struct dlock_event at[EVENTS_MAX];
     int n;
 };
 
-/* Queue an event, zeroed but for its type. News replaces older news of its kind, so that an ending event finds room. */
+/*
+ * Queue an event; the caller fills in all but its type. It replaces the last one if that has the same type or the
+ * queue is full, so that an ending event always finds room.
+ */
 struct dlock_event *events_add(struct event_queue *, enum dlock_ev);
-/* Take the oldest one; false: none. */
+/* Take the oldest one. False: there is none. */
 bool events_take(struct event_queue *, struct dlock_event *);
 
-/* Trouble with a connection that is ridden out for up to one ttl. */
+/* Failures of a connection, ridden out for at most one ttl. */
 struct outage {
     int64_t since;    /* 0: none */
     int64_t retry_at; /* DLOCK_NEVER: nothing to retry */
@@ -27,13 +30,13 @@ struct outage {
 
 void outage_over(struct outage *);
 /*
- * One more failure: sets retry_at, and tells of the first one by EV_NOTICE. False: this cannot be ridden
- * out (no network trouble), or it has lasted for a whole ttl.
+ * One more failure: sets retry_at; the first one queues EV_NOTICE. False: it cannot be ridden out (not a network
+ * failure), or has lasted for a whole ttl.
  */
 bool outage_goes_on(struct outage *, const struct dlock_spec *, struct event_queue *,
                     const struct dlock_error *);
 
-/* "WHERE: no answer within N s" */
-int no_answer(struct dlock_error *, const struct dlock_spec *, int64_t waited);
+/* Fill err: "WHERE: no answer within N s"; returns its code. */
+int no_answer(struct dlock_error *err, const struct dlock_spec *, int64_t waited);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * config.c - how to speak TLS, from the URI: parameters, and the files they name. See tls.h.
+ * config.c - the TLS parameters of a URI, and the files that they name. See tls.h.
  */
 #include "tls.h"
 
@@ -10,9 +10,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define PEM_MAX ((size_t)8 * 1024 * 1024) /* a whole system's bundle has a quarter of a megabyte */
+/* A system's whole CA bundle has a quarter of a megabyte. */
+#define PEM_MAX ((size_t)8 * 1024 * 1024)
+#define NAME_CHARS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._:"
 
-/* Like libpq: a key of root's may be readable by a group, one of our own by nobody else. */
+/* The rule of libpq: a key of root's may be readable by a group, our own key only by us. */
 static int check_key(const struct stat *st, const char *path, struct dlock_error *err)
 {
     mode_t others = S_IRWXG | S_IRWXO;
@@ -30,7 +32,7 @@ static int read_all(struct tls_pem *pem, int fd, size_t size, const char *what,
                     struct dlock_error *err)
 {
     pem->text = malloc(size + 1);
-    if (pem->text == NULL)
+    if (!pem->text)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     while (pem->len < size) {
         ssize_t n = read(fd, pem->text + pem->len, size - pem->len);
@@ -46,14 +48,14 @@ static int read_all(struct tls_pem *pem, int fd, size_t size, const char *what,
     return 0;
 }
 
-/* O_NONBLOCK: opening a FIFO would wait. Links are followed: certificates are often renewed by moving one. */
+/* O_NONBLOCK: opening a FIFO would wait. Links are followed: certificates are often renewed by replacing a link. */
 static int read_pem(struct tls_pem *pem, const char *what, const char *path, bool secret,
                     struct dlock_error *err)
 {
     struct stat st;
     int rc = 0;
 
-    if (path == NULL)
+    if (!path)
         return 0;
     pem->path = path;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
@@ -74,18 +76,18 @@ static int read_pem(struct tls_pem *pem, const char *what, const char *path, boo
 
 static void drop_pem(struct tls_pem *pem)
 {
-    if (pem->text != NULL)
+    if (pem->text)
         explicit_bzero(pem->text, pem->len);
     free(pem->text);
     pem->text = NULL;
 }
 
-/* A parameter that names something; absent: NULL. */
+/* A parameter that must not be empty; absent: NULL. */
 static int param(const struct dlock_spec *spec, const char *key, const char **value,
                  struct dlock_error *err)
 {
     *value = dlock_uri_param(spec->uri, key);
-    if (*value != NULL && **value == '\0')
+    if (*value && **value == '\0')
         return dlock_fail(err, DLOCK_EUSAGE, 0, "?%s= is empty: give it a value, or leave it out",
                           key);
     return 0;
@@ -104,16 +106,14 @@ static int take_params(const struct dlock_spec *spec, struct named *p, struct dl
         (rc = param(spec, "sni", &p->sni, err)) != 0 ||
         (rc = param(spec, "insecure", &p->insecure, err)) != 0)
         return rc;
-    if ((p->cert == NULL) != (p->key == NULL))
+    if (!p->cert != !p->key)
         return dlock_fail(err, DLOCK_EUSAGE, 0,
                           "?cert= and ?key= go together: the client's certificate and its key");
-    if (p->insecure != NULL && strcmp(p->insecure, "0") != 0 && strcmp(p->insecure, "1") != 0)
+    if (p->insecure && strcmp(p->insecure, "0") != 0 && strcmp(p->insecure, "1") != 0)
         return dlock_fail(err, DLOCK_EUSAGE, 0,
                           "?insecure=%s: 1 (verify nothing) or 0 (the default)", p->insecure);
-    /* A leading dot would stand for everything below it. */
-    if (p->sni != NULL &&
-        (*p->sni == '.' || strspn(p->sni, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                                          "0123456789-._:") != strlen(p->sni)))
+    /* A leading dot would match every name below it. */
+    if (p->sni && (*p->sni == '.' || strspn(p->sni, NAME_CHARS) != strlen(p->sni)))
         return dlock_fail(err, DLOCK_EUSAGE, 0, "?sni=%s is not the name of a host", p->sni);
     return 0;
 }
@@ -129,14 +129,14 @@ int tls_config_from_uri(const struct dlock_spec *spec, struct tls_config **out,
     if (rc != 0)
         return rc;
     cfg = calloc(1, sizeof(*cfg));
-    if (cfg == NULL)
+    if (!cfg)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     cfg->sni = p.sni;
-    cfg->insecure = setup.insecure = p.insecure != NULL && *p.insecure == '1';
+    cfg->insecure = setup.insecure = p.insecure && *p.insecure == '1';
     cfg->table = dlock_registry_tls(spec->uri->scheme, &why);
-    if (cfg->table == NULL) {
+    if (!cfg->table) {
         rc = why.code;
-        if (err != NULL)
+        if (err)
             *err = why;
         goto out;
     }
@@ -158,18 +158,18 @@ out:
 
 void tls_config_free(struct tls_config *cfg)
 {
-    if (cfg != NULL && cfg->ctx != NULL)
+    if (cfg && cfg->ctx)
         cfg->table->ctx_free(cfg->ctx);
     free(cfg);
 }
 
 bool tls_config_warns(const struct tls_config *cfg, const char *where, struct dlock_error *err)
 {
-    if (cfg == NULL || !cfg->insecure)
+    if (!cfg || !cfg->insecure)
         return false;
-    dlock_fail(err, DLOCK_EPERM, 0,
-               "%s: insecure=1: the server's certificate is not verified: anybody on the way can "
-               "read and change what is sent, the password too",
-               where);
+    dlock_fail(
+        err, DLOCK_EPERM, 0,
+        "%s: insecure=1: the server's certificate is not verified: anybody on the network path can read and change the data, the password included",
+        where);
     return true;
 }

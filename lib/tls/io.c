@@ -7,25 +7,6 @@
 #include <string.h>
 #include <sys/socket.h>
 
-int tls_start(const struct tls_config *cfg, struct tls **out, const char *host,
-              struct dlock_error *err)
-{
-    return cfg->table->start(out, cfg->ctx, cfg->sni != NULL ? cfg->sni : host, err);
-}
-
-void tls_end(const struct tls_config *cfg, struct tls **t)
-{
-    if (*t != NULL)
-        cfg->table->end(*t);
-    *t = NULL;
-}
-
-bool tls_has_output(const struct tls_config *cfg, struct tls *t)
-{
-    const char *p;
-    return cfg->table->wire(t, &p) > 0;
-}
-
 bool tls_send(const struct tls_config *cfg, struct tls *t, int fd)
 {
     bool left = false;
@@ -43,7 +24,7 @@ bool tls_send(const struct tls_config *cfg, struct tls *t, int fd)
     return left;
 }
 
-/* One read from the socket. 1: something came; 0: nothing now. */
+/* One read from the socket. 1: bytes came; 0: none now. */
 static int take_wire(const struct tls_config *cfg, struct tls *t, int fd, size_t *got,
                      const char *when, struct dlock_error *err)
 {
@@ -69,11 +50,11 @@ int tls_shake(const struct tls_config *cfg, struct tls *t, int fd, size_t *got,
 {
     for (;;) {
         int rc = cfg->table->handshake(t, err);
-        (void)tls_send(cfg, t, fd); /* a refusal too: the server's log will have the reason */
+        (void)tls_send(cfg, t, fd); /* also after a failure: the server logs our alert */
         if (rc != 0)
             return rc;
         if (*got > TLS_MAX_HANDSHAKE)
-            return dlock_fail(err, DLOCK_EUNAVAIL, 0, "the TLS handshake has no end");
+            return dlock_fail(err, DLOCK_EUNAVAIL, 0, "the TLS handshake exceeded 256 KiB");
         rc = take_wire(cfg, t, fd, got, " during the TLS handshake", err);
         if (rc <= 0)
             return rc;

@@ -1,9 +1,9 @@
 /*
  * openssl.c - TLS by OpenSSL, from memory to memory. See tls.h.
  *
- * The certificate must lead to a trusted root and be made out to the name (or address) that was asked for; TLS
- * 1.2 at least. No sessions are resumed and no handshake is begun anew. OpenSSL never sees the socket: it has
- * no flag against SIGPIPE, and its time-outs would not be ours.
+ * The server's certificate must lead to a trusted root and be valid for the name (or address) that we connect to; TLS
+ * 1.2 at least. Sessions are not resumed, and renegotiation is refused. OpenSSL never sees the socket: it has no flag
+ * against SIGPIPE, and its time-outs would not be ours.
  */
 #include "tls.h"
 
@@ -32,9 +32,9 @@ struct tls {
     SSL *ssl;
     BIO *in, *out; /* ssl's */
     char name[256];
-    bool fed;      /* something has come */
-    bool asked;    /* the server wants to see a certificate of ours */
-    bool has_cert; /* and there is one */
+    bool fed;      /* bytes have come */
+    bool asked;    /* the server has asked for our certificate */
+    bool has_cert; /* we have one */
 };
 
 static const char *reason(void)
@@ -55,7 +55,7 @@ static BIO *bio_of(const struct tls_pem *pem)
     return pem->len > INT_MAX ? NULL : BIO_new_mem_buf(pem->text, (int)pem->len);
 }
 
-/* Take every certificate of a file; take returns false when it does not want one. Negative, or how many. */
+/* Call take for each certificate of a file; false: it cannot be used. Returns their number, or a negative code. */
 static int each_cert(const struct tls_pem *pem, const char *what,
                      bool (*take)(SSL_CTX *, X509 *, int), SSL_CTX *ssl, struct dlock_error *err)
 {
@@ -75,7 +75,7 @@ static int each_cert(const struct tls_pem *pem, const char *what,
         }
         n++;
     }
-    /* Each file ends with "no start line". */
+    /* The error at the end of a good file is "no start line". */
     if (ERR_GET_REASON(ERR_peek_last_error()) != PEM_R_NO_START_LINE)
         n = dlock_fail(err, DLOCK_EUSAGE, 0, "%s %s: certificate %d cannot be read: %s", what,
                        pem->path, n + 1, reason());
@@ -94,14 +94,14 @@ static bool trust(SSL_CTX *ssl, X509 *cert, int n)
     return X509_STORE_add_cert(SSL_CTX_get_cert_store(ssl), cert) == 1;
 }
 
-/* The first one is ours, the others lead from it towards a root. */
+/* The first certificate is ours, the others lead from it towards a root. */
 static bool show(SSL_CTX *ssl, X509 *cert, int n)
 {
     return n == 0 ? SSL_CTX_use_certificate(ssl, cert) == 1
                   : SSL_CTX_add1_chain_cert(ssl, cert) == 1;
 }
 
-/* OpenSSL would ask at the terminal. */
+/* Without this function OpenSSL would ask at the terminal. */
 static int no_passphrase(char *buf, int size, int writing, void *asked)
 {
     (void)buf;
@@ -121,15 +121,15 @@ static int use_key(SSL_CTX *ssl, const struct tls_setup *setup, struct dlock_err
     ERR_clear_error();
     EVP_PKEY *key = PEM_read_bio_PrivateKey(bio, NULL, no_passphrase, &encrypted);
     if (encrypted)
-        rc = dlock_fail(err, DLOCK_EUSAGE, 0,
-                        "key %s: it is protected by a passphrase, and there is nobody to ask for "
-                        "it: store it without one (openssl pkey), readable by its user alone",
-                        setup->key.path);
+        rc = dlock_fail(
+            err, DLOCK_EUSAGE, 0,
+            "key %s: it is protected by a passphrase, which dlock cannot ask for: store it without one (openssl pkey), readable only by its user",
+            setup->key.path);
     else if (!key)
         rc = dlock_fail(err, DLOCK_EUSAGE, 0, "key %s: there is no private key in it (in PEM)",
                         setup->key.path);
     else if (SSL_CTX_use_PrivateKey(ssl, key) != 1)
-        rc = dlock_fail(err, DLOCK_EUSAGE, 0, "key %s: it does not fit to the certificate %s: %s",
+        rc = dlock_fail(err, DLOCK_EUSAGE, 0, "key %s: it does not match the certificate %s: %s",
                         setup->key.path, setup->cert.path, reason());
     ERR_clear_error();
     EVP_PKEY_free(key);
@@ -137,7 +137,7 @@ static int use_key(SSL_CTX *ssl, const struct tls_setup *setup, struct dlock_err
     return rc;
 }
 
-/* ------------------------------------------------------------------ the context */
+/* ---------------------------------------------------------------- the context */
 
 static int note_request(SSL *ssl, void *unused)
 {
@@ -156,7 +156,7 @@ static void ctx_free(struct tls_ctx *ctx)
 static int set_up(struct tls_ctx *ctx, const struct tls_setup *setup, struct dlock_error *err)
 {
     int rc = 0;
-    /* The system's configuration may ask for more. */
+    /* The system's configuration may demand a later version. */
     if (SSL_CTX_get_min_proto_version(ctx->ssl) < TLS1_2_VERSION &&
         SSL_CTX_set_min_proto_version(ctx->ssl, TLS1_2_VERSION) != 1)
         return dlock_fail(err, DLOCK_ENOBACKEND, 0, "OpenSSL has no TLS 1.2: %s", reason());
@@ -165,7 +165,7 @@ static int set_up(struct tls_ctx *ctx, const struct tls_setup *setup, struct dlo
     SSL_CTX_set_session_cache_mode(ctx->ssl, SSL_SESS_CACHE_OFF);
     SSL_CTX_set_cert_cb(ctx->ssl, note_request, NULL);
     SSL_CTX_set_verify(ctx->ssl, setup->insecure ? SSL_VERIFY_NONE : SSL_VERIFY_PEER, NULL);
-    /* Without any store each certificate is refused, and that is told then. */
+    /* Without any trusted root each certificate is refused, with a message. */
     if (!setup->ca.path)
         (void)SSL_CTX_set_default_verify_paths(ctx->ssl);
     else
@@ -180,7 +180,7 @@ static int set_up(struct tls_ctx *ctx, const struct tls_setup *setup, struct dlo
 
 static int ctx_new(struct tls_ctx **out, const struct tls_setup *setup, struct dlock_error *err)
 {
-    struct tls_ctx *ctx = calloc(1, sizeof *ctx);
+    struct tls_ctx *ctx = calloc(1, sizeof(*ctx));
     if (!ctx)
         return no_memory(err);
     ERR_clear_error();
@@ -197,7 +197,7 @@ static int ctx_new(struct tls_ctx **out, const struct tls_setup *setup, struct d
     return rc;
 }
 
-/* ------------------------------------------------------------------ a connection */
+/* --------------------------------------------------------------- a connection */
 
 static void end(struct tls *t)
 {
@@ -205,13 +205,13 @@ static void end(struct tls *t)
     free(t);
 }
 
-/* As certificates have it: without the zone of an IPv6 address, without the dot that ends a name. */
+/* The form in certificates: without the zone of an IPv6 address, without a final dot. */
 static bool plain_name(char *out, size_t size, const char *name)
 {
     size_t n = name ? strcspn(name, "%") : 0;
     if (n > 1 && name[n - 1] == '.')
         n--;
-    /* OpenSSL verifies no name when it is empty, and all that is below one that begins with a dot. */
+    /* OpenSSL verifies nothing when the name is empty, and accepts every name below one that begins with a dot. */
     if (n == 0 || n >= size || name[0] == '.')
         return false;
     memcpy(out, name, n);
@@ -219,13 +219,13 @@ static bool plain_name(char *out, size_t size, const char *name)
     return true;
 }
 
-/* Whom we want to talk to. */
+/* The name that the certificate must have. */
 static bool set_name(struct tls *t)
 {
     unsigned char addr[sizeof(struct in6_addr)];
     X509_VERIFY_PARAM *param = SSL_get0_param(t->ssl);
     if (inet_pton(AF_INET, t->name, addr) == 1 || inet_pton(AF_INET6, t->name, addr) == 1)
-        return X509_VERIFY_PARAM_set1_ip_asc(param, t->name) == 1; /* is not sent */
+        return X509_VERIFY_PARAM_set1_ip_asc(param, t->name) == 1; /* an address is not sent */
     X509_VERIFY_PARAM_set_hostflags(param, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
     return X509_VERIFY_PARAM_set1_host(param, t->name, 0) == 1 &&
            SSL_set_tlsext_host_name(t->ssl, t->name) == 1;
@@ -233,12 +233,13 @@ static bool set_name(struct tls *t)
 
 static int start(struct tls **out, struct tls_ctx *ctx, const char *name, struct dlock_error *err)
 {
-    struct tls *t = calloc(1, sizeof *t);
+    struct tls *t = calloc(1, sizeof(*t));
     if (!t)
         return no_memory(err);
-    if (!plain_name(t->name, sizeof t->name, name)) {
+    if (!plain_name(t->name, sizeof(t->name), name)) {
         free(t);
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "TLS needs the server's name, and this is none");
+        return dlock_fail(err, DLOCK_EUSAGE, 0,
+                          "TLS needs the name of the server, and there is no valid one");
     }
     ERR_clear_error();
     t->has_cert = ctx->has_cert;
@@ -288,16 +289,16 @@ static void sent(struct tls *t, size_t n)
 {
     char scratch[4096];
     while (n > 0) {
-        int got = BIO_read(t->out, scratch, n < sizeof scratch ? (int)n : (int)sizeof scratch);
+        int got = BIO_read(t->out, scratch, n < sizeof(scratch) ? (int)n : (int)sizeof(scratch));
         if (got <= 0)
             return;
         n -= (size_t)got;
     }
 }
 
-/* ------------------------------------------------------------------ what went wrong */
+/* --------------------------------------------------------------------- errors */
 
-/* The alerts (RFC 8446, 6.2) that a server sends because of our certificate; NULL: another one. */
+/* The alerts (RFC 8446, 6.2) that a server sends because of our certificate; NULL: another alert. */
 static const char *about_our_cert(const struct tls *t, int alert)
 {
     switch (alert) {
@@ -317,7 +318,7 @@ static const char *about_our_cert(const struct tls *t, int alert)
         return "access denied";
     case SSL_AD_CERTIFICATE_REQUIRED:
         return "certificate required";
-    case SSL_AD_HANDSHAKE_FAILURE: /* how TLS 1.2 says that one is required */
+    case SSL_AD_HANDSHAKE_FAILURE: /* TLS 1.2: also because a certificate is required */
         return t->asked && !t->has_cert ? "certificate required" : NULL;
     default:
         return NULL;
@@ -329,12 +330,12 @@ static int bad_server_cert(const struct tls *t, long why, struct dlock_error *er
     const char *text = X509_verify_cert_error_string(why);
     if (why == X509_V_ERR_HOSTNAME_MISMATCH || why == X509_V_ERR_IP_ADDRESS_MISMATCH)
         return dlock_fail(err, DLOCK_EUNAVAIL, 0,
-                          "the server's certificate is refused: it is not made out to %s (%s)",
+                          "the server's certificate is refused: it is not valid for %s (%s)",
                           t->name, text);
     return dlock_fail(err, DLOCK_EUNAVAIL, 0, "the server's certificate is refused: %s", text);
 }
 
-/* After a call that returned rc. 0: it only wants to be fed. */
+/* The error of an OpenSSL call that returned rc; 0: none, it needs more bytes. */
 static int explain(struct tls *t, int rc, struct dlock_error *err)
 {
     const char *text;
@@ -356,10 +357,9 @@ static int explain(struct tls *t, int rc, struct dlock_error *err)
         rc = bad_server_cert(t, verified, err);
     else if (alert >= 0 && alert <= 255 && (text = about_our_cert(t, alert)))
         rc = dlock_fail(err, DLOCK_EPERM, 0,
-                        t->has_cert ? "the server refuses our certificate (%s): look at ?cert= "
-                                      "and ?key="
-                                    : "the server wants a certificate of ours (%s): name one by "
-                                      "?cert= and ?key=",
+                        t->has_cert
+                            ? "the server refuses our certificate (%s): check ?cert= and ?key="
+                            : "the server requires our certificate (%s): set ?cert= and ?key=",
                         text);
     else
         rc = dlock_fail(err, DLOCK_EUNAVAIL, 0, "TLS%s failed: %s", shaking ? " handshake" : "",
@@ -368,7 +368,7 @@ static int explain(struct tls *t, int rc, struct dlock_error *err)
     return rc;
 }
 
-/* ------------------------------------------------------------------ talking */
+/* -------------------------------------------------------------------- talking */
 
 static int handshake(struct tls *t, struct dlock_error *err)
 {
@@ -376,12 +376,12 @@ static int handshake(struct tls *t, struct dlock_error *err)
     int rc = SSL_do_handshake(t->ssl);
     if (rc != 1)
         return explain(t, rc, err);
-    /* OpenSSL has seen to this, unless somebody's configuration allows ciphers without certificates. */
+    /* OpenSSL has checked this, unless its configuration allows ciphers without certificates. */
     X509 *cert = SSL_get_peer_certificate(t->ssl);
     X509_free(cert);
     if (SSL_get_verify_mode(t->ssl) != SSL_VERIFY_NONE &&
         (!cert || SSL_get_verify_result(t->ssl) != X509_V_OK))
-        return dlock_fail(err, DLOCK_EUNAVAIL, 0, "the server has shown no certificate");
+        return dlock_fail(err, DLOCK_EUNAVAIL, 0, "the server sent no certificate");
     return 1;
 }
 
@@ -392,9 +392,11 @@ static int encrypt_all(struct tls *t, const void *buf, size_t n, struct dlock_er
         return 0;
     int rc = n > INT_MAX ? -1 : SSL_write(t->ssl, buf, (int)n);
     if (rc > 0)
-        return 0; /* all of it: that is how SSL_write() is without SSL_MODE_ENABLE_PARTIAL_WRITE */
+        return 0; /* all of it: SSL_write() writes a part only with SSL_MODE_ENABLE_PARTIAL_WRITE */
     rc = explain(t, rc, err);
-    return rc != 0 ? rc : dlock_fail(err, DLOCK_EUNAVAIL, 0, "TLS failed: the server begins anew");
+    return rc != 0 ? rc
+                   : dlock_fail(err, DLOCK_EUNAVAIL, 0,
+                                "TLS failed: the server attempted a renegotiation");
 }
 
 static int decrypt_some(struct tls *t, void *buf, size_t size, struct dlock_error *err)

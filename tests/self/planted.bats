@@ -24,13 +24,20 @@ command_with() {
     echo "$found"
 }
 
-# plant SOURCE SED: the program with that change is $PLANTED.
+# plant SOURCE SED: the program with that change is $PLANTED. A Lua script is a part of redis/script.c.
 plant() {
     local source=$1 object compile link
     mkdir "$T/planted"
     PLANTED=$T/planted/dlock
-    sed -E "$2" "$ROOT/$source" >"$T/planted/source.c"
-    ! cmp -s "$ROOT/$source" "$T/planted/source.c" || fail "the plant does not apply to $source: $2" || return
+    sed -E "$2" "$ROOT/$source" >"$T/planted/source"
+    ! cmp -s "$ROOT/$source" "$T/planted/source" || fail "the plant does not apply to $source: $2" || return
+    if [[ $source == *.lua ]]; then
+        plant_lua "$source" || return
+        source=lib/backends/redis/script.c
+        cp "$ROOT/$source" "$T/planted/source.c"
+    else
+        mv "$T/planted/source" "$T/planted/source.c"
+    fi
     object=$BUILD/obj/${source%.c}.o
     grep -qF -- " -o $object " "$BATS_FILE_TMPDIR/commands" || object=$BUILD/obj/test/${source%.c}.o
     compile=$(command_with "-o $object") && link=$(command_with "-o $BUILD/test/dlock") || return
@@ -40,6 +47,16 @@ plant() {
     link=${link/"-o $BUILD/test/dlock"/"-o $PLANTED"}
     link=${link/" $object "/" $T/planted/object.o "}
     (cd "$ROOT" && eval "${compile/ -MMD -MP/}" && eval "$link") 3>&- || fail "it cannot be built"
+}
+
+# plant_lua SCRIPT: $T/planted/source in its place, make the header of all scripts. Beside source.c it is found first.
+plant_lua() {
+    local header=$BUILD/gen/redis_scripts.h make
+    cp -r "$ROOT/lib/backends/redis/scripts" "$T/planted" || return
+    mv "$T/planted/source" "$T/planted/${1#lib/backends/redis/}" || return
+    make=$(command_with "lib/backends/redis/scripts/embed.awk") || return
+    make=${make/"> $header"/"> $T/planted/redis_scripts.h"}
+    (cd "$ROOT" && eval "${make//lib\/backends\/redis\/scripts\//$T/planted/scripts/}") || fail "no header is made: $make"
 }
 
 # try FILE NAME: that test, and no other one, with the plant. Not as a part of this run of bats: nothing of its
@@ -63,13 +80,14 @@ caught() {
 
 # bats test_tags=slow
 @test "planted: DEL without a look whose lock it is" {
-    plant lib/backends/redis/script.c "s/\"if mine then (redis.call\('DEL',name\)) end/\"\1/"
+    plant lib/backends/redis/scripts/leave.lua "s/^if mine then (redis.call\('DEL', name\)) end/\1/"
     caught redis/hold "redis: the command overwrites the key itself.*"
 }
 
 # bats test_tags=slow
 @test "planted: a renewal that makes the key anew" {
-    plant lib/backends/redis/script.c "s/\"if v==ARGV\[3\] then redis.call\('PEXPIRE',name,ARGV\[4\]\)/\"do redis.call('SET',name,ARGV[3],'PX',ARGV[4])/"
+    plant lib/backends/redis/scripts/renew.lua "s/^if value == ARGV\[3\] then/do/;
+        s/redis.call\('PEXPIRE', name, ARGV\[4\]\)/redis.call('SET', name, ARGV[3], 'PX', ARGV[4])/"
     caught redis/faults "redis: a key that was deleted during the hold: 79"
 }
 
@@ -105,18 +123,18 @@ caught() {
 
 # bats test_tags=slow
 @test "planted: the release comes before the tree is gone" {
-    plant cli/keeper_guard.c 's/if \(must_end && !k->tree_empty\)/if (must_end \&\& k->phase == K_OVER)/'
+    plant cli/keeper.c 's/if \(must_end && !k->tree_empty\)/if (must_end \&\& k->phase == KEEPER_OVER)/'
     caught cli/lease "no renewal: a command that ends by TERM is followed by its descendants, 79"
 }
 
 # bats test_tags=slow
 @test "planted: only the command is killed, not its tree" {
-    plant cli/guard_tree.c 's/tree_signal\(&nobody_spared, SIGKILL, &refused\) < 0/(refused = 0, g->command > 0 ? kill(g->command, SIGKILL) : 0) < 0/'
+    plant cli/guard.c 's/process_tree_signal\(&none_inherited, SIGKILL, &refused\) < 0/(refused = 0, g->command > 0 ? kill(g->command, SIGKILL) : 0) < 0/'
     caught cli/guard "keeper killed: the whole tree is gone at once"
 }
 
 # bats test_tags=slow
 @test "planted: exit code 0 although the release says that the lock was not ours" {
-    plant cli/keeper_store.c 's/r->how == DLOCK_REL_NOT_OURS && !k->lost/r->how == DLOCK_REL_NOT_OURS \&\& k->lost/'
+    plant cli/keeper.c 's/r->how == DLOCK_REL_NOT_OURS && !k->lost/r->how == DLOCK_REL_NOT_OURS \&\& k->lost/'
     caught cli/lease "release answers 'not ours': 79 although the command returned 0, with a line"
 }

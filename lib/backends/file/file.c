@@ -34,39 +34,54 @@
 #define ROUNDS_PAUSE (2 * DLOCK_MSEC)
 #define ROUNDS_MAX 1000
 
-enum state {
-    ST_IDLE,
-    ST_TRYING,  /* again at retry_at */
-    ST_WAITING, /* a thread stands in line */
-    ST_HELD,
-    ST_CANCEL /* the thread is asked to end, at the latest at until */
+enum file_op {
+    OP_IDLE,
+    OP_TRYING,  /* again at acquire.retry_at */
+    OP_WAITING, /* a thread waits in flock(2) */
+    OP_HELD,
+    OP_CANCELLING /* the thread was asked to end; it is left behind at release.until */
 };
 
-struct dlock_be {
+struct file_backend {
     const struct dlock_spec *spec;
     struct file_place place;
-    enum state state;
-    bool wait, told_network;
-    int fd; /* -1: none */
-    struct dlock_flockwait *waiter;
-    int64_t from, retry_at, look_at, until;
-    int rounds;
-    char token[DLOCK_TOKEN_LEN + 1];
-    struct dlock_info info;
-    bool have_info;
-    int told_place;
-    struct file_holders holders;
-    int next_holder;           /* of holders, to be handed out; -1: no answer under way */
-    struct dlock_event out[3]; /* a notice, and what it stands before */
+    enum file_op op;
+    int fd; /* of the lock file; -1: none */
+    bool told_network;
+    struct {
+        bool wait;
+        int64_t from;
+        char token[DLOCK_TOKEN_LEN + 1];
+        int rounds; /* how often the file was replaced meanwhile */
+        int64_t retry_at;
+        struct flock_wait *thread;
+        int64_t look_at;          /* who holds it, what is our place? */
+        struct dlock_info holder; /* as last reported */
+        bool have_holder;
+        int place; /* as last reported; -1: nothing was reported */
+    } acquire;
+    struct {
+        int64_t until;
+    } release;
+    struct {
+        struct file_holders found;
+        int next; /* of found, to be handed out; -1: no query is under way */
+    } status;
+    struct dlock_event out[3]; /* a notice, and the event behind it */
     int nout;
 };
 
-static int64_t now_of(const struct dlock_be *b)
+static struct file_backend *self(struct dlock_be *be)
+{
+    return (struct file_backend *)be;
+}
+
+static int64_t now_of(const struct file_backend *b)
 {
     return b->spec->env->now(b->spec->env->ctx);
 }
 
-static struct dlock_event *put(struct dlock_be *b, enum dlock_ev type)
+static struct dlock_event *put(struct file_backend *b, enum dlock_ev type)
 {
     struct dlock_event *ev = &b->out[b->nout++];
 
@@ -74,14 +89,14 @@ static struct dlock_event *put(struct dlock_be *b, enum dlock_ev type)
     return ev;
 }
 
-static int take(struct dlock_be *b, struct dlock_event *ev)
+static int take(struct file_backend *b, struct dlock_event *ev)
 {
     *ev = b->out[0];
     memmove(b->out, b->out + 1, sizeof(b->out[0]) * (size_t)--b->nout);
     return 1;
 }
 
-static void drop_fd(struct dlock_be *b)
+static void drop_fd(struct file_backend *b)
 {
     if (b->fd >= 0)
         close(b->fd);
@@ -92,21 +107,21 @@ static void drop_fd(struct dlock_be *b)
  * Let go of a lock that was perhaps taken and never handed out. Only here it may be unlocked:
  * nobody relies on it, and a child that the host program forked in this moment must not keep it.
  */
-static void drop_unheld(struct dlock_be *b)
+static void drop_unheld(struct file_backend *b)
 {
     if (b->fd >= 0)
         flock(b->fd, LOCK_UN);
     drop_fd(b);
 }
 
-static void failed(struct dlock_be *b, const struct dlock_error *err)
+static void failed(struct file_backend *b, const struct dlock_error *err)
 {
     drop_unheld(b);
-    b->state = ST_IDLE;
+    b->op = OP_IDLE;
     put(b, EV_FAILED)->error = *err;
 }
 
-static void failed_flock(struct dlock_be *b, int sys)
+static void failed_flock(struct file_backend *b, int sys)
 {
     struct dlock_error err;
 
@@ -117,7 +132,7 @@ static void failed_flock(struct dlock_be *b, int sys)
 
 /* ------------------------------------------------------------- acquire --- */
 
-static void tell_network(struct dlock_be *b)
+static void tell_network(struct file_backend *b)
 {
     const char *type;
     bool warn;
@@ -125,14 +140,14 @@ static void tell_network(struct dlock_be *b)
     if (b->told_network || !file_on_network(b->fd, &type, &warn))
         return;
     b->told_network = true;
-    dlock_fail(&put(b, EV_NOTICE)->error, warn ? DLOCK_EUNAVAIL : 0, 0,
-               "%s is on a network file system (%s): whether the lock excludes other machines "
-               "depends on how it is mounted (not with local_lock or nolock)",
-               b->place.path, type);
+    dlock_fail(
+        &put(b, EV_NOTICE)->error, warn ? DLOCK_EUNAVAIL : 0, 0,
+        "%s is on a network file system (%s): whether the lock excludes other machines depends on how it is mounted (not with local_lock or nolock)",
+        b->place.path, type);
 }
 
 /* An errno, 0 when the lock is ours. */
-static int try_lock(struct dlock_be *b, struct dlock_error *err)
+static int try_lock(struct file_backend *b, struct dlock_error *err)
 {
     int op = b->spec->mode == DLOCK_SHARED ? LOCK_SH : LOCK_EX;
     int sys = flock(b->fd, op | LOCK_NB) == 0 ? 0 : errno;
@@ -146,68 +161,69 @@ static int try_lock(struct dlock_be *b, struct dlock_error *err)
     return flock(b->fd, op | LOCK_NB) == 0 ? 0 : errno;
 }
 
-static void granted(struct dlock_be *b)
+static void granted(struct file_backend *b)
 {
     struct dlock_error err;
     uint64_t fence = 0;
 
     if (b->place.named && b->spec->mode == DLOCK_EXCLUSIVE &&
-        file_record_write(&b->place, b->fd, b->spec->who, b->token, &fence, &err) < 0) {
+        file_record_write(&b->place, b->fd, b->spec->who, b->acquire.token, &fence, &err) < 0) {
         failed(b, &err);
         return;
     }
-    b->state = ST_HELD;
+    b->op = OP_HELD;
     struct dlock_event *ev = put(b, EV_GRANTED);
-    ev->from = b->from;
+    ev->from = b->acquire.from;
     ev->fence = fence;
-    memcpy(ev->token, b->token, sizeof(ev->token));
+    memcpy(ev->token, b->acquire.token, sizeof(ev->token));
 }
 
 /* Look who holds it, and say so when that is news. */
-static void look(struct dlock_be *b, enum dlock_ev type)
+static void look(struct file_backend *b, enum dlock_ev type)
 {
-    struct dlock_info old = b->info;
-    bool had = b->have_info;
+    struct dlock_info old = b->acquire.holder;
+    bool had = b->acquire.have_holder;
     int place;
 
-    b->have_info = file_first_holder(&b->place, b->fd, b->spec->who->pid, &b->info, &place);
-    bool news = had != b->have_info || place != b->told_place ||
-                (had && (old.pid != b->info.pid || old.fence != b->info.fence ||
-                         strcmp(old.command, b->info.command) != 0));
-    if (type == EV_WAITING && b->told_place >= 0 && !news)
+    b->acquire.have_holder =
+        file_first_holder(&b->place, b->fd, b->spec->who->pid, &b->acquire.holder, &place);
+    bool news = had != b->acquire.have_holder || place != b->acquire.place ||
+                (had && (old.pid != b->acquire.holder.pid || old.fence != b->acquire.holder.fence ||
+                         strcmp(old.command, b->acquire.holder.command) != 0));
+    if (type == EV_WAITING && b->acquire.place >= 0 && !news)
         return;
-    b->told_place = place;
+    b->acquire.place = place;
     struct dlock_event *ev = put(b, type);
-    ev->info = b->have_info ? &b->info : NULL;
+    ev->info = b->acquire.have_holder ? &b->acquire.holder : NULL;
     ev->place = place;
 }
 
-static void blocked(struct dlock_be *b)
+static void blocked(struct file_backend *b)
 {
     int op = b->spec->mode == DLOCK_SHARED ? LOCK_SH : LOCK_EX;
     struct dlock_error err;
 
-    if (!b->wait) {
+    if (!b->acquire.wait) {
         look(b, EV_BUSY);
         drop_unheld(b);
-        b->state = ST_IDLE;
+        b->op = OP_IDLE;
         return;
     }
-    if (dlock_flockwait_start(&b->waiter, b->fd, op) < 0) {
+    if (flock_wait_start(&b->acquire.thread, b->fd, op) < 0) {
         dlock_fail(&err, DLOCK_ENOMEM, 0, "out of memory");
         failed(b, &err);
         return;
     }
-    b->state = ST_WAITING;
-    b->rounds = 0;
-    b->look_at = now_of(b) + FIRST_LOOK;
+    b->op = OP_WAITING;
+    b->acquire.rounds = 0;
+    b->acquire.look_at = now_of(b) + FIRST_LOOK;
     look(b, EV_WAITING);
 }
 
 /*
  * The lock is ours on b->fd: of use only if that is still the file. True: over; false: once more.
  */
-static bool locked(struct dlock_be *b)
+static bool locked(struct file_backend *b)
 {
     struct dlock_error err;
     int rc = file_is_current(&b->place, b->fd, &err);
@@ -221,22 +237,21 @@ static bool locked(struct dlock_be *b)
         return true;
     }
     drop_fd(b);
-    if (++b->rounds < ROUNDS_MAX)
+    if (++b->acquire.rounds < ROUNDS_MAX)
         return false;
     dlock_fail(&err, DLOCK_ECREATE, 0, "%s%s%s was replaced %d times while it was being locked",
-               b->place.path, b->place.named ? "/" : "", b->place.lock, b->rounds);
+               b->place.path, b->place.named ? "/" : "", b->place.lock, b->acquire.rounds);
     failed(b, &err);
     return true;
 }
 
 /* One try. True: over, or a thread waits. */
-static bool attempt(struct dlock_be *b)
+static bool attempt(struct file_backend *b)
 {
     struct dlock_error err;
     int sys;
 
-    if (file_open_dir(&b->place, &err) < 0 ||
-        file_open(&b->place, FILE_FOR_LOCK, &b->fd, &err) < 0) {
+    if (file_open(&b->place, FILE_FOR_LOCK, &b->fd, &err) < 0) {
         failed(b, &err);
         return true;
     }
@@ -253,26 +268,27 @@ static bool attempt(struct dlock_be *b)
     return true;
 }
 
-static void try_now(struct dlock_be *b)
+static void try_now(struct file_backend *b)
 {
     for (int i = 0; i < ROUNDS_AT_ONCE; i++)
         if (attempt(b))
             return;
-    b->state = ST_TRYING;
-    b->retry_at = now_of(b) + ROUNDS_PAUSE;
+    b->op = OP_TRYING;
+    b->acquire.retry_at = now_of(b) + ROUNDS_PAUSE;
 }
 
-static void file_acquire(struct dlock_be *b, bool wait)
+static void file_acquire(struct dlock_be *be, bool wait)
 {
+    struct file_backend *b = self(be);
     struct dlock_error err;
     int rc;
 
-    b->from = now_of(b);
-    b->wait = wait;
-    b->rounds = 0;
-    b->have_info = false;
-    b->told_place = -1;
-    rc = dlock_token_new(b->spec->env, b->token);
+    b->acquire.from = now_of(b);
+    b->acquire.wait = wait;
+    b->acquire.rounds = 0;
+    b->acquire.have_holder = false;
+    b->acquire.place = -1;
+    rc = dlock_token_new(b->spec->env, b->acquire.token);
     if (rc < 0) {
         dlock_fail(&err, DLOCK_EOS, -rc, "cannot make an owner token: %s", strerror(-rc));
         failed(b, &err);
@@ -283,75 +299,77 @@ static void file_acquire(struct dlock_be *b, bool wait)
 
 /* ------------------------------------------------- waiting and release --- */
 
-static void waiting(struct dlock_be *b)
+static void waiting(struct file_backend *b)
 {
     int sys;
 
-    if (dlock_flockwait_check(b->waiter, &sys)) {
-        dlock_flockwait_free(b->waiter);
-        b->waiter = NULL;
+    if (flock_wait_check(b->acquire.thread, &sys)) {
+        flock_wait_free(b->acquire.thread);
+        b->acquire.thread = NULL;
         if (sys != 0)
             failed_flock(b, sys);
         else if (!locked(b))
             try_now(b);
         return;
     }
-    if (now_of(b) >= b->look_at) {
-        b->look_at = now_of(b) + NEXT_LOOK;
+    if (now_of(b) >= b->acquire.look_at) {
+        b->acquire.look_at = now_of(b) + NEXT_LOOK;
         look(b, EV_WAITING);
     }
 }
 
-static void cancelling(struct dlock_be *b)
+static void cancelling(struct file_backend *b)
 {
     int sys;
 
-    if (!dlock_flockwait_check(b->waiter, &sys) && now_of(b) < b->until)
+    if (!flock_wait_check(b->acquire.thread, &sys) && now_of(b) < b->release.until)
         return;
-    dlock_flockwait_free(b->waiter);
-    b->waiter = NULL;
+    flock_wait_free(b->acquire.thread);
+    b->acquire.thread = NULL;
     drop_unheld(b);
-    b->state = ST_IDLE;
+    b->op = OP_IDLE;
     put(b, EV_RELEASED)->how = DLOCK_REL_NOTHING;
 }
 
-static void drop_holders(struct dlock_be *b)
+static void drop_holders(struct file_backend *b)
 {
-    free(b->holders.info);
-    b->holders = (struct file_holders){0};
-    b->next_holder = -1;
+    free(b->status.found.info);
+    b->status.found = (struct file_holders){0};
+    b->status.next = -1;
 }
 
-static void file_release(struct dlock_be *b, int64_t until)
+static void file_release(struct dlock_be *be, int64_t until)
 {
-    bool held = b->state == ST_HELD, told = b->nout == 0;
+    struct file_backend *b = self(be);
+    bool held = b->op == OP_HELD, told = b->nout == 0;
 
-    if (b->state == ST_CANCEL) {
-        b->until = dlock_min(b->until, until);
+    if (b->op == OP_CANCELLING) {
+        b->release.until = dlock_min(b->release.until, until);
         return;
     }
     if (b->nout > 0 && b->out[b->nout - 1].type == EV_RELEASED)
         return;
     b->nout = 0;
     drop_holders(b);
-    if (b->state == ST_WAITING) {
-        b->state = ST_CANCEL;
-        b->until = until;
-        dlock_flockwait_cancel(b->waiter);
+    if (b->op == OP_WAITING) {
+        b->op = OP_CANCELLING;
+        b->release.until = until;
+        flock_wait_cancel(b->acquire.thread);
         return;
     }
     if (held && told)
         drop_fd(b); /* never LOCK_UN: a child that inherited it keeps the lock */
     else
         drop_unheld(b);
-    b->state = ST_IDLE;
+    b->op = OP_IDLE;
     put(b, EV_RELEASED)->how = held ? DLOCK_REL_CLEAN : DLOCK_REL_NOTHING;
 }
 
 /* ----------------------------------------------------------------- ask --- */
 
-static void file_ask(struct dlock_be *b, enum dlock_ask what, const char *arg)
+static void file_ask(struct dlock_be *be, enum dlock_ask what, const char *arg)
 {
+    struct file_backend *b = self(be);
     struct dlock_error err;
 
     (void)arg;
@@ -362,25 +380,20 @@ static void file_ask(struct dlock_be *b, enum dlock_ask what, const char *arg)
         put(b, EV_FAILED)->error = err;
         return;
     }
-    if (file_open_dir(&b->place, &err) < 0) {
-        /* No directory, no lock. */
-        put(b, err.sys == ENOENT ? EV_DONE : EV_FAILED)->error = err;
-        return;
-    }
-    if (file_status(&b->place, &b->holders, &err) < 0) {
+    if (file_status(&b->place, &b->status.found, &err) < 0) {
         drop_holders(b);
         put(b, EV_FAILED)->error = err;
         return;
     }
-    b->next_holder = 0;
+    b->status.next = 0;
 }
 
-static int answer(struct dlock_be *b, struct dlock_event *ev)
+static int answer(struct file_backend *b, struct dlock_event *ev)
 {
     *ev = (struct dlock_event){.type = EV_DONE};
-    if (b->next_holder < b->holders.n) {
+    if (b->status.next < b->status.found.n) {
         ev->type = EV_INFO;
-        ev->info = &b->holders.info[b->next_holder++];
+        ev->info = &b->status.found.info[b->status.next++];
         ev->place = ev->info->place;
         return 1;
     }
@@ -390,46 +403,51 @@ static int answer(struct dlock_be *b, struct dlock_event *ev)
 
 /* ------------------------------------------------------------ the rest --- */
 
-static int file_interest(struct dlock_be *b, struct pollfd *pfd, int cap, int64_t *wake_at)
+static int file_interest(struct dlock_be *be, struct pollfd *pfd, int cap, int64_t *wake_at)
 {
+    struct file_backend *b = self(be);
     int64_t now = now_of(b);
 
-    if (b->nout > 0 || b->next_holder >= 0)
+    if (b->nout > 0 || b->status.next >= 0)
         *wake_at = dlock_min(*wake_at, now);
-    if (b->state == ST_TRYING)
-        *wake_at = dlock_min(*wake_at, b->retry_at);
-    if (b->state == ST_WAITING)
-        *wake_at = dlock_min(*wake_at, b->look_at);
-    if (b->state == ST_CANCEL)
-        *wake_at = dlock_min(*wake_at, b->until);
-    return b->waiter ? dlock_flockwait_interest(b->waiter, pfd, cap, now, wake_at) : 0;
+    if (b->op == OP_TRYING)
+        *wake_at = dlock_min(*wake_at, b->acquire.retry_at);
+    if (b->op == OP_WAITING)
+        *wake_at = dlock_min(*wake_at, b->acquire.look_at);
+    if (b->op == OP_CANCELLING)
+        *wake_at = dlock_min(*wake_at, b->release.until);
+    return b->acquire.thread ? flock_wait_interest(b->acquire.thread, pfd, cap, now, wake_at) : 0;
 }
 
-static int file_process(struct dlock_be *b, const struct pollfd *pfd, int n, struct dlock_event *ev)
+static int file_process(struct dlock_be *be, const struct pollfd *pfd, int n,
+                        struct dlock_event *ev)
 {
+    struct file_backend *b = self(be);
     (void)pfd; /* whether the thread is done is asked of the thread */
     (void)n;
-    if (b->nout == 0 && b->state == ST_WAITING)
+    if (b->nout == 0 && b->op == OP_WAITING)
         waiting(b);
-    else if (b->nout == 0 && b->state == ST_CANCEL)
+    else if (b->nout == 0 && b->op == OP_CANCELLING)
         cancelling(b);
-    else if (b->nout == 0 && b->state == ST_TRYING && now_of(b) >= b->retry_at)
+    else if (b->nout == 0 && b->op == OP_TRYING && now_of(b) >= b->acquire.retry_at)
         try_now(b);
     if (b->nout > 0)
         return take(b, ev);
-    return b->next_holder >= 0 ? answer(b, ev) : 0;
+    return b->status.next >= 0 ? answer(b, ev) : 0;
 }
 
-static int file_inherit_fd(struct dlock_be *b)
+static int file_inherit_fd(struct dlock_be *be)
 {
-    return b->state == ST_HELD ? b->fd : -1;
+    struct file_backend *b = self(be);
+    return b->op == OP_HELD ? b->fd : -1;
 }
 
-static void file_close(struct dlock_be *b)
+static void file_close(struct dlock_be *be)
 {
+    struct file_backend *b = self(be);
     if (!b)
         return;
-    dlock_flockwait_free(b->waiter);
+    flock_wait_free(b->acquire.thread);
     drop_fd(b);
     drop_holders(b);
     file_place_done(&b->place);
@@ -439,7 +457,7 @@ static void file_close(struct dlock_be *b)
 static int file_open_lock(struct dlock_be **out, const struct dlock_spec *spec,
                           struct dlock_error *err)
 {
-    struct dlock_be *b;
+    struct file_backend *b;
     int rc;
 
     if (spec->mode == DLOCK_SLOTS)
@@ -453,8 +471,8 @@ static int file_open_lock(struct dlock_be **out, const struct dlock_spec *spec,
         return rc;
     }
     b->spec = spec;
-    b->fd = b->next_holder = -1;
-    *out = b;
+    b->fd = b->status.next = -1;
+    *out = (struct dlock_be *)b;
     return 0;
 }
 

@@ -13,7 +13,7 @@ struct file_place {
     bool named;
     char lock[NAME_MAX + 1]; /* named: the two files in the directory */
     char fence[NAME_MAX + 1];
-    int dir; /* named: the directory, O_PATH, -1 until file_open */
+    int dir; /* named: the directory, O_PATH, -1 until file_open() */
 };
 
 struct file_record {
@@ -25,8 +25,6 @@ struct file_record {
 /* open.c: opening the right file, and only that. All return 0 or a negative DLOCK_E*. */
 int file_place_init(struct file_place *, const struct dlock_uri *, struct dlock_error *);
 void file_place_done(struct file_place *);
-/* The directory of a named lock; nothing for a bare path. */
-int file_open_dir(struct file_place *, struct dlock_error *);
 enum file_how {
     FILE_FOR_LOCK,     /* made when it is missing */
     FILE_FOR_NFS_LOCK, /* the same, writable */

@@ -42,7 +42,7 @@
 
 enum phase { STARTING, IN_CALL, NOT_WANTED };
 
-struct dlock_flockwait {
+struct flock_wait {
     int fd, op;
     int efd;    /* -1: no thread, the lock is tried now and then */
     int result; /* the thread's until it is joined */
@@ -78,7 +78,7 @@ NOT_ASAN static int flock_cancellable(int fd, int op)
 
 NOT_ASAN static void *wait_main(void *arg)
 {
-    struct dlock_flockwait *w = arg;
+    struct flock_wait *w = arg;
     enum phase expected = STARTING;
     int old, sys;
 
@@ -95,7 +95,7 @@ NOT_ASAN static void *wait_main(void *arg)
 }
 
 /* All signals stay with the host program's threads; only the C library's own one gets through. */
-static int start_thread(struct dlock_flockwait *w)
+static int start_thread(struct flock_wait *w)
 {
     sigset_t all, old;
     pthread_attr_t attr;
@@ -119,19 +119,19 @@ static bool can_cancel(void)
 {
 #ifdef __GLIBC__
     /* glibc loads it at the first cancellation, and aborts when it cannot. Here it may fail. */
-    return dlopen("libgcc_s.so.1", RTLD_NOW | RTLD_LOCAL) != NULL;
+    return dlopen("libgcc_s.so.1", RTLD_NOW | RTLD_LOCAL);
 #else
     return true;
 #endif
 }
 
-int dlock_flockwait_start(struct dlock_flockwait **out, int fd, int op)
+int flock_wait_start(struct flock_wait **out, int fd, int op)
 {
-    struct dlock_flockwait *w = malloc(sizeof(*w));
+    struct flock_wait *w = malloc(sizeof(*w));
 
     if (!w)
         return -ENOMEM;
-    *w = (struct dlock_flockwait){.fd = fd, .op = op, .efd = -1, .result = ECANCELED};
+    *w = (struct flock_wait){.fd = fd, .op = op, .efd = -1, .result = ECANCELED};
     if (can_cancel())
         w->efd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (w->efd >= 0 && start_thread(w) != 0) {
@@ -142,8 +142,8 @@ int dlock_flockwait_start(struct dlock_flockwait **out, int fd, int op)
     return 0;
 }
 
-int dlock_flockwait_interest(const struct dlock_flockwait *w, struct pollfd *pfd, int cap,
-                             int64_t now, int64_t *wake_at)
+int flock_wait_interest(const struct flock_wait *w, struct pollfd *pfd, int cap, int64_t now,
+                        int64_t *wake_at)
 {
     if (w->cancelled)
         *wake_at = dlock_min(*wake_at, now + (w->efd < 0 ? 0 : JOIN_EVERY));
@@ -155,7 +155,7 @@ int dlock_flockwait_interest(const struct dlock_flockwait *w, struct pollfd *pfd
     return 1;
 }
 
-int dlock_flockwait_check(struct dlock_flockwait *w, int *sys)
+int flock_wait_check(struct flock_wait *w, int *sys)
 {
     if (w->efd >= 0) {
         if (pthread_tryjoin_np(w->thread, NULL) != 0)
@@ -175,7 +175,7 @@ int dlock_flockwait_check(struct dlock_flockwait *w, int *sys)
     return 1;
 }
 
-void dlock_flockwait_cancel(struct dlock_flockwait *w)
+void flock_wait_cancel(struct flock_wait *w)
 {
     enum phase expected = STARTING;
 
@@ -186,15 +186,15 @@ void dlock_flockwait_cancel(struct dlock_flockwait *w)
     w->cancelled = true;
 }
 
-void dlock_flockwait_free(struct dlock_flockwait *w)
+void flock_wait_free(struct flock_wait *w)
 {
     const struct timespec pause = {.tv_nsec = JOIN_EVERY};
     int sys;
 
     if (!w)
         return;
-    dlock_flockwait_cancel(w);
-    for (int i = 0; !dlock_flockwait_check(w, &sys); i++) {
+    flock_wait_cancel(w);
+    for (int i = 0; !flock_wait_check(w, &sys); i++) {
         if (i == FREE_TRIES) {
             /*
              * Stuck in an uninterruptible request to a dead file server. It is left behind with the

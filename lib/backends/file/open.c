@@ -49,11 +49,10 @@ int file_place_init(struct file_place *p, const struct dlock_uri *uri, struct dl
     if (!p->named)
         return 0;
     if (!encode_name(name, uri->name))
-        return dlock_fail(err, DLOCK_EUSAGE, 0,
-                          "the lock's name '%.40s%s' has %zu bytes; a file lock's has 1 to %d "
-                          "('/' and '%%' count as three)",
-                          uri->name, strlen(uri->name) > 40 ? "..." : "", strlen(uri->name),
-                          NAME_LIMIT);
+        return dlock_fail(
+            err, DLOCK_EUSAGE, 0,
+            "the lock's name '%.40s%s' has %zu bytes; a file lock's has 1 to %d ('/' and '%%' count as three)",
+            uri->name, strlen(uri->name) > 40 ? "..." : "", strlen(uri->name), NAME_LIMIT);
     snprintf(p->lock, sizeof(p->lock), "%s.lock", name);
     /*
      * The longest name leaves room for ".fenc" only: nothing else ends like that, so it may be cut.
@@ -94,7 +93,8 @@ static bool good_type(const struct file_place *p, mode_t mode)
     return S_ISREG(mode) || (S_ISDIR(mode) && !p->named);
 }
 
-int file_open_dir(struct file_place *p, struct dlock_error *err)
+/* The directory of a named lock; nothing for a bare path. */
+static int open_dir(struct file_place *p, struct dlock_error *err)
 {
     if (!p->named || p->dir >= 0)
         return 0;
@@ -143,9 +143,19 @@ int file_open(struct file_place *p, enum file_how how, int *fd, struct dlock_err
 {
     bool make = how == FILE_FOR_LOCK || how == FILE_FOR_NFS_LOCK;
     int flags = how == FILE_TO_NAME ? O_PATH | O_CLOEXEC : OPEN_FLAGS;
+    struct dlock_error why;
     struct stat st;
-    int r;
+    int r = open_dir(p, &why);
 
+    if (r < 0 && why.sys == ENOENT && !make) {
+        *fd = -1;
+        return 0;
+    }
+    if (r < 0) {
+        if (err)
+            *err = why;
+        return r;
+    }
     /* Looked at before it is opened, because opening some devices does things. */
     if (stat_place(p, &st) == 0) {
         if (S_ISLNK(st.st_mode))

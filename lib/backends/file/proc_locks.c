@@ -67,14 +67,14 @@ static long mount_id(int fd)
     return id;
 }
 
-int dlock_lockfile_of(int fd, struct dlock_lockfile *lf)
+int proc_locks_file(int fd, struct proc_locks_file *lf)
 {
     struct stat st;
     dev_t dev;
 
     if (fstat(fd, &st) != 0)
         return -errno;
-    *lf = (struct dlock_lockfile){.dev = st.st_dev, .ino = st.st_ino, .exact = true};
+    *lf = (struct proc_locks_file){.dev = st.st_dev, .ino = st.st_ino, .exact = true};
     if (mount_dev(mount_id(fd), &dev) && dev != st.st_dev) {
         lf->dev = dev;
         lf->exact = false;
@@ -83,7 +83,7 @@ int dlock_lockfile_of(int fd, struct dlock_lockfile *lf)
 }
 
 /* One line of /proc/locks (or after "lock:" in fdinfo): true when it is a flock(2) lock on lf. */
-static bool parse_line(const char *s, const struct dlock_lockfile *lf, struct dlock_plock *l)
+static bool parse_line(const char *s, const struct proc_locks_file *lf, struct proc_lock *l)
 {
     char type[16], access[16];
     unsigned major, minor;
@@ -104,7 +104,7 @@ static bool parse_line(const char *s, const struct dlock_lockfile *lf, struct dl
     return strcmp(type, "FLOCK") == 0 && ino == lf->ino && makedev(major, minor) == lf->dev;
 }
 
-int dlock_proclocks(const struct dlock_lockfile *lf, struct dlock_plock *out, int max)
+int proc_locks_read(const struct proc_locks_file *lf, struct proc_lock *out, int max)
 {
     FILE *f = open_text("/proc/locks");
     int holders = 0, n = 0;
@@ -113,7 +113,7 @@ int dlock_proclocks(const struct dlock_lockfile *lf, struct dlock_plock *out, in
     if (!f)
         return -errno;
     while (n < max && fgets(line, sizeof(line), f)) {
-        struct dlock_plock l;
+        struct proc_lock l;
         if (!parse_line(line, lf, &l))
             continue;
         if (l.waiter) {
@@ -131,7 +131,7 @@ int dlock_proclocks(const struct dlock_lockfile *lf, struct dlock_plock *out, in
     return n;
 }
 
-bool dlock_proclocks_complete(void)
+bool proc_locks_complete(void)
 {
     char link[64];
     ssize_t n = readlink("/proc/self/ns/pid", link, sizeof(link) - 1);
@@ -145,7 +145,7 @@ bool dlock_proclocks_complete(void)
 
 /* ------------------------------------------------------------- who is it --- */
 
-static bool fdinfo_locks(int dir, const char *name, const struct dlock_lockfile *lf)
+static bool fdinfo_locks(int dir, const char *name, const struct proc_locks_file *lf)
 {
     int fd = openat(dir, name, O_RDONLY | O_CLOEXEC);
     FILE *f = fd >= 0 ? fdopen(fd, "r") : NULL;
@@ -158,7 +158,7 @@ static bool fdinfo_locks(int dir, const char *name, const struct dlock_lockfile 
         return false;
     }
     while (!found && fgets(line, sizeof(line), f)) {
-        struct dlock_plock l;
+        struct proc_lock l;
         found = strncmp(line, "lock:", 5) == 0 && parse_line(line + 5, lf, &l);
     }
     fclose(f);
@@ -166,7 +166,7 @@ static bool fdinfo_locks(int dir, const char *name, const struct dlock_lockfile 
 }
 
 /* Has pid a descriptor that carries the lock? 1, 0, or -1: we may not look. */
-static int carries(long pid, const struct dlock_lockfile *lf)
+static int carries(long pid, const struct proc_locks_file *lf)
 {
     char path[64];
     struct dirent *e;
@@ -251,8 +251,8 @@ static void user_name(unsigned uid, char *out, size_t size)
         fclose(f);
 }
 
-void dlock_proclocks_describe(const struct dlock_plock *l, const struct dlock_lockfile *lf,
-                              struct dlock_info *info)
+void proc_locks_describe(const struct proc_lock *l, const struct proc_locks_file *lf,
+                         struct dlock_info *info)
 {
     char host[sizeof(info->host)] = "", base[64] = "";
     unsigned uid;

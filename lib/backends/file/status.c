@@ -45,21 +45,21 @@ static void read_record(const struct file_place *p, struct file_record *rec)
 bool file_first_holder(const struct file_place *p, int fd, long pid, struct dlock_info *info,
                        int *place)
 {
-    struct dlock_plock locks[PLOCKS_MAX];
-    struct dlock_lockfile lf;
+    struct proc_lock locks[PLOCKS_MAX];
+    struct proc_locks_file lf;
     struct file_record rec;
     int n;
 
     *place = 0;
-    if (dlock_lockfile_of(fd, &lf) < 0)
+    if (proc_locks_file(fd, &lf) < 0)
         return false;
-    n = dlock_proclocks(&lf, locks, PLOCKS_MAX);
+    n = proc_locks_read(&lf, locks, PLOCKS_MAX);
     for (int i = 0; i < n && *place == 0; i++)
         if (locks[i].waiter && locks[i].pid == pid)
             *place = locks[i].place;
     if (n <= 0 || locks[0].waiter)
         return false;
-    dlock_proclocks_describe(&locks[0], &lf, info);
+    proc_locks_describe(&locks[0], &lf, info);
     read_record(p, &rec);
     add_record(&rec, info);
     return true;
@@ -114,8 +114,8 @@ static int add_unknown(struct file_place *p, const struct file_record *rec,
 
 int file_status(struct file_place *p, struct file_holders *out, struct dlock_error *err)
 {
-    struct dlock_plock locks[PLOCKS_MAX];
-    struct dlock_lockfile lf;
+    struct proc_lock locks[PLOCKS_MAX];
+    struct proc_locks_file lf;
     struct file_record rec;
     const char *type;
     bool warn, believe;
@@ -125,8 +125,8 @@ int file_status(struct file_place *p, struct file_holders *out, struct dlock_err
     rc = file_open(p, FILE_TO_NAME, &fd, err);
     if (rc < 0 || fd < 0)
         return rc;
-    rc = dlock_lockfile_of(fd, &lf);
-    n = rc < 0 ? rc : dlock_proclocks(&lf, locks, PLOCKS_MAX);
+    rc = proc_locks_file(fd, &lf);
+    n = rc < 0 ? rc : proc_locks_read(&lf, locks, PLOCKS_MAX);
     /* An O_PATH descriptor knows its file system too. */
     believe = n >= 0 && lf.exact && !file_on_network(fd, &type, &warn);
     close(fd);
@@ -136,13 +136,13 @@ int file_status(struct file_place *p, struct file_holders *out, struct dlock_err
     read_record(p, &rec);
     /* What is shown is true; what is not shown is free only where everything is shown. */
     if (n <= 0 || locks[0].waiter || !lf.exact) {
-        bool free_ = believe && dlock_proclocks_complete();
+        bool free_ = believe && proc_locks_complete();
         rc = free_ ? 0 : add_unknown(p, &rec, out, err);
         if (n <= 0 || out->n == 0 || locks[0].waiter)
             return rc;
     }
     for (int i = 0; i < n; i++) {
-        dlock_proclocks_describe(&locks[i], &lf, &out->info[i]);
+        proc_locks_describe(&locks[i], &lf, &out->info[i]);
         add_record(&rec, &out->info[i]);
     }
     out->n = n;

@@ -3,7 +3,6 @@
 
 #include "util.h"
 
-#include <errno.h>
 #include <netdb.h>
 #include <poll.h>
 #include <pthread.h>
@@ -16,52 +15,48 @@
 
 /* ------------------------------------------------------------------- failing */
 
-/* The first line of what libpq or the server says, without its end. */
+/* The first line of a message of libpq or the server. */
 static void first_line(char *dst, size_t size, const char *text)
 {
     dlock_clean_text(dst, size, text, strcspn(text, "\n"));
 }
 
-static void free_later(struct pg_later *l)
+static void free_queued(struct pg_queued *q)
 {
-    free(l->sql);
-    for (int i = 0; i < l->n; i++)
-        free(l->values[i]);
+    free(q->sql);
+    for (int i = 0; i < q->n; i++)
+        free(q->values[i]);
 }
 
 static void drop(struct pg_conn *c)
 {
-    pg_conn_done(&c->reply);
-    while (c->nlater > 0)
-        free_later(&c->later[--c->nlater]);
+    pg_conn_done(&c->requests.reply);
+    while (c->queue.n > 0)
+        free_queued(&c->queue.list[--c->queue.n]);
     if (c->pq)
         PQfinish(c->pq);
     c->pq = NULL;
-    c->nrequests = 0;
-    c->unsent = false;
+    c->requests.n = 0;
+    c->requests.unflushed = false;
 }
 
 static int conn_fail(struct pg_conn *c, int code, const char *text)
 {
     char line[256];
-    first_line(line, sizeof line, c->last_words[0] ? c->last_words : text);
+    first_line(line, sizeof(line), c->last_words[0] ? c->last_words : text);
+    c->unanswered = c->requests.n > 0 ? c->requests.list[0].tag : 0;
     drop(c);
     c->state = PC_FAILED;
     return dlock_fail(&c->error, code, 0, "%s: %s", c->where, line);
 }
 
-void pg_conn_no_memory(struct pg_conn *c)
+static void fail_no_memory(struct pg_conn *c)
 {
     c->last_words[0] = '\0';
     conn_fail(c, DLOCK_ENOMEM, "out of memory");
 }
 
-bool pg_conn_says_no_memory(const char *text)
-{
-    return strstr(text, "out of memory") != NULL;
-}
-
-/* ENOMEM: it is we who end it, for want of memory; up to now the session was there. */
+/* DLOCK_ENOMEM: we end the session ourselves, for lack of memory; until now it was alive. */
 static int fail_pq(struct pg_conn *c)
 {
     const char *text = PQerrorMessage(c->pq);
@@ -77,8 +72,8 @@ static bool is_state(const char *s)
 }
 
 /*
- * With PQERRORS_VERBOSE the server's refusal reads "... FATAL:  28P01: text": the five characters are the
- * only thing in it that no translation changes. They are cut out of text. sqlstate "": not the server's.
+ * With PQERRORS_VERBOSE the server's refusal reads "... FATAL:  28P01: text": these five characters are all of it
+ * that no translation changes. They are cut out of text. sqlstate "": the error is not the server's.
  */
 static void take_state(char *text, char sqlstate[6])
 {
@@ -93,7 +88,7 @@ static void take_state(char *text, char sqlstate[6])
     }
 }
 
-/* 53: out of something, "too many clients". 57P01..3: going down, crashed, starting. */
+/* 53: out of a resource, such as "too many clients". 57P01..3: shutting down, crashed, starting. */
 static bool is_transient(const char *sqlstate)
 {
     return strncmp(sqlstate, "53", 2) == 0 || strncmp(sqlstate, "57P0", 4) == 0;
@@ -113,62 +108,63 @@ static bool is_local(const char *host)
     return *host == '\0' || *host == '/' || *host == '@';
 }
 
-static void add_try(struct pg_conn *c, int host, const struct dlock_peer *p)
+static void add_address(struct pg_conn *c, int host, const struct dlock_peer *p)
 {
-    struct pg_try *t = &c->tries[c->ntries];
-    t->host = host;
-    t->addr[0] = '\0';
-    if (c->ntries == PG_TRIES ||
-        (p && getnameinfo((const struct sockaddr *)&p->addr, p->len, t->addr, sizeof t->addr, NULL,
-                          0, NI_NUMERICHOST) != 0))
+    if (c->address.n == PG_ADDRESSES)
         return;
-    c->ntries++;
+    struct pg_address *a = &c->address.list[c->address.n];
+    a->host = host;
+    a->text[0] = '\0';
+    if (p && getnameinfo((const struct sockaddr *)&p->addr, p->len, a->text, sizeof(a->text), NULL,
+                         0, NI_NUMERICHOST) != 0)
+        return;
+    c->address.n++;
 }
 
-/* Host by host in the URI's order, and of each all its addresses. */
-static void list_tries(struct pg_conn *c, const struct dlock_spec *spec)
+/* All addresses of the first host of the URI, then of the second, and so on. */
+static void list_addresses(struct pg_conn *c, const struct dlock_spec *spec)
 {
-    c->ntries = 0;
-    for (int i = 0; i < c->set->nhosts; i++) {
-        if (is_local(c->set->hosts[i]))
-            add_try(c, i, NULL);
+    c->address.n = 0;
+    for (int i = 0; i < c->settings->nhosts; i++) {
+        if (is_local(c->settings->hosts[i]))
+            add_address(c, i, NULL);
         for (int k = 0; k < spec->npeers; k++)
             if (spec->peers[k].host == i)
-                add_try(c, i, &spec->peers[k]);
+                add_address(c, i, &spec->peers[k]);
     }
 }
 
-/* What the server says without being asked: why it is about to end the session. */
+/* A message that no request asked for: it may say why the server is about to end the session. */
 static void on_notice(void *arg, const PGresult *res)
 {
     struct pg_conn *c = arg;
     const char *severity = PQresultErrorField(res, PG_DIAG_SEVERITY_NONLOCALIZED);
     const char *text = PQresultErrorField(res, PG_DIAG_MESSAGE_PRIMARY);
     if (severity && text && (strcmp(severity, "FATAL") == 0 || strcmp(severity, "PANIC") == 0))
-        snprintf(c->last_words, sizeof c->last_words, "the server ended the session: %s", text);
+        snprintf(c->last_words, sizeof(c->last_words), "the server ended the session: %s", text);
 }
 
-static bool start_try(struct pg_conn *c, const struct pg_try *t)
+static bool start_connect(struct pg_conn *c, const struct pg_address *a)
 {
-    struct pg_settings *s = c->set;
-    s->values[PG_HOST] = s->hosts[t->host];
-    s->values[PG_HOSTADDR] = t->addr;
-    s->values[PG_PORT] = s->ports[t->host];
+    struct pg_settings *s = c->settings;
+    s->values[PG_HOST] = s->hosts[a->host];
+    s->values[PG_HOSTADDR] = a->text;
+    s->values[PG_PORT] = s->ports[a->host];
     c->pq = PQconnectStartParams(s->keys, s->values, 0);
     if (!c->pq || PQstatus(c->pq) == CONNECTION_BAD)
         return false;
     PQsetErrorVerbosity(c->pq, PQERRORS_VERBOSE);
     PQsetNoticeReceiver(c->pq, on_notice, c);
-    c->want = PGRES_POLLING_WRITING;
+    c->address.want = PGRES_POLLING_WRITING;
     return true;
 }
 
-/* Why this try failed; true when the next address is worth one. */
-static bool try_failed(struct pg_conn *c, const char *why)
+/* This address failed, and that is the error. True: the next one is worth a try. */
+static bool address_failed(struct pg_conn *c, const char *why)
 {
     char text[1024], sqlstate[6];
     bool password = c->pq && PQconnectionNeedsPassword(c->pq);
-    snprintf(text, sizeof text, "%s", why ? why : c->pq ? PQerrorMessage(c->pq) : "out of memory");
+    snprintf(text, sizeof(text), "%s", why ? why : c->pq ? PQerrorMessage(c->pq) : "out of memory");
     take_state(text, sqlstate);
     c->transient = is_transient(sqlstate);
     c->last_words[0] = '\0';
@@ -179,42 +175,42 @@ static bool try_failed(struct pg_conn *c, const char *why)
 
 static void connect_next(struct pg_conn *c)
 {
-    while (c->tried < c->ntries) {
-        const struct pg_try *t = &c->tries[(c->good + c->tried) % c->ntries];
-        int64_t now = c->env->now(c->env->ctx);
-        int left = c->ntries - c->tried++;
-        /* An equal share of what is left for each, so that one silent address does not use up all of it. */
-        c->next_at = left == 1 ? c->until : now + dlock_max((c->until - now) / left, MIN_SHARE);
+    while (c->address.tried < c->address.n) {
+        int i = (c->address.good + c->address.tried) % c->address.n;
+        int left = c->address.n - c->address.tried++;
+        int64_t now = c->env->now(c->env->ctx), time = c->address.until - now;
+        /* An equal share of the remaining time for each, so that one silent address does not use up all of it. */
+        c->address.next_at = left == 1 ? c->address.until : now + dlock_max(time / left, MIN_SHARE);
         c->state = PC_CONNECTING;
-        if (start_try(c, t))
+        if (start_connect(c, &c->address.list[i]))
             return;
-        if (!try_failed(c, NULL))
+        if (!address_failed(c, NULL))
             return;
     }
 }
 
-void pg_conn_open(struct pg_conn *c, const struct dlock_spec *spec, struct pg_settings *set,
+void pg_conn_open(struct pg_conn *c, const struct dlock_spec *spec, struct pg_settings *settings,
                   int64_t until)
 {
-    int good = c->good;
+    int good = c->address.good;
     bool pipeline = c->pipeline;
     pg_conn_close(c);
     *c = (struct pg_conn){
-        .env = spec->env,
-        .set = set,
-        .where = spec->uri->where,
         .pipeline = pipeline,
-        .until = until,
+        .env = spec->env,
+        .settings = settings,
+        .where = spec->uri->where,
+        .address.until = until,
     };
-    list_tries(c, spec);
-    c->good = good < c->ntries ? good : 0;
-    if (c->ntries == 0)
+    list_addresses(c, spec);
+    c->address.good = good < c->address.n ? good : 0;
+    if (c->address.n == 0)
         conn_fail(c, DLOCK_EUNAVAIL, "no address known");
     else
         connect_next(c);
 }
 
-/* No Linux has such a pid: a pooler makes up a random one, to know a request to cancel by. */
+/* Linux has no such pid: a pooler makes up a random one, by which it recognises a request to cancel. */
 static bool is_no_pid(int pid)
 {
     return pid <= 0 || pid > 4194304;
@@ -222,114 +218,109 @@ static bool is_no_pid(int pid)
 
 static void connected(struct pg_conn *c)
 {
-    c->alone = is_no_pid(PQbackendPID(c->pq));
-    c->good = (c->good + c->tried - 1) % c->ntries;
+    c->one_by_one = is_no_pid(PQbackendPID(c->pq));
+    c->address.good = (c->address.good + c->address.tried - 1) % c->address.n;
     c->state = PC_UP;
     PQsetErrorVerbosity(c->pq, PQERRORS_TERSE);
     if (PQsetnonblocking(c->pq, 1) != 0 || (c->pipeline && !PQenterPipelineMode(c->pq)))
         fail_pq(c);
 }
 
+static short connect_events(const struct pg_conn *c)
+{
+    return c->address.want == PGRES_POLLING_READING ? POLLIN : POLLOUT;
+}
+
 static void work_connect(struct pg_conn *c)
 {
-    struct pollfd p = {.fd = PQsocket(c->pq),
-                       .events = c->want == PGRES_POLLING_READING ? POLLIN : POLLOUT};
-    if (poll(&p, 1, 0) <= 0) { /* PQconnectPoll takes an unfinished connect() for a finished one */
-        if (c->env->now(c->env->ctx) >= c->next_at &&
-            try_failed(c, "no answer to the connection request"))
+    struct pollfd p = {.fd = PQsocket(c->pq), .events = connect_events(c)};
+    /* Not without this look: PQconnectPoll would take an unfinished connect() for a finished one. */
+    if (poll(&p, 1, 0) <= 0) {
+        if (c->env->now(c->env->ctx) >= c->address.next_at &&
+            address_failed(c, "no answer to the connection request"))
             connect_next(c);
         return;
     }
-    c->want = PQconnectPoll(c->pq);
-    if (c->want == PGRES_POLLING_OK)
+    c->address.want = PQconnectPoll(c->pq);
+    if (c->address.want == PGRES_POLLING_OK)
         connected(c);
-    else if (c->want == PGRES_POLLING_FAILED && try_failed(c, NULL))
+    else if (c->address.want == PGRES_POLLING_FAILED && address_failed(c, NULL))
         connect_next(c);
 }
 
 /* ------------------------------------------------------------------- sending */
 
-static void sent(struct pg_conn *c, int tag, int64_t at, int ok)
+static void send_now(struct pg_conn *c, int tag, const char *sql, int n, const char *const *values)
 {
+    int64_t now = c->env->now(c->env->ctx);
+    bool ok = c->requests.n < PG_REQUESTS;
+    if (c->pipeline)
+        ok = ok && PQsendQueryParams(c->pq, sql, n, NULL, values, NULL, NULL, 0) &&
+             PQpipelineSync(c->pq);
+    else
+        ok = ok && PQsendQuery(c->pq, sql);
     if (!ok) {
         fail_pq(c);
         return;
     }
-    c->requests[c->nrequests++] = (struct pg_request){.tag = tag, .sent = at};
+    c->requests.list[c->requests.n].tag = tag;
+    c->requests.list[c->requests.n++].sent = now;
     int left = PQflush(c->pq);
     if (left < 0)
         fail_pq(c);
     else
-        c->unsent = left > 0;
+        c->requests.unflushed = left > 0;
 }
 
-void pg_conn_send(struct pg_conn *c, int tag, const char *sql)
+static void enqueue(struct pg_conn *c, int tag, const char *sql, int n, const char *const *values)
 {
-    if (c->state != PC_UP)
-        return;
-    int64_t now = c->env->now(c->env->ctx);
-    sent(c, tag, now, c->nrequests < PG_REQUESTS && PQsendQuery(c->pq, sql));
-}
-
-static void send_params(struct pg_conn *c, int tag, const char *sql, int n,
-                        const char *const *values)
-{
-    int64_t now = c->env->now(c->env->ctx);
-    bool ok = c->nrequests < PG_REQUESTS &&
-              PQsendQueryParams(c->pq, sql, n, NULL, values, NULL, NULL, 0) &&
-              PQpipelineSync(c->pq);
-    sent(c, tag, now, ok);
-}
-
-static void keep_for_later(struct pg_conn *c, int tag, const char *sql, int n,
-                           const char *const *values)
-{
-    struct pg_later *l = &c->later[c->nlater];
-    if (c->nlater == PG_REQUESTS || n > PG_VALUES) {
+    struct pg_queued *q = &c->queue.list[c->queue.n];
+    if (c->queue.n == PG_REQUESTS || n > PG_VALUES) {
         conn_fail(c, DLOCK_EUNAVAIL, "no answer to earlier requests");
         return;
     }
-    c->nlater++;
-    *l = (struct pg_later){.tag = tag, .n = n, .sql = strdup(sql)};
-    bool ok = l->sql != NULL;
+    c->queue.n++;
+    *q = (struct pg_queued){.tag = tag, .n = n, .sql = strdup(sql)};
+    bool ok = q->sql;
     for (int i = 0; i < n; i++)
-        ok = (l->values[i] = strdup(values[i])) != NULL && ok;
+        ok = (q->values[i] = strdup(values[i])) && ok;
     if (!ok)
-        pg_conn_no_memory(c);
+        fail_no_memory(c);
 }
 
-static void send_later(struct pg_conn *c)
+static void send_queued(struct pg_conn *c)
 {
-    if (c->state != PC_UP || c->nrequests > 0 || c->nlater == 0)
+    if (c->state != PC_UP || c->requests.n > 0 || c->queue.n == 0)
         return;
-    struct pg_later l = c->later[0];
-    memmove(c->later, c->later + 1, sizeof c->later[0] * (size_t)--c->nlater);
-    send_params(c, l.tag, l.sql, l.n, (const char *const *)l.values);
-    free_later(&l);
+    struct pg_queued q = c->queue.list[0];
+    memmove(c->queue.list, c->queue.list + 1, sizeof(c->queue.list[0]) * (size_t)--c->queue.n);
+    send_now(c, q.tag, q.sql, q.n, (const char *const *)q.values);
+    free_queued(&q);
 }
 
-void pg_conn_send_params(struct pg_conn *c, int tag, const char *sql, int n,
-                         const char *const *values)
+void pg_conn_send(struct pg_conn *c, int tag, const char *sql, int n, const char *const *values)
 {
-    if (c->state != PC_UP)
+    if (!sql)
+        fail_no_memory(c);
+    else if (c->state != PC_UP)
         return;
-    if (c->nrequests > 0 && (c->alone || c->nlater > 0))
-        keep_for_later(c, tag, sql, n, values);
+    else if (c->pipeline && c->requests.n > 0 && (c->one_by_one || c->queue.n > 0))
+        enqueue(c, tag, sql, n, values);
     else
-        send_params(c, tag, sql, n, values);
+        send_now(c, tag, sql, n, values);
 }
 
 static void *cancel_thread(void *arg)
 {
     char text[256];
-    PQcancel(arg, text, sizeof text);
+    PQcancel(arg, text, sizeof(text));
     PQfreeCancel(arg);
     return NULL;
 }
 
 /*
- * PQcancel makes a connection of its own and waits for it. The thread owns all that it touches; when the
- * server cannot be reached it is left behind. A failure to start it costs the time of one chunk.
+ * PQcancel makes a connection of its own and waits for it. The thread owns all that it touches; while the server
+ * cannot be reached it is left behind. If it cannot be started, we wait out the running chunk instead.
  */
 void pg_conn_cancel(const struct pg_conn *c)
 {
@@ -353,14 +344,15 @@ void pg_conn_cancel(const struct pg_conn *c)
 
 static void take_error(struct pg_conn *c, const PGresult *res)
 {
+    struct pg_reply *r = &c->requests.reply;
     const char *state = PQresultErrorField(res, PG_DIAG_SQLSTATE);
     const char *text = PQresultErrorField(res, PG_DIAG_MESSAGE_PRIMARY);
     on_notice(c, res);
-    if (c->reply.sqlstate[0]) /* the first one is the reason */
+    if (r->sqlstate[0]) /* the first error is the cause */
         return;
-    c->reply.unheard = !state;
-    snprintf(c->reply.sqlstate, sizeof c->reply.sqlstate, "%s", state ? state : "XX000");
-    first_line(c->reply.text, sizeof c->reply.text, text ? text : PQresultErrorMessage(res));
+    r->unheard = !state;
+    snprintf(r->sqlstate, sizeof(r->sqlstate), "%s", state ? state : "XX000");
+    first_line(r->text, sizeof(r->text), text ? text : PQresultErrorMessage(res));
 }
 
 /* True: res ends the oldest request. */
@@ -368,8 +360,8 @@ static bool take_result(struct pg_conn *c, PGresult *res)
 {
     switch (PQresultStatus(res)) {
     case PGRES_TUPLES_OK:
-        PQclear(c->reply.rows);
-        c->reply.rows = res;
+        PQclear(c->requests.reply.rows);
+        c->requests.reply.rows = res;
         return false;
     case PGRES_PIPELINE_SYNC:
         PQclear(res);
@@ -388,15 +380,16 @@ static bool take_result(struct pg_conn *c, PGresult *res)
 
 static void finish_request(struct pg_conn *c, struct pg_reply *out)
 {
-    *out = c->reply;
-    out->tag = c->requests[0].tag;
-    out->sent = c->requests[0].sent;
-    memset(&c->reply, 0, sizeof c->reply);
-    c->nrequests--;
-    memmove(c->requests, c->requests + 1, sizeof c->requests[0] * (size_t)c->nrequests);
+    *out = c->requests.reply;
+    out->tag = c->requests.list[0].tag;
+    out->sent = c->requests.list[0].sent;
+    memset(&c->requests.reply, 0, sizeof(c->requests.reply));
+    c->requests.n--;
+    memmove(c->requests.list, c->requests.list + 1,
+            sizeof(c->requests.list[0]) * (size_t)c->requests.n);
 }
 
-/* Also parses what came unasked, "terminating connection" say. */
+/* PQnotifies() also parses messages that no request asked for, such as "terminating connection". */
 static void take_notifies(struct pg_conn *c)
 {
     PGnotify *n;
@@ -411,9 +404,9 @@ int pg_conn_next(struct pg_conn *c, struct pg_reply *out)
     int gaps = 0;
     if (c->state == PC_FAILED)
         return c->error.code;
-    while (c->state == PC_UP && c->nrequests > 0 && !PQisBusy(c->pq)) {
+    while (c->state == PC_UP && c->requests.n > 0 && !PQisBusy(c->pq)) {
         PGresult *res = PQgetResult(c->pq);
-        /* A result that libpq made up because the connection broke is no answer. */
+        /* A result that libpq makes up because the connection broke is no answer. */
         if (PQstatus(c->pq) != CONNECTION_OK) {
             if (res)
                 take_error(c, res);
@@ -421,12 +414,12 @@ int pg_conn_next(struct pg_conn *c, struct pg_reply *out)
             return fail_pq(c);
         }
         if (!res && c->pipeline && gaps++ < PG_REQUESTS)
-            continue; /* between a statement and its sync */
+            continue; /* the gap between a statement and its sync */
         if (res && !take_result(c, res))
             continue;
         finish_request(c, out);
         take_notifies(c);
-        send_later(c);
+        send_queued(c);
         return 1;
     }
     return 0;
@@ -435,21 +428,21 @@ int pg_conn_next(struct pg_conn *c, struct pg_reply *out)
 void pg_conn_done(struct pg_reply *r)
 {
     PQclear(r->rows);
-    memset(r, 0, sizeof *r);
+    memset(r, 0, sizeof(*r));
 }
 
 static void work_up(struct pg_conn *c)
 {
-    int left = c->unsent ? PQflush(c->pq) : 0;
+    int left = c->requests.unflushed ? PQflush(c->pq) : 0;
     if (left < 0 || !PQconsumeInput(c->pq)) {
-        /* Its last words may be in what was read before the end of the stream. */
+        /* The server's last message may be in what was read before the end of the stream. */
         (void)PQisBusy(c->pq);
         fail_pq(c);
         return;
     }
-    c->unsent = left > 0;
+    c->requests.unflushed = left > 0;
     take_notifies(c);
-    if (PQstatus(c->pq) != CONNECTION_OK || (c->last_words[0] && c->nrequests == 0))
+    if (PQstatus(c->pq) != CONNECTION_OK || (c->last_words[0] && c->requests.n == 0))
         fail_pq(c);
 }
 
@@ -467,16 +460,16 @@ int pg_conn_interest(const struct pg_conn *c, struct pollfd *pfd, int64_t *wake_
         *wake_at = 0;
     if (!pg_conn_is_open(c))
         return 0;
-    pfd->fd = PQsocket(c->pq); /* it can be another one at each turn while connecting */
+    pfd->fd = PQsocket(c->pq); /* while connecting it can change at every turn */
     pfd->revents = 0;
     if (c->state == PC_CONNECTING) {
-        pfd->events = c->want == PGRES_POLLING_READING ? POLLIN : POLLOUT;
-        *wake_at = dlock_min(*wake_at, c->next_at);
+        pfd->events = connect_events(c);
+        *wake_at = dlock_min(*wake_at, c->address.next_at);
         return 1;
     }
-    pfd->events = c->unsent ? POLLIN | POLLOUT : POLLIN;
-    /* libpq reads while it sends, too: what it has already, poll() does not show. */
-    if (c->nrequests > 0 && !PQisBusy(c->pq))
+    pfd->events = c->requests.unflushed ? POLLIN | POLLOUT : POLLIN;
+    /* libpq also reads while it sends: poll() does not show what it has read already. */
+    if (c->requests.n > 0 && !PQisBusy(c->pq))
         *wake_at = 0;
     return 1;
 }
@@ -491,4 +484,14 @@ int pg_conn_reply_error(const struct pg_conn *c, const struct pg_reply *r, struc
 {
     return dlock_fail(err, code_of(r->sqlstate), 0, "%s: %s (SQLSTATE %s)", c->where, r->text,
                       r->sqlstate);
+}
+
+int64_t pg_number(const PGresult *res, int row, int col)
+{
+    return strtoll(PQgetvalue(res, row, col), NULL, 10);
+}
+
+bool pg_one_row(const struct pg_reply *r, int n)
+{
+    return !r->sqlstate[0] && r->rows && PQntuples(r->rows) == 1 && PQnfields(r->rows) == n;
 }

@@ -1,97 +1,106 @@
 /*
  * conn.h - one connection to PostgreSQL, through libpq, that never blocks.
  *
- * libpq would look up names itself and wait for each server as long as the network does. So it is given
- * one numeric address at a time, and the time for each is ours. Everything else (TLS, authentication,
- * service files, passwords) is libpq's business.
+ * libpq would look up names itself, and wait for each server as long as the network does. So it is given one
+ * numeric address at a time, and we limit the time for each. Everything else (TLS, authentication, service
+ * files, passwords) is left to libpq.
  */
-#ifndef DLOCK_PGCONN_H
-#define DLOCK_PGCONN_H
+#ifndef DLOCK_PG_CONN_H
+#define DLOCK_PG_CONN_H
 
 #include "backend.h"
 
 #include <libpq-fe.h>
 #include <net/if.h>
 #include <netinet/in.h>
+#include <string.h>
 
 #define PG_PARAMS 64
-#define PG_TRIES 16
+#define PG_ADDRESSES 16
 #define PG_REQUESTS 4
 #define PG_VALUES 4
 
-/* What every connection is made with. The first three are filled in for each try. */
+/* The parameters of every connection, for PQconnectStartParams(). The first three differ from address to address. */
 enum { PG_HOST, PG_HOSTADDR, PG_PORT, PG_FIRST_PARAM };
 struct pg_settings {
     const char *keys[PG_PARAMS + 2], *values[PG_PARAMS + 2];
     int n;
-    char **ports,
-        **hosts; /* as libpq knows them, one for each of the URI's hosts; hosts[i] "": the default socket */
+    char **hosts, **ports; /* one for each host of the URI; hosts[i] "": the default Unix socket */
     int nhosts;
+};
+
+/* The answer to one request. */
+struct pg_reply {
+    int tag;
+    int64_t sent;     /* the clock before the first byte of the request could leave */
+    PGresult *rows;   /* the last result that had rows, or NULL */
+    char sqlstate[6]; /* "": no error */
+    bool unheard;   /* the error is libpq's, out of memory say: the request may have been served */
+    char text[256]; /* of the error */
 };
 
 enum pg_conn_state { PC_CLOSED, PC_CONNECTING, PC_UP, PC_FAILED };
 
-struct pg_request {
-    int tag;
-    int64_t sent; /* the clock before its first byte could leave */
-};
+struct pg_conn {
+    /* Several requests at a time, with parameters; else one, of several statements. Set before the first open. */
+    bool pipeline;
 
-/* A request with its parameters that waits for the answer to the one before it. */
-struct pg_later {
-    int tag, n;
-    char *sql, *values[PG_VALUES];
-};
+    const struct dlock_env *env;
+    struct pg_settings *settings;
+    const char *where;
+    PGconn *pq;
+    enum pg_conn_state state;
 
-struct pg_try {
-    int host;
-    char addr[INET6_ADDRSTRLEN + IF_NAMESIZE + 1]; /* "": a Unix socket */
+    struct {
+        struct pg_address {
+            int host;
+            char text[INET6_ADDRSTRLEN + IF_NAMESIZE + 1]; /* "": a Unix socket */
+        } list[PG_ADDRESSES];
+        int n, tried;
+        int good;        /* the one that worked last time: comes first */
+        int64_t until;   /* for all */
+        int64_t next_at; /* ... for this one */
+        PostgresPollingStatusType want;
+    } address;
+
+    /* Sent and not answered, oldest first. */
+    struct {
+        struct {
+            int tag;
+            int64_t sent;
+        } list[PG_REQUESTS];
+        int n;
+        bool unflushed;        /* libpq has bytes that the socket did not take yet */
+        struct pg_reply reply; /* to the oldest, as far as it has arrived */
+    } requests;
+
+    /*
+     * One request at a time, because a pooler is or may be in between. PgBouncer before 1.21 takes a session for
+     * free at the first answer, and gives the answer to our next request to the client that was assigned that
+     * session by then.
+     */
+    bool one_by_one;
+    struct {
+        struct pg_queued {
+            int tag, n;
+            char *sql, *values[PG_VALUES];
+        } list[PG_REQUESTS];
+        int n;
+    } queue;
+
+    bool notified; /* a NOTIFY has arrived; the owner clears it */
+
+    /* PC_FAILED */
+    struct dlock_error error;
+    bool transient; /* it passes by itself: the server is starting, or has no free connection */
+    int unanswered; /* the tag of the oldest request without an answer; 0: none */
+    char last_words[256]; /* why the server ends the session */
 };
 
 /*
- * The answer to one request. rows: the last result that had any, or NULL. sqlstate "": no error. unheard: libpq's own
- * complaint, of memory say; the server may have done what it was asked for.
+ * Start to connect: each address of settings->hosts in turn, at most until then. Errors show as PC_FAILED. spec and
+ * settings stay the caller's, and valid until close.
  */
-struct pg_reply {
-    int tag;
-    int64_t sent;
-    PGresult *rows;
-    char sqlstate[6];
-    bool unheard;
-    char text[256];
-};
-
-struct pg_conn {
-    const struct dlock_env *env;
-    struct pg_settings *set;
-    const char *where;
-    bool
-        pipeline; /* several requests at a time, with parameters; else one, of several statements */
-
-    PGconn *pq;
-    enum pg_conn_state state;
-    PostgresPollingStatusType want;
-    bool unsent;
-    struct pg_try tries[PG_TRIES];
-    int ntries, tried, good;
-    int64_t until, next_at;
-
-    struct pg_request requests[PG_REQUESTS]; /* oldest first */
-    int nrequests;
-    /*
-     * A pooler stands between us and the server, or may: one request at a time. PgBouncer before 1.21 takes a session for
-     * free at the first answer, and gives the next one to whoever has got that session by then.
-     */
-    bool alone;
-    struct pg_later later[PG_REQUESTS];
-    int nlater;
-    struct pg_reply reply; /* being collected for the oldest */
-    bool notified;         /* a NOTIFY has come; the owner clears it */
-    struct dlock_error error;
-    bool transient;       /* the failure passes by itself: the server is starting, or is full */
-    char last_words[256]; /* of the server: why it ends the session */
-};
-
-/* Begin to connect; until bounds it. What goes wrong shows as PC_FAILED with error set. */
 void pg_conn_open(struct pg_conn *, const struct dlock_spec *, struct pg_settings *, int64_t until);
 static inline bool pg_conn_is_open(const struct pg_conn *c)
 {
@@ -99,28 +108,46 @@ static inline bool pg_conn_is_open(const struct pg_conn *c)
 }
 static inline bool pg_conn_busy(const struct pg_conn *c)
 {
-    return c->nrequests > 0;
+    return c->requests.n > 0;
 }
-/* PC_UP: send sql. Without pipeline: several statements in one message, and only while not busy. */
-void pg_conn_send(struct pg_conn *, int tag, const char *sql);
-/* pipeline: one statement with text parameters, at most PG_VALUES. It waits its turn when the connection is for one alone. */
-void pg_conn_send_params(struct pg_conn *, int tag, const char *sql, int n,
-                         const char *const *values);
-/* As if the connection had failed, so that whoever waits for an answer learns it. */
-void pg_conn_no_memory(struct pg_conn *);
-/* libpq tells this by its text alone (which nobody translates: dlock does not call setlocale(3)). */
-bool pg_conn_says_no_memory(const char *text);
-/* Ask the server to cancel what runs, from a thread that nobody waits for; its answer to the request comes as ever. */
+/*
+ * Send sql; ignored unless PC_UP. sql NULL: the caller had no memory for it, and the connection fails. tag (not 0)
+ * marks the answer.
+ *
+ * pipeline: one statement with n text parameters, at most PG_VALUES; it may have to queue. Otherwise one or more
+ * statements without parameters, and only while the connection is not busy.
+ */
+void pg_conn_send(struct pg_conn *, int tag, const char *sql, int n, const char *const *values);
+/*
+ * Ask the server to cancel the running request, in a detached thread since libpq's call blocks. The request itself is
+ * answered as always.
+ */
 void pg_conn_cancel(const struct pg_conn *);
+/* What to wait for: fills in *pfd, only lowers *wake_at; returns the number of entries, 0 or 1. */
+int pg_conn_interest(const struct pg_conn *, struct pollfd *, int64_t *wake_at);
 /* Handle what poll() found, and the time. */
 void pg_conn_work(struct pg_conn *);
-/* 1: an answer, to be given to pg_conn_done; 0: none; negative: the connection has failed. */
+/* 1: an answer, for pg_conn_done() to free; 0: none; negative: the connection has failed. */
 int pg_conn_next(struct pg_conn *, struct pg_reply *);
 void pg_conn_done(struct pg_reply *);
-int pg_conn_interest(const struct pg_conn *, struct pollfd *, int64_t *wake_at);
-/* Any state. Says goodbye, so that the server frees the session at once. */
+/* Any state. Sends a goodbye, so that the server frees the session at once. */
 void pg_conn_close(struct pg_conn *);
-/* The code and text of an answer that is an error. */
-int pg_conn_reply_error(const struct pg_conn *, const struct pg_reply *, struct dlock_error *);
+
+/* Fill err from an answer that is an error; returns its code. */
+int pg_conn_reply_error(const struct pg_conn *, const struct pg_reply *, struct dlock_error *err);
+/* libpq reports this by its text alone (never translated: dlock does not call setlocale(3)). */
+static inline bool pg_conn_says_no_memory(const char *text)
+{
+    return strstr(text, "out of memory") != NULL;
+}
+
+/* A field of a row: its text, "" when NULL; its number, 0 when NULL. */
+static inline const char *pg_text(const PGresult *res, int row, int col)
+{
+    return PQgetvalue(res, row, col);
+}
+int64_t pg_number(const PGresult *, int row, int col);
+/* No error, and exactly one row of n columns? */
+bool pg_one_row(const struct pg_reply *, int n);
 
 #endif

@@ -1,12 +1,18 @@
 /*
- * postgres.c - a lock in PostgreSQL: the slots of the contract, and what both modes share.
+ * postgres.c - a lock in PostgreSQL: the slots of the contract, and what the two modes share.
  *
  * advisory.c  the default: a session's advisory lock, with the session's idle time-out as the lease
  * table.c     ?mode=lease: a row in a table
- * status.c       status      uri.c  the URI      conn.c  one connection
+ * operation.c what both modes do to the operation: connect, end it, try again later
+ * uri.c       the URI, and libpq's settings
+ * conn.c      one connection
  *
- * Not guaranteed: the lock is the primary's. A standby that is promoted while the old primary and a holder
- * that it serves live on knows nothing of it (?renew=write helps where a synchronous standby is required).
+ * postgres.c drives the connection and the timers, and hands answers, errors and time-outs to the mode, which decides
+ * what comes next, and says so through operation.c.
+ *
+ * Not guaranteed: the lock is the primary's. When a standby is promoted while the old primary and a holder
+ * connected to it live on, the new primary knows nothing of the lock (?renew=write helps where a synchronous
+ * standby is required).
  */
 #include "postgres.h"
 
@@ -17,185 +23,96 @@
 #define DLOCK_BUILD_ID DLOCK_VERSION
 #endif
 
-/* --------------------------------------------------------------------- shared */
-
-void pg_connect(struct dlock_be *be)
-{
-    be->outage.retry_at = DLOCK_NEVER;
-    if (be->conn.state == PC_UP)
-        be->protocol->ready(be);
-    else if (!pg_conn_is_open(&be->conn))
-        pg_conn_open(&be->conn, be->spec, &be->set,
-                     dlock_min(be->op_until, pg_now(be) + be->spec->connect_timeout));
-}
-
-void pg_fail(struct dlock_be *be, const struct dlock_error *err)
-{
-    struct dlock_error why = *err; /* it may be the connection's own */
-    /* The core calls release now: that cancels what a session is still busy with. */
-    if (be->doing != PG_ACQUIRE || be->protocol != &pg_advisory || !pg_conn_busy(&be->conn))
-        pg_conn_close(&be->conn);
-    be->doing = PG_NOTHING;
-    be->op_until = be->try_at = DLOCK_NEVER;
-    events_add(&be->events, EV_FAILED)->error = why;
-}
-
-void pg_try_later(struct dlock_be *be, const struct dlock_error *err, bool transient)
-{
-    struct dlock_error why = *err; /* it may be the connection's own */
-    be->try_at = DLOCK_NEVER;
-    if (be->doing == PG_ASK || be->first) {
-        /* First contact: what passes by itself (a server that starts) is worth the time there is. */
-        if (!transient) {
-            pg_fail(be, &why);
-            return;
-        }
-        pg_conn_close(&be->conn);
-        be->refused = why;
-        be->outage.retry_at = pg_now(be) + dlock_backoff_next(&be->outage.pause, be->spec->env);
-        return;
-    }
-    be->op_until = DLOCK_NEVER;
-    if (outage_goes_on(&be->outage, be->spec, &be->events, &why))
-        pg_conn_close(&be->conn);
-    else
-        pg_fail(be, &why); /* whose release waits for the cancel: an end of the process would not */
-}
-
-bool pg_new_token(struct dlock_be *be)
-{
-    struct dlock_error err;
-    int rc = dlock_token_new(be->spec->env, be->token);
-    if (rc == 0)
-        return true;
-    dlock_fail(&err, DLOCK_EOS, -rc, "no random numbers: %s", strerror(-rc));
-    pg_fail(be, &err);
-    return false;
-}
-
-void pg_send_params(struct dlock_be *be, enum pg_tag tag, char *sql, int n,
-                    const char *const *values)
-{
-    if (!sql)
-        pg_conn_no_memory(&be->conn);
-    else if (be->protocol->pipeline)
-        pg_conn_send_params(&be->conn, (int)tag, sql, n, values);
-    else
-        pg_conn_send(&be->conn, (int)tag, sql);
-    free(sql);
-}
-
-void pg_send(struct dlock_be *be, enum pg_tag tag, char *sql)
-{
-    pg_send_params(be, tag, sql, 0, NULL);
-}
-
-void pg_end_release(struct dlock_be *be, enum dlock_how how, const struct dlock_error *err)
-{
-    pg_conn_close(&be->conn);
-    be->doing = PG_NOTHING;
-    be->granted = be->beat_called = false;
-    be->beat_sent = 0;
-    be->op_until = be->rel_until = be->try_at = DLOCK_NEVER;
-    outage_over(&be->outage);
-    struct dlock_event *ev = events_add(&be->events, EV_RELEASED);
-    ev->how = how;
-    if (err)
-        ev->error = *err;
-}
-
-const char *pg_text(const PGresult *res, int row, int col)
-{
-    return PQgetvalue(res, row, col); /* "" for NULL */
-}
-
-int64_t pg_number(const PGresult *res, int row, int col)
-{
-    return strtoll(PQgetvalue(res, row, col), NULL, 10);
-}
-
-bool pg_one_row(const struct pg_reply *r, int n)
-{
-    return r->sqlstate[0] == '\0' && r->rows && PQntuples(r->rows) == 1 && PQnfields(r->rows) == n;
-}
-
 /* ---------------------------------------------------------------------- slots */
 
-static void be_close(struct dlock_be *be)
+static struct pg_backend *self(struct dlock_be *be)
 {
-    if (!be)
-        return;
+    return (struct pg_backend *)be;
+}
+
+static void close_backend(struct pg_backend *be)
+{
     pg_conn_close(&be->conn);
-    PQclear(be->listing);
-    pg_done(be);
+    PQclear(be->status.rows);
+    pg_settings_done(be);
     free(be);
 }
 
-static int be_open(struct dlock_be **out, const struct dlock_spec *spec, struct dlock_error *err)
+static void slot_close(struct dlock_be *slot)
 {
-    struct dlock_be *be = calloc(1, sizeof *be);
+    if (slot)
+        close_backend(self(slot));
+}
+
+static int slot_open(struct dlock_be **out, const struct dlock_spec *spec, struct dlock_error *err)
+{
+    struct pg_backend *be = calloc(1, sizeof(*be));
     if (!be)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     be->spec = spec;
-    be->op_until = be->rel_until = be->try_at = DLOCK_NEVER;
+    be->op_until = be->release.until = be->acquire.try_at = DLOCK_NEVER;
     outage_over(&be->outage);
-    int rc = pg_check_spec(be, err);
+    int rc = pg_settings_init(be, err);
     if (rc < 0) {
-        be_close(be);
+        close_backend(be);
         return rc;
     }
     be->conn.pipeline = be->protocol->pipeline;
-    *out = be;
+    *out = (struct dlock_be *)be;
     return 0;
 }
 
-static void start(struct dlock_be *be, enum pg_doing doing)
+static void start(struct pg_backend *be, enum pg_op op)
 {
-    be->doing = doing;
-    be->first = true;
-    be->refused.code = 0;
+    be->op = op;
     be->op_until = pg_now(be) + be->spec->connect_timeout;
+    be->contact.pending = true;
+    be->contact.refusal.code = 0;
     outage_over(&be->outage);
 }
 
-static void be_acquire(struct dlock_be *be, bool wait)
+static void slot_acquire(struct dlock_be *slot, bool wait)
 {
-    start(be, PG_ACQUIRE);
-    be->wait = wait;
-    be->granted = be->told_grace = false;
+    struct pg_backend *be = self(slot);
+    start(be, OP_ACQUIRE);
+    be->acquire.wait = wait;
+    be->acquire.try_at = DLOCK_NEVER;
+    be->granted = false;
     be->fence = 0;
-    be->chunks = 0;
-    be->try_at = DLOCK_NEVER;
     if (pg_new_token(be))
         be->protocol->acquire(be);
 }
 
-static void be_renew(struct dlock_be *be)
+static void slot_renew(struct dlock_be *slot)
 {
-    be->doing = PG_RENEW;
+    struct pg_backend *be = self(slot);
+    be->op = OP_RENEW;
     be->op_until = pg_now(be) + be->spec->op_timeout;
     be->protocol->renew(be);
 }
 
-static void be_release(struct dlock_be *be, int64_t until)
+static void slot_release(struct dlock_be *slot, int64_t until)
 {
+    struct pg_backend *be = self(slot);
     be->events.n = 0;
-    PQclear(be->listing);
-    be->listing = NULL;
-    be->rel_until = until;
-    if (be->doing == PG_RELEASE)
+    PQclear(be->status.rows);
+    be->status.rows = NULL;
+    be->release.until = until;
+    if (be->op == OP_RELEASE)
         return;
-    be->doing = PG_RELEASE;
-    be->op_until = be->try_at = DLOCK_NEVER;
+    be->op = OP_RELEASE;
+    be->op_until = be->acquire.try_at = DLOCK_NEVER;
+    be->contact.pending = false;
     outage_over(&be->outage);
     be->protocol->release(be);
 }
 
-static void be_ask(struct dlock_be *be, enum dlock_ask what, const char *arg)
+static void slot_ask(struct dlock_be *slot, enum dlock_ask what, const char *arg)
 {
+    struct pg_backend *be = self(slot);
     struct dlock_error err;
     (void)arg;
-    start(be, PG_ASK);
+    start(be, OP_STATUS);
     if (what == ASK_STATUS) {
         pg_connect(be);
         return;
@@ -204,14 +121,34 @@ static void be_ask(struct dlock_be *be, enum dlock_ask what, const char *arg)
     pg_fail(be, &err);
 }
 
+/* In lease mode a connection is only a way to the row. */
+static int slot_session_fd(struct dlock_be *slot)
+{
+    struct pg_backend *be = self(slot);
+    bool holds = be->protocol->session && be->granted && be->conn.state == PC_UP;
+    return holds ? PQsocket(be->conn.pq) : -1;
+}
+
+static int slot_schema(struct dlock_be *slot, char **out, struct dlock_error *err)
+{
+    struct pg_backend *be = self(slot);
+    if (!be->protocol->schema)
+        return dlock_fail(err, DLOCK_EUSAGE, 0,
+                          "%s: advisory locks need no table (?mode=lease does)", pg_where(be));
+    char *text = be->protocol->schema(be);
+    if (!text)
+        return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+    *out = text;
+    return 0;
+}
+
 /* -------------------------------------------------------------------- driving */
 
-static void ask_answered(struct dlock_be *be, struct pg_reply *r)
+static void status_answered(struct pg_backend *be, struct pg_reply *r)
 {
     struct dlock_error err;
-    if (strcmp(r->sqlstate, "42P01") == 0 && be->protocol == &pg_table) {
-        be->doing = PG_NOTHING; /* no table: nobody has ever taken a lock here */
-        be->op_until = DLOCK_NEVER;
+    if (strcmp(r->sqlstate, "42P01") == 0 && be->protocol->schema) {
+        pg_op_done(be); /* the table does not exist, so no lock was ever taken in it */
         events_add(&be->events, EV_DONE);
         return;
     }
@@ -220,19 +157,36 @@ static void ask_answered(struct dlock_be *be, struct pg_reply *r)
         pg_fail(be, &err);
         return;
     }
-    be->listing = r->rows;
+    be->status.rows = r->rows;
     r->rows = NULL;
-    be->list_at = be->place = 0;
+    be->status.next = be->status.place = 0;
     be->op_until = DLOCK_NEVER;
 }
 
-static void take_replies(struct dlock_be *be)
+static int next_status_event(struct pg_backend *be, struct dlock_event *ev)
+{
+    if (be->status.next < PQntuples(be->status.rows)) {
+        be->protocol->read_info(be->status.rows, be->status.next++, &be->info);
+        if (be->info.waiter)
+            be->info.place = ++be->status.place;
+        *ev = (struct dlock_event){.type = EV_INFO, .info = &be->info};
+        return 1;
+    }
+    PQclear(be->status.rows);
+    be->status.rows = NULL;
+    be->op = OP_NONE;
+    pg_conn_close(&be->conn);
+    *ev = (struct dlock_event){.type = EV_DONE};
+    return 1;
+}
+
+static void take_replies(struct pg_backend *be)
 {
     struct pg_reply r;
     int rc = 0;
     while (be->conn.state != PC_CLOSED && (rc = pg_conn_next(&be->conn, &r)) == 1) {
-        if (r.tag == T_ASK && be->doing == PG_ASK)
-            ask_answered(be, &r);
+        if (r.tag == T_STATUS && be->op == OP_STATUS)
+            status_answered(be, &r);
         else
             be->protocol->answered(be, &r);
         pg_conn_done(&r);
@@ -240,15 +194,14 @@ static void take_replies(struct dlock_be *be)
     if (rc < 0 && be->conn.state == PC_FAILED) {
         struct dlock_error err = be->conn.error;
         pg_conn_close(&be->conn);
-        if (be->doing == PG_ASK)
+        if (be->op == OP_STATUS)
             pg_try_later(be, &err, be->conn.transient);
         else
             be->protocol->failed(be, &err);
     }
 }
 
-/* One step of the connection; whoever waits for it to come up is told. */
-static void drive(struct dlock_be *be)
+static void drive(struct pg_backend *be)
 {
     bool connecting = be->conn.state == PC_CONNECTING;
     pg_conn_work(&be->conn);
@@ -256,96 +209,67 @@ static void drive(struct dlock_be *be)
         be->protocol->ready(be);
 }
 
-static void contact_over(struct dlock_be *be)
+/* The time for the first contact is over. */
+static void contact_timeout(struct pg_backend *be)
 {
     struct dlock_error err;
-    if (be->refused.code != 0)
-        err = be->refused;
+    if (be->contact.refusal.code != 0)
+        err = be->contact.refusal;
     else
         no_answer(&err, be->spec, be->spec->connect_timeout);
-    if (be->doing == PG_ACQUIRE && be->protocol->abandon)
+    if (be->op == OP_ACQUIRE && be->protocol->abandon)
         be->protocol->abandon(be);
     pg_fail(be, &err);
 }
 
-static void timers(struct dlock_be *be)
+static void timers(struct pg_backend *be)
 {
     int64_t now = pg_now(be);
-    if (be->conn.state == PC_CONNECTING && now >= be->conn.next_at)
+    if (be->conn.state == PC_CONNECTING && now >= be->conn.address.next_at)
         drive(be);
-    if (be->doing == PG_NOTHING)
+    if (be->op == OP_NONE)
         return;
-    if (now >= be->op_until && (be->doing == PG_ASK || (be->doing == PG_ACQUIRE && be->first)))
-        contact_over(be);
+    if (be->contact.pending && now >= be->op_until)
+        contact_timeout(be);
     else if (now >= be->outage.retry_at)
         pg_connect(be);
     else
         be->protocol->timeout(be, now);
 }
 
-static int be_interest(struct dlock_be *be, struct pollfd *pfd, int cap, int64_t *wake_at)
+static int slot_interest(struct dlock_be *slot, struct pollfd *pfd, int cap, int64_t *wake_at)
 {
+    struct pg_backend *be = self(slot);
     int n = cap > 0 ? pg_conn_interest(&be->conn, pfd, wake_at) : 0;
-    if (be->doing != PG_NOTHING) {
-        *wake_at = dlock_min(*wake_at, dlock_min(be->op_until, be->rel_until));
-        *wake_at = dlock_min(*wake_at, dlock_min(be->try_at, be->outage.retry_at));
+    if (be->op != OP_NONE) {
+        *wake_at = dlock_min(*wake_at, dlock_min(be->op_until, be->release.until));
+        *wake_at = dlock_min(*wake_at, dlock_min(be->acquire.try_at, be->outage.retry_at));
     }
-    if (be->events.n > 0 || be->listing)
+    if (be->events.n > 0 || be->status.rows)
         *wake_at = 0;
     return n;
 }
 
-static int give_listed(struct dlock_be *be, struct dlock_event *ev)
+static bool is_ready(const struct pg_backend *be, const struct pollfd *pfd, int n)
 {
-    if (be->list_at < PQntuples(be->listing)) {
-        be->protocol->read_info(be, be->listing, be->list_at++, &be->info);
-        if (be->info.waiter)
-            be->info.place = ++be->place;
-        *ev = (struct dlock_event){.type = EV_INFO, .info = &be->info};
-        return 1;
-    }
-    PQclear(be->listing);
-    be->listing = NULL;
-    be->doing = PG_NOTHING;
-    pg_conn_close(&be->conn);
-    *ev = (struct dlock_event){.type = EV_DONE};
-    return 1;
+    for (int i = 0; i < n; i++)
+        if (pfd[i].revents != 0 && pg_conn_is_open(&be->conn) && pfd[i].fd == PQsocket(be->conn.pq))
+            return true;
+    return false;
 }
 
-static int be_process(struct dlock_be *be, const struct pollfd *pfd, int n, struct dlock_event *ev)
+static int slot_process(struct dlock_be *slot, const struct pollfd *pfd, int n,
+                        struct dlock_event *ev)
 {
-    bool ready = false;
-    for (int i = 0; i < n; i++)
-        ready |=
-            pfd[i].revents != 0 && pg_conn_is_open(&be->conn) && pfd[i].fd == PQsocket(be->conn.pq);
-    if (ready)
+    struct pg_backend *be = self(slot);
+    if (is_ready(be, pfd, n))
         drive(be);
     take_replies(be);
     timers(be);
     take_replies(be); /* a send that failed at once */
     if (events_take(&be->events, ev))
         return 1;
-    return be->listing ? give_listed(be, ev) : 0;
-}
-
-/* In lease mode a connection is only a way to the row. */
-static int be_session_fd(struct dlock_be *be)
-{
-    return be->protocol == &pg_advisory && be->granted && be->conn.state == PC_UP
-               ? PQsocket(be->conn.pq)
-               : -1;
-}
-
-static int be_schema(struct dlock_be *be, char **out, struct dlock_error *err)
-{
-    if (be->protocol != &pg_table)
-        return dlock_fail(err, DLOCK_EUSAGE, 0,
-                          "%s: advisory locks need no table (?mode=lease does)", pg_where(be));
-    char *text = pg_table_schema(be);
-    if (!text)
-        return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
-    *out = text;
-    return 0;
+    return be->status.rows ? next_status_event(be, ev) : 0;
 }
 
 static const char *const schemes[] = {"postgres", "postgresql", NULL};
@@ -357,14 +281,14 @@ const struct dlock_backend DLOCK_BACKEND_SYMBOL(postgres) = {
     .package = "dlock-postgres",
     .schemes = schemes,
     .caps = CAP_FENCE | CAP_LEASE,
-    .open = be_open,
-    .acquire = be_acquire,
-    .renew = be_renew,
-    .release = be_release,
-    .ask = be_ask,
-    .interest = be_interest,
-    .process = be_process,
-    .session_fd = be_session_fd,
-    .schema = be_schema,
-    .close = be_close,
+    .open = slot_open,
+    .acquire = slot_acquire,
+    .renew = slot_renew,
+    .release = slot_release,
+    .ask = slot_ask,
+    .interest = slot_interest,
+    .process = slot_process,
+    .session_fd = slot_session_fd,
+    .schema = slot_schema,
+    .close = slot_close,
 };

@@ -1,138 +1,193 @@
-/* postgres.h - what the files of the PostgreSQL backend share. */
+/* postgres.h - the PostgreSQL backend: its state, and what its two modes share. */
 #ifndef DLOCK_PG_H
 #define DLOCK_PG_H
 
 #include "backends/networked.h"
 #include "conn.h"
 
-enum pg_doing { PG_NOTHING, PG_ACQUIRE, PG_RENEW, PG_RELEASE, PG_ASK };
+/* The operation that the core started and that has not ended yet. */
+enum pg_op { OP_NONE, OP_ACQUIRE, OP_RENEW, OP_RELEASE, OP_STATUS };
+
+/* What a request is for. */
 enum pg_tag {
     T_TRY = 1,
-    T_WHO,
+    T_HOLDER,
     T_WAIT,
     T_CONFIRM,
-    T_BEAT,
+    T_RENEW,
     T_RELEASE,
     T_UNDO,
-    T_ASK,
+    T_STATUS,
     T_LISTEN,
     T_SCHEMA,
     T_SWEEP
 };
 
-struct dlock_be;
+/*
+ * A commit that is on disk when it is answered, even where the role has synchronous_commit = off: a crash must not
+ * undo a grant, a renewal or a release, nor hand out the same log position again.
+ */
+#define PG_DURABLE                                                                                 \
+    "pg_catalog.set_config('synchronous_commit', CASE "                                            \
+    "pg_catalog.current_setting('synchronous_commit') WHEN 'off' THEN 'local' ELSE "               \
+    "pg_catalog.current_setting('synchronous_commit') END, true)"
 
-/* The two modes. All of it is called with the connection in any state but for ready (PC_UP, idle). */
+struct pg_backend;
+
+/* One of the two modes. The slots are called in any state of the connection, ready only when it is idle. */
 struct pg_protocol {
+    bool session;  /* the session holds the lock, and its end releases it */
     bool pipeline; /* for pg_conn */
-    void (*abandon)(
-        struct dlock_be
-            *); /* the connection is about to be given up with a try unanswered; or NULL */
-    void (*acquire)(struct dlock_be *);                           /* be->wait says how */
-    void (*ready)(struct dlock_be *);                             /* the connection has come up */
-    void (*answered)(struct dlock_be *, const struct pg_reply *); /* a request is answered */
-    void (*failed)(struct dlock_be *,
-                   const struct dlock_error *); /* the connection is gone (closed already) */
-    void (*renew)(struct dlock_be *);
-    void (*release)(struct dlock_be *);              /* be->rel_until says by when */
-    void (*timeout)(struct dlock_be *, int64_t now); /* whatever is due */
-    void (*read_info)(struct dlock_be *, const PGresult *, int row, struct dlock_info *);
+
+    void (*acquire)(struct pg_backend *);
+    void (*renew)(struct pg_backend *);
+    void (*release)(struct pg_backend *); /* at most until release.until */
+
+    /* The connection is up. */
+    void (*ready)(struct pg_backend *);
+    /* A request was answered, other than T_STATUS. */
+    void (*answered)(struct pg_backend *, const struct pg_reply *);
+    /* The connection failed, and is closed already. */
+    void (*failed)(struct pg_backend *, const struct dlock_error *);
+    /* The first contact of an acquire is given up, and so will be the connection. NULL: nothing to do. */
+    void (*abandon)(struct pg_backend *);
+    /* Handle what is due. */
+    void (*timeout)(struct pg_backend *, int64_t now);
+
+    /* A row of the answer to T_STATUS. */
+    void (*read_info)(const PGresult *, int row, struct dlock_info *);
+    /* The statement that makes the table, malloc'ed; NULL: out of memory. The slot is NULL: no table. */
+    char *(*schema)(const struct pg_backend *);
 };
 extern const struct pg_protocol pg_advisory, pg_table;
 
-struct dlock_be {
+struct pg_backend {
     const struct dlock_spec *spec;
     const struct pg_protocol *protocol;
-    struct pg_settings set;
-    char *secret;        /* password from a file; zeroed when freed */
-    char app[32];        /* application_name */
-    char key[64];        /* advisory: as arguments of the lock functions */
-    char key_id[32];     /* ... in a comment */
-    char where_key[160]; /* ... as a condition on pg_locks */
-    char channel[64];
-    char *table; /* lease mode: schema.name, quoted */
-    char waiter_app[40];
-    int64_t restart_grace;
-    bool fair, renew_writes;
-    char keepalive[2][24]; /* fair: as libpq's parameters */
-    char record[1024];     /* who we are */
+
+    /* From the URI and spec, by pg_settings_init(). */
+    struct pg_settings settings;
+    char *password;        /* from a file; zeroed when freed */
+    char keepalive[2][24]; /* ?fair=1: values in settings */
+    char app[32];          /* application_name of our sessions */
+    char record[1024];     /* the holder record that describes us */
 
     struct pg_conn conn;
-    enum pg_doing doing;
-    int64_t op_until; /* of what is outstanding; DLOCK_NEVER: unbounded */
-    int64_t rel_until, try_at;
-    bool wait, first; /* first: no answer to a try yet in this acquire */
+    struct outage outage;
+    enum pg_op op;
+    int64_t op_until; /* for the answer that op waits for; DLOCK_NEVER: unbounded */
     bool granted;
     char token[DLOCK_TOKEN_LEN + 1];
     uint64_t fence;
-    struct outage outage;
-    struct dlock_error refused; /* first contact: what the server said instead of an answer; or 0 */
 
-    /* advisory */
-    bool polls; /* no DO blocks for this role: try instead of waiting in line */
-    bool told_old, told_grace;
-    unsigned chunks;
-    int64_t
-        beat_sent; /* a heartbeat was answered after it had been called unclear: 0, or when it was sent */
-    bool beat_called; /* the core waits for the answer */
+    /* An acquire until the first answer to a try; a status. */
+    struct {
+        bool pending;
+        struct dlock_error refusal; /* an error that may pass by itself; code 0: none */
+    } contact;
+    struct {
+        bool wait;
+        int64_t try_at;
+    } acquire;
+    struct {
+        int64_t until;
+    } release;
+    /* rows: the answer, handed out row by row; NULL: none yet, or all handed out. */
+    struct {
+        PGresult *rows;
+        int next, place;
+    } status;
 
-    /* lease mode */
-    bool tried; /* a try with this token was sent, and not answered by "no" */
-    bool ghost; /* ... on a connection that broke: to be undone before another one */
-    char ghost_token[DLOCK_TOKEN_LEN + 1]; /* ... and once more if it is served only after that */
-    bool listening;                        /* a release can call us */
-    bool made_table;
-    bool release_sent, release_lost; /* lost: its answer never came */
+    /* advisory.c */
+    struct {
+        /*
+         * From the URI. key is written as arguments of the lock functions, in a comment, as a condition on
+         * pg_locks.
+         */
+        bool fair, renew_writes;
+        int64_t restart_grace;
+        char key[64], key_id[32], where_key[160];
 
-    PGresult *listing; /* the answer to ask, given out row by row */
-    int list_at, place;
-    struct dlock_info info;
+        bool polls; /* no DO blocks for this role: try once a second instead of waiting */
+        bool told_old, told_grace;
+        unsigned chunks;      /* in this acquire */
+        int64_t renewed_from; /* of a heartbeat answered after its renew had ended; 0: none */
+    } advisory;
+
+    /* table.c */
+    struct {
+        /* From the URI: "schema.name", quoted; the application_name of a waiter; its channel, less the pid. */
+        char *name, waiter_app[40], channel[64];
+
+        /*
+         * token: not tried, or refused; sent, perhaps granted; the same on a connection that broke, so to be
+         * undone.
+         */
+        enum { TRY_NONE, TRY_SENT, TRY_ORPHANED } try;
+        /* An orphaned token that was undone; its try may still be served after that. "": none. */
+        char orphan[DLOCK_TOKEN_LEN + 1];
+        bool listening; /* a release can wake us */
+        bool created;   /* CREATE TABLE was sent in this acquire */
+        /* UNHEARD: its answer never came, so it may have been served. */
+        enum { RELEASE_UNSENT, RELEASE_SENT, RELEASE_UNHEARD } release;
+    } table;
+
+    struct dlock_info info; /* for events */
     struct event_queue events;
 };
 
-static inline int64_t pg_now(const struct dlock_be *be)
+static inline int64_t pg_now(const struct pg_backend *be)
 {
     return be->spec->env->now(be->spec->env->ctx);
 }
-/* How long an answer to a try is waited for: longer than to a renewal, for the disk has a part in it. */
-static inline int64_t pg_patience(const struct dlock_be *be)
+/* How long to wait for the answer to a try: longer than for a renewal, since the disk takes part. */
+static inline int64_t pg_patience(const struct pg_backend *be)
 {
     return dlock_min(be->spec->connect_timeout, dlock_max(be->spec->op_timeout, DLOCK_SEC));
 }
-static inline const char *pg_where(const struct dlock_be *be)
+static inline const char *pg_where(const struct pg_backend *be)
 {
     return be->spec->uri->where;
 }
 
-/* uri.c: fill in what comes from spec; 0 or a negative code. pg_done frees it. */
-int pg_check_spec(struct dlock_be *, struct dlock_error *);
-void pg_done(struct dlock_be *);
+/* The operation has ended, and waits for nothing. */
+static inline void pg_op_done(struct pg_backend *be)
+{
+    be->op = OP_NONE;
+    be->op_until = be->acquire.try_at = DLOCK_NEVER;
+}
 
-/* postgres.c */
-/* Begin to connect unless open, bounded by op_until; protocol->ready or ->failed follows. */
-void pg_connect(struct dlock_be *);
-/* The acquire, the ask is over without success: EV_FAILED. The connection is closed. */
-void pg_fail(struct dlock_be *, const struct dlock_error *);
-/* Give up the connection; try again after a pause, or fail. */
-void pg_try_later(struct dlock_be *, const struct dlock_error *, bool transient);
-/* A fresh owner token. False: the acquire has failed. */
-bool pg_new_token(struct dlock_be *);
-/* Send sql (malloc'ed; NULL: out of memory) and free it. */
-void pg_send(struct dlock_be *, enum pg_tag, char *sql);
-void pg_send_params(struct dlock_be *, enum pg_tag, char *sql, int n, const char *const *values);
-void pg_end_release(struct dlock_be *, enum dlock_how, const struct dlock_error *);
-/* A text field of a row, "" when NULL; a number, 0 when NULL. */
-const char *pg_text(const PGresult *, int row, int col);
-int64_t pg_number(const PGresult *, int row, int col);
-/* Exactly one row of n columns? */
-bool pg_one_row(const struct pg_reply *, int n);
-/* status.c: the query; waiters: they too, else one holder at most. NULL: out of memory. */
-char *pg_ask_sql(const struct dlock_be *, bool waiters);
-/* Who holds it: row i of the answer to that. */
-void pg_read_info(struct dlock_be *, const PGresult *, int i, struct dlock_info *);
-/* The record in the comment in front of a query; its length with *begin, or 0: there is none. */
-size_t pg_read_comment(const char *query, struct dlock_info *, const char **begin);
-/* table_sql.c: the statement that makes the table, malloc'ed. */
-char *pg_table_schema(const struct dlock_be *);
+/*
+ * uri.c: fill in what comes from spec and spec->uri; no I/O but files. 0 or a negative code; _done() is due in any
+ * case.
+ */
+int pg_settings_init(struct pg_backend *, struct dlock_error *);
+void pg_settings_done(struct pg_backend *);
+
+/* operation.c */
+/* Connect, at most until op_until: protocol->ready follows (at once if connected already), or ->failed. */
+void pg_connect(struct pg_backend *);
+/* A fresh owner token. False: acquire has failed. */
+bool pg_new_token(struct pg_backend *);
+
+/* The ends of an operation; each queues its event. */
+/* The lock is ours by a request sent at from; fence is set. */
+void pg_granted(struct pg_backend *, int64_t from);
+/* Held by another, and acquire does not wait. info: the holder, or NULL. Closes the connection. */
+void pg_busy(struct pg_backend *, const struct dlock_info *);
+void pg_renewed(struct pg_backend *, int64_t from);
+void pg_unclear(struct pg_backend *, const struct dlock_error *);
+/* Closes the connection. err: NULL, or why it is not clean. */
+void pg_released(struct pg_backend *, enum dlock_how, const struct dlock_error *err);
+/* Acquire or status failed. Closes the connection, except where release has to cancel what the session does. */
+void pg_fail(struct pg_backend *, const struct dlock_error *);
+/*
+ * Acquire or status met an error: close the connection, and connect anew after a pause; or fail, when that is no use.
+ * transient: it can pass by itself even at the first contact (a server that starts).
+ */
+void pg_try_later(struct pg_backend *, const struct dlock_error *, bool transient);
+
+/* The record in the comment in front of a query, parsed into info. Its length, with *begin set; 0: there is none. */
+size_t pg_read_comment(const char *query, struct dlock_info *info, const char **begin);
 
 #endif

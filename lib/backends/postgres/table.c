@@ -1,223 +1,396 @@
 /*
- * table.c - mode=lease: a row of a table is the lock, and expires by the server's clock.
+ * table.c - ?mode=lease: a row of a table is the lock, and expires by the server's clock.
  *
  *   name text primary key | fence bigint | owner text | expires timestamptz | holder text
  *
- * All that decides a grant stands in the lock's own row, so that one INSERT ... ON CONFLICT DO UPDATE ... WHERE
- * expires <= clock_timestamp() decides it: whoever comes second waits for the row and then sees what the
- * first one wrote. owner is new for each grant; renew and release name it. The fence is the larger of the
- * stored one plus one and the server's time in microseconds, so rows out of use can be deleted.
+ * All that decides a grant is in the lock's own row, so one INSERT ... ON CONFLICT DO UPDATE ... WHERE expires <=
+ * clock_timestamp() decides it: the second client waits for the row and then sees what the first one wrote. owner
+ * is a new token for each grant; renew and release name it. The fence is the larger of the stored one plus one and
+ * the server's time in microseconds, so unused rows can be deleted.
  *
- * It needs no session, so it works through a pooler in transaction mode, and a reconnect or the promotion of
- * a standby that has the row loses nothing. Waiters of a server that is reached directly LISTEN, and a
- * release calls two of them (one might be about to leave); timers stand behind it, and are all there is
- * through a pooler.
+ * No session is needed, so this works through a pooler in transaction mode, and neither a reconnect nor the
+ * promotion of a standby that has the row loses the lock. Waiters connected directly LISTEN, and a release wakes
+ * two of them (one might be about to leave); they also poll, and behind a pooler they only poll.
  *
  * Not guaranteed: the server's clock decides; when it steps forward, a lease ends early.
- *
- * Files: table.c what is done when; table_sql.c the statements.
  */
-#include "table.h"
+#include "postgres.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define POLL_ALONE DLOCK_SEC        /* between tries where nobody can call us */
-#define POLL_CALLED (5 * DLOCK_SEC) /* ... and where the server does */
+#define POLL_ALONE DLOCK_SEC           /* between tries of a waiter that no release can wake */
+#define POLL_LISTENING (5 * DLOCK_SEC) /* ... and of one that listens */
 #define JITTER (200 * DLOCK_MSEC)
 #define SWEEP_ONE_OF 100
 
-/* ------------------------------------------------------------------- connected */
+/* ------------------------------------------------------------------ statements */
 
-static int64_t random_part(const struct dlock_be *be, int64_t most)
+/* The enum above a statement: the columns of its answer. $1: the lock's name. $2: our token, or as noted. */
+#define NOW "pg_catalog.clock_timestamp()"
+#define TTL "pg_catalog.make_interval(secs => $3::float8)"
+#define MICROSECONDS "(EXTRACT(epoch FROM " NOW ") * 1000000)::bigint"
+
+/* @T: the table. @W: a comment with our holder record. @C: the channel that wakes a waiter, less its pid. */
+enum { R_FENCE, R_PID, R_HOLDER, R_HELD_FENCE, R_LEFT, R_TOKEN, R_COLUMNS };
+static const char try_text[] =
+    "@WWITH got AS (INSERT INTO @T AS l (name, fence, owner, expires, holder) "
+    "SELECT $1, " MICROSECONDS ", $2, " NOW " + " TTL ", $4 "
+    "FROM (SELECT " PG_DURABLE " AS done OFFSET 0) s WHERE s.done IS NOT NULL "
+    "ON CONFLICT (name) DO UPDATE SET fence = GREATEST(l.fence + 1, EXCLUDED.fence), "
+    "owner = EXCLUDED.owner, expires = " NOW " + " TTL ", holder = EXCLUDED.holder "
+    "WHERE l.expires <= " NOW " RETURNING l.fence) "
+    "SELECT g.fence, pg_catalog.pg_backend_pid(), o.holder, o.fence, "
+    "(EXTRACT(epoch FROM o.expires - " NOW ") * 1000)::bigint, $2::text "
+    "FROM (SELECT 1) x LEFT JOIN got g ON true "
+    "LEFT JOIN @T o ON o.name = $1 AND o.expires > " NOW;
+
+/* A renewal has the first three columns; a release also says how many waiters it woke. */
+enum { U_OURS, U_HOLDER, U_TOKEN, U_RENEW_COLUMNS, U_RELEASE_COLUMNS };
+static const char renew_text[] =
+    "WITH u AS (UPDATE @T l SET expires = " NOW " + " TTL " "
+    "FROM (SELECT " PG_DURABLE " AS done OFFSET 0) s "
+    "WHERE s.done IS NOT NULL AND l.name = $1 AND l.owner = $2 "
+    "AND l.fence = $4::bigint AND l.expires > " NOW " RETURNING 1) "
+    "SELECT (SELECT pg_catalog.count(*) FROM u), o.holder, $2::text FROM (SELECT 1) x "
+    "LEFT JOIN @T o ON o.name = $1 AND o.owner <> $2 AND o.expires > " NOW;
+
+/* It wakes two waiters. Not the view pg_stat_activity but the function behind it: the view takes long to plan. */
+static const char release_text[] =
+    "WITH u AS (UPDATE @T l SET expires = '-infinity', owner = '' "
+    "FROM (SELECT " PG_DURABLE " AS done OFFSET 0) s "
+    "WHERE s.done IS NOT NULL AND l.name = $1 AND l.owner = $2 "
+    "AND l.expires > " NOW " RETURNING 1), "
+    "w AS (SELECT a.pid FROM pg_catalog.pg_stat_get_activity(NULL) a WHERE a.application_name = $3 "
+    "AND a.datid = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = "
+    "pg_catalog.current_database()) AND EXISTS (SELECT 1 FROM u) "
+    "ORDER BY a.backend_start, a.pid LIMIT 2), "
+    "c AS (SELECT pg_catalog.pg_notify('@C' || w.pid, '') FROM w) "
+    "SELECT (SELECT pg_catalog.count(*) FROM u), o.holder, $2::text, "
+    "(SELECT pg_catalog.count(*) FROM c) "
+    "FROM (SELECT 1) x LEFT JOIN @T o ON o.name = $1 AND o.owner <> $2 AND o.expires > " NOW;
+
+/* Rows that were unused for a week. */
+static const char sweep_text[] =
+    "DELETE FROM @T d WHERE d.name IN (SELECT t.name FROM @T t WHERE "
+    "t.expires < " NOW " - '7 days'::interval AND t.fence < " MICROSECONDS " - 604800000000 "
+    "LIMIT 20 FOR UPDATE SKIP LOCKED)";
+
+/* $2: application_name of waiters. */
+enum { S_WAITER, S_HOLDER, S_FENCE, S_LEFT, S_USER, S_PID };
+static const char status_text[] =
+    "SELECT 0, t.holder, t.fence, (EXTRACT(epoch FROM t.expires - " NOW ") * 1000)::bigint, "
+    "''::text, 0 FROM @T t WHERE t.name = $1 AND t.expires > " NOW " UNION ALL "
+    "(SELECT 1, w.query, 0, 0, w.usename::text, w.pid FROM pg_catalog.pg_stat_activity w WHERE "
+    "w.application_name = $2 AND w.datname = pg_catalog.current_database() "
+    "ORDER BY w.backend_start, w.pid)";
+
+static const char schema_text[] =
+    "CREATE TABLE IF NOT EXISTS @T (name text COLLATE \"C\" PRIMARY KEY, fence bigint NOT NULL, "
+    "owner text NOT NULL, expires timestamptz NOT NULL, holder text NOT NULL)";
+
+/* malloc'ed; NULL: out of memory. */
+static char *fill(const struct pg_backend *be, const char *text)
+{
+    char *sql = NULL;
+    size_t size;
+    FILE *f = open_memstream(&sql, &size);
+    if (!f)
+        return NULL;
+    for (const char *p = text; *p; p++) {
+        if (*p != '@')
+            fputc(*p, f);
+        else if (*++p == 'T')
+            fputs(be->table.name, f);
+        else if (*p == 'C')
+            fputs(be->table.channel, f);
+        else
+            fprintf(f, "/* %s */ ", be->record);
+    }
+    return fclose(f) == 0 ? sql : (free(sql), NULL);
+}
+
+static char *table_schema(const struct pg_backend *be)
+{
+    return fill(be, schema_text);
+}
+
+/* ----------------------------------------------------------------- what is sent */
+
+static void send_text(struct pg_backend *be, enum pg_tag tag, const char *text, int n,
+                      const char *const *values)
+{
+    char *sql = fill(be, text);
+    pg_conn_send(&be->conn, (int)tag, sql, n, values);
+    free(sql);
+}
+
+static void format_seconds(char *buf, size_t size, int64_t ns)
+{
+    snprintf(buf, size, "%" PRId64 ".%03d", ns / DLOCK_SEC, (int)(ns % DLOCK_SEC / DLOCK_MSEC));
+}
+
+static void send_try(struct pg_backend *be)
+{
+    char ttl[32];
+    be->acquire.try_at = DLOCK_NEVER;
+    be->conn.notified = false;
+    if (!be->contact.pending)
+        be->op_until = pg_now(be) + pg_patience(be);
+    be->table.try = TRY_SENT;
+    format_seconds(ttl, sizeof(ttl), be->spec->ttl);
+    send_text(be, T_TRY, try_text, 4,
+              (const char *const[]){be->spec->uri->name, be->token, ttl, be->record});
+}
+
+static void send_renew(struct pg_backend *be)
+{
+    char ttl[32], fence[24];
+    format_seconds(ttl, sizeof(ttl), be->spec->ttl);
+    snprintf(fence, sizeof(fence), "%" PRIu64, be->fence);
+    send_text(be, T_RENEW, renew_text, 4,
+              (const char *const[]){be->spec->uri->name, be->token, ttl, fence});
+}
+
+static void send_give_back(struct pg_backend *be, enum pg_tag tag, const char *token)
+{
+    send_text(be, tag, release_text, 3,
+              (const char *const[]){be->spec->uri->name, token, be->table.waiter_app});
+}
+
+static void send_release(struct pg_backend *be)
+{
+    if (be->table.release == RELEASE_UNSENT)
+        be->table.release = RELEASE_SENT; /* once unheard, always unheard */
+    send_give_back(be, T_RELEASE, be->token);
+}
+
+/* A release of what a try with this token may have got. */
+static void send_undo(struct pg_backend *be, const char *token)
+{
+    send_give_back(be, T_UNDO, token);
+}
+
+static void send_status(struct pg_backend *be)
+{
+    send_text(be, T_STATUS, status_text, 2,
+              (const char *const[]){be->spec->uri->name, be->table.waiter_app});
+}
+
+/* Set application_name, only on a session that is ours alone: behind a pooler another client would inherit it. */
+static void send_app_name(struct pg_backend *be, const char *app)
+{
+    char sql[256];
+    snprintf(sql, sizeof(sql),
+             "SELECT CASE WHEN pg_catalog.pg_backend_pid() = %d THEN "
+             "pg_catalog.set_config('application_name', '%s', false) END",
+             PQbackendPID(be->conn.pq), app);
+    pg_conn_send(&be->conn, T_LISTEN, sql, 0, NULL);
+}
+
+/*
+ * From now on a release can wake this waiter, which it finds by the application_name. An earlier release did not,
+ * so another try follows.
+ */
+static void send_listen(struct pg_backend *be)
+{
+    char sql[128];
+    be->table.listening = true;
+    snprintf(sql, sizeof(sql), "LISTEN \"%s%d\"", be->table.channel, PQbackendPID(be->conn.pq));
+    pg_conn_send(&be->conn, T_LISTEN, sql, 0, NULL);
+    send_app_name(be, be->table.waiter_app);
+    send_try(be);
+}
+
+static int64_t random_part(const struct pg_backend *be, int64_t most)
 {
     uint32_t r = 0;
-    (void)be->spec->env->random(be->spec->env->ctx, &r, sizeof r);
+    (void)be->spec->env->random(be->spec->env->ctx, &r, sizeof(r));
     return (int64_t)r % most;
 }
 
 /*
- * One release of a hundred tidies up. Behind the release, on the same connection: nobody waits for it. Through a pooler
- * nothing may stand behind what we wait for, so there it is a grant of a hundred.
+ * One release in a hundred deletes unused rows: behind the release on the same connection, where nothing waits for
+ * it. Through a pooler nothing may follow the release that we wait for, so there one grant in a hundred does it.
  */
-static void sweep(struct dlock_be *be)
+static void maybe_sweep(struct pg_backend *be)
 {
     if (random_part(be, SWEEP_ONE_OF) == 0)
-        pg_table_send_sweep(be);
+        send_text(be, T_SWEEP, sweep_text, 0, NULL);
 }
 
-static void table_ready(struct dlock_be *be)
+/* --------------------------------------------------------------------- acquire */
+
+static void table_acquire(struct pg_backend *be)
 {
-    be->listening = false;
-    switch (be->doing) {
-    case PG_ACQUIRE:
-        if (be->ghost) {
-            pg_table_send_undo(be, be->token);
-            be->ghost = false;
-            memcpy(be->ghost_token, be->token, sizeof be->ghost_token);
-            if (!pg_new_token(be))
-                break;
-        }
-        pg_table_send_try(be);
-        break;
-    case PG_RENEW:
-        pg_table_send_renew(be);
-        break;
-    case PG_RELEASE:
-        pg_table_send_release(be);
-        if (be->granted && !be->conn.alone)
-            sweep(be);
-        break;
-    case PG_ASK:
-        pg_table_send_ask(be);
-        break;
-    case PG_NOTHING:
-        break;
+    be->table.try = TRY_NONE;
+    be->table.orphan[0] = '\0';
+    be->table.created = false;
+    be->table.release = RELEASE_UNSENT;
+    pg_connect(be);
+}
+
+/* Connected: undo the try of the connection before, then try with another token, which the undo leaves alone. */
+static void acquire_ready(struct pg_backend *be)
+{
+    if (be->table.try == TRY_ORPHANED) {
+        send_undo(be, be->token);
+        be->table.try = TRY_SENT;
+        memcpy(be->table.orphan, be->token, sizeof(be->table.orphan));
+        if (!pg_new_token(be))
+            return;
     }
+    send_try(be);
 }
 
-/* ----------------------------------------------------------------------- tries */
-
-/*
- * A try that is unanswered may be served later: its undo follows it on the same connection, and the next
- * try has another token, which that undo does not touch.
- */
-static void table_abandon(struct dlock_be *be)
+/* An unanswered try may be served later: its undo follows it on the same connection. */
+static void table_abandon(struct pg_backend *be)
 {
-    if (be->tried && be->conn.state == PC_UP && pg_conn_busy(&be->conn))
-        pg_table_send_release(be);
+    if (be->table.try != TRY_NONE && be->conn.state == PC_UP && pg_conn_busy(&be->conn))
+        send_release(be);
 }
 
-static void no_answer_to_try(struct dlock_be *be)
+static void orphan_try(struct pg_backend *be)
+{
+    if (be->table.try == TRY_SENT)
+        be->table.try = TRY_ORPHANED;
+}
+
+static void acquire_timeout(struct pg_backend *be)
 {
     struct dlock_error err;
     no_answer(&err, be->spec, pg_patience(be));
-    /* Nothing may follow it there: the undo goes first on the next connection. */
-    if (be->conn.alone) {
-        be->ghost = be->tried;
+    if (be->conn.one_by_one) {
+        orphan_try(be); /* nothing may follow the try: its undo goes first on the next connection */
         pg_try_later(be, &err, true);
         return;
     }
     table_abandon(be);
-    be->tried = false;
+    be->table.try = TRY_NONE;
     if (pg_new_token(be))
         pg_try_later(be, &err, true);
 }
 
-static void granted(struct dlock_be *be, const struct pg_reply *r)
+static void acquire_failed(struct pg_backend *be, const struct dlock_error *err)
 {
-    be->fence = (uint64_t)pg_number(r->rows, 0, R_FENCE);
-    be->granted = true;
-    be->release_sent = be->release_lost = false;
-    be->doing = PG_NOTHING;
-    be->op_until = DLOCK_NEVER;
-    if (be->listening)
-        pg_table_send_name(be, be->app);
-    if (be->conn.alone)
-        sweep(be);
-    struct dlock_event *ev = events_add(&be->events, EV_GRANTED);
-    ev->from = r->sent;
-    ev->ttl = be->spec->ttl;
-    ev->fence = be->fence;
-    memcpy(ev->token, be->token, sizeof ev->token);
+    /* At the first contact the core gives up, and its release undoes this try. */
+    if (be->contact.pending && !be->conn.transient) {
+        pg_fail(be, err);
+        return;
+    }
+    orphan_try(be); /* it may have been served: we would wait for ourselves */
+    pg_try_later(be, err, be->conn.transient);
 }
 
-/* A holder's row. An older dlock, or somebody by hand, may have written what is no record. */
+static void granted(struct pg_backend *be, const struct pg_reply *r)
+{
+    be->fence = (uint64_t)pg_number(r->rows, 0, R_FENCE);
+    be->table.release = RELEASE_UNSENT;
+    if (be->table.listening)
+        send_app_name(be, be->app);
+    if (be->conn.one_by_one)
+        maybe_sweep(be);
+    pg_granted(be, r->sent);
+}
+
+/* The holder column of a row. An older dlock, or a person, may have written something that is no record. */
 static void read_holder(struct dlock_info *info, const char *holder, int64_t left_ms, int64_t fence)
 {
     *info = (struct dlock_info){.left_ns = left_ms * DLOCK_MSEC, .fence = (uint64_t)fence};
     info->foreign = !dlock_who_parse(holder, strlen(holder), info);
 }
 
-static void not_granted(struct dlock_be *be, const struct pg_reply *r)
+/* Wait for a release to wake us, and poll: also when the lease ends, as the holder may be dead. */
+static void try_again_in_time(struct pg_backend *be, bool held, int64_t left_ms)
+{
+    int64_t poll = be->table.listening ? POLL_LISTENING : POLL_ALONE;
+    int64_t now = pg_now(be), expires = now + dlock_max(0, left_ms) * DLOCK_MSEC + DLOCK_MSEC;
+    be->op_until = DLOCK_NEVER;
+    if (held)
+        be->acquire.try_at = dlock_min(now + poll, expires) + random_part(be, JITTER);
+    else /* another client was faster, and this statement's snapshot is too old to show its row */
+        be->acquire.try_at = now + random_part(be, JITTER);
+    if (be->conn.notified)
+        send_try(be);
+}
+
+static void not_granted(struct pg_backend *be, const struct pg_reply *r)
 {
     bool held = !PQgetisnull(r->rows, 0, R_LEFT);
-    int64_t now = pg_now(be), left = pg_number(r->rows, 0, R_LEFT) * DLOCK_MSEC;
-    be->tried = false;
+    const char *holder = pg_text(r->rows, 0, R_HOLDER);
+    int64_t left_ms = pg_number(r->rows, 0, R_LEFT);
+    be->table.try = TRY_NONE;
     if (held)
-        read_holder(&be->info, pg_text(r->rows, 0, R_HOLDER), left / DLOCK_MSEC,
-                    pg_number(r->rows, 0, R_HELD_FENCE));
-    struct dlock_event *ev = events_add(&be->events, be->wait ? EV_WAITING : EV_BUSY);
-    ev->info = held ? &be->info : NULL;
-    if (!be->wait) {
-        be->doing = PG_NOTHING;
-        be->op_until = DLOCK_NEVER;
-        pg_conn_close(&be->conn);
+        read_holder(&be->info, holder, left_ms, pg_number(r->rows, 0, R_HELD_FENCE));
+    if (!be->acquire.wait) {
+        pg_busy(be, held ? &be->info : NULL);
         return;
     }
-    if (held && be->ghost_token[0] && strcmp(pg_text(r->rows, 0, R_HOLDER), be->record) == 0) {
-        /* It stood in line for the row, in a session that does not know of the broken connection. */
-        pg_table_send_undo(be, be->ghost_token);
-        be->ghost_token[0] = '\0';
-        pg_table_send_try(be);
-        return;
+    events_add(&be->events, EV_WAITING)->info = held ? &be->info : NULL;
+    if (held && be->table.orphan[0] && strcmp(holder, be->record) == 0) {
+        /* Our own: the orphan waited for the row, in a session that did not notice that the connection broke. */
+        send_undo(be, be->table.orphan);
+        be->table.orphan[0] = '\0';
+        send_try(be);
+    } else if (!be->table.listening && pg_number(r->rows, 0, R_PID) == PQbackendPID(be->conn.pq)) {
+        send_listen(be);
+    } else {
+        try_again_in_time(be, held, left_ms);
     }
-    if (!be->listening && pg_number(r->rows, 0, R_PID) == PQbackendPID(be->conn.pq)) {
-        pg_table_send_listen(be);
-        return;
-    }
-    be->op_until = DLOCK_NEVER;
-    be->try_at = now + (be->listening ? POLL_CALLED : POLL_ALONE) + random_part(be, JITTER);
-    if (!held) /* somebody was quicker, and this statement is too old to see its row */
-        be->try_at = now + random_part(be, JITTER);
-    else /* whoever holds it may be dead */
-        be->try_at =
-            dlock_min(be->try_at, now + dlock_max(0, left) + DLOCK_MSEC + random_part(be, JITTER));
-    if (be->conn.notified)
-        pg_table_send_try(be);
 }
 
-static void make_table(struct dlock_be *be)
+static void create_table(struct pg_backend *be)
 {
-    be->made_table = true;
-    be->tried = false;
-    pg_table_send_schema(be);
+    be->table.created = true;
+    be->table.try = TRY_NONE;
+    send_text(be, T_SCHEMA, schema_text, 0, NULL);
 }
 
-static void table_made(struct dlock_be *be, const struct pg_reply *r)
+static void create_answered(struct pg_backend *be, const struct pg_reply *r)
 {
     struct dlock_error err;
-    char *ddl = pg_table_schema(be);
-    /* 23505, 42P07: somebody else has made it at the same time. */
-    bool there = strcmp(r->sqlstate, "23505") == 0 || strcmp(r->sqlstate, "42P07") == 0;
-    if (!r->sqlstate[0] || there) {
-        pg_table_send_try(be);
-    } else {
-        dlock_fail(&err, strcmp(r->sqlstate, "42501") == 0 ? DLOCK_EPERM : DLOCK_EUNAVAIL, 0,
-                   "%s: there is no table for locks, and it cannot be made: %s; somebody who may "
-                   "do it: %s",
-                   pg_where(be), r->text, ddl ? ddl : "CREATE TABLE");
-        pg_fail(be, &err);
+    /* 23505, 42P07: another client created it at the same time. */
+    if (!r->sqlstate[0] || strcmp(r->sqlstate, "23505") == 0 || strcmp(r->sqlstate, "42P07") == 0) {
+        send_try(be);
+        return;
     }
+    char *ddl = table_schema(be);
+    dlock_fail(&err, strcmp(r->sqlstate, "42501") == 0 ? DLOCK_EPERM : DLOCK_EUNAVAIL, 0,
+               "%s: the table for locks does not exist and cannot be created: %s; "
+               "a role with that permission must run: %s",
+               pg_where(be), r->text, ddl ? ddl : "CREATE TABLE");
     free(ddl);
+    pg_fail(be, &err);
 }
 
 /* Nothing was granted: the statement was rolled back as a whole. */
-static void refused(struct dlock_be *be, const struct pg_reply *r)
+static void refused(struct pg_backend *be, const struct pg_reply *r)
 {
     struct dlock_error err;
-    be->tried = false;
-    if (strcmp(r->sqlstate, "42P01") == 0 && !be->made_table) {
-        make_table(be);
+    be->table.try = TRY_NONE;
+    if (strcmp(r->sqlstate, "42P01") == 0 && !be->table.created) {
+        create_table(be);
         return;
     }
     pg_conn_reply_error(&be->conn, r, &err);
-    bool passes = strncmp(r->sqlstate, "53", 2) == 0 || strncmp(r->sqlstate, "57", 2) == 0 ||
-                  strncmp(r->sqlstate, "40", 2) == 0 || strcmp(r->sqlstate, "55P03") == 0;
-    pg_try_later(be, &err, passes);
+    bool transient = strncmp(r->sqlstate, "53", 2) == 0 || strncmp(r->sqlstate, "57", 2) == 0 ||
+                     strncmp(r->sqlstate, "40", 2) == 0 || strcmp(r->sqlstate, "55P03") == 0;
+    pg_try_later(be, &err, transient);
 }
 
 /*
- * Is it the answer to our own statement, which has our token in it? A pooler that mixes up the answers of its clients
- * (see struct pg_conn) would have us believe in somebody else's grant. column: of the token.
+ * Does this answer our own statement? Then it has our token in the given column. A pooler that mixes up the answers
+ * of its clients (see struct pg_conn) would make us believe in another client's grant.
  */
-static bool is_ours(const struct dlock_be *be, const struct pg_reply *r, int columns, int column)
+static bool is_ours(const struct pg_backend *be, const struct pg_reply *r, int columns, int column)
 {
     return pg_one_row(r, columns) && strcmp(pg_text(r->rows, 0, column), be->token) == 0;
 }
 
-/* Why not: what the server says against it, or nothing that makes sense; then its code is that one. */
-static void not_ours(const struct dlock_be *be, const struct pg_reply *r, int code,
+/* Why it does not: the server's error; or the answer makes no sense, which is an error with this code. */
+static void not_ours(const struct pg_backend *be, const struct pg_reply *r, int code,
                      struct dlock_error *err)
 {
     if (r->sqlstate[0])
@@ -228,7 +401,7 @@ static void not_ours(const struct dlock_be *be, const struct pg_reply *r, int co
                    pg_where(be));
 }
 
-static void tried(struct dlock_be *be, const struct pg_reply *r)
+static void try_answered(struct pg_backend *be, const struct pg_reply *r)
 {
     struct dlock_error err;
     if (r->sqlstate[0]) {
@@ -237,8 +410,8 @@ static void tried(struct dlock_be *be, const struct pg_reply *r)
         not_ours(be, r, DLOCK_EPROTO, &err);
         pg_fail(be, &err);
     } else {
-        be->conn.alone = pg_number(r->rows, 0, R_PID) != PQbackendPID(be->conn.pq);
-        be->first = false;
+        be->conn.one_by_one = pg_number(r->rows, 0, R_PID) != PQbackendPID(be->conn.pq);
+        be->contact.pending = false;
         outage_over(&be->outage);
         if (PQgetisnull(r->rows, 0, R_FENCE))
             not_granted(be, r);
@@ -247,9 +420,11 @@ static void tried(struct dlock_be *be, const struct pg_reply *r)
     }
 }
 
-/* ------------------------------------------------------------ renew and release */
+/* ----------------------------------------------------------------------- renew */
 
-static void say_found(const struct dlock_be *be, struct dlock_error *err, const struct pg_reply *r)
+/* The row is not ours: what we found instead. */
+static void describe_row(const struct pg_backend *be, const struct pg_reply *r,
+                         struct dlock_error *err)
 {
     struct dlock_info info;
     if (PQgetisnull(r->rows, 0, U_HOLDER)) {
@@ -263,164 +438,172 @@ static void say_found(const struct dlock_be *be, struct dlock_error *err, const 
                be->spec->uri->name, info.user, info.host, info.pid);
 }
 
-static void unclear(struct dlock_be *be, const struct dlock_error *err)
+static void table_renew(struct pg_backend *be)
 {
-    be->doing = PG_NOTHING;
-    be->op_until = DLOCK_NEVER;
-    events_add(&be->events, EV_UNCLEAR)->error = *err;
+    pg_connect(be);
 }
 
-static void renewed(struct dlock_be *be, const struct pg_reply *r)
+static void renew_answered(struct pg_backend *be, const struct pg_reply *r)
 {
     struct dlock_error err;
-    if (!is_ours(be, r, 3, U_TOKEN)) {
+    if (!is_ours(be, r, U_RENEW_COLUMNS, U_TOKEN)) {
         not_ours(be, r, DLOCK_EUNAVAIL, &err);
-        /* "read-only", say: another server may be the primary by now. */
+        /* Perhaps "read-only": by now another server may be the primary. */
         pg_conn_close(&be->conn);
-        unclear(be, &err);
-        return;
-    }
-    be->doing = PG_NOTHING;
-    be->op_until = DLOCK_NEVER;
-    if (pg_number(r->rows, 0, U_OURS) == 1) {
-        struct dlock_event *ev = events_add(&be->events, EV_RENEWED);
-        ev->from = r->sent;
-        ev->ttl = be->spec->ttl;
+        pg_unclear(be, &err);
+    } else if (pg_number(r->rows, 0, U_OURS) == 1) {
+        pg_renewed(be, r->sent);
     } else {
-        say_found(be, &events_add(&be->events, EV_LOST)->error, r);
+        pg_op_done(be);
+        describe_row(be, r, &events_add(&be->events, EV_LOST)->error);
     }
 }
 
-static void release_later(struct dlock_be *be, const struct dlock_error *err)
+/* --------------------------------------------------------------------- release */
+
+static void table_release(struct pg_backend *be)
+{
+    if (!be->granted && be->table.try == TRY_NONE)
+        pg_released(be, DLOCK_REL_NOTHING, NULL);
+    else
+        pg_connect(be);
+}
+
+static void release_later(struct pg_backend *be, const struct dlock_error *err)
 {
     int64_t now = pg_now(be);
-    bool passes = err->code == DLOCK_EUNAVAIL || err->code == DLOCK_ENOMEM;
-    if (now >= be->rel_until || !passes)
-        pg_end_release(be, DLOCK_REL_UNCLEAR, err);
+    bool transient = err->code == DLOCK_EUNAVAIL || err->code == DLOCK_ENOMEM;
+    if (now >= be->release.until || !transient)
+        pg_released(be, DLOCK_REL_UNCLEAR, err);
     else
-        be->outage.retry_at =
-            dlock_min(be->rel_until, now + dlock_backoff_next(&be->outage.pause, be->spec->env));
+        be->outage.retry_at = dlock_min(be->release.until,
+                                        now + dlock_backoff_next(&be->outage.pause, be->spec->env));
 }
 
-static void released(struct dlock_be *be, const struct pg_reply *r)
+static void release_failed(struct pg_backend *be, const struct dlock_error *err)
+{
+    if (be->table.release == RELEASE_SENT)
+        be->table.release = RELEASE_UNHEARD;
+    release_later(be, err);
+}
+
+static void release_answered(struct pg_backend *be, const struct pg_reply *r)
 {
     struct dlock_error err;
-    if (!is_ours(be, r, 4, U_TOKEN)) {
+    if (!is_ours(be, r, U_RELEASE_COLUMNS, U_TOKEN)) {
         not_ours(be, r, DLOCK_EUNAVAIL, &err);
-        be->release_lost =
-            be->release_lost || r->unheard || !r->sqlstate[0]; /* it may have been served */
+        if (r->unheard || !r->sqlstate[0])
+            be->table.release = RELEASE_UNHEARD;
         pg_conn_close(&be->conn);
         release_later(be, &err);
-    } else if (pg_number(r->rows, 0, U_OURS) == 1 || (be->granted && be->release_lost)) {
-        pg_end_release(be, DLOCK_REL_CLEAN, NULL);
+    } else if (pg_number(r->rows, 0, U_OURS) == 1 ||
+               (be->granted && be->table.release == RELEASE_UNHEARD)) {
+        pg_released(be, DLOCK_REL_CLEAN, NULL);
     } else if (be->granted) {
-        say_found(be, &err, r);
-        pg_end_release(be, DLOCK_REL_NOT_OURS, &err);
+        describe_row(be, r, &err);
+        pg_released(be, DLOCK_REL_NOT_OURS, &err);
     } else {
-        pg_end_release(be, DLOCK_REL_NOTHING, NULL);
+        pg_released(be, DLOCK_REL_NOTHING, NULL);
     }
 }
 
 /* ----------------------------------------------------------------------- slots */
 
-static void table_answered(struct dlock_be *be, const struct pg_reply *r)
+static void table_ready(struct pg_backend *be)
 {
-    if (r->tag == T_TRY && be->doing == PG_ACQUIRE)
-        tried(be, r);
-    else if (r->tag == T_SCHEMA && be->doing == PG_ACQUIRE)
-        table_made(be, r);
-    else if (r->tag == T_LISTEN && r->sqlstate[0])
-        be->listening = false; /* the timer does it, then */
-    else if (r->tag == T_BEAT && be->doing == PG_RENEW)
-        renewed(be, r);
-    else if (r->tag == T_RELEASE && be->doing == PG_RELEASE)
-        released(be, r);
-}
-
-/* A connection is only a way to the row. */
-static void table_failed(struct dlock_be *be, const struct dlock_error *err)
-{
-    if (be->doing == PG_ACQUIRE) {
-        /* At the first contact the core gives up, and has the release undo this try. */
-        if (be->first && !be->conn.transient) {
-            pg_fail(be, err);
-            return;
-        }
-        be->ghost = be->tried; /* it may have been served: we would wait for ourselves */
-        pg_try_later(be, err, be->conn.transient);
-    } else if (be->doing == PG_RENEW) {
-        unclear(be, err);
-    } else if (be->doing == PG_RELEASE) {
-        be->release_lost = be->release_lost || be->release_sent;
-        release_later(be, err);
+    be->table.listening = false;
+    switch (be->op) {
+    case OP_ACQUIRE:
+        acquire_ready(be);
+        break;
+    case OP_RENEW:
+        send_renew(be);
+        break;
+    case OP_RELEASE:
+        send_release(be);
+        if (be->granted && !be->conn.one_by_one)
+            maybe_sweep(be);
+        break;
+    case OP_STATUS:
+        send_status(be);
+        break;
+    case OP_NONE:
+        break;
     }
 }
 
-static void table_acquire(struct dlock_be *be)
+static void table_answered(struct pg_backend *be, const struct pg_reply *r)
 {
-    be->ghost_token[0] = '\0';
-    be->tried = be->ghost = be->made_table = be->release_lost = be->release_sent = false;
-    pg_connect(be);
+    if (r->tag == T_TRY && be->op == OP_ACQUIRE)
+        try_answered(be, r);
+    else if (r->tag == T_SCHEMA && be->op == OP_ACQUIRE)
+        create_answered(be, r);
+    else if (r->tag == T_LISTEN && r->sqlstate[0])
+        be->table.listening = false; /* polling has to do */
+    else if (r->tag == T_RENEW && be->op == OP_RENEW)
+        renew_answered(be, r);
+    else if (r->tag == T_RELEASE && be->op == OP_RELEASE)
+        release_answered(be, r);
 }
 
-static void table_renew(struct dlock_be *be)
+/* A connection is only a way to the row, so this loses no lock. */
+static void table_failed(struct pg_backend *be, const struct dlock_error *err)
 {
-    pg_connect(be);
+    if (be->op == OP_ACQUIRE)
+        acquire_failed(be, err);
+    else if (be->op == OP_RENEW)
+        pg_unclear(be, err);
+    else if (be->op == OP_RELEASE)
+        release_failed(be, err);
 }
 
-static void table_release(struct dlock_be *be)
+static bool try_is_due(const struct pg_backend *be, int64_t now)
 {
-    if (!be->granted && !be->tried)
-        pg_end_release(be, DLOCK_REL_NOTHING, NULL);
-    else
-        pg_connect(be);
+    return be->conn.state == PC_UP && !pg_conn_busy(&be->conn) &&
+           (now >= be->acquire.try_at || be->conn.notified);
 }
 
-static void table_timeout(struct dlock_be *be, int64_t now)
+static void table_timeout(struct pg_backend *be, int64_t now)
 {
     struct dlock_error err;
-    if (be->doing == PG_RELEASE && now >= be->rel_until) {
+    if (be->op == OP_RELEASE && now >= be->release.until) {
         dlock_fail(&err, DLOCK_EUNAVAIL, 0, "%s: no answer to the release", pg_where(be));
-        pg_end_release(be, DLOCK_REL_UNCLEAR, &err);
-    } else if (now >= be->op_until && (be->doing == PG_RENEW || be->doing == PG_ACQUIRE)) {
-        if (be->doing == PG_ACQUIRE) {
-            no_answer_to_try(be);
-            return;
-        }
+        pg_released(be, DLOCK_REL_UNCLEAR, &err);
+    } else if (be->op == OP_RENEW && now >= be->op_until) {
         no_answer(&err, be->spec, be->spec->op_timeout);
         pg_conn_close(&be->conn);
-        unclear(be, &err);
-    } else if (be->doing == PG_ACQUIRE && be->conn.state == PC_UP && !pg_conn_busy(&be->conn) &&
-               (now >= be->try_at || be->conn.notified)) {
-        pg_table_send_try(be);
+        pg_unclear(be, &err);
+    } else if (be->op == OP_ACQUIRE && now >= be->op_until) {
+        acquire_timeout(be);
+    } else if (be->op == OP_ACQUIRE && try_is_due(be, now)) {
+        send_try(be);
     }
 }
 
-static void table_read_info(struct dlock_be *be, const PGresult *res, int i,
-                            struct dlock_info *info)
+static void table_read_info(const PGresult *res, int i, struct dlock_info *info)
 {
-    const char *text = pg_text(res, i, A_HOLDER), *user = pg_text(res, i, A_USER), *begin;
-    (void)be;
-    if (!pg_number(res, i, A_WAITER)) {
-        read_holder(info, text, pg_number(res, i, A_LEFT), pg_number(res, i, A_FENCE));
+    const char *text = pg_text(res, i, S_HOLDER), *user = pg_text(res, i, S_USER), *begin;
+    if (!pg_number(res, i, S_WAITER)) {
+        read_holder(info, text, pg_number(res, i, S_LEFT), pg_number(res, i, S_FENCE));
         return;
     }
     *info = (struct dlock_info){.waiter = true, .left_ns = -1};
-    if (pg_read_comment(text, info, &begin) == 0) { /* a role whose queries we may not read */
-        info->pid = (long)pg_number(res, i, A_PID);
-        dlock_clean_text(info->user, sizeof info->user, user, strlen(user));
+    if (pg_read_comment(text, info, &begin) == 0) { /* our role may not read this waiter's query */
+        info->pid = (long)pg_number(res, i, S_PID);
+        dlock_clean_text(info->user, sizeof(info->user), user, strlen(user));
     }
 }
 
 const struct pg_protocol pg_table = {
     .pipeline = true,
-    .abandon = table_abandon,
     .acquire = table_acquire,
+    .renew = table_renew,
+    .release = table_release,
     .ready = table_ready,
     .answered = table_answered,
     .failed = table_failed,
-    .renew = table_renew,
-    .release = table_release,
+    .abandon = table_abandon,
     .timeout = table_timeout,
     .read_info = table_read_info,
+    .schema = table_schema,
 };

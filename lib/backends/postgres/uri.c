@@ -1,8 +1,8 @@
 /*
  * uri.c - what the URI says about a PostgreSQL server, and what libpq adds to it.
  *
- * libpq's own parameters are handed to libpq as they are. Hosts that the URI leaves open come from where
- * libpq would take them (PGHOST, a service file), because names are looked up by the core: libpq blocks.
+ * libpq's own parameters go to libpq unchanged. Hosts that the URI does not name are taken from where libpq would
+ * take them (PGHOST, a service file), since the core has to look up their names: libpq would block.
  */
 #include "postgres.h"
 
@@ -13,10 +13,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* idle_session_timeout is an int of milliseconds; 24 days are left of it. */
+/* idle_session_timeout is an int in milliseconds: 24.8 days at most. */
 #define TTL_MAX (24 * 86400 * DLOCK_SEC)
 
-/* The parameters are marked as used in the URI. */
+/* NULL: not given. Marks the parameter as used. */
 static const char *param(const struct dlock_spec *spec, const char *key)
 {
     return dlock_uri_param(spec->uri, key);
@@ -24,19 +24,21 @@ static const char *param(const struct dlock_spec *spec, const char *key)
 
 /* --------------------------------------------------------- libpq's parameters */
 
-static int set_param(struct dlock_be *be, const char *key, const char *value,
+/* The last value for a key counts. NULL: leave it out. */
+static int set_param(struct pg_backend *be, const char *key, const char *value,
                      struct dlock_error *err)
 {
-    struct pg_settings *s = &be->set;
-    for (int i = PG_FIRST_PARAM; i < s->n; i++)
-        if (strcmp(s->keys[i], key) == 0) {
-            s->values[i] = value;
-            return 0;
-        }
-    if (s->n == PG_PARAMS)
+    struct pg_settings *s = &be->settings;
+    int i = PG_FIRST_PARAM;
+    if (!value)
+        return 0;
+    while (i < s->n && strcmp(s->keys[i], key) != 0)
+        i++;
+    if (i == PG_PARAMS)
         return dlock_fail(err, DLOCK_EUSAGE, 0, "%s: too many parameters", pg_where(be));
-    s->keys[s->n] = key;
-    s->values[s->n++] = value;
+    s->keys[i] = key;
+    s->values[i] = value;
+    s->n = (int)dlock_max(s->n, i + 1);
     return 0;
 }
 
@@ -48,32 +50,37 @@ static bool is_known(const PQconninfoOption *known, const char *key)
     return false;
 }
 
-/* Host, address and port are given anew for each try; the name of the database stands in the path. */
-static bool is_placed(const char *key)
+/* These are set for each connection; they are read here by set_hosts(). */
+static bool is_address_param(const char *key)
 {
     return strcmp(key, "host") == 0 || strcmp(key, "hostaddr") == 0 || strcmp(key, "port") == 0;
 }
 
-static int take_libpq_params(struct dlock_be *be, const PQconninfoOption *known,
-                             struct dlock_error *err)
+static int take_libpq_params(struct pg_backend *be, struct dlock_error *err)
 {
     struct dlock_uri *uri = be->spec->uri;
+    /* Not PQconndefaults(): it looks up the user, perhaps in a directory server, even if the URI names one. */
+    PQconninfoOption *known = PQconninfoParse("", NULL);
     int rc = 0;
+    if (!known)
+        return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     for (int i = 0; i < uri->nparams && rc == 0; i++) {
         struct dlock_param *p = &uri->params[i];
-        if (strcmp(p->key, "ssl") == 0 &&
-            strcmp(p->value, "true") == 0) { /* as libpq does, for JDBC's sake */
+        /* As libpq does, for JDBC's sake. */
+        if (strcmp(p->key, "ssl") == 0 && strcmp(p->value, "true") == 0) {
             p->used = true;
             rc = set_param(be, "sslmode", "require", err);
         } else if (is_known(known, p->key)) {
             p->used = true;
-            if (!is_placed(p->key))
+            if (!is_address_param(p->key))
                 rc = set_param(be, p->key, p->value, err);
         }
     }
+    PQconninfoFree(known);
     return rc;
 }
 
+/* NULL: not given. Does not mark the parameter as used. */
 static const char *uri_value(const struct dlock_spec *spec, const char *key)
 {
     for (int i = 0; i < spec->uri->nparams; i++)
@@ -82,54 +89,47 @@ static const char *uri_value(const struct dlock_spec *spec, const char *key)
     return NULL;
 }
 
-/* Who waits in one long query has no other way to learn that the server is gone: within about a ttl. */
-static int set_keepalives(struct dlock_be *be, struct dlock_error *err)
+/* A waiter in one long query has no other way to notice that the server is gone, within about a ttl. */
+static int set_keepalives(struct pg_backend *be, struct dlock_error *err)
 {
     int64_t third = dlock_max(1, be->spec->ttl / DLOCK_SEC / 3);
-    snprintf(be->keepalive[0], sizeof be->keepalive[0], "%" PRId64, third);
-    snprintf(be->keepalive[1], sizeof be->keepalive[1], "%" PRId64, dlock_max(1, third / 3));
+    snprintf(be->keepalive[0], sizeof(be->keepalive[0]), "%" PRId64, third);
+    snprintf(be->keepalive[1], sizeof(be->keepalive[1]), "%" PRId64, dlock_max(1, third / 3));
     int rc = set_param(be, "keepalives_idle", be->keepalive[0], err);
     if (rc == 0)
         rc = set_param(be, "keepalives_interval", be->keepalive[1], err);
     return rc == 0 ? set_param(be, "keepalives_count", "3", err) : rc;
 }
 
-static int set_all(struct dlock_be *be, struct dlock_error *err)
+static int read_password(struct pg_backend *be, struct dlock_error *err)
+{
+    const char *file = param(be->spec, "password-file");
+    return file ? dlock_read_secret(&be->password, file, err) : 0;
+}
+
+/* What the URI says goes in, and over it what we need. */
+static int set_params(struct pg_backend *be, struct dlock_error *err)
 {
     const struct dlock_uri *uri = be->spec->uri;
     const struct dlock_host *h = uri->nhosts > 0 ? &uri->hosts[0] : NULL;
-    const char *file = param(be->spec, "password-file");
-    /* Not PQconndefaults(): it looks the user up, perhaps in a directory server, although the URI may say it. */
-    PQconninfoOption *known = PQconninfoParse("", NULL);
-    int rc = 0;
+    const char *database = uri->path[0] == '/' && uri->path[1] ? uri->path + 1 : NULL;
+    int rc;
 
-    be->set.keys[PG_HOST] = "host";
-    be->set.keys[PG_HOSTADDR] = "hostaddr";
-    be->set.keys[PG_PORT] = "port";
-    be->set.n = PG_FIRST_PARAM;
-    if (!known)
-        return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
-    if (h && h->user)
-        rc = set_param(be, "user", h->user, err);
-    if (rc == 0 && uri->path[0] == '/' && uri->path[1])
-        rc = set_param(be, "dbname", uri->path + 1, err);
-    if (rc == 0)
-        rc = take_libpq_params(be, known, err);
-    PQconninfoFree(known);
-    if (rc == 0 && file)
-        rc = dlock_read_secret(&be->secret, file, err);
-    if (rc == 0 && be->secret)
-        rc = set_param(be, "password", be->secret, err);
-    if (rc == 0 && h && h->password)
-        rc = set_param(be, "password", h->password, err);
-    /* A standby grants advisory locks that nobody else sees. */
-    if (rc == 0)
-        rc = set_param(be, "target_session_attrs", "read-write", err);
-    if (rc == 0)
-        rc = set_param(be, "client_encoding", "UTF8", err);
-    if (rc == 0)
-        rc = set_param(be, "fallback_application_name", be->app, err);
-    return rc == 0 && be->fair ? set_keepalives(be, err) : rc;
+    be->settings.keys[PG_HOST] = "host";
+    be->settings.keys[PG_HOSTADDR] = "hostaddr";
+    be->settings.keys[PG_PORT] = "port";
+    be->settings.n = PG_FIRST_PARAM;
+    if ((rc = set_param(be, "user", h ? h->user : NULL, err)) != 0 ||
+        (rc = set_param(be, "dbname", database, err)) != 0 ||
+        (rc = take_libpq_params(be, err)) != 0 || (rc = read_password(be, err)) != 0 ||
+        (rc = set_param(be, "password", be->password, err)) != 0 ||
+        (rc = set_param(be, "password", h ? h->password : NULL, err)) != 0 ||
+        /* A standby grants advisory locks that exclude no client of the primary. */
+        (rc = set_param(be, "target_session_attrs", "read-write", err)) != 0 ||
+        (rc = set_param(be, "client_encoding", "UTF8", err)) != 0 ||
+        (rc = set_param(be, "fallback_application_name", be->app, err)) != 0)
+        return rc;
+    return be->advisory.fair ? set_keepalives(be, err) : 0;
 }
 
 /* -------------------------------------------------------------------- hosts */
@@ -152,96 +152,124 @@ static int list_length(const char *list)
     return n;
 }
 
-struct effective {
-    const char *host, *addr, *port;
-};
-
-/*
- * libpq's opinion on everything that was not said. It has no call for that alone, so a connection is begun
- * with an sslmode that does not exist: libpq merges all its sources, finds that out, and does nothing.
- */
-static PQconninfoOption *ask_libpq(struct dlock_be *be, struct effective *e,
-                                   struct dlock_error *err)
+static const char *option(const PQconninfoOption *all, const char *key)
 {
-    static const char nonsense[] = "dlock asks for the settings";
-    struct pg_settings s = be->set;
-    int n = PG_FIRST_PARAM;
-    for (int i = PG_FIRST_PARAM; i < be->set.n; i++)
-        if (strcmp(be->set.keys[i], "sslmode") != 0) {
-            s.keys[n] = be->set.keys[i];
-            s.values[n++] = be->set.values[i];
-        }
-    s.values[PG_HOST] = uri_value(be->spec, "host");
-    s.values[PG_HOSTADDR] = uri_value(be->spec, "hostaddr");
-    s.values[PG_PORT] = uri_value(be->spec, "port");
-    s.keys[n] = "sslmode";
-    s.values[n++] = nonsense;
-    s.keys[n] = s.values[n] = NULL;
-    PGconn *c = PQconnectStartParams(s.keys, s.values, 0);
-    PQconninfoOption *all = c ? PQconninfo(c) : NULL;
-    bool merged = false;
-    for (PQconninfoOption *o = all; o && o->keyword; o++) {
-        const char *v = o->val ? o->val : "";
-        merged |= strcmp(o->keyword, "sslmode") == 0 && strcmp(v, nonsense) == 0;
-        if (strcmp(o->keyword, "host") == 0)
-            e->host = v;
-        else if (strcmp(o->keyword, "hostaddr") == 0)
-            e->addr = v;
-        else if (strcmp(o->keyword, "port") == 0)
-            e->port = v;
-    }
-    if (!merged) {
-        char text[256];
-        const char *why = all ? PQerrorMessage(c) : "out of memory";
-        dlock_clean_text(text, sizeof text, why, strcspn(why, "\n"));
-        /* It may also have come as far as we wanted, and yet not be able to say so. */
-        if (pg_conn_says_no_memory(text) || strstr(text, nonsense))
-            dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
-        else
-            dlock_fail(err, DLOCK_EUSAGE, 0, "%s: %s", pg_where(be), text);
-        PQconninfoFree(all);
-        all = NULL;
-    }
-    PQfinish(c);
-    return all;
+    for (; all && all->keyword; all++)
+        if (strcmp(all->keyword, key) == 0)
+            return all->val ? all->val : "";
+    return "";
 }
 
-/* The URI names the hosts: its own are to be looked up. */
-static int hosts_of_uri(struct dlock_be *be, struct dlock_error *err)
+static const char no_such_sslmode[] = "dlock asks for the settings";
+
+/* The settings with the hosts of the URI's parameters, and with an sslmode that does not exist. */
+static void set_probe(const struct pg_backend *be, struct pg_settings *s)
+{
+    *s = be->settings;
+    s->values[PG_HOST] = uri_value(be->spec, "host");
+    s->values[PG_HOSTADDR] = uri_value(be->spec, "hostaddr");
+    s->values[PG_PORT] = uri_value(be->spec, "port");
+    s->n = PG_FIRST_PARAM;
+    for (int i = PG_FIRST_PARAM; i < be->settings.n; i++) {
+        if (strcmp(be->settings.keys[i], "sslmode") == 0)
+            continue;
+        s->keys[s->n] = be->settings.keys[i];
+        s->values[s->n++] = be->settings.values[i];
+    }
+    s->keys[s->n] = "sslmode";
+    s->values[s->n++] = no_such_sslmode;
+    s->keys[s->n] = s->values[s->n] = NULL;
+}
+
+/* Why libpq did not get as far as the check of sslmode. text: its error. */
+static int probe_error(const struct pg_backend *be, const char *text, struct dlock_error *err)
+{
+    char line[256];
+    dlock_clean_text(line, sizeof(line), text, strcspn(text, "\n"));
+    /* It may also have got there, and then lacked the memory for its list of options. */
+    if (pg_conn_says_no_memory(line) || strstr(line, no_such_sslmode))
+        return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+    return dlock_fail(err, DLOCK_EUSAGE, 0, "%s: %s", pg_where(be), line);
+}
+
+/*
+ * What would libpq connect to, by the parameters of the URI, a service file, the environment and its defaults?
+ * *all: every option and its value, for PQconninfoFree(). 0 or a negative code. Reads files; looks up no name,
+ * connects to nothing.
+ *
+ * No call of libpq answers that: PQconninfoParse() adds no defaults; PQconndefaults() ignores the URI's service,
+ * and looks up the user even if the URI names one; PQconninfo() needs a connection, and starting one looks up
+ * names, which blocks. But libpq merges all sources, and checks the result before it uses any of it: so we start a
+ * connection with an sslmode that does not exist. The check refuses it, and PQconninfo() has what was merged.
+ */
+static int effective_options(const struct pg_backend *be, PQconninfoOption **all,
+                             struct dlock_error *err)
+{
+    struct pg_settings probe;
+    set_probe(be, &probe);
+    PGconn *c = PQconnectStartParams(probe.keys, probe.values, 0);
+    PQconninfoOption *options = c ? PQconninfo(c) : NULL;
+    int rc = 0;
+    if (strcmp(option(options, "sslmode"), no_such_sslmode) == 0)
+        *all = options;
+    else
+        rc = probe_error(be, options ? PQerrorMessage(c) : "out of memory", err);
+    if (rc != 0)
+        PQconninfoFree(options);
+    PQfinish(c);
+    return rc;
+}
+
+/* The URI names the hosts. */
+static int hosts_of_uri(struct pg_backend *be, struct dlock_error *err)
 {
     const struct dlock_uri *uri = be->spec->uri;
     for (int i = 0; i < uri->nhosts; i++) {
-        be->set.hosts[i] = strdup(uri->hosts[i].host);
-        if (!be->set.hosts[i] || asprintf(&be->set.ports[i], "%u", uri->hosts[i].port) < 0)
+        be->settings.hosts[i] = strdup(uri->hosts[i].host);
+        if (!be->settings.hosts[i] ||
+            asprintf(&be->settings.ports[i], "%u", uri->hosts[i].port) < 0)
             return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     }
     return 0;
 }
 
-/* They come from elsewhere: put into the URI what the core is to look up. */
-static int hosts_of_libpq(struct dlock_be *be, const struct effective *e, int n,
+/* Host i of libpq's lists, for connections (s) and for the core to look up (h). False: out of memory. */
+static bool set_host(struct pg_settings *s, struct dlock_host *h, int i,
+                     const PQconninfoOption *all)
+{
+    char *addr = list_part(option(all, "hostaddr"), i, false);
+    char *host = list_part(option(all, "host"), i, false);
+    char *port = list_part(option(all, "port"), i, true);
+    bool ok = addr && host && port;
+    /* Connect to the address; a name with it is for the certificate. No name is not the default socket. */
+    if (ok && *addr && !*host) {
+        free(host);
+        host = strdup(addr);
+    } else if (ok && !*addr) {
+        free(addr);
+        addr = strdup(host);
+    }
+    long number = ok ? strtol(port, NULL, 10) : 0;
+    h->port = number > 0 && number < 65536 ? (unsigned short)number : 5432;
+    h->host = addr;
+    s->hosts[i] = host;
+    s->ports[i] = port;
+    return addr && host && port;
+}
+
+/* The hosts come from elsewhere: put them into the URI for the core to look up. */
+static int hosts_of_libpq(struct pg_backend *be, const PQconninfoOption *all,
                           struct dlock_error *err)
 {
     struct dlock_uri *uri = be->spec->uri;
-    struct dlock_host *hosts = calloc((size_t)n, sizeof *hosts);
+    int n = be->settings.nhosts;
+    bool ok = true;
+    struct dlock_host *hosts = calloc((size_t)n, sizeof(*hosts));
     if (!hosts)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
-    for (int i = 0; i < n; i++) {
-        char *addr = list_part(e->addr, i, false), *end;
-        be->set.hosts[i] = list_part(e->host, i, false);
-        be->set.ports[i] = list_part(e->port, i, true);
-        long port = be->set.ports[i] ? strtol(be->set.ports[i], &end, 10) : 0;
-        hosts[i].port = port > 0 && port < 65536 ? (unsigned short)port : 5432;
-        hosts[i].host =
-            addr && *addr ? strdup(addr) : strdup(be->set.hosts[i] ? be->set.hosts[i] : "");
-        /* An address without a name is not the default socket. */
-        if (addr && *addr && be->set.hosts[i] && !*be->set.hosts[i]) {
-            free(be->set.hosts[i]);
-            be->set.hosts[i] = strdup(addr);
-        }
-        free(addr);
-    }
-    /* Credentials were copied from the first of the URI's hosts, if there was one: pass their memory on. */
+    for (int i = 0; i < n; i++)
+        ok = set_host(&be->settings, &hosts[i], i, all) && ok;
+    /* The settings point to the user and the password of the URI's first host, so these must live on. */
     if (uri->nhosts > 0) {
         hosts[0].user = uri->hosts[0].user;
         hosts[0].password = uri->hosts[0].password;
@@ -250,42 +278,43 @@ static int hosts_of_libpq(struct dlock_be *be, const struct effective *e, int n,
     free(uri->hosts);
     uri->hosts = hosts;
     uri->nhosts = n;
-    for (int i = 0; i < n; i++)
-        if (!hosts[i].host || !be->set.hosts[i] || !be->set.ports[i])
-            return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
-    return dlock_uri_settle_where(uri, err);
+    return ok ? dlock_uri_settle_where(uri, err)
+              : dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
 }
 
-static int set_hosts(struct dlock_be *be, struct dlock_error *err)
+static int set_hosts(struct pg_backend *be, struct dlock_error *err)
 {
-    const struct dlock_uri *uri = be->spec->uri;
-    struct effective e = {"", "", ""};
+    const struct dlock_spec *spec = be->spec;
+    const struct dlock_uri *uri = spec->uri;
+    PQconninfoOption *all;
     bool named = uri->nhosts > 0 && *uri->hosts[0].host;
-    if (named && (uri_value(be->spec, "host") || uri_value(be->spec, "hostaddr") ||
-                  uri_value(be->spec, "port")))
-        return dlock_fail(
-            err, DLOCK_EUSAGE, 0,
-            "%s: hosts and ports stand either after '//' or in parameters, not in both",
-            pg_where(be));
-    PQconninfoOption *all = ask_libpq(be, &e, err);
-    if (!all)
-        return DLOCK_EUSAGE;
-    int n = named ? uri->nhosts : (int)dlock_max(list_length(e.host), list_length(e.addr)), rc;
-    be->set.hosts = calloc((size_t)n, sizeof *be->set.hosts);
-    be->set.ports = calloc((size_t)n, sizeof *be->set.ports);
-    be->set.nhosts = n;
-    if (!be->set.hosts || !be->set.ports)
+    if (named &&
+        (uri_value(spec, "host") || uri_value(spec, "hostaddr") || uri_value(spec, "port")))
+        return dlock_fail(err, DLOCK_EUSAGE, 0,
+                          "%s: give hosts and ports either after '//' or as parameters, not both",
+                          pg_where(be));
+    /* Also for named hosts: errors in the rest show here. */
+    int rc = effective_options(be, &all, err);
+    if (rc != 0)
+        return rc;
+    int64_t listed =
+        dlock_max(list_length(option(all, "host")), list_length(option(all, "hostaddr")));
+    int n = named ? uri->nhosts : (int)listed;
+    be->settings.hosts = calloc((size_t)n, sizeof(*be->settings.hosts));
+    be->settings.ports = calloc((size_t)n, sizeof(*be->settings.ports));
+    be->settings.nhosts = n;
+    if (!be->settings.hosts || !be->settings.ports)
         rc = dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     else
-        rc = named ? hosts_of_uri(be, err) : hosts_of_libpq(be, &e, n, err);
+        rc = named ? hosts_of_uri(be, err) : hosts_of_libpq(be, all, err);
     PQconninfoFree(all);
     return rc;
 }
 
 /* ---------------------------------------------------------------------- key */
 
-/* One bigint, or two ints: as pg_advisory_lock has them. */
-static int parse_key(struct dlock_be *be, const char *text, struct dlock_error *err)
+/* One bigint or two ints, as pg_advisory_lock takes them. */
+static int parse_key(struct pg_backend *be, const char *text, struct dlock_error *err)
 {
     char *end;
     bool digits = (text[0] >= '0' && text[0] <= '9') || text[0] == '-';
@@ -300,47 +329,47 @@ static int parse_key(struct dlock_be *be, const char *text, struct dlock_error *
     if (!digits || errno != 0 || *end != '\0' || end[-1] == '-' || (two && !small))
         return dlock_fail(
             err, DLOCK_EUSAGE, 0,
-            "%s: key=%.40s: a key is one 64-bit number, or two 32-bit numbers with a comma",
+            "%s: key=%.40s: expected one 64-bit number, or two 32-bit numbers and a comma",
             pg_where(be), text);
     if (two) {
-        snprintf(be->key, sizeof be->key, "'%lld'::int,'%lld'::int", a, b);
+        snprintf(be->advisory.key, sizeof(be->advisory.key), "'%lld'::int,'%lld'::int", a, b);
     } else {
-        snprintf(be->key, sizeof be->key, "'%lld'::bigint", a);
+        snprintf(be->advisory.key, sizeof(be->advisory.key), "'%lld'::bigint", a);
         b = (long long)(uint32_t)a;
         a = (long long)((uint64_t)a >> 32);
     }
-    snprintf(be->key_id, sizeof be->key_id, "%08x%08x.%d", (unsigned)(uint32_t)a,
+    snprintf(be->advisory.key_id, sizeof(be->advisory.key_id), "%08x%08x.%d", (unsigned)(uint32_t)a,
              (unsigned)(uint32_t)b, two ? 2 : 1);
-    snprintf(be->where_key, sizeof be->where_key,
+    snprintf(be->advisory.where_key, sizeof(be->advisory.where_key),
              "l.classid='%u'::oid AND l.objid='%u'::oid AND l.objsubid=%d", (unsigned)(uint32_t)a,
              (unsigned)(uint32_t)b, two ? 2 : 1);
     return 0;
 }
 
 /*
- * The first eight bytes of SHA-256(name), big-endian. In lease mode only to find each other: with the table's name in
- * it. Not OpenSSL's, which reads its configuration and sets all of itself up first: a millisecond or two that a
- * connection without TLS and password need not pay.
+ * The first eight bytes of SHA-256(name), big-endian. Lease mode hashes the table's name as well, and uses it only
+ * so that sessions find each other. Not OpenSSL's SHA-256: it would read its configuration and initialise all of
+ * itself, a millisecond or two that a connection without TLS and password need not spend.
  */
-static int set_key(struct dlock_be *be, struct dlock_error *err)
+static int set_key(struct pg_backend *be, struct dlock_error *err)
 {
     const char *name = be->spec->uri->name, *given = param(be->spec, "key");
     uint8_t hash[SHA256_DIGEST_LENGTH];
     SHA2_CTX sha;
     uint64_t n = 0;
     char text[1024];
-    int len = snprintf(text, sizeof text, "%s%s%s", be->table ? be->table : "",
-                       be->table ? "#" : "", name);
+    int len = snprintf(text, sizeof(text), "%s%s%s", be->table.name ? be->table.name : "",
+                       be->table.name ? "#" : "", name);
 
     SHA256Init(&sha);
     SHA256Update(&sha, (const uint8_t *)text, (size_t)len);
     SHA256Final(hash, &sha);
     for (int i = 0; i < 8; i++)
         n = n << 8 | hash[i];
-    snprintf(be->app, sizeof be->app, "dlock:%016llx", (unsigned long long)n);
-    snprintf(be->waiter_app, sizeof be->waiter_app, "%s:w", be->app);
-    snprintf(be->channel, sizeof be->channel, "dlock_%016llx_", (unsigned long long)n);
-    snprintf(text, sizeof text, "%lld", (long long)(int64_t)n);
+    snprintf(be->app, sizeof(be->app), "dlock:%016llx", (unsigned long long)n);
+    snprintf(be->table.waiter_app, sizeof(be->table.waiter_app), "%s:w", be->app);
+    snprintf(be->table.channel, sizeof(be->table.channel), "dlock_%016llx_", (unsigned long long)n);
+    snprintf(text, sizeof(text), "%lld", (long long)(int64_t)n);
     return parse_key(be, given ? given : text, err);
 }
 
@@ -351,32 +380,33 @@ static int read_flag(const struct dlock_spec *spec, const char *key, bool *flag,
 {
     const char *v = param(spec, key);
     if (v && strcmp(v, "0") != 0 && strcmp(v, "1") != 0)
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "%s: %s=%.40s: 0 or 1", spec->uri->where, key, v);
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "%s: %s=%.40s: expected 0 or 1", spec->uri->where,
+                          key, v);
     *flag = v && *v == '1';
     return 0;
 }
 
-/* "schema.name", each part quoted. The schema must be said: a search_path may differ from one role to the next. */
-static int set_table(struct dlock_be *be, const char *text, struct dlock_error *err)
+/* "schema.name", each part quoted. The schema is required: a search_path may differ from role to role. */
+static int set_table(struct pg_backend *be, const char *text, struct dlock_error *err)
 {
     const char *dot = strchr(text, '.');
     size_t size;
     if (!dot || dot == text || !dot[1] || strchr(dot + 1, '.') || strlen(text) > 127)
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "%s: table=%.80s: SCHEMA.NAME is needed",
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "%s: table=%.80s: expected SCHEMA.NAME",
                           pg_where(be), text);
-    FILE *f = open_memstream(&be->table, &size);
+    FILE *f = open_memstream(&be->table.name, &size);
     if (!f)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     fputc('"', f);
     for (const char *p = text; *p; p++)
         fputs(p == dot ? "\".\"" : *p == '"' ? "\"\"" : (char[]){*p, '\0'}, f);
     fputc('"', f);
-    /* fclose() shortens the memory to what is used, and says nothing when that fails. */
-    return fclose(f) == 0 && be->table ? 0 : dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+    /* fclose() shrinks the memory to the used size, and does not report when that fails. */
+    return fclose(f) == 0 && be->table.name ? 0 : dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
 }
 
-/* A parameter that would have no effect is a mistake of whoever gave it. */
-static int check_mode_params(const struct dlock_be *be, bool lease, struct dlock_error *err)
+/* A parameter that would have no effect is a mistake of the user. */
+static int check_mode_params(const struct pg_backend *be, bool lease, struct dlock_error *err)
 {
     static const struct {
         const char *key;
@@ -388,39 +418,39 @@ static int check_mode_params(const struct dlock_be *be, bool lease, struct dlock
                 {"restart-grace", false}};
     for (size_t i = 0; i < DLOCK_LEN(only); i++)
         if (only[i].lease != lease && uri_value(be->spec, only[i].key))
-            return dlock_fail(err, DLOCK_EUSAGE, 0, "%s: %s= has a meaning only with mode=%s",
-                              pg_where(be), only[i].key, only[i].lease ? "lease" : "advisory");
+            return dlock_fail(err, DLOCK_EUSAGE, 0, "%s: %s= applies only to mode=%s", pg_where(be),
+                              only[i].key, only[i].lease ? "lease" : "advisory");
     return 0;
 }
 
-static int set_mode(struct dlock_be *be, struct dlock_error *err)
+static int set_mode(struct pg_backend *be, struct dlock_error *err)
 {
     const struct dlock_spec *spec = be->spec;
     const char *mode = param(spec, "mode"), *table = param(spec, "table");
     bool lease = mode && strcmp(mode, "lease") == 0;
     if (mode && !lease && strcmp(mode, "advisory") != 0)
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "%s: mode=%.40s: advisory or lease", pg_where(be),
-                          mode);
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "%s: mode=%.40s: expected advisory or lease",
+                          pg_where(be), mode);
     be->protocol = lease ? &pg_table : &pg_advisory;
     int rc = check_mode_params(be, lease, err);
     return rc == 0 && lease ? set_table(be, table ? table : "public.dlock_locks", err) : rc;
 }
 
-static int set_options(struct dlock_be *be, struct dlock_error *err)
+static int set_options(struct pg_backend *be, struct dlock_error *err)
 {
     const struct dlock_spec *spec = be->spec;
     const char *grace = param(spec, "restart-grace"), *renew = param(spec, "renew");
-    int rc = grace ? dlock_parse_duration(grace, &be->restart_grace, err) : 0;
+    int rc = grace ? dlock_parse_duration(grace, &be->advisory.restart_grace, err) : 0;
     if (rc == 0)
-        rc = read_flag(spec, "fair", &be->fair, err);
+        rc = read_flag(spec, "fair", &be->advisory.fair, err);
     if (rc == 0 && renew && strcmp(renew, "write") != 0 && strcmp(renew, "read") != 0)
-        rc =
-            dlock_fail(err, DLOCK_EUSAGE, 0, "%s: renew=%.40s: read or write", pg_where(be), renew);
-    be->renew_writes = renew && strcmp(renew, "write") == 0;
+        rc = dlock_fail(err, DLOCK_EUSAGE, 0, "%s: renew=%.40s: expected read or write",
+                        pg_where(be), renew);
+    be->advisory.renew_writes = renew && strcmp(renew, "write") == 0;
     return rc;
 }
 
-int pg_check_spec(struct dlock_be *be, struct dlock_error *err)
+int pg_settings_init(struct pg_backend *be, struct dlock_error *err)
 {
     const struct dlock_spec *spec = be->spec;
     int rc;
@@ -429,30 +459,32 @@ int pg_check_spec(struct dlock_be *be, struct dlock_error *err)
                           spec->mode == DLOCK_SHARED ? "a shared lock" : "--slots");
     if (spec->ttl > TTL_MAX)
         return dlock_fail(err, DLOCK_EUSAGE, 0,
-                          "%s: a ttl of more than 24 days is more than PostgreSQL can time",
+                          "%s: the ttl is too long: PostgreSQL can time 24 days at most",
                           pg_where(be));
     if ((rc = set_mode(be, err)) != 0 || (rc = set_options(be, err)) != 0 ||
-        (rc = set_key(be, err)) != 0 || (rc = set_all(be, err)) != 0 ||
+        (rc = set_key(be, err)) != 0 || (rc = set_params(be, err)) != 0 ||
         (rc = set_hosts(be, err)) != 0)
         return rc;
-    /* In a comment in SQL: percent-encoded, so neither a quote nor the end of a comment can be in it. */
-    if (dlock_who_format(spec->who, be->record, sizeof be->record) < 0)
-        snprintf(be->record, sizeof be->record, "dlock1 pid=%ld", spec->who->pid);
+    /*
+     * It goes into comments in SQL. It is percent-encoded, so it contains neither a quote nor the end of a comment.
+     */
+    if (dlock_who_format(spec->who, be->record, sizeof(be->record)) < 0)
+        snprintf(be->record, sizeof(be->record), "dlock1 pid=%ld", spec->who->pid);
     return 0;
 }
 
-void pg_done(struct dlock_be *be)
+void pg_settings_done(struct pg_backend *be)
 {
-    for (int i = 0; i < be->set.nhosts; i++) {
-        if (be->set.hosts)
-            free(be->set.hosts[i]);
-        if (be->set.ports)
-            free(be->set.ports[i]);
+    for (int i = 0; i < be->settings.nhosts; i++) {
+        if (be->settings.hosts)
+            free(be->settings.hosts[i]);
+        if (be->settings.ports)
+            free(be->settings.ports[i]);
     }
-    free(be->set.hosts);
-    free(be->set.ports);
-    if (be->secret)
-        explicit_bzero(be->secret, strlen(be->secret));
-    free(be->secret);
-    free(be->table);
+    free(be->settings.hosts);
+    free(be->settings.ports);
+    if (be->password)
+        explicit_bzero(be->password, strlen(be->password));
+    free(be->password);
+    free(be->table.name);
 }

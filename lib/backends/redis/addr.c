@@ -1,4 +1,4 @@
-/* addr.c - see addr.h. */
+/* addr.c - an address that a server names: text to numbers. See addr.h. */
 #include "addr.h"
 
 #include <stdlib.h>
@@ -10,10 +10,10 @@ bool redis_addr_host(const char *text, size_t len, char host[REDIS_ADDR_HOST])
         return false;
     for (size_t i = 0; i < len; i++) {
         unsigned char c = (unsigned char)text[i];
-        /* What ends up in messages; '%' for the zone of a link-local address. */
+        /* Only bytes that are harmless in a message; '%': the zone of a link-local address. */
         if ((c | 32) >= 'a' && (c | 32) <= 'z')
             continue;
-        if (!(c >= '0' && c <= '9') && (c == '\0' || strchr("-._:%", c) == NULL))
+        if (!(c >= '0' && c <= '9') && (c == '\0' || !strchr("-._:%", c)))
             return false;
     }
     memcpy(host, text, len);
@@ -26,7 +26,7 @@ bool redis_addr_split(const char *text, size_t len, char host[REDIS_ADDR_HOST], 
     const char *end = text + len, *colon = memrchr(text, ':', len);
     unsigned n = 0;
 
-    if (colon == NULL || colon + 1 == end)
+    if (!colon || colon + 1 == end)
         return false;
     for (const char *p = colon + 1; p < end; p++) {
         if (*p < '0' || *p > '9' || n > 65535)
@@ -52,8 +52,8 @@ int redis_addr_start(struct redis_addr *a, const char *host, unsigned port, stru
     *a = (struct redis_addr){0};
     if (*host == '\0' || port < 1 || port > 65535)
         return dlock_fail(err, DLOCK_EPROTO, 0, "'%s:%u' is not an address", host, port);
-    h.host = strdup(host); /* the resolver makes a copy of its own */
-    if (h.host == NULL)
+    h.host = strdup(host); /* the resolver copies it */
+    if (!h.host)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     int rc = dlock_resolver_start(&a->resolver, &uri, err);
     free(h.host);
@@ -69,7 +69,7 @@ int redis_addr_result(struct redis_addr *a, struct dlock_error *err)
     struct dlock_peer *peers;
     int n, rc;
 
-    if (a->resolver == NULL)
+    if (!a->resolver)
         return a->npeers > 0 ? 1 : dlock_fail(err, DLOCK_EUNAVAIL, 0, "no address known");
     rc = dlock_resolver_result(a->resolver, &peers, &n, err);
     if (rc == 0)
@@ -86,7 +86,7 @@ int redis_addr_result(struct redis_addr *a, struct dlock_error *err)
 
 int redis_addr_fd(const struct redis_addr *a)
 {
-    return a->resolver != NULL ? dlock_resolver_fd(a->resolver) : -1;
+    return a->resolver ? dlock_resolver_fd(a->resolver) : -1;
 }
 
 void redis_addr_done(struct redis_addr *a)

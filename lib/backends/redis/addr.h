@@ -1,14 +1,13 @@
 /*
  * addr.h - an address that a server names (Sentinel's answer, "MOVED 42 host:port"): text to numbers.
  *
- * Nearly always it is an IP address, and known at once. A name is looked up by the helper thread of resolve.c,
- * never in the loop:
- *     rc = redis_addr_start(&a, "db1.example", 6379, &err);      1: a.peers are there; 0: later; negative: error
+ * Nearly always it is an IP address, and known at once. The helper thread of resolve.c looks up a name, never the loop:
+ *     rc = redis_addr_start(&a, "db1.example", 6379, &err);      1: a.peers is set; 0: later; negative: error
  *     later: poll redis_addr_fd(&a) for POLLIN, then rc = redis_addr_result(&a, &err), as above
  *     redis_addr_done(&a);                                        in every state
  */
-#ifndef DLOCK_RADDR_H
-#define DLOCK_RADDR_H
+#ifndef DLOCK_REDIS_ADDR_H
+#define DLOCK_REDIS_ADDR_H
 
 #include "conn.h"
 
@@ -17,28 +16,28 @@
 struct redis_addr {
     struct dlock_resolver *resolver; /* while a name is looked up */
     struct dlock_peer peers[REDIS_CONN_PEERS];
-    int npeers; /* what was found; peers[].host is 0 */
+    int npeers; /* found; peers[].host is 0 */
 };
 
 /*
- * "HOST:PORT", the port behind the last ':' (an IPv6 address has no brackets there; with them is fine too).
- * host may come out as "": whom the answer came from [cluster]. False: not of this form, or a host that could
- * not be one (a control character, a space, too long); outputs are then undefined.
+ * "HOST:PORT", the port behind the last ':' (an IPv6 address has no brackets there; with them is fine too). An empty
+ * host means the server that sent the answer [cluster]. False: not of this form, or the host cannot be one (a control
+ * character, a space, too long); outputs are then undefined.
  */
 bool redis_addr_split(const char *text, size_t len, char host[REDIS_ADDR_HOST], unsigned *port);
-/* True: text (of len bytes) may be a host's name or address; copied to host. */
+/* True: text (of len bytes) may be a host's name or address; it is copied to host. */
 bool redis_addr_host(const char *text, size_t len, char host[REDIS_ADDR_HOST]);
 
 /*
- * Begin: host is a name or an address, port 1 to 65535. The struct need not be initialised, but what it held
- * must be done. 1: found; 0: redis_addr_result will tell; negative: error that names the host (nothing to free).
+ * Begin: host is a name or an address, port 1 to 65535. The struct need not be initialised, but a used one must be done
+ * first. 1: found; 0: redis_addr_result will have it; negative: error names the host, and there is nothing to free.
  */
 int redis_addr_start(struct redis_addr *, const char *host, unsigned port, struct dlock_error *);
-/* The same for a look-up under way; 1 again once it is there. A deadline is the caller's business. */
+/* The result of a look-up, as above; 1 again when called again. The caller has the deadline. */
 int redis_addr_result(struct redis_addr *, struct dlock_error *);
-/* Readable when there is a result; -1: nothing is being looked up. */
+/* Readable when there is a result; -1: no look-up is under way. */
 int redis_addr_fd(const struct redis_addr *);
-/* Gives a look-up up. Fine on zeroed memory, and twice; npeers becomes 0. */
+/* Cancels a look-up. Fine on zeroed memory, and twice; npeers becomes 0. */
 void redis_addr_done(struct redis_addr *);
 
 #endif

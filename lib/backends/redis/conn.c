@@ -1,6 +1,12 @@
 /*
- * conn.c - one connection to a Redis server: from address to address, the handshake, the greeting, the end. See
- * conn.h. What goes over its socket: conn_io.c; what comes back: conn_replies.c.
+ * conn.c - one connection to a Redis server. See conn.h.
+ *
+ * The life of a connection: an address after the other until one accepts, the TLS handshake, the greeting (AUTH, ROLE)
+ * in front of the caller's commands, replies, the close. The replies to the greeting are judged here; the caller sees
+ * only its own.
+ *
+ * Bounds against a peer that does not speak Redis: a reply has at most REDIS_CONN_MAX_REPLY bytes and MAX_ITEMS array
+ * entries, and is at most MAX_DEPTH arrays deep.
  */
 #include "conn.h"
 
@@ -16,25 +22,30 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define REDIS_CONN_MIN_SHARE (250 * DLOCK_MSEC)
+#define MIN_SHARE (250 * DLOCK_MSEC) /* of the time, for each address */
+#define MAX_ITEMS 4096
+#define MAX_DEPTH 8 /* hiredis 0.14 has this limit itself, later ones none */
 
-/* ------------------------------------------------------------------- failing */
+/* -------------------------------------------------------------------- failing */
 
-void redis_conn_drop_socket(struct redis_conn *c)
+static void drop_socket(struct redis_conn *c)
 {
     if (redis_conn_is_open(c) && c->fd >= 0)
         close(c->fd);
     c->fd = -1;
-    if (c->tls != NULL)
+    if (c->tls)
         tls_end(c->tls, &c->session);
 }
 
-/* The reader stays: replies that came before the failure are still to be handed out. */
-int redis_conn_fail(struct redis_conn *c, int code, int sys, const char *text)
+/*
+ * State RC_FAILED, and error says why, unless it has the reason already. sys: an errno, or 0. Returns error's code. The
+ * reader stays: the replies that came before the failure can still be taken.
+ */
+static int conn_fail(struct redis_conn *c, int code, int sys, const char *text)
 {
-    redis_conn_drop_socket(c);
+    drop_socket(c);
     c->state = RC_FAILED;
-    if (c->auth_failed || c->tls_failed) /* the reason, whatever came after it */
+    if (c->auth_failed || c->tls_failed) /* error has the reason */
         return c->error.code;
     if (sys != 0)
         dlock_fail(&c->error, code, sys, "%s: %s: %s", c->peer_text, text, strerror(sys));
@@ -43,7 +54,168 @@ int redis_conn_fail(struct redis_conn *c, int code, int sys, const char *text)
     return code;
 }
 
-/* ---------------------------------------------------------------- connecting */
+/* --------------------------------------------------------------------- reader */
+
+/* hiredis believes the header of an array: "*2000000000" would allocate 16 GB before the first entry came. */
+static void *bounded_array(const redisReadTask *task, redis_conn_elements elements)
+{
+    struct redis_conn *c = task->privdata;
+    int depth = 0; /* is bounded because freeReplyObject() recurses */
+    for (const redisReadTask *t = task; t; t = t->parent)
+        if (++depth > MAX_DEPTH)
+            return NULL;
+    return elements > MAX_ITEMS ? NULL : c->create_array(task, elements);
+}
+
+static void drop_reader(struct redis_conn *c)
+{
+    if (c->reader)
+        redisReaderFree(c->reader);
+    c->reader = NULL;
+}
+
+static bool new_reader(struct redis_conn *c)
+{
+    c->reader = redisReaderCreate();
+    if (!c->reader)
+        return false;
+    c->fn = *c->reader->fn;
+    c->create_array = c->fn.createArray;
+    c->fn.createArray = bounded_array;
+    c->reader->fn = &c->fn;
+    c->reader->privdata = c;
+    return true;
+}
+
+/*
+ * hiredis also reports "out of memory" when the server announces a reply larger than any memory. Then the memory that a
+ * reply to us may need is still available.
+ */
+static bool is_out_of_memory(const struct redis_conn *c)
+{
+    void *volatile most; /* or the compiler removes the malloc() and assumes that it succeeds */
+    bool none;
+
+    if (c->reader->err != REDIS_ERR_OOM)
+        return false;
+    most = malloc(REDIS_CONN_MAX_REPLY);
+    none = !most;
+    free(most);
+    return none;
+}
+
+static int fail_reader(struct redis_conn *c)
+{
+    char t[192];
+    if (is_out_of_memory(c))
+        return conn_fail(c, DLOCK_ENOMEM, 0, "out of memory");
+    snprintf(t, sizeof(t), "the answer is not the Redis protocol: %.127s", c->reader->errstr);
+    return conn_fail(c, DLOCK_EPROTO, 0, t);
+}
+
+/* -------------------------------------------------------------------- sending */
+
+static bool out_reserve(struct redis_conn *c, size_t more)
+{
+    size_t size = c->out_size > 0 ? c->out_size : 4096;
+    if (c->out_len + more <= c->out_size)
+        return true;
+    while (size < c->out_len + more)
+        size *= 2;
+    char *p = malloc(size);
+    if (!p)
+        return false;
+    if (c->out_len > 0)
+        memcpy(p, c->out, c->out_len);
+    if (c->out) {
+        /* The old buffer may hold the password of AUTH; realloc() would leave it in freed memory. */
+        explicit_bzero(c->out, c->out_size);
+        free(c->out);
+    }
+    c->out = p;
+    c->out_size = size;
+    return true;
+}
+
+int redis_conn_send(struct redis_conn *c, int tag, int argc, const char **argv, const size_t *len)
+{
+    char *cmd = NULL;
+    long long n = -1; /* hiredis 1.1: long long, int before */
+
+    if (!redis_conn_is_open(c))
+        return DLOCK_EUNAVAIL;
+    if (c->ntags < REDIS_CONN_TAGS)
+        n = redisFormatCommandArgv(&cmd, argc, argv, len);
+    if (n < 0 || !out_reserve(c, (size_t)n)) {
+        redisFreeCommand(cmd);
+        return conn_fail(c, DLOCK_ENOMEM, 0, "out of memory");
+    }
+    memcpy(c->out + c->out_len, cmd, (size_t)n);
+    c->out_len += (size_t)n;
+    if (tag == REDIS_CONN_AUTH)
+        explicit_bzero(cmd, (size_t)n);
+    redisFreeCommand(cmd);
+    c->tags[c->ntags++] = (struct redis_conn_tag){.tag = tag};
+    return 0;
+}
+
+/* All queued bytes are encrypted at once: what TLS has encrypted must be sent. */
+static void flush_tls(struct redis_conn *c)
+{
+    struct dlock_error err;
+    int rc = c->tls->table->encrypt(c->session, c->out, c->out_len, &err);
+    if (c->out_len > 0)
+        explicit_bzero(c->out, c->out_len);
+    c->out_len = 0;
+    if (rc != 0)
+        conn_fail(c, rc, 0, err.msg);
+    else if (tls_send(c->tls, c->session, c->fd))
+        c->written = true;
+}
+
+static bool has_output(const struct redis_conn *c)
+{
+    return c->out_len > 0 || (c->session && tls_has_output(c->tls, c->session));
+}
+
+/* As far as the socket takes it. A broken socket is left to receive(): the server may have sent the reason before. */
+static void flush_plain(struct redis_conn *c)
+{
+    size_t done = 0;
+    while (done < c->out_len) {
+        ssize_t n = send(c->fd, c->out + done, c->out_len - done, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+            break;
+        if (n < 0) {
+            done = c->out_len;
+            break;
+        }
+        done += (size_t)n;
+        c->written = true;
+    }
+    memmove(c->out, c->out + done, c->out_len - done);
+    explicit_bzero(c->out + c->out_len - done, done);
+    c->out_len -= done;
+}
+
+void redis_conn_flush(struct redis_conn *c)
+{
+    if (c->state != RC_UP || !has_output(c))
+        return;
+    /* The lease counts from before the first byte could have left. */
+    int64_t now = c->env->now(c->env->ctx);
+    for (int i = 0; i < c->ntags; i++)
+        if (c->tags[i].sent == 0)
+            c->tags[i].sent = now;
+    if (c->session)
+        flush_tls(c);
+    else
+        flush_plain(c);
+}
+
+/* ----------------------------------------------------------------- connecting */
 
 static void name_peer(struct redis_conn *c, const struct dlock_peer *p)
 {
@@ -77,14 +249,14 @@ static void tune_socket(int fd, int family)
         {IPPROTO_TCP, TCP_KEEPIDLE, 15}, {IPPROTO_TCP, TCP_KEEPINTVL, 5},
         {IPPROTO_TCP, TCP_KEEPCNT, 3},
     };
-    /* All of it is advice: our own deadlines decide, so a failure does not matter. */
+    /* These only help: our own deadlines decide, so a failure does not matter. */
     if (family == AF_UNIX)
         return;
     for (size_t i = 0; i < DLOCK_LEN(opts); i++)
         (void)setsockopt(fd, opts[i].level, opts[i].name, &opts[i].value, sizeof(opts[i].value));
 }
 
-/* Start with the next address. 0: under way or connected; negative: none is left, and the last one's error stands. */
+/* Try the next address. 0: connecting or connected; negative: none is left, and error is that of the last one. */
 static int connect_next(struct redis_conn *c)
 {
     int code = DLOCK_EUNAVAIL;
@@ -98,20 +270,19 @@ static int connect_next(struct redis_conn *c)
         c->fd = socket(p->addr.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
         if (c->fd < 0) {
             code = errno == EAFNOSUPPORT ? DLOCK_EUNAVAIL : DLOCK_EOS;
-            redis_conn_fail(c, code, errno, "cannot open a socket");
+            conn_fail(c, code, errno, "cannot open a socket");
             continue;
         }
         c->state = RC_CONNECTING;
         tune_socket(c->fd, p->addr.ss_family);
-        /* Everybody gets an equal share of what is left, so that one silent address does not use up all of it. */
-        c->next_at =
-            left == 1 ? c->until : now + dlock_max((c->until - now) / left, REDIS_CONN_MIN_SHARE);
+        /* Each address gets an equal share of the time left, so that a silent one does not use up all of it. */
+        c->next_at = left == 1 ? c->until : now + dlock_max((c->until - now) / left, MIN_SHARE);
         if (connect(c->fd, (const struct sockaddr *)&p->addr, p->len) == 0 ||
             errno == EINPROGRESS || errno == EINTR)
             return 0;
         /* Unix socket: EAGAIN is a full backlog, which poll() would not report. */
-        code = redis_conn_fail(c, errno == EACCES || errno == EPERM ? DLOCK_EPERM : DLOCK_EUNAVAIL,
-                               errno, "cannot connect");
+        code = conn_fail(c, errno == EACCES || errno == EPERM ? DLOCK_EPERM : DLOCK_EUNAVAIL, errno,
+                         "cannot connect");
     }
     return code;
 }
@@ -121,9 +292,9 @@ static bool queue_auth(struct redis_conn *c)
     const char *argv[3] = {"AUTH", c->auth.user, c->auth.password};
     size_t len[3];
     int argc = 3;
-    if (c->auth.password == NULL)
+    if (!c->auth.password)
         return true;
-    if (c->auth.user == NULL || *c->auth.user == '\0') {
+    if (!c->auth.user || *c->auth.user == '\0') {
         argv[1] = c->auth.password;
         argc = 2;
     }
@@ -132,7 +303,7 @@ static bool queue_auth(struct redis_conn *c)
     return redis_conn_send(c, REDIS_CONN_AUTH, argc, argv, len) == 0;
 }
 
-/* What goes in front of the caller's commands. */
+/* Our own commands, in front of the caller's. */
 static int queue_greeting(struct redis_conn *c)
 {
     const char *role = "ROLE";
@@ -161,8 +332,8 @@ int redis_conn_open_later(struct redis_conn *c, const struct dlock_env *env,
     c->where = where;
     c->until = until;
     snprintf(c->peer_text, sizeof(c->peer_text), "%s", where);
-    if (!redis_conn_new_reader(c))
-        return redis_conn_fail(c, DLOCK_ENOMEM, 0, "out of memory");
+    if (!new_reader(c))
+        return conn_fail(c, DLOCK_ENOMEM, 0, "out of memory");
     c->state = RC_WAITING;
     return queue_greeting(c);
 }
@@ -171,7 +342,7 @@ int redis_conn_aim(struct redis_conn *c, const struct dlock_peer *peers, int npe
 {
     c->npeers = npeers < REDIS_CONN_PEERS ? npeers : REDIS_CONN_PEERS;
     if (c->npeers == 0)
-        return redis_conn_fail(c, DLOCK_EUNAVAIL, 0, "no address known");
+        return conn_fail(c, DLOCK_EUNAVAIL, 0, "no address known");
     memcpy(c->peers, peers, sizeof(*peers) * (size_t)c->npeers);
     c->good = c->good < c->npeers ? c->good : 0;
     return connect_next(c);
@@ -191,7 +362,7 @@ int redis_conn_open(struct redis_conn *c, const struct dlock_env *env,
     return rc == 0 ? redis_conn_aim(c, peers, npeers) : rc;
 }
 
-/* -------------------------------------------------------------------- coming up */
+/* ------------------------------------------------------------------ coming up */
 
 static void is_up(struct redis_conn *c)
 {
@@ -201,14 +372,14 @@ static void is_up(struct redis_conn *c)
     redis_conn_flush(c);
 }
 
-static void no_handshake(struct redis_conn *c, const struct dlock_error *err)
+static void handshake_failed(struct redis_conn *c, const struct dlock_error *err)
 {
-    redis_conn_fail(c, err->code, 0, err->msg);
+    conn_fail(c, err->code, 0, err->msg);
     c->tls_failed = true;
     connect_next(c);
 }
 
-static void go_on_shaking(struct redis_conn *c)
+static void go_on_with_handshake(struct redis_conn *c)
 {
     struct dlock_error err;
     int rc = tls_shake(c->tls, c->session, c->fd, &c->fed, &err);
@@ -221,21 +392,21 @@ static void go_on_shaking(struct redis_conn *c)
     if (rc == 1)
         is_up(c);
     else
-        no_handshake(c, &err);
+        handshake_failed(c, &err);
 }
 
 static void connected(struct redis_conn *c)
 {
     struct dlock_error err;
-    if (c->tls == NULL) {
+    if (!c->tls) {
         is_up(c);
         return;
     }
     c->state = RC_HANDSHAKE;
     if (tls_start(c->tls, &c->session, c->tls_host, &err) == 0)
-        go_on_shaking(c);
+        go_on_with_handshake(c);
     else
-        no_handshake(c, &err);
+        handshake_failed(c, &err);
 }
 
 static void finish_connect(struct redis_conn *c)
@@ -247,7 +418,7 @@ static void finish_connect(struct redis_conn *c)
     if (poll(&p, 1, 0) == 0) {
         if (c->env->now(c->env->ctx) < c->next_at)
             return;
-        redis_conn_fail(c, DLOCK_EUNAVAIL, 0, "no answer to the connection request");
+        conn_fail(c, DLOCK_EUNAVAIL, 0, "no answer to the connection request");
         if (c->tried < c->npeers)
             connect_next(c);
         return;
@@ -255,11 +426,42 @@ static void finish_connect(struct redis_conn *c)
     if (getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &sys, &len) != 0)
         sys = errno;
     if (sys != 0) {
-        redis_conn_fail(c, DLOCK_EUNAVAIL, sys, "cannot connect");
+        conn_fail(c, DLOCK_EUNAVAIL, sys, "cannot connect");
         connect_next(c);
         return;
     }
     connected(c);
+}
+
+/* ------------------------------------------------------------------ receiving */
+
+/*
+ * The number of bytes that came; 0: none now, or enough for now: the complete replies are to be taken first. Negative:
+ * failed.
+ */
+static ssize_t receive(struct redis_conn *c, char *buf, size_t size)
+{
+    struct dlock_error err;
+    ssize_t n;
+    if (c->session) {
+        n = tls_receive(c->tls, c->session, c->fd, buf, size, &c->fed, REDIS_CONN_MAX_REPLY, &err);
+        if (n < 0)
+            conn_fail(c, (int)n, 0, err.msg);
+        return n;
+    }
+    if (c->fed > REDIS_CONN_MAX_REPLY)
+        return 0;
+    do
+        n = recv(c->fd, buf, size, MSG_DONTWAIT);
+    while (n < 0 && errno == EINTR);
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+        return 0;
+    if (n < 0)
+        return conn_fail(c, DLOCK_EUNAVAIL, errno, "connection lost");
+    if (n == 0)
+        return conn_fail(c, DLOCK_EUNAVAIL, 0, "the server closed the connection");
+    c->fed += (size_t)n;
+    return n;
 }
 
 void redis_conn_work(struct redis_conn *c)
@@ -270,22 +472,170 @@ void redis_conn_work(struct redis_conn *c)
     if (c->state == RC_CONNECTING)
         finish_connect(c);
     else if (c->state == RC_HANDSHAKE)
-        go_on_shaking(c);
+        go_on_with_handshake(c);
     if (c->state != RC_UP)
         return;
     redis_conn_flush(c);
-    while (c->state == RC_UP && (n = redis_conn_receive(c, buf, sizeof(buf))) > 0) {
+    while (c->state == RC_UP && (n = receive(c, buf, sizeof(buf))) > 0) {
         c->answered = true;
         if (redisReaderFeed(c->reader, buf, (size_t)n) != REDIS_OK)
-            redis_conn_fail_reader(c);
+            fail_reader(c);
     }
 }
 
-/* ------------------------------------------------------------------- closing */
+/* -------------------------------------------------------------------- replies */
+
+/* The next complete reply; NULL with *rc 0 (none yet) or negative (failed). */
+static redisReply *next_reply(struct redis_conn *c, int *rc)
+{
+    void *p = NULL;
+    *rc = 0;
+    if (c->reader && redisReaderGetReply(c->reader, &p) != REDIS_OK) {
+        *rc = fail_reader(c);
+        drop_reader(c); /* unusable after an error */
+        return NULL;
+    }
+    if (p) {
+        c->fed = c->reader->len - c->reader->pos;
+        return p;
+    }
+    if (c->state == RC_FAILED)
+        *rc = c->error.code;
+    else if (c->fed > REDIS_CONN_MAX_REPLY)
+        *rc = conn_fail(c, DLOCK_EPROTO, 0, "the answer is not the Redis protocol: too long");
+    return NULL;
+}
+
+static bool is_push(const struct redis_conn *c, const redisReply *r)
+{
+    return c->push && r->type == REDIS_REPLY_ARRAY && r->elements == 3 &&
+           r->element[0]->type == REDIS_REPLY_STRING && strcmp(r->element[0]->str, "message") == 0;
+}
+
+/* The oldest command without a reply is the one that the next reply answers. */
+static struct redis_conn_tag take_tag(struct redis_conn *c)
+{
+    struct redis_conn_tag first = c->tags[0];
+    memmove(c->tags, c->tags + 1, sizeof(c->tags[0]) * (size_t)--c->ntags);
+    return first;
+}
+
+/* The server says in r why it does not serve us. */
+static int fail_with_reply(struct redis_conn *c, const redisReply *r)
+{
+    drop_socket(c);
+    c->state = RC_FAILED;
+    return redis_conn_reply_error(&c->error, c->where, &c->auth, r->str);
+}
+
+/* No command waits for this reply: "-ERR max number of clients reached", "-DENIED". */
+static int unasked(struct redis_conn *c, const redisReply *r)
+{
+    if (r->type == REDIS_REPLY_ERROR && !c->auth_failed)
+        return fail_with_reply(c, r);
+    return conn_fail(c, DLOCK_EPROTO, 0, "the server sent a reply to no command");
+}
+
+/* After a refused AUTH the connection stays: the commands sent behind it may need to be undone on it. */
+static void auth_answered(struct redis_conn *c, const redisReply *r)
+{
+    /* The server has no password (REDISCLI_AUTH may be meant for another one): no harm; redis-cli goes on too. */
+    if (r->type != REDIS_REPLY_ERROR || strstr(r->str, "without any password configured"))
+        return;
+    c->auth_failed = true;
+    redis_conn_auth_error(&c->error, c->where, &c->auth, r->str);
+}
+
+/* 0; negative: the server is not the master, so the replies behind this one do not count. */
+static int role_answered(struct redis_conn *c, const redisReply *r)
+{
+    if (c->auth_failed) /* the reason; the replies to the caller's commands are still taken */
+        return 0;
+    if (r->type == REDIS_REPLY_ERROR)
+        return fail_with_reply(c, r);
+    if (r->type == REDIS_REPLY_ARRAY && r->elements > 0 &&
+        r->element[0]->type == REDIS_REPLY_STRING && strcmp(r->element[0]->str, "master") == 0)
+        return 0;
+    c->is_replica = true;
+    return conn_fail(c, DLOCK_EUNAVAIL, 0, "the server is not the master (any more)");
+}
+
+/* Of our own commands. */
+static bool is_greeting(int tag)
+{
+    return tag == REDIS_CONN_AUTH || tag == REDIS_CONN_ROLE;
+}
+
+static int greeting_answered(struct redis_conn *c, int tag, const redisReply *r)
+{
+    int rc = 0;
+    if (tag == REDIS_CONN_AUTH)
+        auth_answered(c, r);
+    else
+        rc = role_answered(c, r);
+    if (rc < 0)
+        drop_reader(c);
+    return rc;
+}
+
+/* Find the command that r answers. 1: the caller's, *out has r; 0: one of the greeting; negative: failed. */
+static int assign(struct redis_conn *c, redisReply *r, struct redis_conn_reply *out)
+{
+    struct redis_conn_tag of = {.tag = REDIS_CONN_PUSH};
+    if (!is_push(c, r)) {
+        if (c->ntags == 0)
+            return unasked(c, r);
+        of = take_tag(c);
+    }
+    if (is_greeting(of.tag))
+        return greeting_answered(c, of.tag, r);
+    *out = (struct redis_conn_reply){.tag = of.tag, .sent = of.sent, .r = r};
+    return 1;
+}
+
+int redis_conn_next(struct redis_conn *c, struct redis_conn_reply *out)
+{
+    int rc = 0;
+    redisReply *r;
+    while (rc == 0 && (r = next_reply(c, &rc))) {
+        rc = assign(c, r, out);
+        if (rc != 1)
+            freeReplyObject(r);
+    }
+    return rc;
+}
+
+bool redis_conn_waits(const struct redis_conn *c, int tag)
+{
+    for (int i = 0; i < c->ntags; i++)
+        if (c->tags[i].tag == tag)
+            return true;
+    return false;
+}
+
+int redis_conn_interest(const struct redis_conn *c, struct pollfd *pfd, int64_t *wake_at)
+{
+    if (!redis_conn_is_open(c) || c->state == RC_WAITING) {
+        if (c->state == RC_FAILED)
+            *wake_at = 0;
+        return 0;
+    }
+    pfd->fd = c->fd;
+    pfd->events = c->state == RC_CONNECTING ? POLLOUT : POLLIN;
+    if (c->state == RC_HANDSHAKE ? tls_has_output(c->tls, c->session)
+                                 : c->state == RC_UP && has_output(c))
+        pfd->events |= POLLOUT;
+    pfd->revents = 0;
+    if (redis_conn_is_connecting(c))
+        *wake_at = dlock_min(*wake_at, c->next_at);
+    return 1;
+}
+
+/* -------------------------------------------------------------------- closing */
 
 /*
- * A close() with unread input sends RST, and that can throw away commands (our undo) which the server
- * has not read yet. So: send, say that no more comes, read what is there, then close.
+ * A close() with unread input sends RST, and then the server may lose commands (our undo) that it has not read yet. So:
+ * send, shut down our side, read what has come, then close.
  */
 static void close_gently(struct redis_conn *c)
 {
@@ -293,7 +643,7 @@ static void close_gently(struct redis_conn *c)
     int rounds = 64;
 
     redis_conn_flush(c);
-    if (c->session != NULL) {
+    if (c->session) {
         c->tls->table->bye(c->session);
         (void)tls_send(c->tls, c->session, c->fd);
     }
@@ -306,12 +656,10 @@ void redis_conn_close(struct redis_conn *c)
 {
     if (c->state == RC_UP)
         close_gently(c);
-    redis_conn_drop_socket(c);
+    drop_socket(c);
     c->state = RC_CLOSED;
-    if (c->reader != NULL)
-        redisReaderFree(c->reader);
-    c->reader = NULL;
-    if (c->out != NULL)
+    drop_reader(c);
+    if (c->out)
         explicit_bzero(c->out, c->out_size);
     free(c->out);
     c->out = NULL;

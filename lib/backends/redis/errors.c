@@ -1,65 +1,106 @@
 /*
- * errors.c - what the error replies of Redis mean to a lock.
+ * errors.c - the meaning of Redis' error replies for a lock, and the messages for them.
  */
 #include "conn.h"
 
 #include <ctype.h>
 #include <string.h>
 
+/* ------------------------------------------------------------------- meanings */
+
+struct meaning {
+    enum redis_conn_class class;
+    int code;
+    const char *what;
+    const char *advice; /* NULL: none */
+};
+
+static const struct meaning
+    need_password = {RE_PERM, DLOCK_EPERM, "a password is needed",
+                     "set REDISCLI_AUTH, or use ?password-file=FILE"},
+    wrong_password = {RE_PERM, DLOCK_EPERM, "the user or password is wrong",
+                      "check the URI, REDISCLI_AUTH or ?password-file="},
+    protected_mode = {RE_PERM, DLOCK_EPERM, "the server refuses clients from other hosts",
+                      "set a password there or turn its protected mode off"},
+    no_permission = {RE_PERM, DLOCK_EPERM, "the ACL user lacks a right",
+                     "see the manual for the rule it needs"},
+    wrong_type = {RE_TYPE, DLOCK_EDATA, "a key of the lock is not a string", NULL},
+    transient = {RE_TRANSIENT, DLOCK_EUNAVAIL, "the server refuses", NULL},
+    replica = {RE_REPLICA, DLOCK_EUNAVAIL, "the server is a replica", "name the master"},
+    other_node = {RE_CLUSTER, DLOCK_EUNAVAIL,
+                  "the server is a cluster node that does not own this lock's slot", NULL},
+    refused = {RE_REFUSED, DLOCK_EUNAVAIL, "the server refuses", NULL},
+    only_db_0 = {RE_OTHER, DLOCK_EUSAGE, "the server is a cluster node: it has only database 0",
+                 NULL},
+    no_db = {RE_OTHER, DLOCK_EUSAGE, "the server has no such database", NULL},
+    too_old = {RE_OTHER, DLOCK_EUNAVAIL, "Redis 6.0 or later is needed", NULL},
+    unexpected = {RE_OTHER, DLOCK_EPROTO, "unexpected error", NULL};
+
+/* The first row that has its word in the text decides. */
+static const struct {
+    const char *word;
+    const struct meaning *meaning;
+} words[] = {
+    {"NOAUTH", &need_password},
+    {"unauthenticated", &need_password}, /* 7.0: a long command before AUTH */
+    {"WRONGPASS", &wrong_password},
+    {"invalid password", &wrong_password}, /* before 6.0.0 final, and some services */
+    {"DENIED", &protected_mode},
+    {"NOPERM", &no_permission},
+    {"user executing the script", &no_permission}, /* 7.0: NOPERM inside a script */
+    {"ACL failure in script", &no_permission},     /* 7.2 and later: the same */
+    {"WRONGTYPE", &wrong_type},
+    {"LOADING", &transient},
+    {"BUSY ", &transient},
+    {"TRYAGAIN", &transient},
+    {"non local key", &transient}, /* the slot is being moved, and this key is on the other node */
+    {"MASTERDOWN", &transient},
+    {"CLUSTERDOWN", &transient},
+    {"READONLY", &replica},
+    {"UNBLOCKED", &replica}, /* the reply to WAIT when the server became a replica */
+    {"MOVED ", &other_node},
+    {"ASK ", &other_node},
+    {"MISCONF", &refused},
+    {"OOM ", &refused},
+    {"NOREPLICAS", &refused},
+    {"max number of clients", &refused},
+    {"not allowed in cluster mode", &only_db_0},
+    {"DB index", &no_db},
+    {"unknown command", &too_old},
+    {"Unknown Redis command", &too_old},
+    {"non deterministic", &too_old},
+};
+
 /*
- * At the beginning of a word anywhere in text: before Redis 7 an error inside a script is wrapped in
+ * At the beginning of a word, anywhere in text: before Redis 7 an error inside a script is wrapped in
  * "ERR Error running script (call to f_...): ... -READONLY ...".
  */
 static bool has_word(const char *text, const char *word)
 {
-    for (const char *p = strstr(text, word); p != NULL; p = strstr(p + 1, word))
+    for (const char *p = strstr(text, word); p; p = strstr(p + 1, word))
         if (p == text || !isalpha((unsigned char)p[-1]))
             return true;
     return false;
 }
 
+static const struct meaning *meaning_of(const char *text)
+{
+    for (size_t i = 0; i < DLOCK_LEN(words); i++)
+        if (has_word(text, words[i].word))
+            return words[i].meaning;
+    return &unexpected;
+}
+
 enum redis_conn_class redis_conn_classify(const char *text)
 {
-    static const struct {
-        const char *word;
-        enum redis_conn_class class;
-    } table[] = {
-        {"NOAUTH", RE_PERM},
-        {"unauthenticated", RE_PERM}, /* 7.0: a long command before AUTH */
-        {"WRONGPASS", RE_PERM},
-        {"NOPERM", RE_PERM},
-        {"DENIED", RE_PERM},
-        {"invalid password", RE_PERM},          /* before 6.0.0 final, and some services */
-        {"user executing the script", RE_PERM}, /* 7.0: NOPERM inside a script */
-        {"ACL failure in script", RE_PERM},     /* 7.2 and later: the same */
-        {"WRONGTYPE", RE_TYPE},
-        {"LOADING", RE_TRANSIENT},
-        {"BUSY ", RE_TRANSIENT},
-        {"TRYAGAIN", RE_TRANSIENT},
-        {"non local key",
-         RE_TRANSIENT}, /* the slot is being moved to another node, this key is not here */
-        {"MASTERDOWN", RE_TRANSIENT},
-        {"CLUSTERDOWN", RE_TRANSIENT},
-        {"READONLY", RE_REPLICA},
-        {"UNBLOCKED", RE_REPLICA}, /* to a WAIT: it has become one meanwhile */
-        {"MOVED ", RE_CLUSTER},
-        {"ASK ", RE_CLUSTER},
-        {"MISCONF", RE_REFUSED},
-        {"OOM ", RE_REFUSED},
-        {"NOREPLICAS", RE_REFUSED},
-        {"max number of clients", RE_REFUSED},
-    };
-    for (size_t i = 0; i < DLOCK_LEN(table); i++)
-        if (has_word(text, table[i].word))
-            return table[i].class;
-    return RE_OTHER;
+    return meaning_of(text)->class;
 }
 
 /* -------------------------------------------------------------------- secrets */
 
-#define MIN_QUOTED 8 /* of a quotation that was cut short */
+#define MIN_QUOTED 8 /* bytes of a quotation that the server cut */
 
-/* How much of p belongs to a quotation of secret: all of it or, where the server cut it, its beginning. */
+/* The length of a quotation of secret at p: all of it or, where the server cut it, its beginning. */
 static size_t quoted(const char *p, const char *secret)
 {
     size_t n = 0;
@@ -73,7 +114,7 @@ static bool in_word(char c)
     return isalnum((unsigned char)c) || c == '_';
 }
 
-/* text, fit for a message. A user's name is blanked as a word of its own only: it may be "e". */
+/* A user's name is blanked only as a word of its own: it may be "e". */
 void redis_conn_show(char *out, size_t size, const struct redis_conn_auth *auth, const char *text)
 {
     char t[512];
@@ -82,9 +123,9 @@ void redis_conn_show(char *out, size_t size, const struct redis_conn_auth *auth,
 
     while (*p != '\0' && used + 4 <= sizeof(t)) {
         size_t n = 0;
-        if (auth->password != NULL)
+        if (auth->password)
             n = quoted(p, auth->password);
-        if (n == 0 && auth->user != NULL && (p == text || !in_word(p[-1]))) {
+        if (n == 0 && auth->user && (p == text || !in_word(p[-1]))) {
             n = quoted(p, auth->user);
             if (in_word(p[n]))
                 n = 0;
@@ -100,89 +141,52 @@ void redis_conn_show(char *out, size_t size, const struct redis_conn_auth *auth,
     dlock_clean_text(out, size, t, used);
 }
 
-/* ----------------------------------------------------------------- explaining */
+/* ------------------------------------------------------------------- messages */
 
-/* text decides, t is shown. */
-static int explain(struct dlock_error *err, const char *where, const char *text, const char *t)
+static int explain(struct dlock_error *err, const char *where, const struct meaning *m,
+                   const char *shown)
 {
-    switch (redis_conn_classify(text)) {
-    case RE_PERM:
-        if (strstr(text, "NOAUTH") != NULL || strstr(text, "unauthenticated") != NULL)
-            return dlock_fail(err, DLOCK_EPERM, 0,
-                              "%s: a password is needed (%s): set REDISCLI_AUTH, or use "
-                              "?password-file=FILE",
-                              where, t);
-        if (strstr(text, "WRONGPASS") != NULL || strstr(text, "invalid password") != NULL)
-            return dlock_fail(err, DLOCK_EPERM, 0,
-                              "%s: the user or password is wrong (%s): check the URI, "
-                              "REDISCLI_AUTH or ?password-file=",
-                              where, t);
-        if (strstr(text, "DENIED") != NULL)
-            return dlock_fail(err, DLOCK_EPERM, 0,
-                              "%s: the server refuses clients from outside (%s): set a password "
-                              "there or turn its protected mode off",
-                              where, t);
-        return dlock_fail(err, DLOCK_EPERM, 0,
-                          "%s: the ACL user lacks a right (%s): see the manual for the rule it "
-                          "needs",
-                          where, t);
-    case RE_TYPE:
-        return dlock_fail(err, DLOCK_EDATA, 0, "%s: a key of the lock is no string (%s)", where, t);
-    case RE_REPLICA:
-        return dlock_fail(err, DLOCK_EUNAVAIL, 0,
-                          "%s: the server is a replica (%s): name the master", where, t);
-    case RE_CLUSTER:
-        return dlock_fail(err, DLOCK_EUNAVAIL, 0,
-                          "%s: the server is part of a cluster and has not the lock (%s)", where,
-                          t);
-    case RE_TRANSIENT:
-    case RE_REFUSED:
-        return dlock_fail(err, DLOCK_EUNAVAIL, 0, "%s: the server refuses: %s", where, t);
-    case RE_OTHER:
-        break;
-    }
-    if (strstr(text, "not allowed in cluster mode") != NULL)
-        return dlock_fail(err, DLOCK_EUSAGE, 0,
-                          "%s: the server is part of a cluster, which has only database 0 (%s)",
-                          where, t);
-    if (strstr(text, "DB index") != NULL)
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "%s: the server has no such database (%s)", where,
-                          t);
-    if (strstr(text, "unknown command") != NULL || strstr(text, "Unknown Redis command") != NULL ||
-        strstr(text, "non deterministic") != NULL)
-        return dlock_fail(err, DLOCK_EUNAVAIL, 0, "%s: Redis 6.0 or later is needed: %s", where, t);
-    return dlock_fail(err, DLOCK_EPROTO, 0, "%s: unexpected error: %s", where, t);
+    return dlock_fail(err, m->code, 0, "%s: %s (%s)%s%s", where, m->what, shown,
+                      m->advice ? ": " : "", m->advice ? m->advice : "");
 }
 
 int redis_conn_reply_error(struct dlock_error *err, const char *where,
                            const struct redis_conn_auth *auth, const char *text)
 {
-    char t[200];
-    redis_conn_show(t, sizeof(t), auth, text);
-    return explain(err, where, text, t);
+    char shown[200];
+    redis_conn_show(shown, sizeof(shown), auth, text);
+    return explain(err, where, meaning_of(text), shown);
+}
+
+/* An error code is a word of capital letters; any other first word may be part of a secret. */
+static void show_code(char *out, size_t size, const struct redis_conn_auth *auth, const char *text)
+{
+    char code[24] = "no error code";
+    size_t n = strspn(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ");
+    if (n > 0 && n < sizeof(code) && (text[n] == ' ' || text[n] == '\0')) {
+        memcpy(code, text, n);
+        code[n] = '\0';
+    }
+    redis_conn_show(out, size, auth, code);
 }
 
 int redis_conn_auth_error(struct dlock_error *err, const char *where,
                           const struct redis_conn_auth *auth, const char *text)
 {
-    /* Error codes are words of capital letters; what is none may be anything. */
-    size_t n = strspn(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ");
-    char word[24] = "no error code", t[24];
-    if (n > 0 && n < sizeof(word) && (text[n] == ' ' || text[n] == '\0')) {
-        memcpy(word, text, n);
-        word[n] = '\0';
-    }
-    redis_conn_show(t, sizeof(t), auth, word);
-    if (redis_conn_classify(text) != RE_OTHER)
-        return explain(err, where, text, t);
-    if (strstr(text, "unknown command") != NULL)
-        return dlock_fail(err, DLOCK_EPERM, 0,
-                          "%s: AUTH refused (%s): the server does not know this command; it may "
-                          "have been renamed or taken away there",
-                          where, t);
-    if (strstr(text, "wrong number of arguments") != NULL)
-        return dlock_fail(err, DLOCK_EPERM, 0,
-                          "%s: AUTH refused (%s): the server knows no users, only a password",
-                          where, t);
-    return dlock_fail(err, DLOCK_EPERM, 0, "%s: AUTH refused (%s)", where, t);
+    static const struct meaning
+        unknown =
+            {RE_PERM, DLOCK_EPERM, "AUTH refused",
+             "the server does not know this command; its configuration may have renamed or removed it"},
+        no_users = {RE_PERM, DLOCK_EPERM, "AUTH refused",
+                    "the server knows no users, only a password"},
+        other = {RE_PERM, DLOCK_EPERM, "AUTH refused", NULL};
+    const struct meaning *m = meaning_of(text);
+    char shown[24];
+
+    show_code(shown, sizeof(shown), auth, text);
+    if (m->class == RE_OTHER)
+        m = strstr(text, "unknown command")             ? &unknown
+            : strstr(text, "wrong number of arguments") ? &no_users
+                                                        : &other;
+    return explain(err, where, m, shown);
 }

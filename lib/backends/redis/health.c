@@ -1,9 +1,8 @@
 /*
- * health.c - see health.h.
+ * health.c - warnings about a server's set-up and its clock. See health.h.
  *
- * Asked by INFO, one section each (Redis 6 takes no more), behind the grant: a lock is not worth less for it,
- * and who has to be told is running a command by then. CONFIG GET would say more, but is among the rights
- * that nobody gives away.
+ * INFO answers one section each time (Redis 6 takes no more), and is asked after the grant: it must not delay the
+ * command, and the warning does not change the lock. CONFIG GET would say more, but administrators seldom allow it.
  */
 #include "health.h"
 
@@ -11,9 +10,9 @@
 #include <string.h>
 
 #define MAX_JUMP_SLACK (500 * DLOCK_MSEC)
-#define DRIFT 100 /* one part in */
+#define DRIFT 100 /* the clocks drift apart by one part in */
 
-/* ------------------------------------------------------------------------ INFO */
+/* ----------------------------------------------------------------------- INFO */
 
 bool redis_info_value(const char *info, size_t len, const char *key, char *out, size_t size)
 {
@@ -23,8 +22,8 @@ bool redis_info_value(const char *info, size_t len, const char *key, char *out, 
     out[0] = '\0';
     for (const char *line = info, *next; line < end; line = next) {
         const char *stop = memchr(line, '\n', (size_t)(end - line));
-        next = stop != NULL ? stop + 1 : end;
-        stop = stop != NULL ? stop : end;
+        next = stop ? stop + 1 : end;
+        stop = stop ? stop : end;
         if (stop > line && stop[-1] == '\r')
             stop--;
         if ((size_t)(stop - line) > klen && memcmp(line, key, klen) == 0 && line[klen] == ':') {
@@ -40,19 +39,19 @@ bool redis_check_eviction(const char *info, size_t len, const char *where,
 {
     char limit[32], policy[32];
 
-    /* Every policy but this one evicts keys that expire, and a lock is one. 0: no limit. */
+    /* Every other policy evicts keys that expire, as locks do. maxmemory 0: no limit. */
     if (!redis_info_value(info, len, "maxmemory", limit, sizeof(limit)) ||
         !redis_info_value(info, len, "maxmemory_policy", policy, sizeof(policy)) ||
         strcmp(limit, "0") == 0 || strcmp(policy, "noeviction") == 0)
         return false;
-    dlock_fail(warning, DLOCK_EUNAVAIL, 0,
-               "%s: this server evicts locks when its memory is full (maxmemory-policy %s): set "
-               "maxmemory-policy noeviction there",
-               where, policy);
+    dlock_fail(
+        warning, DLOCK_EUNAVAIL, 0,
+        "%s: this server evicts locks when its memory is full (maxmemory-policy %s): set maxmemory-policy noeviction there",
+        where, policy);
     return true;
 }
 
-/* As it is written in a URI. */
+/* In the form of a URI parameter. */
 static const char *parameter(int64_t ns, char *buf, size_t size)
 {
     long long ms = (long long)((ns + DLOCK_MSEC - 1) / DLOCK_MSEC);
@@ -71,19 +70,14 @@ bool redis_check_persistence(const char *info, size_t len, const char *where, in
     if (grace >= ttl || !redis_info_value(info, len, "aof_enabled", aof, sizeof(aof)) ||
         strcmp(aof, "0") != 0)
         return false;
-    dlock_fail(warning, DLOCK_EUNAVAIL, 0,
-               "%s: a crash or restart of this server can lose the lock while the command runs (no "
-               "append-only file): set appendonly yes there, or use ?restart-grace=%s",
-               where, parameter(ttl, want, sizeof(want)));
+    dlock_fail(
+        warning, DLOCK_EUNAVAIL, 0,
+        "%s: a crash or restart of this server can lose the lock while the command runs (no append-only file): set appendonly yes there, or use ?restart-grace=%s",
+        where, parameter(ttl, want, sizeof(want)));
     return true;
 }
 
-/* -------------------------------------------------------------------- the asking */
-
-void redis_checks_granted(struct redis_checks *c)
-{
-    c->due = !c->asked;
-}
+/* ------------------------------------------------------------------- warnings */
 
 void redis_checks_ask(struct redis_checks *c, struct redis_conn *conn, int memory_tag,
                       int persistence_tag, bool persistence)
@@ -103,13 +97,13 @@ void redis_checks_ask(struct redis_checks *c, struct redis_conn *conn, int memor
     redis_conn_flush(conn);
 }
 
-/* Where the next one goes: text_of() has seen that there is room. */
-static struct dlock_error *tell(struct redis_checks *c)
+/* The place for the next warning: text_of() has checked that there is one. */
+static struct dlock_error *next_warning(struct redis_checks *c)
 {
     return &c->told[c->ntold];
 }
 
-/* The text, or NULL: for want of a right, because the command was renamed, or a proxy does not know it. */
+/* The text, or NULL: the user lacks the right, the command was renamed, or a proxy does not know it. */
 static const char *text_of(struct redis_checks *c, const redisReply *r, const char *where)
 {
     if (c->ntold == (int)DLOCK_LEN(c->told))
@@ -118,9 +112,10 @@ static const char *text_of(struct redis_checks *c, const redisReply *r, const ch
         return r->str;
     if (r->type == REDIS_REPLY_ERROR && !c->refused) {
         c->refused = true;
-        dlock_fail(tell(c), 0, 0,
-                   "%s: INFO is refused: whether the server evicts or forgets locks is not known",
-                   where);
+        dlock_fail(
+            next_warning(c), 0, 0,
+            "%s: INFO is refused: dlock cannot tell whether the server evicts or forgets locks",
+            where);
         c->ntold++;
     }
     return NULL;
@@ -129,7 +124,7 @@ static const char *text_of(struct redis_checks *c, const redisReply *r, const ch
 void redis_checks_memory(struct redis_checks *c, const redisReply *r, const char *where)
 {
     const char *info = text_of(c, r, where);
-    if (info != NULL && redis_check_eviction(info, (size_t)r->len, where, tell(c)))
+    if (info && redis_check_eviction(info, (size_t)r->len, where, next_warning(c)))
         c->ntold++;
 }
 
@@ -137,7 +132,7 @@ void redis_checks_persistence(struct redis_checks *c, const redisReply *r, const
                               int64_t ttl, int64_t grace)
 {
     const char *info = text_of(c, r, where);
-    if (info != NULL && redis_check_persistence(info, (size_t)r->len, where, ttl, grace, tell(c)))
+    if (info && redis_check_persistence(info, (size_t)r->len, where, ttl, grace, next_warning(c)))
         c->ntold++;
 }
 
@@ -151,16 +146,16 @@ bool redis_checks_take(struct redis_checks *c, struct dlock_error *out)
     return true;
 }
 
-/* ----------------------------------------------------------------------- clock */
+/* ---------------------------------------------------------------------- clock */
 
 int64_t redis_clock_told(struct redis_clock *c, int64_t theirs_ms, int64_t sent, int64_t received)
 {
     struct redis_clock old = *c;
 
-    /* The bound, in 2116, keeps every sum and difference below inside 64 bits. */
+    /* The bound, in 2116, keeps every sum and difference below within 64 bits. */
     if (theirs_ms <= 0 || theirs_ms >= INT64_MAX / 2 / DLOCK_MSEC || sent <= 0 || received < sent)
         return 0;
-    /* It was read somewhere between our send and our receive: the round trip costs precision, no more. */
+    /* The server read it between our send and our receive: a long round trip costs only precision. */
     *c = (struct redis_clock){
         .least = theirs_ms * DLOCK_MSEC - received,
         .most = (theirs_ms + 1) * DLOCK_MSEC - sent,
@@ -187,9 +182,8 @@ void redis_clock_warning(int64_t jump, const char *where, struct dlock_error *wa
 {
     char text[96];
 
-    dlock_fail(warning, DLOCK_EUNAVAIL, 0,
-               "%s: %s: leases there %s by as much; check its time synchronisation (slew, do not "
-               "step)",
-               where, redis_clock_text(jump, text, sizeof(text)),
-               jump < 0 ? "last longer" : "end early");
+    dlock_fail(
+        warning, DLOCK_EUNAVAIL, 0,
+        "%s: %s: leases there %s by as much; check its time synchronisation (slew, do not step)",
+        where, redis_clock_text(jump, text, sizeof(text)), jump < 0 ? "last longer" : "end early");
 }

@@ -1,9 +1,9 @@
 /*
- * acquire.c - a place in the line: our node, and the one in front of it.
+ * acquire.c - our node: how it comes into the queue, how it becomes first, how it is deleted.
  *
- * As in ZooKeeper's lock recipe, but: the node's name carries a GUID, so that one whose answer was lost is found
- * again; after the predecessor has gone we look at the whole line, for it may have died before it was its
- * turn; and all of it goes on across connections, as long as the session lives.
+ * As in ZooKeeper's lock recipe, but: the node's name carries a GUID, so that a node whose create was not answered is
+ * found again; when the node in front of ours is gone, we look at the whole queue, since its owner may have died before
+ * it was first; and all of it goes on across connections, as long as the session lives.
  */
 #include "zookeeper.h"
 
@@ -11,70 +11,106 @@
 #include <stdlib.h>
 #include <string.h>
 
-void zk_list(struct dlock_be *be)
+/* -------------------------------------------------------------------- helpers */
+
+static void again(struct zk_backend *be)
 {
-    be->list_serial = zk_conn_children(be->conn, T_LIST, be->parent);
+    be->again_at = zk_now(be) + 20 * DLOCK_MSEC;
 }
 
-static void create(struct dlock_be *be)
+/* A request has failed: repeat the step if the connection was at fault. */
+static enum zk_verdict failed(struct zk_backend *be, int rc, const char *what,
+                              struct dlock_error *err)
 {
-    struct dlock_error err;
-    if (!be->stem && zk_new_stem(be, &err) < 0) {
-        zk_fail(be, &err);
-        return;
+    if (zk_transient(rc)) {
+        again(be);
+        return ZK_GOES_ON;
     }
-    be->node = NODE_ASKED;
-    be->create_sent = zk_now(be);
-    zk_conn_create(be->conn, T_CREATE, be->stem, be->record, be->acl, ZOO_EPHEMERAL | ZOO_SEQUENCE);
-    /* Behind it in the same round trip: a session's requests are served in their order. */
-    zk_list(be);
+    zk_error(be, rc, what, err);
+    return ZK_FAILED;
 }
 
-void zk_stand_in_line(struct dlock_be *be)
+static enum zk_verdict no_memory(struct dlock_error *err)
 {
-    be->again = false;
-    switch (be->node) {
-    case NODE_NONE:
-        if (be->making == 0)
-            create(be);
-        else
-            zk_on_parent(be, NULL);
-        break;
-    case NODE_ASKED:
-        break; /* its answer will say */
-    case NODE_UNCLEAR:
-        /* This server may be behind the one that we have asked: it catches up first. */
-        zk_conn_sync(be->conn, T_SYNC, be->parent);
-        be->list_serial = zk_conn_children(be->conn, T_FIND, be->parent);
-        break;
-    case NODE_THERE:
-        if (be->busy) {
-            be->delete_serial = zk_conn_delete(be->conn, T_DELETE, be->path);
-            break;
-        }
-        zk_list(be);
-        zk_beat(be);
-        break;
-    }
+    dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+    return ZK_FAILED;
 }
 
-void zk_node_gone(struct dlock_be *be)
+static enum zk_verdict released(struct zk_backend *be, enum dlock_how how)
 {
-    be->node = NODE_NONE;
-    be->pred_serial = be->who_serial = 0;
-    be->ripe = false;
-    be->again = true;
-    be->again_at = 0;
+    be->release.how = how;
+    return ZK_RELEASED;
 }
 
-static void fail(struct dlock_be *be, int rc, const char *what)
+static const char *last_part(const char *path)
 {
-    struct dlock_error err;
-    zk_error(be, rc, what, &err);
-    if (be->doing == ZK_RELEASE) /* whatever there is goes with the session */
-        zk_released(be, DLOCK_REL_UNCLEAR, &err);
-    else
-        zk_fail(be, &err);
+    return strrchr(path, '/') + 1;
+}
+
+/* *path becomes that of the lock's child; false: out of memory. */
+static bool set_child(char **path, const struct zk_backend *be, const char *child)
+{
+    char *made;
+    if (asprintf(&made, "%s/%s", be->lock.parent, child) < 0)
+        return false;
+    free(*path);
+    *path = made;
+    return true;
+}
+
+/* ------------------------------------------------------------------- requests */
+
+static unsigned ask_children(struct zk_backend *be, enum zk_tag tag)
+{
+    return zk_conn_ask(
+        be->session.conn,
+        &(struct zk_request){.call = ZK_CHILDREN, .tag = (int)tag, .path = be->lock.parent});
+}
+
+static unsigned ask_node(struct zk_backend *be, enum zk_tag tag, const char *path, bool watch)
+{
+    return zk_conn_ask(
+        be->session.conn,
+        &(struct zk_request){.call = ZK_GET, .tag = (int)tag, .path = path, .watch = watch});
+}
+
+static unsigned ask_delete(struct zk_backend *be, enum zk_tag tag, const char *path)
+{
+    return zk_conn_ask(be->session.conn,
+                       &(struct zk_request){.call = ZK_DELETE, .tag = (int)tag, .path = path});
+}
+
+static void ask_create(struct zk_backend *be, enum zk_tag tag, const char *path, const char *data,
+                       int flags)
+{
+    zk_conn_ask(be->session.conn, &(struct zk_request){.call = ZK_CREATE,
+                                                       .tag = (int)tag,
+                                                       .path = path,
+                                                       .data = data,
+                                                       .acl = be->lock.acl,
+                                                       .flags = flags});
+}
+
+static void list(struct zk_backend *be)
+{
+    be->acquire.list_serial = ask_children(be, T_LIST);
+}
+
+static void watch(struct zk_backend *be)
+{
+    be->acquire.pred_serial = ask_node(be, T_PRED, be->acquire.pred, true);
+}
+
+static enum zk_verdict create(struct zk_backend *be, struct dlock_error *err)
+{
+    if (!be->node.stem && zk_new_stem(be, err) < 0)
+        return ZK_FAILED;
+    be->node.state = NODE_ASKED;
+    be->node.create_sent = zk_now(be);
+    ask_create(be, T_CREATE, be->node.stem, be->lock.record, ZOO_EPHEMERAL | ZOO_SEQUENCE);
+    /* In the same round trip: a session's requests are served in order. */
+    list(be);
+    return ZK_GOES_ON;
 }
 
 /* -------------------------------------------------------------------- parents */
@@ -93,349 +129,508 @@ static size_t part_above(const char *path, size_t at)
     return at > 1 ? at - 1 : part_end(path, 0);
 }
 
-static void make_parent(struct dlock_be *be)
+/* Make the part of length acquire.making. */
+static enum zk_verdict make_parent(struct zk_backend *be, struct dlock_error *err)
 {
-    char *path = strndup(be->parent, be->making);
-    /* A container goes by itself when nobody has stood below it for a while. */
-    bool container = be->making > be->chroot_len && !be->flat_parents;
-    if (!path) {
-        struct dlock_error err;
-        dlock_fail(&err, DLOCK_ENOMEM, 0, "out of memory");
-        zk_fail(be, &err);
-        return;
-    }
-    zk_conn_create(be->conn, T_PARENT, path, "", be->acl,
-                   container ? ZOO_CONTAINER : ZOO_PERSISTENT);
+    size_t len = be->acquire.making;
+    char *path = strndup(be->lock.parent, len);
+    if (!path)
+        return no_memory(err);
+    /* The server deletes a container that has been empty for a while. */
+    bool container = len > be->lock.chroot_len && !be->acquire.flat_parents;
+    ask_create(be, T_PARENT, path, "", container ? ZOO_CONTAINER : ZOO_PERSISTENT);
     free(path);
+    return ZK_GOES_ON;
 }
 
-/* m: the answer for the part of length making; NULL: begin with that. */
-void zk_on_parent(struct dlock_be *be, const struct zk_msg *m)
+static enum zk_verdict on_parent(struct zk_backend *be, const struct zk_msg *m,
+                                 struct dlock_error *err)
 {
-    size_t whole = strlen(be->parent);
-    int rc = m ? m->rc : ZOK;
-    if (be->doing != ZK_ACQUIRE || be->making == 0)
-        return;
-    if (!m) {
-        make_parent(be);
-    } else if (rc == ZOK || rc == ZNODEEXISTS) {
-        if (be->making == whole) {
-            be->making = 0;
-            create(be);
-            return;
-        }
-        be->making = part_end(be->parent, be->making);
-        make_parent(be);
-    } else if (rc == ZNONODE) {
-        /* Upwards: to make what is there already may need a right that we do not have. */
-        be->making = part_above(be->parent, be->making);
-        make_parent(be);
-    } else if (rc == ZUNIMPLEMENTED && !be->flat_parents) {
-        be->flat_parents = true;
-        make_parent(be);
-    } else if (zk_transient(rc)) {
-        zk_again(be);
-    } else {
-        fail(be, rc, "its parent cannot be made");
+    const char *parent = be->lock.parent;
+    size_t len = be->acquire.making;
+    if (be->op != OP_ACQUIRE || len == 0)
+        return ZK_GOES_ON;
+    switch (m->rc) {
+    case ZOK:
+    case ZNODEEXISTS:
+        be->acquire.making = len == strlen(parent) ? 0 : part_end(parent, len);
+        return be->acquire.making == 0 ? create(be, err) : make_parent(be, err);
+    case ZNONODE:
+        /* Upwards, not from the root: to make a node that exists may need a right that we do not have. */
+        be->acquire.making = part_above(parent, len);
+        return make_parent(be, err);
+    case ZUNIMPLEMENTED:
+        if (be->acquire.flat_parents)
+            break;
+        be->acquire.flat_parents = true;
+        return make_parent(be, err);
+    default:
+        break;
     }
+    return failed(be, m->rc, "its parent cannot be made", err);
 }
 
-/* *path becomes that of the child. Without memory: better an end than a place that is not watched. */
-static void remember(char **path, const char *parent, const char *child)
+/* -------------------------------------------------------------- the next step */
+
+/* Was the node created whose create was not answered? This server may lag behind that one: it catches up first. */
+static void find(struct zk_backend *be)
 {
-    free(*path);
-    if (asprintf(path, "%s/%s", parent, child) < 0)
-        abort();
+    zk_conn_ask(be->session.conn,
+                &(struct zk_request){.call = ZK_SYNC, .tag = T_SYNC, .path = be->lock.parent});
+    be->acquire.list_serial = ask_children(be, T_FIND);
+}
+
+static enum zk_verdict stand_in_line(struct zk_backend *be, struct dlock_error *err)
+{
+    switch (be->node.state) {
+    case NODE_NONE:
+        return be->acquire.making == 0 ? create(be, err) : make_parent(be, err);
+    case NODE_ASKED:
+        break; /* the answer decides */
+    case NODE_UNCLEAR:
+        find(be);
+        break;
+    case NODE_THERE:
+        if (be->acquire.stage == STAGE_BUSY) {
+            be->release.serial = ask_delete(be, T_DELETE, be->node.path);
+            break;
+        }
+        list(be);
+        zk_beat(be);
+        break;
+    }
+    return ZK_GOES_ON;
+}
+
+static enum zk_verdict give_back(struct zk_backend *be)
+{
+    switch (be->node.state) {
+    case NODE_NONE:
+        return released(be, be->grant == GRANT_LOST ? DLOCK_REL_NOT_OURS : DLOCK_REL_NOTHING);
+    case NODE_ASKED:
+        break; /* its answer first */
+    case NODE_UNCLEAR:
+        if (be->session.connected)
+            find(be);
+        break;
+    case NODE_THERE:
+        if (be->session.connected && be->release.serial == 0)
+            be->release.serial = ask_delete(be, T_DELETE, be->node.path);
+        break;
+    }
+    return ZK_GOES_ON;
+}
+
+enum zk_verdict zk_node_step(struct zk_backend *be, struct dlock_error *err)
+{
+    return be->op == OP_RELEASE ? give_back(be) : stand_in_line(be, err);
 }
 
 /* ------------------------------------------------------------------- our node */
 
-/* The path that a create was answered with. One that we did not ask for is no answer: we look for ours then. */
-static bool is_ours(const struct dlock_be *be, const struct zk_msg *m)
+/* Acquiring: our node was deleted, or there never was one. Begin again at once. */
+static enum zk_verdict node_gone(struct zk_backend *be)
+{
+    be->node.state = NODE_NONE;
+    be->acquire.pred_serial = be->acquire.front_serial = 0;
+    be->acquire.stage = STAGE_QUEUE;
+    be->again_at = 0;
+    return ZK_GOES_ON;
+}
+
+/* Is the path that the server returns for our create a node of ours? If not, this is no answer: we look for our node. */
+static bool is_ours(const struct zk_backend *be, const struct zk_msg *m)
 {
     int64_t seq;
-    return m->data && strncmp(m->data, be->stem, strlen(be->stem)) == 0 &&
-           zk_sequence(m->data, &seq) && m->stat.ephemeralOwner == be->session;
+    return m->data && strncmp(m->data, be->node.stem, strlen(be->node.stem)) == 0 &&
+           zk_sequence(m->data, &seq) && m->stat.ephemeralOwner == be->session.id;
 }
 
-void zk_on_created(struct dlock_be *be, const struct zk_msg *m)
+static enum zk_verdict on_created(struct zk_backend *be, struct zk_msg *m, struct dlock_error *err)
 {
-    if (be->node != NODE_ASKED)
-        return;
+    if (be->node.state != NODE_ASKED)
+        return ZK_GOES_ON;
     if (m->rc == ZOK && is_ours(be, m)) {
-        char *path = strdup(m->data);
-        if (!path)
-            abort();
-        free(be->path);
-        be->path = path;
-        be->node = NODE_THERE;
-        be->fence = (uint64_t)m->stat.czxid;
-        zk_heard(be, be->create_sent);
-        be->next_beat_at = be->create_sent + be->timeout / 6;
-    } else if (m->rc == ZOK || zk_transient(m->rc)) {
-        be->node = NODE_UNCLEAR;
-        zk_again(be);
+        free(be->node.path);
+        be->node.path = m->data;
+        m->data = NULL;
+        be->node.state = NODE_THERE;
+        be->node.fence = (uint64_t)m->stat.czxid;
+        zk_heard(&be->session, be->node.create_sent);
+        be->session.beat.next_at = be->node.create_sent + be->session.timeout / 6;
+    } else if (m->rc == ZOK || m->rc == ZK_NOMEMORY || zk_transient(m->rc)) {
+        be->node.state = NODE_UNCLEAR;
+        again(be);
     } else {
-        be->node = NODE_NONE;
+        be->node.state = NODE_NONE;
     }
-    if (be->doing == ZK_RELEASE) {
-        if (be->node != NODE_UNCLEAR)
-            zk_give_back(be);
-    } else if (be->doing == ZK_ACQUIRE && be->node == NODE_NONE) {
-        if (m->rc == ZNONODE) {
-            be->making = strlen(be->parent);
-            make_parent(be);
-        } else {
-            fail(be, m->rc, "no place in the line");
-        }
-    }
+    if (be->op == OP_RELEASE)
+        return be->node.state == NODE_UNCLEAR ? ZK_GOES_ON : give_back(be);
+    if (be->op != OP_ACQUIRE || be->node.state != NODE_NONE)
+        return ZK_GOES_ON;
+    if (m->rc != ZNONODE)
+        return failed(be, m->rc, "no place in the line", err);
+    be->acquire.making = strlen(be->lock.parent);
+    return make_parent(be, err);
 }
 
-static bool has_our_stem(const struct dlock_be *be, const char *name)
+static bool has_our_stem(const struct zk_backend *be, const char *name)
 {
-    const char *stem = strrchr(be->stem, '/') + 1;
+    const char *stem = last_part(be->node.stem);
     return strncmp(name, stem, strlen(stem)) == 0;
 }
 
-/* Did the create happen whose answer was lost? */
-void zk_on_found(struct dlock_be *be, const struct zk_msg *m)
+static enum zk_verdict on_found(struct zk_backend *be, const struct zk_msg *m,
+                                struct dlock_error *err)
 {
-    if (m->serial != be->list_serial || be->node != NODE_UNCLEAR)
-        return;
-    if (m->rc != ZOK && m->rc != ZNONODE) {
-        if (zk_transient(m->rc))
-            zk_again(be);
-        else
-            fail(be, m->rc, "the line cannot be read");
-        return;
-    }
-    char *found = NULL;
+    const char *found = NULL;
+    if (m->serial != be->acquire.list_serial || be->node.state != NODE_UNCLEAR)
+        return ZK_GOES_ON;
+    if (m->rc != ZOK && m->rc != ZNONODE)
+        return failed(be, m->rc, "the line cannot be read", err);
     for (int i = 0; i < m->nnames && !found; i++)
         if (has_our_stem(be, m->names[i]))
             found = m->names[i];
     if (!found) {
-        be->node = NODE_NONE;
-        if (be->doing == ZK_RELEASE)
-            zk_give_back(be);
-        else
-            zk_again(be);
-        return;
+        be->node.state = NODE_NONE;
+        if (be->op == OP_RELEASE)
+            return give_back(be);
+        again(be);
+        return ZK_GOES_ON;
     }
     /*
-     * The name's GUID was made for this session alone, which is still the same: it is ours. (A create of a session
-     * before it would be another's: zk_leave forgets the name.) Its fence comes with the look at it.
+     * The GUID in its name was made for this session alone, which still lives: it is ours. (Another session's nodes have
+     * another GUID: the stem ends with the session.) T_SELF gets the fence.
      */
-    remember(&be->path, be->parent, found);
-    be->node = NODE_THERE;
-    be->fence = 0;
-    be->next_beat_at = zk_now(be);
-    if (be->doing == ZK_RELEASE) {
-        zk_give_back(be);
-        return;
+    if (!set_child(&be->node.path, be, found))
+        return no_memory(err);
+    be->node.state = NODE_THERE;
+    be->node.fence = 0;
+    be->session.beat.next_at = zk_now(be);
+    if (be->op == OP_RELEASE)
+        return give_back(be);
+    be->acquire.front_serial = ask_node(be, T_SELF, be->node.path, false);
+    list(be);
+    return ZK_GOES_ON;
+}
+
+/* The node that was found: is it this session's, and what is its fence? */
+static enum zk_verdict on_self(struct zk_backend *be, const struct zk_msg *m,
+                               struct dlock_error *err)
+{
+    if (m->serial != be->acquire.front_serial || be->node.state != NODE_THERE ||
+        be->op != OP_ACQUIRE)
+        return ZK_GOES_ON;
+    if (m->rc == ZNONODE || (m->rc == ZOK && m->stat.ephemeralOwner != be->session.id))
+        return node_gone(be);
+    if (m->rc == ZOK) {
+        be->node.fence = (uint64_t)m->stat.czxid;
+        return ZK_GOES_ON;
     }
-    be->who_serial = zk_conn_get(be->conn, T_SELF, be->path, false);
-    zk_list(be);
+    if (zk_transient(m->rc))
+        be->node.state = NODE_UNCLEAR;
+    return failed(be, m->rc, "our node cannot be read", err);
 }
 
-/* Look at our own node: is it this session's, and what is its fence? */
-void zk_on_self(struct dlock_be *be, const struct zk_msg *m)
+static enum zk_verdict on_beat(struct zk_backend *be, const struct zk_msg *m)
 {
-    if (m->serial != be->who_serial || be->node != NODE_THERE || be->doing != ZK_ACQUIRE)
-        return;
-    if (m->rc == ZOK && m->stat.ephemeralOwner == be->session)
-        be->fence = (uint64_t)m->stat.czxid;
-    else if (m->rc == ZOK || m->rc == ZNONODE)
-        zk_node_gone(be);
-    else if (zk_transient(m->rc))
-        be->node = NODE_UNCLEAR, zk_again(be);
-    else
-        fail(be, m->rc, "our node cannot be read");
+    if (be->op != OP_ACQUIRE)
+        return ZK_GOES_ON; /* releasing: the delete behind it decides */
+    if (m->rc == ZNONODE)
+        return node_gone(be);
+    if (m->rc == ZOK && be->acquire.stage == STAGE_RIPENING) {
+        be->acquire.stage = STAGE_QUEUE;
+        list(be);
+    }
+    return ZK_GOES_ON;
 }
 
-/* ------------------------------------------------------------------- the line */
+/* ------------------------------------------------------------------ the queue */
 
-static void grant(struct dlock_be *be)
+/* How our node stands in the queue. */
+enum standing {
+    NOT_IN_LINE, /* our node is gone */
+    HAS_ORPHANS, /* there are other nodes of this session: creates that were served after we had given them up */
+    NUMBERS_USED_UP, /* the server's counter stops there; nodes with the same number have no order */
+    BEHIND,          /* others are in front */
+    UNVERIFIED,      /* first; but our node was found, and the look at it has failed */
+    LEASE_TOO_OLD,   /* first; but after an outage the command would be ended at once */
+    FIRST
+};
+
+static bool is_orphan(const struct zk_backend *be, const char *name)
 {
-    struct dlock_event *ev = events_add(&be->events, EV_GRANTED);
-    be->doing = ZK_HOLD;
-    be->held = true;
-    be->op_until = be->next_beat_at = DLOCK_NEVER;
-    be->pred_serial = be->who_serial = 0;
-    be->ripe = false;
-    ev->from = zk_lease_from(be);
-    ev->ttl = be->timeout;
-    ev->asked = dlock_max(be->create_sent, be->beat_sent);
-    ev->fence = be->fence;
-    memcpy(ev->token, be->token, sizeof ev->token);
+    return has_our_stem(be, name) && strcmp(name, last_part(be->node.path)) != 0;
 }
 
-static void watch(struct dlock_be *be)
+/* *at: how many are in front of our node. */
+static enum standing standing(const struct zk_backend *be, const struct zk_child *line, int n,
+                              int *at)
 {
-    be->pred_serial = zk_conn_get(be->conn, T_PRED, be->pred, true);
+    bool orphans = false;
+    for (int i = 0; i < n; i++)
+        orphans = orphans || is_orphan(be, line[i].name);
+    for (*at = 0; *at < n && strcmp(line[*at].name, last_part(be->node.path)) != 0; ++*at)
+        ;
+    if (orphans)
+        return HAS_ORPHANS;
+    if (*at == n)
+        return NOT_IN_LINE;
+    if (line[0].seq < 0 || line[n - 1].seq >= INT32_MAX)
+        return NUMBERS_USED_UP;
+    if (*at > 0)
+        return BEHIND;
+    if (be->node.fence == 0)
+        return UNVERIFIED;
+    if (zk_now(be) - zk_lease_from(&be->session) > be->session.timeout / 24 * 13)
+        return LEASE_TOO_OLD;
+    return FIRST;
+}
+
+/* The first contact was a success: now the wait is the core's to end. */
+static void contact_made(struct zk_backend *be)
+{
+    be->contact_until = DLOCK_NEVER;
 }
 
 /* Behind others, at this place (1 is next). */
-static void stand_behind(struct dlock_be *be, const struct zk_child *line, int place)
+static enum zk_verdict stand_behind(struct zk_backend *be, const struct zk_child *line, int place,
+                                    struct dlock_error *err)
 {
-    be->place = place;
-    be->have_info = false;
-    remember(&be->pred, be->parent, line[place - 1].name);
-    remember(&be->front, be->parent, line[0].name);
-    if (!be->wait) {
-        be->busy = true;
-        be->who_serial = zk_conn_get(be->conn, T_WHO, be->front, false);
-        be->delete_serial = zk_conn_delete(be->conn, T_DELETE, be->path);
-    } else {
-        be->first = false;
-        be->op_until = DLOCK_NEVER;
-        watch(be);
-        if (place > 1)
-            be->who_serial = zk_conn_get(be->conn, T_WHO, be->front, false);
+    be->acquire.place = place;
+    be->acquire.front_known = false;
+    if (!set_child(&be->acquire.pred, be, line[place - 1].name) ||
+        !set_child(&be->acquire.front, be, line[0].name))
+        return no_memory(err);
+    if (!be->acquire.wait) {
+        be->acquire.stage = STAGE_BUSY;
+        be->acquire.front_serial = ask_node(be, T_FRONT, be->acquire.front, false);
+        be->release.serial = ask_delete(be, T_DELETE, be->node.path);
+        return ZK_GOES_ON;
     }
+    be->acquire.stage = STAGE_QUEUE;
+    contact_made(be);
+    watch(be);
+    if (place > 1)
+        be->acquire.front_serial = ask_node(be, T_FRONT, be->acquire.front, false);
+    return ZK_GOES_ON;
 }
 
-/* Nodes of this session but for the one we know: creates that were served after we had given them up. */
-static bool drop_orphans(struct dlock_be *be, const struct zk_child *line, int n)
+static enum zk_verdict drop_orphans(struct zk_backend *be, const struct zk_child *line, int n,
+                                    struct dlock_error *err)
 {
-    const char *own = strrchr(be->path, '/') + 1;
-    bool any = false;
     for (int i = 0; i < n; i++) {
         char *path = NULL;
-        if (!has_our_stem(be, line[i].name) || strcmp(line[i].name, own) == 0)
+        if (!is_orphan(be, line[i].name))
             continue;
-        remember(&path, be->parent, line[i].name);
-        zk_conn_delete(be->conn, T_ORPHAN, path);
+        if (!set_child(&path, be, line[i].name))
+            return no_memory(err);
+        ask_delete(be, T_ORPHAN, path);
         free(path);
-        any = true;
     }
-    return any;
+    list(be);
+    return ZK_GOES_ON;
 }
 
-/* The server's counter stops there, and those with the same number have no order. */
-static void exhausted(struct dlock_be *be)
+static enum zk_verdict numbers_used_up(struct zk_backend *be, struct dlock_error *err)
 {
-    struct dlock_error err;
-    dlock_fail(&err, DLOCK_EUNAVAIL, 0,
+    dlock_fail(err, DLOCK_EUNAVAIL, 0,
                "%s: the sequence numbers below %s are used up: delete that node while nobody waits",
-               zk_where(be), be->parent);
-    zk_fail(be, &err);
+               zk_where(be), be->lock.parent);
+    return ZK_FAILED;
 }
 
-/* After an outage the last heartbeats are so old that the command would be ended at once. */
-static void ripen(struct dlock_be *be)
+static enum zk_verdict ripen(struct zk_backend *be)
 {
-    be->ripe = true;
-    be->next_beat_at = dlock_min(be->next_beat_at, zk_now(be) + be->timeout / 6);
-    if (be->wait) {
-        be->first = false;
-        be->op_until = DLOCK_NEVER;
-    }
+    int64_t soon = zk_now(be) + be->session.timeout / 6;
+    be->acquire.stage = STAGE_RIPENING;
+    be->session.beat.next_at = dlock_min(be->session.beat.next_at, soon);
+    if (be->acquire.wait)
+        contact_made(be);
+    return ZK_GOES_ON;
 }
 
-void zk_on_list(struct dlock_be *be, const struct zk_msg *m)
+static enum zk_verdict look_at(struct zk_backend *be, const struct zk_child *line, int n,
+                               struct dlock_error *err)
 {
-    if (m->serial != be->list_serial || be->doing != ZK_ACQUIRE || be->node != NODE_THERE ||
-        be->busy)
-        return;
-    if (m->rc == ZNONODE) {
-        zk_node_gone(be);
-        return;
+    int at;
+    switch (standing(be, line, n, &at)) {
+    case NOT_IN_LINE:
+        return node_gone(be);
+    case HAS_ORPHANS:
+        return drop_orphans(be, line, n, err);
+    case NUMBERS_USED_UP:
+        return numbers_used_up(be, err);
+    case BEHIND:
+        return stand_behind(be, line, at, err);
+    case UNVERIFIED:
+        be->node.state = NODE_UNCLEAR;
+        again(be);
+        return ZK_GOES_ON;
+    case LEASE_TOO_OLD:
+        return ripen(be);
+    case FIRST:
+        return ZK_GRANTED;
     }
-    if (m->rc != ZOK) {
-        if (zk_transient(m->rc))
-            zk_again(be);
-        else
-            fail(be, m->rc, "the line cannot be read");
-        return;
-    }
-    int n, at = 0;
-    const char *own = strrchr(be->path, '/') + 1;
+    return ZK_GOES_ON;
+}
+
+static enum zk_verdict on_list(struct zk_backend *be, const struct zk_msg *m,
+                               struct dlock_error *err)
+{
+    int n;
+    if (m->serial != be->acquire.list_serial || be->op != OP_ACQUIRE ||
+        be->node.state != NODE_THERE || be->acquire.stage == STAGE_BUSY)
+        return ZK_GOES_ON;
+    if (m->rc == ZNONODE)
+        return node_gone(be);
+    if (m->rc != ZOK)
+        return failed(be, m->rc, "the line cannot be read", err);
     struct zk_child *line = zk_line(m->names, m->nnames, &n);
     if (!line)
-        abort();
-    while (at < n && strcmp(line[at].name, own) != 0)
-        at++;
-    if (drop_orphans(be, line, n))
-        zk_list(be);
-    else if (at == n)
-        zk_node_gone(be);
-    else if (line[0].seq < 0 || line[n - 1].seq >= INT32_MAX)
-        exhausted(be);
-    else if (at > 0)
-        stand_behind(be, line, at);
-    else if (be->fence == 0)
-        be->node = NODE_UNCLEAR, zk_again(be); /* adopted, but the look at it failed */
-    else if (zk_now(be) - zk_lease_from(be) > be->timeout / 24 * 13)
-        ripen(be);
-    else
-        grant(be);
+        return no_memory(err);
+    enum zk_verdict v = look_at(be, line, n, err);
     free(line);
+    return v;
 }
 
-static void tell(struct dlock_be *be, const struct zk_msg *m)
+/* ------------------------------------------------------------ waiting, or not */
+
+/* m: the first node's. */
+static void keep_info(struct zk_backend *be, const struct zk_msg *m)
 {
-    be->have_info = m->rc == ZOK;
-    if (be->have_info)
-        zk_read_info(strrchr(be->front, '/') + 1, m->data, m->len, &m->stat, &be->info);
+    be->acquire.front_known = m->rc == ZOK;
+    if (be->acquire.front_known)
+        zk_read_info(last_part(be->acquire.front), m->data, m->len, &m->stat, &be->info);
 }
 
-static void say_waiting(struct dlock_be *be)
+static void waiting(struct zk_backend *be)
 {
     struct dlock_event *ev = events_add(&be->events, EV_WAITING);
-    ev->place = be->place;
-    ev->info = be->have_info ? &be->info : NULL;
+    ev->place = be->acquire.place;
+    ev->info = be->acquire.front_known ? &be->info : NULL;
 }
 
-void zk_on_pred(struct dlock_be *be, const struct zk_msg *m)
+static enum zk_verdict on_pred(struct zk_backend *be, const struct zk_msg *m,
+                               struct dlock_error *err)
 {
-    if (m->serial != be->pred_serial || be->doing != ZK_ACQUIRE)
-        return;
+    if (m->serial != be->acquire.pred_serial || be->op != OP_ACQUIRE)
+        return ZK_GOES_ON;
     if (m->rc == ZNONODE) {
-        zk_list(be);
-    } else if (m->rc == ZOK) {
-        if (be->place > 1 || be->have_info)
-            return; /* a renewed watch: nothing new */
-        tell(be, m);
-        say_waiting(be);
-    } else if (zk_transient(m->rc)) {
-        zk_again(be);
-    } else {
-        fail(be, m->rc, "the one in front cannot be watched");
+        list(be);
+        return ZK_GOES_ON;
     }
+    if (m->rc != ZOK)
+        return failed(be, m->rc, "the one in front cannot be watched", err);
+    if (be->acquire.place == 1 &&
+        !be->acquire.front_known) { /* else the watch was only set again */
+        keep_info(be, m);
+        waiting(be);
+    }
+    return ZK_GOES_ON;
 }
 
-void zk_on_who(struct dlock_be *be, const struct zk_msg *m)
+static enum zk_verdict on_watch(struct zk_backend *be, const struct zk_msg *m)
 {
-    if (m->serial != be->who_serial || be->doing != ZK_ACQUIRE)
-        return;
-    be->who_serial = 0;
-    tell(be, m);
-    if (be->busy)
-        zk_busy_over(be);
-    else
-        say_waiting(be);
-}
-
-/* !wait: our node is gone again, and we know whose the lock is. */
-void zk_busy_over(struct dlock_be *be)
-{
-    if (be->who_serial != 0 || be->node != NODE_NONE)
-        return;
-    be->busy = false;
-    be->doing = ZK_NOTHING;
-    be->op_until = DLOCK_NEVER;
-    zk_leave(be);
-    struct dlock_event *ev = events_add(&be->events, EV_BUSY);
-    ev->place = be->place;
-    ev->info = be->have_info ? &be->info : NULL;
-}
-
-void zk_on_watch(struct dlock_be *be, const struct zk_msg *m)
-{
-    if (m->serial != be->pred_serial || be->doing != ZK_ACQUIRE || !be->connected)
-        return;
+    if (m->serial != be->acquire.pred_serial || be->op != OP_ACQUIRE || !be->session.connected)
+        return ZK_GOES_ON;
     if (m->event == ZOO_CHANGED_EVENT)
         watch(be); /* a heartbeat */
     else
-        zk_list(be);
+        list(be);
+    return ZK_GOES_ON;
+}
+
+/* STAGE_BUSY is over when our node is gone and the holder is known. */
+static enum zk_verdict busy_over(const struct zk_backend *be)
+{
+    return be->acquire.front_serial == 0 && be->node.state == NODE_NONE ? ZK_BUSY : ZK_GOES_ON;
+}
+
+static enum zk_verdict on_front(struct zk_backend *be, const struct zk_msg *m)
+{
+    if (m->serial != be->acquire.front_serial || be->op != OP_ACQUIRE)
+        return ZK_GOES_ON;
+    be->acquire.front_serial = 0;
+    keep_info(be, m);
+    if (be->acquire.stage == STAGE_BUSY)
+        return busy_over(be);
+    waiting(be);
+    return ZK_GOES_ON;
+}
+
+/* --------------------------------------------------------------------- delete */
+
+/* The delete was refused: the node goes when its session ends. */
+static enum zk_verdict not_deleted(struct zk_backend *be, int rc, struct dlock_error *err)
+{
+    if (zk_transient(rc)) {
+        be->release.unanswered = true;
+        again(be);
+        return ZK_GOES_ON;
+    }
+    if (be->acquire.stage == STAGE_BUSY) {
+        be->node.state = NODE_NONE;
+        return busy_over(be);
+    }
+    if (be->op != OP_RELEASE)
+        return ZK_GOES_ON;
+    zk_error(be, rc, "our node cannot be deleted", err);
+    return released(be, DLOCK_REL_UNCLEAR);
+}
+
+static enum zk_verdict on_deleted(struct zk_backend *be, const struct zk_msg *m,
+                                  struct dlock_error *err)
+{
+    if (m->serial != be->release.serial)
+        return ZK_GOES_ON;
+    be->release.serial = 0;
+    if (m->rc != ZOK && m->rc != ZNONODE)
+        return not_deleted(be, m->rc, err);
+    be->node.state = NODE_NONE;
+    if (be->acquire.stage == STAGE_BUSY)
+        return busy_over(be);
+    if (be->op != OP_RELEASE)
+        return ZK_GOES_ON;
+    if (be->grant != GRANT_HELD)
+        return released(be, DLOCK_REL_NOTHING);
+    if (m->rc == ZOK || be->release.unanswered)
+        return released(be, DLOCK_REL_CLEAN);
+    dlock_fail(err, DLOCK_ELOST, 0, "%s: the lock '%s' is not ours any more: its node is gone",
+               zk_where(be), be->spec->uri->name);
+    return released(be, DLOCK_REL_NOT_OURS);
+}
+
+/* ------------------------------------------------------------------- messages */
+
+enum zk_verdict zk_node_message(struct zk_backend *be, struct zk_msg *m, struct dlock_error *err)
+{
+    if (m->what == ZK_WATCH)
+        return on_watch(be, m);
+    switch ((enum zk_tag)m->tag) {
+    case T_BEAT:
+        return on_beat(be, m);
+    case T_CREATE:
+        return on_created(be, m, err);
+    case T_PARENT:
+        return on_parent(be, m, err);
+    case T_LIST:
+        return on_list(be, m, err);
+    case T_FIND:
+        return on_found(be, m, err);
+    case T_SELF:
+        return on_self(be, m, err);
+    case T_PRED:
+        return on_pred(be, m, err);
+    case T_FRONT:
+        return on_front(be, m);
+    case T_DELETE:
+        return on_deleted(be, m, err);
+    case T_AUTH:
+    case T_SYNC:
+    case T_ORPHAN:
+    case T_INFO:
+        break;
+    }
+    return ZK_GOES_ON;
 }

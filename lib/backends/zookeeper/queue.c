@@ -53,7 +53,7 @@ static int in_line(const void *a, const void *b)
 
 struct zk_child *zk_line(char *const *names, int nnames, int *n)
 {
-    struct zk_child *line = calloc((size_t)nnames + 1, sizeof *line);
+    struct zk_child *line = calloc((size_t)nnames + 1, sizeof(*line));
     *n = 0;
     if (!line)
         return NULL;
@@ -65,7 +65,7 @@ struct zk_child *zk_line(char *const *names, int nnames, int *n)
         c->reader = strstr(names[i], "__rlock__") || strstr(names[i], "__READ__");
         ++*n;
     }
-    qsort(line, (size_t)*n, sizeof *line, in_line);
+    qsort(line, (size_t)*n, sizeof(*line), in_line);
     return line;
 }
 
@@ -78,10 +78,10 @@ void zk_read_info(const char *name, const char *data, int len, const struct Stat
         const char *program = strncmp(name, "_c_", 3) == 0 ? "Curator"
                               : strstr(name, "lock__")     ? "kazoo"
                                                            : "another program";
-        dlock_clean_text(info->command, sizeof info->command, program, strlen(program));
+        dlock_clean_text(info->command, sizeof(info->command), program, strlen(program));
         /* Curator keeps the bytes of an address there, kazoo whatever the program chose. */
         if (data && len > 0 && memchr(data, '\0', (size_t)len) == NULL)
-            dlock_clean_text(info->note, sizeof info->note, data, (size_t)len);
+            dlock_clean_text(info->note, sizeof(info->note), data, (size_t)len);
         info->since_ms = stat->ctime;
     }
     info->fence = stat->czxid > 0 ? (uint64_t)stat->czxid : 0;

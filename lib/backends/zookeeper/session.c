@@ -1,213 +1,110 @@
-/* session.c - the session: its servers, its length, its end. */
+/*
+ * session.c - the session: its servers, its heartbeats, its errors. It reports to zookeeper.c (enum zk_news), which
+ * drives the operations.
+ *
+ * The lease: until when can the server not have ended our session? The leader ends a session when it has not heard of
+ * it for the negotiated time-out. We know when we sent the requests that were answered. Only an answered write proves
+ * that our server is connected to the leader: a follower that is cut off still answers pings and reads. And the leader
+ * hears of our activity only in the follower's answer to the leader's own ping, every half tick. So the lease counts
+ * from the newest heartbeat that was sent at least a third of the time-out before the last one that was answered.
+ * (ZooKeeper's SessionTrackerImpl, LearnerHandler.ping.)
+ */
 #include "zookeeper.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-void zk_leave(struct dlock_be *be)
-{
-    if (be->conn) {
-        zk_ending_wait(be->ending, 0);
-        be->ending = zk_conn_close(be->conn);
-    }
-    be->conn = NULL;
-    be->connected = be->again = be->ripe = be->authed = false;
-    free(be->stem); /* the next session's nodes are others */
-    be->stem = NULL;
-    be->session = 0;
-    be->node = NODE_NONE; /* if there is one, it goes with the session */
-    be->making = 0;
-    be->list_serial = be->pred_serial = be->who_serial = be->beat_serial = be->delete_serial = 0;
-    be->next_server_at = be->next_beat_at = be->beat_until = DLOCK_NEVER;
-}
+/* --------------------------------------------------------------------- errors */
 
-/* While there is another server to go to, a silent one is given little time. */
-void zk_expect_connection(struct dlock_be *be)
+bool zk_transient(int rc)
 {
-    int64_t each = dlock_min(DLOCK_SEC, be->spec->connect_timeout / (be->spec->npeers + 1));
-    /* Each time all of them were tried, they get more: a session may be slow to come about. */
-    each <<= dlock_min(be->servers_tried++ / dlock_max(be->spec->npeers, 1), 5);
-    /* A lone one, too, once there is a session: while it starts it may take a connection and never look at it. */
-    be->next_server_at = be->spec->npeers > 1 || be->session != 0 ? zk_now(be) + each : DLOCK_NEVER;
-}
-
-void zk_connect(struct dlock_be *be)
-{
-    struct dlock_error err;
-    if (be->conn)
-        return;
-    char *servers = zk_servers(be->spec);
-    be->timeout = be->spec->ttl;
-    be->opened_at = zk_now(be);
-    be->refusing = 0;
-    be->servers_tried = 0;
-    zk_beats_begin(be);
-    if (!servers)
-        dlock_fail(&err, DLOCK_ENOMEM, 0, "out of memory");
-    if (!servers || zk_conn_open(&be->conn, servers, (int)(be->spec->ttl / DLOCK_MSEC), &err) < 0) {
-        free(servers);
-        zk_fail(be, &err);
-        return;
-    }
-    free(servers);
-    zk_expect_connection(be);
-}
-
-void zk_fail(struct dlock_be *be, const struct dlock_error *err)
-{
-    struct dlock_error why = *err;
-    if (be->node == NODE_NONE)
-        zk_leave(be); /* else the core has it undone by release */
-    be->doing = ZK_NOTHING;
-    be->busy = false;
-    be->op_until = DLOCK_NEVER;
-    events_add(&be->events, EV_FAILED)->error = why;
-}
-
-/* The first connection: what the server makes of our ttl. False: of no use. */
-static bool negotiated(struct dlock_be *be)
-{
-    int64_t ttl = be->spec->ttl / DLOCK_MSEC * DLOCK_MSEC;
-    char ours[32], theirs[32], least[32];
-    be->session = zk_conn_session(be->conn);
-    be->timeout = zk_conn_timeout_ms(be->conn) * DLOCK_MSEC;
-    if (be->timeout == ttl || be->doing == ZK_ASK)
+    switch (rc) {
+    case ZCONNECTIONLOSS:
+    case ZRUNTIMEINCONSISTENCY: /* an answer out of order: the library hangs up */
+    case ZOPERATIONTIMEOUT:
+    case ZSESSIONMOVED:
+    case ZNOTREADONLY:
+    case ZTHROTTLEDOP:
+    case ZNEWCONFIGNOQUORUM:
+    case ZRECONFIGINPROGRESS:
+    case ZINVALIDSTATE:
+    case ZSESSIONEXPIRED:
+    case ZCLOSING:
         return true;
-    dlock_format_duration(be->spec->ttl, ours, sizeof ours);
-    dlock_format_duration(be->timeout, theirs, sizeof theirs);
-    if (be->timeout < be->spec->least_ttl) {
-        struct dlock_error err;
-        dlock_format_duration(be->spec->least_ttl, least, sizeof least);
-        dlock_fail(
-            &err, DLOCK_EUNAVAIL, 0,
-            "%s: the server grants sessions of %s, not the ttl of %s, and with this grace it "
-            "must be %s at least: a shorter --grace, or a larger maxSessionTimeout there",
-            zk_where(be), theirs, ours, least);
-        zk_fail(be, &err);
+    default:
         return false;
     }
-    dlock_fail(&events_add(&be->events, EV_NOTICE)->error, DLOCK_EUNAVAIL, 0,
-               "%s: the server grants sessions of %s, not the ttl of %s: that is the lease now",
-               zk_where(be), theirs, ours);
-    return true;
 }
 
-/* Every server that we come to bounds it anew. False: of no use any more. */
-static bool negotiated_again(struct dlock_be *be)
+static int code_of(int rc)
 {
-    int64_t now = zk_conn_timeout_ms(be->conn) * DLOCK_MSEC;
-    struct dlock_error err;
-    if (now >= be->timeout)
-        return true; /* what we count with is less */
-    be->timeout = now;
-    if (be->held) {
-        /* The lease was computed with more, and the command cannot be told of less. */
-        zk_lost(be, "the server grants shorter sessions now");
-        return false;
-    }
-    if (be->doing != ZK_ACQUIRE || now >= be->spec->least_ttl)
-        return true;
-    dlock_fail(&err, DLOCK_EUNAVAIL, 0, "%s: the server grants shorter sessions now", zk_where(be));
-    zk_fail(be, &err);
-    return false;
-}
-
-static void on_connected(struct dlock_be *be)
-{
-    be->connected = true;
-    be->servers_tried = 0;
-    be->next_server_at = DLOCK_NEVER;
-    if (be->refused.code != DLOCK_EPROTO) /* what comes behind that may be as bad again */
-        be->refused.code = 0;
-    if (be->session == 0 ? !negotiated(be) : !negotiated_again(be))
-        return;
-    if (be->credentials && !be->authed) {
-        be->authed = true; /* on later connections the library repeats it */
-        zk_conn_auth(be->conn, T_AUTH, "digest", be->credentials);
-    }
-    switch (be->doing) {
-    case ZK_ACQUIRE:
-        zk_stand_in_line(be);
-        break;
-    case ZK_HOLD:
-        if (be->renewing)
-            zk_beat(be);
-        break;
-    case ZK_RELEASE:
-        zk_give_back(be);
-        break;
-    case ZK_ASK:
-        zk_list(be);
-        break;
-    case ZK_NOTHING:
-        break;
+    switch (rc) {
+    case ZNOAUTH:
+    case ZAUTHFAILED:
+    case ZINVALIDACL:
+    case ZSESSIONCLOSEDREQUIRESASLAUTH:
+        return DLOCK_EPERM;
+    case ZK_NOMEMORY:
+        return DLOCK_ENOMEM;
+    case ZSYSTEMERROR:
+        return DLOCK_EOS;
+    case ZUNIMPLEMENTED:
+    case ZEPHEMERALONLOCALSESSION:
+    case ZNOCHILDRENFOREPHEMERALS:
+        return DLOCK_EUNAVAIL;
+    default:
+        return zk_transient(rc) ? DLOCK_EUNAVAIL : DLOCK_EPROTO;
     }
 }
 
-static void on_disconnected(struct dlock_be *be)
+int zk_error(const struct zk_backend *be, int rc, const char *what, struct dlock_error *err)
 {
-    struct dlock_error err;
-    if (be->connected)
-        zk_expect_connection(be);
-    be->connected = false;
-    if (be->doing != ZK_ACQUIRE || be->first || be->outage.since != 0)
-        return;
-    dlock_fail(&err, DLOCK_EUNAVAIL, 0, "%s: the connection is lost", zk_where(be));
-    outage_goes_on(&be->outage, be->spec, &be->events, &err);
-}
-
-static void on_expired(struct dlock_be *be)
-{
-    struct dlock_error err;
-    bool held = be->held;
-    dlock_fail(&err, held ? DLOCK_ELOST : DLOCK_EUNAVAIL, 0,
-               "%s: the lock '%s' is lost: the server has ended the session", zk_where(be),
-               be->spec->uri->name);
-    zk_leave(be);
-    switch (be->doing) {
-    case ZK_HOLD:
-        if (held)
-            zk_lost(be, "the server has ended the session");
+    const char *why, *hint = "";
+    switch (rc) {
+    case ZNOAUTH:
+        why = "not allowed there";
+        hint = be->lock.credentials ? " to this user"
+                                    : " without authentication (zk://user:password@...)";
         break;
-    case ZK_ACQUIRE: /* at the end of the line, with a new session */
-        be->busy = false;
-        zk_connect(be);
+    case ZAUTHFAILED:
+        why = "the server refused the authentication";
         break;
-    case ZK_RELEASE:
-        zk_released(be,
-                    !held             ? DLOCK_REL_NOTHING
-                    : be->delete_lost ? DLOCK_REL_UNCLEAR
-                                      : DLOCK_REL_NOT_OURS,
-                    &err);
+    case ZUNIMPLEMENTED:
+        why = "the server is older than 3.5";
         break;
-    case ZK_ASK:
-        zk_connect(be);
+    case ZNOCHILDRENFOREPHEMERALS:
+        why = "a node of that path is ephemeral, and cannot have others below it";
         break;
-    case ZK_NOTHING:
+    case ZK_NOMEMORY:
+        why = "out of memory";
+        break;
+    default:
+        why = zerror(rc);
         break;
     }
+    return dlock_fail(err, code_of(rc), 0, "%s: lock '%s': %s: %s%s", zk_where(be),
+                      be->spec->uri->name, what, why, hint);
 }
 
-static void on_auth_failed(struct dlock_be *be)
-{
-    struct dlock_error err;
-    zk_error(be, ZAUTHFAILED, "no session", &err);
-    if (be->doing == ZK_ACQUIRE || be->doing == ZK_ASK)
-        zk_fail(be, &err);
-}
+/* -------------------------------------------------------------------- servers */
 
-void zk_on_state(struct dlock_be *be, int state)
+/* "addr:port" */
+static const char *place_text(const struct sockaddr_storage *ss, char *buf, size_t size,
+                              bool brackets)
 {
-    if (state == ZOO_CONNECTED_STATE)
-        on_connected(be);
-    else if (state == ZOO_EXPIRED_SESSION_STATE)
-        on_expired(be);
-    else if (state == ZOO_AUTH_FAILED_STATE)
-        on_auth_failed(be);
-    else
-        on_disconnected(be);
+    const struct sockaddr_in *in4 = (const void *)ss;
+    const struct sockaddr_in6 *in6 = (const void *)ss;
+    bool six = ss->ss_family == AF_INET6;
+    char addr[INET6_ADDRSTRLEN] = "?";
+    inet_ntop(ss->ss_family, six ? (const void *)&in6->sin6_addr : (const void *)&in4->sin_addr,
+              addr, sizeof(addr));
+    snprintf(buf, size, six && brackets ? "[%s]:%u" : "%s:%u", addr,
+             ntohs(six ? in6->sin6_port : in4->sin_port));
+    return buf;
 }
 
 static bool same_place(const struct sockaddr_storage *a, const struct sockaddr_storage *b)
@@ -219,7 +116,261 @@ static bool same_place(const struct sockaddr_storage *a, const struct sockaddr_s
     if (a->ss_family == AF_INET)
         return a4->sin_port == b4->sin_port && a4->sin_addr.s_addr == b4->sin_addr.s_addr;
     return a6->sin6_port == b6->sin6_port &&
-           memcmp(&a6->sin6_addr, &b6->sin6_addr, sizeof a6->sin6_addr) == 0;
+           memcmp(&a6->sin6_addr, &b6->sin6_addr, sizeof(a6->sin6_addr)) == 0;
+}
+
+static void swap(struct dlock_peer *a, struct dlock_peer *b)
+{
+    struct dlock_peer t = *a;
+    *a = *b;
+    *b = t;
+}
+
+/* The servers as "addr:port,addr:port", shuffled; malloc'ed. NULL: out of memory, or no servers. */
+static char *servers_text(const struct dlock_spec *spec)
+{
+    size_t size = (size_t)spec->npeers * (INET6_ADDRSTRLEN + 8) + 1, used = 0;
+    struct dlock_peer *peers = calloc((size_t)spec->npeers + 1, sizeof(*peers));
+    char *out = malloc(size);
+    if (!out || !peers) {
+        free(out);
+        free(peers);
+        return NULL;
+    }
+    memcpy(peers, spec->peers, (size_t)spec->npeers * sizeof(*peers));
+    /* Clients spread over the ensemble. */
+    for (int i = spec->npeers - 1; i > 0; i--) {
+        unsigned r = 0;
+        if (spec->env->random(spec->env->ctx, &r, sizeof(r)) == 0)
+            swap(&peers[i], &peers[r % (unsigned)(i + 1)]);
+    }
+    for (int i = 0; i < spec->npeers; i++) {
+        char text[INET6_ADDRSTRLEN + 16];
+        /* The library's own format: the port is behind the last colon, IPv6 or not. */
+        used += (size_t)snprintf(out + used, size - used, "%s%s", used ? "," : "",
+                                 place_text(&peers[i].addr, text, sizeof(text), false));
+    }
+    free(peers);
+    if (used == 0) {
+        free(out);
+        return NULL;
+    }
+    return out;
+}
+
+/* No connection yet: when do we give up this server and go to the next one? */
+static void expect_connection(struct zk_backend *be)
+{
+    struct zk_session *s = &be->session;
+    int npeers = be->spec->npeers;
+    int64_t each = dlock_min(DLOCK_SEC, be->spec->connect_timeout / (npeers + 1));
+    /* Each time all of them were tried, they get more: a new session may take its time. */
+    each <<= dlock_min(s->servers_tried++ / dlock_max(npeers, 1), 5);
+    /* A lone server, too, once there is a session: a server that starts may accept a connection and never serve it. */
+    s->next_server_at = npeers > 1 || s->id != 0 ? zk_now(be) + each : DLOCK_NEVER;
+}
+
+/* -------------------------------------------------------------- begin and end */
+
+static void beats_begin(struct zk_session *s)
+{
+    /* There was no session before that. */
+    s->beat.answered[0] = s->opened_at;
+    s->beat.n = 1;
+    s->beat.serial = 0;
+    s->beat.next_at = s->beat.until = DLOCK_NEVER;
+}
+
+int zk_session_open(struct zk_backend *be, struct dlock_error *err)
+{
+    struct zk_session *s = &be->session;
+    char *servers = servers_text(be->spec);
+    if (!servers)
+        return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+    s->timeout = be->spec->ttl;
+    s->opened_at = zk_now(be);
+    s->refusing = 0;
+    s->servers_tried = 0;
+    beats_begin(s);
+    s->fd = zk_conn_open(&s->conn, servers, (int)(be->spec->ttl / DLOCK_MSEC), err);
+    free(servers);
+    if (s->fd < 0)
+        return s->fd;
+    expect_connection(be);
+    return 0;
+}
+
+void zk_session_close(struct zk_backend *be)
+{
+    struct zk_session *s = &be->session;
+    if (s->conn) {
+        zk_ending_wait(s->ending, 0);
+        s->ending = zk_conn_close(s->conn);
+    }
+    s->conn = NULL;
+    s->connected = s->authed = false;
+    s->id = 0;
+    s->beat.serial = 0;
+    s->next_server_at = s->beat.next_at = s->beat.until = DLOCK_NEVER;
+}
+
+/* ----------------------------------------------------------------- heartbeats */
+
+void zk_heard(struct zk_session *s, int64_t sent)
+{
+    int drop = 0;
+    if (s->beat.n == ZK_BEATS) /* forgetting the last one makes the lease shorter: safe */
+        s->beat.n--;
+    s->beat.answered[s->beat.n++] = sent;
+    while (drop + 1 < s->beat.n && s->beat.answered[drop + 1] <= sent - s->timeout / 3)
+        drop++;
+    s->beat.n -= drop;
+    memmove(s->beat.answered, s->beat.answered + drop,
+            (size_t)s->beat.n * sizeof(s->beat.answered[0]));
+}
+
+int64_t zk_lease_from(const struct zk_session *s)
+{
+    return s->beat.answered[0];
+}
+
+void zk_beat(struct zk_backend *be)
+{
+    struct zk_session *s = &be->session;
+    if (!s->connected || be->node.state != NODE_THERE || s->beat.serial != 0)
+        return;
+    s->beat.sent = zk_now(be);
+    s->beat.until = s->beat.sent + zk_patience(be);
+    s->beat.next_at = be->grant == GRANT_HELD ? DLOCK_NEVER : s->beat.sent + s->timeout / 6;
+    s->beat.serial = zk_conn_ask(s->conn, &(struct zk_request){.call = ZK_SET,
+                                                               .tag = T_BEAT,
+                                                               .path = be->node.path,
+                                                               .data = be->lock.record});
+}
+
+static enum zk_news on_beat(struct zk_backend *be, const struct zk_msg *m)
+{
+    struct zk_session *s = &be->session;
+    if (m->serial != s->beat.serial || be->node.state != NODE_THERE)
+        return NEWS_NONE;
+    s->beat.serial = 0;
+    s->beat.until = DLOCK_NEVER;
+    if (m->rc == ZOK)
+        zk_heard(s, s->beat.sent);
+    return NEWS_MESSAGE;
+}
+
+static void timers(struct zk_backend *be)
+{
+    struct zk_session *s = &be->session;
+    int64_t now = zk_now(be);
+    if (now >= s->next_server_at) {
+        zk_conn_cut(s->conn);
+        expect_connection(be);
+    }
+    if (now >= s->beat.until) {
+        /* A late answer is not worth the wait: another server may do better. */
+        s->beat.serial = 0;
+        s->beat.until = DLOCK_NEVER;
+        zk_conn_cut(s->conn);
+    }
+    if (now >= s->beat.next_at) {
+        s->beat.next_at = now + s->timeout / 6;
+        zk_beat(be);
+    }
+}
+
+/* ------------------------------------------------------------------- messages */
+
+static enum zk_news too_short(struct zk_backend *be, struct dlock_error *err)
+{
+    char ours[32], theirs[32], least[32];
+    dlock_format_duration(be->spec->ttl, ours, sizeof(ours));
+    dlock_format_duration(be->session.timeout, theirs, sizeof(theirs));
+    dlock_format_duration(be->spec->least_ttl, least, sizeof(least));
+    dlock_fail(err, DLOCK_EUNAVAIL, 0,
+               "%s: the server grants sessions of %s, not the ttl of %s, and with this grace it "
+               "must be %s at least: a shorter --grace, or a larger maxSessionTimeout there",
+               zk_where(be), theirs, ours, least);
+    return NEWS_USELESS;
+}
+
+/* The first connection: what does the server make of our ttl? */
+static enum zk_news negotiated(struct zk_backend *be, struct dlock_error *err)
+{
+    struct zk_session *s = &be->session;
+    char ours[32], theirs[32];
+    if (s->timeout == be->spec->ttl / DLOCK_MSEC * DLOCK_MSEC || be->op == OP_STATUS)
+        return NEWS_CONNECTED;
+    if (s->timeout < be->spec->least_ttl)
+        return too_short(be, err);
+    dlock_format_duration(be->spec->ttl, ours, sizeof(ours));
+    dlock_format_duration(s->timeout, theirs, sizeof(theirs));
+    dlock_fail(&events_add(&be->events, EV_NOTICE)->error, DLOCK_EUNAVAIL, 0,
+               "%s: the server grants sessions of %s, not the ttl of %s: that is the lease now",
+               zk_where(be), theirs, ours);
+    return NEWS_CONNECTED;
+}
+
+/* Every server that we come to negotiates again. */
+static enum zk_news negotiated_again(struct zk_backend *be, int64_t timeout,
+                                     struct dlock_error *err)
+{
+    if (timeout >= be->session.timeout)
+        return NEWS_CONNECTED; /* we count with less */
+    be->session.timeout = timeout;
+    if (be->grant == GRANT_HELD)
+        return NEWS_SHORTER;
+    if (be->op != OP_ACQUIRE || timeout >= be->spec->least_ttl)
+        return NEWS_CONNECTED;
+    dlock_fail(err, DLOCK_EUNAVAIL, 0, "%s: the server grants shorter sessions now", zk_where(be));
+    return NEWS_USELESS;
+}
+
+static enum zk_news on_connected(struct zk_backend *be, const struct zk_msg *m,
+                                 struct dlock_error *err)
+{
+    struct zk_session *s = &be->session;
+    int64_t timeout = m->timeout_ms * DLOCK_MSEC;
+    enum zk_news news;
+    s->connected = true;
+    s->servers_tried = 0;
+    s->next_server_at = DLOCK_NEVER;
+    if (s->refused.code != DLOCK_EPROTO) /* after that the next packet may be as bad again */
+        s->refused.code = 0;
+    if (s->id == 0) {
+        s->id = m->session;
+        s->timeout = timeout;
+        news = negotiated(be, err);
+    } else {
+        news = negotiated_again(be, timeout, err);
+    }
+    if (news == NEWS_CONNECTED && be->lock.credentials && !s->authed) {
+        s->authed = true; /* on later connections the library repeats it */
+        zk_conn_ask(s->conn, &(struct zk_request){
+                                 .call = ZK_AUTH, .tag = T_AUTH, .data = be->lock.credentials});
+    }
+    return news;
+}
+
+static enum zk_news on_disconnected(struct zk_backend *be)
+{
+    if (be->session.connected)
+        expect_connection(be);
+    be->session.connected = false;
+    return NEWS_DISCONNECTED;
+}
+
+static enum zk_news on_state(struct zk_backend *be, const struct zk_msg *m, struct dlock_error *err)
+{
+    if (m->state == ZOO_CONNECTED_STATE)
+        return on_connected(be, m, err);
+    if (m->state == ZOO_EXPIRED_SESSION_STATE)
+        return NEWS_EXPIRED;
+    if (m->state != ZOO_AUTH_FAILED_STATE)
+        return on_disconnected(be);
+    zk_error(be, ZAUTHFAILED, "no session", err);
+    return be->op == OP_ACQUIRE || be->op == OP_STATUS ? NEWS_USELESS : NEWS_NONE;
 }
 
 static const char *trouble_text(int rc)
@@ -235,29 +386,99 @@ static const char *trouble_text(int rc)
 }
 
 /*
- * A server that cannot be connected to, or talks nonsense: on first contact, when that is true of all of them, it is over.
- * Later there is another connection soon, and it counts how long there is none of use.
+ * A server refuses connections, or breaks the protocol. On first contact, when all servers do, the operation is over.
+ * Later the library tries the next server soon, and only the length of the outage counts.
  */
-void zk_on_trouble(struct dlock_be *be, const struct zk_msg *m)
+static enum zk_news on_trouble(struct zk_backend *be, const struct zk_msg *m,
+                               struct dlock_error *err)
 {
-    struct sockaddr_storage addr;
+    struct zk_session *s = &be->session;
     char text[INET6_ADDRSTRLEN + 16];
     int n = be->spec->npeers;
     bool nonsense = m->rc == EPROTO;
-    if ((be->session != 0 && !nonsense) || (be->doing != ZK_ACQUIRE && be->doing != ZK_ASK) ||
-        m->len != (int)sizeof addr)
-        return;
-    memcpy(&addr, m->data, sizeof addr);
-    dlock_fail(&be->refused, nonsense ? DLOCK_EPROTO : DLOCK_EUNAVAIL, m->rc,
-               "%s: %s: %s (lock '%s')", zk_where(be), zk_place(&addr, text, sizeof text, true),
-               trouble_text(m->rc), be->spec->uri->name);
-    if (be->session != 0 || m->rc == ESHUTDOWN) /* another time it may not */
-        return;
+    if ((s->id != 0 && !nonsense) || (be->op != OP_ACQUIRE && be->op != OP_STATUS))
+        return NEWS_NONE;
+    dlock_fail(&s->refused, nonsense ? DLOCK_EPROTO : DLOCK_EUNAVAIL, m->rc,
+               "%s: %s: %s (lock '%s')", zk_where(be),
+               place_text(&m->addr, text, sizeof(text), true), trouble_text(m->rc),
+               be->spec->uri->name);
+    if (s->id != 0 || m->rc == ESHUTDOWN) /* the next time it may serve us */
+        return NEWS_NONE;
     for (int i = 0; i < n && i < 64; i++)
-        if (same_place(&addr, &be->spec->peers[i].addr))
-            be->refusing |= UINT64_C(1) << i;
-    if (n > 0 && n < 64 && be->refusing == (UINT64_C(1) << n) - 1) {
-        struct dlock_error err = be->refused;
-        zk_fail(be, &err);
+        if (same_place(&m->addr, &be->spec->peers[i].addr))
+            s->refusing |= UINT64_C(1) << i;
+    if (n == 0 || n >= 64 || s->refusing != (UINT64_C(1) << n) - 1)
+        return NEWS_NONE;
+    *err = s->refused;
+    return NEWS_USELESS;
+}
+
+static enum zk_news on_answer(struct zk_backend *be, const struct zk_msg *m)
+{
+    struct zk_session *s = &be->session;
+    if (m->rc == ZOK) {
+        s->refused.code = 0;
+        if (be->outage.since != 0)
+            outage_over(&be->outage);
     }
+    switch (m->tag) {
+    case T_BEAT:
+        return on_beat(be, m);
+    case T_AUTH: /* a refusal comes as the session's state; ZINVALIDSTATE: it was never sent */
+        s->authed = s->authed && m->rc != ZINVALIDSTATE;
+        return NEWS_NONE;
+    default:
+        return NEWS_MESSAGE;
+    }
+}
+
+/*
+ * A request was not sent, or messages were dropped. A held lock does not need them: the next heartbeat shows how it
+ * stands, if we know whether there is a connection. The undo after another operation must not wait for an answer.
+ */
+static enum zk_news on_starved(struct zk_backend *be, const struct zk_msg *m,
+                               struct dlock_error *err)
+{
+    if (be->node.state == NODE_ASKED)
+        be->node.state = NODE_UNCLEAR;
+    be->release.serial = 0;
+    if (be->op == OP_HOLD) {
+        be->session.beat.serial = 0;
+        be->session.beat.until = DLOCK_NEVER;
+        return on_state(be, m, err);
+    }
+    zk_error(be, ZK_NOMEMORY, "the session cannot go on", err);
+    return be->op == OP_NONE ? NEWS_NONE : NEWS_USELESS;
+}
+
+static enum zk_news on_message(struct zk_backend *be, const struct zk_msg *m,
+                               struct dlock_error *err)
+{
+    switch (m->what) {
+    case ZK_STATE:
+        return on_state(be, m, err);
+    case ZK_ANSWER:
+        return on_answer(be, m);
+    case ZK_WATCH:
+        return NEWS_MESSAGE;
+    case ZK_TROUBLE:
+        return on_trouble(be, m, err);
+    case ZK_STARVED:
+        return on_starved(be, m, err);
+    }
+    return NEWS_NONE;
+}
+
+enum zk_news zk_session_next(struct zk_backend *be, struct zk_msg *m, struct dlock_error *err)
+{
+    while (zk_conn_next(be->session.conn, m)) {
+        enum zk_news news = on_message(be, m, err);
+        if (news == NEWS_MESSAGE)
+            return news;
+        zk_msg_done(m);
+        if (news != NEWS_NONE)
+            return news;
+    }
+    timers(be);
+    return NEWS_NONE;
 }

@@ -1,139 +1,150 @@
-/* status.c - the status of a lock: its children in their order, and what each of them holds. */
+/* status.c - the status of a lock: its children in their order, and what each node's data says. */
 #include "zookeeper.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* More of them are counted, but not asked for who they are. */
+/* Nodes beyond these are counted, but their data is not read. */
 #define ASK_MAX 1000
 #define GONE (-1)
 
-void zk_drop_listing(struct dlock_be *be)
+void zk_status_drop(struct zk_backend *be)
 {
-    free(be->listing);
-    free(be->list_gets);
-    be->listing = NULL;
-    be->list_gets = NULL;
-    be->nlisted = be->list_at = be->list_left = 0;
+    free(be->status.found);
+    free(be->status.gets);
+    be->status.found = NULL;
+    be->status.gets = NULL;
+    be->status.n = be->status.at = be->status.left = 0;
 }
 
-static void ask_over(struct dlock_be *be)
+void zk_status_ask(struct zk_backend *be)
 {
-    be->doing = ZK_NOTHING;
-    be->op_until = DLOCK_NEVER;
-    zk_drop_listing(be);
-    zk_leave(be);
+    be->status.list_serial = zk_conn_ask(
+        be->session.conn,
+        &(struct zk_request){.call = ZK_CHILDREN, .tag = T_LIST, .path = be->lock.parent});
 }
 
-static void fail(struct dlock_be *be, int rc)
+/* A request has failed: ask for all of it again if the connection was at fault. */
+static enum zk_verdict failed(struct zk_backend *be, int rc, struct dlock_error *err)
 {
-    struct dlock_error err;
-    zk_error(be, rc, "the line cannot be read", &err);
-    zk_drop_listing(be);
-    zk_fail(be, &err);
+    zk_status_drop(be);
+    if (zk_transient(rc)) {
+        be->again_at = zk_now(be);
+        return ZK_GOES_ON;
+    }
+    zk_error(be, rc, "the line cannot be read", err);
+    return ZK_FAILED;
 }
 
-/* Who they are is asked for all at once; readers at the front hold the lock together. */
-static void ask_each(struct dlock_be *be, const struct zk_child *line, int n)
+static bool ask_info(struct zk_backend *be, int i, const char *name)
+{
+    struct dlock_info *info = &be->status.found[i];
+    char *path;
+    if (asprintf(&path, "%s/%s", be->lock.parent, name) < 0)
+        return false;
+    /* The name, which tells the program, is kept here until the data comes. */
+    dlock_clean_text(info->command, sizeof(info->command), name, strlen(name));
+    be->status.gets[i] = zk_conn_ask(
+        be->session.conn, &(struct zk_request){.call = ZK_GET, .tag = T_INFO, .path = path});
+    be->status.left++;
+    free(path);
+    return true;
+}
+
+/* All data is asked for at once. Readers at the front hold the lock together. False: out of memory. */
+static bool ask_each(struct zk_backend *be, const struct zk_child *line, int n)
 {
     bool holders = true;
     int place = 0;
+    be->status.found = calloc((size_t)n + 1, sizeof(*be->status.found));
+    be->status.gets = calloc((size_t)n + 1, sizeof(*be->status.gets));
+    if (!be->status.found || !be->status.gets)
+        return false;
+    be->status.n = n;
     for (int i = 0; i < n; i++) {
-        struct dlock_info *info = &be->listing[i];
+        struct dlock_info *info = &be->status.found[i];
         *info = (struct dlock_info){.left_ns = -1, .foreign = true};
         holders = holders && (i == 0 || (line[0].reader && line[i].reader));
         info->waiter = !holders;
         info->place = holders ? 0 : ++place;
-        if (i >= ASK_MAX)
-            continue;
-        char *path;
-        if (asprintf(&path, "%s/%s", be->parent, line[i].name) < 0)
-            abort();
-        /* The name tells whose program it is, until its data does. */
-        dlock_clean_text(info->command, sizeof info->command, line[i].name, strlen(line[i].name));
-        be->list_gets[i] = zk_conn_get(be->conn, T_INFO, path, false);
-        be->list_left++;
-        free(path);
+        if (i < ASK_MAX && !ask_info(be, i, line[i].name))
+            return false;
     }
+    return true;
 }
 
-void zk_ask_listed(struct dlock_be *be, struct zk_msg *m)
+static void contact_made_if_complete(struct zk_backend *be)
+{
+    if (be->status.left == 0)
+        be->contact_until = DLOCK_NEVER;
+}
+
+static enum zk_verdict on_list(struct zk_backend *be, const struct zk_msg *m,
+                               struct dlock_error *err)
 {
     int n;
-    if (m->serial != be->list_serial)
-        return;
-    if (m->rc != ZOK && m->rc != ZNONODE) {
-        if (zk_transient(m->rc))
-            be->again = true;
-        else
-            fail(be, m->rc);
-        return;
-    }
-    be->first = false;
+    if (m->serial != be->status.list_serial)
+        return ZK_GOES_ON;
+    if (m->rc != ZOK && m->rc != ZNONODE)
+        return failed(be, m->rc, err);
+    zk_status_drop(be);
     struct zk_child *line = zk_line(m->names, m->nnames, &n);
-    zk_drop_listing(be);
-    be->listing = calloc((size_t)n + 1, sizeof *be->listing);
-    be->list_gets = calloc((size_t)n + 1, sizeof *be->list_gets);
-    if (!line || !be->listing || !be->list_gets)
-        abort();
-    be->nlisted = n;
-    ask_each(be, line, n);
+    if (!line || !ask_each(be, line, n)) {
+        free(line);
+        return failed(be, ZK_NOMEMORY, err);
+    }
     free(line);
-    if (be->list_left == 0)
-        be->op_until = DLOCK_NEVER;
+    contact_made_if_complete(be);
+    return ZK_GOES_ON;
 }
 
-/* One who has gone meanwhile is left out. */
-void zk_ask_info(struct dlock_be *be, const struct zk_msg *m)
+static enum zk_verdict on_info(struct zk_backend *be, const struct zk_msg *m,
+                               struct dlock_error *err)
 {
     int i = 0;
-    if (be->doing != ZK_ASK || !be->listing)
-        return;
-    while (i < be->nlisted && be->list_gets[i] != m->serial)
+    while (i < be->status.n && be->status.gets[i] != m->serial)
         i++;
-    if (i == be->nlisted)
-        return;
-    if (m->rc != ZOK && m->rc != ZNONODE) {
-        if (zk_transient(m->rc)) {
-            zk_drop_listing(be);
-            be->again = true;
-        } else {
-            fail(be, m->rc);
-        }
-        return;
-    }
-    struct dlock_info *info = &be->listing[i];
+    if (i == be->status.n) /* from an attempt before this one */
+        return ZK_GOES_ON;
+    if (m->rc != ZOK && m->rc != ZNONODE)
+        return failed(be, m->rc, err);
+    struct dlock_info *info = &be->status.found[i];
     if (m->rc == ZNONODE) {
         info->place = GONE;
     } else {
-        char name[sizeof info->command];
-        bool waiter = info->waiter;
-        int place = info->place;
-        memcpy(name, info->command, sizeof name);
-        zk_read_info(name, m->data, m->len, &m->stat, info);
-        info->waiter = waiter;
-        info->place = place;
-        if (waiter)
+        struct dlock_info was = *info;
+        zk_read_info(was.command, m->data, m->len, &m->stat, info);
+        info->waiter = was.waiter;
+        info->place = was.place;
+        if (info->waiter)
             info->fence = 0;
     }
-    be->list_gets[i] = 0;
-    if (--be->list_left == 0)
-        be->op_until = DLOCK_NEVER;
+    be->status.gets[i] = 0;
+    be->status.left--;
+    contact_made_if_complete(be);
+    return ZK_GOES_ON;
 }
 
-int zk_give_listed(struct dlock_be *be, struct dlock_event *ev)
+enum zk_verdict zk_status_answer(struct zk_backend *be, const struct zk_msg *m,
+                                 struct dlock_error *err)
 {
-    if (be->list_left > 0)
-        return 0;
-    while (be->list_at < be->nlisted) {
-        be->info = be->listing[be->list_at++];
-        if (be->info.place == GONE)
-            continue;
-        *ev = (struct dlock_event){.type = EV_INFO, .info = &be->info};
-        return 1;
+    switch (m->tag) {
+    case T_LIST:
+        return on_list(be, m, err);
+    case T_INFO:
+        return on_info(be, m, err);
+    default:
+        return ZK_GOES_ON;
     }
-    ask_over(be);
-    *ev = (struct dlock_event){.type = EV_DONE};
-    return 1;
+}
+
+bool zk_status_next(struct zk_backend *be)
+{
+    while (be->status.at < be->status.n) {
+        be->info = be->status.found[be->status.at++];
+        if (be->info.place != GONE)
+            return true;
+    }
+    return false;
 }

@@ -1,8 +1,6 @@
 /* uri.c - what the URI says, before anything is connected to. */
 #include "zookeeper.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +26,7 @@ static bool good_text(const char *s)
     return true;
 }
 
-static int bad_name(const struct dlock_be *be, const char *why, struct dlock_error *err)
+static int bad_name(const struct zk_backend *be, const char *why, struct dlock_error *err)
 {
     return dlock_fail(err, DLOCK_EUSAGE, 0,
                       "the lock's name '%s' cannot be a path in ZooKeeper: %s", be->spec->uri->name,
@@ -36,7 +34,7 @@ static int bad_name(const struct dlock_be *be, const char *why, struct dlock_err
 }
 
 /* Each part of the path is a node's name. from: where the lock's name begins. */
-static int check_path(const struct dlock_be *be, const char *path, size_t from,
+static int check_path(const struct zk_backend *be, const char *path, size_t from,
                       struct dlock_error *err)
 {
     int64_t seq;
@@ -47,7 +45,7 @@ static int check_path(const struct dlock_be *be, const char *path, size_t from,
         size_t n = strcspn(++p, "/");
         if (n == 0)
             return bad_name(be, "a part of it is empty", err);
-        if (n >= sizeof part)
+        if (n >= sizeof(part))
             return bad_name(be, "it is too long", err);
         memcpy(part, p, n);
         part[n] = '\0';
@@ -64,42 +62,42 @@ static int check_path(const struct dlock_be *be, const char *path, size_t from,
     return 0;
 }
 
-static int set_path(struct dlock_be *be, struct dlock_error *err)
+static int set_path(struct zk_backend *be, struct dlock_error *err)
 {
     const struct dlock_uri *uri = be->spec->uri;
     size_t chroot = strlen(uri->path);
     while (chroot > 0 && uri->path[chroot - 1] == '/')
         chroot--;
-    if (asprintf(&be->parent, "%.*s/%s", (int)chroot, uri->path, uri->name) < 0) {
-        be->parent = NULL;
+    if (asprintf(&be->lock.parent, "%.*s/%s", (int)chroot, uri->path, uri->name) < 0) {
+        be->lock.parent = NULL;
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     }
-    be->chroot_len = chroot;
-    return check_path(be, be->parent, chroot, err);
+    be->lock.chroot_len = chroot;
+    return check_path(be, be->lock.parent, chroot, err);
 }
 
-static int set_acl(struct dlock_be *be, struct dlock_error *err)
+static int set_acl(struct zk_backend *be, struct dlock_error *err)
 {
     const char *acl = dlock_uri_param(be->spec->uri, "acl");
     if (!acl)
-        acl = be->credentials ? "creator" : "open";
+        acl = be->lock.credentials ? "creator" : "open";
     if (strcmp(acl, "open") == 0) {
-        be->acl = &ZOO_OPEN_ACL_UNSAFE;
+        be->lock.acl = &ZOO_OPEN_ACL_UNSAFE;
         return 0;
     }
     if (strcmp(acl, "creator") != 0 && strcmp(acl, "read") != 0)
         return dlock_fail(err, DLOCK_EUSAGE, 0, "?acl=%s: creator, read or open", acl);
-    if (!be->credentials)
+    if (!be->lock.credentials)
         return dlock_fail(err, DLOCK_EUSAGE, 0, "?acl=%s needs a user and a password in the URI",
                           acl);
     creator_read[0] = ZOO_CREATOR_ALL_ACL.data[0];
     creator_read[1] = ZOO_READ_ACL_UNSAFE.data[0];
-    be->acl = *acl == 'c' ? &ZOO_CREATOR_ALL_ACL : &acl_read;
+    be->lock.acl = *acl == 'c' ? &ZOO_CREATOR_ALL_ACL : &acl_read;
     return 0;
 }
 
 /* The credentials of one host are those of all: it is one ensemble. */
-static int set_credentials(struct dlock_be *be, struct dlock_error *err)
+static int set_credentials(struct zk_backend *be, struct dlock_error *err)
 {
     const struct dlock_uri *uri = be->spec->uri;
     const char *file = dlock_uri_param(be->spec->uri, "password-file");
@@ -122,8 +120,8 @@ static int set_credentials(struct dlock_be *be, struct dlock_error *err)
     if ((user && *user) != (password != NULL))
         rc = dlock_fail(err, DLOCK_EUSAGE, 0,
                         "ZooKeeper's digest authentication needs a user and a password");
-    else if (password && asprintf(&be->credentials, "%s:%s", user, password) < 0) {
-        be->credentials = NULL;
+    else if (password && asprintf(&be->lock.credentials, "%s:%s", user, password) < 0) {
+        be->lock.credentials = NULL;
         rc = dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     }
     if (secret) {
@@ -133,7 +131,7 @@ static int set_credentials(struct dlock_be *be, struct dlock_error *err)
     return rc;
 }
 
-int zk_check_spec(struct dlock_be *be, struct dlock_error *err)
+int zk_check_spec(struct zk_backend *be, struct dlock_error *err)
 {
     struct dlock_uri *uri = be->spec->uri;
     int rc = set_path(be, err);
@@ -146,92 +144,41 @@ int zk_check_spec(struct dlock_be *be, struct dlock_error *err)
     const char *layout = dlock_uri_param(uri, "layout");
     if (layout && strcmp(layout, "curator") != 0 && strcmp(layout, "kazoo") != 0)
         return dlock_fail(err, DLOCK_EUSAGE, 0, "?layout=%s: curator or kazoo", layout);
-    be->kazoo = layout && *layout == 'k';
+    be->lock.kazoo = layout && *layout == 'k';
     if (be->spec->ttl > 24 * 24 * 3600 * DLOCK_SEC)
         return dlock_fail(err, DLOCK_EUSAGE, 0,
                           "a ttl of more than 24 days is too long for ZooKeeper");
-    if (dlock_who_format(be->spec->who, be->record, sizeof be->record) < 0)
-        snprintf(be->record, sizeof be->record, "dlock1");
+    if (dlock_who_format(be->spec->who, be->lock.record, sizeof(be->lock.record)) < 0)
+        snprintf(be->lock.record, sizeof(be->lock.record), "dlock1");
     return 0;
 }
 
-void zk_done(struct dlock_be *be)
+void zk_done(struct zk_backend *be)
 {
-    if (be->credentials) {
-        explicit_bzero(be->credentials, strlen(be->credentials));
-        free(be->credentials);
+    if (be->lock.credentials) {
+        explicit_bzero(be->lock.credentials, strlen(be->lock.credentials));
+        free(be->lock.credentials);
     }
-    free(be->parent);
-    free(be->stem);
-    free(be->path);
-    free(be->pred);
-    free(be->front);
+    free(be->lock.parent);
+    free(be->node.stem);
+    free(be->node.path);
+    free(be->acquire.pred);
+    free(be->acquire.front);
 }
 
-static void swap(struct dlock_peer *a, struct dlock_peer *b)
+int zk_new_stem(struct zk_backend *be, struct dlock_error *err)
 {
-    struct dlock_peer t = *a;
-    *a = *b;
-    *b = t;
-}
-
-const char *zk_place(const struct sockaddr_storage *ss, char *buf, size_t size, bool brackets)
-{
-    const struct sockaddr_in *in4 = (const void *)ss;
-    const struct sockaddr_in6 *in6 = (const void *)ss;
-    bool six = ss->ss_family == AF_INET6;
-    char addr[INET6_ADDRSTRLEN] = "?";
-    inet_ntop(ss->ss_family, six ? (const void *)&in6->sin6_addr : (const void *)&in4->sin_addr,
-              addr, sizeof addr);
-    snprintf(buf, size, six && brackets ? "[%s]:%u" : "%s:%u", addr,
-             ntohs(six ? in6->sin6_port : in4->sin_port));
-    return buf;
-}
-
-char *zk_servers(const struct dlock_spec *spec)
-{
-    size_t size = (size_t)spec->npeers * (INET6_ADDRSTRLEN + 8) + 1, used = 0;
-    struct dlock_peer *peers = calloc((size_t)spec->npeers + 1, sizeof *peers);
-    char *out = malloc(size);
-    if (!out || !peers) {
-        free(out);
-        free(peers);
-        return NULL;
-    }
-    memcpy(peers, spec->peers, (size_t)spec->npeers * sizeof *peers);
-    /* Clients spread over the ensemble. */
-    for (int i = spec->npeers - 1; i > 0; i--) {
-        unsigned r = 0;
-        if (spec->env->random(spec->env->ctx, &r, sizeof r) == 0)
-            swap(&peers[i], &peers[r % (unsigned)(i + 1)]);
-    }
-    for (int i = 0; i < spec->npeers; i++) {
-        char text[INET6_ADDRSTRLEN + 16];
-        /* The library's own format: the port is behind the last colon, IPv6 or not. */
-        used += (size_t)snprintf(out + used, size - used, "%s%s", used ? "," : "",
-                                 zk_place(&peers[i].addr, text, sizeof text, false));
-    }
-    free(peers);
-    if (used == 0) {
-        free(out);
-        return NULL;
-    }
-    return out;
-}
-
-int zk_new_stem(struct dlock_be *be, struct dlock_error *err)
-{
-    const char *t = be->token;
-    int rc = dlock_token_new(be->spec->env, be->token);
+    const char *t = be->node.token;
+    int rc = dlock_token_new(be->spec->env, be->node.token);
     if (rc < 0)
         return dlock_fail(err, DLOCK_EOS, -rc, "no random numbers: %s", strerror(-rc));
-    if (be->kazoo)
-        rc = asprintf(&be->stem, "%s/%s__lock__", be->parent, t);
+    if (be->lock.kazoo)
+        rc = asprintf(&be->node.stem, "%s/%s__lock__", be->lock.parent, t);
     else /* the form of Curator's protected nodes */
-        rc = asprintf(&be->stem, "%s/_c_%.8s-%.4s-%.4s-%.4s-%s-lock-", be->parent, t, t + 8, t + 12,
-                      t + 16, t + 20);
+        rc = asprintf(&be->node.stem, "%s/_c_%.8s-%.4s-%.4s-%.4s-%s-lock-", be->lock.parent, t,
+                      t + 8, t + 12, t + 16, t + 20);
     if (rc < 0) {
-        be->stem = NULL;
+        be->node.stem = NULL;
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     }
     return 0;

@@ -1,13 +1,13 @@
 /*
- * zookeeper.c - a lock in ZooKeeper: an ephemeral sequential node below the lock's own; the lowest holds.
- * The slots of the contract, and how a hold ends.
+ * zookeeper.c - a lock in ZooKeeper: an ephemeral sequential node below the lock's own node; the lowest holds.
+ * This file has the slots of the contract, drives the operations and ends them; the others report to it:
  *
- * session.c  the session
- * acquire.c  the place in the line    heartbeat.c  the lease         queue.c  how others name their nodes
- * uri.c  the URI                  status.c   status            wire/conn.c    the library
+ * session.c  the session and its heartbeats: the lease      acquire.c  our node, in the queue
+ * status.c   the status of a lock                           queue.c    how each program names its nodes
+ * uri.c      the URI                                        wire/      libzookeeper, and what goes over its socket
  *
- * Not guaranteed: a session that a server has expired is over although we live (pauses, clocks that
- * run at different speeds beyond 1 %): that is what the lease's deadline is for.
+ * Not guaranteed: the server may end a session although we live (pauses, clocks whose speeds differ by more than 1 %).
+ * The deadline of the lease covers that.
  */
 #include "zookeeper.h"
 
@@ -18,17 +18,43 @@
 #define DLOCK_BUILD_ID DLOCK_VERSION
 #endif
 
-/* How long a process that ends waits until its session is closed, too. */
+/* How long a process that ends waits for the end of its session, too. */
 #define FAREWELL (200 * DLOCK_MSEC)
 
-/* ------------------------------------------------------------------------ the end */
-
-void zk_released(struct dlock_be *be, enum dlock_how how, const struct dlock_error *err)
+static struct zk_backend *self(struct dlock_be *be)
 {
-    zk_leave(be);
-    be->doing = ZK_NOTHING;
-    be->held = be->lost = be->renewing = be->busy = false;
-    be->op_until = be->rel_until = be->renew_until = DLOCK_NEVER;
+    return (struct zk_backend *)be;
+}
+
+/* ------------------------------------------------------- the end of an operation */
+
+/* End the session; what belongs to it goes with it: our node, the stem of its name, the outstanding requests. */
+static void leave(struct zk_backend *be)
+{
+    zk_session_close(be);
+    free(be->node.stem);
+    be->node.stem = NULL;
+    be->node.state = NODE_NONE;
+    be->acquire.stage = STAGE_QUEUE;
+    be->acquire.making = 0;
+    be->acquire.list_serial = be->acquire.pred_serial = be->acquire.front_serial = 0;
+    be->release.serial = 0;
+    be->status.list_serial = 0;
+    be->again_at = DLOCK_NEVER;
+}
+
+static void idle(struct zk_backend *be)
+{
+    be->op = OP_NONE;
+    be->contact_until = be->renew.until = be->release.until = DLOCK_NEVER;
+    be->acquire.stage = STAGE_QUEUE;
+}
+
+static void released(struct zk_backend *be, enum dlock_how how, const struct dlock_error *err)
+{
+    leave(be);
+    idle(be);
+    be->grant = NOT_GRANTED;
     outage_over(&be->outage);
     struct dlock_event *ev = events_add(&be->events, EV_RELEASED);
     ev->how = how;
@@ -36,318 +62,420 @@ void zk_released(struct dlock_be *be, enum dlock_how how, const struct dlock_err
         ev->error = *err;
 }
 
-void zk_give_back(struct dlock_be *be)
+/* The acquire, or the status, has failed. If there may be a node of ours, the core has it undone by release. */
+static void failed(struct zk_backend *be, const struct dlock_error *err)
 {
-    switch (be->node) {
-    case NODE_NONE:
-        zk_released(be, be->lost ? DLOCK_REL_NOT_OURS : DLOCK_REL_NOTHING, NULL);
+    if (be->node.state == NODE_NONE)
+        leave(be);
+    idle(be);
+    zk_status_drop(be);
+    events_add(&be->events, EV_FAILED)->error = *err;
+}
+
+/* No more can be done for the operation. */
+static void give_up(struct zk_backend *be, const struct dlock_error *err)
+{
+    if (be->op == OP_RELEASE) /* a node of ours goes with the session */
+        released(be, DLOCK_REL_UNCLEAR, err);
+    else if (be->op == OP_ACQUIRE || be->op == OP_STATUS)
+        failed(be, err);
+}
+
+static void granted(struct zk_backend *be)
+{
+    struct dlock_event *ev = events_add(&be->events, EV_GRANTED);
+    be->op = OP_HOLD;
+    be->grant = GRANT_HELD;
+    be->contact_until = be->session.beat.next_at = DLOCK_NEVER;
+    be->acquire.pred_serial = be->acquire.front_serial = 0;
+    be->acquire.stage = STAGE_QUEUE;
+    ev->from = zk_lease_from(&be->session);
+    ev->ttl = be->session.timeout;
+    ev->asked = dlock_max(be->node.create_sent, be->session.beat.sent);
+    ev->fence = be->node.fence;
+    memcpy(ev->token, be->node.token, sizeof(ev->token));
+}
+
+static void busy(struct zk_backend *be)
+{
+    leave(be);
+    idle(be);
+    struct dlock_event *ev = events_add(&be->events, EV_BUSY);
+    ev->place = be->acquire.place;
+    ev->info = be->acquire.front_known ? &be->info : NULL;
+}
+
+static void conclude(struct zk_backend *be, enum zk_verdict v, const struct dlock_error *err)
+{
+    switch (v) {
+    case ZK_GOES_ON:
         break;
-    case NODE_ASKED:
-        break; /* its answer first */
-    case NODE_UNCLEAR:
-        if (be->connected)
-            zk_stand_in_line(be);
+    case ZK_GRANTED:
+        granted(be);
         break;
-    case NODE_THERE:
-        if (be->connected && be->delete_serial == 0)
-            be->delete_serial = zk_conn_delete(be->conn, T_DELETE, be->path);
+    case ZK_BUSY:
+        busy(be);
+        break;
+    case ZK_RELEASED:
+        released(be, be->release.how, err->code != 0 ? err : NULL);
+        break;
+    case ZK_FAILED:
+        give_up(be, err);
         break;
     }
 }
 
-void zk_again(struct dlock_be *be)
+/* --------------------------------------------------------------------- a hold */
+
+static void lost(struct zk_backend *be, const char *why)
 {
-    be->again = true;
-    be->again_at = zk_now(be) + 20 * DLOCK_MSEC;
+    be->grant = GRANT_LOST;
+    be->renew.until = DLOCK_NEVER;
+    dlock_fail(&events_add(&be->events, EV_LOST)->error, DLOCK_ELOST, 0,
+               "%s: the lock '%s' is lost: %s", zk_where(be), be->spec->uri->name, why);
 }
 
-static void on_deleted(struct dlock_be *be, const struct zk_msg *m)
+static void unclear(struct zk_backend *be, const struct dlock_error *why)
+{
+    be->renew.until = DLOCK_NEVER;
+    events_add(&be->events, EV_UNCLEAR)->error = *why;
+}
+
+static void renewed(struct zk_backend *be)
+{
+    struct dlock_event *ev = events_add(&be->events, EV_RENEWED);
+    be->renew.until = DLOCK_NEVER;
+    ev->from = zk_lease_from(&be->session);
+    ev->ttl = be->session.timeout;
+}
+
+static void hold_message(struct zk_backend *be, const struct zk_msg *m)
 {
     struct dlock_error err;
-    if (m->serial != be->delete_serial)
+    bool renewing = be->renew.until != DLOCK_NEVER;
+    if (m->what != ZK_ANSWER || m->tag != T_BEAT)
         return;
-    be->delete_serial = 0;
-    if (m->rc != ZOK && m->rc != ZNONODE) {
-        /* Whatever it is: when it cannot be deleted, it goes with the session. */
-        if (zk_transient(m->rc)) {
-            be->delete_lost = true;
-            zk_again(be);
-        } else if (be->busy) {
-            be->node = NODE_NONE;
-            zk_busy_over(be);
-        } else if (be->doing == ZK_RELEASE) {
-            zk_error(be, m->rc, "our node cannot be deleted", &err);
-            zk_released(be, DLOCK_REL_UNCLEAR, &err);
+    if (m->rc == ZNONODE) {
+        be->node.state = NODE_NONE;
+        if (be->grant == GRANT_HELD)
+            lost(be, "its node is gone");
+    } else if (renewing && m->rc == ZOK) {
+        renewed(be);
+    } else if (renewing) {
+        zk_error(be, m->rc, "the renewal failed", &err);
+        unclear(be, &err);
+    }
+}
+
+/* -------------------------------------------------------------------- driving */
+
+/* Connected, or time to go on: do what the operation needs next. */
+static void step(struct zk_backend *be)
+{
+    struct dlock_error err = {0};
+    be->again_at = DLOCK_NEVER;
+    switch (be->op) {
+    case OP_ACQUIRE:
+    case OP_RELEASE:
+        conclude(be, zk_node_step(be, &err), &err);
+        break;
+    case OP_HOLD:
+        if (be->renew.until != DLOCK_NEVER)
+            zk_beat(be);
+        break;
+    case OP_STATUS:
+        zk_status_ask(be);
+        break;
+    case OP_NONE:
+        break;
+    }
+}
+
+static void connect_or_fail(struct zk_backend *be)
+{
+    struct dlock_error err;
+    if (zk_session_open(be, &err) < 0)
+        failed(be, &err);
+}
+
+static void on_disconnected(struct zk_backend *be)
+{
+    struct dlock_error err;
+    /* On first contact only the connect time-out counts. */
+    if (be->op != OP_ACQUIRE || be->contact_until != DLOCK_NEVER || be->outage.since != 0)
+        return;
+    dlock_fail(&err, DLOCK_EUNAVAIL, 0, "%s: the connection is lost", zk_where(be));
+    outage_goes_on(&be->outage, be->spec, &be->events, &err);
+}
+
+static void on_expired(struct zk_backend *be)
+{
+    struct dlock_error err;
+    bool held = be->grant == GRANT_HELD;
+    dlock_fail(&err, held ? DLOCK_ELOST : DLOCK_EUNAVAIL, 0,
+               "%s: the lock '%s' is lost: the server has ended the session", zk_where(be),
+               be->spec->uri->name);
+    leave(be);
+    switch (be->op) {
+    case OP_HOLD:
+        if (held)
+            lost(be, "the server has ended the session");
+        break;
+    case OP_ACQUIRE: /* at the end of the queue, with a new session */
+    case OP_STATUS:
+        connect_or_fail(be);
+        break;
+    case OP_RELEASE:
+        released(be,
+                 !held                    ? DLOCK_REL_NOTHING
+                 : be->release.unanswered ? DLOCK_REL_UNCLEAR
+                                          : DLOCK_REL_NOT_OURS,
+                 &err);
+        break;
+    case OP_NONE:
+        break;
+    }
+}
+
+static void on_message(struct zk_backend *be, struct zk_msg *m)
+{
+    struct dlock_error err = {0};
+    switch (be->op) {
+    case OP_HOLD:
+        hold_message(be, m);
+        break;
+    case OP_STATUS:
+        conclude(be, zk_status_answer(be, m, &err), &err);
+        break;
+    case OP_ACQUIRE:
+    case OP_RELEASE:
+    case OP_NONE: /* has failed, and its create may be answered yet */
+        conclude(be, zk_node_message(be, m, &err), &err);
+        break;
+    }
+    zk_msg_done(m);
+}
+
+static void take_news(struct zk_backend *be)
+{
+    struct zk_msg m;
+    struct dlock_error err;
+    /* The event queue is short: its events are handed out in between. */
+    while (be->session.conn && be->events.n < EVENTS_MAX / 2) {
+        switch (zk_session_next(be, &m, &err)) {
+        case NEWS_NONE:
+            return;
+        case NEWS_CONNECTED:
+            step(be);
+            break;
+        case NEWS_DISCONNECTED:
+            on_disconnected(be);
+            break;
+        case NEWS_EXPIRED:
+            on_expired(be);
+            break;
+        case NEWS_SHORTER: /* the command cannot be given less time than it was told */
+            lost(be, "the server grants shorter sessions now");
+            break;
+        case NEWS_USELESS:
+            give_up(be, &err);
+            break;
+        case NEWS_MESSAGE:
+            on_message(be, &m);
+            break;
         }
-        return;
     }
-    be->node = NODE_NONE;
-    if (be->busy) {
-        zk_busy_over(be);
-    } else if (be->doing == ZK_RELEASE) {
-        bool gone = be->held && m->rc == ZNONODE && !be->delete_lost;
-        if (gone)
-            dlock_fail(&err, DLOCK_ELOST, 0,
-                       "%s: the lock '%s' is not ours any more: its node is gone", zk_where(be),
-                       be->spec->uri->name);
-        zk_released(be,
-                    gone       ? DLOCK_REL_NOT_OURS
-                    : be->held ? DLOCK_REL_CLEAN
-                               : DLOCK_REL_NOTHING,
-                    gone ? &err : NULL);
-    }
+}
+
+/* --------------------------------------------------------------------- timers */
+
+static void contact_over(struct zk_backend *be)
+{
+    struct dlock_error err = be->session.refused;
+    char text[32];
+    dlock_format_duration(be->spec->connect_timeout, text, sizeof(text));
+    if (err.code == 0)
+        dlock_fail(&err, DLOCK_EUNAVAIL, 0,
+                   "%s: no %s within %s: no answer, or no quorum (lock '%s')", zk_where(be),
+                   be->session.id == 0 ? "session" : "answer", text, be->spec->uri->name);
+    failed(be, &err);
+}
+
+static void release_over(struct zk_backend *be)
+{
+    struct dlock_error err;
+    dlock_fail(&err, DLOCK_EUNAVAIL, 0, "%s: no answer in time", zk_where(be));
+    released(be, DLOCK_REL_UNCLEAR, &err);
+}
+
+static void outage_too_long(struct zk_backend *be)
+{
+    struct dlock_error err;
+    char text[32];
+    dlock_format_duration(be->spec->ttl, text, sizeof(text));
+    dlock_fail(&err, DLOCK_EUNAVAIL, 0, "%s: no connection for %s (lock '%s')", zk_where(be), text,
+               be->spec->uri->name);
+    failed(be, &err);
+}
+
+static void renewal_over(struct zk_backend *be)
+{
+    struct dlock_error err;
+    no_answer(&err, be->spec, zk_patience(be));
+    unclear(be, &err);
+}
+
+/* When a wait without a connection is over. */
+static int64_t outage_end(const struct zk_backend *be)
+{
+    return be->op == OP_ACQUIRE && be->outage.since != 0 ? be->outage.since + be->spec->ttl
+                                                         : DLOCK_NEVER;
+}
+
+static void timers(struct zk_backend *be)
+{
+    int64_t now = zk_now(be);
+    if (now >= be->contact_until)
+        contact_over(be);
+    else if (now >= outage_end(be))
+        outage_too_long(be);
+    else if (now >= be->release.until)
+        release_over(be);
+    else if (now >= be->renew.until)
+        renewal_over(be);
+    if (be->session.conn && be->session.connected && now >= be->again_at)
+        step(be);
 }
 
 /* ---------------------------------------------------------------------- slots */
 
-static void be_close(struct dlock_be *be)
+static void be_close(struct dlock_be *b)
 {
+    struct zk_backend *be = self(b);
     if (!be)
         return;
-    if (be->conn)
-        zk_leave(be);
-    zk_ending_wait(be->ending, dlock_min(FAREWELL, dlock_max(0, be->leave_by - zk_now(be))));
-    zk_drop_listing(be);
+    zk_session_close(be);
+    zk_ending_wait(be->session.ending,
+                   dlock_min(FAREWELL, dlock_max(0, be->release.leave_by - zk_now(be))));
+    zk_status_drop(be);
     zk_done(be);
     free(be);
 }
 
 static int be_open(struct dlock_be **out, const struct dlock_spec *spec, struct dlock_error *err)
 {
-    struct dlock_be *be = calloc(1, sizeof *be);
+    struct zk_backend *be = calloc(1, sizeof(*be));
     if (!be)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     be->spec = spec;
-    be->op_until = be->rel_until = be->renew_until = DLOCK_NEVER;
-    be->next_server_at = be->next_beat_at = be->beat_until = DLOCK_NEVER;
-    be->leave_by = DLOCK_NEVER;
+    be->release.leave_by = DLOCK_NEVER;
+    leave(be);
+    idle(be);
     outage_over(&be->outage);
     int rc = zk_check_spec(be, err);
     if (rc < 0) {
-        be_close(be);
+        be_close((struct dlock_be *)be);
         return rc;
     }
-    *out = be;
+    *out = (struct dlock_be *)be;
     return 0;
 }
 
-static void start(struct dlock_be *be, enum zk_doing doing)
+static void start(struct zk_backend *be, enum zk_op op)
 {
-    be->doing = doing;
-    be->first = true;
-    be->busy = be->held = be->lost = be->renewing = be->delete_lost = false;
-    be->refused.code = 0;
-    be->op_until = zk_now(be) + be->spec->connect_timeout;
+    leave(be); /* of a lock that was not given back in time: it goes with its session */
+    idle(be);
+    be->op = op;
+    be->grant = NOT_GRANTED;
+    be->release.unanswered = false;
+    be->session.refused.code = 0;
+    be->contact_until = zk_now(be) + be->spec->connect_timeout;
     outage_over(&be->outage);
-    if (be->conn) /* of a lock that was not given back in time: it goes with its session */
-        zk_leave(be);
-    zk_connect(be);
+    connect_or_fail(be);
 }
 
-static void be_acquire(struct dlock_be *be, bool wait)
+static void be_acquire(struct dlock_be *b, bool wait)
 {
-    be->wait = wait;
-    start(be, ZK_ACQUIRE);
+    self(b)->acquire.wait = wait;
+    start(self(b), OP_ACQUIRE);
 }
 
-static void be_renew(struct dlock_be *be)
+static void be_renew(struct dlock_be *b)
 {
-    zk_renew(be);
+    struct zk_backend *be = self(b);
+    be->renew.until = zk_now(be) + zk_patience(be);
+    zk_beat(be);
 }
 
-static void be_release(struct dlock_be *be, int64_t until)
+static void be_release(struct dlock_be *b, int64_t until)
 {
+    struct zk_backend *be = self(b);
     be->events.n = 0;
-    zk_drop_listing(be);
-    be->rel_until = be->leave_by = until;
-    if (be->doing == ZK_RELEASE)
+    zk_status_drop(be);
+    be->release.until = be->release.leave_by = until;
+    if (be->op == OP_RELEASE)
         return;
-    be->doing = ZK_RELEASE;
-    be->renewing = be->busy = false;
-    be->op_until = be->renew_until = be->next_beat_at = be->beat_until = DLOCK_NEVER;
-    be->making = 0;
+    be->op = OP_RELEASE;
+    be->contact_until = be->renew.until = DLOCK_NEVER;
+    be->session.beat.next_at = be->session.beat.until = DLOCK_NEVER;
+    be->acquire.stage = STAGE_QUEUE;
+    be->acquire.making = 0;
     outage_over(&be->outage);
-    zk_give_back(be);
+    step(be);
 }
 
-static void be_ask(struct dlock_be *be, enum dlock_ask what, const char *arg)
+static void be_ask(struct dlock_be *b, enum dlock_ask what, const char *arg)
 {
     struct dlock_error err;
     (void)arg;
     if (what == ASK_STATUS) {
-        start(be, ZK_ASK);
+        start(self(b), OP_STATUS);
         return;
     }
     dlock_fail(&err, DLOCK_EUSAGE, 0, "not yet supported for zookeeper");
-    zk_fail(be, &err);
+    failed(self(b), &err);
 }
 
-/* -------------------------------------------------------------------- driving */
-
-static void on_answer(struct dlock_be *be, struct zk_msg *m)
+static int be_interest(struct dlock_be *b, struct pollfd *pfd, int cap, int64_t *wake_at)
 {
-    if (m->rc == ZOK) {
-        be->refused.code = 0;
-        if (be->outage.since != 0)
-            outage_over(&be->outage);
-    }
-    switch ((enum zk_tag)m->tag) {
-    case T_CREATE:
-        zk_on_created(be, m);
-        break;
-    case T_PARENT:
-        zk_on_parent(be, m);
-        break;
-    case T_LIST:
-        if (be->doing == ZK_ASK)
-            zk_ask_listed(be, m);
-        else
-            zk_on_list(be, m);
-        break;
-    case T_FIND:
-        zk_on_found(be, m);
-        break;
-    case T_SELF:
-        zk_on_self(be, m);
-        break;
-    case T_PRED:
-        zk_on_pred(be, m);
-        break;
-    case T_WHO:
-        zk_on_who(be, m);
-        break;
-    case T_BEAT:
-        zk_on_beat(be, m);
-        break;
-    case T_DELETE:
-        on_deleted(be, m);
-        break;
-    case T_INFO:
-        zk_ask_info(be, m);
-        break;
-    case T_AUTH: /* a refusal comes as the session's state; this one was never sent */
-        be->authed = be->authed && m->rc != ZINVALIDSTATE;
-        break;
-    case T_SYNC:
-    case T_ORPHAN:
-        break;
-    }
-}
-
-static void take_messages(struct dlock_be *be)
-{
-    struct zk_msg *m;
-    /* Events are few, the queue of them is short: they are handed out in between. */
-    while (be->conn && be->events.n < EVENTS_MAX / 2 && (m = zk_conn_next(be->conn))) {
-        switch (m->what) {
-        case ZK_STATE:
-            zk_on_state(be, m->state);
-            break;
-        case ZK_ANSWER:
-            on_answer(be, m);
-            break;
-        case ZK_WATCH:
-            zk_on_watch(be, m);
-            break;
-        case ZK_TROUBLE:
-            zk_on_trouble(be, m);
-            break;
-        }
-        zk_msg_free(m);
-    }
-}
-
-static void contact_over(struct dlock_be *be)
-{
-    struct dlock_error err;
-    char text[32];
-    dlock_format_duration(be->spec->connect_timeout, text, sizeof text);
-    if (be->refused.code != 0)
-        err = be->refused;
-    else
-        dlock_fail(&err, DLOCK_EUNAVAIL, 0,
-                   "%s: no %s within %s: no answer, or no quorum (lock '%s')", zk_where(be),
-                   be->session == 0 ? "session" : "answer", text, be->spec->uri->name);
-    zk_fail(be, &err);
-}
-
-static void release_over(struct dlock_be *be)
-{
-    struct dlock_error err;
-    dlock_fail(&err, DLOCK_EUNAVAIL, 0, "%s: no answer in time", zk_where(be));
-    zk_released(be, DLOCK_REL_UNCLEAR, &err);
-}
-
-static void outage_too_long(struct dlock_be *be)
-{
-    struct dlock_error err;
-    char text[32];
-    dlock_format_duration(be->spec->ttl, text, sizeof text);
-    dlock_fail(&err, DLOCK_EUNAVAIL, 0, "%s: no connection for %s (lock '%s')", zk_where(be), text,
-               be->spec->uri->name);
-    zk_fail(be, &err);
-}
-
-/* When a wait without a connection is over. */
-static int64_t outage_end(const struct dlock_be *be)
-{
-    return be->doing == ZK_ACQUIRE && be->outage.since != 0 ? be->outage.since + be->spec->ttl
-                                                            : DLOCK_NEVER;
-}
-
-static void timers(struct dlock_be *be)
-{
-    int64_t now = zk_now(be);
-    if (be->conn && now >= be->next_server_at) {
-        zk_conn_cut(be->conn);
-        zk_expect_connection(be);
-    }
-    if (now >= be->op_until && (be->doing == ZK_ASK || be->doing == ZK_ACQUIRE))
-        contact_over(be);
-    else if (now >= outage_end(be))
-        outage_too_long(be);
-    else if (be->doing == ZK_RELEASE && now >= be->rel_until)
-        release_over(be);
-    if (be->conn)
-        zk_beat_timers(be, now);
-    if (be->conn && be->connected && be->again && now >= be->again_at) {
-        be->again = false;
-        if (be->doing == ZK_ACQUIRE)
-            zk_stand_in_line(be);
-        else if (be->doing == ZK_RELEASE)
-            zk_give_back(be);
-        else if (be->doing == ZK_ASK)
-            zk_list(be);
-    }
-}
-
-static int be_interest(struct dlock_be *be, struct pollfd *pfd, int cap, int64_t *wake_at)
-{
+    const struct zk_backend *be = self(b);
+    const struct zk_session *s = &be->session;
     int n = 0;
-    if (be->conn && cap > 0)
-        pfd[n++] = (struct pollfd){.fd = zk_conn_fd(be->conn), .events = POLLIN};
-    if (be->doing != ZK_NOTHING) {
-        *wake_at = dlock_min(*wake_at, dlock_min(be->op_until, be->rel_until));
-        *wake_at = dlock_min(*wake_at, dlock_min(be->next_server_at, outage_end(be)));
-        *wake_at = dlock_min(*wake_at, dlock_min(be->next_beat_at, be->beat_until));
-        *wake_at = dlock_min(*wake_at, be->renew_until);
+    if (s->conn && cap > 0)
+        pfd[n++] = (struct pollfd){.fd = s->fd, .events = POLLIN};
+    if (be->op != OP_NONE) {
+        *wake_at = dlock_min(*wake_at, dlock_min(be->contact_until, be->release.until));
+        *wake_at = dlock_min(*wake_at, dlock_min(be->renew.until, outage_end(be)));
+        *wake_at = dlock_min(*wake_at, dlock_min(s->beat.next_at, s->beat.until));
+        *wake_at = dlock_min(*wake_at, s->next_server_at);
     }
-    if (be->again && be->connected)
+    if (s->connected)
         *wake_at = dlock_min(*wake_at, be->again_at);
-    if (be->events.n > 0 || (be->listing && be->list_left == 0))
+    if (be->events.n > 0 || zk_status_complete(be))
         *wake_at = 0;
     return n;
 }
 
-static int be_process(struct dlock_be *be, const struct pollfd *pfd, int n, struct dlock_event *ev)
+static int be_process(struct dlock_be *b, const struct pollfd *pfd, int n, struct dlock_event *ev)
 {
+    struct zk_backend *be = self(b);
     (void)pfd;
     (void)n;
-    take_messages(be);
+    take_news(be);
     timers(be);
     if (events_take(&be->events, ev))
         return 1;
-    return be->listing ? zk_give_listed(be, ev) : 0;
+    if (!zk_status_complete(be))
+        return 0;
+    if (zk_status_next(be)) {
+        *ev = (struct dlock_event){.type = EV_INFO, .info = &be->info};
+        return 1;
+    }
+    leave(be);
+    idle(be);
+    zk_status_drop(be);
+    *ev = (struct dlock_event){.type = EV_DONE};
+    return 1;
 }
 
 static const char *const schemes[] = {"zk", "zookeeper", NULL};

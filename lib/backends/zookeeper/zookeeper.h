@@ -5,182 +5,221 @@
 #include "backends/networked.h"
 #include "backends/zookeeper/wire/conn.h"
 
-enum zk_doing { ZK_NOTHING, ZK_ACQUIRE, ZK_HOLD, ZK_RELEASE, ZK_ASK };
+/* What the core has asked for, and how far that is. */
+enum zk_op { OP_NONE, OP_ACQUIRE, OP_HOLD, OP_RELEASE, OP_STATUS };
+
+/* What a request is for. */
 enum zk_tag {
     T_AUTH = 1,
+    T_BEAT, /* set our node: a heartbeat */
     T_CREATE,
-    T_PARENT,
+    T_PARENT, /* create a part of the path to the lock */
     T_SYNC,
     T_LIST,
-    T_FIND, /* list, to see whether a create whose answer was lost has happened */
-    T_PRED, /* get, with a watch */
-    T_WHO,  /* get: who holds it */
-    T_BEAT,
+    T_FIND,  /* list: did the create happen whose answer was lost? */
+    T_SELF,  /* get our node, which was found by T_FIND */
+    T_PRED,  /* get the node in front of ours, with a watch */
+    T_FRONT, /* get the first node: the holder's */
     T_DELETE,
-    T_ORPHAN, /* delete: another one of ours */
-    T_SELF,   /* get: an adopted node of ours */
-    T_INFO    /* get: for status */
+    T_ORPHAN, /* delete another node of ours */
+    T_INFO    /* get, for status */
 };
 
 /* Is there a node of ours? */
-enum zk_node { NODE_NONE, NODE_ASKED, NODE_UNCLEAR, NODE_THERE };
+enum zk_node_state { NODE_NONE, NODE_ASKED, NODE_UNCLEAR, NODE_THERE };
+
+/* How far an acquire with a node is. */
+enum zk_stage {
+    STAGE_QUEUE,    /* in the queue */
+    STAGE_RIPENING, /* first, but the lease is too old: the next heartbeat renews it */
+    STAGE_BUSY      /* !wait, and not first: giving our place up */
+};
+
+enum zk_grant { NOT_GRANTED, GRANT_HELD, GRANT_LOST };
+
+/* What an operation comes to when an answer was taken. Only zookeeper.c ends an operation. */
+enum zk_verdict {
+    ZK_GOES_ON,
+    ZK_GRANTED,
+    ZK_BUSY,
+    ZK_RELEASED, /* be->release.how; err, if it has a code, says why */
+    ZK_FAILED    /* err */
+};
+
+/* What the session has to report. */
+enum zk_news {
+    NEWS_NONE,
+    NEWS_CONNECTED, /* for the first time, or again */
+    NEWS_DISCONNECTED,
+    NEWS_EXPIRED,
+    NEWS_SHORTER, /* a held lock: this server grants a shorter session than the lease was computed with */
+    NEWS_USELESS, /* acquire, release, status: err says why this session cannot serve it */
+    NEWS_MESSAGE  /* an answer or a watch, for the operation */
+};
 
 #define ZK_BEATS 32
 
-struct dlock_be {
-    const struct dlock_spec *spec;
-    char *parent;      /* of the queue: chroot and name */
-    size_t chroot_len; /* of parent: what is no container */
-    char *credentials; /* "user:password" or NULL */
-    const struct ACL_vector *acl;
-    bool kazoo;        /* ?layout= */
-    char record[1024]; /* our node's data */
-
-    struct zk_conn *conn;
-    struct zk_ending *ending; /* of the one before */
+struct zk_session {
+    struct zk_conn *conn; /* NULL: there is no session, and the rest means nothing */
+    int fd;
+    struct zk_ending *ending; /* of the session before this one */
     bool connected, authed;
-    int64_t opened_at; /* before the session was asked for */
-    int64_t session;   /* its id; 0: not yet */
+    int64_t opened_at; /* clock before the session was asked for */
+    int64_t id;        /* 0: not yet */
     int64_t timeout;   /* ns, as negotiated; before that, ttl */
     int64_t next_server_at;
     int servers_tried; /* since there was a connection */
-    uint64_t
-        refusing; /* before there is a session: peers, by bit, that could not be connected to */
-
-    enum zk_doing doing;
-    bool wait, first;
-    int64_t op_until; /* of what is outstanding; DLOCK_NEVER: unbounded */
-    int64_t rel_until;
-    bool held;     /* granted, and not known to be lost */
-    bool lost;     /* EV_LOST was given */
-    bool renewing; /* the core waits for an answer to renew */
-    int64_t renew_until;
-    struct outage outage;
-    struct dlock_error refused; /* first contact: what was in the way */
-
-    enum zk_node node;
-    char token[DLOCK_TOKEN_LEN + 1];
-    char *
-        stem; /* of our nodes' paths in this session, a GUID in it: what the sequence comes behind */
-    char *path; /* of our node */
-    uint64_t fence;
-    bool flat_parents; /* the server knows no containers */
-    size_t making;     /* the length of the parent's prefix that is being made; 0: none */
-    bool again;        /* look again as soon as there is a connection, and */
-    int64_t again_at;
-    bool ripe; /* first in line; it becomes ours when heartbeats have made a lease of it */
-    int64_t create_sent;
-    unsigned list_serial, pred_serial, who_serial, beat_serial, delete_serial;
-    char *pred, *front; /* the node that we watch; the first in line */
-    int place;
-    int64_t leave_by; /* until then a process that ends may wait for the end of its session */
-    bool delete_lost; /* a delete was sent whose answer never came */
-    bool busy;        /* !wait: not ours; giving up our place */
-    bool have_info;
-
-    int64_t beat_sent; /* of the outstanding one */
-    int64_t beat_until;
-    int64_t beats[ZK_BEATS]; /* when answered ones were sent, oldest first */
-    int nbeats;
-    int64_t next_beat_at; /* while waiting; when held, the core says */
-
-    struct dlock_info *listing; /* the answer to ask, given out one by one */
-    unsigned *list_gets;
-    int nlisted, list_at, list_left;
-    struct dlock_info info;
-    struct event_queue events;
+    uint64_t refusing; /* before the first connection: the peers, by bit, that are of no use */
+    struct dlock_error refused; /* what the last of them said; code 0: nothing */
+    struct {
+        unsigned serial; /* the outstanding one; 0: none */
+        int64_t sent, until;
+        int64_t next_at; /* the next one while waiting; for a held lock the core decides */
+        int64_t answered[ZK_BEATS]; /* when the answered ones were sent, oldest first */
+        int n;
+    } beat;
 };
 
-static inline int64_t zk_now(const struct dlock_be *be)
+struct zk_backend {
+    const struct dlock_spec *spec;
+    enum zk_op op;
+    enum zk_grant grant;
+    int64_t
+        contact_until; /* acquire, status: for the first contact; DLOCK_NEVER: it has succeeded */
+    int64_t
+        again_at; /* when to take the next step, if connected; DLOCK_NEVER: an answer brings it */
+    struct outage outage;
+    struct event_queue events;
+    struct dlock_info info; /* of an event */
+
+    struct {               /* from the URI */
+        char *parent;      /* the lock's own node: chroot and name */
+        size_t chroot_len; /* of parent: not made as containers */
+        char *credentials; /* "user:password" or NULL */
+        const struct ACL_vector *acl;
+        bool kazoo;        /* ?layout= */
+        char record[1024]; /* our node's data */
+    } lock;
+
+    struct zk_session session;
+
+    struct {
+        enum zk_node_state state;
+        char token[DLOCK_TOKEN_LEN + 1];
+        char *
+            stem; /* of our nodes' paths in this session, with a GUID; the server appends the sequence */
+        char *path;
+        uint64_t fence; /* 0: not known yet */
+        int64_t create_sent;
+    } node;
+
+    struct {
+        bool wait;
+        enum zk_stage stage;
+        bool flat_parents; /* the server knows no containers */
+        size_t making;     /* length of the part of parent that is being made; 0: none */
+        unsigned list_serial, pred_serial, front_serial;
+        char *pred, *front; /* paths: the node that we watch, the first one */
+        bool front_known;   /* be->info describes the first one */
+        int place;
+    } acquire;
+
+    struct {
+        int64_t until; /* DLOCK_NEVER: no renewal is outstanding */
+    } renew;
+
+    struct {
+        int64_t until;
+        int64_t leave_by; /* until then a process that ends may wait for the end of its session */
+        unsigned serial;  /* of the outstanding delete; 0: none */
+        bool unanswered;  /* the answer to a delete was lost */
+        enum dlock_how how;
+    } release;
+
+    struct { /* the nodes, given out one by one */
+        struct dlock_info *found;
+        unsigned *gets; /* serials of the outstanding gets */
+        int n, at, left;
+        unsigned list_serial;
+    } status;
+};
+
+static inline int64_t zk_now(const struct zk_backend *be)
 {
     return be->spec->env->now(be->spec->env->ctx);
 }
-static inline const char *zk_where(const struct dlock_be *be)
+static inline const char *zk_where(const struct zk_backend *be)
 {
     return be->spec->uri->where;
 }
+/* How long an answer may take. The server may grant a session shorter than the ttl that op_timeout was made for. */
+static inline int64_t zk_patience(const struct zk_backend *be)
+{
+    return dlock_min(be->spec->op_timeout, be->session.timeout / 8);
+}
 
-/* uri.c: fill in what comes from spec; 0 or a negative code. zk_done frees it. */
-int zk_check_spec(struct dlock_be *, struct dlock_error *);
-void zk_done(struct dlock_be *);
-/* The servers as "addr:port,addr:port", in an order of their own; malloc'ed, NULL: none. */
-char *zk_servers(const struct dlock_spec *);
-/* "addr:port" */
-const char *zk_place(const struct sockaddr_storage *, char *buf, size_t size, bool brackets);
-/* A fresh token, and the stem with it; 0 or a negative code. */
-int zk_new_stem(struct dlock_be *, struct dlock_error *);
+/* uri.c: set be->lock from be->spec; 0, DLOCK_EUSAGE, or what reading a password file failed with. */
+int zk_check_spec(struct zk_backend *be, struct dlock_error *err);
+/* Free the strings of be->lock, node and acquire. */
+void zk_done(struct zk_backend *be);
+/* Make a new token and a new stem, which must be NULL. 0, DLOCK_EOS, DLOCK_ENOMEM. */
+int zk_new_stem(struct zk_backend *be, struct dlock_error *err);
 
-/* queue.c: the children of a lock, as they stand in line. */
+/* queue.c: the children of a lock's node, as a queue. */
 struct zk_child {
     int64_t seq;
     const char *name; /* in the list it was made from */
-    bool reader;      /* shared with the readers next to it */
+    bool reader;      /* shares the lock with the readers next to it */
 };
-/* The sequence at the end of a name; false: no contender. */
+/* The sequence at the end of a name; false: no contender's name. */
 bool zk_sequence(const char *name, int64_t *seq);
 /* The contenders among names, first in line first; malloc'ed, *n of them. NULL: out of memory. */
 struct zk_child *zk_line(char *const *names, int nnames, int *n);
-/* What a node's data and name tell of its owner. */
-void zk_read_info(const char *name, const char *data, int len, const struct Stat *,
-                  struct dlock_info *);
-
-/* errors.c */
-/* The connection, not the request, is at fault: to be tried again. */
-bool zk_transient(int rc);
-/* An error of the library or the server, with where, in one line; the code. */
-int zk_error(const struct dlock_be *, int rc, const char *what, struct dlock_error *);
+/* Fill info from a node's name, data (NULL or len bytes) and stat. */
+void zk_read_info(const char *name, const char *data, int len, const struct Stat *stat,
+                  struct dlock_info *info);
 
 /* session.c */
-/* Begin to connect unless there is a session. */
-void zk_connect(struct dlock_be *);
-/* The acquire, the ask is over without success: EV_FAILED. */
-void zk_fail(struct dlock_be *, const struct dlock_error *);
-/* End the session. */
-void zk_leave(struct dlock_be *);
-void zk_on_state(struct dlock_be *, int state);
-void zk_on_trouble(struct dlock_be *, const struct zk_msg *);
-/* Without a connection: when is it another server's turn? */
-void zk_expect_connection(struct dlock_be *);
+/* Begin a session; be->session must have none. 0, or a negative code. */
+int zk_session_open(struct zk_backend *be, struct dlock_error *err);
+/* End the session, if there is one; does not wait for the server. */
+void zk_session_close(struct zk_backend *be);
+/*
+ * The next thing to report; handles the messages that concern the session alone. m is the caller's to free after
+ * NEWS_MESSAGE. NEWS_NONE: the mailbox is empty; then the session's timers have been looked at, too.
+ */
+enum zk_news zk_session_next(struct zk_backend *be, struct zk_msg *m, struct dlock_error *err);
+/* Send a heartbeat, if there is a node to set and none is outstanding. */
+void zk_beat(struct zk_backend *be);
+/* The server has answered a write that was sent at that time. */
+void zk_heard(struct zk_session *s, int64_t sent);
+/* From when on the lease counts: the head of session.c says why. */
+int64_t zk_lease_from(const struct zk_session *s);
+/* Is the connection at fault, not the request? Then the request may be repeated. */
+bool zk_transient(int rc);
+/* Describe rc, of the library or the server, in err; what: the step that failed. Returns the code. */
+int zk_error(const struct zk_backend *be, int rc, const char *what, struct dlock_error *err);
 
-/* zookeeper.c */
-/* EV_RELEASED. */
-void zk_released(struct dlock_be *, enum dlock_how, const struct dlock_error *);
-/* Give our node back, or go after one that may be there. */
-void zk_give_back(struct dlock_be *);
-/* Look again, after a moment. */
-void zk_again(struct dlock_be *);
+/* acquire.c: our node. Acquire and release are its to drive. */
+/* Do what comes next: for an acquire (connected) create, find or check our node; for a release delete it. */
+enum zk_verdict zk_node_step(struct zk_backend *be, struct dlock_error *err);
+/* Take an answer or a watch; its data may be taken over. */
+enum zk_verdict zk_node_message(struct zk_backend *be, struct zk_msg *m, struct dlock_error *err);
 
-/* acquire.c: a place in the line */
-void zk_stand_in_line(struct dlock_be *); /* connected: create, find or look at our node */
-void zk_node_gone(struct dlock_be *);     /* acquiring: it was deleted, or never there */
-void zk_list(struct dlock_be *);
-void zk_on_created(struct dlock_be *, const struct zk_msg *);
-void zk_on_parent(struct dlock_be *, const struct zk_msg *);
-void zk_on_list(struct dlock_be *, const struct zk_msg *);
-void zk_on_found(struct dlock_be *, const struct zk_msg *);
-void zk_on_self(struct dlock_be *, const struct zk_msg *);
-void zk_on_pred(struct dlock_be *, const struct zk_msg *);
-void zk_on_who(struct dlock_be *, const struct zk_msg *);
-void zk_on_watch(struct dlock_be *, const struct zk_msg *);
-void zk_busy_over(struct dlock_be *);
-
-/* heartbeat.c: the lease */
-void zk_beats_begin(struct dlock_be *);
-/* The server has answered what was sent at that time. */
-void zk_heard(struct dlock_be *, int64_t sent);
-void zk_beat(struct dlock_be *);
-void zk_renew(struct dlock_be *);
-/* Held, and certainly not any more: EV_LOST. */
-void zk_lost(struct dlock_be *, const char *why);
-void zk_on_beat(struct dlock_be *, const struct zk_msg *);
-/* From when on the lease counts: see the file. */
-int64_t zk_lease_from(const struct dlock_be *);
-void zk_beat_timers(struct dlock_be *, int64_t now);
-
-/* status.c: status */
-void zk_ask_listed(struct dlock_be *, struct zk_msg *);
-void zk_ask_info(struct dlock_be *, const struct zk_msg *);
-int zk_give_listed(struct dlock_be *, struct dlock_event *);
-void zk_drop_listing(struct dlock_be *);
+/* status.c */
+/* Connected: ask for the lock's nodes. */
+void zk_status_ask(struct zk_backend *be);
+/* Take an answer: ZK_GOES_ON or ZK_FAILED. */
+enum zk_verdict zk_status_answer(struct zk_backend *be, const struct zk_msg *m,
+                                 struct dlock_error *err);
+/* Is all of it known? */
+static inline bool zk_status_complete(const struct zk_backend *be)
+{
+    return be->status.found && be->status.left == 0;
+}
+/* Complete: put the next node into be->info; false: that was the last. */
+bool zk_status_next(struct zk_backend *be);
+/* Forget what was found. */
+void zk_status_drop(struct zk_backend *be);
 
 #endif

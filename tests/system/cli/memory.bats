@@ -7,6 +7,7 @@ load ../../support/common
 load ../../support/redis
 load ../../support/postgres
 load ../../support/pglock
+load ../../support/zookeeper
 
 setup_file() {
     export BATS_NO_PARALLELIZE_WITHIN_FILE=true BATS_TEST_TIMEOUT=200
@@ -117,4 +118,77 @@ export -f once
         [ "$(cat "$T"/once.*/rc | grep -cx 71)" -ge 5 ]
     done
     pg_stop_all
+}
+
+# --- ZooKeeper ------------------------------------------------------------------------------------------
+
+# libzookeeper ends the process where it gets no memory, so only our own allocations count here: those whose caller is in
+# lib/backends/zookeeper, and not in wire/calls.c, which stands between the library and libc. ours FILE: their numbers
+# among the logged ones.
+ours() {
+    awk '$2 ~ /\/zookeeper.so$/ { print $1, $3 }' "$@" | while read -r n offset; do
+        case $(addr2line -e "$MODULE" "$offset") in
+        */wire/calls.c:*) ;;
+        */lib/backends/zookeeper/*) echo "$n" ;;
+        esac
+    done
+}
+# once_zk DIR N ARG...: dlock ARG... whose N-th allocation fails; $DIR/N: "rc", "out", and "failed": who asked for it.
+once_zk() {
+    local dir=$1/$2 rc=0 n=$2
+    shift 2
+    mkdir -p "$dir"
+    {
+        NOMEMORY=$n NOMEMORY_CALLER=1 NOMEMORY_IN=$(basename "$DLOCK") NOMEMORY_LOG=$dir/failed LD_PRELOAD=$HELPERS/nomemory.so \
+            timeout -k 2 20 "$DLOCK" --ttl 4 "${@//%/$n}" >"$dir/out" 2>&1 </dev/null 3>&- || rc=$?
+    } 2>/dev/null
+    echo "$rc" >"$dir/rc"
+}
+export -f once_zk
+
+# zk_memory CODE ARG...: dlock ARG... ends with CODE; where an allocation of ours fails it ends so, too, or with 71.
+zk_memory() {
+    local code=$1 dir=$T/zk$((++round)) n rc tested=0 refused=0
+    shift
+    once_zk "$dir" 0 "$@"
+    [ "$(cat "$dir/0/rc")" = "$code" ] || fail "$*: $(cat "$dir/0/rc"): $(cat "$dir/0/out")"
+    ours "$dir/0/failed" >"$dir.ours"
+    # Its threads take turns: the allocation of that number may be another one now.
+    timeout 100 xargs -P 4 -I{} bash -c 'once_zk "$@"' - "$dir" {} "$@" <"$dir.ours"
+    for n in "$dir"/*/; do
+        [ "$n" != "$dir/0/" ] && [ -e "$n/failed" ] && [ -n "$(ours "$n/failed")" ] || continue
+        rc=$(cat "$n/rc")
+        tested=$((tested + 1))
+        case $rc in
+        "$code") ;;
+        71)
+            refused=$((refused + 1))
+            grep -Eq '^dlock: .*(out of memory|Cannot allocate memory)' "$n/out" || fail "$* $n: $(cat "$n/out")" ;;
+        *) fail "$* $n: exit code $rc ($(cat "$n/failed")): $(cat "$n/out")" ;;
+        esac
+        [ "$(grep -c . "$n/out")" -le 2 ] || fail "$* $n: $(cat "$n/out")"
+    done
+    echo "# dlock $*: $(wc -l <"$dir.ours") allocations of ours, $tested failed, $refused times 71" >&3
+    [ "$refused" -ge 8 ]
+}
+
+# bats test_tags=slow,plain
+@test "memory: ZooKeeper: no allocation of ours that fails ends the process" {
+    local round=0
+    zk_start
+    export T DLOCK MODULE=$BUILD/dlock-modules/zookeeper.so
+    [ -e "$MODULE" ] || skip "zookeeper is not a module of this build"
+    [[ $(addr2line -e "$MODULE" "$(nm "$MODULE" | awk '$3 == "zk_conn_ask" { print "0x" $1 }')") == *.c:* ]] || skip "needs debug information"
+    L=zk://127.0.0.1:$ZK_PORT#$NAME
+    start_log holder.log "$DLOCK" --ttl 60 "$L" sleep 300
+    holder=$STARTED
+    held() { [ -n "$(zk_ls "/$NAME" 2>/dev/null)" ]; }
+    wait_for 10 held
+    zk_memory 0 "$L/free%/x" true
+    zk_memory 75 -n "$L" true
+    zk_memory 75 -w 0.5 "$L" true
+    zk_memory 75 --status "$L"
+    kill "$holder"
+    wait_for 5 pid_gone "$holder"
+    zk_stop_all
 }

@@ -111,6 +111,67 @@ good() {
     [[ ${lines[1]} = *" postgres (module, not installed) zookeeper (module, not installed) tls (module, not installed)" ]] || fail "${lines[1]}"
 }
 
+@test "module: --version says whether ZooKeeper's module has the packet guard" {
+    local module=$BUILD/dlock-modules/zookeeper.so
+    [ -e "$module" ] || skip "zookeeper is not a module of this build"
+    run run_t 5 "$BUILD/dlock" --version
+    # Only a library that is linked statically can be guarded.
+    if readelf -d "$module" | grep -q 'NEEDED.*libzookeeper'; then
+        assert_out " zookeeper (module, no packet guard) "
+    else
+        assert_out " zookeeper (module, packet guard) "
+    fi
+}
+
+# archive CALL...: lib.a calls them.
+archive() {
+    { printf 'int %s(void);\n' "$@" && echo 'int f(void);' && echo 'int f(void) { return 0' && printf ' + %s()\n' "$@" && echo '; }'; } >lib.c
+    "$CC" -w -fno-builtin -c -o lib.o lib.c && rm -f lib.a && ar qcs lib.a lib.o
+}
+# guarded [VAR=VALUE...]: would the build link lib.a? check: the same, without make.
+guarded() {
+    run run_t 20 env -u MAKEFLAGS -u MAKELEVEL "${MAKE:-make}" -s -C "$ROOT" BUILD="$T/build" WITH_ZOOKEEPER=module ZK_STATIC=yes \
+        ZK_ARCHIVE="$T/lib.a" "$@" "$T/build/zk-calls"
+}
+check() {
+    run run_t 5 "$ROOT/lib/backends/zookeeper/wire/check-calls" stamp "$T/lib.a" $(sed -n 's/^ *ZK_CALLS *:= //p' "$ROOT/Makefile")
+}
+
+@test "module: the build refuses a libzookeeper that bypasses the packet guard" {
+    local call used=(socket connect getsockopt send recv close pthread_create poll read write pipe)
+    for call in __poll_chk recvmsg recvfrom readv __read_chk writev sendmsg sendto epoll_wait syscall dup __sendmsg64 __ppoll64_chk; do
+        archive "${used[@]}" $call
+        check
+        assert_rc 1
+        assert_out "$T/lib.a calls $call, which bypasses the packet guard"
+        [ ! -e stamp ]
+    done
+    archive "${used[@]/recv/other}"
+    check
+    assert_rc 1
+    assert_out "does not call recv"
+    # What does not matter to the guard.
+    archive "${used[@]}" open fcntl memcpy __snprintf_chk setsockopt shutdown getpeername
+    check
+    assert_rc 0
+    [ -s stamp ]
+
+    archive "${used[@]}" __recv_chk
+    guarded
+    assert_rc 2
+    assert_out "calls __recv_chk, which bypasses the packet guard"
+    assert_out "ZK_STATIC=no"
+    archive "${used[@]}"
+    guarded
+    assert_rc 0
+    # An archive is looked at once; another one in its place is looked at again.
+    guarded NM=false
+    assert_rc 0
+    archive "${used[@]}" dup2
+    guarded
+    assert_rc 2
+}
+
 # --- whose it is ---------------------------------------------------------------------------------------
 
 @test "module: what others can write is refused: the directory, the file" {

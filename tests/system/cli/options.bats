@@ -77,8 +77,8 @@ CODES='64 65 69 71 73 75 76 77 79 126 127'
     awk -F '\t' '{ split($2, l, ","); n = split($1 "," l[1], a, ","); for (i = 1; i <= n; i++) if (a[i] != "") print a[i] }' table | sort >want
     sed -n 's/^   *\(-[^ ].*\)/\1/p' help | sed 's/  .*//' | tr -d ',' | tr ' ' '\n' | grep '^-' | sort >have
     diff -u want have
-    run awk 'length > 100' help
-    [ -z "$output" ] || fail "wider than 100 columns: $output"
+    run awk 'length > 80' help
+    [ -z "$output" ] || fail "wider than 80 columns: $output"
 }
 
 @test "--print-options is not in --help, the manual or the completions" {
@@ -187,7 +187,7 @@ schemes() {
         esac
         run "$DLOCK" -n "$scheme://" true
         assert_rc 64
-        refute_out "no kind of store"
+        refute_out "unknown store"
     done <known
 }
 

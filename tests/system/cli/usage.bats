@@ -39,6 +39,8 @@ TRACE='touch ran'
     refused 64 -n
     refused 64 ./x
     says "no command"
+    refused 64 --json ./x
+    says "--json needs --status"
     refused 64 -w 1 ./x --
     refused 64 ''
     refused 64 '' true
@@ -145,7 +147,7 @@ TRACE='touch ran'
 @test "usage: unknown schemes are 64" {
     for uri in foo://h#x etcd://h#x http://h/x#y redi://h#x "redis+tls://u:$SECRET@h#x"; do
         refused 64 "$uri" touch ran
-        says "no kind of store"
+        says "unknown store"
     done
 }
 

@@ -86,7 +86,7 @@ evals() { c "$1" info commandstats | sed -n 's/^cmdstat_eval:calls=\([0-9]*\).*/
     assert_rc 69
     [ ${#lines[@]} -eq 1 ] || fail "$output"
     assert_out "127.0.0.1:${REDIS_PORTS[n1]}"
-    assert_out "it is not made out to 127.0.0.1"
+    assert_out "it is not valid for 127.0.0.1"
     refute_out "$SECRET"
     run -69 run_t 5 "$DLOCK" --connect-timeout 1 --status "$(at "${N[1]}")"
     [ "$(evals 1)" = "$before" ]
@@ -111,7 +111,7 @@ evals() { c "$1" info commandstats | sed -n 's/^cmdstat_eval:calls=\([0-9]*\).*/
         [ ! -e ran ]
         if [ $cert = wrong ]; then
             assert_rc 69
-            assert_out "it is not made out to 127.0.0.1"
+            assert_out "it is not valid for 127.0.0.1"
             [ ! -s told ] || fail "told: $(cat told)"
         else
             # It does write it down.
@@ -143,6 +143,6 @@ evals() { c "$1" info commandstats | sed -n 's/^cmdstat_eval:calls=\([0-9]*\).*/
     for i in 0 1 2; do c $i config set cluster-preferred-endpoint-type ip; done >/dev/null
     run run_t 5 "$DLOCK" --connect-timeout 1 -n "$(at "${N[2]}")" touch ran
     assert_rc 69
-    assert_out "it is not made out to 127.0.0.1"
+    assert_out "it is not valid for 127.0.0.1"
     [ ! -e ran ]
 }

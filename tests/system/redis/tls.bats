@@ -63,7 +63,7 @@ let_go() {
     run -0 run_t 5 "$DLOCK" -n "rediss://localhost:${REDIS_PORTS[own]}?cacert=$TLS/self.crt#$NAME" true
     tls_cli -n own config set tls-cert-file "$TLS/wrong.crt" tls-key-file "$TLS/wrong.key"
     run -0 run_t 5 "$DLOCK" -n "rediss://127.0.0.1:${REDIS_PORTS[own]}?$CA&sni=other.example#$NAME" true
-    never 69 "rediss://localhost:${REDIS_PORTS[own]}?$CA&sni=example#$NAME" "not made out to example"
+    never 69 "rediss://localhost:${REDIS_PORTS[own]}?$CA&sni=example#$NAME" "not valid for example"
     # Where the system's authorities are.
     export SSL_CERT_FILE=$TLS/ca.crt
     run -0 run_t 5 "$DLOCK" -n "rediss://app:$SECRET@$AT#$NAME" true
@@ -75,8 +75,8 @@ let_go() {
         at="rediss://app:$SECRET@localhost:$PORT"
         case $cert in
         wrong)
-            never 69 "$at?$CA#x" "127.0.0.1:$PORT" "refused: it is not made out to localhost"
-            never 69 "rediss://127.0.0.1:$PORT?$CA#x" "it is not made out to 127.0.0.1" ;;
+            never 69 "$at?$CA#x" "127.0.0.1:$PORT" "refused: it is not valid for localhost"
+            never 69 "rediss://127.0.0.1:$PORT?$CA#x" "it is not valid for 127.0.0.1" ;;
         expired) never 69 "$at?$CA#x" "certificate has expired" ;;
         self) never 69 "$at?$CA#x" "self-signed certificate" ;;
         stranger) never 69 "$at?$CA#x" "unable to get local issuer certificate" ;;
@@ -113,7 +113,7 @@ let_go() {
         tls_redis "v$version" --tls-auth-clients yes --tls-protocols "TLSv$version"
         at="rediss://localhost:${REDIS_PORTS[v$version]}?$CA"
         run -0 run_t 5 "$DLOCK" -n "$at&cert=$TLS/client.crt&key=$TLS/client.key#$NAME" true
-        never 77 "$at#$NAME" "wants a certificate of ours" "certificate required"
+        never 77 "$at#$NAME" "requires our certificate" "certificate required"
         never 77 "$at&cert=$TLS/stranger.crt&key=$TLS/stranger.key#$NAME" "refuses our certificate" "unknown ca"
         run -77 run_t 5 "$DLOCK" --status "$at#$NAME"
     done
@@ -133,7 +133,7 @@ let_go() {
     never 64 "$at?cert=client.key&key=client.key#x" "no certificate in it"
     install -m 600 client.crt "$T/nokey"
     never 64 "$at?cert=client.crt&key=$T/nokey#x" "no private key in it"
-    never 64 "$at?cert=client.crt&key=server.key#x" "does not fit"
+    never 64 "$at?cert=client.crt&key=server.key#x" "does not match"
     sed 's/^MI/AA/' client.crt >"$T/bad"
     never 64 "$at?cacert=$T/bad#x" "certificate 1 cannot be read"
     mkfifo "$T/fifo"

@@ -107,7 +107,7 @@ untold() {
     assert_out certificate
     rls_cert 1 wrong
     rls_cert 5 wrong
-    never "$L" "2 of 5" "not made out to localhost"
+    never "$L" "2 of 5" "not valid for localhost"
     # Nobody is asked to do without.
     run -0 run_t 10 "$DLOCK" -q -n "${L/$CA/insecure=1}" true
 }

@@ -3,7 +3,9 @@
  * inherits the writing end of one pipe, the witness: its EOF is the moment at which the whole tree is dead.
  * Run with an argument of its own the program is also the command that reports what it was given.
  */
+#include "command.h"
 #include "guard.h"
+#include "process_tree.h"
 #include "spawn.h"
 
 #include "unit.h"
@@ -27,7 +29,7 @@
 #define LATE (10 * DLOCK_SEC)
 
 static struct sigstate sig;
-static struct tree tree;
+static struct process_tree tree;
 static struct guard guard;
 static struct guard_config config;
 static int witness, say_fd; /* say_fd: what the command writes to descriptor 9 */
@@ -136,9 +138,9 @@ static void clean_up(void)
         close(guard.fd);
     guard.fd = -1;
     kill(guard.pid, SIGKILL);
-    for (int64_t until = after(LATE); guard_sweep(&tree, &stuck) > 0 && dlock_now() < until;)
+    for (int64_t until = after(LATE); process_tree_sweep(&tree, &stuck) > 0 && dlock_now() < until;)
         usleep(1000);
-    CHECK_INT(tree_count(&tree), 0);
+    CHECK_INT(process_tree_count(&tree), 0);
     close(witness);
     close(say_fd);
 }
@@ -196,7 +198,7 @@ TEST(runs_a_command)
         CHECK(WIFEXITED(last.arg) && WEXITSTATUS(last.arg) == 7);
         CHECK_INT(last.flags, 0);
         CHECK_INT(hear(), G_TREE_EMPTY);
-        /* The guard lives on, and holds up no pipe of the caller's. */
+        /* The guard lives on, and keeps no pipe of the caller open. */
         CHECK(death(DLOCK_SEC) != DLOCK_NEVER);
         CHECK_INT(kill(guard.pid, 0), 0);
         order(G_DETACH, 0);
@@ -219,7 +221,7 @@ static void fails_to_start(char *const *argv, int64_t term_at, int why)
     clean_up();
 }
 
-TEST(tells_why_it_cannot_start)
+TEST(reports_why_it_cannot_start)
 {
     fails_to_start((char *[]){"/nonexistent/x", NULL}, DLOCK_NEVER, ENOENT);
     fails_to_start((char *[]){"/etc/passwd", NULL}, DLOCK_NEVER, EACCES);
@@ -247,7 +249,7 @@ TEST(starts_nothing_for_a_dead_keeper)
     clean_up();
 }
 
-TEST(ends_before_a_start)
+TEST(an_end_before_the_start_is_final)
 {
     command_is(SHELL("printf x >&9"));
     if (guard_up()) {
@@ -263,7 +265,7 @@ TEST(ends_before_a_start)
 
 /* ------------------------------------------------------------- the keeper --- */
 
-TEST(keeper_gone)
+TEST(kills_the_tree_when_the_keeper_is_gone)
 {
     if (start_stubborn(DLOCK_NEVER, DLOCK_NEVER, DLOCK_NEVER)) {
         int64_t from = dlock_now();
@@ -277,7 +279,7 @@ TEST(keeper_gone)
     clean_up();
 }
 
-TEST(keeper_gone_200_processes)
+TEST(kills_200_processes_when_the_keeper_is_gone)
 {
     command_is(
         SHELL("i=0; while [ $i -lt 200 ]; do i=$((i+1)); (printf x >&9; sleep 60) & done; wait"));
@@ -295,7 +297,7 @@ TEST(keeper_gone_200_processes)
     clean_up();
 }
 
-TEST(keeper_stopped_polite_command)
+TEST(terms_the_command_when_the_keeper_is_stopped)
 {
     int64_t term = after(200 * DLOCK_MSEC);
 
@@ -315,12 +317,12 @@ TEST(keeper_stopped_polite_command)
     clean_up();
 }
 
-TEST(keeper_stopped_stubborn_command)
+TEST(kills_a_command_that_ignores_term)
 {
     int64_t term = after(2 * DLOCK_SEC), kill_at = term + 300 * DLOCK_MSEC;
 
     if (start_stubborn(term, kill_at, kill_at + 500 * DLOCK_MSEC)) {
-        /* An extension that comes too late ends nothing and saves nobody. */
+        /* An extension that comes too late ends nothing and saves no process. */
         while (dlock_now() < term + 100 * DLOCK_MSEC)
             usleep(1000);
         send_times(G_EXTEND, 0, after(LATE), after(LATE), kill_at + 500 * DLOCK_MSEC);
@@ -339,7 +341,7 @@ TEST(keeper_stopped_stubborn_command)
     clean_up();
 }
 
-TEST(no_term_where_kill_at_is_term_at)
+TEST(sends_no_term_when_kill_at_is_term_at)
 {
     int64_t at = after(300 * DLOCK_MSEC);
 
@@ -354,7 +356,7 @@ TEST(no_term_where_kill_at_is_term_at)
     clean_up();
 }
 
-TEST(extensions_keep_it_alive)
+TEST(extensions_keep_the_command_alive)
 {
     int64_t term = 0;
 
@@ -373,7 +375,7 @@ TEST(extensions_keep_it_alive)
     clean_up();
 }
 
-TEST(warn_only_knows_no_time)
+TEST(warn_only_ignores_times)
 {
     int64_t at = after(100 * DLOCK_MSEC);
 
@@ -398,11 +400,11 @@ static void sweep_all(void)
 {
     pid_t stuck;
 
-    for (int64_t until = after(LATE); guard_sweep(&tree, &stuck) > 0 && dlock_now() < until;)
+    for (int64_t until = after(LATE); process_tree_sweep(&tree, &stuck) > 0 && dlock_now() < until;)
         usleep(500);
 }
 
-TEST(guard_stopped)
+TEST(a_stopped_guard_is_killed_at_hard_at)
 {
     int64_t hard = after(2 * DLOCK_SEC);
 
@@ -418,7 +420,7 @@ TEST(guard_stopped)
     clean_up();
 }
 
-TEST(guard_stopped_later_than_the_first_hard_at)
+TEST(an_extension_moves_hard_at)
 {
     int64_t hard = after(200 * DLOCK_MSEC);
 
@@ -430,13 +432,13 @@ TEST(guard_stopped_later_than_the_first_hard_at)
         CHECK_INT(hear(), G_STARTED);
         usleep(20000);
         kill(guard.pid, SIGSTOP);
-        /* The direct child goes with the guard, no keeper needed. */
+        /* The direct child dies with the guard, without a keeper. */
         in_window(death(LATE), hard, SOON);
     }
     clean_up();
 }
 
-TEST(guard_killed)
+TEST(a_killed_guard_is_swept_up)
 {
     if (start_stubborn(after(LATE), after(LATE), after(LATE))) {
         int64_t from = dlock_now();
@@ -446,16 +448,16 @@ TEST(guard_killed)
         int64_t at = death(0);
         in_window(at, from, SOON);
         printf("# guard killed, swept after %" PRId64 " us\n", (at - from) / 1000);
-        CHECK_INT(tree_count(&tree), 0);
+        CHECK_INT(process_tree_count(&tree), 0);
     }
     clean_up();
 }
 
-/* Children that were here before, and what they leave behind, are not the guard's orphans. */
-TEST(guard_killed_among_strangers)
+/* Inherited children and their orphans are not the orphans of the guard. */
+TEST(guard_killed_spares_inherited_processes)
 {
     char marker[SPAWN_MARKER_SIZE];
-    struct tree among;
+    struct process_tree among;
     int st;
 
     CHECK(!spawn_marker(marker, ""));
@@ -468,8 +470,8 @@ TEST(guard_killed_among_strangers)
         _exit(0);
     }
     CHECK_INT(waitpid(old, &st, WUNTRACED), old);
-    REQUIRE_INT(tree_init(&among), 0);
-    CHECK_INT(among.nspared, 1);
+    REQUIRE_INT(process_tree_init(&among), 0);
+    CHECK_INT(among.ninherited, 1);
     among.marker = spawn_marker(marker, "abc");
     CHECK_STR(marker, "DLOCK_TOKEN=abc");
     kill(old, SIGCONT);
@@ -479,16 +481,16 @@ TEST(guard_killed_among_strangers)
         kill(guard.pid, SIGKILL);
         CHECK_INT(hear(), -1);
         waitpid(guard.pid, NULL, 0);
-        while (guard_sweep(&among, NULL) > 0 && dlock_now() < from + LATE)
+        while (process_tree_sweep(&among, NULL) > 0 && dlock_now() < from + LATE)
             usleep(500);
         CHECK(!alive());
         CHECK_INT(waitpid(old, NULL, 0), old);
-        CHECK_INT(waitpid(-1, &st, WNOHANG), 0); /* one is left, and lives */
+        CHECK_INT(waitpid(-1, &st, WNOHANG), 0); /* one child is left, and is alive */
     }
     clean_up();
 }
 
-/* A command that is dead and yet cannot be reaped, as long as we trace it: the guard goes on killing. */
+/* A dead command that cannot be reaped as long as we trace it: the guard goes on killing. */
 static pid_t start_undying(void)
 {
     command_is(SHELL("printf x >&9; exec sleep 60"));
@@ -507,7 +509,7 @@ static void let_die(pid_t pid)
         waitpid(pid, NULL, __WALL);
 }
 
-TEST(guard_stopped_while_killing)
+TEST(a_guard_stopped_while_killing_is_killed)
 {
     pid_t pid = start_undying();
 
@@ -524,7 +526,7 @@ TEST(guard_stopped_while_killing)
     clean_up();
 }
 
-TEST(guard_at_work_is_not_ended)
+TEST(a_guard_that_is_killing_is_left_alone)
 {
     pid_t pid = start_undying();
 
@@ -532,7 +534,7 @@ TEST(guard_at_work_is_not_ended)
         order(G_END, SIGKILL);
         CHECK(death(LATE) != DLOCK_NEVER);
         usleep(1500000);
-        /* A late EXTEND with times long past does not harm it either. */
+        /* A late EXTEND with past times does no harm either. */
         send_times(G_EXTEND, 0, 1, 1, 1);
         usleep(100000);
         CHECK_INT(waitpid(guard.pid, NULL, WNOHANG), 0);
@@ -545,8 +547,8 @@ TEST(guard_at_work_is_not_ended)
     clean_up();
 }
 
-/* Nobody would take over from it. */
-TEST(guard_without_a_keeper_is_not_ended)
+/* No other process would end the tree. */
+TEST(a_guard_without_a_keeper_is_left_alone)
 {
     pid_t pid = start_undying();
 
@@ -565,7 +567,7 @@ TEST(guard_without_a_keeper_is_not_ended)
     clean_up();
 }
 
-TEST(tells_that_it_cannot_see)
+TEST(reports_that_proc_shows_nothing)
 {
     if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0)
         SKIP("needs the right to mount");
@@ -587,7 +589,7 @@ TEST(tells_that_it_cannot_see)
 
 /* ----------------------------------------------------------------- orders --- */
 
-TEST(end_term_then_kill)
+TEST(ends_by_term_then_kill)
 {
     if (start_stubborn(after(LATE), after(LATE), after(LATE))) {
         int64_t kill_at = after(200 * DLOCK_MSEC);
@@ -601,7 +603,7 @@ TEST(end_term_then_kill)
     clean_up();
 }
 
-TEST(end_term_is_no_longer_than_the_lease)
+TEST(an_end_by_term_lasts_no_longer_than_the_lease)
 {
     int64_t kill_at = after(2 * DLOCK_SEC);
 
@@ -614,7 +616,7 @@ TEST(end_term_is_no_longer_than_the_lease)
     clean_up();
 }
 
-TEST(end_kill)
+TEST(ends_by_kill_at_once)
 {
     if (start_stubborn(after(LATE), after(LATE), after(LATE))) {
         int64_t from = dlock_now();
@@ -641,7 +643,7 @@ TEST(detach_leaves_the_background_alone)
     clean_up();
 }
 
-TEST(tells_when_the_background_is_gone)
+TEST(reports_when_the_background_is_gone)
 {
     command_is(SHELL("sleep 0.2 & exit 0"));
     if (guard_up()) {
@@ -655,7 +657,7 @@ TEST(tells_when_the_background_is_gone)
     clean_up();
 }
 
-TEST(passes_every_signal_on)
+TEST(forwards_every_signal)
 {
     char got[8];
 
@@ -689,17 +691,17 @@ static void in_group(bool own)
     clean_up();
 }
 
-TEST(own_group)
+TEST(puts_the_command_into_its_own_group)
 {
     in_group(true);
 }
-TEST(callers_group)
+TEST(puts_the_command_into_the_callers_group)
 {
     in_group(false);
 }
 
-/* A keeper that reads nothing for long loses STOPPED, but neither EXITED nor TREE_EMPTY. */
-TEST(a_full_socket_loses_no_end)
+/* A keeper that reads nothing for a long time loses STOPPED, but not EXITED and TREE_EMPTY. */
+TEST(a_full_socket_does_not_lose_the_end)
 {
     int stops = 0, type = 0, before;
 
@@ -754,7 +756,7 @@ TEST(keeps_the_lock_descriptor)
 
 /* --------------------------------------------------- what the command sees --- */
 
-/* The command's side: everything that a caller could tell apart, on descriptor 9. */
+/* The command's side: prints everything that a caller could notice to descriptor 9. */
 static int report(void)
 {
     char line[256], path[64];
@@ -788,13 +790,13 @@ static int report(void)
 
 static char *const report_argv[] = {"/proc/self/exe", "--report", NULL};
 
-/* In a child with an odd state: what the command is given, with a guard or without. */
+/* In a child with an unusual state: run the report, with a guard or without. */
 static void caller(bool guarded)
 {
     struct sigstate s;
     sigset_t some;
 
-    /* What this test itself has blocked is not the caller's. */
+    /* The signals that this test itself has blocked are not the caller's. */
     signals_restore(&sig);
     close(sig.fd);
     signal(SIGHUP, SIG_IGN);
@@ -850,13 +852,13 @@ static size_t report_of(bool guarded, char *buf, size_t size)
     buf[n] = '\0';
     CHECK_INT(waitpid(pid, &st, 0), pid);
     CHECK_INT(st, 0);
-    sweep_all(); /* its guard is an orphan, and so ours */
+    sweep_all(); /* its guard is an orphan, so it is our child now */
     close(witness);
     close(say_fd);
     return n;
 }
 
-TEST(the_command_is_given_what_the_caller_had)
+TEST(the_command_gets_the_state_of_the_caller)
 {
     static char plain[8192], guarded[8192];
 
@@ -883,7 +885,7 @@ static int takes_over_signals(void)
     if (sigismember(&s.ours, SIGSEGV) || !sigismember(&s.ours, SIGTSTP) ||
         !sigismember(&s.ours, SIGRTMIN + 1))
         return 3;
-    /* Ignored by the caller: not queued for us, so it cannot be passed on. */
+    /* Ignored by the caller: not queued for us, so it cannot be forwarded. */
     raise(SIGHUP);
     raise(SIGUSR1);
     if (!signals_read(&s, &si) || si.ssi_signo != SIGUSR1 || signals_read(&s, &si))
@@ -892,7 +894,7 @@ static int takes_over_signals(void)
     signals_die(SIGTERM);
 }
 
-TEST(takes_over_what_the_caller_does_not_ignore)
+TEST(blocks_signals_that_the_caller_does_not_ignore)
 {
     int st = 0;
     pid_t pid = fork();
@@ -905,21 +907,24 @@ TEST(takes_over_what_the_caller_does_not_ignore)
         CHECK_INT(WEXITSTATUS(st), -1);
 }
 
-TEST(passes_on_what_the_terminal_did_not)
+TEST(forwards_signals_not_sent_by_the_terminal)
 {
     struct signalfd_siginfo key = {.ssi_signo = SIGINT, .ssi_code = SI_KERNEL};
     struct signalfd_siginfo sent = {.ssi_signo = SIGINT, .ssi_code = SI_USER};
     struct signalfd_siginfo own = {.ssi_signo = SIGPIPE, .ssi_pid = (uint32_t)getpid()};
     struct signalfd_siginfo timer = {.ssi_signo = SIGALRM, .ssi_code = SI_KERNEL};
 
-    CHECK(!signals_for_command(&key, true));
-    CHECK(signals_for_command(&key, false));
-    CHECK(signals_for_command(&sent, true));
-    CHECK(signals_for_command(&timer, true));
-    CHECK(!signals_for_command(&own, false));
+    struct command ours = {.terminal = true}, other = {.terminal = false};
+
+    CHECK_INT(command_signal(&ours, &key), 0);
+    CHECK_INT(ours.terminal_sig, SIGINT);
+    CHECK_INT(command_signal(&other, &key), SIGINT);
+    CHECK_INT(command_signal(&ours, &sent), SIGINT);
+    CHECK_INT(command_signal(&ours, &timer), SIGALRM);
+    CHECK_INT(command_signal(&other, &own), 0);
 }
 
-TEST(forks_nothing_for_nobody)
+TEST(forks_nothing_too_late_or_without_a_keeper)
 {
     int ends[2], exec_fd;
     struct spawn sp = {.argv = SHELL("exit 0"), .sig = &sig, .inherit_fd = -1};
@@ -932,16 +937,16 @@ TEST(forks_nothing_for_nobody)
     close(ends[0]);
     CHECK_INT(spawn_command(&sp, &exec_fd), -SPAWN_KEEPER_GONE);
     close(ends[1]);
-    CHECK_INT(tree_count(&tree), 0);
+    CHECK_INT(process_tree_count(&tree), 0);
 }
 
 int main(int argc, char **argv)
 {
     if (argc > 1 && strcmp(argv[1], "--report") == 0)
         return report();
-    if (signals_init(&sig) != 0 || tree_init(&tree) != 0)
+    if (signals_init(&sig) != 0 || process_tree_init(&tree) != 0)
         return 1;
-    /* We are no keeper that must outlive a signal: a test that hangs has to end. */
+    /* Unlike the keeper, a test that hangs must die by a signal. */
     sigprocmask(SIG_SETMASK, &sig.caller_mask, NULL);
     alarm(120);
     return unit_main(argc, argv);

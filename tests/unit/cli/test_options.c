@@ -80,7 +80,7 @@ static const struct {
     {"dlock|--print-options", MODE_PRINT_OPTIONS, NULL, ""},
 };
 
-TEST(what_runs)
+TEST(forms_of_the_command_line)
 {
     setenv("SHELL", "", 1);
     for (size_t i = 0; i < DLOCK_LEN(forms); i++) {
@@ -109,12 +109,12 @@ TEST(what_runs)
 /* The rest of the struct, as one line. */
 static const char *show(const struct options *o, char *buf, size_t size)
 {
-    snprintf(buf, size, "%s%s%s%s%s%s%s E%d L%d w%lld t%lld%s g%lld c%lld l%d %s",
+    snprintf(buf, size, "%s%s%s%s%s%s%s E%d L%d w%lld t%lld g%lld c%lld l%d %s",
              o->lock_mode == DLOCK_SHARED ? "s" : "x", o->nonblock ? "n" : "",
              o->close_fd ? "o" : "", o->no_fork ? "F" : "", o->verbose ? "v" : "",
              o->quiet ? "q" : "", o->json ? "j" : "", o->conflict_code, o->lost_code,
              o->wait_ns == DLOCK_NEVER ? -1LL : (long long)(o->wait_ns / DLOCK_MSEC),
-             (long long)(o->ttl_ns / DLOCK_MSEC), o->ttl_given ? "!" : "",
+             (long long)(o->ttl_ns / DLOCK_MSEC),
              o->grace_ns < 0 ? -1LL : (long long)(o->grace_ns / DLOCK_MSEC),
              (long long)(o->connect_timeout_ns / DLOCK_MSEC), (int)o->on_lost,
              o->note ? o->note : "-");
@@ -148,8 +148,8 @@ static const struct {
     {"dlock|-o|L|c", "xo E75 L79 w-1 t30000 g-1 c5000 l0 -"},
     {"dlock|--no-fork|L|c", "xF E75 L79 w-1 t30000 g-1 c5000 l0 -"},
     {"dlock|-snovq|L|c", "snovq E75 L79 w0 t30000 g-1 c5000 l0 -"},
-    {"dlock|--ttl|30|L|c", "x E75 L79 w-1 t30000! g-1 c5000 l0 -"},
-    {"dlock|--ttl=2s|--grace=0|L|c", "x E75 L79 w-1 t2000! g0 c5000 l0 -"},
+    {"dlock|--ttl|30|L|c", "x E75 L79 w-1 t30000 g-1 c5000 l0 -"},
+    {"dlock|--ttl=2s|--grace=0|L|c", "x E75 L79 w-1 t2000 g0 c5000 l0 -"},
     {"dlock|--grace|100ms|--connect-timeout|1|L|c", "x E75 L79 w-1 t30000 g100 c1000 l0 -"},
     {"dlock|--on-lost|kill|L|c", "x E75 L79 w-1 t30000 g-1 c5000 l1 -"},
     {"dlock|--on-lost|term|L|c", "x E75 L79 w-1 t30000 g-1 c5000 l0 -"},
@@ -159,7 +159,7 @@ static const struct {
     {"dlock|--json|--status|L", "xj E75 L79 w-1 t30000 g-1 c5000 l0 -"},
 };
 
-TEST(what_is_set)
+TEST(settings)
 {
     for (size_t i = 0; i < DLOCK_LEN(settings); i++) {
         struct args a = split(settings[i].line);
@@ -186,6 +186,8 @@ static const struct {
     {"dlock|L", "no command"},
     {"dlock|L|--", "no command"},
     {"dlock|9x", "no command"},
+    {"dlock|--json|L", "--json needs --status"},
+    {"dlock|--json|redis://:hunter@h#n", "--json needs --status"},
     {"dlock|-9", "-9"},
     {"dlock|99999999999", "\"99999999999\""},
     {"dlock|2147483648", "\"2147483648\""},
@@ -227,7 +229,7 @@ static const struct {
     {"dlock|--ttl|1e3|L|c", "option --ttl: \"1e3\""},
     {"dlock|--ttl|99999999d|L|c", "too long"},
     {"dlock|--grace| 1|L|c", "option --grace"},
-    {"dlock|--connect-timeout|0|L|c", "--connect-timeout"},
+    {"dlock|--connect-timeout|0|L|c", "--connect-timeout: \"0\" is not greater than zero"},
     {"dlock|--connect-timeout|0.0|L|c", "--connect-timeout"},
     {"dlock|--connect-timeout|x|L|c", "--connect-timeout"},
     {"dlock|--on-lost|die|L|c", "kill, term or warn"},
@@ -248,7 +250,7 @@ static const struct {
     {"dlock|--status|redis://:hunter@h#n|c", "--status takes"},
 };
 
-TEST(what_is_refused)
+TEST(refusals)
 {
     for (size_t i = 0; i < DLOCK_LEN(refused); i++) {
         struct args a = split(refused[i].line);
@@ -269,7 +271,7 @@ TEST(what_is_refused)
     }
 }
 
-TEST(the_shell_is_the_users)
+TEST(runs_the_users_shell)
 {
     struct args a = split("dlock|L|-c|x y");
     struct options o;
@@ -309,7 +311,7 @@ TEST(descriptors)
     }
 }
 
-/* What ps(1) shows afterwards; the copy is as it was given. */
+/* ps(1) shows no secret afterwards; our copy is complete. */
 TEST(argv_keeps_no_secret)
 {
     static const struct {
@@ -377,7 +379,7 @@ static char *capture(void (*print)(FILE *))
 }
 
 /* Usage and table name the same options, and every long name is understood. */
-TEST(texts_agree)
+TEST(usage_and_table_agree)
 {
     char *table = capture(options_print_table), *usage = capture(options_usage), *save, *line;
 
@@ -407,7 +409,7 @@ TEST(texts_agree)
         CHECK_NULL(strstr(f[1], "print-options"));
     }
     for (char *p = usage; *p; p += strcspn(p, "\n"), p += *p == '\n')
-        if (strcspn(p, "\n") > 100)
+        if (strcspn(p, "\n") > 80)
             CHECK_FAIL("too wide: %.110s", p);
     CHECK_NULL(strstr(usage, "print-options"));
     free(table);

@@ -1,12 +1,12 @@
 /* test_process_tree.c - finding and ending descendants. The source is included: the fallback is switched on by name. */
 static const char *children_file = "/children";
 #define TREE_CHILDREN children_file
-/* A process that is looked at can be made to die just before. */
+/* A process can be made to die just before its stat file is read. */
 #include "../../../cli/proc.h"
-static bool stat_of(pid_t pid, struct tree_stat *st);
-#define tree_read_stat stat_of
+static bool stat_of(pid_t pid, struct proc_stat *st);
+#define proc_read_stat stat_of
 #include "../../../cli/process_tree.c"
-#undef tree_read_stat
+#undef proc_read_stat
 
 #include "dlock.h"
 #include "unit.h"
@@ -24,7 +24,7 @@ static bool stat_of(pid_t pid, struct tree_stat *st);
 #include <sys/wait.h>
 #include <unistd.h>
 
-static struct tree tree;
+static struct process_tree tree;
 
 /* A pipe that every process of a tree inherits: it reads EOF when the last one is dead. */
 static int witness[2];
@@ -46,7 +46,7 @@ static bool witness_dead(void)
     return read(witness[0], &c, 1) == 0;
 }
 
-/* Wait until the processes of a tree have said that they are there. */
+/* Wait until n processes have written that they run. */
 static void await(int fd, int n)
 {
     char c;
@@ -57,7 +57,7 @@ static void await(int fd, int n)
 }
 
 static int ready[2];
-/* Nothing ever comes out of it. */
+/* Nothing is ever written to it. */
 static int block[2];
 
 static void here(void)
@@ -69,7 +69,7 @@ static void here(void)
 static _Noreturn void sleeper(void)
 {
     here();
-    alarm(60); /* a test that fails leaves nobody behind for long */
+    alarm(60); /* a test that fails leaves no process behind for long */
     for (;;)
         pause();
 }
@@ -77,7 +77,8 @@ static _Noreturn void sleeper(void)
 static void setup(void)
 {
     memset(&tree, 0, sizeof tree);
-    if (tree_init(&tree) != 0 || pipe2(ready, O_CLOEXEC) != 0 || pipe2(block, O_CLOEXEC) != 0)
+    if (process_tree_init(&tree) != 0 || pipe2(ready, O_CLOEXEC) != 0 ||
+        pipe2(block, O_CLOEXEC) != 0)
         abort();
     witness_open();
 }
@@ -122,14 +123,14 @@ static void fan(int n)
     sleeper();
 }
 
-/* Passes until nobody is left; how long it took, or -1. */
+/* Passes until no process is left. Returns how long it took, or -1. */
 static int64_t kill_all(void)
 {
     int64_t from = dlock_now();
 
-    while (tree_count(&tree) > 0) {
-        tree_signal(&tree, SIGKILL, NULL);
-        tree_reap(&tree, 0, NULL);
+    while (process_tree_count(&tree) > 0) {
+        process_tree_signal(&tree, SIGKILL, NULL);
+        process_tree_reap(&tree, 0, NULL);
         if (dlock_now() - from > 10 * DLOCK_SEC)
             return -1;
     }
@@ -138,15 +139,15 @@ static int64_t kill_all(void)
 
 TEST(is_visible)
 {
-    CHECK(tree_visible());
+    CHECK(process_tree_visible());
 }
 
-TEST(nobody)
+TEST(an_empty_tree)
 {
     setup();
-    CHECK_INT(tree_count(&tree), 0);
-    CHECK_INT(tree_signal(&tree, SIGKILL, NULL), 0);
-    CHECK_INT(tree_living(&tree), 0);
+    CHECK_INT(process_tree_count(&tree), 0);
+    CHECK_INT(process_tree_signal(&tree, SIGKILL, NULL), 0);
+    CHECK_INT(process_tree_living(&tree), 0);
     teardown();
 }
 
@@ -156,9 +157,9 @@ TEST(kills_a_deep_tree)
     chain(4);
     await(ready[0], 5);
     /* The chain's head, and the orphan of its tail as soon as that has lost its parent. */
-    for (int i = 0; i < 1000 && tree_count(&tree) < 2; i++)
+    for (int i = 0; i < 1000 && process_tree_count(&tree) < 2; i++)
         usleep(1000);
-    CHECK(tree_count(&tree) >= 2);
+    CHECK(process_tree_count(&tree) >= 2);
     int64_t took = kill_all();
     CHECK(took >= 0 && took < 50 * DLOCK_MSEC);
     printf("# deep tree: %" PRId64 " us\n", took / 1000);
@@ -203,9 +204,9 @@ TEST(term_ends_a_stopped_process)
     await(ready[0], 1);
     kill(pid, SIGSTOP);
     waitpid(pid, &st, WUNTRACED);
-    CHECK_INT(tree_signal(&tree, SIGTERM, NULL), 1);
+    CHECK_INT(process_tree_signal(&tree, SIGTERM, NULL), 1);
     bool gone = false;
-    for (int i = 0; i < 2000 && !(gone = tree_reap(&tree, pid, &st)); i++)
+    for (int i = 0; i < 2000 && !(gone = process_tree_reap(&tree, pid, &st)); i++)
         usleep(1000);
     CHECK(gone && WIFSIGNALED(st) && WTERMSIG(st) == SIGTERM);
     kill_all();
@@ -218,18 +219,18 @@ TEST(one_term_reaches_all)
     fan(50);
     fan(50);
     await(ready[0], 100);
-    CHECK_INT(tree_signal(&tree, SIGTERM, NULL), 100);
+    CHECK_INT(process_tree_signal(&tree, SIGTERM, NULL), 100);
     int64_t until = dlock_now() + 5 * DLOCK_SEC;
-    while (tree_count(&tree) > 0 && dlock_now() < until)
-        tree_reap(&tree, 0, NULL);
-    CHECK_INT(tree_count(&tree), 0);
+    while (process_tree_count(&tree) > 0 && dlock_now() < until)
+        process_tree_reap(&tree, 0, NULL);
+    CHECK_INT(process_tree_count(&tree), 0);
     kill_all();
     teardown();
 }
 
 static pid_t dies_when_seen;
 
-static bool stat_of(pid_t pid, struct tree_stat *st)
+static bool stat_of(pid_t pid, struct proc_stat *st)
 {
     siginfo_t info;
 
@@ -239,11 +240,11 @@ static bool stat_of(pid_t pid, struct tree_stat *st)
         /* A zombie has no children any more: they have come to us. */
         waitid(P_PID, (id_t)pid, &info, WEXITED | WNOWAIT);
     }
-    return tree_read_stat(pid, st);
+    return proc_read_stat(pid, st);
 }
 
-/* A parent dies in the middle of the pass: its child, which has come to us since we looked, is told all the same. */
-static void tells_an_orphan(void)
+/* A parent dies in the middle of the pass: its child, which has come to us since, gets the signal all the same. */
+static void signals_an_orphan(void)
 {
     setup();
     pid_t pid = fork();
@@ -255,24 +256,24 @@ static void tells_an_orphan(void)
     await(ready[0], 2);
     usleep(30000); /* the start of a process is counted in 10 ms */
     dies_when_seen = pid;
-    CHECK_INT(tree_signal(&tree, SIGTERM, NULL), 2);
+    CHECK_INT(process_tree_signal(&tree, SIGTERM, NULL), 2);
     int64_t until = dlock_now() + 5 * DLOCK_SEC;
-    while (tree_count(&tree) > 0 && dlock_now() < until)
-        tree_reap(&tree, 0, NULL);
-    CHECK_INT(tree_count(&tree), 0);
+    while (process_tree_count(&tree) > 0 && dlock_now() < until)
+        process_tree_reap(&tree, 0, NULL);
+    CHECK_INT(process_tree_count(&tree), 0);
     kill_all();
     teardown();
 }
 
-TEST(tells_an_orphan_of_the_pass)
+TEST(signals_an_orphan_of_the_pass)
 {
-    tells_an_orphan();
+    signals_an_orphan();
     children_file = "/no-such-file";
-    tells_an_orphan();
+    signals_an_orphan();
     children_file = "/children";
 }
 
-TEST(spares_who_was_there_before)
+TEST(leaves_inherited_processes_alone)
 {
     setup();
     pid_t old = fork();
@@ -282,22 +283,22 @@ TEST(spares_who_was_there_before)
         sleeper();
     }
     await(ready[0], 2);
-    REQUIRE_INT(tree_init(&tree), 0);
-    CHECK_INT(tree.nspared, 1);
-    CHECK_INT(tree_count(&tree), 0);
+    REQUIRE_INT(process_tree_init(&tree), 0);
+    CHECK_INT(tree.ninherited, 1);
+    CHECK_INT(process_tree_count(&tree), 0);
     fan(3);
     await(ready[0], 3);
-    CHECK_INT(tree_count(&tree), 1);
+    CHECK_INT(process_tree_count(&tree), 1);
     CHECK(kill_all() >= 0);
     CHECK_INT(waitpid(old, NULL, WNOHANG), 0);
     CHECK(!witness_dead());
-    tree.nspared = 0;
+    tree.ninherited = 0;
     CHECK(kill_all() >= 0);
     CHECK(witness_dead());
     teardown();
 }
 
-TEST(reaps_but_not_the_spared)
+TEST(reaps_all_but_inherited_children)
 {
     int st = -1;
 
@@ -306,15 +307,15 @@ TEST(reaps_but_not_the_spared)
     if (old == 0)
         _exit(3);
     waitid(P_PID, (id_t)old, &(siginfo_t){0}, WEXITED | WNOWAIT);
-    REQUIRE_INT(tree_init(&tree), 0);
-    CHECK_INT(tree.nspared, 1);
+    REQUIRE_INT(process_tree_init(&tree), 0);
+    CHECK_INT(tree.ninherited, 1);
     pid_t watch = fork();
     if (watch == 0)
         _exit(5);
     waitid(P_PID, (id_t)watch, &(siginfo_t){0}, WEXITED | WNOWAIT);
-    CHECK(tree_reap(&tree, watch, &st));
+    CHECK(process_tree_reap(&tree, watch, &st));
     CHECK_INT(WEXITSTATUS(st), 5);
-    CHECK_INT(tree_count(&tree), 0);
+    CHECK_INT(process_tree_count(&tree), 0);
     CHECK_INT(waitpid(old, &st, WNOHANG), old);
     teardown();
 }
@@ -337,13 +338,13 @@ TEST(finds_the_child_of_a_thread)
         sleeper();
     }
     await(ready[0], 2);
-    CHECK_INT(tree_signal(&tree, SIGCONT, NULL), 2);
+    CHECK_INT(process_tree_signal(&tree, SIGCONT, NULL), 2);
     CHECK(kill_all() >= 0);
     CHECK(witness_dead());
     teardown();
 }
 
-TEST(names_who_cannot_be_killed)
+TEST(names_a_process_that_cannot_be_killed)
 {
     int st;
 
@@ -356,10 +357,10 @@ TEST(names_who_cannot_be_killed)
         if (mine == 0)
             sleeper();
         await(ready[0], 1);
-        if (tree_init(&tree) != 0 || setresuid(65534, 65534, 65534) != 0)
+        if (process_tree_init(&tree) != 0 || setresuid(65534, 65534, 65534) != 0)
             _exit(2);
-        tree.nspared = 0;
-        _exit(tree_signal(&tree, SIGKILL, &refused) == 1 && refused == mine ? 0 : 1);
+        tree.ninherited = 0;
+        _exit(process_tree_signal(&tree, SIGKILL, &refused) == 1 && refused == mine ? 0 : 1);
     }
     waitpid(driver, &st, 0);
     CHECK(WIFEXITED(st) && WEXITSTATUS(st) == 0);
@@ -367,22 +368,22 @@ TEST(names_who_cannot_be_killed)
     teardown();
 }
 
-TEST(leaves_strangers_alone)
+TEST(leaves_unrelated_processes_alone)
 {
     setup();
     fan(1);
     await(ready[0], 1);
     REQUIRE_INT(start_pass(&tree), 0);
-    /* Our parent, as if its number had been read from a child's list. */
+    /* Our parent, as if its pid had been read from a child's list. */
     CHECK_INT(visit((struct link){getppid(), work[0].pid}, -1, SIGCONT, true), ESRCH);
     CHECK(!descends(getppid(), work[0].pid) || getppid() == 0);
-    /* Whose parent is neither the expected one nor we, but below us: moved to another subreaper. */
+    /* The parent is neither the expected one nor we, but below us: moved to another subreaper. */
     CHECK(descends(work[0].pid, -1));
     CHECK(kill_all() >= 0);
     teardown();
 }
 
-/* Processes that do nothing but be somebody else: each forks a successor and ends. */
+/* Each process forks a successor and exits. */
 TEST(outruns_a_hydra)
 {
     enum { HEADS = 4, MAX = 200000 };
@@ -413,7 +414,7 @@ TEST(outgrows_a_fork_bomb)
 {
     enum { MAX = 3000 };
     setup();
-    /* Of moderate speed: a much faster one takes the processor from whoever ends it, the more so beside other tests. */
+    /* Of moderate speed: a much faster one takes the processor from the test that ends it. */
 #ifdef __SANITIZE_ADDRESS__
     const unsigned pause_us = 150000; /* a fork takes long here, and so does everything else */
 #else
@@ -445,7 +446,7 @@ TEST(outgrows_a_fork_bomb)
 
 #define NOT_ALLOWED 77
 
-/* In a child with mounts of its own, from where fn's answer comes: 0 is right. */
+/* Run fn in a child with mounts of its own; returns its result, 0 for success. */
 static int with_own_mounts(int (*fn)(void))
 {
     int st = -1;
@@ -468,13 +469,13 @@ static int sees_a_covered_proc(void)
 
     if (mount("none", "/proc", "tmpfs", 0, NULL) != 0)
         return NOT_ALLOWED;
-    if (tree_visible())
+    if (process_tree_visible())
         return 1;
-    /* Sandboxes make one up. */
+    /* Sandboxes make up a /proc/self. */
     snprintf(self, sizeof self, "%d", (int)getpid());
     if (symlink(self, "/proc/self") != 0)
         return 2;
-    return tree_visible() ? 3 : 0;
+    return process_tree_visible() ? 3 : 0;
 }
 
 static int hide_processes(void)
@@ -484,7 +485,7 @@ static int hide_processes(void)
     return setresgid(65534, 65534, 65534) == 0 && setresuid(65534, 65534, 65534) == 0 ? 0 : 9;
 }
 
-/* Like a dlock as a command. */
+/* A child like a dlock that is the command. */
 static pid_t undumpable(void)
 {
     pid_t pid = fork();
@@ -503,13 +504,13 @@ static int sees_hidden_children(void)
 
     if (rc)
         return rc;
-    if (!tree_visible())
+    if (!process_tree_visible())
         return 1;
     pid_t pid = undumpable();
-    if (!tree_visible()) /* our own list shows it all the same */
+    if (!process_tree_visible()) /* our own list shows it all the same */
         return 2;
     children_file = "/nosuch";
-    visible = tree_visible();
+    visible = process_tree_visible();
     kill(pid, SIGKILL);
     waitpid(pid, NULL, 0);
     return visible ? 3 : 0;
@@ -522,7 +523,7 @@ static int signals_hidden_children(void)
     if (rc)
         return rc;
     pid_t pid = undumpable();
-    if (tree_signal(&tree, SIGTERM, NULL) != 1)
+    if (process_tree_signal(&tree, SIGTERM, NULL) != 1)
         rc = 1;
     for (int i = 0; i < 500 && waitpid(pid, &st, WNOHANG) == 0; i++)
         usleep(1000);
@@ -555,14 +556,14 @@ TEST(terms_a_child_that_proc_hides)
     try_with_own_mounts(signals_hidden_children);
 }
 
-/* ------------------------------------------------------------ strangers --- */
+/* ------------------------------------------------------------ inherited --- */
 
 static char *const marked[] = {"A=1", "DLOCK_TOKEN=0123", "B=DLOCK_TOKEN=9", NULL};
 static char *const other[] = {"A=DLOCK_TOKEN=0123", "DLOCK_TOKEN=01234", "DLOCK_TOKEN=012",
                               "DLOCK_TOKEN=", NULL};
 static char *const empty[] = {NULL};
 
-/* In the process itself: the program tells on descriptor 9 that it is there. */
+/* exec a shell with that environment; it writes to descriptor 9 when it runs. */
 static _Noreturn void become(char *const env[], const char *script)
 {
     if (dup2(ready[1], 9) == 9 && dup2(block[0], 8) == 8)
@@ -579,10 +580,10 @@ static pid_t child_with(char *const env[], const char *script)
     return pid;
 }
 
-/* Without another exec: its environment is there for good. */
+/* Without another exec the environment stays as it is. */
 #define SLEEP "printf x >&9; read x <&8"
 
-/* An inherited child that ends as soon as it is told to, and what it leaves behind. */
+/* An inherited child that exits when it is told to and leaves a child of its own behind. */
 static pid_t old_child(int tell_fd, char *const env[])
 {
     pid_t pid = fork();
@@ -598,7 +599,7 @@ static pid_t old_child(int tell_fd, char *const env[])
     return pid;
 }
 
-/* How many children a process without threads has, zombies too; -1: this /proc does not tell. */
+/* How many children a process without threads has, zombies too; -1: this /proc does not show it. */
 static int children_of(pid_t pid)
 {
     char path[64], buf[256];
@@ -615,43 +616,43 @@ static int children_of(pid_t pid)
     return n;
 }
 
-static void spares_the_orphans(char *const env[], bool term)
+static void leaves_the_orphans(char *const env[], bool term)
 {
-    struct tree_stat st;
+    struct proc_stat st;
     int tell[2];
 
     setup();
     REQUIRE_INT(pipe2(tell, O_CLOEXEC), 0);
     pid_t old = old_child(tell[0], env);
-    REQUIRE_INT(tree_init(&tree), 0);
-    CHECK_INT(tree.nspared, 1);
+    REQUIRE_INT(process_tree_init(&tree), 0);
+    CHECK_INT(tree.ninherited, 1);
     tree.marker = marked[1];
     CHECK_INT(write(tell[1], "x", 1), 1);
     await(ready[0], 1);
-    CHECK_INT(tree_count(&tree), 0);
-    CHECK_INT(tree_signal(&tree, SIGTERM, NULL), 0);
-    CHECK_INT(tree_living(&tree), 0);
+    CHECK_INT(process_tree_count(&tree), 0);
+    CHECK_INT(process_tree_signal(&tree, SIGTERM, NULL), 0);
+    CHECK_INT(process_tree_living(&tree), 0);
 
     /* The command: a child of its own, one without the environment, an orphan. */
     pid_t shell = child_with(marked, "(" SLEEP ") & env -i sh -c 'trap \"\" TERM; " SLEEP
                                      "' & ((" SLEEP ") &); wait");
     await(ready[0], 3);
     /* Until the parent of the orphan is gone, and the shell waits for the other two. */
-    for (int i = 0; i < 5000 && (tree_count(&tree) < 2 || children_of(shell) > 2); i++)
+    for (int i = 0; i < 5000 && (process_tree_count(&tree) < 2 || children_of(shell) > 2); i++)
         usleep(1000);
-    tree_reap(&tree, 0, NULL);
-    CHECK_INT(tree_count(&tree), 2);
-    CHECK(tree_living(&tree) > 0);
-    if (term) /* known from now on: what ignores it, and is an orphan soon, is killed all the same */
-        CHECK_INT(tree_signal(&tree, SIGTERM, NULL), 4);
+    process_tree_reap(&tree, 0, NULL);
+    CHECK_INT(process_tree_count(&tree), 2);
+    CHECK(process_tree_living(&tree) > 0);
+    if (term) /* seen from now on: a process that ignores it and is an orphan soon is killed as well */
+        CHECK_INT(process_tree_signal(&tree, SIGTERM, NULL), 4);
     CHECK(kill_all() >= 0);
 
-    /* The stranger is alive, the only child that is left; without a marker it would not be. */
+    /* The inherited orphan is alive, the only child that is left; without a marker it would be dead. */
     CHECK_INT(waitpid(old, NULL, 0), old);
     CHECK_INT(waitpid(-1, NULL, WNOHANG), 0);
     REQUIRE_INT(start_pass(&tree), 0);
     CHECK_INT(nwork, 1);
-    CHECK(tree_read_stat(work[0].pid, &st) && st.state != 'Z');
+    CHECK(proc_read_stat(work[0].pid, &st) && st.state != 'Z');
     tree.marker = NULL;
     CHECK(kill_all() >= 0);
     close(tell[0]);
@@ -659,15 +660,15 @@ static void spares_the_orphans(char *const env[], bool term)
     teardown();
 }
 
-TEST(spares_the_orphans_of_the_spared)
+TEST(leaves_inherited_orphans_alone)
 {
-    spares_the_orphans(other, true);
-    spares_the_orphans(other, false);
+    leaves_the_orphans(other, true);
+    leaves_the_orphans(other, false);
 }
-TEST(spares_the_orphans_of_the_spared_without_an_environment)
+TEST(leaves_inherited_orphans_alone_without_an_environment)
 {
-    spares_the_orphans(empty, true);
-    spares_the_orphans(empty, false);
+    leaves_the_orphans(empty, true);
+    leaves_the_orphans(empty, false);
 }
 
 TEST(finds_a_marker_between_two_reads)
@@ -681,31 +682,31 @@ TEST(finds_a_marker_between_two_reads)
         big[4096 - 20 + shift] = '\0';
         pid_t pid = child_with(env, SLEEP);
         await(ready[0], 1);
-        CHECK_INT(tree_whose(pid, marked[1]), TREE_OURS);
-        CHECK_INT(tree_whose(pid, "DLOCK_TOKEN=01234"), TREE_THEIRS);
+        CHECK_INT(origin_of(pid, marked[1]), ORIGIN_TREE);
+        CHECK_INT(origin_of(pid, "DLOCK_TOKEN=01234"), ORIGIN_INHERITED);
         CHECK(kill_all() >= 0);
     }
     teardown();
 }
 
-/* Who dies or executes a program just now has no environment to be seen: it counts until it is clear. */
-TEST(counts_who_is_dying)
+/* A process that dies or is in an exec shows no environment: it counts until its origin is clear. */
+TEST(counts_a_dying_process)
 {
     setup();
     pid_t old = fork();
     if (old == 0)
         sleeper();
     await(ready[0], 1);
-    REQUIRE_INT(tree_init(&tree), 0);
+    REQUIRE_INT(process_tree_init(&tree), 0);
     tree.marker = marked[1];
     pid_t pid = child_with(other, "exit 0");
     waitid(P_PID, (id_t)pid, &(siginfo_t){0}, WEXITED | WNOWAIT);
-    CHECK_INT(tree_whose(pid, marked[1]), TREE_UNCLEAR);
-    CHECK_INT(tree_count(&tree), 1);
-    CHECK_INT(tree_living(&tree), 0);
-    tree_reap(&tree, 0, NULL);
-    CHECK_INT(tree_count(&tree), 0);
-    tree.nspared = 0;
+    CHECK_INT(origin_of(pid, marked[1]), ORIGIN_UNCLEAR);
+    CHECK_INT(process_tree_count(&tree), 1);
+    CHECK_INT(process_tree_living(&tree), 0);
+    process_tree_reap(&tree, 0, NULL);
+    CHECK_INT(process_tree_count(&tree), 0);
+    tree.ninherited = 0;
     CHECK(kill_all() >= 0);
     teardown();
 }
@@ -718,11 +719,11 @@ static void *lives_on(void *arg)
     return arg;
 }
 
-/* Only the threads know the environment of a process whose main thread has ended. */
-TEST(asks_the_threads)
+/* When the main thread has ended, only the other threads show the environment. */
+TEST(reads_the_environment_of_threads)
 {
     extern char **environ;
-    struct tree_stat st = {0};
+    struct proc_stat st = {0};
 
     if (!environ[0])
         SKIP("no environment");
@@ -738,11 +739,11 @@ TEST(asks_the_threads)
     await(ready[0], 1);
     for (int i = 0; i < 1000 && st.state != 'Z'; i++) {
         usleep(1000);
-        CHECK(tree_read_stat(pid, &st));
+        CHECK(proc_read_stat(pid, &st));
     }
     CHECK_INT(st.state, 'Z');
-    CHECK_INT(tree_whose(pid, environ[0]), TREE_OURS);
-    CHECK_INT(tree_whose(pid, "no=such"), TREE_THEIRS);
+    CHECK_INT(origin_of(pid, environ[0]), ORIGIN_TREE);
+    CHECK_INT(origin_of(pid, "no=such"), ORIGIN_INHERITED);
     CHECK(kill_all() >= 0);
     teardown();
 }

@@ -28,8 +28,7 @@ static struct lease granted_at(int64_t now)
     struct lease l;
     struct lease_config c = config(10 * S, 1 * S);
     struct dlock_event ev = event(EV_GRANTED, SENT, 10 * S);
-    lease_init(&l, &c);
-    lease_acquire(&l);
+    lease_acquire(&l, &c);
     CHECK_INT(lease_step(&l, now, &ev), LEASE_START);
     CHECK_INT(lease_step(&l, now, NULL), LEASE_NOTHING);
     return l;
@@ -72,8 +71,7 @@ TEST(no_lease_never_ends)
     struct lease_config c = config(DLOCK_NEVER, 5 * S);
     struct dlock_event ev = event(EV_GRANTED, SENT, DLOCK_NEVER);
     CHECK_INT(lease_check(&c, NULL), 0);
-    lease_init(&l, &c);
-    lease_acquire(&l);
+    lease_acquire(&l, &c);
     CHECK_INT(lease_step(&l, SENT + 500 * S, &ev), LEASE_START);
     CHECK_INT(lease_step(&l, SENT + 100000 * S, NULL), LEASE_NOTHING);
     CHECK_INT(lease_wake(&l), DLOCK_NEVER);
@@ -204,8 +202,7 @@ static struct lease acquiring(void)
 {
     struct lease l;
     struct lease_config c = config(10 * S, 1 * S);
-    lease_init(&l, &c);
-    lease_acquire(&l);
+    lease_acquire(&l, &c);
     return l;
 }
 
@@ -274,8 +271,7 @@ TEST(a_lag_store_needs_no_confirmation)
     struct lease_config c = config(12 * S, 1 * S);
     struct dlock_event ev = event(EV_GRANTED, SENT, 12 * S);
     c.lag = true;
-    lease_init(&l, &c);
-    lease_acquire(&l);
+    lease_acquire(&l, &c);
     CHECK_INT(lease_step(&l, SENT + 6 * S, &ev), LEASE_START);
 }
 
@@ -287,8 +283,7 @@ TEST(a_lag_store_renews_a_sixth_after_the_last_renewal)
     struct dlock_event granted = event(EV_GRANTED, SENT, 12 * S);
     c.lag = true;
     granted.asked = SENT + 5 * S;
-    lease_init(&l, &c);
-    lease_acquire(&l);
+    lease_acquire(&l, &c);
     CHECK_INT(lease_step(&l, SENT + 5 * S, &granted), LEASE_START);
     CHECK_INT(lease_wake(&l), SENT + 7 * S);
     CHECK_INT(lease_step(&l, SENT + 7 * S, NULL), LEASE_RENEW);
@@ -319,8 +314,7 @@ TEST(a_negotiated_ttl_brings_its_own_default_grace)
     struct lease_config c = config(30 * S, 5 * S);
     struct dlock_event ev = event(EV_GRANTED, SENT, 12 * S);
     c.default_grace = true;
-    lease_init(&l, &c);
-    lease_acquire(&l);
+    lease_acquire(&l, &c);
     CHECK_INT(lease_step(&l, SENT, &ev), LEASE_START);
     CHECK_INT(l.times.kill_at - l.times.term_at, 2 * S);
 }

@@ -101,7 +101,6 @@ static void make(dlock *d, int64_t wait)
     d->lease_cfg = (struct lease_config){.ttl = 10 * S, .grace = 1 * S};
     d->spec.env = &env;
     d->spec.uri = &uri;
-    lease_init(&d->lease, &d->lease_cfg);
 }
 
 static void say(struct dlock_event ev)

@@ -1,6 +1,6 @@
 /*
- * test_tls.c - what a connection to Redis makes of TLS, with a TLS of our own: it says "HI name.", is answered
- * "ok" or "no", and then turns one bit of every byte. OpenSSL is tests/system/redis/tls.bats' business.
+ * test_tls.c - a connection to Redis over TLS, with a toy instead of OpenSSL: it sends "HI name.", the server answers
+ * "ok" or "no", and then one bit of every byte is inverted. tests/system/redis/tls.bats tests OpenSSL.
  */
 #include "unit.h"
 
@@ -137,7 +137,7 @@ static int open_to(struct redis_conn *c, const struct dlock_peer *peers, int n, 
     return rc;
 }
 
-/* Until the server has that many bytes, or the connection has failed. */
+/* Wait until the server has that many bytes, or the connection has failed. */
 static bool told(struct redis_conn *c, struct server *s, size_t n)
 {
     for (int64_t end = SECS(5); dlock_now() < end && s->len < n && c->state != RC_FAILED;)
@@ -154,7 +154,7 @@ static void turn(char *p, size_t n)
         *p++ ^= 32;
 }
 
-TEST(nothing_leaves_before_the_handshake_is_over)
+TEST(no_command_leaves_before_the_end_of_the_handshake)
 {
     static const char want[] = "*2\r\n$4\r\nAUTH\r\n$6\r\nsecret\r\n*1\r\n$4\r\nPING\r\n";
     char answer[] = "+OK\r\n+PONG\r\n";
@@ -194,7 +194,7 @@ TEST(nothing_leaves_before_the_handshake_is_over)
     server_close(&s);
 }
 
-TEST(what_was_queued_is_sent_by_close_and_then_the_end)
+TEST(close_sends_the_queued_commands_and_then_bye)
 {
     struct server s;
     struct redis_conn c = {0};
@@ -215,13 +215,13 @@ TEST(what_was_queued_is_sent_by_close_and_then_the_end)
     server_close(&s);
 }
 
-TEST(a_refusal_leads_to_the_next_address_and_is_what_is_told)
+TEST(after_a_refusal_the_next_address_is_tried_and_the_refusal_stays_the_error)
 {
     struct server bad, good, dead;
     struct redis_conn c = {0};
     struct dlock_peer peers[2];
     REQUIRE(server_open(&bad) && server_open(&good) && server_open(&dead));
-    server_close(&dead); /* its port refuses now */
+    server_close(&dead); /* now its port refuses */
     peers[0] = bad.peer;
     peers[1] = good.peer;
     REQUIRE_INT(open_to(&c, peers, 2, SECS(5)), 0);
@@ -255,7 +255,7 @@ TEST(a_refusal_leads_to_the_next_address_and_is_what_is_told)
     server_close(&good);
 }
 
-TEST(a_silent_server_has_its_share_of_the_time)
+TEST(a_silent_server_gets_only_its_share_of_the_time)
 {
     struct server silent, good;
     struct redis_conn c = {0};

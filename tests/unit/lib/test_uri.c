@@ -162,7 +162,12 @@ static const struct {
     {"#", "./#"},
     {"@name", "./@name"},
     {"http://h#n", "\"http://\""},
-    {"etcd://h#n", "\"etcd://\""},
+    {"etcd://h#n", "\"etcd://\" (a file of that name: ./etcd:...)"},
+    {"reids://h#n", "\"reids://\"; did you mean redis://?"},
+    {"Rediss1://h#n", "did you mean rediss://?"},
+    {"postgre://h#n", "did you mean postgres://?"},
+    {"lk://h#n", "did you mean zk://?"},
+    {"fakes://h#n", "\"fakes://\" (a file"},
     {"x+y-z.9://h#n", "\"x+y-z.9://\""},
     /* file */
     {"file://", "absolute path"},

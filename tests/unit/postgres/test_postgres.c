@@ -1,6 +1,6 @@
 /*
- * test_postgres.c - the PostgreSQL backend without a server: what is made of the URI and of libpq's settings, and
- * how the answers to --status are read.
+ * test_postgres.c - the PostgreSQL backend without a server: the settings that come from the URI and from libpq,
+ * and the holder record in answers to --status.
  */
 #include "unit.h"
 
@@ -14,7 +14,7 @@ struct user {
     struct dlock_uri *uri;
     struct dlock_spec spec;
     struct dlock_who who;
-    struct dlock_be be;
+    struct pg_backend be;
     struct dlock_error err;
     int rc;
 };
@@ -31,7 +31,7 @@ static void clean_environment(void)
 /* Without I/O; 0 or the code, in u->rc. */
 static int open_uri(struct user *u, const char *text)
 {
-    memset(u, 0, sizeof *u);
+    memset(u, 0, sizeof(*u));
     u->rc = dlock_uri_parse(&u->uri, text, &u->err);
     if (u->rc != 0)
         return u->rc;
@@ -45,20 +45,20 @@ static int open_uri(struct user *u, const char *text)
         .who = &u->who,
     };
     u->be.spec = &u->spec;
-    u->rc = pg_check_spec(&u->be, &u->err);
+    u->rc = pg_settings_init(&u->be, &u->err);
     return u->rc;
 }
 
 static void done(struct user *u)
 {
-    pg_done(&u->be);
+    pg_settings_done(&u->be);
     dlock_uri_free(u->uri);
 }
 
 /* The value that libpq will get; NULL: none. */
 static const char *given(const struct user *u, const char *key)
 {
-    const struct pg_settings *s = &u->be.set;
+    const struct pg_settings *s = &u->be.settings;
     for (int i = PG_FIRST_PARAM; i < s->n; i++)
         if (strcmp(s->keys[i], key) == 0)
             return s->values[i];
@@ -73,14 +73,14 @@ TEST(key_of_a_name_is_the_first_half_of_its_sha256)
     REQUIRE_INT(open_uri(&u, "postgres://h/db#nightly"), 0);
     /* printf nightly | sha256sum */
     CHECK_STR(u.be.app, "dlock:2a3b62b53ddb9f16");
-    CHECK_STR(u.be.key, "'3043134503785307926'::bigint");
-    CHECK_STR(u.be.key_id, "2a3b62b53ddb9f16.1");
-    CHECK_STR(u.be.where_key,
+    CHECK_STR(u.be.advisory.key, "'3043134503785307926'::bigint");
+    CHECK_STR(u.be.advisory.key_id, "2a3b62b53ddb9f16.1");
+    CHECK_STR(u.be.advisory.where_key,
               "l.classid='708534965'::oid AND l.objid='1037803286'::oid AND l.objsubid=1");
     done(&u);
 }
 
-TEST(keys_of_other_programs)
+TEST(takes_keys_of_other_programs)
 {
     static const struct {
         const char *text, *key, *id;
@@ -98,16 +98,16 @@ TEST(keys_of_other_programs)
     for (size_t i = 0; i < DLOCK_LEN(good); i++) {
         struct user u;
         char uri[128];
-        snprintf(uri, sizeof uri, "postgres://h/db?key=%s#n", good[i].text);
+        snprintf(uri, sizeof(uri), "postgres://h/db?key=%s#n", good[i].text);
         if (!CHECK_INT(open_uri(&u, uri), 0))
             printf("# %s: %s\n", uri, u.err.msg);
-        CHECK_STR(u.be.key, good[i].key);
-        CHECK_STR(u.be.key_id, good[i].id);
+        CHECK_STR(u.be.advisory.key, good[i].key);
+        CHECK_STR(u.be.advisory.key_id, good[i].id);
         done(&u);
     }
 }
 
-TEST(keys_that_are_none)
+TEST(refuses_malformed_keys)
 {
     static const char *const bad[] = {
         "",
@@ -143,9 +143,9 @@ TEST(keys_that_are_none)
     for (size_t i = 0; i < DLOCK_LEN(bad); i++) {
         struct user u;
         char uri[128];
-        snprintf(uri, sizeof uri, "postgres://h/db?key=%s#n", bad[i]);
+        snprintf(uri, sizeof(uri), "postgres://h/db?key=%s#n", bad[i]);
         if (!CHECK_INT(open_uri(&u, uri), DLOCK_EUSAGE))
-            printf("# %s gave %s\n", uri, u.be.key);
+            printf("# %s gave %s\n", uri, u.be.advisory.key);
         CHECK_HAS(u.err.msg, "key=");
         done(&u);
     }
@@ -153,20 +153,20 @@ TEST(keys_that_are_none)
 
 /* --------------------------------------------------------------------- hosts */
 
-TEST(hosts_of_the_uri)
+TEST(takes_hosts_from_the_uri)
 {
     struct user u;
     clean_environment();
     setenv("PGHOST", "elsewhere", 1);
     setenv("PGPORT", "1", 1);
     REQUIRE_INT(open_uri(&u, "postgres://joe:s3cret@a:1111,b:2222,[::1]:3333/db#n"), 0);
-    REQUIRE_INT(u.be.set.nhosts, 3);
-    CHECK_STR(u.be.set.hosts[0], "a");
-    CHECK_STR(u.be.set.ports[0], "1111");
-    CHECK_STR(u.be.set.hosts[1], "b");
-    CHECK_STR(u.be.set.ports[1], "2222");
-    CHECK_STR(u.be.set.hosts[2], "::1");
-    CHECK_STR(u.be.set.ports[2], "3333");
+    REQUIRE_INT(u.be.settings.nhosts, 3);
+    CHECK_STR(u.be.settings.hosts[0], "a");
+    CHECK_STR(u.be.settings.ports[0], "1111");
+    CHECK_STR(u.be.settings.hosts[1], "b");
+    CHECK_STR(u.be.settings.ports[1], "2222");
+    CHECK_STR(u.be.settings.hosts[2], "::1");
+    CHECK_STR(u.be.settings.ports[2], "3333");
     CHECK_STR(given(&u, "user"), "joe");
     CHECK_STR(given(&u, "password"), "s3cret");
     CHECK_STR(given(&u, "dbname"), "db");
@@ -177,7 +177,7 @@ TEST(hosts_of_the_uri)
     clean_environment();
 }
 
-TEST(hosts_of_the_environment)
+TEST(takes_hosts_from_the_environment)
 {
     struct user u;
     clean_environment();
@@ -185,12 +185,12 @@ TEST(hosts_of_the_environment)
     setenv("PGPORT", "5555", 1);
     REQUIRE_INT(open_uri(&u, "postgres:///db#n"), 0);
     REQUIRE_INT(u.uri->nhosts, 2);
-    /* What the core looks up. */
+    /* For the core to look up. */
     CHECK_STR(u.uri->hosts[0].host, "one");
     CHECK_STR(u.uri->hosts[1].host, "two");
     CHECK_INT(u.uri->hosts[0].port, 5555);
     CHECK_INT(u.uri->hosts[1].port, 5555);
-    CHECK_STR(u.be.set.ports[1], "5555");
+    CHECK_STR(u.be.settings.ports[1], "5555");
     CHECK_HAS(u.uri->where, "one");
     done(&u);
     setenv("PGPORT", "5555,6666", 1);
@@ -201,26 +201,26 @@ TEST(hosts_of_the_environment)
     clean_environment();
 }
 
-TEST(hosts_of_parameters)
+TEST(takes_hosts_from_parameters)
 {
     struct user u;
     clean_environment();
     setenv("PGHOST", "elsewhere", 1);
     REQUIRE_INT(open_uri(&u, "postgres:///db?host=/run/pg,b&port=1,2#n"), 0);
-    REQUIRE_INT(u.be.set.nhosts, 2);
-    CHECK_STR(u.be.set.hosts[0], "/run/pg");
-    CHECK_STR(u.be.set.ports[0], "1");
-    CHECK_STR(u.be.set.hosts[1], "b");
-    CHECK_STR(u.be.set.ports[1], "2");
-    /* Given anew at each try, not here. */
+    REQUIRE_INT(u.be.settings.nhosts, 2);
+    CHECK_STR(u.be.settings.hosts[0], "/run/pg");
+    CHECK_STR(u.be.settings.ports[0], "1");
+    CHECK_STR(u.be.settings.hosts[1], "b");
+    CHECK_STR(u.be.settings.ports[1], "2");
+    /* These are set for each connection, not here. */
     CHECK_NULL(given(&u, "host"));
     CHECK_NULL(given(&u, "port"));
     done(&u);
-    /* An address is what is connected to, the name is for the certificate. */
+    /* Connect to the address; the name is for the certificate. */
     REQUIRE_INT(open_uri(&u, "postgres:///db?hostaddr=192.0.2.1&host=name#n"), 0);
     REQUIRE_INT(u.uri->nhosts, 1);
     CHECK_STR(u.uri->hosts[0].host, "192.0.2.1");
-    CHECK_STR(u.be.set.hosts[0], "name");
+    CHECK_STR(u.be.settings.hosts[0], "name");
     done(&u);
     CHECK_INT(open_uri(&u, "postgres://h/db?port=1#n"), DLOCK_EUSAGE);
     done(&u);
@@ -229,7 +229,7 @@ TEST(hosts_of_parameters)
     clean_environment();
 }
 
-TEST(hosts_of_a_service)
+TEST(takes_hosts_from_a_service)
 {
     struct user u;
     char file[] = "/tmp/dlock-unit.XXXXXX";
@@ -251,20 +251,20 @@ TEST(hosts_of_a_service)
     clean_environment();
 }
 
-TEST(nothing_is_said_at_all)
+TEST(uses_the_default_host_of_libpq)
 {
     struct user u;
     clean_environment();
     REQUIRE_INT(open_uri(&u, "postgres://#n"), 0);
     /* libpq's own default: a socket, or localhost. */
-    CHECK_INT(u.be.set.nhosts, 1);
+    CHECK_INT(u.be.settings.nhosts, 1);
     CHECK_NULL(given(&u, "dbname"));
     done(&u);
 }
 
 /* ---------------------------------------------------------------- parameters */
 
-TEST(parameters_of_libpq_are_handed_on)
+TEST(passes_on_parameters_of_libpq)
 {
     struct user u;
     REQUIRE_INT(
@@ -288,7 +288,7 @@ TEST(parameters_of_libpq_are_handed_on)
     done(&u);
 }
 
-TEST(parameters_that_are_refused)
+TEST(refuses_bad_parameters)
 {
     static const char *const bad[] = {
         "mode=x",
@@ -309,7 +309,7 @@ TEST(parameters_that_are_refused)
     for (size_t i = 0; i < DLOCK_LEN(bad); i++) {
         struct user u;
         char uri[160];
-        snprintf(uri, sizeof uri, "postgres://h/db?%s#n", bad[i]);
+        snprintf(uri, sizeof(uri), "postgres://h/db?%s#n", bad[i]);
         if (!CHECK_INT(open_uri(&u, uri), DLOCK_EUSAGE))
             printf("# %s\n", uri);
         CHECK(u.err.msg[0] != '\0');
@@ -317,22 +317,22 @@ TEST(parameters_that_are_refused)
     }
 }
 
-TEST(parameters_of_our_own)
+TEST(takes_parameters_of_our_own)
 {
     struct user u;
     REQUIRE_INT(open_uri(&u, "postgres://h/db?mode=advisory&fair=1&renew=write&restart-grace=1m#n"),
                 0);
     CHECK(u.be.protocol == &pg_advisory);
-    CHECK(u.be.fair && u.be.renew_writes);
-    CHECK_INT(u.be.restart_grace, 60 * DLOCK_SEC);
+    CHECK(u.be.advisory.fair && u.be.advisory.renew_writes);
+    CHECK_INT(u.be.advisory.restart_grace, 60 * DLOCK_SEC);
     done(&u);
     REQUIRE_INT(open_uri(&u, "postgres://h/db?mode=lease&table=my%22.ta%22ble#n"), 0);
     CHECK(u.be.protocol == &pg_table);
-    CHECK_STR(u.be.table, "\"my\"\"\".\"ta\"\"ble\"");
+    CHECK_STR(u.be.table.name, "\"my\"\"\".\"ta\"\"ble\"");
     done(&u);
 }
 
-TEST(a_password_file)
+TEST(reads_a_password_file)
 {
     struct user u;
     char file[] = "/tmp/dlock-unit.XXXXXX", uri[128];
@@ -340,7 +340,7 @@ TEST(a_password_file)
     REQUIRE(fd >= 0);
     dprintf(fd, "from-file\n");
     close(fd);
-    snprintf(uri, sizeof uri, "postgres://h/db?password-file=%s#n", file);
+    snprintf(uri, sizeof(uri), "postgres://h/db?password-file=%s#n", file);
     REQUIRE_INT(open_uri(&u, uri), 0);
     CHECK_STR(given(&u, "password"), "from-file");
     done(&u);
@@ -355,7 +355,7 @@ TEST(a_password_file)
 
 /* -------------------------------------------------------------------- status */
 
-TEST(our_comment_is_read)
+TEST(reads_our_comment)
 {
     struct dlock_info info = {0};
     const char *begin;
@@ -370,19 +370,19 @@ TEST(our_comment_is_read)
     CHECK_INT(pg_read_comment("", &info, &begin), 0);
 }
 
-/* Whatever the note says, it can neither end the comment nor be taken for ours. */
+/* A note can neither end the comment nor pass for a value of ours. */
 TEST(the_record_cannot_leave_its_comment)
 {
     struct user u;
     REQUIRE_INT(open_uri(&u, "postgres://h/db#n"), 0);
     done(&u);
-    memset(&u, 0, sizeof u);
+    memset(&u, 0, sizeof(u));
     REQUIRE_INT(dlock_uri_parse(&u.uri, "postgres://h/db#n", &u.err), 0);
     dlock_who_init(&u.who, "*/ select 1; --", "*/ drop table x; /* ' \\ ttl=1 fence=5");
     u.spec = (struct dlock_spec){
         .env = &dlock_env_system, .uri = u.uri, .ttl = DLOCK_SEC, .who = &u.who};
     u.be.spec = &u.spec;
-    REQUIRE_INT(pg_check_spec(&u.be, &u.err), 0);
+    REQUIRE_INT(pg_settings_init(&u.be, &u.err), 0);
     CHECK(!strstr(u.be.record, "*/") && !strstr(u.be.record, "/*"));
     CHECK(!strchr(u.be.record, '\'') && !strchr(u.be.record, '\\'));
     CHECK(!strstr(u.be.record, " ttl=") && !strstr(u.be.record, " fence="));

@@ -1,4 +1,4 @@
-/* An address named by a server: "host:port" taken apart; numbers at once, names by the helper thread. */
+/* test_addr.c - an address that a server names: "host:port" is split; numbers at once, names by the helper thread. */
 #include "unit.h"
 
 #include "backends/redis/addr.h"
@@ -8,7 +8,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
-TEST(takes_text_apart)
+TEST(splits_host_and_port)
 {
     static const struct {
         const char *text, *host;
@@ -48,7 +48,7 @@ TEST(takes_text_apart)
     CHECK(!redis_addr_host("a\0b", 3, host));
 }
 
-TEST(numbers_at_once)
+TEST(a_number_is_found_at_once)
 {
     struct redis_addr a;
     struct dlock_error err = {0};
@@ -69,7 +69,7 @@ TEST(numbers_at_once)
     CHECK_INT(redis_addr_start(&a, "h", 0, &err), DLOCK_EPROTO);
 }
 
-/* The look-up's end, or -1000. */
+/* Wait for the result of the look-up; -1000: none. */
 static int finish(struct redis_addr *a, int rc, struct dlock_error *err)
 {
     while (rc == 0) {
@@ -81,7 +81,7 @@ static int finish(struct redis_addr *a, int rc, struct dlock_error *err)
     return rc;
 }
 
-TEST(names_later)
+TEST(a_name_is_found_later)
 {
     struct redis_addr a;
     struct dlock_error err = {0};
@@ -95,7 +95,7 @@ TEST(names_later)
     CHECK_HAS(err.msg, "no-such-host.invalid");
     redis_addr_done(&a);
     CHECK_INT(redis_addr_start(&a, "also-none.invalid", 6379, &err), 0);
-    redis_addr_done(&a); /* given up in the middle */
+    redis_addr_done(&a); /* while the look-up is under way */
     CHECK_INT(redis_addr_fd(&a), -1);
 }
 

@@ -1,16 +1,15 @@
 /*
- * test_conn.c - one connection to Redis against a scripted server (hostile answers, one byte at a time, a
- * dead first address), and the scripts' keys, answers and values.
+ * test_conn.c - one connection to Redis against a scripted server: hostile replies, one byte at a time, a first address
+ * that refuses, refused passwords, replicas.
  */
 #include "unit.h"
 
 #include "backends/redis/conn.h"
-#include "backends/redis/script.h"
 #include "scripted.h"
 
 #include <errno.h>
 
-/* Turn the crank once: at most 10 ms. */
+/* One turn of the event loop: at most 10 ms. */
 static void crank(struct redis_conn *c, struct server *s)
 {
     struct pollfd p;
@@ -35,7 +34,7 @@ static void ping(struct redis_conn *c, int tag)
     redis_conn_flush(c);
 }
 
-/* Connected, and the server has what was sent. */
+/* Wait until the server has received the commands. */
 static bool settle(struct redis_conn *c, struct server *s)
 {
     for (int64_t end = SECS(5); dlock_now() < end && s->len == 0;)
@@ -43,7 +42,7 @@ static bool settle(struct redis_conn *c, struct server *s)
     return s->len > 0;
 }
 
-/* The next reply, or a failure. */
+/* Wait for the next reply, or a failure. */
 static int await(struct redis_conn *c, struct server *s, struct redis_conn_reply *rep)
 {
     int rc = 0;
@@ -52,7 +51,7 @@ static int await(struct redis_conn *c, struct server *s, struct redis_conn_reply
     return rc;
 }
 
-/* One PING, answered by text: the code of the failure, or the type of the reply. */
+/* One PING, to which the server sends text: the code of the failure, or the type of the reply. */
 static int answer(const char *text, size_t len, struct dlock_error *err)
 {
     struct server s;
@@ -77,7 +76,7 @@ static int answer(const char *text, size_t len, struct dlock_error *err)
     return rc;
 }
 
-TEST(answers_good_and_bad)
+TEST(replies_good_and_bad)
 {
     static const struct {
         const char *text;
@@ -102,7 +101,7 @@ TEST(answers_good_and_bad)
     }
 }
 
-TEST(an_endless_answer_is_cut)
+TEST(an_endless_reply_fails_the_connection)
 {
     struct server s;
     struct redis_conn c = {0};
@@ -125,7 +124,7 @@ TEST(an_endless_answer_is_cut)
     server_close(&s);
 }
 
-TEST(one_byte_at_a_time_and_auth_first)
+TEST(auth_goes_first_and_replies_may_come_byte_by_byte)
 {
     struct server s;
     struct redis_conn c = {0};
@@ -139,7 +138,7 @@ TEST(one_byte_at_a_time_and_auth_first)
     REQUIRE(settle(&c, &s));
     CHECK(strncmp(s.got, "*2\r\n$4\r\nAUTH\r\n$6\r\nsecret\r\n*1\r\n$4\r\nPING", 38) == 0);
     for (size_t i = 0; i < sizeof(text) - 1; i++) {
-        if (i == 22) { /* one byte short of its end */
+        if (i == 22) { /* one byte is missing */
             CHECK_INT(redis_conn_next(&c, &rep), 0);
         }
         server_say(&s, text + i, 1);
@@ -158,7 +157,7 @@ TEST(one_byte_at_a_time_and_auth_first)
     server_close(&s);
 }
 
-TEST(auth_refused_is_told_with_the_reply_behind_it)
+TEST(a_refused_auth_is_the_error_and_the_next_reply_still_comes)
 {
     struct server s;
     struct redis_conn c = {0};
@@ -185,7 +184,7 @@ TEST(the_next_address_is_tried_and_remembered)
     struct redis_conn_auth auth = {0};
     struct dlock_peer peers[2];
     REQUIRE(server_open(&s) && server_open(&dead));
-    server_close(&dead); /* its port refuses now */
+    server_close(&dead); /* now its port refuses */
     peers[0] = dead.peer;
     peers[1] = s.peer;
     for (int i = 0; i < 2; i++) {
@@ -222,7 +221,7 @@ TEST(too_many_unanswered_commands_fail_the_connection)
     server_close(&s);
 }
 
-/* What was sent is readable by the server although we close with unread input. */
+/* The server can read the command although we close with unread input. */
 TEST(close_does_not_reset)
 {
     struct server s;
@@ -286,7 +285,7 @@ TEST(error_replies)
     }
 }
 
-/* Servers quote what they did not understand. */
+/* Servers quote the words that they did not understand. */
 TEST(error_replies_show_no_secret)
 {
     static const char long_one[] = "0123456789abcdefghij";
@@ -294,16 +293,16 @@ TEST(error_replies_show_no_secret)
         const char *user, *password, *text, *want;
     } t[] = {
         {NULL, "pw1", "ERR what is 'pw1' (pw1pw1)?",
-         "w: unexpected error: ERR what is '***' (******)?"},
-        {"ann", "pw1", "ERR ann: `pw1`", "w: unexpected error: ERR ***: `***`"},
-        {"e", "pw1", "ERR here e", "w: unexpected error: ERR here ***"},
-        {NULL, "pw1", "ERR pw pw", "w: unexpected error: ERR pw pw"},
-        {"ann", NULL, "ERR ann ", "w: unexpected error: ERR *** "},
-        {"", "", "ERR x", "w: unexpected error: ERR x"},
+         "w: unexpected error (ERR what is '***' (******)?)"},
+        {"ann", "pw1", "ERR ann: `pw1`", "w: unexpected error (ERR ***: `***`)"},
+        {"e", "pw1", "ERR here e", "w: unexpected error (ERR here ***)"},
+        {NULL, "pw1", "ERR pw pw", "w: unexpected error (ERR pw pw)"},
+        {"ann", NULL, "ERR ann ", "w: unexpected error (ERR *** )"},
+        {"", "", "ERR x", "w: unexpected error (ERR x)"},
         /* cut short by the server */
-        {NULL, long_one, "ERR '0123456789ab' x", "w: unexpected error: ERR '***' x"},
+        {NULL, long_one, "ERR '0123456789ab' x", "w: unexpected error (ERR '***' x)"},
         {NULL, long_one, "ERR unknown command `0123456789ab",
-         "w: Redis 6.0 or later is needed: ERR unknown command `***"},
+         "w: Redis 6.0 or later is needed (ERR unknown command `***)"},
     };
     for (size_t i = 0; i < DLOCK_LEN(t); i++) {
         struct redis_conn_auth auth = {t[i].user, t[i].password};
@@ -313,7 +312,7 @@ TEST(error_replies_show_no_secret)
     }
 }
 
-TEST(answers_to_auth_show_one_word)
+TEST(errors_of_auth_show_one_word)
 {
     static const struct {
         const char *text;
@@ -342,23 +341,7 @@ TEST(answers_to_auth_show_one_word)
     CHECK(strstr(err.msg, "CANARY") == NULL);
 }
 
-/* -------------------------------------------------------------------- scripts */
-
-TEST(no_two_names_share_a_key)
-{
-    static const char *const t[][2] = {
-        {"x", "{x}:dlock:"},       {"{x}", "{x}::dlock:"}, {"a{b}c", "a{b}c::dlock:"},
-        {"a{}b", "{a{}b}:dlock:"}, {"}{", "{}{}:dlock:"},  {"a{b", "{a{b}:dlock:"},
-    };
-    for (size_t i = 0; i < DLOCK_LEN(t); i++) {
-        struct redis_script s;
-        REQUIRE_INT(redis_script_init(&s, t[i][0], 0), 0);
-        CHECK_STR(s.prefix, t[i][1]);
-        redis_script_done(&s);
-    }
-}
-
-/* ---- an address that is known later; a server that must be the master */
+/* ------------------------------------------ a later address, and only a master */
 
 static int open_later(struct redis_conn *c, const char *password)
 {
@@ -366,7 +349,7 @@ static int open_later(struct redis_conn *c, const char *password)
     return redis_conn_open_later(c, &dlock_env_system, &auth, "redis://t/0", SECS(5));
 }
 
-TEST(what_is_queued_waits_for_the_address)
+TEST(commands_wait_for_the_address)
 {
     struct server s;
     struct redis_conn c = {0};
@@ -379,7 +362,7 @@ TEST(what_is_queued_waits_for_the_address)
     ping(&c, 7);
     CHECK(redis_conn_waits(&c, 7));
     CHECK_INT(redis_conn_interest(&c, &p, &wake), 0);
-    CHECK(wake == DLOCK_NEVER); /* nothing to do until it is aimed */
+    CHECK(wake == DLOCK_NEVER); /* nothing to do before redis_conn_aim */
     redis_conn_work(&c);
     CHECK_INT(redis_conn_next(&c, &rep), 0);
     CHECK_INT(c.state, RC_WAITING);
@@ -391,17 +374,17 @@ TEST(what_is_queued_waits_for_the_address)
     server_say(&s, "+OK\r\n+PONG\r\n", 12);
     REQUIRE_INT(await(&c, &s, &rep), 1);
     CHECK_INT(rep.tag, 7);
-    CHECK(rep.sent >= before); /* not when it was queued */
+    CHECK(rep.sent >= before); /* not the time of redis_conn_send */
     freeReplyObject(rep.r);
     redis_conn_close(&c);
     server_close(&s);
 }
 
-TEST(an_address_that_is_never_found)
+TEST(no_address_is_found)
 {
     struct redis_conn c = {0};
     struct redis_conn_reply rep;
-    struct dlock_error why = {.code = DLOCK_EPERM, .msg = "nobody says"};
+    struct dlock_error why = {.code = DLOCK_EPERM, .msg = "no host says"};
     int64_t wake = DLOCK_NEVER;
     struct pollfd p;
     REQUIRE_INT(open_later(&c, NULL), 0);
@@ -409,9 +392,9 @@ TEST(an_address_that_is_never_found)
     redis_conn_give_up(&c, &why);
     CHECK(!redis_conn_is_open(&c));
     CHECK_INT(redis_conn_interest(&c, &p, &wake), 0);
-    CHECK(wake == 0); /* to be looked at now */
+    CHECK(wake == 0); /* redis_conn_work is due */
     CHECK_INT(redis_conn_next(&c, &rep), DLOCK_EPERM);
-    CHECK_STR(c.error.msg, "nobody says");
+    CHECK_STR(c.error.msg, "no host says");
     redis_conn_close(&c);
     CHECK_INT(c.state, RC_CLOSED);
     REQUIRE_INT(open_later(&c, NULL), 0);
@@ -419,11 +402,11 @@ TEST(an_address_that_is_never_found)
     CHECK_INT(c.state, RC_FAILED);
     redis_conn_close(&c);
     REQUIRE_INT(open_later(&c, NULL), 0);
-    redis_conn_close(&c); /* given up while waiting */
+    redis_conn_close(&c); /* while it waits for an address */
     CHECK_INT(c.state, RC_CLOSED);
 }
 
-/* One PING to a server that must be the master and answers text: the code, or the type of the reply. */
+/* One PING to a server that must be the master and sends text: the code, or the type of the reply. */
 static int ask_master(const char *text, struct redis_conn *c)
 {
     struct server s;
@@ -437,7 +420,7 @@ static int ask_master(const char *text, struct redis_conn *c)
             server_say(&s, text, strlen(text));
             rc = await(c, &s, &rep);
             if (rc == 1) {
-                CHECK_INT(rep.tag, 1); /* ROLE's answer is not handed out */
+                CHECK_INT(rep.tag, 1); /* the reply to ROLE is not the caller's */
                 rc = rep.r->type;
                 freeReplyObject(rep.r);
             }
@@ -447,7 +430,7 @@ static int ask_master(const char *text, struct redis_conn *c)
     return rc;
 }
 
-TEST(only_a_master_is_spoken_to)
+TEST(only_a_master_is_accepted)
 {
     struct redis_conn c;
     CHECK_INT(ask_master("*3\r\n$6\r\nmaster\r\n:42\r\n*0\r\n+PONG\r\n", &c), REDIS_REPLY_STATUS);
@@ -469,109 +452,6 @@ TEST(only_a_master_is_spoken_to)
     redis_conn_close(&c);
     CHECK_INT(ask_master("*0\r\n+PONG\r\n", &c), DLOCK_EUNAVAIL);
     redis_conn_close(&c);
-}
-
-static redisReply *parse(const char *text)
-{
-    void *r = NULL;
-    redisReader *rd = redisReaderCreate();
-    redisReaderFeed(rd, text, strlen(text));
-    (void)redisReaderGetReply(rd, &r);
-    redisReaderFree(rd);
-    return r;
-}
-
-TEST(answers_of_the_scripts)
-{
-    static const char *const bad[] = {
-        "*0\r\n",
-        ":1\r\n",
-        "+granted\r\n",
-        "*5\r\n$7\r\ngranted\r\n$2\r\nxx\r\n:1\r\n:1\r\n$0\r\n\r\n",
-        "*5\r\n$7\r\ngranted\r\n$1\r\n0\r\n:1\r\n:1\r\n$0\r\n\r\n",
-        "*5\r\n$7\r\ngranted\r\n$20\r\n99999999999999999999\r\n:1\r\n:1\r\n$0\r\n\r\n",
-        "*5\r\n$4\r\nwhat\r\n$1\r\n1\r\n:1\r\n:1\r\n$0\r\n\r\n",
-        "*5\r\n$4\r\nbusy\r\n$1\r\n1\r\n$1\r\n1\r\n:1\r\n$-1\r\n",
-        "*7\r\n$7\r\ngranted\r\n$1\r\n5\r\n:1\r\n:1\r\n$0\r\n\r\n:1\r\n:1\r\n",
-    };
-    struct redis_script_tried tr;
-    struct redis_script_state st;
-    const char *found;
-    size_t len;
-    bool ours;
-    for (size_t i = 0; i < DLOCK_LEN(bad); i++) {
-        redisReply *r = parse(bad[i]);
-        REQUIRE(r != NULL);
-        if (!CHECK_INT(redis_script_tried(r, &tr), DLOCK_EPROTO))
-            printf("# %zu\n", i);
-        CHECK_INT(redis_script_state(r, &st), DLOCK_EPROTO);
-        freeReplyObject(r);
-    }
-    redisReply *r =
-        parse("*5\r\n$4\r\nbusy\r\n$1\r\n0\r\n:9223372036854775807\r\n:3\r\n$1\r\nx\r\n");
-    CHECK_INT(redis_script_tried(r, &tr), 0);
-    CHECK(tr.left_ms <= INT64_MAX / DLOCK_MSEC);
-    CHECK_INT(tr.now_ms, 0);
-    freeReplyObject(r);
-    r = parse("*6\r\n$7\r\ngranted\r\n$1\r\n5\r\n:1\r\n:0\r\n$0\r\n\r\n:1234\r\n");
-    CHECK_INT(redis_script_tried(r, &tr), 0);
-    CHECK_INT(tr.now_ms, 1234);
-    freeReplyObject(r);
-    r = parse("*2\r\n:0\r\n$-1\r\n");
-    CHECK_INT(redis_script_owned(r, &ours, &found, &len), 0);
-    CHECK(!ours);
-    CHECK_NULL(found);
-    CHECK_INT(redis_script_owned_at(r), 0);
-    freeReplyObject(r);
-    static const struct {
-        const char *text;
-        int64_t at;
-    } owned[] = {
-        {"*3\r\n:1\r\n$-1\r\n:1234\r\n", 1234},
-        {"*3\r\n:1\r\n$-1\r\n:-5\r\n", 0},
-        {"*3\r\n:1\r\n$-1\r\n$1\r\n5\r\n", 0},
-        {"*1\r\n:1\r\n", 0},
-    };
-    for (size_t i = 0; i < DLOCK_LEN(owned); i++) {
-        r = parse(owned[i].text);
-        CHECK_INT(redis_script_owned(r, &ours, &found, &len), 0);
-        CHECK(ours);
-        CHECK_INT(redis_script_owned_at(r), owned[i].at);
-        freeReplyObject(r);
-    }
-    r = parse(":1\r\n");
-    CHECK_INT(redis_script_owned_at(r), 0);
-    freeReplyObject(r);
-}
-
-TEST(values_and_entries)
-{
-    struct dlock_who who = {.host = "h", .user = "u", .command = "c d", .pid = 7, .since_ms = 8};
-    struct dlock_info info;
-    char *v = redis_script_value("0123456789abcdef0123456789abcdef", &who);
-    REQUIRE(v != NULL);
-    redis_script_holder(v, strlen(v), &info);
-    CHECK(!info.foreign);
-    CHECK_STR(info.token, "0123456789abcdef0123456789abcdef");
-    CHECK_STR(info.command, "c d");
-    CHECK_INT(info.pid, 7);
-    redis_script_holder("abc", 3, &info);
-    CHECK(info.foreign);
-    redis_script_holder("", 0, &info);
-    CHECK(info.foreign);
-    v[0] = 'X'; /* not a token */
-    redis_script_holder(v, strlen(v), &info);
-    CHECK(info.foreign);
-    CHECK_STR(info.host, "");
-    free(v);
-    static const char entry[] = "1000 0 dlock1 host=h pid=9 user=u since=1 cmd=x note=";
-    CHECK(redis_script_waiter(entry, strlen(entry), 1000, &info));
-    CHECK_INT(info.pid, 9);
-    CHECK(info.waiter);
-    CHECK(!redis_script_waiter(entry, strlen(entry), 1001, &info));
-    CHECK(!redis_script_waiter("", 0, 0, &info));
-    CHECK(!redis_script_waiter("12", 2, 0, &info));
-    CHECK(!redis_script_waiter("12 0", 4, 0, &info));
 }
 
 UNIT_MAIN

@@ -1,16 +1,16 @@
-/* test_health.c - what INFO says about a server, and whether its clock jumps. */
+/* test_health.c - warnings from INFO, and jumps of a server's clock. */
 #include "unit.h"
 
 #include "backends/redis/health.h"
 
 #define MEMORY "# Memory\r\nused_memory:1\r\nmaxmemory:1048576\r\nmaxmemory_human:1.00M\r\n"
 
-TEST(values_in_an_info)
+TEST(finds_values_in_info)
 {
     static const char text[] =
         "# Memory\r\nmaxmemory_human:1K\r\nmaxmemory:1024\r\nplain:x\nlast:y";
     static const struct {
-        const char *key, *value; /* NULL: not there */
+        const char *key, *value; /* NULL: no such line */
     } t[] = {
         {"maxmemory", "1024"}, {"maxmemory_human", "1K"}, {"plain", "x"}, {"last", "y"},
         {"max", NULL},         {"# Memory", NULL},        {"", NULL},     {"memory", NULL},
@@ -21,7 +21,7 @@ TEST(values_in_an_info)
               (t[i].value != NULL));
         CHECK_STR(out, t[i].value != NULL ? t[i].value : "");
     }
-    /* Cut at every place: never read beyond it (the sanitizer looks). */
+    /* Cut at every place: never read behind the end (the sanitizer checks). */
     for (size_t n = 0; n <= strlen(text); n++) {
         char *part = malloc(n + 1);
         REQUIRE(part != NULL);
@@ -38,7 +38,7 @@ TEST(values_in_an_info)
     CHECK_STR(out, "0123");
 }
 
-TEST(eviction)
+TEST(warns_of_eviction)
 {
     static const struct {
         const char *info;
@@ -48,7 +48,7 @@ TEST(eviction)
         {MEMORY "maxmemory_policy:volatile-ttl\r\n", true},
         {MEMORY "maxmemory_policy:noeviction\r\n", false},
         {"maxmemory:0\r\nmaxmemory_policy:allkeys-lru\r\n", false},
-        {MEMORY, false}, /* not said */
+        {MEMORY, false}, /* no policy */
         {"maxmemory_policy:allkeys-lru\r\n", false},
         {"", false},
     };
@@ -66,7 +66,7 @@ TEST(eviction)
     CHECK_HAS(e.msg, "noeviction");
 }
 
-TEST(persistence)
+TEST(warns_without_append_only_file)
 {
     static const char off[] = "loading:0\r\naof_enabled:0\r\n", on[] = "aof_enabled:1\r\n";
     struct dlock_error e = {0};
@@ -87,7 +87,7 @@ static redisReply text_reply(char *text)
     return (redisReply){.type = REDIS_REPLY_STRING, .str = text, .len = strlen(text)};
 }
 
-TEST(answers_are_told_one_after_the_other)
+TEST(warnings_come_one_after_the_other)
 {
     char evicts[] = "maxmemory:1\r\nmaxmemory_policy:allkeys-lru\r\n",
          forgets[] = "aof_enabled:0\r\n";
@@ -99,13 +99,13 @@ TEST(answers_are_told_one_after_the_other)
 
     redis_checks_memory(&c, &memory, "h:1");
     redis_checks_persistence(&c, &persistence, "h:1", DLOCK_SEC, 0);
-    redis_checks_memory(&c, &memory, "h:1"); /* no room: forgotten */
+    redis_checks_memory(&c, &memory, "h:1"); /* no room: dropped */
     REQUIRE(redis_checks_take(&c, &e));
     CHECK_HAS(e.msg, "maxmemory-policy");
     REQUIRE(redis_checks_take(&c, &e));
     CHECK_HAS(e.msg, "appendonly");
     CHECK(!redis_checks_take(&c, &e));
-    /* Refused: one word, and not as a warning. */
+    /* A refusal is reported once, and without a code. */
     redis_checks_memory(&c, &refusal, "h:1");
     redis_checks_persistence(&c, &refusal, "h:1", DLOCK_SEC, 0);
     redis_checks_memory(&c, &odd, "h:1");
@@ -115,7 +115,7 @@ TEST(answers_are_told_one_after_the_other)
     CHECK(!redis_checks_take(&c, &e));
 }
 
-TEST(asked_once_and_only_over_a_connection)
+TEST(asks_once_and_only_when_connected)
 {
     struct redis_checks c = {0};
     struct redis_conn closed = {0};
@@ -135,22 +135,22 @@ TEST(asked_once_and_only_over_a_connection)
 
 #define WALL INT64_C(1790000000000) /* ms */
 
-TEST(jumps_of_the_clock)
+TEST(finds_jumps_of_the_clock)
 {
     static const struct {
         int64_t ours, theirs; /* ms since the first one */
         int64_t trip;         /* ms: the server reads its clock in the middle */
-        int64_t jump;         /* ms; what is told, give or take half a trip */
+        int64_t jump;         /* ms; expected, give or take half a trip */
     } t[] = {
         {10000, 10000, 1, 0},         {10000, 10099, 1, 0}, /* drift */
         {10000, 10590, 1, 0},                               /* 0.5 s and drift */
         {10000, 10610, 1, 610},       {10000, 9390, 1, -610},     {10000, 9410, 1, 0},
         {10000, 70000, 1, 60000},     {10000, -50000, 1, -60000}, {10000, 12000, 100, 2000},
         {10000, 10900, 1000, 0},      /* a round trip of a second may explain it */
-        {10000, 11700, 1000, 1700},   /* and not this one */
+        {10000, 11700, 1000, 1700},   /* but not this one */
         {1000000, 1010000, 1, 0},     /* 1 % of a long time */
         {1000000, 1011000, 1, 11000}, /* more */
-        {60000, 60000, 50000, 0},     /* we were stopped meanwhile */
+        {60000, 60000, 50000, 0},     /* this process was stopped meanwhile */
     };
     for (size_t i = 0; i < DLOCK_LEN(t); i++) {
         struct redis_clock c = {0};
@@ -162,7 +162,7 @@ TEST(jumps_of_the_clock)
         if (!CHECK(t[i].jump == 0 ? got == 0
                                   : got != 0 && off < 3 * DLOCK_MSEC && -off < 3 * DLOCK_MSEC))
             printf("# %zu: %lld\n", i, (long long)got);
-        /* Told once: the new time is what counts from now on. */
+        /* Reported once: from now on the new time counts. */
         sent += 1000 * DLOCK_MSEC + t[i].trip * DLOCK_MSEC;
         CHECK_INT(
             redis_clock_told(&c, WALL + t[i].theirs + t[i].trip + 1000, sent, sent + DLOCK_MSEC),
@@ -170,7 +170,7 @@ TEST(jumps_of_the_clock)
     }
 }
 
-TEST(clocks_that_are_not_told)
+TEST(ignores_impossible_clocks)
 {
     struct redis_clock c = {0};
     CHECK_INT(redis_clock_told(&c, WALL, 10 * DLOCK_SEC, 10 * DLOCK_SEC), 0);
@@ -181,12 +181,12 @@ TEST(clocks_that_are_not_told)
     CHECK_INT(redis_clock_told(&c, WALL, 0, 20 * DLOCK_SEC), 0);
     CHECK_INT(redis_clock_told(&c, WALL, 20 * DLOCK_SEC, 10 * DLOCK_SEC), 0);
     CHECK(memcmp(&c, &before, sizeof(c)) == 0);
-    /* The extremes that are taken. */
+    /* The extremes that are accepted. */
     CHECK(redis_clock_told(&c, INT64_MAX / 2 / DLOCK_MSEC - 1, 20 * DLOCK_SEC, 20 * DLOCK_SEC) > 0);
     CHECK(redis_clock_told(&c, 1, 30 * DLOCK_SEC, 30 * DLOCK_SEC) < 0);
 }
 
-TEST(words_about_a_jump)
+TEST(messages_about_a_jump)
 {
     struct dlock_error e;
     char text[96];

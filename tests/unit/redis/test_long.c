@@ -127,8 +127,7 @@ static bool hold_open(struct hold *h)
     };
     if (dlock_backend_redis.open(&h->be, &h->spec, &err) != 0)
         return CHECK_FAIL("%s", err.msg);
-    lease_init(&h->lease, &cfg);
-    lease_acquire(&h->lease);
+    lease_acquire(&h->lease, &cfg);
     dlock_backend_redis.acquire(h->be, false);
     return drive(h, GRANTED, &ev) && CHECK_INT(ev.type, EV_GRANTED) &&
            CHECK_INT(lease_step(&h->lease, turned, &ev), LEASE_START);

@@ -4,7 +4,7 @@
  */
 #include "unit.h"
 
-#include "backends/zookeeper/zookeeper.h"
+#include "backends/zookeeper/session.c"
 #include "uri.h"
 
 #include <arpa/inet.h>
@@ -16,7 +16,7 @@ struct user {
     struct dlock_uri *uri;
     struct dlock_spec spec;
     struct dlock_who who;
-    struct dlock_be be;
+    struct zk_backend be;
     struct dlock_error err;
     int rc;
 };
@@ -203,8 +203,8 @@ TEST(our_own_record_is_read)
     struct user u;
     struct dlock_info info;
     REQUIRE_INT(open_uri(&u, "zk://h#n"), 0);
-    CHECK_HAS(u.be.record, "dlock1 ");
-    info = info_of(UUID "-lock-0000000001", u.be.record, (int)strlen(u.be.record));
+    CHECK_HAS(u.be.lock.record, "dlock1 ");
+    info = info_of(UUID "-lock-0000000001", u.be.lock.record, (int)strlen(u.be.lock.record));
     CHECK(!info.foreign);
     CHECK_INT(info.pid, getpid());
     CHECK_STR(info.command, "unit");
@@ -282,8 +282,9 @@ TEST(paths)
     };
     for (size_t i = 0; i < DLOCK_LEN(good); i++) {
         struct user u;
-        if (!CHECK_INT(open_uri(&u, good[i].uri), 0) || !CHECK_STR(u.be.parent, good[i].parent) ||
-            !CHECK_INT(u.be.chroot_len, good[i].chroot))
+        if (!CHECK_INT(open_uri(&u, good[i].uri), 0) ||
+            !CHECK_STR(u.be.lock.parent, good[i].parent) ||
+            !CHECK_INT(u.be.lock.chroot_len, good[i].chroot))
             printf("# %s: %s\n", good[i].uri, u.err.msg);
         done(&u);
     }
@@ -322,7 +323,7 @@ TEST(paths_that_are_none)
     for (size_t i = 0; i < DLOCK_LEN(bad); i++) {
         struct user u;
         if (!CHECK_INT(open_uri(&u, bad[i]), DLOCK_EUSAGE))
-            printf("# %s gave %s\n", bad[i], u.be.parent);
+            printf("# %s gave %s\n", bad[i], u.be.lock.parent);
         CHECK(u.err.msg[0] != '\0' && !strchr(u.err.msg, '\n'));
         done(&u);
     }
@@ -333,7 +334,7 @@ TEST(ten_digits_below_a_chroot)
 {
     struct user u;
     REQUIRE_INT(open_uri(&u, "zk://h/c#job0000000001"), 0);
-    CHECK_STR(u.be.parent, "/c/job0000000001");
+    CHECK_STR(u.be.lock.parent, "/c/job0000000001");
     done(&u);
 }
 
@@ -341,31 +342,31 @@ TEST(layouts)
 {
     struct user u;
     REQUIRE_INT(open_uri(&u, "zk://h/c#n"), 0);
-    CHECK(!u.be.kazoo);
+    CHECK(!u.be.lock.kazoo);
     REQUIRE_INT(zk_new_stem(&u.be, &u.err), 0);
-    const char *path = u.be.stem;
-    CHECK_INT(strlen(u.be.token), DLOCK_TOKEN_LEN);
+    const char *path = u.be.node.stem;
+    CHECK_INT(strlen(u.be.node.token), DLOCK_TOKEN_LEN);
     /* /c/n/_c_8-4-4-4-12-lock- with the token's digits */
     CHECK_INT(strlen(path), strlen("/c/n/" UUID "-lock-"));
     CHECK(strncmp(path, "/c/n/_c_", 8) == 0);
-    CHECK(strncmp(path + 8, u.be.token, 8) == 0 && path[16] == '-' && path[21] == '-' &&
+    CHECK(strncmp(path + 8, u.be.node.token, 8) == 0 && path[16] == '-' && path[21] == '-' &&
           path[26] == '-' && path[31] == '-');
     CHECK_STR(path + 44, "-lock-");
-    CHECK(strncmp(path + 32, u.be.token + 20, 12) == 0);
-    char *first = u.be.stem;
+    CHECK(strncmp(path + 32, u.be.node.token + 20, 12) == 0);
+    char *first = u.be.node.stem;
     REQUIRE_INT(zk_new_stem(&u.be, &u.err), 0);
-    CHECK(strcmp(first, u.be.stem) != 0);
+    CHECK(strcmp(first, u.be.node.stem) != 0);
     free(first);
     done(&u);
     REQUIRE_INT(open_uri(&u, "zk://h/c?layout=kazoo#n"), 0);
-    CHECK(u.be.kazoo);
+    CHECK(u.be.lock.kazoo);
     REQUIRE_INT(zk_new_stem(&u.be, &u.err), 0);
-    path = u.be.stem;
-    CHECK(strncmp(path, "/c/n/", 5) == 0 && strncmp(path + 5, u.be.token, 32) == 0);
+    path = u.be.node.stem;
+    CHECK(strncmp(path, "/c/n/", 5) == 0 && strncmp(path + 5, u.be.node.token, 32) == 0);
     CHECK_STR(path + 37, "__lock__");
     done(&u);
     REQUIRE_INT(open_uri(&u, "zk://h?layout=curator#n"), 0);
-    CHECK(!u.be.kazoo);
+    CHECK(!u.be.lock.kazoo);
     done(&u);
     CHECK_INT(open_uri(&u, "zk://h?layout=x#n"), DLOCK_EUSAGE);
     CHECK_HAS(u.err.msg, "layout=x");
@@ -400,7 +401,8 @@ TEST(access)
     };
     struct user u;
     for (size_t i = 0; i < DLOCK_LEN(good); i++) {
-        if (!CHECK_INT(open_uri(&u, good[i].uri), 0) || !CHECK_STR(acl_text(u.be.acl), good[i].acl))
+        if (!CHECK_INT(open_uri(&u, good[i].uri), 0) ||
+            !CHECK_STR(acl_text(u.be.lock.acl), good[i].acl))
             printf("# %s: %s\n", good[i].uri, u.err.msg);
         done(&u);
     }
@@ -420,20 +422,20 @@ TEST(credentials)
 {
     struct user u;
     REQUIRE_INT(open_uri(&u, "zk://h#n"), 0);
-    CHECK_NULL(u.be.credentials);
+    CHECK_NULL(u.be.lock.credentials);
     done(&u);
     REQUIRE_INT(open_uri(&u, "zk://joe:s3cret@a,b,c#n"), 0);
-    CHECK_STR(u.be.credentials, "joe:s3cret");
+    CHECK_STR(u.be.lock.credentials, "joe:s3cret");
     CHECK(!strstr(u.uri->where, "s3cret"));
-    CHECK(!strstr(u.be.record, "s3cret"));
+    CHECK(!strstr(u.be.lock.record, "s3cret"));
     done(&u);
     REQUIRE_INT(open_uri(&u, "zk://joe:a%3Ab%40c@h#n"), 0);
-    CHECK_STR(u.be.credentials, "joe:a:b@c");
+    CHECK_STR(u.be.lock.credentials, "joe:a:b@c");
     done(&u);
     static const char *const bad[] = {"zk://joe@h#n", "zk://:pw@h#n"};
     for (size_t i = 0; i < DLOCK_LEN(bad); i++) {
         if (!CHECK_INT(open_uri(&u, bad[i]), DLOCK_EUSAGE))
-            printf("# %s gave %s\n", bad[i], u.be.credentials);
+            printf("# %s gave %s\n", bad[i], u.be.lock.credentials);
         CHECK(!strstr(u.err.msg, "pw"));
         done(&u);
     }
@@ -449,8 +451,8 @@ TEST(a_password_file)
     close(fd);
     snprintf(uri, sizeof uri, "zk://joe@h?password-file=%s#n", file);
     REQUIRE_INT(open_uri(&u, uri), 0);
-    CHECK_STR(u.be.credentials, "joe:from-file");
-    CHECK_STR(acl_text(u.be.acl), "auth:=31");
+    CHECK_STR(u.be.lock.credentials, "joe:from-file");
+    CHECK_STR(acl_text(u.be.lock.acl), "auth:=31");
     done(&u);
     /* Without a user there is nobody whose password it is. */
     snprintf(uri, sizeof uri, "zk://h?password-file=%s#n", file);
@@ -510,7 +512,7 @@ TEST(servers_as_the_library_wants_them)
     u.spec.peers = peers;
     u.spec.npeers = 3;
     for (int i = 0; i < 200; i++) {
-        char *s = zk_servers(&u.spec);
+        char *s = servers_text(&u.spec);
         REQUIRE(s);
         CHECK_INT(strlen(s), strlen("192.0.2.1:2181,127.0.0.1:65535,2001:db8::1:1"));
         CHECK_HAS(s, "192.0.2.1:2181");
@@ -526,46 +528,43 @@ TEST(servers_as_the_library_wants_them)
 
 /* ---------------------------------------------------- the lease that lags */
 
-static struct dlock_be with_session(int64_t opened, int64_t timeout)
+static struct zk_session with_session(int64_t opened, int64_t timeout)
 {
-    struct dlock_be be;
-    memset(&be, 0, sizeof be);
-    be.opened_at = opened;
-    be.timeout = timeout;
-    zk_beats_begin(&be);
-    return be;
+    struct zk_session s = {.opened_at = opened, .timeout = timeout};
+    beats_begin(&s);
+    return s;
 }
 
 TEST(the_first_lease_counts_from_before_the_session)
 {
-    struct dlock_be be = with_session(1000, 6 * DLOCK_SEC);
-    CHECK_INT(zk_lease_from(&be), 1000);
+    struct zk_session z = with_session(1000, 6 * DLOCK_SEC);
+    CHECK_INT(zk_lease_from(&z), 1000);
     /* The create comes a moment later: too young to count by itself. */
-    zk_heard(&be, 1000 + DLOCK_SEC);
-    CHECK_INT(zk_lease_from(&be), 1000);
+    zk_heard(&z, 1000 + DLOCK_SEC);
+    CHECK_INT(zk_lease_from(&z), 1000);
 }
 
 TEST(a_heartbeat_counts_once_another_was_answered_that_is_a_third_younger)
 {
     const int64_t s = DLOCK_SEC, t0 = 100 * s;
-    struct dlock_be be = with_session(t0, 6 * s);
-    zk_heard(&be, t0 + s);
-    CHECK_INT(zk_lease_from(&be), t0);
-    zk_heard(&be, t0 + 2 * s);
-    CHECK_INT(zk_lease_from(&be), t0);
-    zk_heard(&be, t0 + 3 * s - 1); /* one nanosecond short */
-    CHECK_INT(zk_lease_from(&be), t0);
-    zk_heard(&be, t0 + 3 * s);
-    CHECK_INT(zk_lease_from(&be), t0 + s);
-    zk_heard(&be, t0 + 4 * s);
-    CHECK_INT(zk_lease_from(&be), t0 + 2 * s);
+    struct zk_session z = with_session(t0, 6 * s);
+    zk_heard(&z, t0 + s);
+    CHECK_INT(zk_lease_from(&z), t0);
+    zk_heard(&z, t0 + 2 * s);
+    CHECK_INT(zk_lease_from(&z), t0);
+    zk_heard(&z, t0 + 3 * s - 1); /* one nanosecond short */
+    CHECK_INT(zk_lease_from(&z), t0);
+    zk_heard(&z, t0 + 3 * s);
+    CHECK_INT(zk_lease_from(&z), t0 + s);
+    zk_heard(&z, t0 + 4 * s);
+    CHECK_INT(zk_lease_from(&z), t0 + 2 * s);
     /* A long silence, then one answer: all that was before is old enough. */
-    zk_heard(&be, t0 + 20 * s);
-    CHECK_INT(zk_lease_from(&be), t0 + 4 * s);
-    zk_heard(&be, t0 + 21 * s);
-    CHECK_INT(zk_lease_from(&be), t0 + 4 * s);
-    zk_heard(&be, t0 + 22 * s);
-    CHECK_INT(zk_lease_from(&be), t0 + 20 * s);
+    zk_heard(&z, t0 + 20 * s);
+    CHECK_INT(zk_lease_from(&z), t0 + 4 * s);
+    zk_heard(&z, t0 + 21 * s);
+    CHECK_INT(zk_lease_from(&z), t0 + 4 * s);
+    zk_heard(&z, t0 + 22 * s);
+    CHECK_INT(zk_lease_from(&z), t0 + 20 * s);
 }
 
 /* Whatever the rhythm: never younger than a third before the last one, never back, and as young as that allows. */
@@ -576,21 +575,21 @@ TEST(the_lease_against_a_simple_model)
     for (int round = 0; round < 200; round++) {
         int64_t all[200], now = 0, last = 0;
         int n = 0;
-        struct dlock_be be = with_session(0, timeout);
+        struct zk_session z = with_session(0, timeout);
         all[n++] = 0;
         while (n < 200) {
             seed = seed * 1103515245 + 12345;
             /* At least a 30th of the time-out apart, so that what is remembered is always enough. */
             now += 100 + (int64_t)((seed >> 16) % (round % 2 ? 300 : 3000));
-            zk_heard(&be, now);
+            zk_heard(&z, now);
             all[n++] = now;
             int64_t want = 0;
             for (int i = 0; i < n; i++)
                 if (all[i] <= now - timeout / 3)
                     want = all[i];
-            REQUIRE_INT(zk_lease_from(&be), want);
-            REQUIRE(zk_lease_from(&be) >= last);
-            last = zk_lease_from(&be);
+            REQUIRE_INT(zk_lease_from(&z), want);
+            REQUIRE(zk_lease_from(&z) >= last);
+            last = zk_lease_from(&z);
         }
     }
 }
@@ -599,14 +598,14 @@ TEST(the_lease_against_a_simple_model)
 TEST(more_heartbeats_than_are_remembered)
 {
     const int64_t timeout = 6000;
-    struct dlock_be be = with_session(0, timeout);
+    struct zk_session z = with_session(0, timeout);
     int64_t last = 0;
     for (int64_t t = 1; t < 20000; t++) {
-        zk_heard(&be, t);
-        REQUIRE(zk_lease_from(&be) <= (t > timeout / 3 ? t - timeout / 3 : 0));
-        REQUIRE(zk_lease_from(&be) >= last);
-        last = zk_lease_from(&be);
-        REQUIRE(be.nbeats >= 1 && be.nbeats <= ZK_BEATS);
+        zk_heard(&z, t);
+        REQUIRE(zk_lease_from(&z) <= (t > timeout / 3 ? t - timeout / 3 : 0));
+        REQUIRE(zk_lease_from(&z) >= last);
+        last = zk_lease_from(&z);
+        REQUIRE(z.beat.n >= 1 && z.beat.n <= ZK_BEATS);
     }
     /* And it does go on. */
     CHECK(last > 20000 - 2 * timeout);
@@ -614,13 +613,13 @@ TEST(more_heartbeats_than_are_remembered)
 
 TEST(a_new_session_remembers_nothing_of_the_one_before)
 {
-    struct dlock_be be = with_session(0, 3000);
+    struct zk_session z = with_session(0, 3000);
     for (int64_t t = 500; t < 10000; t += 500)
-        zk_heard(&be, t);
-    be.opened_at = 20000;
-    zk_beats_begin(&be);
-    CHECK_INT(zk_lease_from(&be), 20000);
-    CHECK_INT(be.nbeats, 1);
+        zk_heard(&z, t);
+    z.opened_at = 20000;
+    beats_begin(&z);
+    CHECK_INT(zk_lease_from(&z), 20000);
+    CHECK_INT(z.beat.n, 1);
 }
 
 /* ------------------------------------------------------------------ errors */

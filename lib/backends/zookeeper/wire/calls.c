@@ -6,20 +6,22 @@
 #include <netdb.h>
 #include <poll.h>
 #include <pthread.h>
-#include <stdlib.h>
+#include <semaphore.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* Set where a thread begins. */
+/* Whose calls this thread makes; set where the thread begins. */
 static _Thread_local struct zk_calls *mine;
 static _Thread_local bool leaving; /* in zookeeper_close(3) */
 
 #ifdef ZK_WRAP
+/* What a thread is started with; on the starter's stack until it was taken. */
 struct start {
     void *(*fn)(void *);
     void *arg;
     struct zk_calls *calls;
+    sem_t taken;
 };
 
 int __real_pthread_create(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
@@ -30,6 +32,8 @@ int __real_getsockopt(int, int, int, void *, socklen_t *);
 int __real_close(int);
 ssize_t __real_send(int, const void *, size_t, int);
 ssize_t __real_recv(int, void *, size_t, int);
+ssize_t __real_read(int, void *, size_t);
+ssize_t __real_write(int, const void *, size_t);
 int __real_pipe(int *);
 int __wrap_pipe(int *);
 int __real_poll(struct pollfd *, nfds_t, int);
@@ -42,30 +46,36 @@ int __wrap_getsockopt(int, int, int, void *, socklen_t *);
 int __wrap_close(int);
 ssize_t __wrap_send(int, const void *, size_t, int);
 ssize_t __wrap_recv(int, void *, size_t, int);
+ssize_t __wrap_read(int, void *, size_t);
+ssize_t __wrap_write(int, const void *, size_t);
 
 static void *begin(void *p)
 {
-    struct start s = *(struct start *)p;
-    free(p);
-    mine = s.calls;
-    return s.fn(s.arg);
+    struct start *s = p;
+    void *(*fn)(void *) = s->fn;
+    void *arg = s->arg;
+    mine = s->calls;
+    sem_post(&s->taken);
+    return fn(arg);
 }
 
+/* Allocates nothing: a thread of the library must not run without the guard, and the library aborts if it gets none. */
 int __wrap_pthread_create(pthread_t *t, const pthread_attr_t *attr, void *(*fn)(void *), void *arg)
 {
-    struct start *s = mine ? malloc(sizeof *s) : NULL;
-    if (!s)
+    struct start s = {.fn = fn, .arg = arg, .calls = mine};
+    if (!mine)
         return __real_pthread_create(t, attr, fn, arg);
-    *s = (struct start){fn, arg, mine};
-    int rc = __real_pthread_create(t, attr, begin, s);
-    if (rc != 0)
-        free(s);
+    sem_init(&s.taken, 0, 0);
+    int rc = __real_pthread_create(t, attr, begin, &s);
+    while (rc == 0 && sem_wait(&s.taken) < 0 && errno == EINTR)
+        ;
+    sem_destroy(&s.taken);
     return rc;
 }
 
 /*
- * The library looks its servers up anew each time that it waits, and asks the kernel for all of this machine's addresses
- * before. What we give it are numbers.
+ * The library resolves its servers each time that it waits, and asks the kernel for all of this machine's addresses
+ * first. We give it numeric addresses only.
  */
 int __wrap_getaddrinfo(const char *host, const char *port, const struct addrinfo *hints,
                        struct addrinfo **found)
@@ -99,8 +109,8 @@ int __wrap_connect(int fd, const struct sockaddr *sa, socklen_t len)
 {
     int rc = __real_connect(fd, sa, len), err = errno;
     if (mine) {
-        memset(&target, 0, sizeof target);
-        memcpy(&target, sa, len < sizeof target ? len : sizeof target);
+        memset(&target, 0, sizeof(target));
+        memcpy(&target, sa, len < sizeof(target) ? len : sizeof(target));
         if (rc < 0 && err != EINPROGRESS && err != EWOULDBLOCK)
             mine->trouble(mine, err, &target);
     }
@@ -108,7 +118,7 @@ int __wrap_connect(int fd, const struct sockaddr *sa, socklen_t len)
     return rc;
 }
 
-/* It failed because we wanted it to. */
+/* Did the connection fail because we have shut it down? */
 static bool was_cut(struct zk_calls *c)
 {
     pthread_mutex_lock(&c->lock);
@@ -121,19 +131,27 @@ int __wrap_getsockopt(int fd, int level, int name, void *value, socklen_t *len)
 {
     int rc = __real_getsockopt(fd, level, name, value, len), err;
     if (mine && !was_cut(mine) && rc == 0 && level == SOL_SOCKET && name == SO_ERROR &&
-        (err = *(int *)value) != 0) /* a reset: it did come about */
+        (err = *(int *)value) != 0) /* a reset: there was a connection */
         mine->trouble(mine, err == ECONNRESET || err == EPIPE ? ESHUTDOWN : err, &target);
     return rc;
 }
 
-/* The server has ended the connection (as it was found out: n and errno of a call) before it said a word. */
+/* A call has returned n and errno: has the server ended the connection before it said anything? */
 static bool hung_up(const struct zk_calls *c, ssize_t n, int err)
 {
     bool end = n == 0 || (n < 0 && (err == ECONNRESET || err == EPIPE));
     return end && !c->cut && zk_frame_silent(&c->frame);
 }
 
-/* The library's thread sends, and the one that closes. The socket is non-blocking: nobody waits for the lock. */
+static bool is_socket(struct zk_calls *c, int fd)
+{
+    pthread_mutex_lock(&c->lock);
+    bool ours = fd == c->fd;
+    pthread_mutex_unlock(&c->lock);
+    return ours;
+}
+
+/* Two threads send: the library's, and the one that closes. The socket does not block, so the lock is held briefly. */
 ssize_t __wrap_send(int fd, const void *data, size_t len, int flags)
 {
     struct zk_calls *c = mine;
@@ -153,7 +171,7 @@ ssize_t __wrap_send(int fd, const void *data, size_t len, int flags)
     return n;
 }
 
-/* What cannot be ends the connection, before the library has the packet's last byte. */
+/* An impossible packet ends the connection before the library has its last byte. */
 ssize_t __wrap_recv(int fd, void *data, size_t len, int flags)
 {
     struct zk_calls *c = mine;
@@ -179,12 +197,24 @@ ssize_t __wrap_recv(int fd, void *data, size_t len, int flags)
     return n;
 }
 
+/* The library uses these for its pipe and for /dev/urandom. On the socket they would bypass the guard. */
+ssize_t __wrap_read(int fd, void *data, size_t len)
+{
+    return mine && is_socket(mine, fd) ? __wrap_recv(fd, data, len, 0) : __real_read(fd, data, len);
+}
+
+ssize_t __wrap_write(int fd, const void *data, size_t len)
+{
+    return mine && is_socket(mine, fd) ? __wrap_send(fd, data, len, 0)
+                                       : __real_write(fd, data, len);
+}
+
 int __wrap_pipe(int *fds)
 {
     return mine ? pipe2(fds, O_CLOEXEC) : __real_pipe(fds);
 }
 
-/* Once it is sent that the session ends, the library waits for the server to hang up. There is no need to. */
+/* Behind its last request the library waits for the server to hang up. There is no need to wait. */
 int __wrap_poll(struct pollfd *fds, nfds_t n, int timeout)
 {
     return __real_poll(fds, n, leaving && n == 1 && fds->events == POLLIN ? 0 : timeout);
@@ -219,10 +249,10 @@ void zk_calls_done(struct zk_calls *c)
     zk_frame_done(&c->frame);
 }
 
-void zk_calls_of(struct zk_calls *c, bool at_the_end)
+void zk_calls_of(struct zk_calls *c, bool is_leaving)
 {
     mine = c;
-    leaving = at_the_end;
+    leaving = is_leaving;
 }
 
 bool zk_calls_cut(struct zk_calls *c)

@@ -1,7 +1,7 @@
 /*
- * wire/calls.h - the system calls of libzookeeper, where it is linked statically (ld --wrap): for its socket, which it
- * shows nobody, and so that what a server says is checked before the library believes it (wire/frame.h). Elsewhere nothing
- * of this is ever called, and zk_calls_cut says so.
+ * wire/calls.h - the system calls of libzookeeper, intercepted where it is linked statically (ld --wrap). That shows us
+ * its socket, which its API hides, and is the packet guard: what a server sends is checked before the library reads it
+ * (wire/frame.h). Without ZK_WRAP nothing is intercepted, and zk_calls_cut returns false.
  */
 #ifndef DLOCK_ZKCALLS_H
 #define DLOCK_ZKCALLS_H
@@ -12,28 +12,29 @@
 #include <stdbool.h>
 #include <sys/socket.h>
 
-/* Of one handle of the library. */
+/* The calls of one handle of the library. */
 struct zk_calls {
-    pthread_mutex_t lock;
+    pthread_mutex_t lock;  /* for fd, cut and frame */
     int fd;                /* its socket; -1: none, or unknown */
-    bool cut;              /* ... which we have shut down */
+    bool cut;              /* we have shut that socket down */
     struct zk_frame frame; /* what goes over it */
     /*
-     * A server could not be connected to: errno, its address. EPROTO: it says what no server can, and the connection is
-     * over. ESHUTDOWN: it hung up and had said nothing. In a thread of the library's.
+     * A server is of no use. err is the errno of the connect; EPROTO: the server broke the protocol, and the connection
+     * is closed; ESHUTDOWN: it hung up before it said anything. Called in a thread of the library.
      */
-    void (*trouble)(struct zk_calls *, int err, const struct sockaddr_storage *);
+    void (*trouble)(struct zk_calls *c, int err, const struct sockaddr_storage *addr);
 };
 
-void zk_calls_init(struct zk_calls *,
-                   void (*trouble)(struct zk_calls *, int err, const struct sockaddr_storage *));
-void zk_calls_done(struct zk_calls *);
+/* c is all zero. */
+void zk_calls_init(struct zk_calls *c,
+                   void (*trouble)(struct zk_calls *c, int err, const struct sockaddr_storage *));
+void zk_calls_done(struct zk_calls *c);
 /*
- * The calls of this thread, and of those it starts, are of that handle from now on; NULL: of none. leaving: in
- * zookeeper_close(3), where it is not waited for the server to hang up.
+ * From now on the calls of this thread, and of the threads that it starts, are those of c's handle; NULL: of none.
+ * leaving: within zookeeper_close(3), which then does not wait for the server to hang up.
  */
-void zk_calls_of(struct zk_calls *, bool leaving);
-/* End the connection. False: there is none, or it is not known. */
-bool zk_calls_cut(struct zk_calls *);
+void zk_calls_of(struct zk_calls *c, bool leaving);
+/* Shut the connection down. False: there is none, or its socket is unknown. */
+bool zk_calls_cut(struct zk_calls *c);
 
 #endif

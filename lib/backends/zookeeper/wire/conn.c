@@ -22,98 +22,112 @@ struct zk_conn {
     zhandle_t *zh;
     unsigned serial;
     int wake; /* eventfd */
-
     struct zk_calls calls;
+    struct zk_ending *ending; /* allocated ahead, so that a session can be ended without memory */
 
     pthread_mutex_t lock; /* for all below */
     struct zk_msg *first, **last;
     struct request *pending;
+    bool starved; /* a message or a request was dropped, and no ZK_STARVED has said so yet */
 };
 
-/* What a completion needs to know; freed by it, or with the session, since not all are called at its end. */
+/*
+ * The context of a completion, which frees it; those that were not called at the session's end are freed with it. The
+ * answer is allocated ahead: a request that was sent is always answered.
+ */
 struct request {
     struct request *next, **at; /* among its session's */
     struct zk_conn *conn;
-    int tag;
-    unsigned serial;
+    struct zk_msg *answer; /* NULL: it was answered already */
 };
 
 /* -------------------------------------------------------------------- mailbox */
 
-void zk_msg_free(struct zk_msg *m)
+void zk_msg_done(struct zk_msg *m)
 {
-    if (!m)
-        return;
     for (int i = 0; i < m->nnames; i++)
         free(m->names[i]);
     free(m->names);
     free(m->data);
-    free(m);
+    *m = (struct zk_msg){0};
 }
 
-static struct zk_msg *msg_new(enum zk_what what)
+static void wake(struct zk_conn *c)
 {
-    struct zk_msg *m = calloc(1, sizeof *m);
-    if (!m)
-        abort(); /* what is lost here would be waited for until the lease ends */
-    m->what = what;
-    return m;
-}
-
-static void msg_data(struct zk_msg *m, const char *data, int len)
-{
-    if (!data || len < 0)
-        return;
-    m->data = malloc((size_t)len + 1);
-    if (!m->data)
-        abort();
-    memcpy(m->data, data, (size_t)len);
-    m->data[len] = '\0';
-    m->len = len;
+    const uint64_t one = 1;
+    while (write(c->wake, &one, sizeof(one)) < 0 && errno == EINTR)
+        ;
 }
 
 static void post(struct zk_conn *c, struct zk_msg *m)
 {
-    const uint64_t one = 1;
     pthread_mutex_lock(&c->lock);
     *c->last = m;
     c->last = &m->next;
     pthread_mutex_unlock(&c->lock);
-    while (write(c->wake, &one, sizeof one) < 0 && errno == EINTR)
-        ;
+    wake(c);
 }
 
-struct zk_msg *zk_conn_next(struct zk_conn *c)
+/* There was no memory for a message or a request: the caller would wait for it until the lease ends. */
+static void starve(struct zk_conn *c)
 {
-    uint64_t n;
     pthread_mutex_lock(&c->lock);
-    struct zk_msg *m = c->first;
-    if (m) {
-        c->first = m->next;
-        if (!c->first)
-            c->last = &c->first;
-        m->next = NULL;
-    } else {
-        /* Under the lock: who posts next makes it readable again. */
-        while (read(c->wake, &n, sizeof n) < 0 && errno == EINTR)
-            ;
-    }
+    c->starved = true;
     pthread_mutex_unlock(&c->lock);
+    wake(c);
+}
+
+/* A message that is no answer; NULL: out of memory, and the caller will be told. */
+static struct zk_msg *msg_new(struct zk_conn *c, enum zk_what what)
+{
+    struct zk_msg *m = calloc(1, sizeof(*m));
+    if (m)
+        m->what = what;
+    else
+        starve(c);
     return m;
 }
 
-int zk_conn_fd(const struct zk_conn *c)
+static void set_session(struct zk_msg *m, zhandle_t *zh)
 {
-    return c->wake;
+    m->session = zoo_client_id(zh)->client_id;
+    m->timeout_ms = zoo_recv_timeout(zh);
 }
 
-/* A server that the library could not connect to, or understand. */
+bool zk_conn_next(struct zk_conn *c, struct zk_msg *m)
+{
+    uint64_t n;
+    pthread_mutex_lock(&c->lock);
+    struct zk_msg *first = c->first;
+    bool starved = c->starved, any = starved || first;
+    c->starved = false;
+    if (starved) {
+        *m = (struct zk_msg){.what = ZK_STARVED, .state = zoo_state(c->zh)};
+        set_session(m, c->zh);
+    } else if (first) {
+        c->first = first->next;
+        if (!c->first)
+            c->last = &c->first;
+        *m = *first;
+        free(first);
+    } else {
+        /* Under the lock: the next post makes it readable again. */
+        while (read(c->wake, &n, sizeof(n)) < 0 && errno == EINTR)
+            ;
+    }
+    pthread_mutex_unlock(&c->lock);
+    return any;
+}
+
+/* In a thread of the library: it could not connect to a server, or the packet guard has rejected what that sent. */
 static void on_trouble(struct zk_calls *calls, int err, const struct sockaddr_storage *addr)
 {
     struct zk_conn *c = (struct zk_conn *)((char *)calls - offsetof(struct zk_conn, calls));
-    struct zk_msg *m = msg_new(ZK_TROUBLE);
+    struct zk_msg *m = msg_new(c, ZK_TROUBLE);
+    if (!m)
+        return;
     m->rc = err;
-    msg_data(m, (const char *)addr, sizeof *addr);
+    m->addr = *addr;
     post(c, m);
 }
 
@@ -127,12 +141,14 @@ bool zk_conn_cut(struct zk_conn *c)
 static void on_session(zhandle_t *zh, int type, int state, const char *path, void *ctx)
 {
     struct zk_conn *c = ctx;
-    (void)zh;
     (void)path;
     if (type != ZOO_SESSION_EVENT)
         return;
-    struct zk_msg *m = msg_new(ZK_STATE);
+    struct zk_msg *m = msg_new(c, ZK_STATE);
+    if (!m)
+        return;
     m->state = state;
+    set_session(m, zh);
     post(c, m);
 }
 
@@ -144,94 +160,122 @@ static void forget(struct request *r)
     if (r->next)
         r->next->at = r->at;
     pthread_mutex_unlock(lock);
+    free(r->answer);
     free(r);
 }
 
-static struct zk_msg *answer(const void *data, int rc, struct zk_conn **c)
+/* The request's answer, to be filled in and posted; NULL: it was answered already. */
+static struct zk_msg *take_answer(struct request *r, int rc)
 {
-    struct request *r = (struct request *)data;
-    struct zk_msg *m = msg_new(ZK_ANSWER);
-    m->tag = r->tag;
-    m->serial = r->serial;
-    m->rc = rc;
-    *c = r->conn;
-    forget(r);
+    pthread_mutex_lock(&r->conn->lock);
+    struct zk_msg *m = r->answer;
+    r->answer = NULL;
+    pthread_mutex_unlock(&r->conn->lock);
+    if (m)
+        m->rc = rc;
     return m;
+}
+
+/* A completion: its request was answered by m (or NULL). */
+static void answered(struct request *r, struct zk_msg *m)
+{
+    if (m)
+        post(r->conn, m);
+    forget(r);
+}
+
+static void keep_data(struct zk_msg *m, const char *data, int len)
+{
+    m->data = malloc((size_t)len + 1);
+    if (!m->data) {
+        m->rc = ZK_NOMEMORY;
+        return;
+    }
+    memcpy(m->data, data, (size_t)len);
+    m->data[len] = '\0';
+    m->len = len;
+}
+
+/* All or none: a list without some of its names would grant the lock. */
+static void keep_names(struct zk_msg *m, const struct String_vector *v)
+{
+    m->names = calloc((size_t)v->count, sizeof(*m->names));
+    while (m->names && m->nnames < v->count) {
+        const char *name = v->data[m->nnames];
+        if (!name || !(m->names[m->nnames] = strdup(name)))
+            break;
+        m->nnames++;
+    }
+    if (m->nnames < v->count)
+        m->rc = ZK_NOMEMORY;
 }
 
 static void on_void(int rc, const void *data)
 {
-    struct zk_conn *c;
-    struct zk_msg *m = answer(data, rc, &c);
-    post(c, m);
+    struct request *r = (struct request *)data;
+    answered(r, take_answer(r, rc));
 }
 
 static void on_string(int rc, const char *value, const void *data)
 {
-    struct zk_conn *c;
-    struct zk_msg *m = answer(data, rc, &c);
-    if (rc == ZOK && value)
-        msg_data(m, value, (int)strlen(value));
-    post(c, m);
+    (void)value;
+    on_void(rc, data);
 }
 
 static void on_created(int rc, const char *value, const struct Stat *stat, const void *data)
 {
-    struct zk_conn *c;
-    struct zk_msg *m = answer(data, rc, &c);
-    if (rc == ZOK && value)
-        msg_data(m, value, (int)strlen(value));
-    if (rc == ZOK && stat)
+    struct request *r = (struct request *)data;
+    struct zk_msg *m = take_answer(r, rc);
+    if (m && rc == ZOK && stat)
         m->stat = *stat;
-    post(c, m);
+    if (m && rc == ZOK && value)
+        keep_data(m, value, (int)strlen(value));
+    answered(r, m);
 }
 
 static void on_stat(int rc, const struct Stat *stat, const void *data)
 {
-    struct zk_conn *c;
-    struct zk_msg *m = answer(data, rc, &c);
-    if (rc == ZOK && stat)
+    struct request *r = (struct request *)data;
+    struct zk_msg *m = take_answer(r, rc);
+    if (m && rc == ZOK && stat)
         m->stat = *stat;
-    post(c, m);
+    answered(r, m);
 }
 
 static void on_data(int rc, const char *value, int len, const struct Stat *stat, const void *data)
 {
-    struct zk_conn *c;
-    struct zk_msg *m = answer(data, rc, &c);
-    if (rc == ZOK)
-        msg_data(m, len > 0 ? value : "", len > 0 ? len : 0);
-    if (rc == ZOK && stat)
+    struct request *r = (struct request *)data;
+    struct zk_msg *m = take_answer(r, rc);
+    if (m && rc == ZOK && stat)
         m->stat = *stat;
-    post(c, m);
+    if (m && rc == ZOK)
+        keep_data(m, len > 0 ? value : "", len > 0 ? len : 0);
+    answered(r, m);
 }
 
 static void on_strings(int rc, const struct String_vector *v, const void *data)
 {
-    struct zk_conn *c;
-    struct zk_msg *m = answer(data, rc, &c);
-    if (rc == ZOK && v && v->count > 0) {
-        m->names = calloc((size_t)v->count, sizeof *m->names);
-        for (int i = 0; m->names && i < v->count; i++)
-            if (v->data[i] && (m->names[m->nnames] = strdup(v->data[i])))
-                m->nnames++;
-        if (m->nnames < v->count)
-            abort(); /* a list without some of its names would grant the lock */
-    }
-    post(c, m);
+    struct request *r = (struct request *)data;
+    struct zk_msg *m = take_answer(r, rc);
+    if (m && rc == ZOK && v && v->count > 0)
+        keep_names(m, v);
+    answered(r, m);
 }
 
 /* The context is the serial of the request that has set the watch. */
 static void on_watch(zhandle_t *zh, int type, int state, const char *path, void *ctx)
 {
+    struct zk_conn *c = (struct zk_conn *)zoo_get_context(zh);
     (void)state;
     (void)path;
-    if (type == ZOO_SESSION_EVENT) /* told to every watcher; it stays armed */
+    if (type == ZOO_SESSION_EVENT) /* every watcher gets it; the watch stays set */
         return;
-    struct zk_msg *m = msg_new(ZK_WATCH);
+    struct zk_msg *m = msg_new(c, ZK_WATCH);
+    if (!m)
+        return;
     m->serial = (unsigned)(uintptr_t)ctx;
     m->event = type;
-    post((struct zk_conn *)zoo_get_context(zh), m);
+    post(c, m);
 }
 
 static void no_log(const char *line)
@@ -241,16 +285,17 @@ static void no_log(const char *line)
 
 /* ------------------------------------------------------------------- requests */
 
-static struct request *request(struct zk_conn *c, int tag)
+static struct request *request_new(struct zk_conn *c, int tag, unsigned serial)
 {
-    struct request *r = calloc(1, sizeof *r);
-    if (!r)
-        abort();
-    if (++c->serial == 0)
-        c->serial = 1;
-    r->conn = c;
-    r->tag = tag;
-    r->serial = c->serial;
+    struct request *r = calloc(1, sizeof(*r));
+    struct zk_msg *m = calloc(1, sizeof(*m));
+    if (!r || !m) {
+        free(r);
+        free(m);
+        return NULL;
+    }
+    *m = (struct zk_msg){.what = ZK_ANSWER, .tag = tag, .serial = serial};
+    *r = (struct request){.conn = c, .answer = m};
     pthread_mutex_lock(&c->lock);
     r->next = c->pending;
     r->at = &c->pending;
@@ -261,77 +306,52 @@ static struct request *request(struct zk_conn *c, int tag)
     return r;
 }
 
-/* rc: the library's answer to the sending; serial: since r may be gone already. */
-static unsigned sent(struct zk_conn *c, struct request *r, int rc, unsigned serial)
+/* The library's code: ZOK, and then r may be gone already. */
+static int send_request(zhandle_t *zh, const struct zk_request *q, struct request *r,
+                        unsigned serial)
 {
-    if (rc == ZOK)
+    const char *data = q->data ? q->data : "";
+    int len = (int)strlen(data);
+    switch (q->call) {
+    case ZK_AUTH:
+        return zoo_add_auth(zh, "digest", data, len, on_void, r);
+    case ZK_CREATE:
+        return zoo_acreate2(zh, q->path, data, len, q->acl, q->flags, on_created, r);
+    case ZK_CHILDREN:
+        return zoo_aget_children(zh, q->path, 0, on_strings, r);
+    case ZK_GET: /* an exists watch on a node that is gone would stay on the server */
+        return zoo_awget(zh, q->path, q->watch ? on_watch : NULL, (void *)(uintptr_t)serial,
+                         on_data, r);
+    case ZK_SET:
+        return zoo_aset(zh, q->path, data, len, -1, on_stat, r);
+    case ZK_DELETE:
+        return zoo_adelete(zh, q->path, -1, on_void, r);
+    case ZK_SYNC:
+        return zoo_async(zh, q->path, on_string, r);
+    }
+    return ZBADARGUMENTS;
+}
+
+unsigned zk_conn_ask(struct zk_conn *c, const struct zk_request *q)
+{
+    if (++c->serial == 0)
+        c->serial = 1;
+    unsigned serial = c->serial;
+    struct request *r = request_new(c, q->tag, serial);
+    if (!r) {
+        starve(c);
         return serial;
-    struct zk_msg *m = answer(r, rc, &c);
-    post(c, m);
+    }
+    int rc = send_request(c->zh, q, r, serial);
+    if (rc == ZMARSHALLINGERROR) {
+        /* No memory. The library may have queued the completion before it found out: r stays for that. */
+        struct zk_msg *m = take_answer(r, ZK_NOMEMORY);
+        if (m)
+            post(c, m);
+    } else if (rc != ZOK) {
+        answered(r, take_answer(r, rc));
+    }
     return serial;
-}
-
-unsigned zk_conn_create(struct zk_conn *c, int tag, const char *path, const char *data,
-                        const struct ACL_vector *acl, int flags)
-{
-    struct request *r = request(c, tag);
-    unsigned serial = r->serial;
-    int len = data ? (int)strlen(data) : 0;
-    return sent(c, r, zoo_acreate2(c->zh, path, data ? data : "", len, acl, flags, on_created, r),
-                serial);
-}
-
-unsigned zk_conn_children(struct zk_conn *c, int tag, const char *path)
-{
-    struct request *r = request(c, tag);
-    unsigned serial = r->serial;
-    return sent(c, r, zoo_aget_children(c->zh, path, 0, on_strings, r), serial);
-}
-
-unsigned zk_conn_get(struct zk_conn *c, int tag, const char *path, bool watch)
-{
-    struct request *r = request(c, tag);
-    unsigned serial = r->serial;
-    void *ctx = (void *)(uintptr_t)serial;
-    return sent(c, r, zoo_awget(c->zh, path, watch ? on_watch : NULL, ctx, on_data, r), serial);
-}
-
-unsigned zk_conn_set(struct zk_conn *c, int tag, const char *path, const char *data)
-{
-    struct request *r = request(c, tag);
-    unsigned serial = r->serial;
-    return sent(c, r, zoo_aset(c->zh, path, data, (int)strlen(data), -1, on_stat, r), serial);
-}
-
-unsigned zk_conn_delete(struct zk_conn *c, int tag, const char *path)
-{
-    struct request *r = request(c, tag);
-    unsigned serial = r->serial;
-    return sent(c, r, zoo_adelete(c->zh, path, -1, on_void, r), serial);
-}
-
-unsigned zk_conn_sync(struct zk_conn *c, int tag, const char *path)
-{
-    struct request *r = request(c, tag);
-    unsigned serial = r->serial;
-    return sent(c, r, zoo_async(c->zh, path, on_string, r), serial);
-}
-
-unsigned zk_conn_auth(struct zk_conn *c, int tag, const char *scheme, const char *cert)
-{
-    struct request *r = request(c, tag);
-    unsigned serial = r->serial;
-    return sent(c, r, zoo_add_auth(c->zh, scheme, cert, (int)strlen(cert), on_void, r), serial);
-}
-
-int zk_conn_timeout_ms(struct zk_conn *c)
-{
-    return zoo_recv_timeout(c->zh);
-}
-
-int64_t zk_conn_session(struct zk_conn *c)
-{
-    return zoo_client_id(c->zh)->client_id;
 }
 
 /* -------------------------------------------------------------- begin and end */
@@ -339,56 +359,25 @@ int64_t zk_conn_session(struct zk_conn *c)
 static void conn_free(struct zk_conn *c)
 {
     struct zk_msg *m;
+    struct request *r;
     while ((m = c->first)) {
         c->first = m->next;
-        zk_msg_free(m);
+        zk_msg_done(m);
+        free(m);
     }
-    while (c->pending) {
-        struct request *r = c->pending;
+    while ((r = c->pending)) {
         c->pending = r->next;
+        free(r->answer);
         free(r);
     }
-    close(c->wake);
+    if (c->wake >= 0)
+        close(c->wake);
     pthread_mutex_destroy(&c->lock);
     zk_calls_done(&c->calls);
     free(c);
 }
 
-int zk_conn_open(struct zk_conn **out, const char *servers, int timeout_ms, struct dlock_error *err)
-{
-    struct zk_conn *c = calloc(1, sizeof *c);
-    sigset_t all, old;
-    if (!c)
-        return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
-    zk_calls_init(&c->calls, on_trouble);
-    c->last = &c->first;
-    c->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    pthread_mutex_init(&c->lock, NULL);
-    if (c->wake < 0) {
-        int e = errno;
-        conn_free(c);
-        return dlock_fail(err, DLOCK_EOS, e, "eventfd: %s", strerror(e));
-    }
-    /* We shuffle: the library would seed the random(3) of the program for it. */
-    zoo_deterministic_conn_order(1);
-    zoo_set_debug_level(ZOO_LOG_LEVEL_ERROR);
-    /* Its threads inherit the mask; signals are for the caller's. */
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    zk_calls_of(&c->calls, false);
-    c->zh = zookeeper_init2(servers, on_session, timeout_ms, NULL, c, ZOO_NO_LOG_CLIENTENV, no_log);
-    int e = errno;
-    zk_calls_of(NULL, false);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    if (!c->zh) {
-        conn_free(c);
-        return dlock_fail(err, DLOCK_EOS, e, "libzookeeper: no handle: %s", strerror(e));
-    }
-    *out = c;
-    return 0;
-}
-
-/* Who waits for the end, and who brings it about: the last one frees it. */
+/* The end of a session. A thread brings it about, the caller waits: the last of the two frees this. */
 struct zk_ending {
     struct zk_conn *conn;
     pthread_mutex_t lock;
@@ -401,6 +390,74 @@ static void ending_free(struct zk_ending *e)
     pthread_mutex_destroy(&e->lock);
     pthread_cond_destroy(&e->cond);
     free(e);
+}
+
+static struct zk_ending *ending_new(struct zk_conn *c)
+{
+    struct zk_ending *e = calloc(1, sizeof(*e));
+    pthread_condattr_t attr;
+    if (!e)
+        return NULL;
+    e->conn = c;
+    pthread_mutex_init(&e->lock, NULL);
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&e->cond, &attr);
+    pthread_condattr_destroy(&attr);
+    return e;
+}
+
+/* All of it but the library's handle; NULL: err. */
+static struct zk_conn *conn_new(struct dlock_error *err)
+{
+    struct zk_conn *c = calloc(1, sizeof(*c));
+    if (!c) {
+        dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+        return NULL;
+    }
+    zk_calls_init(&c->calls, on_trouble);
+    pthread_mutex_init(&c->lock, NULL);
+    c->last = &c->first;
+    c->ending = ending_new(c);
+    c->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    int e = errno;
+    if (c->ending && c->wake >= 0)
+        return c;
+    if (!c->ending)
+        dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+    else
+        dlock_fail(err, DLOCK_EOS, e, "eventfd: %s", strerror(e));
+    if (c->ending)
+        ending_free(c->ending);
+    conn_free(c);
+    return NULL;
+}
+
+int zk_conn_open(struct zk_conn **out, const char *servers, int timeout_ms, struct dlock_error *err)
+{
+    struct zk_conn *c = conn_new(err);
+    sigset_t all, old;
+    if (!c)
+        return err->code;
+    /* We shuffle: the library would seed the program's random(3) for it. */
+    zoo_deterministic_conn_order(1);
+    zoo_set_debug_level(ZOO_LOG_LEVEL_ERROR);
+    /* Its threads inherit the mask; signals are for the caller's threads. */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    zk_calls_of(&c->calls, false);
+    c->zh = zookeeper_init2(servers, on_session, timeout_ms, NULL, c, ZOO_NO_LOG_CLIENTENV, no_log);
+    int e = errno;
+    zk_calls_of(NULL, false);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (!c->zh) {
+        ending_free(c->ending);
+        conn_free(c);
+        return dlock_fail(err, e == ENOMEM ? DLOCK_ENOMEM : DLOCK_EOS, e,
+                          "libzookeeper: no handle: %s", strerror(e));
+    }
+    *out = c;
+    return c->wake;
 }
 
 static void *end(void *p)
@@ -420,33 +477,19 @@ static void *end(void *p)
     return NULL;
 }
 
-static struct zk_ending *ending_new(struct zk_conn *c)
-{
-    struct zk_ending *e = calloc(1, sizeof *e);
-    pthread_condattr_t attr;
-    if (!e)
-        return NULL;
-    e->conn = c;
-    pthread_mutex_init(&e->lock, NULL);
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&e->cond, &attr);
-    pthread_condattr_destroy(&attr);
-    return e;
-}
-
 struct zk_ending *zk_conn_close(struct zk_conn *c)
 {
-    struct zk_ending *e = c ? ending_new(c) : NULL;
+    struct zk_ending *e = c ? c->ending : NULL;
     pthread_t thread;
     sigset_t all, old;
     if (!e)
-        return NULL; /* out of memory: its threads stay until the process ends */
+        return NULL;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
     int rc = pthread_create(&thread, NULL, end, e);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
-    if (rc != 0) {
+    if (rc !=
+        0) { /* the library's threads, and with them the session, stay until the process ends */
         ending_free(e);
         return NULL;
     }

@@ -1,7 +1,6 @@
 /*
- * wire/conn.h - one ZooKeeper session: libzookeeper_mt's handle, whose threads only post to a mailbox that the
- * caller's loop empties. All functions are called by one thread, and none of them blocks but
- * zk_ending_wait, for as long as it is told.
+ * wire/conn.h - one ZooKeeper session: a handle of libzookeeper_mt. The library's threads only post messages into a
+ * mailbox, which the caller's loop empties. One thread calls all functions; only zk_ending_wait blocks.
  */
 #ifndef DLOCK_ZKCONN_H
 #define DLOCK_ZKCONN_H
@@ -13,70 +12,77 @@
 struct zk_conn;
 
 enum zk_what {
-    ZK_STATE,  /* the session's state has changed: state, see zk_conn_state */
-    ZK_ANSWER, /* a request is over: tag, serial, rc and what came with it */
-    ZK_WATCH,  /* a watch has fired: event; serial of the request that set it */
-    ZK_TROUBLE /* a server could not be connected to: rc is errno, data its sockaddr_storage. EPROTO: it could, but
-                  what it says is not ZooKeeper's protocol, and that connection is over; ESHUTDOWN: it
-                  hung up without a word */
+    ZK_STATE,   /* the session's state has changed: state, session, timeout_ms */
+    ZK_ANSWER,  /* a request is over: tag, serial, rc, and what the call returned */
+    ZK_WATCH,   /* a watch has fired: event; serial of the request that set it */
+    ZK_TROUBLE, /* a server is of no use: addr; rc is the errno of the connect. EPROTO: it broke ZooKeeper's protocol,
+                   and the connection is closed; ESHUTDOWN: it hung up before it said anything */
+    ZK_STARVED /* out of memory: a request was not sent, or messages were dropped; state, session, timeout_ms as now */
 };
 
-/* A message; text and lists are its own: zk_msg_free. */
+/* rc of an answer that came, but whose contents did not fit into memory; or the request was not sent for that reason. */
+#define ZK_NOMEMORY (-1000)
+
+/* A message; it owns data and names: zk_msg_done. */
 struct zk_msg {
-    struct zk_msg *next;
+    struct zk_msg *next; /* within the mailbox */
     enum zk_what what;
     int tag;
     unsigned serial;
     int rc, state, event;
+    int64_t session; /* its id, as negotiated */
+    int timeout_ms;  /* as negotiated */
+    struct sockaddr_storage addr;
     struct Stat stat;
     char *data; /* get: the node's (len bytes and a NUL); create: the path */
     int len;
     char **names; /* children */
     int nnames;
 };
-void zk_msg_free(struct zk_msg *);
+void zk_msg_done(struct zk_msg *m);
 
 /*
- * Begin a session of timeout_ms with the servers "addr:port,addr:port" in that order. 0, or a negative
- * code. The library reconnects by itself for ever; it is for the caller to say when that is over.
+ * Begin a session of timeout_ms with the servers "addr:port,addr:port", tried in that order. Returns a descriptor (the
+ * connection's) that is readable when there are messages, or a negative code: DLOCK_ENOMEM, DLOCK_EOS. The library
+ * reconnects indefinitely; the caller decides when to give up.
  */
-int zk_conn_open(struct zk_conn **, const char *servers, int timeout_ms, struct dlock_error *);
+int zk_conn_open(struct zk_conn **out, const char *servers, int timeout_ms,
+                 struct dlock_error *err);
 
 /*
- * End the session, as far as the server can be reached, in a thread of its own, since zookeeper_close(3) blocks
- * for up to 4.5 s. NULL in, NULL out. zk_ending_wait waits for that for at most wait ns, and frees.
+ * End the session, if a server can be reached, in a thread of its own: zookeeper_close(3) blocks for up to 4.5 s.
+ * NULL: there was no connection, or no thread. zk_ending_wait waits for that end for at most wait ns, and frees.
  */
 struct zk_ending;
-struct zk_ending *zk_conn_close(struct zk_conn *);
-void zk_ending_wait(struct zk_ending *, int64_t wait);
+struct zk_ending *zk_conn_close(struct zk_conn *c);
+void zk_ending_wait(struct zk_ending *e, int64_t wait);
 
-/* Readable when there are messages. */
-int zk_conn_fd(const struct zk_conn *);
-/* The oldest message, the caller's; NULL: none. */
-struct zk_msg *zk_conn_next(struct zk_conn *);
-
-/* As negotiated; valid once connected. */
-int zk_conn_timeout_ms(struct zk_conn *);
-int64_t zk_conn_session(struct zk_conn *);
+/* Take the oldest message; false: there is none. */
+bool zk_conn_next(struct zk_conn *c, struct zk_msg *m);
 
 /*
- * Give up the connection (not the session): the library goes on to the next server. It does so by itself
- * only when it has heard nothing for two thirds of the session's time. False: not possible in this build.
+ * Give up the connection, not the session: the library goes on to the next server. By itself it does so only after
+ * two thirds of the session's time-out without an answer. False: impossible, since this build has no packet guard.
  */
-bool zk_conn_cut(struct zk_conn *);
+bool zk_conn_cut(struct zk_conn *c);
+
+enum zk_call { ZK_AUTH, ZK_CREATE, ZK_CHILDREN, ZK_GET, ZK_SET, ZK_DELETE, ZK_SYNC };
+
+/* A request. The strings are copied. */
+struct zk_request {
+    enum zk_call call;
+    int tag;
+    const char *path;
+    const char *data;             /* create, set: the node's; auth: the digest's "user:password" */
+    const struct ACL_vector *acl; /* create */
+    int flags;                    /* create: ZOO_EPHEMERAL, ... */
+    bool watch; /* get: one ZK_WATCH of this serial follows when the node changes or goes */
+};
 
 /*
- * Requests. Each is answered by exactly one ZK_ANSWER with tag and the serial that is returned, also when
- * it cannot be sent, unless the session is closed before. Strings are copied.
+ * Send a request; returns its serial, which is never 0. It is answered by exactly one ZK_ANSWER with tag and serial,
+ * also when it cannot be sent, unless the session is closed before; out of memory: by a ZK_STARVED instead.
  */
-unsigned zk_conn_create(struct zk_conn *, int tag, const char *path, const char *data,
-                        const struct ACL_vector *, int flags);
-unsigned zk_conn_children(struct zk_conn *, int tag, const char *path);
-/* watch: one ZK_WATCH of this serial follows when the node changes or goes. */
-unsigned zk_conn_get(struct zk_conn *, int tag, const char *path, bool watch);
-unsigned zk_conn_set(struct zk_conn *, int tag, const char *path, const char *data);
-unsigned zk_conn_delete(struct zk_conn *, int tag, const char *path);
-unsigned zk_conn_sync(struct zk_conn *, int tag, const char *path);
-unsigned zk_conn_auth(struct zk_conn *, int tag, const char *scheme, const char *cert);
+unsigned zk_conn_ask(struct zk_conn *c, const struct zk_request *q);
 
 #endif

@@ -1,9 +1,9 @@
 /*
  * wire/frame.c - see wire/frame.h.
  *
- * A packet is a length and that many bytes. The first of each side is about the session; from then on a question begins
- * with a number and what it is, an answer with the number of the oldest question that is not yet answered, or with one of
- * the special ones. What follows in an answer depends on the question: a string of field kinds says so. (zookeeper.jute;
+ * A packet is a length and that many bytes. The first packet of each side sets up the session. Each later request begins
+ * with a number (xid) and an operation; each answer with the xid of the oldest unanswered request, or with a special xid.
+ * The body of an answer depends on the operation: a string of field kinds describes it. (zookeeper.jute;
  * zookeeper_process(3) and process_completions() of libzookeeper 3.8.)
  */
 #include "frame.h"
@@ -14,7 +14,7 @@
 enum { XID_EVENT = -1, XID_PING = -2, XID_AUTH = -4, XID_WATCHES = -8 };
 enum { EVENT_CREATED = 1, EVENT_CHILD = 4 };
 
-/* Each kind of field and what is read of it before it is looked at; what its bytes do not matter is skipped. */
+/* How much of each kind of field is collected and checked. */
 #define SESSION "cpr"
 #define SESSION_OLD "cp" /* before 3.4 */
 #define HEADER "h"
@@ -28,7 +28,7 @@ static size_t item_size(char kind)
         return 16;
     case 'e': /* the type of an event */
     case 's': /* a string's length */
-    case 'b': /* a buffer's, which may be none */
+    case 'b': /* a buffer's length; -1: none */
     case 'v': /* how many strings */
         return 4;
     case 'r': /* read-only, which we never ask for */
@@ -38,7 +38,7 @@ static size_t item_size(char kind)
     }
 }
 
-/* Fields of a known length that do not matter. */
+/* The length of fields whose bytes may be anything. */
 static uint32_t skipped(char kind)
 {
     switch (kind) {
@@ -53,7 +53,7 @@ static uint32_t skipped(char kind)
     }
 }
 
-/* What follows the header of the answer; NULL: nobody here asks that. */
+/* The fields behind the header of an answer; NULL: we never send that operation. */
 static const char *body_of(int32_t op)
 {
     switch (op) {
@@ -92,7 +92,7 @@ void zk_frame_begin(struct zk_frame *f)
 {
     struct zk_frame_asked *asked = f->asked;
     size_t size = f->size;
-    memset(f, 0, sizeof *f);
+    memset(f, 0, sizeof(*f));
     f->asked = asked;
     f->size = size;
     f->out.first = f->in.first = true;
@@ -101,7 +101,7 @@ void zk_frame_begin(struct zk_frame *f)
 void zk_frame_done(struct zk_frame *f)
 {
     free(f->asked);
-    memset(f, 0, sizeof *f);
+    memset(f, 0, sizeof(*f));
 }
 
 /* ----------------------------------------------------------------------- sent */
@@ -110,14 +110,14 @@ static bool remember(struct zk_frame *f, int32_t xid, int32_t op)
 {
     if (f->first + f->n == f->size) {
         if (f->n <= f->size / 2 && f->size > 0) {
-            memmove(f->asked, f->asked + f->first, f->n * sizeof *f->asked);
+            memmove(f->asked, f->asked + f->first, f->n * sizeof(*f->asked));
         } else {
             size_t size = f->size ? 2 * f->size : 16;
-            struct zk_frame_asked *more = malloc(size * sizeof *more);
+            struct zk_frame_asked *more = malloc(size * sizeof(*more));
             if (!more)
                 return false;
             if (f->n > 0)
-                memcpy(more, f->asked + f->first, f->n * sizeof *more);
+                memcpy(more, f->asked + f->first, f->n * sizeof(*more));
             free(f->asked);
             f->asked = more;
             f->size = size;
@@ -141,7 +141,7 @@ static void packet_sent(struct zk_frame *f)
     } else if (xid == XID_WATCHES) {
         f->watches++;
     } else if (!remember(f, xid, op)) {
-        f->in.bad = true; /* its answer would be one to nothing */
+        f->in.bad = true; /* out of memory: its answer would match no request */
     }
 }
 
@@ -151,7 +151,7 @@ void zk_frame_sent(struct zk_frame *f, const void *data, size_t n)
     while (n > 0) {
         size_t whole = f->out.at < 4 ? 4 : (size_t)f->out.len + 4;
         size_t part = whole - f->out.at < n ? whole - f->out.at : n;
-        for (size_t i = 0; i < part && f->out.at + i < sizeof f->out.head; i++)
+        for (size_t i = 0; i < part && f->out.at + i < sizeof(f->out.head); i++)
             f->out.head[f->out.at + i] = p[i];
         f->out.at += (uint32_t)part;
         p += part;
@@ -167,7 +167,7 @@ void zk_frame_sent(struct zk_frame *f, const void *data, size_t n)
 
 /* ------------------------------------------------------------------- received */
 
-/* The session that it grants: the one that was asked for, a new one, or none any more. */
+/* The session that the server grants: the one that was asked for, a new one, or none (it has expired). */
 static bool session_ok(const struct zk_frame *f, const unsigned char *p)
 {
     int32_t timeout = int_at(p + 4);
@@ -176,7 +176,7 @@ static bool session_ok(const struct zk_frame *f, const unsigned char *p)
         return false;
     if (session == 0)
         return f->session != 0 && timeout >= 0;
-    /* The library computes with twice of it, in an int. */
+    /* The library doubles it, in an int. */
     return timeout > 0 && timeout < INT32_MAX / 2 && (f->session == 0 || session == f->session);
 }
 
@@ -209,12 +209,12 @@ static bool header_ok(struct zk_frame *f, const unsigned char *p)
     f->in.next = body_of(f->asked[f->first].op);
     f->first++;
     f->n--;
-    /* Behind an error the library does not look. */
+    /* The library ignores what follows an error. */
     f->in.any = int_at(p + 12) != 0;
     return f->in.next != NULL;
 }
 
-/* A field that was read, of that kind; next is the one behind it. */
+/* Check the field of that kind that was collected; in.next is the field behind it. */
 static bool item_ok(struct zk_frame *f, char kind)
 {
     const unsigned char *p = f->in.item;
@@ -259,13 +259,13 @@ static bool packet_begins(struct zk_frame *f)
     return len >= 16 && len <= ZK_FRAME_MAX;
 }
 
-/* The kind of the field that comes now; 0: the packet is over. */
+/* The kind of the current field; 0: the packet is over. */
 static char kind_now(const struct zk_frame *f)
 {
     return f->in.strings > 0 ? 's' : *f->in.next;
 }
 
-/* To the next field that there is something to read of. */
+/* Go on to the next field to collect. */
 static bool settle(struct zk_frame *f)
 {
     while (f->in.skip == 0 && f->in.left > 0) {
@@ -280,7 +280,7 @@ static bool settle(struct zk_frame *f)
     return f->in.skip <= f->in.left;
 }
 
-/* Are all of its fields there, and nothing else? */
+/* Has the packet had all of its fields, and nothing else? */
 static bool packet_ends(const struct zk_frame *f)
 {
     return f->in.skip == 0 && (f->in.any || kind_now(f) == '\0');
@@ -293,7 +293,7 @@ static bool skip(struct zk_frame *f, const unsigned char *p, size_t n)
     return !f->in.text || memchr(p, '\0', n) == NULL;
 }
 
-/* What of p (n bytes, at least 1) was used; 0: it cannot be. */
+/* Use a part of p (n bytes, at least 1); returns how much, 0: no server can send that. */
 static size_t take(struct zk_frame *f, const unsigned char *p, size_t n)
 {
     bool length = f->in.left == 0;
@@ -304,7 +304,7 @@ static size_t take(struct zk_frame *f, const unsigned char *p, size_t n)
     char kind = length ? '\0' : kind_now(f);
     size_t size = length ? 4 : item_size(kind), used = size - f->in.at;
     if (size == 0 || (!length && used > f->in.left))
-        return 0; /* more than there should be, or less */
+        return 0; /* too much, or too little */
     used = used < n ? used : n;
     memcpy(f->in.item + f->in.at, p, used);
     f->in.at += (uint32_t)used;

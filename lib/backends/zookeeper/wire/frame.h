@@ -1,7 +1,7 @@
 /*
- * wire/frame.h - are these bytes something that a ZooKeeper server can say? libzookeeper believes a server: it aborts
- * on a reply to nothing, allocates what a length says, and frees what it has not read out of a short body. So what it
- * reads is checked before it sees it, byte for byte as it comes, against what it has sent.
+ * wire/frame.h - could a ZooKeeper server send these bytes? libzookeeper trusts the server: it aborts on an answer that
+ * nothing asked for, allocates as much as a length says, and frees what a body that is too short has not set. So each
+ * byte is checked against what the library has sent, before the library reads it.
  */
 #ifndef DLOCK_ZKFRAME_H
 #define DLOCK_ZKFRAME_H
@@ -10,50 +10,51 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The longest packet that is taken: four times what a server takes itself (jute.maxbuffer). */
+/* The longest packet that is accepted: four times what a server accepts by default (jute.maxbuffer). */
 #define ZK_FRAME_MAX (4 << 20)
 
 struct zk_frame_asked {
     int32_t xid, op;
 };
 
-/* One connection. Memory is needed for what is asked and not yet answered only. */
+/* One connection. It allocates only for requests that are not answered yet. */
 struct zk_frame {
     struct {
-        uint32_t at,
-            len;    /* within the packet, its length in front included; of what follows that */
-        bool first; /* the one that asks for a session */
+        uint32_t at;  /* position within the packet, counted from its length field */
+        uint32_t len; /* of what follows the length field */
+        bool first;   /* the packet asks for a session */
         unsigned char head[28];
     } out;
-    int64_t session;              /* that was asked for; 0: a new one */
-    struct zk_frame_asked *asked; /* in their order, which is that of the answers */
+    int64_t session;              /* the id that was asked for; 0: a new one */
+    struct zk_frame_asked *asked; /* requests in the order of their answers */
     size_t first, n, size;
-    unsigned pings, auths, watches; /* these are answered out of that order */
+    unsigned pings, auths, watches; /* unanswered requests whose answers come out of order */
     struct {
         bool bad, first;
-        bool any; /* the rest of this packet is not looked at */
-        uint32_t at;
-        uint32_t left; /* of the packet */
-        const char *next;
-        uint32_t skip;    /* of a field whose bytes are no matter, but for */
-        bool text;        /* that there is no NUL among them */
+        bool any;         /* the rest of this packet may be anything */
+        uint32_t at;      /* how much of item is there */
+        uint32_t left;    /* of the packet */
+        const char *next; /* the kinds of its next fields */
+        uint32_t skip;    /* of a field whose bytes may be anything, but for */
+        bool text;        /* a NUL among them */
         uint32_t strings; /* of a list that are still to come */
         unsigned char item[20];
     } in;
 };
 
-/* A new connection; the structure is all zero before the first. */
-void zk_frame_begin(struct zk_frame *);
-void zk_frame_done(struct zk_frame *);
+/* A new connection; f is all zero before the first. */
+void zk_frame_begin(struct zk_frame *f);
+/* Free what f has allocated. */
+void zk_frame_done(struct zk_frame *f);
 
-/* What was sent. */
-void zk_frame_sent(struct zk_frame *, const void *, size_t);
+/* The client has sent these n bytes. */
+void zk_frame_sent(struct zk_frame *f, const void *data, size_t n);
 
-/* How much may be read without going beyond the end of a packet, or of its length: 1 at least. */
-size_t zk_frame_room(const struct zk_frame *);
-/* What was read. False: it cannot be; there is no more to be had of this connection. */
-bool zk_frame_received(struct zk_frame *, const void *, size_t);
+/* How much may be read without crossing the end of a packet or of its length field: at least 1. */
+size_t zk_frame_room(const struct zk_frame *f);
+/* The server has sent these n bytes. False: no server can send that; the connection is of no more use. */
+bool zk_frame_received(struct zk_frame *f, const void *data, size_t n);
 /* Nothing has been received yet. */
-bool zk_frame_silent(const struct zk_frame *);
+bool zk_frame_silent(const struct zk_frame *f);
 
 #endif

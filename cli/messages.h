@@ -1,0 +1,24 @@
+/*
+ * messages.h - what dlock writes to stderr: one line each, "dlock: ...". It never blocks: a line
+ * that the reader has no room for is kept for the next call or message_flush().
+ */
+#ifndef CLI_MESSAGES_H
+#define CLI_MESSAGES_H
+
+#include "options.h"
+
+#include <stddef.h>
+
+void message(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+/* Prints err (unless it is EBUSY and -q was given) and returns the exit code for it. */
+int message_error(const struct options *, const struct dlock_error *err);
+/* Write the kept lines. Waits at most wait_ms for the reader; main calls it before the exit. */
+void message_flush(int wait_ms);
+
+/*
+ * What is known of a holder, in buf, such as "pid 123 (backup.sh) on web1 by root since 2026-11-20
+ * 17:00:03". Returns buf.
+ */
+const char *message_holder(const struct dlock_info *, char *buf, size_t size);
+
+#endif

@@ -1,0 +1,16 @@
+/* modes.h - the modes of the program, for main's table. Each returns the exit code. */
+#ifndef CLI_MODES_H
+#define CLI_MODES_H
+
+#include "options.h"
+#include "signals.h"
+
+/* run.c: MODE_RUN: acquire, run the command, release. May die by a signal instead. */
+int run_mode(const struct options *, const struct sigstate *);
+/* status.c: MODE_STATUS and MODE_SCHEMA. */
+int status_mode(const struct options *, const struct sigstate *);
+int schema_mode(const struct options *, const struct sigstate *);
+/* unlock.c: MODE_FD and MODE_UNLOCK: flock(1)'s descriptor form. */
+int fdlock_mode(const struct options *, const struct sigstate *);
+
+#endif

@@ -1,0 +1,100 @@
+/* open.c - from LOCK to a handle: the URI is parsed once, then handed to the library. */
+#include "open.h"
+
+#include "messages.h"
+#include "util.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+/* On top of what is in use: room for the longest answer, and stacks for the libraries' threads. */
+#define MEMORY_MORE ((rlim_t)64 << 20)
+#define STACKS_MORE 16
+#define STACK_USUAL ((rlim_t)8 << 20)
+
+struct dlock_uri *open_uri(const struct options *o, int *code)
+{
+    struct dlock_error err = {0};
+    struct dlock_uri *uri = NULL;
+    char *text = NULL;
+    int rc = 0;
+
+    if (o->lock[0] == '@')
+        rc = dlock_default_uri(&text, o->lock + 1, getenv("DLOCK_STORE"), &err);
+    if (rc == 0)
+        rc = dlock_uri_parse(&uri, text ? text : o->lock, &err);
+    if (rc < 0)
+        *code = message_error(o, &err);
+    if (text)
+        explicit_bzero(text, strlen(text));
+    free(text);
+    return uri;
+}
+
+/*
+ * What others are shown of the command: its first word. Its arguments stay here: they may hold a
+ * password, and a store is read on other machines and kept in backups. --note is for everything
+ * else.
+ */
+static const char *command_text(const struct options *o, char *buf, size_t size)
+{
+    if (!o->command)
+        return NULL;
+    const char *word = o->command[0];
+    size_t len = strlen(word);
+    if (o->shell_string) {
+        word = o->shell_string + strspn(o->shell_string, " \t\n");
+        len = strcspn(word, " \t\n;|&<>()");
+    }
+    snprintf(buf, size, "%.*s", (int)dlock_min((int64_t)len, 255), word);
+    return buf;
+}
+
+dlock *open_handle(const struct options *o, struct dlock_uri **uri, int *code)
+{
+    char text[512];
+    struct dlock_error err;
+    struct dlock_options lo = DLOCK_OPTIONS_INIT;
+    dlock *lk = NULL;
+
+    lo.mode = o->lock_mode;
+    lo.ttl_ns = o->ttl_ns;
+    /* With --on-lost kill there is no TERM first, and no time is needed between TERM and KILL. */
+    lo.grace_ns = o->on_lost == DLOCK_LOST_KILL ? 0 : o->grace_ns;
+    lo.wait_ns = o->nonblock ? 0 : o->wait_ns;
+    lo.connect_timeout_ns = o->connect_timeout_ns;
+    lo.command = command_text(o, text, sizeof(text));
+    lo.note = o->note;
+    if (dlock_open_uri(&lk, uri, &lo, &err) < 0)
+        *code = message_error(o, &err);
+    return lk;
+}
+
+/*
+ * The server alone decides how long an answer is, and libpq (unlike hiredis here) allocates all of
+ * it at once. So this process has a limit, and malloc fails at it as on a full machine. The guard
+ * never has it: the command inherits the caller's limits from the guard.
+ */
+void open_bound_memory(void)
+{
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* they map terabytes */
+    unsigned long used = 0;
+    struct rlimit data, stack;
+    FILE *f = fopen("/proc/self/statm", "re");
+    bool known = f && fscanf(f, "%*u %*u %*u %*u %*u %lu", &used) == 1;
+    if (f)
+        fclose(f);
+    if (!known || getrlimit(RLIMIT_DATA, &data) != 0 || getrlimit(RLIMIT_STACK, &stack) != 0)
+        return;
+    rlim_t each = stack.rlim_cur == RLIM_INFINITY ? STACK_USUAL : stack.rlim_cur;
+    if (each > RLIM_INFINITY / 2 / STACKS_MORE)
+        return;
+    rlim_t most = used * (rlim_t)sysconf(_SC_PAGESIZE) + MEMORY_MORE + each * STACKS_MORE;
+    if (data.rlim_cur > most) /* RLIM_INFINITY is the greatest value */
+        data.rlim_cur = most;
+    setrlimit(RLIMIT_DATA, &data);
+#endif
+}

@@ -1,0 +1,115 @@
+/*
+ * operation.c - the operation that the core started: connect for it, end it with its event, or try again later.
+ * The modes and the slots call this; it calls only the connection, and the mode's ready().
+ */
+#include "postgres.h"
+
+#include <string.h>
+
+void pg_connect(struct pg_backend *be)
+{
+    be->outage.retry_at = DLOCK_NEVER;
+    if (be->conn.state == PC_UP)
+        be->protocol->ready(be);
+    else if (!pg_conn_is_open(&be->conn))
+        pg_conn_open(&be->conn, be->spec, &be->settings,
+                     dlock_min(be->op_until, pg_now(be) + be->spec->connect_timeout));
+}
+
+bool pg_new_token(struct pg_backend *be)
+{
+    struct dlock_error err;
+    int rc = dlock_token_new(be->spec->env, be->token);
+    if (rc == 0)
+        return true;
+    dlock_fail(&err, DLOCK_EOS, -rc, "no random numbers: %s", strerror(-rc));
+    pg_fail(be, &err);
+    return false;
+}
+
+void pg_granted(struct pg_backend *be, int64_t from)
+{
+    pg_op_done(be);
+    be->granted = true;
+    struct dlock_event *ev = events_add(&be->events, EV_GRANTED);
+    ev->from = from;
+    ev->ttl = be->spec->ttl;
+    ev->fence = be->fence;
+    memcpy(ev->token, be->token, sizeof(ev->token));
+}
+
+void pg_busy(struct pg_backend *be, const struct dlock_info *info)
+{
+    pg_op_done(be);
+    events_add(&be->events, EV_BUSY)->info = info;
+    pg_conn_close(&be->conn);
+}
+
+void pg_renewed(struct pg_backend *be, int64_t from)
+{
+    pg_op_done(be);
+    struct dlock_event *ev = events_add(&be->events, EV_RENEWED);
+    ev->from = from;
+    ev->ttl = be->spec->ttl;
+}
+
+void pg_unclear(struct pg_backend *be, const struct dlock_error *err)
+{
+    pg_op_done(be);
+    events_add(&be->events, EV_UNCLEAR)->error = *err;
+}
+
+void pg_released(struct pg_backend *be, enum dlock_how how, const struct dlock_error *err)
+{
+    pg_op_done(be);
+    pg_conn_close(&be->conn);
+    be->granted = false;
+    be->release.until = DLOCK_NEVER;
+    outage_over(&be->outage);
+    struct dlock_event *ev = events_add(&be->events, EV_RELEASED);
+    ev->how = how;
+    if (err)
+        ev->error = *err;
+}
+
+void pg_fail(struct pg_backend *be, const struct dlock_error *err)
+{
+    struct dlock_error why = *err; /* err may be in the connection */
+    /* The core calls release next, which cancels what the session is busy with. */
+    if (be->op != OP_ACQUIRE || !be->protocol->session || !pg_conn_busy(&be->conn))
+        pg_conn_close(&be->conn);
+    pg_op_done(be);
+    events_add(&be->events, EV_FAILED)->error = why;
+}
+
+void pg_try_later(struct pg_backend *be, const struct dlock_error *err, bool transient)
+{
+    struct dlock_error why = *err; /* err may be in the connection */
+    be->acquire.try_at = DLOCK_NEVER;
+    if (be->contact.pending) {
+        if (!transient) {
+            pg_fail(be, &why);
+            return;
+        }
+        pg_conn_close(&be->conn);
+        be->contact.refusal = why;
+        be->outage.retry_at = pg_now(be) + dlock_backoff_next(&be->outage.pause, be->spec->env);
+        return;
+    }
+    be->op_until = DLOCK_NEVER;
+    /* pg_fail() may leave the session open: release then waits for its cancel, as the end of the process would not. */
+    if (outage_goes_on(&be->outage, be->spec, &be->events, &why))
+        pg_conn_close(&be->conn);
+    else
+        pg_fail(be, &why);
+}
+
+size_t pg_read_comment(const char *query, struct dlock_info *info, const char **begin)
+{
+    const char *end = strstr(query, " */");
+    if (strncmp(query, "/* ", 3) != 0 || !end)
+        return 0;
+    *begin = query + 3;
+    size_t len = (size_t)(end - *begin);
+    return dlock_who_parse(*begin, len, info) ? len : 0;
+}

@@ -1,0 +1,182 @@
+#!/usr/bin/env bats
+# tests/lint on a small tree of cli/ and lib/: each of its rules refuses what it is for.
+
+bats_require_minimum_version 1.5.0
+# bats file_tags=plain
+load ../support/common
+
+setup() {
+    dlock_setup
+    mkdir -p tests cli lib/tls lib/backends/{file,redis,postgres,zookeeper/wire}
+    cp "$ROOT/tests/lint" tests/
+    # A program in which all is well: cli -> core -> helpers, backends behind tables.
+    : >lib/lease.h
+    : >lib/tls/tls.h
+    file lib/dlock.h 'int dlock_open(void);'
+    file lib/util.h 'int dlock_fail(void);' 'int dlock_registry_tls(void);' 'int outage_over(void);'
+    file lib/backends/file/flock_wait.h 'int flock_wait_start(void);'
+    file lib/backends/redis/conn.h 'int redis_send(void);'
+    file lib/backends/zookeeper/wire/frame.h 'int zk_frame(void);'
+    file cli/run.h 'int say(void);'
+    file cli/run.c '#include "run.h"' '#include "dlock.h"' '#include "backends/file/flock_wait.h"' \
+        'int say(void) { return dlock_open() + flock_wait_start(); }'
+    file lib/lock.c '#include "dlock.h"' '#include "util.h"' 'int dlock_open(void) { return dlock_registry_tls(); }'
+    file lib/registry.c '#include "util.h"' 'extern const int dlock_backend_redis;' \
+        'int dlock_registry_tls(void) { return dlock_backend_redis; }'
+    file lib/error.c '#include "util.h"' 'int dlock_fail(void) { return 1; }'
+    file lib/backends/networked.c '#include "util.h"' 'int outage_over(void) { return dlock_fail(); }'
+    file lib/backends/file/flock_wait.c '#include "flock_wait.h"' 'int flock_wait_start(void) { return 0; }'
+    file lib/backends/redis/conn.c '#include "conn.h"' '#include "util.h"' 'int redis_send(void) { return dlock_fail(); }'
+    file lib/backends/redis/redis.c '#include "conn.h"' '#include "util.h"' \
+        'const int dlock_backend_redis = 1;' 'int redis_run(void);' 'int redis_run(void) { return redis_send() + outage_over(); }'
+    file lib/backends/redis/redis.h 'int redis_run(void);'
+    file lib/backends/zookeeper/wire/frame.c '#include "frame.h"' 'int zk_frame(void) { return 0; }'
+    file lib/backends/zookeeper/zookeeper.h 'int zk_run(void);'
+    file lib/backends/zookeeper/zookeeper.c '#include "zookeeper.h"' '#include "wire/frame.h"' \
+        'int zk_run(void) { return zk_frame(); }'
+}
+teardown() { dlock_teardown; }
+
+# file FILE LINE...: that file, of these lines. more FILE LINE...: behind what it has.
+file() { printf '%s\n' "${@:2}" >"$1"; }
+more() { printf '%s\n' "${@:2}" >>"$1"; }
+
+# lint: the tree compiled, and given to tests/lint.
+lint() {
+    local f o objects=()
+    rm -rf build/obj
+    for f in $(find cli lib -name '*.c'); do
+        o=build/obj/${f%.c}.o
+        mkdir -p "${o%/*}"
+        cc -w -fPIC -iquote lib -iquote cli -c -o "$o" "$f" || return
+        objects+=("$o")
+    done
+    run tests/lint "${objects[@]}"
+}
+
+# refuses WORD...: it fails, with one line, which has each WORD.
+refuses() {
+    local word
+    lint
+    assert_rc 1
+    [ ${#lines[@]} = 1 ] || fail "not one line: $output"
+    for word; do assert_out "$word"; done
+}
+
+@test "lint: accepts a tree in layers" {
+    lint
+    [ "$status" = 0 ] && [ -z "$output" ] || fail "$output"
+}
+
+@test "lint: the program includes only the headers listed for it" {
+    file lib/lock.h 'struct dlock { int x; };'
+    more cli/run.c '#include "lock.h"'
+    refuses 'cli/run.c includes lib/lock.h'
+}
+
+@test "lint: a backend includes no header of another backend" {
+    more lib/backends/redis/redis.c '#include "backends/zookeeper/zookeeper.h"'
+    refuses 'lib/backends/redis/redis.c includes lib/backends/zookeeper/zookeeper.h'
+}
+
+@test "lint: a backend includes no header of the core" {
+    file lib/lock.h 'struct dlock { int x; };'
+    more lib/backends/redis/redis.c '#include "lock.h"'
+    refuses 'lib/backends/redis/redis.c includes lib/lock.h'
+}
+
+@test "lint: the core includes no header of a backend" {
+    more lib/lock.c '#include "backends/redis/conn.h"'
+    refuses 'lib/lock.c includes lib/backends/redis/conn.h'
+}
+
+@test "lint: the library includes no header of the program" {
+    more lib/error.c '#include "run.h"'
+    refuses 'lib/error.c includes cli/run.h'
+}
+
+@test "lint: a folder in a backend's folder includes nothing of the backend" {
+    more lib/backends/zookeeper/wire/frame.c '#include "backends/zookeeper/zookeeper.h"'
+    refuses 'lib/backends/zookeeper/wire/frame.c includes lib/backends/zookeeper/zookeeper.h'
+}
+
+@test "lint: no header has the name of one in lib/" {
+    file lib/backends/postgres/util.h 'int dlock_fail(void);'
+    refuses 'lib/backends/postgres/util.h hides lib/util.h'
+}
+
+@test "lint: nothing is declared extern in a .c file" {
+    more lib/error.c 'extern int somewhere;'
+    refuses 'lib/error.c:' 'extern int somewhere'
+}
+
+@test "lint: the library calls nothing of the program" {
+    file lib/error.c 'int say(void);' 'int dlock_fail(void) { return say(); }'
+    refuses 'lib/error.c uses say() of cli/run.c'
+}
+
+@test "lint: a backend calls nothing of another backend" {
+    more lib/backends/zookeeper/zookeeper.c 'int redis_send(void);' 'static int f(void) { return redis_send(); }' 'int (*zk_f)(void) = f;'
+    refuses 'lib/backends/zookeeper/zookeeper.c uses redis_send() of lib/backends/redis/conn.c'
+}
+
+@test "lint: the core calls a backend by its table only" {
+    file lib/registry.c 'int redis_send(void);' 'extern const int dlock_backend_redis;' \
+        'int dlock_registry_tls(void) { return redis_send() + dlock_backend_redis; }'
+    refuses 'lib/registry.c uses redis_send() of lib/backends/redis/conn.c'
+}
+
+@test "lint: only the registry knows the tables" {
+    file lib/error.c 'extern_table' 'int dlock_fail(void) { return dlock_backend_redis; }'
+    sed -i 's/extern_table/__extension__ extern const int dlock_backend_redis;/' lib/error.c
+    refuses 'lib/error.c uses dlock_backend_redis'
+}
+
+@test "lint: a backend calls nothing of the core" {
+    more lib/backends/redis/conn.c 'int dlock_open(void);' 'static int f(void) { return dlock_open(); }' 'int (*redis_f)(void) = f;'
+    refuses 'lib/backends/redis/conn.c uses dlock_open() of lib/lock.c'
+}
+
+@test "lint: the program calls nothing of a backend but what is listed" {
+    file lib/backends/redis/flock.c '#include "redis.h"' 'int redis_flock(void) { return 0; }'
+    more lib/backends/redis/redis.h 'int redis_flock(void);'
+    more cli/run.c 'int redis_flock(void);' 'static int f(void) { return redis_flock(); }' 'int (*run_f)(void) = f;'
+    refuses 'cli/run.c uses redis_flock() of lib/backends/redis/flock.c'
+}
+
+@test "lint: a function that other files can call is declared in a header" {
+    more lib/error.c 'int dlock_fail_twice(void) { return 2; }'
+    refuses 'lib/error.c: dlock_fail_twice()'
+}
+
+@test "lint: a backend has at most one circle of files" {
+    for i in 1 2; do
+        more lib/backends/redis/redis.h "int redis_a$i(void); int redis_b$i(void);"
+        file "lib/backends/redis/a$i.c" '#include "redis.h"' "int redis_a$i(void) { return redis_b$i(); }"
+        file "lib/backends/redis/b$i.c" '#include "redis.h"' "int redis_b$i(void) { return redis_a$i(); }"
+        [ $i = 2 ] || { lint; [ "$status" = 0 ] || fail "one circle: $output"; }
+    done
+    refuses 'lib/backends/redis: 2 circles of files'
+}
+
+# module NAME OBJECT...: the module of these objects.
+module() {
+    local name=$1
+    shift
+    mkdir -p build/dlock-modules
+    cc -shared -o "build/dlock-modules/$name.so" "${@/#/build/obj/lib/}"
+}
+
+@test "lint: a module is its folder and helpers" {
+    lint
+    zk='backends/zookeeper/zookeeper.o backends/zookeeper/wire/frame.o'
+    module zookeeper $zk error.o backends/networked.o
+    lint
+    [ "$status" = 0 ] || fail "$output"
+    module zookeeper $zk lock.o
+    refuses 'zookeeper.so holds lib/lock.c'
+    module zookeeper $zk backends/redis/conn.o
+    refuses 'zookeeper.so holds lib/backends/redis/conn.c'
+    module zookeeper backends/zookeeper/zookeeper.o
+    refuses 'zookeeper.so lacks lib/backends/zookeeper/wire/frame.c'
+}

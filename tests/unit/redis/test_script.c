@@ -1,0 +1,125 @@
+/*
+ * test_script.c - the scripts of a lock in Redis: keys, answers (also those of a server that is not Redis), values.
+ */
+#include "unit.h"
+
+#include "backends/redis/script.h"
+
+TEST(no_two_names_share_a_key)
+{
+    static const char *const t[][2] = {
+        {"x", "{x}:dlock:"},       {"{x}", "{x}::dlock:"}, {"a{b}c", "a{b}c::dlock:"},
+        {"a{}b", "{a{}b}:dlock:"}, {"}{", "{}{}:dlock:"},  {"a{b", "{a{b}:dlock:"},
+    };
+    for (size_t i = 0; i < DLOCK_LEN(t); i++) {
+        struct redis_script s;
+        REQUIRE_INT(redis_script_init(&s, t[i][0], 0), 0);
+        CHECK_STR(s.prefix, t[i][1]);
+        redis_script_done(&s);
+    }
+}
+
+static redisReply *parse(const char *text)
+{
+    void *r = NULL;
+    redisReader *rd = redisReaderCreate();
+    redisReaderFeed(rd, text, strlen(text));
+    (void)redisReaderGetReply(rd, &r);
+    redisReaderFree(rd);
+    return r;
+}
+
+TEST(answers_of_the_scripts)
+{
+    static const char *const bad[] = {
+        "*0\r\n",
+        ":1\r\n",
+        "+granted\r\n",
+        "*5\r\n$7\r\ngranted\r\n$2\r\nxx\r\n:1\r\n:1\r\n$0\r\n\r\n",
+        "*5\r\n$7\r\ngranted\r\n$1\r\n0\r\n:1\r\n:1\r\n$0\r\n\r\n",
+        "*5\r\n$7\r\ngranted\r\n$20\r\n99999999999999999999\r\n:1\r\n:1\r\n$0\r\n\r\n",
+        "*5\r\n$4\r\nwhat\r\n$1\r\n1\r\n:1\r\n:1\r\n$0\r\n\r\n",
+        "*5\r\n$4\r\nbusy\r\n$1\r\n1\r\n$1\r\n1\r\n:1\r\n$-1\r\n",
+        "*7\r\n$7\r\ngranted\r\n$1\r\n5\r\n:1\r\n:1\r\n$0\r\n\r\n:1\r\n:1\r\n",
+    };
+    struct redis_script_tried tr;
+    struct redis_script_state st;
+    const char *found;
+    size_t len;
+    bool ours;
+    for (size_t i = 0; i < DLOCK_LEN(bad); i++) {
+        redisReply *r = parse(bad[i]);
+        REQUIRE(r != NULL);
+        if (!CHECK_INT(redis_script_tried(r, &tr), DLOCK_EPROTO))
+            printf("# %zu\n", i);
+        CHECK_INT(redis_script_state(r, &st), DLOCK_EPROTO);
+        freeReplyObject(r);
+    }
+    redisReply *r =
+        parse("*5\r\n$4\r\nbusy\r\n$1\r\n0\r\n:9223372036854775807\r\n:3\r\n$1\r\nx\r\n");
+    CHECK_INT(redis_script_tried(r, &tr), 0);
+    CHECK(tr.left_ms <= INT64_MAX / DLOCK_MSEC);
+    CHECK_INT(tr.now_ms, 0);
+    freeReplyObject(r);
+    r = parse("*6\r\n$7\r\ngranted\r\n$1\r\n5\r\n:1\r\n:0\r\n$0\r\n\r\n:1234\r\n");
+    CHECK_INT(redis_script_tried(r, &tr), 0);
+    CHECK_INT(tr.now_ms, 1234);
+    freeReplyObject(r);
+    r = parse("*2\r\n:0\r\n$-1\r\n");
+    CHECK_INT(redis_script_owned(r, &ours, &found, &len), 0);
+    CHECK(!ours);
+    CHECK_NULL(found);
+    CHECK_INT(redis_script_owned_at(r), 0);
+    freeReplyObject(r);
+    static const struct {
+        const char *text;
+        int64_t at;
+    } owned[] = {
+        {"*3\r\n:1\r\n$-1\r\n:1234\r\n", 1234},
+        {"*3\r\n:1\r\n$-1\r\n:-5\r\n", 0},
+        {"*3\r\n:1\r\n$-1\r\n$1\r\n5\r\n", 0},
+        {"*1\r\n:1\r\n", 0},
+    };
+    for (size_t i = 0; i < DLOCK_LEN(owned); i++) {
+        r = parse(owned[i].text);
+        CHECK_INT(redis_script_owned(r, &ours, &found, &len), 0);
+        CHECK(ours);
+        CHECK_INT(redis_script_owned_at(r), owned[i].at);
+        freeReplyObject(r);
+    }
+    r = parse(":1\r\n");
+    CHECK_INT(redis_script_owned_at(r), 0);
+    freeReplyObject(r);
+}
+
+TEST(values_and_entries)
+{
+    struct dlock_who who = {.host = "h", .user = "u", .command = "c d", .pid = 7, .since_ms = 8};
+    struct dlock_info info;
+    char *v = redis_script_value("0123456789abcdef0123456789abcdef", &who);
+    REQUIRE(v != NULL);
+    redis_script_holder(v, strlen(v), &info);
+    CHECK(!info.foreign);
+    CHECK_STR(info.token, "0123456789abcdef0123456789abcdef");
+    CHECK_STR(info.command, "c d");
+    CHECK_INT(info.pid, 7);
+    redis_script_holder("abc", 3, &info);
+    CHECK(info.foreign);
+    redis_script_holder("", 0, &info);
+    CHECK(info.foreign);
+    v[0] = 'X'; /* not a token */
+    redis_script_holder(v, strlen(v), &info);
+    CHECK(info.foreign);
+    CHECK_STR(info.host, "");
+    free(v);
+    static const char entry[] = "1000 0 dlock1 host=h pid=9 user=u since=1 cmd=x note=";
+    CHECK(redis_script_waiter(entry, strlen(entry), 1000, &info));
+    CHECK_INT(info.pid, 9);
+    CHECK(info.waiter);
+    CHECK(!redis_script_waiter(entry, strlen(entry), 1001, &info));
+    CHECK(!redis_script_waiter("", 0, 0, &info));
+    CHECK(!redis_script_waiter("12", 2, 0, &info));
+    CHECK(!redis_script_waiter("12 0", 4, 0, &info));
+}
+
+UNIT_MAIN
