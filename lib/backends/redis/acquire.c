@@ -309,12 +309,6 @@ static void granted(struct redis_backend *be, const struct redis_answer *a)
     memcpy(ev->token, be->token, sizeof(ev->token));
 }
 
-static void failed(struct redis_backend *be, const struct dlock_error *err, bool leaving)
-{
-    (void)leaving;
-    trouble(be, err);
-}
-
 static void refused(struct redis_backend *be, const struct dlock_error *err, bool for_good)
 {
     if (for_good)
@@ -402,7 +396,7 @@ static void not_granted(struct redis_backend *be, const struct redis_script_trie
     }
 }
 
-static void try_answered(struct redis_backend *be, const struct redis_conn_reply *rep)
+static void try_answered(struct redis_backend *be, struct redis_conn_reply *rep)
 {
     struct redis_script_tried t;
     struct dlock_error err;
@@ -446,12 +440,6 @@ static void try_answered(struct redis_backend *be, const struct redis_conn_reply
         return;
     }
     not_granted(be, &t);
-}
-
-static bool answered(struct redis_backend *be, const struct redis_conn_reply *rep)
-{
-    try_answered(be, rep);
-    return false;
 }
 
 /* ---------------------------------------------------------------------- woken */
@@ -561,8 +549,8 @@ static void due(struct redis_backend *be, int64_t now)
 const struct redis_operation redis_op_acquire = {
     .tag = T_TRY,
     .again = try_again,
-    .answered = answered,
-    .failed = failed,
+    .answered = try_answered,
+    .failed = trouble,
     .confirmed = granted,
     .refused = refused,
     .heard = heard,

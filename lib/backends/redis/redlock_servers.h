@@ -157,9 +157,8 @@ struct redlock_backend {
 
 /* What redlock.c does with an operation. */
 struct redlock_operation {
-    /* A reply to one of its commands, maybe of an earlier time. True: the reply is kept. */
-    bool (*answered)(struct redlock_backend *, struct redlock_server *,
-                     const struct redis_conn_reply *);
+    /* A reply to one of its commands, maybe to an old one. To keep the reply, it sets r to NULL. */
+    void (*answered)(struct redlock_backend *, struct redlock_server *, struct redis_conn_reply *);
     /* While it is under way: what the answers so far and the time decide. */
     void (*step)(struct redlock_backend *, int64_t now);
     int64_t (*wake_at)(const struct redlock_backend *);

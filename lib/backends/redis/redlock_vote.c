@@ -742,8 +742,8 @@ static int64_t wake_at(const struct redlock_backend *be)
     return dlock_min(round_wake_at(be), wait_wake_at(be));
 }
 
-static bool answered(struct redlock_backend *be, struct redlock_server *s,
-                     const struct redis_conn_reply *rep)
+static void answered(struct redlock_backend *be, struct redlock_server *s,
+                     struct redis_conn_reply *rep)
 {
     switch (REDLOCK_TAG_KIND(rep->tag)) {
     case K_VOTE:
@@ -763,7 +763,6 @@ static bool answered(struct redlock_backend *be, struct redlock_server *s,
     default:
         break;
     }
-    return false;
 }
 
 const struct redlock_operation redlock_op_acquire = {
