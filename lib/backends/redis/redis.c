@@ -8,9 +8,10 @@
  * the clients that have read the key), so that a lock freed by another program or by expiry is noticed. Timers
  * stand behind every message. script.h has keys and messages.
  *
- * This file runs the operation under way (acquire.c, renew.c, status.c): it takes the replies of the node (node.c), asks
- * the route (confirm.c, cluster.c, sentinel.c) what they are worth, and moves the operation on. operation.h has their
- * state, params.c the URI's parameters, health.c warnings about the server's set-up and clock.
+ * This file runs the operation under way (acquire.c, renew.c, status.c): it takes the replies of the node
+ * (node.c), asks the route whether they count (route.h; cluster.c, sentinel.c, confirm.c), and moves the
+ * operation on. operation.h has the state, params.c reads the URI's parameters, health.c warns about the
+ * server's set-up and clock.
  *
  * Not guaranteed: the lock lives in one server's memory. A server that loses it (restart without
  * persistence, promotion of a replica that lacks the key, eviction, a jump of its clock) gives it to the

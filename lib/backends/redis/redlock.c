@@ -6,8 +6,9 @@
  * votes, and a second one that raises the voters' fence counters; renewals and the release go to all. So
  * other Redlock clients exclude dlock and are excluded by it.
  *
- * Files: redlock.c runs the operation under way; redlock_vote.c acquire; redlock_renew.c renew and release;
- * redlock_status.c status; redlock_servers.c reaches the servers and counts their answers. Each server is a node (node.c).
+ * This file runs the operation under way: redlock_vote.c acquires, redlock_renew.c renews and releases,
+ * redlock_status.c asks for the status. redlock_servers.c reaches the servers and counts their answers. Each
+ * server is a node (node.c).
  *
  * Not guaranteed: the same as with one server, for a majority of them. A server that comes back without its
  * data does not vote for a ttl (restart-grace), so that it cannot vote for another client while the lock is still held.

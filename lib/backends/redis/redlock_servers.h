@@ -207,7 +207,7 @@ static inline void redlock_remember(const struct redlock_backend *be, struct red
     redis_node_remember(&s->node, strdup(be->value));
 }
 void redlock_undo(struct redlock_backend *, struct redlock_server *);
-/* Close cmd. A vote without an answer may still be served: the undo goes behind it, and again on the next connection. */
+/* Close cmd. A vote without an answer may still be served: its undo goes behind it, and to the next connection. */
 void redlock_drop(struct redlock_backend *, struct redlock_server *);
 /* cmd has failed. */
 void redlock_failed(struct redlock_backend *, struct redlock_server *);

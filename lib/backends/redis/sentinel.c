@@ -144,7 +144,7 @@ static void open_conn(const struct sentinels *s, int i, struct redis_conn *c, in
     (void)redis_conn_open(c, s->spec->env, peers, n, &s->auth, s->one[i].where, until);
 }
 
-/* Begin a round; the answers to the one before no longer count. until: a sentinel without an answer by then has failed. */
+/* Begin a round; earlier answers no longer count. until: a sentinel that has not answered by then has failed. */
 static void sentinels_ask(struct sentinels *s, int64_t until)
 {
     const char *argv[] = {"SENTINEL", "get-master-addr-by-name", s->service};
