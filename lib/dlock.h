@@ -115,11 +115,17 @@ struct dlock_options {
     int64_t connect_timeout_ns; /* first contact; default 5 s */
     const char *command, *note; /* shown to others; copied; may be NULL */
 };
+/* clang-format 14 and 19 disagree here. */
+/* clang-format off */
 #define DLOCK_OPTIONS_INIT                                                                         \
     {                                                                                              \
-        .mode = DLOCK_EXCLUSIVE, .ttl_ns = 30 * DLOCK_SEC, .grace_ns = -1, .wait_ns = DLOCK_NEVER, \
-        .connect_timeout_ns = 5 * DLOCK_SEC                                                        \
+        .mode = DLOCK_EXCLUSIVE,                                                                   \
+        .ttl_ns = 30 * DLOCK_SEC,                                                                  \
+        .grace_ns = -1,                                                                            \
+        .wait_ns = DLOCK_NEVER,                                                                    \
+        .connect_timeout_ns = 5 * DLOCK_SEC,                                                       \
     }
+/* clang-format on */
 
 /* The safety timeline of a held lease (see "TIMELINE" in dlock(1)); all DLOCK_NEVER where the store has no lease. */
 struct dlock_times {

@@ -2,10 +2,10 @@
 #
 # bats has a DEBUG trap that composes the stack trace anew before every single command of a test: most of what
 # bash did in a run of the suite was that. Here the trap only copies where it is, and the trace is composed from
-# that when a test has failed. The names below are internal to bats 1.8 (Debian 12); any other version keeps its
-# own, and is merely slower.
+# that when a test has failed. The names below are internal to bats 1.8 (Debian 12) and 1.11 (Debian 13); any other
+# version keeps its own, and is merely slower.
 
-case ${BATS_VERSION:-}/${BATS_TRACE_LEVEL:-0} in 1.8.*/0) ;; *) return 0 ;; esac
+case ${BATS_VERSION:-}/${BATS_TRACE_LEVEL:-0} in 1.8.*/0 | 1.11.*/0) ;; *) return 0 ;; esac
 declare -F bats_debug_trap bats_error_trap bats_get_failure_stack_trace >/dev/null || return 0
 
 # Where and in which functions the last command was started, and the one before it: one frame a line, this trap first.
@@ -19,11 +19,13 @@ bats_debug_trap() {
     TRACE_AT="${BASH_LINENO[*]}" TRACE_IN="${FUNCNAME[*]}" TRACE_FILES="${BASH_SOURCE[*]}"
 }
 
-get_mills_since_epoch() {
-    local now=$EPOCHREALTIME
-    now=${now/[.,]/}
-    echo $((10#$now / 1000))
-}
+# bats 1.11 has one without a process itself.
+[[ $BATS_VERSION != 1.8.* ]] ||
+    get_mills_since_epoch() {
+        local now=$EPOCHREALTIME
+        now=${now/[.,]/}
+        echo $((10#$now / 1000))
+    }
 
 # bash may have run the DEBUG trap once more for the command that failed, with a wrong line.
 bats_error_trap() {

@@ -9,7 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define SECS(n) (dlock_now() + (n)*DLOCK_SEC)
+#define SECS(n) (dlock_now() + DLOCK_SEC * (n))
 
 struct server {
     int lfd, cfd;

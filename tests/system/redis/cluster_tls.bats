@@ -129,7 +129,8 @@ evals() { c "$1" info commandstats | sed -n 's/^cmdstat_eval:calls=\([0-9]*\).*/
         c $i config set cluster-announce-hostname localhost
         c $i config set cluster-preferred-endpoint-type hostname
     done >/dev/null
-    moved() { [[ $(c 0 get "${N[2]}") == *localhost:${REDIS_PORTS[n2]} ]]; }
+    # The port: since Redis 7.2 a client that asks without TLS, as c does, is told that of those without.
+    moved() { [[ $(c 0 get "${N[2]}") == *" localhost:"* ]]; }
     wait_for 5 moved
     # Made out to localhost only: nobody verifies the address.
     (

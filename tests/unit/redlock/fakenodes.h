@@ -20,7 +20,7 @@
 
 #define NODES_MAX 5
 #define CONNS_MAX 24
-#define MSEC(n) ((n)*DLOCK_MSEC)
+#define MSEC(n) (DLOCK_MSEC * (n))
 
 extern const struct dlock_backend dlock_backend_redlock;
 
