@@ -40,7 +40,7 @@ refused() {
     assert_out "$1"
 }
 
-@test "@name: a directory of the user's in /run/lock, mode 0700, whatever the umask" {
+@test "@name has a private directory in /run/lock" {
     namespace
     dl @n sh -c 'echo $DLOCK_FENCE $DLOCK_NAME'
     assert_rc 0
@@ -63,7 +63,7 @@ n.lock" ]
     assert_rc 0
 }
 
-@test "@name: the environment does not decide which lock it is; the fence grows" {
+@test "the environment does not change @name" {
     namespace
     start_log holder nsenter -t "$NS_PID" -m -w -- setpriv --reuid=$U --regid=$U --clear-groups ./dl --note nightly @n sh -c ': >in; read x <go'
     mkfifo -m 666 home/go
@@ -90,7 +90,7 @@ n.lock" ]
     [ "$output" -gt "$last" ]
 }
 
-@test "@name: a directory that others can write to, or that is not ours, is refused: 77, and what to do" {
+@test "refuses an unsafe directory of @name" {
     namespace
     dl @n true
     assert_rc 0
@@ -123,7 +123,7 @@ n.lock" ]
     [ -z "$(inside find /tmp -name "dlock-*")" ]
 }
 
-@test "@name: where users cannot write to /run/lock it is in /tmp; a read-only /run/lock is an error" {
+@test "@name is in /tmp where users cannot write to /run/lock" {
     namespace
     inside chmod 755 /run/lock
     dl @n sh -c 'echo $DLOCK_FENCE'
@@ -161,7 +161,7 @@ n.lock" ]
     [ ! -e home/ran ]
 }
 
-@test "DLOCK_STORE: the absolute path of a directory, end to end" {
+@test "DLOCK_STORE can be a directory" {
     export DLOCK_STORE=$T/'a ?%41 dir'
     mkdir "$DLOCK_STORE"
     mkfifo go
