@@ -55,6 +55,8 @@ struct dlock_who {
     int64_t since_ms; /* wall clock, Unix ms, of the start of this acquire */
 };
 
+struct tls_table; /* tls/tls.h */
+
 struct dlock_spec {
     const struct dlock_env *env;
     /* The only holder of secrets. open() may add the hosts that the store's own configuration names. */
@@ -69,6 +71,8 @@ struct dlock_spec {
     int64_t connect_timeout; /* for one whole first contact */
     int64_t op_timeout;      /* after which an unanswered renewal is unclear */
     const struct dlock_who *who;
+    /* dlock_registry_tls, which a store (it may be in a module) does not call itself. */
+    const struct tls_table *(*tls)(const char *scheme, struct dlock_error *);
 };
 
 enum dlock_ev {
@@ -170,7 +174,6 @@ const struct dlock_backend *dlock_registry_find(const char *scheme, struct dlock
  */
 unsigned dlock_registry_hold(const char *scheme);
 /* TLS, in the same way, for a URI of this scheme. */
-struct tls_table;
 const struct tls_table *dlock_registry_tls(const char *scheme, struct dlock_error *err);
 /*
  * For --version: the i-th of what there is (i >= 0), NULL past the last. *note: NULL, or what is to be said of it:

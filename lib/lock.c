@@ -69,6 +69,7 @@ static void set_spec(dlock *d, const struct dlock_options *o)
         /* Three tries fit between the first renewal and the second: one lost packet costs nothing. */
         .op_timeout = dlock_min(o->connect_timeout_ns, dlock_max(UNDO_BRIEF, t.term_at / 6)),
         .who = &d->who,
+        .tls = dlock_registry_tls,
     };
 }
 

@@ -118,7 +118,7 @@ END
         # shellcheck disable=SC2086
         run run_t 5 "$DLOCK" $opt "$L" touch "$T/ran"
         assert_rc 69
-        assert_out "used up: delete that node while nobody waits"
+        assert_out "used up: delete that node while no client waits"
     done
     line_is 1
     touch end

@@ -42,7 +42,7 @@ teardown() { dlock_teardown; }
             assert_rc 77
             [ "${#lines[@]}" = 1 ]
             assert_out "$H"
-            assert_out "not allowed"
+            assert_out "permission there"
             refute_out c4nary
             refute_out wrong
             wait_for 1 sessions_are 1
