@@ -444,6 +444,12 @@ static int parse_list(const struct uri_parser *ps, struct uri_span s)
     return check_twice(ps);
 }
 
+/* Refuse a list of hosts. After a ':' it is not quoted: "user:password" may be all of it, with the '@' forgotten. */
+static int refuse_hosts(const struct uri_parser *ps, struct uri_span list, const char *why)
+{
+    return span_find(list, ':') < list.end ? refuse_unseen(ps, why) : refuse(ps, list, why);
+}
+
 /*
  * Refuse, before decoding: a host where the store has none, several where it has one, and in the credentials a
  * character that would end them.
@@ -455,10 +461,10 @@ static int check_authority(const struct uri_parser *ps, struct uri_span s, const
     bool named = list.p < list.end || (at && rule->path == PATH_FILE);
 
     if (named && (rule->hosts & HOST_NONE))
-        return refuse(ps, list,
-                      "no host is allowed here: write a path that begins with '/' after \"://\"");
+        return refuse_hosts(
+            ps, list, "no host is allowed here: write a path that begins with '/' after \"://\"");
     if (!(rule->hosts & HOST_MANY) && span_find(list, ',') < list.end)
-        return refuse(ps, list, "this kind of store has one host");
+        return refuse_hosts(ps, list, "this kind of store has one host");
     if (rule->hosts & HOST_LIBPQ)
         return span_find(creds, '@') < creds.end
                    ? refuse(ps, s, "write a '@' in user or password as %40")
