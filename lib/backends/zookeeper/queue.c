@@ -73,7 +73,7 @@ void zk_read_info(const char *name, const char *data, int len, const struct Stat
                   struct dlock_info *info)
 {
     *info = (struct dlock_info){.left_ns = -1};
-    info->foreign = !data || !dlock_who_parse(data, (size_t)len, info);
+    info->foreign = !data || !dlock_identity_parse(data, (size_t)len, info);
     if (info->foreign) {
         const char *program = strncmp(name, "_c_", 3) == 0 ? "Curator"
                               : strstr(name, "lock__")     ? "kazoo"

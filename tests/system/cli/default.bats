@@ -110,15 +110,15 @@ n.lock" ]
     inside chmod 700 /run/lock/mine
     for to in /run/lock/mine /tmp /nowhere $D; do
         inside ln -sfn "$to" $D
-        refused "$D is not a directory of ours" "remove it"
+        refused "$D is not a plain directory" "remove it"
     done
     [ -z "$(inside ls /run/lock/mine)" ]
     inside rm $D
     inside touch $D
-    refused "$D is not a directory of ours" "remove it"
+    refused "$D is not a plain directory" "remove it"
     inside rm $D
     inside mkfifo $D
-    refused "$D is not a directory of ours" "remove it"
+    refused "$D is not a plain directory" "remove it"
     # It is never made in /tmp instead: somebody else may have the lock in /run/lock.
     [ -z "$(inside find /tmp -name "dlock-*")" ]
 }
@@ -138,7 +138,7 @@ n.lock" ]
     refused "others may write to /tmp/dlock-$U" "chmod 700"
     inside rm -r /tmp/dlock-$U
     inside ln -s /run /tmp/dlock-$U
-    refused "/tmp/dlock-$U is not a directory of ours"
+    refused "/tmp/dlock-$U is not a plain directory"
     inside rm /tmp/dlock-$U
     # One that is there already, made by root for the user, counts.
     inside mkdir -m 700 $D

@@ -15,7 +15,7 @@
 struct user {
     struct dlock_uri *uri;
     struct dlock_spec spec;
-    struct dlock_who who;
+    struct dlock_identity identity;
     struct zk_backend be;
     struct dlock_error err;
     int rc;
@@ -28,14 +28,14 @@ static int open_uri(struct user *u, const char *text)
     u->rc = dlock_uri_parse(&u->uri, text, &u->err);
     if (u->rc != 0)
         return u->rc;
-    dlock_who_init(&u->who, "unit", "");
+    dlock_identity_init(&u->identity, "unit", "");
     u->spec = (struct dlock_spec){
         .env = &dlock_env_system,
         .uri = u->uri,
         .ttl = 30 * DLOCK_SEC,
         .connect_timeout = 5 * DLOCK_SEC,
         .op_timeout = DLOCK_SEC,
-        .who = &u->who,
+        .identity = &u->identity,
     };
     u->be.spec = &u->spec;
     u->rc = zk_check_spec(&u->be, &u->err);
@@ -642,6 +642,15 @@ TEST(describes_errors)
     done(&u);
     CHECK(zk_transient(ZCONNECTIONLOSS) && zk_transient(ZOPERATIONTIMEOUT));
     CHECK(!zk_transient(ZNOAUTH) && !zk_transient(ZNONODE) && !zk_transient(ZNODEEXISTS));
+}
+
+extern const struct dlock_backend dlock_backend_zookeeper;
+
+/* The program forks its guard before it loads the module: the registry must know. */
+TEST(the_registry_knows_that_a_hold_is_a_lease)
+{
+    CHECK_INT(dlock_backend_zookeeper.caps & (CAP_FD | CAP_LEASE), CAP_LEASE);
+    CHECK_INT(dlock_registry_hold("zk"), CAP_LEASE);
 }
 
 UNIT_MAIN
