@@ -17,7 +17,7 @@ teardown_file() { redis_stop; }
 setup() { dlock_setup; }
 teardown() { dlock_teardown; }
 
-# one N: dlock whose N-th allocation fails ("N+": all from there on). Complaints go to $T/bad; what came of it is in
+# one N: the N-th allocation of dlock fails ("N+": and all later ones). Complaints go to $T/bad; the results are in
 # $T/run.N: "rc" and, where it came to that, "failed".
 one() {
     local dir=$T/run.$1 rc=0 i name=$NAME.${1/+/x}
@@ -28,7 +28,7 @@ one() {
             "$HELPERS/inside" "$dir" "$REDIS_PORT" "$name" "$HOLD" >"$dir/out" 2>&1 </dev/null 3>&- || rc=$?
     } 2>/dev/null
     echo "$rc" >"$dir/rc"
-    # It is over: nobody lives on. The lock is free: given back, or its lease has ended.
+    # No process is left. The lock is free: released, or its lease has ended.
     for ((i = 0; i < 20; i++)); do
         [ -e "$dir/witness" ] && ! flock -sn "$dir/witness" true || break
         sleep 0.025
@@ -133,7 +133,7 @@ ours() {
         esac
     done
 }
-# once_zk DIR N ARG...: dlock ARG... whose N-th allocation fails; $DIR/N: "rc", "out", and "failed": who asked for it.
+# once_zk DIR N ARG...: dlock ARG... whose N-th allocation fails; $DIR/N: "rc", "out", and "failed": the caller of that allocation.
 once_zk() {
     local dir=$1/$2 rc=0 n=$2
     shift 2
@@ -187,6 +187,9 @@ zk_memory() {
     zk_memory 0 "$L/free%/x" true
     zk_memory 75 -n "$L" true
     zk_memory 75 -w 0.5 "$L" true
+    # A waiter that crashed stays in line until its session is over.
+    holder_alone() { [ "$(zk_ls "/$NAME" | wc -l)" = 1 ]; }
+    wait_for 10 holder_alone
     zk_memory 75 --status "$L"
     kill "$holder"
     wait_for 5 pid_gone "$holder"
