@@ -494,8 +494,9 @@ static void stop_with_command(struct keeper *k)
 
 static void on_guard(struct keeper *k, const struct guard_msg *m)
 {
+    /* The store's report of it is due as well, and says why: report_loss waits for it. */
     if (m->flags & GUARD_TIMED_OUT)
-        on_lost(k, "could not be renewed in time", "");
+        k->lost = true;
     switch (m->type) {
     case G_STARTED:
         if (k->phase == KEEPER_STARTING)
@@ -574,6 +575,13 @@ static void read_guard(struct keeper *k)
     }
 }
 
+/* A loss that the guard noticed, and that the store has not explained. */
+static void report_loss(struct keeper *k)
+{
+    if (k->lost && !k->lost_reported)
+        on_lost(k, "could not be renewed in time", "");
+}
+
 /* -------------------------------------------------------------- loop --- */
 
 /* When a timer of our own is due. */
@@ -644,6 +652,7 @@ static void loop(struct keeper *k)
         read_guard(k);
         read_signals(k);
         read_store(k, pfd, nstore);
+        report_loss(k);
         own_timers(k);
     }
 }
