@@ -29,7 +29,7 @@ SAN          ?=
 WERROR       ?=
 V            ?=
 
-CFLAGS       ?= -O2 -g
+CFLAGS       ?= $(if $(SAN),-O1 -g1,-O2 -g)
 PKG_CONFIG   ?= pkg-config
 INSTALL      ?= install
 CLANG_FORMAT ?= clang-format

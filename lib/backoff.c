@@ -1,4 +1,4 @@
-/* backoff.c - random pauses, so that clients which failed together do not return together. */
+/* backoff.c - random pauses, so that clients that failed together do not retry together. */
 #include "util.h"
 
 void dlock_backoff_reset(struct dlock_backoff *b)
@@ -15,7 +15,7 @@ int64_t dlock_backoff_next(struct dlock_backoff *b, const struct dlock_env *env)
     b->cur = cap > b->max / 2 ? dlock_max(b->max, b->base) : 2 * cap;
     if (cap <= floor)
         return dlock_max(cap, 0);
-    /* Without randomness the full pause is still right, only less polite. */
+    /* Without randomness take the full pause. */
     if (env->random(env->ctx, &r, sizeof(r)) < 0)
         return cap;
     return floor + (int64_t)(r % (uint64_t)(cap - floor + 1));

@@ -9,7 +9,7 @@ int64_t dlock_now(void)
 {
     struct timespec ts;
 
-    /* BOOTTIME counts suspend: a lease runs out on the server while this machine sleeps. */
+    /* BOOTTIME counts suspend: a lease expires on the server while this machine sleeps. */
     clock_gettime(CLOCK_BOOTTIME, &ts);
     return (int64_t)ts.tv_sec * DLOCK_SEC + ts.tv_nsec;
 }

@@ -1,10 +1,10 @@
 /*
- * default.c - what "@name" means.
+ * default.c - the URI for "@name".
  *
- * Without $DLOCK_STORE it is a file in a directory that depends on the machine and the user only,
- * never on the environment: cron and a shell must mean the same lock. So a directory that fails for
- * a reason that may pass is an error, not a step to the next one: another process would not take
- * that step.
+ * Without $DLOCK_STORE it is a file in a directory that depends only on the machine and the user,
+ * never on the environment: cron and a shell must use the same lock. So a directory that fails for
+ * a temporary reason is an error, and the next directory is not tried: another process would still
+ * use the first.
  */
 #include "uri.h"
 #include "util.h"
@@ -17,21 +17,21 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Others must be able neither to take the directory's place nor to write in it. */
+/* Other users must not be able to replace the directory or to write in it. */
 static int check_dir(const char *dir, struct dlock_error *err)
 {
     struct stat st;
-    /* O_PATH: also what we may not read can be looked at, and nothing is opened by it. */
+    /* O_PATH: needs no right to read, and opens no device. */
     int fd = open(dir, O_PATH | O_NOFOLLOW | O_DIRECTORY | O_CLOEXEC), r;
 
     if (fd < 0 && (errno == ENOTDIR || errno == ELOOP))
-        return dlock_fail(err, DLOCK_EPERM, errno, "%s is not a directory of ours: remove it", dir);
+        return dlock_fail(err, DLOCK_EPERM, errno, "%s is not a plain directory: remove it", dir);
     if (fd < 0)
         return dlock_fail(err, DLOCK_ECREATE, errno, "cannot open %s: %s", dir, strerror(errno));
     r = fstat(fd, &st) < 0 ? -errno : 0;
     close(fd);
     if (r < 0)
-        return dlock_fail(err, DLOCK_ECREATE, -r, "cannot look at %s: %s", dir, strerror(-r));
+        return dlock_fail(err, DLOCK_ECREATE, -r, "cannot check %s: %s", dir, strerror(-r));
     if (st.st_uid != geteuid())
         return dlock_fail(err, DLOCK_EPERM, 0, "%s belongs to uid %lu, not to us: remove it", dir,
                           (unsigned long)st.st_uid);
@@ -40,20 +40,20 @@ static int check_dir(const char *dir, struct dlock_error *err)
     return 0;
 }
 
-/* The directory base/dlock-UID, made when it is missing. 1: this user can have none below base. */
+/* The directory base/dlock-UID; it is made if it is missing. 1: this user cannot have one below base. */
 static int try_base(char *dir, size_t size, const char *base, bool last, struct dlock_error *err)
 {
     int r;
 
     snprintf(dir, size, "%s/dlock-%lu", base, (unsigned long)geteuid());
     r = mkdir(dir, 0700);
-    /* A umask such as 0177, meant for files, would lock us out of it for ever. Base is sticky: it is still ours. */
+    /* A umask such as 0177, meant for files, would lock us out of it permanently. Base is sticky: it is still ours. */
     if (r == 0)
         r = chmod(dir, 0700);
     if (r < 0 && errno != EEXIST) {
         /*
-         * Not for EROFS: a service whose sandbox shows it a read-only /run/lock would take a lock in /tmp
-         * that a shell on the same machine never looks at.
+         * Not for EROFS: a service with a read-only /run/lock in its sandbox would lock in /tmp, and a shell on the
+         * same machine in /run/lock.
          */
         if (!last && (errno == EACCES || errno == ENOENT))
             return 1;
@@ -98,7 +98,7 @@ static int path_store(char **store, const char *path, struct dlock_error *err)
     return 0;
 }
 
-/* The text of $DLOCK_STORE may hold a password: it is never quoted. */
+/* Messages do not quote $DLOCK_STORE: it may hold a password. */
 static int given_store(char **store, const char *text, struct dlock_error *err)
 {
     if (strchr(text, '#'))

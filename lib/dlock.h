@@ -8,12 +8,12 @@
  * The library prints nothing, never exits, installs no signal handler and keeps
  * no global state. A handle belongs to one thread at a time.
  *
- * A WARNING THAT MATTERS: dlock(1) has a second process (the guard) that ends
- * the command before the lease ends even when dlock itself is stopped or
- * killed. A library user has no guard. A thread that is not scheduled cannot
+ * WARNING: dlock(1) has a second process (the guard) that ends the command
+ * before the lease ends, even when dlock itself is stopped or killed. A program
+ * that uses the library has no guard. A thread that is not scheduled cannot
  * notice that its lease is over: compare dlock_deadline() with the clock before
- * each step that needs the lock, and hand dlock_fence() to whatever you write
- * to, so that it can refuse a holder that came too late.
+ * each step that needs the lock, and pass dlock_fence() to the system that you
+ * write to, so that it can refuse a holder that came too late.
  *
  * Times are int64_t nanoseconds. Points in time are on CLOCK_BOOTTIME.
  */
@@ -30,10 +30,7 @@
 #define DLOCK_MSEC INT64_C(1000000)
 #define DLOCK_SEC INT64_C(1000000000)
 
-/*
- * Every failure, in one place: name, the exit code dlock(1) uses for it, whether
- * the same call may succeed later, and what it means.
- */
+/* Every failure: name, exit code of dlock(1), whether the same call may succeed later, meaning. */
 #define DLOCK_ERRORS(X)                                                                            \
     X(USAGE, 64, 0, "the request is not well-formed")                                              \
     X(DATA, 65, 0, "foreign data under the lock's name")                                           \
@@ -43,7 +40,7 @@
     X(NOMEM, 71, 1, "out of memory")                                                               \
     X(CREATE, 73, 0, "the lock cannot be created")                                                 \
     X(BUSY, 75, 1, "the lock is held by others")                                                   \
-    X(PROTO, 76, 0, "the store answered something that is not its protocol")                       \
+    X(PROTO, 76, 0, "the store's answer is not its protocol")                                      \
     X(PERM, 77, 0, "authentication or permission refused")                                         \
     X(LOST, 79, 0, "the lock was lost")
 
@@ -62,10 +59,10 @@ enum dlock_error_code {
 };
 
 /*
- * A failure as the caller keeps it: code (DLOCK_E*), sys (an errno, or 0) and one
- * line that says what failed, where, and what to do. The message never holds a
- * password. Functions take a pointer to one as their last parameter; it may be
- * NULL and is untouched on success.
+ * A failure: code (DLOCK_E*), sys (an errno, or 0) and one line that says what
+ * failed, where, and what to do. The message never holds a password. Functions
+ * take a pointer to one as their last parameter; it may be NULL, and is
+ * untouched on success. The caller owns it.
  */
 struct dlock_error {
     int code, sys;
@@ -81,20 +78,20 @@ bool dlock_error_retryable(int code);
 
 enum dlock_mode { DLOCK_EXCLUSIVE, DLOCK_SHARED, DLOCK_SLOTS };
 
-/* Descriptors that one lock has open at most: two for each of 15 servers, and some. */
+/* How many descriptors one lock polls at most: two for each of 15 servers, and some. */
 #define DLOCK_POLL_MAX 40
 #define DLOCK_TOKEN_LEN 32 /* 128 bits in hexadecimal */
 
-/* What a store knows about one holder or waiter. Unknown: "", 0, -1. */
+/* One holder or waiter, as the store knows it. Unknown: "", 0, -1. */
 struct dlock_info {
-    bool waiter;  /* else a holder */
-    bool foreign; /* taken by a program that is not dlock */
-    int place;    /* of a waiter: 1 is next; 0 unknown */
+    bool waiter;  /* false: a holder */
+    bool foreign; /* the program is not dlock */
+    int place;    /* of a waiter: 1 is next, 0 unknown */
     enum dlock_mode mode;
     long pid;
-    int64_t since_ms; /* holder's wall clock, Unix milliseconds; for display only */
-    int64_t left_ns;  /* lease left by the store's clock; -1 unknown, DLOCK_NEVER unlimited */
-    uint64_t fence;   /* fencing token; 0 none */
+    int64_t since_ms; /* Unix milliseconds by the holder's wall clock; for display only */
+    int64_t left_ns; /* rest of the lease by the store's clock; -1 unknown, DLOCK_NEVER unlimited */
+    uint64_t fence;  /* fencing token; 0 none */
     char token[DLOCK_TOKEN_LEN + 1];
     char host[256], user[64], command[256], note[256]; /* no control characters, valid UTF-8 */
 };
@@ -102,18 +99,19 @@ struct dlock_info {
 enum dlock_on_lost { DLOCK_LOST_TERM, DLOCK_LOST_KILL, DLOCK_LOST_WARN };
 
 /*
- * How to lock. Start from DLOCK_OPTIONS_INIT. grace_ns is the time a holder is
- * given between "end now" and "killed", and comes out of the ttl.
+ * How to lock. Start from DLOCK_OPTIONS_INIT. grace_ns is the time between
+ * "end the work" (term_at) and "the work is killed" (kill_at); it is a part of
+ * the ttl.
  */
 struct dlock_options {
     enum dlock_mode mode;
-    unsigned slots;   /* DLOCK_SLOTS: how many may hold */
+    unsigned slots;   /* DLOCK_SLOTS: how many holders at a time */
     int64_t ttl_ns;   /* lease; at least 1 s; default 30 s */
     int64_t grace_ns; /* -1: min(5 s, ttl/6) */
     int64_t
-        wait_ns; /* 0: do not wait; DLOCK_NEVER: for ever; bounds name look-up and connecting too */
+        wait_ns; /* 0: one try; DLOCK_NEVER: unbounded; bounds name look-up and connecting too */
     int64_t connect_timeout_ns; /* first contact; default 5 s */
-    const char *command, *note; /* shown to others; copied; may be NULL */
+    const char *command, *note; /* for the holder record that others see; copied; may be NULL */
 };
 /* clang-format 14 and 19 disagree here. */
 /* clang-format off */
@@ -127,35 +125,35 @@ struct dlock_options {
     }
 /* clang-format on */
 
-/* The safety timeline of a held lease (see "TIMELINE" in dlock(1)); all DLOCK_NEVER where the store has no lease. */
+/* When a held lease needs what (see "TIMELINE" in dlock(1)); all DLOCK_NEVER where the store has no lease. */
 struct dlock_times {
-    int64_t renew_at; /* next heartbeat */
-    int64_t term_at;  /* whoever works under the lock is asked to end */
-    int64_t kill_at;  /* ... and is killed */
-    int64_t hard_at;  /* a kernel timer ends the guard, and with it the command */
-    int64_t deadline; /* nobody else can hold the lock before this */
+    int64_t renew_at; /* the next renewal */
+    int64_t term_at;  /* the work under the lock is asked to end */
+    int64_t kill_at;  /* the work is killed */
+    int64_t hard_at;  /* a kernel timer kills the guard, and with it the command */
+    int64_t deadline; /* no other holder is possible before this */
 };
 
 enum dlock_how {
-    DLOCK_REL_CLEAN,    /* the store confirmed it */
-    DLOCK_REL_NOT_OURS, /* the store says the lock was not ours any more: it was lost */
-    DLOCK_REL_UNCLEAR,  /* no answer: the lease runs out by itself */
+    DLOCK_REL_CLEAN,    /* the store confirmed the release */
+    DLOCK_REL_NOT_OURS, /* the store says the lock was no longer ours: it was lost */
+    DLOCK_REL_UNCLEAR,  /* no answer: the lease expires by itself */
     DLOCK_REL_NOTHING   /* nothing was held */
 };
 
 enum dlock_report_type {
     DLOCK_R_NONE,
-    DLOCK_R_WAITING,  /* info (may be NULL): who holds it; place in the queue */
+    DLOCK_R_WAITING,  /* info: a holder (may be NULL); place: ours in the queue */
     DLOCK_R_ACQUIRED, /* times, fence, token: work may start */
-    DLOCK_R_BUSY,     /* acquire is over: held by others, or wait_ns is over; info (may be NULL) */
+    DLOCK_R_BUSY,     /* ends acquire: held by others, or wait_ns has passed; info (may be NULL) */
     DLOCK_R_EXTENDED, /* times moved */
     DLOCK_R_TERM,     /* term_at passed without a renewal: end the work; renewals go on */
     DLOCK_R_LOST,     /* stop at once: certain loss (error says why), or kill_at passed */
     DLOCK_R_RELEASED, /* how */
-    DLOCK_R_INFO,     /* answer to a status query: one per holder and waiter */
-    DLOCK_R_DONE,     /* status query complete */
-    DLOCK_R_NOTICE,   /* error.msg: worth a warning; error.code 0: worth a word with -v only */
-    DLOCK_R_FAILED    /* acquire or query is over: error */
+    DLOCK_R_INFO,     /* info: one holder or waiter, in answer to a status query */
+    DLOCK_R_DONE,     /* ends a status query */
+    DLOCK_R_NOTICE,   /* error.msg: a warning; with error.code 0 a detail, for -v only */
+    DLOCK_R_FAILED    /* ends acquire or a status query: error */
 };
 
 struct dlock_report {
@@ -173,36 +171,38 @@ typedef struct dlock dlock;
 
 /*
  * dlock_open - make a handle for the lock that uri names. Checks everything that
- * can be checked without I/O (the URI, its parameters, ttl against grace).
+ * can be checked without I/O on the store (the URI, its parameters, ttl against
+ * grace); may read a password file and load a module.
  * uri: see LOCK in dlock(1), without "@name" (dlock_default_uri resolves that).
  * Both arguments are copied. Returns 0, or a negative code with err filled and
  * *out untouched.
  */
 int dlock_open(dlock **out, const char *uri, const struct dlock_options *, struct dlock_error *err);
 
-/* dlock_start_acquire - begin; ends with exactly one of ACQUIRED, BUSY, FAILED. Only on an idle handle. */
+/* dlock_start_acquire - begin to acquire; ends with exactly one of ACQUIRED, BUSY, FAILED. Only on an idle handle. */
 void dlock_start_acquire(dlock *);
 
 /*
- * dlock_start_release - give the lock back, or cancel whatever is under way; legal
- * in every state, twice too. Ends with RELEASED, at the latest at the time until.
+ * dlock_start_release - release the lock, or cancel the acquire or query under
+ * way; legal in every state, also twice. Ends with RELEASED, at the latest at the
+ * time until.
  */
 void dlock_start_release(dlock *, int64_t until);
 
-/* dlock_start_status - ask who holds and who waits; INFO..., then DONE or FAILED. Only on an idle handle. */
+/* dlock_start_status - ask for holders and waiters; INFO..., then DONE or FAILED. Only on an idle handle. */
 void dlock_start_status(dlock *);
 
 /*
- * dlock_interest - what to poll for. Fills at most cap entries (DLOCK_POLL_MAX are enough),
- * sets *wake_at to the time at which dlock_process must run in any case
- * (DLOCK_NEVER: none). Returns the number of entries.
+ * dlock_interest - what to poll for. Fills at most cap entries (DLOCK_POLL_MAX
+ * are enough), and sets *wake_at to the time at which dlock_process must run even
+ * if poll() finds nothing (DLOCK_NEVER: none). Returns the number of entries.
  */
 int dlock_interest(dlock *, struct pollfd *, int cap, int64_t *wake_at);
 
 /*
- * dlock_process - handle what poll() found and what time has brought. Returns 1
- * and one report, or 0. After a 1, call again with n = 0 until it returns 0.
- * Never blocks.
+ * dlock_process - handle what poll() found, and the times that have passed.
+ * Returns 1 and one report, or 0. After a 1, call again with n = 0 until it
+ * returns 0. Never blocks.
  */
 int dlock_process(dlock *, const struct pollfd *, int n, struct dlock_report *);
 
@@ -214,48 +214,55 @@ const char *dlock_token(const dlock *);
 const char *dlock_name(const dlock *);
 const char *dlock_where(const dlock *);
 const char *dlock_backend_name(const dlock *);
-/* True where the lock is kept by the kernel on a descriptor and cannot expire; then dlock_fd is that descriptor once held, else -1. */
+/*
+ * dlock_is_local - true where the kernel keeps the lock on a descriptor, and it
+ * cannot expire. Then dlock_fd is that descriptor, once held; else -1. It stays
+ * the handle's.
+ */
 bool dlock_is_local(const dlock *);
 int dlock_fd(const dlock *);
 
 /*
- * dlock_session_fd - the connection whose end frees the lock at once (PostgreSQL's advisory locks), once held;
- * else -1. A process that must be ended before somebody else may hold the lock can be given a copy: as long
- * as that is open, the death of this process leaves the lock to its ttl. Not to be read or written.
+ * dlock_session_fd - the connection whose end frees the lock at once (PostgreSQL's
+ * advisory locks), once held; else -1. Give a copy to a process that must end
+ * before another holder may start: as long as the copy is open, the death of this
+ * process does not free the lock before its ttl. Do not read or write it.
  */
 int dlock_session_fd(const dlock *);
 
 /*
- * dlock_schema - the SQL statement that makes what this lock needs in its store, malloc'ed; no I/O. Returns 0,
- * DLOCK_EUSAGE (this kind of store needs nothing to be made), DLOCK_ENOMEM; then *out is untouched.
+ * dlock_schema - the SQL statement that creates what this lock needs in its store.
+ * *out is malloc'ed; no I/O. Returns 0, or DLOCK_EUSAGE (this kind of store needs
+ * no preparation), DLOCK_ENOMEM; then *out is untouched.
  */
 int dlock_schema(const dlock *, char **out, struct dlock_error *err);
 
-/* dlock_close - free the handle (NULL is fine). Sends nothing: a held lock is left to run out. Never blocks for long. */
+/* dlock_close - free the handle (NULL is fine). Sends nothing: a held lease expires by itself. Blocks briefly at most. */
 void dlock_close(dlock *);
 
-/* CLOCK_BOOTTIME now. Counts the time a machine sleeps; never jumps. */
+/* dlock_now - CLOCK_BOOTTIME: counts the time that a machine sleeps, and never jumps. */
 int64_t dlock_now(void);
 
 /*
- * dlock_default_uri - the URI for "@name": in $DLOCK_STORE when store is not NULL
- * and not empty, else a file below the machine's lock directory. The result is
- * malloc'ed and the caller's to free; it may hold a secret.
+ * dlock_default_uri - the URI for "@name": in store, the value of $DLOCK_STORE,
+ * unless it is NULL or empty; then a file in the machine's lock directory, which
+ * is made if it is missing. *out is malloc'ed, the caller's, and may hold a
+ * password. Returns 0, or a negative code with err filled and *out untouched.
  */
 int dlock_default_uri(char **out, const char *name, const char *store, struct dlock_error *err);
 
 /* ------------------------------------------------------------- blocking --- */
 
-/* dlock_acquire - wait as the options say. Returns 0, DLOCK_EBUSY, or another error. */
+/* dlock_acquire - acquire, waiting for as long as the options say. Returns 0, DLOCK_EBUSY, or another error. */
 int dlock_acquire(dlock *, struct dlock_error *err);
 
 /*
- * dlock_keep - renew until the time until. Returns 0 when until is reached and
- * the lock still held, DLOCK_ELOST as soon as it is lost or term_at has passed.
+ * dlock_keep - renew until the time until. Returns 0 at that time if the lock is
+ * still held, DLOCK_ELOST as soon as it is lost or term_at has passed.
  */
 int dlock_keep(dlock *, int64_t until, struct dlock_error *err);
 
-/* dlock_release - give the lock back, within timeout_ns. Returns 0, DLOCK_ELOST (it was not ours), DLOCK_EUNAVAIL (no answer). */
+/* dlock_release - release within timeout_ns. Returns 0, DLOCK_ELOST (it was not ours), DLOCK_EUNAVAIL (no answer). */
 int dlock_release(dlock *, int64_t timeout_ns, struct dlock_error *err);
 
 #endif

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Longer than any lock needs, and so far from INT64_MAX that sums with a clock do not overflow. */
+/* Longer than any lock needs, and far enough from INT64_MAX that sums with a clock do not overflow. */
 #define MAX_NS (INT64_C(36525) * 24 * 3600 * DLOCK_SEC)
 
 static const struct {
@@ -50,7 +50,7 @@ static int64_t whole_part(const char *p, const char *end, int64_t unit)
 
 int dlock_parse_duration(const char *text, int64_t *ns, struct dlock_error *err)
 {
-    /* The LOCK where a forgotten value should be: it may hold a password. */
+    /* Perhaps the LOCK, after an option without its value: it may hold a password. */
     const char *shown = strstr(text, "://") ? "(a URI)" : text;
     const char *dot = skip_digits(text), *frac = *dot == '.' ? dot + 1 : dot;
     const char *end = skip_digits(frac);
@@ -61,7 +61,7 @@ int dlock_parse_duration(const char *text, int64_t *ns, struct dlock_error *err)
                           "\"%.64s\" is not a duration: write 10, 0.5, 500ms, 1.5m, 2h or 1d",
                           shown);
     value = whole_part(text, dot, unit);
-    /* What is below a nanosecond is cut off. */
+    /* Digits below a nanosecond are cut off. */
     for (scale = unit / 10; value >= 0 && frac < end; frac++, scale /= 10)
         value += (*frac - '0') * scale;
     if (value < 0 || value > MAX_NS)

@@ -55,11 +55,11 @@ bool dlock_error_retryable(int code)
 
 int dlock_fail(struct dlock_error *err, int code, int sys, const char *fmt, ...)
 {
-    /* Callers fail on their way out, often with errno still to be looked at. */
+    /* Callers often read errno after this call. */
     int saved = errno;
 
     if (err) {
-        /* Formatted apart, because an argument may be err->msg itself. */
+        /* Into another buffer: an argument may be err->msg itself. */
         char text[2 * sizeof(err->msg)];
         va_list ap;
 

@@ -1,4 +1,4 @@
-/* identity.c - the holder record that stores keep, and text that is safe to show. */
+/* identity.c - the holder record that stores keep, and text that is safe to show on a terminal. */
 #include "util.h"
 
 #include <limits.h>
@@ -14,7 +14,7 @@
 /* Bytes in the UTF-8 sequence that starts at s, 0 when it is not valid. */
 static size_t utf8_len(const unsigned char *s, size_t len)
 {
-    /* The least code point of each length: shorter encodings exist for what is below. */
+    /* The least code point of each length: those below it have a shorter encoding. */
     static const unsigned least[] = {0, 0, 0x80, 0x800, 0x10000};
     size_t n = s[0] < 0x80 ? 1 : s[0] >> 5 == 6 ? 2 : s[0] >> 4 == 14 ? 3 : s[0] >> 3 == 30 ? 4 : 0;
     unsigned c;
@@ -125,7 +125,7 @@ static char *put(char *p, const char *s)
     return p + n;
 }
 
-int dlock_who_format(const struct dlock_who *w, char *buf, size_t size)
+int dlock_identity_format(const struct dlock_identity *w, char *buf, size_t size)
 {
     size_t limit = size > RECORD_MAX ? RECORD_MAX : size > 0 ? size - 1 : 0;
     size_t host = strlen(w->host), user = strlen(w->user), fixed, note, command;
@@ -138,7 +138,7 @@ int dlock_who_format(const struct dlock_who *w, char *buf, size_t size)
             encoded_len(w->host, host) + encoded_len(w->user, user);
     if (fixed > limit)
         return -1;
-    /* The command yields first: the note is what somebody chose to say. */
+    /* The command is cut first: the user wrote the note. */
     note = fitting(w->note, limit - fixed);
     command = fitting(w->command, limit - fixed - encoded_len(w->note, note));
     p = encode(put(p, RECORD_MAGIC " host="), w->host, host);
@@ -201,7 +201,7 @@ static void read_pair(struct dlock_info *info, const char *s, size_t len)
         info->since_ms = read_number(v, n);
 }
 
-bool dlock_who_parse(const char *text, size_t len, struct dlock_info *info)
+bool dlock_identity_parse(const char *text, size_t len, struct dlock_info *info)
 {
     size_t magic = strlen(RECORD_MAGIC), i = magic;
     const char *nl = len > 0 ? memchr(text, '\n', len) : NULL;
@@ -238,7 +238,7 @@ static bool passwd_line(const char *line, unsigned long uid, size_t *len)
     return strtoul(b + 1, &end, 10) == uid && *end == ':';
 }
 
-/* Read by hand: getpwuid(3) may ask LDAP and hang, and $USER is whatever somebody set. */
+/* Not getpwuid(3), which may ask LDAP and hang, nor $USER, which can be set to anything. */
 static void user_name(char *buf, size_t size)
 {
     unsigned long uid = geteuid();
@@ -257,7 +257,7 @@ static void user_name(char *buf, size_t size)
         fclose(f);
 }
 
-void dlock_who_init(struct dlock_who *w, const char *command, const char *note)
+void dlock_identity_init(struct dlock_identity *w, const char *command, const char *note)
 {
     struct timespec ts;
     char host[256] = "";
@@ -273,7 +273,7 @@ void dlock_who_init(struct dlock_who *w, const char *command, const char *note)
     if (note)
         dlock_clean_text(w->note, sizeof(w->note), note, strlen(note));
     w->pid = getpid();
-    /* The wall clock, because people read it on other machines; nothing is computed from it. */
+    /* The wall clock: people read it on other machines. Nothing is computed from it. */
     clock_gettime(CLOCK_REALTIME, &ts);
     w->since_ms = (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / DLOCK_MSEC;
 }

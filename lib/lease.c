@@ -6,7 +6,7 @@
 #define DRIFT_FIXED (2 * DLOCK_MSEC)
 #define GRACE_MAX (5 * DLOCK_SEC)
 
-/* Pause after an unclear renewal: short first, for a lost packet; longer later, for a dead server. */
+/* Pause after an unclear renewal: first short, for a lost packet; then longer, for a dead server. */
 #define RETRY_FIRST (10 * DLOCK_MSEC)
 #define RETRY_MAX DLOCK_SEC
 
@@ -94,15 +94,15 @@ void lease_release(struct lease *l)
 }
 
 /*
- * With CAP_LAG a renewal counts only once another one is answered that was sent a third of the ttl later. After an
- * outage the regular ones may all be too early or too late for that.
+ * With CAP_LAG a renewal counts only when another one, sent a third of the ttl later, is answered. After an outage
+ * the regular renewals may all be too early or too late for that: then renew more often.
  */
 static int64_t lag_pause(const struct lease *l)
 {
     return l->times.term_at - l->asked < l->ttl / 4 ? l->ttl / 24 : l->ttl / 6;
 }
 
-/* Take over a confirmed send time. Deadlines only ever move forward: an older confirmation changes nothing. */
+/* Take over a confirmed send time. Deadlines only move forward: an older confirmation changes nothing. */
 static bool confirm(struct lease *l, int64_t from, int64_t ttl)
 {
     if (l->sent != 0 && from <= l->sent)
@@ -117,13 +117,13 @@ static bool confirm(struct lease *l, int64_t from, int64_t ttl)
     lease_timeline(&l->times, &l->cfg, ttl, from);
     if (l->cfg.lag && ttl != DLOCK_NEVER)
         l->times.renew_at = l->asked + lag_pause(l);
-    /* The tree is being ended: the lock is kept for as long as that takes, but no reprieve. */
+    /* The work is ending: the lock is kept for that time, but kill_at does not move. */
     if (l->state == LEASE_ENDING || l->state == LEASE_LOST)
         l->times.kill_at = end;
     return true;
 }
 
-/* Late: so much of the lease went by before the grant arrived that a fresh one is needed first. */
+/* Has more than 1/part of the usable time passed before the answer came? */
 static bool came_late(const struct lease *l, int64_t now, int64_t part)
 {
     if (l->ttl == DLOCK_NEVER || l->cfg.lag)
@@ -154,7 +154,7 @@ static void on_renewed(struct lease *l, int64_t now, const struct dlock_event *e
     if (!moved && l->cfg.lag)
         l->times.renew_at = l->asked + lag_pause(l);
     if (l->state == LEASE_CONFIRMING) {
-        /* Half is gone again: a store this slow cannot keep a lease of this length alive. */
+        /* Half is gone again: so slow a store cannot keep a lease of this ttl alive. */
         l->unusable = came_late(l, now, 2);
         l->state = LEASE_HELD;
         l->start_due = true;
@@ -208,7 +208,7 @@ static bool renewal_due(const struct lease *l, int64_t now)
     return l->state == LEASE_CONFIRMING || now >= l->times.renew_at;
 }
 
-/* What the passing of time alone brings, most urgent first. */
+/* What is due by time alone, most urgent first. */
 static enum lease_do on_time(struct lease *l, int64_t now)
 {
     if (l->state == LEASE_HELD && now >= l->times.term_at) {

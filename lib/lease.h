@@ -1,11 +1,11 @@
 /*
  * lease.h - the life of one lock as a pure state machine: times and events in, one action out.
  *
- * It holds every decision about time: when to renew, when the command must be asked to end, when it
+ * It makes every decision about time: when to renew, when to ask the command to end, when the command
  * must be dead, what a late grant needs before the command may start. No I/O, no clock of its own.
  *
  * With sent = the clock before the request that counts was sent (protocols: Redlock paper's drift):
- *   deadline = sent + ttl - (1 % of ttl + 2 ms)     nobody else can hold before this
+ *   deadline = sent + ttl - (1 % of ttl + 2 ms)     no other holder before this
  *   margin   = max(50 ms, ttl/20)
  *   hard_at  = deadline - margin/2                  kernel timer
  *   kill_at  = deadline - margin
@@ -18,7 +18,7 @@
 #include "backend.h"
 
 struct lease_config {
-    int64_t ttl;        /* DLOCK_NEVER: no lease, nothing is ever renewed */
+    int64_t ttl;        /* DLOCK_NEVER: no lease, no renewals */
     int64_t grace;      /* between TERM and KILL; 0 with --on-lost kill */
     bool lag;           /* CAP_LAG */
     bool default_grace; /* grace was not given: recomputed when the store negotiates another ttl */
@@ -29,8 +29,8 @@ enum lease_state {
     LEASE_ACQUIRING,
     LEASE_CONFIRMING, /* granted, but late: one renewal must be confirmed before the work starts */
     LEASE_HELD,
-    LEASE_ENDING, /* term_at passed: the work is ending; renewals go on so that nobody else gets in */
-    LEASE_LOST,   /* certain, or kill_at passed (then renewals go on until release) */
+    LEASE_ENDING, /* term_at passed: the work is ending; renewals go on to keep other holders out */
+    LEASE_LOST,   /* certainly, or kill_at passed (then renewals go on until release) */
     LEASE_RELEASING,
     LEASE_DONE
 };
@@ -43,7 +43,7 @@ enum lease_do {
     LEASE_EXTEND,  /* times moved */
     LEASE_TERM,    /* term_at has passed: the work must end */
     LEASE_KILL,    /* lost: the work must be dead */
-    LEASE_UNUSABLE /* granted, but too little time is left to start the work: release; give up or try again */
+    LEASE_UNUSABLE /* granted, but too little time is left to start the work: release, then retry or give up */
 };
 
 struct lease {
@@ -54,11 +54,10 @@ struct lease {
     int64_t ttl;      /* in force: as negotiated */
     int64_t retry_at; /* pause after an unclear renewal: not before this */
     int64_t pause;
-    int64_t
-        asked; /* with lag: when the last renewal began; the confirmed send time is older than that */
-    bool renewing; /* a renewal is outstanding */
+    int64_t asked; /* with lag: when the last renewal began; the confirmed send time is older */
+    bool renewing; /* a renewal awaits its answer */
     bool certain;  /* the store itself says that the lock is not ours */
-    bool unusable; /* confirmed, but too slowly for this ttl */
+    bool unusable; /* the confirmation took too long for this ttl */
     bool start_due, extend_due, kill_due;
 };
 
@@ -66,7 +65,7 @@ struct lease {
 
 /* Default grace for a ttl: min(5 s, ttl/6). */
 int64_t lease_default_grace(int64_t ttl);
-/* The smallest ttl that leaves room for the grace (a grace that was not given shrinks with the ttl). */
+/* The smallest ttl that leaves room for the grace (a default grace shrinks with the ttl). */
 int64_t lease_least_ttl(const struct lease_config *);
 /* The timeline for a request sent at that time. */
 void lease_timeline(struct dlock_times *, const struct lease_config *, int64_t ttl, int64_t sent);

@@ -4,8 +4,8 @@
  * what is unclear, trying again.
  *
  * A handle goes from LOCK_IDLE through LOCK_RESOLVING (names to addresses; skipped when they are known) to
- * LOCK_ACQUIRING and LOCK_HELD, or to LOCK_ASKING, and through LOCK_RELEASING back to LOCK_IDLE. What time
- * decides about a held lock is lease.c's; dlock_process() does what it says.
+ * LOCK_ACQUIRING and LOCK_HELD, or to LOCK_ASKING, and through LOCK_RELEASING back to LOCK_IDLE. lease.c makes
+ * the decisions about time while the lock is held; dlock_process() carries them out.
  */
 #include "lock.h"
 
@@ -18,7 +18,7 @@
 #define UNDO_BRIEF (60 * DLOCK_MSEC)
 /* Undo after a failure that no -w bounds. */
 #define UNDO_TIME (500 * DLOCK_MSEC)
-/* The backend has its own, more exact idea of the first contact's end: ours stands behind it. */
+/* A backend bounds the first contact more exactly: our bound comes after its own. */
 #define CONTACT_SLACK (30 * DLOCK_MSEC)
 #define UNUSABLE_MAX 3
 #define RESOLVE_AGAIN (10 * DLOCK_SEC)
@@ -57,7 +57,7 @@ static void set_spec(dlock *d, const struct dlock_options *o)
 {
     struct dlock_times t;
     lease_timeline(&t, &d->lease_cfg, o->ttl_ns, 0);
-    dlock_who_init(&d->who, o->command, o->note);
+    dlock_identity_init(&d->identity, o->command, o->note);
     d->spec = (struct dlock_spec){
         .env = &dlock_env_system,
         .uri = d->uri,
@@ -68,11 +68,12 @@ static void set_spec(dlock *d, const struct dlock_options *o)
         .connect_timeout = o->connect_timeout_ns,
         /* Three tries fit between the first renewal and the second: one lost packet costs nothing. */
         .op_timeout = dlock_min(o->connect_timeout_ns, dlock_max(UNDO_BRIEF, t.term_at / 6)),
-        .who = &d->who,
+        .identity = &d->identity,
+        .tls = dlock_registry_tls,
     };
 }
 
-static int open_handle(dlock *d, const struct dlock_options *o, struct dlock_error *err)
+static int open_backend(dlock *d, const struct dlock_options *o, struct dlock_error *err)
 {
     struct dlock_error why;
     d->table = dlock_registry_find(d->uri->scheme, &why);
@@ -82,7 +83,7 @@ static int open_handle(dlock *d, const struct dlock_options *o, struct dlock_err
         return why.code;
     }
     d->opt = *o;
-    d->opt.command = d->opt.note = NULL; /* copied into d->who */
+    d->opt.command = d->opt.note = NULL; /* copied into d->identity */
     int rc = check_options(o, d->table, err);
     if (rc < 0)
         return rc;
@@ -105,7 +106,7 @@ int dlock_open_uri(dlock **out, struct dlock_uri **uri, const struct dlock_optio
     int rc = DLOCK_ENOMEM;
     if (d) {
         d->uri = *uri;
-        rc = open_handle(d, o, err);
+        rc = open_backend(d, o, err);
     } else {
         dlock_fail(err, rc, 0, "out of memory");
         dlock_uri_free(*uri);
@@ -132,8 +133,8 @@ void dlock_close(dlock *d)
         return;
     if (d->be)
         d->table->close(d->be);
-    dlock_resolver_free(d->resolver);
-    free(d->peers);
+    dlock_resolver_free(d->names.resolver);
+    free(d->names.peers);
     dlock_uri_free(d->uri);
     free(d);
 }
@@ -157,7 +158,7 @@ static void report_failed(dlock *d)
     d->phase = LOCK_IDLE;
 }
 
-/* The addresses are known: begin what is wanted. */
+/* The addresses are known: begin the acquire or the query. */
 static void ask_backend(dlock *d)
 {
     if (d->want == LOCK_ASKING) {
@@ -182,7 +183,7 @@ static bool has_host(const struct dlock_peer *peers, int n, int host)
     return false;
 }
 
-/* Take these addresses; a host that has none among them keeps what it had. False: out of memory, all stay. */
+/* Take these addresses; a host without any keeps its old ones. False: out of memory, all hosts keep them. */
 static bool take_peers(dlock *d, struct dlock_peer *peers, int n)
 {
     int all = n;
@@ -192,29 +193,29 @@ static bool take_peers(dlock *d, struct dlock_peer *peers, int n)
         return false;
     }
     for (int i = 0; i < d->spec.npeers; i++)
-        if (!has_host(p, n, d->peers[i].host))
-            p[all++] = d->peers[i];
-    free(d->peers);
-    d->peers = p;
+        if (!has_host(p, n, d->names.peers[i].host))
+            p[all++] = d->names.peers[i];
+    free(d->names.peers);
+    d->names.peers = p;
     d->spec.peers = p;
     d->spec.npeers = all;
     return true;
 }
 
-/* A look-up is under way: take over what it has brought. */
+/* A look-up is under way: take over its addresses. */
 static void check_resolver(dlock *d)
 {
     struct dlock_peer *peers;
     struct dlock_error why;
     int n;
-    int rc = dlock_resolver_result(d->resolver, &peers, &n, &why);
+    int rc = dlock_resolver_result(d->names.resolver, &peers, &n, &why);
     if (rc != 0) {
-        dlock_resolver_free(d->resolver);
-        d->resolver = NULL;
-        d->resolved_at = now_of(d);
-    } else if (d->phase == LOCK_RESOLVING && now_of(d) >= d->partly_at) {
+        dlock_resolver_free(d->names.resolver);
+        d->names.resolver = NULL;
+        d->names.resolved_at = now_of(d);
+    } else if (d->phase == LOCK_RESOLVING && now_of(d) >= d->names.partly_at) {
         /* A name server that is silent about one host of several must not cost the others. */
-        rc = dlock_resolver_so_far(d->resolver, &peers, &n);
+        rc = dlock_resolver_so_far(d->names.resolver, &peers, &n);
     }
     if (rc == 0)
         return;
@@ -233,17 +234,18 @@ static void check_resolver(dlock *d)
 /* The store may have moved: look its names up again, while work goes on with the addresses we have. */
 static void resolve_again(dlock *d)
 {
-    if (d->resolver || d->uri->nhosts == 0 || now_of(d) - d->resolved_at < RESOLVE_AGAIN)
+    if (d->names.resolver || d->uri->nhosts == 0 ||
+        now_of(d) - d->names.resolved_at < RESOLVE_AGAIN)
         return;
-    d->resolved_at = now_of(d);
-    dlock_resolver_start(&d->resolver, d->uri, NULL);
+    d->names.resolved_at = now_of(d);
+    dlock_resolver_start(&d->names.resolver, d->uri, NULL);
 }
 
 /* --- start and release ------------------------------------------------------------------------ */
 
 static bool needs_resolver(const dlock *d)
 {
-    return d->uri->nhosts > 0 && !d->peers;
+    return d->uri->nhosts > 0 && !d->names.peers;
 }
 
 static void begin(dlock *d, enum lock_phase want)
@@ -259,8 +261,8 @@ static void begin(dlock *d, enum lock_phase want)
         return;
     }
     d->phase = LOCK_RESOLVING;
-    d->partly_at = now + (dlock_min(d->contact_by, d->wait_until) - now) / 2;
-    if (!d->resolver && dlock_resolver_start(&d->resolver, d->uri, &d->why) < 0)
+    d->names.partly_at = now + (dlock_min(d->contact_by, d->wait_until) - now) / 2;
+    if (!d->names.resolver && dlock_resolver_start(&d->names.resolver, d->uri, &d->why) < 0)
         report_failed(d);
 }
 
@@ -278,7 +280,7 @@ void dlock_start_status(dlock *d)
     begin(d, LOCK_ASKING);
 }
 
-/* Release or undo; then_ says what to report when the backend has done it. */
+/* Release or undo; then_ says what follows when the backend has done it. */
 static void release_then(dlock *d, enum lock_then then_, int64_t until)
 {
     d->then = then_;
@@ -439,7 +441,7 @@ static void no_answer(dlock *d, int64_t waited)
         release_then(d, THEN_FAILED, undo_until(d));
 }
 
-/* Is an answer awaited that -w and --connect-timeout bound? */
+/* Do we wait for an answer that -w and --connect-timeout bound? */
 static bool trying(const dlock *d)
 {
     return d->phase == LOCK_RESOLVING || d->phase == LOCK_ACQUIRING || d->phase == LOCK_ASKING;
@@ -471,14 +473,14 @@ int dlock_interest(dlock *d, struct pollfd *pfd, int cap, int64_t *wake_at)
                              dlock_min(d->wait_until, d->contacted ? DLOCK_NEVER : d->contact_by));
     if (d->report.type != DLOCK_R_NONE)
         *wake_at = 0;
-    if (d->resolver) {
-        int fd = dlock_resolver_fd(d->resolver);
+    if (d->names.resolver) {
+        int fd = dlock_resolver_fd(d->names.resolver);
         if (fd < 0)
             *wake_at = 0;
         else if (n < cap)
             pfd[n++] = (struct pollfd){.fd = fd, .events = POLLIN};
-        if (d->phase == LOCK_RESOLVING && now_of(d) < d->partly_at)
-            *wake_at = dlock_min(*wake_at, d->partly_at);
+        if (d->phase == LOCK_RESOLVING && now_of(d) < d->names.partly_at)
+            *wake_at = dlock_min(*wake_at, d->names.partly_at);
     }
     if (d->phase != LOCK_RESOLVING && d->phase != LOCK_IDLE)
         n += d->table->interest(d->be, pfd + n, cap - n, wake_at);
@@ -506,7 +508,7 @@ int dlock_process(dlock *d, const struct pollfd *pfd, int n, struct dlock_report
     for (;;) {
         if (d->report.type != DLOCK_R_NONE)
             return take_report(d, out);
-        if (d->resolver)
+        if (d->names.resolver)
             check_resolver(d);
         on_time(d);
         enum lease_do todo = lease_step(&d->lease, now_of(d), NULL);

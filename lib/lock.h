@@ -23,14 +23,16 @@ struct dlock {
     const struct dlock_backend *table;
     struct dlock_be *be;
     struct dlock_spec spec;
-    struct dlock_who who;
+    struct dlock_identity identity;
     struct lease_config lease_cfg;
     struct lease lease;
 
-    struct dlock_resolver *resolver; /* a look-up under way, or NULL */
-    struct dlock_peer *peers;
-    int64_t resolved_at;
-    int64_t partly_at; /* from then on, the names that have an address must suffice */
+    struct {
+        struct dlock_resolver *resolver; /* a look-up under way, or NULL */
+        struct dlock_peer *peers;        /* spec.peers, which we own */
+        int64_t resolved_at;             /* when the last look-up ended or began */
+        int64_t partly_at; /* from then on, the names that have an address must suffice */
+    } names;
 
     enum lock_phase phase;
     enum lock_phase want; /* LOCK_ACQUIRING or LOCK_ASKING, once the names are resolved */

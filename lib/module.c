@@ -1,10 +1,10 @@
 /*
- * module.c - what is loaded on first use, so that a lock on a file does not pay for libpq or OpenSSL.
+ * module.c - loading modules on first use, so that a lock on a file does not pay for libpq or OpenSSL.
  *
  * A module is code that runs with the caller's rights. It comes from one of two directories, neither named by
  * the environment: beside the object that holds this code (a build that was not installed), or where
- * `make install` put it. It is loaded only when nobody but root and the caller could have changed it, and
- * used only when it is of this very build: then its structures are ours.
+ * `make install` put it. It is loaded only if no user but root, the caller and the owner of this program could
+ * have changed it, and used only if it is of exactly this build: then its structures are the same.
  */
 #include "module.h"
 
@@ -33,14 +33,14 @@
 
 static const char build_id[] = DLOCK_BUILD_ID;
 
-/* Where a module is looked for. */
+/* The directory to load from, and the module's file. */
 struct place {
     int fd;    /* the directory, O_PATH, or -1 with errno */
-    uid_t own; /* whoever can change this code already */
+    uid_t own; /* the owner of this program: can change this code already */
     char dir[PATH_MAX], file[PATH_MAX + NAME_MAX + 2];
 };
 
-/* The file that holds this code: the program, or libdlock.so. Only an absolute path says which file that is. */
+/* The file that holds this code: the program, or libdlock.so. False without an absolute path. */
 static bool own_file(char path[PATH_MAX])
 {
     Dl_info info;
@@ -49,7 +49,7 @@ static bool own_file(char path[PATH_MAX])
         return false;
     if (map->l_name[0] != '\0')
         return snprintf(path, PATH_MAX, "%s", map->l_name) < PATH_MAX && path[0] == '/';
-    /* Without a name it is the program, whose argv[0] anybody could have chosen. */
+    /* Without a name it is the program. Not by argv[0]: the caller chooses that. */
     ssize_t n = readlink("/proc/self/exe", path, PATH_MAX);
     if (n <= 0 || n >= PATH_MAX)
         return false;
@@ -57,14 +57,14 @@ static bool own_file(char path[PATH_MAX])
     return path[0] == '/';
 }
 
-/* Which of the two directories: the first counts only where it is there at all. */
-static void look(struct place *p, const struct dlock_loadable *m)
+/* Choose the directory: the one beside the program, if it exists, else the installed one. */
+static void find_place(struct place *p, const struct dlock_loadable *m)
 {
     const int flags = O_PATH | O_DIRECTORY | O_CLOEXEC;
     struct stat st;
     p->fd = -1;
     p->own = own_file(p->dir) && stat(p->dir, &st) == 0 ? st.st_uid : 0;
-    /* A program with more rights than its caller is not led anywhere by where it lies. */
+    /* A program with more rights than its caller does not trust its own location. */
     if (!getauxval(AT_SECURE) && own_file(p->dir)) {
         char *end = strrchr(p->dir, '/');
         size_t room = (size_t)(p->dir + sizeof(p->dir) - end);
@@ -92,19 +92,19 @@ static int cannot_open(const struct dlock_loadable *m, const char *scheme, const
                       strerror(e));
 }
 
-/* Nobody but root, the caller and whoever owns this very program could have changed what fd is (a directory: what is in it). */
+/* Could only root, the caller and the owner of this program have changed the file fd (or the entries of that directory)? */
 static int check_owned(int fd, const char *path, mode_t type, uid_t own, struct dlock_error *err)
 {
     struct stat st;
     if (fstat(fd, &st) < 0)
-        return dlock_fail(err, DLOCK_EOS, errno, "cannot look at %s: %s", path, strerror(errno));
+        return dlock_fail(err, DLOCK_EOS, errno, "cannot check %s: %s", path, strerror(errno));
     if ((st.st_mode & S_IFMT) != type)
         return dlock_fail(err, DLOCK_EPERM, 0, "%s is not a regular file: no module is loaded",
                           path);
     if (st.st_uid != 0 && st.st_uid != geteuid() && st.st_uid != own)
         return dlock_fail(
             err, DLOCK_EPERM, 0,
-            "%s belongs to user %u: no module is loaded but from what is root's or your own", path,
+            "%s belongs to user %u: modules are loaded only from files of root or your own", path,
             (unsigned)st.st_uid);
     if (st.st_mode & (S_IWGRP | S_IWOTH))
         return dlock_fail(
@@ -114,7 +114,7 @@ static int check_owned(int fd, const char *path, mode_t type, uid_t own, struct 
     return 0;
 }
 
-/* The file is looked at without being opened: opening a FIFO would wait, opening a device may do anything. */
+/* O_PATH does not open the file: opening a FIFO would wait, opening a device may have effects. */
 static int check_place(const struct dlock_loadable *m, const char *scheme, const struct place *p,
                        struct dlock_error *err)
 {
@@ -130,9 +130,9 @@ static int check_place(const struct dlock_loadable *m, const char *scheme, const
 }
 
 /*
- * By the descriptor of the directory that was checked: who may put another file there now is only who was
- * trusted before. Not by a descriptor of the file: the dynamic linker goes by the name first, and would take
- * whatever was once loaded as "/proc/self/fd/7" for what that number means today.
+ * Load through the descriptor of the checked directory: only trusted users can put another file there. Not through
+ * a descriptor of the file: the dynamic linker compares names first, and would return a module that was loaded
+ * earlier as "/proc/self/fd/7", although 7 is another file now.
  */
 static void *load(const struct dlock_loadable *m, const struct place *p, struct dlock_error *err)
 {
@@ -140,7 +140,7 @@ static void *load(const struct dlock_loadable *m, const struct place *p, struct 
     const char *name = path;
     snprintf(path, sizeof(path), "/proc/self/fd/%d/%s", p->fd, m->file);
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    name = p->file; /* a report names functions by looking into the file once more */
+    name = p->file; /* a report opens the file again to name functions */
 #endif
     void *so = dlopen(name, RTLD_NOW | RTLD_LOCAL);
     if (so)
@@ -160,9 +160,9 @@ static void *load(const struct dlock_loadable *m, const struct place *p, struct 
 _Static_assert(offsetof(struct dlock_backend, abi) == offsetof(struct dlock_module_head, abi) &&
                    offsetof(struct dlock_backend, build_id) ==
                        offsetof(struct dlock_module_head, build_id),
-               "a backend's table begins as every module's");
+               "a backend's table begins like every module's");
 
-/* Nothing behind abi is looked at before abi is ours, nothing behind build_id before that is. */
+/* abi is compared before build_id is read, and build_id before the rest is. */
 static bool check_table(const void *table, const struct dlock_loadable *m, const char *path,
                         const char *scheme, struct dlock_error *err)
 {
@@ -191,21 +191,21 @@ const void *dlock_module_load(const struct dlock_loadable *m, const char *scheme
 {
     const void *table = NULL;
     struct place p;
-    /* Without it neither our own place nor a descriptor has a name. */
+    /* own_file() and load() need it. */
     if (access("/proc/self/fd", F_OK) < 0) {
         dlock_fail(err, DLOCK_EOS, errno,
                    "%s:// needs the module %s, which cannot be loaded without /proc: mount /proc",
                    scheme, m->file);
         return NULL;
     }
-    look(&p, m);
+    find_place(&p, m);
     if (p.fd < 0) {
         cannot_open(m, scheme, &p, err);
         return NULL;
     }
     if (check_place(m, scheme, &p, err) < 0)
         goto out;
-    /* Never dlclose: libraries below it leave exit handlers and threads behind. Loading again only counts. */
+    /* No dlclose, ever: its libraries leave exit handlers and threads behind. Loading it again only counts. */
     void *so = load(m, &p, err);
     if (!so)
         goto out;
@@ -221,7 +221,7 @@ bool dlock_module_installed(const struct dlock_loadable *m)
 {
     struct place p;
     struct stat st;
-    look(&p, m);
+    find_place(&p, m);
     if (p.fd < 0)
         return false;
     bool there = fstatat(p.fd, m->file, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode);

@@ -1,4 +1,4 @@
-/* module.h - what is loaded on first use: for registry.c alone. */
+/* module.h - loading a module on first use: for registry.c alone. */
 #ifndef DLOCK_MODULE_H
 #define DLOCK_MODULE_H
 
@@ -6,15 +6,15 @@
 
 #include <string.h>
 
-/* A backend, or TLS, in a shared object of its own, because of the libraries that it needs. */
+/* A backend, or TLS, in its own shared object, because it needs large libraries. */
 struct dlock_loadable {
     const char *name, *file, *package; /* file: within the directory of modules */
-    const char *const *schemes;        /* of a backend, NULL-terminated; NULL: it is none */
-    unsigned abi;                      /* of its table; each kind has numbers of its own */
+    const char *const *schemes;        /* of a backend, NULL-terminated; NULL: not a backend */
+    unsigned abi;                      /* of its table; each kind of table counts its own */
     const char *note;                  /* for --version when it is installed; NULL: "module" */
 };
 
-/* How every table that a module hands out begins. */
+/* The first members of every module's table. */
 struct dlock_module_head {
     unsigned abi;
     const char *build_id;
@@ -29,13 +29,13 @@ static inline bool dlock_serves(const char *const *schemes, const char *scheme)
 }
 
 /*
- * module.c: load it, or find it loaded; its table. NULL with err: DLOCK_ENOBACKEND (not installed, not of this
- * build, not loadable), DLOCK_EPERM (others could have changed it), DLOCK_EOS. May block for as long as its
- * libraries take to load. What is loaded stays until the process ends.
+ * module.c: load the module, unless it is loaded already, and return its table. NULL with err: DLOCK_ENOBACKEND (not
+ * installed, not of this build, not loadable), DLOCK_EPERM (others could have changed it), DLOCK_EOS. Blocks for as
+ * long as its libraries take to load. A module stays loaded until the process ends.
  */
 const void *dlock_module_load(const struct dlock_loadable *, const char *scheme,
                               struct dlock_error *err);
-/* Is its file there? Loads nothing. */
+/* Does the module's file exist? Loads nothing. */
 bool dlock_module_installed(const struct dlock_loadable *);
 
 #endif

@@ -1,4 +1,4 @@
-/* registry.c - which backends there are, and TLS: built in, or loaded on first use. One line a backend. */
+/* registry.c - the backends, and TLS: built in, or loaded on first use. One line for each backend. */
 #include "backend.h"
 #include "module.h"
 #include "tls/tls.h"

@@ -1,10 +1,11 @@
 /*
- * resolve.c - names to numbers, without ever waiting for it.
+ * resolve.c - names to addresses, without blocking.
  *
- * getaddrinfo(3) has neither a time-out nor a way to be cancelled. So each name is looked up by a
- * thread of its own that shares nothing with the caller but one counted block of memory; whoever
- * loses interest drops its reference, and the last one frees the block, minutes later if need be.
- * One thread per name, so that several slow ones take no longer than one.
+ * getaddrinfo(3) has no time-out and cannot be cancelled. So each name is looked up by a thread of
+ * its own that shares only one reference-counted block of memory with the caller. The caller drops
+ * its reference when it needs the answer no longer, each thread when it is done, perhaps minutes
+ * later; the last one frees the block. One thread per name: several slow names take no longer than
+ * one.
  */
 #include "uri.h"
 #include "util.h"
@@ -19,7 +20,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-/* getaddrinfo(3) and what it loads need some; a stuck thread should not cost 8 MiB. */
+/* Enough for getaddrinfo(3) and the libraries that it loads; a stuck thread should not cost 8 MiB. */
 #define STACK_SIZE (256 * 1024)
 
 struct lookup {
@@ -34,7 +35,7 @@ struct dlock_resolver {
     pthread_mutex_t mutex; /* guards refs, pending, fd, and the results of each look-up */
     int refs;              /* the caller and every thread */
     int pending;           /* look-ups not finished */
-    int fd;                /* eventfd; -1: never needed, or the caller has gone */
+    int fd;                /* eventfd; -1: not needed, or the caller has dropped it */
     int n;
     struct lookup lookups[];
 };
@@ -48,7 +49,7 @@ static int ask(const struct lookup *l, int flags, struct addrinfo **found)
     return getaddrinfo(l->name, l->port, &hints, found);
 }
 
-/* Give back one reference. */
+/* Drop one reference. */
 static void unref(struct dlock_resolver *r)
 {
     int left;
@@ -102,7 +103,7 @@ static int start_thread(struct dlock_resolver *r, struct lookup *l)
     r->refs++;
     r->pending++;
     pthread_mutex_unlock(&r->mutex);
-    /* Signals are for the caller's thread, whatever its mask is. */
+    /* Signals go to the caller's threads only. */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
     e = pthread_create(&thread, &attr, run, l);
@@ -117,7 +118,7 @@ static int start_thread(struct dlock_resolver *r, struct lookup *l)
     return e;
 }
 
-/* Numeric addresses at once; true when names are left. */
+/* Convert numeric addresses at once. True: names are left. */
 static bool ask_numeric(struct dlock_resolver *r)
 {
     bool left = false;
@@ -141,7 +142,7 @@ static int start_threads(struct dlock_resolver *r, struct dlock_error *err)
     if (r->fd < 0)
         return dlock_fail(err, DLOCK_EOS, errno, "cannot look up names: eventfd: %s",
                           strerror(errno));
-    /* One for ourselves: the whole must not be finished before all threads are started. */
+    /* One for ourselves: the count must not reach 0 before all threads are started. */
     r->pending = 1;
     for (int i = 0; i < r->n; i++) {
         if (r->lookups[i].code != EAI_NONAME)

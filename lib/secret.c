@@ -10,7 +10,7 @@
 
 #define PASSWORD_MAX 4096
 
-/* A file that others can read or replace is no secret: refused like ssh does with its keys. */
+/* A file that others can read or replace is no secret: refuse it, as ssh refuses such keys. */
 static int check_secret_file(int fd, const char *path, struct dlock_error *err)
 {
     struct stat st;
@@ -28,26 +28,26 @@ static int check_secret_file(int fd, const char *path, struct dlock_error *err)
     return 0;
 }
 
-int dlock_read_secret(char **out, const char *path, struct dlock_error *err)
+static int read_line(int fd, const char *path, char **out, struct dlock_error *err)
 {
     char buf[PASSWORD_MAX + 1];
+    ssize_t n = read(fd, buf, PASSWORD_MAX);
+    if (n < 0)
+        return dlock_fail(err, DLOCK_EPERM, errno, "password-file %s: %s", path, strerror(errno));
+    buf[n] = '\0';
+    *out = strndup(buf, strcspn(buf, "\r\n"));
+    explicit_bzero(buf, sizeof(buf));
+    return *out ? 0 : dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+}
+
+int dlock_read_secret(char **out, const char *path, struct dlock_error *err)
+{
     int fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (fd < 0)
         return dlock_fail(err, DLOCK_EPERM, errno, "password-file %s: %s", path, strerror(errno));
     int rc = check_secret_file(fd, path, err);
-    if (rc == 0) {
-        ssize_t n = read(fd, buf, PASSWORD_MAX);
-        if (n < 0) {
-            rc = dlock_fail(err, DLOCK_EPERM, errno, "password-file %s: %s", path, strerror(errno));
-        } else {
-            buf[n] = '\0';
-            buf[strcspn(buf, "\r\n")] = '\0';
-            *out = strdup(buf);
-            if (!*out)
-                rc = dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
-        }
-        explicit_bzero(buf, sizeof(buf));
-    }
+    if (rc == 0)
+        rc = read_line(fd, path, out, err);
     close(fd);
     return rc;
 }

@@ -1,4 +1,4 @@
-/* token.c - owner tokens: the proof that a lock is ours, never guessable, never used twice. */
+/* token.c - owner tokens: the proof that a lock is ours; random, and used once. */
 #include "util.h"
 
 int dlock_token_new(const struct dlock_env *env, char out[DLOCK_TOKEN_LEN + 1])

@@ -26,8 +26,8 @@ enum {
     HOST_CREDS = 2, /* each host may bring its own user:pass@ */
     HOST_REQUIRED = 4,
     HOST_NONE = 8,
-    HOST_LOCAL = 16, /* none named: 127.0.0.1 */
-    HOST_LIBPQ = 32  /* libpq judges: sockets as hosts, empty ports */
+    HOST_LOCAL = 16, /* without a host: 127.0.0.1 */
+    HOST_LIBPQ = 32  /* libpq checks the list: sockets as hosts, empty ports */
 };
 
 /* What is special about a scheme. */
@@ -80,7 +80,8 @@ static const struct uri_rule rules[] = {
     {"postgresql", 5432, PATH_ANY, HOST_MANY | HOST_LIBPQ},
     {"zk", 2181, PATH_TREE, HOST_MANY | HOST_REQUIRED},
     {"zookeeper", 2181, PATH_TREE, HOST_MANY | HOST_REQUIRED},
-    {"fake", 6379, PATH_ANY, HOST_MANY | HOST_CREDS}, /* the tests' own, last */
+    {"fake", 6379, PATH_ANY,
+     HOST_MANY | HOST_CREDS}, /* for tests; the last one, see unknown_store() */
 };
 
 /* Refuse without a quotation: the text may be a password that lost its '@'. */
@@ -115,7 +116,7 @@ static char *copy(struct uri_span s)
     return strndup(s.p, span_len(s));
 }
 
-/* Percent-decode s into *out (malloc'ed). what: how a message names s, which may be a secret. */
+/* Percent-decode s into *out (malloc'ed). what: the name of s in messages: s itself may be a secret. */
 static int decode(const struct uri_parser *ps, struct uri_span s, char **out, const char *what)
 {
     char *buf = malloc(span_len(s) + 1), *w = buf;
@@ -208,7 +209,7 @@ static int parse_param(const struct uri_parser *ps, struct uri_span s)
     struct uri_span value = {key.end < s.end ? key.end + 1 : s.end, s.end};
     char what[64];
 
-    /* A key of other characters is more likely the rest of a password with a '?' in it. */
+    /* A key with other characters is probably the rest of a password with a '?' in it. */
     if (!is_key(key))
         return dlock_fail(ps->err, DLOCK_EUSAGE, 0,
                           "bad lock URI: after '?', expected key=value pairs separated by '&'");
@@ -248,7 +249,7 @@ static int parse_query(const struct uri_parser *ps, struct uri_span s)
 
 /* ----------------------------------------------------------------- hosts --- */
 
-/* user, user:pass or :pass; what is empty counts as not given, as when a variable was empty. */
+/* user, user:pass or :pass; an empty one counts as not given: it may come from an empty variable. */
 static int parse_userinfo(const struct uri_parser *ps, struct dlock_host *h, struct uri_span s)
 {
     struct uri_span user = {s.p, span_find(s, ':')};
@@ -354,7 +355,7 @@ static int parse_host(const struct uri_parser *ps, struct dlock_host *h, struct 
     return 0;
 }
 
-/* One entry of the list. What belongs to the whole list (not HOST_CREDS) was taken off before. */
+/* One entry of the list. The credentials of the whole list (without HOST_CREDS) are parsed before. */
 static int parse_entry(const struct uri_parser *ps, struct uri_span s)
 {
     struct dlock_host *h = &ps->u->hosts[ps->u->nhosts++];
@@ -368,7 +369,7 @@ static int parse_entry(const struct uri_parser *ps, struct uri_span s)
     return r < 0 ? r : parse_host(ps, h, s);
 }
 
-/* The same server twice would have two votes, or hide that a standby is missing. */
+/* The same server twice would have two votes, or hide a missing standby. */
 static int check_twice(const struct uri_parser *ps)
 {
     const struct dlock_uri *u = ps->u;
@@ -450,8 +451,8 @@ static int refuse_hosts(const struct uri_parser *ps, struct uri_span list, const
 }
 
 /*
- * What can be refused before anything is decoded: a host where the store has none, several where it has one, and
- * in the credentials a character that would end them.
+ * Refuse, before decoding: a host where the store has none, several where it has one, and in the credentials a
+ * character that would end them.
  */
 static int check_authority(const struct uri_parser *ps, struct uri_span s, const char *at)
 {
@@ -490,7 +491,7 @@ static int parse_authority(const struct uri_parser *ps, struct uri_span s)
     ps->u->hosts = calloc(n, sizeof(*ps->u->hosts));
     if (!ps->u->hosts)
         return no_memory(ps->err);
-    ps->u->nhosts = 1; /* the first holds the credentials of all */
+    ps->u->nhosts = 1; /* the first host holds the credentials of all */
     if (at)
         r = parse_userinfo(ps, &ps->u->hosts[0], (struct uri_span){s.p, at});
     if (r == 0)
@@ -558,7 +559,7 @@ static int check_file(const struct uri_parser *ps, struct uri_span s, char *path
 {
     if (*path != '/')
         return refuse(ps, s, "file:// needs an absolute path: file:///path");
-    /* "dir/#name" is "dir#name", also when two of them are compared. */
+    /* "dir/#name" and "dir#name" are the same lock. */
     for (size_t n = strlen(path); !ps->u->bare && n > 1 && path[n - 1] == '/'; n--)
         path[n - 1] = '\0';
     return 0;
@@ -687,7 +688,7 @@ void dlock_uri_blank_secrets(char *text)
             blank(eq + 1, stop);
         p = next;
     }
-    /* Only the length shows, and the rest tells which lock it is. */
+    /* Only the length still shows; the rest says which lock it is. */
     at = memrchr(start, '@', (size_t)(end - start));
     blank(start, at ? at : start);
 }
@@ -700,7 +701,7 @@ static const struct uri_rule *find_rule(const char *scheme)
     return NULL;
 }
 
-/* Is one character of a too many, missing, another one, or swapped with its neighbour? */
+/* Does one slip make a of b: a character added, left out, changed, or swapped with its neighbour? */
 static bool one_slip(const char *a, const char *b)
 {
     while (*a && *a == *b) {
@@ -718,7 +719,7 @@ static int unknown_store(const struct uri_parser *ps, const char *scheme)
 {
     char near[48] = "";
 
-    for (size_t i = 0; i + 1 < DLOCK_LEN(rules) && !*near; i++) /* not the last, of the tests */
+    for (size_t i = 0; i + 1 < DLOCK_LEN(rules) && !*near; i++) /* not the last */
         if (one_slip(scheme, rules[i].scheme))
             snprintf(near, sizeof(near), "; did you mean %s://?", rules[i].scheme);
     return dlock_fail(ps->err, DLOCK_EUSAGE, 0,

@@ -15,21 +15,22 @@ int dlock_fail(struct dlock_error *err, int code, int sys, const char *fmt, ...)
 int dlock_token_new(const struct dlock_env *, char out[DLOCK_TOKEN_LEN + 1]);
 
 /*
- * identity.c: the holder record as stores keep it:
+ * identity.c: the holder record in the form that stores keep:
  *   "dlock1 host=web1 pid=123 user=root since=1790000000000 cmd=backup.sh%20-v note="
- * Values are percent-encoded (everything but unreserved characters and "/:@,+"); unknown keys are
- * skipped by the reader, so that later versions can add some. At most 900 bytes.
+ * Values are percent-encoded (everything but unreserved characters and "/:@,+"). A reader skips
+ * unknown keys, so that later versions can add some. At most 900 bytes.
  */
-int dlock_who_format(const struct dlock_who *, char *buf,
-                     size_t size); /* length, or -1: does not fit */
-bool dlock_who_parse(const char *text, size_t len,
-                     struct dlock_info *); /* false: not a dlock1 record */
-void dlock_who_init(struct dlock_who *, const char *command, const char *note);
+/* The length, or -1 if it does not fit. A long command is cut first, then a long note. */
+int dlock_identity_format(const struct dlock_identity *, char *buf, size_t size);
+/* False: text is not such a record, *info is untouched. Else sets host, user, command, note, pid and since_ms. */
+bool dlock_identity_parse(const char *text, size_t len, struct dlock_info *);
+/* The record of this process. Reads /etc/passwd; asks no directory server. command and note may be NULL. */
+void dlock_identity_init(struct dlock_identity *, const char *command, const char *note);
 /* Copy at most size-1 bytes, cut at a character boundary; control characters and invalid UTF-8 become '?'. */
 void dlock_clean_text(char *dst, size_t size, const char *src, size_t len);
 /*
- * The character at s: its length in bytes. *good: valid UTF-8 and no control character; otherwise the
- * length is what to skip. len is at least 1.
+ * The length in bytes of the character at s. *good: it is valid UTF-8 and no control character; otherwise the
+ * length is the number of bytes to skip. len is at least 1.
  */
 size_t dlock_text_char(const char *s, size_t len, bool *good);
 /* The value of a hexadecimal digit, or -1. */
@@ -42,8 +43,8 @@ static inline int dlock_hex(char c)
 }
 
 /*
- * secret.c: the first line of the file (?password-file=), malloc'ed; the caller overwrites it before it is
- * freed. 0, or DLOCK_EPERM when the file cannot be read, or others have access to it.
+ * secret.c: the first line of a password file, malloc'ed; the caller overwrites it before freeing it. 0, or
+ * DLOCK_EPERM when the file cannot be read or others have access to it, DLOCK_ENOMEM.
  */
 int dlock_read_secret(char **out, const char *path, struct dlock_error *err);
 
@@ -63,17 +64,18 @@ void dlock_backoff_reset(struct dlock_backoff *);
 int64_t dlock_backoff_next(struct dlock_backoff *, const struct dlock_env *);
 
 /*
- * resolve.c: names to numbers in a helper thread. getaddrinfo(3) has no time-out, so the thread is
- * simply left behind (it owns its memory) when nobody can wait for it any longer.
+ * resolve.c: names to addresses in helper threads, one for each host of the URI. getaddrinfo(3) has no time-out, so
+ * a thread that is not done when the resolver is freed is left behind; it owns its memory.
  */
 struct dlock_resolver;
+/* 0, or DLOCK_ENOMEM, DLOCK_EOS. Numeric addresses need no thread. */
 int dlock_resolver_start(struct dlock_resolver **, const struct dlock_uri *, struct dlock_error *);
-int dlock_resolver_fd(
-    const struct dlock_resolver *); /* readable when a look-up has ended; -1: all have */
-/* 1: *peers (malloc'ed, the caller's) and *n; 0: not yet; negative: error, naming the host. */
+/* Readable when a look-up has ended; -1: all have. */
+int dlock_resolver_fd(const struct dlock_resolver *);
+/* 1: *peers (malloc'ed, the caller's) and *n; 0: not yet; negative: no address at all, the message names a host. */
 int dlock_resolver_result(struct dlock_resolver *, struct dlock_peer **peers, int *n,
                           struct dlock_error *);
-/* The same of those look-ups that have an answer already, the others go on: 1, or 0 when none has. */
+/* The same for the look-ups that have an answer already; the others go on. 1, or 0 when none has. */
 int dlock_resolver_so_far(struct dlock_resolver *, struct dlock_peer **peers, int *n);
 void dlock_resolver_free(struct dlock_resolver *);
 

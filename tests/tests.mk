@@ -40,7 +40,12 @@ check-asan: ## the whole suite under AddressSanitizer and UBSan
 check-tsan: ## what uses threads, under ThreadSanitizer
 	@tests/deps check
 	@$(SUBMAKE) BUILD=$(BUILD)/tsan SAN=thread check-build-thread
-	@BUILD=$(BUILD)/tsan SAN=thread CC='$(CC)' MAKE='$(MAKE)' tests/run --tags thread
+	@BUILD=$(BUILD)/tsan SAN=thread CC='$(CC)' MAKE='$(MAKE)' DLOCK_QUICK=1 tests/run --tags thread
+
+soak: ## thousands of acquisitions, minutes of faults, another Debian whole (hours)
+	@tests/deps check
+	@$(SUBMAKE) check-build
+	@BUILD=$(BUILD) SAN=$(SAN) CC='$(CC)' MAKE='$(MAKE)' RELEASE=$(RELEASE) tests/soak/run
 
 RELEASE ?= trixie
 SCOPE   ?= short
@@ -55,7 +60,7 @@ check-build: $(BUILD)/dlock $(BUILD)/test/dlock $(UNIT_BIN) $(HELP_BIN) $(LOAD_B
 bench: all $(HELP_BIN) ## what a lock costs
 	@DLOCK=$(BUILD)/dlock tests/bench
 
-.PHONY: check check-unit check-asan check-tsan check-debian check-build check-build-thread bench
+.PHONY: check check-unit check-asan check-tsan soak check-debian check-build check-build-thread bench
 
 # ------------------------------------------------------------------ rules ---
 

@@ -133,7 +133,7 @@ int tls_config_from_uri(const struct dlock_spec *spec, struct tls_config **out,
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     cfg->sni = p.sni;
     cfg->insecure = setup.insecure = p.insecure && *p.insecure == '1';
-    cfg->table = dlock_registry_tls(spec->uri->scheme, &why);
+    cfg->table = spec->tls(spec->uri->scheme, &why);
     if (!cfg->table) {
         rc = why.code;
         if (err)

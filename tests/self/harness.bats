@@ -1,13 +1,13 @@
-# What runs the tests: its verdict must be right, or everything else here is worth nothing.
+# Tests of the test runner: all other tests rely on its verdict.
 
 bats_require_minimum_version 1.5.0
-# bats file_tags=plain
+# bats file_tags=plain,long
 load ../support/common
 
 setup() { dlock_setup; }
 teardown() { dlock_teardown; }
 
-@test "unit tests by name: CONTRIBUTING's example runs one; a name that is none fails" {
+@test "a unit test runs by its name; an unknown name fails" {
     example=$(grep -oE 'build/unit/[a-z]+/test_[a-z]+ [a-z0-9_]+' "$ROOT/CONTRIBUTING.md" | sed -n 1p)
     [ -n "$example" ] || fail "no example"
     program=${example% *}
@@ -19,7 +19,7 @@ teardown() { dlock_teardown; }
     assert_out "no-such-test"
 }
 
-# runs [ENV...] FILE...: tests/run as from a shell (bats has put a folder of its own in front of PATH), in $T.
+# runs [ENV...] FILE...: tests/run as from a shell, in $T: without the folder that bats puts in front of PATH.
 runs() {
     local path
     local -a env=()
@@ -28,11 +28,11 @@ runs() {
         shift
     done
     path=$(tr : '\n' <<<"$PATH" | grep -v /libexec/ | paste -sd :)
-    # The process that measures a test's time sometimes outlives it (bats 1.8), and the pipe waits for it: let that be short.
+    # The process of bats 1.8 that times a test sometimes outlives it, and the pipe waits for that: so a short time-out.
     run run_t 60 env -i PATH="$path" BUILD="$T/build" TEST_JOBS=1 BATS_TEST_TIMEOUT=8 ${env[@]+"${env[@]}"} "$ROOT/tests/run" "$@"
 }
 
-@test "tests/run: the last line is what passed and what failed, and so is the exit code" {
+@test "tests/run reports what passed and failed" {
     printf '%s\n' '@test "good" { :; }' '@test "left out" { skip why; }' >some.bats
     runs "$T/some.bats"
     assert_rc 0
@@ -56,7 +56,7 @@ runs() {
     assert_out "nothing was tested"
     runs tests/no-such-folder
     assert_rc 66
-    # A folder, and a file in it once more: each test once.
+    # A folder and a file in it: each test runs once.
     mkdir folder
     echo '@test "good" { :; }' >folder/some.bats
     runs "$T/folder" "$T/folder/some.bats"
@@ -66,7 +66,7 @@ runs() {
 
 # ---------------------------------------------------------- unsteady tests ---
 
-# fails NAME RUN...: a test in some.bats (which the first call begins) that fails in these of its runs.
+# fails NAME RUN...: prints a test that fails in the runs with these numbers.
 fails() {
     local name=$1 file
     shift
@@ -81,7 +81,7 @@ ran() {
     [ "$n" -eq "$1" ] || fail "$2: ran $n times, not $1: $output"
 }
 
-@test "tests/run: a test that fails, and then passes twice, has passed, and is listed with its output" {
+@test "tests/run lists a test that fails once as unsteady" {
     local name='once (a.b) [c] \"q\" 1+1? {x}|y^ $ it\\s 100%' shown='once (a.b) [c] "q" 1+1? {x}|y^ $ it\s 100%'
     for jobs in 1 4; do
         rm -f runs.*
@@ -101,7 +101,7 @@ ran() {
     done
 }
 
-@test "tests/run: a test that fails again has failed, the first or the second time" {
+@test "tests/run fails when a test fails twice" {
     for again in 2 3; do
         rm -f runs.*
         { fails one 1 $again; fails two; } >some.bats
@@ -115,7 +115,7 @@ ran() {
     done
 }
 
-@test "tests/run: three unsteady tests are passed over, four are not, and of nine that fail none is run again" {
+@test "tests/run tolerates three unsteady tests, and repeats at most eight" {
     for n in 3 4 9; do
         rm -f runs.*
         for ((i = 1; i <= n; i++)); do fails "test $i" 1; done >some.bats
@@ -128,7 +128,7 @@ ran() {
     done
 }
 
-@test "tests/run: what failed outside of a test, or did not end, is run again" {
+@test "tests/run repeats a file whose set-up failed or that did not end" {
     # setup_file: the file is run again.
     {
         echo 'setup_file() { cd "$BATS_TEST_DIRNAME"; [ -e there ] || { : >there; echo "words of setup_file"; false; }; }'
@@ -141,7 +141,7 @@ ran() {
     assert_out "some.bats: setup_file failed"
     assert_out "words of setup_file"
     ran 2 one
-    # The shell of a test that is killed, and with it those behind it.
+    # The shell of a test is killed, and the tests after it do not run.
     rm -f runs.*
     {
         fails one
@@ -154,7 +154,7 @@ ran() {
     assert_out "some.bats: killed: did not end"
 }
 
-@test "tests/run: a unit test that fails once is unsteady, too" {
+@test "tests/run repeats unit tests too" {
     mkdir -p build/unit/lib
     for fault in 'echo "not ok 1 one"; echo 1..1; exit 1' 'exit 0' 'echo 1..2; exit 0' 'echo 1..1; exit 1'; do
         rm -f n
@@ -169,10 +169,38 @@ ran() {
     done
 }
 
-@test "tests/run: what a sanitizer reports is a failure, although the test passes later" {
+@test "tests/run fails on a sanitizer's report although the test passes later" {
     printf '%s\n' '@test "one" {' '    [ -z "$(ls "$SAN_REPORTS")" ] || return 0' '    echo "ERROR: words" >"$SAN_REPORTS/report.1"; false' '}' >some.bats
     runs SAN=address "$T/some.bats"
     assert_rc 1
     assert_out "sanitizer report: "
     [ "${lines[-1]}" = "1 passed, 1 failed" ]
+}
+
+@test "tests/run does not repeat a test that broke exclusion" {
+    local broken=$'echo "enter 1 2 5" >history; echo "enter 2 1 6" >>history; echo 0 >counter'
+    for broken in "$broken; '$ROOT/tests/support/helpers/check_history.py' . 2" 'echo overlap >"$T/violations"; false' \
+        'mkdir command; echo "1 main overlap" >command/events; false' '[ 1 = 2 ] || final "exit code 0 instead of 5"' \
+        "'$ROOT/tests/support/helpers/swarm.py' 2 5 sh -c 'exit 42'"; do
+        rm -f runs.*
+        {
+            echo "load $ROOT/tests/support/common"
+            printf '%s\n' 'setup() { dlock_setup; }' 'teardown() { dlock_teardown; }'
+            printf '@test "broken" {\n    echo >>"%s/runs.broken"\n    %s\n}\n' "$T" "$broken"
+            fails unsteady 1
+        } >some.bats
+        runs HELPERS="$HELPERS" "$T/some.bats"
+        assert_rc 1
+        [ "$(wc -l <runs.broken)" = 1 ] || fail "tried again: $output"
+        assert_out "FINAL: "
+        [ "${lines[-1]}" = "0 passed, 2 failed" ] || fail "$output"
+    done
+    # Failures in another file are repeated as usual, also a history with too few acquisitions.
+    rm -f runs.*
+    printf '@test "unsteady" {\n    [ -e "%s/there" ] || { : >"%s/there"; printf "%%s\\n" "enter 1 1 5" "exit 1 1 6" >history; echo 1 >counter; "%s" . 2; }\n}\n' \
+        "$T" "$T" "$ROOT/tests/support/helpers/check_history.py" >other.bats
+    runs "$T/other.bats" "$T/some.bats"
+    assert_rc 1
+    [ "${lines[-1]}" = "1 passed, 2 failed" ] || fail "$output"
+    assert_out "other.bats: unsteady"
 }

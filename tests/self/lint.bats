@@ -137,6 +137,11 @@ refuses() {
     refuses 'lib/backends/redis/conn.c uses dlock_open() of lib/lock.c'
 }
 
+@test "lint: TLS calls nothing of the core" {
+    file lib/tls/config.c 'int dlock_registry_tls(void);' 'static int f(void) { return dlock_registry_tls(); }' 'int (*tls_f)(void) = f;'
+    refuses 'lib/tls/config.c uses dlock_registry_tls() of lib/registry.c'
+}
+
 @test "lint: the program calls nothing of a backend but what is listed" {
     file lib/backends/redis/flock.c '#include "redis.h"' 'int redis_flock(void) { return 0; }'
     more lib/backends/redis/redis.h 'int redis_flock(void);'

@@ -6,8 +6,8 @@
 #
 # Gives $DLOCK (the program under test), $HELPERS (folder of the compiled helpers), $T (this test's own
 # folder) and $NAME (a lock name no other test uses). Every process that the test starts carries
-# DLOCK_TEST_ID in its environment; what is left of them at the end is killed and fails the test.
-# Tests wait for events (wait_for, fifos), never by sleeping. A file with tight timing puts
+# DLOCK_TEST_ID in its environment; a process that is left at the end is killed and fails the test.
+# Tests wait for events (wait_for, fifos) and do not sleep. A file with tight timing puts
 # `export BATS_NO_PARALLELIZE_WITHIN_FILE=true` into setup_file.
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -17,33 +17,34 @@ case $BUILD in /*) ;; *) BUILD=$ROOT/$BUILD ;; esac
 export BUILD
 export DLOCK=${DLOCK:-$BUILD/test/dlock}
 export HELPERS=${HELPERS:-$BUILD/test}
-# Nothing of the caller's may change what is tested.
+# The caller's environment must not change what is tested.
 unset DLOCK_STORE DLOCK_NAME DLOCK_TOKEN DLOCK_HELD DLOCK_FENCE REDISCLI_AUTH REDIS_URL SSL_CERT_FILE SSL_CERT_DIR
 export LC_ALL=C.UTF-8 TZ=UTC
 source "$ROOT/tests/support/trace.bash"
+source "$ROOT/tests/support/amounts.bash"
 
 # ---------------------------------------------------------------- set-up ---
 
-# For what others may not do, or see; in strict mode a skip is a failure.
+# For tests that need root; in strict mode a skip is a failure.
 need_root() { [ "$(id -u)" -eq 0 ] || skip "needs root"; }
 
 dlock_setup() {
     T=$BATS_TEST_TMPDIR
     NAME=t${BATS_SUITE_TEST_NUMBER:-0}-$$
     STARTED_PIDS=()
-    # A sanitizer slows a process's start and end down (ms): for upper bounds of those, not of what must not be late.
-    # BUSY: what other tests beside this one may cost where one measurement has to do.
+    # SLOW (ms): a sanitizer's delay of the start and end of a process, for upper bounds of these only.
+    # BUSY (ms): the delay by tests beside this one, for single measurements.
     SLOW=0 BUSY=300
     case ${SAN:-} in *address* | *thread*) SLOW=1500 BUSY=1500 ;; esac
     export T NAME DLOCK_TEST_ID=${BATS_SUITE_TEST_NUMBER:-0}.$BASHPID.$RANDOM
     cd "$T" || return 1
 }
 
-# Ends what `start` started, then looks for processes that the test left behind.
+# Ends the processes of `start`, then looks for processes that the test left behind.
 dlock_teardown() {
     local pid left
 
-    [ -n "${BATS_TEST_COMPLETED:-}" ] || san_reports >&2
+    [ -n "${BATS_TEST_COMPLETED:-}" ] || { san_reports; overlaps; } >&2
     for pid in "${STARTED_PIDS[@]}"; do
         kill -CONT "$pid" 2>/dev/null || :
         kill -TERM "$pid" 2>/dev/null || :
@@ -56,7 +57,7 @@ dlock_teardown() {
     declare -F redis_stop_all >/dev/null && redis_stop_all
     declare -F pg_stop_all >/dev/null && pg_stop_all
     declare -F zk_stop_all >/dev/null && zk_stop_all
-    # What dies at this moment is no leak: a dying tree gets a moment.
+    # A process that is dying is no leak.
     settle 1 && return 0
     left=$(test_pids)
     [ -n "$left" ] || return 0
@@ -67,8 +68,8 @@ dlock_teardown() {
     return 1
 }
 
-# What sanitizers have reported so far, with the test that failed: the exit code of one that has a report is 134, and
-# the suite's own list of them comes only at its end.
+# Prints the sanitizers' reports so far with the failed test: a process with a report only shows exit code 134, and the
+# suite lists the reports at its end.
 san_reports() {
     local f
     for f in "${SAN_REPORTS:-/nonexistent}"/*; do
@@ -76,6 +77,13 @@ san_reports() {
         echo "${f##*/}:"
         sed -n 1,40p "$f"
     done
+}
+
+# Commands write such files when they find another holder; a test may fail before it looks there.
+overlaps() {
+    local f
+    find "$T" -name violations | while IFS= read -r f; do final "overlap: $(head -n 3 "$f")"; done || :
+    ! grep -shw overlap "$T/command/events" || final overlap || :
 }
 
 # settle SECONDS: wait until no process of this test is left.
@@ -91,13 +99,13 @@ settle() {
     done
 }
 
-# The same question as whether test_pids says nothing. grep itself runs without the marker.
+# True if test_pids would print nothing. grep itself runs without the marker.
 none_left() {
     [ -n "${DLOCK_TEST_ID:-}" ] || return 0
     if DLOCK_TEST_ID='' grep -qsaF "DLOCK_TEST_ID=$DLOCK_TEST_ID" /proc/[0-9]*/environ; then return 1; fi
 }
 
-# Processes that were executed with this test's marker; zombies (no environment) are not among them.
+# Processes with this test's marker in their environment; a zombie has none.
 test_pids() {
     local f pid
     [ -n "${DLOCK_TEST_ID:-}" ] || return 0
@@ -107,6 +115,12 @@ test_pids() {
         [ -e "/proc/$pid/environ" ] && [ "$pid" != "$BASHPID" ] && [ "$pid" != $$ ] && echo "$pid"
     done
     return 0
+}
+
+# always CMD...: dlock's random decisions are all positive: it tidies up each time (support/preload/dice.c).
+always() {
+    # A sanitizer's runtime wants to be the first library; being the second one is fine here.
+    LD_PRELOAD=$HELPERS/dice.so ASAN_OPTIONS=${ASAN_OPTIONS:-}:verify_asan_link_order=0 "$@"
 }
 
 # ------------------------------------------------------------------ time ---
@@ -167,11 +181,21 @@ start_log() {
     STARTED_PIDS+=("$STARTED")
 }
 
+# listener HELPER ARG...: a helper (support/helpers/HELPER.py) that says at which port it listens; $LISTENS is that port,
+# $LISTENER its pid.
+listener() {
+    local file=$T/port.$((LISTENERS += 1))
+    start "$ROOT/tests/support/helpers/$1.py" "${@:2}" >"$file"
+    LISTENER=$STARTED
+    wait_for 5 test -s "$file"
+    LISTENS=$(cat "$file")
+}
+
 # wait_for SECONDS CMD...: poll every 20 ms, later every 60 ms, until CMD succeeds.
 wait_for() {
     local - secs=$1 up end pause=0.02 n=0
     shift
-    # What is called from here runs without the DEBUG trap of bats, which costs more than all the rest.
+    # Without the DEBUG trap of bats, which costs more than all the rest.
     set +T
     wait_loop "$@"
 }
@@ -200,6 +224,18 @@ exits() { # CODE SECONDS PID: a job of ours, see wait_exit
     local rc=0
     wait_exit "$2" "$3" || rc=$?
     [ $rc -eq "$1" ] || fail "exit code $rc, not $1: $(tail -n 20 ./*.log)"
+}
+
+# hold [ARG...]: dlock holds $L until let_go; returns when it does hold. Its pid is $HOLDER, its fence is in the file held.
+hold() {
+    rm -f held go
+    start_log hold.log "$DLOCK" "$@" "$L" sh -c 'echo $DLOCK_FENCE >held; "$HELPERS/await" go'
+    HOLDER=$STARTED
+    wait_for 5 test -s held || fail "$(cat hold.log)"
+}
+let_go() { # [CODE]: the holder's exit code, 0
+    : >go
+    exits "${1:-0}" 8 "$HOLDER"
 }
 
 # State letter of a process (R S D T Z ...), empty when there is none.
@@ -246,6 +282,10 @@ fail() {
     echo "$*" >&2
     return 1
 }
+
+# final MESSAGE...: fails by an event that must never happen: two holders at a time, a fence that decreases, a lost exit
+# code. tests/run does not repeat such a test.
+final() { fail "FINAL: $*"; }
 
 # assert_rc N: the exit code of the last `run`.
 assert_rc() {

@@ -56,12 +56,12 @@ last_beat() {
     od -An -v -w8 -t d8 "$C/beat" | if [ -n "${1:-}" ]; then sed -n "$(($1 + 1))p"; else sort -n | tail -n 1; fi | tr -d ' '
 }
 
-# tree_gone: nobody holds the witness any more. Zombies have closed it. The tree's lock is exclusive, a look at it is
-# shared, here and in a waiter's command: two looks at a time, and each exclusive one would take the other for the tree.
+# tree_gone: no process holds the witness any more; zombies have closed it. The tree's lock is exclusive, a test of it is
+# shared, here and in a waiter's command: of two exclusive tests at a time each would mistake the other for the tree.
 tree_gone() { flock -sn "$C/witness" true; }
 no_overlap() { ! grep -q overlap "$C/events"; }
 
-# start_waiter FILE [OPTION...]: somebody else for $L, in $WAITER: it writes the time of its entry into FILE (ns), looks at
+# start_waiter FILE [OPTION...]: another client of $L, in $WAITER: it writes the time of its entry into FILE (ns), looks at
 # the witness before that, and stays while the file "stay" exists.
 start_waiter() {
     local file=$1

@@ -11,8 +11,9 @@
 #     net_cut             everything is dropped, silently;  net_mend: no rule is left on either machine
 #     net_lose_replies    only what the server says is dropped; connections still come about
 #     net_reset           every packet to the server is answered with a TCP reset;  net_was_reset: one was
-#     net_refusing ADDR   the server has that address, too, and nobody listens there
+#     net_refusing ADDR   the server has that address too, and nothing listens there
 #     net_dns_silent      the name server drops every question;  net_dns_asked: how many there were
+#     net_dns_bounds URI HOST   what must hold then for a lock at the server HOST (load fake.bash too)
 
 CLIENT=10.77.0.1 SERVER=10.77.0.2 PORT=6379
 
@@ -83,6 +84,31 @@ net_dns_silent() {
     server iptables -I INPUT -i link0 -p udp --dport 53 -j DROP &&
         server iptables -I INPUT -i link0 -p tcp --dport 53 -j DROP &&
         echo "nameserver $SERVER" >"$T/etc/resolv.conf"
+}
+# net_dns_bounds URI HOST: dlock on the first machine keeps its time bounds, and names HOST; TERM and HUP end it at once.
+net_dns_bounds() {
+    local sig asked t0
+    client_timed -w 0.3 "$1" touch "$T/ran"
+    assert_rc 69 && assert_out "$2" && assert_between 300 "$took" $((450 + SLOW)) "-w 0.3 (ms)" || return
+    client_timed --connect-timeout 1 "$1" touch "$T/ran"
+    assert_rc 69 && assert_out "$2" && assert_out "name look-up" || return
+    [ "${#lines[@]}" = 1 ] || fail "more than one line: $output" || return
+    assert_between 1000 "$took" $((1250 + SLOW)) "--connect-timeout 1 (ms)" || return
+    client_timed --status --connect-timeout 0.5 "$1"
+    assert_rc 69 && assert_between 500 "$took" $((750 + SLOW)) "--status (ms)" || return
+    asked=$(net_dns_asked)
+    [ "$asked" -ge 3 ] || fail "$asked questions" || return
+    for sig in TERM HUP; do
+        asked=$(net_dns_asked)
+        net_hold --connect-timeout 20 "$1" $SUBJECT
+        wait_for 5 eval '[ "$(net_dns_asked)" -gt "$asked" ]' || return
+        t0=$(now_ms)
+        kill -$sig "$K"
+        ended
+        assert_rc $((128 + $(kill -l $sig))) || return
+        assert_between 0 $(($(now_ms) - t0)) $((300 + SLOW)) "time to die by $sig (ms)" || return
+    done
+    [ ! -e "$T/ran" ] && [ ! -e "$C/events" ] || fail "the command ran"
 }
 net_dns_asked() {
     server iptables -L INPUT -v -x -n | awk '/udp dpt:53/ { print $1 }'

@@ -26,15 +26,3 @@ sessions() { pg_backends "$(app_of "$NAME")"; }
 sessions_are() { [ "$(sessions)" = "$1" ]; }
 locks() { pgsql -c "select count(*) from pg_locks where locktype = 'advisory' and $1"; }
 locks_are() { [ "$(locks "$1")" = "$2" ]; }
-
-# hold [ARG...]: dlock holds $L until the file "go" appears; returns when it does hold.
-hold() {
-    rm -f held go
-    start_log hold.log "$DLOCK" "$@" "$L" sh -c 'echo >held; "$HELPERS/await" go'
-    HOLDER=$STARTED
-    wait_for 5 test -e held
-}
-let_go() {
-    echo >go
-    wait_exit 5 "$HOLDER"
-}

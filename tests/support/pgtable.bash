@@ -5,7 +5,7 @@
 #     pgtable_setup                    after dlock_setup: L (the lock's URI), AT (user and server), SERVER
 #     own_server [ARG...]              another server for this test; L, sql and the others then mean that one
 #     sql ARG... | row EXPRESSION      psql there; of the lock's row
-#     hold, let_go, waiter, exits      see below
+#     waiter                           see below
 #     freeze | thaw                    (thaw in teardown)
 
 pgtable_start() {
@@ -41,20 +41,6 @@ called_are() { [ "$(called)" = "$1" ]; }
 no_sessions() { [ "$(sessions)" = 0 ]; }
 end_sessions() { sql -c "select count(pg_terminate_backend(pid)) from pg_stat_activity where application_name like 'dlock:%'"; }
 
-# hold [ARG...]: dlock holds the lock until the file "go" appears; returns when it does hold.
-hold() {
-    rm -f held go
-    start_log hold.log "$DLOCK" "$@" "$L" sh -c 'echo >held; "$HELPERS/await" go'
-    HOLDER=$STARTED
-    wait_for 5 test -e held
-}
-# let_go [CODE]: and it ends with that code.
-let_go() {
-    : >go
-    rc=0
-    wait_exit 5 "$HOLDER" || rc=$?
-    [ $rc -eq "${1:-0}" ] || fail "the holder's exit code is $rc: $(cat hold.log)"
-}
 # waiter N CMD...: the N-th waiter; returns when a release can call it.
 waiter() {
     local n=$1

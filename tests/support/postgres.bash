@@ -18,7 +18,7 @@
 #
 # In setup_file pg_start exports the variables for the tests, and teardown_file calls pg_stop_all. In a test
 # dlock_teardown ends them. A test that stops or restarts a server starts one of its own. There is one database,
-# postgres; another one: CREATE DATABASE x TEMPLATE postgres, while nobody else uses that.
+# postgres; another one: CREATE DATABASE x TEMPLATE postgres, while no other session uses that.
 
 declare -gA PG_PORTS PG_PIDS PG_DIRS PG_SOCKS PG_LOGS
 # Not exported: what this shell has started itself.
@@ -93,7 +93,7 @@ pg_template() {
         dir=$(pg_folder) || return
         (pg_initdb "$dir/data") >"$dir/log" 2>&1 3>&- 9>&- || rc=$?
         if [ $rc -ne 0 ]; then cat "$dir/log" >&2; else
-            # Whole or not there, for those who look without the lock.
+            # Complete or absent, for those that look without the lock.
             rm -rf "$PG_TEMPLATE.new"
             cp -a "$dir/data" "$PG_TEMPLATE.new" && mv "$PG_TEMPLATE.new" "$PG_TEMPLATE" || rc=$?
         fi
@@ -147,7 +147,7 @@ pg_start_in() {
 }
 
 # pg_launch NAME ARG...: ready when it says so in its data folder, with its own pid; 1 when it ended first.
-# Every query message is logged before it is executed, with the transaction it is in and who sent it.
+# Every query message is logged before it is executed, with its transaction and its sender.
 # dynamic_shared_memory_type: a killed one leaves nothing in /dev/shm.
 pg_launch() {
     local name=$1 pid end
@@ -226,8 +226,8 @@ pg_kill() {
     kill -KILL "${all[@]}" 2>/dev/null || :
     for p in "${all[@]}"; do wait_for 5 pid_gone "$p"; done
     wait "$pid" 2>/dev/null || :
-    # It has left a System V shared memory segment, which says whether anybody is at the data still (line 7:
-    # key and number). Nobody is, and perhaps nobody starts it again.
+    # It has left a System V shared memory segment, which says whether a process still uses the data (line 7: key and
+    # number). None does, and perhaps the server is not started again.
     { mapfile -t line <"${PG_DIRS[$name]}/postmaster.pid" && ipcrm -m "${line[6]##* }"; } 2>/dev/null || :
     unset "PG_PIDS[$name]"
 }

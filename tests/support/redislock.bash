@@ -22,13 +22,6 @@ tracked() { [ "$(rcli info clients | sed -n "s/^tracking_clients:\([0-9]*\).*/\1
 # Command calls the server has counted, our own question left out.
 evals() { rcli info commandstats | sed -n 's/^cmdstat_eval:calls=\([0-9]*\),.*/\1/p'; }
 
-# hold [ARG...]: dlock holds $NAME until the file "go" appears; returns when it does hold.
-hold() {
-    start_log hold.log "$DLOCK" "$@" "$L" sh -c 'echo >held; "$HELPERS/await" go'
-    HOLDER=$STARTED
-    wait_for 5 test -e held
-}
-
 # wait_in_line N CMD: the N-th waiter; returns when it is in the queue.
 wait_in_line() {
     start_log "wait$1.log" "$DLOCK" --ttl "${TTL:-3}" "$L" sh -c "$2"

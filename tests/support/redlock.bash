@@ -17,7 +17,7 @@ rl_start() {
     [ $# -eq 0 ] || shift
     RL_PORTS='' RL_PIDS=''
     dir=$(mktemp -d "${BATS_TEST_TMPDIR:-${BATS_FILE_TMPDIR:?}}/nodes.XXXXXX") || return
-    # All at once, then see: one whose port somebody has starts again with another.
+    # All at once; a node whose port is in use starts again with another port.
     for ((k = 1; k <= n; k++)); do
         mkdir "$dir/$k"
         redis_spawn "n$k" "$dir/$k" "$(redis_some_port)" "$@"
@@ -28,7 +28,7 @@ rl_start() {
     done
     export RL_PORTS RL_PIDS
 }
-# Those of setup_file, whose arrays are gone.
+# Those of setup_file: its arrays are gone.
 rl_stop_file() {
     local pid
     for pid in $RL_PIDS; do kill -KILL "$pid" 2>/dev/null || :; done
@@ -56,7 +56,7 @@ rl_uri() {
 
 rl() { redis-cli -h 127.0.0.1 -p "$(rl_port "$1")" "${@:2}" 3>&-; }
 # rl_ask K WORD...: a command of plain words, without starting a process. Its answer, if that is not a list, is in
-# $ANSWER. 1: nobody there, or an error.
+# $ANSWER. 1: no server, or an error.
 rl_ask() {
     local -a ports=($RL_PORTS)
     local fd line rc=0
@@ -171,15 +171,6 @@ unusable() {
     fail "after $took ms: $output"
 }
 
-# hold [ARG...]: dlock holds $NAME until let_go; returns when it does.
-hold() {
-    rm -f go held
-    start_log hold.log "$DLOCK" "$@" "$L" sh -c 'echo "$DLOCK_FENCE" >held; while [ ! -e go ]; do sleep .02; done'
-    HOLDER=$STARTED
-    wait_for 5 test -s held
-}
-let_go() { : >go; wait_exit 8 "$HOLDER"; }
-
 # waiter FILE [ARG...]: on nodes of this test alone; it writes the time of its entry into FILE. Returns when it waits.
 waiter() {
     start_log "$1.log" "$DLOCK" "${@:2}" "$L" "$HELPERS/clock" "$T/$1"
@@ -197,7 +188,7 @@ watched() {
 }
 rl_tracks() { rl_ask "$1" info clients && [[ $ANSWER == *$'\n'"tracking_clients:$2"$'\r'* ]]; }
 
-# promptly CMD...: while somebody else has the lock on all nodes CMD lets it go, and a waiter is in within half a second;
+# promptly CMD...: another client holds the lock on all nodes, CMD ends that, and a waiter enters within half a second;
 # the best of three, since the machine may be busy.
 promptly() {
     local i t0 us

@@ -7,14 +7,14 @@
 #     tls_cli [-n NAME] ARG...     asks it, through its Unix socket
 #
 # In $TLS: ca.crt; made out to localhost and 127.0.0.1: server, expired, self; to other.example: wrong; for clients:
-# client; by an authority that nobody knows: stranger; each .crt and .key.
+# client; by an unknown authority: stranger; each .crt and .key.
 
 tls_certs() {
     export TLS=$BATS_FILE_TMPDIR/tls
     mkdir "$TLS" || return
     local here="subjectAltName=DNS:localhost,IP:127.0.0.1"
     (
-        # Each with && : in a subshell whose exit code is asked for, set -e says nothing.
+        # Each with &&: set -e has no effect in a subshell in a condition.
         cd "$TLS" || exit
         # tls_key NAME ARG...: a key and what `openssl req` makes of it.
         tls_key() {
@@ -50,7 +50,7 @@ tls_certs() {
 
 tls_ready() { grep -q 'eady to accept connections' "${dir:?}/log"; }
 
-# The folder belongs to whoever starts it: the file or the test.
+# The folder belongs to the file or test that starts it.
 tls_redis() {
     local name=$1 dir port try
     shift

@@ -1,4 +1,4 @@
-# zkline.bash - who stands in line for a lock in ZooKeeper, for the files that test it: lock.bats, server.bats,
+# zkline.bash - the queue of a lock in ZooKeeper, for the files that test it: lock.bats, server.bats,
 # faults.bats, ensemble.bats, network.bats, hostile.bats. Load after common.bash, fake.bash and zookeeper.bash;
 # setup gives L (the lock's URI).
 
@@ -14,13 +14,13 @@ own_server() {
     at_server "${ZK_PORTS[own]}"
 }
 
-# Who stands in line for $NAME, as full paths, first one first.
+# The queue of $NAME, as full paths, in order.
 line() { zk_ls "${1:-/$NAME}" 2>/dev/null | sed "s|.*\(.\{10\}\)\$|\1 ${1:-/$NAME}/&|" | sort | cut -d' ' -f2; }
 node() { line | sed -n "$1p"; }
 line_is() { [ "$(line "${2:-}" | wc -l)" = "$1" ]; }
 owner_of() { zk_stat "$1" ephemeralOwner; }
 version() { zk_stat "$1" version; }
-# watches_are N [SERVER]: each waiter has one watch; nobody else here has any.
+# watches_are N [SERVER]: each waiter has one watch, and no other client has any.
 watches_are() { [ "$(zk_mntr watch_count "${2:-default}")" = "$1" ]; }
 # Is the node PATH watched?
 watched() { zk_cmd wchp "${2:-default}" | grep -qxF "$1"; }
@@ -28,18 +28,7 @@ sessions_are() { [ "$(zk_sessions | wc -l)" = "$1" ]; }
 no_session() { [ -z "$(zk_sessions "${1:-default}")" ]; }
 not_there() { ! zk_stat "$1" version 2>/dev/null; }
 
-# hold [ARG...]: dlock holds $L until the file "go" appears; returns when it does hold.
-hold() {
-    rm -f held go
-    start_log hold.log "$DLOCK" "$@" "$L" sh -c 'echo $DLOCK_FENCE >held; "$HELPERS/await" go'
-    HOLDER=$STARTED
-    wait_for 5 test -s held || { cat hold.log; false; }
-}
-let_go() {
-    echo >go
-    wait_exit 5 "$HOLDER"
-}
-# wait_in_line N CMD...: a waiter that watches the one in front of it, with whom N nodes are in line; OPTS its options.
+# wait_in_line N CMD...: a waiter that watches its predecessor; with it N nodes are in the queue; OPTS: its options.
 wait_in_line() {
     local n=$1
     shift

@@ -3,15 +3,14 @@
  *
  * A bare path is locked exactly as flock(1) does it, so both exclude each other; the file is never
  * written to. A named lock is the file DIR/NAME.lock, with a fencing token in a file beside it
- * (record.c). The lock is the kernel's: it lives on the open file, cannot expire, and is free
- * when the last descriptor is closed, a child's that inherited it included. That is why release
- * closes and never unlocks. After each grant the path is looked at again: a lock on a file that was
- * unlinked or replaced meanwhile excludes nobody, so the new file is locked instead.
+ * (record.c). The kernel keeps the lock on the open file: it cannot expire, and is free when the last
+ * descriptor is closed, including those that children inherited. That is why release closes and
+ * never unlocks. After each grant the path is checked again: a lock on a file that was unlinked or
+ * replaced meanwhile excludes no other process, so the new file is locked instead.
  *
  * Not guaranteed: an order among waiters; exclusion of other machines on a network file system that
- * is mounted with local locks (a notice says so); exclusion when somebody replaces the file while
- * the lock is held. Opening a file and reading /proc are not asynchronous: on a dead file server a
- * slot blocks.
+ * is mounted with local locks (a notice says so); exclusion if the file is replaced while the lock is
+ * held. Opening a file and reading /proc are not asynchronous: on a dead file server a slot blocks.
  */
 #include "file.h"
 #include "flock_wait.h"
@@ -23,13 +22,11 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-/*
- * The place in the line is known only when the thread stands in it: look again soon, then rarely.
- */
+/* Our place in the queue is known only when the thread waits in it: look again soon, then rarely. */
 #define FIRST_LOOK (500 * DLOCK_MSEC)
 #define NEXT_LOOK (5 * DLOCK_SEC)
 
-/* A file that is replaced again and again: go on, but let the core's clock have its say. */
+/* A file that is replaced again and again: retry, with pauses in which the core can check its timers. */
 #define ROUNDS_AT_ONCE 10
 #define ROUNDS_PAUSE (2 * DLOCK_MSEC)
 #define ROUNDS_MAX 1000
@@ -55,7 +52,7 @@ struct file_backend {
         int rounds; /* how often the file was replaced meanwhile */
         int64_t retry_at;
         struct flock_wait *thread;
-        int64_t look_at;          /* who holds it, what is our place? */
+        int64_t look_at;          /* the next look for the holder and our place */
         struct dlock_info holder; /* as last reported */
         bool have_holder;
         int place; /* as last reported; -1: nothing was reported */
@@ -104,8 +101,8 @@ static void drop_fd(struct file_backend *b)
 }
 
 /*
- * Let go of a lock that was perhaps taken and never handed out. Only here it may be unlocked:
- * nobody relies on it, and a child that the host program forked in this moment must not keep it.
+ * Drop a lock that was perhaps taken but never reported as granted. Only here it may be unlocked: no
+ * work runs under it, and a child that the host program forked in this moment must not keep it.
  */
 static void drop_unheld(struct file_backend *b)
 {
@@ -146,7 +143,7 @@ static void tell_network(struct file_backend *b)
         b->place.path, type);
 }
 
-/* An errno, 0 when the lock is ours. */
+/* 0: the lock is ours; an errno of flock(2); -1 with err: the file could not be opened again. */
 static int try_lock(struct file_backend *b, struct dlock_error *err)
 {
     int op = b->spec->mode == DLOCK_SHARED ? LOCK_SH : LOCK_EX;
@@ -154,7 +151,7 @@ static int try_lock(struct file_backend *b, struct dlock_error *err)
 
     if ((sys != EBADF && sys != EIO) || op == LOCK_SH)
         return sys;
-    /* NFS makes a byte-range lock of it, and an exclusive one needs a descriptor that can write. */
+    /* NFS turns it into a byte-range lock; an exclusive one needs a writable descriptor. */
     drop_fd(b);
     if (file_open(&b->place, FILE_FOR_NFS_LOCK, &b->fd, err) < 0)
         return -1;
@@ -167,7 +164,8 @@ static void granted(struct file_backend *b)
     uint64_t fence = 0;
 
     if (b->place.named && b->spec->mode == DLOCK_EXCLUSIVE &&
-        file_record_write(&b->place, b->fd, b->spec->who, b->acquire.token, &fence, &err) < 0) {
+        file_record_write(&b->place, b->fd, b->spec->identity, b->acquire.token, &fence, &err) <
+            0) {
         failed(b, &err);
         return;
     }
@@ -178,7 +176,7 @@ static void granted(struct file_backend *b)
     memcpy(ev->token, b->acquire.token, sizeof(ev->token));
 }
 
-/* Look who holds it, and say so when that is news. */
+/* Look for the holder and for our place, and report them if they have changed. */
 static void look(struct file_backend *b, enum dlock_ev type)
 {
     struct dlock_info old = b->acquire.holder;
@@ -186,7 +184,7 @@ static void look(struct file_backend *b, enum dlock_ev type)
     int place;
 
     b->acquire.have_holder =
-        file_first_holder(&b->place, b->fd, b->spec->who->pid, &b->acquire.holder, &place);
+        file_first_holder(&b->place, b->fd, b->spec->identity->pid, &b->acquire.holder, &place);
     bool news = had != b->acquire.have_holder || place != b->acquire.place ||
                 (had && (old.pid != b->acquire.holder.pid || old.fence != b->acquire.holder.fence ||
                          strcmp(old.command, b->acquire.holder.command) != 0));
@@ -220,9 +218,7 @@ static void blocked(struct file_backend *b)
     look(b, EV_WAITING);
 }
 
-/*
- * The lock is ours on b->fd: of use only if that is still the file. True: over; false: once more.
- */
+/* b->fd is locked: a grant if it is still the file that the path names. True: done; false: try again. */
 static bool locked(struct file_backend *b)
 {
     struct dlock_error err;
@@ -245,7 +241,7 @@ static bool locked(struct file_backend *b)
     return true;
 }
 
-/* One try. True: over, or a thread waits. */
+/* One try. True: done, or a thread waits. */
 static bool attempt(struct file_backend *b)
 {
     struct dlock_error err;
@@ -358,7 +354,7 @@ static void file_release(struct dlock_be *be, int64_t until)
         return;
     }
     if (held && told)
-        drop_fd(b); /* never LOCK_UN: a child that inherited it keeps the lock */
+        drop_fd(b); /* not LOCK_UN: a child that inherited it keeps the lock */
     else
         drop_unheld(b);
     b->op = OP_IDLE;
@@ -423,7 +419,7 @@ static int file_process(struct dlock_be *be, const struct pollfd *pfd, int n,
                         struct dlock_event *ev)
 {
     struct file_backend *b = self(be);
-    (void)pfd; /* whether the thread is done is asked of the thread */
+    (void)pfd; /* flock_wait_check() asks the thread itself */
     (void)n;
     if (b->nout == 0 && b->op == OP_WAITING)
         waiting(b);

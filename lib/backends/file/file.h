@@ -1,4 +1,4 @@
-/* file.h - shared by the files of the backend "file" alone. */
+/* file.h - for the files of the backend "file" only. */
 #ifndef DLOCK_BACKENDS_FILE_H
 #define DLOCK_BACKENDS_FILE_H
 
@@ -7,7 +7,7 @@
 
 #include <limits.h>
 
-/* Where the lock is. */
+/* The lock's file, or its directory and the names in it. */
 struct file_place {
     const char *path; /* the file, or the directory of a named lock; for messages too */
     bool named;
@@ -22,37 +22,38 @@ struct file_record {
     struct dlock_info info;
 };
 
-/* open.c: opening the right file, and only that. All return 0 or a negative DLOCK_E*. */
+/* open.c: opening the right file, and no other. All return 0 or a negative DLOCK_E*. The first does no I/O. */
 int file_place_init(struct file_place *, const struct dlock_uri *, struct dlock_error *);
 void file_place_done(struct file_place *);
 enum file_how {
-    FILE_FOR_LOCK,     /* made when it is missing */
+    FILE_FOR_LOCK,     /* made if it is missing */
     FILE_FOR_NFS_LOCK, /* the same, writable */
-    FILE_TO_PROBE,     /* not made: *fd is -1 when it is missing */
-    FILE_TO_NAME /* the same; the descriptor is good for fstat only, no right to read is needed */
+    FILE_TO_PROBE,     /* not made: *fd is -1 if it, or its directory, is missing */
+    FILE_TO_NAME       /* the same; the descriptor is for fstat only and needs no right to read */
 };
 int file_open(struct file_place *, enum file_how, int *fd, struct dlock_error *);
-/* 1: fd is what the path names now; 0: it was unlinked or replaced; or an error. */
+/* 1: the path still names fd; 0: the file was unlinked or replaced; or an error. */
 int file_is_current(const struct file_place *, int fd, struct dlock_error *);
-/* On a network file system: true, *warn: locks may exclude nobody elsewhere; *type: its name. */
+/* Is fd on a network file system? *type: its name. *warn: its locks may exclude no other machine. */
 bool file_on_network(int fd, const char **type, bool *warn);
 
 /*
- * record.c: the fencing token and the holder's record beside a named lock. Call write under
- * the lock.
+ * record.c: the fencing token and the holder record beside a named lock. 0 or a negative DLOCK_E*.
+ * read: a missing file is a record of fence 0. write: only while holding the lock; *fence: the new token.
  */
 int file_record_read(const struct file_place *, struct file_record *, struct dlock_error *);
-int file_record_write(const struct file_place *, int lock_fd, const struct dlock_who *,
+int file_record_write(const struct file_place *, int lock_fd, const struct dlock_identity *,
                       const char *token, uint64_t *fence, struct dlock_error *);
 
-/* status.c: who holds, who waits. */
+/* status.c: holders and waiters. */
 struct file_holders {
-    struct dlock_info *info; /* n of them, holders first */
+    struct dlock_info *info; /* n of them, holders first; malloc'ed */
     int n;
 };
-/* One holder, and the place of pid among the waiters (0: not found); false: nobody is known. */
+/* One holder, and the place of pid among the waiters (0: not found). False: no holder is known. */
 bool file_first_holder(const struct file_place *, int fd, long pid, struct dlock_info *,
                        int *place);
+/* All of them; the caller frees info, also after an error. May try the lock for a moment. 0 or a negative DLOCK_E*. */
 int file_status(struct file_place *, struct file_holders *, struct dlock_error *);
 
 #endif

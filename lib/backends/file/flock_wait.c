@@ -2,18 +2,17 @@
  * flock_wait.c - wait for flock(2) beside a poll loop.
  *
  * A blocking flock(2) cannot be polled, so a helper thread makes the call and reports through an
- * eventfd. To cancel it takes a signal: the library must not install a handler, so it uses the one
- * that the C library has for pthread_cancel, with asynchronous cancellation on around the bare
- * system call and nowhere else: not in the thread's start, where a sanitizer or an allocator may
- * hold a lock. The thread owns no resource at that point, so nothing can leak.
+ * eventfd. Cancelling it needs a signal. The library must not install a handler, so it uses the one that
+ * the C library has for pthread_cancel, with asynchronous cancellation on around the bare system call
+ * and nowhere else: not in the thread's start, where a sanitizer or an allocator may hold a lock. The
+ * thread owns no resource at that point, so nothing can leak.
  *
- * The race: the cancellation may arrive when the kernel has granted the lock and the thread has not
- * said so yet. The lock belongs to the open file, not to the thread, so nothing is lost: once the
- * thread is joined the caller closes the descriptor, and with it goes a lock that nobody has heard
- * of.
+ * The race: the cancellation may arrive after the kernel has granted the lock and before the thread has
+ * reported it. The lock belongs to the open file, not to the thread, so nothing is lost: the caller joins
+ * the thread and closes the descriptor, and that frees a lock that was never reported.
  *
- * Where no thread can be had (limits, or no libgcc_s, by which glibc unwinds a cancelled
- * thread), the lock is tried again every 10 ms instead.
+ * Where no thread can be started (limits, or no libgcc_s, with which glibc unwinds a cancelled thread),
+ * the lock is tried again every 10 ms instead.
  */
 #include "flock_wait.h"
 
@@ -34,17 +33,14 @@
 #define RETRY_EVERY (10 * DLOCK_MSEC) /* without a thread */
 #define JOIN_EVERY (1 * DLOCK_MSEC)   /* while a cancelled thread ends, usually within 0.1 ms */
 #define FREE_TRIES 100
-/*
- * What a cancelled thread needs: the signal frame (11 kB with AMX) and the unwinder; sanitizers
- * more.
- */
+/* Enough for a cancelled thread: the signal frame (11 kB with AMX), the unwinder, sanitizers. */
 #define STACK_SIZE ((size_t)256 * 1024)
 
 enum phase { STARTING, IN_CALL, NOT_WANTED };
 
 struct flock_wait {
     int fd, op;
-    int efd;    /* -1: no thread, the lock is tried now and then */
+    int efd;    /* -1: no thread, the lock is tried again and again */
     int result; /* the thread's until it is joined */
     bool cancelled;
     _Atomic enum phase phase;
@@ -52,15 +48,15 @@ struct flock_wait {
 };
 
 /*
- * No red zones on the cancelled thread's stack: nobody would remove them, and the thread's last
- * steps run on the same stack.
+ * No red zones on the cancelled thread's stack: they would stay, and the thread's last steps run on the
+ * same stack.
  */
 #define NOT_ASAN __attribute__((noinline, no_sanitize("address")))
 
 /*
- * The only place where the cancellation may strike. The type is switched off first: the signal may
- * arrive late, and glibc 2.36's handler then looks at the type alone, not at the state. It
- * would end the thread in its last steps, in the allocator say, with a lock taken.
+ * The only place where the thread may be cancelled. Afterwards the type is switched back before the state:
+ * the signal may arrive late, and glibc 2.36's handler then reads only the type, not the state. It would
+ * end the thread in its last steps, perhaps in the allocator with a lock taken.
  */
 NOT_ASAN static int flock_cancellable(int fd, int op)
 {
@@ -94,7 +90,7 @@ NOT_ASAN static void *wait_main(void *arg)
     return NULL;
 }
 
-/* All signals stay with the host program's threads; only the C library's own one gets through. */
+/* The host program's threads get all signals; this thread gets only the C library's own one. */
 static int start_thread(struct flock_wait *w)
 {
     sigset_t all, old;
@@ -118,7 +114,7 @@ static int start_thread(struct flock_wait *w)
 static bool can_cancel(void)
 {
 #ifdef __GLIBC__
-    /* glibc loads it at the first cancellation, and aborts when it cannot. Here it may fail. */
+    /* glibc loads it at the first cancellation, and aborts if it cannot. Here it may fail. */
     return dlopen("libgcc_s.so.1", RTLD_NOW | RTLD_LOCAL);
 #else
     return true;
@@ -170,7 +166,7 @@ int flock_wait_check(struct flock_wait *w, int *sys)
         if (*sys == EWOULDBLOCK || *sys == EINTR)
             return 0;
     }
-    /* Over: another check says the same, free() finds nothing left to end. */
+    /* Over: another check says the same, and free has no thread to end. */
     w->cancelled = true;
     return 1;
 }
@@ -179,7 +175,7 @@ void flock_wait_cancel(struct flock_wait *w)
 {
     enum phase expected = STARTING;
 
-    /* A thread that has not come to the call finds out by itself. */
+    /* A thread that has not begun the call reads phase. */
     if (w->efd >= 0 && !w->cancelled &&
         !atomic_compare_exchange_strong(&w->phase, &expected, NOT_WANTED))
         pthread_cancel(w->thread);
@@ -197,9 +193,9 @@ void flock_wait_free(struct flock_wait *w)
     for (int i = 0; !flock_wait_check(w, &sys); i++) {
         if (i == FREE_TRIES) {
             /*
-             * Stuck in an uninterruptible request to a dead file server. It is left behind with the
-             * memory and the eventfd that it may still touch. When the caller closes the lock's
-             * descriptor the kernel keeps the file until the call returns, and frees the lock then.
+             * The thread is stuck in an uninterruptible request to a dead file server. Leave it behind with
+             * the memory and the eventfd that it may still use. When the caller closes the lock's
+             * descriptor, the kernel keeps the file until the call returns, and frees the lock then.
              */
             pthread_detach(w->thread);
             return;

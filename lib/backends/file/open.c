@@ -1,4 +1,4 @@
-/* open.c - names to paths, and opening a lock file without being led astray. */
+/* open.c - names to paths, and opening a lock file, but no symbolic link, device or FIFO in its place. */
 #include "file.h"
 
 #include "util.h"
@@ -15,13 +15,10 @@
 /* Encoded; with ".lock" it fills a directory entry. */
 #define NAME_LIMIT 250
 
-/* O_NONBLOCK: never hang on a FIFO that appears in the last moment. */
+/* O_NONBLOCK: do not hang on a FIFO that appears after the check. */
 #define OPEN_FLAGS (O_RDONLY | O_NOCTTY | O_NONBLOCK | O_CLOEXEC)
 
-/*
- * Only what would lead out of the directory is encoded, so that other programs' names stay
- * readable.
- */
+/* Encodes only '/', which would lead out of the directory, and '%': all other names stay readable. */
 static bool encode_name(char out[NAME_LIMIT + 1], const char *name)
 {
     size_t n = 0;
@@ -54,9 +51,7 @@ int file_place_init(struct file_place *p, const struct dlock_uri *uri, struct dl
             "the lock's name '%.40s%s' has %zu bytes; a file lock's has 1 to %d ('/' and '%%' count as three)",
             uri->name, strlen(uri->name) > 40 ? "..." : "", strlen(uri->name), NAME_LIMIT);
     snprintf(p->lock, sizeof(p->lock), "%s.lock", name);
-    /*
-     * The longest name leaves room for ".fenc" only: nothing else ends like that, so it may be cut.
-     */
+    /* The longest name leaves room for ".fenc" only. No other file ends in that, so cut it. */
     int len = snprintf(p->fence, sizeof(p->fence), "%.*s.fence", NAME_LIMIT, name);
     if (len < 0)
         return dlock_fail(err, DLOCK_EOS, 0, "the lock's name cannot be formatted");
@@ -126,9 +121,9 @@ static int stat_place(const struct file_place *p, struct stat *st)
 }
 
 /*
- * O_CREAT comes second: with it the kernel refuses directories, files on a read-only file system,
- * and (fs.protected_regular) existing files of others in /tmp, all of which are good locks.
- * flock(1)'s mode for a bare path; for a named lock nothing for others.
+ * First without O_CREAT: with it the kernel refuses directories, files on a read-only file system, and
+ * (fs.protected_regular) existing files of other users in /tmp, and all of these can be locks. The mode is
+ * flock(1)'s for a bare path; a named lock gives other users no access.
  */
 static int open_or_make(const struct file_place *p, int flags)
 {
@@ -156,7 +151,7 @@ int file_open(struct file_place *p, enum file_how how, int *fd, struct dlock_err
             *err = why;
         return r;
     }
-    /* Looked at before it is opened, because opening some devices does things. */
+    /* Check the type before opening: opening a device may have effects. */
     if (stat_place(p, &st) == 0) {
         if (S_ISLNK(st.st_mode))
             return fail_open(p, ELOOP, err);
@@ -207,7 +202,7 @@ bool file_on_network(int fd, const char **type, bool *warn)
         {0x6b414653, "AFS", true},
         {0x73757245, "Coda", true},
         {0x0bd00bd0, "Lustre", true},
-        /* Cluster-wide by design, or often not a network at all. */
+        /* Its locks are cluster-wide by design; FUSE is often no network at all. */
         {0x00c36400, "Ceph", false},
         {0x65735546, "FUSE", false},
     };

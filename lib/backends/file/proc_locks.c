@@ -4,8 +4,8 @@
  *     1: FLOCK  ADVISORY  WRITE 5192 fe:00:10952787 0 EOF
  *     1:  -> FLOCK  ADVISORY  READ 5194 fe:00:10952787 0 EOF
  *
- * "->" marks those who wait for the lock above them. The file may be long, and it is read under a
- * spin lock of the kernel's: read it rarely.
+ * "->" marks the waiters for the lock above them. The file may be long, and reading it takes a spin lock
+ * in the kernel: read it rarely.
  */
 #include "proc_locks.h"
 
@@ -21,7 +21,7 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-/* A process with more descriptors than this is believed without looking at each. */
+/* A process with more descriptors than this is taken for the holder without checking each. */
 #define FDS_MAX 2048
 
 static FILE *open_text(const char *path)
@@ -120,7 +120,7 @@ int proc_locks_read(const struct proc_locks_file *lf, struct proc_lock *out, int
             out[n++] = l;
             continue;
         }
-        /* Waiters stand below the one shared holder they were queued at: others may follow. */
+        /* Waiters stand below one of the shared holders: other holders may follow. */
         memmove(out + holders + 1, out + holders, sizeof(l) * (size_t)(n - holders));
         out[holders++] = l;
         n++;
@@ -139,11 +139,11 @@ bool proc_locks_complete(void)
     if (n < 0)
         return false;
     link[n] = '\0';
-    /* PROC_PID_INIT_INO: in any other namespace locks of processes outside it are left out. */
+    /* PROC_PID_INIT_INO: any other namespace does not show the locks of processes outside it. */
     return strcmp(link, "pid:[4026531836]") == 0;
 }
 
-/* ------------------------------------------------------------- who is it --- */
+/* --------------------------------------------------------- the process --- */
 
 static bool fdinfo_locks(int dir, const char *name, const struct proc_locks_file *lf)
 {
@@ -165,7 +165,7 @@ static bool fdinfo_locks(int dir, const char *name, const struct proc_locks_file
     return found;
 }
 
-/* Has pid a descriptor that carries the lock? 1, 0, or -1: we may not look. */
+/* Does pid have a descriptor with the lock? 1, 0, or -1: no permission to look. */
 static int carries(long pid, const struct proc_locks_file *lf)
 {
     char path[64];
@@ -187,7 +187,7 @@ static int carries(long pid, const struct proc_locks_file *lf)
             found = fdinfo_locks(dirfd(d), e->d_name, lf);
     }
     if (seen == 0 && errno != 0)
-        found = -1; /* opendir succeeds without the right to read */
+        found = -1; /* opendir succeeds without permission to read */
     closedir(d);
     return found;
 }
@@ -217,7 +217,7 @@ static void read_command(long pid, char *out, size_t size, char *base, size_t ba
     dlock_clean_text(out, size, buf, (size_t)n);
 }
 
-/* The owner of /proc/PID is root for a process that cannot be traced; its status says the truth. */
+/* From its status: the owner of /proc/PID is root if the process cannot be traced. */
 static bool read_uid(long pid, unsigned *uid)
 {
     char path[64], line[256];
@@ -233,7 +233,7 @@ static bool read_uid(long pid, unsigned *uid)
     return found;
 }
 
-/* By hand: getpwuid(3) may ask a directory server, and that blocks. */
+/* Not getpwuid(3): it may ask a directory server, and block. */
 static void user_name(unsigned uid, char *out, size_t size)
 {
     FILE *f = open_text("/etc/passwd");
@@ -267,9 +267,7 @@ void proc_locks_describe(const struct proc_lock *l, const struct proc_locks_file
     };
     if (gethostname(host, sizeof(host) - 1) == 0)
         dlock_clean_text(info->host, sizeof(info->host), host, strlen(host));
-    /*
-     * A lock belongs to the open file: the caller may be gone, or its number be another's by now.
-     */
+    /* The lock belongs to the open file: its process may have ended, and pid may be another's by now. */
     if (!l->waiter && carries(l->pid, lf) == 0)
         return;
     if (read_uid(l->pid, &uid))

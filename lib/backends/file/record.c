@@ -1,14 +1,14 @@
 /*
- * record.c - DIR/NAME.fence, the fencing token and the holder's record of a named lock.
+ * record.c - DIR/NAME.fence, the fencing token and the holder record of a named lock.
  *
  *     dlock-fence1 1790000000000000 0123456789abcdef0123456789abcdef
  *     dlock1 host=web1 pid=123 user=root since=1790000000000 cmd=backup.sh note=
  *
- * Written by exclusive holders only, under the lock, so there is one writer; replaced by rename, so
- * a reader sees all or nothing. It stays when the lock is released: whether the lock is held is for
- * the kernel to say. The token is the larger of the last one plus one and the wall clock in
- * microseconds, so it survives the loss of the file as well as a clock that steps back (not both).
- * The directory is synced too: a machine without a clock battery, after a crash, would have neither.
+ * Only exclusive holders write it, so there is one writer; they replace it by rename, so a reader sees
+ * all or nothing. It stays when the lock is released: only the kernel knows whether the lock is held.
+ * The token is the larger of the last one plus one and the wall clock in microseconds, so it grows even
+ * if the file is lost or the clock steps back (not both). The directory is synced too: after a crash, a
+ * machine without a clock battery would lose both.
  */
 #include "file.h"
 
@@ -42,7 +42,7 @@ static int fail_sys(const struct file_place *p, const char *what, int sys, struc
                       strerror(sys));
 }
 
-/* "FENCE TOKEN\nrecord\n"; strict, because a token that starts again protects nobody. */
+/* "FENCE TOKEN\nrecord\n"; strict, because a token that starts again protects nothing. */
 static bool parse(const char *s, size_t len, struct file_record *rec)
 {
     const char *end = s + len, *line = memchr(s, '\n', len);
@@ -65,9 +65,9 @@ static bool parse(const char *s, size_t len, struct file_record *rec)
     for (s = rec->token; *s; s++)
         if (dlock_hex(*s) < 0)
             return false;
-    /* Who it was is for display only: a record that cannot be read is no reason to refuse. */
+    /* The record is for display only: ignore one that cannot be parsed. */
     if (line + 1 < end)
-        dlock_who_parse(line + 1, (size_t)(end - line - 2), &rec->info);
+        dlock_identity_parse(line + 1, (size_t)(end - line - 2), &rec->info);
     return true;
 }
 
@@ -155,14 +155,14 @@ static int sync_fd(int fd)
     return rc == 0 ? 0 : errno;
 }
 
-/* What was renamed into place is there after a crash only when the directory was written as well. */
+/* A rename survives a crash only if the directory is written too. */
 static int sync_dir(int dir)
 {
     int fd = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     int sys;
 
     if (fd < 0)
-        return 0; /* a directory that we may not read: the clock part has to do */
+        return 0; /* we may not read the directory: rely on the clock */
     sys = sync_fd(fd);
     close(fd);
     return sys == EINVAL ? 0 : sys; /* a file system whose directories cannot be synced */
@@ -173,7 +173,7 @@ static int replace(const struct file_place *p, const char *tmp, const char *text
 {
     int fd, sys;
 
-    /* Ours from an earlier life: the holder's machine or process died between two steps. */
+    /* From a holder that died between two of these steps. */
     if (unlinkat(p->dir, tmp, 0) != 0 && errno != ENOENT)
         return errno;
     fd = openat(p->dir, tmp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0660);
@@ -193,8 +193,9 @@ static int replace(const struct file_place *p, const char *tmp, const char *text
     return sys;
 }
 
-int file_record_write(const struct file_place *p, int lock_fd, const struct dlock_who *who,
-                      const char *token, uint64_t *fence, struct dlock_error *err)
+int file_record_write(const struct file_place *p, int lock_fd,
+                      const struct dlock_identity *identity, const char *token, uint64_t *fence,
+                      struct dlock_error *err)
 {
     char text[RECORD_MAX], tmp[64];
     struct file_record old;
@@ -206,14 +207,11 @@ int file_record_write(const struct file_place *p, int lock_fd, const struct dloc
         return rc;
     uint64_t now = clock_us(), next = old.fence + 1 > now ? old.fence + 1 : now;
     head = snprintf(text, sizeof(text), MAGIC "%" PRIu64 " %s\n", next, token);
-    body = dlock_who_format(who, text + head, sizeof(text) - (size_t)head - 1);
+    body = dlock_identity_format(identity, text + head, sizeof(text) - (size_t)head - 1);
     if (body < 0)
         body = 0;
     text[head + body] = '\n';
-    /*
-     * The lock file's inode makes it this lock's own; a name that ends in ".tmp" is no other file
-     * of ours.
-     */
+    /* The lock file's inode makes the name unique to this lock; no other file of ours ends in ".tmp". */
     if (fstat(lock_fd, &st) != 0)
         return fail_sys(p, "write", errno, err);
     snprintf(tmp, sizeof(tmp), ".dlock-%" PRIuMAX ".tmp", (uintmax_t)st.st_ino);

@@ -1,9 +1,9 @@
 /*
- * status.c - who holds a file lock and who waits for it.
+ * status.c - the holders of a file lock and its waiters.
  *
- * /proc/locks answers without touching the lock. Only where it does not show everything (another
- * PID namespace, a network file system, btrfs) the lock itself is tried for a moment, which another
- * program's "flock -n" of the same moment sees as held.
+ * /proc/locks answers without touching the lock. Only where it may be incomplete (another PID
+ * namespace, a network file system, btrfs) the lock itself is tried for a moment; a "flock -n" in that
+ * moment finds it held.
  */
 #include "file.h"
 
@@ -18,8 +18,8 @@
 #define PLOCKS_MAX 256
 
 /*
- * What the holder wrote beside a named lock, if it is still the one who holds it. Its pid may be
- * that of an ended dlock whose command holds the descriptor on: the record still names the command.
+ * Complete info with the record beside a named lock, if the same process still holds it. The pid may be
+ * that of a dlock that ended while its command keeps the descriptor: the record still names the command.
  */
 static void add_record(const struct file_record *rec, struct dlock_info *info)
 {
@@ -74,7 +74,7 @@ static int probe(struct file_place *p, bool *shared, struct dlock_error *err)
         return rc;
     *shared = false;
     sys = flock(fd, LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
-    /* NFS wants a writable descriptor for LOCK_EX: then only an exclusive holder can be seen. */
+    /* NFS needs a writable descriptor for LOCK_EX; without it we can only detect an exclusive holder. */
     if (sys == EWOULDBLOCK || sys == EBADF || sys == EIO) {
         bool busy = sys == EWOULDBLOCK;
         sys = flock(fd, LOCK_SH | LOCK_NB) == 0 ? 0 : errno;
@@ -82,14 +82,14 @@ static int probe(struct file_place *p, bool *shared, struct dlock_error *err)
     }
     close(fd);
     if (sys != 0 && sys != EWOULDBLOCK)
-        return dlock_fail(err, DLOCK_EOS, sys, "cannot ask for the lock on %s%s%s: %s", p->path,
+        return dlock_fail(err, DLOCK_EOS, sys, "cannot test the lock on %s%s%s: %s", p->path,
                           p->named ? "/" : "", p->lock, strerror(sys));
     return sys == EWOULDBLOCK || *shared;
 }
 
 /*
- * The lock is asked. Whoever holds it exclusively has most likely written the record: only a
- * program that is not dlock would not have, and it cannot be told from one in another container.
+ * Try the lock itself. An exclusive holder has most likely written the record: only another program than
+ * dlock would not have, and that cannot be distinguished from a dlock in another container.
  */
 static int add_unknown(struct file_place *p, const struct file_record *rec,
                        struct file_holders *out, struct dlock_error *err)
@@ -127,17 +127,17 @@ int file_status(struct file_place *p, struct file_holders *out, struct dlock_err
         return rc;
     rc = proc_locks_file(fd, &lf);
     n = rc < 0 ? rc : proc_locks_read(&lf, locks, PLOCKS_MAX);
-    /* An O_PATH descriptor knows its file system too. */
+    /* fstatfs works with an O_PATH descriptor. */
     believe = n >= 0 && lf.exact && !file_on_network(fd, &type, &warn);
     close(fd);
     out->info = calloc((size_t)(n > 0 ? n : 1), sizeof(*out->info));
     if (!out->info)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     read_record(p, &rec);
-    /* What is shown is true; what is not shown is free only where everything is shown. */
+    /* Entries in /proc/locks are true; a missing entry means "free" only where it is complete. */
     if (n <= 0 || locks[0].waiter || !lf.exact) {
-        bool free_ = believe && proc_locks_complete();
-        rc = free_ ? 0 : add_unknown(p, &rec, out, err);
+        bool is_free = believe && proc_locks_complete();
+        rc = is_free ? 0 : add_unknown(p, &rec, out, err);
         if (n <= 0 || out->n == 0 || locks[0].waiter)
             return rc;
     }

@@ -111,5 +111,5 @@ size_t pg_read_comment(const char *query, struct dlock_info *info, const char **
         return 0;
     *begin = query + 3;
     size_t len = (size_t)(end - *begin);
-    return dlock_who_parse(*begin, len, info) ? len : 0;
+    return dlock_identity_parse(*begin, len, info) ? len : 0;
 }

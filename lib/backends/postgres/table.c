@@ -299,7 +299,7 @@ static void granted(struct pg_backend *be, const struct pg_reply *r)
 static void read_holder(struct dlock_info *info, const char *holder, int64_t left_ms, int64_t fence)
 {
     *info = (struct dlock_info){.left_ns = left_ms * DLOCK_MSEC, .fence = (uint64_t)fence};
-    info->foreign = !dlock_who_parse(holder, strlen(holder), info);
+    info->foreign = !dlock_identity_parse(holder, strlen(holder), info);
 }
 
 /* Wait for a release to wake us, and poll: also when the lease ends, as the holder may be dead. */

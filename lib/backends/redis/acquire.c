@@ -42,7 +42,7 @@ static bool new_value(struct redis_backend *be)
 {
     int rc = dlock_token_new(be->spec->env, be->token);
     free(be->value);
-    be->value = rc == 0 ? redis_script_value(be->token, be->spec->who) : NULL;
+    be->value = rc == 0 ? redis_script_value(be->token, be->spec->identity) : NULL;
     be->claim = CLAIM_NONE;
     if (be->value)
         return true;
@@ -309,12 +309,6 @@ static void granted(struct redis_backend *be, const struct redis_answer *a)
     memcpy(ev->token, be->token, sizeof(ev->token));
 }
 
-static void failed(struct redis_backend *be, const struct dlock_error *err, bool leaving)
-{
-    (void)leaving;
-    trouble(be, err);
-}
-
 static void refused(struct redis_backend *be, const struct dlock_error *err, bool for_good)
 {
     if (for_good)
@@ -353,8 +347,7 @@ static void report_grace(struct redis_backend *be, const struct redis_script_tri
         return;
     be->acquire.told_grace = true;
     dlock_fail(&events_add(&be->events, EV_NOTICE)->error, DLOCK_EBUSY, 0,
-               "%s: the server was started a short while ago and grants nothing for another %s "
-               "(restart-grace)",
+               "%s: restart-grace: the server started recently and grants nothing for another %s",
                redis_where(be), dlock_format_duration(t->left_ms * DLOCK_MSEC, left, sizeof(left)));
 }
 
@@ -403,7 +396,7 @@ static void not_granted(struct redis_backend *be, const struct redis_script_trie
     }
 }
 
-static void try_answered(struct redis_backend *be, const struct redis_conn_reply *rep)
+static void try_answered(struct redis_backend *be, struct redis_conn_reply *rep)
 {
     struct redis_script_tried t;
     struct dlock_error err;
@@ -447,12 +440,6 @@ static void try_answered(struct redis_backend *be, const struct redis_conn_reply
         return;
     }
     not_granted(be, &t);
-}
-
-static bool answered(struct redis_backend *be, const struct redis_conn_reply *rep)
-{
-    try_answered(be, rep);
-    return false;
 }
 
 /* ---------------------------------------------------------------------- woken */
@@ -562,8 +549,8 @@ static void due(struct redis_backend *be, int64_t now)
 const struct redis_operation redis_op_acquire = {
     .tag = T_TRY,
     .again = try_again,
-    .answered = answered,
-    .failed = failed,
+    .answered = try_answered,
+    .failed = trouble,
     .confirmed = granted,
     .refused = refused,
     .heard = heard,

@@ -122,7 +122,7 @@ static int cluster_parse_nodes(const char *text, bool names, struct cluster_node
     struct line l, self = {0};
     int n = 0;
 
-    for (const char *p = text; self.id == NULL && next_line(&p, &l);)
+    for (const char *p = text; !self.id && next_line(&p, &l);)
         if (has_flag(&l, "myself"))
             self = l;
     for (int replicas = 1; replicas >= 0; replicas--) {
@@ -147,7 +147,7 @@ static int cluster_parse_nodes(const char *text, bool names, struct cluster_node
  */
 static bool may_be_cluster(const struct redis_route *r)
 {
-    return r->sentinel == NULL;
+    return !r->sentinel;
 }
 
 static void drop_address(struct redis_cluster *cl)
@@ -306,8 +306,7 @@ static bool refuses(const struct redis_route *r, struct dlock_error *err)
 {
     if (r->script->torn)
         dlock_fail(err, DLOCK_EUSAGE, 0,
-                   "%s: the name '%s' cannot be used in a cluster: with a '}', and no {tag} in it, "
-                   "the keys of the lock would be on several nodes",
+                   "%s: the name '%s' cannot be used in a cluster: it has a '}', but no {tag}",
                    r->spec->uri->where, r->spec->uri->name);
     else if (strcmp(r->script->db, "0") != 0)
         dlock_fail(err, DLOCK_EUSAGE, 0, "%s: a cluster has no database %s, only 0",

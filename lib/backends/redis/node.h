@@ -63,7 +63,7 @@ static inline bool redis_same_peer(const struct dlock_peer *a, const struct dloc
 {
     return a->len == b->len && memcmp(&a->addr, &b->addr, a->len) == 0;
 }
-/* The server's time (Unix, ms), read from an answer to what left at sent: as redis_clock_told, begun anew with another address. */
+/* As redis_clock_told for an answer on cmd; it starts over where the address is another one than last time. */
 int64_t redis_node_clock(struct redis_node *, int64_t theirs_ms, int64_t sent, int64_t now);
 
 /* ------------------------------------------------------------------- wake-ups */
@@ -93,7 +93,10 @@ void redis_node_track_answered(struct redis_node *, const redisReply *);
 
 /* --------------------------------------------------------------- pending undo */
 
-/* The server may still set this value (malloc'ed; the node frees it; NULL: ignored). The oldest one goes where there are too many: it expires. */
+/*
+ * The server may still set this value (malloc'ed; the node frees it; NULL: ignored). Where there are too many, the
+ * oldest one is forgotten: it expires.
+ */
 void redis_node_remember(struct redis_node *, char *value);
 /* NULL: all of them. */
 void redis_node_forget(struct redis_node *, const char *value);
@@ -102,7 +105,7 @@ void redis_node_forget(struct redis_node *, const char *value);
  * cluster is moving the slot: only the lock's own key can be there, and each command needs ASKING.
  */
 void redis_node_undo(struct redis_node *, const struct redis_script *, int tag, bool asking);
-/* The server answers a value's undo. An error (LOADING, READONLY) has undone nothing: the value stays for the next time. */
+/* The answer to a value's undo. An error (LOADING, READONLY) has undone nothing: the value stays pending. */
 void redis_node_undo_answered(struct redis_node *, const redisReply *);
 /* Queue: delete the lock if value holds it, take waiter id ("": none) out of the queue, wake the next one. */
 void redis_node_leave(struct redis_node *, const struct redis_script *, int tag, const char *value,

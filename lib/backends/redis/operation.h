@@ -98,10 +98,10 @@ struct redis_operation {
     enum redis_tag tag; /* of its command */
     /* Send the command again, to another node. moved: the lock's slot is there now. */
     void (*again)(struct redis_backend *, bool moved);
-    /* Its command was answered. True: the reply is kept. */
-    bool (*answered)(struct redis_backend *, const struct redis_conn_reply *);
-    /* cmd has failed, err says why. leaving: its command had left, and has no answer. */
-    void (*failed)(struct redis_backend *, const struct dlock_error *, bool leaving);
+    /* Its command was answered. To keep the reply, it sets r to NULL. */
+    void (*answered)(struct redis_backend *, struct redis_conn_reply *);
+    /* cmd has failed, err says why. It is not closed yet. */
+    void (*failed)(struct redis_backend *, const struct dlock_error *);
     /* Its answer is confirmed, or is not: for good, or for now. */
     void (*confirmed)(struct redis_backend *, const struct redis_answer *);
     void (*refused)(struct redis_backend *, const struct dlock_error *, bool for_good);
@@ -110,7 +110,7 @@ struct redis_operation {
     void (*wake_failed)(struct redis_backend *);
     /* The master is another server now. */
     void (*moved)(struct redis_backend *);
-    /* One thing that is due. */
+    /* Do one thing that is due; when the next one is, besides until. */
     void (*due)(struct redis_backend *, int64_t now);
     int64_t (*wake_at)(const struct redis_backend *);
 };

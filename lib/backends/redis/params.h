@@ -9,8 +9,8 @@ int redis_param_mode(const struct dlock_spec *, const char *why, struct dlock_er
 /* ?restart-grace=: *grace (ns) is left alone where it is missing. 0 or a negative code. */
 int redis_param_grace(const struct dlock_spec *, int64_t *grace, struct dlock_error *);
 /*
- * The password where the URI has none: from ?password-file=, else REDISCLI_AUTH (as redis-cli does). *secret: malloc'ed,
- * or NULL; the caller overwrites it before it is freed. 0 or a negative code.
+ * The password where the URI has none: from ?password-file=, else REDISCLI_AUTH (as redis-cli does).
+ * *secret: malloc'ed, or NULL; the caller overwrites it before it is freed. 0 or a negative code.
  */
 int redis_param_secret(const struct dlock_spec *, char **secret, struct dlock_error *);
 /* The lock's script, for the database dbtext: "3"; "" or NULL: 0. 0 or a negative code. */

@@ -8,9 +8,10 @@
  * the clients that have read the key), so that a lock freed by another program or by expiry is noticed. Timers
  * stand behind every message. script.h has keys and messages.
  *
- * This file runs the operation under way (acquire.c, renew.c, status.c): it takes the replies of the node (node.c), asks
- * the route (confirm.c, cluster.c, sentinel.c) what they are worth, and moves the operation on. operation.h has their
- * state, params.c the URI's parameters, health.c warnings about the server's set-up and clock.
+ * This file runs the operation under way (acquire.c, renew.c, status.c): it takes the replies of the node
+ * (node.c), asks the route whether they count (route.h; cluster.c, sentinel.c, confirm.c), and moves the
+ * operation on. operation.h has the state, params.c reads the URI's parameters, health.c warns about the
+ * server's set-up and clock.
  *
  * Not guaranteed: the lock lives in one server's memory. A server that loses it (restart without
  * persistence, promotion of a replica that lacks the key, eviction, a jump of its clock) gives it to the
@@ -179,18 +180,13 @@ static void cluster_answered(struct redis_backend *be, const struct redis_conn_r
         redis_op_acquire.refused(be, &err, true); /* the release undoes the try behind it */
 }
 
-/* True: the reply was kept. */
-static bool answered(struct redis_backend *be, const struct redis_conn_reply *rep)
+static void answered(struct redis_backend *be, struct redis_conn_reply *rep)
 {
+    const struct redis_operation *op = operations[be->op];
+
     if (redirected(be, rep))
-        return false;
+        return;
     switch (rep->tag) {
-    case T_TRY:
-    case T_RENEW:
-    case T_LEAVE:
-    case T_STATUS:
-        return be->op != OP_NONE && rep->tag == (int)operations[be->op]->tag &&
-               operations[be->op]->answered(be, rep);
     case T_UNDO:
         redis_node_undo_answered(&be->node, rep->r);
         break;
@@ -212,9 +208,9 @@ static bool answered(struct redis_backend *be, const struct redis_conn_reply *re
         cluster_answered(be, rep);
         break;
     default:
-        break;
+        if (op && rep->tag == (int)op->tag)
+            op->answered(be, rep);
     }
-    return false;
 }
 
 /* The master has moved: say so, and go there with the operation under way. */
@@ -253,21 +249,19 @@ static void confirm(struct redis_backend *be)
 static void cmd_failed(struct redis_backend *be)
 {
     const struct redis_operation *op = operations[be->op];
-    struct redis_conn *cmd = &be->node.cmd;
-    struct dlock_error err = cmd->error;
+    struct dlock_error err = be->node.cmd.error;
 
     if (!op) {
         redis_node_close(
             &be->node); /* a server may close an idle connection: it is asked first next time */
         return;
     }
-    bool leaving = cmd->written && redis_conn_waits(cmd, op->tag);
-    if (!redis_cluster_elsewhere(&be->route)) {
-        op->failed(be, &err, leaving);
-        return;
+    if (redis_cluster_elsewhere(&be->route)) {
+        redis_node_close(&be->node);
+        op->again(be, false);
+    } else {
+        op->failed(be, &err);
     }
-    redis_node_close(&be->node);
-    op->again(be, false);
 }
 
 static void take_replies(struct redis_backend *be)
@@ -277,8 +271,8 @@ static void take_replies(struct redis_backend *be)
     int rc = 0;
 
     while (cmd->state != RC_CLOSED && (rc = redis_conn_next(cmd, &rep)) == 1) {
-        if (!answered(be, &rep))
-            freeReplyObject(rep.r);
+        answered(be, &rep);
+        freeReplyObject(rep.r); /* NULL: it was kept */
         confirm(be);
     }
     if (rc < 0 && cmd->state == RC_FAILED)
@@ -318,8 +312,11 @@ static int be_interest(struct dlock_be *dlock_be, struct pollfd *pfd, int cap, i
     n += redis_sentinel_interest(&be->route, pfd + n, cap - n, wake_at);
     if (cap > n)
         n += redis_cluster_interest(&be->route, &pfd[n]);
-    if (be->op != OP_NONE)
-        *wake_at = dlock_min(*wake_at, dlock_min(be->until, operations[be->op]->wake_at(be)));
+    const struct redis_operation *op = operations[be->op];
+    if (op)
+        *wake_at = dlock_min(*wake_at, be->until);
+    if (op && op->wake_at)
+        *wake_at = dlock_min(*wake_at, op->wake_at(be));
     if (be->events.n > 0 || be->status.listing || be->checks.due || be->checks.ntold > 0)
         *wake_at = 0;
     return n;

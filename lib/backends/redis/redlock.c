@@ -6,8 +6,9 @@
  * votes, and a second one that raises the voters' fence counters; renewals and the release go to all. So
  * other Redlock clients exclude dlock and are excluded by it.
  *
- * Files: redlock.c runs the operation under way; redlock_vote.c acquire; redlock_renew.c renew and release;
- * redlock_status.c status; redlock_servers.c reaches the servers and counts their answers. Each server is a node (node.c).
+ * This file runs the operation under way: redlock_vote.c acquires, redlock_renew.c renews and releases,
+ * redlock_status.c asks for the status. redlock_servers.c reaches the servers and counts their answers. Each
+ * server is a node (node.c).
  *
  * Not guaranteed: the same as with one server, for a majority of them. A server that comes back without its
  * data does not vote for a ttl (restart-grace), so that it cannot vote for another client while the lock is still held.
@@ -145,23 +146,26 @@ static void memory_answered(struct redlock_backend *be, struct redlock_server *s
     events_add(&be->events, EV_NOTICE)->error = warning;
 }
 
-/* True: the reply was kept. */
-static bool answered(struct redlock_backend *be, struct redlock_server *s,
-                     const struct redis_conn_reply *rep)
+static void answered(struct redlock_backend *be, struct redlock_server *s,
+                     struct redis_conn_reply *rep)
 {
     switch (REDLOCK_TAG_KIND(rep->tag)) {
     case K_VOTE:
     case K_RAISE:
     case K_UNDO:
     case K_TRACK:
-        return redlock_op_acquire.answered(be, s, rep);
+        redlock_op_acquire.answered(be, s, rep);
+        break;
     case K_RENEW:
     case K_HEAL:
-        return redlock_op_renew.answered(be, s, rep);
+        redlock_op_renew.answered(be, s, rep);
+        break;
     case K_LEAVE:
-        return redlock_op_release.answered(be, s, rep);
+        redlock_op_release.answered(be, s, rep);
+        break;
     case K_STATUS:
-        return redlock_op_status.answered(be, s, rep);
+        redlock_op_status.answered(be, s, rep);
+        break;
     case K_STALE:
         redis_node_undo_answered(&s->node, rep->r);
         break;
@@ -169,7 +173,6 @@ static bool answered(struct redlock_backend *be, struct redlock_server *s,
         memory_answered(be, s, rep->r);
         break;
     }
-    return false;
 }
 
 static void take_replies(struct redlock_backend *be, struct redlock_server *s)
@@ -178,9 +181,10 @@ static void take_replies(struct redlock_backend *be, struct redlock_server *s)
     struct redis_conn_reply rep;
     int rc = 0;
 
-    while (cmd->state != RC_CLOSED && (rc = redis_conn_next(cmd, &rep)) == 1)
-        if (!answered(be, s, &rep))
-            freeReplyObject(rep.r);
+    while (cmd->state != RC_CLOSED && (rc = redis_conn_next(cmd, &rep)) == 1) {
+        answered(be, s, &rep);
+        freeReplyObject(rep.r); /* NULL: it was kept */
+    }
     if (rc < 0 && cmd->state == RC_FAILED)
         redlock_failed(be, s);
     rc = 0;

@@ -122,7 +122,7 @@ static bool of_this_lock(const struct redlock_backend *be, int tag)
 }
 
 static void renew_answered(struct redlock_backend *be, struct redlock_server *s,
-                           const struct redis_conn_reply *rep)
+                           struct redis_conn_reply *rep)
 {
     const char *found;
     size_t len;
@@ -210,15 +210,8 @@ static void renew_step(struct redlock_backend *be, int64_t now)
     be->until = DLOCK_NEVER;
 }
 
-static bool renew_reply(struct redlock_backend *be, struct redlock_server *s,
-                        const struct redis_conn_reply *rep)
-{
-    renew_answered(be, s, rep);
-    return false;
-}
-
 const struct redlock_operation redlock_op_renew = {
-    .answered = renew_reply,
+    .answered = renew_answered,
     .step = renew_step,
     .wake_at = redlock_wake_at,
 };
@@ -269,7 +262,7 @@ void redlock_release(struct redlock_backend *be, int64_t until)
 }
 
 static void leave_answered(struct redlock_backend *be, struct redlock_server *s,
-                           const struct redis_conn_reply *rep)
+                           struct redis_conn_reply *rep)
 {
     const char *found;
     size_t len;
@@ -382,15 +375,8 @@ static void release_step(struct redlock_backend *be, int64_t now)
     }
 }
 
-static bool leave_reply(struct redlock_backend *be, struct redlock_server *s,
-                        const struct redis_conn_reply *rep)
-{
-    leave_answered(be, s, rep);
-    return false;
-}
-
 const struct redlock_operation redlock_op_release = {
-    .answered = leave_reply,
+    .answered = leave_answered,
     .step = release_step,
     .wake_at = release_wake_at,
 };

@@ -157,9 +157,8 @@ struct redlock_backend {
 
 /* What redlock.c does with an operation. */
 struct redlock_operation {
-    /* A reply to one of its commands, maybe of an earlier time. True: the reply is kept. */
-    bool (*answered)(struct redlock_backend *, struct redlock_server *,
-                     const struct redis_conn_reply *);
+    /* A reply to one of its commands, maybe to an old one. To keep the reply, it sets r to NULL. */
+    void (*answered)(struct redlock_backend *, struct redlock_server *, struct redis_conn_reply *);
     /* While it is under way: what the answers so far and the time decide. */
     void (*step)(struct redlock_backend *, int64_t now);
     int64_t (*wake_at)(const struct redlock_backend *);
@@ -208,7 +207,7 @@ static inline void redlock_remember(const struct redlock_backend *be, struct red
     redis_node_remember(&s->node, strdup(be->value));
 }
 void redlock_undo(struct redlock_backend *, struct redlock_server *);
-/* Close cmd. A vote without an answer may still be served: the undo goes behind it, and again on the next connection. */
+/* Close cmd. A vote without an answer may still be served: its undo goes behind it, and to the next connection. */
 void redlock_drop(struct redlock_backend *, struct redlock_server *);
 /* cmd has failed. */
 void redlock_failed(struct redlock_backend *, struct redlock_server *);

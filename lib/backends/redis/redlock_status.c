@@ -45,24 +45,22 @@ void redlock_status(struct redlock_backend *be, enum dlock_ask what)
     }
 }
 
-static bool answered(struct redlock_backend *be, struct redlock_server *s,
-                     const struct redis_conn_reply *rep)
+static void answered(struct redlock_backend *be, struct redlock_server *s,
+                     struct redis_conn_reply *rep)
 {
     struct redis_script_state state;
 
     if (be->op != OP_STATUS || be->status.listing || rep->tag != REDLOCK_TAG(be->serial, K_STATUS))
-        return false;
+        return;
     if (s->node.cmd.auth_failed || rep->r->type == REDIS_REPLY_ERROR) {
         redlock_refused(be, s, rep->r);
-        return false;
-    }
-    if (redis_script_state(rep->r, &state) != 0) {
+    } else if (redis_script_state(rep->r, &state) != 0) {
         redlock_misread(s, "a query");
-        return false;
+    } else {
+        s->answer = A_YES;
+        be->status.replies[s - be->servers] = rep->r;
+        rep->r = NULL;
     }
-    s->answer = A_YES;
-    be->status.replies[s - be->servers] = rep->r;
-    return true;
 }
 
 /* How many servers have the same value as i; *fence: their lowest; *left_ms: what a majority of them has left. */

@@ -245,7 +245,7 @@ static bool new_value(struct redlock_backend *be)
     struct dlock_error err;
     int rc = dlock_token_new(be->spec->env, be->token);
     free(be->value);
-    be->value = rc == 0 ? redis_script_value(be->token, be->spec->who) : NULL;
+    be->value = rc == 0 ? redis_script_value(be->token, be->spec->identity) : NULL;
     if (be->value)
         return true;
     if (rc != 0)
@@ -383,11 +383,9 @@ static void same_server(struct redlock_backend *be, struct redlock_server *s, bo
     s->same = true;
     s->from = 0;
     s->touched = false;
-    dlock_fail(
-        &s->last, DLOCK_EUSAGE, 0,
-        "%s: %s is the same server as another one of the list, and has no vote: a redlock needs "
-        "different servers",
-        be->spec->uri->where, s->where);
+    dlock_fail(&s->last, DLOCK_EUSAGE, 0,
+               "%s: %s is another name of a server in the list and has no vote",
+               be->spec->uri->where, s->where);
     if (!current && redlock_may_notice(be))
         events_add(&be->events, EV_NOTICE)->error = s->last;
 }
@@ -594,11 +592,11 @@ static void tell_grace(struct redlock_backend *be)
     for (int i = 0; i < be->n; i++)
         if (be->servers[i].answer == A_GRACE)
             ms = dlock_max(ms, be->servers[i].left_ms);
-    dlock_fail(&events_add(&be->events, EV_NOTICE)->error, DLOCK_EBUSY, 0,
-               "%s: %d of %d servers were started a short while ago and do not vote for another %s "
-               "(restart-grace)",
-               be->spec->uri->where, grace, be->n,
-               dlock_format_duration(ms * DLOCK_MSEC, left, sizeof(left)));
+    dlock_fail(
+        &events_add(&be->events, EV_NOTICE)->error, DLOCK_EBUSY, 0,
+        "%s: restart-grace: %d of %d servers started recently and do not vote for another %s",
+        be->spec->uri->where, grace, be->n,
+        dlock_format_duration(ms * DLOCK_MSEC, left, sizeof(left)));
 }
 
 static void pause_round(struct redlock_backend *be)
@@ -744,8 +742,8 @@ static int64_t wake_at(const struct redlock_backend *be)
     return dlock_min(round_wake_at(be), wait_wake_at(be));
 }
 
-static bool answered(struct redlock_backend *be, struct redlock_server *s,
-                     const struct redis_conn_reply *rep)
+static void answered(struct redlock_backend *be, struct redlock_server *s,
+                     struct redis_conn_reply *rep)
 {
     switch (REDLOCK_TAG_KIND(rep->tag)) {
     case K_VOTE:
@@ -765,7 +763,6 @@ static bool answered(struct redlock_backend *be, struct redlock_server *s,
     default:
         break;
     }
-    return false;
 }
 
 const struct redlock_operation redlock_op_acquire = {

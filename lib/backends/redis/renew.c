@@ -101,9 +101,8 @@ static void unclear(struct redis_backend *be, const struct dlock_error *err)
         events_add(&be->events, EV_UNCLEAR)->error = *err;
 }
 
-static void renew_failed(struct redis_backend *be, const struct dlock_error *err, bool leaving)
+static void renew_failed(struct redis_backend *be, const struct dlock_error *err)
 {
-    (void)leaving;
     redis_node_close(&be->node);
     unclear(be, err);
 }
@@ -130,7 +129,7 @@ static void renewal_refused(struct redis_backend *be, const struct dlock_error *
     unclear(be, err);
 }
 
-static void renew_answered(struct redis_backend *be, const struct redis_conn_reply *rep)
+static void renew_answered(struct redis_backend *be, struct redis_conn_reply *rep)
 {
     struct redis_conn *cmd = &be->node.cmd;
     struct dlock_error err;
@@ -165,12 +164,6 @@ static void renew_answered(struct redis_backend *be, const struct redis_conn_rep
     redis_route_ask_confirmation(&be->route, ours, 0, be->until);
 }
 
-static bool renew_reply(struct redis_backend *be, const struct redis_conn_reply *rep)
-{
-    renew_answered(be, rep);
-    return false;
-}
-
 static void renew_due(struct redis_backend *be, int64_t now)
 {
     struct dlock_error err;
@@ -185,22 +178,15 @@ static void renew_due(struct redis_backend *be, int64_t now)
     unclear(be, &err);
 }
 
-static int64_t renew_wake_at(const struct redis_backend *be)
-{
-    (void)be;
-    return DLOCK_NEVER;
-}
-
 const struct redis_operation redis_op_renew = {
     .tag = T_RENEW,
     .again = renew_again,
-    .answered = renew_reply,
+    .answered = renew_answered,
     .failed = renew_failed,
     .confirmed = renewed,
     .refused = renewal_refused,
     .moved = renew_there,
     .due = renew_due,
-    .wake_at = renew_wake_at,
 };
 
 /* -------------------------------------------------------------------- release */
@@ -286,14 +272,16 @@ static void leave_later(struct redis_backend *be, const struct dlock_error *err)
             dlock_min(be->release.until, now + dlock_backoff_next(&be->out.pause, be->spec->env));
 }
 
-static void leave_failed(struct redis_backend *be, const struct dlock_error *err, bool leaving)
+static void leave_failed(struct redis_backend *be, const struct dlock_error *err)
 {
+    const struct redis_conn *cmd = &be->node.cmd;
+    if (cmd->written && redis_conn_waits(cmd, T_LEAVE))
+        be->release.answer_lost = true;
     redis_node_close(&be->node);
-    be->release.answer_lost |= leaving;
     leave_later(be, err);
 }
 
-static void leave_answered(struct redis_backend *be, const struct redis_conn_reply *rep)
+static void leave_answered(struct redis_backend *be, struct redis_conn_reply *rep)
 {
     const redisReply *r = rep->r;
     bool granted = be->claim == CLAIM_GRANTED, ours;
@@ -312,7 +300,7 @@ static void leave_answered(struct redis_backend *be, const struct redis_conn_rep
         end_release(be, DLOCK_REL_UNCLEAR, &err);
     } else if (be->node.undo.n > 0) {
         /* The undo in front of it was refused: both again. */
-        be->release.answer_lost |= ours;
+        be->release.answer_lost = be->release.answer_lost || ours;
         dlock_fail(&err, DLOCK_EUNAVAIL, 0, "%s: an earlier, unanswered try could not be undone",
                    redis_where(be));
         leave_later(be, &err);
@@ -325,12 +313,6 @@ static void leave_answered(struct redis_backend *be, const struct redis_conn_rep
     } else {
         end_release(be, DLOCK_REL_NOTHING, NULL);
     }
-}
-
-static bool leave_reply(struct redis_backend *be, const struct redis_conn_reply *rep)
-{
-    leave_answered(be, rep);
-    return false;
 }
 
 static void release_due(struct redis_backend *be, int64_t now)
@@ -353,7 +335,7 @@ static int64_t release_wake_at(const struct redis_backend *be)
 const struct redis_operation redis_op_release = {
     .tag = T_LEAVE,
     .again = leave_again,
-    .answered = leave_reply,
+    .answered = leave_answered,
     .failed = leave_failed,
     .due = release_due,
     .wake_at = release_wake_at,

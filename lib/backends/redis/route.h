@@ -44,7 +44,7 @@ struct redis_sentinel; /* sentinel.c */
 /* Tags of the route's own commands on cmd; redis.c uses lower ones. */
 enum redis_route_tag { T_WAIT = 64, T_HELLO, T_NODES };
 
-/* Set before the first call: what is not marked otherwise. Nothing is owned but cluster and sentinel. */
+/* The fields up to wait_replicas are set before the first call, and not owned. */
 struct redis_route {
     const struct dlock_spec *spec;
     const struct redis_script *script;
@@ -96,20 +96,20 @@ void redis_route_unconfirmed(const struct redis_route *, struct dlock_error *err
 
 /* A new operation, or another attempt at it: redirections are counted anew, from the node that has the slot. */
 void redis_cluster_begin(struct redis_route *);
-/* As redis_route_connect. False: the URI names the server. */
+/* As redis_route_connect. False: nothing is done, because the URI names the server. */
 bool redis_cluster_connect(struct redis_route *, struct redis_conn *, int64_t until);
 static inline void redis_cluster_done(struct redis_route *r)
 {
     redis_addr_done(&r->cluster.addr);
 }
-/* The look-up of a node's name: fills one entry, or none; goes on with it. */
+/* The look-up of a node's name: fills one entry for poll(), or none; returns how many. work goes on with it. */
 int redis_cluster_interest(const struct redis_route *, struct pollfd *);
 void redis_cluster_work(struct redis_route *);
 
 enum redis_verdict {
-    ROUTE_PASS,  /* no redirection, or one that is not followed */
-    ROUTE_ASK,   /* send it once more, to another node, for once */
-    ROUTE_MOVED, /* the lock's slot is on another node: send it there */
+    ROUTE_PASS, /* no redirection, or one that is not followed */
+    ROUTE_ASK,  /* send it once more, to another node, for once */
+    ROUTE_MOVED /* the lock's slot is on another node: send it there */
 };
 /* An operation's answer on cmd. follow_ask: false where an -ASK is not followed. */
 enum redis_verdict redis_cluster_judge(struct redis_route *, const redisReply *, bool follow_ask);
@@ -128,8 +128,9 @@ static inline bool redis_cluster_asks(const struct redis_route *r)
 bool redis_cluster_strayed(const struct redis_route *);
 /* Fill err from an error reply, as redis_conn_reply_error, also with what only a cluster says; returns its code. */
 int redis_cluster_error(struct redis_route *, struct dlock_error *err, const char *text);
-/* Queue the question whether it is a cluster, once; and for its other nodes, now and then. */
+/* Queue on cmd, once: is it a cluster? */
 void redis_cluster_hello(struct redis_route *);
+/* Queue the same and, in a cluster, now and then: which other nodes are there? Only while cmd is connected. */
 void redis_cluster_learn(struct redis_route *);
 /* The reply under T_HELLO or T_NODES. False: it is a cluster in which this lock cannot be; err says why. */
 bool redis_cluster_answered(struct redis_route *, const struct redis_conn_reply *,
@@ -137,7 +138,10 @@ bool redis_cluster_answered(struct redis_route *, const struct redis_conn_reply 
 
 /* --------------------------------------------------------------------- sentinel.c */
 
-/* Where there is no Sentinel (but for open and connect) these do nothing, and the answer is yes. */
+/*
+ * Without Sentinel all but open and connect do nothing, and the answer is MASTER_YES. open reads the URI: 0 or a
+ * negative code. connect is as redis_route_connect; the connection waits (RC_WAITING) until the master is found.
+ */
 int redis_sentinel_open(struct redis_route *, struct dlock_error *);
 void redis_sentinel_close(struct redis_route *);
 void redis_sentinel_connect(struct redis_route *, struct redis_conn *, int64_t until);
@@ -150,10 +154,10 @@ bool redis_sentinel_worth_retry(const struct redis_route *, const struct dlock_e
 void redis_sentinel_question(struct redis_route *, int64_t newer_than);
 /* In this round of questions, is cmd connected to the master? */
 enum redis_mastery {
-    MASTER_PENDING,
-    MASTER_YES,   /* a majority of all sentinels names it */
-    MASTER_OTHER, /* a majority names another one */
-    MASTER_NO     /* there will be no majority in this round */
+    MASTER_PENDING, /* too few have answered */
+    MASTER_YES,     /* a majority of all sentinels names it */
+    MASTER_OTHER,   /* a majority names another one */
+    MASTER_NO       /* there will be no majority in this round */
 };
 enum redis_mastery redis_sentinel_answer(const struct redis_route *);
 /* Why it is not MASTER_YES. */

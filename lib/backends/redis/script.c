@@ -223,10 +223,10 @@ int redis_script_state(const redisReply *r, struct redis_script_state *s)
 
 /* --------------------------------------------------------------------- values */
 
-char *redis_script_value(const char *token, const struct dlock_who *who)
+char *redis_script_value(const char *token, const struct dlock_identity *identity)
 {
     char record[1024], *p;
-    if (dlock_who_format(who, record, sizeof(record)) < 0)
+    if (dlock_identity_format(identity, record, sizeof(record)) < 0)
         snprintf(record, sizeof(record), "dlock1");
     return asprintf(&p, "%s %s", token, record) < 0 ? NULL : p;
 }
@@ -236,7 +236,7 @@ void redis_script_holder(const char *value, size_t len, struct dlock_info *info)
     *info = (struct dlock_info){.left_ns = -1, .mode = DLOCK_EXCLUSIVE};
     if (len > DLOCK_TOKEN_LEN && value[DLOCK_TOKEN_LEN] == ' ' &&
         strspn(value, "0123456789abcdef") == DLOCK_TOKEN_LEN &&
-        dlock_who_parse(value + DLOCK_TOKEN_LEN + 1, len - DLOCK_TOKEN_LEN - 1, info)) {
+        dlock_identity_parse(value + DLOCK_TOKEN_LEN + 1, len - DLOCK_TOKEN_LEN - 1, info)) {
         memcpy(info->token, value, DLOCK_TOKEN_LEN);
         info->token[DLOCK_TOKEN_LEN] = '\0';
     } else {
@@ -255,7 +255,7 @@ bool redis_script_waiter(const char *entry, size_t len, int64_t now_ms, struct d
     if (*p != ' ')
         return false;
     p++;
-    return dlock_who_parse(p, len - (size_t)(p - entry), info);
+    return dlock_identity_parse(p, len - (size_t)(p - entry), info);
 }
 
 /* -------------------------------------------------------------------- wake-up */

@@ -118,7 +118,7 @@ int redis_script_state(const redisReply *, struct redis_script_state *);
 /* --------------------------------------------------------------------- values */
 
 /* The lock's value, from token and holder; the caller frees it. NULL: out of memory. */
-char *redis_script_value(const char *token, const struct dlock_who *);
+char *redis_script_value(const char *token, const struct dlock_identity *);
 /* The holder that a value describes; foreign where dlock did not write it. */
 void redis_script_holder(const char *value, size_t len, struct dlock_info *);
 /* A waiter's entry; false: the waiter is dead, or the entry is in no format that we know. */

@@ -144,7 +144,7 @@ static void open_conn(const struct sentinels *s, int i, struct redis_conn *c, in
     (void)redis_conn_open(c, s->spec->env, peers, n, &s->auth, s->one[i].where, until);
 }
 
-/* Begin a round; the answers to the one before no longer count. until: a sentinel without an answer by then has failed. */
+/* Begin a round; earlier answers no longer count. until: a sentinel that has not answered by then has failed. */
 static void sentinels_ask(struct sentinels *s, int64_t until)
 {
     const char *argv[] = {"SENTINEL", "get-master-addr-by-name", s->service};
@@ -172,10 +172,10 @@ static void refused(const struct sentinels *s, struct sentinel *one, const char 
         dlock_fail(&err, DLOCK_EPERM, 0,
                    "%s: user or password refused: check sentinel-user= and sentinel-password-file=",
                    one->where);
-    else if (strstr(text, "NOAUTH") != NULL)
+    else if (strstr(text, "NOAUTH"))
         dlock_fail(&err, DLOCK_EPERM, 0,
                    "%s: a password is needed: use ?sentinel-password-file=FILE", one->where);
-    else if (strstr(text, "unknown command") != NULL)
+    else if (strstr(text, "unknown command"))
         dlock_fail(&err, DLOCK_EPROTO, 0,
                    "%s: this is no sentinel; redis:// is for a server without them", one->where);
     else
@@ -313,8 +313,7 @@ static int none_named(const struct sentinels *s, const struct tally *t, struct d
     const char *where = s->spec->uri->where;
     if (t->unknown > 0)
         return dlock_fail(err, DLOCK_EUNAVAIL, 0,
-                          "%s: the sentinels know no service '%s' (%d of %d have answered): check "
-                          "the service name",
+                          "%s: no service '%s' (%d of %d have answered): check the service name",
                           where, s->service, t->unknown, s->n);
     if (t->error->code == DLOCK_EPERM)
         return dlock_fail(err, DLOCK_EPERM, 0, "%s: %s", where, t->error->msg);

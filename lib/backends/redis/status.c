@@ -43,9 +43,8 @@ void redis_status(struct redis_backend *be, enum dlock_ask what)
     fail(be, &err);
 }
 
-static void failed(struct redis_backend *be, const struct dlock_error *err, bool leaving)
+static void failed(struct redis_backend *be, const struct dlock_error *err)
 {
-    (void)leaving;
     redis_node_close(&be->node);
     /* In a cluster the node's replica may be about to take over. */
     if ((be->route.cluster.known && err->code == DLOCK_EUNAVAIL) ||
@@ -55,7 +54,7 @@ static void failed(struct redis_backend *be, const struct dlock_error *err, bool
         fail(be, err);
 }
 
-static bool answered(struct redis_backend *be, const struct redis_conn_reply *rep)
+static void answered(struct redis_backend *be, struct redis_conn_reply *rep)
 {
     redisReply *r = rep->r;
     struct dlock_error err;
@@ -69,19 +68,19 @@ static bool answered(struct redis_backend *be, const struct redis_conn_reply *re
             redis_node_close(&be->node);
         if (err.code == DLOCK_EUNAVAIL && (class == RE_TRANSIENT || class == RE_CLUSTER)) {
             redis_retry_later(be, &err);
-            return false;
+            return;
         }
     } else if (redis_script_state(r, &be->status.state) != 0) {
         dlock_fail(&err, DLOCK_EPROTO, 0, "%s: unexpected answer to a query", redis_where(be));
     } else {
         be->until = DLOCK_NEVER;
         be->status.listing = r;
+        rep->r = NULL;
         be->status.at = 0;
         be->status.place = 0;
-        return true;
+        return;
     }
     fail(be, &err);
-    return false;
 }
 
 static void due(struct redis_backend *be, int64_t now)

@@ -1,9 +1,9 @@
 /*
  * acquire.c - our node: how it comes into the queue, how it becomes first, how it is deleted.
  *
- * As in ZooKeeper's lock recipe, but: the node's name carries a GUID, so that a node whose create was not answered is
- * found again; when the node in front of ours is gone, we look at the whole queue, since its owner may have died before
- * it was first; and all of it goes on across connections, as long as the session lives.
+ * As in ZooKeeper's lock recipe, but: the node's name carries a GUID, so that we find our node again when the answer to
+ * the create was lost; when the node in front of ours is gone, we look at the whole queue, since its owner may have died
+ * before it was first; and all of it goes on across connections, as long as the session lives.
  */
 #include "zookeeper.h"
 
@@ -167,12 +167,12 @@ static enum zk_verdict on_parent(struct zk_backend *be, const struct zk_msg *m,
     default:
         break;
     }
-    return failed(be, m->rc, "its parent cannot be made", err);
+    return failed(be, m->rc, "cannot create the parent node", err);
 }
 
 /* -------------------------------------------------------------- the next step */
 
-/* Was the node created whose create was not answered? This server may lag behind that one: it catches up first. */
+/* The create was not answered: is the node there? This server may lag behind the other one, so it catches up first. */
 static void find(struct zk_backend *be)
 {
     zk_conn_ask(be->session.conn,
@@ -269,7 +269,7 @@ static enum zk_verdict on_created(struct zk_backend *be, struct zk_msg *m, struc
     if (be->op != OP_ACQUIRE || be->node.state != NODE_NONE)
         return ZK_GOES_ON;
     if (m->rc != ZNONODE)
-        return failed(be, m->rc, "no place in the line", err);
+        return failed(be, m->rc, "cannot join the queue", err);
     be->acquire.making = strlen(be->lock.parent);
     return make_parent(be, err);
 }
@@ -287,7 +287,7 @@ static enum zk_verdict on_found(struct zk_backend *be, const struct zk_msg *m,
     if (m->serial != be->acquire.list_serial || be->node.state != NODE_UNCLEAR)
         return ZK_GOES_ON;
     if (m->rc != ZOK && m->rc != ZNONODE)
-        return failed(be, m->rc, "the line cannot be read", err);
+        return failed(be, m->rc, "cannot read the queue", err);
     for (int i = 0; i < m->nnames && !found; i++)
         if (has_our_stem(be, m->names[i]))
             found = m->names[i];
@@ -329,7 +329,7 @@ static enum zk_verdict on_self(struct zk_backend *be, const struct zk_msg *m,
     }
     if (zk_transient(m->rc))
         be->node.state = NODE_UNCLEAR;
-    return failed(be, m->rc, "our node cannot be read", err);
+    return failed(be, m->rc, "cannot read our node", err);
 }
 
 static enum zk_verdict on_beat(struct zk_backend *be, const struct zk_msg *m)
@@ -434,9 +434,10 @@ static enum zk_verdict drop_orphans(struct zk_backend *be, const struct zk_child
 
 static enum zk_verdict numbers_used_up(struct zk_backend *be, struct dlock_error *err)
 {
-    dlock_fail(err, DLOCK_EUNAVAIL, 0,
-               "%s: the sequence numbers below %s are used up: delete that node while nobody waits",
-               zk_where(be), be->lock.parent);
+    dlock_fail(
+        err, DLOCK_EUNAVAIL, 0,
+        "%s: the sequence numbers below %s are used up: delete that node while no client waits",
+        zk_where(be), be->lock.parent);
     return ZK_FAILED;
 }
 
@@ -485,7 +486,7 @@ static enum zk_verdict on_list(struct zk_backend *be, const struct zk_msg *m,
     if (m->rc == ZNONODE)
         return node_gone(be);
     if (m->rc != ZOK)
-        return failed(be, m->rc, "the line cannot be read", err);
+        return failed(be, m->rc, "cannot read the queue", err);
     struct zk_child *line = zk_line(m->names, m->nnames, &n);
     if (!line)
         return no_memory(err);
@@ -521,7 +522,7 @@ static enum zk_verdict on_pred(struct zk_backend *be, const struct zk_msg *m,
         return ZK_GOES_ON;
     }
     if (m->rc != ZOK)
-        return failed(be, m->rc, "the one in front cannot be watched", err);
+        return failed(be, m->rc, "cannot watch the node in front of ours", err);
     if (be->acquire.place == 1 &&
         !be->acquire.front_known) { /* else the watch was only set again */
         keep_info(be, m);
@@ -575,7 +576,7 @@ static enum zk_verdict not_deleted(struct zk_backend *be, int rc, struct dlock_e
     }
     if (be->op != OP_RELEASE)
         return ZK_GOES_ON;
-    zk_error(be, rc, "our node cannot be deleted", err);
+    zk_error(be, rc, "cannot delete our node", err);
     return released(be, DLOCK_REL_UNCLEAR);
 }
 

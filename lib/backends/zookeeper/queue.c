@@ -1,9 +1,9 @@
 /*
  * queue.c - the children of a lock's node, as Curator, kazoo and we read them.
  *
- * Whatever ends in a sequence stands in line: the server's "%010d" of a counter of 32 bits, which stops at
- * 2^31 - 1 (a negative one is read all the same, so that it can be refused). Names in front of it: Curator's "_c_<uuid>-lock-" (locks), "__READ__", "__WRIT__" (read/write
- * locks); kazoo's "<uuid>__lock__" and "<uuid>__rlock__".
+ * A child stands in line if its name ends in a sequence: "%010d" of a 32-bit counter, which stops at 2^31 - 1. (We read
+ * negative ones, to refuse them.) In front of the sequence: Curator's "_c_<uuid>-lock-" (locks), "__READ__" and "__WRIT__"
+ * (read/write locks); kazoo's "<uuid>__lock__" and "<uuid>__rlock__".
  */
 #include "zookeeper.h"
 
@@ -18,7 +18,7 @@ static bool digits(const char *s, size_t n)
     return true;
 }
 
-/* Is the '-' at name[at] a sign? The end of a name's own text may be one, too ("lock-"). */
+/* Is the '-' at name[at] a sign? The text in front of a sequence may end in '-', too ("lock-"). */
 static bool sign_at(const char *name, size_t at)
 {
     return name[at] == '-' && (at == 0 || name[at - 1] == '-' || name[at - 1] == '_');
@@ -73,14 +73,14 @@ void zk_read_info(const char *name, const char *data, int len, const struct Stat
                   struct dlock_info *info)
 {
     *info = (struct dlock_info){.left_ns = -1};
-    info->foreign = !data || !dlock_who_parse(data, (size_t)len, info);
+    info->foreign = !data || !dlock_identity_parse(data, (size_t)len, info);
     if (info->foreign) {
         const char *program = strncmp(name, "_c_", 3) == 0 ? "Curator"
                               : strstr(name, "lock__")     ? "kazoo"
                                                            : "another program";
         dlock_clean_text(info->command, sizeof(info->command), program, strlen(program));
-        /* Curator keeps the bytes of an address there, kazoo whatever the program chose. */
-        if (data && len > 0 && memchr(data, '\0', (size_t)len) == NULL)
+        /* Curator keeps the bytes of an address there, kazoo what the program chose. */
+        if (data && len > 0 && !memchr(data, '\0', (size_t)len))
             dlock_clean_text(info->note, sizeof(info->note), data, (size_t)len);
         info->since_ms = stat->ctime;
     }

@@ -66,9 +66,8 @@ int zk_error(const struct zk_backend *be, int rc, const char *what, struct dlock
     const char *why, *hint = "";
     switch (rc) {
     case ZNOAUTH:
-        why = "not allowed there";
-        hint = be->lock.credentials ? " to this user"
-                                    : " without authentication (zk://user:password@...)";
+        why = be->lock.credentials ? "this user has no permission there" : "no permission there";
+        hint = be->lock.credentials ? "" : " without authentication (zk://user:password@...)";
         break;
     case ZAUTHFAILED:
         why = "the server refused the authentication";
@@ -77,7 +76,7 @@ int zk_error(const struct zk_backend *be, int rc, const char *what, struct dlock
         why = "the server is older than 3.5";
         break;
     case ZNOCHILDRENFOREPHEMERALS:
-        why = "a node of that path is ephemeral, and cannot have others below it";
+        why = "a node of that path is ephemeral and cannot have children";
         break;
     case ZK_NOMEMORY:
         why = "out of memory";
@@ -289,9 +288,9 @@ static enum zk_news too_short(struct zk_backend *be, struct dlock_error *err)
     dlock_format_duration(be->session.timeout, theirs, sizeof(theirs));
     dlock_format_duration(be->spec->least_ttl, least, sizeof(least));
     dlock_fail(err, DLOCK_EUNAVAIL, 0,
-               "%s: the server grants sessions of %s, not the ttl of %s, and with this grace it "
-               "must be %s at least: a shorter --grace, or a larger maxSessionTimeout there",
-               zk_where(be), theirs, ours, least);
+               "%s: the server grants sessions of %s (ttl: %s), this grace needs %s: %s",
+               zk_where(be), theirs, ours, least,
+               "use a shorter --grace, or raise the server's maxSessionTimeout");
     return NEWS_USELESS;
 }
 
@@ -377,9 +376,9 @@ static const char *trouble_text(int rc)
 {
     switch (rc) {
     case EPROTO:
-        return "what it says is not ZooKeeper's protocol";
+        return "its answer is not ZooKeeper's protocol";
     case ESHUTDOWN:
-        return "it hangs up: no quorum, or too many connections from here (maxClientCnxns)";
+        return "it hung up: no quorum, or too many connections from here (maxClientCnxns)";
     default:
         return strerror(rc);
     }

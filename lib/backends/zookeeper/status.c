@@ -33,7 +33,7 @@ static enum zk_verdict failed(struct zk_backend *be, int rc, struct dlock_error 
         be->again_at = zk_now(be);
         return ZK_GOES_ON;
     }
-    zk_error(be, rc, "the line cannot be read", err);
+    zk_error(be, rc, "cannot read the queue", err);
     return ZK_FAILED;
 }
 

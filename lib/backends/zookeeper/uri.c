@@ -1,15 +1,15 @@
-/* uri.c - what the URI says, before anything is connected to. */
+/* uri.c - check the URI and what else the core has set, before there is a connection. */
 #include "zookeeper.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Everything to who has authenticated, and the others may look. */
+/* The authenticated user may do everything, the others may read. */
 static struct ACL creator_read[2];
 static const struct ACL_vector acl_read = {.count = 2, .data = creator_read};
 
-/* What the server refuses in a path: it counts in UTF-16, and takes no surrogates. */
+/* Does the server accept it in a path? It counts in UTF-16, and accepts no surrogates. */
 static bool good_text(const char *s)
 {
     const unsigned char *u = (const unsigned char *)s;
@@ -55,7 +55,7 @@ static int check_path(const struct zk_backend *be, const char *path, size_t from
             return bad_name(be, "/zookeeper is the server's own", err);
         if ((size_t)(p - path) > from + 1 && zk_sequence(part, &seq))
             return bad_name(
-                be, "a part that ends in ten digits looks like one who waits for the lock above it",
+                be, "a part that ends in ten digits looks like a waiter for the lock above it",
                 err);
         p += n;
     }
@@ -86,7 +86,7 @@ static int set_acl(struct zk_backend *be, struct dlock_error *err)
         return 0;
     }
     if (strcmp(acl, "creator") != 0 && strcmp(acl, "read") != 0)
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "?acl=%s: creator, read or open", acl);
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "?acl=%s: must be creator, read or open", acl);
     if (!be->lock.credentials)
         return dlock_fail(err, DLOCK_EUSAGE, 0, "?acl=%s needs a user and a password in the URI",
                           acl);
@@ -143,12 +143,12 @@ int zk_check_spec(struct zk_backend *be, struct dlock_error *err)
         return rc;
     const char *layout = dlock_uri_param(uri, "layout");
     if (layout && strcmp(layout, "curator") != 0 && strcmp(layout, "kazoo") != 0)
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "?layout=%s: curator or kazoo", layout);
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "?layout=%s: must be curator or kazoo", layout);
     be->lock.kazoo = layout && *layout == 'k';
     if (be->spec->ttl > 24 * 24 * 3600 * DLOCK_SEC)
         return dlock_fail(err, DLOCK_EUSAGE, 0,
                           "a ttl of more than 24 days is too long for ZooKeeper");
-    if (dlock_who_format(be->spec->who, be->lock.record, sizeof(be->lock.record)) < 0)
+    if (dlock_identity_format(be->spec->identity, be->lock.record, sizeof(be->lock.record)) < 0)
         snprintf(be->lock.record, sizeof(be->lock.record), "dlock1");
     return 0;
 }

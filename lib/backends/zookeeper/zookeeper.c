@@ -6,7 +6,7 @@
  * status.c   the status of a lock                           queue.c    how each program names its nodes
  * uri.c      the URI                                        wire/      libzookeeper, and what goes over its socket
  *
- * Not guaranteed: the server may end a session although we live (pauses, clocks whose speeds differ by more than 1 %).
+ * Not guaranteed: the server may end a session although we live (a pause, or clock speeds that differ by more than 1 %).
  * The deadline of the lease covers that.
  */
 #include "zookeeper.h"

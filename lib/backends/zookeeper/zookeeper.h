@@ -16,7 +16,7 @@ enum zk_tag {
     T_PARENT, /* create a part of the path to the lock */
     T_SYNC,
     T_LIST,
-    T_FIND,  /* list: did the create happen whose answer was lost? */
+    T_FIND,  /* list: the answer to the create was lost; is the node there? */
     T_SELF,  /* get our node, which was found by T_FIND */
     T_PRED,  /* get the node in front of ours, with a watch */
     T_FRONT, /* get the first node: the holder's */
@@ -118,7 +118,7 @@ struct zk_backend {
         enum zk_stage stage;
         bool flat_parents; /* the server knows no containers */
         size_t making;     /* length of the part of parent that is being made; 0: none */
-        unsigned list_serial, pred_serial, front_serial;
+        unsigned list_serial, pred_serial, front_serial; /* front: also of T_SELF */
         char *pred, *front; /* paths: the node that we watch, the first one */
         bool front_known;   /* be->info describes the first one */
         int place;

@@ -6,7 +6,7 @@ store_up() { pg_start; }
 store_down() { pg_stop_all; }
 store_lock() { echo "postgres://postgres@127.0.0.1:$PG_PORT/postgres#$1"; }
 no_session() { [ "$(pg_backends 'dlock:%')" = 0 ]; }
-# A lock is held by whoever is still connected; the server takes a moment to notice that a client is gone.
+# A lock lasts as long as its session; the server takes a moment to notice that a client is gone.
 store_clean() {
     local left
     wait_for 2 no_session || fail "sessions of dlock are left: $(pg_backends 'dlock:%')" || return

@@ -1,7 +1,7 @@
-# One Redis server for the contract suite, with nothing but TLS. What the lock does is redis' own contract: few turns.
+# One Redis server for the contract suite, with nothing but TLS. What the lock does is redis' own contract.
 load "$SUPPORT/redis"
 load "$SUPPORT/tls"
-STORE_LEASE=1 STORE_FIFO=1 STORE_FENCE=1 STORE_TELLS='fence left' STORE_TURNS=10
+STORE_LEASE=1 STORE_FIFO=1 STORE_FENCE=1 STORE_TELLS='fence left'
 store_up() { tls_certs && tls_redis default; }
 store_down() { redis_stop; }
 store_lock() { echo "rediss://localhost:$REDIS_PORT/0?cacert=$TLS/ca.crt#$1"; }

@@ -2,7 +2,7 @@
 # bats file_tags=contract,long
 load "$SUPPORT/redis"
 load "$SUPPORT/redlock"
-STORE_LEASE=1 STORE_FIFO='' STORE_FENCE=1 STORE_TELLS='fence left' STORE_TURNS=50
+STORE_LEASE=1 STORE_FIFO='' STORE_FENCE=1 STORE_TELLS='fence left'
 store_up() { rl_start 5; }
 store_down() { rl_stop_file; }
 store_lock() { rl_uri "$1"; }

@@ -1,7 +1,7 @@
 # A master and a replica behind three sentinels for the contract suite.
 load "$SUPPORT/redis"
 load "$SUPPORT/sentinel"
-STORE_LEASE=1 STORE_FIFO=1 STORE_FENCE=1 STORE_TELLS='fence left' STORE_TURNS=10
+STORE_LEASE=1 STORE_FIFO=1 STORE_FENCE=1 STORE_TELLS='fence left'
 store_up() { sentinel_start; }
 store_down() { sentinel_stop; }
 store_lock() { echo "$(sentinel_uri)/0#$1"; }

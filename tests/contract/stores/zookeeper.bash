@@ -1,12 +1,12 @@
 # One ZooKeeper server for the contract suite.
 # bats file_tags=contract,long,thread
 load "$SUPPORT/zookeeper"
-STORE_LEASE=1 STORE_FIFO=1 STORE_FENCE=1 STORE_TELLS=fence STORE_TURNS=50
+STORE_LEASE=1 STORE_FIFO=1 STORE_FENCE=1 STORE_TELLS=fence
 store_up() { zk_start; }
 store_down() { zk_stop_all; }
 store_lock() { echo "zk://127.0.0.1:$ZK_PORT#$1"; }
 # Nothing is left: the parent is a container, which the server removes soon after its last child. (From outside it
-# cannot be told from a persistent one, except by waiting. One that never had a child stays for ever.)
+# cannot be told from a persistent one, except by waiting. One that never had a child stays indefinitely.)
 parent_gone() { ! zk_stat "/$1" cversion 2>/dev/null || [ "$(zk_tree "/$1" 2>&1)$(zk_stat "/$1" cversion)" = 0 ]; }
 no_session() { [ -z "$(zk_sessions)" ]; }
 store_clean() {

@@ -34,7 +34,7 @@ int main(int argc, char **argv)
             setpriority(PRIO_PROCESS, 0, -10);
             break;
         case 's':
-            /* The parent, whom the test knows, must be the one that runs on. */
+            /* The test knows the parent, so the parent must be the one that runs on. */
             if (setsid() < 0 && getsid(0) != getpid()) {
                 perror("launch: setsid");
                 return 98;

@@ -6,7 +6,7 @@ for no time, some for up to three times the ttl. Meanwhile nodes are killed and 
 stopped and go on, at random, never more than two out of service at once; one that came back is out of service until
 it may vote again. It lasts SECONDS, and longer (five thirds of that) until there were WANT acquisitions. The verdict on
 the history in DIR is check_history.py's; ours: they end with 0, seldom with 79 (lost) or 69 (no majority: a busy
-machine), never with anything else; nobody is stuck; nothing is left on the nodes but fences that expire; there were
+machine), never with anything else (FINAL: tests/run does not try it again); nobody is stuck; nothing is left on the nodes but fences that expire; there were
 enough faults and acquisitions to prove anything.
 
 CHAOS_NODES: so many nodes; with one it is redis://, without faults.
@@ -135,7 +135,7 @@ class Worker:
         text = f"exit {code}: {self.err.read().strip()}"
         note(f"end keeper {self.process.pid} {text}")
         if code not in (79, 69):
-            bad.append(text)
+            bad.append(f"FINAL: {text}")
 
     def work(self, now, more):
         if self.again is None and self.process.poll() is not None:

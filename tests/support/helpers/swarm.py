@@ -3,7 +3,8 @@
 
 A shell cannot wait for many jobs while thousands of processes come and go: it forgets a job's exit code when
 the number of that process comes round again. Here all are zombies until they are asked, so no number is reused.
-What a command prints is shown when it fails or is not done in time.
+What a command prints is shown when it fails or is not done in time. An exit code that is neither the command's 0 nor
+dlock's for a busy machine (69, 71, 75, 79) is FINAL: tests/run does not try such a test again.
 """
 import os
 import subprocess
@@ -25,5 +26,6 @@ for i, (job, log) in enumerate(jobs, 1):
     if job.returncode != 0:
         failed = True
         log.seek(0)
-        print(f"{i}: {what}", log.read().decode(errors="replace").strip(), sep=": ")
+        final = "" if job.returncode in (None, 69, 71, 75, 79) else "FINAL: "
+        print(f"{final}{i}: {what}", log.read().decode(errors="replace").strip(), sep=": ")
 sys.exit(failed)

@@ -1,6 +1,6 @@
 /*
  * witness DIR HOLD_MS [tree]: the command of the exclusion tests. It cannot be fooled by dlock: the kernel
- * says whether somebody else is inside (a flock that every descendant keeps), and a counter that is read,
+ * says whether another holder is inside (a flock that every descendant keeps), and a counter that is read,
  * slept on and written without a lock must add up.
  *
  * DIR/witness  the kernel's word          DIR/violations  one line for each refusal

@@ -1,4 +1,4 @@
-/* mod_undefined.c - calls what nobody has: that must come out before it is used. */
+/* mod_undefined.c - calls an undefined function: loading must detect that. */
 #include "backend.h"
 
 int dlock_no_such_function(struct dlock_be **, const struct dlock_spec *, struct dlock_error *);

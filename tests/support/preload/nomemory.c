@@ -3,6 +3,7 @@
  * that it runs. The $NOMEMORY-th one fails, and with a "+" behind the number all that follow, too. $NOMEMORY_LOG is
  * made when that has happened; with $NOMEMORY_CALLER set it gets a line "N OBJECT OFFSET": the code outside of libc that
  * asked for that memory. NOMEMORY=0 with $NOMEMORY_CALLER: nothing fails, and each allocation gets its line.
+ * The file $NOMEMORY_COUNT, 8 bytes long, says how many there were so far.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -14,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 void *__libc_malloc(size_t n);
@@ -24,6 +26,7 @@ static long fail_at;
 static bool for_good, callers;
 static const char *log_file;
 static atomic_long count;
+static volatile long *counted;
 
 __attribute__((constructor)) static void begin(void)
 {
@@ -33,6 +36,15 @@ __attribute__((constructor)) static void begin(void)
         return;
     log_file = getenv("NOMEMORY_LOG");
     long n = strtol(at, &end, 10);
+    const char *file = getenv("NOMEMORY_COUNT");
+    if (file) {
+        int fd = open(file, O_RDWR | O_CLOEXEC);
+        void *p = fd < 0 ? MAP_FAILED : mmap(NULL, sizeof *counted, PROT_WRITE, MAP_SHARED, fd, 0);
+        if (p == MAP_FAILED)
+            _exit(96);
+        counted = p;
+        close(fd);
+    }
     for_good = *end == '+';
     callers = getenv("NOMEMORY_CALLER") != NULL;
     if (callers) { /* the first call loads a library */
@@ -86,6 +98,8 @@ static bool fails(void)
     if (fail_at == 0)
         return false;
     long n = ++count;
+    if (counted)
+        *counted = n;
     if (log_file != NULL && (n == fail_at || fail_at == LONG_MAX))
         log_it(n);
     if (n < fail_at || (n > fail_at && !for_good))

@@ -47,7 +47,7 @@ same() {
     done
 }
 
-@test "what a library does at the end of the process does not change the exit code" {
+@test "a library's destructor does not change the exit code" {
     if [ -n "${SAN:-}" ]; then return 0; fi # there it ends as others do: sanitizers report then
     for lock in "${LOCKS[@]}"; do
         try env LD_PRELOAD="$HELPERS/lastword.so" LASTWORD_IN="${DLOCK##*/}" "$DLOCK" $lock sh -c 'exit 42'
@@ -67,7 +67,7 @@ same() {
     done
 }
 
-@test "a command that is not there is 127, one that cannot be run 126; the lock is free again" {
+@test "tells a missing command from one that cannot run" {
     echo text >"$T/text"
     for lock in "${LOCKS[@]}"; do
         try "$DLOCK" $lock "$T/nothing"
@@ -88,7 +88,7 @@ same() {
     [ ! -e "$S/held" ]
 }
 
-@test "a file without #! and an empty name" {
+@test "a script without #! runs, an empty name does not" {
     echo 'exit 3' >"$T/script"
     chmod +x "$T/script"
     for lock in "${LOCKS[@]}"; do
@@ -120,15 +120,15 @@ same() {
     same 'printf "one\ntwo\n" >in; { $WITH head -c 4; cat; } <in'
 }
 
-@test "the caller's descriptors, exactly: 0, 1 and 2" {
+@test "the command gets exactly the caller's descriptors 0, 1 and 2" {
     same '$WITH "'"$STATE"'" fds'
 }
 
-@test "the caller's descriptors, exactly: more are open" {
+@test "the command gets the caller's further descriptors" {
     same 'exec 7<>seven 9</dev/null 42>>more; $WITH "'"$STATE"'" fds'
 }
 
-@test "the caller's descriptors, exactly: 0 or 1 or 2 or all closed" {
+@test "the command gets no descriptor that the caller had closed" {
     export STATE_TO=$T/state
     same ': >state; $WITH "'"$STATE"'" fds <&-; cat state'
     same ': >state; $WITH "'"$STATE"'" fds >&-; cat state'
@@ -137,7 +137,7 @@ same() {
     same ': >state; exec 5<&0; $WITH "'"$STATE"'" fds <&- >&- 5<&-; cat state'
 }
 
-@test "with a file lock the command has its descriptor and no other; with -o not even that" {
+@test "the command inherits the file lock's descriptor, unless -o" {
     try "$DLOCK" "$T/x.lock" "$STATE" fds
     echo "$output" >"$T/with"
     "$STATE" fds >"$T/without" 2>&1 3>&-
@@ -147,7 +147,7 @@ same() {
     refute_out x.lock
 }
 
-@test "signals: as the caller had them" {
+@test "the command gets the caller's signal settings" {
     LOCKS+=("-o $T/o2.lock")
     same '$WITH "'"$STATE"'" signals'
     same 'trap "" HUP; $WITH "'"$STATE"'" signals'
@@ -159,21 +159,21 @@ same() {
     same '"'"$HELPERS"'/launch" -d $WITH "'"$STATE"'" signals'
 }
 
-@test "SIGCHLD ignored by the caller: the exit code is still the command's" {
+@test "an ignored SIGCHLD does not change the exit code" {
     for lock in "${LOCKS[@]}"; do
         try "$HELPERS/launch" -d -i 17 "$DLOCK" $lock sh -c 'exit 6'
         [ "$status" -eq 6 ] || fail "$lock: $status"
     done
 }
 
-@test "SIGCHLD blocked by the caller: the exit code is still the command's" {
+@test "a blocked SIGCHLD does not change the exit code" {
     for lock in "${LOCKS[@]}"; do
         try "$HELPERS/launch" -d -b 17 "$DLOCK" $lock sh -c 'exit 6'
         [ "$status" -eq 6 ] || fail "$lock: $status"
     done
 }
 
-@test "nohup: a hang-up does not end dlock or the command" {
+@test "nohup protects dlock and the command" {
     for lock in "$L" "$T/x.lock" "-o $T/o.lock"; do
         rm -rf "$C"/* "$T/end"
         start_log "$T/out" "$HELPERS/launch" -d -s nohup "$DLOCK" $lock $SUBJECT -u "$T/end" -r 5
@@ -189,13 +189,13 @@ same() {
     done
 }
 
-@test "umask, directory, nice, limits, capabilities: unchanged" {
+@test "umask, directory, nice, limits and capabilities stay unchanged" {
     same 'umask 027; cd /usr; nice -n 3 $WITH "'"$STATE"'" misc'
     same 'ulimit -c 0; ulimit -n 200; ulimit -s 1024; $WITH "'"$STATE"'" limits'
     same '$WITH "'"$STATE"'" limits'
 }
 
-@test "the environment: unchanged but for DLOCK_*" {
+@test "the environment stays unchanged but for DLOCK_*" {
     for lock in "${LOCKS[@]}"; do
         env -i A=1 'B=x y' PATH="$PATH" sh -c 'exec env' | sort >"$T/plain"
         env -i A=1 'B=x y' PATH="$PATH" sh -c 'exec "$@"' - "$DLOCK" $lock env | sort >"$T/under"
@@ -203,7 +203,7 @@ same() {
     done
 }
 
-@test "DLOCK_NAME, DLOCK_TOKEN, DLOCK_FENCE" {
+@test "the command knows DLOCK_NAME, DLOCK_TOKEN and DLOCK_FENCE" {
     try "$DLOCK" "$L" sh -c 'echo "$DLOCK_NAME|$DLOCK_TOKEN|$DLOCK_FENCE"'
     [[ $output =~ ^$NAME\|[0-9a-zA-Z_-]{16,}\|1$ ]] || fail "$output"
     first=$output
@@ -229,14 +229,14 @@ same() {
 
 # --- pipes ---------------------------------------------------------------------------------------------
 
-@test "yes | head: ends as without dlock" {
+@test "yes | head ends as without dlock" {
     for lock in "${LOCKS[@]}"; do
         try "$HELPERS/launch" -d bash -c '"$@" yes | head -n 1; echo "${PIPESTATUS[0]}"' - "$DLOCK" $lock
         [ "$output" = $'y\n141' ] || fail "$lock: $output"
     done
 }
 
-@test "SIGPIPE ignored by the caller: the command sees the error as without dlock" {
+@test "a command whose caller ignores SIGPIPE sees the error" {
     for lock in "${LOCKS[@]}"; do
         try "$HELPERS/launch" -d -i 13 bash -c '"$@" sh -c "while echo y; do :; done 2>/dev/null; exit 9" | head -n 1; echo "${PIPESTATUS[0]}"' - "$DLOCK" $lock
         [ "$output" = $'y\n9' ] || fail "$lock: $output"
@@ -251,7 +251,7 @@ reader() {
     R=$STARTED
 }
 
-@test "a reader of the command's output sees its end although the release hangs" {
+@test "the command's output ends although the release hangs" {
     tell release hang
     reader
     start "$DLOCK" --connect-timeout 20 "$L" sh -c 'echo data' 2>"$T/err" >"$T/pipe" 7>&1
@@ -263,7 +263,7 @@ reader() {
     kill -KILL "$K"
 }
 
-@test "a reader of the command's output sees its end although the guard is stopped" {
+@test "the command's output ends although the guard is stopped" {
     reader
     start "$DLOCK" "$L" sh -c 'echo data; "$HELPERS/await" '"$T/end"'' 2>"$T/err" >"$T/pipe"
     K=$STARTED
@@ -278,7 +278,7 @@ reader() {
     wait_exit 5 "$K"
 }
 
-@test "a reader sees the end when the command closes its output, not when it ends" {
+@test "the output ends when the command closes it" {
     for lock in "$L" "$T/x.lock" "-o $T/o.lock"; do
         rm -f "$T/end"
         reader
@@ -293,7 +293,7 @@ reader() {
     done
 }
 
-@test "a writer into the command's input sees that it was closed" {
+@test "a writer notices that the command closed its input" {
     for lock in "$L" "$T/x.lock" "-o $T/o.lock"; do
         rm -f "$T/end"
         try "$HELPERS/launch" -d bash -c 'yes | { "$@"; }; echo "${PIPESTATUS[0]}"' - \
@@ -304,7 +304,7 @@ reader() {
 
 # --- what it leaves ------------------------------------------------------------------------------------
 
-@test "a background process is left alone, and the lock is released" {
+@test "a background process is left alone and keeps no lease" {
     for lock in "$L" "-o $T/o.lock"; do
         rm -rf "$C"/*
         try "$DLOCK" $lock sh -c "$SUBJECT -m 8000 >/dev/null 2>&1 & exit 3"
@@ -318,7 +318,7 @@ reader() {
     done
 }
 
-@test "a background process that has a file lock's descriptor keeps the lock, as with flock" {
+@test "a background process keeps a file lock, as with flock(1)" {
     try "$DLOCK" "$T/x.lock" sh -c "$SUBJECT -m 8000 >/dev/null 2>&1 & exit 3"
     assert_rc 3
     wait_for 5 running
@@ -330,7 +330,7 @@ reader() {
     assert_rc 0
 }
 
-@test "the lock is released after the command, and no process of ours is left" {
+@test "the lock is released after the command and dlock leaves no process" {
     background "$L" $SUBJECT -u "$T/end"
     wait_for 5 running
     find_guard
@@ -342,7 +342,7 @@ reader() {
     [ -z "$(test_pids)" ] || settle 1
 }
 
-@test "children that 'exec dlock' inherited are not touched" {
+@test "exec dlock leaves inherited children alone" {
     for lock in "$L" "$T/x.lock" "-o $T/o.lock"; do
         rm -rf "$C"/*
         try bash -c 'sleep 8 >/dev/null 2>&1 & echo $! >inherited; echo $$ >keeper; exec "$@"' - \
@@ -355,7 +355,7 @@ reader() {
     done
 }
 
-@test "the process list shows the command as it is, and dlock" {
+@test "the process list shows dlock and the unchanged command" {
     background "$L" $SUBJECT -u "$T/end"
     wait_for 5 running
     tr '\0' ' ' <"/proc/$(pid_of main)/cmdline" >"$T/cmdline"
@@ -364,7 +364,7 @@ reader() {
     ended
 }
 
-@test "file locks: exclusion against flock(1), both ways" {
+@test "a file lock and flock(1) exclude each other" {
     flock "$T/x.lock" "$DLOCK" -n "$T/x.lock" true && false
     try "$DLOCK" "$T/x.lock" flock -n "$T/x.lock" true
     assert_rc 1

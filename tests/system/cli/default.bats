@@ -40,7 +40,7 @@ refused() {
     assert_out "$1"
 }
 
-@test "@name: a directory of the user's in /run/lock, mode 0700, whatever the umask" {
+@test "@name has a private directory in /run/lock" {
     namespace
     dl @n sh -c 'echo $DLOCK_FENCE $DLOCK_NAME'
     assert_rc 0
@@ -63,7 +63,7 @@ n.lock" ]
     assert_rc 0
 }
 
-@test "@name: the environment does not decide which lock it is; the fence grows" {
+@test "the environment does not change @name" {
     namespace
     start_log holder nsenter -t "$NS_PID" -m -w -- setpriv --reuid=$U --regid=$U --clear-groups ./dl --note nightly @n sh -c ': >in; read x <go'
     mkfifo -m 666 home/go
@@ -90,7 +90,7 @@ n.lock" ]
     [ "$output" -gt "$last" ]
 }
 
-@test "@name: a directory that others can write to, or that is not ours, is refused: 77, and what to do" {
+@test "refuses an unsafe directory of @name" {
     namespace
     dl @n true
     assert_rc 0
@@ -110,20 +110,20 @@ n.lock" ]
     inside chmod 700 /run/lock/mine
     for to in /run/lock/mine /tmp /nowhere $D; do
         inside ln -sfn "$to" $D
-        refused "$D is not a directory of ours" "remove it"
+        refused "$D is not a plain directory" "remove it"
     done
     [ -z "$(inside ls /run/lock/mine)" ]
     inside rm $D
     inside touch $D
-    refused "$D is not a directory of ours" "remove it"
+    refused "$D is not a plain directory" "remove it"
     inside rm $D
     inside mkfifo $D
-    refused "$D is not a directory of ours" "remove it"
-    # It is never made in /tmp instead: somebody else may have the lock in /run/lock.
+    refused "$D is not a plain directory" "remove it"
+    # It is never made in /tmp instead: the lock in /run/lock may be held.
     [ -z "$(inside find /tmp -name "dlock-*")" ]
 }
 
-@test "@name: where users cannot write to /run/lock it is in /tmp; a read-only /run/lock is an error" {
+@test "@name is in /tmp where users cannot write to /run/lock" {
     namespace
     inside chmod 755 /run/lock
     dl @n sh -c 'echo $DLOCK_FENCE'
@@ -138,7 +138,7 @@ n.lock" ]
     refused "others may write to /tmp/dlock-$U" "chmod 700"
     inside rm -r /tmp/dlock-$U
     inside ln -s /run /tmp/dlock-$U
-    refused "/tmp/dlock-$U is not a directory of ours"
+    refused "/tmp/dlock-$U is not a plain directory"
     inside rm /tmp/dlock-$U
     # One that is there already, made by root for the user, counts.
     inside mkdir -m 700 $D
@@ -161,7 +161,7 @@ n.lock" ]
     [ ! -e home/ran ]
 }
 
-@test "DLOCK_STORE: the absolute path of a directory, end to end" {
+@test "DLOCK_STORE can be a directory" {
     export DLOCK_STORE=$T/'a ?%41 dir'
     mkdir "$DLOCK_STORE"
     mkfifo go

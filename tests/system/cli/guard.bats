@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# guard.bats - the dead man's switch: the command's whole tree is gone before the lease is over, whoever is killed or
+# guard.bats - the dead man's switch: the command's whole tree is gone before the lease ends, whichever process is killed or
 # stopped, and the lock is released after that. What the keeper does when the lock is lost is in lease.bats.
 
 # bats file_tags=long
@@ -24,17 +24,17 @@ teardown() { dlock_teardown; }
     gone_by $((500 + SLOW)) "$killed"
     wait_for 2 pid_gone "$K"
     settle 2
-    # The lease is left behind, as by a crash: nobody released.
+    # The lease is left behind, as by a crash: there was no release.
     [ -e "$S/held" ]
     ! store_did release || fail "found"
 }
 
-@test "keeper killed: the caller sees 137" {
+@test "the caller of a killed keeper sees SIGKILL" {
     run run_t 20 bash -c '"$@" & wait $!' - "$DLOCK" "$L" sh -c 'kill -KILL $(ps -o ppid= $PPID); sleep 20'
     assert_rc 137
 }
 
-@test "keeper killed while it waits: the guard leaves, nothing was started" {
+@test "a keeper killed while it waits starts nothing" {
     tell acquire wait
     background "$L" $SUBJECT
     wait_for 5 store_did acquire
@@ -44,7 +44,7 @@ teardown() { dlock_teardown; }
     [ ! -e "$C/events" ]
 }
 
-@test "keeper killed in the very moment of the start: no command survives" {
+@test "a keeper killed at the start leaves no command" {
     for i in 1 2 3 4 5 6 7 8; do
         rm -rf "$S"/* "$C"/*
         background --ttl 10 "$L" $SUBJECT -t -k
@@ -55,7 +55,7 @@ teardown() { dlock_teardown; }
     done
 }
 
-@test "guard killed: the tree is gone, then the lock is released; 71" {
+@test "a killed guard ends the tree, then the lock is released" {
     background --ttl 30 "$L" $SUBJECT -t -k
     wait_for 5 running 4
     find_guard
@@ -69,7 +69,7 @@ teardown() { dlock_teardown; }
     [ ! -e "$S/held" ]
 }
 
-@test "guard killed while waiting: the queue is left; 71" {
+@test "a guard killed during a wait makes it leave the queue" {
     tell acquire wait
     background "$L" $SUBJECT
     wait_for 5 store_did acquire
@@ -81,7 +81,7 @@ teardown() { dlock_teardown; }
     [ ! -e "$C/events" ]
 }
 
-@test "guard killed: a fork bomb of moderate speed does not outrun the keeper" {
+@test "a moderate fork bomb does not outrun the keeper" {
     background --ttl 30 "$L" bash -c 'exec 9>'"$C"'/witness; flock 9; for i in 1 2 3 4; do (while :; do (sleep 3) & sleep 0.02; done) & done; echo go >'"$T"'/go; wait'
     wait_for 5 file_nonempty "$T/go"
     find_guard
@@ -92,7 +92,7 @@ teardown() { dlock_teardown; }
     settle 1
 }
 
-@test "keeper killed: a fork bomb of moderate speed does not outrun the guard" {
+@test "a moderate fork bomb does not outrun the guard" {
     background --ttl 30 "$L" bash -c 'exec 9>'"$C"'/witness; flock 9; for i in 1 2 3 4; do (while :; do setsid sleep 3 & sleep 0.02; done) & done; echo go >'"$T"'/go; wait'
     wait_for 5 file_nonempty "$T/go"
     kill -KILL "$K"
@@ -102,7 +102,7 @@ teardown() { dlock_teardown; }
 
 # --- one of us is stopped ------------------------------------------------------------------------------
 
-@test "keeper stopped: TERM at term_at, KILL at kill_at, 79 after CONT" {
+@test "a stopped keeper's command gets TERM at term_at and KILL at kill_at" {
     background --ttl 1.5 "$L" $SUBJECT -t -k
     wait_for 5 running 4
     kill -STOP "$K"
@@ -123,7 +123,7 @@ teardown() { dlock_teardown; }
     no_overlap
 }
 
-@test "keeper stopped: a command that obeys TERM is gone before kill_at" {
+@test "a stopped keeper's command that obeys TERM ends before kill_at" {
     background --ttl 1.5 "$L" $SUBJECT -t
     wait_for 5 running 4
     kill -STOP "$K"
@@ -136,7 +136,7 @@ teardown() { dlock_teardown; }
     [ "$(count_seen main sig 15)" = 1 ]
 }
 
-@test "keeper stopped and continued in time: nothing happens" {
+@test "a keeper that is continued in time loses nothing" {
     background --ttl 1.5 "$L" $SUBJECT -u "$T/end" -r 3
     wait_for 5 running
     wait_for 5 store_did ok
@@ -150,7 +150,7 @@ teardown() { dlock_teardown; }
     [ -z "$(seen main sig 15)" ]
 }
 
-@test "guard stopped past its time: the tree is gone before the deadline" {
+@test "a stopped guard's tree is gone before the deadline" {
     background --ttl 1.5 "$L" $SUBJECT -t -k
     wait_for 5 running 4
     find_guard
@@ -166,7 +166,7 @@ teardown() { dlock_teardown; }
     [ "$(last_beat)" -lt "$(at release)" ]
 }
 
-@test "guard stopped although the lock is renewed: the tree is gone before the guard's last deadline" {
+@test "a stopped guard's tree ends although the lock is renewed" {
     background --ttl 1.5 "$L" $SUBJECT -t -k
     wait_for 5 running 4
     find_guard
@@ -180,7 +180,7 @@ teardown() { dlock_teardown; }
     [ ! -e "$S/held" ]
 }
 
-@test "keeper and guard stopped: the kernel's timer ends the command" {
+@test "a kernel timer ends the command when keeper and guard are stopped" {
     background --ttl 1.5 "$L" $SUBJECT -k
     wait_for 5 running
     find_guard
@@ -193,7 +193,7 @@ teardown() { dlock_teardown; }
     assert_rc 79
 }
 
-@test "keeper stopped, then killed: the tree is gone" {
+@test "a keeper that is stopped, then killed, leaves no tree" {
     background --ttl 30 "$L" $SUBJECT -t -k
     wait_for 5 running 4
     kill -STOP "$K"
@@ -201,7 +201,7 @@ teardown() { dlock_teardown; }
     gone_by $((500 + SLOW)) "$(now_ns)"
 }
 
-@test "the command stopped: it is ended in time all the same" {
+@test "a stopped command is ended in time" {
     background --ttl 1.5 "$L" $SUBJECT -t
     wait_for 5 running 4
     tell renew unclear
@@ -220,7 +220,7 @@ teardown() { dlock_teardown; }
 one_point() {
     local dir=$T/point.$1.$2 rc=0 i
     mkdir -p "$dir/store" "$dir/command"
-    # In braces: bash tells about everybody who is killed.
+    # In braces: bash reports each killed process.
     {
         ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 timeout -k 2 20 \
             strace -o /dev/null -e trace="$1" -e inject="$1":signal=SIGKILL:when="$2" \
@@ -228,7 +228,7 @@ one_point() {
             >"$dir/out" 2>&1 </dev/null 3>&- || rc=$?
     } 2>/dev/null
     echo "$rc" >"$dir/rc"
-    # Without a keeper nobody of the tree lives on, whatever it was doing.
+    # Without a keeper no process of the tree survives.
     if [ "$rc" -ne 0 ] && [ -e "$dir/command/witness" ]; then
         local dead C=$dir/command
         dead=$(now_ns)
@@ -251,21 +251,22 @@ one_point() {
 export -f one_point now_ns now_ms last_beat
 
 # A process that is killed makes no report: nothing for a sanitizer. A guard that is left alone has tests of its own.
-# bats test_tags=plain
-@test "keeper killed at each of its system calls: no tree survives, nothing is held for longer than the ttl" {
+# bats test_tags=plain,soak
+@test "no tree survives a keeper killed at any system call" {
     strace -o /dev/null true 2>/dev/null || skip "strace does not work here"
     ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 \
         strace -o "$T/trace" "$DLOCK" --ttl 1 "$L" $SUBJECT -t -k -m 450
-    # From the guard's fork on (before it there is nobody to guard); of the long row of polls the first ones.
+    # From the guard's fork on (before it there is nothing to guard), and only the first of the many polls.
     awk 'match($0, /^[a-z_0-9]+\(/) {
              name = substr($0, 1, RLENGTH - 1); n[name]++
              if (name ~ /^(clone|clone3|fork|vfork)$/) forked = 1
              if (!forked || name ~ /^exit/) next
              if (++points[name] <= 16) print name, n[name]
-         }' "$T/trace" >"$T/points"
-    n=$(wc -l <"$T/points")
+         }' "$T/trace" >all
+    [ "$(wc -l <all)" -ge 40 ]
+    sample call_points <all >points
+    n=$(wc -l <points)
     echo "$n points"
-    [ "$n" -ge 40 ]
     export T NAME NS SLOW
     timeout 100 xargs -P 6 -L 1 bash -c 'one_point "$1" "$2"' - <"$T/points"
     killed=$(cat "$T"/point.*/rc | grep -c 137)
@@ -278,7 +279,7 @@ export -f one_point now_ns now_ms last_beat
     settle 2
 }
 
-@test "-v warns of a command that changes its user; without -v, and for root, nothing is said" {
+@test "-v warns of a command that changes its user" {
     need_root
     command -v su >/dev/null
     chmod 755 "$T"
@@ -296,9 +297,9 @@ export -f one_point now_ns now_ms last_beat
     refute_out "changes its user"
 }
 
-# --- whose children they are ---------------------------------------------------------------------------
+# --- inherited children ---------------------------------------------------------------------------------
 
-@test "the tree is found without root's rights, too: what was a dead process's is hidden from others then" {
+@test "an unprivileged guard finds the tree too" {
     need_root # else the unit tests have shown it
     dir=$(mktemp -d /tmp/dlock-test.XXXXXX)
     chmod 755 "$dir"
@@ -317,7 +318,7 @@ with_a_job() {
     K=$STARTED
 }
 
-@test "exec dlock: what the caller's own jobs leave behind is not ended with the command" {
+@test "the caller's own jobs outlive the command of exec dlock" {
     # The job's orphan comes to dlock while the command runs; so do two of the command's own.
     with_a_job "while [ ! -e '$T/go' ]; do sleep 0.02; done; sh -c 'echo \$\$ >\"$T/job\"; exec sleep 60' &" \
         --grace 300ms ./c.lock sh -c '(sh -c "echo \$\$ >main1; exec sleep 60" &)
@@ -339,7 +340,7 @@ with_a_job() {
     run -0 run_t 5 flock -n c.lock true
 }
 
-@test "exec dlock, guard killed: what the caller's own jobs leave behind is not ended" {
+@test "the caller's own jobs outlive a killed guard" {
     with_a_job "while [ ! -e '$T/go' ]; do sleep 0.02; done; sh -c 'echo \$\$ >\"$T/job\"; exec sleep 60' &" \
         --ttl 30 "$L" $SUBJECT -t -k
     wait_for 5 running 4
@@ -359,7 +360,7 @@ with_a_job() {
 
 # --- unusual surroundings ------------------------------------------------------------------------------
 
-@test "no process group of ours at a PID namespace's edge: the command reads the terminal, Ctrl-C reaches it" {
+@test "the command has the terminal at a PID namespace's edge" {
     unshare --pid --fork --mount-proc true 2>/dev/null || skip "needs the right to make PID namespaces"
     export S C L SLOW LOCK_ARGS=
     cat >"$T/test.py" <<'PY'
@@ -377,7 +378,7 @@ PY
     PYTHONPATH=$ROOT/tests/support/helpers PYTHONDONTWRITEBYTECODE=1 timeout -k 2 40 /usr/bin/python3 "$T/test.py" 3>&- </dev/null
 }
 
-@test "hidepid=2: a command that hides its memory gets TERM, and only then KILL" {
+@test "with hidepid=2 a hidden command gets TERM before KILL" {
     need_root
     unshare -m true 2>/dev/null || skip "needs the right to mount"
     # Where others may go: $T is below a folder of root's.
@@ -399,7 +400,7 @@ PY
     rm -rf "$D"
 }
 
-@test "the command is stopped and continued at once: dlock does not stay stopped" {
+@test "dlock does not stay stopped when its command continues at once" {
     strace -D -o /dev/null true 2>/dev/null || skip "strace does not work here"
     export S C L SLOW LOCK_ARGS=
     # dlock is told of the stop, looks once more (0.5 s), and once more (0.5 s): then the command runs again.

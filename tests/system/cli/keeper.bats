@@ -22,7 +22,7 @@ send() {
     wait_for 5 has_seen main sig "$1" "${2:-1}" || fail "signal $1 did not arrive"
 }
 
-@test "signals are forwarded, each time, and once" {
+@test "signals are forwarded, each once" {
     background --ttl 30 "$L" $SUBJECT -k -u "$T/end" -r 9
     wait_for 5 running
     for i in 1 2 3; do send 10 $i; done
@@ -38,7 +38,7 @@ send() {
     assert_rc 9
 }
 
-@test "without a terminal the command has a group of its own, and signals go to that group" {
+@test "without a terminal signals go to the command's own group" {
     background --ttl 30 "$L" $SUBJECT -t -k -u "$T/end"
     wait_for 5 running 4
     pgrp() { ps -o pgid= "$1" | tr -d ' '; }
@@ -54,13 +54,13 @@ send() {
     assert_rc 0
 }
 
-@test "a command that dies by a forwarded signal: 128+N, not by the signal" {
+@test "a command killed by a forwarded signal gives 128+N" {
     background "$L" $SUBJECT
     wait_for 5 running
     kill -TERM "$K"
     ended
     assert_rc 143
-    # 143 could also be our own death: ask somebody who can tell.
+    # 143 could also be a shell's code for dlock's death: ask for the real wait status.
     run run_t 10 /usr/bin/python3 -c '
 import os, subprocess, sys, time
 p = subprocess.Popen(sys.argv[2:])
@@ -82,7 +82,7 @@ print(p.wait())' "$T/go" "$DLOCK" "$L" sh -c "touch $T/go; exec sleep 20"
     done
 }
 
-@test "SIGINT, QUIT and the like that the caller ignored stay ignored, in us and in the command" {
+@test "signals that the caller ignored stay ignored" {
     start_log "$T/out" "$HELPERS/launch" -d -s -i 1 -i 2 -i 10 "$DLOCK" "$L" $SUBJECT -k -u "$T/end"
     K=$STARTED
     wait_for 5 running
@@ -114,7 +114,7 @@ if code != -sig:
 PY
 }
 
-@test "a signal while waiting: leaves the queue, and dies by it" {
+@test "a signal ends a wait and leaves the queue" {
     tell acquire wait
     for sig in 1 2 3 15 10 12 14 13; do
         rm -f "$S/log"
@@ -125,7 +125,7 @@ PY
     done
 }
 
-@test "a signal while the store does not answer: dies by it, within a second and a bit" {
+@test "a signal ends dlock although the store does not answer" {
     tell acquire hang
     tell release hang
     start=$(now_ms)
@@ -134,7 +134,7 @@ PY
     store_did release
 }
 
-@test "a second signal while the queue is being left: at once" {
+@test "a second signal ends the leaving of the queue" {
     tell acquire wait
     tell release hang
     background "$L" true
@@ -148,7 +148,7 @@ PY
     assert_between 0 $(($(now_ms) - start)) $((400 + SLOW)) "time (ms)"
 }
 
-@test "while waiting other signals do nothing" {
+@test "other signals do not end a wait" {
     tell acquire wait
     background "$L" true
     wait_for 5 store_did acquire
@@ -158,7 +158,7 @@ PY
     assert_rc 0
 }
 
-@test "while waiting a signal that the caller ignored does not cancel" {
+@test "a signal that the caller ignored does not end a wait" {
     tell acquire wait
     start_log "$T/out" "$HELPERS/launch" -d -s -i 1 -i 15 "$DLOCK" "$L" true
     K=$STARTED
@@ -170,7 +170,7 @@ PY
     assert_rc 0
 }
 
-@test "a second TERM during a release that hangs: returns at once" {
+@test "a second TERM ends a hanging release" {
     tell release hang
     background --connect-timeout 20 "$L" $SUBJECT
     wait_for 5 running
@@ -185,7 +185,7 @@ PY
 
 # --- the bounds of a wait ------------------------------------------------------------------------------
 
-@test "-w: 75 in time, with the holder" {
+@test "-w ends in time and names the holder" {
     tell acquire wait
     timed -w 0.3 "$L" true
     assert_rc 75
@@ -196,7 +196,7 @@ PY
     store_did release
 }
 
-@test "-w: 69 in time when the store never answers, also to the undo" {
+@test "-w ends in time when the store never answers" {
     tell acquire hang
     tell release hang
     timed -w 0.3 "$L" true
@@ -206,7 +206,7 @@ PY
     store_did release
 }
 
-@test "-w: 75 in time when leaving the queue hangs" {
+@test "-w ends in time when leaving the queue hangs" {
     tell acquire wait
     tell release hang
     timed -w 0.3 "$L" true
@@ -214,7 +214,7 @@ PY
     assert_between 300 $took $((430 + SLOW)) "-w 0.3 (ms)"
 }
 
-@test "-w: granted in time" {
+@test "-w gets a lock that is released in time" {
     tell acquire wait
     background -w 10 "$L" sh -c 'exit 8'
     wait_for 5 store_did acquire
@@ -235,7 +235,7 @@ PY
     assert_rc 6
 }
 
-@test "-n: busy is 75 at once, with the holder in one line" {
+@test "-n fails at once and names the holder" {
     tell acquire busy
     timed -n "$L" true
     assert_rc 75
@@ -244,7 +244,7 @@ PY
     assert_between 0 $took $((200 + SLOW)) "time (ms)"
 }
 
-@test "-q: silent when it is busy; -E: another code" {
+@test "-q is silent about a busy lock, and -E changes the code" {
     tell acquire busy
     run run_t 10 "$DLOCK" -n -q "$L" true
     assert_rc 75
@@ -259,7 +259,7 @@ PY
     [ "$output" = "" ]
 }
 
-@test "-n: 69 within --connect-timeout when the store does not answer" {
+@test "-n fails within --connect-timeout when the store is silent" {
     tell acquire hang
     timed -n --connect-timeout 300ms "$L" true
     assert_rc 69
@@ -285,7 +285,7 @@ PY
     assert_rc 4
 }
 
-@test "the store fails: 69, one line, nothing was run" {
+@test "a store that fails gives one line and runs nothing" {
     tell acquire fail
     run run_t 10 "$DLOCK" "$L" touch "$T/ran"
     assert_rc 69
@@ -294,7 +294,7 @@ PY
     [ ! -e "$T/ran" ]
 }
 
-@test "a lease that was left behind is taken when it is over, not before" {
+@test "an abandoned lease is taken when it ends, not before" {
     background --ttl 1.5 "$L" sleep 20
     wait_for 5 file_nonempty "$S/held"
     kill -KILL "$K"
@@ -306,7 +306,7 @@ PY
     [ "$(seen main start '')" -lt $((until + 1000 * NS)) ]
 }
 
-@test "a row of commands never overlaps" {
+@test "consecutive commands never overlap" {
     for o in '' -o; do
         for i in 1 2 3 4 5 6; do
             start_log "$T/out.$i" "$DLOCK" $o -w 15 "$T/x.lock" $SUBJECT -m 60
@@ -319,7 +319,7 @@ PY
 
 # --- options that do not fit ---------------------------------------------------------------------------
 
-@test "a ttl that is too short, or a grace too long: 64, with the ttl that works" {
+@test "refuses too short a ttl and names one that works" {
     run run_t 10 "$DLOCK" --ttl 0.5 "$L" true
     assert_rc 64
     assert_out "at least 1 s"
@@ -337,13 +337,13 @@ PY
     assert_rc 0
 }
 
-@test "--no-fork needs a file lock: 64" {
+@test "--no-fork needs a file lock" {
     run run_t 10 "$DLOCK" -F "$L" touch "$T/ran"
     assert_rc 64
     [ ! -e "$T/ran" ]
 }
 
-@test "-v: who is waited for is said in a log too; without it nothing is" {
+@test "-v logs which holder it waits for" {
     tell acquire wait
     background -v "$L" true
     wait_for 5 file_has "$T/out" "waiting for '$NAME'"
@@ -356,13 +356,13 @@ PY
     [ "$output" = "" ]
 }
 
-@test "nothing is said when all is well" {
+@test "says nothing when all is well" {
     run run_t 10 "$DLOCK" "$L" true
     assert_rc 0
     [ "$output" = "" ]
 }
 
-@test "stderr closed, full or without a reader: no effect on the command's code" {
+@test "a broken stderr does not change the exit code" {
     tell release unclear
     run run_t 10 bash -c '"$@" 2>&-; echo $?' - "$DLOCK" "$L" sh -c 'exit 5'
     [ "$output" = 5 ]

@@ -16,7 +16,7 @@ teardown() { dlock_teardown; }
 
 # --- the store does not answer -------------------------------------------------------------------------
 
-@test "no renewal: TERM at term_at, KILL at kill_at, then the release, 79" {
+@test "without renewal the command gets TERM at term_at and KILL at kill_at" {
     background --ttl 1.5 "$L" $SUBJECT -t -k
     wait_for 5 running 4
     wait_for 5 store_did ok
@@ -35,7 +35,7 @@ teardown() { dlock_teardown; }
     settle 1
 }
 
-@test "no renewal: --grace is the time between the two" {
+@test "--grace is the time between TERM and KILL" {
     background --ttl 1.5 --grace 400ms "$L" $SUBJECT -k
     wait_for 5 running
     tell renew hang
@@ -46,7 +46,7 @@ teardown() { dlock_teardown; }
     assert_between $((KILL_AT - 150 * NS)) "$(last_beat)" $((DEADLINE - 1)) "last sign of life"
 }
 
-@test "no renewal: still tried during the grace, but there is no reprieve" {
+@test "a renewal during the grace brings no reprieve" {
     background --ttl 1.5 --grace 500ms "$L" $SUBJECT -k
     wait_for 5 running
     tell renew unclear
@@ -71,7 +71,7 @@ teardown() { dlock_teardown; }
     [ "$(last_beat)" -lt "$(at release)" ]
 }
 
-@test "no renewal for a while: ridden out" {
+@test "rides out a pause of the renewals" {
     background --ttl 2 "$L" $SUBJECT -u "$T/end" -r 42
     wait_for 5 running
     tell renew unclear
@@ -85,7 +85,7 @@ teardown() { dlock_teardown; }
     [ "$(count_seen main sig 15)" = 0 ]
 }
 
-@test "no renewal: a command that ends in time, with 0, has still lost nothing" {
+@test "a command that ends before the deadline has lost nothing" {
     background --ttl 2 "$L" $SUBJECT -u "$T/end"
     wait_for 5 running
     tell renew unclear
@@ -98,7 +98,7 @@ teardown() { dlock_teardown; }
 
 # --- the lock is lost ----------------------------------------------------------------------------------
 
-@test "a renewal answers that the lock is lost: SIGKILL at once, 79" {
+@test "a renewal that reports a loss kills the command at once" {
     background --ttl 1.5 "$L" $SUBJECT -t -k
     wait_for 5 running 4
     tell renew lost
@@ -110,7 +110,7 @@ teardown() { dlock_teardown; }
     settle 1
 }
 
-@test "lost unasked: SIGKILL at once, 79" {
+@test "a loss reported by the store kills the command at once" {
     background --ttl 30 "$L" $SUBJECT -t -k
     wait_for 5 running 4
     touch "$S/lost"
@@ -124,7 +124,7 @@ teardown() { dlock_teardown; }
     ! store_did clean || [ "$(last_beat)" -lt "$(at clean)" ]
 }
 
-@test "--lost-exit-code" {
+@test "--lost-exit-code changes the exit code of a loss" {
     background --ttl 30 --lost-exit-code 7 "$L" $SUBJECT
     wait_for 5 running
     touch "$S/lost"
@@ -142,7 +142,7 @@ teardown() { dlock_teardown; }
     assert_rc 0
 }
 
-@test "release unclear: the command's code and a warning" {
+@test "an unclear release gives the command's code and a warning" {
     tell release unclear
     run run_t 10 "$DLOCK" "$L" sh -c 'exit 5'
     assert_rc 5
@@ -150,7 +150,7 @@ teardown() { dlock_teardown; }
     [ "${#lines[@]}" = 1 ]
 }
 
-@test "release hangs: the command's code and a warning within --connect-timeout" {
+@test "a hanging release ends within --connect-timeout" {
     tell release hang
     start=$(now_ms)
     run run_t 10 "$DLOCK" --connect-timeout 400ms "$L" sh -c 'exit 5'
@@ -159,7 +159,7 @@ teardown() { dlock_teardown; }
     assert_between 380 $(($(now_ms) - start)) $((800 + SLOW)) "time (ms)"
 }
 
-@test "--on-lost kill: no TERM" {
+@test "--on-lost kill sends no TERM" {
     background --ttl 1.5 --on-lost kill "$L" $SUBJECT -t -k
     wait_for 5 running 4
     tell renew unclear
@@ -171,7 +171,7 @@ teardown() { dlock_teardown; }
     [ "$(count_seen main sig 15)" = 0 ]
 }
 
-@test "--on-lost warn: the command runs on; 79 all the same" {
+@test "--on-lost warn lets the command run on after missed renewals" {
     background --ttl 1 --on-lost warn "$L" $SUBJECT -u "$T/end"
     wait_for 5 running
     tell renew unclear
@@ -185,7 +185,7 @@ teardown() { dlock_teardown; }
     [ "$(count_seen main sig 15)" = 0 ]
 }
 
-@test "--on-lost warn: lost for certain, the command runs on; 79" {
+@test "--on-lost warn lets the command run on after a certain loss" {
     background --ttl 1 --on-lost warn "$L" $SUBJECT -u "$T/end"
     wait_for 5 running
     touch "$S/lost"
@@ -198,7 +198,7 @@ teardown() { dlock_teardown; }
     assert_rc 79
 }
 
-@test "--on-lost warn: keeper stopped past the deadline, the command runs on" {
+@test "--on-lost warn lets the command of a stopped keeper run on" {
     background --ttl 1 --on-lost warn "$L" $SUBJECT -u "$T/end" -r 4
     wait_for 5 running
     kill -STOP "$K"
@@ -212,7 +212,7 @@ teardown() { dlock_teardown; }
     case $status in 4 | 79) ;; *) fail "exit code $status" ;; esac
 }
 
-@test "--on-lost warn: the keeper's death still ends the tree" {
+@test "--on-lost warn does not protect the tree of a dead keeper" {
     background --ttl 30 --on-lost warn "$L" $SUBJECT -t -k
     wait_for 5 running 4
     kill -KILL "$K"
@@ -221,7 +221,7 @@ teardown() { dlock_teardown; }
 
 # --- the end of a command that was told to end ---------------------------------------------------------
 
-@test "TERM forwarded, the command ends: its descendants get TERM, --grace, KILL, then the release" {
+@test "descendants get TERM and, after --grace, KILL, before the release" {
     background --ttl 30 --grace 600ms "$L" $SUBJECT -t -n
     wait_for 5 running 4
     kill -TERM "$K"
@@ -235,7 +235,7 @@ teardown() { dlock_teardown; }
     store_did clean
 }
 
-@test "TERM forwarded, descendants obey TERM: released at once" {
+@test "descendants that obey TERM do not delay the release" {
     background --ttl 60 --grace 10s "$L" $SUBJECT -t
     wait_for 5 running 4
     kill -TERM "$K"
@@ -244,7 +244,7 @@ teardown() { dlock_teardown; }
     [ "$(last_beat)" -lt "$(at release)" ]
 }
 
-@test "TERM forwarded, the command goes on: no timer runs" {
+@test "a command that ignores TERM is not timed" {
     background --ttl 3 --grace 100ms "$L" $SUBJECT -k -u "$T/end" -r 6
     wait_for 5 running
     kill -TERM "$K"
@@ -255,7 +255,7 @@ teardown() { dlock_teardown; }
     assert_rc 6
 }
 
-@test "lease over during a grace after TERM: the tree is gone before the deadline" {
+@test "a lease that ends during the grace ends the tree in time" {
     background --ttl 1.5 --grace 300ms "$L" $SUBJECT -t -n
     wait_for 5 running 4
     tell renew unclear
@@ -267,7 +267,7 @@ teardown() { dlock_teardown; }
     [ "$(last_beat)" -lt "$(at release)" ]
 }
 
-@test "a long grace after TERM: the lock is renewed until the tree is gone" {
+@test "the lock is renewed until the grace after TERM is over" {
     background --ttl 2 --grace 1s "$L" $SUBJECT -t -n
     wait_for 5 running 4
     kill -TERM "$K"
@@ -278,7 +278,7 @@ teardown() { dlock_teardown; }
     [ "$(last_beat)" -lt "$(at release)" ]
 }
 
-@test "lost during a grace after TERM: SIGKILL at once" {
+@test "a loss during the grace after TERM kills at once" {
     background --ttl 60 --grace 10s "$L" $SUBJECT -t -n
     wait_for 5 running 4
     kill -TERM "$K"
@@ -290,7 +290,7 @@ teardown() { dlock_teardown; }
     gone_by $((300 + SLOW)) "$lost"
 }
 
-@test "keeper stopped during a grace after TERM: KILL no later than the lease" {
+@test "a keeper stopped during the grace does not outlast the lease" {
     background --ttl 2 --grace 1s "$L" $SUBJECT -t -n
     wait_for 5 running 4
     kill -TERM "$K"
@@ -305,7 +305,7 @@ teardown() { dlock_teardown; }
     [ "$(last_beat)" -lt "$(at release)" ]
 }
 
-@test "a command that ends by itself: what it leaves behind is left alone, the lock is released" {
+@test "a command that ends by itself may leave processes behind" {
     background --ttl 30 "$L" $SUBJECT -t -u "$T/end" -m 8000
     wait_for 5 running 4
     touch "$T/end"

@@ -45,7 +45,7 @@ good() {
 
 # --- where it is ---------------------------------------------------------------------------------------
 
-@test "module: that of the build tree is found by both programs, and speaks" {
+@test "both programs find the modules of the build tree" {
     for program in "$BUILD/dlock" "$DLOCK"; do
         for scheme in postgres postgresql; do
             run run_t 10 "$program" -n "$scheme://127.0.0.1:1/x#$NAME" touch "$T/ran"
@@ -57,7 +57,7 @@ good() {
     [ ! -e "$T/ran" ]
 }
 
-@test "module: a link to the program leads to the modules of the program, not of the link" {
+@test "a link to the program finds the program's modules" {
     place "$HELPERS/mod_good.so"
     install -d -m 755 other other/dlock-modules
     install -m 755 "$HELPERS/mod_none.so" other/dlock-modules/postgres.so
@@ -69,7 +69,7 @@ good() {
     assert_rc 65
 }
 
-@test "module: the directory may be a link; the environment names none" {
+@test "the module directory may be a link, but not come from the environment" {
     place "$HELPERS/mod_good.so"
     mv "$DIR/dlock-modules" real
     ln -s ../real "$DIR/dlock-modules"
@@ -82,7 +82,7 @@ good() {
     refused 69 "not in $DIR/dlock-modules"
 }
 
-@test "module: one that is not there: the package is named" {
+@test "names the package of a missing module" {
     place "$HELPERS/mod_good.so"
     rm "$MODULE"
     refused 69 "postgres:// needs the module postgres.so" "not in $DIR/dlock-modules" "install the package dlock-postgres"
@@ -92,7 +92,7 @@ good() {
     if [ -e "${where[-1]}/postgres.so" ]; then refused 69 "${where[-1]}"; else refused 69 "not in ${where[-1]}" dlock-postgres; fi
 }
 
-@test "module: --version says which there are, and loads none" {
+@test "--version lists the modules without loading them" {
     place "$HELPERS/mod_none.so"
     list() { run run_t 5 "$@" "$DIR/dlock" --version; }
     list
@@ -172,9 +172,9 @@ check() {
     assert_rc 2
 }
 
-# --- whose it is ---------------------------------------------------------------------------------------
+# --- owner and modes -----------------------------------------------------------------------------------
 
-@test "module: what others can write is refused: the directory, the file" {
+@test "refuses a module that others can write" {
     place "$HELPERS/mod_good.so"
     for mode in 775 757 777 1777; do
         chmod $mode "$DIR/dlock-modules"
@@ -185,12 +185,12 @@ check() {
         chmod $mode "$MODULE"
         refused 77 "$MODULE can be changed by others" "chmod go-w"
     done
-    # Whoever may not read it cannot load it; more than that is nobody's business.
+    # A user without read permission cannot load it; nothing more is checked.
     chmod 400 "$MODULE"
     good
 }
 
-@test "module: what belongs to another user is refused: the directory, the file" {
+@test "refuses a module that belongs to another user" {
     need_root
     place "$HELPERS/mod_good.so"
     chown 54321 "$DIR/dlock-modules"
@@ -202,7 +202,7 @@ check() {
     good
 }
 
-@test "module: no regular file: refused, and not waited for" {
+@test "refuses a module that is not a regular file, without waiting" {
     place "$HELPERS/mod_good.so"
     mv "$MODULE" real.so
     mkfifo -m 700 "$MODULE"
@@ -220,7 +220,7 @@ check() {
     refused 69 "postgres.so"
 }
 
-@test "module: a user without rights can load it, his own and root's" {
+@test "an unprivileged user can load modules" {
     need_root
     as_nobody() { run run_t 10 setpriv --reuid=nobody --regid=nogroup --clear-groups "$DIR/dlock" -n "$PG" true; }
     OPEN=$(mktemp -d /tmp/dlock-module.XXXXXX) # bats' own folder is closed to others
@@ -249,7 +249,7 @@ check() {
 
 # --- what it is ----------------------------------------------------------------------------------------
 
-@test "module: of another build, for another interface, for another store: each is told" {
+@test "refuses a module of another build, interface or store" {
     build=$("$BUILD/dlock" --version | sed -n 's/^dlock //p')
     one="reinstall dlock and its modules from one build"
     place "$HELPERS/mod_build.so"
@@ -264,7 +264,7 @@ check() {
     refused 69 "$MODULE is not a module of dlock" "$one"
 }
 
-@test "module: TLS is one too, no backend: a missing one, another kind in its place" {
+@test "refuses a missing or wrong TLS module" {
     place "$HELPERS/mod_good.so"
     L="rediss://127.0.0.1:1#$NAME"
     run -69 run_t 10 "$DIR/dlock" -n "$L" true
@@ -282,7 +282,7 @@ check() {
     refused 69 "is for interface 1001, this dlock has 1"
 }
 
-@test "module: one that cannot be loaded: why, and what to install" {
+@test "says why a module cannot be loaded and what to install" {
     place "$HELPERS/mod_good.so"
     echo garbage >"$MODULE"
     refused 69 "$MODULE cannot be loaded" "dlock-postgres"
@@ -298,7 +298,7 @@ check() {
     refused 69 "$MODULE cannot be loaded: libno.so.5: cannot open" "dlock-postgres and the libraries it needs"
 }
 
-@test "module: without /proc there is none, and that is told" {
+@test "says that modules need /proc" {
     [ -z "${SAN:-}" ] || return 0 # a sanitizer does not start without /proc
     unshare -m true 2>/dev/null || skip "needs the right to mount"
     run run_t 5 unshare -m sh -c 'mount -t tmpfs none /proc && exec "$@"' - "$DLOCK" --status "$PG"
@@ -306,9 +306,9 @@ check() {
     assert_out "mount /proc"
 }
 
-# --- who has it ----------------------------------------------------------------------------------------
+# --- where it is loaded --------------------------------------------------------------------------------
 
-@test "module: the program and the library do not need libpq, the module shows one symbol" {
+@test "only the module needs libpq, and it exports one symbol" {
     for file in "$BUILD/dlock" "$DLOCK" "$BUILD/libdlock.so"; do
         ! readelf -d "$file" | grep -E 'NEEDED.*(libpq|libcrypto|libssl)' || fail "$file needs more than it should"
     done
@@ -320,7 +320,7 @@ check() {
     done
 }
 
-@test "module: it is hardened, and its modes are safe whatever the umask is" {
+@test "the modules are hardened and not writable by others" {
     for file in "$BUILD"/dlock-modules/{postgres,tls}.so; do
         [ "$(stat -c %a "$file" "${file%/*}" | tr '\n' ' ')" = "755 755 " ]
         [ -z "${SAN:-}" ] || continue # a sanitizer's build is not for use
@@ -333,7 +333,7 @@ check() {
     done
 }
 
-@test "module: a lock on a file or in Redis loads nothing of it" {
+@test "a lock on a file or in Redis loads no module" {
     [ -z "${SAN:-}" ] || return 0 # LeakSanitizer does not work under strace
     for lock in "$T/file" "redis://127.0.0.1:1#$NAME"; do
         run run_t 10 strace -f -o trace -e trace=openat,open "$DLOCK" -n "$lock" true
@@ -342,7 +342,7 @@ check() {
     done
 }
 
-@test "module: it is loaded after the guard was forked, by the keeper, before the first connection" {
+@test "the keeper loads the module after the guard was forked" {
     need_root # the memory of keeper and guard is closed to others
     [ -z "${SAN:-}" ] || return 0 # LeakSanitizer does not work under strace
     run run_t 10 strace -f -o trace -e trace=openat,open,clone,clone3,fork,vfork,connect "$DLOCK" -n "$PG" true
@@ -355,11 +355,10 @@ check() {
     [ -z "$(grep -E '/postgres\.so"|libpq' trace | grep -v "^$keeper ")" ]
 }
 
-@test "module: the guard does not have it in its memory" {
+@test "the guard does not load the module" {
     need_root # the memory of keeper and guard is closed to others
-    start "$ROOT/tests/support/helpers/hostile_server.py" nothing >port
-    wait_for 5 test -s port
-    start_log out "$DLOCK" --connect-timeout 20 "postgres://127.0.0.1:$(cat port)/x#$NAME" true
+    listener hostile_server nothing
+    start_log out "$DLOCK" --connect-timeout 20 "postgres://127.0.0.1:$LISTENS/x#$NAME" true
     keeper=$STARTED
     has() { grep -qE '/postgres\.so$' "/proc/$keeper/maps" && grep -q libpq "/proc/$keeper/maps"; }
     wait_for 10 has

@@ -31,7 +31,7 @@ fl_names() {
 # The codes that were decided on, as far as this version has them: changing one is a decision, not a slip.
 CODES='64 65 69 71 73 75 76 77 79 126 127'
 
-@test "table: four columns, no name twice, every row has a help" {
+@test "the option table is complete and has no name twice" {
     "$DLOCK" --print-options >table
     run awk -F '\t' 'NF != 4 || $4 == "" || $1 $2 == ""' table
     [ -z "$output" ] || fail "odd rows: $output"
@@ -40,7 +40,7 @@ CODES='64 65 69 71 73 75 76 77 79 126 127'
     [ "$(wc -l <table)" -ge 20 ]
 }
 
-@test "table: flock's options are all there, with and without argument as in flock" {
+@test "all options of flock(1) are there, with the same arguments" {
     "$DLOCK" --print-options >table
     for pair in -x: -e: --exclusive: -s: --shared: -n: --nb: --nonblock: -w:y --wait:y --timeout:y -E:y \
         --conflict-exit-code:y -o: --close: -F: --no-fork: -u: --unlock: -c: --command: --verbose: -h: \
@@ -53,7 +53,7 @@ CODES='64 65 69 71 73 75 76 77 79 126 127'
     done
 }
 
-@test "table: getopt knows every name" {
+@test "getopt knows every name of the table" {
     "$DLOCK" --print-options >table
     awk -F '\t' '{ n = split($1 "," $2, a, ","); for (i = 1; i <= n; i++) if (a[i] != "") print a[i] "\t" $3 }' table >names
     while IFS=$'\t' read -r name arg; do
@@ -68,7 +68,7 @@ CODES='64 65 69 71 73 75 76 77 79 126 127'
     done <names
 }
 
-@test "--help shows every option of the table, and only those" {
+@test "--help shows exactly the table's options" {
     run "$DLOCK" --help
     assert_rc 0
     printf '%s\n' "$output" >help
@@ -81,27 +81,27 @@ CODES='64 65 69 71 73 75 76 77 79 126 127'
     [ -z "$output" ] || fail "wider than 80 columns: $output"
 }
 
-@test "--print-options is not in --help, the manual or the completions" {
+@test "--print-options is undocumented" {
     run grep -F print-options <("$DLOCK" --help) "$MAN" "$ROOT/completions/dlock.bash" "$ROOT/completions/_dlock" "$ROOT/completions/dlock.fish"
     refute_out "print-options"
     # The completions' first lines name the tool that made them, nothing else.
     [ "$status" -eq 1 ]
 }
 
-@test "manual: every option of the table is in OPTIONS, and nothing else is" {
+@test "the manual's OPTIONS are exactly the table's" {
     section OPTIONS | grep '^\.It Fl ' | fl_names >have
     table_names | sort -u >want
     diff -u want have
 }
 
-@test "manual: no option is mentioned anywhere that the table lacks" {
+@test "the manual mentions no unknown option" {
     fl_names "$MAN" | grep -vx -e -- -e - >have || :
     table_names | sort -u >want
     run comm -13 want have
     [ -z "$output" ] || fail "not in the table: $output"
 }
 
-@test "manual: an option has an argument there exactly when it has one in the table" {
+@test "the manual's option arguments are the table's" {
     "$DLOCK" --print-options >table
     section OPTIONS | grep '^\.It Fl ' >its
     while IFS=$'\t' read -r line; do
@@ -116,7 +116,7 @@ CODES='64 65 69 71 73 75 76 77 79 126 127'
     done <its
 }
 
-@test "manual: its exit codes are those of lib/dlock.h, and the command's 126 and 127" {
+@test "the manual's exit codes are those of lib/dlock.h" {
     section 'EXIT STATUS' | sed -n 's/^\.It \([0-9]*\)$/\1/p' | sort -n >have
     { sed -n 's/^ *X([A-Z]*, \([0-9]*\), .*/\1/p' "$ROOT/lib/dlock.h"; printf '126\n127\n'; } | sort -nu >want
     diff -u want have
@@ -124,7 +124,7 @@ CODES='64 65 69 71 73 75 76 77 79 126 127'
     printf '%s\n' $CODES | diff -u - have
 }
 
-@test "manual: defaults are those of lib/dlock.h and of the option table" {
+@test "the manual's defaults are those of the program" {
     grep -q 'ttl_ns = 30 \* DLOCK_SEC' "$ROOT/lib/dlock.h"
     grep -q 'connect_timeout_ns = 5 \* DLOCK_SEC' "$ROOT/lib/dlock.h"
     section OPTIONS >options
@@ -138,7 +138,7 @@ CODES='64 65 69 71 73 75 76 77 79 126 127'
     assert_out "at least 30.1 s"
 }
 
-@test "manual: the numbers of the timeline follow from its formulae" {
+@test "the manual's timeline follows from its formulae" {
     # ttl 30 s, grace 5 s, in microseconds
     ttl=30000000 grace=5000000
     margin=$((ttl / 20)) deadline=$((ttl - ttl / 100 - 2000))
@@ -151,7 +151,7 @@ CODES='64 65 69 71 73 75 76 77 79 126 127'
     done
 }
 
-@test "manual: mandoc has nothing to say" {
+@test "mandoc finds no fault in the manual" {
     command -v mandoc >/dev/null || skip "no mandoc"
     run mandoc -T lint -W warning "$MAN"
     [ -z "$output" ] || fail "$output"
@@ -171,7 +171,7 @@ schemes() {
         tr -d '" ' | tr ',' '\n' | sort -u
 }
 
-@test "manual and --help: the scheme list is that of the program" {
+@test "manual and --help list the program's schemes" {
     "$DLOCK" --help >help
     schemes >known
     [ "$(wc -l <known)" -ge 11 ] || fail "found only: $(tr '\n' ' ' <known)"
@@ -191,7 +191,7 @@ schemes() {
     done <known
 }
 
-@test "manual and --help: the forms in which dlock is called are the same" {
+@test "manual and --help show the same synopsis" {
     "$DLOCK" --help | sed -n '/^Run /q; p' | grep -oE -- '(^|[ [])--?[a-z]+' | tr -d ' [' | sort -u >usage
     section SYNOPSIS | sed 's/^\.Op //; s/^Fl/.Fl/' | fl_names >synopsis
     for name in -c -u --status --json --schema; do
@@ -202,14 +202,14 @@ schemes() {
     [ -z "$output" ] || fail "not in SYNOPSIS: $output"
 }
 
-@test "completions are what completions/generate makes" {
+@test "the completions are up to date" {
     "$ROOT/completions/generate" "$DLOCK" "$T"
     for f in dlock.bash _dlock dlock.fish; do
         diff -u "$ROOT/completions/$f" "$T/$f" || fail "run: completions/generate build/dlock"
     done
 }
 
-@test "completions: every option of the table is in all three" {
+@test "all three completions know every option" {
     table_names | sort -u >names
     while read -r name; do
         for f in dlock.bash _dlock; do
@@ -221,7 +221,7 @@ schemes() {
     done <names
 }
 
-@test "completions: the shells accept them" {
+@test "the shells accept the completions" {
     bash -n "$ROOT/completions/dlock.bash"
     if command -v zsh >/dev/null; then zsh -n "$ROOT/completions/_dlock"; fi
     if command -v fish >/dev/null; then fish -n "$ROOT/completions/dlock.fish"; fi
@@ -238,7 +238,7 @@ complete_words() {
         printf "%s\n" "${COMPREPLY[@]}"' bash "$@"
 }
 
-@test "completions: bash, before and behind LOCK" {
+@test "bash completes before and behind LOCK" {
     touch file.lock
     run complete_words "dlock --on-lost " dlock --on-lost ""
     assert_out $'kill\nterm\nwarn'
@@ -267,7 +267,7 @@ complete_words() {
     refute_out "--command"
 }
 
-@test "README and manual: every lock in their examples is one" {
+@test "every lock in the examples of README and manual is valid" {
     { cat "$ROOT/README.md"; section EXAMPLES; } |
         grep -oE '[a-z]+(\+[a-z]+)?://[^ "#]+#[a-z-]+' | sort -u >locks
     [ "$(wc -l <locks)" -ge 9 ] || fail "found only: $(cat locks)"

@@ -6,14 +6,14 @@ load ../../support/redis
 setup() { dlock_setup; }
 teardown() { dlock_teardown; }
 
-@test "a host's name is looked up, and the command runs" {
+@test "looks up the host's name" {
     redis_start
     run run_t 20 "$DLOCK" "redis://localhost:$REDIS_PORT#$NAME" echo hello
     assert_rc 0
     assert_out hello
 }
 
-@test "a name that does not exist is 69 and named" {
+@test "names a host that does not exist" {
     run run_t 20 "$DLOCK" -w 3 "redis://no-such-host.invalid:6379#$NAME" echo never
     assert_rc 69
     assert_out no-such-host.invalid

@@ -63,7 +63,7 @@ unseen() {
 
 # --- while it runs -------------------------------------------------------------------------------------
 
-@test "secrets: the process list: not in a hold, not in a wait, neither keeper nor guard nor command" {
+@test "the process list shows no secret in a hold or wait" {
     hold "$L"
     unseen "$HOLDER" "$GUARD" "$(cat held)"
     # It is the password that is missing, not the whole lock.
@@ -78,16 +78,15 @@ unseen() {
     no_canary_in hold.log wait.log
 }
 
-@test "secrets: the process list: not while the store does not answer, not of --status" {
+@test "the process list shows no secret while the store is silent" {
     need_root # for whose connection it is
-    start "$ROOT/tests/support/helpers/hostile_server.py" nothing >port
-    wait_for 5 test -s port
+    listener hostile_server nothing
     for mode in run --status; do
-        set -- "redis://:$CANARY@127.0.0.1:$(cat port)#x"
+        set -- "redis://:$CANARY@127.0.0.1:$LISTENS#x"
         if [ $mode = run ]; then set -- "$1" true; else set -- $mode "$1"; fi
         start_log out "$DLOCK" --connect-timeout 20 "$@"
         pid=$STARTED
-        asked() { ss -Htnp state established dport = ":$(cat port)" | grep -q "pid=$pid,"; }
+        asked() { ss -Htnp state established dport = ":$LISTENS" | grep -q "pid=$pid,"; }
         wait_for 5 asked
         unseen "$pid"
         kill -TERM "$pid"
@@ -96,7 +95,7 @@ unseen() {
     done
 }
 
-@test "secrets: the command's environment: only what the caller exported" {
+@test "the command's environment has only what the caller exported" {
     hold "$L"
     no_canary_in env
     grep -q '^DLOCK_TOKEN=' env
@@ -112,13 +111,13 @@ unseen() {
     no_canary_in hold.log
 }
 
-@test "secrets: the command cannot find it in descriptors or in its own arguments" {
+@test "the command finds no secret in descriptors or arguments" {
     run run_t 5 "$DLOCK" "$L" sh -c 'ls -l /proc/self/fd; cat /proc/$$/cmdline /proc/$PPID/cmdline | tr "\0" " "'
     assert_rc 0
     no_canary "the command" "$output"
 }
 
-@test "secrets: --status, in text and in JSON, of a holder and a waiter with secrets in their arguments" {
+@test "--status shows no secret of holder or waiter" {
     export CANARY
     start_log wait0.log "$DLOCK" "$L" sh -c ': >held; "$HELPERS/await" go; : '"$CANARY"
     first=$STARTED
@@ -143,7 +142,7 @@ unseen() {
 
 # --- messages ------------------------------------------------------------------------------------------
 
-@test "secrets: messages with -v, whatever is wrong" {
+@test "messages with -v show no secret" {
     export DLOCK_STORE
     # EXIT-CODE LOCK
     while read -r code lock; do
@@ -207,7 +206,7 @@ END
     [ ! -e ran ]
 }
 
-@test "secrets: messages of a hold that is lost, of a wait that ends" {
+@test "messages about a lost lock and an ended wait show no secret" {
     hold "$L"
     run run_t 5 "$DLOCK" -v -n "$L" true
     assert_rc 75
@@ -225,7 +224,7 @@ END
 
 # --- where it comes from -------------------------------------------------------------------------------
 
-@test "secrets: each source works, in this order: URI, password-file, REDISCLI_AUTH" {
+@test "the password comes from the URI, password-file or REDISCLI_AUTH, in this order" {
     printf 'c4n4ry-pw\n' >pw
     printf 'c4n4ry-no\n' >no
     chmod 600 pw no
@@ -246,7 +245,7 @@ END
     works env
 }
 
-@test "secrets: a password file that others may read or change, or that is none: 77, and not a word of it" {
+@test "refuses an unsafe password file without showing it" {
     lock="redis://$AT?password-file=$T/pw#$NAME"
     refused() {
         run run_t 5 "$DLOCK" -v "$lock" touch ran
@@ -291,7 +290,7 @@ END
 # As a user without rights: root may look at everything.
 nobody() { setpriv --reuid=54321 --regid=54321 --clear-groups -- "$@"; }
 
-@test "secrets: keeper and guard cannot be looked into by the same user, the command can, as ever" {
+@test "the same user cannot inspect keeper and guard" {
     need_root
     # A leak checker that attaches to itself needs to be let in.
     [ -z "${SAN:-}" ] || return 0
@@ -326,7 +325,7 @@ nobody() { setpriv --reuid=54321 --regid=54321 --clear-groups -- "$@"; }
     [ -z "$bad" ] || fail "$bad"
 }
 
-@test "secrets: no core is left, however it dies; the command's limit is its own" {
+@test "dlock leaves no core; the command's limit is its own" {
     ulimit -c unlimited
     hold "$L"
     run run_t 5 "$DLOCK" "$L.2" sh -c 'ulimit -c'
@@ -356,7 +355,7 @@ nobody() { setpriv --reuid=54321 --regid=54321 --clear-groups -- "$@"; }
 
 # --- the binary ----------------------------------------------------------------------------------------
 
-@test "secrets: the program is position independent, read-only where it can be, and fortified" {
+@test "the program is hardened" {
     # A sanitizer's build is not for use.
     [ -z "${SAN:-}" ] || return 0
     for file in "$BUILD/dlock" "$BUILD/libdlock.so"; do
@@ -383,11 +382,11 @@ nobody() { setpriv --reuid=54321 --regid=54321 --clear-groups -- "$@"; }
         ;;
     esac
     grep -q INTERP <<<"$(readelf -l "$BUILD/dlock")"
-    # Not setuid, and nobody else may write it.
+    # Not setuid, and not writable by others.
     [ -z "$(find "$BUILD/dlock" -perm /6022)" ]
 }
 
-@test "secrets: a setuid dlock refuses to run" {
+@test "a setuid dlock refuses to run" {
     need_root
     [ -z "${SAN:-}" ] || return 0
     dir=$(mktemp -d /tmp/dlock-test.XXXXXX)

@@ -1,4 +1,4 @@
-# Who reads our messages, or whoever stopped our guard, must not keep the lock from being kept safe.
+# A full stderr, or a stopped guard, must not endanger the lock.
 
 bats_require_minimum_version 1.5.0
 load ../../support/common
@@ -11,7 +11,7 @@ setup() {
 }
 teardown() { dlock_teardown; }
 
-# mute ARG...: dlock in the background, its stderr a pipe that is full and that nobody reads; pid in $K.
+# mute ARG...: dlock in the background, its stderr a full pipe that is not read; pid in $K.
 mute() {
     start /usr/bin/python3 -c '
 import fcntl, os, signal, sys
@@ -37,7 +37,7 @@ gone_within() {
     done
 }
 
-@test "stderr is full: a lock that is lost kills the tree at once all the same" {
+@test "a full stderr does not delay the end of a lost lock's tree" {
     mute --ttl 10 "$L" "$HELPERS/witness" "$T" 60000 tree
     wait_for 5 file_has "$T/history" enter
     touch "$S/lost"
@@ -47,7 +47,7 @@ gone_within() {
     [ "$rc" -eq 79 ]
 }
 
-@test "stderr is full: the guard's death ends the tree at once all the same" {
+@test "a full stderr does not delay the end by the guard's death" {
     mute --ttl 10 "$L" "$HELPERS/witness" "$T" 60000 tree
     wait_for 5 file_has "$T/history" enter
     kill -KILL "$(children "$K" | head -n 1)"
@@ -57,7 +57,7 @@ gone_within() {
     [ "$rc" -eq 71 ]
 }
 
-@test "stderr is full: a wait ends in time, and leaves the queue" {
+@test "a full stderr does not delay the end of a wait" {
     tell acquire wait
     before=$(now_ms)
     mute -v -w 1.5 "$L" true
@@ -68,7 +68,7 @@ gone_within() {
     store_did release
 }
 
-@test "the guard is stopped before the start: the lock is given back, nothing is run, 71" {
+@test "gives the lock back when the guard is stopped before the start" {
     tell acquire wait
     start_log "$T/out" "$DLOCK" --ttl 2 "$L" touch "$T/ran"
     K=$STARTED
@@ -83,7 +83,7 @@ gone_within() {
     store_did clean
 }
 
-@test "the guard is stopped during a wait: -w ends in time" {
+@test "-w ends in time although the guard is stopped" {
     tell acquire wait
     before=$(now_ms)
     start_log "$T/out" "$DLOCK" -w 1 "$L" true
@@ -96,7 +96,7 @@ gone_within() {
     assert_between 1000 $(($(now_ms) - before)) $((1400 + BUSY)) "wait in ms"
 }
 
-@test "/proc does not show processes: a lease is refused before it is taken, a file lock is not" {
+@test "refuses leases, not file locks, when /proc hides processes" {
     need_root
     [ -z "${SAN:-}" ] || return 0 # a sanitizer cannot start without /proc; the plain build shows it
     run -71 run_t 5 unshare -m sh -c 'mount -t tmpfs none /proc && exec "$@"' - "$DLOCK" "$L" touch "$T/ran"

@@ -19,7 +19,7 @@ terminal() {
     PYTHONPATH=$ROOT/tests/support/helpers PYTHONDONTWRITEBYTECODE=1 timeout -k 2 40 /usr/bin/python3 "$T/test.py" 3>&- </dev/null
 }
 
-@test "Ctrl-C reaches the command once, and dlock dies by it, too" {
+@test "Ctrl-C reaches the command once and ends dlock" {
     for LOCK_ARGS in "$L" "$T/x.lock" "-o $T/o.lock"; do
         rm -rf "$C"/*
         terminal <<'PY'
@@ -34,7 +34,7 @@ PY
     store_did clean
 }
 
-@test "Ctrl-C and the command's end are seen at the same time: dlock dies by it, and releases in an orderly way" {
+@test "Ctrl-C at the command's end still releases the lock" {
     tell release clean 100
     terminal <<'PY'
 import signal
@@ -54,7 +54,7 @@ PY
     [ ! -e "$S/held" ]
 }
 
-@test "Ctrl-C to a command that goes on: once each time, and its exit code counts" {
+@test "a command that survives Ctrl-C gets it once each time" {
     for LOCK_ARGS in "$L" "$T/x.lock" "-o $T/o.lock"; do
         rm -rf "$C"/* "$T/end"
         terminal <<'PY'
@@ -86,7 +86,7 @@ check(j.status(), 'signal 3', 'dlock')
 PY
 }
 
-@test "an INT that a process sends is forwarded; dlock then exits with 130" {
+@test "forwards an INT that a process sent" {
     terminal <<'PY'
 import signal
 t = Term()
@@ -109,7 +109,7 @@ check(t.output.count('round'), 1, 'rounds')
 PY
 }
 
-@test "the command shares dlock's group and the terminal; the guard does not" {
+@test "the command shares dlock's process group, the guard does not" {
     terminal <<'PY'
 t = Term()
 j = t.start([DLOCK, LOCK] + SUBJECT)
@@ -125,7 +125,7 @@ j.status()
 PY
 }
 
-@test "Ctrl-Z stops dlock, fg resumes it, and the lock is renewed again" {
+@test "Ctrl-Z stops dlock, and fg resumes the renewals" {
     for LOCK_ARGS in "--ttl 3 $L" "$T/x.lock" "-o $T/o.lock"; do
         rm -rf "$C"/* "$T/end"
         terminal <<'PY'
@@ -149,7 +149,7 @@ PY
     done
 }
 
-@test "Ctrl-Z for longer than the ttl: the job is dead before the deadline; fg gives 79" {
+@test "a job suspended for longer than the ttl ends before the deadline" {
     terminal <<'PY'
 t = Term()
 j = t.start([DLOCK, '--ttl', '1.5', LOCK] + SUBJECT + ['-t'])
@@ -170,7 +170,7 @@ if 'could not be renewed' not in t.output:
 PY
 }
 
-@test "a command that stops itself by STOP does not stop dlock" {
+@test "a command that stops itself does not stop dlock" {
     terminal <<'PY'
 import signal
 t = Term()
@@ -185,7 +185,7 @@ check(j.status(), 'exit 5', 'dlock')
 PY
 }
 
-@test "a job in the background that reads the terminal is stopped, and goes on in the foreground" {
+@test "a background job that reads the terminal stops until fg" {
     for LOCK_ARGS in "--ttl 3 $L" "$T/x.lock" "-o $T/o.lock"; do
         terminal <<'PY'
 t = Term()
@@ -200,7 +200,7 @@ PY
     done
 }
 
-@test "a pipeline whose reader uses the terminal works, and stops and goes on as one job" {
+@test "a pipeline stops and continues as one job" {
     # Not a loop of `sleep`: a shell that waits for its vfork child to exec cannot stop when that one has.
     mkfifo "$T/end"
     terminal <<'PY'
@@ -222,7 +222,7 @@ t.until(lambda: 'second' in t.output)
 PY
 }
 
-@test "dlock ... | less" {
+@test "dlock works in front of a pager" {
     command -v less >/dev/null || skip "no less here"
     terminal <<'PY'
 os.environ['TERM'] = 'vt100'
@@ -246,7 +246,7 @@ t.until(lambda: '<onetwo>' in t.output)
 PY
 }
 
-@test "a change of the window's size reaches the command once" {
+@test "a new window size reaches the command once" {
     terminal <<'PY'
 import struct
 t = Term()
@@ -261,7 +261,7 @@ check(j.status(), 'exit 0', 'dlock')
 PY
 }
 
-@test "the terminal hangs up: the command is told, and the lock is released" {
+@test "a hang-up reaches the command and releases the lock" {
     # The leader of the session is the command's grandparent, as with ssh.
     terminal <<'PY' || :
 t = Term()
@@ -274,7 +274,7 @@ PY
     [ "$(last_beat)" -lt "$(at release)" ]
 }
 
-@test "waiting: after the terminal hung up (nohup) the command is started as without a terminal" {
+@test "a terminal that hangs up during the wait (nohup): the command starts as without one" {
     flock "$T/x.lock" sh -c "touch '$T/held'; until [ -e '$T/free' ]; do sleep 0.02; done" 3>&- &
     wait_for 5 test -e "$T/held"
     LOCK_ARGS=$T/x.lock terminal <<'PY' || :
@@ -293,7 +293,7 @@ PY
     touch "$T/end"
 }
 
-@test "waiting: Ctrl-C leaves the queue and dlock dies by it" {
+@test "Ctrl-C ends a wait and leaves the queue" {
     tell acquire wait
     terminal <<'PY'
 t = Term()
@@ -305,7 +305,7 @@ PY
     store_did release
 }
 
-@test "waiting: Ctrl-Z stops it, fg goes on waiting" {
+@test "Ctrl-Z stops a wait, and fg resumes it" {
     tell acquire wait
     terminal <<'PY'
 t = Term()
@@ -322,7 +322,7 @@ check(j.status(), 'exit 6', 'dlock')
 PY
 }
 
-@test "waiting: who has the lock is said after a second, not before, and not with -q" {
+@test "a waiter names the holder after a second, unless -q" {
     tell acquire wait
     terminal <<'PY'
 t = Term()
@@ -345,7 +345,7 @@ check(t.output, '', 'with -q')
 PY
 }
 
-@test "dlock in a shell's background, with a terminal: Ctrl-C does not reach it" {
+@test "Ctrl-C does not reach a background job" {
     terminal <<'PY'
 t = Term()
 os.tcsetpgrp(0, os.getpgrp())
@@ -372,7 +372,7 @@ pid_one() {
     I=$(children "$K")
 }
 
-@test "PID 1: reaps, passes on the exit code" {
+@test "as PID 1 it reaps and passes on the exit code" {
     pid_one --ttl 2 "$L" sh -c "(setsid sleep 0.1 &) ; $SUBJECT -m 1200; exit 5"
     zombies() { ps -o stat= --ppid "$I" | grep -c Z; }
     wait_for 5 store_did ok
@@ -382,7 +382,7 @@ pid_one() {
     store_did clean
 }
 
-@test "PID 1: forwards TERM, ends its tree, releases" {
+@test "as PID 1 it forwards TERM, ends its tree and releases" {
     pid_one --grace 200ms "$L" $SUBJECT -t -n
     wait_for 5 running 4
     kill -TERM "$I"
@@ -392,7 +392,7 @@ pid_one() {
     has_seen daemon sig 15
 }
 
-@test "PID 1: a signal while waiting ends it" {
+@test "as PID 1 it ends by a signal while it waits" {
     unshare --pid --fork --mount-proc true 2>/dev/null || skip "needs the right to make PID namespaces"
     tell acquire wait
     start_log "$T/out" "$HELPERS/launch" -d -s unshare --pid --fork --mount-proc --kill-child "$DLOCK" "$L" true
@@ -404,7 +404,7 @@ pid_one() {
     store_did release
 }
 
-@test "PID 1: killed, nothing is left" {
+@test "nothing is left of a killed PID 1" {
     pid_one "$L" $SUBJECT -t -k
     wait_for 5 running 4
     kill -KILL "$I"

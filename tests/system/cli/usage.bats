@@ -33,7 +33,7 @@ says() { case $line in *"$1"*) ;; *) fail "without '$1': $line" ;; esac }
 # What would run if the refusal failed.
 TRACE='touch ran'
 
-@test "usage: no lock, no command, too much" {
+@test "refuses a missing lock or command and extra words" {
     refused 64
     refused 64 --
     refused 64 -n
@@ -52,7 +52,7 @@ TRACE='touch ran'
     refused 64 "./$(printf '%5000s' | tr ' ' x)" touch ran
 }
 
-@test "usage: unknown, ambiguous, incomplete options" {
+@test "refuses unknown, ambiguous and incomplete options" {
     refused 64 --bogus ./x touch ran
     says "--bogus"
     refused 64 --bogus="$SECRET" ./x touch ran
@@ -68,7 +68,7 @@ TRACE='touch ran'
     refused 64 $'--\e[31mred' ./x touch ran
 }
 
-@test "usage: exit codes that are none" {
+@test "refuses invalid exit codes" {
     for v in 256 -1 '' ' 1' 1x 0x10 99999999999999999999 1.0 +1; do
         refused 64 -E "$v" ./x touch ran
         says "option -E"
@@ -79,7 +79,7 @@ TRACE='touch ran'
 
 # The same words are given to the parser in unit/lib/test_duration.c, 80 processes less.
 # bats test_tags=plain
-@test "usage: durations that are none" {
+@test "refuses invalid durations" {
     for opt in -w --ttl --grace --connect-timeout; do
         for v in -1 -0.5 '' ' 1' 1x abc . s 1e3 0x10 inf nan 1,5 '1 s' 1S 10000000000d 99999999999999999999 $'1\n'; do
             refused 64 "$opt" "$v" ./x touch ran
@@ -89,14 +89,14 @@ TRACE='touch ran'
     refused 64 --connect-timeout 0 ./x touch ran
 }
 
-@test "usage: words that are none" {
+@test "refuses invalid keywords" {
     for v in '' TERM kil kill,term; do
         refused 64 --on-lost "$v" ./x touch ran
         says "kill, term or warn"
     done
 }
 
-@test "usage: options that exclude each other" {
+@test "refuses options that exclude each other" {
     refused 64 -F -o ./x touch ran
     says "-o and -F"
     refused 64 -o -F ./x touch ran
@@ -105,7 +105,7 @@ TRACE='touch ran'
     refused 64 --status ./x touch ran
 }
 
-@test "usage: what a store cannot do" {
+@test "refuses what a store cannot do" {
     refused 64 -F "fake://$T/store#$NAME" touch ran
     says "--no-fork"
     refused 64 -F "redis://127.0.0.1:1#$NAME" touch ran
@@ -113,7 +113,7 @@ TRACE='touch ran'
     says shared
 }
 
-@test "usage: ttl and grace that do not fit name the smallest ttl" {
+@test "names the smallest ttl that fits the grace" {
     refused 64 --ttl 0.5 "fake://$T/store#$NAME" touch ran
     says "at least 1 s"
     refused 64 --ttl 0 "fake://$T/store#$NAME" touch ran
@@ -132,7 +132,7 @@ TRACE='touch ran'
     [ -z "$output" ]
 }
 
-@test "usage: an empty variable in front of the name" {
+@test "refuses an empty variable in front of the name" {
     refused 64 "#nightly" touch ran
     says "variable"
     refused 64 "@" touch ran
@@ -144,14 +144,14 @@ TRACE='touch ran'
     says "#NAME"
 }
 
-@test "usage: unknown schemes are 64" {
+@test "refuses unknown schemes" {
     for uri in foo://h#x etcd://h#x http://h/x#y redi://h#x "redis+tls://u:$SECRET@h#x"; do
         refused 64 "$uri" touch ran
         says "unknown store"
     done
 }
 
-@test "usage: odd URIs" {
+@test "refuses invalid URIs" {
     for uri in redis://h:#x redis://h:0#x redis://h:65536#x redis://h:x#x redis://h:1:2#x redis://::1#x \
         'redis://[::1#x' 'redis://[::g]#x' 'redis://[::1]x#x' redis://a,b#x redis://h/x#y redis://h/-1#x \
         redis://h/99999999999#x 'redis://h h#x' redis://:6379:#x redis://h%zz#x redis://h%00#x redis://h#%00 \
@@ -168,7 +168,7 @@ TRACE='touch ran'
     done
 }
 
-@test "usage: a password is never shown, whatever is wrong with its URI" {
+@test "shows no password of an invalid URI" {
     local p=$SECRET
     for uri in "redis://u:$p@h" "redis://u:$p@h#" "redis://u:$p@h:x#n" "redis://u:$p@h:0#n" "redis://u:$p@h/x#n" \
         "redis://u:$p@h?x=1#n" "redis://u:$p@h?x=$p#n" "redis://u:$p@h?password=$p#n" \
@@ -197,7 +197,7 @@ TRACE='touch ran'
     refused 64 -u "redis://u:$p@h#n"
 }
 
-@test "usage: password files" {
+@test "refuses invalid password files" {
     # The folder must stay empty, so the files are beside it.
     echo "$SECRET" >"$T/open" && chmod 644 "$T/open"
     ln -s "$T/open" "$T/link"
@@ -209,7 +209,7 @@ TRACE='touch ran'
     done
 }
 
-@test "usage: names" {
+@test "refuses invalid names" {
     n255=$(printf '%255s' | tr ' ' n) n250=${n255:5} n251=${n255:4}
     refused 64 "redis://127.0.0.1:1#${n255}n" touch ran
     says "255 bytes"
@@ -229,7 +229,7 @@ TRACE='touch ran'
     says "%23"
 }
 
-@test "usage: names that would lead out of the directory stay in it" {
+@test "a name cannot lead out of its directory" {
     for name in .. . ../x a/b /etc/x %2e%2e%2fx; do
         run_t 10 "$DLOCK" "file://$T/store#$name" true
     done
@@ -240,7 +240,7 @@ TRACE='touch ran'
     [ -z "$output" ]
 }
 
-@test "usage: what cannot be a lock file" {
+@test "refuses what cannot be a lock file" {
     mkfifo "$T/fifo"
     ln -s "$T/nowhere/x" "$T/dangling"
     refused 73 "$T/fifo" touch ran
@@ -255,7 +255,7 @@ TRACE='touch ran'
     [ ! -e "$T/elsewhere" ]
 }
 
-@test "usage: a fence file that is none is refused, and the lock not left behind" {
+@test "refuses an invalid fence file and frees the lock" {
     : >"$T/store/f.lock"
     for text in '' garbage 'dlock-fence1 x y' 'dlock-fence1 0 0123456789abcdef0123456789abcdef' \
         'dlock-fence2 17 0123456789abcdef0123456789abcdef'; do
@@ -266,7 +266,7 @@ TRACE='touch ran'
     done
 }
 
-@test "usage: descriptors" {
+@test "refuses invalid descriptors" {
     refused 64 -u
     refused 64 -u ./x
     refused 64 -u 9 touch
@@ -279,7 +279,7 @@ TRACE='touch ran'
     refused 64 -n -- -3
 }
 
-@test "usage: the command is not found or cannot be run" {
+@test "says why a command cannot run" {
     for lock in "file://$T/store#$NAME" "fake://$T/store#$NAME"; do
         refused 127 "$lock" ./none
         refused 127 "$lock" "none-$NAME"
@@ -289,7 +289,7 @@ TRACE='touch ran'
     done
 }
 
-@test "usage: --help, --version and --status say it on stdout, with 0" {
+@test "--help, --version and --status write to stdout" {
     for opt in -h --help -V --version; do
         "$DLOCK" "$opt" >"$T/out" 2>"$T/err"
         [ -s "$T/out" ] && [ ! -s "$T/err" ]
@@ -303,7 +303,7 @@ TRACE='touch ran'
     [ $rc -eq 71 ] && [ "$(wc -l <"$T/err")" -eq 1 ]
 }
 
-@test "usage: a LOCK in the place of a forgotten value is not shown, it may hold a password" {
+@test "does not show a LOCK in place of a forgotten value" {
     for option in --ttl -w --grace --connect-timeout -E --lost-exit-code --on-lost; do
         run -64 --separate-stderr run_t 5 "$DLOCK" "$option" 'redis://:s3cret-canary@h#x' true
         [ "${#stderr_lines[@]}" -eq 1 ]

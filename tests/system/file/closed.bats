@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# File locks by whoever keeps them: with -o the guard has the descriptor, and the lock outlasts the command's whole
-# tree whoever is killed or stopped; without it the command has it. And file systems whose word is not enough.
+# Which process keeps a file lock: with -o the guard has the descriptor, and the lock outlasts the command's whole tree
+# whichever process is killed or stopped; without -o the command has it. And file systems that cannot be trusted.
 
 bats_require_minimum_version 1.5.0
 load ../../support/common
@@ -18,7 +18,7 @@ teardown() {
     return $rc
 }
 
-# The next holder says, in $T/in, whether it came in while somebody of the tree lived (1), or not (0).
+# The next holder says, in $T/in, whether it entered while a process of the tree was alive (1), or not (0).
 next_holder() {
     start_log next "$DLOCK" x.lock sh -c 'flock -sn command/witness true; echo $? >in'
     NEXT=$STARTED
@@ -32,7 +32,7 @@ not_before_the_tree() {
     wait_exit 5 "$NEXT"
 }
 
-@test "-o: the guard is killed: the tree is gone before the lock is free, 71" {
+@test "with -o, a killed guard ends the tree before the lock is free" {
     for i in 1 2 3; do
         rm -rf in "$C"/*
         background -o x.lock $SUBJECT -t -k
@@ -51,7 +51,7 @@ not_before_the_tree() {
     done
 }
 
-@test "-o: the keeper is killed: the guard kills the tree, and then the lock is free" {
+@test "with -o, a killed keeper's tree ends before the lock is free" {
     for i in 1 2 3; do
         rm -rf in "$C"/*
         background -o x.lock $SUBJECT -t -k
@@ -67,7 +67,7 @@ not_before_the_tree() {
     done
 }
 
-@test "-o: the keeper is stopped: nothing happens, for there is no lease" {
+@test "with -o, a stopped keeper changes nothing" {
     background --ttl 1 -o x.lock $SUBJECT -u "$T/end" -r 6
     wait_for 5 running
     kill -STOP "$K"
@@ -84,7 +84,7 @@ not_before_the_tree() {
     flock -n x.lock true
 }
 
-@test "without -o: the keeper is killed, and the command runs on with the lock" {
+@test "without -o, the command of a killed keeper keeps the lock" {
     background x.lock $SUBJECT -t -u "$T/end"
     wait_for 5 running 4
     kill -KILL "$K"
@@ -105,7 +105,7 @@ nfs() {
     LD_PRELOAD=$HELPERS/nfs.so ASAN_OPTIONS=${ASAN_OPTIONS:-}:verify_asan_link_order=0 run_t 5 "$@"
 }
 
-@test "a lock file on NFS: one line that says so, once, and the lock works" {
+@test "warns once of a lock file on NFS" {
     mkdir locks
     for lock in x.lock "file://$T/locks#n"; do
         run -0 nfs "$DLOCK" "$lock" sh -c 'echo ran'
@@ -155,7 +155,7 @@ somebody() {
 stuck_said() { grep -c 'cannot be killed' "$T/out"; }
 
 # bats test_tags=slow
-@test "a process that cannot be killed is said once, and the lock is not given back while it lives" {
+@test "keeps the lock while a process cannot be killed, and says so once" {
     become_root
     somebody --ttl 1.5 "$L"
     wait_for 5 running 4
@@ -182,7 +182,7 @@ stuck_said() { grep -c 'cannot be killed' "$T/out"; }
     settle 1
 }
 
-@test "a process that cannot be killed keeps a file lock with -o, too, and the keeper's death frees nothing" {
+@test "with -o, a process that cannot be killed keeps the lock even when the keeper dies" {
     become_root
     somebody -o ./x.lock
     wait_for 5 running 4

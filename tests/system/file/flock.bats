@@ -44,7 +44,7 @@ queued() { grep -q -- "-> FLOCK .*:$(stat -c %i "$1") " /proc/locks; }
 
 # --- flock(1) ------------------------------------------------------------------------------------------
 
-@test "file: dlock keeps flock(1) out, and flock(1) dlock" {
+@test "dlock and flock(1) exclude each other" {
     for x in '' -e -x --exclusive; do
         hold "$DLOCK" $x x
         run -1 run_t 5 flock -n x true
@@ -63,7 +63,7 @@ queued() { grep -q -- "-> FLOCK .*:$(stat -c %i "$1") " /proc/locks; }
     [ ! -s x ]
 }
 
-@test "file: shared locks go together, with flock(1)'s too" {
+@test "shared locks coexist, also with those of flock(1)" {
     hold "$DLOCK" -s x
     run -0 run_t 5 flock -sn x true
     run -0 run_t 5 "$DLOCK" -sn x true
@@ -76,14 +76,14 @@ queued() { grep -q -- "-> FLOCK .*:$(stat -c %i "$1") " /proc/locks; }
     let_go
 }
 
-@test "file: the last of -s and -x wins" {
+@test "the last of -s and -x wins" {
     hold flock -s x
     run -0 run_t 5 "$DLOCK" -x -s -n x true
     run -75 run_t 5 "$DLOCK" -s -x -n x true
     let_go
 }
 
-@test "file: -n, -E and their silence" {
+@test "-n and -w fail with the code that -E says" {
     hold flock x
     timed 75 "$DLOCK" -n x touch ran
     assert_between 0 $ms $((150 + SLOW)) "-n in ms"
@@ -96,7 +96,7 @@ queued() { grep -q -- "-> FLOCK .*:$(stat -c %i "$1") " /proc/locks; }
 }
 
 # bats test_tags=thread
-@test "file: -w ends in time" {
+@test "-w ends in time" {
     hold flock x
     timed 75 "$DLOCK" -w 0.3 x touch ran
     [ -n "${SAN:-}" ] || assert_between 300 $ms 400 "-w 0.3 in ms"
@@ -109,7 +109,7 @@ queued() { grep -q -- "-> FLOCK .*:$(stat -c %i "$1") " /proc/locks; }
 }
 
 # bats test_tags=thread
-@test "file: a waiter wakes at once when the holder ends" {
+@test "a waiter wakes as soon as the holder ends" {
     local took=()
     for i in 1 2 3 4 5; do
         hold flock x
@@ -126,7 +126,7 @@ queued() { grep -q -- "-> FLOCK .*:$(stat -c %i "$1") " /proc/locks; }
 }
 
 # bats test_tags=thread
-@test "file: a signal ends a wait, and the queue is left" {
+@test "a signal ends a wait and leaves the queue" {
     hold flock x
     for sig in TERM HUP USR1; do
         start_log waiter.log "$DLOCK" x touch ran
@@ -142,14 +142,14 @@ queued() { grep -q -- "-> FLOCK .*:$(stat -c %i "$1") " /proc/locks; }
     run -0 run_t 5 flock -n x true
 }
 
-@test "file: -c runs a shell's line" {
+@test "-c runs a line of shell" {
     run -0 run_t 5 "$DLOCK" x -c 'echo "a  b" $((1 + 2)); exit 0'
     [ "$output" = "a  b 3" ]
     run -5 run_t 5 "$DLOCK" x -c 'exit 5'
     run -0 run_t 5 "$DLOCK" -n x -c "! flock -n x true"
 }
 
-@test "file: -F makes dlock the command itself" {
+@test "-F replaces dlock by the command" {
     start_log log "$DLOCK" -F x sh -c 'echo $$ >pid; exec sleep 60'
     wait_for 5 file_nonempty pid
     [ "$(cat pid)" = "$STARTED" ]
@@ -158,7 +158,7 @@ queued() { grep -q -- "-> FLOCK .*:$(stat -c %i "$1") " /proc/locks; }
     wait_for 5 flock -n x true
 }
 
-@test "file: a background process that inherits the descriptor keeps the lock" {
+@test "a background process that inherits the descriptor keeps the lock" {
     run -0 run_t 5 "$DLOCK" x sh -c 'cat go >/dev/null 2>&1 &'
     run -1 run_t 5 flock -n x true
     run -75 run_t 5 "$DLOCK" -n x true
@@ -166,7 +166,7 @@ queued() { grep -q -- "-> FLOCK .*:$(stat -c %i "$1") " /proc/locks; }
     wait_for 5 flock -n x true
 }
 
-@test "file: with -o it does not" {
+@test "with -o a background process does not keep the lock" {
     run -0 run_t 5 "$DLOCK" -o x sh -c 'cat go >/dev/null 2>&1 &'
     run -0 run_t 5 flock -n x true
     echo >go
@@ -176,7 +176,7 @@ queued() { grep -q -- "-> FLOCK .*:$(stat -c %i "$1") " /proc/locks; }
 
 # --- the descriptor form -------------------------------------------------------------------------------
 
-@test "file: a descriptor: locked for the caller, who keeps it" {
+@test "dlock locks the caller's descriptor" {
     (
         "$DLOCK" -n 9 || exit 1
         run -1 flock -n x true
@@ -191,7 +191,7 @@ queued() { grep -q -- "-> FLOCK .*:$(stat -c %i "$1") " /proc/locks; }
 }
 
 # bats test_tags=thread
-@test "file: a descriptor: -n, -E, -w, a signal" {
+@test "-n, -E, -w and signals work with a descriptor" {
     hold flock x
     exec 8>x
     run -75 run_t 5 "$DLOCK" -n 8
@@ -216,7 +216,7 @@ queued() { grep -q -- "-> FLOCK .*:$(stat -c %i "$1") " /proc/locks; }
     run -0 run_t 5 flock -n x true
 }
 
-@test "file: a descriptor that is not open is 64" {
+@test "refuses a descriptor that is not open" {
     for fd in 3 7 77; do
         for u in '' -u; do
             # (bats keeps 3 for itself)
@@ -229,7 +229,7 @@ queued() { grep -q -- "-> FLOCK .*:$(stat -c %i "$1") " /proc/locks; }
 
 # --- which files ---------------------------------------------------------------------------------------
 
-@test "file: a directory, a symbolic link and a script are good locks" {
+@test "a directory, a symbolic link and a script can be locks" {
     mkdir d
     run -1 run_t 5 "$DLOCK" d flock -n d true
     ln -s target link
@@ -241,7 +241,7 @@ queued() { grep -q -- "-> FLOCK .*:$(stat -c %i "$1") " /proc/locks; }
     run -75 run_t 5 "$DLOCK" script ./script
 }
 
-@test "file: a read-only file system" {
+@test "a read-only file system needs an existing lock file" {
     need_root
     mkdir ro
     run -0 run_t 10 unshare -m sh -e -c '
@@ -254,7 +254,7 @@ queued() { grep -q -- "-> FLOCK .*:$(stat -c %i "$1") " /proc/locks; }
     assert_out "ro/new"
 }
 
-@test "file: a FIFO, a device, a socket are refused and not opened" {
+@test "refuses a FIFO, a device and a socket without opening them" {
     mkfifo fifo
     timed 73 "$DLOCK" fifo touch ran
     assert_out "fifo"
@@ -267,7 +267,7 @@ queued() { grep -q -- "-> FLOCK .*:$(stat -c %i "$1") " /proc/locks; }
     [ ! -e ran ]
 }
 
-# as_nobody CMD...: and $OPEN, a folder that nobody can reach (bats' own is closed to others).
+# as_nobody CMD...: and $OPEN, a folder that the user nobody can reach (bats' own is closed to others).
 need_nobody() {
     need_root
     OPEN=$(mktemp -d /tmp/dlock-file.XXXXXX)
@@ -276,7 +276,7 @@ need_nobody() {
 }
 as_nobody() { run_t 5 setpriv --reuid=nobody --regid=nogroup --clear-groups "$@"; }
 
-@test "file: a file that can only be read is a good lock" {
+@test "a read-only file can be a lock" {
     need_nobody
     echo text >"$OPEN/x"
     chmod 444 "$OPEN/x"
@@ -288,7 +288,7 @@ as_nobody() { run_t 5 setpriv --reuid=nobody --regid=nogroup --clear-groups "$@"
     [ "$(cat "$OPEN/x")" = text ]
 }
 
-@test "file: no right to it is 77" {
+@test "refuses a file without permission" {
     need_nobody
     mkdir -m 700 "$OPEN/secret"
     : >"$OPEN/secret/x"
@@ -309,7 +309,7 @@ as_nobody() { run_t 5 setpriv --reuid=nobody --regid=nogroup --clear-groups "$@"
 }
 
 # bats test_tags=thread
-@test "file: a lock file that was unlinked lets no second runner in" {
+@test "an unlinked lock file lets no second holder in" {
     hold flock x
     start_log waiter.log "$DLOCK" x sh -c 'flock -n x true; echo $? >got'
     local waiter=$STARTED
@@ -321,7 +321,7 @@ as_nobody() { run_t 5 setpriv --reuid=nobody --regid=nogroup --clear-groups "$@"
     [ "$(cat got)" = 1 ]
 }
 
-@test "file: 200 runs that unlink the file under each other never overlap" {
+@test "200 runs that unlink each other's file never overlap" {
     turns=50
     [ -z "${SAN:-}" ] || turns=10
     for i in 1 2 3 4; do
@@ -335,7 +335,7 @@ as_nobody() { run_t 5 setpriv --reuid=nobody --regid=nogroup --clear-groups "$@"
     [ ! -e bad ]
 }
 
-@test "file: descriptor limit is 71, and nothing runs" {
+@test "runs nothing when descriptors run out" {
     [ -z "${SAN:-}" ] || return 0 # sanitizers need descriptors of their own: the plain build shows it
     run -71 run_t 5 sh -c 'ulimit -n 4; exec "$DLOCK" -F x touch ran'
     [ ! -e ran ]
@@ -343,7 +343,7 @@ as_nobody() { run_t 5 setpriv --reuid=nobody --regid=nogroup --clear-groups "$@"
 
 # --- named locks ---------------------------------------------------------------------------------------
 
-@test "file: a named lock's fence grows, and is in the environment" {
+@test "a named lock's fence grows and is in the environment" {
     local last=0 fence
     for ((i = 0; i < 50; i++)); do
         fence=$(run_t 5 "$DLOCK" "$DIR#n" sh -c 'echo $DLOCK_FENCE')
@@ -359,7 +359,7 @@ as_nobody() { run_t 5 setpriv --reuid=nobody --regid=nogroup --clear-groups "$@"
     [ -z "$(ls -A | grep dlock- || :)" ]
 }
 
-@test "file: named locks stay in their directory" {
+@test "named locks stay in their directory" {
     run_t 5 "$DLOCK" "$DIR#a%2Fb" test -e "$T/a%2Fb.lock"
     run_t 5 "$DLOCK" "$DIR#a%25b" test -e "$T/a%25b.lock"
     run_t 5 "$DLOCK" "$DIR#.." test -e "$T/...lock"
@@ -371,7 +371,7 @@ as_nobody() { run_t 5 setpriv --reuid=nobody --regid=nogroup --clear-groups "$@"
     run -64 run_t 5 "$DLOCK" "$DIR#$(printf '%%2F%.0s' {1..84})" true
 }
 
-@test "file: named lock files are nobody else's, and no symbolic link is followed" {
+@test "named lock files are private and not followed through links" {
     umask 022
     run_t 5 "$DLOCK" "$DIR#n" true
     [ "$(stat -c %a n.lock)" = 640 ]
@@ -382,7 +382,7 @@ as_nobody() { run_t 5 setpriv --reuid=nobody --regid=nogroup --clear-groups "$@"
     [ ! -e target ]
 }
 
-@test "file: a fence file that cannot be read is no reason to start again" {
+@test "refuses an unreadable fence file instead of starting at 1" {
     for text in '' garbage 'dlock-fence2 5 x'; do
         echo "$text" >n.fence
         run -65 run_t 5 "$DLOCK" -n "$DIR#n" touch ran
@@ -394,7 +394,7 @@ as_nobody() { run_t 5 setpriv --reuid=nobody --regid=nogroup --clear-groups "$@"
     run -0 run_t 5 "$DLOCK" -n "$DIR#n" true
 }
 
-@test "file: a full disk is 73, the lock is free and nothing is left behind" {
+@test "a full disk leaves the lock free and no file behind" {
     need_root
     mkdir full
     run -0 run_t 20 unshare -m sh -e -c '
@@ -423,7 +423,7 @@ need_strace() {
     command -v strace >/dev/null || skip "no strace"
 }
 
-@test "file: killed at any step of the fence's writing, the next one goes on" {
+@test "a kill while the fence is written does not harm the next holder" {
     [ -z "${SAN:-}" ] || return 0 # LeakSanitizer does not work under strace: the plain build shows it
     need_strace
     local last=0 fence killed=0 step rc
@@ -440,7 +440,7 @@ need_strace() {
     [ $killed -ge 10 ]
 }
 
-@test "file: an error in any step of the fence's writing is 73, and the lock is free" {
+@test "an error while the fence is written frees the lock" {
     [ -z "${SAN:-}" ] || return 0 # LeakSanitizer does not work under strace: the plain build shows it
     need_strace
     local step
@@ -461,7 +461,7 @@ need_strace() {
 
 # --- status --------------------------------------------------------------------------------------------
 
-@test "file: --status knows the holder, and does not disturb or make anything" {
+@test "--status names the holder and changes nothing" {
     run -0 run_t 5 "$DLOCK" --status "$T/x"
     [ ! -e x ]
     run -0 run_t 5 "$DLOCK" --status "file://$T/none#n"
@@ -478,7 +478,7 @@ need_strace() {
     let_go
 }
 
-@test "file: --status where the holder is in another PID namespace" {
+@test "--status copes with a holder in another PID namespace" {
     need_root
     hold "$DLOCK" --note "seen from inside" "$DIR#n"
     run -75 run_t 5 unshare -p -f --mount-proc "$DLOCK" --status "$DIR#n"

@@ -52,7 +52,7 @@ wait_in_line() {
 
 # -------------------------------------------------------------- exclusion ---
 
-@test "postgres: the command runs under the lock, and nothing is left afterwards" {
+@test "the command runs under the lock, and nothing is left afterwards" {
     run run_t 5 "$DLOCK" "$L" "$PG_BIN/psql" -XAtq -h 127.0.0.1 -p "$PG_PORT" -U postgres -d postgres \
         -c "select count(*) from pg_locks where locktype = 'advisory' and granted and mode = 'ExclusiveLock' and
             (classid::bigint << 32 | objid::bigint) = $(key_of "$NAME") and objsubid = 1"
@@ -62,7 +62,7 @@ wait_in_line() {
     locks_are true 0
 }
 
-@test "postgres: a program that locks the documented key and dlock exclude each other" {
+@test "dlock and a client of the documented key exclude each other" {
     local name uri key
     # The name as it is, and as the URI has it.
     for name in "$NAME" "käse/$NAME" "%$NAME 'x'" "日本$NAME"; do
@@ -83,7 +83,7 @@ wait_in_line() {
     done
 }
 
-@test "postgres: a waiter gets the lock when psql lets it go, and the other way round" {
+@test "psql and dlock hand the lock to each other" {
     local key t0
     key=$(key_of "$NAME")
     sql_hold "$key"
@@ -104,7 +104,7 @@ wait_in_line() {
     [ -e in-time ]
 }
 
-@test "postgres: ?key=N and ?key=N,N are those of other programs" {
+@test "?key=N and ?key=N,N are those of other programs" {
     local k sql
     for k in 42 -42 0 9223372036854775807 -9223372036854775808 4294967296 1,2 -1,2 1,-2147483648 2147483647,-1; do
         case $k in
@@ -128,7 +128,7 @@ wait_in_line() {
     done
 }
 
-@test "postgres: a 64-bit key and two 32-bit keys of the same bits are different locks" {
+@test "a 64-bit key and two 32-bit keys differ" {
     run run_t 5 "$DLOCK" "$U?key=4294967298#$NAME" "$DLOCK" -n "$U?key=1,2#$NAME" echo both
     assert_rc 0
     assert_out both
@@ -141,7 +141,7 @@ wait_in_line() {
     let_go
 }
 
-@test "postgres: keys that are none are refused: 64" {
+@test "refuses invalid keys" {
     local k
     for k in '' x 1x 1, ,1 1,2,3 1,x 9223372036854775808 -9223372036854775809 2147483648,1 1,-2147483649 - 1,- ' 1' +1; do
         run run_t 5 "$DLOCK" "$U?key=${k// /%20}#$NAME" touch ran
@@ -151,7 +151,7 @@ wait_in_line() {
     done
 }
 
-@test "postgres: another database has locks of its own" {
+@test "another database has locks of its own" {
     pgsql -c "create database \"$NAME\" template postgres"
     run run_t 5 "$DLOCK" "$L" "$DLOCK" -n "postgres://postgres@127.0.0.1:$PG_PORT/$NAME#$NAME" echo both
     assert_rc 0
@@ -163,7 +163,7 @@ wait_in_line() {
     pgsql -c "drop database \"$NAME\" with (force)"
 }
 
-@test "postgres: the command gets none of our descriptors, so not the session's socket" {
+@test "the command does not inherit the session's socket" {
     run run_t 5 ls -l /proc/self/fd
     local before=${#lines[@]}
     run run_t 5 "$DLOCK" "$L" ls -l /proc/self/fd
@@ -174,7 +174,7 @@ wait_in_line() {
 
 # ---------------------------------------------------------------- waiting ---
 
-@test "postgres: CREATE INDEX CONCURRENTLY in the command does not wait for our waiters" {
+@test "CREATE INDEX CONCURRENTLY does not wait for our waiters" {
     local i
     pgsql -c "create table \"$NAME\" as select g as a from generate_series(1, 100) g"
     start_log hold.log "$DLOCK" "$L" sh -c 'echo >held; "$HELPERS/await" go
@@ -190,7 +190,7 @@ wait_in_line() {
     pgsql -c "drop table \"$NAME\""
 }
 
-@test "postgres: with ?fair=1 CREATE INDEX CONCURRENTLY in the command hangs on the waiters" {
+@test "with ?fair=1 CREATE INDEX CONCURRENTLY waits for the waiters" {
     pgsql -c "create table \"$NAME\" as select g as a from generate_series(1, 100) g"
     L="$U?fair=1#$NAME"
     start_log hold.log "$DLOCK" "$L" sh -c 'echo >held; "$HELPERS/await" go
@@ -210,7 +210,7 @@ wait_in_line() {
     pgsql -c "drop table \"$NAME\""
 }
 
-@test "postgres: with ?fair=1 six waiters are served in the order they came" {
+@test "with ?fair=1 six waiters are served in the order they came" {
     local i
     L="$U?fair=1#$NAME"
     hold
@@ -224,7 +224,7 @@ wait_in_line() {
 }
 
 # bats test_tags=slow
-@test "postgres: 100 waiters: at most 1.2 statements a second, each of them" {
+@test "100 waiters send at most 1.2 statements a second each" {
     local i n0 t0 holder least most
     hold
     holder=$(pgsql -c "select pid from pg_locks where locktype = 'advisory' and granted")
@@ -251,7 +251,7 @@ wait_in_line() {
 }
 
 # bats test_tags=slow
-@test "postgres: waiting writes no line into the server's log" {
+@test "waiting writes no line into the server's log" {
     local i lines0
     own_server -c log_statement=none -c log_lock_waits=on -c log_checkpoints=off
     hold
@@ -269,7 +269,7 @@ wait_in_line() {
     [ "$(wc -l <"$PG_LOG")" = "$lines0" ] || fail "$(tail -n +$((lines0 + 1)) "$PG_LOG")"
 }
 
-@test "postgres: a killed waiter's session is gone within 2 s" {
+@test "a killed waiter's session is gone within 2 s" {
     local p t0
     hold
     for p in '' '?fair=1'; do
@@ -283,7 +283,7 @@ wait_in_line() {
     let_go
 }
 
-@test "postgres: a waiter that gets TERM, or whose time is over, leaves within 0.5 s, and no word in the log" {
+@test "a cancelled waiter leaves within 0.5 s and logs nothing" {
     local p t0 rc lines0
     own_server -c log_statement=none -c log_lock_waits=on -c log_checkpoints=off -c deadlock_timeout=100s
     hold
@@ -314,7 +314,7 @@ wait_in_line() {
 
 # ----------------------------------------------------------------- status ---
 
-@test "postgres: --status shows holder, fence, lease, note, and the waiters of ?fair=1 in order" {
+@test "--status shows the holder and the waiters of ?fair=1 in order" {
     local i pids=()
     L="$U?fair=1#$NAME"
     hold --ttl 3 --note "the note"
@@ -351,7 +351,7 @@ assert not any("fence" in x or "lease_left_ms" in x for x in w), s
     assert_rc 0
 }
 
-@test "postgres: the fence that --status shows is the command's" {
+@test "the fence that --status shows is the command's" {
     hold --ttl 1
     start_log f.log "$DLOCK" --ttl 1 "$U#$NAME.2" sh -c 'echo $DLOCK_FENCE >fence; "$HELPERS/await" go'
     wait_for 5 test -s fence
@@ -360,7 +360,7 @@ assert not any("fence" in x or "lease_left_ms" in x for x in w), s
     wait_exit 5 "$STARTED"
 }
 
-@test "postgres: --status of waiters that ask in chunks never lacks one" {
+@test "--status of waiters that ask in chunks never lacks one" {
     local i
     hold
     for i in 1 2 3; do wait_in_line $i true; done
@@ -377,7 +377,7 @@ assert not any("fence" in x or "lease_left_ms" in x for x in w), s
     let_go
 }
 
-@test "postgres: --status of a foreign holder and a foreign waiter" {
+@test "--status of a foreign holder and a foreign waiter" {
     local key
     key=$(key_of "$NAME")
     sql_hold "$key"

@@ -59,7 +59,7 @@ waiter() {
 
 # --- the client's processes ----------------------------------------------------------------------------
 
-@test "pgfaults: a stopped keeper: the server itself frees the lock at the ttl, and the tree is gone before that" {
+@test "the server frees a stopped keeper's lock after its tree is gone" {
     background --ttl 2 "$L" $SUBJECT -t -k
     wait_for 5 running 4
     waiter got
@@ -82,7 +82,7 @@ waiter() {
 CROWD='exec 9>"$1/witness"; flock -n 9 || echo overlap >>violations
     i=0; while [ $i -lt 300 ]; do i=$((i + 1)); sleep 60 & done; echo >held; wait'
 
-@test "pgfaults: a killed keeper with a tree of 300: the next one never overlaps, and does not wait for the ttl" {
+@test "the next holder never overlaps a killed keeper's 300 processes" {
     for round in 1 2 3 4; do
         rm -f held got
         start_log "$T/out" "$DLOCK" "$L" sh -c "$CROWD" - "$C"
@@ -98,7 +98,7 @@ CROWD='exec 9>"$1/witness"; flock -n 9 || echo overlap >>violations
     done
 }
 
-@test "pgfaults: a killed guard with a tree of 300: 71, and the lock is given back after the tree's end" {
+@test "a killed guard's 300 processes end before the release" {
     start_log "$T/out" "$DLOCK" "$L" sh -c "$CROWD" - "$C"
     K=$STARTED
     wait_for 20 test -e held
@@ -113,7 +113,7 @@ CROWD='exec 9>"$1/witness"; flock -n 9 || echo overlap >>violations
     is_free
 }
 
-@test "pgfaults: keeper and guard killed: nobody holds the session any more, the lock is free at once" {
+@test "the lock is free at once when keeper and guard are killed" {
     background "$L" $SUBJECT
     wait_for 5 running
     find_guard
@@ -126,7 +126,7 @@ CROWD='exec 9>"$1/witness"; flock -n 9 || echo overlap >>violations
 
 # --- the session ---------------------------------------------------------------------------------------
 
-@test "pgfaults: pg_terminate_backend on the holder: the tree is ended at once, 79, and the message says why" {
+@test "pg_terminate_backend on the holder ends the tree at once" {
     background "$L" $SUBJECT -t -k
     wait_for 5 running 4
     waiter got
@@ -147,7 +147,7 @@ CROWD='exec 9>"$1/witness"; flock -n 9 || echo overlap >>violations
     settle 2
 }
 
-@test "pgfaults: pg_terminate_backend on a waiter: it comes back and gets the lock later" {
+@test "a waiter survives pg_terminate_backend" {
     background "$L" $SUBJECT -u "$T/end"
     wait_for 5 running
     waiter got
@@ -172,7 +172,7 @@ cancel_all_the_time() { # PID MILLISECONDS
         while clock_timestamp() < until loop perform pg_cancel_backend($1); end loop; end \$\$"
 }
 
-@test "pgfaults: pg_cancel_backend on the holder's heartbeat does no harm" {
+@test "pg_cancel_backend on the holder's heartbeat does no harm" {
     # A statement that takes long, for what it is, is easier to strike.
     own_server -c debug_print_parse=on -c debug_print_rewritten=on -c debug_print_plan=on -c log_parser_stats=on \
         -c log_planner_stats=on -c log_executor_stats=on
@@ -196,7 +196,7 @@ cancel_all_the_time() { # PID MILLISECONDS
     [ "$output" = "" ]
 }
 
-@test "pgfaults: pg_cancel_backend on a waiter's statement does no harm" {
+@test "pg_cancel_backend on a waiter's statement does no harm" {
     background "$L" $SUBJECT -u "$T/end"
     wait_for 5 running
     waiter got
@@ -232,10 +232,10 @@ restarted() {
     no_violations
     [ "$(last_beat)" -lt "$(cat got)" ]
 }
-@test "pgfaults: a restart of the server (fast) during a hold: 79, and the waiter survives it" { restarted fast; }
-@test "pgfaults: a restart of the server (immediate) during a hold: 79, and the waiter survives it" { restarted immediate; }
+@test "a fast restart ends a hold, not a wait" { restarted fast; }
+@test "an immediate restart ends a hold, not a wait" { restarted immediate; }
 
-@test "pgfaults: the fence grows over restarts and crashes of the server, whatever synchronous_commit says" {
+@test "the fence grows over restarts and crashes" {
     own_server
     pgsql -c "alter role postgres set synchronous_commit = off"
     last=0
@@ -257,7 +257,7 @@ restarted() {
     [ "$fence" -gt "$last" ]
 }
 
-@test "pgfaults: a server that is stopped for a third of the ttl is ridden out" {
+@test "a hold rides out a server stopped for a third of the ttl" {
     own_server
     background --ttl 3 "$L" $SUBJECT -u "$T/end" -r 3
     wait_for 5 running
@@ -276,7 +276,7 @@ restarted() {
     [ "$output" = "" ]
 }
 
-@test "pgfaults: a server that is stopped for longer: TERM, the tree is gone in time, 79" {
+@test "a server stopped for longer ends the tree in time" {
     own_server
     background --ttl 3 "$L" $SUBJECT -t -k
     wait_for 5 running 4
@@ -299,7 +299,7 @@ restarted() {
     no_violations
 }
 
-@test "pgfaults: only the holder's server process is stopped: TERM, 79, and it is free when that goes on" {
+@test "a stopped server process ends the hold in time" {
     background --ttl 2 "$L" $SUBJECT -t -k
     wait_for 5 running 4
     pid=$(holder_pid)
@@ -315,7 +315,7 @@ restarted() {
     no_violations
 }
 
-@test "pgfaults: a server that is stopped while we wait: 69 after a ttl" {
+@test "a waiter gives up a stopped server after a ttl" {
     own_server
     background --ttl 30 "$L" $SUBJECT
     wait_for 5 running
@@ -333,7 +333,7 @@ restarted() {
 }
 
 # bats test_tags=slow
-@test "pgfaults: -w keeps its bound, whatever the server does" {
+@test "-w keeps its bound, whatever the server does" {
     own_server
     background --ttl 30 "$L" $SUBJECT
     wait_for 5 running
@@ -373,7 +373,7 @@ restarted() {
 
 rival() { L=$LOCAL waiter rival "$@"; }
 
-@test "pgfaults: a silent drop for longer than the ttl: TERM, the tree is gone, and only then can others have it" {
+@test "a long silent drop ends the tree before others can hold the lock" {
     net_server
     net_hold --ttl 3 "$L" $SUBJECT -t -k
     wait_for 5 running 4
@@ -398,7 +398,7 @@ rival() { L=$LOCAL waiter rival "$@"; }
 }
 
 # bats test_tags=slow
-@test "pgfaults: a silent drop for a third of the ttl is ridden out" {
+@test "a hold rides out a silent drop for a third of the ttl" {
     net_server
     net_hold --ttl 4 "$L" $SUBJECT -u "$T/end" -r 3
     wait_for 5 running
@@ -416,7 +416,7 @@ rival() { L=$LOCAL waiter rival "$@"; }
     assert_rc 3
 }
 
-@test "pgfaults: only the replies are lost: TERM in time, 79" {
+@test "lost replies end the hold in time" {
     net_server
     net_hold --ttl 3 "$L" $SUBJECT -t -k
     wait_for 5 running 4
@@ -433,7 +433,7 @@ rival() { L=$LOCAL waiter rival "$@"; }
     no_violations
 }
 
-@test "pgfaults: only the replies are lost while the lock is taken: 69, nothing runs, and it is free in time" {
+@test "lost replies to the acquisition run nothing" {
     net_server
     net_lose_replies
     t0=$(now_ms)
@@ -445,7 +445,7 @@ rival() { L=$LOCAL waiter rival "$@"; }
     wait_for 2 "$DLOCK" -q -n "$LOCAL" true
 }
 
-@test "pgfaults: the connection is reset: 79 at once" {
+@test "a connection reset ends the hold at once" {
     net_server
     # The next renewal meets it.
     net_hold --ttl 3 "$L" $SUBJECT -t -k
@@ -461,13 +461,12 @@ rival() { L=$LOCAL waiter rival "$@"; }
 }
 
 proxy() {
-    start "$ROOT/tests/support/helpers/proxy.py" "$PG_PORT" "$@" >"$T/port.proxy"
-    wait_for 5 test -s "$T/port.proxy"
-    PROXY=$STARTED
-    P="postgres://postgres@127.0.0.1:$(cat "$T/port.proxy")/postgres#$NAME"
+    listener proxy "$PG_PORT" "$@"
+    PROXY=$LISTENER
+    P="postgres://postgres@127.0.0.1:$LISTENS/postgres#$NAME"
 }
 
-@test "pgfaults: answers one byte at a time: all is well" {
+@test "answers may come one byte at a time" {
     proxy drip
     background --ttl 3 "$P" $SUBJECT -u "$T/end" -r 9
     wait_for 10 running
@@ -480,7 +479,7 @@ proxy() {
     [ "$output" = "" ]
 }
 
-@test "pgfaults: answers cut after n bytes, or with a wrong byte: no start without proof, and nothing is left" {
+@test "a cut or changed answer grants nothing" {
     cut=0 whole=0
     for fault in 'cut 0' 'cut 1' 'cut 14' 'cut 200' 'cut 330' 'cut 400' 'cut 450' 'cut 550' 'cut 650' 'cut 690' \
         'cut 5000' 'always-cut 14' 'flip 0' 'flip 1' 'flip 2' 'flip 4' 'flip 9' 'flip 10' 'flip 14'; do

@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
 # hostile.bats - what answers where PostgreSQL should, or in its name: without end, nonsense, too old.
 
+# bats file_tags=long
 bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/fake
@@ -19,17 +20,13 @@ teardown() { dlock_teardown; }
 
 # fake HOW [VERSION]: P is its address.
 fake() {
-    rm -f port
-    start "$ROOT/tests/support/helpers/fakepg.py" "$@" >port
-    wait_for 5 test -s port
-    P="postgres://u@127.0.0.1:$(cat port)/x?sslmode=disable"
+    listener fakepg "$@"
+    P="postgres://u@127.0.0.1:$LISTENS/x?sslmode=disable"
 }
 # proxy FAULT...: one before the server; P is its address.
 proxy() {
-    rm -f port
-    start "$ROOT/tests/support/helpers/pgproxy.py" "$PG_PORT" "$@" >port
-    wait_for 5 test -s port
-    P="postgres://postgres@127.0.0.1:$(cat port)/postgres"
+    listener pgproxy "$PG_PORT" "$@"
+    P="postgres://postgres@127.0.0.1:$LISTENS/postgres"
 }
 
 # --- without end ---------------------------------------------------------------------------------------
@@ -40,7 +37,7 @@ bounded() { case ${SAN:-} in *address* | *thread*) skip "no bound in sanitizer b
 MOST=250
 
 # bats test_tags=plain
-@test "pghostile: answers without end: 69, one line, nothing runs, and the memory has a bound" {
+@test "an endless answer costs bounded memory" {
     bounded
     for how in row rows notices; do
         fake $how
@@ -60,7 +57,7 @@ MOST=250
 }
 
 # bats test_tags=plain
-@test "pghostile: an answer without end to a renewal: 79, and the memory has a bound" {
+@test "an endless answer to a renewal ends the hold" {
     bounded
     proxy flood fence= flood
     start_log out "$ROOT/tests/support/helpers/peak_rss.py" most "$DLOCK" --ttl 3 "$P#$NAME" $SUBJECT -t -k
@@ -76,7 +73,7 @@ MOST=250
 }
 
 # bats test_tags=plain
-@test "pghostile: lease mode: an answer without end to a renewal is ridden out, and the memory has a bound" {
+@test "a lease rides out an endless answer to a renewal" {
     bounded
     proxy flood 'UPDATE' flood
     start_log out "$ROOT/tests/support/helpers/peak_rss.py" most "$DLOCK" --ttl 3 "$P?mode=lease#$NAME" $SUBJECT -u "$T/end" -r 3
@@ -97,7 +94,7 @@ MOST=250
 
 soft_data() { awk '/^Max data size/ { print $4 }' "/proc/$1/limits"; }
 # bats test_tags=plain
-@test "pghostile: the bound is the keeper's alone: the command's limits are the caller's" {
+@test "the memory bound is the keeper's alone" {
     bounded
     for limit in unlimited 5000000 90000; do
         for lock in "postgres://postgres@127.0.0.1:$PG_PORT/postgres#$NAME" x.lock '-o x.lock' '-F x.lock'; do
@@ -122,7 +119,7 @@ soft_data() { awk '/^Max data size/ { print $4 }' "/proc/$1/limits"; }
 
 # A cancel request is a thread, with a stack as large as the caller's limit; there is room for some.
 waits() { [ "$(pgsql -c "select count(*) from pg_locks where locktype = 'advisory' and not granted")" = 1 ]; }
-@test "pghostile: large stacks are no reason to fail: a waiter leaves in time" {
+@test "a large stack limit does no harm" {
     for size in 200000 unlimited; do
         ulimit -S -s $size 2>/dev/null || skip "the limit of the stack cannot be raised"
         start_log hold.log "$DLOCK" "postgres://postgres@localhost:$PG_PORT/postgres#$NAME.$size" sh -c 'echo >held; exec sleep 30'
@@ -144,15 +141,13 @@ waits() { [ "$(pgsql -c "select count(*) from pg_locks where locktype = 'advisor
 
 # --- nonsense ------------------------------------------------------------------------------------------
 
-@test "pghostile: what does not speak the protocol: 69 and one line; an answer that is none to the question: 76" {
+@test "recognises what does not speak PostgreSQL's protocol" {
     for how in 'say HTTP/1.0\r\n' 'greet SSH-2.0-x\r\n' 'for-ever x' 'for-ever R\0\0\0\x08\0\0\0\0' 'for-ever N\0\0\0\x08abcd' \
         'say \x7f\xff\xff\xff\0\0\0\0' 'say N' 'say S' 'say NR\0\0\0\x08\0\0\0\0Z\0\0\0\5I' nothing go reset; do
         set -- $how
-        rm -f port
-        start "$ROOT/tests/support/helpers/hostile_server.py" "$@" >port
-        wait_for 5 test -s port
+        listener hostile_server "$@"
         for mode in '' '?mode=lease'; do
-            run run_t 10 "$DLOCK" --connect-timeout 0.5 "postgres://u@127.0.0.1:$(cat port)/x$mode#$NAME" touch ran
+            run run_t 10 "$DLOCK" --connect-timeout 0.5 "postgres://u@127.0.0.1:$LISTENS/x$mode#$NAME" touch ran
             [ "$status" = 69 ] || fail "$how $mode: $status: $output"
             [ "${#lines[@]}" = 1 ] || fail "$how $mode: $output"
             [ ! -e ran ]
@@ -169,7 +164,7 @@ waits() { [ "$(pgsql -c "select count(*) from pg_locks where locktype = 'advisor
 
 # --- old -----------------------------------------------------------------------------------------------
 
-@test "pghostile: before PostgreSQL 12: refused, 69; before 14 -v says what is missing; later nothing" {
+@test "refuses servers before PostgreSQL 12" {
     for version in 9.6.24 11.22; do
         fake odd $version
         run run_t 5 "$DLOCK" "$P#$NAME" touch ran

@@ -5,17 +5,18 @@
 bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/postgres
+load ../../support/pgtable
 
 setup_file() {
     export BATS_NO_PARALLELIZE_WITHIN_FILE=true
     [ -x /usr/sbin/pgbouncer ] || skip "pgbouncer is not installed"
-    pg_start
-    "$DLOCK" -q "postgres://postgres@127.0.0.1:$PG_PORT/postgres?mode=lease#first" true 3>&-
+    pgtable_start
 }
 teardown_file() { pg_stop_all; }
 
 setup() {
     dlock_setup
+    pgtable_setup
 }
 teardown() { dlock_teardown; }
 
@@ -32,34 +33,12 @@ pooler() {
 # pooled ARG...: psql through it.
 pooled() { PG_PORT=$PGB_PORT pgsql "$@"; }
 
-row() { pgsql -c "select $1 from public.dlock_locks where name = '$NAME'"; }
-EXPIRES='(extract(epoch from expires) * 1000)::bigint'
-row_is_free() { [ "$(row "expires = '-infinity' and owner = ''")" = t ]; }
-row_is_renewed() { [ "$(row "$EXPIRES")" -gt "$1" ]; }
-
 # settings: what a client of the pool finds in its session.
 settings() {
     pooled -c "select pg_backend_pid()" -c "select name, setting from pg_settings where source in ('session', 'client')
         and name <> 'application_name' order by name"
 }
 
-hold() {
-    rm -f held go
-    start_log hold.log "$DLOCK" "$@" "$L" sh -c 'echo >held; "$HELPERS/await" go'
-    HOLDER=$STARTED
-    wait_for 5 test -e held
-}
-let_go() {
-    : >go
-    rc=0
-    wait_exit 5 "$HOLDER" || rc=$?
-    [ $rc -eq "${1:-0}" ] || fail "the holder's exit code is $rc: $(cat hold.log)"
-}
-exits() { # CODE SECONDS PID
-    rc=0
-    wait_exit "$2" "$3" || rc=$?
-    [ $rc -eq "$1" ] || fail "exit code $rc, not $1: $(cat ./*.log)"
-}
 # tries [NAME]: how many times dlock has asked for this lock.
 tries() { grep -cF "\$1 = '$NAME', " "$PG_LOG"; }
 tries_are() { [ "$(tries)" -ge "$1" ]; }
@@ -108,9 +87,9 @@ refused() {
     run -0 run_t 5 "$DLOCK" -n "postgres://postgres@127.0.0.1:$PG_PORT/postgres#$NAME" true
 }
 
-@test "pgbouncer: advisory locks through transaction pooling are refused, without a trace" { refused transaction; }
-@test "pgbouncer: advisory locks through session pooling are refused, without a trace" { refused session; }
-@test "pgbouncer: advisory locks through statement pooling are refused, without a trace" { refused statement; }
+@test "advisory locks through transaction pooling are refused, without a trace" { refused transaction; }
+@test "advisory locks through session pooling are refused, without a trace" { refused session; }
+@test "advisory locks through statement pooling are refused, without a trace" { refused statement; }
 
 # ------------------------------------------------------------- lease table ---
 
@@ -125,21 +104,21 @@ exclude() {
 }
 
 # bats test_tags=slow
-@test "pgbouncer: transaction pooling: 8 processes exclude each other" {
+@test "8 processes exclude each other with transaction pooling" {
     pooler transaction default_pool_size=3
     # Few turns, since waiters are not called here: a poll a second.
     exclude 8 8
     no_trace
 }
 
-# bats test_tags=slow
-@test "pgbouncer: transaction pooling: many grants one after the other, tries in between" {
+# bats test_tags=slow,soak
+@test "failed tries do not disturb grants with transaction pooling" {
     pooler transaction default_pool_size=4
     mkdir h
     # Those that do not wait try again and again.
-    "$ROOT/tests/support/helpers/swarm.py" 8 100 bash -c 'n=0; while [ $n -lt 25 ]; do "$DLOCK" -q -n --ttl 5 "$1" "$HELPERS/witness" "$2" $((n % 3)); case $? in
-        0) n=$((n + 1)) ;; 75) ;; *) exit 1 ;; esac; done' - "$L" "$T/h"
-    run -0 "$ROOT/tests/support/helpers/check_history.py" "$T/h" 200
+    "$ROOT/tests/support/helpers/swarm.py" 8 100 bash -c 'n=0; while [ $n -lt $3 ]; do "$DLOCK" -q -n --ttl 5 "$1" "$HELPERS/witness" "$2" $((n % 3)); case $? in
+        0) n=$((n + 1)) ;; 75) ;; *) exit 1 ;; esac; done' - "$L" "$T/h" "$(amount pooled_turns)"
+    run -0 "$ROOT/tests/support/helpers/check_history.py" "$T/h" $((8 * $(amount pooled_turns)))
     row_is_free
     no_trace
 }
@@ -152,11 +131,15 @@ turns() {
 }
 
 # PgBouncer before 1.21 takes a session for free at the first answer: the second one goes to another client.
-@test "pgbouncer: one request at a time, whatever happens; only without it several go together" {
+# bats test_tags=soak
+@test "dlock sends one request at a time through a pooler" {
     pooler transaction
     turns $PGB_PORT pooled 3
-    # One in a hundred of these tidies up.
-    for ((i = 0; i < 150; i++)); do run_t 5 "$DLOCK" "$L" true; done
+    for ((i = $(amount pooled_runs); i > 0; i--)); do
+        run_t 5 "$DLOCK" "$L" true
+        always run_t 5 "$DLOCK" "$L" true # tidies up, too
+    done
+    grep -q "DELETE FROM .*dlock_locks" "$PG_LOG"
     hold --ttl 6
     before=$(row "$EXPIRES")
     run -75 run_t 5 "$DLOCK" -n "$L" true
@@ -174,7 +157,7 @@ turns() {
     exits 0 4 "$HOLDER"
     wait_for 5 row_is_free
     [ "$(tr -d 1 <pooled)" = '' ] || fail "at a time: $(fold -w1 pooled | sort | uniq -c | tr '\n' ' ')"
-    [ "$(wc -c <pooled)" -gt 300 ]
+    [ "$(wc -c <pooled)" -gt $((4 * $(amount pooled_runs))) ]
     # The same proxy does see it where it may be.
     turns "$PG_PORT" direct 40
     hold
@@ -189,7 +172,7 @@ pooled_lock() {
 }
 
 # bats test_tags=slow
-@test "pgbouncer: a waiter there asks once a second, and has the lock within two of the release" {
+@test "a pooled waiter polls once a second" {
     local before n t0
     pooler transaction
     hold --ttl 60
@@ -206,7 +189,7 @@ pooled_lock() {
     no_trace
 }
 
-@test "pgbouncer: one who comes directly and one through the pooler exclude each other; the former is called" {
+@test "direct and pooled clients exclude each other" {
     local t0
     pooler transaction
     hold --ttl 60
@@ -220,7 +203,7 @@ pooled_lock() {
     assert_between 0 $(($(cat got) / 1000000 - t0)) $((400 + SLOW)) "hand-off (ms)"
 }
 
-@test "pgbouncer: --status through it" {
+@test "--status through it" {
     pooler transaction
     run -0 run_t 5 "$DLOCK" --status "$L"
     assert_out ": free"
@@ -234,7 +217,7 @@ pooled_lock() {
     run -0 run_t 5 "$DLOCK" --status "$L"
 }
 
-@test "pgbouncer: it is restarted, twice, during a hold, and its server's sessions are ended: the command lives" {
+@test "a hold survives restarts of the pooler" {
     local before how
     pooler transaction
     hold --ttl 5
@@ -259,7 +242,7 @@ pooled_lock() {
     wait_for 2 row_is_free
 }
 
-@test "pgbouncer: it is away for longer: 79 in time, and 69 for who waits" {
+@test "a pooler that is away for longer ends hold and wait" {
     local now
     pooler transaction
     start_log hold.log "$DLOCK" --ttl 2 --grace 0.2 "$L" "$HELPERS/witness" "$T" 60000 tree
@@ -277,7 +260,7 @@ pooled_lock() {
     [ ! -e ran ]
 }
 
-@test "pgbouncer: a pool of one session, and more who want it" {
+@test "a pool of one session, and more who want it" {
     local i pids=()
     pooler transaction default_pool_size=1 max_client_conn=40
     hold --ttl 5
@@ -296,7 +279,7 @@ pooled_lock() {
     no_trace
 }
 
-@test "pgbouncer: session pooling works, and is polled like the others" {
+@test "session pooling works, and is polled like the others" {
     local i pids=()
     pooler session default_pool_size=12
     hold --ttl 5
@@ -309,7 +292,7 @@ pooled_lock() {
     no_trace
 }
 
-@test "pgbouncer: session pooling without a free session: who waits takes none from the holder for good" {
+@test "a waiter does not take the holder's only session" {
     pooler session default_pool_size=1 query_wait_timeout=2
     # The holder has the only one.
     hold --ttl 4
@@ -320,7 +303,7 @@ pooled_lock() {
     wait_for 2 row_is_free
 }
 
-@test "pgbouncer: statement pooling works: every request is one statement" {
+@test "statement pooling works" {
     pooler statement
     hold --ttl 3
     run -75 run_t 5 "$DLOCK" -n "$L" true
@@ -334,7 +317,7 @@ pooled_lock() {
     row_is_free
 }
 
-@test "pgbouncer: it is full, or the server behind it is gone: 69, and it says why" {
+@test "says why a pooler cannot serve" {
     pooler transaction max_client_conn=1
     start_log psql.log env PGAPPNAME=pgsql "$PG_BIN/psql" -X -h 127.0.0.1 -p "$PGB_PORT" -U postgres -d postgres -c 'select pg_sleep(20)'
     wait_for 5 eval '[ "$(pgsql -c "select count(*) from pg_stat_activity where query like '"'select pg_sleep%'"'")" = 1 ]'

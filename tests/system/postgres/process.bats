@@ -7,13 +7,12 @@ bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/fake
 load ../../support/postgres
+load ../../support/pgtable
 load ../../support/clock
 
 setup_file() {
     export BATS_NO_PARALLELIZE_WITHIN_FILE=true
-    pg_start
-    # The table is there.
-    "$DLOCK" -q "postgres://postgres@127.0.0.1:$PG_PORT/postgres?mode=lease#first" true 3>&-
+    pgtable_start
 }
 teardown_file() { pg_stop_all; }
 
@@ -30,7 +29,7 @@ beyond() { [ "$(now_ms)" -ge "$1" ] || pid_gone "$K"; }
 
 # --- killed --------------------------------------------------------------------------------------------
 
-@test "pgprocess: a killed guard: 71, the tree is gone in a second, and the lock is given back" {
+@test "a killed guard ends the tree and releases the lock" {
     for mode in $MODES; do
         L=$(lock_of $mode)
         rm -f "$C"/*
@@ -106,13 +105,13 @@ one_point() {
 }
 
 # A process that is killed makes no report: nothing for a sanitizer.
-# bats test_tags=plain,slow
-@test "pgprocess: keeper killed at its system calls: no tree survives, the lock is free in time" {
-    export BATS_TEST_TIMEOUT=200
+# bats test_tags=plain,slow,soak
+@test "no tree survives a keeper killed at its system calls" {
     strace -o /dev/null true 2>/dev/null || skip "strace does not work here"
-    for mode in $MODES; do points $mode; done >points
+    for mode in $MODES; do points $mode; done >all
+    [ "$(wc -l <all)" -ge 80 ]
+    sample call_points <all >points
     n=$(wc -l <points)
-    [ "$n" -ge 80 ]
     export T NAME INSIDE
     export -f one_point lock_of
     timeout 150 xargs -P 8 -L 1 bash -c 'one_point "$1" "$2" "$3"' - <points
@@ -125,7 +124,7 @@ one_point() {
 
 # --- clocks --------------------------------------------------------------------------------------------
 
-@test "pgprocess: the client's machine has slept past the lease: 79, and no renewal revives it" {
+@test "no renewal revives a lease that ended during a suspend" {
     export WALLCLOCK_SUSPEND=1
     for mode in $MODES; do
         L=$(lock_of $mode)
@@ -160,7 +159,7 @@ server_is_ahead() { # SECONDS
     assert_between $(($(date +%s) + $1 - 2)) "$d" $(($(date +%s) + $1 + 2)) "the server's clock"
 }
 
-@test "pgprocess: lease table: the server's clock jumps by -60 s: nothing ends; by +60 s: 79 at the next renewal" {
+@test "a lease ends when the server's clock jumps forward, not back" {
     clocked_server
     L=$(lock_of lease)
     background --ttl 3 "$L" $SUBJECT -t -k
@@ -188,7 +187,8 @@ server_is_ahead() { # SECONDS
 
 # PostgreSQL times a session by the wall clock: if its timer goes off between the jump and the next renewal, the session
 # has been idle for a minute.
-@test "pgprocess: advisory: the server's clock jumps by -60 s: nothing ends; by +60 s: nothing, or its session: 79" {
+# bats test_tags=soak
+@test "an advisory lock survives a clock jump or ends with its session" {
     clocked_server
     L=$(lock_of advisory)
     background --ttl 3 "$L" $SUBJECT -t -k
@@ -200,7 +200,7 @@ server_is_ahead() { # SECONDS
     pid_alive "$K" || fail "$(cat out)"
     run -75 "$DLOCK" -q -n "$L" true
     local died=0 lived=0
-    for i in 1 2 3; do
+    for i in $(seq "$(amount clock_rounds)"); do
         jump $((i * 60 - 60))
         t0=$(now_ms)
         wait_for 5 beyond $((t0 + 3100))
@@ -222,7 +222,7 @@ server_is_ahead() { # SECONDS
         fi
     done
     echo "# $died died, $lived lived on" >&3
-    kill "$K"
-    ended
+    kill -KILL "$K"
+    wait_for 2 tree_gone
     rm -rf "$CLOCK_DIR"
 }

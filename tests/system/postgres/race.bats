@@ -27,9 +27,8 @@ teardown() { dlock_teardown; }
 
 # proxy FAULT ARG...: $P is the server's address behind it.
 proxy() {
-    start "$ROOT/tests/support/helpers/pgproxy.py" "$PG_PORT" "$@" >"$T/port.proxy"
-    wait_for 5 test -s "$T/port.proxy"
-    P=127.0.0.1:$(cat "$T/port.proxy")
+    listener pgproxy "$PG_PORT" "$@"
+    P=127.0.0.1:$LISTENS
 }
 
 # Milliseconds from $1 (now_ms) until the clock's file $2 was written.
@@ -72,7 +71,7 @@ no_standby() {
 
 # --- the server ------------------------------------------------------------------------------------------
 
-@test "pgrace: restart-grace: also after the crash of a single backend, when the postmaster lives on" {
+@test "the restart grace holds after the crash of one backend" {
     own_server
     local t0
     L="$U?restart-grace=2#$NAME"
@@ -92,7 +91,7 @@ no_standby() {
     assert_between 2000 "$(entered "$t0" got)" $((3500 + SLOW)) "grant after the crash (ms)"
 }
 
-@test "pgrace: restart-grace: a short ttl: who waits keeps its session" {
+@test "a waiter with a short ttl keeps its session during the restart grace" {
     own_server
     run -75 --separate-stderr run_t 6 "$DLOCK" -v -w 2.6 --ttl 1 "$U?restart-grace=20#$NAME" touch ran
     [[ $stderr == *restart-grace* ]]
@@ -103,7 +102,7 @@ no_standby() {
 
 # --- a commit that waits for a standby ---------------------------------------------------------------------
 
-@test "pgrace: no standby commits: -n: 69 in time, and the session is gone" {
+@test "-n fails in time when no standby commits" {
     own_server -c synchronous_standby_names=nobody
     local t0
     [ "$(pgsql -c 'show synchronous_commit')" = on ]
@@ -132,19 +131,19 @@ waits_for_standby() {
     wait_for 1 nothing_left
     [ ! -e ran ]
 }
-@test "pgrace: no standby commits: a waiter that is handed the lock: it gives up, and the session is gone" {
+@test "a waiter gives up a grant that no standby commits" {
     waits_for_standby '69|75' -w 5 --ttl 2 --connect-timeout 1
 }
-@test "pgrace: no standby commits: the session is gone, also when a cancel request takes its time" {
+@test "a slow cancel request leaves no session" {
     # Not under a sanitizer, which wants to be loaded first.
     [ -n "${SAN:-}" ] || export LATE=$HELPERS/latecancel.so
     waits_for_standby '69|75' -w 5 --ttl 1 --connect-timeout 1
 }
-@test "pgrace: no standby commits: -w ends while the grant waits for one: 75, and the session is gone" {
+@test "-w ends in time while a grant waits for a standby" {
     waits_for_standby 75 -w 2.5 --ttl 30 --connect-timeout 10
 }
 
-@test "pgrace: no standby commits any more during a hold with renew=write: 79 in time, and the lock is free" {
+@test "with renew=write a hold ends when no standby commits" {
     own_server
     local lost
     background --ttl 3 "$U?renew=write#$NAME" $SUBJECT -t -k
@@ -164,7 +163,7 @@ waits_for_standby() {
 
 # --- advisory mode ----------------------------------------------------------------------------------------
 
-@test "pgrace: settings named dlock.got give nobody a lock" {
+@test "settings named dlock.got give nobody a lock" {
     local r=r${NAME//-/} i
     local -a pids
     pgsql -c "create role ${r}1 login" -c "alter role ${r}1 set dlock.got = '1'" \
@@ -194,7 +193,7 @@ waits_for_standby() {
     pgsql -c "drop role ${r}1, ${r}2"
 }
 
-@test "pgrace: -n: the connection ends when it asks who holds the lock: 75 at once" {
+@test "-n fails at once when the connection ends at the holder query" {
     local t0
     hold
     proxy cut 'AS MATERIALIZED'
@@ -205,7 +204,7 @@ waits_for_standby() {
     let_go
 }
 
-@test "pgrace: -n: no answer to the question who holds the lock: 75, and it does not try again" {
+@test "-n does not repeat an unanswered holder query" {
     hold
     proxy mute 'AS MATERIALIZED'
     run -75 run_t 5 "$DLOCK" -n --ttl 3 --connect-timeout 4 "postgres://postgres@$P/postgres#$NAME" touch ran
@@ -217,7 +216,7 @@ waits_for_standby() {
 
 # --- lease mode -------------------------------------------------------------------------------------------
 
-@test "pgrace: lease mode: two are called while the row is locked, the winner dies: the loser has it at the ttl" {
+@test "a waiter follows at the ttl when the called winner dies" {
     local i t0 winner
     local -a pids
     L="$U?mode=lease#$NAME"
@@ -243,7 +242,7 @@ waits_for_standby() {
     assert_between 2000 "$(entered "$t0" got)" $((4000 + SLOW)) "take-over (ms)"
 }
 
-@test "pgrace: lease mode: a call that comes in one piece with the last answer is heard" {
+@test "a call that comes with the last answer is heard" {
     local t0 waiter
     L="$U?mode=lease#$NAME"
     hold --ttl 30
@@ -260,7 +259,7 @@ waits_for_standby() {
     assert_between 0 "$(entered "$t0" got)" $((1000 + SLOW)) "hand-off (ms)"
 }
 
-@test "pgrace: lease mode: a role's lock_timeout, a row that is locked for longer: tried again" {
+@test "a role's lock_timeout only repeats the try" {
     local r=r${NAME//-/} t0
     pgsql -c "create role $r login" -c "alter role $r set lock_timeout = '50ms'" \
         -c "grant select, insert, update, delete on public.dlock_locks to $r" \
@@ -278,7 +277,7 @@ waits_for_standby() {
     pgsql -c "drop owned by $r; drop role $r"
 }
 
-@test "pgrace: lease mode: the answer to a try that was granted is lost with its connection: it is granted anew" {
+@test "a grant whose answer was lost is granted anew" {
     local t0 waiter
     L="$U?mode=lease#$NAME"
     hold --ttl 30
@@ -295,7 +294,7 @@ waits_for_standby() {
     is_sql "expires = '-infinity' from dlock_locks where name = '$NAME'"
 }
 
-@test "pgrace: lease mode: a connection ends while its try waits for the row: what is granted to it later is undone" {
+@test "a grant to a lost connection is undone" {
     local t0 waiter
     L="$U?mode=lease#$NAME"
     pgsql -c "insert into dlock_locks values ('$NAME', 7, 'dead', clock_timestamp() + '1 min', 'x')"

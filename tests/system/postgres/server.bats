@@ -63,7 +63,7 @@ hold_and_wait() {
     [ ! -s hold.log ] && [ ! -s w.log ]
 }
 
-@test "postgres: a role that may connect and nothing else can do everything" {
+@test "a role that may connect and nothing else can do everything" {
     role
     bare_database
     hold_and_wait
@@ -72,7 +72,7 @@ hold_and_wait() {
 }
 
 # bats test_tags=slow
-@test "postgres: time-outs and the like of the role's own neither end a wait nor a hold" {
+@test "a role's time-outs end neither wait nor hold" {
     role statement_timeout=100ms lock_timeout=50ms default_transaction_isolation=serializable synchronous_commit=off \
         idle_session_timeout=200ms idle_in_transaction_session_timeout=50ms intervalstyle=iso_8601 \
         standard_conforming_strings=off search_path=nowhere bytea_output=escape
@@ -82,7 +82,7 @@ hold_and_wait() {
     hold_and_wait
 }
 
-@test "postgres: a role whose transactions are read-only is refused, and the message says so" {
+@test "refuses a read-only role and says so" {
     role default_transaction_read_only=on
     run run_t 10 "$DLOCK" --connect-timeout 2 "$L" touch ran
     assert_rc 69
@@ -91,7 +91,7 @@ hold_and_wait() {
 }
 
 # bats test_tags=slow
-@test "postgres: where PL/pgSQL may not be used, a waiter asks once a second" {
+@test "a waiter without PL/pgSQL polls once a second" {
     role
     bare_database
     pgsql -d "$NAME" -c "revoke usage on language plpgsql from public"
@@ -111,7 +111,7 @@ hold_and_wait() {
     pgsql -c "drop database \"$NAME\" with (force)"
 }
 
-@test "postgres: --status by a role that may not read the holder's query: its session's number" {
+@test "--status without rights names the holder's session" {
     hold --note hidden
     local pid
     pid=$(pgsql -c "select pid from pg_locks where locktype = 'advisory'")
@@ -144,7 +144,7 @@ fails() {
     [ ! -e ran ]
 }
 
-@test "postgres: no server 69, no such database 69, no such role 77, unknown parameters 64" {
+@test "names a missing server, database or role, and unknown parameters" {
     fails 69 "127.0.0.1:1" "postgres://127.0.0.1:1/x#$NAME"
     fails 69 refused "postgres://127.0.0.1:1/x#$NAME"
     fails 69 nodb "postgres://postgres@127.0.0.1:$PG_PORT/nodb#$NAME"
@@ -181,7 +181,7 @@ with_passwords() {
     H=127.0.0.1:$PG_PORT/postgres
 }
 
-@test "postgres: a wrong password or none is 77; the right one from anywhere; it is in no message" {
+@test "takes the password from every source and shows none" {
     with_passwords
     fails 77 "password" "postgres://u:c4nary-wrong@$H#$NAME"
     refute_out c4nary
@@ -210,7 +210,7 @@ with_passwords() {
     refute_out c4nary
 }
 
-@test "postgres: the password is neither in the arguments, nor in what the server shows or logs" {
+@test "arguments and server logs show no password" {
     with_passwords
     local lines0
     lines0=$(wc -l <"$PG_LOG")
@@ -233,7 +233,7 @@ with_passwords() {
     ! grep -iF c4nary hold.log w.log || fail "found"
 }
 
-@test "postgres: Unix sockets, in the URI and from libpq's variables" {
+@test "Unix sockets, in the URI and from libpq's variables" {
     run run_t 5 "$DLOCK" "postgres://postgres@/postgres?host=${PG_SOCK//\//%2F}&port=$PG_PORT#$NAME" \
         "$DLOCK" -q -n "$L" true
     assert_rc 75
@@ -247,7 +247,7 @@ with_passwords() {
     assert_rc 75
 }
 
-@test "postgres: several hosts: one dead, one silent, then the server" {
+@test "passes over dead and silent hosts" {
     local t0
     start /usr/bin/python3 -c '
 import signal, socket
@@ -266,7 +266,7 @@ signal.pause()' >silent
     assert_between 580 $(($(now_ms) - t0)) $((1000 + SLOW)) "time (ms)"
 }
 
-@test "postgres: too many connections: tried again until the connect time-out, then 69, and named" {
+@test "tries again until the connect time-out when the server is full" {
     own_server -c max_connections=5 -c superuser_reserved_connections=3 -c max_wal_senders=0
     role
     local t0
@@ -286,7 +286,7 @@ signal.pause()' >silent
     echo >sql-go
 }
 
-@test "postgres: a pooler is noticed before anything is set or locked: 64" {
+@test "refuses a pooler before anything is set or locked" {
     local mode
     for mode in transaction session statement; do
         pgb_start $mode
@@ -302,7 +302,7 @@ signal.pause()' >silent
     done
 }
 
-@test "postgres: restart-grace: a server that was just started grants nothing; who waits gets it in time" {
+@test "a server that just started grants nothing during the restart grace" {
     own_server
     L="$U?restart-grace=5#$NAME"
     run run_t 5 "$DLOCK" -n "$L" touch ran
@@ -322,7 +322,7 @@ signal.pause()' >silent
     [ -z "$output" ]
 }
 
-@test "postgres: a server that is starting is waited for; the fence is larger on the new timeline" {
+@test "waits for a starting server, and the fence grows" {
     own_server
     local before after
     before=$(run_t 5 "$DLOCK" "$L" sh -c 'echo $DLOCK_FENCE')
@@ -348,7 +348,7 @@ signal.pause()' >silent
     [ $(($(cat after) >> 48)) -gt $((before >> 48)) ]
 }
 
-@test "postgres: a standby is refused; one that is promoted grants larger fences" {
+@test "a standby is refused; one that is promoted grants larger fences" {
     own_server
     local before after i
     # So that the old timeline's log is ahead of where the new one begins.
@@ -371,7 +371,7 @@ signal.pause()' >silent
     done
 }
 
-@test "postgres: the fence grows from grant to grant, also with traffic in other databases" {
+@test "the fence grows with each grant" {
     local i f n last=0
     pgsql -c "create database \"$NAME\" template postgres"
     for i in 1 2 3; do
@@ -395,7 +395,7 @@ signal.pause()' >silent
 
 # A directory server that is asked for the user's name may not answer; OpenSSL takes milliseconds to set itself up.
 # bats test_tags=plain
-@test "postgres: the URI says who connects, without TLS and password: no look into the user database, no OpenSSL" {
+@test "a complete URI needs neither user database nor OpenSSL" {
     if [ -n "${SAN:-}" ]; then return 0; fi # LeakSanitizer does not work under strace
     run run_t 10 strace -f -e trace=openat -o opened "$DLOCK" "$L" true
     assert_rc 0

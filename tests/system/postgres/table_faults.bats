@@ -34,7 +34,7 @@ wall_ms() { date +%s%3N; }
 # It may not have one just now: the row that it renewed last was renewed by the one that has been ended.
 some_ended() { [ "$(end_sessions)" -ge 1 ]; }
 
-@test "lease table: the holder's session is ended again and again: the command lives" {
+@test "a lease survives the loss of its sessions" {
     local i before
     hold --ttl 3
     for i in 1 2 3 4; do
@@ -50,7 +50,7 @@ some_ended() { [ "$(end_sessions)" -ge 1 ]; }
     [ ! -s hold.log ] || fail "$(cat hold.log)"
 }
 
-@test "lease table: restarts of the server are ridden out, fast and immediate ones" {
+@test "restarts of the server are ridden out, fast and immediate ones" {
     own_server
     local how before
     hold --ttl 5
@@ -67,7 +67,7 @@ some_ended() { [ "$(end_sessions)" -ge 1 ]; }
 }
 
 # bats test_tags=slow
-@test "lease table: the primary dies, its synchronous standby is promoted: the command lives, and the fence grows" {
+@test "a lease survives the promotion of a synchronous standby" {
     local before fence
     own_server
     pg_standby standby own
@@ -123,14 +123,14 @@ outage() {
 own_off() { pg_kill own; }
 own_on() { pg_restart own fast; }
 
-@test "lease table: the server is away for longer: TERM at term_at, 79, the tree is gone before the lease ends" {
+@test "a server that is away for longer ends the tree in time" {
     own_server
     outage own_off own_on
     outage freeze thaw
     [ "$(sql -c "select count(*) from pg_stat_activity where application_name like 'dlock:%:w'")" = 0 ]
 }
 
-@test "lease table: a stopped keeper's lock goes to another at its expiry, when its tree is gone: 79" {
+@test "a stopped keeper's lease expires after its tree is gone" {
     local expires
     start_log hold.log "$DLOCK" --ttl 2 --grace 0.2 "$L" "$HELPERS/witness" "$T" 60000 tree
     HOLDER=$STARTED
@@ -148,7 +148,7 @@ own_on() { pg_restart own fast; }
     [ "$(row fence)" = "$(sed -n '/enter/h; ${x;s/^[a-z]* [0-9]* \([0-9]*\) .*/\1/p}' history)" ]
 }
 
-@test "lease table: a killed keeper: the tree dies at once, another has the lock within the ttl and a second" {
+@test "a killed keeper's lock is free within ttl + 1 s" {
     local expires
     background --ttl 2 "$L" $SUBJECT -t -k
     wait_for 5 running 4
@@ -184,7 +184,7 @@ stolen() {
     [ "$(grep -c . out)" -le 2 ] || fail "$output"
 }
 
-@test "lease table: a row that was deleted, changed, expired or given away: killed at the next renewal, 79" {
+@test "the next renewal notices a row that was lost" {
     stolen "delete from dlock_locks where name = '$NAME'" 'gone'
     [ -z "$(row 1)" ]
     stolen "update dlock_locks set expires = clock_timestamp() - '1 s'::interval where name = '$NAME'" 'gone'
@@ -200,7 +200,7 @@ stolen() {
 # during SQL: a command that does that as the superuser.
 during() { echo "$PG_BIN/psql -X -q -h 127.0.0.1 -p $PG_PORT -U postgres -d postgres -c \"$1\""; }
 
-@test "lease table: loss that only the release notices: 79 although the command succeeded" {
+@test "the release reports a loss although the command succeeded" {
     run run_t 5 "$DLOCK" "$L" sh -c "$(during "delete from dlock_locks where name = '$NAME'")"
     assert_rc 79
     assert_out 'not ours any more'
@@ -215,7 +215,7 @@ during() { echo "$PG_BIN/psql -X -q -h 127.0.0.1 -p $PG_PORT -U postgres -d post
 
 # ------------------------------------------------------------------ fence ---
 
-@test "lease table: the fence grows, after deletion of the row and with a stored one ahead of the clock" {
+@test "the fence grows even after its row was deleted" {
     local i f last=0
     for i in $(seq 12); do
         f=$(fence)
@@ -235,7 +235,7 @@ during() { echo "$PG_BIN/psql -X -q -h 127.0.0.1 -p $PG_PORT -U postgres -d post
 }
 
 # The log is written by nobody but the commits: what a commit did not wait for is lost in the crash.
-@test "lease table: synchronous_commit=off, and a crash right after the grant: nothing is forgotten" {
+@test "a crash right after the grant forgets nothing" {
     local what f now
     for what in "database postgres" "role postgres"; do
         own_server -c wal_writer_delay=10s -c bgwriter_delay=10s -c autovacuum=off

@@ -32,7 +32,7 @@ entered() { echo $(($(cat "$1") / NS)); }
 
 # ---------------------------------------------------------------- waiting ---
 
-@test "lease table: a release calls a waiter at once, out of several, too" {
+@test "a release calls a waiter at once, out of several, too" {
     local n t0 i
     for n in 1 6; do
         hold
@@ -48,7 +48,7 @@ entered() { echo $(($(cat "$1") / NS)); }
     wait_for 2 no_sessions
 }
 
-@test "lease table: a waiter whose holder dies has the lock at the holder's expiry" {
+@test "a waiter gets a dead holder's lock at its expiry" {
     local expires
     sql -c "insert into dlock_locks values ('$NAME', 7, 'dead', clock_timestamp() + '1.2 s', 'x')"
     expires=$(row "$EXPIRES")
@@ -77,7 +77,7 @@ messages_of() {
 }
 
 # bats test_tags=slow
-@test "lease table: what a hand-off costs the server does not grow with the waiters" {
+@test "the cost of a hand-off does not grow with the waiters" {
     local two twenty
     messages_of 2 2
     two=$PER
@@ -90,7 +90,7 @@ messages_of() {
 }
 
 # bats test_tags=slow
-@test "lease table: waiters that nobody calls ask about every five seconds" {
+@test "waiters that nobody calls ask about every five seconds" {
     local i before n t0
     hold --ttl 100
     for i in $(seq 8); do TTL=100 waiter "$i" true; pids[i]=$STARTED; done
@@ -104,7 +104,7 @@ messages_of() {
 }
 
 # bats test_tags=slow
-@test "lease table: killed waiters hold up nobody; those that are stopped do for six seconds at most" {
+@test "stopped waiters delay the next by 6 s at most" {
     local i t0
     # A release calls the two that have waited longest.
     hold
@@ -132,7 +132,7 @@ messages_of() {
     [ -e late1 ] && [ -e late2 ]
 }
 
-@test "lease table: waiters outlive their sessions, and are called again on the next ones" {
+@test "waiters survive the loss of their sessions" {
     local t0
     hold
     waiter 1 "$HELPERS/clock" got
@@ -146,7 +146,7 @@ messages_of() {
 
 # --------------------------------------------------- a server that hangs ---
 
-@test "lease table: a try that is unanswered when we go is undone when it is served: -n, -w, TERM" {
+@test "a try that was given up is undone when it is served" {
     local how before
     fence >/dev/null
     for how in n w TERM; do
@@ -175,7 +175,7 @@ messages_of() {
     done
 }
 
-@test "lease table: a waiter gives up an unanswered try, undoes it, and has the lock in the end" {
+@test "a waiter undoes an unanswered try and gets the lock later" {
     sql -c "insert into dlock_locks values ('$NAME', 7, 'dead', clock_timestamp() + '0.9 s', 'x')"
     TTL=6 waiter 1 "$HELPERS/clock" got
     block_row
@@ -189,7 +189,7 @@ messages_of() {
     row_is_free
 }
 
-@test "lease table: a try that is served late, when its waiter has the lock by another one, changes nothing" {
+@test "a try that is served late changes nothing" {
     local pid
     sql -c "insert into dlock_locks values ('$NAME', 7, 'dead', clock_timestamp() + '0.9 s', 'x')"
     start_log hold.log "$DLOCK" --ttl 6 "$L" sh -c 'echo >held; "$HELPERS/await" go'
@@ -209,7 +209,7 @@ messages_of() {
     row_is_free
 }
 
-@test "lease table: a stopped server: 69, -w and TERM in time; the lock is free when it goes on" {
+@test "a stopped server delays neither -w nor TERM" {
     own_server
     local t0
     "$DLOCK" "$L" true 3>&-
@@ -236,7 +236,7 @@ messages_of() {
 }
 
 # bats test_tags=slow
-@test "lease table: a waiter sits out a server that is stopped for less than its ttl; for longer: 69; -w holds" {
+@test "a waiter rides out a server stopped for less than its ttl" {
     own_server
     local t0
     "$DLOCK" "$L" true 3>&-

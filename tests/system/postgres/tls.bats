@@ -30,7 +30,7 @@ teardown() { dlock_teardown; }
 waits() { "$DLOCK" --status "$1" | grep -q 'waiting 1'; }
 
 # bats test_tags=thread
-@test "tls: a checked certificate; lock, wait, hand-off and a wait that is over, in both modes" {
+@test "both modes work over TLS with a verified certificate" {
     before=$(wc -l <"$PG_LOG")
     for mode in advisory lease; do
         L="$BASE?sslmode=verify-full&$CA&mode=$mode#$NAME"
@@ -51,7 +51,7 @@ waits() { "$DLOCK" --status "$1" | grep -q 'waiting 1'; }
     ! tail -n "+$((before + 1))" "$PG_LOG" | grep -E 'FATAL|could not|reset by peer' || fail "found"
 }
 
-@test "tls: another name, another authority, no authority: 69, and no password is sent" {
+@test "refuses a bad certificate before it sends a password" {
     for p in "postgres://u:$NAME-secret@127.0.0.1:$PG_PORT/postgres?sslmode=verify-full&$CA" \
         "postgres://u:$NAME-secret@localhost:$PG_PORT/postgres?sslmode=verify-ca&sslrootcert=$BATS_FILE_TMPDIR/other.crt" \
         "postgres://u:$NAME-secret@localhost:$PG_PORT/postgres?sslmode=verify-full&sslrootcert=/nonexistent"; do
@@ -62,12 +62,12 @@ waits() { "$DLOCK" --status "$1" | grep -q 'waiting 1'; }
     done
 }
 
-@test "tls: a server that wants it refuses a plain connection, and dlock does not go on without" {
+@test "never falls back to a plain connection" {
     run -77 run_t 5 "$DLOCK" "$BASE?sslmode=disable#$NAME" touch ran
     [ ! -e ran ]
 }
 
-@test "tls: libpq's variables for it are heeded; the URI has precedence" {
+@test "libpq's variables for it are heeded; the URI has precedence" {
     export HOME=$T # no ~/.postgresql
     export PGSSLMODE=verify-full
     run -69 run_t 5 "$DLOCK" "$BASE#$NAME" touch ran
@@ -82,7 +82,7 @@ waits() { "$DLOCK" --status "$1" | grep -q 'waiting 1'; }
     [ ! -e ran ]
 }
 
-@test "libpq's other variables: the session's are heeded; which server, how long, and the encoding are ours to say" {
+@test "heeds libpq's variables for the session only" {
     shows() { pgsql -c "select 1 from pg_stat_activity where application_name = 'mine'" | grep -q 1; }
     for mode in advisory lease; do
         L="$BASE?mode=$mode#$NAME"

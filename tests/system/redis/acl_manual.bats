@@ -2,6 +2,7 @@
 # acl_manual.bats - the smallest ACL rules, as the manual has them: they are taken out of its text, are enough for
 # everything, and each right in them is used.
 
+# bats file_tags=long
 bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/fake
@@ -106,7 +107,7 @@ one_server() {
 }
 
 # bats test_tags=slow
-@test "acl: the manual's rule for Redis: enough for everything, and nothing in it is left unused" {
+@test "the manual's ACL for Redis is sufficient and minimal" {
     one_server
     local words
     read -ra words <<<"$(rule Redis runner)"
@@ -121,7 +122,7 @@ one_server() {
 }
 
 # bats test_tags=slow
-@test "acl: the rights that the manual names besides for Redis: each where it says so" {
+@test "the manual's optional rights for Redis do what it says" {
     one_server
     local words more word
     read -ra words <<<"$(rule Redis runner)"
@@ -154,7 +155,7 @@ rl_queue() {
 }
 
 # bats test_tags=slow
-@test "acl: the manual's rule for Redlock: that of Redis, and what its section names; enough, and all of it used" {
+@test "the manual's ACL for Redlock is sufficient and minimal" {
     rl_start 3
     local words more k
     read -ra words <<<"$(rule Redis runner)"
@@ -185,7 +186,7 @@ rl_queue() {
 # ----------------------------------------------------------------- Sentinel ---
 
 # bats test_tags=slow
-@test "acl: the manual's rules behind Sentinel, for the sentinels and for the master: enough, and all of it used" {
+@test "the manual's ACLs for Sentinel are sufficient and minimal" {
     sentinel_start
     local master port words theirs
     read -r master _ <<<"$NODE_PORTS"
@@ -245,7 +246,7 @@ sentinel_failover_by() {
 # ------------------------------------------------------------------ Cluster ---
 
 # bats test_tags=slow
-@test "acl: the manual's rule in a cluster: that of Redis, and what its section names; enough, and all of it used" {
+@test "the manual's ACL for a cluster is sufficient and minimal" {
     cluster_start
     local words more n slot
     read -ra words <<<"$(rule Redis runner)"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
 # cluster.bats - locks in a Redis Cluster: redirections, a slot that is moved, a master that fails.
 
+# bats file_tags=long
 load ../../support/common
 load ../../support/redis
 load ../../support/cluster
@@ -28,17 +29,6 @@ use() {
 }
 at() { L="redis://127.0.0.1:${CPORT[$1]}#$N"; }
 
-# hold [ARG...]: dlock holds $N until the file "go" appears; returns when it does hold.
-hold() {
-    rm -f go held
-    start_log hold.log "$DLOCK" "$@" "$L" sh -c 'echo $DLOCK_FENCE >held; while [ ! -e go ]; do sleep .02; done'
-    HOLDER=$STARTED
-    wait_for 5 file_nonempty held
-}
-let_go() {
-    touch go
-    wait_exit 5 "$HOLDER"
-}
 # wait_in_line NODE COUNT ID: a waiter that writes ID to the file order; returns when COUNT are in the queue on NODE.
 wait_in_line() {
     start_log "wait$3.log" "$DLOCK" --ttl "${TTL:-3}" "$L" sh -c "echo $3 >>order"
@@ -70,7 +60,7 @@ next_fence() {
 
 # ----------------------------------------------------------- redirections ---
 
-@test "cluster: any member leads to the lock" {
+@test "any member leads to the lock" {
     local owner entry
     for owner in 0 1 2; do
         use $owner
@@ -92,7 +82,7 @@ next_fence() {
     done
 }
 
-@test "cluster: waiters on another node than the one they came by, first come, first served" {
+@test "waiters at another node are served in order" {
     local i
     use 1
     hold
@@ -112,7 +102,7 @@ next_fence() {
     clean
 }
 
-@test "cluster: who waits hears of a foreign lock's end at once" {
+@test "who waits hears of a foreign lock's end at once" {
     use 2
     ccli 2 set "$N" x px 60000
     TTL=30 wait_in_line 2 1 a
@@ -122,7 +112,7 @@ next_fence() {
     wait_exit 2 "$STARTED"
 }
 
-@test "cluster: only database 0, and no name whose keys would be apart" {
+@test "only database 0, and no name whose keys would be apart" {
     use 1
     run run_t 5 "$DLOCK" "redis://127.0.0.1:${CPORT[0]}/1#$N" true
     assert_rc 64
@@ -145,7 +135,7 @@ next_fence() {
     done
 }
 
-@test "cluster: redirections by host name, and without a host" {
+@test "redirections by host name, and without a host" {
     local i
     use 1 0
     for i in 0 1 2 3; do
@@ -170,14 +160,11 @@ next_fence() {
 
 # lie TEXT: $L is a server that answers TEXT to everything.
 lie() {
-    rm -f port
-    /usr/bin/python3 "$ROOT/tests/support/helpers/hostile_server.py" say "$1" >port 2>/dev/null 3>&- &
-    STARTED_PIDS+=($!)
-    wait_for 5 file_nonempty port
-    L="redis://127.0.0.1:$(cat port)#$NAME"
+    listener hostile_server say "$1"
+    L="redis://127.0.0.1:$LISTENS#$NAME"
 }
 
-@test "cluster: redirections that go in circles or nowhere end in time" {
+@test "redirections that go in circles or nowhere end in time" {
     local begin text
     lie '-MOVED 1 :{PORT}\r\n'
     begin=$(now_ms)
@@ -197,7 +184,7 @@ lie() {
 
 # ------------------------------------------------------ a slot that is moved ---
 
-@test "cluster: a slot is moved in the middle of a hold: the command goes on" {
+@test "a hold survives the move of its slot" {
     local i
     use 0
     # With the least rights, for the manual: those of a single server and these two.
@@ -224,7 +211,7 @@ lie() {
     for i in 0 1 2 3; do [ -z "$(ccli $i acl log)" ] || fail "$(ccli $i acl log)"; done
 }
 
-@test "cluster: waiters move with the slot, and get the lock" {
+@test "waiters move with the slot, and get the lock" {
     local pid
     TTL=2 use 0
     hold --ttl 1
@@ -244,7 +231,7 @@ lie() {
     next_fence
 }
 
-@test "cluster: a try while the slot is moved waits for the end of it" {
+@test "a try waits for the end of a slot's move" {
     use 1
     slot_open "$SLOT" 1 0
     run run_t 5 "$DLOCK" --connect-timeout 0.3 "$L" touch ran
@@ -268,7 +255,7 @@ lie() {
 }
 
 # bats test_tags=slow
-@test "cluster: a release in every stage of a move" {
+@test "a release works in every stage of a move" {
     local stage
     for stage in opened name queue both; do
         use 2
@@ -297,7 +284,7 @@ lie() {
 took_over() { is_master "$1" && ccli "$1" cluster info | grep -q cluster_state:ok; }
 is_replica() { ! is_master "$1" && in_sync "$1"; }
 
-@test "cluster: the master fails, its replica goes on: the hold goes on" {
+@test "a hold survives a failover to a replica with the lock" {
     use 2 2 # the host in the URI is the one that fails
     hold --ttl 3
     renewed 2 1
@@ -315,7 +302,7 @@ is_replica() { ! is_master "$1" && in_sync "$1"; }
 }
 
 # bats test_tags=slow
-@test "cluster: the replica that takes over has not the lock: 79" {
+@test "a failover to a replica without the lock ends the hold" {
     local master=2 replica=3
     if pid_gone "${CPID[2]}"; then # after the test above
         cluster_again 2
@@ -335,7 +322,7 @@ is_replica() { ! is_master "$1" && in_sync "$1"; }
     file_has hold.log 'is gone'
 }
 
-@test "cluster: the host in the URI fails, which has not the lock: nothing happens" {
+@test "the failure of a node without the lock is harmless" {
     use 1 0
     hold --ttl 1
     cluster_kill 0

@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
 # cluster_tls.bats - rediss:// and a Redis Cluster: each node that a redirection leads to is verified by its own name.
 
+# bats file_tags=long
 bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/redis
@@ -49,7 +50,7 @@ queued() { [ "$(c "$1" zcard "$2")" = 1 ]; }
 evals() { c "$1" info commandstats | sed -n 's/^cmdstat_eval:calls=\([0-9]*\).*/\1/p'; }
 
 # bats test_tags=slow
-@test "rediss cluster: locks of all masters by way of one: taken, renewed, waited for, shown, freed" {
+@test "one node leads to the locks of all masters" {
     cluster
     names
     local m t0
@@ -76,7 +77,7 @@ evals() { c "$1" info commandstats | sed -n 's/^cmdstat_eval:calls=\([0-9]*\).*/
 }
 
 # bats test_tags=slow
-@test "rediss cluster: a node whose certificate is not its own: 69, and it is told nothing; the others serve" {
+@test "a node with a wrong certificate is told nothing" {
     cluster
     names
     cert 1 wrong
@@ -98,7 +99,7 @@ evals() { c "$1" info commandstats | sed -n 's/^cmdstat_eval:calls=\([0-9]*\).*/
 }
 
 # What stands at the place that the redirection names writes down what it is told.
-@test "rediss cluster: where a redirection leads to a server with another name nothing is sent" {
+@test "a redirection to a server with another name sends nothing" {
     local cert
     for cert in wrong server; do
         rm -f port told liar.log
@@ -121,7 +122,7 @@ evals() { c "$1" info commandstats | sed -n 's/^cmdstat_eval:calls=\([0-9]*\).*/
 }
 
 # bats test_tags=slow
-@test "rediss cluster: the name that a redirection has is the one that is verified" {
+@test "the name in a redirection is verified" {
     cluster
     names
     local i

@@ -18,7 +18,7 @@ setup() {
 }
 teardown() { dlock_teardown; }
 
-@test "redis: the restart grace counts as held, and is waited for" {
+@test "the restart grace counts as held, and is waited for" {
     own_server --appendonly no
     L="redis://127.0.0.1:${REDIS_PORTS[own]}?restart-grace=1#$NAME"
     run run_t 5 "$DLOCK" -n "$L" true
@@ -38,7 +38,7 @@ teardown() { dlock_teardown; }
     [ -z "$output" ]
 }
 
-@test "redis: a restart of a server that keeps its data is ridden out" {
+@test "a hold rides out a restart that keeps the data" {
     own_server --appendonly yes --appendfsync always
     start_log hold.log "$DLOCK" --ttl 6 "$L" sh -c 'echo >held; "$HELPERS/await" go'
     wait_for 5 test -e held
@@ -51,7 +51,7 @@ teardown() { dlock_teardown; }
     own_gone
 }
 
-@test "redis: a waiter rides out a restart, too" {
+@test "a waiter rides out a restart, too" {
     own_server --appendonly yes --appendfsync always
     rcli_in own set "$NAME" x px 60000
     start_log w.log "$DLOCK" --ttl 6 "$L" sh -c "$(stamp got)"
@@ -64,7 +64,7 @@ teardown() { dlock_teardown; }
     test -s got
 }
 
-@test "redis: a waiter gives up after one ttl without a server: 69" {
+@test "a waiter gives up after one ttl without a server" {
     own_server
     rcli_in own set "$NAME" x px 60000
     start_log w.log "$DLOCK" --ttl 1.5 "$L" touch ran
@@ -85,7 +85,7 @@ teardown() { dlock_teardown; }
     file_has hold.log gone
 }
 
-@test "redis: a key that was taken over: 79, and the new owner's key is untouched" {
+@test "a key that was taken over is left to its new owner" {
     hold --ttl 2
     rcli set "$NAME" thief px 60000
     local rc=0
@@ -95,12 +95,12 @@ teardown() { dlock_teardown; }
     file_has hold.log 'another program'
 }
 
-@test "redis: loss that only the release notices: 79 although the command succeeded" {
+@test "the release reports a loss although the command succeeded" {
     run run_t 5 "$DLOCK" "$L" redis-cli -p "$REDIS_PORT" del "$NAME"
     assert_rc 79
 }
 
-@test "redis: a server stopped for longer than the ttl: 79 before the deadline" {
+@test "a server stopped for longer than the ttl ends the hold in time" {
     own_server
     local t0 rc=0
     start_log hold.log "$DLOCK" --ttl 2 "$L" sh -c 'echo >held; exec sleep 20'
@@ -115,7 +115,7 @@ teardown() { dlock_teardown; }
     wait_for 4 own_gone
 }
 
-@test "redis: a server stopped for a third of the ttl is ridden out" {
+@test "a hold rides out a server stopped for a third of the ttl" {
     own_server
     start_log hold.log "$DLOCK" --ttl 3 "$L" sh -c 'echo >held; "$HELPERS/await" go'
     wait_for 5 test -e held
@@ -127,7 +127,7 @@ teardown() { dlock_teardown; }
     wait_exit 5 "$STARTED"
 }
 
-@test "redis: a waiter whose connections are cut comes back under the same queue entry" {
+@test "a disconnected waiter keeps its queue entry" {
     hold
     TTL=6 wait_in_line 1 "$(stamp got)"
     local id
@@ -143,7 +143,7 @@ teardown() { dlock_teardown; }
     wait_exit 5 "$HOLDER"
 }
 
-@test "redis: the server has room for one connection only: the waiter says so and goes on trying" {
+@test "a waiter that gets only one connection says so and goes on" {
     own_server
     rcli_in own set "$NAME" x px 700
     rcli_in own config set maxclients 1

@@ -2,7 +2,6 @@
 # A hold in one Redis server, by the clock: what loses the key, who is stopped, and what that does to the command's
 # tree and to the next holder. Strict bounds: the last sign of life of a whole tree against the server's own time.
 
-# bats file_tags=long
 bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/fake
@@ -24,7 +23,7 @@ own() { rcli_in own "$@"; }
 # Renewals of a ttl of 3 s are 0.773 s apart.
 INTERVAL=773
 
-@test "redis: restarted without its data during a hold: 79, KILL at once; a restart grace keeps others out" {
+@test "a restart without data ends the hold, and the restart grace keeps others out" {
     own_server --appendonly no
     background -q --ttl 3 "$L" $SUBJECT -t -k
     wait_for 5 running 4
@@ -74,7 +73,7 @@ rival_is_in() { [ "$(wc -l <rival)" = 2 ]; }
     [ "$(own get "$NAME")" = rival ]
 }
 
-@test "redis: the server is stopped for longer than the ttl: the whole tree is dead before the deadline" {
+@test "a server stopped for longer than the ttl ends the tree in time" {
     own_server
     background -q --ttl 2 "$L" $SUBJECT -t -k
     wait_for 5 running 4
@@ -95,7 +94,7 @@ rival_is_in() { [ "$(wc -l <rival)" = 2 ]; }
 }
 
 # Behind a renewal, so that the next one is a whole interval off.
-@test "redis: the key is deleted, or overwritten: the next renewal kills the whole tree, at once" {
+@test "the next renewal notices a deleted or overwritten key" {
     own_server
     for how in "del $NAME" "set $NAME thief px 60000"; do
         rm -f "$C"/*

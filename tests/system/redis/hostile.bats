@@ -23,26 +23,21 @@ teardown() { dlock_teardown; }
 
 # liar HOW...: its lock is $L.   proxy FAULT...: the same, before the file's server.
 liar() {
-    start "$ROOT/tests/support/helpers/hostile_server.py" "$@" >"$T/port.$1"
-    wait_for 5 test -s "$T/port.$1"
-    LIAR=$STARTED
-    L="redis://127.0.0.1:$(cat "$T/port.$1")#$NAME"
+    listener hostile_server "$@"
+    L="redis://127.0.0.1:$LISTENS#$NAME"
 }
 liar_gone() {
-    kill "$LIAR"
-    wait_for 5 pid_gone "$LIAR"
-    rm "$T"/port.*
+    kill "$LISTENER"
+    wait_for 5 pid_gone "$LISTENER"
 }
 proxy() {
-    start "$ROOT/tests/support/helpers/proxy.py" "$REDIS_PORT" "$@" >"$T/port.proxy"
-    wait_for 5 test -s "$T/port.proxy"
-    LIAR=$STARTED
-    L="redis://127.0.0.1:$(cat "$T/port.proxy")#$NAME"
+    listener proxy "$REDIS_PORT" "$@"
+    L="redis://127.0.0.1:$LISTENS#$NAME"
 }
 
 # --- a server that is none -----------------------------------------------------------------------------
 
-@test "faults: a server that lies: 76 or 69, in time, in bounded memory, nothing is run" {
+@test "a hostile server gets no command run, and no memory" {
     limit='prlimit --as=150000000'
     [ -z "${SAN:-}" ] || limit=
     lie() { # CODE HOW [TEXT]
@@ -97,7 +92,7 @@ print(subprocess.call(sys.argv[1:]), resource.getrusage(resource.RUSAGE_CHILDREN
     [ -n "${SAN:-}" ] || assert_between 0 "${lines[1]#* }" 40000 "its memory (KiB)"
 }
 
-@test "faults: a server that grants, and then talks nonsense: the command is ended in time, 79" {
+@test "nonsense during a hold ends the command in time" {
     liar say '*5\r\n$7\r\ngranted\r\n$1\r\n5\r\n:1000\r\n:0\r\n$0\r\n\r\n'
     background --ttl 1 "$L" $SUBJECT -t -k
     wait_for 5 running 4
@@ -110,7 +105,7 @@ print(subprocess.call(sys.argv[1:]), resource.getrusage(resource.RUSAGE_CHILDREN
     ! pid_alive "$(pid_of daemon)" || fail "found"
 }
 
-@test "faults: replies one byte at a time: all is well" {
+@test "replies may come one byte at a time" {
     proxy drip
     background --ttl 3 "$L" $SUBJECT -u "$T/end" -r 9
     wait_for 10 running
@@ -139,14 +134,14 @@ print(subprocess.call(sys.argv[1:]), resource.getrusage(resource.RUSAGE_CHILDREN
         [ "${#lines[@]}" -le 1 ]
         # The undo may be on its way still; the lease is 30 s.
         wait_for 2 eval '[ "$(rcli exists "$NAME")" = 0 ]' || fail "$fault: the lock is left behind"
-        kill "$LIAR"
-        wait_for 5 pid_gone "$LIAR"
+        kill "$LISTENER"
+        wait_for 5 pid_gone "$LISTENER"
     done
     [ $cut -ge 10 ]
     [ $whole -ge 1 ]
 }
 
-@test "faults: a slow server: what has passed counts; a lease that is too short for it is not used" {
+@test "a slow server's reply counts from its request" {
     proxy late 0.4
     run run_t 10 "$DLOCK" --ttl 6 "$L" sh -c 'echo ran'
     assert_rc 0
@@ -196,7 +191,7 @@ refused_hold() {
 }
 said() { own info errorstats | grep -q "errorstat_$1:"; }
 
-@test "faults: LOADING: waited for; too long is 69; a hold rides it out" {
+@test "LOADING is waited for and ridden out" {
     own_server --save '' --appendonly yes --appendfsync always
     for i in 1 2; do own eval 'for i=1,5000 do redis.call("SET","fill"..ARGV[1]..i,i) end' 0 $i; done >/dev/null
     own bgrewriteaof
@@ -226,7 +221,7 @@ busy() {
 }
 not_busy() { own script kill; }
 # bats test_tags=slow
-@test "faults: BUSY: never counted as success" {
+@test "BUSY never counts as success" {
     own_server --lua-time-limit 50
     busy
     refused_acquire BUSY
@@ -237,7 +232,7 @@ not_busy() { own script kill; }
 
 disk_full() { own config set stop-writes-on-bgsave-error yes; }
 disk_free() { own config set stop-writes-on-bgsave-error no; }
-@test "faults: MISCONF: never counted as success" {
+@test "MISCONF never counts as success" {
     own_server --save '100000 100000'
     # What it would save to is a folder.
     mkdir "${REDIS_DIRS[own]}/dump.rdb"
@@ -253,7 +248,7 @@ disk_free() { own config set stop-writes-on-bgsave-error no; }
 replicas() { own config set min-replicas-to-write "$1"; }
 few_replicas() { replicas 1; }
 no_replicas() { replicas 0; }
-@test "faults: NOREPLICAS: never counted as success" {
+@test "NOREPLICAS never counts as success" {
     own_server
     few_replicas
     refused_acquire NOREPLICAS
@@ -266,7 +261,7 @@ no_replicas() { replicas 0; }
 demote() { own replicaof 127.0.0.1 1; }
 promote() { own replicaof no one; }
 # bats test_tags=slow
-@test "faults: READONLY, MASTERDOWN: never counted as success" {
+@test "READONLY and MASTERDOWN never count as success" {
     own_server
     demote
     refused_acquire READONLY
@@ -281,7 +276,7 @@ promote() { own replicaof no one; }
     said MASTERDOWN
 }
 
-@test "faults: OOM: no lock is taken; one that is held can still be renewed" {
+@test "a server out of memory grants nothing but renews" {
     own_server
     background --ttl 2 "$L" $SUBJECT -u "$T/end" -r 3
     wait_for 5 running
@@ -306,7 +301,7 @@ room() {
     printf 'CONFIG SET maxclients 100\r\n' >&"$house"
     read -r -t 5 line <&"$house"
 }
-@test "faults: maxclients: never counted as success" {
+@test "a refusal for maxclients never counts as success" {
     own_server
     exec {house}<>"/dev/tcp/127.0.0.1/${REDIS_PORTS[own]}"
     full_house
@@ -322,7 +317,7 @@ asleep() {
 }
 paused() { own client pause "$1" all; }
 # bats test_tags=slow
-@test "faults: DEBUG SLEEP, CLIENT PAUSE: short ones are ridden out, a long one is 79" {
+@test "a hold rides out short pauses of the server, not long ones" {
     own_server --enable-debug-command local
     for fault in 'asleep 1.2' 'paused 1200'; do
         rm -f "$C"/*

@@ -22,14 +22,14 @@ teardown() { dlock_teardown; }
 
 key_is_gone() { [ "$(rcli exists "$NAME")" = 0 ]; }
 
-@test "redis: the command runs under the lock, and the lock is gone afterwards" {
+@test "the command runs under the lock, and the lock is gone afterwards" {
     run run_t 5 "$DLOCK" "$L" redis-cli -p "$REDIS_PORT" exists "$NAME"
     assert_rc 0
     [ "$output" = 1 ]
     key_is_gone
 }
 
-@test "redis: SET NX by others is respected, and respects us" {
+@test "SET NX by others is respected, and respects us" {
     rcli set "$NAME" x nx px 10000
     run run_t 5 "$DLOCK" -n "$L" true
     assert_rc 75
@@ -40,7 +40,7 @@ key_is_gone() { [ "$(rcli exists "$NAME")" = 0 ]; }
     [ -z "$output" ]
 }
 
-@test "redis: a waiter for a lock that lasts for centuries does not ask again and again" {
+@test "a waiter does not poll a lock that lasts for centuries" {
     rcli set "$NAME" x ex 9999999999
     start_log w.log "$DLOCK" "$L" touch ran
     local w=$STARTED n
@@ -55,7 +55,7 @@ key_is_gone() { [ "$(rcli exists "$NAME")" = 0 ]; }
     [ -e ran ]
 }
 
-@test "redis: redis-py's Lock and dlock exclude each other" {
+@test "redis-py's Lock and dlock exclude each other" {
     /usr/bin/python3 -c 'import redis' 2>/dev/null || skip "python3-redis is not installed"
     cat >lock.py <<PY
 import redis, subprocess, sys
@@ -76,14 +76,14 @@ PY
     rcli del "$NAME"
 }
 
-@test "redis: -n with a dlock holder is 75 at once and names the holder" {
+@test "-n fails at once and names the holder" {
     hold
     run run_t 5 "$DLOCK" -n "$L" true
     assert_rc 75
     assert_out "pid $HOLDER"
 }
 
-@test "redis: -w ends between 0.3 and 0.4 s, and leaves no trace" {
+@test "-w ends between 0.3 and 0.4 s, and leaves no trace" {
     hold
     # What a busy machine adds to the life of a process is not dlock's: the best of six, less a refusal without waiting.
     local t0 t1 ms best=9999 rc i
@@ -105,7 +105,7 @@ PY
     [ "$(rcli exists "{$NAME}:dlock:waiters")" = 0 ]
 }
 
-@test "redis: the fence grows from grant to grant, also after its key was deleted" {
+@test "the fence grows with each grant, even after its key was deleted" {
     local i f last=0
     for i in $(seq 30); do
         f=$("$DLOCK" "$L" sh -c 'echo $DLOCK_FENCE' 3>&-)
@@ -115,13 +115,13 @@ PY
     done
 }
 
-@test "redis: the fence grows although the server's counter is ahead of its clock" {
+@test "the fence grows although the server's counter is ahead of its clock" {
     rcli set "{$NAME}:dlock:fence" 5000000000000000
     run run_t 5 "$DLOCK" "$L" sh -c 'echo $DLOCK_FENCE'
     [ "$output" = 5000000000000001 ]
 }
 
-@test "redis: nothing is left behind but the fence's key, which expires" {
+@test "nothing is left behind but the fence's key, which expires" {
     hold --ttl 2
     wait_in_line 1 true
     wait_in_line 2 true
@@ -133,7 +133,7 @@ PY
     assert_between 86000 "$(rcli ttl "{$NAME}:dlock:fence")" 86400
 }
 
-@test "redis: odd names: braces, percent, spaces, UTF-8; and {x} is another lock than x" {
+@test "odd names are locks of their own" {
     local n
     for n in 'a{b}c' '{x}' 'a}b' 'a{}b' 'a%20b' '%25d%25n' 'käse' '%7Bx'; do
         run run_t 5 "$DLOCK" "redis://127.0.0.1:$REDIS_PORT#$NAME$n" sh -c 'echo "$DLOCK_NAME"'
@@ -145,7 +145,7 @@ PY
     assert_out both
 }
 
-@test "redis: the database of the URI is used for everything" {
+@test "the database of the URI is used for everything" {
     L="redis://127.0.0.1:$REDIS_PORT/5#$NAME"
     run run_t 5 "$DLOCK" "$L" sh -c "redis-cli -p $REDIS_PORT -n 5 exists $NAME; redis-cli -p $REDIS_PORT exists $NAME"
     [ "$output" = $'1\n0' ]
@@ -159,14 +159,14 @@ PY
 
 # ----------------------------------------------------------- errors, rights ---
 
-@test "redis: no server: 69, host and port named" {
+@test "names the host and port of a missing server" {
     run run_t 5 "$DLOCK" 'redis://127.0.0.1:1#x' true
     assert_rc 69
     assert_out 127.0.0.1:1
     assert_out refused
 }
 
-@test "redis: a stopped server: no answer, 69, within the connect time-out" {
+@test "a stopped server fails within the connect time-out" {
     own_server
     kill -STOP "${REDIS_PIDS[own]}"
     local t0
@@ -181,7 +181,7 @@ PY
     own_gone
 }
 
-@test "redis: a foreign type under the name: 65, and it is untouched" {
+@test "refuses a key of another type and leaves it alone" {
     rcli hset "$NAME" f v
     run run_t 5 "$DLOCK" "$L" true
     assert_rc 65
@@ -189,7 +189,7 @@ PY
     [ "$(rcli hget "$NAME" f)" = v ]
 }
 
-@test "redis: a wrong password is 77, and in no output" {
+@test "refuses a wrong password and does not show it" {
     own_server --requirepass right
     L="redis://:wr0ng@127.0.0.1:${REDIS_PORTS[own]}#$NAME"
     run run_t 5 "$DLOCK" -v "$L" true
@@ -204,7 +204,7 @@ PY
     assert_rc 0
 }
 
-@test "redis: a server that quotes the arguments of AUTH: the password is in no output" {
+@test "shows no password that the server quotes" {
     own_server --rename-command AUTH ""
     local url
     for url in "redis://:c4nary-pw@127.0.0.1" "redis://c4nary-user:c4nary-pw@127.0.0.1"; do
@@ -226,7 +226,7 @@ PY
     own_gone
 }
 
-@test "redis: a wrong user where the default user needs no password leaves no lock behind" {
+@test "a wrong user leaves no lock behind" {
     own_server
     run run_t 5 "$DLOCK" "redis://nobody:wr0ng@127.0.0.1:${REDIS_PORTS[own]}#$NAME" touch ran
     assert_rc 77
@@ -234,7 +234,7 @@ PY
     own_gone
 }
 
-@test "redis: ?password-file= must be private" {
+@test "?password-file= must be private" {
     own_server --requirepass right
     L="redis://127.0.0.1:${REDIS_PORTS[own]}?password-file=$T/pw#$NAME"
     printf 'right\n' >pw
@@ -263,7 +263,7 @@ acl_rule() {
         "+zscore +zcard +hset +hget +hdel +client|id +client|tracking"
 }
 
-@test "redis: an ACL user with the least rights can do everything" {
+@test "an ACL user with the least rights can do everything" {
     own_server
     local p=${REDIS_PORTS[own]} t0
     # shellcheck disable=SC2046
@@ -291,7 +291,7 @@ acl_rule() {
     [ "$(rcli_in own acl log | wc -w)" -eq 0 ]
 }
 
-@test "redis: a user who may not track polls; one who lacks a right is told" {
+@test "a user without tracking polls; a missing right is named" {
     own_server
     local p=${REDIS_PORTS[own]} t0
     # shellcheck disable=SC2046
@@ -310,7 +310,7 @@ acl_rule() {
     own_gone
 }
 
-@test "redis: a Unix socket, its database, IPv6" {
+@test "a Unix socket, its database, IPv6" {
     own_server --unixsocket "$T/s" --bind '127.0.0.1 ::1'
     run run_t 5 "$DLOCK" "redis+unix://$T/s#$NAME" redis-cli -s "$T/s" exists "$NAME"
     assert_rc 0
@@ -326,14 +326,14 @@ acl_rule() {
     assert_rc 69
 }
 
-@test "redis: a replica is refused with the reason" {
+@test "a replica is refused with the reason" {
     own_server --replicaof "127.0.0.1 $REDIS_PORT"
     run run_t 5 "$DLOCK" --connect-timeout 2 "$L" true
     assert_rc 69
     assert_out replica
 }
 
-@test "redis: not a Redis server: 76" {
+@test "recognises what is not a Redis server" {
     cat >srv.py <<'PY'
 import socket, sys
 s = socket.socket(); s.bind(("127.0.0.1", 0)); s.listen(8)
@@ -354,14 +354,14 @@ PY
     done
 }
 
-@test "redis: shared locks and slots are not there yet: 64" {
+@test "refuses shared locks and slots" {
     run run_t 5 "$DLOCK" -s "$L" true
     assert_rc 64
 }
 
 # ------------------------------------------------- the set-up of the server ---
 
-@test "redis: a server that evicts or forgets locks: a warning each, however short the command; -q silences" {
+@test "warns of a server that evicts or forgets locks" {
     own_server --appendonly no --maxmemory 100mb --maxmemory-policy volatile-lru
     local i
     for i in 1 2 3 4 5; do
@@ -390,7 +390,7 @@ PY
     [ -z "$output" ]
 }
 
-@test "redis: a server without INFO is no error" {
+@test "a server without INFO is no error" {
     own_server --rename-command INFO ''
     run run_t 5 "$DLOCK" "$L" true
     assert_rc 0

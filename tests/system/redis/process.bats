@@ -100,13 +100,13 @@ no_complaints() {
 }
 
 # A process that is killed makes no report: nothing for a sanitizer.
-# bats test_tags=plain
-@test "faults: keeper killed at each of its system calls: no tree survives, the lock is free in time" {
-    export BATS_TEST_TIMEOUT=200
-    points 10 >"$T/points"
-    n=$(wc -l <"$T/points")
+# bats test_tags=plain,soak
+@test "no tree survives a keeper killed at any system call" {
+    points 10 >all
+    [ "$(wc -l <all)" -ge 40 ]
+    sample call_points <all >points
+    n=$(wc -l <points)
     echo "$n points"
-    [ "$n" -ge 40 ]
     export T NAME ALLOWED="0 137"
     timeout 150 xargs -P 8 -L 1 bash -c 'one_point "$1" "$2" signal=SIGKILL' - <"$T/points"
     killed=$(cat "$T"/point.*/rc | grep -c 137)
@@ -115,8 +115,8 @@ no_complaints() {
     no_complaints
 }
 
-@test "faults: each of the keeper's system calls fails once: never a command without the lock, never a hang" {
-    export BATS_TEST_TIMEOUT=200
+# bats test_tags=soak
+@test "a system call that fails once does no harm" {
     # A close() that does not close, an exit that does not, a signal that is not taken: no kernel does that.
     points 4 | grep -vE '^(close|close_range|munmap|rt_sigreturn|rt_sigprocmask|restart_syscall|brk) ' >"$T/calls"
     # A sanitizer's malloc ends the program when it gets no memory.
@@ -131,25 +131,27 @@ no_complaints() {
         EIO) may='read|write|recvfrom|sendto|openat|connect|newfstatat|fstat|shutdown|getsockopt|setsockopt' ;;
         esac
         grep -E "^($may) " "$T/calls" | sed "s/\$/ error=$e/"
-    done >"$T/points"
-    echo "$(wc -l <"$T/points") points"
-    [ "$(wc -l <"$T/points")" -ge 60 ]
+    done >all
+    [ "$(wc -l <all)" -ge 60 ]
+    sample call_points <all >points
+    echo "$(wc -l <points) points"
     export T NAME ALLOWED="0 69 71 79"
-    timeout 150 xargs -P 6 -L 1 bash -c 'one_point "$1" "$2" "$3"' - <"$T/points"
+    timeout 150 xargs -P 8 -L 1 bash -c 'one_point "$1" "$2" "$3"' - <"$T/points"
     no_complaints
 }
 
-@test "faults: a system call fails from some point on for ever: the command is ended in time, never a hang" {
+# bats test_tags=soak
+@test "a system call that fails from then on does not cause a hang" {
     # What a kernel without memory, or a broken device, may go on answering. (Not EINTR for ever, and not for the
     # signalfd, which would stay readable.)
     points 3 | awk '/^(socket|connect|ppoll|sendto|recvfrom) / { print $1, $2 "+" }' >"$T/calls"
     for e in ENOMEM EIO EMFILE; do
         case $e in EMFILE) may=socket ;; EIO) may='connect|sendto|recvfrom' ;; *) may='.*' ;; esac
         grep -E "^($may) " "$T/calls" | sed "s/\$/ error=$e/"
-    done >"$T/points"
-    echo "$(wc -l <"$T/points") points"
+    done | sample call_points >points
+    echo "$(wc -l <points) points"
     export T NAME ALLOWED="0 69 71 79"
-    timeout 100 xargs -P 4 -L 1 bash -c 'one_point "$1" "$2" "$3"' - <"$T/points"
+    timeout 100 xargs -P 8 -L 1 bash -c 'one_point "$1" "$2" "$3"' - <"$T/points"
     no_complaints
 }
 
@@ -163,7 +165,7 @@ one_line() {
     [ "$status" -eq 0 ] || [[ ${lines[0]} == dlock:\ * ]] || fail "$1: $output"
 }
 
-@test "faults: few descriptors: it works, or says what it lacks in one line" {
+@test "dlock works with few descriptors or says what it lacks" {
     export ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0
     works='' fails=''
     # By a name as well: the look-up needs descriptors of its own.
@@ -177,7 +179,7 @@ one_line() {
     case $fails in *71*) ;; *) fail "no run lacked descriptors: $fails" ;; esac
 }
 
-@test "faults: no process can be forked, no thread be started: 71, in one line, and nothing is left" {
+@test "dlock says that it cannot fork or start a thread" {
     need_root
     export ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0
     # A user who has no other process, and a folder that it can enter.
@@ -202,7 +204,7 @@ one_line() {
     [[ $thread == "71 1 dlock: cannot look up names: no thread: "* ]] || fail "$thread"
 }
 
-@test "faults: little memory: it works, or says so in one line; no crash" {
+@test "dlock works with little memory or says so" {
     # A sanitizer reserves terabytes.
     [ -z "${SAN:-}" ] || return 0
     fails=''
@@ -224,7 +226,7 @@ one_line() {
 
 # --- clocks --------------------------------------------------------------------------------------------
 
-@test "faults: the server's clock jumps by +60 s: the next renewal notices, 79; by -60 s or +1 s: a warning" {
+@test "the next renewal notices that the server's clock jumped" {
     with_clock own_server
     background --ttl 3 "$L" $SUBJECT -t -k
     wait_for 5 running 4
@@ -253,7 +255,7 @@ one_line() {
 }
 
 # bats test_tags=slow
-@test "faults: the client's wall clock jumps: no effect on a hold or on a wait" {
+@test "the client's wall clock does not affect a hold or wait" {
     with_clock background --ttl 1.5 "$L" $SUBJECT -u "$T/end" -r 5
     wait_for 5 running
     holder=$K
@@ -283,7 +285,7 @@ one_line() {
     [ "$(rcli exists "$NAME")" = 0 ]
 }
 
-@test "faults: the client's machine has slept past the lease: 79, and no renewal revives it" {
+@test "no renewal revives a lease that ended during a suspend" {
     export WALLCLOCK_SUSPEND=1
     with_clock background --ttl 3 "$L" $SUBJECT -t -k
     wait_for 5 running 4
@@ -301,7 +303,7 @@ one_line() {
 
 # --- files ---------------------------------------------------------------------------------------------
 
-@test "faults: file locks on a full file system: 73, or the lock works" {
+@test "a full file system refuses a file lock or it works" {
     unshare -m true 2>/dev/null || skip "needs the right to mount"
     mkdir "$T/small"
     cat >"$T/full" <<'SH'

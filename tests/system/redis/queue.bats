@@ -20,7 +20,7 @@ teardown() { dlock_teardown; }
 
 # ---------------------------------------------------------------- waiting ---
 
-@test "redis: five waiters are served in the order they came" {
+@test "five waiters are served in the order they came" {
     local i
     hold
     for i in 1 2 3 4 5; do wait_in_line $i "echo $i >>order"; done
@@ -29,7 +29,7 @@ teardown() { dlock_teardown; }
     [ "$(tr -d '\n' <order)" = 12345 ]
 }
 
-@test "redis: --status shows the holder and the waiters in order" {
+@test "--status shows the holder and the waiters in order" {
     hold
     TTL=30 wait_in_line 1 true
     local first=$WAITER
@@ -41,14 +41,14 @@ teardown() { dlock_teardown; }
     case $rest in *"pid $WAITER"*) ;; *) fail "no second waiter: $output" ;; esac
 }
 
-@test "redis: --status of a foreign lock does not show its value" {
+@test "--status of a foreign lock does not show its value" {
     rcli set "$NAME" s3cret px 10000
     run run_t 5 "$DLOCK" --status "$L"
     refute_out s3cret
     assert_out "$NAME"
 }
 
-@test "redis: a killed first waiter holds up nobody" {
+@test "a killed first waiter holds up nobody" {
     hold
     wait_in_line 1 true
     local dead=$WAITER t0
@@ -61,7 +61,7 @@ teardown() { dlock_teardown; }
     assert_between 0 $(($(cat got) - t0)) $((500 + BUSY)) "milliseconds"
 }
 
-@test "redis: a dead first waiter is found by who comes next, so that a DEL by others is noticed" {
+@test "a newcomer finds a dead first waiter" {
     rcli set "$NAME" x px 60000
     TTL=60 wait_in_line 1 true
     local dead=$WAITER t0
@@ -77,7 +77,7 @@ teardown() { dlock_teardown; }
     assert_between 0 $(($(cat got) - t0)) $((300 + BUSY)) "milliseconds"
 }
 
-@test "redis: a stopped first waiter holds up the next for a second, and is served later" {
+@test "a stopped first waiter delays the next by 1 s at most" {
     hold
     TTL=10 wait_in_line 1 true
     local stopped=$WAITER t0
@@ -94,7 +94,7 @@ teardown() { dlock_teardown; }
     wait_exit 5 "$stopped"
 }
 
-@test "redis: a DEL by others wakes the first waiter at once" {
+@test "a DEL by others wakes the first waiter at once" {
     local t0
     rcli set "$NAME" x px 60000
     TTL=30 wait_in_line 1 "$(stamp got)"
@@ -104,7 +104,7 @@ teardown() { dlock_teardown; }
     assert_between 0 $(($(cat got) - t0)) $((200 + BUSY)) "milliseconds"
 }
 
-@test "redis: FLUSHALL wakes the first waiter, too" {
+@test "FLUSHALL wakes the first waiter, too" {
     own_server
     local t0
     rcli_in own set "$NAME" x px 60000
@@ -116,7 +116,7 @@ teardown() { dlock_teardown; }
     assert_between 0 $(($(cat got) - t0)) $((200 + BUSY)) "milliseconds"
 }
 
-@test "redis: an expiry is noticed within 200 ms" {
+@test "an expiry is noticed within 200 ms" {
     local t0
     rcli set "$NAME" x px 900
     t0=$(wall_ms)
@@ -124,7 +124,7 @@ teardown() { dlock_teardown; }
     assert_between 880 $(($(cat got) - t0)) $((1100 + BUSY)) "milliseconds"
 }
 
-@test "redis: a waiter that gets TERM leaves the queue and dies by it; the next is first" {
+@test "a waiter that gets TERM leaves the queue" {
     hold
     TTL=30 wait_in_line 1 true
     local first=$WAITER rc=0 t0
@@ -142,7 +142,7 @@ teardown() { dlock_teardown; }
     assert_between 0 $(($(cat got) - t0)) $((300 + BUSY)) "milliseconds"
 }
 
-@test "redis: a stopped waiter alone in line keeps nobody out for longer than a second" {
+@test "a stopped lone waiter delays a newcomer by 1 s at most" {
     hold
     TTL=30 wait_in_line 1 "$(stamp got)"
     local t0 i rc=1
@@ -168,7 +168,7 @@ teardown() { dlock_teardown; }
     test -s got
 }
 
-@test "redis: a stopped waiter that was passed over stands behind live ones, who come before newcomers" {
+@test "a waiter that was passed over stands behind live ones" {
     hold
     TTL=30 wait_in_line 1 "$(stamp got1)"
     local stopped=$WAITER t0
@@ -202,7 +202,7 @@ teardown() { dlock_teardown; }
     test -s got1
 }
 
-@test "redis: a newcomer does not pass the queue" {
+@test "a newcomer does not pass the queue" {
     rcli set "$NAME" x px 60000
     TTL=30 wait_in_line 1 'echo >held; "$HELPERS/await" go'
     kill -STOP "$WAITER"
@@ -217,7 +217,7 @@ teardown() { dlock_teardown; }
 
 # ------------------------------------------------------------------- cost ---
 
-@test "redis: acquire and release are one EVAL each" {
+@test "acquire and release are one EVAL each" {
     local e0 e1
     e0=$(evals)
     run_t 5 "$DLOCK" "$L" true
@@ -226,7 +226,7 @@ teardown() { dlock_teardown; }
 }
 
 # bats test_tags=slow
-@test "redis: the server's work per hand-off does not depend on the number of waiters" {
+@test "the server's work per hand-off does not depend on the number of waiters" {
     own_server
     local n i calls first=''
     for n in 1 10 50; do

@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
 # sentinel.bats - the master behind Sentinel: discovery, failover in the middle of a hold, replicas that confirm.
 
+# bats file_tags=long
 bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/redis
@@ -41,11 +42,6 @@ pid_at() {
 }
 stop_pid() { kill -STOP "$1" && wait_for 5 pid_stopped "$1"; }
 
-hold() {
-    start_log hold.log "$DLOCK" "$@" sh -c 'echo $DLOCK_FENCE >held; while [ ! -e go ]; do sleep .02; done'
-    HOLDER=$STARTED
-    wait_for 5 file_nonempty held
-}
 # ended RC: the holder's end, with its log shown where it is another one.
 ended() {
     local rc=0
@@ -70,7 +66,7 @@ upset() { : >"$BATS_FILE_TMPDIR/upset"; }
 
 # -------------------------------------------------------------- discovery ---
 
-@test "sentinel: the lock is the key in the master, and gone afterwards" {
+@test "the lock is the key in the master, and gone afterwards" {
     run run_t 5 "$DLOCK" "$L" timeout 5 redis-cli -p "$MASTER" exists "$NAME"
     assert_rc 0
     [ "$output" = 1 ]
@@ -79,7 +75,7 @@ upset() { : >"$BATS_FILE_TMPDIR/upset"; }
     [ "$output" = 1 ]
 }
 
-@test "sentinel: URIs and services that cannot be" {
+@test "URIs and services that cannot be" {
     run run_t 5 "$DLOCK" -n "${L/svc#/other#}" touch ran
     assert_rc 69
     assert_out "no service 'other' (3 of 3 have answered): check the service name"
@@ -98,7 +94,7 @@ upset() { : >"$BATS_FILE_TMPDIR/upset"; }
     [ ! -e ran ]
 }
 
-@test "sentinel: a minority of dead or hung sentinels changes nothing; a majority or all: 69 in time" {
+@test "a minority of dead sentinels is harmless, a majority fails in time" {
     upset
     local none none2 begin
     none=$(nobody) none2=$(nobody)
@@ -126,7 +122,7 @@ upset() { : >"$BATS_FILE_TMPDIR/upset"; }
     [ ! -e ran ]
 }
 
-@test "sentinel: a sentinel that names a replica is not believed" {
+@test "a sentinel that names a replica is not believed" {
     # ROLE is asked, and the sentinels again.
     fake "127.0.0.1 $REPLICA" "127.0.0.1 $REPLICA" "127.0.0.1 $MASTER"
     run -0 run_t 5 "$DLOCK" "$(sentinel_uri "$FAKE")#$NAME" touch ran
@@ -143,7 +139,7 @@ upset() { : >"$BATS_FILE_TMPDIR/upset"; }
     [ ! -e ran ]
 }
 
-@test "sentinel: answers that are names, and such that are none" {
+@test "answers that are names, and such that are none" {
     fake "localhost $MASTER"
     run -0 run_t 5 "$DLOCK" "$(sentinel_uri "$FAKE")#$NAME" true
     fake "no-such-host.invalid $MASTER"
@@ -159,7 +155,7 @@ upset() { : >"$BATS_FILE_TMPDIR/upset"; }
     [ ! -e ran ]
 }
 
-@test "sentinel: the sentinels' password, the master's password, and neither for the other" {
+@test "the sentinels' password, the master's password, and neither for the other" {
     SENT_PASS=c4naryS SENT_AUTH=c4naryM sentinel_start 0 1
     local uri rule
     uri="redis+sentinel://:c4naryM@127.0.0.1:${SENT_PORTS% }/svc"
@@ -196,9 +192,9 @@ upset() { : >"$BATS_FILE_TMPDIR/upset"; }
 # --------------------------------------------------------------- failover ---
 
 # bats test_tags=slow
-@test "sentinel: a failover, the key replicated: the hold goes on in the new master" {
+@test "a failover with the key replicated keeps the hold" {
     upset
-    hold --ttl 4 "$L"
+    hold --ttl 4
     wait_for 5 pttl_above "$REPLICA" "$NAME" 0
     scli "$S1" sentinel failover svc
     wait_for 5 names_another
@@ -212,12 +208,12 @@ upset() { : >"$BATS_FILE_TMPDIR/upset"; }
     [ "$(run_t 5 "$DLOCK" "$L" sh -c 'echo $DLOCK_FENCE')" -gt "$(cat held)" ]
 }
 
-@test "sentinel: a failover, the keys not replicated: 79 at once; a waiter is served by the new master" {
+@test "a failover without the key ends the hold at once" {
     upset
     # Cut off before anything is written, so that nothing is in its buffers.
     stop_pid "$(pid_at "$REPLICA")"
     ncli "$MASTER" client kill type replica
-    hold --ttl 30 "$L"
+    hold --ttl 30
     ncli "$MASTER" set "$NAME.w" other px 600000
     start_log wait.log "$DLOCK" --ttl 30 "$L.w" true
     wait_for 5 sh -c "'$DLOCK' --status '$L.w' | grep -q waiting"
@@ -231,9 +227,9 @@ upset() { : >"$BATS_FILE_TMPDIR/upset"; }
 }
 
 # bats test_tags=slow
-@test "sentinel: what a majority of the sentinels does not confirm does not keep a hold" {
+@test "a hold needs the confirmation of a majority of sentinels" {
     upset
-    hold --ttl 2 "$L"
+    hold --ttl 2
     stop_pid "${SPID[0]}"
     # One of three may be missing.
     wait_for 5 pttl_above "$MASTER" "$NAME" 1900
@@ -245,7 +241,7 @@ upset() { : >"$BATS_FILE_TMPDIR/upset"; }
 
 # ---------------------------------------------------------------- replicas ---
 
-@test "wait-replicas: a grant counts when enough replicas have it; else 69, and nothing is left" {
+@test "with wait-replicas a grant needs enough replicas" {
     upset
     local l
     for l in "redis://127.0.0.1:$MASTER?wait-replicas=1#$NAME" "${L/svc#/svc?wait-replicas=1#}"; do
@@ -262,7 +258,7 @@ upset() { : >"$BATS_FILE_TMPDIR/upset"; }
     assert_out "only 0 of 1 replicas have confirmed"
     free_at "$MASTER"
     # What is held is answered at once all the same.
-    hold --ttl 3 "${L/svc#/svc?wait-replicas=0#}"
+    L=${L/svc#/svc?wait-replicas=0#} hold --ttl 3
     local begin
     begin=$(now_ms)
     run run_t 5 "$DLOCK" -n "$l" touch ran
@@ -283,9 +279,9 @@ upset() { : >"$BATS_FILE_TMPDIR/upset"; }
 }
 
 # bats test_tags=slow
-@test "wait-replicas: renewals that no replica confirms end in 79" {
+@test "with wait-replicas a renewal needs enough replicas" {
     upset
-    hold --ttl 1.5 --grace 0.3 "redis://127.0.0.1:$MASTER?wait-replicas=1#$NAME"
+    L="redis://127.0.0.1:$MASTER?wait-replicas=1#$NAME" hold --ttl 1.5 --grace 0.3
     wait_for 5 pttl_above "$MASTER" "$NAME" 1400
     stop_pid "$(pid_at "$REPLICA")"
     ended 79 3

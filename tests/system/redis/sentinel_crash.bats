@@ -52,12 +52,12 @@ survives() {
 }
 
 # bats test_tags=slow
-@test "sentinel: the master is killed, the key replicated, a ttl of 8 s: the hold goes on in the new one" {
+@test "a hold survives the master's death" {
     survives kill -KILL "$PID"
 }
 
 # bats test_tags=slow
-@test "sentinel: the master hangs, the key replicated, a ttl of 8 s: the hold goes on, also when it is back" {
+@test "a hold survives a hanging master and its return" {
     back() {
         kill -STOP "$PID"
         wait_for 5 pid_stopped "$PID"

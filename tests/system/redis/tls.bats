@@ -36,25 +36,14 @@ never() {
 }
 # recorder ARG...: what listens on $PORT writes down in ./told.
 recorder() {
-    rm -f port told
-    start "$ROOT/tests/support/helpers/tlsrecord.py" told "$@" >port
-    wait_for 5 test -s port
-    PORT=$(cat port)
-}
-hold() {
-    rm -f held go
-    start_log hold.log "$DLOCK" -v "$@" sh -c ': >held; while [ ! -e go ]; do sleep .02; done'
-    HOLDER=$STARTED
-    wait_for 5 test -e held
-}
-let_go() {
-    : >go
-    wait_exit 5 "$HOLDER"
+    rm -f told
+    listener tlsrecord told "$@"
+    PORT=$LISTENS
 }
 
 # --- who the server is ---------------------------------------------------------------------------------
 
-@test "tls: a certificate that is good by its authority: by name, by address, by another name, by TLS 1.2" {
+@test "accepts a certificate by name, address or another name" {
     run -0 --separate-stderr run_t 5 "$DLOCK" -n "$L" true
     [ -z "$stderr" ]
     run -0 run_t 5 "$DLOCK" -n "rediss://app:$SECRET@127.0.0.1:$REDIS_PORT?$CA#$NAME" true
@@ -69,7 +58,7 @@ let_go() {
     run -0 run_t 5 "$DLOCK" -n "rediss://app:$SECRET@$AT#$NAME" true
 }
 
-@test "tls: another name, expired, its own authority, an unknown one: 69 and why, and nothing is said to the server" {
+@test "refuses a bad certificate before anything is sent" {
     for cert in wrong expired self stranger server; do
         recorder '-ERR no\r\n-ERR no\r\n' "$TLS/$cert.crt" "$TLS/$cert.key"
         at="rediss://app:$SECRET@localhost:$PORT"
@@ -92,7 +81,7 @@ let_go() {
     file_has told "$SECRET"
 }
 
-@test "tls: insecure=1 verifies nothing and says so; -q is silent about it" {
+@test "insecure=1 verifies nothing and says so; -q is silent about it" {
     recorder '-ERR no\r\n' "$TLS/expired.crt" "$TLS/expired.key"
     run -76 run_t 5 "$DLOCK" -n "rediss://localhost:$PORT?insecure=1#x" true
     assert_out "not verified"
@@ -108,7 +97,7 @@ let_go() {
 
 # --- who we are ----------------------------------------------------------------------------------------
 
-@test "tls: a server that wants a certificate of ours: with it, 77 without and with a wrong one" {
+@test "shows the server a client certificate" {
     for version in 1.2 1.3; do
         tls_redis "v$version" --tls-auth-clients yes --tls-protocols "TLSv$version"
         at="rediss://localhost:${REDIS_PORTS[v$version]}?$CA"
@@ -119,7 +108,7 @@ let_go() {
     done
 }
 
-@test "tls: files and parameters that are no good are told before anything is asked" {
+@test "refuses bad files and parameters before it connects" {
     at="rediss://127.0.0.1:1" # nobody is there: 69
     cd "$TLS"
     never 69 "$at?$CA&cert=client.crt&key=client.key#x" "Connection refused"
@@ -142,7 +131,7 @@ let_go() {
     never 64 "redis://127.0.0.1:1?insecure=1#x" 'unknown parameter "insecure"'
 }
 
-@test "tls: a key that others may read, or that asks for a passphrase, is refused" {
+@test "refuses a key that others can read or that has a passphrase" {
     at="rediss://127.0.0.1:1?cert=$TLS/client.crt"
     install -m 640 "$TLS/client.key" k640
     install -m 604 "$TLS/client.key" k604
@@ -170,7 +159,7 @@ let_go() {
 
 # --- what is no TLS, or breaks off ---------------------------------------------------------------------
 
-@test "tls: a server that speaks none: 69, and nothing goes out in the clear" {
+@test "sends nothing in plain text to a server without TLS" {
     recorder '-ERR unknown command\r\n'
     never 69 "rediss://app:$SECRET@127.0.0.1:$PORT?$CA#x" "does not speak TLS"
     ! grep -aE 'AUTH|EVAL|'"$SECRET" told || fail "in the clear"
@@ -180,10 +169,9 @@ let_go() {
     never 69 "redis://127.0.0.1:$REDIS_PORT#x"
 }
 
-@test "tls: a server that says nothing is given up in time" {
-    start "$ROOT/tests/support/helpers/hostile_server.py" nothing >port
-    wait_for 5 test -s port
-    at="rediss://127.0.0.1:$(cat port)?$CA#x"
+@test "a server that says nothing is given up in time" {
+    listener hostile_server nothing
+    at="rediss://127.0.0.1:$LISTENS?$CA#x"
     for args in "--connect-timeout 0.5" "-w 0.5" "--connect-timeout 0.5 --status"; do
         "$HELPERS/clock" begin
         # shellcheck disable=SC2086
@@ -199,13 +187,11 @@ let_go() {
 
 # through FAULT...: a proxy before the server; its lock is $L.
 through() {
-    rm -f port
-    start "$ROOT/tests/support/helpers/proxy.py" "$REDIS_PORT" "$@" >port
-    wait_for 5 test -s port
-    L="rediss://app:$SECRET@localhost:$(cat port)?$CA#$NAME"
+    listener proxy "$REDIS_PORT" "$@"
+    L="rediss://app:$SECRET@localhost:$LISTENS?$CA#$NAME"
 }
 
-@test "tls: one byte at a time; cut or changed at any place: no grant without proof" {
+@test "a cut or changed connection grants nothing" {
     through drip
     run -0 run_t 10 "$DLOCK" -n "$L" true
     # The server's part of the handshake has some 1200 bytes, then come session tickets and answers.
@@ -224,15 +210,15 @@ through() {
     run -0 run_t 5 "$DLOCK" --status "rediss://app:$SECRET@$AT?$CA#$NAME"
 }
 
-@test "tls: an answer without an end is cut" {
+@test "an answer without an end is cut" {
     recorder '$900000000\r\n' "$TLS/server.crt" "$TLS/server.key" for-ever
     never 76 "rediss://localhost:$PORT?$CA#x" "too long"
 }
 
 # --- while it is held ----------------------------------------------------------------------------------
 
-@test "tls: a hold goes on over a new connection, through a time in which the certificate is no good" {
-    hold --ttl 4 "$L"
+@test "a hold survives a time with a bad certificate" {
+    hold -v --ttl 4
     tls_cli config set tls-cert-file "$TLS/expired.crt" tls-key-file "$TLS/expired.key"
     tls_cli client kill user app
     # A renewal was tried, and the server is told why it failed.
@@ -244,13 +230,13 @@ through() {
     run -0 run_t 5 "$DLOCK" -n "$L" true
 }
 
-@test "tls: the command has no descriptor of ours; nothing shows the password" {
+@test "the command has no descriptor of ours; nothing shows the password" {
     list='ls -l /proc/self/fd | sed "s/.*-> //" | grep -v "^/proc/"'
     sh -c "$list" >without 2>/dev/null 3>&- </dev/null
     run_t 5 "$DLOCK" -n "$L" sh -c "$list; cat /proc/\$PPID/cmdline | tr '\\0' ' '; env" >with 2>/dev/null </dev/null
     ! grep -E 'socket:|\.so|\.pem|\.crt|anon_inode' <(grep -v = with) || fail "descriptors: $(cat with)"
     ! grep "$SECRET" with || fail "found"
-    hold "$L"
+    hold -v
     ! grep -aF "$SECRET" "/proc/$HOLDER/cmdline" hold.log || fail "found"
     # Nor is a file of ours left open in the keeper.
     ! readlink "/proc/$HOLDER"/fd/* | grep -E 'crt|key|dlock-modules' || fail "open"

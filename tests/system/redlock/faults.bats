@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
 # faults.bats - nodes of a Redlock that are dead, hang, lie, refuse or forget, and holds that they hit.
 
+# bats file_tags=long
 bats_require_minimum_version 1.5.0
 
 load ../../support/common
@@ -21,7 +22,7 @@ teardown() { dlock_teardown; }
 
 # --------------------------------------------------- nodes that do not vote ---
 
-@test "redlock: 1, 2 of 5 nodes dead: works, and at once; 3: 69, nothing is left" {
+@test "two dead nodes are harmless, three refuse the lock" {
     own_nodes
     rl_die 5
     quick "$L" true
@@ -37,7 +38,7 @@ teardown() { dlock_teardown; }
     nothing_left 3 4
 }
 
-@test "redlock: 1, 2 of 5 nodes hung: works, waits for them only briefly; 3: 69, nothing is left when they go on" {
+@test "two hung nodes delay a little, three refuse the lock" {
     own_nodes
     local healthy
     entering
@@ -63,7 +64,7 @@ teardown() { dlock_teardown; }
     nothing_left
 }
 
-@test "redlock: nodes that answer garbage: 1, 2 of 5 are harmless; 3: 69, nothing is left" {
+@test "two nodes with garbage are harmless, three refuse the lock" {
     instead 3 hostile_server say 'HTTP/1.0 400 Bad request\r\n\r\n'
     quick "$L" true
     instead "3 4" hostile_server say ':1\r\n'
@@ -75,7 +76,7 @@ teardown() { dlock_teardown; }
     nothing_left
 }
 
-@test "redlock: nodes that refuse (full, or replicas): 1, 2 of 5 are harmless; 3: 69 with a reason, nothing is left" {
+@test "two refusing nodes are harmless, three refuse the lock" {
     own_nodes
     rl 2 config set maxmemory 1
     rl 2 config set maxmemory-policy noeviction
@@ -109,7 +110,7 @@ instead() {
 }
 
 # A connection that breaks while a vote is on its way may cost that node's vote for the others until the ttl is over.
-@test "redlock: slow, broken and endless replies of two nodes are harmless" {
+@test "slow, broken and endless replies of two nodes are harmless" {
     local n fault
     for fault in "drip" "late 1" "always-cut 3" "always-cut 30" "flip 0" "flip 4" "flip 9" "flip 25"; do
         # shellcheck disable=SC2086
@@ -146,7 +147,7 @@ sys.exit(rc if kb < int(sys.argv[1]) else 1)' "$([ -n "${SAN:-}" ] && echo 40000
     assert_between 0 "$took" $((2500 + SLOW)) "ms: $output"
 }
 
-@test "redlock: broken and endless replies of three nodes: 69, in bounded time and memory, nothing is left" {
+@test "broken and endless replies of three nodes cost bounded time and memory" {
     local fault
     for fault in '$5\r\nhello\r\n' 'x' '*1\r\n' '$900000000\r\n'; do
         instead "1 3 5" hostile_server for-ever "$fault"
@@ -161,7 +162,7 @@ sys.exit(rc if kb < int(sys.argv[1]) else 1)' "$([ -n "${SAN:-}" ] && echo 40000
     done
 }
 
-@test "redlock: slow nodes, all of them, are slow and no more" {
+@test "slow nodes, all of them, are slow and no more" {
     instead "1 2 3 4 5" proxy late 0.15
     timed "$L" true
     assert_rc 0
@@ -175,7 +176,7 @@ sys.exit(rc if kb < int(sys.argv[1]) else 1)' "$([ -n "${SAN:-}" ] && echo 40000
 
 # ---------------------------------------------------------------- holding ---
 
-@test "redlock: a hold survives the death of two nodes and heals them when they are back, empty" {
+@test "a hold heals two nodes that come back empty" {
     own_nodes
     hold --ttl 2
     local value
@@ -193,7 +194,7 @@ sys.exit(rc if kb < int(sys.argv[1]) else 1)' "$([ -n "${SAN:-}" ] && echo 40000
 }
 rl_same() { [ "$(rl_count "get $NAME" "$1")" = 5 ]; }
 
-@test "redlock: a hold survives two hung nodes for longer than its ttl" {
+@test "a hold survives two hung nodes for longer than its ttl" {
     own_nodes
     hold --ttl 1
     rl_freeze 2 3
@@ -205,7 +206,7 @@ rl_same() { [ "$(rl_count "get $NAME" "$1")" = 5 ]; }
     rl_gone "$NAME"
 }
 
-@test "redlock: the key gone on two nodes is set again; gone on three: 79, the tree SIGKILLed at once" {
+@test "a hold heals two lost keys, and ends when three are lost" {
     start_log out "$DLOCK" --ttl 3 "$L" $SUBJECT -t -k
     K=$STARTED
     wait_for 5 running 4
@@ -226,7 +227,7 @@ rl_same() { [ "$(rl_count "get $NAME" "$1")" = 5 ]; }
     wait_for 1 rl_gone "$NAME"
 }
 
-@test "redlock: the key taken over on two nodes is left to them; on three: 79, theirs untouched" {
+@test "a key that was taken over is left to its new owner" {
     start_log out "$DLOCK" --ttl 2 "$L" $SUBJECT -t -k
     K=$STARTED
     wait_for 5 running 4
@@ -243,7 +244,7 @@ rl_same() { [ "$(rl_count "get $NAME" "$1")" = 5 ]; }
     on_all del "$NAME"
 }
 
-@test "redlock: a loss that only the release notices: 79 although the command succeeded" {
+@test "the release reports a loss although the command succeeded" {
     run run_t 5 "$DLOCK" "$L" sh -c 'for p; do redis-cli -p $p del $DLOCK_NAME; done' - $(cut -d' ' -f1-3 <<<"$RL_PORTS")
     assert_rc 79
     rl_gone "$NAME"
@@ -253,7 +254,7 @@ rl_same() { [ "$(rl_count "get $NAME" "$1")" = 5 ]; }
     rl_gone "$NAME"
 }
 
-@test "redlock: three nodes hung during a hold: the tree is gone before the deadline, 79" {
+@test "three hung nodes end the tree before the deadline" {
     own_nodes
     start_log out "$DLOCK" --ttl 2 --grace 0.2 "$L" $SUBJECT -t -k
     K=$STARTED
@@ -273,7 +274,7 @@ rl_same() { [ "$(rl_count "get $NAME" "$1")" = 5 ]; }
     wait_for 3 rl_gone "$NAME"
 }
 
-@test "redlock: three nodes killed during a hold: the same" {
+@test "three killed nodes end the tree before the deadline" {
     own_nodes
     start_log out "$DLOCK" --ttl 2 --grace 0.2 "$L" $SUBJECT -t -k
     K=$STARTED
@@ -287,7 +288,7 @@ rl_same() { [ "$(rl_count "get $NAME" "$1")" = 5 ]; }
     assert_between 0 $((($(last_beat) - dead) / NS)) 1980 "ms the tree lived"
 }
 
-@test "redlock: a release does not wait for a hung node, which has no key when it goes on" {
+@test "a release does not wait for a hung node" {
     own_nodes
     local i t0 took=9999
     for i in 1 2 3; do
@@ -305,7 +306,7 @@ rl_same() { [ "$(rl_count "get $NAME" "$1")" = 5 ]; }
 }
 
 # The vote, the renewals and the release were sent to them over more than one connection.
-@test "redlock: nodes that hung during the whole hold are free soon after they go on" {
+@test "nodes that hung during the hold are free soon afterwards" {
     own_nodes
     rl_freeze 2 3
     hold --ttl 2
@@ -321,7 +322,7 @@ rl_same() { [ "$(rl_count "get $NAME" "$1")" = 5 ]; }
 }
 
 # 1, 2, 3 gave their votes, 4 and 5 were never asked; then 1 is out of order. What four of five say is all there is to know.
-@test "redlock: a release does not wait for one of just as many voters as it takes" {
+@test "a release does not wait for one of a bare majority" {
     own_nodes
     local fault i t0 took
     for fault in rl_freeze rl_die; do
@@ -347,7 +348,7 @@ rl_same() { [ "$(rl_count "get $NAME" "$1")" = 5 ]; }
 
 # ---------------------------------------------------------------- restarts ---
 
-@test "redlock: nodes that restarted empty do not vote for a ttl: 75 for -n, a waiter gets in after it" {
+@test "a node that restarted empty does not vote for a ttl" {
     own_nodes
     L=$(rl_uri "$NAME" -)
     local t0 t1
@@ -373,7 +374,7 @@ rl_same() { [ "$(rl_count "get $NAME" "$1")" = 5 ]; }
 }
 
 # A has nodes 1, 2, 3 and cannot renew. 3 forgets. Without the grace B would have 3, 4, 5.
-@test "redlock: a node that forgot the lock does not give it to a newcomer while the old holder may live" {
+@test "a node that forgot the lock does not vote for a newcomer" {
     own_nodes
     L=$(rl_uri "$NAME" "${GRACE:--}")
     # All may vote.

@@ -18,7 +18,7 @@ setup() {
 }
 teardown() { dlock_teardown; }
 
-@test "redlock: the guard is killed: the tree is gone within a second, all nodes are free, 71" {
+@test "a killed guard ends the tree and frees all nodes" {
     background --ttl 30 "$L" $SUBJECT -t -k
     wait_for 5 running 4
     wait_for 2 rl_on "$NAME" 5
@@ -37,7 +37,7 @@ teardown() { dlock_teardown; }
 }
 
 # The servers do not sleep with us: their leases have not ended yet when we wake up, and somebody else might be next.
-@test "redlock: the machine has slept past the lease: 79, and no renewal revives it" {
+@test "no renewal revives a lease that ended during a suspend" {
     export WALLCLOCK_SUSPEND=1
     with_clock background --ttl 3 "$L" $SUBJECT -t -k
     wait_for 5 running 4
@@ -86,9 +86,8 @@ one_point() {
 export -f one_point rl_uri rl_hosts rl_gone rl_count rl_all rl_ask
 
 # A process that is killed makes no report: nothing for a sanitizer.
-# bats test_tags=plain
-@test "redlock: the keeper is killed at each of its system calls: no tree survives, the lock is free in time" {
-    export BATS_TEST_TIMEOUT=200
+# bats test_tags=plain,soak
+@test "no tree survives a keeper killed at any system call" {
     strace -o /dev/null true 2>/dev/null || skip "strace does not work here"
     ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 strace -o trace "$DLOCK" --ttl 1 "$L" "$HELPERS/subject" "$C" -t -k -m 1500
     # From the guard's fork on, the first few of each name.
@@ -97,11 +96,12 @@ export -f one_point rl_uri rl_hosts rl_gone rl_count rl_all rl_ask
              if (name ~ /^(clone|clone3|fork|vfork)$/) forked = 1
              if (!forked || name ~ /^exit/) next
              if (++points[name] <= 4) print name, n[name]
-         }' trace >points
+         }' trace >all
     local n killed
+    [ "$(wc -l <all)" -ge 25 ]
+    sample call_points <all >points
     n=$(wc -l <points)
     echo "$n points"
-    [ "$n" -ge 25 ]
     export T NAME
     timeout 150 xargs -P 8 -L 1 bash -c 'one_point "$1" "$2"' - <points
     killed=$(cat "$T"/point.*/rc | grep -c 137)

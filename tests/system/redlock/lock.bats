@@ -22,7 +22,7 @@ teardown() { dlock_teardown; }
 
 # ----------------------------------------------------------------- basics ---
 
-@test "redlock: the lock is the same key on every node, it expires, and is gone afterwards" {
+@test "the lock is the same key on every node" {
     hold --ttl 20
     [ "$(rl_holds "$NAME")" = 5 ]
     local k value raised=''
@@ -49,14 +49,14 @@ teardown() { dlock_teardown; }
     done
 }
 
-@test "redlock: the database of the URI is used on every node" {
+@test "the database of the URI is used on every node" {
     run run_t 5 "$DLOCK" "redlock://$(rl_hosts)/5?restart-grace=0#$NAME" sh -c '
         for p; do redis-cli -p $p -n 5 exists $DLOCK_NAME; redis-cli -p $p exists $DLOCK_NAME; done' - $RL_PORTS
     assert_rc 0
     [ "$(tr -d '\n' <<<"$output")" = 1010101010 ]
 }
 
-@test "redlock: what cannot be is refused: 64" {
+@test "refuses what cannot be" {
     local hosts uri
     hosts=$(rl_hosts)
     run -64 run_t 5 "$DLOCK" -s "$L" touch ran
@@ -74,7 +74,7 @@ teardown() { dlock_teardown; }
     [ ! -e ran ]
 }
 
-@test "redlock: the same server by two addresses has no two votes: 64, both named" {
+@test "refuses one server under two addresses" {
     own_nodes 2 --bind '127.0.0.1 127.0.0.2 ::1'
     local p other
     p=$(rl_port 1)
@@ -108,7 +108,7 @@ teardown() { dlock_teardown; }
     done
 }
 
-@test "redlock: one node is as good as redis://" {
+@test "one node is as good as redis://" {
     RL_PORTS=${RL_PORTS%% *} L=$(rl_uri "$NAME")
     hold
     run -75 run_t 5 "$DLOCK" -n "$L" true
@@ -118,7 +118,7 @@ teardown() { dlock_teardown; }
     assert_rc 0
 }
 
-@test "redlock: --status: free, held, split, held by others, and without a majority" {
+@test "--status tells free, held and split votes" {
     own_nodes
     run run_t 5 "$DLOCK" --status "$L"
     assert_rc 0
@@ -158,7 +158,7 @@ teardown() { dlock_teardown; }
 
 # ------------------------------------------------------ rights, foreign data ---
 
-@test "redlock: passwords: one for all or one for each; a wrong one is a vote less, three are 77; none is shown" {
+@test "a wrong password costs one vote, three refuse the lock" {
     own_nodes
     local k hosts=''
     for k in 1 2 3 4 5; do
@@ -196,7 +196,7 @@ teardown() { dlock_teardown; }
     assert_rc 0
 }
 
-@test "redlock: a foreign type under the name on 1 node is a vote less, on 3 it is 65, and is not touched" {
+@test "a key of another type costs one vote and is left alone" {
     rl 2 hset "$NAME" f v
     quick -n "$L" true
     on "3 5" hset "$NAME" f v
@@ -209,7 +209,7 @@ teardown() { dlock_teardown; }
     on_all del "$NAME"
 }
 
-@test "redlock: a foreign lock on 3 nodes: 75; on 2: granted, and it is not touched" {
+@test "a foreign lock on two nodes does not block, on three it does" {
     on "1 2" set "$NAME" theirs nx px 60000
     hold --ttl 1
     [ "$(rl_count "get $NAME" theirs)" = 2 ]
@@ -228,7 +228,7 @@ teardown() { dlock_teardown; }
     [ "$(rl_holds "$NAME")" = 3 ]
     on_all del "$NAME"
 }
-@test "redlock: a split vote is nobody's: -n is 75 or granted, never 69" {
+@test "a split vote is a busy lock, not an error" {
     on "1 2" set "$NAME" one px 60000
     on "3 4" set "$NAME" two px 60000
     timed -n "$L" touch ran
@@ -242,7 +242,7 @@ teardown() { dlock_teardown; }
 
 # ---------------------------------------------------------------- waiting ---
 
-@test "redlock: a waiter is woken by the holder's release, and by any client's DEL" {
+@test "a waiter is woken by the holder's release, and by any client's DEL" {
     own_nodes
     local i t0 us
     for i in 1 2 3; do
@@ -261,7 +261,7 @@ teardown() { dlock_teardown; }
     promptly on "2 3 5" del "$NAME"
 }
 
-@test "redlock: a waiter notices that the keys expire" {
+@test "a waiter notices that the keys expire" {
     local i t0 t1
     for i in 1 2 3; do
         t0=$(clock)
@@ -276,7 +276,7 @@ teardown() { dlock_teardown; }
     assert_between 0 $t1 $((1200 + SLOW)) "ms"
 }
 
-@test "redlock: a waiter that dies or is cancelled leaves nothing on the nodes" {
+@test "a waiter that dies or is cancelled leaves nothing on the nodes" {
     own_nodes
     local rc
     on_all set "$NAME" theirs px 60000
@@ -316,7 +316,7 @@ tracked() {
     for k in "${@:2}"; do rl_tracks "$k" "$1" || return; done
 }
 
-@test "redlock: -w is kept with hung nodes: one, 75; three, 69" {
+@test "-w ends in time with hung nodes" {
     own_nodes
     on_all set "$NAME" theirs px 60000
     rl_freeze 3
@@ -343,7 +343,7 @@ waits() {
     assert_between 0 "$best" $((510 + SLOW)) "ms, less that of a refusal"
 }
 
-@test "redlock: a waiter gives up after one ttl without a majority: 69" {
+@test "a waiter gives up after one ttl without a majority" {
     own_nodes
     on_all set "$NAME" theirs px 60000
     waiter got --ttl 1
@@ -356,7 +356,7 @@ waits() {
     [[ $(cat got.log) =~ 2\ of\ (the\ |its\ )?5 ]]
 }
 
-@test "redlock: a waiter rides out nodes that come and go" {
+@test "a waiter rides out nodes that come and go" {
     own_nodes
     on_all set "$NAME" theirs px 60000
     waiter got --ttl 10
@@ -375,7 +375,7 @@ waits() {
 }
 
 # Without anybody else one of them gets it, however the votes split at first.
-@test "redlock: of 8 that try with -n at the same instant exactly one runs" {
+@test "of eight simultaneous tries exactly one runs" {
     local round
     for round in 1 2 3 4 5; do
         rm -f go ran
@@ -390,7 +390,7 @@ waits() {
 
 # ------------------------------------------------------------------ fences ---
 
-@test "redlock: the fence grows whichever majority grants, and wherever one counter is far ahead" {
+@test "the fence grows whichever majority grants" {
     own_nodes
     local out fence last=0
     for out in "4 5" "1 2" "3 4" "1 5" "ahead" "3 4" "3 5" "1 3" "2 3" "1 2"; do

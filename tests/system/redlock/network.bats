@@ -72,7 +72,7 @@ untouched() {
 # --------------------------------------------------------------- in a hold ---
 
 # bats test_tags=slow
-@test "redlock net: the replies of two nodes are lost during a hold: nothing happens; of three: TERM, gone in time, 79" {
+@test "a hold survives lost replies of two nodes, not of three" {
     five_up
     net_hold --ttl 2 --grace 0.2 "$L" $SUBJECT -t -k
     wait_for 5 running 4
@@ -95,7 +95,7 @@ untouched() {
 }
 
 # bats test_tags=slow
-@test "redlock net: all replies are lost for less than the ttl during a hold: ridden out" {
+@test "a hold rides out a short loss of all replies" {
     five_up
     net_hold --ttl 4 --grace 0.5 "$L" $SUBJECT -u "$T/end" -r 4
     wait_for 5 running
@@ -109,7 +109,7 @@ untouched() {
 }
 
 # bats test_tags=slow
-@test "redlock net: connections to two nodes, then to all, are reset during a hold: it reconnects" {
+@test "a hold survives connection resets" {
     five_up
     net_hold --ttl 3 "$L" $SUBJECT -u "$T/end" -r 5
     wait_for 5 running
@@ -131,7 +131,7 @@ untouched() {
 }
 
 # bats test_tags=slow
-@test "redlock net: three nodes reset every connection from then on: the tree is gone before the deadline, 79" {
+@test "three nodes that reset every connection end the hold in time" {
     five_up
     net_hold --ttl 2 --grace 0.2 "$L" $SUBJECT -t -k
     wait_for 5 running 4
@@ -146,7 +146,7 @@ untouched() {
 }
 
 # bats test_tags=slow
-@test "redlock net: every fifth packet, either way, is lost during a hold: ridden out" {
+@test "a hold rides out the loss of every fifth packet" {
     five_up
     net_hold --ttl 6 --grace 0.5 "$L" $SUBJECT -u "$T/end" -r 4
     wait_for 5 running
@@ -162,7 +162,7 @@ untouched() {
 
 # The holder's way to three of the nodes is cut without a word, the rival's is not. Lock and nodes are this machine's.
 # bats test_tags=slow
-@test "redlock: a partition of three nodes: the tree is gone before the rival gets in, 79" {
+@test "a partition of three nodes ends the tree before the rival enters" {
     rl_start 5
     local try direct k pid proxies=()
     direct=$(rl_uri "$NAME")
@@ -212,7 +212,7 @@ instead() {
 }
 
 # bats test_tags=slow
-@test "redlock: slow nodes during a hold, two or all: renewed for longer than the ttl" {
+@test "slow nodes still renew a hold" {
     rl_start 5
     local case
     for case in "2 4:late 1" "1 2 3 4 5:late 0.15" "1 2 3 4 5:drip"; do

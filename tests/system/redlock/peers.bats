@@ -15,7 +15,7 @@ setup() {
 }
 teardown() { dlock_teardown; }
 
-@test "redlock: redis-py's Lock on five nodes and dlock exclude and wake each other" {
+@test "redis-py's Lock and dlock exclude and wake each other" {
     /usr/bin/python3 -c 'import redis' 2>/dev/null || skip "python3-redis is not installed"
     cat >lock.py <<'PY'
 import redis, subprocess, sys, time
@@ -93,7 +93,7 @@ node_redlock() {
 
 # Installing it takes a while.
 # bats test_tags=slow
-@test "redlock: node-redlock and dlock exclude and wake each other, on five nodes and on one" {
+@test "node-redlock and dlock exclude and wake each other" {
     node_redlock
     # shellcheck disable=SC2086
     run_t 20 node "$ROOT/tests/peers/node-redlock/excludes.js" "$DLOCK" "$L" "$NAME" $RL_PORTS

@@ -37,7 +37,7 @@ for k in sys.argv[2:]:
 }
 
 # bats test_tags=slow
-@test "redlock: the clocks of one or two servers jump by a minute, to and fro: the hold goes on" {
+@test "a hold survives clock jumps on two servers" {
     clock_nodes
     local nodes by
     background --ttl 2 "$L" $SUBJECT -u "$T/end" -r 4
@@ -62,7 +62,7 @@ for k in sys.argv[2:]:
 }
 
 # bats test_tags=slow
-@test "redlock: the clocks of three servers are set back by a minute: the hold goes on; forward: 79, killed at once" {
+@test "three clocks that jump forward end the hold, backward not" {
     clock_nodes
     background --ttl 3 "$L" $SUBJECT -t -k
     wait_for 5 running 4
@@ -82,7 +82,7 @@ for k in sys.argv[2:]:
     wait_for 1 rl_gone "$NAME"
 }
 
-@test "redlock: clocks that are a minute apart, on one, two or three servers: it is taken, the fence grows" {
+@test "the fence grows although the servers' clocks differ" {
     clock_nodes
     local by nodes fence last=0
     for nodes in 2 "2 3" "2 3 5"; do
@@ -124,7 +124,7 @@ again() {
     done
 }
 
-@test "redlock: maxclients reached on one, two servers: works, and at once; on three: 69 with the reason" {
+@test "two full servers are harmless, three are named" {
     own_nodes
     full 5
     quick "$L" true
@@ -142,7 +142,7 @@ again() {
 }
 
 # bats test_tags=slow
-@test "redlock: maxclients reached in a hold: connections that there are go on, new ones on two of five are missed by nobody" {
+@test "a hold survives servers that become full" {
     own_nodes
     background --ttl 2 --grace 0.2 "$L" $SUBJECT -t -k
     wait_for 5 running 4
@@ -186,7 +186,7 @@ restart() {
 }
 
 # bats test_tags=slow
-@test "redlock: all servers are restarted in a hold, one or two at a time, with and without their data: it goes on" {
+@test "a hold survives restarts of two servers at a time" {
     own_nodes 5 --appendonly yes --appendfsync always
     local value step fence
     background --ttl 3 "$L" $SUBJECT -u "$T/end" -r 4
@@ -212,7 +212,7 @@ restart() {
 }
 
 # bats test_tags=slow
-@test "redlock: three servers are restarted at once in a hold: with their data it goes on, without it is lost, 79" {
+@test "a hold survives the restart of three servers that keep their data" {
     own_nodes 5 --appendonly yes --appendfsync always
     background --ttl 3 "$L" $SUBJECT -t -k
     wait_for 5 running 4
@@ -242,9 +242,9 @@ us_longer() {
 }
 
 # bats test_tags=slow
-@test "redlock: one or two nodes that are dead, hung or talk garbage hold up the start by their time-out at most" {
+@test "two bad nodes delay the start by their time-out at most" {
     own_nodes
-    local healthy worst='' what k all=$L ports=$RL_PORTS
+    local healthy worst='' what k all=$L ports=$RL_PORTS port=()
     entering
     healthy=$took
     rl_freeze 2
@@ -259,16 +259,15 @@ us_longer() {
     for what in "say :1\\r\\n" "for-ever x" "nothing" "greet SSH-2.0-x\\r\\n"; do
         RL_PORTS=$ports
         for k in 2 3; do
-            rm -f "port.$k"
             # shellcheck disable=SC2086
-            start "$ROOT/tests/support/helpers/hostile_server.py" $what >"port.$k"
-            wait_for 5 test -s "port.$k"
+            listener hostile_server $what
+            port[k]=$LISTENS
         done
-        rl_put 2 "$(cat port.2)"
+        rl_put 2 "${port[2]}"
         L=$(rl_uri "$NAME")
         # Node 3 is dead.
         us_longer 1 "dead and one that does: $what"
-        rl_put 3 "$(cat port.3)"
+        rl_put 3 "${port[3]}"
         L=$(rl_uri "$NAME")
         us_longer 2 "that do: $what"
     done
@@ -283,7 +282,7 @@ us_longer() {
 evals() { rl "$1" info commandstats | tr -d '\r' | sed -n 's/^cmdstat_eval:calls=\([0-9]*\).*/\1/p'; }
 
 # bats test_tags=slow
-@test "redlock: a waiter that is told of the release does not ask all the time" {
+@test "a waiter that is notified does not poll" {
     own_nodes
     local k n said=''
     hold --ttl 60

@@ -76,7 +76,7 @@ untold() {
     done
 }
 
-@test "redlocks: five servers, their password in the URI: the lock is on all of them, and gone afterwards" {
+@test "a lock on five TLS servers is taken and released" {
     local k
     granted
     start_log hold.log "$DLOCK" --ttl 1.5 "$L" sh -c ': >held; while [ ! -e go ]; do sleep .02; done'
@@ -96,7 +96,7 @@ untold() {
     [ -z "$(rl_left)" ]
 }
 
-@test "redlocks: certificates that are no good cost a vote: two are harmless, three are 69 with the reason" {
+@test "a bad certificate costs a vote" {
     rls_cert 2 wrong
     granted
     rls_cert 5 expired
@@ -113,7 +113,7 @@ untold() {
 }
 
 # bats test_tags=slow
-@test "redlocks: a certificate becomes bad during a hold: on two nodes nothing happens, on three it is lost in time" {
+@test "a hold survives two certificates that become bad" {
     start_log hold.log "$DLOCK" --ttl 2 --grace 0.2 "$L" "$HELPERS/witness" "$T" 60000 tree
     wait_for 5 file_has history enter
     cut() {
@@ -136,7 +136,7 @@ untold() {
     run -0 run_t 5 "$DLOCK" -w 3 "$L" true
 }
 
-@test "redlocks: no node is told anything, the password least of all, before it has shown who it is" {
+@test "sends nothing to a node before its certificate is verified" {
     local cert
     for CERT in wrong expired self stranger ''; do
         recorders 2 4
@@ -155,14 +155,14 @@ untold() {
     for k in 2 4 5; do file_has told.$k "$SECRET" || fail "node $k"; done
 }
 
-@test "redlocks: servers of redlock:// and those of redlocks:// are not each other's: 69" {
+@test "redlock:// and redlocks:// do not mix" {
     never "redlock://$(rls_hosts)?restart-grace=0#$NAME" "0 of 5"
     rl_start 3
     # These say nothing at all to what they take for the beginning of a line.
     never "$(rls_uri "$NAME")" "no answer"
 }
 
-@test "redlocks: certificates of ours, for servers that want them" {
+@test "certificates of ours, for servers that want them" {
     local k
     for k in 1 2 3; do rl $k config set tls-auth-clients yes >/dev/null; done
     run run_t 10 "$DLOCK" --connect-timeout 2 -n "$L" touch ran

@@ -70,7 +70,7 @@ lives() {
 }
 
 # bats test_tags=slow
-@test "zkfaults: a frozen member that we are connected to: the command lives" {
+@test "a hold survives the freeze of its member" {
     wait_for 15 is_up
     mapfile -t followers < <(zk_followers)
     at_ensemble "${followers[@]}"
@@ -87,7 +87,7 @@ lives() {
 }
 
 # bats test_tags=slow
-@test "zkfaults: the same with a session that the server has made shorter than the ttl" {
+@test "a hold with a shortened session survives the freeze of its member" {
     wait_for 15 is_up
     mapfile -t followers < <(zk_followers)
     at_ensemble "${followers[@]}"
@@ -102,7 +102,7 @@ lives() {
     wait_for 15 is_up
 }
 
-@test "zkfaults: a frozen member at first contact: the lock is had within the connect time-out" {
+@test "a member frozen at first contact is passed over" {
     wait_for 15 is_up
     mapfile -t followers < <(zk_followers)
     at_ensemble "${followers[@]}"
@@ -119,7 +119,7 @@ lives() {
 }
 
 # bats test_tags=slow
-@test "zkfaults: no quorum for a fifth of the session: the command lives" {
+@test "a hold survives a short loss of quorum" {
     wait_for 15 is_up
     mapfile -t followers < <(zk_followers)
     at_ensemble
@@ -134,7 +134,7 @@ lives() {
     wait_for 15 is_up
 }
 
-@test "zkfaults: no quorum for longer than the session: TERM, the tree is gone in time, 79; and nobody is let in" {
+@test "a long loss of quorum ends the tree and lets nobody in" {
     zk_ensemble
     at_ensemble
     background --ttl 3 "$L" $SUBJECT -t -k
@@ -169,7 +169,7 @@ lives() {
 }
 
 # bats test_tags=thread
-@test "zkfaults: the leader is killed, comes back, then a follower, under workers: no overlap, nobody stuck" {
+@test "holders never overlap while members are killed" {
     zk_ensemble
     at_ensemble
     mkdir h

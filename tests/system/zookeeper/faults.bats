@@ -37,7 +37,7 @@ another_second() { local n; n=$(node 2) && [ -n "$n" ] && [ "$n" != "$1" ]; }
 # --- the session, the node -----------------------------------------------------------------------------
 
 # bats test_tags=thread
-@test "zkfaults: the holder's session is ended: the tree is killed, 79, the next one's node is left alone" {
+@test "the end of the holder's session ends its tree" {
     background --ttl 3 "$L" $SUBJECT -t -k
     wait_for 5 running 4
     touch stay
@@ -60,7 +60,7 @@ another_second() { local n; n=$(node 2) && [ -n "$n" ] && [ "$n" != "$1" ]; }
     wait_exit 5 "$WAITER"
 }
 
-@test "zkfaults: the holder's node is deleted: 79 at the next heartbeat" {
+@test "the next heartbeat notices a deleted node" {
     background --ttl 3 "$L" $SUBJECT -t -k
     wait_for 5 running 4
     touch stay
@@ -80,7 +80,7 @@ another_second() { local n; n=$(node 2) && [ -n "$n" ] && [ "$n" != "$1" ]; }
     wait_exit 5 "$WAITER"
 }
 
-@test "zkfaults: the node is deleted right before the release: 79, although the command was content" {
+@test "the release reports a deleted node" {
     background --ttl 30 "$L" $SUBJECT -u "$T/end"
     wait_for 5 running
     zk_rm "$(node 1)"
@@ -90,7 +90,7 @@ another_second() { local n; n=$(node 2) && [ -n "$n" ] && [ "$n" != "$1" ]; }
     [ "$(grep -c '^dlock:' "$T/out")" = 1 ]
 }
 
-@test "zkfaults: a waiter whose node is deleted, or whose session is ended, stands in line again" {
+@test "a waiter that lost its node queues again" {
     background --ttl 30 "$L" $SUBJECT -u "$T/end"
     wait_for 5 running
     waiter got --ttl 2
@@ -124,7 +124,7 @@ unharmed() {
 }
 
 # The second create is the parent's, the third one the node's.
-@test "zkfaults: the connection ends around a request of the acquisition: granted once, and nothing is left" {
+@test "a connection loss during the acquisition grants once" {
     for fault in lose swallow after; do
         for what in 'connect 1' 'create 1' 'create 2' 'create 3' 'ls 1' 'ls 2'; do
             wait_for 5 eval '! zk_stat "/$NAME" version'
@@ -137,7 +137,7 @@ unharmed() {
 }
 
 # bats test_tags=thread
-@test "zkfaults: the connection ends around the create again and again: one node, no overlap" {
+@test "repeated connection loss at the create leaves one node" {
     mkdir h
     zk_create "/$NAME"
     for fault in 'lose create 1' 'swallow create 1' 'error create 1 -4' 'drip any 0'; do
@@ -157,7 +157,7 @@ unharmed() {
 }
 
 # bats test_tags=slow
-@test "zkfaults: the connection ends around a heartbeat: the command lives" {
+@test "a hold survives a connection loss at a heartbeat" {
     for fault in 'lose set 1' 'swallow set 1' 'after set 2' 'stall set 1' 'error set 2 -4' 'drip set 0'; do
         # shellcheck disable=SC2086
         proxy $fault
@@ -166,7 +166,7 @@ unharmed() {
     done
 }
 
-@test "zkfaults: the connection ends around the release: it is given back, and that is no loss" {
+@test "a connection loss at the release is no loss of the lock" {
     for fault in 'swallow delete' 'after delete' 'swallow close' 'lose delete' 'error delete -4'; do
         # shellcheck disable=SC2086
         proxy ${fault/ -4/ 1 -4}
@@ -175,7 +175,7 @@ unharmed() {
     done
 }
 
-@test "zkfaults: -n, and the connection ends around any of its requests: 75, and no node is left" {
+@test "-n leaves no node after a connection loss" {
     background --ttl 30 "$L" $SUBJECT -u "$T/end"
     wait_for 5 running
     for fault in lose swallow after; do
@@ -196,7 +196,7 @@ unharmed() {
 }
 
 # bats test_tags=thread
-@test "zkfaults: a waiter, and the connection ends around any of its requests: one node, granted once" {
+@test "a waiter with connection losses is granted once" {
     for fault in 'lose create' 'swallow create' 'lose ls' 'swallow ls' 'lose get' 'swallow get' 'after get' \
         'lose set' 'swallow set' 'stall set' 'lose event'; do
         rm -f end got stay command/*
@@ -223,7 +223,7 @@ unharmed() {
 
 # --- the client's processes ----------------------------------------------------------------------------
 
-@test "zkfaults: a stopped keeper: the tree is gone before anybody else gets in, and it is free in time" {
+@test "a stopped keeper's tree is gone before the next holder enters" {
     background --ttl 2 "$L" $SUBJECT -t -k
     wait_for 5 running 4
     waiter got
@@ -239,7 +239,7 @@ unharmed() {
     [ "$(grep -c '^dlock:' "$T/out")" = 1 ]
 }
 
-@test "zkfaults: a killed keeper: the tree is gone at once, the lock is free within the ttl, two ticks and a second" {
+@test "a killed keeper's lock is free within ttl + 2 ticks + 1 s" {
     background --ttl 2 "$L" $SUBJECT -t -k
     wait_for 5 running 4
     waiter got
@@ -255,7 +255,7 @@ unharmed() {
 # --- one server ----------------------------------------------------------------------------------------
 
 # bats test_tags=slow
-@test "zkfaults: a server that is stopped for a third of the ttl is ridden out" {
+@test "a hold rides out a server stopped for a third of the ttl" {
     own_server
     background --ttl 6 "$L" $SUBJECT -u "$T/end" -r 3
     wait_for 5 running
@@ -276,7 +276,7 @@ unharmed() {
     [ "$output" = "" ]
 }
 
-@test "zkfaults: a server that is stopped for longer: TERM, the tree is gone in time, 79" {
+@test "a server stopped for longer ends the tree in time" {
     own_server
     background --ttl 3 "$L" $SUBJECT -t -k
     wait_for 5 running 4
@@ -300,7 +300,7 @@ unharmed() {
 }
 
 # bats test_tags=slow
-@test "zkfaults: a server that is killed and started again: the command lives, the waiter gets it later, not a word" {
+@test "hold and wait survive a restart of the server" {
     own_server
     background --ttl 20 "$L" $SUBJECT -u "$T/end" -r 4
     wait_for 5 running
@@ -324,7 +324,7 @@ unharmed() {
     no_violations
 }
 
-@test "zkfaults: a server that is stopped while we wait: 69 after a ttl, -w keeps its bound" {
+@test "a waiter gives up a stopped server after a ttl" {
     own_server
     background --ttl 30 "$L" $SUBJECT
     wait_for 5 running
@@ -360,7 +360,7 @@ unharmed() {
     [ ! -e got ] && [ ! -e ran ]
 }
 
-@test "zkfaults: a server that loses its data: the lease is kept to its end at most, 79" {
+@test "a server that loses its data ends the hold in time" {
     own_server
     background --ttl 3 "$L" $SUBJECT -t -k
     wait_for 5 running 4

@@ -57,7 +57,7 @@ BEHIND=00000054xid$H$Z$STAT$UNKNOWN
 
 # -------------------------------------------------------------------- acquire ---
 
-@test "zkhostile: no ZooKeeper at all: 76 at once, one line, no memory" {
+@test "recognises what is not ZooKeeper, in bounded memory" {
     connected='\x00\x00\x00\x25\0\0\0\0\0\0\x0b\xb8\0\0\0\0\0\0\0\x05'
     for how in 'say HTTP/1.0\r\n' 'greet SSH-2.0-x\r\n' 'for-ever x' 'say \0\0\0\x25\0\0\0\0\0\0\x75\x30aaaaaaaaaaaaaaaaaaaaaaaaaaaaa' \
         'say \x7f\xff\xff\xff\0\0\0\0' 'for-ever \x35\xa4\xe9\0aaaaaaaaaa' 'say \xff\xff\xff\xff' 'say \0\0\0\0' \
@@ -77,7 +77,7 @@ BEHIND=00000054xid$H$Z$STAT$UNKNOWN
     [ ! -e ran ]
 }
 
-@test "zkhostile: one of the servers is none: another one is taken" {
+@test "passes over a server that is not ZooKeeper" {
     liar say 'HTTP/1.0\r\n'
     for i in 1 2 3 4 5 6; do
         measured --ttl 3 "zk://127.0.0.1:$(cat liar),127.0.0.1:$ZK_PORT#$NAME" true
@@ -101,7 +101,7 @@ garbled() {
     esac
 }
 
-@test "zkhostile: one bad answer in an acquisition: a new connection, granted once, nothing is left" {
+@test "a bad answer to the acquisition is tried again" {
     for what in create ls; do
         for text in $(garbled $what); do
             proxy forge $what 1 "$text"
@@ -118,7 +118,7 @@ garbled() {
 }
 
 # bats test_tags=thread
-@test "zkhostile: bad answers again and again: 76 within the connect time-out, the reason is said" {
+@test "repeated bad answers fail within the connect time-out" {
     local timeout=0.8 # the session and the first answer fit into it
     [ "$SLOW" = 0 ] || timeout=2.8
     zk_create "/$NAME" >/dev/null
@@ -140,7 +140,7 @@ garbled() {
     [ ! -e ran ]
 }
 
-@test "zkhostile: a node that is not ours, for an answer to the create: not believed" {
+@test "does not believe an answer that names a foreign node" {
     background --ttl 30 "zk://127.0.0.1:$ZK_PORT#$NAME" $SUBJECT -u "$T/end"
     wait_for 5 running
     other=$(zk_ls "/$NAME")
@@ -161,7 +161,7 @@ garbled() {
 
 # ----------------------------------------------------------------------- hold ---
 
-@test "zkhostile: one bad answer during a hold: the command lives, nothing is said" {
+@test "a hold survives one bad answer" {
     for text in $(garbled set); do
         proxy forge set 1 "$text"
         measured --ttl 1.5 "$P" sleep 0.6 # the command's own time
@@ -174,7 +174,7 @@ garbled() {
 }
 
 # bats test_tags=thread
-@test "zkhostile: bad answers for good during a hold: TERM, the tree is gone in time, 79, one line" {
+@test "permanent bad answers end the hold in time" {
     for text in $UNKNOWN 35a4e900 $REFUSAL; do
         rm -rf command/*
         proxy forge set 0 "$text"
@@ -193,7 +193,7 @@ garbled() {
     done
 }
 
-@test "zkhostile: a bad answer to the release, and to a waiter's request" {
+@test "a bad answer to a release or a waiter does no harm" {
     for text in $(garbled delete); do
         proxy forge delete 1 "$text"
         measured --ttl 3 "$P" true
@@ -219,7 +219,7 @@ garbled() {
 }
 
 # A byte in each part of a packet: its length, number, zxid, error, body.
-@test "zkhostile: a byte on the way is another one: never a crash, and in time" {
+@test "a changed byte never crashes dlock" {
     zk_create "/$NAME" >/dev/null
     for at in 0 2 3 4 7 11 16 19 20 23 24 -1; do
         for what in create ls set; do

@@ -28,7 +28,7 @@ teardown() { dlock_teardown; }
 # ------------------------------------------------------------------- line ---
 
 # bats test_tags=thread
-@test "zookeeper: the command runs under the lock, and nothing is left afterwards" {
+@test "the command runs under the lock, and nothing is left afterwards" {
     run run_t 5 "$DLOCK" "$L" sh -c 'echo "$DLOCK_NAME ${#DLOCK_TOKEN} $DLOCK_FENCE"'
     assert_rc 0
     [[ $output =~ ^$NAME\ 32\ [1-9][0-9]*$ ]] || fail "$output"
@@ -36,7 +36,7 @@ teardown() { dlock_teardown; }
     wait_for 3 not_there "/$NAME"
 }
 
-@test "zookeeper: the fence is the transaction that made the node; the token is in the node's name" {
+@test "the fence is the node's transaction, the token is in its name" {
     run run_t 5 "$DLOCK" "$L" bash -c '
         ROOT=$1; . "$ROOT/tests/support/zookeeper.bash"
         n=$(zk_ls "/$DLOCK_NAME"); echo "$n $DLOCK_TOKEN"; [ "$(zk_stat "/$DLOCK_NAME/$n" czxid)" = "$DLOCK_FENCE" ]' - "$ROOT"
@@ -46,9 +46,10 @@ teardown() { dlock_teardown; }
     [ "$token" = "${BASH_REMATCH[1]}${BASH_REMATCH[2]}${BASH_REMATCH[3]}${BASH_REMATCH[4]}${BASH_REMATCH[5]}" ]
 }
 
-# bats test_tags=slow
-@test "zookeeper: 50 waiters: each release wakes exactly one, and they come in order" {
-    local i n=50 pids=() before fired
+# bats test_tags=slow,soak
+@test "each release wakes exactly one of many waiters, in order" {
+    local i n pids=() before fired
+    n=$(amount zk_waiters)
     # No heartbeat while it lasts: it fires a watch, too, and who renews that when the node has just gone has none.
     own_server maxSessionTimeout=400000
     hold --ttl 300
@@ -69,7 +70,7 @@ teardown() { dlock_teardown; }
 }
 
 # bats test_tags=thread
-@test "zookeeper: six waiters with different ttl are served in the order they came" {
+@test "six waiters with different ttl are served in the order they came" {
     local i pids=()
     hold
     for i in 1 2 3 4 5 6; do
@@ -81,7 +82,7 @@ teardown() { dlock_teardown; }
     [ "$(tr -d '\n' <order)" = 123456 ]
 }
 
-@test "zookeeper: a waiter that is killed in the middle disturbs nobody" {
+@test "a waiter that is killed in the middle disturbs nobody" {
     local pids=() i
     hold
     for i in 1 2 3; do
@@ -101,7 +102,7 @@ teardown() { dlock_teardown; }
     [ "$(tr -d '\n' <order)" = 13 ]
 }
 
-@test "zookeeper: a waiter whose predecessor dies while the lock is held is not let in" {
+@test "a waiter whose predecessor dies is not let in" {
     hold
     wait_in_line 2 touch "$T/first"
     first=$WAITER
@@ -118,7 +119,7 @@ teardown() { dlock_teardown; }
     [ -e second ]
 }
 
-@test "zookeeper: a killed waiter's node is gone within its ttl and two ticks" {
+@test "a killed waiter's node is gone within its ttl and two ticks" {
     hold
     OPTS="--ttl 1" wait_in_line 2 true
     kill -KILL "$WAITER"
@@ -130,7 +131,7 @@ teardown() { dlock_teardown; }
 }
 
 # bats test_tags=thread
-@test "zookeeper: TERM while waiting, and -w, leave no node and no session" {
+@test "TERM while waiting, and -w, leave no node and no session" {
     hold
     for how in TERM INT; do
         start_log w.log /usr/bin/python3 -c '
@@ -155,7 +156,7 @@ os.execv(sys.argv[1], sys.argv[1:])' "$DLOCK" "$L" touch "$T/ran"
     [ ! -e ran ]
 }
 
-@test "zookeeper: the fence grows over containers that were reaped and made again" {
+@test "the fence grows over containers that were reaped and made again" {
     last=0
     for i in 1 2 3; do
         fence=$(run_t 5 "$DLOCK" "$L" sh -c 'echo $DLOCK_FENCE')
@@ -169,7 +170,7 @@ os.execv(sys.argv[1], sys.argv[1:])' "$DLOCK" "$L" touch "$T/ran"
     let_go
 }
 
-@test "zookeeper: a heartbeat every sixth of the ttl, of a holder and of a waiter, not more" {
+@test "holder and waiter send a heartbeat every sixth of the ttl" {
     hold --ttl 3
     OPTS="--ttl 3" wait_in_line 2 true
     h=$(node 1) w=$(node 2)
@@ -184,7 +185,7 @@ os.execv(sys.argv[1], sys.argv[1:])' "$DLOCK" "$L" touch "$T/ran"
     wait_exit 5 "$WAITER"
 }
 
-@test "zookeeper: the command gets none of our descriptors" {
+@test "the command gets none of our descriptors" {
     start_log before.log ls -l /proc/self/fd
     wait_exit 5 "$STARTED"
     start_log fd.log "$DLOCK" "$L" ls -l /proc/self/fd
@@ -252,24 +253,24 @@ interplay() {
     [ -e ran ]
 }
 
-@test "zookeeper: kazoo's Lock excludes ?layout=kazoo and is excluded by it" {
+@test "kazoo's Lock excludes ?layout=kazoo and is excluded by it" {
     interplay "zk://$H?layout=kazoo#$NAME" kazoo_lock lock --try kazoo
 }
-@test "zookeeper: kazoo's WriteLock excludes ?layout=kazoo and is excluded by it" {
+@test "kazoo's WriteLock excludes ?layout=kazoo and is excluded by it" {
     interplay "zk://$H?layout=kazoo#$NAME" kazoo_lock write --try kazoo
 }
-@test "zookeeper: Curator's InterProcessMutex excludes dlock and is excluded by it" {
+@test "Curator's InterProcessMutex excludes dlock and is excluded by it" {
     interplay "zk://$H#$NAME" curator_lock mutex try Curator
 }
 
-@test "zookeeper: with extra_lock_patterns kazoo honours the default layout, too" {
+@test "with extra_lock_patterns kazoo honours the default layout, too" {
     hold
     run run_t 20 "$ROOT/tests/support/helpers/kazoo_lock.py" "$H" "/$NAME" lock "$T/none" --try --extra=-lock-
     assert_rc 75
     let_go
 }
 
-@test "zookeeper: dlock waits for all of kazoo's readers" {
+@test "dlock waits for all of kazoo's readers" {
     kazoo_reader() { start_log "$1.log" kazoo_lock "/$NAME" read "$T/$1-go"; wait_for 10 is_held "$1.log"; }
     kazoo_reader r1
     one=$STARTED
@@ -294,7 +295,7 @@ interplay() {
     [ -e ran ]
 }
 
-@test "zookeeper: nodes without a sequence are not in line" {
+@test "nodes without a sequence are not in line" {
     zk_create "/$NAME/leases" x
     zk_create "/$NAME/locks" x
     run run_t 5 "$DLOCK" -n "$L" true
@@ -305,7 +306,7 @@ interplay() {
 # ------------------------------------------------------------------ status ---
 
 # bats test_tags=thread
-@test "zookeeper: --status shows holder, fence, note, and the waiters in their order" {
+@test "--status shows holder, fence, note, and the waiters in their order" {
     run run_t 5 "$DLOCK" --status "$L"
     assert_rc 0
     not_there "/$NAME"
@@ -343,7 +344,7 @@ assert not any("fence" in x for x in w), s
     for i in "${pids[@]}"; do wait_exit 5 "$i"; done
 }
 
-@test "zookeeper: --status of foreign nodes: escapes are not shown, others' data is a note" {
+@test "--status shows foreign nodes safely" {
     start_log f1.log zk_hold -s "/$NAME/x-" $'red \033[31m text'
     wait_for 5 is_held f1.log
     start_log f2.log zk_hold -s "/$NAME/_c_0f8fad5b-d9cb-469f-a165-70867728950e-lock-" "10.0.0.1"
@@ -362,7 +363,7 @@ assert s["holders"][0]["kind"] == "foreign" and "red" in s["holders"][0]["note"]
 assert s["waiters"][0]["kind"] == "foreign" and s["waiters"][0]["note"] == "10.0.0.1", s' "$output"
 }
 
-@test "zookeeper: a server at an IPv6 address" {
+@test "a server at an IPv6 address" {
     local p6
     LISTEN=::1 start_log p6 "$ROOT/tests/support/helpers/zkproxy.py" "$ZK_PORT" pass
     wait_for 5 test -s p6

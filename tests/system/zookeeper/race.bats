@@ -54,7 +54,7 @@ takes() {
 
 # --- the session ---------------------------------------------------------------------------------------
 
-@test "zkrace: a server that is restarted with a shorter maxSessionTimeout: the tree is killed, 79, no overlap" {
+@test "a restart with a shorter maxSessionTimeout ends the hold" {
     own_server
     # A server that is starting may take a connection and never look at it: nobody comes before it serves.
     proxy pass
@@ -108,7 +108,7 @@ END
     zk_restart own
 }
 
-@test "zkrace: the sequence numbers are used up: 69, and what to do; no second holder" {
+@test "refuses the lock when the sequence numbers are used up" {
     own_server
     use_up 2147483646
     background --ttl 30 "$L" $SUBJECT -u "$T/end"
@@ -118,7 +118,7 @@ END
         # shellcheck disable=SC2086
         run run_t 5 "$DLOCK" $opt "$L" touch "$T/ran"
         assert_rc 69
-        assert_out "used up: delete that node while nobody waits"
+        assert_out "used up: delete that node while no client waits"
     done
     line_is 1
     touch end
@@ -135,7 +135,7 @@ END
 
 # --- the lease of one who has waited --------------------------------------------------------------------
 
-@test "zkrace: it is a waiter's turn right after the server was frozen: its command lives" {
+@test "a waiter granted right after a freeze keeps the lock" {
     local -a holders waiters
     for i in 1 2 3; do
         start_log a$i.log "$DLOCK" --ttl 30 "$L-$i" sh -c '"$HELPERS/await" go'
@@ -176,7 +176,7 @@ zk.stop()
 END
 }
 
-@test "zkrace: the longest grace that a ttl allows for: one who has waited keeps the lock" {
+@test "a waiter with the longest possible grace keeps the lock" {
     local low=500 high=1500 mid
     local -a pids
     # Nobody listens there: 69, or 64 before that.
@@ -261,7 +261,7 @@ END
     wait_for 5 test -s late
 }
 
-@test "zkrace: the node is deleted by another, a heartbeat is unanswered when the command ends: 79, each time" {
+@test "an unanswered heartbeat at the end does not hide a loss" {
     local -a pids
     late_proxy
     for i in 1 2 3 4 5 6; do
@@ -279,7 +279,7 @@ END
 
 # --- permissions ---------------------------------------------------------------------------------------
 
-@test "zkrace: the parent cannot be read and the answer to the create is lost: 77, it does not go on for ever" {
+@test "an unreadable parent ends an unclear create" {
     parent create delete write
     for opt in -n '-w 5' ''; do
         proxy lose create 1
@@ -291,7 +291,7 @@ END
     [ ! -e ran ]
 }
 
-@test "zkrace: the parent cannot be read and the create is unanswered: TERM ends it" {
+@test "TERM ends an unanswered create below an unreadable parent" {
     local t0
     parent create delete write
     proxy stall create 1
@@ -304,7 +304,7 @@ END
     [ ! -e ran ]
 }
 
-@test "zkrace: -n: our node cannot be deleted: 75 at once" {
+@test "-n fails at once although its node cannot be deleted" {
     parent create read write
     background --ttl 30 "$L" $SUBJECT -u "$T/end"
     wait_for 5 running
@@ -317,7 +317,7 @@ END
     assert_rc 0
 }
 
-@test "zkrace: credentials, and the first server is dead: they are sent, whichever comes first" {
+@test "credentials are sent although the first server is dead" {
     local at="zk://u:p@127.0.0.1:1,127.0.0.1:$ZK_PORT#$NAME" node
     for i in {1..60}; do
         run run_t 5 "$DLOCK" -w 3 "$at" true
@@ -336,7 +336,7 @@ END
     done
 }
 
-@test "zkrace: a create that is refused: 77, and no session is left behind, ten times" {
+@test "a refused create leaves no session behind" {
     parent read
     wait_for 5 sessions_are 0
     for i in {1..10}; do
@@ -349,7 +349,7 @@ END
 
 # --- no server ------------------------------------------------------------------------------------------
 
-@test "zkrace: three servers that drop what would connect: 69 at --connect-timeout, and nobody is said to have refused" {
+@test "three servers that drop connections fail at --connect-timeout" {
     # Their queues are full.
     start_log full /usr/bin/python3 -Ic '
 import socket, time
@@ -372,7 +372,7 @@ time.sleep(60)'
 
 # A server that starts may take a connection and never read from it.
 # bats test_tags=slow
-@test "zkrace: a lone server takes the connection and never looks at it: it is left, and the command lives" {
+@test "leaves a server that accepts but does not serve" {
     local t0
     proxy stall connect 2
     start_log hold.log "$DLOCK" --ttl 15 "$P" sh -c 'echo >held; "$HELPERS/await" go'

@@ -1,4 +1,4 @@
-/* test_file.c - the backend "file" through its vtable, driven by a poll loop as the core would. */
+/* test_file.c - the backend "file" through its table, driven by a poll loop as in the core. */
 #include "backends/file/flock_wait.h"
 #include "unit.h"
 #include "util.h"
@@ -22,7 +22,7 @@ static char dir[64];
 struct lock {
     struct dlock_uri uri;
     struct dlock_spec spec;
-    struct dlock_who who;
+    struct dlock_identity identity;
     struct dlock_be *be;
     char path[128], name[600];
     struct dlock_event ev; /* the last one */
@@ -64,9 +64,9 @@ static int lock_open(struct lock *l, const char *path, const char *name, enum dl
     snprintf(l->name, sizeof(l->name), "%s", name ? name : path);
     l->uri.path = l->path;
     l->uri.name = l->name;
-    dlock_who_init(&l->who, "the command", "a note");
-    l->spec =
-        (struct dlock_spec){.env = &dlock_env_system, .uri = &l->uri, .mode = mode, .who = &l->who};
+    dlock_identity_init(&l->identity, "the command", "a note");
+    l->spec = (struct dlock_spec){
+        .env = &dlock_env_system, .uri = &l->uri, .mode = mode, .identity = &l->identity};
     return BE->open(&l->be, &l->spec, &l->ev.error);
 }
 
@@ -117,7 +117,7 @@ static enum dlock_ev release(struct lock *l)
     return next(l, 2000);
 }
 
-/* flock(1)'s view: 1 the lock is held by somebody, 0 free (or no such file). */
+/* As flock(1) sees it: 1 the lock is held, 0 it is free, or the file does not exist. */
 static int held(const char *path, int op)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC), r;
@@ -181,8 +181,8 @@ TEST(excludes_flock)
     REQUIRE(l.ev.info != NULL);
     CHECK_INT(l.ev.info->pid, getpid());
     CHECK(l.ev.info->command[0] != 0);
-    CHECK_STR(l.ev.info->host, l.who.host);
-    CHECK_STR(l.ev.info->user, l.who.user);
+    CHECK_STR(l.ev.info->host, l.identity.host);
+    CHECK_STR(l.ev.info->user, l.identity.user);
     CHECK(l.ev.info->foreign);
     close(fd);
     BE->close(l.be);
@@ -235,7 +235,7 @@ TEST(waits_and_wakes_at_once)
     remove_dir();
 }
 
-TEST(tells_its_place_in_the_line)
+TEST(reports_its_place_in_the_queue)
 {
     struct lock l;
 
@@ -253,7 +253,7 @@ TEST(tells_its_place_in_the_line)
     remove_dir();
 }
 
-TEST(cancel_leaves_the_line)
+TEST(cancel_leaves_the_queue)
 {
     struct lock l;
     int64_t worst = 0;
@@ -279,7 +279,7 @@ TEST(cancel_leaves_the_line)
     remove_dir();
 }
 
-/* The lock is freed at the moment of the cancellation: whoever won, nothing may stay locked. */
+/* The lock is freed at the moment of the cancellation: either way nothing may stay locked. */
 TEST(cancel_against_grant)
 {
     struct lock l;
@@ -305,7 +305,7 @@ TEST(cancel_against_grant)
     remove_dir();
 }
 
-/* No descriptor for the eventfd: the lock is tried now and then instead. */
+/* No descriptor for the eventfd: the lock is tried again and again instead. */
 TEST(waits_without_a_thread)
 {
     struct rlimit old, few;
@@ -374,7 +374,7 @@ TEST(locks_the_new_file_when_the_old_is_unlinked)
     remove_dir();
 }
 
-TEST(refuses_what_is_no_lock)
+TEST(refuses_fifos_devices_and_bad_paths)
 {
     struct lock l;
 
@@ -439,7 +439,7 @@ TEST(an_inheriting_child_keeps_the_lock)
     CHECK_INT(release(&l), EV_RELEASED);
     CHECK_INT(l.ev.how, DLOCK_REL_CLEAN);
     CHECK_INT(held(in_dir("x"), LOCK_EX), 1);
-    /* The kernel says our pid, which does not carry the lock any more: no command is made up. */
+    /* The kernel names our pid, which no longer has the lock: no command may be shown. */
     CHECK_INT(acquire(&l, false), EV_BUSY);
     CHECK(l.ev.info && l.ev.info->pid == getpid());
     CHECK_STR(l.ev.info ? l.ev.info->command : NULL, "");
@@ -470,7 +470,7 @@ TEST(fences_grow)
         BE->close(l.be);
     }
     CHECK(last >= (uint64_t)ts.tv_sec * 1000000);
-    /* From a future in which the clock was wrong: still one more. */
+    /* The file holds a token from the future: the next is still larger. */
     put_file(in_dir("n.fence"),
              "dlock-fence1 9000000000000000000 0123456789abcdef0123456789abcdef\n");
     REQUIRE_INT(lock_open(&l, dir, "n", DLOCK_EXCLUSIVE), 0);
@@ -523,10 +523,7 @@ TEST(bad_fence_files_are_refused)
     remove_dir();
 }
 
-/*
- * The format is frozen: hosts run different releases. What comes after the record is for later
- * ones.
- */
+/* The format is frozen: hosts run different releases. Text after the record is for later ones. */
 TEST(reads_a_frozen_fence_file)
 {
     struct lock l, m;
@@ -675,7 +672,7 @@ TEST(status_names_holder_and_waiters)
     remove_dir();
 }
 
-TEST(status_of_what_is_not_there)
+TEST(status_of_a_missing_lock_is_free)
 {
     struct lock l;
 

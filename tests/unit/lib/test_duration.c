@@ -1,4 +1,4 @@
-/* Durations: every form that is promised, and that nothing else gets through. */
+/* Durations: every documented form is accepted, all others are refused. */
 #include "unit.h"
 #include "util.h"
 

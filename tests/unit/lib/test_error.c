@@ -1,4 +1,4 @@
-/* Errors, and the small sources next to them: clock, tokens, pauses. */
+/* Errors, and the small helpers: clock, tokens, pauses. */
 #include "unit.h"
 #include "util.h"
 
@@ -29,7 +29,7 @@ TEST(table)
     CHECK(!dlock_error_retryable(DLOCK_OK));
 }
 
-/* Whatever number comes in: a text, and never exit code 0 for something that is not success. */
+/* Any number has a text, and only success has exit code 0. */
 TEST(no_such_code)
 {
     static const int codes[] = {1, 75, -DLOCK_ERROR_COUNT - 1, -1000, INT32_MIN, INT32_MAX};
@@ -54,7 +54,7 @@ TEST(fail_fills)
     CHECK_INT(err.sys, EACCES);
     CHECK_STR(err.msg, "a?b?[1m?: 7");
     CHECK_INT(dlock_fail(NULL, DLOCK_EBUSY, 0, "x"), DLOCK_EBUSY);
-    /* a message that is made of the former one */
+    /* a message that contains the former one */
     dlock_fail(&err, DLOCK_EPERM, 0, "one");
     dlock_fail(&err, err.code, 0, "zero: %s", err.msg);
     CHECK_STR(err.msg, "zero: one");

@@ -1,13 +1,13 @@
-/* The holder record: it can be read back whatever is in it, and never outgrows its limit. */
+/* The holder record: any text in it can be read back, and it never exceeds its limit. */
 #include "unit.h"
 #include "util.h"
 
 #include <time.h>
 #include <unistd.h>
 
-static struct dlock_who sample(void)
+static struct dlock_identity sample(void)
 {
-    struct dlock_who w = {.pid = 123, .since_ms = INT64_C(1790000000000)};
+    struct dlock_identity w = {.pid = 123, .since_ms = INT64_C(1790000000000)};
 
     strcpy(w.host, "web1");
     strcpy(w.user, "root");
@@ -17,15 +17,15 @@ static struct dlock_who sample(void)
 
 TEST(record)
 {
-    struct dlock_who w = sample();
+    struct dlock_identity w = sample();
     struct dlock_info info = {.place = 7};
     char buf[1000];
-    int n = dlock_who_format(&w, buf, sizeof(buf));
+    int n = dlock_identity_format(&w, buf, sizeof(buf));
 
     CHECK_STR(buf,
               "dlock1 host=web1 pid=123 user=root since=1790000000000 cmd=backup.sh%20-v note=");
     CHECK_INT(n, strlen(buf));
-    CHECK(dlock_who_parse(buf, (size_t)n, &info));
+    CHECK(dlock_identity_parse(buf, (size_t)n, &info));
     CHECK_STR(info.host, "web1");
     CHECK_STR(info.user, "root");
     CHECK_STR(info.command, "backup.sh -v");
@@ -37,16 +37,16 @@ TEST(record)
 
 TEST(every_character_survives)
 {
-    struct dlock_who w = sample();
+    struct dlock_identity w = sample();
     struct dlock_info info;
     char buf[1000];
     int n;
 
     strcpy(w.command, "a=b c%20d \"'\\{}[]|&;<>#?!$*~^`");
     strcpy(w.note, "Größe = 5 € 😀 100%");
-    n = dlock_who_format(&w, buf, sizeof(buf));
+    n = dlock_identity_format(&w, buf, sizeof(buf));
     CHECK(n > 0);
-    CHECK(dlock_who_parse(buf, (size_t)n, &info));
+    CHECK(dlock_identity_parse(buf, (size_t)n, &info));
     CHECK_STR(info.command, w.command);
     CHECK_STR(info.note, w.note);
     for (const char *p = buf; *p; p++)
@@ -62,19 +62,19 @@ static void fill(char *dst, size_t size, const char *with)
         memcpy(dst + used, with, n + 1);
 }
 
-/* What triples when it is encoded: the command yields, then the note, by whole characters. */
+/* Text that triples when encoded: first the command is cut, then the note, by whole characters. */
 TEST(long_records_are_cut)
 {
-    struct dlock_who w = sample();
+    struct dlock_identity w = sample();
     struct dlock_info info;
     char buf[1000];
     int n;
 
     fill(w.note, sizeof(w.note), "n");
     fill(w.command, sizeof(w.command), "😀");
-    n = dlock_who_format(&w, buf, sizeof(buf));
+    n = dlock_identity_format(&w, buf, sizeof(buf));
     CHECK(n > 880 && n <= 900);
-    CHECK(dlock_who_parse(buf, (size_t)n, &info));
+    CHECK(dlock_identity_parse(buf, (size_t)n, &info));
     CHECK_STR(info.note, w.note);
     CHECK(strlen(info.command) > 100 && strlen(info.command) < strlen(w.command));
     CHECK_INT(strlen(info.command) % 4, 0);
@@ -82,9 +82,9 @@ TEST(long_records_are_cut)
 
     fill(w.note, sizeof(w.note), "😀");
     fill(w.host, sizeof(w.host), "h");
-    n = dlock_who_format(&w, buf, sizeof(buf));
+    n = dlock_identity_format(&w, buf, sizeof(buf));
     CHECK(n > 880 && n <= 900);
-    CHECK(dlock_who_parse(buf, (size_t)n, &info));
+    CHECK(dlock_identity_parse(buf, (size_t)n, &info));
     CHECK_STR(info.command, "");
     CHECK(strlen(info.note) > 150);
     CHECK_INT(strlen(info.note) % 4, 0);
@@ -92,21 +92,21 @@ TEST(long_records_are_cut)
 
 TEST(small_buffers)
 {
-    struct dlock_who w = sample();
+    struct dlock_identity w = sample();
     char buf[200];
 
     strcpy(w.note, "note");
     for (size_t size = 0; size < sizeof(buf); size++) {
         memset(buf, '#', sizeof(buf));
-        int n = dlock_who_format(&w, buf, size);
+        int n = dlock_identity_format(&w, buf, size);
         if (n < 0)
             continue;
         CHECK((size_t)n < size);
         CHECK_INT(strlen(buf), n);
         CHECK(size > 60);
     }
-    CHECK_INT(dlock_who_format(&w, buf, 0), -1);
-    CHECK_INT(dlock_who_format(&w, buf, 60), -1);
+    CHECK_INT(dlock_identity_format(&w, buf, 0), -1);
+    CHECK_INT(dlock_identity_format(&w, buf, 60), -1);
 }
 
 TEST(foreign_records)
@@ -123,7 +123,7 @@ TEST(foreign_records)
     struct dlock_info info;
 
     for (size_t i = 0; i < DLOCK_LEN(bad); i++)
-        if (dlock_who_parse(bad[i], strlen(bad[i]), &info))
+        if (dlock_identity_parse(bad[i], strlen(bad[i]), &info))
             CHECK_FAIL("\"%s\" was taken", bad[i]);
 }
 
@@ -135,33 +135,33 @@ TEST(odd_records)
     struct dlock_info info;
 
     memset(&info, 'z', sizeof(info));
-    CHECK(dlock_who_parse(text, sizeof(text) - 1, &info));
+    CHECK(dlock_identity_parse(text, sizeof(text) - 1, &info));
     CHECK_STR(info.host, "aA%zz%4");
     CHECK_INT(info.pid, 0);
     CHECK_INT(info.since_ms, 0);
     CHECK_STR(info.user, "?[31m");
     CHECK_STR(info.command, "");
     CHECK_STR(info.note, "?ä?");
-    CHECK(dlock_who_parse("dlock1", 6, &info));
+    CHECK(dlock_identity_parse("dlock1", 6, &info));
     CHECK_STR(info.host, "");
-    CHECK(dlock_who_parse("dlock1 ", 7, &info));
-    CHECK(dlock_who_parse("dlock1 host", 11, &info));
+    CHECK(dlock_identity_parse("dlock1 ", 7, &info));
+    CHECK(dlock_identity_parse("dlock1 host", 11, &info));
 }
 
-/* Exact buffers on the heap, so that a sanitizer sees one byte too far. */
+/* Exact buffers on the heap: a sanitizer detects one byte too far. */
 TEST(every_prefix)
 {
-    struct dlock_who w = sample();
+    struct dlock_identity w = sample();
     struct dlock_info info;
     char buf[1000];
     int n;
 
     strcpy(w.note, "ä ä");
-    n = dlock_who_format(&w, buf, sizeof(buf));
+    n = dlock_identity_format(&w, buf, sizeof(buf));
     for (int i = 1; i <= n; i++) {
         char *copy = malloc((size_t)i);
         memcpy(copy, buf, (size_t)i);
-        dlock_who_parse(copy, (size_t)i, &info);
+        dlock_identity_parse(copy, (size_t)i, &info);
         free(copy);
     }
 }
@@ -172,7 +172,7 @@ TEST(a_long_value)
     char buf[3000];
     int n = snprintf(buf, sizeof(buf), "dlock1 cmd=%0*d user=%0*d", 1500, 7, 1000, 8);
 
-    CHECK(dlock_who_parse(buf, (size_t)n, &info));
+    CHECK(dlock_identity_parse(buf, (size_t)n, &info));
     CHECK_INT(strlen(info.command), 255);
     CHECK_INT(strlen(info.user), 63);
 }
@@ -214,14 +214,14 @@ TEST(clean_text)
 
 TEST(init)
 {
-    struct dlock_who w;
+    struct dlock_identity w;
     char big[600];
 
     memset(&w, 0xff, sizeof(w));
     memset(big, 'x', sizeof(big));
     big[sizeof(big) - 1] = '\0';
     setenv("USER", "somebody-else", 1);
-    dlock_who_init(&w, big, "two\nlines");
+    dlock_identity_init(&w, big, "two\nlines");
     CHECK(w.host[0]);
     CHECK(w.user[0]);
     CHECK(strcmp(w.user, "somebody-else") != 0);
@@ -231,7 +231,7 @@ TEST(init)
     CHECK_STR(w.note, "two?lines");
     CHECK_INT(w.pid, getpid());
     CHECK(llabs(w.since_ms - (long long)time(NULL) * 1000) < 60000);
-    dlock_who_init(&w, NULL, NULL);
+    dlock_identity_init(&w, NULL, NULL);
     CHECK_STR(w.command, "");
     CHECK_STR(w.note, "");
 }

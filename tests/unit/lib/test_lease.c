@@ -1,4 +1,4 @@
-/* The lease as a state machine: every transition and every edge of the timeline, with made-up times. */
+/* The lease as a state machine: every transition and every edge of the timeline, on invented times. */
 #include "lease.h"
 #include "unit.h"
 #include "util.h"
@@ -65,7 +65,7 @@ TEST(a_lag_store_renews_every_sixth)
     CHECK_INT(t.renew_at, 2 * S);
 }
 
-TEST(no_lease_never_ends)
+TEST(without_a_lease_nothing_expires)
 {
     struct lease l;
     struct lease_config c = config(DLOCK_NEVER, 5 * S);
@@ -92,7 +92,7 @@ static int check(int64_t ttl, int64_t grace, bool lag, struct dlock_error *err)
     return lease_check(&c, err);
 }
 
-TEST(what_fits)
+TEST(checks_that_ttl_leaves_room_for_grace)
 {
     struct dlock_error err;
     CHECK_INT(check(30 * S, 5 * S, false, NULL), 0);
@@ -161,7 +161,7 @@ TEST(term_then_kill_and_renewals_go_on)
     CHECK_INT(lease_step(&l, TERM_AT - 1, NULL), LEASE_NOTHING);
     CHECK_INT(lease_step(&l, TERM_AT, NULL), LEASE_TERM);
     CHECK_INT(lease_wake(&l), KILL_AT);
-    /* A renewal during the grace keeps others out, but is no reprieve. */
+    /* A renewal during the grace keeps others out, but does not move kill_at. */
     struct dlock_event ev = event(EV_RENEWED, TERM_AT, 10 * S);
     CHECK_INT(lease_step(&l, TERM_AT + 1, &ev), LEASE_EXTEND);
     CHECK_INT(l.times.kill_at, KILL_AT);
@@ -172,7 +172,7 @@ TEST(term_then_kill_and_renewals_go_on)
     CHECK_INT(lease_step(&l, l.times.renew_at, NULL), LEASE_RENEW);
 }
 
-TEST(stopped_past_everything_kills_without_term)
+TEST(a_process_stopped_past_kill_at_kills_without_term)
 {
     struct lease l = granted_at(SENT);
     CHECK_INT(lease_step(&l, DEADLINE + 100 * S, NULL), LEASE_KILL);
@@ -275,7 +275,7 @@ TEST(a_lag_store_needs_no_confirmation)
     CHECK_INT(lease_step(&l, SENT + 6 * S, &ev), LEASE_START);
 }
 
-/* The confirmed send time is an old one: heartbeats go by when the last one began. */
+/* The confirmed send time is old: the next heartbeat counts from the last one. */
 TEST(a_lag_store_renews_a_sixth_after_the_last_renewal)
 {
     struct lease l;
@@ -287,7 +287,7 @@ TEST(a_lag_store_renews_a_sixth_after_the_last_renewal)
     CHECK_INT(lease_step(&l, SENT + 5 * S, &granted), LEASE_START);
     CHECK_INT(lease_wake(&l), SENT + 7 * S);
     CHECK_INT(lease_step(&l, SENT + 7 * S, NULL), LEASE_RENEW);
-    /* Not newer than what is known, then newer. */
+    /* First not newer than the confirmed time, then newer. */
     for (int i = 0; i < 2; i++) {
         struct dlock_event renewed = event(EV_RENEWED, SENT + i * 3 * S, 12 * S);
         int64_t began = SENT + (7 + 2 * i) * S;

@@ -1,4 +1,4 @@
-/* The handle (lib/lock.c) over a backend of our own and a clock of our own: the bounds and the undoing. */
+/* The handle (lib/lock.c) over a backend and a clock of the test: its time bounds, and how it undoes. */
 #include "lock.h"
 #include "unit.h"
 #include "util.h"
@@ -20,7 +20,7 @@ static int get_random(void *ctx, void *buf, size_t len)
 }
 static const struct dlock_env env = {.now = get_now, .random = get_random};
 
-/* What the backend was asked, and what it is to say next. */
+/* The calls that the backend received, and the events that it will report. */
 static struct {
     int acquires, renews, releases, asks;
     bool wait;
@@ -156,7 +156,7 @@ TEST(acquire_renew_release)
     CHECK_INT(wake(&d), DLOCK_NEVER);
 }
 
-TEST(a_wait_is_over_when_it_says_and_leaves_the_queue)
+TEST(a_wait_ends_on_time_and_leaves_the_queue)
 {
     dlock d;
     struct dlock_info holder = {.pid = 99};
@@ -252,7 +252,7 @@ TEST(a_late_grant_is_renewed_before_it_counts)
     CHECK_INT(next(&d), DLOCK_R_ACQUIRED);
 }
 
-TEST(a_grant_that_is_no_use_is_given_back_and_tried_again_while_the_wait_lasts)
+TEST(an_unusable_grant_is_released_and_the_wait_goes_on)
 {
     dlock d;
     make(&d, 60 * S);
@@ -273,7 +273,7 @@ TEST(a_grant_that_is_no_use_is_given_back_and_tried_again_while_the_wait_lasts)
     CHECK_INT(next(&d), DLOCK_R_BUSY);
 }
 
-TEST(a_grant_that_is_no_use_fails_a_try)
+TEST(an_unusable_grant_fails_a_try)
 {
     dlock d;
     make(&d, 0);
@@ -296,7 +296,7 @@ static void hold(dlock *d)
     CHECK_INT(next(d), DLOCK_R_ACQUIRED);
 }
 
-TEST(certain_loss)
+TEST(certain_loss_is_reported_at_once)
 {
     dlock d;
     hold(&d);
@@ -325,7 +325,7 @@ TEST(coming_loss_says_why)
     CHECK_INT(next(&d), DLOCK_R_LOST);
 }
 
-TEST(what_was_about_to_be_said_is_void_after_a_release)
+TEST(a_release_discards_reports_that_wait)
 {
     dlock d;
     make(&d, DLOCK_NEVER);
@@ -334,13 +334,13 @@ TEST(what_was_about_to_be_said_is_void_after_a_release)
     say((struct dlock_event){.type = EV_RELEASED, .how = DLOCK_REL_NOTHING});
     CHECK_INT(next(&d), DLOCK_R_RELEASED);
     CHECK_INT(next(&d), DLOCK_R_NONE);
-    dlock_start_release(&d, clock_now + 1); /* idle: nothing to do, but an answer */
+    dlock_start_release(&d, clock_now + 1); /* idle: nothing to do, but a report */
     CHECK_INT(next(&d), DLOCK_R_RELEASED);
     CHECK_INT(r.how, DLOCK_REL_NOTHING);
     CHECK_INT(be.releases, 1);
 }
 
-TEST(a_status_query)
+TEST(a_status_query_reports_and_ends)
 {
     dlock d;
     struct dlock_info info = {.pid = 3};
@@ -353,6 +353,34 @@ TEST(a_status_query)
     CHECK_INT(r.info->pid, 3);
     CHECK_INT(next(&d), DLOCK_R_DONE);
     CHECK_INT(next(&d), DLOCK_R_NONE);
+}
+
+/* Known from the scheme alone, before a module is loaded; for the modules see their own tests. */
+TEST(the_registry_knows_how_a_scheme_holds)
+{
+    CHECK_INT(dlock_registry_hold("file"), CAP_FD);
+#ifdef WITH_REDIS
+    CHECK_INT(dlock_registry_hold("redlocks"), CAP_LEASE);
+#endif
+    CHECK_INT(dlock_registry_hold("etcd"), 0);
+}
+
+TEST(a_parsed_uri_is_taken_over_also_on_failure)
+{
+    struct dlock_options o = DLOCK_OPTIONS_INIT;
+    struct dlock_uri *u = NULL;
+    dlock *d = NULL;
+    REQUIRE_INT(dlock_uri_parse(&u, "file:///dir#n", NULL), 0);
+    REQUIRE_INT(dlock_open_uri(&d, &u, &o, NULL), 0);
+    CHECK_NULL(u);
+    CHECK_STR(dlock_name(d), "n");
+    dlock_close(d);
+    d = NULL;
+    o.mode = DLOCK_SLOTS;
+    REQUIRE_INT(dlock_uri_parse(&u, "file:///dir#n", NULL), 0);
+    CHECK_INT(dlock_open_uri(&d, &u, &o, NULL), DLOCK_EUSAGE);
+    CHECK_NULL(u);
+    CHECK_NULL(d);
 }
 
 UNIT_MAIN

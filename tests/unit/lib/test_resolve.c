@@ -1,5 +1,5 @@
 /*
- * Look-ups: numbers at once, names by a thread, nobody ever waits.
+ * Look-ups: numeric addresses at once, names in threads; no call blocks.
  * tags: thread
  */
 #include "unit.h"
@@ -116,7 +116,7 @@ TEST(a_name)
         CHECK(strcmp(buf, "0:127.0.0.1:1234") == 0 || strcmp(buf, "0:::1:1234") == 0);
     }
     free(peers);
-    /* Asking again gives the same again. */
+    /* A second call returns the same. */
     CHECK_INT(dlock_resolver_result(r, &peers, &n, NULL), 1);
     free(peers);
     dlock_resolver_free(r);
@@ -138,7 +138,7 @@ TEST(an_unknown_name)
     dlock_resolver_free(r);
 }
 
-/* One of several that does not resolve is not the end; the others keep their host's number. */
+/* One unknown name of several is no failure; the addresses of the others keep their host index. */
 TEST(some_unknown)
 {
     struct dlock_resolver *r = start("redlock://no-such-host.invalid,10.0.0.2,localhost#x");
@@ -155,7 +155,7 @@ TEST(some_unknown)
     dlock_resolver_free(r);
 }
 
-/* What is known before the last one has an answer: of the numbers, that is at once. */
+/* Results before the last look-up has ended: numeric addresses are there at once. */
 TEST(so_far)
 {
     struct dlock_resolver *r = start("redlock://no-such-host.invalid,10.0.0.2,[::1]#x");
@@ -168,7 +168,7 @@ TEST(so_far)
     CHECK_INT(peers[0].host, 1);
     CHECK_INT(peers[1].host, 2);
     free(peers);
-    /* It takes nothing away from the whole. */
+    /* The full result still has them. */
     CHECK_INT(finish(r, &peers, &n, NULL), 1);
     CHECK_INT(n, 2);
     free(peers);
@@ -195,7 +195,7 @@ TEST(all_unknown)
     dlock_resolver_free(r);
 }
 
-/* Event descriptors only: a C library that is still asking has sockets of its own. */
+/* Count event descriptors only: a look-up that goes on has sockets in the C library. */
 static int count_eventfds(void)
 {
     DIR *d = opendir("/proc/self/fd");
@@ -213,7 +213,7 @@ static int count_eventfds(void)
     return n;
 }
 
-/* Left behind while threads run: no wait, no descriptor left, nothing touched after it is freed. */
+/* Freed while threads run: does not block, leaves no descriptor, and nothing is used after it is freed. */
 TEST(abandoned)
 {
     int before = count_eventfds();
@@ -226,7 +226,7 @@ TEST(abandoned)
     dlock_resolver_free(NULL);
 }
 
-/* The caller's mask is as it was, and a signal of the process finds no helper thread. */
+/* The caller's mask does not change, and no helper thread gets a signal of the process. */
 TEST(signals_stay_ours)
 {
     sigset_t before, after, mine, pending;
@@ -247,7 +247,7 @@ TEST(signals_stay_ours)
     dlock_resolver_free(r);
 }
 
-/* Last, because a leak checker calls what a running thread holds a leak. */
+/* The last test: a leak checker reports the memory of a running thread as a leak. */
 TEST(threads_end)
 {
 #ifdef __SANITIZE_THREAD__

@@ -1,4 +1,4 @@
-/* The lock's name: the whole grammar in tables, and that no message or "where" shows a password. */
+/* The URI of a lock: the whole grammar in tables; no message and no "where" shows a password. */
 #include "unit.h"
 #include "uri.h"
 #include "util.h"
@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Everything that was parsed as one line of text. */
+/* All members of a parsed URI as one line of text. */
 static void dump(const struct dlock_uri *u, char *buf, size_t size)
 {
     FILE *f = fmemopen(buf, size, "w");
@@ -96,7 +96,7 @@ static const struct {
      "redlock|(u:p)h1:6379,(-:-)h2:6379,(-:q)h3:6379|/0||n|redlock://h1:6379,h2:6379,h3:6379/0"},
     {"redlock://h1,:q@h2#n", "redlock|(-:-)h1:6379,(-:q)h2:6379|/0||n|redlock://h1:6379,h2:6379/0"},
     {"redlocks://h:1,h:2#n", "redlocks|(-:-)h:1,(-:-)h:2|/0||n|redlocks://h:1,h:2/0"},
-    /* postgres: libpq has the last word */
+    /* postgres: libpq checks the rest */
     {"postgres://u@h1,h2/db?application_name=x#n",
      "postgres|(u:-)h1:5432,(-:-)h2:5432|/db|application_name=x|n|postgres://h1:5432,h2:5432/db"},
     {"postgresql:///?service=x#n", "postgresql||/|service=x|n|postgresql:///"},
@@ -112,7 +112,7 @@ static const struct {
     {"zk://u:p@h1,h2:7,h3/a/b/#n",
      "zk|(u:p)h1:2181,(-:-)h2:7,(-:-)h3:2181|/a/b||n|zk://h1:2181,h2:7,h3:2181/a/b"},
     {"zookeeper://h/a.b#n", "zookeeper|(-:-)h:2181|/a.b||n|zookeeper://h:2181/a.b"},
-    /* test store */
+    /* the store for tests */
     {"fake://#n", "fake||||n|fake://"},
     {"fake://a,b/any/thing?x=1#n",
      "fake|(-:-)a:6379,(-:-)b:6379|/any/thing|x=1|n|fake://a:6379,b:6379/any/thing"},
@@ -282,7 +282,7 @@ TEST(bad_uris)
     }
 }
 
-/* "hunter" is the password, or half of it, in each, however it was written. */
+/* In each, "hunter" is the password or a part of it. */
 TEST(no_message_shows_a_password)
 {
     static const char *const secret[] = {
@@ -395,7 +395,7 @@ TEST(lengths)
     CHECK_INT(parse_long("redis://h?a=", "x", 100000, "&a#n"), DLOCK_EUSAGE);
 }
 
-TEST(params)
+TEST(unused_params_are_refused)
 {
     struct dlock_uri *u = NULL;
     struct dlock_error err = {0};
@@ -415,7 +415,7 @@ TEST(params)
     dlock_uri_free(NULL);
 }
 
-TEST(schemes)
+TEST(scheme_len_needs_a_scheme_and_slashes)
 {
     CHECK_INT(dlock_uri_scheme_len("redis://"), 5);
     CHECK_INT(dlock_uri_scheme_len("redis+unix:///x"), 10);
@@ -427,7 +427,7 @@ TEST(schemes)
     CHECK_INT(dlock_uri_scheme_len(""), 0);
 }
 
-/* Every beginning and every single wrong byte of every good URI: nothing but a clean yes or no. */
+/* Every good URI with any single byte replaced or cut off there: accepted or refused, no crash. */
 TEST(mutations)
 {
     static const char bytes[] = "\x01%@:/?#&=[],+ \xff"
@@ -457,7 +457,7 @@ TEST(mutations)
 
 /* ------------------------------------------------------------ @name --- */
 
-TEST(default_store_given)
+TEST(a_given_store_is_used)
 {
     static const struct {
         const char *name, *store, *want;
@@ -478,7 +478,7 @@ TEST(default_store_given)
     }
 }
 
-TEST(default_store_refused)
+TEST(a_bad_store_or_name_is_refused)
 {
     static const char *const stores[] = {"redis://:hunter@h#n", "relative", "redis:hunter", "#",
                                          ":hunter@h"};
@@ -497,7 +497,7 @@ TEST(default_store_refused)
     CHECK_NULL(out);
 }
 
-TEST(default_embedded)
+TEST(without_a_store_it_is_a_file_of_the_machine)
 {
     char *out = NULL, *again = NULL;
     struct dlock_uri *u = NULL;

@@ -13,7 +13,7 @@
 struct user {
     struct dlock_uri *uri;
     struct dlock_spec spec;
-    struct dlock_who who;
+    struct dlock_identity identity;
     struct pg_backend be;
     struct dlock_error err;
     int rc;
@@ -35,14 +35,14 @@ static int open_uri(struct user *u, const char *text)
     u->rc = dlock_uri_parse(&u->uri, text, &u->err);
     if (u->rc != 0)
         return u->rc;
-    dlock_who_init(&u->who, "unit", "");
+    dlock_identity_init(&u->identity, "unit", "");
     u->spec = (struct dlock_spec){
         .env = &dlock_env_system,
         .uri = u->uri,
         .ttl = 30 * DLOCK_SEC,
         .connect_timeout = 5 * DLOCK_SEC,
         .op_timeout = DLOCK_SEC,
-        .who = &u->who,
+        .identity = &u->identity,
     };
     u->be.spec = &u->spec;
     u->rc = pg_settings_init(&u->be, &u->err);
@@ -378,15 +378,24 @@ TEST(the_record_cannot_leave_its_comment)
     done(&u);
     memset(&u, 0, sizeof(u));
     REQUIRE_INT(dlock_uri_parse(&u.uri, "postgres://h/db#n", &u.err), 0);
-    dlock_who_init(&u.who, "*/ select 1; --", "*/ drop table x; /* ' \\ ttl=1 fence=5");
+    dlock_identity_init(&u.identity, "*/ select 1; --", "*/ drop table x; /* ' \\ ttl=1 fence=5");
     u.spec = (struct dlock_spec){
-        .env = &dlock_env_system, .uri = u.uri, .ttl = DLOCK_SEC, .who = &u.who};
+        .env = &dlock_env_system, .uri = u.uri, .ttl = DLOCK_SEC, .identity = &u.identity};
     u.be.spec = &u.spec;
     REQUIRE_INT(pg_settings_init(&u.be, &u.err), 0);
     CHECK(!strstr(u.be.record, "*/") && !strstr(u.be.record, "/*"));
     CHECK(!strchr(u.be.record, '\'') && !strchr(u.be.record, '\\'));
     CHECK(!strstr(u.be.record, " ttl=") && !strstr(u.be.record, " fence="));
     done(&u);
+}
+
+extern const struct dlock_backend dlock_backend_postgres;
+
+/* The program forks its guard before it loads the module: the registry must know. */
+TEST(the_registry_knows_that_a_hold_is_a_lease)
+{
+    CHECK_INT(dlock_backend_postgres.caps & (CAP_FD | CAP_LEASE), CAP_LEASE);
+    CHECK_INT(dlock_registry_hold("postgresql"), CAP_LEASE);
 }
 
 UNIT_MAIN

@@ -48,7 +48,7 @@ struct hold {
     struct server s;
     struct dlock_uri *uri;
     struct dlock_spec spec;
-    struct dlock_who who;
+    struct dlock_identity identity;
     struct dlock_be *be;
     struct lease lease;
     int hang_ups;
@@ -114,7 +114,7 @@ static bool hold_open(struct hold *h)
     turned = DLOCK_SEC;
     if (!server_open(&h->s) || dlock_uri_parse(&h->uri, "redis://h:1#n", &err) != 0)
         return CHECK_FAIL("%s", err.msg);
-    dlock_who_init(&h->who, "unit", "");
+    dlock_identity_init(&h->identity, "unit", "");
     h->spec = (struct dlock_spec){
         .env = &env,
         .uri = h->uri,
@@ -123,7 +123,7 @@ static bool hold_open(struct hold *h)
         .ttl = TTL,
         .connect_timeout = 5 * DLOCK_SEC,
         .op_timeout = 4 * DLOCK_SEC,
-        .who = &h->who,
+        .identity = &h->identity,
     };
     if (dlock_backend_redis.open(&h->be, &h->spec, &err) != 0)
         return CHECK_FAIL("%s", err.msg);

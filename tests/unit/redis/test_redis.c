@@ -19,7 +19,7 @@ extern const struct dlock_backend dlock_backend_redis;
 struct user {
     struct dlock_uri *uri;
     struct dlock_spec spec;
-    struct dlock_who who;
+    struct dlock_identity identity;
     struct dlock_be *be;
 };
 
@@ -31,7 +31,7 @@ static bool user_open_at(struct user *u, const char *text, const struct dlock_pe
     memset(u, 0, sizeof(*u));
     if (dlock_uri_parse(&u->uri, text, &err) != 0)
         return unit_fail(UNIT_AT, "%s", err.msg);
-    dlock_who_init(&u->who, "unit", "");
+    dlock_identity_init(&u->identity, "unit", "");
     u->spec = (struct dlock_spec){
         .env = &dlock_env_system,
         .uri = u->uri,
@@ -40,7 +40,7 @@ static bool user_open_at(struct user *u, const char *text, const struct dlock_pe
         .ttl = ttl,
         .connect_timeout = 2 * DLOCK_SEC,
         .op_timeout = DLOCK_SEC / 2,
-        .who = &u->who,
+        .identity = &u->identity,
     };
     if (dlock_backend_redis.open(&u->be, &u->spec, &err) != 0)
         return unit_fail(UNIT_AT, "%s", err.msg);

@@ -94,9 +94,10 @@ TEST(answers_of_the_scripts)
 
 TEST(values_and_entries)
 {
-    struct dlock_who who = {.host = "h", .user = "u", .command = "c d", .pid = 7, .since_ms = 8};
+    struct dlock_identity identity = {
+        .host = "h", .user = "u", .command = "c d", .pid = 7, .since_ms = 8};
     struct dlock_info info;
-    char *v = redis_script_value("0123456789abcdef0123456789abcdef", &who);
+    char *v = redis_script_value("0123456789abcdef0123456789abcdef", &identity);
     REQUIRE(v != NULL);
     redis_script_holder(v, strlen(v), &info);
     CHECK(!info.foreign);

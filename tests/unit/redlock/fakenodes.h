@@ -267,7 +267,7 @@ struct world {
     int n;
     struct dlock_uri *uri;
     struct dlock_spec spec;
-    struct dlock_who who;
+    struct dlock_identity identity;
     struct dlock_peer peers[NODES_MAX];
     struct dlock_be *be;
     struct dlock_event ended; /* the ending event, or LOST; EV_NONE: none yet */
@@ -298,7 +298,7 @@ static bool world_client(struct world *w, int64_t ttl, int64_t op_timeout)
     strcat(text, "#n");
     if (dlock_uri_parse(&w->uri, text, &err) != 0)
         return unit_fail(UNIT_AT, "%s", err.msg);
-    dlock_who_init(&w->who, "unit", "");
+    dlock_identity_init(&w->identity, "unit", "");
     w->spec = (struct dlock_spec){
         .env = &fake_env,
         .uri = w->uri,
@@ -307,7 +307,7 @@ static bool world_client(struct world *w, int64_t ttl, int64_t op_timeout)
         .ttl = ttl,
         .connect_timeout = 5 * DLOCK_SEC,
         .op_timeout = op_timeout,
-        .who = &w->who,
+        .identity = &w->identity,
     };
     if (dlock_backend_redlock.open(&w->be, &w->spec, &err) != 0)
         return unit_fail(UNIT_AT, "%s", err.msg);

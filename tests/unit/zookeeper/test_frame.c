@@ -1,5 +1,5 @@
 /*
- * test_frame.c - what a ZooKeeper server may say, however the bytes come; and what it may not.
+ * test_frame.c - which packets a ZooKeeper server can send, in whatever pieces they arrive, and which it cannot.
  */
 #include "unit.h"
 
@@ -61,7 +61,7 @@ static void ask(struct zk_frame *f, int xid, int op)
     num(&b, op, 4);
     str(&b, "/some/path");
     close_packet(&b, at, 0);
-    for (size_t i = 0; i < b.n; i++) /* the hard way */
+    for (size_t i = 0; i < b.n; i++) /* byte by byte */
         zk_frame_sent(f, b.d + i, 1);
 }
 static void ask_session(struct zk_frame *f, int64_t id)
@@ -89,7 +89,7 @@ static void session(struct buf *b, int timeout, int64_t id, int password)
     close_packet(b, at, 0);
 }
 
-/* Everything that we ask, and the answers to it; in ends the end of each packet. */
+/* All our requests and the answers to them; ends: where each packet ends. */
 static void dialogue(struct zk_frame *f, struct buf *b, size_t *ends)
 {
     static const int ops[] = {2, -11, 3, 5, 4, 4, 4, 8, 8, 1, 9, 15, 19, 15};
@@ -153,7 +153,7 @@ static void dialogue(struct zk_frame *f, struct buf *b, size_t *ends)
 
 /* -------------------------------------------------------------------- what is */
 
-TEST(all_answers_in_one_piece_or_split_anywhere)
+TEST(accepts_all_answers_whole_or_split_anywhere)
 {
     struct zk_frame f = {.session = 0};
     struct buf b = {.n = 0};
@@ -175,7 +175,7 @@ TEST(all_answers_in_one_piece_or_split_anywhere)
     zk_frame_done(&f);
 }
 
-TEST(what_there_is_room_for_ends_with_the_length_and_with_the_packet)
+TEST(lets_no_read_cross_the_end_of_length_or_packet)
 {
     struct zk_frame f = {.session = 0};
     struct buf b = {.n = 0};
@@ -195,7 +195,7 @@ TEST(what_there_is_room_for_ends_with_the_length_and_with_the_packet)
     zk_frame_done(&f);
 }
 
-TEST(many_questions_before_the_first_answer)
+TEST(remembers_many_unanswered_requests)
 {
     struct zk_frame f = {.session = 0};
     struct buf b = {.n = 0};
@@ -221,7 +221,7 @@ TEST(many_questions_before_the_first_answer)
     zk_frame_done(&f);
 }
 
-TEST(an_answer_of_the_largest_size_is_taken_and_none_beyond)
+TEST(accepts_an_answer_of_the_largest_size_and_none_beyond)
 {
     struct zk_frame f = {.session = 0};
     static unsigned char data[1 << 16];
@@ -246,7 +246,7 @@ TEST(an_answer_of_the_largest_size_is_taken_and_none_beyond)
     zk_frame_done(&f);
 }
 
-TEST(sessions_new_the_same_and_over)
+TEST(accepts_a_new_a_resumed_and_an_expired_session)
 {
     static const struct {
         int64_t asked;
@@ -287,7 +287,7 @@ TEST(sessions_new_the_same_and_over)
 
 /* ------------------------------------------------------------------ what is not */
 
-/* A session, and one question with that answer. */
+/* A session, and one request with that answer. */
 static bool answer(int op, int xid, int err, const struct buf *body, int extra)
 {
     struct zk_frame f = {.session = 0};
@@ -301,7 +301,7 @@ static bool answer(int op, int xid, int err, const struct buf *body, int extra)
     close_packet(&b, at, extra);
     zeros(&b, extra > 0 ? (size_t)extra : 0);
     bool ok = zk_frame_received(&f, b.d, b.n);
-    /* What is wrong stays wrong, and another connection begins anew. */
+    /* A bad connection stays bad; the next one starts good. */
     if (!ok)
         CHECK(!zk_frame_received(&f, b.d, 1));
     b.n = 0;
@@ -312,19 +312,19 @@ static bool answer(int op, int xid, int err, const struct buf *body, int extra)
     return ok;
 }
 
-TEST(answers_to_nothing)
+TEST(refuses_answers_without_a_request)
 {
     struct buf none = {.n = 0};
     CHECK(answer(2, 10, 0, &none, 0));
     CHECK(!answer(2, 11, 0, &none, 0));
     CHECK(!answer(2, 9, 0, &none, 0));
     CHECK(!answer(2, 0x31415926, 0, &none, 0));
-    CHECK(!answer(2, -2, 0, &none, 0)); /* nothing of these was asked */
+    CHECK(!answer(2, -2, 0, &none, 0)); /* none of these was sent */
     CHECK(!answer(2, -4, 0, &none, 0));
     CHECK(!answer(2, -4, -115, &none, 0));
     CHECK(!answer(2, -8, 0, &none, 0));
     CHECK(!answer(2, -3, 0, &none, 0));
-    CHECK(!answer(77, 10, 0, &none, 0)); /* whose form is not known */
+    CHECK(!answer(77, 10, 0, &none, 0)); /* of an unknown form */
     struct zk_frame f = {.session = 0};
     struct buf b = {.n = 0};
     ask_session(&f, 0);
@@ -339,7 +339,7 @@ TEST(answers_to_nothing)
     zk_frame_done(&f);
 }
 
-TEST(lengths_that_cannot_be)
+TEST(refuses_impossible_lengths)
 {
     static const int64_t lens[] = {0, 1, 15, -1, INT32_MIN, INT32_MAX, ZK_FRAME_MAX + 1};
     for (size_t i = 0; i < sizeof lens / sizeof *lens; i++) {
@@ -358,7 +358,7 @@ TEST(lengths_that_cannot_be)
     }
 }
 
-TEST(bodies_that_do_not_fill_their_packet)
+TEST(refuses_bodies_that_do_not_fill_their_packet)
 {
     static const struct {
         int op;
@@ -376,7 +376,7 @@ TEST(bodies_that_do_not_fill_their_packet)
             str(&b, good[i].text);
         zeros(&b, good[i].behind);
         CHECK(answer(good[i].op, 10, 0, &b, 0));
-        CHECK(answer(good[i].op, 10, -101, &b, 0)); /* not looked at */
+        CHECK(answer(good[i].op, 10, -101, &b, 0)); /* ignored */
         CHECK(!answer(good[i].op, 10, 0, &b, 1));
         for (size_t n = b.n; n-- > 0;) {
             struct buf less = b;
@@ -394,7 +394,7 @@ TEST(bodies_that_do_not_fill_their_packet)
     }
 }
 
-TEST(lists_and_strings)
+TEST(checks_lists_and_strings)
 {
     static const int64_t counts[] = {-1, 0, 2, 1000, INT32_MIN, INT32_MAX};
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
@@ -425,8 +425,8 @@ TEST(lists_and_strings)
     }
 }
 
-/* Whatever comes: no memory but what is ours (under a sanitizer), and no packet that is too long. */
-TEST(garbage)
+/* Any bytes: no access to other memory (under a sanitizer), and no packet that is too long. */
+TEST(survives_garbage)
 {
     struct zk_frame f = {.session = 0};
     unsigned seed = 1;

@@ -1,6 +1,6 @@
 /*
- * test_zookeeper.c - the ZooKeeper backend without a server: names and their order, what is made of the URI, what
- * others have written, from when on a lease counts.
+ * test_zookeeper.c - the ZooKeeper backend without a server: names of nodes and their order, the URI, records of other
+ * programs, the lease.
  */
 #include "unit.h"
 
@@ -15,7 +15,7 @@
 struct user {
     struct dlock_uri *uri;
     struct dlock_spec spec;
-    struct dlock_who who;
+    struct dlock_identity identity;
     struct zk_backend be;
     struct dlock_error err;
     int rc;
@@ -28,14 +28,14 @@ static int open_uri(struct user *u, const char *text)
     u->rc = dlock_uri_parse(&u->uri, text, &u->err);
     if (u->rc != 0)
         return u->rc;
-    dlock_who_init(&u->who, "unit", "");
+    dlock_identity_init(&u->identity, "unit", "");
     u->spec = (struct dlock_spec){
         .env = &dlock_env_system,
         .uri = u->uri,
         .ttl = 30 * DLOCK_SEC,
         .connect_timeout = 5 * DLOCK_SEC,
         .op_timeout = DLOCK_SEC,
-        .who = &u->who,
+        .identity = &u->identity,
     };
     u->be.spec = &u->spec;
     u->rc = zk_check_spec(&u->be, &u->err);
@@ -53,7 +53,7 @@ static void done(struct user *u)
 #define UUID "_c_0f8fad5b-d9cb-469f-a165-70867728950e"
 #define HEX "0f8fad5bd9cb469fa16570867728950e"
 
-TEST(sequences_of_names)
+TEST(reads_the_sequence_at_the_end_of_a_name)
 {
     static const struct {
         const char *name;
@@ -64,7 +64,7 @@ TEST(sequences_of_names)
         {"x0000000012", 12},
         {UUID "-lock-0000000007", 7},
         {UUID "-lock-2147483647", 2147483647},
-        /* "%010d" of what the counter becomes after that */
+        /* "%010d" of the counter after it has overflowed */
         {UUID "-lock--2147483648", -2147483648LL},
         {UUID "-lock--2147483647", -2147483647LL},
         {UUID "-lock--1000000000", -1000000000},
@@ -95,7 +95,7 @@ TEST(sequences_of_names)
     }
 }
 
-TEST(names_that_are_not_in_line)
+TEST(ignores_names_without_a_sequence)
 {
     static const char *const bad[] = {
         "",
@@ -130,7 +130,7 @@ static struct zk_child *line_of(const char *const *names, int nnames, int *n)
     return zk_line((char *const *)(uintptr_t)names, nnames, n);
 }
 
-TEST(the_line_is_sorted_by_sequence_whatever_is_in_front_of_it)
+TEST(sorts_the_queue_by_sequence_alone)
 {
     static const char *const names[] = {
         HEX "__lock__0000000010",
@@ -158,7 +158,7 @@ TEST(the_line_is_sorted_by_sequence_whatever_is_in_front_of_it)
     free(line);
 }
 
-TEST(the_line_with_negative_sequences)
+TEST(sorts_negative_sequences_first)
 {
     static const char *const names[] = {
         UUID "-lock-0000000000",  UUID "-lock--000000001",  UUID "-lock--2147483648",
@@ -175,7 +175,7 @@ TEST(the_line_with_negative_sequences)
     free(line);
 }
 
-TEST(a_line_of_nobody)
+TEST(reads_an_empty_queue)
 {
     int n = 7;
     struct zk_child *line = zk_line(NULL, 0, &n);
@@ -198,7 +198,7 @@ static struct dlock_info info_of(const char *name, const char *data, int len)
     return info;
 }
 
-TEST(our_own_record_is_read)
+TEST(reads_our_own_record)
 {
     struct user u;
     struct dlock_info info;
@@ -211,7 +211,7 @@ TEST(our_own_record_is_read)
     done(&u);
 }
 
-TEST(foreign_records)
+TEST(names_the_program_of_a_foreign_record)
 {
     struct dlock_info info = info_of(UUID "-lock-0000000001", "\300\250\0\1", 4);
     CHECK(info.foreign);
@@ -230,14 +230,14 @@ TEST(foreign_records)
     info = info_of("x-0000000001", NULL, 0);
     CHECK(info.foreign);
     CHECK_STR(info.command, "another program");
-    /* Not a record of ours, however much it looks like one; nothing of it reaches a terminal. */
+    /* It only looks like our record; its control characters never reach a terminal. */
     info = info_of(HEX "__lock__0000000001", "dlock", 5);
     CHECK(info.foreign);
     info = info_of(HEX "__lock__0000000001", "\033[31mred\n\xff", 10);
     CHECK_STR(info.note, "?[31mred??");
 }
 
-TEST(a_record_with_a_nul_and_one_that_is_long)
+TEST(reads_a_record_with_a_nul_and_a_long_one)
 {
     char text[70000];
     memset(text, 'x', sizeof text);
@@ -250,7 +250,7 @@ TEST(a_record_with_a_nul_and_one_that_is_long)
 
 /* ----------------------------------------------------------------- the URI */
 
-TEST(paths)
+TEST(makes_the_path_of_chroot_and_name)
 {
     static const struct {
         const char *uri, *parent;
@@ -276,7 +276,7 @@ TEST(paths)
         {"zk://h#%EF%A4%80", "/\xef\xa4\x80", 0}, /* U+F900 */
         {"zk://h#%EF%BC%A1", "/\xef\xbc\xa1", 0},
         {"zk://h#job000000001", "/job000000001", 0}, /* nine digits */
-        /* A lock's own node may look like that: who stands in line is below it. */
+        /* A lock's own node may look like that: its waiters are below it. */
         {"zk://h#job0000000001", "/job0000000001", 0},
         {"zk://h/job0000000001#x", "/job0000000001/x", 14},
     };
@@ -290,7 +290,7 @@ TEST(paths)
     }
 }
 
-TEST(paths_that_are_none)
+TEST(refuses_names_that_are_no_path)
 {
     static const char *const bad[] = {
         "zk://h#..",
@@ -329,8 +329,8 @@ TEST(paths_that_are_none)
     }
 }
 
-/* A chroot's last part is no lock above ours, a name right below it is none either. */
-TEST(ten_digits_below_a_chroot)
+/* Neither the chroot's last part nor the chroot itself is a lock above ours. */
+TEST(accepts_ten_digits_right_below_a_chroot)
 {
     struct user u;
     REQUIRE_INT(open_uri(&u, "zk://h/c#job0000000001"), 0);
@@ -338,7 +338,7 @@ TEST(ten_digits_below_a_chroot)
     done(&u);
 }
 
-TEST(layouts)
+TEST(names_nodes_as_the_layout_says)
 {
     struct user u;
     REQUIRE_INT(open_uri(&u, "zk://h/c#n"), 0);
@@ -387,7 +387,7 @@ static const char *acl_text(const struct ACL_vector *v)
     return out;
 }
 
-TEST(access)
+TEST(sets_the_acl)
 {
     static const struct {
         const char *uri, *acl;
@@ -418,7 +418,7 @@ TEST(access)
     }
 }
 
-TEST(credentials)
+TEST(reads_user_and_password)
 {
     struct user u;
     REQUIRE_INT(open_uri(&u, "zk://h#n"), 0);
@@ -441,7 +441,7 @@ TEST(credentials)
     }
 }
 
-TEST(a_password_file)
+TEST(reads_the_password_file)
 {
     struct user u;
     char file[] = "/tmp/dlock-unit.XXXXXX", uri[128];
@@ -454,7 +454,7 @@ TEST(a_password_file)
     CHECK_STR(u.be.lock.credentials, "joe:from-file");
     CHECK_STR(acl_text(u.be.lock.acl), "auth:=31");
     done(&u);
-    /* Without a user there is nobody whose password it is. */
+    /* A password without a user. */
     snprintf(uri, sizeof uri, "zk://h?password-file=%s#n", file);
     CHECK_INT(open_uri(&u, uri), DLOCK_EUSAGE);
     done(&u);
@@ -468,7 +468,7 @@ TEST(a_password_file)
     done(&u);
 }
 
-TEST(parameters_that_nobody_knows)
+TEST(refuses_unknown_parameters)
 {
     struct user u;
     REQUIRE_INT(open_uri(&u, "zk://h?layout=kazoo&acl=open#n"), 0);
@@ -480,7 +480,7 @@ TEST(parameters_that_nobody_knows)
     done(&u);
 }
 
-TEST(a_ttl_that_does_not_fit)
+TEST(refuses_a_ttl_beyond_24_days)
 {
     struct user u;
     REQUIRE_INT(open_uri(&u, "zk://h#n"), 0);
@@ -495,7 +495,7 @@ TEST(a_ttl_that_does_not_fit)
 
 /* ------------------------------------------------------------- the servers */
 
-TEST(servers_as_the_library_wants_them)
+TEST(lists_the_servers_in_random_order)
 {
     struct user u;
     struct dlock_peer peers[3] = {{0}};
@@ -535,16 +535,16 @@ static struct zk_session with_session(int64_t opened, int64_t timeout)
     return s;
 }
 
-TEST(the_first_lease_counts_from_before_the_session)
+TEST(counts_the_first_lease_from_before_the_session)
 {
     struct zk_session z = with_session(1000, 6 * DLOCK_SEC);
     CHECK_INT(zk_lease_from(&z), 1000);
-    /* The create comes a moment later: too young to count by itself. */
+    /* The create, a moment later, is too young to count. */
     zk_heard(&z, 1000 + DLOCK_SEC);
     CHECK_INT(zk_lease_from(&z), 1000);
 }
 
-TEST(a_heartbeat_counts_once_another_was_answered_that_is_a_third_younger)
+TEST(counts_a_heartbeat_once_one_a_third_younger_was_answered)
 {
     const int64_t s = DLOCK_SEC, t0 = 100 * s;
     struct zk_session z = with_session(t0, 6 * s);
@@ -558,7 +558,7 @@ TEST(a_heartbeat_counts_once_another_was_answered_that_is_a_third_younger)
     CHECK_INT(zk_lease_from(&z), t0 + s);
     zk_heard(&z, t0 + 4 * s);
     CHECK_INT(zk_lease_from(&z), t0 + 2 * s);
-    /* A long silence, then one answer: all that was before is old enough. */
+    /* After a long silence all heartbeats before it are old enough. */
     zk_heard(&z, t0 + 20 * s);
     CHECK_INT(zk_lease_from(&z), t0 + 4 * s);
     zk_heard(&z, t0 + 21 * s);
@@ -567,8 +567,8 @@ TEST(a_heartbeat_counts_once_another_was_answered_that_is_a_third_younger)
     CHECK_INT(zk_lease_from(&z), t0 + 20 * s);
 }
 
-/* Whatever the rhythm: never younger than a third before the last one, never back, and as young as that allows. */
-TEST(the_lease_against_a_simple_model)
+/* In any rhythm: the newest heartbeat that is a third older than the last one, and never an older one than before. */
+TEST(computes_the_lease_as_a_simple_model_does)
 {
     const int64_t timeout = 3000;
     unsigned seed = 7;
@@ -579,7 +579,7 @@ TEST(the_lease_against_a_simple_model)
         all[n++] = 0;
         while (n < 200) {
             seed = seed * 1103515245 + 12345;
-            /* At least a 30th of the time-out apart, so that what is remembered is always enough. */
+            /* At least a 30th of the time-out apart, so that all that count are remembered. */
             now += 100 + (int64_t)((seed >> 16) % (round % 2 ? 300 : 3000));
             zk_heard(&z, now);
             all[n++] = now;
@@ -594,8 +594,8 @@ TEST(the_lease_against_a_simple_model)
     }
 }
 
-/* Many answers in a short time: what is not remembered makes the lease shorter, never longer. */
-TEST(more_heartbeats_than_are_remembered)
+/* Many answers in a short time: a forgotten heartbeat makes the lease shorter, never longer. */
+TEST(forgets_heartbeats_safely)
 {
     const int64_t timeout = 6000;
     struct zk_session z = with_session(0, timeout);
@@ -607,11 +607,11 @@ TEST(more_heartbeats_than_are_remembered)
         last = zk_lease_from(&z);
         REQUIRE(z.beat.n >= 1 && z.beat.n <= ZK_BEATS);
     }
-    /* And it does go on. */
+    /* And the lease does advance. */
     CHECK(last > 20000 - 2 * timeout);
 }
 
-TEST(a_new_session_remembers_nothing_of_the_one_before)
+TEST(forgets_the_heartbeats_of_the_session_before)
 {
     struct zk_session z = with_session(0, 3000);
     for (int64_t t = 500; t < 10000; t += 500)
@@ -624,12 +624,12 @@ TEST(a_new_session_remembers_nothing_of_the_one_before)
 
 /* ------------------------------------------------------------------ errors */
 
-TEST(errors_in_our_words)
+TEST(describes_errors)
 {
     struct user u;
     REQUIRE_INT(open_uri(&u, "zk://joe:s3cret@h#n"), 0);
     CHECK_INT(zk_error(&u.be, ZNOAUTH, "no place", &u.err), DLOCK_EPERM);
-    CHECK_HAS(u.err.msg, "to this user");
+    CHECK_HAS(u.err.msg, "this user has no permission");
     CHECK(!strstr(u.err.msg, "s3cret"));
     CHECK_INT(zk_error(&u.be, ZAUTHFAILED, "no session", &u.err), DLOCK_EPERM);
     CHECK_INT(zk_error(&u.be, ZCONNECTIONLOSS, "x", &u.err), DLOCK_EUNAVAIL);
@@ -642,6 +642,15 @@ TEST(errors_in_our_words)
     done(&u);
     CHECK(zk_transient(ZCONNECTIONLOSS) && zk_transient(ZOPERATIONTIMEOUT));
     CHECK(!zk_transient(ZNOAUTH) && !zk_transient(ZNONODE) && !zk_transient(ZNODEEXISTS));
+}
+
+extern const struct dlock_backend dlock_backend_zookeeper;
+
+/* The program forks its guard before it loads the module: the registry must know. */
+TEST(the_registry_knows_that_a_hold_is_a_lease)
+{
+    CHECK_INT(dlock_backend_zookeeper.caps & (CAP_FD | CAP_LEASE), CAP_LEASE);
+    CHECK_INT(dlock_registry_hold("zk"), CAP_LEASE);
 }
 
 UNIT_MAIN

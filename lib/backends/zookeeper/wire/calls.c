@@ -11,7 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* Whose calls this thread makes; set where the thread begins. */
+/* The handle that this thread serves; set where the thread begins. */
 static _Thread_local struct zk_calls *mine;
 static _Thread_local bool leaving; /* in zookeeper_close(3) */
 

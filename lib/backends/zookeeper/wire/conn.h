@@ -20,7 +20,7 @@ enum zk_what {
     ZK_STARVED /* out of memory: a request was not sent, or messages were dropped; state, session, timeout_ms as now */
 };
 
-/* rc of an answer that came, but whose contents did not fit into memory; or the request was not sent for that reason. */
+/* rc: there was no memory for the contents of the answer, or for sending the request. */
 #define ZK_NOMEMORY (-1000)
 
 /* A message; it owns data and names: zk_msg_done. */

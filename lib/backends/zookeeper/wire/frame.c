@@ -211,7 +211,7 @@ static bool header_ok(struct zk_frame *f, const unsigned char *p)
     f->n--;
     /* The library ignores what follows an error. */
     f->in.any = int_at(p + 12) != 0;
-    return f->in.next != NULL;
+    return f->in.next;
 }
 
 /* Check the field of that kind that was collected; in.next is the field behind it. */
@@ -290,7 +290,7 @@ static bool skip(struct zk_frame *f, const unsigned char *p, size_t n)
 {
     f->in.skip -= (uint32_t)n;
     f->in.left -= (uint32_t)n;
-    return !f->in.text || memchr(p, '\0', n) == NULL;
+    return !f->in.text || !memchr(p, '\0', n);
 }
 
 /* Use a part of p (n bytes, at least 1); returns how much, 0: no server can send that. */

@@ -1,0 +1,44 @@
+# amounts.bash - how often, how many, how long: the numbers of the tests tagged soak. Loaded by common.bash.
+#
+#     amount NAME    the number of that name: the first column in `make soak` (DLOCK_SOAK=1), the second one in
+#                    `make check`, the third one under a sanitizer
+#     sample NAME    those lines of stdin that are tested: all of them where the number is 1, else every second, third,
+#                    ... line. The offset is the day's number, so as many days of CI test all lines, and a test that
+#                    is tried again tests the same ones.
+
+AMOUNTS='
+swarm_turns             100   10    5   of each of 20 processes that contend for one lock
+swarm_long             6000 6000 2500   ms that one of them holds it; the ttl is 2 s
+swarm_longer           3000    0    0   ms that another one does
+chaos_seconds            90   20   10   of faults that hit the holder; as many hits as two thirds of that, 30 at most
+chaos_workers            12    6    6   processes
+redlock_chaos_seconds   120   15   10   of faults on five servers under 40 processes
+redlock_chaos_grants   4000  300   20   at least
+memory_points             1    4    4   one of so many allocations fails
+call_points               1    3    3   one of so many system calls fails, or kills the keeper
+clock_rounds              3    1    1   jumps of the clock of a PostgreSQL server
+pooled_runs             150   15    5   through PgBouncer, with as many that tidy up the table
+pooled_turns             25   10    5   grants to each of 8 processes that do not wait
+zk_waiters               50   20   20   for one lock
+reconnects              300   90   90   of a waiter; the holder is cut off as often
+hostile_points            1    1    2   one of so many bad answers of a ZooKeeper server
+'
+
+amount() {
+    local name soak check san
+    while read -r name soak check san _; do
+        [ "$name" = "$1" ] || continue
+        if [ -n "${DLOCK_SOAK:-}" ]; then echo "$soak"; elif [ -n "${SAN:-}" ]; then echo "$san"; else echo "$check"; fi
+        return
+    done <<<"$AMOUNTS"
+    fail "amounts.bash has no '$1'"
+}
+
+sample() {
+    local every
+    every=$(amount "$1") || return
+    awk -v every="$every" -v day=$(($(date +%s) / 86400)) '(NR + day) % every == 0'
+}
+
+# A soak takes minutes where a check takes seconds.
+[ -z "${DLOCK_SOAK:-}" ] || export BATS_TEST_TIMEOUT=1800
