@@ -105,5 +105,8 @@ int run_mode(const struct options *o, const struct sigstate *sig)
     if (code == 0)
         code = keeper_run(&c, &uri, &held);
     dlock_uri_free(uri);
-    return held ? direct_run(&c, held) : code;
+    if (!held)
+        return code;
+    c.terminal = has_terminal(); /* it may have hung up during the wait, as under nohup */
+    return direct_run(&c, held);
 }
