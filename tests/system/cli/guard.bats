@@ -16,7 +16,7 @@ teardown() { dlock_teardown; }
 
 # --- one of us is killed -------------------------------------------------------------------------------
 
-@test "keeper killed: the whole tree is gone at once" {
+@test "a killed keeper's tree is gone at once" {
     background --ttl 30 "$L" $SUBJECT -t -k
     wait_for 5 running 4
     kill -KILL "$K"

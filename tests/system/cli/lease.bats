@@ -59,7 +59,7 @@ teardown() { dlock_teardown; }
     [ "$(last_beat)" -lt "$(at release)" ]
 }
 
-@test "no renewal: a command that ends by TERM is followed by its descendants, 79" {
+@test "a command that TERM ends for want of a renewal is followed by its descendants" {
     background --ttl 1.5 "$L" $SUBJECT -t -n
     wait_for 5 running 4
     tell renew unclear
@@ -132,7 +132,7 @@ teardown() { dlock_teardown; }
     assert_rc 7
 }
 
-@test "release answers 'not ours': 79 although the command returned 0, with a line" {
+@test "a release that answers 'not ours' is a loss although the command returned 0" {
     tell release notours
     run run_t 10 "$DLOCK" "$L" true
     assert_rc 79

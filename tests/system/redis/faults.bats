@@ -76,7 +76,7 @@ teardown() { dlock_teardown; }
     [ ! -e ran ]
 }
 
-@test "redis: a key that was deleted during the hold: 79" {
+@test "a key that is deleted during a hold is a loss" {
     hold --ttl 2
     rcli del "$NAME"
     local rc=0

@@ -48,7 +48,7 @@ left_is_over() { [ "$(own pttl "$NAME")" -gt "$1" ]; }
 rival_is_in() { [ "$(wc -l <rival)" = 3 ]; }
 
 # bats test_tags=slow
-@test "redis: the keeper is stopped: the tree dies at kill_at, before the key can be another's" {
+@test "a stopped keeper's tree dies before the key can be another's" {
     own_server
     background -q --ttl 3 "$L" $SUBJECT -t -k
     wait_for 5 running 4
@@ -116,7 +116,7 @@ rival_is_in() { [ "$(wc -l <rival)" = 3 ]; }
     [ "$(own get "$NAME")" = thief ]
 }
 
-@test "redis: the command overwrites the key itself: the release says 79, and the thief's key is untouched" {
+@test "a release leaves a key alone that the command has overwritten" {
     own_server
     run run_t 5 "$DLOCK" -q --ttl 30 "$L" redis-cli -p "${REDIS_PORTS[own]}" set "$NAME" thief px 60000
     assert_rc 79

@@ -88,7 +88,7 @@ teardown() { dlock_teardown; }
 }
 
 # Ports 1, 2, ... are nobody's.
-@test "redlock: a majority of 1, 2, 3, 4 or 5 nodes is enough, one less is not" {
+@test "a majority of 1, 2, 3, 4 or 5 servers is enough, one less is not" {
     local n dead hosts live need
     for n in 1 2 3 4 5; do
         need=$((n / 2 + 1))
