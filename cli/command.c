@@ -101,9 +101,9 @@ void command_report_stuck(struct command *c, pid_t pid)
         return;
     c->stuck_reported = true;
     if (pid > 0)
-        message("process %d cannot be killed (it runs as another user, or hangs in the kernel): "
-                "the lock is kept until it is gone",
-                (int)pid);
+        message(
+            "process %d cannot be killed (it runs as another user, or hangs in the kernel): the lock is kept until it is gone",
+            (int)pid);
     else
         message(
             "/proc does not show what is left of the command: the lock is kept until it is gone");

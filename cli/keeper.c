@@ -69,6 +69,7 @@ struct keeper {
     struct dlock_times times; /* the lease as the guard knows it */
     bool lost;                /* any evidence of loss: the exit code is 79, not the command's */
     bool lost_reported;       /* one line about the loss is enough */
+    bool loss_to_report;      /* the guard noticed it first */
 
     enum keeper_guard guard_state;
     struct guard guard;
@@ -494,8 +495,9 @@ static void stop_with_command(struct keeper *k)
 
 static void on_guard(struct keeper *k, const struct guard_msg *m)
 {
+    /* The store's report of it is due as well, and says why: report_loss waits for it. */
     if (m->flags & GUARD_TIMED_OUT)
-        on_lost(k, "could not be renewed in time", "");
+        k->lost = k->loss_to_report = true;
     switch (m->type) {
     case G_STARTED:
         if (k->phase == KEEPER_STARTING)
@@ -574,6 +576,14 @@ static void read_guard(struct keeper *k)
     }
 }
 
+/* The guard noticed a loss: report it, unless the store has done so meanwhile, with the reason. */
+static void report_loss(struct keeper *k)
+{
+    if (k->loss_to_report)
+        on_lost(k, "could not be renewed in time", "");
+    k->loss_to_report = false;
+}
+
 /* -------------------------------------------------------------- loop --- */
 
 /* When a timer of our own is due. */
@@ -644,6 +654,7 @@ static void loop(struct keeper *k)
         read_guard(k);
         read_signals(k);
         read_store(k, pfd, nstore);
+        report_loss(k);
         own_timers(k);
     }
 }

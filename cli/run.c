@@ -48,9 +48,9 @@ static void warn_setuid(const struct options *o)
     if (!o->verbose || geteuid() == 0 || !find_command(word, &st))
         return;
     if (st.st_mode & (S_ISUID | S_ISGID))
-        message("'%s' changes its user: dlock cannot end it when the lock is lost; "
-                "run dlock itself that way instead ('sudo dlock ...')",
-                word);
+        message(
+            "'%s' changes its user: dlock cannot end it when the lock is lost; run dlock itself that way instead ('sudo dlock ...')",
+            word);
 }
 
 /* Is there a controlling terminal? */
@@ -75,8 +75,8 @@ static int prepare(struct command *c)
         return dlock_error_exit(DLOCK_EUSAGE);
     }
     if ((!c->local || o->close_fd) && !process_tree_visible()) {
-        message("/proc does not show this process's children: the command and what it starts "
-                "could not be ended when the lock is lost; mount /proc");
+        message(
+            "/proc does not show this process's children: the command and what it starts could not be ended when the lock is lost; mount /proc");
         return dlock_error_exit(DLOCK_EOS);
     }
     if (!c->local)
@@ -105,5 +105,8 @@ int run_mode(const struct options *o, const struct sigstate *sig)
     if (code == 0)
         code = keeper_run(&c, &uri, &held);
     dlock_uri_free(uri);
-    return held ? direct_run(&c, held) : code;
+    if (!held)
+        return code;
+    c.terminal = has_terminal(); /* it may have hung up during the wait, as under nohup */
+    return direct_run(&c, held);
 }

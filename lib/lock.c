@@ -73,7 +73,7 @@ static void set_spec(dlock *d, const struct dlock_options *o)
     };
 }
 
-static int open_handle(dlock *d, const struct dlock_options *o, struct dlock_error *err)
+static int open_backend(dlock *d, const struct dlock_options *o, struct dlock_error *err)
 {
     struct dlock_error why;
     d->table = dlock_registry_find(d->uri->scheme, &why);
@@ -106,7 +106,7 @@ int dlock_open_uri(dlock **out, struct dlock_uri **uri, const struct dlock_optio
     int rc = DLOCK_ENOMEM;
     if (d) {
         d->uri = *uri;
-        rc = open_handle(d, o, err);
+        rc = open_backend(d, o, err);
     } else {
         dlock_fail(err, rc, 0, "out of memory");
         dlock_uri_free(*uri);

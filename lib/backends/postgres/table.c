@@ -357,10 +357,10 @@ static void create_answered(struct pg_backend *be, const struct pg_reply *r)
         return;
     }
     char *ddl = table_schema(be);
-    dlock_fail(&err, strcmp(r->sqlstate, "42501") == 0 ? DLOCK_EPERM : DLOCK_EUNAVAIL, 0,
-               "%s: the table for locks does not exist and cannot be created: %s; "
-               "a role with that permission must run: %s",
-               pg_where(be), r->text, ddl ? ddl : "CREATE TABLE");
+    dlock_fail(
+        &err, strcmp(r->sqlstate, "42501") == 0 ? DLOCK_EPERM : DLOCK_EUNAVAIL, 0,
+        "%s: the table for locks does not exist and cannot be created: %s; a role with that permission must run: %s",
+        pg_where(be), r->text, ddl ? ddl : "CREATE TABLE");
     free(ddl);
     pg_fail(be, &err);
 }

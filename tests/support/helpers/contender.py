@@ -2,8 +2,8 @@
 """contender.py PORT KEY SECONDS - another program that wants the same Redis key, and tries all the time.
 
 Prints, one a line: when KEY ends by what the server says now (0: it is not there), then, once SET NX has
-succeeded, when that was (0: not within SECONDS). Nanoseconds of CLOCK_BOOTTIME, both read before the
-request was sent, so that the true time is not earlier.
+succeeded, when it was sent and when its answer was there (0 twice: not within SECONDS). Nanoseconds of
+CLOCK_BOOTTIME. The first time is read before its request was sent, so that KEY ends no earlier.
 """
 import socket
 import sys
@@ -31,7 +31,7 @@ end = before + int(seconds * 1e9)
 while now() < end:
     before = now()
     if ask(b"SET", key, b"rival", b"NX", b"PX", b"60000") == b"+OK\r\n":
-        print(before, flush=True)
+        print(f"{before}\n{now()}", flush=True)
         sys.exit()
     time.sleep(0.001)
-print(0)
+print("0\n0")

@@ -119,7 +119,7 @@ n.lock" ]
     inside rm $D
     inside mkfifo $D
     refused "$D is not a plain directory" "remove it"
-    # It is never made in /tmp instead: somebody else may have the lock in /run/lock.
+    # It is never made in /tmp instead: the lock in /run/lock may be held.
     [ -z "$(inside find /tmp -name "dlock-*")" ]
 }
 

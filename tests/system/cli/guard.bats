@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# guard.bats - the dead man's switch: the command's whole tree is gone before the lease is over, whoever is killed or
+# guard.bats - the dead man's switch: the command's whole tree is gone before the lease ends, whichever process is killed or
 # stopped, and the lock is released after that. What the keeper does when the lock is lost is in lease.bats.
 
 # bats file_tags=long
@@ -24,7 +24,7 @@ teardown() { dlock_teardown; }
     gone_by $((500 + SLOW)) "$killed"
     wait_for 2 pid_gone "$K"
     settle 2
-    # The lease is left behind, as by a crash: nobody released.
+    # The lease is left behind, as by a crash: there was no release.
     [ -e "$S/held" ]
     ! store_did release || fail "found"
 }
@@ -220,7 +220,7 @@ teardown() { dlock_teardown; }
 one_point() {
     local dir=$T/point.$1.$2 rc=0 i
     mkdir -p "$dir/store" "$dir/command"
-    # In braces: bash tells about everybody who is killed.
+    # In braces: bash reports each killed process.
     {
         ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 timeout -k 2 20 \
             strace -o /dev/null -e trace="$1" -e inject="$1":signal=SIGKILL:when="$2" \
@@ -228,7 +228,7 @@ one_point() {
             >"$dir/out" 2>&1 </dev/null 3>&- || rc=$?
     } 2>/dev/null
     echo "$rc" >"$dir/rc"
-    # Without a keeper nobody of the tree lives on, whatever it was doing.
+    # Without a keeper no process of the tree survives.
     if [ "$rc" -ne 0 ] && [ -e "$dir/command/witness" ]; then
         local dead C=$dir/command
         dead=$(now_ns)
@@ -256,7 +256,7 @@ export -f one_point now_ns now_ms last_beat
     strace -o /dev/null true 2>/dev/null || skip "strace does not work here"
     ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 \
         strace -o "$T/trace" "$DLOCK" --ttl 1 "$L" $SUBJECT -t -k -m 450
-    # From the guard's fork on (before it there is nobody to guard); of the long row of polls the first ones.
+    # From the guard's fork on (before it there is nothing to guard), and only the first of the many polls.
     awk 'match($0, /^[a-z_0-9]+\(/) {
              name = substr($0, 1, RLENGTH - 1); n[name]++
              if (name ~ /^(clone|clone3|fork|vfork)$/) forked = 1
@@ -297,7 +297,7 @@ export -f one_point now_ns now_ms last_beat
     refute_out "changes its user"
 }
 
-# --- whose children they are ---------------------------------------------------------------------------
+# --- inherited children ---------------------------------------------------------------------------------
 
 @test "an unprivileged guard finds the tree too" {
     need_root # else the unit tests have shown it

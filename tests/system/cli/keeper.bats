@@ -60,7 +60,7 @@ send() {
     kill -TERM "$K"
     ended
     assert_rc 143
-    # 143 could also be our own death: ask somebody who can tell.
+    # 143 could also be a shell's code for dlock's death: ask for the real wait status.
     run run_t 10 /usr/bin/python3 -c '
 import os, subprocess, sys, time
 p = subprocess.Popen(sys.argv[2:])

@@ -172,7 +172,7 @@ check() {
     assert_rc 2
 }
 
-# --- whose it is ---------------------------------------------------------------------------------------
+# --- owner and modes -----------------------------------------------------------------------------------
 
 @test "refuses a module that others can write" {
     place "$HELPERS/mod_good.so"
@@ -185,7 +185,7 @@ check() {
         chmod $mode "$MODULE"
         refused 77 "$MODULE can be changed by others" "chmod go-w"
     done
-    # Whoever may not read it cannot load it; more than that is nobody's business.
+    # A user without read permission cannot load it; nothing more is checked.
     chmod 400 "$MODULE"
     good
 }
@@ -306,7 +306,7 @@ check() {
     assert_out "mount /proc"
 }
 
-# --- who has it ----------------------------------------------------------------------------------------
+# --- where it is loaded --------------------------------------------------------------------------------
 
 @test "only the module needs libpq, and it exports one symbol" {
     for file in "$BUILD/dlock" "$DLOCK" "$BUILD/libdlock.so"; do

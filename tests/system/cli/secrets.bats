@@ -382,7 +382,7 @@ nobody() { setpriv --reuid=54321 --regid=54321 --clear-groups -- "$@"; }
         ;;
     esac
     grep -q INTERP <<<"$(readelf -l "$BUILD/dlock")"
-    # Not setuid, and nobody else may write it.
+    # Not setuid, and not writable by others.
     [ -z "$(find "$BUILD/dlock" -perm /6022)" ]
 }
 

@@ -1,4 +1,4 @@
-# Who reads our messages, or whoever stopped our guard, must not keep the lock from being kept safe.
+# A full stderr, or a stopped guard, must not endanger the lock.
 
 bats_require_minimum_version 1.5.0
 load ../../support/common
@@ -11,7 +11,7 @@ setup() {
 }
 teardown() { dlock_teardown; }
 
-# mute ARG...: dlock in the background, its stderr a pipe that is full and that nobody reads; pid in $K.
+# mute ARG...: dlock in the background, its stderr a full pipe that is not read; pid in $K.
 mute() {
     start /usr/bin/python3 -c '
 import fcntl, os, signal, sys

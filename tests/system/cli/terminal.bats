@@ -274,6 +274,25 @@ PY
     [ "$(last_beat)" -lt "$(at release)" ]
 }
 
+@test "a terminal that hangs up during the wait (nohup): the command starts as without one" {
+    flock "$T/x.lock" sh -c "touch '$T/held'; until [ -e '$T/free' ]; do sleep 0.02; done" 3>&- &
+    wait_for 5 test -e "$T/held"
+    LOCK_ARGS=$T/x.lock terminal <<'PY' || :
+t = Term()
+j = t.start(['sh', '-c', 'trap "" HUP; exec "$@"', 'sh', DLOCK] + LOCK_ARGS + SUBJECT + ['-u', T + '/end'])
+t.until(lambda: os.path.exists('/proc/%d/exe' % j.pids[0]) and os.readlink('/proc/%d/exe' % j.pids[0]) == os.path.realpath(DLOCK))
+t.until(lambda: state(j.pids[0]) == 'S')
+t.quiet(0.3)
+os._exit(0)
+PY
+    touch "$T/free"
+    wait_for 5 running
+    local main
+    main=$(pid_of main)
+    [ "$(ps -o pgid= "$main" | tr -d ' ')" = "$main" ]
+    touch "$T/end"
+}
+
 @test "Ctrl-C ends a wait and leaves the queue" {
     tell acquire wait
     terminal <<'PY'

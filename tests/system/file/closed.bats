@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# File locks by whoever keeps them: with -o the guard has the descriptor, and the lock outlasts the command's whole
-# tree whoever is killed or stopped; without it the command has it. And file systems whose word is not enough.
+# Which process keeps a file lock: with -o the guard has the descriptor, and the lock outlasts the command's whole tree
+# whichever process is killed or stopped; without -o the command has it. And file systems that cannot be trusted.
 
 bats_require_minimum_version 1.5.0
 load ../../support/common
@@ -18,7 +18,7 @@ teardown() {
     return $rc
 }
 
-# The next holder says, in $T/in, whether it came in while somebody of the tree lived (1), or not (0).
+# The next holder says, in $T/in, whether it entered while a process of the tree was alive (1), or not (0).
 next_holder() {
     start_log next "$DLOCK" x.lock sh -c 'flock -sn command/witness true; echo $? >in'
     NEXT=$STARTED

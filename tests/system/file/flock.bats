@@ -267,7 +267,7 @@ queued() { grep -q -- "-> FLOCK .*:$(stat -c %i "$1") " /proc/locks; }
     [ ! -e ran ]
 }
 
-# as_nobody CMD...: and $OPEN, a folder that nobody can reach (bats' own is closed to others).
+# as_nobody CMD...: and $OPEN, a folder that the user nobody can reach (bats' own is closed to others).
 need_nobody() {
     need_root
     OPEN=$(mktemp -d /tmp/dlock-file.XXXXXX)

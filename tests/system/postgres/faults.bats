@@ -184,7 +184,7 @@ cancel_all_the_time() { # PID MILLISECONDS
         cancel_all_the_time "$pid" 300
         log_has "$pid" "canceling statement due to user request"
     }
-    wait_for 12 struck
+    wait_for 40 struck
     # Longer than what was left of the lease: it was renewed after that.
     t0=$(now_ms)
     wait_for 5 beyond $((t0 + 3100))

@@ -168,12 +168,12 @@ lie() {
     local begin text
     lie '-MOVED 1 :{PORT}\r\n'
     begin=$(now_ms)
-    run run_t 5 "$DLOCK" --connect-timeout 0.5 "$L" true
+    run run_t 5 "$DLOCK" --connect-timeout 1 "$L" true
     assert_rc 69
     assert_out 'redirect in circles'
-    run run_t 5 "$DLOCK" --connect-timeout 0.5 --status "$L"
+    run run_t 5 "$DLOCK" --connect-timeout 1 --status "$L"
     assert_rc 69
-    assert_between 1000 $(($(now_ms) - begin)) $((2500 + SLOW)) "milliseconds"
+    assert_between 2000 $(($(now_ms) - begin)) $((3500 + SLOW)) "milliseconds"
     for text in 'MOVED x y' 'MOVED 1 127.0.0.1:0' 'ASK 1 127.0.0.1:99999' 'MOVED 1' "MOVED 1 $(printf '%0999d' 7):1"; do
         lie "-$text\\r\\n"
         run run_t 5 "$DLOCK" "$L" true

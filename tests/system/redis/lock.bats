@@ -85,8 +85,9 @@ PY
 
 @test "-w ends between 0.3 and 0.4 s, and leaves no trace" {
     hold
-    # What a busy machine adds to the life of a process is not dlock's: the best of six, less a refusal without waiting.
-    local t0 t1 ms best=9999 rc i
+    # What a busy machine adds to the life of a process is not dlock's: the best of six, less the quickest refusal
+    # without waiting.
+    local t0 t1 ms quick=9999 took=9999 best=9999 rc i
     for i in 1 2 3 4 5 6; do
         [ $best -gt 400 ] || break
         t0=$(wall_ms)
@@ -97,8 +98,9 @@ PY
         ms=$(($(wall_ms) - t1))
         [ $rc -eq 75 ]
         [ $ms -ge 300 ] || fail "only $ms ms"
-        ms=$((ms - (t1 - t0)))
-        [ $ms -ge $best ] || best=$ms
+        [ $ms -ge $took ] || took=$ms
+        [ $((t1 - t0)) -ge $quick ] || quick=$((t1 - t0))
+        best=$((took - quick))
     done
     assert_between 250 $best $((400 + SLOW)) "milliseconds"
     queue_is 0

@@ -193,7 +193,7 @@ through() {
 
 @test "a cut or changed connection grants nothing" {
     through drip
-    run -0 run_t 10 "$DLOCK" -n "$L" true
+    run -0 run_t 25 "$DLOCK" --connect-timeout 20 -n "$L" true
     # The server's part of the handshake has some 1200 bytes, then come session tickets and answers.
     for n in 0 90 1100; do
         through always-cut $n
