@@ -334,8 +334,8 @@ static enum zk_verdict on_self(struct zk_backend *be, const struct zk_msg *m,
 
 static enum zk_verdict on_beat(struct zk_backend *be, const struct zk_msg *m)
 {
-    if (be->op != OP_ACQUIRE)
-        return ZK_GOES_ON; /* releasing: the delete behind it decides */
+    if (be->op != OP_ACQUIRE || be->acquire.stage == STAGE_BUSY)
+        return ZK_GOES_ON; /* the delete of the node decides */
     if (m->rc == ZNONODE)
         return node_gone(be);
     if (m->rc == ZOK && be->acquire.stage == STAGE_RIPENING) {

@@ -1,6 +1,6 @@
 /*
  * test_zookeeper.c - the ZooKeeper backend without a server: names of nodes and their order, the URI, records of other
- * programs, the lease.
+ * programs, the lease, our node.
  */
 #include "unit.h"
 
@@ -620,6 +620,26 @@ TEST(forgets_the_heartbeats_of_the_session_before)
     beats_begin(&z);
     CHECK_INT(zk_lease_from(&z), 20000);
     CHECK_INT(z.beat.n, 1);
+}
+
+/* --------------------------------------------------------------- our node */
+
+/* Giving the place up: a heartbeat, sent before the delete, finds that another client has deleted the node already. */
+TEST(is_busy_when_the_node_is_gone_before_the_delete)
+{
+    struct user u;
+    struct zk_msg beat = {.what = ZK_ANSWER, .tag = T_BEAT, .serial = 6, .rc = ZNONODE};
+    struct zk_msg gone = {.what = ZK_ANSWER, .tag = T_DELETE, .serial = 7, .rc = ZNONODE};
+    REQUIRE_INT(open_uri(&u, "zk://h#n"), 0);
+    u.be.op = OP_ACQUIRE;
+    u.be.again_at = DLOCK_NEVER;
+    u.be.node.state = NODE_THERE;
+    u.be.acquire.stage = STAGE_BUSY;
+    u.be.release.serial = 7;
+    CHECK_INT(zk_node_message(&u.be, &beat, &u.err), ZK_GOES_ON);
+    CHECK_INT(u.be.again_at, DLOCK_NEVER); /* no other node is created */
+    CHECK_INT(zk_node_message(&u.be, &gone, &u.err), ZK_BUSY);
+    done(&u);
 }
 
 /* ------------------------------------------------------------------ errors */
