@@ -172,7 +172,7 @@ zk_round() {
             grep -Eq '^dlock: .*(out of memory|Cannot allocate memory)' "$n/out" || fail "$* $n: $(cat "$n/out")" || return ;;
         *) fail "$* $n: exit code $rc ($(cat "$n/failed")): $(cat "$n/out")" || return ;;
         esac
-        [ "$(grep -c . "$n/out")" -le 2 ] || fail "$* $n: $(cat "$n/out")" || return
+        [ "$(grep -c '^dlock: ' "$n/out")" -le 2 ] || fail "$* $n: $(cat "$n/out")" || return
     done
 }
 
