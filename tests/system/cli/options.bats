@@ -160,7 +160,7 @@ CODES='64 65 69 71 73 75 76 77 79 126 127'
 
 @test "the manual shows no prose as options" {
     # "Fl" takes all words behind it for options: three in a row are a sentence that lost its "No".
-    mandoc -T ascii "$MAN" | col -b >page
+    mandoc -T ascii "$MAN" | sed 's/.\x08//g' >page # without what is struck over for bold
     grep -q 'connect-timeout' page
     ! grep -nE -e '-[a-z]+ -[a-z]+ -[a-z]+' page || fail "that is prose"
 }
