@@ -118,10 +118,13 @@ ZOOKEEPER_MOD_LIBS   = $(ZK_WRAP) $(ZK_LIBS)
 lower = $(subst REDIS,redis,$(subst TLS,tls,$(subst POSTGRES,postgres,$(subst ZOOKEEPER,zookeeper,$(1)))))
 module_of = $(BUILD)/dlock-modules/$(call lower,$(1)).so
 
+# The flags of the part that a source belongs to, set by part_rules; none for the rest.
+PART :=
+
 # $(call part,X): what WITH_X means.
 define part
 ifeq ($$(filter $$(or $$($(1)_KINDS),module builtin no),$$(WITH_$(1))),)
-  $$(error WITH_$(1)=$$(WITH_$(1)): $$(or $$($(1)_KINDS),module, builtin or no))
+  $$(error WITH_$(1)=$$(WITH_$(1)): $$(if $$($(1)_KINDS),,module$$(comma) )builtin or no)
 else ifeq ($$(WITH_$(1)),builtin)
   DEFS    += -DWITH_$(1)=1
   LIBS    += $$($(1)_LIBS)
