@@ -101,11 +101,15 @@ static int path_store(char **store, const char *path, struct dlock_error *err)
 /* Messages do not quote $DLOCK_STORE: it may hold a password. */
 static int given_store(char **store, const char *text, struct dlock_error *err)
 {
+    struct dlock_error why;
+
     if (strchr(text, '#'))
         return dlock_fail(err, DLOCK_EUSAGE, 0,
                           "DLOCK_STORE must name a store only: it has a '#' (in a password: %%23)");
     if (*text == '/')
         return path_store(store, text, err);
+    if (dlock_uri_check_typo(text, &why) < 0)
+        return dlock_fail(err, why.code, 0, "DLOCK_STORE %s", why.msg);
     if (dlock_uri_scheme_len(text) == 0)
         return dlock_fail(err, DLOCK_EUSAGE, 0,
                           "DLOCK_STORE is neither a URI (redis://host) nor an absolute path");
@@ -121,6 +125,8 @@ int dlock_default_uri(char **out, const char *name, const char *store, struct dl
     if (!*name)
         return dlock_fail(err, DLOCK_EUSAGE, 0,
                           "the lock's name after '@' is empty (an unset variable?)");
+    if (strstr(name, "://"))
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "LOCK has a '@' before a URI: remove it");
     if (strchr(name, '#'))
         return dlock_fail(err, DLOCK_EUSAGE, 0, "\"@%.80s\": write a '#' in a name as %%23", name);
     r = store && *store ? given_store(&base, store, err) : embedded_store(&base, err);

@@ -645,13 +645,27 @@ int dlock_uri_settle_where(struct dlock_uri *u, struct dlock_error *err)
     return 0;
 }
 
-size_t dlock_uri_scheme_len(const char *text)
+static bool is_scheme_char(char c, bool first)
+{
+    if ((c | 32) >= 'a' && (c | 32) <= 'z')
+        return true;
+    return !first && c && ((c >= '0' && c <= '9') || strchr("+-.", c));
+}
+
+/* The longest beginning of text that could be a scheme. */
+static size_t scheme_chars(const char *text)
 {
     size_t n = 0;
 
-    while (((text[n] | 32) >= 'a' && (text[n] | 32) <= 'z') ||
-           (n > 0 && text[n] && ((text[n] >= '0' && text[n] <= '9') || strchr("+-.", text[n]))))
+    while (is_scheme_char(text[n], n == 0))
         n++;
+    return n;
+}
+
+size_t dlock_uri_scheme_len(const char *text)
+{
+    size_t n = scheme_chars(text);
+
     return strncmp(text + n, "://", 3) == 0 ? n : 0;
 }
 
@@ -781,21 +795,128 @@ static int parse_uri(struct uri_parser *ps, const char *text, size_t scheme_len)
     return u->where ? 0 : no_memory(ps->err);
 }
 
+/* ------------------------------------------------------------ mistyped --- */
+
+static bool is_word(struct uri_span s, const char *word)
+{
+    return strlen(word) == span_len(s) && strncasecmp(word, s.p, span_len(s)) == 0;
+}
+
+/* The scheme of a store of ours, also in "SCHEME+DRIVER". */
+static bool is_ours(struct uri_span s)
+{
+    struct uri_span head = {s.p, span_find(s, '+')};
+
+    for (size_t i = 0; i + 1 < DLOCK_LEN(rules); i++) /* not the last */
+        if (is_word(s, rules[i].scheme) || is_word(head, rules[i].scheme))
+            return true;
+    return false;
+}
+
+/* One that people have in connection strings, or lock with. */
+static bool is_others(struct uri_span s)
+{
+    static const char *const words[] = {
+        "etcd",     "consul",    "mysql",  "mariadb", "sqlserver", "mongodb", "dynamodb",
+        "memcache", "memcached", "valkey", "valkeys", "keydb",     "nats",    "ldap",
+        "ldaps",    "s3",        "gs",     "http",    "https",
+    };
+
+    s.end = span_find(s, '+');
+    for (size_t i = 0; i < DLOCK_LEN(words); i++)
+        if (is_word(s, words[i]))
+            return true;
+    return false;
+}
+
+/* "redis:host": the "//" is missing. */
+static int refuse_no_slashes(const char *text, struct dlock_error *err)
+{
+    struct uri_span s = {text, text + scheme_chars(text)};
+    int n = (int)span_len(s);
+
+    if (*s.end != ':' || strncmp(s.end, "://", 3) == 0)
+        return 0;
+    if (is_ours(s))
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "has no \"//\" after \"%.*s:\": write %.*s://...",
+                          n, text, n, text);
+    if (is_others(s))
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "begins with \"%.*s:\", a store unknown to dlock",
+                          n, text);
+    return 0;
+}
+
+static bool is_blank_or_quote(char c)
+{
+    return c && strchr(" \t\n\v\f\r\"'`", c);
+}
+
+/* Something is before the "://" at slashes. Quoted is only what cannot be a part of a password. */
+static int refuse_prefix(const char *text, const char *slashes, struct dlock_error *err)
+{
+    struct uri_span s = {slashes, slashes};
+    size_t word = scheme_chars(text);
+    int n;
+
+    if (is_blank_or_quote(*text))
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "begins with a %s: remove it",
+                          strchr("\"'`", *text) ? "quotation mark" : "blank");
+    while (s.p > text && is_scheme_char(s.p[-1], false))
+        s.p--;
+    while (s.p < s.end && !is_scheme_char(*s.p, true))
+        s.p++;
+    if (s.p == s.end)
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "has no scheme, such as redis, before \"://\"");
+    n = is_ours(s) || is_others(s) ? (int)span_len(s) : 0;
+    if (n > 0 && word > 0 && word <= 32 && text[word] == ':' && text + word + 1 == s.p)
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "has \"%.*s\" before \"%.*s://\": remove it",
+                          (int)word + 1, text, n, s.p);
+    return dlock_fail(err, DLOCK_EUSAGE, 0,
+                      "has something before \"%.*s://\": remove what is no part of a URI", n, s.p);
+}
+
+int dlock_uri_check_typo(const char *text, struct dlock_error *err)
+{
+    const char *slashes = strstr(text, "://"), *first = strchr(text, '/');
+    int r = refuse_no_slashes(text, err);
+
+    if (r < 0 || !slashes || dlock_uri_scheme_len(text) > 0)
+        return r;
+    /* "dir/x://y" is a path. */
+    return slashes < first || is_blank_or_quote(*text) ? refuse_prefix(text, slashes, err) : 0;
+}
+
+static int refuse_typo(const struct uri_parser *ps, const char *text)
+{
+    struct dlock_error why;
+    int r = dlock_uri_check_typo(text, &why), n = (int)scheme_chars(text);
+
+    if (r == 0)
+        return 0;
+    n = n > 0 && n <= 32 && text[n] == ':' ? n + 1 : 0;
+    return dlock_fail(ps->err, r, 0, "LOCK %s (for a file of that name: ./%.*s...)", why.msg, n,
+                      text);
+}
+
 /* A path, byte for byte. */
 static int parse_plain(const struct uri_parser *ps, const char *text)
 {
     struct dlock_uri *u = ps->u;
+    int r;
 
     if (!*text)
         return dlock_fail(ps->err, DLOCK_EUSAGE, 0,
                           "the lock's name is empty (an unset variable?)");
     if (*text == '#')
-        return dlock_fail(ps->err, DLOCK_EUSAGE, 0,
-                          "\"%.80s\": is the variable before '#' empty? (write ./%.80s for a file)",
-                          text, text);
+        return dlock_fail(
+            ps->err, DLOCK_EUSAGE, 0,
+            "LOCK begins with '#': is a variable before it empty? (for a file of that name: ./#...)");
     if (*text == '@')
         return dlock_fail(ps->err, DLOCK_EUSAGE, 0,
-                          "\"%.80s\" is not a URI (write ./%.80s for a file)", text, text);
+                          "LOCK begins with '@': not a URI (for a file of that name: ./@...)");
+    r = refuse_typo(ps, text);
+    if (r < 0)
+        return r;
     u->bare = true;
     u->scheme = strdup("file");
     u->raw = strdup(text);
@@ -857,9 +978,17 @@ const char *dlock_uri_param(struct dlock_uri *u, const char *key)
 
 int dlock_uri_check_params(const struct dlock_uri *u, struct dlock_error *err)
 {
-    for (int i = 0; i < u->nparams; i++)
-        if (!u->params[i].used)
-            return dlock_fail(err, DLOCK_EUSAGE, 0, "%s: unknown parameter \"%.64s\"", u->where,
-                              u->params[i].key);
+    const char *query = strchr(u->raw, '?');
+
+    for (int i = 0; i < u->nparams; i++) {
+        if (u->params[i].used)
+            continue;
+        if (strchr(query, '@')) /* then host and key may be parts of a password */
+            return dlock_fail(
+                err, DLOCK_EUSAGE, 0,
+                "bad lock URI: an unknown parameter after '?' (write a '?' in a password as %%3F)");
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "%s: unknown parameter \"%.64s\"", u->where,
+                          u->params[i].key);
+    }
     return 0;
 }

@@ -51,6 +51,11 @@ void dlock_uri_free(struct dlock_uri *);
  * "password" in its key. Also in text that is no valid URI; a path stays as it is.
  */
 void dlock_uri_blank_secrets(char *text);
+/*
+ * 0, or DLOCK_EUSAGE when text, which would be taken for a path, looks like a URI: a known scheme and ':' without "//",
+ * or a "://" with something before its scheme. The message has the verb but no subject: "begins with a blank: ...".
+ */
+int dlock_uri_check_typo(const char *text, struct dlock_error *);
 /* The length of SCHEME when text begins with "SCHEME://", else 0: then it is a path (or "@name"). */
 size_t dlock_uri_scheme_len(const char *text);
 /* The value of a query parameter, marked as used; NULL when absent. Duplicates are refused by the parser. */

@@ -160,12 +160,48 @@ TRACE='touch ran'
         redis+unix://#x redis+unix:///#x redis+unix://host/path#x 'redis+unix:///p?db=x#y' \
         "redis+unix:///$(printf '%200s' | tr ' ' p)#x" \
         file://#x file://host/x file://x "file://$T/store?x=1#y" "file://$T/store#a%" ://x '://#x'; do
-        case $uri in
-        # '://...' has no scheme and is a path whose folder is missing.
-        ://*) refused 73 "$uri" touch ran ;;
-        *) refused 64 "$uri" touch ran ;;
-        esac
+        refused 64 "$uri" touch ran
     done
+}
+
+# Each was a file, on this machine only.
+@test "refuses a mistyped URI and makes no file of that name" {
+    local p=$SECRET
+    for uri in redis:h#x redis:/h REDIS:h file:x redis+unix:/s zk:h1,h2#x postgres:h rediss+x:h; do
+        refused 64 "$uri" touch ran
+        says "write ${uri%%:*}://... (for a file of that name: ./${uri%%:*}:...)"
+    done
+    for uri in etcd:h#x consul:x mysql:x s3:x http:x https:/x mongodb+srv:x; do
+        refused 64 "$uri" touch ran
+        says "\"${uri%%:*}:\", a store unknown to dlock (for a file of that name: ./${uri%%:*}:...)"
+    done
+    for uri in " redis://:$p@h#x" $'\t'"redis://:$p@h" $'\n'"redis://:$p@h" " x/redis://:$p@h"; do
+        refused 64 "$uri" touch ran
+        says "LOCK begins with a blank: remove it"
+    done
+    for uri in "\"redis://:$p@h#x\"" "'redis://:$p@h'#x" "\`redis://:$p@h\`"; do
+        refused 64 "$uri" touch ran
+        says "LOCK begins with a quotation mark: remove it"
+    done
+    refused 64 "jdbc:redis://:$p@h#x" touch ran
+    says 'LOCK has "jdbc:" before "redis://": remove it'
+    for uri in "URL=redis://:$p@h#x" "<redis://:$p@h>" $'\xef\xbb\xbf'"redis://:$p@h"; do
+        refused 64 "$uri" touch ran
+        says 'something before "redis://"'
+    done
+    refused 64 "@redis://:$p@h" touch ran
+    for DLOCK_STORE in redis:h "'redis://:$p@h'" " redis://:$p@h" "jdbc:redis://:$p@h" etcd:h; do
+        export DLOCK_STORE
+        refused 64 @n touch ran
+        says "DLOCK_STORE "
+    done
+    # Still files: what only resembles one.
+    mkdir redis
+    for path in redis/x.lock redis redis-1:x ./redis:h ./etcd:h a:b http; do
+        run_t 10 "$DLOCK" "$path" true
+    done
+    rm redis-1:x redis:h etcd:h a:b http redis/x.lock
+    rmdir redis
 }
 
 @test "shows no password of an invalid URI" {
