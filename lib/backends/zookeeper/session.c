@@ -67,7 +67,8 @@ int zk_error(const struct zk_backend *be, int rc, const char *what, struct dlock
     switch (rc) {
     case ZNOAUTH:
         why = be->lock.credentials ? "this user has no permission there" : "no permission there";
-        hint = be->lock.credentials ? "" : " without authentication (zk://user:password@...)";
+        hint = be->lock.credentials ? ""
+                                    : " without authentication (user:password@ before the servers)";
         break;
     case ZAUTHFAILED:
         why = "the server refused the authentication";
