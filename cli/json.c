@@ -4,6 +4,7 @@
 #include "util.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* The path of a bare file may hold any byte; JSON is UTF-8. */
@@ -54,8 +55,13 @@ void json_close(struct json *j, char bracket)
 
 void json_str(struct json *j, const char *key, const char *value)
 {
+    char *copy = strdup(value);
+
     begin(j, key);
-    quoted(j->f, value);
+    if (copy)
+        dlock_hide_secrets(copy, false);
+    quoted(j->f, copy ? copy : "");
+    free(copy);
 }
 
 void json_int(struct json *j, const char *key, int64_t value)

@@ -328,7 +328,6 @@ static void read_signals(struct keeper *k)
 
 /* ------------------------------------------------------------- store --- */
 
-#define LOCK_TEXT_MAX 1024
 #define HOLDER_TEXT_MAX 1024
 
 /* The lock for messages: "redis://h:6379/0: 'nightly'". A bare file is lock and store in one: "'/run/lock/x'". */

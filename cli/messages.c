@@ -1,6 +1,8 @@
 /* messages.c - lines on stderr, without ever blocking. */
 #include "messages.h"
 
+#include "util.h"
+
 #include <errno.h>
 #include <poll.h>
 #include <stdarg.h>
@@ -40,12 +42,15 @@ void message_flush(int wait_ms)
 
 static void emit(const char *fmt, va_list ap)
 {
-    char line[LINE_MAX_BYTES] = "dlock: ";
+    char text[LINE_MAX_BYTES], line[LINE_MAX_BYTES] = "dlock: ";
     size_t at = strlen(line);
-    int n = vsnprintf(line + at, sizeof(line) - at - 1, fmt, ap);
+    int n = vsnprintf(text, sizeof(text) - at - 1, fmt, ap);
     if (n < 0)
         return;
-    at += (size_t)n < sizeof(line) - at - 1 ? (size_t)n : sizeof(line) - at - 2;
+    /* A command's name may have any byte in it. */
+    dlock_clean_text(line + at, sizeof(line) - at - 1, text, strlen(text));
+    dlock_hide_secrets(line + at, (size_t)n >= sizeof(text) - at - 1);
+    at = strlen(line);
     line[at++] = '\n';
     if (at > sizeof(kept) - nkept)
         return;
@@ -111,5 +116,6 @@ const char *message_holder(const struct dlock_info *i, char *buf, size_t size)
     }
     if (i->note[0])
         add(buf, size, ": %s", i->note);
+    dlock_hide_secrets(buf, false);
     return buf;
 }

@@ -9,6 +9,9 @@
 
 #include <stddef.h>
 
+/* Room for the longest LOCK, its name twice, and some words: a cut could hide which part of it is secret. */
+#define LOCK_TEXT_MAX 9000
+
 void message(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* Prints err (unless it is EBUSY and -q was given) and returns the exit code for it. */
 int message_error(const struct options *, const struct dlock_error *err);

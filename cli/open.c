@@ -39,7 +39,7 @@ struct dlock_uri *open_uri(const struct options *o, int *code)
  * password, and a store is read on other machines and kept in backups. --note is for everything
  * else.
  */
-static const char *command_text(const struct options *o, char *buf, size_t size)
+static char *command_text(const struct options *o)
 {
     if (!o->command)
         return NULL;
@@ -49,13 +49,15 @@ static const char *command_text(const struct options *o, char *buf, size_t size)
         word = o->shell_string + strspn(o->shell_string, " \t\n");
         len = strcspn(word, " \t\n;|&<>()");
     }
-    snprintf(buf, size, "%.*s", (int)dlock_min((int64_t)len, 255), word);
-    return buf;
+    /* Of an assignment, such as PGPASSWORD=..., the variable only. */
+    size_t name = strcspn(word, "=/");
+    if (name < len && word[name] == '=')
+        len = name + 1;
+    return strndup(word, len);
 }
 
 dlock *open_handle(const struct options *o, struct dlock_uri **uri, int *code)
 {
-    char text[512];
     struct dlock_error err;
     struct dlock_options lo = DLOCK_OPTIONS_INIT;
     dlock *lk = NULL;
@@ -66,10 +68,12 @@ dlock *open_handle(const struct options *o, struct dlock_uri **uri, int *code)
     lo.grace_ns = o->on_lost == DLOCK_LOST_KILL ? 0 : o->grace_ns;
     lo.wait_ns = o->nonblock ? 0 : o->wait_ns;
     lo.connect_timeout_ns = o->connect_timeout_ns;
-    lo.command = command_text(o, text, sizeof(text));
+    char *command = command_text(o);
+    lo.command = command;
     lo.note = o->note;
     if (dlock_open_uri(&lk, uri, &lo, &err) < 0)
         *code = message_error(o, &err);
+    free(command);
     return lk;
 }
 

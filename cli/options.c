@@ -340,9 +340,14 @@ static int parse_switches(struct options *o, int argc, char **argv, struct dlock
         const struct option_row *row = find_row(c);
         char name[40];
 
-        if (c == '?' || c == ':' || !row)
+        if (c == '?' || c == ':' || !row) {
+            dlock_blank_lock(argv[optind - 1]);
             return bad_option(&t, c, argv[optind - 1], err);
+        }
         option_name(name, c, row);
+        /* A note with a URI, or LOCK in place of a forgotten value: for ps(1), and for a message about it. */
+        if (optarg)
+            dlock_blank_secrets(optarg);
         r = row->set(o, &(struct given){.row = row, .name = name, .value = optarg}, err);
     }
     return r;
@@ -358,7 +363,7 @@ static int take_lock(struct options *o, char *arg, struct dlock_error *err)
         return dlock_fail(err, DLOCK_EUSAGE, 0, "the lock's name is empty (an unset variable?)");
     if (len <= LOCK_MAX)
         o->lock = strdup(arg);
-    dlock_uri_blank_secrets(arg);
+    dlock_blank_lock(arg);
     if (len > LOCK_MAX)
         return dlock_fail(err, DLOCK_EUSAGE, 0, "the lock's name is longer than %d bytes",
                           LOCK_MAX);

@@ -113,7 +113,11 @@ static void print(const struct options *o, const dlock *lk, const struct found *
         putchar('\n');
         return;
     }
-    printf("%s (%s): %s\n", dlock_name(lk), dlock_where(lk), held(f) ? "held" : "free");
+    char lock[LOCK_TEXT_MAX];
+    int n = snprintf(lock, sizeof(lock), "%s (%s): %s", dlock_name(lk), dlock_where(lk),
+                     held(f) ? "held" : "free");
+    dlock_hide_secrets(lock, n >= (int)sizeof(lock));
+    puts(lock);
     for (size_t i = 0; i < f->n; i++)
         text_one(&f->all[i]);
 }

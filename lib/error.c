@@ -60,7 +60,7 @@ int dlock_fail(struct dlock_error *err, int code, int sys, const char *fmt, ...)
 
     if (err) {
         /* Into another buffer: an argument may be err->msg itself. */
-        char text[2 * sizeof(err->msg)];
+        char text[2 * sizeof(err->msg)], clean[sizeof(text)];
         va_list ap;
 
         va_start(ap, fmt);
@@ -70,7 +70,10 @@ int dlock_fail(struct dlock_error *err, int code, int sys, const char *fmt, ...)
             text[0] = '\0';
         err->code = code;
         err->sys = sys;
-        dlock_clean_text(err->msg, sizeof(err->msg), text, strlen(text));
+        /* Secrets are looked for before the text gets its length: the cut may take the '@' that shows them. */
+        dlock_clean_text(clean, sizeof(clean), text, strlen(text));
+        dlock_hide_secrets(clean, n >= (int)sizeof(text));
+        dlock_clean_text(err->msg, sizeof(err->msg), clean, strlen(clean));
     }
     errno = saved;
     return code;

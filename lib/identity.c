@@ -286,6 +286,19 @@ void dlock_identity_begin(struct dlock_identity *w)
     w->since = dlock_now();
 }
 
+/* What others read of the caller's text: without secrets, which a cut could make hard to recognise. */
+static void publish(char *dst, size_t size, const char *text)
+{
+    char *copy = text ? strdup(text) : NULL;
+
+    if (!copy)
+        return;
+    dlock_hide_secrets(copy, false);
+    dlock_clean_text(dst, size, copy, strlen(copy));
+    explicit_bzero(copy, strlen(text));
+    free(copy);
+}
+
 void dlock_identity_init(struct dlock_identity *w, const char *command, const char *note)
 {
     char host[256] = "";
@@ -296,10 +309,8 @@ void dlock_identity_init(struct dlock_identity *w, const char *command, const ch
     host[sizeof(host) - 1] = '\0';
     dlock_clean_text(w->host, sizeof(w->host), host, strlen(host));
     user_name(w->user, sizeof(w->user));
-    if (command)
-        dlock_clean_text(w->command, sizeof(w->command), command, strlen(command));
-    if (note)
-        dlock_clean_text(w->note, sizeof(w->note), note, strlen(note));
+    publish(w->command, sizeof(w->command), command);
+    publish(w->note, sizeof(w->note), note);
     w->pid = getpid();
     dlock_identity_begin(w);
 }

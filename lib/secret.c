@@ -1,10 +1,16 @@
-/* secret.c - passwords from files. */
+/*
+ * secret.c - passwords from files, and texts without the passwords in them.
+ *
+ * Which part of a text is secret is decided here alone, in next_secret(). dlock_fail() and the program's messages
+ * let every text pass through it: a message may quote a word of the caller, or a library's error text that does.
+ */
 #include "util.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -50,4 +56,160 @@ int dlock_read_secret(char **out, const char *path, struct dlock_error *err)
         rc = read_line(fd, path, out, err);
     close(fd);
     return rc;
+}
+
+/* ------------------------------------------------------------ in texts --- */
+
+/* A piece of a text. */
+struct piece {
+    char *p, *end;
+};
+
+static char *find_last(struct piece s, char c)
+{
+    return s.p < s.end ? memrchr(s.p, c, (size_t)(s.end - s.p)) : NULL;
+}
+
+/* The end of the word that begins at s.p. */
+static char *word_end(struct piece s)
+{
+    while (s.p < s.end && (unsigned char)*s.p > ' ')
+        s.p++;
+    return s.p;
+}
+
+/* Not a file's name, which messages need: "password-file". */
+static bool names_secret(struct piece key)
+{
+    static const char *const parts[] = {"secret", "password",   "passwd", "passphrase", "pwd",
+                                        "token",  "credential", "scram",  "api_key",    "apikey"};
+    size_t len = (size_t)(key.end - key.p);
+
+    if (len >= 4 && strncasecmp(key.end - 4, "file", 4) == 0)
+        return false;
+    for (; key.p < key.end; key.p++)
+        for (size_t i = 0; i < DLOCK_LEN(parts); i++) {
+            size_t n = strlen(parts[i]);
+
+            if (n <= (size_t)(key.end - key.p) && strncasecmp(key.p, parts[i], n) == 0)
+                return true;
+        }
+    return false;
+}
+
+/* Is s, what follows "://", no list of hosts with ports, but "user:password" that lost its '@' or has a blank? */
+static bool lacks_at(struct piece s)
+{
+    for (char *p = s.p; p < s.end && !strchr("/?#", *p); p++) {
+        if (*p == '[') { /* an IPv6 address */
+            char *close = memchr(p, ']', (size_t)(s.end - p));
+
+            p = close ? close : p;
+        }
+        if (*p != ':')
+            continue;
+        char *q = p + 1;
+        while (q < s.end && *q >= '0' && *q <= '9')
+            q++;
+        /* A message may put a quotation mark, a bracket or its own colon behind a port. */
+        if ((p == s.p && q > p + 1) || (q < s.end && !strchr(",/?#:;.!)>]}'\"", *q)))
+            return true;
+        p = q - 1;
+    }
+    return false;
+}
+
+/* User and password of a URI. s.p: behind "://"; word: where its word ends. */
+static struct piece in_authority(struct piece s, char *word, bool cut)
+{
+    char *at = find_last((struct piece){s.p, word}, '@');
+
+    if (cut && word == s.end)
+        return s;
+    if (!at && lacks_at((struct piece){s.p, word})) {
+        at = find_last(s, '@');
+        if (!at)
+            at = cut ? s.end : word;
+    }
+    return (struct piece){s.p, at ? at : s.p};
+}
+
+/* The value of a secret parameter. s: from behind '?' or '&' to the end of the word. */
+static struct piece in_query(struct piece s, bool cut)
+{
+    char *eq = s.p, *stop, *hash = cut ? NULL : find_last(s, '#');
+
+    while (eq < s.end && !strchr("=?&#/", *eq))
+        eq++;
+    if (eq == s.end || *eq != '=' || !names_secret((struct piece){s.p, eq}))
+        return (struct piece){s.p, s.p};
+    stop = memchr(eq, '&', (size_t)(s.end - eq));
+    if (!stop)
+        stop = hash && hash > eq ? hash : s.end;
+    return (struct piece){eq + 1, stop};
+}
+
+/*
+ * The first secret in text: what stands between "://" and the last '@' of a word, or the value of a parameter such
+ * as "?password=". one_word: blanks are a part of it. cut: the text goes on, but we do not have the rest; it may
+ * have the '@'. False: there is none.
+ */
+static bool next_secret(struct piece text, bool one_word, bool cut, struct piece *found)
+{
+    char *word = text.p;
+
+    for (char *p = text.p; p < text.end; p++) {
+        struct piece rest = {p, text.end}, s = {p, p};
+
+        if (p >= word)
+            word = one_word ? text.end : word_end(rest);
+        if (text.end - p > 3 && memcmp(p, "://", 3) == 0)
+            s = in_authority((struct piece){p + 3, text.end}, word, cut);
+        else if (*p == '?' || *p == '&')
+            s = in_query((struct piece){p + 1, word}, cut && word == text.end);
+        if (s.p < s.end) {
+            *found = s;
+            return true;
+        }
+    }
+    return false;
+}
+
+void dlock_hide_secrets(char *text, bool cut)
+{
+    struct piece rest = {text, text + strlen(text)}, s;
+    char *w = text;
+
+    while (next_secret(rest, false, cut, &s)) {
+        size_t before = (size_t)(s.p - rest.p), stars = (size_t)dlock_min(s.end - s.p, 3);
+
+        memmove(w, rest.p, before);
+        memset(w + before, '*', stars);
+        w += before + stars;
+        rest.p = s.end;
+    }
+    memmove(w, rest.p, strlen(rest.p) + 1);
+}
+
+static void blank(struct piece rest, bool one_word)
+{
+    struct piece s;
+
+    for (; next_secret(rest, one_word, false, &s); rest.p = s.end)
+        memset(s.p, 'x', (size_t)(s.end - s.p));
+}
+
+void dlock_blank_secrets(char *text)
+{
+    blank((struct piece){text, text + strlen(text)}, false);
+}
+
+void dlock_blank_lock(char *lock)
+{
+    char *end = lock + strlen(lock), *name = find_last((struct piece){lock, end}, '#');
+
+    /* By itself: a '@' in it says nothing about the store. */
+    if (name)
+        blank((struct piece){name, end}, true);
+    blank((struct piece){lock, name ? name : end}, true);
 }

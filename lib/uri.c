@@ -669,44 +669,6 @@ size_t dlock_uri_scheme_len(const char *text)
     return strncmp(text + n, "://", 3) == 0 ? n : 0;
 }
 
-static void blank(char *p, const char *end)
-{
-    for (; p < end; p++)
-        *p = 'x';
-}
-
-static bool names_secret(const char *key, const char *end)
-{
-    for (; key + 6 <= end; key++)
-        if (strncasecmp(key, "secret", 6) == 0 ||
-            (key + 8 <= end && strncasecmp(key, "password", 8) == 0))
-            return true;
-    return false;
-}
-
-void dlock_uri_blank_secrets(char *text)
-{
-    size_t scheme = dlock_uri_scheme_len(text);
-    char *start = text + scheme + 3, *end, *at, *p;
-
-    if (scheme == 0)
-        return;
-    end = strrchr(start, '#');
-    end = end ? end : start + strlen(start);
-    p = memchr(start, '?', (size_t)(end - start));
-    while (p && p < end) {
-        char *key = p + 1, *next = memchr(key, '&', (size_t)(end - key));
-        char *stop = next ? next : end, *eq = memchr(key, '=', (size_t)(stop - key));
-
-        if (eq && names_secret(key, eq))
-            blank(eq + 1, stop);
-        p = next;
-    }
-    /* Only the length still shows; the rest says which lock it is. */
-    at = memrchr(start, '@', (size_t)(end - start));
-    blank(start, at ? at : start);
-}
-
 static const struct uri_rule *find_rule(const char *scheme)
 {
     for (size_t i = 0; i < DLOCK_LEN(rules); i++)

@@ -47,11 +47,6 @@ int dlock_uri_settle_where(struct dlock_uri *, struct dlock_error *);
 /* Frees; overwrites the secrets first. NULL is fine. */
 void dlock_uri_free(struct dlock_uri *);
 /*
- * Overwrite the secret parts of a lock's URI in place: user and password, and each parameter with "secret" or
- * "password" in its key. Also in text that is no valid URI; a path stays as it is.
- */
-void dlock_uri_blank_secrets(char *text);
-/*
  * 0, or DLOCK_EUSAGE when text, which would be taken for a path, looks like a URI: a known scheme and ':' without "//",
  * or a "://" with something before its scheme. The message has the verb but no subject: "begins with a blank: ...".
  */

@@ -56,6 +56,15 @@ static inline int dlock_hex(char c)
  * DLOCK_EPERM when the file cannot be read or others have access to it, DLOCK_ENOMEM.
  */
 int dlock_read_secret(char **out, const char *path, struct dlock_error *err);
+/*
+ * Put "***" in place of each secret in a text of one line: what stands between "://" and the last '@' of any word, and
+ * the value of a parameter with "password", "secret" and the like in its key. cut: the end of the text is missing.
+ */
+void dlock_hide_secrets(char *text, bool cut);
+/* The same in place for ps(1), without another length: each byte becomes 'x'. */
+void dlock_blank_secrets(char *text);
+/* The same for a LOCK, which is one word, blanks and all. Behind its last '#' is a name, which may have a '@'. */
+void dlock_blank_lock(char *lock);
 
 /* duration.c: "10", "0.5", "500ms", "1.5m", "2h", "1d" -> ns >= 0. 0, or DLOCK_EUSAGE with the text quoted. */
 int dlock_parse_duration(const char *text, int64_t *ns, struct dlock_error *err);

@@ -140,6 +140,56 @@ unseen() {
     wait_exit 5 "$second"
 }
 
+# Who holds it, and for what, is read on other machines and kept in the server's backups.
+@test "the record of a holder or waiter shows no secret" {
+    "$DLOCK" --note "for https://joe:$CANARY x@ci/job?token=$CANARY#1" "$L" -c "PASS=$CANARY; : >held; '$HELPERS/await' go" &
+    first=$!
+    wait_for 5 test -e held
+    SHELL= "$DLOCK" "$L" -c "redis://:$CANARY x@h" 2>wait.log &
+    second=$!
+    wait_for 5 queue_is 1
+    "$DLOCK" "$L" "redis://:x $CANARY@h" 2>wait2.log &
+    third=$!
+    wait_for 5 queue_is 2
+    case $(args_of "$first") in *" for https://xxxx"*) ;; *) fail "the note is not hidden: $(args_of "$first")" ;; esac
+    for json in '' --json; do
+        run run_t 5 "$DLOCK" --status $json "$L"
+        assert_rc 75
+        assert_out "PASS="
+        assert_out "for https://"
+        no_canary "--status $json" "$output"
+    done
+    run run_t 5 "$DLOCK" -v -n "$L" true
+    assert_rc 75
+    no_canary "-n" "$output"
+    no_canary "the store" "$(store --raw get "$NAME"; store --raw hgetall "{$NAME}:dlock:waiters"
+        store --raw --scan; store client list; store slowlog get)"
+    : >go
+    wait_exit 5 "$first"
+    for waiter in "$second" "$third"; do
+        rc=0
+        wait_exit 5 "$waiter" || rc=$?
+        [ $rc -eq 127 ]
+    done
+    # The other one is the shell's, which says what it cannot find.
+    no_canary_in wait2.log
+}
+
+@test "a name that is a URI shows no password" {
+    L="redis://app:c4n4ry%2Fapp@$AT#http://u:$CANARY@h/$NAME"
+    hold "$L"
+    unseen "$HOLDER" "$GUARD"
+    for arg in --status '--status --json' '-v -n'; do
+        case $arg in --status*) command='' ;; *) command=true ;; esac
+        run run_t 5 "$DLOCK" $arg "$L" $command
+        assert_rc 75
+        assert_out "http://***@h/$NAME"
+        no_canary "$arg" "$output"
+    done
+    let_go
+    no_canary_in hold.log
+}
+
 # --- messages ------------------------------------------------------------------------------------------
 
 @test "messages with -v show no secret" {

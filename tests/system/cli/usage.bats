@@ -233,6 +233,46 @@ TRACE='touch ran'
     refused 64 -u "redis://u:$p@h#n"
 }
 
+@test "shows no password of a URI in another place" {
+    local p=$SECRET uri
+    for uri in "redis://:$p@h#x" "redis://$p@h" "redis://u:my $p@h#x" "redis://u:$p my@h" "redis://u:#/?@$p%@h" \
+        "\"redis://u:$p\"@h#x\"" "jdbc:redis://u:$p@h" "redis://:$(printf '%600s' | tr ' ' y)$p@h" \
+        "postgres://h/db?x=y&password=$p#x" "redis://h#redis://:$p@x"; do
+        refused 64 -w "$uri" ./x touch ran
+        refused 64 -nw"$uri" ./x touch ran
+        refused 64 -E "$uri" ./x touch ran
+        refused 64 --on-lost "$uri" ./x touch ran
+        refused 64 --ttl="$uri" ./x touch ran
+        refused 64 --"$uri" ./x touch ran
+        refused 64 "#$uri" touch ran
+        refused 64 "$uri" -c
+        refused 64 --status "$uri" touch ran
+        refused 127 "$T/x" "$uri" touch ran
+        refused 73 "./no/$uri" touch ran
+        DLOCK_STORE="x$uri" refused 64 @n touch ran
+        DLOCK_STORE="/${uri%%#*}/no" refused 73 @n touch ran
+    done
+}
+
+@test "shows no password in a path" {
+    local dir="$T/x:/u:$SECRET@h"
+    mkdir -p "$dir"
+    start_log "$T/log" "$DLOCK" -v "$T/x://u:$SECRET@h/l" sh -c ': >"$1/held"; "$HELPERS/await" "$1/go"' - "$T"
+    wait_for 5 test -e "$T/held"
+    for mode in --status '--status --json' '-v -n' '-v -w 0.01'; do
+        case $mode in --status*) command='' ;; *) command=true ;; esac
+        rc=0
+        run_t 10 "$DLOCK" $mode "$T/x://u:$SECRET@h/l" $command >"$T/out" 2>"$T/err" || rc=$?
+        # 69: not even asked within 10 ms, on a busy machine.
+        case $rc in 75 | 69) ;; *) fail "$mode: exit code $rc: $(cat "$T/err")" ;; esac
+        grep -qF '://***@h/l' "$T/out" "$T/err" || fail "$mode: $(cat "$T/out" "$T/err")"
+        ! grep -qF "$SECRET" "$T/out" "$T/err" || fail "$mode: $(cat "$T/out" "$T/err")"
+    done
+    : >"$T/go"
+    wait_exit 5 "$STARTED"
+    ! grep -F "$SECRET" "$T/log" || fail "the holder shows it"
+}
+
 @test "refuses invalid password files" {
     # The folder must stay empty, so the files are beside it.
     echo "$SECRET" >"$T/open" && chmod 644 "$T/open"

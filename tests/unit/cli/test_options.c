@@ -248,6 +248,14 @@ static const struct {
     {"dlock|redis://:hunter@h#n", "no command"},
     {"dlock|-u|redis://:hunter@h#n", "-u needs"},
     {"dlock|--status|redis://:hunter@h#n|c", "--status takes"},
+    {"dlock|\"redis://:hunter@h#n\"", "no command"},
+    {"dlock|-w|redis://:hunter@h#n|c", "option -w: \"(a URI)\""},
+    {"dlock|-E|jdbc:redis://:hunter@h#n|c", "option -E: \"(a URI)\""},
+    {"dlock|-nw5redis://:hunter@h#n|c", "option -w: \"(a URI)\""},
+    {"dlock|--on-lost|x?password=hunter&y|L|c", "option --on-lost: \"x?password=***&y\""},
+    {"dlock|--redis://:hunter@h#n|c", "unknown option --redis://***@h#n"},
+    {"dlock|--redis://:hunter aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa@h#n|c",
+     "unknown option --redis://xxxx"},
 };
 
 TEST(refusals)
@@ -311,6 +319,19 @@ TEST(descriptors)
     }
 }
 
+/* A note with a secret in it has none from the beginning. */
+TEST(a_note_keeps_no_secret)
+{
+    struct args a = split("dlock|--note=http://h/1 for redis://:hunter@h#n by joe@h|--|L|c");
+    struct options o;
+
+    REQUIRE_INT(options_parse(&o, a.n, a.v, NULL), 0);
+    CHECK_STR(o.note, "http://h/1 for redis://xxxxxxx@h#n by joe@h");
+    CHECK_STR(a.v[1], "--note=http://h/1 for redis://xxxxxxx@h#n by joe@h");
+    options_done(&o);
+    drop(&a);
+}
+
 /* ps(1) shows no secret afterwards; our copy is complete. */
 TEST(argv_keeps_no_secret)
 {
@@ -335,6 +356,10 @@ TEST(argv_keeps_no_secret)
          "x://h?client_secret_2=xxx&secretx&a=secret#n"},
         {"redis://h?password=#n", "redis://h?password=#n"},
         {"redis://h?#password=x", "redis://h?#password=x"},
+        {"redis://h#redis://:pw@x", "redis://h#redis://xxx@x"},
+        {"redis://u:pw#n", "redis://xxxx#n"},
+        {"\"redis://:p w@h\"", "\"redis://xxxx@h\""},
+        {"jdbc:redis://:pw@h#n", "jdbc:redis://xxx@h#n"},
     };
 
     for (size_t i = 0; i < DLOCK_LEN(rows); i++) {

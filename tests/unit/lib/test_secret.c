@@ -1,0 +1,240 @@
+/* No text shows a secret: what dlock_hide_secrets() takes out, and that nothing reaches a message without it. */
+#include "unit.h"
+#include "uri.h"
+#include "util.h"
+
+#include <stdlib.h>
+
+static const struct {
+    const char *text, *want;
+} texts[] = {
+    /* nothing to hide */
+    {"", ""},
+    {"a@b: c?d=e", "a@b: c?d=e"},
+    {"redis://h:6379/0: 'a@b' is held", "redis://h:6379/0: 'a@b' is held"},
+    {"(redis://h:6379), a@b", "(redis://h:6379), a@b"},
+    {"redis://h:6379; redis://[::1]:6379. a@b", "redis://h:6379; redis://[::1]:6379. a@b"},
+    {"zk://h1:2181,h2:2181/a:b a@b", "zk://h1:2181,h2:2181/a:b a@b"},
+    {"postgres:///run/pg:5432/db a@b", "postgres:///run/pg:5432/db a@b"},
+    {"\"etcd://\" a@b", "\"etcd://\" a@b"},
+    {"https://ci/job/12?x=1#y by joe@h", "https://ci/job/12?x=1#y by joe@h"},
+    {"http://[fe80::1%eth0]:80/ by joe@h", "http://[fe80::1%eth0]:80/ by joe@h"},
+    {"h?password-file=/x&cert=y", "h?password-file=/x&cert=y"},
+    {"://", "://"},
+    {"redis://@h", "redis://@h"},
+    /* user and password */
+    {"redis://u:pw@h#n", "redis://***@h#n"},
+    {"x 'redis://:p@h' y a@b", "x 'redis://**@h' y a@b"},
+    {"redis://u@h redis://abcdef@h", "redis://*@h redis://***@h"},
+    {"redlock://:pw@h1,:pw@h2", "redlock://***@h2"},
+    {"redis://u:p/w?x#y@z@h/0", "redis://***@h/0"},
+    {"x=\"jdbc:redis://:p'w\"@h\"", "x=\"jdbc:redis://***@h\""},
+    {"redis://h#https://u:pw@x", "redis://***@x"},
+    /* ... with a blank, or without its '@' */
+    {"cannot run 'redis://u:my pw@h'", "cannot run 'redis://***@h'"},
+    {"redis://:12 pw@h", "redis://***@h"},
+    {"redis://:pw#n: no answer", "redis://*** no answer"},
+    {"redis://u:1pw/0", "redis://***"},
+    /* parameters */
+    {"postgres://h/db?a=b&password=pw&c=d#n", "postgres://h/db?a=b&password=**&c=d#n"},
+    {"h?sslPassWord=a#b#n x", "h?sslPassWord=***#n x"},
+    {"h?client_secret_2=abcd&pwd=p&token= x", "h?client_secret_2=***&pwd=*&token= x"},
+    {"redis://u:pw@h?password=a=b?c&d", "redis://***@h?password=***&d"},
+};
+
+TEST(hides_secrets_and_nothing_else)
+{
+    for (size_t i = 0; i < DLOCK_LEN(texts); i++) {
+        char buf[200];
+
+        for (int twice = 0; twice < 2; twice++) {
+            strcpy(buf, twice ? buf : texts[i].text);
+            dlock_hide_secrets(buf, false);
+            if (!CHECK_STR(buf, texts[i].want))
+                printf("# ... from %s\n", texts[i].text);
+        }
+    }
+}
+
+/* The '@', or the name's '#', may be in the part that is missing. */
+TEST(a_cut_text_hides_its_last_uri)
+{
+    static const struct {
+        const char *text, *want;
+    } cut[] = {
+        {"x redis://u", "x redis://*"},
+        {"x redis://user:p", "x redis://***"},
+        {"redis://u:my p", "redis://***"},
+        {"redis://h:1/0 y", "redis://h:1/0 y"},
+        {"redis://h:1 x?password=a#b", "redis://h:1 x?password=***"},
+    };
+
+    for (size_t i = 0; i < DLOCK_LEN(cut); i++) {
+        char buf[200];
+
+        strcpy(buf, cut[i].text);
+        dlock_hide_secrets(buf, true);
+        CHECK_STR(buf, cut[i].want);
+    }
+}
+
+/* Wherever the cut is, in the message or in the room for its text. */
+TEST(long_messages_show_no_secret)
+{
+    for (int before = 0; before < 1200; before++)
+        for (int kind = 0; kind < 3; kind++) {
+            struct dlock_error err;
+            char text[1300];
+
+            snprintf(text, sizeof(text), "%*sredis://%sunter%s@h", before, "",
+                     kind ? "user:h" : "h", kind > 1 ? " h" : "");
+            dlock_fail(&err, DLOCK_EUSAGE, 0, "%s", text);
+            if (strstr(err.msg, "://h") || strstr(err.msg, "://u"))
+                CHECK_FAIL("%d: %s", before, err.msg + (before < 500 ? before : 0));
+        }
+}
+
+TEST(a_record_shows_no_secret)
+{
+    struct dlock_identity w;
+    char command[600] = "redis://", note[600];
+
+    memset(command + 8, 'h', 400);
+    strcpy(command + 408, "@x");
+    snprintf(note, sizeof(note), "for redis://:my pw@h and x?password=%0300d#n", 7);
+    dlock_identity_init(&w, command, note);
+    CHECK_STR(w.command, "redis://***@x");
+    CHECK_STR(w.note, "for redis://***@h and x?password=***#n");
+    dlock_identity_init(&w, NULL, NULL);
+    CHECK_STR(w.command, "");
+}
+
+/* ------------------------------------------------- all ways to write one --- */
+
+#define MARK "hunter"
+
+static const char *const prefixes[] = {
+    "",   " ",  "\t",  "\"", "'",  "jdbc:",  "X=",    "jdbc=", "<",     "#", "@", "\xef\xbb\xbf",
+    "x/", "./", "://", "re", "r:", "redis:", "file:", "a b ",  "--x=y:"};
+static const char *const schemes[] = {"redis",   "rediss",   "redis+unix", "redis+sentinel",
+                                      "redlock", "redlocks", "postgres",   "postgresql",
+                                      "zk",      "file",     "etcd",       "fake"};
+static const char *const users[] = {":%s@", "u:%s@", "%s@", "u:x@%s@", "u:x:%s@", "%s:x@"};
+/* A blank or '#' only where '@' or '#NAME' of the whole still tell what it is. */
+static const char *const passwords[] = {
+    MARK,         "x@" MARK,   MARK "@x",   "x/" MARK,     MARK "/x",   "x?" MARK,  MARK "?x=y",
+    "x&" MARK,    MARK "&x=y", "x," MARK,   MARK ",x",     "x:" MARK,   MARK ":x",  "6379" MARK,
+    "6379/" MARK, "[" MARK,    MARK "]",    "\"" MARK "'", "'" MARK,    MARK "%zz", "%00" MARK,
+    "%41" MARK,   MARK "://x", "x://" MARK, "x\n" MARK,    "\x01" MARK, "x#" MARK,  MARK "#x",
+    "x y" MARK,   MARK " x",   "x\xff" MARK};
+static const char *const tails[] = {"h#n",
+                                    "h:0#n",
+                                    "h:x#n",
+                                    "h1,h2#n",
+                                    "[::1#n",
+                                    "h/x y#n",
+                                    "h/1/2#n",
+                                    "#n",
+                                    "h#%zz",
+                                    "h#",
+                                    "h?x#n",
+                                    "h?x=1#n",
+                                    "h?restart-grace=x#n",
+                                    "h/d?mode=x#n",
+                                    "h/a@b#n",
+                                    "h:1/s#n",
+                                    "/#n",
+                                    "/s#n",
+                                    "h h#n",
+                                    "h,,h#n",
+                                    "h/..#n"};
+
+/* "redlock://h1,u@h2": the first host has no credentials. So a ',' in a user's name cannot be told from this. */
+static bool is_ambiguous(const char *scheme, const char *user, const char *password)
+{
+    return strncmp(scheme, "redlock", 7) == 0 && strchr(password, ',') &&
+           (!strchr(user, ':') || strstr(user, "s:x") || strstr(user, "x@%"));
+}
+
+static void look(const char *text, const char *what, const char *shown)
+{
+    if (shown && strstr(shown, MARK))
+        CHECK_FAIL("%s: %s: %s", text, what, shown);
+}
+
+/* What the library says of text, and what it shows of the handle. */
+static void try(const char *text)
+{
+    static const struct dlock_options lo = DLOCK_OPTIONS_INIT;
+    struct dlock_error err = {0};
+    struct dlock_uri *u = NULL;
+    dlock *lk = NULL;
+
+    if (dlock_uri_parse(&u, text, &err) < 0) {
+        look(text, "message", err.msg);
+        return;
+    }
+    if (dlock_open_uri(&lk, &u, &lo, &err) < 0)
+        look(text, "message", err.msg);
+    else if (!dlock_is_local(lk))
+        look(text, "where", dlock_where(lk));
+    dlock_close(lk);
+}
+
+TEST(no_spelling_shows_a_password)
+{
+    char creds[100], text[300];
+
+    for (size_t s = 0; s < DLOCK_LEN(schemes); s++)
+        for (size_t u = 0; u < DLOCK_LEN(users); u++)
+            for (size_t p = 0; p < DLOCK_LEN(passwords); p++)
+                for (size_t t = 0; t < DLOCK_LEN(tails); t++) {
+                    if (is_ambiguous(schemes[s], users[u], passwords[p]))
+                        continue;
+                    snprintf(creds, sizeof(creds), users[u], passwords[p]);
+                    snprintf(text, sizeof(text), "%s://%s%s", schemes[s], creds, tails[t]);
+                    try(text);
+                }
+    for (size_t x = 1; x < DLOCK_LEN(prefixes); x++)
+        for (size_t u = 0; u < DLOCK_LEN(users); u++)
+            for (size_t p = 0; p < DLOCK_LEN(passwords); p++) {
+                struct dlock_error err = {0};
+                char *uri = NULL;
+
+                snprintf(creds, sizeof(creds), users[u], passwords[p]);
+                snprintf(text, sizeof(text), "%sredis://%sh#n", prefixes[x], creds);
+                try(text);
+                if (dlock_default_uri(&uri, "n", text, &err) < 0)
+                    look(text, "DLOCK_STORE", err.msg);
+                free(uri);
+                uri = NULL;
+                if (dlock_default_uri(&uri, text, "/tmp", &err) < 0)
+                    look(text, "@name", err.msg);
+                free(uri);
+            }
+}
+
+/* Secret parameters, of a store that knows them and of one that does not. */
+TEST(no_parameter_shows_a_password)
+{
+    static const char *const keys[] = {"password", "sslpassword", "sentinel-password",
+                                       "client_secret", "token"};
+    static const char *const stores[] = {"redis://h", "postgres://u@h/d", "zk://u:" MARK "@h/a",
+                                         "file:///d", "redlock://h,,h",   "X=redis://h",
+                                         "redis:h"};
+    char text[300];
+
+    for (size_t s = 0; s < DLOCK_LEN(stores); s++)
+        for (size_t k = 0; k < DLOCK_LEN(keys); k++)
+            for (size_t p = 0; p < DLOCK_LEN(passwords); p++) {
+                if (strpbrk(passwords[p], "&# \n")) /* they end a value */
+                    continue;
+                snprintf(text, sizeof(text), "%s?x=1&%s=%s#n", stores[s], keys[k], passwords[p]);
+                try(text);
+                snprintf(text, sizeof(text), "%s?%s=%s&%s=%s", stores[s], keys[k], passwords[p],
+                         keys[k], passwords[p]);
+                try(text);
+            }
+}
+
+UNIT_MAIN
