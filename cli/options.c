@@ -418,6 +418,19 @@ static int take_fd(struct options *o, char **rest, int n, struct dlock_error *er
     return 0;
 }
 
+/* "-n 5 URI COMMAND": without -w the 5 would be a file, and the URI a command. */
+static int check_forgotten_w(char **rest, int n, struct dlock_error *err)
+{
+    int64_t ns;
+
+    if (n < 2 || dlock_uri_scheme_len(rest[1]) == 0 || dlock_parse_duration(rest[0], &ns, NULL) < 0)
+        return 0;
+    dlock_blank_lock(rest[1]);
+    return dlock_fail(err, DLOCK_EUSAGE, 0,
+                      "\"%.32s\" is in the place of LOCK: write a time to wait as -w %.32s",
+                      rest[0], rest[0]);
+}
+
 static int take_arguments(struct options *o, char **rest, int n, struct dlock_error *err)
 {
     int r;
@@ -429,6 +442,9 @@ static int take_arguments(struct options *o, char **rest, int n, struct dlock_er
         o->mode = MODE_FD;
     if (o->mode == MODE_FD)
         return take_fd(o, rest, n, err);
+    r = o->mode == MODE_RUN ? check_forgotten_w(rest, n, err) : 0;
+    if (r < 0)
+        return r;
     /* Also where the command line is refused below: ps(1) must not show it. */
     r = take_lock(o, rest[0], err);
     if (r < 0)

@@ -204,6 +204,17 @@ TRACE='touch ran'
     rmdir redis
 }
 
+@test "refuses a wait without -w" {
+    refused 64 -n 5 "redis://:$SECRET@h#x" touch ran
+    says "-w 5"
+    refused 64 1.5m "redis://:$SECRET@h#x" touch ran
+    says "-w 1.5m"
+    refused 64 -n 5 "redis://:$SECRET@h#x"
+    # flock(1)'s own: a file, whatever the command is.
+    run_t 10 "$DLOCK" -n 5 true
+    rm 5
+}
+
 @test "shows no password of an invalid URI" {
     local p=$SECRET
     for uri in "redis://u:$p@h" "redis://u:$p@h#" "redis://u:$p@h:x#n" "redis://u:$p@h:0#n" "redis://u:$p@h/x#n" \

@@ -248,6 +248,9 @@ static const struct {
     {"dlock|redis://:hunter@h#n", "no command"},
     {"dlock|-u|redis://:hunter@h#n", "-u needs"},
     {"dlock|--status|redis://:hunter@h#n|c", "--status takes"},
+    {"dlock|-n|5|redis://:hunter@h#n|c",
+     "\"5\" is in the place of LOCK: write a time to wait as -w 5"},
+    {"dlock|1.5m|redis://:hunter@h#n|c", "as -w 1.5m"},
     {"dlock|\"redis://:hunter@h#n\"", "no command"},
     {"dlock|-w|redis://:hunter@h#n|c", "option -w: \"(a URI)\""},
     {"dlock|-E|jdbc:redis://:hunter@h#n|c", "option -E: \"(a URI)\""},
@@ -314,6 +317,23 @@ TEST(descriptors)
 
         CHECK_INT(options_parse(&o, a.n, a.v, NULL), 0);
         CHECK_INT(o.fd, rows[i].fd);
+        options_done(&o);
+        drop(&a);
+    }
+}
+
+/* A number and a command are flock(1)'s way to name a file "5". */
+TEST(a_number_before_a_command_is_a_lock)
+{
+    static const char *const rows[] = {"dlock|-n|5|true", "dlock|5|./redis://h#n",
+                                       "dlock|5s|redis:h", "dlock|5x|redis://h#n"};
+
+    for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
+        struct args a = split(rows[i]);
+        struct options o;
+
+        CHECK_INT(options_parse(&o, a.n, a.v, NULL), 0);
+        CHECK_INT(o.lock[0], '5');
         options_done(&o);
         drop(&a);
     }
