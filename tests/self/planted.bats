@@ -138,3 +138,21 @@ caught() {
     plant cli/keeper.c 's/r->how == DLOCK_REL_NOT_OURS && !k->lost/r->how == DLOCK_REL_NOT_OURS \&\& k->lost/'
     caught cli/lease "a release that answers 'not ours' is a loss although the command returned 0"
 }
+
+# bats test_tags=slow
+@test "planted: a password ends at the first '@'" {
+    plant lib/secret.c "s/char \*at = find_last\((\(struct piece\)\{s.p, word\}), '@'\);/char *at = memchr(s.p, '@', (size_t)(word - s.p));/"
+    caught cli/usage "shows no password of a URI in another place"
+}
+
+# bats test_tags=slow
+@test "planted: secrets are looked for in what is left of a cut message" {
+    plant lib/error.c 's/(dlock_clean_text\(clean,) sizeof\(clean\)/\1 sizeof(err->msg)/'
+    caught cli/usage "shows no password of a URI in another place"
+}
+
+# bats test_tags=slow
+@test "planted: a mistyped URI is a path" {
+    plant lib/uri.c 's/r = refuse_typo\(ps, text\)/r = refuse_typo(ps, "x")/'
+    caught cli/usage "refuses a mistyped URI and makes no file of that name"
+}

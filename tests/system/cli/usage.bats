@@ -247,7 +247,7 @@ TRACE='touch ran'
 @test "shows no password of a URI in another place" {
     local p=$SECRET uri
     for uri in "redis://:$p@h#x" "redis://$p@h" "redis://u:my $p@h#x" "redis://u:$p my@h" "redis://u:#/?@$p%@h" \
-        "\"redis://u:$p\"@h#x\"" "jdbc:redis://u:$p@h" "redis://:$(printf '%600s' | tr ' ' y)$p@h" \
+        "\"redis://u:$p\"@h#x\"" "jdbc:redis://u:$p@h" "redis://$p$(printf '%600s' | tr ' ' y)@h" \
         "postgres://h/db?x=y&password=$p#x" "redis://h#redis://:$p@x"; do
         refused 64 -w "$uri" ./x touch ran
         refused 64 -nw"$uri" ./x touch ran
