@@ -146,7 +146,7 @@ static int query(const struct options *o, const struct sigstate *sig, dlock *lk,
                 return message_error(o, &r.error);
             if (r.type == DLOCK_R_DONE)
                 return -1;
-            if (r.type == DLOCK_R_NOTICE && r.error.code && !o->quiet)
+            if (r.type == DLOCK_R_NOTICE && (r.error.code ? !o->quiet : o->verbose))
                 message("%s", r.error.msg);
             if (r.type == DLOCK_R_INFO && keep(f, r.info) < 0) {
                 message("out of memory");
