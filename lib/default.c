@@ -56,9 +56,10 @@ static int check_dir(const char *dir, struct dlock_error *err)
     if (r < 0)
         return r;
     if (st.st_uid != geteuid())
-        return dlock_fail(err, DLOCK_EPERM, 0,
-                          "%s belongs to uid %lu, not to us: remove it, or set DLOCK_STORE", dir,
-                          (unsigned long)st.st_uid);
+        return dlock_fail(
+            err, DLOCK_EPERM, 0,
+            "%s belongs to uid %lu, not to us: have root remove it, or set DLOCK_STORE", dir,
+            (unsigned long)st.st_uid);
     if (st.st_mode & (S_IRWXG | S_IRWXO))
         return dlock_fail(err, DLOCK_EPERM, 0, "%s is open to other users: chmod 700 it", dir);
     return 0;

@@ -113,7 +113,7 @@ n.lock" ]
     done
     inside chmod 700 $D
     inside chown 0 $D
-    refused 77 "$D belongs to uid 0" "remove it"
+    refused 77 "$D belongs to uid 0" "root remove it"
     inside chown $((U + 1)) $D
     refused 77 "$D belongs to uid $((U + 1))" "remove it" DLOCK_STORE
     inside rm -r $D
