@@ -478,6 +478,7 @@ int options_parse(struct options *o, int argc, char **argv, struct dlock_error *
         options_done(o);
         return r;
     }
+    o->verbose = o->verbose && !o->quiet;
     /* -n and -w 0 mean the same: one try. */
     if (o->nonblock || o->wait_ns == 0) {
         o->nonblock = true;

@@ -147,7 +147,7 @@ static const struct {
     {"dlock|--conflict-exit-code=007|L|c", "x E7 L79 w-1 t30000 g-1 c5000 l0 -"},
     {"dlock|-o|L|c", "xo E75 L79 w-1 t30000 g-1 c5000 l0 -"},
     {"dlock|--no-fork|L|c", "xF E75 L79 w-1 t30000 g-1 c5000 l0 -"},
-    {"dlock|-snovq|L|c", "snovq E75 L79 w0 t30000 g-1 c5000 l0 -"},
+    {"dlock|-snovq|L|c", "snoq E75 L79 w0 t30000 g-1 c5000 l0 -"},
     {"dlock|--ttl|30|L|c", "x E75 L79 w-1 t30000 g-1 c5000 l0 -"},
     {"dlock|--ttl=2s|--grace=0|L|c", "x E75 L79 w-1 t2000 g0 c5000 l0 -"},
     {"dlock|--grace|100ms|--connect-timeout|1|L|c", "x E75 L79 w-1 t30000 g100 c1000 l0 -"},
