@@ -198,10 +198,11 @@ int dlock_default_uri(char **out, const char *name, const char *store, struct dl
     if (!*name)
         return dlock_fail(err, DLOCK_EUSAGE, 0,
                           "the lock's name after '@' is empty (an unset variable?)");
-    if (strstr(name, "://"))
+    if (dlock_uri_scheme_len(name) > 0)
         return dlock_fail(err, DLOCK_EUSAGE, 0, "LOCK has a '@' before a URI: remove it");
     if (strchr(name, '#'))
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "\"@%.80s\": write a '#' in a name as %%23", name);
+        return dlock_fail(err, DLOCK_EUSAGE, 0,
+                          "LOCK has a '#' in the name after '@': write it as %%23");
     r = store && *store ? given_store(&base, store, err) : embedded_store(&base, err);
     if (r == 0 && asprintf(&uri, "%s#%s", base, name) < 0)
         r = dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
