@@ -47,8 +47,8 @@ TEST(hides_secrets_and_nothing_else)
     for (size_t i = 0; i < DLOCK_LEN(texts); i++) {
         char buf[200];
 
+        strcpy(buf, texts[i].text);
         for (int twice = 0; twice < 2; twice++) {
-            strcpy(buf, twice ? buf : texts[i].text);
             dlock_hide_secrets(buf, false);
             if (!CHECK_STR(buf, texts[i].want))
                 printf("# ... from %s\n", texts[i].text);
