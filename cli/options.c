@@ -429,12 +429,14 @@ static int take_fd(struct options *o, char **rest, int n, struct dlock_error *er
     return 0;
 }
 
-/* "-n 5 URI COMMAND": without -w the 5 would be a file, and the URI a command. */
+/* "-n 5 URI COMMAND": without -w the 5 would be a file, and the URI, mistyped or not, a command. */
 static int check_forgotten_w(char **rest, int n, struct dlock_error *err)
 {
     int64_t ns;
 
-    if (n < 2 || dlock_uri_scheme_len(rest[1]) == 0 || dlock_parse_duration(rest[0], &ns, NULL) < 0)
+    if (n < 2 || dlock_parse_duration(rest[0], &ns, NULL) < 0)
+        return 0;
+    if (dlock_uri_scheme_len(rest[1]) == 0 && dlock_uri_check_typo(rest[1], NULL) == 0)
         return 0;
     dlock_blank_lock(rest[1]);
     return dlock_fail(err, DLOCK_EUSAGE, 0,

@@ -219,6 +219,8 @@ TRACE='touch ran'
 @test "refuses a wait without -w" {
     refused 64 -n 5 "redis://:$SECRET@h#x" touch ran
     says "-w 5"
+    refused 64 -n 5 " redis://:$SECRET@h#x" touch ran
+    says "-w 5"
     refused 64 1.5m "redis://:$SECRET@h#x" touch ran
     says "-w 1.5m"
     refused 64 -n 5 "redis://:$SECRET@h#x"

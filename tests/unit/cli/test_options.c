@@ -254,6 +254,8 @@ static const struct {
     {"dlock|--status|redis://:hunter@h#n|c", "--status takes"},
     {"dlock|-n|5|redis://:hunter@h#n|c",
      "\"5\" is in the place of LOCK: write a time to wait as -w 5"},
+    {"dlock|-n|5|\"redis://:hunter@h#n\"|c", "as -w 5"},
+    {"dlock|-n|5|redis:h|c", "as -w 5"},
     {"dlock|1.5m|redis://:hunter@h#n|c", "as -w 1.5m"},
     {"dlock|\"redis://:hunter@h#n\"", "no command"},
     {"dlock|-w|redis://:hunter@h#n|c", "option -w: \"(a URI)\""},
@@ -330,7 +332,7 @@ TEST(descriptors)
 TEST(a_number_before_a_command_is_a_lock)
 {
     static const char *const rows[] = {"dlock|-n|5|true", "dlock|5|./redis://h#n",
-                                       "dlock|5s|redis:h", "dlock|5x|redis://h#n"};
+                                       "dlock|5x|redis://h#n"};
 
     for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
         struct args a = split(rows[i]);
