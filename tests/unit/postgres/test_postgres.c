@@ -7,6 +7,7 @@
 #include "backends/postgres/postgres.h"
 #include "uri.h"
 
+#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -22,13 +23,23 @@ struct user {
 static void clean_environment(void)
 {
     static const char *const names[] = {
-        "PGHOST",    "PGHOSTADDR",    "PGPORT",     "PGUSER",     "PGDATABASE",
-        "PGSERVICE", "PGSERVICEFILE", "PGPASSWORD", "PGPASSFILE", "PGTARGETSESSIONATTRS"};
+        "PGHOST",      "PGHOSTADDR",    "PGPORT",     "PGUSER",     "PGDATABASE",
+        "PGSERVICE",   "PGSERVICEFILE", "PGPASSWORD", "PGPASSFILE", "PGTARGETSESSIONATTRS",
+        "PGGSSENCMODE"};
     for (size_t i = 0; i < DLOCK_LEN(names); i++)
         unsetenv(names[i]);
 }
 
-/* Without I/O; 0 or the code, in u->rc. */
+/* The hosts too, as the core does it. */
+static int settle(struct user *u)
+{
+    int fd, rc = pg_settings_init(&u->be, &u->err);
+    while (rc == 0 && (rc = pg_settings_locate(&u->be, &fd, &u->err)) == 0)
+        poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, 10000);
+    return rc < 0 ? rc : 0;
+}
+
+/* Nothing is connected to; 0 or the code, in u->rc. */
 static int open_uri(struct user *u, const char *text)
 {
     memset(u, 0, sizeof(*u));
@@ -45,7 +56,7 @@ static int open_uri(struct user *u, const char *text)
         .identity = &u->identity,
     };
     u->be.spec = &u->spec;
-    u->rc = pg_settings_init(&u->be, &u->err);
+    u->rc = settle(u);
     return u->rc;
 }
 
@@ -286,6 +297,65 @@ TEST(passes_on_parameters_of_libpq)
     CHECK_INT(dlock_uri_check_params(u.uri, &u.err), DLOCK_EUSAGE);
     CHECK_HAS(u.err.msg, "unheard");
     done(&u);
+}
+
+/* What libpq makes of the settings, the service and the environment; malloc'ed. */
+static char *effective(const struct user *u, const char *key)
+{
+    struct pg_settings s = u->be.settings;
+    char *value = NULL;
+    s.values[PG_HOST] = s.values[PG_HOSTADDR] = s.values[PG_PORT] = "";
+    s.keys[s.n] = "sslmode";
+    s.values[s.n++] = "no such mode"; /* so nothing is connected to */
+    s.keys[s.n] = NULL;
+    PGconn *c = PQconnectStartParams(s.keys, s.values, 0);
+    PQconninfoOption *all = PQconninfo(c);
+    for (const PQconninfoOption *o = all; o && o->keyword; o++)
+        if (strcmp(o->keyword, key) == 0 && o->val)
+            value = strdup(o->val);
+    PQconninfoFree(all);
+    PQfinish(c);
+    return value;
+}
+
+TEST(gss_encryption_is_off_unless_uri_service_or_variable_say_otherwise)
+{
+    static const struct {
+        const char *variable, *service, *uri, *result;
+    } cases[] = {
+        {NULL, "none", "", "disable"},
+        {"prefer", "none", "", "prefer"},
+        {"disable", "prefer", "", "prefer"},
+        {"prefer", "disable", "", "disable"},
+        {NULL, "prefer", "", "prefer"},
+        {NULL, "disable", "&gssencmode=require", "require"},
+        {"disable", "none", "&gssencmode=prefer", "prefer"},
+        {"prefer", "prefer", "&gssencmode=disable", "disable"},
+    };
+    char file[] = "/tmp/dlock-unit.XXXXXX";
+    int fd = mkstemp(file);
+    REQUIRE(fd >= 0);
+    dprintf(fd, "[none]\nport=1\n[prefer]\ngssencmode=prefer\n[disable]\ngssencmode=disable\n");
+    close(fd);
+    for (size_t i = 0; i < DLOCK_LEN(cases); i++) {
+        struct user u;
+        char uri[128];
+        clean_environment();
+        setenv("PGSERVICEFILE", file, 1);
+        if (cases[i].variable)
+            setenv("PGGSSENCMODE", cases[i].variable, 1);
+        snprintf(uri, sizeof(uri), "postgres://h/db?service=%s%s#n", cases[i].service,
+                 cases[i].uri);
+        if (!CHECK_INT(open_uri(&u, uri), 0))
+            printf("# %s: %s\n", uri, u.err.msg);
+        char *value = effective(&u, "gssencmode");
+        if (!CHECK_STR(value, cases[i].result))
+            printf("# %s, PGGSSENCMODE=%s\n", uri, cases[i].variable ? cases[i].variable : "");
+        free(value);
+        done(&u);
+    }
+    unlink(file);
+    clean_environment();
 }
 
 TEST(refuses_bad_parameters)
