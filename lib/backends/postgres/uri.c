@@ -89,16 +89,36 @@ static const char *uri_value(const struct dlock_spec *spec, const char *key)
     return NULL;
 }
 
+/*
+ * TCP gives up at idle + count * interval. Not before the ttl is over: a server without TCP_USER_TIMEOUT (which is
+ * Linux's alone) would free the lock of a holder that is cut off and has not ended yet. Linux takes an idle time and an
+ * interval of 32767 s, and 127 probes, at most.
+ */
+struct pg_keepalives pg_keepalives(int64_t ttl)
+{
+    int64_t all = dlock_max(2, (ttl + DLOCK_SEC - 1) / DLOCK_SEC);
+    struct pg_keepalives k = {.count = dlock_min(all / 2, 100)};
+    k.idle = dlock_min(all - k.count, 32767);
+    k.interval = (all - k.idle + k.count - 1) / k.count;
+    return k;
+}
+
 /* A waiter in one long query has no other way to notice that the server is gone, within about a ttl. */
 static int set_keepalives(struct pg_backend *be, struct dlock_error *err)
 {
-    int64_t third = dlock_max(1, be->spec->ttl / DLOCK_SEC / 3);
-    snprintf(be->keepalive[0], sizeof(be->keepalive[0]), "%" PRId64, third);
-    snprintf(be->keepalive[1], sizeof(be->keepalive[1]), "%" PRId64, dlock_max(1, third / 3));
-    int rc = set_param(be, "keepalives_idle", be->keepalive[0], err);
-    if (rc == 0)
-        rc = set_param(be, "keepalives_interval", be->keepalive[1], err);
-    return rc == 0 ? set_param(be, "keepalives_count", "3", err) : rc;
+    struct pg_keepalives k = pg_keepalives(be->spec->ttl);
+    const struct {
+        const char *key;
+        int64_t value;
+    } all[] = {{"keepalives_idle", k.idle},
+               {"keepalives_interval", k.interval},
+               {"keepalives_count", k.count}};
+    int rc = 0;
+    for (size_t i = 0; i < DLOCK_LEN(all) && rc == 0; i++) {
+        snprintf(be->keepalive[i], sizeof(be->keepalive[i]), "%" PRId64, all[i].value);
+        rc = set_param(be, all[i].key, be->keepalive[i], err);
+    }
+    return rc;
 }
 
 static int read_password(struct pg_backend *be, struct dlock_error *err)

@@ -358,6 +358,28 @@ TEST(gss_encryption_is_off_unless_uri_service_or_variable_say_otherwise)
     clean_environment();
 }
 
+/* What Linux takes, too: 32767 s, 127 probes. */
+TEST(keepalives_give_up_between_ttl_and_two_seconds_more)
+{
+    static const int64_t ttls[] = {1000,  1001,    1500,     2000,     3000,     9000,      30000,
+                                   60001, 3600000, 32767000, 32867000, 32868000, 2073600000};
+    for (size_t i = 0; i < DLOCK_LEN(ttls); i++) {
+        struct pg_keepalives k = pg_keepalives(ttls[i] * DLOCK_MSEC);
+        int64_t ms = (k.idle + k.interval * k.count) * 1000;
+        if (!CHECK(ms >= ttls[i]) || !CHECK(k.interval > 1 || ms <= ttls[i] + 2000))
+            printf("# ttl %d ms: %d ms\n", (int)ttls[i], (int)ms);
+        CHECK(k.idle >= 1 && k.idle <= 32767 && k.interval >= 1 && k.interval <= 32767);
+        CHECK(k.count >= 1 && k.count <= 127);
+        CHECK_INT(k.interval > 1, ttls[i] > 32867000);
+    }
+    struct user u;
+    REQUIRE_INT(open_uri(&u, "postgres://h/db?fair=1#n"), 0);
+    CHECK_STR(given(&u, "keepalives_idle"), "15");
+    CHECK_STR(given(&u, "keepalives_interval"), "1");
+    CHECK_STR(given(&u, "keepalives_count"), "15");
+    done(&u);
+}
+
 TEST(refuses_bad_parameters)
 {
     static const char *const bad[] = {
