@@ -17,6 +17,7 @@
 /* Shared by the caller and the thread. The one that leaves second frees it. */
 struct pg_attempt {
     enum { RUNNING, ENDED, DROPPED } _Atomic state;
+    pthread_t thread;
     PGconn *pq; /* the thread's until ENDED */
     /* The ends of a socket pair: each side closes its own, and the other one sees that. */
     int fd, thread_fd;
@@ -46,7 +47,10 @@ static void work(PGconn *pq, int caller)
             {.fd = caller},
         };
         /* Not without this look: PQconnectPoll would take an unfinished connect() for a finished one. */
-        if (poll(p, 2, -1) < 0 || p[1].revents != 0)
+        int got = poll(p, 2, -1);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0 || p[1].revents != 0)
             return;
         want = PQconnectPoll(pq);
     }
@@ -102,17 +106,15 @@ static struct pg_attempt *new_attempt(const char *const *keys, const char *const
 static int start_thread(struct pg_attempt *a)
 {
     pthread_attr_t attr;
-    pthread_t thread;
     sigset_t all, old;
     int e = pthread_attr_init(&attr);
     if (e != 0)
         return e;
-    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
     pthread_attr_setstacksize(&attr, STACK_SIZE);
     /* Signals go to the caller's threads only. */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
-    e = pthread_create(&thread, &attr, run, a);
+    e = pthread_create(&a->thread, &attr, run, a);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     pthread_attr_destroy(&attr);
     return e;
@@ -147,13 +149,21 @@ int pg_attempt_fd(const struct pg_attempt *a)
     return a->fd;
 }
 
+/* The state is ENDED: the thread has only to return. Joined, it is gone before exit handlers run. */
+static PGconn *finish(struct pg_attempt *a)
+{
+    PGconn *pq = a->pq;
+    pthread_join(a->thread, NULL);
+    free_attempt(a);
+    return pq;
+}
+
 bool pg_attempt_take(struct pg_attempt *a, PGconn **out)
 {
     if (atomic_load(&a->state) != ENDED)
         return false;
-    *out = a->pq;
     close(a->fd);
-    free_attempt(a);
+    *out = finish(a);
     return true;
 }
 
@@ -161,9 +171,10 @@ void pg_attempt_drop(struct pg_attempt *a)
 {
     if (!a)
         return;
+    pthread_t thread = a->thread;
     close(a->fd);
     if (atomic_exchange(&a->state, DROPPED) == RUNNING)
-        return;
-    PQfinish(a->pq);
-    free_attempt(a);
+        pthread_detach(thread);
+    else
+        PQfinish(finish(a));
 }

@@ -181,7 +181,10 @@ static void connect_next(struct pg_conn *c)
         c->address.next_at = left == 1 ? c->address.until : now + dlock_max(time / left, MIN_SHARE);
         c->state = PC_CONNECTING;
         int rc = start_connect(c, &c->address.list[i]);
-        if (rc == 0 || !address_failed(c, rc == -ENOMEM ? "out of memory" : strerror(-rc)))
+        char why[128];
+        if (rc < 0)
+            snprintf(why, sizeof(why), "cannot start a thread to connect: %s", strerror(-rc));
+        if (rc == 0 || !address_failed(c, why))
             return;
     }
 }

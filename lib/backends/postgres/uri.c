@@ -228,7 +228,9 @@ static int start_probe(struct pg_backend *be, struct dlock_error *err)
     int rc = pg_attempt_start(&be->probe, probe.keys, probe.values);
     if (rc == -ENOMEM)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
-    return rc == 0 ? 0 : dlock_fail(err, DLOCK_EOS, -rc, "%s: %s", pg_where(be), strerror(-rc));
+    return rc == 0 ? 0
+                   : dlock_fail(err, DLOCK_EOS, -rc, "%s: cannot start a thread to connect: %s",
+                                pg_where(be), strerror(-rc));
 }
 
 /* *all: every option and its value, for PQconninfoFree(). 0 or a negative code. */
@@ -357,8 +359,8 @@ static int set_hosts(struct pg_backend *be, const PQconninfoOption *all, struct 
 /* Also for named hosts: errors in the rest show here. */
 int pg_settings_locate(struct pg_backend *be, int *fd, struct dlock_error *err)
 {
-    PQconninfoOption *all;
-    PGconn *c;
+    PQconninfoOption *all = NULL;
+    PGconn *c = NULL;
     int rc = 0;
     if (be->settings.nhosts > 0)
         return 1;

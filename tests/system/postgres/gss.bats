@@ -40,6 +40,9 @@ hba() {
 }
 by_socket() { timeout -k 2 30 "$PG_BIN/psql" -X -q -A -t -h "$PG_SOCK" -p "$PG_PORT" -U postgres -d postgres "$@" 3>&-; }
 
+# The tests with a silent server are "plain": with a sanitizer dlock does not leave by _exit(2), and the exit handlers of
+# Kerberos and LDAP destroy what the thread that still waits uses.
+
 # bounds URI CMD...: dlock keeps its bounds, and TERM ends it at once; CMD: it has got stuck.
 bounds() {
     local t0 url=$1
@@ -58,6 +61,7 @@ bounds() {
     [ ! -e ran ]
 }
 
+# bats test_tags=thread
 @test "a silent Kerberos server is not asked unless GSS is wanted" {
     silent_kdc
     for mode in advisory lease; do
@@ -68,6 +72,7 @@ bounds() {
     if asked; then fail "it was asked"; fi
 }
 
+# bats test_tags=plain
 @test "a silent Kerberos server delays neither -w nor TERM" {
     own_server
     silent_kdc
@@ -77,6 +82,7 @@ bounds() {
     bounds "$U?mode=lease#$NAME" asked
 }
 
+# bats test_tags=plain
 @test "a silent directory server delays neither -w nor TERM" {
     listener silent_kdc "$T"
     printf '%s\n' '[far]' "ldap://127.0.0.1:$LISTENS/dc=test?uid?sub?(cn=far)" >services
@@ -85,6 +91,7 @@ bounds() {
     bounds "postgres://postgres@127.0.0.1:$PG_PORT/postgres?service=far&mode=lease#$NAME" asked
 }
 
+# bats test_tags=plain
 @test "renewals and TERM go on while a Kerberos server is silent" {
     own_server
     silent_kdc

@@ -1,13 +1,17 @@
 /*
  * test_postgres.c - the PostgreSQL backend without a server: the settings that come from the URI and from libpq,
  * and the holder record in answers to --status.
+ *
+ * tags: thread
  */
 #include "unit.h"
 
 #include "backends/postgres/postgres.h"
 #include "uri.h"
 
+#include <arpa/inet.h>
 #include <poll.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -479,6 +483,59 @@ TEST(the_record_cannot_leave_its_comment)
     CHECK(!strchr(u.be.record, '\'') && !strchr(u.be.record, '\\'));
     CHECK(!strstr(u.be.record, " ttl=") && !strstr(u.be.record, " fence="));
     done(&u);
+}
+
+/* ------------------------------------------------------------------ attempts */
+
+/* Start to connect to a server that accepts and then is silent; its end of the connection, or -1. */
+static int start_attempt(struct pg_attempt **a, int listener)
+{
+    struct sockaddr_in at;
+    socklen_t len = sizeof(at);
+    char port[8];
+    getsockname(listener, (struct sockaddr *)&at, &len);
+    snprintf(port, sizeof(port), "%d", ntohs(at.sin_port));
+    const char *const keys[] = {"hostaddr", "port", "user", "sslmode", "gssencmode", NULL};
+    const char *const values[] = {"127.0.0.1", port, "u", "disable", "disable", NULL};
+    return pg_attempt_start(a, keys, values) == 0 ? accept(listener, NULL, NULL) : -1;
+}
+
+TEST(an_attempt_that_is_given_up_ends_its_connection)
+{
+    struct pg_attempt *a = NULL;
+    PGconn *c = NULL;
+    char buf[256];
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct sockaddr_in any = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    REQUIRE(bind(listener, (struct sockaddr *)&any, sizeof(any)) == 0 && listen(listener, 5) == 0);
+    /* While it waits for the answer, and right after its start. */
+    for (int i = 0; i < 20; i++) {
+        int peer = start_attempt(&a, listener);
+        REQUIRE(peer >= 0);
+        if (i % 2 == 0)
+            CHECK(read(peer, buf, sizeof(buf)) > 0);
+        CHECK(!pg_attempt_take(a, &c));
+        pg_attempt_drop(a);
+        while (read(peer, buf, sizeof(buf)) > 0)
+            ;
+        close(peer);
+    }
+    /* One that has ended is there to be taken, or to be dropped. */
+    for (int i = 0; i < 2; i++) {
+        int peer = start_attempt(&a, listener);
+        REQUIRE(peer >= 0);
+        close(peer);
+        struct pollfd p = {.fd = pg_attempt_fd(a), .events = POLLIN};
+        REQUIRE_INT(poll(&p, 1, 10000), 1);
+        if (i == 0) {
+            REQUIRE(pg_attempt_take(a, &c));
+            CHECK_INT(PQstatus(c), CONNECTION_BAD);
+            PQfinish(c);
+        } else {
+            pg_attempt_drop(a);
+        }
+    }
+    close(listener);
 }
 
 extern const struct dlock_backend dlock_backend_postgres;
