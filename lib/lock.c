@@ -447,9 +447,11 @@ static void on_event(dlock *d, const struct dlock_event *ev)
 static void no_answer(dlock *d, int64_t waited)
 {
     char text[32];
+    const char *to = d->phase != LOCK_RESOLVING ? ""
+                     : d->names.locating        ? " to the look-up of its hosts"
+                                                : " to the name look-up";
     dlock_fail(&d->why, DLOCK_EUNAVAIL, 0, "%s: no answer within %s%s (lock '%s')", d->uri->where,
-               dlock_format_duration(waited, text, sizeof(text)),
-               d->phase == LOCK_RESOLVING ? " to the name look-up" : "", d->uri->name);
+               dlock_format_duration(waited, text, sizeof(text)), to, d->uri->name);
     if (d->phase == LOCK_RESOLVING)
         report_failed(d);
     else

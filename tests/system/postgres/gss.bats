@@ -88,6 +88,8 @@ bounds() {
     printf '%s\n' '[far]' "ldap://127.0.0.1:$LISTENS/dc=test?uid?sub?(cn=far)" >services
     export PGSERVICEFILE=$T/services
     bounds "postgres:///postgres?service=far#$NAME" asked
+    run -69 "$DLOCK" -w 0.1 "postgres:///postgres?service=far#$NAME" touch ran
+    assert_out "look-up of its hosts"
     bounds "postgres://postgres@127.0.0.1:$PG_PORT/postgres?service=far&mode=lease#$NAME" asked
 }
 
