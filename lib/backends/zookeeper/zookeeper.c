@@ -447,7 +447,7 @@ static int be_interest(struct dlock_be *b, struct pollfd *pfd, int cap, int64_t 
         *wake_at = dlock_min(*wake_at, dlock_min(be->contact_until, be->release.until));
         *wake_at = dlock_min(*wake_at, dlock_min(be->renew.until, outage_end(be)));
         *wake_at = dlock_min(*wake_at, dlock_min(s->beat.next_at, s->beat.until));
-        *wake_at = dlock_min(*wake_at, s->next_server_at);
+        *wake_at = dlock_min(*wake_at, dlock_min(s->next_server_at, s->away_at));
     }
     if (s->connected)
         *wake_at = dlock_min(*wake_at, be->again_at);

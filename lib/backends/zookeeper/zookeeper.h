@@ -64,12 +64,15 @@ struct zk_session {
     int fd;
     struct zk_ending *ending; /* of the session before this one */
     bool connected, authed;
-    int64_t opened_at; /* clock before the session was asked for */
-    int64_t id;        /* 0: not yet */
-    int64_t timeout;   /* ns, as negotiated; before that, ttl */
+    int64_t opened_at;          /* clock before the session was asked for */
+    int64_t id;                 /* 0: not yet */
+    int64_t timeout;            /* ns, as negotiated; before that, ttl */
+    struct dlock_peer *servers; /* as the library has them, in the order in which it tries them */
+    int nservers;
+    int64_t away_at; /* without a connection: when to tell the core so; DLOCK_NEVER: there is one */
     int64_t next_server_at;
     int servers_tried; /* since there was a connection */
-    uint64_t refusing; /* before the first connection: the peers, by bit, that are of no use */
+    uint64_t refusing; /* before the first connection: the servers, by bit, that are of no use */
     struct dlock_error refused; /* what the last of them said; code 0: nothing */
     struct {
         unsigned serial; /* the outstanding one; 0: none */

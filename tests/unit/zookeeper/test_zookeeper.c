@@ -512,7 +512,9 @@ TEST(lists_the_servers_in_random_order)
     u.spec.peers = peers;
     u.spec.npeers = 3;
     for (int i = 0; i < 200; i++) {
-        char *s = servers_text(&u.spec);
+        struct dlock_peer *servers = shuffled(&u.spec);
+        REQUIRE(servers);
+        char *s = servers_text(servers, 3);
         REQUIRE(s);
         CHECK_INT(strlen(s), strlen("192.0.2.1:2181,127.0.0.1:65535,2001:db8::1:1"));
         CHECK_HAS(s, "192.0.2.1:2181");
@@ -520,10 +522,36 @@ TEST(lists_the_servers_in_random_order)
         CHECK_HAS(s, "2001:db8::1:1");
         first[s[0] == '2' ? 2 : s[1] == '9' ? 0 : 1] = true;
         free(s);
+        free(servers);
     }
     /* Clients spread: each of them is the first now and then. */
     CHECK(first[0] && first[1] && first[2]);
     done(&u);
+}
+
+static struct dlock_peer peer(const char *addr, unsigned short port)
+{
+    struct dlock_peer p = {.len = sizeof(struct sockaddr_in)};
+    struct sockaddr_in *in = (void *)&p.addr;
+    *in = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(port)};
+    inet_pton(AF_INET, addr, &in->sin_addr);
+    return p;
+}
+
+TEST(knows_when_the_servers_have_moved)
+{
+    struct dlock_peer had[] = {peer("192.0.2.1", 1), peer("192.0.2.1", 2), peer("192.0.2.3", 1)};
+    struct dlock_peer now[] = {had[2], had[0], had[1]};
+    struct zk_session s = {.servers = had, .nservers = 3};
+    struct dlock_spec spec = {.peers = now, .npeers = 3};
+    CHECK(servers_are_current(&s, &spec)); /* a name server answers in another order each time */
+    spec.npeers = 2;
+    CHECK(!servers_are_current(&s, &spec));
+    spec.npeers = 3;
+    now[1] = peer("192.0.2.4", 1);
+    CHECK(!servers_are_current(&s, &spec));
+    now[1] = peer("192.0.2.1", 3);
+    CHECK(!servers_are_current(&s, &spec));
 }
 
 /* ---------------------------------------------------- the lease that lags */
