@@ -107,6 +107,8 @@ static enum zk_verdict create(struct zk_backend *be, struct dlock_error *err)
         return ZK_FAILED;
     be->node.state = NODE_ASKED;
     be->node.create_sent = zk_now(be);
+    /* Most are granted at once: then this is right. */
+    zk_set_record(be, RECORD_HOLDS);
     ask_create(be, T_CREATE, be->node.stem, be->lock.record, ZOO_EPHEMERAL | ZOO_SEQUENCE);
     /* In the same round trip: a session's requests are served in order. */
     list(be);
@@ -409,6 +411,10 @@ static enum zk_verdict stand_behind(struct zk_backend *be, const struct zk_child
         return ZK_GOES_ON;
     }
     be->acquire.stage = STAGE_QUEUE;
+    if (be->lock.record_of != RECORD_WAITS) {
+        zk_set_record(be, RECORD_WAITS);
+        zk_beat(be);
+    }
     contact_made(be);
     watch(be);
     if (place > 1)
@@ -502,7 +508,7 @@ static void keep_info(struct zk_backend *be, const struct zk_msg *m)
 {
     be->acquire.front_known = m->rc == ZOK;
     if (be->acquire.front_known)
-        zk_read_info(last_part(be->acquire.front), m->data, m->len, &m->stat, &be->info);
+        zk_read_info(last_part(be->acquire.front), false, m->data, m->len, &m->stat, &be->info);
 }
 
 static void waiting(struct zk_backend *be)

@@ -89,6 +89,7 @@ static void granted(struct zk_backend *be)
     be->contact_until = be->session.beat.next_at = DLOCK_NEVER;
     be->acquire.pred_serial = be->acquire.front_serial = 0;
     be->acquire.stage = STAGE_QUEUE;
+    zk_set_record(be, RECORD_HOLDS);
     ev->from = zk_lease_from(&be->session);
     ev->ttl = be->session.timeout;
     ev->asked = dlock_max(be->node.create_sent, be->session.beat.sent);

@@ -102,6 +102,7 @@ struct zk_backend {
         const struct ACL_vector *acl;
         bool kazoo;        /* ?layout= */
         char record[1024]; /* our node's data */
+        enum dlock_record record_of;
     } lock;
 
     struct zk_session session;
@@ -163,6 +164,8 @@ static inline int64_t zk_patience(const struct zk_backend *be)
 
 /* uri.c: set be->lock from be->spec; 0, DLOCK_EUSAGE, or what reading a password file failed with. */
 int zk_check_spec(struct zk_backend *be, struct dlock_error *err);
+/* Make our node's data: what the create and each heartbeat write. */
+void zk_set_record(struct zk_backend *be, enum dlock_record as);
 /* Free the strings of be->lock, node and acquire. */
 void zk_done(struct zk_backend *be);
 /* Make a new token and a new stem, which must be NULL. 0, DLOCK_EOS, DLOCK_ENOMEM. */
@@ -178,8 +181,8 @@ struct zk_child {
 bool zk_sequence(const char *name, int64_t *seq);
 /* The contenders among names, first in line first; malloc'ed, *n of them. NULL: out of memory. */
 struct zk_child *zk_line(char *const *names, int nnames, int *n);
-/* Fill info from a node's name, data (NULL or len bytes) and stat. */
-void zk_read_info(const char *name, const char *data, int len, const struct Stat *stat,
+/* Fill info from a node's name, data (NULL or len bytes) and stat. waiter: by its place in the queue. */
+void zk_read_info(const char *name, bool waiter, const char *data, int len, const struct Stat *stat,
                   struct dlock_info *info);
 
 /* session.c */

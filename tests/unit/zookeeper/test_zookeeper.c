@@ -191,7 +191,7 @@ static struct dlock_info info_of(const char *name, const char *data, int len)
     struct Stat stat = {.czxid = 0x1000000ffLL, .ctime = 1790000000123LL};
     struct dlock_info info;
     memset(&info, 0x55, sizeof info);
-    zk_read_info(name, data, len, &stat, &info);
+    zk_read_info(name, false, data, len, &stat, &info);
     CHECK_INT(info.fence, 0x1000000ffLL);
     CHECK_INT(info.left_ns, -1);
     CHECK(!info.waiter);
@@ -203,12 +203,28 @@ TEST(reads_our_own_record)
     struct user u;
     struct dlock_info info;
     REQUIRE_INT(open_uri(&u, "zk://h#n"), 0);
+    zk_set_record(&u.be, RECORD_HOLDS);
     CHECK_HAS(u.be.lock.record, "dlock1 ");
     info = info_of(UUID "-lock-0000000001", u.be.lock.record, (int)strlen(u.be.lock.record));
     CHECK(!info.foreign);
     CHECK_INT(info.pid, getpid());
     CHECK_STR(info.command, "unit");
+    CHECK(info.since_ms > 0 && info.waited_ms >= 0);
     done(&u);
+}
+
+/* The record's since= is the start of its wait until a heartbeat after the grant: no time is better than a wrong one. */
+TEST(shows_no_time_of_the_grant_before_it_is_told)
+{
+    static const char record[] = "dlock1 host=web1 pid=7 user=joe since=1790000000000 cmd=x note=";
+    struct Stat stat = {.czxid = 5};
+    struct dlock_info info = info_of(UUID "-lock-0000000001", record, (int)strlen(record));
+    CHECK_INT(info.pid, 7);
+    CHECK_INT(info.since_ms, 0);
+    zk_read_info(UUID "-lock-0000000002", true, record, (int)strlen(record), &stat, &info);
+    CHECK(info.waiter);
+    CHECK_INT(info.since_ms, INT64_C(1790000000000));
+    CHECK_INT(info.fence, 0);
 }
 
 TEST(names_the_program_of_a_foreign_record)
