@@ -277,6 +277,11 @@ void zk_heard(struct zk_session *s, int64_t sent)
             (size_t)s->beat.n * sizeof(s->beat.answered[0]));
 }
 
+bool zk_beat_unanswered(const struct zk_session *s)
+{
+    return s->beat.sent > s->beat.answered[s->beat.n - 1];
+}
+
 int64_t zk_lease_from(const struct zk_session *s)
 {
     return s->beat.answered[0];
@@ -308,6 +313,17 @@ static enum zk_news on_beat(struct zk_backend *be, const struct zk_msg *m)
     return NEWS_MESSAGE;
 }
 
+/* Give this connection up, and send nothing more on it: the answer would be lost. The library reports its end, too. */
+static void cut(struct zk_backend *be)
+{
+    struct zk_session *s = &be->session;
+    if (!zk_conn_cut(s->conn) || !s->connected)
+        return;
+    s->connected = false;
+    s->away_at = zk_now(be);
+    expect_connection(be);
+}
+
 static void timers(struct zk_backend *be)
 {
     struct zk_session *s = &be->session;
@@ -322,7 +338,7 @@ static void timers(struct zk_backend *be)
         /* A late answer is not worth the wait: another server may do better. */
         s->beat.serial = 0;
         s->beat.until = DLOCK_NEVER;
-        zk_conn_cut(s->conn);
+        cut(be);
     }
     if (now >= s->beat.next_at) {
         s->beat.next_at = now + s->timeout / 6;

@@ -199,6 +199,8 @@ enum zk_news zk_session_next(struct zk_backend *be, struct zk_msg *m, struct dlo
 void zk_beat(struct zk_backend *be);
 /* The server has answered a write that was sent at that time. */
 void zk_heard(struct zk_session *s, int64_t sent);
+/* Is it unknown whether our node was there when the last heartbeat was served? */
+bool zk_beat_unanswered(const struct zk_session *s);
 /* From when on the lease counts: the head of session.c says why. */
 int64_t zk_lease_from(const struct zk_session *s);
 /* Is the connection at fault, not the request? Then the request may be repeated. */

@@ -686,6 +686,67 @@ TEST(is_busy_when_the_node_is_gone_before_the_delete)
     done(&u);
 }
 
+/* A release of a held lock. Heartbeats were sent at these times, 0: none; the second was not answered. */
+static void releasing(struct user *u, int64_t answered, int64_t unanswered)
+{
+    REQUIRE_INT(open_uri(u, "zk://h#n"), 0);
+    u->be.op = OP_RELEASE;
+    u->be.grant = GRANT_HELD;
+    u->be.node.state = NODE_THERE;
+    u->be.release.serial = 7;
+    u->be.session.opened_at = 1;
+    u->be.session.timeout = 6 * DLOCK_SEC;
+    beats_begin(&u->be.session);
+    zk_heard(&u->be.session, answered);
+    u->be.session.beat.sent = unanswered ? unanswered : answered;
+}
+
+/* The answer to the delete, or to a heartbeat that was sent before. Returns the verdict on the release. */
+static enum zk_verdict answer(struct user *u, enum zk_tag tag, int rc)
+{
+    struct zk_msg m = {.what = ZK_ANSWER, .tag = (int)tag, .serial = 7, .rc = rc};
+    u->be.release.how = DLOCK_REL_NOTHING;
+    u->be.release.serial = 7;
+    return zk_node_message(&u->be, &m, &u->err);
+}
+
+TEST(a_lost_answer_to_the_delete_is_a_clean_release_after_an_answered_heartbeat)
+{
+    struct user u;
+    releasing(&u, 10, 0);
+    CHECK_INT(answer(&u, T_DELETE, ZCONNECTIONLOSS), ZK_GOES_ON);
+    CHECK_INT(answer(&u, T_DELETE, ZNONODE), ZK_RELEASED);
+    CHECK_INT(u.be.release.how, DLOCK_REL_CLEAN);
+    done(&u);
+}
+
+TEST(lost_answers_to_heartbeat_and_delete_make_the_release_unclear)
+{
+    struct user u;
+    releasing(&u, 10, 20);
+    CHECK_INT(answer(&u, T_DELETE, ZCONNECTIONLOSS), ZK_GOES_ON);
+    CHECK_INT(answer(&u, T_DELETE, ZNONODE), ZK_RELEASED);
+    CHECK_INT(u.be.release.how, DLOCK_REL_UNCLEAR);
+    CHECK_HAS(u.err.msg, "heartbeat");
+    done(&u);
+    /* Deleted now: it was there all the time. */
+    releasing(&u, 10, 20);
+    CHECK_INT(answer(&u, T_DELETE, ZCONNECTIONLOSS), ZK_GOES_ON);
+    CHECK_INT(answer(&u, T_DELETE, ZOK), ZK_RELEASED);
+    CHECK_INT(u.be.release.how, DLOCK_REL_CLEAN);
+    done(&u);
+}
+
+TEST(a_heartbeat_that_finds_no_node_before_the_delete_is_a_loss)
+{
+    struct user u;
+    releasing(&u, 10, 20);
+    CHECK_INT(answer(&u, T_BEAT, ZNONODE), ZK_RELEASED);
+    CHECK_INT(u.be.release.how, DLOCK_REL_NOT_OURS);
+    CHECK_INT(u.err.code, DLOCK_ELOST);
+    done(&u);
+}
+
 /* ------------------------------------------------------------------ errors */
 
 TEST(describes_errors)
