@@ -14,6 +14,7 @@
  * lines into the server's log each time.
  */
 #include "postgres.h"
+#include "sql.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -72,7 +73,7 @@ static char *settings_sql(const struct pg_backend *be)
     if (version >= WITH_IDLE_TIMEOUT) {
         put_setting(f, "idle_session_timeout", ttl_ms(be), "ms");
         /* Servers on other systems refuse it. */
-        fputs("CASE WHEN pg_catalog.version() LIKE '%linux%' THEN "
+        fputs("CASE WHEN pg_catalog.version()" MATCHES "'%linux%' THEN "
               "pg_catalog.set_config('client_connection_check_interval','1s',false) END,",
               f);
     }
@@ -89,9 +90,9 @@ static char *settings_sql(const struct pg_backend *be)
 /* How long the server still grants nothing after its start, in ms. */
 static char *grace_sql(const struct pg_backend *be)
 {
-    return format("%" PRId64 " - (EXTRACT(epoch FROM pg_catalog.clock_timestamp() - "
+    return format("%" PRId64 MINUS "(EXTRACT(epoch FROM " NOW MINUS
                   "GREATEST(pg_catalog.pg_postmaster_start_time(), "
-                  "pg_catalog.pg_stat_get_bgwriter_stat_reset_time())) * 1000)::bigint",
+                  "pg_catalog.pg_stat_get_bgwriter_stat_reset_time()))" MILLISECONDS,
                   be->advisory.restart_grace / DLOCK_MSEC);
 }
 
@@ -101,7 +102,7 @@ static char *try_lock_sql(const struct pg_backend *be)
 }
 
 /* The fence is the position of this record in the write-ahead log. */
-#define EMIT "pg_catalog.pg_logical_emit_message(true, 'dlock', ''::text)"
+#define EMIT "pg_catalog.pg_logical_emit_message(true, 'dlock', ''" TEXT ")"
 
 /*
  * Check the session and the server, and take the fence; try: with the settings and the lock before it. Answers one
@@ -125,19 +126,18 @@ static char *lock_sql(const struct pg_backend *be, bool try)
                                  : "NULL";
 
     if (record && settings && grace && locked)
-        sql =
-            format("%sSELECT g.pid, g.standby::int, g.grace, l.idle, l.locked::int, f.lsn, "
-                   "CASE WHEN f.lsn IS NOT NULL THEN pg_catalog.pg_walfile_name(f.lsn) END "
-                   "FROM (SELECT pg_catalog.pg_backend_pid() AS pid, "
-                   "pg_catalog.pg_is_in_recovery() AS standby, %s AS grace OFFSET 0) g "
-                   "CROSS JOIN LATERAL (SELECT CASE WHEN g.pid = %d AND NOT g.standby "
-                   "THEN pg_catalog.concat(%s'') END AS done OFFSET 0) s "
-                   "CROSS JOIN LATERAL (SELECT %s AS idle, "
-                   "CASE WHEN s.done IS NOT NULL%s THEN %s END AS locked OFFSET 0) l "
-                   "CROSS JOIN LATERAL (SELECT CASE WHEN l.locked THEN "
-                   "CASE WHEN " PG_DURABLE " IS NOT NULL THEN " EMIT " END END AS lsn OFFSET 0) f",
-                   record, grace, PQbackendPID(be->conn.pq), settings, idle,
-                   with_grace ? " AND g.grace <= 0" : "", locked);
+        sql = format("%sSELECT g.pid, g.standby" INT ", g.grace, l.idle, l.locked" INT ", f.lsn, "
+                     "CASE WHEN f.lsn IS NOT NULL THEN pg_catalog.pg_walfile_name(f.lsn) END "
+                     "FROM (SELECT pg_catalog.pg_backend_pid() AS pid, "
+                     "pg_catalog.pg_is_in_recovery() AS standby, %s AS grace OFFSET 0) g "
+                     "CROSS JOIN LATERAL (SELECT CASE WHEN g.pid" EQ "%d AND NOT g.standby "
+                     "THEN pg_catalog.concat(%s'') END AS done OFFSET 0) s "
+                     "CROSS JOIN LATERAL (SELECT %s AS idle, "
+                     "CASE WHEN s.done IS NOT NULL%s THEN %s END AS locked OFFSET 0) l "
+                     "CROSS JOIN LATERAL (SELECT CASE WHEN l.locked THEN "
+                     "CASE WHEN " DURABLE " IS NOT NULL THEN " EMIT " END END AS lsn OFFSET 0) f",
+                     record, grace, PQbackendPID(be->conn.pq), settings, idle,
+                     with_grace ? " AND g.grace" LE "0" : "", locked);
     free(record);
     free(settings);
     free(grace);
@@ -152,17 +152,17 @@ static char *wait_sql(const struct pg_backend *be)
     snprintf(more, sizeof(more), " wait=%s", be->advisory.key_id);
     char *record = comment(be, more), *sql = NULL;
     if (record)
-        sql = format(
-            "%sDO $dlock$BEGIN "
-            "IF pg_catalog.pg_backend_pid() = %d AND NOT pg_catalog.pg_is_in_recovery() THEN "
-            "PERFORM pg_catalog.set_config('lock_timeout', '%d', true); "
-            "PERFORM pg_catalog.pg_advisory_lock(%s); "
-            "PERFORM pg_catalog.set_config('dlock.got', '%s', true); "
-            "END IF; "
-            "EXCEPTION WHEN lock_not_available OR query_canceled THEN NULL; "
-            "END$dlock$; SELECT pg_catalog.current_setting('dlock.got', true)",
-            record, PQbackendPID(be->conn.pq), be->advisory.fair ? 0 : CHUNK_MS, be->advisory.key,
-            be->token);
+        sql = format("%sDO $dlock$BEGIN "
+                     "IF pg_catalog.pg_backend_pid()" EQ
+                     "%d AND NOT pg_catalog.pg_is_in_recovery() THEN "
+                     "PERFORM pg_catalog.set_config('lock_timeout', '%d', true); "
+                     "PERFORM pg_catalog.pg_advisory_lock(%s); "
+                     "PERFORM pg_catalog.set_config('dlock.got', '%s', true); "
+                     "END IF; "
+                     "EXCEPTION WHEN lock_not_available OR query_canceled THEN NULL; "
+                     "END$dlock$; SELECT pg_catalog.current_setting('dlock.got', true)",
+                     record, PQbackendPID(be->conn.pq), be->advisory.fair ? 0 : CHUNK_MS,
+                     be->advisory.key, be->token);
     free(record);
     return sql;
 }
@@ -173,7 +173,7 @@ static char *renew_sql(const struct pg_backend *be)
     snprintf(more, sizeof(more), " fence=%" PRIu64, be->fence);
     char *record = comment(be, more), *sql = NULL;
     if (record)
-        sql = format("%sSELECT pg_catalog.pg_is_in_recovery()::int%s", record,
+        sql = format("%sSELECT pg_catalog.pg_is_in_recovery()" INT "%s", record,
                      be->advisory.renew_writes ? ", " EMIT : "");
     free(record);
     return sql;
@@ -181,8 +181,8 @@ static char *renew_sql(const struct pg_backend *be)
 
 static char *unlock_sql(const struct pg_backend *be)
 {
-    return format("SELECT CASE WHEN pg_catalog.pg_backend_pid() = %d THEN "
-                  "pg_catalog.pg_advisory_unlock(%s) END::int",
+    return format("SELECT CASE WHEN pg_catalog.pg_backend_pid()" EQ "%d THEN "
+                  "pg_catalog.pg_advisory_unlock(%s) END" INT,
                   PQbackendPID(be->conn.pq), be->advisory.key);
 }
 
@@ -190,23 +190,25 @@ static char *unlock_sql(const struct pg_backend *be)
 enum { S_PID, S_GRANTED, S_SHARED, S_USER, S_QUERY, S_CLIENT, S_BEGIN, S_IDLE, S_APP };
 #define STATUS_LOCKS                                                                               \
     "WITH l AS MATERIALIZED (SELECT l.pid, l.granted, l.mode "                                     \
-    "FROM pg_catalog.pg_locks l WHERE l.locktype = 'advisory' AND %s AND l.database = "            \
-    "(SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database())"
+    "FROM pg_catalog.pg_locks l WHERE l.locktype" EQ "'advisory' AND %s AND l.database" EQ         \
+    "(SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname" EQ                               \
+    "pg_catalog.current_database())"
 #define STATUS_COLUMNS                                                                             \
-    "SELECT l.pid, l.granted::int, (l.mode = 'ShareLock')::int, a.usename, a.query, "              \
+    "SELECT l.pid, l.granted" INT ", (l.mode" EQ "'ShareLock')" INT ", a.usename, a.query, "       \
     "COALESCE(a.client_hostname, pg_catalog.host(a.client_addr), ''), "                            \
-    "(EXTRACT(epoch FROM a.backend_start) * 1000)::bigint, CASE WHEN a.state = 'idle' THEN "       \
-    "(EXTRACT(epoch FROM pg_catalog.clock_timestamp() - a.state_change) * 1000)::bigint "          \
-    "ELSE 0 END, a.application_name "
+    "(EXTRACT(epoch FROM a.backend_start)" MILLISECONDS ", CASE WHEN a.state" EQ "'idle' THEN "    \
+    "(EXTRACT(epoch FROM " NOW MINUS "a.state_change)" MILLISECONDS " ELSE 0 END, "                \
+    "a.application_name "
 #define STATUS_ORDER                                                                               \
-    " l LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid "                                 \
+    " l LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid" EQ "l.pid "                              \
     "ORDER BY 2 DESC, a.query_start, l.pid"
 
 /* One holder at most. */
 static char *holder_sql(const struct pg_backend *be)
 {
     return format(STATUS_LOCKS " AND l.granted) " STATUS_COLUMNS
-                               "FROM (SELECT * FROM l)" STATUS_ORDER " LIMIT 1",
+                               "FROM (SELECT l.pid, l.granted, l.mode FROM l)" STATUS_ORDER
+                               " LIMIT 1",
                   be->advisory.where_key);
 }
 
@@ -216,12 +218,13 @@ static char *holder_sql(const struct pg_backend *be)
  */
 static char *status_sql(const struct pg_backend *be)
 {
-    return format(STATUS_LOCKS ") " STATUS_COLUMNS
-                               "FROM (SELECT * FROM l UNION ALL SELECT w.pid, false, "
-                               "'ExclusiveLock' FROM pg_catalog.pg_stat_activity w "
-                               "WHERE w.datname = pg_catalog.current_database() "
-                               "AND w.query LIKE '/* dlock1 %% wait=%s %%' "
-                               "AND w.pid NOT IN (SELECT l.pid FROM l))" STATUS_ORDER,
+    return format(STATUS_LOCKS
+                  ") " STATUS_COLUMNS
+                  "FROM (SELECT l.pid, l.granted, l.mode FROM l UNION ALL SELECT w.pid, false, "
+                  "'ExclusiveLock' FROM pg_catalog.pg_stat_activity w "
+                  "WHERE w.datname" EQ "pg_catalog.current_database() "
+                  "AND w.query" MATCHES "'/* dlock1 %% wait=%s %%' "
+                  "AND w.pid" NE "ALL (SELECT l.pid FROM l))" STATUS_ORDER,
                   be->advisory.where_key, be->advisory.key_id);
 }
 

@@ -23,15 +23,6 @@ enum pg_tag {
     T_SWEEP
 };
 
-/*
- * A commit that is on disk when it is answered, even where the role has synchronous_commit = off: a crash must not
- * undo a grant, a renewal or a release, nor hand out the same log position again.
- */
-#define PG_DURABLE                                                                                 \
-    "pg_catalog.set_config('synchronous_commit', CASE "                                            \
-    "pg_catalog.current_setting('synchronous_commit') WHEN 'off' THEN 'local' ELSE "               \
-    "pg_catalog.current_setting('synchronous_commit') END, true)"
-
 struct pg_backend;
 
 /* One of the two modes. The slots are called in any state of the connection, ready only when it is idle. */
@@ -106,7 +97,7 @@ struct pg_backend {
          */
         bool fair, renew_writes;
         int64_t restart_grace;
-        char key[64], key_id[32], where_key[160];
+        char key[96], key_id[32], where_key[256];
 
         bool polls; /* no DO blocks for this role: try once a second instead of waiting */
         bool told_old, told_grace;

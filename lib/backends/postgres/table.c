@@ -15,6 +15,7 @@
  * Not guaranteed: the server's clock decides; when it steps forward, a lease ends early.
  */
 #include "postgres.h"
+#include "sql.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -29,67 +30,67 @@
 /* ------------------------------------------------------------------ statements */
 
 /* The enum above a statement: the columns of its answer. $1: the lock's name. $2: our token, or as noted. */
-#define NOW "pg_catalog.clock_timestamp()"
-#define TTL "pg_catalog.make_interval(secs => $3::float8)"
-#define MICROSECONDS "(EXTRACT(epoch FROM " NOW ") * 1000000)::bigint"
+#define TTL "pg_catalog.make_interval(secs => $3::pg_catalog.float8)"
 
 /* @T: the table. @W: a comment with our holder record. @C: the channel that wakes a waiter, less its pid. */
 enum { R_FENCE, R_PID, R_HOLDER, R_HELD_FENCE, R_LEFT, R_TOKEN, R_COLUMNS };
 static const char try_text[] =
     "@WWITH got AS (INSERT INTO @T AS l (name, fence, owner, expires, holder) "
-    "SELECT $1, " MICROSECONDS ", $2, " NOW " + " TTL ", $4 "
-    "FROM (SELECT " PG_DURABLE " AS done OFFSET 0) s WHERE s.done IS NOT NULL "
-    "ON CONFLICT (name) DO UPDATE SET fence = GREATEST(l.fence + 1, EXCLUDED.fence), "
-    "owner = EXCLUDED.owner, expires = " NOW " + " TTL ", holder = EXCLUDED.holder "
-    "WHERE l.expires <= " NOW " RETURNING l.fence) "
+    "SELECT $1" TEXT ", (EXTRACT(epoch FROM " NOW ")" MICROSECONDS ", $2" TEXT ", " NOW PLUS TTL
+    ", $4" TEXT " FROM (SELECT " DURABLE " AS done OFFSET 0) s WHERE s.done IS NOT NULL "
+    "ON CONFLICT (name) DO UPDATE SET (fence, owner, expires, holder) = "
+    "ROW(GREATEST(l.fence" PLUS "1, EXCLUDED.fence), EXCLUDED.owner, " NOW PLUS TTL ", "
+    "EXCLUDED.holder) WHERE l.expires" LE NOW " RETURNING l.fence) "
     "SELECT g.fence, pg_catalog.pg_backend_pid(), o.holder, o.fence, "
-    "(EXTRACT(epoch FROM o.expires - " NOW ") * 1000)::bigint, $2::text "
+    "(EXTRACT(epoch FROM o.expires" MINUS NOW ")" MILLISECONDS ", $2" TEXT " "
     "FROM (SELECT 1) x LEFT JOIN got g ON true "
-    "LEFT JOIN @T o ON o.name = $1 AND o.expires > " NOW;
+    "LEFT JOIN @T o ON o.name" EQ "$1" TEXT " AND o.expires" GT NOW;
 
 /* A renewal has the first three columns; a release also says how many waiters it woke. */
 enum { U_OURS, U_HOLDER, U_TOKEN, U_RENEW_COLUMNS, U_RELEASE_COLUMNS };
+#define OUR_ROW                                                                                    \
+    "FROM (SELECT " DURABLE " AS done OFFSET 0) s WHERE s.done IS NOT NULL "                       \
+    "AND l.name" EQ "$1" TEXT " AND l.owner" EQ "$2" TEXT " AND l.expires" GT NOW " "
+#define OTHERS_ROW                                                                                 \
+    "FROM (SELECT 1) x LEFT JOIN @T o ON o.name" EQ "$1" TEXT " AND o.owner" NE "$2" TEXT          \
+    " AND o.expires" GT NOW
 static const char renew_text[] =
-    "WITH u AS (UPDATE @T l SET expires = " NOW " + " TTL " "
-    "FROM (SELECT " PG_DURABLE " AS done OFFSET 0) s "
-    "WHERE s.done IS NOT NULL AND l.name = $1 AND l.owner = $2 "
-    "AND l.fence = $4::bigint AND l.expires > " NOW " RETURNING 1) "
-    "SELECT (SELECT pg_catalog.count(*) FROM u), o.holder, $2::text FROM (SELECT 1) x "
-    "LEFT JOIN @T o ON o.name = $1 AND o.owner <> $2 AND o.expires > " NOW;
+    "WITH u AS (UPDATE @T l SET expires = " NOW PLUS TTL " " OUR_ROW "AND l.fence" EQ "$4" BIGINT
+    " RETURNING 1) "
+    "SELECT (SELECT pg_catalog.count(*) FROM u), o.holder, $2" TEXT " " OTHERS_ROW;
 
 /* It wakes two waiters. Not the view pg_stat_activity but the function behind it: the view takes long to plan. */
 static const char release_text[] =
-    "WITH u AS (UPDATE @T l SET expires = '-infinity', owner = '' "
-    "FROM (SELECT " PG_DURABLE " AS done OFFSET 0) s "
-    "WHERE s.done IS NOT NULL AND l.name = $1 AND l.owner = $2 "
-    "AND l.expires > " NOW " RETURNING 1), "
-    "w AS (SELECT a.pid FROM pg_catalog.pg_stat_get_activity(NULL) a WHERE a.application_name = $3 "
-    "AND a.datid = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = "
-    "pg_catalog.current_database()) AND EXISTS (SELECT 1 FROM u) "
-    "ORDER BY a.backend_start, a.pid LIMIT 2), "
-    "c AS (SELECT pg_catalog.pg_notify('@C' || w.pid, '') FROM w) "
-    "SELECT (SELECT pg_catalog.count(*) FROM u), o.holder, $2::text, "
-    "(SELECT pg_catalog.count(*) FROM c) "
-    "FROM (SELECT 1) x LEFT JOIN @T o ON o.name = $1 AND o.owner <> $2 AND o.expires > " NOW;
+    "WITH u AS (UPDATE @T l SET (expires, owner) = ROW('-infinity'::pg_catalog.timestamptz, ''" TEXT
+    ") " OUR_ROW "RETURNING 1), "
+    "w AS (SELECT a.pid FROM pg_catalog.pg_stat_get_activity(NULL) a "
+    "WHERE a.application_name" EQ "$3" TEXT " AND a.datid" EQ "(SELECT d.oid FROM "
+    "pg_catalog.pg_database d WHERE d.datname" EQ "pg_catalog.current_database()) "
+    "AND EXISTS (SELECT 1 FROM u) ORDER BY a.backend_start, a.pid LIMIT 2), "
+    "c AS (SELECT pg_catalog.pg_notify(pg_catalog.concat('@C', w.pid), '') FROM w) "
+    "SELECT (SELECT pg_catalog.count(*) FROM u), o.holder, $2" TEXT ", "
+    "(SELECT pg_catalog.count(*) FROM c) " OTHERS_ROW;
 
 /* Rows that were unused for a week. */
 static const char sweep_text[] =
-    "DELETE FROM @T d WHERE d.name IN (SELECT t.name FROM @T t WHERE "
-    "t.expires < " NOW " - '7 days'::interval AND t.fence < " MICROSECONDS " - 604800000000 "
+    "DELETE FROM @T d WHERE d.name" EQ "ANY (SELECT t.name FROM @T t "
+    "WHERE t.expires" LT "(" NOW MINUS "'7 days'" INTERVAL ") "
+    "AND t.fence" LT "((EXTRACT(epoch FROM " NOW ")" MICROSECONDS MINUS "604800000000) "
     "LIMIT 20 FOR UPDATE SKIP LOCKED)";
 
 /* $2: application_name of waiters. */
 enum { S_WAITER, S_HOLDER, S_FENCE, S_LEFT, S_USER, S_PID };
 static const char status_text[] =
-    "SELECT 0, t.holder, t.fence, (EXTRACT(epoch FROM t.expires - " NOW ") * 1000)::bigint, "
-    "''::text, 0 FROM @T t WHERE t.name = $1 AND t.expires > " NOW " UNION ALL "
-    "(SELECT 1, w.query, 0, 0, w.usename::text, w.pid FROM pg_catalog.pg_stat_activity w WHERE "
-    "w.application_name = $2 AND w.datname = pg_catalog.current_database() "
+    "SELECT 0, t.holder, t.fence, (EXTRACT(epoch FROM t.expires" MINUS NOW ")" MILLISECONDS ", "
+    "''" TEXT ", 0 FROM @T t WHERE t.name" EQ "$1" TEXT " AND t.expires" GT NOW " UNION ALL "
+    "(SELECT 1, w.query, 0, 0, w.usename" TEXT ", w.pid FROM pg_catalog.pg_stat_activity w "
+    "WHERE w.application_name" EQ "$2" TEXT " AND w.datname" EQ "pg_catalog.current_database() "
     "ORDER BY w.backend_start, w.pid)";
 
 static const char schema_text[] =
-    "CREATE TABLE IF NOT EXISTS @T (name text COLLATE \"C\" PRIMARY KEY, fence bigint NOT NULL, "
-    "owner text NOT NULL, expires timestamptz NOT NULL, holder text NOT NULL)";
+    "CREATE TABLE IF NOT EXISTS @T (name pg_catalog.text COLLATE pg_catalog.\"C\" PRIMARY KEY, "
+    "fence pg_catalog.int8 NOT NULL, owner pg_catalog.text NOT NULL, "
+    "expires pg_catalog.timestamptz NOT NULL, holder pg_catalog.text NOT NULL)";
 
 /* malloc'ed; NULL: out of memory. */
 static char *fill(const struct pg_backend *be, const char *text)
@@ -184,7 +185,7 @@ static void send_app_name(struct pg_backend *be, const char *app)
 {
     char sql[256];
     snprintf(sql, sizeof(sql),
-             "SELECT CASE WHEN pg_catalog.pg_backend_pid() = %d THEN "
+             "SELECT CASE WHEN pg_catalog.pg_backend_pid()" EQ "%d THEN "
              "pg_catalog.set_config('application_name', '%s', false) END",
              PQbackendPID(be->conn.pq), app);
     pg_conn_send(&be->conn, T_LISTEN, sql, 0, NULL);

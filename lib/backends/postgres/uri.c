@@ -5,6 +5,7 @@
  * take them (PGHOST, a service file), since the core has to look up their names: libpq would block.
  */
 #include "postgres.h"
+#include "sql.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -332,17 +333,18 @@ static int parse_key(struct pg_backend *be, const char *text, struct dlock_error
             "%s: key=%.40s: expected one 64-bit number, or two 32-bit numbers and a comma",
             pg_where(be), text);
     if (two) {
-        snprintf(be->advisory.key, sizeof(be->advisory.key), "'%lld'::int,'%lld'::int", a, b);
+        snprintf(be->advisory.key, sizeof(be->advisory.key), "'%lld'" INT ",'%lld'" INT, a, b);
     } else {
-        snprintf(be->advisory.key, sizeof(be->advisory.key), "'%lld'::bigint", a);
+        snprintf(be->advisory.key, sizeof(be->advisory.key), "'%lld'" BIGINT, a);
         b = (long long)(uint32_t)a;
         a = (long long)((uint64_t)a >> 32);
     }
     snprintf(be->advisory.key_id, sizeof(be->advisory.key_id), "%08x%08x.%d", (unsigned)(uint32_t)a,
              (unsigned)(uint32_t)b, two ? 2 : 1);
     snprintf(be->advisory.where_key, sizeof(be->advisory.where_key),
-             "l.classid='%u'::oid AND l.objid='%u'::oid AND l.objsubid=%d", (unsigned)(uint32_t)a,
-             (unsigned)(uint32_t)b, two ? 2 : 1);
+             "l.classid" EQ "'%u'::pg_catalog.oid AND l.objid" EQ
+             "'%u'::pg_catalog.oid AND l.objsubid" EQ "%d",
+             (unsigned)(uint32_t)a, (unsigned)(uint32_t)b, two ? 2 : 1);
     return 0;
 }
 
