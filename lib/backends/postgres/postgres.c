@@ -58,6 +58,9 @@ static int slot_open(struct dlock_be **out, const struct dlock_spec *spec, struc
         return rc;
     }
     be->conn.pipeline = be->protocol->pipeline;
+    be->conn.guard.sql = be->protocol->guard;
+    be->conn.guard.values[0] = be->table.name;
+    be->conn.guard.values[1] = be->table.owner;
     *out = (struct dlock_be *)be;
     return 0;
 }
@@ -185,6 +188,8 @@ static void take_replies(struct pg_backend *be)
     struct pg_reply r;
     int rc = 0;
     while (be->conn.state != PC_CLOSED && (rc = pg_conn_next(&be->conn, &r)) == 1) {
+        if (r.sqlstate[0] && be->protocol->read_error)
+            be->protocol->read_error(be, &r);
         if (r.tag == T_STATUS && be->op == OP_STATUS)
             status_answered(be, &r);
         else

@@ -29,6 +29,7 @@ struct pg_backend;
 struct pg_protocol {
     bool session;  /* the session holds the lock, and its end releases it */
     bool pipeline; /* for pg_conn */
+    const char *guard;
 
     void (*acquire)(struct pg_backend *);
     void (*renew)(struct pg_backend *);
@@ -36,6 +37,8 @@ struct pg_protocol {
 
     /* The connection is up. */
     void (*ready)(struct pg_backend *);
+    /* Say in the server's place what an error means. The slot is NULL: nothing more. */
+    void (*read_error)(const struct pg_backend *, struct pg_reply *);
     /* A request was answered, other than T_STATUS. */
     void (*answered)(struct pg_backend *, const struct pg_reply *);
     /* The connection failed, and is closed already. */
@@ -109,6 +112,7 @@ struct pg_backend {
     struct {
         /* From the URI: "schema.name", quoted; the application_name of a waiter; its channel, less the pid. */
         char *name, waiter_app[40], channel[64];
+        const char *owner; /* a role that is trusted with the table; "": none but the usual */
 
         /*
          * token: not tried, or refused; sent, perhaps granted; the same on a connection that broke, so to be

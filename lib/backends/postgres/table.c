@@ -92,6 +92,72 @@ static const char schema_text[] =
     "fence pg_catalog.int8 NOT NULL, owner pg_catalog.text NOT NULL, "
     "expires pg_catalog.timestamptz NOT NULL, holder pg_catalog.text NOT NULL)";
 
+/*
+ * Is the table what schema_text makes, and nothing more? What else it may have is code of its owner, which our
+ * statements would run: triggers, rules, policies, and as early as the server plans them, the expressions of defaults,
+ * constraints and indexes. And the schema's owner could put another table in its place; a role with the right to
+ * create triggers or foreign keys could add code later. So all of these must be trusted, and then the answer holds for
+ * as long as the connection: only a trusted role can change it.
+ *
+ * $1: the table. $2: a role that is trusted, too. t: the table; r: a role that has power over it. 6171 is
+ * pg_database_owner, which stands for the owner of the database; 25, 20, 1184 and 950 are the types text, bigint and
+ * timestamptz, and the collation "C".
+ *
+ * The server can be made to refuse the statement that follows only by an error. So the finding becomes one: it is no
+ * number.
+ */
+#define FINDING "dlock finding: "
+/* clang-format off */
+#define NOT_TRUSTED                                                                                \
+    "((r.rolsuper OR r.rolname" EQ "CURRENT_USER OR r.rolname" EQ "$2" TEXT                        \
+    " OR (NOT t.super AND r.oid" EQ "t.datdba)) IS NOT TRUE)"
+#define ROLE_OF(x) "CASE WHEN " x EQ "6171::pg_catalog.oid THEN t.datdba ELSE " x " END"
+static const char check_text[] =
+    "WITH t AS (SELECT c.oid, c.relowner, c.relkind, c.relpersistence, c.relacl, c.relrowsecurity, "
+        "c.reloftype, n.nspowner, d.datdba, "
+        "pg_catalog.current_setting('is_superuser')" EQ "'on' AS super FROM pg_catalog.pg_class c "
+        "JOIN pg_catalog.pg_namespace n ON n.oid" EQ "c.relnamespace "
+        "JOIN pg_catalog.pg_database d ON d.datname" EQ "pg_catalog.current_database() "
+        "WHERE c.oid" EQ "pg_catalog.to_regclass($1" TEXT ")::pg_catalog.oid), "
+    "a AS (SELECT a.attname, a.atttypid, a.attcollation, a.attnotnull, a.attacl, "
+        "(a.atthasdef OR a.attidentity" NE "'') AS made FROM t JOIN pg_catalog.pg_attribute a "
+        "ON a.attrelid" EQ "t.oid AND a.attnum" GT "0 AND NOT a.attisdropped) "
+    "SELECT pg_catalog.concat('" FINDING "', f.text, ';')" INT " FROM (SELECT COALESCE("
+    "(SELECT 'missing' WHERE NOT EXISTS (SELECT 1 FROM t)), "
+    "(SELECT pg_catalog.concat(o.what, ' is owned by ', r.rolname) FROM t CROSS JOIN LATERAL "
+        "(SELECT 'it' AS what, " ROLE_OF("t.relowner") " AS role "
+        "UNION ALL SELECT 'its schema', " ROLE_OF("t.nspowner") ") o "
+        "LEFT JOIN pg_catalog.pg_roles r ON r.oid" EQ "o.role WHERE " NOT_TRUSTED " LIMIT 1), "
+    "(SELECT 'it is not a plain table' FROM t WHERE t.relkind" NE "'r' "
+        "OR t.relpersistence" NE "'p' OR t.reloftype" NE "0::pg_catalog.oid), "
+    "(SELECT pg_catalog.concat('it has the trigger ', g.tgname) FROM t "
+        "JOIN pg_catalog.pg_trigger g ON g.tgrelid" EQ "t.oid LIMIT 1), "
+    "(SELECT pg_catalog.concat('it has the rule ', g.rulename) FROM t "
+        "JOIN pg_catalog.pg_rewrite g ON g.ev_class" EQ "t.oid LIMIT 1), "
+    "(SELECT 'it has row security' FROM t WHERE t.relrowsecurity), "
+    "(SELECT 'it inherits or is inherited' FROM t JOIN pg_catalog.pg_inherits i "
+        "ON i.inhrelid" EQ "t.oid OR i.inhparent" EQ "t.oid LIMIT 1), "
+    "(SELECT pg_catalog.concat('its column ', a.attname, ' has a default') FROM a "
+        "WHERE a.made LIMIT 1), "
+    "(SELECT 'its columns differ from those of --schema' FROM (SELECT pg_catalog.string_agg("
+        "pg_catalog.concat_ws(' ', a.attname, a.atttypid, a.attcollation, a.attnotnull), ',' "
+        "ORDER BY a.attname) AS list FROM a) s WHERE (s.list" EQ "'expires 1184 0 t,fence 20 0 t,"
+        "holder 25 100 t,name 25 950 t,owner 25 100 t') IS NOT TRUE), "
+    "(SELECT pg_catalog.concat('it has the constraint ', k.conname) FROM t "
+        "JOIN pg_catalog.pg_constraint k ON k.conrelid" EQ "t.oid AND k.contype" NE "'p' "
+        "AND k.contype" NE "'n' LIMIT 1), "
+    "(SELECT 'it has an index on an expression' FROM t JOIN pg_catalog.pg_index i "
+        "ON i.indrelid" EQ "t.oid AND (i.indexprs IS NOT NULL OR i.indpred IS NOT NULL) LIMIT 1), "
+    "(SELECT pg_catalog.concat('it has the statistics ', k.stxname) FROM t "
+        "JOIN pg_catalog.pg_statistic_ext k ON k.stxrelid" EQ "t.oid LIMIT 1), "
+    "(SELECT pg_catalog.concat(COALESCE(r.rolname" TEXT ", 'PUBLIC'), ' has the privilege ', "
+        "x.privilege_type) FROM t CROSS JOIN LATERAL (SELECT t.relacl AS acl "
+        "UNION ALL SELECT a.attacl FROM a) l CROSS JOIN LATERAL pg_catalog.aclexplode(l.acl) x "
+        "LEFT JOIN pg_catalog.pg_roles r ON r.oid" EQ ROLE_OF("x.grantee") " "
+        "WHERE (x.privilege_type" EQ "'TRIGGER' OR x.privilege_type" EQ "'REFERENCES') "
+        "AND " NOT_TRUSTED " LIMIT 1)) AS text OFFSET 0) f WHERE f.text IS NOT NULL";
+/* clang-format on */
+
 /* malloc'ed; NULL: out of memory. */
 static char *fill(const struct pg_backend *be, const char *text)
 {
@@ -347,7 +413,9 @@ static void create_table(struct pg_backend *be)
 {
     be->table.created = true;
     be->table.try = TRY_NONE;
+    be->conn.guarded = false; /* it runs no code of a table that another client made meanwhile */
     send_text(be, T_SCHEMA, schema_text, 0, NULL);
+    be->conn.guarded = true;
 }
 
 static void create_answered(struct pg_backend *be, const struct pg_reply *r)
@@ -534,8 +602,29 @@ static void table_ready(struct pg_backend *be)
     }
 }
 
+/* A finding of check_text becomes the error that it stands for. */
+static void table_read_error(const struct pg_backend *be, struct pg_reply *r)
+{
+    const char *found = strstr(r->text, FINDING);
+    char what[sizeof(r->text)];
+    if (strcmp(r->sqlstate, "22P02") != 0 || !found)
+        return;
+    snprintf(what, sizeof(what), "%s", found + strlen(FINDING));
+    what[strcspn(what, ";")] = '\0';
+    if (strcmp(what, "missing") == 0) {
+        strcpy(r->sqlstate, "42P01");
+        snprintf(r->text, sizeof(r->text), "the table %s does not exist", be->table.name);
+    } else {
+        strcpy(r->sqlstate, "42501");
+        snprintf(r->text, sizeof(r->text), "the table %.80s is not safe to use: %.140s",
+                 be->table.name, what);
+    }
+}
+
 static void table_answered(struct pg_backend *be, const struct pg_reply *r)
 {
+    if (!r->sqlstate[0] && r->tag != T_SCHEMA)
+        be->conn.guarded = false;
     if (r->tag == T_TRY && be->op == OP_ACQUIRE)
         try_answered(be, r);
     else if (r->tag == T_SCHEMA && be->op == OP_ACQUIRE)
@@ -598,10 +687,12 @@ static void table_read_info(const PGresult *res, int i, struct dlock_info *info)
 
 const struct pg_protocol pg_table = {
     .pipeline = true,
+    .guard = check_text,
     .acquire = table_acquire,
     .renew = table_renew,
     .release = table_release,
     .ready = table_ready,
+    .read_error = table_read_error,
     .answered = table_answered,
     .failed = table_failed,
     .abandon = table_abandon,

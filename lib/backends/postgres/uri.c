@@ -413,11 +413,8 @@ static int check_mode_params(const struct pg_backend *be, bool lease, struct dlo
     static const struct {
         const char *key;
         bool lease;
-    } only[] = {{"table", true},
-                {"key", false},
-                {"fair", false},
-                {"renew", false},
-                {"restart-grace", false}};
+    } only[] = {{"table", true}, {"table-owner", true}, {"key", false},
+                {"fair", false}, {"renew", false},      {"restart-grace", false}};
     for (size_t i = 0; i < DLOCK_LEN(only); i++)
         if (only[i].lease != lease && uri_value(be->spec, only[i].key))
             return dlock_fail(err, DLOCK_EUSAGE, 0, "%s: %s= applies only to mode=%s", pg_where(be),
@@ -429,11 +426,13 @@ static int set_mode(struct pg_backend *be, struct dlock_error *err)
 {
     const struct dlock_spec *spec = be->spec;
     const char *mode = param(spec, "mode"), *table = param(spec, "table");
+    const char *owner = param(spec, "table-owner");
     bool lease = mode && strcmp(mode, "lease") == 0;
     if (mode && !lease && strcmp(mode, "advisory") != 0)
         return dlock_fail(err, DLOCK_EUSAGE, 0, "%s: mode=%.40s: expected advisory or lease",
                           pg_where(be), mode);
     be->protocol = lease ? &pg_table : &pg_advisory;
+    be->table.owner = owner ? owner : "";
     int rc = check_mode_params(be, lease, err);
     return rc == 0 && lease ? set_table(be, table ? table : "public.dlock_locks", err) : rc;
 }

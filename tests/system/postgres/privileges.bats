@@ -119,3 +119,103 @@ renewed() {
         done
     done
 }
+
+# --- the lease table -----------------------------------------------------------------------------------
+
+# refuses WORD...: dlock refuses $L with 77, runs neither its command nor other code, and its message has each WORD.
+refuses() {
+    local what word
+    for what in touch ''; do
+        if [ -n "$what" ]; then run run_t 5 "$DLOCK" "$L" $what ran; else run run_t 5 "$DLOCK" --status "$L"; fi
+        [ "$status" = 77 ] || fail "$what: $status: $output"
+        [ "${#lines[@]}" = 1 ] || fail "$output"
+        for word; do assert_out "$word"; done
+    done
+    [ ! -e ran ]
+    was_called && fail "code of the table's owner was run" || :
+}
+
+@test "refuses a lease table that another role owns, or could replace" {
+    in_db -c 'create role alice login' -c "create schema mine authorization alice" >/dev/null
+    in_db -c 'set session authorization mallory; create sequence public.calls; grant all on public.calls to public'
+    # A superuser trusts no owner but superusers, nor the schema's.
+    L="postgres://postgres@$AT?mode=lease#$NAME"
+    in_db -c 'set session authorization mallory' -c "$("$DLOCK" --schema "$L")" \
+        -c "create function public.f() returns trigger language plpgsql as 'begin perform nextval(''public.calls''); return new; end'" \
+        -c 'create trigger t before insert or update on public.dlock_locks for each row execute function public.f()'
+    refuses 'it is owned by mallory'
+    in_db -c 'drop table public.dlock_locks; grant all on schema mine to postgres, mallory'
+    L="postgres://postgres@$AT?mode=lease&table=mine.locks#$NAME"
+    refuses 'its schema is owned by alice'
+    L="postgres://postgres@$AT?mode=lease&table=mine.locks&table-owner=mallory#$NAME"
+    refuses 'its schema is owned by alice'
+    run -0 run_t 5 "$DLOCK" "postgres://postgres@$AT?mode=lease&table=mine.locks&table-owner=alice#$NAME" true
+    # The owner of the database may do with a plain role's table what it wants, and with a superuser's nothing.
+    pgsql -c "alter database \"$DB\" owner to alice"
+    L="postgres://postgres@$AT?mode=lease&table=public.locks#$NAME"
+    refuses 'its schema is owned by alice'
+    in_db -c 'alter table public.locks owner to alice'
+    refuses 'owned by alice'
+    in_db -c 'grant select, insert, update, delete on public.locks to mallory'
+    run -0 run_t 5 "$DLOCK" "postgres://mallory@$AT?mode=lease&table=public.locks#$NAME" true
+    # What else gives power over it.
+    in_db -c 'grant trigger on public.locks to public'
+    L="postgres://mallory@$AT?mode=lease&table=public.locks#$NAME"
+    refuses 'PUBLIC has the privilege TRIGGER'
+    in_db -c 'revoke trigger on public.locks from public' -c 'create role bob' -c 'grant references (name) on public.locks to bob'
+    refuses 'bob has the privilege REFERENCES'
+}
+
+@test "refuses a lease table that is more than --schema makes" {
+    local what text
+    L="postgres://postgres@$AT?mode=lease&table=own.locks#$NAME"
+    in_db -c 'create sequence public.calls'
+    while IFS='|' read -r what text; do
+        in_db >sql.log 2>&1 <<SQL || fail "$(cat sql.log)"
+            drop schema if exists own cascade;
+            create schema own;
+            create function own.f() returns trigger language plpgsql as 'begin perform nextval(''public.calls''); return new; end';
+            create function own.b() returns bool immutable language plpgsql as 'begin perform nextval(''public.calls''); return true; end';
+            create function own.t() returns text immutable language plpgsql as 'begin perform nextval(''public.calls''); return ''''; end';
+            create domain own.text as text check (own.b());
+            $("$DLOCK" --schema "$L")
+            $text;
+            select setval('public.calls', 1, false);
+SQL
+        refuses '"own"."locks"' "$what"
+    done <<'EOT'
+it has the trigger t|create trigger t before insert or update or delete on own.locks execute function own.f()
+it has the trigger|create table own.k (name text references own.locks on delete cascade)
+it has the rule r|create rule r as on insert to own.locks do also select own.b()
+it is not a plain table|drop table own.locks; create view own.locks as select ''::text name, 0::bigint fence, own.t() owner, now() expires, '' holder
+it is not a plain table|alter table own.locks set unlogged
+it has row security|alter table own.locks enable row level security; create policy p on own.locks using (own.b())
+it inherits or is inherited|create table own.child () inherits (own.locks)
+its column owner has a default|alter table own.locks alter owner set default own.t()
+its column more has a default|alter table own.locks add more text generated always as (own.t()) stored
+its columns differ|alter table own.locks add more text
+its columns differ|alter table own.locks alter owner type own.text
+its columns differ|alter table own.locks alter owner drop not null
+it has the constraint c|alter table own.locks add constraint c check (own.b())
+it has an index on an expression|create index on own.locks (own.t())
+it has an index on an expression|create index on own.locks (name) where own.b()
+it has the statistics s|create statistics own.s on name, owner from own.locks
+EOT
+    # What adds no code does no harm.
+    in_db -c 'drop table own.locks' -c "$("$DLOCK" --schema "$L")" -c 'create index on own.locks (expires)' \
+        -c 'alter table own.locks add more text; alter table own.locks drop more'
+    run -0 run_t 5 "$DLOCK" "$L" true
+    [ -z "$output" ] || fail "$output"
+}
+
+@test "the manual's schema for the lease table works for a plain role" {
+    sed -n '/^CREATE SCHEMA dlock;/,/^\.Ed/{/^\.Ed/d;p}' "$ROOT/man/dlock.1" >manual.sql
+    in_db -c 'create role app login' -f "$T/manual.sql"
+    L="postgres://app@$AT?mode=lease&table=dlock.locks#$NAME"
+    run run_t 5 "$DLOCK" "$L" "$DLOCK" -n "$L" true
+    assert_rc 75
+    # Others may not even look.
+    run run_t 5 "$DLOCK" -n "${L/app@/mallory@}" true
+    assert_rc 77
+    in_db -c 'drop schema dlock cascade' -c 'drop role app'
+}
