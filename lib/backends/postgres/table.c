@@ -8,6 +8,9 @@
  * is a new token for each grant; renew and release name it. The fence is the larger of the stored one plus one and
  * the server's time in microseconds, so unused rows can be deleted.
  *
+ * A refused INSERT, too, locks the row and commits: the polls of many waiters would keep the holder from its renewal.
+ * So a try only reads while the row that it sees is held.
+ *
  * No session is needed, so this works through a pooler in transaction mode, and neither a reconnect nor the
  * promotion of a standby that has the row loses the lock. Waiters connected directly LISTEN, and a release wakes
  * two of them (one might be about to leave); they also poll, and behind a pooler they only poll.
@@ -38,6 +41,7 @@ static const char try_text[] =
     "@WWITH got AS (INSERT INTO @T AS l (name, fence, owner, expires, holder) "
     "SELECT $1" TEXT ", (EXTRACT(epoch FROM " NOW ")" MICROSECONDS ", $2" TEXT ", " NOW PLUS TTL
     ", $4" TEXT " FROM (SELECT " DURABLE " AS done OFFSET 0) s WHERE s.done IS NOT NULL "
+    "AND NOT EXISTS (SELECT 1 FROM @T h WHERE h.name" EQ "$1" TEXT " AND h.expires" GT NOW ") "
     "ON CONFLICT (name) DO UPDATE SET (fence, owner, expires, holder) = "
     "ROW(GREATEST(l.fence" PLUS "1, EXCLUDED.fence), EXCLUDED.owner, " NOW PLUS TTL ", "
     "EXCLUDED.holder) WHERE l.expires" LE NOW " RETURNING l.fence) "
