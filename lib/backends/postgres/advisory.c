@@ -87,13 +87,21 @@ static char *settings_sql(const struct pg_backend *be)
     return fclose(f) == 0 ? sql : (free(sql), NULL);
 }
 
-/* How long the server still grants nothing after its start, in ms. */
+/*
+ * How long the server still grants nothing after its start or promotion, in ms. A primary has a walwriter, and a
+ * standby has none; but only a role with pg_read_all_stats may read when it began. For others a promotion is at least
+ * as late as the last transaction that the standby replayed; renewals see to it that there is one (renew_sql).
+ */
 static char *grace_sql(const struct pg_backend *be)
 {
     return format("%" PRId64 MINUS "(EXTRACT(epoch FROM " NOW MINUS
                   "GREATEST(pg_catalog.pg_postmaster_start_time(), "
-                  "pg_catalog.pg_stat_get_bgwriter_stat_reset_time()))" MILLISECONDS,
-                  be->advisory.restart_grace / DLOCK_MSEC);
+                  "pg_catalog.pg_stat_get_bgwriter_stat_reset_time(), "
+                  "pg_catalog.pg_last_xact_replay_timestamp(), "
+                  "(SELECT pg_catalog.max(a.backend_start) "
+                  "FROM pg_catalog.pg_stat_get_activity(NULL) a "
+                  "WHERE a.backend_type" EQ "'walwriter')))" MILLISECONDS,
+                  be->restart_grace / DLOCK_MSEC);
 }
 
 static char *try_lock_sql(const struct pg_backend *be)
@@ -115,7 +123,7 @@ enum { R_PID, R_STANDBY, R_GRACE, R_IDLE, R_LOCKED, R_LSN, R_WAL, R_COLUMNS };
 static char *lock_sql(const struct pg_backend *be, bool try)
 {
     /* Only what is needed: a new session has to look up every function that a statement names. */
-    bool with_grace = try && be->advisory.restart_grace > 0;
+    bool with_grace = try && be->restart_grace > 0;
     bool with_idle = PQserverVersion(be->conn.pq) >= WITH_IDLE_TIMEOUT;
     char *record = comment(be, ""), *sql = NULL;
     char *settings = try ? settings_sql(be) : strdup("");
@@ -167,14 +175,21 @@ static char *wait_sql(const struct pg_backend *be)
     return sql;
 }
 
+/* A commit that nothing waits for: a standby has replayed it when it is promoted, see grace_sql(). */
+#define EMIT_LATER                                                                                 \
+    "CASE WHEN pg_catalog.set_config('synchronous_commit', 'off', true) IS NOT NULL THEN " EMIT    \
+    " END"
+
 static char *renew_sql(const struct pg_backend *be)
 {
     char more[40];
     snprintf(more, sizeof(more), " fence=%" PRIu64, be->fence);
+    const char *write = be->advisory.renew_writes ? ", " EMIT
+                        : be->restart_grace > 0   ? ", " EMIT_LATER
+                                                  : "";
     char *record = comment(be, more), *sql = NULL;
     if (record)
-        sql = format("%sSELECT pg_catalog.pg_is_in_recovery()" INT "%s", record,
-                     be->advisory.renew_writes ? ", " EMIT : "");
+        sql = format("%sSELECT pg_catalog.pg_is_in_recovery()" INT "%s", record, write);
     free(record);
     return sql;
 }
@@ -338,7 +353,6 @@ static void adv_ready(struct pg_backend *be)
 
 static void adv_acquire(struct pg_backend *be)
 {
-    be->advisory.told_grace = false;
     be->advisory.chunks = 0;
     be->advisory.renewed_from = 0;
     pg_connect(be);
@@ -374,27 +388,6 @@ static void granted(struct pg_backend *be, const struct pg_reply *r)
                "%s: cannot make a fencing token from log position '%.20s' in '%.30s'", pg_where(be),
                lsn, wal);
     pg_fail(be, &err);
-}
-
-/* The server has started too recently to grant locks. */
-static void in_grace(struct pg_backend *be, int64_t left_ms)
-{
-    char left[32];
-    if (!be->advisory.told_grace) {
-        be->advisory.told_grace = true;
-        dlock_fail(&events_add(&be->events, EV_NOTICE)->error, DLOCK_EBUSY, 0,
-                   "%s: the server started recently, and grants locks in %s (restart-grace)",
-                   pg_where(be), dlock_format_duration(left_ms * DLOCK_MSEC, left, sizeof(left)));
-    }
-    if (!be->acquire.wait) {
-        pg_busy(be, NULL);
-        return;
-    }
-    events_add(&be->events, EV_WAITING);
-    be->op_until = DLOCK_NEVER;
-    /* Before half a ttl has passed, since the server ends a session that is silent for a ttl. */
-    int64_t pause = dlock_min(left_ms + 10, dlock_min(5000, ttl_ms(be) / 2));
-    be->acquire.try_at = pg_now(be) + pause * DLOCK_MSEC;
 }
 
 /* A time as the server shows it, "1500ms", "30s", "2min", in the largest unit that is exact; -1: not understood. */
@@ -455,11 +448,11 @@ static void try_answered(struct pg_backend *be, const struct pg_reply *r)
         return;
     be->contact.pending = false;
     outage_over(&be->outage);
-    int64_t grace_ms = be->advisory.restart_grace > 0 ? pg_number(r->rows, 0, R_GRACE) : 0;
+    int64_t grace_ms = be->restart_grace > 0 ? pg_number(r->rows, 0, R_GRACE) : 0;
     if (pg_number(r->rows, 0, R_LOCKED))
         granted(be, r);
     else if (grace_ms > 0)
-        in_grace(be, grace_ms);
+        pg_in_grace(be, grace_ms);
     else
         ask_or_wait(be);
 }

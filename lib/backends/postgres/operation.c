@@ -45,6 +45,27 @@ void pg_busy(struct pg_backend *be, const struct dlock_info *info)
     pg_conn_close(&be->conn);
 }
 
+void pg_in_grace(struct pg_backend *be, int64_t left_ms)
+{
+    char left[32];
+    if (!be->told_grace) {
+        be->told_grace = true;
+        dlock_fail(
+            &events_add(&be->events, EV_NOTICE)->error, DLOCK_EBUSY, 0,
+            "%s: the server started or was promoted recently, and grants locks in %s (restart-grace)",
+            pg_where(be), dlock_format_duration(left_ms * DLOCK_MSEC, left, sizeof(left)));
+    }
+    if (!be->acquire.wait) {
+        pg_busy(be, NULL);
+        return;
+    }
+    events_add(&be->events, EV_WAITING);
+    be->op_until = DLOCK_NEVER;
+    /* Before half a ttl has passed, since the server ends a session that is silent for a ttl. */
+    int64_t pause = dlock_min(left_ms + 10, dlock_min(5000, be->spec->ttl / DLOCK_MSEC / 2));
+    be->acquire.try_at = pg_now(be) + pause * DLOCK_MSEC;
+}
+
 void pg_renewed(struct pg_backend *be, int64_t from)
 {
     pg_op_done(be);

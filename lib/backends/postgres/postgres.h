@@ -74,6 +74,10 @@ struct pg_backend {
     char token[DLOCK_TOKEN_LEN + 1];
     uint64_t fence;
 
+    /* From the URI: a server that was started or promoted less than this ago grants nothing. 0: off. */
+    int64_t restart_grace;
+    bool told_grace; /* in this acquire */
+
     /* An acquire until the first answer to a try; a status. */
     struct {
         bool pending;
@@ -99,11 +103,10 @@ struct pg_backend {
          * pg_locks.
          */
         bool fair, renew_writes;
-        int64_t restart_grace;
         char key[96], key_id[32], where_key[256];
 
         bool polls; /* no DO blocks for this role: try once a second instead of waiting */
-        bool told_old, told_grace;
+        bool told_old;
         unsigned chunks;      /* in this acquire */
         int64_t renewed_from; /* of a heartbeat answered after its renew had ended; 0: none */
     } advisory;
@@ -170,6 +173,8 @@ bool pg_new_token(struct pg_backend *);
 void pg_granted(struct pg_backend *, int64_t from);
 /* Held by another, and acquire does not wait. info: the holder, or NULL. Closes the connection. */
 void pg_busy(struct pg_backend *, const struct dlock_info *);
+/* Free, but refused for left_ms more by restart_grace: busy, or the next try is set. */
+void pg_in_grace(struct pg_backend *, int64_t left_ms);
 void pg_renewed(struct pg_backend *, int64_t from);
 void pg_unclear(struct pg_backend *, const struct dlock_error *);
 /* Closes the connection. err: NULL, or why it is not clean. */

@@ -33,22 +33,47 @@
 /* ------------------------------------------------------------------ statements */
 
 /* The enum above a statement: the columns of its answer. $1: the lock's name. $2: our token, or as noted. */
+#define GRACE "pg_catalog.make_interval(secs => @G)"
 #define TTL "pg_catalog.make_interval(secs => $3::pg_catalog.float8)"
 
-/* @T: the table. @W: a comment with our holder record. @C: the channel that wakes a waiter, less its pid. */
-enum { R_FENCE, R_PID, R_HOLDER, R_HELD_FENCE, R_LEFT, R_TOKEN, R_COLUMNS };
+/*
+ * @T: the table. @W: a comment with our holder record. @C: the channel that wakes a waiter, less its pid. @G: the
+ * restart grace in seconds. @0, @1 and @2: the parts of grace_text, or what stands for them without a grace.
+ */
+enum { R_FENCE, R_PID, R_HOLDER, R_HELD_FENCE, R_LEFT, R_TOKEN, R_GRACE, R_COLUMNS };
 static const char try_text[] =
-    "@WWITH got AS (INSERT INTO @T AS l (name, fence, owner, expires, holder) "
+    "@WWITH @0got AS (INSERT INTO @T AS l (name, fence, owner, expires, holder) "
     "SELECT $1" TEXT ", (EXTRACT(epoch FROM " NOW ")" MICROSECONDS ", $2" TEXT ", " NOW PLUS TTL
     ", $4" TEXT " FROM (SELECT " DURABLE " AS done OFFSET 0) s WHERE s.done IS NOT NULL "
-    "AND NOT EXISTS (SELECT 1 FROM @T h WHERE h.name" EQ "$1" TEXT " AND h.expires" GT NOW ") "
+    "AND NOT EXISTS (SELECT 1 FROM @T h WHERE h.name" EQ "$1" TEXT " AND h.expires" GT NOW ") @1"
     "ON CONFLICT (name) DO UPDATE SET (fence, owner, expires, holder) = "
     "ROW(GREATEST(l.fence" PLUS "1, EXCLUDED.fence), EXCLUDED.owner, " NOW PLUS TTL ", "
     "EXCLUDED.holder) WHERE l.expires" LE NOW " RETURNING l.fence) "
     "SELECT g.fence, pg_catalog.pg_backend_pid(), o.holder, o.fence, "
-    "(EXTRACT(epoch FROM o.expires" MINUS NOW ")" MILLISECONDS ", $2" TEXT " "
+    "(EXTRACT(epoch FROM o.expires" MINUS NOW ")" MILLISECONDS ", $2" TEXT ", @2 "
     "FROM (SELECT 1) x LEFT JOIN got g ON true "
     "LEFT JOIN @T o ON o.name" EQ "$1" TEXT " AND o.expires" GT NOW;
+
+/*
+ * A promoted standby may lack the newest rows. The row of the empty name remembers the timeline and when it was first
+ * seen. The try that sees another one writes that, and is refused; so are all others for the length of the grace from
+ * then on. On timeline 1 no server was ever promoted.
+ */
+static const char *const grace_text[][2] = {
+    {"k AS MATERIALIZED (SELECT w.timeline, CASE WHEN w.timeline" EQ "'00000001' "
+     "THEN 'epoch'::pg_catalog.timestamptz ELSE (SELECT m.expires FROM @T m WHERE m.name" EQ "'' "
+     "AND m.owner" EQ "w.timeline) END AS seen FROM (SELECT pg_catalog.substr("
+     "pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 1, 8) AS timeline OFFSET 0) w), "
+     "n AS (INSERT INTO @T AS l (name, fence, owner, expires, holder) "
+     "SELECT '', 0, k.timeline, " NOW ", '' FROM k WHERE k.seen IS NULL "
+     "ON CONFLICT (name) DO UPDATE SET (owner, expires) = ROW(EXCLUDED.owner, EXCLUDED.expires) "
+     "WHERE l.owner" NE "EXCLUDED.owner), ",
+     ""},
+    {"AND EXISTS (SELECT 1 FROM k WHERE k.seen" LE "(" NOW MINUS GRACE ")) ", ""},
+    {"(SELECT (EXTRACT(epoch FROM COALESCE(k.seen, " NOW ")" PLUS GRACE MINUS NOW ")" MILLISECONDS
+     " FROM k)",
+     "0"},
+};
 
 /* A renewal has the first three columns; a release also says how many waiters it woke. */
 enum { U_OURS, U_HOLDER, U_TOKEN, U_RENEW_COLUMNS, U_RELEASE_COLUMNS };
@@ -78,7 +103,7 @@ static const char release_text[] =
 /* Rows that were unused for a week. */
 static const char sweep_text[] =
     "DELETE FROM @T d WHERE d.name" EQ "ANY (SELECT t.name FROM @T t "
-    "WHERE t.expires" LT "(" NOW MINUS "'7 days'" INTERVAL ") "
+    "WHERE t.name" NE "'' AND t.expires" LT "(" NOW MINUS "'7 days'" INTERVAL ") "
     "AND t.fence" LT "((EXTRACT(epoch FROM " NOW ")" MICROSECONDS MINUS "604800000000) "
     "LIMIT 20 FOR UPDATE SKIP LOCKED)";
 
@@ -162,6 +187,31 @@ static const char check_text[] =
         "AND " NOT_TRUSTED " LIMIT 1)) AS text OFFSET 0) f WHERE f.text IS NOT NULL";
 /* clang-format on */
 
+static void format_seconds(char *buf, size_t size, int64_t ns)
+{
+    snprintf(buf, size, "%" PRId64 ".%03d", ns / DLOCK_SEC, (int)(ns % DLOCK_SEC / DLOCK_MSEC));
+}
+
+static void put_filled(const struct pg_backend *be, const char *text, FILE *f)
+{
+    char grace[32];
+    format_seconds(grace, sizeof(grace), be->restart_grace);
+    for (const char *p = text; *p; p++) {
+        if (*p != '@')
+            fputc(*p, f);
+        else if (*++p == 'T')
+            fputs(be->table.name, f);
+        else if (*p == 'C')
+            fputs(be->table.channel, f);
+        else if (*p == 'G')
+            fputs(grace, f);
+        else if (*p == 'W')
+            fprintf(f, "/* %s */ ", be->record);
+        else
+            put_filled(be, grace_text[*p - '0'][be->restart_grace == 0], f);
+    }
+}
+
 /* malloc'ed; NULL: out of memory. */
 static char *fill(const struct pg_backend *be, const char *text)
 {
@@ -170,16 +220,7 @@ static char *fill(const struct pg_backend *be, const char *text)
     FILE *f = open_memstream(&sql, &size);
     if (!f)
         return NULL;
-    for (const char *p = text; *p; p++) {
-        if (*p != '@')
-            fputc(*p, f);
-        else if (*++p == 'T')
-            fputs(be->table.name, f);
-        else if (*p == 'C')
-            fputs(be->table.channel, f);
-        else
-            fprintf(f, "/* %s */ ", be->record);
-    }
+    put_filled(be, text, f);
     return fclose(f) == 0 ? sql : (free(sql), NULL);
 }
 
@@ -196,11 +237,6 @@ static void send_text(struct pg_backend *be, enum pg_tag tag, const char *text, 
     char *sql = fill(be, text);
     pg_conn_send(&be->conn, (int)tag, sql, n, values);
     free(sql);
-}
-
-static void format_seconds(char *buf, size_t size, int64_t ns)
-{
-    snprintf(buf, size, "%" PRId64 ".%03d", ns / DLOCK_SEC, (int)(ns % DLOCK_SEC / DLOCK_MSEC));
 }
 
 static void send_try(struct pg_backend *be)
@@ -396,6 +432,10 @@ static void not_granted(struct pg_backend *be, const struct pg_reply *r)
     be->table.try = TRY_NONE;
     if (held)
         read_holder(&be->info, holder, left_ms, pg_number(r->rows, 0, R_HELD_FENCE));
+    if (!held && pg_number(r->rows, 0, R_GRACE) > 0) {
+        pg_in_grace(be, pg_number(r->rows, 0, R_GRACE));
+        return;
+    }
     if (!be->acquire.wait) {
         pg_busy(be, held ? &be->info : NULL);
         return;

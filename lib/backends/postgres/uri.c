@@ -413,8 +413,8 @@ static int check_mode_params(const struct pg_backend *be, bool lease, struct dlo
     static const struct {
         const char *key;
         bool lease;
-    } only[] = {{"table", true}, {"table-owner", true}, {"key", false},
-                {"fair", false}, {"renew", false},      {"restart-grace", false}};
+    } only[] = {
+        {"table", true}, {"table-owner", true}, {"key", false}, {"fair", false}, {"renew", false}};
     for (size_t i = 0; i < DLOCK_LEN(only); i++)
         if (only[i].lease != lease && uri_value(be->spec, only[i].key))
             return dlock_fail(err, DLOCK_EUSAGE, 0, "%s: %s= applies only to mode=%s", pg_where(be),
@@ -441,7 +441,7 @@ static int set_options(struct pg_backend *be, struct dlock_error *err)
 {
     const struct dlock_spec *spec = be->spec;
     const char *grace = param(spec, "restart-grace"), *renew = param(spec, "renew");
-    int rc = grace ? dlock_parse_duration(grace, &be->advisory.restart_grace, err) : 0;
+    int rc = grace ? dlock_parse_duration(grace, &be->restart_grace, err) : 0;
     if (rc == 0)
         rc = read_flag(spec, "fair", &be->advisory.fair, err);
     if (rc == 0 && renew && strcmp(renew, "write") != 0 && strcmp(renew, "read") != 0)

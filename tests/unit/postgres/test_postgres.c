@@ -303,7 +303,7 @@ TEST(refuses_bad_parameters)
         "mode=lease&key=1",
         "mode=lease&fair=1",
         "mode=lease&renew=write",
-        "mode=lease&restart-grace=3",
+        "mode=lease&restart-grace=x",
         "mode=lease&table=x",
         "mode=lease&table=.x",
         "mode=lease&table=x.",
@@ -327,11 +327,17 @@ TEST(takes_parameters_of_our_own)
                 0);
     CHECK(u.be.protocol == &pg_advisory);
     CHECK(u.be.advisory.fair && u.be.advisory.renew_writes);
-    CHECK_INT(u.be.advisory.restart_grace, 60 * DLOCK_SEC);
+    CHECK_INT(u.be.restart_grace, 60 * DLOCK_SEC);
     done(&u);
-    REQUIRE_INT(open_uri(&u, "postgres://h/db?mode=lease&table=my%22.ta%22ble#n"), 0);
+    REQUIRE_INT(open_uri(&u, "postgres://h/db?mode=lease&table=my%22.ta%22ble&restart-grace=2s#n"),
+                0);
     CHECK(u.be.protocol == &pg_table);
+    CHECK_INT(u.be.restart_grace, 2 * DLOCK_SEC);
+    CHECK_STR(u.be.table.owner, "");
     CHECK_STR(u.be.table.name, "\"my\"\"\".\"ta\"\"ble\"");
+    done(&u);
+    REQUIRE_INT(open_uri(&u, "postgres://h/db?mode=lease&table-owner=us%25er#n"), 0);
+    CHECK_STR(u.be.table.owner, "us%er");
     done(&u);
 }
 
