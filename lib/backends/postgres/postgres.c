@@ -206,11 +206,25 @@ static void take_replies(struct pg_backend *be)
     }
 }
 
+/* CockroachDB speaks the protocol and has the functions for advisory locks, but those do nothing. */
+static bool refused_by_name(struct pg_backend *be)
+{
+    struct dlock_error err;
+    bool first = be->op == OP_ACQUIRE || be->op == OP_STATUS;
+    if (!first || !PQparameterStatus(be->conn.pq, "crdb_version"))
+        return false;
+    dlock_fail(&err, DLOCK_EUNAVAIL, 0,
+               "%s: this is CockroachDB, whose advisory locks exclude no client: use PostgreSQL",
+               pg_where(be));
+    pg_fail(be, &err);
+    return true;
+}
+
 static void drive(struct pg_backend *be)
 {
     bool connecting = be->conn.state == PC_CONNECTING;
     pg_conn_work(&be->conn);
-    if (connecting && be->conn.state == PC_UP)
+    if (connecting && be->conn.state == PC_UP && !refused_by_name(be))
         be->protocol->ready(be);
 }
 
