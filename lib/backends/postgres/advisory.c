@@ -45,10 +45,10 @@ __attribute__((format(printf, 1, 2))) static char *format(const char *fmt, ...)
     return n < 0 ? NULL : text;
 }
 
-/* The holder record for pg_stat_activity. more: further " key=value" pairs. */
-static char *comment(const struct pg_backend *be, const char *more)
+/* A record for pg_stat_activity. more: further " key=value" pairs. */
+static char *comment(const struct pg_backend *be, const char *record, const char *more)
 {
-    return format("/* %s ttl=%" PRId64 "%s */ ", be->record, ttl_ms(be), more);
+    return format("/* %s ttl=%" PRId64 "%s */ ", record, ttl_ms(be), more);
 }
 
 /* An argument of a function, with a comma. */
@@ -125,7 +125,7 @@ static char *lock_sql(const struct pg_backend *be, bool try)
     /* Only what is needed: a new session has to look up every function that a statement names. */
     bool with_grace = try && be->restart_grace > 0;
     bool with_idle = PQserverVersion(be->conn.pq) >= WITH_IDLE_TIMEOUT;
-    char *record = comment(be, ""), *sql = NULL;
+    char *record = comment(be, be->holder, ""), *sql = NULL;
     char *settings = try ? settings_sql(be) : strdup("");
     char *grace = with_grace ? grace_sql(be) : strdup("0");
     char *locked = try ? try_lock_sql(be) : strdup("true");
@@ -158,7 +158,7 @@ static char *wait_sql(const struct pg_backend *be)
 {
     char more[48];
     snprintf(more, sizeof(more), " wait=%s", be->advisory.key_id);
-    char *record = comment(be, more), *sql = NULL;
+    char *record = comment(be, be->waiter, more), *sql = NULL;
     if (record)
         sql = format("%sDO $dlock$BEGIN "
                      "IF pg_catalog.pg_backend_pid()" EQ
@@ -187,7 +187,7 @@ static char *renew_sql(const struct pg_backend *be)
     const char *write = be->advisory.renew_writes ? ", " EMIT
                         : be->restart_grace > 0   ? ", " EMIT_LATER
                                                   : "";
-    char *record = comment(be, more), *sql = NULL;
+    char *record = comment(be, be->holder, more), *sql = NULL;
     if (record)
         sql = format("%sSELECT pg_catalog.pg_is_in_recovery()" INT "%s", record, write);
     free(record);
@@ -300,6 +300,7 @@ static void send_try(struct pg_backend *be)
 {
     be->acquire.try_at = DLOCK_NEVER;
     bound_answer(be, 0);
+    pg_describe(be, RECORD_HOLDS);
     send_sql(be, T_TRY, lock_sql(be, true));
 }
 
@@ -485,6 +486,7 @@ static void wait_answered(struct pg_backend *be, const struct pg_reply *r)
     } else if (strcmp(pg_text(r->rows, 0, 0), be->token) == 0) {
         /* The lease counts from a request that is sent now that the lock is ours. */
         bound_answer(be, 0);
+        pg_describe(be, RECORD_HOLDS);
         send_sql(be, T_CONFIRM, lock_sql(be, false));
     } else {
         ask_or_wait(be);

@@ -4,6 +4,7 @@
  */
 #include "postgres.h"
 
+#include <stdio.h>
 #include <string.h>
 
 void pg_connect(struct pg_backend *be)
@@ -25,6 +26,14 @@ bool pg_new_token(struct pg_backend *be)
     dlock_fail(&err, DLOCK_EOS, -rc, "no random numbers: %s", strerror(-rc));
     pg_fail(be, &err);
     return false;
+}
+
+/* It goes into comments in SQL. It is percent-encoded, so it contains neither a quote nor the end of a comment. */
+void pg_describe(struct pg_backend *be, enum dlock_record as)
+{
+    char *buf = as == RECORD_WAITS ? be->waiter : be->holder;
+    if (dlock_identity_format(be->spec->identity, as, buf, sizeof(be->holder)) < 0)
+        snprintf(buf, sizeof(be->holder), "dlock1 pid=%ld", be->spec->identity->pid);
 }
 
 void pg_granted(struct pg_backend *be, int64_t from)

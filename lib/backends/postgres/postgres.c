@@ -80,6 +80,7 @@ static void slot_acquire(struct dlock_be *slot, bool wait)
     start(be, OP_ACQUIRE);
     be->acquire.wait = wait;
     be->acquire.try_at = DLOCK_NEVER;
+    pg_describe(be, RECORD_WAITS);
     be->granted = be->told_grace = false;
     be->fence = 0;
     if (pg_new_token(be))

@@ -64,7 +64,8 @@ struct pg_backend {
     char *password;        /* from a file; zeroed when freed */
     char keepalive[2][24]; /* ?fair=1: values in settings */
     char app[32];          /* application_name of our sessions */
-    char record[1024];     /* the holder record that describes us */
+    /* The records that describe us while we wait, and as the holder from the newest try on. */
+    char waiter[1024], holder[1024];
 
     struct pg_conn conn;
     struct outage outage;
@@ -167,6 +168,9 @@ void pg_settings_done(struct pg_backend *);
 void pg_connect(struct pg_backend *);
 /* A fresh owner token. False: acquire has failed. */
 bool pg_new_token(struct pg_backend *);
+
+/* Write the record of that kind. A holder's has the time, so it is written for each try. */
+void pg_describe(struct pg_backend *, enum dlock_record);
 
 /* The ends of an operation; each queues its event. */
 /* The lock is ours by a request sent at from; fence is set. */

@@ -37,10 +37,10 @@
 #define TTL "pg_catalog.make_interval(secs => $3::pg_catalog.float8)"
 
 /*
- * @T: the table. @W: a comment with our holder record. @C: the channel that wakes a waiter, less its pid. @G: the
+ * @T: the table. @W: a comment with our record. @C: the channel that wakes a waiter, less its pid. @G: the
  * restart grace in seconds. @0, @1 and @2: the parts of grace_text, or what stands for them without a grace.
  */
-enum { R_FENCE, R_PID, R_HOLDER, R_HELD_FENCE, R_LEFT, R_TOKEN, R_GRACE, R_COLUMNS };
+enum { R_FENCE, R_PID, R_HOLDER, R_HELD_FENCE, R_LEFT, R_TOKEN, R_GRACE, R_OWNER, R_COLUMNS };
 static const char try_text[] =
     "@WWITH @0got AS (INSERT INTO @T AS l (name, fence, owner, expires, holder) "
     "SELECT $1" TEXT ", (EXTRACT(epoch FROM " NOW ")" MICROSECONDS ", $2" TEXT ", " NOW PLUS TTL
@@ -50,7 +50,7 @@ static const char try_text[] =
     "ROW(GREATEST(l.fence" PLUS "1, EXCLUDED.fence), EXCLUDED.owner, " NOW PLUS TTL ", "
     "EXCLUDED.holder) WHERE l.expires" LE NOW " RETURNING l.fence) "
     "SELECT g.fence, pg_catalog.pg_backend_pid(), o.holder, o.fence, "
-    "(EXTRACT(epoch FROM o.expires" MINUS NOW ")" MILLISECONDS ", $2" TEXT ", @2 "
+    "(EXTRACT(epoch FROM o.expires" MINUS NOW ")" MILLISECONDS ", $2" TEXT ", @2, o.owner "
     "FROM (SELECT 1) x LEFT JOIN got g ON true "
     "LEFT JOIN @T o ON o.name" EQ "$1" TEXT " AND o.expires" GT NOW;
 
@@ -206,7 +206,7 @@ static void put_filled(const struct pg_backend *be, const char *text, FILE *f)
         else if (*p == 'G')
             fputs(grace, f);
         else if (*p == 'W')
-            fprintf(f, "/* %s */ ", be->record);
+            fprintf(f, "/* %s */ ", be->waiter);
         else
             put_filled(be, grace_text[*p - '0'][be->restart_grace == 0], f);
     }
@@ -248,8 +248,9 @@ static void send_try(struct pg_backend *be)
         be->op_until = pg_now(be) + pg_patience(be);
     be->table.try = TRY_SENT;
     format_seconds(ttl, sizeof(ttl), be->spec->ttl);
+    pg_describe(be, RECORD_HOLDS);
     send_text(be, T_TRY, try_text, 4,
-              (const char *const[]){be->spec->uri->name, be->token, ttl, be->record});
+              (const char *const[]){be->spec->uri->name, be->token, ttl, be->holder});
 }
 
 static void send_renew(struct pg_backend *be)
@@ -441,7 +442,8 @@ static void not_granted(struct pg_backend *be, const struct pg_reply *r)
         return;
     }
     events_add(&be->events, EV_WAITING)->info = held ? &be->info : NULL;
-    if (held && be->table.orphan[0] && strcmp(holder, be->record) == 0) {
+    if (held && be->table.orphan[0] &&
+        strcmp(pg_text(r->rows, 0, R_OWNER), be->table.orphan) == 0) {
         /* Our own: the orphan waited for the row, in a session that did not notice that the connection broke. */
         send_undo(be, be->table.orphan);
         be->table.orphan[0] = '\0';

@@ -463,15 +463,9 @@ int pg_settings_init(struct pg_backend *be, struct dlock_error *err)
                           "%s: the ttl is too long: PostgreSQL can time 24 days at most",
                           pg_where(be));
     if ((rc = set_mode(be, err)) != 0 || (rc = set_options(be, err)) != 0 ||
-        (rc = set_key(be, err)) != 0 || (rc = set_params(be, err)) != 0 ||
-        (rc = set_hosts(be, err)) != 0)
+        (rc = set_key(be, err)) != 0 || (rc = set_params(be, err)) != 0)
         return rc;
-    /*
-     * It goes into comments in SQL. It is percent-encoded, so it contains neither a quote nor the end of a comment.
-     */
-    if (dlock_identity_format(spec->identity, RECORD_WAITS, be->record, sizeof(be->record)) < 0)
-        snprintf(be->record, sizeof(be->record), "dlock1 pid=%ld", spec->identity->pid);
-    return 0;
+    return set_hosts(be, err);
 }
 
 void pg_settings_done(struct pg_backend *be)

@@ -391,10 +391,15 @@ TEST(the_record_cannot_leave_its_comment)
     u.spec = (struct dlock_spec){
         .env = &dlock_env_system, .uri = u.uri, .ttl = DLOCK_SEC, .identity = &u.identity};
     u.be.spec = &u.spec;
-    REQUIRE_INT(pg_settings_init(&u.be, &u.err), 0);
-    CHECK(!strstr(u.be.record, "*/") && !strstr(u.be.record, "/*"));
-    CHECK(!strchr(u.be.record, '\'') && !strchr(u.be.record, '\\'));
-    CHECK(!strstr(u.be.record, " ttl=") && !strstr(u.be.record, " fence="));
+    pg_describe(&u.be, RECORD_WAITS);
+    pg_describe(&u.be, RECORD_HOLDS);
+    for (int i = 0; i < 2; i++) {
+        const char *record = i == 0 ? u.be.waiter : u.be.holder;
+        CHECK_HAS(record, i == 0 ? "note=" : " waited=");
+        CHECK(!strstr(record, "*/") && !strstr(record, "/*"));
+        CHECK(!strchr(record, '\'') && !strchr(record, '\\'));
+        CHECK(!strstr(record, " ttl=") && !strstr(record, " fence="));
+    }
     done(&u);
 }
 
