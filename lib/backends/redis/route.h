@@ -147,12 +147,12 @@ void redis_sentinel_close(struct redis_route *);
 void redis_sentinel_connect(struct redis_route *, struct redis_conn *, int64_t until);
 int redis_sentinel_interest(const struct redis_route *, struct pollfd *, int cap, int64_t *wake_at);
 void redis_sentinel_work(struct redis_route *, const struct pollfd *, int n);
-/* First contact, which ends at until: the sentinels have named a master that does not accept us yet. */
+/* First contact, which ends at until: the sentinels do not agree on a master yet, or it does not accept us yet. */
 bool redis_sentinel_worth_retry(const struct redis_route *, const struct dlock_error *,
                                 int64_t until);
 /* Ask the sentinels again, unless the last round began at newer_than or later. */
 void redis_sentinel_question(struct redis_route *, int64_t newer_than);
-/* In this round of questions, is cmd connected to the master? */
+/* In a round of questions that began at fresh or later, is cmd connected to the master? */
 enum redis_mastery {
     MASTER_PENDING, /* too few have answered */
     MASTER_YES,     /* a majority of all sentinels names it */

@@ -103,11 +103,9 @@ upset() { : >"$BATS_FILE_TMPDIR/upset"; }
     begin=$(now_ms)
     run -0 run_t 5 "$DLOCK" "$L" true
     assert_between 0 $(($(now_ms) - begin)) $((300 + SLOW)) "ms with a hung sentinel"
-    # Nobody but one names the master: granted by it, not confirmed, and given back.
     run run_t 5 "$DLOCK" --connect-timeout 0.5 "$(sentinel_uri "$none" "$none2" "$S3")#$NAME" touch ran
     assert_rc 69
     assert_out "1 of 3 sentinels names"
-    free_at "$MASTER"
     run run_t 5 "$DLOCK" "$(sentinel_uri "$none" "$none2")#$NAME" touch ran
     assert_rc 69
     assert_out "no sentinel of 2 answers"
@@ -120,6 +118,32 @@ upset() { : >"$BATS_FILE_TMPDIR/upset"; }
     assert_out "no sentinel of 3 answers"
     assert_between 0 $(($(now_ms) - begin)) $((800 + SLOW)) "ms with none"
     [ ! -e ran ]
+}
+
+@test "a server that one sentinel alone names is sent no password" {
+    local none none2 l
+    none=$(nobody) none2=$(nobody)
+    fake "127.0.0.1 $MASTER"
+    l=$(SENT_AUTH=c4nary sentinel_uri "$none" "$FAKE" "$none2")#$NAME
+    ncli "$MASTER" config resetstat
+    run run_t 5 "$DLOCK" --connect-timeout 0.5 -n "$l" touch ran
+    assert_rc 69
+    assert_out "1 of 3 sentinels names 127.0.0.1:$MASTER as the master, 2 must"
+    refute_out c4nary
+    run run_t 5 "$DLOCK" --connect-timeout 0.5 --status "$l"
+    assert_rc 69
+    assert_out "1 of 3 sentinels names 127.0.0.1:$MASTER as the master, 2 must"
+    refute_out c4nary
+    run -0 ncli "$MASTER" info commandstats
+    refute_out cmdstat_auth
+    refute_out cmdstat_eval
+    [ ! -e ran ]
+}
+
+@test "sentinels that do not agree yet are asked again" {
+    # Two of three agree in the second round only.
+    fake "127.0.0.1 $REPLICA" "127.0.0.1 $MASTER"
+    run -0 run_t 5 "$DLOCK" "$(sentinel_uri "$FAKE" "$(nobody)" "$S3")#$NAME" true
 }
 
 @test "a sentinel that names a replica is not believed" {
