@@ -60,6 +60,7 @@ struct redis_route {
     /* The confirmation under way (confirm.c). */
     enum { REPLICAS_ENOUGH, REPLICAS_ASKED, REPLICAS_MISSING, REPLICAS_READONLY } replicas;
     struct dlock_error missing; /* REPLICAS_MISSING, REPLICAS_READONLY: why */
+    int64_t fresh;              /* what the sentinels said before does not count */
 };
 
 static inline int64_t redis_route_now(const struct redis_route *r)
@@ -74,8 +75,9 @@ void redis_route_connect(struct redis_route *, struct redis_conn *, int64_t unti
 
 /*
  * An answer of the master counts once enough replicas have it too (?wait-replicas=N), and once a majority of the
- * sentinels names that master. Begin to ask for both; replicas: also for the first. fresh: a round of questions to the
- * sentinels that began at this time or later need not be repeated (0: any). until: when the caller gives up.
+ * sentinels names that master. Begin to ask for both; replicas: also for the first. fresh: only a round of questions to
+ * the sentinels that began at this time or later counts, and need not be repeated (0: any). until: when the caller gives
+ * up.
  */
 void redis_route_ask_confirmation(struct redis_route *, bool replicas, int64_t fresh,
                                   int64_t until);
@@ -159,7 +161,7 @@ enum redis_mastery {
     MASTER_OTHER,   /* a majority names another one */
     MASTER_NO       /* there will be no majority in this round */
 };
-enum redis_mastery redis_sentinel_answer(const struct redis_route *);
+enum redis_mastery redis_sentinel_answer(const struct redis_route *, int64_t fresh);
 /* Why it is not MASTER_YES. */
 void redis_sentinel_doubt(const struct redis_route *, struct dlock_error *);
 /* Subscribe to announcements of another master, from the time at on; DLOCK_NEVER: no longer. */

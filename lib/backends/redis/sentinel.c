@@ -621,10 +621,12 @@ void redis_sentinel_question(struct redis_route *r, int64_t newer_than)
         sentinels_ask(&m->s, redis_route_now(r) + r->spec->op_timeout);
 }
 
-enum redis_mastery redis_sentinel_answer(const struct redis_route *r)
+enum redis_mastery redis_sentinel_answer(const struct redis_route *r, int64_t fresh)
 {
     const struct redis_sentinel *m = r->sentinel;
-    return m ? sentinels_verdict(&m->s, &m->master) : MASTER_YES;
+    if (!m)
+        return MASTER_YES;
+    return m->s.since < fresh ? MASTER_PENDING : sentinels_verdict(&m->s, &m->master);
 }
 
 void redis_sentinel_doubt(const struct redis_route *r, struct dlock_error *err)
@@ -660,7 +662,7 @@ enum redis_watch redis_sentinel_watch(struct redis_route *r, bool acquiring, boo
     }
     if (!m->checking && !(renewing && redis_conn_is_open(&r->node->cmd)))
         return result;
-    enum redis_mastery a = redis_sentinel_answer(r);
+    enum redis_mastery a = redis_sentinel_answer(r, 0);
     if (a != MASTER_PENDING)
         m->checking = false;
     return a == MASTER_OTHER && (acquiring || granted) ? WATCH_MOVED : result;

@@ -146,6 +146,23 @@ upset() { : >"$BATS_FILE_TMPDIR/upset"; }
     run -0 run_t 5 "$DLOCK" "$(sentinel_uri "$FAKE" "$(nobody)" "$S3")#$NAME" true
 }
 
+@test "a waiter is not granted the lock by an earlier word of the sentinels" {
+    fake "127.0.0.1 $MASTER"
+    local sentinel=$STARTED waiter l
+    l=$(sentinel_uri "$FAKE")#$NAME
+    ncli "$MASTER" set "$NAME" other px 600000
+    start_log wait.log "$DLOCK" -v --ttl 600 --connect-timeout 1.5 "$l" touch ran
+    waiter=$STARTED
+    wait_for 5 eval "ncli $MASTER pubsub channels | grep -q '$NAME'"
+    stop_pid "$sentinel"
+    ncli "$MASTER" del "$NAME"
+    wait_for 5 file_has wait.log "0 of 1 sentinels name 127.0.0.1:$MASTER as the master"
+    [ ! -e ran ]
+    kill -CONT "$sentinel"
+    exits 0 8 "$waiter"
+    [ -e ran ]
+}
+
 @test "a sentinel that names a replica is not believed" {
     # ROLE is asked, and the sentinels again.
     fake "127.0.0.1 $REPLICA" "127.0.0.1 $REPLICA" "127.0.0.1 $MASTER"
