@@ -62,7 +62,7 @@ void redis_route_replicas_answered(struct redis_route *r, const redisReply *repl
 
     r->replicas = REPLICAS_MISSING;
     if (reply->type == REDIS_REPLY_ERROR) {
-        redis_conn_reply_error(&r->missing, where, &r->node->auth, reply->str);
+        redis_conn_reply_error(&r->missing, where, &r->node->cmd, reply->str);
         if (redis_conn_classify(reply->str) == RE_REPLICA)
             r->replicas = REPLICAS_READONLY;
     } else if (reply->type != REDIS_REPLY_INTEGER) {

@@ -186,7 +186,7 @@ void redlock_refused(struct redlock_backend *be, struct redlock_server *s, const
     if (s->node.cmd.auth_failed)
         s->error = s->node.cmd.error;
     else
-        redis_conn_reply_error(&s->error, s->where, &s->node.auth, r->str);
+        redis_conn_reply_error(&s->error, s->where, &s->node.cmd, r->str);
     s->last = s->error;
     if (s->node.cmd.auth_failed || redis_conn_classify(r->str) != RE_TRANSIENT)
         redlock_drop(be, s);

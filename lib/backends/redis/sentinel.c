@@ -162,7 +162,7 @@ static void sentinels_ask(struct sentinels *s, int64_t until)
 }
 
 /* The generic texts are about the master's credentials. */
-static void refused(const struct sentinels *s, struct sentinel *one, const char *text)
+static void refused(struct sentinel *one, const char *text)
 {
     struct dlock_error err;
 
@@ -177,7 +177,7 @@ static void refused(const struct sentinels *s, struct sentinel *one, const char 
         dlock_fail(&err, DLOCK_EPROTO, 0,
                    "%s: this is no sentinel; redis:// is for a server without them", one->where);
     else
-        redis_conn_reply_error(&err, one->where, &s->auth, text);
+        redis_conn_reply_error(&err, one->where, &one->ask, text);
     failed(one, &err);
 }
 
@@ -192,12 +192,12 @@ static bool read_address(const redisReply *r, struct sentinel_addr *a)
            a->host[0] != '\0';
 }
 
-static void answered(struct sentinels *s, struct sentinel *one, const redisReply *r)
+static void answered(struct sentinel *one, const redisReply *r)
 {
     struct dlock_error err;
 
     if (one->ask.auth_failed || r->type == REDIS_REPLY_ERROR) {
-        refused(s, one, r->type == REDIS_REPLY_ERROR ? r->str : "");
+        refused(one, r->type == REDIS_REPLY_ERROR ? r->str : "");
         return;
     }
     if (r->type == REDIS_REPLY_NIL) {
@@ -224,13 +224,13 @@ static bool is_due(const struct redis_conn *c, const struct pollfd *pfd, int n, 
     return false;
 }
 
-static void work_ask(struct sentinels *s, struct sentinel *one, int64_t now)
+static void work_ask(const struct sentinels *s, struct sentinel *one, int64_t now)
 {
     struct redis_conn_reply rep;
     struct dlock_error err;
     int rc = redis_conn_next(&one->ask, &rep);
     if (rc == 1) {
-        answered(s, one, rep.r);
+        answered(one, rep.r);
         freeReplyObject(rep.r);
     } else if (rc < 0) {
         err = one->ask.error;

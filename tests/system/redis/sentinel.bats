@@ -80,10 +80,20 @@ upset() { : >"$BATS_FILE_TMPDIR/upset"; }
     assert_rc 69
     assert_out "no service 'other' (3 of 3 have answered): check the service name"
     assert_out "$S1"
-    # A server is no sentinel.
+    # A server is no sentinel, and a sentinel is no server.
     run run_t 5 "$DLOCK" -n "$(sentinel_uri "$MASTER")#$NAME" touch ran
     assert_rc 76
     assert_out "no sentinel"
+    run run_t 5 "$DLOCK" -n "redis://127.0.0.1:$S1#$NAME" touch ran
+    assert_rc 64
+    assert_out "is a Sentinel: write redis+sentinel://"
+    run run_t 5 "$DLOCK" --status "redis://ann:c4nary@127.0.0.1:$S1#$NAME"
+    assert_rc 64
+    assert_out "is a Sentinel: write redis+sentinel://"
+    refute_out c4nary
+    run run_t 5 "$DLOCK" -n "redlock://127.0.0.1:$S1,127.0.0.1:$S2,127.0.0.1:$S3#$NAME" touch ran
+    assert_rc 64
+    assert_out "is a Sentinel"
     run run_t 5 "$DLOCK" -n "redis+sentinel://a,b,c,d,e,f,g,h,i/svc#x" touch ran
     assert_rc 64
     for bad in x -1 '' 1.5 1001; do
