@@ -557,10 +557,25 @@ static void due(struct redis_backend *be, int64_t now)
     }
 }
 
+/*
+ * Servers close idle connections (timeout), and so do proxies: the next try connects again. Where that fails, there is
+ * trouble. The server watched the key for the first waiter on this connection, so its next try is due soon.
+ */
+static bool idle_closed(struct redis_backend *be, const struct dlock_error *err)
+{
+    if (be->acquire.first || be->claim != CLAIM_NONE || be->node.cmd.ntags > 0 ||
+        err->code != DLOCK_EUNAVAIL)
+        return false;
+    if (be->acquire.place == 1 && be->acquire.try_at != DLOCK_NEVER)
+        be->acquire.try_at = dlock_min(be->acquire.try_at, redis_now(be) + POLL_PAUSE);
+    return true;
+}
+
 const struct redis_operation redis_op_acquire = {
     .tag = T_TRY,
     .again = try_again,
     .answered = try_answered,
+    .idle_closed = idle_closed,
     .failed = trouble,
     .confirmed = granted,
     .refused = refused,
