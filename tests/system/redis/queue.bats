@@ -19,7 +19,7 @@ setup() {
 teardown() { dlock_teardown; }
 
 # The first waiter of the test's own server is told when the key changes.
-tracked() { own info clients | grep -q '^tracking_clients:1'; }
+own_tracked() { own info clients | grep -q "^tracking_clients:1"; }
 
 # ---------------------------------------------------------------- waiting ---
 
@@ -29,14 +29,14 @@ tracked() { own info clients | grep -q '^tracking_clients:1'; }
     own set "$NAME" other px 60000
     start_log w1.log "$DLOCK" -v --ttl 30 "$L" true
     w1=$STARTED
-    wait_for 5 tracked
+    wait_for 5 own_tracked
     start_log w2.log "$DLOCK" -v --ttl 30 "$L" true
     w2=$STARTED
     wait_for 5 eval '[ "$(own zcard "{$NAME}:dlock:queue")" = 2 ]'
     for i in 1 2; do
         # As its `timeout` does: not those that have subscribed.
         [ "$(own client kill type normal)" -ge 1 ]
-        wait_for 5 tracked
+        wait_for 5 own_tracked
     done
     own del "$NAME"
     exits 0 5 "$w1"
