@@ -312,7 +312,7 @@ acl_rule() {
     own_gone
 }
 
-@test "a release that the server refuses is not called unanswered" {
+@test "a refused release is not called unanswered" {
     own_server
     local p=${REDIS_PORTS[own]} rule i=0
     # The next waiter is told by a message that this user may not send.

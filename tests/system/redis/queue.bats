@@ -23,7 +23,7 @@ own_tracked() { own info clients | grep -q "^tracking_clients:1"; }
 
 # ---------------------------------------------------------------- waiting ---
 
-@test "waiters whose idle connections the server closes go on without a word" {
+@test "a server that closes idle connections disturbs no waiter" {
     own_server
     local w1 w2 i
     own set "$NAME" other px 60000

@@ -130,7 +130,7 @@ upset() { : >"$BATS_FILE_TMPDIR/upset"; }
     [ ! -e ran ]
 }
 
-@test "a server that one sentinel alone names is sent no password" {
+@test "sends no password to what one sentinel alone names" {
     local none none2 l
     none=$(nobody) none2=$(nobody)
     fake "127.0.0.1 $MASTER"
@@ -156,7 +156,7 @@ upset() { : >"$BATS_FILE_TMPDIR/upset"; }
     run -0 run_t 5 "$DLOCK" "$(sentinel_uri "$FAKE" "$(nobody)" "$S3")#$NAME" true
 }
 
-@test "a waiter is not granted the lock by an earlier word of the sentinels" {
+@test "an old verdict of the sentinels grants a waiter nothing" {
     fake "127.0.0.1 $MASTER"
     local sentinel=$STARTED waiter l
     l=$(sentinel_uri "$FAKE")#$NAME

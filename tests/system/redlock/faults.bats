@@ -254,7 +254,7 @@ rl_same() { [ "$(rl_count "get $NAME" "$1")" = 5 ]; }
     rl_gone "$NAME"
 }
 
-@test "a release that the servers refuse is neither a loss nor unanswered" {
+@test "a refused release is neither a loss nor unanswered" {
     rl_start 3
     # The next waiter is told by a message that this user may not send.
     on_all acl setuser u on '>pw' '~*' '&*' +@all -publish

@@ -312,7 +312,7 @@ asked_anew() {
     for k in $(rl_all); do [ "$(evals "$k" | grep -c .)" = 1 ] || return; done
 }
 
-@test "a waiter whose idle connections all servers close goes on without a word" {
+@test "servers that close idle connections disturb no waiter" {
     rl_start 3
     local l i
     l=$(rl_uri "$NAME")
