@@ -161,12 +161,12 @@ upset() { : >"$BATS_FILE_TMPDIR/upset"; }
     local sentinel=$STARTED waiter l
     l=$(sentinel_uri "$FAKE")#$NAME
     ncli "$MASTER" set "$NAME" other px 600000
-    start_log wait.log "$DLOCK" -v --ttl 600 --connect-timeout 1.5 "$l" touch ran
+    start_log wait.log "$DLOCK" -v --ttl 600 --connect-timeout 2 "$l" touch ran
     waiter=$STARTED
     wait_for 5 eval "ncli $MASTER pubsub channels | grep -q '$NAME'"
     stop_pid "$sentinel"
     ncli "$MASTER" del "$NAME"
-    wait_for 5 file_has wait.log "0 of 1 sentinels name 127.0.0.1:$MASTER as the master"
+    wait_for 10 file_has wait.log "0 of 1 sentinels name 127.0.0.1:$MASTER as the master"
     [ ! -e ran ]
     kill -CONT "$sentinel"
     exits 0 8 "$waiter"
