@@ -87,6 +87,7 @@ struct redlock_server {
 
     /* Trouble. */
     bool down;               /* reported */
+    bool hung_up;            /* it has closed a connection since its last good answer */
     struct dlock_error last; /* why it could not be used */
     int64_t retry_at, wake_retry_at;
     struct dlock_backoff pause, wake_pause;

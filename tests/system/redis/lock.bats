@@ -312,6 +312,24 @@ acl_rule() {
     own_gone
 }
 
+@test "a refused release is not called unanswered" {
+    own_server
+    local p=${REDIS_PORTS[own]} rule i=0
+    # The next waiter is told by a message that this user may not send.
+    for rule in '&* -publish' 'resetchannels +publish'; do
+        # shellcheck disable=SC2086
+        rcli_in own acl setuser u on '>pw' '~*' +@all $rule
+        L="redis://u:pw@127.0.0.1:$p#$NAME.$((i += 1))" hold
+        start_log w.log "$DLOCK" "redis://127.0.0.1:$p#$NAME.$i" true
+        wait_for 5 eval '[ "$(rcli_in own zcard "{$NAME.$i}:dlock:queue")" = 1 ]'
+        let_go 0
+        file_has hold.log "the release of '$NAME.$i' failed: redis://127.0.0.1:$p/0: the ACL user lacks a right"
+        [ "$(wc -l <hold.log)" = 1 ]
+        exits 0 5 "$STARTED"
+    done
+    own_gone
+}
+
 @test "a Unix socket, its database, IPv6" {
     own_server --unixsocket "$T/s" --bind '127.0.0.1 ::1'
     run run_t 5 "$DLOCK" "redis+unix://$T/s#$NAME" redis-cli -s "$T/s" exists "$NAME"

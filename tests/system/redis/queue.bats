@@ -18,7 +18,33 @@ setup() {
 }
 teardown() { dlock_teardown; }
 
+# The first waiter of the test's own server is told when the key changes.
+own_tracked() { own info clients | grep -q "^tracking_clients:1"; }
+
 # ---------------------------------------------------------------- waiting ---
+
+@test "a server that closes idle connections disturbs no waiter" {
+    own_server
+    local w1 w2 i
+    own set "$NAME" other px 60000
+    start_log w1.log "$DLOCK" -v --ttl 30 "$L" true
+    w1=$STARTED
+    wait_for 5 own_tracked
+    start_log w2.log "$DLOCK" -v --ttl 30 "$L" true
+    w2=$STARTED
+    wait_for 5 eval '[ "$(own zcard "{$NAME}:dlock:queue")" = 2 ]'
+    for i in 1 2; do
+        # As its `timeout` does: not those that have subscribed.
+        [ "$(own client kill type normal)" -ge 1 ]
+        wait_for 5 own_tracked
+    done
+    own del "$NAME"
+    exits 0 5 "$w1"
+    exits 0 5 "$w2"
+    run cat w1.log w2.log
+    refute_out "closed the connection"
+    own_gone
+}
 
 @test "five waiters are served in the order they came" {
     local i

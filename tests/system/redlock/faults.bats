@@ -254,6 +254,23 @@ rl_same() { [ "$(rl_count "get $NAME" "$1")" = 5 ]; }
     rl_gone "$NAME"
 }
 
+@test "a refused release is neither a loss nor unanswered" {
+    rl_start 3
+    # The next waiter is told by a message that this user may not send.
+    on_all acl setuser u on '>pw' '~*' '&*' +@all -publish
+    local waiter
+    L=$(rl_uri "$NAME")
+    L=${L/redlock:\/\//redlock:\/\/u:pw@} hold
+    start_log w.log "$DLOCK" "$L" true
+    waiter=$STARTED
+    wait_for 5 eval '[ "$(rl_count "zcard {$NAME}:dlock:queue" 1)" = 3 ]'
+    let_go 0
+    file_has hold.log "the release of '$NAME' failed: 127.0.0.1:"
+    file_has hold.log "the ACL user lacks a right"
+    [ "$(wc -l <hold.log)" = 1 ]
+    exits 0 5 "$waiter"
+}
+
 @test "three hung nodes end the tree before the deadline" {
     own_nodes
     start_log out "$DLOCK" --ttl 2 --grace 0.2 "$L" $SUBJECT -t -k

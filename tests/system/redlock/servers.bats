@@ -305,3 +305,28 @@ evals() { rl "$1" info commandstats | tr -d '\r' | sed -n 's/^cmdstat_eval:calls
     assert_between 0 $((($(cat got) - t0) / NS)) $((500 + BUSY)) "ms until it is in"
     [ "$(evals 1)" -ge 1 ] # they are counted
 }
+
+# Each server has been asked again after its connections were closed.
+asked_anew() {
+    local k
+    for k in $(rl_all); do [ "$(evals "$k" | grep -c .)" = 1 ] || return; done
+}
+
+@test "servers that close idle connections disturb no waiter" {
+    rl_start 3
+    local l i
+    l=$(rl_uri "$NAME")
+    on_all set "$NAME" other px 60000
+    start_log wait.log "$DLOCK" -v --ttl 1.5 "$l" true
+    for i in 1 2 3; do
+        wait_for 5 asked_anew
+        # As their `timeout` does: not the connections that have subscribed.
+        on_all client kill type normal
+        on_all config resetstat
+    done
+    wait_for 5 asked_anew
+    on_all del "$NAME"
+    exits 0 5 "$STARTED"
+    run cat wait.log
+    refute_out "closed the connection"
+}
