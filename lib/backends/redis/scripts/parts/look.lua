@@ -8,6 +8,7 @@
 if foreign then return {'type', '0', 0, 0, foreign} end
 -- include parts/near.lua
 -- include parts/queue.lua
+-- include parts/uptime.lua
 local id, ttl, grace = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
 local status, left = 'busy', 0
 
@@ -16,11 +17,10 @@ local grant = value == ARGV[3]
 if value then
   left = redis.call('PTTL', name)
 elseif grace > 0 then
-  local up = string.match(redis.call('INFO', 'server'), 'uptime_in_seconds:(%d+)') * 1000
-  -- The uptime may be up to a second too large: it is a difference of whole seconds.
-  if up < grace + 1000 then
+  local up = uptime()
+  if up < grace then
     status = 'grace'
-    left = grace + 1000 - up
+    left = grace - up
   end
 end
 
