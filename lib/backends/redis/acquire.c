@@ -42,7 +42,7 @@ static bool new_value(struct redis_backend *be)
 {
     int rc = dlock_token_new(be->spec->env, be->token);
     free(be->value);
-    be->value = rc == 0 ? redis_script_value(be->token, be->spec->identity) : NULL;
+    be->value = rc == 0 ? redis_script_value(be->token, be->spec->identity, be->spec->ttl) : NULL;
     be->claim = CLAIM_NONE;
     if (be->value)
         return true;

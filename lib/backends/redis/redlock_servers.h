@@ -47,7 +47,7 @@ enum redlock_answer {
     A_YES,     /* vote, renewal, release: ours */
     A_BUSY,    /* vote: held by others. renewal, release: another client holds it */
     A_GONE,    /* renewal, release: there is no lock */
-    A_GRACE,   /* vote: not up for long enough */
+    A_GRACE,   /* vote: not up for long enough; it may have our value all the same */
     A_TYPE,    /* foreign type */
     A_REFUSED, /* an error reply */
     A_FAILED,  /* not reachable */
@@ -73,7 +73,8 @@ struct redlock_server {
     enum redlock_loss loss;
     bool undo_sent; /* a vote of the round is being given back */
     uint64_t fence;
-    int64_t left_ms; /* as struct redis_script_tried */
+    int64_t left_ms, up_ms; /* as struct redis_script_tried */
+    int64_t longest_ms;     /* the largest ttl of other clients there; 0: there are none */
     int place;
     uint64_t holder; /* a digest of the holder's value; 0: free */
     struct dlock_error error;

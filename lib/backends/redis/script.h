@@ -3,7 +3,8 @@
  *
  * Keys of the lock NAME (PREFIX is "{NAME}:dlock:", or "NAME::dlock:" where NAME has a hash tag of its own, so that all
  * of them share a cluster slot and no two names share a key):
- *   NAME           "<token> <holder record>", PX ttl: excludes, and is excluded by, each client that uses SET NX PX
+ *   NAME           "<token> <holder record> ttl=<ms>", PX ttl: excludes, and is excluded by, each client that uses
+ *                  SET NX PX
  *   PREFIXfence    decimal, the last fencing token; expires after max(24 h, 10 x ttl) of disuse
  *   PREFIXqueue    zset of waiter ids; score: the ticket (time of arrival in us, the server's clock; 4e15 is added when
  *                  the waiter was called but did not retry: it stands behind the others until its next try)
@@ -88,7 +89,11 @@ struct redis_script_tried {
     int place;          /* in the queue; for a client that did not join: the place it would get */
     const char *holder; /* the value, cut; for RS_TYPE the type. Belongs to the reply */
     size_t holder_len;
-    int64_t now_ms; /* RS_GRANTED: the server's clock, Unix; 0: unknown */
+    int64_t now_ms; /* the server's clock, Unix; 0: unknown */
+    int64_t
+        up_ms; /* RS_GRANTED, RS_GRACE, with a grace: for how long it has been up; may be negative */
+    int64_t
+        longest_ms; /* vote with a grace: the largest ttl of other waiters there, at most a quarter more; 0: none */
 };
 /* try and vote. */
 int redis_script_tried(const redisReply *, struct redis_script_tried *);
@@ -117,8 +122,10 @@ int redis_script_state(const redisReply *, struct redis_script_state *);
 
 /* --------------------------------------------------------------------- values */
 
-/* The lock's value, from token and holder; the caller frees it. NULL: out of memory. */
-char *redis_script_value(const char *token, const struct dlock_identity *);
+/* The lock's value, from token, holder and lease; the caller frees it. NULL: out of memory. */
+char *redis_script_value(const char *token, const struct dlock_identity *, int64_t ttl);
+/* The ttl that a value tells, in ms; 0: none, because another program wrote it. */
+int64_t redis_script_ttl(const char *value, size_t len);
 /* The holder that a value describes; foreign where dlock did not write it. */
 void redis_script_holder(const char *value, size_t len, struct dlock_info *);
 /* A waiter's entry; false: the waiter is dead, or the entry is in no format that we know. */

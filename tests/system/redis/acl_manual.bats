@@ -169,8 +169,9 @@ rl_queue() {
     hosts=$(rl_hosts)
     # Until all have been up for long enough.
     run -0 run_t 9 "$DLOCK" -w 5 "redlock://runner:pw@$hosts/2?restart-grace=1ms#$NAME" true
-    L="redlock://runner:pw@$hosts?restart-grace=1ms#$NAME"
+    L="redlock://runner:pw@$hosts?restart-grace=0#$NAME"
     everything rl_queue
+    L=${L/=0/=1ms}
     for k in 1 2 3; do
         no_complaint rl $k
         all_used rl $k -- "${words[@]}" "${more[@]}"

@@ -7,5 +7,12 @@
 if value == ARGV[3] then return {'twice', '0', 0, 0, ''} end
 -- include parts/look.lua
 grant = not value and status == 'busy'
+
+-- A waiter here may have got its lock from other servers, which have forgotten it since. The queue expires five ttl
+-- after the last word of a waiter, and a waiter that is alive has spoken within one: so this is its ttl, or up to a
+-- quarter more, in one step however many wait.
+if grace > 0 and redis.call('ZCARD', queue) > (redis.call('ZSCORE', queue, id) and 1 or 0) then
+  longest = math.ceil(redis.call('PTTL', queue) / 4)
+end
 -- include parts/grant.lua
 -- include parts/stand.lua
