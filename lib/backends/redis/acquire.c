@@ -55,6 +55,16 @@ static bool new_value(struct redis_backend *be)
     return false;
 }
 
+/* The record tells when the lock was granted: now, if this try is. Only while no server can hold the value. */
+static void new_record(struct redis_backend *be)
+{
+    char *value = redis_script_value(be->token, be->spec->identity, be->spec->ttl);
+    if (!value)
+        return; /* the old one will do */
+    free(be->value);
+    be->value = value;
+}
+
 /*
  * Give cmd up. The server may still serve an unanswered try (node.c). So its undo is sent behind it, and the next try
  * has another value, which that undo does not touch. The undo is sent again on the next connection, because a
@@ -196,6 +206,8 @@ static void try_now(struct redis_backend *be)
         redis_node_track(node, T_TRACK);
     if (be->script.torn)
         redis_cluster_hello(&be->route); /* answered before the try is */
+    if (be->claim == CLAIM_NONE)
+        new_record(be);
     be->claim = CLAIM_TRIED;
     be->queued = be->queued || subscribed(be);
     (void)redis_script_try(&be->script, &node->cmd, T_TRY, be->value,

@@ -93,13 +93,6 @@ struct redlock_server {
     struct dlock_backoff pause, wake_pause;
 };
 
-/* A waiter that was handed out: several servers know it. */
-struct redlock_listed {
-    long pid;
-    int64_t since_ms;
-    uint64_t host; /* a digest */
-};
-
 struct redlock_backend {
     const struct dlock_spec *spec;
     struct redis_script script;
@@ -147,7 +140,7 @@ struct redlock_backend {
         redisReply *held; /* the one of replies that names the holder */
         int server;
         size_t at, nlisted;
-        struct redlock_listed listed[200];
+        uint64_t listed[200]; /* digests of the ids of waiters: several servers know them */
         uint64_t fence;
         int64_t left_ms;
     } status;

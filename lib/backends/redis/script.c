@@ -237,7 +237,7 @@ int redis_script_state(const redisReply *r, struct redis_script_state *s)
 char *redis_script_value(const char *token, const struct dlock_identity *identity, int64_t ttl)
 {
     char record[1024], ms[24], *p;
-    if (dlock_identity_format(identity, RECORD_WAITS, record, sizeof(record)) < 0)
+    if (dlock_identity_format(identity, RECORD_HOLDS, record, sizeof(record)) < 0)
         snprintf(record, sizeof(record), "dlock1");
     return asprintf(&p, "%s %s ttl=%s", token, record, msec(ms, ttl)) < 0 ? NULL : p;
 }
@@ -271,8 +271,9 @@ void redis_script_holder(const char *value, size_t len, struct dlock_info *info)
     }
 }
 
-bool redis_script_waiter(const char *entry, size_t len, int64_t now_ms, struct dlock_info *info)
+bool redis_script_waiter(const char *waiter, size_t len, int64_t now_ms, struct dlock_info *info)
 {
+    const char *entry = waiter + redis_script_waiter_id(waiter);
     char *p;
     *info = (struct dlock_info){
         .waiter = true, .left_ns = -1, .waited_ms = -1, .mode = DLOCK_EXCLUSIVE};
@@ -283,7 +284,11 @@ bool redis_script_waiter(const char *entry, size_t len, int64_t now_ms, struct d
     if (*p != ' ')
         return false;
     p++;
-    return dlock_identity_parse(p, len - (size_t)(p - entry), info);
+    if (!dlock_identity_parse(p, len - (size_t)(p - waiter), info))
+        return false;
+    info->since_ms -= dlock_max(0, dlock_min(info->waited_ms, info->since_ms));
+    info->waited_ms = -1;
+    return true;
 }
 
 /* -------------------------------------------------------------------- wake-up */

@@ -18,6 +18,8 @@
 
 #include "conn.h"
 
+#include <string.h>
+
 #define REDIS_SCRIPT_CLAIM (1000 * DLOCK_MSEC) /* in which a waiter that was called must retry */
 #define REDIS_SCRIPT_MAX_WAITERS 1000          /* listed by status */
 
@@ -114,7 +116,7 @@ struct redis_script_state {
     size_t len;
     int64_t now_ms, left_ms; /* the server's clock; -1: no expiry */
     uint64_t fence;
-    redisReply **waiters; /* strings in the format of the hash */
+    redisReply **waiters; /* strings: id, blank, and the format of the hash */
     size_t nwaiters;
 };
 /* status. */
@@ -122,14 +124,22 @@ int redis_script_state(const redisReply *, struct redis_script_state *);
 
 /* --------------------------------------------------------------------- values */
 
-/* The lock's value, from token, holder and lease; the caller frees it. NULL: out of memory. */
+/*
+ * The lock's value, from token, holder and lease, for a grant now; the caller frees it. NULL: out of memory. Without
+ * the token it is a waiter's record, too: when its wait began is the difference of the two times in it.
+ */
 char *redis_script_value(const char *token, const struct dlock_identity *, int64_t ttl);
 /* The ttl that a value tells, in ms; 0: none, because another program wrote it. */
 int64_t redis_script_ttl(const char *value, size_t len);
 /* The holder that a value describes; foreign where dlock did not write it. */
 void redis_script_holder(const char *value, size_t len, struct dlock_info *);
-/* A waiter's entry; false: the waiter is dead, or the entry is in no format that we know. */
-bool redis_script_waiter(const char *entry, size_t len, int64_t now_ms, struct dlock_info *);
+/* A waiter of redis_script_state; false: it is dead, or its entry is in no format that we know. */
+bool redis_script_waiter(const char *waiter, size_t len, int64_t now_ms, struct dlock_info *);
+/* The bytes of its id, which is the same on each server. */
+static inline size_t redis_script_waiter_id(const char *waiter)
+{
+    return strcspn(waiter, " ");
+}
 
 /* -------------------------------------------------------------------- wake-up */
 

@@ -122,14 +122,23 @@ TEST(values_and_entries)
     CHECK(info.foreign);
     CHECK_STR(info.host, "");
     free(v);
-    static const char entry[] = "1000 0 dlock1 host=h pid=9 user=u since=1 cmd=x note=";
+    static const char entry[] = "id 1000 0 dlock1 host=h pid=9 user=u since=9000 waited=2000 cmd=x";
     CHECK(redis_script_waiter(entry, strlen(entry), 1000, &info));
     CHECK_INT(info.pid, 9);
     CHECK(info.waiter);
+    CHECK_INT(info.since_ms, 7000);
+    CHECK_INT(info.waited_ms, -1);
+    CHECK_INT(redis_script_waiter_id(entry), 2);
     CHECK(!redis_script_waiter(entry, strlen(entry), 1001, &info));
     CHECK(!redis_script_waiter("", 0, 0, &info));
-    CHECK(!redis_script_waiter("12", 2, 0, &info));
-    CHECK(!redis_script_waiter("12 0", 4, 0, &info));
+    CHECK(!redis_script_waiter("id", 2, 0, &info));
+    CHECK(!redis_script_waiter("id ", 3, 0, &info));
+    CHECK(!redis_script_waiter("id 12", 5, 0, &info));
+    CHECK(!redis_script_waiter("id 12 0", 7, 0, &info));
+    /* Numbers that another program has written. */
+    static const char odd[] = "id 9 0 dlock1 since=5 waited=9";
+    CHECK(redis_script_waiter(odd, strlen(odd), 9, &info));
+    CHECK_INT(info.since_ms, 0);
 }
 
 UNIT_MAIN

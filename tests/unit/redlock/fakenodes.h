@@ -148,6 +148,8 @@ static void fake_other(struct fake_conn *c, char **argv, int argc)
         fake_say(fd, ":7\r\n");
     else if (strcmp(argv[0], "CLIENT") == 0)
         fake_say(fd, "+OK\r\n");
+    else if (strcmp(argv[0], "INFO") == 0)
+        fake_say(fd, "$11\r\nmaxmemory:0\r\n");
     else
         fake_say(fd, "-NOPERM no\r\n");
 }
