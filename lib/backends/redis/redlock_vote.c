@@ -696,16 +696,18 @@ static void tell_waiting(struct redlock_backend *be)
 
 static void tell_grace(struct redlock_backend *be)
 {
-    int grace = redlock_count(be, A_GRACE);
     char left[32];
     int64_t ms = 0;
+    int grace = 0;
 
+    for (int i = 0; i < be->n; i++) {
+        int64_t t = be->servers[i].answer == A_GRACE ? grace_left_ms(be, &be->servers[i]) : 0;
+        grace += t > 0; /* 0: refused for a client that is gone by now; the next round asks again */
+        ms = dlock_max(ms, t);
+    }
     if (be->acquire.told_grace || grace == 0 || be->n - grace >= be->quorum)
         return;
     be->acquire.told_grace = true;
-    for (int i = 0; i < be->n; i++)
-        if (be->servers[i].answer == A_GRACE)
-            ms = dlock_max(ms, grace_left_ms(be, &be->servers[i]));
     dlock_fail(
         &events_add(&be->events, EV_NOTICE)->error, DLOCK_EBUSY, 0,
         "%s: restart-grace: %d of %d servers started recently and do not vote for another %s",

@@ -272,6 +272,8 @@ static bool fake_step(struct fake *f)
 
 /* ----------------------------------------------------------------------- world */
 
+static const char *fake_params = ""; /* of the URI, from '?' on */
+
 struct world {
     struct fake f[NODES_MAX];
     int n;
@@ -305,6 +307,7 @@ static bool world_client(struct world *w, int64_t ttl, int64_t op_timeout)
                  w->f[i].port);
         world_aim(w, i, i, 1);
     }
+    strcat(text, fake_params);
     strcat(text, "#n");
     if (dlock_uri_parse(&w->uri, text, &err) != 0)
         return unit_fail(UNIT_AT, "%s", err.msg);

@@ -416,9 +416,29 @@ TEST(a_waiter_leaves_young_servers_alone)
     CHECK_INT(w.ended.type, EV_NONE);
     CHECK_INT(w.f[0].granted, 1);
     CHECK(w.f[0].served[F_VOTE] > 2 && w.f[0].served[F_VOTE] < 70);
+    CHECK_INT(w.notices, 1);
     w.f[2].value[0] = '\0';
     pass(&w, DLOCK_SEC);
     CHECK_INT(w.ended.type, EV_GRANTED);
+    CHECK_INT(w.notices, 1);
+    world_close(&w);
+}
+
+/* As a lock that was released everywhere before its holder's ttl had passed since the start of the servers. */
+TEST(no_grace_is_told_of_a_holder_that_is_gone)
+{
+    struct world w;
+    REQUIRE(two_restarted(&w));
+    for (int i = 0; i < 3; i++)
+        snprintf(w.f[i].value, sizeof(w.f[i].value), "%s ttl=60000", other);
+    ACQUIRE(&w, true);
+    pass(&w, DLOCK_SEC);
+    CHECK_INT(w.ended.type, EV_NONE);
+    for (int i = 0; i < 3; i++)
+        w.f[i].value[0] = '\0';
+    pass(&w, DLOCK_SEC);
+    CHECK_INT(w.ended.type, EV_GRANTED);
+    CHECK_INT(w.notices, 0);
     world_close(&w);
 }
 
