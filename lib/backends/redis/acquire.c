@@ -43,7 +43,7 @@ static bool new_value(struct redis_backend *be)
 {
     int rc = dlock_token_new(be->spec->env, be->token);
     free(be->value);
-    be->value = rc == 0 ? redis_script_value(be->token, be->spec->identity) : NULL;
+    be->value = rc == 0 ? redis_script_value(be->token, be->spec->identity, be->spec->ttl) : NULL;
     be->claim = CLAIM_NONE;
     if (be->value)
         return true;
@@ -54,6 +54,16 @@ static bool new_value(struct redis_backend *be)
         dlock_fail(&err, DLOCK_ENOMEM, 0, "out of memory");
     fail(be, &err);
     return false;
+}
+
+/* The record tells when the lock was granted: now, if this try is. Only while no server can hold the value. */
+static void new_record(struct redis_backend *be)
+{
+    char *value = redis_script_value(be->token, be->spec->identity, be->spec->ttl);
+    if (!value)
+        return; /* the old one will do */
+    free(be->value);
+    be->value = value;
 }
 
 /*
@@ -197,6 +207,8 @@ static void try_now(struct redis_backend *be)
         redis_node_track(node, T_TRACK);
     if (be->script.torn)
         redis_cluster_hello(&be->route); /* answered before the try is */
+    if (be->claim == CLAIM_NONE)
+        new_record(be);
     be->claim = CLAIM_TRIED;
     be->queued = be->queued || subscribed(be);
     (void)redis_script_try(&be->script, &node->cmd, T_TRY, be->value,

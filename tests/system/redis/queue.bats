@@ -55,6 +55,31 @@ own_tracked() { own info clients | grep -q "^tracking_clients:1"; }
     [ "$(tr -d '\n' <order)" = 12345 ]
 }
 
+@test "--status tells when the lock was granted, and of a waiter when it came" {
+    local came freed granted
+    rcli set "$NAME" x px 60000
+    TTL=1 wait_in_line 1 'echo >held; "$HELPERS/await" go'
+    came=$(since waiters)
+    # It has tried again since: the queue has another record of it.
+    wait_for 3 eval '[ "$(wall_ms)" -gt $((came + 900)) ]'
+    assert_between -400 $(($(since waiters) - came)) 400 "ms between two answers"
+    freed=$(wall_ms)
+    rcli del "$NAME"
+    wait_for 5 test -e held
+    granted=$(since holders)
+    assert_between -1 $((granted - freed)) 5000 "ms from free to granted"
+    local waited
+    waited=$(rcli get "$NAME" | sed -n 's/.* waited=\([0-9]*\) .*/\1/p')
+    assert_between -400 $((granted - waited - came)) 400 "ms between begin and grant, less the wait"
+    echo >go
+    wait_exit 5 "$WAITER"
+}
+# since holders|waiters: of the first of them.
+since() {
+    "$DLOCK" --status --json "$L" | /usr/bin/python3 -c \
+        'import json, sys; print(json.load(sys.stdin)[sys.argv[1]][0]["since_ms"])' "$1"
+}
+
 @test "--status shows the holder and the waiters in order" {
     hold
     TTL=30 wait_in_line 1 true

@@ -232,6 +232,21 @@ restart() {
     assert_between -10 $((($(last_beat) - t0) / NS)) $((2900 + SLOW)) "ms the tree lived"
 }
 
+# ---------------------------------------------------------------- replicas ---
+
+@test "a replica of a server in the list has no vote, even if it may write" {
+    own_nodes 3
+    rl 1 config set repl-diskless-sync-delay 0
+    rl 3 config set replica-read-only no
+    rl 3 replicaof 127.0.0.1 "$(rl_port 1)"
+    wait_for 5 eval 'rl 3 info replication | grep -q master_link_status:up'
+    run -0 run_t 5 "$DLOCK" -q -n "$L" true
+    rl_die 2
+    run -69 run_t 5 "$DLOCK" --connect-timeout 1 -n "$L" touch ran
+    assert_out "only 1 of 3 servers"
+    [ ! -e ran ]
+}
+
 # ------------------------------------------------------- what it costs us ---
 
 # us_longer NODES WHAT: ... than $healthy; a node's time-out is 50 ms.
