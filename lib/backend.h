@@ -86,6 +86,7 @@ enum dlock_ev {
     EV_LOST,     /* at any time while granted, or ends renew: the loss is certain; error says why */
     EV_INFO,     /* one for each holder and waiter that ask has found: info */
     EV_DONE,     /* ends ask */
+    EV_AWAY,     /* at any time, now and then: no connection; the core looks the names up again */
     EV_NOTICE,   /* at any time: error.msg: a warning; with error.code 0 a detail, for -v only */
     EV_FAILED /* ends acquire or ask, never renew or release. The store may still hold an unclear grant: the core calls release */
 };

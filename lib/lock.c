@@ -240,8 +240,9 @@ static void check_resolver(dlock *d)
 /* The store may have moved: look its names up again, while work goes on with the addresses we have. */
 static void resolve_again(dlock *d)
 {
-    if (d->names.resolver || d->uri->nhosts == 0 ||
-        now_of(d) - d->names.resolved_at < RESOLVE_AGAIN)
+    /* Several times within the ttl: an outage is not ridden out for longer. */
+    int64_t pause = dlock_min(RESOLVE_AGAIN, dlock_max(d->opt.ttl_ns / 6, DLOCK_SEC));
+    if (d->names.resolver || d->uri->nhosts == 0 || now_of(d) - d->names.resolved_at < pause)
         return;
     d->names.resolved_at = now_of(d);
     dlock_resolver_start(&d->names.resolver, d->uri, NULL);
@@ -438,6 +439,9 @@ static void on_event(dlock *d, const struct dlock_event *ev)
     case EV_RENEWED:
         if (ev->error.code != 0)
             resolve_again(d);
+        break;
+    case EV_AWAY:
+        resolve_again(d);
         break;
     case EV_NONE:
         break;
