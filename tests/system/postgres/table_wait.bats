@@ -290,25 +290,3 @@ messages_of() {
     let_go
     exits 0 5 "$STARTED"
 }
-
-@test "--status tells when the lock was granted and how long its holder waited" {
-    local before after began
-    hold
-    began=$(date +%s%3N)
-    start_log w.log "$DLOCK" "$L" sh -c ': >got; "$HELPERS/await" end'
-    wait_for 5 called_are 1
-    sleep 1.1 # that long
-    before=$(date +%s%3N)
-    let_go
-    wait_for 5 test -e got
-    after=$(date +%s%3N)
-    told() {
-        "$DLOCK" --status --json "$L" >status.json || [ $? = 75 ]
-        [[ $(<status.json) =~ \"since_ms\":([0-9]+),\"waited_ms\":([0-9]+) ]] || fail "$(cat status.json)"
-        assert_between "$before" "${BASH_REMATCH[1]}" "$after" "since (Unix ms)"
-        assert_between 1100 "${BASH_REMATCH[2]}" $((after - began)) "waited (ms)"
-    }
-    told
-    : >end
-    exits 0 5 "$STARTED"
-}
