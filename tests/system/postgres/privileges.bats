@@ -86,7 +86,7 @@ SQL
 # All that dlock does with a lock: a hold with a renewal, a waiter, --status, and -n on a held one.
 everything() {
     local t
-    hold --ttl 1.5
+    hold --ttl 2
     start_log w.log "$DLOCK" -w 20 "$L" true
     t=$STARTED
     run run_t 5 "$DLOCK" -n "$L" true
