@@ -122,6 +122,12 @@ caught() {
 }
 
 # bats test_tags=slow
+@test "planted: the guard reads only the clock that is slewed" {
+    plant cli/guard.c 's/return dlock_lease_now\(g->raw_minus_boot\);/(void)g; return dlock_now();/'
+    caught cli/slew "a slewed clock does not let the command of a stopped keeper outlive the lease"
+}
+
+# bats test_tags=slow
 @test "planted: the release comes before the tree is gone" {
     plant cli/keeper.c 's/if \(must_end && !k->tree_empty\)/if (must_end \&\& k->phase == KEEPER_OVER)/'
     caught cli/lease "a command that TERM ends for want of a renewal is followed by its descendants"
