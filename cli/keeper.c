@@ -478,8 +478,8 @@ static void report_wait(struct keeper *k, int64_t now)
         return;
     if (k->wait.place > 1)
         snprintf(ahead, sizeof(ahead), ", %d in the queue before us", k->wait.place - 1);
-    message_holder(k->wait.have_holder ? &k->wait.holder : &(struct dlock_info){0}, holder,
-                   sizeof(holder));
+    message_holder(k->wait.have_holder ? &k->wait.holder : &(struct dlock_info){.waited_ms = -1},
+                   holder, sizeof(holder));
     bool bare = strcmp(where, name) == 0;
     message("waiting for '%s'%s%s%s, held by %s%s", name, bare ? "" : " (", bare ? "" : where,
             bare ? "" : ")", holder, ahead);

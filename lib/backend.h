@@ -56,6 +56,7 @@ struct dlock_identity {
     char host[256], user[64], command[256], note[256];
     long pid;
     int64_t since_ms; /* wall clock, Unix ms, of the start of this acquire */
+    int64_t since;    /* the same moment by dlock_now() */
 };
 
 struct tls_table; /* tls/tls.h */

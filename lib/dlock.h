@@ -91,7 +91,12 @@ struct dlock_info {
     int place;    /* of a waiter: 1 is next, 0 unknown */
     enum dlock_mode mode;
     long pid;
-    int64_t since_ms; /* Unix milliseconds by the holder's wall clock; for display only */
+    /*
+     * Unix milliseconds, when a holder was granted the lock, or when a waiter came. By the wall clock of that
+     * process or of the store: for display only.
+     */
+    int64_t since_ms;
+    int64_t waited_ms; /* how long a holder waited for the grant; -1 unknown */
     int64_t left_ns; /* rest of the lease by the store's clock; -1 unknown, DLOCK_NEVER unlimited */
     uint64_t fence;  /* fencing token; 0 none */
     char token[DLOCK_TOKEN_LEN + 1];

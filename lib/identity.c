@@ -125,15 +125,35 @@ static char *put(char *p, const char *s)
     return p + n;
 }
 
-int dlock_identity_format(const struct dlock_identity *w, char *buf, size_t size)
+/* The wall clock: people read it on other machines. Nothing is computed from it. */
+static int64_t wall_ms(void)
+{
+    struct timespec ts;
+
+    clock_gettime(CLOCK_REALTIME, &ts);
+    return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / DLOCK_MSEC;
+}
+
+/* " since=..." of a waiter, " since=... waited=..." of a holder. */
+static void since_text(const struct dlock_identity *w, enum dlock_record as, char *buf, size_t size)
+{
+    if (as == RECORD_WAITS)
+        snprintf(buf, size, " since=%lld", (long long)w->since_ms);
+    else
+        snprintf(buf, size, " since=%lld waited=%lld", (long long)wall_ms(),
+                 (long long)((dlock_now() - w->since) / DLOCK_MSEC));
+}
+
+int dlock_identity_format(const struct dlock_identity *w, enum dlock_record as, char *buf,
+                          size_t size)
 {
     size_t limit = size > RECORD_MAX ? RECORD_MAX : size > 0 ? size - 1 : 0;
     size_t host = strlen(w->host), user = strlen(w->user), fixed, note, command;
-    char pid[48], since[48];
+    char pid[48], since[96];
     char *p = buf;
 
     snprintf(pid, sizeof(pid), " pid=%ld", w->pid);
-    snprintf(since, sizeof(since), " since=%lld", (long long)w->since_ms);
+    since_text(w, as, since, sizeof(since));
     fixed = strlen(RECORD_MAGIC " host= user= cmd= note=") + strlen(pid) + strlen(since) +
             encoded_len(w->host, host) + encoded_len(w->user, user);
     if (fixed > limit)
@@ -199,6 +219,8 @@ static void read_pair(struct dlock_info *info, const char *s, size_t len)
         info->pid = (long)dlock_min(read_number(v, n), LONG_MAX);
     else if (k == 5 && memcmp(s, "since", k) == 0)
         info->since_ms = read_number(v, n);
+    else if (k == 6 && memcmp(s, "waited", k) == 0)
+        info->waited_ms = read_number(v, n);
 }
 
 bool dlock_identity_parse(const char *text, size_t len, struct dlock_info *info)
@@ -214,6 +236,7 @@ bool dlock_identity_parse(const char *text, size_t len, struct dlock_info *info)
     info->host[0] = info->user[0] = info->command[0] = info->note[0] = '\0';
     info->pid = 0;
     info->since_ms = 0;
+    info->waited_ms = -1;
     while (i < len) {
         const char *start = text + i + 1, *space;
         size_t left = len - i - 1;
@@ -257,9 +280,14 @@ static void user_name(char *buf, size_t size)
         fclose(f);
 }
 
+void dlock_identity_begin(struct dlock_identity *w)
+{
+    w->since_ms = wall_ms();
+    w->since = dlock_now();
+}
+
 void dlock_identity_init(struct dlock_identity *w, const char *command, const char *note)
 {
-    struct timespec ts;
     char host[256] = "";
 
     memset(w, 0, sizeof(*w));
@@ -273,7 +301,5 @@ void dlock_identity_init(struct dlock_identity *w, const char *command, const ch
     if (note)
         dlock_clean_text(w->note, sizeof(w->note), note, strlen(note));
     w->pid = getpid();
-    /* The wall clock: people read it on other machines. Nothing is computed from it. */
-    clock_gettime(CLOCK_REALTIME, &ts);
-    w->since_ms = (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / DLOCK_MSEC;
+    dlock_identity_begin(w);
 }

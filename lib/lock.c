@@ -206,6 +206,7 @@ static void ask_backend(dlock *d)
     d->fence = 0;
     d->token[0] = '\0';
     lease_acquire(&d->lease, &d->lease_cfg);
+    dlock_identity_begin(&d->identity);
     d->table->acquire(d->be, d->opt.wait_ns != 0);
 }
 

@@ -44,16 +44,25 @@ int dlock_token_new(const struct dlock_env *, char out[DLOCK_TOKEN_LEN + 1]);
 
 /*
  * identity.c: the holder record in the form that stores keep:
- *   "dlock1 host=web1 pid=123 user=root since=1790000000000 cmd=backup.sh%20-v note="
+ *   "dlock1 host=web1 pid=123 user=root since=1790000000000 waited=0 cmd=backup.sh%20-v note="
  * Values are percent-encoded (everything but unreserved characters and "/:@,+"). A reader skips
  * unknown keys, so that later versions can add some. At most 900 bytes.
  */
+enum dlock_record {
+    RECORD_WAITS, /* of a waiter: since= is the start of its wait */
+    RECORD_HOLDS /* of a holder: since= is now, the grant; waited=MS is the time from the start of the wait */
+};
 /* The length, or -1 if it does not fit. A long command is cut first, then a long note. */
-int dlock_identity_format(const struct dlock_identity *, char *buf, size_t size);
-/* False: text is not such a record, *info is untouched. Else sets host, user, command, note, pid and since_ms. */
+int dlock_identity_format(const struct dlock_identity *, enum dlock_record, char *buf, size_t size);
+/*
+ * False: text is not such a record, *info is untouched. Else sets host, user, command, note, pid, since_ms and
+ * waited_ms.
+ */
 bool dlock_identity_parse(const char *text, size_t len, struct dlock_info *);
-/* The record of this process. Reads /etc/passwd; asks no directory server. command and note may be NULL. */
+/* The record of this process. Reads /etc/passwd; asks no directory server. command and note may be NULL. Begins. */
 void dlock_identity_init(struct dlock_identity *, const char *command, const char *note);
+/* The wait for the lock starts now: sets since_ms and since. The core calls it before each acquire. */
+void dlock_identity_begin(struct dlock_identity *);
 /* Copy at most size-1 bytes, cut at a character boundary; control characters and invalid UTF-8 become '?'. */
 void dlock_clean_text(char *dst, size_t size, const char *src, size_t len);
 /*

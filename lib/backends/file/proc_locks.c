@@ -263,6 +263,7 @@ void proc_locks_describe(const struct proc_lock *l, const struct proc_locks_file
         .mode = l->shared ? DLOCK_SHARED : DLOCK_EXCLUSIVE,
         .pid = l->pid,
         .left_ns = l->waiter ? -1 : DLOCK_NEVER,
+        .waited_ms = -1,
         .foreign = true,
     };
     if (gethostname(host, sizeof(host) - 1) == 0)

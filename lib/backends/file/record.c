@@ -207,7 +207,8 @@ int file_record_write(const struct file_place *p, int lock_fd,
         return rc;
     uint64_t now = clock_us(), next = old.fence + 1 > now ? old.fence + 1 : now;
     head = snprintf(text, sizeof(text), MAGIC "%" PRIu64 " %s\n", next, token);
-    body = dlock_identity_format(identity, text + head, sizeof(text) - (size_t)head - 1);
+    body =
+        dlock_identity_format(identity, RECORD_HOLDS, text + head, sizeof(text) - (size_t)head - 1);
     if (body < 0)
         body = 0;
     text[head + body] = '\n';

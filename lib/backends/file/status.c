@@ -29,6 +29,7 @@ static void add_record(const struct file_record *rec, struct dlock_info *info)
     info->foreign = false;
     info->fence = rec->fence;
     info->since_ms = rec->info.since_ms;
+    info->waited_ms = rec->info.waited_ms;
     memcpy(info->token, rec->token, sizeof(info->token));
     memcpy(info->user, rec->info.user, sizeof(info->user));
     memcpy(info->command, rec->info.command, sizeof(info->command));
@@ -103,6 +104,7 @@ static int add_unknown(struct file_place *p, const struct file_record *rec,
     out->info[0] = (struct dlock_info){
         .mode = shared ? DLOCK_SHARED : DLOCK_EXCLUSIVE,
         .left_ns = DLOCK_NEVER,
+        .waited_ms = -1,
         .foreign = true,
         .pid = shared ? 0 : rec->info.pid,
     };

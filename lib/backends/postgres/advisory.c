@@ -235,7 +235,7 @@ static int64_t comment_number(const char *text, size_t len, const char *key)
 static void adv_read_info(const PGresult *res, int i, struct dlock_info *info)
 {
     const char *begin;
-    *info = (struct dlock_info){.left_ns = -1, .mode = DLOCK_EXCLUSIVE};
+    *info = (struct dlock_info){.left_ns = -1, .waited_ms = -1, .mode = DLOCK_EXCLUSIVE};
     info->waiter = pg_number(res, i, S_GRANTED) == 0;
     if (pg_number(res, i, S_SHARED))
         info->mode = DLOCK_SHARED;

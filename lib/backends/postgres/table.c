@@ -298,7 +298,8 @@ static void granted(struct pg_backend *be, const struct pg_reply *r)
 /* The holder column of a row. An older dlock, or a person, may have written something that is no record. */
 static void read_holder(struct dlock_info *info, const char *holder, int64_t left_ms, int64_t fence)
 {
-    *info = (struct dlock_info){.left_ns = left_ms * DLOCK_MSEC, .fence = (uint64_t)fence};
+    *info = (struct dlock_info){
+        .left_ns = left_ms * DLOCK_MSEC, .waited_ms = -1, .fence = (uint64_t)fence};
     info->foreign = !dlock_identity_parse(holder, strlen(holder), info);
 }
 
@@ -587,7 +588,7 @@ static void table_read_info(const PGresult *res, int i, struct dlock_info *info)
         read_holder(info, text, pg_number(res, i, S_LEFT), pg_number(res, i, S_FENCE));
         return;
     }
-    *info = (struct dlock_info){.waiter = true, .left_ns = -1};
+    *info = (struct dlock_info){.waiter = true, .left_ns = -1, .waited_ms = -1};
     if (pg_read_comment(text, info, &begin) == 0) { /* our role may not read this waiter's query */
         info->pid = (long)pg_number(res, i, S_PID);
         dlock_clean_text(info->user, sizeof(info->user), user, strlen(user));

@@ -468,7 +468,7 @@ int pg_settings_init(struct pg_backend *be, struct dlock_error *err)
     /*
      * It goes into comments in SQL. It is percent-encoded, so it contains neither a quote nor the end of a comment.
      */
-    if (dlock_identity_format(spec->identity, be->record, sizeof(be->record)) < 0)
+    if (dlock_identity_format(spec->identity, RECORD_WAITS, be->record, sizeof(be->record)) < 0)
         snprintf(be->record, sizeof(be->record), "dlock1 pid=%ld", spec->identity->pid);
     return 0;
 }

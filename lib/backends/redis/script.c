@@ -226,14 +226,14 @@ int redis_script_state(const redisReply *r, struct redis_script_state *s)
 char *redis_script_value(const char *token, const struct dlock_identity *identity)
 {
     char record[1024], *p;
-    if (dlock_identity_format(identity, record, sizeof(record)) < 0)
+    if (dlock_identity_format(identity, RECORD_WAITS, record, sizeof(record)) < 0)
         snprintf(record, sizeof(record), "dlock1");
     return asprintf(&p, "%s %s", token, record) < 0 ? NULL : p;
 }
 
 void redis_script_holder(const char *value, size_t len, struct dlock_info *info)
 {
-    *info = (struct dlock_info){.left_ns = -1, .mode = DLOCK_EXCLUSIVE};
+    *info = (struct dlock_info){.left_ns = -1, .waited_ms = -1, .mode = DLOCK_EXCLUSIVE};
     if (len > DLOCK_TOKEN_LEN && value[DLOCK_TOKEN_LEN] == ' ' &&
         strspn(value, "0123456789abcdef") == DLOCK_TOKEN_LEN &&
         dlock_identity_parse(value + DLOCK_TOKEN_LEN + 1, len - DLOCK_TOKEN_LEN - 1, info)) {
@@ -247,7 +247,8 @@ void redis_script_holder(const char *value, size_t len, struct dlock_info *info)
 bool redis_script_waiter(const char *entry, size_t len, int64_t now_ms, struct dlock_info *info)
 {
     char *p;
-    *info = (struct dlock_info){.waiter = true, .left_ns = -1, .mode = DLOCK_EXCLUSIVE};
+    *info = (struct dlock_info){
+        .waiter = true, .left_ns = -1, .waited_ms = -1, .mode = DLOCK_EXCLUSIVE};
     long long alive = strtoll(entry, &p, 10);
     if (p == entry || *p != ' ' || alive < now_ms)
         return false;

@@ -72,7 +72,7 @@ struct zk_child *zk_line(char *const *names, int nnames, int *n)
 void zk_read_info(const char *name, const char *data, int len, const struct Stat *stat,
                   struct dlock_info *info)
 {
-    *info = (struct dlock_info){.left_ns = -1};
+    *info = (struct dlock_info){.left_ns = -1, .waited_ms = -1};
     info->foreign = !data || !dlock_identity_parse(data, (size_t)len, info);
     if (info->foreign) {
         const char *program = strncmp(name, "_c_", 3) == 0 ? "Curator"

@@ -64,7 +64,7 @@ static bool ask_each(struct zk_backend *be, const struct zk_child *line, int n)
     be->status.n = n;
     for (int i = 0; i < n; i++) {
         struct dlock_info *info = &be->status.found[i];
-        *info = (struct dlock_info){.left_ns = -1, .foreign = true};
+        *info = (struct dlock_info){.left_ns = -1, .waited_ms = -1, .foreign = true};
         holders = holders && (i == 0 || (line[0].reader && line[i].reader));
         info->waiter = !holders;
         info->place = holders ? 0 : ++place;

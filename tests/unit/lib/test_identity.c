@@ -20,7 +20,7 @@ TEST(record)
     struct dlock_identity w = sample();
     struct dlock_info info = {.place = 7};
     char buf[1000];
-    int n = dlock_identity_format(&w, buf, sizeof(buf));
+    int n = dlock_identity_format(&w, RECORD_WAITS, buf, sizeof(buf));
 
     CHECK_STR(buf,
               "dlock1 host=web1 pid=123 user=root since=1790000000000 cmd=backup.sh%20-v note=");
@@ -32,7 +32,22 @@ TEST(record)
     CHECK_STR(info.note, "");
     CHECK_INT(info.pid, 123);
     CHECK_INT(info.since_ms, INT64_C(1790000000000));
+    CHECK_INT(info.waited_ms, -1);
     CHECK_INT(info.place, 7);
+}
+
+TEST(the_record_of_a_holder_tells_the_grant_and_the_wait)
+{
+    struct dlock_identity w = sample();
+    struct dlock_info info;
+    char buf[1000];
+    int n;
+
+    w.since = dlock_now() - 90 * DLOCK_SEC;
+    n = dlock_identity_format(&w, RECORD_HOLDS, buf, sizeof(buf));
+    CHECK(dlock_identity_parse(buf, (size_t)n, &info));
+    CHECK(llabs(info.since_ms - (long long)time(NULL) * 1000) < 60000);
+    CHECK(info.waited_ms >= 90000 && info.waited_ms < 150000);
 }
 
 TEST(every_character_survives)
@@ -44,7 +59,7 @@ TEST(every_character_survives)
 
     strcpy(w.command, "a=b c%20d \"'\\{}[]|&;<>#?!$*~^`");
     strcpy(w.note, "Größe = 5 € 😀 100%");
-    n = dlock_identity_format(&w, buf, sizeof(buf));
+    n = dlock_identity_format(&w, RECORD_WAITS, buf, sizeof(buf));
     CHECK(n > 0);
     CHECK(dlock_identity_parse(buf, (size_t)n, &info));
     CHECK_STR(info.command, w.command);
@@ -72,7 +87,7 @@ TEST(long_records_are_cut)
 
     fill(w.note, sizeof(w.note), "n");
     fill(w.command, sizeof(w.command), "😀");
-    n = dlock_identity_format(&w, buf, sizeof(buf));
+    n = dlock_identity_format(&w, RECORD_WAITS, buf, sizeof(buf));
     CHECK(n > 880 && n <= 900);
     CHECK(dlock_identity_parse(buf, (size_t)n, &info));
     CHECK_STR(info.note, w.note);
@@ -82,7 +97,7 @@ TEST(long_records_are_cut)
 
     fill(w.note, sizeof(w.note), "😀");
     fill(w.host, sizeof(w.host), "h");
-    n = dlock_identity_format(&w, buf, sizeof(buf));
+    n = dlock_identity_format(&w, RECORD_WAITS, buf, sizeof(buf));
     CHECK(n > 880 && n <= 900);
     CHECK(dlock_identity_parse(buf, (size_t)n, &info));
     CHECK_STR(info.command, "");
@@ -98,15 +113,15 @@ TEST(small_buffers)
     strcpy(w.note, "note");
     for (size_t size = 0; size < sizeof(buf); size++) {
         memset(buf, '#', sizeof(buf));
-        int n = dlock_identity_format(&w, buf, size);
+        int n = dlock_identity_format(&w, RECORD_WAITS, buf, size);
         if (n < 0)
             continue;
         CHECK((size_t)n < size);
         CHECK_INT(strlen(buf), n);
         CHECK(size > 60);
     }
-    CHECK_INT(dlock_identity_format(&w, buf, 0), -1);
-    CHECK_INT(dlock_identity_format(&w, buf, 60), -1);
+    CHECK_INT(dlock_identity_format(&w, RECORD_WAITS, buf, 0), -1);
+    CHECK_INT(dlock_identity_format(&w, RECORD_WAITS, buf, 60), -1);
 }
 
 TEST(foreign_records)
@@ -157,7 +172,7 @@ TEST(every_prefix)
     int n;
 
     strcpy(w.note, "ä ä");
-    n = dlock_identity_format(&w, buf, sizeof(buf));
+    n = dlock_identity_format(&w, RECORD_WAITS, buf, sizeof(buf));
     for (int i = 1; i <= n; i++) {
         char *copy = malloc((size_t)i);
         memcpy(copy, buf, (size_t)i);
@@ -231,6 +246,7 @@ TEST(init)
     CHECK_STR(w.note, "two?lines");
     CHECK_INT(w.pid, getpid());
     CHECK(llabs(w.since_ms - (long long)time(NULL) * 1000) < 60000);
+    CHECK(dlock_now() - w.since < 60 * DLOCK_SEC);
     dlock_identity_init(&w, NULL, NULL);
     CHECK_STR(w.command, "");
     CHECK_STR(w.note, "");
