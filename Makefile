@@ -15,6 +15,7 @@ PKGCONFIGDIR ?= $(LIBDIR)/pkgconfig
 BASHCOMPDIR  ?= $(DATADIR)/bash-completion/completions
 ZSHCOMPDIR   ?= $(DATADIR)/zsh/site-functions
 FISHCOMPDIR  ?= $(DATADIR)/fish/vendor_completions.d
+TMPFILESDIR  ?= $(PREFIX)/lib/tmpfiles.d
 
 BUILD        ?= build
 # Stores: builtin | no, and module: loaded on first use, for the sake of all that do not use it.
@@ -210,13 +211,17 @@ install: all ## install below $(DESTDIR)$(PREFIX)
 	$(if $(wildcard completions/dlock.bash),$(INSTALL) -D -m 644 completions/dlock.bash $(DESTDIR)$(BASHCOMPDIR)/dlock)
 	$(if $(wildcard completions/_dlock),$(INSTALL) -D -m 644 completions/_dlock $(DESTDIR)$(ZSHCOMPDIR)/_dlock)
 	$(if $(wildcard completions/dlock.fish),$(INSTALL) -D -m 644 completions/dlock.fish $(DESTDIR)$(FISHCOMPDIR)/dlock.fish)
+	$(INSTALL) -D -m 644 tmpfiles/dlock.conf $(DESTDIR)$(TMPFILESDIR)/dlock.conf
+	@# A boot, or a package manager, makes the directory from that file; here it is needed now.
+	if [ -z '$(DESTDIR)' ] && [ "$$(id -u)" = 0 ]; then $(INSTALL) -d -m 1777 -o root -g root /run/dlock; fi
 
 uninstall: ## remove what install put there
 	rm -f $(DESTDIR)$(BINDIR)/dlock $(addprefix $(DESTDIR)$(MODDIR)/,tls.so postgres.so zookeeper.so) $(DESTDIR)$(INCLUDEDIR)/dlock.h $(DESTDIR)$(PKGCONFIGDIR)/libdlock.pc \
 	    $(addprefix $(DESTDIR)$(LIBDIR)/,libdlock.a libdlock.so libdlock.so.$(SOMAJOR) libdlock.so.$(VERSION)) \
-	    $(DESTDIR)$(BASHCOMPDIR)/dlock $(DESTDIR)$(ZSHCOMPDIR)/_dlock $(DESTDIR)$(FISHCOMPDIR)/dlock.fish \
+	    $(DESTDIR)$(BASHCOMPDIR)/dlock $(DESTDIR)$(ZSHCOMPDIR)/_dlock $(DESTDIR)$(FISHCOMPDIR)/dlock.fish $(DESTDIR)$(TMPFILESDIR)/dlock.conf \
 	    $(foreach f,$(MAN),$(DESTDIR)$(MANDIR)/man$(subst .,,$(suffix $f))/$(notdir $f))
 	@rmdir $(DESTDIR)$(MODDIR) 2>/dev/null || :
+	@[ -n '$(DESTDIR)' ] || rmdir /run/dlock 2>/dev/null || : # not while it has locks
 
 clean: ## remove $(BUILD)
 	rm -rf $(BUILD)

@@ -69,12 +69,12 @@ int message_error(const struct options *o, const struct dlock_error *e)
     return e->code == DLOCK_EBUSY ? o->conflict_code : dlock_error_exit(e->code);
 }
 
-/* "2026-11-20 17:00:03", local time. */
+/* "2026-11-20 17:00:03 +0100", local time. */
 static const char *format_time(int64_t unix_ms, char *buf, size_t size)
 {
     time_t t = (time_t)(unix_ms / 1000);
     struct tm tm;
-    if (!localtime_r(&t, &tm) || strftime(buf, size, "%Y-%m-%d %H:%M:%S", &tm) == 0)
+    if (!localtime_r(&t, &tm) || strftime(buf, size, "%Y-%m-%d %H:%M:%S %z", &tm) == 0)
         snprintf(buf, size, "an unknown time");
     return buf;
 }
@@ -88,6 +88,43 @@ static void add(char *buf, size_t size, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(buf + at, size - at, fmt, ap);
     va_end(ap);
+}
+
+/* "45 s", "3 min", "5 h", "9 days": rounded down. */
+static const char *format_rough(int64_t ms, char *buf, size_t size)
+{
+    int64_t s = ms / 1000;
+
+    if (s < 120)
+        snprintf(buf, size, "%lld s", (long long)s);
+    else if (s < 120 * 60)
+        snprintf(buf, size, "%lld min", (long long)(s / 60));
+    else if (s < 48 * 3600)
+        snprintf(buf, size, "%lld h", (long long)(s / 3600));
+    else
+        snprintf(buf, size, "%lld days", (long long)(s / 86400));
+    return buf;
+}
+
+/* " since 2026-11-20 17:00:03 +0100 (3 min ago, waited 45 s)"; the clock of another machine may be ahead of ours. */
+static void add_since(char *buf, size_t size, const struct dlock_info *i)
+{
+    char text[64];
+    struct timespec now;
+
+    if (i->since_ms <= 0)
+        return;
+    clock_gettime(CLOCK_REALTIME, &now);
+    int64_t ago = (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000 - i->since_ms;
+    bool waited = i->waited_ms >= 1000;
+    add(buf, size, " since %s", format_time(i->since_ms, text, sizeof(text)));
+    if (ago >= 0)
+        add(buf, size, " (%s ago", format_rough(ago, text, sizeof(text)));
+    if (waited)
+        add(buf, size, "%swaited %s", ago >= 0 ? ", " : " (",
+            format_rough(i->waited_ms, text, sizeof(text)));
+    if (ago >= 0 || waited)
+        add(buf, size, ")");
 }
 
 const char *message_holder(const struct dlock_info *i, char *buf, size_t size)
@@ -105,10 +142,7 @@ const char *message_holder(const struct dlock_info *i, char *buf, size_t size)
         add(buf, size, " on %s", i->host);
     if (i->user[0])
         add(buf, size, " by %s", i->user);
-    if (i->since_ms > 0) {
-        char when[64];
-        add(buf, size, " since %s", format_time(i->since_ms, when, sizeof(when)));
-    }
+    add_since(buf, size, i);
     if (i->note[0])
         add(buf, size, ": %s", i->note);
     return buf;

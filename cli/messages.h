@@ -16,8 +16,8 @@ int message_error(const struct options *, const struct dlock_error *err);
 void message_flush(int wait_ms);
 
 /*
- * What is known of a holder, in buf, such as "pid 123 (backup.sh) on web1 by root since 2026-11-20
- * 17:00:03". Returns buf.
+ * What is known of a holder or waiter, in buf, such as "pid 123 (backup.sh) on web1 by root since 2026-11-20
+ * 17:00:03 +0100 (3 min ago, waited 45 s): disk 2". Returns buf.
  */
 const char *message_holder(const struct dlock_info *, char *buf, size_t size);
 

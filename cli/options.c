@@ -8,6 +8,7 @@
  */
 #include "options.h"
 
+#include "lease.h"
 #include "uri.h"
 #include "util.h"
 
@@ -115,6 +116,16 @@ static int set_timeout(struct options *o, const struct given *g, struct dlock_er
     return r;
 }
 
+/* Checked for a file as well, where it has no effect: the same command line may get another LOCK tomorrow. */
+static int set_ttl(struct options *o, const struct given *g, struct dlock_error *err)
+{
+    int r = set_duration(o, g, err);
+
+    if (r == 0 && *(int64_t *)field_of(o, g) < LEASE_MIN_TTL)
+        return bad_value(g, "a ttl of at least 1 s", err);
+    return r;
+}
+
 static int set_lock_mode(struct options *o, const struct given *g, struct dlock_error *err)
 {
     (void)err;
@@ -197,7 +208,7 @@ static const struct option_row table[] = {
      .set = set_mode, .number = MODE_UNLOCK},
 
     {"", {"ttl"}, "DUR", "length of the lease, which is renewed while the\ncommand runs (default 30s)",
-     .group = "The lease", .set = set_duration, FIELD(ttl_ns)},
+     .group = "The lease", .set = set_ttl, FIELD(ttl_ns)},
     {"", {"grace"}, "DUR", "time from TERM to KILL when the lease cannot be\nrenewed (default: ttl/6, at most 5s)",
      .set = set_duration, FIELD(grace_ns)},
     {"", {"connect-timeout"}, "DUR", "give up when no server answers for this long\n(default 5s)",
@@ -467,6 +478,7 @@ int options_parse(struct options *o, int argc, char **argv, struct dlock_error *
         options_done(o);
         return r;
     }
+    o->verbose = o->verbose && !o->quiet;
     /* -n and -w 0 mean the same: one try. */
     if (o->nonblock || o->wait_ns == 0) {
         o->nonblock = true;

@@ -73,6 +73,8 @@ static void json_one(struct json *j, const struct dlock_info *i)
         json_str(j, "note", i->note);
     if (i->since_ms > 0)
         json_int(j, "since_ms", i->since_ms);
+    if (!i->waiter && i->waited_ms >= 0)
+        json_int(j, "waited_ms", i->waited_ms);
     if (i->left_ns >= 0 && i->left_ns != DLOCK_NEVER)
         json_int(j, "lease_left_ms", i->left_ns / DLOCK_MSEC);
     if (i->fence) {
@@ -146,7 +148,7 @@ static int query(const struct options *o, const struct sigstate *sig, dlock *lk,
                 return message_error(o, &r.error);
             if (r.type == DLOCK_R_DONE)
                 return -1;
-            if (r.type == DLOCK_R_NOTICE && r.error.code && !o->quiet)
+            if (r.type == DLOCK_R_NOTICE && (r.error.code ? !o->quiet : o->verbose))
                 message("%s", r.error.msg);
             if (r.type == DLOCK_R_INFO && keep(f, r.info) < 0) {
                 message("out of memory");

@@ -2,9 +2,12 @@
  * default.c - the URI for "@name".
  *
  * Without $DLOCK_STORE it is a file in a directory that depends only on the machine and the user,
- * never on the environment: cron and a shell must use the same lock. So a directory that fails for
- * a temporary reason is an error, and the next directory is not tried: another process would still
- * use the first.
+ * never on the environment or the groups of a process: cron and a shell must use the same lock.
+ *   root   /run/dlock-0: only root can make it
+ *   users  /run/lock/dlock-UID, where /run/lock has mode 1777;
+ *          /run/dlock/dlock-UID, where /run/lock is missing or its mode closes it to users
+ * Never below /tmp, which services have for themselves, or /dev/shm, which a logout may empty. Any other failure (a
+ * read-only or full file system) is an error: another process may be using the first directory.
  */
 #include "uri.h"
 #include "util.h"
@@ -17,10 +20,21 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Other users must not be able to replace the directory or to write in it. */
-static int check_dir(const char *dir, struct dlock_error *err)
+#define USUAL_BASE "/run/lock"
+#define OTHER_BASE "/run/dlock"
+#define ROOT_DIR "/run/dlock-0"
+
+/* Every user may make a directory there, and no user may replace that of another. */
+#define OPEN_TO_ALL (S_ISVTX | 0777)
+
+static bool open_to_all(const struct stat *st)
 {
-    struct stat st;
+    return S_ISDIR(st->st_mode) && (st->st_mode & OPEN_TO_ALL) == OPEN_TO_ALL;
+}
+
+/* The directory itself: a symbolic link is refused. */
+static int stat_dir(const char *dir, struct stat *st, struct dlock_error *err)
+{
     /* O_PATH: needs no right to read, and opens no device. */
     int fd = open(dir, O_PATH | O_NOFOLLOW | O_DIRECTORY | O_CLOEXEC), r;
 
@@ -28,50 +42,109 @@ static int check_dir(const char *dir, struct dlock_error *err)
         return dlock_fail(err, DLOCK_EPERM, errno, "%s is not a plain directory: remove it", dir);
     if (fd < 0)
         return dlock_fail(err, DLOCK_ECREATE, errno, "cannot open %s: %s", dir, strerror(errno));
-    r = fstat(fd, &st) < 0 ? -errno : 0;
+    r = fstat(fd, st) < 0 ? -errno : 0;
     close(fd);
+    return r < 0 ? dlock_fail(err, DLOCK_ECREATE, -r, "cannot check %s: %s", dir, strerror(-r)) : 0;
+}
+
+/* Other users must not be able to replace the directory, or to open and lock the files in it. */
+static int check_dir(const char *dir, struct dlock_error *err)
+{
+    struct stat st;
+    int r = stat_dir(dir, &st, err);
+
     if (r < 0)
-        return dlock_fail(err, DLOCK_ECREATE, -r, "cannot check %s: %s", dir, strerror(-r));
+        return r;
     if (st.st_uid != geteuid())
-        return dlock_fail(err, DLOCK_EPERM, 0, "%s belongs to uid %lu, not to us: remove it", dir,
-                          (unsigned long)st.st_uid);
-    if (st.st_mode & (S_IWGRP | S_IWOTH))
-        return dlock_fail(err, DLOCK_EPERM, 0, "others may write to %s: chmod 700 it", dir);
+        return dlock_fail(
+            err, DLOCK_EPERM, 0,
+            "%s belongs to uid %lu, not to us: have root remove it, or set DLOCK_STORE", dir,
+            (unsigned long)st.st_uid);
+    if (st.st_mode & (S_IRWXG | S_IRWXO))
+        return dlock_fail(err, DLOCK_EPERM, 0, "%s is open to other users: chmod 700 it", dir);
     return 0;
 }
 
-/* The directory base/dlock-UID; it is made if it is missing. 1: this user cannot have one below base. */
-static int try_base(char *dir, size_t size, const char *base, bool last, struct dlock_error *err)
+static int make_dir(const char *dir, struct dlock_error *err)
 {
-    int r;
+    int r = mkdir(dir, 0700);
 
-    snprintf(dir, size, "%s/dlock-%lu", base, (unsigned long)geteuid());
-    r = mkdir(dir, 0700);
-    /* A umask such as 0177, meant for files, would lock us out of it permanently. Base is sticky: it is still ours. */
+    /* A umask such as 0177, meant for files, would lock us out of it permanently. */
     if (r == 0)
         r = chmod(dir, 0700);
-    if (r < 0 && errno != EEXIST) {
-        /*
-         * Not for EROFS: a service with a read-only /run/lock in its sandbox would lock in /tmp, and a shell on the
-         * same machine in /run/lock.
-         */
-        if (!last && (errno == EACCES || errno == ENOENT))
-            return 1;
+    if (r < 0 && errno != EEXIST)
         return dlock_fail(
             err, errno == EACCES ? DLOCK_EPERM : DLOCK_ECREATE, errno,
             "cannot make the lock directory %s: %s (DLOCK_STORE can name another place)", dir,
             strerror(errno));
-    }
     return check_dir(dir, err);
+}
+
+/* May users make directories in /run/lock? 1, 0 or an error. Its mode decides, not what this process may do. */
+static int usual_base(struct dlock_error *err)
+{
+    struct stat st;
+
+    if (stat(USUAL_BASE, &st) < 0) {
+        if (errno == ENOENT)
+            return 0;
+        return dlock_fail(err, DLOCK_ECREATE, errno,
+                          "cannot check " USUAL_BASE ": %s (DLOCK_STORE can name another place)",
+                          strerror(errno));
+    }
+    /* The sandbox of a service can hide it so. A shell beside it still uses it. */
+    if ((st.st_mode & 0777) == 0)
+        return dlock_fail(err, DLOCK_EPERM, EACCES,
+                          USUAL_BASE " has mode 0, as in a sandbox: set DLOCK_STORE");
+    return open_to_all(&st);
+}
+
+/* Is /run/dlock there, and can it be trusted? */
+static int check_other_base(struct dlock_error *err)
+{
+    static const char command[] = "install -d -m 1777 -o root " OTHER_BASE;
+    struct stat st;
+    int r;
+
+    if (lstat(OTHER_BASE, &st) < 0 && errno == ENOENT)
+        return dlock_fail(err, DLOCK_ECREATE, ENOENT,
+                          "no directory for @name: users cannot use " USUAL_BASE ", and " OTHER_BASE
+                          " is missing: run \"%s\" as root, or set DLOCK_STORE",
+                          command);
+    r = stat_dir(OTHER_BASE, &st, err);
+    if (r < 0)
+        return r;
+    if (st.st_uid != 0 || !open_to_all(&st))
+        return dlock_fail(err, DLOCK_EPERM, 0,
+                          OTHER_BASE
+                          " is not root's with mode 1777: run \"%s\" as root, or set DLOCK_STORE",
+                          command);
+    return 0;
+}
+
+static int embedded_dir(char *dir, size_t size, struct dlock_error *err)
+{
+    unsigned long uid = geteuid();
+    int usual, r = 0;
+
+    if (uid == 0) {
+        snprintf(dir, size, ROOT_DIR);
+        return make_dir(dir, err);
+    }
+    usual = usual_base(err);
+    if (usual == 0)
+        r = check_other_base(err);
+    if (usual < 0 || r < 0)
+        return usual < 0 ? usual : r;
+    snprintf(dir, size, "%s/dlock-%lu", usual ? USUAL_BASE : OTHER_BASE, uid);
+    return make_dir(dir, err);
 }
 
 static int embedded_store(char **store, struct dlock_error *err)
 {
     char dir[64];
-    int r = try_base(dir, sizeof(dir), "/run/lock", false, err);
+    int r = embedded_dir(dir, sizeof(dir), err);
 
-    if (r > 0)
-        r = try_base(dir, sizeof(dir), "/tmp", true, err);
     if (r < 0)
         return r;
     if (asprintf(store, "file://%s", dir) < 0)

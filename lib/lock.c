@@ -75,6 +75,11 @@ static int check_options(const struct dlock_options *o, const struct dlock_backe
         return dlock_fail(err, DLOCK_EUSAGE, 0, "slots are not available for %s", be->name);
     if (o->connect_timeout_ns <= 0 || o->wait_ns < 0)
         return dlock_fail(err, DLOCK_EUSAGE, 0, "a time-out must be greater than zero");
+    /* For a file as well, which has no lease: its lock may move to another store. */
+    if (o->ttl_ns < LEASE_MIN_TTL)
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "a ttl must be at least 1 s");
+    if (o->grace_ns < -1)
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "a grace must not be negative");
     return 0;
 }
 

@@ -64,7 +64,7 @@ struct file_backend {
         struct file_holders found;
         int next; /* of found, to be handed out; -1: no query is under way */
     } status;
-    struct dlock_event out[3]; /* a notice, and the event behind it */
+    struct dlock_event out[4]; /* notices, and the event behind them */
     int nout;
 };
 
@@ -128,6 +128,14 @@ static void failed_flock(struct file_backend *b, int sys)
 }
 
 /* ------------------------------------------------------------- acquire --- */
+
+/* For -v: where "@name" is. */
+static void tell_path(struct file_backend *b)
+{
+    if (b->place.named)
+        dlock_fail(&put(b, EV_NOTICE)->error, 0, 0, "the lock is the file %s/%s", b->place.path,
+                   b->place.lock);
+}
 
 static void tell_network(struct file_backend *b)
 {
@@ -290,6 +298,7 @@ static void file_acquire(struct dlock_be *be, bool wait)
         failed(b, &err);
         return;
     }
+    tell_path(b);
     try_now(b);
 }
 
@@ -376,6 +385,7 @@ static void file_ask(struct dlock_be *be, enum dlock_ask what, const char *arg)
         put(b, EV_FAILED)->error = err;
         return;
     }
+    tell_path(b);
     if (file_status(&b->place, &b->status.found, &err) < 0) {
         drop_holders(b);
         put(b, EV_FAILED)->error = err;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # "@name": the embedded default, which needs no server and no configuration, and $DLOCK_STORE. A user of our own, and
-# a /run/lock and a /tmp of our own, in a mount namespace.
+# a /run and a /tmp of our own, in a mount namespace.
 
 bats_require_minimum_version 1.5.0
 load ../../support/common
@@ -10,6 +10,7 @@ teardown() { dlock_teardown; }
 
 U=54321
 D=/run/lock/dlock-$U
+O=/run/dlock/dlock-$U
 
 # The folder that is worked in stays reachable below what is mounted over it.
 namespace() {
@@ -19,7 +20,7 @@ namespace() {
     mkdir -m 777 home
     install -m 755 "$DLOCK" home/dl
     start_log ns.log unshare -m --propagation private sh -c '
-        mount -t tmpfs none /run/lock && chmod 1777 /run/lock && cd home && mount -t tmpfs none /tmp && chmod 1777 /tmp &&
+        cd home && mount -t tmpfs -o mode=755 none /run && mkdir -m 1777 /run/lock && mount -t tmpfs -o mode=1777 none /tmp &&
             : >ready && exec sleep infinity'
     NS_PID=$STARTED
     wait_for 5 test -e home/ready || { cat ns.log >&2; return 1; }
@@ -28,16 +29,35 @@ inside() { run_t 10 nsenter -t "$NS_PID" -m -w -- "$@"; }
 user() { inside setpriv --reuid=$U --regid=$U --clear-groups "$@"; }
 dl() { run user ./dl -n "$@"; }
 
-# refused TEXT...: 77, in one line with all of TEXT; nothing was run.
+# refused RC TEXT...: RC, in one line with all of TEXT; nothing was run.
 refused() {
+    local rc=$1
+    shift
     dl @n touch ran
-    assert_rc 77
+    assert_rc "$rc"
     [ "${#lines[@]}" = 1 ]
     for text; do assert_out "$text"; done
     [ ! -e home/ran ]
     run user ./dl --status @n
-    assert_rc 77
+    assert_rc "$rc"
     assert_out "$1"
+}
+# nothing_in FOLDER...: the user has no directory there.
+nothing_in() {
+    local found
+    found=$(inside find "$@" -name "dlock-$U" 2>/dev/null)
+    [ -z "$found" ] || fail "left: $found"
+}
+
+# hold NSENTER-ARG...: a holder of @n, whose command writes to the fifo in and ends with a line in the fifo go.
+hold() {
+    mkfifo -m 666 home/in home/go
+    start_log holder nsenter -t "$NS_PID" -m -w -- "$@" ./dl --note nightly @n sh -c 'echo $DLOCK_FENCE >in; read x <go'
+    run_t 5 cat home/in >fence
+}
+let_go() {
+    echo >home/go
+    wait_exit 5 "$STARTED"
 }
 
 @test "@name has a private directory in /run/lock" {
@@ -65,9 +85,7 @@ n.lock" ]
 
 @test "the environment does not change @name" {
     namespace
-    start_log holder nsenter -t "$NS_PID" -m -w -- setpriv --reuid=$U --regid=$U --clear-groups ./dl --note nightly @n sh -c ': >in; read x <go'
-    mkfifo -m 666 home/go
-    wait_for 5 test -e home/in
+    hold setpriv --reuid=$U --regid=$U --clear-groups
     run user env -i HOME=/ TMPDIR=/nowhere XDG_RUNTIME_DIR=/run/user/1 DLOCK_STORE= ./dl -n @n true
     assert_rc 75
     assert_out nightly
@@ -76,8 +94,7 @@ n.lock" ]
     assert_rc 0
     run inside setpriv --reuid=$((U + 1)) --regid=$U --clear-groups ./dl -n @n true
     assert_rc 0
-    echo >home/go
-    wait_exit 5 "$STARTED"
+    let_go
     last=0
     for i in 1 2 3 4 5; do
         dl @n sh -c 'echo $DLOCK_FENCE'
@@ -94,15 +111,15 @@ n.lock" ]
     namespace
     dl @n true
     assert_rc 0
-    for mode in 770 702 777; do
+    for mode in 770 702 777 750 701; do
         inside chmod $mode $D
-        refused "others may write to $D" "chmod 700"
+        refused 77 "$D is open to other users" "chmod 700"
     done
     inside chmod 700 $D
     inside chown 0 $D
-    refused "$D belongs to uid 0" "remove it"
+    refused 77 "$D belongs to uid 0" "root remove it"
     inside chown $((U + 1)) $D
-    refused "$D belongs to uid $((U + 1))" "remove it"
+    refused 77 "$D belongs to uid $((U + 1))" "remove it" DLOCK_STORE
     inside rm -r $D
     # Links, to what is good and to what is not; nothing is made behind them.
     inside mkdir /run/lock/mine
@@ -110,55 +127,137 @@ n.lock" ]
     inside chmod 700 /run/lock/mine
     for to in /run/lock/mine /tmp /nowhere $D; do
         inside ln -sfn "$to" $D
-        refused "$D is not a plain directory" "remove it"
+        refused 77 "$D is not a plain directory" "remove it"
     done
     [ -z "$(inside ls /run/lock/mine)" ]
     inside rm $D
     inside touch $D
-    refused "$D is not a plain directory" "remove it"
+    refused 77 "$D is not a plain directory" "remove it"
     inside rm $D
     inside mkfifo $D
-    refused "$D is not a plain directory" "remove it"
-    # It is never made in /tmp instead: the lock in /run/lock may be held.
-    [ -z "$(inside find /tmp -name "dlock-*")" ]
+    refused 77 "$D is not a plain directory" "remove it"
+    # It is never made elsewhere instead: the lock in /run/lock may be held.
+    nothing_in /tmp /dev/shm
 }
 
-@test "@name is in /tmp where users cannot write to /run/lock" {
+@test "@name is in /run/dlock where users cannot use /run/lock" {
+    namespace
+    inside mkdir -m 1777 /run/dlock
+    for how in "chmod 755 /run/lock" "chmod 777 /run/lock" "rmdir /run/lock"; do
+        inside $how
+        dl -v @n sh -c 'echo $DLOCK_FENCE'
+        assert_rc 0
+        assert_out "$O/n.lock"
+        [ "$(inside stat -c '%a %u' $O)" = "700 $U" ]
+    done
+    nothing_in /tmp /dev/shm
+    # The same rules there.
+    inside chmod 777 $O
+    refused 77 "$O is open to other users" "chmod 700"
+    inside rm -r $O
+    inside ln -s /run $O
+    refused 77 "$O is not a plain directory"
+}
+
+@test "services with a private /tmp exclude each other by @name" {
     namespace
     inside chmod 755 /run/lock
-    dl @n sh -c 'echo $DLOCK_FENCE'
-    assert_rc 0
-    first=$output
-    [ "$(inside stat -c '%a %u' /tmp/dlock-$U)" = "700 $U" ]
-    [ -z "$(inside ls /run/lock)" ]
-    dl @n sh -c 'echo $DLOCK_FENCE'
-    [ "$output" -gt "$first" ]
-    # The same rules there.
-    inside chmod 777 /tmp/dlock-$U
-    refused "others may write to /tmp/dlock-$U" "chmod 700"
-    inside rm -r /tmp/dlock-$U
-    inside ln -s /run /tmp/dlock-$U
-    refused "/tmp/dlock-$U is not a plain directory"
-    inside rm /tmp/dlock-$U
-    # One that is there already, made by root for the user, counts.
-    inside mkdir -m 700 $D
-    inside chown $U $D
-    dl @n true
-    assert_rc 0
-    [ -z "$(inside find /tmp -name "dlock-*")" ]
-    inside rm -r $D
-    # No place at all.
-    inside chmod 755 /tmp
-    refused "/tmp/dlock-$U" DLOCK_STORE
-    inside chmod 1777 /tmp /run/lock
-    # A sandbox that shows it read-only: what a shell beside it uses is not in /tmp.
-    inside mount -o remount,ro /run/lock
+    inside mkdir -m 1777 /run/dlock
+    private=(unshare -m --propagation private sh -c 'mount -t tmpfs -o mode=1777 none /tmp && exec setpriv --reuid=$0 --regid=$0 --clear-groups "$@"' $U)
+    hold "${private[@]}"
+    run inside "${private[@]}" ./dl -n @n touch ran
+    assert_rc 75
+    assert_out nightly
     dl @n touch ran
-    assert_rc 73
-    assert_out "Read-only"
-    assert_out DLOCK_STORE
-    [ -z "$(inside find /tmp -name "dlock-*")" ]
+    assert_rc 75
     [ ! -e home/ran ]
+    let_go
+}
+
+@test "the groups of a process do not change @name" {
+    namespace
+    inside chown 0:54399 /run/lock
+    inside chmod 1775 /run/lock
+    inside mkdir -m 1777 /run/dlock
+    hold setpriv --reuid=$U --regid=$U --groups=54399
+    dl @n touch ran
+    assert_rc 75
+    let_go
+    nothing_in /run/lock
+}
+
+@test "without a directory that users can share @name is refused" {
+    namespace
+    inside chmod 755 /run/lock
+    refused 73 "/run/dlock is missing" "install -d -m 1777 -o root /run/dlock" DLOCK_STORE
+    nothing_in /run /tmp /dev/shm
+    # The command in the message does what it is for, whatever was there.
+    for how in "mkdir -m 755" "mkdir -m 777" "mkdir -m 1770" "install -d -m 1777 -o $U"; do
+        inside $how /run/dlock
+        refused 77 "/run/dlock is not root's with mode 1777" DLOCK_STORE
+        [[ $output =~ run\ \"([^\"]*)\" ]]
+        inside ${BASH_REMATCH[1]}
+        dl @n true
+        assert_rc 0
+        inside rm -r /run/dlock
+    done
+    for to in /tmp /nowhere; do
+        inside ln -s $to /run/dlock
+        refused 77 "/run/dlock is not a plain directory" "remove it"
+        inside rm /run/dlock
+    done
+    inside touch /run/dlock
+    refused 77 "/run/dlock is not a plain directory" "remove it"
+    nothing_in /tmp
+}
+
+@test "a read-only, full or hidden /run/lock is an error, and no other directory is used" {
+    namespace
+    inside mkdir -m 1777 /run/dlock
+    inside mount -t tmpfs -o mode=1777,ro none /run/lock
+    refused 73 "$D: Read-only" DLOCK_STORE
+    inside umount /run/lock
+    inside mount -t tmpfs -o mode=1777,nr_inodes=1 none /run/lock
+    refused 73 "$D: No space left" DLOCK_STORE
+    inside umount /run/lock
+    # As InaccessiblePaths= of systemd does.
+    inside mount -t tmpfs -o mode=0 none /run/lock
+    refused 77 "/run/lock has mode 0" DLOCK_STORE
+    inside umount /run/lock
+    nothing_in /run /tmp /dev/shm
+}
+
+@test "root's @name is in /run/dlock-0, whatever users make in /run/lock" {
+    namespace
+    user mkdir -m 777 /run/lock/dlock-0
+    run inside ./dl -n -v @n sh -c 'echo $DLOCK_FENCE'
+    assert_rc 0
+    assert_out /run/dlock-0/n.lock
+    [ "$(inside stat -c '%a %u' /run/dlock-0)" = "700 0" ]
+    [ -z "$(inside ls /run/lock/dlock-0)" ]
+    run -1 user mkdir /run/dlock-1
+    # A read-only /run, as in a sandbox: nothing else is used.
+    inside rm -r /run/dlock-0
+    inside mount -o remount,ro /run
+    run inside ./dl -n @n touch ran
+    assert_rc 73
+    assert_out "/run/dlock-0: Read-only"
+    assert_out DLOCK_STORE
+    [ ! -e home/ran ]
+}
+
+@test "-v prints the full path of a named lock" {
+    mkdir dir
+    export DLOCK_STORE=$T/dir
+    run -0 run_t 5 "$DLOCK" -n -v @a%2Fb true
+    [ "$output" = "dlock: the lock is the file $T/dir/a%2Fb.lock" ]
+    [ -e dir/a%2Fb.lock ]
+    run -0 run_t 5 "$DLOCK" -v --status @a%2Fb
+    [ "${lines[0]}" = "dlock: the lock is the file $T/dir/a%2Fb.lock" ]
+    for quiet in -n -vq -qv; do
+        run -0 run_t 5 "$DLOCK" $quiet @a%2Fb true
+        [ -z "$output" ]
+    done
 }
 
 @test "DLOCK_STORE can be a directory" {

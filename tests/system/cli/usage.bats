@@ -89,6 +89,18 @@ TRACE='touch ran'
     refused 64 --connect-timeout 0 ./x touch ran
 }
 
+@test "checks values of the lease for a file too" {
+    for v in 0 0.999 1ms; do
+        refused 64 --ttl "$v" ./x touch ran
+        says "option --ttl: \"$v\" is not a ttl of at least 1 s"
+        refused 64 --ttl "$v" "file://$T/store#$NAME" touch ran
+        refused 64 --ttl "$v" --status ./x
+        refused 64 --ttl "$v" 9
+    done
+    refused 64 --grace -1 ./x touch ran
+    run_t 10 "$DLOCK" --ttl 1 --grace 0 "file://$T/store#$NAME" true
+}
+
 @test "refuses invalid keywords" {
     for v in '' TERM kil kill,term; do
         refused 64 --on-lost "$v" ./x touch ran
@@ -125,9 +137,9 @@ TRACE='touch ran'
     # What it names works.
     run_t 10 "$DLOCK" --ttl 8.3 --grace 5 "fake://$T/store#$NAME" true
     run_t 10 "$DLOCK" --grace 1h --ttl 5934.1 "fake://$T/store#$NAME" true
-    # Killed without being asked: the grace takes no time. A file has no lease.
+    # Killed without being asked: the grace takes no time. A file has no lease that the grace could be part of.
     run_t 10 "$DLOCK" --ttl 1 --grace 5 --on-lost kill "fake://$T/store#$NAME" true
-    run_t 10 "$DLOCK" --ttl 0.001 --grace 1h "file://$T/store#$NAME" true
+    run_t 10 "$DLOCK" --ttl 1 --grace 1h "file://$T/store#$NAME" true
     run ls -A .
     [ -z "$output" ]
 }

@@ -478,6 +478,24 @@ need_strace() {
     let_go
 }
 
+@test "--status tells when the holder got the lock and how long it had waited" {
+    hold "$DLOCK" "$DIR#n"
+    start_log waiter "$DLOCK" "$DIR#n" true
+    wait_for 5 waits "$DIR#n"
+    # As if the wait had been long.
+    sed -i 's/ since=[0-9]* waited=[0-9]* / since=1790000000123 waited=200000 /' n.fence
+    run -75 run_t 5 "$DLOCK" --status "$DIR#n"
+    assert_out "since 2026-09-21 14:13:20 +0000 ("
+    assert_out " ago, waited 3 min)"
+    run -75 run_t 5 "$DLOCK" --status --json "$DIR#n"
+    assert_out '"since_ms":1790000000123,"waited_ms":200000'
+    run -75 run_t 5 "$DLOCK" -n "$DIR#n" true
+    assert_out " ago, waited 3 min)"
+    # The waiter has none: its wait goes on.
+    [ "$("$DLOCK" --status --json "$DIR#n" | grep -o waited_ms | wc -l)" = 1 ]
+    let_go
+}
+
 @test "--status copes with a holder in another PID namespace" {
     need_root
     hold "$DLOCK" --note "seen from inside" "$DIR#n"

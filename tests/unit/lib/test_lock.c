@@ -590,4 +590,22 @@ TEST(a_parsed_uri_is_taken_over_also_on_failure)
     CHECK_NULL(d);
 }
 
+TEST(values_of_the_lease_are_checked_for_a_file_too)
+{
+    static const struct {
+        int64_t ttl, grace;
+    } rows[] = {{0, -1}, {S - 1, -1}, {-1, -1}, {30 * S, -2}};
+    struct dlock_error err;
+    dlock *d = NULL;
+
+    for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
+        struct dlock_options o = DLOCK_OPTIONS_INIT;
+        o.ttl_ns = rows[i].ttl;
+        o.grace_ns = rows[i].grace;
+        CHECK_INT(dlock_open(&d, "file:///dir#n", &o, &err), DLOCK_EUSAGE);
+        CHECK_HAS(err.msg, rows[i].grace < -1 ? "grace" : "ttl");
+        CHECK_NULL(d);
+    }
+}
+
 UNIT_MAIN
