@@ -663,8 +663,11 @@ static _Noreturn void guard_main(const struct guard_config *cfg, int sock, pid_t
     };
 
     close(cfg->sig->fd); /* the keeper's; our own has only SIGCHLD */
-    if (prepare(&g) != 0)
+    int why = prepare(&g);
+    if (why != 0) {
+        transmit(sock, &(struct guard_msg){.type = G_UNFIT, .arg = why}, -1);
         _exit(71);
+    }
     for (;;) {
         turn(&g);
         wait_for_event(&g);

@@ -24,7 +24,8 @@ enum guard_msg_type {
     G_STOPPED,     /* arg: signal that stopped the command; 0: it was continued */
     G_EXITED,      /* arg: wait status of the command; flags */
     G_TREE_EMPTY,  /* no descendant is left; flags */
-    G_STUCK /* arg: a pid that cannot be killed; 0: /proc does not show what is left (sent once) */
+    G_STUCK, /* arg: a pid that cannot be killed; 0: /proc does not show what is left (sent once) */
+    G_UNFIT  /* arg: errno. It could not set itself up, and exits; it has started nothing */
 };
 
 #define GUARD_TIMED_OUT 1 /* flag: the guard began to end the tree by its own clock */

@@ -73,6 +73,7 @@ struct keeper {
 
     enum keeper_guard guard_state;
     struct guard guard;
+    int guard_unfit;  /* an errno: why it could not set itself up */
     int64_t start_by; /* it was told to start the command: killed if it has not by then */
     int64_t exit_by;  /* it was told to exit: killed if it has not by then */
     int64_t sweep_at; /* it died: kill its orphans again at this time */
@@ -533,10 +534,22 @@ static void on_guard(struct keeper *k, const struct guard_msg *m)
     case G_STUCK:
         command_report_stuck(k->c, m->arg);
         break;
+    case G_UNFIT:
+        k->guard_unfit = m->arg;
+        break;
     default:
         break;
     }
     after_exit(k);
+}
+
+static void report_guard_gone(const struct keeper *k, const char *consequence)
+{
+    if (k->guard_unfit)
+        message("cannot set up the guard process: %s%s", strerror(k->guard_unfit),
+                k->guard_unfit == EAGAIN ? " (too many pending signals: see 'ulimit -i')" : "");
+    else
+        message("the guard process %d was killed: %s", (int)k->guard.pid, consequence);
 }
 
 static void on_guard_gone(struct keeper *k)
@@ -551,7 +564,7 @@ static void on_guard_gone(struct keeper *k)
         return;
     k->guard_state = GUARD_DIED;
     if (k->phase == KEEPER_ACQUIRING) {
-        message("the guard process %d was killed: giving up", (int)k->guard.pid);
+        report_guard_gone(k, "giving up");
         k->code = dlock_error_exit(DLOCK_EOS);
         release(k, CANCEL_TIME);
         return;
@@ -566,7 +579,7 @@ static void on_guard_gone(struct keeper *k)
     if (late)
         on_lost(k, "could not be renewed in time", "the guard was stopped");
     else
-        message("the guard process %d was killed: ending the command", (int)k->guard.pid);
+        report_guard_gone(k, "ending the command");
 }
 
 static void read_guard(struct keeper *k)

@@ -12,6 +12,7 @@
 #include "uri.h"
 #include "util.h"
 
+#include <fcntl.h>
 #include <getopt.h>
 #include <limits.h>
 #include <stddef.h>
@@ -424,6 +425,24 @@ static int take_fd(struct options *o, char **rest, int n, struct dlock_error *er
     return 0;
 }
 
+/* A number that a caller's open file has: one of our own is close-on-exec. */
+static bool is_callers_fd(const char *arg)
+{
+    return is_number(arg) && fcntl(read_number(arg, INT_MAX), F_GETFD) == 0;
+}
+
+/* --status of an open file: by way of /proc it is the same file even if its path names another one by now. */
+static int take_open_file(struct options *o, char **rest, struct dlock_error *err)
+{
+    int r = take_fd(o, rest, 1, err);
+
+    if (r == 0 && asprintf(&o->lock, "/proc/self/fd/%d", o->fd) < 0) {
+        o->lock = NULL;
+        r = dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+    }
+    return r;
+}
+
 static int take_arguments(struct options *o, char **rest, int n, struct dlock_error *err)
 {
     int r;
@@ -435,6 +454,8 @@ static int take_arguments(struct options *o, char **rest, int n, struct dlock_er
         o->mode = MODE_FD;
     if (o->mode == MODE_FD)
         return take_fd(o, rest, n, err);
+    if (o->mode == MODE_STATUS && n == 1 && is_callers_fd(rest[0]))
+        return take_open_file(o, rest, err);
     /* Also where the command line is refused below: ps(1) must not show it. */
     r = take_lock(o, rest[0], err);
     if (r < 0)

@@ -32,7 +32,7 @@ struct options {
     enum dlock_on_lost on_lost;
     const char *note;         /* NULL: none */
     char *lock;               /* malloc'ed copy of LOCK as given, "@name" included */
-    int fd;                   /* MODE_FD, MODE_UNLOCK */
+    int fd;                   /* MODE_FD, MODE_UNLOCK; MODE_STATUS of an open file; else -1 */
     char **command;           /* NULL-terminated, for execvp; with -c: the shell, "-c", STRING */
     const char *shell_string; /* -c: STRING; else NULL */
 };

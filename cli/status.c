@@ -10,9 +10,11 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 struct found {
     struct dlock_info *all;
@@ -103,11 +105,21 @@ static bool held(const struct found *f)
 
 static void print(const struct options *o, const dlock *lk, const struct found *f)
 {
+    const char *name = dlock_name(lk), *where = dlock_where(lk);
+    char number[32], raw[PATH_MAX], path[PATH_MAX];
+
+    if (o->fd >= 0) { /* name and where are its path in /proc */
+        ssize_t n = readlink(where, raw, sizeof(raw));
+        dlock_clean_text(path, sizeof(path), raw, n > 0 ? (size_t)n : 0);
+        snprintf(number, sizeof(number), "descriptor %d", o->fd);
+        name = number;
+        where = path;
+    }
     if (o->json) {
         struct json j = {.f = stdout};
         json_open(&j, NULL, '{');
-        json_str(&j, "lock", dlock_name(lk));
-        json_str(&j, "store", dlock_where(lk));
+        json_str(&j, "lock", name);
+        json_str(&j, "store", where);
         json_str(&j, "state", held(f) ? "held" : "free");
         json_list(&j, f, "holders", false);
         json_list(&j, f, "waiters", true);
@@ -115,7 +127,7 @@ static void print(const struct options *o, const dlock *lk, const struct found *
         putchar('\n');
         return;
     }
-    printf("%s (%s): %s\n", dlock_name(lk), dlock_where(lk), held(f) ? "held" : "free");
+    printf("%s (%s): %s\n", name, where, held(f) ? "held" : "free");
     for (size_t i = 0; i < f->n; i++)
         text_one(&f->all[i]);
 }

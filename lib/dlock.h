@@ -6,7 +6,9 @@
  * calls at the end of this file, which are built on the former.
  *
  * The library prints nothing, never exits, installs no signal handler and keeps
- * no global state. A handle belongs to one thread at a time.
+ * no global state. (One exception: dlock_open() of a postgres:// lock sets the
+ * environment variable PGGSSENCMODE to "disable", unless it is set.) A handle
+ * belongs to one thread at a time.
  *
  * WARNING: dlock(1) has a second process (the guard) that ends the command
  * before the lease ends, even when dlock itself is stopped or killed. A program

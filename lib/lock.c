@@ -276,19 +276,34 @@ static void check_resolver(dlock *d)
 /* The store may have moved: look its names up again, while work goes on with the addresses we have. */
 static void resolve_again(dlock *d)
 {
-    if (d->names.resolver || d->uri->nhosts == 0 ||
-        now_of(d) - d->names.resolved_at < RESOLVE_AGAIN)
+    /* Several times within the ttl: an outage is not ridden out for longer. */
+    int64_t pause = dlock_min(RESOLVE_AGAIN, dlock_max(d->opt.ttl_ns / 6, DLOCK_SEC));
+    if (d->names.resolver || d->uri->nhosts == 0 || now_of(d) - d->names.resolved_at < pause)
         return;
     d->names.resolved_at = now_of(d);
     dlock_resolver_start(&d->names.resolver, d->uri, NULL);
 }
 
-/* --- start and release ------------------------------------------------------------------------ */
-
 static bool needs_resolver(const dlock *d)
 {
     return d->uri->nhosts > 0 && !d->names.peers;
 }
+
+/* Find out the hosts, then their addresses, then ask the backend. */
+static void locate(dlock *d)
+{
+    int rc = d->table->locate ? d->table->locate(d->be, &d->names.locate_fd, &d->why) : 1;
+    d->names.locating = rc == 0;
+    if (rc == 0)
+        return;
+    if (rc > 0 && !needs_resolver(d))
+        ask_backend(d);
+    else if (rc < 0 ||
+             (!d->names.resolver && dlock_resolver_start(&d->names.resolver, d->uri, &d->why) < 0))
+        report_failed(d);
+}
+
+/* --- start and release ------------------------------------------------------------------------ */
 
 static void begin(dlock *d, enum lock_phase want)
 {
@@ -298,14 +313,9 @@ static void begin(dlock *d, enum lock_phase want)
     d->contact_by = now + d->opt.connect_timeout_ns;
     if (d->contact_by < DLOCK_NEVER - CONTACT_SLACK)
         d->contact_by += CONTACT_SLACK;
-    if (!needs_resolver(d)) {
-        ask_backend(d);
-        return;
-    }
     d->phase = LOCK_RESOLVING;
     d->names.partly_at = now + (dlock_min(d->contact_by, d->wait_until) - now) / 2;
-    if (!d->names.resolver && dlock_resolver_start(&d->names.resolver, d->uri, &d->why) < 0)
-        report_failed(d);
+    locate(d);
 }
 
 void dlock_start_acquire(dlock *d)
@@ -466,6 +476,9 @@ static void on_event(dlock *d, const struct dlock_event *ev)
         if (ev->error.code != 0)
             resolve_again(d);
         break;
+    case EV_AWAY:
+        resolve_again(d);
+        break;
     case EV_NONE:
         break;
     }
@@ -474,9 +487,11 @@ static void on_event(dlock *d, const struct dlock_event *ev)
 static void no_answer(dlock *d, int64_t waited)
 {
     char text[32];
+    const char *to = d->phase != LOCK_RESOLVING ? ""
+                     : d->names.locating        ? " to the look-up of its hosts"
+                                                : " to the name look-up";
     dlock_fail(&d->why, DLOCK_EUNAVAIL, 0, "%s: no answer within %s%s (lock '%s')", d->uri->where,
-               dlock_format_duration(waited, text, sizeof(text)),
-               d->phase == LOCK_RESOLVING ? " to the name look-up" : "", d->uri->name);
+               dlock_format_duration(waited, text, sizeof(text)), to, d->uri->name);
     if (d->phase == LOCK_RESOLVING)
         report_failed(d);
     else
@@ -515,6 +530,8 @@ int dlock_interest(dlock *d, struct pollfd *pfd, int cap, int64_t *wake_at)
                              dlock_min(d->wait_until, d->contacted ? DLOCK_NEVER : d->contact_by));
     if (d->report.type != DLOCK_R_NONE)
         *wake_at = 0;
+    if (d->phase == LOCK_RESOLVING && d->names.locating && n < cap)
+        pfd[n++] = (struct pollfd){.fd = d->names.locate_fd, .events = POLLIN};
     if (d->names.resolver) {
         int fd = dlock_resolver_fd(d->names.resolver);
         if (fd < 0)
@@ -550,6 +567,8 @@ int dlock_process(dlock *d, const struct pollfd *pfd, int n, struct dlock_report
     for (;;) {
         if (d->report.type != DLOCK_R_NONE)
             return take_report(d, out);
+        if (d->phase == LOCK_RESOLVING && d->names.locating)
+            locate(d);
         if (d->names.resolver)
             check_resolver(d);
         on_time(d);

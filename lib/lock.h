@@ -7,7 +7,7 @@
 
 enum lock_phase {
     LOCK_IDLE,
-    LOCK_RESOLVING, /* names to addresses, before the first contact */
+    LOCK_RESOLVING, /* hosts, and their names to addresses, before the first contact */
     LOCK_ACQUIRING,
     LOCK_HELD,
     LOCK_RELEASING, /* or undoing an acquire */
@@ -31,6 +31,8 @@ struct dlock {
     struct lease lease;
 
     struct {
+        bool locating; /* the backend finds out the hosts: poll locate_fd */
+        int locate_fd;
         struct dlock_resolver *resolver; /* a look-up under way, or NULL */
         struct dlock_peer *peers;        /* spec.peers, which we own */
         int64_t resolved_at;             /* when the last look-up ended or began */

@@ -225,6 +225,38 @@ assert [w["place"] for w in ws] == ([0, 0] if "redlock" in s["store"] else [1, 2
     store_clean "$NAME"
 }
 
+# granted_after MS: the holder's record tells a grant since then.
+granted_after() {
+    local status
+    status=$("$DLOCK" --status --json "$L") || :
+    [[ $status =~ \"since_ms\":([0-9]+),\"waited_ms\": ]] && [ "${BASH_REMATCH[1]}" -ge "$1" ]
+}
+
+@test "--status shows when a waiter was granted the lock, and its wait" {
+    local began seen released waiter
+    hold
+    began=$(date +%s%3N)
+    start_log "$T/waiter.log" "$DLOCK" --ttl 6 "$L" sh -c ': >entered; "$HELPERS/await" stop'
+    waiter=$STARTED
+    wait_for 5 waiters_are 1
+    seen=$(date +%s%3N)
+    released=$(date +%s%3N)
+    let_go
+    wait_for 5 test -e entered
+    wait_for 5 granted_after "$released" # in ZooKeeper with the next heartbeat
+    run -75 run_t 5 "$DLOCK" --status --json "$L"
+    /usr/bin/python3 -c '
+import json, sys
+h, = json.loads(sys.argv[1])["holders"]
+waiter, began, seen, released, now = map(int, sys.argv[2:])
+assert h["pid"] == waiter and h["since_ms"] <= now, (h, now)
+assert released - seen <= h["waited_ms"] <= now - began, (h, released - seen, now - began)' \
+        "$output" "$waiter" "$began" "$seen" "$released" "$(date +%s%3N)"
+    : >stop
+    wait_exit 5 "$waiter"
+    store_clean "$NAME"
+}
+
 @test "the fence grows with each grant" {
     last=0
     for i in 1 2 3 4 5 6 7 8 9 10; do

@@ -23,6 +23,8 @@
 
 /* A process with more descriptors than this is taken for the holder without checking each. */
 #define FDS_MAX 2048
+/* How many descriptors, of all processes, are looked at for one that has the lock: 2 us each. */
+#define SCAN_MAX 20000
 
 static FILE *open_text(const char *path)
 {
@@ -145,50 +147,76 @@ bool proc_locks_complete(void)
 
 /* --------------------------------------------------------- the process --- */
 
-static bool fdinfo_locks(int dir, const char *name, const struct proc_locks_file *lf)
+/* Is it an open file that has the lock which the process owner has taken (0: any process)? */
+static bool fdinfo_locks(const char *path, const struct proc_locks_file *lf, long owner)
 {
-    int fd = openat(dir, name, O_RDONLY | O_CLOEXEC);
-    FILE *f = fd >= 0 ? fdopen(fd, "r") : NULL;
+    FILE *f = open_text(path);
     bool found = false;
     char line[256];
 
-    if (!f) {
-        if (fd >= 0)
-            close(fd);
-        return false;
-    }
-    while (!found && fgets(line, sizeof(line), f)) {
+    while (f && !found && fgets(line, sizeof(line), f)) {
         struct proc_lock l;
-        found = strncmp(line, "lock:", 5) == 0 && parse_line(line + 5, lf, &l);
+        found = strncmp(line, "lock:", 5) == 0 && parse_line(line + 5, lf, &l) &&
+                (owner == 0 || l.pid == owner);
     }
-    fclose(f);
+    if (f)
+        fclose(f);
     return found;
 }
 
-/* Does pid have a descriptor with the lock? 1, 0, or -1: no permission to look. */
-static int carries(long pid, const struct proc_locks_file *lf)
+/*
+ * Does pid have a descriptor with the lock that owner has taken? 1, 0, or -1: no permission to look, or *fds, how many
+ * may be looked at, is used up.
+ */
+static int carries(long pid, const struct proc_locks_file *lf, long owner, int *fds)
 {
-    char path[64];
+    char path[64], info[64 + 256];
+    struct statx st;
     struct dirent *e;
-    int seen = 0, found = 0;
+    int found = 0;
     DIR *d;
 
-    snprintf(path, sizeof(path), "/proc/%ld/fdinfo", pid);
+    snprintf(path, sizeof(path), "/proc/%ld/fd", pid);
     d = opendir(path);
     if (!d)
         return errno == ENOENT ? 0 : -1;
     errno = 0;
-    while (!found && (e = readdir(d))) {
+    while (found == 0 && (e = readdir(d))) {
         if (e->d_name[0] == '.')
             continue;
-        if (++seen > FDS_MAX)
+        if (--*fds < 0) {
             found = -1;
-        else
-            found = fdinfo_locks(dirfd(d), e->d_name, lf);
+            break;
+        }
+        /* Cheaper than to read what the kernel says about each. It asks no file server. */
+        if (statx(dirfd(d), e->d_name, AT_STATX_DONT_SYNC, STATX_INO, &st) != 0 ||
+            st.stx_ino != lf->ino)
+            continue;
+        snprintf(info, sizeof(info), "/proc/%ld/fdinfo/%s", pid, e->d_name);
+        found = fdinfo_locks(info, lf, owner);
+        errno = 0;
     }
-    if (seen == 0 && errno != 0)
-        found = -1; /* opendir succeeds without permission to read */
+    if (found == 0 && errno == EACCES) /* opendir succeeds without permission to read */
+        found = -1;
     closedir(d);
+    return found;
+}
+
+/* A process that has the lock which owner (0: any process) has taken, this one only if there is no other; 0: none known. */
+static long carrier(const struct proc_locks_file *lf, long owner)
+{
+    DIR *d = opendir("/proc");
+    struct dirent *e;
+    long found = 0;
+    int fds = SCAN_MAX;
+
+    while (d && (found == 0 || found == getpid()) && fds > 0 && (e = readdir(d))) {
+        long pid = strtol(e->d_name, NULL, 10);
+        if (pid > 0 && carries(pid, lf, owner, &fds) == 1)
+            found = pid;
+    }
+    if (d)
+        closedir(d);
     return found;
 }
 
@@ -251,6 +279,19 @@ static void user_name(unsigned uid, char *out, size_t size)
         fclose(f);
 }
 
+/*
+ * The process that has the lock of l. It belongs to the open file: the process that took it may have ended, pid may be
+ * another's by now, and a child or the parent has the descriptor.
+ */
+static long holder_of(const struct proc_lock *l, const struct proc_locks_file *lf)
+{
+    int fds = FDS_MAX;
+
+    if (l->pid > 0 && carries(l->pid, lf, l->pid, &fds) != 0)
+        return l->pid;
+    return carrier(lf, l->pid);
+}
+
 void proc_locks_describe(const struct proc_lock *l, const struct proc_locks_file *lf,
                          struct dlock_info *info)
 {
@@ -261,18 +302,16 @@ void proc_locks_describe(const struct proc_lock *l, const struct proc_locks_file
         .waiter = l->waiter,
         .place = l->place,
         .mode = l->shared ? DLOCK_SHARED : DLOCK_EXCLUSIVE,
-        .pid = l->pid,
+        .pid = l->waiter ? l->pid : holder_of(l, lf),
         .left_ns = l->waiter ? -1 : DLOCK_NEVER,
         .waited_ms = -1,
-        .foreign = true,
     };
     if (gethostname(host, sizeof(host) - 1) == 0)
         dlock_clean_text(info->host, sizeof(info->host), host, strlen(host));
-    /* The lock belongs to the open file: its process may have ended, and pid may be another's by now. */
-    if (!l->waiter && carries(l->pid, lf) == 0)
+    if (info->pid == 0)
         return;
-    if (read_uid(l->pid, &uid))
+    if (read_uid(info->pid, &uid))
         user_name(uid, info->user, sizeof(info->user));
-    read_command(l->pid, info->command, sizeof(info->command), base, sizeof(base));
+    read_command(info->pid, info->command, sizeof(info->command), base, sizeof(base));
     info->foreign = strcmp(base, "dlock") != 0;
 }

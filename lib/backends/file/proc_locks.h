@@ -17,7 +17,8 @@ struct proc_locks_file {
 };
 
 struct proc_lock {
-    long pid; /* the process that called flock(2); a child may keep the descriptor after its end */
+    long
+        pid; /* the process that called flock(2), 0: unknown; others may keep the descriptor after its end */
     bool waiter, shared;
     int place; /* of a waiter, from 1 */
 };
@@ -28,7 +29,10 @@ int proc_locks_file(int fd, struct proc_locks_file *);
 int proc_locks_read(const struct proc_locks_file *, struct proc_lock *, int max);
 /* Does /proc/locks show every flock(2) lock of this kernel, those of other PID namespaces too? */
 bool proc_locks_complete(void);
-/* Fill *info for l; user and command stay empty if that process certainly no longer has the lock. */
+/*
+ * Fill *info for l. A holder's pid is that of a process that has the lock now: the one that took it, else one that has
+ * the open file from it; 0, and no user and command, if none is known.
+ */
 void proc_locks_describe(const struct proc_lock *l, const struct proc_locks_file *,
                          struct dlock_info *info);
 

@@ -18,22 +18,23 @@
 #define PLOCKS_MAX 256
 
 /*
- * Complete info with the record beside a named lock, if the same process still holds it. The pid may be
- * that of a dlock that ended while its command keeps the descriptor: the record still names the command.
+ * Complete info with the record beside a named lock, if pid, the process that took the lock, wrote it. That may be a
+ * dlock that has ended while its command keeps the descriptor: who has it now is in info already, if anybody knows.
  */
-static void add_record(const struct file_record *rec, struct dlock_info *info)
+static void add_record(const struct file_record *rec, long pid, struct dlock_info *info)
 {
-    if (rec->fence == 0 || info->waiter || info->mode != DLOCK_EXCLUSIVE ||
-        rec->info.pid != info->pid)
+    if (rec->fence == 0 || info->waiter || info->mode != DLOCK_EXCLUSIVE || rec->info.pid != pid)
         return;
     info->foreign = false;
     info->fence = rec->fence;
     info->since_ms = rec->info.since_ms;
     info->waited_ms = rec->info.waited_ms;
     memcpy(info->token, rec->token, sizeof(info->token));
+    memcpy(info->note, rec->info.note, sizeof(info->note));
+    if (info->pid != 0 && info->pid != pid)
+        return;
     memcpy(info->user, rec->info.user, sizeof(info->user));
     memcpy(info->command, rec->info.command, sizeof(info->command));
-    memcpy(info->note, rec->info.note, sizeof(info->note));
 }
 
 static void read_record(const struct file_place *p, struct file_record *rec)
@@ -62,7 +63,7 @@ bool file_first_holder(const struct file_place *p, int fd, long pid, struct dloc
         return false;
     proc_locks_describe(&locks[0], &lf, info);
     read_record(p, &rec);
-    add_record(&rec, info);
+    add_record(&rec, locks[0].pid, info);
     return true;
 }
 
@@ -89,35 +90,35 @@ static int probe(struct file_place *p, bool *shared, struct dlock_error *err)
 }
 
 /*
- * Try the lock itself. An exclusive holder has most likely written the record: only another program than
- * dlock would not have, and that cannot be distinguished from a dlock in another container.
+ * Try the lock itself. If no process here has it open, an exclusive holder has most likely written the record: only
+ * another program than dlock would not have, and that cannot be distinguished from a dlock in another container.
  */
-static int add_unknown(struct file_place *p, const struct file_record *rec,
-                       struct file_holders *out, struct dlock_error *err)
+static int add_unknown(struct file_place *p, const struct proc_locks_file *lf,
+                       const struct file_record *rec, struct file_holders *out,
+                       struct dlock_error *err)
 {
     bool shared = false;
     int rc = probe(p, &shared, err);
+    struct dlock_info *info = &out->info[0];
 
     out->n = 0;
     if (rc <= 0)
         return rc;
-    out->info[0] = (struct dlock_info){
-        .mode = shared ? DLOCK_SHARED : DLOCK_EXCLUSIVE,
-        .left_ns = DLOCK_NEVER,
-        .waited_ms = -1,
-        .foreign = true,
-        .pid = shared ? 0 : rec->info.pid,
-    };
-    memcpy(out->info[0].host, rec->info.host, shared ? 0 : sizeof(rec->info.host));
-    add_record(rec, &out->info[0]);
     out->n = 1;
+    proc_locks_describe(&(struct proc_lock){.shared = shared}, lf, info);
+    if (info->pid == 0 && !shared) {
+        info->foreign = rec->fence == 0;
+        info->pid = rec->info.pid;
+        memcpy(info->host, rec->info.host, sizeof(info->host));
+    }
+    add_record(rec, info->pid, info);
     return 0;
 }
 
 int file_status(struct file_place *p, struct file_holders *out, struct dlock_error *err)
 {
     struct proc_lock locks[PLOCKS_MAX];
-    struct proc_locks_file lf;
+    struct proc_locks_file lf = {0};
     struct file_record rec;
     const char *type;
     bool warn, believe;
@@ -139,13 +140,13 @@ int file_status(struct file_place *p, struct file_holders *out, struct dlock_err
     /* Entries in /proc/locks are true; a missing entry means "free" only where it is complete. */
     if (n <= 0 || locks[0].waiter || !lf.exact) {
         bool is_free = believe && proc_locks_complete();
-        rc = is_free ? 0 : add_unknown(p, &rec, out, err);
+        rc = is_free ? 0 : add_unknown(p, &lf, &rec, out, err);
         if (n <= 0 || out->n == 0 || locks[0].waiter)
             return rc;
     }
     for (int i = 0; i < n; i++) {
         proc_locks_describe(&locks[i], &lf, &out->info[i]);
-        add_record(&rec, &out->info[i]);
+        add_record(&rec, locks[i].pid, &out->info[i]);
     }
     out->n = n;
     return 0;

@@ -63,7 +63,7 @@ static void put_setting(FILE *f, const char *name, int64_t value, const char *un
 static char *settings_sql(const struct pg_backend *be)
 {
     int version = PQserverVersion(be->conn.pq);
-    int64_t third = dlock_max(1, be->spec->ttl / DLOCK_SEC / 3), ninth = dlock_max(1, third / 3);
+    struct pg_keepalives keep = pg_keepalives(be->spec->ttl);
     char *sql = NULL;
     size_t size;
     FILE *f = open_memstream(&sql, &size);
@@ -78,9 +78,9 @@ static char *settings_sql(const struct pg_backend *be)
     }
     if (version >= 170000)
         put_setting(f, "transaction_timeout", 0, "");
-    put_setting(f, "tcp_keepalives_idle", third, "");
-    put_setting(f, "tcp_keepalives_interval", ninth, "");
-    put_setting(f, "tcp_keepalives_count", 3, "");
+    put_setting(f, "tcp_keepalives_idle", keep.idle, "");
+    put_setting(f, "tcp_keepalives_interval", keep.interval, "");
+    put_setting(f, "tcp_keepalives_count", keep.count, "");
     put_setting(f, "tcp_user_timeout", dlock_min(ttl_ms(be), INT32_MAX), "");
     put_setting(f, "statement_timeout", 0, "");
     return fclose(f) == 0 ? sql : (free(sql), NULL);

@@ -3,6 +3,7 @@
 
 #include "util.h"
 
+#include <errno.h>
 #include <netdb.h>
 #include <poll.h>
 #include <pthread.h>
@@ -30,6 +31,8 @@ static void free_queued(struct pg_queued *q)
 
 static void drop(struct pg_conn *c)
 {
+    pg_attempt_drop(c->address.attempt);
+    c->address.attempt = NULL;
     pg_conn_done(&c->requests.reply);
     while (c->queue.n > 0)
         free_queued(&c->queue.list[--c->queue.n]);
@@ -144,19 +147,14 @@ static void on_notice(void *arg, const PGresult *res)
         snprintf(c->last_words, sizeof(c->last_words), "the server ended the session: %s", text);
 }
 
-static bool start_connect(struct pg_conn *c, const struct pg_address *a)
+/* 0 or a negative errno. */
+static int start_connect(struct pg_conn *c, const struct pg_address *a)
 {
     struct pg_settings *s = c->settings;
     s->values[PG_HOST] = s->hosts[a->host];
     s->values[PG_HOSTADDR] = a->text;
     s->values[PG_PORT] = s->ports[a->host];
-    c->pq = PQconnectStartParams(s->keys, s->values, 0);
-    if (!c->pq || PQstatus(c->pq) == CONNECTION_BAD)
-        return false;
-    PQsetErrorVerbosity(c->pq, PQERRORS_VERBOSE);
-    PQsetNoticeReceiver(c->pq, on_notice, c);
-    c->address.want = PGRES_POLLING_WRITING;
-    return true;
+    return pg_attempt_start(&c->address.attempt, s->keys, s->values);
 }
 
 /* This address failed, and that is the error. True: the next one is worth a try. */
@@ -182,9 +180,11 @@ static void connect_next(struct pg_conn *c)
         /* An equal share of the remaining time for each, so that one silent address does not use up all of it. */
         c->address.next_at = left == 1 ? c->address.until : now + dlock_max(time / left, MIN_SHARE);
         c->state = PC_CONNECTING;
-        if (start_connect(c, &c->address.list[i]))
-            return;
-        if (!address_failed(c, NULL))
+        int rc = start_connect(c, &c->address.list[i]);
+        char why[128];
+        if (rc < 0)
+            snprintf(why, sizeof(why), "cannot start a thread to connect: %s", strerror(-rc));
+        if (rc == 0 || !address_failed(c, why))
             return;
     }
 }
@@ -222,29 +222,23 @@ static void connected(struct pg_conn *c)
     c->address.good = (c->address.good + c->address.tried - 1) % c->address.n;
     c->state = PC_UP;
     PQsetErrorVerbosity(c->pq, PQERRORS_TERSE);
+    PQsetNoticeReceiver(c->pq, on_notice, c);
     if (PQsetnonblocking(c->pq, 1) != 0 || (c->pipeline && !PQenterPipelineMode(c->pq)))
         fail_pq(c);
 }
 
-static short connect_events(const struct pg_conn *c)
-{
-    return c->address.want == PGRES_POLLING_READING ? POLLIN : POLLOUT;
-}
-
 static void work_connect(struct pg_conn *c)
 {
-    struct pollfd p = {.fd = PQsocket(c->pq), .events = connect_events(c)};
-    /* Not without this look: PQconnectPoll would take an unfinished connect() for a finished one. */
-    if (poll(&p, 1, 0) <= 0) {
+    if (!pg_attempt_take(c->address.attempt, &c->pq)) {
         if (c->env->now(c->env->ctx) >= c->address.next_at &&
             address_failed(c, "no answer to the connection request"))
             connect_next(c);
         return;
     }
-    c->address.want = PQconnectPoll(c->pq);
-    if (c->address.want == PGRES_POLLING_OK)
+    c->address.attempt = NULL;
+    if (c->pq && PQstatus(c->pq) == CONNECTION_OK)
         connected(c);
-    else if (c->address.want == PGRES_POLLING_FAILED && address_failed(c, NULL))
+    else if (address_failed(c, NULL))
         connect_next(c);
 }
 
@@ -454,16 +448,21 @@ void pg_conn_work(struct pg_conn *c)
         work_up(c);
 }
 
+int pg_conn_fd(const struct pg_conn *c)
+{
+    return c->state == PC_CONNECTING ? pg_attempt_fd(c->address.attempt) : PQsocket(c->pq);
+}
+
 int pg_conn_interest(const struct pg_conn *c, struct pollfd *pfd, int64_t *wake_at)
 {
     if (c->state == PC_FAILED)
         *wake_at = 0;
     if (!pg_conn_is_open(c))
         return 0;
-    pfd->fd = PQsocket(c->pq); /* while connecting it can change at every turn */
+    pfd->fd = pg_conn_fd(c);
     pfd->revents = 0;
     if (c->state == PC_CONNECTING) {
-        pfd->events = connect_events(c);
+        pfd->events = POLLIN;
         *wake_at = dlock_min(*wake_at, c->address.next_at);
         return 1;
     }

@@ -3,11 +3,12 @@
  *
  * libpq would look up names itself, and wait for each server as long as the network does. So it is given one
  * numeric address at a time, and we limit the time for each. Everything else (TLS, authentication, service
- * files, passwords) is left to libpq.
+ * files, passwords) is left to libpq, and connecting is done by a thread (attempt.h), since that can block.
  */
 #ifndef DLOCK_PG_CONN_H
 #define DLOCK_PG_CONN_H
 
+#include "attempt.h"
 #include "backend.h"
 
 #include <libpq-fe.h>
@@ -57,10 +58,10 @@ struct pg_conn {
             char text[INET6_ADDRSTRLEN + IF_NAMESIZE + 1]; /* "": a Unix socket */
         } list[PG_ADDRESSES];
         int n, tried;
-        int good;        /* the one that worked last time: comes first */
-        int64_t until;   /* for all */
-        int64_t next_at; /* ... for this one */
-        PostgresPollingStatusType want;
+        int good;                   /* the one that worked last time: comes first */
+        int64_t until;              /* for all */
+        int64_t next_at;            /* ... for this one */
+        struct pg_attempt *attempt; /* PC_CONNECTING */
     } address;
 
     /* Sent and not answered, oldest first. */
@@ -123,6 +124,8 @@ void pg_conn_send(struct pg_conn *, int tag, const char *sql, int n, const char 
  * answered as always.
  */
 void pg_conn_cancel(const struct pg_conn *);
+/* The descriptor to poll: while connecting it differs from address to address. Only if it is open. */
+int pg_conn_fd(const struct pg_conn *);
 /* What to wait for: fills in *pfd, only lowers *wake_at; returns the number of entries, 0 or 1. */
 int pg_conn_interest(const struct pg_conn *, struct pollfd *, int64_t *wake_at);
 /* Handle what poll() found, and the time. */

@@ -6,6 +6,7 @@
  * operation.c what both modes do to the operation: connect, end it, try again later
  * uri.c       the URI, and libpq's settings
  * conn.c      one connection
+ * attempt.c   a thread that connects
  *
  * postgres.c drives the connection and the timers, and hands answers, errors and time-outs to the mode, which decides
  * what comes next, and says so through operation.c.
@@ -60,6 +61,11 @@ static int slot_open(struct dlock_be **out, const struct dlock_spec *spec, struc
     be->conn.pipeline = be->protocol->pipeline;
     *out = (struct dlock_be *)be;
     return 0;
+}
+
+static int slot_locate(struct dlock_be *slot, int *fd, struct dlock_error *err)
+{
+    return pg_settings_locate(self(slot), fd, err);
 }
 
 static void start(struct pg_backend *be, enum pg_op op)
@@ -253,7 +259,7 @@ static int slot_interest(struct dlock_be *slot, struct pollfd *pfd, int cap, int
 static bool is_ready(const struct pg_backend *be, const struct pollfd *pfd, int n)
 {
     for (int i = 0; i < n; i++)
-        if (pfd[i].revents != 0 && pg_conn_is_open(&be->conn) && pfd[i].fd == PQsocket(be->conn.pq))
+        if (pfd[i].revents != 0 && pg_conn_is_open(&be->conn) && pfd[i].fd == pg_conn_fd(&be->conn))
             return true;
     return false;
 }
@@ -282,6 +288,7 @@ const struct dlock_backend DLOCK_BACKEND_SYMBOL(postgres) = {
     .schemes = schemes,
     .caps = CAP_FENCE | CAP_LEASE,
     .open = slot_open,
+    .locate = slot_locate,
     .acquire = slot_acquire,
     .renew = slot_renew,
     .release = slot_release,

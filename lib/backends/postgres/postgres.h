@@ -67,10 +67,11 @@ struct pg_backend {
 
     /* From the URI and spec, by pg_settings_init(). */
     struct pg_settings settings;
-    char *password;        /* from a file; zeroed when freed */
-    char keepalive[2][24]; /* ?fair=1: values in settings */
-    char app[32];          /* application_name of our sessions */
-    char record[1024];     /* the holder record that describes us */
+    struct pg_attempt *probe; /* asks libpq what it would connect to; NULL: not yet, or answered */
+    char *password;           /* from a file; zeroed when freed */
+    char keepalive[3][24];    /* ?fair=1: values in settings */
+    char app[32];             /* application_name of our sessions */
+    char record[1024];        /* the holder record that describes us */
 
     struct pg_conn conn;
     struct outage outage;
@@ -162,7 +163,14 @@ static inline void pg_op_done(struct pg_backend *be)
  * case.
  */
 int pg_settings_init(struct pg_backend *, struct dlock_error *);
+/* The slot locate: the hosts, from wherever libpq takes them. */
+int pg_settings_locate(struct pg_backend *, int *fd, struct dlock_error *);
 void pg_settings_done(struct pg_backend *);
+/* In seconds, for both ends of the connection: a peer that is silent for a ttl is given up within 2 s after that. */
+struct pg_keepalives {
+    int64_t idle, interval, count;
+};
+struct pg_keepalives pg_keepalives(int64_t ttl);
 
 /* operation.c */
 /* Connect, at most until op_until: protocol->ready follows (at once if connected already), or ->failed. */

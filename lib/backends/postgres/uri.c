@@ -89,16 +89,36 @@ static const char *uri_value(const struct dlock_spec *spec, const char *key)
     return NULL;
 }
 
+/*
+ * TCP gives up at idle + count * interval. Not before the ttl is over: a server without TCP_USER_TIMEOUT (which is
+ * Linux's alone) would free the lock of a holder that is cut off and has not ended yet. Linux takes an idle time and an
+ * interval of 32767 s, and 127 probes, at most.
+ */
+struct pg_keepalives pg_keepalives(int64_t ttl)
+{
+    int64_t all = dlock_max(2, (ttl + DLOCK_SEC - 1) / DLOCK_SEC);
+    struct pg_keepalives k = {.count = dlock_min(all / 2, 100)};
+    k.idle = dlock_min(all - k.count, 32767);
+    k.interval = (all - k.idle + k.count - 1) / k.count;
+    return k;
+}
+
 /* A waiter in one long query has no other way to notice that the server is gone, within about a ttl. */
 static int set_keepalives(struct pg_backend *be, struct dlock_error *err)
 {
-    int64_t third = dlock_max(1, be->spec->ttl / DLOCK_SEC / 3);
-    snprintf(be->keepalive[0], sizeof(be->keepalive[0]), "%" PRId64, third);
-    snprintf(be->keepalive[1], sizeof(be->keepalive[1]), "%" PRId64, dlock_max(1, third / 3));
-    int rc = set_param(be, "keepalives_idle", be->keepalive[0], err);
-    if (rc == 0)
-        rc = set_param(be, "keepalives_interval", be->keepalive[1], err);
-    return rc == 0 ? set_param(be, "keepalives_count", "3", err) : rc;
+    struct pg_keepalives k = pg_keepalives(be->spec->ttl);
+    const struct {
+        const char *key;
+        int64_t value;
+    } all[] = {{"keepalives_idle", k.idle},
+               {"keepalives_interval", k.interval},
+               {"keepalives_count", k.count}};
+    int rc = 0;
+    for (size_t i = 0; i < DLOCK_LEN(all) && rc == 0; i++) {
+        snprintf(be->keepalive[i], sizeof(be->keepalive[i]), "%" PRId64, all[i].value);
+        rc = set_param(be, all[i].key, be->keepalive[i], err);
+    }
+    return rc;
 }
 
 static int read_password(struct pg_backend *be, struct dlock_error *err)
@@ -193,21 +213,30 @@ static int probe_error(const struct pg_backend *be, const char *text, struct dlo
 }
 
 /*
- * What would libpq connect to, by the parameters of the URI, a service file, the environment and its defaults?
- * *all: every option and its value, for PQconninfoFree(). 0 or a negative code. Reads files; looks up no name,
- * connects to nothing.
+ * Ask libpq what it would connect to, by the parameters of the URI, a service file, the environment and its
+ * defaults. Connects to nothing, but a service can be in a directory server. 0 or a negative code.
  *
  * No call of libpq answers that: PQconninfoParse() adds no defaults; PQconndefaults() ignores the URI's service,
  * and looks up the user even if the URI names one; PQconninfo() needs a connection, and starting one looks up
  * names, which blocks. But libpq merges all sources, and checks the result before it uses any of it: so we start a
  * connection with an sslmode that does not exist. The check refuses it, and PQconninfo() has what was merged.
  */
-static int effective_options(const struct pg_backend *be, PQconninfoOption **all,
-                             struct dlock_error *err)
+static int start_probe(struct pg_backend *be, struct dlock_error *err)
 {
     struct pg_settings probe;
     set_probe(be, &probe);
-    PGconn *c = PQconnectStartParams(probe.keys, probe.values, 0);
+    int rc = pg_attempt_start(&be->probe, probe.keys, probe.values);
+    if (rc == -ENOMEM)
+        return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+    return rc == 0 ? 0
+                   : dlock_fail(err, DLOCK_EOS, -rc, "%s: cannot start a thread to connect: %s",
+                                pg_where(be), strerror(-rc));
+}
+
+/* *all: every option and its value, for PQconninfoFree(). 0 or a negative code. */
+static int probe_answer(const struct pg_backend *be, PGconn *c, PQconninfoOption **all,
+                        struct dlock_error *err)
+{
     PQconninfoOption *options = c ? PQconninfo(c) : NULL;
     int rc = 0;
     if (strcmp(option(options, "sslmode"), no_such_sslmode) == 0)
@@ -282,21 +311,40 @@ static int hosts_of_libpq(struct pg_backend *be, const PQconninfoOption *all,
               : dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
 }
 
-static int set_hosts(struct pg_backend *be, struct dlock_error *err)
+static bool names_hosts(const struct dlock_uri *uri)
+{
+    return uri->nhosts > 0 && *uri->hosts[0].host;
+}
+
+static int check_hosts(const struct pg_backend *be, struct dlock_error *err)
 {
     const struct dlock_spec *spec = be->spec;
-    const struct dlock_uri *uri = spec->uri;
-    PQconninfoOption *all;
-    bool named = uri->nhosts > 0 && *uri->hosts[0].host;
-    if (named &&
+    if (names_hosts(spec->uri) &&
         (uri_value(spec, "host") || uri_value(spec, "hostaddr") || uri_value(spec, "port")))
         return dlock_fail(err, DLOCK_EUSAGE, 0,
                           "%s: give hosts and ports either after '//' or as parameters, not both",
                           pg_where(be));
-    /* Also for named hosts: errors in the rest show here. */
-    int rc = effective_options(be, &all, err);
-    if (rc != 0)
-        return rc;
+    return 0;
+}
+
+static void free_hosts(struct pg_settings *s)
+{
+    for (int i = 0; i < s->nhosts; i++) {
+        if (s->hosts)
+            free(s->hosts[i]);
+        if (s->ports)
+            free(s->ports[i]);
+    }
+    free(s->hosts);
+    free(s->ports);
+    s->hosts = s->ports = NULL;
+    s->nhosts = 0;
+}
+
+static int set_hosts(struct pg_backend *be, const PQconninfoOption *all, struct dlock_error *err)
+{
+    const struct dlock_uri *uri = be->spec->uri;
+    bool named = names_hosts(uri);
     int64_t listed =
         dlock_max(list_length(option(all, "host")), list_length(option(all, "hostaddr")));
     int n = named ? uri->nhosts : (int)listed;
@@ -304,11 +352,35 @@ static int set_hosts(struct pg_backend *be, struct dlock_error *err)
     be->settings.ports = calloc((size_t)n, sizeof(*be->settings.ports));
     be->settings.nhosts = n;
     if (!be->settings.hosts || !be->settings.ports)
-        rc = dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
-    else
-        rc = named ? hosts_of_uri(be, err) : hosts_of_libpq(be, all, err);
+        return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+    return named ? hosts_of_uri(be, err) : hosts_of_libpq(be, all, err);
+}
+
+/* Also for named hosts: errors in the rest show here. */
+int pg_settings_locate(struct pg_backend *be, int *fd, struct dlock_error *err)
+{
+    PQconninfoOption *all = NULL;
+    PGconn *c = NULL;
+    int rc = 0;
+    if (be->settings.nhosts > 0)
+        return 1;
+    if (!be->probe)
+        rc = start_probe(be, err);
+    if (rc == 0 && !pg_attempt_take(be->probe, &c)) {
+        *fd = pg_attempt_fd(be->probe);
+        return 0;
+    }
+    if (rc == 0) {
+        be->probe = NULL;
+        rc = probe_answer(be, c, &all, err);
+    }
+    if (rc != 0)
+        return rc;
+    rc = set_hosts(be, all, err);
+    if (rc != 0)
+        free_hosts(&be->settings);
     PQconninfoFree(all);
-    return rc;
+    return rc == 0 ? 1 : rc;
 }
 
 /* ---------------------------------------------------------------------- key */
@@ -450,6 +522,18 @@ static int set_options(struct pg_backend *be, struct dlock_error *err)
     return rc;
 }
 
+/*
+ * Whoever has a Kerberos ticket, perhaps for other purposes, would wait for its server at each connection: libpq's
+ * default is to prefer GSS encryption. A default of our own must yield to the URI, to a service (in a file or a directory
+ * server) and to the variable, and libpq takes none but from the variable.
+ */
+static int set_gss_default(struct dlock_error *err)
+{
+    return setenv("PGGSSENCMODE", "disable", 0) == 0
+               ? 0
+               : dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+}
+
 int pg_settings_init(struct pg_backend *be, struct dlock_error *err)
 {
     const struct dlock_spec *spec = be->spec;
@@ -463,7 +547,7 @@ int pg_settings_init(struct pg_backend *be, struct dlock_error *err)
                           pg_where(be));
     if ((rc = set_mode(be, err)) != 0 || (rc = set_options(be, err)) != 0 ||
         (rc = set_key(be, err)) != 0 || (rc = set_params(be, err)) != 0 ||
-        (rc = set_hosts(be, err)) != 0)
+        (rc = check_hosts(be, err)) != 0 || (rc = set_gss_default(err)) != 0)
         return rc;
     /*
      * It goes into comments in SQL. It is percent-encoded, so it contains neither a quote nor the end of a comment.
@@ -475,14 +559,8 @@ int pg_settings_init(struct pg_backend *be, struct dlock_error *err)
 
 void pg_settings_done(struct pg_backend *be)
 {
-    for (int i = 0; i < be->settings.nhosts; i++) {
-        if (be->settings.hosts)
-            free(be->settings.hosts[i]);
-        if (be->settings.ports)
-            free(be->settings.ports[i]);
-    }
-    free(be->settings.hosts);
-    free(be->settings.ports);
+    pg_attempt_drop(be->probe);
+    free_hosts(&be->settings);
     if (be->password)
         explicit_bzero(be->password, strlen(be->password));
     free(be->password);

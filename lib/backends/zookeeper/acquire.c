@@ -107,6 +107,8 @@ static enum zk_verdict create(struct zk_backend *be, struct dlock_error *err)
         return ZK_FAILED;
     be->node.state = NODE_ASKED;
     be->node.create_sent = zk_now(be);
+    /* Most are granted at once: then this is right. */
+    zk_set_record(be, RECORD_HOLDS);
     ask_create(be, T_CREATE, be->node.stem, be->lock.record, ZOO_EPHEMERAL | ZOO_SEQUENCE);
     /* In the same round trip: a session's requests are served in order. */
     list(be);
@@ -332,8 +334,19 @@ static enum zk_verdict on_self(struct zk_backend *be, const struct zk_msg *m,
     return failed(be, m->rc, "cannot read our node", err);
 }
 
-static enum zk_verdict on_beat(struct zk_backend *be, const struct zk_msg *m)
+static enum zk_verdict not_ours(struct zk_backend *be, struct dlock_error *err)
 {
+    dlock_fail(err, DLOCK_ELOST, 0, "%s: the lock '%s' is not ours any more: its node is gone",
+               zk_where(be), be->spec->uri->name);
+    return released(be, DLOCK_REL_NOT_OURS);
+}
+
+static enum zk_verdict on_beat(struct zk_backend *be, const struct zk_msg *m,
+                               struct dlock_error *err)
+{
+    /* It was sent before our delete. */
+    if (be->op == OP_RELEASE && be->grant == GRANT_HELD && m->rc == ZNONODE)
+        return not_ours(be, err);
     if (be->op != OP_ACQUIRE || be->acquire.stage == STAGE_BUSY)
         return ZK_GOES_ON; /* the delete of the node decides */
     if (m->rc == ZNONODE)
@@ -409,6 +422,10 @@ static enum zk_verdict stand_behind(struct zk_backend *be, const struct zk_child
         return ZK_GOES_ON;
     }
     be->acquire.stage = STAGE_QUEUE;
+    if (be->lock.record_of != RECORD_WAITS) {
+        zk_set_record(be, RECORD_WAITS);
+        zk_beat(be);
+    }
     contact_made(be);
     watch(be);
     if (place > 1)
@@ -502,7 +519,7 @@ static void keep_info(struct zk_backend *be, const struct zk_msg *m)
 {
     be->acquire.front_known = m->rc == ZOK;
     if (be->acquire.front_known)
-        zk_read_info(last_part(be->acquire.front), m->data, m->len, &m->stat, &be->info);
+        zk_read_info(last_part(be->acquire.front), false, m->data, m->len, &m->stat, &be->info);
 }
 
 static void waiting(struct zk_backend *be)
@@ -595,11 +612,17 @@ static enum zk_verdict on_deleted(struct zk_backend *be, const struct zk_msg *m,
         return ZK_GOES_ON;
     if (be->grant != GRANT_HELD)
         return released(be, DLOCK_REL_NOTHING);
-    if (m->rc == ZOK || be->release.unanswered)
+    if (m->rc == ZOK)
         return released(be, DLOCK_REL_CLEAN);
-    dlock_fail(err, DLOCK_ELOST, 0, "%s: the lock '%s' is not ours any more: its node is gone",
-               zk_where(be), be->spec->uri->name);
-    return released(be, DLOCK_REL_NOT_OURS);
+    if (!be->release.unanswered)
+        return not_ours(be, err);
+    /* Most likely the node went with our first delete. But there was a time in which nobody told us that it was there. */
+    if (!zk_beat_unanswered(&be->session))
+        return released(be, DLOCK_REL_CLEAN);
+    dlock_fail(err, DLOCK_EUNAVAIL, 0,
+               "%s: no answer to the last heartbeat and the first delete; now the node is gone",
+               zk_where(be));
+    return released(be, DLOCK_REL_UNCLEAR);
 }
 
 /* ------------------------------------------------------------------- messages */
@@ -610,7 +633,7 @@ enum zk_verdict zk_node_message(struct zk_backend *be, struct zk_msg *m, struct 
         return on_watch(be, m);
     switch ((enum zk_tag)m->tag) {
     case T_BEAT:
-        return on_beat(be, m);
+        return on_beat(be, m, err);
     case T_CREATE:
         return on_created(be, m, err);
     case T_PARENT:

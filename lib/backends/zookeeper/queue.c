@@ -69,10 +69,10 @@ struct zk_child *zk_line(char *const *names, int nnames, int *n)
     return line;
 }
 
-void zk_read_info(const char *name, const char *data, int len, const struct Stat *stat,
+void zk_read_info(const char *name, bool waiter, const char *data, int len, const struct Stat *stat,
                   struct dlock_info *info)
 {
-    *info = (struct dlock_info){.left_ns = -1, .waited_ms = -1};
+    *info = (struct dlock_info){.left_ns = -1, .waited_ms = -1, .waiter = waiter};
     info->foreign = !data || !dlock_identity_parse(data, (size_t)len, info);
     if (info->foreign) {
         const char *program = strncmp(name, "_c_", 3) == 0 ? "Curator"
@@ -84,5 +84,9 @@ void zk_read_info(const char *name, const char *data, int len, const struct Stat
             dlock_clean_text(info->note, sizeof(info->note), data, (size_t)len);
         info->since_ms = stat->ctime;
     }
-    info->fence = stat->czxid > 0 ? (uint64_t)stat->czxid : 0;
+    /* A holder whose record is still that of a waiter: its next heartbeat tells the grant. */
+    if (!waiter && !info->foreign && info->waited_ms < 0)
+        info->since_ms = 0;
+    if (!waiter && stat->czxid > 0)
+        info->fence = (uint64_t)stat->czxid;
 }

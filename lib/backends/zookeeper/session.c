@@ -125,48 +125,91 @@ static void swap(struct dlock_peer *a, struct dlock_peer *b)
     *b = t;
 }
 
-/* The servers as "addr:port,addr:port", shuffled; malloc'ed. NULL: out of memory, or no servers. */
-static char *servers_text(const struct dlock_spec *spec)
+/* The core's addresses in random order: clients spread over the ensemble. malloc'ed; NULL: out of memory. */
+static struct dlock_peer *shuffled(const struct dlock_spec *spec)
 {
-    size_t size = (size_t)spec->npeers * (INET6_ADDRSTRLEN + 8) + 1, used = 0;
     struct dlock_peer *peers = calloc((size_t)spec->npeers + 1, sizeof(*peers));
-    char *out = malloc(size);
-    if (!out || !peers) {
-        free(out);
-        free(peers);
+    if (!peers)
         return NULL;
-    }
     memcpy(peers, spec->peers, (size_t)spec->npeers * sizeof(*peers));
-    /* Clients spread over the ensemble. */
     for (int i = spec->npeers - 1; i > 0; i--) {
         unsigned r = 0;
         if (spec->env->random(spec->env->ctx, &r, sizeof(r)) == 0)
             swap(&peers[i], &peers[r % (unsigned)(i + 1)]);
     }
-    for (int i = 0; i < spec->npeers; i++) {
+    return peers;
+}
+
+/* "addr:port,addr:port"; malloc'ed. NULL: out of memory. */
+static char *servers_text(const struct dlock_peer *peers, int n)
+{
+    size_t size = (size_t)n * (INET6_ADDRSTRLEN + 8) + 1, used = 0;
+    char *out = calloc(1, size);
+    for (int i = 0; out && i < n; i++) {
         char text[INET6_ADDRSTRLEN + 16];
         /* The library's own format: the port is behind the last colon, IPv6 or not. */
         used += (size_t)snprintf(out + used, size - used, "%s%s", used ? "," : "",
                                  place_text(&peers[i].addr, text, sizeof(text), false));
     }
-    free(peers);
-    if (used == 0) {
-        free(out);
-        return NULL;
-    }
     return out;
+}
+
+static bool is_among(const struct dlock_peer *p, const struct dlock_peer *peers, int n)
+{
+    while (n > 0 && !same_place(&p->addr, &peers[n - 1].addr))
+        n--;
+    return n > 0;
+}
+
+/* Does the session use the addresses that the core has now? Their order means nothing. */
+static bool servers_are_current(const struct zk_session *s, const struct dlock_spec *spec)
+{
+    bool same = s->nservers == spec->npeers;
+    for (int i = 0; same && i < spec->npeers; i++)
+        same = is_among(&spec->peers[i], s->servers, s->nservers);
+    return same;
 }
 
 /* No connection yet: when do we give up this server and go to the next one? */
 static void expect_connection(struct zk_backend *be)
 {
     struct zk_session *s = &be->session;
-    int npeers = be->spec->npeers;
-    int64_t each = dlock_min(DLOCK_SEC, be->spec->connect_timeout / (npeers + 1));
+    int n = s->nservers;
+    int64_t each = dlock_min(DLOCK_SEC, be->spec->connect_timeout / (n + 1));
     /* Each time all of them were tried, they get more: a new session may take its time. */
-    each <<= dlock_min(s->servers_tried++ / dlock_max(npeers, 1), 5);
+    each <<= dlock_min(s->servers_tried++ / dlock_max(n, 1), 5);
     /* A lone server, too, once there is a session: a server that starts may accept a connection and never serve it. */
-    s->next_server_at = npeers > 1 || s->id != 0 ? zk_now(be) + each : DLOCK_NEVER;
+    s->next_server_at = n > 1 || s->id != 0 ? zk_now(be) + each : DLOCK_NEVER;
+}
+
+/*
+ * Without a connection. The servers may have moved (a restart in a cluster gives them new addresses): the core looks the
+ * names up now and then, if it is told. If it has other addresses, an attempt at the old ones ends, and they are tried.
+ */
+static void follow_servers(struct zk_backend *be, int64_t now)
+{
+    struct zk_session *s = &be->session;
+    if (now >= s->away_at && be->op != OP_NONE) {
+        s->away_at = now + DLOCK_SEC;
+        events_add(&be->events, EV_AWAY);
+    }
+    if (be->spec->npeers == 0 || servers_are_current(s, be->spec))
+        return;
+    struct dlock_peer *servers = shuffled(be->spec);
+    char *text = servers ? servers_text(servers, be->spec->npeers) : NULL;
+    if (!text || !zk_conn_aim(s->conn, servers, be->spec->npeers, text)) {
+        free(text);
+        free(servers); /* the next time */
+        return;
+    }
+    free(text);
+    free(s->servers);
+    s->servers = servers;
+    s->nservers = be->spec->npeers;
+    s->refusing = 0;
+    s->servers_tried = 0;
+    zk_conn_cut(s->conn);
+    expect_connection(be);
 }
 
 /* -------------------------------------------------------------- begin and end */
@@ -183,16 +226,19 @@ static void beats_begin(struct zk_session *s)
 int zk_session_open(struct zk_backend *be, struct dlock_error *err)
 {
     struct zk_session *s = &be->session;
-    char *servers = servers_text(be->spec);
-    if (!servers)
+    s->servers = shuffled(be->spec);
+    s->nservers = be->spec->npeers;
+    char *text = s->servers ? servers_text(s->servers, s->nservers) : NULL;
+    if (!text)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     s->timeout = be->spec->ttl;
     s->opened_at = zk_now(be);
+    s->away_at = s->opened_at + DLOCK_SEC;
     s->refusing = 0;
     s->servers_tried = 0;
     beats_begin(s);
-    s->fd = zk_conn_open(&s->conn, servers, (int)(be->spec->ttl / DLOCK_MSEC), err);
-    free(servers);
+    s->fd = zk_conn_open(&s->conn, text, (int)(be->spec->ttl / DLOCK_MSEC), err);
+    free(text);
     if (s->fd < 0)
         return s->fd;
     expect_connection(be);
@@ -207,10 +253,13 @@ void zk_session_close(struct zk_backend *be)
         s->ending = zk_conn_close(s->conn);
     }
     s->conn = NULL;
+    free(s->servers);
+    s->servers = NULL;
+    s->nservers = 0;
     s->connected = s->authed = false;
     s->id = 0;
     s->beat.serial = 0;
-    s->next_server_at = s->beat.next_at = s->beat.until = DLOCK_NEVER;
+    s->away_at = s->next_server_at = s->beat.next_at = s->beat.until = DLOCK_NEVER;
 }
 
 /* ----------------------------------------------------------------- heartbeats */
@@ -226,6 +275,11 @@ void zk_heard(struct zk_session *s, int64_t sent)
     s->beat.n -= drop;
     memmove(s->beat.answered, s->beat.answered + drop,
             (size_t)s->beat.n * sizeof(s->beat.answered[0]));
+}
+
+bool zk_beat_unanswered(const struct zk_session *s)
+{
+    return s->beat.sent > s->beat.answered[s->beat.n - 1];
 }
 
 int64_t zk_lease_from(const struct zk_session *s)
@@ -259,10 +313,23 @@ static enum zk_news on_beat(struct zk_backend *be, const struct zk_msg *m)
     return NEWS_MESSAGE;
 }
 
+/* Give this connection up, and send nothing more on it: the answer would be lost. The library reports its end, too. */
+static void cut(struct zk_backend *be)
+{
+    struct zk_session *s = &be->session;
+    if (!zk_conn_cut(s->conn) || !s->connected)
+        return;
+    s->connected = false;
+    s->away_at = zk_now(be);
+    expect_connection(be);
+}
+
 static void timers(struct zk_backend *be)
 {
     struct zk_session *s = &be->session;
     int64_t now = zk_now(be);
+    if (!s->connected)
+        follow_servers(be, now);
     if (now >= s->next_server_at) {
         zk_conn_cut(s->conn);
         expect_connection(be);
@@ -271,7 +338,7 @@ static void timers(struct zk_backend *be)
         /* A late answer is not worth the wait: another server may do better. */
         s->beat.serial = 0;
         s->beat.until = DLOCK_NEVER;
-        zk_conn_cut(s->conn);
+        cut(be);
     }
     if (now >= s->beat.next_at) {
         s->beat.next_at = now + s->timeout / 6;
@@ -334,7 +401,7 @@ static enum zk_news on_connected(struct zk_backend *be, const struct zk_msg *m,
     enum zk_news news;
     s->connected = true;
     s->servers_tried = 0;
-    s->next_server_at = DLOCK_NEVER;
+    s->away_at = s->next_server_at = DLOCK_NEVER;
     if (s->refused.code != DLOCK_EPROTO) /* after that the next packet may be as bad again */
         s->refused.code = 0;
     if (s->id == 0) {
@@ -354,8 +421,10 @@ static enum zk_news on_connected(struct zk_backend *be, const struct zk_msg *m,
 
 static enum zk_news on_disconnected(struct zk_backend *be)
 {
-    if (be->session.connected)
+    if (be->session.connected) {
+        be->session.away_at = zk_now(be);
         expect_connection(be);
+    }
     be->session.connected = false;
     return NEWS_DISCONNECTED;
 }
@@ -393,7 +462,7 @@ static enum zk_news on_trouble(struct zk_backend *be, const struct zk_msg *m,
 {
     struct zk_session *s = &be->session;
     char text[INET6_ADDRSTRLEN + 16];
-    int n = be->spec->npeers;
+    int n = s->nservers;
     bool nonsense = m->rc == EPROTO;
     if ((s->id != 0 && !nonsense) || (be->op != OP_ACQUIRE && be->op != OP_STATUS))
         return NEWS_NONE;
@@ -404,7 +473,7 @@ static enum zk_news on_trouble(struct zk_backend *be, const struct zk_msg *m,
     if (s->id != 0 || m->rc == ESHUTDOWN) /* the next time it may serve us */
         return NEWS_NONE;
     for (int i = 0; i < n && i < 64; i++)
-        if (same_place(&m->addr, &be->spec->peers[i].addr))
+        if (same_place(&m->addr, &s->servers[i].addr))
             s->refusing |= UINT64_C(1) << i;
     if (n == 0 || n >= 64 || s->refusing != (UINT64_C(1) << n) - 1)
         return NEWS_NONE;

@@ -114,11 +114,8 @@ static enum zk_verdict on_info(struct zk_backend *be, const struct zk_msg *m,
         info->place = GONE;
     } else {
         struct dlock_info was = *info;
-        zk_read_info(was.command, m->data, m->len, &m->stat, info);
-        info->waiter = was.waiter;
+        zk_read_info(was.command, was.waiter, m->data, m->len, &m->stat, info);
         info->place = was.place;
-        if (info->waiter)
-            info->fence = 0;
     }
     be->status.gets[i] = 0;
     be->status.left--;

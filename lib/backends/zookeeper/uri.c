@@ -148,10 +148,14 @@ int zk_check_spec(struct zk_backend *be, struct dlock_error *err)
     if (be->spec->ttl > 24 * 24 * 3600 * DLOCK_SEC)
         return dlock_fail(err, DLOCK_EUSAGE, 0,
                           "a ttl of more than 24 days is too long for ZooKeeper");
-    if (dlock_identity_format(be->spec->identity, RECORD_WAITS, be->lock.record,
-                              sizeof(be->lock.record)) < 0)
-        snprintf(be->lock.record, sizeof(be->lock.record), "dlock1");
     return 0;
+}
+
+void zk_set_record(struct zk_backend *be, enum dlock_record as)
+{
+    if (dlock_identity_format(be->spec->identity, as, be->lock.record, sizeof(be->lock.record)) < 0)
+        snprintf(be->lock.record, sizeof(be->lock.record), "dlock1");
+    be->lock.record_of = as;
 }
 
 void zk_done(struct zk_backend *be)

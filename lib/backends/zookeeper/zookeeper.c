@@ -89,6 +89,7 @@ static void granted(struct zk_backend *be)
     be->contact_until = be->session.beat.next_at = DLOCK_NEVER;
     be->acquire.pred_serial = be->acquire.front_serial = 0;
     be->acquire.stage = STAGE_QUEUE;
+    zk_set_record(be, RECORD_HOLDS);
     ev->from = zk_lease_from(&be->session);
     ev->ttl = be->session.timeout;
     ev->asked = dlock_max(be->node.create_sent, be->session.beat.sent);
@@ -447,7 +448,7 @@ static int be_interest(struct dlock_be *b, struct pollfd *pfd, int cap, int64_t 
         *wake_at = dlock_min(*wake_at, dlock_min(be->contact_until, be->release.until));
         *wake_at = dlock_min(*wake_at, dlock_min(be->renew.until, outage_end(be)));
         *wake_at = dlock_min(*wake_at, dlock_min(s->beat.next_at, s->beat.until));
-        *wake_at = dlock_min(*wake_at, s->next_server_at);
+        *wake_at = dlock_min(*wake_at, dlock_min(s->next_server_at, s->away_at));
     }
     if (s->connected)
         *wake_at = dlock_min(*wake_at, be->again_at);

@@ -64,12 +64,15 @@ struct zk_session {
     int fd;
     struct zk_ending *ending; /* of the session before this one */
     bool connected, authed;
-    int64_t opened_at; /* clock before the session was asked for */
-    int64_t id;        /* 0: not yet */
-    int64_t timeout;   /* ns, as negotiated; before that, ttl */
+    int64_t opened_at;          /* clock before the session was asked for */
+    int64_t id;                 /* 0: not yet */
+    int64_t timeout;            /* ns, as negotiated; before that, ttl */
+    struct dlock_peer *servers; /* as the library has them, in the order in which it tries them */
+    int nservers;
+    int64_t away_at; /* without a connection: when to tell the core so; DLOCK_NEVER: there is one */
     int64_t next_server_at;
     int servers_tried; /* since there was a connection */
-    uint64_t refusing; /* before the first connection: the peers, by bit, that are of no use */
+    uint64_t refusing; /* before the first connection: the servers, by bit, that are of no use */
     struct dlock_error refused; /* what the last of them said; code 0: nothing */
     struct {
         unsigned serial; /* the outstanding one; 0: none */
@@ -99,6 +102,7 @@ struct zk_backend {
         const struct ACL_vector *acl;
         bool kazoo;        /* ?layout= */
         char record[1024]; /* our node's data */
+        enum dlock_record record_of;
     } lock;
 
     struct zk_session session;
@@ -160,6 +164,8 @@ static inline int64_t zk_patience(const struct zk_backend *be)
 
 /* uri.c: set be->lock from be->spec; 0, DLOCK_EUSAGE, or what reading a password file failed with. */
 int zk_check_spec(struct zk_backend *be, struct dlock_error *err);
+/* Make our node's data: what the create and each heartbeat write. */
+void zk_set_record(struct zk_backend *be, enum dlock_record as);
 /* Free the strings of be->lock, node and acquire. */
 void zk_done(struct zk_backend *be);
 /* Make a new token and a new stem, which must be NULL. 0, DLOCK_EOS, DLOCK_ENOMEM. */
@@ -175,8 +181,8 @@ struct zk_child {
 bool zk_sequence(const char *name, int64_t *seq);
 /* The contenders among names, first in line first; malloc'ed, *n of them. NULL: out of memory. */
 struct zk_child *zk_line(char *const *names, int nnames, int *n);
-/* Fill info from a node's name, data (NULL or len bytes) and stat. */
-void zk_read_info(const char *name, const char *data, int len, const struct Stat *stat,
+/* Fill info from a node's name, data (NULL or len bytes) and stat. waiter: by its place in the queue. */
+void zk_read_info(const char *name, bool waiter, const char *data, int len, const struct Stat *stat,
                   struct dlock_info *info);
 
 /* session.c */
@@ -193,6 +199,8 @@ enum zk_news zk_session_next(struct zk_backend *be, struct zk_msg *m, struct dlo
 void zk_beat(struct zk_backend *be);
 /* The server has answered a write that was sent at that time. */
 void zk_heard(struct zk_session *s, int64_t sent);
+/* Is it unknown whether our node was there when the last heartbeat was served? */
+bool zk_beat_unanswered(const struct zk_session *s);
 /* From when on the lease counts: the head of session.c says why. */
 int64_t zk_lease_from(const struct zk_session *s);
 /* Is the connection at fault, not the request? Then the request may be repeated. */

@@ -14,6 +14,17 @@ setup() {
 }
 teardown() { dlock_teardown; }
 
+@test "tells why the guard could not be set up" {
+    # Linux has no timer with a signal for it then.
+    for lock in "$L" "-o $T/x.lock"; do
+        run -71 run_t 5 prlimit --sigpending=0 "$DLOCK" $lock touch ran
+        assert_out "cannot set up the guard process: Resource temporarily unavailable"
+        assert_out "ulimit -i"
+        [ "${#lines[@]}" = 1 ] || fail "$output"
+        [ ! -e ran ]
+    done
+}
+
 # --- one of us is killed -------------------------------------------------------------------------------
 
 @test "a killed keeper's tree is gone at once" {

@@ -216,6 +216,26 @@ queued() { grep -q -- "-> FLOCK .*:$(stat -c %i "$1") " /proc/locks; }
     run -0 run_t 5 flock -n x true
 }
 
+@test "--status N is the open file with that descriptor, else a file of that name" {
+    exec 8>x
+    run -0 run_t 5 "$DLOCK" --status 8
+    [ "$output" = "descriptor 8 ($T/x): free" ]
+    hold flock x
+    run -75 run_t 5 "$DLOCK" --status 8
+    assert_out "descriptor 8 ($T/x): held"
+    assert_out "held by pid $HOLDER (flock x"
+    run -75 run_t 5 "$DLOCK" --status --json 8
+    assert_out "\"lock\":\"descriptor 8\",\"store\":\"$T/x\",\"state\":\"held\""
+    # Its path may name another file by now.
+    mv x y
+    : >x
+    run -75 run_t 5 "$DLOCK" --status 8
+    exec 8>&-
+    run -0 run_t 5 "$DLOCK" --status 8
+    assert_out "8 (8): free"
+    let_go
+}
+
 @test "refuses a descriptor that is not open" {
     for fd in 3 7 77; do
         for u in '' -u; do
@@ -475,6 +495,45 @@ need_strace() {
     hold flock x
     run -75 run_t 5 "$DLOCK" --status x
     assert_out "flock x"
+    let_go
+}
+
+# held_by PID WORD: --status and a refusal name that process, and show its command.
+held_by() {
+    for how in "--status $3" "-n $3 true"; do
+        # shellcheck disable=SC2086
+        run -75 run_t 5 "$DLOCK" $how
+        assert_out "held by pid $1 ("
+        assert_out "$2"
+    done
+}
+
+@test "names a process that has the lock now, not one that has ended" {
+    # The one that took it ends at once; the shell and its child have it then.
+    start_log holder.log bash -c '"$0" 9 && echo >held && read x <go' "$DLOCK" 9>x
+    HOLDER=$STARTED
+    wait_for 5 test -e held
+    held_by "$HOLDER" bash x
+    let_go
+    run -0 run_t 5 "$DLOCK" --status x
+    # A command's background process.
+    run -0 run_t 5 "$DLOCK" --note nightly "$DIR#n" sh -c 'cat go >/dev/null 2>&1 & echo $! >pid'
+    is_cat() { [ "$(tr '\0' ' ' <"/proc/$(cat pid)/cmdline")" = "cat go " ]; }
+    wait_for 5 is_cat
+    held_by "$(cat pid)" "cat go" "$DIR#n"
+    assert_out ": nightly"
+    echo >go
+    wait_for 5 flock -n n.lock true
+}
+
+@test "a holder that nobody may look into has no pid once the locker has ended" {
+    need_root
+    chmod 755 "$T"
+    start_log holder.log bash -c '"$0" 9 && echo >held && read x <go' "$DLOCK" 9>x
+    HOLDER=$STARTED
+    wait_for 5 test -e held
+    run -75 run_t 5 setpriv --reuid 65534 --clear-groups "$DLOCK" --status x
+    assert_out "held by another process on"
     let_go
 }
 

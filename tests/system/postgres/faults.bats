@@ -398,6 +398,27 @@ rival() { L=$LOCAL waiter rival "$@"; }
 }
 
 # bats test_tags=slow
+@test "keepalives alone end a cut-off session between ttl and ttl + 2 s" {
+    LD_PRELOAD=$HELPERS/notimeout.so net_server
+    net_hold --ttl 9 "$L" $SUBJECT
+    wait_for 5 running
+    rival
+    pid=$(holder_pid)
+    age() { pgsql -c "select (extract(epoch from clock_timestamp() - state_change) * 1000)::int from pg_stat_activity where pid = $pid"; }
+    # Not while an answer is on its way: keepalives begin when it has arrived.
+    between_renewals() { local ms; ms=$(age) && [ "$ms" -gt 200 ] && [ "$ms" -lt 1000 ]; }
+    wait_for 10 between_renewals
+    net_cut
+    last=$(($(now_ns) - $(age) * NS))
+    ended
+    assert_rc 79
+    wait_exit 15 "$WAITER"
+    [ "$(last_beat)" -lt "$(cat rival)" ]
+    assert_between $((last + 9000 * NS)) "$(cat rival)" $((last + (11000 + BUSY) * NS)) "the rival's entry (ns)"
+    no_violations
+}
+
+# bats test_tags=slow
 @test "a hold rides out a silent drop for a third of the ttl" {
     net_server
     net_hold --ttl 4 "$L" $SUBJECT -u "$T/end" -r 3

@@ -61,6 +61,42 @@ teardown() { dlock_teardown; }
     [ "$(count_seen main sig 15)" = 0 ]
 }
 
+# zk_moves FROM TO: what a restart in a cluster does: the server has another address, and the name follows.
+zk_moves() {
+    zk_kill own
+    server ip addr del "$1/24" dev link0
+    server ip addr add "$2/24" dev link0
+    echo "$2 zk.test" >"$T/etc/hosts"
+    zk_restart own clientPortAddress=0.0.0.0
+}
+
+@test "hold and wait survive a move of the server to another address" {
+    local moved="zk://zk.test:"
+    net_up
+    ZK_VIA=(nsenter -t "$NET_S" -n --)
+    own_server clientPortAddress=0.0.0.0
+    PORT=$ZK_PORT moved+=$ZK_PORT#$NAME
+    echo "$SERVER zk.test" >>"$T/etc/hosts"
+    net_hold --ttl 30 --grace 1 "$moved" $SUBJECT -u "$T/end" -r 6
+    wait_for 5 running
+    start_log "$T/waiter.log" client "$DLOCK" --ttl 30 "$moved" "$HELPERS/clock" "$T/got"
+    waiter=$STARTED
+    wait_for 5 line_is 2
+    before=$(line)
+    zk_moves $SERVER 10.77.0.3
+    both_are_back() { [ "$(zk_connected own | wc -l)" = 2 ]; }
+    wait_for 25 both_are_back
+    [ "$(line)" = "$before" ]
+    [ ! -e "$T/got" ]
+    touch "$T/end"
+    ended
+    assert_rc 6
+    [ "$output" = "" ]
+    [ "$(count_seen main sig 15)" = 0 ]
+    wait_exit 5 "$waiter"
+    [ -e "$T/got" ]
+}
+
 # ------------------------------------------------------------------ processes ---
 
 @test "a partition ends the tree before the next holder enters" {

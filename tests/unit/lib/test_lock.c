@@ -356,6 +356,46 @@ TEST(a_release_discards_reports_that_wait)
     CHECK_INT(be.releases, 1);
 }
 
+/* Without a connection for that long: have the names been looked up again? Their addresses are numbers: at once. */
+static bool looks_up_after(dlock *d, int64_t pause)
+{
+    clock_now += pause;
+    d->names.peers[0].len = 0;
+    say((struct dlock_event){.type = EV_AWAY});
+    CHECK_INT(next(d), DLOCK_R_NONE);
+    CHECK_INT(next(d), DLOCK_R_NONE);
+    return d->names.peers[0].len > 0;
+}
+
+TEST(the_names_are_looked_up_again_several_times_within_the_ttl)
+{
+    struct dlock_host host = {.host = (char[]){"192.0.2.1"}, .port = 1};
+    struct dlock_uri named = uri;
+    dlock d;
+    make(&d, DLOCK_NEVER);
+    dlock_start_acquire(&d);
+    say((struct dlock_event){.type = EV_WAITING});
+    CHECK_INT(next(&d), DLOCK_R_WAITING);
+    named.hosts = &host;
+    named.nhosts = 1;
+    d.uri = d.spec.uri = &named;
+    REQUIRE(d.names.peers = calloc(1, sizeof(*d.names.peers)));
+    d.spec.peers = d.names.peers;
+    d.spec.npeers = 1;
+    d.opt.ttl_ns = 12 * S;
+    CHECK(looks_up_after(&d, 0));
+    CHECK(!looks_up_after(&d, 1900 * MS));
+    CHECK(looks_up_after(&d, 100 * MS));
+    d.opt.ttl_ns = 2 * S;
+    CHECK(!looks_up_after(&d, 900 * MS));
+    CHECK(looks_up_after(&d, 100 * MS));
+    d.opt.ttl_ns = 3600 * S;
+    CHECK(!looks_up_after(&d, 9900 * MS));
+    CHECK(looks_up_after(&d, 100 * MS));
+    CHECK_INT(d.spec.npeers, 1);
+    free(d.names.peers);
+}
+
 TEST(a_status_query_reports_and_ends)
 {
     dlock d;

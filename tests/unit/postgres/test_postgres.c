@@ -1,12 +1,17 @@
 /*
  * test_postgres.c - the PostgreSQL backend without a server: the settings that come from the URI and from libpq,
  * and the holder record in answers to --status.
+ *
+ * tags: thread
  */
 #include "unit.h"
 
 #include "backends/postgres/postgres.h"
 #include "uri.h"
 
+#include <arpa/inet.h>
+#include <poll.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -22,13 +27,23 @@ struct user {
 static void clean_environment(void)
 {
     static const char *const names[] = {
-        "PGHOST",    "PGHOSTADDR",    "PGPORT",     "PGUSER",     "PGDATABASE",
-        "PGSERVICE", "PGSERVICEFILE", "PGPASSWORD", "PGPASSFILE", "PGTARGETSESSIONATTRS"};
+        "PGHOST",      "PGHOSTADDR",    "PGPORT",     "PGUSER",     "PGDATABASE",
+        "PGSERVICE",   "PGSERVICEFILE", "PGPASSWORD", "PGPASSFILE", "PGTARGETSESSIONATTRS",
+        "PGGSSENCMODE"};
     for (size_t i = 0; i < DLOCK_LEN(names); i++)
         unsetenv(names[i]);
 }
 
-/* Without I/O; 0 or the code, in u->rc. */
+/* The hosts too, as the core does it. */
+static int settle(struct user *u)
+{
+    int fd, rc = pg_settings_init(&u->be, &u->err);
+    while (rc == 0 && (rc = pg_settings_locate(&u->be, &fd, &u->err)) == 0)
+        poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, 10000);
+    return rc < 0 ? rc : 0;
+}
+
+/* Nothing is connected to; 0 or the code, in u->rc. */
 static int open_uri(struct user *u, const char *text)
 {
     memset(u, 0, sizeof(*u));
@@ -45,7 +60,7 @@ static int open_uri(struct user *u, const char *text)
         .identity = &u->identity,
     };
     u->be.spec = &u->spec;
-    u->rc = pg_settings_init(&u->be, &u->err);
+    u->rc = settle(u);
     return u->rc;
 }
 
@@ -288,6 +303,87 @@ TEST(passes_on_parameters_of_libpq)
     done(&u);
 }
 
+/* What libpq makes of the settings, the service and the environment; malloc'ed. */
+static char *effective(const struct user *u, const char *key)
+{
+    struct pg_settings s = u->be.settings;
+    char *value = NULL;
+    s.values[PG_HOST] = s.values[PG_HOSTADDR] = s.values[PG_PORT] = "";
+    s.keys[s.n] = "sslmode";
+    s.values[s.n++] = "no such mode"; /* so nothing is connected to */
+    s.keys[s.n] = NULL;
+    PGconn *c = PQconnectStartParams(s.keys, s.values, 0);
+    PQconninfoOption *all = PQconninfo(c);
+    for (const PQconninfoOption *o = all; o && o->keyword; o++)
+        if (strcmp(o->keyword, key) == 0 && o->val)
+            value = strdup(o->val);
+    PQconninfoFree(all);
+    PQfinish(c);
+    return value;
+}
+
+TEST(gss_encryption_is_off_unless_uri_service_or_variable_say_otherwise)
+{
+    static const struct {
+        const char *variable, *service, *uri, *result;
+    } cases[] = {
+        {NULL, "none", "", "disable"},
+        {"prefer", "none", "", "prefer"},
+        {"disable", "prefer", "", "prefer"},
+        {"prefer", "disable", "", "disable"},
+        {NULL, "prefer", "", "prefer"},
+        {NULL, "disable", "&gssencmode=require", "require"},
+        {"disable", "none", "&gssencmode=prefer", "prefer"},
+        {"prefer", "prefer", "&gssencmode=disable", "disable"},
+    };
+    char file[] = "/tmp/dlock-unit.XXXXXX";
+    int fd = mkstemp(file);
+    REQUIRE(fd >= 0);
+    dprintf(fd, "[none]\nport=1\n[prefer]\ngssencmode=prefer\n[disable]\ngssencmode=disable\n");
+    close(fd);
+    for (size_t i = 0; i < DLOCK_LEN(cases); i++) {
+        struct user u;
+        char uri[128];
+        clean_environment();
+        setenv("PGSERVICEFILE", file, 1);
+        if (cases[i].variable)
+            setenv("PGGSSENCMODE", cases[i].variable, 1);
+        snprintf(uri, sizeof(uri), "postgres://h/db?service=%s%s#n", cases[i].service,
+                 cases[i].uri);
+        if (!CHECK_INT(open_uri(&u, uri), 0))
+            printf("# %s: %s\n", uri, u.err.msg);
+        char *value = effective(&u, "gssencmode");
+        if (!CHECK_STR(value, cases[i].result))
+            printf("# %s, PGGSSENCMODE=%s\n", uri, cases[i].variable ? cases[i].variable : "");
+        free(value);
+        done(&u);
+    }
+    unlink(file);
+    clean_environment();
+}
+
+/* What Linux takes, too: 32767 s, 127 probes. */
+TEST(keepalives_give_up_between_ttl_and_two_seconds_more)
+{
+    static const int64_t ttls[] = {1000,  1001,    1500,     2000,     3000,     9000,      30000,
+                                   60001, 3600000, 32767000, 32867000, 32868000, 2073600000};
+    for (size_t i = 0; i < DLOCK_LEN(ttls); i++) {
+        struct pg_keepalives k = pg_keepalives(ttls[i] * DLOCK_MSEC);
+        int64_t ms = (k.idle + k.interval * k.count) * 1000;
+        if (!CHECK(ms >= ttls[i]) || !CHECK(k.interval > 1 || ms <= ttls[i] + 2000))
+            printf("# ttl %d ms: %d ms\n", (int)ttls[i], (int)ms);
+        CHECK(k.idle >= 1 && k.idle <= 32767 && k.interval >= 1 && k.interval <= 32767);
+        CHECK(k.count >= 1 && k.count <= 127);
+        CHECK_INT(k.interval > 1, ttls[i] > 32867000);
+    }
+    struct user u;
+    REQUIRE_INT(open_uri(&u, "postgres://h/db?fair=1#n"), 0);
+    CHECK_STR(given(&u, "keepalives_idle"), "15");
+    CHECK_STR(given(&u, "keepalives_interval"), "1");
+    CHECK_STR(given(&u, "keepalives_count"), "15");
+    done(&u);
+}
+
 TEST(refuses_bad_parameters)
 {
     static const char *const bad[] = {
@@ -387,6 +483,59 @@ TEST(the_record_cannot_leave_its_comment)
     CHECK(!strchr(u.be.record, '\'') && !strchr(u.be.record, '\\'));
     CHECK(!strstr(u.be.record, " ttl=") && !strstr(u.be.record, " fence="));
     done(&u);
+}
+
+/* ------------------------------------------------------------------ attempts */
+
+/* Start to connect to a server that accepts and then is silent; its end of the connection, or -1. */
+static int start_attempt(struct pg_attempt **a, int listener)
+{
+    struct sockaddr_in at;
+    socklen_t len = sizeof(at);
+    char port[8];
+    getsockname(listener, (struct sockaddr *)&at, &len);
+    snprintf(port, sizeof(port), "%d", ntohs(at.sin_port));
+    const char *const keys[] = {"hostaddr", "port", "user", "sslmode", "gssencmode", NULL};
+    const char *const values[] = {"127.0.0.1", port, "u", "disable", "disable", NULL};
+    return pg_attempt_start(a, keys, values) == 0 ? accept(listener, NULL, NULL) : -1;
+}
+
+TEST(an_attempt_that_is_given_up_ends_its_connection)
+{
+    struct pg_attempt *a = NULL;
+    PGconn *c = NULL;
+    char buf[256];
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct sockaddr_in any = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    REQUIRE(bind(listener, (struct sockaddr *)&any, sizeof(any)) == 0 && listen(listener, 5) == 0);
+    /* While it waits for the answer, and right after its start. */
+    for (int i = 0; i < 20; i++) {
+        int peer = start_attempt(&a, listener);
+        REQUIRE(peer >= 0);
+        if (i % 2 == 0)
+            CHECK(read(peer, buf, sizeof(buf)) > 0);
+        CHECK(!pg_attempt_take(a, &c));
+        pg_attempt_drop(a);
+        while (read(peer, buf, sizeof(buf)) > 0)
+            ;
+        close(peer);
+    }
+    /* One that has ended is there to be taken, or to be dropped. */
+    for (int i = 0; i < 2; i++) {
+        int peer = start_attempt(&a, listener);
+        REQUIRE(peer >= 0);
+        close(peer);
+        struct pollfd p = {.fd = pg_attempt_fd(a), .events = POLLIN};
+        REQUIRE_INT(poll(&p, 1, 10000), 1);
+        if (i == 0) {
+            REQUIRE(pg_attempt_take(a, &c));
+            CHECK_INT(PQstatus(c), CONNECTION_BAD);
+            PQfinish(c);
+        } else {
+            pg_attempt_drop(a);
+        }
+    }
+    close(listener);
 }
 
 extern const struct dlock_backend dlock_backend_postgres;

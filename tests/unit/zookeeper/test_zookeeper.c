@@ -191,7 +191,7 @@ static struct dlock_info info_of(const char *name, const char *data, int len)
     struct Stat stat = {.czxid = 0x1000000ffLL, .ctime = 1790000000123LL};
     struct dlock_info info;
     memset(&info, 0x55, sizeof info);
-    zk_read_info(name, data, len, &stat, &info);
+    zk_read_info(name, false, data, len, &stat, &info);
     CHECK_INT(info.fence, 0x1000000ffLL);
     CHECK_INT(info.left_ns, -1);
     CHECK(!info.waiter);
@@ -203,12 +203,28 @@ TEST(reads_our_own_record)
     struct user u;
     struct dlock_info info;
     REQUIRE_INT(open_uri(&u, "zk://h#n"), 0);
+    zk_set_record(&u.be, RECORD_HOLDS);
     CHECK_HAS(u.be.lock.record, "dlock1 ");
     info = info_of(UUID "-lock-0000000001", u.be.lock.record, (int)strlen(u.be.lock.record));
     CHECK(!info.foreign);
     CHECK_INT(info.pid, getpid());
     CHECK_STR(info.command, "unit");
+    CHECK(info.since_ms > 0 && info.waited_ms >= 0);
     done(&u);
+}
+
+/* The record's since= is the start of its wait until a heartbeat after the grant: no time is better than a wrong one. */
+TEST(shows_no_time_of_the_grant_before_it_is_told)
+{
+    static const char record[] = "dlock1 host=web1 pid=7 user=joe since=1790000000000 cmd=x note=";
+    struct Stat stat = {.czxid = 5};
+    struct dlock_info info = info_of(UUID "-lock-0000000001", record, (int)strlen(record));
+    CHECK_INT(info.pid, 7);
+    CHECK_INT(info.since_ms, 0);
+    zk_read_info(UUID "-lock-0000000002", true, record, (int)strlen(record), &stat, &info);
+    CHECK(info.waiter);
+    CHECK_INT(info.since_ms, INT64_C(1790000000000));
+    CHECK_INT(info.fence, 0);
 }
 
 TEST(names_the_program_of_a_foreign_record)
@@ -512,7 +528,9 @@ TEST(lists_the_servers_in_random_order)
     u.spec.peers = peers;
     u.spec.npeers = 3;
     for (int i = 0; i < 200; i++) {
-        char *s = servers_text(&u.spec);
+        struct dlock_peer *servers = shuffled(&u.spec);
+        REQUIRE(servers);
+        char *s = servers_text(servers, 3);
         REQUIRE(s);
         CHECK_INT(strlen(s), strlen("192.0.2.1:2181,127.0.0.1:65535,2001:db8::1:1"));
         CHECK_HAS(s, "192.0.2.1:2181");
@@ -520,10 +538,36 @@ TEST(lists_the_servers_in_random_order)
         CHECK_HAS(s, "2001:db8::1:1");
         first[s[0] == '2' ? 2 : s[1] == '9' ? 0 : 1] = true;
         free(s);
+        free(servers);
     }
     /* Clients spread: each of them is the first now and then. */
     CHECK(first[0] && first[1] && first[2]);
     done(&u);
+}
+
+static struct dlock_peer peer(const char *addr, unsigned short port)
+{
+    struct dlock_peer p = {.len = sizeof(struct sockaddr_in)};
+    struct sockaddr_in *in = (void *)&p.addr;
+    *in = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(port)};
+    inet_pton(AF_INET, addr, &in->sin_addr);
+    return p;
+}
+
+TEST(knows_when_the_servers_have_moved)
+{
+    struct dlock_peer had[] = {peer("192.0.2.1", 1), peer("192.0.2.1", 2), peer("192.0.2.3", 1)};
+    struct dlock_peer now[] = {had[2], had[0], had[1]};
+    struct zk_session s = {.servers = had, .nservers = 3};
+    struct dlock_spec spec = {.peers = now, .npeers = 3};
+    CHECK(servers_are_current(&s, &spec)); /* a name server answers in another order each time */
+    spec.npeers = 2;
+    CHECK(!servers_are_current(&s, &spec));
+    spec.npeers = 3;
+    now[1] = peer("192.0.2.4", 1);
+    CHECK(!servers_are_current(&s, &spec));
+    now[1] = peer("192.0.2.1", 3);
+    CHECK(!servers_are_current(&s, &spec));
 }
 
 /* ---------------------------------------------------- the lease that lags */
@@ -639,6 +683,67 @@ TEST(is_busy_when_the_node_is_gone_before_the_delete)
     CHECK_INT(zk_node_message(&u.be, &beat, &u.err), ZK_GOES_ON);
     CHECK_INT(u.be.again_at, DLOCK_NEVER); /* no other node is created */
     CHECK_INT(zk_node_message(&u.be, &gone, &u.err), ZK_BUSY);
+    done(&u);
+}
+
+/* A release of a held lock. Heartbeats were sent at these times, 0: none; the second was not answered. */
+static void releasing(struct user *u, int64_t answered, int64_t unanswered)
+{
+    REQUIRE_INT(open_uri(u, "zk://h#n"), 0);
+    u->be.op = OP_RELEASE;
+    u->be.grant = GRANT_HELD;
+    u->be.node.state = NODE_THERE;
+    u->be.release.serial = 7;
+    u->be.session.opened_at = 1;
+    u->be.session.timeout = 6 * DLOCK_SEC;
+    beats_begin(&u->be.session);
+    zk_heard(&u->be.session, answered);
+    u->be.session.beat.sent = unanswered ? unanswered : answered;
+}
+
+/* The answer to the delete, or to a heartbeat that was sent before. Returns the verdict on the release. */
+static enum zk_verdict answer(struct user *u, enum zk_tag tag, int rc)
+{
+    struct zk_msg m = {.what = ZK_ANSWER, .tag = (int)tag, .serial = 7, .rc = rc};
+    u->be.release.how = DLOCK_REL_NOTHING;
+    u->be.release.serial = 7;
+    return zk_node_message(&u->be, &m, &u->err);
+}
+
+TEST(a_lost_answer_to_the_delete_is_a_clean_release_after_an_answered_heartbeat)
+{
+    struct user u;
+    releasing(&u, 10, 0);
+    CHECK_INT(answer(&u, T_DELETE, ZCONNECTIONLOSS), ZK_GOES_ON);
+    CHECK_INT(answer(&u, T_DELETE, ZNONODE), ZK_RELEASED);
+    CHECK_INT(u.be.release.how, DLOCK_REL_CLEAN);
+    done(&u);
+}
+
+TEST(lost_answers_to_heartbeat_and_delete_make_the_release_unclear)
+{
+    struct user u;
+    releasing(&u, 10, 20);
+    CHECK_INT(answer(&u, T_DELETE, ZCONNECTIONLOSS), ZK_GOES_ON);
+    CHECK_INT(answer(&u, T_DELETE, ZNONODE), ZK_RELEASED);
+    CHECK_INT(u.be.release.how, DLOCK_REL_UNCLEAR);
+    CHECK_HAS(u.err.msg, "heartbeat");
+    done(&u);
+    /* Deleted now: it was there all the time. */
+    releasing(&u, 10, 20);
+    CHECK_INT(answer(&u, T_DELETE, ZCONNECTIONLOSS), ZK_GOES_ON);
+    CHECK_INT(answer(&u, T_DELETE, ZOK), ZK_RELEASED);
+    CHECK_INT(u.be.release.how, DLOCK_REL_CLEAN);
+    done(&u);
+}
+
+TEST(a_heartbeat_that_finds_no_node_before_the_delete_is_a_loss)
+{
+    struct user u;
+    releasing(&u, 10, 20);
+    CHECK_INT(answer(&u, T_BEAT, ZNONODE), ZK_RELEASED);
+    CHECK_INT(u.be.release.how, DLOCK_REL_NOT_OURS);
+    CHECK_INT(u.err.code, DLOCK_ELOST);
     done(&u);
 }
 

@@ -4,9 +4,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
 #include <semaphore.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -89,6 +91,14 @@ int __wrap_getaddrinfo(const char *host, const char *port, const struct addrinfo
     return __real_getaddrinfo(host, port, hints, found);
 }
 
+static _Thread_local struct sockaddr_storage target;
+
+static socklen_t length_of(const struct sockaddr_storage *a)
+{
+    return a->ss_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
+}
+
+/* The library makes a socket for each connection, and connects it: the socket fits the target that comes next. */
 int __wrap_socket(int domain, int type, int protocol)
 {
     struct zk_calls *c = mine;
@@ -97,23 +107,28 @@ int __wrap_socket(int domain, int type, int protocol)
     pthread_mutex_lock(&c->lock);
     c->cut = false;
     zk_frame_begin(&c->frame);
+    memset(&target, 0, sizeof(target));
+    if (c->nto > 0) {
+        target = c->to[c->next++ % c->nto];
+        domain = target.ss_family;
+    }
     int fd = c->fd = __real_socket(domain, type | SOCK_CLOEXEC, protocol), err = errno;
     pthread_mutex_unlock(&c->lock);
     errno = err;
     return fd;
 }
 
-static _Thread_local struct sockaddr_storage target;
-
 int __wrap_connect(int fd, const struct sockaddr *sa, socklen_t len)
 {
-    int rc = __real_connect(fd, sa, len), err = errno;
-    if (mine) {
-        memset(&target, 0, sizeof(target));
+    if (!mine)
+        return __real_connect(fd, sa, len);
+    if (target.ss_family != AF_UNSPEC)
+        len = length_of(&target);
+    else
         memcpy(&target, sa, len < sizeof(target) ? len : sizeof(target));
-        if (rc < 0 && err != EINPROGRESS && err != EWOULDBLOCK)
-            mine->trouble(mine, err, &target);
-    }
+    int rc = __real_connect(fd, (const struct sockaddr *)&target, len), err = errno;
+    if (rc < 0 && err != EINPROGRESS && err != EWOULDBLOCK)
+        mine->trouble(mine, err, &target);
     errno = err;
     return rc;
 }
@@ -247,12 +262,32 @@ void zk_calls_done(struct zk_calls *c)
 {
     pthread_mutex_destroy(&c->lock);
     zk_frame_done(&c->frame);
+    free(c->to);
 }
 
 void zk_calls_of(struct zk_calls *c, bool is_leaving)
 {
     mine = c;
     leaving = is_leaving;
+}
+
+bool zk_calls_aim(struct zk_calls *c, struct sockaddr_storage *to, size_t n)
+{
+#ifdef ZK_WRAP
+    pthread_mutex_lock(&c->lock);
+    struct sockaddr_storage *old = c->to;
+    c->to = to;
+    c->nto = n;
+    c->next = 0;
+    pthread_mutex_unlock(&c->lock);
+    free(old);
+    return true;
+#else
+    (void)c;
+    (void)n;
+    free(to);
+    return false;
+#endif
 }
 
 bool zk_calls_cut(struct zk_calls *c)

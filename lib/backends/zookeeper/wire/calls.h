@@ -14,9 +14,11 @@
 
 /* The calls of one handle of the library. */
 struct zk_calls {
-    pthread_mutex_t lock;  /* for fd, cut and frame */
-    int fd;                /* its socket; -1: none, or unknown */
-    bool cut;              /* we have shut that socket down */
+    pthread_mutex_t lock;        /* for what follows, but trouble */
+    int fd;                      /* its socket; -1: none, or unknown */
+    bool cut;                    /* we have shut that socket down */
+    struct sockaddr_storage *to; /* where to connect, in turn; NULL: where the library wants to */
+    size_t nto, next;
     struct zk_frame frame; /* what goes over it */
     /*
      * A server is of no use. err is the errno of the connect; EPROTO: the server broke the protocol, and the connection
@@ -34,6 +36,11 @@ void zk_calls_done(struct zk_calls *c);
  * leaving: within zookeeper_close(3), which then does not wait for the server to hang up.
  */
 void zk_calls_of(struct zk_calls *c, bool leaving);
+/*
+ * From now on connect to these addresses, not to those that the library was given. It takes over to, which is
+ * malloc'ed. False: impossible, since nothing is intercepted.
+ */
+bool zk_calls_aim(struct zk_calls *c, struct sockaddr_storage *to, size_t n);
 /* Shut the connection down. False: there is none, or its socket is unknown. */
 bool zk_calls_cut(struct zk_calls *c);
 

@@ -136,6 +136,20 @@ bool zk_conn_cut(struct zk_conn *c)
     return zk_calls_cut(&c->calls);
 }
 
+/*
+ * Not by zoo_set_servers(3) where we have the choice: it takes two ports of one address for one server, it closes the
+ * socket in this thread, while the library's own thread uses it, and a connection that it ends so is reported to nobody.
+ */
+bool zk_conn_aim(struct zk_conn *c, const struct dlock_peer *peers, int n, const char *servers)
+{
+    struct sockaddr_storage *to = calloc((size_t)n, sizeof(*to));
+    if (!to)
+        return false;
+    for (int i = 0; i < n; i++)
+        to[i] = peers[i].addr;
+    return zk_calls_aim(&c->calls, to, (size_t)n) || zoo_set_servers(c->zh, servers) == ZOK;
+}
+
 /* ------------------------------------------------------------------ callbacks */
 
 static void on_session(zhandle_t *zh, int type, int state, const char *path, void *ctx)

@@ -66,6 +66,13 @@ bool zk_conn_next(struct zk_conn *c, struct zk_msg *m);
  */
 bool zk_conn_cut(struct zk_conn *c);
 
+/*
+ * The servers are at other addresses now: the next connection goes to one of the peers (n > 0, tried in that order); the
+ * present one stays. servers: the same as text, for a build without the packet guard. Out of memory: nothing changes,
+ * and false.
+ */
+bool zk_conn_aim(struct zk_conn *c, const struct dlock_peer *peers, int n, const char *servers);
+
 enum zk_call { ZK_AUTH, ZK_CREATE, ZK_CHILDREN, ZK_GET, ZK_SET, ZK_DELETE, ZK_SYNC };
 
 /* A request. The strings are copied. */

@@ -1,0 +1,180 @@
+/* attempt.c - see attempt.h. */
+#include "attempt.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+/* Enough for OpenSSL, Kerberos and LDAP; a stuck thread should not cost 8 MiB. */
+#define STACK_SIZE (1024 * 1024)
+
+/* Shared by the caller and the thread. The one that leaves second frees it. */
+struct pg_attempt {
+    enum { RUNNING, ENDED, DROPPED } _Atomic state;
+    pthread_t thread;
+    PGconn *pq; /* the thread's until ENDED */
+    /* The ends of a socket pair: each side closes its own, and the other one sees that. */
+    int fd, thread_fd;
+    size_t size; /* of all of this, wiped at the end: there may be a password */
+    const char **keys, **values;
+    const char *lists[]; /* these two, and the copied texts behind them */
+};
+
+static void free_attempt(struct pg_attempt *a)
+{
+    explicit_bzero(a, a->size);
+    free(a);
+}
+
+static void ignore_notice(void *arg, const PGresult *res)
+{
+    (void)arg;
+    (void)res;
+}
+
+static void work(PGconn *pq, int caller)
+{
+    PostgresPollingStatusType want = PGRES_POLLING_WRITING;
+    while (want == PGRES_POLLING_READING || want == PGRES_POLLING_WRITING) {
+        struct pollfd p[] = {
+            {.fd = PQsocket(pq), .events = want == PGRES_POLLING_READING ? POLLIN : POLLOUT},
+            {.fd = caller},
+        };
+        /* Not without this look: PQconnectPoll would take an unfinished connect() for a finished one. */
+        int got = poll(p, 2, -1);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0 || p[1].revents != 0)
+            return;
+        want = PQconnectPoll(pq);
+    }
+}
+
+static void *run(void *arg)
+{
+    struct pg_attempt *a = arg;
+    int fd = a->thread_fd;
+    PGconn *pq = PQconnectStartParams(a->keys, a->values, 0);
+    if (pq && PQstatus(pq) != CONNECTION_BAD) {
+        PQsetErrorVerbosity(pq, PQERRORS_VERBOSE);
+        PQsetNoticeReceiver(pq, ignore_notice, NULL);
+        work(pq, fd);
+    }
+    a->pq = pq;
+    if (atomic_exchange(&a->state, ENDED) == DROPPED) {
+        PQfinish(pq);
+        free_attempt(a);
+    }
+    close(fd);
+    return NULL;
+}
+
+static char *copy(char **at, const char *text)
+{
+    char *begin = *at;
+    *at = stpcpy(begin, text) + 1;
+    return begin;
+}
+
+static struct pg_attempt *new_attempt(const char *const *keys, const char *const *values)
+{
+    size_t n = 0, length = 0;
+    for (; keys[n]; n++)
+        length += strlen(keys[n]) + 1 + (values[n] ? strlen(values[n]) + 1 : 0);
+    size_t size = sizeof(struct pg_attempt) + 2 * (n + 1) * sizeof(char *) + length;
+    struct pg_attempt *a = calloc(1, size);
+    if (!a)
+        return NULL;
+    a->size = size;
+    a->keys = a->lists;
+    a->values = a->lists + n + 1;
+    char *text = (char *)(a->lists + 2 * (n + 1));
+    for (size_t i = 0; i < n; i++) {
+        a->keys[i] = copy(&text, keys[i]);
+        a->values[i] = values[i] ? copy(&text, values[i]) : NULL;
+    }
+    return a;
+}
+
+/* 0 or an errno. */
+static int start_thread(struct pg_attempt *a)
+{
+    pthread_attr_t attr;
+    sigset_t all, old;
+    int e = pthread_attr_init(&attr);
+    if (e != 0)
+        return e;
+    pthread_attr_setstacksize(&attr, STACK_SIZE);
+    /* Signals go to the caller's threads only. */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    e = pthread_create(&a->thread, &attr, run, a);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    pthread_attr_destroy(&attr);
+    return e;
+}
+
+int pg_attempt_start(struct pg_attempt **out, const char *const *keys, const char *const *values)
+{
+    int fds[2], e;
+    struct pg_attempt *a = new_attempt(keys, values);
+    if (!a)
+        return -ENOMEM;
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0) {
+        e = errno;
+        free_attempt(a);
+        return -e;
+    }
+    a->fd = fds[0];
+    a->thread_fd = fds[1];
+    e = start_thread(a);
+    if (e != 0) {
+        close(fds[0]);
+        close(fds[1]);
+        free_attempt(a);
+        return -e;
+    }
+    *out = a;
+    return 0;
+}
+
+int pg_attempt_fd(const struct pg_attempt *a)
+{
+    return a->fd;
+}
+
+/* The state is ENDED: the thread has only to return. Joined, it is gone before exit handlers run. */
+static PGconn *finish(struct pg_attempt *a)
+{
+    PGconn *pq = a->pq;
+    pthread_join(a->thread, NULL);
+    free_attempt(a);
+    return pq;
+}
+
+bool pg_attempt_take(struct pg_attempt *a, PGconn **out)
+{
+    if (atomic_load(&a->state) != ENDED)
+        return false;
+    close(a->fd);
+    *out = finish(a);
+    return true;
+}
+
+void pg_attempt_drop(struct pg_attempt *a)
+{
+    if (!a)
+        return;
+    pthread_t thread = a->thread;
+    close(a->fd);
+    if (atomic_exchange(&a->state, DROPPED) == RUNNING)
+        pthread_detach(thread);
+    else
+        PQfinish(finish(a));
+}

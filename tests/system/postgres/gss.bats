@@ -1,0 +1,113 @@
+#!/usr/bin/env bats
+# gss.bats - Kerberos and directory servers before PostgreSQL: libpq blocks while it asks them, and they may not answer.
+
+bats_require_minimum_version 1.5.0
+load ../../support/common
+load ../../support/fake
+load ../../support/postgres
+load ../../support/pglock
+
+setup_file() {
+    export BATS_NO_PARALLELIZE_WITHIN_FILE=true
+    pg_start
+}
+teardown_file() { pg_stop_all; }
+
+setup() {
+    dlock_setup
+    fake_setup # the command that tells what happens to it
+    at_server
+}
+teardown() { dlock_teardown; }
+
+# The user has a ticket, and the Kerberos server does not answer. asked: it was asked since then.
+silent_kdc() {
+    listener silent_kdc "$T"
+    export KRB5_CONFIG=$T/krb5.conf KRB5CCNAME=FILE:$T/ccache
+    U="postgres://postgres@localhost:$PG_PORT/postgres"
+    L="$U#$NAME"
+}
+asked() { [ -s "$T/asked" ]; }
+
+# hba METHOD: how the server of this test authenticates who comes by TCP; pgsql comes by the socket.
+hba() {
+    local reloads
+    reloads=$(grep -c 'reloading configuration' "$PG_LOG" || :)
+    printf '%s\n' 'local all all trust' "host all all 127.0.0.1/32 $1" >"${PG_DIRS[own]}/pg_hba.conf"
+    kill -HUP "${PG_PIDS[own]}"
+    reloaded() { [ "$(grep -c 'reloading configuration' "$PG_LOG")" -gt "$reloads" ]; }
+    wait_for 5 reloaded
+}
+by_socket() { timeout -k 2 30 "$PG_BIN/psql" -X -q -A -t -h "$PG_SOCK" -p "$PG_PORT" -U postgres -d postgres "$@" 3>&-; }
+
+# The tests with a silent server are "plain": with a sanitizer dlock does not leave by _exit(2), and the exit handlers of
+# Kerberos and LDAP destroy what the thread that still waits uses.
+
+# bounds URI CMD...: dlock keeps its bounds, and TERM ends it at once; CMD: it has got stuck.
+bounds() {
+    local t0 url=$1
+    shift
+    rm -f asked
+    timed -w 0.5 "$url" touch ran
+    assert_rc 69 && assert_between 500 "$took" $((900 + BUSY)) "-w (ms)" && "$@" || return
+    timed --status --connect-timeout 0.5 "$url"
+    assert_rc 69 && assert_between 500 "$took" $((900 + BUSY)) "--status (ms)" || return
+    rm -f asked
+    start_log out "$DLOCK" --connect-timeout 20 "$url" touch ran
+    wait_for 5 "$@" || return
+    t0=$(now_ms)
+    kill -TERM "$STARTED"
+    exits 143 5 "$STARTED" && assert_between 0 $(($(now_ms) - t0)) $((400 + BUSY)) "TERM (ms)" || return
+    [ ! -e ran ]
+}
+
+# bats test_tags=thread
+@test "a silent Kerberos server is not asked unless GSS is wanted" {
+    silent_kdc
+    for mode in advisory lease; do
+        run run_t 10 "$DLOCK" -w 2 "$U?mode=$mode#$NAME" touch ran.$mode
+        assert_rc 0
+        [ -e ran.$mode ]
+    done
+    if asked; then fail "it was asked"; fi
+}
+
+# bats test_tags=plain
+@test "a silent Kerberos server delays neither -w nor TERM" {
+    own_server
+    silent_kdc
+    # Encryption, then authentication.
+    PGGSSENCMODE=prefer bounds "$L" asked
+    hba gss
+    bounds "$U?mode=lease#$NAME" asked
+}
+
+# bats test_tags=plain
+@test "a silent directory server delays neither -w nor TERM" {
+    listener silent_kdc "$T"
+    printf '%s\n' '[far]' "ldap://127.0.0.1:$LISTENS/dc=test?uid?sub?(cn=far)" >services
+    export PGSERVICEFILE=$T/services
+    bounds "postgres:///postgres?service=far#$NAME" asked
+    run -69 "$DLOCK" -w 0.1 "postgres:///postgres?service=far#$NAME" touch ran
+    assert_out "look-up of its hosts"
+    bounds "postgres://postgres@127.0.0.1:$PG_PORT/postgres?service=far&mode=lease#$NAME" asked
+}
+
+# bats test_tags=plain
+@test "renewals and TERM go on while a Kerberos server is silent" {
+    own_server
+    silent_kdc
+    PGGSSENCMODE=disable start_log out "$HELPERS/launch" -d -s "$DLOCK" --ttl 4 "$U?mode=lease#$NAME" $SUBJECT -k -u "$T/end" -r 7
+    K=$STARTED
+    wait_for 5 running
+    hba gss
+    by_socket -c "select pg_terminate_backend(pid) from pg_stat_activity where application_name like 'dlock:%'"
+    wait_for 5 asked
+    kill -TERM "$K"
+    wait_for 1 has_seen main sig 15
+    hba trust
+    left_is_over() { [ "$(by_socket -c "select (extract(epoch from expires - clock_timestamp()) * 1000)::int from dlock_locks where name = '$NAME'")" -gt "$1" ]; }
+    wait_for 3 left_is_over 2800
+    touch end
+    exits 7 5 "$K"
+}
