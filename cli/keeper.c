@@ -384,6 +384,19 @@ static void on_busy(struct keeper *k, const struct dlock_info *info)
     finish(k);
 }
 
+/* The store has not confirmed the release: it was silent, or says why. */
+static void release_unclear(const struct keeper *k, const struct dlock_error *err)
+{
+    char lock[LOCK_TEXT_MAX];
+
+    if (err->code == 0 || err->code == DLOCK_EUNAVAIL)
+        message("%s: no answer to the release%s%s; the lock expires with its ttl",
+                lock_text(k, lock), err->msg[0] ? ": " : "", err->msg);
+    else /* the store may have done part of it */
+        message("the release of '%s' failed: %s; the lock ends with its ttl at the latest",
+                dlock_name(k->lk), err->msg);
+}
+
 static void on_released(struct keeper *k, const struct dlock_report *r)
 {
     char lock[LOCK_TEXT_MAX];
@@ -395,8 +408,7 @@ static void on_released(struct keeper *k, const struct dlock_report *r)
         k->lost = true;
     }
     if (r->how == DLOCK_REL_UNCLEAR && !k->lost && !k->die_sig)
-        message("%s: no answer to the release%s%s; the lock expires with its ttl", lock, colon,
-                r->error.msg);
+        release_unclear(k, &r->error);
     finish(k);
 }
 

@@ -151,7 +151,7 @@ struct dlock_times {
 enum dlock_how {
     DLOCK_REL_CLEAN,    /* the store confirmed the release */
     DLOCK_REL_NOT_OURS, /* the store says the lock was no longer ours: it was lost */
-    DLOCK_REL_UNCLEAR,  /* no answer: the lease expires by itself */
+    DLOCK_REL_UNCLEAR,  /* no answer, or a refusal: the lease expires by itself */
     DLOCK_REL_NOTHING   /* nothing was held */
 };
 
@@ -281,7 +281,10 @@ int dlock_acquire(dlock *, struct dlock_error *err);
  */
 int dlock_keep(dlock *, int64_t until, struct dlock_error *err);
 
-/* dlock_release - release within timeout_ns. Returns 0, DLOCK_ELOST (it was not ours), DLOCK_EUNAVAIL (no answer). */
+/*
+ * dlock_release - release within timeout_ns. Returns 0, DLOCK_ELOST (it was not ours), DLOCK_EUNAVAIL (no answer), or
+ * why the store has refused it.
+ */
 int dlock_release(dlock *, int64_t timeout_ns, struct dlock_error *err);
 
 #endif

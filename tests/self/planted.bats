@@ -104,6 +104,12 @@ caught() {
 }
 
 # bats test_tags=slow
+@test "planted: a newcomer's own ttl as the restart grace" {
+    plant lib/backends/redis/redlock_vote.c 's/age = dlock_max\(age, be->servers\[i\].longest_ms\);/;/'
+    caught redlock/faults "restarted nodes do not vote while the holder's longer ttl may last"
+}
+
+# bats test_tags=slow
 @test "planted: a deadline from the time of the answer" {
     plant lib/lease.c 's/confirm\(l, ev->from, ev->raw_minus_boot, ev->ttl\)/confirm(l, now.boot, now.raw - now.boot, ev->ttl)/'
     caught cli/lease "a grant after term_at never starts the command and is given back"
