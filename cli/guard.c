@@ -2,9 +2,10 @@
  * guard.c - the dead man's switch.
  *
  * The guard is the command's parent and knows two times. It kills the whole tree when the keeper's
- * end of the socket closes, and ends it by the clock when the keeper stops extending. Two kernel
- * means stand behind it, should it be stopped or killed itself: a timer that kills the guard at
- * hard_at, and the parent-death signal that then kills the command.
+ * end of the socket closes, and ends it by two clocks when the keeper stops extending: a time has
+ * passed when one of them has reached it. Two kernel means stand behind it, should it be stopped or
+ * killed itself: a timer that kills the guard before hard_at, and the parent-death signal that then
+ * kills the command.
  *
  * Every turn of its loop checks everything: messages first (an EXTEND that is waiting in the socket
  * must count), then children, then the clock. It blocks only in ppoll, allocates nothing and uses
@@ -14,6 +15,7 @@
 
 #include "process_tree.h"
 #include "spawn.h"
+#include "util.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -59,9 +61,9 @@ struct guard_state {
     bool exec_failed;
     bool keeper_gone;
     bool lease_over; /* term_at has passed without an EXTEND: final */
-    int64_t term_at, kill_at, hard_at;
+    int64_t term_at, kill_at, hard_at, raw_minus_boot;
     int64_t end_kill_at; /* of the keeper's own END; DLOCK_NEVER: none */
-    int64_t wake_set;    /* what timerfd is set to */
+    int64_t wake_set;    /* the turn that timerfd is set for; DLOCK_NEVER: none */
     struct {
         int64_t since, pause;
         int64_t seen_at; /* when /proc last showed the tree */
@@ -187,6 +189,12 @@ static struct itimerspec at_time(int64_t at)
     return when;
 }
 
+/* A time of the lease has passed when this has reached it. */
+static int64_t lease_now(const struct guard_state *g)
+{
+    return dlock_lease_now(g->raw_minus_boot);
+}
+
 /* When to send SIGKILL, once the tree has been asked to end. */
 static int64_t kill_time(const struct guard_state *g)
 {
@@ -195,18 +203,29 @@ static int64_t kill_time(const struct guard_state *g)
     return g->kill_at;
 }
 
+/* Does the kernel's timer kill a guard that lets hard_at come near? */
+static bool is_timed(const struct guard_state *g)
+{
+    return (g->phase == GUARD_RUNNING || g->phase == GUARD_TERMINATING) && !g->cfg->warn_only &&
+           g->hard_at != DLOCK_NEVER;
+}
+
 /*
- * When the kernel's timer kills the guard. While it is killing the tree the guard must be left to
- * finish; but the keeper waits for it, and if it was stopped it is in the way: killed, it leaves
- * the tree to the keeper. With the keeper gone no other process would end the tree.
+ * When the kernel's timer kills the guard, by CLOCK_BOOTTIME. That clock may be slewed: the timer
+ * is set to a part of what is left until hard_at, and set again by the living guard, which wakes up
+ * for that (next_wake).
+ *
+ * While it is killing the tree the guard must be left to finish; but the keeper waits for it, and
+ * if it was stopped it is in the way: killed, it leaves the tree to the keeper. With the keeper
+ * gone no other process would end the tree.
  */
 static int64_t hard_time(const struct guard_state *g)
 {
     bool lease =
         g->term_at != DLOCK_NEVER || g->kill_at != DLOCK_NEVER || g->hard_at != DLOCK_NEVER;
 
-    if (g->phase == GUARD_RUNNING || g->phase == GUARD_TERMINATING)
-        return g->cfg->warn_only ? DLOCK_NEVER : g->hard_at;
+    if (is_timed(g))
+        return dlock_now() + dlock_wait_part(g->hard_at - lease_now(g));
     if (g->phase == GUARD_KILLING && lease && !g->keeper_gone)
         return dlock_now() + KILL_TURN;
     return DLOCK_NEVER;
@@ -220,19 +239,8 @@ static void set_hard_timer(const struct guard_state *g)
     timer_settime(g->hard_timer, TIMER_ABSTIME, &when, NULL);
 }
 
-/* poll's own time-out does not count the time a machine sleeps; a timerfd on CLOCK_BOOTTIME does. */
-static void set_wake(struct guard_state *g, int64_t at)
-{
-    struct itimerspec when = at_time(at);
-
-    if (at == g->wake_set)
-        return;
-    timerfd_settime(g->timerfd, TFD_TIMER_ABSTIME, &when, NULL);
-    g->wake_set = at;
-}
-
-/* When the next turn is due without an event; DLOCK_NEVER: not by the clock. */
-static int64_t next_wake(const struct guard_state *g)
+/* The time of the lease at which the next turn is due without an event; DLOCK_NEVER: not by the clock. */
+static int64_t next_turn(const struct guard_state *g)
 {
     switch (g->phase) {
     case GUARD_RUNNING:
@@ -242,10 +250,35 @@ static int64_t next_wake(const struct guard_state *g)
             return kill_time(g);
         return g->term_at;
     case GUARD_KILLING:
-        return dlock_now() + g->killing.pause;
+        return lease_now(g) + g->killing.pause;
     default:
         return DLOCK_NEVER;
     }
+}
+
+/*
+ * When to wake up, by CLOCK_BOOTTIME: not too late for this turn by either clock, and well before
+ * the kernel's timer, if this guard is alive and only busy.
+ */
+static int64_t next_wake(const struct guard_state *g, int64_t turn)
+{
+    int64_t now = lease_now(g), wait = dlock_wait_part(turn - now);
+
+    if (is_timed(g))
+        wait = dlock_min(wait, dlock_max(DLOCK_MSEC, (g->hard_at - now) / 2));
+    return dlock_now() + wait;
+}
+
+/* poll's own time-out does not count the time a machine sleeps; a timerfd on CLOCK_BOOTTIME does. */
+static void set_wake(struct guard_state *g)
+{
+    int64_t turn = next_turn(g);
+
+    if (turn == g->wake_set)
+        return;
+    struct itimerspec when = at_time(turn == DLOCK_NEVER ? DLOCK_NEVER : next_wake(g, turn));
+    timerfd_settime(g->timerfd, TFD_TIMER_ABSTIME, &when, NULL);
+    g->wake_set = turn;
 }
 
 /* ----------------------------------------------------- end of the tree --- */
@@ -265,7 +298,7 @@ static void begin_term(struct guard_state *g)
 {
     if (g->phase != GUARD_RUNNING)
         return;
-    if (dlock_now() >= kill_time(g)) {
+    if (lease_now(g) >= kill_time(g)) {
         begin_kill(g);
         return;
     }
@@ -389,13 +422,17 @@ static void kill_tree(struct guard_state *g)
 
 static void take_times(struct guard_state *g, const struct guard_msg *m)
 {
-    if (!g->lease_over) {
-        g->term_at = m->term_at;
-        g->kill_at = m->kill_at;
-    } else if (m->kill_at < g->kill_at) {
-        g->kill_at = m->kill_at; /* the end has begun: it may come earlier, but not later */
+    if (g->lease_over) {
+        /* The end has begun: it may come earlier by one clock, but not later by the other. */
+        int64_t by_raw = dlock_min(0, m->raw_minus_boot - g->raw_minus_boot);
+        g->kill_at = dlock_min(g->kill_at, m->kill_at + by_raw);
+        return;
     }
+    g->term_at = m->term_at;
+    g->kill_at = m->kill_at;
     g->hard_at = m->hard_at;
+    g->raw_minus_boot = m->raw_minus_boot;
+    g->wake_set = DLOCK_NEVER; /* until the end of this turn */
     set_hard_timer(g);
 }
 
@@ -428,6 +465,7 @@ static void start(struct guard_state *g, const struct guard_msg *m, bool lease_l
         .die_with_parent = true,
         .keeper_fd = g->sock,
         .not_after = m->term_at,
+        .raw_minus_boot = m->raw_minus_boot,
         .inherit_fd = -1,
         .name = g->cfg->name,
         .token = m->token,
@@ -443,7 +481,7 @@ static void start(struct guard_state *g, const struct guard_msg *m, bool lease_l
         return;
     }
     /* The timer is set before the fork: the command is never without it. */
-    if (dlock_now() < m->term_at)
+    if (dlock_lease_now(m->raw_minus_boot) < m->term_at)
         g->phase = GUARD_RUNNING;
     take_times(g, m);
     pid = spawn_command(&sp, &g->exec_fd);
@@ -523,7 +561,7 @@ static void read_orders(struct guard_state *g)
 
 static void check_clock(struct guard_state *g)
 {
-    int64_t now = dlock_now();
+    int64_t now = lease_now(g);
 
     if (g->phase != GUARD_RUNNING && g->phase != GUARD_TERMINATING)
         return;
@@ -562,14 +600,16 @@ static void wait_for_event(struct guard_state *g)
     char drain[16 * sizeof(struct signalfd_siginfo)];
     uint64_t ticks;
 
-    set_wake(g, next_wake(g));
+    set_wake(g);
     if (ppoll(p, sizeof(p) / sizeof(p[0]), NULL, NULL) <= 0)
         return;
     if (p[0].revents)
         while (read(g->sigfd, drain, sizeof(drain)) > 0)
             ;
-    if (p[1].revents && read(g->timerfd, &ticks, sizeof(ticks)) > 0)
+    if (p[1].revents && read(g->timerfd, &ticks, sizeof(ticks)) > 0) {
         g->wake_set = DLOCK_NEVER;
+        set_hard_timer(g);
+    }
 }
 
 /* ------------------------------------------------------------- start --- */
@@ -617,6 +657,7 @@ static _Noreturn void guard_main(const struct guard_config *cfg, int sock, pid_t
         .term_at = DLOCK_NEVER,
         .kill_at = DLOCK_NEVER,
         .hard_at = DLOCK_NEVER,
+        .raw_minus_boot = DLOCK_RAW_NEVER,
         .end_kill_at = DLOCK_NEVER,
         .wake_set = DLOCK_NEVER,
     };

@@ -13,7 +13,7 @@
 enum guard_msg_type {
     /* keeper -> guard */
     G_START = 1, /* times, fence, token: fork the command unless term_at has passed */
-    G_EXTEND,    /* times */
+    G_EXTEND,    /* times, each by two clocks */
     G_SIGNAL,    /* arg: signal for the command (for its group when it has one of its own) */
     G_END,    /* arg: SIGTERM (then KILL at kill_at of this message) or SIGKILL (at once), for the
                     whole tree; G_TREE_EMPTY follows */
@@ -32,7 +32,7 @@ enum guard_msg_type {
 
 struct guard_msg {
     int32_t type, arg, flags, pad;
-    int64_t term_at, kill_at, hard_at;
+    int64_t term_at, kill_at, hard_at, raw_minus_boot; /* as in struct dlock_times */
     uint64_t fence;
     char token[DLOCK_TOKEN_LEN + 8];
 };

@@ -114,6 +114,7 @@ static int tell_guard(struct keeper *k, enum guard_msg_type type, int arg,
     m.term_at = t ? t->term_at : DLOCK_NEVER;
     m.kill_at = t ? t->kill_at : DLOCK_NEVER;
     m.hard_at = t ? t->hard_at : DLOCK_NEVER;
+    m.raw_minus_boot = t ? t->raw_minus_boot : DLOCK_RAW_NEVER;
     if (type == G_START) {
         pass = dlock_session_fd(k->lk);
         m.fence = dlock_fence(k->lk);
@@ -137,6 +138,12 @@ static void end_tree(struct keeper *k, int sig, int64_t kill_at)
 
     k->ending = true;
     tell_guard(k, G_END, sig, &t);
+}
+
+/* A time of the lease has passed when this has reached it: the guard reads its times by this clock. */
+static int64_t lease_now(const struct keeper *k)
+{
+    return dlock_lease_now(k->times.raw_minus_boot);
 }
 
 /* The guard has no work left. If it does not exit (stopped?) it is killed a moment later. */
@@ -179,7 +186,7 @@ static void after_exit(struct keeper *k)
     bool must_end = k->ending || k->c->end_signal || (k->lost && may_end(k)) || died;
     if (must_end && !k->tree_empty) {
         if (!k->ending && !died)
-            end_tree(k, SIGTERM, dlock_now() + command_grace(k->c));
+            end_tree(k, SIGTERM, lease_now(k) + command_grace(k->c));
         return;
     }
     release(k, k->lost ? LOST_TIME : options_of(k)->connect_timeout_ns);
@@ -295,7 +302,7 @@ static void interrupt_while_starting(struct keeper *k, int sig)
 {
     k->die_sig = sig;
     if (!k->ending)
-        end_tree(k, SIGTERM, dlock_now() + command_grace(k->c));
+        end_tree(k, SIGTERM, lease_now(k) + command_grace(k->c));
 }
 
 static void on_signal(struct keeper *k, const struct signalfd_siginfo *si)
@@ -376,6 +383,19 @@ static void on_busy(struct keeper *k, const struct dlock_info *info)
     finish(k);
 }
 
+/* The store has not confirmed the release: it was silent, or says why. */
+static void release_unclear(const struct keeper *k, const struct dlock_error *err)
+{
+    char lock[LOCK_TEXT_MAX];
+
+    if (err->code == 0 || err->code == DLOCK_EUNAVAIL)
+        message("%s: no answer to the release%s%s; the lock expires with its ttl",
+                lock_text(k, lock), err->msg[0] ? ": " : "", err->msg);
+    else /* the store may have done part of it */
+        message("the release of '%s' failed: %s; the lock ends with its ttl at the latest",
+                dlock_name(k->lk), err->msg);
+}
+
 static void on_released(struct keeper *k, const struct dlock_report *r)
 {
     char lock[LOCK_TEXT_MAX];
@@ -387,8 +407,7 @@ static void on_released(struct keeper *k, const struct dlock_report *r)
         k->lost = true;
     }
     if (r->how == DLOCK_REL_UNCLEAR && !k->lost && !k->die_sig)
-        message("%s: no answer to the release%s%s; the lock expires with its ttl", lock, colon,
-                r->error.msg);
+        release_unclear(k, &r->error);
     finish(k);
 }
 
@@ -561,8 +580,11 @@ static void on_guard_gone(struct keeper *k)
         release(k, CANCEL_TIME);
         return;
     }
-    /* Its kernel timer kills a guard that was stopped for too long: then the lease must be taken for lost. */
-    bool late = dlock_now() >= k->times.kill_at;
+    /*
+     * The kernel's timer kills a guard that was stopped for too long, in good time before hard_at. Without a renewal
+     * since, the lease must be taken for lost.
+     */
+    bool late = lease_now(k) >= k->times.term_at;
     k->lost |= late;
     sweep(k);
     if (late)

@@ -1,6 +1,8 @@
 /* spawn.c - fork and exec of the command; the descriptors that it and we keep. */
 #include "spawn.h"
 
+#include "util.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -151,7 +153,7 @@ static int last_check(const struct spawn *sp)
 {
     if (sp->keeper_fd >= 0 && peer_gone(sp->keeper_fd))
         return SPAWN_KEEPER_GONE;
-    if (sp->not_after != DLOCK_NEVER && dlock_now() >= sp->not_after)
+    if (sp->not_after != DLOCK_NEVER && dlock_lease_now(sp->raw_minus_boot) >= sp->not_after)
         return SPAWN_TOO_LATE;
     return 0;
 }

@@ -11,15 +11,16 @@
 struct spawn {
     char *const *argv;
     const struct sigstate *sig;
-    bool own_group;       /* no controlling terminal: a process group of its own */
-    pid_t join_group;     /* 0, or the group to join: the guard's own differs from the caller's */
-    bool die_with_parent; /* PR_SET_PDEATHSIG SIGKILL; not for a plain file lock */
-    int keeper_fd;        /* -1, or the guard's socket: no exec once its other end is closed */
-    int64_t not_after;    /* no exec after this time (term_at); DLOCK_NEVER: no limit */
-    int inherit_fd;       /* -1, or the descriptor that the command inherits (file lock) */
-    const char *name;     /* DLOCK_NAME; NULL: none */
-    const char *token;    /* DLOCK_TOKEN; NULL: none */
-    uint64_t fence;       /* DLOCK_FENCE; 0: unset */
+    bool own_group;         /* no controlling terminal: a process group of its own */
+    pid_t join_group;       /* 0, or the group to join: the guard's own differs from the caller's */
+    bool die_with_parent;   /* PR_SET_PDEATHSIG SIGKILL; not for a plain file lock */
+    int keeper_fd;          /* -1, or the guard's socket: no exec once its other end is closed */
+    int64_t not_after;      /* no exec after this time (term_at); DLOCK_NEVER: no limit */
+    int64_t raw_minus_boot; /* of not_after, as in struct dlock_times */
+    int inherit_fd;         /* -1, or the descriptor that the command inherits (file lock) */
+    const char *name;       /* DLOCK_NAME; NULL: none */
+    const char *token;      /* DLOCK_TOKEN; NULL: none */
+    uint64_t fence;         /* DLOCK_FENCE; 0: unset */
 };
 
 #define SPAWN_TOO_LATE 10001

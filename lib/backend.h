@@ -20,7 +20,7 @@
 #include <stddef.h>
 #include <sys/socket.h>
 
-#define DLOCK_BACKEND_ABI 1
+#define DLOCK_BACKEND_ABI 2
 
 enum dlock_cap {
     CAP_SHARED = 1,
@@ -32,9 +32,13 @@ enum dlock_cap {
     CAP_LAG = 64   /* a renewal counts from an older send time (ZooKeeper) */
 };
 
-/* Clock and randomness; tests inject their own. random returns 0 or a negative errno. */
+/*
+ * Clocks and randomness; tests inject their own. random returns 0 or a negative errno. A backend reads now() only, in
+ * the thread that calls its slots: the core notes each reading, so that it knows both clocks of an event's from.
+ */
 struct dlock_env {
-    int64_t (*now)(void *ctx);
+    int64_t (*now)(void *ctx); /* CLOCK_BOOTTIME */
+    int64_t (*raw)(void *ctx); /* CLOCK_MONOTONIC_RAW */
     int (*random)(void *ctx, void *buf, size_t len);
     void *ctx;
 };
@@ -93,10 +97,12 @@ enum dlock_ev {
 
 struct dlock_event {
     enum dlock_ev type;
-    int64_t from;   /* the clock before the request that counts was sent */
-    int64_t ttl;    /* DLOCK_NEVER where there is no lease */
-    int64_t asked;  /* EV_GRANTED with CAP_LAG: when the last heartbeat was sent */
-    uint64_t fence; /* 0: none; below 2^63 */
+    int64_t from; /* the clock, as env->now returned it, before the request that counts was sent */
+    int64_t
+        raw_minus_boot; /* filled in by the core: CLOCK_MONOTONIC_RAW - CLOCK_BOOTTIME at from */
+    int64_t ttl;        /* DLOCK_NEVER where there is no lease */
+    int64_t asked;      /* EV_GRANTED with CAP_LAG: when the last heartbeat was sent */
+    uint64_t fence;     /* 0: none; below 2^63 */
     char token[DLOCK_TOKEN_LEN + 1];
     enum dlock_how how;
     int place;                     /* in the queue: 1 is next, 0 unknown */

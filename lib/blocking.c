@@ -79,9 +79,13 @@ int dlock_release(dlock *d, int64_t timeout_ns, struct dlock_error *err)
         if (r.how == DLOCK_REL_NOT_OURS)
             return dlock_fail(err, DLOCK_ELOST, 0, "%s: the lock '%s' was not ours any more",
                               dlock_where(d), dlock_name(d));
-        if (r.how == DLOCK_REL_UNCLEAR)
+        if (r.how != DLOCK_REL_UNCLEAR)
+            return 0;
+        if (r.error.code == 0 || r.error.code == DLOCK_EUNAVAIL)
             break;
-        return 0;
+        return dlock_fail(err, r.error.code, r.error.sys,
+                          "the release of '%s' failed: %s; it ends with its ttl at the latest",
+                          dlock_name(d), r.error.msg);
     }
     return dlock_fail(err, DLOCK_EUNAVAIL, 0,
                       "%s: no answer to the release of '%s': it ends with its ttl", dlock_where(d),

@@ -1,23 +1,48 @@
-/* clock.c - the one clock and the one source of randomness. */
-#include "backend.h"
+/* clock.c - the two clocks and the one source of randomness. */
+#include "util.h"
 
 #include <errno.h>
 #include <sys/random.h>
 #include <time.h>
 
+static int64_t read_clock(clockid_t clock)
+{
+    struct timespec ts = {0};
+
+    clock_gettime(clock, &ts);
+    return (int64_t)ts.tv_sec * DLOCK_SEC + ts.tv_nsec;
+}
+
 int64_t dlock_now(void)
 {
-    struct timespec ts;
-
     /* BOOTTIME counts suspend: a lease expires on the server while this machine sleeps. */
-    clock_gettime(CLOCK_BOOTTIME, &ts);
-    return (int64_t)ts.tv_sec * DLOCK_SEC + ts.tv_nsec;
+    return read_clock(CLOCK_BOOTTIME);
 }
 
 static int64_t system_now(void *ctx)
 {
     (void)ctx;
     return dlock_now();
+}
+
+static int64_t system_raw(void *ctx)
+{
+    (void)ctx;
+    return read_clock(CLOCK_MONOTONIC_RAW);
+}
+
+struct dlock_clocks dlock_clocks_read(const struct dlock_env *env)
+{
+    struct dlock_clocks c;
+
+    c.raw = env->raw(env->ctx);
+    c.boot = env->now(env->ctx);
+    return c;
+}
+
+int64_t dlock_lease_now(int64_t raw_minus_boot)
+{
+    return dlock_later_clock(dlock_clocks_read(&dlock_env_system), raw_minus_boot);
 }
 
 static int system_random(void *ctx, void *buf, size_t len)
@@ -37,4 +62,5 @@ static int system_random(void *ctx, void *buf, size_t len)
     return 0;
 }
 
-const struct dlock_env dlock_env_system = {.now = system_now, .random = system_random};
+const struct dlock_env dlock_env_system = {
+    .now = system_now, .raw = system_raw, .random = system_random};

@@ -13,11 +13,13 @@
  * WARNING: dlock(1) has a second process (the guard) that ends the command
  * before the lease ends, even when dlock itself is stopped or killed. A program
  * that uses the library has no guard. A thread that is not scheduled cannot
- * notice that its lease is over: compare dlock_deadline() with the clock before
- * each step that needs the lock, and pass dlock_fence() to the system that you
- * write to, so that it can refuse a holder that came too late.
+ * notice that its lease is over: check dlock_time_left() before each step that
+ * needs the lock, and pass dlock_fence() to the system that you write to, so
+ * that it can refuse a holder that came too late.
  *
- * Times are int64_t nanoseconds. Points in time are on CLOCK_BOOTTIME.
+ * Times are int64_t nanoseconds. Points in time are on CLOCK_BOOTTIME. A time
+ * service may slew that clock: the times of a lease have their equals on
+ * CLOCK_MONOTONIC_RAW, and what comes first counts (struct dlock_times).
  */
 #ifndef DLOCK_H
 #define DLOCK_H
@@ -132,19 +134,24 @@ struct dlock_options {
     }
 /* clang-format on */
 
-/* When a held lease needs what (see "TIMELINE" in dlock(1)); all DLOCK_NEVER where the store has no lease. */
+/* When a held lease needs what (see "TIMELINE" in dlock(1)); the times are DLOCK_NEVER where the store has no lease. */
 struct dlock_times {
     int64_t renew_at; /* the next renewal */
     int64_t term_at;  /* the work under the lock is asked to end */
     int64_t kill_at;  /* the work is killed */
     int64_t hard_at;  /* a kernel timer kills the guard, and with it the command */
     int64_t deadline; /* no other holder is possible before this */
+    /*
+     * Each of these times has also passed when CLOCK_MONOTONIC_RAW has reached it plus this. It is the difference of
+     * the clocks at the moment from which the lease counts.
+     */
+    int64_t raw_minus_boot;
 };
 
 enum dlock_how {
     DLOCK_REL_CLEAN,    /* the store confirmed the release */
     DLOCK_REL_NOT_OURS, /* the store says the lock was no longer ours: it was lost */
-    DLOCK_REL_UNCLEAR,  /* no answer: the lease expires by itself */
+    DLOCK_REL_UNCLEAR,  /* no answer, or a refusal: the lease expires by itself */
     DLOCK_REL_NOTHING   /* nothing was held */
 };
 
@@ -213,7 +220,12 @@ int dlock_interest(dlock *, struct pollfd *, int cap, int64_t *wake_at);
  */
 int dlock_process(dlock *, const struct pollfd *, int n, struct dlock_report *);
 
-/* The end of the current lease, 0 when nothing is held; the fencing token (0: none); the owner token. */
+/*
+ * dlock_time_left - how long no other holder is possible, by the clock that says less (CLOCK_BOOTTIME or
+ * CLOCK_MONOTONIC_RAW); 0 when nothing is held or the lease is over, DLOCK_NEVER where it cannot expire.
+ */
+int64_t dlock_time_left(const dlock *);
+/* The end of the current lease by CLOCK_BOOTTIME, 0 when nothing is held; the fencing token (0: none); the owner token. */
 int64_t dlock_deadline(const dlock *);
 uint64_t dlock_fence(const dlock *);
 const char *dlock_token(const dlock *);
@@ -247,7 +259,7 @@ int dlock_schema(const dlock *, char **out, struct dlock_error *err);
 /* dlock_close - free the handle (NULL is fine). Sends nothing: a held lease expires by itself. Blocks briefly at most. */
 void dlock_close(dlock *);
 
-/* dlock_now - CLOCK_BOOTTIME: counts the time that a machine sleeps, and never jumps. */
+/* dlock_now - CLOCK_BOOTTIME: counts the time that a machine sleeps, and never jumps (but may be slewed). */
 int64_t dlock_now(void);
 
 /*
@@ -269,7 +281,10 @@ int dlock_acquire(dlock *, struct dlock_error *err);
  */
 int dlock_keep(dlock *, int64_t until, struct dlock_error *err);
 
-/* dlock_release - release within timeout_ns. Returns 0, DLOCK_ELOST (it was not ours), DLOCK_EUNAVAIL (no answer). */
+/*
+ * dlock_release - release within timeout_ns. Returns 0, DLOCK_ELOST (it was not ours), DLOCK_EUNAVAIL (no answer), or
+ * why the store has refused it.
+ */
 int dlock_release(dlock *, int64_t timeout_ns, struct dlock_error *err);
 
 #endif

@@ -1,7 +1,5 @@
 #include "lease.h"
 
-#include "util.h"
-
 #define MARGIN_MIN (50 * DLOCK_MSEC)
 #define DRIFT_FIXED (2 * DLOCK_MSEC)
 #define GRACE_MAX (5 * DLOCK_SEC)
@@ -9,6 +7,32 @@
 /* Pause after an unclear renewal: first short, for a lost packet; then longer, for a dead server. */
 #define RETRY_FIRST (10 * DLOCK_MSEC)
 #define RETRY_MAX DLOCK_SEC
+
+void lease_clocks_init(struct lease_clocks *c, int64_t ttl)
+{
+    *c = (struct lease_clocks){.width = dlock_max(ttl, LEASE_MIN_TTL) / 2};
+}
+
+static int64_t window_end(const struct lease_clocks *c, int64_t boot)
+{
+    return boot / c->width * c->width + c->width;
+}
+
+void lease_clocks_note(struct lease_clocks *c, struct dlock_clocks now)
+{
+    int64_t end = window_end(c, now.boot), difference = now.raw - now.boot;
+    int i = (int)(end / c->width % LEASE_WINDOWS);
+    if (c->window[i].end != end || difference < c->window[i].least)
+        c->window[i].least = difference;
+    c->window[i].end = end;
+}
+
+int64_t lease_clocks_difference(const struct lease_clocks *c, int64_t boot)
+{
+    int64_t end = window_end(c, boot);
+    int i = (int)(end / c->width % LEASE_WINDOWS);
+    return c->window[i].end == end ? c->window[i].least : -DLOCK_RAW_NEVER;
+}
 
 int64_t lease_default_grace(int64_t ttl)
 {
@@ -23,10 +47,11 @@ static int64_t usable_part(const struct lease_config *cfg, int64_t ttl)
 }
 
 void lease_timeline(struct dlock_times *t, const struct lease_config *cfg, int64_t ttl,
-                    int64_t sent)
+                    int64_t sent, int64_t raw_minus_boot)
 {
     if (ttl == DLOCK_NEVER) {
-        *t = (struct dlock_times){DLOCK_NEVER, DLOCK_NEVER, DLOCK_NEVER, DLOCK_NEVER, DLOCK_NEVER};
+        *t = (struct dlock_times){DLOCK_NEVER, DLOCK_NEVER, DLOCK_NEVER,
+                                  DLOCK_NEVER, DLOCK_NEVER, DLOCK_RAW_NEVER};
         return;
     }
     int64_t margin = dlock_max(MARGIN_MIN, ttl / 20);
@@ -34,6 +59,7 @@ void lease_timeline(struct dlock_times *t, const struct lease_config *cfg, int64
     t->hard_at = t->deadline - margin / 2;
     t->kill_at = t->deadline - margin;
     t->term_at = t->kill_at - cfg->grace;
+    t->raw_minus_boot = raw_minus_boot;
     t->renew_at = sent + (cfg->lag ? ttl / 6 : (t->term_at - sent) / 3);
 }
 
@@ -103,7 +129,7 @@ static int64_t lag_pause(const struct lease *l)
 }
 
 /* Take over a confirmed send time. Deadlines only move forward: an older confirmation changes nothing. */
-static bool confirm(struct lease *l, int64_t from, int64_t ttl)
+static bool confirm(struct lease *l, int64_t from, int64_t raw_minus_boot, int64_t ttl)
 {
     if (l->sent != 0 && from <= l->sent)
         return false;
@@ -113,30 +139,36 @@ static bool confirm(struct lease *l, int64_t from, int64_t ttl)
         l->cfg.ttl = ttl;
         l->cfg.grace = lease_default_grace(ttl);
     }
-    int64_t end = l->times.kill_at;
-    lease_timeline(&l->times, &l->cfg, ttl, from);
+    struct dlock_times old = l->times;
+    lease_timeline(&l->times, &l->cfg, ttl, from, raw_minus_boot);
     if (l->cfg.lag && ttl != DLOCK_NEVER)
         l->times.renew_at = l->asked + lag_pause(l);
-    /* The work is ending: the lock is kept for that time, but kill_at does not move. */
+    /* The work is ending: the lock is kept for that time, but kill_at does not get later, by either clock. */
     if (l->state == LEASE_ENDING || l->state == LEASE_LOST)
-        l->times.kill_at = end;
+        l->times.kill_at = old.kill_at + dlock_min(0, old.raw_minus_boot - raw_minus_boot);
     return true;
 }
 
+/* A time of the lease has passed when this has reached it. */
+static int64_t later_clock(const struct lease *l, struct dlock_clocks now)
+{
+    return dlock_later_clock(now, l->times.raw_minus_boot);
+}
+
 /* Has more than 1/part of the usable time passed before the answer came? */
-static bool came_late(const struct lease *l, int64_t now, int64_t part)
+static bool came_late(const struct lease *l, struct dlock_clocks now, int64_t part)
 {
     if (l->ttl == DLOCK_NEVER || l->cfg.lag)
         return false;
-    return now - l->sent > (l->times.term_at - l->sent) / part;
+    return later_clock(l, now) - l->sent > (l->times.term_at - l->sent) / part;
 }
 
-static void on_granted(struct lease *l, int64_t now, const struct dlock_event *ev)
+static void on_granted(struct lease *l, struct dlock_clocks now, const struct dlock_event *ev)
 {
     if (l->state != LEASE_ACQUIRING)
         return;
     l->asked = ev->asked;
-    confirm(l, ev->from, ev->ttl);
+    confirm(l, ev->from, ev->raw_minus_boot, ev->ttl);
     if (came_late(l, now, 4)) {
         l->state = LEASE_CONFIRMING;
     } else {
@@ -145,12 +177,12 @@ static void on_granted(struct lease *l, int64_t now, const struct dlock_event *e
     }
 }
 
-static void on_renewed(struct lease *l, int64_t now, const struct dlock_event *ev)
+static void on_renewed(struct lease *l, struct dlock_clocks now, const struct dlock_event *ev)
 {
     l->renewing = false;
     l->retry_at = 0;
     l->pause = 0;
-    bool moved = confirm(l, ev->from, ev->ttl);
+    bool moved = confirm(l, ev->from, ev->raw_minus_boot, ev->ttl);
     if (!moved && l->cfg.lag)
         l->times.renew_at = l->asked + lag_pause(l);
     if (l->state == LEASE_CONFIRMING) {
@@ -163,15 +195,15 @@ static void on_renewed(struct lease *l, int64_t now, const struct dlock_event *e
     }
 }
 
-static void on_unclear(struct lease *l, int64_t now)
+static void on_unclear(struct lease *l, struct dlock_clocks now)
 {
     int64_t most = dlock_max(RETRY_FIRST, dlock_min(RETRY_MAX, (l->times.term_at - l->sent) / 12));
     l->renewing = false;
     l->pause = dlock_min(most, l->pause ? l->pause * 2 : RETRY_FIRST);
-    l->retry_at = now + l->pause;
+    l->retry_at = now.boot + l->pause;
 }
 
-static void on_event(struct lease *l, int64_t now, const struct dlock_event *ev)
+static void on_event(struct lease *l, struct dlock_clocks now, const struct dlock_event *ev)
 {
     bool granted = l->state >= LEASE_CONFIRMING && l->state <= LEASE_LOST;
     switch (ev->type) {
@@ -209,27 +241,28 @@ static bool renewal_due(const struct lease *l, int64_t now)
 }
 
 /* What is due by time alone, most urgent first. */
-static enum lease_do on_time(struct lease *l, int64_t now)
+static enum lease_do on_time(struct lease *l, struct dlock_clocks now)
 {
-    if (l->state == LEASE_HELD && now >= l->times.term_at) {
+    int64_t later = later_clock(l, now);
+    if (l->state == LEASE_HELD && later >= l->times.term_at) {
         l->state = LEASE_ENDING;
         l->start_due = l->extend_due = false;
-        if (now < l->times.kill_at)
+        if (later < l->times.kill_at)
             return LEASE_TERM;
     }
-    if (l->state == LEASE_ENDING && now >= l->times.kill_at) {
+    if (l->state == LEASE_ENDING && later >= l->times.kill_at) {
         l->state = LEASE_LOST;
         return LEASE_KILL;
     }
-    if (renewal_due(l, now)) {
+    if (renewal_due(l, now.boot)) {
         l->renewing = true;
-        l->asked = now;
+        l->asked = now.boot;
         return LEASE_RENEW;
     }
     return LEASE_NOTHING;
 }
 
-enum lease_do lease_step(struct lease *l, int64_t now, const struct dlock_event *ev)
+enum lease_do lease_step(struct lease *l, struct dlock_clocks now, const struct dlock_event *ev)
 {
     if (ev)
         on_event(l, now, ev);
@@ -240,7 +273,7 @@ enum lease_do lease_step(struct lease *l, int64_t now, const struct dlock_event 
         return LEASE_KILL;
     }
     bool starting = l->state == LEASE_CONFIRMING || l->start_due;
-    if (starting && (l->unusable || now >= l->times.term_at)) {
+    if (starting && (l->unusable || later_clock(l, now) >= l->times.term_at)) {
         l->state = LEASE_DONE;
         return LEASE_UNUSABLE;
     }
@@ -256,20 +289,30 @@ enum lease_do lease_step(struct lease *l, int64_t now, const struct dlock_event 
     return todo;
 }
 
-int64_t lease_wake(const struct lease *l)
+int64_t lease_wake(const struct lease *l, struct dlock_clocks now)
 {
     if (l->state < LEASE_CONFIRMING || l->state > LEASE_LOST)
         return DLOCK_NEVER;
     if (l->kill_due || l->start_due || l->extend_due)
         return 0;
-    int64_t wake = DLOCK_NEVER;
+    int64_t end = DLOCK_NEVER, wake = DLOCK_NEVER;
     if (l->state == LEASE_CONFIRMING || l->state == LEASE_HELD)
-        wake = l->times.term_at;
+        end = l->times.term_at;
     else if (l->state == LEASE_ENDING)
-        wake = l->times.kill_at;
+        end = l->times.kill_at;
+    if (end != DLOCK_NEVER)
+        wake = now.boot + dlock_wait_part(end - later_clock(l, now));
     if (!l->renewing && !l->certain && l->ttl != DLOCK_NEVER) {
         int64_t due = l->state == LEASE_CONFIRMING ? 0 : l->times.renew_at;
         wake = dlock_min(wake, dlock_max(due, l->retry_at));
     }
     return wake;
+}
+
+int64_t lease_time_left(const struct lease *l, struct dlock_clocks now)
+{
+    bool held = l->state >= LEASE_CONFIRMING && l->state <= LEASE_LOST && !l->certain;
+    if (!held || l->ttl == DLOCK_NEVER)
+        return held ? DLOCK_NEVER : 0;
+    return dlock_max(0, l->times.deadline - later_clock(l, now));
 }

@@ -11,11 +11,14 @@
  *   kill_at  = deadline - margin
  *   term_at  = kill_at - grace
  *   usable   = term_at - sent; renew at sent + usable/3 (with lag: ttl/6)
+ *
+ * sent is a pair, CLOCK_BOOTTIME and CLOCK_MONOTONIC_RAW, and so is each time that follows from it: it has passed when
+ * one of the clocks has reached it. Only renewals and pauses, which may be late, go by CLOCK_BOOTTIME alone.
  */
 #ifndef DLOCK_LEASE_H
 #define DLOCK_LEASE_H
 
-#include "backend.h"
+#include "util.h"
 
 struct lease_config {
     int64_t ttl;        /* DLOCK_NEVER: no lease, no renewals */
@@ -63,12 +66,31 @@ struct lease {
 
 #define LEASE_MIN_TTL DLOCK_SEC
 
+/*
+ * What CLOCK_MONOTONIC_RAW was at the moments for which a backend has read CLOCK_BOOTTIME: for each window of half a ttl
+ * the least difference of the clocks that was seen. So it is never too much, and too little by the slew of one
+ * window at most. 32 ttls are remembered, since a store may grant a longer lease than it was asked for.
+ */
+#define LEASE_WINDOWS 64
+struct lease_clocks {
+    int64_t width;
+    struct {
+        int64_t end; /* by CLOCK_BOOTTIME; 0: nothing was noted */
+        int64_t least;
+    } window[LEASE_WINDOWS];
+};
+void lease_clocks_init(struct lease_clocks *, int64_t ttl);
+void lease_clocks_note(struct lease_clocks *, struct dlock_clocks now);
+/* CLOCK_MONOTONIC_RAW - CLOCK_BOOTTIME, or less, when boot was noted; -DLOCK_RAW_NEVER: too long ago. */
+int64_t lease_clocks_difference(const struct lease_clocks *, int64_t boot);
+
 /* Default grace for a ttl: min(5 s, ttl/6). */
 int64_t lease_default_grace(int64_t ttl);
 /* The smallest ttl that leaves room for the grace (a default grace shrinks with the ttl). */
 int64_t lease_least_ttl(const struct lease_config *);
 /* The timeline for a request sent at that time. */
-void lease_timeline(struct dlock_times *, const struct lease_config *, int64_t ttl, int64_t sent);
+void lease_timeline(struct dlock_times *, const struct lease_config *, int64_t ttl, int64_t sent,
+                    int64_t raw_minus_boot);
 /*
  * 0, or DLOCK_EUSAGE naming the smallest ttl that works with this grace: ttl below 1 s, or
  * usable < ttl/3 (with lag: < 2/3 ttl).
@@ -82,8 +104,10 @@ void lease_release(struct lease *); /* release has been called: no more renewals
  * One step. ev: an event from the backend (GRANTED, RENEWED, UNCLEAR, LOST, RELEASED matter) or NULL.
  * Call again with NULL until it returns LEASE_NOTHING.
  */
-enum lease_do lease_step(struct lease *, int64_t now, const struct dlock_event *ev);
-/* When lease_step() must run next at the latest; DLOCK_NEVER: only on an event. */
-int64_t lease_wake(const struct lease *);
+enum lease_do lease_step(struct lease *, struct dlock_clocks now, const struct dlock_event *ev);
+/* When lease_step() must run next at the latest, by CLOCK_BOOTTIME; DLOCK_NEVER: only on an event. */
+int64_t lease_wake(const struct lease *, struct dlock_clocks now);
+/* How long no other holder is possible: 0 when nothing is held, DLOCK_NEVER without a lease. */
+int64_t lease_time_left(const struct lease *, struct dlock_clocks now);
 
 #endif

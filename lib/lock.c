@@ -23,9 +23,45 @@
 #define UNUSABLE_MAX 3
 #define RESOLVE_AGAIN (10 * DLOCK_SEC)
 
+/* --- clocks ----------------------------------------------------------------------------------- */
+
+/* The backend's clock. An event says from which of its readings the lease counts: note the other clock beside each. */
+static int64_t noted_now(void *ctx)
+{
+    dlock *d = ctx;
+    struct dlock_clocks now = dlock_clocks_read(d->env);
+    lease_clocks_note(&d->clocks, now);
+    return now.boot;
+}
+
+static int64_t noted_raw(void *ctx)
+{
+    const dlock *d = ctx;
+    return d->env->raw(d->env->ctx);
+}
+
+static int noted_random(void *ctx, void *buf, size_t len)
+{
+    const dlock *d = ctx;
+    return d->env->random(d->env->ctx, buf, len);
+}
+
+void lock_set_env(dlock *d, const struct dlock_env *env, int64_t ttl)
+{
+    d->env = env;
+    d->noting_env = (struct dlock_env){noted_now, noted_raw, noted_random, d};
+    d->spec.env = &d->noting_env;
+    lease_clocks_init(&d->clocks, ttl);
+}
+
 static int64_t now_of(const dlock *d)
 {
-    return d->spec.env->now(d->spec.env->ctx);
+    return d->env->now(d->env->ctx);
+}
+
+static struct dlock_clocks clocks_of(const dlock *d)
+{
+    return dlock_clocks_read(d->env);
 }
 
 /* --- opening ---------------------------------------------------------------------------------- */
@@ -61,10 +97,9 @@ static void set_lease(dlock *d, const struct dlock_options *o)
 static void set_spec(dlock *d, const struct dlock_options *o)
 {
     struct dlock_times t;
-    lease_timeline(&t, &d->lease_cfg, o->ttl_ns, 0);
+    lease_timeline(&t, &d->lease_cfg, o->ttl_ns, 0, 0);
     dlock_identity_init(&d->identity, o->command, o->note);
     d->spec = (struct dlock_spec){
-        .env = &dlock_env_system,
         .uri = d->uri,
         .mode = o->mode,
         .slots = o->slots,
@@ -76,6 +111,7 @@ static void set_spec(dlock *d, const struct dlock_options *o)
         .identity = &d->identity,
         .tls = dlock_registry_tls,
     };
+    lock_set_env(d, &dlock_env_system, o->ttl_ns);
 }
 
 static int open_backend(dlock *d, const struct dlock_options *o, struct dlock_error *err)
@@ -488,7 +524,7 @@ static void on_time(dlock *d)
 int dlock_interest(dlock *d, struct pollfd *pfd, int cap, int64_t *wake_at)
 {
     int n = 0;
-    *wake_at = lease_wake(&d->lease);
+    *wake_at = lease_wake(&d->lease, clocks_of(d));
     if (trying(d))
         *wake_at = dlock_min(*wake_at,
                              dlock_min(d->wait_until, d->contacted ? DLOCK_NEVER : d->contact_by));
@@ -536,7 +572,7 @@ int dlock_process(dlock *d, const struct pollfd *pfd, int n, struct dlock_report
         if (d->names.resolver)
             check_resolver(d);
         on_time(d);
-        enum lease_do todo = lease_step(&d->lease, now_of(d), NULL);
+        enum lease_do todo = lease_step(&d->lease, clocks_of(d), NULL);
         lease_action(d, todo);
         if (todo != LEASE_NOTHING || d->report.type != DLOCK_R_NONE)
             continue;
@@ -549,12 +585,19 @@ int dlock_process(dlock *d, const struct pollfd *pfd, int n, struct dlock_report
         if (!got)
             return 0;
         on_event(d, &ev);
-        if (concerns_lease(ev.type))
-            lease_action(d, lease_step(&d->lease, now_of(d), &ev));
+        if (!concerns_lease(ev.type))
+            continue;
+        ev.raw_minus_boot = lease_clocks_difference(&d->clocks, ev.from);
+        lease_action(d, lease_step(&d->lease, clocks_of(d), &ev));
     }
 }
 
 /* --- what is known ---------------------------------------------------------------------------- */
+
+int64_t dlock_time_left(const dlock *d)
+{
+    return d->phase == LOCK_HELD ? lease_time_left(&d->lease, clocks_of(d)) : 0;
+}
 
 int64_t dlock_deadline(const dlock *d)
 {

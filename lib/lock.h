@@ -18,6 +18,9 @@ enum lock_phase {
 enum lock_then { THEN_RELEASED, THEN_BUSY, THEN_FAILED, THEN_AGAIN };
 
 struct dlock {
+    const struct dlock_env *env; /* the clocks */
+    struct dlock_env noting_env; /* the same for the backend: what it reads is noted in clocks */
+    struct lease_clocks clocks;
     struct dlock_options opt;
     struct dlock_uri *uri;
     const struct dlock_backend *table;
@@ -51,5 +54,8 @@ struct dlock {
     struct dlock_error why; /* the latest reason for trouble */
     struct dlock_report report;
 };
+
+/* Give the handle, and its backend through spec.env, these clocks. ttl: that the store is asked for. */
+void lock_set_env(dlock *, const struct dlock_env *, int64_t ttl);
 
 #endif

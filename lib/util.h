@@ -11,6 +11,34 @@
 int dlock_fail(struct dlock_error *err, int code, int sys, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 
+/*
+ * clock.c: both clocks at one moment. A time service may slew CLOCK_BOOTTIME by up to 10 %, but CLOCK_MONOTONIC_RAW
+ * does not count the time that a machine sleeps. A lease is over when either of them says so.
+ */
+struct dlock_clocks {
+    int64_t boot, raw;
+};
+/* For raw_minus_boot: only CLOCK_BOOTTIME counts. The same with a minus: all times have passed. */
+#define DLOCK_RAW_NEVER (DLOCK_NEVER / 2)
+/* raw is read first: when boot shows some time, CLOCK_MONOTONIC_RAW has reached raw at least. */
+struct dlock_clocks dlock_clocks_read(const struct dlock_env *);
+/* A time t of a lease has passed, by one clock or the other, when this is at least t. raw_minus_boot: of its dlock_times. */
+static inline int64_t dlock_later_clock(struct dlock_clocks now, int64_t raw_minus_boot)
+{
+    int64_t by_raw = now.raw - raw_minus_boot;
+    return now.boot > by_raw ? now.boot : by_raw;
+}
+/* The same by the clocks of this machine. */
+int64_t dlock_lease_now(int64_t raw_minus_boot);
+/*
+ * The kernel waits by a clock that is slewed like CLOCK_BOOTTIME. How long to wait so that it is not too long by
+ * CLOCK_MONOTONIC_RAW either, when a time of a lease is left ns away: a part of left. Then look again.
+ */
+static inline int64_t dlock_wait_part(int64_t left)
+{
+    return left < DLOCK_MSEC ? left : left - left / 10;
+}
+
 /* token.c: a fresh owner token, DLOCK_TOKEN_LEN hexadecimal digits. 0 or a negative errno. */
 int dlock_token_new(const struct dlock_env *, char out[DLOCK_TOKEN_LEN + 1]);
 

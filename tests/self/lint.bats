@@ -185,3 +185,37 @@ module() {
     module zookeeper backends/zookeeper/zookeeper.o
     refuses 'zookeeper.so lacks lib/backends/zookeeper/wire/frame.c'
 }
+
+@test "lint: every name in SQL has its schema" {
+    file lib/backends/postgres/sql.h '#define EQ " OPERATOR(pg_catalog.=) "' '#define BIGINT "::pg_catalog.int8"'
+    file lib/backends/postgres/table.c '#include "sql.h"' \
+        'int a(const char *, ...);' 'static int b(void) { return a("%s: at least %d of <%s> = \"%s\"", "x"); }' 'int (*c)(void) = b;' \
+        'const char d[] = "SELECT a.x, '"'it''s = %d'::pg_catalog.text"', pg_catalog.count(*) FROM @T a "' \
+        '    "WHERE a.x" EQ "$1 AND a.y" EQ "ANY (SELECT b.y FROM pg_catalog.pg_class b) /* a = b */ ";' \
+        'const char e[] = "UPDATE @T SET (x, y) = ROW(GREATEST(1, 2), pg_catalog.f(secs => $1" BIGINT "))";'
+    lint
+    [ "$status" = 0 ] || fail "$output"
+    # One violation per line.
+    local bad=(
+        'WHERE a.x = 1' 'WHERE a.x > 1' "WHERE a.x || 'y'" 'WHERE x * 1' 'WHERE - x' 'WHERE x OPERATOR(=) 1' 'WHERE x OPERATOR(public.=) 1'
+        'WHERE x IN (1)' 'WHERE x BETWEEN 1 AND 2' "WHERE x LIKE 'y'" 'SELECT NULLIF(x, y)' 'WHERE x IS DISTINCT FROM y'
+        'SELECT CASE x WHEN 1 THEN 2 END' 'SELECT CAST(x AS y)' 'SELECT x COLLATE \"C\"' 'FROM a JOIN b USING (c)'
+        'SELECT x::bigint' "SELECT interval '1 s'" 'SELECT version()' 'SELECT x FROM pg_class'
+    )
+    printf 'const char *sql = "%s";\n' "${bad[@]}" >lib/backends/postgres/table.c
+    run tests/lint build/obj/lib/error.o
+    assert_rc 1
+    local i why
+    for i in "${!bad[@]}"; do
+        case $i in
+        [0-6]) why='a bare operator' ;;
+        [7-9] | 1[0-5]) why='cannot be qualified' ;;
+        16) why='a bare type' ;;
+        17) why='a constant with a bare type' ;;
+        18) why='a bare function' ;;
+        *) why='a bare name of pg_catalog' ;;
+        esac
+        assert_out "lib/backends/postgres/table.c:$((i + 1)): SQL: $why: "
+    done
+    [ ${#lines[@]} = ${#bad[@]} ] || fail "$output"
+}

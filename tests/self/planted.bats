@@ -104,14 +104,20 @@ caught() {
 }
 
 # bats test_tags=slow
+@test "planted: a newcomer's own ttl as the restart grace" {
+    plant lib/backends/redis/redlock_vote.c 's/age = dlock_max\(age, be->servers\[i\].longest_ms\);/;/'
+    caught redlock/faults "restarted nodes do not vote while the holder's longer ttl may last"
+}
+
+# bats test_tags=slow
 @test "planted: a deadline from the time of the answer" {
-    plant lib/lease.c 's/confirm\(l, ev->from, ev->ttl\)/confirm(l, now, ev->ttl)/'
+    plant lib/lease.c 's/confirm\(l, ev->from, ev->raw_minus_boot, ev->ttl\)/confirm(l, now.boot, now.raw - now.boot, ev->ttl)/'
     caught cli/lease "a grant after term_at never starts the command and is given back"
 }
 
 # bats test_tags=slow
 @test "planted: a late grant is good enough" {
-    plant lib/lease.c 's/return now - l->sent > \(l->times.term_at - l->sent\) . part;/(void)part, (void)now; return false;/'
+    plant lib/lease.c 's/return later_clock\(l, now\) - l->sent > \(l->times.term_at - l->sent\) . part;/(void)part, (void)now; return false;/'
     caught cli/lease "a late grant is confirmed by a renewal before the command starts"
 }
 
@@ -119,6 +125,12 @@ caught() {
 @test "planted: no margin" {
     plant lib/lease.c 's/(t->(hard|kill)_at = t->deadline) - margin( . 2)?;/\1 + margin;/'
     caught redis/hold "a stopped keeper's tree dies before the key can be another's"
+}
+
+# bats test_tags=slow
+@test "planted: the guard reads only the clock that is slewed" {
+    plant cli/guard.c 's/return dlock_lease_now\(g->raw_minus_boot\);/(void)g; return dlock_now();/'
+    caught cli/slew "a slewed clock does not let the command of a stopped keeper outlive the lease"
 }
 
 # bats test_tags=slow

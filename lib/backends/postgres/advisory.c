@@ -14,6 +14,7 @@
  * lines into the server's log each time.
  */
 #include "postgres.h"
+#include "sql.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -44,10 +45,10 @@ __attribute__((format(printf, 1, 2))) static char *format(const char *fmt, ...)
     return n < 0 ? NULL : text;
 }
 
-/* The holder record for pg_stat_activity. more: further " key=value" pairs. */
-static char *comment(const struct pg_backend *be, const char *more)
+/* A record for pg_stat_activity. more: further " key=value" pairs. */
+static char *comment(const struct pg_backend *be, const char *record, const char *more)
 {
-    return format("/* %s ttl=%" PRId64 "%s */ ", be->record, ttl_ms(be), more);
+    return format("/* %s ttl=%" PRId64 "%s */ ", record, ttl_ms(be), more);
 }
 
 /* An argument of a function, with a comma. */
@@ -72,7 +73,7 @@ static char *settings_sql(const struct pg_backend *be)
     if (version >= WITH_IDLE_TIMEOUT) {
         put_setting(f, "idle_session_timeout", ttl_ms(be), "ms");
         /* Servers on other systems refuse it. */
-        fputs("CASE WHEN pg_catalog.version() LIKE '%linux%' THEN "
+        fputs("CASE WHEN pg_catalog.version()" MATCHES "'%linux%' THEN "
               "pg_catalog.set_config('client_connection_check_interval','1s',false) END,",
               f);
     }
@@ -86,13 +87,21 @@ static char *settings_sql(const struct pg_backend *be)
     return fclose(f) == 0 ? sql : (free(sql), NULL);
 }
 
-/* How long the server still grants nothing after its start, in ms. */
+/*
+ * How long the server still grants nothing after its start or promotion, in ms. A primary has a walwriter, and a
+ * standby has none; but only a role with pg_read_all_stats may read when it began. For others a promotion is at least
+ * as late as the last transaction that the standby replayed; renewals see to it that there is one (renew_sql).
+ */
 static char *grace_sql(const struct pg_backend *be)
 {
-    return format("%" PRId64 " - (EXTRACT(epoch FROM pg_catalog.clock_timestamp() - "
+    return format("%" PRId64 MINUS "(EXTRACT(epoch FROM " NOW MINUS
                   "GREATEST(pg_catalog.pg_postmaster_start_time(), "
-                  "pg_catalog.pg_stat_get_bgwriter_stat_reset_time())) * 1000)::bigint",
-                  be->advisory.restart_grace / DLOCK_MSEC);
+                  "pg_catalog.pg_stat_get_bgwriter_stat_reset_time(), "
+                  "pg_catalog.pg_last_xact_replay_timestamp(), "
+                  "(SELECT pg_catalog.max(a.backend_start) "
+                  "FROM pg_catalog.pg_stat_get_activity(NULL) a "
+                  "WHERE a.backend_type" EQ "'walwriter')))" MILLISECONDS,
+                  be->restart_grace / DLOCK_MSEC);
 }
 
 static char *try_lock_sql(const struct pg_backend *be)
@@ -101,7 +110,7 @@ static char *try_lock_sql(const struct pg_backend *be)
 }
 
 /* The fence is the position of this record in the write-ahead log. */
-#define EMIT "pg_catalog.pg_logical_emit_message(true, 'dlock', ''::text)"
+#define EMIT "pg_catalog.pg_logical_emit_message(true, 'dlock', ''" TEXT ")"
 
 /*
  * Check the session and the server, and take the fence; try: with the settings and the lock before it. Answers one
@@ -114,9 +123,9 @@ enum { R_PID, R_STANDBY, R_GRACE, R_IDLE, R_LOCKED, R_LSN, R_WAL, R_COLUMNS };
 static char *lock_sql(const struct pg_backend *be, bool try)
 {
     /* Only what is needed: a new session has to look up every function that a statement names. */
-    bool with_grace = try && be->advisory.restart_grace > 0;
+    bool with_grace = try && be->restart_grace > 0;
     bool with_idle = PQserverVersion(be->conn.pq) >= WITH_IDLE_TIMEOUT;
-    char *record = comment(be, ""), *sql = NULL;
+    char *record = comment(be, be->holder, ""), *sql = NULL;
     char *settings = try ? settings_sql(be) : strdup("");
     char *grace = with_grace ? grace_sql(be) : strdup("0");
     char *locked = try ? try_lock_sql(be) : strdup("true");
@@ -125,19 +134,18 @@ static char *lock_sql(const struct pg_backend *be, bool try)
                                  : "NULL";
 
     if (record && settings && grace && locked)
-        sql =
-            format("%sSELECT g.pid, g.standby::int, g.grace, l.idle, l.locked::int, f.lsn, "
-                   "CASE WHEN f.lsn IS NOT NULL THEN pg_catalog.pg_walfile_name(f.lsn) END "
-                   "FROM (SELECT pg_catalog.pg_backend_pid() AS pid, "
-                   "pg_catalog.pg_is_in_recovery() AS standby, %s AS grace OFFSET 0) g "
-                   "CROSS JOIN LATERAL (SELECT CASE WHEN g.pid = %d AND NOT g.standby "
-                   "THEN pg_catalog.concat(%s'') END AS done OFFSET 0) s "
-                   "CROSS JOIN LATERAL (SELECT %s AS idle, "
-                   "CASE WHEN s.done IS NOT NULL%s THEN %s END AS locked OFFSET 0) l "
-                   "CROSS JOIN LATERAL (SELECT CASE WHEN l.locked THEN "
-                   "CASE WHEN " PG_DURABLE " IS NOT NULL THEN " EMIT " END END AS lsn OFFSET 0) f",
-                   record, grace, PQbackendPID(be->conn.pq), settings, idle,
-                   with_grace ? " AND g.grace <= 0" : "", locked);
+        sql = format("%sSELECT g.pid, g.standby" INT ", g.grace, l.idle, l.locked" INT ", f.lsn, "
+                     "CASE WHEN f.lsn IS NOT NULL THEN pg_catalog.pg_walfile_name(f.lsn) END "
+                     "FROM (SELECT pg_catalog.pg_backend_pid() AS pid, "
+                     "pg_catalog.pg_is_in_recovery() AS standby, %s AS grace OFFSET 0) g "
+                     "CROSS JOIN LATERAL (SELECT CASE WHEN g.pid" EQ "%d AND NOT g.standby "
+                     "THEN pg_catalog.concat(%s'') END AS done OFFSET 0) s "
+                     "CROSS JOIN LATERAL (SELECT %s AS idle, "
+                     "CASE WHEN s.done IS NOT NULL%s THEN %s END AS locked OFFSET 0) l "
+                     "CROSS JOIN LATERAL (SELECT CASE WHEN l.locked THEN "
+                     "CASE WHEN " DURABLE " IS NOT NULL THEN " EMIT " END END AS lsn OFFSET 0) f",
+                     record, grace, PQbackendPID(be->conn.pq), settings, idle,
+                     with_grace ? " AND g.grace" LE "0" : "", locked);
     free(record);
     free(settings);
     free(grace);
@@ -150,39 +158,46 @@ static char *wait_sql(const struct pg_backend *be)
 {
     char more[48];
     snprintf(more, sizeof(more), " wait=%s", be->advisory.key_id);
-    char *record = comment(be, more), *sql = NULL;
+    char *record = comment(be, be->waiter, more), *sql = NULL;
     if (record)
-        sql = format(
-            "%sDO $dlock$BEGIN "
-            "IF pg_catalog.pg_backend_pid() = %d AND NOT pg_catalog.pg_is_in_recovery() THEN "
-            "PERFORM pg_catalog.set_config('lock_timeout', '%d', true); "
-            "PERFORM pg_catalog.pg_advisory_lock(%s); "
-            "PERFORM pg_catalog.set_config('dlock.got', '%s', true); "
-            "END IF; "
-            "EXCEPTION WHEN lock_not_available OR query_canceled THEN NULL; "
-            "END$dlock$; SELECT pg_catalog.current_setting('dlock.got', true)",
-            record, PQbackendPID(be->conn.pq), be->advisory.fair ? 0 : CHUNK_MS, be->advisory.key,
-            be->token);
+        sql = format("%sDO $dlock$BEGIN "
+                     "IF pg_catalog.pg_backend_pid()" EQ
+                     "%d AND NOT pg_catalog.pg_is_in_recovery() THEN "
+                     "PERFORM pg_catalog.set_config('lock_timeout', '%d', true); "
+                     "PERFORM pg_catalog.pg_advisory_lock(%s); "
+                     "PERFORM pg_catalog.set_config('dlock.got', '%s', true); "
+                     "END IF; "
+                     "EXCEPTION WHEN lock_not_available OR query_canceled THEN NULL; "
+                     "END$dlock$; SELECT pg_catalog.current_setting('dlock.got', true)",
+                     record, PQbackendPID(be->conn.pq), be->advisory.fair ? 0 : CHUNK_MS,
+                     be->advisory.key, be->token);
     free(record);
     return sql;
 }
+
+/* A commit that nothing waits for: a standby has replayed it when it is promoted, see grace_sql(). */
+#define EMIT_LATER                                                                                 \
+    "CASE WHEN pg_catalog.set_config('synchronous_commit', 'off', true) IS NOT NULL THEN " EMIT    \
+    " END"
 
 static char *renew_sql(const struct pg_backend *be)
 {
     char more[40];
     snprintf(more, sizeof(more), " fence=%" PRIu64, be->fence);
-    char *record = comment(be, more), *sql = NULL;
+    const char *write = be->advisory.renew_writes ? ", " EMIT
+                        : be->restart_grace > 0   ? ", " EMIT_LATER
+                                                  : "";
+    char *record = comment(be, be->holder, more), *sql = NULL;
     if (record)
-        sql = format("%sSELECT pg_catalog.pg_is_in_recovery()::int%s", record,
-                     be->advisory.renew_writes ? ", " EMIT : "");
+        sql = format("%sSELECT pg_catalog.pg_is_in_recovery()" INT "%s", record, write);
     free(record);
     return sql;
 }
 
 static char *unlock_sql(const struct pg_backend *be)
 {
-    return format("SELECT CASE WHEN pg_catalog.pg_backend_pid() = %d THEN "
-                  "pg_catalog.pg_advisory_unlock(%s) END::int",
+    return format("SELECT CASE WHEN pg_catalog.pg_backend_pid()" EQ "%d THEN "
+                  "pg_catalog.pg_advisory_unlock(%s) END" INT,
                   PQbackendPID(be->conn.pq), be->advisory.key);
 }
 
@@ -190,23 +205,25 @@ static char *unlock_sql(const struct pg_backend *be)
 enum { S_PID, S_GRANTED, S_SHARED, S_USER, S_QUERY, S_CLIENT, S_BEGIN, S_IDLE, S_APP };
 #define STATUS_LOCKS                                                                               \
     "WITH l AS MATERIALIZED (SELECT l.pid, l.granted, l.mode "                                     \
-    "FROM pg_catalog.pg_locks l WHERE l.locktype = 'advisory' AND %s AND l.database = "            \
-    "(SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database())"
+    "FROM pg_catalog.pg_locks l WHERE l.locktype" EQ "'advisory' AND %s AND l.database" EQ         \
+    "(SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname" EQ                               \
+    "pg_catalog.current_database())"
 #define STATUS_COLUMNS                                                                             \
-    "SELECT l.pid, l.granted::int, (l.mode = 'ShareLock')::int, a.usename, a.query, "              \
+    "SELECT l.pid, l.granted" INT ", (l.mode" EQ "'ShareLock')" INT ", a.usename, a.query, "       \
     "COALESCE(a.client_hostname, pg_catalog.host(a.client_addr), ''), "                            \
-    "(EXTRACT(epoch FROM a.backend_start) * 1000)::bigint, CASE WHEN a.state = 'idle' THEN "       \
-    "(EXTRACT(epoch FROM pg_catalog.clock_timestamp() - a.state_change) * 1000)::bigint "          \
-    "ELSE 0 END, a.application_name "
+    "(EXTRACT(epoch FROM a.backend_start)" MILLISECONDS ", CASE WHEN a.state" EQ "'idle' THEN "    \
+    "(EXTRACT(epoch FROM " NOW MINUS "a.state_change)" MILLISECONDS " ELSE 0 END, "                \
+    "a.application_name "
 #define STATUS_ORDER                                                                               \
-    " l LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid "                                 \
+    " l LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid" EQ "l.pid "                              \
     "ORDER BY 2 DESC, a.query_start, l.pid"
 
 /* One holder at most. */
 static char *holder_sql(const struct pg_backend *be)
 {
     return format(STATUS_LOCKS " AND l.granted) " STATUS_COLUMNS
-                               "FROM (SELECT * FROM l)" STATUS_ORDER " LIMIT 1",
+                               "FROM (SELECT l.pid, l.granted, l.mode FROM l)" STATUS_ORDER
+                               " LIMIT 1",
                   be->advisory.where_key);
 }
 
@@ -216,12 +233,13 @@ static char *holder_sql(const struct pg_backend *be)
  */
 static char *status_sql(const struct pg_backend *be)
 {
-    return format(STATUS_LOCKS ") " STATUS_COLUMNS
-                               "FROM (SELECT * FROM l UNION ALL SELECT w.pid, false, "
-                               "'ExclusiveLock' FROM pg_catalog.pg_stat_activity w "
-                               "WHERE w.datname = pg_catalog.current_database() "
-                               "AND w.query LIKE '/* dlock1 %% wait=%s %%' "
-                               "AND w.pid NOT IN (SELECT l.pid FROM l))" STATUS_ORDER,
+    return format(STATUS_LOCKS
+                  ") " STATUS_COLUMNS
+                  "FROM (SELECT l.pid, l.granted, l.mode FROM l UNION ALL SELECT w.pid, false, "
+                  "'ExclusiveLock' FROM pg_catalog.pg_stat_activity w "
+                  "WHERE w.datname" EQ "pg_catalog.current_database() "
+                  "AND w.query" MATCHES "'/* dlock1 %% wait=%s %%' "
+                  "AND w.pid" NE "ALL (SELECT l.pid FROM l))" STATUS_ORDER,
                   be->advisory.where_key, be->advisory.key_id);
 }
 
@@ -282,6 +300,7 @@ static void send_try(struct pg_backend *be)
 {
     be->acquire.try_at = DLOCK_NEVER;
     bound_answer(be, 0);
+    pg_describe(be, RECORD_HOLDS);
     send_sql(be, T_TRY, lock_sql(be, true));
 }
 
@@ -335,7 +354,6 @@ static void adv_ready(struct pg_backend *be)
 
 static void adv_acquire(struct pg_backend *be)
 {
-    be->advisory.told_grace = false;
     be->advisory.chunks = 0;
     be->advisory.renewed_from = 0;
     pg_connect(be);
@@ -371,27 +389,6 @@ static void granted(struct pg_backend *be, const struct pg_reply *r)
                "%s: cannot make a fencing token from log position '%.20s' in '%.30s'", pg_where(be),
                lsn, wal);
     pg_fail(be, &err);
-}
-
-/* The server has started too recently to grant locks. */
-static void in_grace(struct pg_backend *be, int64_t left_ms)
-{
-    char left[32];
-    if (!be->advisory.told_grace) {
-        be->advisory.told_grace = true;
-        dlock_fail(&events_add(&be->events, EV_NOTICE)->error, DLOCK_EBUSY, 0,
-                   "%s: the server started recently, and grants locks in %s (restart-grace)",
-                   pg_where(be), dlock_format_duration(left_ms * DLOCK_MSEC, left, sizeof(left)));
-    }
-    if (!be->acquire.wait) {
-        pg_busy(be, NULL);
-        return;
-    }
-    events_add(&be->events, EV_WAITING);
-    be->op_until = DLOCK_NEVER;
-    /* Before half a ttl has passed, since the server ends a session that is silent for a ttl. */
-    int64_t pause = dlock_min(left_ms + 10, dlock_min(5000, ttl_ms(be) / 2));
-    be->acquire.try_at = pg_now(be) + pause * DLOCK_MSEC;
 }
 
 /* A time as the server shows it, "1500ms", "30s", "2min", in the largest unit that is exact; -1: not understood. */
@@ -452,11 +449,11 @@ static void try_answered(struct pg_backend *be, const struct pg_reply *r)
         return;
     be->contact.pending = false;
     outage_over(&be->outage);
-    int64_t grace_ms = be->advisory.restart_grace > 0 ? pg_number(r->rows, 0, R_GRACE) : 0;
+    int64_t grace_ms = be->restart_grace > 0 ? pg_number(r->rows, 0, R_GRACE) : 0;
     if (pg_number(r->rows, 0, R_LOCKED))
         granted(be, r);
     else if (grace_ms > 0)
-        in_grace(be, grace_ms);
+        pg_in_grace(be, grace_ms);
     else
         ask_or_wait(be);
 }
@@ -489,6 +486,7 @@ static void wait_answered(struct pg_backend *be, const struct pg_reply *r)
     } else if (strcmp(pg_text(r->rows, 0, 0), be->token) == 0) {
         /* The lease counts from a request that is sent now that the lock is ours. */
         bound_answer(be, 0);
+        pg_describe(be, RECORD_HOLDS);
         send_sql(be, T_CONFIRM, lock_sql(be, false));
     } else {
         ask_or_wait(be);

@@ -194,9 +194,11 @@ void pg_conn_open(struct pg_conn *c, const struct dlock_spec *spec, struct pg_se
 {
     int good = c->address.good;
     bool pipeline = c->pipeline;
+    struct pg_guard guard = c->guard;
     pg_conn_close(c);
     *c = (struct pg_conn){
         .pipeline = pipeline,
+        .guard = guard,
         .env = spec->env,
         .settings = settings,
         .where = spec->uri->where,
@@ -219,6 +221,7 @@ static bool is_no_pid(int pid)
 static void connected(struct pg_conn *c)
 {
     c->one_by_one = is_no_pid(PQbackendPID(c->pq));
+    c->guarded = c->guard.sql != NULL;
     c->address.good = (c->address.good + c->address.tried - 1) % c->address.n;
     c->state = PC_UP;
     PQsetErrorVerbosity(c->pq, PQERRORS_TERSE);
@@ -244,12 +247,18 @@ static void work_connect(struct pg_conn *c)
 
 /* ------------------------------------------------------------------- sending */
 
+static bool send_guard(struct pg_conn *c)
+{
+    return !c->guarded || PQsendQueryParams(c->pq, c->guard.sql, DLOCK_LEN(c->guard.values), NULL,
+                                            c->guard.values, NULL, NULL, 0);
+}
+
 static void send_now(struct pg_conn *c, int tag, const char *sql, int n, const char *const *values)
 {
     int64_t now = c->env->now(c->env->ctx);
     bool ok = c->requests.n < PG_REQUESTS;
     if (c->pipeline)
-        ok = ok && PQsendQueryParams(c->pq, sql, n, NULL, values, NULL, NULL, 0) &&
+        ok = ok && send_guard(c) && PQsendQueryParams(c->pq, sql, n, NULL, values, NULL, NULL, 0) &&
              PQpipelineSync(c->pq);
     else
         ok = ok && PQsendQuery(c->pq, sql);

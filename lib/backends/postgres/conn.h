@@ -45,6 +45,15 @@ enum pg_conn_state { PC_CLOSED, PC_CONNECTING, PC_UP, PC_FAILED };
 struct pg_conn {
     /* Several requests at a time, with parameters; else one, of several statements. Set before the first open. */
     bool pipeline;
+    /*
+     * pipeline: a statement in front of that of each request, in the same message and transaction, from the start of
+     * a connection until the owner clears guarded. Its error is the answer, and keeps the server from even planning the
+     * other. sql NULL: none. Set before the first open.
+     */
+    struct pg_guard {
+        const char *sql, *values[2];
+    } guard;
+    bool guarded;
 
     const struct dlock_env *env;
     struct pg_settings *settings;

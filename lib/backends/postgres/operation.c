@@ -4,6 +4,7 @@
  */
 #include "postgres.h"
 
+#include <stdio.h>
 #include <string.h>
 
 void pg_connect(struct pg_backend *be)
@@ -27,6 +28,14 @@ bool pg_new_token(struct pg_backend *be)
     return false;
 }
 
+/* It goes into comments in SQL. It is percent-encoded, so it contains neither a quote nor the end of a comment. */
+void pg_describe(struct pg_backend *be, enum dlock_record as)
+{
+    char *buf = as == RECORD_WAITS ? be->waiter : be->holder;
+    if (dlock_identity_format(be->spec->identity, as, buf, sizeof(be->holder)) < 0)
+        snprintf(buf, sizeof(be->holder), "dlock1 pid=%ld", be->spec->identity->pid);
+}
+
 void pg_granted(struct pg_backend *be, int64_t from)
 {
     pg_op_done(be);
@@ -43,6 +52,27 @@ void pg_busy(struct pg_backend *be, const struct dlock_info *info)
     pg_op_done(be);
     events_add(&be->events, EV_BUSY)->info = info;
     pg_conn_close(&be->conn);
+}
+
+void pg_in_grace(struct pg_backend *be, int64_t left_ms)
+{
+    char left[32];
+    if (!be->told_grace) {
+        be->told_grace = true;
+        dlock_fail(
+            &events_add(&be->events, EV_NOTICE)->error, DLOCK_EBUSY, 0,
+            "%s: the server started or was promoted recently, and grants locks in %s (restart-grace)",
+            pg_where(be), dlock_format_duration(left_ms * DLOCK_MSEC, left, sizeof(left)));
+    }
+    if (!be->acquire.wait) {
+        pg_busy(be, NULL);
+        return;
+    }
+    events_add(&be->events, EV_WAITING);
+    be->op_until = DLOCK_NEVER;
+    /* Before half a ttl has passed, since the server ends a session that is silent for a ttl. */
+    int64_t pause = dlock_min(left_ms + 10, dlock_min(5000, be->spec->ttl / DLOCK_MSEC / 2));
+    be->acquire.try_at = pg_now(be) + pause * DLOCK_MSEC;
 }
 
 void pg_renewed(struct pg_backend *be, int64_t from)

@@ -59,6 +59,9 @@ static int slot_open(struct dlock_be **out, const struct dlock_spec *spec, struc
         return rc;
     }
     be->conn.pipeline = be->protocol->pipeline;
+    be->conn.guard.sql = be->protocol->guard;
+    be->conn.guard.values[0] = be->table.name;
+    be->conn.guard.values[1] = be->table.owner;
     *out = (struct dlock_be *)be;
     return 0;
 }
@@ -83,7 +86,8 @@ static void slot_acquire(struct dlock_be *slot, bool wait)
     start(be, OP_ACQUIRE);
     be->acquire.wait = wait;
     be->acquire.try_at = DLOCK_NEVER;
-    be->granted = false;
+    pg_describe(be, RECORD_WAITS);
+    be->granted = be->told_grace = false;
     be->fence = 0;
     if (pg_new_token(be))
         be->protocol->acquire(be);
@@ -191,6 +195,8 @@ static void take_replies(struct pg_backend *be)
     struct pg_reply r;
     int rc = 0;
     while (be->conn.state != PC_CLOSED && (rc = pg_conn_next(&be->conn, &r)) == 1) {
+        if (r.sqlstate[0] && be->protocol->read_error)
+            be->protocol->read_error(be, &r);
         if (r.tag == T_STATUS && be->op == OP_STATUS)
             status_answered(be, &r);
         else
@@ -207,11 +213,25 @@ static void take_replies(struct pg_backend *be)
     }
 }
 
+/* CockroachDB speaks the protocol and has the functions for advisory locks, but those do nothing. */
+static bool refused_by_name(struct pg_backend *be)
+{
+    struct dlock_error err;
+    bool first = be->op == OP_ACQUIRE || be->op == OP_STATUS;
+    if (!first || !PQparameterStatus(be->conn.pq, "crdb_version"))
+        return false;
+    dlock_fail(&err, DLOCK_EUNAVAIL, 0,
+               "%s: this is CockroachDB, whose advisory locks exclude no client: use PostgreSQL",
+               pg_where(be));
+    pg_fail(be, &err);
+    return true;
+}
+
 static void drive(struct pg_backend *be)
 {
     bool connecting = be->conn.state == PC_CONNECTING;
     pg_conn_work(&be->conn);
-    if (connecting && be->conn.state == PC_UP)
+    if (connecting && be->conn.state == PC_UP && !refused_by_name(be))
         be->protocol->ready(be);
 }
 

@@ -23,21 +23,13 @@ enum pg_tag {
     T_SWEEP
 };
 
-/*
- * A commit that is on disk when it is answered, even where the role has synchronous_commit = off: a crash must not
- * undo a grant, a renewal or a release, nor hand out the same log position again.
- */
-#define PG_DURABLE                                                                                 \
-    "pg_catalog.set_config('synchronous_commit', CASE "                                            \
-    "pg_catalog.current_setting('synchronous_commit') WHEN 'off' THEN 'local' ELSE "               \
-    "pg_catalog.current_setting('synchronous_commit') END, true)"
-
 struct pg_backend;
 
 /* One of the two modes. The slots are called in any state of the connection, ready only when it is idle. */
 struct pg_protocol {
     bool session;  /* the session holds the lock, and its end releases it */
     bool pipeline; /* for pg_conn */
+    const char *guard;
 
     void (*acquire)(struct pg_backend *);
     void (*renew)(struct pg_backend *);
@@ -45,6 +37,8 @@ struct pg_protocol {
 
     /* The connection is up. */
     void (*ready)(struct pg_backend *);
+    /* Say in the server's place what an error means. The slot is NULL: nothing more. */
+    void (*read_error)(const struct pg_backend *, struct pg_reply *);
     /* A request was answered, other than T_STATUS. */
     void (*answered)(struct pg_backend *, const struct pg_reply *);
     /* The connection failed, and is closed already. */
@@ -71,7 +65,8 @@ struct pg_backend {
     char *password;           /* from a file; zeroed when freed */
     char keepalive[3][24];    /* ?fair=1: values in settings */
     char app[32];             /* application_name of our sessions */
-    char record[1024];        /* the holder record that describes us */
+    /* The records that describe us while we wait, and as the holder from the newest try on. */
+    char waiter[1024], holder[1024];
 
     struct pg_conn conn;
     struct outage outage;
@@ -80,6 +75,10 @@ struct pg_backend {
     bool granted;
     char token[DLOCK_TOKEN_LEN + 1];
     uint64_t fence;
+
+    /* From the URI: a server that was started or promoted less than this ago grants nothing. 0: off. */
+    int64_t restart_grace;
+    bool told_grace; /* in this acquire */
 
     /* An acquire until the first answer to a try; a status. */
     struct {
@@ -106,11 +105,10 @@ struct pg_backend {
          * pg_locks.
          */
         bool fair, renew_writes;
-        int64_t restart_grace;
-        char key[64], key_id[32], where_key[160];
+        char key[96], key_id[32], where_key[256];
 
         bool polls; /* no DO blocks for this role: try once a second instead of waiting */
-        bool told_old, told_grace;
+        bool told_old;
         unsigned chunks;      /* in this acquire */
         int64_t renewed_from; /* of a heartbeat answered after its renew had ended; 0: none */
     } advisory;
@@ -119,6 +117,7 @@ struct pg_backend {
     struct {
         /* From the URI: "schema.name", quoted; the application_name of a waiter; its channel, less the pid. */
         char *name, waiter_app[40], channel[64];
+        const char *owner; /* a role that is trusted with the table; "": none but the usual */
 
         /*
          * token: not tried, or refused; sent, perhaps granted; the same on a connection that broke, so to be
@@ -178,11 +177,16 @@ void pg_connect(struct pg_backend *);
 /* A fresh owner token. False: acquire has failed. */
 bool pg_new_token(struct pg_backend *);
 
+/* Write the record of that kind. A holder's has the time, so it is written for each try. */
+void pg_describe(struct pg_backend *, enum dlock_record);
+
 /* The ends of an operation; each queues its event. */
 /* The lock is ours by a request sent at from; fence is set. */
 void pg_granted(struct pg_backend *, int64_t from);
 /* Held by another, and acquire does not wait. info: the holder, or NULL. Closes the connection. */
 void pg_busy(struct pg_backend *, const struct dlock_info *);
+/* Free, but refused for left_ms more by restart_grace: busy, or the next try is set. */
+void pg_in_grace(struct pg_backend *, int64_t left_ms);
 void pg_renewed(struct pg_backend *, int64_t from);
 void pg_unclear(struct pg_backend *, const struct dlock_error *);
 /* Closes the connection. err: NULL, or why it is not clean. */

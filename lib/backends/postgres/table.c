@@ -8,6 +8,9 @@
  * is a new token for each grant; renew and release name it. The fence is the larger of the stored one plus one and
  * the server's time in microseconds, so unused rows can be deleted.
  *
+ * A refused INSERT, too, locks the row and commits: the polls of many waiters would keep the holder from its renewal.
+ * So a try only reads while the row that it sees is held.
+ *
  * No session is needed, so this works through a pooler in transaction mode, and neither a reconnect nor the
  * promotion of a standby that has the row loses the lock. Waiters connected directly LISTEN, and a release wakes
  * two of them (one might be about to leave); they also poll, and behind a pooler they only poll.
@@ -15,6 +18,7 @@
  * Not guaranteed: the server's clock decides; when it steps forward, a lease ends early.
  */
 #include "postgres.h"
+#include "sql.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -29,67 +33,184 @@
 /* ------------------------------------------------------------------ statements */
 
 /* The enum above a statement: the columns of its answer. $1: the lock's name. $2: our token, or as noted. */
-#define NOW "pg_catalog.clock_timestamp()"
-#define TTL "pg_catalog.make_interval(secs => $3::float8)"
-#define MICROSECONDS "(EXTRACT(epoch FROM " NOW ") * 1000000)::bigint"
+#define GRACE "pg_catalog.make_interval(secs => @G)"
+#define TTL "pg_catalog.make_interval(secs => $3::pg_catalog.float8)"
 
-/* @T: the table. @W: a comment with our holder record. @C: the channel that wakes a waiter, less its pid. */
-enum { R_FENCE, R_PID, R_HOLDER, R_HELD_FENCE, R_LEFT, R_TOKEN, R_COLUMNS };
+/*
+ * @T: the table. @W: a comment with our record. @C: the channel that wakes a waiter, less its pid. @G: the
+ * restart grace in seconds. @0, @1 and @2: the parts of grace_text, or what stands for them without a grace.
+ */
+enum { R_FENCE, R_PID, R_HOLDER, R_HELD_FENCE, R_LEFT, R_TOKEN, R_GRACE, R_OWNER, R_COLUMNS };
 static const char try_text[] =
-    "@WWITH got AS (INSERT INTO @T AS l (name, fence, owner, expires, holder) "
-    "SELECT $1, " MICROSECONDS ", $2, " NOW " + " TTL ", $4 "
-    "FROM (SELECT " PG_DURABLE " AS done OFFSET 0) s WHERE s.done IS NOT NULL "
-    "ON CONFLICT (name) DO UPDATE SET fence = GREATEST(l.fence + 1, EXCLUDED.fence), "
-    "owner = EXCLUDED.owner, expires = " NOW " + " TTL ", holder = EXCLUDED.holder "
-    "WHERE l.expires <= " NOW " RETURNING l.fence) "
+    "@WWITH @0got AS (INSERT INTO @T AS l (name, fence, owner, expires, holder) "
+    "SELECT $1" TEXT ", (EXTRACT(epoch FROM " NOW ")" MICROSECONDS ", $2" TEXT ", " NOW PLUS TTL
+    ", $4" TEXT " FROM (SELECT " DURABLE " AS done OFFSET 0) s WHERE s.done IS NOT NULL "
+    "AND NOT EXISTS (SELECT 1 FROM @T h WHERE h.name" EQ "$1" TEXT " AND h.expires" GT NOW ") @1"
+    "ON CONFLICT (name) DO UPDATE SET (fence, owner, expires, holder) = "
+    "ROW(GREATEST(l.fence" PLUS "1, EXCLUDED.fence), EXCLUDED.owner, " NOW PLUS TTL ", "
+    "EXCLUDED.holder) WHERE l.expires" LE NOW " RETURNING l.fence) "
     "SELECT g.fence, pg_catalog.pg_backend_pid(), o.holder, o.fence, "
-    "(EXTRACT(epoch FROM o.expires - " NOW ") * 1000)::bigint, $2::text "
+    "(EXTRACT(epoch FROM o.expires" MINUS NOW ")" MILLISECONDS ", $2" TEXT ", @2, o.owner "
     "FROM (SELECT 1) x LEFT JOIN got g ON true "
-    "LEFT JOIN @T o ON o.name = $1 AND o.expires > " NOW;
+    "LEFT JOIN @T o ON o.name" EQ "$1" TEXT " AND o.expires" GT NOW;
+
+/*
+ * A promoted standby may lack the newest rows. The row of the empty name remembers the timeline and when it was first
+ * seen. The try that sees another one writes that, and is refused; so are all others for the length of the grace from
+ * then on. On timeline 1 no server was ever promoted.
+ */
+static const char *const grace_text[][2] = {
+    {"k AS MATERIALIZED (SELECT w.timeline, CASE WHEN w.timeline" EQ "'00000001' "
+     "THEN 'epoch'::pg_catalog.timestamptz ELSE (SELECT m.expires FROM @T m WHERE m.name" EQ "'' "
+     "AND m.owner" EQ "w.timeline) END AS seen FROM (SELECT pg_catalog.substr("
+     "pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 1, 8) AS timeline OFFSET 0) w), "
+     "n AS (INSERT INTO @T AS l (name, fence, owner, expires, holder) "
+     "SELECT '', 0, k.timeline, " NOW ", '' FROM k WHERE k.seen IS NULL "
+     "ON CONFLICT (name) DO UPDATE SET (owner, expires) = ROW(EXCLUDED.owner, EXCLUDED.expires) "
+     "WHERE l.owner" NE "EXCLUDED.owner), ",
+     ""},
+    {"AND EXISTS (SELECT 1 FROM k WHERE k.seen" LE "(" NOW MINUS GRACE ")) ", ""},
+    {"(SELECT (EXTRACT(epoch FROM COALESCE(k.seen, " NOW ")" PLUS GRACE MINUS NOW ")" MILLISECONDS
+     " FROM k)",
+     "0"},
+};
 
 /* A renewal has the first three columns; a release also says how many waiters it woke. */
 enum { U_OURS, U_HOLDER, U_TOKEN, U_RENEW_COLUMNS, U_RELEASE_COLUMNS };
+#define OUR_ROW                                                                                    \
+    "FROM (SELECT " DURABLE " AS done OFFSET 0) s WHERE s.done IS NOT NULL "                       \
+    "AND l.name" EQ "$1" TEXT " AND l.owner" EQ "$2" TEXT " AND l.expires" GT NOW " "
+#define OTHERS_ROW                                                                                 \
+    "FROM (SELECT 1) x LEFT JOIN @T o ON o.name" EQ "$1" TEXT " AND o.owner" NE "$2" TEXT          \
+    " AND o.expires" GT NOW
 static const char renew_text[] =
-    "WITH u AS (UPDATE @T l SET expires = " NOW " + " TTL " "
-    "FROM (SELECT " PG_DURABLE " AS done OFFSET 0) s "
-    "WHERE s.done IS NOT NULL AND l.name = $1 AND l.owner = $2 "
-    "AND l.fence = $4::bigint AND l.expires > " NOW " RETURNING 1) "
-    "SELECT (SELECT pg_catalog.count(*) FROM u), o.holder, $2::text FROM (SELECT 1) x "
-    "LEFT JOIN @T o ON o.name = $1 AND o.owner <> $2 AND o.expires > " NOW;
+    "WITH u AS (UPDATE @T l SET expires = " NOW PLUS TTL " " OUR_ROW "AND l.fence" EQ "$4" BIGINT
+    " RETURNING 1) "
+    "SELECT (SELECT pg_catalog.count(*) FROM u), o.holder, $2" TEXT " " OTHERS_ROW;
 
 /* It wakes two waiters. Not the view pg_stat_activity but the function behind it: the view takes long to plan. */
 static const char release_text[] =
-    "WITH u AS (UPDATE @T l SET expires = '-infinity', owner = '' "
-    "FROM (SELECT " PG_DURABLE " AS done OFFSET 0) s "
-    "WHERE s.done IS NOT NULL AND l.name = $1 AND l.owner = $2 "
-    "AND l.expires > " NOW " RETURNING 1), "
-    "w AS (SELECT a.pid FROM pg_catalog.pg_stat_get_activity(NULL) a WHERE a.application_name = $3 "
-    "AND a.datid = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = "
-    "pg_catalog.current_database()) AND EXISTS (SELECT 1 FROM u) "
-    "ORDER BY a.backend_start, a.pid LIMIT 2), "
-    "c AS (SELECT pg_catalog.pg_notify('@C' || w.pid, '') FROM w) "
-    "SELECT (SELECT pg_catalog.count(*) FROM u), o.holder, $2::text, "
-    "(SELECT pg_catalog.count(*) FROM c) "
-    "FROM (SELECT 1) x LEFT JOIN @T o ON o.name = $1 AND o.owner <> $2 AND o.expires > " NOW;
+    "WITH u AS (UPDATE @T l SET (expires, owner) = ROW('-infinity'::pg_catalog.timestamptz, ''" TEXT
+    ") " OUR_ROW "RETURNING 1), "
+    "w AS (SELECT a.pid FROM pg_catalog.pg_stat_get_activity(NULL) a "
+    "WHERE a.application_name" EQ "$3" TEXT " AND a.datid" EQ "(SELECT d.oid FROM "
+    "pg_catalog.pg_database d WHERE d.datname" EQ "pg_catalog.current_database()) "
+    "AND EXISTS (SELECT 1 FROM u) ORDER BY a.backend_start, a.pid LIMIT 2), "
+    "c AS (SELECT pg_catalog.pg_notify(pg_catalog.concat('@C', w.pid), '') FROM w) "
+    "SELECT (SELECT pg_catalog.count(*) FROM u), o.holder, $2" TEXT ", "
+    "(SELECT pg_catalog.count(*) FROM c) " OTHERS_ROW;
 
 /* Rows that were unused for a week. */
 static const char sweep_text[] =
-    "DELETE FROM @T d WHERE d.name IN (SELECT t.name FROM @T t WHERE "
-    "t.expires < " NOW " - '7 days'::interval AND t.fence < " MICROSECONDS " - 604800000000 "
+    "DELETE FROM @T d WHERE d.name" EQ "ANY (SELECT t.name FROM @T t "
+    "WHERE t.name" NE "'' AND t.expires" LT "(" NOW MINUS "'7 days'" INTERVAL ") "
+    "AND t.fence" LT "((EXTRACT(epoch FROM " NOW ")" MICROSECONDS MINUS "604800000000) "
     "LIMIT 20 FOR UPDATE SKIP LOCKED)";
 
 /* $2: application_name of waiters. */
 enum { S_WAITER, S_HOLDER, S_FENCE, S_LEFT, S_USER, S_PID };
 static const char status_text[] =
-    "SELECT 0, t.holder, t.fence, (EXTRACT(epoch FROM t.expires - " NOW ") * 1000)::bigint, "
-    "''::text, 0 FROM @T t WHERE t.name = $1 AND t.expires > " NOW " UNION ALL "
-    "(SELECT 1, w.query, 0, 0, w.usename::text, w.pid FROM pg_catalog.pg_stat_activity w WHERE "
-    "w.application_name = $2 AND w.datname = pg_catalog.current_database() "
+    "SELECT 0, t.holder, t.fence, (EXTRACT(epoch FROM t.expires" MINUS NOW ")" MILLISECONDS ", "
+    "''" TEXT ", 0 FROM @T t WHERE t.name" EQ "$1" TEXT " AND t.expires" GT NOW " UNION ALL "
+    "(SELECT 1, w.query, 0, 0, w.usename" TEXT ", w.pid FROM pg_catalog.pg_stat_activity w "
+    "WHERE w.application_name" EQ "$2" TEXT " AND w.datname" EQ "pg_catalog.current_database() "
     "ORDER BY w.backend_start, w.pid)";
 
 static const char schema_text[] =
-    "CREATE TABLE IF NOT EXISTS @T (name text COLLATE \"C\" PRIMARY KEY, fence bigint NOT NULL, "
-    "owner text NOT NULL, expires timestamptz NOT NULL, holder text NOT NULL)";
+    "CREATE TABLE IF NOT EXISTS @T (name pg_catalog.text COLLATE pg_catalog.\"C\" PRIMARY KEY, "
+    "fence pg_catalog.int8 NOT NULL, owner pg_catalog.text NOT NULL, "
+    "expires pg_catalog.timestamptz NOT NULL, holder pg_catalog.text NOT NULL)";
+
+/*
+ * Is the table what schema_text makes, and nothing more? What else it may have is code of its owner, which our
+ * statements would run: triggers, rules, policies, and as early as the server plans them, the expressions of defaults,
+ * constraints and indexes. And the schema's owner could put another table in its place; a role with the right to
+ * create triggers or foreign keys could add code later. So all of these must be trusted, and then the answer holds for
+ * as long as the connection: only a trusted role can change it.
+ *
+ * $1: the table. $2: a role that is trusted, too. t: the table; r: a role that has power over it. 6171 is
+ * pg_database_owner, which stands for the owner of the database; 25, 20, 1184 and 950 are the types text, bigint and
+ * timestamptz, and the collation "C".
+ *
+ * The server can be made to refuse the statement that follows only by an error. So the finding becomes one: it is no
+ * number.
+ */
+#define FINDING "dlock finding: "
+/* clang-format off */
+#define NOT_TRUSTED                                                                                \
+    "((r.rolsuper OR r.rolname" EQ "CURRENT_USER OR r.rolname" EQ "$2" TEXT                        \
+    " OR (NOT t.super AND r.oid" EQ "t.datdba)) IS NOT TRUE)"
+#define ROLE_OF(x) "CASE WHEN " x EQ "6171::pg_catalog.oid THEN t.datdba ELSE " x " END"
+static const char check_text[] =
+    "WITH t AS (SELECT c.oid, c.relowner, c.relkind, c.relpersistence, c.relacl, c.relrowsecurity, "
+        "c.reloftype, n.nspowner, d.datdba, "
+        "pg_catalog.current_setting('is_superuser')" EQ "'on' AS super FROM pg_catalog.pg_class c "
+        "JOIN pg_catalog.pg_namespace n ON n.oid" EQ "c.relnamespace "
+        "JOIN pg_catalog.pg_database d ON d.datname" EQ "pg_catalog.current_database() "
+        "WHERE c.oid" EQ "pg_catalog.to_regclass($1" TEXT ")::pg_catalog.oid), "
+    "a AS (SELECT a.attname, a.atttypid, a.attcollation, a.attnotnull, a.attacl, "
+        "(a.atthasdef OR a.attidentity" NE "'') AS made FROM t JOIN pg_catalog.pg_attribute a "
+        "ON a.attrelid" EQ "t.oid AND a.attnum" GT "0 AND NOT a.attisdropped) "
+    "SELECT pg_catalog.concat('" FINDING "', f.text, ';')" INT " FROM (SELECT COALESCE("
+    "(SELECT 'missing' WHERE NOT EXISTS (SELECT 1 FROM t)), "
+    "(SELECT pg_catalog.concat(o.what, ' is owned by ', r.rolname) FROM t CROSS JOIN LATERAL "
+        "(SELECT 'it' AS what, " ROLE_OF("t.relowner") " AS role "
+        "UNION ALL SELECT 'its schema', " ROLE_OF("t.nspowner") ") o "
+        "LEFT JOIN pg_catalog.pg_roles r ON r.oid" EQ "o.role WHERE " NOT_TRUSTED " LIMIT 1), "
+    "(SELECT 'it is not a plain table' FROM t WHERE t.relkind" NE "'r' "
+        "OR t.relpersistence" NE "'p' OR t.reloftype" NE "0::pg_catalog.oid), "
+    "(SELECT pg_catalog.concat('it has the trigger ', g.tgname) FROM t "
+        "JOIN pg_catalog.pg_trigger g ON g.tgrelid" EQ "t.oid LIMIT 1), "
+    "(SELECT pg_catalog.concat('it has the rule ', g.rulename) FROM t "
+        "JOIN pg_catalog.pg_rewrite g ON g.ev_class" EQ "t.oid LIMIT 1), "
+    "(SELECT 'it has row security' FROM t WHERE t.relrowsecurity), "
+    "(SELECT 'it inherits or is inherited' FROM t JOIN pg_catalog.pg_inherits i "
+        "ON i.inhrelid" EQ "t.oid OR i.inhparent" EQ "t.oid LIMIT 1), "
+    "(SELECT pg_catalog.concat('its column ', a.attname, ' has a default') FROM a "
+        "WHERE a.made LIMIT 1), "
+    "(SELECT 'its columns differ from those of --schema' FROM (SELECT pg_catalog.string_agg("
+        "pg_catalog.concat_ws(' ', a.attname, a.atttypid, a.attcollation, a.attnotnull), ',' "
+        "ORDER BY a.attname) AS list FROM a) s WHERE (s.list" EQ "'expires 1184 0 t,fence 20 0 t,"
+        "holder 25 100 t,name 25 950 t,owner 25 100 t') IS NOT TRUE), "
+    "(SELECT pg_catalog.concat('it has the constraint ', k.conname) FROM t "
+        "JOIN pg_catalog.pg_constraint k ON k.conrelid" EQ "t.oid AND k.contype" NE "'p' "
+        "AND k.contype" NE "'n' LIMIT 1), "
+    "(SELECT 'it has an index on an expression' FROM t JOIN pg_catalog.pg_index i "
+        "ON i.indrelid" EQ "t.oid AND (i.indexprs IS NOT NULL OR i.indpred IS NOT NULL) LIMIT 1), "
+    "(SELECT pg_catalog.concat('it has the statistics ', k.stxname) FROM t "
+        "JOIN pg_catalog.pg_statistic_ext k ON k.stxrelid" EQ "t.oid LIMIT 1), "
+    "(SELECT pg_catalog.concat(COALESCE(r.rolname" TEXT ", 'PUBLIC'), ' has the privilege ', "
+        "x.privilege_type) FROM t CROSS JOIN LATERAL (SELECT t.relacl AS acl "
+        "UNION ALL SELECT a.attacl FROM a) l CROSS JOIN LATERAL pg_catalog.aclexplode(l.acl) x "
+        "LEFT JOIN pg_catalog.pg_roles r ON r.oid" EQ ROLE_OF("x.grantee") " "
+        "WHERE (x.privilege_type" EQ "'TRIGGER' OR x.privilege_type" EQ "'REFERENCES') "
+        "AND " NOT_TRUSTED " LIMIT 1)) AS text OFFSET 0) f WHERE f.text IS NOT NULL";
+/* clang-format on */
+
+static void format_seconds(char *buf, size_t size, int64_t ns)
+{
+    snprintf(buf, size, "%" PRId64 ".%03d", ns / DLOCK_SEC, (int)(ns % DLOCK_SEC / DLOCK_MSEC));
+}
+
+static void put_filled(const struct pg_backend *be, const char *text, FILE *f)
+{
+    char grace[32];
+    format_seconds(grace, sizeof(grace), be->restart_grace);
+    for (const char *p = text; *p; p++) {
+        if (*p != '@')
+            fputc(*p, f);
+        else if (*++p == 'T')
+            fputs(be->table.name, f);
+        else if (*p == 'C')
+            fputs(be->table.channel, f);
+        else if (*p == 'G')
+            fputs(grace, f);
+        else if (*p == 'W')
+            fprintf(f, "/* %s */ ", be->waiter);
+        else
+            put_filled(be, grace_text[*p - '0'][be->restart_grace == 0], f);
+    }
+}
 
 /* malloc'ed; NULL: out of memory. */
 static char *fill(const struct pg_backend *be, const char *text)
@@ -99,16 +220,7 @@ static char *fill(const struct pg_backend *be, const char *text)
     FILE *f = open_memstream(&sql, &size);
     if (!f)
         return NULL;
-    for (const char *p = text; *p; p++) {
-        if (*p != '@')
-            fputc(*p, f);
-        else if (*++p == 'T')
-            fputs(be->table.name, f);
-        else if (*p == 'C')
-            fputs(be->table.channel, f);
-        else
-            fprintf(f, "/* %s */ ", be->record);
-    }
+    put_filled(be, text, f);
     return fclose(f) == 0 ? sql : (free(sql), NULL);
 }
 
@@ -127,11 +239,6 @@ static void send_text(struct pg_backend *be, enum pg_tag tag, const char *text, 
     free(sql);
 }
 
-static void format_seconds(char *buf, size_t size, int64_t ns)
-{
-    snprintf(buf, size, "%" PRId64 ".%03d", ns / DLOCK_SEC, (int)(ns % DLOCK_SEC / DLOCK_MSEC));
-}
-
 static void send_try(struct pg_backend *be)
 {
     char ttl[32];
@@ -141,8 +248,9 @@ static void send_try(struct pg_backend *be)
         be->op_until = pg_now(be) + pg_patience(be);
     be->table.try = TRY_SENT;
     format_seconds(ttl, sizeof(ttl), be->spec->ttl);
+    pg_describe(be, RECORD_HOLDS);
     send_text(be, T_TRY, try_text, 4,
-              (const char *const[]){be->spec->uri->name, be->token, ttl, be->record});
+              (const char *const[]){be->spec->uri->name, be->token, ttl, be->holder});
 }
 
 static void send_renew(struct pg_backend *be)
@@ -184,7 +292,7 @@ static void send_app_name(struct pg_backend *be, const char *app)
 {
     char sql[256];
     snprintf(sql, sizeof(sql),
-             "SELECT CASE WHEN pg_catalog.pg_backend_pid() = %d THEN "
+             "SELECT CASE WHEN pg_catalog.pg_backend_pid()" EQ "%d THEN "
              "pg_catalog.set_config('application_name', '%s', false) END",
              PQbackendPID(be->conn.pq), app);
     pg_conn_send(&be->conn, T_LISTEN, sql, 0, NULL);
@@ -325,12 +433,17 @@ static void not_granted(struct pg_backend *be, const struct pg_reply *r)
     be->table.try = TRY_NONE;
     if (held)
         read_holder(&be->info, holder, left_ms, pg_number(r->rows, 0, R_HELD_FENCE));
+    if (!held && pg_number(r->rows, 0, R_GRACE) > 0) {
+        pg_in_grace(be, pg_number(r->rows, 0, R_GRACE));
+        return;
+    }
     if (!be->acquire.wait) {
         pg_busy(be, held ? &be->info : NULL);
         return;
     }
     events_add(&be->events, EV_WAITING)->info = held ? &be->info : NULL;
-    if (held && be->table.orphan[0] && strcmp(holder, be->record) == 0) {
+    if (held && be->table.orphan[0] &&
+        strcmp(pg_text(r->rows, 0, R_OWNER), be->table.orphan) == 0) {
         /* Our own: the orphan waited for the row, in a session that did not notice that the connection broke. */
         send_undo(be, be->table.orphan);
         be->table.orphan[0] = '\0';
@@ -346,7 +459,9 @@ static void create_table(struct pg_backend *be)
 {
     be->table.created = true;
     be->table.try = TRY_NONE;
+    be->conn.guarded = false; /* it runs no code of a table that another client made meanwhile */
     send_text(be, T_SCHEMA, schema_text, 0, NULL);
+    be->conn.guarded = true;
 }
 
 static void create_answered(struct pg_backend *be, const struct pg_reply *r)
@@ -533,8 +648,29 @@ static void table_ready(struct pg_backend *be)
     }
 }
 
+/* A finding of check_text becomes the error that it stands for. */
+static void table_read_error(const struct pg_backend *be, struct pg_reply *r)
+{
+    const char *found = strstr(r->text, FINDING);
+    char what[sizeof(r->text)];
+    if (strcmp(r->sqlstate, "22P02") != 0 || !found)
+        return;
+    snprintf(what, sizeof(what), "%s", found + strlen(FINDING));
+    what[strcspn(what, ";")] = '\0';
+    if (strcmp(what, "missing") == 0) {
+        strcpy(r->sqlstate, "42P01");
+        snprintf(r->text, sizeof(r->text), "the table %s does not exist", be->table.name);
+    } else {
+        strcpy(r->sqlstate, "42501");
+        snprintf(r->text, sizeof(r->text), "the table %.80s is not safe to use: %.140s",
+                 be->table.name, what);
+    }
+}
+
 static void table_answered(struct pg_backend *be, const struct pg_reply *r)
 {
+    if (!r->sqlstate[0] && r->tag != T_SCHEMA)
+        be->conn.guarded = false;
     if (r->tag == T_TRY && be->op == OP_ACQUIRE)
         try_answered(be, r);
     else if (r->tag == T_SCHEMA && be->op == OP_ACQUIRE)
@@ -597,10 +733,12 @@ static void table_read_info(const PGresult *res, int i, struct dlock_info *info)
 
 const struct pg_protocol pg_table = {
     .pipeline = true,
+    .guard = check_text,
     .acquire = table_acquire,
     .renew = table_renew,
     .release = table_release,
     .ready = table_ready,
+    .read_error = table_read_error,
     .answered = table_answered,
     .failed = table_failed,
     .abandon = table_abandon,

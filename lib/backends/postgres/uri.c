@@ -5,6 +5,7 @@
  * take them (PGHOST, a service file), since the core has to look up their names: libpq would block.
  */
 #include "postgres.h"
+#include "sql.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -404,17 +405,18 @@ static int parse_key(struct pg_backend *be, const char *text, struct dlock_error
             "%s: key=%.40s: expected one 64-bit number, or two 32-bit numbers and a comma",
             pg_where(be), text);
     if (two) {
-        snprintf(be->advisory.key, sizeof(be->advisory.key), "'%lld'::int,'%lld'::int", a, b);
+        snprintf(be->advisory.key, sizeof(be->advisory.key), "'%lld'" INT ",'%lld'" INT, a, b);
     } else {
-        snprintf(be->advisory.key, sizeof(be->advisory.key), "'%lld'::bigint", a);
+        snprintf(be->advisory.key, sizeof(be->advisory.key), "'%lld'" BIGINT, a);
         b = (long long)(uint32_t)a;
         a = (long long)((uint64_t)a >> 32);
     }
     snprintf(be->advisory.key_id, sizeof(be->advisory.key_id), "%08x%08x.%d", (unsigned)(uint32_t)a,
              (unsigned)(uint32_t)b, two ? 2 : 1);
     snprintf(be->advisory.where_key, sizeof(be->advisory.where_key),
-             "l.classid='%u'::oid AND l.objid='%u'::oid AND l.objsubid=%d", (unsigned)(uint32_t)a,
-             (unsigned)(uint32_t)b, two ? 2 : 1);
+             "l.classid" EQ "'%u'::pg_catalog.oid AND l.objid" EQ
+             "'%u'::pg_catalog.oid AND l.objsubid" EQ "%d",
+             (unsigned)(uint32_t)a, (unsigned)(uint32_t)b, two ? 2 : 1);
     return 0;
 }
 
@@ -483,11 +485,8 @@ static int check_mode_params(const struct pg_backend *be, bool lease, struct dlo
     static const struct {
         const char *key;
         bool lease;
-    } only[] = {{"table", true},
-                {"key", false},
-                {"fair", false},
-                {"renew", false},
-                {"restart-grace", false}};
+    } only[] = {
+        {"table", true}, {"table-owner", true}, {"key", false}, {"fair", false}, {"renew", false}};
     for (size_t i = 0; i < DLOCK_LEN(only); i++)
         if (only[i].lease != lease && uri_value(be->spec, only[i].key))
             return dlock_fail(err, DLOCK_EUSAGE, 0, "%s: %s= applies only to mode=%s", pg_where(be),
@@ -499,11 +498,13 @@ static int set_mode(struct pg_backend *be, struct dlock_error *err)
 {
     const struct dlock_spec *spec = be->spec;
     const char *mode = param(spec, "mode"), *table = param(spec, "table");
+    const char *owner = param(spec, "table-owner");
     bool lease = mode && strcmp(mode, "lease") == 0;
     if (mode && !lease && strcmp(mode, "advisory") != 0)
         return dlock_fail(err, DLOCK_EUSAGE, 0, "%s: mode=%.40s: expected advisory or lease",
                           pg_where(be), mode);
     be->protocol = lease ? &pg_table : &pg_advisory;
+    be->table.owner = owner ? owner : "";
     int rc = check_mode_params(be, lease, err);
     return rc == 0 && lease ? set_table(be, table ? table : "public.dlock_locks", err) : rc;
 }
@@ -512,7 +513,7 @@ static int set_options(struct pg_backend *be, struct dlock_error *err)
 {
     const struct dlock_spec *spec = be->spec;
     const char *grace = param(spec, "restart-grace"), *renew = param(spec, "renew");
-    int rc = grace ? dlock_parse_duration(grace, &be->advisory.restart_grace, err) : 0;
+    int rc = grace ? dlock_parse_duration(grace, &be->restart_grace, err) : 0;
     if (rc == 0)
         rc = read_flag(spec, "fair", &be->advisory.fair, err);
     if (rc == 0 && renew && strcmp(renew, "write") != 0 && strcmp(renew, "read") != 0)
@@ -547,14 +548,9 @@ int pg_settings_init(struct pg_backend *be, struct dlock_error *err)
                           pg_where(be));
     if ((rc = set_mode(be, err)) != 0 || (rc = set_options(be, err)) != 0 ||
         (rc = set_key(be, err)) != 0 || (rc = set_params(be, err)) != 0 ||
-        (rc = check_hosts(be, err)) != 0 || (rc = set_gss_default(err)) != 0)
+        (rc = check_hosts(be, err)) != 0)
         return rc;
-    /*
-     * It goes into comments in SQL. It is percent-encoded, so it contains neither a quote nor the end of a comment.
-     */
-    if (dlock_identity_format(spec->identity, RECORD_WAITS, be->record, sizeof(be->record)) < 0)
-        snprintf(be->record, sizeof(be->record), "dlock1 pid=%ld", spec->identity->pid);
-    return 0;
+    return set_gss_default(err);
 }
 
 void pg_settings_done(struct pg_backend *be)

@@ -15,6 +15,7 @@
     (200 * DLOCK_MSEC) /* of the first waiter, where the server cannot report changes */
 #define PLACE_STEP (100 * DLOCK_MSEC) /* between the tries of the waiters behind it */
 #define LISTEN_LATER DLOCK_SEC        /* most commands have ended by then */
+#define FIRST_VERDICT DLOCK_SEC       /* how old the sentinels' verdict on a first try may be */
 
 /* ----------------------------------------------------------------------- ends */
 
@@ -42,7 +43,7 @@ static bool new_value(struct redis_backend *be)
 {
     int rc = dlock_token_new(be->spec->env, be->token);
     free(be->value);
-    be->value = rc == 0 ? redis_script_value(be->token, be->spec->identity) : NULL;
+    be->value = rc == 0 ? redis_script_value(be->token, be->spec->identity, be->spec->ttl) : NULL;
     be->claim = CLAIM_NONE;
     if (be->value)
         return true;
@@ -53,6 +54,16 @@ static bool new_value(struct redis_backend *be)
         dlock_fail(&err, DLOCK_ENOMEM, 0, "out of memory");
     fail(be, &err);
     return false;
+}
+
+/* The record tells when the lock was granted: now, if this try is. Only while no server can hold the value. */
+static void new_record(struct redis_backend *be)
+{
+    char *value = redis_script_value(be->token, be->spec->identity, be->spec->ttl);
+    if (!value)
+        return; /* the old one will do */
+    free(be->value);
+    be->value = value;
 }
 
 /*
@@ -196,6 +207,8 @@ static void try_now(struct redis_backend *be)
         redis_node_track(node, T_TRACK);
     if (be->script.torn)
         redis_cluster_hello(&be->route); /* answered before the try is */
+    if (be->claim == CLAIM_NONE)
+        new_record(be);
     be->claim = CLAIM_TRIED;
     be->queued = be->queued || subscribed(be);
     (void)redis_script_try(&be->script, &node->cmd, T_TRY, be->value,
@@ -396,6 +409,15 @@ static void not_granted(struct redis_backend *be, const struct redis_script_trie
     }
 }
 
+/*
+ * A grant counts by what the sentinels say afterwards: while a waiter waits, another master may have been promoted
+ * behind a network that is cut. The round with which the connection for a first try began is near enough.
+ */
+static int64_t verdict_since(const struct redis_backend *be, int64_t sent, int64_t now)
+{
+    return be->acquire.first ? dlock_min(sent, now - FIRST_VERDICT) : sent;
+}
+
 static void try_answered(struct redis_backend *be, struct redis_conn_reply *rep)
 {
     struct redis_script_tried t;
@@ -425,7 +447,8 @@ static void try_answered(struct redis_backend *be, struct redis_conn_reply *rep)
             be->until = now + be->spec->op_timeout;
         be->answer =
             (struct redis_answer){.what = ANSWER_GRANT, .sent = rep->sent, .fence = t.fence};
-        redis_route_ask_confirmation(&be->route, true, now - be->spec->ttl / 3, be->until);
+        redis_route_ask_confirmation(&be->route, true, verdict_since(be, rep->sent, now),
+                                     be->until);
         return;
     }
     contacted(be);
@@ -546,10 +569,25 @@ static void due(struct redis_backend *be, int64_t now)
     }
 }
 
+/*
+ * Servers close idle connections (timeout), and so do proxies: the next try connects again. Where that fails, there is
+ * trouble. The server watched the key for the first waiter on this connection, so its next try is due soon.
+ */
+static bool idle_closed(struct redis_backend *be, const struct dlock_error *err)
+{
+    if (be->acquire.first || be->claim != CLAIM_NONE || be->node.cmd.ntags > 0 ||
+        err->code != DLOCK_EUNAVAIL)
+        return false;
+    if (be->acquire.place == 1 && be->acquire.try_at != DLOCK_NEVER)
+        be->acquire.try_at = dlock_min(be->acquire.try_at, redis_now(be) + POLL_PAUSE);
+    return true;
+}
+
 const struct redis_operation redis_op_acquire = {
     .tag = T_TRY,
     .again = try_again,
     .answered = try_answered,
+    .idle_closed = idle_closed,
     .failed = trouble,
     .confirmed = granted,
     .refused = refused,

@@ -381,7 +381,7 @@ int redis_cluster_error(struct redis_route *r, struct dlock_error *err, const ch
 {
     struct cluster_node node;
     if (!may_be_cluster(r))
-        return redis_conn_reply_error(err, r->spec->uri->where, &r->node->auth, text);
+        return redis_conn_reply_error(err, r->spec->uri->where, &r->node->cmd, text);
     enum cluster_hint hint = cluster_hint(text, &node);
     bool apart = strstr(text, "non local key") != NULL || strstr(text, "same slot") != NULL;
 
@@ -402,7 +402,7 @@ int redis_cluster_error(struct redis_route *r, struct dlock_error *err, const ch
             err, DLOCK_EUNAVAIL, 0,
             "%s: the cluster is moving the slot of the lock '%s' to another node (%s)",
             r->spec->uri->where, r->spec->uri->name, t);
-    return redis_conn_reply_error(err, r->spec->uri->where, &r->node->auth, text);
+    return redis_conn_reply_error(err, r->spec->uri->where, &r->node->cmd, text);
 }
 
 /* ------------------------------------------------------------- other nodes */

@@ -49,6 +49,7 @@ void redis_route_ask_confirmation(struct redis_route *r, bool replicas, int64_t 
                                   int64_t until)
 {
     r->replicas = replicas && r->wait_replicas > 0 ? REPLICAS_ASKED : REPLICAS_ENOUGH;
+    r->fresh = fresh;
     if (fresh != 0)
         redis_sentinel_question(r, fresh);
     if (r->replicas == REPLICAS_ASKED)
@@ -61,7 +62,7 @@ void redis_route_replicas_answered(struct redis_route *r, const redisReply *repl
 
     r->replicas = REPLICAS_MISSING;
     if (reply->type == REDIS_REPLY_ERROR) {
-        redis_conn_reply_error(&r->missing, where, &r->node->auth, reply->str);
+        redis_conn_reply_error(&r->missing, where, &r->node->cmd, reply->str);
         if (redis_conn_classify(reply->str) == RE_REPLICA)
             r->replicas = REPLICAS_READONLY;
     } else if (reply->type != REDIS_REPLY_INTEGER) {
@@ -89,7 +90,7 @@ enum redis_confirmed redis_route_confirm(const struct redis_route *r, struct dlo
     case REPLICAS_ENOUGH:
         break;
     }
-    switch (redis_sentinel_answer(r)) {
+    switch (redis_sentinel_answer(r, r->fresh)) {
     case MASTER_PENDING:
         return CONFIRM_ASKED;
     case MASTER_OTHER:

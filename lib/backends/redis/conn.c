@@ -525,7 +525,7 @@ static int fail_with_reply(struct redis_conn *c, const redisReply *r)
 {
     drop_socket(c);
     c->state = RC_FAILED;
-    return redis_conn_reply_error(&c->error, c->where, &c->auth, r->str);
+    return redis_conn_reply_error(&c->error, c->where, c, r->str);
 }
 
 /* No command waits for this reply: "-ERR max number of clients reached", "-DENIED". */
@@ -546,6 +546,12 @@ static void auth_answered(struct redis_conn *c, const redisReply *r)
     redis_conn_auth_error(&c->error, c->where, &c->auth, r->str);
 }
 
+static bool has_role(const redisReply *r, const char *role)
+{
+    return r->type == REDIS_REPLY_ARRAY && r->elements > 0 &&
+           r->element[0]->type == REDIS_REPLY_STRING && strcmp(r->element[0]->str, role) == 0;
+}
+
 /* 0; negative: the server is not the master, so the replies behind this one do not count. */
 static int role_answered(struct redis_conn *c, const redisReply *r)
 {
@@ -553,24 +559,59 @@ static int role_answered(struct redis_conn *c, const redisReply *r)
         return 0;
     if (r->type == REDIS_REPLY_ERROR)
         return fail_with_reply(c, r);
-    if (r->type == REDIS_REPLY_ARRAY && r->elements > 0 &&
-        r->element[0]->type == REDIS_REPLY_STRING && strcmp(r->element[0]->str, "master") == 0)
+    if (has_role(r, "master"))
         return 0;
     c->is_replica = true;
     return conn_fail(c, DLOCK_EUNAVAIL, 0, "the server is not the master (any more)");
 }
 
-/* Of our own commands. */
-static bool is_greeting(int tag)
+/* Servers that we can use have EVAL, and so have much older ones. */
+static bool lacks_eval(const redisReply *r)
 {
-    return tag == REDIS_CONN_AUTH || tag == REDIS_CONN_ROLE;
+    return r->type == REDIS_REPLY_ERROR && strstr(r->str, "unknown command") &&
+           strstr(r->str, "EVAL");
 }
 
-static int greeting_answered(struct redis_conn *c, int tag, const redisReply *r)
+/* Keep this reply until the server has told what it is. */
+static int hold(struct redis_conn *c, const struct redis_conn_reply *reply)
+{
+    const char *role = "ROLE";
+    size_t len = strlen(role);
+
+    c->kind = KIND_ASKED;
+    c->held = *reply;
+    if (redis_conn_send(c, REDIS_CONN_KIND, 1, &role, &len) != 0)
+        c->kind = KIND_SERVER;
+    redis_conn_flush(c);
+    return 0;
+}
+
+/* The reply that was kept is due: it is known what the server is, or never will be. */
+static bool held_is_due(const struct redis_conn *c)
+{
+    return c->held.r && (c->kind != KIND_ASKED || c->state == RC_FAILED);
+}
+
+static void kind_answered(struct redis_conn *c, const redisReply *r)
+{
+    c->kind = has_role(r, "sentinel") ? KIND_SENTINEL : KIND_SERVER;
+    if (c->kind == KIND_SENTINEL && c->auth_failed)
+        redis_conn_sentinel_error(&c->error, c->where);
+}
+
+/* Of our own commands. */
+static bool is_ours(int tag)
+{
+    return tag == REDIS_CONN_AUTH || tag == REDIS_CONN_ROLE || tag == REDIS_CONN_KIND;
+}
+
+static int ours_answered(struct redis_conn *c, int tag, const redisReply *r)
 {
     int rc = 0;
     if (tag == REDIS_CONN_AUTH)
         auth_answered(c, r);
+    else if (tag == REDIS_CONN_KIND)
+        kind_answered(c, r);
     else
         rc = role_answered(c, r);
     if (rc < 0)
@@ -578,7 +619,7 @@ static int greeting_answered(struct redis_conn *c, int tag, const redisReply *r)
     return rc;
 }
 
-/* Find the command that r answers. 1: the caller's, *out has r; 0: one of the greeting; negative: failed. */
+/* Find the command that r answers. 1: the caller's, *out has r; 0: one of ours; negative: failed. */
 static int assign(struct redis_conn *c, redisReply *r, struct redis_conn_reply *out)
 {
     struct redis_conn_tag of = {.tag = REDIS_CONN_PUSH};
@@ -587,8 +628,8 @@ static int assign(struct redis_conn *c, redisReply *r, struct redis_conn_reply *
             return unasked(c, r);
         of = take_tag(c);
     }
-    if (is_greeting(of.tag))
-        return greeting_answered(c, of.tag, r);
+    if (is_ours(of.tag))
+        return ours_answered(c, of.tag, r);
     *out = (struct redis_conn_reply){.tag = of.tag, .sent = of.sent, .r = r};
     return 1;
 }
@@ -597,10 +638,17 @@ int redis_conn_next(struct redis_conn *c, struct redis_conn_reply *out)
 {
     int rc = 0;
     redisReply *r;
-    while (rc == 0 && (r = next_reply(c, &rc))) {
+    while (rc == 0 && !held_is_due(c) && (r = next_reply(c, &rc))) {
         rc = assign(c, r, out);
         if (rc != 1)
             freeReplyObject(r);
+        else if (c->kind == KIND_ANY && lacks_eval(r))
+            rc = hold(c, out);
+    }
+    if (rc <= 0 && held_is_due(c)) {
+        *out = c->held;
+        c->held.r = NULL;
+        rc = 1;
     }
     return rc;
 }
@@ -665,6 +713,9 @@ void redis_conn_close(struct redis_conn *c)
     c->out = NULL;
     c->out_len = c->out_size = 0;
     c->ntags = 0;
+    if (c->held.r)
+        freeReplyObject(c->held.r);
+    c->held.r = NULL;
 }
 
 void redis_conn_close_replica(struct redis_conn *c)

@@ -2,8 +2,9 @@
  * conn.h - one connection to a Redis server: address list, TLS, AUTH, RESP, deadlines.
  *
  * The caller queues commands with redis_conn_send, each under a tag, and takes their replies, in the same order and
- * with the same tags, from redis_conn_next. Commands queued before the connection is up leave in one write, behind
- * AUTH. Nothing here blocks: poll what redis_conn_interest names, then call redis_conn_work.
+ * with the same tags, from redis_conn_next. (The reply that EVAL is unknown comes later, when it is clear whether the
+ * server is a Sentinel.) Commands queued before the connection is up leave in one write, behind AUTH. Nothing here
+ * blocks: poll what redis_conn_interest names, then call redis_conn_work.
  *
  * hiredis formats and parses. The socket is ours, because hiredis' own is not CLOEXEC, writes without MSG_NOSIGNAL,
  * and its non-blocking connect tries one address only.
@@ -20,6 +21,7 @@
 #define REDIS_CONN_PUSH (-1) /* tag of a pub/sub message */
 #define REDIS_CONN_AUTH (-2) /* tags of our own AUTH and ROLE; the caller never sees them */
 #define REDIS_CONN_ROLE (-3)
+#define REDIS_CONN_KIND (-4) /* ROLE again: what is this, if it has no EVAL? */
 #define REDIS_CONN_MAX_REPLY (1024 * 1024)
 #define REDIS_CONN_PEERS 8 /* addresses tried at most */
 
@@ -47,6 +49,12 @@ typedef size_t redis_conn_elements;
 #else
 typedef int redis_conn_elements;
 #endif
+
+struct redis_conn_reply {
+    int tag;
+    int64_t sent;
+    redisReply *r; /* the caller frees it (freeReplyObject) */
+};
 
 struct redis_conn {
     enum redis_conn_state state;
@@ -87,12 +95,9 @@ struct redis_conn {
     size_t fed; /* bytes since the last complete reply */
     struct redis_conn_tag tags[REDIS_CONN_TAGS];
     int ntags;
-};
 
-struct redis_conn_reply {
-    int tag;
-    int64_t sent;
-    redisReply *r; /* the caller frees it (freeReplyObject) */
+    enum { KIND_ANY, KIND_ASKED, KIND_SERVER, KIND_SENTINEL } kind;
+    struct redis_conn_reply held; /* the reply that made us ask; r NULL: none */
 };
 
 /*
@@ -149,14 +154,16 @@ enum redis_conn_class {
 };
 enum redis_conn_class redis_conn_classify(const char *text);
 /*
- * Fill err from an error reply; returns its code. Servers quote the words that they did not understand, so user and
+ * Fill err from an error reply on this connection; returns its code. Servers quote the words that they did not understand, so user and
  * password are blanked in the text that err shows.
  */
-int redis_conn_reply_error(struct dlock_error *err, const char *where,
-                           const struct redis_conn_auth *, const char *text);
+int redis_conn_reply_error(struct dlock_error *err, const char *where, const struct redis_conn *,
+                           const char *text);
 /* The same for the reply to AUTH, of which err shows only the first word. */
 int redis_conn_auth_error(struct dlock_error *err, const char *where,
                           const struct redis_conn_auth *, const char *text);
+/* The server is a Sentinel, which holds no locks. */
+int redis_conn_sentinel_error(struct dlock_error *err, const char *where);
 /* Any other text of a server: with user and password blanked, fit for a message. */
 void redis_conn_show(char *out, size_t size, const struct redis_conn_auth *, const char *text);
 

@@ -150,11 +150,19 @@ static int explain(struct dlock_error *err, const char *where, const struct mean
                       m->advice ? ": " : "", m->advice ? m->advice : "");
 }
 
-int redis_conn_reply_error(struct dlock_error *err, const char *where,
-                           const struct redis_conn_auth *auth, const char *text)
+int redis_conn_sentinel_error(struct dlock_error *err, const char *where)
+{
+    return dlock_fail(err, DLOCK_EUSAGE, 0,
+                      "%s: is a Sentinel: write redis+sentinel://HOST:PORT/SERVICE#NAME", where);
+}
+
+int redis_conn_reply_error(struct dlock_error *err, const char *where, const struct redis_conn *c,
+                           const char *text)
 {
     char shown[200];
-    redis_conn_show(shown, sizeof(shown), auth, text);
+    if (c->kind == KIND_SENTINEL && meaning_of(text) == &too_old)
+        return redis_conn_sentinel_error(err, where);
+    redis_conn_show(shown, sizeof(shown), &c->auth, text);
     return explain(err, where, meaning_of(text), shown);
 }
 

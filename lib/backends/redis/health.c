@@ -77,6 +77,14 @@ bool redis_check_persistence(const char *info, size_t len, const char *where, in
     return true;
 }
 
+void redis_check_refused(const char *where, struct dlock_error *warning)
+{
+    dlock_fail(
+        warning, DLOCK_EUNAVAIL, 0,
+        "%s: INFO is refused: dlock cannot tell whether the server is a replica, or evicts or forgets locks; allow INFO (+info)",
+        where);
+}
+
 /* ------------------------------------------------------------------- warnings */
 
 void redis_checks_ask(struct redis_checks *c, struct redis_conn *conn, int memory_tag,
@@ -112,10 +120,7 @@ static const char *text_of(struct redis_checks *c, const redisReply *r, const ch
         return r->str;
     if (r->type == REDIS_REPLY_ERROR && !c->refused) {
         c->refused = true;
-        dlock_fail(
-            next_warning(c), 0, 0,
-            "%s: INFO is refused: dlock cannot tell whether the server evicts or forgets locks",
-            where);
+        redis_check_refused(where, next_warning(c));
         c->ntold++;
     }
     return NULL;

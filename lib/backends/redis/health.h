@@ -24,6 +24,9 @@ bool redis_check_eviction(const char *info, size_t len, const char *where,
 bool redis_check_persistence(const char *info, size_t len, const char *where, int64_t ttl,
                              int64_t grace, struct dlock_error *warning);
 
+/* INFO was answered by an error: the warning. */
+void redis_check_refused(const char *where, struct dlock_error *warning);
+
 /* Both, asked once for each handle, after its first grant. Zeroed: not asked yet. */
 struct redis_checks {
     bool due, asked, refused;

@@ -127,7 +127,7 @@ enum redis_heard redis_node_heard(struct redis_node *n, const struct redis_conn_
     case TAG_WAKE:
         if (r->type != REDIS_REPLY_ERROR)
             return HEARD_NOTHING;
-        redis_conn_reply_error(err, where, &n->auth, r->str);
+        redis_conn_reply_error(err, where, &n->wake, r->str);
         return HEARD_FAILED;
     case TAG_CHANGED:
         /* Without the number, or the permission: the first waiter polls. */

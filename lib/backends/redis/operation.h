@@ -100,6 +100,8 @@ struct redis_operation {
     void (*again)(struct redis_backend *, bool moved);
     /* Its command was answered. To keep the reply, it sets r to NULL. */
     void (*answered)(struct redis_backend *, struct redis_conn_reply *);
+    /* True: cmd was closed by the server while it was idle, and that does not matter. Before failed. */
+    bool (*idle_closed)(struct redis_backend *, const struct dlock_error *);
     /* cmd has failed, err says why. It is not closed yet. */
     void (*failed)(struct redis_backend *, const struct dlock_error *);
     /* Its answer is confirmed, or is not: for good, or for now. */

@@ -256,7 +256,9 @@ static void cmd_failed(struct redis_backend *be)
             &be->node); /* a server may close an idle connection: it is asked first next time */
         return;
     }
-    if (redis_cluster_elsewhere(&be->route)) {
+    if (op->idle_closed && op->idle_closed(be, &err)) {
+        redis_node_close(&be->node);
+    } else if (redis_cluster_elsewhere(&be->route)) {
         redis_node_close(&be->node);
         op->again(be, false);
     } else {

@@ -139,8 +139,12 @@ static void memory_answered(struct redlock_backend *be, struct redlock_server *s
                             const redisReply *r)
 {
     struct dlock_error warning;
-    if (be->check == CHECK_TOLD || r->type != REDIS_REPLY_STRING || !redlock_may_notice(be) ||
-        !redis_check_eviction(r->str, (size_t)r->len, s->where, &warning))
+    if (be->check == CHECK_TOLD || !redlock_may_notice(be))
+        return;
+    if (r->type == REDIS_REPLY_ERROR)
+        redis_check_refused(s->where, &warning);
+    else if (r->type != REDIS_REPLY_STRING ||
+             !redis_check_eviction(r->str, (size_t)r->len, s->where, &warning))
         return;
     be->check = CHECK_TOLD;
     events_add(&be->events, EV_NOTICE)->error = warning;

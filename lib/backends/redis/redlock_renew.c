@@ -301,10 +301,16 @@ static void end_release(struct redlock_backend *be, enum dlock_how how,
     }
 }
 
+/* It has refused the release: the user lacks a right, and will lack it in the next attempt too. */
+static bool forbids(const struct redlock_server *s)
+{
+    return s->answer == A_REFUSED && s->error.code == DLOCK_EPERM;
+}
+
 /* Should the release be sent once more? */
 static bool again(const struct redlock_server *s)
 {
-    return s->answer == A_FAILED || s->answer == A_REFUSED;
+    return s->answer == A_FAILED || (s->answer == A_REFUSED && !forbids(s));
 }
 
 static void leave_again(struct redlock_backend *be, int64_t now)
@@ -323,6 +329,19 @@ static bool owing(const struct redlock_backend *be)
             return true;
     }
     return false;
+}
+
+/* The error of one that forbids it, unless there is still one to be asked again. */
+static const struct dlock_error *forbidden(const struct redlock_backend *be)
+{
+    const struct dlock_error *why = NULL;
+    for (int i = 0; i < be->n; i++) {
+        if (again(&be->servers[i]))
+            return NULL;
+        if (forbids(&be->servers[i]))
+            why = &be->servers[i].error;
+    }
+    return why;
 }
 
 static int64_t release_patience(const struct redlock_backend *be)
@@ -344,6 +363,7 @@ static int64_t release_wake_at(const struct redlock_backend *be)
 static void release_step(struct redlock_backend *be, int64_t now)
 {
     int yes = redlock_count(be, A_YES), pending = redlock_count(be, A_PENDING);
+    const struct dlock_error *why;
     struct dlock_error err;
 
     if (be->claim == CLAIM_NONE) {
@@ -366,6 +386,8 @@ static void release_step(struct redlock_backend *be, int64_t now)
         end_release(be, DLOCK_REL_NOT_OURS, &err);
     } else if (clean && heard) {
         end_release(be, DLOCK_REL_CLEAN, NULL);
+    } else if (pending == 0 && (why = forbidden(be))) {
+        end_release(be, DLOCK_REL_UNCLEAR, why);
     } else if ((answered >= be->quorum && heard) || now >= be->until) {
         dlock_fail(&err, DLOCK_EUNAVAIL, 0, "%s: %d of %d servers have answered the release",
                    be->spec->uri->where, answered, be->n);

@@ -126,7 +126,7 @@ bool redlock_reach(struct redlock_backend *be, struct redlock_server *s, int64_t
 
 void redlock_well(struct redlock_server *s)
 {
-    s->down = false;
+    s->down = s->hung_up = false;
     s->retry_at = 0;
     dlock_backoff_reset(&s->pause);
 }
@@ -170,6 +170,9 @@ void redlock_drop(struct redlock_backend *be, struct redlock_server *s)
 
 void redlock_failed(struct redlock_backend *be, struct redlock_server *s)
 {
+    /* Servers close idle connections (timeout), and so do proxies: told only when the next attempt fails too. */
+    bool idle = s->node.cmd.answered && s->node.cmd.error.code == DLOCK_EUNAVAIL && !s->hung_up;
+
     s->error = s->last = s->node.cmd.error;
     if (s->answer == A_PENDING)
         s->answer = A_FAILED;
@@ -177,7 +180,9 @@ void redlock_failed(struct redlock_backend *be, struct redlock_server *s)
         s->touched = false; /* the vote has never left */
     redlock_drop(be, s);
     s->retry_at = redlock_now(be) + dlock_backoff_next(&s->pause, be->spec->env);
-    tell_down(be, s);
+    if (!idle)
+        tell_down(be, s);
+    s->hung_up = true;
 }
 
 void redlock_refused(struct redlock_backend *be, struct redlock_server *s, const redisReply *r)
@@ -186,7 +191,7 @@ void redlock_refused(struct redlock_backend *be, struct redlock_server *s, const
     if (s->node.cmd.auth_failed)
         s->error = s->node.cmd.error;
     else
-        redis_conn_reply_error(&s->error, s->where, &s->node.auth, r->str);
+        redis_conn_reply_error(&s->error, s->where, &s->node.cmd, r->str);
     s->last = s->error;
     if (s->node.cmd.auth_failed || redis_conn_classify(r->str) != RE_TRANSIENT)
         redlock_drop(be, s);

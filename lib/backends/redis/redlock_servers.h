@@ -47,7 +47,7 @@ enum redlock_answer {
     A_YES,     /* vote, renewal, release: ours */
     A_BUSY,    /* vote: held by others. renewal, release: another client holds it */
     A_GONE,    /* renewal, release: there is no lock */
-    A_GRACE,   /* vote: not up for long enough */
+    A_GRACE,   /* vote: not up for long enough; it may have our value all the same */
     A_TYPE,    /* foreign type */
     A_REFUSED, /* an error reply */
     A_FAILED,  /* not reachable */
@@ -73,7 +73,8 @@ struct redlock_server {
     enum redlock_loss loss;
     bool undo_sent; /* a vote of the round is being given back */
     uint64_t fence;
-    int64_t left_ms; /* as struct redis_script_tried */
+    int64_t left_ms, up_ms; /* as struct redis_script_tried */
+    int64_t longest_ms;     /* the largest ttl of other clients there; 0: there are none */
     int place;
     uint64_t holder; /* a digest of the holder's value; 0: free */
     struct dlock_error error;
@@ -87,16 +88,10 @@ struct redlock_server {
 
     /* Trouble. */
     bool down;               /* reported */
+    bool hung_up;            /* it has closed a connection since its last good answer */
     struct dlock_error last; /* why it could not be used */
     int64_t retry_at, wake_retry_at;
     struct dlock_backoff pause, wake_pause;
-};
-
-/* A waiter that was handed out: several servers know it. */
-struct redlock_listed {
-    long pid;
-    int64_t since_ms;
-    uint64_t host; /* a digest */
 };
 
 struct redlock_backend {
@@ -146,7 +141,7 @@ struct redlock_backend {
         redisReply *held; /* the one of replies that names the holder */
         int server;
         size_t at, nlisted;
-        struct redlock_listed listed[200];
+        uint64_t listed[200]; /* digests of the ids of waiters: several servers know them */
         uint64_t fence;
         int64_t left_ms;
     } status;

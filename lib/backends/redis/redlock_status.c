@@ -131,17 +131,16 @@ const struct redlock_operation redlock_op_status = {
     .wake_at = redlock_wake_at,
 };
 
-/* Has an earlier server named this waiter? */
-static bool listed_before(struct redlock_backend *be, const struct dlock_info *w)
+/* Has an earlier server named this waiter? (Its records differ: a server may have missed its last tries.) */
+static bool listed_before(struct redlock_backend *be, const char *waiter)
 {
+    uint64_t id = redlock_digest(waiter, redis_script_waiter_id(waiter));
     for (size_t i = 0; i < be->status.nlisted; i++)
-        if (be->status.listed[i].pid == w->pid && be->status.listed[i].since_ms == w->since_ms &&
-            be->status.listed[i].host == redlock_digest(w->host, strlen(w->host)))
+        if (be->status.listed[i] == id)
             return true;
     if (be->status.nlisted == DLOCK_LEN(be->status.listed))
         return true; /* the list is long enough */
-    be->status.listed[be->status.nlisted++] = (struct redlock_listed){
-        .pid = w->pid, .since_ms = w->since_ms, .host = redlock_digest(w->host, strlen(w->host))};
+    be->status.listed[be->status.nlisted++] = id;
     return false;
 }
 
@@ -170,7 +169,7 @@ static bool next_entry(struct redlock_backend *be)
             /* Without a place: the queues of the servers may differ. */
             if (w->type == REDIS_REPLY_STRING &&
                 redis_script_waiter(w->str, (size_t)w->len, s.now_ms, &be->info) &&
-                !listed_before(be, &be->info))
+                !listed_before(be, w->str))
                 return true;
         }
     }

@@ -168,14 +168,121 @@ static void heard(struct redlock_backend *be, struct redlock_server *s,
     }
 }
 
+/* ------------------------------------------------------------------- young servers */
+
+/*
+ * A server that was restarted may have forgotten a vote for a client whose lease still runs, for as long as that
+ * client's ttl. So a server is young, and its vote does not count, while it has been up for less than the largest ttl
+ * of all clients of the lock: ours, and those of the holders and the waiters that the servers report. As long as a
+ * server has not answered there may be a larger one.
+ */
+
+/* The ttl of a client that we know nothing of: another program's, or of a server that has not answered. */
+#define LONGEST_TTL (24 * 3600 * DLOCK_SEC)
+/* A server has timed out after this time at the latest. */
+#define HEAR_OTHERS DLOCK_SEC
+
+static int64_t in_ms(int64_t ns)
+{
+    return (ns + DLOCK_MSEC - 1) / DLOCK_MSEC;
+}
+
+/* How long a server must have been up for its vote to count, as far as the servers have told in this round. */
+static int64_t age_ms(const struct redlock_backend *be)
+{
+    int64_t age = in_ms(be->restart_grace);
+    for (int i = 0; i < be->n && age > 0; i++)
+        age = dlock_max(age, be->servers[i].longest_ms);
+    return age;
+}
+
+/* The holder or the waiters there have this ttl. */
+static void note_ttl(struct redlock_server *s, const struct redis_script_tried *t)
+{
+    int64_t ttl = 0;
+    if (t->status == RS_BUSY && (ttl = redis_script_ttl(t->holder, t->holder_len)) == 0)
+        ttl = dlock_max(in_ms(LONGEST_TTL), t->left_ms);
+    s->longest_ms = dlock_max(ttl, t->longest_ms);
+}
+
+/* Does it owe us answers? (On a new connection AUTH is in front.) */
+static bool behind(const struct redlock_server *s)
+{
+    for (int i = 0; i < s->node.cmd.ntags; i++)
+        if (s->node.cmd.tags[i].tag >= 0)
+            return true;
+    return false;
+}
+
+/* When the server counts as silent, although it was asked in this round, or owes us an answer from the last one. */
+static int64_t silent_at(const struct redlock_backend *be, const struct redlock_server *s)
+{
+    const struct redis_conn *cmd = &s->node.cmd;
+    int64_t asked = be->began;
+    for (int i = 0; i < cmd->ntags && s->answer == A_LATE; i++)
+        if (cmd->tags[i].tag >= 0 && cmd->tags[i].sent != 0)
+            asked = dlock_min(asked, cmd->tags[i].sent);
+    return dlock_min(be->until, asked + dlock_min(be->spec->op_timeout, HEAR_OTHERS));
+}
+
+/* When all servers have answered or timed out: 0, now, or that time. */
+static int64_t heard_at(const struct redlock_backend *be)
+{
+    int64_t at = 0;
+    for (int i = 0; i < be->n; i++) {
+        const struct redlock_server *s = &be->servers[i];
+        if (s->answer == A_PENDING || (s->answer == A_LATE && behind(s)))
+            at = dlock_max(at, silent_at(be, s));
+    }
+    return at;
+}
+
+/* How long a server must have been up for its vote to count now. 0: the restart grace is off. */
+static int64_t needed_ms(const struct redlock_backend *be, int64_t now)
+{
+    int64_t age = age_ms(be);
+    return age > 0 && now < heard_at(be) ? dlock_max(age, in_ms(LONGEST_TTL)) : age;
+}
+
+/* Its vote does not count. The value stays there as long as the lock is ours; otherwise it is undone with the round. */
+static void discount(struct redlock_server *s)
+{
+    s->answer = A_GRACE;
+    s->from = 0;
+}
+
+/* A majority has voted: without the young servers? False: that is not known yet. */
+static bool weigh(struct redlock_backend *be, int64_t now)
+{
+    int64_t needed = needed_ms(be, now);
+    int old = 0;
+    for (int i = 0; i < be->n; i++)
+        old += be->servers[i].answer == A_YES && be->servers[i].up_ms >= needed;
+    if (old < be->quorum && now < heard_at(be))
+        return false;
+    for (int i = 0; i < be->n; i++)
+        if (be->servers[i].answer == A_YES && be->servers[i].up_ms < needed)
+            discount(&be->servers[i]);
+    return true;
+}
+
+/* When a young server is old enough, by what the servers have told in this round. */
+static int64_t grace_left_ms(const struct redlock_backend *be, const struct redlock_server *s)
+{
+    return dlock_max(0, age_ms(be) - s->up_ms);
+}
+
 /* --------------------------------------------------------------------------- timers */
 
 /* When the lock may be free on this server, as far as its answer tells. */
-static int64_t free_at(const struct redlock_server *s, int64_t now)
+static int64_t free_at(const struct redlock_backend *be, const struct redlock_server *s,
+                       int64_t now)
 {
+    if (s->answer == A_GRACE)
+        return now + grace_left_ms(be, s) * DLOCK_MSEC;
     if (s->freed || s->answer == A_YES)
         return now;
-    if ((s->answer != A_BUSY && s->answer != A_GRACE) || s->left_ms < 0)
+    if (s->answer != A_BUSY || s->left_ms < 0)
         return DLOCK_NEVER;
     return now + s->left_ms * DLOCK_MSEC + DLOCK_MSEC;
 }
@@ -190,9 +297,9 @@ static int64_t next_try(const struct redlock_backend *be)
     for (int i = 0; i < be->n; i++) {
         const struct redlock_server *s = &be->servers[i];
         int earlier = 0;
-        int64_t t = free_at(s, now);
+        int64_t t = free_at(be, s, now);
         for (int k = 0; k < be->n; k++)
-            earlier += free_at(&be->servers[k], now) <= t;
+            earlier += free_at(be, &be->servers[k], now) <= t;
         if (earlier >= be->quorum)
             at = dlock_min(at, t);
         if (s->answer == A_BUSY)
@@ -245,7 +352,7 @@ static bool new_value(struct redlock_backend *be)
     struct dlock_error err;
     int rc = dlock_token_new(be->spec->env, be->token);
     free(be->value);
-    be->value = rc == 0 ? redis_script_value(be->token, be->spec->identity) : NULL;
+    be->value = rc == 0 ? redis_script_value(be->token, be->spec->identity, be->spec->ttl) : NULL;
     if (be->value)
         return true;
     if (rc != 0)
@@ -256,19 +363,10 @@ static bool new_value(struct redlock_backend *be)
     return false;
 }
 
-/* Does it owe us answers? (On a new connection AUTH is in front.) */
-static bool behind(const struct redlock_server *s)
-{
-    for (int i = 0; i < s->node.cmd.ntags; i++)
-        if (s->node.cmd.tags[i].tag >= 0)
-            return true;
-    return false;
-}
-
-static void ask_vote(struct redlock_backend *be, struct redlock_server *s)
+static void ask_vote(struct redlock_backend *be, struct redlock_server *s, int64_t grace)
 {
     s->freed = s->touched = false;
-    s->from = 0;
+    s->from = s->longest_ms = 0;
     if (!redlock_reach(be, s, be->until))
         return;
     if (behind(s)) { /* it may be stopped: commands would pile up there */
@@ -283,12 +381,15 @@ static void ask_vote(struct redlock_backend *be, struct redlock_server *s)
     s->touched = true;
     s->queued = s->queued || in_queue;
     (void)redis_script_vote(&be->script, &s->node.cmd, REDLOCK_TAG(be->serial, K_VOTE), be->value,
-                            in_queue ? be->acquire.id : "", be->spec->ttl, be->restart_grace);
+                            in_queue ? be->acquire.id : "", be->spec->ttl, grace);
     redis_conn_flush(&s->node.cmd);
 }
 
 static void start_round(struct redlock_backend *be)
 {
+    /* A server that is young by the last round refuses by itself: no vote is given and taken back again and again. */
+    int64_t grace = age_ms(be) * DLOCK_MSEC;
+
     redlock_begin(be, OP_ACQUIRE);
     be->acquire.stage = ST_VOTE;
     be->acquire.try_at = be->acquire.not_before = be->acquire.told_at = DLOCK_NEVER;
@@ -301,7 +402,7 @@ static void start_round(struct redlock_backend *be)
     if (!new_value(be))
         return;
     for (int i = 0; i < be->n; i++)
-        ask_vote(be, &be->servers[i]);
+        ask_vote(be, &be->servers[i], grace);
 }
 
 void redlock_acquire(struct redlock_backend *be, bool wait)
@@ -320,6 +421,8 @@ void redlock_acquire(struct redlock_backend *be, bool wait)
         .base = 10 * DLOCK_MSEC, .max = (wait ? 400 : 80) * DLOCK_MSEC, .cur = 10 * DLOCK_MSEC};
     outage_over(&be->acquire.out);
     be->until = redlock_now(be) + be->spec->connect_timeout;
+    for (int i = 0; i < be->n; i++)
+        be->servers[i].longest_ms = 0;
     if (redlock_check_peers(be, &err) != 0)
         fail_acquire(be, &err);
     else
@@ -340,6 +443,7 @@ static void voted(struct redlock_backend *be, struct redlock_server *s,
                   const struct redis_script_tried *t)
 {
     s->left_ms = t->left_ms;
+    s->up_ms = t->up_ms;
     s->place = t->place;
     s->holder = 0;
     switch (t->status) {
@@ -390,6 +494,15 @@ static void same_server(struct redlock_backend *be, struct redlock_server *s, bo
         events_add(&be->events, EV_NOTICE)->error = s->last;
 }
 
+/* One more than the majority, whose fence counters are being raised. */
+static void voted_late(struct redlock_backend *be, struct redlock_server *s)
+{
+    if (s->up_ms < needed_ms(be, redlock_now(be)))
+        discount(s);
+    else
+        ask_raise(be, s);
+}
+
 static void vote_answered(struct redlock_backend *be, struct redlock_server *s,
                           const struct redis_conn_reply *rep)
 {
@@ -413,12 +526,13 @@ static void vote_answered(struct redlock_backend *be, struct redlock_server *s,
     redlock_well(s);
     if (t.status == RS_TWICE)
         same_server(be, s, current);
+    note_ttl(s, &t);
     if (current && be->acquire.stage != ST_UNDO) {
         voted(be, s, &t);
         if (s->answer == A_YES)
             s->from = rep->sent;
         if (s->answer == A_YES && be->acquire.stage == ST_RAISE)
-            ask_raise(be, s);
+            voted_late(be, s);
     } else if (be->claim != CLAIM_NONE && t.status == RS_GRANTED &&
                rep->tag == REDLOCK_TAG(be->vote_serial, K_VOTE)) {
         s->from = dlock_max(s->from, rep->sent); /* one more vote than the majority */
@@ -582,16 +696,18 @@ static void tell_waiting(struct redlock_backend *be)
 
 static void tell_grace(struct redlock_backend *be)
 {
-    int grace = redlock_count(be, A_GRACE);
     char left[32];
     int64_t ms = 0;
+    int grace = 0;
 
+    for (int i = 0; i < be->n; i++) {
+        int64_t t = be->servers[i].answer == A_GRACE ? grace_left_ms(be, &be->servers[i]) : 0;
+        grace += t > 0; /* 0: refused for a client that is gone by now; the next round asks again */
+        ms = dlock_max(ms, t);
+    }
     if (be->acquire.told_grace || grace == 0 || be->n - grace >= be->quorum)
         return;
     be->acquire.told_grace = true;
-    for (int i = 0; i < be->n; i++)
-        if (be->servers[i].answer == A_GRACE)
-            ms = dlock_max(ms, be->servers[i].left_ms);
     dlock_fail(
         &events_add(&be->events, EV_NOTICE)->error, DLOCK_EBUSY, 0,
         "%s: restart-grace: %d of %d servers started recently and do not vote for another %s",
@@ -697,16 +813,25 @@ static bool undo_waits(const struct redlock_backend *be)
     return false;
 }
 
+static void vote_step(struct redlock_backend *be, int64_t now)
+{
+    bool majority = redlock_count(be, A_YES) >= be->quorum && !be->acquire.twice;
+
+    if (majority && !weigh(be, now))
+        return;
+    int yes = redlock_count(be, A_YES);
+    if (majority && yes >= be->quorum)
+        start_raise(be);
+    else if (hopeless(be, yes, redlock_count(be, A_PENDING), now))
+        round_failed(be);
+}
+
 static void round_step(struct redlock_backend *be, int64_t now)
 {
-    int yes = redlock_count(be, A_YES);
-
     if (be->acquire.stage == ST_PAUSE && now >= be->acquire.try_at && now >= be->acquire.not_before)
         start_round(be);
-    else if (be->acquire.stage == ST_VOTE && yes >= be->quorum && !be->acquire.twice)
-        start_raise(be);
-    else if (be->acquire.stage == ST_VOTE && hopeless(be, yes, redlock_count(be, A_PENDING), now))
-        round_failed(be);
+    else if (be->acquire.stage == ST_VOTE)
+        vote_step(be, now);
     else if (be->acquire.stage == ST_RAISE)
         step_raise(be, now);
     if (be->op == OP_ACQUIRE && be->acquire.stage == ST_UNDO &&
@@ -716,9 +841,11 @@ static void round_step(struct redlock_backend *be, int64_t now)
 
 static int64_t round_wake_at(const struct redlock_backend *be)
 {
-    int64_t at = dlock_min(be->until, be->patient_until);
+    int64_t at = redlock_wake_at(be), heard;
     switch (be->acquire.stage) {
     case ST_VOTE:
+        heard = heard_at(be);
+        at = heard > be->stepped ? dlock_min(at, heard) : at;
         return be->stepped < be->began + HEAR_ALL ? dlock_min(at, be->began + HEAR_ALL) : at;
     case ST_RAISE:
         return be->until;

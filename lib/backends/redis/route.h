@@ -60,6 +60,7 @@ struct redis_route {
     /* The confirmation under way (confirm.c). */
     enum { REPLICAS_ENOUGH, REPLICAS_ASKED, REPLICAS_MISSING, REPLICAS_READONLY } replicas;
     struct dlock_error missing; /* REPLICAS_MISSING, REPLICAS_READONLY: why */
+    int64_t fresh;              /* what the sentinels said before does not count */
 };
 
 static inline int64_t redis_route_now(const struct redis_route *r)
@@ -74,8 +75,9 @@ void redis_route_connect(struct redis_route *, struct redis_conn *, int64_t unti
 
 /*
  * An answer of the master counts once enough replicas have it too (?wait-replicas=N), and once a majority of the
- * sentinels names that master. Begin to ask for both; replicas: also for the first. fresh: a round of questions to the
- * sentinels that began at this time or later need not be repeated (0: any). until: when the caller gives up.
+ * sentinels names that master. Begin to ask for both; replicas: also for the first. fresh: only a round of questions to
+ * the sentinels that began at this time or later counts, and need not be repeated (0: any). until: when the caller gives
+ * up.
  */
 void redis_route_ask_confirmation(struct redis_route *, bool replicas, int64_t fresh,
                                   int64_t until);
@@ -147,19 +149,19 @@ void redis_sentinel_close(struct redis_route *);
 void redis_sentinel_connect(struct redis_route *, struct redis_conn *, int64_t until);
 int redis_sentinel_interest(const struct redis_route *, struct pollfd *, int cap, int64_t *wake_at);
 void redis_sentinel_work(struct redis_route *, const struct pollfd *, int n);
-/* First contact, which ends at until: the sentinels have named a master that does not accept us yet. */
+/* First contact, which ends at until: the sentinels do not agree on a master yet, or it does not accept us yet. */
 bool redis_sentinel_worth_retry(const struct redis_route *, const struct dlock_error *,
                                 int64_t until);
 /* Ask the sentinels again, unless the last round began at newer_than or later. */
 void redis_sentinel_question(struct redis_route *, int64_t newer_than);
-/* In this round of questions, is cmd connected to the master? */
+/* In a round of questions that began at fresh or later, is cmd connected to the master? */
 enum redis_mastery {
     MASTER_PENDING, /* too few have answered */
     MASTER_YES,     /* a majority of all sentinels names it */
     MASTER_OTHER,   /* a majority names another one */
     MASTER_NO       /* there will be no majority in this round */
 };
-enum redis_mastery redis_sentinel_answer(const struct redis_route *);
+enum redis_mastery redis_sentinel_answer(const struct redis_route *, int64_t fresh);
 /* Why it is not MASTER_YES. */
 void redis_sentinel_doubt(const struct redis_route *, struct dlock_error *);
 /* Subscribe to announcements of another master, from the time at on; DLOCK_NEVER: no longer. */

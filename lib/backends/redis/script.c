@@ -148,6 +148,15 @@ static int64_t to_left(const redisReply *r)
     return dlock_max(-1, dlock_min(r->integer, INT64_MAX / 4 / DLOCK_MSEC));
 }
 
+/* The same bounds; 0: there is no such element. */
+static int64_t number_at(const redisReply *r, size_t i)
+{
+    const int64_t most = INT64_MAX / 4 / DLOCK_MSEC;
+    if (i >= r->elements || r->element[i]->type != REDIS_REPLY_INTEGER)
+        return 0;
+    return dlock_max(-most, dlock_min(r->element[i]->integer, most));
+}
+
 /* The element with the server's clock; 0: there is none. */
 static int64_t clock_at(const redisReply *r, size_t i)
 {
@@ -159,7 +168,7 @@ static int64_t clock_at(const redisReply *r, size_t i)
 int redis_script_tried(const redisReply *r, struct redis_script_tried *t)
 {
     static const char *const words[] = {"granted", "busy", "claim", "grace", "type", "twice"};
-    if (r->type != REDIS_REPLY_ARRAY || r->elements < 5 || r->elements > 6 ||
+    if (r->type != REDIS_REPLY_ARRAY || r->elements < 5 || r->elements > 8 ||
         !is_string(r->element[0]) || !is_string(r->element[1]) ||
         r->element[2]->type != REDIS_REPLY_INTEGER || r->element[3]->type != REDIS_REPLY_INTEGER ||
         !is_string(r->element[4]))
@@ -175,6 +184,8 @@ int redis_script_tried(const redisReply *r, struct redis_script_tried *t)
             .holder = r->element[4]->str,
             .holder_len = (size_t)r->element[4]->len,
             .now_ms = clock_at(r, 5),
+            .up_ms = number_at(r, 6),
+            .longest_ms = dlock_max(0, number_at(r, 7)),
         };
         return t->status == RS_GRANTED && t->fence == 0 ? DLOCK_EPROTO : 0;
     }
@@ -223,12 +234,28 @@ int redis_script_state(const redisReply *r, struct redis_script_state *s)
 
 /* --------------------------------------------------------------------- values */
 
-char *redis_script_value(const char *token, const struct dlock_identity *identity)
+char *redis_script_value(const char *token, const struct dlock_identity *identity, int64_t ttl)
 {
-    char record[1024], *p;
-    if (dlock_identity_format(identity, RECORD_WAITS, record, sizeof(record)) < 0)
+    char record[1024], ms[24], *p;
+    if (dlock_identity_format(identity, RECORD_HOLDS, record, sizeof(record)) < 0)
         snprintf(record, sizeof(record), "dlock1");
-    return asprintf(&p, "%s %s", token, record) < 0 ? NULL : p;
+    return asprintf(&p, "%s %s ttl=%s", token, record, msec(ms, ttl)) < 0 ? NULL : p;
+}
+
+int64_t redis_script_ttl(const char *value, size_t len)
+{
+    static const char key[] = " ttl=";
+    char text[24];
+    struct dlock_info info;
+
+    redis_script_holder(value, len, &info);
+    const char *at = info.foreign ? NULL : memmem(value, len, key, strlen(key));
+    if (!at)
+        return 0;
+    /* A copy, because the server may have cut the value. */
+    snprintf(text, sizeof(text), "%.*s", (int)(len - (size_t)(at - value) - strlen(key)),
+             at + strlen(key));
+    return dlock_max(0, dlock_min(strtoll(text, NULL, 10), INT64_MAX / 4 / DLOCK_MSEC));
 }
 
 void redis_script_holder(const char *value, size_t len, struct dlock_info *info)
@@ -244,8 +271,9 @@ void redis_script_holder(const char *value, size_t len, struct dlock_info *info)
     }
 }
 
-bool redis_script_waiter(const char *entry, size_t len, int64_t now_ms, struct dlock_info *info)
+bool redis_script_waiter(const char *waiter, size_t len, int64_t now_ms, struct dlock_info *info)
 {
+    const char *entry = waiter + redis_script_waiter_id(waiter);
     char *p;
     *info = (struct dlock_info){
         .waiter = true, .left_ns = -1, .waited_ms = -1, .mode = DLOCK_EXCLUSIVE};
@@ -256,7 +284,11 @@ bool redis_script_waiter(const char *entry, size_t len, int64_t now_ms, struct d
     if (*p != ' ')
         return false;
     p++;
-    return dlock_identity_parse(p, len - (size_t)(p - entry), info);
+    if (!dlock_identity_parse(p, len - (size_t)(p - waiter), info))
+        return false;
+    info->since_ms -= dlock_max(0, dlock_min(info->waited_ms, info->since_ms));
+    info->waited_ms = -1;
+    return true;
 }
 
 /* -------------------------------------------------------------------- wake-up */

@@ -3,7 +3,8 @@
  *
  * Keys of the lock NAME (PREFIX is "{NAME}:dlock:", or "NAME::dlock:" where NAME has a hash tag of its own, so that all
  * of them share a cluster slot and no two names share a key):
- *   NAME           "<token> <holder record>", PX ttl: excludes, and is excluded by, each client that uses SET NX PX
+ *   NAME           "<token> <holder record> ttl=<ms>", PX ttl: excludes, and is excluded by, each client that uses
+ *                  SET NX PX
  *   PREFIXfence    decimal, the last fencing token; expires after max(24 h, 10 x ttl) of disuse
  *   PREFIXqueue    zset of waiter ids; score: the ticket (time of arrival in us, the server's clock; 4e15 is added when
  *                  the waiter was called but did not retry: it stands behind the others until its next try)
@@ -16,6 +17,8 @@
 #define DLOCK_REDIS_SCRIPT_H
 
 #include "conn.h"
+
+#include <string.h>
 
 #define REDIS_SCRIPT_CLAIM (1000 * DLOCK_MSEC) /* in which a waiter that was called must retry */
 #define REDIS_SCRIPT_MAX_WAITERS 1000          /* listed by status */
@@ -88,7 +91,11 @@ struct redis_script_tried {
     int place;          /* in the queue; for a client that did not join: the place it would get */
     const char *holder; /* the value, cut; for RS_TYPE the type. Belongs to the reply */
     size_t holder_len;
-    int64_t now_ms; /* RS_GRANTED: the server's clock, Unix; 0: unknown */
+    int64_t now_ms; /* the server's clock, Unix; 0: unknown */
+    int64_t
+        up_ms; /* RS_GRANTED, RS_GRACE, with a grace: for how long it has been up; may be negative */
+    int64_t
+        longest_ms; /* vote with a grace: the largest ttl of other waiters there, at most a quarter more; 0: none */
 };
 /* try and vote. */
 int redis_script_tried(const redisReply *, struct redis_script_tried *);
@@ -109,7 +116,7 @@ struct redis_script_state {
     size_t len;
     int64_t now_ms, left_ms; /* the server's clock; -1: no expiry */
     uint64_t fence;
-    redisReply **waiters; /* strings in the format of the hash */
+    redisReply **waiters; /* strings: id, blank, and the format of the hash */
     size_t nwaiters;
 };
 /* status. */
@@ -117,12 +124,22 @@ int redis_script_state(const redisReply *, struct redis_script_state *);
 
 /* --------------------------------------------------------------------- values */
 
-/* The lock's value, from token and holder; the caller frees it. NULL: out of memory. */
-char *redis_script_value(const char *token, const struct dlock_identity *);
+/*
+ * The lock's value, from token, holder and lease, for a grant now; the caller frees it. NULL: out of memory. Without
+ * the token it is a waiter's record, too: when its wait began is the difference of the two times in it.
+ */
+char *redis_script_value(const char *token, const struct dlock_identity *, int64_t ttl);
+/* The ttl that a value tells, in ms; 0: none, because another program wrote it. */
+int64_t redis_script_ttl(const char *value, size_t len);
 /* The holder that a value describes; foreign where dlock did not write it. */
 void redis_script_holder(const char *value, size_t len, struct dlock_info *);
-/* A waiter's entry; false: the waiter is dead, or the entry is in no format that we know. */
-bool redis_script_waiter(const char *entry, size_t len, int64_t now_ms, struct dlock_info *);
+/* A waiter of redis_script_state; false: it is dead, or its entry is in no format that we know. */
+bool redis_script_waiter(const char *waiter, size_t len, int64_t now_ms, struct dlock_info *);
+/* The bytes of its id, which is the same on each server. */
+static inline size_t redis_script_waiter_id(const char *waiter)
+{
+    return strcspn(waiter, " ");
+}
 
 /* -------------------------------------------------------------------- wake-up */
 

@@ -19,7 +19,7 @@
 #include <strings.h>
 
 #define SENTINEL_MAX 8
-#define SENTINEL_PAUSE (100 * DLOCK_MSEC) /* for the others, behind the first answer */
+#define SENTINEL_PAUSE (100 * DLOCK_MSEC) /* between two rounds that announcements cause */
 #define TAG_ASK 1
 #define TAG_HEAR 2
 #define LISTEN_AGAIN (5 * DLOCK_SEC)
@@ -55,7 +55,6 @@ struct sentinels {
     struct sentinel one[SENTINEL_MAX];
     int n;
     int64_t since, until; /* of the round; since 0: there was none yet */
-    int64_t first_at;     /* its first answer; 0: none yet */
     int64_t listen_at;    /* when to subscribe where we are not; DLOCK_NEVER */
     bool heard;
 };
@@ -152,7 +151,6 @@ static void sentinels_ask(struct sentinels *s, int64_t until)
 
     s->since = now_of(s);
     s->until = until;
-    s->first_at = 0;
     for (int i = 0; i < s->n; i++) {
         struct sentinel *one = &s->one[i];
         redis_conn_close(&one->ask);
@@ -164,7 +162,7 @@ static void sentinels_ask(struct sentinels *s, int64_t until)
 }
 
 /* The generic texts are about the master's credentials. */
-static void refused(const struct sentinels *s, struct sentinel *one, const char *text)
+static void refused(struct sentinel *one, const char *text)
 {
     struct dlock_error err;
 
@@ -179,7 +177,7 @@ static void refused(const struct sentinels *s, struct sentinel *one, const char 
         dlock_fail(&err, DLOCK_EPROTO, 0,
                    "%s: this is no sentinel; redis:// is for a server without them", one->where);
     else
-        redis_conn_reply_error(&err, one->where, &s->auth, text);
+        redis_conn_reply_error(&err, one->where, &one->ask, text);
     failed(one, &err);
 }
 
@@ -194,12 +192,12 @@ static bool read_address(const redisReply *r, struct sentinel_addr *a)
            a->host[0] != '\0';
 }
 
-static void answered(struct sentinels *s, struct sentinel *one, const redisReply *r)
+static void answered(struct sentinel *one, const redisReply *r)
 {
     struct dlock_error err;
 
     if (one->ask.auth_failed || r->type == REDIS_REPLY_ERROR) {
-        refused(s, one, r->type == REDIS_REPLY_ERROR ? r->str : "");
+        refused(one, r->type == REDIS_REPLY_ERROR ? r->str : "");
         return;
     }
     if (r->type == REDIS_REPLY_NIL) {
@@ -207,8 +205,6 @@ static void answered(struct sentinels *s, struct sentinel *one, const redisReply
     } else if (read_address(r, &one->named)) {
         one->says = SAYS_MASTER;
         one->at = one->ask.peers[one->ask.good];
-        if (s->first_at == 0)
-            s->first_at = now_of(s);
     } else {
         dlock_fail(&err, DLOCK_EPROTO, 0, "%s: unexpected answer", one->where);
         failed(one, &err);
@@ -228,13 +224,13 @@ static bool is_due(const struct redis_conn *c, const struct pollfd *pfd, int n, 
     return false;
 }
 
-static void work_ask(struct sentinels *s, struct sentinel *one, int64_t now)
+static void work_ask(const struct sentinels *s, struct sentinel *one, int64_t now)
 {
     struct redis_conn_reply rep;
     struct dlock_error err;
     int rc = redis_conn_next(&one->ask, &rep);
     if (rc == 1) {
-        answered(s, one, rep.r);
+        answered(one, rep.r);
         freeReplyObject(rep.r);
     } else if (rc < 0) {
         err = one->ask.error;
@@ -321,24 +317,6 @@ static int none_named(const struct sentinels *s, const struct tally *t, struct d
                       where, s->n, t->error->msg);
 }
 
-/*
- * The master: what a majority names or, where there is none, what most of the sentinels name that have answered within
- * SENTINEL_PAUSE of the first. 1; 0: not yet; negative: none was named.
- */
-static int sentinels_found(const struct sentinels *s, struct sentinel_addr *a,
-                           struct dlock_error *err)
-{
-    struct tally t = count(s);
-
-    if (t.votes < quorum(s) && t.pending > 0 &&
-        (t.votes == 0 || now_of(s) < s->first_at + SENTINEL_PAUSE))
-        return 0;
-    if (t.votes == 0)
-        return none_named(s, &t, err);
-    *a = *t.first;
-    return 1;
-}
-
 /* Does a majority of all sentinels name this one, or will there be no majority in this round? */
 static enum redis_mastery sentinels_verdict(const struct sentinels *s,
                                             const struct sentinel_addr *a)
@@ -363,6 +341,30 @@ static int sentinels_doubt(const struct sentinels *s, const struct sentinel_addr
                       "%s: %d of %d sentinels name%s %s:%u as the master, %d must%s%s",
                       s->spec->uri->where, votes, s->n, votes == 1 ? "s" : "", a->host, a->port,
                       quorum(s), t.error ? "; " : "", t.error ? t.error->msg : "");
+}
+
+/*
+ * The master that a majority names. 1; 0: not yet; negative: there will be no majority in this round. What fewer name
+ * is not even connected to: one sentinel alone must not decide which server gets the password.
+ */
+static int sentinels_found(const struct sentinels *s, struct sentinel_addr *a,
+                           struct dlock_error *err)
+{
+    struct tally t = count(s);
+
+    if (t.votes >= quorum(s)) {
+        *a = *t.first;
+        return 1;
+    }
+    if (t.pending > 0 && (t.votes == 0 || t.votes + t.pending >= quorum(s)))
+        return 0;
+    return t.votes == 0 ? none_named(s, &t, err) : sentinels_doubt(s, t.first, err);
+}
+
+/* In the last round: is there a server that a sentinel takes for the master? */
+static bool sentinels_name_one(const struct sentinels *s)
+{
+    return count(s).votes > 0;
 }
 
 /* ------------------------------------------------------------------- listening */
@@ -456,8 +458,6 @@ static int sentinels_interest(const struct sentinels *s, struct pollfd *pfd, int
         if (n < cap)
             n += redis_conn_interest(&one->hear, &pfd[n], wake_at);
     }
-    if (s->first_at != 0 && now < s->first_at + SENTINEL_PAUSE)
-        *wake_at = dlock_min(*wake_at, s->first_at + SENTINEL_PAUSE);
     if (now < heeded_at(s))
         *wake_at = dlock_min(*wake_at, heeded_at(s));
     *wake_at = dlock_min(*wake_at, s->listen_at);
@@ -493,7 +493,7 @@ enum seek { SEEK_NOTHING, SEEK_ASKING, SEEK_RESOLVING };
 struct redis_sentinel {
     struct sentinels s;
     enum seek seek; /* for connections in RC_WAITING */
-    bool failed;    /* the last one found no master, so an error is not the master's */
+    bool failed;    /* the last search: no sentinel named a master that can be connected to */
     bool checking;  /* a switch was announced: a round will tell whether it concerns us */
     struct sentinel_addr master; /* cmd is connected to it, or was last */
     struct redis_addr addr;
@@ -544,10 +544,10 @@ void redis_sentinel_connect(struct redis_route *r, struct redis_conn *c, int64_t
     sentinels_ask(&m->s, until - (until - now) / 8);
 }
 
-static void give_up(struct redis_route *r, const struct dlock_error *why)
+static void give_up(struct redis_route *r, bool for_good, const struct dlock_error *why)
 {
     r->sentinel->seek = SEEK_NOTHING;
-    r->sentinel->failed = true;
+    r->sentinel->failed = for_good;
     if (r->node->cmd.state == RC_WAITING)
         redis_conn_give_up(&r->node->cmd, why);
     if (r->node->wake.state == RC_WAITING)
@@ -585,12 +585,14 @@ bool redis_sentinel_seek(struct redis_route *r)
 {
     struct redis_sentinel *m = r->sentinel;
     struct dlock_error err;
+    bool for_good = true;
     int rc = 0;
 
     if (!m)
         return false;
     if (m->seek == SEEK_ASKING) {
         rc = sentinels_found(&m->s, &m->master, &err);
+        for_good = !sentinels_name_one(&m->s); /* else they may be about to agree */
         if (rc > 0) {
             m->seek = SEEK_RESOLVING;
             rc = redis_addr_start(&m->addr, m->master.host, m->master.port, &err);
@@ -599,7 +601,7 @@ bool redis_sentinel_seek(struct redis_route *r)
         rc = redis_addr_result(&m->addr, &err);
     }
     if (rc < 0)
-        give_up(r, &err);
+        give_up(r, for_good, &err);
     return rc > 0 && aim(r);
 }
 
@@ -619,10 +621,12 @@ void redis_sentinel_question(struct redis_route *r, int64_t newer_than)
         sentinels_ask(&m->s, redis_route_now(r) + r->spec->op_timeout);
 }
 
-enum redis_mastery redis_sentinel_answer(const struct redis_route *r)
+enum redis_mastery redis_sentinel_answer(const struct redis_route *r, int64_t fresh)
 {
     const struct redis_sentinel *m = r->sentinel;
-    return m ? sentinels_verdict(&m->s, &m->master) : MASTER_YES;
+    if (!m)
+        return MASTER_YES;
+    return m->s.since < fresh ? MASTER_PENDING : sentinels_verdict(&m->s, &m->master);
 }
 
 void redis_sentinel_doubt(const struct redis_route *r, struct dlock_error *err)
@@ -658,7 +662,7 @@ enum redis_watch redis_sentinel_watch(struct redis_route *r, bool acquiring, boo
     }
     if (!m->checking && !(renewing && redis_conn_is_open(&r->node->cmd)))
         return result;
-    enum redis_mastery a = redis_sentinel_answer(r);
+    enum redis_mastery a = redis_sentinel_answer(r, 0);
     if (a != MASTER_PENDING)
         m->checking = false;
     return a == MASTER_OTHER && (acquiring || granted) ? WATCH_MOVED : result;

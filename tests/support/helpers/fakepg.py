@@ -1,10 +1,12 @@
 #!/usr/bin/python3
-"""fakepg.py HOW [VERSION]: something on a free port of 127.0.0.1 (printed) that begins like PostgreSQL.
+"""fakepg.py HOW [VERSION [NAME=VALUE]]: something on a free port of 127.0.0.1 (printed) that begins like PostgreSQL.
 
     row        to every statement it answers with one row that has no end
     rows       with rows without end
     notices    with notices without end
     odd        with a row that nobody asked for
+
+NAME=VALUE is one more setting that it reports.
 """
 import socket
 import struct
@@ -12,6 +14,7 @@ import sys
 import threading
 
 HOW, VERSION = sys.argv[1], (sys.argv[2:] or ["15.1"])[0].encode()
+MORE = [s.encode().split(b"=", 1) for s in sys.argv[3:]]
 
 
 def message(kind, body):
@@ -28,6 +31,7 @@ HELLO = (
     + setting(b"client_encoding", b"UTF8")
     + setting(b"in_hot_standby", b"off")
     + setting(b"default_transaction_read_only", b"off")
+    + b"".join(setting(*s) for s in MORE)
     + message(b"K", struct.pack(">ii", 1, 1))
     + message(b"Z", b"I")
 )

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""fakesentinel.py FILE - a sentinel that names whom FILE says. Prints its port, then serves for ever.
+"""fakesentinel.py FILE [ADDRESS] - a sentinel that names whom FILE says. Prints its port, then serves for ever.
 
 FILE has one answer a line, "HOST PORT", "nil" or "-ERR text"; each is given once, the last one for ever.
 """
@@ -33,7 +33,7 @@ def serve(client):
                 client.sendall(b"*3\r\n$9\r\nsubscribe\r\n$14\r\n+switch-master\r\n:1\r\n")
 
 
-listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+listener = socket.create_server((sys.argv[2] if len(sys.argv) > 2 else "127.0.0.1", 0), backlog=64)
 print(listener.getsockname()[1], flush=True)
 while True:
     threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()

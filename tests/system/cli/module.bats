@@ -249,6 +249,8 @@ check() {
 
 # --- what it is ----------------------------------------------------------------------------------------
 
+interface() { sed -n 's/^#define DLOCK_BACKEND_ABI //p' "$ROOT/lib/backend.h"; }
+
 @test "refuses a module of another build, interface or store" {
     build=$("$BUILD/dlock" --version | sed -n 's/^dlock //p')
     one="reinstall dlock and its modules from one build"
@@ -257,7 +259,7 @@ check() {
     place "$HELPERS/mod_nobuild.so"
     refused 69 "$MODULE is of build (none)" "$one"
     place "$HELPERS/mod_abi.so"
-    refused 69 "$MODULE is for interface 2, this dlock has 1" "$one"
+    refused 69 "$MODULE is for interface $(($(interface) + 1)), this dlock has $(interface)" "$one"
     place "$HELPERS/mod_scheme.so"
     refused 69 "$MODULE does not serve postgres://" "$one"
     place "$HELPERS/mod_none.so"
@@ -271,7 +273,7 @@ check() {
     assert_out "rediss:// needs the module tls.so, which is not in $DIR/dlock-modules: install the package dlock-tls"
     install -m 755 "$HELPERS/mod_good.so" "$DIR/dlock-modules/tls.so"
     run -69 run_t 10 "$DIR/dlock" -n "$L" true
-    assert_out "$DIR/dlock-modules/tls.so is for interface 1, this dlock has 1001"
+    assert_out "$DIR/dlock-modules/tls.so is for interface $(interface), this dlock has 1001"
     install -m 755 "$BUILD/dlock-modules/tls.so" "$DIR/dlock-modules/tls.so"
     run -69 run_t 10 "$DIR/dlock" -n "$L" true
     assert_out "127.0.0.1:1): cannot connect"
@@ -279,7 +281,7 @@ check() {
     run -77 run_t 10 "$DIR/dlock" -n "$L" true
     assert_out "can be changed by others"
     place "$BUILD/dlock-modules/tls.so"
-    refused 69 "is for interface 1001, this dlock has 1"
+    refused 69 "is for interface 1001, this dlock has $(interface)"
 }
 
 @test "says why a module cannot be loaded and what to install" {

@@ -397,3 +397,28 @@ assert "lease_left_ms" not in h[0] and "fence" not in h[0], s' "$output"
     assert_out psql
     sql_let_go
 }
+
+@test "--status tells when the lock was granted and how long its holder waited" {
+    local before after began
+    hold
+    began=$(date +%s%3N)
+    start_log w.log "$DLOCK" --ttl 1.5 "$L" sh -c ': >got; "$HELPERS/await" end'
+    wait_for 5 waiting_is 1
+    sleep 1.1 # that long
+    before=$(date +%s%3N)
+    let_go
+    wait_for 5 test -e got
+    after=$(date +%s%3N)
+    told() {
+        "$DLOCK" --status --json "$L" >status.json || [ $? = 75 ]
+        [[ $(<status.json) =~ \"since_ms\":([0-9]+),\"waited_ms\":([0-9]+) ]] || fail "$(cat status.json)"
+        assert_between "$before" "${BASH_REMATCH[1]}" "$after" "since (Unix ms)"
+        assert_between 1100 "${BASH_REMATCH[2]}" $((after - began)) "waited (ms)"
+    }
+    told
+    # And after a renewal.
+    wait_for 5 eval '[ "$(pgsql -c "select count(*) from pg_stat_activity where query like '\''/* dlock1 % fence=%'\''")" != 0 ]'
+    told
+    : >end
+    exits 0 5 "$STARTED"
+}

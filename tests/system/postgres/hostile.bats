@@ -18,7 +18,7 @@ setup() {
 }
 teardown() { dlock_teardown; }
 
-# fake HOW [VERSION]: P is its address.
+# fake HOW [VERSION [SETTING]]: P is its address.
 fake() {
     listener fakepg "$@"
     P="postgres://u@127.0.0.1:$LISTENS/x?sslmode=disable"
@@ -162,7 +162,7 @@ waits() { [ "$(pgsql -c "select count(*) from pg_locks where locktype = 'advisor
     done
 }
 
-# --- old -----------------------------------------------------------------------------------------------
+# --- related, or old -----------------------------------------------------------------------------------------------
 
 @test "refuses servers before PostgreSQL 12" {
     for version in 9.6.24 11.22; do
@@ -183,5 +183,19 @@ waits() { [ "$(pgsql -c "select count(*) from pg_locks where locktype = 'advisor
     fake odd 14.0
     run run_t 5 "$DLOCK" -v "$P#$NAME" touch ran
     refute_out "silent session"
+    [ ! -e ran ]
+}
+
+@test "refuses CockroachDB, whose advisory locks exclude no client" {
+    fake odd 13.0.0 'crdb_version=CockroachDB CCL v23.1.11'
+    for mode in '' '&mode=lease'; do
+        run run_t 5 "$DLOCK" "$P$mode#$NAME" touch ran
+        assert_rc 69
+        assert_out CockroachDB
+        [ "${#lines[@]}" = 1 ]
+        run run_t 5 "$DLOCK" --status "$P$mode#$NAME"
+        assert_rc 69
+        assert_out CockroachDB
+    done
     [ ! -e ran ]
 }

@@ -3,6 +3,7 @@
 # there, refuse, start, stand by, or are a pooler; what is said.
 
 # bats file_tags=long
+bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/postgres
 load ../../support/pglock
@@ -404,4 +405,55 @@ signal.pause()' >silent
     # libpq looks who it is where nobody says it: strace would have shown that.
     run run_t 10 strace -f -e trace=openat -o opened "$DLOCK" "${L/postgres@/}" true
     grep -q nsswitch opened
+}
+
+# replayed EXPRESSION: of the standby's last replayed transaction, t.
+replayed() { [ "$(pgsql_in standby -c "select $1 from pg_last_xact_replay_timestamp() t")" = t ]; }
+# grace_left EXPRESSION: the milliseconds that are left of 60 s since then.
+grace_left() { pgsql -c "select (60000 - extract(epoch from clock_timestamp() - ($1)) * 1000)::bigint"; }
+
+@test "a promotion counts as a start for the restart grace" {
+    local role since most left least
+    own_server
+    pgsql -c 'create role plain login'
+    pg_standby standby own
+    # On a timeline of its own a server was never promoted.
+    L="postgres://postgres@127.0.0.1:$PG_PORT/postgres?mode=lease&restart-grace=60#$NAME"
+    run -0 run_t 5 "$DLOCK" -n "$L" true
+    # Old enough to be told from its promotion. A renewal leaves a transaction, also that of a plain role.
+    wait_for 5 eval '[ "$(pgsql_in standby -c "select clock_timestamp() - pg_postmaster_start_time() > '\''1 s'\''")" = t ]'
+    L="postgres://plain@127.0.0.1:$PG_PORT/postgres?restart-grace=1ms#$NAME"
+    hold --ttl 2
+    since=$(pgsql -c 'select clock_timestamp()')
+    wait_for 5 replayed "t > '$since'"
+    pg_kill own
+    pgsql_in standby -c 'select pg_promote()'
+    wait_exit 5 "$HOLDER" || [ $? = 79 ]
+    PG_PORT=${PG_PORTS[standby]}
+    for role in plain postgres; do
+        since='select pg_last_xact_replay_timestamp()'
+        [ $role = plain ] || since="select backend_start from pg_stat_activity where backend_type = 'walwriter'"
+        L="postgres://$role@127.0.0.1:$PG_PORT/postgres?restart-grace=60#$NAME"
+        most=$(grace_left "$since")
+        run -75 run_t 5 "$DLOCK" -v -n "$L" touch ran
+        least=$(grace_left "$since")
+        left=$(grep -o 'in [0-9.]* s (restart-grace)' <<<"$output" | awk '{ print int($2 * 1000) }')
+        assert_between $((least - 1)) "$left" $((most + 1)) "left of the grace, as $role (ms)"
+    done
+    run -0 run_t 5 "$DLOCK" -n "${L/=60/=1ms}" true
+    # The lease table: since the first try on this timeline. A lock that is held is told as such.
+    L="postgres://postgres@127.0.0.1:$PG_PORT/postgres?mode=lease&restart-grace=60#$NAME"
+    run -75 run_t 5 "$DLOCK" -n "$L" touch ran
+    assert_out restart-grace
+    run -75 run_t 5 "$DLOCK" -w 0.1 "$L" touch ran
+    [ ! -e ran ]
+    run -75 run_t 5 "$DLOCK" -n "${L/&restart-grace=60/}" "$DLOCK" -n "$L" true
+    assert_out "held by"
+    refute_out restart-grace
+    pgsql -c "update dlock_locks set expires = expires - interval '1 min' where name = ''"
+    run -0 run_t 5 "$DLOCK" -n "$L" true
+    pgsql -c "update dlock_locks set owner = '00000001' where name = ''"
+    run -75 run_t 5 "$DLOCK" -n "$L" touch ran
+    assert_out restart-grace
+    [ ! -e ran ]
 }

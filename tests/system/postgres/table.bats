@@ -146,7 +146,7 @@ in_db() { pgsql -d "$DB" "$@"; }
 
 @test "refuses parameters without effect" {
     local p
-    for p in mode=lease\&{key=1,key=1,2,fair=1,restart-grace=5,renew=write,renew=read} table=a.b mode=advisory\&table=a.b \
+    for p in mode=lease\&{key=1,key=1,2,fair=1,renew=write,renew=read} table=a.b table-owner=a mode=advisory\&table=a.b \
         mode=x mode= mode=lease\&nonsense=1; do
         run run_t 5 "$DLOCK" "postgres://$AT/postgres?$p#$NAME" touch ran
         assert_rc 64

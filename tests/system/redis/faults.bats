@@ -2,6 +2,7 @@
 # faults.bats - faults around a lock in a real redis-server: restarts, stops, keys that others delete or take,
 # connections that are cut. Servers that lie or refuse are in hostile.bats.
 
+bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/redis
 load ../../support/redislock
@@ -36,6 +37,26 @@ teardown() { dlock_teardown; }
     run run_t 5 "$DLOCK" -n --ttl 1 "$L" true
     assert_rc 0
     [ -z "$output" ]
+}
+
+@test "a server whose clock is behind its start grants after the restart grace" {
+    # An hour back at the end of its start: INFO then says a negative uptime.
+    head -c 8 /dev/zero >offset
+    LD_PRELOAD=$HELPERS/wallclock.so WALLCLOCK=$T/offset ASAN_OPTIONS=${ASAN_OPTIONS:-}:verify_asan_link_order=0 own_server
+    L="redis://127.0.0.1:${REDIS_PORTS[own]}?restart-grace=1#$NAME"
+    set_clock -3600
+    wait_for 5 eval 'rcli_in own info server | grep -q uptime_in_seconds:-'
+    run -75 run_t 5 "$DLOCK" -n "$L" touch ran
+    assert_out restart-grace
+    run -75 run_t 5 "$DLOCK" -w 0.3 "$L" touch ran
+    [ ! -e ran ]
+    set_clock 0
+    run -0 run_t 9 "$DLOCK" "$L" true
+}
+# set_clock SECONDS: ahead of the true time.
+set_clock() {
+    /usr/bin/python3 -c 'import struct, sys
+with open("offset", "r+b") as f: f.write(struct.pack("<q", int(sys.argv[1]) * 10**9))' "$1"
 }
 
 @test "a hold rides out a restart that keeps the data" {

@@ -18,7 +18,33 @@ setup() {
 }
 teardown() { dlock_teardown; }
 
+# The first waiter of the test's own server is told when the key changes.
+own_tracked() { own info clients | grep -q "^tracking_clients:1"; }
+
 # ---------------------------------------------------------------- waiting ---
+
+@test "a server that closes idle connections disturbs no waiter" {
+    own_server
+    local w1 w2 i
+    own set "$NAME" other px 60000
+    start_log w1.log "$DLOCK" -v --ttl 30 "$L" true
+    w1=$STARTED
+    wait_for 5 own_tracked
+    start_log w2.log "$DLOCK" -v --ttl 30 "$L" true
+    w2=$STARTED
+    wait_for 5 eval '[ "$(own zcard "{$NAME}:dlock:queue")" = 2 ]'
+    for i in 1 2; do
+        # As its `timeout` does: not those that have subscribed.
+        [ "$(own client kill type normal)" -ge 1 ]
+        wait_for 5 own_tracked
+    done
+    own del "$NAME"
+    exits 0 5 "$w1"
+    exits 0 5 "$w2"
+    run cat w1.log w2.log
+    refute_out "closed the connection"
+    own_gone
+}
 
 @test "five waiters are served in the order they came" {
     local i
@@ -27,6 +53,31 @@ teardown() { dlock_teardown; }
     echo >go
     wait_exit 10 "$WAITER"
     [ "$(tr -d '\n' <order)" = 12345 ]
+}
+
+@test "--status tells when the lock was granted, and of a waiter when it came" {
+    local came freed granted
+    rcli set "$NAME" x px 60000
+    TTL=1 wait_in_line 1 'echo >held; "$HELPERS/await" go'
+    came=$(since waiters)
+    # It has tried again since: the queue has another record of it.
+    wait_for 3 eval '[ "$(wall_ms)" -gt $((came + 900)) ]'
+    assert_between -400 $(($(since waiters) - came)) 400 "ms between two answers"
+    freed=$(wall_ms)
+    rcli del "$NAME"
+    wait_for 5 test -e held
+    granted=$(since holders)
+    assert_between -1 $((granted - freed)) 5000 "ms from free to granted"
+    local waited
+    waited=$(rcli get "$NAME" | sed -n 's/.* waited=\([0-9]*\) .*/\1/p')
+    assert_between -400 $((granted - waited - came)) 400 "ms between begin and grant, less the wait"
+    echo >go
+    wait_exit 5 "$WAITER"
+}
+# since holders|waiters: of the first of them.
+since() {
+    "$DLOCK" --status --json "$L" | /usr/bin/python3 -c \
+        'import json, sys; print(json.load(sys.stdin)[sys.argv[1]][0]["since_ms"])' "$1"
 }
 
 @test "--status shows the holder and the waiters in order" {

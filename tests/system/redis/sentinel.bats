@@ -80,10 +80,20 @@ upset() { : >"$BATS_FILE_TMPDIR/upset"; }
     assert_rc 69
     assert_out "no service 'other' (3 of 3 have answered): check the service name"
     assert_out "$S1"
-    # A server is no sentinel.
+    # A server is no sentinel, and a sentinel is no server.
     run run_t 5 "$DLOCK" -n "$(sentinel_uri "$MASTER")#$NAME" touch ran
     assert_rc 76
     assert_out "no sentinel"
+    run run_t 5 "$DLOCK" -n "redis://127.0.0.1:$S1#$NAME" touch ran
+    assert_rc 64
+    assert_out "is a Sentinel: write redis+sentinel://"
+    run run_t 5 "$DLOCK" --status "redis://ann:c4nary@127.0.0.1:$S1#$NAME"
+    assert_rc 64
+    assert_out "is a Sentinel: write redis+sentinel://"
+    refute_out c4nary
+    run run_t 5 "$DLOCK" -n "redlock://127.0.0.1:$S1,127.0.0.1:$S2,127.0.0.1:$S3#$NAME" touch ran
+    assert_rc 64
+    assert_out "is a Sentinel"
     run run_t 5 "$DLOCK" -n "redis+sentinel://a,b,c,d,e,f,g,h,i/svc#x" touch ran
     assert_rc 64
     for bad in x -1 '' 1.5 1001; do
@@ -103,11 +113,9 @@ upset() { : >"$BATS_FILE_TMPDIR/upset"; }
     begin=$(now_ms)
     run -0 run_t 5 "$DLOCK" "$L" true
     assert_between 0 $(($(now_ms) - begin)) $((300 + SLOW)) "ms with a hung sentinel"
-    # Nobody but one names the master: granted by it, not confirmed, and given back.
     run run_t 5 "$DLOCK" --connect-timeout 0.5 "$(sentinel_uri "$none" "$none2" "$S3")#$NAME" touch ran
     assert_rc 69
     assert_out "1 of 3 sentinels names"
-    free_at "$MASTER"
     run run_t 5 "$DLOCK" "$(sentinel_uri "$none" "$none2")#$NAME" touch ran
     assert_rc 69
     assert_out "no sentinel of 2 answers"
@@ -120,6 +128,49 @@ upset() { : >"$BATS_FILE_TMPDIR/upset"; }
     assert_out "no sentinel of 3 answers"
     assert_between 0 $(($(now_ms) - begin)) $((800 + SLOW)) "ms with none"
     [ ! -e ran ]
+}
+
+@test "sends no password to what one sentinel alone names" {
+    local none none2 l
+    none=$(nobody) none2=$(nobody)
+    fake "127.0.0.1 $MASTER"
+    l=$(SENT_AUTH=c4nary sentinel_uri "$none" "$FAKE" "$none2")#$NAME
+    ncli "$MASTER" config resetstat
+    run run_t 5 "$DLOCK" --connect-timeout 0.5 -n "$l" touch ran
+    assert_rc 69
+    assert_out "1 of 3 sentinels names 127.0.0.1:$MASTER as the master, 2 must"
+    refute_out c4nary
+    run run_t 5 "$DLOCK" --connect-timeout 0.5 --status "$l"
+    assert_rc 69
+    assert_out "1 of 3 sentinels names 127.0.0.1:$MASTER as the master, 2 must"
+    refute_out c4nary
+    run -0 ncli "$MASTER" info commandstats
+    refute_out cmdstat_auth
+    refute_out cmdstat_eval
+    [ ! -e ran ]
+}
+
+@test "sentinels that do not agree yet are asked again" {
+    # Two of three agree in the second round only.
+    fake "127.0.0.1 $REPLICA" "127.0.0.1 $MASTER"
+    run -0 run_t 5 "$DLOCK" "$(sentinel_uri "$FAKE" "$(nobody)" "$S3")#$NAME" true
+}
+
+@test "an old verdict of the sentinels grants a waiter nothing" {
+    fake "127.0.0.1 $MASTER"
+    local sentinel=$STARTED waiter l
+    l=$(sentinel_uri "$FAKE")#$NAME
+    ncli "$MASTER" set "$NAME" other px 600000
+    start_log wait.log "$DLOCK" -v --ttl 600 --connect-timeout 2 "$l" touch ran
+    waiter=$STARTED
+    wait_for 5 eval "ncli $MASTER pubsub channels | grep -q '$NAME'"
+    stop_pid "$sentinel"
+    ncli "$MASTER" del "$NAME"
+    wait_for 10 file_has wait.log "0 of 1 sentinels name 127.0.0.1:$MASTER as the master"
+    [ ! -e ran ]
+    kill -CONT "$sentinel"
+    exits 0 8 "$waiter"
+    [ -e ran ]
 }
 
 @test "a sentinel that names a replica is not believed" {

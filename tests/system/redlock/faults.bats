@@ -254,6 +254,23 @@ rl_same() { [ "$(rl_count "get $NAME" "$1")" = 5 ]; }
     rl_gone "$NAME"
 }
 
+@test "a refused release is neither a loss nor unanswered" {
+    rl_start 3
+    # The next waiter is told by a message that this user may not send.
+    on_all acl setuser u on '>pw' '~*' '&*' +@all -publish
+    local waiter
+    L=$(rl_uri "$NAME")
+    L=${L/redlock:\/\//redlock:\/\/u:pw@} hold
+    start_log w.log "$DLOCK" "$L" true
+    waiter=$STARTED
+    wait_for 5 eval '[ "$(rl_count "zcard {$NAME}:dlock:queue" 1)" = 3 ]'
+    let_go 0
+    file_has hold.log "the release of '$NAME' failed: 127.0.0.1:"
+    file_has hold.log "the ACL user lacks a right"
+    [ "$(wc -l <hold.log)" = 1 ]
+    exits 0 5 "$waiter"
+}
+
 @test "three hung nodes end the tree before the deadline" {
     own_nodes
     start_log out "$DLOCK" --ttl 2 --grace 0.2 "$L" $SUBJECT -t -k
@@ -372,6 +389,52 @@ rl_same() { [ "$(rl_count "get $NAME" "$1")" = 5 ]; }
     run run_t 9 "$DLOCK" --ttl 2 -n "$L" true
     assert_rc 0
 }
+
+# restarted_since SECONDS K...: these have certainly been up for longer, by their own count.
+restarted_since() {
+    local k up
+    for k in "${@:2}"; do
+        up=$(rl "$k" info server | sed -n 's/^uptime_in_seconds:\([0-9]*\).*/\1/p')
+        [ "$up" -gt "$1" ] || return
+    done
+}
+
+@test "restarted nodes do not vote while the holder's longer ttl may last" {
+    own_nodes 3
+    hold --ttl 60
+    rl_die 1 2
+    rl_revive 1 2
+    L=$(rl_uri "$NAME" -)
+    wait_for 5 restarted_since 1 1 2
+    run -75 run_t 5 "$DLOCK" --ttl 1 -n "$L" touch ran
+    assert_out "restart-grace: 2 of 3 servers"
+    assert_out "pid $HOLDER"
+    [ "$(rl_holds "$NAME")" = 1 ]
+    [ ! -e ran ]
+    # The holder is gone, and so is its ttl.
+    let_go 79
+    run -0 run_t 5 "$DLOCK" --ttl 1 -n "$L" true
+}
+
+# It may have got the lock from other nodes, which have forgotten it.
+@test "restarted nodes do not vote while a waiter with a longer ttl is known" {
+    own_nodes 3
+    on_all set "$NAME" theirs px 60000
+    waiter got --ttl 60
+    wait_for 5 in_queues
+    kill -STOP "$WAITER"
+    rl_die 1 2
+    rl_revive 1 2
+    rl 3 del "$NAME"
+    L=$(rl_uri "$NAME" -)
+    wait_for 5 restarted_since 1 1 2
+    run -75 run_t 5 "$DLOCK" --ttl 1 -n "$L" touch ran
+    [ ! -e ran ]
+    kill -CONT "$WAITER"
+    wait_exit 5 "$WAITER"
+    run -0 run_t 5 "$DLOCK" --ttl 1 -n "$L" true
+}
+in_queues() { [ "$(rl_count "zcard {$NAME}:dlock:queue" 1)" = 3 ]; }
 
 # A has nodes 1, 2, 3 and cannot renew. 3 forgets. Without the grace B would have 3, 4, 5.
 @test "a node that forgot the lock does not vote for a newcomer" {

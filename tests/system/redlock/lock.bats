@@ -156,6 +156,22 @@ teardown() { dlock_teardown; }
     assert_rc 69
 }
 
+# A node that misses some of a waiter's tries has an older record of it.
+@test "--status lists a waiter once" {
+    own_nodes 3
+    local queue="{$NAME}:dlock:queue" waiters="{$NAME}:dlock:waiters" id entry
+    on_all set "$NAME" theirs px 60000
+    waiter got --ttl 60
+    wait_for 5 eval '[ "$(rl_count "zcard $queue" 1)" = 3 ]'
+    id=$(rl 3 zrange "$queue" 0 0)
+    entry=$(rl 3 hget "$waiters" "$id")
+    rl 3 hset "$waiters" "$id" "${entry/ since=/ since=1}"
+    run -75 run_t 5 "$DLOCK" --status "$L"
+    [ "$(grep -c "pid $WAITER" <<<"$output")" = 1 ]
+    on_all del "$NAME"
+    wait_exit 5 "$WAITER"
+}
+
 # ------------------------------------------------------ rights, foreign data ---
 
 @test "a wrong password costs one vote, three refuse the lock" {

@@ -232,6 +232,21 @@ restart() {
     assert_between -10 $((($(last_beat) - t0) / NS)) $((2900 + SLOW)) "ms the tree lived"
 }
 
+# ---------------------------------------------------------------- replicas ---
+
+@test "a replica of a server in the list has no vote, even if it may write" {
+    own_nodes 3
+    rl 1 config set repl-diskless-sync-delay 0
+    rl 3 config set replica-read-only no
+    rl 3 replicaof 127.0.0.1 "$(rl_port 1)"
+    wait_for 5 eval 'rl 3 info replication | grep -q master_link_status:up'
+    run -0 run_t 5 "$DLOCK" -q -n "$L" true
+    rl_die 2
+    run -69 run_t 5 "$DLOCK" --connect-timeout 1 -n "$L" touch ran
+    assert_out "only 1 of 3 servers"
+    [ ! -e ran ]
+}
+
 # ------------------------------------------------------- what it costs us ---
 
 # us_longer NODES WHAT: ... than $healthy; a node's time-out is 50 ms.
@@ -304,4 +319,29 @@ evals() { rl "$1" info commandstats | tr -d '\r' | sed -n 's/^cmdstat_eval:calls
     wait_exit 5 "$WAITER"
     assert_between 0 $((($(cat got) - t0) / NS)) $((500 + BUSY)) "ms until it is in"
     [ "$(evals 1)" -ge 1 ] # they are counted
+}
+
+# Each server has been asked again after its connections were closed.
+asked_anew() {
+    local k
+    for k in $(rl_all); do [ "$(evals "$k" | grep -c .)" = 1 ] || return; done
+}
+
+@test "servers that close idle connections disturb no waiter" {
+    rl_start 3
+    local l i
+    l=$(rl_uri "$NAME")
+    on_all set "$NAME" other px 60000
+    start_log wait.log "$DLOCK" -v --ttl 1.5 "$l" true
+    for i in 1 2 3; do
+        wait_for 5 asked_anew
+        # As their `timeout` does: not the connections that have subscribed.
+        on_all client kill type normal
+        on_all config resetstat
+    done
+    wait_for 5 asked_anew
+    on_all del "$NAME"
+    exits 0 5 "$STARTED"
+    run cat wait.log
+    refute_out "closed the connection"
 }

@@ -88,10 +88,12 @@ TEST(key_of_a_name_is_the_first_half_of_its_sha256)
     REQUIRE_INT(open_uri(&u, "postgres://h/db#nightly"), 0);
     /* printf nightly | sha256sum */
     CHECK_STR(u.be.app, "dlock:2a3b62b53ddb9f16");
-    CHECK_STR(u.be.advisory.key, "'3043134503785307926'::bigint");
+    CHECK_STR(u.be.advisory.key, "'3043134503785307926'::pg_catalog.int8");
     CHECK_STR(u.be.advisory.key_id, "2a3b62b53ddb9f16.1");
     CHECK_STR(u.be.advisory.where_key,
-              "l.classid='708534965'::oid AND l.objid='1037803286'::oid AND l.objsubid=1");
+              "l.classid OPERATOR(pg_catalog.=) '708534965'::pg_catalog.oid "
+              "AND l.objid OPERATOR(pg_catalog.=) '1037803286'::pg_catalog.oid "
+              "AND l.objsubid OPERATOR(pg_catalog.=) 1");
     done(&u);
 }
 
@@ -100,15 +102,16 @@ TEST(takes_keys_of_other_programs)
     static const struct {
         const char *text, *key, *id;
     } good[] = {
-        {"0", "'0'::bigint", "0000000000000000.1"},
-        {"42", "'42'::bigint", "000000000000002a.1"},
-        {"-1", "'-1'::bigint", "ffffffffffffffff.1"},
-        {"4294967298", "'4294967298'::bigint", "0000000100000002.1"},
-        {"1,2", "'1'::int,'2'::int", "0000000100000002.2"},
-        {"-1,-2", "'-1'::int,'-2'::int", "fffffffffffffffe.2"},
-        {"9223372036854775807", "'9223372036854775807'::bigint", "7fffffffffffffff.1"},
-        {"-9223372036854775808", "'-9223372036854775808'::bigint", "8000000000000000.1"},
-        {"2147483647,-2147483648", "'2147483647'::int,'-2147483648'::int", "7fffffff80000000.2"},
+        {"0", "'0'::pg_catalog.int8", "0000000000000000.1"},
+        {"42", "'42'::pg_catalog.int8", "000000000000002a.1"},
+        {"-1", "'-1'::pg_catalog.int8", "ffffffffffffffff.1"},
+        {"4294967298", "'4294967298'::pg_catalog.int8", "0000000100000002.1"},
+        {"1,2", "'1'::pg_catalog.int4,'2'::pg_catalog.int4", "0000000100000002.2"},
+        {"-1,-2", "'-1'::pg_catalog.int4,'-2'::pg_catalog.int4", "fffffffffffffffe.2"},
+        {"9223372036854775807", "'9223372036854775807'::pg_catalog.int8", "7fffffffffffffff.1"},
+        {"-9223372036854775808", "'-9223372036854775808'::pg_catalog.int8", "8000000000000000.1"},
+        {"2147483647,-2147483648", "'2147483647'::pg_catalog.int4,'-2147483648'::pg_catalog.int4",
+         "7fffffff80000000.2"},
     };
     for (size_t i = 0; i < DLOCK_LEN(good); i++) {
         struct user u;
@@ -396,7 +399,7 @@ TEST(refuses_bad_parameters)
         "mode=lease&key=1",
         "mode=lease&fair=1",
         "mode=lease&renew=write",
-        "mode=lease&restart-grace=3",
+        "mode=lease&restart-grace=x",
         "mode=lease&table=x",
         "mode=lease&table=.x",
         "mode=lease&table=x.",
@@ -420,11 +423,17 @@ TEST(takes_parameters_of_our_own)
                 0);
     CHECK(u.be.protocol == &pg_advisory);
     CHECK(u.be.advisory.fair && u.be.advisory.renew_writes);
-    CHECK_INT(u.be.advisory.restart_grace, 60 * DLOCK_SEC);
+    CHECK_INT(u.be.restart_grace, 60 * DLOCK_SEC);
     done(&u);
-    REQUIRE_INT(open_uri(&u, "postgres://h/db?mode=lease&table=my%22.ta%22ble#n"), 0);
+    REQUIRE_INT(open_uri(&u, "postgres://h/db?mode=lease&table=my%22.ta%22ble&restart-grace=2s#n"),
+                0);
     CHECK(u.be.protocol == &pg_table);
+    CHECK_INT(u.be.restart_grace, 2 * DLOCK_SEC);
+    CHECK_STR(u.be.table.owner, "");
     CHECK_STR(u.be.table.name, "\"my\"\"\".\"ta\"\"ble\"");
+    done(&u);
+    REQUIRE_INT(open_uri(&u, "postgres://h/db?mode=lease&table-owner=us%25er#n"), 0);
+    CHECK_STR(u.be.table.owner, "us%er");
     done(&u);
 }
 
@@ -478,10 +487,15 @@ TEST(the_record_cannot_leave_its_comment)
     u.spec = (struct dlock_spec){
         .env = &dlock_env_system, .uri = u.uri, .ttl = DLOCK_SEC, .identity = &u.identity};
     u.be.spec = &u.spec;
-    REQUIRE_INT(pg_settings_init(&u.be, &u.err), 0);
-    CHECK(!strstr(u.be.record, "*/") && !strstr(u.be.record, "/*"));
-    CHECK(!strchr(u.be.record, '\'') && !strchr(u.be.record, '\\'));
-    CHECK(!strstr(u.be.record, " ttl=") && !strstr(u.be.record, " fence="));
+    pg_describe(&u.be, RECORD_WAITS);
+    pg_describe(&u.be, RECORD_HOLDS);
+    for (int i = 0; i < 2; i++) {
+        const char *record = i == 0 ? u.be.waiter : u.be.holder;
+        CHECK_HAS(record, i == 0 ? "note=" : " waited=");
+        CHECK(!strstr(record, "*/") && !strstr(record, "/*"));
+        CHECK(!strchr(record, '\'') && !strchr(record, '\\'));
+        CHECK(!strstr(record, " ttl=") && !strstr(record, " fence="));
+    }
     done(&u);
 }
 

@@ -279,8 +279,7 @@ TEST(error_replies)
         struct dlock_error err;
         if (!CHECK_INT(redis_conn_classify(t[i].text), t[i].class))
             printf("# %s\n", t[i].text);
-        CHECK_INT(redis_conn_reply_error(&err, "w", &(struct redis_conn_auth){0}, t[i].text),
-                  t[i].code);
+        CHECK_INT(redis_conn_reply_error(&err, "w", &(struct redis_conn){0}, t[i].text), t[i].code);
         CHECK_INT(err.code, t[i].code);
     }
 }
@@ -305,9 +304,9 @@ TEST(error_replies_show_no_secret)
          "w: Redis 6.0 or later is needed (ERR unknown command `***)"},
     };
     for (size_t i = 0; i < DLOCK_LEN(t); i++) {
-        struct redis_conn_auth auth = {t[i].user, t[i].password};
+        struct redis_conn c = {.auth = {t[i].user, t[i].password}};
         struct dlock_error err;
-        (void)redis_conn_reply_error(&err, "w", &auth, t[i].text);
+        (void)redis_conn_reply_error(&err, "w", &c, t[i].text);
         CHECK_STR(err.msg, t[i].want);
     }
 }
@@ -452,6 +451,63 @@ TEST(only_a_master_is_accepted)
     redis_conn_close(&c);
     CHECK_INT(ask_master("*0\r\n+PONG\r\n", &c), DLOCK_EUNAVAIL);
     redis_conn_close(&c);
+}
+
+/* ------------------------------------------------------- a server without EVAL */
+
+/* What is said about a PING whose answer is that EVAL is unknown, and then the answer to ROLE; NULL: hangs up. */
+static int without_eval(const char *password, const char *first, const char *role,
+                        struct dlock_error *err)
+{
+    struct server s;
+    struct redis_conn c = {0};
+    struct redis_conn_reply rep;
+    int rc = -1000;
+    if (server_open(&s) && open_to(&c, &s, password) == 0) {
+        ping(&c, 7);
+        if (settle(&c, &s)) {
+            server_say(&s, first, strlen(first));
+            for (int64_t end = SECS(5); dlock_now() < end && !strstr(s.got, "ROLE");) {
+                CHECK_INT(redis_conn_next(&c, &rep), 0);
+                crank(&c, &s);
+            }
+            if (role)
+                server_say(&s, role, strlen(role));
+            else
+                (void)shutdown(s.cfd, SHUT_WR);
+            rc = await(&c, &s, &rep);
+        }
+    }
+    if (rc == 1) {
+        CHECK_INT(rep.tag, 7);
+        rc = redis_conn_reply_error(err, "w", &c, rep.r->str);
+        if (c.auth_failed)
+            *err = c.error;
+        freeReplyObject(rep.r);
+        CHECK(redis_conn_next(&c, &rep) <= 0);
+    }
+    redis_conn_close(&c);
+    server_close(&s);
+    return rc;
+}
+
+TEST(a_sentinel_is_recognised)
+{
+    static const char sentinel[] = "*2\r\n$8\r\nsentinel\r\n*0\r\n",
+                      no_eval[] = "-ERR unknown command 'EVAL', with args\r\n";
+    struct dlock_error err = {0};
+    CHECK_INT(without_eval(NULL, no_eval, sentinel, &err), DLOCK_EUSAGE);
+    CHECK_STR(err.msg, "w: is a Sentinel: write redis+sentinel://HOST:PORT/SERVICE#NAME");
+    CHECK_INT(without_eval(NULL, "-ERR unknown command `EVAL`\r\n", sentinel, &err), DLOCK_EUSAGE);
+    CHECK_INT(without_eval("pw", "-WRONGPASS x\r\n-ERR unknown command `EVAL`\r\n", sentinel, &err),
+              DLOCK_EUSAGE);
+    CHECK_HAS(err.msg, "is a Sentinel");
+    CHECK_INT(without_eval(NULL, no_eval, "*3\r\n$6\r\nmaster\r\n:42\r\n*0\r\n", &err),
+              DLOCK_EUNAVAIL);
+    CHECK_HAS(err.msg, "Redis 6.0 or later");
+    CHECK_INT(without_eval(NULL, no_eval, "-ERR unknown command 'ROLE'\r\n", &err), DLOCK_EUNAVAIL);
+    CHECK_INT(without_eval(NULL, no_eval, NULL, &err), DLOCK_EUNAVAIL);
+    CHECK_HAS(err.msg, "Redis 6.0 or later");
 }
 
 UNIT_MAIN

@@ -105,13 +105,13 @@ TEST(warnings_come_one_after_the_other)
     REQUIRE(redis_checks_take(&c, &e));
     CHECK_HAS(e.msg, "appendonly");
     CHECK(!redis_checks_take(&c, &e));
-    /* A refusal is reported once, and without a code. */
+    /* A refusal is reported once. */
     redis_checks_memory(&c, &refusal, "h:1");
     redis_checks_persistence(&c, &refusal, "h:1", DLOCK_SEC, 0);
     redis_checks_memory(&c, &odd, "h:1");
     REQUIRE(redis_checks_take(&c, &e));
-    CHECK_INT(e.code, 0);
-    CHECK_HAS(e.msg, "INFO");
+    CHECK_INT(e.code, DLOCK_EUNAVAIL);
+    CHECK_HAS(e.msg, "INFO is refused");
     CHECK(!redis_checks_take(&c, &e));
 }
 

@@ -27,7 +27,8 @@ extern const struct dlock_backend dlock_backend_redis;
 #define OURS "*2\r\n:1\r\n$-1\r\n"
 #define TTL (30 * DLOCK_SEC)
 
-static int64_t turned; /* the clock's time */
+static int64_t turned; /* the time of both clocks */
+#define TURNED ((struct dlock_clocks){.boot = turned, .raw = turned})
 
 static int64_t the_time(void *ctx)
 {
@@ -130,18 +131,18 @@ static bool hold_open(struct hold *h)
     lease_acquire(&h->lease, &cfg);
     dlock_backend_redis.acquire(h->be, false);
     return drive(h, GRANTED, &ev) && CHECK_INT(ev.type, EV_GRANTED) &&
-           CHECK_INT(lease_step(&h->lease, turned, &ev), LEASE_START);
+           CHECK_INT(lease_step(&h->lease, TURNED, &ev), LEASE_START);
 }
 
 /* The next renewal of the lease, with the server's answer; the deadline moves. */
 static bool one_renewal(struct hold *h, bool hang_up)
 {
     struct dlock_event ev;
-    int64_t deadline = h->lease.times.deadline, due = lease_wake(&h->lease);
+    int64_t deadline = h->lease.times.deadline, due = lease_wake(&h->lease, TURNED);
     if (!CHECK(due > turned && due < h->lease.times.term_at))
         return false;
     turned = due;
-    if (!CHECK_INT(lease_step(&h->lease, turned, NULL), LEASE_RENEW))
+    if (!CHECK_INT(lease_step(&h->lease, TURNED, NULL), LEASE_RENEW))
         return false;
     dlock_backend_redis.renew(h->be);
     if (!drive(h, hang_up ? NULL : OURS, &ev))
@@ -149,10 +150,10 @@ static bool one_renewal(struct hold *h, bool hang_up)
     if (hang_up) {
         h->hang_ups++;
         return CHECK_INT(ev.type, EV_UNCLEAR) &&
-               CHECK_INT(lease_step(&h->lease, turned, &ev), LEASE_NOTHING);
+               CHECK_INT(lease_step(&h->lease, TURNED, &ev), LEASE_NOTHING);
     }
     return CHECK_INT(ev.type, EV_RENEWED) &&
-           CHECK_INT(lease_step(&h->lease, turned, &ev), LEASE_EXTEND) &&
+           CHECK_INT(lease_step(&h->lease, TURNED, &ev), LEASE_EXTEND) &&
            CHECK(h->lease.times.deadline > deadline);
 }
 

@@ -40,7 +40,7 @@ TEST(answers_of_the_scripts)
         "*5\r\n$7\r\ngranted\r\n$20\r\n99999999999999999999\r\n:1\r\n:1\r\n$0\r\n\r\n",
         "*5\r\n$4\r\nwhat\r\n$1\r\n1\r\n:1\r\n:1\r\n$0\r\n\r\n",
         "*5\r\n$4\r\nbusy\r\n$1\r\n1\r\n$1\r\n1\r\n:1\r\n$-1\r\n",
-        "*7\r\n$7\r\ngranted\r\n$1\r\n5\r\n:1\r\n:1\r\n$0\r\n\r\n:1\r\n:1\r\n",
+        "*9\r\n$7\r\ngranted\r\n$1\r\n5\r\n:1\r\n:1\r\n$0\r\n\r\n:1\r\n:1\r\n:1\r\n:1\r\n",
     };
     struct redis_script_tried tr;
     struct redis_script_state st;
@@ -64,6 +64,12 @@ TEST(answers_of_the_scripts)
     r = parse("*6\r\n$7\r\ngranted\r\n$1\r\n5\r\n:1\r\n:0\r\n$0\r\n\r\n:1234\r\n");
     CHECK_INT(redis_script_tried(r, &tr), 0);
     CHECK_INT(tr.now_ms, 1234);
+    CHECK_INT(tr.up_ms, 0);
+    freeReplyObject(r);
+    r = parse("*8\r\n$5\r\ngrace\r\n$1\r\n0\r\n:1\r\n:0\r\n$0\r\n\r\n:1\r\n:-5\r\n:-9\r\n");
+    CHECK_INT(redis_script_tried(r, &tr), 0);
+    CHECK_INT(tr.up_ms, -5);
+    CHECK_INT(tr.longest_ms, 0);
     freeReplyObject(r);
     r = parse("*2\r\n:0\r\n$-1\r\n");
     CHECK_INT(redis_script_owned(r, &ours, &found, &len), 0);
@@ -97,13 +103,16 @@ TEST(values_and_entries)
     struct dlock_identity identity = {
         .host = "h", .user = "u", .command = "c d", .pid = 7, .since_ms = 8};
     struct dlock_info info;
-    char *v = redis_script_value("0123456789abcdef0123456789abcdef", &identity);
+    char *v = redis_script_value("0123456789abcdef0123456789abcdef", &identity, 1500 * DLOCK_MSEC);
     REQUIRE(v != NULL);
     redis_script_holder(v, strlen(v), &info);
     CHECK(!info.foreign);
     CHECK_STR(info.token, "0123456789abcdef0123456789abcdef");
     CHECK_STR(info.command, "c d");
     CHECK_INT(info.pid, 7);
+    CHECK_INT(redis_script_ttl(v, strlen(v)), 1500);
+    CHECK_INT(redis_script_ttl(v, strlen(v) - 1), 150); /* cut */
+    CHECK_INT(redis_script_ttl("x ttl=5", 7), 0);
     redis_script_holder("abc", 3, &info);
     CHECK(info.foreign);
     redis_script_holder("", 0, &info);
@@ -113,14 +122,23 @@ TEST(values_and_entries)
     CHECK(info.foreign);
     CHECK_STR(info.host, "");
     free(v);
-    static const char entry[] = "1000 0 dlock1 host=h pid=9 user=u since=1 cmd=x note=";
+    static const char entry[] = "id 1000 0 dlock1 host=h pid=9 user=u since=9000 waited=2000 cmd=x";
     CHECK(redis_script_waiter(entry, strlen(entry), 1000, &info));
     CHECK_INT(info.pid, 9);
     CHECK(info.waiter);
+    CHECK_INT(info.since_ms, 7000);
+    CHECK_INT(info.waited_ms, -1);
+    CHECK_INT(redis_script_waiter_id(entry), 2);
     CHECK(!redis_script_waiter(entry, strlen(entry), 1001, &info));
     CHECK(!redis_script_waiter("", 0, 0, &info));
-    CHECK(!redis_script_waiter("12", 2, 0, &info));
-    CHECK(!redis_script_waiter("12 0", 4, 0, &info));
+    CHECK(!redis_script_waiter("id", 2, 0, &info));
+    CHECK(!redis_script_waiter("id ", 3, 0, &info));
+    CHECK(!redis_script_waiter("id 12", 5, 0, &info));
+    CHECK(!redis_script_waiter("id 12 0", 7, 0, &info));
+    /* Numbers that another program has written. */
+    static const char odd[] = "id 9 0 dlock1 since=5 waited=9";
+    CHECK(redis_script_waiter(odd, strlen(odd), 9, &info));
+    CHECK_INT(info.since_ms, 0);
 }
 
 UNIT_MAIN

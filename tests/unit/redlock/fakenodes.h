@@ -42,6 +42,8 @@ struct fake {
     int64_t ends;             /* when it expires; 0: never */
     int64_t started;          /* for the restart grace; 0: long ago */
     long long fence, left_ms; /* left_ms: of another client's lock */
+    long long longest_ms;     /* the largest ttl of other waiters */
+    int granted;              /* votes */
     int place;
     /* Set by the test. */
     bool stopped;            /* reads nothing; what its sockets hold is served when it goes on */
@@ -146,6 +148,8 @@ static void fake_other(struct fake_conn *c, char **argv, int argc)
         fake_say(fd, ":7\r\n");
     else if (strcmp(argv[0], "CLIENT") == 0)
         fake_say(fd, "+OK\r\n");
+    else if (strcmp(argv[0], "INFO") == 0)
+        fake_say(fd, "$11\r\nmaxmemory:0\r\n");
     else
         fake_say(fd, "-NOPERM no\r\n");
 }
@@ -159,6 +163,7 @@ static void fake_serve(struct fake *f, struct fake_conn *c, char **argv, int arg
     if (f->ends != 0 && fake_clock >= f->ends)
         f->value[0] = '\0';
     bool ours = f->value[0] != '\0' && strcmp(f->value, mine) == 0;
+    long long up_ms = f->started == 0 ? 864000000 : (fake_clock - f->started) / DLOCK_MSEC - 1000;
 
     f->served[kind]++;
     if (kind == F_OTHER) {
@@ -171,18 +176,23 @@ static void fake_serve(struct fake *f, struct fake_conn *c, char **argv, int arg
     } else if (kind == F_VOTE && ours) {
         fake_say(fd, "*5\r\n$5\r\ntwice\r\n$1\r\n0\r\n:0\r\n:0\r\n$0\r\n\r\n");
     } else if (kind == F_VOTE && f->value[0] != '\0') {
-        fake_say(fd, "*5\r\n$4\r\nbusy\r\n$1\r\n0\r\n:%lld\r\n:%d\r\n" BULK,
+        fake_say(fd, "*8\r\n$4\r\nbusy\r\n$1\r\n0\r\n:%lld\r\n:%d\r\n" BULK ":1\r\n:0\r\n:%lld\r\n",
                  f->ends != 0 ? (long long)((f->ends - fake_clock) / DLOCK_MSEC) : f->left_ms,
-                 f->place, strlen(f->value), f->value);
-    } else if (kind == F_VOTE && f->started != 0 &&
-               fake_clock < f->started + (atoll(argv[9]) + 1000) * DLOCK_MSEC) {
-        fake_say(fd, "*5\r\n$5\r\ngrace\r\n$1\r\n0\r\n:1000\r\n:1\r\n$0\r\n\r\n");
+                 f->place, strlen(f->value), f->value, f->longest_ms);
+    } else if (kind == F_VOTE && up_ms < atoll(argv[9])) {
+        fake_say(
+            fd, "*8\r\n$5\r\ngrace\r\n$1\r\n0\r\n:%lld\r\n:1\r\n$0\r\n\r\n:1\r\n:%lld\r\n:%lld\r\n",
+            atoll(argv[9]) - up_ms, up_ms, f->longest_ms);
     } else if (kind == F_VOTE) {
         char fence[24];
         snprintf(f->value, sizeof(f->value), "%s", mine);
         f->ends = fake_clock + atoll(argv[8]) * DLOCK_MSEC;
         int len = snprintf(fence, sizeof(fence), "%lld", ++f->fence);
-        fake_say(fd, "*5\r\n$7\r\ngranted\r\n$%d\r\n%s\r\n:1000\r\n:0\r\n$0\r\n\r\n", len, fence);
+        fake_say(
+            fd,
+            "*8\r\n$7\r\ngranted\r\n$%d\r\n%s\r\n:1000\r\n:0\r\n$0\r\n\r\n:1\r\n:%lld\r\n:%lld\r\n",
+            len, fence, up_ms, f->longest_ms);
+        f->granted++;
     } else if (kind == F_KEEP && (ours || (f->value[0] == '\0' && argv[9][0] == '1'))) {
         snprintf(f->value, sizeof(f->value), "%s", mine);
         f->ends = fake_clock + atoll(argv[7]) * DLOCK_MSEC;
@@ -262,6 +272,8 @@ static bool fake_step(struct fake *f)
 
 /* ----------------------------------------------------------------------- world */
 
+static const char *fake_params = ""; /* of the URI, from '?' on */
+
 struct world {
     struct fake f[NODES_MAX];
     int n;
@@ -295,6 +307,7 @@ static bool world_client(struct world *w, int64_t ttl, int64_t op_timeout)
                  w->f[i].port);
         world_aim(w, i, i, 1);
     }
+    strcat(text, fake_params);
     strcat(text, "#n");
     if (dlock_uri_parse(&w->uri, text, &err) != 0)
         return unit_fail(UNIT_AT, "%s", err.msg);

@@ -3,11 +3,12 @@
  * owns: servers stop and go on (and then serve old commands), cut their connections, restart
  * empty; clients sleep past their leases. It fails, and names the seed, on two valid leases at once, a fence that does
  * not grow, a client that loops without anything to do, and a lock that cannot be acquired after the last fault.
+ * Every other run has clients with unequal ttls, the largest of which is their restart grace.
  * DLOCK_RANDOM_RUNS, DLOCK_RANDOM_SEED: how many runs, and the first seed.
  */
 #include "fakenodes.h"
 
-#define TTL (10 * DLOCK_SEC)
+#define LONGEST (10 * DLOCK_SEC)
 #define OP DLOCK_SEC
 #define CLIENTS 3
 #define STEPS 250
@@ -42,7 +43,7 @@ static unsigned below(unsigned n)
 /* As the core counts it; see lease.h. */
 static int64_t deadline(const struct client *c)
 {
-    return c->from + TTL - TTL / 100 - 2 * DLOCK_MSEC;
+    return c->from + c->w.spec.ttl - c->w.spec.ttl / 100 - 2 * DLOCK_MSEC;
 }
 
 static bool works(const struct client *c)
@@ -258,11 +259,14 @@ static void ends_well(struct arena *a)
 
 static bool all_open(struct arena *a)
 {
+    static const int64_t unequal[CLIENTS] = {LONGEST, 2 * DLOCK_SEC, 5 * DLOCK_SEC};
     a->n = below(2) == 0 ? 3 : 5;
+    fake_params = seed % 2 == 0 ? "?restart-grace=10" : "";
     for (int i = 0; i < CLIENTS; i++) {
         struct world *w = &a->c[i].w;
+        int64_t ttl = seed % 2 == 0 ? unequal[i] : LONGEST;
         if (i == 0) {
-            if (!world_open(w, a->n, TTL, OP))
+            if (!world_open(w, a->n, ttl, OP))
                 return false;
             continue;
         }
@@ -271,7 +275,7 @@ static bool all_open(struct arena *a)
             w->f[k].lfd = -1;
             w->f[k].port = a->c[0].w.f[k].port;
         }
-        if (!world_client(w, TTL, OP))
+        if (!world_client(w, ttl, OP))
             return false;
     }
     a->f = a->c[0].w.f;

@@ -367,4 +367,174 @@ TEST(a_wake_up_in_the_middle_of_a_round_is_heard)
     world_close(&w);
 }
 
+/* ---------------------------------------------------------------- young servers */
+
+/* 0 and 1 were restarted without their data 30 s ago, and have been up for longer than the newcomer's ttl. */
+static bool two_restarted(struct world *w)
+{
+    if (!world_open(w, 3, 2 * DLOCK_SEC, MSEC(250)))
+        return false;
+    w->f[0].started = w->f[1].started = fake_clock - 30 * DLOCK_SEC;
+    return true;
+}
+
+/* By a holder with a ttl of a minute, who renewed it 40 s ago. */
+static void hold_third(struct world *w)
+{
+    snprintf(w->f[2].value, sizeof(w->f[2].value), "%s ttl=60000", other);
+    w->f[2].ends = fake_clock + 20 * DLOCK_SEC;
+}
+
+TEST(a_restarted_server_is_young_for_the_ttl_of_the_holder)
+{
+    struct world w;
+    REQUIRE(two_restarted(&w));
+    hold_third(&w);
+    ACQUIRE(&w, false);
+    pass(&w, DLOCK_SEC);
+    CHECK_INT(w.ended.type, EV_BUSY);
+    CHECK(w.ended.info != NULL && w.ended.info->pid == 1);
+    CHECK_INT(w.notices, 1);
+    CHECK_INT(left(&w), 1);
+    w.f[0].started = w.f[1].started = fake_clock - 61 * DLOCK_SEC + MSEC(1);
+    ACQUIRE(&w, false);
+    pass(&w, DLOCK_SEC);
+    CHECK_INT(w.ended.type, EV_BUSY);
+    fake_clock += MSEC(1);
+    CHECK(grant(&w));
+    world_close(&w);
+}
+
+/* The newcomer's votes are not given and taken back in each round, and it comes in as soon as the holder is gone. */
+TEST(a_waiter_leaves_young_servers_alone)
+{
+    struct world w;
+    REQUIRE(two_restarted(&w));
+    hold_third(&w);
+    ACQUIRE(&w, true);
+    pass(&w, 10 * DLOCK_SEC);
+    CHECK_INT(w.ended.type, EV_NONE);
+    CHECK_INT(w.f[0].granted, 1);
+    CHECK(w.f[0].served[F_VOTE] > 2 && w.f[0].served[F_VOTE] < 70);
+    CHECK_INT(w.notices, 1);
+    w.f[2].value[0] = '\0';
+    pass(&w, DLOCK_SEC);
+    CHECK_INT(w.ended.type, EV_GRANTED);
+    CHECK_INT(w.notices, 1);
+    world_close(&w);
+}
+
+/* As a lock that was released everywhere before its holder's ttl had passed since the start of the servers. */
+TEST(no_grace_is_told_of_a_holder_that_is_gone)
+{
+    struct world w;
+    REQUIRE(two_restarted(&w));
+    for (int i = 0; i < 3; i++)
+        snprintf(w.f[i].value, sizeof(w.f[i].value), "%s ttl=60000", other);
+    ACQUIRE(&w, true);
+    pass(&w, DLOCK_SEC);
+    CHECK_INT(w.ended.type, EV_NONE);
+    for (int i = 0; i < 3; i++)
+        w.f[i].value[0] = '\0';
+    pass(&w, DLOCK_SEC);
+    CHECK_INT(w.ended.type, EV_GRANTED);
+    CHECK_INT(w.notices, 0);
+    world_close(&w);
+}
+
+/* Another program's lock tells no ttl. */
+TEST(a_restarted_server_is_young_while_another_program_holds_the_lock)
+{
+    struct world w;
+    REQUIRE(two_restarted(&w));
+    strcpy(w.f[2].value, "x");
+    w.f[0].started = w.f[1].started = fake_clock - 3600 * DLOCK_SEC;
+    ACQUIRE(&w, false);
+    pass(&w, DLOCK_SEC);
+    CHECK_INT(w.ended.type, EV_BUSY);
+    w.f[2].value[0] = '\0';
+    CHECK(grant(&w));
+    world_close(&w);
+}
+
+/* A client that waits on one server may have got the lock from the others. */
+TEST(a_restarted_server_is_young_for_the_ttl_of_a_waiter)
+{
+    struct world w;
+    REQUIRE(two_restarted(&w));
+    w.f[2].longest_ms = 60000;
+    ACQUIRE(&w, false);
+    pass(&w, DLOCK_SEC);
+    CHECK_INT(w.ended.type, EV_BUSY);
+    CHECK_INT(left(&w), 0);
+    w.f[2].longest_ms = 10000;
+    CHECK(grant(&w));
+    world_close(&w);
+}
+
+TEST(a_young_vote_waits_for_a_busy_server)
+{
+    struct world w;
+    REQUIRE(two_restarted(&w));
+    hold_third(&w);
+    w.f[2].slow[F_VOTE] = true;
+    ACQUIRE(&w, false);
+    pass(&w, MSEC(240));
+    CHECK_INT(w.ended.type, EV_NONE);
+    CHECK_INT(w.f[0].granted, 1);
+    w.f[2].slow[F_VOTE] = false;
+    pass(&w, DLOCK_SEC);
+    CHECK_INT(w.ended.type, EV_BUSY);
+    CHECK_INT(left(&w), 1);
+    /* It times out. */
+    w.f[2].slow[F_VOTE] = true;
+    int64_t before = fake_clock;
+    ACQUIRE(&w, false);
+    pass(&w, DLOCK_SEC);
+    CHECK_INT(w.ended.type, EV_GRANTED);
+    CHECK_INT(fake_clock - before, MSEC(250));
+    world_close(&w);
+}
+
+/* The busy server still owes the answer of an earlier round. A server that is dead is not waited for. */
+TEST(a_young_vote_waits_for_a_late_answer)
+{
+    struct world w;
+    REQUIRE(two_restarted(&w));
+    hold_third(&w);
+    w.f[2].slow[F_VOTE] = true;
+    for (int i = 0; i < 2; i++)
+        snprintf(w.f[i].value, sizeof(w.f[i].value), "%s ttl=1000", other);
+    ACQUIRE(&w, true);
+    pass(&w, MSEC(50));
+    for (int i = 0; i < 2; i++) {
+        w.f[i].value[0] = '\0';
+        fake_call(&w.f[i], "go");
+    }
+    pass(&w, MSEC(100));
+    CHECK_INT(w.f[0].granted, 1);
+    CHECK_INT(w.ended.type, EV_NONE);
+    w.f[2].slow[F_VOTE] = false;
+    pass(&w, 3 * DLOCK_SEC);
+    CHECK_INT(w.ended.type, EV_NONE);
+    CHECK_INT(left(&w), 1);
+    fake_cut(&w.f[2], true);
+    pass(&w, 3 * DLOCK_SEC);
+    CHECK_INT(w.ended.type, EV_GRANTED);
+    world_close(&w);
+}
+
+/* Of five, three are old enough without the fourth, which is silent. */
+TEST(old_servers_wait_for_none)
+{
+    struct world w;
+    REQUIRE(world_open(&w, 5, 2 * DLOCK_SEC, MSEC(250)));
+    w.f[0].started = fake_clock - 30 * DLOCK_SEC;
+    w.f[4].slow[F_VOTE] = true;
+    CHECK(grant(&w));
+    CHECK(give_back(&w, DLOCK_REL_CLEAN));
+    CHECK_INT(left(&w), 0);
+    world_close(&w);
+}
+
 UNIT_MAIN

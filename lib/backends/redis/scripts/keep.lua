@@ -2,6 +2,7 @@
 --
 -- ARGV: db, prefix, value, ttl ms, fence ('0': leave the counter), heal ('1': set NAME if it is free), restart grace ms
 -- -> is it ours (2: no, but the server was restarted within the grace and has forgotten it), seen, now ms
+-- include parts/role.lua
 -- include parts/lock.lua
 -- include parts/young.lua
 -- include parts/clock.lua

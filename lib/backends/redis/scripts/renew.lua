@@ -1,6 +1,7 @@
 -- renew.lua - extend the lease if the lock is ours. Never creates the key.
 --
 -- ARGV: db, prefix, value, ttl ms -> is it ours, seen, now ms
+-- include parts/role.lua
 -- include parts/lock.lua
 -- include parts/clock.lua
 if value == ARGV[3] then

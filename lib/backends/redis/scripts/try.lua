@@ -1,4 +1,5 @@
 -- try.lua - take the lock if it is free and no waiter comes before us. ARGV and answer: parts/look.lua.
+-- include parts/role.lua
 -- include parts/lock.lua
 -- include parts/look.lua
 if not value and status == 'busy' then

@@ -8,5 +8,5 @@ if grant then
   if id ~= '' then drop(id) end
   if w == id then watch() end
   redis.call('SET', name, ARGV[3], 'PX', ARGV[5])
-  return {'granted', fence, ttl, 0, '', now}
+  return {'granted', fence, ttl, 0, '', now, up, longest}
 end

@@ -1,26 +1,27 @@
 -- look.lua - is the lock free? The first step of try.lua and vote.lua, which share their ARGV and answer:
 --
 -- ARGV: db, prefix, value, id ("": do not join the queue), ttl ms, restart grace ms
--- -> status, fence, left ms, place, seen, and where the lock was granted the server's clock (ms)
+-- -> status, fence, left ms, place, seen, and unless the lock was not looked at (type, or its queue is elsewhere) the
+-- server's clock (ms), its uptime (ms; 0: not asked), and from vote.lua the largest ttl of other waiters (ms)
 --
 -- No more arguments: Redis 7 ends the connection of a client that sends more than 10 words before AUTH, and "NOAUTH"
 -- is the better message.
 if foreign then return {'type', '0', 0, 0, foreign} end
 -- include parts/near.lua
 -- include parts/queue.lua
+-- include parts/uptime.lua
 local id, ttl, grace = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
-local status, left = 'busy', 0
+local status, left, up, longest = 'busy', 0, 0, 0
 
 -- Ours already: an earlier try with this token was served, its answer lost.
 local grant = value == ARGV[3]
 if value then
   left = redis.call('PTTL', name)
 elseif grace > 0 then
-  local up = string.match(redis.call('INFO', 'server'), 'uptime_in_seconds:(%d+)') * 1000
-  -- The uptime may be up to a second too large: it is a difference of whole seconds.
-  if up < grace + 1000 then
+  up = uptime()
+  if up < grace then
     status = 'grace'
-    left = grace + 1000 - up
+    left = grace - up
   end
 end
 
