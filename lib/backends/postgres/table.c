@@ -128,6 +128,9 @@ static const char schema_text[] =
  * create triggers or foreign keys could add code later. So all of these must be trusted, and then the answer holds for
  * as long as the connection: only a trusted role can change it.
  *
+ * A superuser whose session was given another role (ALTER DATABASE ... SET role, which its owner may) is still one: that
+ * role's code could take the rights back.
+ *
  * $1: the table. $2: a role that is trusted, too. t: the table; r: a role that has power over it. 6171 is
  * pg_database_owner, which stands for the owner of the database; 25, 20, 1184 and 950 are the types text, bigint and
  * timestamptz, and the collation "C".
@@ -138,13 +141,15 @@ static const char schema_text[] =
 #define FINDING "dlock finding: "
 /* clang-format off */
 #define NOT_TRUSTED                                                                                \
-    "((r.rolsuper OR r.rolname" EQ "CURRENT_USER OR r.rolname" EQ "$2" TEXT                        \
-    " OR (NOT t.super AND r.oid" EQ "t.datdba)) IS NOT TRUE)"
+    "((r.rolsuper OR r.rolname" EQ "$2" TEXT                                                       \
+    " OR (NOT t.super AND (r.rolname" EQ "CURRENT_USER OR r.oid" EQ "t.datdba))) IS NOT TRUE)"
 #define ROLE_OF(x) "CASE WHEN " x EQ "6171::pg_catalog.oid THEN t.datdba ELSE " x " END"
 static const char check_text[] =
     "WITH t AS (SELECT c.oid, c.relowner, c.relkind, c.relpersistence, c.relacl, c.relrowsecurity, "
         "c.reloftype, n.nspowner, d.datdba, "
-        "pg_catalog.current_setting('is_superuser')" EQ "'on' AS super FROM pg_catalog.pg_class c "
+        "(pg_catalog.current_setting('is_superuser')" EQ "'on' OR EXISTS (SELECT 1 FROM "
+        "pg_catalog.pg_roles u WHERE u.rolname" EQ "SESSION_USER AND u.rolsuper)) AS super "
+        "FROM pg_catalog.pg_class c "
         "JOIN pg_catalog.pg_namespace n ON n.oid" EQ "c.relnamespace "
         "JOIN pg_catalog.pg_database d ON d.datname" EQ "pg_catalog.current_database() "
         "WHERE c.oid" EQ "pg_catalog.to_regclass($1" TEXT ")::pg_catalog.oid), "
@@ -662,8 +667,9 @@ static void table_read_error(const struct pg_backend *be, struct pg_reply *r)
         snprintf(r->text, sizeof(r->text), "the table %s does not exist", be->table.name);
     } else {
         strcpy(r->sqlstate, "42501");
-        snprintf(r->text, sizeof(r->text), "the table %.80s is not safe to use: %.140s",
-                 be->table.name, what);
+        snprintf(r->text, sizeof(r->text), "the table %.70s is not safe to use: %.110s%s",
+                 be->table.name, what,
+                 strstr(what, " is owned by ") ? " (see table-owner= in dlock(1))" : "");
     }
 }
 

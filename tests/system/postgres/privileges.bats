@@ -143,7 +143,7 @@ refuses() {
     in_db -c 'set session authorization mallory' -c "$("$DLOCK" --schema "$L")" \
         -c "create function public.f() returns trigger language plpgsql as 'begin perform nextval(''public.calls''); return new; end'" \
         -c 'create trigger t before insert or update on public.dlock_locks for each row execute function public.f()'
-    refuses 'it is owned by mallory'
+    refuses 'it is owned by mallory (see table-owner= in dlock(1))'
     in_db -c 'drop table public.dlock_locks; grant all on schema mine to postgres, mallory'
     L="postgres://postgres@$AT?mode=lease&table=mine.locks#$NAME"
     refuses 'its schema is owned by alice'
@@ -158,6 +158,12 @@ refuses() {
     refuses 'owned by alice'
     in_db -c 'grant select, insert, update, delete on public.locks to mallory'
     run -0 run_t 5 "$DLOCK" "postgres://mallory@$AT?mode=lease&table=public.locks#$NAME" true
+    # A superuser remains one whose role the database's owner has set: SET ROLE NONE in a trigger would show it.
+    in_db -c 'create table public.own (like public.locks including all); alter table public.own owner to alice' \
+        -c "alter database \"$DB\" set role = alice"
+    L="postgres://postgres@$AT?mode=lease&table=public.own#$NAME"
+    refuses 'owned by alice'
+    in_db -c "set role none; alter database \"$DB\" reset role"
     # What else gives power over it.
     in_db -c 'grant trigger on public.locks to public'
     L="postgres://mallory@$AT?mode=lease&table=public.locks#$NAME"
