@@ -279,6 +279,22 @@ static void user_name(unsigned uid, char *out, size_t size)
         fclose(f);
 }
 
+/* Has pid ended, and its parent not asked for it yet? Only root may look into such a process. */
+static bool is_zombie(long pid)
+{
+    char path[64], line[256] = "";
+    FILE *f;
+
+    snprintf(path, sizeof(path), "/proc/%ld/stat", pid);
+    f = open_text(path);
+    if (f && !fgets(line, sizeof(line), f))
+        line[0] = '\0';
+    if (f)
+        fclose(f);
+    const char *end = strrchr(line, ')');
+    return end && strncmp(end, ") Z", 3) == 0;
+}
+
 /*
  * The process that has the lock of l. It belongs to the open file: the process that took it may have ended, pid may be
  * another's by now, and a child or the parent has the descriptor.
@@ -287,7 +303,8 @@ static long holder_of(const struct proc_lock *l, const struct proc_locks_file *l
 {
     int fds = FDS_MAX;
 
-    if (l->pid > 0 && carries(l->pid, lf, l->pid, &fds) != 0)
+    int found = l->pid > 0 ? carries(l->pid, lf, l->pid, &fds) : 0;
+    if (found == 1 || (found < 0 && !is_zombie(l->pid)))
         return l->pid;
     return carrier(lf, l->pid);
 }

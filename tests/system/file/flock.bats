@@ -537,6 +537,22 @@ held_by() {
     let_go
 }
 
+@test "a locker that has ended is not named before its parent has asked for it, either" {
+    need_root
+    chmod 755 "$T"
+    mkfifo lock
+    start_log holder.log bash -c 'exec 9>x; (read -r <lock; exec "$0" 9) & echo $! >pid; exec sleep 60' "$DLOCK"
+    is_sleep() { grep -qz '^sleep' "/proc/$STARTED/cmdline"; }
+    is_zombie() { grep -q '^State:.Z' "/proc/$(cat pid)/status"; }
+    wait_for 5 is_sleep
+    echo >lock
+    wait_for 5 is_zombie
+    run -75 run_t 5 setpriv --reuid 65534 --clear-groups "$DLOCK" --status x
+    assert_out "held by another process on"
+    kill "$STARTED"
+    wait_for 5 flock -n x true
+}
+
 @test "--status tells when the holder got the lock and how long it had waited" {
     hold "$DLOCK" "$DIR#n"
     start_log waiter "$DLOCK" "$DIR#n" true
