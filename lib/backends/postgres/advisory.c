@@ -272,9 +272,12 @@ static void adv_read_info(const PGresult *res, int i, struct dlock_info *info)
     const char *client = pg_text(res, i, S_CLIENT);
     info->foreign = strncmp(app, "dlock:", 6) != 0;
     info->pid = (long)pg_number(res, i, S_PID);
-    info->since_ms = pg_number(res, i, S_BEGIN);
-    if (!info->foreign)
+    if (!info->foreign) {
+        /* A waiter begins its session to wait. When the lock was granted is in the query that we may not read. */
+        if (info->waiter)
+            info->since_ms = pg_number(res, i, S_BEGIN);
         return;
+    }
     info->left_ns = DLOCK_NEVER;
     dlock_clean_text(info->user, sizeof(info->user), user, strlen(user));
     dlock_clean_text(info->host, sizeof(info->host), client, strlen(client));

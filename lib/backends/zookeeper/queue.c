@@ -84,8 +84,11 @@ void zk_read_info(const char *name, bool waiter, const char *data, int len, cons
             dlock_clean_text(info->note, sizeof(info->note), data, (size_t)len);
         info->since_ms = stat->ctime;
     }
-    /* A holder whose record is still that of a waiter: its next heartbeat tells the grant. */
-    if (!waiter && !info->foreign && info->waited_ms < 0)
+    /*
+     * A node tells when its client came, not when it got the lock. A holder of ours whose record is still that of a
+     * waiter tells the grant with its next heartbeat.
+     */
+    if (!waiter && info->waited_ms < 0)
         info->since_ms = 0;
     if (!waiter && stat->czxid > 0)
         info->fence = (uint64_t)stat->czxid;

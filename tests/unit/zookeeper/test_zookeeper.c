@@ -233,8 +233,11 @@ TEST(names_the_program_of_a_foreign_record)
     CHECK(info.foreign);
     CHECK_STR(info.command, "Curator");
     CHECK_STR(info.note, "");
-    CHECK_INT(info.since_ms, 1790000000123LL);
+    CHECK_INT(info.since_ms, 0);
     CHECK_INT(info.pid, 0);
+    struct Stat stat = {.ctime = 1790000000123LL};
+    zk_read_info(UUID "-lock-0000000001", true, "\300\250\0\1", 4, &stat, &info);
+    CHECK_INT(info.since_ms, 1790000000123LL);
 
     info = info_of(HEX "__lock__0000000001", "host1-worker", 12);
     CHECK(info.foreign);
