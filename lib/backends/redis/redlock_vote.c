@@ -225,7 +225,9 @@ static int64_t silent_at(const struct redlock_backend *be, const struct redlock_
     for (int i = 0; i < cmd->ntags && s->answer == A_LATE; i++)
         if (cmd->tags[i].tag >= 0 && cmd->tags[i].sent != 0)
             asked = dlock_min(asked, cmd->tags[i].sent);
-    return dlock_min(be->until, asked + dlock_min(be->spec->op_timeout, HEAR_OTHERS));
+    /* The second round needs time, too, before the first contact ends. */
+    int64_t until = be->acquire.first ? be->until - (be->until - be->began) / 2 : be->until;
+    return dlock_min(until, asked + dlock_min(be->spec->op_timeout, HEAR_OTHERS));
 }
 
 /* When all servers have answered or timed out: 0, now, or that time. */

@@ -583,6 +583,21 @@ TEST(a_busy_server_is_heard_after_it_timed_out)
     world_close(&w);
 }
 
+TEST(a_silent_server_leaves_time_for_the_second_round)
+{
+    struct world w;
+    REQUIRE(world_open(&w, 3, 2 * DLOCK_SEC, 4 * DLOCK_SEC));
+    w.spec.connect_timeout = MSEC(500);
+    w.f[0].started = w.f[1].started = fake_clock - 30 * DLOCK_SEC;
+    w.f[2].slow[F_VOTE] = true;
+    int64_t before = fake_clock;
+    ACQUIRE(&w, false);
+    pass(&w, DLOCK_SEC);
+    CHECK_INT(w.ended.type, EV_GRANTED);
+    CHECK(fake_clock - before < MSEC(300));
+    world_close(&w);
+}
+
 /* The time that a round has waited for silent servers is no reason to wait for twice as long. */
 TEST(silent_servers_delay_a_refusal_by_a_second)
 {
