@@ -55,6 +55,12 @@ static int check_dir(const char *dir, struct dlock_error *err)
 
     if (r < 0)
         return r;
+    /* Only root can make root's: the "root" of a user namespace does not see whose it is, and must not remove it. */
+    if (st.st_uid != geteuid() && geteuid() == 0)
+        return dlock_fail(err, DLOCK_EPERM, 0,
+                          "%s belongs to uid %lu, not to us (is this a user namespace?): "
+                          "set DLOCK_STORE",
+                          dir, (unsigned long)st.st_uid);
     if (st.st_uid != geteuid())
         return dlock_fail(
             err, DLOCK_EPERM, 0,
@@ -192,13 +198,15 @@ static int given_store(char **store, const char *text, struct dlock_error *err)
 
 int dlock_default_uri(char **out, const char *name, const char *store, struct dlock_error *err)
 {
+    const char *slashes = strstr(name, "://");
     char *base = NULL, *uri = NULL;
     int r;
 
     if (!*name)
         return dlock_fail(err, DLOCK_EUSAGE, 0,
                           "the lock's name after '@' is empty (an unset variable?)");
-    if (dlock_uri_scheme_len(name) > 0)
+    /* Also in "@jdbc:redis://:password@host", which would make a file with the password in its name. */
+    if (dlock_uri_scheme_len(name) > 0 || (slashes && strchr(slashes, '@')))
         return dlock_fail(err, DLOCK_EUSAGE, 0, "LOCK has a '@' before a URI: remove it");
     if (strchr(name, '#'))
         return dlock_fail(err, DLOCK_EUSAGE, 0,

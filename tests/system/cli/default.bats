@@ -186,7 +186,7 @@ n.lock" ]
     nothing_in /run/lock
 }
 
-@test "without a directory that users can share @name is refused" {
+@test "refuses @name without a directory that users can share" {
     namespace
     inside chmod 755 /run/lock
     refused 73 "/run/dlock is missing" "install -d -m 1777 -o root /run/dlock" DLOCK_STORE
@@ -211,7 +211,7 @@ n.lock" ]
     nothing_in /tmp
 }
 
-@test "a read-only, full or hidden /run/lock is an error, and no other directory is used" {
+@test "no other directory replaces a read-only, full or hidden /run/lock" {
     namespace
     inside mkdir -m 1777 /run/dlock
     inside mount -t tmpfs -o mode=1777,ro none /run/lock
@@ -243,6 +243,18 @@ n.lock" ]
     assert_rc 73
     assert_out "/run/dlock-0: Read-only"
     assert_out DLOCK_STORE
+    [ ! -e home/ran ]
+}
+
+@test "root of a user namespace is not told to remove root's directory" {
+    namespace
+    user unshare -r true 2>/dev/null || skip "no user namespaces here"
+    inside ./dl -n @n true
+    run user unshare -r ./dl -n @n touch ran
+    assert_rc 77
+    assert_out "/run/dlock-0 belongs to uid"
+    assert_out "set DLOCK_STORE"
+    [[ $output != *remove* ]]
     [ ! -e home/ran ]
 }
 
