@@ -246,6 +246,33 @@ n.lock" ]
     [ ! -e home/ran ]
 }
 
+@test "a change of the mode of /run/lock does not move @name" {
+    namespace
+    inside mkdir -m 1777 /run/dlock
+    dl @n true
+    assert_rc 0
+    # As an upgrade of systemd does.
+    inside chmod 755 /run/lock
+    dl -v @n true
+    assert_rc 0
+    assert_out "$D/n.lock"
+    [ -z "$(inside ls /run/dlock)" ]
+    inside rm -r "$D"
+    dl -v @n true
+    assert_rc 0
+    assert_out "$O/n.lock"
+    inside chmod 1777 /run/lock
+    dl -v @n true
+    assert_rc 0
+    assert_out "$O/n.lock"
+    # But not by a directory that belongs to another user.
+    inside chmod 755 /run/lock
+    inside mkdir "$D"
+    dl -v @n true
+    assert_rc 0
+    assert_out "$O/n.lock"
+}
+
 @test "root of a user namespace is not told to remove root's directory" {
     namespace
     user unshare -r true 2>/dev/null || skip "no user namespaces here"
