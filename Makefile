@@ -213,7 +213,9 @@ install: all ## install below $(DESTDIR)$(PREFIX)
 	$(if $(wildcard completions/dlock.fish),$(INSTALL) -D -m 644 completions/dlock.fish $(DESTDIR)$(FISHCOMPDIR)/dlock.fish)
 	$(INSTALL) -D -m 644 tmpfiles/dlock.conf $(DESTDIR)$(TMPFILESDIR)/dlock.conf
 	@# A boot, or a package manager, makes the directory from that file; here it is needed now.
-	if [ -z '$(DESTDIR)' ] && [ "$$(id -u)" = 0 ]; then $(INSTALL) -d -m 1777 -o root -g root /run/dlock; fi
+	@# "Root" in a container may not be able to make it, and may not need it.
+	if [ -z '$(DESTDIR)' ] && [ "$$(id -u)" = 0 ]; then \
+	    $(INSTALL) -d -m 1777 -o root -g root /run/dlock || echo 'warning: /run/dlock is missing; users may need it for @NAME' >&2; fi
 
 uninstall: ## remove what install put there
 	rm -f $(DESTDIR)$(BINDIR)/dlock $(addprefix $(DESTDIR)$(MODDIR)/,tls.so postgres.so zookeeper.so) $(DESTDIR)$(INCLUDEDIR)/dlock.h $(DESTDIR)$(PKGCONFIGDIR)/libdlock.pc \

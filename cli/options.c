@@ -353,6 +353,8 @@ static int parse_switches(struct options *o, int argc, char **argv, struct dlock
         char name[40];
 
         if (c == '?' || c == ':' || !row) {
+            /* Also behind a '#': where a password ends is not known without a LOCK. */
+            dlock_blank_secrets(argv[optind - 1]);
             dlock_blank_lock(argv[optind - 1]);
             return bad_option(&t, c, argv[optind - 1], err);
         }

@@ -5,7 +5,8 @@
  * never on the environment or the groups of a process: cron and a shell must use the same lock.
  *   root   /run/dlock-0: only root can make it
  *   users  /run/lock/dlock-UID, where /run/lock has mode 1777;
- *          /run/dlock/dlock-UID, where /run/lock is missing or its mode closes it to users
+ *          /run/dlock/dlock-UID, where /run/lock is missing or its mode closes it to users;
+ *          the one of them that exists already
  * Never below /tmp, which services have for themselves, or /dev/shm, which a logout may empty. Any other failure (a
  * read-only or full file system) is an error: another process may be using the first directory.
  */
@@ -55,6 +56,12 @@ static int check_dir(const char *dir, struct dlock_error *err)
 
     if (r < 0)
         return r;
+    /* Only root can make root's: the "root" of a user namespace does not see whose it is, and must not remove it. */
+    if (st.st_uid != geteuid() && geteuid() == 0)
+        return dlock_fail(err, DLOCK_EPERM, 0,
+                          "%s belongs to uid %lu, not to us (is this a user namespace?): "
+                          "set DLOCK_STORE",
+                          dir, (unsigned long)st.st_uid);
     if (st.st_uid != geteuid())
         return dlock_fail(
             err, DLOCK_EPERM, 0,
@@ -122,6 +129,15 @@ static int check_other_base(struct dlock_error *err)
     return 0;
 }
 
+static bool is_made(const char *base, unsigned long uid)
+{
+    char dir[64];
+    struct stat st;
+
+    snprintf(dir, sizeof(dir), "%s/dlock-%lu", base, uid);
+    return lstat(dir, &st) == 0 && S_ISDIR(st.st_mode) && st.st_uid == uid;
+}
+
 static int embedded_dir(char *dir, size_t size, struct dlock_error *err)
 {
     unsigned long uid = geteuid();
@@ -132,6 +148,14 @@ static int embedded_dir(char *dir, size_t size, struct dlock_error *err)
         return make_dir(dir, err);
     }
     usual = usual_base(err);
+    /*
+     * A directory that was made since the boot stays in use: the upgrade of a system may change the mode of /run/lock
+     * while it has locks.
+     */
+    if (usual >= 0 && is_made(USUAL_BASE, uid))
+        usual = 1;
+    else if (usual > 0 && is_made(OTHER_BASE, uid))
+        usual = 0;
     if (usual == 0)
         r = check_other_base(err);
     if (usual < 0 || r < 0)
@@ -192,13 +216,15 @@ static int given_store(char **store, const char *text, struct dlock_error *err)
 
 int dlock_default_uri(char **out, const char *name, const char *store, struct dlock_error *err)
 {
+    const char *slashes = strstr(name, "://");
     char *base = NULL, *uri = NULL;
     int r;
 
     if (!*name)
         return dlock_fail(err, DLOCK_EUSAGE, 0,
                           "the lock's name after '@' is empty (an unset variable?)");
-    if (dlock_uri_scheme_len(name) > 0)
+    /* Also in "@jdbc:redis://:password@host", which would make a file with the password in its name. */
+    if (dlock_uri_scheme_len(name) > 0 || (slashes && strchr(slashes, '@')))
         return dlock_fail(err, DLOCK_EUSAGE, 0, "LOCK has a '@' before a URI: remove it");
     if (strchr(name, '#'))
         return dlock_fail(err, DLOCK_EUSAGE, 0,

@@ -81,8 +81,8 @@ static char *word_end(struct piece s)
 /* Not a file's name, which messages need: "password-file". */
 static bool names_secret(struct piece key)
 {
-    static const char *const parts[] = {"secret", "password",   "passwd", "passphrase", "pwd",
-                                        "token",  "credential", "scram",  "api_key",    "apikey"};
+    static const char *const parts[] = {"secret",     "pass",  "pwd",     "token",
+                                        "credential", "scram", "api_key", "apikey"};
     size_t len = (size_t)(key.end - key.p);
 
     if (len >= 4 && strncasecmp(key.end - 4, "file", 4) == 0)
@@ -137,14 +137,15 @@ static struct piece in_authority(struct piece s, char *word, bool cut)
 /* The value of a secret parameter. s: from behind '?' or '&' to the end of the word. */
 static struct piece in_query(struct piece s, bool cut)
 {
-    char *eq = s.p, *stop, *hash = cut ? NULL : find_last(s, '#');
+    char *eq = s.p, *stop, *at = find_last(s, '@'), *hash = cut ? NULL : find_last(s, '#');
 
     while (eq < s.end && !strchr("=?&#/", *eq))
         eq++;
     if (eq == s.end || *eq != '=' || !names_secret((struct piece){s.p, eq}))
         return (struct piece){s.p, s.p};
     stop = memchr(eq, '&', (size_t)(s.end - eq));
-    if (!stop)
+    /* The value may be a URI, whose password has the '&'. */
+    if (!stop || (at > stop && memmem(eq, (size_t)(stop - eq), "://", 3)))
         stop = hash && hash > eq ? hash : s.end;
     return (struct piece){eq + 1, stop};
 }

@@ -221,7 +221,11 @@ static int parse_param(const struct uri_parser *ps, struct uri_span s)
     v->key = copy(key);
     if (!v->key)
         return no_memory(ps->err);
-    snprintf(what, sizeof(what), "the value of \"%.32s\"", v->key);
+    /* With a '@' further on, the key may be a part of a password with a '?' in it. */
+    if (strchr(s.p, '@'))
+        snprintf(what, sizeof(what), "the value of a parameter");
+    else
+        snprintf(what, sizeof(what), "the value of \"%.32s\"", v->key);
     return decode(ps, value, &v->value, what);
 }
 
@@ -611,7 +615,7 @@ static int parse_path(const struct uri_parser *ps, struct uri_span s)
 
 /* ----------------------------------------------------------------- whole --- */
 
-/* The store for messages: never user, password or query. */
+/* The store for messages: never user, password or query. A '@' would look like the end of a password. */
 static char *make_where(const struct dlock_uri *u)
 {
     char *text = NULL;
@@ -628,7 +632,8 @@ static char *make_where(const struct dlock_uri *u)
         if (*h->host)
             fprintf(f, v6 ? "%s[%s]:%u" : "%s%s:%u", i > 0 ? "," : "", h->host, h->port);
     }
-    fputs(u->path, f);
+    for (const char *p = u->path; *p; p++)
+        *p == '@' ? fputs("%40", f) : fputc(*p, f);
     if (fclose(f) == 0)
         return text;
     free(text);

@@ -186,7 +186,7 @@ n.lock" ]
     nothing_in /run/lock
 }
 
-@test "without a directory that users can share @name is refused" {
+@test "refuses @name without a directory that users can share" {
     namespace
     inside chmod 755 /run/lock
     refused 73 "/run/dlock is missing" "install -d -m 1777 -o root /run/dlock" DLOCK_STORE
@@ -211,7 +211,7 @@ n.lock" ]
     nothing_in /tmp
 }
 
-@test "a read-only, full or hidden /run/lock is an error, and no other directory is used" {
+@test "no other directory replaces a read-only, full or hidden /run/lock" {
     namespace
     inside mkdir -m 1777 /run/dlock
     inside mount -t tmpfs -o mode=1777,ro none /run/lock
@@ -243,6 +243,45 @@ n.lock" ]
     assert_rc 73
     assert_out "/run/dlock-0: Read-only"
     assert_out DLOCK_STORE
+    [ ! -e home/ran ]
+}
+
+@test "a change of the mode of /run/lock does not move @name" {
+    namespace
+    inside mkdir -m 1777 /run/dlock
+    dl @n true
+    assert_rc 0
+    # As an upgrade of systemd does.
+    inside chmod 755 /run/lock
+    dl -v @n true
+    assert_rc 0
+    assert_out "$D/n.lock"
+    [ -z "$(inside ls /run/dlock)" ]
+    inside rm -r "$D"
+    dl -v @n true
+    assert_rc 0
+    assert_out "$O/n.lock"
+    inside chmod 1777 /run/lock
+    dl -v @n true
+    assert_rc 0
+    assert_out "$O/n.lock"
+    # But not by a directory that belongs to another user.
+    inside chmod 755 /run/lock
+    inside mkdir "$D"
+    dl -v @n true
+    assert_rc 0
+    assert_out "$O/n.lock"
+}
+
+@test "root of a user namespace is not told to remove root's directory" {
+    namespace
+    user unshare -r true 2>/dev/null || skip "no user namespaces here"
+    inside ./dl -n @n true
+    run user unshare -r ./dl -n @n touch ran
+    assert_rc 77
+    assert_out "/run/dlock-0 belongs to uid"
+    assert_out "set DLOCK_STORE"
+    [[ $output != *remove* ]]
     [ ! -e home/ran ]
 }
 

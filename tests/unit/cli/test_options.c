@@ -263,6 +263,9 @@ static const struct {
     {"dlock|-nw5redis://:hunter@h#n|c", "option -w: \"(a URI)\""},
     {"dlock|--on-lost|x?password=hunter&y|L|c", "option --on-lost: \"x?password=***&y\""},
     {"dlock|--redis://:hunter@h#n|c", "unknown option --redis://***@h#n"},
+    {"dlock|--redis://a#hunter=b@h#n|c", "unknown option --redis://***@h#n"},
+    {"dlock|--redis://hunter#b=c@h|c", "unknown option --redis://***@h"},
+    {"dlock|--redis://hunter#x&token=y@h|c", "unknown option --redis://***@h"},
     {"dlock|--redis://:hunter aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa@h#n|c",
      "unknown option --redis://xxxx"},
 };

@@ -40,6 +40,10 @@ static const struct {
     {"h?sslPassWord=a#b#n x", "h?sslPassWord=***#n x"},
     {"h?client_secret_2=abcd&pwd=p&token= x", "h?client_secret_2=***&pwd=*&token= x"},
     {"redis://u:pw@h?password=a=b?c&d", "redis://***@h?password=***&d"},
+    {"h?pass=abc&passfile=/x", "h?pass=***&passfile=/x"},
+    {"h?token=http://u:p&w@h2 a@b", "h?token=*** a@b"},
+    {"h?token=http://h2/x&y=a", "h?token=***&y=a"},
+    {"h?token=abc&note=a@b", "h?token=***&note=a@b"},
 };
 
 TEST(hides_secrets_and_nothing_else)

@@ -361,6 +361,8 @@ TEST(no_message_shows_a_password)
         "jdbc:redis://:hunter@h#n",
         "#redis://:hunter@h#n",
         "redis:h?password=hunter",
+        "redis://h?hunter=%zz@h#n",
+        "@jdbc:redis://:hunter@h",
     };
 
     for (size_t i = 0; i < DLOCK_LEN(secret); i++) {
@@ -396,6 +398,29 @@ TEST(where_shows_no_secret)
         REQUIRE_INT(dlock_uri_parse(&u, secret[i], NULL), 0);
         if (strstr(u->where, "hunter"))
             CHECK_FAIL("%s: %s", secret[i], u->where);
+        dlock_uri_free(u);
+    }
+}
+
+/* Messages hide all text between "://" and the last '@'. */
+TEST(a_path_with_an_at_sign_does_not_hide_the_hosts)
+{
+    static const char *const uris[] = {
+        "redis+unix:///run/a%40b#n",
+        "redis+sentinel://h1:1,[::1]:2/s%40b/0#n@m",
+        "zk://h1:1,h2:2/a%40b#n",
+        "postgres://h:1/d%40b#n",
+    };
+
+    for (size_t i = 0; i < DLOCK_LEN(uris); i++) {
+        struct dlock_uri *u = NULL;
+        char buf[80];
+
+        REQUIRE_INT(dlock_uri_parse(&u, uris[i], NULL), 0);
+        snprintf(buf, sizeof(buf), "%s", u->where);
+        dlock_hide_secrets(buf, false);
+        CHECK_STR(buf, u->where);
+        CHECK(strncmp(buf, uris[i], strlen(buf)) == 0);
         dlock_uri_free(u);
     }
 }
