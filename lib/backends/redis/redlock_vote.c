@@ -187,7 +187,10 @@ static int64_t in_ms(int64_t ns)
     return (ns + DLOCK_MSEC - 1) / DLOCK_MSEC;
 }
 
-/* How long a server must have been up for its vote to count, as far as the servers have told in this round. */
+/*
+ * How long a server must have been up for its vote to count, as far as the servers have told. The last word of a server
+ * that does not answer any more counts, too: it may be cut off from us only, and the holder may still run.
+ */
 static int64_t age_ms(const struct redlock_backend *be)
 {
     int64_t age = in_ms(be->restart_grace);
@@ -222,7 +225,9 @@ static int64_t silent_at(const struct redlock_backend *be, const struct redlock_
     for (int i = 0; i < cmd->ntags && s->answer == A_LATE; i++)
         if (cmd->tags[i].tag >= 0 && cmd->tags[i].sent != 0)
             asked = dlock_min(asked, cmd->tags[i].sent);
-    return dlock_min(be->until, asked + dlock_min(be->spec->op_timeout, HEAR_OTHERS));
+    /* The second round needs time, too, before the first contact ends. */
+    int64_t until = be->acquire.first ? be->until - (be->until - be->began) / 2 : be->until;
+    return dlock_min(until, asked + dlock_min(be->spec->op_timeout, HEAR_OTHERS));
 }
 
 /* When all servers have answered or timed out: 0, now, or that time. */
@@ -366,7 +371,9 @@ static bool new_value(struct redlock_backend *be)
 static void ask_vote(struct redlock_backend *be, struct redlock_server *s, int64_t grace)
 {
     s->freed = s->touched = false;
-    s->from = s->longest_ms = 0;
+    s->from = 0;
+    if (s->longest_ms >= in_ms(LONGEST_TTL)) /* unknown, and not seen in this round */
+        s->longest_ms = 0;
     if (!redlock_reach(be, s, be->until))
         return;
     if (behind(s)) { /* it may be stopped: commands would pile up there */
@@ -662,8 +669,9 @@ static void round_failed(struct redlock_backend *be)
         return;
     }
     be->until = dlock_max(be->until, now + UNDO_TIME);
-    be->patient_until =
-        now + dlock_max(UNDO_TIME, dlock_min(now - be->began, be->spec->op_timeout));
+    /* As long as the round took, but for the time that young votes have waited for silent servers. */
+    int64_t took = dlock_min(now, be->patient_until) - be->began;
+    be->patient_until = now + dlock_max(UNDO_TIME, dlock_min(took, be->spec->op_timeout));
     be->acquire.stage = ST_UNDO;
     for (int i = 0; i < be->n; i++) {
         struct redlock_server *s = &be->servers[i];
@@ -789,10 +797,15 @@ static bool hopeless(struct redlock_backend *be, int yes, int pending, int64_t n
 
 static void step_raise(struct redlock_backend *be, int64_t now)
 {
+    /* A server that was silent too long has told a larger ttl after all. */
+    for (int i = 0; i < be->n; i++)
+        if (be->servers[i].answer == A_YES && be->servers[i].up_ms < age_ms(be))
+            discount(&be->servers[i]);
+
     int raised = 0, open = redlock_count(be, A_PENDING);
     for (int i = 0; i < be->n; i++) {
         const struct redlock_server *s = &be->servers[i];
-        raised += s->raise == RAISE_DONE;
+        raised += s->answer == A_YES && s->raise == RAISE_DONE;
         open += s->answer == A_YES && s->raise == RAISE_ASKED &&
                 redis_conn_waits(&s->node.cmd, REDLOCK_TAG(be->serial, K_RAISE));
     }
@@ -817,6 +830,9 @@ static void vote_step(struct redlock_backend *be, int64_t now)
 {
     bool majority = redlock_count(be, A_YES) >= be->quorum && !be->acquire.twice;
 
+    /* The others have been waited for since a majority voted. */
+    if (majority)
+        (void)redlock_patient(be, be->quorum, now);
     if (majority && !weigh(be, now))
         return;
     int yes = redlock_count(be, A_YES);

@@ -47,6 +47,8 @@ const wait = async (what, cond) => {
     // Ours keeps theirs out, and our release lets theirs in.
     const holder = spawn(dlock, [lock, 'sh', '-c', 'echo; read x'], { stdio: ['pipe', 'pipe', 'inherit'] });
     await line(holder);
+    /* A majority was enough for the command to start. */
+    await wait('all have voted', async () => (await keys()) === nodes.length);
     const failed = await once.lock(name, 1000).then(() => false, (e) => e instanceof Redlock.LockError);
     assert(failed, 'node-redlock got the lock that dlock holds');
     assert((await keys()) === nodes.length, 'node-redlock has changed the lock of dlock');

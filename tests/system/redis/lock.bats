@@ -362,6 +362,9 @@ acl_rule() {
         assert_rc 69
         assert_out replica
     done
+    run run_t 5 "$DLOCK" --connect-timeout 2 --status "$L"
+    assert_rc 69
+    assert_out replica
     rcli del "$NAME"
 }
 

@@ -518,9 +518,99 @@ TEST(a_young_vote_waits_for_a_late_answer)
     pass(&w, 3 * DLOCK_SEC);
     CHECK_INT(w.ended.type, EV_NONE);
     CHECK_INT(left(&w), 1);
+    /* It is dead: not waited for, but its last word counts. */
     fake_cut(&w.f[2], true);
-    pass(&w, 3 * DLOCK_SEC);
+    pass(&w, 20 * DLOCK_SEC);
+    CHECK_INT(w.ended.type, EV_NONE);
+    CHECK_INT(left(&w), 1);
+    pass(&w, 20 * DLOCK_SEC);
     CHECK_INT(w.ended.type, EV_GRANTED);
+    CHECK(fake_clock >= w.f[0].started + 61 * DLOCK_SEC);
+    world_close(&w);
+}
+
+/* Only its connection to us is broken. */
+TEST(a_holders_ttl_is_not_forgotten_when_its_server_falls_silent)
+{
+    struct world w;
+    REQUIRE(two_restarted(&w));
+    hold_third(&w);
+    ACQUIRE(&w, true);
+    pass(&w, DLOCK_SEC);
+    CHECK_INT(w.ended.type, EV_NONE);
+    w.f[2].slow[F_VOTE] = true;
+    pass(&w, 25 * DLOCK_SEC);
+    CHECK_INT(w.ended.type, EV_NONE);
+    CHECK_INT(w.f[0].granted, 1);
+    pass(&w, 20 * DLOCK_SEC);
+    CHECK_INT(w.ended.type, EV_GRANTED);
+    CHECK(fake_clock >= w.f[0].started + 61 * DLOCK_SEC);
+    world_close(&w);
+}
+
+/* An unknown ttl is not: it would keep a waiter for a day. */
+TEST(another_programs_lock_is_forgotten_with_its_server)
+{
+    struct world w;
+    REQUIRE(two_restarted(&w));
+    strcpy(w.f[2].value, "x");
+    ACQUIRE(&w, true);
+    pass(&w, DLOCK_SEC);
+    CHECK_INT(w.ended.type, EV_NONE);
+    fake_cut(&w.f[2], true);
+    pass(&w, 5 * DLOCK_SEC);
+    CHECK_INT(w.ended.type, EV_GRANTED);
+    world_close(&w);
+}
+
+/* Until the grant: the others are about to have their fence counters raised. */
+TEST(a_busy_server_is_heard_after_it_timed_out)
+{
+    struct world w;
+    REQUIRE(two_restarted(&w));
+    hold_third(&w);
+    w.f[0].slow[F_KEEP] = w.f[1].slow[F_KEEP] = w.f[2].slow[F_VOTE] = true;
+    ACQUIRE(&w, false);
+    pass(&w, MSEC(260));
+    CHECK_INT(w.ended.type, EV_NONE);
+    CHECK(w.f[0].held[F_KEEP] && w.f[1].held[F_KEEP]);
+    w.f[2].slow[F_VOTE] = false;
+    pass(&w, MSEC(10));
+    w.f[0].slow[F_KEEP] = w.f[1].slow[F_KEEP] = false;
+    pass(&w, DLOCK_SEC);
+    CHECK_INT(w.ended.type, EV_BUSY);
+    CHECK_INT(left(&w), 1);
+    world_close(&w);
+}
+
+TEST(a_silent_server_leaves_time_for_the_second_round)
+{
+    struct world w;
+    REQUIRE(world_open(&w, 3, 2 * DLOCK_SEC, 4 * DLOCK_SEC));
+    w.spec.connect_timeout = MSEC(500);
+    w.f[0].started = w.f[1].started = fake_clock - 30 * DLOCK_SEC;
+    w.f[2].slow[F_VOTE] = true;
+    int64_t before = fake_clock;
+    ACQUIRE(&w, false);
+    pass(&w, DLOCK_SEC);
+    CHECK_INT(w.ended.type, EV_GRANTED);
+    CHECK(fake_clock - before < MSEC(300));
+    world_close(&w);
+}
+
+/* The time that a round has waited for silent servers is no reason to wait for twice as long. */
+TEST(silent_servers_delay_a_refusal_by_a_second)
+{
+    struct world w;
+    REQUIRE(world_open(&w, 5, 2 * DLOCK_SEC, 4 * DLOCK_SEC));
+    w.f[0].started = fake_clock - 30 * DLOCK_SEC;
+    w.f[1].longest_ms = 60000;
+    w.f[3].slow[F_VOTE] = w.f[4].slow[F_VOTE] = true;
+    int64_t before = fake_clock;
+    ACQUIRE(&w, false);
+    pass(&w, 10 * DLOCK_SEC);
+    CHECK_INT(w.ended.type, EV_BUSY);
+    CHECK(fake_clock - before <= MSEC(1100));
     world_close(&w);
 }
 

@@ -1,6 +1,7 @@
 -- status.lua - the holder and the waiters. Writes nothing.
 --
 -- ARGV: db, prefix -> held, seen, now ms, left ms, fence, a waiter's id and entry...
+-- include parts/role.lua
 -- include parts/lock.lua
 -- include parts/near.lua
 -- include parts/clock.lua
