@@ -256,7 +256,11 @@ int dlock_session_fd(const dlock *);
  */
 int dlock_schema(const dlock *, char **out, struct dlock_error *err);
 
-/* dlock_close - free the handle (NULL is fine). Sends nothing: a held lease expires by itself. Blocks briefly at most. */
+/*
+ * dlock_close - free the handle (NULL is fine). Sends nothing: a held lease expires by itself. Blocks briefly at most.
+ * A thread that waits for a silent name, directory or Kerberos server ends later by itself. Exit handlers of the
+ * libraries that it uses may destroy what it still needs: exit by _exit(2) after a lock that could not be reached.
+ */
 void dlock_close(dlock *);
 
 /* dlock_now - CLOCK_BOOTTIME: counts the time that a machine sleeps, and never jumps (but may be slewed). */

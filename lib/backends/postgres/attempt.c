@@ -32,6 +32,13 @@ static void free_attempt(struct pg_attempt *a)
     free(a);
 }
 
+/* A fork of the caller may have copies of both ends: close() alone would not tell the other side. */
+static void close_end(int fd)
+{
+    shutdown(fd, SHUT_RDWR);
+    close(fd);
+}
+
 static void ignore_notice(void *arg, const PGresult *res)
 {
     (void)arg;
@@ -71,7 +78,7 @@ static void *run(void *arg)
         PQfinish(pq);
         free_attempt(a);
     }
-    close(fd);
+    close_end(fd);
     return NULL;
 }
 
@@ -172,7 +179,7 @@ void pg_attempt_drop(struct pg_attempt *a)
     if (!a)
         return;
     pthread_t thread = a->thread;
-    close(a->fd);
+    close_end(a->fd);
     if (atomic_exchange(&a->state, DROPPED) == RUNNING)
         pthread_detach(thread);
     else

@@ -11,8 +11,10 @@
 
 #include <arpa/inet.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 struct user {
@@ -549,6 +551,32 @@ TEST(an_attempt_that_is_given_up_ends_its_connection)
             pg_attempt_drop(a);
         }
     }
+    close(listener);
+}
+
+/* A program that uses the library may fork while a thread connects; the child inherits all descriptors. */
+TEST(a_fork_of_the_caller_does_not_hide_the_end_of_an_attempt)
+{
+    struct pg_attempt *a = NULL;
+    PGconn *c = NULL;
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct sockaddr_in any = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    REQUIRE(bind(listener, (struct sockaddr *)&any, sizeof(any)) == 0 && listen(listener, 5) == 0);
+    int peer = start_attempt(&a, listener);
+    REQUIRE(peer >= 0);
+    pid_t child = fork();
+    if (child == 0)
+        for (alarm(60);;)
+            pause();
+    shutdown(peer, SHUT_RDWR);
+    struct pollfd p = {.fd = pg_attempt_fd(a), .events = POLLIN};
+    CHECK_INT(poll(&p, 1, 10000), 1);
+    REQUIRE(pg_attempt_take(a, &c));
+    CHECK_INT(PQstatus(c), CONNECTION_BAD);
+    PQfinish(c);
+    kill(child, SIGKILL);
+    CHECK_INT(waitpid(child, NULL, 0), child);
+    close(peer);
     close(listener);
 }
 
