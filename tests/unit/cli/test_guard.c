@@ -51,6 +51,18 @@ static void moved_to(int fd, int number)
     close(fd);
 }
 
+static void open_pipe(int ends[2])
+{
+    int made[2];
+
+    if (pipe2(made, O_CLOEXEC) != 0)
+        abort();
+    for (int i = 0; i < 2; i++) {
+        ends[i] = fcntl(made[i], F_DUPFD_CLOEXEC, 20);
+        close(made[i]);
+    }
+}
+
 /* Of all processors since boot. */
 struct ticks {
     long long idle, all;
@@ -82,12 +94,11 @@ static void command_is(char *const *argv)
     began = read_ticks();
     config = (struct guard_config){.sig = &sig, .argv = argv, .name = "t", .lock_fd = -1};
     config.own_group = true;
-    if (pipe2(w, O_CLOEXEC) != 0 || pipe2(s, O_CLOEXEC) != 0)
-        abort();
-    witness = fcntl(w[0], F_DUPFD_CLOEXEC, 20);
-    say_fd = fcntl(s[0], F_DUPFD_CLOEXEC, 20);
-    close(w[0]);
-    close(s[0]);
+    /* Out of the way of 8 and 9 at first, which a pipe may get: the caller may have left us other descriptors. */
+    open_pipe(w);
+    open_pipe(s);
+    witness = w[0];
+    say_fd = s[0];
     moved_to(w[1], 8);
     moved_to(s[1], 9);
 }
