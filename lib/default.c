@@ -129,11 +129,15 @@ static int check_other_base(struct dlock_error *err)
     return 0;
 }
 
+/* The directory of this user below base, where no other user can have moved it to or from. */
 static bool is_made(const char *base, unsigned long uid)
 {
     char dir[64];
     struct stat st;
 
+    if (stat(base, &st) < 0 || st.st_uid != 0 ||
+        ((st.st_mode & (S_IWGRP | S_IWOTH)) && !(st.st_mode & S_ISVTX)))
+        return false;
     snprintf(dir, sizeof(dir), "%s/dlock-%lu", base, uid);
     return lstat(dir, &st) == 0 && S_ISDIR(st.st_mode) && st.st_uid == uid;
 }

@@ -265,7 +265,15 @@ n.lock" ]
     dl -v @n true
     assert_rc 0
     assert_out "$O/n.lock"
-    # But not by a directory that belongs to another user.
+    # But not by a directory that another user could have moved there.
+    inside chmod 775 /run/lock
+    inside mkdir -m 700 "$D"
+    inside chown "$U" "$D"
+    dl -v @n true
+    assert_rc 0
+    assert_out "$O/n.lock"
+    inside rmdir "$D"
+    # Nor by one that belongs to another user.
     inside chmod 755 /run/lock
     inside mkdir "$D"
     dl -v @n true
