@@ -13,6 +13,16 @@
 
 /* Enough for OpenSSL, Kerberos and LDAP; a stuck thread should not cost 8 MiB. */
 #define STACK_SIZE (1024 * 1024)
+/*
+ * A thread that is given up ends at once, unless another server keeps libpq waiting. A program may exit then, and
+ * exit handlers of OpenSSL destroy what it uses: so it is waited for, but not for long.
+ */
+#if defined(__SANITIZE_ADDRESS__) ||                                                               \
+    defined(__SANITIZE_THREAD__) /* all is slower, and leaks are reported */
+#define LEAVE_MS 300
+#else
+#define LEAVE_MS 20
+#endif
 
 /* Shared by the caller and the thread. The one that leaves second frees it. */
 struct pg_attempt {
@@ -51,7 +61,7 @@ static void work(PGconn *pq, int caller)
     while (want == PGRES_POLLING_READING || want == PGRES_POLLING_WRITING) {
         struct pollfd p[] = {
             {.fd = PQsocket(pq), .events = want == PGRES_POLLING_READING ? POLLIN : POLLOUT},
-            {.fd = caller},
+            {.fd = caller, .events = POLLIN}, /* nothing is sent: the end of it */
         };
         /* Not without this look: PQconnectPoll would take an unfinished connect() for a finished one. */
         int got = poll(p, 2, -1);
@@ -179,9 +189,17 @@ void pg_attempt_drop(struct pg_attempt *a)
     if (!a)
         return;
     pthread_t thread = a->thread;
-    close_end(a->fd);
-    if (atomic_exchange(&a->state, DROPPED) == RUNNING)
-        pthread_detach(thread);
-    else
+    int fd = a->fd;
+    shutdown(fd, SHUT_WR);
+    if (atomic_exchange(&a->state, DROPPED) != RUNNING) {
         PQfinish(finish(a));
+    } else {
+        /* It closes its end last. */
+        struct pollfd p = {.fd = fd, .events = POLLIN};
+        if (poll(&p, 1, LEAVE_MS) > 0)
+            pthread_join(thread, NULL);
+        else
+            pthread_detach(thread);
+    }
+    close_end(fd);
 }

@@ -19,7 +19,7 @@ int pg_attempt_start(struct pg_attempt **out, const char *const *keys, const cha
 int pg_attempt_fd(const struct pg_attempt *);
 /* True: the attempt has ended and is freed; *out: the caller's, connected or with an error; NULL: out of memory. */
 bool pg_attempt_take(struct pg_attempt *, PGconn **out);
-/* Give it up; NULL: nothing to do. Does not block: the thread ends when libpq returns. */
+/* Give it up; NULL: nothing to do. Blocks for 20 ms at most; the thread ends when libpq returns. */
 void pg_attempt_drop(struct pg_attempt *);
 
 #endif
