@@ -61,10 +61,14 @@ static int read_spec(struct redlock_backend *be, struct dlock_error *err)
     if (uri->nhosts > REDLOCK_NODES)
         return dlock_fail(err, DLOCK_EUSAGE, 0, "%d servers: a redlock has at most %d", uri->nhosts,
                           REDLOCK_NODES);
-    be->restart_grace = spec->ttl;
+    be->restart_grace = -1;
     if ((rc = redis_param_grace(spec, &be->restart_grace, err)) != 0 ||
         (rc = redis_param_script(spec, uri->path + (*uri->path == '/'), &be->script, err)) != 0)
         return rc;
+    /* The user who gives it says that no client has a larger ttl. */
+    be->unheard_ttl = be->restart_grace < 0 ? REDLOCK_LONGEST_TTL : be->restart_grace;
+    if (be->restart_grace < 0)
+        be->restart_grace = spec->ttl;
     if (strcmp(uri->scheme, "redlocks") == 0 &&
         (rc = tls_config_from_uri(spec, &be->tls, err)) != 0)
         return rc;

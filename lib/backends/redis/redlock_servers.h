@@ -94,10 +94,14 @@ struct redlock_server {
     struct dlock_backoff pause, wake_pause;
 };
 
+/* The ttl of a client that we know nothing of: another program's, or of a server that has not answered. */
+#define REDLOCK_LONGEST_TTL (24 * 3600 * DLOCK_SEC)
+
 struct redlock_backend {
     const struct dlock_spec *spec;
     struct redis_script script;
     int64_t restart_grace;
+    int64_t unheard_ttl; /* the largest that a client may have of which no server has told us */
     char *secret;
     struct tls_config *tls; /* NULL: without */
     struct redlock_server *servers;

@@ -177,8 +177,6 @@ static void heard(struct redlock_backend *be, struct redlock_server *s,
  * server has not answered there may be a larger one.
  */
 
-/* The ttl of a client that we know nothing of: another program's, or of a server that has not answered. */
-#define LONGEST_TTL (24 * 3600 * DLOCK_SEC)
 /* A server has timed out after this time at the latest. */
 #define HEAR_OTHERS DLOCK_SEC
 
@@ -204,7 +202,7 @@ static void note_ttl(struct redlock_server *s, const struct redis_script_tried *
 {
     int64_t ttl = 0;
     if (t->status == RS_BUSY && (ttl = redis_script_ttl(t->holder, t->holder_len)) == 0)
-        ttl = dlock_max(in_ms(LONGEST_TTL), t->left_ms);
+        ttl = dlock_max(in_ms(REDLOCK_LONGEST_TTL), t->left_ms);
     s->longest_ms = dlock_max(ttl, t->longest_ms);
 }
 
@@ -246,7 +244,7 @@ static int64_t heard_at(const struct redlock_backend *be)
 static int64_t needed_ms(const struct redlock_backend *be, int64_t now)
 {
     int64_t age = age_ms(be);
-    return age > 0 && now < heard_at(be) ? dlock_max(age, in_ms(LONGEST_TTL)) : age;
+    return age > 0 && now < heard_at(be) ? dlock_max(age, in_ms(be->unheard_ttl)) : age;
 }
 
 /* Its vote does not count. The value stays there as long as the lock is ours; otherwise it is undone with the round. */
@@ -372,7 +370,7 @@ static void ask_vote(struct redlock_backend *be, struct redlock_server *s, int64
 {
     s->freed = s->touched = false;
     s->from = 0;
-    if (s->longest_ms >= in_ms(LONGEST_TTL)) /* unknown, and not seen in this round */
+    if (s->longest_ms >= in_ms(REDLOCK_LONGEST_TTL)) /* unknown, and not seen in this round */
         s->longest_ms = 0;
     if (!redlock_reach(be, s, be->until))
         return;

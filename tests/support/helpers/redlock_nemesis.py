@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 """redlock_nemesis.py DLOCK NAME WITNESS DIR SECONDS WANT [SEED]
 
-40 processes take the lock NAME on five redis-servers in turn (ttl 2 s, or CHAOS_TTL; the default restart grace), most
-for no time, some for up to three times the ttl. Meanwhile nodes are killed and come back without their data, or are
+40 processes take the lock NAME on five redis-servers in turn (ttl 2 s, or CHAOS_TTL), most for no time, some for up to
+three times the ttl. Nine of ten say that this is the largest ttl (restart-grace): the others wait for silent nodes. Meanwhile nodes are killed and come back without their data, or are
 stopped and go on, at random, never more than two out of service at once; one that came back is out of service until
 it may vote again. It lasts SECONDS, and longer (five thirds of that) until there were WANT acquisitions. The verdict on
 the history in DIR is check_history.py's; ours: they end with 0, seldom with 79 (lost) or 69 (no majority: a busy
@@ -122,7 +122,8 @@ class Worker:
         self.err.seek(0)
         self.err.truncate()
         command = [witness, directory, str(hold)] + ["tree"] * (hold > 20)
-        self.process = subprocess.Popen([dlock, "--ttl", str(TTL), "--grace", "0.1", uri] + command,
+        store = uri if N == 1 or rng.random() < 0.1 else f"{uri}?restart-grace={TTL}"
+        self.process = subprocess.Popen([dlock, "--ttl", str(TTL), "--grace", "0.1", f"{store}#{name}"] + command,
                                         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self.err)
         self.again = None
 
@@ -160,7 +161,7 @@ nodes = []
 try:
     nodes = [Node(i + 1) for i in range(N)]
     uri = "redlock" if N > 1 else "redis"
-    uri += "://" + ",".join(f"127.0.0.1:{n.port}" for n in nodes) + "#" + name
+    uri += "://" + ",".join(f"127.0.0.1:{n.port}" for n in nodes)
     begin = time.monotonic()
     next_long, next_fault = begin + 3, begin + GRACE
     workers = [Worker(i) for i in range(WORKERS)]

@@ -497,6 +497,29 @@ TEST(a_young_vote_waits_for_a_busy_server)
 }
 
 /* The busy server still owes the answer of an earlier round. A server that is dead is not waited for. */
+TEST(a_given_restart_grace_is_the_largest_ttl)
+{
+    struct world w;
+    fake_params = "?restart-grace=20";
+    REQUIRE(two_restarted(&w));
+    w.f[2].slow[F_VOTE] = true;
+    int64_t before = fake_clock;
+    ACQUIRE(&w, false);
+    pass(&w, MSEC(240));
+    CHECK_INT(w.ended.type, EV_GRANTED);
+    CHECK(fake_clock - before < MSEC(240));
+    world_close(&w);
+    /* Not old enough for it. */
+    fake_params = "?restart-grace=40";
+    REQUIRE(two_restarted(&w));
+    w.f[2].slow[F_VOTE] = true;
+    ACQUIRE(&w, false);
+    pass(&w, DLOCK_SEC);
+    CHECK_INT(w.ended.type, EV_BUSY);
+    world_close(&w);
+    fake_params = "";
+}
+
 TEST(a_young_vote_waits_for_a_late_answer)
 {
     struct world w;
