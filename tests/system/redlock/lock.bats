@@ -379,7 +379,8 @@ waits() {
     rl_die 1 2
     rl_revive 1 2
     on "1 2" set "$NAME" theirs px 60000
-    wait_for 5 tracked 1 1 2
+    # At its next try, which is after ttl/3 or a back-off.
+    wait_for 10 tracked 1 1 2
     rl_freeze 3
     rl_die 4
     local t0
