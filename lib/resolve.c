@@ -13,7 +13,6 @@
 #include <errno.h>
 #include <netdb.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -90,26 +89,16 @@ static void *run(void *arg)
 
 static int start_thread(struct dlock_resolver *r, struct lookup *l)
 {
-    pthread_attr_t attr;
     pthread_t thread;
-    sigset_t all, old;
-    int e = pthread_attr_init(&attr);
 
-    if (e != 0)
-        return e;
-    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-    pthread_attr_setstacksize(&attr, STACK_SIZE);
     pthread_mutex_lock(&r->mutex);
     r->refs++;
     r->pending++;
     pthread_mutex_unlock(&r->mutex);
-    /* Signals go to the caller's threads only. */
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    e = pthread_create(&thread, &attr, run, l);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    pthread_attr_destroy(&attr);
-    if (e != 0) {
+    int e = dlock_thread_start(&thread, STACK_SIZE, run, l);
+    if (e == 0) {
+        pthread_detach(thread);
+    } else {
         pthread_mutex_lock(&r->mutex);
         r->refs--;
         r->pending--;

@@ -4,6 +4,7 @@
 
 #include "backend.h"
 
+#include <pthread.h>
 #include <stdarg.h>
 #include <stddef.h>
 
@@ -108,6 +109,12 @@ struct dlock_backoff {
 };
 void dlock_backoff_reset(struct dlock_backoff *);
 int64_t dlock_backoff_next(struct dlock_backoff *, const struct dlock_env *);
+
+/*
+ * thread.c: start a thread that no signal reaches: they all go to the caller's threads. stack: its bytes, 0: the
+ * default. The caller joins or detaches it. 0 or an errno.
+ */
+int dlock_thread_start(pthread_t *, size_t stack, void *(*run)(void *), void *arg);
 
 /*
  * resolve.c: names to addresses in helper threads, one for each host of the URI. getaddrinfo(3) has no time-out, so

@@ -21,7 +21,6 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
@@ -90,27 +89,6 @@ NOT_ASAN static void *wait_main(void *arg)
     return NULL;
 }
 
-/* The host program's threads get all signals; this thread gets only the C library's own one. */
-static int start_thread(struct flock_wait *w)
-{
-    sigset_t all, old;
-    pthread_attr_t attr;
-    int sys;
-
-    sys = pthread_attr_init(&attr);
-    if (sys != 0)
-        return sys;
-    pthread_attr_setstacksize(&attr, STACK_SIZE);
-    sigfillset(&all);
-    sys = pthread_sigmask(SIG_SETMASK, &all, &old);
-    if (sys == 0) {
-        sys = pthread_create(&w->thread, &attr, wait_main, w);
-        pthread_sigmask(SIG_SETMASK, &old, NULL);
-    }
-    pthread_attr_destroy(&attr);
-    return sys;
-}
-
 static bool can_cancel(void)
 {
 #ifdef __GLIBC__
@@ -130,7 +108,7 @@ int flock_wait_start(struct flock_wait **out, int fd, int op)
     *w = (struct flock_wait){.fd = fd, .op = op, .efd = -1, .result = ECANCELED};
     if (can_cancel())
         w->efd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (w->efd >= 0 && start_thread(w) != 0) {
+    if (w->efd >= 0 && dlock_thread_start(&w->thread, STACK_SIZE, wait_main, w) != 0) {
         close(w->efd);
         w->efd = -1;
     }

@@ -1,10 +1,10 @@
 /* attempt.c - see attempt.h. */
 #include "attempt.h"
 
+#include "util.h"
+
 #include <errno.h>
 #include <poll.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -119,24 +119,6 @@ static struct pg_attempt *new_attempt(const char *const *keys, const char *const
     return a;
 }
 
-/* 0 or an errno. */
-static int start_thread(struct pg_attempt *a)
-{
-    pthread_attr_t attr;
-    sigset_t all, old;
-    int e = pthread_attr_init(&attr);
-    if (e != 0)
-        return e;
-    pthread_attr_setstacksize(&attr, STACK_SIZE);
-    /* Signals go to the caller's threads only. */
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    e = pthread_create(&a->thread, &attr, run, a);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    pthread_attr_destroy(&attr);
-    return e;
-}
-
 int pg_attempt_start(struct pg_attempt **out, const char *const *keys, const char *const *values)
 {
     int fds[2], e;
@@ -150,7 +132,7 @@ int pg_attempt_start(struct pg_attempt **out, const char *const *keys, const cha
     }
     a->fd = fds[0];
     a->thread_fd = fds[1];
-    e = start_thread(a);
+    e = dlock_thread_start(&a->thread, STACK_SIZE, run, a);
     if (e != 0) {
         close(fds[0]);
         close(fds[1]);

@@ -7,7 +7,6 @@
 #include <netdb.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -328,19 +327,13 @@ static void *cancel_thread(void *arg)
 void pg_conn_cancel(const struct pg_conn *c)
 {
     PGcancel *cancel = c->state == PC_UP ? PQgetCancel(c->pq) : NULL;
-    pthread_attr_t attr;
     pthread_t thread;
-    sigset_t all, old;
     if (!cancel)
         return;
-    pthread_attr_init(&attr);
-    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    if (pthread_create(&thread, &attr, cancel_thread, cancel) != 0)
+    if (dlock_thread_start(&thread, 0, cancel_thread, cancel) == 0)
+        pthread_detach(thread);
+    else
         PQfreeCancel(cancel);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    pthread_attr_destroy(&attr);
 }
 
 /* ----------------------------------------------------------------- receiving */

@@ -154,8 +154,8 @@ enum redis_conn_class {
 };
 enum redis_conn_class redis_conn_classify(const char *text);
 /*
- * Fill err from an error reply on this connection; returns its code. Servers quote the words that they did not understand, so user and
- * password are blanked in the text that err shows.
+ * Fill err from an error reply on this connection; returns its code. Servers quote the words that they did not
+ * understand, so user and password are blanked in the text that err shows.
  */
 int redis_conn_reply_error(struct dlock_error *err, const char *where, const struct redis_conn *,
                            const char *text);
