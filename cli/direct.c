@@ -27,7 +27,6 @@ static struct spawn describe(const struct hold *h)
     return (struct spawn){
         .argv = h->c->o->command,
         .sig = h->c->sig,
-        .own_group = !h->c->terminal,
         .keeper_fd = -1,
         .not_after = DLOCK_NEVER,
         .inherit_fd = dlock_fd(h->lk),
@@ -57,8 +56,7 @@ static void forward(const struct hold *h, int sig)
 {
     if (h->c->exited)
         return; /* its pid may be reused by now */
-    if (h->c->terminal || kill(-h->pid, sig) != 0)
-        kill(h->pid, sig);
+    kill(h->pid, sig);
 }
 
 /* True when a child has changed its state. */
@@ -204,7 +202,6 @@ int direct_run(struct command *c, dlock *lk)
 
     if (c->o->no_fork) {
         struct spawn sp = describe(&h);
-        sp.own_group = false;
         c->exec_error = spawn_exec(&sp);
     } else {
         run_command(&h);

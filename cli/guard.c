@@ -50,13 +50,13 @@ enum guard_phase {
 
 struct guard_state {
     const struct guard_config *cfg;
-    pid_t caller_group;
     int sock, sigfd, timerfd, exec_fd;
     int lease_fd; /* -1, or the connection that the lease ends with: open until the guard exits */
     timer_t hard_timer;
 
     enum guard_phase phase;
     pid_t command;   /* 0: not started, or reaped: its pid may be reused */
+    pid_t group;     /* 0, or the one that was made for the command, which may have left it */
     bool start_seen; /* a second START is ignored */
     bool exec_failed;
     bool keeper_gone;
@@ -293,6 +293,15 @@ static void begin_kill(struct guard_state *g)
     g->killing.pause = KILL_PAUSE_MIN;
 }
 
+/*
+ * What a signal for the command is sent to: its group, or only its pid once it has left that group,
+ * whose number may belong to other processes by now.
+ */
+static pid_t target(const struct guard_state *g)
+{
+    return g->group > 0 && getpgid(g->command) == g->group ? -g->group : g->command;
+}
+
 /* SIGTERM, if that has not been sent; at or after kill_time() SIGKILL instead. */
 static void begin_term(struct guard_state *g)
 {
@@ -385,10 +394,8 @@ static void kill_pass(struct guard_state *g)
     pid_t refused;
 
     if (process_tree_signal(&none_inherited, SIGKILL, &refused) < 0) {
-        /* Without /proc: the command itself, and its group as long as the pid is not reused. */
-        if (g->command > 0 && g->cfg->own_group)
-            kill(-g->command, SIGKILL);
-        if (g->command > 0)
+        /* Without /proc: the command, and its group as long as it is not reaped. */
+        if (g->command > 0 && kill(target(g), SIGKILL) != 0)
             kill(g->command, SIGKILL);
         return;
     }
@@ -460,8 +467,8 @@ static void start(struct guard_state *g, const struct guard_msg *m, bool lease_l
     struct spawn sp = {
         .argv = g->cfg->argv,
         .sig = g->cfg->sig,
-        .own_group = g->cfg->own_group,
-        .join_group = g->cfg->own_group ? 0 : g->caller_group,
+        .group = g->cfg->own_group ? &g->group : NULL,
+        .leave_session = true,
         .die_with_parent = true,
         .keeper_fd = g->sock,
         .not_after = m->term_at,
@@ -499,7 +506,7 @@ static void forward(const struct guard_state *g, int sig)
 {
     if (g->command <= 0 || sig <= 0)
         return;
-    if (!g->cfg->own_group || kill(-g->command, sig) != 0)
+    if (kill(target(g), sig) != 0)
         kill(g->command, sig);
 }
 
@@ -621,13 +628,12 @@ static int prepare(struct guard_state *g)
     sigset_t all, chld;
 
     /*
-     * A group of its own: Ctrl-Z stops the terminal's foreground group, and a guard that stops with
-     * its command is of no use. The exception: the caller's group has no number when it is outside
-     * of our pid namespace (we are the first process in it). The command could not be put back into
-     * it, so the guard stays in that group as well; it blocks every signal.
+     * Ctrl-Z must not stop the guard: it is of use only while it runs. It stays in the caller's
+     * group until it has forked the command, and then gets a session of its own (spawn_command). In
+     * another group of the caller's session it would be a reason for the kernel not to take the
+     * command's group for orphaned: Ctrl-Z would stop the command even where no shell could continue
+     * it.
      */
-    if ((g->cfg->own_group || g->caller_group > 0) && setpgid(0, 0) != 0)
-        return errno;
     sigfillset(&all);
     sigprocmask(SIG_BLOCK, &all, NULL);
     if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0)
@@ -646,11 +652,10 @@ static int prepare(struct guard_state *g)
     return 0;
 }
 
-static _Noreturn void guard_main(const struct guard_config *cfg, int sock, pid_t caller_group)
+static _Noreturn void guard_main(const struct guard_config *cfg, int sock)
 {
     struct guard_state g = {
         .cfg = cfg,
-        .caller_group = caller_group,
         .sock = sock,
         .exec_fd = -1,
         .lease_fd = -1,
@@ -676,8 +681,8 @@ static _Noreturn void guard_main(const struct guard_config *cfg, int sock, pid_t
 
 int guard_fork(struct guard *out, const struct guard_config *cfg)
 {
-    pid_t group = getpgrp(), pid;
     int ends[2];
+    pid_t pid;
 
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0)
         return -errno;
@@ -691,7 +696,7 @@ int guard_fork(struct guard *out, const struct guard_config *cfg)
     if (pid == 0) {
         /* With a copy of the keeper's end open here, its EOF would never come. */
         close(ends[0]);
-        guard_main(cfg, ends[1], group);
+        guard_main(cfg, ends[1]);
     }
     close(ends[1]);
     out->pid = pid;

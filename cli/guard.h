@@ -41,8 +41,8 @@ struct guard_config {
     const struct sigstate *sig;
     char *const *argv;
     const char *name; /* DLOCK_NAME */
-    bool own_group;   /* no controlling terminal */
-    bool warn_only;   /* --on-lost warn: only the keeper's death ends the tree, times do not */
+    bool own_group; /* no controlling terminal: the command is not in the keeper's process group */
+    bool warn_only; /* --on-lost warn: only the keeper's death ends the tree, times do not */
     int lock_fd; /* -1, or a file lock's descriptor that the guard keeps (CLOEXEC for the command) */
 };
 

@@ -792,27 +792,100 @@ TEST(forwards_every_signal)
     clean_up();
 }
 
-static void in_group(bool own)
+/* The command's group, once it runs; 0 on failure. */
+static pid_t group_of_command(bool own, char *const *argv)
 {
-    command_is(SHELL("exec sleep 60"));
+    command_is(argv);
     config.own_group = own;
+    if (!guard_up())
+        return 0;
+    CHECK_INT(getpgid(guard.pid), getpgrp());
+    order(G_START, 0);
+    if (!CHECK_INT(hear(), G_STARTED))
+        return 0;
+    CHECK_INT(getsid(guard.pid), guard.pid);
+    return getpgid(last.arg);
+}
+
+TEST(puts_the_command_into_a_group_without_a_leader)
+{
+    pid_t group = group_of_command(true, SHELL("exec sleep 60"));
+
+    CHECK(group > 0 && group != last.arg && group != guard.pid && group != getpgrp());
+    CHECK_INT(kill(group, 0), -1); /* no process has its number */
+    CHECK_INT(getsid(last.arg), getsid(0));
+    clean_up();
+}
+
+TEST(puts_the_command_into_the_callers_group)
+{
+    CHECK_INT(group_of_command(false, SHELL("exec sleep 60")), getpgrp());
+    CHECK_INT(getsid(last.arg), getsid(0));
+    clean_up();
+}
+
+/* Each process that gets USR1 writes a letter. */
+#define TELLS_USR1                                                                                 \
+    "exec 2>/dev/null; trap 'printf U >&9' USR1; printf x >&9; while :; do sleep 0.01; done"
+
+TEST(a_signal_is_for_the_commands_group)
+{
+    command_is(NULL);
+    config.argv = (char *const[]){"/bin/sh", "-c", "sh -c \"$0\" & eval \"$0\"", TELLS_USR1, NULL};
     if (guard_up()) {
         order(G_START, 0);
-        CHECK_INT(hear(), G_STARTED);
-        CHECK_INT(getpgid(last.arg), own ? last.arg : getpgrp());
-        CHECK_INT(getpgid(guard.pid), guard.pid);
-        CHECK_INT(getsid(last.arg), getsid(0));
+        CHECK(await(2));
+        order(G_SIGNAL, SIGUSR1);
+        CHECK(await(2));
     }
     clean_up();
 }
 
-TEST(puts_the_command_into_its_own_group)
+/* The number of the group that it left is not ours any more. */
+TEST(a_command_that_left_its_group_gets_the_signals_alone)
 {
-    in_group(true);
+    char c;
+
+    command_is(NULL);
+    config.argv = (char *const[]){"/bin/sh", "-c", "sh -c \"$0\" & exec setsid sh -c \"$0\"",
+                                  TELLS_USR1, NULL};
+    if (guard_up()) {
+        order(G_START, 0);
+        CHECK(await(2));
+        order(G_SIGNAL, SIGUSR1);
+        CHECK(await(1));
+        order(G_SIGNAL, SIGKILL);
+        CHECK_INT(hear(), G_STARTED);
+        CHECK_INT(hear(), G_EXITED);
+        CHECK_INT(fcntl(say_fd, F_SETFL, O_NONBLOCK), 0);
+        CHECK_INT(read(say_fd, &c, 1), -1);
+        CHECK(alive());
+    }
+    clean_up();
 }
-TEST(puts_the_command_into_the_callers_group)
+
+/* What the command does to its whole group must not reach the guard, however early. */
+TEST(a_command_cannot_kill_or_stop_the_guard_through_its_group)
 {
-    in_group(false);
+    command_is(SHELL("kill -KILL 0"));
+    if (guard_up()) {
+        order(G_START, 0);
+        CHECK_INT(hear(), G_STARTED);
+        CHECK_INT(hear(), G_EXITED);
+        CHECK(WIFSIGNALED(last.arg) && WTERMSIG(last.arg) == SIGKILL);
+        CHECK_INT(hear(), G_TREE_EMPTY);
+    }
+    clean_up();
+    command_is(SHELL("kill -STOP 0"));
+    if (guard_up()) {
+        order(G_START, 0);
+        CHECK_INT(hear(), G_STARTED);
+        CHECK_INT(hear(), G_STOPPED);
+        order(G_END, SIGKILL);
+        CHECK_INT(hear(), G_EXITED);
+        CHECK_INT(hear(), G_TREE_EMPTY);
+    }
+    clean_up();
 }
 
 /* A keeper that reads nothing for a long time loses STOPPED, but not EXITED and TREE_EMPTY. */
