@@ -21,6 +21,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
@@ -44,6 +45,12 @@ enum guard_phase {
     GUARD_KILLING,     /* SIGKILL until no child is left */
     GUARD_EMPTY        /* no child is left, and none will come: G_TREE_EMPTY has been posted */
 };
+
+/*
+ * `pkill -9 dlock` kills every process with "dlock" in its name, with -f in its command line: the
+ * keeper's end must leave a guard that ends the tree. The kernel keeps 15 bytes of a name.
+ */
+#define NAME "lock-guard"
 
 #define OUT_FIRST G_STARTED
 #define OUT_COUNT (G_STUCK - G_STARTED + 1)
@@ -454,6 +461,24 @@ static void let_go(struct guard_state *g)
     }
 }
 
+/*
+ * What ps(1) shows: the name and the keeper's pid. Once the command has been forked: its words were in
+ * that memory. Before that nothing is lost when the guard is killed along with the keeper.
+ */
+static void set_title(const struct guard_config *cfg)
+{
+    char text[40];
+    size_t n = (size_t)snprintf(text, sizeof(text), NAME " of %d", (int)getppid());
+
+    if (cfg->title_size == 0)
+        return;
+    /* Too little room for it: part of a pid would be another pid. */
+    if (n >= cfg->title_size)
+        n = cfg->title_size < sizeof(NAME) ? cfg->title_size - 1 : sizeof(NAME) - 1;
+    memset(cfg->title, 0, cfg->title_size);
+    memcpy(cfg->title, text, n);
+}
+
 static void refuse(struct guard_state *g, int why)
 {
     g->phase = GUARD_EMPTY;
@@ -499,6 +524,7 @@ static void start(struct guard_state *g, const struct guard_msg *m, bool lease_l
     }
     g->command = pid;
     fcntl(g->exec_fd, F_SETFL, O_NONBLOCK);
+    set_title(g->cfg);
     let_go(g);
 }
 
@@ -639,7 +665,7 @@ static int prepare(struct guard_state *g)
     if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0)
         return errno;
     prctl(PR_SET_DUMPABLE, 0, 0, 0, 0); /* the command's exec undoes it */
-    prctl(PR_SET_NAME, "dlock-guard", 0, 0, 0);
+    prctl(PR_SET_NAME, NAME, 0, 0, 0);
 
     sigemptyset(&chld);
     sigaddset(&chld, SIGCHLD);

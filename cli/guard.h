@@ -43,6 +43,8 @@ struct guard_config {
     const char *name; /* DLOCK_NAME */
     bool own_group; /* no controlling terminal: the command is not in the keeper's process group */
     bool warn_only; /* --on-lost warn: only the keeper's death ends the tree, times do not */
+    char *title;      /* the memory of our own argv, or NULL; argv above may point into it */
+    size_t title_size;
     int lock_fd; /* -1, or a file lock's descriptor that the guard keeps (CLOEXEC for the command) */
 };
 

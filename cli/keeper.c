@@ -219,6 +219,8 @@ static int fork_guard(struct keeper *k, const char *name, int lock_fd)
         .name = name,
         .own_group = !k->c->terminal,
         .warn_only = !may_end(k),
+        .title = options_of(k)->title,
+        .title_size = options_of(k)->title_size,
         .lock_fd = lock_fd,
     };
     int rc = guard_fork(&k->guard, &cfg);

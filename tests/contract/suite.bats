@@ -350,7 +350,7 @@ guard_of() {
     local pid
     G=
     for pid in $(children "$1"); do
-        [ "$(cat "/proc/$pid/comm")" != dlock-guard ] || G=$pid
+        [ "$(cat "/proc/$pid/comm")" != lock-guard ] || G=$pid
     done
     [ -n "$G" ]
 }

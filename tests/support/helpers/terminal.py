@@ -69,7 +69,7 @@ def settled(dlock):
     """It knows that its command runs: nobody listens for the exec any more, and nobody has anything to do. (A key
     before that is for a command that has not begun.) The guard first: it tells the keeper."""
     kids = read('/proc/%d/task/%d/children' % (dlock, dlock)).split()
-    guard = [int(k) for k in kids if read('/proc/%s/comm' % k) == 'dlock-guard\n']
+    guard = [int(k) for k in kids if read('/proc/%s/comm' % k) == 'lock-guard\n']
     return all(not pipes(p) and state(p) == 'S' for p in guard + [dlock])
 
 

@@ -40,6 +40,26 @@ teardown() { dlock_teardown; }
     ! store_did release || fail "found"
 }
 
+# found PID: does `pkill dlock`, or `pkill -f dlock`, mean that process?
+found() { grep -qx "$1" "$T/found"; }
+
+@test "pkill -9 dlock leaves a guard that ends the tree" {
+    for lock in "$L" "-o $T/o.lock"; do
+        rm -rf "$C"/*
+        background --ttl 30 $lock $SUBJECT -t -k
+        wait_for 5 running 4
+        find_guard
+        # Only for their names: what it finds may be others' as well.
+        { pgrep dlock && pgrep -f dlock; } >"$T/found"
+        found "$K" || fail "$lock: the keeper is not found"
+        ! found "$G" || fail "$lock: the guard is found: $(tr '\0' ' ' <"/proc/$G/cmdline")"
+        [ "$(ps -o args= "$G")" = "lock-guard of $K" ]
+        kill -KILL "$K"
+        gone_by $((500 + SLOW)) "$(now_ns)"
+        wait_for 2 pid_gone "$G"
+    done
+}
+
 @test "the caller of a killed keeper sees SIGKILL" {
     run run_t 20 bash -c '"$@" & wait $!' - "$DLOCK" "$L" sh -c 'kill -KILL $(ps -o ppid= $PPID); sleep 20'
     assert_rc 137
@@ -360,7 +380,7 @@ with_a_job() {
     job=$(<"$T/job")
     adopted() { children "$K" | grep -qx "$job"; }
     wait_for 5 adopted
-    G=$(grep -lx dlock-guard $(children "$K" | sed 's,.*,/proc/&/comm,') | cut -d/ -f3)
+    G=$(grep -lx lock-guard $(children "$K" | sed 's,.*,/proc/&/comm,') | cut -d/ -f3)
     kill -KILL "$G"
     ended
     assert_rc 71
