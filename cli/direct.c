@@ -5,6 +5,7 @@
  */
 #include "direct.h"
 
+#include "forward.h"
 #include "messages.h"
 
 #include <errno.h>
@@ -20,6 +21,7 @@ struct hold {
     dlock *lk;
     pid_t pid;   /* the command's */
     int exec_fd; /* -1: the exec is done */
+    struct forward forward;
 };
 
 static struct spawn describe(const struct hold *h)
@@ -52,11 +54,19 @@ static void let_go(const struct hold *h)
     fds_let_go(keep, n);
 }
 
-static void forward(const struct hold *h, int sig)
+static void send_signal(const struct hold *h, int sig)
 {
-    if (h->c->exited)
+    if (h->c->exited || sig == 0)
         return; /* its pid may be reused by now */
     kill(h->pid, sig);
+}
+
+static void send_signals(struct hold *h)
+{
+    int sig;
+
+    while ((sig = forward_take(&h->forward, dlock_now())) > 0)
+        send_signal(h, sig);
 }
 
 /* True when a child has changed its state. */
@@ -68,12 +78,12 @@ static bool take_signals(struct hold *h)
     while (signals_read(h->c->sig, &si)) {
         if (si.ssi_signo == SIGCHLD) {
             child = true;
-        } else {
-            int sig = command_signal(h->c, &si);
-            if (sig)
-                forward(h, sig);
+        } else if (command_signal(h->c, &si)) {
+            struct forward_signal s = forward_describe(&si, dlock_now());
+            send_signal(h, forward_add(&h->forward, &s));
         }
     }
+    send_signals(h);
     return child;
 }
 
@@ -111,6 +121,14 @@ static void check_exec(struct hold *h)
     spawn_exec_result(&h->exec_fd, &h->c->exec_error);
 }
 
+/* For poll(2), rounded up. */
+static int ms_until(int64_t at)
+{
+    if (at == DLOCK_NEVER)
+        return -1;
+    return (int)((dlock_max(0, at - dlock_now()) + DLOCK_MSEC - 1) / DLOCK_MSEC);
+}
+
 static void wait_for_exit(struct hold *h)
 {
     while (!h->c->exited) {
@@ -118,13 +136,14 @@ static void wait_for_exit(struct hold *h)
             {.fd = h->c->sig->fd, .events = POLLIN},
             {.fd = h->exec_fd, .events = POLLIN},
         };
-        if (poll(p, 2, -1) < 0)
+        if (poll(p, 2, ms_until(forward_wake(&h->forward))) < 0)
             continue;
         if (p[1].revents)
             check_exec(h);
         /* All signals before the children: a command that died by Ctrl-C is judged with our own Ctrl-C in view. */
         if (p[0].revents && take_signals(h))
             on_child(h);
+        send_signals(h);
     }
     if (h->exec_fd >= 0)
         check_exec(h);

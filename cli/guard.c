@@ -77,6 +77,8 @@ struct guard_state {
         bool stuck_reported;
     } killing;
 
+    struct forward forward;
+
     /* At most one message of each type waits for room in the socket; sent in the order of types. */
     struct guard_msg out[OUT_COUNT];
     unsigned pending;
@@ -432,6 +434,43 @@ static void kill_tree(struct guard_state *g)
     check_stuck(g);
 }
 
+/* ----------------------------------------------------------- signals --- */
+
+/*
+ * Those that came to us: our children's, and copies of what was sent to the whole job. Not to the end:
+ * a process may send without a pause.
+ */
+static void read_signals(struct guard_state *g)
+{
+    struct signalfd_siginfo si[16];
+    int64_t now = dlock_now();
+    ssize_t n;
+
+    for (int i = 0; i < 4 && (n = read(g->sigfd, si, sizeof(si))) > 0; i++)
+        for (size_t k = 0; k < (size_t)n / sizeof(si[0]); k++) {
+            struct forward_signal s = forward_describe(&si[k], now);
+            if (g->command > 0)
+                forward_copy(&g->forward, &s);
+        }
+}
+
+static void send_signal(const struct guard_state *g, int sig)
+{
+    if (g->command <= 0 || sig <= 0)
+        return;
+    if (kill(target(g), sig) != 0)
+        kill(g->command, sig);
+}
+
+/* Call it after read_signals, which may show that the command needs none of them. */
+static void send_signals(struct guard_state *g)
+{
+    int sig;
+
+    while ((sig = forward_take(&g->forward, dlock_now())) > 0)
+        send_signal(g, sig);
+}
+
 /* ------------------------------------------------------------ orders --- */
 
 static void take_times(struct guard_state *g, const struct guard_msg *m)
@@ -517,6 +556,7 @@ static void start(struct guard_state *g, const struct guard_msg *m, bool lease_l
         g->phase = GUARD_RUNNING;
     take_times(g, m);
     pid = spawn_command(&sp, &g->exec_fd);
+    read_signals(g); /* what came before: the command was not there to have it, too */
     if (pid < 0) {
         refuse(g, -pid >= SPAWN_TOO_LATE ? -pid : SPAWN_FORK_FAILED | -pid);
         set_hard_timer(g);
@@ -526,14 +566,6 @@ static void start(struct guard_state *g, const struct guard_msg *m, bool lease_l
     fcntl(g->exec_fd, F_SETFL, O_NONBLOCK);
     set_title(g->cfg);
     let_go(g);
-}
-
-static void forward(const struct guard_state *g, int sig)
-{
-    if (g->command <= 0 || sig <= 0)
-        return;
-    if (kill(target(g), sig) != 0)
-        kill(g->command, sig);
 }
 
 static void end(struct guard_state *g, const struct guard_msg *m)
@@ -562,7 +594,7 @@ static void obey(struct guard_state *g, const struct guard_msg *m, bool lease_lo
             take_times(g, m);
         break;
     case G_SIGNAL:
-        forward(g, m->arg);
+        send_signal(g, forward_add(&g->forward, &m->signal));
         break;
     case G_END:
         end(g, m);
@@ -609,6 +641,8 @@ static void check_clock(struct guard_state *g)
 static void turn(struct guard_state *g)
 {
     read_orders(g);
+    read_signals(g);
+    send_signals(g);
     check_exec(g);
     reap(g);
     if (g->keeper_gone)
@@ -630,15 +664,16 @@ static void wait_for_event(struct guard_state *g)
         {.fd = g->keeper_gone ? -1 : g->sock,
          .events = (short)(g->pending ? POLLIN | POLLOUT : POLLIN)},
     };
-    char drain[16 * sizeof(struct signalfd_siginfo)];
+    int64_t signal_at = forward_wake(&g->forward), left;
+    struct timespec until_signal;
     uint64_t ticks;
 
     set_wake(g);
-    if (ppoll(p, sizeof(p) / sizeof(p[0]), NULL, NULL) <= 0)
+    left = dlock_max(0, signal_at - dlock_now());
+    until_signal = (struct timespec){.tv_sec = left / DLOCK_SEC, .tv_nsec = left % DLOCK_SEC};
+    if (ppoll(p, sizeof(p) / sizeof(p[0]), signal_at == DLOCK_NEVER ? NULL : &until_signal, NULL) <=
+        0)
         return;
-    if (p[0].revents)
-        while (read(g->sigfd, drain, sizeof(drain)) > 0)
-            ;
     if (p[1].revents && read(g->timerfd, &ticks, sizeof(ticks)) > 0) {
         g->wake_set = DLOCK_NEVER;
         set_hard_timer(g);
@@ -651,7 +686,7 @@ static void wait_for_event(struct guard_state *g)
 static int prepare(struct guard_state *g)
 {
     struct sigevent ev = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGKILL};
-    sigset_t all, chld;
+    sigset_t all;
 
     /*
      * Ctrl-Z must not stop the guard: it is of use only while it runs. It stays in the caller's
@@ -667,9 +702,7 @@ static int prepare(struct guard_state *g)
     prctl(PR_SET_DUMPABLE, 0, 0, 0, 0); /* the command's exec undoes it */
     prctl(PR_SET_NAME, NAME, 0, 0, 0);
 
-    sigemptyset(&chld);
-    sigaddset(&chld, SIGCHLD);
-    g->sigfd = signalfd(-1, &chld, SFD_CLOEXEC | SFD_NONBLOCK);
+    g->sigfd = signalfd(-1, &g->cfg->sig->ours, SFD_CLOEXEC | SFD_NONBLOCK);
     g->timerfd = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
     if (g->sigfd < 0 || g->timerfd < 0)
         return errno;
@@ -693,7 +726,7 @@ static _Noreturn void guard_main(const struct guard_config *cfg, int sock)
         .wake_set = DLOCK_NEVER,
     };
 
-    close(cfg->sig->fd); /* the keeper's; our own has only SIGCHLD */
+    close(cfg->sig->fd); /* the keeper's */
     int why = prepare(&g);
     if (why != 0) {
         transmit(sock, &(struct guard_msg){.type = G_UNFIT, .arg = why}, -1);

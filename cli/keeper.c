@@ -307,6 +307,15 @@ static void interrupt_while_starting(struct keeper *k, int sig)
         end_tree(k, SIGTERM, lease_now(k) + command_grace(k->c));
 }
 
+/* The guard decides when, and whether the command has got it already. */
+static void pass_on(const struct keeper *k, const struct signalfd_siginfo *si)
+{
+    struct guard_msg m = {.type = G_SIGNAL, .signal = forward_describe(si, dlock_now())};
+
+    if (k->guard_state == GUARDED)
+        guard_send(&k->guard, &m, -1);
+}
+
 static void on_signal(struct keeper *k, const struct signalfd_siginfo *si)
 {
     int sig = (int)si->ssi_signo;
@@ -321,10 +330,8 @@ static void on_signal(struct keeper *k, const struct signalfd_siginfo *si)
             dlock_start_release(k->lk, dlock_now() + HURRY_TIME);
     } else if (k->phase == KEEPER_STARTING && signals_interrupts(si, k->c->terminal)) {
         interrupt_while_starting(k, sig);
-    } else {
-        sig = command_signal(k->c, si);
-        if (sig)
-            tell_guard(k, G_SIGNAL, sig, NULL);
+    } else if (command_signal(k->c, si)) {
+        pass_on(k, si);
     }
 }
 
