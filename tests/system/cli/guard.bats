@@ -225,6 +225,21 @@ teardown() { dlock_teardown; }
     [ "$(last_beat)" -lt "$KILL_AT" ]
 }
 
+@test "the keeper does not signal the number of a reaped guard" {
+    # A dismissed guard that does not exit is killed after 30 ms. Here it dies in the turn in which it is to be killed.
+    if [ -n "${SAN:-}" ]; then return 0; fi # its runtime reads, waits and forks as well
+    tell acquire wait
+    start_log "$T/out" env LD_PRELOAD="$HELPERS/reaped.so" REAPED_LOG="$T/kills" "$HELPERS/launch" -d -s "$DLOCK" -w 0.5 "$L" true
+    K=$STARTED
+    wait_for 5 store_did acquire
+    find_guard
+    kill -STOP "$G"
+    ended
+    assert_rc 75
+    grep -qx "living $G" "$T/kills" || fail "the guard was never killed: $(cat "$T/kills")"
+    ! grep reaped "$T/kills" || fail "killed after it was reaped"
+}
+
 # --- everywhere ----------------------------------------------------------------------------------------
 
 # one_point NAME K: the keeper is killed at its K-th system call NAME.
