@@ -73,6 +73,8 @@ struct keeper {
 
     enum keeper_guard guard_state;
     struct guard guard;
+    bool
+        guard_reaped; /* often before its EOF is read: its number may be another process's by now */
     int guard_unfit;  /* an errno: why it could not set itself up */
     int64_t start_by; /* it was told to start the command: killed if it has not by then */
     int64_t exit_by;  /* it was told to exit: killed if it has not by then */
@@ -102,6 +104,12 @@ static bool may_end(const struct keeper *k)
 
 /* ------------------------------------------------------ to the guard --- */
 
+static void kill_guard(const struct keeper *k)
+{
+    if (!k->guard_reaped)
+        kill(k->guard.pid, SIGKILL);
+}
+
 /* 0 or -errno, as of guard_send. t: the times, or NULL. Without a guard nothing is sent. */
 static int tell_guard(struct keeper *k, enum guard_msg_type type, int arg,
                       const struct dlock_times *t)
@@ -127,7 +135,7 @@ static int tell_guard(struct keeper *k, enum guard_msg_type type, int arg,
      * wait for that.
      */
     if (rc < 0 && rc != -EPIPE && type == G_END)
-        kill(k->guard.pid, SIGKILL);
+        kill_guard(k);
     return rc;
 }
 
@@ -271,9 +279,11 @@ static void sweep(struct keeper *k)
 
 static void on_child(struct keeper *k)
 {
+    bool wait_for_guard = k->guard_state != UNGUARDED && !k->guard_reaped;
     int status;
 
-    process_tree_reap(&k->c->tree, k->guard_state != UNGUARDED ? k->guard.pid : 0, &status);
+    if (process_tree_reap(&k->c->tree, wait_for_guard ? k->guard.pid : 0, &status))
+        k->guard_reaped = true;
     if (k->sweep_at != DLOCK_NEVER)
         sweep(k);
 }
@@ -579,7 +589,9 @@ static void on_guard_gone(struct keeper *k)
     close(k->guard.fd);
     k->guard.fd = -1;
     /* The kernel closed its descriptors as it died: this waits for microseconds. */
-    waitpid(k->guard.pid, NULL, __WALL);
+    if (!k->guard_reaped)
+        waitpid(k->guard.pid, NULL, __WALL);
+    k->guard_reaped = true;
     if (k->phase >= KEEPER_RELEASING || (k->c->exited && k->tree_empty))
         return;
     k->guard_state = GUARD_DIED;
@@ -649,7 +661,7 @@ static void own_timers(struct keeper *k)
     if (now >= k->start_by || now >= k->exit_by) {
         /* The guard does not answer (stopped?). EOF of its socket says what is next. */
         k->start_by = k->exit_by = DLOCK_NEVER;
-        kill(k->guard.pid, SIGKILL);
+        kill_guard(k);
     }
 }
 
