@@ -56,9 +56,9 @@ static void let_go(const struct hold *h)
 
 static void send_signal(const struct hold *h, int sig)
 {
-    if (h->c->exited || sig == 0)
-        return; /* its pid may be reused by now */
-    kill(h->pid, sig);
+    /* Once it has been reaped its pid may be reused. */
+    if (sig > 0 && !h->c->exited)
+        kill(h->pid, sig);
 }
 
 static void send_signals(struct hold *h)

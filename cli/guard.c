@@ -664,15 +664,17 @@ static void wait_for_event(struct guard_state *g)
         {.fd = g->keeper_gone ? -1 : g->sock,
          .events = (short)(g->pending ? POLLIN | POLLOUT : POLLIN)},
     };
-    int64_t signal_at = forward_wake(&g->forward), left;
-    struct timespec until_signal;
+    int64_t signal_at = forward_wake(&g->forward);
+    struct timespec ts, *bound = NULL;
     uint64_t ticks;
 
     set_wake(g);
-    left = dlock_max(0, signal_at - dlock_now());
-    until_signal = (struct timespec){.tv_sec = left / DLOCK_SEC, .tv_nsec = left % DLOCK_SEC};
-    if (ppoll(p, sizeof(p) / sizeof(p[0]), signal_at == DLOCK_NEVER ? NULL : &until_signal, NULL) <=
-        0)
+    if (signal_at != DLOCK_NEVER) {
+        int64_t left = dlock_max(0, signal_at - dlock_now());
+        ts = (struct timespec){.tv_nsec = dlock_min(left, FORWARD_WAIT)};
+        bound = &ts;
+    }
+    if (ppoll(p, sizeof(p) / sizeof(p[0]), bound, NULL) <= 0)
         return;
     if (p[1].revents && read(g->timerfd, &ticks, sizeof(ticks)) > 0) {
         g->wake_set = DLOCK_NEVER;
