@@ -371,6 +371,8 @@ static void on_busy(struct keeper *k, const struct dlock_info *info)
         lock_text(k, lock);
         if (info)
             snprintf(why, sizeof(why), "held by %s", message_holder(info, holder, sizeof(holder)));
+        else if (k->c->local)
+            snprintf(why, sizeof(why), "held by another process");
         else /* free, but kept for the first waiter, or the store grants nothing yet */
             snprintf(why, sizeof(why), "not available yet");
         if (o->nonblock)
@@ -413,6 +415,8 @@ static void on_released(struct keeper *k, const struct dlock_report *r)
 
 static void on_waiting(struct keeper *k, const struct dlock_report *r)
 {
+    if (r->place < 0)
+        return;
     k->wait.have_holder = r->info;
     if (r->info)
         k->wait.holder = *r->info;
@@ -486,7 +490,7 @@ static void report_wait(struct keeper *k, int64_t now)
         return;
     k->wait.news = false;
     k->wait.report_at = now + WAIT_REPORT_EVERY;
-    if (o->quiet || !(o->verbose || isatty(STDERR_FILENO)))
+    if (!message_tells_wait(o))
         return;
     if (k->wait.place > 1)
         snprintf(ahead, sizeof(ahead), ", %d in the queue before us", k->wait.place - 1);

@@ -67,6 +67,11 @@ void message(const char *fmt, ...)
     va_end(ap);
 }
 
+bool message_tells_wait(const struct options *o)
+{
+    return !o->quiet && (o->verbose || isatty(STDERR_FILENO));
+}
+
 int message_error(const struct options *o, const struct dlock_error *e)
 {
     if (!(o->quiet && e->code == DLOCK_EBUSY))

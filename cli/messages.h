@@ -13,6 +13,8 @@
 #define LOCK_TEXT_MAX 9000
 
 void message(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+/* Is a wait reported while it lasts? */
+bool message_tells_wait(const struct options *);
 /* Prints err (unless it is EBUSY and -q was given) and returns the exit code for it. */
 int message_error(const struct options *, const struct dlock_error *err);
 /* Write the kept lines. Waits at most wait_ms for the reader; main calls it before the exit. */

@@ -66,7 +66,7 @@ static int busy(const struct options *o)
     if (!o->nonblock && o->wait_ns > 0 && o->wait_ns < DLOCK_NEVER)
         dlock_format_duration(o->wait_ns, time, sizeof(time));
     dlock_fail(&err, DLOCK_EBUSY, 0, "descriptor %d: the lock is held%s%s%s", o->fd,
-               holder(o->fd, held_by, sizeof(held_by)), time[0] ? "; gave up after " : "", time);
+               o->quiet ? "" : holder(o->fd, held_by, sizeof(held_by)), time[0] ? "; gave up after " : "", time);
     return message_error(o, &err);
 }
 

@@ -22,8 +22,8 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-/* Our place in the queue is known only when the thread waits in it: look again soon, then rarely. */
-#define FIRST_LOOK (500 * DLOCK_MSEC)
+/* When a waiter looks for the holder and its own place: most waits are over before that. */
+#define FIRST_LOOK DLOCK_SEC
 #define NEXT_LOOK (5 * DLOCK_SEC)
 
 /* A file that is replaced again and again: retry, with pauses in which the core can check its timers. */
@@ -49,6 +49,7 @@ struct file_backend {
         bool wait;
         int64_t from;
         char token[DLOCK_TOKEN_LEN + 1];
+        bool told;  /* that the lock is held */
         int rounds; /* how often the file was replaced meanwhile */
         int64_t retry_at;
         struct flock_wait *thread;
@@ -184,24 +185,61 @@ static void granted(struct file_backend *b)
     memcpy(ev->token, b->acquire.token, sizeof(ev->token));
 }
 
-/* Look for the holder and for our place, and report them if they have changed. */
-static void look(struct file_backend *b, enum dlock_ev type)
+/* The holder as of now, and our place in the queue. */
+static bool find_holder(struct file_backend *b, struct dlock_info *info, int *place)
+{
+    return file_first_holder(&b->place, b->fd, b->spec->identity->pid, info, place);
+}
+
+static bool file_look(struct dlock_be *be, struct dlock_info *info)
+{
+    int place;
+
+    return find_holder(self(be), info, &place);
+}
+
+/* Look for the holder and for our place when it is time, and report them if they have changed. */
+static void look_in_time(struct file_backend *b)
 {
     struct dlock_info old = b->acquire.holder;
     bool had = b->acquire.have_holder;
     int place;
 
-    b->acquire.have_holder =
-        file_first_holder(&b->place, b->fd, b->spec->identity->pid, &b->acquire.holder, &place);
+    if (now_of(b) < b->acquire.look_at)
+        return;
+    b->acquire.look_at = now_of(b) + NEXT_LOOK;
+    b->acquire.have_holder = find_holder(b, &b->acquire.holder, &place);
     bool news = had != b->acquire.have_holder || place != b->acquire.place ||
                 (had && (old.pid != b->acquire.holder.pid || old.fence != b->acquire.holder.fence ||
                          strcmp(old.command, b->acquire.holder.command) != 0));
-    if (type == EV_WAITING && b->acquire.place >= 0 && !news)
+    if (!news)
         return;
     b->acquire.place = place;
-    struct dlock_event *ev = put(b, type);
+    struct dlock_event *ev = put(b, EV_WAITING);
     ev->info = b->acquire.have_holder ? &b->acquire.holder : NULL;
     ev->place = place;
+}
+
+/* One try, and the lock is held. */
+static void busy(struct file_backend *b)
+{
+    struct dlock_event *ev = put(b, EV_BUSY);
+
+    if (b->spec->holder != DLOCK_HOLDER_NEVER && find_holder(b, &b->acquire.holder, &ev->place))
+        ev->info = &b->acquire.holder;
+    drop_unheld(b);
+    b->op = OP_IDLE;
+}
+
+/* A wait begins: the store has answered. Who holds the lock follows, if it lasts and the caller wants to know. */
+static void tell_wait(struct file_backend *b)
+{
+    if (b->acquire.told)
+        return;
+    b->acquire.told = true;
+    if (b->spec->holder == DLOCK_HOLDER_WAITING)
+        b->acquire.look_at = now_of(b) + FIRST_LOOK;
+    put(b, EV_WAITING)->place = -1;
 }
 
 static void blocked(struct file_backend *b)
@@ -210,9 +248,7 @@ static void blocked(struct file_backend *b)
     struct dlock_error err;
 
     if (!b->acquire.wait) {
-        look(b, EV_BUSY);
-        drop_unheld(b);
-        b->op = OP_IDLE;
+        busy(b);
         return;
     }
     if (flock_wait_start(&b->acquire.thread, b->fd, op) < 0) {
@@ -222,8 +258,7 @@ static void blocked(struct file_backend *b)
     }
     b->op = OP_WAITING;
     b->acquire.rounds = 0;
-    b->acquire.look_at = now_of(b) + FIRST_LOOK;
-    look(b, EV_WAITING);
+    tell_wait(b);
 }
 
 /* b->fd is locked: a grant if it is still the file that the path names. True: done; false: try again. */
@@ -290,7 +325,8 @@ static void file_acquire(struct dlock_be *be, bool wait)
     b->acquire.from = now_of(b);
     b->acquire.wait = wait;
     b->acquire.rounds = 0;
-    b->acquire.have_holder = false;
+    b->acquire.told = b->acquire.have_holder = false;
+    b->acquire.look_at = DLOCK_NEVER;
     b->acquire.place = -1;
     rc = dlock_token_new(b->spec->env, b->acquire.token);
     if (rc < 0) {
@@ -317,10 +353,7 @@ static void waiting(struct file_backend *b)
             try_now(b);
         return;
     }
-    if (now_of(b) >= b->acquire.look_at) {
-        b->acquire.look_at = now_of(b) + NEXT_LOOK;
-        look(b, EV_WAITING);
-    }
+    look_in_time(b);
 }
 
 static void cancelling(struct file_backend *b)
@@ -493,6 +526,7 @@ const struct dlock_backend dlock_backend_file = {
     .open = file_open_lock,
     .acquire = file_acquire,
     .release = file_release,
+    .look = file_look,
     .ask = file_ask,
     .interest = file_interest,
     .process = file_process,

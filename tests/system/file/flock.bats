@@ -479,6 +479,52 @@ need_strace() {
     assert_out "n.lock"
 }
 
+# --- the holder ----------------------------------------------------------------------------------------
+
+# calls ARG...: run dlock under strace; $calls: how many system calls it made, $looked: whether it looked for the holder.
+calls() {
+    run -75 run_t 10 strace -f -o trace.log "$DLOCK" "$@"
+    calls=$(wc -l <trace.log)
+    looked=$(grep -c '"/proc/locks"' trace.log || :)
+}
+
+@test "looks for the holder only when a line names it, and not for long" {
+    [ -z "${SAN:-}" ] || return 0 # LeakSanitizer does not work under strace: the plain build shows it
+    need_strace
+    # It has the file open so often that to look at each descriptor takes 11 000 calls.
+    start_log holder.log /usr/bin/python3 -c '
+import fcntl, os, resource
+most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+fds = [os.open("x", os.O_RDWR | os.O_CREAT) for i in range(1900)]
+fcntl.flock(fds[-1], fcntl.LOCK_EX)
+open("held", "w").close()
+open("go").read()'
+    HOLDER=$STARTED
+    wait_for 5 test -e held
+    exec 8>x
+    for how in "-n x true" "-w 0.1 x true" "-n 8" "-w 0.1 8"; do
+        # shellcheck disable=SC2086
+        calls -q $how
+        assert_between 1 "$calls" 250 "system calls of -q $how"
+        [ "$looked" = 0 ]
+        [ -z "$output" ]
+        # shellcheck disable=SC2086
+        calls $how
+        assert_out "held by pid $HOLDER (/usr/bin/python3"
+        assert_between 1 "$calls" 2500 "system calls of $how"
+        [ "$looked" = 1 ]
+    done
+    # A wait that nobody reads about, and one that does not last.
+    start_log waiter.log strace -f -o trace.log "$DLOCK" -v x true
+    waiter=$STARTED
+    wait_for 5 queued x
+    : >go &
+    wait_exit 5 "$waiter"
+    run ! grep -q '"/proc/locks"' trace.log
+    [ "$(grep -c 'held by' waiter.log)" = 0 ]
+}
+
 # --- status --------------------------------------------------------------------------------------------
 
 @test "--status names the holder and changes nothing" {
