@@ -15,7 +15,7 @@
 /* Encoded; with ".lock" it fills a directory entry. */
 #define NAME_LIMIT 250
 
-/* O_NONBLOCK: do not hang on a FIFO that appears after the check. */
+/* O_NONBLOCK: do not hang on a FIFO that appears after the check, nor until another process gives up its lease. */
 #define OPEN_FLAGS (O_RDONLY | O_NOCTTY | O_NONBLOCK | O_CLOEXEC)
 
 /* Encodes only '/', which would lead out of the directory, and '%': all other names stay readable. */
@@ -67,11 +67,14 @@ void file_place_done(struct file_place *p)
 
 static int fail_open(const struct file_place *p, int sys, struct dlock_error *err)
 {
-    int code = sys == EACCES || sys == EPERM    ? DLOCK_EPERM
+    int code = sys == EWOULDBLOCK               ? DLOCK_EBUSY
+               : sys == EACCES || sys == EPERM  ? DLOCK_EPERM
                : sys == EMFILE || sys == ENFILE ? DLOCK_EOS
                : sys == ENOMEM                  ? DLOCK_ENOMEM
                                                 : DLOCK_ECREATE;
-    const char *why = sys == ELOOP && p->named ? "it is a symbolic link" : strerror(sys);
+    const char *why = sys == EWOULDBLOCK         ? FILE_LEASED
+                      : sys == ELOOP && p->named ? "it is a symbolic link"
+                                                 : strerror(sys);
 
     return dlock_fail(err, code, sys, "cannot open the lock file %s%s%s: %s", p->path,
                       p->named ? "/" : "", p->lock, why);

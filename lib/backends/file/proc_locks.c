@@ -86,7 +86,7 @@ int proc_locks_file(int fd, struct proc_locks_file *lf)
     return 0;
 }
 
-/* One line of /proc/locks (or after "lock:" in fdinfo): true when it is a flock(2) lock on lf. */
+/* One line of /proc/locks (or after "lock:" in fdinfo): true when it is a flock(2) lock, or a lease, on lf. */
 static bool parse_line(const char *s, const struct proc_locks_file *lf, struct proc_lock *l)
 {
     char type[16], access[16];
@@ -105,7 +105,7 @@ static bool parse_line(const char *s, const struct proc_locks_file *lf, struct p
         return false;
     l->shared = strcmp(access, "READ") == 0;
     l->place = 0;
-    return strcmp(type, "FLOCK") == 0 && ino == lf->ino && makedev(major, minor) == lf->dev;
+    return strcmp(type, lf->lease ? "LEASE" : "FLOCK") == 0 && ino == lf->ino && makedev(major, minor) == lf->dev;
 }
 
 int proc_locks_read(const struct proc_locks_file *lf, struct proc_lock *out, int max)

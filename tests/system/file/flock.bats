@@ -287,6 +287,57 @@ queued() { grep -q -- "-> FLOCK .*:$(stat -c %i "$1") " /proc/locks; }
     [ ! -e ran ]
 }
 
+# lease FILE: a process has a lease on it as Samba has for a client, and keeps it, when asked for it, until `echo >go`.
+lease() {
+    rm -f leased
+    start_log lease.log /usr/bin/python3 -c '
+import fcntl, os, signal, sys
+signal.signal(signal.SIGIO, lambda *_: open("asked", "w").close())
+file = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+open("leased", "w").close()
+open("go").read()
+fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+while True: signal.pause()' "$1"
+    LEASE=$STARTED
+    wait_for 5 test -e leased || fail "$(cat lease.log)"
+}
+
+# bats test_tags=thread
+@test "a lease on the file is waited for like the lock" {
+    lease x
+    timed 75 "$DLOCK" -n x touch ran
+    assert_between 0 $ms $((150 + SLOW)) "-n in ms"
+    [[ $output == "dlock: 'x' is held by pid $LEASE (/usr/bin/python3 "* ]] || fail "$output"
+    wait_for 5 test -e asked
+    run -75 run_t 5 "$DLOCK" -vn x touch ran
+    assert_out "cannot open the lock file x: another process has a lease on the file (F_SETLEASE)"
+    timed 75 "$DLOCK" -w 0.3 x touch ran
+    [ -n "${SAN:-}" ] || assert_between 300 $ms 400 "-w 0.3 in ms"
+    assert_out "held by pid $LEASE"
+    [ ! -e ran ]
+    start_log waiter.log "$DLOCK" -v x flock -n x true
+    waiter=$STARTED
+    wait_for 5 grep -q "a lease on the file" waiter.log
+    run -143 run_t 5 timeout --foreground --preserve-status 0.1 "$DLOCK" x touch ran # a signal
+    echo >go
+    exits 1 5 "$waiter"
+}
+
+@test "a lease on the fence is waited for without the lock" {
+    run_t 5 "$DLOCK" "$DIR#n" true
+    lease n.fence
+    run -75 run_t 5 "$DLOCK" -vn "$DIR#n" touch ran
+    assert_out "fencing token in $T/n.fence: another process has a lease on the file (F_SETLEASE)"
+    start_log waiter.log "$DLOCK" -v "$DIR#n" true
+    waiter=$STARTED
+    wait_for 5 grep -q "a lease on the file" waiter.log
+    wait_for 5 flock -n n.lock true
+    echo >go
+    exits 0 5 "$waiter"
+    [ ! -e ran ]
+}
+
 # as_nobody CMD...: and $OPEN, a folder that the user nobody can reach (bats' own is closed to others).
 need_nobody() {
     need_root
