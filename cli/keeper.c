@@ -236,7 +236,7 @@ static int fork_guard(struct keeper *k, const char *name, int lock_fd)
 static void on_granted(struct keeper *k, const struct dlock_times *times)
 {
     k->times = *times;
-    if (k->guard_state == UNGUARDED && !options_of(k)->close_fd) {
+    if (k->guard_state == UNGUARDED && (!options_of(k)->close_fd || k->c->alone)) {
         k->phase = KEEPER_HANDED_OVER;
         return;
     }

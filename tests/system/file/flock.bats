@@ -174,6 +174,61 @@ queued() { grep -q -- "-> FLOCK .*:$(stat -c %i "$1") " /proc/locks; }
     refute_out "$T/x"
 }
 
+# bare WITHOUT CMD...: run CMD in a place without WITHOUT (dev, proc), or with 70 children that it has not started.
+bare() {
+    case $1 in
+    children) run_t 10 bash -c 'for i in {1..70}; do sleep 30 >/dev/null 2>&1 & echo $! >>children; done; exec "$@"' - "${@:2}" ;;
+    *) run_t 10 unshare -m sh -c 'mount -t tmpfs none "$0" && exec "$@"' "/$1" "${@:2}" ;;
+    esac
+}
+
+@test "works as flock(1) without /dev, without /proc and with 70 inherited children" {
+    [ -z "${SAN:-}" ] || return 0 # sanitizers need /proc: the plain build shows it
+    need_root
+    local without why opts
+    for without in dev proc children; do
+        : >children
+        for opts in "-n" "-n -o" "-n -F" "-w 1 -s"; do
+            [ $without != children ] || [ "$opts" = -n ] || [ "$opts" = "-n -o" ] || continue
+            # Held, by the command itself or not, and its exit code.
+            # shellcheck disable=SC2086
+            run -7 bare $without "$DLOCK" $opts x sh -c 'flock -n x true || exit 7'
+            [ -z "$output" ] || fail "$without $opts: $output"
+            run -0 run_t 5 flock -n x true
+            # A signal, and what the command makes of it.
+            mkfifo in
+            # shellcheck disable=SC2086
+            start_log log bare $without env sh -c 'echo $$ >keeper; exec "$@"' - "$DLOCK" $opts x \
+                bash -c 'trap "exit 9" TERM; echo >in; while :; do read -r x <go; done'
+            read -r <in
+            kill -TERM "$(cat keeper)"
+            exits 9 5 "$STARTED"
+            rm in
+        done
+        if [ $without != children ]; then
+            run -75 bare $without "$DLOCK" -n x "$DLOCK" -n x true
+            assert_out "'x' is held by "
+            run -0 bare $without sh -c '"$0" -n 9 && "$0" -u 9 && flock -n x true' "$DLOCK" 9>x
+            run -3 bare $without sh -c 'exec "$0" x sh -c "exit 3" <&- >&-' "$DLOCK"
+        fi
+        # A lease must be able to end all of it.
+        case $without in
+        dev) why="cannot use /dev/null, which a lease needs: No such file" ;;
+        proc) why="mount /proc" ;;
+        children) why="more than 64 children" ;;
+        esac
+        run -71 bare $without "$DLOCK" redis://127.0.0.1:1#n touch ran
+        assert_out "$why"
+        [ "${#lines[@]}" = 1 ]
+        # shellcheck disable=SC2046
+        [ ! -s children ] || kill $(cat children)
+    done
+    [ ! -e ran ]
+    # What is missing for a tree is said where more is to be said.
+    run -0 bare proc "$DLOCK" -v -o x true
+    assert_out "signals go to the command only, and nothing that it starts will be ended: /proc"
+}
+
 # --- the descriptor form -------------------------------------------------------------------------------
 
 @test "dlock locks the caller's descriptor" {
