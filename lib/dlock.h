@@ -168,7 +168,7 @@ enum dlock_how {
 
 enum dlock_report_type {
     DLOCK_R_NONE,
-    DLOCK_R_WAITING,  /* info: a holder (may be NULL); place: ours in the queue, -1: not looked yet, more follows */
+    DLOCK_R_WAITING, /* info: a holder (may be NULL); place: ours in the queue, -1: not looked yet, more follows */
     DLOCK_R_ACQUIRED, /* times, fence, token: work may start */
     DLOCK_R_BUSY,     /* ends acquire: held by others, or wait_ns has passed; info (may be NULL) */
     DLOCK_R_EXTENDED, /* times moved */

@@ -37,7 +37,7 @@
 
 enum file_op {
     OP_IDLE,
-    OP_TRYING,  /* again at acquire.retry_at: the file is replaced, or under a lease of another process */
+    OP_TRYING, /* again at acquire.retry_at: the file is replaced, or under a lease of another process */
     OP_WAITING, /* a thread waits in flock(2) */
     OP_HELD,
     OP_CANCELLING /* the thread was asked to end; it is left behind at release.until */

@@ -105,7 +105,8 @@ static bool parse_line(const char *s, const struct proc_locks_file *lf, struct p
         return false;
     l->shared = strcmp(access, "READ") == 0;
     l->place = 0;
-    return strcmp(type, lf->lease ? "LEASE" : "FLOCK") == 0 && ino == lf->ino && makedev(major, minor) == lf->dev;
+    return strcmp(type, lf->lease ? "LEASE" : "FLOCK") == 0 && ino == lf->ino &&
+           makedev(major, minor) == lf->dev;
 }
 
 int proc_locks_read(const struct proc_locks_file *lf, struct proc_lock *out, int max)

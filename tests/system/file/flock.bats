@@ -329,12 +329,50 @@ bare() {
     assert_out "ro/new"
 }
 
+# on_block CMD...: the file x is a block device (support/preload/block.c), and nobody may open it for writing.
+on_block() {
+    BLOCK=x LD_PRELOAD=$HELPERS/block.so ASAN_OPTIONS=${ASAN_OPTIONS:-}:verify_asan_link_order=0 run_t 5 "$@"
+}
+
+@test "a block device can be a lock, is opened to read and not written to" {
+    echo text >x
+    chmod 640 x
+    for opts in -n "-n -s" "-n -o" "-n -F"; do
+        # shellcheck disable=SC2086
+        run -7 on_block "$DLOCK" $opts x env -u LD_PRELOAD sh -c 'flock -n x true || exit 7'
+        [ -z "$output" ]
+    done
+    hold flock x
+    run -75 on_block "$DLOCK" -n x touch ran
+    assert_out "held by pid $HOLDER"
+    run -75 on_block "$DLOCK" --status x
+    let_go
+    [ "$(cat x)" = text ]
+    [ "$(stat -c %a x)" = 640 ]
+    # Not the file of a named lock.
+    ln x n.lock
+    run -73 env BLOCK=n.lock LD_PRELOAD="$HELPERS/block.so" ASAN_OPTIONS="${ASAN_OPTIONS:-}:verify_asan_link_order=0" \
+        "$DLOCK" "$DIR#n" touch ran
+    assert_out "n.lock cannot be a lock: it is not a regular file"
+    [ ! -e ran ]
+    # A refusal that has NFS opened to write.
+    [ -z "${SAN:-}" ] && command -v strace >/dev/null || return 0
+    run -71 on_block strace -o trace.log -e trace=flock -e inject=flock:error=EBADF "$DLOCK" -n x touch ran
+    assert_out "cannot lock x"
+    # A real one, where we may make one: its node is the lock.
+    mknod disk b 7 0 2>/dev/null && { : <disk; } 2>/dev/null || return 0
+    run -7 run_t 5 strace -f -o trace.log -e trace=openat "$DLOCK" -n disk sh -c 'flock -n disk true || exit 7'
+    grep -q '"disk", O_RDONLY' trace.log
+    run ! grep -E '"disk", O_(WRONLY|RDWR)' trace.log
+}
+
 @test "refuses a FIFO, a device and a socket without opening them" {
     mkfifo fifo
     timed 73 "$DLOCK" fifo touch ran
     assert_out "fifo"
     assert_between 0 $ms 500 "refusal in ms"
     run -73 run_t 5 "$DLOCK" /dev/null touch ran
+    assert_out "/dev/null cannot be a lock: it is not a regular file, directory or block device"
     /usr/bin/python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind("sock")'
     run -73 run_t 5 "$DLOCK" sock touch ran
     run -73 run_t 5 "$DLOCK" none/x touch ran
