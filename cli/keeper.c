@@ -81,6 +81,7 @@ struct keeper {
     bool tree_empty;
 
     struct {
+        int64_t since;
         struct dlock_info holder; /* last seen */
         bool have_holder;
         int place;         /* in the queue; 0: unknown */
@@ -98,6 +99,18 @@ static const struct options *options_of(const struct keeper *k)
 static bool may_end(const struct keeper *k)
 {
     return options_of(k)->on_lost != DLOCK_LOST_WARN;
+}
+
+/* The lock for messages: "redis://h:6379/0: 'nightly'". A bare file is lock and store in one: "'/run/lock/x'". */
+static const char *lock_text(const struct keeper *k, char *buf)
+{
+    const char *name = dlock_name(k->lk), *where = dlock_where(k->lk);
+
+    if (strcmp(where, name) == 0)
+        snprintf(buf, LOCK_TEXT_MAX, "'%s'", name);
+    else
+        snprintf(buf, LOCK_TEXT_MAX, "%s: '%s'", where, name);
+    return buf;
 }
 
 /* ------------------------------------------------------ to the guard --- */
@@ -235,7 +248,11 @@ static int fork_guard(struct keeper *k, const char *name, int lock_fd)
 
 static void on_granted(struct keeper *k, const struct dlock_times *times)
 {
+    char lock[LOCK_TEXT_MAX];
+
     k->times = *times;
+    if (options_of(k)->verbose)
+        message_took(lock_text(k, lock), k->wait.since);
     if (k->guard_state == UNGUARDED && (!options_of(k)->close_fd || k->c->alone)) {
         k->phase = KEEPER_HANDED_OVER;
         return;
@@ -337,18 +354,6 @@ static void read_signals(struct keeper *k)
 /* ------------------------------------------------------------- store --- */
 
 #define HOLDER_TEXT_MAX 1024
-
-/* The lock for messages: "redis://h:6379/0: 'nightly'". A bare file is lock and store in one: "'/run/lock/x'". */
-static const char *lock_text(const struct keeper *k, char *buf)
-{
-    const char *name = dlock_name(k->lk), *where = dlock_where(k->lk);
-
-    if (strcmp(where, name) == 0)
-        snprintf(buf, LOCK_TEXT_MAX, "'%s'", name);
-    else
-        snprintf(buf, LOCK_TEXT_MAX, "%s: '%s'", where, name);
-    return buf;
-}
 
 /* The lock is lost: noted, and said once. what: "is lost"; why: more about it, or "". */
 static void on_lost(struct keeper *k, const char *what, const char *why)
@@ -731,6 +736,7 @@ int keeper_run(struct command *c, struct dlock_uri **uri, dlock **held)
     k.lk = open_handle(c->o, uri, &code);
     if (!k.lk)
         return code; /* the guard exits by itself when our end of its socket closes */
+    k.wait.since = dlock_now();
     dlock_start_acquire(k.lk);
     loop(&k);
     if (k.phase != KEEPER_HANDED_OVER)

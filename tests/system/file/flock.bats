@@ -366,6 +366,35 @@ on_block() {
     run ! grep -E '"disk", O_(WRONLY|RDWR)' trace.log
 }
 
+# bats test_tags=thread
+@test "-v tells how long it took to get the lock" {
+    local took='getting lock took [0-9]+\.[0-9]{6} seconds$'
+    run -0 --separate-stderr run_t 5 "$DLOCK" -v x echo ran
+    [ "$output" = ran ]
+    [[ $stderr =~ ^"dlock: 'x': "$took ]] || fail "$stderr"
+    for opts in -F -o "-w 5"; do
+        # shellcheck disable=SC2086
+        run -0 run_t 5 "$DLOCK" -v $opts "$DIR#n" true
+        [[ ${lines[1]} =~ ^"dlock: $T: 'n': "$took ]] || fail "$output"
+    done
+    run -0 run_t 5 "$DLOCK" -qv x true
+    [ -z "$output" ]
+    exec 8>x
+    run -0 run_t 5 "$DLOCK" -v 8
+    [[ $output =~ ^"dlock: descriptor 8: "$took ]] || fail "$output"
+    run -0 run_t 5 "$DLOCK" -vu 8
+    [ -z "$output" ]
+    hold flock x
+    start_log waiter.log "$DLOCK" -v x true
+    waiter=$STARTED
+    wait_for 5 queued x
+    nap 0.1
+    let_go
+    exits 0 5 "$waiter"
+    took=$(sed -n "s/^dlock: 'x': getting lock took \([0-9]*\)\.\([0-9]*\) .*/\1\2/p" waiter.log)
+    [ $((10#$took)) -ge 90000 ] || fail "$took us"
+}
+
 @test "refuses a FIFO, a device and a socket without opening them" {
     mkfifo fifo
     timed 73 "$DLOCK" fifo touch ran
