@@ -33,6 +33,7 @@ end_session() {
 }
 
 another_second() { local n; n=$(node 2) && [ -n "$n" ] && [ "$n" != "$1" ]; }
+another_last() { local n; n=$(node 4) && [ -n "$n" ] && [ "$n" != "$1" ]; }
 
 # --- the session, the node -----------------------------------------------------------------------------
 
@@ -102,10 +103,18 @@ another_second() { local n; n=$(node 2) && [ -n "$n" ] && [ "$n" != "$1" ]; }
     wait_for 5 another_second "$n"
     line_is 2
     [ ! -e got ]
+    # One that writes no heartbeats, too.
+    first=$WAITER
+    OPTS="--ttl 2" wait_in_line 3 true
+    second=$WAITER
+    OPTS="--ttl 2" wait_in_line 4 true
+    n=$(node 4)
+    zk_rm "$n"
+    wait_for 5 another_last "$n"
     touch end
     ended
     assert_rc 0
-    wait_exit 5 "$WAITER"
+    for p in "$first" "$second" "$WAITER"; do wait_exit 5 "$p"; done
     no_violations
     line_is 0
 }

@@ -203,7 +203,7 @@ TEST(reads_our_own_record)
     struct user u;
     struct dlock_info info;
     REQUIRE_INT(open_uri(&u, "zk://h#n"), 0);
-    zk_set_record(&u.be, RECORD_HOLDS);
+    zk_set_record(&u.be, RECORD_HOLDS, WORD_HELD);
     CHECK_HAS(u.be.lock.record, "dlock1 ");
     info = info_of(UUID "-lock-0000000001", u.be.lock.record, (int)strlen(u.be.lock.record));
     CHECK(!info.foreign);
