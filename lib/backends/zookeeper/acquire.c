@@ -359,6 +359,9 @@ static enum zk_verdict on_beat(struct zk_backend *be, const struct zk_msg *m,
         return node_gone(be);
     if (m->rc == ZOK && be->acquire.stage == STAGE_RIPENING)
         list(be);
+    if (m->rc != ZOK && be->acquire.stage == STAGE_RIPENING && !zk_transient(m->rc))
+        return failed(be, m->rc, "cannot write to our node",
+                      err);                                /* there is no grant without that */
     if (m->rc == ZOK && be->node.told != be->lock.edition) /* the record has changed meanwhile */
         zk_beat(be);
     return ZK_GOES_ON;

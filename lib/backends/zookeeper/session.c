@@ -328,8 +328,7 @@ void zk_beat(struct zk_backend *be)
     s->beat.synced = false;
     if (!write)
         s->beat.sync = zk_conn_ask(
-            s->conn,
-            &(struct zk_request){.call = ZK_SYNC, .tag = T_SYNC, .path = be->node.path});
+            s->conn, &(struct zk_request){.call = ZK_SYNC, .tag = T_SYNC, .path = be->node.path});
     s->beat.serial = zk_conn_ask(s->conn, &(struct zk_request){.call = write ? ZK_SET : ZK_GET,
                                                                .tag = T_BEAT,
                                                                .path = be->node.path,

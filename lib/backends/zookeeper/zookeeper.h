@@ -87,14 +87,15 @@ struct zk_session {
     uint64_t refusing; /* before the first connection: the servers, by bit, that are of no use */
     struct dlock_error refused; /* what the last of them said; code 0: nothing */
     struct {
-        unsigned serial; /* the outstanding one; 0: none */
-        bool write;      /* it sets our node; else it is a sync and a look at the node */
+        unsigned serial;  /* the outstanding one; 0: none */
+        bool write;       /* it sets our node; else it is a sync and a look at the node */
         unsigned edition; /* a write: of the record */
         unsigned sync;    /* a look: serial of its sync */
         bool synced;      /* that was answered */
         int64_t sent, until;
         int64_t next_at; /* the next one while waiting; for a held lock the core decides */
-        int64_t answered[ZK_BEATS]; /* when the answered ones were sent, oldest first: the lease's */
+        int64_t
+            answered[ZK_BEATS]; /* when the answered ones were sent, oldest first: the lease's */
         int n;
     } beat;
 };
