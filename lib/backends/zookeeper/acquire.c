@@ -359,10 +359,11 @@ static enum zk_verdict on_beat(struct zk_backend *be, const struct zk_msg *m,
         return node_gone(be);
     if (m->rc == ZOK && be->acquire.stage == STAGE_RIPENING)
         list(be);
+    /* There is no grant without a write. */
     if (m->rc != ZOK && be->acquire.stage == STAGE_RIPENING && !zk_transient(m->rc))
-        return failed(be, m->rc, "cannot write to our node",
-                      err);                                /* there is no grant without that */
-    if (m->rc == ZOK && be->node.told != be->lock.edition) /* the record has changed meanwhile */
+        return failed(be, m->rc, "cannot write to our node", err);
+    /* The record has changed meanwhile. */
+    if (m->rc == ZOK && be->node.told != be->lock.edition)
         zk_beat(be);
     return ZK_GOES_ON;
 }

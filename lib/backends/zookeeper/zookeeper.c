@@ -90,8 +90,8 @@ static void granted(struct zk_backend *be)
     be->acquire.pred_serial = be->acquire.front_serial = 0;
     be->acquire.stage = STAGE_QUEUE;
     zk_set_record(be, RECORD_HOLDS, WORD_HELD);
-    if (be->acquire.place >
-        0) /* for the waiter behind us; a node that was first at once says when it came */
+    /* For the waiter behind us. A node that was first at once has the right times, and few wait behind it yet. */
+    if (be->acquire.place > 0)
         zk_beat(be);
     ev->from = zk_lease_from(&be->session);
     ev->ttl = be->session.timeout;

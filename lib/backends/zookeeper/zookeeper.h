@@ -35,9 +35,7 @@ enum zk_stage {
     STAGE_BUSY      /* !wait, and not first: giving our place up */
 };
 
-/*
- * What our node's data says of us, for the waiter behind us. WORD_WAITS also when we are first: a node is created with it.
- */
+/* What our node's data says of us, for the waiter behind us. Also of a holder that was granted at once: WORD_WAITS. */
 enum zk_word { WORD_WAITS, WORD_NEXT, WORD_HELD };
 
 /* How close to the lock a waiter is. It only grows: the nodes in front of ours can only go. */
@@ -94,8 +92,8 @@ struct zk_session {
         bool synced;      /* that was answered */
         int64_t sent, until;
         int64_t next_at; /* the next one while waiting; for a held lock the core decides */
-        int64_t
-            answered[ZK_BEATS]; /* when the answered ones were sent, oldest first: the lease's */
+        /* When the answered ones were sent, oldest first: the lease's. */
+        int64_t answered[ZK_BEATS];
         int n;
     } beat;
 };
