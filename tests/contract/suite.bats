@@ -244,7 +244,7 @@ granted_after() {
     released=$(date +%s%3N)
     let_go
     wait_for 5 test -e entered
-    wait_for 5 granted_after "$released" # in ZooKeeper with the next heartbeat
+    wait_for 5 granted_after "$released" # in ZooKeeper a write of its own
     run -75 run_t 5 "$DLOCK" --status --json "$L"
     /usr/bin/python3 -c '
 import json, sys

@@ -4,6 +4,8 @@
  * As in ZooKeeper's lock recipe, but: the node's name carries a GUID, so that we find our node again when the answer to
  * the create was lost; when the node in front of ours is gone, we look at the whole queue, since its owner may have died
  * before it was first; and all of it goes on across connections, as long as the session lives.
+ *
+ * Each waiter reads in the data of the node in front of it how close it is to the lock (enum zk_rank).
  */
 #include "zookeeper.h"
 
@@ -107,8 +109,10 @@ static enum zk_verdict create(struct zk_backend *be, struct dlock_error *err)
         return ZK_FAILED;
     be->node.state = NODE_ASKED;
     be->node.create_sent = zk_now(be);
-    /* Most are granted at once: then this is right. */
-    zk_set_record(be, RECORD_HOLDS);
+    be->acquire.rank = RANK_BEHIND;
+    be->acquire.place = 0;
+    /* Most are granted at once: then its times are right. */
+    zk_set_record(be, RECORD_HOLDS, WORD_WAITS);
     ask_create(be, T_CREATE, be->node.stem, be->lock.record, ZOO_EPHEMERAL | ZOO_SEQUENCE);
     /* In the same round trip: a session's requests are served in order. */
     list(be);
@@ -258,6 +262,7 @@ static enum zk_verdict on_created(struct zk_backend *be, struct zk_msg *m, struc
         m->data = NULL;
         be->node.state = NODE_THERE;
         be->node.fence = (uint64_t)m->stat.czxid;
+        be->node.told = be->lock.edition;
         zk_heard(&be->session, be->node.create_sent);
         be->session.beat.next_at = be->node.create_sent + be->session.timeout / 6;
     } else if (m->rc == ZOK || m->rc == ZK_NOMEMORY || zk_transient(m->rc)) {
@@ -308,6 +313,7 @@ static enum zk_verdict on_found(struct zk_backend *be, const struct zk_msg *m,
         return no_memory(err);
     be->node.state = NODE_THERE;
     be->node.fence = 0;
+    be->node.told = be->lock.edition;
     be->session.beat.next_at = zk_now(be);
     if (be->op == OP_RELEASE)
         return give_back(be);
@@ -351,10 +357,14 @@ static enum zk_verdict on_beat(struct zk_backend *be, const struct zk_msg *m,
         return ZK_GOES_ON; /* the delete of the node decides */
     if (m->rc == ZNONODE)
         return node_gone(be);
-    if (m->rc == ZOK && be->acquire.stage == STAGE_RIPENING) {
-        be->acquire.stage = STAGE_QUEUE;
+    if (m->rc == ZOK && be->acquire.stage == STAGE_RIPENING)
         list(be);
-    }
+    /* There is no grant without a write. */
+    if (m->rc != ZOK && be->acquire.stage == STAGE_RIPENING && !zk_transient(m->rc))
+        return failed(be, m->rc, "cannot write to our node", err);
+    /* The record has changed meanwhile. */
+    if (m->rc == ZOK && be->node.told != be->lock.edition)
+        zk_beat(be);
     return ZK_GOES_ON;
 }
 
@@ -406,6 +416,20 @@ static void contact_made(struct zk_backend *be)
     be->contact_until = DLOCK_NEVER;
 }
 
+/* Our node says it at once: the waiter behind us goes by it. */
+static void set_rank(struct zk_backend *be, enum zk_rank rank)
+{
+    bool first = be->lock.record_of != RECORD_WAITS;
+    if (rank <= be->acquire.rank && !first)
+        return;
+    bool next = rank == RANK_NEXT;
+    be->acquire.rank = rank;
+    if (!next && !first)
+        return; /* the second one says the same as the others */
+    zk_set_record(be, RECORD_WAITS, next ? WORD_NEXT : WORD_WAITS);
+    zk_beat(be);
+}
+
 /* Behind others, at this place (1 is next). */
 static enum zk_verdict stand_behind(struct zk_backend *be, const struct zk_child *line, int place,
                                     struct dlock_error *err)
@@ -422,10 +446,6 @@ static enum zk_verdict stand_behind(struct zk_backend *be, const struct zk_child
         return ZK_GOES_ON;
     }
     be->acquire.stage = STAGE_QUEUE;
-    if (be->lock.record_of != RECORD_WAITS) {
-        zk_set_record(be, RECORD_WAITS);
-        zk_beat(be);
-    }
     contact_made(be);
     watch(be);
     if (place > 1)
@@ -458,10 +478,15 @@ static enum zk_verdict numbers_used_up(struct zk_backend *be, struct dlock_error
     return ZK_FAILED;
 }
 
+/* A write renews the lease; where no heartbeat was answered in the right time before it, another one, later. */
 static enum zk_verdict ripen(struct zk_backend *be)
 {
     int64_t soon = zk_now(be) + be->session.timeout / 6;
-    be->acquire.stage = STAGE_RIPENING;
+    if (be->acquire.stage != STAGE_RIPENING) {
+        be->acquire.stage = STAGE_RIPENING;
+        set_rank(be, RANK_NEXT);
+        zk_beat(be);
+    }
     be->session.beat.next_at = dlock_min(be->session.beat.next_at, soon);
     if (be->acquire.wait)
         contact_made(be);
@@ -529,6 +554,14 @@ static void waiting(struct zk_backend *be)
     ev->info = be->acquire.front_known ? &be->info : NULL;
 }
 
+/* Our rank, from the word of the node in front of ours. It may not say yet what our place does. */
+static enum zk_rank rank_behind(const struct zk_backend *be, enum zk_word word)
+{
+    if (be->acquire.place == 1 || word == WORD_HELD)
+        return RANK_NEXT;
+    return be->acquire.place == 2 || word == WORD_NEXT ? RANK_SECOND : RANK_BEHIND;
+}
+
 static enum zk_verdict on_pred(struct zk_backend *be, const struct zk_msg *m,
                                struct dlock_error *err)
 {
@@ -540,6 +573,7 @@ static enum zk_verdict on_pred(struct zk_backend *be, const struct zk_msg *m,
     }
     if (m->rc != ZOK)
         return failed(be, m->rc, "cannot watch the node in front of ours", err);
+    set_rank(be, rank_behind(be, zk_read_word(m->data, m->len)));
     if (be->acquire.place == 1 &&
         !be->acquire.front_known) { /* else the watch was only set again */
         keep_info(be, m);

@@ -69,6 +69,25 @@ struct zk_child *zk_line(char *const *names, int nnames, int *n)
     return line;
 }
 
+enum zk_word zk_read_word(const char *data, int len)
+{
+    static const char key[] = " state=";
+    const size_t size = sizeof(key) - 1;
+    struct dlock_info info;
+    if (!data || len <= 0 || !dlock_identity_parse(data, (size_t)len, &info))
+        return WORD_HELD;
+    const char *end = data + len, *word = memmem(data, (size_t)len, key, size);
+    if (!word)
+        return WORD_HELD;
+    word += size;
+    size_t left = (size_t)(end - word);
+    const char *space = memchr(word, ' ', left);
+    size_t n = space ? (size_t)(space - word) : left;
+    if (n == 5 && memcmp(word, "waits", n) == 0)
+        return WORD_WAITS;
+    return n == 4 && memcmp(word, "next", n) == 0 ? WORD_NEXT : WORD_HELD;
+}
+
 void zk_read_info(const char *name, bool waiter, const char *data, int len, const struct Stat *stat,
                   struct dlock_info *info)
 {

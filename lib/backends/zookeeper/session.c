@@ -8,6 +8,12 @@
  * hears of our activity only in the follower's answer to the leader's own ping, every half tick. So the lease counts
  * from the newest heartbeat that was sent at least a third of the time-out before the last one that was answered.
  * (ZooKeeper's SessionTrackerImpl, LearnerHandler.ping.)
+ *
+ * Thousands may wait for one lock, and a write is work for all servers. So only the holder and the two behind it write.
+ * The other waiters look at their nodes behind a sync, which goes to the leader and back and is written nowhere. A look
+ * is activity of the session that our server reports like any other, by a way to the leader that works. It proves no
+ * quorum: the lease never moves by looks alone. But the write of a waiter that comes to the front moves it at once, to
+ * the newest look, or write, that is a third of the time-out older.
  */
 #include "zookeeper.h"
 
@@ -265,17 +271,29 @@ void zk_session_close(struct zk_backend *be)
 
 /* ----------------------------------------------------------------- heartbeats */
 
-void zk_heard(struct zk_session *s, int64_t sent)
+/* Note one more; of those from at on that are old enough to count, only the newest matters. */
+static void note(struct zk_session *s, int64_t sent, int at)
 {
-    int drop = 0;
+    int64_t *list = s->beat.answered;
     if (s->beat.n == ZK_BEATS) /* forgetting the last one makes the lease shorter: safe */
         s->beat.n--;
-    s->beat.answered[s->beat.n++] = sent;
-    while (drop + 1 < s->beat.n && s->beat.answered[drop + 1] <= sent - s->timeout / 3)
-        drop++;
-    s->beat.n -= drop;
-    memmove(s->beat.answered, s->beat.answered + drop,
-            (size_t)s->beat.n * sizeof(s->beat.answered[0]));
+    list[s->beat.n++] = sent;
+    int keep = at;
+    while (keep + 1 < s->beat.n && list[keep + 1] <= sent - s->timeout / 3)
+        keep++;
+    memmove(list + at, list + keep, (size_t)(s->beat.n - keep) * sizeof(*list));
+    s->beat.n -= keep - at;
+}
+
+void zk_heard(struct zk_session *s, int64_t sent)
+{
+    note(s, sent, 0);
+}
+
+/* The first of the list is the lease's: it stays. */
+void zk_seen(struct zk_session *s, int64_t sent)
+{
+    note(s, sent, 1);
 }
 
 bool zk_beat_unanswered(const struct zk_session *s)
@@ -288,15 +306,30 @@ int64_t zk_lease_from(const struct zk_session *s)
     return s->beat.answered[0];
 }
 
+static bool beat_must_write(const struct zk_backend *be)
+{
+    return be->grant == GRANT_HELD || be->acquire.stage == STAGE_RIPENING ||
+           be->acquire.rank != RANK_BEHIND || be->node.told != be->lock.edition;
+}
+
 void zk_beat(struct zk_backend *be)
 {
     struct zk_session *s = &be->session;
-    if (!s->connected || be->node.state != NODE_THERE || s->beat.serial != 0)
+    bool write = beat_must_write(be);
+    if (!s->connected || be->node.state != NODE_THERE)
+        return;
+    if (s->beat.serial != 0 && (s->beat.write || !write)) /* a write need not wait for a look */
         return;
     s->beat.sent = zk_now(be);
     s->beat.until = s->beat.sent + zk_patience(be);
     s->beat.next_at = be->grant == GRANT_HELD ? DLOCK_NEVER : s->beat.sent + s->timeout / 6;
-    s->beat.serial = zk_conn_ask(s->conn, &(struct zk_request){.call = ZK_SET,
+    s->beat.write = write;
+    s->beat.edition = be->lock.edition;
+    s->beat.synced = false;
+    if (!write)
+        s->beat.sync = zk_conn_ask(
+            s->conn, &(struct zk_request){.call = ZK_SYNC, .tag = T_SYNC, .path = be->node.path});
+    s->beat.serial = zk_conn_ask(s->conn, &(struct zk_request){.call = write ? ZK_SET : ZK_GET,
                                                                .tag = T_BEAT,
                                                                .path = be->node.path,
                                                                .data = be->lock.record});
@@ -309,8 +342,12 @@ static enum zk_news on_beat(struct zk_backend *be, const struct zk_msg *m)
         return NEWS_NONE;
     s->beat.serial = 0;
     s->beat.until = DLOCK_NEVER;
-    if (m->rc == ZOK)
+    if (m->rc == ZOK && s->beat.write) {
         zk_heard(s, s->beat.sent);
+        be->node.told = s->beat.edition;
+    } else if (m->rc == ZOK && s->beat.synced) {
+        zk_seen(s, s->beat.sent);
+    }
     return NEWS_MESSAGE;
 }
 
@@ -493,6 +530,9 @@ static enum zk_news on_answer(struct zk_backend *be, const struct zk_msg *m)
     switch (m->tag) {
     case T_BEAT:
         return on_beat(be, m);
+    case T_SYNC: /* comes before the answer that was asked for behind it */
+        s->beat.synced = s->beat.synced || (m->serial == s->beat.sync && m->rc == ZOK);
+        return NEWS_NONE;
     case T_AUTH: /* a refusal comes as the session's state; ZINVALIDSTATE: it was never sent */
         s->authed = s->authed && m->rc != ZINVALIDSTATE;
         return NEWS_NONE;

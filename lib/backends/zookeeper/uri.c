@@ -151,11 +151,17 @@ int zk_check_spec(struct zk_backend *be, struct dlock_error *err)
     return 0;
 }
 
-void zk_set_record(struct zk_backend *be, enum dlock_record as)
+void zk_set_record(struct zk_backend *be, enum dlock_record as, enum zk_word word)
 {
-    if (dlock_identity_format(be->spec->identity, as, be->lock.record, sizeof(be->lock.record)) < 0)
-        snprintf(be->lock.record, sizeof(be->lock.record), "dlock1");
+    static const char *const words[] = {"waits", "next", "held"};
+    char *record = be->lock.record;
+    size_t size = sizeof(be->lock.record);
+    int n = dlock_identity_format(be->spec->identity, as, record, size);
+    if (n < 0)
+        n = snprintf(record, size, "dlock1");
+    snprintf(record + n, size - (size_t)n, " state=%s", words[word]);
     be->lock.record_of = as;
+    be->lock.edition++;
 }
 
 void zk_done(struct zk_backend *be)

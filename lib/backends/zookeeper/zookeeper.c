@@ -89,7 +89,10 @@ static void granted(struct zk_backend *be)
     be->contact_until = be->session.beat.next_at = DLOCK_NEVER;
     be->acquire.pred_serial = be->acquire.front_serial = 0;
     be->acquire.stage = STAGE_QUEUE;
-    zk_set_record(be, RECORD_HOLDS);
+    zk_set_record(be, RECORD_HOLDS, WORD_HELD);
+    /* For the waiter behind us. A node that was first at once has the right times, and few wait behind it yet. */
+    if (be->acquire.place > 0)
+        zk_beat(be);
     ev->from = zk_lease_from(&be->session);
     ev->ttl = be->session.timeout;
     ev->asked = dlock_max(be->node.create_sent, be->session.beat.sent);
@@ -156,6 +159,8 @@ static void hold_message(struct zk_backend *be, const struct zk_msg *m)
     bool renewing = be->renew.until != DLOCK_NEVER;
     if (m->what != ZK_ANSWER || m->tag != T_BEAT)
         return;
+    if (m->rc == ZOK && be->node.told != be->lock.edition) /* it was sent before the grant */
+        zk_beat(be);
     if (m->rc == ZNONODE) {
         be->node.state = NODE_NONE;
         if (be->grant == GRANT_HELD)

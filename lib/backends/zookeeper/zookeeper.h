@@ -31,8 +31,18 @@ enum zk_node_state { NODE_NONE, NODE_ASKED, NODE_UNCLEAR, NODE_THERE };
 /* How far an acquire with a node is. */
 enum zk_stage {
     STAGE_QUEUE,    /* in the queue */
-    STAGE_RIPENING, /* first, but the lease is too old: the next heartbeat renews it */
+    STAGE_RIPENING, /* first, but the lease is too old: a heartbeat renews it */
     STAGE_BUSY      /* !wait, and not first: giving our place up */
+};
+
+/* What our node's data says of us, for the waiter behind us. Also of a holder that was granted at once: WORD_WAITS. */
+enum zk_word { WORD_WAITS, WORD_NEXT, WORD_HELD };
+
+/* How close to the lock a waiter is. It only grows: the nodes in front of ours can only go. */
+enum zk_rank {
+    RANK_BEHIND,
+    RANK_SECOND, /* behind the next one: its heartbeats are writes from here on */
+    RANK_NEXT
 };
 
 enum zk_grant { NOT_GRANTED, GRANT_HELD, GRANT_LOST };
@@ -75,10 +85,15 @@ struct zk_session {
     uint64_t refusing; /* before the first connection: the servers, by bit, that are of no use */
     struct dlock_error refused; /* what the last of them said; code 0: nothing */
     struct {
-        unsigned serial; /* the outstanding one; 0: none */
+        unsigned serial;  /* the outstanding one; 0: none */
+        bool write;       /* it sets our node; else it is a sync and a look at the node */
+        unsigned edition; /* a write: of the record */
+        unsigned sync;    /* a look: serial of its sync */
+        bool synced;      /* that was answered */
         int64_t sent, until;
         int64_t next_at; /* the next one while waiting; for a held lock the core decides */
-        int64_t answered[ZK_BEATS]; /* when the answered ones were sent, oldest first */
+        /* When the answered ones were sent, oldest first: the lease's. */
+        int64_t answered[ZK_BEATS];
         int n;
     } beat;
 };
@@ -103,6 +118,7 @@ struct zk_backend {
         bool kazoo;        /* ?layout= */
         char record[1024]; /* our node's data */
         enum dlock_record record_of;
+        unsigned edition; /* counts its changes */
     } lock;
 
     struct zk_session session;
@@ -115,6 +131,7 @@ struct zk_backend {
         char *path;
         uint64_t fence; /* 0: not known yet */
         int64_t create_sent;
+        unsigned told; /* the edition of the record that the server has confirmed */
     } node;
 
     struct {
@@ -125,7 +142,8 @@ struct zk_backend {
         unsigned list_serial, pred_serial, front_serial; /* front: also of T_SELF */
         char *pred, *front; /* paths: the node that we watch, the first one */
         bool front_known;   /* be->info describes the first one */
-        int place;
+        int place;          /* when we looked last, 1 is next; 0: not behind others yet */
+        enum zk_rank rank;
     } acquire;
 
     struct {
@@ -164,8 +182,8 @@ static inline int64_t zk_patience(const struct zk_backend *be)
 
 /* uri.c: set be->lock from be->spec; 0, DLOCK_EUSAGE, or what reading a password file failed with. */
 int zk_check_spec(struct zk_backend *be, struct dlock_error *err);
-/* Make our node's data: what the create and each heartbeat write. */
-void zk_set_record(struct zk_backend *be, enum dlock_record as);
+/* Make our node's data: what the create and the heartbeats write. */
+void zk_set_record(struct zk_backend *be, enum dlock_record as, enum zk_word word);
 /* Free the strings of be->lock, node and acquire. */
 void zk_done(struct zk_backend *be);
 /* Make a new token and a new stem, which must be NULL. 0, DLOCK_EOS, DLOCK_ENOMEM. */
@@ -181,6 +199,11 @@ struct zk_child {
 bool zk_sequence(const char *name, int64_t *seq);
 /* The contenders among names, first in line first; malloc'ed, *n of them. NULL: out of memory. */
 struct zk_child *zk_line(char *const *names, int nnames, int *n);
+/*
+ * The word in a node's data. The node of another program, and one whose word we cannot read, count as a holder's: the
+ * waiter behind it takes itself for the next one, which costs some heartbeats more.
+ */
+enum zk_word zk_read_word(const char *data, int len);
 /* Fill info from a node's name, data (NULL or len bytes) and stat. waiter: by its place in the queue. */
 void zk_read_info(const char *name, bool waiter, const char *data, int len, const struct Stat *stat,
                   struct dlock_info *info);
@@ -195,10 +218,15 @@ void zk_session_close(struct zk_backend *be);
  * NEWS_MESSAGE. NEWS_NONE: the mailbox is empty; then the session's timers have been looked at, too.
  */
 enum zk_news zk_session_next(struct zk_backend *be, struct zk_msg *m, struct dlock_error *err);
-/* Send a heartbeat, if there is a node to set and none is outstanding. */
+/*
+ * Send a heartbeat, if there is a node and none is outstanding: a write where the lease, or the waiter behind us, needs
+ * one, else a look.
+ */
 void zk_beat(struct zk_backend *be);
 /* The server has answered a write that was sent at that time. */
 void zk_heard(struct zk_session *s, int64_t sent);
+/* The server has answered a look, behind a sync, that was sent at that time. */
+void zk_seen(struct zk_session *s, int64_t sent);
 /* Is it unknown whether our node was there when the last heartbeat was served? */
 bool zk_beat_unanswered(const struct zk_session *s);
 /* From when on the lease counts: the head of session.c says why. */

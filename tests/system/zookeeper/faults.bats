@@ -33,6 +33,7 @@ end_session() {
 }
 
 another_second() { local n; n=$(node 2) && [ -n "$n" ] && [ "$n" != "$1" ]; }
+another_last() { local n; n=$(node 4) && [ -n "$n" ] && [ "$n" != "$1" ]; }
 
 # --- the session, the node -----------------------------------------------------------------------------
 
@@ -102,10 +103,18 @@ another_second() { local n; n=$(node 2) && [ -n "$n" ] && [ "$n" != "$1" ]; }
     wait_for 5 another_second "$n"
     line_is 2
     [ ! -e got ]
+    # One that writes no heartbeats, too.
+    first=$WAITER
+    OPTS="--ttl 2" wait_in_line 3 true
+    second=$WAITER
+    OPTS="--ttl 2" wait_in_line 4 true
+    n=$(node 4)
+    zk_rm "$n"
+    wait_for 5 another_last "$n"
     touch end
     ended
     assert_rc 0
-    wait_exit 5 "$WAITER"
+    for p in "$first" "$second" "$WAITER"; do wait_exit 5 "$p"; done
     no_violations
     line_is 0
 }
@@ -219,6 +228,37 @@ unharmed() {
         line_is 0 || fail "$fault: left behind: $(line)"
         end_proxy
     done
+}
+
+# It writes one heartbeat to say that it waits, and the next one when it has come to the front: that proves its lease.
+@test "a waiter whose proof of the lease is lost proves it again" {
+    local -a front
+    for fault in 'lose set 2' 'swallow set 2'; do
+        rm -f end got stay command/*
+        background --ttl 30 "$L" $SUBJECT -u "$T/end"
+        wait_for 5 running
+        for i in 2 3; do
+            OPTS="--ttl 2" wait_in_line $i touch "$T/ran"
+            front[i]=$WAITER
+        done
+        # shellcheck disable=SC2086
+        proxy $fault
+        L=$P start_waiter got --ttl 2
+        wait_for 5 watches_are 3
+        # The begin of its session is too old to be the lease's by then.
+        t0=$(now_ms)
+        wait_for 5 beyond $((t0 + 1150))
+        touch end
+        kill -TERM "${front[2]}" "${front[3]}"
+        ended
+        assert_rc 0
+        wait_exit 10 "$WAITER" || fail "$fault: $(cat got.log)"
+        struck && [ -s got ] && [ ! -e ran ]
+        line_is 0 || fail "$fault: left behind: $(line)"
+        end_proxy
+        for i in 2 3; do wait_exit 5 "${front[i]}" || :; done
+    done
+    no_violations
 }
 
 # --- the client's processes ----------------------------------------------------------------------------

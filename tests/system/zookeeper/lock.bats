@@ -47,10 +47,13 @@ teardown() { dlock_teardown; }
 }
 
 # bats test_tags=slow,soak
-@test "each release wakes exactly one of many waiters, in order" {
-    local i n pids=() before fired
+# watches_fired KIND [SERVER]: those that the server has reported since its start, of nodes deleted or changed.
+watches_fired() { zk_mntr "sum_node_$1_watch_count" "${2:-default}"; }
+
+@test "a hand-off wakes three of many waiters at most, in order" {
+    local i n pids=() deleted changed
     n=$(amount zk_waiters)
-    # No heartbeat while it lasts: it fires a watch, too, and who renews that when the node has just gone has none.
+    # No heartbeat while it lasts: it fires a watch, too.
     own_server maxSessionTimeout=400000
     hold --ttl 300
     for ((i = 1; i <= n; i++)); do
@@ -59,12 +62,14 @@ teardown() { dlock_teardown; }
         # No process for each look, and nobody is let in unless the one before it stands in line.
         wait_for 5 watches_are $i own
     done
-    before=$(zk_mntr sum_node_deleted_watch_count own)
+    deleted=$(watches_fired deleted own) changed=$(watches_fired changed own)
     let_go
     for i in "${pids[@]}"; do wait_exit 20 "$i"; done
     [ "$(paste -sd' ' order)" = "$(seq -s' ' $n)" ]
-    fired=$(($(zk_mntr sum_node_deleted_watch_count own) - before))
-    [ $fired = $n ] || fail "$fired watches for $n releases"
+    deleted=$(($(watches_fired deleted own) - deleted)) changed=$(($(watches_fired changed own) - changed))
+    # The next one; the one behind that by the new holder's record, and one more by the record of the new next one.
+    assert_between 0 "$deleted" "$n" "watches of deleted nodes"
+    assert_between $((n - deleted)) "$changed" $((2 * n)) "watches of changed nodes"
     watches_are 0 own
     no_session own
 }
@@ -170,19 +175,67 @@ os.execv(sys.argv[1], sys.argv[1:])' "$DLOCK" "$L" touch "$T/ran"
     let_go
 }
 
-@test "holder and waiter send a heartbeat every sixth of the ttl" {
+# in_turn: "NUMBER VERSION WORD" of each node in the queue. The number counts them, the word is dlock's in its data.
+in_turn() {
+    local n=0 path
+    for path in $(line); do
+        echo "$((++n)) $(version "$path") $(zk_get "$path" | sed -nE 's/^dlock1 .* state=([a-z]+)$/\1/p')"
+    done
+}
+words_are() { [ "$(in_turn | cut -d' ' -f3 | paste -sd' ')" = "$*" ]; }
+# All that has ever been written to the server, as a number.
+zxid() { local x; x=$(zk_cmd srvr | sed -n 's/^Zxid: //p') && echo $((x)); }
+
+@test "only the holder and the two waiters behind it write heartbeats" {
+    local i z0 z1 t0 t1 was n version word beats pids=()
     hold --ttl 3
-    OPTS="--ttl 3" wait_in_line 2 true
-    h=$(node 1) w=$(node 2)
-    h0=$(zk_stat "$h" version) t0=$(now_ms)
-    w0=$(zk_stat "$w" version)
-    wait_for 6 beyond $((t0 + 3000))
-    h1=$(zk_stat "$h" version) t1=$(now_ms)
-    w1=$(zk_stat "$w" version)
-    assert_between $(((t1 - t0) / 500 - 1)) $((h1 - h0)) $(((t1 - t0) / 500 + 1)) "heartbeats of the holder"
-    assert_between $(((t1 - t0) / 500 - 1)) $((w1 - w0)) $(((t1 - t0) / 500 + 1)) "heartbeats of the waiter"
+    for i in 2 3 4 5; do
+        OPTS="--ttl 3" wait_in_line $i true
+        pids+=("$WAITER")
+    done
+    start_log foreign.log zk_hold -s "/$NAME/x-"
+    FOREIGN=$STARTED
+    wait_for 5 line_is 6
+    # Behind another program's node a waiter cannot know whether it is next.
+    OPTS="--ttl 3" wait_in_line 6 true
+    pids+=("$WAITER")
+    wait_for 5 words_are held next waits waits waits '' next
+    was=$(in_turn) t0=$(now_ms) z0=$(zxid)
+    wait_for 6 beyond $((t0 + 2000))
+    z1=$(zxid) t1=$(now_ms)
+    beats=$(((t1 - t0) / 500))
+    # Four of the six waiters write, and nothing else is written. (All did: 7 in a sixth of the ttl.)
+    assert_between $((4 * (beats - 1))) $((z1 - z0)) $((4 * (beats + 1))) "writes"
+    while read -r n version word; do
+        version=$((version - $(sed -n "${n}s/^$n \([0-9]*\).*/\1/p" <<<"$was")))
+        case $n in
+        1 | 2 | 3 | 7) [ $version -gt 0 ] || fail "number $n wrote no heartbeat" ;;
+        *) [ $version = 0 ] || fail "number $n wrote $version heartbeats" ;;
+        esac
+    done < <(in_turn)
+    kill "$FOREIGN"
     let_go
-    wait_exit 5 "$WAITER"
+    for i in "${pids[@]}"; do wait_exit 5 "$i"; done
+}
+
+@test "a waiter that never wrote a heartbeat is granted at once when it comes to the front" {
+    local i t0 pids=()
+    hold --ttl 4
+    for i in 2 3 4; do
+        OPTS="--ttl 4" wait_in_line $i "$HELPERS/clock" "$T/granted$i"
+        pids+=("$WAITER")
+    done
+    n=$(node 4)
+    v=$(version "$n")
+    # The begin of its session is too old to be the lease's by then.
+    wait_for 6 beyond $(($(now_ms) + 2300))
+    [ "$(version "$n")" = "$v" ]
+    kill -TERM "${pids[0]}" "${pids[1]}" "$HOLDER"
+    t0=$(now_ms)
+    wait_exit 5 "${pids[2]}"
+    # (With two writes, a third of the ttl apart, it were 1333.)
+    assert_between 0 $(($(cat granted4) / NS - t0)) $((1000 + SLOW)) "time until the grant (ms)"
+    for i in "$HOLDER" "${pids[0]}" "${pids[1]}"; do wait_exit 5 "$i" || :; done
 }
 
 @test "the command gets none of our descriptors" {

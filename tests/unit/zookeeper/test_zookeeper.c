@@ -203,7 +203,7 @@ TEST(reads_our_own_record)
     struct user u;
     struct dlock_info info;
     REQUIRE_INT(open_uri(&u, "zk://h#n"), 0);
-    zk_set_record(&u.be, RECORD_HOLDS);
+    zk_set_record(&u.be, RECORD_HOLDS, WORD_HELD);
     CHECK_HAS(u.be.lock.record, "dlock1 ");
     info = info_of(UUID "-lock-0000000001", u.be.lock.record, (int)strlen(u.be.lock.record));
     CHECK(!info.foreign);
@@ -225,6 +225,74 @@ TEST(shows_no_time_of_the_grant_before_it_is_told)
     CHECK(info.waiter);
     CHECK_INT(info.since_ms, INT64_C(1790000000000));
     CHECK_INT(info.fence, 0);
+}
+
+/* What other releases must understand: the format of a node's data. */
+TEST(a_node_says_who_waits_behind_whom)
+{
+    static const struct {
+        enum zk_word word;
+        const char *text;
+    } words[] = {{WORD_WAITS, "waits"}, {WORD_NEXT, "next"}, {WORD_HELD, "held"}};
+    struct user u;
+    char want[1024], since[64];
+    REQUIRE_INT(open_uri(&u, "zk://h#n"), 0);
+    u.identity = (struct dlock_identity){
+        .host = "web1", .user = "joe", .command = "backup.sh -v", .pid = 7, .since_ms = 5};
+    for (size_t i = 0; i < DLOCK_LEN(words); i++) {
+        unsigned before = u.be.lock.edition;
+        zk_set_record(&u.be, RECORD_WAITS, words[i].word);
+        snprintf(want, sizeof want,
+                 "dlock1 host=web1 pid=7 user=joe since=5 cmd=backup.sh%%20-v note= state=%s",
+                 words[i].text);
+        CHECK_STR(u.be.lock.record, want);
+        CHECK_INT(zk_read_word(want, (int)strlen(want)), words[i].word);
+        CHECK(u.be.lock.edition != before);
+    }
+    /* However long the rest is. */
+    memset(u.identity.note, '%', sizeof u.identity.note - 1);
+    memset(u.identity.command, '%', sizeof u.identity.command - 1);
+    memset(u.identity.host, 'h', sizeof u.identity.host - 1);
+    zk_set_record(&u.be, RECORD_HOLDS, WORD_NEXT);
+    CHECK_INT(zk_read_word(u.be.lock.record, (int)strlen(u.be.lock.record)), WORD_NEXT);
+    snprintf(since, sizeof since, " state=%s", "next");
+    CHECK_STR(u.be.lock.record + strlen(u.be.lock.record) - strlen(since), since);
+    done(&u);
+}
+
+TEST(an_unknown_predecessor_counts_as_the_holder)
+{
+    static const char *const held[] = {
+        "",
+        "x",
+        "dlock",
+        "dlock1",
+        "dlock1 state",
+        "dlock1 state=",
+        "dlock1 state=nex",
+        "dlock1 state=nextt",
+        "dlock1 state=held",
+        "dlock1 state=later next=1",
+        "state=waits",
+        "dlock1 host=a pid=1 user=b since=5 cmd=x note=state=waits",
+        "\300\250\0\1 state=waits",
+        "dlock12 state=waits",
+    };
+    for (size_t i = 0; i < DLOCK_LEN(held); i++)
+        if (!CHECK_INT(zk_read_word(held[i], (int)strlen(held[i])), WORD_HELD))
+            printf("# %s\n", held[i]);
+    CHECK_INT(zk_read_word(NULL, 0), WORD_HELD);
+    CHECK_INT(zk_read_word(NULL, -1), WORD_HELD);
+    /* Not beyond its end; and later releases may say more. */
+    CHECK_INT(zk_read_word("dlock1 state=waits", 17), WORD_HELD);
+    CHECK_INT(zk_read_word("dlock1 state=waits more=1", 25), WORD_WAITS);
+    CHECK_INT(zk_read_word("dlock1 state=next", 17), WORD_NEXT);
+    char *huge = calloc(1, 1 << 20);
+    REQUIRE(huge);
+    memset(huge, ' ', 1 << 20);
+    memcpy(huge, "dlock1", 6);
+    CHECK_INT(zk_read_word(huge, 1 << 20), WORD_HELD);
+    free(huge);
 }
 
 TEST(names_the_program_of_a_foreign_record)
@@ -669,7 +737,126 @@ TEST(forgets_the_heartbeats_of_the_session_before)
     CHECK_INT(z.beat.n, 1);
 }
 
+TEST(looks_alone_never_move_the_lease)
+{
+    const int64_t s = DLOCK_SEC;
+    struct zk_session z = with_session(1, 6 * s);
+    zk_heard(&z, 2);
+    for (int64_t t = s; t < 10000 * s; t += s) {
+        zk_seen(&z, t);
+        REQUIRE_INT(zk_lease_from(&z), 1);
+        REQUIRE(z.beat.n <= 6); /* the lease's, one that is old enough, those that are not */
+    }
+}
+
+TEST(a_write_moves_the_lease_to_a_look_a_third_older)
+{
+    const int64_t s = DLOCK_SEC;
+    struct zk_session z = with_session(0, 6 * s);
+    zk_heard(&z, 1);
+    for (int64_t t = 100 * s; t <= 110 * s; t += s)
+        zk_seen(&z, t);
+    zk_heard(&z, 110 * s + s / 2);
+    CHECK_INT(zk_lease_from(&z), 108 * s);
+    /* None of the last third: the one before counts, however old it is. */
+    z = with_session(0, 6 * s);
+    zk_seen(&z, 50 * s);
+    zk_seen(&z, 100 * s);
+    zk_heard(&z, 101 * s);
+    CHECK_INT(zk_lease_from(&z), 50 * s);
+}
+
+/* The answer to a heartbeat that was a look; sync: what its sync was answered with, 1: nothing yet. */
+static void look_answered(struct user *u, int sync)
+{
+    struct zk_msg synced = {.what = ZK_ANSWER, .tag = T_SYNC, .serial = 4, .rc = sync};
+    struct zk_msg seen = {.what = ZK_ANSWER, .tag = T_BEAT, .serial = 5, .rc = ZOK};
+    REQUIRE_INT(open_uri(u, "zk://h#n"), 0);
+    u->be.node.state = NODE_THERE;
+    u->be.session = with_session(0, 6 * DLOCK_SEC);
+    u->be.session.beat.serial = 5;
+    u->be.session.beat.sync = 4;
+    u->be.session.beat.sent = 10 * DLOCK_SEC;
+    if (sync != 1)
+        CHECK_INT(on_answer(&u->be, &synced), NEWS_NONE);
+    CHECK_INT(on_answer(&u->be, &seen), NEWS_MESSAGE);
+    zk_heard(&u->be.session, 13 * DLOCK_SEC);
+}
+
+/* A server that has lost its leader answers reads. */
+TEST(a_look_counts_only_behind_a_sync)
+{
+    struct user u;
+    look_answered(&u, ZOK);
+    CHECK_INT(zk_lease_from(&u.be.session), 10 * DLOCK_SEC);
+    done(&u);
+    look_answered(&u, 1);
+    CHECK_INT(zk_lease_from(&u.be.session), 0);
+    done(&u);
+    look_answered(&u, ZTHROTTLEDOP);
+    CHECK_INT(zk_lease_from(&u.be.session), 0);
+    done(&u);
+}
+
 /* --------------------------------------------------------------- our node */
+
+/* The node in front of ours, at that place, has this data. */
+static enum zk_rank rank_after(int place, const char *data)
+{
+    struct user u;
+    char text[64];
+    snprintf(text, sizeof text, "%s", data);
+    struct zk_msg m = {.what = ZK_ANSWER, .tag = T_PRED, .serial = 3, .data = text};
+    m.len = (int)strlen(text);
+    if (!CHECK_INT(open_uri(&u, "zk://h#n"), 0))
+        return RANK_BEHIND;
+    u.be.op = OP_ACQUIRE;
+    u.be.node.state = NODE_THERE;
+    u.be.acquire.place = place;
+    u.be.acquire.front_known = true;
+    u.be.acquire.pred_serial = 3;
+    zk_set_record(&u.be, RECORD_HOLDS, WORD_WAITS);
+    u.be.node.told = u.be.lock.edition;
+    CHECK_INT(zk_node_message(&u.be, &m, &u.err), ZK_GOES_ON);
+    enum zk_rank rank = u.be.acquire.rank;
+    CHECK_INT(zk_read_word(u.be.lock.record, (int)strlen(u.be.lock.record)),
+              rank == RANK_NEXT ? WORD_NEXT : WORD_WAITS);
+    CHECK(u.be.lock.record_of == RECORD_WAITS && u.be.node.told != u.be.lock.edition);
+    done(&u);
+    return rank;
+}
+
+TEST(a_waiter_knows_its_rank_by_its_place_and_the_word_in_front)
+{
+    CHECK_INT(rank_after(1, "dlock1 state=waits"),
+              RANK_NEXT); /* of a holder that was granted at once */
+    CHECK_INT(rank_after(1, "dlock1 state=held"), RANK_NEXT);
+    CHECK_INT(rank_after(2, "dlock1 state=next"), RANK_SECOND);
+    CHECK_INT(rank_after(2, "dlock1 state=waits"), RANK_SECOND);
+    CHECK_INT(rank_after(3, "dlock1 state=waits"), RANK_BEHIND);
+    /* Those in front have gone since we looked. */
+    CHECK_INT(rank_after(7, "dlock1 state=next"), RANK_SECOND);
+    CHECK_INT(rank_after(7, "dlock1 state=held"), RANK_NEXT);
+    CHECK_INT(rank_after(7, "dlock1"), RANK_NEXT);
+    CHECK_INT(rank_after(7, "of kazoo"), RANK_NEXT);
+}
+
+/* Without a write there is no grant: it must not wait indefinitely. */
+TEST(a_refused_proof_of_the_lease_ends_the_acquire)
+{
+    struct user u;
+    struct zk_msg m = {.what = ZK_ANSWER, .tag = T_BEAT, .serial = 6, .rc = ZNOAUTH};
+    REQUIRE_INT(open_uri(&u, "zk://h#n"), 0);
+    u.be.op = OP_ACQUIRE;
+    u.be.node.state = NODE_THERE;
+    CHECK_INT(zk_node_message(&u.be, &m, &u.err), ZK_GOES_ON);
+    u.be.acquire.stage = STAGE_RIPENING;
+    CHECK_INT(zk_node_message(&u.be, &m, &u.err), ZK_FAILED);
+    CHECK_INT(u.err.code, DLOCK_EPERM);
+    m.rc = ZCONNECTIONLOSS;
+    CHECK_INT(zk_node_message(&u.be, &m, &u.err), ZK_GOES_ON);
+    done(&u);
+}
 
 /* Giving the place up: a heartbeat, sent before the delete, finds that another client has deleted the node already. */
 TEST(is_busy_when_the_node_is_gone_before_the_delete)
