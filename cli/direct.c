@@ -2,6 +2,9 @@
  * direct.c - a command under a plain file lock. The lock is the kernel's, lives on a descriptor
  * that the command inherits, and cannot be lost: there is no guard, and we are the command's
  * parent.
+ *
+ * With -o too where a guard could not find the command's tree (struct command, alone): then the
+ * descriptor is ours only, as with flock(1).
  */
 #include "direct.h"
 
@@ -31,7 +34,7 @@ static struct spawn describe(const struct hold *h)
         .sig = h->c->sig,
         .keeper_fd = -1,
         .not_after = DLOCK_NEVER,
-        .inherit_fd = dlock_fd(h->lk),
+        .inherit_fd = h->c->o->close_fd ? -1 : dlock_fd(h->lk),
         .name = dlock_name(h->lk),
         .token = dlock_token(h->lk),
         .fence = dlock_fence(h->lk),
@@ -211,7 +214,7 @@ static void run_command(struct hold *h)
     }
     let_go(h);
     wait_for_exit(h);
-    if (h->c->end_signal)
+    if (h->c->end_signal && !h->c->alone)
         end_rest(h);
 }
 

@@ -83,6 +83,7 @@ struct keeper {
     bool tree_empty;
 
     struct {
+        int64_t since;
         struct dlock_info holder; /* last seen */
         bool have_holder;
         int place;         /* in the queue; 0: unknown */
@@ -100,6 +101,18 @@ static const struct options *options_of(const struct keeper *k)
 static bool may_end(const struct keeper *k)
 {
     return options_of(k)->on_lost != DLOCK_LOST_WARN;
+}
+
+/* The lock for messages: "redis://h:6379/0: 'nightly'". A bare file is lock and store in one: "'/run/lock/x'". */
+static const char *lock_text(const struct keeper *k, char *buf)
+{
+    const char *name = dlock_name(k->lk), *where = dlock_where(k->lk);
+
+    if (strcmp(where, name) == 0)
+        snprintf(buf, LOCK_TEXT_MAX, "'%s'", name);
+    else
+        snprintf(buf, LOCK_TEXT_MAX, "%s: '%s'", where, name);
+    return buf;
 }
 
 /* ------------------------------------------------------ to the guard --- */
@@ -245,8 +258,12 @@ static int fork_guard(struct keeper *k, const char *name, int lock_fd)
 
 static void on_granted(struct keeper *k, const struct dlock_times *times)
 {
+    char lock[LOCK_TEXT_MAX];
+
     k->times = *times;
-    if (k->guard_state == UNGUARDED && !options_of(k)->close_fd) {
+    if (options_of(k)->verbose)
+        message_took(lock_text(k, lock), k->wait.since);
+    if (k->guard_state == UNGUARDED && (!options_of(k)->close_fd || k->c->alone)) {
         k->phase = KEEPER_HANDED_OVER;
         return;
     }
@@ -357,18 +374,6 @@ static void read_signals(struct keeper *k)
 
 #define HOLDER_TEXT_MAX 1024
 
-/* The lock for messages: "redis://h:6379/0: 'nightly'". A bare file is lock and store in one: "'/run/lock/x'". */
-static const char *lock_text(const struct keeper *k, char *buf)
-{
-    const char *name = dlock_name(k->lk), *where = dlock_where(k->lk);
-
-    if (strcmp(where, name) == 0)
-        snprintf(buf, LOCK_TEXT_MAX, "'%s'", name);
-    else
-        snprintf(buf, LOCK_TEXT_MAX, "%s: '%s'", where, name);
-    return buf;
-}
-
 /* The lock is lost: noted, and said once. what: "is lost"; why: more about it, or "". */
 static void on_lost(struct keeper *k, const char *what, const char *why)
 {
@@ -390,6 +395,8 @@ static void on_busy(struct keeper *k, const struct dlock_info *info)
         lock_text(k, lock);
         if (info)
             snprintf(why, sizeof(why), "held by %s", message_holder(info, holder, sizeof(holder)));
+        else if (k->c->local)
+            snprintf(why, sizeof(why), "held by another process");
         else /* free, but kept for the first waiter, or the store grants nothing yet */
             snprintf(why, sizeof(why), "not available yet");
         if (o->nonblock)
@@ -432,6 +439,8 @@ static void on_released(struct keeper *k, const struct dlock_report *r)
 
 static void on_waiting(struct keeper *k, const struct dlock_report *r)
 {
+    if (r->place < 0)
+        return;
     k->wait.have_holder = r->info;
     if (r->info)
         k->wait.holder = *r->info;
@@ -505,7 +514,7 @@ static void report_wait(struct keeper *k, int64_t now)
         return;
     k->wait.news = false;
     k->wait.report_at = now + WAIT_REPORT_EVERY;
-    if (o->quiet || !(o->verbose || isatty(STDERR_FILENO)))
+    if (!message_tells_wait(o))
         return;
     if (k->wait.place > 1)
         snprintf(ahead, sizeof(ahead), ", %d in the queue before us", k->wait.place - 1);
@@ -748,6 +757,7 @@ int keeper_run(struct command *c, struct dlock_uri **uri, dlock **held)
     k.lk = open_handle(c->o, uri, &code);
     if (!k.lk)
         return code; /* the guard exits by itself when our end of its socket closes */
+    k.wait.since = dlock_now();
     dlock_start_acquire(k.lk);
     loop(&k);
     if (k.phase != KEEPER_HANDED_OVER)

@@ -20,12 +20,20 @@
 #define SYS_close_range 436
 #endif
 
+/* In a place without /dev, a chroot for example, something else that can be neither read nor written. */
+static int open_plug(void)
+{
+    int fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+
+    return fd >= 0 ? fd : open("/", O_PATH | O_CLOEXEC);
+}
+
 int fds_plug(void)
 {
     int fd;
 
     do {
-        fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+        fd = open_plug();
         if (fd < 0)
             return -errno;
     } while (fd <= 2);
@@ -68,7 +76,7 @@ static void close_listed(const int *keep, int n)
 
 void fds_let_go(int *keep, int n)
 {
-    int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    int null = open_plug();
     unsigned from = 3;
 
     if (null >= 0) {
@@ -76,7 +84,7 @@ void fds_let_go(int *keep, int n)
         dup2(null, 1);
         if (null > 2)
             close(null);
-    } else { /* a chroot without /dev: a pipe must still end when the command ends it */
+    } else { /* no descriptor is free: a pipe must still end when the command ends it */
         close(0);
         close(1);
     }

@@ -56,8 +56,9 @@ const char *spawn_marker(char buf[SPAWN_MARKER_SIZE], const char *token);
  */
 int spawn_exec(const struct spawn *);
 /*
- * At the start of main: open /dev/null, CLOEXEC, on each of 0, 1 and 2 that is closed, so that no
- * descriptor of ours gets that number and the command finds them closed again. 0 or -errno.
+ * At the start of main: open /dev/null (or, without it, the root directory), CLOEXEC, on each of 0,
+ * 1 and 2 that is closed, so that no descriptor of ours gets that number and the command finds them
+ * closed again. 0 or -errno.
  */
 int fds_plug(void);
 /* The exit code for that errno of a failed exec: 127 (ENOENT, ENOTDIR), 126 otherwise. */
