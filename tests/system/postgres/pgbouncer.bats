@@ -47,7 +47,7 @@ tries_are() { [ "$(tries)" -ge "$1" ]; }
 no_trace() {
     local n
     [ "$(pgsql -c "select count(*) from pg_locks where locktype = 'advisory'")" = 0 ] || fail "an advisory lock is left"
-    [ "$(pgsql -c "select count(*) from pg_stat_activity where application_name like 'dlock:%:w'")" = 0 ] || fail "a waiter's name is left"
+    [ "$(pgsql -c "select count(*) from pg_stat_activity where application_name like 'dlock:%:%'")" = 0 ] || fail "a waiter's name is left"
     n=$(pooled -c 'select count(*) from pg_listening_channels()')
     [ "$n" = 0 ] || fail "$n channels are listened to"
     ! tail -c "+$LOG_FROM" "$PG_LOG" | grep -v '\[pgsql\]' | grep 'LISTEN "' || fail "LISTEN was sent"

@@ -44,7 +44,7 @@ nothing_left() {
 }
 
 # Lease mode.
-called_are() { is_sql "count(*) = $1 from pg_stat_activity where application_name like 'dlock:%:w'"; }
+called_are() { is_sql "count(*) = $1 from pg_stat_activity where application_name like 'dlock:%:%'"; }
 blocked_are() { is_sql "count(*) = $1 from pg_stat_activity where $APP and wait_event_type = 'Lock'"; }
 # block_row: the lock's row is held by an open transaction, so a try is not answered; unblock_row ends that. What is
 # started in between gets 8>&-.
@@ -231,7 +231,7 @@ waits_for_standby() {
     pgsql -c "update dlock_locks set expires = '-infinity', owner = '' where name = '$NAME'"
     block_row
     [ "$(pgsql -c "select count(pg_notify('dlock_' || substr(application_name, 7, 16) || '_' || pid, ''))
-        from pg_stat_activity where application_name like 'dlock:%:w'")" = 2 ]
+        from pg_stat_activity where application_name like 'dlock:%:%'")" = 2 ]
     wait_for 2 blocked_are 2
     unblock_row
     wait_for 2 test -s won/who
@@ -251,7 +251,7 @@ waits_for_standby() {
     start_log w.log "$DLOCK" --ttl 30 "postgres://postgres@$P/postgres?mode=lease#$NAME" "$HELPERS/clock" got
     waiter=$STARTED
     # Its last try is answered.
-    wait_for 5 is_sql "count(*) = 1 from pg_stat_activity where application_name like 'dlock:%:w' and state = 'idle'
+    wait_for 5 is_sql "count(*) = 1 from pg_stat_activity where application_name like 'dlock:%:%' and state = 'idle'
         and query like '%INSERT INTO%'"
     t0=$(now_ms)
     let_go
@@ -306,7 +306,7 @@ waits_for_standby() {
     block_row
     : >drop
     pgsql -c "select pg_notify('dlock_' || substr(application_name, 7, 16) || '_' || pid, '')
-        from pg_stat_activity where application_name like 'dlock:%:w'" >notify.log
+        from pg_stat_activity where application_name like 'dlock:%:%'" >notify.log
     # The one that nobody hears any more, and the next one.
     wait_for 3 blocked_are 2
     t0=$(now_ms)

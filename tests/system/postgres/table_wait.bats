@@ -195,7 +195,7 @@ messages_of() {
     start_log hold.log "$DLOCK" --ttl 6 "$L" sh -c 'echo >held; "$HELPERS/await" go'
     HOLDER=$STARTED
     wait_for 5 called_are 1
-    pid=$(sql -c "select pid from pg_stat_activity where application_name like 'dlock:%:w'")
+    pid=$(sql -c "select pid from pg_stat_activity where application_name like 'dlock:%:%'")
     FROZEN=("$pid")
     kill -STOP "$pid"
     wait_for 5 test -e held
