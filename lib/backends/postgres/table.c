@@ -92,53 +92,43 @@ enum {
     R_NAMED,
     R_COLUMNS
 };
+/* clang-format off */
 static const char try_text[] =
-    "@WWITH @0h AS MATERIALIZED (SELECT r.holder, r.fence, r.owner, r.expires, r.passed, "
-    "GREATEST(r.expires, r.freed) AS since FROM @T r WHERE r.name" EQ "$1" TEXT "), "
-    "m AS MATERIALIZED (SELECT CASE WHEN $5" BIGINT GT "p.passed THEN $5" BIGINT
-    " ELSE GREATEST(" TICKET_NOW ", p.passed" PLUS "1) END AS ticket, p.passed "
-    "FROM (SELECT COALESCE((SELECT h.passed FROM h), 0) AS passed OFFSET 0) p), "
-    "t AS MATERIALIZED (SELECT w.ahead, pg_catalog.make_interval(secs => " TURN(
-        "w.ahead") ") AS turn "
-                   "FROM (SELECT CASE WHEN EXISTS (SELECT 1 FROM h WHERE h.since" GT
-                   "(" NOW MINUS ANY_TURN ")) "
-                   "THEN (SELECT pg_catalog.count(DISTINCT a.application_name) " IN_LINE GT WITH_TICKET(
-                       "SELECT m.passed FROM m") "AND a.application_name" AS_CODES LT
-                       WITH_TICKET(
-                           "SELECT m.ticket FROM m") ") ELSE 0 END AS ahead OFFSET 0) w), "
-                                                     "got AS (INSERT INTO @T AS l (name, fence, owner, expires, holder, passed) "
-                                                     "SELECT $1" TEXT ", " TICKET_NOW ", $2" TEXT
-                                                     ", " NOW PLUS TTL ", $4" TEXT
-                                                     ", CASE WHEN t.ahead" GT
-                                                     "0 THEN (SELECT m.ticket FROM m)" MINUS
-                                                     "1 END "
-                                                     "FROM (SELECT " DURABLE
-                                                     " AS done OFFSET 0) s CROSS JOIN t WHERE s.done IS NOT NULL "
-                                                     "AND NOT EXISTS (SELECT 1 FROM h WHERE h.expires" GT
-                                                         NOW " OR (h.since" LE NOW " AND h.since" GT
-                                                     "(" NOW MINUS "t.turn))) @1"
-                                                     "ON CONFLICT (name) DO UPDATE SET (fence, owner, expires, holder, passed) = "
-                                                     "ROW(GREATEST(l.fence" PLUS
-                                                     "1, EXCLUDED.fence), EXCLUDED.owner, " NOW PLUS
-                                                         TTL ", "
-                                                     "EXCLUDED.holder, GREATEST(l.passed, EXCLUDED.passed)) "
-                                                     "WHERE l.expires" LE NOW
-                                                     " AND (GREATEST(l.expires, l.freed)" GT NOW
-                                                     " OR GREATEST(l.expires, l.freed)" LE
-                                                     "(" NOW MINUS "(SELECT t.turn FROM t))) "
-                                                     "RETURNING l.fence) "
-                                                     "SELECT g.fence, pg_catalog.pg_backend_pid(), o.holder, o.fence, "
-                                                     "(EXTRACT(epoch FROM o.expires" MINUS NOW
-                                                     ")" MILLISECONDS ", $2" TEXT ", @2, o.owner, "
-                                                     "(SELECT m.ticket FROM m), t.ahead, (EXTRACT(epoch FROM CASE WHEN o.expires IS NULL "
-                                                     "THEN LEAST(t.turn, COALESCE((SELECT h.since FROM h), " NOW
-                                                     ")" PLUS "t.turn" MINUS NOW ") "
-                                                     "ELSE t.turn END)" MILLISECONDS ", "
-                                                     "CASE WHEN g.fence IS NOT NULL AND pg_catalog.pg_backend_pid()" EQ
-                                                     "$6" INT " "
-                                                     "THEN pg_catalog.set_config('application_name', '@A', false) END "
-                                                     "FROM t LEFT JOIN got g ON true LEFT JOIN h o ON o.expires" GT
-                                                         NOW;
+    "@WWITH @0"
+    "h AS MATERIALIZED (SELECT r.holder, r.fence, r.owner, r.expires, r.passed, "
+        "GREATEST(r.expires, r.freed) AS since FROM @T r WHERE r.name" EQ "$1" TEXT "), "
+    "m AS MATERIALIZED (SELECT p.passed, CASE WHEN $5" BIGINT GT "p.passed THEN $5" BIGINT " "
+        "ELSE GREATEST(" TICKET_NOW ", p.passed" PLUS "1) END AS ticket "
+        "FROM (SELECT COALESCE((SELECT h.passed FROM h), 0) AS passed OFFSET 0) p), "
+    "t AS MATERIALIZED (SELECT w.ahead, "
+        "pg_catalog.make_interval(secs => " TURN("w.ahead") ") AS turn FROM (SELECT "
+        "CASE WHEN EXISTS (SELECT 1 FROM h WHERE h.since" GT "(" NOW MINUS ANY_TURN ")) "
+        "THEN (SELECT pg_catalog.count(DISTINCT a.application_name) " IN_LINE
+            GT WITH_TICKET("SELECT m.passed FROM m") "AND a.application_name" AS_CODES
+            LT WITH_TICKET("SELECT m.ticket FROM m") ") "
+        "ELSE 0 END AS ahead OFFSET 0) w), "
+    "got AS (INSERT INTO @T AS l (name, fence, owner, expires, holder, passed) "
+        "SELECT $1" TEXT ", " TICKET_NOW ", $2" TEXT ", " NOW PLUS TTL ", $4" TEXT ", "
+        "CASE WHEN t.ahead" GT "0 THEN (SELECT m.ticket FROM m)" MINUS "1 END "
+        "FROM (SELECT " DURABLE " AS done OFFSET 0) s CROSS JOIN t WHERE s.done IS NOT NULL "
+        "AND NOT EXISTS (SELECT 1 FROM h WHERE h.expires" GT NOW " "
+            "OR (h.since" LE NOW " AND h.since" GT "(" NOW MINUS "t.turn))) @1"
+        "ON CONFLICT (name) DO UPDATE SET (fence, owner, expires, holder, passed) = "
+        "ROW(GREATEST(l.fence" PLUS "1, EXCLUDED.fence), EXCLUDED.owner, " NOW PLUS TTL ", "
+        "EXCLUDED.holder, GREATEST(l.passed, EXCLUDED.passed)) "
+        "WHERE l.expires" LE NOW " AND (GREATEST(l.expires, l.freed)" GT NOW " OR "
+        "GREATEST(l.expires, l.freed)" LE "(" NOW MINUS "(SELECT t.turn FROM t))) "
+        "RETURNING l.fence) "
+    "SELECT g.fence, pg_catalog.pg_backend_pid(), o.holder, o.fence, "
+        "(EXTRACT(epoch FROM o.expires" MINUS NOW ")" MILLISECONDS ", $2" TEXT ", @2, o.owner, "
+        "(SELECT m.ticket FROM m), t.ahead, (EXTRACT(epoch FROM CASE WHEN o.expires IS NULL "
+            "THEN LEAST(t.turn, COALESCE((SELECT h.since FROM h "
+                "WHERE h.since" GT "(" NOW MINUS ANY_TURN ")), " NOW ")" PLUS "t.turn" MINUS NOW ") "
+            "ELSE t.turn END)" MILLISECONDS ", "
+        "CASE WHEN g.fence IS NOT NULL AND pg_catalog.pg_backend_pid()" EQ "$6" INT " "
+        "THEN pg_catalog.set_config('application_name', '@A', false) END "
+    "FROM t LEFT JOIN got g ON true LEFT JOIN h o ON o.expires" GT NOW;
+/* clang-format on */
 
 /*
  * A promoted standby may lack the newest rows. The row of the empty name remembers the timeline and when it was first
@@ -175,20 +165,20 @@ static const char renew_text[] =
     "SELECT (SELECT pg_catalog.count(*) FROM u), o.holder, $2" TEXT " " OTHERS_ROW;
 
 /* It calls the first four, with the number of ms until the turn of each. */
+/* clang-format off */
 static const char release_text[] =
     "WITH u AS (UPDATE @T l SET (expires, owner, freed) = "
-    "ROW('-infinity'::pg_catalog.timestamptz, ''" TEXT ", " NOW ") " OUR_ROW
-    "RETURNING COALESCE(l.passed, 0) AS passed), "
-    "w AS (SELECT a.pid, pg_catalog.dense_rank() OVER (ORDER BY a.application_name" AS_CODES
-    ")" MINUS "1 AS ahead " IN_LINE GT WITH_TICKET(
-        "SELECT u.passed FROM u") "AND a.application_name" AS_CODES LT
-                                  "'@A;' AND EXISTS (SELECT 1 FROM u) "
-                                  "ORDER BY ahead LIMIT 4), "
-                                  "c AS (SELECT pg_catalog.pg_notify(pg_catalog.concat('@C', w.pid), "
-                                  "((" TURN("w.ahead") TIMES
-    "1000)" BIGINT ")" TEXT ") FROM w) "
+        "ROW('-infinity'::pg_catalog.timestamptz, ''" TEXT ", " NOW ") " OUR_ROW
+        "RETURNING COALESCE(l.passed, 0) AS passed), "
+    "w AS (SELECT a.pid, pg_catalog.dense_rank() OVER "
+        "(ORDER BY a.application_name" AS_CODES ")" MINUS "1 AS ahead " IN_LINE
+        GT WITH_TICKET("SELECT u.passed FROM u") "AND a.application_name" AS_CODES LT "'@A;' "
+        "AND EXISTS (SELECT 1 FROM u) ORDER BY ahead LIMIT 4), "
+    "c AS (SELECT pg_catalog.pg_notify(pg_catalog.concat('@C', w.pid), "
+        "((" TURN("w.ahead") TIMES "1000)" BIGINT ")" TEXT ") FROM w) "
     "SELECT (SELECT pg_catalog.count(*) FROM u), o.holder, $2" TEXT ", "
-    "(SELECT pg_catalog.count(*) FROM c) " OTHERS_ROW;
+        "(SELECT pg_catalog.count(*) FROM c) " OTHERS_ROW;
+/* clang-format on */
 
 /* Rows that were unused for a week. */
 static const char sweep_text[] =
@@ -197,17 +187,18 @@ static const char sweep_text[] =
     "AND t.fence" LT "((EXTRACT(epoch FROM " NOW ")" MICROSECONDS MINUS "604800000000) "
     "LIMIT 20 FOR UPDATE SKIP LOCKED)";
 
-/* Those that were passed come last. */
+/* Waiters that were passed come last. */
 enum { S_WAITER, S_HOLDER, S_FENCE, S_LEFT, S_USER, S_PID };
+/* clang-format off */
 static const char status_text[] =
     "SELECT 0, t.holder, t.fence, (EXTRACT(epoch FROM t.expires" MINUS NOW ")" MILLISECONDS ", "
-    "''" TEXT ", 0 FROM @T t WHERE t.name" EQ "$1" TEXT " AND t.expires" GT NOW " UNION ALL "
+        "''" TEXT ", 0 FROM @T t WHERE t.name" EQ "$1" TEXT " AND t.expires" GT NOW " UNION ALL "
     "(SELECT 1, w.query, 0, 0, w.usename" TEXT ", w.pid FROM pg_catalog.pg_stat_activity w "
-    "WHERE w.application_name" AS_CODES GT "'@A:' AND w.application_name" AS_CODES LT "'@A;' "
-    "AND w.datname" EQ
-    "pg_catalog.current_database() ORDER BY w.application_name" AS_CODES LE WITH_TICKET(
-        "COALESCE((SELECT p.passed FROM @T p WHERE p.name" EQ "$1" TEXT
-        "), 0)") ", w.application_name" AS_CODES ", w.pid)";
+        "WHERE w.application_name" AS_CODES GT "'@A:' AND w.application_name" AS_CODES LT "'@A;' "
+        "AND w.datname" EQ "pg_catalog.current_database() ORDER BY w.application_name" AS_CODES
+        LE WITH_TICKET("COALESCE((SELECT p.passed FROM @T p WHERE p.name" EQ "$1" TEXT "), 0)")
+        ", w.application_name" AS_CODES ", w.pid)";
+/* clang-format on */
 
 static const char schema_text[] =
     "CREATE TABLE IF NOT EXISTS @T (name pg_catalog.text COLLATE pg_catalog.\"C\" PRIMARY KEY, "

@@ -252,7 +252,7 @@ waits_for_standby() {
     waiter=$STARTED
     # Its last try is answered.
     wait_for 5 is_sql "count(*) = 1 from pg_stat_activity where application_name like 'dlock:%:%' and state = 'idle'
-        and query like '%INSERT INTO%'"
+        and query like '%h AS MATERIALIZED%'"
     t0=$(now_ms)
     let_go
     exits 0 7 "$waiter"
