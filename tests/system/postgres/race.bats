@@ -214,6 +214,23 @@ waits_for_standby() {
     let_go
 }
 
+@test "a stopped waiter that is granted the lock keeps it for its ttl at most" {
+    local t0 stopped
+    hold --ttl 20
+    start_log w1.log "$DLOCK" --ttl 1.5 "$L" true
+    stopped=$STARTED
+    wait_for 5 in_line_are 1
+    start_log w2.log "$DLOCK" --ttl 20 "$L" "$HELPERS/clock" got
+    wait_for 5 in_line_are 2
+    kill -STOP "$stopped"
+    t0=$(now_ms)
+    let_go
+    exits 0 5 "$STARTED"
+    assert_between 0 "$(entered "$t0" got)" $((2500 + SLOW)) "take-over (ms)"
+    kill -CONT "$stopped"
+    exits 0 8 "$stopped"
+}
+
 # --- lease mode -------------------------------------------------------------------------------------------
 
 @test "a waiter follows at the ttl when the called winner dies" {
