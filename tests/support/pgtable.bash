@@ -36,7 +36,7 @@ row_is_renewed() { [ "$(row "$EXPIRES")" -gt "$1" ]; }
 
 # The lock's sessions: all of them, those that wait to be called.
 sessions() { sql -c "select count(*) from pg_stat_activity where application_name like 'dlock:%'"; }
-called() { sql -c "select count(*) from pg_stat_activity where application_name like 'dlock:%:w'"; }
+called() { sql -c "select count(*) from pg_stat_activity where application_name like 'dlock:%:%'"; }
 called_are() { [ "$(called)" = "$1" ]; }
 no_sessions() { [ "$(sessions)" = 0 ]; }
 end_sessions() { sql -c "select count(pg_terminate_backend(pid)) from pg_stat_activity where application_name like 'dlock:%'"; }

@@ -202,6 +202,7 @@ void pg_conn_open(struct pg_conn *c, const struct dlock_spec *spec, struct pg_se
         .settings = settings,
         .where = spec->uri->where,
         .address.until = until,
+        .notified = -1,
     };
     list_addresses(c, spec);
     c->address.good = good < c->address.n ? good : 0;
@@ -390,8 +391,9 @@ static void take_notifies(struct pg_conn *c)
 {
     PGnotify *n;
     while ((n = PQnotifies(c->pq))) {
+        int64_t number = dlock_max(0, strtoll(n->extra, NULL, 10));
+        c->notified = c->notified < 0 ? number : dlock_min(c->notified, number);
         PQfreemem(n);
-        c->notified = true;
     }
 }
 

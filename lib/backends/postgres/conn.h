@@ -19,7 +19,7 @@
 #define PG_PARAMS 64
 #define PG_ADDRESSES 16
 #define PG_REQUESTS 4
-#define PG_VALUES 4
+#define PG_VALUES 6
 
 /* The parameters of every connection, for PQconnectStartParams(). The first three differ from address to address. */
 enum { PG_HOST, PG_HOSTADDR, PG_PORT, PG_FIRST_PARAM };
@@ -98,7 +98,8 @@ struct pg_conn {
         int n;
     } queue;
 
-    bool notified; /* a NOTIFY has arrived; the owner clears it */
+    /* The least number that a NOTIFY carried since the owner set this to -1; other text counts as 0. */
+    int64_t notified;
 
     /* PC_FAILED */
     struct dlock_error error;

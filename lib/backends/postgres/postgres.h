@@ -115,8 +115,8 @@ struct pg_backend {
 
     /* table.c */
     struct {
-        /* From the URI: "schema.name", quoted; the application_name of a waiter; its channel, less the pid. */
-        char *name, waiter_app[40], channel[64];
+        /* From the URI: "schema.name", quoted; the channel of a waiter, less the pid. */
+        char *name, channel[64];
         const char *owner; /* a role that is trusted with the table; "": none but the usual */
 
         /*
@@ -126,7 +126,9 @@ struct pg_backend {
         enum { TRY_NONE, TRY_SENT, TRY_ORPHANED } try;
         /* An orphaned token that was undone; its try may still be served after that. "": none. */
         char orphan[DLOCK_TOKEN_LEN + 1];
-        bool listening; /* a release can wake us */
+        int64_t ticket; /* our place, as the server's time in us; 0: none yet */
+        bool in_line;   /* this session bears the ticket, and LISTENs */
+        bool deaf;      /* ... but was refused that */
         bool created;   /* CREATE TABLE was sent in this acquire */
         /* UNHEARD: its answer never came, so it may have been served. */
         enum { RELEASE_UNSENT, RELEASE_SENT, RELEASE_UNHEARD } release;

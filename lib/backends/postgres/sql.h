@@ -20,6 +20,7 @@
 #define PLUS " OPERATOR(pg_catalog.+) "
 #define MINUS " OPERATOR(pg_catalog.-) "
 #define TIMES " OPERATOR(pg_catalog.*) "
+#define DIVIDED_BY " OPERATOR(pg_catalog./) "
 #define MATCHES " OPERATOR(pg_catalog.~~) " /* LIKE */
 
 #define BIGINT "::pg_catalog.int8"

@@ -2,6 +2,7 @@
  * table.c - ?mode=lease: a row of a table is the lock, and expires by the server's clock.
  *
  *   name text primary key | fence bigint | owner text | expires timestamptz | holder text
+ *   | freed timestamptz: the last release | passed bigint: see below
  *
  * All that decides a grant is in the lock's own row, so one INSERT ... ON CONFLICT DO UPDATE ... WHERE expires <=
  * clock_timestamp() decides it: the second client waits for the row and then sees what the first one wrote. owner
@@ -12,10 +13,21 @@
  * So a try only reads while the row that it sees is held.
  *
  * No session is needed, so this works through a pooler in transaction mode, and neither a reconnect nor the
- * promotion of a standby that has the row loses the lock. Waiters connected directly LISTEN, and a release wakes
- * two of them (one might be about to leave); they also poll, and behind a pooler they only poll.
+ * promotion of a standby that has the row loses the lock.
  *
- * Not guaranteed: the server's clock decides; when it steps forward, a lease ends early.
+ * Waiters connected directly stand in line. The ticket of a waiter is the server's time of its first try, and stays its
+ * own when it connects anew. It stands in the session's application_name (dlock:KEY:TICKET), which every role may read.
+ * A try counts the tickets before its own, and with k of them it may take the lock only once that has been free for
+ * turn(k): 0, 0.8, 1.2, 1.5 s and so on, below 2.8 s for any k. So a waiter that does not answer delays the others, but
+ * not by more than that. A waiter that is granted the lock in spite of others before it writes its ticket into passed:
+ * all tickets below count no more. The waiters of these, if they are alive, get a new one with their next try.
+ *
+ * A release calls the first few, each for its turn. All waiters poll within that same 2.8 s, so a call that is lost,
+ * and the silence of all that were called, cost no more. At the end of a dead holder's lease each has its turn, too.
+ * Behind a pooler waiters only poll, without order, and after those in line.
+ *
+ * Not guaranteed: the server's clock decides; when it steps forward, a lease ends early. When it steps back, new tickets
+ * are before old ones. Another role can set an application_name as well, and so delay each grant by 2.8 s.
  */
 #include "postgres.h"
 #include "sql.h"
@@ -25,8 +37,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define POLL_ALONE DLOCK_SEC           /* between tries of a waiter that no release can wake */
-#define POLL_LISTENING (5 * DLOCK_SEC) /* ... and of one that listens */
+#define POLL_ALONE DLOCK_SEC             /* between tries of a waiter that no release can wake */
+#define POLL_IN_LINE (2500 * DLOCK_MSEC) /* ... and of one that is in line */
+#define LONGEST_TURN (2800 * DLOCK_MSEC) /* see TURN */
 #define JITTER (200 * DLOCK_MSEC)
 #define SWEEP_ONE_OF 100
 
@@ -37,22 +50,85 @@
 #define TTL "pg_catalog.make_interval(secs => $3::pg_catalog.float8)"
 
 /*
+ * The line. @A: the application_name of our sessions; that of a waiter adds a colon and its ticket, and so is above @A:
+ * and below @A; where characters are compared by their codes. Nothing is parsed: another role may have made it up.
+ *
+ * Not the view pg_stat_activity but the function behind it: the view takes long to plan.
+ */
+#define FLOAT "::pg_catalog.float8"
+#define AS_CODES " COLLATE pg_catalog.\"C\""
+#define IN_LINE                                                                                    \
+    "FROM pg_catalog.pg_stat_get_activity(NULL) a WHERE a.datid" EQ "(SELECT d.oid FROM "          \
+    "pg_catalog.pg_database d WHERE d.datname" EQ "pg_catalog.current_database()) "                \
+    "AND a.application_name" AS_CODES
+#define WITH_TICKET(x) "pg_catalog.concat('@A:', pg_catalog.lpad((" x ")" TEXT ", 16, '0')) "
+#define TICKET_NOW "(EXTRACT(epoch FROM " NOW ")" MICROSECONDS
+/* With so many before: for how long the lock must have been free, in seconds. It grows towards LONGEST_TURN. */
+#define TURN(places)                                                                               \
+    "(((" places ")" FLOAT TIMES "2.8)" DIVIDED_BY "((" places ")" FLOAT PLUS "2.5))"
+/* A lock that has been free for longer than that is there for all: so the line is not looked at. */
+#define ANY_TURN "'3 seconds'" INTERVAL
+
+/*
+ * $5: our ticket, 0: none. $6: the pid of a session that is in line: it leaves that when the lock is granted. h: the row
+ * as we see it; ahead: how many are before us, and our ticket from now on; t: our turn. The turn is decided in the row,
+ * too, but as with a held lock, the row is not touched before it.
+ *
  * @T: the table. @W: a comment with our record. @C: the channel that wakes a waiter, less its pid. @G: the
  * restart grace in seconds. @0, @1 and @2: the parts of grace_text, or what stands for them without a grace.
  */
-enum { R_FENCE, R_PID, R_HOLDER, R_HELD_FENCE, R_LEFT, R_TOKEN, R_GRACE, R_OWNER, R_COLUMNS };
+enum {
+    R_FENCE,
+    R_PID,
+    R_HOLDER,
+    R_HELD_FENCE,
+    R_LEFT,
+    R_TOKEN,
+    R_GRACE,
+    R_OWNER,
+    R_TICKET,
+    R_AHEAD,
+    R_TURN, /* in ms: from now on; of a held lock, from its expiry on */
+    R_NAMED,
+    R_COLUMNS
+};
+/* clang-format off */
 static const char try_text[] =
-    "@WWITH @0got AS (INSERT INTO @T AS l (name, fence, owner, expires, holder) "
-    "SELECT $1" TEXT ", (EXTRACT(epoch FROM " NOW ")" MICROSECONDS ", $2" TEXT ", " NOW PLUS TTL
-    ", $4" TEXT " FROM (SELECT " DURABLE " AS done OFFSET 0) s WHERE s.done IS NOT NULL "
-    "AND NOT EXISTS (SELECT 1 FROM @T h WHERE h.name" EQ "$1" TEXT " AND h.expires" GT NOW ") @1"
-    "ON CONFLICT (name) DO UPDATE SET (fence, owner, expires, holder) = "
-    "ROW(GREATEST(l.fence" PLUS "1, EXCLUDED.fence), EXCLUDED.owner, " NOW PLUS TTL ", "
-    "EXCLUDED.holder) WHERE l.expires" LE NOW " RETURNING l.fence) "
+    "@WWITH @0"
+    "h AS MATERIALIZED (SELECT r.holder, r.fence, r.owner, r.expires, r.passed, "
+        "GREATEST(r.expires, r.freed) AS since FROM @T r WHERE r.name" EQ "$1" TEXT "), "
+    "m AS MATERIALIZED (SELECT p.passed, CASE WHEN $5" BIGINT GT "p.passed THEN $5" BIGINT " "
+        "ELSE GREATEST(" TICKET_NOW ", p.passed" PLUS "1) END AS ticket "
+        "FROM (SELECT COALESCE((SELECT h.passed FROM h), 0) AS passed OFFSET 0) p), "
+    "t AS MATERIALIZED (SELECT w.ahead, "
+        "pg_catalog.make_interval(secs => " TURN("w.ahead") ") AS turn FROM (SELECT "
+        "CASE WHEN EXISTS (SELECT 1 FROM h WHERE h.since" GT "(" NOW MINUS ANY_TURN ")) "
+        "THEN (SELECT pg_catalog.count(DISTINCT a.application_name) " IN_LINE
+            GT WITH_TICKET("SELECT m.passed FROM m") "AND a.application_name" AS_CODES
+            LT WITH_TICKET("SELECT m.ticket FROM m") ") "
+        "ELSE 0 END AS ahead OFFSET 0) w), "
+    "got AS (INSERT INTO @T AS l (name, fence, owner, expires, holder, passed) "
+        "SELECT $1" TEXT ", " TICKET_NOW ", $2" TEXT ", " NOW PLUS TTL ", $4" TEXT ", "
+        "CASE WHEN t.ahead" GT "0 THEN (SELECT m.ticket FROM m)" MINUS "1 END "
+        "FROM (SELECT " DURABLE " AS done OFFSET 0) s CROSS JOIN t WHERE s.done IS NOT NULL "
+        "AND NOT EXISTS (SELECT 1 FROM h WHERE h.expires" GT NOW " "
+            "OR (h.since" LE NOW " AND h.since" GT "(" NOW MINUS "t.turn))) @1"
+        "ON CONFLICT (name) DO UPDATE SET (fence, owner, expires, holder, passed) = "
+        "ROW(GREATEST(l.fence" PLUS "1, EXCLUDED.fence), EXCLUDED.owner, " NOW PLUS TTL ", "
+        "EXCLUDED.holder, GREATEST(l.passed, EXCLUDED.passed)) "
+        "WHERE l.expires" LE NOW " AND (GREATEST(l.expires, l.freed)" GT NOW " OR "
+        "GREATEST(l.expires, l.freed)" LE "(" NOW MINUS "(SELECT t.turn FROM t))) "
+        "RETURNING l.fence) "
     "SELECT g.fence, pg_catalog.pg_backend_pid(), o.holder, o.fence, "
-    "(EXTRACT(epoch FROM o.expires" MINUS NOW ")" MILLISECONDS ", $2" TEXT ", @2, o.owner "
-    "FROM (SELECT 1) x LEFT JOIN got g ON true "
-    "LEFT JOIN @T o ON o.name" EQ "$1" TEXT " AND o.expires" GT NOW;
+        "(EXTRACT(epoch FROM o.expires" MINUS NOW ")" MILLISECONDS ", $2" TEXT ", @2, o.owner, "
+        "(SELECT m.ticket FROM m), t.ahead, (EXTRACT(epoch FROM CASE WHEN o.expires IS NULL "
+            "THEN LEAST(t.turn, COALESCE((SELECT h.since FROM h "
+                "WHERE h.since" GT "(" NOW MINUS ANY_TURN ")), " NOW ")" PLUS "t.turn" MINUS NOW ") "
+            "ELSE t.turn END)" MILLISECONDS ", "
+        "CASE WHEN g.fence IS NOT NULL AND pg_catalog.pg_backend_pid()" EQ "$6" INT " "
+        "THEN pg_catalog.set_config('application_name', '@A', false) END "
+    "FROM t LEFT JOIN got g ON true LEFT JOIN h o ON o.expires" GT NOW;
+/* clang-format on */
 
 /*
  * A promoted standby may lack the newest rows. The row of the empty name remembers the timeline and when it was first
@@ -88,17 +164,21 @@ static const char renew_text[] =
     " RETURNING 1) "
     "SELECT (SELECT pg_catalog.count(*) FROM u), o.holder, $2" TEXT " " OTHERS_ROW;
 
-/* It wakes two waiters. Not the view pg_stat_activity but the function behind it: the view takes long to plan. */
+/* It calls the first four, with the number of ms until the turn of each. */
+/* clang-format off */
 static const char release_text[] =
-    "WITH u AS (UPDATE @T l SET (expires, owner) = ROW('-infinity'::pg_catalog.timestamptz, ''" TEXT
-    ") " OUR_ROW "RETURNING 1), "
-    "w AS (SELECT a.pid FROM pg_catalog.pg_stat_get_activity(NULL) a "
-    "WHERE a.application_name" EQ "$3" TEXT " AND a.datid" EQ "(SELECT d.oid FROM "
-    "pg_catalog.pg_database d WHERE d.datname" EQ "pg_catalog.current_database()) "
-    "AND EXISTS (SELECT 1 FROM u) ORDER BY a.backend_start, a.pid LIMIT 2), "
-    "c AS (SELECT pg_catalog.pg_notify(pg_catalog.concat('@C', w.pid), '') FROM w) "
+    "WITH u AS (UPDATE @T l SET (expires, owner, freed) = "
+        "ROW('-infinity'::pg_catalog.timestamptz, ''" TEXT ", " NOW ") " OUR_ROW
+        "RETURNING COALESCE(l.passed, 0) AS passed), "
+    "w AS (SELECT a.pid, pg_catalog.dense_rank() OVER "
+        "(ORDER BY a.application_name" AS_CODES ")" MINUS "1 AS ahead " IN_LINE
+        GT WITH_TICKET("SELECT u.passed FROM u") "AND a.application_name" AS_CODES LT "'@A;' "
+        "AND EXISTS (SELECT 1 FROM u) ORDER BY ahead LIMIT 4), "
+    "c AS (SELECT pg_catalog.pg_notify(pg_catalog.concat('@C', w.pid), "
+        "((" TURN("w.ahead") TIMES "1000)" BIGINT ")" TEXT ") FROM w) "
     "SELECT (SELECT pg_catalog.count(*) FROM u), o.holder, $2" TEXT ", "
-    "(SELECT pg_catalog.count(*) FROM c) " OTHERS_ROW;
+        "(SELECT pg_catalog.count(*) FROM c) " OTHERS_ROW;
+/* clang-format on */
 
 /* Rows that were unused for a week. */
 static const char sweep_text[] =
@@ -107,19 +187,24 @@ static const char sweep_text[] =
     "AND t.fence" LT "((EXTRACT(epoch FROM " NOW ")" MICROSECONDS MINUS "604800000000) "
     "LIMIT 20 FOR UPDATE SKIP LOCKED)";
 
-/* $2: application_name of waiters. */
+/* Waiters that were passed come last. */
 enum { S_WAITER, S_HOLDER, S_FENCE, S_LEFT, S_USER, S_PID };
+/* clang-format off */
 static const char status_text[] =
     "SELECT 0, t.holder, t.fence, (EXTRACT(epoch FROM t.expires" MINUS NOW ")" MILLISECONDS ", "
-    "''" TEXT ", 0 FROM @T t WHERE t.name" EQ "$1" TEXT " AND t.expires" GT NOW " UNION ALL "
+        "''" TEXT ", 0 FROM @T t WHERE t.name" EQ "$1" TEXT " AND t.expires" GT NOW " UNION ALL "
     "(SELECT 1, w.query, 0, 0, w.usename" TEXT ", w.pid FROM pg_catalog.pg_stat_activity w "
-    "WHERE w.application_name" EQ "$2" TEXT " AND w.datname" EQ "pg_catalog.current_database() "
-    "ORDER BY w.backend_start, w.pid)";
+        "WHERE w.application_name" AS_CODES GT "'@A:' AND w.application_name" AS_CODES LT "'@A;' "
+        "AND w.datname" EQ "pg_catalog.current_database() ORDER BY w.application_name" AS_CODES
+        LE WITH_TICKET("COALESCE((SELECT p.passed FROM @T p WHERE p.name" EQ "$1" TEXT "), 0)")
+        ", w.application_name" AS_CODES ", w.pid)";
+/* clang-format on */
 
 static const char schema_text[] =
     "CREATE TABLE IF NOT EXISTS @T (name pg_catalog.text COLLATE pg_catalog.\"C\" PRIMARY KEY, "
     "fence pg_catalog.int8 NOT NULL, owner pg_catalog.text NOT NULL, "
-    "expires pg_catalog.timestamptz NOT NULL, holder pg_catalog.text NOT NULL)";
+    "expires pg_catalog.timestamptz NOT NULL, holder pg_catalog.text NOT NULL, "
+    "freed pg_catalog.timestamptz, passed pg_catalog.int8)";
 
 /*
  * Is the table what schema_text makes, and nothing more? What else it may have is code of its owner, which our
@@ -176,7 +261,7 @@ static const char check_text[] =
     "(SELECT 'its columns differ from those of --schema' FROM (SELECT pg_catalog.string_agg("
         "pg_catalog.concat_ws(' ', a.attname, a.atttypid, a.attcollation, a.attnotnull), ',' "
         "ORDER BY a.attname) AS list FROM a) s WHERE (s.list" EQ "'expires 1184 0 t,fence 20 0 t,"
-        "holder 25 100 t,name 25 950 t,owner 25 100 t') IS NOT TRUE), "
+        "freed 1184 0 f,holder 25 100 t,name 25 950 t,owner 25 100 t,passed 20 0 f') IS NOT TRUE), "
     "(SELECT pg_catalog.concat('it has the constraint ', k.conname) FROM t "
         "JOIN pg_catalog.pg_constraint k ON k.conrelid" EQ "t.oid AND k.contype" NE "'p' "
         "AND k.contype" NE "'n' LIMIT 1), "
@@ -206,6 +291,8 @@ static void put_filled(const struct pg_backend *be, const char *text, FILE *f)
             fputc(*p, f);
         else if (*++p == 'T')
             fputs(be->table.name, f);
+        else if (*p == 'A')
+            fputs(be->app, f);
         else if (*p == 'C')
             fputs(be->table.channel, f);
         else if (*p == 'G')
@@ -246,16 +333,18 @@ static void send_text(struct pg_backend *be, enum pg_tag tag, const char *text, 
 
 static void send_try(struct pg_backend *be)
 {
-    char ttl[32];
+    char ttl[32], ticket[24], pid[16];
     be->acquire.try_at = DLOCK_NEVER;
-    be->conn.notified = false;
+    be->conn.notified = -1;
     if (!be->contact.pending)
         be->op_until = pg_now(be) + pg_patience(be);
     be->table.try = TRY_SENT;
     format_seconds(ttl, sizeof(ttl), be->spec->ttl);
+    snprintf(ticket, sizeof(ticket), "%" PRId64, be->table.ticket);
+    snprintf(pid, sizeof(pid), "%d", be->table.in_line ? PQbackendPID(be->conn.pq) : 0);
     pg_describe(be, RECORD_HOLDS);
-    send_text(be, T_TRY, try_text, 4,
-              (const char *const[]){be->spec->uri->name, be->token, ttl, be->holder});
+    send_text(be, T_TRY, try_text, 6,
+              (const char *const[]){be->spec->uri->name, be->token, ttl, be->holder, ticket, pid});
 }
 
 static void send_renew(struct pg_backend *be)
@@ -269,8 +358,7 @@ static void send_renew(struct pg_backend *be)
 
 static void send_give_back(struct pg_backend *be, enum pg_tag tag, const char *token)
 {
-    send_text(be, tag, release_text, 3,
-              (const char *const[]){be->spec->uri->name, token, be->table.waiter_app});
+    send_text(be, tag, release_text, 2, (const char *const[]){be->spec->uri->name, token});
 }
 
 static void send_release(struct pg_backend *be)
@@ -288,32 +376,24 @@ static void send_undo(struct pg_backend *be, const char *token)
 
 static void send_status(struct pg_backend *be)
 {
-    send_text(be, T_STATUS, status_text, 2,
-              (const char *const[]){be->spec->uri->name, be->table.waiter_app});
-}
-
-/* Set application_name, only on a session that is ours alone: behind a pooler another client would inherit it. */
-static void send_app_name(struct pg_backend *be, const char *app)
-{
-    char sql[256];
-    snprintf(sql, sizeof(sql),
-             "SELECT CASE WHEN pg_catalog.pg_backend_pid()" EQ "%d THEN "
-             "pg_catalog.set_config('application_name', '%s', false) END",
-             PQbackendPID(be->conn.pq), app);
-    pg_conn_send(&be->conn, T_LISTEN, sql, 0, NULL);
+    send_text(be, T_STATUS, status_text, 1, (const char *const[]){be->spec->uri->name});
 }
 
 /*
- * From now on a release can wake this waiter, which it finds by the application_name. An earlier release did not,
- * so another try follows.
+ * Set application_name, only on a session that is ours alone: behind a pooler another client would inherit it. From now
+ * on the others count this waiter, and a release can call it. An earlier one did not, so another try follows.
  */
-static void send_listen(struct pg_backend *be)
+static void send_stand_in_line(struct pg_backend *be)
 {
-    char sql[128];
-    be->table.listening = true;
+    char sql[256];
+    be->table.in_line = true;
     snprintf(sql, sizeof(sql), "LISTEN \"%s%d\"", be->table.channel, PQbackendPID(be->conn.pq));
     pg_conn_send(&be->conn, T_LISTEN, sql, 0, NULL);
-    send_app_name(be, be->table.waiter_app);
+    snprintf(sql, sizeof(sql),
+             "SELECT CASE WHEN pg_catalog.pg_backend_pid()" EQ "%d THEN "
+             "pg_catalog.set_config('application_name', '%s:%016" PRId64 "', false) END",
+             PQbackendPID(be->conn.pq), be->app, be->table.ticket);
+    pg_conn_send(&be->conn, T_LISTEN, sql, 0, NULL);
     send_try(be);
 }
 
@@ -341,6 +421,7 @@ static void table_acquire(struct pg_backend *be)
     be->table.try = TRY_NONE;
     be->table.orphan[0] = '\0';
     be->table.created = false;
+    be->table.ticket = 0;
     be->table.release = RELEASE_UNSENT;
     pg_connect(be);
 }
@@ -401,8 +482,7 @@ static void granted(struct pg_backend *be, const struct pg_reply *r)
 {
     be->fence = (uint64_t)pg_number(r->rows, 0, R_FENCE);
     be->table.release = RELEASE_UNSENT;
-    if (be->table.listening)
-        send_app_name(be, be->app);
+    be->table.in_line = false;
     if (be->conn.one_by_one)
         maybe_sweep(be);
     pg_granted(be, r->sent);
@@ -416,48 +496,69 @@ static void read_holder(struct dlock_info *info, const char *holder, int64_t lef
     info->foreign = !dlock_identity_parse(holder, strlen(holder), info);
 }
 
-/* Wait for a release to wake us, and poll: also when the lease ends, as the holder may be dead. */
-static void try_again_in_time(struct pg_backend *be, bool held, int64_t left_ms)
+/* A release has called us, for a number of ms from now on. Any role can NOTIFY, so the number may be anything. */
+static void heed_call(struct pg_backend *be)
 {
-    int64_t poll = be->table.listening ? POLL_LISTENING : POLL_ALONE;
-    int64_t now = pg_now(be), expires = now + dlock_max(0, left_ms) * DLOCK_MSEC + DLOCK_MSEC;
-    be->op_until = DLOCK_NEVER;
-    if (held)
-        be->acquire.try_at = dlock_min(now + poll, expires) + random_part(be, JITTER);
-    else /* another client was faster, and this statement's snapshot is too old to show its row */
-        be->acquire.try_at = now + random_part(be, JITTER);
-    if (be->conn.notified)
-        send_try(be);
+    int64_t turn = dlock_min(be->conn.notified, LONGEST_TURN / DLOCK_MSEC) * DLOCK_MSEC;
+    if (be->conn.notified >= 0)
+        be->acquire.try_at = dlock_min(be->acquire.try_at, pg_now(be) + turn);
+    be->conn.notified = -1;
 }
 
-static void not_granted(struct pg_backend *be, const struct pg_reply *r)
+/* Wait for a call, and poll: also at our turn after the end of the lease, as the holder may be dead. */
+static void try_again_in_time(struct pg_backend *be, bool held, int64_t left_ms, int64_t turn_ms)
 {
-    bool held = !PQgetisnull(r->rows, 0, R_LEFT);
-    const char *holder = pg_text(r->rows, 0, R_HOLDER);
-    int64_t left_ms = pg_number(r->rows, 0, R_LEFT);
-    be->table.try = TRY_NONE;
-    if (held)
-        read_holder(&be->info, holder, left_ms, pg_number(r->rows, 0, R_HELD_FENCE));
-    if (!held && pg_number(r->rows, 0, R_GRACE) > 0) {
-        pg_in_grace(be, pg_number(r->rows, 0, R_GRACE));
-        return;
-    }
-    if (!be->acquire.wait) {
-        pg_busy(be, held ? &be->info : NULL);
-        return;
-    }
-    events_add(&be->events, EV_WAITING)->info = held ? &be->info : NULL;
-    if (held && be->table.orphan[0] &&
+    int64_t now = pg_now(be), turn = now + (dlock_max(0, turn_ms) + 1) * DLOCK_MSEC;
+    int64_t jitter = random_part(be, JITTER);
+    be->op_until = DLOCK_NEVER;
+    if (!held &&
+        turn_ms <= 0) /* another client was faster; our snapshot is too old to show its row */
+        be->acquire.try_at = now + jitter;
+    else if (!held)
+        be->acquire.try_at = turn;
+    else if (be->table.in_line)
+        be->acquire.try_at = dlock_min(now + POLL_IN_LINE - jitter, turn + left_ms * DLOCK_MSEC);
+    else
+        be->acquire.try_at = dlock_min(now + POLL_ALONE, turn + left_ms * DLOCK_MSEC) + jitter;
+    heed_call(be);
+}
+
+/* info: the holder, or NULL. */
+static void wait_on(struct pg_backend *be, const struct pg_reply *r, const struct dlock_info *info)
+{
+    int64_t ticket = pg_number(r->rows, 0, R_TICKET), turn_ms = pg_number(r->rows, 0, R_TURN);
+    bool direct = pg_number(r->rows, 0, R_PID) == PQbackendPID(be->conn.pq) && !be->table.deaf;
+    bool stands = be->table.in_line && be->table.ticket == ticket;
+    struct dlock_event *ev = events_add(&be->events, EV_WAITING);
+    ev->info = info;
+    ev->place = direct ? (int)pg_number(r->rows, 0, R_AHEAD) + 1 : 0;
+    be->table.ticket = ticket;
+    if (info && be->table.orphan[0] &&
         strcmp(pg_text(r->rows, 0, R_OWNER), be->table.orphan) == 0) {
         /* Our own: the orphan waited for the row, in a session that did not notice that the connection broke. */
         send_undo(be, be->table.orphan);
         be->table.orphan[0] = '\0';
         send_try(be);
-    } else if (!be->table.listening && pg_number(r->rows, 0, R_PID) == PQbackendPID(be->conn.pq)) {
-        send_listen(be);
+    } else if (direct && !stands) {
+        send_stand_in_line(be);
     } else {
-        try_again_in_time(be, held, left_ms);
+        try_again_in_time(be, info != NULL, pg_number(r->rows, 0, R_LEFT), turn_ms);
     }
+}
+
+static void not_granted(struct pg_backend *be, const struct pg_reply *r)
+{
+    bool held = !PQgetisnull(r->rows, 0, R_LEFT);
+    be->table.try = TRY_NONE;
+    if (held)
+        read_holder(&be->info, pg_text(r->rows, 0, R_HOLDER), pg_number(r->rows, 0, R_LEFT),
+                    pg_number(r->rows, 0, R_HELD_FENCE));
+    if (!held && pg_number(r->rows, 0, R_GRACE) > 0)
+        pg_in_grace(be, pg_number(r->rows, 0, R_GRACE));
+    else if (!be->acquire.wait)
+        pg_busy(be, held ? &be->info : NULL);
+    else
+        wait_on(be, r, held ? &be->info : NULL);
 }
 
 static void create_table(struct pg_backend *be)
@@ -632,7 +733,7 @@ static void release_answered(struct pg_backend *be, const struct pg_reply *r)
 
 static void table_ready(struct pg_backend *be)
 {
-    be->table.listening = false;
+    be->table.in_line = be->table.deaf = false;
     switch (be->op) {
     case OP_ACQUIRE:
         acquire_ready(be);
@@ -681,9 +782,10 @@ static void table_answered(struct pg_backend *be, const struct pg_reply *r)
         try_answered(be, r);
     else if (r->tag == T_SCHEMA && be->op == OP_ACQUIRE)
         create_answered(be, r);
-    else if (r->tag == T_LISTEN && r->sqlstate[0])
-        be->table.listening = false; /* polling has to do */
-    else if (r->tag == T_RENEW && be->op == OP_RENEW)
+    else if (r->tag == T_LISTEN && r->sqlstate[0]) {
+        be->table.deaf = true; /* polling has to do */
+        be->table.in_line = false;
+    } else if (r->tag == T_RENEW && be->op == OP_RENEW)
         renew_answered(be, r);
     else if (r->tag == T_RELEASE && be->op == OP_RELEASE)
         release_answered(be, r);
@@ -700,12 +802,6 @@ static void table_failed(struct pg_backend *be, const struct dlock_error *err)
         release_failed(be, err);
 }
 
-static bool try_is_due(const struct pg_backend *be, int64_t now)
-{
-    return be->conn.state == PC_UP && !pg_conn_busy(&be->conn) &&
-           (now >= be->acquire.try_at || be->conn.notified);
-}
-
 static void table_timeout(struct pg_backend *be, int64_t now)
 {
     struct dlock_error err;
@@ -718,8 +814,10 @@ static void table_timeout(struct pg_backend *be, int64_t now)
         pg_unclear(be, &err);
     } else if (be->op == OP_ACQUIRE && now >= be->op_until) {
         acquire_timeout(be);
-    } else if (be->op == OP_ACQUIRE && try_is_due(be, now)) {
-        send_try(be);
+    } else if (be->op == OP_ACQUIRE && be->conn.state == PC_UP && !pg_conn_busy(&be->conn)) {
+        heed_call(be);
+        if (now >= be->acquire.try_at)
+            send_try(be);
     }
 }
 

@@ -441,7 +441,6 @@ static int set_key(struct pg_backend *be, struct dlock_error *err)
     for (int i = 0; i < 8; i++)
         n = n << 8 | hash[i];
     snprintf(be->app, sizeof(be->app), "dlock:%016llx", (unsigned long long)n);
-    snprintf(be->table.waiter_app, sizeof(be->table.waiter_app), "%s:w", be->app);
     snprintf(be->table.channel, sizeof(be->table.channel), "dlock_%016llx_", (unsigned long long)n);
     snprintf(text, sizeof(text), "%lld", (long long)(int64_t)n);
     return parse_key(be, given ? given : text, err);

@@ -1,7 +1,7 @@
 # One PostgreSQL server for the contract suite, the lock a row of the lease table.
 # bats file_tags=contract,long
 load "$SUPPORT/postgres"
-STORE_LEASE=1 STORE_FIFO='' STORE_FENCE=1 STORE_TELLS='fence left'
+STORE_LEASE=1 STORE_FIFO=1 STORE_FENCE=1 STORE_TELLS='fence left'
 store_up() { pg_start; }
 store_down() { pg_stop_all; }
 store_lock() { echo "postgres://postgres@127.0.0.1:$PG_PORT/postgres?mode=lease#$1"; }

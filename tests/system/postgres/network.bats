@@ -29,7 +29,7 @@ left_is_over() { [ "$(left)" -gt "$1" ]; }
 rival() {
     L=$LOCAL start_waiter rival "$@"
     RIVAL=$WAITER
-    waits() { [ "$(pgsql -d postgres -c "select count(*) from pg_stat_activity where application_name like 'dlock:%:w'")" = 1 ]; }
+    waits() { [ "$(pgsql -d postgres -c "select count(*) from pg_stat_activity where application_name like 'dlock:%:%'")" = 1 ]; }
     wait_for 5 waits
 }
 

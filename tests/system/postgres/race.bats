@@ -44,7 +44,7 @@ nothing_left() {
 }
 
 # Lease mode.
-called_are() { is_sql "count(*) = $1 from pg_stat_activity where application_name like 'dlock:%:w'"; }
+called_are() { is_sql "count(*) = $1 from pg_stat_activity where application_name like 'dlock:%:%'"; }
 blocked_are() { is_sql "count(*) = $1 from pg_stat_activity where $APP and wait_event_type = 'Lock'"; }
 # block_row: the lock's row is held by an open transaction, so a try is not answered; unblock_row ends that. What is
 # started in between gets 8>&-.
@@ -214,6 +214,23 @@ waits_for_standby() {
     let_go
 }
 
+@test "a stopped waiter that is granted the lock keeps it for its ttl at most" {
+    local t0 stopped
+    hold --ttl 20
+    start_log w1.log "$DLOCK" --ttl 1.5 "$L" true
+    stopped=$STARTED
+    wait_for 5 in_line_are 1
+    start_log w2.log "$DLOCK" --ttl 20 "$L" "$HELPERS/clock" got
+    wait_for 5 in_line_are 2
+    kill -STOP "$stopped"
+    t0=$(now_ms)
+    let_go
+    exits 0 5 "$STARTED"
+    assert_between 0 "$(entered "$t0" got)" $((2500 + SLOW)) "take-over (ms)"
+    kill -CONT "$stopped"
+    exits 0 8 "$stopped"
+}
+
 # --- lease mode -------------------------------------------------------------------------------------------
 
 @test "a waiter follows at the ttl when the called winner dies" {
@@ -231,7 +248,7 @@ waits_for_standby() {
     pgsql -c "update dlock_locks set expires = '-infinity', owner = '' where name = '$NAME'"
     block_row
     [ "$(pgsql -c "select count(pg_notify('dlock_' || substr(application_name, 7, 16) || '_' || pid, ''))
-        from pg_stat_activity where application_name like 'dlock:%:w'")" = 2 ]
+        from pg_stat_activity where application_name like 'dlock:%:%'")" = 2 ]
     wait_for 2 blocked_are 2
     unblock_row
     wait_for 2 test -s won/who
@@ -251,8 +268,8 @@ waits_for_standby() {
     start_log w.log "$DLOCK" --ttl 30 "postgres://postgres@$P/postgres?mode=lease#$NAME" "$HELPERS/clock" got
     waiter=$STARTED
     # Its last try is answered.
-    wait_for 5 is_sql "count(*) = 1 from pg_stat_activity where application_name like 'dlock:%:w' and state = 'idle'
-        and query like '%INSERT INTO%'"
+    wait_for 5 is_sql "count(*) = 1 from pg_stat_activity where application_name like 'dlock:%:%' and state = 'idle'
+        and query like '%h AS MATERIALIZED%'"
     t0=$(now_ms)
     let_go
     exits 0 7 "$waiter"
@@ -306,7 +323,7 @@ waits_for_standby() {
     block_row
     : >drop
     pgsql -c "select pg_notify('dlock_' || substr(application_name, 7, 16) || '_' || pid, '')
-        from pg_stat_activity where application_name like 'dlock:%:w'" >notify.log
+        from pg_stat_activity where application_name like 'dlock:%:%'" >notify.log
     # The one that nobody hears any more, and the next one.
     wait_for 3 blocked_are 2
     t0=$(now_ms)

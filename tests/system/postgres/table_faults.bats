@@ -127,7 +127,7 @@ own_on() { pg_restart own fast; }
     own_server
     outage own_off own_on
     outage freeze thaw
-    [ "$(sql -c "select count(*) from pg_stat_activity where application_name like 'dlock:%:w'")" = 0 ]
+    [ "$(sql -c "select count(*) from pg_stat_activity where application_name like 'dlock:%:%'")" = 0 ]
 }
 
 @test "a stopped keeper's lease expires after its tree is gone" {
