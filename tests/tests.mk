@@ -4,9 +4,13 @@
 
 FAKE_SRC := $(wildcard tests/support/fake/*.c)
 UNIT_SRC := $(wildcard tests/unit/*/test_*.c)
-# A folder of unit tests is linked with the store of its name.
+# The unit tests that need a store's sources.
+REDIS_UNIT     := redis/% redlock/% lib/test_tls.c
+POSTGRES_UNIT  := postgres/%
+ZOOKEEPER_UNIT := zookeeper/%
+UNIT_SRC := $(filter-out $(foreach x,$(PARTS),$(if $(filter no,$(WITH_$x)),$($x_UNIT:%=tests/unit/%))),$(UNIT_SRC))
+# Those in the folder of a store that may be a module are linked with that module's sources.
 UNIT_STORES := POSTGRES ZOOKEEPER
-UNIT_SRC := $(filter-out $(foreach x,$(UNIT_STORES),$(if $(filter no,$(WITH_$x)),tests/unit/$(call lower,$x)/%)),$(UNIT_SRC))
 HELP_SRC := $(wildcard tests/support/helpers/*.c)
 LOAD_SRC := $(wildcard tests/support/preload/*.c)
 BAD_SRC  := $(wildcard tests/support/modules/*.c)
