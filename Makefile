@@ -64,7 +64,8 @@ HARDEN   ?= -fstack-protector-strong \
 endif
 HARDEN_LD ?= -Wl,-z,relro -Wl,-z,now -Wl,-z,noexecstack
 
-DEFS     := -D_GNU_SOURCE -iquote lib -iquote cli
+# Files beyond 2 GiB and times beyond 2038 on 32-bit machines too; there the second needs the first.
+DEFS     := -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 -D_TIME_BITS=64 -iquote lib -iquote cli
 LANG_C   := -std=gnu11 -pthread
 LIBS     := -pthread -ldl
 LIBS_SO  := -pthread -ldl

@@ -184,7 +184,7 @@ static struct itimerspec at_time(int64_t at)
     if (at != DLOCK_NEVER) {
         at = at > 0 ? at : 1; /* zero would disarm it */
         when.it_value.tv_sec = at / DLOCK_SEC;
-        when.it_value.tv_nsec = at % DLOCK_SEC;
+        when.it_value.tv_nsec = (long)(at % DLOCK_SEC);
     }
     return when;
 }
