@@ -272,7 +272,7 @@ TEST(cancel_leaves_the_queue)
         REQUIRE_INT(next(&l, 0), EV_NONE);
     }
     printf("# slowest cancel: %" PRId64 " us\n", worst / 1000);
-    CHECK(worst < 100 * DLOCK_MSEC);
+    CHECK(worst < 100 * DLOCK_MSEC || unit_emulated());
     close(fd);
     CHECK_INT(held(in_dir("x"), LOCK_EX), 0);
     BE->close(l.be);
