@@ -671,7 +671,7 @@ static void wait_for_event(struct guard_state *g)
     set_wake(g);
     if (signal_at != DLOCK_NEVER) {
         int64_t left = dlock_max(0, signal_at - dlock_now());
-        ts = (struct timespec){.tv_nsec = dlock_min(left, FORWARD_WAIT)};
+        ts = (struct timespec){.tv_nsec = (long)dlock_min(left, FORWARD_WAIT)};
         bound = &ts;
     }
     if (ppoll(p, sizeof(p) / sizeof(p[0]), bound, NULL) <= 0)
