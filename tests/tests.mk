@@ -64,12 +64,15 @@ check-debian: ## on another Debian, in a chroot (root): RELEASE=trixie SCOPE=sho
 # What the tests tagged thread need.
 check-build-thread: $(BUILD)/test/dlock $(THREAD_BIN) $(BUILD)/unit/built $(HELP_BIN) $(LOAD_BIN)
 
+# What the contract of a store needs. The preload shims know only the system calls of 64-bit machines.
+check-build-contract: all units $(BUILD)/test/dlock $(HELP_BIN)
+
 check-build: $(BUILD)/dlock $(BUILD)/test/dlock units $(HELP_BIN) $(LOAD_BIN) $(BAD_BIN) all
 
 bench: all $(HELP_BIN) ## what a lock costs
 	@DLOCK=$(BUILD)/dlock tests/bench
 
-.PHONY: check check-unit units check-platforms check-asan check-tsan soak check-debian check-build check-build-thread bench
+.PHONY: check-build-contract check check-unit units check-platforms check-asan check-tsan soak check-debian check-build check-build-thread bench
 
 # ------------------------------------------------------------------ rules ---
 
