@@ -193,7 +193,7 @@ static struct itimerspec at_time(int64_t at)
     if (at != DLOCK_NEVER) {
         at = at > 0 ? at : 1; /* zero would disarm it */
         when.it_value.tv_sec = at / DLOCK_SEC;
-        when.it_value.tv_nsec = at % DLOCK_SEC;
+        when.it_value.tv_nsec = (long)(at % DLOCK_SEC);
     }
     return when;
 }
@@ -671,7 +671,7 @@ static void wait_for_event(struct guard_state *g)
     set_wake(g);
     if (signal_at != DLOCK_NEVER) {
         int64_t left = dlock_max(0, signal_at - dlock_now());
-        ts = (struct timespec){.tv_nsec = dlock_min(left, FORWARD_WAIT)};
+        ts = (struct timespec){.tv_nsec = (long)dlock_min(left, FORWARD_WAIT)};
         bound = &ts;
     }
     if (ppoll(p, sizeof(p) / sizeof(p[0]), bound, NULL) <= 0)

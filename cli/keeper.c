@@ -682,7 +682,7 @@ static int wait_for_events(struct pollfd *pfd, int n, int64_t wake_at)
     if (wake_at != DLOCK_NEVER) {
         int64_t left = dlock_max(0, wake_at - dlock_now());
         left = dlock_min(left, 3600 * DLOCK_SEC);
-        ts = (struct timespec){.tv_sec = left / DLOCK_SEC, .tv_nsec = left % DLOCK_SEC};
+        ts = (struct timespec){.tv_sec = left / DLOCK_SEC, .tv_nsec = (long)(left % DLOCK_SEC)};
         bound = &ts;
     }
     int got = ppoll(pfd, (nfds_t)n, bound, NULL);

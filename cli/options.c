@@ -344,8 +344,10 @@ static int parse_switches(struct options *o, int argc, char **argv, struct dlock
 
     build_tables(&t);
     opterr = 0;
-    optind = 0; /* glibc: start again, also after another caller */
+    optind = 0; /* start again, also after another caller */
     while (r == 0 && !is_final(o->mode)) {
+        /* Known before the call only: behind a short option without its value musl's optind is past the end. */
+        int at = optind > 0 ? optind : 1;
         int c = getopt_long(argc, argv, t.shorts, t.longs, NULL);
         if (c == -1)
             break;
@@ -354,9 +356,9 @@ static int parse_switches(struct options *o, int argc, char **argv, struct dlock
 
         if (c == '?' || c == ':' || !row) {
             /* Also behind a '#': where a password ends is not known without a LOCK. */
-            dlock_blank_secrets(argv[optind - 1]);
-            dlock_blank_lock(argv[optind - 1]);
-            return bad_option(&t, c, argv[optind - 1], err);
+            dlock_blank_secrets(argv[at]);
+            dlock_blank_lock(argv[at]);
+            return bad_option(&t, c, argv[at], err);
         }
         option_name(name, c, row);
         /* A note with a URI, or LOCK in place of a forgotten value: for ps(1), and for a message about it. */

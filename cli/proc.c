@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -71,12 +72,13 @@ static const char *field(const char *p, int k)
     return p;
 }
 
-static long number(const char *p)
+/* The kernel's numbers have 64 bits (addresses of a 64-bit process, times), whatever a long has here. */
+static uint64_t number(const char *p)
 {
-    long n = 0;
+    uint64_t n = 0;
 
     for (; p && *p >= '0' && *p <= '9'; p++)
-        n = n * 10 + (*p - '0');
+        n = n * 10 + (uint64_t)(*p - '0');
     return n;
 }
 
@@ -101,7 +103,7 @@ static bool parse_stat(int fd, struct proc_stat *st)
     st->pid = (pid_t)number(buf);
     st->state = end[2];
     st->ppid = (pid_t)number(field(end + 2, 4));
-    st->threads = number(field(end + 2, 20));
+    st->threads = (int)number(field(end + 2, 20));
     st->start = number(field(end + 2, 22));
     st->mapped = number(field(end + 2, 23)) > 0;      /* vsize */
     st->environment = number(field(end + 2, 51)) > 0; /* env_end */
@@ -118,15 +120,21 @@ bool proc_read_task_stat(pid_t pid, pid_t tid, struct proc_stat *st)
     return parse_stat(proc_open_task(pid, tid, "/stat"), st);
 }
 
+/* With _FILE_OFFSET_BITS=64 the C library's struct is the kernel's. */
+_Static_assert(sizeof(((struct dirent *)0)->d_ino) == 8 &&
+                   sizeof(((struct dirent *)0)->d_off) == 8 &&
+                   offsetof(struct dirent, d_name) == 19,
+               "struct dirent is not what getdents64 fills");
+
 /* Call each for every entry of a directory that is a number. readdir(3) would allocate. */
 static void each_number(int dir, void (*each)(pid_t number, void *arg), void *arg)
 {
-    _Alignas(struct dirent64) char buf[4096];
+    _Alignas(struct dirent) char buf[4096];
     long n;
 
     while ((n = syscall(SYS_getdents64, dir, buf, sizeof(buf))) > 0) {
         for (long at = 0; at < n;) {
-            const struct dirent64 *e = (const struct dirent64 *)(const void *)(buf + at);
+            const struct dirent *e = (const struct dirent *)(const void *)(buf + at);
             pid_t pid = parse_pid(e->d_name);
             if (pid > 0)
                 each(pid, arg);

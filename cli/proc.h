@@ -6,13 +6,14 @@
 #define CLI_PROC_H
 
 #include <stdbool.h>
+#include <stdint.h>
 #include <sys/types.h>
 
 struct proc_stat {
     char state;
     pid_t pid, ppid;
-    long threads;
-    long start;       /* in clock ticks since boot: together with the pid it names one process */
+    int threads;
+    uint64_t start;   /* in clock ticks since boot: together with the pid it names one process */
     bool mapped;      /* has memory: neither dead nor a kernel thread; every user may see this */
     bool environment; /* has an environment, maybe an empty one: neither dying nor in an exec */
 };

@@ -106,7 +106,7 @@ static void snapshot_one(pid_t pid, void *unused)
 }
 
 /* Put the children of pid on the work list. Any of its threads may be a parent. threads 0: unknown. */
-static void add_children(pid_t pid, long threads)
+static void add_children(pid_t pid, int threads)
 {
     if (nsnapshot > 0) {
         for (int i = 0; i < nsnapshot; i++)
@@ -271,7 +271,7 @@ static enum origin origin_of(pid_t pid, const char *marker)
  */
 static struct seen {
     pid_t pid;
-    long start;
+    uint64_t start;
 } seen[WORK_MAX];
 static int nseen;
 
@@ -285,7 +285,7 @@ static bool was_seen(pid_t pid)
     return false;
 }
 
-static void remember(pid_t pid, long start)
+static void remember(pid_t pid, uint64_t start)
 {
     for (int i = 0; i < nseen; i++)
         if (seen[i].pid == pid && seen[i].start == start)
@@ -439,13 +439,13 @@ static bool on_list(pid_t pid, int n)
 }
 
 /* In the unit of a process's start time (proc(5), starttime). */
-static long ticks_now(void)
+static uint64_t ticks_now(void)
 {
     struct timespec ts;
-    long hz = sysconf(_SC_CLK_TCK);
+    uint64_t hz = (uint64_t)sysconf(_SC_CLK_TCK);
 
     clock_gettime(CLOCK_BOOTTIME, &ts);
-    return (long)ts.tv_sec * hz + ts.tv_nsec / (1000000000 / hz);
+    return (uint64_t)ts.tv_sec * hz + (uint64_t)ts.tv_nsec / (1000000000 / hz);
 }
 
 /*
@@ -453,7 +453,7 @@ static long ticks_now(void)
  * started after the pass began are left out: they may be what others start when they are told to
  * end.
  */
-static void add_orphans(const struct process_tree *t, long before)
+static void add_orphans(const struct process_tree *t, uint64_t before)
 {
     int listed = nwork, kept = nwork;
     struct proc_stat st;
@@ -471,7 +471,7 @@ static void add_orphans(const struct process_tree *t, long before)
 int process_tree_signal(const struct process_tree *t, int sig, pid_t *unkillable)
 {
     bool mixed = is_mixed(t);
-    long began = ticks_now();
+    uint64_t began = ticks_now();
     int err = start_pass(t), own, found;
 
     if (unkillable)

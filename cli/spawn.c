@@ -52,7 +52,7 @@ static bool in_list(const int *list, int n, int fd)
 /* close_range(2) came with Linux 5.9. readdir(3) would allocate. */
 static void close_listed(const int *keep, int n)
 {
-    _Alignas(struct dirent64) char buf[2048];
+    _Alignas(struct dirent) char buf[2048];
     int dir = open("/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     long len;
 
@@ -64,7 +64,7 @@ static void close_listed(const int *keep, int n)
     }
     while ((len = syscall(SYS_getdents64, dir, buf, sizeof(buf))) > 0) {
         for (long at = 0; at < len;) {
-            const struct dirent64 *e = (const struct dirent64 *)(const void *)(buf + at);
+            const struct dirent *e = (const struct dirent *)(const void *)(buf + at);
             int fd = atoi(e->d_name);
             if (fd > 2 && fd != dir && !in_list(keep, n, fd))
                 close(fd);

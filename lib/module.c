@@ -14,7 +14,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <link.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/auxv.h>
@@ -43,13 +42,12 @@ struct place {
 /* The file that holds this code: the program, or libdlock.so. False without an absolute path. */
 static bool own_file(char path[PATH_MAX])
 {
-    Dl_info info;
-    struct link_map *map;
-    if (!dladdr1(build_id, &info, (void **)&map, RTLD_DL_LINKMAP))
+    Dl_info here, program;
+    if (!dladdr(build_id, &here) || !dladdr((void *)getauxval(AT_PHDR), &program))
         return false;
-    if (map->l_name[0] != '\0')
-        return snprintf(path, PATH_MAX, "%s", map->l_name) < PATH_MAX && path[0] == '/';
-    /* Without a name it is the program. Not by argv[0]: the caller chooses that. */
+    if (here.dli_fbase != program.dli_fbase)
+        return snprintf(path, PATH_MAX, "%s", here.dli_fname) < PATH_MAX && path[0] == '/';
+    /* The program's name is argv[0] there, which the caller chooses. */
     ssize_t n = readlink("/proc/self/exe", path, PATH_MAX);
     if (n <= 0 || n >= PATH_MAX)
         return false;

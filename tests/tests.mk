@@ -4,9 +4,13 @@
 
 FAKE_SRC := $(wildcard tests/support/fake/*.c)
 UNIT_SRC := $(wildcard tests/unit/*/test_*.c)
-# A folder of unit tests is linked with the store of its name.
+# The unit tests that need a store's sources.
+REDIS_UNIT     := redis/% redlock/% lib/test_tls.c
+POSTGRES_UNIT  := postgres/%
+ZOOKEEPER_UNIT := zookeeper/%
+UNIT_SRC := $(filter-out $(foreach x,$(PARTS),$(if $(filter no,$(WITH_$x)),$($x_UNIT:%=tests/unit/%))),$(UNIT_SRC))
+# Those in the folder of a store that may be a module are linked with that module's sources.
 UNIT_STORES := POSTGRES ZOOKEEPER
-UNIT_SRC := $(filter-out $(foreach x,$(UNIT_STORES),$(if $(filter no,$(WITH_$x)),tests/unit/$(call lower,$x)/%)),$(UNIT_SRC))
 HELP_SRC := $(wildcard tests/support/helpers/*.c)
 LOAD_SRC := $(wildcard tests/support/preload/*.c)
 BAD_SRC  := $(wildcard tests/support/modules/*.c)
@@ -30,8 +34,10 @@ check: ## install what is missing, build, run all tests
 	@$(SUBMAKE) check-build
 	@BUILD=$(BUILD) SAN=$(SAN) CC='$(CC)' MAKE='$(MAKE)' tests/run
 
+units: $(UNIT_BIN) $(BUILD)/unit/built
+
 check-unit: ## only the unit tests (nothing is installed)
-	@$(SUBMAKE) $(UNIT_BIN)
+	@$(SUBMAKE) units
 	@BUILD=$(BUILD) SAN=$(SAN) CC='$(CC)' MAKE='$(MAKE)' tests/run --unit
 
 check-asan: ## the whole suite under AddressSanitizer and UBSan
@@ -47,20 +53,26 @@ soak: ## thousands of acquisitions, minutes of faults, another Debian whole (hou
 	@$(SUBMAKE) check-build
 	@BUILD=$(BUILD) SAN=$(SAN) CC='$(CC)' MAKE='$(MAKE)' RELEASE=$(RELEASE) tests/soak/run
 
+check-platforms: ## build and test for 32-bit, musl, arm64 and s390x, as far as this machine can
+	@BUILD=$(BUILD) tests/platforms $(PLATFORMS)
+
 RELEASE ?= trixie
 SCOPE   ?= short
 check-debian: ## on another Debian, in a chroot (root): RELEASE=trixie SCOPE=short|whole
 	@tests/release $(RELEASE) $(SCOPE)
 
 # What the tests tagged thread need.
-check-build-thread: $(BUILD)/test/dlock $(THREAD_BIN) $(HELP_BIN) $(LOAD_BIN)
+check-build-thread: $(BUILD)/test/dlock $(THREAD_BIN) $(BUILD)/unit/built $(HELP_BIN) $(LOAD_BIN)
 
-check-build: $(BUILD)/dlock $(BUILD)/test/dlock $(UNIT_BIN) $(HELP_BIN) $(LOAD_BIN) $(BAD_BIN) all
+# What the contract of a store needs. The preload shims know only the system calls of 64-bit machines.
+check-build-contract: all units $(BUILD)/test/dlock $(HELP_BIN)
+
+check-build: $(BUILD)/dlock $(BUILD)/test/dlock units $(HELP_BIN) $(LOAD_BIN) $(BAD_BIN) all
 
 bench: all $(HELP_BIN) ## what a lock costs
 	@DLOCK=$(BUILD)/dlock tests/bench
 
-.PHONY: check check-unit check-asan check-tsan soak check-debian check-build check-build-thread bench
+.PHONY: check-build-contract check check-unit units check-platforms check-asan check-tsan soak check-debian check-build check-build-thread bench
 
 # ------------------------------------------------------------------ rules ---
 
@@ -78,6 +90,11 @@ $(BUILD)/test/dlock: $(TEST_OBJ) $(BUILD)/sources | $(if $(MODULES),$(MODULES) $
 $(BUILD)/test/dlock-modules:
 	@mkdir -p $(@D)
 	$(Q)ln -sfn ../dlock-modules $@
+
+# For tests/run: those of a store that is left out are not there.
+$(BUILD)/unit/built: FORCE
+	@mkdir -p $(@D)
+	@printf '%s\n' $(UNIT_SRC:tests/unit/%=%) > $@
 
 # An archive, so that a unit test links only what it uses.
 $(BUILD)/cli.a: $(filter-out %/main.o,$(CLI_OBJ)) $(BUILD)/sources

@@ -137,6 +137,18 @@ __attribute__((unused)) static bool unit_has(const char *file, int line, const c
         return;                                                                                    \
     } while (0)
 
+/* Is this an emulated machine (tests/platforms)? It says nothing about speed, and its own load not how busy it is. */
+__attribute__((unused)) static bool unit_emulated(void)
+{
+    return getenv("UNIT_EMULATED") != NULL;
+}
+
+/* How long something may take that takes less than ns on a machine of its own. */
+__attribute__((unused)) static int64_t unit_bound(int64_t ns)
+{
+    return unit_emulated() ? 100 * ns : ns;
+}
+
 __attribute__((unused)) static int unit_main(int argc, char **argv)
 {
     int n = 0, failed = 0;

@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
@@ -27,6 +28,20 @@
 #define SCAN_MAX 20000
 /* To read what the kernel says about a descriptor of the same file takes as long as that many looks. */
 #define READ_COST 10
+
+#ifndef STATX_INO /* musl before 1.2.6 */
+#define AT_STATX_DONT_SYNC 0x4000
+#define STATX_INO 0x100U
+struct statx {
+    uint32_t before[8];
+    uint64_t stx_ino;
+    uint64_t behind[27];
+};
+static int statx(int dir, const char *path, int flags, unsigned mask, struct statx *st)
+{
+    return (int)syscall(SYS_statx, dir, path, flags, mask, st);
+}
+#endif
 
 static FILE *open_text(const char *path)
 {
@@ -91,7 +106,7 @@ static bool parse_line(const char *s, const struct proc_locks_file *lf, struct p
 {
     char type[16], access[16];
     unsigned major, minor;
-    unsigned long ino;
+    unsigned long long ino;
 
     s = strchr(s, ':');
     if (!s)
@@ -100,7 +115,7 @@ static bool parse_line(const char *s, const struct proc_locks_file *lf, struct p
     l->waiter = strncmp(s, "->", 2) == 0;
     if (l->waiter)
         s += 2;
-    if (sscanf(s, " %15s %*s %15s %ld %x:%x:%lu ", type, access, &l->pid, &major, &minor, &ino) !=
+    if (sscanf(s, " %15s %*s %15s %ld %x:%x:%llu ", type, access, &l->pid, &major, &minor, &ino) !=
         6)
         return false;
     l->shared = strcmp(access, "READ") == 0;

@@ -27,7 +27,7 @@ static int64_t now_ns(void)
 
 static void sleep_until(int64_t at)
 {
-    struct timespec ts = {.tv_sec = at / 1000000000, .tv_nsec = at % 1000000000};
+    struct timespec ts = {.tv_sec = at / 1000000000, .tv_nsec = (long)(at % 1000000000)};
     while (clock_nanosleep(CLOCK_BOOTTIME, TIMER_ABSTIME, &ts, NULL) == EINTR)
         ;
 }

@@ -28,7 +28,7 @@ static int64_t ns_of(const struct timespec *ts)
 
 static struct timespec of_ns(int64_t ns)
 {
-    return (struct timespec){.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
+    return (struct timespec){.tv_sec = ns / 1000000000, .tv_nsec = (long)(ns % 1000000000)};
 }
 
 /* What the kernel calls it, when the process calls it t. */

@@ -41,7 +41,7 @@ int clock_gettime(clockid_t clock, struct timespec *ts)
     if (rc == 0 && offset && jumps(clock)) {
         int64_t t = (int64_t)ts->tv_sec * 1000000000 + ts->tv_nsec + *offset;
         ts->tv_sec = t / 1000000000;
-        ts->tv_nsec = t % 1000000000;
+        ts->tv_nsec = (long)(t % 1000000000);
     }
     return rc;
 }

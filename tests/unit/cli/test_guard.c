@@ -211,7 +211,7 @@ static bool busy(void)
     /* The load is of the last minute, running of this moment: what has delayed us may show in neither. */
     struct ticks now = read_ticks();
     bool no_idle = (now.idle - began.idle) * 2 < now.all - began.all;
-    return load > (double)processors || running > processors || no_idle;
+    return load > (double)processors || running > processors || no_idle || unit_emulated();
 }
 
 static bool in_window(int64_t at, int64_t from, int64_t width)

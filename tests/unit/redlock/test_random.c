@@ -32,11 +32,12 @@ struct arena {
     bool calm; /* no more faults, no client wants the lock */
 };
 
-static unsigned long seed, state;
+static unsigned long seed;
+static uint64_t state;
 
 static unsigned below(unsigned n)
 {
-    state = state * 6364136223846793005UL + 1442695040888963407UL;
+    state = state * 6364136223846793005ULL + 1442695040888963407ULL;
     return (unsigned)(state >> 33) % n;
 }
 

@@ -1,0 +1,33 @@
+/* test_proc_locks.c - lines of /proc/locks. The source is included. */
+#include "../../../lib/backends/file/proc_locks.c"
+
+#include "unit.h"
+
+TEST(reads_holders_and_waiters)
+{
+    const struct proc_locks_file lf = {.dev = makedev(0xfe, 0), .ino = 10952787};
+    struct proc_lock l;
+
+    REQUIRE(parse_line("1: FLOCK  ADVISORY  WRITE 5192 fe:00:10952787 0 EOF\n", &lf, &l));
+    CHECK_INT(l.pid, 5192);
+    CHECK(!l.waiter && !l.shared);
+    REQUIRE(parse_line("1:  -> FLOCK  ADVISORY  READ 5194 fe:00:10952787 0 EOF\n", &lf, &l));
+    CHECK_INT(l.pid, 5194);
+    CHECK(l.waiter && l.shared);
+    CHECK(!parse_line("1: POSIX  ADVISORY  WRITE 5192 fe:00:10952787 0 EOF\n", &lf, &l));
+    CHECK(!parse_line("1: FLOCK  ADVISORY  WRITE 5192 fe:01:10952787 0 EOF\n", &lf, &l));
+}
+
+TEST(inode_and_device_numbers_have_64_bits)
+{
+    /* XFS, NFS and FUSE have such inodes; more than 256 majors and minors come with many disks. */
+    const struct proc_locks_file lf = {.dev = makedev(0x103, 0x12345),
+                                       .ino = (ino_t)UINT64_C(0x300000007)};
+    struct proc_lock l;
+
+    CHECK(parse_line("1: FLOCK  ADVISORY  WRITE 5192 103:12345:12884901895 0 EOF\n", &lf, &l));
+    CHECK(!parse_line("1: FLOCK  ADVISORY  WRITE 5192 103:12345:7 0 EOF\n", &lf, &l));
+    CHECK(!parse_line("1: FLOCK  ADVISORY  WRITE 5192 03:45:12884901895 0 EOF\n", &lf, &l));
+}
+
+UNIT_MAIN
