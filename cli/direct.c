@@ -2,9 +2,13 @@
  * direct.c - a command under a plain file lock. The lock is the kernel's, lives on a descriptor
  * that the command inherits, and cannot be lost: there is no guard, and we are the command's
  * parent.
+ *
+ * With -o too where a guard could not find the command's tree (struct command, alone): then the
+ * descriptor is ours only, as with flock(1).
  */
 #include "direct.h"
 
+#include "forward.h"
 #include "messages.h"
 
 #include <errno.h>
@@ -20,6 +24,7 @@ struct hold {
     dlock *lk;
     pid_t pid;   /* the command's */
     int exec_fd; /* -1: the exec is done */
+    struct forward forward;
 };
 
 static struct spawn describe(const struct hold *h)
@@ -27,10 +32,9 @@ static struct spawn describe(const struct hold *h)
     return (struct spawn){
         .argv = h->c->o->command,
         .sig = h->c->sig,
-        .own_group = !h->c->terminal,
         .keeper_fd = -1,
         .not_after = DLOCK_NEVER,
-        .inherit_fd = dlock_fd(h->lk),
+        .inherit_fd = h->c->o->close_fd ? -1 : dlock_fd(h->lk),
         .name = dlock_name(h->lk),
         .token = dlock_token(h->lk),
         .fence = dlock_fence(h->lk),
@@ -53,12 +57,19 @@ static void let_go(const struct hold *h)
     fds_let_go(keep, n);
 }
 
-static void forward(const struct hold *h, int sig)
+static void send_signal(const struct hold *h, int sig)
 {
-    if (h->c->exited)
-        return; /* its pid may be reused by now */
-    if (h->c->terminal || kill(-h->pid, sig) != 0)
+    /* Once it has been reaped its pid may be reused. */
+    if (sig > 0 && !h->c->exited)
         kill(h->pid, sig);
+}
+
+static void send_signals(struct hold *h)
+{
+    int sig;
+
+    while ((sig = forward_take(&h->forward, dlock_now())) > 0)
+        send_signal(h, sig);
 }
 
 /* True when a child has changed its state. */
@@ -70,12 +81,12 @@ static bool take_signals(struct hold *h)
     while (signals_read(h->c->sig, &si)) {
         if (si.ssi_signo == SIGCHLD) {
             child = true;
-        } else {
-            int sig = command_signal(h->c, &si);
-            if (sig)
-                forward(h, sig);
+        } else if (command_signal(h->c, &si)) {
+            struct forward_signal s = forward_describe(&si, dlock_now());
+            send_signal(h, forward_add(&h->forward, &s));
         }
     }
+    send_signals(h);
     return child;
 }
 
@@ -113,6 +124,14 @@ static void check_exec(struct hold *h)
     spawn_exec_result(&h->exec_fd, &h->c->exec_error);
 }
 
+/* For poll(2), rounded up. */
+static int ms_until(int64_t at)
+{
+    if (at == DLOCK_NEVER)
+        return -1;
+    return (int)((dlock_max(0, at - dlock_now()) + DLOCK_MSEC - 1) / DLOCK_MSEC);
+}
+
 static void wait_for_exit(struct hold *h)
 {
     while (!h->c->exited) {
@@ -120,13 +139,14 @@ static void wait_for_exit(struct hold *h)
             {.fd = h->c->sig->fd, .events = POLLIN},
             {.fd = h->exec_fd, .events = POLLIN},
         };
-        if (poll(p, 2, -1) < 0)
+        if (poll(p, 2, ms_until(forward_wake(&h->forward))) < 0)
             continue;
         if (p[1].revents)
             check_exec(h);
         /* All signals before the children: a command that died by Ctrl-C is judged with our own Ctrl-C in view. */
         if (p[0].revents && take_signals(h))
             on_child(h);
+        send_signals(h);
     }
     if (h->exec_fd >= 0)
         check_exec(h);
@@ -194,7 +214,7 @@ static void run_command(struct hold *h)
     }
     let_go(h);
     wait_for_exit(h);
-    if (h->c->end_signal)
+    if (h->c->end_signal && !h->c->alone)
         end_rest(h);
 }
 
@@ -204,7 +224,6 @@ int direct_run(struct command *c, dlock *lk)
 
     if (c->o->no_fork) {
         struct spawn sp = describe(&h);
-        sp.own_group = false;
         c->exec_error = spawn_exec(&sp);
     } else {
         run_command(&h);

@@ -21,6 +21,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
@@ -45,18 +46,24 @@ enum guard_phase {
     GUARD_EMPTY        /* no child is left, and none will come: G_TREE_EMPTY has been posted */
 };
 
+/*
+ * `pkill -9 dlock` kills every process with "dlock" in its name, with -f in its command line: the
+ * keeper's end must leave a guard that ends the tree. The kernel keeps 15 bytes of a name.
+ */
+#define NAME "lock-guard"
+
 #define OUT_FIRST G_STARTED
 #define OUT_COUNT (G_STUCK - G_STARTED + 1)
 
 struct guard_state {
     const struct guard_config *cfg;
-    pid_t caller_group;
     int sock, sigfd, timerfd, exec_fd;
     int lease_fd; /* -1, or the connection that the lease ends with: open until the guard exits */
     timer_t hard_timer;
 
     enum guard_phase phase;
     pid_t command;   /* 0: not started, or reaped: its pid may be reused */
+    pid_t group;     /* 0, or the one that was made for the command, which may have left it */
     bool start_seen; /* a second START is ignored */
     bool exec_failed;
     bool keeper_gone;
@@ -69,6 +76,8 @@ struct guard_state {
         int64_t seen_at; /* when /proc last showed the tree */
         bool stuck_reported;
     } killing;
+
+    struct forward forward;
 
     /* At most one message of each type waits for room in the socket; sent in the order of types. */
     struct guard_msg out[OUT_COUNT];
@@ -293,6 +302,15 @@ static void begin_kill(struct guard_state *g)
     g->killing.pause = KILL_PAUSE_MIN;
 }
 
+/*
+ * What a signal for the command is sent to: its group, or only its pid once it has left that group,
+ * whose number may belong to other processes by now.
+ */
+static pid_t target(const struct guard_state *g)
+{
+    return g->group > 0 && getpgid(g->command) == g->group ? -g->group : g->command;
+}
+
 /* SIGTERM, if that has not been sent; at or after kill_time() SIGKILL instead. */
 static void begin_term(struct guard_state *g)
 {
@@ -385,10 +403,8 @@ static void kill_pass(struct guard_state *g)
     pid_t refused;
 
     if (process_tree_signal(&none_inherited, SIGKILL, &refused) < 0) {
-        /* Without /proc: the command itself, and its group as long as the pid is not reused. */
-        if (g->command > 0 && g->cfg->own_group)
-            kill(-g->command, SIGKILL);
-        if (g->command > 0)
+        /* Without /proc: the command, and its group as long as it is not reaped. */
+        if (g->command > 0 && kill(target(g), SIGKILL) != 0)
             kill(g->command, SIGKILL);
         return;
     }
@@ -416,6 +432,43 @@ static void kill_tree(struct guard_state *g)
     if (g->killing.pause > KILL_PAUSE_MAX)
         g->killing.pause = KILL_PAUSE_MAX;
     check_stuck(g);
+}
+
+/* ----------------------------------------------------------- signals --- */
+
+/*
+ * Those that came to us: our children's, and copies of what was sent to the whole job. Not to the end:
+ * a process may send without a pause.
+ */
+static void read_signals(struct guard_state *g)
+{
+    struct signalfd_siginfo si[16];
+    int64_t now = dlock_now();
+    ssize_t n;
+
+    for (int i = 0; i < 4 && (n = read(g->sigfd, si, sizeof(si))) > 0; i++)
+        for (size_t k = 0; k < (size_t)n / sizeof(si[0]); k++) {
+            struct forward_signal s = forward_describe(&si[k], now);
+            if (g->command > 0)
+                forward_copy(&g->forward, &s);
+        }
+}
+
+static void send_signal(const struct guard_state *g, int sig)
+{
+    if (g->command <= 0 || sig <= 0)
+        return;
+    if (kill(target(g), sig) != 0)
+        kill(g->command, sig);
+}
+
+/* Call it after read_signals, which may show that the command needs none of them. */
+static void send_signals(struct guard_state *g)
+{
+    int sig;
+
+    while ((sig = forward_take(&g->forward, dlock_now())) > 0)
+        send_signal(g, sig);
 }
 
 /* ------------------------------------------------------------ orders --- */
@@ -447,6 +500,24 @@ static void let_go(struct guard_state *g)
     }
 }
 
+/*
+ * What ps(1) shows: the name and the keeper's pid. Once the command has been forked: its words were in
+ * that memory. Before that nothing is lost when the guard is killed along with the keeper.
+ */
+static void set_title(const struct guard_config *cfg)
+{
+    char text[40];
+    size_t n = (size_t)snprintf(text, sizeof(text), NAME " of %d", (int)getppid());
+
+    if (cfg->title_size == 0)
+        return;
+    /* Too little room for it: part of a pid would be another pid. */
+    if (n >= cfg->title_size)
+        n = cfg->title_size < sizeof(NAME) ? cfg->title_size - 1 : sizeof(NAME) - 1;
+    memset(cfg->title, 0, cfg->title_size);
+    memcpy(cfg->title, text, n);
+}
+
 static void refuse(struct guard_state *g, int why)
 {
     g->phase = GUARD_EMPTY;
@@ -460,8 +531,8 @@ static void start(struct guard_state *g, const struct guard_msg *m, bool lease_l
     struct spawn sp = {
         .argv = g->cfg->argv,
         .sig = g->cfg->sig,
-        .own_group = g->cfg->own_group,
-        .join_group = g->cfg->own_group ? 0 : g->caller_group,
+        .group = g->cfg->own_group ? &g->group : NULL,
+        .leave_session = true,
         .die_with_parent = true,
         .keeper_fd = g->sock,
         .not_after = m->term_at,
@@ -485,6 +556,7 @@ static void start(struct guard_state *g, const struct guard_msg *m, bool lease_l
         g->phase = GUARD_RUNNING;
     take_times(g, m);
     pid = spawn_command(&sp, &g->exec_fd);
+    read_signals(g); /* what came before: the command was not there to have it, too */
     if (pid < 0) {
         refuse(g, -pid >= SPAWN_TOO_LATE ? -pid : SPAWN_FORK_FAILED | -pid);
         set_hard_timer(g);
@@ -492,15 +564,8 @@ static void start(struct guard_state *g, const struct guard_msg *m, bool lease_l
     }
     g->command = pid;
     fcntl(g->exec_fd, F_SETFL, O_NONBLOCK);
+    set_title(g->cfg);
     let_go(g);
-}
-
-static void forward(const struct guard_state *g, int sig)
-{
-    if (g->command <= 0 || sig <= 0)
-        return;
-    if (!g->cfg->own_group || kill(-g->command, sig) != 0)
-        kill(g->command, sig);
 }
 
 static void end(struct guard_state *g, const struct guard_msg *m)
@@ -529,7 +594,7 @@ static void obey(struct guard_state *g, const struct guard_msg *m, bool lease_lo
             take_times(g, m);
         break;
     case G_SIGNAL:
-        forward(g, m->arg);
+        send_signal(g, forward_add(&g->forward, &m->signal));
         break;
     case G_END:
         end(g, m);
@@ -576,6 +641,8 @@ static void check_clock(struct guard_state *g)
 static void turn(struct guard_state *g)
 {
     read_orders(g);
+    read_signals(g);
+    send_signals(g);
     check_exec(g);
     reap(g);
     if (g->keeper_gone)
@@ -597,15 +664,18 @@ static void wait_for_event(struct guard_state *g)
         {.fd = g->keeper_gone ? -1 : g->sock,
          .events = (short)(g->pending ? POLLIN | POLLOUT : POLLIN)},
     };
-    char drain[16 * sizeof(struct signalfd_siginfo)];
+    int64_t signal_at = forward_wake(&g->forward);
+    struct timespec ts, *bound = NULL;
     uint64_t ticks;
 
     set_wake(g);
-    if (ppoll(p, sizeof(p) / sizeof(p[0]), NULL, NULL) <= 0)
+    if (signal_at != DLOCK_NEVER) {
+        int64_t left = dlock_max(0, signal_at - dlock_now());
+        ts = (struct timespec){.tv_nsec = dlock_min(left, FORWARD_WAIT)};
+        bound = &ts;
+    }
+    if (ppoll(p, sizeof(p) / sizeof(p[0]), bound, NULL) <= 0)
         return;
-    if (p[0].revents)
-        while (read(g->sigfd, drain, sizeof(drain)) > 0)
-            ;
     if (p[1].revents && read(g->timerfd, &ticks, sizeof(ticks)) > 0) {
         g->wake_set = DLOCK_NEVER;
         set_hard_timer(g);
@@ -618,26 +688,23 @@ static void wait_for_event(struct guard_state *g)
 static int prepare(struct guard_state *g)
 {
     struct sigevent ev = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGKILL};
-    sigset_t all, chld;
+    sigset_t all;
 
     /*
-     * A group of its own: Ctrl-Z stops the terminal's foreground group, and a guard that stops with
-     * its command is of no use. The exception: the caller's group has no number when it is outside
-     * of our pid namespace (we are the first process in it). The command could not be put back into
-     * it, so the guard stays in that group as well; it blocks every signal.
+     * Ctrl-Z must not stop the guard: it is of use only while it runs. It stays in the caller's
+     * group until it has forked the command, and then gets a session of its own (spawn_command). In
+     * another group of the caller's session it would be a reason for the kernel not to take the
+     * command's group for orphaned: Ctrl-Z would stop the command even where no shell could continue
+     * it.
      */
-    if ((g->cfg->own_group || g->caller_group > 0) && setpgid(0, 0) != 0)
-        return errno;
     sigfillset(&all);
     sigprocmask(SIG_BLOCK, &all, NULL);
     if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0)
         return errno;
     prctl(PR_SET_DUMPABLE, 0, 0, 0, 0); /* the command's exec undoes it */
-    prctl(PR_SET_NAME, "dlock-guard", 0, 0, 0);
+    prctl(PR_SET_NAME, NAME, 0, 0, 0);
 
-    sigemptyset(&chld);
-    sigaddset(&chld, SIGCHLD);
-    g->sigfd = signalfd(-1, &chld, SFD_CLOEXEC | SFD_NONBLOCK);
+    g->sigfd = signalfd(-1, &g->cfg->sig->ours, SFD_CLOEXEC | SFD_NONBLOCK);
     g->timerfd = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
     if (g->sigfd < 0 || g->timerfd < 0)
         return errno;
@@ -646,11 +713,10 @@ static int prepare(struct guard_state *g)
     return 0;
 }
 
-static _Noreturn void guard_main(const struct guard_config *cfg, int sock, pid_t caller_group)
+static _Noreturn void guard_main(const struct guard_config *cfg, int sock)
 {
     struct guard_state g = {
         .cfg = cfg,
-        .caller_group = caller_group,
         .sock = sock,
         .exec_fd = -1,
         .lease_fd = -1,
@@ -662,7 +728,7 @@ static _Noreturn void guard_main(const struct guard_config *cfg, int sock, pid_t
         .wake_set = DLOCK_NEVER,
     };
 
-    close(cfg->sig->fd); /* the keeper's; our own has only SIGCHLD */
+    close(cfg->sig->fd); /* the keeper's */
     int why = prepare(&g);
     if (why != 0) {
         transmit(sock, &(struct guard_msg){.type = G_UNFIT, .arg = why}, -1);
@@ -676,8 +742,8 @@ static _Noreturn void guard_main(const struct guard_config *cfg, int sock, pid_t
 
 int guard_fork(struct guard *out, const struct guard_config *cfg)
 {
-    pid_t group = getpgrp(), pid;
     int ends[2];
+    pid_t pid;
 
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0)
         return -errno;
@@ -691,7 +757,7 @@ int guard_fork(struct guard *out, const struct guard_config *cfg)
     if (pid == 0) {
         /* With a copy of the keeper's end open here, its EOF would never come. */
         close(ends[0]);
-        guard_main(cfg, ends[1], group);
+        guard_main(cfg, ends[1]);
     }
     close(ends[1]);
     out->pid = pid;

@@ -6,6 +6,7 @@
 #define CLI_GUARD_H
 
 #include "dlock.h"
+#include "forward.h"
 #include "signals.h"
 
 #include <sys/types.h>
@@ -14,7 +15,7 @@ enum guard_msg_type {
     /* keeper -> guard */
     G_START = 1, /* times, fence, token: fork the command unless term_at has passed */
     G_EXTEND,    /* times, each by two clocks */
-    G_SIGNAL,    /* arg: signal for the command (for its group when it has one of its own) */
+    G_SIGNAL,    /* signal: one for the command (for its group when it has one of its own) */
     G_END,    /* arg: SIGTERM (then KILL at kill_at of this message) or SIGKILL (at once), for the
                     whole tree; G_TREE_EMPTY follows */
     G_DETACH, /* the command has ended and its background processes stay: exit without killing */
@@ -34,6 +35,7 @@ struct guard_msg {
     int32_t type, arg, flags, pad;
     int64_t term_at, kill_at, hard_at, raw_minus_boot; /* as in struct dlock_times */
     uint64_t fence;
+    struct forward_signal signal;
     char token[DLOCK_TOKEN_LEN + 8];
 };
 
@@ -41,8 +43,10 @@ struct guard_config {
     const struct sigstate *sig;
     char *const *argv;
     const char *name; /* DLOCK_NAME */
-    bool own_group;   /* no controlling terminal */
-    bool warn_only;   /* --on-lost warn: only the keeper's death ends the tree, times do not */
+    bool own_group; /* no controlling terminal: the command is not in the keeper's process group */
+    bool warn_only; /* --on-lost warn: only the keeper's death ends the tree, times do not */
+    char *title;    /* the memory of our own argv, or NULL; argv above may point into it */
+    size_t title_size;
     int lock_fd; /* -1, or a file lock's descriptor that the guard keeps (CLOEXEC for the command) */
 };
 

@@ -73,6 +73,8 @@ struct keeper {
 
     enum keeper_guard guard_state;
     struct guard guard;
+    bool
+        guard_reaped; /* often before its EOF is read: its number may be another process's by now */
     int guard_unfit;  /* an errno: why it could not set itself up */
     int64_t start_by; /* it was told to start the command: killed if it has not by then */
     int64_t exit_by;  /* it was told to exit: killed if it has not by then */
@@ -81,6 +83,7 @@ struct keeper {
     bool tree_empty;
 
     struct {
+        int64_t since;
         struct dlock_info holder; /* last seen */
         bool have_holder;
         int place;         /* in the queue; 0: unknown */
@@ -100,7 +103,25 @@ static bool may_end(const struct keeper *k)
     return options_of(k)->on_lost != DLOCK_LOST_WARN;
 }
 
+/* The lock for messages: "redis://h:6379/0: 'nightly'". A bare file is lock and store in one: "'/run/lock/x'". */
+static const char *lock_text(const struct keeper *k, char *buf)
+{
+    const char *name = dlock_name(k->lk), *where = dlock_where(k->lk);
+
+    if (strcmp(where, name) == 0)
+        snprintf(buf, LOCK_TEXT_MAX, "'%s'", name);
+    else
+        snprintf(buf, LOCK_TEXT_MAX, "%s: '%s'", where, name);
+    return buf;
+}
+
 /* ------------------------------------------------------ to the guard --- */
+
+static void kill_guard(const struct keeper *k)
+{
+    if (!k->guard_reaped)
+        kill(k->guard.pid, SIGKILL);
+}
 
 /* 0 or -errno, as of guard_send. t: the times, or NULL. Without a guard nothing is sent. */
 static int tell_guard(struct keeper *k, enum guard_msg_type type, int arg,
@@ -127,7 +148,7 @@ static int tell_guard(struct keeper *k, enum guard_msg_type type, int arg,
      * wait for that.
      */
     if (rc < 0 && rc != -EPIPE && type == G_END)
-        kill(k->guard.pid, SIGKILL);
+        kill_guard(k);
     return rc;
 }
 
@@ -219,6 +240,8 @@ static int fork_guard(struct keeper *k, const char *name, int lock_fd)
         .name = name,
         .own_group = !k->c->terminal,
         .warn_only = !may_end(k),
+        .title = options_of(k)->title,
+        .title_size = options_of(k)->title_size,
         .lock_fd = lock_fd,
     };
     int rc = guard_fork(&k->guard, &cfg);
@@ -235,8 +258,12 @@ static int fork_guard(struct keeper *k, const char *name, int lock_fd)
 
 static void on_granted(struct keeper *k, const struct dlock_times *times)
 {
+    char lock[LOCK_TEXT_MAX];
+
     k->times = *times;
-    if (k->guard_state == UNGUARDED && !options_of(k)->close_fd) {
+    if (options_of(k)->verbose)
+        message_took(lock_text(k, lock), k->wait.since);
+    if (k->guard_state == UNGUARDED && (!options_of(k)->close_fd || k->c->alone)) {
         k->phase = KEEPER_HANDED_OVER;
         return;
     }
@@ -269,9 +296,11 @@ static void sweep(struct keeper *k)
 
 static void on_child(struct keeper *k)
 {
+    bool wait_for_guard = k->guard_state != UNGUARDED && !k->guard_reaped;
     int status;
 
-    process_tree_reap(&k->c->tree, k->guard_state != UNGUARDED ? k->guard.pid : 0, &status);
+    if (process_tree_reap(&k->c->tree, wait_for_guard ? k->guard.pid : 0, &status))
+        k->guard_reaped = true;
     if (k->sweep_at != DLOCK_NEVER)
         sweep(k);
 }
@@ -305,6 +334,15 @@ static void interrupt_while_starting(struct keeper *k, int sig)
         end_tree(k, SIGTERM, lease_now(k) + command_grace(k->c));
 }
 
+/* The guard decides when, and whether the command has got it already. */
+static void pass_on(const struct keeper *k, const struct signalfd_siginfo *si)
+{
+    struct guard_msg m = {.type = G_SIGNAL, .signal = forward_describe(si, dlock_now())};
+
+    if (k->guard_state == GUARDED)
+        guard_send(&k->guard, &m, -1);
+}
+
 static void on_signal(struct keeper *k, const struct signalfd_siginfo *si)
 {
     int sig = (int)si->ssi_signo;
@@ -319,10 +357,8 @@ static void on_signal(struct keeper *k, const struct signalfd_siginfo *si)
             dlock_start_release(k->lk, dlock_now() + HURRY_TIME);
     } else if (k->phase == KEEPER_STARTING && signals_interrupts(si, k->c->terminal)) {
         interrupt_while_starting(k, sig);
-    } else {
-        sig = command_signal(k->c, si);
-        if (sig)
-            tell_guard(k, G_SIGNAL, sig, NULL);
+    } else if (command_signal(k->c, si)) {
+        pass_on(k, si);
     }
 }
 
@@ -337,18 +373,6 @@ static void read_signals(struct keeper *k)
 /* ------------------------------------------------------------- store --- */
 
 #define HOLDER_TEXT_MAX 1024
-
-/* The lock for messages: "redis://h:6379/0: 'nightly'". A bare file is lock and store in one: "'/run/lock/x'". */
-static const char *lock_text(const struct keeper *k, char *buf)
-{
-    const char *name = dlock_name(k->lk), *where = dlock_where(k->lk);
-
-    if (strcmp(where, name) == 0)
-        snprintf(buf, LOCK_TEXT_MAX, "'%s'", name);
-    else
-        snprintf(buf, LOCK_TEXT_MAX, "%s: '%s'", where, name);
-    return buf;
-}
 
 /* The lock is lost: noted, and said once. what: "is lost"; why: more about it, or "". */
 static void on_lost(struct keeper *k, const char *what, const char *why)
@@ -371,6 +395,8 @@ static void on_busy(struct keeper *k, const struct dlock_info *info)
         lock_text(k, lock);
         if (info)
             snprintf(why, sizeof(why), "held by %s", message_holder(info, holder, sizeof(holder)));
+        else if (k->c->local)
+            snprintf(why, sizeof(why), "held by another process");
         else /* free, but kept for the first waiter, or the store grants nothing yet */
             snprintf(why, sizeof(why), "not available yet");
         if (o->nonblock)
@@ -413,6 +439,8 @@ static void on_released(struct keeper *k, const struct dlock_report *r)
 
 static void on_waiting(struct keeper *k, const struct dlock_report *r)
 {
+    if (r->place < 0)
+        return;
     k->wait.have_holder = r->info;
     if (r->info)
         k->wait.holder = *r->info;
@@ -486,7 +514,7 @@ static void report_wait(struct keeper *k, int64_t now)
         return;
     k->wait.news = false;
     k->wait.report_at = now + WAIT_REPORT_EVERY;
-    if (o->quiet || !(o->verbose || isatty(STDERR_FILENO)))
+    if (!message_tells_wait(o))
         return;
     if (k->wait.place > 1)
         snprintf(ahead, sizeof(ahead), ", %d in the queue before us", k->wait.place - 1);
@@ -570,7 +598,9 @@ static void on_guard_gone(struct keeper *k)
     close(k->guard.fd);
     k->guard.fd = -1;
     /* The kernel closed its descriptors as it died: this waits for microseconds. */
-    waitpid(k->guard.pid, NULL, __WALL);
+    if (!k->guard_reaped)
+        waitpid(k->guard.pid, NULL, __WALL);
+    k->guard_reaped = true;
     if (k->phase >= KEEPER_RELEASING || (k->c->exited && k->tree_empty))
         return;
     k->guard_state = GUARD_DIED;
@@ -640,7 +670,7 @@ static void own_timers(struct keeper *k)
     if (now >= k->start_by || now >= k->exit_by) {
         /* The guard does not answer (stopped?). EOF of its socket says what is next. */
         k->start_by = k->exit_by = DLOCK_NEVER;
-        kill(k->guard.pid, SIGKILL);
+        kill_guard(k);
     }
 }
 
@@ -727,6 +757,7 @@ int keeper_run(struct command *c, struct dlock_uri **uri, dlock **held)
     k.lk = open_handle(c->o, uri, &code);
     if (!k.lk)
         return code; /* the guard exits by itself when our end of its socket closes */
+    k.wait.since = dlock_now();
     dlock_start_acquire(k.lk);
     loop(&k);
     if (k.phase != KEEPER_HANDED_OVER)

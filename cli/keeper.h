@@ -10,7 +10,7 @@
  * and sets it to NULL. Returns the exit code, after the handle is closed; may die by a signal
  * instead.
  *
- * A plain file lock needs no guard: when such a lock is granted, *held becomes the handle, now the
+ * A plain file lock needs no guard, nor has one any use where the command is alone: when such a lock is granted, *held becomes the handle, now the
  * caller's to close, and the command has not been started (the result is 0). Else *held stays as it
  * is.
  */

@@ -4,6 +4,7 @@
 #include "util.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -65,6 +66,19 @@ void message(const char *fmt, ...)
     va_start(ap, fmt);
     emit(fmt, ap);
     va_end(ap);
+}
+
+bool message_tells_wait(const struct options *o)
+{
+    return !o->quiet && (o->verbose || isatty(STDERR_FILENO));
+}
+
+void message_took(const char *lock, int64_t since)
+{
+    int64_t us = (dlock_now() - since) / 1000;
+
+    message("%s: getting lock took %" PRId64 ".%06" PRId64 " seconds", lock, us / 1000000,
+            us % 1000000);
 }
 
 int message_error(const struct options *o, const struct dlock_error *e)

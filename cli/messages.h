@@ -8,11 +8,16 @@
 #include "options.h"
 
 #include <stddef.h>
+#include <stdint.h>
 
 /* Room for the longest LOCK, its name twice, and some words: a cut could hide which part of it is secret. */
 #define LOCK_TEXT_MAX 9000
 
 void message(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+/* Is a wait reported while it lasts? */
+bool message_tells_wait(const struct options *);
+/* How long it took to get the lock, in the words of flock(1) -v. since: by dlock_now(). */
+void message_took(const char *lock, int64_t since);
 /* Prints err (unless it is EBUSY and -q was given) and returns the exit code for it. */
 int message_error(const struct options *, const struct dlock_error *err);
 /* Write the kept lines. Waits at most wait_ms for the reader; main calls it before the exit. */

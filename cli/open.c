@@ -68,6 +68,10 @@ dlock *open_handle(const struct options *o, struct dlock_uri **uri, int *code)
     lo.grace_ns = o->on_lost == DLOCK_LOST_KILL ? 0 : o->grace_ns;
     lo.wait_ns = o->nonblock ? 0 : o->wait_ns;
     lo.connect_timeout_ns = o->connect_timeout_ns;
+    if (o->quiet)
+        lo.holder = DLOCK_HOLDER_NEVER;
+    else if (!message_tells_wait(o))
+        lo.holder = DLOCK_HOLDER_BUSY;
     char *command = command_text(o);
     lo.command = command;
     lo.note = o->note;

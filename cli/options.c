@@ -497,6 +497,16 @@ static int take_arguments(struct options *o, char **rest, int n, struct dlock_er
 
 /* ------------------------------------------------- whole command line --- */
 
+/* The size of the memory that begins at argv[0] and holds one word behind the other. */
+static size_t argv_size(int argc, char **argv)
+{
+    const char *end = argc > 0 ? argv[0] : NULL;
+
+    for (int i = 0; i < argc && argv[i] == end; i++)
+        end += strlen(end) + 1;
+    return argc > 0 ? (size_t)(end - argv[0]) : 0;
+}
+
 int options_parse(struct options *o, int argc, char **argv, struct dlock_error *err)
 {
     int r;
@@ -512,6 +522,8 @@ int options_parse(struct options *o, int argc, char **argv, struct dlock_error *
         .grace_ns = -1,
         .on_lost = DLOCK_LOST_TERM,
         .fd = -1,
+        .title = argc > 0 ? argv[0] : NULL,
+        .title_size = argv_size(argc, argv),
     };
     r = parse_switches(o, argc, argv, err);
     if (r == 0 && is_final(o->mode))

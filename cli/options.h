@@ -35,6 +35,8 @@ struct options {
     int fd;                   /* MODE_FD, MODE_UNLOCK; MODE_STATUS of an open file; else -1 */
     char **command;           /* NULL-terminated, for execvp; with -c: the shell, "-c", STRING */
     const char *shell_string; /* -c: STRING; else NULL */
+    char *title;              /* the bytes of argv, which ps(1) shows */
+    size_t title_size;
 };
 
 /*

@@ -506,14 +506,10 @@ int process_tree_signal(const struct process_tree *t, int sig, pid_t *unkillable
 
 /* -------------------------------------------------- the tree as a whole --- */
 
-int process_tree_init(struct process_tree *t)
+static int note_inherited(struct process_tree *t)
 {
     int err;
 
-    t->ninherited = 0;
-    t->marker = NULL;
-    if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0)
-        return -errno;
     if (!any_child())
         return 0;
     err = start_pass(t);
@@ -524,6 +520,22 @@ int process_tree_init(struct process_tree *t)
     for (int i = 0; i < nwork; i++)
         t->inherited[t->ninherited++] = work[i].pid;
     return 0;
+}
+
+int process_tree_init(struct process_tree *t)
+{
+    int before, err;
+
+    t->ninherited = 0;
+    t->marker = NULL;
+    /* exec keeps the attribute: the caller may have set it. */
+    if (prctl(PR_GET_CHILD_SUBREAPER, &before, 0, 0, 0) != 0 ||
+        prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0)
+        return -errno;
+    err = note_inherited(t);
+    if (err < 0)
+        prctl(PR_SET_CHILD_SUBREAPER, before, 0, 0, 0);
+    return err;
 }
 
 int process_tree_count(const struct process_tree *t)

@@ -28,7 +28,10 @@ struct process_tree {
     const char *marker;
 };
 
-/* Become a subreaper and note the children that exist already; no marker yet. 0 or -errno (E2BIG: too many). */
+/*
+ * Become a subreaper and note the children that exist already; no marker yet. 0 or -errno (E2BIG:
+ * too many; ENOENT: /proc does not show them); then we are a subreaper only if we were one before.
+ */
 int process_tree_init(struct process_tree *);
 /* False when /proc cannot show our children: then only the direct child can be ended (the caller warns or refuses). */
 bool process_tree_visible(void);

@@ -10,6 +10,7 @@
 #include "modes.h"
 #include "open.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
@@ -64,30 +65,61 @@ static bool has_terminal(void)
     return true;
 }
 
+/* Why what the command leaves behind cannot be ended. rc: of process_tree_init. */
+static const char *why_alone(int rc, char *buf, size_t size)
+{
+    if (rc == -ENOENT)
+        return "/proc does not show this process's children: mount /proc";
+    if (rc == -E2BIG)
+        snprintf(buf, size,
+                 "this process had more than %d children before ('exec dlock' in a shell?): "
+                 "run dlock in a process of its own",
+                 PROCESS_TREE_INHERITED_MAX);
+    else
+        snprintf(buf, size, "cannot become the reaper of the command's children: %s",
+                 strerror(-rc));
+    return buf;
+}
+
+/* Get ready to end all that the command starts. 0, or an exit code after the message. */
+static int prepare_tree(struct command *c)
+{
+    char why[200];
+    bool guarded = !c->local || c->o->close_fd;
+    int rc = guarded && !process_tree_visible() ? -ENOENT : process_tree_init(&c->tree);
+
+    if (rc == 0)
+        return 0;
+    if (!c->local) {
+        message("the command and what it starts could not be ended when the lock is lost: %s",
+                why_alone(rc, why, sizeof(why)));
+        return dlock_error_exit(DLOCK_EOS);
+    }
+    /* A file lock cannot be lost: then it is as with flock(1). */
+    c->alone = true;
+    if (c->o->verbose)
+        message("signals go to the command only, and nothing that it starts will be ended: %s",
+                why_alone(rc, why, sizeof(why)));
+    return 0;
+}
+
 /* What must be right before anything is started. 0, or an exit code after the message. */
 static int prepare(struct command *c)
 {
     const struct options *o = c->o;
-    int rc;
 
     if (o->no_fork && !c->local) {
         message("--no-fork is for file locks: a lease needs a process that renews it");
         return dlock_error_exit(DLOCK_EUSAGE);
     }
-    if ((!c->local || o->close_fd) && !process_tree_visible()) {
-        message(
-            "/proc does not show this process's children: the command and what it starts could not be ended when the lock is lost; mount /proc");
+    if (!c->local && access("/dev/null", R_OK | W_OK) != 0) {
+        message("cannot use /dev/null, which a lease needs: %s", strerror(errno));
         return dlock_error_exit(DLOCK_EOS);
     }
     if (!c->local)
         warn_setuid(o);
     c->terminal = has_terminal();
-    rc = o->no_fork ? 0 : process_tree_init(&c->tree);
-    if (rc < 0) {
-        message("cannot become the reaper of the command's children: %s", strerror(-rc));
-        return dlock_error_exit(DLOCK_EOS);
-    }
-    return 0;
+    return o->no_fork ? 0 : prepare_tree(c);
 }
 
 int run_mode(const struct options *o, const struct sigstate *sig)

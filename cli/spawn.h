@@ -11,8 +11,12 @@
 struct spawn {
     char *const *argv;
     const struct sigstate *sig;
-    bool own_group;         /* no controlling terminal: a process group of its own */
-    pid_t join_group;       /* 0, or the group to join: the guard's own differs from the caller's */
+    /*
+     * NULL: the command stays in our process group. Else it joins a new group, but does not lead it, so
+     * that it can call setsid(2) as without us; the number of the group is stored here.
+     */
+    pid_t *group;
+    bool leave_session;     /* before the command is executed we move to a session of our own */
     bool die_with_parent;   /* PR_SET_PDEATHSIG SIGKILL; not for a plain file lock */
     int keeper_fd;          /* -1, or the guard's socket: no exec once its other end is closed */
     int64_t not_after;      /* no exec after this time (term_at); DLOCK_NEVER: no limit */
@@ -28,7 +32,8 @@ struct spawn {
 #define SPAWN_FORK_FAILED 0x10000 /* ored with the errno of fork, or of what comes before exec */
 /*
  * Fork the command. Returns the child's pid, and *exec_fd for spawn_exec_result; or the negative
- * errno of a failed fork, -SPAWN_TOO_LATE or -SPAWN_KEEPER_GONE. Does not wait for the exec.
+ * errno of what comes before exec, -SPAWN_TOO_LATE or -SPAWN_KEEPER_GONE. Does not wait for the exec.
+ * All signals are blocked in the caller.
  */
 pid_t spawn_command(const struct spawn *, int *exec_fd);
 /*
@@ -51,8 +56,9 @@ const char *spawn_marker(char buf[SPAWN_MARKER_SIZE], const char *token);
  */
 int spawn_exec(const struct spawn *);
 /*
- * At the start of main: open /dev/null, CLOEXEC, on each of 0, 1 and 2 that is closed, so that no
- * descriptor of ours gets that number and the command finds them closed again. 0 or -errno.
+ * At the start of main: open /dev/null (or, without it, the root directory), CLOEXEC, on each of 0,
+ * 1 and 2 that is closed, so that no descriptor of ours gets that number and the command finds them
+ * closed again. 0 or -errno.
  */
 int fds_plug(void);
 /* The exit code for that errno of a failed exec: 127 (ENOENT, ENOTDIR), 126 otherwise. */

@@ -66,7 +66,8 @@ static int busy(const struct options *o)
     if (!o->nonblock && o->wait_ns > 0 && o->wait_ns < DLOCK_NEVER)
         dlock_format_duration(o->wait_ns, time, sizeof(time));
     dlock_fail(&err, DLOCK_EBUSY, 0, "descriptor %d: the lock is held%s%s%s", o->fd,
-               holder(o->fd, held_by, sizeof(held_by)), time[0] ? "; gave up after " : "", time);
+               o->quiet ? "" : holder(o->fd, held_by, sizeof(held_by)),
+               time[0] ? "; gave up after " : "", time);
     return message_error(o, &err);
 }
 
@@ -157,18 +158,12 @@ static int wait_for_lock(struct fdlock *l, int op)
     return sys == 0 ? 0 : fail_flock(l->o, sys);
 }
 
-int fdlock_mode(const struct options *o, const struct sigstate *sig)
+/* Lock it, or unlock it. 0, or an exit code after the message. */
+static int lock_fd(const struct options *o, const struct sigstate *sig, int64_t now)
 {
     int op = o->mode == MODE_UNLOCK ? LOCK_UN : o->lock_mode == DLOCK_SHARED ? LOCK_SH : LOCK_EX;
     struct fdlock l = {.o = o, .sig = sig, .until = DLOCK_NEVER};
-    struct dlock_error err;
-    int64_t now = dlock_now();
 
-    /* A close-on-exec descriptor is one of our own: no caller can have passed it. */
-    if (fcntl(o->fd, F_GETFD) != 0) {
-        dlock_fail(&err, DLOCK_EUSAGE, EBADF, "descriptor %d is not open", o->fd);
-        return message_error(o, &err);
-    }
     if (flock(o->fd, op | LOCK_NB) == 0)
         return 0;
     if (errno != EWOULDBLOCK)
@@ -179,4 +174,22 @@ int fdlock_mode(const struct options *o, const struct sigstate *sig)
         l.until = now + o->wait_ns;
     l.report_at = now + DLOCK_SEC;
     return wait_for_lock(&l, op);
+}
+
+int fdlock_mode(const struct options *o, const struct sigstate *sig)
+{
+    int64_t now = dlock_now();
+    struct dlock_error err;
+    char text[32];
+
+    /* A close-on-exec descriptor is one of our own: no caller can have passed it. */
+    if (fcntl(o->fd, F_GETFD) != 0) {
+        dlock_fail(&err, DLOCK_EUSAGE, EBADF, "descriptor %d is not open", o->fd);
+        return message_error(o, &err);
+    }
+    int code = lock_fd(o, sig, now);
+    snprintf(text, sizeof(text), "descriptor %d", o->fd);
+    if (code == 0 && o->verbose && o->mode == MODE_FD)
+        message_took(text, now);
+    return code;
 }

@@ -20,7 +20,7 @@
 #include <stddef.h>
 #include <sys/socket.h>
 
-#define DLOCK_BACKEND_ABI 2
+#define DLOCK_BACKEND_ABI 3
 
 enum dlock_cap {
     CAP_SHARED = 1,
@@ -74,6 +74,7 @@ struct dlock_spec {
     int64_t least_ttl;       /* the store may negotiate down to this: the grace needs the rest */
     int64_t connect_timeout; /* for the whole first contact */
     int64_t op_timeout;      /* a renewal without an answer is unclear after this time */
+    enum dlock_holder holder;
     const struct dlock_identity *identity;
     /* dlock_registry_tls(): TLS may be in a module, and so may the store, which cannot call the registry. */
     const struct tls_table *(*tls)(const char *scheme, struct dlock_error *);
@@ -81,7 +82,7 @@ struct dlock_spec {
 
 enum dlock_ev {
     EV_NONE,
-    EV_WAITING, /* any number after acquire(wait): info: a holder (may be NULL); place: ours */
+    EV_WAITING, /* any number after acquire(wait): info: a holder (may be NULL); place: ours, -1: not looked yet */
     EV_GRANTED, /* ends acquire: from, ttl, fence, token */
     EV_BUSY,    /* ends acquire(!wait): info: a holder (may be NULL) */
     EV_RENEWED, /* ends renew: from, ttl (as negotiated); error: a part of the store was not reached */
@@ -144,6 +145,9 @@ struct dlock_backend {
      * EV_RELEASED comes at the latest at the time until, and no event of the cancelled operation after it.
      */
     void (*release)(struct dlock_be *, int64_t until);
+
+    /* While acquire waits, before it is cancelled: a holder as of now. False: none is known. NULL: EV_WAITING names it. */
+    bool (*look)(struct dlock_be *, struct dlock_info *);
 
     /* Idle only. arg: ASK_BREAK's token. */
     void (*ask)(struct dlock_be *, enum dlock_ask, const char *arg);

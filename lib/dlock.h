@@ -108,6 +108,16 @@ struct dlock_info {
 enum dlock_on_lost { DLOCK_LOST_TERM, DLOCK_LOST_KILL, DLOCK_LOST_WARN };
 
 /*
+ * When the holder of a file lock is looked for. That reads /proc, and may take as long as thousands of flock(2) calls.
+ * Other stores name it by themselves.
+ */
+enum dlock_holder {
+    DLOCK_HOLDER_WAITING, /* 1 s after the wait began, then every 5 s, and for BUSY */
+    DLOCK_HOLDER_BUSY,    /* for BUSY only */
+    DLOCK_HOLDER_NEVER
+};
+
+/*
  * How to lock. Start from DLOCK_OPTIONS_INIT. grace_ns is the time between
  * "end the work" (term_at) and "the work is killed" (kill_at); it is a part of
  * the ttl.
@@ -120,6 +130,7 @@ struct dlock_options {
     int64_t
         wait_ns; /* 0: one try; DLOCK_NEVER: unbounded; bounds name look-up and connecting too */
     int64_t connect_timeout_ns; /* first contact; default 5 s */
+    enum dlock_holder holder;
     const char *command, *note; /* for the holder record that others see; copied; may be NULL */
 };
 /* clang-format 14 and 19 disagree here. */
@@ -157,7 +168,7 @@ enum dlock_how {
 
 enum dlock_report_type {
     DLOCK_R_NONE,
-    DLOCK_R_WAITING,  /* info: a holder (may be NULL); place: ours in the queue */
+    DLOCK_R_WAITING, /* info: a holder (may be NULL); place: ours in the queue, -1: not looked yet, more follows */
     DLOCK_R_ACQUIRED, /* times, fence, token: work may start */
     DLOCK_R_BUSY,     /* ends acquire: held by others, or wait_ns has passed; info (may be NULL) */
     DLOCK_R_EXTENDED, /* times moved */

@@ -109,6 +109,7 @@ static void set_spec(dlock *d, const struct dlock_options *o)
         /* Three tries fit between the first renewal and the second: one lost packet costs nothing. */
         .op_timeout = dlock_min(o->connect_timeout_ns, dlock_max(UNDO_BRIEF, t.term_at / 6)),
         .identity = &d->identity,
+        .holder = o->holder,
         .tls = dlock_registry_tls,
     };
     lock_set_env(d, &dlock_env_system, o->ttl_ns);
@@ -504,6 +505,15 @@ static bool trying(const dlock *d)
     return d->phase == LOCK_RESOLVING || d->phase == LOCK_ACQUIRING || d->phase == LOCK_ASKING;
 }
 
+/* The wait is over. For its report, look for the holder where no event has said who it is. */
+static void give_up(dlock *d)
+{
+    int64_t now = now_of(d);
+    if (d->table->look && d->opt.holder != DLOCK_HOLDER_NEVER)
+        d->have_holder = d->table->look(d->be, &d->holder);
+    release_then(d, THEN_BUSY, now + UNDO_BRIEF);
+}
+
 static void on_time(dlock *d)
 {
     int64_t now = now_of(d);
@@ -511,7 +521,7 @@ static void on_time(dlock *d)
         return;
     if (now >= d->wait_until) {
         if (d->contacted)
-            release_then(d, THEN_BUSY, now + UNDO_BRIEF);
+            give_up(d);
         else
             no_answer(d, d->opt.wait_ns);
     } else if (now >= d->contact_by && !d->contacted) {

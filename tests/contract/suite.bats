@@ -77,12 +77,13 @@ best_of_six() {
 
 @test "a waiter gets the lock as soon as it is released" {
     hold
-    start_log "$T/waiter.log" "$DLOCK" "$L" "$HELPERS/clock" "$T/entered"
+    start_log "$T/waiter.log" "$DLOCK" -v "$L" "$HELPERS/clock" "$T/entered"
     waiter=$STARTED
     wait_for 5 waiters_are 1
     "$HELPERS/clock" "$T/left"
     let_go
     wait_exit 5 "$waiter"
+    grep -Eq "^dlock: .*'.*$NAME.*': getting lock took [0-9]+\.[0-9]{6} seconds$" "$T/waiter.log" || fail "$(cat "$T/waiter.log")"
     # With the start of the process; polling the store would take longer on average.
     assert_between 0 $((($(cat "$T/entered") - $(cat "$T/left")) / 1000000)) $((400 + SLOW)) "hand-off in ms"
     store_clean "$NAME"
@@ -350,7 +351,7 @@ guard_of() {
     local pid
     G=
     for pid in $(children "$1"); do
-        [ "$(cat "/proc/$pid/comm")" != dlock-guard ] || G=$pid
+        [ "$(cat "/proc/$pid/comm")" != lock-guard ] || G=$pid
     done
     [ -n "$G" ]
 }

@@ -22,8 +22,8 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-/* Our place in the queue is known only when the thread waits in it: look again soon, then rarely. */
-#define FIRST_LOOK (500 * DLOCK_MSEC)
+/* When a waiter looks for the holder and its own place: most waits are over before that. */
+#define FIRST_LOOK DLOCK_SEC
 #define NEXT_LOOK (5 * DLOCK_SEC)
 
 /* A file that is replaced again and again: retry, with pauses in which the core can check its timers. */
@@ -31,9 +31,13 @@
 #define ROUNDS_PAUSE (2 * DLOCK_MSEC)
 #define ROUNDS_MAX 1000
 
+/* Between tries to open a file on which another process has a lease. */
+#define LEASED_PAUSE (2 * DLOCK_MSEC)
+#define LEASED_PAUSE_MAX (100 * DLOCK_MSEC)
+
 enum file_op {
     OP_IDLE,
-    OP_TRYING,  /* again at acquire.retry_at */
+    OP_TRYING, /* again at acquire.retry_at: the file is replaced, or under a lease of another process */
     OP_WAITING, /* a thread waits in flock(2) */
     OP_HELD,
     OP_CANCELLING /* the thread was asked to end; it is left behind at release.until */
@@ -49,8 +53,11 @@ struct file_backend {
         bool wait;
         int64_t from;
         char token[DLOCK_TOKEN_LEN + 1];
+        bool told;  /* that the lock is held */
         int rounds; /* how often the file was replaced meanwhile */
         int64_t retry_at;
+        bool leased; /* for a lease, and told so */
+        struct dlock_backoff pause;
         struct flock_wait *thread;
         int64_t look_at;          /* the next look for the holder and our place */
         struct dlock_info holder; /* as last reported */
@@ -166,42 +173,87 @@ static int try_lock(struct file_backend *b, struct dlock_error *err)
     return flock(b->fd, op | LOCK_NB) == 0 ? 0 : errno;
 }
 
-static void granted(struct file_backend *b)
+/* The holder as of now, and our place in the queue. */
+static bool find_holder(struct file_backend *b, struct dlock_info *info, int *place)
 {
-    struct dlock_error err;
-    uint64_t fence = 0;
-
-    if (b->place.named && b->spec->mode == DLOCK_EXCLUSIVE &&
-        file_record_write(&b->place, b->fd, b->spec->identity, b->acquire.token, &fence, &err) <
-            0) {
-        failed(b, &err);
-        return;
-    }
-    b->op = OP_HELD;
-    struct dlock_event *ev = put(b, EV_GRANTED);
-    ev->from = b->acquire.from;
-    ev->fence = fence;
-    memcpy(ev->token, b->acquire.token, sizeof(ev->token));
+    *place = 0;
+    if (b->fd < 0)
+        return file_lease_holder(&b->place, info);
+    return file_first_holder(&b->place, b->fd, b->spec->identity->pid, info, place);
 }
 
-/* Look for the holder and for our place, and report them if they have changed. */
-static void look(struct file_backend *b, enum dlock_ev type)
+static bool file_look(struct dlock_be *be, struct dlock_info *info)
+{
+    int place;
+
+    return find_holder(self(be), info, &place);
+}
+
+/* Look for the holder and for our place when it is time, and report them if they have changed. */
+static void look_in_time(struct file_backend *b)
 {
     struct dlock_info old = b->acquire.holder;
     bool had = b->acquire.have_holder;
     int place;
 
-    b->acquire.have_holder =
-        file_first_holder(&b->place, b->fd, b->spec->identity->pid, &b->acquire.holder, &place);
+    if (now_of(b) < b->acquire.look_at)
+        return;
+    b->acquire.look_at = now_of(b) + NEXT_LOOK;
+    b->acquire.have_holder = find_holder(b, &b->acquire.holder, &place);
     bool news = had != b->acquire.have_holder || place != b->acquire.place ||
                 (had && (old.pid != b->acquire.holder.pid || old.fence != b->acquire.holder.fence ||
                          strcmp(old.command, b->acquire.holder.command) != 0));
-    if (type == EV_WAITING && b->acquire.place >= 0 && !news)
+    if (!news)
         return;
     b->acquire.place = place;
-    struct dlock_event *ev = put(b, type);
+    struct dlock_event *ev = put(b, EV_WAITING);
     ev->info = b->acquire.have_holder ? &b->acquire.holder : NULL;
     ev->place = place;
+}
+
+/* One try, and the lock is held. */
+static void busy(struct file_backend *b)
+{
+    struct dlock_event *ev = put(b, EV_BUSY);
+
+    if (b->spec->holder != DLOCK_HOLDER_NEVER && find_holder(b, &b->acquire.holder, &ev->place))
+        ev->info = &b->acquire.holder;
+    drop_unheld(b);
+    b->op = OP_IDLE;
+}
+
+/* A wait begins: the store has answered. Who holds the lock follows, if it lasts and the caller wants to know. */
+static void tell_wait(struct file_backend *b)
+{
+    if (b->acquire.told)
+        return;
+    b->acquire.told = true;
+    if (b->spec->holder == DLOCK_HOLDER_WAITING)
+        b->acquire.look_at = now_of(b) + FIRST_LOOK;
+    put(b, EV_WAITING)->place = -1;
+}
+
+/*
+ * A file could not be opened: at once when another process has a lease on it. That is as if it held the lock, but
+ * nothing can be waited for.
+ */
+static void failed_or_leased(struct file_backend *b, const struct dlock_error *err)
+{
+    if (err->sys != EWOULDBLOCK) {
+        failed(b, err);
+        return;
+    }
+    drop_unheld(b);
+    if (!b->acquire.leased)
+        dlock_fail(&put(b, EV_NOTICE)->error, 0, 0, "%s", err->msg);
+    b->acquire.leased = true;
+    if (!b->acquire.wait) {
+        busy(b);
+        return;
+    }
+    tell_wait(b);
+    b->op = OP_TRYING;
+    b->acquire.retry_at = now_of(b) + dlock_backoff_next(&b->acquire.pause, b->spec->env);
 }
 
 static void blocked(struct file_backend *b)
@@ -210,9 +262,7 @@ static void blocked(struct file_backend *b)
     struct dlock_error err;
 
     if (!b->acquire.wait) {
-        look(b, EV_BUSY);
-        drop_unheld(b);
-        b->op = OP_IDLE;
+        busy(b);
         return;
     }
     if (flock_wait_start(&b->acquire.thread, b->fd, op) < 0) {
@@ -222,8 +272,25 @@ static void blocked(struct file_backend *b)
     }
     b->op = OP_WAITING;
     b->acquire.rounds = 0;
-    b->acquire.look_at = now_of(b) + FIRST_LOOK;
-    look(b, EV_WAITING);
+    tell_wait(b);
+}
+
+static void granted(struct file_backend *b)
+{
+    struct dlock_error err;
+    uint64_t fence = 0;
+
+    if (b->place.named && b->spec->mode == DLOCK_EXCLUSIVE &&
+        file_record_write(&b->place, b->fd, b->spec->identity, b->acquire.token, &fence, &err) <
+            0) {
+        failed_or_leased(b, &err);
+        return;
+    }
+    b->op = OP_HELD;
+    struct dlock_event *ev = put(b, EV_GRANTED);
+    ev->from = b->acquire.from;
+    ev->fence = fence;
+    memcpy(ev->token, b->acquire.token, sizeof(ev->token));
 }
 
 /* b->fd is locked: a grant if it is still the file that the path names. True: done; false: try again. */
@@ -256,7 +323,7 @@ static bool attempt(struct file_backend *b)
     int sys;
 
     if (file_open(&b->place, FILE_FOR_LOCK, &b->fd, &err) < 0) {
-        failed(b, &err);
+        failed_or_leased(b, &err);
         return true;
     }
     tell_network(b);
@@ -266,7 +333,7 @@ static bool attempt(struct file_backend *b)
     if (sys == EWOULDBLOCK)
         blocked(b);
     else if (sys < 0)
-        failed(b, &err);
+        failed_or_leased(b, &err);
     else
         failed_flock(b, sys);
     return true;
@@ -290,7 +357,9 @@ static void file_acquire(struct dlock_be *be, bool wait)
     b->acquire.from = now_of(b);
     b->acquire.wait = wait;
     b->acquire.rounds = 0;
-    b->acquire.have_holder = false;
+    b->acquire.told = b->acquire.leased = b->acquire.have_holder = false;
+    b->acquire.pause = (struct dlock_backoff){.base = LEASED_PAUSE, .max = LEASED_PAUSE_MAX};
+    b->acquire.look_at = DLOCK_NEVER;
     b->acquire.place = -1;
     rc = dlock_token_new(b->spec->env, b->acquire.token);
     if (rc < 0) {
@@ -303,6 +372,14 @@ static void file_acquire(struct dlock_be *be, bool wait)
 }
 
 /* ------------------------------------------------- waiting and release --- */
+
+static void trying(struct file_backend *b)
+{
+    if (now_of(b) >= b->acquire.retry_at)
+        try_now(b);
+    if (b->op == OP_TRYING)
+        look_in_time(b);
+}
 
 static void waiting(struct file_backend *b)
 {
@@ -317,10 +394,7 @@ static void waiting(struct file_backend *b)
             try_now(b);
         return;
     }
-    if (now_of(b) >= b->acquire.look_at) {
-        b->acquire.look_at = now_of(b) + NEXT_LOOK;
-        look(b, EV_WAITING);
-    }
+    look_in_time(b);
 }
 
 static void cancelling(struct file_backend *b)
@@ -418,7 +492,7 @@ static int file_interest(struct dlock_be *be, struct pollfd *pfd, int cap, int64
         *wake_at = dlock_min(*wake_at, now);
     if (b->op == OP_TRYING)
         *wake_at = dlock_min(*wake_at, b->acquire.retry_at);
-    if (b->op == OP_WAITING)
+    if (b->op == OP_TRYING || b->op == OP_WAITING)
         *wake_at = dlock_min(*wake_at, b->acquire.look_at);
     if (b->op == OP_CANCELLING)
         *wake_at = dlock_min(*wake_at, b->release.until);
@@ -435,8 +509,8 @@ static int file_process(struct dlock_be *be, const struct pollfd *pfd, int n,
         waiting(b);
     else if (b->nout == 0 && b->op == OP_CANCELLING)
         cancelling(b);
-    else if (b->nout == 0 && b->op == OP_TRYING && now_of(b) >= b->acquire.retry_at)
-        try_now(b);
+    else if (b->nout == 0 && b->op == OP_TRYING)
+        trying(b);
     if (b->nout > 0)
         return take(b, ev);
     return b->status.next >= 0 ? answer(b, ev) : 0;
@@ -493,6 +567,7 @@ const struct dlock_backend dlock_backend_file = {
     .open = file_open_lock,
     .acquire = file_acquire,
     .release = file_release,
+    .look = file_look,
     .ask = file_ask,
     .interest = file_interest,
     .process = file_process,

@@ -31,6 +31,12 @@ enum file_how {
     FILE_TO_PROBE,     /* not made: *fd is -1 if it, or its directory, is missing */
     FILE_TO_NAME       /* the same; the descriptor is for fstat only and needs no right to read */
 };
+/*
+ * sys EWOULDBLOCK: another process has a lease on the file (fcntl(2), F_SETLEASE), as Samba has for its clients. Our
+ * open has had the kernel ask for it, and is to be tried again: no event says when it will succeed. After
+ * /proc/sys/fs/lease-break-time (45 s) at the latest.
+ */
+#define FILE_LEASED "another process has a lease on the file (F_SETLEASE)"
 int file_open(struct file_place *, enum file_how, int *fd, struct dlock_error *);
 /* 1: the path still names fd; 0: the file was unlinked or replaced; or an error. */
 int file_is_current(const struct file_place *, int fd, struct dlock_error *);
@@ -53,6 +59,8 @@ struct file_holders {
 /* One holder, and the place of pid among the waiters (0: not found). False: no holder is known. */
 bool file_first_holder(const struct file_place *, int fd, long pid, struct dlock_info *,
                        int *place);
+/* The holder of a lease on the lock's file. False: none is known. */
+bool file_lease_holder(struct file_place *, struct dlock_info *);
 /* All of them; the caller frees info, also after an error. May try the lock for a moment. 0 or a negative DLOCK_E*. */
 int file_status(struct file_place *, struct file_holders *, struct dlock_error *);
 

@@ -1,4 +1,4 @@
-/* open.c - names to paths, and opening a lock file, but no symbolic link, device or FIFO in its place. */
+/* open.c - names to paths, and opening a lock file, but no symbolic link, FIFO or character device in its place. */
 #include "file.h"
 
 #include "util.h"
@@ -15,7 +15,7 @@
 /* Encoded; with ".lock" it fills a directory entry. */
 #define NAME_LIMIT 250
 
-/* O_NONBLOCK: do not hang on a FIFO that appears after the check. */
+/* O_NONBLOCK: do not hang on a FIFO that appears after the check, nor until another process gives up its lease. */
 #define OPEN_FLAGS (O_RDONLY | O_NOCTTY | O_NONBLOCK | O_CLOEXEC)
 
 /* Encodes only '/', which would lead out of the directory, and '%': all other names stay readable. */
@@ -67,11 +67,14 @@ void file_place_done(struct file_place *p)
 
 static int fail_open(const struct file_place *p, int sys, struct dlock_error *err)
 {
-    int code = sys == EACCES || sys == EPERM    ? DLOCK_EPERM
+    int code = sys == EWOULDBLOCK               ? DLOCK_EBUSY
+               : sys == EACCES || sys == EPERM  ? DLOCK_EPERM
                : sys == EMFILE || sys == ENFILE ? DLOCK_EOS
                : sys == ENOMEM                  ? DLOCK_ENOMEM
                                                 : DLOCK_ECREATE;
-    const char *why = sys == ELOOP && p->named ? "it is a symbolic link" : strerror(sys);
+    const char *why = sys == EWOULDBLOCK         ? FILE_LEASED
+                      : sys == ELOOP && p->named ? "it is a symbolic link"
+                                                 : strerror(sys);
 
     return dlock_fail(err, code, sys, "cannot open the lock file %s%s%s: %s", p->path,
                       p->named ? "/" : "", p->lock, why);
@@ -80,12 +83,13 @@ static int fail_open(const struct file_place *p, int sys, struct dlock_error *er
 static int fail_type(const struct file_place *p, struct dlock_error *err)
 {
     return dlock_fail(err, DLOCK_ECREATE, 0, "%s%s%s cannot be a lock: it is not a regular file%s",
-                      p->path, p->named ? "/" : "", p->lock, p->named ? "" : " or directory");
+                      p->path, p->named ? "/" : "", p->lock,
+                      p->named ? "" : ", directory or block device");
 }
 
 static bool good_type(const struct file_place *p, mode_t mode)
 {
-    return S_ISREG(mode) || (S_ISDIR(mode) && !p->named);
+    return S_ISREG(mode) || (!p->named && (S_ISDIR(mode) || S_ISBLK(mode)));
 }
 
 /* The directory of a named lock; nothing for a bare path. */
@@ -136,7 +140,7 @@ static int open_or_make(const struct file_place *p, int flags)
 
 int file_open(struct file_place *p, enum file_how how, int *fd, struct dlock_error *err)
 {
-    bool make = how == FILE_FOR_LOCK || how == FILE_FOR_NFS_LOCK;
+    bool make = how == FILE_FOR_LOCK || how == FILE_FOR_NFS_LOCK, may_write = true;
     int flags = how == FILE_TO_NAME ? O_PATH | O_CLOEXEC : OPEN_FLAGS;
     struct dlock_error why;
     struct stat st;
@@ -151,14 +155,16 @@ int file_open(struct file_place *p, enum file_how how, int *fd, struct dlock_err
             *err = why;
         return r;
     }
-    /* Check the type before opening: opening a device may have effects. */
+    /* Check the type before opening: opening a character device may have effects. */
     if (stat_place(p, &st) == 0) {
         if (S_ISLNK(st.st_mode))
             return fail_open(p, ELOOP, err);
         if (!good_type(p, st.st_mode))
             return fail_type(p, err);
+        /* A writable disk that is closed is probed by udev, as if its content had changed. */
+        may_write = !S_ISBLK(st.st_mode);
     }
-    if (how == FILE_FOR_NFS_LOCK)
+    if (how == FILE_FOR_NFS_LOCK && may_write)
         flags = (flags & ~O_ACCMODE) | O_RDWR;
     r = make ? open_or_make(p, flags) : open_place(p, flags, 0);
     if (r == -ENOENT && !make) {

@@ -25,6 +25,8 @@
 #define FDS_MAX 2048
 /* How many descriptors, of all processes, are looked at for one that has the lock: 2 us each. */
 #define SCAN_MAX 20000
+/* To read what the kernel says about a descriptor of the same file takes as long as that many looks. */
+#define READ_COST 10
 
 static FILE *open_text(const char *path)
 {
@@ -84,7 +86,7 @@ int proc_locks_file(int fd, struct proc_locks_file *lf)
     return 0;
 }
 
-/* One line of /proc/locks (or after "lock:" in fdinfo): true when it is a flock(2) lock on lf. */
+/* One line of /proc/locks (or after "lock:" in fdinfo): true when it is a flock(2) lock, or a lease, on lf. */
 static bool parse_line(const char *s, const struct proc_locks_file *lf, struct proc_lock *l)
 {
     char type[16], access[16];
@@ -103,7 +105,8 @@ static bool parse_line(const char *s, const struct proc_locks_file *lf, struct p
         return false;
     l->shared = strcmp(access, "READ") == 0;
     l->place = 0;
-    return strcmp(type, "FLOCK") == 0 && ino == lf->ino && makedev(major, minor) == lf->dev;
+    return strcmp(type, lf->lease ? "LEASE" : "FLOCK") == 0 && ino == lf->ino &&
+           makedev(major, minor) == lf->dev;
 }
 
 int proc_locks_read(const struct proc_locks_file *lf, struct proc_lock *out, int max)
@@ -192,6 +195,7 @@ static int carries(long pid, const struct proc_locks_file *lf, long owner, int *
         if (statx(dirfd(d), e->d_name, AT_STATX_DONT_SYNC, STATX_INO, &st) != 0 ||
             st.stx_ino != lf->ino)
             continue;
+        *fds -= READ_COST;
         snprintf(info, sizeof(info), "/proc/%ld/fdinfo/%s", pid, e->d_name);
         found = fdinfo_locks(info, lf, owner);
         errno = 0;

@@ -14,6 +14,7 @@ struct proc_locks_file {
     dev_t dev;
     ino_t ino;
     bool exact; /* false (btrfs): several files may have the same name there */
+    bool lease; /* look for leases on it (F_SETLEASE), not for flock(2) locks */
 };
 
 struct proc_lock {

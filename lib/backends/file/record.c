@@ -39,7 +39,7 @@ static int fail_sys(const struct file_place *p, const char *what, int sys, struc
 {
     return dlock_fail(err, sys == EACCES || sys == EPERM ? DLOCK_EPERM : DLOCK_ECREATE, sys,
                       "cannot %s the fencing token in %s/%s: %s", what, p->path, p->fence,
-                      strerror(sys));
+                      sys == EWOULDBLOCK ? FILE_LEASED : strerror(sys));
 }
 
 /* "FENCE TOKEN\nrecord\n"; strict, because a token that starts again protects nothing. */

@@ -67,6 +67,23 @@ bool file_first_holder(const struct file_place *p, int fd, long pid, struct dloc
     return true;
 }
 
+bool file_lease_holder(struct file_place *p, struct dlock_info *info)
+{
+    struct proc_locks_file lf;
+    struct proc_lock lease;
+    int fd, n;
+
+    if (file_open(p, FILE_TO_NAME, &fd, NULL) < 0 || fd < 0)
+        return false;
+    n = proc_locks_file(fd, &lf);
+    close(fd);
+    lf.lease = true;
+    if (n < 0 || proc_locks_read(&lf, &lease, 1) != 1 || lease.waiter)
+        return false;
+    proc_locks_describe(&lease, &lf, info);
+    return true;
+}
+
 /* Try the lock. 1: held, *shared says how; 0: free; negative: error. */
 static int probe(struct file_place *p, bool *shared, struct dlock_error *err)
 {

@@ -69,7 +69,7 @@ def settled(dlock):
     """It knows that its command runs: nobody listens for the exec any more, and nobody has anything to do. (A key
     before that is for a command that has not begun.) The guard first: it tells the keeper."""
     kids = read('/proc/%d/task/%d/children' % (dlock, dlock)).split()
-    guard = [int(k) for k in kids if read('/proc/%s/comm' % k) == 'dlock-guard\n']
+    guard = [int(k) for k in kids if read('/proc/%s/comm' % k) == 'lock-guard\n']
     return all(not pipes(p) and state(p) == 'S' for p in guard + [dlock])
 
 
@@ -151,6 +151,9 @@ class Term:
             os.tcsetpgrp(0, pgid)
         return Job(self, pids, pgid)
 
+    def read(self):
+        return os.read(self.master, 65536).decode(errors='replace')
+
     def type(self, keys):
         os.write(self.master, keys)
 
@@ -158,7 +161,7 @@ class Term:
         end = time.monotonic() + secs
         while True:
             if select.select([self.master], [], [], 0.005)[0]:
-                self.output += os.read(self.master, 65536).decode(errors='replace')
+                self.output += self.read()
             got = what()
             if good(got):
                 return got
@@ -170,6 +173,24 @@ class Term:
         """Let time pass, and take in what is printed."""
         end = time.monotonic() + secs
         self.until(lambda: time.monotonic() >= end, secs + 5)
+
+
+class Login(Term):
+    """A terminal without job control: argv leads its session, as `ssh -t HOST argv` starts it."""
+    def __init__(self, argv):
+        self.output, self.closed = '', False
+        pid, self.master = pty.fork()
+        if pid == 0:
+            os.execvp(argv[0], argv)
+        self.job = Job(self, [pid], pid)
+
+    def read(self):
+        try:
+            return super().read()
+        except OSError:  # no process has the other end open any more
+            self.closed = True
+            time.sleep(0.005)
+            return ''
 
 
 def check(got, want, what=''):

@@ -227,6 +227,25 @@ same() {
     refute_out DLOCK_NAME=zzz
 }
 
+# --- process groups ------------------------------------------------------------------------------------
+
+@test "the command can call setsid(2), as without dlock" {
+    # setsid(1) calls it at once unless it leads a process group. Then it forks and exits with 0, and the lock is released.
+    for lock in "$L" "$T/x.lock" "-o $T/o.lock"; do
+        try "$HELPERS/launch" -d -s "$DLOCK" $lock setsid sh -c 'exit 7'
+        [ "$status" -eq 7 ] || fail "$lock: $status"
+        try "$HELPERS/launch" -d -s "$DLOCK" $lock -c 'setsid sh -c "exit 7"'
+        [ "$status" -eq 7 ] || fail "$lock -c: $status"
+    done
+}
+
+@test "a file lock's command is in dlock's process group, as with flock(1)" {
+    try "$HELPERS/launch" -d -s "$DLOCK" "$T/x.lock" sh -c 'ps -o pgid= $$; ps -o pgid= $PPID'
+    assert_rc 0
+    set -- $output
+    [ "$1" = "$2" ] || fail "$output"
+}
+
 # --- pipes ---------------------------------------------------------------------------------------------
 
 @test "yes | head ends as without dlock" {

@@ -297,7 +297,7 @@ n.lock" ]
     mkdir dir
     export DLOCK_STORE=$T/dir
     run -0 run_t 5 "$DLOCK" -n -v @a%2Fb true
-    [ "$output" = "dlock: the lock is the file $T/dir/a%2Fb.lock" ]
+    [ "${lines[0]}" = "dlock: the lock is the file $T/dir/a%2Fb.lock" ]
     [ -e dir/a%2Fb.lock ]
     run -0 run_t 5 "$DLOCK" -v --status @a%2Fb
     [ "${lines[0]}" = "dlock: the lock is the file $T/dir/a%2Fb.lock" ]

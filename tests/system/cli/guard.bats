@@ -40,6 +40,26 @@ teardown() { dlock_teardown; }
     ! store_did release || fail "found"
 }
 
+# found PID: does `pkill dlock`, or `pkill -f dlock`, mean that process?
+found() { grep -qx "$1" "$T/found"; }
+
+@test "pkill -9 dlock leaves a guard that ends the tree" {
+    for lock in "$L" "-o $T/o.lock"; do
+        rm -rf "$C"/*
+        background --ttl 30 $lock $SUBJECT -t -k
+        wait_for 5 running 4
+        find_guard
+        # Only for their names: what it finds may be others' as well.
+        { pgrep dlock && pgrep -f dlock; } >"$T/found"
+        found "$K" || fail "$lock: the keeper is not found"
+        ! found "$G" || fail "$lock: the guard is found: $(tr '\0' ' ' <"/proc/$G/cmdline")"
+        [ "$(ps -o args= "$G")" = "lock-guard of $K" ]
+        kill -KILL "$K"
+        gone_by $((500 + SLOW)) "$(now_ns)"
+        wait_for 2 pid_gone "$G"
+    done
+}
+
 @test "the caller of a killed keeper sees SIGKILL" {
     run run_t 20 bash -c '"$@" & wait $!' - "$DLOCK" "$L" sh -c 'kill -KILL $(ps -o ppid= $PPID); sleep 20'
     assert_rc 137
@@ -90,6 +110,58 @@ teardown() { dlock_teardown; }
     assert_rc 71
     store_did release
     [ ! -e "$C/events" ]
+}
+
+@test "KILL for dlock's process group leaves no command" {
+    # As timeout -s KILL sends it.
+    for lock in "--ttl 30 $L" "$T/x.lock" "-o $T/o.lock"; do
+        rm -rf "$S"/* "$C"/*
+        background $lock $SUBJECT -k
+        wait_for 5 running
+        kill -KILL -- "-$K"
+        gone_by $((500 + SLOW)) "$(now_ns)"
+    done
+}
+
+@test "a command that stops its process group stops neither keeper nor guard" {
+    background --ttl 1 "$L" sh -c 'echo $$ >pid; kill -STOP 0; exit 5'
+    wait_for 5 file_nonempty pid
+    wait_for 5 pid_stopped "$(<pid)"
+    renewed=$(grep -c ok "$S/log" || :)
+    wait_for 5 store_did ok $((renewed + 2))
+    find_guard
+    if pid_stopped "$K" || pid_stopped "$G"; then fail "stopped"; fi
+    kill -CONT "$(<pid)"
+    ended
+    assert_rc 5
+}
+
+@test "a command that kills its process group kills neither keeper nor guard" {
+    for lock in "$L" "-o $T/o.lock"; do
+        background $lock sh -c 'kill -KILL 0'
+        ended
+        assert_rc 137
+        [ "$output" = "" ] || fail "$output"
+    done
+    store_did clean
+}
+
+# bats test_tags=plain
+@test "a guard that fails on the way to the command starts nothing" {
+    strace -o /dev/null true 2>/dev/null || skip "strace does not work here"
+    # Its calls between the order to start and the command; the keeper makes none of them.
+    for call in pipe2:2 setpgid:1 setpgid:2 setsid:1; do
+        for fault in signal=SIGKILL error=EAGAIN; do
+            rm -rf "$S"/*
+            run run_t 10 setsid -w strace -fo trace -e "trace=${call%:*}" -e "inject=${call%:*}:$fault:when=${call#*:}" \
+                "$DLOCK" --ttl 30 "$L" touch ran
+            assert_rc 71
+            grep -Eq "INJECTED|killed by SIGKILL" trace || fail "no fault at $call"
+            [ "${#lines[@]}" = 1 ] || fail "$call, $fault: $output"
+            [ ! -e ran ] || fail "$call, $fault: the command ran"
+            [ ! -e "$S/held" ] || fail "$call, $fault: the lock is left behind"
+        done
+    done
 }
 
 @test "a moderate fork bomb does not outrun the keeper" {
@@ -223,6 +295,21 @@ teardown() { dlock_teardown; }
     # TERM reaches it because a CONT follows.
     just_after "$TERM_AT" "$(seen main sig 15)" 250 TERM
     [ "$(last_beat)" -lt "$KILL_AT" ]
+}
+
+@test "the keeper does not signal the number of a reaped guard" {
+    # A dismissed guard that does not exit is killed after 30 ms. Here it dies in the turn in which it is to be killed.
+    if [ -n "${SAN:-}" ]; then return 0; fi # its runtime reads, waits and forks as well
+    tell acquire wait
+    start_log "$T/out" env LD_PRELOAD="$HELPERS/reaped.so" REAPED_LOG="$T/kills" "$HELPERS/launch" -d -s "$DLOCK" -w 0.5 "$L" true
+    K=$STARTED
+    wait_for 5 store_did acquire
+    find_guard
+    kill -STOP "$G"
+    ended
+    assert_rc 75
+    grep -qx "living $G" "$T/kills" || fail "the guard was never killed: $(cat "$T/kills")"
+    ! grep reaped "$T/kills" || fail "killed after it was reaped"
 }
 
 # --- everywhere ----------------------------------------------------------------------------------------
@@ -360,7 +447,7 @@ with_a_job() {
     job=$(<"$T/job")
     adopted() { children "$K" | grep -qx "$job"; }
     wait_for 5 adopted
-    G=$(grep -lx dlock-guard $(children "$K" | sed 's,.*,/proc/&/comm,') | cut -d/ -f3)
+    G=$(grep -lx lock-guard $(children "$K" | sed 's,.*,/proc/&/comm,') | cut -d/ -f3)
     kill -KILL "$G"
     ended
     assert_rc 71

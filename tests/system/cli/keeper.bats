@@ -42,8 +42,10 @@ send() {
     background --ttl 30 "$L" $SUBJECT -t -k -u "$T/end"
     wait_for 5 running 4
     pgrp() { ps -o pgid= "$1" | tr -d ' '; }
-    [ "$(pgrp "$(pid_of main)")" = "$(pid_of main)" ]
-    [ "$(pgrp "$(pid_of child)")" = "$(pid_of main)" ]
+    find_guard
+    group=$(pgrp "$(pid_of main)")
+    for pid in "$(pid_of main)" "$(pgrp "$K")" "$(pgrp "$G")"; do [ "$group" != "$pid" ]; done
+    [ "$(pgrp "$(pid_of child)")" = "$group" ]
     kill -USR1 "$K"
     wait_for 5 has_seen main sig 10
     wait_for 5 has_seen child sig 10

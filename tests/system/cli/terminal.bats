@@ -109,7 +109,7 @@ check(t.output.count('round'), 1, 'rounds')
 PY
 }
 
-@test "the command shares dlock's process group, the guard does not" {
+@test "the command shares dlock's process group, the guard has its own session" {
     terminal <<'PY'
 t = Term()
 j = t.start([DLOCK, LOCK] + SUBJECT)
@@ -117,8 +117,8 @@ t.until(lambda: seen('main', 'start'))
 main = int(read(C + '/events').split()[2])
 check(os.getpgid(main), j.pgid, "the command's group")
 guard = int(read('/proc/%d/task/%d/children' % (j.pids[0], j.pids[0])).split()[0])
-check(os.getpgid(guard), guard, "the guard's group")
-check(os.getsid(guard), os.getsid(0), "the guard's session")
+check(os.getsid(guard), guard, "the guard's session")
+check(os.getsid(main), os.getsid(0), "the command's session")
 check(os.tcgetpgrp(0), j.pgid, 'the foreground')
 t.type(b'\x03')
 j.status()
@@ -126,7 +126,7 @@ PY
 }
 
 @test "Ctrl-Z stops dlock, and fg resumes the renewals" {
-    for LOCK_ARGS in "--ttl 3 $L" "$T/x.lock" "-o $T/o.lock"; do
+    for LOCK_ARGS in "--ttl 2 $L" "$T/x.lock" "-o $T/o.lock"; do
         rm -rf "$C"/* "$T/end"
         terminal <<'PY'
 t = Term()
@@ -145,6 +145,66 @@ for i in 1, 2, 3:
         t.until(lambda: len(log('ok')) > before + 1, name='renewals')
 open(T + '/end', 'w')
 check(j.status(), 'exit 3', 'dlock')
+PY
+    done
+}
+
+# no_stop WORD...: WORD... dlock, in a session without a job-control shell, does not stop by Ctrl-Z.
+no_stop() {
+    rm -rf "$C"/* "$T/end"
+    PREFIX=$(printf '%s\n' "$@") terminal <<'PY'
+t = Login(os.environ['PREFIX'].split('\n') + [DLOCK] + LOCK_ARGS + SUBJECT + ['-u', T + '/end', '-r', '3'])
+t.until(lambda: seen('main', 'start'))
+for i in 1, 2:
+    t.type(b'\x1a')
+    t.until(lambda: t.output.count('^Z') == i, name='^Z is shown once the signal has been sent')
+    typed = now()
+    t.until(lambda: beat() > typed, name='the command goes on')
+if LOCK_ARGS[-1] == LOCK:
+    n = len(log('ok'))
+    t.until(lambda: len(log('ok')) > n, name='a renewal')
+open(T + '/end', 'w')
+status = t.job.status()
+t.until(lambda: t.closed, name='all output has been read')
+print(status, t.output.replace('\r\n', ' '))
+PY
+}
+
+@test "Ctrl-Z is ignored in a session without a job-control shell" {
+    for LOCK_ARGS in "--ttl 1 $L" "$T/x.lock"; do
+        run no_stop env # as `ssh -t HOST dlock ...`: dlock leads the session
+        [ "$output" = "exit 3 ^Z^Z" ] || fail "$LOCK_ARGS: $output"
+        run no_stop bash -c '"$@"; echo after $?' -
+        [ "$output" = "exit 0 ^Z^Zafter 3 " ] || fail "$LOCK_ARGS: $output"
+    done
+}
+
+@test "Ctrl-Z is ignored as PID 1, as in docker run -it" {
+    unshare --pid --fork --mount-proc true 2>/dev/null || skip "needs the right to make PID namespaces"
+    for LOCK_ARGS in "--ttl 1 $L" "$T/x.lock"; do
+        run no_stop unshare --pid --fork --mount-proc --kill-child setsid -c
+        [ "$output" = "exit 3 ^Z^Z" ] || fail "$LOCK_ARGS: $output"
+    done
+}
+
+@test "Ctrl-Z stops a script around dlock, and fg resumes both" {
+    for LOCK_ARGS in "--ttl 3 $L" "$T/x.lock"; do
+        rm -rf "$C"/* "$T/end"
+        terminal <<'PY'
+t = Term()
+j = t.start(['bash', '-c', '"$@"; echo after $?', '-', DLOCK] + LOCK_ARGS + SUBJECT + ['-u', T + '/end', '-r', '3'])
+t.until(lambda: seen('main', 'start'))
+for i in 1, 2:
+    t.type(b'\x1a')
+    check(j.status(), 'stopped 20', 'the script')
+    stopped = beat()
+    t.quiet(0.05)
+    check(beat(), stopped, 'the command has not stopped: last sign of life')
+    j.foreground()
+    t.until(lambda: beat() > stopped, name='the command goes on')
+open(T + '/end', 'w')
+check(j.status(), 'exit 0', 'the script')
+t.until(lambda: 'after 3' in t.output)
 PY
     done
 }
@@ -289,7 +349,7 @@ PY
     wait_for 5 running
     local main
     main=$(pid_of main)
-    [ "$(ps -o pgid= "$main" | tr -d ' ')" = "$main" ]
+    [ "$(ps -o pgid= "$main")" = "$(ps -o pgid= $(ps -o ppid= "$main"))" ]
     touch "$T/end"
 }
 

@@ -174,6 +174,61 @@ queued() { grep -q -- "-> FLOCK .*:$(stat -c %i "$1") " /proc/locks; }
     refute_out "$T/x"
 }
 
+# bare WITHOUT CMD...: run CMD in a place without WITHOUT (dev, proc), or with 70 children that it has not started.
+bare() {
+    case $1 in
+    children) run_t 10 bash -c 'for i in {1..70}; do sleep 30 >/dev/null 2>&1 & echo $! >>children; done; exec "$@"' - "${@:2}" ;;
+    *) run_t 10 unshare -m sh -c 'mount -t tmpfs none "$0" && exec "$@"' "/$1" "${@:2}" ;;
+    esac
+}
+
+@test "works as flock(1) without /dev, without /proc and with 70 inherited children" {
+    [ -z "${SAN:-}" ] || return 0 # sanitizers need /proc: the plain build shows it
+    need_root
+    local without why opts
+    for without in dev proc children; do
+        : >children
+        for opts in "-n" "-n -o" "-n -F" "-w 1 -s"; do
+            [ $without != children ] || [ "$opts" = -n ] || [ "$opts" = "-n -o" ] || continue
+            # Held, by the command itself or not, and its exit code.
+            # shellcheck disable=SC2086
+            run -7 bare $without "$DLOCK" $opts x sh -c 'flock -n x true || exit 7'
+            [ -z "$output" ] || fail "$without $opts: $output"
+            run -0 run_t 5 flock -n x true
+            # A signal, and what the command makes of it.
+            mkfifo in
+            # shellcheck disable=SC2086
+            start_log log bare $without env sh -c 'echo $$ >keeper; exec "$@"' - "$DLOCK" $opts x \
+                bash -c 'trap "exit 9" TERM; echo >in; while :; do read -r x <go; done'
+            read -r <in
+            kill -TERM "$(cat keeper)"
+            exits 9 5 "$STARTED"
+            rm in
+        done
+        if [ $without != children ]; then
+            run -75 bare $without "$DLOCK" -n x "$DLOCK" -n x true
+            assert_out "'x' is held by "
+            run -0 bare $without sh -c '"$0" -n 9 && "$0" -u 9 && flock -n x true' "$DLOCK" 9>x
+            run -3 bare $without sh -c 'exec "$0" x sh -c "exit 3" <&- >&-' "$DLOCK"
+        fi
+        # A lease must be able to end all of it.
+        case $without in
+        dev) why="cannot use /dev/null, which a lease needs: No such file" ;;
+        proc) why="mount /proc" ;;
+        children) why="more than 64 children" ;;
+        esac
+        run -71 bare $without "$DLOCK" redis://127.0.0.1:1#n touch ran
+        assert_out "$why"
+        [ "${#lines[@]}" = 1 ]
+        # shellcheck disable=SC2046
+        [ ! -s children ] || kill $(cat children)
+    done
+    [ ! -e ran ]
+    # What is missing for a tree is said where more is to be said.
+    run -0 bare proc "$DLOCK" -v -o x true
+    assert_out "signals go to the command only, and nothing that it starts will be ended: /proc"
+}
+
 # --- the descriptor form -------------------------------------------------------------------------------
 
 @test "dlock locks the caller's descriptor" {
@@ -274,16 +329,134 @@ queued() { grep -q -- "-> FLOCK .*:$(stat -c %i "$1") " /proc/locks; }
     assert_out "ro/new"
 }
 
+# on_block CMD...: the file x is a block device (support/preload/block.c), and nobody may open it for writing.
+on_block() {
+    BLOCK=x LD_PRELOAD=$HELPERS/block.so ASAN_OPTIONS=${ASAN_OPTIONS:-}:verify_asan_link_order=0 run_t 5 "$@"
+}
+
+@test "a block device can be a lock, is opened to read and not written to" {
+    echo text >x
+    chmod 640 x
+    for opts in -n "-n -s" "-n -o" "-n -F"; do
+        # shellcheck disable=SC2086
+        run -7 on_block "$DLOCK" $opts x env -u LD_PRELOAD sh -c 'flock -n x true || exit 7'
+        [ -z "$output" ]
+    done
+    hold flock x
+    run -75 on_block "$DLOCK" -n x touch ran
+    assert_out "held by pid $HOLDER"
+    run -75 on_block "$DLOCK" --status x
+    let_go
+    [ "$(cat x)" = text ]
+    [ "$(stat -c %a x)" = 640 ]
+    # Not the file of a named lock.
+    ln x n.lock
+    run -73 env BLOCK=n.lock LD_PRELOAD="$HELPERS/block.so" ASAN_OPTIONS="${ASAN_OPTIONS:-}:verify_asan_link_order=0" \
+        "$DLOCK" "$DIR#n" touch ran
+    assert_out "n.lock cannot be a lock: it is not a regular file"
+    [ ! -e ran ]
+    # A refusal that has NFS opened to write.
+    [ -z "${SAN:-}" ] && command -v strace >/dev/null || return 0
+    run -71 on_block strace -o trace.log -e trace=flock -e inject=flock:error=EBADF "$DLOCK" -n x touch ran
+    assert_out "cannot lock x"
+    # A real one, where we may make one: its node is the lock.
+    mknod disk b 7 0 2>/dev/null && { : <disk; } 2>/dev/null || return 0
+    run -7 run_t 5 strace -f -o trace.log -e trace=openat "$DLOCK" -n disk sh -c 'flock -n disk true || exit 7'
+    grep -q '"disk", O_RDONLY' trace.log
+    run ! grep -E '"disk", O_(WRONLY|RDWR)' trace.log
+}
+
+# bats test_tags=thread
+@test "-v tells how long it took to get the lock" {
+    local took='getting lock took [0-9]+\.[0-9]{6} seconds$'
+    run -0 --separate-stderr run_t 5 "$DLOCK" -v x echo ran
+    [ "$output" = ran ]
+    [[ $stderr =~ ^"dlock: 'x': "$took ]] || fail "$stderr"
+    for opts in -F -o "-w 5"; do
+        # shellcheck disable=SC2086
+        run -0 run_t 5 "$DLOCK" -v $opts "$DIR#n" true
+        [[ ${lines[1]} =~ ^"dlock: $T: 'n': "$took ]] || fail "$output"
+    done
+    run -0 run_t 5 "$DLOCK" -qv x true
+    [ -z "$output" ]
+    exec 8>x
+    run -0 run_t 5 "$DLOCK" -v 8
+    [[ $output =~ ^"dlock: descriptor 8: "$took ]] || fail "$output"
+    run -0 run_t 5 "$DLOCK" -vu 8
+    [ -z "$output" ]
+    hold flock x
+    start_log waiter.log "$DLOCK" -v x true
+    waiter=$STARTED
+    wait_for 5 queued x
+    nap 0.1
+    let_go
+    exits 0 5 "$waiter"
+    took=$(sed -n "s/^dlock: 'x': getting lock took \([0-9]*\)\.\([0-9]*\) .*/\1\2/p" waiter.log)
+    [ $((10#$took)) -ge 90000 ] || fail "$took us"
+}
+
 @test "refuses a FIFO, a device and a socket without opening them" {
     mkfifo fifo
     timed 73 "$DLOCK" fifo touch ran
     assert_out "fifo"
     assert_between 0 $ms 500 "refusal in ms"
     run -73 run_t 5 "$DLOCK" /dev/null touch ran
+    assert_out "/dev/null cannot be a lock: it is not a regular file, directory or block device"
     /usr/bin/python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind("sock")'
     run -73 run_t 5 "$DLOCK" sock touch ran
     run -73 run_t 5 "$DLOCK" none/x touch ran
     assert_out "none/x"
+    [ ! -e ran ]
+}
+
+# lease FILE: a process has a lease on it as Samba has for a client, and keeps it, when asked for it, until `echo >go`.
+lease() {
+    rm -f leased
+    start_log lease.log /usr/bin/python3 -c '
+import fcntl, os, signal, sys
+signal.signal(signal.SIGIO, lambda *_: open("asked", "w").close())
+file = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+open("leased", "w").close()
+open("go").read()
+fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+while True: signal.pause()' "$1"
+    LEASE=$STARTED
+    wait_for 5 test -e leased || fail "$(cat lease.log)"
+}
+
+# bats test_tags=thread
+@test "a lease on the file is waited for like the lock" {
+    lease x
+    timed 75 "$DLOCK" -n x touch ran
+    assert_between 0 $ms $((150 + BUSY)) "-n in ms"
+    [[ $output == "dlock: 'x' is held by pid $LEASE (/usr/bin/python3 "* ]] || fail "$output"
+    wait_for 5 test -e asked
+    run -75 run_t 5 "$DLOCK" -vn x touch ran
+    assert_out "cannot open the lock file x: another process has a lease on the file (F_SETLEASE)"
+    timed 75 "$DLOCK" -w 0.3 x touch ran
+    assert_between 300 $ms $((400 + BUSY)) "-w 0.3 in ms"
+    assert_out "held by pid $LEASE"
+    [ ! -e ran ]
+    start_log waiter.log "$DLOCK" -v x flock -n x true
+    waiter=$STARTED
+    wait_for 5 grep -q "a lease on the file" waiter.log
+    run -143 run_t 5 timeout --foreground --preserve-status 0.1 "$DLOCK" x touch ran # a signal
+    echo >go
+    exits 1 5 "$waiter"
+}
+
+@test "a lease on the fence is waited for without the lock" {
+    run_t 5 "$DLOCK" "$DIR#n" true
+    lease n.fence
+    run -75 run_t 5 "$DLOCK" -vn "$DIR#n" touch ran
+    assert_out "fencing token in $T/n.fence: another process has a lease on the file (F_SETLEASE)"
+    start_log waiter.log "$DLOCK" -v "$DIR#n" true
+    waiter=$STARTED
+    wait_for 5 grep -q "a lease on the file" waiter.log
+    wait_for 5 flock -n n.lock true
+    echo >go
+    exits 0 5 "$waiter"
     [ ! -e ran ]
 }
 
@@ -477,6 +650,52 @@ need_strace() {
     run -0 inject fsync error=EINTR 2
     run -71 inject flock error=ENOLCK 1
     assert_out "n.lock"
+}
+
+# --- the holder ----------------------------------------------------------------------------------------
+
+# calls ARG...: run dlock under strace; $calls: how many system calls it made, $looked: whether it looked for the holder.
+calls() {
+    run -75 run_t 10 strace -f -o trace.log "$DLOCK" "$@"
+    calls=$(wc -l <trace.log)
+    looked=$(grep -c '"/proc/locks"' trace.log || :)
+}
+
+@test "looks for the holder only when a line names it, and not for long" {
+    [ -z "${SAN:-}" ] || return 0 # LeakSanitizer does not work under strace: the plain build shows it
+    need_strace
+    # It has the file open so often that to look at each descriptor takes 11 000 calls.
+    start_log holder.log /usr/bin/python3 -c '
+import fcntl, os, resource
+most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+fds = [os.open("x", os.O_RDWR | os.O_CREAT) for i in range(1900)]
+fcntl.flock(fds[-1], fcntl.LOCK_EX)
+open("held", "w").close()
+open("go").read()'
+    HOLDER=$STARTED
+    wait_for 5 test -e held
+    exec 8>x
+    for how in "-n x true" "-w 0.1 x true" "-n 8" "-w 0.1 8"; do
+        # shellcheck disable=SC2086
+        calls -q $how
+        assert_between 1 "$calls" 250 "system calls of -q $how"
+        [ "$looked" = 0 ]
+        [ -z "$output" ]
+        # shellcheck disable=SC2086
+        calls $how
+        assert_out "held by pid $HOLDER (/usr/bin/python3"
+        assert_between 1 "$calls" 2500 "system calls of $how"
+        [ "$looked" = 1 ]
+    done
+    # A wait that nobody reads about, and one that does not last.
+    start_log waiter.log strace -f -o trace.log "$DLOCK" -v x true
+    waiter=$STARTED
+    wait_for 5 queued x
+    : >go &
+    wait_exit 5 "$waiter"
+    run ! grep -q '"/proc/locks"' trace.log
+    [ "$(grep -c 'held by' waiter.log)" = 0 ]
 }
 
 # --- status --------------------------------------------------------------------------------------------

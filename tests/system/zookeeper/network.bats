@@ -128,7 +128,7 @@ zk_moves() {
 @test "a killed guard ends the tree and releases the lock" {
     background --ttl 20 "$L" $SUBJECT -t -k
     wait_for 5 running 4
-    G=$(grep -lx dlock-guard $(children "$K" | sed 's,.*,/proc/&/comm,') | cut -d/ -f3)
+    G=$(grep -lx lock-guard $(children "$K" | sed 's,.*,/proc/&/comm,') | cut -d/ -f3)
     waiter got --ttl 20
     kill -KILL "$G"
     t0=$(now_ms)

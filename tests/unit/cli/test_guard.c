@@ -131,6 +131,16 @@ static void order(int type, int arg)
     send_times(type, arg, DLOCK_NEVER, DLOCK_NEVER, DLOCK_NEVER);
 }
 
+/* One that we sent to the keeper. */
+static void signal_command(int number)
+{
+    struct guard_msg m = {.type = G_SIGNAL};
+
+    m.signal = (struct forward_signal){
+        .sig = number, .sender = getpid(), .uid = getuid(), .at = dlock_now()};
+    guard_send(&guard, &m, -1);
+}
+
 /* The next message; -1 at EOF, 0 when none came in time. */
 static int hear(void)
 {
@@ -781,38 +791,183 @@ TEST(forwards_every_signal)
         order(G_START, 0);
         CHECK(await(1));
         for (int i = 0; i < 5; i++) {
-            order(G_SIGNAL, SIGUSR1);
+            signal_command(SIGUSR1);
             REQUIRE_INT(read(say_fd, got, 1), 1);
             CHECK_INT(got[0], 'U');
         }
-        order(G_SIGNAL, SIGKILL);
+        signal_command(SIGKILL);
         CHECK_INT(hear(), G_STARTED);
         CHECK_INT(hear(), G_EXITED);
     }
     clean_up();
 }
 
-static void in_group(bool own)
+/* It says which signals it gets. */
+#define TELLING                                                                                    \
+    SHELL("trap 'printf U >&9' USR1; trap 'printf T >&9' TERM; printf x >&9; "                     \
+          "while :; do sleep 0.01; done")
+
+TEST(a_signal_waits_for_a_copy_and_no_longer)
 {
-    command_is(SHELL("exec sleep 60"));
-    config.own_group = own;
+    command_is(SHELL("printf x >&9; exec sleep 60"));
     if (guard_up()) {
         order(G_START, 0);
         CHECK_INT(hear(), G_STARTED);
-        CHECK_INT(getpgid(last.arg), own ? last.arg : getpgrp());
-        CHECK_INT(getpgid(guard.pid), guard.pid);
-        CHECK_INT(getsid(last.arg), getsid(0));
+        CHECK(await(1));
+        usleep(50000); /* not in the middle of the exec */
+        int64_t from = dlock_now();
+        signal_command(SIGTERM);
+        in_window(death(LATE), from + FORWARD_WAIT, SOON);
     }
     clean_up();
 }
 
-TEST(puts_the_command_into_its_own_group)
+TEST(a_signal_that_waits_does_not_delay_the_end)
 {
-    in_group(true);
+    char got;
+
+    command_is(TELLING);
+    if (guard_up()) {
+        order(G_START, 0);
+        CHECK(await(1));
+        int64_t from = dlock_now();
+        signal_command(SIGUSR1);
+        close(guard.fd);
+        guard.fd = -1;
+        in_window(death(LATE), from, FORWARD_WAIT / 2);
+        CHECK_INT(read(say_fd, &got, 1), 0);
+    }
+    clean_up();
 }
+
+static char told(void)
+{
+    char got = 0;
+
+    CHECK_INT(read(say_fd, &got, 1), 1);
+    return got;
+}
+
+TEST(a_signal_that_the_guard_got_too_is_not_forwarded)
+{
+    command_is(TELLING);
+    sigprocmask(SIG_BLOCK, &sig.ours, NULL); /* as the keeper has it */
+    bool up = guard_up();
+    sigprocmask(SIG_SETMASK, &sig.caller_mask, NULL);
+    if (up) {
+        kill(guard.pid, SIGTERM); /* before the start: the command cannot have got it */
+        order(G_START, 0);
+        CHECK_INT(hear(), G_STARTED);
+        CHECK(await(1));
+        signal_command(SIGTERM);
+        CHECK_INT(told(), 'T');
+        /* The guard gets it first, or the keeper. USR1 is behind it: no TERM can follow. */
+        kill(guard.pid, SIGTERM);
+        signal_command(SIGTERM);
+        signal_command(SIGUSR1);
+        CHECK_INT(told(), 'U');
+        signal_command(SIGTERM);
+        kill(guard.pid, SIGTERM);
+        signal_command(SIGUSR1);
+        CHECK_INT(told(), 'U');
+    }
+    clean_up();
+}
+
+/* The command's group, once it runs; 0 on failure. */
+static pid_t group_of_command(bool own, char *const *argv)
+{
+    command_is(argv);
+    config.own_group = own;
+    if (!guard_up())
+        return 0;
+    CHECK_INT(getpgid(guard.pid), getpgrp());
+    order(G_START, 0);
+    if (!CHECK_INT(hear(), G_STARTED))
+        return 0;
+    CHECK_INT(getsid(guard.pid), guard.pid);
+    return getpgid(last.arg);
+}
+
+TEST(puts_the_command_into_a_group_without_a_leader)
+{
+    pid_t group = group_of_command(true, SHELL("exec sleep 60"));
+
+    CHECK(group > 0 && group != last.arg && group != guard.pid && group != getpgrp());
+    CHECK_INT(kill(group, 0), -1); /* no process has its number */
+    CHECK_INT(getsid(last.arg), getsid(0));
+    clean_up();
+}
+
 TEST(puts_the_command_into_the_callers_group)
 {
-    in_group(false);
+    CHECK_INT(group_of_command(false, SHELL("exec sleep 60")), getpgrp());
+    CHECK_INT(getsid(last.arg), getsid(0));
+    clean_up();
+}
+
+/* Each process that gets USR1 writes a letter. */
+#define TELLS_USR1                                                                                 \
+    "exec 2>/dev/null; trap 'printf U >&9' USR1; printf x >&9; while :; do sleep 0.01; done"
+
+TEST(a_signal_is_for_the_commands_group)
+{
+    command_is(NULL);
+    config.argv = (char *const[]){"/bin/sh", "-c", "sh -c \"$0\" & eval \"$0\"", TELLS_USR1, NULL};
+    if (guard_up()) {
+        order(G_START, 0);
+        CHECK(await(2));
+        signal_command(SIGUSR1);
+        CHECK(await(2));
+    }
+    clean_up();
+}
+
+/* The number of the group that it left is not ours any more. */
+TEST(a_command_that_left_its_group_gets_the_signals_alone)
+{
+    char c;
+
+    command_is(NULL);
+    config.argv = (char *const[]){"/bin/sh", "-c", "sh -c \"$0\" & exec setsid sh -c \"$0\"",
+                                  TELLS_USR1, NULL};
+    if (guard_up()) {
+        order(G_START, 0);
+        CHECK(await(2));
+        signal_command(SIGUSR1);
+        CHECK(await(1));
+        signal_command(SIGKILL);
+        CHECK_INT(hear(), G_STARTED);
+        CHECK_INT(hear(), G_EXITED);
+        CHECK_INT(fcntl(say_fd, F_SETFL, O_NONBLOCK), 0);
+        CHECK_INT(read(say_fd, &c, 1), -1);
+        CHECK(alive());
+    }
+    clean_up();
+}
+
+/* What the command does to its whole group must not reach the guard, however early. */
+TEST(a_command_cannot_kill_or_stop_the_guard_through_its_group)
+{
+    command_is(SHELL("kill -KILL 0"));
+    if (guard_up()) {
+        order(G_START, 0);
+        CHECK_INT(hear(), G_STARTED);
+        CHECK_INT(hear(), G_EXITED);
+        CHECK(WIFSIGNALED(last.arg) && WTERMSIG(last.arg) == SIGKILL);
+        CHECK_INT(hear(), G_TREE_EMPTY);
+    }
+    clean_up();
+    command_is(SHELL("kill -STOP 0"));
+    if (guard_up()) {
+        order(G_START, 0);
+        CHECK_INT(hear(), G_STARTED);
+        CHECK_INT(hear(), G_STOPPED);
+        order(G_END, SIGKILL);
+        CHECK_INT(hear(), G_EXITED);
+        CHECK_INT(hear(), G_TREE_EMPTY);
+    }
+    clean_up();
 }
 
 /* A keeper that reads nothing for a long time loses STOPPED, but not EXITED and TREE_EMPTY. */

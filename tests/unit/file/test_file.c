@@ -220,7 +220,6 @@ TEST(waits_and_wakes_at_once)
     int fd = hold(in_dir("x"), LOCK_EX);
     REQUIRE_INT(lock_open(&l, in_dir("x"), NULL, DLOCK_EXCLUSIVE), 0);
     REQUIRE_INT(acquire(&l, true), EV_WAITING);
-    CHECK(l.ev.info && l.ev.info->pid == getpid());
     CHECK_INT(next(&l, 50), EV_NONE);
     int64_t before = dlock_now();
     close(fd);
@@ -235,7 +234,7 @@ TEST(waits_and_wakes_at_once)
     remove_dir();
 }
 
-TEST(reports_its_place_in_the_queue)
+TEST(reports_the_holder_and_its_place_in_the_queue_after_a_second)
 {
     struct lock l;
 
@@ -243,13 +242,39 @@ TEST(reports_its_place_in_the_queue)
     int fd = hold(in_dir("x"), LOCK_EX);
     REQUIRE_INT(lock_open(&l, in_dir("x"), NULL, DLOCK_EXCLUSIVE), 0);
     REQUIRE_INT(acquire(&l, true), EV_WAITING);
-    if (l.ev.place == 0) {
-        REQUIRE_INT(next(&l, 1000), EV_WAITING);
-    }
+    CHECK_NULL(l.ev.info);
+    CHECK_INT(l.ev.place, -1);
+    int64_t before = dlock_now();
+    REQUIRE_INT(next(&l, 3000), EV_WAITING);
+    CHECK(dlock_now() - before > 900 * DLOCK_MSEC);
+    CHECK(l.ev.info && l.ev.info->pid == getpid());
     CHECK_INT(l.ev.place, 1);
     close(fd);
     CHECK_INT(next_but_waiting(&l, 1000), EV_GRANTED);
     BE->close(l.be);
+    remove_dir();
+}
+
+TEST(looks_for_the_holder_only_when_asked_to)
+{
+    struct dlock_info info;
+    struct lock l;
+
+    make_dir();
+    int fd = hold(in_dir("x"), LOCK_EX);
+    REQUIRE_INT(lock_open(&l, in_dir("x"), NULL, DLOCK_EXCLUSIVE), 0);
+    l.spec.holder = DLOCK_HOLDER_NEVER;
+    REQUIRE_INT(acquire(&l, false), EV_BUSY);
+    CHECK_NULL(l.ev.info);
+    l.spec.holder = DLOCK_HOLDER_BUSY;
+    REQUIRE_INT(acquire(&l, false), EV_BUSY);
+    CHECK(l.ev.info && l.ev.info->pid == getpid());
+    REQUIRE_INT(acquire(&l, true), EV_WAITING);
+    CHECK_INT(next(&l, 1300), EV_NONE);
+    CHECK_INT(BE->look(l.be, &info), 1);
+    CHECK_INT(info.pid, getpid());
+    BE->close(l.be);
+    close(fd);
     remove_dir();
 }
 
@@ -293,7 +318,7 @@ TEST(cancel_against_grant)
         if (i % 2)
             usleep(100);
         close(fd);
-        for (volatile int spin = i * 20; spin > 0; spin--)
+        for (volatile int spin = i * 200; spin > 0; spin--)
             ;
         if (i % 4 == 0 && next(&l, 0) == EV_GRANTED)
             granted++;

@@ -1,0 +1,134 @@
+/* forward.c - the signals that are on their way to the command. */
+#include "forward.h"
+
+#include <signal.h>
+#include <string.h>
+
+/* A keeper that does not get the processor tells of its signal later than the guard gets the copy. */
+#define COPY_LASTS DLOCK_SEC
+
+struct forward_signal forward_describe(const struct signalfd_siginfo *si, int64_t at)
+{
+    /* kill(2); sigqueue(3), which says who the sender is as kill does; tgkill(2) to our only thread */
+    bool sent = si->ssi_code == SI_USER || si->ssi_code == SI_QUEUE || si->ssi_code == SI_TKILL;
+
+    return (struct forward_signal){
+        .sig = (int32_t)si->ssi_signo,
+        .sender = sent ? (int32_t)si->ssi_pid : FORWARD_NO_SENDER,
+        .uid = si->ssi_uid,
+        .at = at,
+    };
+}
+
+static bool same(const struct forward_signal *a, const struct forward_signal *b)
+{
+    return a->sig == b->sig && a->sender == b->sender && a->uid == b->uid;
+}
+
+/* The kernel counts real-time signals, and so do we. */
+static bool is_counted(int sig)
+{
+    return sig >= SIGRTMIN;
+}
+
+/*
+ * Passed on without a wait, and always. The kernel sends nothing to the guard, which has no terminal. A
+ * second CONT does no harm, but a late one could undo a stop that came after it.
+ */
+static bool is_urgent(const struct forward_signal *s)
+{
+    return s->sender == FORWARD_NO_SENDER || s->sig == SIGCONT;
+}
+
+static void remove_waiting(struct forward *f, int i)
+{
+    f->nwaiting--;
+    memmove(&f->waiting[i], &f->waiting[i + 1], (size_t)(f->nwaiting - i) * sizeof(f->waiting[0]));
+}
+
+static void remove_copy(struct forward *f, int i)
+{
+    f->ncopies--;
+    memmove(&f->copies[i], &f->copies[i + 1], (size_t)(f->ncopies - i) * sizeof(f->copies[0]));
+}
+
+/* Is it a repetition of one that waits? Not if another signal came between: their order would be lost. */
+static bool is_repeated(const struct forward *f, const struct forward_signal *s)
+{
+    if (is_counted(s->sig))
+        return false;
+    for (int i = f->nwaiting - 1; i >= 0 && f->waiting[i].s.sig == s->sig; i--)
+        if (same(&f->waiting[i].s, s) && s->at < f->waiting[i].until)
+            return true;
+    return false;
+}
+
+/* Has the guard got a copy of it already? */
+static bool take_copy(struct forward *f, const struct forward_signal *s)
+{
+    for (int i = 0; i < f->ncopies; i++) {
+        if (!same(&f->copies[i], s) || s->at >= f->copies[i].at + COPY_LASTS)
+            continue;
+        remove_copy(f, i);
+        return true;
+    }
+    return false;
+}
+
+int forward_add(struct forward *f, const struct forward_signal *s)
+{
+    int sig = 0;
+
+    if (is_repeated(f, s))
+        return 0;
+    if (f->nwaiting == FORWARD_MAX) {
+        sig = f->waiting[0].shared ? 0 : f->waiting[0].s.sig;
+        remove_waiting(f, 0);
+    }
+    f->waiting[f->nwaiting].s = *s;
+    f->waiting[f->nwaiting].until = is_urgent(s) ? s->at : s->at + FORWARD_WAIT;
+    f->waiting[f->nwaiting].shared = take_copy(f, s);
+    f->nwaiting++;
+    return sig;
+}
+
+void forward_copy(struct forward *f, const struct forward_signal *s)
+{
+    if (is_urgent(s))
+        return;
+    for (int i = 0; i < f->nwaiting; i++) {
+        bool open = !f->waiting[i].shared || (!is_counted(s->sig) && s->at < f->waiting[i].until);
+        if (open && same(&f->waiting[i].s, s)) {
+            f->waiting[i].shared = true;
+            return;
+        }
+    }
+    if (f->ncopies == FORWARD_MAX)
+        remove_copy(f, 0);
+    f->copies[f->ncopies++] = *s;
+}
+
+int forward_take(struct forward *f, int64_t now)
+{
+    for (int i = 0; i < f->nwaiting;) {
+        int sig = f->waiting[i].s.sig;
+        bool shared = f->waiting[i].shared, over = now >= f->waiting[i].until;
+
+        if (over)
+            remove_waiting(f, i);
+        if (over && !shared)
+            return sig;
+        if (!over && !shared)
+            return 0; /* those behind it wait with it: the command gets them in this order */
+        i += !over;
+    }
+    return 0;
+}
+
+int64_t forward_wake(const struct forward *f)
+{
+    for (int i = 0; i < f->nwaiting; i++)
+        if (!f->waiting[i].shared)
+            return f->waiting[i].until;
+    return DLOCK_NEVER;
+}

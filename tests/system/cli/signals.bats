@@ -1,0 +1,113 @@
+#!/usr/bin/env bats
+# How often a signal reaches the command, by whichever way it was sent. What dlock does while it waits is in keeper.bats.
+
+load ../../support/common
+load ../../support/fake
+
+setup_file() { export BATS_NO_PARALLELIZE_WITHIN_FILE=true; }
+setup() {
+    dlock_setup
+    fake_setup
+}
+teardown() { dlock_teardown; }
+
+# table KIND WHERE: in the background; its lines in $T/KIND.WHERE, each with "KIND, WHERE: " in front.
+table() {
+    local dir=$T/$1.$2.d
+    mkdir -p "$dir/store" "$dir/command"
+    local -a lock
+    case $1 in
+        lease) lock=("fake://$dir/store#$NAME") ;;
+        file) lock=("$dir/x.lock") ;;
+        file-o) lock=(-o "$dir/x.lock") ;;
+    esac
+    start_log "$T/$1.$2" env PYTHONDONTWRITEBYTECODE=1 T="$dir" S="$dir/store" C="$dir/command" L= LOCK_ARGS= \
+        timeout -k 2 60 /usr/bin/python3 "$ROOT/tests/support/helpers/signal_table.py" "$2" 2 "${lock[@]}"
+}
+
+# want KIND WHERE LINE...
+want() {
+    local file=$1.$2
+    shift 2
+    printf '%s\n' "$@" | diff - "$T/$file" || fail "$file differs"
+}
+
+# The table in the manual, SIGNALS AND TERMINAL.
+@test "a signal to the whole job reaches the command once" {
+    for kind in lease file; do
+        for where in none terminal; do table $kind $where; done
+    done
+    table file-o none
+    for pid in "${STARTED_PIDS[@]}"; do wait_exit 60 "$pid" || :; done
+    ways=(pid group cgroup 'cgroup, guard first' 'cgroup, command first' timeout)
+    once=("${ways[@]/%/: 1 1 1}")
+    want lease none "${once[@]}"
+    want file-o none "${once[@]}"
+    # No process of dlock is in a position to see that the command's group was signalled.
+    by_group=("${once[@]}")
+    by_group[1]='group: 2 2 2' by_group[5]='timeout: 2 2 2'
+    want lease terminal "${by_group[@]}"
+    alone=("${ways[@]/%/: 2 2 2}")
+    alone[0]='pid: 1 1 1'
+    want file none "${alone[@]}"
+    want file terminal "${alone[@]}"
+}
+
+@test "a signal from outside of the container reaches the command once" {
+    unshare --pid --fork --mount-proc true 2>/dev/null || skip "needs the right to make PID namespaces"
+    table lease container
+    wait_exit 60 "$STARTED" || :
+    want lease container 'pid: 1 1 1' 'cgroup: 1 1 1' 'cgroup, guard first: 1 1 1' 'cgroup, command first: 1 1 1'
+}
+
+@test "a TERM to dlock alone reaches the command within 100 ms" {
+    for lock in "$L" "$T/x.lock"; do
+        rm -rf "$C"/*
+        background "$lock" $SUBJECT
+        wait_for 5 running
+        "$HELPERS/clock" "$T/sent"
+        kill -TERM "$K"
+        ended
+        assert_rc 143
+        assert_between 0 $((($(seen main sig 15) - $(<"$T/sent")) / NS)) $((100 + BUSY)) "time in ms"
+    done
+}
+
+@test "of a storm of TERM the command gets the last one, and not each" {
+    for lock in "$L" "$T/x.lock"; do
+        rm -rf "$C"/*
+        background "$lock" $SUBJECT -k
+        wait_for 5 running
+        /usr/bin/python3 - "$K" "$T/sent" <<'PY'
+import os, sys, time
+first = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+for _ in range(1000):
+    os.kill(int(sys.argv[1]), 15)
+last = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+os.kill(int(sys.argv[1]), 15)
+os.kill(int(sys.argv[1]), 34)
+open(sys.argv[2], 'w').write('%d %d\n' % (first, last))
+PY
+        wait_for 5 has_seen main sig 34
+        read -r first last <"$T/sent"
+        n=$(count_seen main sig 15)
+        assert_between 1 "$n" $(((last - first) / (20 * NS) + 2)) "$lock: number of TERM"
+        [ "$(seen main sig 15 "$n")" -gt "$last" ] || fail "$lock: the last TERM is lost"
+        kill -KILL "$(pid_of main)"
+        ended
+    done
+}
+
+# As one that was passed on: see "a command killed by a forwarded signal" in keeper.bats.
+@test "after a TERM to each process the descendants end too" {
+    background --grace 200ms "$L" $SUBJECT -t -n
+    wait_for 5 running 4
+    find_guard
+    kill -TERM "$K" "$G" "$(pid_of main)"
+    ended
+    assert_rc 143
+    [ "$(count_seen main sig 15)" = 1 ]
+    for who in child session daemon; do [ "$(count_seen $who sig 15)" = 1 ]; done
+    tree_gone
+    [ "$(last_beat)" -lt "$(at release)" ]
+}
