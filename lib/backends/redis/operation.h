@@ -18,6 +18,8 @@ enum redis_tag {
     T_TRY,
     T_UNDO,
     T_TRACK,
+    T_LOOK,
+    T_LOOK_CLAIM,
     T_RENEW,
     T_LEAVE,
     T_STATUS,
@@ -69,7 +71,8 @@ struct redis_backend {
         char id[DLOCK_TOKEN_LEN +
                 1]; /* as a waiter; the same across reconnects. "": not needed yet */
         char *channel;
-        int64_t try_at;
+        int64_t try_at, look_at;
+        int64_t refresh_at;     /* when our entry in the queue needs another try */
         struct outage wake_out; /* trouble with wake */
         int place;
         char holder_token[DLOCK_TOKEN_LEN + 1]; /* last reported */
@@ -162,6 +165,8 @@ static inline void redis_drop_listing(struct redis_backend *be)
 
 /* acquire.c */
 void redis_acquire(struct redis_backend *, bool wait);
+/* An answer under T_LOOK or T_LOOK_CLAIM. */
+void redis_acquire_looked(struct redis_backend *, int tag, const redisReply *);
 /* wake is of no use any more: join the queue again through another one. */
 void redis_wake_drop(struct redis_backend *);
 

@@ -27,7 +27,7 @@ end
 
 -- The head of the queue, unless the queue is on another node of a cluster.
 local w
-local all, e = near(function() w = head() end)
+local all, e = near(function() w = head(id) end)
 if not all then
   if id == '' and value and not grant then return {'busy', '0', left, 0, seen} end
   return redis.error_reply(e)

@@ -3,15 +3,16 @@ if id == '' then return {status, '0', left, redis.call('ZCARD', queue) + 1, seen
 if not in_line(id) then tail(id, 0) end
 put(id, now + ttl, 0, string.sub(ARGV[3], 34))
 
--- Is the head still there? A new head that is not us is told; we learn it from our place.
-while w and w ~= id and not tell(w, 'ping') do
+-- Is the head still there? A new head that is not us is told; we learn it from our place. (A free lock: it was called.)
+while value and w and w ~= id and not tell(w, 'ping') do
   drop(w)
-  w = head()
+  w = head(id)
 end
-if w and w ~= id and w ~= first then tell(w, 'head') end
+if value and w and w ~= id and w ~= first then tell(w, 'head') end
 
 -- Never shortened: other waiters may have a longer ttl. (PEXPIRE GT needs Redis 7.) vote.lua reads it.
-for _, key in ipairs({queue, waiters}) do
-  if redis.call('PTTL', key) < 5 * ttl then redis.call('PEXPIRE', key, 5 * ttl) end
+if redis.call('PTTL', queue) < 5 * ttl then
+  redis.call('PEXPIRE', queue, 5 * ttl)
+  redis.call('PEXPIRE', waiters, 5 * ttl)
 end
 return {status, '0', left, redis.call('ZRANK', queue, id) + 1, seen or '', now, up, longest}
