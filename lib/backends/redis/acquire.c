@@ -4,6 +4,9 @@
  * One script tries, and queues the waiter where it does not get the lock. The first try is not queued: a waiter joins
  * the queue only once it is subscribed on its second connection, so that no wake-up is lost and a waiter that cannot be
  * reached does not count. Every wake-up is followed by another try; a timer stands behind each of them.
+ *
+ * A waiter also looks now and then whether the lock is still held (PTTL): the waiters in front of it may be silent, and
+ * then no message comes. scripts/parts/queue.lua says what that is good for.
  */
 #include "operation.h"
 
@@ -14,8 +17,12 @@
 #define POLL_PAUSE                                                                                 \
     (200 * DLOCK_MSEC) /* of the first waiter, where the server cannot report changes */
 #define PLACE_STEP (100 * DLOCK_MSEC) /* between the tries of the waiters behind it */
-#define LISTEN_LATER DLOCK_SEC        /* most commands have ended by then */
-#define FIRST_VERDICT DLOCK_SEC       /* how old the sentinels' verdict on a first try may be */
+#define CLAIM_STEP (2 * DLOCK_MSEC)   /* the same when claims have ended, and for all together */
+#define CLAIM_STEPS (80 * DLOCK_MSEC)
+#define LOOK_SECOND (500 * DLOCK_MSEC) /* looks of the second waiter, and of those behind it */
+#define LOOK_OTHERS (1500 * DLOCK_MSEC)
+#define LISTEN_LATER DLOCK_SEC  /* most commands have ended by then */
+#define FIRST_VERDICT DLOCK_SEC /* how old the sentinels' verdict on a first try may be */
 
 /* ----------------------------------------------------------------------- ends */
 
@@ -82,7 +89,7 @@ static bool give_up_cmd(struct redis_backend *be)
     if (unclear && cmd->state == RC_UP)
         (void)redis_script_leave(&be->script, cmd, T_UNDO, be->value, "");
     redis_node_close(&be->node);
-    be->until = DLOCK_NEVER;
+    be->until = be->acquire.look_at = DLOCK_NEVER;
     be->claim = CLAIM_NONE;
     if (!unclear)
         return true;
@@ -161,8 +168,8 @@ static void wake_start(struct redis_backend *be)
 void redis_wake_drop(struct redis_backend *be)
 {
     wake_close(be);
-    be->acquire.try_at =
-        DLOCK_NEVER; /* join the queue again when the waiter can be reached again */
+    /* Join the queue again when the waiter can be reached again. */
+    be->acquire.try_at = be->acquire.look_at = DLOCK_NEVER;
 }
 
 static void wake_failed(struct redis_backend *be)
@@ -199,7 +206,7 @@ static void try_now(struct redis_backend *be)
         return;
     }
     be->acquire.again = false;
-    be->acquire.try_at = be->out.retry_at = DLOCK_NEVER;
+    be->acquire.try_at = be->acquire.look_at = be->out.retry_at = DLOCK_NEVER;
     if (!be->acquire.first)
         be->until = redis_now(be) + be->spec->op_timeout;
     redis_route_connect(&be->route, &node->cmd, be->until);
@@ -221,6 +228,24 @@ static void try_now(struct redis_backend *be)
     redis_conn_flush(&node->cmd);
 }
 
+/* Is the lock still held? Where that would take more than a question, a try finds out. */
+static void look_now(struct redis_backend *be)
+{
+    struct redis_node *node = &be->node;
+
+    be->acquire.look_at = DLOCK_NEVER;
+    if (node->cmd.state != RC_UP || redis_conn_waits(&node->cmd, T_TRY) ||
+        be->answer.what != ANSWER_NONE || redis_cluster_asks(&be->route)) {
+        try_now(be);
+        return;
+    }
+    be->until = dlock_min(be->until, redis_now(be) + be->spec->op_timeout);
+    if (may_track(be)) /* the server reports changes to what is read after this */
+        redis_node_track(node, T_TRACK);
+    (void)redis_script_look(&be->script, &node->cmd, T_LOOK);
+    redis_conn_flush(&node->cmd);
+}
+
 /* The same try, to another node. */
 static void try_again(struct redis_backend *be, bool moved)
 {
@@ -229,7 +254,7 @@ static void try_again(struct redis_backend *be, bool moved)
     if (moved && be->acquire.id[0] != '\0') {
         /* A waiter subscribes there first: its place in the queue is still kept. */
         wake_close(be);
-        be->until = be->acquire.try_at = be->out.retry_at = DLOCK_NEVER;
+        be->until = be->acquire.try_at = be->acquire.look_at = be->out.retry_at = DLOCK_NEVER;
         wake_start(be);
         return;
     }
@@ -261,7 +286,7 @@ void redis_acquire(struct redis_backend *be, bool wait)
     be->acquire.ticket = 0;
     be->acquire.back = be->acquire.back_told = false;
     be->acquire.holder_token[0] = '\0';
-    be->acquire.try_at = DLOCK_NEVER;
+    be->acquire.try_at = be->acquire.look_at = DLOCK_NEVER;
     /* The first try needs no id: only a waiter is in the queue. */
     be->acquire.id[0] = '\0';
     outage_over(&be->acquire.wake_out);
@@ -373,21 +398,20 @@ static void report_grace(struct redis_backend *be, const struct redis_script_tri
 
 /*
  * When to try again without a wake-up. The first waiter watches the lease itself. The others look a little later, one
- * after the other, since the holder and some waiters in front may have died together. The claim of a waiter that was
- * woken and did not try again ends after a second: then it is the next one's turn.
+ * after the other, since the holder and some waiters in front may have died together. The same when the claims of the
+ * waiters that were called have ended.
  */
 static int64_t next_try(const struct redis_backend *be, const struct redis_script_tried *t)
 {
     int place = be->acquire.place;
-    int64_t now = redis_now(be), at = now + be->spec->ttl / 3;
+    int64_t now = redis_now(be), at = be->acquire.refresh_at;
     int64_t left = t->left_ms * DLOCK_MSEC, behind = place > 1 ? place - 1 : 0;
 
     if (t->status == RS_CLAIM)
-        at = dlock_min(at, now + left + REDIS_CLAIM_SLACK + dlock_max(0, behind - 1) * PLACE_STEP);
-    else if (t->left_ms >= 0)
+        return dlock_min(at, now + left + REDIS_CLAIM_SLACK +
+                                 dlock_min(behind * CLAIM_STEP, CLAIM_STEPS));
+    if (t->left_ms >= 0)
         at = dlock_min(at, now + left + DLOCK_MSEC + behind * PLACE_STEP);
-    if (place == 1 && be->node.tracking != TRACK_ON)
-        at = dlock_min(at, now + POLL_PAUSE);
     return at;
 }
 
@@ -404,6 +428,26 @@ static void note_ticket(struct redis_backend *be, const struct redis_script_trie
         be->acquire.back = false;
 }
 
+/* When to look whether the lock is still held. */
+static int64_t next_look(const struct redis_backend *be, const struct redis_script_tried *t)
+{
+    int place = be->acquire.place;
+    bool told = place == 1 && be->node.tracking == TRACK_ON;
+
+    if (t->status != RS_BUSY || told)
+        return DLOCK_NEVER;
+    return redis_now(be) + (place == 1 ? POLL_PAUSE : place == 2 ? LOOK_SECOND : LOOK_OTHERS);
+}
+
+static void wait_on(struct redis_backend *be, const struct redis_script_tried *t)
+{
+    be->acquire.try_at = next_try(be, t);
+    if (may_track(be))
+        look_now(be); /* the key may have changed before the server tracked it */
+    else
+        be->acquire.look_at = next_look(be, t);
+}
+
 static void not_granted(struct redis_backend *be, const struct redis_script_tried *t)
 {
     if (t->status == RS_GRACE && be->restart_grace > 0)
@@ -417,17 +461,33 @@ static void not_granted(struct redis_backend *be, const struct redis_script_trie
     report_waiting(be, t);
     be->acquire.place = t->place;
     note_ticket(be, t);
+    be->acquire.refresh_at = redis_now(be) + be->spec->ttl / 3;
     redis_sentinel_listen(&be->route, redis_now(be));
     if (redis_cluster_strayed(&be->route))
         wake_close(be);
     if (!subscribed(be)) {
         if (be->node.wake_state == WAKE_OFF && be->acquire.wake_out.retry_at == DLOCK_NEVER)
             wake_start(be);
-    } else if (be->acquire.again || may_track(be)) {
-        try_now(be); /* may_track: the key may have changed before the server tracked it */
+    } else if (be->acquire.again) {
+        try_now(be);
     } else {
-        be->acquire.try_at = next_try(be, t);
+        wait_on(be, t);
     }
+}
+
+/* The answer to look_now. One with a try behind it is old. */
+void redis_acquire_looked(struct redis_backend *be, const redisReply *r)
+{
+    struct redis_script_tried t = {.status = RS_BUSY};
+    struct redis_conn *cmd = &be->node.cmd;
+
+    if (be->op != OP_ACQUIRE || redis_conn_waits(cmd, T_TRY) || redis_conn_waits(cmd, T_LOOK))
+        return;
+    be->until = DLOCK_NEVER;
+    if (redis_script_looked(r, &t.left_ms))
+        wait_on(be, &t);
+    else
+        try_now(be);
 }
 
 /*
@@ -488,6 +548,22 @@ static void try_answered(struct redis_backend *be, struct redis_conn_reply *rep)
 
 /* ---------------------------------------------------------------------- woken */
 
+/* We are the first waiter now. If the message tells of the lease, no try has to ask for it. */
+static void first_now(struct redis_backend *be, const redisReply *message)
+{
+    struct redis_script_tried t;
+    bool idle = be->node.cmd.state == RC_UP && !redis_conn_waits(&be->node.cmd, T_TRY);
+
+    if (!redis_script_head(message, &t) || !idle || be->answer.what != ANSWER_NONE) {
+        be->acquire.place = 1;
+        try_now(be);
+        return;
+    }
+    report_waiting(be, &t);
+    be->acquire.place = 1;
+    wait_on(be, &t);
+}
+
 static void woken(struct redis_backend *be, const redisReply *r)
 {
     switch (redis_script_called(&be->script, r)) {
@@ -499,7 +575,14 @@ static void woken(struct redis_backend *be, const redisReply *r)
         be->acquire.try_at =
             dlock_min(be->acquire.try_at, redis_now(be) + REDIS_SCRIPT_CLAIM + REDIS_CLAIM_SLACK);
         break;
+    case RS_SECOND:
+        be->acquire.place = 2;
+        if (be->acquire.look_at != DLOCK_NEVER)
+            be->acquire.look_at = dlock_min(be->acquire.look_at, redis_now(be) + LOOK_SECOND);
+        break;
     case RS_HEAD:
+        first_now(be, r);
+        break;
     case RS_GO:
         be->acquire.place = 1;
         try_now(be);
@@ -535,7 +618,8 @@ static void heard(struct redis_backend *be, const struct redis_conn_reply *rep)
 static int64_t wake_at(const struct redis_backend *be)
 {
     int64_t at = dlock_min(be->node.wake_until, be->acquire.wake_out.retry_at);
-    return dlock_min(at, dlock_min(be->acquire.try_at, be->out.retry_at));
+    at = dlock_min(at, dlock_min(be->acquire.try_at, be->acquire.look_at));
+    return dlock_min(at, be->out.retry_at);
 }
 
 /* No answer on cmd, or no confirmation. */
@@ -587,6 +671,8 @@ static void due(struct redis_backend *be, int64_t now)
     } else if (now >= dlock_min(be->acquire.try_at, be->out.retry_at)) {
         redis_cluster_begin(&be->route);
         try_now(be);
+    } else if (now >= be->acquire.look_at) {
+        look_now(be);
     }
 }
 

@@ -18,6 +18,7 @@ enum redis_tag {
     T_TRY,
     T_UNDO,
     T_TRACK,
+    T_LOOK,
     T_RENEW,
     T_LEAVE,
     T_STATUS,
@@ -72,7 +73,8 @@ struct redis_backend {
         int64_t ticket; /* of our place in the queue, as the server last said; 0: none yet */
         bool back; /* wake was closed since: the place may be lost, so a try tells the ticket */
         bool back_told; /* the last try did */
-        int64_t try_at;
+        int64_t try_at, look_at;
+        int64_t refresh_at;     /* when our entry in the queue needs another try */
         struct outage wake_out; /* trouble with wake */
         int place;
         char holder_token[DLOCK_TOKEN_LEN + 1]; /* last reported */
@@ -165,6 +167,8 @@ static inline void redis_drop_listing(struct redis_backend *be)
 
 /* acquire.c */
 void redis_acquire(struct redis_backend *, bool wait);
+/* The answer under T_LOOK. */
+void redis_acquire_looked(struct redis_backend *, const redisReply *);
 /* wake is of no use any more: join the queue again through another one. */
 void redis_wake_drop(struct redis_backend *);
 

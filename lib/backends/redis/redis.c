@@ -137,7 +137,7 @@ static int be_open(struct dlock_be **out, const struct dlock_spec *spec, struct 
     if (!be)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     be->spec = spec;
-    be->until = be->acquire.try_at = be->release.until = DLOCK_NEVER;
+    be->until = be->acquire.try_at = be->acquire.look_at = be->release.until = DLOCK_NEVER;
     outage_over(&be->out);
     outage_over(&be->acquire.wake_out);
     redis_node_init(&be->node);
@@ -192,6 +192,9 @@ static void answered(struct redis_backend *be, struct redis_conn_reply *rep)
         break;
     case T_TRACK:
         redis_node_track_answered(&be->node, rep->r);
+        break;
+    case T_LOOK:
+        redis_acquire_looked(be, rep->r);
         break;
     case T_MEMORY:
         redis_checks_memory(&be->checks, rep->r, redis_where(be));

@@ -131,6 +131,7 @@ static void woken(struct redlock_backend *be, struct redlock_server *s, const re
         s->place = 1;
         look_at(be, redlock_now(be) + HEAD_PAUSE);
         break;
+    case RS_SECOND: /* each round joins all queues: the place in one of them decides nothing */
     case RS_NOTHING:
         break;
     }

@@ -121,6 +121,18 @@ int redis_script_drop(const struct redis_script *s, struct redis_conn *c, int ta
     return eval(s, c, tag, lua_drop, 1, &value);
 }
 
+/*
+ * PTTL, not a script: it is the only command of a waiter whose wait goes on as it was. Where the SELECT is refused the
+ * scripts are, too.
+ */
+int redis_script_look(const struct redis_script *s, struct redis_conn *c, int tag)
+{
+    const char *select[] = {"SELECT", s->db}, *pttl[] = {"PTTL", s->name};
+    if (strcmp(s->db, "0") != 0)
+        (void)redis_conn_send(c, 0, 2, select, (size_t[]){6, strlen(s->db)});
+    return redis_conn_send(c, tag, 2, pttl, (size_t[]){4, strlen(s->name)});
+}
+
 int redis_script_status(const struct redis_script *s, struct redis_conn *c, int tag)
 {
     return eval(s, c, tag, lua_status, 0, NULL);
@@ -192,6 +204,14 @@ int redis_script_tried(const redisReply *r, struct redis_script_tried *t)
         return t->status == RS_GRANTED && t->fence == 0 ? DLOCK_EPROTO : 0;
     }
     return DLOCK_EPROTO;
+}
+
+bool redis_script_looked(const redisReply *r, int64_t *left_ms)
+{
+    if (r->type != REDIS_REPLY_INTEGER || r->integer < -1)
+        return false;
+    *left_ms = to_left(r);
+    return true;
 }
 
 int redis_script_owned(const redisReply *r, bool *ours, const char **found, size_t *len)
@@ -347,8 +367,28 @@ enum redis_script_call redis_script_called(const struct redis_script *s, const r
         return names_lock(s, what) ? RS_CHANGED : RS_NOTHING;
     if (what->type != REDIS_REPLY_STRING)
         return RS_NOTHING;
-    return strcmp(what->str, "go") == 0     ? RS_GO
-           : strcmp(what->str, "next") == 0 ? RS_NEXT
-           : strcmp(what->str, "head") == 0 ? RS_HEAD
-                                            : RS_NOTHING;
+    return strcmp(what->str, "go") == 0          ? RS_GO
+           : strcmp(what->str, "next") == 0      ? RS_NEXT
+           : strcmp(what->str, "second") == 0    ? RS_SECOND
+           : strcmp(what->str, "head") == 0      ? RS_HEAD
+           : strncmp(what->str, "head ", 5) == 0 ? RS_HEAD
+                                                 : RS_NOTHING;
+}
+
+bool redis_script_head(const redisReply *message, struct redis_script_tried *t)
+{
+    const redisReply *what = message->element[2];
+    long long ms;
+    int at = 0;
+
+    if (sscanf(what->str, "head %lld %n", &ms, &at) != 1 || at == 0 || ms <= 0)
+        return false;
+    *t = (struct redis_script_tried){
+        .status = RS_BUSY,
+        .left_ms = dlock_min(ms, INT64_MAX / 4 / DLOCK_MSEC),
+        .place = 1,
+        .holder = what->str + at,
+        .holder_len = (size_t)what->len - (size_t)at,
+    };
+    return true;
 }

@@ -11,7 +11,8 @@
  *   PREFIXwaiters  hash: waiter id -> "<alive until, ms> <claim until, ms or 0> <record>"
  * and the channel PREFIXwake:<waiter id>, on which the scripts publish
  *   go (the lock is free and it is your turn), next (the waiter before you was called; retry in a second),
- *   head (you are the first of the queue now: watch NAME), ping (no meaning; a waiter that receives it is alive).
+ *   head (you are the first of the queue now: watch NAME; "head <ms> <value>": it was granted just now, for so long),
+ *   second (you are the second now), ping (no meaning; a waiter that receives it is alive).
  */
 #ifndef DLOCK_REDIS_SCRIPT_H
 #define DLOCK_REDIS_SCRIPT_H
@@ -72,6 +73,8 @@ int redis_script_drop(const struct redis_script *, struct redis_conn *, int tag,
 /* Extend the lease if the lock is ours. */
 int redis_script_renew(const struct redis_script *, struct redis_conn *, int tag, const char *value,
                        int64_t ttl);
+/* Look whether the lock is held, by a plain command: it may go to another node than a script would, or be refused. */
+int redis_script_look(const struct redis_script *, struct redis_conn *, int tag);
 /* The holder and the waiters. */
 int redis_script_status(const struct redis_script *, struct redis_conn *, int tag);
 
@@ -104,6 +107,8 @@ struct redis_script_tried {
 };
 /* try and vote. */
 int redis_script_tried(const redisReply *, struct redis_script_tried *);
+/* look: the lock is held, for so long (ms; -1: without expiry). False: it is free, or the reply is an error. */
+bool redis_script_looked(const redisReply *, int64_t *left_ms);
 /* leave, unvote, drop, renew and keep: was it ours? If not, found is the value there; NULL: no value. */
 int redis_script_owned(const redisReply *, bool *ours, const char **found, size_t *len);
 /* keep and unvote: not ours, but the server was restarted within the grace, so no other client's either. */
@@ -164,9 +169,12 @@ enum redis_script_call {
     RS_CHANGED, /* NAME: freed, renewed, or gone */
     RS_GO,
     RS_NEXT,
+    RS_SECOND,
     RS_HEAD
 };
 /* The meaning of a message (REDIS_CONN_PUSH). */
 enum redis_script_call redis_script_called(const struct redis_script *, const redisReply *message);
+/* RS_HEAD: the lease that began just now, as a try would have told it. False: the message does not tell. */
+bool redis_script_head(const redisReply *message, struct redis_script_tried *);
 
 #endif

@@ -11,16 +11,15 @@ if mine then redis.call('DEL', name) end
 
 -- Where the queue is on another node, its waiters retry by themselves.
 near(function()
-  local first, called = false, false
+  local first = false
   if id ~= '' then
-    local _, claim = entry(id)
-    first, called = at(0) == id, claim > 0
+    first = redis.call('ZRANGE', queue, 0, 0)[1] == id
     drop(id)
   end
-  if mine or (not value and (first or called)) then
+  if mine or (not value and first) then
     offer('', true)
   elseif first then
-    watch()
+    watch('')
   end
 end)
 return {mine and 1 or (not seen and young(tonumber(ARGV[5])) and 2) or 0, seen, now}

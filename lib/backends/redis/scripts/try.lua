@@ -3,13 +3,13 @@
 -- include parts/lock.lua
 -- include parts/look.lua
 if not value and status == 'busy' then
-  local claim
-  w, claim = offer(id, false)
-  if not w or w == id then
-    grant = true
-  else
+  local ends = w and w ~= id and offer(id, false)
+  if ends then
     status = 'claim'
-    left = claim - now
+    left = ends - now
+  else
+    grant = true
+    if id ~= '' then w = id end
   end
 end
 -- include parts/grant.lua

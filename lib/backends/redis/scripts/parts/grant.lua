@@ -6,7 +6,7 @@ if grant then
   fence = string.format('%.0f', fence)
   redis.call('SET', prefix .. 'fence', fence, 'PX', string.format('%.0f', math.max(86400000, 10 * ttl)))
   if id ~= '' then drop(id) end
-  if w == id then watch() end
+  if w == id then watch(string.format(' %.0f ', ttl) .. ARGV[3]) end
   redis.call('SET', name, ARGV[3], 'PX', ARGV[5])
   return {'granted', fence, ttl, 0, '', now, up, longest}
 end

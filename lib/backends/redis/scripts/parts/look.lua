@@ -42,8 +42,8 @@ end
 -- The head of the queue, unless the queue is on another node of a cluster.
 local w
 local all, e = near(function()
-  if back and id ~= '' then rejoin(id, back, now + ttl, string.sub(ARGV[3], 34)) end
-  w = head()
+  if back and id ~= '' then rejoin(id, back) end
+  w = head(id)
 end)
 if not all then
   if id == '' and value and not grant then return {'busy', '0', left, 0, seen} end
