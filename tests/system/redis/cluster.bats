@@ -102,6 +102,21 @@ next_fence() {
     clean
 }
 
+# Each would go to all nodes.
+@test "idle waiters send no messages" {
+    local i sent
+    use 1
+    ccli 1 set "$N" x px 60000
+    for i in 1 2 3 4 5; do TTL=1 wait_in_line 1 $i $i; done
+    published() { ccli 1 cluster info | tr -d '\r' | sed -n 's/^cluster_stats_messages_publish_sent://p'; }
+    renewed 1 5 # the last one has heard of its place
+    sent=$(published)
+    renewed 1 15
+    [ "$(published)" = "$sent" ] || fail "$sent messages, then $(published)"
+    ccli 1 del "$N"
+    for i in "${WAITERS[@]}"; do wait_exit 5 "$i"; done
+}
+
 @test "who waits hears of a foreign lock's end at once" {
     use 2
     ccli 2 set "$N" x px 60000
