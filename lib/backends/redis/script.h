@@ -7,7 +7,8 @@
  *                  SET NX PX
  *   PREFIXfence    decimal, the last fencing token; expires after max(24 h, 10 x ttl) of disuse
  *   PREFIXqueue    zset of waiter ids; score: the ticket (time of arrival in us, the server's clock; 4e15 is added when
- *                  the waiter was called but did not retry: it stands behind the others until its next try)
+ *                  the waiter was called but did not retry: it stands behind the others until its next try). A waiter
+                  whose entry is missing when it comes back gets it again with its old ticket
  *   PREFIXwaiters  hash: waiter id -> "<alive until, ms> <claim until, ms or 0> <record>"
  * and the channel PREFIXwake:<waiter id>, on which the scripts publish
  *   go (the lock is free and it is your turn), next (the waiter before you was called; retry in a second),
