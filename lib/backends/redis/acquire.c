@@ -221,10 +221,9 @@ static void try_now(struct redis_backend *be)
     be->claim = CLAIM_TRIED;
     be->queued = be->queued || subscribed(be);
     be->acquire.back_told = be->acquire.back;
-    (void)redis_script_try(&be->script, &node->cmd, T_TRY, be->value,
-                           subscribed(be) ? be->acquire.id : "",
-                           be->acquire.back ? be->acquire.ticket : 0, be->spec->ttl,
-                           be->restart_grace);
+    (void)redis_script_try(
+        &be->script, &node->cmd, T_TRY, be->value, subscribed(be) ? be->acquire.id : "",
+        be->acquire.back ? be->acquire.ticket : 0, be->spec->ttl, be->restart_grace);
     redis_conn_flush(&node->cmd);
 }
 
