@@ -316,7 +316,7 @@ served() { # ORDER
     start_log w4.log "$DLOCK" -q --ttl 30 "$L" sh -c "echo 4 >>order"
     WAITERS+=("$STARTED")
     wait_for 5 eval '[ "$(own hvals "{$NAME}:dlock:waiters" | grep -c "pid=$STARTED ")" = 1 ]'
-    own_queue_is 3
+    wait_for 5 own_queue_is 3 # the second and the third may still be on their way back
     kill -CONT "$cut"
     wait_for 5 own_queue_is 4
     own del "$NAME"

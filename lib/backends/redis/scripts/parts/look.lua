@@ -20,7 +20,7 @@ back = tonumber(back)
 
 -- A server that was started just now is one to which all its waiters come back, each after a pause of a second at most.
 -- So that they are served in their order, and not as they arrive, none of them gets the lock before that.
-local GATHER = 1000
+local GATHER = 1500
 
 -- Ours already: an earlier try with this token was served, its answer lost.
 local grant = value == ARGV[3]
@@ -34,8 +34,8 @@ elseif grace > 0 then
   end
 elseif back then
   local ok, seconds = pcall(uptime)
-  -- INFO counts whole seconds of the clock.
-  left = ok and math.max(0, GATHER - seconds - now % 1000) or 0
+  -- INFO counts whole seconds of the clock, and less than none where that was set back.
+  left = ok and seconds >= -1000 and math.max(0, GATHER - seconds - now % 1000) or 0
   if left > 0 then status = 'grace' end
 end
 
