@@ -395,23 +395,29 @@ static void report_grace(struct redis_backend *be, const struct redis_script_tri
                redis_where(be), dlock_format_duration(t->left_ms * DLOCK_MSEC, left, sizeof(left)));
 }
 
+/* How many waiters stand in front of us, as far as we know. */
+static int64_t behind(const struct redis_backend *be)
+{
+    return dlock_max(0, be->acquire.place - 1);
+}
+
+/* When to look again after the claims of other waiters have ended: one waiter after the other. */
+static int64_t claims_over(const struct redis_backend *be, int64_t left_ms)
+{
+    return redis_now(be) + left_ms * DLOCK_MSEC + REDIS_CLAIM_SLACK +
+           dlock_min(behind(be) * CLAIM_STEP, CLAIM_STEPS);
+}
+
 /*
- * When to try again without a wake-up. The first waiter watches the lease itself. The others look a little later, one
- * after the other, since the holder and some waiters in front may have died together. The same when the claims of the
- * waiters that were called have ended.
+ * When to try again without a wake-up. The first waiter watches the lease itself. (A restart grace ends for all: they
+ * try one after the other.)
  */
 static int64_t next_try(const struct redis_backend *be, const struct redis_script_tried *t)
 {
-    int place = be->acquire.place;
-    int64_t now = redis_now(be), at = be->acquire.refresh_at;
-    int64_t left = t->left_ms * DLOCK_MSEC, behind = place > 1 ? place - 1 : 0;
-
-    if (t->status == RS_CLAIM)
-        return dlock_min(at, now + left + REDIS_CLAIM_SLACK +
-                                 dlock_min(behind * CLAIM_STEP, CLAIM_STEPS));
-    if (t->left_ms >= 0)
-        at = dlock_min(at, now + left + DLOCK_MSEC + behind * PLACE_STEP);
-    return at;
+    int64_t at = be->acquire.refresh_at, over = redis_now(be) + t->left_ms * DLOCK_MSEC;
+    if (t->left_ms < 0 || t->status == RS_CLAIM || (t->status == RS_BUSY && behind(be) > 0))
+        return at;
+    return dlock_min(at, over + DLOCK_MSEC + behind(be) * PLACE_STEP);
 }
 
 /*
@@ -427,15 +433,22 @@ static void note_ticket(struct redis_backend *be, const struct redis_script_trie
         be->acquire.back = false;
 }
 
-/* When to look whether the lock is still held. */
+/*
+ * When to look whether the lock is still held, or still free after the claims of others. The waiters behind the first
+ * one look when the lease ends, too, one after the other, since the holder and some waiters may have died together.
+ */
 static int64_t next_look(const struct redis_backend *be, const struct redis_script_tried *t)
 {
-    int place = be->acquire.place;
-    bool told = place == 1 && be->node.tracking == TRACK_ON;
-
-    if (t->status != RS_BUSY || told)
+    int64_t now = redis_now(be), at = now + (behind(be) == 1 ? LOOK_SECOND : LOOK_OTHERS);
+    if (t->status == RS_CLAIM)
+        return claims_over(be, t->left_ms);
+    if (t->status != RS_BUSY)
         return DLOCK_NEVER;
-    return redis_now(be) + (place == 1 ? POLL_PAUSE : place == 2 ? LOOK_SECOND : LOOK_OTHERS);
+    if (behind(be) == 0)
+        return be->node.tracking == TRACK_ON ? DLOCK_NEVER : now + POLL_PAUSE;
+    if (t->left_ms >= 0)
+        at = dlock_min(at, now + t->left_ms * DLOCK_MSEC + DLOCK_MSEC + behind(be) * PLACE_STEP);
+    return at;
 }
 
 static void wait_on(struct redis_backend *be, const struct redis_script_tried *t)
@@ -474,19 +487,28 @@ static void not_granted(struct redis_backend *be, const struct redis_script_trie
     }
 }
 
-/* The answer to look_now. One with a try behind it is old. */
-void redis_acquire_looked(struct redis_backend *be, const redisReply *r)
+/* The answers to looks. One with another request behind it is old. */
+void redis_acquire_looked(struct redis_backend *be, int tag, const redisReply *r)
 {
     struct redis_script_tried t = {.status = RS_BUSY};
     struct redis_conn *cmd = &be->node.cmd;
+    bool yes = redis_script_looked(r, &t.left_ms);
 
-    if (be->op != OP_ACQUIRE || redis_conn_waits(cmd, T_TRY) || redis_conn_waits(cmd, T_LOOK))
+    if (be->op != OP_ACQUIRE || redis_conn_waits(cmd, T_TRY) || redis_conn_waits(cmd, T_LOOK) ||
+        redis_conn_waits(cmd, T_LOOK_CLAIM))
         return;
     be->until = DLOCK_NEVER;
-    if (redis_script_looked(r, &t.left_ms))
+    if (tag == T_LOOK && yes) {
         wait_on(be, &t);
-    else
+    } else if (tag == T_LOOK && r->type != REDIS_REPLY_ERROR && be->acquire.place > 1) {
+        be->until = redis_now(be) + be->spec->op_timeout;
+        (void)redis_script_look_claim(&be->script, cmd, T_LOOK_CLAIM);
+        redis_conn_flush(cmd);
+    } else if (tag == T_LOOK_CLAIM && yes) {
+        be->acquire.look_at = claims_over(be, t.left_ms);
+    } else {
         try_now(be);
+    }
 }
 
 /*

@@ -19,6 +19,7 @@ enum redis_tag {
     T_UNDO,
     T_TRACK,
     T_LOOK,
+    T_LOOK_CLAIM,
     T_RENEW,
     T_LEAVE,
     T_STATUS,
@@ -167,8 +168,8 @@ static inline void redis_drop_listing(struct redis_backend *be)
 
 /* acquire.c */
 void redis_acquire(struct redis_backend *, bool wait);
-/* The answer under T_LOOK. */
-void redis_acquire_looked(struct redis_backend *, const redisReply *);
+/* An answer under T_LOOK or T_LOOK_CLAIM. */
+void redis_acquire_looked(struct redis_backend *, int tag, const redisReply *);
 /* wake is of no use any more: join the queue again through another one. */
 void redis_wake_drop(struct redis_backend *);
 

@@ -194,7 +194,8 @@ static void answered(struct redis_backend *be, struct redis_conn_reply *rep)
         redis_node_track_answered(&be->node, rep->r);
         break;
     case T_LOOK:
-        redis_acquire_looked(be, rep->r);
+    case T_LOOK_CLAIM:
+        redis_acquire_looked(be, rep->tag, rep->r);
         break;
     case T_MEMORY:
         redis_checks_memory(&be->checks, rep->r, redis_where(be));

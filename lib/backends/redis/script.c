@@ -133,6 +133,17 @@ int redis_script_look(const struct redis_script *s, struct redis_conn *c, int ta
     return redis_conn_send(c, tag, 2, pttl, (size_t[]){4, strlen(s->name)});
 }
 
+int redis_script_look_claim(const struct redis_script *s, struct redis_conn *c, int tag)
+{
+    char *key;
+    if (asprintf(&key, "%sclaim", s->prefix) < 0)
+        return DLOCK_ENOMEM;
+    const char *pttl[] = {"PTTL", key};
+    int rc = redis_conn_send(c, tag, 2, pttl, (size_t[]){4, strlen(key)});
+    free(key);
+    return rc;
+}
+
 int redis_script_status(const struct redis_script *s, struct redis_conn *c, int tag)
 {
     return eval(s, c, tag, lua_status, 0, NULL);

@@ -10,6 +10,7 @@
  *                  the waiter was called but did not retry: it stands behind the others until its next try). A waiter
                   whose entry is missing when it comes back gets it again with its old ticket
  *   PREFIXwaiters  hash: waiter id -> "<alive until, ms> <claim until, ms or 0> <record>"
+ *   PREFIXclaim    exists while waiters that were called have a claim to the free lock (at most 1 s)
  * and the channel PREFIXwake:<waiter id>, on which the scripts publish
  *   go (the lock is free and it is your turn), next (the waiter before you was called; retry in a second),
  *   head (you are the first of the queue now: watch NAME; "head <ms> <value>": it was granted just now, for so long),
@@ -74,8 +75,9 @@ int redis_script_drop(const struct redis_script *, struct redis_conn *, int tag,
 /* Extend the lease if the lock is ours. */
 int redis_script_renew(const struct redis_script *, struct redis_conn *, int tag, const char *value,
                        int64_t ttl);
-/* Look whether the lock is held, by a plain command: it may go to another node than a script would, or be refused. */
+/* Look whether the lock is held; if it is free: whether another waiter has a claim to it. Plain commands. */
 int redis_script_look(const struct redis_script *, struct redis_conn *, int tag);
+int redis_script_look_claim(const struct redis_script *, struct redis_conn *, int tag);
 /* The holder and the waiters. */
 int redis_script_status(const struct redis_script *, struct redis_conn *, int tag);
 
@@ -108,7 +110,7 @@ struct redis_script_tried {
 };
 /* try and vote. */
 int redis_script_tried(const redisReply *, struct redis_script_tried *);
-/* look: the lock is held, for so long (ms; -1: without expiry). False: it is free, or the reply is an error. */
+/* look: true for so long (ms; -1: without expiry). False: no, or the reply is an error. */
 bool redis_script_looked(const redisReply *, int64_t *left_ms);
 /* leave, unvote, drop, renew and keep: was it ours? If not, found is the value there; NULL: no value. */
 int redis_script_owned(const redisReply *, bool *ours, const char **found, size_t *len);

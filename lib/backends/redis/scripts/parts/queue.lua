@@ -12,7 +12,8 @@
 --
 -- Why silent waiters in front, however many, delay the next one by 3 s at most. A script cannot know which waiters
 -- live, and tells only a few. So every waiter looks every 1.5 s, by one PTTL, whether the lock is free (the second
--- one every 0.5 s; REDIS_LOOK_* in acquire.c), and tries if it is: the chain of calls never rests on one client.
+-- one every 0.5 s; LOOK_* in acquire.c), and tries if it is: the chain of calls never rests on one client. While claims
+-- run, the key PREFIXclaim exists: a waiter that sees it looks again when it has expired. So not all of them try.
 --   release: the first has a claim of 1 s. The second was told to try when that is over: 1.02 s with one silent waiter.
 --     Otherwise the next live one has looked at 1.5 s.
 --   expiry, or a DEL by another program: no claim runs. The first waiter hears of it (tracking), so one that still has
@@ -140,6 +141,8 @@ local function call(ids, said, fresh, claim)
   end
   if dead then return drop(dead) end
   redis.call('HSET', waiters, unpack(set))
+  -- pcall: a cluster's node does not create keys of a slot that is being moved away. Then the waiters try instead.
+  redis.pcall('SET', prefix .. 'claim', '', 'PX', string.format('%.0f', claim))
   return now + claim
 end
 
