@@ -145,6 +145,89 @@ since() {
     wait_exit 5 "$stopped"
 }
 
+# stop_in_line N: N waiters join the queue, and are stopped; two live ones behind them. $STOPPED: their pids.
+stop_in_line() {
+    local i
+    STOPPED=()
+    for ((i = 1; i <= $1; i++)); do
+        TTL=30 wait_in_line "$i" true
+        STOPPED+=("$WAITER")
+    done
+    TTL=30 wait_in_line "$i" "$(stamp got)"
+    TTL=30 wait_in_line $((i + 1)) "$(stamp got)"
+    for i in "${STOPPED[@]}"; do
+        kill -STOP "$i"
+        wait_for 5 pid_stopped "$i"
+    done
+}
+# delay_is T0 MS: the first live one got the lock by then; what was stopped goes on, and is served in the end.
+delay_is() {
+    wait_for 20 test -s got
+    local took=$(($(head -n 1 got) - $1)) i
+    echo "# ${#STOPPED[@]} stopped in front: $took ms" >&3
+    assert_between 0 "$took" $(($2 + BUSY)) "milliseconds behind ${#STOPPED[@]} stopped waiters"
+    wait_exit 5 "$WAITER"
+    for i in "${STOPPED[@]}"; do kill -CONT "$i"; done
+    for i in "${STOPPED[@]}"; do wait_exit 10 "$i"; done
+    rm got
+}
+
+@test "stopped waiters in front delay a release by 1.2 s each, 3 s together" {
+    local t0 n
+    for n in 2 6; do
+        hold
+        stop_in_line $n
+        t0=$(wall_ms)
+        echo >go
+        wait_exit 5 "$HOLDER"
+        delay_is "$t0" $((n < 3 ? n * 1200 : 3000))
+        rm go held
+    done
+}
+
+@test "stopped waiters in front delay the end of a crashed holder's lease by as little" {
+    local t0 holder
+    start_log h.log "$DLOCK" --ttl 1 "$L" sh -c ': >held; exec "$HELPERS/await" go'
+    holder=$STARTED
+    wait_for 5 test -e held
+    stop_in_line 6
+    kill -KILL "$holder"
+    wait_for 5 pid_gone "$holder"
+    t0=$(($(wall_ms) + $(rcli pttl "$NAME")))
+    delay_is "$t0" 4000
+}
+
+@test "a stopped waiter in front delays a DEL by others by 1.2 s at most" {
+    local t0
+    rcli set "$NAME" x px 60000
+    stop_in_line 1
+    t0=$(wall_ms)
+    rcli del "$NAME"
+    delay_is "$t0" 1200
+}
+
+# Such a client counts as a listener of each channel in the answer of PUBLISH.
+@test "killed waiters hold up nobody while a client listens to all channels" {
+    local t0 pid dead=() i
+    hold
+    for i in 1 2 3; do
+        TTL=30 wait_in_line $i "$(stamp got)"
+        [ $i = 3 ] || dead+=("$WAITER")
+    done
+    exec {all}<>"/dev/tcp/127.0.0.1/$REDIS_PORT"
+    printf 'PSUBSCRIBE *\r\n' >&"$all"
+    IFS= read -r -t 5 <&"$all"
+    for pid in "${dead[@]}"; do
+        kill -KILL "$pid"
+        wait_for 5 pid_gone "$pid"
+    done
+    t0=$(wall_ms)
+    echo >go
+    wait_exit 20 "$WAITER"
+    exec {all}>&-
+    assert_between 0 $(($(cat got) - t0)) $((500 + BUSY)) "milliseconds"
+}
+
 @test "a DEL by others wakes the first waiter at once" {
     local t0
     rcli set "$NAME" x px 60000
@@ -382,4 +465,29 @@ served() { # ORDER
         [ "$(wc -l <order)" -eq "$n" ]
         rm order
     done
+}
+
+# bats test_tags=slow
+@test "a stopped first waiter does not make all the others try" {
+    own_server
+    local n=20 i stopped calls
+    own set "$NAME" x px 100000
+    for i in $(seq "$n"); do
+        start_log "w$i.log" "$DLOCK" --ttl 100 "$L" sh -c "echo $i >>order; exec '$HELPERS/await' go"
+        [ "$i" -gt 1 ] || stopped=$STARTED
+        wait_for 10 eval '[ "$(own zcard "{$NAME}:dlock:queue")" = '"$i"' ]'
+    done
+    kill -STOP "$stopped"
+    wait_for 5 pid_stopped "$stopped"
+    own config resetstat
+    own del "$NAME"
+    wait_for 5 test -s order
+    calls=$(own info commandstats | sed -n 's/^cmdstat_eval:calls=\([0-9]*\),.*/\1/p')
+    echo "# $calls EVAL until the first of $((n - 1)) is served" >&3
+    [ "$calls" -le $((n / 2)) ]
+    echo >go
+    wait_for 20 eval '[ "$(wc -l <order)" -eq '$((n - 1))' ]'
+    seq 2 "$n" | diff - order
+    kill -CONT "$stopped"
+    wait_for 5 eval '[ "$(wc -l <order)" -eq '"$n"' ]'
 }

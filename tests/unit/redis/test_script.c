@@ -104,6 +104,62 @@ TEST(answers_of_the_scripts)
     freeReplyObject(r);
 }
 
+TEST(a_new_head_is_told_of_the_lease)
+{
+    static const struct {
+        const char *text;
+        enum redis_script_call call;
+        int64_t left; /* 0: not told */
+        const char *holder;
+    } t[] = {
+        {"head", RS_HEAD, 0, NULL},
+        {"head 1500 abc d", RS_HEAD, 1500, "abc d"},
+        {"head 9223372036854775807 a", RS_HEAD, INT64_MAX / 4 / DLOCK_MSEC, "a"},
+        {"head 0 a", RS_HEAD, 0, NULL},
+        {"head -5 a", RS_HEAD, 0, NULL},
+        {"head x", RS_HEAD, 0, NULL},
+        {"header", RS_NOTHING, 0, NULL},
+        {"second", RS_SECOND, 0, NULL},
+    };
+    struct redis_script s;
+    struct redis_script_tried tr;
+    REQUIRE_INT(redis_script_init(&s, "x", 0), 0);
+    for (size_t i = 0; i < DLOCK_LEN(t); i++) {
+        char text[128];
+        snprintf(text, sizeof(text), "*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$%zu\r\n%s\r\n",
+                 strlen(t[i].text), t[i].text);
+        redisReply *r = parse(text);
+        REQUIRE(r != NULL);
+        CHECK_INT(redis_script_called(&s, r), t[i].call);
+        if (t[i].call == RS_HEAD && CHECK_INT(redis_script_head(r, &tr), t[i].left != 0) &&
+            t[i].left != 0) {
+            CHECK_INT(tr.left_ms, t[i].left);
+            CHECK_INT(tr.place, 1);
+            CHECK_STR(tr.holder, t[i].holder);
+            CHECK_INT((int64_t)tr.holder_len, (int64_t)strlen(t[i].holder));
+        }
+        freeReplyObject(r);
+    }
+    redis_script_done(&s);
+}
+
+TEST(answers_to_looks)
+{
+    static const struct {
+        const char *text;
+        bool held;
+        int64_t left;
+    } t[] = {{":-2\r\n", false, 0},     {":-1\r\n", true, -1},          {":0\r\n", true, 0},
+             {":1500\r\n", true, 1500}, {"-MOVED 1 h:1\r\n", false, 0}, {"+OK\r\n", false, 0}};
+    for (size_t i = 0; i < DLOCK_LEN(t); i++) {
+        int64_t left = 0;
+        redisReply *r = parse(t[i].text);
+        CHECK_INT(redis_script_looked(r, &left), t[i].held);
+        CHECK_INT(left, t[i].left);
+        freeReplyObject(r);
+    }
+}
+
 TEST(values_and_entries)
 {
     struct dlock_identity identity = {
