@@ -46,10 +46,10 @@ evals_over() { [ "$(evals "$1" "${3:-}")" -ge "$2" ]; }
 # renewed NODE [TIMES]
 renewed() { wait_for 5 evals_over "$1" $(($(evals "$1") + ${2:-1} + 1)); }
 redirected() { wait_for 5 evals_over "$1" $(($(evals "$1" rejected_) + 2)) rejected_; }
-# Nothing but the fence, wherever the slot is now, and for a second the time for claims.
+# Nothing but the fence, wherever the slot is now, and for a second a claim that a node could not delete in a move.
 clean() {
     local i keys=''
-    for i in 0 1 2; do keys+=$(ccli $i --raw keys "*$N*" | sed '/:dlock:claim$/d'); done
+    for i in 0 1 2; do keys+=$(ccli $i --raw keys "*$N*" | grep -v ':dlock:claim$' || :); done
     [ "$keys" = "$F" ] || [ -z "$keys" ] || fail "left in the store: $keys"
 }
 next_fence() {

@@ -5,7 +5,10 @@ if grant then
   local fence = math.max((tonumber(redis.call('GET', prefix .. 'fence')) or 0) + 1, time[1] * 1000000 + time[2])
   fence = string.format('%.0f', fence)
   redis.call('SET', prefix .. 'fence', fence, 'PX', string.format('%.0f', math.max(86400000, 10 * ttl)))
-  if id ~= '' then drop(id) end
+  if id ~= '' then
+    drop(id)
+    claimed(nil)
+  end
   if w == id then watch(string.format(' %.0f ', ttl) .. ARGV[3]) end
   redis.call('SET', name, ARGV[3], 'PX', ARGV[5])
   return {'granted', fence, ttl, 0, '', now, up, longest}

@@ -38,6 +38,13 @@ local function drop(w)
   redis.call('ZREM', queue, w)
 end
 
+-- Claims run for so long; nil: they have ended. pcall: a cluster's node does not touch a key that does not exist while
+-- its slot is being moved away. Then waiters that look try, too.
+local function claimed(ms)
+  if ms then redis.pcall('SET', prefix .. 'claim', '', 'PX', string.format('%.0f', ms))
+  else redis.pcall('DEL', prefix .. 'claim') end
+end
+
 -- True: a client listens.
 local function tell(w, message) return redis.call('PUBLISH', prefix .. 'wake:' .. w, message) > 0 end
 
@@ -141,8 +148,7 @@ local function call(ids, said, fresh, claim)
   end
   if dead then return drop(dead) end
   redis.call('HSET', waiters, unpack(set))
-  -- pcall: a cluster's node does not create keys of a slot that is being moved away. Then the waiters try instead.
-  redis.pcall('SET', prefix .. 'claim', '', 'PX', string.format('%.0f', claim))
+  claimed(claim)
   return now + claim
 end
 
