@@ -30,6 +30,8 @@ static void wake_close(struct redis_backend *be)
 {
     redis_node_unsubscribe(&be->node);
     be->acquire.wake_out.retry_at = DLOCK_NEVER;
+    be->acquire.back = be->acquire.ticket > 0;
+    be->acquire.back_told = false;
 }
 
 static void fail(struct redis_backend *be, const struct dlock_error *err)
@@ -218,8 +220,10 @@ static void try_now(struct redis_backend *be)
         new_record(be);
     be->claim = CLAIM_TRIED;
     be->queued = be->queued || subscribed(be);
-    (void)redis_script_try(&be->script, &node->cmd, T_TRY, be->value,
-                           subscribed(be) ? be->acquire.id : "", be->spec->ttl, be->restart_grace);
+    be->acquire.back_told = be->acquire.back;
+    (void)redis_script_try(
+        &be->script, &node->cmd, T_TRY, be->value, subscribed(be) ? be->acquire.id : "",
+        be->acquire.back ? be->acquire.ticket : 0, be->spec->ttl, be->restart_grace);
     redis_conn_flush(&node->cmd);
 }
 
@@ -278,6 +282,8 @@ void redis_acquire(struct redis_backend *be, bool wait)
     be->acquire.first = true;
     be->acquire.again = be->acquire.told_grace = false;
     be->acquire.place = 0;
+    be->acquire.ticket = 0;
+    be->acquire.back = be->acquire.back_told = false;
     be->acquire.holder_token[0] = '\0';
     be->acquire.try_at = be->acquire.look_at = DLOCK_NEVER;
     /* The first try needs no id: only a waiter is in the queue. */
@@ -415,6 +421,19 @@ static int64_t next_try(const struct redis_backend *be, const struct redis_scrip
 }
 
 /*
+ * The server may have dropped a waiter that it could not reach, or have lost the queue. So one that comes back tells
+ * its ticket, until it stands in the queue again and may get the lock.
+ */
+static void note_ticket(struct redis_backend *be, const struct redis_script_tried *t)
+{
+    if (t->ticket == 0)
+        return; /* not in the queue */
+    be->acquire.ticket = t->ticket;
+    if (be->acquire.back_told && t->status != RS_GRACE)
+        be->acquire.back = false;
+}
+
+/*
  * When to look whether the lock is still held, or still free after the claims of others. The waiters behind the first
  * one look when the lease ends, too, one after the other, since the holder and some waiters may have died together.
  */
@@ -443,7 +462,7 @@ static void wait_on(struct redis_backend *be, const struct redis_script_tried *t
 
 static void not_granted(struct redis_backend *be, const struct redis_script_tried *t)
 {
-    if (t->status == RS_GRACE)
+    if (t->status == RS_GRACE && be->restart_grace > 0)
         report_grace(be, t);
     if (!be->acquire.wait) {
         struct dlock_event *ev = redis_end(be, EV_BUSY);
@@ -453,6 +472,7 @@ static void not_granted(struct redis_backend *be, const struct redis_script_trie
     }
     report_waiting(be, t);
     be->acquire.place = t->place;
+    note_ticket(be, t);
     be->acquire.refresh_at = redis_now(be) + be->spec->ttl / 3;
     redis_sentinel_listen(&be->route, redis_now(be));
     if (redis_cluster_strayed(&be->route))

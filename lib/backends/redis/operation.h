@@ -71,6 +71,9 @@ struct redis_backend {
         char id[DLOCK_TOKEN_LEN +
                 1]; /* as a waiter; the same across reconnects. "": not needed yet */
         char *channel;
+        int64_t ticket; /* of our place in the queue, as the server last said; 0: none yet */
+        bool back; /* wake was closed since: the place may be lost, so a try tells the ticket */
+        bool back_told; /* the last try did */
         int64_t try_at, look_at;
         int64_t refresh_at;     /* when our entry in the queue needs another try */
         struct outage wake_out; /* trouble with wake */

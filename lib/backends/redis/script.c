@@ -74,10 +74,11 @@ static const char *msec(char buf[24], int64_t ns)
 }
 
 int redis_script_try(const struct redis_script *s, struct redis_conn *c, int tag, const char *value,
-                     const char *id, int64_t ttl, int64_t grace)
+                     const char *id, int64_t ticket, int64_t ttl, int64_t grace)
 {
-    char t[24], g[24];
-    const char *more[] = {value, id, msec(t, ttl), msec(g, grace)};
+    char t[24], g[24], back[DLOCK_TOKEN_LEN + 24];
+    const char *more[] = {value, ticket > 0 ? back : id, msec(t, ttl), msec(g, grace)};
+    snprintf(back, sizeof(back), "%s@%lld", id, (long long)ticket);
     return eval(s, c, tag, lua_try, 4, more);
 }
 
@@ -180,7 +181,7 @@ static int64_t number_at(const redisReply *r, size_t i)
     return dlock_max(-most, dlock_min(r->element[i]->integer, most));
 }
 
-/* The element with the server's clock; 0: there is none. */
+/* The element with the server's clock, or a ticket; 0: there is none. */
 static int64_t clock_at(const redisReply *r, size_t i)
 {
     if (i >= r->elements || r->element[i]->type != REDIS_REPLY_INTEGER)
@@ -191,7 +192,7 @@ static int64_t clock_at(const redisReply *r, size_t i)
 int redis_script_tried(const redisReply *r, struct redis_script_tried *t)
 {
     static const char *const words[] = {"granted", "busy", "claim", "grace", "type", "twice"};
-    if (r->type != REDIS_REPLY_ARRAY || r->elements < 5 || r->elements > 8 ||
+    if (r->type != REDIS_REPLY_ARRAY || r->elements < 5 || r->elements > 9 ||
         !is_string(r->element[0]) || !is_string(r->element[1]) ||
         r->element[2]->type != REDIS_REPLY_INTEGER || r->element[3]->type != REDIS_REPLY_INTEGER ||
         !is_string(r->element[4]))
@@ -209,6 +210,7 @@ int redis_script_tried(const redisReply *r, struct redis_script_tried *t)
             .now_ms = clock_at(r, 5),
             .up_ms = number_at(r, 6),
             .longest_ms = dlock_max(0, number_at(r, 7)),
+            .ticket = clock_at(r, 8),
         };
         return t->status == RS_GRANTED && t->fence == 0 ? DLOCK_EPROTO : 0;
     }

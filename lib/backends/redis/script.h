@@ -7,7 +7,8 @@
  *                  SET NX PX
  *   PREFIXfence    decimal, the last fencing token; expires after max(24 h, 10 x ttl) of disuse
  *   PREFIXqueue    zset of waiter ids; score: the ticket (time of arrival in us, the server's clock; 4e15 is added when
- *                  the waiter was called but did not retry: it stands behind the others until its next try)
+ *                  the waiter was called but did not retry: it stands behind the others until its next try). A waiter
+                  whose entry is missing when it comes back gets it again with its old ticket
  *   PREFIXwaiters  hash: waiter id -> "<alive until, ms> <claim until, ms or 0> <record>"
  *   PREFIXclaim    exists while waiters that were called have a claim to the free lock (at most 1 s)
  * and the channel PREFIXwake:<waiter id>, on which the scripts publish
@@ -38,9 +39,13 @@ void redis_script_done(struct redis_script *);
 
 /* Each queues one EVAL under tag; the results are those of redis_conn_send. */
 
-/* One try. id: of the waiter, which joins the queue where the lock is not granted; "": do not join. */
+/*
+ * One try. id: of the waiter, which joins the queue where the lock is not granted; "": do not join. ticket: of a waiter
+ * that comes back, so that it keeps its place; 0: none. Until a server that was started just now has heard of all its
+ * waiters, it answers RS_GRACE to one that comes back.
+ */
 int redis_script_try(const struct redis_script *, struct redis_conn *, int tag, const char *value,
-                     const char *id, int64_t ttl, int64_t grace);
+                     const char *id, int64_t ticket, int64_t ttl, int64_t grace);
 /*
  * One server's vote (Redlock): as a try, but the first client that finds the lock free gets it; the queue only says
  * which waiter is told of a release. A value is sent to each server once.
@@ -101,6 +106,7 @@ struct redis_script_tried {
         up_ms; /* RS_GRANTED, RS_GRACE, with a grace: for how long it has been up; may be negative */
     int64_t
         longest_ms; /* vote with a grace: the largest ttl of other waiters there, at most a quarter more; 0: none */
+    int64_t ticket; /* of a waiter that is in the queue now; 0: none */
 };
 /* try and vote. */
 int redis_script_tried(const redisReply *, struct redis_script_tried *);

@@ -349,6 +349,85 @@ delay_is() {
     wait_exit 5 "$WAITER"
 }
 
+# ------------------------------------------------------------- coming back ---
+
+own_queue_is() { [ "$(own zcard "{$NAME}:dlock:queue")" = "$1" ]; }
+# in_line_at_own N: N waiters behind a foreign lock; each writes its number to the file order.
+in_line_at_own() {
+    local i
+    own set "$NAME" other px 60000
+    for ((i = 1; i <= $1; i++)); do
+        start_log "w$i.log" "$DLOCK" -q --ttl 30 "$L" sh -c "echo $i >>order"
+        WAITERS+=("$STARTED")
+        wait_for 5 own_queue_is "$i"
+    done
+}
+served() { # ORDER
+    local w
+    for w in "${WAITERS[@]}"; do exits 0 8 "$w"; done
+    [ "$(tr -d '\n' <order)" = "$1" ] || fail "served in the order $(tr '\n' ' ' <order)"
+}
+
+@test "a server that loses its data serves its waiters in the old order" {
+    own_server
+    in_line_at_own 8
+    redis_restart own
+    served 12345678
+}
+
+@test "waiters keep their order over a restart that keeps the data" {
+    own_server
+    in_line_at_own 5
+    redis_restart own --appendonly yes --appendfsync no
+    all_back() { own_queue_is 5 && [ "$(own pubsub channels "{$NAME}*" | grep -c .)" = 5 ]; }
+    wait_for 5 all_back
+    # Each has tried since.
+    wait_for 5 eval '[ "$(own info commandstats | sed -n "s/^cmdstat_eval:calls=\([0-9]*\),.*/\1/p")" -ge 5 ]'
+    own del "$NAME"
+    served 12345
+}
+
+@test "a waiter whose connections were cut keeps its place" {
+    own_server
+    in_line_at_own 3
+    local cut=${WAITERS[0]}
+    kill -STOP "$cut"
+    wait_for 5 pid_stopped "$cut"
+    own client kill type normal skipme yes
+    own client kill type pubsub
+    # A newcomer drops the first waiter, which does not come back.
+    start_log w4.log "$DLOCK" -q --ttl 30 "$L" sh -c "echo 4 >>order"
+    WAITERS+=("$STARTED")
+    wait_for 5 eval '[ "$(own hvals "{$NAME}:dlock:waiters" | grep -c "pid=$STARTED ")" = 1 ]'
+    wait_for 5 own_queue_is 3 # the second and the third may still be on their way back
+    kill -CONT "$cut"
+    wait_for 5 own_queue_is 4
+    own del "$NAME"
+    served 1234
+}
+
+@test "a ticket gives no place before its time" {
+    local try now queue="{$NAME}:dlock:queue" scripts=$ROOT/lib/backends/redis/scripts
+    try=$(awk -v plain=1 -f "$scripts/embed.awk" "$scripts/try.lua")
+    # back ID@TICKET: the score that it gets.
+    back() {
+        rcli eval "$try" 1 "$NAME" 0 "{$NAME}:dlock:" "$(printf %032d 1) dlock1 ttl=9000" "$1" 9000 0 >answer
+        rcli zscore "$queue" "${1%@*}"
+    }
+    rcli set "$NAME" other px 60000
+    now=$(($(wall_ms) * 1000))
+    [ "$(back a@$((now - 5000000)))" = $((now - 5000000)) ]
+    [ "$(sed -n 9p answer)" = $((now - 5000000)) ]
+    # It has an entry: the ticket says nothing.
+    [ "$(back a@7)" = $((now - 5000000)) ]
+    # From the future, and from among those that are set aside.
+    assert_between "$now" "$(back b@$((now + 3600000000)))" $((now + 5000000)) "the ticket of b"
+    assert_between "$now" "$(back c@$((now + 4000000000000000)))" $((now + 5000000)) "the ticket of c"
+    # Set aside: at the end, whatever it says.
+    rcli zadd "$queue" 4000000000000007 d
+    assert_between "$now" "$(back d@7)" $((now + 5000000)) "the ticket of d"
+}
+
 # ------------------------------------------------------------------- cost ---
 
 @test "acquire and release are one EVAL each" {

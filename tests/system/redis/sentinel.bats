@@ -242,10 +242,18 @@ upset() { : >"$BATS_FILE_TMPDIR/upset"; }
 
 # --------------------------------------------------------------- failover ---
 
+line_at() { [ "$(ncli "$1" zcard "{$NAME}:dlock:queue")" = "$2" ]; } # PORT WAITERS
+
 # bats test_tags=slow
-@test "a failover with the key replicated keeps the hold" {
+@test "a failover with the keys replicated keeps the hold and the places of waiters" {
+    local i waiters=()
     upset
     hold --ttl 4
+    for i in 1 2 3; do
+        start_log "w$i.log" "$DLOCK" -q --ttl 30 "$L" sh -c "echo $i >>order"
+        waiters+=("$STARTED")
+        wait_for 5 line_at "$REPLICA" "$i"
+    done
     wait_for 5 pttl_above "$REPLICA" "$NAME" 0
     scli "$S1" sentinel failover svc
     wait_for 5 names_another
@@ -253,8 +261,12 @@ upset() { : >"$BATS_FILE_TMPDIR/upset"; }
     wait_for 5 pttl_above "$REPLICA" "$NAME" 3000
     # Longer than without renewals.
     sentinel_agree
+    back() { line_at "$REPLICA" 3 && [ "$(ncli "$REPLICA" pubsub channels "{$NAME}*" | grep -c .)" = 3 ]; }
+    wait_for 5 back
     echo >go
     ended 0 5
+    for i in "${waiters[@]}"; do exits 0 5 "$i"; done
+    [ "$(tr -d '\n' <order)" = 123 ]
     free_at "$REPLICA"
     [ "$(run_t 5 "$DLOCK" "$L" sh -c 'echo $DLOCK_FENCE')" -gt "$(cat held)" ]
 }

@@ -40,7 +40,7 @@ TEST(answers_of_the_scripts)
         "*5\r\n$7\r\ngranted\r\n$20\r\n99999999999999999999\r\n:1\r\n:1\r\n$0\r\n\r\n",
         "*5\r\n$4\r\nwhat\r\n$1\r\n1\r\n:1\r\n:1\r\n$0\r\n\r\n",
         "*5\r\n$4\r\nbusy\r\n$1\r\n1\r\n$1\r\n1\r\n:1\r\n$-1\r\n",
-        "*9\r\n$7\r\ngranted\r\n$1\r\n5\r\n:1\r\n:1\r\n$0\r\n\r\n:1\r\n:1\r\n:1\r\n:1\r\n",
+        "*10\r\n$7\r\ngranted\r\n$1\r\n5\r\n:1\r\n:1\r\n$0\r\n\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n",
     };
     struct redis_script_tried tr;
     struct redis_script_state st;
@@ -70,6 +70,12 @@ TEST(answers_of_the_scripts)
     CHECK_INT(redis_script_tried(r, &tr), 0);
     CHECK_INT(tr.up_ms, -5);
     CHECK_INT(tr.longest_ms, 0);
+    CHECK_INT(tr.ticket, 0);
+    freeReplyObject(r);
+    r = parse(
+        "*9\r\n$4\r\nbusy\r\n$1\r\n0\r\n:1\r\n:3\r\n$0\r\n\r\n:1\r\n:0\r\n:0\r\n:1795380000000001\r\n");
+    CHECK_INT(redis_script_tried(r, &tr), 0);
+    CHECK_INT(tr.ticket, 1795380000000001);
     freeReplyObject(r);
     r = parse("*2\r\n:0\r\n$-1\r\n");
     CHECK_INT(redis_script_owned(r, &ours, &found, &len), 0);

@@ -2,7 +2,10 @@
 --
 -- ARGV: db, prefix, value, id ("": do not join the queue), ttl ms, restart grace ms
 -- -> status, fence, left ms, place, seen, and unless the lock was not looked at (type, or its queue is elsewhere) the
--- server's clock (ms), its uptime (ms; 0: not asked), and from vote.lua the largest ttl of other waiters (ms)
+-- server's clock (ms), its uptime (ms; 0: not asked), from vote.lua the largest ttl of other waiters (ms), and the
+-- ticket of a waiter that is in the queue now
+--
+-- A waiter whose connection was cut says "id@ticket" when it comes back.
 --
 -- No more arguments: Redis 7 ends the connection of a client that sends more than 10 words before AUTH, and "NOAUTH"
 -- is the better message.
@@ -10,8 +13,14 @@ if foreign then return {'type', '0', 0, 0, foreign} end
 -- include parts/near.lua
 -- include parts/queue.lua
 -- include parts/uptime.lua
-local id, ttl, grace = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
+local id, back = string.match(ARGV[4], '^([^@]*)@?(%d*)$')
+local ttl, grace = tonumber(ARGV[5]), tonumber(ARGV[6])
 local status, left, up, longest = 'busy', 0, 0, 0
+back = tonumber(back)
+
+-- A server that was started just now is one to which all its waiters come back, each after a pause of a second at most.
+-- So that they are served in their order, and not as they arrive, none of them gets the lock before that.
+local GATHER = 1500
 
 -- Ours already: an earlier try with this token was served, its answer lost.
 local grant = value == ARGV[3]
@@ -23,11 +32,19 @@ elseif grace > 0 then
     status = 'grace'
     left = grace - up
   end
+elseif back then
+  local ok, seconds = pcall(uptime)
+  -- INFO counts whole seconds of the clock, and less than none where that was set back.
+  left = ok and seconds >= -1000 and math.max(0, GATHER - seconds - now % 1000) or 0
+  if left > 0 then status = 'grace' end
 end
 
 -- The head of the queue, unless the queue is on another node of a cluster.
 local w
-local all, e = near(function() w = head(id) end)
+local all, e = near(function()
+  if back and id ~= '' then rejoin(id, back) end
+  w = head(id)
+end)
 if not all then
   if id == '' and value and not grant then return {'busy', '0', left, 0, seen} end
   return redis.error_reply(e)

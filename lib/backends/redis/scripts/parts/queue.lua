@@ -66,12 +66,20 @@ local function tail(w, base)
   last = tonumber(last or 0)
   if (last >= SHELF) == (base > 0) then ticket = math.max(ticket, last + 1) end
   redis.call('ZADD', queue, string.format('%.0f', ticket), w)
+  return ticket
 end
 
--- It is in the queue, and not set aside.
+-- Its ticket; nil: it is not in the queue, or set aside.
 local function in_line(w)
-  local ticket = redis.call('ZSCORE', queue, w)
-  return ticket and tonumber(ticket) < SHELF
+  local ticket = tonumber(redis.call('ZSCORE', queue, w) or SHELF)
+  return ticket < SHELF and ticket or nil
+end
+
+-- w has lost its place, which that ticket gave it, and takes it again. One that was set aside stays there, and a
+-- ticket from the future is none: the clock was set back.
+local function rejoin(w, ticket)
+  if ticket > time[1] * 1000000 + time[2] or redis.call('ZSCORE', queue, w) then return end
+  redis.call('ZADD', queue, string.format('%.0f', ticket), w)
 end
 
 -- The first that is alive by its own last word; me is.

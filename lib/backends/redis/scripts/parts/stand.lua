@@ -1,18 +1,27 @@
 -- stand.lua - the last step of try.lua and vote.lua: not granted, so join the queue, or stay in it.
 if id == '' then return {status, '0', left, redis.call('ZCARD', queue) + 1, seen or '', now, up, longest} end
-if not in_line(id) then tail(id, 0) end
+local ticket = in_line(id)
+local joins = not ticket
+if joins then ticket = tail(id, 0) end
 put(id, now + ttl, 0, string.sub(ARGV[3], 34))
 
--- Is the head still there? A new head that is not us is told; we learn it from our place. (A free lock: it was called.)
-while value and w and w ~= id and not tell(w, 'ping') do
-  drop(w)
-  w = head(id)
+-- Is the head still there? A waiter that joins asks, by a message; in a cluster each message goes to all nodes, so the
+-- others ask only if it is late: a waiter that lives tries every third of its ttl. A new head that is not us is told; we
+-- learn it from our place. (A free lock: it was called.)
+local function late(w)
+  local alive, _, who = parse(redis.call('HGET', waiters, w))
+  return alive - now < 0.6 * (tonumber(string.match(who, ' ttl=(%d+)$')) or ttl)
 end
-if value and w and w ~= id and w ~= first then tell(w, 'head') end
+if value and w and w ~= id and (joins or late(w)) then
+  while w and w ~= id and not tell(w, w == first and 'ping' or 'head') do
+    drop(w)
+    w = head(id)
+  end
+end
 
 -- Never shortened: other waiters may have a longer ttl. (PEXPIRE GT needs Redis 7.) vote.lua reads it.
 if redis.call('PTTL', queue) < 5 * ttl then
   redis.call('PEXPIRE', queue, 5 * ttl)
   redis.call('PEXPIRE', waiters, 5 * ttl)
 end
-return {status, '0', left, redis.call('ZRANK', queue, id) + 1, seen or '', now, up, longest}
+return {status, '0', left, redis.call('ZRANK', queue, id) + 1, seen or '', now, up, longest, ticket}
