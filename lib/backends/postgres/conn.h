@@ -19,7 +19,7 @@
 #define PG_PARAMS 64
 #define PG_ADDRESSES 16
 #define PG_REQUESTS 4
-#define PG_VALUES 6
+#define PG_VALUES 7
 
 /* The parameters of every connection, for PQconnectStartParams(). The first three differ from address to address. */
 enum { PG_HOST, PG_HOSTADDR, PG_PORT, PG_FIRST_PARAM };

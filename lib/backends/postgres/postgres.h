@@ -127,6 +127,8 @@ struct pg_backend {
         /* An orphaned token that was undone; its try may still be served after that. "": none. */
         char orphan[DLOCK_TOKEN_LEN + 1];
         int64_t ticket; /* our place, as the server's time in us; 0: none yet */
+        int place;      /* in line, when we last looked; 0: unknown */
+        int tries;      /* of this acquire */
         bool in_line;   /* this session bears the ticket, and LISTENs */
         bool deaf;      /* ... but was refused that */
         bool created;   /* CREATE TABLE was sent in this acquire */

@@ -42,6 +42,7 @@
 #define LONGEST_TURN (2800 * DLOCK_MSEC) /* see TURN */
 #define JITTER (200 * DLOCK_MSEC)
 #define SWEEP_ONE_OF 100
+#define LOOK_ONE_OF 12 /* every half a minute, a waiter in line looks at its place */
 
 /* ------------------------------------------------------------------ statements */
 
@@ -66,13 +67,18 @@
 /* With so many before: for how long the lock must have been free, in seconds. It grows towards LONGEST_TURN. */
 #define TURN(places)                                                                               \
     "(((" places ")" FLOAT TIMES "2.8)" DIVIDED_BY "((" places ")" FLOAT PLUS "2.5))"
-/* A lock that has been free for longer than that is there for all: so the line is not looked at. */
+/*
+ * The line is not looked at where that decides nothing, as it takes the server milliseconds per 1000 connections: when
+ * the lock has been free for longer than this, and is there for all; and when it stays held for longer, until our next
+ * try or call.
+ */
 #define ANY_TURN "'3 seconds'" INTERVAL
 
 /*
  * $5: our ticket, 0: none. $6: the pid of a session that is in line: it leaves that when the lock is granted. h: the row
- * as we see it; ahead: how many are before us, and our ticket from now on; t: our turn. The turn is decided in the row,
- * too, but as with a held lock, the row is not touched before it.
+ * as we see it; m: our ticket from now on; t: how many are before us (NULL: not looked), and our turn. $7: 1 to look in
+ * any case, to tell our place. The turn is decided in the row, too, but as with a held lock, the row is not touched
+ * before it.
  *
  * @T: the table. @W: a comment with our record. @C: the channel that wakes a waiter, less its pid. @G: the
  * restart grace in seconds. @0, @1 and @2: the parts of grace_text, or what stands for them without a grace.
@@ -101,12 +107,12 @@ static const char try_text[] =
         "ELSE GREATEST(" TICKET_NOW ", p.passed" PLUS "1) END AS ticket "
         "FROM (SELECT COALESCE((SELECT h.passed FROM h), 0) AS passed OFFSET 0) p), "
     "t AS MATERIALIZED (SELECT w.ahead, "
-        "pg_catalog.make_interval(secs => " TURN("w.ahead") ") AS turn FROM (SELECT "
-        "CASE WHEN EXISTS (SELECT 1 FROM h WHERE h.since" GT "(" NOW MINUS ANY_TURN ")) "
+        "pg_catalog.make_interval(secs => " TURN("COALESCE(w.ahead, 0)") ") AS turn FROM (SELECT "
+        "CASE WHEN EXISTS (SELECT 1 FROM h WHERE h.since" GT "(" NOW MINUS ANY_TURN ") "
+            "AND ($7" INT EQ "1 OR h.expires" LT "(" NOW PLUS ANY_TURN "))) "
         "THEN (SELECT pg_catalog.count(DISTINCT a.application_name) " IN_LINE
             GT WITH_TICKET("SELECT m.passed FROM m") "AND a.application_name" AS_CODES
-            LT WITH_TICKET("SELECT m.ticket FROM m") ") "
-        "ELSE 0 END AS ahead OFFSET 0) w), "
+            LT WITH_TICKET("SELECT m.ticket FROM m") ") END AS ahead OFFSET 0) w), "
     "got AS (INSERT INTO @T AS l (name, fence, owner, expires, holder, passed) "
         "SELECT $1" TEXT ", " TICKET_NOW ", $2" TEXT ", " NOW PLUS TTL ", $4" TEXT ", "
         "CASE WHEN t.ahead" GT "0 THEN (SELECT m.ticket FROM m)" MINUS "1 END "
@@ -334,6 +340,7 @@ static void send_text(struct pg_backend *be, enum pg_tag tag, const char *text, 
 static void send_try(struct pg_backend *be)
 {
     char ttl[32], ticket[24], pid[16];
+    bool look = be->table.tries++ % LOOK_ONE_OF == 0;
     be->acquire.try_at = DLOCK_NEVER;
     be->conn.notified = -1;
     if (!be->contact.pending)
@@ -343,8 +350,9 @@ static void send_try(struct pg_backend *be)
     snprintf(ticket, sizeof(ticket), "%" PRId64, be->table.ticket);
     snprintf(pid, sizeof(pid), "%d", be->table.in_line ? PQbackendPID(be->conn.pq) : 0);
     pg_describe(be, RECORD_HOLDS);
-    send_text(be, T_TRY, try_text, 6,
-              (const char *const[]){be->spec->uri->name, be->token, ttl, be->holder, ticket, pid});
+    send_text(be, T_TRY, try_text, 7,
+              (const char *const[]){be->spec->uri->name, be->token, ttl, be->holder, ticket, pid,
+                                    look ? "1" : "0"});
 }
 
 static void send_renew(struct pg_backend *be)
@@ -422,6 +430,7 @@ static void table_acquire(struct pg_backend *be)
     be->table.orphan[0] = '\0';
     be->table.created = false;
     be->table.ticket = 0;
+    be->table.tries = be->table.place = 0;
     be->table.release = RELEASE_UNSENT;
     pg_connect(be);
 }
@@ -531,7 +540,9 @@ static void wait_on(struct pg_backend *be, const struct pg_reply *r, const struc
     bool stands = be->table.in_line && be->table.ticket == ticket;
     struct dlock_event *ev = events_add(&be->events, EV_WAITING);
     ev->info = info;
-    ev->place = direct ? (int)pg_number(r->rows, 0, R_AHEAD) + 1 : 0;
+    if (!PQgetisnull(r->rows, 0, R_AHEAD))
+        be->table.place = (int)pg_number(r->rows, 0, R_AHEAD) + 1;
+    ev->place = direct ? be->table.place : 0;
     be->table.ticket = ticket;
     if (info && be->table.orphan[0] &&
         strcmp(pg_text(r->rows, 0, R_OWNER), be->table.orphan) == 0) {
