@@ -1,6 +1,6 @@
 #!/bin/sh
 # behaviours.sh DLOCK - what a file lock must do on any platform, in TAP, with no more than a POSIX shell and flock(1), so
-# that it runs in an emulated machine too. DLOCK may be a command with arguments. Works in the current folder.
+# that it runs anywhere. DLOCK may be a command with arguments. Works in the current folder.
 dlock=$1
 n=0
 # is NAME WANTED GOT

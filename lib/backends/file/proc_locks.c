@@ -101,10 +101,13 @@ int proc_locks_file(int fd, struct proc_locks_file *lf)
     return 0;
 }
 
-/* One line of /proc/locks (or after "lock:" in fdinfo): true when it is a flock(2) lock, or a lease, on lf. */
+/*
+ * One line of /proc/locks (or after "lock:" in fdinfo): true when it is a flock(2) lock, or a lease, on lf. Of leases only
+ * those that keep others from opening the file to read: all but one for reading that nobody has asked for.
+ */
 static bool parse_line(const char *s, const struct proc_locks_file *lf, struct proc_lock *l)
 {
-    char type[16], access[16];
+    char type[16], state[16], access[16];
     unsigned major, minor;
     unsigned long long ino;
 
@@ -115,13 +118,18 @@ static bool parse_line(const char *s, const struct proc_locks_file *lf, struct p
     l->waiter = strncmp(s, "->", 2) == 0;
     if (l->waiter)
         s += 2;
-    if (sscanf(s, " %15s %*s %15s %ld %x:%x:%llu ", type, access, &l->pid, &major, &minor, &ino) !=
-        6)
+    if (sscanf(s, " %15s %15s %15s %ld %x:%x:%llu ", type, state, access, &l->pid, &major, &minor,
+               &ino) != 7)
         return false;
     l->shared = strcmp(access, "READ") == 0;
     l->place = 0;
-    return strcmp(type, lf->lease ? "LEASE" : "FLOCK") == 0 && ino == lf->ino &&
-           makedev(major, minor) == lf->dev;
+    if (ino != lf->ino || makedev(major, minor) != lf->dev)
+        return false;
+    if (!lf->lease)
+        return strcmp(type, "FLOCK") == 0;
+    bool keeps_out = !l->shared || strcmp(state, "ACTIVE") != 0;
+    l->shared = false;
+    return strcmp(type, "LEASE") == 0 && keeps_out;
 }
 
 int proc_locks_read(const struct proc_locks_file *lf, struct proc_lock *out, int max)

@@ -153,6 +153,11 @@ int file_status(struct file_place *p, struct file_holders *out, struct dlock_err
     out->info = calloc((size_t)(n > 0 ? n : 1), sizeof(*out->info));
     if (!out->info)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+    /* As -n would find it. Nobody else has the file open then. */
+    if (n == 0 && lf.exact && file_lease_holder(p, &out->info[0])) {
+        out->n = 1;
+        return 0;
+    }
     read_record(p, &rec);
     /* Entries in /proc/locks are true; a missing entry means "free" only where it is complete. */
     if (n <= 0 || locks[0].waiter || !lf.exact) {

@@ -94,7 +94,7 @@ int main(int argc, char **argv)
 {
     if (argc < 3 || chdir(argv[1]) != 0)
         return 98;
-    int64_t start = now_ns(), until = start + atol(argv[2]) * 1000000;
+    int64_t start = now_ns(), until = start + (int64_t)atol(argv[2]) * 1000000;
     int fd = open("witness", O_RDWR | O_CREAT, 0666);
     if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) != 0) {
         append("violations", "overlap");

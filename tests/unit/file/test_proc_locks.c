@@ -30,4 +30,18 @@ TEST(inode_and_device_numbers_have_64_bits)
     CHECK(!parse_line("1: FLOCK  ADVISORY  WRITE 5192 03:45:12884901895 0 EOF\n", &lf, &l));
 }
 
+TEST(reads_leases_that_keep_others_out)
+{
+    const struct proc_locks_file lf = {.dev = makedev(0xfe, 0), .ino = 10952787, .lease = true};
+    struct proc_lock l;
+
+    REQUIRE(parse_line("1: LEASE  ACTIVE    WRITE 5192 fe:00:10952787 0 EOF\n", &lf, &l));
+    CHECK_INT(l.pid, 5192);
+    /* Asked to let others read: until it does, they cannot open the file. */
+    REQUIRE(parse_line("1: LEASE  BREAKING  READ 5192 fe:00:10952787 0 EOF\n", &lf, &l));
+    CHECK(!l.shared);
+    CHECK(!parse_line("1: LEASE  ACTIVE    READ 5192 fe:00:10952787 0 EOF\n", &lf, &l));
+    CHECK(!parse_line("1: FLOCK  ADVISORY  WRITE 5192 fe:00:10952787 0 EOF\n", &lf, &l));
+}
+
 UNIT_MAIN
