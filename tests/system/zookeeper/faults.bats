@@ -261,6 +261,37 @@ unharmed() {
     no_violations
 }
 
+# The sessions end side by side; the last one, behind four, has written no heartbeat until it comes to the front.
+@test "several silent waiters delay the next one by the ttl and two ticks together" {
+    local n i t0
+    local -a silent
+    for n in 1 4; do
+        rm -f end got command/*
+        silent=()
+        background --ttl 30 "$L" $SUBJECT -u "$T/end"
+        wait_for 5 running
+        for ((i = 2; i < n + 2; i++)); do
+            OPTS="--ttl 1" wait_in_line $i touch "$T/ran"
+            silent+=("$WAITER")
+        done
+        start_waiter got --ttl 2
+        wait_for 5 watches_are $((n + 1))
+        kill -STOP "${silent[@]}"
+        touch end
+        ended
+        assert_rc 0
+        t0=$(now_ms)
+        wait_exit 10 "$WAITER" || fail "$n: $(cat got.log)"
+        # (One after the other: four sessions take 4 s.)
+        assert_between 400 $(($(cat got) / NS - t0)) $((1400 + SLOW + BUSY)) "delay by $n (ms)"
+        kill -KILL "${silent[@]}"
+        for i in "${silent[@]}"; do wait_exit 5 "$i" || :; done
+        [ ! -e ran ]
+    done
+    no_violations
+    line_is 0
+}
+
 # --- the client's processes ----------------------------------------------------------------------------
 
 @test "a stopped keeper's tree is gone before the next holder enters" {

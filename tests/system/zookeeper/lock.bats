@@ -218,6 +218,19 @@ zxid() { local x; x=$(zk_cmd srvr | sed -n 's/^Zxid: //p') && echo $((x)); }
     for i in "${pids[@]}"; do wait_exit 5 "$i"; done
 }
 
+@test "a grant after a wait is told to the waiter behind at once" {
+    hold
+    OPTS="--ttl 30" wait_in_line 2 "$HELPERS/await" told
+    first=$WAITER
+    OPTS="--ttl 30" wait_in_line 3 true
+    let_go
+    # Long before the heartbeats that would tell it, too.
+    wait_for 2 words_are held next
+    touch told
+    wait_exit 5 "$first"
+    wait_exit 5 "$WAITER"
+}
+
 @test "a waiter that never wrote a heartbeat is granted at once when it comes to the front" {
     local i t0 pids=()
     hold --ttl 4
