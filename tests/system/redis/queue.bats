@@ -206,6 +206,18 @@ delay_is() {
     delay_is "$t0" 1200
 }
 
+@test "claims of a time before the server's clock was set back count for nothing" {
+    local t0 w waiters="{$NAME}:dlock:waiters"
+    rcli set "$NAME" x px 60000
+    stop_in_line 1
+    w=$(rcli zrange "{$NAME}:dlock:queue" 0 0)
+    rcli hset "$waiters" "$w" "$(rcli hget "$waiters" "$w" | sed "s/ 0 / $(($(wall_ms) + 3600000)) /")"
+    rcli set "{$NAME}:dlock:claim" '' px 3600000
+    t0=$(wall_ms)
+    rcli del "$NAME"
+    delay_is "$t0" 1200
+}
+
 # Such a client counts as a listener of each channel in the answer of PUBLISH.
 @test "killed waiters hold up nobody while a client listens to all channels" {
     local t0 pid dead=() i
@@ -236,6 +248,32 @@ delay_is() {
     rcli del "$NAME"
     wait_exit 5 "$WAITER"
     assert_between 0 $(($(cat got) - t0)) $((200 + BUSY)) "milliseconds"
+}
+
+@test "a DEL by others wakes a waiter at once that is the first for the second time" {
+    local t0 stopped i
+    rcli set "$NAME" x px 60000
+    for i in 1 2 3; do
+        TTL=30 wait_in_line $i "$(stamp got$i); exec '$HELPERS/await' go$i"
+        [ $i != 1 ] || stopped=$WAITER
+    done
+    kill -STOP "$stopped"
+    wait_for 5 pid_stopped "$stopped"
+    rcli del "$NAME"
+    wait_for 5 test -s got2
+    kill -CONT "$stopped"
+    wait_for 5 eval '[ "$(rcli zcount "{$NAME}:dlock:queue" 0 3999999999999999)" = 2 ]'
+    echo >go2
+    wait_for 5 test -s got3
+    # It hears that it is the first, and reads the key.
+    wait_for 5 eval '[ "$(rcli zrange "{$NAME}:dlock:queue" 0 -1 | wc -l)" = 1 ]'
+    t0=$(wall_ms)
+    rcli del "$NAME"
+    wait_for 20 test -s got1
+    echo >go1
+    echo >go3
+    wait_exit 5 "$stopped"
+    assert_between 0 $(($(cat got1) - t0)) $((200 + BUSY)) "milliseconds"
 }
 
 @test "FLUSHALL wakes the first waiter, too" {
