@@ -451,10 +451,11 @@ static int64_t next_look(const struct redis_backend *be, const struct redis_scri
     return at;
 }
 
-static void wait_on(struct redis_backend *be, const struct redis_script_tried *t)
+/* read: t is an answer on cmd, so that the server reports the next change if it tracks what is read there. */
+static void wait_on(struct redis_backend *be, const struct redis_script_tried *t, bool read)
 {
     be->acquire.try_at = next_try(be, t);
-    if (may_track(be))
+    if (may_track(be) || (!read && be->node.tracking == TRACK_ON))
         look_now(be); /* the key may have changed before the server tracked it */
     else
         be->acquire.look_at = next_look(be, t);
@@ -483,8 +484,14 @@ static void not_granted(struct redis_backend *be, const struct redis_script_trie
     } else if (be->acquire.again) {
         try_now(be);
     } else {
-        wait_on(be, t);
+        wait_on(be, t, true);
     }
+}
+
+/* No claim runs for longer: then the server's clock was set back since, or the key is another program's. */
+static bool claims_run(int64_t left_ms)
+{
+    return left_ms >= 0 && left_ms <= REDIS_SCRIPT_CLAIM / DLOCK_MSEC;
 }
 
 /* The answers to looks. One with another request behind it is old. */
@@ -499,12 +506,12 @@ void redis_acquire_looked(struct redis_backend *be, int tag, const redisReply *r
         return;
     be->until = DLOCK_NEVER;
     if (tag == T_LOOK && yes) {
-        wait_on(be, &t);
+        wait_on(be, &t, true);
     } else if (tag == T_LOOK && r->type != REDIS_REPLY_ERROR && be->acquire.place > 1) {
         be->until = redis_now(be) + be->spec->op_timeout;
         (void)redis_script_look_claim(&be->script, cmd, T_LOOK_CLAIM);
         redis_conn_flush(cmd);
-    } else if (tag == T_LOOK_CLAIM && yes) {
+    } else if (tag == T_LOOK_CLAIM && yes && claims_run(t.left_ms)) {
         be->acquire.look_at = claims_over(be, t.left_ms);
     } else {
         try_now(be);
@@ -582,7 +589,7 @@ static void first_now(struct redis_backend *be, const redisReply *message)
     }
     report_waiting(be, &t);
     be->acquire.place = 1;
-    wait_on(be, &t);
+    wait_on(be, &t, false);
 }
 
 static void woken(struct redis_backend *be, const redisReply *r)

@@ -8,12 +8,12 @@ store_lock() {
     [ ${#CPORT[@]} -gt 0 ] || cluster_import
     echo "redis://127.0.0.1:${CPORT[0]}#$1"
 }
-# Only the fence is left, and it expires; and the time for claims, for a second.
+# Only the fence is left, and it expires.
 store_clean() {
     local i keys='' left=
     cluster_import
     for i in 0 1 2; do
-        keys+=$(ccli $i --raw keys "*$1*" | sed '/:dlock:claim$/d')
+        keys+=$(ccli $i --raw keys "*$1*")
         left+=$(ccli $i --raw pttl "{$1}:dlock:fence" | grep '^[1-9]' || :)
     done
     [ "$keys" = "{$1}:dlock:fence" ] || [ -z "$keys" ] || fail "left in the store: $keys"

@@ -165,7 +165,7 @@ local function offer(me, fresh)
       if alive < now then
         drop(w)
         changed = true
-      elseif claim > now then
+      elseif claim > now and claim <= now + CLAIM then -- later: the clock was set back
         ends = math.max(ends, claim)
       elseif claim > 0 and not fresh then
         tail(w, SHELF)
