@@ -218,17 +218,14 @@ static void end_child(pid_t pid)
  */
 static pid_t fork_leader(void)
 {
-    volatile int err = 0; /* the child shares our memory */
     pid_t pid = vfork();
 
-    if (pid == 0) {
-        if (setpgid(0, 0) != 0)
-            err = errno;
+    if (pid == 0)
         _exit(0);
-    }
     if (pid < 0)
         return -errno;
-    if (err) {
+    if (setpgid(pid, pid) != 0) {
+        int err = errno;
         end_child(pid);
         return -err;
     }
