@@ -67,8 +67,9 @@ static void send_signal(const struct hold *h, int sig)
 static void send_signals(struct hold *h)
 {
     int sig;
+    bool shared; /* never: there is no guard */
 
-    while ((sig = forward_take(&h->forward, dlock_now())) > 0)
+    while ((sig = forward_take(&h->forward, dlock_now(), &shared)) > 0)
         send_signal(h, sig);
 }
 

@@ -108,27 +108,30 @@ void forward_copy(struct forward *f, const struct forward_signal *s)
     f->copies[f->ncopies++] = *s;
 }
 
-int forward_take(struct forward *f, int64_t now)
+int forward_take(struct forward *f, int64_t now, bool *shared)
 {
-    for (int i = 0; i < f->nwaiting;) {
+    for (int i = 0; i < f->nwaiting; i++) {
         int sig = f->waiting[i].s.sig;
-        bool shared = f->waiting[i].shared, over = now >= f->waiting[i].until;
 
-        if (over)
+        *shared = f->waiting[i].shared;
+        if (now >= f->waiting[i].until) {
             remove_waiting(f, i);
-        if (over && !shared)
             return sig;
-        if (!over && !shared)
+        }
+        if (!*shared)
             return 0; /* those behind it wait with it: the command gets them in this order */
-        i += !over;
     }
     return 0;
 }
 
 int64_t forward_wake(const struct forward *f)
 {
-    for (int i = 0; i < f->nwaiting; i++)
+    int64_t at = DLOCK_NEVER;
+
+    for (int i = 0; i < f->nwaiting; i++) {
+        at = dlock_min(at, f->waiting[i].until);
         if (!f->waiting[i].shared)
-            return f->waiting[i].until;
-    return DLOCK_NEVER;
+            break;
+    }
+    return at;
 }

@@ -2,7 +2,8 @@
  * forward.h - the signals that are on their way to the command, in the order in which they came.
  *
  * A signal that a process sent waits for FORWARD_WAIT. If the guard gets it too, from the same
- * sender, then it went to the whole job, as from systemd: the command has its own and gets no other.
+ * sender, then it went to the whole job, as from systemd: the command has its own and gets no other,
+ * unless the guard sees that it has none.
  * The same signal from the same sender within that time is one: timeout(1) signals dlock, and then
  * its group. The command gets a signal at the end of the time, so a repeated one is never lost.
  *
@@ -49,8 +50,11 @@ struct forward_signal forward_describe(const struct signalfd_siginfo *, int64_t 
 int forward_add(struct forward *, const struct forward_signal *);
 /* The guard's own copy of a signal. Add it before forward_take, and the keeper's may follow later. */
 void forward_copy(struct forward *, const struct forward_signal *);
-/* The next signal to send to the command now, or 0. Call it until then. */
-int forward_take(struct forward *, int64_t now);
+/*
+ * The next signal whose time is over, or 0. Call it until then. *shared: the guard got it too, so the
+ * command needs it only if it has no copy of its own.
+ */
+int forward_take(struct forward *, int64_t now, bool *shared);
 /* When to call forward_take again; DLOCK_NEVER: after the next signal. */
 int64_t forward_wake(const struct forward *);
 

@@ -13,6 +13,7 @@
  */
 #include "guard.h"
 
+#include "proc.h"
 #include "process_tree.h"
 #include "spawn.h"
 #include "util.h"
@@ -78,6 +79,7 @@ struct guard_state {
     } killing;
 
     struct forward forward;
+    uint64_t handled; /* signals that the command was seen to catch, to ignore or to block */
 
     /* At most one message of each type waits for room in the socket; sent in the order of types. */
     struct guard_msg out[OUT_COUNT];
@@ -437,13 +439,51 @@ static void kill_tree(struct guard_state *g)
 /* ----------------------------------------------------------- signals --- */
 
 /*
+ * What the command does with its signals. Noted at every occasion: a handler may set the default again
+ * before it does its work, and does not expect the same signal once more.
+ */
+static bool look_at_signals(struct guard_state *g, struct proc_signals *s)
+{
+    if (g->command <= 0 || !proc_read_signals(g->command, s))
+        return false;
+    check_exec(g);
+    g->handled |= s->caught | s->ignored;
+    /* sigwait(3) and signalfd(2) take blocked signals. Before the exec all are blocked. */
+    if (g->exec_fd < 0)
+        g->handled |= s->waits ? UINT64_MAX : s->blocked;
+    return true;
+}
+
+static bool ends_by_default(int sig)
+{
+    return sig != SIGCHLD && sig != SIGCONT && sig != SIGURG && sig != SIGWINCH &&
+           !signals_stops(sig);
+}
+
+/*
+ * We got this one, too. Has the command no copy, as after killall(1) by the name of our file? It has none
+ * if it would have died by it, and lives. Of a command that runs we cannot know: it may be on its way
+ * out of sigwait(3).
+ */
+static bool is_missed(struct guard_state *g, int sig)
+{
+    struct proc_signals s;
+    uint64_t bit = UINT64_C(1) << (sig - 1);
+
+    return ends_by_default(sig) && look_at_signals(g, &s) && s.living && s.asleep &&
+           !(s.pending & bit) && !(g->handled & bit);
+}
+
+/*
  * Those that came to us: our children's, and copies of what was sent to the whole job. Not to the end:
  * a process may send without a pause.
  */
 static void read_signals(struct guard_state *g)
 {
     struct signalfd_siginfo si[16];
+    struct proc_signals unused;
     int64_t now = dlock_now();
+    bool came = false;
     ssize_t n;
 
     for (int i = 0; i < 4 && (n = read(g->sigfd, si, sizeof(si))) > 0; i++)
@@ -451,7 +491,10 @@ static void read_signals(struct guard_state *g)
             struct forward_signal s = forward_describe(&si[k], now);
             if (g->command > 0)
                 forward_copy(&g->forward, &s);
+            came |= s.sig != SIGCHLD;
         }
+    if (came)
+        look_at_signals(g, &unused);
 }
 
 static void send_signal(const struct guard_state *g, int sig)
@@ -466,9 +509,11 @@ static void send_signal(const struct guard_state *g, int sig)
 static void send_signals(struct guard_state *g)
 {
     int sig;
+    bool shared;
 
-    while ((sig = forward_take(&g->forward, dlock_now())) > 0)
-        send_signal(g, sig);
+    while ((sig = forward_take(&g->forward, dlock_now(), &shared)) > 0)
+        if (!shared || is_missed(g, sig))
+            send_signal(g, sig);
 }
 
 /* ------------------------------------------------------------ orders --- */
@@ -585,6 +630,8 @@ static void end(struct guard_state *g, const struct guard_msg *m)
 
 static void obey(struct guard_state *g, const struct guard_msg *m, bool lease_lost)
 {
+    struct proc_signals unused;
+
     switch (m->type) {
     case G_START:
         start(g, m, lease_lost);
@@ -592,6 +639,7 @@ static void obey(struct guard_state *g, const struct guard_msg *m, bool lease_lo
     case G_EXTEND:
         if (g->start_seen)
             take_times(g, m);
+        look_at_signals(g, &unused);
         break;
     case G_SIGNAL:
         send_signal(g, forward_add(&g->forward, &m->signal));

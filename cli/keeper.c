@@ -620,7 +620,8 @@ static void on_guard_gone(struct keeper *k)
     if (late)
         on_lost(k, "could not be renewed in time", "the guard was stopped");
     else
-        report_guard_gone(k, "ending the command");
+        report_guard_gone(
+            k, "ending the command (its own timer kills it if it cannot run for too long)");
 }
 
 static void read_guard(struct keeper *k)

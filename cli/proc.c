@@ -120,6 +120,85 @@ bool proc_read_task_stat(pid_t pid, pid_t tid, struct proc_stat *st)
     return parse_stat(proc_open_task(pid, tid, "/stat"), st);
 }
 
+/* The text behind the name of a line of a status file, or NULL. */
+static const char *status_line(const char *text, const char *name)
+{
+    size_t n = strlen(name);
+
+    while (text && (strncmp(text, name, n) != 0 || text[n] != ':')) {
+        text = strchr(text, '\n');
+        text = text ? text + 1 : NULL;
+    }
+    return text ? text + n + 1 + strspn(text + n + 1, "\t ") : NULL;
+}
+
+static bool signal_set(const char *text, const char *name, uint64_t *set)
+{
+    static const char digits[] = "0123456789abcdef";
+    const char *p = status_line(text, name), *digit;
+
+    if (!p)
+        return false;
+    for (*set = 0; *p && (digit = strchr(digits, *p)); p++)
+        *set = *set << 4 | (uint64_t)(digit - digits);
+    return true;
+}
+
+/* What a status file says about signals. Closes fd (-1: could not be opened). */
+static bool parse_signals(int fd, struct proc_signals *s)
+{
+    char buf[8192];
+    size_t len = 0;
+    ssize_t n;
+    uint64_t shared;
+
+    if (fd < 0)
+        return false;
+    while (len < sizeof(buf) - 1 && (n = read(fd, buf + len, sizeof(buf) - 1 - len)) > 0)
+        len += (size_t)n;
+    close(fd);
+    buf[len] = '\0';
+
+    const char *state = status_line(buf, "State"), *dump = status_line(buf, "CoreDumping");
+    if (!state || !signal_set(buf, "SigPnd", &s->pending) || !signal_set(buf, "ShdPnd", &shared) ||
+        !signal_set(buf, "SigBlk", &s->blocked) || !signal_set(buf, "SigIgn", &s->ignored) ||
+        !signal_set(buf, "SigCgt", &s->caught))
+        return false;
+    s->pending |= shared;
+    /* A process that exits has given its memory back before anything else. */
+    s->living = !strchr("ZXt", *state) && status_line(buf, "VmSize") && !(dump && *dump == '1');
+    return true;
+}
+
+/* Which system call it is in. A process that has been woken up counts as running before it runs. */
+static void parse_call(int fd, struct proc_signals *s)
+{
+    /* For a 64-bit kernel, those of a 32-bit process; to others they are calls that do not wait. */
+    static const uint64_t waits[] = {SYS_rt_sigtimedwait, 177, 421};
+    char buf[256];
+    ssize_t n;
+
+    s->asleep = s->waits = false;
+    if (fd < 0)
+        return;
+    n = read(fd, buf, sizeof(buf) - 1);
+    close(fd);
+    if (n <= 0 || buf[0] < '0' || buf[0] > '9')
+        return;
+    buf[n] = '\0';
+    s->asleep = true;
+    for (size_t i = 0; i < sizeof(waits) / sizeof(waits[0]); i++)
+        s->waits |= number(buf) == waits[i];
+}
+
+bool proc_read_signals(pid_t pid, struct proc_signals *s)
+{
+    if (!parse_signals(open_proc(pid, "/status"), s))
+        return false;
+    parse_call(open_proc(pid, "/syscall"), s);
+    return true;
+}
+
 /* With _FILE_OFFSET_BITS=64 the C library's struct is the kernel's. */
 _Static_assert(sizeof(((struct dirent *)0)->d_ino) == 8 &&
                    sizeof(((struct dirent *)0)->d_off) == 8 &&

@@ -18,11 +18,22 @@ struct proc_stat {
     bool environment; /* has an environment, maybe an empty one: neither dying nor in an exec */
 };
 
+/* Signals of a process, and of its first thread; bit N-1 is signal N. */
+struct proc_signals {
+    uint64_t pending, blocked, ignored, caught;
+    bool asleep; /* in a system call; false: it runs, or the kernel does not say */
+    bool waits;  /* asleep in sigwait(3) or its like: then blocked lacks those that it waits for */
+    bool
+        living; /* neither dead nor dying, nor stopped by a debugger, which may hold a signal back */
+};
+
 /* Open a file of one thread, such as "/environ". A descriptor, or -1 with errno. */
 int proc_open_task(pid_t pid, pid_t tid, const char *name);
 /* The stat file of a process, or of one of its threads. False: the process is gone or hidden. */
 bool proc_read_stat(pid_t pid, struct proc_stat *);
 bool proc_read_task_stat(pid_t pid, pid_t tid, struct proc_stat *);
+/* Its signals. False: the process is gone or hidden, or /proc does not show them. */
+bool proc_read_signals(pid_t pid, struct proc_signals *);
 /* Call each for every thread of pid; not at all when it is gone or hidden. */
 void proc_each_thread(pid_t pid, void (*each)(pid_t tid, void *arg), void *arg);
 /* Call each for every process. 0, or -errno when there is no /proc. */

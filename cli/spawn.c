@@ -171,14 +171,16 @@ static int last_check(const struct spawn *sp)
 /* Of one spawn_command. Each pair is a pipe. */
 struct start {
     pid_t parent;
-    int go[2];     /* a byte from the parent: groups and sessions are as they must be */
+    int go
+        [2]; /* a byte from the parent: groups and sessions are as they must be; -1: as they are */
     int result[2]; /* why the command could not be executed; EOF: it was */
 };
 
 static void close_pipe(const int ends[2])
 {
-    close(ends[0]);
-    close(ends[1]);
+    for (int i = 0; i < 2; i++)
+        if (ends[i] >= 0)
+            close(ends[i]);
 }
 
 static int become_command(const struct spawn *sp, const struct start *s)
@@ -193,9 +195,11 @@ static int become_command(const struct spawn *sp, const struct start *s)
         if (getppid() != s->parent)
             return SPAWN_KEEPER_GONE;
     }
-    close(s->go[1]); /* or EOF would never come */
-    if (read(s->go[0], &go, 1) != 1)
-        return SPAWN_KEEPER_GONE;
+    if (s->go[0] >= 0) {
+        close(s->go[1]); /* or EOF would never come */
+        if (read(s->go[0], &go, 1) != 1)
+            return SPAWN_KEEPER_GONE;
+    }
     why = last_check(sp);
     return why ? why : spawn_exec(sp);
 }
@@ -256,7 +260,7 @@ static pid_t fork_command(const struct spawn *sp, const struct start *s)
         _exit(spawn_exec_code(why));
     }
     why = separate(sp, pid);
-    if (why == 0 && write(s->go[1], "", 1) != 1)
+    if (why == 0 && s->go[1] >= 0 && write(s->go[1], "", 1) != 1)
         why = errno;
     if (why) {
         end_child(pid);
@@ -284,7 +288,7 @@ static pid_t fork_in_group(const struct spawn *sp, const struct start *s)
 
 pid_t spawn_command(const struct spawn *sp, int *exec_fd)
 {
-    struct start s = {.parent = getpid()};
+    struct start s = {.parent = getpid(), .go = {-1, -1}};
     int why = last_check(sp);
     pid_t pid;
 
@@ -292,7 +296,7 @@ pid_t spawn_command(const struct spawn *sp, int *exec_fd)
         return -why;
     if (pipe2(s.result, O_CLOEXEC) != 0)
         return -errno;
-    if (pipe2(s.go, O_CLOEXEC) != 0) {
+    if ((sp->group || sp->leave_session) && pipe2(s.go, O_CLOEXEC) != 0) {
         why = errno;
         close_pipe(s.result);
         return -why;

@@ -114,3 +114,29 @@ PY
     tree_gone
     [ "$(last_beat)" -lt "$(at release)" ]
 }
+
+asleep() { [ "$(cut -d ' ' -f 2,3 "/proc/$(children "$G")/stat")" = '(sleep) S' ]; }
+
+# As killall(1) by the name of our file does.
+@test "a TERM that only the processes of dlock got reaches a command that dies by it" {
+    for lock in "$L" "-o $T/x.lock"; do
+        background $lock sleep 60
+        find_guard
+        wait_for 5 asleep
+        kill -TERM "$K" "$G"
+        ended
+        assert_rc 143
+    done
+}
+
+# Else it would not come to its end: many scripts restore the default before they clean up.
+@test "a command whose handler restores the default gets a signal to the whole job once" {
+    background --ttl 1s "$L" sh -c 'trap "trap - TERM; sleep .2; echo >clean; exit 7" TERM
+        echo $$ >pid; while :; do sleep .01; done'
+    wait_for 5 store_did renew 3 # the guard has looked at it
+    find_guard
+    kill -TERM "$K" "$G" "$(<pid)"
+    ended
+    assert_rc 7
+    [ -e clean ]
+}

@@ -3,14 +3,19 @@
 
 #include "unit.h"
 
-static bool parse(const char *text, struct proc_stat *st)
+static int file_of(const char *text)
 {
     int ends[2];
 
     if (pipe2(ends, O_CLOEXEC) != 0 ||
         write(ends[1], text, strlen(text)) != (ssize_t)strlen(text) || close(ends[1]) != 0)
         abort();
-    return parse_stat(ends[0], st);
+    return ends[0];
+}
+
+static bool parse(const char *text, struct proc_stat *st)
+{
+    return parse_stat(file_of(text), st);
 }
 
 /* A process of 64 bits: proc(5) fields 22 (starttime), 23 (vsize) and 51 (env_end). */
@@ -45,6 +50,65 @@ TEST(a_process_of_64_bits_has_memory_and_an_environment)
     REQUIRE(parse(STAT("1", "0", "0"), &st));
     CHECK(!st.mapped);
     CHECK(!st.environment);
+}
+
+static bool parse_status(const char *text, struct proc_signals *s)
+{
+    return parse_signals(file_of(text), s);
+}
+
+#define STATUS(state, more)                                                                        \
+    "Name:\tSigCgt: 0\nState:\t" state "\nTgid:\t7\n" more                                         \
+    "SigQ:\t1/95848\nSigPnd:\t0000000000000001\nShdPnd:\t0000000000004000\n"                       \
+    "SigBlk:\t0000000000010000\nSigIgn:\t8000000000000002\nSigCgt:\t00000001800004ec\nCapInh:\t0\n"
+
+TEST(tells_what_a_process_does_with_its_signals)
+{
+    struct proc_signals s;
+
+    REQUIRE(parse_status(STATUS("S (sleeping)", "VmSize:\t   9 kB\nCoreDumping:\t0\n"), &s));
+    CHECK(s.living);
+    CHECK(s.pending == 0x4001 && s.blocked == 0x10000);
+    CHECK(s.ignored == UINT64_C(0x8000000000000002) && s.caught == 0x1800004ec);
+    REQUIRE(parse_status(STATUS("T (stopped)", "VmSize:\t   9 kB\n"), &s));
+    CHECK(s.living);
+    CHECK(!parse_status("Name:\tx\nState:\tS (sleeping)\nVmSize:\t   9 kB\n", &s));
+    CHECK(!parse_status("", &s));
+    CHECK(!parse_signals(-1, &s));
+}
+
+TEST(a_process_that_is_dying_is_not_living)
+{
+    struct proc_signals s;
+
+    REQUIRE(parse_status(STATUS("Z (zombie)", ""), &s));
+    CHECK(!s.living);
+    REQUIRE(parse_status(STATUS("R (running)", ""), &s)); /* it has given its memory back */
+    CHECK(!s.living);
+    REQUIRE(parse_status(STATUS("D (disk sleep)", "VmSize:\t   9 kB\nCoreDumping:\t1\n"), &s));
+    CHECK(!s.living);
+    REQUIRE(parse_status(STATUS("t (tracing stop)", "VmSize:\t   9 kB\n"), &s));
+    CHECK(!s.living);
+}
+
+static struct proc_signals call(const char *text)
+{
+    struct proc_signals s;
+
+    parse_call(file_of(text), &s);
+    return s;
+}
+
+TEST(tells_a_wait_for_signals_from_other_waits)
+{
+    char sigwait[64];
+
+    snprintf(sigwait, sizeof sigwait, "%d 0x7ffd 0x0 0x0 0x8 0x7ffd 0x7f\n",
+             (int)SYS_rt_sigtimedwait);
+    CHECK(call(sigwait).waits && call(sigwait).asleep);
+    CHECK(call("35 0x7ffd 0x0\n").asleep && !call("35 0x7ffd 0x0\n").waits);
+    CHECK(!call("running\n").asleep && !call("").asleep);
+    CHECK(!call("-1 0x7ffd 0x7f\n").asleep);
 }
 
 UNIT_MAIN
