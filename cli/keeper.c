@@ -73,13 +73,12 @@ struct keeper {
 
     enum keeper_guard guard_state;
     struct guard guard;
-    bool
-        guard_reaped; /* often before its EOF is read: its number may be another process's by now */
-    int guard_unfit;  /* an errno: why it could not set itself up */
-    int64_t start_by; /* it was told to start the command: killed if it has not by then */
-    int64_t exit_by;  /* it was told to exit: killed if it has not by then */
-    int64_t sweep_at; /* it died: kill its orphans again at this time */
-    bool ending;      /* it was told to end the tree */
+    bool guard_reaped; /* often before its EOF is read: its number may be another's by now */
+    int guard_unfit;   /* an errno: why it could not set itself up */
+    int64_t start_by;  /* it was told to start the command: killed if it has not by then */
+    int64_t exit_by;   /* it was told to exit: killed if it has not by then */
+    int64_t sweep_at;  /* it died: kill its orphans again at this time */
+    bool ending;       /* it was told to end the tree */
     bool tree_empty;
 
     struct {

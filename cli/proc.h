@@ -23,8 +23,7 @@ struct proc_signals {
     uint64_t pending, blocked, ignored, caught;
     bool asleep; /* in a system call; false: it runs, or the kernel does not say */
     bool waits;  /* asleep in sigwait(3) or its like: then blocked lacks those that it waits for */
-    bool
-        living; /* neither dead nor dying, nor stopped by a debugger, which may hold a signal back */
+    bool living; /* neither dead nor dying, nor held by a debugger, which may keep a signal back */
 };
 
 /* Open a file of one thread, such as "/environ". A descriptor, or -1 with errno. */

@@ -171,8 +171,7 @@ static int last_check(const struct spawn *sp)
 /* Of one spawn_command. Each pair is a pipe. */
 struct start {
     pid_t parent;
-    int go
-        [2]; /* a byte from the parent: groups and sessions are as they must be; -1: as they are */
+    int go[2];     /* a byte: groups and sessions are as they must be; -1: no pipe needed */
     int result[2]; /* why the command could not be executed; EOF: it was */
 };
 
