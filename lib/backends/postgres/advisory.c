@@ -153,7 +153,13 @@ static char *lock_sql(const struct pg_backend *be, bool try)
     return sql;
 }
 
-/* Wait for the lock, for CHUNK_MS, or with ?fair=1 without end. Answers our token once the lock is ours. */
+/*
+ * Wait for the lock, for CHUNK_MS, or with ?fair=1 without end. Answers our token once the lock is ours.
+ *
+ * For one request to cancel the postmaster sends two signals, to the session and to its process group
+ * [PostgreSQL, signal_child()]. The second may come when the first one has been dealt with: so that it
+ * is no error in the server's log, it is awaited.
+ */
 static char *wait_sql(const struct pg_backend *be)
 {
     char more[48];
@@ -167,7 +173,10 @@ static char *wait_sql(const struct pg_backend *be)
                      "PERFORM pg_catalog.pg_advisory_lock(%s); "
                      "PERFORM pg_catalog.set_config('dlock.got', '%s', true); "
                      "END IF; "
-                     "EXCEPTION WHEN lock_not_available OR query_canceled THEN NULL; "
+                     "EXCEPTION WHEN lock_not_available THEN NULL; "
+                     "WHEN query_canceled THEN "
+                     "BEGIN PERFORM pg_catalog.pg_sleep(0.01); "
+                     "EXCEPTION WHEN query_canceled THEN NULL; END; "
                      "END$dlock$; SELECT pg_catalog.current_setting('dlock.got', true)",
                      record, PQbackendPID(be->conn.pq), be->advisory.fair ? 0 : CHUNK_MS,
                      be->advisory.key, be->token);

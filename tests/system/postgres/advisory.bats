@@ -298,12 +298,12 @@ wait_in_line() {
         wait_exit 5 "$STARTED" || rc=$?
         [ $rc -eq 143 ]
         wait_for 5 sessions_are 1
-        assert_between 0 $(($(now_ms) - t0)) $((500 + SLOW)) "TERM $p: time (ms)"
+        assert_between 0 $(($(now_ms) - t0)) $((500 + SLOW + BUSY)) "TERM $p: time (ms)"
         t0=$(now_ms)
         run run_t 5 "$DLOCK" -w 1.3 "$U$p#$NAME" touch ran
         assert_rc 75
         wait_for 5 sessions_are 1
-        assert_between 1280 $(($(now_ms) - t0)) $((1800 + SLOW)) "-w $p: time (ms)"
+        assert_between 1280 $(($(now_ms) - t0)) $((1800 + SLOW + BUSY)) "-w $p: time (ms)"
     done
     [ "$(wc -l <"$PG_LOG")" = "$lines0" ] || fail "$(tail -n +$((lines0 + 1)) "$PG_LOG")"
     let_go
