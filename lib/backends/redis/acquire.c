@@ -17,7 +17,7 @@
 #define POLL_PAUSE                                                                                 \
     (200 * DLOCK_MSEC) /* of the first waiter, where the server cannot report changes */
 #define PLACE_STEP (100 * DLOCK_MSEC) /* between the tries of the waiters behind it */
-#define CLAIM_STEP (2 * DLOCK_MSEC)   /* the same when claims have ended, and for all together */
+#define CLAIM_STEP (4 * DLOCK_MSEC)   /* the same when claims have ended, and for all together */
 #define CLAIM_STEPS (80 * DLOCK_MSEC)
 #define LOOK_SECOND (500 * DLOCK_MSEC) /* looks of the second waiter, and of those behind it */
 #define LOOK_OTHERS (1500 * DLOCK_MSEC)
