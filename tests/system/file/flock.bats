@@ -86,7 +86,7 @@ queued() { grep -q -- "-> FLOCK .*:$(stat -c %i "$1") " /proc/locks; }
 @test "-n and -w fail with the code that -E says" {
     hold flock x
     timed 75 "$DLOCK" -n x touch ran
-    assert_between 0 $ms $((150 + SLOW)) "-n in ms"
+    assert_between 0 $ms $((150 + SLOW + BUSY)) "-n in ms"
     run -7 run_t 5 "$DLOCK" -n -E 7 x touch ran
     run -0 run_t 5 "$DLOCK" -n -E 0 x touch ran
     run -7 run_t 5 "$DLOCK" -q -w 0.05 -E 7 x touch ran
@@ -548,6 +548,7 @@ as_nobody() { run_t 5 setpriv --reuid=nobody --regid=nogroup --clear-groups "$@"
 
 # --- named locks ---------------------------------------------------------------------------------------
 
+# bats test_tags=slow
 @test "a named lock's fence grows and is in the environment" {
     local last=0 fence
     for ((i = 0; i < 50; i++)); do

@@ -39,7 +39,8 @@ another_last() { local n; n=$(node 4) && [ -n "$n" ] && [ "$n" != "$1" ]; }
 
 # bats test_tags=thread
 @test "the end of the holder's session ends its tree" {
-    background --ttl 3 "$L" $SUBJECT -t -k
+    # Long enough for the command that ends the session, meanwhile the holder is stopped.
+    background --ttl 6 "$L" $SUBJECT -t -k
     wait_for 5 running 4
     touch stay
     waiter got
