@@ -396,7 +396,7 @@ guard_of() {
     [ "$rc" -eq 79 ]
 }
 
-# bats test_tags=soak
+# bats test_tags=soak,slow
 @test "20 processes take turns without overlap, and fences grow" {
     turns=$(amount swarm_turns) long=$(amount swarm_long) longer_than_ttl=$(amount swarm_longer)
     mkdir "$T/h"

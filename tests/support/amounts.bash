@@ -19,7 +19,7 @@ call_points               1    3    3   one of so many system calls fails, or ki
 clock_rounds              3    1    1   jumps of the clock of a PostgreSQL server
 pooled_runs             150   15    5   through PgBouncer, with as many that tidy up the table
 pooled_turns             25   10    5   grants to each of 8 processes that do not wait
-zk_waiters               50   20   20   for one lock
+zk_waiters               50   12   12   for one lock
 reconnects              300   90   90   of a waiter; the holder is cut off as often
 hostile_points            1    1    2   one of so many bad answers of a ZooKeeper server
 '

@@ -137,6 +137,7 @@ check() {
     run run_t 5 "$ROOT/lib/backends/zookeeper/wire/check-calls" stamp "$T/lib.a" $(sed -n 's/^ *ZK_CALLS *:= //p' "$ROOT/Makefile")
 }
 
+# bats test_tags=slow
 @test "module: the build refuses a libzookeeper that bypasses the packet guard" {
     local call used=(socket connect getsockopt send recv close pthread_create poll read write pipe)
     for call in __poll_chk recvmsg recvfrom readv __read_chk writev sendmsg sendto epoll_wait syscall dup __sendmsg64 __ppoll64_chk; do

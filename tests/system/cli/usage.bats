@@ -177,6 +177,7 @@ TRACE='touch ran'
 }
 
 # Each was a file, on this machine only.
+# bats test_tags=slow
 @test "refuses a mistyped URI and makes no file of that name" {
     local p=$SECRET
     for uri in redis:h#x redis:/h REDIS:h file:x redis+unix:/s zk:h1,h2#x postgres:h rediss+x:h; do
@@ -229,6 +230,7 @@ TRACE='touch ran'
     rm 5
 }
 
+# bats test_tags=slow
 @test "shows no password of an invalid URI" {
     local p=$SECRET
     for uri in "redis://u:$p@h" "redis://u:$p@h#" "redis://u:$p@h:x#n" "redis://u:$p@h:0#n" "redis://u:$p@h/x#n" \
@@ -258,6 +260,7 @@ TRACE='touch ran'
     refused 64 -u "redis://u:$p@h#n"
 }
 
+# bats test_tags=slow
 @test "shows no password of a URI in another place" {
     local p=$SECRET uri
     for uri in "redis://:$p@h#x" "redis://$p@h" "redis://u:my $p@h#x" "redis://u:$p my@h" "redis://u:#/?@$p%@h" \

@@ -321,6 +321,7 @@ assert [(w["place"], w["pid"]) for w in s["waiters"]] == [(1, first), (2, second
 
 # ------------------------------------------------------------------- names ---
 
+# bats test_tags=slow
 @test "odd names and notes are never executed" {
     local n note="*/ ; drop table dlock_locks; -- '); drop table dlock_locks; \$1 /* \\' \" %s @T @C" enc
     own_database

@@ -317,6 +317,7 @@ delay_is() {
     assert_between 0 $(($(cat got) - t0)) $((300 + BUSY)) "milliseconds"
 }
 
+# bats test_tags=slow
 @test "a stopped lone waiter delays a newcomer by 1 s at most" {
     hold
     TTL=30 wait_in_line 1 "$(stamp got)"

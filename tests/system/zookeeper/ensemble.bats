@@ -168,7 +168,7 @@ lives() {
     [ ! -e ran ]
 }
 
-# bats test_tags=thread
+# bats test_tags=thread,slow
 @test "holders never overlap while members are killed" {
     zk_ensemble
     at_ensemble

@@ -186,6 +186,7 @@ words_are() { [ "$(in_turn | cut -d' ' -f3 | paste -sd' ')" = "$*" ]; }
 # All that has ever been written to the server, as a number.
 zxid() { local x; x=$(zk_cmd srvr | sed -n 's/^Zxid: //p') && echo $((x)); }
 
+# bats test_tags=slow
 @test "only the holder and the two waiters behind it write heartbeats" {
     local i z0 z1 t0 t1 was n version word beats pids=()
     hold --ttl 3

@@ -235,6 +235,7 @@ zk_moves() {
     [ ! -e ran ]
 }
 
+# bats test_tags=slow
 @test "errors of time and session are tried again" {
     zk_create "/$NAME" >/dev/null
     for code in -7 -112 -118; do
