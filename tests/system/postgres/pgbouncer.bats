@@ -301,7 +301,7 @@ pooled_lock() {
     pid_alive "$HOLDER"
     let_go
     [ ! -e ran ]
-    wait_for 2 row_is_free
+    wait_for 5 row_is_free
 }
 
 @test "statement pooling works" {
