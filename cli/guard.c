@@ -313,6 +313,15 @@ static pid_t target(const struct guard_state *g)
     return g->group > 0 && getpgid(g->command) == g->group ? -g->group : g->command;
 }
 
+/* Nothing once it has been reaped. */
+static void send_signal(const struct guard_state *g, int sig)
+{
+    if (g->command <= 0 || sig <= 0)
+        return;
+    if (kill(target(g), sig) != 0)
+        kill(g->command, sig);
+}
+
 /* SIGTERM, if that has not been sent; at or after kill_time() SIGKILL instead. */
 static void begin_term(struct guard_state *g)
 {
@@ -405,9 +414,7 @@ static void kill_pass(struct guard_state *g)
     pid_t refused;
 
     if (process_tree_signal(&none_inherited, SIGKILL, &refused) < 0) {
-        /* Without /proc: the command, and its group as long as it is not reaped. */
-        if (g->command > 0 && kill(target(g), SIGKILL) != 0)
-            kill(g->command, SIGKILL);
+        send_signal(g, SIGKILL); /* without /proc: the command, and its group */
         return;
     }
     g->killing.seen_at = dlock_now();
@@ -460,6 +467,13 @@ static bool ends_by_default(int sig)
            !signals_stops(sig);
 }
 
+static void note_signals(struct guard_state *g)
+{
+    struct proc_signals unused;
+
+    look_at_signals(g, &unused);
+}
+
 /*
  * We got this one, too. Has the command no copy, as after killall(1) by the name of our file? It has none
  * if it would have died by it, and lives. Of a command that runs we cannot know: it may be on its way
@@ -481,7 +495,6 @@ static bool is_missed(struct guard_state *g, int sig)
 static void read_signals(struct guard_state *g)
 {
     struct signalfd_siginfo si[16];
-    struct proc_signals unused;
     int64_t now = dlock_now();
     bool came = false;
     ssize_t n;
@@ -494,15 +507,7 @@ static void read_signals(struct guard_state *g)
             came |= s.sig != SIGCHLD;
         }
     if (came)
-        look_at_signals(g, &unused);
-}
-
-static void send_signal(const struct guard_state *g, int sig)
-{
-    if (g->command <= 0 || sig <= 0)
-        return;
-    if (kill(target(g), sig) != 0)
-        kill(g->command, sig);
+        note_signals(g);
 }
 
 /* Call it after read_signals, which may show that the command needs none of them. */
@@ -630,8 +635,6 @@ static void end(struct guard_state *g, const struct guard_msg *m)
 
 static void obey(struct guard_state *g, const struct guard_msg *m, bool lease_lost)
 {
-    struct proc_signals unused;
-
     switch (m->type) {
     case G_START:
         start(g, m, lease_lost);
@@ -639,7 +642,7 @@ static void obey(struct guard_state *g, const struct guard_msg *m, bool lease_lo
     case G_EXTEND:
         if (g->start_seen)
             take_times(g, m);
-        look_at_signals(g, &unused);
+        note_signals(g);
         break;
     case G_SIGNAL:
         send_signal(g, forward_add(&g->forward, &m->signal));
