@@ -1,6 +1,8 @@
 /* proc.c - what /proc says about processes, read without allocating. */
 #include "proc.h"
 
+#include "util.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -134,13 +136,12 @@ static const char *status_line(const char *text, const char *name)
 
 static bool signal_set(const char *text, const char *name, uint64_t *set)
 {
-    static const char digits[] = "0123456789abcdef";
-    const char *p = status_line(text, name), *digit;
+    const char *p = status_line(text, name);
 
     if (!p)
         return false;
-    for (*set = 0; *p && (digit = strchr(digits, *p)); p++)
-        *set = *set << 4 | (uint64_t)(digit - digits);
+    for (*set = 0; dlock_hex(*p) >= 0; p++)
+        *set = *set << 4 | (uint64_t)dlock_hex(*p);
     return true;
 }
 
