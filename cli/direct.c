@@ -125,14 +125,6 @@ static void check_exec(struct hold *h)
     spawn_exec_result(&h->exec_fd, &h->c->exec_error);
 }
 
-/* For poll(2), rounded up. */
-static int ms_until(int64_t at)
-{
-    if (at == DLOCK_NEVER)
-        return -1;
-    return (int)((dlock_max(0, at - dlock_now()) + DLOCK_MSEC - 1) / DLOCK_MSEC);
-}
-
 static void wait_for_exit(struct hold *h)
 {
     while (!h->c->exited) {
@@ -140,7 +132,7 @@ static void wait_for_exit(struct hold *h)
             {.fd = h->c->sig->fd, .events = POLLIN},
             {.fd = h->exec_fd, .events = POLLIN},
         };
-        if (poll(p, 2, ms_until(forward_wake(&h->forward))) < 0)
+        if (poll(p, 2, dlock_poll_ms(dlock_now(), forward_wake(&h->forward))) < 0)
             continue;
         if (p[1].revents)
             check_exec(h);
@@ -159,7 +151,7 @@ static void pause_for(const struct hold *h, int64_t ns)
     struct pollfd p = {.fd = h->c->sig->fd, .events = POLLIN};
     struct signalfd_siginfo si;
 
-    if (poll(&p, 1, (int)((ns + DLOCK_MSEC - 1) / DLOCK_MSEC)) > 0)
+    if (poll(&p, 1, dlock_poll_ms(0, ns)) > 0)
         while (signals_read(h->c->sig, &si))
             ;
 }

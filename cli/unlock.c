@@ -71,23 +71,13 @@ static int busy(const struct options *o)
     return message_error(o, &err);
 }
 
-/* Milliseconds for poll(2), rounded up so that it never returns too early and spins. */
-static int poll_ms(int64_t until)
-{
-    int64_t left = until - dlock_now();
-
-    if (until == DLOCK_NEVER)
-        return -1;
-    return left <= 0 ? 0 : (int)dlock_min((left + DLOCK_MSEC - 1) / DLOCK_MSEC, 60000);
-}
-
 /* Sleep until the thread reports, until that time, or, with signals, until a signal comes. */
 static void sleep_until(const struct fdlock *l, bool signals, int64_t until)
 {
     struct pollfd pfd[2] = {{.fd = signals ? l->sig->fd : -1, .events = POLLIN}};
     int n = 1 + flock_wait_interest(l->waiter, pfd + 1, 1, dlock_now(), &until);
 
-    poll(pfd, (nfds_t)n, poll_ms(until));
+    poll(pfd, (nfds_t)n, dlock_poll_ms(dlock_now(), until));
 }
 
 /* End the wait, in bounded time. False: the thread is stuck in a request to a dead file server. */

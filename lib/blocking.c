@@ -6,16 +6,6 @@
 #include <poll.h>
 #include <string.h>
 
-static int poll_ms(int64_t now, int64_t wake_at)
-{
-    if (wake_at == DLOCK_NEVER)
-        return -1;
-    if (wake_at <= now)
-        return 0;
-    int64_t ms = (wake_at - now + DLOCK_MSEC - 1) / DLOCK_MSEC;
-    return ms > 3600000 ? 3600000 : (int)ms;
-}
-
 /* The next report, or 0 when the time until has come first. */
 static int next_report(dlock *d, int64_t until, struct dlock_report *r)
 {
@@ -25,7 +15,7 @@ static int next_report(dlock *d, int64_t until, struct dlock_report *r)
         if (now >= until)
             return 0;
         int n = dlock_interest(d, pfd, DLOCK_POLL_MAX, &wake_at);
-        int got = poll(pfd, (nfds_t)n, poll_ms(now, dlock_min(wake_at, until)));
+        int got = poll(pfd, (nfds_t)n, dlock_poll_ms(now, dlock_min(wake_at, until)));
         if (got > 0 && dlock_process(d, pfd, n, r))
             return 1;
     }

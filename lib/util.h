@@ -40,6 +40,20 @@ static inline int64_t dlock_wait_part(int64_t left)
     return left < DLOCK_MSEC ? left : left - left / 10;
 }
 
+/*
+ * The time-out for poll(2) until a time, rounded up, so that a loop never wakes too early and spins. At most an hour; -1
+ * for DLOCK_NEVER.
+ */
+static inline int dlock_poll_ms(int64_t now, int64_t until)
+{
+    if (until == DLOCK_NEVER)
+        return -1;
+    if (until <= now)
+        return 0;
+    int64_t ms = (until - now + DLOCK_MSEC - 1) / DLOCK_MSEC;
+    return ms > 3600000 ? 3600000 : (int)ms;
+}
+
 /* token.c: a fresh owner token, DLOCK_TOKEN_LEN hexadecimal digits. 0 or a negative errno. */
 int dlock_token_new(const struct dlock_env *, char out[DLOCK_TOKEN_LEN + 1]);
 
