@@ -16,8 +16,7 @@ struct command {
     bool local;               /* the kernel keeps the lock on a descriptor: it cannot be lost */
     bool terminal;            /* the command shares our process group and our terminal */
     struct process_tree tree; /* empty with -F, and when alone */
-    bool
-        alone; /* local, and its tree cannot be known: only the command gets signals and is waited for */
+    bool alone; /* local, its tree unknown: signals and waiting are for the command only */
     char marker[SPAWN_MARKER_SIZE]; /* of the tree */
 
     bool exited;     /* it has been reaped, or it never ran */

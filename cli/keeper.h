@@ -10,9 +10,9 @@
  * and sets it to NULL. Returns the exit code, after the handle is closed; may die by a signal
  * instead.
  *
- * A plain file lock needs no guard, nor has one any use where the command is alone: when such a lock is granted, *held becomes the handle, now the
- * caller's to close, and the command has not been started (the result is 0). Else *held stays as it
- * is.
+ * A plain file lock needs no guard, and where the command is alone a guard would be of no use: when
+ * such a lock is granted, *held becomes the handle, now the caller's to close, and the command has
+ * not been started (the result is 0). Else *held stays as it is.
  */
 int keeper_run(struct command *, struct dlock_uri **uri, dlock **held);
 

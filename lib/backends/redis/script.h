@@ -8,7 +8,7 @@
  *   PREFIXfence    decimal, the last fencing token; expires after max(24 h, 10 x ttl) of disuse
  *   PREFIXqueue    zset of waiter ids; score: the ticket (time of arrival in us, the server's clock; 4e15 is added when
  *                  the waiter was called but did not retry: it stands behind the others until its next try). A waiter
-                  whose entry is missing when it comes back gets it again with its old ticket
+ *                  whose entry is missing when it comes back gets it again with its old ticket
  *   PREFIXwaiters  hash: waiter id -> "<alive until, ms> <claim until, ms or 0> <record>"
  *   PREFIXclaim    exists while waiters that were called have a claim to the free lock (at most 1 s)
  * and the channel PREFIXwake:<waiter id>, on which the scripts publish
