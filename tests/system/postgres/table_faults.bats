@@ -100,11 +100,14 @@ some_ended() { [ "$(end_sessions)" -ge 1 ]; }
 # outage COMMAND MEND: the server is away for good; TERM when nothing else is left, the tree gone in time.
 outage() {
     rm -f "$C"/*
+    local before gone
     background --ttl 3 "$L" $SUBJECT -t -k
     wait_for 5 running 4
+    # The lease of a renewal: a new session takes its time between the begin of a try and the row's clock.
+    before=$(row "$EXPIRES")
+    wait_for 6 row_is_renewed "$before"
     "$1"
     wait_for 5 tree_gone
-    local gone
     gone=$(wall_ms)
     ended 10
     assert_rc 79
