@@ -394,7 +394,7 @@ acl_rule() {
     local rc=0
     wait_exit 4 "$STARTED" || rc=$?
     [ $rc -eq 79 ]
-    file_has out replica
+    file_has out replica || fail "$(cat out)"
     rcli del "$NAME"
 }
 
