@@ -541,9 +541,15 @@ static void stop_with_command(struct keeper *k)
 
 static void on_guard(struct keeper *k, const struct guard_msg *m)
 {
-    /* The store's report of it is due as well, and says why: report_loss waits for it. */
-    if (m->flags & GUARD_TIMED_OUT)
+    /*
+     * The store's report of it is due as well, and says why: report_loss waits for it. Not for long: a
+     * keeper that is late finds the end of the command behind this message, and then only a release.
+     */
+    if (m->flags & GUARD_TIMED_OUT) {
         k->lost = k->loss_to_report = true;
+        if (lease_now(k) < k->times.kill_at)
+            read_store(k, NULL, 0);
+    }
     switch (m->type) {
     case G_STARTED:
         if (k->phase == KEEPER_STARTING)
