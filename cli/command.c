@@ -4,18 +4,58 @@
 #include "lease.h"
 #include "messages.h"
 
+#include <errno.h>
 #include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-void command_set_token(struct command *c, const char *token)
+static void add_held(struct command *c, const char *key, const char *token, const char *socket)
 {
-    c->tree.marker = spawn_marker(c->marker, token);
+    struct held *e = &c->held[c->nheld];
+
+    if (!key)
+        return;
+    e->digest = nested_digest(key);
+    snprintf(e->token, sizeof(e->token), "%s", token);
+    snprintf(e->socket, sizeof(e->socket), "%s", socket);
+    c->nheld++;
+}
+
+void command_set_held(struct command *c, const dlock *const *locks, int n, const char *socket)
+{
+    for (int i = 1; i <= n; i++)
+        add_held(c, c->lock[i % n].key, dlock_token(locks[i % n]), socket);
+    if (c->lock[0].nested && c->nheld > 0)
+        c->tree.marker = held_add(c->marker, getenv("DLOCK_HELD"), c->held, c->nheld);
+    else
+        c->tree.marker = spawn_marker(c->marker, dlock_token(locks[0]));
+}
+
+void command_set_file(struct command *c, int i, int fd)
+{
+    struct stat st;
+
+    if (fd < 0 || c->lock[i].nested || fstat(fd, &st) != 0)
+        return;
+    free(c->lock[i].key);
+    c->lock[i].key = nested_file_key(&st, c->o->fcntl);
+}
+
+/* Not -o; and of a slot never, also when -s runs in that of an outer dlock. */
+bool command_inherits(const struct command *c, const dlock *lk)
+{
+    struct nested_hold hold;
+
+    dlock_describe(lk, &hold);
+    return !c->o->close_fd && hold.mode != DLOCK_SLOTS;
 }
 
 /* If the command ends after one of these was forwarded, its descendants are ended too. */
-static bool ends(int sig)
+bool command_ends(int sig)
 {
     return sig == SIGTERM || sig == SIGINT || sig == SIGHUP || sig == SIGQUIT;
 }
@@ -62,7 +102,7 @@ int command_signal(struct command *c, const struct signalfd_siginfo *si)
 
     c->continued |= sig == SIGCONT;
     if (must_forward(si, c->terminal)) {
-        c->end_signal |= ends(sig);
+        c->end_signal |= command_ends(sig);
         return sig;
     }
     if (signals_interrupts(si, c->terminal))
@@ -109,6 +149,21 @@ void command_report_stuck(struct command *c, pid_t pid)
             "/proc does not show what is left of the command: the lock is kept until it is gone");
 }
 
+/*
+ * What cannot be found may be in the shell only, or is a whole command line in one word. The cause is said too: of a
+ * script whose interpreter is missing the kernel says the same.
+ */
+static void report_exec_error(const char *word, int sys)
+{
+    if (sys == ENOENT && strpbrk(word, " \t\n"))
+        message("cannot run '%s': for a whole command line use -c (%s)", word, strerror(sys));
+    else if (sys == ENOENT && *word && !strchr(word, '/'))
+        message("cannot run '%s': for a shell function or builtin use -c (%s)", word,
+                strerror(sys));
+    else
+        message("cannot run '%s': %s", word, strerror(sys));
+}
+
 static int never_ran(const struct command *c)
 {
     if (c->exec_error == SPAWN_TOO_LATE) {
@@ -119,18 +174,26 @@ static int never_ran(const struct command *c)
         message("cannot fork the command: %s", strerror(c->exec_error & ~SPAWN_FORK_FAILED));
         return dlock_error_exit(DLOCK_EOS);
     }
-    message("cannot run '%s': %s", c->o->command[0], strerror(c->exec_error));
+    report_exec_error(c->o->command[0], c->exec_error);
     return spawn_exec_code(c->exec_error);
 }
 
 int command_exit_code(const struct command *c)
 {
+    struct events_end end = {.outcome = EVENTS_EXITED, .status = c->status};
+
     if (c->exec_error)
-        return never_ran(c);
-    if (!WIFSIGNALED(c->status))
-        return WEXITSTATUS(c->status);
+        end = (struct events_end){.outcome = EVENTS_NOT_RUN,
+                                  .status = -1,
+                                  .code = never_ran(c),
+                                  .reason = message_last()};
+    else if (WIFSIGNALED(c->status))
+        end.code = 128 + WTERMSIG(c->status);
+    else
+        end.code = WEXITSTATUS(c->status);
+    events_end(c->events, &end, dlock_now());
     /* The shell must see Ctrl-C as well, to leave its loop. */
-    if (WTERMSIG(c->status) == c->terminal_sig)
+    if (!c->exec_error && WIFSIGNALED(c->status) && WTERMSIG(c->status) == c->terminal_sig)
         signals_die(c->terminal_sig);
-    return 128 + WTERMSIG(c->status);
+    return end.code;
 }

@@ -3,12 +3,13 @@
  * that the command inherits, and cannot be lost: there is no guard, and we are the command's
  * parent.
  *
- * With -o too where a guard could not find the command's tree (struct command, alone): then the
+ * With -o or --slots too where a guard could not find the command's tree (struct command, alone): then the
  * descriptor is ours only, as with flock(1).
  */
 #include "direct.h"
 
 #include "forward.h"
+#include "inner.h"
 #include "messages.h"
 
 #include <errno.h>
@@ -22,8 +23,9 @@
 struct hold {
     struct command *c;
     dlock *lk;
-    pid_t pid;   /* the command's */
-    int exec_fd; /* -1: the exec is done */
+    pid_t pid;           /* the command's */
+    int exec_fd;         /* -1: the exec is done */
+    struct inner *inner; /* NULL: not possible */
     struct forward forward;
 };
 
@@ -34,10 +36,13 @@ static struct spawn describe(const struct hold *h)
         .sig = h->c->sig,
         .keeper_fd = -1,
         .not_after = DLOCK_NEVER,
-        .inherit_fd = h->c->o->close_fd ? -1 : dlock_fd(h->lk),
+        .inherit_fd = command_inherits(h->c, h->lk) ? dlock_fd(h->lk) : -1,
         .name = dlock_name(h->lk),
         .token = dlock_token(h->lk),
         .fence = dlock_fence(h->lk),
+        .slot = dlock_slot(h->lk) + 1,
+        .held = h->c->held,
+        .nheld = h->c->nheld,
     };
 }
 
@@ -45,13 +50,16 @@ static struct spawn describe(const struct hold *h)
 static void let_go(const struct hold *h)
 {
     struct pollfd used[DLOCK_POLL_MAX];
-    int keep[DLOCK_POLL_MAX + 3], n = 0;
+    int keep[DLOCK_POLL_MAX + 6], n = 0;
     int64_t unused;
     int nused = dlock_interest(h->lk, used, DLOCK_POLL_MAX, &unused);
 
     keep[n++] = h->c->sig->fd;
     keep[n++] = h->exec_fd;
     keep[n++] = dlock_fd(h->lk);
+    keep[n++] = events_fd(h->c->events);
+    keep[n++] = inner_fd(h->inner);
+    keep[n++] = inner_listen_fd(h->inner);
     for (int i = 0; i < nused; i++)
         keep[n++] = used[i].fd;
     fds_let_go(keep, n);
@@ -128,12 +136,17 @@ static void check_exec(struct hold *h)
 static void wait_for_exit(struct hold *h)
 {
     while (!h->c->exited) {
-        struct pollfd p[] = {
+        struct pollfd p[4] = {
             {.fd = h->c->sig->fd, .events = POLLIN},
             {.fd = h->exec_fd, .events = POLLIN},
+            {.fd = inner_fd(h->inner), .events = POLLIN},
         };
-        if (poll(p, 2, dlock_poll_ms(dlock_now(), forward_wake(&h->forward))) < 0)
+        nfds_t n = 3 + (nfds_t)events_interest(h->c->events, &p[3]);
+        int64_t wake = dlock_min(forward_wake(&h->forward), inner_wake(h->inner));
+        if (poll(p, n, dlock_poll_ms(dlock_now(), wake)) < 0)
             continue;
+        inner_turn(h->inner);
+        events_turn(h->c->events, dlock_now());
         if (p[1].revents)
             check_exec(h);
         /* All signals before the children: a command that died by Ctrl-C is judged with our own Ctrl-C in view. */
@@ -195,20 +208,46 @@ static void end_rest(const struct hold *h)
     kill_rest(h);
 }
 
+/* Only inner dlocks are left. Signals are for them; orphans of the command come to us, and end. */
+static void wait_for_inner(struct hold *h)
+{
+    for (inner_settle(h->inner); inner_count(h->inner) > 0;) {
+        struct pollfd p[2] = {
+            {.fd = h->c->sig->fd, .events = POLLIN},
+            {.fd = inner_fd(h->inner), .events = POLLIN},
+        };
+        struct signalfd_siginfo si;
+        poll(p, 2, dlock_poll_ms(dlock_now(), inner_wake(h->inner)));
+        while (signals_read(h->c->sig, &si))
+            if (command_ends((int)si.ssi_signo))
+                inner_ask_to_end(h->inner);
+        process_tree_reap(&h->c->tree, 0, NULL);
+        events_turn(h->c->events, dlock_now());
+        inner_turn(h->inner);
+    }
+}
+
 static void run_command(struct hold *h)
 {
-    struct spawn sp = describe(h);
+    const dlock *lk = h->lk;
 
-    command_set_token(h->c, dlock_token(h->lk));
+    command_set_file(h->c, 0, dlock_fd(lk));
+    h->inner = inner_open(&(struct inner_lock){lk, h->c->lock[0].key}, 1);
+    command_set_held(h->c, &lk, 1, inner_socket(h->inner));
+    struct spawn sp = describe(h);
     h->pid = spawn_command(&sp, &h->exec_fd);
     if (h->pid < 0) {
         h->c->exec_error = -h->pid | SPAWN_FORK_FAILED;
         return;
     }
     let_go(h);
+    events_start_thread(h->c->events);
     wait_for_exit(h);
     if (h->c->end_signal && !h->c->alone)
         end_rest(h);
+    if (h->c->end_signal)
+        inner_ask_to_end(h->inner);
+    wait_for_inner(h);
 }
 
 int direct_run(struct command *c, dlock *lk)
@@ -217,10 +256,13 @@ int direct_run(struct command *c, dlock *lk)
 
     if (c->o->no_fork) {
         struct spawn sp = describe(&h);
+        events_flush(c->events);
         c->exec_error = spawn_exec(&sp);
     } else {
         run_command(&h);
     }
+    inner_close(h.inner);
     dlock_close(lk);
+    events_released(c->events, "closed", dlock_now());
     return command_exit_code(c);
 }

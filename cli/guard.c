@@ -59,7 +59,12 @@ enum guard_phase {
 struct guard_state {
     const struct guard_config *cfg;
     int sock, sigfd, timerfd, exec_fd;
-    int lease_fd; /* -1, or the connection that the lease ends with: open until the guard exits */
+    int lock_fds[DLOCK_SET_MAX]; /* what the locks end with: open until the guard exits */
+    int nlock_fds;
+    bool fd_lost; /* one of these was sent, but there was no room for it */
+    uint64_t also_fences[DLOCK_SET_MAX - 1];
+    struct held held[DLOCK_SET_MAX];
+    int nheld;
     timer_t hard_timer;
 
     enum guard_phase phase;
@@ -542,9 +547,10 @@ static void take_times(struct guard_state *g, const struct guard_msg *m)
 /* Once the command has been forked we must not keep the caller's descriptors and directory in use. */
 static void let_go(struct guard_state *g)
 {
-    int keep[] = {g->sock, g->sigfd, g->timerfd, g->exec_fd, g->cfg->lock_fd, g->lease_fd};
+    int keep[5 + DLOCK_SET_MAX] = {g->sock, g->sigfd, g->timerfd, g->exec_fd, g->cfg->lock_fd};
 
-    fds_let_go(keep, (int)(sizeof(keep) / sizeof(keep[0])));
+    memcpy(keep + 5, g->lock_fds, sizeof(g->lock_fds[0]) * (size_t)g->nlock_fds);
+    fds_let_go(keep, 5 + g->nlock_fds);
     if (chdir("/") != 0) {
         /* then an umount has to wait for us */
     }
@@ -575,8 +581,7 @@ static void refuse(struct guard_state *g, int why)
     post(g, G_TREE_EMPTY, 0);
 }
 
-/* lease_lost: without a copy of its connection the lock would be free before the tree is gone. */
-static void start(struct guard_state *g, const struct guard_msg *m, bool lease_lost)
+static void start(struct guard_state *g, const struct guard_msg *m)
 {
     struct spawn sp = {
         .argv = g->cfg->argv,
@@ -591,13 +596,18 @@ static void start(struct guard_state *g, const struct guard_msg *m, bool lease_l
         .name = g->cfg->name,
         .token = m->token,
         .fence = m->fence,
+        .slot = m->slot,
+        .also_fences = g->also_fences,
+        .held = g->held,
+        .nheld = g->nheld,
     };
     pid_t pid;
 
     if (g->start_seen)
         return;
     g->start_seen = true;
-    if (lease_lost) {
+    /* Without a copy of its descriptor a lock would be free before the tree is gone. */
+    if (g->fd_lost) {
         refuse(g, SPAWN_FORK_FAILED | EMFILE);
         return;
     }
@@ -633,11 +643,23 @@ static void end(struct guard_state *g, const struct guard_msg *m)
     }
 }
 
-static void obey(struct guard_state *g, const struct guard_msg *m, bool lease_lost)
+static void note_held(struct guard_state *g, const struct held *e)
+{
+    if (e->socket[0] && g->nheld < DLOCK_SET_MAX)
+        g->held[g->nheld++] = *e;
+}
+
+static void obey(struct guard_state *g, const struct guard_msg *m)
 {
     switch (m->type) {
     case G_START:
-        start(g, m, lease_lost);
+        note_held(g, &m->held);
+        start(g, m);
+        break;
+    case G_ALSO:
+        note_held(g, &m->held);
+        if (m->arg >= 2 && m->arg <= DLOCK_SET_MAX)
+            g->also_fences[m->arg - 2] = m->fence;
         break;
     case G_EXTEND:
         if (g->start_seen)
@@ -667,9 +689,10 @@ static void read_orders(struct guard_state *g)
             g->keeper_gone = true;
             return;
         }
-        if (fd >= 0 && g->lease_fd < 0)
-            g->lease_fd = fd;
-        obey(g, &m, fd == PASSED_LOST);
+        if (fd >= 0 && g->nlock_fds < DLOCK_SET_MAX)
+            g->lock_fds[g->nlock_fds++] = fd;
+        g->fd_lost |= fd == PASSED_LOST;
+        obey(g, &m);
     }
 }
 
@@ -770,7 +793,6 @@ static _Noreturn void guard_main(const struct guard_config *cfg, int sock)
         .cfg = cfg,
         .sock = sock,
         .exec_fd = -1,
-        .lease_fd = -1,
         .term_at = DLOCK_NEVER,
         .kill_at = DLOCK_NEVER,
         .hard_at = DLOCK_NEVER,

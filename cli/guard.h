@@ -5,8 +5,8 @@
 #ifndef CLI_GUARD_H
 #define CLI_GUARD_H
 
-#include "dlock.h"
 #include "forward.h"
+#include "held.h"
 #include "signals.h"
 
 #include <sys/types.h>
@@ -14,6 +14,7 @@
 enum guard_msg_type {
     /* keeper -> guard */
     G_START = 1, /* times, fence, token: fork the command unless term_at has passed */
+    G_ALSO,      /* before G_START: fence: of the lock number arg, from 2 on */
     G_EXTEND,    /* times, each by two clocks */
     G_SIGNAL,    /* signal: one for the command (for its group when it has one of its own) */
     G_END,    /* arg: SIGTERM (then KILL at kill_at of this message) or SIGKILL (at once), for the
@@ -32,11 +33,13 @@ enum guard_msg_type {
 #define GUARD_TIMED_OUT 1 /* flag: the guard began to end the tree by its own clock */
 
 struct guard_msg {
-    int32_t type, arg, flags, pad;
+    int32_t type, arg, flags;
+    int32_t slot; /* G_START: DLOCK_SLOT, counted from 1; 0: unset */
     int64_t term_at, kill_at, hard_at, raw_minus_boot; /* as in struct dlock_times */
     uint64_t fence;
     struct forward_signal signal;
     char token[DLOCK_TOKEN_LEN + 8];
+    struct held held; /* G_START, G_ALSO: for DLOCK_HELD; without a socket: none */
 };
 
 struct guard_config {
@@ -63,9 +66,9 @@ struct guard {
 int guard_fork(struct guard *, const struct guard_config *);
 /*
  * Send a message to the guard. 0 or -errno (EPIPE: the guard is gone; EAGAIN: the socket is full).
- * Never blocks. pass: -1, or with G_START the connection that the lock ends with: the guard keeps a
- * copy open until it exits. So the death of the keeper does not free the lock before the tree is
- * gone.
+ * Never blocks. pass: -1, or with G_START and G_ALSO the descriptor that the lock ends with, a
+ * connection or a file: the guard keeps a copy open until it exits. So the death of the keeper does
+ * not free the lock before the tree is gone.
  */
 int guard_send(const struct guard *, const struct guard_msg *, int pass);
 /* The guard's next message. 1: *m is filled; 0: none now; -1: EOF, the guard is gone. Never blocks. */

@@ -7,26 +7,46 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The path of a bare file may hold any byte; JSON is UTF-8. */
-static void quoted(FILE *f, const char *s)
+#define CUT "..." /* behind a text of which the end is missing */
+
+/*
+ * The next character of a text as JSON has it, in out; returns how many bytes it is in s. The path of
+ * a bare file may hold any byte; JSON is UTF-8.
+ */
+static size_t escape(const char *s, size_t left, char out[8])
 {
-    size_t left = strlen(s);
-    putc('"', f);
-    while (left > 0) {
-        bool good;
-        size_t n = dlock_text_char(s, left, &good);
-        if (*s == '"' || *s == '\\')
-            fprintf(f, "\\%c", *s);
-        else if (good)
-            fwrite(s, 1, n, f);
-        else if ((unsigned char)*s < 0x20 || *s == 0x7f)
-            fprintf(f, "\\u%04x", (unsigned char)*s);
-        else
-            fputs("\\ufffd", f);
-        s += n;
-        left -= n;
+    bool good;
+    size_t n = dlock_text_char(s, left, &good);
+
+    if (*s == '"' || *s == '\\')
+        snprintf(out, 8, "\\%c", *s);
+    else if (good)
+        snprintf(out, 8, "%.*s", (int)n, s);
+    else if ((unsigned char)*s < 0x20 || *s == 0x7f)
+        snprintf(out, 8, "\\u%04x", (unsigned char)*s);
+    else
+        snprintf(out, 8, "\\ufffd");
+    return n;
+}
+
+/* most: how many bytes may stand between the quotes. */
+static void quoted(FILE *f, const char *s, size_t most)
+{
+    size_t len = strlen(s), all = 0, end = 0; /* where to cut, if it must be */
+    char c[8];
+
+    for (size_t at = 0; at < len;) {
+        at += escape(s + at, len - at, c);
+        all += strlen(c);
+        if (all <= most - strlen(CUT))
+            end = at;
     }
     putc('"', f);
+    for (size_t at = 0; at < (all > most ? end : len);) {
+        at += escape(s + at, len - at, c);
+        fputs(c, f);
+    }
+    fputs(all > most ? CUT "\"" : "\"", f);
 }
 
 static void begin(struct json *j, const char *key)
@@ -35,7 +55,7 @@ static void begin(struct json *j, const char *key)
         putc(',', j->f);
     j->more = true;
     if (key) {
-        quoted(j->f, key);
+        quoted(j->f, key, SIZE_MAX);
         putc(':', j->f);
     }
 }
@@ -53,15 +73,20 @@ void json_close(struct json *j, char bracket)
     j->more = true;
 }
 
-void json_str(struct json *j, const char *key, const char *value)
+void json_text(struct json *j, const char *key, const char *value, size_t most)
 {
     char *copy = strdup(value);
 
     begin(j, key);
     if (copy)
         dlock_hide_secrets(copy, false);
-    quoted(j->f, copy ? copy : "");
+    quoted(j->f, copy ? copy : "", most);
     free(copy);
+}
+
+void json_str(struct json *j, const char *key, const char *value)
+{
+    json_text(j, key, value, SIZE_MAX);
 }
 
 void json_int(struct json *j, const char *key, int64_t value)

@@ -10,20 +10,23 @@
  *
  * For a lease the guard is forked before a library is loaded, a socket opened or a thread started:
  * the command can inherit nothing of ours, and a threaded process never forks. For a file lock with
- * -o it is forked at the grant, and keeps the descriptor instead of the command. Other file locks
+ * -o or --slots it is forked at the grant, and keeps the descriptor instead of the command. Other file locks
  * need no guard: there the loop ends at the grant.
  */
 #include "keeper.h"
 
 #include "guard.h"
+#include "inner.h"
 #include "messages.h"
 #include "open.h"
+#include "report.h"
 #include "util.h"
 
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -34,10 +37,6 @@
 #define LOST_TIME (500 * DLOCK_MSEC)
 #define HURRY_TIME (300 * DLOCK_MSEC)
 
-/* The first line about a wait, and the next ones. */
-#define WAIT_REPORT_AFTER DLOCK_SEC
-#define WAIT_REPORT_EVERY (5 * DLOCK_SEC)
-
 #define SWEEP_EVERY (100 * DLOCK_MSEC)
 /* How long a dismissed guard may take to exit; before a command has run, -w has 100 ms of tolerance. */
 #define GUARD_EXITS DLOCK_SEC
@@ -46,7 +45,7 @@
 enum keeper_phase {
     KEEPER_ACQUIRING, /* waiting for the lock; a signal cancels */
     KEEPER_STARTING,  /* granted: the guard has been told to start the command */
-    KEEPER_RUNNING,   /* the command runs */
+    KEEPER_RUNNING,   /* the command runs, or only inner dlocks that it left behind */
     KEEPER_RELEASING, /* it has ended, or never ran: the lock is being released, the guard exits */
     KEEPER_OVER,
     KEEPER_HANDED_OVER /* granted, and no guard is needed: the command is not ours */
@@ -61,14 +60,16 @@ enum keeper_guard {
 
 struct keeper {
     struct command *c;
-    dlock *lk;
+    dlock *lk;           /* LOCK */
+    dlock_set *set;      /* it and those of --also; NULL: there is no --also */
+    struct inner *inner; /* NULL: not held, or not possible */
+    bool inner_asked;    /* those that are left were asked to end with the command's tree */
     enum keeper_phase phase;
     int die_sig; /* a signal cancelled the wait: die by it */
     int code;    /* exit code of a wait that ended without the lock */
 
     struct dlock_times times; /* the lease as the guard knows it */
     bool lost;                /* any evidence of loss: the exit code is 79, not the command's */
-    bool lost_reported;       /* one line about the loss is enough */
     bool loss_to_report;      /* the guard noticed it first */
 
     enum keeper_guard guard_state;
@@ -81,14 +82,7 @@ struct keeper {
     bool ending;       /* it was told to end the tree */
     bool tree_empty;
 
-    struct {
-        int64_t since;
-        struct dlock_info holder; /* last seen */
-        bool have_holder;
-        int place;         /* in the queue; 0: unknown */
-        bool news;         /* since the last line about it */
-        int64_t report_at; /* not before this time */
-    } wait;
+    struct report report;
 };
 
 static const struct options *options_of(const struct keeper *k)
@@ -102,16 +96,52 @@ static bool may_end(const struct keeper *k)
     return options_of(k)->on_lost != DLOCK_LOST_WARN;
 }
 
-/* The lock for messages: "redis://h:6379/0: 'nightly'". A bare file is lock and store in one: "'/run/lock/x'". */
-static const char *lock_text(const struct keeper *k, char *buf)
-{
-    const char *name = dlock_name(k->lk), *where = dlock_where(k->lk);
+/* ------------------------------------------------- one lock or a set --- */
 
-    if (strcmp(where, name) == 0)
-        snprintf(buf, LOCK_TEXT_MAX, "'%s'", name);
+static void store_acquire(struct keeper *k)
+{
+    if (k->set)
+        dlock_set_start_acquire(k->set);
     else
-        snprintf(buf, LOCK_TEXT_MAX, "%s: '%s'", where, name);
-    return buf;
+        dlock_start_acquire(k->lk);
+}
+
+static void store_release(struct keeper *k, int64_t until)
+{
+    if (k->set)
+        dlock_set_start_release(k->set, until);
+    else
+        dlock_start_release(k->lk, until);
+}
+
+static int store_interest(struct keeper *k, struct pollfd *pfd, int64_t *wake_at)
+{
+    return k->set ? dlock_set_interest(k->set, pfd, DLOCK_SET_MAX * DLOCK_POLL_MAX, wake_at)
+                  : dlock_interest(k->lk, pfd, DLOCK_POLL_MAX, wake_at);
+}
+
+/* *which: the lock that the report is about; NULL: all of a set. */
+static int store_process(struct keeper *k, const struct pollfd *pfd, int n, struct dlock_report *r,
+                         const dlock **which)
+{
+    *which = k->lk;
+    return k->set ? dlock_set_process(k->set, pfd, n, r, which) : dlock_process(k->lk, pfd, n, r);
+}
+
+static void store_close(struct keeper *k)
+{
+    if (k->set)
+        dlock_set_close(k->set);
+    else
+        dlock_close(k->lk);
+}
+
+/* What the guard must keep open: the command does not inherit the files of a set. */
+static int descriptor_of(const struct keeper *k, const dlock *lk)
+{
+    int file = k->set ? dlock_fd(lk) : -1;
+
+    return file >= 0 ? file : dlock_session_fd(lk);
 }
 
 /* ------------------------------------------------------ to the guard --- */
@@ -136,8 +166,11 @@ static int tell_guard(struct keeper *k, enum guard_msg_type type, int arg,
     m.hard_at = t ? t->hard_at : DLOCK_NEVER;
     m.raw_minus_boot = t ? t->raw_minus_boot : DLOCK_RAW_NEVER;
     if (type == G_START) {
-        pass = dlock_session_fd(k->lk);
+        pass = descriptor_of(k, k->lk);
         m.fence = dlock_fence(k->lk);
+        m.slot = dlock_slot(k->lk) + 1;
+        if (k->c->nheld > 0)
+            m.held = k->c->held[k->c->nheld - 1];
         snprintf(m.token, sizeof(m.token), "%s", dlock_token(k->lk));
     }
     rc = guard_send(&k->guard, &m, pass);
@@ -148,6 +181,21 @@ static int tell_guard(struct keeper *k, enum guard_msg_type type, int arg,
      */
     if (rc < 0 && rc != -EPIPE && type == G_END)
         kill_guard(k);
+    return rc;
+}
+
+/* The other locks of a set, before START. 0 or -errno. */
+static int tell_others(struct keeper *k)
+{
+    const dlock *lk;
+    int rc = 0;
+
+    for (int i = 1; k->set && (lk = dlock_set_at(k->set, i)) && rc == 0; i++) {
+        struct guard_msg m = {.type = G_ALSO, .arg = i + 1, .fence = dlock_fence(lk)};
+        if (i < k->c->nheld)
+            m.held = k->c->held[i - 1];
+        rc = guard_send(&k->guard, &m, descriptor_of(k, lk));
+    }
     return rc;
 }
 
@@ -180,6 +228,7 @@ static void dismiss_guard(struct keeper *k)
 /* With or without the lock: the guard exits, then the loop ends. */
 static void finish(struct keeper *k)
 {
+    report_cancelled(&k->report);
     if (k->phase < KEEPER_RELEASING)
         dismiss_guard(k);
     k->phase = KEEPER_OVER;
@@ -188,9 +237,11 @@ static void finish(struct keeper *k)
 /* Release the lock, trying for at most that long. */
 static void release(struct keeper *k, int64_t time)
 {
+    report_cancelled(&k->report);
+    inner_stop(k->inner);
     dismiss_guard(k);
     k->phase = KEEPER_RELEASING;
-    dlock_start_release(k->lk, dlock_now() + time);
+    store_release(k, dlock_now() + time);
 }
 
 /*
@@ -209,7 +260,33 @@ static void after_exit(struct keeper *k)
             end_tree(k, SIGTERM, lease_now(k) + command_grace(k->c));
         return;
     }
+    inner_settle(k->inner);
+    if (inner_count(k->inner) > 0) {
+        /* Those that are left are no descendants of the command. */
+        if (must_end && !k->inner_asked)
+            inner_ask_to_end(k->inner);
+        k->inner_asked |= must_end;
+        return;
+    }
     release(k, k->lost ? LOST_TIME : options_of(k)->connect_timeout_ns);
+}
+
+/* Before the command starts, which may start dlocks that name our locks. */
+static void listen_for_inner(struct keeper *k)
+{
+    const dlock *lks[DLOCK_SET_MAX];
+    struct inner_lock locks[DLOCK_SET_MAX];
+    int n = options_of(k)->nalso + 1;
+
+    for (int i = 0; i < n; i++) {
+        lks[i] = k->set ? dlock_set_at(k->set, i) : k->lk;
+        command_set_file(k->c, i, dlock_fd(lks[i]));
+        locks[i] = (struct inner_lock){lks[i], k->c->lock[i].key};
+    }
+    k->inner = inner_open(locks, n);
+    if (!k->inner)
+        report_no_inner(&k->report, errno);
+    command_set_held(k->c, lks, n, inner_socket(k->inner));
 }
 
 /* The lock is granted: have the guard start the command. */
@@ -218,10 +295,12 @@ static void start_command(struct keeper *k)
     int rc;
 
     k->phase = KEEPER_STARTING;
-    command_set_token(k->c, dlock_token(k->lk));
+    listen_for_inner(k);
     /* A guard that is stopped would keep us renewing a lock under which nothing runs. */
     k->start_by = k->times.term_at;
-    rc = tell_guard(k, G_START, 0, &k->times);
+    rc = tell_others(k);
+    if (rc == 0)
+        rc = tell_guard(k, G_START, 0, &k->times);
     if (rc == 0 || rc == -EPIPE)
         return;
     /* The order was not sent, and no answer would ever come: the lock would be renewed for nothing. */
@@ -251,18 +330,19 @@ static int fork_guard(struct keeper *k, const char *name, int lock_fd)
     }
     k->guard_state = GUARDED;
     /* Kept open here, the caller's pipes would not end when the command ends. */
-    fds_let_go((int[]){k->c->sig->fd, k->guard.fd, lock_fd}, 3);
+    int session_fd = k->lk ? dlock_session_fd(k->lk) : -1;
+    fds_let_go((int[]){k->c->sig->fd, k->guard.fd, lock_fd, session_fd, events_fd(k->c->events)},
+               5);
+    events_start_thread(k->c->events); /* the last fork was this one */
     return 0;
 }
 
 static void on_granted(struct keeper *k, const struct dlock_times *times)
 {
-    char lock[LOCK_TEXT_MAX];
-
     k->times = *times;
-    if (options_of(k)->verbose)
-        message_took(lock_text(k, lock), k->wait.since);
-    if (k->guard_state == UNGUARDED && (!options_of(k)->close_fd || k->c->alone)) {
+    report_granted(&k->report);
+    if (k->guard_state == UNGUARDED &&
+        (command_inherits(k->c, k->lk) || k->c->alone || !process_tree_visible())) {
         k->phase = KEEPER_HANDED_OVER;
         return;
     }
@@ -315,7 +395,10 @@ static void signal_while_acquiring(struct keeper *k, const struct signalfd_sigin
     int sig = (int)si->ssi_signo;
 
     if (signals_stops(sig)) {
+        message_erase(); /* the shell writes its own line now */
         signals_stop_self(sig);
+    } else if (sig == SIGCONT) {
+        report_continue(&k->report);
     } else if (signals_cancels(sig) && !own_pipe(si)) {
         k->die_sig = sig;
         release(k, CANCEL_TIME);
@@ -342,6 +425,12 @@ static void pass_on(const struct keeper *k, const struct signalfd_siginfo *si)
         guard_send(&k->guard, &m, -1);
 }
 
+/* The command has ended, with its tree if that was to end, and inner dlocks run under the lock still. */
+static bool only_inner_left(const struct keeper *k)
+{
+    return k->c->exited && (!k->ending || k->tree_empty) && inner_count(k->inner) > 0;
+}
+
 static void on_signal(struct keeper *k, const struct signalfd_siginfo *si)
 {
     int sig = (int)si->ssi_signo;
@@ -353,7 +442,10 @@ static void on_signal(struct keeper *k, const struct signalfd_siginfo *si)
     } else if (k->phase >= KEEPER_RELEASING) {
         /* The sender is in a hurry: time for one reconnect, then the lease is left to expire. */
         if (k->phase == KEEPER_RELEASING && signals_cancels(sig) && !own_pipe(si))
-            dlock_start_release(k->lk, dlock_now() + HURRY_TIME);
+            store_release(k, dlock_now() + HURRY_TIME);
+    } else if (only_inner_left(k)) {
+        if (command_ends(sig))
+            inner_ask_to_end(k->inner);
     } else if (k->phase == KEEPER_STARTING && signals_interrupts(si, k->c->terminal)) {
         interrupt_while_starting(k, sig);
     } else if (command_signal(k->c, si)) {
@@ -371,84 +463,133 @@ static void read_signals(struct keeper *k)
 
 /* ------------------------------------------------------------- store --- */
 
-#define HOLDER_TEXT_MAX 1024
-
-/* The lock is lost: noted, and said once. what: "is lost"; why: more about it, or "". */
 static void on_lost(struct keeper *k, const char *what, const char *why)
 {
-    char lock[LOCK_TEXT_MAX];
-
     k->lost = true;
-    if (!k->lost_reported)
-        message("%s: the lock %s%s%s%s", lock_text(k, lock), what, why[0] ? ": " : "", why,
-                may_end(k) ? "; ending the command" : "; the command continues (--on-lost warn)");
-    k->lost_reported = true;
+    inner_ending(k->inner);
+    report_lost(&k->report, what, why);
 }
 
-static void on_busy(struct keeper *k, const struct dlock_info *info)
+/* Is the holder a dlock above this one? Of a file the holder is known to the talkative only, unless it may be one. */
+static bool is_own(const struct keeper *k, const struct dlock_info *info)
 {
-    const struct options *o = options_of(k);
-    char lock[LOCK_TEXT_MAX], holder[HOLDER_TEXT_MAX], why[HOLDER_TEXT_MAX + 16], waited[32];
-
-    if (!o->quiet) {
-        lock_text(k, lock);
-        if (info)
-            snprintf(why, sizeof(why), "held by %s", message_holder(info, holder, sizeof(holder)));
-        else if (k->c->local)
-            snprintf(why, sizeof(why), "held by another process");
-        else /* free, but kept for the first waiter, or the store grants nothing yet */
-            snprintf(why, sizeof(why), "not available yet");
-        if (o->nonblock)
-            message("%s is %s", lock, why);
-        else
-            message("%s is still %s after %s", lock, why,
-                    dlock_format_duration(o->wait_ns, waited, sizeof(waited)));
-    }
-    k->code = o->conflict_code;
-    finish(k);
+    /* What was above this one, and is over, holds its lock no longer than the store takes to notice. */
+    for (int i = 0; info && i < DLOCK_SET_MAX; i++)
+        if (k->c->lock[i].ended && strcmp(k->c->lock[i].outer.token, info->token) == 0)
+            return false;
+    return info && (!k->c->local || k->c->may_be_own) &&
+           held_by_ancestor(getenv("DLOCK_HELD"), info);
 }
 
-/* The store has not confirmed the release: it was silent, or says why. */
-static void release_unclear(const struct keeper *k, const struct dlock_error *err)
-{
-    char lock[LOCK_TEXT_MAX];
-
-    if (err->code == 0 || err->code == DLOCK_EUNAVAIL)
-        message("%s: no answer to the release%s%s; the lock expires with its ttl",
-                lock_text(k, lock), err->msg[0] ? ": " : "", err->msg);
-    else /* the store may have done part of it */
-        message("the release of '%s' failed: %s; the lock ends with its ttl at the latest",
-                dlock_name(k->lk), err->msg);
-}
-
-static void on_released(struct keeper *k, const struct dlock_report *r)
-{
-    char lock[LOCK_TEXT_MAX];
-    const char *colon = r->error.msg[0] ? ": " : "";
-
-    lock_text(k, lock);
-    if (r->how == DLOCK_REL_NOT_OURS && !k->lost) {
-        message("%s was not ours any more when it was released%s%s", lock, colon, r->error.msg);
-        k->lost = true;
-    }
-    if (r->how == DLOCK_REL_UNCLEAR && !k->lost && !k->die_sig)
-        release_unclear(k, &r->error);
-    finish(k);
-}
-
+/* A wait for a dlock above this one would never end. */
 static void on_waiting(struct keeper *k, const struct dlock_report *r)
 {
-    if (r->place < 0)
+    report_waiting(&k->report, r);
+    if (!is_own(k, r->info))
         return;
-    k->wait.have_holder = r->info;
-    if (r->info)
-        k->wait.holder = *r->info;
-    k->wait.place = r->place;
-    k->wait.news = true;
+    report_own(&k->report, r->info, NULL);
+    k->code = options_of(k)->conflict_code;
+    release(k, CANCEL_TIME);
 }
 
-static void on_report(struct keeper *k, const struct dlock_report *r)
+static void on_busy(struct keeper *k, const struct dlock_report *r)
 {
+    if (is_own(k, r->info))
+        report_own(&k->report, r->info, NULL);
+    else
+        report_busy(&k->report, r->info, r->kept);
+    k->code = options_of(k)->conflict_code;
+    finish(k);
+}
+
+/* Handles of LOCK and of --also; waited: this much of -w is over. 0, or an exit code after the message. */
+static int open_locks(struct keeper *k, struct dlock_uri **uris, int64_t waited)
+{
+    const struct options *o = options_of(k);
+    dlock *locks[DLOCK_SET_MAX];
+    struct dlock_error err;
+    int code = 0, n = 0;
+
+    for (; n <= o->nalso && code == 0; n++) {
+        const struct command_lock *l = &k->c->lock[n];
+        struct open_how how = {
+            .outer = l->nested ? &l->outer : NULL, .waited = waited, .look = k->c->may_be_own};
+        locks[n] =
+            open_handle(o, n == 0 ? o->lock_mode : o->also[n - 1].mode, &uris[n], &how, &code);
+        if (!locks[n])
+            break;
+    }
+    if (code == 0 && n > 1 && dlock_set_open(&k->set, locks, n, open_wait(o, waited), &err) < 0)
+        code = message_error(o, &err);
+    if (code == 0)
+        k->lk = locks[0];
+    else
+        while (n > 0)
+            dlock_close(locks[--n]);
+    return code;
+}
+
+/* The dlock above this one does not hold the lock any more, or is out of reach: as if there were none. */
+static void try_store(struct keeper *k, const struct dlock_error *why)
+{
+    struct dlock_uri *uris[DLOCK_SET_MAX] = {NULL};
+
+    for (int i = 0; i <= options_of(k)->nalso; i++) {
+        const dlock *lk = k->set ? dlock_set_at(k->set, i) : k->lk;
+        /* The command may have a file's lock still. */
+        k->c->lock[i].ended |= lk == k->report.lk && nested_has_ended(why) && !dlock_is_local(lk);
+    }
+    store_close(k);
+    k->lk = NULL;
+    k->set = NULL;
+    k->c->nested = false;
+    for (int i = 0; i <= options_of(k)->nalso; i++)
+        k->c->lock[i].nested = false;
+    k->code = open_uris(options_of(k), uris);
+    if (k->code == 0)
+        k->code = open_locks(k, uris, dlock_now() - k->report.wait.since);
+    for (int i = 0; i < DLOCK_SET_MAX; i++)
+        dlock_uri_free(uris[i]);
+    report_again(&k->report, k->lk, why);
+    if (k->lk)
+        store_acquire(k);
+    else
+        finish(k);
+}
+
+static void on_failed(struct keeper *k, const struct dlock_error *err)
+{
+    if (k->c->nested && nested_unreachable(err)) {
+        try_store(k, err);
+        return;
+    }
+    if (k->c->nested && err->code == DLOCK_EBUSY) {
+        report_own(&k->report, NULL, err);
+        k->code = options_of(k)->conflict_code;
+    } else {
+        k->code = report_failed(&k->report, err);
+    }
+    finish(k);
+}
+
+static void on_released(struct keeper *k, const struct dlock_report *r, const dlock *which)
+{
+    /* Of a set, each lock has told for itself what is not as it should be; the set comes last. */
+    if (which && r->how == DLOCK_REL_NOT_OURS && !k->lost) {
+        report_not_ours(&k->report, &r->error);
+        k->lost = true;
+    }
+    if (which && r->how == DLOCK_REL_UNCLEAR && !k->lost && !k->die_sig)
+        report_release_unclear(&k->report, &r->error);
+    if (which && k->set)
+        return;
+    report_released(&k->report, r->how);
+    finish(k);
+}
+
+static void on_report(struct keeper *k, const struct dlock_report *r, const dlock *which)
+{
+    report_about(&k->report, which ? which : k->lk);
     switch (r->type) {
     case DLOCK_R_WAITING:
         on_waiting(k, r);
@@ -457,33 +598,48 @@ static void on_report(struct keeper *k, const struct dlock_report *r)
         on_granted(k, &r->times);
         break;
     case DLOCK_R_BUSY:
-        on_busy(k, r->info);
+        on_busy(k, r);
         break;
     case DLOCK_R_FAILED:
-        k->code = message_error(options_of(k), &r->error);
-        finish(k);
+        on_failed(k, &r->error);
         break;
     case DLOCK_R_EXTENDED:
         k->times = r->times;
         tell_guard(k, G_EXTEND, 0, &r->times);
+        inner_extended(k->inner);
+        report_extended(&k->report);
+        break;
+    case DLOCK_R_TROUBLE:
+        report_trouble(&k->report, r);
+        break;
+    case DLOCK_R_RECOVERED:
+        report_recovered(&k->report, r);
         break;
     /* First the order, then the message about it. */
     case DLOCK_R_TERM:
         if (may_end(k))
             end_tree(k, SIGTERM, r->times.kill_at);
         on_lost(k, "could not be renewed in time", r->error.msg);
+        if (options_of(k)->on_lost == DLOCK_LOST_TERM)
+            report_term(&k->report, r->times.kill_at - lease_now(k));
+        else if (may_end(k))
+            report_kill(&k->report);
         break;
     case DLOCK_R_LOST:
         if (may_end(k))
             end_tree(k, SIGKILL, 0);
-        on_lost(k, "is lost", r->error.msg);
+        inner_lost(k->inner, r->error.msg);
+        on_lost(k, r->error.code == DLOCK_ELOST ? "is lost" : "could not be renewed in time",
+                r->error.msg);
+        /* A guard that noticed it first may have ended the command by SIGTERM: see report_guards_kill. */
+        if (may_end(k) && !k->loss_to_report)
+            report_kill(&k->report);
         break;
     case DLOCK_R_RELEASED:
-        on_released(k, r);
+        on_released(k, r, which);
         break;
     case DLOCK_R_NOTICE:
-        if (r->error.code ? !options_of(k)->quiet : options_of(k)->verbose)
-            message("%s", r->error.msg);
+        report_notice(&k->report, &r->error);
         break;
     default:
         break;
@@ -494,34 +650,13 @@ static void on_report(struct keeper *k, const struct dlock_report *r)
 static void read_store(struct keeper *k, const struct pollfd *pfd, int n)
 {
     struct dlock_report r;
+    const dlock *which;
 
-    while (k->phase < KEEPER_OVER && dlock_process(k->lk, pfd, n, &r)) {
-        on_report(k, &r);
+    while (k->phase < KEEPER_OVER && store_process(k, pfd, n, &r, &which)) {
+        on_report(k, &r, which);
         pfd = NULL;
         n = 0;
     }
-}
-
-/* Say who holds the lock, when that is new and it is time to say so. */
-static void report_wait(struct keeper *k, int64_t now)
-{
-    const struct options *o = options_of(k);
-    const char *name = dlock_name(k->lk), *where = dlock_where(k->lk);
-    char holder[HOLDER_TEXT_MAX], ahead[64] = "";
-
-    if (k->phase != KEEPER_ACQUIRING || !k->wait.news || now < k->wait.report_at)
-        return;
-    k->wait.news = false;
-    k->wait.report_at = now + WAIT_REPORT_EVERY;
-    if (!message_tells_wait(o))
-        return;
-    if (k->wait.place > 1)
-        snprintf(ahead, sizeof(ahead), ", %d in the queue before us", k->wait.place - 1);
-    message_holder(k->wait.have_holder ? &k->wait.holder : &(struct dlock_info){.waited_ms = -1},
-                   holder, sizeof(holder));
-    bool bare = strcmp(where, name) == 0;
-    message("waiting for '%s'%s%s%s, held by %s%s", name, bare ? "" : " (", bare ? "" : where,
-            bare ? "" : ")", holder, ahead);
 }
 
 /* ---------------------------------------------------- from the guard --- */
@@ -539,6 +674,16 @@ static void stop_with_command(struct keeper *k)
     command_follow_stop(k->c);
 }
 
+/* At kill_at the guard kills by its own clock, and its report may come before the store's. */
+static void report_guards_kill(struct keeper *k)
+{
+    int status = k->c->status;
+
+    if (k->lost && may_end(k) && lease_now(k) >= k->times.kill_at && WIFSIGNALED(status) &&
+        WTERMSIG(status) == SIGKILL)
+        report_kill(&k->report);
+}
+
 static void on_guard(struct keeper *k, const struct guard_msg *m)
 {
     /*
@@ -547,8 +692,7 @@ static void on_guard(struct keeper *k, const struct guard_msg *m)
      */
     if (m->flags & GUARD_TIMED_OUT) {
         k->lost = k->loss_to_report = true;
-        if (lease_now(k) < k->times.kill_at)
-            read_store(k, NULL, 0);
+        read_store(k, NULL, 0);
     }
     switch (m->type) {
     case G_STARTED:
@@ -574,6 +718,7 @@ static void on_guard(struct keeper *k, const struct guard_msg *m)
         break;
     case G_TREE_EMPTY:
         k->tree_empty = true;
+        report_guards_kill(k);
         break;
     case G_STUCK:
         command_report_stuck(k->c, m->arg);
@@ -621,12 +766,15 @@ static void on_guard_gone(struct keeper *k)
      */
     bool late = lease_now(k) >= k->times.term_at;
     k->lost |= late;
+    inner_lost(k->inner, "its guard was killed");
     sweep(k);
-    if (late)
+    if (late) {
         on_lost(k, "could not be renewed in time", "the guard was stopped");
-    else
+        report_kill(&k->report);
+    } else {
         report_guard_gone(
             k, "ending the command (its own timer kills it if it cannot run for too long)");
+    }
 }
 
 static void read_guard(struct keeper *k)
@@ -661,16 +809,17 @@ static int64_t own_wake(const struct keeper *k)
 {
     int64_t at = dlock_min(dlock_min(k->sweep_at, k->exit_by), k->start_by);
 
-    if (k->phase == KEEPER_ACQUIRING && k->wait.news)
-        at = dlock_min(at, k->wait.report_at);
-    return at;
+    at = dlock_min(at, inner_wake(k->inner));
+
+    return dlock_min(at, dlock_min(report_wake(&k->report), events_wake(k->c->events)));
 }
 
 static void own_timers(struct keeper *k)
 {
     int64_t now = dlock_now();
 
-    report_wait(k, now);
+    report_tick(&k->report, now);
+    events_turn(k->c->events, now);
     if (now >= k->sweep_at)
         sweep(k);
     if (now >= k->start_by || now >= k->exit_by) {
@@ -705,7 +854,7 @@ static bool finished(const struct keeper *k)
 
 static void loop(struct keeper *k)
 {
-    struct pollfd pfd[DLOCK_POLL_MAX + 2];
+    struct pollfd pfd[DLOCK_SET_MAX * DLOCK_POLL_MAX + 4];
 
     read_store(k, NULL, 0);
     while (!finished(k)) {
@@ -713,11 +862,14 @@ static void loop(struct keeper *k)
         int n = 0, nstore;
 
         if (k->phase < KEEPER_OVER)
-            n = dlock_interest(k->lk, pfd, DLOCK_POLL_MAX, &wake_at);
+            n = store_interest(k, pfd, &wake_at);
         nstore = n;
         pfd[n++] = (struct pollfd){.fd = k->c->sig->fd, .events = POLLIN};
         if (k->guard_state == GUARDED)
             pfd[n++] = (struct pollfd){.fd = k->guard.fd, .events = POLLIN};
+        if (k->inner)
+            pfd[n++] = (struct pollfd){.fd = inner_fd(k->inner), .events = POLLIN};
+        n += events_interest(k->c->events, &pfd[n]);
         if (wait_for_events(pfd, n, dlock_min(wake_at, own_wake(k))) < 0)
             nstore = 0;
         /* The guard first: the end of the command matters more than a report of the store. */
@@ -725,6 +877,8 @@ static void loop(struct keeper *k)
         read_signals(k);
         read_store(k, pfd, nstore);
         report_loss(k);
+        if (inner_turn(k->inner))
+            after_exit(k);
         own_timers(k);
     }
 }
@@ -732,17 +886,30 @@ static void loop(struct keeper *k)
 /* The handle is closed first, so that the session in the store ends too before a signal may end us. */
 static int exit_code(struct keeper *k)
 {
-    dlock_close(k->lk);
+    struct events_end end = {.outcome = k->report.outcome, .status = -1, .code = k->code};
+
+    inner_close(k->inner);
+    store_close(k);
+    if (k->die_sig) {
+        end.outcome = EVENTS_CANCELLED;
+        end.code = 128 + k->die_sig;
+    } else if (k->lost) {
+        end.outcome = EVENTS_LOST;
+        end.code = options_of(k)->lost_code;
+        if (k->c->exited && k->c->exec_error == 0 && k->guard_state != GUARD_DIED)
+            end.status = k->c->status;
+    } else if (k->guard_state == GUARD_DIED) {
+        end.code = dlock_error_exit(DLOCK_EOS);
+    } else if (k->c->exited) {
+        return command_exit_code(k->c);
+    }
+    report_end(&k->report, end);
     if (k->die_sig)
         signals_die(k->die_sig);
-    if (k->lost)
-        return options_of(k)->lost_code;
-    if (k->guard_state == GUARD_DIED)
-        return dlock_error_exit(DLOCK_EOS);
-    return k->c->exited ? command_exit_code(k->c) : k->code;
+    return end.code;
 }
 
-int keeper_run(struct command *c, struct dlock_uri **uri, dlock **held)
+int keeper_run(struct command *c, struct dlock_uri **uris, dlock **held)
 {
     struct keeper k = {
         .c = c,
@@ -750,21 +917,20 @@ int keeper_run(struct command *c, struct dlock_uri **uri, dlock **held)
         .start_by = DLOCK_NEVER,
         .exit_by = DLOCK_NEVER,
         .sweep_at = DLOCK_NEVER,
-        .wait.report_at = dlock_now() + WAIT_REPORT_AFTER,
     };
     int code = 0;
 
     if (!c->local) {
-        code = fork_guard(&k, (*uri)->name, -1);
+        code = fork_guard(&k, uris[0]->name, -1);
         if (code != 0)
             return code;
         open_bound_memory();
     }
-    k.lk = open_handle(c->o, uri, &code);
-    if (!k.lk)
+    code = open_locks(&k, uris, 0);
+    if (code != 0)
         return code; /* the guard exits by itself when our end of its socket closes */
-    k.wait.since = dlock_now();
-    dlock_start_acquire(k.lk);
+    report_begin(&k.report, c->o, k.lk, c->events);
+    store_acquire(&k);
     loop(&k);
     if (k.phase != KEEPER_HANDED_OVER)
         return exit_code(&k);

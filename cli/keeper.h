@@ -6,14 +6,14 @@
 #include "uri.h"
 
 /*
- * Acquire the lock, run the command under a guard, end what must be ended, release. Takes *uri over
- * and sets it to NULL. Returns the exit code, after the handle is closed; may die by a signal
- * instead.
+ * Acquire the locks, run the command under a guard, end what must be ended, release. uris: of LOCK,
+ * then those of --also; each is taken over and set to NULL. Returns the exit code, after the handles
+ * are closed; may die by a signal instead.
  *
  * A plain file lock needs no guard, and where the command is alone a guard would be of no use: when
  * such a lock is granted, *held becomes the handle, now the caller's to close, and the command has
  * not been started (the result is 0). Else *held stays as it is.
  */
-int keeper_run(struct command *, struct dlock_uri **uri, dlock **held);
+int keeper_run(struct command *, struct dlock_uri **uris, dlock **held);
 
 #endif

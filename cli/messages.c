@@ -1,6 +1,8 @@
 /* messages.c - lines on stderr, without ever blocking. */
 #include "messages.h"
 
+#include "kind.h"
+#include "sink.h"
 #include "util.h"
 
 #include <errno.h>
@@ -8,7 +10,9 @@
 #include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -18,10 +22,15 @@
  * poll() says that it will not block (a pipe that is writable has room for PIPE_BUF bytes), else it
  * is kept here until there is room; what does not fit here is dropped. One write per line, so that
  * the lines of several processes on one log do not mix.
+ *
+ * A terminal that no program reads any more (ssh without a network, a window that was stopped) is writable
+ * with room for less than a line. So the write goes through an open file of our own that does not
+ * block, where it can be had: the flags of stderr are the caller's.
  */
 #define LINE_MAX_BYTES 2048
 static char kept[4 * LINE_MAX_BYTES];
 static size_t nkept;
+static char last[LINE_MAX_BYTES];
 
 static bool writable(int wait_ms)
 {
@@ -29,34 +38,74 @@ static bool writable(int wait_ms)
     return poll(&p, 1, wait_ms) == 1 && (p.revents & (POLLOUT | POLLERR | POLLNVAL));
 }
 
+/* As write(2). */
+static ssize_t put(const char *bytes, size_t n)
+{
+    int own = sink_reopen(STDERR_FILENO);
+    ssize_t done = write(own >= 0 ? own : STDERR_FILENO, bytes, n);
+    int sys = errno;
+
+    if (own >= 0)
+        close(own);
+    errno = sys;
+    return done;
+}
+
 void message_flush(int wait_ms)
 {
     while (nkept > 0 && writable(wait_ms)) {
         const char *end = memchr(kept, '\n', nkept);
         size_t n = end ? (size_t)(end - kept) + 1 : nkept;
-        if (write(STDERR_FILENO, kept, n) < 0 && (errno == EAGAIN || errno == EINTR))
+        ssize_t done = put(kept, n);
+        if (done < 0 && (errno == EAGAIN || errno == EINTR))
             return;
-        nkept -= n; /* written, or stderr is closed */
+        n = done > 0 ? (size_t)done : n; /* else stderr is closed */
+        nkept -= n;
         memmove(kept, kept + n, nkept);
     }
 }
 
+static void keep(const char *bytes, size_t n)
+{
+    if (n > sizeof(kept) - nkept)
+        return;
+    memcpy(kept + nkept, bytes, n);
+    nkept += n;
+}
+
+#define ERASE_LINE "\r\033[K"
+static bool drawn; /* the terminal's last line is message_draw()'s */
+
+static void keep_erase(void)
+{
+    if (drawn)
+        keep(ERASE_LINE, strlen(ERASE_LINE));
+    drawn = false;
+}
+
+#define PREFIX "dlock: "
+
+/* PREFIX and text, ready to be shown. room: of line; cut: the end of text is missing. */
+static void make_line(char *line, size_t room, const char *text, bool cut)
+{
+    size_t at = (size_t)snprintf(line, room, PREFIX);
+    /* A command's name may have any byte in it. */
+    dlock_clean_text(line + at, room - at, text, strlen(text));
+    dlock_hide_secrets(line + at, cut);
+}
+
 static void emit(const char *fmt, va_list ap)
 {
-    char text[LINE_MAX_BYTES], line[LINE_MAX_BYTES] = "dlock: ";
-    size_t at = strlen(line);
-    int n = vsnprintf(text, sizeof(text) - at - 1, fmt, ap);
+    char text[LINE_MAX_BYTES - sizeof(PREFIX)], line[LINE_MAX_BYTES];
+    int n = vsnprintf(text, sizeof(text), fmt, ap);
     if (n < 0)
         return;
-    /* A command's name may have any byte in it. */
-    dlock_clean_text(line + at, sizeof(line) - at - 1, text, strlen(text));
-    dlock_hide_secrets(line + at, (size_t)n >= sizeof(text) - at - 1);
-    at = strlen(line);
-    line[at++] = '\n';
-    if (at > sizeof(kept) - nkept)
-        return;
-    memcpy(kept + nkept, line, at);
-    nkept += at;
+    make_line(line, sizeof(line) - 1, text, (size_t)n >= sizeof(text));
+    snprintf(last, sizeof(last), "%s", line + strlen(PREFIX));
+    size_t len = strlen(line);
+    line[len++] = '\n';
+    keep_erase();
+    keep(line, len);
     message_flush(0);
 }
 
@@ -68,9 +117,120 @@ void message(const char *fmt, ...)
     va_end(ap);
 }
 
-bool message_tells_wait(const struct options *o)
+/* ---------------------------------------------------------- terminal --- */
+
+/* Room for the "^C" that the terminal echoes: a line that wraps cannot be erased. */
+#define ECHO_COLUMNS 3
+#define USUAL_COLUMNS 80
+
+bool message_could_draw(void)
 {
-    return !o->quiet && (o->verbose || isatty(STDERR_FILENO));
+    const char *term = getenv("TERM");
+
+    return term && *term && strcmp(term, "dumb") != 0 && isatty(STDERR_FILENO);
+}
+
+bool message_draws(void)
+{
+    return message_could_draw() && tcgetpgrp(STDERR_FILENO) == getpgrp();
+}
+
+/* At most: Latin, Greek, Cyrillic and the like have one column, what comes behind them has two at most. */
+static int columns_of(const char *c)
+{
+    return (unsigned char)*c < 0xE1 ? 1 : 2;
+}
+
+void message_fit(char *text, int columns)
+{
+    static const char dots[] = "...";
+    size_t len = strlen(text), at = 0, cut = 0;
+    int used = 0;
+
+    while (at < len) {
+        bool good;
+        used += columns_of(text + at);
+        if (used > columns)
+            break;
+        at += dlock_text_char(text + at, len - at, &good);
+        if (used <= columns - (int)strlen(dots))
+            cut = at;
+    }
+    if (at < len)
+        snprintf(text + cut, len - cut + 1, "%s", columns > (int)strlen(dots) ? dots : "");
+}
+
+void message_draw(const char *text)
+{
+    char line[LINE_MAX_BYTES], out[LINE_MAX_BYTES + 8];
+    struct winsize size;
+    int columns = USUAL_COLUMNS;
+
+    if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
+        columns = size.ws_col;
+    message_flush(0);
+    if (nkept > 0 || !writable(0))
+        return;
+    make_line(line, sizeof(line), text, strlen(text) + sizeof(PREFIX) > sizeof(line));
+    message_fit(line, columns - ECHO_COLUMNS);
+    int n = snprintf(out, sizeof(out), "\r%s\033[K", line);
+    drawn = put(out, (size_t)n) > 0 || drawn;
+}
+
+void message_erase(void)
+{
+    keep_erase();
+    message_flush(0);
+}
+
+/* -------------------------------------------------------- who is told --- */
+
+/* How much a run tells, least first. */
+enum verbosity { QUIET, PLAIN, TALKATIVE, VERBOSE };
+
+/* GitLab, GitHub and most other CI systems set it. */
+static bool in_ci(void)
+{
+    const char *ci = getenv("CI");
+
+    return ci && *ci && strcmp(ci, "0") != 0 && strcmp(ci, "false") != 0;
+}
+
+static enum verbosity verbosity(const struct options *o)
+{
+    if (o->quiet)
+        return QUIET;
+    if (o->verbose)
+        return VERBOSE;
+    return in_ci() || isatty(STDERR_FILENO) ? TALKATIVE : PLAIN;
+}
+
+const char *message_last(void)
+{
+    return last;
+}
+
+bool message_tells(const struct options *o, enum message_subject about)
+{
+    static const enum verbosity least[] = {
+        [ABOUT_ERROR] = QUIET,    [ABOUT_LOSS] = QUIET,          [ABOUT_TROUBLE] = PLAIN,
+        [ABOUT_TIMEOUT] = PLAIN,  [ABOUT_RELEASE] = PLAIN,       [ABOUT_HELD] = TALKATIVE,
+        [ABOUT_WAIT] = TALKATIVE, [ABOUT_CONDITION] = TALKATIVE, [ABOUT_DETAIL] = VERBOSE,
+    };
+
+    return verbosity(o) >= least[about];
+}
+
+enum message_subject message_about_busy(const struct options *o)
+{
+    return o->nonblock ? ABOUT_HELD : ABOUT_TIMEOUT;
+}
+
+enum message_subject message_about(const struct dlock_error *notice)
+{
+    if (notice->code == 0)
+        return ABOUT_DETAIL;
+    return notice->code == DLOCK_ELOST ? ABOUT_TROUBLE : ABOUT_CONDITION;
 }
 
 void message_took(const char *lock, int64_t since)
@@ -83,7 +243,7 @@ void message_took(const char *lock, int64_t since)
 
 int message_error(const struct options *o, const struct dlock_error *e)
 {
-    if (!(o->quiet && e->code == DLOCK_EBUSY))
+    if (message_tells(o, e->code == DLOCK_EBUSY ? message_about_busy(o) : ABOUT_ERROR))
         message("%s", e->msg);
     return e->code == DLOCK_EBUSY ? o->conflict_code : dlock_error_exit(e->code);
 }
@@ -109,61 +269,123 @@ static void add(char *buf, size_t size, const char *fmt, ...)
     va_end(ap);
 }
 
-/* "45 s", "3 min", "5 h", "9 days": rounded down. */
-static const char *format_rough(int64_t ms, char *buf, size_t size)
+const char *message_duration(int64_t ns, char *buf, size_t size)
 {
-    int64_t s = ms / 1000;
+    static const struct {
+        int64_t s;
+        char name;
+    } units[] = {{86400, 'd'}, {3600, 'h'}, {60, 'm'}, {1, 's'}};
+    int64_t s = dlock_max(ns, 0) / DLOCK_SEC, tenths = ns / (DLOCK_SEC / 10) % 10;
+    size_t i = 0;
 
-    if (s < 120)
-        snprintf(buf, size, "%lld s", (long long)s);
-    else if (s < 120 * 60)
-        snprintf(buf, size, "%lld min", (long long)(s / 60));
-    else if (s < 48 * 3600)
-        snprintf(buf, size, "%lld h", (long long)(s / 3600));
-    else
-        snprintf(buf, size, "%lld days", (long long)(s / 86400));
+    if (s == 0) {
+        snprintf(buf, size, "%dms", (int)(dlock_max(ns, 0) / DLOCK_MSEC));
+        return buf;
+    }
+    if (s < 10 && tenths > 0) {
+        snprintf(buf, size, "%d.%ds", (int)s, (int)tenths);
+        return buf;
+    }
+    while (s < units[i].s)
+        i++;
+    snprintf(buf, size, "%lld%c", (long long)(s / units[i].s), units[i].name);
+    s = i + 1 < DLOCK_LEN(units) ? s % units[i].s / units[i + 1].s : 0;
+    if (s > 0)
+        add(buf, size, "%lld%c", (long long)s, units[i + 1].name);
     return buf;
 }
 
-/* " since 2026-11-20 17:00:03 +0100 (3 min ago, waited 45 s)"; the clock of another machine may be ahead of ours. */
-static void add_since(char *buf, size_t size, const struct dlock_info *i)
+/* How long ago a time by a wall clock was; negative when it is not known, or when that clock is ahead of ours. */
+static int64_t ago_ms(int64_t unix_ms)
 {
-    char text[64];
     struct timespec now;
 
-    if (i->since_ms <= 0)
-        return;
+    if (unix_ms <= 0)
+        return -1;
     clock_gettime(CLOCK_REALTIME, &now);
-    int64_t ago = (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000 - i->since_ms;
-    bool waited = i->waited_ms >= 1000;
-    add(buf, size, " since %s", format_time(i->since_ms, text, sizeof(text)));
-    if (ago >= 0)
-        add(buf, size, " (%s ago", format_rough(ago, text, sizeof(text)));
-    if (waited)
-        add(buf, size, "%swaited %s", ago >= 0 ? ", " : " (",
-            format_rough(i->waited_ms, text, sizeof(text)));
-    if (ago >= 0 || waited)
-        add(buf, size, ")");
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000 - unix_ms;
+}
+
+/* In whole seconds: of the clocks of two machines more would mean nothing. */
+static const char *format_ms(int64_t ms, char *buf, size_t size)
+{
+    if (ms >= 1000)
+        return message_duration(ms / 1000 * DLOCK_SEC, buf, size);
+    snprintf(buf, size, "0s");
+    return buf;
+}
+
+/* "root@ci-4, pid 812 (deploy.sh)" */
+static void add_who(char *buf, size_t size, const struct dlock_info *i)
+{
+    const char *unknown = i->foreign ? "a program that is not dlock" : "another process";
+
+    if (i->user[0])
+        add(buf, size, "%s%s%s", i->user, i->host[0] ? "@" : "", i->host);
+    else if (i->pid <= 0)
+        add(buf, size, i->host[0] ? "%s on %s" : "%s%s", unknown, i->host);
+    else
+        add(buf, size, "%s", i->host);
+    if (i->pid > 0)
+        add(buf, size, "%spid %ld", i->user[0] || i->host[0] ? ", " : "", i->pid);
+    if (i->command[0])
+        add(buf, size, " (%s)", i->command);
+}
+
+/* ", note "disk 2"": what a user wrote stands last, and where it ends is clear. */
+static void add_note(char *buf, size_t size, const struct dlock_info *i)
+{
+    char note[sizeof(i->note)], quoted[2 * sizeof(note)], *q = quoted;
+
+    if (!i->note[0])
+        return;
+    memcpy(note, i->note, sizeof(note));
+    dlock_hide_secrets(note, false);
+    for (const char *c = note; *c; *q++ = *c++)
+        if (*c == '"' || *c == '\\')
+            *q++ = '\\';
+    *q = '\0';
+    add(buf, size, ", note \"%s\"", quoted);
 }
 
 const char *message_holder(const struct dlock_info *i, char *buf, size_t size)
 {
-    buf[0] = '\0';
-    if (i->pid > 0)
-        add(buf, size, "pid %ld", i->pid);
-    else if (i->foreign)
-        add(buf, size, "a program that is not dlock");
-    else
-        add(buf, size, "another process");
-    if (i->command[0])
-        add(buf, size, " (%s)", i->command);
-    if (i->host[0])
-        add(buf, size, " on %s", i->host);
-    if (i->user[0])
-        add(buf, size, " by %s", i->user);
-    add_since(buf, size, i);
-    if (i->note[0])
-        add(buf, size, ": %s", i->note);
+    char kind[KIND_TEXT_SIZE];
+
+    static const struct dlock_info unknown;
+    char text[32];
+    int64_t ago;
+
+    i = i ? i : &unknown;
+    ago = ago_ms(i->since_ms);
+    snprintf(buf, size, "held%s", kind_text(i, kind));
+    if (ago >= 1000)
+        add(buf, size, " for %s", format_ms(ago, text, sizeof(text)));
+    add(buf, size, " by ");
+    add_who(buf, size, i);
     dlock_hide_secrets(buf, false);
+    add_note(buf, size, i);
+    return buf;
+}
+
+const char *message_process(const struct dlock_info *i, char *buf, size_t size)
+{
+    int64_t ago = ago_ms(i->since_ms);
+    bool waited = i->since_ms > 0 && i->waited_ms >= 1000;
+    char text[64];
+
+    buf[0] = '\0';
+    add_who(buf, size, i);
+    if (i->since_ms > 0)
+        add(buf, size, ", since %s", format_time(i->since_ms, text, sizeof(text)));
+    if (ago >= 0)
+        add(buf, size, " (%s ago", format_ms(ago, text, sizeof(text)));
+    if (waited)
+        add(buf, size, "%swaited %s", ago >= 0 ? ", " : " (",
+            format_ms(i->waited_ms, text, sizeof(text)));
+    if (ago >= 0 || waited)
+        add(buf, size, ")");
+    dlock_hide_secrets(buf, false);
+    add_note(buf, size, i);
     return buf;
 }

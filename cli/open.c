@@ -15,23 +15,33 @@
 #define STACKS_MORE 16
 #define STACK_USUAL ((rlim_t)8 << 20)
 
-struct dlock_uri *open_uri(const struct options *o, int *code)
+struct dlock_uri *open_uri(const struct options *o, const char *lock, int *code)
 {
     struct dlock_error err = {0};
     struct dlock_uri *uri = NULL;
     char *text = NULL;
     int rc = 0;
 
-    if (o->lock[0] == '@')
-        rc = dlock_default_uri(&text, o->lock + 1, getenv("DLOCK_STORE"), &err);
+    if (lock[0] == '@')
+        rc = dlock_default_uri(&text, lock + 1, getenv("DLOCK_STORE"), &err);
     if (rc == 0)
-        rc = dlock_uri_parse(&uri, text ? text : o->lock, &err);
+        rc = dlock_uri_parse(&uri, text ? text : lock, &err);
     if (rc < 0)
         *code = message_error(o, &err);
     if (text)
         explicit_bzero(text, strlen(text));
     free(text);
     return uri;
+}
+
+int open_uris(const struct options *o, struct dlock_uri *uris[DLOCK_SET_MAX])
+{
+    int code = 0;
+
+    uris[0] = open_uri(o, o->lock, &code);
+    for (int i = 0; i < o->nalso && code == 0; i++)
+        uris[i + 1] = open_uri(o, o->also[i].lock, &code);
+    return code;
 }
 
 /*
@@ -56,26 +66,40 @@ static char *command_text(const struct options *o)
     return strndup(word, len);
 }
 
-dlock *open_handle(const struct options *o, struct dlock_uri **uri, int *code)
+/* At least a moment, since 0 means one try. */
+int64_t open_wait(const struct options *o, int64_t waited)
+{
+    if (o->nonblock)
+        return 0;
+    return o->wait_ns == DLOCK_NEVER ? DLOCK_NEVER : dlock_max(1, o->wait_ns - waited);
+}
+
+dlock *open_handle(const struct options *o, enum dlock_mode mode, struct dlock_uri **uri,
+                   const struct open_how *how, int *code)
 {
     struct dlock_error err;
     struct dlock_options lo = DLOCK_OPTIONS_INIT;
     dlock *lk = NULL;
 
-    lo.mode = o->lock_mode;
+    lo.mode = mode;
+    lo.slots = o->slots;
+    lo.fcntl = o->fcntl;
     lo.ttl_ns = o->ttl_ns;
     /* With --on-lost kill there is no TERM first, and no time is needed between TERM and KILL. */
     lo.grace_ns = o->on_lost == DLOCK_LOST_KILL ? 0 : o->grace_ns;
-    lo.wait_ns = o->nonblock ? 0 : o->wait_ns;
+    lo.wait_ns = open_wait(o, how->waited);
     lo.connect_timeout_ns = o->connect_timeout_ns;
-    if (o->quiet)
+    if (how->look)
+        lo.holder = DLOCK_HOLDER_WAITING;
+    else if (!message_tells(o, message_about_busy(o)) && !o->events)
         lo.holder = DLOCK_HOLDER_NEVER;
-    else if (!message_tells_wait(o))
+    else if (!message_tells(o, ABOUT_WAIT) && !o->events)
         lo.holder = DLOCK_HOLDER_BUSY;
     char *command = command_text(o);
     lo.command = command;
     lo.note = o->note;
-    if (dlock_open_uri(&lk, uri, &lo, &err) < 0)
+    lo.retry = o->retry;
+    if (dlock_open_nested(&lk, uri, how->outer, &lo, &err) < 0)
         *code = message_error(o, &err);
     free(command);
     return lk;

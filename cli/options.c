@@ -25,8 +25,8 @@
 /* An option as it was given. */
 struct given {
     const struct option_row *row;
-    const char *name;  /* "-w" or "--timeout", for messages */
-    const char *value; /* NULL: the option takes none */
+    const char *name; /* "option -w", "option --timeout" or "DLOCK_TIMEOUT", for messages */
+    char *value;      /* NULL: the option takes none */
 };
 
 #define LONGS_MAX 3
@@ -38,10 +38,12 @@ struct option_row {
     const char *arg;       /* NULL: the option takes none */
     const char *help;      /* lines separated by '\n'; NULL: not in --help */
     const char *group;     /* begins a group in --help */
+    const char *env;       /* the variable that sets it where the command line does not */
     /* Sets the option. 0, or DLOCK_EUSAGE. */
     int (*set)(struct options *, const struct given *, struct dlock_error *);
     size_t field; /* for setters of a plain field: its offset in struct options */
     int number;   /* for setters of an enum: the value */
+    bool is_lock; /* its value is a LOCK: the setter copies it, then blanks it */
 };
 
 /* ----------------------------------------------------------- setters --- */
@@ -51,7 +53,7 @@ static int bad_value(const struct given *g, const char *want, struct dlock_error
     /* LOCK instead of a forgotten value: it may hold a password. */
     const char *shown = strstr(g->value, "://") ? "(a URI)" : g->value;
 
-    return dlock_fail(err, DLOCK_EUSAGE, 0, "option %s: \"%.64s\" is not %s", g->name, shown, want);
+    return dlock_fail(err, DLOCK_EUSAGE, 0, "%s: \"%.64s\" is not %s", g->name, shown, want);
 }
 
 static bool is_number(const char *s)
@@ -90,6 +92,17 @@ static int set_text(struct options *o, const struct given *g, struct dlock_error
     return 0;
 }
 
+static int set_events(struct options *o, const struct given *g, struct dlock_error *err)
+{
+    if (!g->value[0])
+        return bad_value(g, "a descriptor or a file (an unset variable?)", err);
+    /* "-" would be a file of that name, and "-n" the next option. */
+    if (g->value[0] == '-')
+        return bad_value(g, "a descriptor or a file: 1 is standard output, and such a file is ./-",
+                         err);
+    return set_text(o, g, err);
+}
+
 static int set_code(struct options *o, const struct given *g, struct dlock_error *err)
 {
     int n = read_number(g->value, 255);
@@ -105,7 +118,7 @@ static int set_duration(struct options *o, const struct given *g, struct dlock_e
     struct dlock_error why;
     int r = dlock_parse_duration(g->value, field_of(o, g), &why);
 
-    return r < 0 ? dlock_fail(err, r, 0, "option %s: %s", g->name, why.msg) : 0;
+    return r < 0 ? dlock_fail(err, r, 0, "%s: %s", g->name, why.msg) : 0;
 }
 
 static int set_timeout(struct options *o, const struct given *g, struct dlock_error *err)
@@ -134,6 +147,16 @@ static int set_lock_mode(struct options *o, const struct given *g, struct dlock_
     return 0;
 }
 
+static int set_slots(struct options *o, const struct given *g, struct dlock_error *err)
+{
+    int n = read_number(g->value, DLOCK_MAX_SLOTS);
+
+    if (n < 1)
+        return bad_value(g, "a number from 1 to 1000", err);
+    o->slots = (unsigned)n;
+    return 0;
+}
+
 static int set_on_lost(struct options *o, const struct given *g, struct dlock_error *err)
 {
     static const struct {
@@ -148,6 +171,25 @@ static int set_on_lost(struct options *o, const struct given *g, struct dlock_er
         }
     }
     return bad_value(g, "kill, term or warn", err);
+}
+
+static int copy_lock(char **out, char *arg, struct dlock_error *err);
+
+static int set_also(struct options *o, const struct given *g, struct dlock_error *err)
+{
+    struct also_lock *also = &o->also[o->nalso];
+    int r;
+
+    if (o->nalso == DLOCK_SET_MAX - 1) {
+        dlock_blank_lock(g->value);
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "more than %d locks", DLOCK_SET_MAX);
+    }
+    r = copy_lock(&also->lock, g->value, err);
+    if (r < 0)
+        return r;
+    also->mode = (enum dlock_mode)g->row->number;
+    o->nalso++;
+    return 0;
 }
 
 /* --status, --schema and -u: at most one of them. */
@@ -188,16 +230,26 @@ static const struct option_row table[] = {
     /* clang-format off */
     {"xe", {"exclusive"}, NULL, "one holder at a time (the default)",
      .group = "The lock", .set = set_lock_mode, .number = DLOCK_EXCLUSIVE},
-    {"s", {"shared"}, NULL, "share it with other shared holders (files only)",
+    {"s", {"shared"}, NULL, "share it with other shared holders",
      .set = set_lock_mode, .number = DLOCK_SHARED},
-    {"n", {"nonblock", "nb"}, NULL, "do not wait: exit 75 when the lock is held",
+    {"", {"slots"}, "N", "share it with N - 1 others that say the same",
+     .set = set_slots},
+    {"", {"also"}, "LOCK", "hold this lock, too: all of them or none",
+     .set = set_also, .number = DLOCK_EXCLUSIVE, .is_lock = true},
+    {"", {"also-shared"}, "LOCK", "the same for a shared one",
+     .set = set_also, .number = DLOCK_SHARED, .is_lock = true},
+    {"n", {"nonblock", "nb", "nonblocking"}, NULL, "do not wait: exit 75 when the lock is held",
      .set = set_flag, FIELD(nonblock)},
-    {"w", {"timeout", "wait"}, "DUR", "wait at most this long, then exit 75\n(default: no limit)",
-     .set = set_duration, FIELD(wait_ns)},
+    {"w", {"timeout", "wait"}, "DUR", "wait at most this long, then exit 75\n(default: $DLOCK_TIMEOUT, or no limit)",
+     .env = "DLOCK_TIMEOUT", .set = set_duration, FIELD(wait_ns)},
+    {"", {"retry"}, NULL, "try again while the store cannot be reached,\nfor as long as -w allows",
+     .set = set_flag, FIELD(retry)},
+    {"", {"no-reentrant"}, NULL, "under a dlock that holds LOCK: exit 75, do not\nrun under its lock",
+     .set = set_flag, FIELD(no_reentrant)},
     {"E", {"conflict-exit-code"}, "N", "exit N instead of 75",
      .set = set_code, FIELD(conflict_code)},
-    {"", {"note"}, "TEXT", "a text that --status shows to others",
-     .set = set_text, FIELD(note)},
+    {"", {"note"}, "TEXT", "a text that --status shows to others\n(default: $DLOCK_NOTE)",
+     .env = "DLOCK_NOTE", .set = set_text, FIELD(note)},
 
     {"c", {"command"}, NULL, "after LOCK: run one STRING by $SHELL or /bin/sh",
      .group = "The command", .set = refuse_command},
@@ -205,11 +257,13 @@ static const struct option_row table[] = {
      .set = set_flag, FIELD(close_fd)},
     {"F", {"no-fork"}, NULL, "files: become the command",
      .set = set_flag, FIELD(no_fork)},
+    {"", {"fcntl"}, NULL, "files: use fcntl(2) locks, not those of flock(2)",
+     .set = set_flag, FIELD(fcntl)},
     {"u", {"unlock"}, NULL, "unlock the open file FD",
      .set = set_mode, .number = MODE_UNLOCK},
 
-    {"", {"ttl"}, "DUR", "length of the lease, which is renewed while the\ncommand runs (default 30s)",
-     .group = "The lease", .set = set_ttl, FIELD(ttl_ns)},
+    {"", {"ttl"}, "DUR", "length of the lease, which is renewed while the\ncommand runs (default: $DLOCK_TTL, or 30s)",
+     .group = "The lease", .env = "DLOCK_TTL", .set = set_ttl, FIELD(ttl_ns)},
     {"", {"grace"}, "DUR", "time from TERM to KILL when the lease cannot be\nrenewed (default: ttl/6, at most 5s)",
      .set = set_duration, FIELD(grace_ns)},
     {"", {"connect-timeout"}, "DUR", "give up when no server answers for this long\n(default 5s)",
@@ -225,9 +279,11 @@ static const struct option_row table[] = {
      .set = set_flag, FIELD(json)},
     {"", {"schema"}, NULL, "print the SQL statement that makes LOCK's table",
      .set = set_mode, .number = MODE_SCHEMA},
-    {"v", {"verbose"}, NULL, "say more",
+    {"", {"events"}, "FD|FILE", "tell a program what happens, in lines of JSON",
+     .set = set_events, FIELD(events)},
+    {"v", {"verbose"}, NULL, "say all that a terminal would show, and details",
      .set = set_flag, FIELD(verbose)},
-    {"q", {"quiet"}, NULL, "say only errors and losses: nothing about a\nwait, a held lock or the store's condition",
+    {"q", {"quiet"}, NULL, "say only errors and losses",
      .set = set_flag, FIELD(quiet)},
     {"h", {"help"}, NULL, "this text",
      .set = set_final_mode, .number = MODE_HELP},
@@ -235,6 +291,8 @@ static const struct option_row table[] = {
      .set = set_final_mode, .number = MODE_VERSION},
     {"", {"print-options"}, NULL, NULL,
      .set = set_final_mode, .number = MODE_PRINT_OPTIONS},
+    {"", {"print-names"}, NULL, NULL,
+     .set = set_final_mode, .number = MODE_PRINT_NAMES},
     /* clang-format on */
 };
 
@@ -322,22 +380,24 @@ static int bad_option(const struct getopt_tables *t, int c, const char *word,
     return dlock_fail(err, DLOCK_EUSAGE, 0, "unknown option %.*s (see dlock --help)", len, word);
 }
 
-/* "-w" or "--timeout", for messages. */
-static void option_name(char buf[40], int c, const struct option_row *row)
+static void option_name(char buf[48], int c, const struct option_row *row)
 {
     if (c >= LONG_BASE)
-        snprintf(buf, 40, "--%s", row->longs[0]);
+        snprintf(buf, 48, "option --%s", row->longs[0]);
     else
-        snprintf(buf, 40, "-%c", c);
+        snprintf(buf, 48, "option -%c", c);
 }
 
 /* Modes that end the command line: what follows is not looked at. */
 static bool is_final(enum cli_mode mode)
 {
-    return mode == MODE_HELP || mode == MODE_VERSION || mode == MODE_PRINT_OPTIONS;
+    return mode == MODE_HELP || mode == MODE_VERSION || mode == MODE_PRINT_OPTIONS ||
+           mode == MODE_PRINT_NAMES;
 }
 
-static int parse_switches(struct options *o, int argc, char **argv, struct dlock_error *err)
+/* given[i]: the option of row i is on the command line. */
+static int parse_switches(struct options *o, int argc, char **argv, bool given[DLOCK_LEN(table)],
+                          struct dlock_error *err)
 {
     struct getopt_tables t;
     int r = 0;
@@ -352,7 +412,7 @@ static int parse_switches(struct options *o, int argc, char **argv, struct dlock
         if (c == -1)
             break;
         const struct option_row *row = find_row(c);
-        char name[40];
+        char name[48];
 
         if (c == '?' || c == ':' || !row) {
             /* Also behind a '#': where a password ends is not known without a LOCK. */
@@ -362,34 +422,86 @@ static int parse_switches(struct options *o, int argc, char **argv, struct dlock
         }
         option_name(name, c, row);
         /* A note with a URI, or LOCK in place of a forgotten value: for ps(1), and for a message about it. */
-        if (optarg)
+        if (optarg && !row->is_lock)
             dlock_blank_secrets(optarg);
+        given[row - table] = true;
         r = row->set(o, &(struct given){.row = row, .name = name, .value = optarg}, err);
+    }
+    return r;
+}
+
+/*
+ * The variables' values, for what the command line does not say; an empty one counts as unset. Only where a lock is
+ * taken: a query must work whatever they are. -n says how long to wait, too.
+ */
+static int read_environment(struct options *o, const bool given[DLOCK_LEN(table)],
+                            struct dlock_error *err)
+{
+    bool nonblock = o->nonblock;
+    int r = 0;
+
+    if (o->mode != MODE_RUN && o->mode != MODE_FD)
+        return 0;
+    for (size_t i = 0; i < DLOCK_LEN(table) && r == 0; i++) {
+        const struct option_row *row = &table[i];
+        char *value = row->env ? getenv(row->env) : NULL;
+        bool is_wait = row->field == offsetof(struct options, wait_ns);
+
+        if (!value || !*value || given[i] || (is_wait && nonblock))
+            continue;
+        r = row->set(o, &(struct given){.row = row, .name = row->env, .value = value}, err);
     }
     return r;
 }
 
 /* --------------------------------------------------------- arguments --- */
 
-static int take_lock(struct options *o, char *arg, struct dlock_error *err)
+/* A LOCK of the command line: *out is a copy, and the secrets in arg are overwritten. */
+static int copy_lock(char **out, char *arg, struct dlock_error *err)
 {
     size_t len = strlen(arg);
 
     if (len == 0)
         return dlock_fail(err, DLOCK_EUSAGE, 0, "the lock's name is empty (an unset variable?)");
     if (len <= LOCK_MAX)
-        o->lock = strdup(arg);
+        *out = strdup(arg);
     dlock_blank_lock(arg);
     if (len > LOCK_MAX)
         return dlock_fail(err, DLOCK_EUSAGE, 0, "the lock's name is longer than %d bytes",
                           LOCK_MAX);
-    return o->lock ? 0 : dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+    return *out ? 0 : dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+}
+
+static bool is_command_switch(const char *word)
+{
+    return strcmp(word, "-c") == 0 || strcmp(word, "--command") == 0;
+}
+
+/*
+ * The word behind LOCK. flock(1) would execute "-n" there; it is an option in the wrong place, and a command that is really
+ * named so stands behind "--". Blanked first: its value may hold a password.
+ */
+static int check_behind_lock(const struct options *o, char *word, struct dlock_error *err)
+{
+    bool run = o->mode == MODE_RUN;
+
+    if (word[0] != '-' || word[1] == '\0' || strcmp(word, "--") == 0)
+        return 0;
+    if (run && is_command_switch(word))
+        return 0;
+    if (run && (strncmp(word, "-c", 2) == 0 || strncmp(word, "--command=", 10) == 0))
+        return dlock_fail(err, DLOCK_EUSAGE, 0,
+                          "write -c and its string as two words: dlock LOCK -c 'COMMAND LINE'");
+    dlock_blank_secrets(word);
+    return dlock_fail(err, DLOCK_EUSAGE, 0, "options go before LOCK: \"%.*s\" is behind it%s",
+                      (int)dlock_min((int64_t)strcspn(word, "="), 64), word,
+                      run ? " (for a command of that name: dlock LOCK -- COMMAND)" : "");
 }
 
 /* The command as given, or the shell's -c with one string. rest: all that follows LOCK. */
 static int take_command(struct options *o, char **rest, int n, struct dlock_error *err)
 {
-    bool by_shell = n > 0 && (strcmp(rest[0], "-c") == 0 || strcmp(rest[0], "--command") == 0);
+    bool by_shell = n > 0 && is_command_switch(rest[0]);
     char *shell = getenv("SHELL");
 
     if (by_shell && n != 2)
@@ -484,7 +596,9 @@ static int take_arguments(struct options *o, char **rest, int n, struct dlock_er
     if (o->mode == MODE_STATUS && n == 1 && is_callers_fd(rest[0]))
         return take_open_file(o, rest, err);
     /* Also where the command line is refused below: ps(1) must not show it. */
-    r = take_lock(o, rest[0], err);
+    r = copy_lock(&o->lock, rest[0], err);
+    if (r == 0 && n > 1)
+        r = check_behind_lock(o, rest[1], err);
     if (r < 0)
         return r;
     if (o->mode == MODE_UNLOCK)
@@ -509,8 +623,47 @@ static size_t argv_size(int argc, char **argv)
     return argc > 0 ? (size_t)(end - argv[0]) : 0;
 }
 
+static bool is_given(const bool given[DLOCK_LEN(table)], const char *name)
+{
+    for (size_t i = 0; i < DLOCK_LEN(table); i++)
+        if (given[i] && strcmp(table[i].longs[0], name) == 0)
+            return true;
+    return false;
+}
+
+/* -x and -s: the last one counts, as with flock(1). Beside --slots one of them is a mistake. */
+static int check_slots(struct options *o, const bool given[DLOCK_LEN(table)],
+                       struct dlock_error *err)
+{
+    if (o->slots == 0)
+        return 0;
+    if (is_given(given, "exclusive") || is_given(given, "shared"))
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "%s and --slots cannot be used together",
+                          o->lock_mode == DLOCK_SHARED ? "-s" : "-x");
+    if (o->mode == MODE_FD || o->no_fork)
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "--slots needs a process that keeps the slot: %s",
+                          o->no_fork ? "not -F" : "dlock --slots N FILE COMMAND");
+    o->lock_mode = DLOCK_SLOTS;
+    o->close_fd = true; /* a process that the command leaves behind must not keep a slot */
+    return 0;
+}
+
+static int check_also(const struct options *o, struct dlock_error *err)
+{
+    const char *with = o->no_fork ? "-F" : o->fcntl ? "--fcntl" : NULL;
+
+    if (o->nalso == 0)
+        return 0;
+    if (o->mode != MODE_RUN)
+        return dlock_fail(err, DLOCK_EUSAGE, 0,
+                          "--also needs a command: dlock --also LOCK LOCK COMMAND");
+    return with ? dlock_fail(err, DLOCK_EUSAGE, 0, "%s and --also cannot be used together", with)
+                : 0;
+}
+
 int options_parse(struct options *o, int argc, char **argv, struct dlock_error *err)
 {
+    bool given[DLOCK_LEN(table)] = {false};
     int r;
 
     *o = (struct options){
@@ -527,14 +680,30 @@ int options_parse(struct options *o, int argc, char **argv, struct dlock_error *
         .title = argc > 0 ? argv[0] : NULL,
         .title_size = argv_size(argc, argv),
     };
-    r = parse_switches(o, argc, argv, err);
+    r = parse_switches(o, argc, argv, given, err);
     if (r == 0 && is_final(o->mode))
         return 0;
     if (r == 0)
         r = take_arguments(o, argv + optind, argc - optind, err);
+    if (r == 0)
+        r = read_environment(o, given, err);
     if (r == 0 && o->close_fd && o->no_fork)
         r = dlock_fail(err, DLOCK_EUSAGE, 0, "-o and -F cannot be used together");
+    if (r == 0)
+        r = check_slots(o, given, err);
+    if (r == 0)
+        r = check_also(o, err);
+    if (r == 0 && o->events && o->mode != MODE_RUN)
+        r = dlock_fail(err, DLOCK_EUSAGE, 0,
+                       "--events needs a command: dlock --events FD|FILE LOCK COMMAND");
+    if (r == 0 && o->retry && (o->nonblock || o->wait_ns == 0))
+        r = dlock_fail(err, DLOCK_EUSAGE, 0,
+                       "--retry waits for the store, and %s does not wait: use -w with a time",
+                       o->nonblock ? "-n" : "-w 0");
     if (r < 0) {
+        /* What was not reached may be the LOCK as well, or the value of an option behind it. */
+        for (int i = 1; i < argc; i++)
+            dlock_blank_lock(argv[i]);
         options_done(o);
         return r;
     }
@@ -547,13 +716,20 @@ int options_parse(struct options *o, int argc, char **argv, struct dlock_error *
     return 0;
 }
 
+static void drop_lock(char **lock)
+{
+    if (*lock)
+        explicit_bzero(*lock, strlen(*lock));
+    free(*lock);
+    *lock = NULL;
+}
+
 void options_done(struct options *o)
 {
-    if (o->lock)
-        explicit_bzero(o->lock, strlen(o->lock));
-    free(o->lock);
+    drop_lock(&o->lock);
+    while (o->nalso > 0)
+        drop_lock(&o->also[--o->nalso].lock);
     free(o->command);
-    o->lock = NULL;
     o->command = NULL;
 }
 
@@ -595,9 +771,9 @@ static const char usage_head[] =
 
 static const char usage_tail[] =
     "\n"
-    "DUR: 10, 0.5, 500ms, 30s, 1.5m, 2h, 1d. The exit code is the command's, or 64\n"
-    "usage, 69 no answer from the store, 75 lock held by others, 77 refused, 79 lock\n"
-    "lost. See man dlock for all of them.\n"
+    "DUR: 10, 0.5, 500ms, 30s, 1.5m, 10min, 1h30m, 1d. The exit code is the\n"
+    "command's, or 64 usage, 69 no answer from the store, 75 lock held by others,\n"
+    "77 refused, 79 lock lost. See man dlock for all of them.\n"
     "\n"
     "Examples:\n"
     "  dlock -n /run/lock/backup.lock /usr/local/bin/backup.sh\n"

@@ -14,24 +14,38 @@ enum cli_mode {
     MODE_SCHEMA, /* --schema LOCK */
     MODE_HELP,
     MODE_VERSION,
-    MODE_PRINT_OPTIONS /* --print-options (not in --help): the table for completions and tests */
+    MODE_PRINT_OPTIONS, /* --print-options (not in --help): the table for completions and tests */
+    MODE_PRINT_NAMES    /* --print-names (not in --help): the locks "@name", for completions */
+};
+
+/* --also, --also-shared. */
+struct also_lock {
+    char *lock; /* malloc'ed, as options.lock */
+    enum dlock_mode mode;
 };
 
 struct options {
     enum cli_mode mode;
     enum dlock_mode lock_mode;
-    bool nonblock; /* -n, or -w 0: one try */
-    bool close_fd; /* -o */
-    bool no_fork;  /* -F */
+    unsigned slots; /* --slots; 0: not given */
+    bool nonblock;  /* -n, or -w 0: one try */
+    bool close_fd;  /* -o, --slots */
+    bool no_fork;   /* -F */
+    bool fcntl;     /* --fcntl: fcntl(2) instead of flock(2) */
     bool verbose, quiet, json;
     int conflict_code; /* -E, 75 */
     int lost_code;     /* --lost-exit-code, 79 */
     int64_t wait_ns;   /* -w; DLOCK_NEVER when not given */
+    bool retry;        /* --retry */
+    bool no_reentrant; /* --no-reentrant */
     int64_t ttl_ns, connect_timeout_ns;
     int64_t grace_ns; /* -1: not given */
     enum dlock_on_lost on_lost;
-    const char *note;         /* NULL: none */
-    char *lock;               /* malloc'ed copy of LOCK as given, "@name" included */
+    const char *note;   /* NULL: none */
+    const char *events; /* --events: a descriptor's number or a path; NULL: none */
+    char *lock;         /* malloc'ed copy of LOCK as given, "@name" included */
+    struct also_lock also[DLOCK_SET_MAX - 1];
+    int nalso;
     int fd;                   /* MODE_FD, MODE_UNLOCK; MODE_STATUS of an open file; else -1 */
     char **command;           /* NULL-terminated, for execvp; with -c: the shell, "-c", STRING */
     const char *shell_string; /* -c: STRING; else NULL */
@@ -42,8 +56,8 @@ struct options {
 /*
  * Fills *o from argv. Returns 0, or DLOCK_EUSAGE or DLOCK_ENOMEM with one line in err; then there
  * is nothing to free. LOCK may hold a password: the secret parts of its bytes in argv are
- * overwritten, so that ps(1) never shows them again. command, note and shell_string point into argv
- * and the environment.
+ * overwritten, so that ps(1) never shows them again. command, note, events and shell_string point into
+ * argv and the environment. The environment is read (SHELL, DLOCK_TTL, ...) and never changed.
  */
 int options_parse(struct options *o, int argc, char **argv, struct dlock_error *err);
 /* Overwrites the copy of LOCK and frees what options_parse allocated; twice is fine. */

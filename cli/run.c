@@ -1,10 +1,11 @@
 /*
  * run.c - one run from start to exit code: take the lock, run the command, release the lock. Two
- * ways: under a guard (every lease, and file locks with -o), or directly (plain file locks, which
+ * ways: under a guard (every lease, and file locks with -o or --slots), or directly (plain file locks, which
  * the kernel keeps for as long as the command has the descriptor).
  */
 #include "backend.h"
 #include "direct.h"
+#include "held.h"
 #include "keeper.h"
 #include "messages.h"
 #include "modes.h"
@@ -46,7 +47,7 @@ static void warn_setuid(const struct options *o)
     const char *word = o->command[0];
     struct stat st;
 
-    if (!o->verbose || geteuid() == 0 || !find_command(word, &st))
+    if (!message_tells(o, ABOUT_DETAIL) || geteuid() == 0 || !find_command(word, &st))
         return;
     if (st.st_mode & (S_ISUID | S_ISGID))
         message(
@@ -97,7 +98,7 @@ static int prepare_tree(struct command *c)
     }
     /* A file lock cannot be lost: then it is as with flock(1). */
     c->alone = true;
-    if (c->o->verbose)
+    if (message_tells(c->o, ABOUT_DETAIL))
         message("signals go to the command only, and nothing that it starts will be ended: %s",
                 why_alone(rc, why, sizeof(why)));
     return 0;
@@ -112,6 +113,10 @@ static int prepare(struct command *c)
         message("--no-fork is for file locks: a lease needs a process that renews it");
         return dlock_error_exit(DLOCK_EUSAGE);
     }
+    if (o->fcntl && !c->local) {
+        message("--fcntl is for file locks");
+        return dlock_error_exit(DLOCK_EUSAGE);
+    }
     if (!c->local && access("/dev/null", R_OK | W_OK) != 0) {
         message("cannot use /dev/null, which a lease needs: %s", strerror(errno));
         return dlock_error_exit(DLOCK_EOS);
@@ -122,23 +127,72 @@ static int prepare(struct command *c)
     return o->no_fork ? 0 : prepare_tree(c);
 }
 
+/* What names the lock for dlocks below and above this one. A file may be missing: then it is looked at when it is locked. */
+static void find_outer(struct command *c, int i, const struct dlock_uri *uri)
+{
+    struct command_lock *l = &c->lock[i];
+    const struct dlock_backend *be = NULL;
+    struct held e;
+    struct stat st;
+
+    if (dlock_registry_hold(uri->scheme) & CAP_FD)
+        be = dlock_registry_find(uri->scheme, NULL);
+    else
+        l->key = nested_key(uri);
+    if (be && be->stat(uri, &st))
+        l->key = nested_file_key(&st, c->o->fcntl);
+    bool found = l->key && held_find(getenv("DLOCK_HELD"), nested_digest(l->key), &e);
+    /* sudo removes DLOCK_HELD. */
+    c->may_be_own |= found || (!c->o->nonblock && getenv("SUDO_UID"));
+    if (!found || c->o->no_fork || c->o->no_reentrant || strcmp(e.socket, "-") == 0)
+        return;
+    c->nested = l->nested = true;
+    l->outer.key = l->key;
+    memcpy(l->outer.token, e.token, sizeof(e.token));
+    memcpy(l->outer.socket, e.socket, sizeof(e.socket));
+}
+
+static int run(struct command *c)
+{
+    dlock *held = NULL;
+    struct dlock_uri *uris[DLOCK_SET_MAX] = {NULL};
+    int code = open_uris(c->o, uris);
+
+    /*
+     * Known before the store's module is loaded: the guard of a lease is forked before that. Several locks are held
+     * as a lease is, even if all of them are files.
+     */
+    if (code == 0) {
+        c->local = c->o->nalso == 0 && dlock_registry_hold(uris[0]->scheme) & CAP_FD;
+        for (int i = 0; i <= c->o->nalso; i++)
+            find_outer(c, i, uris[i]);
+        code = prepare(c);
+    }
+    if (code == 0)
+        code = keeper_run(c, uris, &held);
+    for (int i = 0; i < DLOCK_SET_MAX; i++)
+        dlock_uri_free(uris[i]);
+    if (!held)
+        return code;
+    c->terminal = has_terminal(); /* it may have hung up during the wait, as under nohup */
+    return direct_run(c, held);
+}
+
 int run_mode(const struct options *o, const struct sigstate *sig)
 {
     struct command c = {.o = o, .sig = sig};
-    dlock *held = NULL;
-    int code = 0;
-    struct dlock_uri *uri = open_uri(o, &code);
+    struct dlock_error err;
 
-    if (!uri)
-        return code;
-    /* Known before the store's module is loaded: the guard of a lease is forked before that. */
-    c.local = dlock_registry_hold(uri->scheme) & CAP_FD;
-    code = prepare(&c);
-    if (code == 0)
-        code = keeper_run(&c, &uri, &held);
-    dlock_uri_free(uri);
-    if (!held)
-        return code;
-    c.terminal = has_terminal(); /* it may have hung up during the wait, as under nohup */
-    return direct_run(&c, held);
+    if (events_open(&c.events, o->events, &err) < 0)
+        return message_error(o, &err);
+    int code = run(&c);
+    for (int i = 0; i < DLOCK_SET_MAX; i++)
+        free(c.lock[i].key);
+    /* A failure before the wait; after it the end has been told. */
+    events_end(c.events,
+               &(struct events_end){
+                   .outcome = EVENTS_ERROR, .status = -1, .code = code, .reason = message_last()},
+               dlock_now());
+    events_close(c.events);
+    return code;
 }

@@ -116,15 +116,37 @@ static bool give(const char *name, const char *value)
     return (value && *value ? setenv(name, value, 1) : unsetenv(name)) == 0;
 }
 
-static bool give_fence(uint64_t fence)
+static bool give_number(const char *name, uint64_t value)
 {
     char digits[24];
     size_t n = sizeof(digits);
 
     digits[--n] = '\0';
-    for (uint64_t f = fence; f > 0; f /= 10)
-        digits[--n] = (char)('0' + f % 10);
-    return give("DLOCK_FENCE", digits + n);
+    do
+        digits[--n] = (char)('0' + value % 10);
+    while ((value /= 10) > 0);
+    return give(name, digits + n);
+}
+
+static bool give_also_fences(const uint64_t *fences)
+{
+    char name[32];
+    bool ok = true;
+
+    for (int i = 2; i <= DLOCK_SET_MAX; i++) {
+        snprintf(name, sizeof(name), "DLOCK_FENCE_%d", i);
+        ok &= fences && fences[i - 2] > 0 ? give_number(name, fences[i - 2]) : give(name, NULL);
+    }
+    return ok;
+}
+
+static bool give_held(const struct spawn *sp)
+{
+    char buf[HELD_SIZE];
+
+    return sp->nheld == 0 ||
+           give("DLOCK_HELD",
+                held_add(buf, getenv("DLOCK_HELD"), sp->held, sp->nheld) + strlen(HELD_NAME));
 }
 
 const char *spawn_marker(char buf[SPAWN_MARKER_SIZE], const char *token)
@@ -137,7 +159,11 @@ const char *spawn_marker(char buf[SPAWN_MARKER_SIZE], const char *token)
 
 int spawn_exec(const struct spawn *sp)
 {
-    if (!give("DLOCK_NAME", sp->name) || !give("DLOCK_TOKEN", sp->token) || !give_fence(sp->fence))
+    if (!give("DLOCK_NAME", sp->name) || !give("DLOCK_TOKEN", sp->token) ||
+        !(sp->fence > 0 ? give_number("DLOCK_FENCE", sp->fence) : give("DLOCK_FENCE", NULL)) ||
+        !(sp->slot > 0 ? give_number("DLOCK_SLOT", (uint64_t)sp->slot - 1)
+                       : give("DLOCK_SLOT", NULL)) ||
+        !give_also_fences(sp->also_fences) || !give_held(sp))
         return SPAWN_FORK_FAILED | ENOMEM;
     if (sp->inherit_fd >= 0)
         fcntl(sp->inherit_fd, F_SETFD, 0);

@@ -2,7 +2,7 @@
 #ifndef CLI_SPAWN_H
 #define CLI_SPAWN_H
 
-#include "dlock.h"
+#include "held.h"
 #include "signals.h"
 
 #include <stdint.h>
@@ -25,6 +25,11 @@ struct spawn {
     const char *name;       /* DLOCK_NAME; NULL: none */
     const char *token;      /* DLOCK_TOKEN; NULL: none */
     uint64_t fence;         /* DLOCK_FENCE; 0: unset */
+    int slot;               /* DLOCK_SLOT, counted from 1; 0: unset */
+    /* DLOCK_FENCE_2 and so on: [0] is that of the second lock; NULL: all unset. */
+    const uint64_t *also_fences;
+    const struct held *held; /* the entries of DLOCK_HELD; none: it stays as it is */
+    int nheld;
 };
 
 #define SPAWN_TOO_LATE 10001

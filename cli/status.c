@@ -3,6 +3,7 @@
  * the statement that makes what the lock needs in its store.
  */
 #include "json.h"
+#include "kind.h"
 #include "messages.h"
 #include "modes.h"
 #include "open.h"
@@ -19,6 +20,7 @@
 struct found {
     struct dlock_info *all;
     size_t n, cap;
+    char why_free[64]; /* "no such file": a typo in LOCK looks like a free lock; else "" */
 };
 
 static int keep(struct found *f, const struct dlock_info *info)
@@ -37,14 +39,15 @@ static int keep(struct found *f, const struct dlock_info *info)
 
 static void text_one(const struct dlock_info *i)
 {
-    char holder[1024], left[32];
-    message_holder(i, holder, sizeof(holder));
+    char holder[1400], left[32], kind[KIND_TEXT_SIZE];
+    message_process(i, holder, sizeof(holder));
+    kind_text(i, kind);
     if (i->waiter && i->place > 0)
-        printf("  waiting %d: %s\n", i->place, holder);
+        printf("  waiting %d%s: %s\n", i->place, kind, holder);
     else if (i->waiter)
-        printf("  waiting: %s\n", holder);
+        printf("  waiting%s: %s\n", kind, holder);
     else
-        printf("  held%s by %s\n", i->mode == DLOCK_SHARED ? " (shared)" : "", holder);
+        printf("  held%s by %s\n", kind, holder);
     if (i->waiter)
         return;
     if (i->left_ns >= 0 && i->left_ns != DLOCK_NEVER)
@@ -61,8 +64,7 @@ static void json_one(struct json *j, const struct dlock_info *i)
         json_int(j, "place", i->place);
     if (i->foreign)
         json_str(j, "kind", "foreign");
-    if (i->mode == DLOCK_SHARED)
-        json_str(j, "mode", "shared");
+    kind_json(j, i);
     if (i->host[0])
         json_str(j, "host", i->host);
     if (i->pid > 0)
@@ -103,10 +105,26 @@ static bool held(const struct found *f)
     return false;
 }
 
+/* How many slots are held; *all: of how many, 0 when none is. */
+static int slots_held(const struct found *f, unsigned *all)
+{
+    int n = 0;
+    *all = 0;
+    for (size_t i = 0; i < f->n; i++) {
+        if (f->all[i].waiter || f->all[i].mode != DLOCK_SLOTS)
+            continue;
+        n++;
+        *all = f->all[i].slots;
+    }
+    return n;
+}
+
 static void print(const struct options *o, const dlock *lk, const struct found *f)
 {
     const char *name = dlock_name(lk), *where = dlock_where(lk);
-    char number[32], raw[PATH_MAX], path[PATH_MAX];
+    char number[32], raw[PATH_MAX], path[PATH_MAX], slots[48] = "";
+    unsigned all;
+    int taken = slots_held(f, &all);
 
     if (o->fd >= 0) { /* name and where are its path in /proc */
         ssize_t n = readlink(where, raw, sizeof(raw));
@@ -118,9 +136,16 @@ static void print(const struct options *o, const dlock *lk, const struct found *
     if (o->json) {
         struct json j = {.f = stdout};
         json_open(&j, NULL, '{');
+        json_int(&j, "schema", 1);
         json_str(&j, "lock", name);
         json_str(&j, "store", where);
         json_str(&j, "state", held(f) ? "held" : "free");
+        if (all > 0) {
+            json_int(&j, "slots", all);
+            json_int(&j, "slots_held", taken);
+        }
+        if (f->why_free[0])
+            json_str(&j, "reason", f->why_free);
         json_list(&j, f, "holders", false);
         json_list(&j, f, "waiters", true);
         json_close(&j, '}');
@@ -128,9 +153,12 @@ static void print(const struct options *o, const dlock *lk, const struct found *
         return;
     }
     char lock[LOCK_TEXT_MAX];
-    int n = snprintf(lock, sizeof(lock), "%s (%s): %s", name, where, held(f) ? "held" : "free");
+    if (all > 0)
+        snprintf(slots, sizeof(slots), ", %d of %u slots", taken, all);
+    int n = snprintf(lock, sizeof(lock), "%s (%s): %s%s", name, where, held(f) ? "held" : "free",
+                     slots);
     dlock_hide_secrets(lock, n >= (int)sizeof(lock));
-    puts(lock);
+    printf(f->why_free[0] ? "%s (%s)\n" : "%s%s\n", lock, f->why_free);
     for (size_t i = 0; i < f->n; i++)
         text_one(&f->all[i]);
 }
@@ -161,9 +189,11 @@ static int query(const struct options *o, const struct sigstate *sig, dlock *lk,
             n = 0;
             if (r.type == DLOCK_R_FAILED)
                 return message_error(o, &r.error);
-            if (r.type == DLOCK_R_DONE)
+            if (r.type == DLOCK_R_DONE) {
+                snprintf(f->why_free, sizeof(f->why_free), "%.63s", r.error.msg);
                 return -1;
-            if (r.type == DLOCK_R_NOTICE && (r.error.code ? !o->quiet : o->verbose))
+            }
+            if (r.type == DLOCK_R_NOTICE && message_tells(o, message_about(&r.error)))
                 message("%s", r.error.msg);
             if (r.type == DLOCK_R_INFO && keep(f, r.info) < 0) {
                 message("out of memory");
@@ -183,11 +213,11 @@ static int query(const struct options *o, const struct sigstate *sig, dlock *lk,
 /* A handle for a query. NULL after the error was printed. */
 static dlock *open_for_query(const struct options *o, int *code)
 {
-    struct dlock_uri *uri = open_uri(o, code);
+    struct dlock_uri *uri = open_uri(o, o->lock, code);
     if (!uri)
         return NULL;
     open_bound_memory();
-    return open_handle(o, &uri, code);
+    return open_handle(o, o->lock_mode, &uri, &(struct open_how){0}, code);
 }
 
 int schema_mode(const struct options *o, const struct sigstate *sig)

@@ -10,6 +10,7 @@
 #include "backends/file/proc_locks.h"
 #include "messages.h"
 #include "modes.h"
+#include "report.h"
 #include "util.h"
 
 #include <errno.h>
@@ -22,53 +23,58 @@
 /* Within -w's 100 ms tolerance: how long to wait for a cancelled thread; then it ends with us. */
 #define CANCEL_WITHIN (50 * DLOCK_MSEC)
 
+/* As for the file of a LOCK. */
+#define FIRST_LOOK (950 * DLOCK_MSEC)
+#define LOOK_EVERY (5 * DLOCK_SEC)
+
 struct fdlock {
     const struct options *o;
     const struct sigstate *sig;
     struct flock_wait *waiter;
-    int64_t until;     /* -w */
-    int64_t report_at; /* when to report the wait, with -v */
+    int64_t until;   /* -w */
+    int64_t look_at; /* when to look for the holder, for the report */
+    struct report report;
 };
 
 static int fail_flock(const struct options *o, int sys)
 {
     struct dlock_error err;
     bool theirs = sys == EBADF || sys == EINVAL;
+    const char *why = "";
+
+    if (sys == EBADF && o->fcntl)
+        why =
+            " (with --fcntl a shared lock needs one that is open for reading, an exclusive one for writing)";
+    else if (sys == EBADF)
+        why = " (on NFS an exclusive lock needs one that is open for writing)";
 
     dlock_fail(&err, theirs ? DLOCK_EUSAGE : DLOCK_EOS, sys, "cannot %s descriptor %d: %s%s",
-               o->mode == MODE_UNLOCK ? "unlock" : "lock", o->fd, strerror(sys),
-               sys == EBADF ? " (on NFS an exclusive lock needs one that is open for writing)"
-                            : "");
+               o->mode == MODE_UNLOCK ? "unlock" : "lock", o->fd, strerror(sys), why);
     return message_error(o, &err);
 }
 
-/* " by HOLDER" for a message; "" when the holder is unknown. */
-static const char *holder(int fd, char *buf, size_t size)
+/* NULL: unknown. */
+static const struct dlock_info *find_holder(const struct options *o, struct dlock_info *info)
 {
-    char text[900];
     struct proc_locks_file lf;
     struct proc_lock lock;
-    struct dlock_info info;
 
-    buf[0] = '\0';
-    if (proc_locks_file(fd, &lf) < 0 || proc_locks_read(&lf, &lock, 1) != 1 || lock.waiter)
-        return buf;
-    proc_locks_describe(&lock, &lf, &info);
-    snprintf(buf, size, " by %s", message_holder(&info, text, sizeof(text)));
-    return buf;
+    if (proc_locks_file(o->fd, &lf) < 0)
+        return NULL;
+    lf.kind = o->fcntl ? PROC_LOCKS_FCNTL : PROC_LOCKS_FLOCK;
+    if (proc_locks_read(&lf, &lock, 1) != 1 || lock.waiter)
+        return NULL;
+    proc_locks_describe(&lock, &lf, info);
+    return info;
 }
 
-static int busy(const struct options *o)
+static int busy(struct fdlock *l)
 {
-    struct dlock_error err;
-    char held_by[1000], time[32] = "";
+    struct dlock_info info;
+    bool tells = message_tells(l->o, message_about_busy(l->o));
 
-    if (!o->nonblock && o->wait_ns > 0 && o->wait_ns < DLOCK_NEVER)
-        dlock_format_duration(o->wait_ns, time, sizeof(time));
-    dlock_fail(&err, DLOCK_EBUSY, 0, "descriptor %d: the lock is held%s%s%s", o->fd,
-               o->quiet ? "" : holder(o->fd, held_by, sizeof(held_by)),
-               time[0] ? "; gave up after " : "", time);
-    return message_error(o, &err);
+    report_busy(&l->report, tells ? find_holder(l->o, &info) : NULL, false);
+    return l->o->conflict_code;
 }
 
 /* Sleep until the thread reports, until that time, or, with signals, until a signal comes. */
@@ -101,85 +107,94 @@ static void read_signals(struct fdlock *l)
 
     while (signals_read(l->sig, &si)) {
         int sig = (int)si.ssi_signo;
-        if (signals_stops(sig))
+        if (signals_stops(sig)) {
+            message_erase(); /* the shell writes its own line now */
             signals_stop_self(sig);
+        }
+        if (sig == SIGCONT)
+            report_continue(&l->report);
         if (!signals_cancels(sig))
             continue;
+        report_cancelled(&l->report);
         /* The lock may have been granted in this moment, and the caller would not know. */
         if (give_up(l))
-            flock(l->o->fd, LOCK_UN);
+            flock_try(l->o->fd, LOCK_UN, l->o->fcntl);
         signals_die(sig);
     }
 }
 
 static void report_wait(struct fdlock *l)
 {
-    char held_by[1000];
+    struct dlock_report r = {.type = DLOCK_R_WAITING};
+    struct dlock_info info;
+    int64_t now = dlock_now();
 
-    if (dlock_now() < l->report_at)
-        return;
-    l->report_at = DLOCK_NEVER;
-    if (l->o->verbose)
-        message("descriptor %d: waiting, the lock is held%s", l->o->fd,
-                holder(l->o->fd, held_by, sizeof(held_by)));
+    if (now >= l->look_at) {
+        l->look_at = now + LOOK_EVERY;
+        r.info = find_holder(l->o, &info);
+        report_waiting(&l->report, &r);
+    }
+    report_tick(&l->report, now);
 }
 
 static int wait_for_lock(struct fdlock *l, int op)
 {
     int sys;
 
-    if (flock_wait_start(&l->waiter, l->o->fd, op) < 0)
+    if (flock_wait_start(&l->waiter, l->o->fd, op, l->o->fcntl) < 0)
         return fail_flock(l->o, ENOMEM);
     while (!flock_wait_check(l->waiter, &sys)) {
         if (dlock_now() >= l->until) {
             if (!give_up(l))
-                return busy(l->o); /* exit ends the thread */
+                return busy(l); /* exit ends the thread */
             /* It may have been granted in the last moment: to lock again tells, and does no harm. */
-            sys = flock(l->o->fd, op | LOCK_NB) == 0 ? 0 : errno;
+            sys = flock_try(l->o->fd, op, l->o->fcntl);
             break;
         }
-        sleep_until(l, true, dlock_min(l->until, l->report_at));
+        sleep_until(l, true, dlock_min(l->until, dlock_min(l->look_at, report_wake(&l->report))));
         read_signals(l);
         report_wait(l);
     }
     flock_wait_free(l->waiter);
     if (sys == EWOULDBLOCK)
-        return busy(l->o);
+        return busy(l);
     return sys == 0 ? 0 : fail_flock(l->o, sys);
 }
 
 /* Lock it, or unlock it. 0, or an exit code after the message. */
-static int lock_fd(const struct options *o, const struct sigstate *sig, int64_t now)
+static int lock_fd(struct fdlock *l)
 {
+    const struct options *o = l->o;
     int op = o->mode == MODE_UNLOCK ? LOCK_UN : o->lock_mode == DLOCK_SHARED ? LOCK_SH : LOCK_EX;
-    struct fdlock l = {.o = o, .sig = sig, .until = DLOCK_NEVER};
+    int64_t now = l->report.wait.since;
+    int sys = flock_try(o->fd, op, o->fcntl);
 
-    if (flock(o->fd, op | LOCK_NB) == 0)
+    if (sys == 0)
         return 0;
-    if (errno != EWOULDBLOCK)
-        return fail_flock(o, errno);
+    if (sys != EWOULDBLOCK)
+        return fail_flock(o, sys);
     if (o->nonblock || o->wait_ns == 0)
-        return busy(o);
+        return busy(l);
     if (o->wait_ns < DLOCK_NEVER - now)
-        l.until = now + o->wait_ns;
-    l.report_at = now + DLOCK_SEC;
-    return wait_for_lock(&l, op);
+        l->until = now + o->wait_ns;
+    if (message_tells(o, ABOUT_WAIT))
+        l->look_at = now + FIRST_LOOK;
+    return wait_for_lock(l, op);
 }
 
 int fdlock_mode(const struct options *o, const struct sigstate *sig)
 {
-    int64_t now = dlock_now();
+    struct fdlock l = {.o = o, .sig = sig, .until = DLOCK_NEVER, .look_at = DLOCK_NEVER};
     struct dlock_error err;
-    char text[32];
 
+    report_begin(&l.report, o, NULL, NULL);
     /* A close-on-exec descriptor is one of our own: no caller can have passed it. */
     if (fcntl(o->fd, F_GETFD) != 0) {
         dlock_fail(&err, DLOCK_EUSAGE, EBADF, "descriptor %d is not open", o->fd);
         return message_error(o, &err);
     }
-    int code = lock_fd(o, sig, now);
-    snprintf(text, sizeof(text), "descriptor %d", o->fd);
-    if (code == 0 && o->verbose && o->mode == MODE_FD)
-        message_took(text, now);
+    int code = lock_fd(&l);
+    if (code == 0 && o->mode == MODE_FD)
+        report_granted(&l.report);
     return code;
 }

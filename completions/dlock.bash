@@ -28,12 +28,21 @@ _dlock_find_lock() {
             ;;
         esac
         case $word in
-        -w | -[!-]*w | --timeout | --wait | -E | -[!-]*E | --conflict-exit-code | --note | --ttl | --grace | --connect-timeout | --on-lost | --lost-exit-code) want=value ;;
+        --slots | --also | --also-shared | -w | -[!-]*w | --timeout | --wait | -E | -[!-]*E | --conflict-exit-code | --note | --ttl | --grace | --connect-timeout | --on-lost | --lost-exit-code | --events) want=value ;;
         --) want=lock ;;
         -*) ;;
         *) _dlock_at=$i _dlock_end=$i ;;
         esac
     done
+}
+
+# Completes "@NAME", of which $3 is typed and bash replaces $2: all of it, or what stands behind its last ':'.
+_dlock_names() {
+    local name head=${3%"$2"}
+    while IFS= read -r name; do
+        printf -v name %q "$name"
+        [[ $name == "$3"* ]] && COMPREPLY+=("${name#"$head"}")
+    done < <("$1" --print-names 2>/dev/null)
 }
 
 _dlock() {
@@ -54,6 +63,17 @@ _dlock() {
     fi
     if ((_dlock_at < 0)); then
         case $prev in
+        --slots) return ;;
+        --also)
+            COMPREPLY=($(compgen -f -- "$cur"))
+            compopt -o filenames 2>/dev/null
+            return
+            ;;
+        --also-shared)
+            COMPREPLY=($(compgen -f -- "$cur"))
+            compopt -o filenames 2>/dev/null
+            return
+            ;;
         -w | --timeout | --wait) return ;;
         -E | --conflict-exit-code) return ;;
         --note) return ;;
@@ -65,17 +85,28 @@ _dlock() {
             return
             ;;
         --lost-exit-code) return ;;
+        --events)
+            COMPREPLY=($(compgen -f -- "$cur"))
+            compopt -o filenames 2>/dev/null
+            return
+            ;;
         esac
         if [[ $cur == -* ]]; then
             COMPREPLY=($(compgen -W '
                 -x -e --exclusive
                 -s --shared
-                -n --nonblock --nb
+                --slots
+                --also
+                --also-shared
+                -n --nonblock --nb --nonblocking
                 -w --timeout --wait
+                --retry
+                --no-reentrant
                 -E --conflict-exit-code
                 --note
                 -o --close
                 -F --no-fork
+                --fcntl
                 -u --unlock
                 --ttl
                 --grace
@@ -85,6 +116,7 @@ _dlock() {
                 --status
                 --json
                 --schema
+                --events
                 -v --verbose
                 -q --quiet
                 -h --help
@@ -92,6 +124,11 @@ _dlock() {
                 ' -- "$cur"))
             return
         fi
+    fi
+    if ((_dlock_at >= 0)) && [[ ${COMP_WORDS[_dlock_at]} == @* ]]; then
+        local IFS=
+        _dlock_names "${1:-dlock}" "${2-$cur}" "${COMP_WORDS[*]:_dlock_at:COMP_CWORD - _dlock_at + 1}"
+        return
     fi
     COMPREPLY=($(compgen -f -- "$cur"))
     if [[ $cur ]] && ((COMP_CWORD == _dlock_at)); then

@@ -15,7 +15,7 @@ function __dlock_behind_lock
             continue
         end
         switch $word
-            case -w --timeout --wait -E --conflict-exit-code --note --ttl --grace --connect-timeout --on-lost --lost-exit-code
+            case --slots --also --also-shared -w --timeout --wait -E --conflict-exit-code --note --ttl --grace --connect-timeout --on-lost --lost-exit-code --events
                 set want 1
             case --
                 set -q words[1]; or return 1
@@ -45,17 +45,24 @@ end
 complete -c dlock -n __dlock_before_lock -F
 complete -c dlock -n 'not __dlock_before_lock' -f -a '(__dlock_command)'
 complete -c dlock -n __dlock_before_lock -a 'file:// postgres:// redis:// redis+sentinel:// redis+unix:// rediss:// redlock:// redlocks:// zk://'
+complete -c dlock -n '__dlock_before_lock; and string match -q "@*" -- (commandline -ct)' -a '(dlock --print-names 2>/dev/null)'
 complete -c dlock -n 'not __dlock_before_lock; and not count (__dlock_behind_lock) >/dev/null' -f -a '-c --command --'
 complete -c dlock -n __dlock_before_lock -s x -s e -l exclusive -d 'one holder at a time (the default)'
-complete -c dlock -n __dlock_before_lock -s s -l shared -d 'share it with other shared holders (files only)'
-complete -c dlock -n __dlock_before_lock -s n -l nonblock -l nb -d 'do not wait: exit 75 when the lock is held'
-complete -c dlock -n __dlock_before_lock -s w -l timeout -l wait -x -d 'wait at most this long, then exit 75 (default: no limit)'
+complete -c dlock -n __dlock_before_lock -s s -l shared -d 'share it with other shared holders'
+complete -c dlock -n __dlock_before_lock -l slots -x -d 'share it with N - 1 others that say the same'
+complete -c dlock -n __dlock_before_lock -l also -r -F -d 'hold this lock, too: all of them or none'
+complete -c dlock -n __dlock_before_lock -l also-shared -r -F -d 'the same for a shared one'
+complete -c dlock -n __dlock_before_lock -s n -l nonblock -l nb -l nonblocking -d 'do not wait: exit 75 when the lock is held'
+complete -c dlock -n __dlock_before_lock -s w -l timeout -l wait -x -d 'wait at most this long, then exit 75 (default: $DLOCK_TIMEOUT, or no limit)'
+complete -c dlock -n __dlock_before_lock -l retry -d 'try again while the store cannot be reached, for as long as -w allows'
+complete -c dlock -n __dlock_before_lock -l no-reentrant -d 'under a dlock that holds LOCK: exit 75, do not run under its lock'
 complete -c dlock -n __dlock_before_lock -s E -l conflict-exit-code -x -d 'exit N instead of 75'
-complete -c dlock -n __dlock_before_lock -l note -x -d 'a text that --status shows to others'
+complete -c dlock -n __dlock_before_lock -l note -x -d 'a text that --status shows to others (default: $DLOCK_NOTE)'
 complete -c dlock -n __dlock_before_lock -s o -l close -d 'files: the command does not inherit the lock'
 complete -c dlock -n __dlock_before_lock -s F -l no-fork -d 'files: become the command'
+complete -c dlock -n __dlock_before_lock -l fcntl -d 'files: use fcntl(2) locks, not those of flock(2)'
 complete -c dlock -n __dlock_before_lock -s u -l unlock -d 'unlock the open file FD'
-complete -c dlock -n __dlock_before_lock -l ttl -x -d 'length of the lease, which is renewed while the command runs (default 30s)'
+complete -c dlock -n __dlock_before_lock -l ttl -x -d 'length of the lease, which is renewed while the command runs (default: $DLOCK_TTL, or 30s)'
 complete -c dlock -n __dlock_before_lock -l grace -x -d 'time from TERM to KILL when the lease cannot be renewed (default: ttl/6, at most 5s)'
 complete -c dlock -n __dlock_before_lock -l connect-timeout -x -d 'give up when no server answers for this long (default 5s)'
 complete -c dlock -n __dlock_before_lock -l on-lost -x -a 'kill term warn' -d 'what to do to the command when the lock is lost (default term)'
@@ -63,7 +70,8 @@ complete -c dlock -n __dlock_before_lock -l lost-exit-code -x -d 'exit N instead
 complete -c dlock -n __dlock_before_lock -l status -d 'show holders and waiters of LOCK; exit 0: free, 75: held'
 complete -c dlock -n __dlock_before_lock -l json -d 'with --status: as JSON'
 complete -c dlock -n __dlock_before_lock -l schema -d 'print the SQL statement that makes LOCK\'s table'
-complete -c dlock -n __dlock_before_lock -s v -l verbose -d 'say more'
-complete -c dlock -n __dlock_before_lock -s q -l quiet -d 'say only errors and losses: nothing about a wait, a held lock or the store\'s condition'
+complete -c dlock -n __dlock_before_lock -l events -r -F -d 'tell a program what happens, in lines of JSON'
+complete -c dlock -n __dlock_before_lock -s v -l verbose -d 'say all that a terminal would show, and details'
+complete -c dlock -n __dlock_before_lock -s q -l quiet -d 'say only errors and losses'
 complete -c dlock -n __dlock_before_lock -s h -l help -d 'this text'
 complete -c dlock -n __dlock_before_lock -s V -l version -d 'version and stores'

@@ -19,17 +19,19 @@
 #include <poll.h>
 #include <stddef.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 
-#define DLOCK_BACKEND_ABI 3
+#define DLOCK_BACKEND_ABI 6
 
 enum dlock_cap {
     CAP_SHARED = 1,
     CAP_SLOTS = 2,
     CAP_FENCE = 4,
-    CAP_LEASE = 8, /* a hold expires: it needs renewals, and a guard */
-    CAP_FIFO = 16, /* waiters are granted in the order of their arrival */
-    CAP_FD = 32,   /* the kernel keeps the lock on a descriptor (inherit_fd) */
-    CAP_LAG = 64   /* a renewal counts from an older send time (ZooKeeper) */
+    CAP_LEASE = 8,   /* a hold expires: it needs renewals, and a guard */
+    CAP_FIFO = 16,   /* waiters are granted in the order of their arrival */
+    CAP_FD = 32,     /* the kernel keeps the lock on a descriptor (inherit_fd) */
+    CAP_LAG = 64,    /* a renewal counts from an older send time (ZooKeeper) */
+    CAP_NESTED = 128 /* the hold, and with it its lease, is that of another dlock (nested.h) */
 };
 
 /*
@@ -59,7 +61,8 @@ struct dlock_identity {
     int64_t since;    /* the same moment by dlock_now() */
 };
 
-struct tls_table; /* tls/tls.h */
+struct tls_table;    /* tls/tls.h */
+struct nested_outer; /* nested.h */
 
 struct dlock_spec {
     const struct dlock_env *env;
@@ -69,7 +72,8 @@ struct dlock_spec {
     const struct dlock_peer *peers;
     int npeers;
     enum dlock_mode mode;
-    unsigned slots;
+    bool fcntl;     /* CAP_FD: fcntl(2) instead of flock(2) */
+    unsigned slots; /* DLOCK_SLOTS: their number, checked; else 0 */
     int64_t ttl;
     int64_t least_ttl;       /* the store may negotiate down to this: the grace needs the rest */
     int64_t connect_timeout; /* for the whole first contact */
@@ -78,6 +82,7 @@ struct dlock_spec {
     const struct dlock_identity *identity;
     /* dlock_registry_tls(): TLS may be in a module, and so may the store, which cannot call the registry. */
     const struct tls_table *(*tls)(const char *scheme, struct dlock_error *);
+    const struct nested_outer *outer; /* CAP_NESTED: the dlock that holds the lock */
 };
 
 enum dlock_ev {
@@ -90,20 +95,34 @@ enum dlock_ev {
     EV_RELEASED, /* ends release: how; error: why it is unclear */
     EV_LOST,     /* at any time while granted, or ends renew: the loss is certain; error says why */
     EV_INFO,     /* one for each holder and waiter that ask has found: info */
-    EV_DONE,     /* ends ask */
-    EV_AWAY,     /* at any time, now and then: no connection; the core looks the names up again */
-    EV_NOTICE,   /* at any time: error.msg: a warning; with error.code 0 a detail, for -v only */
+    EV_DONE,     /* ends ask; error.msg: why it is free ("no such file"), or "" */
+    EV_AWAY, /* at any time, now and then: no connection; error: why; the core looks the names up again */
+    EV_BACK,   /* while acquire waits: an answer has come, the first one since EV_AWAY */
+    EV_NOTICE, /* at any time: as DLOCK_R_NOTICE */
     EV_FAILED /* ends acquire or ask, never renew or release. The store may still hold an unclear grant: the core calls release */
 };
 
+/*
+ * The text of an error begins with "WHERE: ", WHERE being uri->where, or with "WHERE (ADDRESS): ". If it names the lock,
+ * it ends with " (lock 'NAME')". Of EV_UNCLEAR, EV_LOST and EV_RELEASED the core reports the cause alone: it takes
+ * these parts away, since the message names the store and the lock once. So the cause must read well behind "the lock
+ * is lost: ".
+ */
 struct dlock_event {
     enum dlock_ev type;
     int64_t from; /* the clock, as env->now returned it, before the request that counts was sent */
     int64_t
-        raw_minus_boot; /* filled in by the core: CLOCK_MONOTONIC_RAW - CLOCK_BOOTTIME at from */
-    int64_t ttl;        /* DLOCK_NEVER where there is no lease */
-    int64_t asked;      /* EV_GRANTED with CAP_LAG: when the last heartbeat was sent */
-    uint64_t fence;     /* 0: none; below 2^63 */
+        raw_minus_boot; /* filled in by the core (but CAP_NESTED): CLOCK_MONOTONIC_RAW - CLOCK_BOOTTIME at from */
+    int64_t ttl;   /* DLOCK_NEVER where there is no lease */
+    int64_t asked; /* EV_GRANTED with CAP_LAG: when the last heartbeat was sent */
+    /*
+     * 0: none; below 2^63. An exclusive grant's is greater than all before it. That of a shared one or of a slot is not
+     * less than that of the last exclusive grant, and less than that of the next one.
+     */
+    uint64_t fence;
+    enum dlock_mode mode; /* EV_GRANTED of CAP_NESTED: the kind of the hold, and its slots */
+    unsigned slots;
+    int slot; /* EV_GRANTED with DLOCK_SLOTS: which one, counted from 1; 0: the store does not number them */
     char token[DLOCK_TOKEN_LEN + 1];
     enum dlock_how how;
     int place;                     /* in the queue: 1 is next, 0 unknown */
@@ -120,6 +139,7 @@ struct dlock_backend {
     const char *build_id, *name, *package;
     const char *const *schemes; /* NULL-terminated */
     unsigned caps;
+    const char *no_slots; /* without CAP_SLOTS: why, for the message; may be NULL */
 
     /*
      * Check the URI's parameters and the rest of spec; no I/O on the store. spec stays valid and, peers aside,
@@ -129,8 +149,8 @@ struct dlock_backend {
 
     /*
      * Complete uri->hosts from the store's own configuration, which may be on the network. Called before the names
-     * are looked up, again and again until it does not return 0. 1: done; 0: not yet, and *fd becomes readable; or a
-     * negative code. NULL: the URI has all of them.
+     * are looked up, again and again until it does not return 0, and again for each new try of the first contact.
+     * 1: done; 0: not yet, and *fd becomes readable; or a negative code. NULL: the URI has all of them.
      */
     int (*locate)(struct dlock_be *, int *fd, struct dlock_error *);
 
@@ -160,6 +180,11 @@ struct dlock_backend {
 
     /* CAP_FD: the descriptor that carries the lock, once granted. It stays the backend's. Without CAP_FD: NULL. */
     int (*inherit_fd)(struct dlock_be *);
+
+    /* CAP_FD: does this lock's name lead to the file that fd has open? In any state. Without CAP_FD: NULL. */
+    bool (*is_file)(struct dlock_be *, int fd);
+    /* CAP_FD: the lock's file, as it is now; nothing is made. False: it is missing, or hidden. Without CAP_FD: NULL. */
+    bool (*stat)(const struct dlock_uri *, struct stat *);
 
     /*
      * While granted: the connection whose end frees the lock at once, or -1. A process that outlives this one can

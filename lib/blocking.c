@@ -52,7 +52,7 @@ int dlock_keep(dlock *d, int64_t until, struct dlock_error *err)
             continue;
         return dlock_fail(err, DLOCK_ELOST, r.error.sys, "%s: the lock '%s' %s: %s", dlock_where(d),
                           dlock_name(d),
-                          r.type == DLOCK_R_LOST ? "is lost" : "could not be renewed in time",
+                          r.error.code == DLOCK_ELOST ? "is lost" : "could not be renewed in time",
                           r.error.msg);
     }
     return 0;
@@ -74,8 +74,8 @@ int dlock_release(dlock *d, int64_t timeout_ns, struct dlock_error *err)
         if (r.error.code == 0 || r.error.code == DLOCK_EUNAVAIL)
             break;
         return dlock_fail(err, r.error.code, r.error.sys,
-                          "the release of '%s' failed: %s; it ends with its ttl at the latest",
-                          dlock_name(d), r.error.msg);
+                          "%s: the release of '%s' failed: %s; it ends with its ttl at the latest",
+                          dlock_where(d), dlock_name(d), r.error.msg);
     }
     return dlock_fail(err, DLOCK_EUNAVAIL, 0,
                       "%s: no answer to the release of '%s': it ends with its ttl", dlock_where(d),

@@ -142,14 +142,15 @@ static bool is_made(const char *base, unsigned long uid)
     return lstat(dir, &st) == 0 && S_ISDIR(st.st_mode) && st.st_uid == uid;
 }
 
-static int embedded_dir(char *dir, size_t size, struct dlock_error *err)
+/* Where it is, or is to be made. */
+static int choose_dir(char *dir, size_t size, struct dlock_error *err)
 {
     unsigned long uid = geteuid();
     int usual, r = 0;
 
     if (uid == 0) {
         snprintf(dir, size, ROOT_DIR);
-        return make_dir(dir, err);
+        return 0;
     }
     usual = usual_base(err);
     /*
@@ -165,14 +166,16 @@ static int embedded_dir(char *dir, size_t size, struct dlock_error *err)
     if (usual < 0 || r < 0)
         return usual < 0 ? usual : r;
     snprintf(dir, size, "%s/dlock-%lu", usual ? USUAL_BASE : OTHER_BASE, uid);
-    return make_dir(dir, err);
+    return 0;
 }
 
 static int embedded_store(char **store, struct dlock_error *err)
 {
     char dir[64];
-    int r = embedded_dir(dir, sizeof(dir), err);
+    int r = choose_dir(dir, sizeof(dir), err);
 
+    if (r == 0)
+        r = make_dir(dir, err);
     if (r < 0)
         return r;
     if (asprintf(store, "file://%s", dir) < 0)
@@ -241,5 +244,42 @@ int dlock_default_uri(char **out, const char *name, const char *store, struct dl
     free(base);
     if (r == 0)
         *out = uri;
+    return r;
+}
+
+/* The directory of a file:// store; NULL for another one. */
+static int store_dir(char **out, const char *store, struct dlock_error *err)
+{
+    struct dlock_uri *uri = NULL;
+    char *base = NULL, *text = NULL;
+    int r = given_store(&base, store, err);
+
+    if (r == 0 && asprintf(&text, "%s#name", base) < 0)
+        r = dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+    if (r == 0)
+        r = dlock_uri_parse(&uri, text, err);
+    if (r == 0) {
+        *out = strcmp(uri->scheme, "file") == 0 ? strdup(uri->path) : NULL;
+        dlock_uri_free(uri);
+    }
+    if (base)
+        explicit_bzero(base, strlen(base));
+    if (text)
+        explicit_bzero(text, strlen(text));
+    free(base);
+    free(text);
+    return r;
+}
+
+int dlock_default_dir(char **out, const char *store, struct dlock_error *err)
+{
+    char dir[64];
+    int r;
+
+    if (store && *store)
+        return store_dir(out, store, err);
+    r = choose_dir(dir, sizeof(dir), err);
+    if (r == 0)
+        *out = strdup(dir);
     return r;
 }

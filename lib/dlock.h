@@ -40,6 +40,7 @@
     X(DATA, 65, 0, "foreign data under the lock's name")                                           \
     X(UNAVAIL, 69, 1, "the store cannot be reached")                                               \
     X(NOBACKEND, 69, 0, "no backend for this kind of store")                                       \
+    X(UNUSABLE, 69, 0, "the store was reached, but cannot be used")                                \
     X(OS, 71, 0, "the operating system refused")                                                   \
     X(NOMEM, 71, 1, "out of memory")                                                               \
     X(CREATE, 73, 0, "the lock cannot be created")                                                 \
@@ -80,7 +81,12 @@ const char *dlock_error_text(int code);
 const char *dlock_error_name(int code);
 bool dlock_error_retryable(int code);
 
+/*
+ * Who may hold the lock together. An exclusive holder is alone. Any number of shared holders stand together, and beside
+ * the holders of slots, of which there are at most as many as each of them says (dlock_options.slots).
+ */
 enum dlock_mode { DLOCK_EXCLUSIVE, DLOCK_SHARED, DLOCK_SLOTS };
+#define DLOCK_MAX_SLOTS 1000
 
 /* How many descriptors one lock polls at most: two for each of 15 servers, and some. */
 #define DLOCK_POLL_MAX 40
@@ -92,6 +98,8 @@ struct dlock_info {
     bool foreign; /* the program is not dlock */
     int place;    /* of a waiter: 1 is next, 0 unknown */
     enum dlock_mode mode;
+    unsigned slots; /* DLOCK_SLOTS: how many there are; 0 unknown */
+    int slot;       /* DLOCK_SLOTS: which one a holder has, counted from 1; 0 unknown */
     long pid;
     /*
      * Unix milliseconds, when a holder was granted the lock, or when a waiter came. By the wall clock of that
@@ -124,12 +132,16 @@ enum dlock_holder {
  */
 struct dlock_options {
     enum dlock_mode mode;
-    unsigned slots;   /* DLOCK_SLOTS: how many holders at a time */
+    unsigned
+        slots; /* DLOCK_SLOTS: how many holders at a time, 1 to DLOCK_MAX_SLOTS; the same for all of them */
     int64_t ttl_ns;   /* lease; at least 1 s; default 30 s */
     int64_t grace_ns; /* -1: min(5 s, ttl/6) */
     int64_t
         wait_ns; /* 0: one try; DLOCK_NEVER: unbounded; bounds name look-up and connecting too */
     int64_t connect_timeout_ns; /* first contact; default 5 s */
+    bool
+        retry; /* a store that cannot be reached at first contact is tried again for as long as wait_ns allows */
+    bool fcntl; /* bare files: an open file description lock (fcntl(2)) instead of flock(2) */
     enum dlock_holder holder;
     const char *command, *note; /* for the holder record that others see; copied; may be NULL */
 };
@@ -168,19 +180,32 @@ enum dlock_how {
 
 enum dlock_report_type {
     DLOCK_R_NONE,
-    DLOCK_R_WAITING, /* info: a holder (may be NULL); place: ours in the queue, -1: not looked yet, more follows */
+    /* info: a holder (may be NULL); kept; place: ours in the queue, -1: not looked yet, more follows */
+    DLOCK_R_WAITING,
     DLOCK_R_ACQUIRED, /* times, fence, token: work may start */
-    DLOCK_R_BUSY,     /* ends acquire: held by others, or wait_ns has passed; info (may be NULL) */
+    DLOCK_R_BUSY, /* ends acquire: held by others, or wait_ns has passed; info (may be NULL); kept */
     DLOCK_R_EXTENDED, /* times moved */
-    DLOCK_R_TERM,     /* term_at passed without a renewal: end the work; renewals go on */
-    DLOCK_R_LOST,     /* stop at once: certain loss (error says why), or kill_at passed */
-    DLOCK_R_RELEASED, /* how */
-    DLOCK_R_INFO,     /* info: one holder or waiter, in answer to a status query */
-    DLOCK_R_DONE,     /* ends a status query */
-    DLOCK_R_NOTICE,   /* error.msg: a warning; with error.code 0 a detail, for -v only */
-    DLOCK_R_FAILED    /* ends acquire or a status query: error */
+    /*
+     * Held: half of the time to term_at has passed without a renewal; error: why; since: the last confirmed request.
+     * (ZooKeeper: half of the time from when a renewal was due.)
+     * Waiting: there is no connection; error: why; since: when that began. Once, until RECOVERED or an end.
+     */
+    DLOCK_R_TROUBLE,
+    DLOCK_R_RECOVERED, /* the TROUBLE is over; since: as there */
+    DLOCK_R_TERM,      /* term_at passed without a renewal: end the work; renewals go on */
+    DLOCK_R_LOST,      /* stop at once: certain loss (error.code DLOCK_ELOST), or kill_at passed */
+    DLOCK_R_RELEASED,  /* how */
+    DLOCK_R_INFO,      /* info: one holder or waiter, in answer to a status query */
+    DLOCK_R_DONE,      /* ends a status query */
+    /*
+     * error.msg. error.code 0: a detail, for -v only; DLOCK_ELOST: the lock may not exclude others; else a warning about
+     * how the store is set up.
+     */
+    DLOCK_R_NOTICE,
+    DLOCK_R_FAILED /* ends acquire or a status query: error */
 };
 
+/* error.msg of TROUBLE, TERM, LOST and RELEASED is the cause alone: see dlock_where() and dlock_name() for the rest. */
 struct dlock_report {
     enum dlock_report_type type;
     struct dlock_times times;
@@ -188,8 +213,10 @@ struct dlock_report {
     const char *token; /* valid until close */
     enum dlock_how how;
     int place;
+    bool kept;     /* info could share the lock with us, but an earlier waiter is next */
+    int64_t since; /* by dlock_now() */
     const struct dlock_info *info; /* valid until the next call on the handle */
-    struct dlock_error error;
+    struct dlock_error error;      /* DONE: msg is why the lock is free ("no such file"), or "" */
 };
 
 typedef struct dlock dlock;
@@ -240,6 +267,11 @@ int64_t dlock_time_left(const dlock *);
 int64_t dlock_deadline(const dlock *);
 uint64_t dlock_fence(const dlock *);
 const char *dlock_token(const dlock *);
+/*
+ * dlock_slot - DLOCK_SLOTS: which of the slots is held, 0 to slots - 1: no other holder has it at the same time. -1: none
+ * is held, or the store does not number them (ZooKeeper).
+ */
+int dlock_slot(const dlock *);
 /* The lock's name, the store without secrets ("redis://host:6379/0"), and the backend's name. */
 const char *dlock_name(const dlock *);
 const char *dlock_where(const dlock *);
@@ -284,6 +316,46 @@ int64_t dlock_now(void);
  * password. Returns 0, or a negative code with err filled and *out untouched.
  */
 int dlock_default_uri(char **out, const char *name, const char *store, struct dlock_error *err);
+
+/* -------------------------------------------------------- several locks --- */
+
+/*
+ * A set of handles, all of whose locks are held or none. They are taken one after the other in an order that is the same
+ * in every process (by the lock's name, the kind of store and the store), so that two processes that need the same locks
+ * do not wait for each other in a circle. Where one lock has two spellings that order may differ: a process that holds
+ * some of its locks and gets no other one within 10 s gives them back, and begins again after a random pause.
+ */
+typedef struct dlock_set dlock_set;
+#define DLOCK_SET_MAX 16
+
+/*
+ * dlock_set_open - make a set of n idle handles, 1 to DLOCK_SET_MAX, each with the mode, the ttl and the grace of its own.
+ * wait_ns: as in dlock_options, for the whole set; those of the handles count no more. Takes the handles over: from now
+ * on only dlock_set_close() closes them, and only the set is driven. Returns 0, or DLOCK_EUSAGE (a lock is there twice,
+ * or too many), DLOCK_ENOMEM; then the handles are the caller's still, and *out is untouched.
+ */
+int dlock_set_open(dlock_set **out, dlock *const *locks, int n, int64_t wait_ns,
+                   struct dlock_error *err);
+/* dlock_set_start_acquire - as dlock_start_acquire(). */
+void dlock_set_start_acquire(dlock_set *);
+/* dlock_set_start_release - as dlock_start_release(); begins with the lock that was taken last. */
+void dlock_set_start_release(dlock_set *, int64_t until);
+/* dlock_set_interest - as dlock_interest(); a set of n handles needs n times DLOCK_POLL_MAX entries. */
+int dlock_set_interest(dlock_set *, struct pollfd *, int cap, int64_t *wake_at);
+/*
+ * dlock_set_process - as dlock_process(). *which: the lock that the report is about, or NULL: all of them (ACQUIRED,
+ * EXTENDED, and the RELEASED at the end). The times are the earliest of all locks; fence and token are those of *which.
+ * A lock whose release is not confirmed has a RELEASED of its own before that of the set, whose how is the worst.
+ * Before ACQUIRED, a NOTICE says that locks are given back, and why.
+ */
+int dlock_set_process(dlock_set *, const struct pollfd *, int n, struct dlock_report *,
+                      const dlock **which);
+/* dlock_set_time_left - the least dlock_time_left() of all locks; 0 unless all of them are held. */
+int64_t dlock_set_time_left(const dlock_set *);
+/* dlock_set_at - the i-th handle of dlock_set_open(), for its name, fence, token, slot and descriptors; NULL past the last. */
+const dlock *dlock_set_at(const dlock_set *, int i);
+/* dlock_set_close - free the set and its handles, as dlock_close(). NULL is fine. */
+void dlock_set_close(dlock_set *);
 
 /* ------------------------------------------------------------- blocking --- */
 

@@ -7,12 +7,16 @@
 /* Longer than any lock needs, and far enough from INT64_MAX that sums with a clock do not overflow. */
 #define MAX_NS (INT64_C(36525) * 24 * 3600 * DLOCK_SEC)
 
+/* As sleep(1), systemd and Go write them, and as words. "M" is a month to some, so only "m" is a minute. */
 static const struct {
-    const char *name;
     int64_t ns;
+    const char *names[6];
 } units[] = {
-    {"", DLOCK_SEC},       {"ms", DLOCK_MSEC},      {"s", DLOCK_SEC},
-    {"m", 60 * DLOCK_SEC}, {"h", 3600 * DLOCK_SEC}, {"d", 24 * 3600 * DLOCK_SEC},
+    {24 * 3600 * DLOCK_SEC, {"d", "day", "days"}},
+    {3600 * DLOCK_SEC, {"h", "hr", "hrs", "hour", "hours"}},
+    {60 * DLOCK_SEC, {"m", "min", "mins", "minute", "minutes"}},
+    {DLOCK_SEC, {"s", "sec", "secs", "second", "seconds"}},
+    {DLOCK_MSEC, {"ms", "msec", "msecs"}},
 };
 
 static bool is_digit(char c)
@@ -27,11 +31,20 @@ static const char *skip_digits(const char *p)
     return p;
 }
 
-static int64_t find_unit(const char *name)
+static const char *skip_letters(const char *p)
+{
+    while (*p >= 'a' && *p <= 'z')
+        p++;
+    return p;
+}
+
+/* 0: there is no such unit. */
+static int64_t find_unit(const char *name, size_t len)
 {
     for (size_t i = 0; i < DLOCK_LEN(units); i++)
-        if (strcmp(units[i].name, name) == 0)
-            return units[i].ns;
+        for (size_t k = 0; k < DLOCK_LEN(units[i].names) && units[i].names[k]; k++)
+            if (strlen(units[i].names[k]) == len && memcmp(units[i].names[k], name, len) == 0)
+                return units[i].ns;
     return 0;
 }
 
@@ -48,24 +61,71 @@ static int64_t whole_part(const char *p, const char *end, int64_t unit)
     return n * unit;
 }
 
+/* A number and its unit, as in "1h30m". */
+struct part {
+    const char *end;
+    int64_t unit; /* 0: none was written */
+    int64_t ns;   /* -1: too long */
+    bool fraction;
+};
+
+/* False: no number, or an unknown unit. */
+static bool read_part(const char *p, struct part *part)
+{
+    const char *dot = skip_digits(p), *frac = *dot == '.' ? dot + 1 : dot;
+    const char *name = skip_digits(frac);
+    int64_t unit = DLOCK_SEC;
+
+    part->end = skip_letters(name);
+    part->unit = 0;
+    part->fraction = frac > dot;
+    if (part->end > name)
+        unit = part->unit = find_unit(name, (size_t)(part->end - name));
+    if (unit == 0 || (dot == p && name == frac))
+        return false;
+    part->ns = whole_part(p, dot, unit);
+    /* Digits below a nanosecond are cut off. */
+    for (int64_t scale = unit / 10; part->ns >= 0 && frac < name; frac++, scale /= 10)
+        part->ns += (*frac - '0') * scale;
+    return true;
+}
+
+/*
+ * The sum of the parts; -1: it is too long, -2: that is no duration. Each part has a smaller unit than the one before it,
+ * and only the last may have a fraction: "30m1h" and "1.5h30m" are rather a slip, and what "1h30" means is unclear.
+ */
+static int64_t read_parts(const char *text)
+{
+    int64_t above = DLOCK_NEVER, sum = 0;
+    struct part part = {.end = text};
+
+    do {
+        bool first = part.end == text;
+        if (!read_part(part.end, &part))
+            return -2;
+        bool last = *part.end == '\0';
+        if ((part.unit == 0 && !(first && last)) || part.unit >= above || (part.fraction && !last))
+            return -2;
+        above = part.unit;
+        /* Both are at most MAX_NS and the fraction of a day. */
+        if (sum >= 0)
+            sum = part.ns < 0 || sum + part.ns > MAX_NS ? -1 : sum + part.ns;
+    } while (*part.end);
+    return sum;
+}
+
 int dlock_parse_duration(const char *text, int64_t *ns, struct dlock_error *err)
 {
     /* Perhaps the LOCK, after an option without its value: it may hold a password. */
     const char *shown = strstr(text, "://") ? "(a URI)" : text;
-    const char *dot = skip_digits(text), *frac = *dot == '.' ? dot + 1 : dot;
-    const char *end = skip_digits(frac);
-    int64_t unit = find_unit(end), value, scale;
+    int64_t value = read_parts(text);
 
-    if (unit == 0 || (dot == text && end == frac))
-        return dlock_fail(err, DLOCK_EUSAGE, 0,
-                          "\"%.64s\" is not a duration: write 10, 0.5, 500ms, 1.5m, 2h or 1d",
-                          shown);
-    value = whole_part(text, dot, unit);
-    /* Digits below a nanosecond are cut off. */
-    for (scale = unit / 10; value >= 0 && frac < end; frac++, scale /= 10)
-        value += (*frac - '0') * scale;
-    if (value < 0 || value > MAX_NS)
+    if (value == -1)
         return dlock_fail(err, DLOCK_EUSAGE, 0, "\"%.64s\" is too long: at most 100 years", shown);
+    if (value < 0)
+        return dlock_fail(
+            err, DLOCK_EUSAGE, 0,
+            "\"%.64s\" is not a duration: write 10, 0.5, 500ms, 1.5m, 10min, 1h30m or 1d", shown);
     *ns = value;
     return 0;
 }

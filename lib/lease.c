@@ -128,6 +128,23 @@ static int64_t lag_pause(const struct lease *l)
     return l->times.term_at - l->asked < l->ttl / 4 ? l->ttl / 24 : l->ttl / 6;
 }
 
+/*
+ * When half of the time to term_at has passed. With CAP_LAG, what is confirmed is up to two thirds of the ttl old while
+ * all is well: there half of the time has passed that the store has to answer the renewal, counted from when it is due.
+ */
+static int64_t half_gone(const struct lease *l)
+{
+    int64_t from = l->cfg.lag ? l->times.renew_at : l->sent;
+    return l->ttl == DLOCK_NEVER ? DLOCK_NEVER : from + (l->times.term_at - from) / 2;
+}
+
+/* A process that was stopped asks late, and gives the store the same time to answer. */
+static int64_t trouble_at(const struct lease *l)
+{
+    int64_t late = l->first_asked == 0 ? 0 : dlock_max(0, l->first_asked - l->times.renew_at);
+    return l->ttl == DLOCK_NEVER ? DLOCK_NEVER : half_gone(l) + late;
+}
+
 /* Take over a confirmed send time. Deadlines only move forward: an older confirmation changes nothing. */
 static bool confirm(struct lease *l, int64_t from, int64_t raw_minus_boot, int64_t ttl)
 {
@@ -139,6 +156,7 @@ static bool confirm(struct lease *l, int64_t from, int64_t raw_minus_boot, int64
         l->cfg.ttl = ttl;
         l->cfg.grace = lease_default_grace(ttl);
     }
+    l->first_asked = 0;
     struct dlock_times old = l->times;
     lease_timeline(&l->times, &l->cfg, ttl, from, raw_minus_boot);
     if (l->cfg.lag && ttl != DLOCK_NEVER)
@@ -158,7 +176,7 @@ static int64_t later_clock(const struct lease *l, struct dlock_clocks now)
 /* Has more than 1/part of the usable time passed before the answer came? */
 static bool came_late(const struct lease *l, struct dlock_clocks now, int64_t part)
 {
-    if (l->ttl == DLOCK_NEVER || l->cfg.lag)
+    if (l->ttl == DLOCK_NEVER || l->cfg.lag || l->cfg.follows)
         return false;
     return later_clock(l, now) - l->sent > (l->times.term_at - l->sent) / part;
 }
@@ -183,8 +201,10 @@ static void on_renewed(struct lease *l, struct dlock_clocks now, const struct dl
     l->retry_at = 0;
     l->pause = 0;
     bool moved = confirm(l, ev->from, ev->raw_minus_boot, ev->ttl);
-    if (!moved && l->cfg.lag)
+    if (!moved && l->cfg.lag) {
         l->times.renew_at = l->asked + lag_pause(l);
+        l->first_asked = 0;
+    }
     if (l->state == LEASE_CONFIRMING) {
         /* Half is gone again: so slow a store cannot keep a lease of this ttl alive. */
         l->unusable = came_late(l, now, 2);
@@ -192,6 +212,7 @@ static void on_renewed(struct lease *l, struct dlock_clocks now, const struct dl
         l->start_due = true;
     } else if (moved) {
         l->extend_due = true;
+        l->recovering = l->troubled;
     }
 }
 
@@ -233,9 +254,15 @@ static void on_event(struct lease *l, struct dlock_clocks now, const struct dloc
     }
 }
 
+/* Is it renewed by us? */
+static bool is_renewed(const struct lease *l)
+{
+    return !l->certain && !l->cfg.follows && l->ttl != DLOCK_NEVER;
+}
+
 static bool renewal_due(const struct lease *l, int64_t now)
 {
-    if (l->renewing || l->certain || l->ttl == DLOCK_NEVER || now < l->retry_at)
+    if (l->renewing || !is_renewed(l) || now < l->retry_at)
         return false;
     return l->state == LEASE_CONFIRMING || now >= l->times.renew_at;
 }
@@ -257,9 +284,28 @@ static enum lease_do on_time(struct lease *l, struct dlock_clocks now)
     if (renewal_due(l, now.boot)) {
         l->renewing = true;
         l->asked = now.boot;
+        if (l->first_asked == 0)
+            l->first_asked = now.boot;
         return LEASE_RENEW;
     }
     return LEASE_NOTHING;
+}
+
+/* A renewal whose answer took so long that half is gone again does not end the trouble. */
+static enum lease_do on_trouble(struct lease *l, struct dlock_clocks now)
+{
+    int64_t later = later_clock(l, now);
+    if (l->state != LEASE_HELD || l->cfg.follows)
+        return LEASE_NOTHING;
+    if (l->recovering && later < half_gone(l)) {
+        l->troubled = l->recovering = false;
+        return LEASE_RECOVERED;
+    }
+    if (l->troubled || later < trouble_at(l))
+        return LEASE_NOTHING;
+    l->troubled = true;
+    l->trouble_since = l->sent;
+    return LEASE_TROUBLE;
 }
 
 enum lease_do lease_step(struct lease *l, struct dlock_clocks now, const struct dlock_event *ev)
@@ -286,7 +332,7 @@ enum lease_do lease_step(struct lease *l, struct dlock_clocks now, const struct 
         l->extend_due = false;
         return LEASE_EXTEND;
     }
-    return todo;
+    return todo == LEASE_NOTHING ? on_trouble(l, now) : todo;
 }
 
 int64_t lease_wake(const struct lease *l, struct dlock_clocks now)
@@ -300,9 +346,11 @@ int64_t lease_wake(const struct lease *l, struct dlock_clocks now)
         end = l->times.term_at;
     else if (l->state == LEASE_ENDING)
         end = l->times.kill_at;
+    if (l->state == LEASE_HELD && !l->troubled && !l->cfg.follows)
+        end = dlock_min(end, trouble_at(l));
     if (end != DLOCK_NEVER)
         wake = now.boot + dlock_wait_part(end - later_clock(l, now));
-    if (!l->renewing && !l->certain && l->ttl != DLOCK_NEVER) {
+    if (!l->renewing && is_renewed(l)) {
         int64_t due = l->state == LEASE_CONFIRMING ? 0 : l->times.renew_at;
         wake = dlock_min(wake, dlock_max(due, l->retry_at));
     }

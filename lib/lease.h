@@ -11,6 +11,8 @@
  *   kill_at  = deadline - margin
  *   term_at  = kill_at - grace
  *   usable   = term_at - sent; renew at sent + usable/3 (with lag: ttl/6)
+ *   trouble  at sent + usable/2 (with lag: half-way from renew_at to term_at), and by as much later as the first renewal
+ *            that is not answered began late
  *
  * sent is a pair, CLOCK_BOOTTIME and CLOCK_MONOTONIC_RAW, and so is each time that follows from it: it has passed when
  * one of the clocks has reached it. Only renewals and pauses, which may be late, go by CLOCK_BOOTTIME alone.
@@ -21,9 +23,10 @@
 #include "util.h"
 
 struct lease_config {
-    int64_t ttl;        /* DLOCK_NEVER: no lease, no renewals */
-    int64_t grace;      /* between TERM and KILL; 0 with --on-lost kill */
-    bool lag;           /* CAP_LAG */
+    int64_t ttl;   /* DLOCK_NEVER: no lease, no renewals */
+    int64_t grace; /* between TERM and KILL; 0 with --on-lost kill */
+    bool lag;      /* CAP_LAG */
+    bool follows;  /* CAP_NESTED: another process renews; what it has confirmed comes unasked */
     bool default_grace; /* grace was not given: recomputed when the store negotiates another ttl */
 };
 
@@ -46,7 +49,9 @@ enum lease_do {
     LEASE_EXTEND,  /* times moved */
     LEASE_TERM,    /* term_at has passed: the work must end */
     LEASE_KILL,    /* lost: the work must be dead */
-    LEASE_UNUSABLE /* granted, but too little time is left to start the work: release, then retry or give up */
+    LEASE_UNUSABLE, /* granted, but too little time is left to start the work: release, then retry or give up */
+    LEASE_TROUBLE, /* half of the time to term_at has passed without a renewal; once, until it has recovered */
+    LEASE_RECOVERED /* after EXTEND: that is over */
 };
 
 struct lease {
@@ -57,11 +62,15 @@ struct lease {
     int64_t ttl;      /* in force: as negotiated */
     int64_t retry_at; /* pause after an unclear renewal: not before this */
     int64_t pause;
-    int64_t asked; /* with lag: when the last renewal began; the confirmed send time is older */
-    bool renewing; /* a renewal awaits its answer */
-    bool certain;  /* the store itself says that the lock is not ours */
-    bool unusable; /* the confirmation took too long for this ttl */
+    int64_t asked; /* when the last renewal began; with lag, the confirmed send time is older */
+    int64_t first_asked; /* the same of the first one since renew_at was set; 0: none */
+    bool renewing;       /* a renewal awaits its answer */
+    bool certain;        /* the store itself says that the lock is not ours */
+    bool unusable;       /* the confirmation took too long for this ttl */
     bool start_due, extend_due, kill_due;
+    bool troubled;         /* LEASE_TROUBLE was returned, and not LEASE_RECOVERED since */
+    bool recovering;       /* troubled, and a renewal was confirmed since */
+    int64_t trouble_since; /* the request that counted then */
 };
 
 #define LEASE_MIN_TTL DLOCK_SEC

@@ -4,24 +4,25 @@
  * what is unclear, trying again.
  *
  * A handle goes from LOCK_IDLE through LOCK_RESOLVING (names to addresses; skipped when they are known) to
- * LOCK_ACQUIRING and LOCK_HELD, or to LOCK_ASKING, and through LOCK_RELEASING back to LOCK_IDLE. lease.c makes
- * the decisions about time while the lock is held; dlock_process() carries them out.
+ * LOCK_ACQUIRING and LOCK_HELD, or to LOCK_ASKING, and through LOCK_RELEASING back to LOCK_IDLE. A first contact that
+ * has failed goes through LOCK_PAUSING to LOCK_RESOLVING again, if the options say so. lease.c makes the decisions
+ * about time while the lock is held; dlock_process() carries them out.
  */
 #include "lock.h"
 
+#include "nested.h"
 #include "util.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* What is left of -w's 100 ms tolerance for leaving the queue in an orderly way. */
-#define UNDO_BRIEF (60 * DLOCK_MSEC)
-/* Undo after a failure that no -w bounds. */
-#define UNDO_TIME (500 * DLOCK_MSEC)
 /* A backend bounds the first contact more exactly: our bound comes after its own. */
 #define CONTACT_SLACK (30 * DLOCK_MSEC)
 #define UNUSABLE_MAX 3
 #define RESOLVE_AGAIN (10 * DLOCK_SEC)
+#define RETRY_BASE (100 * DLOCK_MSEC) /* pauses between tries of the first contact */
+#define RETRY_MAX DLOCK_SEC
 
 /* --- clocks ----------------------------------------------------------------------------------- */
 
@@ -64,6 +65,12 @@ static struct dlock_clocks clocks_of(const dlock *d)
     return dlock_clocks_read(d->env);
 }
 
+/* The backend runs an operation, or holds the lock. */
+static bool backend_works(const dlock *d)
+{
+    return d->phase != LOCK_IDLE && d->phase != LOCK_RESOLVING && d->phase != LOCK_PAUSING;
+}
+
 /* --- opening ---------------------------------------------------------------------------------- */
 
 static int check_options(const struct dlock_options *o, const struct dlock_backend *be,
@@ -72,7 +79,14 @@ static int check_options(const struct dlock_options *o, const struct dlock_backe
     if (o->mode == DLOCK_SHARED && !(be->caps & CAP_SHARED))
         return dlock_fail(err, DLOCK_EUSAGE, 0, "shared locks are not available for %s", be->name);
     if (o->mode == DLOCK_SLOTS && !(be->caps & CAP_SLOTS))
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "slots are not available for %s", be->name);
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "slots are not available for %s%s%s", be->name,
+                          be->no_slots ? ": " : "", be->no_slots ? be->no_slots : "");
+    if (o->mode == DLOCK_SLOTS && (o->slots < 1 || o->slots > DLOCK_MAX_SLOTS))
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "the number of slots must be from 1 to %d",
+                          DLOCK_MAX_SLOTS);
+    if (o->fcntl && !(be->caps & CAP_FD))
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "fcntl(2) locks are for files: not for %s",
+                          be->name);
     if (o->connect_timeout_ns <= 0 || o->wait_ns < 0)
         return dlock_fail(err, DLOCK_EUSAGE, 0, "a time-out must be greater than zero");
     /* For a file as well, which has no lease: its lock may move to another store. */
@@ -90,6 +104,7 @@ static void set_lease(dlock *d, const struct dlock_options *o)
         .ttl = leased ? o->ttl_ns : DLOCK_NEVER,
         .grace = o->grace_ns >= 0 ? o->grace_ns : lease_default_grace(o->ttl_ns),
         .lag = d->table->caps & CAP_LAG,
+        .follows = d->table->caps & CAP_NESTED,
         .default_grace = o->grace_ns < 0,
     };
 }
@@ -102,7 +117,8 @@ static void set_spec(dlock *d, const struct dlock_options *o)
     d->spec = (struct dlock_spec){
         .uri = d->uri,
         .mode = o->mode,
-        .slots = o->slots,
+        .fcntl = o->fcntl,
+        .slots = o->mode == DLOCK_SLOTS ? o->slots : 0,
         .ttl = o->ttl_ns,
         .least_ttl = lease_least_ttl(&d->lease_cfg),
         .connect_timeout = o->connect_timeout_ns,
@@ -115,10 +131,19 @@ static void set_spec(dlock *d, const struct dlock_options *o)
     lock_set_env(d, &dlock_env_system, o->ttl_ns);
 }
 
-static int open_backend(dlock *d, const struct dlock_options *o, struct dlock_error *err)
+static const struct dlock_backend *find_table(const dlock *d, struct dlock_error *err)
+{
+    if (!d->spec.outer)
+        return dlock_registry_find(d->uri->scheme, err);
+    return dlock_registry_hold(d->uri->scheme) & CAP_FD ? &dlock_nested_local : &dlock_nested_lease;
+}
+
+static int open_backend(dlock *d, const struct dlock_options *o, const struct nested_outer *outer,
+                        struct dlock_error *err)
 {
     struct dlock_error why;
-    d->table = dlock_registry_find(d->uri->scheme, &why);
+    d->spec.outer = outer;
+    d->table = find_table(d, &why);
     if (!d->table) {
         if (err)
             *err = why;
@@ -134,21 +159,25 @@ static int open_backend(dlock *d, const struct dlock_options *o, struct dlock_er
     if (rc < 0)
         return rc;
     set_spec(d, o);
+    d->spec.outer = outer;
     rc = d->table->open(&d->be, &d->spec, err);
     if (rc < 0)
         return rc;
     d->wait_until = d->contact_by = DLOCK_NEVER;
+    if (outer) /* its backend has read the URI's parameters */
+        return 0;
+    d->say_ignored = dlock_uri_ignored(d->uri, NULL, 0);
     return dlock_uri_check_params(d->uri, err);
 }
 
-int dlock_open_uri(dlock **out, struct dlock_uri **uri, const struct dlock_options *o,
-                   struct dlock_error *err)
+int dlock_open_nested(dlock **out, struct dlock_uri **uri, const struct nested_outer *outer,
+                      const struct dlock_options *o, struct dlock_error *err)
 {
     dlock *d = calloc(1, sizeof(*d));
     int rc = DLOCK_ENOMEM;
     if (d) {
         d->uri = *uri;
-        rc = open_backend(d, o, err);
+        rc = open_backend(d, o, outer, err);
     } else {
         dlock_fail(err, rc, 0, "out of memory");
         dlock_uri_free(*uri);
@@ -159,6 +188,12 @@ int dlock_open_uri(dlock **out, struct dlock_uri **uri, const struct dlock_optio
     else
         *out = d;
     return rc;
+}
+
+int dlock_open_uri(dlock **out, struct dlock_uri **uri, const struct dlock_options *o,
+                   struct dlock_error *err)
+{
+    return dlock_open_nested(out, uri, NULL, o, err);
 }
 
 int dlock_open(dlock **out, const char *text, const struct dlock_options *o,
@@ -194,10 +229,84 @@ static struct dlock_report *report(dlock *d, enum dlock_report_type type)
     return &d->report;
 }
 
+/* How much of the text stands before " (lock 'NAME')" at its end: all of it where that is missing. */
+static size_t without_lock(const dlock *d, const char *msg)
+{
+    char lock[sizeof(((struct dlock_error *)0)->msg)];
+    size_t n = strlen(msg);
+    int tail = snprintf(lock, sizeof(lock), " (lock '%s')", d->uri->name);
+    bool named = tail > 0 && (size_t)tail < n && strcmp(msg + n - tail, lock) == 0;
+    return named ? n - (size_t)tail : n;
+}
+
+/*
+ * Of a text "WHERE: refused (lock 'NAME')" or "WHERE (ADDRESS): refused" what a report about a hold has: "refused" or
+ * "ADDRESS: refused". The caller that prints it names the store and the lock.
+ */
+static void set_cause(const dlock *d, struct dlock_error *cause, const struct dlock_error *from)
+{
+    char *msg = cause->msg, *end;
+    size_t n = strlen(d->uri->where);
+    *cause = *from;
+    if (strncmp(msg, d->uri->where, n) == 0 && strncmp(msg + n, ": ", 2) == 0) {
+        memmove(msg, msg + n + 2, strlen(msg + n + 2) + 1);
+    } else if (strncmp(msg, d->uri->where, n) == 0 && strncmp(msg + n, " (", 2) == 0 &&
+               (end = strstr(msg + n, "): "))) {
+        memmove(end, end + 1, strlen(end + 1) + 1);
+        memmove(msg, msg + n + 2, strlen(msg + n + 2) + 1);
+    }
+    msg[without_lock(d, msg)] = '\0';
+}
+
 static void report_failed(dlock *d)
 {
     report(d, DLOCK_R_FAILED)->error = d->why;
     d->phase = LOCK_IDLE;
+}
+
+/* The store does not answer: later once more? Only a network failure passes. */
+static bool may_retry(const dlock *d)
+{
+    return d->want == LOCK_ACQUIRING && d->opt.wait_ns != 0 && (d->opt.retry || d->contacted) &&
+           d->unanswered && d->why.code == DLOCK_EUNAVAIL;
+}
+
+/* d->why: no answer, while we wait. That is reported once, until there is one. */
+static void away(dlock *d, int64_t since)
+{
+    if (d->away_since != 0)
+        return;
+    d->away_since = since;
+    struct dlock_report *r = report(d, DLOCK_R_TROUBLE);
+    set_cause(d, &r->error, &d->why);
+    r->since = since;
+}
+
+static void answered(dlock *d)
+{
+    d->contacted = true;
+    d->unanswered = false;
+    if (d->away_since != 0)
+        d->back_since = d->away_since;
+    d->away_since = 0;
+}
+
+/* The first contact has failed, and nothing is left of it. */
+static void pause_contact(dlock *d)
+{
+    int64_t now = now_of(d);
+    d->phase = LOCK_PAUSING;
+    d->retry_at = now + dlock_backoff_next(&d->retry_pause, d->env);
+    d->contact_by = DLOCK_NEVER;
+    away(d, d->contacted ? now : d->asked_at);
+}
+
+static void contact_failed(dlock *d)
+{
+    if (may_retry(d))
+        pause_contact(d);
+    else
+        report_failed(d);
 }
 
 /* The addresses are known: begin the acquire or the query. */
@@ -209,7 +318,9 @@ static void ask_backend(dlock *d)
         return;
     }
     d->phase = LOCK_ACQUIRING;
+    d->unanswered = true;
     d->fence = 0;
+    d->slot = 0;
     d->token[0] = '\0';
     lease_acquire(&d->lease, &d->lease_cfg);
     dlock_identity_begin(&d->identity);
@@ -264,22 +375,28 @@ static void check_resolver(dlock *d)
         return;
     if (rc > 0 && !take_peers(d, peers, n))
         rc = dlock_fail(&why, DLOCK_ENOMEM, 0, "out of memory");
-    if (d->phase != LOCK_RESOLVING)
+    if (d->phase != LOCK_RESOLVING || d->names.locating)
         return; /* a look-up beside a reconnect: when it fails, the old addresses stay */
     if (rc > 0) {
         ask_backend(d);
     } else {
         d->why = why;
-        report_failed(d);
+        contact_failed(d);
     }
+}
+
+/* An inner dlock has nothing to do with the store's. */
+static bool has_hosts(const dlock *d)
+{
+    return d->uri->nhosts > 0 && !(d->table->caps & CAP_NESTED);
 }
 
 /* The store may have moved: look its names up again, while work goes on with the addresses we have. */
 static void resolve_again(dlock *d)
 {
-    /* Several times within the ttl: an outage is not ridden out for longer. */
+    /* Several times within the ttl: a holder does not ride out an outage for longer. */
     int64_t pause = dlock_min(RESOLVE_AGAIN, dlock_max(d->opt.ttl_ns / 6, DLOCK_SEC));
-    if (d->names.resolver || d->uri->nhosts == 0 || now_of(d) - d->names.resolved_at < pause)
+    if (d->names.resolver || !has_hosts(d) || now_of(d) - d->names.resolved_at < pause)
         return;
     d->names.resolved_at = now_of(d);
     dlock_resolver_start(&d->names.resolver, d->uri, NULL);
@@ -287,7 +404,7 @@ static void resolve_again(dlock *d)
 
 static bool needs_resolver(const dlock *d)
 {
-    return d->uri->nhosts > 0 && !d->names.peers;
+    return has_hosts(d) && !d->names.peers;
 }
 
 /* Find out the hosts, then their addresses, then ask the backend. */
@@ -301,22 +418,38 @@ static void locate(dlock *d)
         ask_backend(d);
     else if (rc < 0 ||
              (!d->names.resolver && dlock_resolver_start(&d->names.resolver, d->uri, &d->why) < 0))
-        report_failed(d);
+        contact_failed(d);
 }
 
 /* --- start and release ------------------------------------------------------------------------ */
 
-static void begin(dlock *d, enum lock_phase want)
+static void contact(dlock *d)
 {
     int64_t now = now_of(d);
-    d->want = want;
-    d->contacted = false;
     d->contact_by = now + d->opt.connect_timeout_ns;
     if (d->contact_by < DLOCK_NEVER - CONTACT_SLACK)
         d->contact_by += CONTACT_SLACK;
     d->phase = LOCK_RESOLVING;
     d->names.partly_at = now + (dlock_min(d->contact_by, d->wait_until) - now) / 2;
     locate(d);
+}
+
+static void contact_again(dlock *d)
+{
+    contact(d);
+    if (d->phase == LOCK_ACQUIRING)
+        resolve_again(d); /* for the next time: it has the old addresses now */
+}
+
+static void begin(dlock *d, enum lock_phase want)
+{
+    d->want = want;
+    d->asked_at = now_of(d);
+    d->contacted = false;
+    d->unanswered = true;
+    d->away_since = d->back_since = 0;
+    d->retry_pause = (struct dlock_backoff){.base = RETRY_BASE, .max = RETRY_MAX};
+    contact(d);
 }
 
 void dlock_start_acquire(dlock *d)
@@ -344,12 +477,13 @@ static void release_then(dlock *d, enum lock_then then_, int64_t until)
 
 void dlock_start_release(dlock *d, int64_t until)
 {
-    if (d->phase == LOCK_IDLE || d->phase == LOCK_RESOLVING) {
+    d->back_since = 0; /* a report that waits is void */
+    if (!backend_works(d)) {
         d->phase = LOCK_IDLE;
         report(d, DLOCK_R_RELEASED)->how = DLOCK_REL_NOTHING;
         return;
     }
-    d->report.type = DLOCK_R_NONE; /* a report that waits is void */
+    d->report.type = DLOCK_R_NONE;
     release_then(d, THEN_RELEASED, until);
 }
 
@@ -357,10 +491,25 @@ void dlock_start_release(dlock *d, int64_t until)
 
 static int64_t undo_until(const dlock *d)
 {
-    int64_t now = now_of(d), until = now + UNDO_TIME;
-    if (d->wait_until != DLOCK_NEVER)
-        until = dlock_min(until, dlock_max(now, d->wait_until) + UNDO_BRIEF);
-    return until;
+    return lock_undo_until(now_of(d), d->wait_until);
+}
+
+/* d->why: the try has failed. */
+static void try_failed(dlock *d)
+{
+    if (backend_works(d))
+        release_then(d, may_retry(d) ? THEN_RETRY : THEN_FAILED, undo_until(d));
+    else
+        contact_failed(d);
+}
+
+/* d->why: nothing is tried any more. */
+static void end_failed(dlock *d)
+{
+    if (backend_works(d))
+        release_then(d, THEN_FAILED, undo_until(d));
+    else
+        report_failed(d);
 }
 
 /* Granted too late to be used: give it back, and queue again if the caller waits. */
@@ -372,6 +521,24 @@ static void give_back_late(dlock *d)
         "%s: the lock '%s' was granted too late to be used: the store is slow, or this machine was stopped; a longer ttl helps",
         d->uri->where, d->uri->name);
     release_then(d, again ? THEN_AGAIN : THEN_FAILED, undo_until(d));
+}
+
+/* Why the lease is not renewed: what the store said last; else this process is late itself, or the store is silent. */
+static void say_why(const dlock *d, struct dlock_error *err)
+{
+    const struct lease *l = &d->lease;
+    int64_t now = now_of(d), late = d->lease_due > 0 ? now - d->lease_due : 0;
+    char text[32];
+    if (d->why.code != 0)
+        *err = d->why;
+    else if (late > (l->times.term_at - l->sent) / 12)
+        dlock_fail(
+            err, DLOCK_EUNAVAIL, 0,
+            "this process did not run for %s: it was stopped, or the machine was asleep or overloaded",
+            dlock_format_duration(late, text, sizeof(text)));
+    else if (l->renewing)
+        dlock_fail(err, DLOCK_EUNAVAIL, 0, "no answer within %s",
+                   dlock_format_duration(now - l->asked, text, sizeof(text)));
 }
 
 static void lease_action(dlock *d, enum lease_do todo)
@@ -387,12 +554,19 @@ static void lease_action(dlock *d, enum lease_do todo)
     case LEASE_EXTEND:
         report(d, DLOCK_R_EXTENDED);
         break;
+    case LEASE_TROUBLE:
+        say_why(d, &report(d, DLOCK_R_TROUBLE)->error);
+        d->report.since = d->lease.trouble_since;
+        break;
+    case LEASE_RECOVERED:
+        report(d, DLOCK_R_RECOVERED)->since = d->lease.trouble_since;
+        break;
     case LEASE_TERM:
-        report(d, DLOCK_R_TERM)->error = d->why;
+        say_why(d, &report(d, DLOCK_R_TERM)->error);
         break;
     case LEASE_KILL:
         if (d->phase == LOCK_HELD)
-            report(d, DLOCK_R_LOST)->error = d->why;
+            say_why(d, &report(d, DLOCK_R_LOST)->error);
         else
             give_back_late(d); /* lost before the work was started */
         break;
@@ -404,6 +578,22 @@ static void lease_action(dlock *d, enum lease_do todo)
     }
 }
 
+/* What keeps a reader from joining the readers and slots there are? On files, which have no order, nothing does. */
+bool lock_kept(const dlock *d)
+{
+    return d->have_holder && d->holder.mode != DLOCK_EXCLUSIVE && d->spec.mode == DLOCK_SHARED &&
+           !(d->table->caps & CAP_FD);
+}
+
+/* WAITING or BUSY. */
+static struct dlock_report *report_holder(dlock *d, enum dlock_report_type type)
+{
+    struct dlock_report *r = report(d, type);
+    r->info = d->have_holder ? &d->holder : NULL;
+    r->kept = lock_kept(d);
+    return r;
+}
+
 static void on_released(dlock *d, const struct dlock_event *ev)
 {
     d->phase = LOCK_IDLE;
@@ -412,18 +602,27 @@ static void on_released(dlock *d, const struct dlock_event *ev)
         ask_backend(d);
         break;
     case THEN_BUSY:
-        report(d, DLOCK_R_BUSY)->info = d->have_holder ? &d->holder : NULL;
+        report_holder(d, DLOCK_R_BUSY);
         break;
     case THEN_FAILED:
         report_failed(d);
         break;
+    case THEN_RETRY:
+        pause_contact(d);
+        break;
     case THEN_RELEASED: {
         struct dlock_report *r = report(d, DLOCK_R_RELEASED);
         r->how = ev->how;
-        r->error = ev->error;
+        set_cause(d, &r->error, &ev->error);
         break;
     }
     }
+}
+
+/* The store has answered, and may be away now: the acquire goes on. */
+static bool waits(const dlock *d)
+{
+    return d->phase == LOCK_ACQUIRING && d->contacted && d->opt.wait_ns != 0;
 }
 
 static void on_event(dlock *d, const struct dlock_event *ev)
@@ -431,38 +630,40 @@ static void on_event(dlock *d, const struct dlock_event *ev)
     switch (ev->type) {
     case EV_WAITING:
     case EV_BUSY:
-        d->contacted = true;
+        answered(d);
         d->have_holder = ev->info;
         if (ev->info)
             d->holder = *ev->info;
         if (ev->type == EV_BUSY)
             d->phase = LOCK_IDLE;
-        report(d, ev->type == EV_BUSY ? DLOCK_R_BUSY : DLOCK_R_WAITING)->info =
-            d->have_holder ? &d->holder : NULL;
-        d->report.place = ev->place;
+        report_holder(d, ev->type == EV_BUSY ? DLOCK_R_BUSY : DLOCK_R_WAITING)->place = ev->place;
         break;
     case EV_GRANTED:
-        d->contacted = true;
+        answered(d);
         d->fence = ev->fence;
+        d->slot = ev->slot;
+        d->mode = d->spec.outer ? ev->mode : d->spec.mode;
+        d->slots = d->spec.outer ? ev->slots : d->spec.slots;
         memcpy(d->token, ev->token, sizeof(d->token));
+        d->why.code = 0;
         break;
     case EV_UNCLEAR:
-        d->why = ev->error;
+        set_cause(d, &d->why, &ev->error);
         resolve_again(d);
         break;
     case EV_LOST:
-        d->why = ev->error;
+        set_cause(d, &d->why, &ev->error);
         break;
     case EV_RELEASED:
         on_released(d, ev);
         break;
     case EV_INFO:
-        d->contacted = true;
+        answered(d);
         report(d, DLOCK_R_INFO)->info = ev->info;
         break;
     case EV_DONE:
         d->phase = LOCK_IDLE;
-        report(d, DLOCK_R_DONE);
+        report(d, DLOCK_R_DONE)->error = ev->error;
         break;
     case EV_NOTICE:
         report(d, DLOCK_R_NOTICE)->error = ev->error;
@@ -471,14 +672,25 @@ static void on_event(dlock *d, const struct dlock_event *ev)
         break;
     case EV_FAILED:
         d->why = ev->error;
-        release_then(d, THEN_FAILED, undo_until(d));
+        try_failed(d);
         break;
     case EV_RENEWED:
+        if (waits(d)) /* granted, but late: that must be renewed first */
+            answered(d);
         if (ev->error.code != 0)
             resolve_again(d);
+        d->why.code = 0;
         break;
     case EV_AWAY:
         resolve_again(d);
+        if (waits(d)) {
+            d->why = ev->error;
+            away(d, now_of(d));
+        }
+        break;
+    case EV_BACK:
+        if (waits(d))
+            answered(d);
         break;
     case EV_NONE:
         break;
@@ -493,16 +705,26 @@ static void no_answer(dlock *d, int64_t waited)
                                                 : " to the name look-up";
     dlock_fail(&d->why, DLOCK_EUNAVAIL, 0, "%s: no answer within %s%s (lock '%s')", d->uri->where,
                dlock_format_duration(waited, text, sizeof(text)), to, d->uri->name);
-    if (d->phase == LOCK_RESOLVING)
-        report_failed(d);
-    else
-        release_then(d, THEN_FAILED, undo_until(d));
+}
+
+/* d->why is the latest failure of an outage: say how long that has lasted. What is too long loses its end, not the rest. */
+static void still_away(dlock *d)
+{
+    char lasted[32], rest[sizeof(d->why.msg) / 2];
+    int64_t ns = now_of(d) - d->away_since, shown = ns < DLOCK_SEC ? DLOCK_MSEC : 100 * DLOCK_MSEC;
+    dlock_format_duration(ns / shown * shown, lasted, sizeof(lasted));
+    snprintf(rest, sizeof(rest), "; no answer for %s (lock '%s')", lasted, d->uri->name);
+    size_t room = sizeof(d->why.msg) - 1 - strlen(rest);
+    dlock_fail(&d->why, DLOCK_EUNAVAIL, d->why.sys, "%.*s%s",
+               (int)dlock_min((int64_t)room, (int64_t)without_lock(d, d->why.msg)), d->why.msg,
+               rest);
 }
 
 /* Do we wait for an answer that -w and --connect-timeout bound? */
 static bool trying(const dlock *d)
 {
-    return d->phase == LOCK_RESOLVING || d->phase == LOCK_ACQUIRING || d->phase == LOCK_ASKING;
+    return d->phase == LOCK_RESOLVING || d->phase == LOCK_PAUSING || d->phase == LOCK_ACQUIRING ||
+           d->phase == LOCK_ASKING;
 }
 
 /* The wait is over. For its report, look for the holder where no event has said who it is. */
@@ -519,13 +741,20 @@ static void on_time(dlock *d)
     int64_t now = now_of(d);
     if (!trying(d))
         return;
-    if (now >= d->wait_until) {
-        if (d->contacted)
-            give_up(d);
-        else
-            no_answer(d, d->opt.wait_ns);
+    if (now >= d->wait_until && d->away_since != 0) {
+        still_away(d);
+        end_failed(d);
+    } else if (now >= d->wait_until && d->contacted) {
+        give_up(d);
+    } else if (now >= d->wait_until) {
+        no_answer(d, d->opt.wait_ns);
+        end_failed(d);
+    } else if (d->phase == LOCK_PAUSING) {
+        if (now >= d->retry_at)
+            contact_again(d);
     } else if (now >= d->contact_by && !d->contacted) {
         no_answer(d, d->opt.connect_timeout_ns);
+        try_failed(d);
     }
 }
 
@@ -534,11 +763,11 @@ static void on_time(dlock *d)
 int dlock_interest(dlock *d, struct pollfd *pfd, int cap, int64_t *wake_at)
 {
     int n = 0;
-    *wake_at = lease_wake(&d->lease, clocks_of(d));
+    *wake_at = d->lease_due = lease_wake(&d->lease, clocks_of(d));
     if (trying(d))
         *wake_at = dlock_min(*wake_at,
                              dlock_min(d->wait_until, d->contacted ? DLOCK_NEVER : d->contact_by));
-    if (d->report.type != DLOCK_R_NONE)
+    if (d->report.type != DLOCK_R_NONE || d->say_ignored)
         *wake_at = 0;
     if (d->phase == LOCK_RESOLVING && d->names.locating && n < cap)
         pfd[n++] = (struct pollfd){.fd = d->names.locate_fd, .events = POLLIN};
@@ -551,15 +780,38 @@ int dlock_interest(dlock *d, struct pollfd *pfd, int cap, int64_t *wake_at)
         if (d->phase == LOCK_RESOLVING && now_of(d) < d->names.partly_at)
             *wake_at = dlock_min(*wake_at, d->names.partly_at);
     }
-    if (d->phase != LOCK_RESOLVING && d->phase != LOCK_IDLE)
+    if (d->phase == LOCK_PAUSING)
+        *wake_at = dlock_min(*wake_at, d->retry_at);
+    if (d->back_since != 0)
+        *wake_at = 0;
+    if (backend_works(d))
         n += d->table->interest(d->be, pfd + n, cap - n, wake_at);
     return n;
 }
 
+/* What ended an outage may have brought another report, which comes behind. */
 static int take_report(dlock *d, struct dlock_report *out)
 {
+    if (d->back_since != 0) {
+        *out = (struct dlock_report){
+            .type = DLOCK_R_RECOVERED, .token = d->token, .since = d->back_since};
+        d->back_since = 0;
+        return 1;
+    }
     *out = d->report;
     d->report.type = DLOCK_R_NONE;
+    return 1;
+}
+
+/* Before all other reports, once for a handle: what the store's other clients have in the URI, and dlock has no use for. */
+static int report_ignored(dlock *d, struct dlock_report *out)
+{
+    char names[256];
+    d->say_ignored = false;
+    dlock_uri_ignored(d->uri, names, sizeof(names));
+    *out = (struct dlock_report){.type = DLOCK_R_NOTICE, .token = d->token};
+    dlock_fail(&out->error, DLOCK_OK, 0, "%s: ignored the parameters of other programs: %s",
+               d->uri->where, names);
     return 1;
 }
 
@@ -574,8 +826,10 @@ static bool concerns_lease(enum dlock_ev type)
  */
 int dlock_process(dlock *d, const struct pollfd *pfd, int n, struct dlock_report *out)
 {
+    if (d->say_ignored)
+        return report_ignored(d, out);
     for (;;) {
-        if (d->report.type != DLOCK_R_NONE)
+        if (d->report.type != DLOCK_R_NONE || d->back_since != 0)
             return take_report(d, out);
         if (d->phase == LOCK_RESOLVING && d->names.locating)
             locate(d);
@@ -586,7 +840,7 @@ int dlock_process(dlock *d, const struct pollfd *pfd, int n, struct dlock_report
         lease_action(d, todo);
         if (todo != LEASE_NOTHING || d->report.type != DLOCK_R_NONE)
             continue;
-        if (d->phase == LOCK_IDLE || d->phase == LOCK_RESOLVING)
+        if (!backend_works(d))
             return 0;
         struct dlock_event ev = {0};
         int got = d->table->process(d->be, pfd, n, &ev);
@@ -597,7 +851,8 @@ int dlock_process(dlock *d, const struct pollfd *pfd, int n, struct dlock_report
         on_event(d, &ev);
         if (!concerns_lease(ev.type))
             continue;
-        ev.raw_minus_boot = lease_clocks_difference(&d->clocks, ev.from);
+        if (!(d->table->caps & CAP_NESTED))
+            ev.raw_minus_boot = lease_clocks_difference(&d->clocks, ev.from);
         lease_action(d, lease_step(&d->lease, clocks_of(d), &ev));
     }
 }
@@ -612,6 +867,24 @@ int64_t dlock_time_left(const dlock *d)
 int64_t dlock_deadline(const dlock *d)
 {
     return d->phase == LOCK_HELD && !d->lease.certain ? d->lease.times.deadline : 0;
+}
+
+int dlock_slot(const dlock *d)
+{
+    return d->slot - 1;
+}
+
+void dlock_describe(const dlock *d, struct nested_hold *h)
+{
+    *h = (struct nested_hold){
+        .from = d->lease.sent,
+        .ttl = d->lease.ttl,
+        .raw_minus_boot = d->lease.times.raw_minus_boot,
+        .fence = d->fence,
+        .mode = (int32_t)d->mode,
+        .slots = d->slots,
+        .slot = d->slot,
+    };
 }
 
 uint64_t dlock_fence(const dlock *d)

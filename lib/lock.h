@@ -5,17 +5,31 @@
 #include "backend.h"
 #include "lease.h"
 
+/* What is left of -w's 100 ms tolerance for leaving the queue in an orderly way. */
+#define UNDO_BRIEF (60 * DLOCK_MSEC)
+/* Undo after a failure that no -w bounds. */
+#define UNDO_TIME (500 * DLOCK_MSEC)
+/* Until when an acquire that failed is undone. wait_until: the end of -w; DLOCK_NEVER: none. */
+static inline int64_t lock_undo_until(int64_t now, int64_t wait_until)
+{
+    int64_t until = now + UNDO_TIME;
+    if (wait_until == DLOCK_NEVER)
+        return until;
+    return dlock_min(until, dlock_max(now, wait_until) + UNDO_BRIEF);
+}
+
 enum lock_phase {
     LOCK_IDLE,
     LOCK_RESOLVING, /* hosts, and their names to addresses, before the first contact */
+    LOCK_PAUSING,   /* the first contact has failed, and is tried again at retry_at */
     LOCK_ACQUIRING,
     LOCK_HELD,
     LOCK_RELEASING, /* or undoing an acquire */
     LOCK_ASKING     /* a status query */
 };
 
-/* What follows a release: the report, or another acquire. */
-enum lock_then { THEN_RELEASED, THEN_BUSY, THEN_FAILED, THEN_AGAIN };
+/* What follows a release: the report, another acquire at once, or another first contact after a pause. */
+enum lock_then { THEN_RELEASED, THEN_BUSY, THEN_FAILED, THEN_AGAIN, THEN_RETRY };
 
 struct dlock {
     const struct dlock_env *env; /* the clocks */
@@ -42,20 +56,34 @@ struct dlock {
     enum lock_phase phase;
     enum lock_phase want; /* LOCK_ACQUIRING or LOCK_ASKING, once the names are resolved */
     enum lock_then then;
+    int64_t asked_at;   /* when the caller began */
     int64_t wait_until; /* -w */
     int64_t contact_by; /* --connect-timeout */
     bool contacted;     /* the store has answered at least once */
+    bool say_ignored;   /* parameters of the URI are ignored, and no report has said so yet */
     int unusable;       /* how often this acquire was granted too late */
 
+    bool unanswered;  /* no answer yet to this acquire of the backend */
+    int64_t retry_at; /* LOCK_PAUSING */
+    struct dlock_backoff retry_pause;
+    int64_t away_since; /* an outage while we wait, which was reported; 0: none */
+    int64_t back_since; /* the same when it is over, and that is not reported yet; or 0 */
+
     uint64_t fence;
+    int slot;             /* counted from 1; 0: none */
+    enum dlock_mode mode; /* of the hold: with CAP_NESTED, the outer's */
+    unsigned slots;
     char token[DLOCK_TOKEN_LEN + 1];
     struct dlock_info holder; /* as last seen while waiting */
     bool have_holder;
-    struct dlock_error why; /* the latest reason for trouble */
+    struct dlock_error why; /* the latest reason for trouble; while held: since the last renewal */
+    int64_t lease_due;      /* lease_wake() as of the last dlock_interest() */
     struct dlock_report report;
 };
 
 /* Give the handle, and its backend through spec.env, these clocks. ttl: that the store is asked for. */
 void lock_set_env(dlock *, const struct dlock_env *, int64_t ttl);
+/* While waiting, or when that has ended without the lock: dlock_report.kept. */
+bool lock_kept(const dlock *);
 
 #endif

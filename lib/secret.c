@@ -78,20 +78,19 @@ static char *word_end(struct piece s)
     return s.p;
 }
 
-/* Not a file's name, which messages need: "password-file". */
-static bool names_secret(struct piece key)
+bool dlock_names_secret(const char *name, size_t len)
 {
-    static const char *const parts[] = {"secret",     "pass",  "pwd",     "token",
-                                        "credential", "scram", "api_key", "apikey"};
-    size_t len = (size_t)(key.end - key.p);
+    static const char *const parts[] = {"secret", "pass",    "pwd",    "token", "credential",
+                                        "scram",  "api_key", "apikey", "auth"};
 
-    if (len >= 4 && strncasecmp(key.end - 4, "file", 4) == 0)
+    /* Not a file's name, which messages need: "password-file". */
+    if (len >= 4 && strncasecmp(name + len - 4, "file", 4) == 0)
         return false;
-    for (; key.p < key.end; key.p++)
+    for (; len > 0; name++, len--)
         for (size_t i = 0; i < DLOCK_LEN(parts); i++) {
             size_t n = strlen(parts[i]);
 
-            if (n <= (size_t)(key.end - key.p) && strncasecmp(key.p, parts[i], n) == 0)
+            if (n <= len && strncasecmp(name, parts[i], n) == 0)
                 return true;
         }
     return false;
@@ -141,7 +140,7 @@ static struct piece in_query(struct piece s, bool cut)
 
     while (eq < s.end && !strchr("=?&#/", *eq))
         eq++;
-    if (eq == s.end || *eq != '=' || !names_secret((struct piece){s.p, eq}))
+    if (eq == s.end || *eq != '=' || !dlock_names_secret(s.p, (size_t)(eq - s.p)))
         return (struct piece){s.p, s.p};
     stop = memchr(eq, '&', (size_t)(s.end - eq));
     /* The value may be a URI, whose password has the '&'. */

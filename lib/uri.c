@@ -72,6 +72,8 @@ static const struct uri_rule rules[] = {
     {"file", 0, PATH_FILE, HOST_NONE},
     {"redis", 6379, PATH_DB, HOST_LOCAL},
     {"rediss", 6379, PATH_DB, HOST_LOCAL},
+    {"valkey", 6379, PATH_DB, HOST_LOCAL},
+    {"valkeys", 6379, PATH_DB, HOST_LOCAL},
     {"redis+unix", 0, PATH_SOCKET, HOST_NONE},
     {"redis+sentinel", 26379, PATH_SERVICE, HOST_MANY | HOST_REQUIRED},
     {"redlock", 6379, PATH_DB, HOST_MANY | HOST_CREDS | HOST_REQUIRED},
@@ -109,6 +111,11 @@ static void wipe(char *s)
     if (s)
         explicit_bzero(s, strlen(s));
     free(s);
+}
+
+static bool is_word(struct uri_span s, const char *word)
+{
+    return strlen(word) == span_len(s) && strncasecmp(word, s.p, span_len(s)) == 0;
 }
 
 static char *copy(struct uri_span s)
@@ -201,14 +208,43 @@ static bool is_key(struct uri_span s)
     return true;
 }
 
+/* After a password with a '&' that was not encoded, the rest of it looks like a parameter. */
+static bool follows_secret(const struct dlock_uri *u, int i)
+{
+    while (--i >= 0)
+        if (dlock_names_secret(u->params[i].key, strlen(u->params[i].key)))
+            return true;
+    return false;
+}
+
+/* "?a=1?b=2": from two texts that were put together. Before it was decoded: %3F is a part of a value. */
+static int refuse_second(const struct uri_parser *ps, struct uri_span s, const char *mark)
+{
+    struct uri_span key = {s.p, span_find(s, '=')}, next = {mark + 1, s.end};
+
+    key.end = key.end < mark ? key.end : mark;
+    next.end = span_find(next, '=');
+    if (!is_key(next) || follows_secret(ps->u, ps->u->nparams) || strchr(s.p, '@') ||
+        dlock_names_secret(key.p, span_len(key)))
+        return refuse_unseen(ps, "a second '?': use & here (write a '?' in a value as %3F)");
+    return dlock_fail(
+        ps->err, DLOCK_EUSAGE, 0,
+        "bad lock URI: a second '?', before \"%.*s\": use & here (write a '?' in a value as %%3F)",
+        span_len(next) > 64 ? 64 : (int)span_len(next), next.p);
+}
+
 static int parse_param(const struct uri_parser *ps, struct uri_span s)
 {
     struct dlock_uri *u = ps->u;
     struct dlock_param *v = &u->params[u->nparams];
     struct uri_span key = {s.p, span_find(s, '=')};
     struct uri_span value = {key.end < s.end ? key.end + 1 : s.end, s.end};
+    const char *mark = span_find(s, '?');
+    bool hide = strchr(s.p, '@') || follows_secret(u, u->nparams);
     char what[64];
 
+    if (mark < s.end)
+        return refuse_second(ps, s, mark);
     /* A key with other characters is probably the rest of a password with a '?' in it. */
     if (!is_key(key))
         return dlock_fail(ps->err, DLOCK_EUSAGE, 0,
@@ -216,13 +252,14 @@ static int parse_param(const struct uri_parser *ps, struct uri_span s)
     for (int i = 0; i < u->nparams; i++)
         if (strlen(u->params[i].key) == span_len(key) &&
             memcmp(u->params[i].key, key.p, span_len(key)) == 0)
-            return refuse(ps, key, "this parameter is given twice");
+            return hide ? refuse_unseen(ps, "a parameter is given twice")
+                        : refuse(ps, key, "this parameter is given twice");
     u->nparams++;
     v->key = copy(key);
     if (!v->key)
         return no_memory(ps->err);
     /* With a '@' further on, the key may be a part of a password with a '?' in it. */
-    if (strchr(s.p, '@'))
+    if (hide)
         snprintf(what, sizeof(what), "the value of a parameter");
     else
         snprintf(what, sizeof(what), "the value of \"%.32s\"", v->key);
@@ -287,6 +324,7 @@ static int parse_port(const struct uri_parser *ps, struct dlock_host *h, struct 
     if (n < 1 || n > 65535)
         return refuse(ps, s, "a port is a number from 1 to 65535");
     h->port = (unsigned short)n;
+    h->has_port = true;
     return 0;
 }
 
@@ -416,7 +454,7 @@ static int settle_no_host(const struct uri_parser *ps, struct uri_span s)
         u->hosts[0].host = strdup("127.0.0.1");
         return u->hosts[0].host ? 0 : no_memory(ps->err);
     }
-    if (!u->hosts[0].user && !u->hosts[0].password) {
+    if (!u->hosts[0].user && !u->hosts[0].password && !u->hosts[0].has_port) {
         free(u->hosts[0].host);
         u->hosts[0].host = NULL;
         u->nhosts = 0;
@@ -424,9 +462,16 @@ static int settle_no_host(const struct uri_parser *ps, struct uri_span s)
     return 0;
 }
 
+/* Refuse a list of hosts. After a ':' it is not quoted: "user:password" may be all of it, with the '@' forgotten. */
+static int refuse_hosts(const struct uri_parser *ps, struct uri_span list, const char *why)
+{
+    return span_find(list, ':') < list.end ? refuse_unseen(ps, why) : refuse(ps, list, why);
+}
+
 static int parse_list(const struct uri_parser *ps, struct uri_span s)
 {
     struct dlock_uri *u = ps->u;
+    struct uri_span all = s;
     int r = 0;
 
     u->nhosts = 0;
@@ -438,20 +483,14 @@ static int parse_list(const struct uri_parser *ps, struct uri_span s)
             break;
         s.p = one.end + 1;
     }
-    if (r < 0 || (ps->rule->hosts & HOST_LIBPQ && u->nhosts > 1))
+    if (r < 0)
         return r;
     if (u->nhosts == 1 && !*u->hosts[0].host)
         return settle_no_host(ps, s);
     for (int i = 0; i < u->nhosts; i++)
         if (!*u->hosts[i].host)
-            return refuse(ps, s, "a host is missing next to a ','");
-    return check_twice(ps);
-}
-
-/* Refuse a list of hosts. After a ':' it is not quoted: "user:password" may be all of it, with the '@' forgotten. */
-static int refuse_hosts(const struct uri_parser *ps, struct uri_span list, const char *why)
-{
-    return span_find(list, ':') < list.end ? refuse_unseen(ps, why) : refuse(ps, list, why);
+            return refuse_hosts(ps, all, "a host is missing next to a ','");
+    return ps->rule->hosts & HOST_LIBPQ ? 0 : check_twice(ps);
 }
 
 /*
@@ -514,6 +553,7 @@ static int parse_db(const struct uri_parser *ps, struct uri_span s, char buf[16]
         n = *p >= '0' && *p <= '9' ? 10 * n + (*p - '0') : INT64_MAX;
         if (n > INT_MAX)
             return refuse(ps, s, "a database is a number: /0");
+        ps->u->has_db = true;
     }
     snprintf(buf, 16, "/%d", (int)n);
     return 0;
@@ -682,26 +722,72 @@ static const struct uri_rule *find_rule(const char *scheme)
     return NULL;
 }
 
-/* Does one slip make a of b: a character added, left out, changed, or swapped with its neighbour? */
-static bool one_slip(const char *a, const char *b)
+/*
+ * How many slips make a of b: a character added, left out, changed, or swapped with its neighbour? What is longer than
+ * any name that we know is not like any.
+ */
+#define NAME_MAX_CHARS 40
+static int slips(const char *a, const char *b)
 {
-    while (*a && *a == *b) {
-        a++;
-        b++;
-    }
-    if (*a && (strcmp(a + 1, b) == 0 || (*b && strcmp(a + 1, b + 1) == 0)))
-        return true;
-    if (*b && strcmp(a, b + 1) == 0)
-        return true;
-    return *a && *b && a[0] == b[1] && a[1] == b[0] && strcmp(a + 2, b + 2) == 0;
+    int d[NAME_MAX_CHARS + 1][NAME_MAX_CHARS + 1];
+    size_t na = strlen(a), nb = strlen(b);
+
+    if (na > NAME_MAX_CHARS || nb > NAME_MAX_CHARS)
+        return INT_MAX;
+    for (size_t i = 0; i <= na; i++)
+        for (size_t k = 0; k <= nb; k++) {
+            if (i == 0 || k == 0) {
+                d[i][k] = (int)(i + k);
+                continue;
+            }
+            d[i][k] = d[i - 1][k - 1] + (a[i - 1] != b[k - 1]);
+            d[i][k] = (int)dlock_min(d[i][k], dlock_min(d[i - 1][k], d[i][k - 1]) + 1);
+            if (i > 1 && k > 1 && a[i - 1] == b[k - 2] && a[i - 2] == b[k - 1])
+                d[i][k] = (int)dlock_min(d[i][k], d[i - 2][k - 2] + 1);
+        }
+    return d[na][nb];
+}
+
+/* What others call a store of ours, where it is not just another name of it. */
+static const char *other_name(const char *scheme)
+{
+    static const struct {
+        const char *scheme, *ours;
+    } names[] = {
+        /* Lettuce; there redis+tls is not TLS from the first byte on, which no Redis server has */
+        {"redis+ssl", "rediss://"},
+        {"redis+tls", "rediss://"},
+        {"redis-socket", "redis+unix:///SOCKET?db=N"},
+        {"redis-sentinel", "redis+sentinel://S1,S2,S3/SERVICE"},
+        {"rediss-sentinel", "redis+sentinel://, which has no TLS yet"},
+        {"rediss+sentinel", "redis+sentinel://, which has no TLS yet"},
+        /* kombu (Celery), redis-py, go-redis, redis-rb, pomerium */
+        {"redis+socket", "redis+unix:///SOCKET?db=N"},
+        {"unix", "redis+unix:///SOCKET?db=N"},
+        {"sentinel", "redis+sentinel://S1,S2,S3/SERVICE"},
+        {"redis+cluster", "redis://MEMBER"},
+        {"rediss+cluster", "rediss://MEMBER"},
+        /* dj-database-url, django-environ, Rails */
+        {"postgis", "postgres://"},
+        {"pgsql", "postgres://"},
+        {"psql", "postgres://"},
+    };
+
+    for (size_t i = 0; i < DLOCK_LEN(names); i++)
+        if (strcmp(names[i].scheme, scheme) == 0)
+            return names[i].ours;
+    return NULL;
 }
 
 static int unknown_store(const struct uri_parser *ps, const char *scheme)
 {
-    char near[48] = "";
+    const char *ours = other_name(scheme);
+    char near[64] = "";
 
+    if (ours)
+        snprintf(near, sizeof(near), "; write %s", ours);
     for (size_t i = 0; i + 1 < DLOCK_LEN(rules) && !*near; i++) /* not the last */
-        if (one_slip(scheme, rules[i].scheme))
+        if (slips(scheme, rules[i].scheme) == 1)
             snprintf(near, sizeof(near), "; did you mean %s://?", rules[i].scheme);
     return dlock_fail(ps->err, DLOCK_EUSAGE, 0,
                       "unknown store \"%.32s://\"%s (a file of that name: ./%.32s:...)", scheme,
@@ -738,6 +824,32 @@ static int parse_store(const struct uri_parser *ps, struct uri_span s, const cha
     return u->name ? 0 : no_memory(ps->err);
 }
 
+/*
+ * Resolve what the same store has several schemes for: "valkey", and the driver in "postgresql+psycopg2", which is for
+ * SQLAlchemy only.
+ */
+static int settle_scheme(struct uri_parser *ps)
+{
+    struct dlock_uri *u = ps->u;
+    char *plus = strchr(u->scheme, '+');
+
+    if (plus && plus[1] &&
+        (is_word((struct uri_span){u->scheme, plus}, "postgres") ||
+         is_word((struct uri_span){u->scheme, plus}, "postgresql")))
+        *plus = '\0';
+    ps->rule = find_rule(u->scheme);
+    if (!ps->rule)
+        return unknown_store(ps, u->scheme);
+    const char *same = strcmp(u->scheme, "valkey") == 0    ? "redis"
+                       : strcmp(u->scheme, "valkeys") == 0 ? "rediss"
+                                                           : NULL;
+    if (!same)
+        return 0;
+    free(u->scheme);
+    u->scheme = strdup(same);
+    return u->scheme ? 0 : no_memory(ps->err);
+}
+
 static int parse_uri(struct uri_parser *ps, const char *text, size_t scheme_len)
 {
     struct dlock_uri *u = ps->u;
@@ -751,11 +863,10 @@ static int parse_uri(struct uri_parser *ps, const char *text, size_t scheme_len)
         return no_memory(ps->err);
     for (char *p = u->scheme; *p; p++)
         *p = *p >= 'A' && *p <= 'Z' ? (char)(*p + 32) : *p;
-    ps->rule = find_rule(u->scheme);
-    if (!ps->rule)
-        return unknown_store(ps, u->scheme);
+    r = settle_scheme(ps);
     store.p += scheme_len + 3;
-    r = parse_store(ps, store, hash);
+    if (r == 0)
+        r = parse_store(ps, store, hash);
     if (r < 0)
         return r;
     u->where = ps->rule->path == PATH_FILE ? strdup(u->path) : make_where(u);
@@ -763,11 +874,6 @@ static int parse_uri(struct uri_parser *ps, const char *text, size_t scheme_len)
 }
 
 /* ------------------------------------------------------------ mistyped --- */
-
-static bool is_word(struct uri_span s, const char *word)
-{
-    return strlen(word) == span_len(s) && strncasecmp(word, s.p, span_len(s)) == 0;
-}
 
 /* The scheme of a store of ours, also in "SCHEME+DRIVER". */
 static bool is_ours(struct uri_span s)
@@ -784,9 +890,9 @@ static bool is_ours(struct uri_span s)
 static bool is_others(struct uri_span s)
 {
     static const char *const words[] = {
-        "etcd",     "consul",    "mysql",  "mariadb", "sqlserver", "mongodb", "dynamodb",
-        "memcache", "memcached", "valkey", "valkeys", "keydb",     "nats",    "ldap",
-        "ldaps",    "s3",        "gs",     "http",    "https",
+        "etcd",     "consul",   "mysql",     "mariadb", "sqlserver", "mongodb",
+        "dynamodb", "memcache", "memcached", "keydb",   "nats",      "ldap",
+        "ldaps",    "s3",       "gs",        "http",    "https",
     };
 
     s.end = span_find(s, '+');
@@ -932,30 +1038,196 @@ void dlock_uri_free(struct dlock_uri *u)
     free(u);
 }
 
+/* ------------------------------------------------- parameters, once parsed --- */
+
+/* A name as far as it counts: clientName, client_name and client-name are the same. False: it is too long. */
+static bool fold(char out[NAME_MAX_CHARS + 1], const char *name)
+{
+    size_t n = 0;
+
+    for (; *name; name++) {
+        if (*name == '_' || *name == '-')
+            continue;
+        if (n == NAME_MAX_CHARS)
+            return false;
+        out[n++] = *name >= 'A' && *name <= 'Z' ? (char)(*name + 32) : *name;
+    }
+    out[n] = '\0';
+    return true;
+}
+
+/* pattern: "ssl*" is all that begin so. */
+static bool is_foreign(const char *folded, const char *pattern)
+{
+    char f[NAME_MAX_CHARS + 1];
+
+    if (!fold(f, pattern))
+        return false;
+    size_t n = strcspn(f, "*");
+    return strncmp(folded, f, n) == 0 && (f[n] == '*' || folded[n] == '\0');
+}
+
+/* words: "a b", "a, b". Case does not count. */
+static bool is_listed(const char *words, const char *value)
+{
+    for (size_t n; *words; words += n + strspn(words + n, " ,")) {
+        n = strcspn(words, " ,");
+        if (strlen(value) == n && strncasecmp(words, value, n) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* key resembles p: keep it if no known name resembles p more. */
+static void note_near(struct dlock_param *p, const char *key)
+{
+    char a[NAME_MAX_CHARS + 1], b[NAME_MAX_CHARS + 1];
+    size_t used = strlen(p->near);
+
+    if (!fold(a, p->key) || !fold(b, key))
+        return;
+    int n = slips(a, b);
+    if (n > (strlen(a) > 6 ? 2 : 1) || n >= (int)strlen(b) || (used > 0 && n > p->differs))
+        return;
+    if (used > 0 && n < p->differs)
+        used = 0;
+    if (used + strlen(key) + 3 > sizeof(p->near) || is_listed(p->near, key))
+        return;
+    snprintf(p->near + used, sizeof(p->near) - used, "%s%s", used > 0 ? ", " : "", key);
+    p->differs = n;
+}
+
+void dlock_uri_known(struct dlock_uri *u, const char *key)
+{
+    for (int i = 0; i < u->nparams; i++)
+        if (!u->params[i].used)
+            note_near(&u->params[i], key);
+}
+
+static struct dlock_param *find_param(const struct dlock_uri *u, const char *key)
+{
+    for (int i = 0; i < u->nparams; i++)
+        if (strcmp(u->params[i].key, key) == 0)
+            return &u->params[i];
+    return NULL;
+}
+
 const char *dlock_uri_param(struct dlock_uri *u, const char *key)
 {
-    for (int i = 0; i < u->nparams; i++) {
-        if (strcmp(u->params[i].key, key) == 0) {
-            u->params[i].used = true;
-            return u->params[i].value;
-        }
+    struct dlock_param *p = find_param(u, key);
+
+    if (!p) {
+        dlock_uri_known(u, key);
+        return NULL;
     }
-    return NULL;
+    p->used = true;
+    return p->value;
+}
+
+const char *dlock_uri_peek(const struct dlock_uri *u, const char *key)
+{
+    const struct dlock_param *p = find_param(u, key);
+
+    return p ? p->value : NULL;
+}
+
+/* Host and the key of parameter i may be parts of a password, or the key alone. */
+static bool hides_key(const struct dlock_uri *u, int i)
+{
+    return strchr(strchr(u->raw, '?'), '@') || follows_secret(u, i);
+}
+
+static int rename_param(const struct dlock_uri *u, struct dlock_param *p, const char *to,
+                        struct dlock_error *err)
+{
+    for (int i = 0; i < u->nparams; i++) {
+        if (&u->params[i] == p || strcmp(u->params[i].key, to) != 0)
+            continue;
+        if (hides_key(u, (int)(p - u->params)))
+            return dlock_fail(err, DLOCK_EUSAGE, 0,
+                              "bad lock URI: %s= is given twice, once by another name", to);
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "%s: %s= and %s= are the same: give one of them",
+                          u->where, p->key, to);
+    }
+    wipe(p->key);
+    p->key = strdup(to);
+    return p->key ? 0 : no_memory(err);
+}
+
+/* p has the name of rule. Its value is not quoted: it may be a password. */
+static int apply_foreign(const struct dlock_uri *u, struct dlock_param *p,
+                         const struct dlock_foreign *rule, struct dlock_error *err)
+{
+    if (rule->how == FOREIGN_RENAMED)
+        return rename_param(u, p, rule->text, err);
+    p->used = rule->how == FOREIGN_AS_OURS && is_listed(rule->values, p->value);
+    if (p->used)
+        return 0;
+    if (hides_key(u, (int)(p - u->params)))
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "bad lock URI: a parameter like %s: %s", rule->key,
+                          rule->text);
+    return dlock_fail(err, DLOCK_EUSAGE, 0, "%s: parameter \"%.40s\": %s", u->where, p->key,
+                      rule->text);
+}
+
+int dlock_uri_foreign(struct dlock_uri *u, const char *const *ignored,
+                      const struct dlock_foreign *rules_, struct dlock_error *err)
+{
+    char name[NAME_MAX_CHARS + 1];
+    int r = 0;
+
+    for (int i = 0; i < u->nparams && r == 0; i++) {
+        struct dlock_param *p = &u->params[i];
+        const struct dlock_foreign *rule = rules_;
+
+        if (p->used || !fold(name, p->key))
+            continue;
+        for (const char *const *s = ignored; *s && !p->ignored; s++) {
+            p->ignored = p->used = is_foreign(name, *s);
+            note_near(p, *s);
+        }
+        while (rule->key && !is_foreign(name, rule->key))
+            rule++;
+        if (!p->used && rule->key)
+            r = apply_foreign(u, p, rule, err);
+    }
+    return r;
+}
+
+bool dlock_uri_ignored(const struct dlock_uri *u, char *buf, size_t size)
+{
+    bool any = false;
+
+    for (int i = 0; i < u->nparams; i++) {
+        if (!u->params[i].ignored)
+            continue;
+        int n = snprintf(buf, size, "%s%s", any ? ", " : "", u->params[i].key);
+        any = true;
+        if ((size_t)n >= size)
+            break; /* full, or none was asked for */
+        buf += n;
+        size -= (size_t)n;
+    }
+    return any;
 }
 
 int dlock_uri_check_params(const struct dlock_uri *u, struct dlock_error *err)
 {
-    const char *query = strchr(u->raw, '?');
-
     for (int i = 0; i < u->nparams; i++) {
-        if (u->params[i].used)
+        const struct dlock_param *p = &u->params[i];
+
+        if (p->used)
             continue;
-        if (strchr(query, '@')) /* then host and key may be parts of a password */
+        if (hides_key(u, i))
             return dlock_fail(
                 err, DLOCK_EUSAGE, 0,
-                "bad lock URI: an unknown parameter after '?' (write a '?' in a password as %%3F)");
+                "bad lock URI: an unknown parameter after '?' (in a password, write '?' as %%3F and '&' as %%26)");
+        if (*p->near)
+            return dlock_fail(err, DLOCK_EUSAGE, 0,
+                              "%s: unknown parameter \"%.64s\"; did you mean %s?", u->where, p->key,
+                              p->near);
         return dlock_fail(err, DLOCK_EUSAGE, 0, "%s: unknown parameter \"%.64s\"", u->where,
-                          u->params[i].key);
+                          p->key);
     }
     return 0;
 }

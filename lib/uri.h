@@ -11,12 +11,31 @@
 struct dlock_host {
     char *host;            /* without brackets; "" when the URI names none */
     unsigned short port;   /* the scheme's default filled in */
+    bool has_port;         /* the URI names it */
     char *user, *password; /* NULL: none given for this host */
 };
 
 struct dlock_param {
     char *key, *value; /* percent-decoded; value "" when there is no '=' */
     bool used;         /* a backend has read it; the others are refused (DLOCK_EUSAGE) */
+    bool ignored;      /* of another program's, without meaning here; it is used, too */
+    char near
+        [64]; /* the known names that are spelled most like it: "a, b"; and how much they differ */
+    int differs;
+};
+
+/* What to do with a parameter that another program reads from the URI of the same store. */
+enum dlock_foreign_how {
+    FOREIGN_RENAMED, /* text: our name for it; both of them given: refused */
+    FOREIGN_AS_OURS, /* values: those that ask for what dlock does anyway; others: refused */
+    FOREIGN_REFUSED
+};
+
+struct dlock_foreign {
+    const char *key; /* case, '_' and '-' do not count; "ssl*": all that begin so; NULL: the end */
+    enum dlock_foreign_how how;
+    const char *text;   /* refused: what to write instead */
+    const char *values; /* "true 1"; case does not count */
 };
 
 /*
@@ -24,15 +43,16 @@ struct dlock_param {
  * never NULL unless stated. raw is the store part as given, before '#': libpq parses it again.
  */
 struct dlock_uri {
-    char *scheme; /* lower case; "file" for a path */
+    char *scheme; /* lower case, an alias and "+DRIVER" resolved; "file" for a path */
     char *raw;
     /*
      * file: the whole path, or the directory of "#name"; redis, redlock: "/0"; redis+unix: the socket;
      * redis+sentinel: "/service/0"; zk: chroot or ""; postgres: "/db" or ""
      */
     char *path;
-    char *name; /* the lock's name, percent-decoded; for a bare path the path itself */
-    bool bare;  /* a path without '#name' (file only): dlock never writes to it */
+    char *name;  /* the lock's name, percent-decoded; for a bare path the path itself */
+    bool bare;   /* a path without '#name' (file only): dlock never writes to it */
+    bool has_db; /* redis: the path names a database, if only 0 */
     struct dlock_host *hosts;
     int nhosts;
     struct dlock_param *params;
@@ -55,8 +75,26 @@ int dlock_uri_check_typo(const char *text, struct dlock_error *);
 size_t dlock_uri_scheme_len(const char *text);
 /* The value of a query parameter, marked as used; NULL when absent. Duplicates are refused by the parser. */
 const char *dlock_uri_param(struct dlock_uri *, const char *key);
-/* 0, or DLOCK_EUSAGE that names the first unused parameter. */
+/* The same, not marked. */
+const char *dlock_uri_peek(const struct dlock_uri *, const char *key);
+/* There is a parameter of that name: it is named where an unknown one is spelled nearly so. */
+void dlock_uri_known(struct dlock_uri *, const char *key);
+/*
+ * Look through the parameters that are not used yet for those of other programs. ignored: their names, spelled as in
+ * struct dlock_foreign, NULL at the end. Neither list has a name of ours. 0, DLOCK_EUSAGE or DLOCK_ENOMEM.
+ */
+int dlock_uri_foreign(struct dlock_uri *, const char *const *ignored, const struct dlock_foreign *,
+                      struct dlock_error *);
+/* The names of what is ignored, "a, b", cut to size (which may be 0). False: nothing is. */
+bool dlock_uri_ignored(const struct dlock_uri *, char *buf, size_t size);
+/* 0, or DLOCK_EUSAGE that names the first unused parameter, and known ones that are spelled like it. */
 int dlock_uri_check_params(const struct dlock_uri *, struct dlock_error *);
+
+/*
+ * default.c: the directory with the files of all "@name", malloc'ed; NULL where store, the value of $DLOCK_STORE, is on a
+ * network. Makes nothing: the directory may be missing. 0, or an error as dlock_default_uri() reports it.
+ */
+int dlock_default_dir(char **out, const char *store, struct dlock_error *);
 
 /*
  * lock.c: dlock_open() for a parsed URI. Takes *uri over and sets it to NULL, also when it fails.

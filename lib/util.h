@@ -99,6 +99,8 @@ static inline int dlock_hex(char c)
  * DLOCK_EPERM when the file cannot be read or others have access to it, DLOCK_ENOMEM.
  */
 int dlock_read_secret(char **out, const char *path, struct dlock_error *err);
+/* Has a parameter of this name a secret as its value? */
+bool dlock_names_secret(const char *name, size_t len);
 /*
  * Put "***" in place of each secret in a text of one line: what stands between "://" and the last '@' of any word, and
  * the value of a parameter with "password", "secret" and the like in its key. cut: the end of the text is missing.

@@ -23,7 +23,7 @@ bool events_take(struct event_queue *q, struct dlock_event *ev)
     return true;
 }
 
-void outage_over(struct outage *o)
+void outage_none(struct outage *o)
 {
     *o = (struct outage){
         .retry_at = DLOCK_NEVER,
@@ -32,23 +32,23 @@ void outage_over(struct outage *o)
     dlock_backoff_reset(&o->pause);
 }
 
+void outage_over(struct outage *o, struct event_queue *q)
+{
+    if (o->since != 0)
+        events_add(q, EV_BACK);
+    outage_none(o);
+}
+
 bool outage_goes_on(struct outage *o, const struct dlock_spec *spec, struct event_queue *q,
                     const struct dlock_error *err)
 {
     int64_t now = spec->env->now(spec->env->ctx);
-    char ttl[32];
     if (err->code != DLOCK_EUNAVAIL)
         return false;
-    if (o->since == 0) {
+    if (o->since == 0)
         o->since = now;
-        dlock_fail(&events_add(q, EV_NOTICE)->error, err->code, err->sys,
-                   "%s; trying again for up to %s", err->msg,
-                   dlock_format_duration(spec->ttl, ttl, sizeof(ttl)));
-    }
-    int64_t left = o->since + spec->ttl - now;
-    if (left <= 0)
-        return false;
-    o->retry_at = now + dlock_min(left, dlock_backoff_next(&o->pause, spec->env));
+    o->retry_at = now + dlock_backoff_next(&o->pause, spec->env);
+    events_add(q, EV_AWAY)->error = *err;
     return true;
 }
 
@@ -57,4 +57,13 @@ int no_answer(struct dlock_error *err, const struct dlock_spec *spec, int64_t wa
     char text[32];
     return dlock_fail(err, DLOCK_EUNAVAIL, 0, "%s: no answer within %s", spec->uri->where,
                       dlock_format_duration(waited, text, sizeof(text)));
+}
+
+int other_slots(struct dlock_error *err, const struct dlock_spec *spec, unsigned in_use)
+{
+    return dlock_fail(
+        err, DLOCK_EDATA, 0,
+        "%s: in use with --slots %u, which is not --slots %u: give all its users the same number (lock "
+        "'%s')",
+        spec->uri->where, in_use, spec->slots, spec->uri->name);
 }

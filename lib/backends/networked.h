@@ -21,22 +21,28 @@ struct dlock_event *events_add(struct event_queue *, enum dlock_ev);
 /* Take the oldest one. False: there is none. */
 bool events_take(struct event_queue *, struct dlock_event *);
 
-/* Failures of a connection, ridden out for at most one ttl. */
+/* The store does not answer while acquire waits: that goes on until the core ends it (-w). */
 struct outage {
-    int64_t since;    /* 0: none */
+    int64_t since;    /* the first failure; 0: none */
     int64_t retry_at; /* DLOCK_NEVER: nothing to retry */
     struct dlock_backoff pause;
 };
 
-void outage_over(struct outage *);
-/*
- * One more failure: sets retry_at; the first one queues EV_NOTICE. False: it cannot be ridden out (not a network
- * failure), or has lasted for a whole ttl.
- */
+/* There is none: a new start. */
+void outage_none(struct outage *);
+/* The store has answered. If there was an outage, that queues EV_BACK. */
+void outage_over(struct outage *, struct event_queue *);
+/* One more failure: sets retry_at, queues EV_AWAY. False: it cannot be ridden out (not DLOCK_EUNAVAIL). */
 bool outage_goes_on(struct outage *, const struct dlock_spec *, struct event_queue *,
                     const struct dlock_error *);
 
 /* Fill err: "WHERE: no answer within N s"; returns its code. */
 int no_answer(struct dlock_error *err, const struct dlock_spec *, int64_t waited);
+
+/*
+ * Fill err: the lock is in use with another number of slots than spec->slots (DLOCK_EDATA, 65); returns its code. It ends
+ * an acquire by EV_FAILED, also one that waits: neither number may win.
+ */
+int other_slots(struct dlock_error *err, const struct dlock_spec *, unsigned in_use);
 
 #endif

@@ -269,7 +269,7 @@ static int feed(struct tls *t, const void *buf, size_t n, struct dlock_error *er
     const unsigned char *first = buf;
     if (!t->fed && n > 0 && *first != RECORD_HANDSHAKE && *first != RECORD_ALERT)
         return dlock_fail(
-            err, DLOCK_EUNAVAIL, 0,
+            err, DLOCK_EUNUSABLE, 0,
             "the server does not speak TLS on this port (it answered something else)");
     t->fed = t->fed || n > 0;
     if (n > INT_MAX || (n > 0 && BIO_write(t->in, buf, (int)n) != (int)n))
@@ -329,10 +329,10 @@ static int bad_server_cert(const struct tls *t, long why, struct dlock_error *er
 {
     const char *text = X509_verify_cert_error_string(why);
     if (why == X509_V_ERR_HOSTNAME_MISMATCH || why == X509_V_ERR_IP_ADDRESS_MISMATCH)
-        return dlock_fail(err, DLOCK_EUNAVAIL, 0,
+        return dlock_fail(err, DLOCK_EUNUSABLE, 0,
                           "the server's certificate is refused: it is not valid for %s (%s)",
                           t->name, text);
-    return dlock_fail(err, DLOCK_EUNAVAIL, 0, "the server's certificate is refused: %s", text);
+    return dlock_fail(err, DLOCK_EUNUSABLE, 0, "the server's certificate is refused: %s", text);
 }
 
 /* The error of an OpenSSL call that returned rc; 0: none, it needs more bytes. */
@@ -381,7 +381,7 @@ static int handshake(struct tls *t, struct dlock_error *err)
     X509_free(cert);
     if (SSL_get_verify_mode(t->ssl) != SSL_VERIFY_NONE &&
         (!cert || SSL_get_verify_result(t->ssl) != X509_V_OK))
-        return dlock_fail(err, DLOCK_EUNAVAIL, 0, "the server sent no certificate");
+        return dlock_fail(err, DLOCK_EUNUSABLE, 0, "the server sent no certificate");
     return 1;
 }
 

@@ -47,13 +47,16 @@ struct tls_table {
     int (*start)(struct tls **, struct tls_ctx *, const char *name, struct dlock_error *);
     void (*end)(struct tls *);
 
-    /* Bytes that came from the server. 0, DLOCK_ENOMEM, or DLOCK_EUNAVAIL: they are not TLS. */
+    /* Bytes that came from the server. 0, DLOCK_ENOMEM, or DLOCK_EUNUSABLE: they are not TLS. */
     int (*feed)(struct tls *, const void *, size_t, struct dlock_error *);
     /* The bytes to send to the server, valid until the next call; sent: so many of them were sent. */
     size_t (*wire)(struct tls *, const char **);
     void (*sent)(struct tls *, size_t);
 
-    /* 1: complete and verified; 0: feed it; DLOCK_EUNAVAIL: failed; DLOCK_EPERM: the server refuses our certificate. */
+    /*
+     * 1: complete and verified; 0: feed it; DLOCK_EUNAVAIL: failed; DLOCK_EUNUSABLE: we refuse its certificate;
+     * DLOCK_EPERM: the server refuses ours.
+     */
     int (*handshake)(struct tls *, struct dlock_error *);
     /* After the handshake: encrypt all of it (to wire). 0 or a negative code. */
     int (*encrypt)(struct tls *, const void *, size_t, struct dlock_error *);

@@ -1,5 +1,9 @@
 # The contract of every store. tests/run makes build/contract/STORE.bats of it for each tests/contract/stores/STORE.bash,
-# which says how to reach that store and what it offers. These two lines are replaced by that store's:
+# which says how to reach that store and what it offers. STORE_PAUSES: it goes on as before when store_pids were stopped
+# for 2 s; STORE_TAKES: store_take NAME takes the lock away from its holder; STORE_SHARED, STORE_SLOTS: it has them,
+# STORE_NUMBERS: and numbers the slots; STORE_TURNS: a waiting writer is served after the readers before it;
+# STORE_TICKS: seconds by which a crash is noticed later; STORE_TWIN: but for TLS it is the store of another file. These
+# two lines are replaced by that store's:
 # bats file_tags=contract
 STORE=none CONTRACT=.
 
@@ -19,6 +23,8 @@ setup() {
     L=$(store_lock "$NAME")
 }
 teardown() {
+    # shellcheck disable=SC2086
+    [ -z "${SILENT:-}" ] || kill -CONT $SILENT 2>/dev/null || :
     : >go # whatever waits for that may end
     dlock_teardown
 }
@@ -28,17 +34,20 @@ needs() {
     [ -n "${!have}" ]
 }
 
+# A test of minutes, or of a hundred runs, that the store without TLS has passed: only in the soak.
+twin() { needs TWIN && [ -z "${DLOCK_SOAK:-}" ]; }
+
 status_is() { "$DLOCK" --status "$L" | grep -q "$1"; }
 waiters() { "$DLOCK" --status --json "$L" | grep -o '"place"' | wc -l; }
 waiters_are() { [ "$(waiters)" -eq "$1" ]; }
 
 @test "-n is refused while the lock is held, and names the holder" {
     hold --note "the nightly run"
-    run -75 --separate-stderr run_t 5 "$DLOCK" -n "$L" touch "$T/ran"
+    CI=1 run -75 --separate-stderr run_t 5 "$DLOCK" -n "$L" touch "$T/ran"
     [ -z "$output" ]
     [ ! -e "$T/ran" ]
     [ "${#stderr_lines[@]}" -eq 1 ]
-    [[ $stderr == "dlock: "*"$NAME"*"held by pid $HOLDER"* ]] || [[ $stderr == *"held by pid"* ]]
+    [[ $stderr == "dlock: "*"$NAME"*" is busy: held "*"pid $HOLDER ("*'note "the nightly run"' ]] || [[ $STORE == postgres && $stderr == *"pid "* ]] || fail "$stderr"
     run -3 run_t 5 "$DLOCK" -q -n -E 3 "$L" true
     [ -z "$output" ]
     run -0 run_t 5 "$DLOCK" -n -E 0 "$L" false
@@ -46,6 +55,32 @@ waiters_are() { [ "$(waiters)" -eq "$1" ]; }
     wait_exit 5 "$HOLDER"
     run -0 run_t 5 "$DLOCK" -n "$L" true
     store_clean "$NAME"
+}
+
+# silent RC ARG...: so many runs of dlock, each of which exits with RC.
+silent() {
+    local rc i want=$1
+    shift
+    for ((i = 0; i < n; i++)); do
+        rc=0
+        timeout 10 "$DLOCK" "$@" "$L" true || rc=$?
+        [ $rc -eq "$want" ] || { echo "run $i: exit code $rc"; return 1; }
+    done 3>&-
+}
+
+@test "as a cron job it prints nothing, not even when the lock is held" {
+    local n
+    n=$(amount silent_runs)
+    ! twin || n=$((n / 10))
+    ! declare -F store_as_shipped >/dev/null || store_as_shipped
+    silent 0 >said 2>&1 </dev/null || fail "$(cat said)"
+    hold
+    silent 75 -n >>said 2>&1 </dev/null || fail "$(cat said)"
+    [ ! -s said ] || fail "$(head -n 5 said)"
+    # There is something to say.
+    CI=1 run -75 run_t 10 "$DLOCK" -n "$L" true
+    assert_out "'$NAME' is busy: held "
+    let_go
 }
 
 # best_of_six RC CMD...: the shortest of six times in ms: a busy machine delays some of them.
@@ -77,15 +112,20 @@ best_of_six() {
 
 @test "a waiter gets the lock as soon as it is released" {
     hold
-    start_log "$T/waiter.log" "$DLOCK" -v "$L" "$HELPERS/clock" "$T/entered"
+    start_log "$T/waiter.log" "$DLOCK" -v --events ev "$L" "$HELPERS/clock" "$T/entered"
     waiter=$STARTED
     wait_for 5 waiters_are 1
+    ! needs LEASE || wait_for 5 file_has ev '"holder":{'
     "$HELPERS/clock" "$T/left"
     let_go
     wait_exit 5 "$waiter"
     grep -Eq "^dlock: .*'.*$NAME.*': getting lock took [0-9]+\.[0-9]{6} seconds$" "$T/waiter.log" || fail "$(cat "$T/waiter.log")"
     # With the start of the process; polling the store would take longer on average.
     assert_between 0 $((($(cat "$T/entered") - $(cat "$T/left")) / 1000000)) $((400 + SLOW)) "hand-off in ms"
+    run_t 5 "$ROOT/tests/support/helpers/events.py" ev "
+assert names[-3:] == ['granted', 'released', 'end'] and set(names[:-3]) <= {'waiting'}, names
+assert end['outcome'] == 'exited' and end['lock'] == '$NAME' and int(end['fence']) > 0 and end['wait_ms'] >= 0, end
+assert all(e['holder']['pid'] == $HOLDER for e in by['waiting'] if 'holder' in e), events"
     store_clean "$NAME"
 }
 
@@ -270,7 +310,7 @@ assert released - seen <= h["waited_ms"] <= now - began, (h, released - seen, no
 @test "odd names are locks of their own" {
     for name in 'a b' 'x%2Fy' '%7Bt%7D' '..' 'a:b' 'k%23' "%C3%A4" "quote'"; do
         l=$(store_lock "$NAME$name")
-        run -75 run_t 5 "$DLOCK" "$l" "$DLOCK" -q -n "$l" true
+        run -75 run_t 5 "$DLOCK" "$l" "$DLOCK" --no-reentrant -q -n "$l" true
         run -0 run_t 5 "$DLOCK" "$l" "$DLOCK" -q -n "$L" true
     done
 }
@@ -396,8 +436,283 @@ guard_of() {
     [ "$rc" -eq 79 ]
 }
 
+# silence: the store says nothing more, but keeps its connections; speak: it goes on.
+silence() {
+    SILENT=$(store_pids)
+    # shellcheck disable=SC2086
+    kill -STOP $SILENT
+}
+speak() {
+    # shellcheck disable=SC2086
+    kill -CONT $SILENT
+    SILENT=''
+}
+
+# holder_said REGEX...: these lines and no others, and each names the store and the lock once.
+holder_said() {
+    local n=0 line
+    local -a said
+    mapfile -t said <hold.log
+    [ ${#said[@]} -eq $# ] || fail "$(cat hold.log)" || return
+    for line in "${said[@]}"; do
+        n=$((n + 1))
+        [[ $line =~ ^"dlock: "[^\ ]+": the lock '$NAME' "${!n}$ ]] || fail "line $n: $line" || return
+        [ "$(grep -o '://' <<<"$line" | wc -l) $(grep -o "$NAME" <<<"$line" | wc -l)" = "1 1" ] || fail "line $n: $line" || return
+    done
+}
+SECONDS_RE='[0-9.]+ (s|ms)'
+TROUBLE="has not been renewed for $SECONDS_RE: .+; the command will be ended in $SECONDS_RE unless the store answers"
+
+@test "a store that is silent for half of the time costs two lines" {
+    needs PAUSES || return 0
+    unset CI
+    start_log hold.log "$DLOCK" --ttl 4 "$L" sh -c 'echo >held; "$1" go; exit 7' - "$HELPERS/await"
+    wait_for 5 test -s held
+    silence
+    wait_for 5 grep -q 'has not been renewed' hold.log
+    speak
+    wait_for 5 grep -q 'is renewed again' hold.log
+    : >go
+    exits 7 8 "$STARTED"
+    holder_said "$TROUBLE" "is renewed again after $SECONDS_RE"
+    store_clean "$NAME"
+}
+
+@test "a loss names the store, the lock and the cause once" {
+    unset CI
+    if needs PAUSES; then
+        hold --ttl 2
+        silence
+        exits 79 8 "$HOLDER"
+        speak
+        holder_said "$TROUBLE" "could not be renewed in time: .+; ending the command"
+    fi
+    if needs TAKES; then
+        run_t 10 "$DLOCK" -w 8 "$L" true
+        hold --ttl 2
+        store_take "$NAME"
+        exits 79 8 "$HOLDER"
+        holder_said "is lost: .+; ending the command"
+    fi
+}
+
+# ---------------------------------------------------------------- shared, slots ---
+
+# holds ID [ARG...]: one more holder, until end ID. Its token, fence and slot are in the file in.ID.
+declare -gA HOLDS
+holds() {
+    local id=$1
+    shift
+    rm -f "in.$id" "go.$id"
+    start_log "holds.$id.log" "$DLOCK" "$@" "$L" sh -c 'echo "$DLOCK_TOKEN ${DLOCK_FENCE:-0} ${DLOCK_SLOT:--}" >"in.$1"; "$HELPERS/await" "go.$1"' - "$id"
+    HOLDS[$id]=$STARTED
+}
+is_in() { wait_for "${2:-5}" test -s "in.$1" || fail "$1: $(cat "holds.$1.log")"; }
+is_out() { [ ! -e "in.$1" ] || final "$1 holds the lock: $(cat "in.$1")"; }
+end() { # ID...
+    local id
+    for id; do : >"go.$id"; done
+    for id; do exits 0 8 "${HOLDS[$id]}"; done
+}
+field() { cut -d' ' -f"$2" "in.$1"; }
+refused() { run -75 run_t 5 "$DLOCK" -q -n "$@" "$L" touch ran && [ ! -e ran ]; }
+granted() { run -0 run_t 5 "$DLOCK" -n "$@" "$L" true; }
+
+@test "shared holders stand together, and a writer is alone" {
+    needs SHARED || return 0
+    holds a -s
+    holds b -s
+    is_in a
+    is_in b
+    refused -x
+    granted -s
+    run -75 run_t 5 "$DLOCK" --status "$L"
+    ! needs LEASE || [ "$(grep -c 'held (shared)' <<<"$output")" -eq 2 ] || fail "$output"
+    end a
+    refused -x
+    end b
+    granted -x
+    holds w
+    is_in w
+    refused -s
+    holds c -s
+    wait_for 5 waiters_are 1
+    is_out c
+    end w
+    is_in c
+    end c
+    store_clean "$NAME"
+}
+
+@test "readers that come behind a waiting writer let it in first" {
+    needs TURNS || return 0
+    holds a -s
+    is_in a
+    holds w
+    wait_for 5 waiters_are 1
+    refused -s
+    CI=1 run -75 run_t 5 "$DLOCK" -n -s "$L" true
+    assert_out "'$NAME' is busy: kept for an earlier waiter; held (shared) "
+    holds b -s
+    holds c -s
+    wait_for 5 waiters_are 3
+    is_out w
+    is_out b
+    end a
+    is_in w
+    is_out b
+    is_out c
+    end w
+    is_in b
+    is_in c
+    end b c
+    store_clean "$NAME"
+}
+
+@test "slots: so many stand together, and the next one gets the first that is free" {
+    needs SLOTS || return 0
+    local id used=''
+    for id in a b c; do
+        holds $id --slots 3
+        is_in $id
+        used+=$(field $id 3)
+    done
+    [ "$(fold -w1 <<<"$used" | sort | tr -d '\n')" = "$(needs NUMBERS && echo 012 || echo ---)" ] || fail "slots $used"
+    refused --slots 3
+    refused -x
+    run -75 run_t 5 "$DLOCK" --status "$L"
+    assert_out '3 of 3 slots'
+    holds d --slots 3
+    wait_for 5 waiters_are 1
+    is_out d
+    end b
+    is_in d
+    ! needs NUMBERS || [ "$(field d 3)" = "${used:1:1}" ] || fail "slot $(field d 3) after $used"
+    refused --slots 3
+    end a c
+    granted --slots 3
+    refused -x
+    end d
+    granted -x
+    store_clean "$NAME"
+}
+
+@test "a shared holder stands beside slots and takes none" {
+    needs SLOTS || return 0
+    holds a --slots 1
+    is_in a
+    holds r -s
+    is_in r
+    end a
+    refused -x
+    granted --slots 1
+    holds b --slots 1
+    is_in b
+    end r
+    refused -x
+    end b
+    granted -x
+    store_clean "$NAME"
+}
+
+@test "another number of slots is refused with 65, and both are named" {
+    needs SLOTS || return 0
+    holds a --slots 2
+    is_in a
+    for wait in -n '-w 5'; do
+        # shellcheck disable=SC2086
+        run -65 run_t 3 "$DLOCK" $wait --slots 3 "$L" touch ran
+        [ ! -e ran ]
+        assert_out "--slots 2"
+        assert_out "--slots 3"
+        assert_out "$NAME"
+    done
+    granted --slots 2
+    end a
+    granted --slots 3
+    store_clean "$NAME"
+}
+
+@test "fences of shared holders and slots stand between those of writers" {
+    needs SHARED && needs FENCE || return 0
+    local before after kind
+    for kind in -s '--slots 2'; do
+        [ "$kind" = -s ] || needs SLOTS || continue
+        before=$("$DLOCK" "$L" sh -c 'echo $DLOCK_FENCE')
+        # shellcheck disable=SC2086
+        holds a $kind
+        # shellcheck disable=SC2086
+        holds b $kind
+        is_in a
+        is_in b
+        end a b
+        after=$("$DLOCK" "$L" sh -c 'echo $DLOCK_FENCE')
+        for id in a b; do
+            [ "$(field $id 2)" -ge "$before" ] && [ "$(field $id 2)" -lt "$after" ] || final "$kind: $before, $(field $id 2), $after"
+        done
+    done
+}
+
+@test "a crashed shared holder and a crashed slot are out of the way within ttl + 1 s" {
+    needs SHARED && needs LEASE || return 0
+    local kind id
+    for kind in -s '--slots 1'; do
+        [ "$kind" = -s ] || needs SLOTS || continue
+        for id in dead live; do [ $id = live ] && [ "$kind" != -s ] || {
+            # shellcheck disable=SC2086
+            holds $id --ttl 2 $kind
+            is_in $id
+        }; done
+        holds w --ttl 2 "$([ "$kind" = -s ] && echo -x || echo --slots=1)"
+        wait_for 5 waiters_are 1
+        [ "$kind" != -s ] || end live
+        "$HELPERS/clock" killed
+        kill -KILL "${HOLDS[dead]}"
+        is_in w $((3 + ${STORE_TICKS:-0}))
+        end w
+    done
+    store_clean "$NAME"
+}
+
+# bats test_tags=slow
+@test "a writer is served while readers come without pause" {
+    needs TURNS || return 0
+    local i
+    for i in 1 2 3 4 5 6; do
+        start_log "reader$i.log" sh -c 'until [ -e stop ]; do "$1" -s --ttl 2 "$2" sleep 0.05 || exit; done' - "$DLOCK" "$L"
+        READERS+=("$STARTED")
+    done
+    sleep 0.5
+    run -0 run_t 10 "$DLOCK" -w 8 --ttl 2 "$L" touch ran
+    : >stop
+    for i in "${READERS[@]}"; do exits 0 5 "$i"; done
+    [ -e ran ]
+}
+
+@test "nested three deep, a lock is granted at once with one token, and released last" {
+    cat >deep.sh <<'END'
+echo "$DLOCK_TOKEN ${DLOCK_FENCE:-}" >in.$2
+[ $2 -lt 3 ] || exec "$HELPERS/await" go
+"$DLOCK" -n "$1" sh deep.sh "$1" $(($2 + 1)) & echo $! >pid.$2
+"$HELPERS/await" in.3
+exit $2
+END
+    start_log outer.log "$DLOCK" "$L" sh deep.sh "$L" 1
+    wait_for 10 test -s in.3 || fail "$(cat outer.log)"
+    cmp in.1 in.2 && cmp in.1 in.3 || final "$(cat in.?)"
+    # All commands but the innermost one have ended.
+    run -75 run_t 5 "$DLOCK" --status "$L"
+    [ "$(grep -c 'held by' <<<"$output")" -le 1 ] || fail "$output"
+    refused
+    : >go
+    exits 1 8 "$STARTED"
+    pid_gone "$(cat pid.1)" && pid_gone "$(cat pid.2)" || final "released before an inner one ended"
+    store_clean "$NAME"
+}
+
 # bats test_tags=soak,slow
 @test "20 processes take turns without overlap, and fences grow" {
+    ! twin || return 0
     turns=$(amount swarm_turns) long=$(amount swarm_long) longer_than_ttl=$(amount swarm_longer)
     mkdir "$T/h"
     "$ROOT/tests/support/helpers/swarm.py" 20 $((180 + 4 * turns)) bash -c '
@@ -410,5 +725,21 @@ guard_of() {
             "$DLOCK" --ttl 2 "$1" "$HELPERS/witness" "$2" "$hold" tree || exit
         done' - "$L" "$T/h" $turns $long $longer_than_ttl
     run -0 "$ROOT/tests/support/helpers/check_history.py" "$T/h" $((20 * turns)) $(! needs FENCE || echo fence)
+    store_clean "$NAME"
+}
+
+# KINDS_SEED: that of a failure, so that its operations come in the same order.
+# bats test_tags=soak,slow
+@test "random operations of all kinds keep to the model while holders crash and stop" {
+    local fact
+    local -a facts=("ticks=${STORE_TICKS:-0}" "ttl=$([ -n "$SAN" ] && echo 4 || echo 2)" "seed=${KINDS_SEED:-}")
+    ! twin || return 0
+    for fact in SHARED SLOTS NUMBERS FENCE LEASE; do ! needs $fact || facts+=("${fact,,}"); done
+    # LeakSanitizer stops the process itself and does not survive a SIGSTOP meanwhile.
+    export ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0
+    mkdir "$T/h"
+    run_t 1500 "$ROOT/tests/support/helpers/kinds.py" "$DLOCK" "$L" "$HELPERS/kinds" "$T/h" \
+        "$(amount kinds_operations)" "${facts[@]}" >kinds.log || fail "$(cat kinds.log)"
+    sed -n 's/.* operations in .*/# &/p' kinds.log >&3
     store_clean "$NAME"
 }

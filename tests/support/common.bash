@@ -17,8 +17,9 @@ case $BUILD in /*) ;; *) BUILD=$ROOT/$BUILD ;; esac
 export BUILD
 export DLOCK=${DLOCK:-$BUILD/test/dlock}
 export HELPERS=${HELPERS:-$BUILD/test}
-# The caller's environment must not change what is tested.
-unset DLOCK_STORE DLOCK_NAME DLOCK_TOKEN DLOCK_HELD DLOCK_FENCE REDISCLI_AUTH REDIS_URL SSL_CERT_FILE SSL_CERT_DIR
+# The caller's environment must not change what is tested. A test that wants to see what dlock tells the talkative sets
+# CI=1, or uses -v.
+unset CI DLOCK_STORE DLOCK_NAME DLOCK_TOKEN DLOCK_HELD DLOCK_FENCE REDISCLI_AUTH REDIS_URL SSL_CERT_FILE SSL_CERT_DIR
 export LC_ALL=C.UTF-8 TZ=UTC
 source "$ROOT/tests/support/trace.bash"
 source "$ROOT/tests/support/amounts.bash"

@@ -8,7 +8,7 @@ net_server() {
     net_up
     local -a was=("${pg_as[@]}")
     pg_as=(env -u DLOCK_TEST_ID nsenter -t "$NET_S" -n -- "${pg_as[@]}")
-    pg_start_in own -c listen_addresses="127.0.0.1,$SERVER"
+    pg_start_in own -c listen_addresses='*' # it may move
     pg_as=("${was[@]}")
     echo 'host all all all trust' >>"${PG_DIRS[own]}/pg_hba.conf"
     PG_PORT=${PG_PORTS[own]} PG_LOG=${PG_LOGS[own]} PG_SOCK=${PG_SOCKS[own]}

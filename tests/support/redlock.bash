@@ -111,7 +111,7 @@ rl_left() {
     for k in ${*:-$(rl_all)}; do
         rl "$k" --scan --pattern "*$NAME*" | while read -r key; do
             case $key in
-            *:dlock:claim) ;; # for a second
+            *:dlock:claim | *:dlock:longest) ;; # for a second, for a ttl
             *:dlock:fence) [ "$(rl "$k" pttl "$key")" -gt 0 ] || echo "node $k: $key, which never expires" ;;
             *) echo "node $k: $key" ;;
             esac

@@ -1,19 +1,23 @@
 /*
- * file.c - backend "file": flock(2).
+ * file.c - backend "file": flock(2), or fcntl(2) where the caller asks for it.
  *
  * A bare path is locked exactly as flock(1) does it, so both exclude each other; the file is never
  * written to. A named lock is the file DIR/NAME.lock, with a fencing token in a file beside it
- * (record.c). The kernel keeps the lock on the open file: it cannot expire, and is free when the last
+ * (record.c). A slot is a byte lock beside a shared flock(2) (slots.c).
+ *
+ * The kernel keeps the lock on the open file: it cannot expire, and is free when the last
  * descriptor is closed, including those that children inherited. That is why release closes and
  * never unlocks. After each grant the path is checked again: a lock on a file that was unlinked or
  * replaced meanwhile excludes no other process, so the new file is locked instead.
  *
- * Not guaranteed: an order among waiters; exclusion of other machines on a network file system that
+ * Not guaranteed: an order among waiters, of any kind; exclusion of other machines on a network file system that
  * is mounted with local locks (a notice says so); exclusion if the file is replaced while the lock is
  * held. Opening a file and reading /proc are not asynchronous: on a dead file server a slot blocks.
  */
 #include "file.h"
 #include "flock_wait.h"
+#include "slot_wait.h"
+#include "slots.h"
 #include "util.h"
 
 #include <errno.h>
@@ -22,8 +26,11 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-/* When a waiter looks for the holder and its own place: most waits are over before that. */
-#define FIRST_LOOK DLOCK_SEC
+/*
+ * When a waiter looks for the holder and its own place: most waits are over before that. A moment before the caller
+ * shows it, after a second, so that its first line has it.
+ */
+#define FIRST_LOOK (950 * DLOCK_MSEC)
 #define NEXT_LOOK (5 * DLOCK_SEC)
 
 /* A file that is replaced again and again: retry, with pauses in which the core can check its timers. */
@@ -38,7 +45,8 @@
 enum file_op {
     OP_IDLE,
     OP_TRYING, /* again at acquire.retry_at: the file is replaced, or under a lease of another process */
-    OP_WAITING, /* a thread waits in flock(2) */
+    OP_WAITING,      /* a thread waits in flock(2) */
+    OP_WAITING_SLOT, /* no slot is free: again when slots.wait says so */
     OP_HELD,
     OP_CANCELLING /* the thread was asked to end; it is left behind at release.until */
 };
@@ -64,6 +72,12 @@ struct file_backend {
         bool have_holder;
         int place; /* as last reported; -1: nothing was reported */
     } acquire;
+    struct {
+        bool registered; /* fd, with spec->slots */
+        bool waits;      /* wait is in use */
+        struct slot_wait wait;
+        int held;
+    } slots;
     struct {
         int64_t until;
     } release;
@@ -100,11 +114,25 @@ static int take(struct file_backend *b, struct dlock_event *ev)
     return 1;
 }
 
+static bool wants_slot(const struct file_backend *b)
+{
+    return b->spec->mode == DLOCK_SLOTS;
+}
+
+static void end_slot_wait(struct file_backend *b)
+{
+    if (b->slots.waits)
+        slot_wait_end(&b->slots.wait);
+    b->slots.waits = false;
+}
+
 static void drop_fd(struct file_backend *b)
 {
+    end_slot_wait(b);
     if (b->fd >= 0)
         close(b->fd);
     b->fd = -1;
+    b->slots.registered = false;
 }
 
 /*
@@ -113,8 +141,10 @@ static void drop_fd(struct file_backend *b)
  */
 static void drop_unheld(struct file_backend *b)
 {
+    if (b->fd >= 0 && wants_slot(b))
+        slots_drop(b->fd);
     if (b->fd >= 0)
-        flock(b->fd, LOCK_UN);
+        flock_try(b->fd, LOCK_UN, b->place.fcntl);
     drop_fd(b);
 }
 
@@ -153,24 +183,46 @@ static void tell_network(struct file_backend *b)
         return;
     b->told_network = true;
     dlock_fail(
-        &put(b, EV_NOTICE)->error, warn ? DLOCK_EUNAVAIL : 0, 0,
+        &put(b, EV_NOTICE)->error, warn ? DLOCK_ELOST : 0, 0,
         "%s is on a network file system (%s): whether the lock excludes other machines depends on how it is mounted (not with local_lock or nolock)",
         b->place.path, type);
 }
 
-/* 0: the lock is ours; an errno of flock(2); -1 with err: the file could not be opened again. */
+/* Its servers and other machines may know flock(2), but nothing of our bytes, and inotify reports no close there. */
+static bool failed_network(struct file_backend *b)
+{
+    struct dlock_error err;
+    const char *type;
+    bool warn;
+
+    if (!file_on_network(b->fd, &type, &warn))
+        return false;
+    dlock_fail(
+        &err, DLOCK_EUSAGE, 0,
+        "%s%s%s is on a network file system (%s): slots need a file of this machine, or a lock server",
+        b->place.path, b->place.named ? "/" : "", b->place.lock, type);
+    failed(b, &err);
+    return true;
+}
+
+static int lock_op(const struct file_backend *b)
+{
+    return b->spec->mode == DLOCK_EXCLUSIVE ? LOCK_EX : LOCK_SH;
+}
+
+/* 0: the lock is ours; an errno; -1 with err: the file could not be opened again. */
 static int try_lock(struct file_backend *b, struct dlock_error *err)
 {
-    int op = b->spec->mode == DLOCK_SHARED ? LOCK_SH : LOCK_EX;
-    int sys = flock(b->fd, op | LOCK_NB) == 0 ? 0 : errno;
+    int op = lock_op(b);
+    int sys = flock_try(b->fd, op, b->place.fcntl);
 
-    if ((sys != EBADF && sys != EIO) || op == LOCK_SH)
+    if ((sys != EBADF && sys != EIO) || op == LOCK_SH || b->place.fcntl)
         return sys;
     /* NFS turns it into a byte-range lock; an exclusive one needs a writable descriptor. */
     drop_fd(b);
     if (file_open(&b->place, FILE_FOR_NFS_LOCK, &b->fd, err) < 0)
         return -1;
-    return flock(b->fd, op | LOCK_NB) == 0 ? 0 : errno;
+    return flock_try(b->fd, op, false);
 }
 
 /* The holder as of now, and our place in the queue. */
@@ -258,14 +310,15 @@ static void failed_or_leased(struct file_backend *b, const struct dlock_error *e
 
 static void blocked(struct file_backend *b)
 {
-    int op = b->spec->mode == DLOCK_SHARED ? LOCK_SH : LOCK_EX;
     struct dlock_error err;
 
     if (!b->acquire.wait) {
         busy(b);
         return;
     }
-    if (flock_wait_start(&b->acquire.thread, b->fd, op) < 0) {
+    if (wants_slot(b))
+        slots_show_waiter(b->fd, b->spec->identity->pid);
+    if (flock_wait_start(&b->acquire.thread, b->fd, lock_op(b), b->place.fcntl) < 0) {
         dlock_fail(&err, DLOCK_ENOMEM, 0, "out of memory");
         failed(b, &err);
         return;
@@ -275,21 +328,98 @@ static void blocked(struct file_backend *b)
     tell_wait(b);
 }
 
+/* All slots are taken. They are waited for without the shared lock, so that an exclusive waiter has a chance. */
+static void no_slot(struct file_backend *b)
+{
+    flock_try(b->fd, LOCK_UN, false);
+    if (!b->acquire.wait) {
+        busy(b);
+        return;
+    }
+    slots_show_waiter(b->fd, b->spec->identity->pid);
+    if (!b->slots.waits)
+        slot_wait_start(&b->slots.wait, b->fd, now_of(b));
+    b->slots.waits = true;
+    b->op = OP_WAITING_SLOT;
+    b->acquire.rounds = 0;
+    tell_wait(b);
+}
+
+static void failed_number(struct file_backend *b, unsigned in_use)
+{
+    struct dlock_error err;
+
+    dlock_fail(
+        &err, DLOCK_EDATA, 0,
+        "%s%s%s: in use with --slots %u, which is not --slots %u: give all its users the same number",
+        b->place.path, b->place.named ? "/" : "", b->place.lock, in_use, b->spec->slots);
+    failed(b, &err);
+}
+
+/* Before the shared lock is tried. False: failed, busy or waiting. */
+static bool registered(struct file_backend *b)
+{
+    unsigned other;
+    int sys;
+
+    if (!wants_slot(b) || b->slots.registered)
+        return true;
+    sys = slots_register(b->fd, b->spec->slots, &other);
+    b->slots.registered = sys == 0 && other == 0;
+    if (other != 0)
+        failed_number(b, other);
+    else if (sys == EWOULDBLOCK)
+        no_slot(b);
+    else if (sys != 0)
+        failed_flock(b, sys);
+    return b->slots.registered;
+}
+
+/* Under the shared lock. False: failed, busy or waiting. */
+static bool have_slot(struct file_backend *b)
+{
+    int sys = slots_take(b->fd, b->spec->slots, b->spec->identity->pid, &b->slots.held);
+
+    if (sys == EWOULDBLOCK)
+        no_slot(b);
+    else if (sys != 0)
+        failed_flock(b, sys);
+    return sys == 0;
+}
+
+/* Only an exclusive holder has a token of its own. The others have the last one's: 0 before there was one. */
+static int get_fence(struct file_backend *b, uint64_t *fence, struct dlock_error *err)
+{
+    struct file_record last;
+    int rc;
+
+    *fence = 0;
+    if (!b->place.named)
+        return 0;
+    if (b->spec->mode == DLOCK_EXCLUSIVE)
+        return file_record_write(&b->place, b->fd, b->spec->identity, b->acquire.token, fence, err);
+    rc = file_record_read(&b->place, &last, err);
+    *fence = last.fence;
+    return rc;
+}
+
 static void granted(struct file_backend *b)
 {
     struct dlock_error err;
-    uint64_t fence = 0;
+    uint64_t fence;
 
-    if (b->place.named && b->spec->mode == DLOCK_EXCLUSIVE &&
-        file_record_write(&b->place, b->fd, b->spec->identity, b->acquire.token, &fence, &err) <
-            0) {
+    if (wants_slot(b) && !have_slot(b))
+        return;
+    if (get_fence(b, &fence, &err) < 0) {
         failed_or_leased(b, &err);
         return;
     }
+    end_slot_wait(b); /* before the caller forks, which would copy its descriptor */
     b->op = OP_HELD;
     struct dlock_event *ev = put(b, EV_GRANTED);
     ev->from = b->acquire.from;
     ev->fence = fence;
+    ev->slot = wants_slot(b) ? b->slots.held + 1 : 0;
     memcpy(ev->token, b->acquire.token, sizeof(ev->token));
 }
 
@@ -316,17 +446,14 @@ static bool locked(struct file_backend *b)
     return true;
 }
 
-/* One try. True: done, or a thread waits. */
-static bool attempt(struct file_backend *b)
+/* One try with b->fd. True: done, or waiting. */
+static bool attempt_open(struct file_backend *b)
 {
     struct dlock_error err;
     int sys;
 
-    if (file_open(&b->place, FILE_FOR_LOCK, &b->fd, &err) < 0) {
-        failed_or_leased(b, &err);
+    if (!registered(b))
         return true;
-    }
-    tell_network(b);
     sys = try_lock(b, &err);
     if (sys == 0)
         return locked(b);
@@ -337,6 +464,24 @@ static bool attempt(struct file_backend *b)
     else
         failed_flock(b, sys);
     return true;
+}
+
+static bool attempt(struct file_backend *b)
+{
+    bool write = b->place.fcntl && lock_op(b) == LOCK_EX;
+    enum file_how how = wants_slot(b) ? FILE_FOR_SLOTS
+                        : write       ? FILE_FOR_WRITE_LOCK
+                                      : FILE_FOR_LOCK;
+    struct dlock_error err;
+
+    if (file_open(&b->place, how, &b->fd, &err) < 0) {
+        failed_or_leased(b, &err);
+        return true;
+    }
+    if (wants_slot(b) && failed_network(b))
+        return true;
+    tell_network(b);
+    return attempt_open(b);
 }
 
 static void try_now(struct file_backend *b)
@@ -395,6 +540,14 @@ static void waiting(struct file_backend *b)
         return;
     }
     look_in_time(b);
+}
+
+static void waiting_slot(struct file_backend *b)
+{
+    if (slot_wait_due(&b->slots.wait, now_of(b)) && !attempt_open(b))
+        try_now(b);
+    if (b->op == OP_WAITING_SLOT)
+        look_in_time(b);
 }
 
 static void cancelling(struct file_backend *b)
@@ -477,6 +630,8 @@ static int answer(struct file_backend *b, struct dlock_event *ev)
         ev->place = ev->info->place;
         return 1;
     }
+    if (b->status.found.no_file)
+        dlock_fail(&ev->error, 0, 0, "no such file");
     drop_holders(b);
     return 1;
 }
@@ -492,10 +647,12 @@ static int file_interest(struct dlock_be *be, struct pollfd *pfd, int cap, int64
         *wake_at = dlock_min(*wake_at, now);
     if (b->op == OP_TRYING)
         *wake_at = dlock_min(*wake_at, b->acquire.retry_at);
-    if (b->op == OP_TRYING || b->op == OP_WAITING)
+    if (b->op == OP_TRYING || b->op == OP_WAITING || b->op == OP_WAITING_SLOT)
         *wake_at = dlock_min(*wake_at, b->acquire.look_at);
     if (b->op == OP_CANCELLING)
         *wake_at = dlock_min(*wake_at, b->release.until);
+    if (b->op == OP_WAITING_SLOT)
+        return slot_wait_interest(&b->slots.wait, pfd, cap, wake_at);
     return b->acquire.thread ? flock_wait_interest(b->acquire.thread, pfd, cap, now, wake_at) : 0;
 }
 
@@ -507,6 +664,8 @@ static int file_process(struct dlock_be *be, const struct pollfd *pfd, int n,
     (void)n;
     if (b->nout == 0 && b->op == OP_WAITING)
         waiting(b);
+    else if (b->nout == 0 && b->op == OP_WAITING_SLOT)
+        waiting_slot(b);
     else if (b->nout == 0 && b->op == OP_CANCELLING)
         cancelling(b);
     else if (b->nout == 0 && b->op == OP_TRYING)
@@ -520,6 +679,20 @@ static int file_inherit_fd(struct dlock_be *be)
 {
     struct file_backend *b = self(be);
     return b->op == OP_HELD ? b->fd : -1;
+}
+
+static bool file_is_file(struct dlock_be *be, int fd)
+{
+    return file_is_current(&self(be)->place, fd, NULL) == 1;
+}
+
+static bool file_stat(const struct dlock_uri *uri, struct stat *st)
+{
+    struct file_place place;
+    bool found = file_place_init(&place, uri, NULL) == 0 && file_find(&place, st);
+
+    file_place_done(&place);
+    return found;
 }
 
 static void file_close(struct dlock_be *be)
@@ -540,12 +713,19 @@ static int file_open_lock(struct dlock_be **out, const struct dlock_spec *spec,
     struct file_backend *b;
     int rc;
 
-    if (spec->mode == DLOCK_SLOTS)
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "slots are not available for file locks");
+    if (spec->mode == DLOCK_SLOTS && spec->fcntl)
+        return dlock_fail(err, DLOCK_EUSAGE, 0,
+                          "slots are byte locks beside one of flock(2): not with --fcntl");
     b = calloc(1, sizeof(*b));
     if (!b)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     rc = file_place_init(&b->place, spec->uri, err);
+    /* Its file is dlock's own, and holders of both kinds of lock would run, and write the token, at the same time. */
+    if (rc == 0 && spec->fcntl && b->place.named)
+        rc = dlock_fail(
+            err, DLOCK_EUSAGE, 0,
+            "fcntl(2) locks are for a file's path: a named lock is always one of flock(2)");
+    b->place.fcntl = spec->fcntl;
     if (rc < 0) {
         free(b);
         return rc;
@@ -563,7 +743,7 @@ const struct dlock_backend dlock_backend_file = {
     .build_id = DLOCK_VERSION,
     .name = "file",
     .schemes = schemes,
-    .caps = CAP_SHARED | CAP_FD | CAP_FENCE,
+    .caps = CAP_SHARED | CAP_SLOTS | CAP_FD | CAP_FENCE,
     .open = file_open_lock,
     .acquire = file_acquire,
     .release = file_release,
@@ -572,5 +752,7 @@ const struct dlock_backend dlock_backend_file = {
     .interest = file_interest,
     .process = file_process,
     .inherit_fd = file_inherit_fd,
+    .is_file = file_is_file,
+    .stat = file_stat,
     .close = file_close,
 };

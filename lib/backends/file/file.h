@@ -11,6 +11,7 @@
 struct file_place {
     const char *path; /* the file, or the directory of a named lock; for messages too */
     bool named;
+    bool fcntl;              /* fcntl(2) instead of flock(2); never of a named lock */
     char lock[NAME_MAX + 1]; /* named: the two files in the directory */
     char fence[NAME_MAX + 1];
     int dir; /* named: the directory, O_PATH, -1 until file_open() */
@@ -26,10 +27,12 @@ struct file_record {
 int file_place_init(struct file_place *, const struct dlock_uri *, struct dlock_error *);
 void file_place_done(struct file_place *);
 enum file_how {
-    FILE_FOR_LOCK,     /* made if it is missing */
-    FILE_FOR_NFS_LOCK, /* the same, writable */
-    FILE_TO_PROBE,     /* not made: *fd is -1 if it, or its directory, is missing */
-    FILE_TO_NAME       /* the same; the descriptor is for fstat only and needs no right to read */
+    FILE_FOR_LOCK,       /* made if it is missing */
+    FILE_FOR_NFS_LOCK,   /* the same, writable as well */
+    FILE_FOR_WRITE_LOCK, /* the same, writable only */
+    FILE_FOR_SLOTS,      /* the same, readable and writable, a regular file only */
+    FILE_TO_PROBE,       /* not made: *fd is -1 if it, or its directory, is missing */
+    FILE_TO_NAME         /* the same; the descriptor is for fstat only and needs no right to read */
 };
 /*
  * sys EWOULDBLOCK: another process has a lease on the file (fcntl(2), F_SETLEASE), as Samba has for its clients. Our
@@ -38,6 +41,8 @@ enum file_how {
  */
 #define FILE_LEASED "another process has a lease on the file (F_SETLEASE)"
 int file_open(struct file_place *, enum file_how, int *fd, struct dlock_error *);
+/* The file that is there now. False: it is missing, or cannot be seen. */
+bool file_find(struct file_place *, struct stat *);
 /* 1: the path still names fd; 0: the file was unlinked or replaced; or an error. */
 int file_is_current(const struct file_place *, int fd, struct dlock_error *);
 /* Is fd on a network file system? *type: its name. *warn: its locks may exclude no other machine. */
@@ -55,8 +60,12 @@ int file_record_write(const struct file_place *, int lock_fd, const struct dlock
 struct file_holders {
     struct dlock_info *info; /* n of them, holders first; malloc'ed */
     int n;
+    bool no_file; /* the lock's file, or its directory, does not exist */
 };
-/* One holder, and the place of pid among the waiters (0: not found). False: no holder is known. */
+/*
+ * One holder, of a slot if there is one, and the place of pid among the waiters (0: not found). False: no holder is
+ * known.
+ */
 bool file_first_holder(const struct file_place *, int fd, long pid, struct dlock_info *,
                        int *place);
 /* The holder of a lease on the lock's file. False: none is known. */

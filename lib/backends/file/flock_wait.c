@@ -1,7 +1,7 @@
 /*
- * flock_wait.c - wait for flock(2) beside a poll loop.
+ * flock_wait.c - try to lock, and wait for the lock beside a poll loop, with flock(2) or fcntl(2).
  *
- * A blocking flock(2) cannot be polled, so a helper thread makes the call and reports through an
+ * A blocking call cannot be polled, so a helper thread makes the call and reports through an
  * eventfd. Cancelling it needs a signal. The library must not install a handler, so it uses the one that
  * the C library has for pthread_cancel, with asynchronous cancellation on around the bare system call
  * and nowhere else: not in the thread's start, where a sanitizer or an allocator may hold a lock. The
@@ -20,6 +20,7 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -39,12 +40,38 @@ enum phase { STARTING, IN_CALL, NOT_WANTED };
 
 struct flock_wait {
     int fd, op;
+    bool ofd;
     int efd;    /* -1: no thread, the lock is tried again and again */
     int result; /* the thread's until it is joined */
     bool cancelled;
     _Atomic enum phase phase;
     pthread_t thread;
 };
+
+/* For F_OFD_SETLK: all of the file, however long it becomes. l_pid must be 0. */
+static struct flock whole_file(int op)
+{
+    short type = op == LOCK_EX ? F_WRLCK : op == LOCK_SH ? F_RDLCK : F_UNLCK;
+
+    return (struct flock){.l_type = type, .l_whence = SEEK_SET};
+}
+
+int flock_try(int fd, int op, bool ofd)
+{
+    struct flock all = whole_file(op);
+
+    if ((ofd ? fcntl(fd, F_OFD_SETLK, &all) : flock(fd, op | LOCK_NB)) == 0)
+        return 0;
+    /* POSIX lets fcntl(2) say either when the lock is held. */
+    return ofd && errno == EACCES ? EWOULDBLOCK : errno;
+}
+
+/* The bare system calls, which no C library makes a cancellation point. */
+#ifdef SYS_fcntl64 /* where off_t had 32 bits once; struct flock has 64 here (the Makefile's DEFS) */
+#define SYS_OFD_WAIT SYS_fcntl64
+#else
+#define SYS_OFD_WAIT SYS_fcntl
+#endif
 
 /*
  * No red zones on the cancelled thread's stack: they would stay, and the thread's last steps run on the
@@ -57,14 +84,15 @@ struct flock_wait {
  * the signal may arrive late, and glibc 2.36's handler then reads only the type, not the state. It would
  * end the thread in its last steps, perhaps in the allocator with a lock taken.
  */
-NOT_ASAN static int flock_cancellable(int fd, int op)
+NOT_ASAN static int flock_cancellable(int fd, int op, bool ofd)
 {
+    struct flock all = whole_file(op);
     int old, sys;
     long r;
 
     pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &old);
     pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &old);
-    r = syscall(SYS_flock, fd, op);
+    r = ofd ? syscall(SYS_OFD_WAIT, fd, F_OFD_SETLKW, &all) : syscall(SYS_flock, fd, op);
     sys = r == 0 ? 0 : errno;
     pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, &old);
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &old);
@@ -82,7 +110,7 @@ NOT_ASAN static void *wait_main(void *arg)
     if (!atomic_compare_exchange_strong(&w->phase, &expected, IN_CALL))
         return NULL;
     do {
-        sys = flock_cancellable(w->fd, w->op);
+        sys = flock_cancellable(w->fd, w->op, w->ofd);
     } while (sys == EINTR);
     w->result = sys;
     eventfd_write(w->efd, 1);
@@ -99,13 +127,13 @@ static bool can_cancel(void)
 #endif
 }
 
-int flock_wait_start(struct flock_wait **out, int fd, int op)
+int flock_wait_start(struct flock_wait **out, int fd, int op, bool ofd)
 {
     struct flock_wait *w = malloc(sizeof(*w));
 
     if (!w)
         return -ENOMEM;
-    *w = (struct flock_wait){.fd = fd, .op = op, .efd = -1, .result = ECANCELED};
+    *w = (struct flock_wait){.fd = fd, .op = op, .ofd = ofd, .efd = -1, .result = ECANCELED};
     if (can_cancel())
         w->efd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (w->efd >= 0 && dlock_thread_start(&w->thread, STACK_SIZE, wait_main, w) != 0) {
@@ -140,7 +168,7 @@ int flock_wait_check(struct flock_wait *w, int *sys)
     } else if (w->cancelled) {
         *sys = ECANCELED;
     } else {
-        *sys = flock(w->fd, w->op | LOCK_NB) == 0 ? 0 : errno;
+        *sys = flock_try(w->fd, w->op, w->ofd);
         if (*sys == EWOULDBLOCK || *sys == EINTR)
             return 0;
     }

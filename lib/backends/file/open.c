@@ -80,16 +80,41 @@ static int fail_open(const struct file_place *p, int sys, struct dlock_error *er
                       p->named ? "/" : "", p->lock, why);
 }
 
-static int fail_type(const struct file_place *p, struct dlock_error *err)
+static int fail_open_to_write(const struct file_place *p, enum file_how how, int sys,
+                              struct dlock_error *err)
 {
-    return dlock_fail(err, DLOCK_ECREATE, 0, "%s%s%s cannot be a lock: it is not a regular file%s",
-                      p->path, p->named ? "/" : "", p->lock,
-                      p->named ? "" : ", directory or block device");
+    struct dlock_error why;
+    int code = fail_open(p, sys, &why);
+
+    if (sys != EISDIR && sys != EACCES && sys != EPERM && sys != EROFS && sys != ETXTBSY) {
+        if (err)
+            *err = why;
+        return code;
+    }
+    return dlock_fail(err, code, sys,
+                      how == FILE_FOR_SLOTS
+                          ? "%s (slots need a file that can be read and written)"
+                          : "%s (an exclusive fcntl(2) lock needs a file that can be written)",
+                      why.msg);
 }
 
-static bool good_type(const struct file_place *p, mode_t mode)
+/* Can it be any file that is a lock, not only a regular one? */
+static bool any_type(const struct file_place *p, enum file_how how)
 {
-    return S_ISREG(mode) || (!p->named && (S_ISDIR(mode) || S_ISBLK(mode)));
+    return !p->named && how != FILE_FOR_SLOTS;
+}
+
+static int fail_type(const struct file_place *p, enum file_how how, struct dlock_error *err)
+{
+    return dlock_fail(err, DLOCK_ECREATE, 0,
+                      "%s%s%s cannot be a lock%s: it is not a regular file%s", p->path,
+                      p->named ? "/" : "", p->lock, how == FILE_FOR_SLOTS ? " with slots" : "",
+                      any_type(p, how) ? ", directory or block device" : "");
+}
+
+static bool good_type(const struct file_place *p, enum file_how how, mode_t mode)
+{
+    return S_ISREG(mode) || (any_type(p, how) && (S_ISDIR(mode) || S_ISBLK(mode)));
 }
 
 /* The directory of a named lock; nothing for a bare path. */
@@ -140,7 +165,7 @@ static int open_or_make(const struct file_place *p, int flags)
 
 int file_open(struct file_place *p, enum file_how how, int *fd, struct dlock_error *err)
 {
-    bool make = how == FILE_FOR_LOCK || how == FILE_FOR_NFS_LOCK, may_write = true;
+    bool make = how != FILE_TO_PROBE && how != FILE_TO_NAME, may_write = true;
     int flags = how == FILE_TO_NAME ? O_PATH | O_CLOEXEC : OPEN_FLAGS;
     struct dlock_error why;
     struct stat st;
@@ -159,26 +184,35 @@ int file_open(struct file_place *p, enum file_how how, int *fd, struct dlock_err
     if (stat_place(p, &st) == 0) {
         if (S_ISLNK(st.st_mode))
             return fail_open(p, ELOOP, err);
-        if (!good_type(p, st.st_mode))
-            return fail_type(p, err);
+        if (!good_type(p, how, st.st_mode))
+            return fail_type(p, how, err);
         /* A writable disk that is closed is probed by udev, as if its content had changed. */
         may_write = !S_ISBLK(st.st_mode);
     }
-    if (how == FILE_FOR_NFS_LOCK && may_write)
+    if ((how == FILE_FOR_NFS_LOCK && may_write) || how == FILE_FOR_SLOTS)
         flags = (flags & ~O_ACCMODE) | O_RDWR;
+    if (how == FILE_FOR_WRITE_LOCK)
+        flags = (flags & ~O_ACCMODE) | O_WRONLY;
     r = make ? open_or_make(p, flags) : open_place(p, flags, 0);
     if (r == -ENOENT && !make) {
         *fd = -1;
         return 0;
     }
+    if (r < 0 && (how == FILE_FOR_WRITE_LOCK || how == FILE_FOR_SLOTS))
+        return fail_open_to_write(p, how, -r, err);
     if (r < 0)
         return fail_open(p, -r, err);
-    if (fstat(r, &st) != 0 || !good_type(p, st.st_mode)) {
+    if (fstat(r, &st) != 0 || !good_type(p, how, st.st_mode)) {
         close(r);
-        return fail_type(p, err);
+        return fail_type(p, how, err);
     }
     *fd = r;
     return 0;
+}
+
+bool file_find(struct file_place *p, struct stat *st)
+{
+    return open_dir(p, NULL) == 0 && stat_place(p, st) == 0;
 }
 
 int file_is_current(const struct file_place *p, int fd, struct dlock_error *err)
@@ -211,6 +245,8 @@ bool file_on_network(int fd, const char **type, bool *warn)
         /* Its locks are cluster-wide by design; FUSE is often no network at all. */
         {0x00c36400, "Ceph", false},
         {0x65735546, "FUSE", false},
+        {0x01161970, "GFS2", false},
+        {0x7461636f, "OCFS2", false},
     };
     struct statfs fs;
 

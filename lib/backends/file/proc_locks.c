@@ -102,7 +102,7 @@ int proc_locks_file(int fd, struct proc_locks_file *lf)
 }
 
 /*
- * One line of /proc/locks (or after "lock:" in fdinfo): true when it is a flock(2) lock, or a lease, on lf. Of leases only
+ * One line of /proc/locks (or after "lock:" in fdinfo): true when it is a lock of the wanted kind on lf. Of leases only
  * those that keep others from opening the file to read: all but one for reading that nobody has asked for.
  */
 static bool parse_line(const char *s, const struct proc_locks_file *lf, struct proc_lock *l)
@@ -123,13 +123,34 @@ static bool parse_line(const char *s, const struct proc_locks_file *lf, struct p
         return false;
     l->shared = strcmp(access, "READ") == 0;
     l->place = 0;
+    l->unnamed = false;
     if (ino != lf->ino || makedev(major, minor) != lf->dev)
         return false;
-    if (!lf->lease)
+    if (lf->kind == PROC_LOCKS_FLOCK)
         return strcmp(type, "FLOCK") == 0;
+    if (lf->kind == PROC_LOCKS_FCNTL)
+        return strcmp(type, "OFDLCK") == 0 || strcmp(type, "POSIX") == 0;
     bool keeps_out = !l->shared || strcmp(state, "ACTIVE") != 0;
     l->shared = false;
     return strcmp(type, "LEASE") == 0 && keeps_out;
+}
+
+/*
+ * Of an open file description the kernel gives -1 as the pid. A process that has it open can be found, but nothing tells
+ * which one of several it has: name one process for the first, none for the others.
+ */
+static void settle_pids(struct proc_lock *all, int holders, int n)
+{
+    bool named = false;
+
+    for (int i = 0; i < n; i++) {
+        if (all[i].pid >= 0)
+            continue;
+        all[i].unnamed = i >= holders || named;
+        named = true;
+        if (all[i].unnamed)
+            all[i].pid = 0;
+    }
 }
 
 int proc_locks_read(const struct proc_locks_file *lf, struct proc_lock *out, int max)
@@ -156,6 +177,7 @@ int proc_locks_read(const struct proc_locks_file *lf, struct proc_lock *out, int
     fclose(f);
     for (int i = holders; i < n; i++)
         out[i].place = i - holders + 1;
+    settle_pids(out, holders, n);
     return n;
 }
 
@@ -227,6 +249,13 @@ static int carries(long pid, const struct proc_locks_file *lf, long owner, int *
         found = -1;
     closedir(d);
     return found;
+}
+
+bool proc_locks_may_have(long pid, const struct proc_locks_file *lf)
+{
+    int fds = FDS_MAX;
+
+    return carries(pid, lf, 0, &fds) != 0;
 }
 
 /* A process that has the lock which owner (0: any process) has taken, this one only if there is no other; 0: none known. */
@@ -330,6 +359,8 @@ static long holder_of(const struct proc_lock *l, const struct proc_locks_file *l
 {
     int fds = FDS_MAX;
 
+    if (l->unnamed)
+        return 0;
     int found = l->pid > 0 ? carries(l->pid, lf, l->pid, &fds) : 0;
     if (found == 1 || (found < 0 && !is_zombie(l->pid)))
         return l->pid;

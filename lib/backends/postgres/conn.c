@@ -23,9 +23,11 @@ static void first_line(char *dst, size_t size, const char *text)
 
 static void free_queued(struct pg_queued *q)
 {
-    free(q->sql);
-    for (int i = 0; i < q->n; i++)
-        free(q->values[i]);
+    for (int i = 0; i < q->n; i++) {
+        free(q->list[i].sql);
+        for (int v = 0; v < q->list[i].n; v++)
+            free(q->list[i].values[v]);
+    }
 }
 
 static void drop(struct pg_conn *c)
@@ -96,11 +98,43 @@ static bool is_transient(const char *sqlstate)
     return strncmp(sqlstate, "53", 2) == 0 || strncmp(sqlstate, "57P0", 4) == 0;
 }
 
-static int code_of(const char *sqlstate)
+/* libpq refuses the server. Its texts are not translated, since dlock does not call setlocale(3). */
+static bool is_untrusted(const char *text)
 {
-    if (strncmp(sqlstate, "28", 2) == 0 || strcmp(sqlstate, "42501") == 0)
+    static const char *const texts[] = {"certificate verify failed", "does not match host name",
+                                        "root certificate file", "server does not support SSL"};
+    for (size_t i = 0; i < DLOCK_LEN(texts); i++)
+        if (strstr(text, texts[i]))
+            return true;
+    return false;
+}
+
+/* PgBouncer has one code for all of its refusals, and does not translate their texts. */
+static bool pooler_says(const char *sqlstate, const char *text, const char *what)
+{
+    return strcmp(sqlstate, "08P01") == 0 && strstr(text, what);
+}
+
+/* 0A: not supported. 22, 42: it does not understand us, or an option in the URI. 3D, 3F: no such database, schema. */
+static bool is_for_good(const char *sqlstate)
+{
+    static const char *const classes[] = {"0A", "22", "3D", "3F", "42"};
+    for (size_t i = 0; i < DLOCK_LEN(classes); i++)
+        if (strncmp(sqlstate, classes[i], 2) == 0)
+            return true;
+    return false;
+}
+
+static int code_of(const char *sqlstate, const char *text)
+{
+    if (strncmp(sqlstate, "28", 2) == 0 || strcmp(sqlstate, "42501") == 0 ||
+        pooler_says(sqlstate, text, "no such user") ||
+        pooler_says(sqlstate, text, "authentication failed"))
         return DLOCK_EPERM;
-    return DLOCK_EUNAVAIL;
+    if (is_for_good(sqlstate) || pooler_says(sqlstate, text, "no such database") ||
+        pooler_says(sqlstate, text, "unsupported startup parameter"))
+        return DLOCK_EUNUSABLE;
+    return sqlstate[0] == '\0' && is_untrusted(text) ? DLOCK_EUNUSABLE : DLOCK_EUNAVAIL;
 }
 
 /* ---------------------------------------------------------------- connecting */
@@ -165,9 +199,9 @@ static bool address_failed(struct pg_conn *c, const char *why)
     take_state(text, sqlstate);
     c->transient = is_transient(sqlstate);
     c->last_words[0] = '\0';
-    int code = password ? DLOCK_EPERM : code_of(sqlstate);
+    int code = password ? DLOCK_EPERM : code_of(sqlstate, text);
     conn_fail(c, code, text);
-    return code == DLOCK_EUNAVAIL;
+    return code == DLOCK_EUNAVAIL || code == DLOCK_EUNUSABLE;
 }
 
 static void connect_next(struct pg_conn *c)
@@ -253,15 +287,23 @@ static bool send_guard(struct pg_conn *c)
                                             c->guard.values, NULL, NULL, 0);
 }
 
-static void send_now(struct pg_conn *c, int tag, const char *sql, int n, const char *const *values)
+static bool send_pipelined(struct pg_conn *c, const struct pg_statement *all, int n)
+{
+    bool ok = send_guard(c);
+    for (int i = 0; i < n; i++)
+        ok = ok &&
+             PQsendQueryParams(c->pq, all[i].sql, all[i].n, NULL, all[i].values, NULL, NULL, 0);
+    return ok && PQpipelineSync(c->pq);
+}
+
+static void send_now(struct pg_conn *c, int tag, const struct pg_statement *all, int n)
 {
     int64_t now = c->env->now(c->env->ctx);
     bool ok = c->requests.n < PG_REQUESTS;
     if (c->pipeline)
-        ok = ok && send_guard(c) && PQsendQueryParams(c->pq, sql, n, NULL, values, NULL, NULL, 0) &&
-             PQpipelineSync(c->pq);
+        ok = ok && send_pipelined(c, all, n);
     else
-        ok = ok && PQsendQuery(c->pq, sql);
+        ok = ok && PQsendQuery(c->pq, all[0].sql);
     if (!ok) {
         fail_pq(c);
         return;
@@ -275,42 +317,59 @@ static void send_now(struct pg_conn *c, int tag, const char *sql, int n, const c
         c->requests.unflushed = left > 0;
 }
 
-static void enqueue(struct pg_conn *c, int tag, const char *sql, int n, const char *const *values)
+static void enqueue(struct pg_conn *c, int tag, const struct pg_statement *all, int n)
 {
     struct pg_queued *q = &c->queue.list[c->queue.n];
-    if (c->queue.n == PG_REQUESTS || n > PG_VALUES) {
+    if (c->queue.n == PG_REQUESTS) {
         conn_fail(c, DLOCK_EUNAVAIL, "no answer to earlier requests");
         return;
     }
     c->queue.n++;
-    *q = (struct pg_queued){.tag = tag, .n = n, .sql = strdup(sql)};
-    bool ok = q->sql;
-    for (int i = 0; i < n; i++)
-        ok = (q->values[i] = strdup(values[i])) && ok;
+    *q = (struct pg_queued){.tag = tag, .n = n};
+    bool ok = true;
+    for (int i = 0; i < n; i++) {
+        q->list[i].n = all[i].n;
+        ok = (q->list[i].sql = strdup(all[i].sql)) && ok;
+        for (int v = 0; v < all[i].n; v++)
+            ok = (q->list[i].values[v] = strdup(all[i].values[v])) && ok;
+    }
     if (!ok)
         fail_no_memory(c);
 }
 
 static void send_queued(struct pg_conn *c)
 {
+    struct pg_statement all[PG_STATEMENTS];
     if (c->state != PC_UP || c->requests.n > 0 || c->queue.n == 0)
         return;
     struct pg_queued q = c->queue.list[0];
     memmove(c->queue.list, c->queue.list + 1, sizeof(c->queue.list[0]) * (size_t)--c->queue.n);
-    send_now(c, q.tag, q.sql, q.n, (const char *const *)q.values);
+    for (int i = 0; i < q.n; i++)
+        all[i] = (struct pg_statement){q.list[i].sql, q.list[i].n,
+                                       (const char *const *)q.list[i].values};
+    send_now(c, q.tag, all, q.n);
     free_queued(&q);
+}
+
+void pg_conn_send_all(struct pg_conn *c, int tag, const struct pg_statement *all, int n)
+{
+    for (int i = 0; i < n; i++) {
+        if (!all[i].sql) {
+            fail_no_memory(c);
+            return;
+        }
+    }
+    if (c->state != PC_UP)
+        return;
+    if (c->pipeline && c->requests.n > 0 && (c->one_by_one || c->queue.n > 0))
+        enqueue(c, tag, all, n);
+    else
+        send_now(c, tag, all, n);
 }
 
 void pg_conn_send(struct pg_conn *c, int tag, const char *sql, int n, const char *const *values)
 {
-    if (!sql)
-        fail_no_memory(c);
-    else if (c->state != PC_UP)
-        return;
-    else if (c->pipeline && c->requests.n > 0 && (c->one_by_one || c->queue.n > 0))
-        enqueue(c, tag, sql, n, values);
-    else
-        send_now(c, tag, sql, n, values);
+    pg_conn_send_all(c, tag, &(struct pg_statement){sql, n, values}, 1);
 }
 
 static void *cancel_thread(void *arg)
@@ -485,8 +544,8 @@ void pg_conn_close(struct pg_conn *c)
 
 int pg_conn_reply_error(const struct pg_conn *c, const struct pg_reply *r, struct dlock_error *err)
 {
-    return dlock_fail(err, code_of(r->sqlstate), 0, "%s: %s (SQLSTATE %s)", c->where, r->text,
-                      r->sqlstate);
+    return dlock_fail(err, code_of(r->sqlstate, r->text), 0, "%s: %s (SQLSTATE %s)", c->where,
+                      r->text, r->sqlstate);
 }
 
 int64_t pg_number(const PGresult *res, int row, int col)

@@ -18,8 +18,10 @@
 
 #define PG_PARAMS 64
 #define PG_ADDRESSES 16
-#define PG_REQUESTS 4
-#define PG_VALUES 7
+#define PG_REQUESTS 6
+#define PG_STATEMENTS 4
+#define PG_VALUES 9
+#define PG_GUARD_VALUES 4
 
 /* The parameters of every connection, for PQconnectStartParams(). The first three differ from address to address. */
 enum { PG_HOST, PG_HOSTADDR, PG_PORT, PG_FIRST_PARAM };
@@ -28,6 +30,12 @@ struct pg_settings {
     int n;
     char **hosts, **ports; /* one for each host of the URI; hosts[i] "": the default Unix socket */
     int nhosts;
+};
+
+struct pg_statement {
+    const char *sql; /* NULL: the caller had no memory for it */
+    int n;
+    const char *const *values; /* text, at most PG_VALUES */
 };
 
 /* The answer to one request. */
@@ -51,7 +59,7 @@ struct pg_conn {
      * other. sql NULL: none. Set before the first open.
      */
     struct pg_guard {
-        const char *sql, *values[2];
+        const char *sql, *values[PG_GUARD_VALUES];
     } guard;
     bool guarded;
 
@@ -93,7 +101,10 @@ struct pg_conn {
     struct {
         struct pg_queued {
             int tag, n;
-            char *sql, *values[PG_VALUES];
+            struct {
+                int n;
+                char *sql, *values[PG_VALUES];
+            } list[PG_STATEMENTS];
         } list[PG_REQUESTS];
         int n;
     } queue;
@@ -129,6 +140,12 @@ static inline bool pg_conn_busy(const struct pg_conn *c)
  * statements without parameters, and only while the connection is not busy.
  */
 void pg_conn_send(struct pg_conn *, int tag, const char *sql, int n, const char *const *values);
+/*
+ * pipeline: at most PG_STATEMENTS in one message and one transaction. Each sees what was committed before it began, also
+ * while the one before it waited for a lock; where the role's default is a stricter isolation level, that one fails then.
+ * One answer: the error that undid all of them, or the rows of the last that had any.
+ */
+void pg_conn_send_all(struct pg_conn *, int tag, const struct pg_statement *, int n);
 /*
  * Ask the server to cancel the running request, in a detached thread since libpq's call blocks. The request itself is
  * answered as always.

@@ -44,6 +44,7 @@ void pg_granted(struct pg_backend *be, int64_t from)
     ev->from = from;
     ev->ttl = be->spec->ttl;
     ev->fence = be->fence;
+    ev->slot = be->slot;
     memcpy(ev->token, be->token, sizeof(ev->token));
 }
 
@@ -95,7 +96,7 @@ void pg_released(struct pg_backend *be, enum dlock_how how, const struct dlock_e
     pg_conn_close(&be->conn);
     be->granted = false;
     be->release.until = DLOCK_NEVER;
-    outage_over(&be->outage);
+    outage_none(&be->outage);
     struct dlock_event *ev = events_add(&be->events, EV_RELEASED);
     ev->how = how;
     if (err)

@@ -2,7 +2,7 @@
  * postgres.c - a lock in PostgreSQL: the slots of the contract, and what the two modes share.
  *
  * advisory.c  the default: a session's advisory lock, with the session's idle time-out as the lease
- * table.c     ?mode=lease: a row in a table
+ * table.c     ?mode=lease: a row in a table; table_shared.c: shared locks and slots there
  * operation.c what both modes do to the operation: connect, end it, try again later
  * uri.c       the URI, and libpq's settings
  * conn.c      one connection
@@ -35,6 +35,7 @@ static void close_backend(struct pg_backend *be)
 {
     pg_conn_close(&be->conn);
     PQclear(be->status.rows);
+    PQclear(be->status.first);
     pg_settings_done(be);
     free(be);
 }
@@ -52,7 +53,7 @@ static int slot_open(struct dlock_be **out, const struct dlock_spec *spec, struc
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     be->spec = spec;
     be->op_until = be->release.until = be->acquire.try_at = DLOCK_NEVER;
-    outage_over(&be->outage);
+    outage_none(&be->outage);
     int rc = pg_settings_init(be, err);
     if (rc < 0) {
         close_backend(be);
@@ -62,6 +63,8 @@ static int slot_open(struct dlock_be **out, const struct dlock_spec *spec, struc
     be->conn.guard.sql = be->protocol->guard;
     be->conn.guard.values[0] = be->table.name;
     be->conn.guard.values[1] = be->table.owner;
+    be->conn.guard.values[2] = be->protocol->columns;
+    be->conn.guard.values[3] = "1";
     *out = (struct dlock_be *)be;
     return 0;
 }
@@ -77,7 +80,7 @@ static void start(struct pg_backend *be, enum pg_op op)
     be->op_until = pg_now(be) + be->spec->connect_timeout;
     be->contact.pending = true;
     be->contact.refusal.code = 0;
-    outage_over(&be->outage);
+    outage_none(&be->outage);
 }
 
 static void slot_acquire(struct dlock_be *slot, bool wait)
@@ -89,6 +92,7 @@ static void slot_acquire(struct dlock_be *slot, bool wait)
     pg_describe(be, RECORD_WAITS);
     be->granted = be->told_grace = false;
     be->fence = 0;
+    be->slot = 0;
     if (pg_new_token(be))
         be->protocol->acquire(be);
 }
@@ -113,7 +117,7 @@ static void slot_release(struct dlock_be *slot, int64_t until)
     be->op = OP_RELEASE;
     be->op_until = be->acquire.try_at = DLOCK_NEVER;
     be->contact.pending = false;
-    outage_over(&be->outage);
+    outage_none(&be->outage);
     be->protocol->release(be);
 }
 
@@ -157,6 +161,8 @@ static int slot_schema(struct dlock_be *slot, char **out, struct dlock_error *er
 static void status_answered(struct pg_backend *be, struct pg_reply *r)
 {
     struct dlock_error err;
+    if (be->protocol->more_status && be->protocol->more_status(be, r))
+        return;
     if (strcmp(r->sqlstate, "42P01") == 0 && be->protocol->schema) {
         pg_op_done(be); /* the table does not exist, so no lock was ever taken in it */
         events_add(&be->events, EV_DONE);
@@ -220,7 +226,7 @@ static bool refused_by_name(struct pg_backend *be)
     bool first = be->op == OP_ACQUIRE || be->op == OP_STATUS;
     if (!first || !PQparameterStatus(be->conn.pq, "crdb_version"))
         return false;
-    dlock_fail(&err, DLOCK_EUNAVAIL, 0,
+    dlock_fail(&err, DLOCK_EUNUSABLE, 0,
                "%s: this is CockroachDB, whose advisory locks exclude no client: use PostgreSQL",
                pg_where(be));
     pg_fail(be, &err);
@@ -306,7 +312,7 @@ const struct dlock_backend DLOCK_BACKEND_SYMBOL(postgres) = {
     .name = "postgres",
     .package = "dlock-postgres",
     .schemes = schemes,
-    .caps = CAP_FENCE | CAP_LEASE,
+    .caps = CAP_SHARED | CAP_SLOTS | CAP_FENCE | CAP_LEASE,
     .open = slot_open,
     .locate = slot_locate,
     .acquire = slot_acquire,

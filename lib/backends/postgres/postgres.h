@@ -20,16 +20,29 @@ enum pg_tag {
     T_STATUS,
     T_LISTEN,
     T_SCHEMA,
-    T_SWEEP
+    T_SWEEP,
+    T_NOTICE
+};
+
+/* keys.c: the keys of an advisory lock beside its main key. */
+struct pg_keys {
+    char name[256]; /* what they are made from: the lock's name, or NUL and the number of ?key= */
+    size_t name_len;
+    int64_t turnstile;  /* a waiting writer has it exclusively, readers and slots pass it */
+    int64_t gate;       /* those who wait for a slot stand here */
+    int64_t first_size; /* plus N: a holder of one of N slots, or a waiter, has it shared */
+    int64_t sizes;      /* held while these keys are looked at */
+    char channel[24];   /* NOTIFY: a slot was given back */
 };
 
 struct pg_backend;
 
 /* One of the two modes. The slots are called in any state of the connection, ready only when it is idle. */
 struct pg_protocol {
-    bool session;  /* the session holds the lock, and its end releases it */
-    bool pipeline; /* for pg_conn */
-    const char *guard;
+    unsigned kinds;              /* CAP_SHARED, CAP_SLOTS */
+    bool session;                /* the session holds the lock, and its end releases it */
+    bool pipeline;               /* for pg_conn */
+    const char *guard, *columns; /* for pg_conn; what it expects */
 
     void (*acquire)(struct pg_backend *);
     void (*renew)(struct pg_backend *);
@@ -48,12 +61,15 @@ struct pg_protocol {
     /* Handle what is due. */
     void (*timeout)(struct pg_backend *, int64_t now);
 
+    /* An answer to T_STATUS, which may be replaced: is another request sent, whose answer counts? NULL: never. */
+    bool (*more_status)(struct pg_backend *, struct pg_reply *);
     /* A row of the answer to T_STATUS. */
     void (*read_info)(const PGresult *, int row, struct dlock_info *);
-    /* The statement that makes the table, malloc'ed; NULL: out of memory. The slot is NULL: no table. */
+    /* The statements that make the tables, malloc'ed; NULL: out of memory. The slot is NULL: no table. */
     char *(*schema)(const struct pg_backend *);
 };
 extern const struct pg_protocol pg_advisory, pg_table;
+extern const struct table_shared pg_table_shared; /* table.h */
 
 struct pg_backend {
     const struct dlock_spec *spec;
@@ -62,9 +78,12 @@ struct pg_backend {
     /* From the URI and spec, by pg_settings_init(). */
     struct pg_settings settings;
     struct pg_attempt *probe; /* asks libpq what it would connect to; NULL: not yet, or answered */
-    char *password;           /* from a file; zeroed when freed */
-    char keepalive[3][24];    /* ?fair=1: values in settings */
-    char app[32];             /* application_name of our sessions */
+    struct {
+        char *host, *port; /* libpq's lists of the hosts behind "//"; NULL: they need none */
+    } named;
+    char *password;        /* from a file; zeroed when freed */
+    char keepalive[3][24]; /* ?fair=1: values in settings */
+    char app[32];          /* application_name of our sessions */
     /* The records that describe us while we wait, and as the holder from the newest try on. */
     char waiter[1024], holder[1024];
 
@@ -75,6 +94,7 @@ struct pg_backend {
     bool granted;
     char token[DLOCK_TOKEN_LEN + 1];
     uint64_t fence;
+    int slot; /* DLOCK_SLOTS: as in dlock_event */
 
     /* From the URI: a server that was started or promoted less than this ago grants nothing. 0: off. */
     int64_t restart_grace;
@@ -95,6 +115,7 @@ struct pg_backend {
     /* rows: the answer, handed out row by row; NULL: none yet, or all handed out. */
     struct {
         PGresult *rows;
+        PGresult *first; /* what counts where a second request is refused */
         int next, place;
     } status;
 
@@ -106,6 +127,18 @@ struct pg_backend {
          */
         bool fair, renew_writes;
         char key[96], key_id[32], where_key[256];
+        char number[32]; /* the key in decimal */
+        struct pg_keys keys;
+
+        /* What the session has of it so far, in this acquire. */
+        struct {
+            bool turn;  /* the turnstile, and waits for the main key */
+            bool main;  /* the main key */
+            bool size;  /* the key that tells the number of slots */
+            bool gate;  /* the gate, so this is the first one in line for a slot */
+            bool hears; /* of each slot that is given back (LISTEN) */
+        } has;
+        enum { WAIT_TURN, WAIT_MAIN, WAIT_GATE } awaits;
 
         bool polls; /* no DO blocks for this role: try once a second instead of waiting */
         bool told_old;
@@ -117,6 +150,7 @@ struct pg_backend {
     struct {
         /* From the URI: "schema.name", quoted; the channel of a waiter, less the pid. */
         char *name, channel[64];
+        char *holders;     /* the second table, likewise */
         const char *owner; /* a role that is trusted with the table; "": none but the usual */
 
         /*
@@ -132,6 +166,15 @@ struct pg_backend {
         bool in_line;   /* this session bears the ticket, and LISTENs */
         bool deaf;      /* ... but was refused that */
         bool created;   /* CREATE TABLE was sent in this acquire */
+
+        /* table_shared.c */
+        const struct table_shared *shared;
+        bool checked;      /* in this connection: the second table is what we make */
+        bool second_lacks; /* ... does not exist, the first one does */
+        int64_t notice_at; /* of a waiting writer: when it is written anew; 0: there is none */
+        char notice[DLOCK_TOKEN_LEN + 1]; /* its token; that of a try may change */
+        char epoch[80];                   /* of the holders that we stand with */
+
         /* UNHEARD: its answer never came, so it may have been served. */
         enum { RELEASE_UNSENT, RELEASE_SENT, RELEASE_UNHEARD } release;
     } table;
@@ -166,6 +209,13 @@ static inline void pg_op_done(struct pg_backend *be)
  * case.
  */
 int pg_settings_init(struct pg_backend *, struct dlock_error *);
+/*
+ * foreign.c: what the URI has for other programs; used are so far the parameters of ours and of libpq's. no_table: in
+ * lease mode nothing says which table. *sslmode: libpq's sslmode by all of them, or NULL; of uri, or constant. 0 or a
+ * negative code.
+ */
+int pg_foreign_params(struct dlock_uri *, bool no_table, const char **sslmode,
+                      struct dlock_error *);
 /* The slot locate: the hosts, from wherever libpq takes them. */
 int pg_settings_locate(struct pg_backend *, int *fd, struct dlock_error *);
 void pg_settings_done(struct pg_backend *);
@@ -174,6 +224,12 @@ struct pg_keepalives {
     int64_t idle, interval, count;
 };
 struct pg_keepalives pg_keepalives(int64_t ttl);
+
+/* keys.c */
+/* given: by ?key=, so that its number stands for the name. */
+void pg_keys_init(struct pg_backend *, bool given);
+/* Slot i, counted from 0. */
+int64_t pg_slot_key(const struct pg_keys *, int i);
 
 /* operation.c */
 /* Connect, at most until op_until: protocol->ready follows (at once if connected already), or ->failed. */

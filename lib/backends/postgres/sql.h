@@ -43,4 +43,10 @@
     "pg_catalog.current_setting('synchronous_commit')" EQ "'off' THEN 'local' ELSE "               \
     "pg_catalog.current_setting('synchronous_commit') END, true)"
 
+/* Of pg_catalog.pg_locks l: advisory locks in this database. */
+#define ADVISORY_HERE                                                                              \
+    "l.locktype" EQ "'advisory' AND l.database" EQ                                                 \
+    "(SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname" EQ                               \
+    "pg_catalog.current_database())"
+
 #endif

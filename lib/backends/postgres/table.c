@@ -1,5 +1,6 @@
 /*
- * table.c - ?mode=lease: a row of a table is the lock, and expires by the server's clock.
+ * table.c - ?mode=lease: a row of a table is the lock, and expires by the server's clock. Exclusive locks, and what does
+ * not depend on the kind; table_shared.c has the rest.
  *
  *   name text primary key | fence bigint | owner text | expires timestamptz | holder text
  *   | freed timestamptz: the last release | passed bigint: see below
@@ -29,8 +30,7 @@
  * Not guaranteed: the server's clock decides; when it steps forward, a lease ends early. When it steps back, new tickets
  * are before old ones. Another role can set an application_name as well, and so delay each grant by 2.8 s.
  */
-#include "postgres.h"
-#include "sql.h"
+#include "table.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -39,40 +39,13 @@
 
 #define POLL_ALONE DLOCK_SEC             /* between tries of a waiter that no release can wake */
 #define POLL_IN_LINE (2500 * DLOCK_MSEC) /* ... and of one that is in line */
-#define LONGEST_TURN (2800 * DLOCK_MSEC) /* see TURN */
 #define JITTER (200 * DLOCK_MSEC)
 #define SWEEP_ONE_OF 100
-#define LOOK_ONE_OF 12 /* every half a minute, a waiter in line looks at its place */
 
 /* ------------------------------------------------------------------ statements */
 
 /* The enum above a statement: the columns of its answer. $1: the lock's name. $2: our token, or as noted. */
 #define GRACE "pg_catalog.make_interval(secs => @G)"
-#define TTL "pg_catalog.make_interval(secs => $3::pg_catalog.float8)"
-
-/*
- * The line. @A: the application_name of our sessions; that of a waiter adds a colon and its ticket, and so is above @A:
- * and below @A; where characters are compared by their codes. Nothing is parsed: another role may have made it up.
- *
- * Not the view pg_stat_activity but the function behind it: the view takes long to plan.
- */
-#define FLOAT "::pg_catalog.float8"
-#define AS_CODES " COLLATE pg_catalog.\"C\""
-#define IN_LINE                                                                                    \
-    "FROM pg_catalog.pg_stat_get_activity(NULL) a WHERE a.datid" EQ "(SELECT d.oid FROM "          \
-    "pg_catalog.pg_database d WHERE d.datname" EQ "pg_catalog.current_database()) "                \
-    "AND a.application_name" AS_CODES
-#define WITH_TICKET(x) "pg_catalog.concat('@A:', pg_catalog.lpad((" x ")" TEXT ", 16, '0')) "
-#define TICKET_NOW "(EXTRACT(epoch FROM " NOW ")" MICROSECONDS
-/* With so many before: for how long the lock must have been free, in seconds. It grows towards LONGEST_TURN. */
-#define TURN(places)                                                                               \
-    "(((" places ")" FLOAT TIMES "2.8)" DIVIDED_BY "((" places ")" FLOAT PLUS "2.5))"
-/*
- * The line is not looked at where that decides nothing, as it takes the server milliseconds per 1000 connections: when
- * the lock has been free for longer than this, and is there for all; and when it stays held for longer, until our next
- * try or call.
- */
-#define ANY_TURN "'3 seconds'" INTERVAL
 
 /*
  * $5: our ticket, 0: none. $6: the pid of a session that is in line: it leaves that when the lock is granted. h: the row
@@ -80,7 +53,7 @@
  * any case, to tell our place. The turn is decided in the row, too, but as with a held lock, the row is not touched
  * before it.
  *
- * @T: the table. @W: a comment with our record. @C: the channel that wakes a waiter, less its pid. @G: the
+ * @T: the table. @H: the second one. @W: a comment with our record. @C: the channel that wakes a waiter, less its pid. @G: the
  * restart grace in seconds. @0, @1 and @2: the parts of grace_text, or what stands for them without a grace.
  */
 enum {
@@ -111,7 +84,7 @@ static const char try_text[] =
         "CASE WHEN EXISTS (SELECT 1 FROM h WHERE h.since" GT "(" NOW MINUS ANY_TURN ") "
             "AND ($7" INT EQ "1 OR h.expires" LT "(" NOW PLUS ANY_TURN "))) "
         "THEN (SELECT pg_catalog.count(DISTINCT a.application_name) " IN_LINE
-            GT WITH_TICKET("SELECT m.passed FROM m") "AND a.application_name" AS_CODES
+            GT BEHIND_TICKET("SELECT m.passed FROM m") "AND a.application_name" AS_CODES
             LT WITH_TICKET("SELECT m.ticket FROM m") ") END AS ahead OFFSET 0) w), "
     "got AS (INSERT INTO @T AS l (name, fence, owner, expires, holder, passed) "
         "SELECT $1" TEXT ", " TICKET_NOW ", $2" TEXT ", " NOW PLUS TTL ", $4" TEXT ", "
@@ -157,8 +130,6 @@ static const char *const grace_text[][2] = {
      "0"},
 };
 
-/* A renewal has the first three columns; a release also says how many waiters it woke. */
-enum { U_OURS, U_HOLDER, U_TOKEN, U_RENEW_COLUMNS, U_RELEASE_COLUMNS };
 #define OUR_ROW                                                                                    \
     "FROM (SELECT " DURABLE " AS done OFFSET 0) s WHERE s.done IS NOT NULL "                       \
     "AND l.name" EQ "$1" TEXT " AND l.owner" EQ "$2" TEXT " AND l.expires" GT NOW " "
@@ -170,18 +141,12 @@ static const char renew_text[] =
     " RETURNING 1) "
     "SELECT (SELECT pg_catalog.count(*) FROM u), o.holder, $2" TEXT " " OTHERS_ROW;
 
-/* It calls the first four, with the number of ms until the turn of each. */
 /* clang-format off */
 static const char release_text[] =
     "WITH u AS (UPDATE @T l SET (expires, owner, freed) = "
         "ROW('-infinity'::pg_catalog.timestamptz, ''" TEXT ", " NOW ") " OUR_ROW
-        "RETURNING COALESCE(l.passed, 0) AS passed), "
-    "w AS (SELECT a.pid, pg_catalog.dense_rank() OVER "
-        "(ORDER BY a.application_name" AS_CODES ")" MINUS "1 AS ahead " IN_LINE
-        GT WITH_TICKET("SELECT u.passed FROM u") "AND a.application_name" AS_CODES LT "'@A;' "
-        "AND EXISTS (SELECT 1 FROM u) ORDER BY ahead LIMIT 4), "
-    "c AS (SELECT pg_catalog.pg_notify(pg_catalog.concat('@C', w.pid), "
-        "((" TURN("w.ahead") TIMES "1000)" BIGINT ")" TEXT ") FROM w) "
+        "RETURNING COALESCE(l.passed, 0) AS passed, true AS whole, 0 AS used), "
+    CALLS
     "SELECT (SELECT pg_catalog.count(*) FROM u), o.holder, $2" TEXT ", "
         "(SELECT pg_catalog.count(*) FROM c) " OTHERS_ROW;
 /* clang-format on */
@@ -193,17 +158,12 @@ static const char sweep_text[] =
     "AND t.fence" LT "((EXTRACT(epoch FROM " NOW ")" MICROSECONDS MINUS "604800000000) "
     "LIMIT 20 FOR UPDATE SKIP LOCKED)";
 
-/* Waiters that were passed come last. */
-enum { S_WAITER, S_HOLDER, S_FENCE, S_LEFT, S_USER, S_PID };
+/* Waiters that were passed come last. Of a shared lock this row stands for all holders; see more_status(). */
 /* clang-format off */
 static const char status_text[] =
-    "SELECT 0, t.holder, t.fence, (EXTRACT(epoch FROM t.expires" MINUS NOW ")" MILLISECONDS ", "
-        "''" TEXT ", 0 FROM @T t WHERE t.name" EQ "$1" TEXT " AND t.expires" GT NOW " UNION ALL "
-    "(SELECT 1, w.query, 0, 0, w.usename" TEXT ", w.pid FROM pg_catalog.pg_stat_activity w "
-        "WHERE w.application_name" AS_CODES GT "'@A:' AND w.application_name" AS_CODES LT "'@A;' "
-        "AND w.datname" EQ "pg_catalog.current_database() ORDER BY w.application_name" AS_CODES
-        LE WITH_TICKET("COALESCE((SELECT p.passed FROM @T p WHERE p.name" EQ "$1" TEXT "), 0)")
-        ", w.application_name" AS_CODES ", w.pid)";
+    "SELECT 0, t.holder, t.fence, (EXTRACT(epoch FROM t.expires" MINUS NOW ")" MILLISECONDS ", ''" TEXT ", 0, "
+        "CASE WHEN t.owner" MATCHES "'" SHARED_OWNER "%' THEN 's' ELSE '' END, 0 "
+        "FROM @T t WHERE t.name" EQ "$1" TEXT " AND t.expires" GT NOW " UNION ALL " STATUS_WAITERS;
 /* clang-format on */
 
 static const char schema_text[] =
@@ -211,6 +171,8 @@ static const char schema_text[] =
     "fence pg_catalog.int8 NOT NULL, owner pg_catalog.text NOT NULL, "
     "expires pg_catalog.timestamptz NOT NULL, holder pg_catalog.text NOT NULL, "
     "freed pg_catalog.timestamptz, passed pg_catalog.int8)";
+static const char lock_columns[] = "expires 1184 0 t,fence 20 0 t,freed 1184 0 f,holder 25 100 t,"
+                                   "name 25 950 t,owner 25 100 t,passed 20 0 f";
 
 /*
  * Is the table what schema_text makes, and nothing more? What else it may have is code of its owner, which our
@@ -222,7 +184,7 @@ static const char schema_text[] =
  * A superuser whose session was given another role (ALTER DATABASE ... SET role, which its owner may) is still one: that
  * role's code could take the rights back.
  *
- * $1: the table. $2: a role that is trusted, too. t: the table; r: a role that has power over it. 6171 is
+ * $1: the table. $2: a role that is trusted, too. $3: its columns. $4: its number, for the finding. t: the table; r: a role that has power over it. 6171 is
  * pg_database_owner, which stands for the owner of the database; 25, 20, 1184 and 950 are the types text, bigint and
  * timestamptz, and the collation "C".
  *
@@ -235,7 +197,7 @@ static const char schema_text[] =
     "((r.rolsuper OR r.rolname" EQ "$2" TEXT                                                       \
     " OR (NOT t.super AND (r.rolname" EQ "CURRENT_USER OR r.oid" EQ "t.datdba))) IS NOT TRUE)"
 #define ROLE_OF(x) "CASE WHEN " x EQ "6171::pg_catalog.oid THEN t.datdba ELSE " x " END"
-static const char check_text[] =
+const char table_check[] =
     "WITH t AS (SELECT c.oid, c.relowner, c.relkind, c.relpersistence, c.relacl, c.relrowsecurity, "
         "c.reloftype, n.nspowner, d.datdba, "
         "(pg_catalog.current_setting('is_superuser')" EQ "'on' OR EXISTS (SELECT 1 FROM "
@@ -247,7 +209,7 @@ static const char check_text[] =
     "a AS (SELECT a.attname, a.atttypid, a.attcollation, a.attnotnull, a.attacl, "
         "(a.atthasdef OR a.attidentity" NE "'') AS made FROM t JOIN pg_catalog.pg_attribute a "
         "ON a.attrelid" EQ "t.oid AND a.attnum" GT "0 AND NOT a.attisdropped) "
-    "SELECT pg_catalog.concat('" FINDING "', f.text, ';')" INT " FROM (SELECT COALESCE("
+    "SELECT pg_catalog.concat('" FINDING "', $4" TEXT ", f.text, ';')" INT " FROM (SELECT COALESCE("
     "(SELECT 'missing' WHERE NOT EXISTS (SELECT 1 FROM t)), "
     "(SELECT pg_catalog.concat(o.what, ' is owned by ', r.rolname) FROM t CROSS JOIN LATERAL "
         "(SELECT 'it' AS what, " ROLE_OF("t.relowner") " AS role "
@@ -266,8 +228,7 @@ static const char check_text[] =
         "WHERE a.made LIMIT 1), "
     "(SELECT 'its columns differ from those of --schema' FROM (SELECT pg_catalog.string_agg("
         "pg_catalog.concat_ws(' ', a.attname, a.atttypid, a.attcollation, a.attnotnull), ',' "
-        "ORDER BY a.attname) AS list FROM a) s WHERE (s.list" EQ "'expires 1184 0 t,fence 20 0 t,"
-        "freed 1184 0 f,holder 25 100 t,name 25 950 t,owner 25 100 t,passed 20 0 f') IS NOT TRUE), "
+        "ORDER BY a.attname) AS list FROM a) s WHERE (s.list" EQ "$3" TEXT ") IS NOT TRUE), "
     "(SELECT pg_catalog.concat('it has the constraint ', k.conname) FROM t "
         "JOIN pg_catalog.pg_constraint k ON k.conrelid" EQ "t.oid AND k.contype" NE "'p' "
         "AND k.contype" NE "'n' LIMIT 1), "
@@ -283,7 +244,7 @@ static const char check_text[] =
         "AND " NOT_TRUSTED " LIMIT 1)) AS text OFFSET 0) f WHERE f.text IS NOT NULL";
 /* clang-format on */
 
-static void format_seconds(char *buf, size_t size, int64_t ns)
+void table_seconds(char *buf, size_t size, int64_t ns)
 {
     snprintf(buf, size, "%" PRId64 ".%03d", ns / DLOCK_SEC, (int)(ns % DLOCK_SEC / DLOCK_MSEC));
 }
@@ -291,12 +252,14 @@ static void format_seconds(char *buf, size_t size, int64_t ns)
 static void put_filled(const struct pg_backend *be, const char *text, FILE *f)
 {
     char grace[32];
-    format_seconds(grace, sizeof(grace), be->restart_grace);
+    table_seconds(grace, sizeof(grace), be->restart_grace);
     for (const char *p = text; *p; p++) {
         if (*p != '@')
             fputc(*p, f);
         else if (*++p == 'T')
             fputs(be->table.name, f);
+        else if (*p == 'H')
+            fputs(be->table.holders, f);
         else if (*p == 'A')
             fputs(be->app, f);
         else if (*p == 'C')
@@ -310,8 +273,7 @@ static void put_filled(const struct pg_backend *be, const char *text, FILE *f)
     }
 }
 
-/* malloc'ed; NULL: out of memory. */
-static char *fill(const struct pg_backend *be, const char *text)
+char *table_fill(const struct pg_backend *be, const char *text)
 {
     char *sql = NULL;
     size_t size;
@@ -324,29 +286,56 @@ static char *fill(const struct pg_backend *be, const char *text)
 
 static char *table_schema(const struct pg_backend *be)
 {
-    return fill(be, schema_text);
+    char *first = table_fill(be, schema_text), *second = table_fill(be, be->table.shared->schema),
+         *both;
+    if (!first || !second || asprintf(&both, "%s; %s", first, second) < 0)
+        both = NULL;
+    free(first);
+    free(second);
+    return both;
 }
 
 /* ----------------------------------------------------------------- what is sent */
 
+void table_send(struct pg_backend *be, enum pg_tag tag, struct pg_statement *all, int n)
+{
+    for (int i = 0; i < n; i++)
+        all[i].sql = table_fill(be, all[i].sql);
+    pg_conn_send_all(&be->conn, (int)tag, all, n);
+    for (int i = 0; i < n; i++)
+        free((char *)all[i].sql);
+}
+
 static void send_text(struct pg_backend *be, enum pg_tag tag, const char *text, int n,
                       const char *const *values)
 {
-    char *sql = fill(be, text);
-    pg_conn_send(&be->conn, (int)tag, sql, n, values);
-    free(sql);
+    table_send(be, tag, &(struct pg_statement){text, n, values}, 1);
 }
 
-static void send_try(struct pg_backend *be)
+static bool is_shared(const struct pg_backend *be)
 {
-    char ttl[32], ticket[24], pid[16];
-    bool look = be->table.tries++ % LOOK_ONE_OF == 0;
+    return be->spec->mode != DLOCK_EXCLUSIVE;
+}
+
+void table_trying(struct pg_backend *be)
+{
     be->acquire.try_at = DLOCK_NEVER;
     be->conn.notified = -1;
     if (!be->contact.pending)
         be->op_until = pg_now(be) + pg_patience(be);
     be->table.try = TRY_SENT;
-    format_seconds(ttl, sizeof(ttl), be->spec->ttl);
+}
+
+static void send_try(struct pg_backend *be)
+{
+    char ttl[32], ticket[24], pid[16];
+    if (is_shared(be)) {
+        be->table.shared->send_try(be);
+        return;
+    }
+    bool look = be->table.tries++ % LOOK_ONE_OF == 0;
+    table_trying(be);
+    table_seconds(ttl, sizeof(ttl), be->spec->ttl);
     snprintf(ticket, sizeof(ticket), "%" PRId64, be->table.ticket);
     snprintf(pid, sizeof(pid), "%d", be->table.in_line ? PQbackendPID(be->conn.pq) : 0);
     pg_describe(be, RECORD_HOLDS);
@@ -358,7 +347,11 @@ static void send_try(struct pg_backend *be)
 static void send_renew(struct pg_backend *be)
 {
     char ttl[32], fence[24];
-    format_seconds(ttl, sizeof(ttl), be->spec->ttl);
+    if (is_shared(be)) {
+        be->table.shared->send_renew(be);
+        return;
+    }
+    table_seconds(ttl, sizeof(ttl), be->spec->ttl);
     snprintf(fence, sizeof(fence), "%" PRIu64, be->fence);
     send_text(be, T_RENEW, renew_text, 4,
               (const char *const[]){be->spec->uri->name, be->token, ttl, fence});
@@ -366,7 +359,10 @@ static void send_renew(struct pg_backend *be)
 
 static void send_give_back(struct pg_backend *be, enum pg_tag tag, const char *token)
 {
-    send_text(be, tag, release_text, 2, (const char *const[]){be->spec->uri->name, token});
+    if (is_shared(be))
+        be->table.shared->send_give_back(be, tag, token);
+    else
+        send_text(be, tag, release_text, 2, (const char *const[]){be->spec->uri->name, token});
 }
 
 static void send_release(struct pg_backend *be)
@@ -393,14 +389,15 @@ static void send_status(struct pg_backend *be)
  */
 static void send_stand_in_line(struct pg_backend *be)
 {
-    char sql[256];
+    char sql[256], kind[8];
     be->table.in_line = true;
+    be->table.shared->kind(be->spec, kind);
     snprintf(sql, sizeof(sql), "LISTEN \"%s%d\"", be->table.channel, PQbackendPID(be->conn.pq));
     pg_conn_send(&be->conn, T_LISTEN, sql, 0, NULL);
     snprintf(sql, sizeof(sql),
              "SELECT CASE WHEN pg_catalog.pg_backend_pid()" EQ "%d THEN "
-             "pg_catalog.set_config('application_name', '%s:%016" PRId64 "', false) END",
-             PQbackendPID(be->conn.pq), be->app, be->table.ticket);
+             "pg_catalog.set_config('application_name', '%s:%016" PRId64 "%s', false) END",
+             PQbackendPID(be->conn.pq), be->app, be->table.ticket, kind);
     pg_conn_send(&be->conn, T_LISTEN, sql, 0, NULL);
     send_try(be);
 }
@@ -418,8 +415,11 @@ static int64_t random_part(const struct pg_backend *be, int64_t most)
  */
 static void maybe_sweep(struct pg_backend *be)
 {
-    if (random_part(be, SWEEP_ONE_OF) == 0)
-        send_text(be, T_SWEEP, sweep_text, 0, NULL);
+    if (random_part(be, SWEEP_ONE_OF) != 0)
+        return;
+    send_text(be, T_SWEEP, sweep_text, 0, NULL);
+    if (is_shared(be))
+        be->table.shared->send_sweep(be);
 }
 
 /* --------------------------------------------------------------------- acquire */
@@ -432,6 +432,8 @@ static void table_acquire(struct pg_backend *be)
     be->table.ticket = 0;
     be->table.tries = be->table.place = 0;
     be->table.release = RELEASE_UNSENT;
+    be->table.notice_at = 0;
+    memcpy(be->table.notice, be->token, sizeof(be->table.notice));
     pg_connect(be);
 }
 
@@ -487,22 +489,34 @@ static void acquire_failed(struct pg_backend *be, const struct dlock_error *err)
     pg_try_later(be, err, be->conn.transient);
 }
 
-static void granted(struct pg_backend *be, const struct pg_reply *r)
+void table_granted(struct pg_backend *be, int64_t from)
 {
-    be->fence = (uint64_t)pg_number(r->rows, 0, R_FENCE);
     be->table.release = RELEASE_UNSENT;
     be->table.in_line = false;
+    be->table.shared->withdraw_notice(be);
     if (be->conn.one_by_one)
         maybe_sweep(be);
-    pg_granted(be, r->sent);
+    pg_granted(be, from);
 }
 
-/* The holder column of a row. An older dlock, or a person, may have written something that is no record. */
-static void read_holder(struct dlock_info *info, const char *holder, int64_t left_ms, int64_t fence)
+/* Behind the record of one that holds a slot. */
+static void read_slot(struct dlock_info *info, const char *holder)
+{
+    const char *at = strstr(holder, " slots=");
+    unsigned n = 0, slot = 0;
+    if (!at || sscanf(at, " slots=%4u slot=%4u", &n, &slot) != 2 || n > DLOCK_MAX_SLOTS || slot > n)
+        return;
+    info->mode = DLOCK_SLOTS;
+    info->slots = n;
+    info->slot = (int)slot;
+}
+
+void table_read_holder(struct dlock_info *info, const char *holder, int64_t left_ms, int64_t fence)
 {
     *info = (struct dlock_info){
         .left_ns = left_ms * DLOCK_MSEC, .waited_ms = -1, .fence = (uint64_t)fence};
     info->foreign = !dlock_identity_parse(holder, strlen(holder), info);
+    read_slot(info, holder);
 }
 
 /* A release has called us, for a number of ms from now on. Any role can NOTIFY, so the number may be anything. */
@@ -515,37 +529,45 @@ static void heed_call(struct pg_backend *be)
 }
 
 /* Wait for a call, and poll: also at our turn after the end of the lease, as the holder may be dead. */
-static void try_again_in_time(struct pg_backend *be, bool held, int64_t left_ms, int64_t turn_ms)
+static void try_again_in_time(struct pg_backend *be, const struct table_refusal *why)
 {
-    int64_t now = pg_now(be), turn = now + (dlock_max(0, turn_ms) + 1) * DLOCK_MSEC;
-    int64_t jitter = random_part(be, JITTER);
+    int64_t now = pg_now(be), turn = now + (dlock_max(0, why->turn_ms) + 1) * DLOCK_MSEC;
+    int64_t jitter = random_part(be, JITTER), poll = POLL_IN_LINE - jitter;
+    if (be->table.notice_at != 0 && be->table.notice_at != DLOCK_NEVER)
+        poll = dlock_min(poll, be->table.shared->notice_life(be) / 3);
     be->op_until = DLOCK_NEVER;
-    if (!held &&
-        turn_ms <= 0) /* another client was faster; our snapshot is too old to show its row */
+    if (!why->held && why->turn_ms <= 0)
+        /* another client was faster; our snapshot is too old to show its row */
         be->acquire.try_at = now + jitter;
-    else if (!held)
+    else if (!why->held)
         be->acquire.try_at = turn;
     else if (be->table.in_line)
-        be->acquire.try_at = dlock_min(now + POLL_IN_LINE - jitter, turn + left_ms * DLOCK_MSEC);
+        be->acquire.try_at = dlock_min(now + poll, turn + why->left_ms * DLOCK_MSEC);
     else
-        be->acquire.try_at = dlock_min(now + POLL_ALONE, turn + left_ms * DLOCK_MSEC) + jitter;
+        be->acquire.try_at = dlock_min(now + POLL_ALONE, turn + why->left_ms * DLOCK_MSEC) + jitter;
     heed_call(be);
 }
 
-/* info: the holder, or NULL. */
-static void wait_on(struct pg_backend *be, const struct pg_reply *r, const struct dlock_info *info)
+/* A writer waits for readers or slots: tell those that come later. In front of all else, so that it is there in time. */
+static void give_notice(struct pg_backend *be, const struct table_refusal *why)
 {
-    int64_t ticket = pg_number(r->rows, 0, R_TICKET), turn_ms = pg_number(r->rows, 0, R_TURN);
-    bool direct = pg_number(r->rows, 0, R_PID) == PQbackendPID(be->conn.pq) && !be->table.deaf;
-    bool stands = be->table.in_line && be->table.ticket == ticket;
+    bool shared = why->held && strncmp(why->owner, SHARED_OWNER, strlen(SHARED_OWNER)) == 0;
+    if (!is_shared(be) && shared && pg_now(be) >= be->table.notice_at)
+        be->table.shared->send_notice(be);
+}
+
+static void wait_on(struct pg_backend *be, const struct table_refusal *why)
+{
+    bool direct = why->direct && !be->table.deaf;
+    bool stands = be->table.in_line && be->table.ticket == why->ticket;
     struct dlock_event *ev = events_add(&be->events, EV_WAITING);
-    ev->info = info;
-    if (!PQgetisnull(r->rows, 0, R_AHEAD))
-        be->table.place = (int)pg_number(r->rows, 0, R_AHEAD) + 1;
+    ev->info = why->info;
+    if (why->ahead >= 0)
+        be->table.place = (int)why->ahead + 1;
     ev->place = direct ? be->table.place : 0;
-    be->table.ticket = ticket;
-    if (info && be->table.orphan[0] &&
-        strcmp(pg_text(r->rows, 0, R_OWNER), be->table.orphan) == 0) {
+    be->table.ticket = why->ticket;
+    give_notice(be, why);
+    if (why->info && be->table.orphan[0] && strcmp(why->owner, be->table.orphan) == 0) {
         /* Our own: the orphan waited for the row, in a session that did not notice that the connection broke. */
         send_undo(be, be->table.orphan);
         be->table.orphan[0] = '\0';
@@ -553,23 +575,47 @@ static void wait_on(struct pg_backend *be, const struct pg_reply *r, const struc
     } else if (direct && !stands) {
         send_stand_in_line(be);
     } else {
-        try_again_in_time(be, info != NULL, pg_number(r->rows, 0, R_LEFT), turn_ms);
+        try_again_in_time(be, why);
     }
+}
+
+void table_refused(struct pg_backend *be, const struct table_refusal *why)
+{
+    be->table.try = TRY_NONE;
+    /* Our caller may find that it waits for itself. */
+    if (why->info && strspn(why->owner, "0123456789abcdef") == DLOCK_TOKEN_LEN &&
+        why->owner[DLOCK_TOKEN_LEN] == '\0')
+        memcpy(be->info.token, why->owner, DLOCK_TOKEN_LEN + 1);
+    if (be->acquire.wait)
+        wait_on(be, why);
+    else
+        pg_busy(be, why->info);
 }
 
 static void not_granted(struct pg_backend *be, const struct pg_reply *r)
 {
-    bool held = !PQgetisnull(r->rows, 0, R_LEFT);
+    struct table_refusal why = {
+        .owner = pg_text(r->rows, 0, R_OWNER),
+        .direct = pg_number(r->rows, 0, R_PID) == PQbackendPID(be->conn.pq),
+        .ticket = pg_number(r->rows, 0, R_TICKET),
+        .ahead = PQgetisnull(r->rows, 0, R_AHEAD) ? -1 : pg_number(r->rows, 0, R_AHEAD),
+        .held = !PQgetisnull(r->rows, 0, R_LEFT),
+        .left_ms = pg_number(r->rows, 0, R_LEFT),
+        .turn_ms = pg_number(r->rows, 0, R_TURN),
+    };
     be->table.try = TRY_NONE;
-    if (held)
-        read_holder(&be->info, pg_text(r->rows, 0, R_HOLDER), pg_number(r->rows, 0, R_LEFT),
-                    pg_number(r->rows, 0, R_HELD_FENCE));
-    if (!held && pg_number(r->rows, 0, R_GRACE) > 0)
+    if (why.held) {
+        table_read_holder(&be->info, pg_text(r->rows, 0, R_HOLDER), why.left_ms,
+                          pg_number(r->rows, 0, R_HELD_FENCE));
+        bool shared = strncmp(why.owner, SHARED_OWNER, strlen(SHARED_OWNER)) == 0;
+        if (shared && be->info.mode == DLOCK_EXCLUSIVE)
+            be->info.mode = DLOCK_SHARED;
+        why.info = &be->info;
+    }
+    if (!why.held && pg_number(r->rows, 0, R_GRACE) > 0)
         pg_in_grace(be, pg_number(r->rows, 0, R_GRACE));
-    else if (!be->acquire.wait)
-        pg_busy(be, held ? &be->info : NULL);
     else
-        wait_on(be, r, held ? &be->info : NULL);
+        table_refused(be, &why);
 }
 
 static void create_table(struct pg_backend *be)
@@ -577,33 +623,39 @@ static void create_table(struct pg_backend *be)
     be->table.created = true;
     be->table.try = TRY_NONE;
     be->conn.guarded = false; /* it runs no code of a table that another client made meanwhile */
-    send_text(be, T_SCHEMA, schema_text, 0, NULL);
+    table_send(be, T_SCHEMA,
+               (struct pg_statement[]){{schema_text, 0, NULL}, {be->table.shared->schema, 0, NULL}},
+               is_shared(be) ? 2 : 1);
     be->conn.guarded = true;
 }
 
 static void create_answered(struct pg_backend *be, const struct pg_reply *r)
 {
     struct dlock_error err;
-    /* 23505, 42P07: another client created it at the same time. */
-    if (!r->sqlstate[0] || strcmp(r->sqlstate, "23505") == 0 || strcmp(r->sqlstate, "42P07") == 0) {
+    /* 23505, 42P07, 42710 (its type): another client created it at the same time. */
+    if (!r->sqlstate[0] || strcmp(r->sqlstate, "23505") == 0 || strcmp(r->sqlstate, "42P07") == 0 ||
+        strcmp(r->sqlstate, "42710") == 0) {
         send_try(be);
         return;
     }
-    char *ddl = table_schema(be);
+    char *ddl = table_fill(be, be->table.second_lacks ? be->table.shared->schema : schema_text);
+    int code = pg_conn_reply_error(&be->conn, r, &err);
     dlock_fail(
-        &err, strcmp(r->sqlstate, "42501") == 0 ? DLOCK_EPERM : DLOCK_EUNAVAIL, 0,
-        "%s: the table for locks does not exist and cannot be created: %s; a role with that permission must run: %s",
-        pg_where(be), r->text, ddl ? ddl : "CREATE TABLE");
+        &err, code, 0,
+        "%s: the table for %s does not exist and cannot be created: %s; a role with that permission must run: %s",
+        pg_where(be), be->table.second_lacks ? "holders" : "locks", r->text,
+        ddl ? ddl : "CREATE TABLE");
     free(ddl);
-    pg_fail(be, &err);
+    be->table.created = false;
+    pg_try_later(be, &err, false);
 }
 
-/* Nothing was granted: the statement was rolled back as a whole. */
-static void refused(struct pg_backend *be, const struct pg_reply *r)
+void table_try_failed(struct pg_backend *be, const struct pg_reply *r)
 {
     struct dlock_error err;
     be->table.try = TRY_NONE;
     if (strcmp(r->sqlstate, "42P01") == 0 && !be->table.created) {
+        be->table.second_lacks = strstr(r->text, be->table.holders);
         create_table(be);
         return;
     }
@@ -613,10 +665,7 @@ static void refused(struct pg_backend *be, const struct pg_reply *r)
     pg_try_later(be, &err, transient);
 }
 
-/*
- * Does this answer our own statement? Then it has our token in the given column. A pooler that mixes up the answers
- * of its clients (see struct pg_conn) would make us believe in another client's grant.
- */
+/* See table_try_is_ours(). */
 static bool is_ours(const struct pg_backend *be, const struct pg_reply *r, int columns, int column)
 {
     return pg_one_row(r, columns) && strcmp(pg_text(r->rows, 0, column), be->token) == 0;
@@ -634,22 +683,33 @@ static void not_ours(const struct pg_backend *be, const struct pg_reply *r, int 
                    pg_where(be));
 }
 
-static void try_answered(struct pg_backend *be, const struct pg_reply *r)
+bool table_try_is_ours(struct pg_backend *be, const struct pg_reply *r, int columns, int pid,
+                       int token)
 {
     struct dlock_error err;
-    if (r->sqlstate[0]) {
-        refused(be, r);
-    } else if (!is_ours(be, r, R_COLUMNS, R_TOKEN)) {
+    if (!is_ours(be, r, columns, token)) {
         not_ours(be, r, DLOCK_EPROTO, &err);
         pg_fail(be, &err);
-    } else {
-        be->conn.one_by_one = pg_number(r->rows, 0, R_PID) != PQbackendPID(be->conn.pq);
-        be->contact.pending = false;
-        outage_over(&be->outage);
+        return false;
+    }
+    be->conn.one_by_one = pg_number(r->rows, 0, pid) != PQbackendPID(be->conn.pq);
+    be->contact.pending = false;
+    outage_over(&be->outage, &be->events);
+    return true;
+}
+
+static void try_answered(struct pg_backend *be, const struct pg_reply *r)
+{
+    if (is_shared(be)) {
+        be->table.shared->answered(be, r);
+    } else if (r->sqlstate[0]) {
+        table_try_failed(be, r);
+    } else if (table_try_is_ours(be, r, R_COLUMNS, R_PID, R_TOKEN)) {
+        be->fence = (uint64_t)pg_number(r->rows, 0, R_FENCE);
         if (PQgetisnull(r->rows, 0, R_FENCE))
             not_granted(be, r);
         else
-            granted(be, r);
+            table_granted(be, r->sent);
     }
 }
 
@@ -661,14 +721,12 @@ static void describe_row(const struct pg_backend *be, const struct pg_reply *r,
 {
     struct dlock_info info;
     if (PQgetisnull(r->rows, 0, U_HOLDER)) {
-        dlock_fail(err, DLOCK_ELOST, 0,
-                   "%s: the lock '%s' is gone: it expired, or its row was changed", pg_where(be),
-                   be->spec->uri->name);
+        dlock_fail(err, DLOCK_ELOST, 0, "%s: it expired, or its row was changed", pg_where(be));
         return;
     }
-    read_holder(&info, pg_text(r->rows, 0, U_HOLDER), 0, 0);
-    dlock_fail(err, DLOCK_ELOST, 0, "%s: the lock '%s' is now held by %s@%s, pid %ld", pg_where(be),
-               be->spec->uri->name, info.user, info.host, info.pid);
+    table_read_holder(&info, pg_text(r->rows, 0, U_HOLDER), 0, 0);
+    dlock_fail(err, DLOCK_ELOST, 0, "%s: %s@%s, pid %ld holds it now", pg_where(be), info.user,
+               info.host, info.pid);
 }
 
 static void table_renew(struct pg_backend *be)
@@ -696,6 +754,7 @@ static void renew_answered(struct pg_backend *be, const struct pg_reply *r)
 
 static void table_release(struct pg_backend *be)
 {
+    be->table.shared->withdraw_notice(be);
     if (!be->granted && be->table.try == TRY_NONE)
         pg_released(be, DLOCK_REL_NOTHING, NULL);
     else
@@ -744,7 +803,7 @@ static void release_answered(struct pg_backend *be, const struct pg_reply *r)
 
 static void table_ready(struct pg_backend *be)
 {
-    be->table.in_line = be->table.deaf = false;
+    be->table.in_line = be->table.deaf = be->table.checked = false;
     switch (be->op) {
     case OP_ACQUIRE:
         acquire_ready(be);
@@ -758,6 +817,8 @@ static void table_ready(struct pg_backend *be)
             maybe_sweep(be);
         break;
     case OP_STATUS:
+        PQclear(be->status.first);
+        be->status.first = NULL;
         send_status(be);
         break;
     case OP_NONE:
@@ -772,27 +833,39 @@ static void table_read_error(const struct pg_backend *be, struct pg_reply *r)
     char what[sizeof(r->text)];
     if (strcmp(r->sqlstate, "22P02") != 0 || !found)
         return;
-    snprintf(what, sizeof(what), "%s", found + strlen(FINDING));
+    found += strlen(FINDING);
+    const char *table = *found == '2' ? be->table.holders : be->table.name;
+    snprintf(what, sizeof(what), "%s", *found ? found + 1 : found);
     what[strcspn(what, ";")] = '\0';
     if (strcmp(what, "missing") == 0) {
         strcpy(r->sqlstate, "42P01");
-        snprintf(r->text, sizeof(r->text), "the table %s does not exist", be->table.name);
+        snprintf(r->text, sizeof(r->text), "the table %s does not exist", table);
     } else {
         strcpy(r->sqlstate, "42501");
-        snprintf(r->text, sizeof(r->text), "the table %.70s is not safe to use: %.110s%s",
-                 be->table.name, what,
-                 strstr(what, " is owned by ") ? " (see table-owner= in dlock(1))" : "");
+        snprintf(r->text, sizeof(r->text), "the table %.70s is not safe to use: %.110s%s", table,
+                 what, strstr(what, " is owned by ") ? " (see table-owner= in dlock(1))" : "");
     }
+}
+
+/* Its success says that the tables that it used are what they should be. */
+static void note_checked(struct pg_backend *be, const struct pg_reply *r)
+{
+    if (r->sqlstate[0] || r->tag == T_SCHEMA)
+        return;
+    be->conn.guarded = false;
+    if (r->tag == T_NOTICE || (is_shared(be) && r->tag != T_LISTEN && r->tag != T_SWEEP))
+        be->table.checked = true;
 }
 
 static void table_answered(struct pg_backend *be, const struct pg_reply *r)
 {
-    if (!r->sqlstate[0] && r->tag != T_SCHEMA)
-        be->conn.guarded = false;
-    if (r->tag == T_TRY && be->op == OP_ACQUIRE)
+    note_checked(be, r);
+    if ((r->tag == T_TRY || r->tag == T_CONFIRM) && be->op == OP_ACQUIRE)
         try_answered(be, r);
     else if (r->tag == T_SCHEMA && be->op == OP_ACQUIRE)
         create_answered(be, r);
+    else if (r->tag == T_NOTICE && strncmp(r->sqlstate, "42", 2) == 0)
+        be->table.notice_at = DLOCK_NEVER; /* no right to the second table */
     else if (r->tag == T_LISTEN && r->sqlstate[0]) {
         be->table.deaf = true; /* polling has to do */
         be->table.in_line = false;
@@ -817,7 +890,7 @@ static void table_timeout(struct pg_backend *be, int64_t now)
 {
     struct dlock_error err;
     if (be->op == OP_RELEASE && now >= be->release.until) {
-        dlock_fail(&err, DLOCK_EUNAVAIL, 0, "%s: no answer to the release", pg_where(be));
+        dlock_fail(&err, DLOCK_EUNAVAIL, 0, "%s: no answer", pg_where(be));
         pg_released(be, DLOCK_REL_UNCLEAR, &err);
     } else if (be->op == OP_RENEW && now >= be->op_until) {
         no_answer(&err, be->spec, be->spec->op_timeout);
@@ -832,11 +905,25 @@ static void table_timeout(struct pg_backend *be, int64_t now)
     }
 }
 
+unsigned table_slots_of(const char *kind)
+{
+    unsigned long n = kind[0] == 'n' ? strtoul(kind + 1, NULL, 10) : 0;
+    return n <= DLOCK_MAX_SLOTS ? (unsigned)n : 0;
+}
+
+static void read_kind(struct dlock_info *info, const char *kind, int64_t slot)
+{
+    info->mode = kind[0] == 'n' ? DLOCK_SLOTS : kind[0] == 's' ? DLOCK_SHARED : DLOCK_EXCLUSIVE;
+    info->slots = table_slots_of(kind);
+    info->slot = (int)slot;
+}
+
 static void table_read_info(const PGresult *res, int i, struct dlock_info *info)
 {
     const char *text = pg_text(res, i, S_HOLDER), *user = pg_text(res, i, S_USER), *begin;
     if (!pg_number(res, i, S_WAITER)) {
-        read_holder(info, text, pg_number(res, i, S_LEFT), pg_number(res, i, S_FENCE));
+        table_read_holder(info, text, pg_number(res, i, S_LEFT), pg_number(res, i, S_FENCE));
+        read_kind(info, pg_text(res, i, S_KIND), pg_number(res, i, S_SLOT));
         return;
     }
     *info = (struct dlock_info){.waiter = true, .left_ns = -1, .waited_ms = -1};
@@ -844,11 +931,46 @@ static void table_read_info(const PGresult *res, int i, struct dlock_info *info)
         info->pid = (long)pg_number(res, i, S_PID);
         dlock_clean_text(info->user, sizeof(info->user), user, strlen(user));
     }
+    read_kind(info, pg_text(res, i, S_KIND), 0);
+}
+
+/* Our role may have no right to the second table: then the name's row has to do. */
+static void use_first(struct pg_backend *be, struct pg_reply *r)
+{
+    if (strncmp(r->sqlstate, "42", 2) == 0) {
+        r->sqlstate[0] = '\0';
+        PQclear(r->rows);
+        r->rows = be->status.first;
+    } else {
+        PQclear(be->status.first);
+    }
+    be->status.first = NULL;
+}
+
+/* The name's row stands for readers and slots, which are in the second table: that may not exist, so it comes second. */
+static bool table_more_status(struct pg_backend *be, struct pg_reply *r)
+{
+    if (be->status.first) {
+        use_first(be, r);
+        return false;
+    }
+    bool shared = !r->sqlstate[0] && r->rows && PQntuples(r->rows) > 0 &&
+                  !pg_number(r->rows, 0, S_WAITER) && pg_text(r->rows, 0, S_KIND)[0] == 's';
+    if (!shared)
+        return false;
+    be->conn.guarded = false;
+    be->status.first = r->rows;
+    r->rows = NULL;
+    be->table.shared->send_status(be);
+    be->table.checked = true;
+    return true;
 }
 
 const struct pg_protocol pg_table = {
+    .kinds = CAP_SHARED | CAP_SLOTS,
     .pipeline = true,
-    .guard = check_text,
+    .guard = table_check,
+    .columns = lock_columns,
     .acquire = table_acquire,
     .renew = table_renew,
     .release = table_release,
@@ -858,6 +980,7 @@ const struct pg_protocol pg_table = {
     .failed = table_failed,
     .abandon = table_abandon,
     .timeout = table_timeout,
+    .more_status = table_more_status,
     .read_info = table_read_info,
     .schema = table_schema,
 };

@@ -16,6 +16,8 @@
 
 /* idle_session_timeout is an int in milliseconds: 24.8 days at most. */
 #define TTL_MAX (24 * 86400 * DLOCK_SEC)
+/* The name of the second table is the first one's and this. */
+#define HOLDERS_SUFFIX "_holders"
 
 /* NULL: not given. Marks the parameter as used. */
 static const char *param(const struct dlock_spec *spec, const char *key)
@@ -57,37 +59,49 @@ static bool is_address_param(const char *key)
     return strcmp(key, "host") == 0 || strcmp(key, "hostaddr") == 0 || strcmp(key, "port") == 0;
 }
 
-static int take_libpq_params(struct pg_backend *be, struct dlock_error *err)
+/* These go to libpq unchanged. */
+static void mark_libpq_params(struct dlock_uri *uri, const PQconninfoOption *known)
 {
-    struct dlock_uri *uri = be->spec->uri;
-    /* Not PQconndefaults(): it looks up the user, perhaps in a directory server, even if the URI names one. */
-    PQconninfoOption *known = PQconninfoParse("", NULL);
+    for (int i = 0; i < uri->nparams; i++)
+        uri->params[i].used = uri->params[i].used || is_known(known, uri->params[i].key);
+    for (; known->keyword; known++)
+        dlock_uri_known(uri, known->keyword);
+}
+
+static int set_libpq_params(struct pg_backend *be, const PQconninfoOption *known,
+                            struct dlock_error *err)
+{
+    const struct dlock_uri *uri = be->spec->uri;
     int rc = 0;
-    if (!known)
-        return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     for (int i = 0; i < uri->nparams && rc == 0; i++) {
         struct dlock_param *p = &uri->params[i];
-        /* As libpq does, for JDBC's sake. */
-        if (strcmp(p->key, "ssl") == 0 && strcmp(p->value, "true") == 0) {
-            p->used = true;
-            rc = set_param(be, "sslmode", "require", err);
-        } else if (is_known(known, p->key)) {
-            p->used = true;
-            if (!is_address_param(p->key))
-                rc = set_param(be, p->key, p->value, err);
-        }
+        if (!is_known(known, p->key))
+            continue;
+        p->used = true;
+        if (!is_address_param(p->key))
+            rc = set_param(be, p->key, p->value, err);
     }
-    PQconninfoFree(known);
     return rc;
 }
 
-/* NULL: not given. Does not mark the parameter as used. */
-static const char *uri_value(const struct dlock_spec *spec, const char *key)
+static int take_libpq_params(struct pg_backend *be, struct dlock_error *err)
 {
-    for (int i = 0; i < spec->uri->nparams; i++)
-        if (strcmp(spec->uri->params[i].key, key) == 0)
-            return spec->uri->params[i].value;
-    return NULL;
+    struct dlock_uri *uri = be->spec->uri;
+    bool no_table = be->protocol == &pg_table && !dlock_uri_peek(be->spec->uri, "table");
+    const char *sslmode = NULL;
+    /* Not PQconndefaults(): it looks up the user, perhaps in a directory server, even if the URI names one. */
+    PQconninfoOption *known = PQconninfoParse("", NULL);
+    int rc;
+    if (!known)
+        return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+    mark_libpq_params(uri, known);
+    rc = pg_foreign_params(uri, no_table, &sslmode, err);
+    if (rc == 0)
+        rc = set_libpq_params(be, known, err);
+    if (rc == 0)
+        rc = set_param(be, "sslmode", sslmode, err);
+    PQconninfoFree(known);
+    return rc;
 }
 
 /*
@@ -181,15 +195,51 @@ static const char *option(const PQconninfoOption *all, const char *key)
     return "";
 }
 
+static bool names_hosts(const struct dlock_uri *uri)
+{
+    return uri->nhosts > 0 && (*uri->hosts[0].host || uri->hosts[0].has_port);
+}
+
+/*
+ * The hosts behind "//" as libpq's lists. Parameters replace them: "postgres://localhost/db?host=/run/postgresql" is
+ * Prisma's form of a socket. For one host without a port a service or PGPORT names it; for several libpq takes 5432.
+ */
+static int join_hosts(struct pg_backend *be, struct dlock_error *err)
+{
+    const struct dlock_uri *uri = be->spec->uri;
+    bool has_port = uri->nhosts > 1;
+    size_t size;
+    FILE *host, *port;
+    if (!names_hosts(uri))
+        return 0;
+    host = open_memstream(&be->named.host, &size);
+    port = open_memstream(&be->named.port, &size);
+    for (int i = 0; i < uri->nhosts && host && port; i++) {
+        fprintf(host, "%s%s", i > 0 ? "," : "", uri->hosts[i].host);
+        fprintf(port, "%s%u", i > 0 ? "," : "", uri->hosts[i].port);
+        has_port = has_port || uri->hosts[i].has_port;
+    }
+    bool ok = host && port;
+    ok = host && fclose(host) == 0 && ok;
+    ok = port && fclose(port) == 0 && ok;
+    if (ok && !has_port) {
+        free(be->named.port);
+        be->named.port = NULL;
+    }
+    return ok ? 0 : dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+}
+
 static const char no_such_sslmode[] = "dlock asks for the settings";
 
 /* The settings with the hosts of the URI's parameters, and with an sslmode that does not exist. */
 static void set_probe(const struct pg_backend *be, struct pg_settings *s)
 {
+    const char *host = dlock_uri_peek(be->spec->uri, "host"),
+               *port = dlock_uri_peek(be->spec->uri, "port");
     *s = be->settings;
-    s->values[PG_HOST] = uri_value(be->spec, "host");
-    s->values[PG_HOSTADDR] = uri_value(be->spec, "hostaddr");
-    s->values[PG_PORT] = uri_value(be->spec, "port");
+    s->values[PG_HOST] = host ? host : be->named.host;
+    s->values[PG_HOSTADDR] = dlock_uri_peek(be->spec->uri, "hostaddr");
+    s->values[PG_PORT] = port ? port : be->named.port;
     s->n = PG_FIRST_PARAM;
     for (int i = PG_FIRST_PARAM; i < be->settings.n; i++) {
         if (strcmp(be->settings.keys[i], "sslmode") == 0)
@@ -250,19 +300,6 @@ static int probe_answer(const struct pg_backend *be, PGconn *c, PQconninfoOption
     return rc;
 }
 
-/* The URI names the hosts. */
-static int hosts_of_uri(struct pg_backend *be, struct dlock_error *err)
-{
-    const struct dlock_uri *uri = be->spec->uri;
-    for (int i = 0; i < uri->nhosts; i++) {
-        be->settings.hosts[i] = strdup(uri->hosts[i].host);
-        if (!be->settings.hosts[i] ||
-            asprintf(&be->settings.ports[i], "%u", uri->hosts[i].port) < 0)
-            return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
-    }
-    return 0;
-}
-
 /* Host i of libpq's lists, for connections (s) and for the core to look up (h). False: out of memory. */
 static bool set_host(struct pg_settings *s, struct dlock_host *h, int i,
                      const PQconninfoOption *all)
@@ -279,6 +316,12 @@ static bool set_host(struct pg_settings *s, struct dlock_host *h, int i,
         free(addr);
         addr = strdup(host);
     }
+    /* As libpq has it for an empty part of a list; an empty port alone would be that of PGPORT. */
+    if (ok && !*port) {
+        free(port);
+        port = strdup("5432");
+        ok = port;
+    }
     long number = ok ? strtol(port, NULL, 10) : 0;
     h->port = number > 0 && number < 65536 ? (unsigned short)number : 5432;
     h->host = addr;
@@ -287,7 +330,7 @@ static bool set_host(struct pg_settings *s, struct dlock_host *h, int i,
     return addr && host && port;
 }
 
-/* The hosts come from elsewhere: put them into the URI for the core to look up. */
+/* Put them into the URI for the core to look up. */
 static int hosts_of_libpq(struct pg_backend *be, const PQconninfoOption *all,
                           struct dlock_error *err)
 {
@@ -303,29 +346,14 @@ static int hosts_of_libpq(struct pg_backend *be, const PQconninfoOption *all,
     if (uri->nhosts > 0) {
         hosts[0].user = uri->hosts[0].user;
         hosts[0].password = uri->hosts[0].password;
-        free(uri->hosts[0].host);
     }
+    for (int i = 0; i < uri->nhosts; i++)
+        free(uri->hosts[i].host);
     free(uri->hosts);
     uri->hosts = hosts;
     uri->nhosts = n;
     return ok ? dlock_uri_settle_where(uri, err)
               : dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
-}
-
-static bool names_hosts(const struct dlock_uri *uri)
-{
-    return uri->nhosts > 0 && *uri->hosts[0].host;
-}
-
-static int check_hosts(const struct pg_backend *be, struct dlock_error *err)
-{
-    const struct dlock_spec *spec = be->spec;
-    if (names_hosts(spec->uri) &&
-        (uri_value(spec, "host") || uri_value(spec, "hostaddr") || uri_value(spec, "port")))
-        return dlock_fail(err, DLOCK_EUSAGE, 0,
-                          "%s: give hosts and ports either after '//' or as parameters, not both",
-                          pg_where(be));
-    return 0;
 }
 
 static void free_hosts(struct pg_settings *s)
@@ -344,17 +372,21 @@ static void free_hosts(struct pg_settings *s)
 
 static int set_hosts(struct pg_backend *be, const PQconninfoOption *all, struct dlock_error *err)
 {
-    const struct dlock_uri *uri = be->spec->uri;
-    bool named = names_hosts(uri);
-    int64_t listed =
-        dlock_max(list_length(option(all, "host")), list_length(option(all, "hostaddr")));
-    int n = named ? uri->nhosts : (int)listed;
+    const char *host = option(all, "host"), *addr = option(all, "hostaddr");
+    int nhosts = list_length(host), naddrs = list_length(addr);
+    int n = *addr ? naddrs : nhosts, nports = list_length(option(all, "port"));
+    if (*host && *addr && nhosts != naddrs)
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "%s: %d host%s do not match %d hostaddr",
+                          pg_where(be), nhosts, nhosts > 1 ? "s" : "", naddrs);
+    if (nports > 1 && nports != n) /* as libpq has it */
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "%s: %d ports do not match %d host%s", pg_where(be),
+                          nports, n, n > 1 ? "s" : "");
     be->settings.hosts = calloc((size_t)n, sizeof(*be->settings.hosts));
     be->settings.ports = calloc((size_t)n, sizeof(*be->settings.ports));
     be->settings.nhosts = n;
     if (!be->settings.hosts || !be->settings.ports)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
-    return named ? hosts_of_uri(be, err) : hosts_of_libpq(be, all, err);
+    return hosts_of_libpq(be, all, err);
 }
 
 /* Also for named hosts: errors in the rest show here. */
@@ -406,7 +438,9 @@ static int parse_key(struct pg_backend *be, const char *text, struct dlock_error
             pg_where(be), text);
     if (two) {
         snprintf(be->advisory.key, sizeof(be->advisory.key), "'%lld'" INT ",'%lld'" INT, a, b);
+        snprintf(be->advisory.number, sizeof(be->advisory.number), "%lld,%lld", a, b);
     } else {
+        snprintf(be->advisory.number, sizeof(be->advisory.number), "%lld", a);
         snprintf(be->advisory.key, sizeof(be->advisory.key), "'%lld'" BIGINT, a);
         b = (long long)(uint32_t)a;
         a = (long long)((uint64_t)a >> 32);
@@ -443,7 +477,10 @@ static int set_key(struct pg_backend *be, struct dlock_error *err)
     snprintf(be->app, sizeof(be->app), "dlock:%016llx", (unsigned long long)n);
     snprintf(be->table.channel, sizeof(be->table.channel), "dlock_%016llx_", (unsigned long long)n);
     snprintf(text, sizeof(text), "%lld", (long long)(int64_t)n);
-    return parse_key(be, given ? given : text, err);
+    int rc = parse_key(be, given ? given : text, err);
+    if (rc == 0)
+        pg_keys_init(be, given != NULL);
+    return rc;
 }
 
 /* ------------------------------------------------------------------- options */
@@ -459,23 +496,38 @@ static int read_flag(const struct dlock_spec *spec, const char *key, bool *flag,
     return 0;
 }
 
-/* "schema.name", each part quoted. The schema is required: a search_path may differ from role to role. */
-static int set_table(struct pg_backend *be, const char *text, struct dlock_error *err)
+/* "schema.name" and a suffix, each part quoted; malloc'ed; NULL: out of memory. */
+static char *quote_table(const char *text, const char *dot, const char *suffix)
 {
-    const char *dot = strchr(text, '.');
+    char *out = NULL;
     size_t size;
-    if (!dot || dot == text || !dot[1] || strchr(dot + 1, '.') || strlen(text) > 127)
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "%s: table=%.80s: expected SCHEMA.NAME",
-                          pg_where(be), text);
-    FILE *f = open_memstream(&be->table.name, &size);
+    FILE *f = open_memstream(&out, &size);
     if (!f)
-        return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+        return NULL;
     fputc('"', f);
     for (const char *p = text; *p; p++)
         fputs(p == dot ? "\".\"" : *p == '"' ? "\"\"" : (char[]){*p, '\0'}, f);
-    fputc('"', f);
+    fprintf(f, "%s\"", suffix);
     /* fclose() shrinks the memory to the used size, and does not report when that fails. */
-    return fclose(f) == 0 && be->table.name ? 0 : dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+    return fclose(f) == 0 ? out : NULL;
+}
+
+/* The schema is required: a search_path may differ from role to role. */
+static int set_table(struct pg_backend *be, const char *text, struct dlock_error *err)
+{
+    const char *dot = strchr(text, '.');
+    if (!dot || dot == text || !dot[1] || strchr(dot + 1, '.') || strlen(text) > 127)
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "%s: table=%.80s: expected SCHEMA.NAME",
+                          pg_where(be), text);
+    /* The server would cut the second table's name, perhaps to that of the first. */
+    if (be->spec->mode != DLOCK_EXCLUSIVE && strlen(dot + 1) + strlen(HOLDERS_SUFFIX) > 63)
+        return dlock_fail(err, DLOCK_EUSAGE, 0,
+                          "%s: table=%.80s: with -s and --slots the name may have %d bytes",
+                          pg_where(be), text, 63 - (int)strlen(HOLDERS_SUFFIX));
+    be->table.name = quote_table(text, dot, "");
+    be->table.holders = quote_table(text, dot, HOLDERS_SUFFIX);
+    return be->table.name && be->table.holders ? 0
+                                               : dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
 }
 
 /* A parameter that would have no effect is a mistake of the user. */
@@ -487,10 +539,20 @@ static int check_mode_params(const struct pg_backend *be, bool lease, struct dlo
     } only[] = {
         {"table", true}, {"table-owner", true}, {"key", false}, {"fair", false}, {"renew", false}};
     for (size_t i = 0; i < DLOCK_LEN(only); i++)
-        if (only[i].lease != lease && uri_value(be->spec, only[i].key))
+        if (only[i].lease != lease && dlock_uri_peek(be->spec->uri, only[i].key))
             return dlock_fail(err, DLOCK_EUSAGE, 0, "%s: %s= applies only to mode=%s", pg_where(be),
                               only[i].key, only[i].lease ? "lease" : "advisory");
     return 0;
+}
+
+static int check_kind(const struct pg_backend *be, const char *mode, struct dlock_error *err)
+{
+    enum dlock_mode kind = be->spec->mode;
+    unsigned needed = kind == DLOCK_SHARED ? CAP_SHARED : kind == DLOCK_SLOTS ? CAP_SLOTS : 0;
+    if (!(needed & ~be->protocol->kinds))
+        return 0;
+    return dlock_fail(err, DLOCK_EUSAGE, 0, "%s: %s not available with mode=%s", pg_where(be),
+                      kind == DLOCK_SHARED ? "shared locks are" : "slots are", mode);
 }
 
 static int set_mode(struct pg_backend *be, struct dlock_error *err)
@@ -503,8 +565,11 @@ static int set_mode(struct pg_backend *be, struct dlock_error *err)
         return dlock_fail(err, DLOCK_EUSAGE, 0, "%s: mode=%.40s: expected advisory or lease",
                           pg_where(be), mode);
     be->protocol = lease ? &pg_table : &pg_advisory;
+    be->table.shared = &pg_table_shared;
     be->table.owner = owner ? owner : "";
     int rc = check_mode_params(be, lease, err);
+    if (rc == 0)
+        rc = check_kind(be, mode ? mode : "advisory", err);
     return rc == 0 && lease ? set_table(be, table ? table : "public.dlock_locks", err) : rc;
 }
 
@@ -538,16 +603,13 @@ int pg_settings_init(struct pg_backend *be, struct dlock_error *err)
 {
     const struct dlock_spec *spec = be->spec;
     int rc;
-    if (spec->mode != DLOCK_EXCLUSIVE)
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "%s is not yet supported for postgres",
-                          spec->mode == DLOCK_SHARED ? "a shared lock" : "--slots");
     if (spec->ttl > TTL_MAX)
         return dlock_fail(err, DLOCK_EUSAGE, 0,
                           "%s: the ttl is too long: PostgreSQL can time 24 days at most",
                           pg_where(be));
     if ((rc = set_mode(be, err)) != 0 || (rc = set_options(be, err)) != 0 ||
         (rc = set_key(be, err)) != 0 || (rc = set_params(be, err)) != 0 ||
-        (rc = check_hosts(be, err)) != 0)
+        (rc = join_hosts(be, err)) != 0)
         return rc;
     return set_gss_default(err);
 }
@@ -556,8 +618,11 @@ void pg_settings_done(struct pg_backend *be)
 {
     pg_attempt_drop(be->probe);
     free_hosts(&be->settings);
+    free(be->named.host);
+    free(be->named.port);
     if (be->password)
         explicit_bzero(be->password, strlen(be->password));
     free(be->password);
     free(be->table.name);
+    free(be->table.holders);
 }

@@ -21,15 +21,15 @@
 #define CLAIM_STEPS (80 * DLOCK_MSEC)
 #define LOOK_SECOND (500 * DLOCK_MSEC) /* looks of the second waiter, and of those behind it */
 #define LOOK_OTHERS (1500 * DLOCK_MSEC)
-#define LISTEN_LATER DLOCK_SEC  /* most commands have ended by then */
-#define FIRST_VERDICT DLOCK_SEC /* how old the sentinels' verdict on a first try may be */
+#define CHANGED_STEP (100 * DLOCK_MSEC) /* between tries because NAME has changed */
+#define LISTEN_LATER DLOCK_SEC          /* most commands have ended by then */
+#define FIRST_VERDICT DLOCK_SEC         /* how old the sentinels' verdict on a first try may be */
 
 /* ----------------------------------------------------------------------- ends */
 
 static void wake_close(struct redis_backend *be)
 {
     redis_node_unsubscribe(&be->node);
-    be->acquire.wake_out.retry_at = DLOCK_NEVER;
     be->acquire.back = be->acquire.ticket > 0;
     be->acquire.back_told = false;
 }
@@ -40,10 +40,10 @@ static void fail(struct redis_backend *be, const struct dlock_error *err)
     redis_end(be, EV_FAILED)->error = *err;
 }
 
-/* Trouble after the first contact: later once more, or the acquire has failed. */
-static void ride_out(struct redis_backend *be, struct outage *o, const struct dlock_error *err)
+/* No answer on cmd after the first contact: later once more, or the acquire has failed. */
+static void ride_out(struct redis_backend *be, const struct dlock_error *err)
 {
-    if (!outage_goes_on(o, be->spec, &be->events, err))
+    if (!outage_goes_on(&be->out, be->spec, &be->events, err))
         fail(be, err);
 }
 
@@ -52,7 +52,7 @@ static bool new_value(struct redis_backend *be)
 {
     int rc = dlock_token_new(be->spec->env, be->token);
     free(be->value);
-    be->value = rc == 0 ? redis_script_value(be->token, be->spec->identity, be->spec->ttl) : NULL;
+    be->value = rc == 0 ? redis_script_value(be->spec, be->token) : NULL;
     be->claim = CLAIM_NONE;
     if (be->value)
         return true;
@@ -68,7 +68,7 @@ static bool new_value(struct redis_backend *be)
 /* The record tells when the lock was granted: now, if this try is. Only while no server can hold the value. */
 static void new_record(struct redis_backend *be)
 {
-    char *value = redis_script_value(be->token, be->spec->identity, be->spec->ttl);
+    char *value = redis_script_value(be->spec, be->token);
     if (!value)
         return; /* the old one will do */
     free(be->value);
@@ -117,7 +117,7 @@ static void trouble(struct redis_backend *be, const struct dlock_error *why)
 
     if (!be->acquire.first) {
         if (give_up_cmd(be))
-            ride_out(be, &be->out, &err);
+            ride_out(be, &err);
         return;
     }
     if (be->route.cluster.known && !cmd->written && err.code == DLOCK_EUNAVAIL) {
@@ -141,6 +141,13 @@ static void trouble(struct redis_backend *be, const struct dlock_error *why)
 
 /* ------------------------------------------------------- the wake-up connection */
 
+static bool new_id(struct redis_backend *be)
+{
+    char *id = be->acquire.id;
+    return id[0] != '\0' ||
+           dlock_token_new(be->spec->env, id + strlen(redis_script_kind(be->spec, id))) == 0;
+}
+
 static void wake_start(struct redis_backend *be)
 {
     struct dlock_error err;
@@ -148,7 +155,7 @@ static void wake_start(struct redis_backend *be)
 
     free(be->acquire.channel);
     be->acquire.channel = NULL;
-    if (be->acquire.id[0] == '\0' && dlock_token_new(be->spec->env, be->acquire.id) != 0)
+    if (!new_id(be))
         be->acquire.id[0] = '\0';
     else
         be->acquire.channel = redis_script_channel(&be->script, be->acquire.id);
@@ -157,7 +164,6 @@ static void wake_start(struct redis_backend *be)
         fail(be, &err);
         return;
     }
-    be->acquire.wake_out.retry_at = DLOCK_NEVER;
     redis_route_connect(&be->route, &be->node.wake, until);
     redis_node_subscribe(&be->node, be->acquire.channel, until);
     /* For when this node is gone. */
@@ -172,12 +178,37 @@ void redis_wake_drop(struct redis_backend *be)
     be->acquire.try_at = be->acquire.look_at = DLOCK_NEVER;
 }
 
+/*
+ * The next try tells whether the server answers at all, and is followed by another wake. Where only wake cannot be had,
+ * such tries are what is left: that is no outage, and is told once.
+ */
+static void wake_trouble(struct redis_backend *be, const struct dlock_error *err)
+{
+    redis_wake_drop(be);
+    if (be->op != OP_ACQUIRE)
+        return;
+    if (err->code != DLOCK_EUNAVAIL) {
+        fail(be, err);
+        return;
+    }
+    if (be->acquire.moved) { /* the node that has the lock is away, and the others only say so */
+        ride_out(be, err);
+        return;
+    }
+    if (++be->acquire.wake_failures == 2 && be->out.since == 0)
+        dlock_fail(
+            &events_add(&be->events, EV_NOTICE)->error, err->code, err->sys,
+            "no connection to be woken on while waiting, so the lock is asked for about once a second: %s",
+            err->msg);
+    int64_t pause = dlock_backoff_next(&be->acquire.wake_pause, be->spec->env);
+    if (be->out.since == 0) /* else that has its own time */
+        be->acquire.try_at = redis_now(be) + pause;
+}
+
 static void wake_failed(struct redis_backend *be)
 {
     struct dlock_error err = be->node.wake.error;
-    redis_wake_drop(be);
-    if (be->op == OP_ACQUIRE)
-        ride_out(be, &be->acquire.wake_out, &err);
+    wake_trouble(be, &err);
 }
 
 /* ---------------------------------------------------------------------- tries */
@@ -205,7 +236,7 @@ static void try_now(struct redis_backend *be)
         be->acquire.try_at = DLOCK_NEVER;
         return;
     }
-    be->acquire.again = false;
+    be->acquire.again = be->acquire.moved = false;
     be->acquire.try_at = be->acquire.look_at = be->out.retry_at = DLOCK_NEVER;
     if (!be->acquire.first)
         be->until = redis_now(be) + be->spec->op_timeout;
@@ -227,7 +258,10 @@ static void try_now(struct redis_backend *be)
     redis_conn_flush(&node->cmd);
 }
 
-/* Is the lock still held? Where that would take more than a question, a try finds out. */
+/*
+ * Is the lock still held? Where that would take more than a question, a try finds out: there may be room beside shared
+ * holders and those of slots, and whoever should have said so may be silent.
+ */
 static void look_now(struct redis_backend *be)
 {
     struct redis_node *node = &be->node;
@@ -241,7 +275,9 @@ static void look_now(struct redis_backend *be)
     be->until = dlock_min(be->until, redis_now(be) + be->spec->op_timeout);
     if (may_track(be)) /* the server reports changes to what is read after this */
         redis_node_track(node, T_TRACK);
-    (void)redis_script_look(&be->script, &node->cmd, T_LOOK);
+    be->acquire.together = false;
+    (void)redis_script_look(&be->script, &node->cmd, T_LOOK,
+                            be->spec->mode == DLOCK_EXCLUSIVE ? 0 : T_LOOK_SHARED);
     redis_conn_flush(&node->cmd);
 }
 
@@ -254,6 +290,7 @@ static void try_again(struct redis_backend *be, bool moved)
         /* A waiter subscribes there first: its place in the queue is still kept. */
         wake_close(be);
         be->until = be->acquire.try_at = be->acquire.look_at = be->out.retry_at = DLOCK_NEVER;
+        be->acquire.moved = true;
         wake_start(be);
         return;
     }
@@ -280,16 +317,18 @@ void redis_acquire(struct redis_backend *be, bool wait)
     be->release.answer_lost = false;
     be->acquire.wait = wait;
     be->acquire.first = true;
-    be->acquire.again = be->acquire.told_grace = false;
+    be->acquire.again = be->acquire.moved = be->acquire.told_grace = false;
     be->acquire.place = 0;
     be->acquire.ticket = 0;
     be->acquire.back = be->acquire.back_told = false;
     be->acquire.holder_token[0] = '\0';
+    be->acquire.changed_at = 0;
     be->acquire.try_at = be->acquire.look_at = DLOCK_NEVER;
     /* The first try needs no id: only a waiter is in the queue. */
     be->acquire.id[0] = '\0';
-    outage_over(&be->acquire.wake_out);
-    outage_over(&be->out);
+    outage_none(&be->out);
+    be->acquire.wake_failures = 0;
+    be->acquire.wake_pause = be->out.pause;
     be->refused.code = 0;
     redis_cluster_begin(&be->route);
     be->until = redis_now(be) + be->spec->connect_timeout;
@@ -327,7 +366,7 @@ static void try_refused(struct redis_backend *be, const char *text)
             return;
         redis_conn_close_replica(&be->node.cmd);
     }
-    ride_out(be, &be->out, &err);
+    ride_out(be, &err);
 }
 
 /* An answer has been understood, and counts. */
@@ -335,7 +374,7 @@ static void contacted(struct redis_backend *be)
 {
     be->acquire.first = false;
     be->until = DLOCK_NEVER;
-    outage_over(&be->out);
+    outage_over(&be->out, &be->events);
 }
 
 static void granted(struct redis_backend *be, const struct redis_answer *a)
@@ -350,6 +389,7 @@ static void granted(struct redis_backend *be, const struct redis_answer *a)
     ev->from = a->sent;
     ev->ttl = be->spec->ttl;
     ev->fence = a->fence;
+    ev->slot = a->slot;
     memcpy(ev->token, be->token, sizeof(ev->token));
 }
 
@@ -375,7 +415,10 @@ static const struct dlock_info *holder_info(struct redis_backend *be,
 static void report_waiting(struct redis_backend *be, const struct redis_script_tried *t)
 {
     const struct dlock_info *info = holder_info(be, t);
-    const char *token = !info ? "-" : info->foreign ? "foreign" : info->token;
+    const char *token = !info                           ? "-"
+                        : info->foreign                 ? "foreign"
+                        : info->mode != DLOCK_EXCLUSIVE ? "shared" /* they come and go */
+                                                        : info->token;
     if (be->acquire.place == t->place && strcmp(token, be->acquire.holder_token) == 0)
         return;
     snprintf(be->acquire.holder_token, sizeof(be->acquire.holder_token), "%s", token);
@@ -479,7 +522,7 @@ static void not_granted(struct redis_backend *be, const struct redis_script_trie
     if (redis_cluster_strayed(&be->route))
         wake_close(be);
     if (!subscribed(be)) {
-        if (be->node.wake_state == WAKE_OFF && be->acquire.wake_out.retry_at == DLOCK_NEVER)
+        if (be->node.wake_state == WAKE_OFF)
             wake_start(be);
     } else if (be->acquire.again) {
         try_now(be);
@@ -501,13 +544,20 @@ void redis_acquire_looked(struct redis_backend *be, int tag, const redisReply *r
     struct redis_conn *cmd = &be->node.cmd;
     bool yes = redis_script_looked(r, &t.left_ms);
 
+    if (tag == T_LOOK_SHARED) {
+        be->acquire.together = redis_script_shared(r);
+        return;
+    }
     if (be->op != OP_ACQUIRE || redis_conn_waits(cmd, T_TRY) || redis_conn_waits(cmd, T_LOOK) ||
         redis_conn_waits(cmd, T_LOOK_CLAIM))
         return;
     be->until = DLOCK_NEVER;
-    if (tag == T_LOOK && yes) {
+    /* The connection to be woken on has failed meanwhile: the next try has its time. */
+    if (!subscribed(be))
+        return;
+    if (tag == T_LOOK && yes && !be->acquire.together) {
         wait_on(be, &t, true);
-    } else if (tag == T_LOOK && r->type != REDIS_REPLY_ERROR && be->acquire.place > 1) {
+    } else if (tag == T_LOOK && !yes && r->type != REDIS_REPLY_ERROR && be->acquire.place > 1) {
         be->until = redis_now(be) + be->spec->op_timeout;
         (void)redis_script_look_claim(&be->script, cmd, T_LOOK_CLAIM);
         redis_conn_flush(cmd);
@@ -554,8 +604,8 @@ static void try_answered(struct redis_backend *be, struct redis_conn_reply *rep)
         (void)redis_node_clock(&be->node, t.now_ms, rep->sent, now);
         if (!be->acquire.first)
             be->until = now + be->spec->op_timeout;
-        be->answer =
-            (struct redis_answer){.what = ANSWER_GRANT, .sent = rep->sent, .fence = t.fence};
+        be->answer = (struct redis_answer){
+            .what = ANSWER_GRANT, .sent = rep->sent, .fence = t.fence, .slot = t.slot};
         redis_route_ask_confirmation(&be->route, true, verdict_since(be, rep->sent, now),
                                      be->until);
         return;
@@ -568,6 +618,11 @@ static void try_answered(struct redis_backend *be, struct redis_conn_reply *rep)
         dlock_fail(&err, DLOCK_EDATA, 0,
                    "%s: the key '%s' is a %s, not a lock of dlock or SET NX; use another name",
                    redis_where(be), be->spec->uri->name, type);
+        fail(be, &err);
+        return;
+    }
+    if (t.status == RS_SLOTS) {
+        (void)other_slots(&err, be->spec, (unsigned)t.slot);
         fail(be, &err);
         return;
     }
@@ -592,12 +647,24 @@ static void first_now(struct redis_backend *be, const redisReply *message)
     wait_on(be, &t, false);
 }
 
+/* NAME has changed: freed, or renewed. Each renewal of each shared holder is such a change. */
+static void changed(struct redis_backend *be)
+{
+    int64_t now = redis_now(be), at = dlock_max(now, be->acquire.changed_at + CHANGED_STEP);
+
+    be->acquire.changed_at = at;
+    if (at == now)
+        try_now(be);
+    else
+        be->acquire.try_at = dlock_min(be->acquire.try_at, at);
+}
+
 static void woken(struct redis_backend *be, const redisReply *r)
 {
     switch (redis_script_called(&be->script, r)) {
     case RS_CHANGED:
         if (be->acquire.place == 1)
-            try_now(be);
+            changed(be);
         break;
     case RS_NEXT:
         be->acquire.try_at =
@@ -629,12 +696,12 @@ static void heard(struct redis_backend *be, const struct redis_conn_reply *rep)
         woken(be, rep->r);
         break;
     case HEARD_READY:
-        outage_over(&be->acquire.wake_out);
+        be->acquire.wake_failures = 0;
+        dlock_backoff_reset(&be->acquire.wake_pause);
         try_now(be);
         break;
     case HEARD_FAILED:
-        redis_wake_drop(be);
-        ride_out(be, &be->acquire.wake_out, &err);
+        wake_trouble(be, &err);
         break;
     case HEARD_NOTHING:
         break;
@@ -645,9 +712,8 @@ static void heard(struct redis_backend *be, const struct redis_conn_reply *rep)
 
 static int64_t wake_at(const struct redis_backend *be)
 {
-    int64_t at = dlock_min(be->node.wake_until, be->acquire.wake_out.retry_at);
-    at = dlock_min(at, dlock_min(be->acquire.try_at, be->acquire.look_at));
-    return dlock_min(at, be->out.retry_at);
+    int64_t at = dlock_min(be->node.wake_until, be->out.retry_at);
+    return dlock_min(at, dlock_min(be->acquire.try_at, be->acquire.look_at));
 }
 
 /* No answer on cmd, or no confirmation. */
@@ -666,7 +732,7 @@ static void unanswered(struct redis_backend *be)
     if (first) /* cmd stays open: the release that follows goes out behind the try */
         fail(be, &err);
     else if (give_up_cmd(be))
-        ride_out(be, &be->out, &err);
+        ride_out(be, &err);
 }
 
 /* No subscription in time. */
@@ -675,17 +741,7 @@ static void unreachable(struct redis_backend *be)
     struct dlock_error err;
 
     no_answer(&err, be->spec, be->spec->connect_timeout);
-    wake_close(be);
-    ride_out(be, &be->acquire.wake_out, &err);
-}
-
-static void wake_again(struct redis_backend *be, int64_t now)
-{
-    be->acquire.wake_out.retry_at = DLOCK_NEVER;
-    if (be->route.cluster.known && !redis_conn_is_open(&be->node.cmd))
-        be->acquire.try_at = now; /* a try finds out which node has the lock */
-    else
-        wake_start(be);
+    wake_trouble(be, &err);
 }
 
 static void due(struct redis_backend *be, int64_t now)
@@ -694,8 +750,6 @@ static void due(struct redis_backend *be, int64_t now)
         unanswered(be);
     } else if (now >= be->node.wake_until) {
         unreachable(be);
-    } else if (now >= be->acquire.wake_out.retry_at) {
-        wake_again(be, now);
     } else if (now >= dlock_min(be->acquire.try_at, be->out.retry_at)) {
         redis_cluster_begin(&be->route);
         try_now(be);

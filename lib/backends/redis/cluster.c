@@ -400,8 +400,8 @@ int redis_cluster_error(struct redis_route *r, struct dlock_error *err, const ch
     if (hint == HINT_ASK || apart)
         return dlock_fail(
             err, DLOCK_EUNAVAIL, 0,
-            "%s: the cluster is moving the slot of the lock '%s' to another node (%s)",
-            r->spec->uri->where, r->spec->uri->name, t);
+            "%s: the cluster is moving the slot of the lock to another node: %s (lock '%s')",
+            r->spec->uri->where, t, r->spec->uri->name);
     return redis_conn_reply_error(err, r->spec->uri->where, &r->node->cmd, text);
 }
 

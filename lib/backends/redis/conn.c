@@ -19,7 +19,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #define MIN_SHARE (250 * DLOCK_MSEC) /* of the time, for each address */
@@ -217,13 +216,22 @@ void redis_conn_flush(struct redis_conn *c)
 
 /* ----------------------------------------------------------------- connecting */
 
+/* Is the address one of the hosts in where? */
+static bool has_address(const char *where, const char *address)
+{
+    size_t n = strlen(address);
+    for (const char *p = where; (p = strstr(p, address)); p++)
+        if ((p == where || strchr("/,", p[-1])) && (p[n] == '\0' || strchr("/,", p[n])))
+            return true;
+    return false;
+}
+
 static void name_peer(struct redis_conn *c, const struct dlock_peer *p)
 {
     const void *a = &p->addr;
     char ip[INET6_ADDRSTRLEN] = "?";
-    if (p->addr.ss_family == AF_UNIX) {
-        const struct sockaddr_un *un = a;
-        dlock_clean_text(c->peer_text, sizeof(c->peer_text), un->sun_path, strlen(un->sun_path));
+    if (p->addr.ss_family == AF_UNIX) { /* where has the path */
+        snprintf(c->peer_text, sizeof(c->peer_text), "%s", c->where);
     } else {
         const struct sockaddr_in6 *in6 = a;
         const struct sockaddr_in *in = a;
@@ -233,8 +241,8 @@ static void name_peer(struct redis_conn *c, const struct dlock_peer *p)
                   sizeof(ip));
         snprintf(numeric, sizeof(numeric), v6 ? "[%s]:%u" : "%s:%u", ip,
                  ntohs(v6 ? in6->sin6_port : in->sin_port));
-        if (strcmp(numeric, c->where) == 0)
-            snprintf(c->peer_text, sizeof(c->peer_text), "%s", numeric);
+        if (has_address(c->where, numeric))
+            snprintf(c->peer_text, sizeof(c->peer_text), "%s", c->where);
         else
             snprintf(c->peer_text, sizeof(c->peer_text), "%s (%s)", c->where, numeric);
     }

@@ -33,7 +33,7 @@ static const struct meaning
     only_db_0 = {RE_OTHER, DLOCK_EUSAGE, "the server is a cluster node: it has only database 0",
                  NULL},
     no_db = {RE_OTHER, DLOCK_EUSAGE, "the server has no such database", NULL},
-    too_old = {RE_OTHER, DLOCK_EUNAVAIL, "Redis 6.0 or later is needed", NULL},
+    too_old = {RE_OTHER, DLOCK_EUNUSABLE, "Redis 6.0 or later is needed", NULL},
     unexpected = {RE_OTHER, DLOCK_EPROTO, "unexpected error", NULL};
 
 /* The first row that has its word in the text decides. */

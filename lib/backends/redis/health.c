@@ -188,7 +188,7 @@ void redis_clock_warning(int64_t jump, const char *where, struct dlock_error *wa
     char text[96];
 
     dlock_fail(
-        warning, DLOCK_EUNAVAIL, 0,
+        warning, jump < 0 ? DLOCK_EUNAVAIL : DLOCK_ELOST, 0,
         "%s: %s: leases there %s by as much; check its time synchronisation (slew, do not step)",
         where, redis_clock_text(jump, text, sizeof(text)), jump < 0 ? "last longer" : "end early");
 }

@@ -19,6 +19,7 @@ enum redis_tag {
     T_UNDO,
     T_TRACK,
     T_LOOK,
+    T_LOOK_SHARED,
     T_LOOK_CLAIM,
     T_RENEW,
     T_LEAVE,
@@ -40,6 +41,7 @@ struct redis_answer {
     enum redis_answer_of what;
     int64_t sent;            /* when the request left */
     uint64_t fence;          /* GRANT */
+    int slot;                /* GRANT */
     struct dlock_error lost; /* LOSS: why */
 };
 
@@ -55,7 +57,7 @@ struct redis_backend {
     enum redis_op op;
     int64_t until;              /* when what is outstanding on cmd counts as unanswered */
     struct redis_answer answer; /* it waits for its confirmation */
-    struct outage out;          /* trouble with cmd; retry_at: when to send again */
+    struct outage out;          /* no answer on cmd; retry_at: when to send again */
     struct dlock_error refused; /* first contact: what the server said instead of an answer; or 0 */
 
     /* The value is new for each acquire, and for each connection that was given up with a try unanswered. */
@@ -67,16 +69,20 @@ struct redis_backend {
         bool wait;
         bool first; /* no answer to a try yet */
         bool again; /* woken while a try was outstanding */
+        bool moved; /* the try was redirected: wake goes first, and no try is under way */
         bool told_grace;
-        char id[DLOCK_TOKEN_LEN +
-                1]; /* as a waiter; the same across reconnects. "": not needed yet */
+        /* As a waiter; the same across reconnects. "": not needed yet. */
+        char id[REDIS_SCRIPT_KIND + DLOCK_TOKEN_LEN + 1];
         char *channel;
         int64_t ticket; /* of our place in the queue, as the server last said; 0: none yet */
         bool back; /* wake was closed since: the place may be lost, so a try tells the ticket */
         bool back_told; /* the last try did */
         int64_t try_at, look_at;
-        int64_t refresh_at;     /* when our entry in the queue needs another try */
-        struct outage wake_out; /* trouble with wake */
+        bool together;      /* the last look: shared holders have the lock, or those of slots */
+        int64_t changed_at; /* of the last try because NAME had changed */
+        int64_t refresh_at; /* when our entry in the queue needs another try */
+        struct dlock_backoff wake_pause; /* between failures of wake */
+        int wake_failures;               /* since it was last subscribed */
         int place;
         char holder_token[DLOCK_TOKEN_LEN + 1]; /* last reported */
     } acquire;
@@ -89,7 +95,7 @@ struct redis_backend {
     } release;
     struct {
         redisReply *listing; /* handed out entry by entry; NULL: none */
-        size_t at;           /* the next entry; 0: the holder */
+        size_t at;           /* the next entry; 0: the holder; then those that hold together */
         int place;
         struct redis_script_state state; /* in listing */
     } status;
@@ -168,7 +174,7 @@ static inline void redis_drop_listing(struct redis_backend *be)
 
 /* acquire.c */
 void redis_acquire(struct redis_backend *, bool wait);
-/* An answer under T_LOOK or T_LOOK_CLAIM. */
+/* An answer under T_LOOK, T_LOOK_SHARED or T_LOOK_CLAIM. */
 void redis_acquire_looked(struct redis_backend *, int tag, const redisReply *);
 /* wake is of no use any more: join the queue again through another one. */
 void redis_wake_drop(struct redis_backend *);

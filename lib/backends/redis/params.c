@@ -9,14 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-int redis_param_mode(const struct dlock_spec *spec, const char *why, struct dlock_error *err)
-{
-    if (spec->mode == DLOCK_EXCLUSIVE)
-        return 0;
-    return dlock_fail(err, DLOCK_EUSAGE, 0, "%s %s",
-                      spec->mode == DLOCK_SHARED ? "a shared lock" : "--slots", why);
-}
-
 int redis_param_grace(const struct dlock_spec *spec, int64_t *grace, struct dlock_error *err)
 {
     const char *text = dlock_uri_param(spec->uri, "restart-grace");

@@ -4,8 +4,6 @@
 
 #include "script.h"
 
-/* "no shared locks here", "no --slots": DLOCK_EUSAGE, or 0. why: "is not available for redlock". */
-int redis_param_mode(const struct dlock_spec *, const char *why, struct dlock_error *);
 /* ?restart-grace=: *grace (ns) is left alone where it is missing. 0 or a negative code. */
 int redis_param_grace(const struct dlock_spec *, int64_t *grace, struct dlock_error *);
 /*
@@ -13,6 +11,16 @@ int redis_param_grace(const struct dlock_spec *, int64_t *grace, struct dlock_er
  * *secret: malloc'ed, or NULL; the caller overwrites it before it is freed. 0 or a negative code.
  */
 int redis_param_secret(const struct dlock_spec *, char **secret, struct dlock_error *);
+/*
+ * foreign.c: what the URI has for other programs: ignored, mapped to parameters of ours, or refused. Before these are
+ * read. tls: the connections use it. 0 or a negative code.
+ */
+int redis_param_foreign(const struct dlock_spec *, bool tls, struct dlock_error *);
+/*
+ * foreign.c: ?db= goes into the path of the URI (not for redis+unix, whose path is the socket). DLOCK_EUSAGE when the
+ * path names another database; 0 or a negative code.
+ */
+int redis_param_db(const struct dlock_spec *, struct dlock_error *);
 /* The lock's script, for the database dbtext: "3"; "" or NULL: 0. 0 or a negative code. */
 int redis_param_script(const struct dlock_spec *, const char *dbtext, struct redis_script *,
                        struct dlock_error *);

@@ -85,14 +85,17 @@ static int read_replicas(const struct dlock_spec *spec, unsigned *n, struct dloc
 static int read_spec(struct redis_backend *be, struct dlock_error *err)
 {
     const struct dlock_spec *spec = be->spec;
-    const char *scheme = spec->uri->scheme, *dbtext = spec->uri->path;
+    const char *scheme = spec->uri->scheme, *dbtext;
+    bool tls = strcmp(scheme, "rediss") == 0;
     int rc;
 
     be->route.is_unix = strcmp(scheme, "redis+unix") == 0;
-    if ((rc = redis_param_mode(spec, "is not yet supported for redis", err)) != 0 ||
+    if ((rc = redis_param_foreign(spec, tls, err)) != 0 ||
+        (!be->route.is_unix && (rc = redis_param_db(spec, err)) != 0) ||
         (rc = redis_param_grace(spec, &be->restart_grace, err)) != 0 ||
         (rc = read_replicas(spec, &be->route.wait_replicas, err)) != 0)
         return rc;
+    dbtext = spec->uri->path;
     if (strcmp(scheme, "redis+sentinel") == 0) {
         if ((rc = redis_sentinel_open(&be->route, err)) != 0)
             return rc;
@@ -106,7 +109,7 @@ static int read_spec(struct redis_backend *be, struct dlock_error *err)
     }
     if ((rc = redis_param_script(spec, dbtext, &be->script, err)) != 0)
         return rc;
-    if (strcmp(scheme, "rediss") == 0 && (rc = tls_config_from_uri(spec, &be->tls, err)) != 0)
+    if (tls && (rc = tls_config_from_uri(spec, &be->tls, err)) != 0)
         return rc;
     be->route.tls = be->tls;
     return read_credentials(be, err);
@@ -138,8 +141,7 @@ static int be_open(struct dlock_be **out, const struct dlock_spec *spec, struct 
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     be->spec = spec;
     be->until = be->acquire.try_at = be->acquire.look_at = be->release.until = DLOCK_NEVER;
-    outage_over(&be->out);
-    outage_over(&be->acquire.wake_out);
+    outage_none(&be->out);
     redis_node_init(&be->node);
     be->route.spec = spec;
     be->route.script = &be->script;
@@ -194,6 +196,7 @@ static void answered(struct redis_backend *be, struct redis_conn_reply *rep)
         redis_node_track_answered(&be->node, rep->r);
         break;
     case T_LOOK:
+    case T_LOOK_SHARED:
     case T_LOOK_CLAIM:
         redis_acquire_looked(be, rep->tag, rep->r);
         break;
@@ -409,7 +412,7 @@ const struct dlock_backend dlock_backend_redis = {
     .name = "redis",
     .package = "dlock",
     .schemes = schemes,
-    .caps = CAP_FENCE | CAP_LEASE | CAP_FIFO,
+    .caps = CAP_SHARED | CAP_SLOTS | CAP_FENCE | CAP_LEASE | CAP_FIFO,
     .open = be_open,
     .acquire = be_acquire,
     .renew = be_renew,

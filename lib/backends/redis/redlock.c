@@ -4,7 +4,9 @@
  *
  * All servers run the scripts of a lock in one Redis (script.h) under one loop: acquire is a round of
  * votes, and a second one that raises the voters' fence counters; renewals and the release go to all. So
- * other Redlock clients exclude dlock and are excluded by it.
+ * other Redlock clients exclude dlock and are excluded by it. Readers (shared holders) need a majority, too: two
+ * majorities have a server in common, and a server has either readers or a writer. Slots would have to be counted by
+ * one server: where each counts for itself, 3 holders fit 2 slots on 3 servers.
  *
  * This file runs the operation under way: redlock_vote.c acquires, redlock_renew.c renews and releases,
  * redlock_status.c asks for the status. redlock_servers.c reaches the servers and counts their answers. Each
@@ -54,9 +56,10 @@ static int read_spec(struct redlock_backend *be, struct dlock_error *err)
 {
     const struct dlock_spec *spec = be->spec;
     const struct dlock_uri *uri = spec->uri;
+    bool tls = strcmp(uri->scheme, "redlocks") == 0;
     int rc;
 
-    if ((rc = redis_param_mode(spec, "is not available for redlock", err)) != 0)
+    if ((rc = redis_param_foreign(spec, tls, err)) != 0 || (rc = redis_param_db(spec, err)) != 0)
         return rc;
     if (uri->nhosts > REDLOCK_NODES)
         return dlock_fail(err, DLOCK_EUSAGE, 0, "%d servers: a redlock has at most %d", uri->nhosts,
@@ -69,8 +72,7 @@ static int read_spec(struct redlock_backend *be, struct dlock_error *err)
     be->unheard_ttl = be->restart_grace < 0 ? REDLOCK_LONGEST_TTL : be->restart_grace;
     if (be->restart_grace < 0)
         be->restart_grace = spec->ttl;
-    if (strcmp(uri->scheme, "redlocks") == 0 &&
-        (rc = tls_config_from_uri(spec, &be->tls, err)) != 0)
+    if (tls && (rc = tls_config_from_uri(spec, &be->tls, err)) != 0)
         return rc;
     if ((rc = redis_param_secret(spec, &be->secret, err)) != 0)
         return rc;
@@ -111,7 +113,7 @@ static int be_open(struct dlock_be **out, const struct dlock_spec *spec, struct 
     be->spec = spec;
     be->until = be->patient_until = DLOCK_NEVER;
     be->acquire.try_at = be->acquire.not_before = be->acquire.told_at = DLOCK_NEVER;
-    outage_over(&be->acquire.out);
+    outage_none(&be->acquire.out);
     int rc = read_spec(be, err);
     if (rc != 0) {
         be_close((struct dlock_be *)be);
@@ -282,7 +284,9 @@ const struct dlock_backend dlock_backend_redlock = {
     .name = "redlock",
     .package = "dlock",
     .schemes = schemes,
-    .caps = CAP_FENCE | CAP_LEASE,
+    .caps = CAP_SHARED | CAP_FENCE | CAP_LEASE,
+    .no_slots = "servers that each count by themselves let in too many (3 holders fit 2 slots on "
+                "3 servers)",
     .open = be_open,
     .acquire = be_acquire,
     .renew = be_renew,

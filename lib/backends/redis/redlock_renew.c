@@ -39,24 +39,20 @@ static int count_lost(const struct redlock_backend *be)
 static void say_lost(const struct redlock_backend *be, struct dlock_error *err)
 {
     const struct dlock_info *info = NULL;
-    const char *name = be->spec->uri->name;
     int lost = count_lost(be);
 
     for (int i = 0; i < be->n; i++)
         if (be->servers[i].answer == A_BUSY)
             info = &be->servers[i].info;
     if (!info)
-        dlock_fail(
-            err, DLOCK_ELOST, 0,
-            "the lock '%s' is gone on %d of %d servers: it expired, was deleted, or they lost it",
-            name, lost, be->n);
-    else if (info->foreign)
         dlock_fail(err, DLOCK_ELOST, 0,
-                   "the lock '%s' is not ours on %d of %d servers: another program took it", name,
+                   "gone on %d of %d servers: it expired, was deleted, or they lost it", lost,
+                   be->n);
+    else if (info->foreign)
+        dlock_fail(err, DLOCK_ELOST, 0, "not ours on %d of %d servers: another program took it",
                    lost, be->n);
     else
-        dlock_fail(err, DLOCK_ELOST, 0,
-                   "the lock '%s' is not ours on %d of %d servers: %s@%s, pid %ld took it", name,
+        dlock_fail(err, DLOCK_ELOST, 0, "not ours on %d of %d servers: %s@%s, pid %ld took it",
                    lost, be->n, info->user, info->host, info->pid);
 }
 
@@ -168,9 +164,8 @@ static bool doubtful(const struct redlock_backend *be, struct dlock_error *err)
     }
     if (lost == 0 || gone + silent < be->quorum)
         return false;
-    dlock_fail(err, DLOCK_EUNAVAIL, 0,
-               "the lock '%s' was gone on %d of %d servers, and %d do not answer",
-               be->spec->uri->name, gone, be->n, silent);
+    dlock_fail(err, DLOCK_EUNAVAIL, 0, "it was gone on %d of %d servers, and %d do not answer",
+               gone, be->n, silent);
     return true;
 }
 

@@ -265,7 +265,7 @@ static const struct dlock_error *some_error(const struct redlock_backend *be, in
 int redlock_no_quorum(const struct redlock_backend *be, struct dlock_error *err)
 {
     /* Which error keeps so many from voting that the others are no majority? A malformed answer counts as none. */
-    static const int codes[] = {DLOCK_EPERM, DLOCK_EDATA, DLOCK_EUSAGE, DLOCK_EOS};
+    static const int codes[] = {DLOCK_EPERM, DLOCK_EDATA, DLOCK_EUSAGE, DLOCK_EUNUSABLE, DLOCK_EOS};
     int usable = be->n, code = DLOCK_EUNAVAIL;
 
     for (int i = 0; i < be->n; i++)

@@ -76,7 +76,7 @@ struct redlock_server {
     int64_t left_ms, up_ms; /* as struct redis_script_tried */
     int64_t longest_ms;     /* the largest ttl of other clients there; 0: there are none */
     int place;
-    uint64_t holder; /* a digest of the holder's value; 0: free */
+    uint64_t holder; /* a digest of the holder's value, the same for all readers; 0: free */
     struct dlock_error error;
     struct dlock_info info; /* A_BUSY: the holder */
 
@@ -126,7 +126,7 @@ struct redlock_backend {
     struct {
         enum redlock_stage stage;
         bool wait, first, told_grace, told_waiting;
-        char id[DLOCK_TOKEN_LEN + 1], *channel;
+        char id[REDIS_SCRIPT_KIND + DLOCK_TOKEN_LEN + 1], *channel;
         int splits; /* rounds in a row without a winner */
         int64_t not_before, try_at;
         int64_t told_at; /* try_at at the latest: a server has woken us in the middle of a round */
@@ -143,11 +143,12 @@ struct redlock_backend {
         redisReply *replies[REDLOCK_NODES];
         bool listing;     /* handed out entry by entry */
         redisReply *held; /* the one of replies that names the holder */
+        enum { LIST_HOLDER, LIST_READERS, LIST_WAITERS } part;
         int server;
         size_t at, nlisted;
         uint64_t listed[200]; /* digests of the ids of waiters: several servers know them */
         uint64_t fence;
-        int64_t left_ms;
+        int64_t left_ns;
     } status;
 
     struct dlock_info info;

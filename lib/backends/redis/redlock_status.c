@@ -1,5 +1,5 @@
 /*
- * redlock_status.c - status: the lock is held where a majority of the servers names the same holder.
+ * redlock_status.c - status: the lock is held where a majority of the servers names the same holder, or the same reader.
  */
 #include "redlock_servers.h"
 
@@ -63,49 +63,95 @@ static void answered(struct redlock_backend *be, struct redlock_server *s,
     }
 }
 
-/* How many servers have the same value as i; *fence: their lowest; *left_ms: what a majority of them has left. */
-static int same_holder(const struct redlock_backend *be, int i, uint64_t *fence, int64_t *left_ms)
+/* The value in an entry for redis_script_together. */
+static const char *value_in(const char *text)
+{
+    const char *slot = strchr(text, ' '), *value = slot ? strchr(slot + 1, ' ') : NULL;
+    return value ? value : "";
+}
+
+/* What the servers say of one holder. */
+struct named {
+    int n; /* how many name it */
+    uint64_t
+        fence; /* their lowest: failed rounds of others may have raised single counters; none is below the token */
+    int64_t left_ms[REDLOCK_NODES]; /* INT64_MAX: no expiry; the longest first */
+};
+
+static void name_once(struct named *h, uint64_t fence, int64_t left_ms)
+{
+    int at = h->n++;
+    int64_t t = left_ms < 0 ? INT64_MAX : left_ms;
+    h->fence = at == 0 || fence < h->fence ? fence : h->fence;
+    for (; at > 0 && h->left_ms[at - 1] < t; at--)
+        h->left_ms[at] = h->left_ms[at - 1];
+    h->left_ms[at] = t;
+}
+
+/* What a majority of the servers has left. */
+static int64_t left_ns(const struct redlock_backend *be, const struct named *h)
+{
+    int64_t ms = h->left_ms[be->quorum - 1];
+    return ms == INT64_MAX ? DLOCK_NEVER : ms * DLOCK_MSEC;
+}
+
+static bool state_of(const struct redlock_backend *be, int i, struct redis_script_state *s)
+{
+    return be->status.replies[i] && redis_script_state(be->status.replies[i], s) == 0;
+}
+
+/* The servers that have the same value as i. */
+static struct named name_holder(const struct redlock_backend *be, int i)
 {
     struct redis_script_state a, b;
-    int64_t left[REDLOCK_NODES] = {0}; /* for gcc 14, which does not see that a majority sets it */
-    int same = 0;
+    struct named h = {0};
 
-    if (!be->status.replies[i] || redis_script_state(be->status.replies[i], &a) != 0 || !a.held)
-        return 0;
-    *fence = a.fence;
+    if (!state_of(be, i, &a) || !a.held || a.ntogether > 0)
+        return h;
+    for (int k = 0; k < be->n; k++)
+        if (state_of(be, k, &b) && b.held && a.len == b.len && memcmp(a.value, b.value, a.len) == 0)
+            name_once(&h, b.fence, b.left_ms);
+    return h;
+}
+
+/* The servers that have this reader, whose entry on i is text; none if one before i has it, too: it was listed then. */
+static struct named name_reader(const struct redlock_backend *be, int i, const char *text)
+{
+    struct redis_script_state s;
+    struct dlock_info info;
+    struct named h = {0};
+
     for (int k = 0; k < be->n; k++) {
-        if (!be->status.replies[k] || redis_script_state(be->status.replies[k], &b) != 0 ||
-            !b.held || a.len != b.len || memcmp(a.value, b.value, a.len) != 0)
-            continue;
-        /* Failed rounds of other clients may have raised single counters; none is below the token. */
-        *fence = b.fence < *fence ? b.fence : *fence;
-        int64_t t = b.left_ms < 0 ? INT64_MAX : b.left_ms;
-        int at = same++;
-        for (; at > 0 && left[at - 1] < t; at--)
-            left[at] = left[at - 1];
-        left[at] = t;
+        size_t n = state_of(be, k, &s) ? s.ntogether : 0;
+        for (size_t r = 0; r < n; r++) {
+            if (s.together[r]->type != REDIS_REPLY_STRING ||
+                strcmp(value_in(s.together[r]->str), value_in(text)) != 0)
+                continue;
+            if (k < i)
+                return h;
+            (void)redis_script_together(s.together[r], &info);
+            name_once(&h, s.fence, info.left_ns / DLOCK_MSEC);
+            break;
+        }
     }
-    if (same >= be->quorum)
-        *left_ms = left[be->quorum - 1] == INT64_MAX ? -1 : left[be->quorum - 1];
-    return same;
+    return h;
 }
 
 /* The holder that a majority names. */
 static void choose(struct redlock_backend *be)
 {
-    uint64_t fence = 0;
-    int64_t left = -1;
-
     be->status.held = NULL;
     for (int i = 0; i < be->n && !be->status.held; i++) {
-        if (same_holder(be, i, &fence, &left) >= be->quorum) {
+        struct named h = name_holder(be, i);
+        if (h.n >= be->quorum) {
             be->status.held = be->status.replies[i];
-            be->status.fence = fence;
-            be->status.left_ms = left;
+            be->status.fence = h.fence;
+            be->status.left_ns = left_ns(be, &h);
         }
     }
     be->status.listing = true;
-    be->status.server = -1;
+    be->status.part = LIST_HOLDER;
+    be->status.server = 0;
     be->status.at = be->status.nlisted = 0;
 }
 
@@ -144,34 +190,64 @@ static bool listed_before(struct redlock_backend *be, const char *waiter)
     return false;
 }
 
-/* The next entry: the holder, then the waiters of all servers, each once. False: that was all. */
+static bool next_holder(struct redlock_backend *be)
+{
+    struct redis_script_state s;
+
+    if (!be->status.held)
+        return false;
+    (void)redis_script_state(be->status.held, &s);
+    be->status.held = NULL;
+    redis_script_holder(s.value, s.len, &be->info);
+    be->info.left_ns = be->status.left_ns;
+    be->info.fence = be->info.foreign ? 0 : be->status.fence;
+    return true;
+}
+
+static bool next_reader(struct redlock_backend *be, const struct redis_script_state *s)
+{
+    while (be->status.at < s->ntogether) {
+        const redisReply *r = s->together[be->status.at++];
+        if (!redis_script_together(r, &be->info))
+            continue;
+        struct named h = name_reader(be, be->status.server, r->str);
+        if (h.n < be->quorum)
+            continue;
+        be->info.left_ns = left_ns(be, &h);
+        be->info.fence = h.fence;
+        return true;
+    }
+    return false;
+}
+
+static bool next_waiter(struct redlock_backend *be, const struct redis_script_state *s)
+{
+    while (be->status.at < s->nwaiters) {
+        const redisReply *w = s->waiters[be->status.at++];
+        /* Without a place: the queues of the servers may differ. */
+        if (w->type == REDIS_REPLY_STRING &&
+            redis_script_waiter(w->str, (size_t)w->len, s->now_ms, &be->info) &&
+            !listed_before(be, w->str))
+            return true;
+    }
+    return false;
+}
+
+/* The next entry: the holder or the readers, then the waiters of all servers, each once. False: that was all. */
 static bool next_entry(struct redlock_backend *be)
 {
     struct redis_script_state s;
 
-    if (be->status.server < 0) {
-        be->status.server = 0;
-        if (be->status.held) {
-            (void)redis_script_state(be->status.held, &s);
-            redis_script_holder(s.value, s.len, &be->info);
-            be->info.left_ns =
-                be->status.left_ms < 0 ? DLOCK_NEVER : be->status.left_ms * DLOCK_MSEC;
-            be->info.fence = be->info.foreign ? 0 : be->status.fence;
+    if (be->status.part == LIST_HOLDER) {
+        be->status.part = LIST_READERS;
+        if (next_holder(be))
             return true;
-        }
     }
-    for (; be->status.server < be->n; be->status.server++, be->status.at = 0) {
-        const redisReply *r = be->status.replies[be->status.server];
-        if (!r || redis_script_state(r, &s) != 0)
-            continue;
-        while (be->status.at < s.nwaiters) {
-            const redisReply *w = s.waiters[be->status.at++];
-            /* Without a place: the queues of the servers may differ. */
-            if (w->type == REDIS_REPLY_STRING &&
-                redis_script_waiter(w->str, (size_t)w->len, s.now_ms, &be->info) &&
-                !listed_before(be, w->str))
+    for (; be->status.part <= LIST_WAITERS; be->status.part++, be->status.server = 0) {
+        for (; be->status.server < be->n; be->status.server++, be->status.at = 0)
+            if (state_of(be, be->status.server, &s) &&
+                (be->status.part == LIST_READERS ? next_reader(be, &s) : next_waiter(be, &s)))
                 return true;
-        }
     }
     return false;
 }

@@ -6,6 +6,14 @@
  * so at least one of its voters knows this token, and gives a higher one. Without the second round tokens go
  * backwards where majorities overlap in a server with a lower counter.
  *
+ * A reader's (a shared holder's) vote raises no counter; its token is the highest of its voters' counters, too, and is
+ * confirmed by a majority in the same second round. So of a reader R and a writer W that hold the lock one after the
+ * other, two majorities have a server in common: one confirmed the earlier holder's token, the other voted for the
+ * later one. On that server the later vote was given after the earlier one had ended, so after the token was confirmed
+ * there. W before R: R's voter had a counter of at least W's token, so R's token is not below it. R before W: W's voter
+ * had at least R's token and counted one more, so W's token is above it. A server that has lost its counter begins at
+ * its clock, for a reader as well.
+ *
  * The votes of a round without a majority are given back everywhere before anything else happens. Then the
  * pauses are random, so that two clients that have split the votes do not do so indefinitely.
  *
@@ -29,6 +37,7 @@
 #define FEW_PAUSE (30 * DLOCK_MSEC)   /* woken by less than a majority */
 #define HEAD_PAUSE (5 * DLOCK_MSEC)   /* several servers report it at about the same time */
 #define CLAIM_SLACK (20 * DLOCK_MSEC)
+#define CHANGED_STEP (100 * DLOCK_MSEC) /* between rounds because readers have renewed the lock */
 
 static int64_t jitter(const struct redlock_backend *be, int64_t max)
 {
@@ -59,11 +68,18 @@ static void wake_start(struct redlock_backend *be, struct redlock_server *s)
     redis_node_subscribe(&s->node, be->acquire.channel, until);
 }
 
+static bool new_id(struct redlock_backend *be)
+{
+    char *id = be->acquire.id;
+    return id[0] != '\0' ||
+           dlock_token_new(be->spec->env, id + strlen(redis_script_kind(be->spec, id))) == 0;
+}
+
 static void wait_start(struct redlock_backend *be)
 {
     if (be->acquire.channel)
         return;
-    if (be->acquire.id[0] != '\0' || dlock_token_new(be->spec->env, be->acquire.id) == 0)
+    if (new_id(be))
         be->acquire.channel = redis_script_channel(&be->script, be->acquire.id);
     if (!be->acquire.channel) {
         be->acquire.id[0] = '\0'; /* no server can wake us: the timers remain */
@@ -114,11 +130,20 @@ static void freed(struct redlock_backend *be, struct redlock_server *s)
     look_at(be, count_freed(be) >= be->quorum ? now : now + FEW_PAUSE + jitter(be, 2 * FEW_PAUSE));
 }
 
+/* NAME has changed. Each renewal of each reader is such a change; that the last one has left, RS_GO says. */
+static void changed(struct redlock_backend *be, struct redlock_server *s)
+{
+    if (s->info.mode != DLOCK_EXCLUSIVE)
+        look_at(be, dlock_max(redlock_now(be) + HEAD_PAUSE, be->began + CHANGED_STEP));
+    else
+        freed(be, s);
+}
+
 static void woken(struct redlock_backend *be, struct redlock_server *s, const redisReply *r)
 {
     switch (redis_script_called(&be->script, r)) {
     case RS_CHANGED:
-        freed(be, s);
+        changed(be, s);
         break;
     case RS_NEXT:
         look_at(be, redlock_now(be) + REDIS_SCRIPT_CLAIM + CLAIM_SLACK);
@@ -356,7 +381,7 @@ static bool new_value(struct redlock_backend *be)
     struct dlock_error err;
     int rc = dlock_token_new(be->spec->env, be->token);
     free(be->value);
-    be->value = rc == 0 ? redis_script_value(be->token, be->spec->identity, be->spec->ttl) : NULL;
+    be->value = rc == 0 ? redis_script_value(be->spec, be->token) : NULL;
     if (be->value)
         return true;
     if (rc != 0)
@@ -425,7 +450,7 @@ void redlock_acquire(struct redlock_backend *be, bool wait)
     be->acquire.id[0] = '\0';
     be->acquire.split_pause = (struct dlock_backoff){
         .base = 10 * DLOCK_MSEC, .max = (wait ? 400 : 80) * DLOCK_MSEC, .cur = 10 * DLOCK_MSEC};
-    outage_over(&be->acquire.out);
+    outage_none(&be->acquire.out);
     be->until = redlock_now(be) + be->spec->connect_timeout;
     for (int i = 0; i < be->n; i++)
         be->servers[i].longest_ms = 0;
@@ -477,9 +502,13 @@ static void voted(struct redlock_backend *be, struct redlock_server *s,
         break;
     case RS_BUSY:
     case RS_CLAIM:
+    case RS_SLOTS: /* never asked for */
         s->answer = A_BUSY;
-        s->holder = redlock_digest(t->holder, t->holder_len);
         redis_script_holder(t->holder, t->holder_len, &s->info);
+        /* Each server may name another reader, but they hold it together. A free lock is kept for a waiter. */
+        s->holder = t->holder_len == 0                ? 0
+                    : s->info.mode != DLOCK_EXCLUSIVE ? 1
+                                                      : redlock_digest(t->holder, t->holder_len);
         s->info.left_ns = t->left_ms < 0 ? DLOCK_NEVER : t->left_ms * DLOCK_MSEC;
         break;
     }
@@ -576,7 +605,7 @@ static void granted(struct redlock_backend *be)
     be->proven = true;
     be->check = be->check == CHECK_NOT ? CHECK_DUE : be->check;
     be->vote_serial = be->serial;
-    outage_over(&be->acquire.out);
+    outage_over(&be->acquire.out, &be->events);
     for (int i = 0; i < be->n; i++) {
         struct redlock_server *s = &be->servers[i];
         /* "-" is no client's value: this only takes us out of the queue. */
@@ -627,6 +656,8 @@ static void find_holder(struct redlock_backend *be)
         }
     }
     be->acquire.definite = most >= be->quorum;
+    if (be->acquire.holder && be->acquire.holder->holder == 0)
+        be->acquire.holder = NULL;
 }
 
 /* Would there be a majority without the reasons that pass, such as a server that loads its data? */
@@ -652,7 +683,7 @@ static enum dlock_ev judge(struct redlock_backend *be)
     }
     be->acquire.first = false;
     be->acquire.split = !be->acquire.definite && yes + busy >= be->quorum;
-    outage_over(&be->acquire.out);
+    outage_over(&be->acquire.out, &be->events);
     if (be->acquire.wait)
         return EV_WAITING;
     /* A majority that waits for its restart grace counts as held. Split votes do not. */

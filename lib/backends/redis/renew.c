@@ -7,26 +7,23 @@
  */
 #include "operation.h"
 
-/* "it is gone", or the holder: for messages. jump: of the server's clock, 0: none. */
+/* "it expired", or the holder: for messages. jump: of the server's clock, 0: none. */
 static void name_found(const struct redis_backend *be, struct dlock_error *err, const char *found,
                        size_t len, int64_t jump)
 {
-    const char *name = be->spec->uri->name;
     struct dlock_info info;
     char text[96];
 
     if (found)
         redis_script_holder(found, len, &info);
     if (!found)
-        dlock_fail(err, DLOCK_ELOST, 0,
-                   "%s: the lock '%s' is gone: it expired, was deleted, or the server lost it",
-                   redis_where(be), name);
+        dlock_fail(err, DLOCK_ELOST, 0, "%s: it expired, was deleted, or the server lost it",
+                   redis_where(be));
     else if (info.foreign)
-        dlock_fail(err, DLOCK_ELOST, 0, "%s: the lock '%s' was taken by another program",
-                   redis_where(be), name);
+        dlock_fail(err, DLOCK_ELOST, 0, "%s: another program took it", redis_where(be));
     else
-        dlock_fail(err, DLOCK_ELOST, 0, "%s: the lock '%s' is now held by %s@%s, pid %ld",
-                   redis_where(be), name, info.user, info.host, info.pid);
+        dlock_fail(err, DLOCK_ELOST, 0, "%s: %s@%s, pid %ld holds it now", redis_where(be),
+                   info.user, info.host, info.pid);
     if (jump != 0)
         dlock_fail(err, DLOCK_ELOST, 0, "%s; %s", err->msg,
                    redis_clock_text(jump, text, sizeof(text)));
@@ -204,7 +201,7 @@ static void end_release(struct redis_backend *be, enum dlock_how how, const stru
     be->queued = be->release.answer_lost = false;
     be->release.until = DLOCK_NEVER;
     redis_node_forget(&be->node, NULL);
-    outage_over(&be->out);
+    outage_none(&be->out);
 }
 
 /* Requests are served in order, so this goes out behind those without an answer and undoes them too. */
@@ -254,7 +251,7 @@ void redis_release(struct redis_backend *be, int64_t until)
     be->until = be->acquire.try_at = DLOCK_NEVER;
     be->release.until = until;
     be->release.answer_lost = false;
-    outage_over(&be->out);
+    outage_none(&be->out);
     if (owes(be))
         leave_now(be);
     else
@@ -320,7 +317,7 @@ static void release_due(struct redis_backend *be, int64_t now)
     struct dlock_error err;
 
     if (now >= be->release.until) {
-        dlock_fail(&err, DLOCK_EUNAVAIL, 0, "%s: no answer to the release", redis_where(be));
+        dlock_fail(&err, DLOCK_EUNAVAIL, 0, "%s: no answer", redis_where(be));
         end_release(be, DLOCK_REL_UNCLEAR, &err);
     } else if (now >= be->out.retry_at) {
         leave_now(be);

@@ -15,6 +15,7 @@
 #include <string.h>
 
 #define INVALIDATE "__redis__:invalidate"
+#define SHARED "dlock:shared:" /* NAME, while it has shared holders or those of slots */
 
 /* ------------------------------------------------------------------ the names */
 
@@ -66,6 +67,12 @@ static int eval(const struct redis_script *s, struct redis_conn *c, int tag, con
     return redis_conn_send(c, tag, argc, argv, len);
 }
 
+/* The value of an exclusive holder begins with its token: hexadecimal digits. */
+static bool is_alone(const char *value)
+{
+    return value[0] != 's' && value[0] != 'n';
+}
+
 static const char *msec(char buf[24], int64_t ns)
 {
     /* Rounded up: the server's lease must not be shorter than the core's. */
@@ -76,10 +83,10 @@ static const char *msec(char buf[24], int64_t ns)
 int redis_script_try(const struct redis_script *s, struct redis_conn *c, int tag, const char *value,
                      const char *id, int64_t ticket, int64_t ttl, int64_t grace)
 {
-    char t[24], g[24], back[DLOCK_TOKEN_LEN + 24];
+    char t[24], g[24], back[REDIS_SCRIPT_KIND + DLOCK_TOKEN_LEN + 24];
     const char *more[] = {value, ticket > 0 ? back : id, msec(t, ttl), msec(g, grace)};
     snprintf(back, sizeof(back), "%s@%lld", id, (long long)ticket);
-    return eval(s, c, tag, lua_try, 4, more);
+    return eval(s, c, tag, is_alone(value) ? lua_try_alone : lua_try, 4, more);
 }
 
 int redis_script_vote(const struct redis_script *s, struct redis_conn *c, int tag,
@@ -87,7 +94,7 @@ int redis_script_vote(const struct redis_script *s, struct redis_conn *c, int ta
 {
     char t[24], g[24];
     const char *more[] = {value, id, msec(t, ttl), msec(g, grace)};
-    return eval(s, c, tag, lua_vote, 4, more);
+    return eval(s, c, tag, is_alone(value) ? lua_vote_alone : lua_vote, 4, more);
 }
 
 int redis_script_keep(const struct redis_script *s, struct redis_conn *c, int tag,
@@ -96,7 +103,7 @@ int redis_script_keep(const struct redis_script *s, struct redis_conn *c, int ta
     char t[24], f[24], g[24];
     const char *more[] = {value, msec(t, ttl), f, heal ? "1" : "0", msec(g, grace)};
     snprintf(f, sizeof(f), "%llu", (unsigned long long)fence);
-    return eval(s, c, tag, lua_keep, 5, more);
+    return eval(s, c, tag, is_alone(value) ? lua_keep_alone : lua_keep, 5, more);
 }
 
 int redis_script_renew(const struct redis_script *s, struct redis_conn *c, int tag,
@@ -104,7 +111,7 @@ int redis_script_renew(const struct redis_script *s, struct redis_conn *c, int t
 {
     char t[24];
     const char *more[] = {value, msec(t, ttl)};
-    return eval(s, c, tag, lua_renew, 2, more);
+    return eval(s, c, tag, is_alone(value) ? lua_renew_alone : lua_renew, 2, more);
 }
 
 int redis_script_unvote(const struct redis_script *s, struct redis_conn *c, int tag,
@@ -112,24 +119,27 @@ int redis_script_unvote(const struct redis_script *s, struct redis_conn *c, int 
 {
     char g[24];
     const char *more[] = {value, id, msec(g, grace)};
-    return eval(s, c, tag, lua_leave, 3, more);
+    return eval(s, c, tag, is_alone(value) ? lua_leave_alone : lua_leave, 3, more);
 }
 
 int redis_script_drop(const struct redis_script *s, struct redis_conn *c, int tag,
                       const char *value)
 {
-    return eval(s, c, tag, lua_drop, 1, &value);
+    return eval(s, c, tag, is_alone(value) ? lua_drop_alone : lua_drop, 1, &value);
 }
 
 /*
  * PTTL, not a script: it is the only command of a waiter whose wait goes on as it was. Where the SELECT is refused the
  * scripts are, too.
  */
-int redis_script_look(const struct redis_script *s, struct redis_conn *c, int tag)
+int redis_script_look(const struct redis_script *s, struct redis_conn *c, int tag, int shared_tag)
 {
     const char *select[] = {"SELECT", s->db}, *pttl[] = {"PTTL", s->name};
+    const char *range[] = {"GETRANGE", s->name, "0", "12"};
     if (strcmp(s->db, "0") != 0)
         (void)redis_conn_send(c, 0, 2, select, (size_t[]){6, strlen(s->db)});
+    if (shared_tag != 0)
+        (void)redis_conn_send(c, shared_tag, 4, range, (size_t[]){8, strlen(s->name), 1, 2});
     return redis_conn_send(c, tag, 2, pttl, (size_t[]){4, strlen(s->name)});
 }
 
@@ -191,7 +201,8 @@ static int64_t clock_at(const redisReply *r, size_t i)
 
 int redis_script_tried(const redisReply *r, struct redis_script_tried *t)
 {
-    static const char *const words[] = {"granted", "busy", "claim", "grace", "type", "twice"};
+    static const char *const words[] = {"granted", "busy",  "claim", "grace",
+                                        "type",    "twice", "slots"};
     if (r->type != REDIS_REPLY_ARRAY || r->elements < 5 || r->elements > 9 ||
         !is_string(r->element[0]) || !is_string(r->element[1]) ||
         r->element[2]->type != REDIS_REPLY_INTEGER || r->element[3]->type != REDIS_REPLY_INTEGER ||
@@ -205,6 +216,7 @@ int redis_script_tried(const redisReply *r, struct redis_script_tried *t)
             .fence = to_fence(r->element[1]),
             .left_ms = to_left(r->element[2]),
             .place = (int)dlock_max(0, dlock_min(r->element[3]->integer, INT32_MAX)),
+            .slot = (int)dlock_max(0, dlock_min(r->element[3]->integer, DLOCK_MAX_SLOTS)),
             .holder = r->element[4]->str,
             .holder_len = (size_t)r->element[4]->len,
             .now_ms = clock_at(r, 5),
@@ -223,6 +235,11 @@ bool redis_script_looked(const redisReply *r, int64_t *left_ms)
         return false;
     *left_ms = to_left(r);
     return true;
+}
+
+bool redis_script_shared(const redisReply *r)
+{
+    return r->type == REDIS_REPLY_STRING && strcmp(r->str, SHARED) == 0;
 }
 
 int redis_script_owned(const redisReply *r, bool *ours, const char **found, size_t *len)
@@ -247,10 +264,10 @@ int64_t redis_script_owned_at(const redisReply *r)
 
 int redis_script_state(const redisReply *r, struct redis_script_state *s)
 {
-    if (r->type != REDIS_REPLY_ARRAY || r->elements < 5 ||
+    if (r->type != REDIS_REPLY_ARRAY || r->elements < 6 ||
         r->element[0]->type != REDIS_REPLY_INTEGER || !is_string(r->element[1]) ||
         r->element[2]->type != REDIS_REPLY_INTEGER || r->element[3]->type != REDIS_REPLY_INTEGER ||
-        !is_string(r->element[4]))
+        !is_string(r->element[4]) || r->element[5]->type != REDIS_REPLY_ARRAY)
         return DLOCK_EPROTO;
     *s = (struct redis_script_state){
         .held = r->element[0]->integer != 0,
@@ -259,20 +276,34 @@ int redis_script_state(const redisReply *r, struct redis_script_state *s)
         .now_ms = r->element[2]->integer,
         .left_ms = to_left(r->element[3]),
         .fence = to_fence(r->element[4]),
-        .waiters = r->element + 5,
-        .nwaiters = r->elements - 5,
+        .together = r->element[5]->element,
+        .ntogether = r->element[5]->elements,
+        .waiters = r->element + 6,
+        .nwaiters = r->elements - 6,
     };
     return 0;
 }
 
 /* --------------------------------------------------------------------- values */
 
-char *redis_script_value(const char *token, const struct dlock_identity *identity, int64_t ttl)
+const char *redis_script_kind(const struct dlock_spec *spec, char buf[REDIS_SCRIPT_KIND])
 {
-    char record[1024], ms[24], *p;
-    if (dlock_identity_format(identity, RECORD_HOLDS, record, sizeof(record)) < 0)
+    if (spec->mode == DLOCK_SLOTS)
+        snprintf(buf, REDIS_SCRIPT_KIND, "n%u:", spec->slots % 10000);
+    else
+        strcpy(buf, spec->mode == DLOCK_SHARED ? "s:" : "");
+    return buf;
+}
+
+char *redis_script_value(const struct dlock_spec *spec, const char *token)
+{
+    char record[1024], ms[24], kind[REDIS_SCRIPT_KIND], *p;
+    if (dlock_identity_format(spec->identity, RECORD_HOLDS, record, sizeof(record)) < 0)
         snprintf(record, sizeof(record), "dlock1");
-    return asprintf(&p, "%s %s ttl=%s", token, record, msec(ms, ttl)) < 0 ? NULL : p;
+    return asprintf(&p, "%s%s %s ttl=%s", redis_script_kind(spec, kind), token, record,
+                    msec(ms, spec->ttl)) < 0
+               ? NULL
+               : p;
 }
 
 int64_t redis_script_ttl(const char *value, size_t len)
@@ -291,25 +322,71 @@ int64_t redis_script_ttl(const char *value, size_t len)
     return dlock_max(0, dlock_min(strtoll(text, NULL, 10), INT64_MAX / 4 / DLOCK_MSEC));
 }
 
+/* Read "s:" or "n3:" in front of a value or an id; returns its length, 0: exclusive. */
+static size_t read_kind(const char *text, size_t len, struct dlock_info *info)
+{
+    size_t i = 1;
+    unsigned slots = 0;
+
+    info->mode = DLOCK_EXCLUSIVE;
+    if (len >= 2 && memcmp(text, "s:", 2) == 0) {
+        info->mode = DLOCK_SHARED;
+        return 2;
+    }
+    if (len == 0 || text[0] != 'n')
+        return 0;
+    for (; i < len && i < 6 && text[i] >= '0' && text[i] <= '9'; i++)
+        slots = slots * 10 + (unsigned)(text[i] - '0');
+    if (i == 1 || i == len || text[i] != ':' || slots == 0)
+        return 0;
+    info->mode = DLOCK_SLOTS;
+    info->slots = slots;
+    return i + 1;
+}
+
 void redis_script_holder(const char *value, size_t len, struct dlock_info *info)
 {
-    *info = (struct dlock_info){.left_ns = -1, .waited_ms = -1, .mode = DLOCK_EXCLUSIVE};
+    *info = (struct dlock_info){.left_ns = -1, .waited_ms = -1};
+    size_t kind = read_kind(value, len, info);
+
+    if (len > strlen(SHARED) && memcmp(value, SHARED, strlen(SHARED)) == 0) {
+        info->mode = DLOCK_SHARED;
+        return;
+    }
+    value += kind;
+    len -= kind;
     if (len > DLOCK_TOKEN_LEN && value[DLOCK_TOKEN_LEN] == ' ' &&
         strspn(value, "0123456789abcdef") == DLOCK_TOKEN_LEN &&
         dlock_identity_parse(value + DLOCK_TOKEN_LEN + 1, len - DLOCK_TOKEN_LEN - 1, info)) {
         memcpy(info->token, value, DLOCK_TOKEN_LEN);
         info->token[DLOCK_TOKEN_LEN] = '\0';
     } else {
+        info->mode = DLOCK_EXCLUSIVE;
+        info->slots = 0;
         info->foreign = true;
     }
+}
+
+bool redis_script_together(const redisReply *r, struct dlock_info *info)
+{
+    long long left, slot;
+    int at = 0;
+
+    if (r->type != REDIS_REPLY_STRING || sscanf(r->str, "%lld %lld %n", &left, &slot, &at) != 2 ||
+        at == 0)
+        return false;
+    redis_script_holder(r->str + at, (size_t)r->len - (size_t)at, info);
+    info->left_ns = dlock_max(0, dlock_min(left, INT64_MAX / 4 / DLOCK_MSEC)) * DLOCK_MSEC;
+    info->slot = slot >= 0 && slot <= (long long)info->slots ? (int)slot : 0;
+    return !info->foreign;
 }
 
 bool redis_script_waiter(const char *waiter, size_t len, int64_t now_ms, struct dlock_info *info)
 {
     const char *entry = waiter + redis_script_waiter_id(waiter);
     char *p;
-    *info = (struct dlock_info){
-        .waiter = true, .left_ns = -1, .waited_ms = -1, .mode = DLOCK_EXCLUSIVE};
+    *info = (struct dlock_info){.waiter = true, .left_ns = -1, .waited_ms = -1};
+    (void)read_kind(waiter, len, info);
     long long alive = strtoll(entry, &p, 10);
     if (p == entry || *p != ' ' || alive < now_ms)
         return false;

@@ -3,16 +3,21 @@
  *
  * Keys of the lock NAME (PREFIX is "{NAME}:dlock:", or "NAME::dlock:" where NAME has a hash tag of its own, so that all
  * of them share a cluster slot and no two names share a key):
- *   NAME           "<token> <holder record> ttl=<ms>", PX ttl: excludes, and is excluded by, each client that uses
- *                  SET NX PX
+ *   NAME           the value of an exclusive holder, "<token> <holder record> ttl=<ms>", PX ttl: excludes, and is
+ *                  excluded by, each client that uses SET NX PX. Of shared holders and those of slots:
+ *                  "dlock:shared:<epoch>"; the epoch is the token of the first of them, PX the latest expiry
+ *   PREFIXholders:<epoch>
+ *                  zset of these holders' values, "s:<token> ..." shared, "n3:<token> ..." one of 3 slots; scores:
+ *                  scripts/parts/holders.lua. Expires with NAME
  *   PREFIXfence    decimal, the last fencing token; expires after max(24 h, 10 x ttl) of disuse
- *   PREFIXqueue    zset of waiter ids; score: the ticket (time of arrival in us, the server's clock; 4e15 is added when
+ *   PREFIXqueue    zset of waiter ids, "s:" or "n3:" in front as in a value; score: the ticket (time of arrival in us, the server's clock; 4e15 is added when
  *                  the waiter was called but did not retry: it stands behind the others until its next try). A waiter
  *                  whose entry is missing when it comes back gets it again with its old ticket
  *   PREFIXwaiters  hash: waiter id -> "<alive until, ms> <claim until, ms or 0> <record>"
+ *   PREFIXlongest  Redlock: the largest ttl of this epoch's shared holders, ms; expires after as long
  *   PREFIXclaim    exists while waiters that were called have a claim to the free lock (at most 1 s)
  * and the channel PREFIXwake:<waiter id>, on which the scripts publish
- *   go (the lock is free and it is your turn), next (the waiter before you was called; retry in a second),
+ *   go (the lock is free for your kind and it is your turn), next (the waiter before you was called; retry in a second),
  *   head (you are the first of the queue now: watch NAME; "head <ms> <value>": it was granted just now, for so long),
  *   second (you are the second now), ping (no meaning; a waiter that receives it is alive).
  */
@@ -47,14 +52,14 @@ void redis_script_done(struct redis_script *);
 int redis_script_try(const struct redis_script *, struct redis_conn *, int tag, const char *value,
                      const char *id, int64_t ticket, int64_t ttl, int64_t grace);
 /*
- * One server's vote (Redlock): as a try, but the first client that finds the lock free gets it; the queue only says
- * which waiter is told of a release. A value is sent to each server once.
+ * One server's vote (Redlock): as a try, but the first client that finds room gets it; the queue only says which waiter
+ * is told of a release, and a shared client waits for an exclusive one before it. A value is sent to each server once.
  */
 int redis_script_vote(const struct redis_script *, struct redis_conn *, int tag, const char *value,
                       const char *id, int64_t ttl, int64_t grace);
 /*
  * Renew a vote, and raise the server's fence counter to at least this number (0: leave it). heal: set the lock where it
- * is free.
+ * is free; a shared one also beside other shared holders.
  */
 int redis_script_keep(const struct redis_script *, struct redis_conn *, int tag, const char *value,
                       int64_t ttl, uint64_t fence, bool heal, int64_t grace);
@@ -75,8 +80,11 @@ int redis_script_drop(const struct redis_script *, struct redis_conn *, int tag,
 /* Extend the lease if the lock is ours. */
 int redis_script_renew(const struct redis_script *, struct redis_conn *, int tag, const char *value,
                        int64_t ttl);
-/* Look whether the lock is held; if it is free: whether another waiter has a claim to it. Plain commands. */
-int redis_script_look(const struct redis_script *, struct redis_conn *, int tag);
+/*
+ * Look whether the lock is held; if it is free: whether another waiter has a claim to it. Plain commands. shared_tag:
+ * before that, look whether it is held by shared holders or those of slots; 0: do not.
+ */
+int redis_script_look(const struct redis_script *, struct redis_conn *, int tag, int shared_tag);
 int redis_script_look_claim(const struct redis_script *, struct redis_conn *, int tag);
 /* The holder and the waiters. */
 int redis_script_status(const struct redis_script *, struct redis_conn *, int tag);
@@ -91,27 +99,31 @@ enum redis_script_status {
     RS_CLAIM, /* free, but another waiter is the first and has been called */
     RS_GRACE, /* free, but the server has not been up for long enough */
     RS_TYPE,  /* foreign type */
-    RS_TWICE  /* vote: this server has voted for the value before */
+    RS_TWICE, /* vote: this server has voted for the value before */
+    RS_SLOTS  /* in use with another number of slots */
 };
 
 struct redis_script_tried {
     enum redis_script_status status;
     uint64_t fence;
-    int64_t left_ms;    /* of the lease, claim or grace; -1: a lock without expiry */
-    int place;          /* in the queue; for a client that did not join: the place it would get */
+    int64_t left_ms; /* of the lease, claim or grace; -1: a lock without expiry */
+    int place;       /* in the queue; for a client that did not join: the place it would get */
+    int slot; /* RS_GRANTED: which one, counted from 1, 0: not for slots. RS_SLOTS: their number */
     const char *holder; /* the value, cut; for RS_TYPE the type. Belongs to the reply */
     size_t holder_len;
     int64_t now_ms; /* the server's clock, Unix; 0: unknown */
     int64_t
         up_ms; /* RS_GRANTED, RS_GRACE, with a grace: for how long it has been up; may be negative */
-    int64_t
-        longest_ms; /* vote with a grace: the largest ttl of other waiters there, at most a quarter more; 0: none */
+    /* vote with a grace: the largest ttl of shared holders and other waiters there, or a quarter more; 0: none */
+    int64_t longest_ms;
     int64_t ticket; /* of a waiter that is in the queue now; 0: none */
 };
 /* try and vote. */
 int redis_script_tried(const redisReply *, struct redis_script_tried *);
 /* look: true for so long (ms; -1: without expiry). False: no, or the reply is an error. */
 bool redis_script_looked(const redisReply *, int64_t *left_ms);
+/* look, under shared_tag. */
+bool redis_script_shared(const redisReply *);
 /* leave, unvote, drop, renew and keep: was it ours? If not, found is the value there; NULL: no value. */
 int redis_script_owned(const redisReply *, bool *ours, const char **found, size_t *len);
 /* keep and unvote: not ours, but the server was restarted within the grace, so no other client's either. */
@@ -129,6 +141,9 @@ struct redis_script_state {
     size_t len;
     int64_t now_ms, left_ms; /* the server's clock; -1: no expiry */
     uint64_t fence;
+    redisReply *
+        *together; /* strings: the shared holders and those of slots, for redis_script_together */
+    size_t ntogether;
     redisReply **waiters; /* strings: id, blank, and the format of the hash */
     size_t nwaiters;
 };
@@ -137,15 +152,21 @@ int redis_script_state(const redisReply *, struct redis_script_state *);
 
 /* --------------------------------------------------------------------- values */
 
+/* What stands in front of a value, and of a waiter's id: "", "s:" or "n3:". Returns buf. */
+#define REDIS_SCRIPT_KIND 8
+const char *redis_script_kind(const struct dlock_spec *, char buf[REDIS_SCRIPT_KIND]);
 /*
- * The lock's value, from token, holder and lease, for a grant now; the caller frees it. NULL: out of memory. Without
- * the token it is a waiter's record, too: when its wait began is the difference of the two times in it.
+ * The lock's value, from kind, token, holder and lease, for a grant now; the caller frees it. NULL: out of memory.
+ * Without what comes before the record it is a waiter's record, too: when its wait began is the difference of the two
+ * times in it.
  */
-char *redis_script_value(const char *token, const struct dlock_identity *, int64_t ttl);
+char *redis_script_value(const struct dlock_spec *, const char *token);
 /* The ttl that a value tells, in ms; 0: none, because another program wrote it. */
 int64_t redis_script_ttl(const char *value, size_t len);
-/* The holder that a value describes; foreign where dlock did not write it. */
+/* The holder that a value describes; foreign where dlock did not write it. "dlock:shared:...": of unknown ones. */
 void redis_script_holder(const char *value, size_t len, struct dlock_info *);
+/* One of state's together. False: not in our format. */
+bool redis_script_together(const redisReply *, struct dlock_info *);
 /* A waiter of redis_script_state; false: it is dead, or its entry is in no format that we know. */
 bool redis_script_waiter(const char *waiter, size_t len, int64_t now_ms, struct dlock_info *);
 /* The bytes of its id, which is the same on each server. */

@@ -33,7 +33,7 @@ void redis_status(struct redis_backend *be, enum dlock_ask what)
     be->op = OP_STATUS;
     be->until = redis_now(be) + be->spec->connect_timeout;
     be->refused.code = 0;
-    outage_over(&be->out);
+    outage_none(&be->out);
     redis_cluster_begin(&be->route);
     if (what == ASK_STATUS) {
         send_query(be);
@@ -111,21 +111,27 @@ const struct redis_operation redis_op_status = {
     .wake_at = wake_at,
 };
 
-/* Fill in be->info: the holder, then each waiter. False: that was all. */
+/* Fill in be->info: the holder or those that hold together, then each waiter. False: that was all. */
 static bool next_entry(struct redis_backend *be)
 {
     const struct redis_script_state *s = &be->status.state;
-    while (be->status.at <= s->nwaiters) {
+    while (be->status.at <= s->ntogether + s->nwaiters) {
         size_t i = be->status.at++;
-        if (i == 0 && s->held) {
+        if (i == 0 && s->held && s->ntogether == 0) {
             redis_script_holder(s->value, s->len, &be->info);
             be->info.left_ns = s->left_ms < 0 ? DLOCK_NEVER : s->left_ms * DLOCK_MSEC;
             be->info.fence = be->info.foreign ? 0 : s->fence;
             return true;
         }
-        if (i > 0 && s->waiters[i - 1]->type == REDIS_REPLY_STRING &&
-            redis_script_waiter(s->waiters[i - 1]->str, (size_t)s->waiters[i - 1]->len, s->now_ms,
-                                &be->info)) {
+        if (i > 0 && i <= s->ntogether && redis_script_together(s->together[i - 1], &be->info)) {
+            be->info.fence = s->fence;
+            return true;
+        }
+        if (i <= s->ntogether)
+            continue;
+        const redisReply *w = s->waiters[i - s->ntogether - 1];
+        if (w->type == REDIS_REPLY_STRING &&
+            redis_script_waiter(w->str, (size_t)w->len, s->now_ms, &be->info)) {
             be->info.place = ++be->status.place;
             return true;
         }

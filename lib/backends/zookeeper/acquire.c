@@ -5,7 +5,7 @@
  * the create was lost; when the node in front of ours is gone, we look at the whole queue, since its owner may have died
  * before it was first; and all of it goes on across connections, as long as the session lives.
  *
- * Each waiter reads in the data of the node in front of it how close it is to the lock (enum zk_rank).
+ * Each waiter reads in the data of the node that it waits for how close it is to the lock (enum zk_rank).
  */
 #include "zookeeper.h"
 
@@ -98,9 +98,34 @@ static void list(struct zk_backend *be)
     be->acquire.list_serial = ask_children(be, T_LIST);
 }
 
-static void watch(struct zk_backend *be)
+static void watch(struct zk_backend *be, struct zk_watched *w)
 {
-    be->acquire.pred_serial = ask_node(be, T_PRED, be->acquire.pred, true);
+    w->serial = ask_node(be, T_PRED, w->path, true);
+}
+
+/* That of the request with this serial, or NULL. */
+static struct zk_watched *watched_by(const struct zk_backend *be, unsigned serial)
+{
+    for (int i = 0; serial != 0 && i < be->acquire.nwatched; i++)
+        if (be->acquire.watched[i].serial == serial)
+            return &be->acquire.watched[i];
+    return NULL;
+}
+
+void zk_forget_watches(struct zk_backend *be)
+{
+    for (int i = 0; i < be->acquire.nwatched; i++)
+        free(be->acquire.watched[i].path);
+    free(be->acquire.watched);
+    be->acquire.watched = NULL;
+    be->acquire.nwatched = 0;
+}
+
+/* A node that we watched is gone, or its word has changed: look at the queue, once, however many watches fire. */
+static void look_again(struct zk_backend *be)
+{
+    zk_forget_watches(be);
+    list(be);
 }
 
 static enum zk_verdict create(struct zk_backend *be, struct dlock_error *err)
@@ -111,6 +136,7 @@ static enum zk_verdict create(struct zk_backend *be, struct dlock_error *err)
     be->node.create_sent = zk_now(be);
     be->acquire.rank = RANK_BEHIND;
     be->acquire.place = 0;
+    be->acquire.followed = false;
     /* Most are granted at once: then its times are right. */
     zk_set_record(be, RECORD_HOLDS, WORD_WAITS);
     ask_create(be, T_CREATE, be->node.stem, be->lock.record, ZOO_EPHEMERAL | ZOO_SEQUENCE);
@@ -201,6 +227,9 @@ static enum zk_verdict stand_in_line(struct zk_backend *be, struct dlock_error *
             be->release.serial = ask_delete(be, T_DELETE, be->node.path);
             break;
         }
+        /* This server may be behind the one that told us of a grant: it must tell us again. */
+        free(be->acquire.heard);
+        be->acquire.heard = NULL;
         list(be);
         zk_beat(be);
         break;
@@ -238,7 +267,8 @@ enum zk_verdict zk_node_step(struct zk_backend *be, struct dlock_error *err)
 static enum zk_verdict node_gone(struct zk_backend *be)
 {
     be->node.state = NODE_NONE;
-    be->acquire.pred_serial = be->acquire.front_serial = 0;
+    zk_forget_watches(be);
+    be->acquire.front_serial = 0;
     be->acquire.stage = STAGE_QUEUE;
     be->again_at = 0;
     return ZK_GOES_ON;
@@ -342,8 +372,7 @@ static enum zk_verdict on_self(struct zk_backend *be, const struct zk_msg *m,
 
 static enum zk_verdict not_ours(struct zk_backend *be, struct dlock_error *err)
 {
-    dlock_fail(err, DLOCK_ELOST, 0, "%s: the lock '%s' is not ours any more: its node is gone",
-               zk_where(be), be->spec->uri->name);
+    dlock_fail(err, DLOCK_ELOST, 0, "%s: its node is gone", zk_where(be));
     return released(be, DLOCK_REL_NOT_OURS);
 }
 
@@ -375,10 +404,10 @@ enum standing {
     NOT_IN_LINE, /* our node is gone */
     HAS_ORPHANS, /* there are other nodes of this session: creates that were served after we had given them up */
     NUMBERS_USED_UP, /* the server's counter stops there; nodes with the same number have no order */
-    BEHIND,          /* others are in front */
-    UNVERIFIED,      /* first; but our node was found, and the look at it has failed */
-    LEASE_TOO_OLD,   /* first; but after an outage the command would be ended at once */
-    FIRST
+    BEHIND,          /* others are in front that exclude us */
+    UNVERIFIED,      /* our turn; but our node was found, and the look at it has failed */
+    LEASE_TOO_OLD,   /* our turn; but after an outage the command would be ended at once */
+    OUR_TURN
 };
 
 static bool is_orphan(const struct zk_backend *be, const char *name)
@@ -386,7 +415,7 @@ static bool is_orphan(const struct zk_backend *be, const char *name)
     return has_our_stem(be, name) && strcmp(name, last_part(be->node.path)) != 0;
 }
 
-/* *at: how many are in front of our node. */
+/* *at: the index of our node. */
 static enum standing standing(const struct zk_backend *be, const struct zk_child *line, int n,
                               int *at)
 {
@@ -401,13 +430,13 @@ static enum standing standing(const struct zk_backend *be, const struct zk_child
         return NOT_IN_LINE;
     if (line[0].seq < 0 || line[n - 1].seq >= INT32_MAX)
         return NUMBERS_USED_UP;
-    if (*at > 0)
+    if (line[*at].place > 0)
         return BEHIND;
     if (be->node.fence == 0)
         return UNVERIFIED;
     if (zk_now(be) - zk_lease_from(&be->session) > be->session.timeout / 24 * 13)
         return LEASE_TOO_OLD;
-    return FIRST;
+    return OUR_TURN;
 }
 
 /* The first contact was a success: now the wait is the core's to end. */
@@ -430,14 +459,52 @@ static void set_rank(struct zk_backend *be, enum zk_rank rank)
     zk_beat(be);
 }
 
-/* Behind others, at this place (1 is next). */
-static enum zk_verdict stand_behind(struct zk_backend *be, const struct zk_child *line, int place,
+/* The holder that is shown to our node, line[at]: for a slot one of those, since a reader is not in its way. */
+static int front_of(const struct zk_child *line, int at)
+{
+    for (int i = 0; i < at && line[at].mode == DLOCK_SLOTS; i++)
+        if (line[i].mode == DLOCK_SLOTS && line[i].place == 0)
+            return i;
+    return 0;
+}
+
+/* Watch what keeps our node, line[at], waiting. False: out of memory. */
+static bool watch_line(struct zk_backend *be, const struct zk_child *line, int at,
+                       const struct zk_wait *w)
+{
+    int first = w->what == WAIT_NODE ? w->node : 0, last = w->what == WAIT_NODE ? w->node : at - 1;
+    zk_forget_watches(be);
+    be->acquire.watched = calloc((size_t)(last - first) + 1, sizeof(*be->acquire.watched));
+    if (!be->acquire.watched)
+        return false;
+    for (int i = first; i <= last; i++) {
+        struct zk_watched *next = &be->acquire.watched[be->acquire.nwatched];
+        if (w->what == WAIT_SLOT && line[i].mode != DLOCK_SLOTS)
+            continue;
+        if (!set_child(&next->path, be, line[i].name))
+            return false;
+        be->acquire.nwatched++;
+        watch(be, next);
+    }
+    be->acquire.front_watched = w->what == WAIT_NODE && w->node == front_of(line, at);
+    be->acquire.behind_slot = w->what == WAIT_NODE && line[w->node].mode == DLOCK_SLOTS &&
+                              line[w->node].slots == line[at].slots;
+    return true;
+}
+
+/* Behind others that exclude us. */
+static enum zk_verdict stand_behind(struct zk_backend *be, const struct zk_child *line, int at,
                                     struct dlock_error *err)
 {
-    be->acquire.place = place;
+    struct zk_wait w = zk_wait_of(line, at);
+    if (w.what == WAIT_IN_VAIN) {
+        other_slots(err, be->spec, w.slots);
+        return ZK_FAILED;
+    }
+    be->acquire.place = line[at].place;
+    be->acquire.rank_by_place = w.rank;
     be->acquire.front_known = false;
-    if (!set_child(&be->acquire.pred, be, line[place - 1].name) ||
-        !set_child(&be->acquire.front, be, line[0].name))
+    if (!set_child(&be->acquire.front, be, line[front_of(line, at)].name))
         return no_memory(err);
     if (!be->acquire.wait) {
         be->acquire.stage = STAGE_BUSY;
@@ -447,8 +514,9 @@ static enum zk_verdict stand_behind(struct zk_backend *be, const struct zk_child
     }
     be->acquire.stage = STAGE_QUEUE;
     contact_made(be);
-    watch(be);
-    if (place > 1)
+    if (!watch_line(be, line, at, &w))
+        return no_memory(err);
+    if (!be->acquire.front_watched)
         be->acquire.front_serial = ask_node(be, T_FRONT, be->acquire.front, false);
     return ZK_GOES_ON;
 }
@@ -472,7 +540,7 @@ static enum zk_verdict drop_orphans(struct zk_backend *be, const struct zk_child
 static enum zk_verdict numbers_used_up(struct zk_backend *be, struct dlock_error *err)
 {
     dlock_fail(
-        err, DLOCK_EUNAVAIL, 0,
+        err, DLOCK_EUNUSABLE, 0,
         "%s: the sequence numbers below %s are used up: delete that node while no client waits",
         zk_where(be), be->lock.parent);
     return ZK_FAILED;
@@ -491,6 +559,15 @@ static enum zk_verdict ripen(struct zk_backend *be)
     if (be->acquire.wait)
         contact_made(be);
     return ZK_GOES_ON;
+}
+
+/* Does another slot stand behind line[at]? */
+static bool is_followed(const struct zk_child *line, int n, int at)
+{
+    bool found = false;
+    for (int i = at + 1; i < n && !found && line[at].mode == DLOCK_SLOTS; i++)
+        found = line[i].mode == DLOCK_SLOTS;
+    return found;
 }
 
 static enum zk_verdict look_at(struct zk_backend *be, const struct zk_child *line, int n,
@@ -512,7 +589,8 @@ static enum zk_verdict look_at(struct zk_backend *be, const struct zk_child *lin
         return ZK_GOES_ON;
     case LEASE_TOO_OLD:
         return ripen(be);
-    case FIRST:
+    case OUR_TURN:
+        be->acquire.followed = is_followed(line, n, at);
         return ZK_GRANTED;
     }
     return ZK_GOES_ON;
@@ -539,7 +617,7 @@ static enum zk_verdict on_list(struct zk_backend *be, const struct zk_msg *m,
 
 /* ------------------------------------------------------------ waiting, or not */
 
-/* m: the first node's. */
+/* m: that of the node that is shown. */
 static void keep_info(struct zk_backend *be, const struct zk_msg *m)
 {
     be->acquire.front_known = m->rc == ZOK;
@@ -554,27 +632,48 @@ static void waiting(struct zk_backend *be)
     ev->info = be->acquire.front_known ? &be->info : NULL;
 }
 
-/* Our rank, from the word of the node in front of ours. It may not say yet what our place does. */
+/* Our rank, from the word of the node that we wait for. It may not say yet what our place does. */
 static enum zk_rank rank_behind(const struct zk_backend *be, enum zk_word word)
 {
-    if (be->acquire.place == 1 || word == WORD_HELD)
-        return RANK_NEXT;
-    return be->acquire.place == 2 || word == WORD_NEXT ? RANK_SECOND : RANK_BEHIND;
+    enum zk_rank told = word == WORD_HELD   ? RANK_NEXT
+                        : word == WORD_NEXT ? RANK_SECOND
+                                            : RANK_BEHIND;
+    return told > be->acquire.rank_by_place ? told : be->acquire.rank_by_place;
+}
+
+/*
+ * The slot that we wait for has been granted: now we may be the first to wait, and watch the holders. Once for each node:
+ * what it says may be wrong. *heard: has it said so just now?
+ */
+static bool hear(struct zk_backend *be, const struct zk_watched *w, enum zk_word word, bool *heard)
+{
+    *heard = be->acquire.behind_slot && word == WORD_HELD &&
+             (!be->acquire.heard || strcmp(be->acquire.heard, w->path) != 0);
+    return !*heard || set_child(&be->acquire.heard, be, last_part(w->path));
 }
 
 static enum zk_verdict on_pred(struct zk_backend *be, const struct zk_msg *m,
                                struct dlock_error *err)
 {
-    if (m->serial != be->acquire.pred_serial || be->op != OP_ACQUIRE)
+    const struct zk_watched *w = watched_by(be, m->serial);
+    bool heard;
+    if (!w || be->op != OP_ACQUIRE)
         return ZK_GOES_ON;
     if (m->rc == ZNONODE) {
-        list(be);
+        look_again(be);
         return ZK_GOES_ON;
     }
     if (m->rc != ZOK)
         return failed(be, m->rc, "cannot watch the node in front of ours", err);
-    set_rank(be, rank_behind(be, zk_read_word(m->data, m->len)));
-    if (be->acquire.place == 1 &&
+    enum zk_word word = zk_read_word(m->data, m->len);
+    if (!hear(be, w, word, &heard))
+        return no_memory(err);
+    if (heard) {
+        look_again(be);
+        return ZK_GOES_ON;
+    }
+    set_rank(be, rank_behind(be, word));
+    if (be->acquire.front_watched &&
         !be->acquire.front_known) { /* else the watch was only set again */
         keep_info(be, m);
         waiting(be);
@@ -584,12 +683,13 @@ static enum zk_verdict on_pred(struct zk_backend *be, const struct zk_msg *m,
 
 static enum zk_verdict on_watch(struct zk_backend *be, const struct zk_msg *m)
 {
-    if (m->serial != be->acquire.pred_serial || be->op != OP_ACQUIRE || !be->session.connected)
+    struct zk_watched *w = watched_by(be, m->serial);
+    if (!w || be->op != OP_ACQUIRE || !be->session.connected)
         return ZK_GOES_ON;
     if (m->event == ZOO_CHANGED_EVENT)
-        watch(be); /* a heartbeat */
+        watch(be, w); /* a heartbeat */
     else
-        list(be);
+        look_again(be);
     return ZK_GOES_ON;
 }
 

@@ -1,9 +1,18 @@
 /*
- * queue.c - the children of a lock's node, as Curator, kazoo and we read them.
+ * queue.c - the children of a lock's node, as Curator, kazoo and we read them; who of them holds, who waits for what.
+ *
+ * The fence is the transaction number of a node's creation, and sequence numbers grow with it. Nodes that exclude each
+ * other are granted in the order of the sequence: a reader or a slot when each lower writer is gone, so its fence is
+ * greater than those of all exclusive grants before it; a writer when all lower nodes are gone, so its fence is greater
+ * than those of all grants before it. Readers and slots may pass each other, not a writer.
+ *
+ * A node that may hold the lock by one look at the queue may do so until it is gone: lower nodes can only go, and a later
+ * one changes nothing. So it does not matter that clients look at different times.
  *
  * A child stands in line if its name ends in a sequence: "%010d" of a 32-bit counter, which stops at 2^31 - 1. (We read
  * negative ones, to refuse them.) In front of the sequence: Curator's "_c_<uuid>-lock-" (locks), "__READ__" and "__WRIT__"
- * (read/write locks); kazoo's "<uuid>__lock__" and "<uuid>__rlock__".
+ * (read/write locks); kazoo's "<uuid>__lock__" and "<uuid>__rlock__"; our "_c_<uuid>-r-lock-" (a reader) and
+ * "_c_<uuid>-sN-lock-" (one of N slots).
  */
 #include "zookeeper.h"
 
@@ -51,6 +60,52 @@ static int in_line(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
+/* A node of a kind that we do not know excludes all others. *slots: of DLOCK_SLOTS. */
+static enum dlock_mode read_kind(const char *name, unsigned *slots)
+{
+    static const char form[] = "_c_01234567-0123-0123-0123-0123456789ab-";
+    const size_t size = sizeof(form) - 1;
+    *slots = 0;
+    if (strstr(name, "__rlock__") || strstr(name, "__READ__"))
+        return DLOCK_SHARED;
+    if (strncmp(name, form, 3) != 0 || strnlen(name, size) < size || name[size - 1] != '-')
+        return DLOCK_EXCLUSIVE;
+    const char *kind = name + size;
+    if (strncmp(kind, "r-lock-", 7) == 0)
+        return DLOCK_SHARED;
+    if (kind[0] != 's' || kind[1] < '1' || kind[1] > '9')
+        return DLOCK_EXCLUSIVE;
+    char *end;
+    unsigned long n = strtoul(kind + 1, &end, 10);
+    if (n > DLOCK_MAX_SLOTS || strncmp(end, "-lock-", 6) != 0)
+        return DLOCK_EXCLUSIVE;
+    *slots = (unsigned)n;
+    return DLOCK_SLOTS;
+}
+
+/*
+ * Who may hold, who waits at which place. A slot also waits for those in front that name another number: they see those
+ * in front of them that do not, and give up.
+ */
+static void set_places(struct zk_child *line, int n)
+{
+    bool writer = false, mixed = false;
+    unsigned slots = 0, taken = 0;
+    int waiting = 0;
+    for (int i = 0; i < n; i++) {
+        struct zk_child *c = &line[i];
+        bool holds = c->mode == DLOCK_EXCLUSIVE ? i == 0 : !writer;
+        if (c->mode == DLOCK_SLOTS) {
+            slots = slots > 0 ? slots : c->slots;
+            mixed = mixed || slots != c->slots;
+            holds = holds && !mixed && taken < slots;
+            taken++;
+        }
+        writer = writer || c->mode == DLOCK_EXCLUSIVE;
+        c->place = holds ? 0 : ++waiting;
+    }
+}
+
 struct zk_child *zk_line(char *const *names, int nnames, int *n)
 {
     struct zk_child *line = calloc((size_t)nnames + 1, sizeof(*line));
@@ -62,11 +117,82 @@ struct zk_child *zk_line(char *const *names, int nnames, int *n)
         if (!zk_sequence(names[i], &c->seq))
             continue;
         c->name = names[i];
-        c->reader = strstr(names[i], "__rlock__") || strstr(names[i], "__READ__");
+        c->mode = read_kind(names[i], &c->slots);
         ++*n;
     }
     qsort(line, (size_t)*n, sizeof(*line), in_line);
+    set_places(line, *n);
     return line;
+}
+
+static enum zk_rank rank_behind(const struct zk_child *c)
+{
+    return c->place == 0 ? RANK_NEXT : c->place == 1 ? RANK_SECOND : RANK_BEHIND;
+}
+
+static struct zk_wait wait_for_node(const struct zk_child *line, int node)
+{
+    return (struct zk_wait){.what = WAIT_NODE, .node = node, .rank = rank_behind(&line[node])};
+}
+
+/* Does it keep a waiter of this mode (not a writer) out, however many slots are free? */
+static bool excludes(const struct zk_child *c, const struct zk_child *waiter)
+{
+    return c->mode == DLOCK_EXCLUSIVE ||
+           (waiter->mode == DLOCK_SLOTS && c->mode == DLOCK_SLOTS && c->slots != waiter->slots);
+}
+
+static int first_slot(const struct zk_child *line)
+{
+    int i = 0;
+    while (line[i].mode != DLOCK_SLOTS)
+        i++;
+    return i;
+}
+
+/*
+ * The slots that will be granted together when a writer in front goes wait for that writer. The first of the others
+ * waits for the holders; each of the rest for the one in front of it, whose word tells that it has been granted. So a
+ * release wakes one, and its grant the next.
+ */
+static struct zk_wait wait_for_slot(const struct zk_child *line, int at, int bar)
+{
+    const struct zk_child *c = &line[at];
+    unsigned between = 0;
+    int before = -1;
+    for (int i = bar + 1; i < at; i++) {
+        if (line[i].mode != DLOCK_SLOTS)
+            continue;
+        between++;
+        before = i;
+    }
+    if (bar >= 0 && between < c->slots)
+        return wait_for_node(line, bar);
+    if (bar < 0 && between == c->slots)
+        return (struct zk_wait){.what = WAIT_SLOT, .rank = RANK_NEXT};
+    struct zk_wait w = wait_for_node(line, before);
+    /* As many as there are slots may be granted soon after one another. */
+    if (bar < 0 && between < 2 * c->slots && w.rank == RANK_BEHIND)
+        w.rank = RANK_SECOND;
+    return w;
+}
+
+struct zk_wait zk_wait_of(const struct zk_child *line, int at)
+{
+    const struct zk_child *c = &line[at];
+    if (c->place == 0)
+        return (struct zk_wait){.what = WAIT_NONE, .rank = RANK_NEXT};
+    if (c->mode == DLOCK_EXCLUSIVE)
+        return wait_for_node(line, at - 1);
+    int bar = at - 1;
+    while (bar >= 0 && !excludes(&line[bar], c))
+        bar--;
+    if (c->mode == DLOCK_SHARED)
+        return wait_for_node(line, bar);
+    unsigned in_use = line[first_slot(line)].slots;
+    if (in_use != c->slots)
+        return (struct zk_wait){.what = WAIT_IN_VAIN, .slots = in_use};
+    return wait_for_slot(line, at, bar);
 }
 
 enum zk_word zk_read_word(const char *data, int len)
@@ -88,10 +214,22 @@ enum zk_word zk_read_word(const char *data, int len)
     return n == 4 && memcmp(word, "next", n) == 0 ? WORD_NEXT : WORD_HELD;
 }
 
+/* The token of our node is the GUID in its name, in all layouts. */
+static void read_token(const char *name, char token[DLOCK_TOKEN_LEN + 1])
+{
+    int n = 0;
+    for (const char *c = strncmp(name, "_c_", 3) == 0 ? name + 3 : name;
+         n < DLOCK_TOKEN_LEN && (dlock_hex(*c) >= 0 || *c == '-'); c++)
+        if (*c != '-')
+            token[n++] = *c;
+    token[n < DLOCK_TOKEN_LEN ? 0 : n] = '\0';
+}
+
 void zk_read_info(const char *name, bool waiter, const char *data, int len, const struct Stat *stat,
                   struct dlock_info *info)
 {
     *info = (struct dlock_info){.left_ns = -1, .waited_ms = -1, .waiter = waiter};
+    info->mode = read_kind(name, &info->slots);
     info->foreign = !data || !dlock_identity_parse(data, (size_t)len, info);
     if (info->foreign) {
         const char *program = strncmp(name, "_c_", 3) == 0 ? "Curator"
@@ -102,6 +240,8 @@ void zk_read_info(const char *name, bool waiter, const char *data, int len, cons
         if (data && len > 0 && !memchr(data, '\0', (size_t)len))
             dlock_clean_text(info->note, sizeof(info->note), data, (size_t)len);
         info->since_ms = stat->ctime;
+    } else {
+        read_token(name, info->token);
     }
     /*
      * A node tells when its client came, not when it got the lock. A holder of ours whose record is still that of a

@@ -9,8 +9,8 @@
  * from the newest heartbeat that was sent at least a third of the time-out before the last one that was answered.
  * (ZooKeeper's SessionTrackerImpl, LearnerHandler.ping.)
  *
- * Thousands may wait for one lock, and a write is work for all servers. So only the holder and the two behind it write.
- * The other waiters look at their nodes behind a sync, which goes to the leader and back and is written nowhere. A look
+ * Thousands may wait for one lock, and a write is work for all servers. So only the holders
+ * write, and the waiters that are next or will be granted together with the next one (enum zk_rank). The other waiters look at their nodes behind a sync, which goes to the leader and back and is written nowhere. A look
  * is activity of the session that our server reports like any other, by a way to the leader that works. It proves no
  * quorum: the lease never moves by looks alone. But the write of a waiter that comes to the front moves it at once, to
  * the newest look, or write, that is a third of the time-out older.
@@ -61,7 +61,7 @@ static int code_of(int rc)
     case ZUNIMPLEMENTED:
     case ZEPHEMERALONLOCALSESSION:
     case ZNOCHILDRENFOREPHEMERALS:
-        return DLOCK_EUNAVAIL;
+        return DLOCK_EUNUSABLE;
     default:
         return zk_transient(rc) ? DLOCK_EUNAVAIL : DLOCK_EPROTO;
     }
@@ -92,8 +92,8 @@ int zk_error(const struct zk_backend *be, int rc, const char *what, struct dlock
         why = zerror(rc);
         break;
     }
-    return dlock_fail(err, code_of(rc), 0, "%s: lock '%s': %s: %s%s", zk_where(be),
-                      be->spec->uri->name, what, why, hint);
+    return dlock_fail(err, code_of(rc), 0, "%s: %s: %s%s (lock '%s')", zk_where(be), what, why,
+                      hint, be->spec->uri->name);
 }
 
 /* -------------------------------------------------------------------- servers */
@@ -182,11 +182,28 @@ static void expect_connection(struct zk_backend *be)
 {
     struct zk_session *s = &be->session;
     int n = s->nservers;
-    int64_t each = dlock_min(DLOCK_SEC, be->spec->connect_timeout / (n + 1));
-    /* Each time all of them were tried, they get more: a new session may take its time. */
-    each <<= dlock_min(s->servers_tried++ / dlock_max(n, 1), 5);
-    /* A lone server, too, once there is a session: a server that starts may accept a connection and never serve it. */
-    s->next_server_at = n > 1 || s->id != 0 ? zk_now(be) + each : DLOCK_NEVER;
+    int64_t most = be->spec->connect_timeout, each = dlock_min(DLOCK_SEC, most / (n + 1));
+    /*
+     * Each time all of them were tried, they get more: a new session may take its time. But not more than that: behind
+     * a network that was cut for long, an attempt that began meanwhile sends its next packet only much later.
+     */
+    each = dlock_min(most, each << dlock_min(s->servers_tried++ / dlock_max(n, 1), 5));
+    /* A lone server, too, but at first contact: a server that starts may accept a connection and never serve it. */
+    bool first = s->id == 0 && be->contact_until != DLOCK_NEVER;
+    s->next_server_at = n > 1 || !first ? zk_now(be) + each : DLOCK_NEVER;
+}
+
+/* Tell the core that there is no connection; and why, if a server has said so. */
+static void tell_away(struct zk_backend *be)
+{
+    struct dlock_error err = be->session.refused;
+    if (err.code == 0)
+        dlock_fail(&err, DLOCK_EUNAVAIL, 0, "%s: the connection is lost", zk_where(be));
+    err.code = DLOCK_EUNAVAIL;
+    if (be->op == OP_ACQUIRE)
+        outage_goes_on(&be->outage, be->spec, &be->events, &err);
+    else
+        events_add(&be->events, EV_AWAY)->error = err;
 }
 
 /*
@@ -198,7 +215,7 @@ static void follow_servers(struct zk_backend *be, int64_t now)
     struct zk_session *s = &be->session;
     if (now >= s->away_at && be->op != OP_NONE) {
         s->away_at = now + DLOCK_SEC;
-        events_add(&be->events, EV_AWAY);
+        tell_away(be);
     }
     if (be->spec->npeers == 0 || servers_are_current(s, be->spec))
         return;
@@ -244,12 +261,48 @@ int zk_session_open(struct zk_backend *be, struct dlock_error *err)
     s->refusing = 0;
     s->servers_tried = 0;
     beats_begin(s);
+    s->resumed = false;
     s->fd = zk_conn_open(&s->conn, text, (int)(be->spec->ttl / DLOCK_MSEC), err);
     free(text);
     if (s->fd < 0)
         return s->fd;
     expect_connection(be);
     return 0;
+}
+
+/*
+ * A server hangs up on a client that has seen a newer state than its own. One that has lost its data would do so indefinitely,
+ * and never say that the session is gone: to a new handle for the session, which has seen nothing, it does. If there was
+ * just no server or no quorum, the session lives, with its place in the queue. What we read next may be older than what
+ * we have seen; but nodes in front of ours can only go, so that cannot grant the lock too early.
+ */
+static void resume(struct zk_backend *be)
+{
+    struct zk_session *s = &be->session;
+    struct dlock_error err;
+    char *text = servers_text(s->servers, s->nservers);
+    int fd = text ? zk_conn_resume(&s->conn, text, (int)(s->timeout / DLOCK_MSEC), &err) : -1;
+    free(text);
+    s->resumed = true;
+    if (fd < 0)
+        return;
+    s->fd = fd;
+    s->authed = false;
+    s->beat.serial = 0;
+    s->beat.until = DLOCK_NEVER;
+    if (be->node.state == NODE_ASKED)
+        be->node.state = NODE_UNCLEAR;
+    zk_forget_watches(be);
+    be->acquire.list_serial = be->acquire.front_serial = 0;
+    expect_connection(be);
+}
+
+/* Has a waiter had no connection for so long that a server would have ended its session? */
+static bool must_resume(const struct zk_backend *be, int64_t now)
+{
+    const struct zk_session *s = &be->session;
+    return be->op == OP_ACQUIRE && be->contact_until == DLOCK_NEVER && s->id != 0 && !s->resumed &&
+           be->outage.since != 0 && now - be->outage.since > s->timeout;
 }
 
 void zk_session_close(struct zk_backend *be)
@@ -368,6 +421,8 @@ static void timers(struct zk_backend *be)
     int64_t now = zk_now(be);
     if (!s->connected)
         follow_servers(be, now);
+    if (!s->connected && must_resume(be, now))
+        resume(be);
     if (now >= s->next_server_at) {
         zk_conn_cut(s->conn);
         expect_connection(be);
@@ -392,7 +447,7 @@ static enum zk_news too_short(struct zk_backend *be, struct dlock_error *err)
     dlock_format_duration(be->spec->ttl, ours, sizeof(ours));
     dlock_format_duration(be->session.timeout, theirs, sizeof(theirs));
     dlock_format_duration(be->spec->least_ttl, least, sizeof(least));
-    dlock_fail(err, DLOCK_EUNAVAIL, 0,
+    dlock_fail(err, DLOCK_EUNUSABLE, 0,
                "%s: the server grants sessions of %s (ttl: %s), this grace needs %s: %s",
                zk_where(be), theirs, ours, least,
                "use a shorter --grace, or raise the server's maxSessionTimeout");
@@ -427,7 +482,7 @@ static enum zk_news negotiated_again(struct zk_backend *be, int64_t timeout,
         return NEWS_SHORTER;
     if (be->op != OP_ACQUIRE || timeout >= be->spec->least_ttl)
         return NEWS_CONNECTED;
-    dlock_fail(err, DLOCK_EUNAVAIL, 0, "%s: the server grants shorter sessions now", zk_where(be));
+    dlock_fail(err, DLOCK_EUNUSABLE, 0, "%s: the server grants shorter sessions now", zk_where(be));
     return NEWS_USELESS;
 }
 
@@ -438,6 +493,7 @@ static enum zk_news on_connected(struct zk_backend *be, const struct zk_msg *m,
     int64_t timeout = m->timeout_ms * DLOCK_MSEC;
     enum zk_news news;
     s->connected = true;
+    s->resumed = false;
     s->servers_tried = 0;
     s->away_at = s->next_server_at = DLOCK_NEVER;
     if (s->refused.code != DLOCK_EPROTO) /* after that the next packet may be as bad again */
@@ -493,7 +549,7 @@ static const char *trouble_text(int rc)
 
 /*
  * A server refuses connections, or breaks the protocol. On first contact, when all servers do, the operation is over.
- * Later the library tries the next server soon, and only the length of the outage counts.
+ * Later the library tries the next server soon, and a wait goes on, with another session too.
  */
 static enum zk_news on_trouble(struct zk_backend *be, const struct zk_msg *m,
                                struct dlock_error *err)
@@ -501,14 +557,16 @@ static enum zk_news on_trouble(struct zk_backend *be, const struct zk_msg *m,
     struct zk_session *s = &be->session;
     char text[INET6_ADDRSTRLEN + 16];
     int n = s->nservers;
-    bool nonsense = m->rc == EPROTO;
-    if ((s->id != 0 && !nonsense) || (be->op != OP_ACQUIRE && be->op != OP_STATUS))
+    bool nonsense = m->rc == EPROTO, first = be->contact_until != DLOCK_NEVER;
+    if (be->op != OP_ACQUIRE && be->op != OP_STATUS)
+        return NEWS_NONE;
+    if (first && s->id != 0 && !nonsense)
         return NEWS_NONE;
     dlock_fail(&s->refused, nonsense ? DLOCK_EPROTO : DLOCK_EUNAVAIL, m->rc,
                "%s: %s: %s (lock '%s')", zk_where(be),
                place_text(&m->addr, text, sizeof(text), true), trouble_text(m->rc),
                be->spec->uri->name);
-    if (s->id != 0 || m->rc == ESHUTDOWN) /* the next time it may serve us */
+    if (!first || s->id != 0 || m->rc == ESHUTDOWN) /* the next time it may serve us */
         return NEWS_NONE;
     for (int i = 0; i < n && i < 64; i++)
         if (same_place(&m->addr, &s->servers[i].addr))
@@ -524,8 +582,7 @@ static enum zk_news on_answer(struct zk_backend *be, const struct zk_msg *m)
     struct zk_session *s = &be->session;
     if (m->rc == ZOK) {
         s->refused.code = 0;
-        if (be->outage.since != 0)
-            outage_over(&be->outage);
+        outage_over(&be->outage, &be->events);
     }
     switch (m->tag) {
     case T_BEAT:

@@ -52,11 +52,9 @@ static bool ask_info(struct zk_backend *be, int i, const char *name)
     return true;
 }
 
-/* All data is asked for at once. Readers at the front hold the lock together. False: out of memory. */
+/* All data is asked for at once. False: out of memory. */
 static bool ask_each(struct zk_backend *be, const struct zk_child *line, int n)
 {
-    bool holders = true;
-    int place = 0;
     be->status.found = calloc((size_t)n + 1, sizeof(*be->status.found));
     be->status.gets = calloc((size_t)n + 1, sizeof(*be->status.gets));
     if (!be->status.found || !be->status.gets)
@@ -64,10 +62,13 @@ static bool ask_each(struct zk_backend *be, const struct zk_child *line, int n)
     be->status.n = n;
     for (int i = 0; i < n; i++) {
         struct dlock_info *info = &be->status.found[i];
-        *info = (struct dlock_info){.left_ns = -1, .waited_ms = -1, .foreign = true};
-        holders = holders && (i == 0 || (line[0].reader && line[i].reader));
-        info->waiter = !holders;
-        info->place = holders ? 0 : ++place;
+        *info = (struct dlock_info){.left_ns = -1,
+                                    .waited_ms = -1,
+                                    .foreign = true,
+                                    .mode = line[i].mode,
+                                    .slots = line[i].slots,
+                                    .waiter = line[i].place > 0,
+                                    .place = line[i].place};
         if (i < ASK_MAX && !ask_info(be, i, line[i].name))
             return false;
     }

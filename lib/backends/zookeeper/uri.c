@@ -131,20 +131,87 @@ static int set_credentials(struct zk_backend *be, struct dlock_error *err)
     return rc;
 }
 
+/* What people have in such a URL for other programs: Dubbo (whose registry it is), kazoo, Curator. */
+static int take_foreign(struct dlock_uri *uri, struct dlock_error *err)
+{
+#define SERVERS "list all servers after '//': zk://H1:2181,H2:2181"
+#define CREDENTIALS "write USER:PASSWORD@ before the first host, or ?password-file=FILE"
+#define NO_TLS "there is no TLS to ZooKeeper yet"
+    static const char *const ignored[] = {
+        "timeout",
+        "session",
+        "session_timeout",
+        "connection_timeout",
+        "connect_timeout",
+        "blocking",
+        "max_retries",
+        "client",
+        "transporter",
+        "check",
+        "register",
+        "subscribe",
+        NULL,
+    };
+    static const struct dlock_foreign rules[] = {
+        {"backup", FOREIGN_REFUSED, SERVERS, NULL},
+        {"hosts", FOREIGN_REFUSED, SERVERS, NULL},
+        {"chroot", FOREIGN_REFUSED, "write /CHROOT behind the hosts", NULL},
+        {"group", FOREIGN_REFUSED,
+         "it is no part of the lock's path: write /GROUP behind the hosts, or leave it out", NULL},
+        {"read_only", FOREIGN_AS_OURS, "a lock must be written: leave it out", "0 false no"},
+        {"user", FOREIGN_REFUSED, CREDENTIALS, NULL},
+        {"username", FOREIGN_REFUSED, CREDENTIALS, NULL},
+        {"password", FOREIGN_REFUSED, CREDENTIALS, NULL},
+        {"auth*", FOREIGN_REFUSED, CREDENTIALS, NULL},
+        {"use_ssl", FOREIGN_AS_OURS, NO_TLS, "0 false no"},
+        {"ssl", FOREIGN_AS_OURS, NO_TLS, "0 false no"},
+        {"tls", FOREIGN_AS_OURS, NO_TLS, "0 false no"},
+        {"ssl*", FOREIGN_REFUSED, NO_TLS, NULL},
+        {"tls*", FOREIGN_REFUSED, NO_TLS, NULL},
+        {"verify*", FOREIGN_REFUSED, NO_TLS, NULL},
+        {"ca", FOREIGN_REFUSED, NO_TLS, NULL},
+        {"certfile", FOREIGN_REFUSED, NO_TLS, NULL},
+        {"keyfile", FOREIGN_REFUSED, NO_TLS, NULL},
+        {NULL, 0, NULL, NULL},
+    };
+    return dlock_uri_foreign(uri, ignored, rules, err);
+}
+
+static int set_layout(struct zk_backend *be, struct dlock_error *err)
+{
+    const char *layout = dlock_uri_param(be->spec->uri, "layout");
+    if (!layout || strcmp(layout, "curator") == 0)
+        be->lock.layout = LAYOUT_CURATOR;
+    else if (strcmp(layout, "curator-rw") == 0)
+        be->lock.layout = LAYOUT_CURATOR_RW;
+    else if (strcmp(layout, "kazoo") == 0)
+        be->lock.layout = LAYOUT_KAZOO;
+    else
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "?layout=%s: must be curator, curator-rw or kazoo",
+                          layout);
+    if (be->spec->mode == DLOCK_SLOTS && be->lock.layout != LAYOUT_CURATOR)
+        return dlock_fail(err, DLOCK_EUSAGE, 0,
+                          "--slots with ?layout=%s: the read/write locks of that program know no "
+                          "slots, and would not be excluded by one: leave the layout out",
+                          layout);
+    return 0;
+}
+
 int zk_check_spec(struct zk_backend *be, struct dlock_error *err)
 {
     struct dlock_uri *uri = be->spec->uri;
-    int rc = set_path(be, err);
+    int rc = take_foreign(uri, err);
+    if (rc == 0)
+        rc = set_path(be, err);
     if (rc == 0)
         rc = set_credentials(be, err);
     if (rc == 0)
         rc = set_acl(be, err);
     if (rc < 0)
         return rc;
-    const char *layout = dlock_uri_param(uri, "layout");
-    if (layout && strcmp(layout, "curator") != 0 && strcmp(layout, "kazoo") != 0)
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "?layout=%s: must be curator or kazoo", layout);
-    be->lock.kazoo = layout && *layout == 'k';
+    rc = set_layout(be, err);
+    if (rc < 0)
+        return rc;
     if (be->spec->ttl > 24 * 24 * 3600 * DLOCK_SEC)
         return dlock_fail(err, DLOCK_EUSAGE, 0,
                           "a ttl of more than 24 days is too long for ZooKeeper");
@@ -173,21 +240,41 @@ void zk_done(struct zk_backend *be)
     free(be->lock.parent);
     free(be->node.stem);
     free(be->node.path);
-    free(be->acquire.pred);
+    zk_forget_watches(be);
+    free(be->acquire.heard);
     free(be->acquire.front);
+}
+
+/*
+ * What stands in a node's name between the GUID and the sequence. Curator's mutex sorts by what follows "lock-", and
+ * ignores what has none: so our readers and slots have it, too, and exclude it.
+ */
+static void name_kind(const struct zk_backend *be, char *kind, size_t size)
+{
+    bool shared = be->spec->mode == DLOCK_SHARED;
+    if (be->lock.layout == LAYOUT_KAZOO)
+        snprintf(kind, size, shared ? "__rlock__" : "__lock__");
+    else if (be->lock.layout == LAYOUT_CURATOR_RW)
+        snprintf(kind, size, shared ? "__READ__" : "__WRIT__");
+    else if (be->spec->mode == DLOCK_SLOTS)
+        snprintf(kind, size, "s%u-lock-", be->spec->slots);
+    else
+        snprintf(kind, size, shared ? "r-lock-" : "lock-");
 }
 
 int zk_new_stem(struct zk_backend *be, struct dlock_error *err)
 {
     const char *t = be->node.token;
+    char kind[32];
     int rc = dlock_token_new(be->spec->env, be->node.token);
     if (rc < 0)
         return dlock_fail(err, DLOCK_EOS, -rc, "no random numbers: %s", strerror(-rc));
-    if (be->lock.kazoo)
-        rc = asprintf(&be->node.stem, "%s/%s__lock__", be->lock.parent, t);
+    name_kind(be, kind, sizeof(kind));
+    if (be->lock.layout == LAYOUT_KAZOO)
+        rc = asprintf(&be->node.stem, "%s/%s%s", be->lock.parent, t, kind);
     else /* the form of Curator's protected nodes */
-        rc = asprintf(&be->node.stem, "%s/_c_%.8s-%.4s-%.4s-%.4s-%s-lock-", be->lock.parent, t,
-                      t + 8, t + 12, t + 16, t + 20);
+        rc = asprintf(&be->node.stem, "%s/_c_%.8s-%.4s-%.4s-%.4s-%s-%s", be->lock.parent, t, t + 8,
+                      t + 12, t + 16, t + 20, kind);
     if (rc < 0) {
         be->node.stem = NULL;
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");

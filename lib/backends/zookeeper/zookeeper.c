@@ -1,5 +1,6 @@
 /*
- * zookeeper.c - a lock in ZooKeeper: an ephemeral sequential node below the lock's own node; the lowest holds.
+ * zookeeper.c - a lock in ZooKeeper: an ephemeral sequential node below the lock's own node. An exclusive one holds when it
+ * is the lowest, a shared one when no exclusive one is lower, one of N slots when fewer than N of them are lower, too.
  * This file has the slots of the contract, drives the operations and ends them; the others report to it:
  *
  * session.c  the session and its heartbeats: the lease      acquire.c  our node, in the queue
@@ -37,7 +38,8 @@ static void leave(struct zk_backend *be)
     be->node.state = NODE_NONE;
     be->acquire.stage = STAGE_QUEUE;
     be->acquire.making = 0;
-    be->acquire.list_serial = be->acquire.pred_serial = be->acquire.front_serial = 0;
+    zk_forget_watches(be);
+    be->acquire.list_serial = be->acquire.front_serial = 0;
     be->release.serial = 0;
     be->status.list_serial = 0;
     be->again_at = DLOCK_NEVER;
@@ -55,7 +57,7 @@ static void released(struct zk_backend *be, enum dlock_how how, const struct dlo
     leave(be);
     idle(be);
     be->grant = NOT_GRANTED;
-    outage_over(&be->outage);
+    outage_none(&be->outage);
     struct dlock_event *ev = events_add(&be->events, EV_RELEASED);
     ev->how = how;
     if (err)
@@ -87,11 +89,15 @@ static void granted(struct zk_backend *be)
     be->op = OP_HOLD;
     be->grant = GRANT_HELD;
     be->contact_until = be->session.beat.next_at = DLOCK_NEVER;
-    be->acquire.pred_serial = be->acquire.front_serial = 0;
+    zk_forget_watches(be);
+    be->acquire.front_serial = 0;
     be->acquire.stage = STAGE_QUEUE;
     zk_set_record(be, RECORD_HOLDS, WORD_HELD);
-    /* For the waiter behind us. A node that was first at once has the right times, and few wait behind it yet. */
-    if (be->acquire.place > 0)
+    /*
+     * For the waiter behind us. A node that was first at once has the right times, and few wait behind it yet. But a
+     * slot that came right behind ours may have looked before us, and wait for our word.
+     */
+    if (be->acquire.place > 0 || be->acquire.followed)
         zk_beat(be);
     ev->from = zk_lease_from(&be->session);
     ev->ttl = be->session.timeout;
@@ -135,8 +141,8 @@ static void lost(struct zk_backend *be, const char *why)
 {
     be->grant = GRANT_LOST;
     be->renew.until = DLOCK_NEVER;
-    dlock_fail(&events_add(&be->events, EV_LOST)->error, DLOCK_ELOST, 0,
-               "%s: the lock '%s' is lost: %s", zk_where(be), be->spec->uri->name, why);
+    dlock_fail(&events_add(&be->events, EV_LOST)->error, DLOCK_ELOST, 0, "%s: %s", zk_where(be),
+               why);
 }
 
 static void unclear(struct zk_backend *be, const struct dlock_error *why)
@@ -204,23 +210,12 @@ static void connect_or_fail(struct zk_backend *be)
         failed(be, &err);
 }
 
-static void on_disconnected(struct zk_backend *be)
-{
-    struct dlock_error err;
-    /* On first contact only the connect time-out counts. */
-    if (be->op != OP_ACQUIRE || be->contact_until != DLOCK_NEVER || be->outage.since != 0)
-        return;
-    dlock_fail(&err, DLOCK_EUNAVAIL, 0, "%s: the connection is lost", zk_where(be));
-    outage_goes_on(&be->outage, be->spec, &be->events, &err);
-}
-
 static void on_expired(struct zk_backend *be)
 {
     struct dlock_error err;
     bool held = be->grant == GRANT_HELD;
-    dlock_fail(&err, held ? DLOCK_ELOST : DLOCK_EUNAVAIL, 0,
-               "%s: the lock '%s' is lost: the server has ended the session", zk_where(be),
-               be->spec->uri->name);
+    dlock_fail(&err, held ? DLOCK_ELOST : DLOCK_EUNAVAIL, 0, "%s: the server has ended the session",
+               zk_where(be));
     leave(be);
     switch (be->op) {
     case OP_HOLD:
@@ -274,8 +269,7 @@ static void take_news(struct zk_backend *be)
         case NEWS_CONNECTED:
             step(be);
             break;
-        case NEWS_DISCONNECTED:
-            on_disconnected(be);
+        case NEWS_DISCONNECTED: /* the session looks for another server, and tells the core */
             break;
         case NEWS_EXPIRED:
             on_expired(be);
@@ -310,18 +304,8 @@ static void contact_over(struct zk_backend *be)
 static void release_over(struct zk_backend *be)
 {
     struct dlock_error err;
-    dlock_fail(&err, DLOCK_EUNAVAIL, 0, "%s: no answer in time", zk_where(be));
+    dlock_fail(&err, DLOCK_EUNAVAIL, 0, "%s: no answer", zk_where(be));
     released(be, DLOCK_REL_UNCLEAR, &err);
-}
-
-static void outage_too_long(struct zk_backend *be)
-{
-    struct dlock_error err;
-    char text[32];
-    dlock_format_duration(be->spec->ttl, text, sizeof(text));
-    dlock_fail(&err, DLOCK_EUNAVAIL, 0, "%s: no connection for %s (lock '%s')", zk_where(be), text,
-               be->spec->uri->name);
-    failed(be, &err);
 }
 
 static void renewal_over(struct zk_backend *be)
@@ -331,20 +315,11 @@ static void renewal_over(struct zk_backend *be)
     unclear(be, &err);
 }
 
-/* When a wait without a connection is over. */
-static int64_t outage_end(const struct zk_backend *be)
-{
-    return be->op == OP_ACQUIRE && be->outage.since != 0 ? be->outage.since + be->spec->ttl
-                                                         : DLOCK_NEVER;
-}
-
 static void timers(struct zk_backend *be)
 {
     int64_t now = zk_now(be);
     if (now >= be->contact_until)
         contact_over(be);
-    else if (now >= outage_end(be))
-        outage_too_long(be);
     else if (now >= be->release.until)
         release_over(be);
     else if (now >= be->renew.until)
@@ -377,7 +352,7 @@ static int be_open(struct dlock_be **out, const struct dlock_spec *spec, struct 
     be->release.leave_by = DLOCK_NEVER;
     leave(be);
     idle(be);
-    outage_over(&be->outage);
+    outage_none(&be->outage);
     int rc = zk_check_spec(be, err);
     if (rc < 0) {
         be_close((struct dlock_be *)be);
@@ -396,7 +371,7 @@ static void start(struct zk_backend *be, enum zk_op op)
     be->release.unanswered = false;
     be->session.refused.code = 0;
     be->contact_until = zk_now(be) + be->spec->connect_timeout;
-    outage_over(&be->outage);
+    outage_none(&be->outage);
     connect_or_fail(be);
 }
 
@@ -426,7 +401,7 @@ static void be_release(struct dlock_be *b, int64_t until)
     be->session.beat.next_at = be->session.beat.until = DLOCK_NEVER;
     be->acquire.stage = STAGE_QUEUE;
     be->acquire.making = 0;
-    outage_over(&be->outage);
+    outage_none(&be->outage);
     step(be);
 }
 
@@ -451,7 +426,7 @@ static int be_interest(struct dlock_be *b, struct pollfd *pfd, int cap, int64_t 
         pfd[n++] = (struct pollfd){.fd = s->fd, .events = POLLIN};
     if (be->op != OP_NONE) {
         *wake_at = dlock_min(*wake_at, dlock_min(be->contact_until, be->release.until));
-        *wake_at = dlock_min(*wake_at, dlock_min(be->renew.until, outage_end(be)));
+        *wake_at = dlock_min(*wake_at, be->renew.until);
         *wake_at = dlock_min(*wake_at, dlock_min(s->beat.next_at, s->beat.until));
         *wake_at = dlock_min(*wake_at, dlock_min(s->next_server_at, s->away_at));
     }
@@ -492,7 +467,7 @@ const struct dlock_backend DLOCK_BACKEND_SYMBOL(zookeeper) = {
     .name = "zookeeper",
     .package = "dlock-zookeeper",
     .schemes = schemes,
-    .caps = CAP_FENCE | CAP_LEASE | CAP_FIFO | CAP_LAG,
+    .caps = CAP_SHARED | CAP_SLOTS | CAP_FENCE | CAP_LEASE | CAP_FIFO | CAP_LAG,
     .open = be_open,
     .acquire = be_acquire,
     .renew = be_renew,

@@ -18,8 +18,8 @@ enum zk_tag {
     T_LIST,
     T_FIND,  /* list: the answer to the create was lost; is the node there? */
     T_SELF,  /* get our node, which was found by T_FIND */
-    T_PRED,  /* get the node in front of ours, with a watch */
-    T_FRONT, /* get the first node: the holder's */
+    T_PRED,  /* get a node that we wait for, with a watch */
+    T_FRONT, /* get a holder's node, to show it */
     T_DELETE,
     T_ORPHAN, /* delete another node of ours */
     T_INFO    /* get, for status */
@@ -31,12 +31,19 @@ enum zk_node_state { NODE_NONE, NODE_ASKED, NODE_UNCLEAR, NODE_THERE };
 /* How far an acquire with a node is. */
 enum zk_stage {
     STAGE_QUEUE,    /* in the queue */
-    STAGE_RIPENING, /* first, but the lease is too old: a heartbeat renews it */
-    STAGE_BUSY      /* !wait, and not first: giving our place up */
+    STAGE_RIPENING, /* our turn, but the lease is too old: a heartbeat renews it */
+    STAGE_BUSY      /* !wait, and not our turn: giving our place up */
 };
 
 /* What our node's data says of us, for the waiter behind us. Also of a holder that was granted at once: WORD_WAITS. */
 enum zk_word { WORD_WAITS, WORD_NEXT, WORD_HELD };
+
+/* How the nodes are named: those of which programs ours look like. Others' are honoured in every layout. */
+enum zk_layout {
+    LAYOUT_CURATOR,    /* InterProcessMutex */
+    LAYOUT_CURATOR_RW, /* InterProcessReadWriteLock */
+    LAYOUT_KAZOO       /* Lock, WriteLock, ReadLock */
+};
 
 /* How close to the lock a waiter is. It only grows: the nodes in front of ours can only go. */
 enum zk_rank {
@@ -67,6 +74,12 @@ enum zk_news {
     NEWS_MESSAGE  /* an answer or a watch, for the operation */
 };
 
+/* A node that we wait for. */
+struct zk_watched {
+    char *path;
+    unsigned serial; /* of the request that has set the watch; 0: we do not look at it any more */
+};
+
 #define ZK_BEATS 32
 
 struct zk_session {
@@ -80,6 +93,7 @@ struct zk_session {
     struct dlock_peer *servers; /* as the library has them, in the order in which it tries them */
     int nservers;
     int64_t away_at; /* without a connection: when to tell the core so; DLOCK_NEVER: there is one */
+    bool resumed;    /* since there was a connection */
     int64_t next_server_at;
     int servers_tried; /* since there was a connection */
     uint64_t refusing; /* before the first connection: the servers, by bit, that are of no use */
@@ -115,7 +129,7 @@ struct zk_backend {
         size_t chroot_len; /* of parent: not made as containers */
         char *credentials; /* "user:password" or NULL */
         const struct ACL_vector *acl;
-        bool kazoo;        /* ?layout= */
+        enum zk_layout layout;
         char record[1024]; /* our node's data */
         enum dlock_record record_of;
         unsigned edition; /* counts its changes */
@@ -139,11 +153,18 @@ struct zk_backend {
         enum zk_stage stage;
         bool flat_parents; /* the server knows no containers */
         size_t making;     /* length of the part of parent that is being made; 0: none */
-        unsigned list_serial, pred_serial, front_serial; /* front: also of T_SELF */
-        char *pred, *front; /* paths: the node that we watch, the first one */
-        bool front_known;   /* be->info describes the first one */
+        unsigned list_serial, front_serial; /* front: also of T_SELF */
+        struct zk_watched *watched;         /* one node; or the holders of all slots */
+        int nwatched;
+        bool
+            behind_slot; /* that one has a slot, or waits for one, as we do: when it is granted, we look again */
+        char *heard;        /* path: the node of such a one that has said so; NULL: none */
+        char *front;        /* path of the holder's node that is shown */
+        bool front_watched; /* it is the one that we watch */
+        bool front_known;   /* be->info describes it */
+        bool followed;      /* slots: another one stands behind us */
         int place;          /* when we looked last, 1 is next; 0: not behind others yet */
-        enum zk_rank rank;
+        enum zk_rank rank, rank_by_place;
     } acquire;
 
     struct {
@@ -184,7 +205,7 @@ static inline int64_t zk_patience(const struct zk_backend *be)
 int zk_check_spec(struct zk_backend *be, struct dlock_error *err);
 /* Make our node's data: what the create and the heartbeats write. */
 void zk_set_record(struct zk_backend *be, enum dlock_record as, enum zk_word word);
-/* Free the strings of be->lock, node and acquire. */
+/* Free what be->lock, node and acquire have allocated. */
 void zk_done(struct zk_backend *be);
 /* Make a new token and a new stem, which must be NULL. 0, DLOCK_EOS, DLOCK_ENOMEM. */
 int zk_new_stem(struct zk_backend *be, struct dlock_error *err);
@@ -193,12 +214,29 @@ int zk_new_stem(struct zk_backend *be, struct dlock_error *err);
 struct zk_child {
     int64_t seq;
     const char *name; /* in the list it was made from */
-    bool reader;      /* shares the lock with the readers next to it */
+    enum dlock_mode mode;
+    unsigned slots; /* DLOCK_SLOTS: how many there are */
+    int place;      /* 0: it may hold the lock; else its place among the waiters, 1 is next */
 };
 /* The sequence at the end of a name; false: no contender's name. */
 bool zk_sequence(const char *name, int64_t *seq);
 /* The contenders among names, first in line first; malloc'ed, *n of them. NULL: out of memory. */
 struct zk_child *zk_line(char *const *names, int nnames, int *n);
+
+enum zk_wait_for {
+    WAIT_NONE,   /* it may hold the lock */
+    WAIT_NODE,   /* until that node is gone */
+    WAIT_SLOT,   /* until one of the slots in front is gone: their holders' */
+    WAIT_IN_VAIN /* for slots of another number, which are in use */
+};
+struct zk_wait {
+    enum zk_wait_for what;
+    int node;          /* WAIT_NODE: its index in the line */
+    enum zk_rank rank; /* as far as the line tells it */
+    unsigned slots;    /* WAIT_IN_VAIN: the number in use */
+};
+/* What the node line[at] waits for. */
+struct zk_wait zk_wait_of(const struct zk_child *line, int at);
 /*
  * The word in a node's data. The node of another program, and one whose word we cannot read, count as a holder's: the
  * waiter behind it takes itself for the next one, which costs some heartbeats more.
@@ -237,6 +275,8 @@ bool zk_transient(int rc);
 int zk_error(const struct zk_backend *be, int rc, const char *what, struct dlock_error *err);
 
 /* acquire.c: our node. Acquire and release are its to drive. */
+/* What the watches tell is of no use any more. */
+void zk_forget_watches(struct zk_backend *be);
 /* Do what comes next: for an acquire (connected) create, find or check our node; for a release delete it. */
 enum zk_verdict zk_node_step(struct zk_backend *be, struct dlock_error *err);
 /* Take an answer or a watch; its data may be taken over. */

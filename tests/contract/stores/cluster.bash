@@ -1,7 +1,7 @@
 # A Redis Cluster for the contract suite, entered by a node that has a third of the names.
 load "$SUPPORT/redis"
 load "$SUPPORT/cluster"
-STORE_LEASE=1 STORE_FIFO=1 STORE_FENCE=1 STORE_TELLS='fence left'
+STORE_SHARED=1 STORE_SLOTS=1 STORE_NUMBERS=1 STORE_TURNS=1 STORE_LEASE=1 STORE_FIFO=1 STORE_FENCE=1 STORE_TELLS='fence left' STORE_TAKES=1
 store_up() { cluster_start && cluster_export; }
 store_down() { cluster_stop; }
 store_lock() {
@@ -18,4 +18,9 @@ store_clean() {
     done
     [ "$keys" = "{$1}:dlock:fence" ] || [ -z "$keys" ] || fail "left in the store: $keys"
     [ -z "$keys" ] || [ -n "$left" ] || fail "the fence never expires"
+}
+store_take() {
+    local i
+    cluster_import
+    for i in 0 1 2; do ccli $i del "$1"; done
 }

@@ -1,7 +1,7 @@
 # A master and a replica behind three sentinels for the contract suite.
 load "$SUPPORT/redis"
 load "$SUPPORT/sentinel"
-STORE_LEASE=1 STORE_FIFO=1 STORE_FENCE=1 STORE_TELLS='fence left'
+STORE_SHARED=1 STORE_SLOTS=1 STORE_NUMBERS=1 STORE_TURNS=1 STORE_LEASE=1 STORE_FIFO=1 STORE_FENCE=1 STORE_TELLS='fence left' STORE_TAKES=1
 store_up() { sentinel_start; }
 store_down() { sentinel_stop; }
 store_lock() { echo "$(sentinel_uri)/0#$1"; }
@@ -12,3 +12,4 @@ store_clean() {
     [ "$keys" = "{$1}:dlock:fence" ] || [ -z "$keys" ] || fail "left in the store: $keys"
     [ -z "$keys" ] || [ "$(mcli pttl "$keys")" -gt 0 ] || fail "the fence never expires"
 }
+store_take() { mcli del "$1"; }

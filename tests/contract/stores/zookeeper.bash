@@ -1,7 +1,8 @@
 # One ZooKeeper server for the contract suite.
 # bats file_tags=contract,long,thread
 load "$SUPPORT/zookeeper"
-STORE_LEASE=1 STORE_FIFO=1 STORE_FENCE=1 STORE_TELLS=fence
+STORE_LEASE=1 STORE_FIFO=1 STORE_FENCE=1 STORE_TELLS=fence STORE_PAUSES=1 STORE_TAKES=1
+STORE_SHARED=1 STORE_SLOTS=1 STORE_TURNS=1 STORE_TICKS=1
 store_up() { zk_start; }
 store_down() { zk_stop_all; }
 store_lock() { echo "zk://127.0.0.1:$ZK_PORT#$1"; }
@@ -18,3 +19,5 @@ store_clean() {
     wait_for 40 no_session || :
     fail "sessions are left: $left"
 }
+store_pids() { echo "$ZK_PID"; }
+store_take() { zk_rm "/$1/$(zk_ls "/$1")"; }

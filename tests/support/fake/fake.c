@@ -5,6 +5,7 @@
  * 5 ms while it has not ended, so that a test can change its mind in the middle:
  *   acquire: grant (default) | busy | wait | fail | hang        renew: ok (default) | unclear | lost | hang
  *   release: clean (default) | notours | unclear | hang
+ * DIR/notice ("setup", "exclusion" or "detail"): such a notice comes with the acquire.
  * DIR/lost: once it exists, the lock is lost unasked. DIR/log receives one line an operation, with its
  * time in ns. DIR/held exists while the lock is held (an exclusive create: two holders are an error), and
  * is left behind by a crash with its expiry inside, as a store would; the fence counts in DIR/fence.
@@ -27,7 +28,7 @@ enum doing { IDLE, ACQUIRING, HELD, RENEWING, RELEASING, ASKING };
 struct dlock_be {
     const struct dlock_spec *spec;
     enum doing doing;
-    bool wait, held, told, answered;
+    bool wait, held, told, answered, noticed;
     int64_t started, until;
     char token[DLOCK_TOKEN_LEN + 1];
     struct dlock_info info;
@@ -168,20 +169,40 @@ static bool taken(struct dlock_be *b)
            now_of(b) < until;
 }
 
-static int fail_event(struct dlock_event *ev, enum dlock_ev type, int code, const char *text)
+static int fail_event(const struct dlock_be *b, struct dlock_event *ev, enum dlock_ev type,
+                      int code, const char *text)
 {
     ev->type = type;
-    dlock_fail(&ev->error, code, 0, "fake: %s", text);
+    dlock_fail(&ev->error, code, 0, "%s: %s (lock '%s')", b->spec->uri->where, text,
+               b->spec->uri->name);
     return 1;
+}
+
+/* A notice of the kind that the test asks for, once. */
+static bool do_notice(struct dlock_be *b, struct dlock_event *ev)
+{
+    char w[32];
+    if (b->noticed || !read_file(b, "notice", w, sizeof w))
+        return false;
+    b->noticed = true;
+    ev->type = EV_NOTICE;
+    dlock_fail(&ev->error,
+               strcmp(w, "setup") == 0       ? DLOCK_EUNAVAIL
+               : strcmp(w, "exclusion") == 0 ? DLOCK_ELOST
+                                             : 0,
+               0, "fake: notice of %s", w);
+    return true;
 }
 
 static int do_acquire(struct dlock_be *b, struct dlock_event *ev)
 {
     char w[32];
+    if (do_notice(b, ev))
+        return 1;
     word(b, "acquire", "grant", w, sizeof w);
     if (strcmp(w, "fail") == 0) {
         b->doing = IDLE;
-        return fail_event(ev, EV_FAILED, DLOCK_EUNAVAIL, "told to fail");
+        return fail_event(b, ev, EV_FAILED, DLOCK_EUNAVAIL, "told to fail");
     }
     if (strcmp(w, "grant") == 0 && !taken(b)) {
         b->doing = HELD;
@@ -227,10 +248,10 @@ static int do_renew(struct dlock_be *b, struct dlock_event *ev)
     note(b, w);
     if (strcmp(w, "lost") == 0) {
         b->held = false;
-        return fail_event(ev, EV_LOST, DLOCK_ELOST, "told to lose");
+        return fail_event(b, ev, EV_LOST, DLOCK_ELOST, "told to lose");
     }
     if (strcmp(w, "unclear") == 0)
-        return fail_event(ev, EV_UNCLEAR, DLOCK_EUNAVAIL, "no answer");
+        return fail_event(b, ev, EV_UNCLEAR, DLOCK_EUNAVAIL, "no answer");
     ev->type = EV_RENEWED;
     ev->from = b->started;
     ev->ttl = b->spec->ttl;
@@ -284,7 +305,7 @@ static int be_process(struct dlock_be *b, const struct pollfd *pfd, int n, struc
         access(path_of(b, "lost", path, sizeof path), F_OK) == 0) {
         b->doing = HELD;
         b->held = false;
-        return fail_event(ev, EV_LOST, DLOCK_ELOST, "lost unasked");
+        return fail_event(b, ev, EV_LOST, DLOCK_ELOST, "lost unasked");
     }
     switch (b->doing) {
     case ACQUIRING:

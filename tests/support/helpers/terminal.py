@@ -3,7 +3,7 @@
 The process that makes a Term becomes the leader of a new session on a new pseudo-terminal. It starts jobs
 as a shell does (a process group each, in the foreground), types keys, and sees what becomes of them.
 """
-import fcntl, os, pty, select, signal, sys, termios, time
+import fcntl, os, pty, re, select, signal, struct, sys, termios, time
 
 DLOCK, HELPERS, T = os.environ['DLOCK'], os.environ['HELPERS'], os.environ['T']
 S, C, LOCK = os.environ['S'], os.environ['C'], os.environ['L']
@@ -168,6 +168,22 @@ class Term:
             if time.monotonic() > end:
                 raise SystemExit('not within %d s: %s; the terminal shows: %r' %
                                  (secs, name or getattr(what, '__name__', what), self.output))
+
+    def screen(self):
+        """The lines that are left of what was printed, when lines were erased and written over."""
+        lines, at = [''], 0
+        for part in re.findall(r'\r\n|\r|\n|\x1b\[K|[^\r\n\x1b]+', self.output):
+            if '\n' in part:
+                lines.append('')
+                at = 0
+            elif part == '\r':
+                at = 0
+            elif part == '\x1b[K':
+                lines[-1] = lines[-1][:at]
+            else:
+                lines[-1] = lines[-1][:at] + part + lines[-1][at + len(part):]
+                at += len(part)
+        return lines
 
     def quiet(self, secs):
         """Let time pass, and take in what is printed."""

@@ -7,30 +7,15 @@
  * DIR/counter  read, sleep, write         DIR/history     "enter|exit PID FENCE TIME_NS", one write each
  * tree: a grandchild in a session of its own keeps the witness too, and ignores TERM.
  */
-#include <errno.h>
+#include "tree.h"
+
 #include <fcntl.h>
 #include <inttypes.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
-#include <time.h>
 #include <unistd.h>
-
-static int64_t now_ns(void)
-{
-    struct timespec ts;
-    clock_gettime(CLOCK_BOOTTIME, &ts);
-    return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
-}
-
-static void sleep_until(int64_t at)
-{
-    struct timespec ts = {.tv_sec = at / 1000000000, .tv_nsec = (long)(at % 1000000000)};
-    while (clock_nanosleep(CLOCK_BOOTTIME, TIMER_ABSTIME, &ts, NULL) == EINTR)
-        ;
-}
 
 static void append(const char *file, const char *what)
 {
@@ -65,29 +50,6 @@ static void write_counter(long n)
     if (fd < 0 || pwrite(fd, text, (size_t)len, 0) != len)
         _exit(99);
     close(fd);
-}
-
-/*
- * The grandchild's exit shows as EOF on the pipe. It was opened after the witness, and a dying process
- * closes its descriptors in order: at EOF the witness is free. A command that left it behind would be
- * "in the background by its own will", which no lock covers.
- */
-static int grow_tree(int64_t until)
-{
-    int ends[2];
-    if (pipe(ends) != 0)
-        _exit(99);
-    if (fork() == 0) {
-        setsid();
-        signal(SIGTERM, SIG_IGN);
-        close(ends[0]);
-        if (fork() != 0)
-            _exit(0);
-        sleep_until(until);
-        _exit(0);
-    }
-    close(ends[1]);
-    return ends[0];
 }
 
 int main(int argc, char **argv)

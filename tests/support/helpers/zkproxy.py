@@ -7,6 +7,7 @@ WHAT is connect, create (of all kinds), delete, get, set, ls, ping, sync, close,
 it has no question).
 
 FAULT  pass      nothing happens
+       count     nothing happens either: with N = 0, as many lines "done" as there were such packets
        lose      the question is passed on, its answer is not, and the connection ends: done or not?
        swallow   the question is not passed on, and the connection ends: it looks the same, but is not done
        refuse    the question is not passed on, and CODE answered

@@ -77,6 +77,13 @@ same() {
         [ "$(wc -l <<<"$output")" = 1 ]
         try "$DLOCK" $lock no-such-command-anywhere
         assert_rc 127
+        # A builtin of the shell, and a whole command line: what to do is said.
+        try "$DLOCK" $lock ulimit -n
+        assert_rc 127
+        [ "$output" = "dlock: cannot run 'ulimit': for a shell function or builtin use -c (No such file or directory)" ]
+        try "$DLOCK" $lock "$T/text --now"
+        assert_rc 127
+        [ "$output" = "dlock: cannot run '$T/text --now': for a whole command line use -c (No such file or directory)" ]
         try "$DLOCK" $lock "$T/text"
         assert_rc 126
         assert_out "ermission"

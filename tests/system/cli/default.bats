@@ -29,6 +29,16 @@ inside() { run_t 10 nsenter -t "$NS_PID" -m -w -- "$@"; }
 user() { inside setpriv --reuid=$U --regid=$U --clear-groups "$@"; }
 dl() { run user ./dl -n "$@"; }
 
+@test "the names for completion need no directory and make none" {
+    namespace
+    dl --print-names
+    assert_rc 0
+    [ -z "$output" ] && [ -z "$(inside ls /run/lock)" ]
+    dl @n true
+    dl --print-names
+    [ "$output" = @n ]
+}
+
 # refused RC TEXT...: RC, in one line with all of TEXT; nothing was run.
 refused() {
     local rc=$1
@@ -86,7 +96,7 @@ n.lock" ]
 @test "the environment does not change @name" {
     namespace
     hold setpriv --reuid=$U --regid=$U --clear-groups
-    run user env -i HOME=/ TMPDIR=/nowhere XDG_RUNTIME_DIR=/run/user/1 DLOCK_STORE= ./dl -n @n true
+    run user env -i HOME=/ TMPDIR=/nowhere XDG_RUNTIME_DIR=/run/user/1 DLOCK_STORE= ./dl -vn @n true
     assert_rc 75
     assert_out nightly
     # Other names are other locks, and so are other users'.
@@ -165,7 +175,7 @@ n.lock" ]
     inside mkdir -m 1777 /run/dlock
     private=(unshare -m --propagation private sh -c 'mount -t tmpfs -o mode=1777 none /tmp && exec setpriv --reuid=$0 --regid=$0 --clear-groups "$@"' $U)
     hold "${private[@]}"
-    run inside "${private[@]}" ./dl -n @n touch ran
+    run inside "${private[@]}" ./dl -vn @n touch ran
     assert_rc 75
     assert_out nightly
     dl @n touch ran
@@ -313,8 +323,8 @@ n.lock" ]
     mkfifo go
     start_log holder "$DLOCK" @n sh -c 'echo $DLOCK_FENCE >in; read x <go'
     wait_for 5 file_nonempty in
-    run -75 run_t 5 "$DLOCK" -n @n touch ran
-    assert_out "held by pid $STARTED"
+    run -75 run_t 5 "$DLOCK" -vn @n touch ran
+    assert_out ", pid $STARTED ("
     run -1 flock -n "$DLOCK_STORE/n.lock" true
     # The same lock, spelt as a URI.
     run -75 run_t 5 "$DLOCK" -n "file://$T/a%20%3F%2541%20dir#n" true

@@ -239,9 +239,9 @@ PY
 
 @test "-n fails at once and names the holder" {
     tell acquire busy
-    timed -n "$L" true
+    CI=1 timed -n "$L" true
     assert_rc 75
-    assert_out "held by pid 4711 (fakecommand) on fakehost"
+    assert_out "'$NAME' is busy: held by fakehost, pid 4711 (fakecommand)"
     [ "${#lines[@]}" = 1 ]
     assert_between 0 $took $((200 + SLOW)) "time (ms)"
 }

@@ -14,6 +14,18 @@ setup() {
 }
 teardown() { dlock_teardown; }
 
+# said REGEX...: these lines about the lock, and no others.
+said() {
+    local n=0
+    local -a out
+    mapfile -t out <"$T/out"
+    [ ${#out[@]} -eq $# ] || fail "$(cat "$T/out")" || return
+    while [ $n -lt ${#out[@]} ]; do
+        [[ ${out[n++]} =~ ^"dlock: fake://$S: the lock '$NAME' "${!n}$ ]] || fail "line $n: ${out[n - 1]}" || return
+    done
+}
+DURATION='[0-9.]+ (s|ms)'
+
 # --- the store does not answer -------------------------------------------------------------------------
 
 @test "without renewal the command gets TERM at term_at and KILL at kill_at" {
@@ -23,8 +35,8 @@ teardown() { dlock_teardown; }
     tell renew unclear
     ended
     assert_rc 79
-    assert_out "could not be renewed in time"
-    [ "$(grep -c '^dlock:' "$T/out")" = 1 ]
+    said "has not been renewed for $DURATION: no answer; the command will be ended in $DURATION unless the store answers" \
+        "could not be renewed in time: no answer; ending the command"
     lease_times 1500 "$(confirmed)"
     for who in main child session daemon; do
         just_after "$TERM_AT" "$(seen $who sig 15)" 250 "TERM for $who"
@@ -72,7 +84,7 @@ teardown() { dlock_teardown; }
 }
 
 @test "rides out a pause of the renewals" {
-    background --ttl 2 "$L" $SUBJECT -u "$T/end" -r 42
+    background -q --ttl 2 "$L" $SUBJECT -u "$T/end" -r 42
     wait_for 5 running
     tell renew unclear
     wait_for 5 store_did unclear 4
@@ -83,6 +95,34 @@ teardown() { dlock_teardown; }
     assert_rc 42
     [ "$output" = "" ]
     [ "$(count_seen main sig 15)" = 0 ]
+}
+
+@test "trouble is said once, and so is its end" {
+    background --ttl 3 "$L" $SUBJECT -u "$T/end" -r 42
+    wait_for 5 running
+    for round in 1 2; do
+        tell renew unclear
+        troubles() { [ "$(grep -c 'has not been renewed' "$T/out")" = "$round" ]; }
+        wait_for 5 troubles
+        tell renew ok
+        ends() { [ "$(grep -c 'is renewed again' "$T/out")" = "$round" ]; }
+        wait_for 5 ends
+    done
+    touch "$T/end"
+    ended
+    assert_rc 42
+    trouble="has not been renewed for $DURATION: no answer; the command will be ended in $DURATION unless the store answers"
+    said "$trouble" "is renewed again after $DURATION" "$trouble" "is renewed again after $DURATION"
+    [ "$(count_seen main sig 15)" = 0 ]
+}
+
+@test "-q tells of the loss only" {
+    background --ttl 1 -q "$L" $SUBJECT -t
+    wait_for 5 running 4
+    tell renew unclear
+    ended
+    assert_rc 79
+    said "could not be renewed in time: no answer; ending the command"
 }
 
 @test "a command that ends before the deadline has lost nothing" {
@@ -136,7 +176,7 @@ teardown() { dlock_teardown; }
     tell release notours
     run run_t 10 "$DLOCK" "$L" true
     assert_rc 79
-    assert_out "not ours any more"
+    assert_out "dlock: fake://$S: the lock '$NAME' was not ours any more when it was released"
     rm "$S/held"
     run run_t 10 "$DLOCK" --lost-exit-code 0 "$L" sh -c 'exit 5'
     assert_rc 0
@@ -146,7 +186,7 @@ teardown() { dlock_teardown; }
     tell release unclear
     run run_t 10 "$DLOCK" "$L" sh -c 'exit 5'
     assert_rc 5
-    assert_out "no answer to the release"
+    assert_out "the release of '$NAME' is not confirmed: no answer"
     [ "${#lines[@]}" = 1 ]
 }
 
@@ -155,7 +195,7 @@ teardown() { dlock_teardown; }
     start=$(now_ms)
     run run_t 10 "$DLOCK" --connect-timeout 400ms "$L" sh -c 'exit 5'
     assert_rc 5
-    assert_out "no answer to the release"
+    assert_out "the release of '$NAME' is not confirmed: no answer"
     assert_between 380 $(($(now_ms) - start)) $((800 + SLOW)) "time (ms)"
 }
 
@@ -183,13 +223,15 @@ teardown() { dlock_teardown; }
     ended
     assert_rc 79
     [ "$(count_seen main sig 15)" = 0 ]
+    said "has not been renewed for $DURATION: no answer; it expires in $DURATION unless the store answers" \
+        "could not be renewed in time: no answer; the command continues .--on-lost warn."
 }
 
 @test "--on-lost warn lets the command run on after a certain loss" {
     background --ttl 1 --on-lost warn "$L" $SUBJECT -u "$T/end"
     wait_for 5 running
     touch "$S/lost"
-    wait_for 5 file_has "$T/out" "is lost"
+    wait_for 5 file_has "$T/out" "is lost: lost unasked; the command continues"
     lost=$(now_ns)
     still_running() { [ "$(last_beat)" -gt $((lost + 1200 * NS)) ]; }
     wait_for 5 still_running

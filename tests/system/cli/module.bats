@@ -277,7 +277,7 @@ interface() { sed -n 's/^#define DLOCK_BACKEND_ABI //p' "$ROOT/lib/backend.h"; }
     assert_out "$DIR/dlock-modules/tls.so is for interface $(interface), this dlock has 1001"
     install -m 755 "$BUILD/dlock-modules/tls.so" "$DIR/dlock-modules/tls.so"
     run -69 run_t 10 "$DIR/dlock" -n "$L" true
-    assert_out "127.0.0.1:1): cannot connect"
+    assert_out "rediss://127.0.0.1:1/0: cannot connect"
     chmod 777 "$DIR/dlock-modules/tls.so"
     run -77 run_t 10 "$DIR/dlock" -n "$L" true
     assert_out "can be changed by others"

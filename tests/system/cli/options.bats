@@ -42,7 +42,7 @@ CODES='64 65 69 71 73 75 76 77 79 126 127'
 
 @test "all options of flock(1) are there, with the same arguments" {
     "$DLOCK" --print-options >table
-    for pair in -x: -e: --exclusive: -s: --shared: -n: --nb: --nonblock: -w:y --wait:y --timeout:y -E:y \
+    for pair in -x: -e: --exclusive: -s: --shared: -n: --nb: --nonblock: --nonblocking: --fcntl: -w:y --wait:y --timeout:y -E:y \
         --conflict-exit-code:y -o: --close: -F: --no-fork: -u: --unlock: -c: --command: --verbose: -h: \
         --help: -V: --version:; do
         name=${pair%:*} want=${pair#*:}
@@ -81,7 +81,9 @@ CODES='64 65 69 71 73 75 76 77 79 126 127'
     [ -z "$output" ] || fail "wider than 80 columns: $output"
 }
 
-@test "--print-options is undocumented" {
+@test "--print-options and --print-names are undocumented" {
+    run grep -F print-names <("$DLOCK" --help) "$MAN"
+    refute_out "print-names"
     run grep -F print-options <("$DLOCK" --help) "$MAN" "$ROOT/completions/dlock.bash" "$ROOT/completions/_dlock" "$ROOT/completions/dlock.fish"
     refute_out "print-options"
     # The completions' first lines name the tool that made them, nothing else.
@@ -265,6 +267,56 @@ complete_words() {
     assert_out mkfifo
     run complete_words "dlock -" dlock -
     refute_out "--command"
+}
+
+@test "@ is completed with the names in the default folder" {
+    mkdir store
+    export DLOCK_STORE=$T/store
+    for name in nightly 'web deploy' web:db x/y '50%25' 'a%23b'; do "$DLOCK" "@$name" true; done
+    touch store/other store/.lock store/a%zz.lock store/$'x\ny.lock'
+    mkdir store/folder.lock
+    run "$DLOCK" --print-names
+    [ "$output" = $'@50%25\n@a%23b\n@nightly\n@web deploy\n@web:db\n@x/y' ]
+    # What is printed is LOCK.
+    while read -r lock; do "$DLOCK" --status "$lock" | grep -v "no such file"; done <<<"$output"
+    # Nothing in a networked store, and nothing is made.
+    DLOCK_STORE=redis://127.0.0.1:1 run "$DLOCK" --print-names
+    [ "$status$output" = 0 ]
+    DLOCK_STORE=$T/none run "$DLOCK" --print-names
+    [ "$status$output" = 0 ] && [ ! -e none ]
+
+    # As bash splits the line, with or without '@' as a break, and what it replaces.
+    bash_names() {
+        bash -c '
+            source "$ROOT/completions/dlock.bash"
+            COMP_LINE=$1 COMP_POINT=${#1} replaced=$2
+            shift 2
+            COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
+            _dlock "$DLOCK" "$replaced"
+            printf "%s\n" "${COMPREPLY[@]}"' bash "$@"
+    }
+    run bash_names "dlock @" @ dlock @
+    [ "$output" = $'@50%25\n@a%23b\n@nightly\n@web\\ deploy\n@web:db\n@x/y' ]
+    run bash_names "dlock -n @web" @web dlock -n @ web
+    [ "$output" = $'@web\\ deploy\n@web:db' ]
+    run bash_names "dlock @web:d" d dlock @ web : d
+    [ "$output" = db ]
+    run bash_names "dlock @nig" @nig dlock @nig
+    [ "$output" = @nightly ]
+    run bash_names "dlock @nightly @" @ dlock @ nightly @
+    refute_out nightly
+    mkdir bin
+    ln -s "$DLOCK" bin/dlock
+    export PATH=$T/bin:$PATH
+    if command -v zsh >/dev/null; then
+        run zsh -fc '_arguments() { :; }; _call_program() { shift; "$@"; }; compadd() { print -l "${(P)2}"; print -l "${(@P)2}"; }
+            . "$ROOT/completions/_dlock"; words=(dlock @) PREFIX=@; _dlock_lock | sort -u'
+        assert_out $'@nightly\n@web deploy\n'
+    fi
+    if command -v fish >/dev/null; then
+        run env HOME="$T" fish --no-config -c 'source $ROOT/completions/dlock.fish; complete -C "dlock -n @w"; complete -C "dlock x @w"'
+        [ "$output" = $'@web deploy\n@web:db' ]
+    fi
 }
 
 @test "every lock in the examples of README and manual is valid" {

@@ -382,26 +382,119 @@ check(j.status(), 'exit 6', 'dlock')
 PY
 }
 
-@test "a waiter names the holder after a second, unless -q" {
+@test "the wait is one line that is redrawn every second, and gone when the command runs" {
     tell acquire wait
-    terminal <<'PY'
+    TERM=xterm terminal <<'PY'
 t = Term()
 began = time.monotonic()
-j = t.start([DLOCK, LOCK, 'true'])
-t.until(lambda: 'fakehost' in t.output)
+j = t.start([DLOCK, '-w', '20', LOCK, 'echo', 'output'])
+t.until(lambda: 'waiting' in t.output)
 took = time.monotonic() - began
 if not 0.95 < took < 1.6 + SLOW:
     raise SystemExit('after %.2f s' % took)
-if 'waiting for' not in t.output or t.output.count('\n') != 1:
-    raise SystemExit(t.output)
+line = t.screen()[0]
+check(line.startswith("dlock: waiting for '%s': 1s of 20s, next in line; held by fake" % LOCK.split('#')[1]), True, line)
+t.until(lambda: ': 3s of 20s' in t.output)
+check(len(t.screen()), 1, 'lines')
 tell('acquire', 'grant')
 check(j.status(), 'exit 0', 'dlock')
+t.quiet(0.05)
+got, command, rest = t.screen()
+check(re.sub('after 3.[0-9]*s', 'after 3s', got), "dlock: got '%s' after 3s" % LOCK.split('#')[1], 'the end of the wait')
+check((command, rest), ('output', ''), 'what follows')
+PY
+}
+
+@test "the wait's line fits into the terminal, whatever its width" {
+    tell acquire wait
+    TERM=xterm terminal <<'PY'
+for columns in 30, 200, 0:
+    t = Term() if columns == 30 else t
+    fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack('HHHH', 24, columns, 0, 0))
+    t.output = ''
+    j = t.start([DLOCK, LOCK, 'true'])
+    t.until(lambda: 'waiting' in t.output)
+    line = t.screen()[0]
+    check(len(line), {30: 27, 0: 77}.get(columns, len(line)), 'length with %d columns' % columns)
+    check(line.endswith('(fakecommand)'), columns == 200, 'whole with %d columns: %s' % (columns, line))
+    t.type(b'\x03')
+    check(j.status(), 'signal 2', 'dlock')
+    t.quiet(0.05)
+    # The shell's prompt begins a line, and nothing is left in front of it.
+    check(t.screen(), [''], 'after Ctrl-C')
+PY
+}
+
+@test "Ctrl-Z takes the wait's line away, fg brings it back, bg leaves the user's line alone" {
+    tell acquire wait
+    TERM=xterm terminal <<'PY'
+t = Term()
+j = t.start([DLOCK, LOCK, 'true'])
+t.until(lambda: ': 1s' in t.output)
+t.type(b'\x1a')
+check(j.status(), 'stopped 20', 'dlock')
+t.quiet(0.05)
+check(t.screen(), [''], 'while it is stopped')
+j.foreground()
+t.until(lambda: 'waiting' in t.screen()[0])
+t.type(b'\x1a')
+check(j.status(), 'stopped 20', 'dlock')
+t.quiet(0.05)
+check(t.screen(), [''], 'while it is stopped')
+os.tcsetpgrp(0, os.getpgrp())
+t.output = ''
+os.killpg(j.pgid, signal.SIGCONT)
+t.until(lambda: t.output.count('\n') == 1)
+t.quiet(1.2)
+check(t.output.count('waiting'), 1, 'lines in the background')
+check('\x1b' in t.output, False, 'redrawn')
+tell('acquire', 'grant')
+check(j.status(), 'exit 0', 'dlock')
+PY
+}
+
+@test "lines instead of a redrawn one: in the background, and at a dumb terminal" {
+    tell acquire wait
+    TERM=dumb terminal <<'PY'
+t = Term()
+for term in 'dumb', '', 'xterm':
+    os.environ['TERM'] = term
+    os.tcsetpgrp(0, os.getpgrp())
+    t.output = ''
+    j = t.start([DLOCK, LOCK, 'true'], background=term == 'xterm')
+    t.until(lambda: 'fakehost, pid 4711 (fakecommand)\r\n' in t.output)
+    t.quiet(0.3)
+    check((t.output.count('\n'), '\x1b' in t.output), (1, False), 'lines with %r' % term)
+    if term == 'xterm':  # as fg does with a job that runs: no signal
+        os.tcsetpgrp(0, j.pgid)
+        t.until(lambda: '\x1b[K' in t.output, 4)
+    os.kill(j.pids[0], signal.SIGTERM)
+    check(j.status(), 'signal 15', 'dlock')
+    t.quiet(0.05)
+    check(t.output.count('\n'), 1, 'lines at the end with %r' % term)
 tell('acquire', 'wait')
 t.output = ''
 j = t.start([DLOCK, '-q', '-w', '1.3', LOCK, 'true'])
 check(j.status(), 'exit 75', 'dlock')
 t.quiet(0.05)
 check(t.output, '', 'with -q')
+PY
+}
+
+@test "a terminal that Ctrl-S has stopped does not hold up the wait" {
+    tell acquire wait
+    TERM=xterm terminal <<'PY'
+t = Term()
+j = t.start([DLOCK, LOCK, 'touch', T + '/ran'])
+t.until(lambda: ': 1s' in t.output)
+t.type(b'\x13')
+t.quiet(1.3)
+check(': 2s' in t.output, False, 'written to a stopped terminal')
+tell('acquire', 'grant')
+t.until(lambda: os.path.exists(T + '/ran'))
+t.type(b'\x11')
+check(j.status(), 'exit 0', 'dlock')
+t.until(lambda: 'got ' in t.output)
 PY
 }
 

@@ -121,8 +121,8 @@ TRACE='touch ran'
     refused 64 -F "fake://$T/store#$NAME" touch ran
     says "--no-fork"
     refused 64 -F "redis://127.0.0.1:1#$NAME" touch ran
-    refused 64 -s "redis://127.0.0.1:1#$NAME" touch ran
-    says shared
+    refused 64 --slots 2 "redlock://127.0.0.1:1,127.0.0.2:1,127.0.0.3:1#$NAME" touch ran
+    says "slots are not available for redlock"
 }
 
 @test "names the smallest ttl that fits the grace" {
@@ -168,7 +168,7 @@ TRACE='touch ran'
         'redis://[::1#x' 'redis://[::g]#x' 'redis://[::1]x#x' redis://a,b#x redis://h/x#y redis://h/-1#x \
         redis://h/99999999999#x 'redis://h h#x' redis://:6379:#x redis://h%zz#x redis://h%00#x redis://h#%00 \
         redis://h#%zz redis://h#% redis://h#%1 'redis://h?x=1#y' 'redis://h?=1#y' \
-        'redis://h?restart-grace=x#y' 'redis://h?restart-grace=1&restart-grace=2#y' 'redis://h?db=1#y' \
+        'redis://h?restart-grace=x#y' 'redis://h?restart-grace=1&restart-grace=2#y' 'redis://h/2?db=1#y' 'redis://h?db=x#y' 'redis://h?db=1?x=1#y' \
         redis+unix://#x redis+unix:///#x redis+unix://host/path#x 'redis+unix:///p?db=x#y' \
         "redis+unix:///$(printf '%200s' | tr ' ' p)#x" \
         file://#x file://host/x file://x "file://$T/store?x=1#y" "file://$T/store#a%" ://x '://#x'; do
@@ -381,6 +381,24 @@ TRACE='touch ran'
     refused 64 -u 987
     # Not a number, and so a file: a command is missing.
     refused 64 -n -- -3
+}
+
+# What they mean is tested in unit/cli/test_options.c.
+@test "variables set the defaults of -w, --ttl and --note" {
+    export DLOCK_TIMEOUT=0.05 DLOCK_TTL=2 DLOCK_NOTE="for ftp://u:$SECRET@ci/7"
+    # The holder's own default shows that the command gets the variables as they are.
+    run -75 run_t 20 "$DLOCK" "file://$T/store#$NAME" sh -c '
+        [ "$DLOCK_TIMEOUT $DLOCK_TTL $DLOCK_NOTE" = "$1" ] || exit 1
+        "$DLOCK" --status "$2" >status
+        "$DLOCK" --no-reentrant "$2" touch ran' sh "$DLOCK_TIMEOUT $DLOCK_TTL $DLOCK_NOTE" "file://$T/store#$NAME"
+    grep -F 'for ftp://***@ci/7' status
+    ! grep -F "$SECRET" status || fail "the password is shown"
+    rm status
+    DLOCK_TTL=1h30 refused 64 ./x touch ran
+    says 'DLOCK_TTL: "1h30" is not a duration'
+    DLOCK_TIMEOUT="redis://u:$SECRET@h" refused 64 ./x touch ran
+    says "DLOCK_TIMEOUT"
+    DLOCK_TTL=x DLOCK_TIMEOUT=x run -0 run_t 5 "$DLOCK" --status ./x
 }
 
 @test "says why a command cannot run" {

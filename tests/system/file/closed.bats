@@ -114,7 +114,7 @@ nfs() {
         [ "${lines[1]}" = ran ]
         run -0 run_t 5 "$DLOCK" "$lock" true # it is the file system, not the lock
         [ -z "$output" ]
-        run -75 nfs "$DLOCK" -q "$lock" "$DLOCK" -q -n "$lock" true
+        run -75 nfs "$DLOCK" -q "$lock" "$DLOCK" --no-reentrant -q -n "$lock" true
         refute_out ran
     done
     # A wait says it once, too.
@@ -157,7 +157,7 @@ stuck_said() { grep -c 'cannot be killed' "$T/out"; }
 # bats test_tags=slow
 @test "keeps the lock while a process cannot be killed, and says so once" {
     become_root
-    somebody --ttl 1.5 "$L"
+    somebody -q --ttl 1.5 "$L"
     wait_for 5 running 4
     tell renew unclear
     wait_for 5 grep -q 'cannot be killed' "$T/out"

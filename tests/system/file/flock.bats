@@ -53,9 +53,8 @@ queued() { grep -q -- "-> FLOCK .*:$(stat -c %i "$1") " /proc/locks; }
         run -0 run_t 5 flock -n x true
     done
     hold flock x
-    run -75 run_t 5 "$DLOCK" -n x touch ran
-    assert_out "x"
-    assert_out "held"
+    run -75 run_t 5 "$DLOCK" -vn x touch ran
+    assert_out "'x' is busy: held by "
     run -75 run_t 5 "$DLOCK" -sn x touch ran
     let_go
     [ ! -e ran ]
@@ -206,8 +205,8 @@ bare() {
             rm in
         done
         if [ $without != children ]; then
-            run -75 bare $without "$DLOCK" -n x "$DLOCK" -n x true
-            assert_out "'x' is held by "
+            run -75 bare $without "$DLOCK" -n x "$DLOCK" --no-reentrant -vn x true
+            assert_out "'x' is busy: held by "
             run -0 bare $without sh -c '"$0" -n 9 && "$0" -u 9 && flock -n x true' "$DLOCK" 9>x
             run -3 bare $without sh -c 'exec "$0" x sh -c "exit 3" <&- >&-' "$DLOCK"
         fi
@@ -227,6 +226,52 @@ bare() {
     # What is missing for a tree is said where more is to be said.
     run -0 bare proc "$DLOCK" -v -o x true
     assert_out "signals go to the command only, and nothing that it starts will be ended: /proc"
+}
+
+# --- util-linux's own tests ----------------------------------------------------------------------------
+# The subtests of tests/ts/misc/flock, by their names, without its sleep of 3 s. Six of them are in 2.38; 2.41 adds "fd" and
+# "fcntl-vs-flock", and does all again with --fcntl. The original: TS_CMD_FLOCK=dlock, CI unset.
+
+# subtest NAME RC TEXT CMD...: RC, TEXT on stdout, and nothing on stderr.
+subtest() {
+    local rc=0
+    run_t 10 "${@:4}" >out 2>err </dev/null || rc=$?
+    [ $rc = "$2" ] && [ "$(cat out)" = "$3" ] && [ ! -s err ] || fail "$api $1: $rc, $(cat out err)"
+}
+
+@test "passes util-linux's own tests of flock(1)" {
+    unset CI
+    local never="You will never see this!" code="--conflict-exit-code 123" api waiter
+    for api in '' --fcntl; do
+        # shellcheck disable=SC2086
+        start_log general "$DLOCK" $api --shared lockfile bash -c 'echo Locking; : >held; read x <go; echo Unlocking'
+        HOLDER=$STARTED
+        wait_for 5 test -e held
+        # shellcheck disable=SC2086
+        {
+            subtest non-block 123 "" "$DLOCK" $api --nonblock $code lockfile echo "$never"
+            subtest non-block 123 "" "$DLOCK" $api --nonblocking $code lockfile echo "$never" # so in 2.41
+            subtest no-fork 123 "" "$DLOCK" $api --no-fork --nonblock $code lockfile echo "$never"
+            subtest shared 0 "Have shared lock" "$DLOCK" $api --shared lockfile echo "Have shared lock"
+            subtest exclusive 123 "" "$DLOCK" $api --nonblock --exclusive $code lockfile echo "$never"
+            subtest exclusive 123 "" "$DLOCK" $api --nb --exclusive $code lockfile echo "$never" # so in 2.41
+            exec 4<>lockfile
+            subtest fd 123 "" "$DLOCK" $api --nonblocking --exclusive $code 4
+            exec 4>&-
+            [ ! -e 4 ]
+            [ -z "$api" ] || subtest fcntl-vs-flock 0 "flock vs fcntl" "$DLOCK" --nonblock --exclusive lockfile echo "flock vs fcntl"
+            # timeout and time-check: not before the holder has ended, and then soon.
+            start_log waiter "$DLOCK" $api --timeout 5 --conflict-exit-code 5 lockfile echo "After timeout."
+        }
+        waiter=$STARTED
+        wait_for 5 grep -qE -- "-> (FLOCK|OFDLCK) .*:$(stat -c %i lockfile) " /proc/locks
+        [ ! -s waiter ]
+        let_go
+        exits 0 5 "$waiter"
+        [ "$(cat waiter)" = "After timeout." ]
+        [ "$(cat general)" = $'Locking\nUnlocking' ]
+        rm held
+    done
 }
 
 # --- the descriptor form -------------------------------------------------------------------------------
@@ -249,13 +294,21 @@ bare() {
 @test "-n, -E, -w and signals work with a descriptor" {
     hold flock x
     exec 8>x
+    run -75 run_t 5 "$DLOCK" -vn 8
+    assert_out "descriptor 8 is busy: held by "
+    assert_out "(flock x"
     run -75 run_t 5 "$DLOCK" -n 8
-    assert_out "descriptor 8"
-    assert_out "held"
+    [ -z "$output" ]
     run -7 run_t 5 "$DLOCK" -q -E 7 -n 8
     [ -z "$output" ]
     timed 75 "$DLOCK" -w 0.3 8
     assert_between 300 $ms $((400 + BUSY)) "-w 0.3 in ms"
+    assert_out "descriptor 8 is still busy after 300ms: held by "
+    assert_out "(flock x"
+    CI=1 start_log progress.log "$DLOCK" 8
+    wait_for 5 file_has progress.log $'\n' # a whole line
+    [[ $(cat progress.log) == "dlock: waiting for descriptor 8: 1s; held by "*", pid $HOLDER (flock x"*")" ]] || fail "$(cat progress.log)"
+    progress=$STARTED
     start_log waiter.log "$DLOCK" 8
     wait_for 5 queued x
     kill -TERM "$STARTED"
@@ -266,6 +319,8 @@ bare() {
     wait_for 5 queued x
     let_go
     wait_exit 5 "$STARTED"
+    wait_exit 5 "$progress"
+    file_has progress.log $'\ndlock: got descriptor 8 after '
     run -1 run_t 5 flock -n x true
     exec 8>&-
     run -0 run_t 5 flock -n x true
@@ -278,7 +333,7 @@ bare() {
     hold flock x
     run -75 run_t 5 "$DLOCK" --status 8
     assert_out "descriptor 8 ($T/x): held"
-    assert_out "held by pid $HOLDER (flock x"
+    assert_out ", pid $HOLDER (flock x"
     run -75 run_t 5 "$DLOCK" --status --json 8
     assert_out "\"lock\":\"descriptor 8\",\"store\":\"$T/x\",\"state\":\"held\""
     # Its path may name another file by now.
@@ -310,7 +365,7 @@ bare() {
     ln -s target link
     run -1 run_t 5 "$DLOCK" link flock -n target true
     [ -L link ]
-    printf '#!/bin/sh\nexec "$DLOCK" -n "$0" true\n' >script
+    printf '#!/bin/sh\nexec "$DLOCK" --no-reentrant -n "$0" true\n' >script
     chmod +x script
     run -0 run_t 5 ./script
     run -75 run_t 5 "$DLOCK" script ./script
@@ -343,8 +398,8 @@ on_block() {
         [ -z "$output" ]
     done
     hold flock x
-    run -75 on_block "$DLOCK" -n x touch ran
-    assert_out "held by pid $HOLDER"
+    run -75 on_block "$DLOCK" -vn x touch ran
+    assert_out ", pid $HOLDER ("
     run -75 on_block "$DLOCK" --status x
     let_go
     [ "$(cat x)" = text ]
@@ -429,19 +484,20 @@ while True: signal.pause()' "$1"
 @test "a lease on the file is waited for like the lock" {
     lease x
     run -75 run_t 5 "$DLOCK" --status x
-    assert_out "held by pid $LEASE"
+    assert_out ", pid $LEASE ("
     [ ! -e asked ]
-    timed 75 "$DLOCK" -n x touch ran
+    CI=1 timed 75 "$DLOCK" -n x touch ran
     assert_between 0 $ms $((150 + BUSY)) "-n in ms"
-    [[ $output == "dlock: 'x' is held by pid $LEASE (/usr/bin/python3 "* ]] || fail "$output"
+    [[ $output == "dlock: 'x' is busy: held "*"pid $LEASE (/usr/bin/python3 "* ]] || fail "$output"
     wait_for 5 test -e asked
     run -75 run_t 5 "$DLOCK" -vn x touch ran
     assert_out "cannot open the lock file x: another process has a lease on the file (F_SETLEASE)"
     run -75 run_t 5 "$DLOCK" --status x # the kernel has asked for it
-    assert_out "held by pid $LEASE"
+    assert_out ", pid $LEASE ("
     timed 75 "$DLOCK" -w 0.3 x touch ran
     assert_between 300 $ms $((400 + BUSY)) "-w 0.3 in ms"
-    assert_out "held by pid $LEASE"
+    assert_out "'x' is still busy after 300ms: held "
+    assert_out ", pid $LEASE ("
     [ ! -e ran ]
     start_log waiter.log "$DLOCK" -v x flock -n x true
     waiter=$STARTED
@@ -559,7 +615,10 @@ as_nobody() { run_t 5 setpriv --reuid=nobody --regid=nogroup --clear-groups "$@"
     [ "$last" -gt 1700000000000000 ]
     run -0 run_t 5 env DLOCK_FENCE=1 "$DLOCK" x sh -c 'echo "${DLOCK_FENCE-unset}"'
     [ "$output" = unset ]
+    # A shared holder has the last one, and none before there was one.
     run -0 run_t 5 "$DLOCK" -s "$DIR#n" sh -c 'echo "${DLOCK_FENCE-unset}"'
+    [ "$output" = "$last" ]
+    run -0 run_t 5 "$DLOCK" -s "$DIR#never" sh -c 'echo "${DLOCK_FENCE-unset}"'
     [ "$output" = unset ]
     [ "$(ls -A | grep -c fence)" -eq 1 ]
     [ -z "$(ls -A | grep dlock- || :)" ]
@@ -570,7 +629,7 @@ as_nobody() { run_t 5 setpriv --reuid=nobody --regid=nogroup --clear-groups "$@"
     run_t 5 "$DLOCK" "$DIR#a%25b" test -e "$T/a%25b.lock"
     run_t 5 "$DLOCK" "$DIR#.." test -e "$T/...lock"
     run_t 5 "$DLOCK" "$DIR#..%2F..%2Fx" test -e "$T/..%2F..%2Fx.lock"
-    run -75 run_t 5 "$DLOCK" "$DIR#a%2Fb" "$DLOCK" -q -n "$DIR#a%2Fb" true
+    run -75 run_t 5 "$DLOCK" "$DIR#a%2Fb" "$DLOCK" --no-reentrant -q -n "$DIR#a%2Fb" true
     run -0 run_t 5 "$DLOCK" "$DIR#a%2Fb" "$DLOCK" -n "$DIR#ab" true
     run -0 run_t 5 "$DLOCK" "$DIR#$(printf 'n%.0s' {1..250})" true
     run -64 run_t 5 "$DLOCK" "$DIR#$(printf 'n%.0s' {1..251})" true
@@ -696,8 +755,8 @@ open("go").read()'
         [ "$looked" = 0 ]
         [ -z "$output" ]
         # shellcheck disable=SC2086
-        calls $how
-        assert_out "held by pid $HOLDER (/usr/bin/python3"
+        CI=1 calls $how
+        assert_out ", pid $HOLDER (/usr/bin/python3"
         assert_between 1 "$calls" 2500 "system calls of $how"
         [ "$looked" = 1 ]
     done
@@ -714,9 +773,22 @@ open("go").read()'
 # --- status --------------------------------------------------------------------------------------------
 
 @test "--status names the holder and changes nothing" {
-    run -0 run_t 5 "$DLOCK" --status "$T/x"
-    [ ! -e x ]
-    run -0 run_t 5 "$DLOCK" --status "file://$T/none#n"
+    # A typo is not taken for a free lock, and makes no file.
+    run -0 run_t 5 "$DLOCK" --status ./typo
+    [ "$output" = "./typo (./typo): free (no such file)" ]
+    for lock in "$T/none/x" "$DIR#typo" "file://$T/none#n"; do
+        run -0 run_t 5 "$DLOCK" --status "$lock"
+        [[ $output == *": free (no such file)" ]]
+        run -0 run_t 5 "$DLOCK" --status --json "$lock"
+        assert_out '"state":"free","reason":"no such file","holders":[]'
+    done
+    [ -z "$(ls | grep -e typo -e none)" ]
+    : >there
+    for opt in '' --json; do
+        # shellcheck disable=SC2086
+        run -0 run_t 5 "$DLOCK" --status $opt there
+        refute_out "such file"
+    done
     hold "$DLOCK" --note "the nightly run" "$DIR#n"
     run -75 run_t 5 "$DLOCK" --status "$DIR#n"
     assert_out "$HOLDER"
@@ -732,10 +804,10 @@ open("go").read()'
 
 # held_by PID WORD: --status and a refusal name that process, and show its command.
 held_by() {
-    for how in "--status $3" "-n $3 true"; do
+    for how in "--status $3" "-vn $3 true"; do
         # shellcheck disable=SC2086
         run -75 run_t 5 "$DLOCK" $how
-        assert_out "held by pid $1 ("
+        assert_out ", pid $1 ("
         assert_out "$2"
     done
 }
@@ -753,7 +825,7 @@ held_by() {
     is_cat() { [ "$(tr '\0' ' ' <"/proc/$(cat pid)/cmdline")" = "cat go " ]; }
     wait_for 5 is_cat
     held_by "$(cat pid)" "cat go" "$DIR#n"
-    assert_out ": nightly"
+    assert_out ', note "nightly"'
     echo >go
     wait_for 5 flock -n n.lock true
 }
@@ -793,11 +865,11 @@ held_by() {
     sed -i 's/ since=[0-9]* waited=[0-9]* / since=1790000000123 waited=200000 /' n.fence
     run -75 run_t 5 "$DLOCK" --status "$DIR#n"
     assert_out "since 2026-09-21 14:13:20 +0000 ("
-    assert_out " ago, waited 3 min)"
+    assert_out " ago, waited 3m20s)"
     run -75 run_t 5 "$DLOCK" --status --json "$DIR#n"
     assert_out '"since_ms":1790000000123,"waited_ms":200000'
-    run -75 run_t 5 "$DLOCK" -n "$DIR#n" true
-    assert_out " ago, waited 3 min)"
+    run -75 run_t 5 "$DLOCK" -vn "$DIR#n" true
+    [[ $output == *"is busy: held for "*d*" by "*", pid $HOLDER (sh)" ]] || fail "$output"
     # The waiter has none: its wait goes on.
     [ "$("$DLOCK" --status --json "$DIR#n" | grep -o waited_ms | wc -l)" = 1 ]
     let_go

@@ -70,7 +70,7 @@ wait_in_line() {
         L="$U#$uri"
         key=$(key_of "$name")
         sql_hold "$key"
-        run run_t 5 "$DLOCK" -n "$L" touch "$T/ran"
+        run run_t 5 "$DLOCK" -vn "$L" touch "$T/ran"
         assert_rc 75
         [ ! -e ran ]
         assert_out "(psql)"
@@ -117,7 +117,7 @@ wait_in_line() {
         assert_rc 0
         [ "$output" = f ] || fail "$k: $output"
         sql_hold "$sql"
-        run run_t 5 "$DLOCK" -n "$L" true
+        run run_t 5 "$DLOCK" -vn "$L" true
         assert_rc 75
         assert_out psql
         run run_t 5 "$DLOCK" --status "$L"

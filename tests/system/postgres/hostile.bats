@@ -76,7 +76,7 @@ MOST=250
 @test "a lease rides out an endless answer to a renewal" {
     bounded
     proxy flood 'UPDATE' flood
-    start_log out "$ROOT/tests/support/helpers/peak_rss.py" most "$DLOCK" --ttl 3 "$P?mode=lease#$NAME" $SUBJECT -u "$T/end" -r 3
+    start_log out "$ROOT/tests/support/helpers/peak_rss.py" most "$DLOCK" -q --ttl 3 "$P?mode=lease#$NAME" $SUBJECT -u "$T/end" -r 3
     K=$STARTED
     wait_for 5 running
     flooded() { [ ! -e flood ]; }

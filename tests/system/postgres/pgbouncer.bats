@@ -194,7 +194,7 @@ pooled_lock() {
     local t0
     pooler transaction
     hold --ttl 60
-    run -75 run_t 5 "$DLOCK" -n "$D" true
+    run -75 run_t 5 "$DLOCK" -vn "$D" true
     assert_out "pid $HOLDER"
     start_log w.log "$DLOCK" "$D" "$HELPERS/clock" got
     wait_for 5 eval '"$DLOCK" --status "$D" | grep "pid '"$STARTED"'"'
@@ -243,22 +243,31 @@ pooled_lock() {
     wait_for 2 row_is_free
 }
 
-@test "a pooler that is away for longer ends hold and wait" {
-    local now
+@test "a pooler that is away for longer ends the hold, not the wait" {
+    local now t0 short waiter
     pooler transaction
     start_log hold.log "$DLOCK" --ttl 2 --grace 0.2 "$L" "$HELPERS/witness" "$T" 60000 tree
     HOLDER=$STARTED
     wait_for 5 file_has history enter
-    start_log w.log "$DLOCK" --ttl 1.5 "$L" touch ran
+    start_log w.log "$DLOCK" --ttl 1 "$L" "$HELPERS/clock" got
     wait_for 3 tries_are 2
+    start_log short.log "$DLOCK" --ttl 1 -w 2.5 "$L" touch ran
+    short=$STARTED waiter=${STARTED_PIDS[-2]}
+    wait_for 3 tries_are 4
     kill -KILL "$PGB_PID"
+    wait_for 5 pid_gone "$PGB_PID"
+    t0=$(now_ms)
     wait_for 4 flock -sn witness true
     # The lease had not ended yet.
     now=$(date +%s%3N)
     [ "$(row "$EXPIRES")" -gt "$now" ]
     exits 79 8 "$HOLDER"
-    exits 69 5 "$STARTED"
-    [ ! -e ran ]
+    exits 69 5 "$short"
+    wait_for 8 beyond $((t0 + 5200))
+    pid_alive "$waiter" && [ ! -e got ] || fail "$(cat w.log)"
+    pgb_launch
+    exits 0 5 "$waiter"
+    [ -s got ] && [ ! -e ran ]
 }
 
 @test "a pool of one session, and more who want it" {
@@ -326,9 +335,18 @@ pooled_lock() {
     assert_out 'no more connections allowed'
     kill "$STARTED"
     pgb_stop
+    pooler transaction
+    run -77 run_t 8 "$DLOCK" --retry "${L/postgres@/nouser@}" touch ran
+    assert_out 'no such user'
+    pgb_stop
     pg_start_in own
     PG_PORT=${PG_PORTS[own]} pooler transaction server_connect_timeout=1 server_login_retry=1
     pg_stop own
     run -69 run_t 8 "$DLOCK" --connect-timeout 3 "$L" touch ran
     [ ! -e ran ]
+    start_log retry.log "$DLOCK" --retry --connect-timeout 1 -w 30 "$L" touch got
+    wait_for 10 eval '[ "$(grep -c "closing because: .*login\|closing because: .*connect" "$PGB_LOG")" -ge 3 ]'
+    pg_restart own fast
+    exits 0 10 "$STARTED"
+    [ -e got ]
 }

@@ -97,9 +97,22 @@ everything() {
     wait_for 5 renewed
     let_go
     exits 0 5 "$t"
+    [[ $L != *mode=lease* ]] || readers
     run run_t 5 "$DLOCK" --status "$L"
     assert_rc 0
     was_called && fail "code of another role was run: $L" || :
+}
+# The same with a slot and a reader, and a writer that waits for them.
+readers() {
+    hold --slots 2 --ttl 2
+    start_log w.log "$DLOCK" -w 20 "$L" true
+    wait_for 5 eval '[ "$(in_db -c "select count(*) from own.locks_holders")" = 2 ]'
+    run run_t 5 "$DLOCK" -n -s "$L" true
+    assert_rc 75
+    run run_t 5 "$DLOCK" --status "$L"
+    assert_out 'slot 0 of 2'
+    let_go
+    exits 0 5 "$STARTED"
 }
 # The holder's session has sent a statement after the one that was granted.
 renewed() {
@@ -218,7 +231,7 @@ EOT
     sed -n '/^CREATE SCHEMA dlock;/,/^\.Ed/{/^\.Ed/d;p}' "$ROOT/man/dlock.1" >manual.sql
     in_db -c 'create role app login' -f "$T/manual.sql"
     L="postgres://app@$AT?mode=lease&table=dlock.locks#$NAME"
-    run run_t 5 "$DLOCK" "$L" "$DLOCK" -n "$L" true
+    run run_t 5 "$DLOCK" "$L" "$DLOCK" --no-reentrant -n "$L" true
     assert_rc 75
     # Others may not even look.
     run run_t 5 "$DLOCK" -n "${L/app@/mallory@}" true

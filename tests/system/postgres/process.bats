@@ -49,6 +49,20 @@ beyond() { [ "$(now_ms)" -ge "$1" ] || pid_gone "$K"; }
     done
 }
 
+@test "the guard keeps the session of each lock of a set" {
+    local one two
+    one=$(lock_of advisory 1) two=$(lock_of advisory 2)
+    start_log set.log "$DLOCK" --ttl 20 --also "$one" --also "$T/file" "$two" "$HELPERS/witness" "$T" 60000 tree
+    wait_for 5 file_has history enter
+    local K=$STARTED lock
+    find_guard
+    kill -STOP "$G"
+    kill -KILL "$K"
+    for lock in "$one" "$two" "$T/file"; do run -75 run_t 5 "$DLOCK" -w 0.2 -q "$lock" true; done
+    kill -CONT "$G"
+    for lock in "$one" "$two" "$T/file"; do run -0 run_t 5 "$DLOCK" -w 4 "$lock" flock -sn witness true; done
+}
+
 # The command of the next test: what it leaves in a session of its own, without an ear for TERM, it ends itself, and
 # itself, too, if its keeper lives. Else they are for somebody else to end.
 INSIDE='exec 9>"$1/witness"
@@ -135,7 +149,7 @@ one_point() {
         t0=$(now_ms)
         ended 5
         assert_rc 79
-        assert_out "is lost"
+        assert_out "could not be renewed in time: this process did not run for"
         [ "$(grep -c . out)" = 1 ] || fail "$mode: $output"
         # At the latest when it wakes up for the next renewal: 0.77 s.
         assert_between 0 $(($(now_ms) - t0)) $((1300 + SLOW)) "$mode: time until the end (ms)"
@@ -178,7 +192,7 @@ server_is_ahead() { # SECONDS
     # Renewals are 0.74 s apart.
     assert_between 0 $(($(now_ms) - t0)) $((1100 + SLOW)) "time until it is noticed (ms)"
     assert_rc 79
-    assert_out "gone"
+    assert_out "is lost: it expired"
     [ "$(count_seen main sig 15)" = 0 ]
     wait_for 2 tree_gone
     run -0 "$DLOCK" -n "$L" true

@@ -123,7 +123,7 @@ hold_and_wait() {
     refute_out foreign
     assert_out "\"pid\":$pid"
     # Waiting, too, and -n.
-    run run_t 5 "$DLOCK" -n "$L" true
+    run run_t 5 "$DLOCK" -vn "$L" true
     assert_rc 75
     assert_out "$pid"
     run run_t 5 "$DLOCK" -w 1.2 "$L" true
@@ -156,8 +156,7 @@ fails() {
     fails 64 renew "$U?renew=1#$NAME"
     fails 64 duration "$U?restart-grace=x#$NAME"
     fails 64 table "$U?table=public.x#$NAME"
-    fails 64 port "$U?port=1#$NAME"
-    fails 64 shared -s "$L"
+    fails 69 "127.0.0.1:1" "$U?port=1#$NAME" # as libpq has it
     fails 64 "24 days" --ttl 25d "$L"
     fails 69 no/where "postgres:///postgres?host=/no/where#$NAME"
     PGSERVICE=nosuch fails 64 nosuch "postgres:///postgres#$NAME"
@@ -168,6 +167,43 @@ fails() {
     assert_rc 0
     run run_t 5 "$DLOCK" "$U?options=-csearch_path%3Dx&gssencmode=disable#$NAME" true
     assert_rc 0
+}
+
+# ------------------------------------------------ URLs as people have them ---
+
+@test "spellings of one database are one lock" {
+    local at=${U#*://} u
+    hold
+    for u in "postgresql+psycopg2://$at" "postgres+asyncpg://$at?ssl=0&prepared_statement_cache_size=0" \
+        "postgresql://$at?schema=public&connection_limit=1&pgbouncer=true" "postgresql+pg8000://$at?pool_size=5" \
+        "postgresql://postgres@localhost:1/postgres?host=$PG_SOCK&port=$PG_PORT"; do
+        run -75 run_t 5 "$DLOCK" -qn "$u#$NAME" touch ran
+    done
+    let_go
+    [ ! -e ran ]
+}
+
+@test "-v names ignored parameters, and what says where the lock is or who the server is is refused" {
+    local u="$U?password=c4nary&pool=5&pgbouncer=c4nary&prepareThreshold=0" v
+    for v in "" -q; do
+        run -0 run_t 5 "$DLOCK" $v "$u#$NAME" true
+        [ -z "$output" ] || fail "$output"
+    done
+    run -0 run_t 5 "$DLOCK" -v "$u#$NAME" true
+    assert_out "ignored the parameters of other programs: pool, pgbouncer, prepareThreshold"
+    refute_out c4nary
+    # The server has no TLS.
+    for v in ssl=true ssl=require sslMode=require sslaccept=strict; do
+        fails 69 SSL "$U?$v#$NAME"
+    done
+    fails 64 sslaccept "$U?sslaccept=accept_invalid_certs#$NAME"
+    fails 64 sslidentity "$U?sslidentity=c4nary&sslpassword=c4nary#$NAME"
+    refute_out c4nary
+    fails 64 "use table=SCHEMA.NAME" "$U?mode=lease&schema=x#$NAME"
+    fails 64 "use & here" "$U?schema=x?mode=lease#$NAME"
+    fails 64 "did you mean connect_timeout?" "$U?conect_timeout=c4nary#$NAME"
+    refute_out c4nary
+    fails 64 "unknown store" "mysql+pymysql://${U#*://}#$NAME"
 }
 
 # with_passwords: an own server that asks for them; the role "u" has $PW.
@@ -306,14 +342,14 @@ signal.pause()' >silent
 @test "a server that just started grants nothing during the restart grace" {
     own_server
     L="$U?restart-grace=5#$NAME"
-    run run_t 5 "$DLOCK" -n "$L" touch ran
+    run run_t 5 "$DLOCK" -vn "$L" touch ran
     assert_rc 75
     assert_out restart-grace
     [ ! -e ran ]
     # Without it there is no such thing.
     run run_t 5 "$DLOCK" -n "$U#$NAME" true
     assert_rc 0
-    run run_t 15 "$DLOCK" "$L" "$PG_BIN/psql" -XAtq -h 127.0.0.1 -p "$PG_PORT" -U postgres -d postgres \
+    run run_t 15 "$DLOCK" -v "$L" "$PG_BIN/psql" -XAtq -h 127.0.0.1 -p "$PG_PORT" -U postgres -d postgres \
         -c "select 'up for ', clock_timestamp() - pg_postmaster_start_time() between '5 s' and '8 s'"
     assert_rc 0
     assert_out restart-grace
@@ -443,17 +479,17 @@ grace_left() { pgsql -c "select (60000 - extract(epoch from clock_timestamp() - 
     run -0 run_t 5 "$DLOCK" -n "${L/=60/=1ms}" true
     # The lease table: since the first try on this timeline. A lock that is held is told as such.
     L="postgres://postgres@127.0.0.1:$PG_PORT/postgres?mode=lease&restart-grace=60#$NAME"
-    run -75 run_t 5 "$DLOCK" -n "$L" touch ran
+    run -75 run_t 5 "$DLOCK" -vn "$L" touch ran
     assert_out restart-grace
     run -75 run_t 5 "$DLOCK" -w 0.1 "$L" touch ran
     [ ! -e ran ]
-    run -75 run_t 5 "$DLOCK" -n "${L/&restart-grace=60/}" "$DLOCK" -n "$L" true
+    run -75 run_t 5 "$DLOCK" -n "${L/&restart-grace=60/}" "$DLOCK" -vn "$L" true
     assert_out "held by"
     refute_out restart-grace
     pgsql -c "update dlock_locks set expires = expires - interval '1 min' where name = ''"
     run -0 run_t 5 "$DLOCK" -n "$L" true
     pgsql -c "update dlock_locks set owner = '00000001' where name = ''"
-    run -75 run_t 5 "$DLOCK" -n "$L" touch ran
+    run -75 run_t 5 "$DLOCK" -vn "$L" touch ran
     assert_out restart-grace
     [ ! -e ran ]
 }

@@ -93,7 +93,7 @@ waits() { "$DLOCK" --status "$1" | grep -q 'waiting 1'; }
         wait_for 5 test -e held
         shows || fail "$mode: PGAPPNAME is not shown"
         PGAPPNAME=other run -75 run_t 5 "$DLOCK" --status "$L"
-        assert_out "held by pid $holder"
+        assert_out ", pid $holder ("
         echo >go
         wait_exit 5 "$holder"
         PGOPTIONS='-c nosuch=1' run -69 run_t 5 "$DLOCK" "$L" touch ran

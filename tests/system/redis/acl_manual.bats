@@ -118,12 +118,40 @@ one_server() {
     all_used own -- "${words[@]}"
     # As the manual says: without +info all works, but for a warning and entries in the server's log.
     own acl setuser runner -info
-    run -0 run_t 5 "$DLOCK" -n "$L" true
+    CI=1 run -0 run_t 5 "$DLOCK" -n "$L" true
     [ "${#lines[@]}" = 1 ]
     assert_out "INFO is refused"
     [ "$(own acl log | grep -A 1 '^object$' | grep -vE '^(object|--)$' | sort -u)" = info ] || fail "$(own acl log)"
     # Other names are none of its business.
     run -77 run_t 5 "$DLOCK" -n "$U#other" true
+}
+
+# bats test_tags=slow
+@test "the manual's rights for shared locks and slots are sufficient and minimal" {
+    one_server
+    local words more i pids=()
+    read -ra words <<<"$(rule Redis runner)"
+    read -ra more <<<"$(section Redis | sed -n '/^+/p' | tr '\n' ' ')"
+    own acl setuser runner "${words[@]}" "${more[@]}" >/dev/null
+    start_log hold.log "$DLOCK" "$L" sh -c ': >held; while [ ! -e go ]; do sleep .02; done'
+    pids+=("$STARTED")
+    wait_for 5 test -e held
+    for i in -s -s '--slots 1' '--slots 1' -x; do
+        # shellcheck disable=SC2086
+        start_log "w${#pids[@]}.log" "$DLOCK" --ttl 10 $i "$L" sleep 0.5
+        pids+=("$STARTED")
+        wait_for 5 on_queue $((${#pids[@]} - 1))
+    done
+    # Longer than a look of those behind the second.
+    i=$(($(now_ms) + 1600))
+    wait_for 3 eval "[ \$(now_ms) -gt $i ]"
+    : >go
+    wait_for 5 on_queue 2
+    run -75 run_t 5 "$DLOCK" --status "$L"
+    assert_out "1 of 1 slots"
+    for i in "${pids[@]}"; do exits 0 5 "$i"; done
+    no_complaint own
+    all_used own -- "${more[@]}"
 }
 
 # bats test_tags=slow

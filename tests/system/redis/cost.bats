@@ -102,7 +102,8 @@ connected() { [ "$(own client list | grep -c 'cmd=')" -ge "$1" ]; }
     wait_for 5 running
     start_log w "$DLOCK" -q --ttl 30 "$L" true
     waiter=$STARTED
-    wait_for 5 in_line 1
+    # Holder, waiter with its two, and the one that asks: a first contact that is cut fails.
+    wait_for 5 connected 4
     exec {admin}<>"/dev/tcp/127.0.0.1/${REDIS_PORTS[own]}"
     cut() { # ROUNDS
         local i
@@ -114,8 +115,7 @@ connected() { [ "$(own client list | grep -c 'cmd=')" -ge "$1" ]; }
     }
     cut 15
     wait_for 5 eval '[ "$(own zcard "{$NAME}:dlock:queue")" = 1 ]'
-    # Holder, waiter with its two, this one and the one that asks.
-    wait_for 5 connected 5
+    wait_for 5 connected 5 # and admin
     before="$(fds "$K") $(fds "$waiter")" holder_kb=$(rss "$K") waiter_kb=$(rss "$waiter")
     n=$(connections)
     reconnects=$(amount reconnects)

@@ -30,7 +30,7 @@ INTERVAL=773
     redis_kill own
     redis_launch own "${REDIS_DIRS[own]}" "${REDIS_PORTS[own]}"
     restart=$(now_ns)
-    run -75 run_t 5 "$DLOCK" -n "${L/\#/?restart-grace=3#}" touch ran
+    run -75 run_t 5 "$DLOCK" -vn "${L/\#/?restart-grace=3#}" touch ran
     assert_out "restart"
     ended
     assert_rc 79

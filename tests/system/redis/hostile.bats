@@ -107,7 +107,7 @@ print(subprocess.call(sys.argv[1:]), resource.getrusage(resource.RUSAGE_CHILDREN
 
 @test "replies may come one byte at a time" {
     proxy drip
-    background --ttl 3 "$L" $SUBJECT -u "$T/end" -r 9
+    background -q --ttl 3 "$L" $SUBJECT -u "$T/end" -r 9
     wait_for 10 running
     t0=$(now_ms)
     # Renewed, too.
@@ -321,7 +321,7 @@ paused() { own client pause "$1" all; }
     own_server --enable-debug-command local
     for fault in 'asleep 1.2' 'paused 1200'; do
         rm -f "$C"/*
-        background --ttl 3 "$L" $SUBJECT -u "$T/end" -r 4
+        background -q --ttl 3 "$L" $SUBJECT -u "$T/end" -r 4
         wait_for 5 running
         $fault
         t0=$(now_ms)

@@ -2,6 +2,7 @@
 # lock.bats - locks in a real redis-server: exclusion with other clients, errors, rights, the set-up of the server.
 # The queue is in queue.bats, faults are in faults.bats.
 
+bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/redis
 load ../../support/redislock
@@ -78,7 +79,7 @@ PY
 
 @test "-n fails at once and names the holder" {
     hold
-    run run_t 5 "$DLOCK" -n "$L" true
+    run run_t 5 "$DLOCK" -vn "$L" true
     assert_rc 75
     assert_out "pid $HOLDER"
 }
@@ -271,7 +272,7 @@ acl_rule() {
     # shellcheck disable=SC2046
     rcli_in own acl setuser u on '>pw' resetchannels $(acl_rule)
     L="redis://u:pw@127.0.0.1:$p#$NAME"
-    run run_t 5 "$DLOCK" "$L" true
+    CI=1 run run_t 5 "$DLOCK" "$L" true
     assert_rc 0
     [ "${#lines[@]}" = 1 ]
     assert_out "INFO is refused"
@@ -324,7 +325,7 @@ acl_rule() {
         start_log w.log "$DLOCK" "redis://127.0.0.1:$p#$NAME.$i" true
         wait_for 5 eval '[ "$(rcli_in own zcard "{$NAME.$i}:dlock:queue")" = 1 ]'
         let_go 0
-        file_has hold.log "the release of '$NAME.$i' failed: redis://127.0.0.1:$p/0: the ACL user lacks a right"
+        file_has hold.log "redis://127.0.0.1:$p/0: the release of '$NAME.$i' is not confirmed: the ACL user lacks a right"
         [ "$(wc -l <hold.log)" = 1 ]
         exits 0 5 "$STARTED"
     done
@@ -419,18 +420,13 @@ PY
     done
 }
 
-@test "refuses shared locks and slots" {
-    run run_t 5 "$DLOCK" -s "$L" true
-    assert_rc 64
-}
-
 # ------------------------------------------------- the set-up of the server ---
 
 @test "warns of a server that evicts or forgets locks" {
     own_server --appendonly no --maxmemory 100mb --maxmemory-policy volatile-lru
     local i
     for i in 1 2 3 4 5; do
-        run run_t 5 "$DLOCK" "$L" true
+        CI=1 run run_t 5 "$DLOCK" "$L" true
         assert_rc 0
         [ "${#lines[@]}" = 2 ]
         assert_out "127.0.0.1:${REDIS_PORTS[own]}"
@@ -443,7 +439,7 @@ PY
     # Nobody who has not been granted anything asks.
     rcli_in own set "$NAME" x px 60000
     rcli_in own config resetstat
-    run run_t 5 "$DLOCK" -n "$L" true
+    CI=1 run run_t 5 "$DLOCK" -n "$L" true
     assert_rc 75
     [ "${#lines[@]}" = 1 ]
     # The script itself has asked for the role.
@@ -452,15 +448,66 @@ PY
     # Without a limit nothing is evicted.
     rcli_in own config set maxmemory 0
     rcli_in own config set appendonly yes
-    run run_t 5 "$DLOCK" "$L" true
+    CI=1 run run_t 5 "$DLOCK" "$L" true
     [ -z "$output" ]
 }
 
 @test "a server without INFO is warned of, and grants" {
     own_server --rename-command INFO ''
-    run run_t 5 "$DLOCK" "$L" true
+    CI=1 run run_t 5 "$DLOCK" "$L" true
     assert_rc 0
     [ "${#lines[@]}" = 1 ]
     assert_out "INFO is refused"
     own_gone
+}
+
+# -------------------------------------------------- URLs as people have them ---
+
+@test "spellings of one database are one lock" {
+    local at=127.0.0.1:$REDIS_PORT u
+    own_server --unixsocket "$T/s"
+    redis-cli -s "$T/s" -n 3 set "$NAME" x px 60000
+    for u in "redis+unix://$T/s?db=3" "redis+unix://$T/s?database=3&timeout=5"; do
+        run -75 run_t 5 "$DLOCK" -qn "$u#$NAME" touch ran
+    done
+    run -0 run_t 5 "$DLOCK" -n "redis+unix://$T/s?db=2#$NAME" true
+    rcli -n 3 set "$NAME" x px 60000
+    for u in "redis://$at/3" "redis://$at?db=3" "redis://$at/3?db=3" "valkey://$at/?database=3" "redis://$at?virtual_host=3" \
+        "redlock://$at?db=3" "redis://$at/03?pool_size=5"; do
+        run -75 run_t 5 "$DLOCK" -qn "$u#$NAME" touch ran
+    done
+    for u in "redis://$at" "redis://$at/3?db=2" "redis://$at?pool_size=3"; do
+        run run_t 5 "$DLOCK" -n "$u#$NAME" redis-cli -p "$REDIS_PORT" exists "$NAME"
+        case $u in
+        *3?db=2) assert_rc 64 && assert_out "redis://$at/3: /3 and db=2 are two databases" ;;
+        *) assert_rc 0 && [ "$output" = 1 ] ;; # in database 0, to which redis-cli goes as well
+        esac
+    done
+    rcli -n 3 del "$NAME"
+    [ ! -e ran ]
+}
+
+@test "-v names ignored parameters, and no output has a password" {
+    local u v
+    rcli acl setuser "$NAME" on '>c4nary' '~*' '&*' +@all
+    u="redis://$NAME:c4nary@127.0.0.1:$REDIS_PORT?socket_timeout=5&protocol=3&decode_responses=c4nary#$NAME"
+    for v in "" -q; do
+        run -0 run_t 5 "$DLOCK" $v "$u" true
+        [ -z "$output" ] || fail "$output"
+    done
+    for v in "-v" "-v --status"; do
+        # shellcheck disable=SC2086
+        run run_t 5 "$DLOCK" $v "$u" $([ "$v" != -v ] || echo true)
+        assert_rc 0
+        [ "$(grep -c "redis://127.0.0.1:$REDIS_PORT/0: ignored the parameters of other programs: socket_timeout, protocol, decode_responses" <<<"$output")" = 1 ] ||
+            fail "$output"
+        refute_out c4nary
+    done
+    for v in "password=c4nary" "username=c4nary" "ssl_cert_reqs=c4nary" "frob=c4nary" "password=a&c4nary" "db=c4nary" \
+        "a=1?password=c4nary" "password=a?c4nary=1"; do
+        run -64 run_t 5 "$DLOCK" -v "${u%%\?*}?$v#$NAME" touch ran
+        [ "${#lines[@]}" = 1 ]
+        refute_out c4nary
+    done
+    [ ! -e ran ]
 }

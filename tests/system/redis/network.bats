@@ -52,8 +52,9 @@ rival_is_in() { [ "$(wc -l <"$T/rival")" = 3 ]; }
     start server "$ROOT/tests/support/helpers/contender.py" $PORT "$NAME" 10 >"$T/rival"
     ended
     assert_rc 79
+    assert_out "has not been renewed for"
     assert_out "could not be renewed in time"
-    [ "$(grep -c '^dlock:' "$T/out")" = 1 ]
+    [ "$(grep -c '^dlock:' "$T/out")" = 2 ]
     wait_for 5 rival_is_in
     { read -r expiry && read -r entered && read -r answered; } <"$T/rival"
     [ "$expiry" -gt 0 ]
@@ -122,7 +123,7 @@ rival_is_in() { [ "$(wc -l <"$T/rival")" = 3 ]; }
 # bats test_tags=slow
 @test "a hold rides out lost replies" {
     net_up
-    net_hold --ttl 4 --grace 500ms "$L" $SUBJECT -u "$T/end" -r 4
+    net_hold -q --ttl 4 --grace 500ms "$L" $SUBJECT -u "$T/end" -r 4
     wait_for 5 running
     first=$(connection)
     net_lose_replies
@@ -283,7 +284,7 @@ server_is_up() { [ "$(server redis-cli -p "$1" ping 2>&1)" = PONG ]; }
     [ "$(server redis-cli -p 6381 exists "$NAME")" = 0 ]
 }
 
-@test "a DNS failure is reported at once" {
+@test "a DNS failure is reported at once, and ridden out with --retry" {
     net_up
     # The reply is an ICMP error: nobody listens.
     echo "nameserver $SERVER" >"$T/etc/resolv.conf"
@@ -292,6 +293,15 @@ server_is_up() { [ "$(server redis-cli -p "$1" ping 2>&1)" = PONG ]; }
     assert_out "redis.test"
     assert_between 0 $took $((3000 + SLOW)) "time (ms)"
     [ ! -e "$T/ran" ]
+    # With --retry the name is looked up again.
+    net_hold --retry "redis://redis.test:$PORT#$NAME" touch "$T/ran"
+    local later=$(($(now_ms) + 500))
+    wait_for 5 beyond "$later"
+    pid_alive "$K"
+    echo "$SERVER redis.test" >>"$T/etc/hosts"
+    ended 10
+    assert_rc 0
+    [ -e "$T/ran" ]
 }
 
 # bats test_tags=slow

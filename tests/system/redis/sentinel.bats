@@ -285,7 +285,7 @@ line_at() { [ "$(ncli "$1" zcard "{$NAME}:dlock:queue")" = "$2" ]; } # PORT WAIT
     wait_for 10 names_another
     # Well before the first renewal, and before the time-out of anything.
     ended 79 2
-    file_has hold.log "is gone"
+    file_has hold.log "is lost: it expired"
     wait_exit 3 "$STARTED"
 }
 

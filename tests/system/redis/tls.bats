@@ -74,6 +74,9 @@ recorder() {
         esac
         run -69 run_t 5 "$DLOCK" --status "$at?$CA&insecure=0&sni=not.me#x"
         assert_out "certificate"
+        # That does not pass by itself.
+        run -69 run_t 5 "$DLOCK" --retry "$at?$CA&sni=not.me#x" touch ran
+        assert_out "certificate"
         [ ! -s told ] || fail "$cert: told $(cat told)"
     done
     # It does write down what it is told.
@@ -83,16 +86,25 @@ recorder() {
 
 @test "insecure=1 verifies nothing and says so; -q is silent about it" {
     recorder '-ERR no\r\n' "$TLS/expired.crt" "$TLS/expired.key"
-    run -76 run_t 5 "$DLOCK" -n "rediss://localhost:$PORT?insecure=1#x" true
+    run -76 run_t 5 "$DLOCK" -vn "rediss://localhost:$PORT?insecure=1#x" true
     assert_out "not verified"
     insecure="rediss://app:$SECRET@127.0.0.1:$REDIS_PORT?insecure=1#$NAME"
-    run -0 run_t 5 "$DLOCK" -n "$insecure" true
+    CI=1 run -0 run_t 5 "$DLOCK" -n "$insecure" true
     [ ${#lines[@]} -eq 1 ]
     assert_out "dlock: rediss://127.0.0.1:$REDIS_PORT/0: insecure=1"
     run -0 run_t 5 "$DLOCK" -q -n "$insecure" true
     [ -z "$output" ]
-    run -0 --separate-stderr run_t 5 "$DLOCK" --status "$insecure"
+    run -0 --separate-stderr run_t 5 "$DLOCK" -v --status "$insecure"
     [[ $stderr = *"not verified"* ]]
+}
+
+@test "obeys other programs' parameters that verify, and refuses those that do not" {
+    run -0 run_t 5 "$DLOCK" -n "rediss://app:$SECRET@$AT?ssl_cert_reqs=CERT_REQUIRED&ssl_ca_certs=$TLS/ca.crt#$NAME" true
+    run -0 run_t 5 "$DLOCK" -n "valkeys://app:$SECRET@$AT?ssl_check_hostname=true&$CA&pool_size=3#$NAME" true
+    never 69 "rediss://app:$SECRET@$AT?ssl_ca_certs=$TLS/stranger.crt#$NAME" "certificate"
+    for p in ssl_cert_reqs=none ssl_check_hostname=False skip_verify=true verifyPeer=NONE; do
+        never 64 "rediss://app:$SECRET@$AT?$CA&$p#$NAME" "${p%=*}" "dlock verifies"
+    done
 }
 
 # --- who we are ----------------------------------------------------------------------------------------

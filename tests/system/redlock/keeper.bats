@@ -46,7 +46,7 @@ teardown() { dlock_teardown; }
     t0=$(now_ms)
     ended 5
     assert_rc 79
-    assert_out "is lost"
+    assert_out "could not be renewed in time"
     # At the latest when it wakes up for the next renewal: 0.77 s.
     assert_between 0 $(($(now_ms) - t0)) $((1300 + SLOW)) "ms until the end"
     tree_gone

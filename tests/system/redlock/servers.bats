@@ -89,7 +89,7 @@ for k in sys.argv[2:]:
         for by in 60 -60; do
             # shellcheck disable=SC2086
             jump $by $nodes
-            run -75 run_t 5 "$DLOCK" "$L" "$DLOCK" -q -n "$L" true
+            run -75 run_t 5 "$DLOCK" "$L" "$DLOCK" --no-reentrant -q -n "$L" true
             fence=$(run_t 5 "$DLOCK" "$L" sh -c 'echo $DLOCK_FENCE')
             [ "$fence" -gt "$last" ] || fail "$by s on $nodes: $fence after $last"
             last=$fence

@@ -38,7 +38,7 @@ free() { [ "$(holds)" = 0 ]; }
 
 # granted: it is, nothing is said, and nobody else gets it meanwhile.
 granted() {
-    run -75 run_t 10 "$DLOCK" "$L" "$DLOCK" -q -n "$L" touch ran
+    run -75 run_t 10 "$DLOCK" "$L" "$DLOCK" --no-reentrant -q -n "$L" touch ran
     [ -z "$output" ] || fail "said: $output"
     [ ! -e ran ]
     wait_for 2 free
@@ -144,6 +144,7 @@ untold() {
         untold 2 4
         recorders 2 4 5
         never "$R" "2 of 5"
+        run -69 run_t 10 "$DLOCK" --retry "$R" touch ran
         run -69 run_t 10 "$DLOCK" --connect-timeout 1 --status "$R"
         untold 2 4 5
     done

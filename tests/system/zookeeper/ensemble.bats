@@ -79,7 +79,7 @@ lives() {
         ZK_PORT=$(port "$(zk_leader)")
         freeze "$M"
     }
-    background --ttl 10 "$L" $SUBJECT -u "$T/end" -r 6
+    background -q --ttl 10 "$L" $SUBJECT -u "$T/end" -r 6
     lives frozen
     [ "$output" = "" ]
     thaw "$M"
@@ -128,7 +128,7 @@ lives() {
         run sleep 2 # the fault itself
         thaw "${followers[@]}"
     }
-    background --ttl 10 "$L" $SUBJECT -u "$T/end" -r 6
+    background -q --ttl 10 "$L" $SUBJECT -u "$T/end" -r 6
     lives gone
     [ "$output" = "" ]
     wait_for 15 is_up
@@ -179,7 +179,7 @@ lives() {
         done' - "$L" "$T/h"
     swarm=$STARTED
     # One who holds a lock of its own all the time.
-    background --ttl 10 "$L-long" $SUBJECT -m 110000 -u "$T/end" -r 6
+    background -q --ttl 10 "$L-long" $SUBJECT -m 110000 -u "$T/end" -r 6
     wait_for 5 running
     turns() { [ "$(grep -c exit h/history)" -ge "$1" ]; }
     more() { wait_for 15 turns $(($(grep -cs exit h/history) + $1)); }

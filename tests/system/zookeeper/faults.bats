@@ -125,7 +125,7 @@ another_last() { local n; n=$(node 4) && [ -n "$n" ] && [ "$n" != "$1" ]; }
 # unharmed OPTION...: dlock by way of the proxy; the command runs once, and nothing is left.
 unharmed() {
     rm -f ran
-    run run_t 20 "$DLOCK" --ttl 2 "$P" sh -c "echo ran >>'$T/ran'; ${1:-:}"
+    run run_t 20 "$DLOCK" -q --ttl 2 "$P" sh -c "echo ran >>'$T/ran'; ${1:-:}"
     assert_rc 0 || return
     [ -z "$output" ] || fail "$output" || return
     [ "$(cat ran)" = ran ] || fail "not once: $(cat ran)" || return
@@ -330,7 +330,7 @@ unharmed() {
 # bats test_tags=slow
 @test "a hold rides out a server stopped for a third of the ttl" {
     own_server
-    background --ttl 6 "$L" $SUBJECT -u "$T/end" -r 3
+    background -q --ttl 6 "$L" $SUBJECT -u "$T/end" -r 3
     wait_for 5 running
     after_beat "$(node 1)"
     after_beat "$(node 1)"
@@ -359,8 +359,9 @@ unharmed() {
     lost=$(now_ns)
     ended
     assert_rc 79
+    assert_out "has not been renewed for"
     assert_out "could not be renewed in time"
-    [ "$(grep -c '^dlock:' "$T/out")" = 1 ]
+    [ "$(grep -c '^dlock:' "$T/out")" = 2 ]
     # Nothing was confirmed after that: so long after the last renewal at most.
     lease_times 3000 "$lost"
     for who in main child session daemon; do
@@ -393,15 +394,15 @@ unharmed() {
     [ "$output" = "" ]
     wait_exit 5 "$WAITER"
     # That it waits for the server, too, is all that it says.
-    [ "$(grep -vc '^dlock: .*: the connection is lost; trying again' got.log)" = 0 ] || fail "$(cat got.log)"
+    [ "$(grep -vc '^dlock: .*: the connection is lost' got.log)" = 0 ] || fail "$(cat got.log)"
     no_violations
 }
 
-@test "a waiter gives up a stopped server after a ttl" {
+@test "a stopped server delays no -w, and the wait ends by that alone" {
     own_server
     background --ttl 30 "$L" $SUBJECT
     wait_for 5 running
-    waiter got --ttl 1.5 --connect-timeout 1
+    waiter got --ttl 1 --connect-timeout 1 -w 3.5
     pids=()
     for i in 1 2 3; do
         start_log w$i.log sh -c '"$0" before$3; "$1" --ttl 30 -w 1.5 "$2" touch ran; echo $? >code$3; exec "$0" after$3' \
@@ -412,12 +413,9 @@ unharmed() {
     # Who has not heard yet that the lock is held cannot say that it is: they watch now, so they have.
     wait_for 5 watches_are 4 own
     zk_freeze own
-    t0=$(now_ms)
-    status=0
-    wait_exit 10 "$WAITER" || status=$?
-    assert_rc 69
-    assert_between 1400 $(($(now_ms) - t0)) $((4500 + SLOW)) "time (ms)"
-    file_has got.log "no connection"
+    # It has noticed by then.
+    exits 69 6 "$WAITER"
+    file_has got.log "no answer"
     [ "$(grep -vc '^dlock: ' got.log)" = 0 ] || fail "$(cat got.log)"
     for i in "${pids[@]}"; do wait_exit 5 "$i"; done
     zk_thaw own

@@ -183,8 +183,9 @@ garbled() {
         started=$(seen main start '')
         ended
         assert_rc 79
+        assert_out "has not been renewed for"
         assert_out "could not be renewed in time"
-        [ "$(grep -c '' "$T/out")" = 1 ] || fail "$output"
+        [ "$(grep -c '' "$T/out")" = 2 ] || fail "$output"
         [ "$(count_seen main sig 15)" = 1 ]
         lease_times 2000 "$started"
         [ "$(last_beat)" -lt "$DEADLINE" ]

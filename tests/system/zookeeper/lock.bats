@@ -305,7 +305,7 @@ interplay() {
     let_go
     wait_for 5 is_held other.log
     # It excludes.
-    run run_t 5 "$DLOCK" -n "$L" touch ran
+    run run_t 5 "$DLOCK" -vn "$L" touch ran
     assert_rc 75
     assert_out "$5"
     line_is 1

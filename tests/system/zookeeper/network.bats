@@ -82,11 +82,16 @@ zk_moves() {
     start_log "$T/waiter.log" client "$DLOCK" --ttl 30 "$moved" "$HELPERS/clock" "$T/got"
     waiter=$STARTED
     wait_for 5 line_is 2
+    # It is away for longer than this one's ttl.
+    start_log "$T/short.log" client "$DLOCK" --ttl 1 "$moved" touch "$T/got_short"
+    short=$STARTED
+    wait_for 5 line_is 3
     before=$(line)
     zk_moves $SERVER 10.77.0.3
-    both_are_back() { [ "$(zk_connected own | wc -l)" = 2 ]; }
-    wait_for 25 both_are_back
-    [ "$(line)" = "$before" ]
+    all_are_back() { [ "$(zk_connected own | wc -l)" = 3 ]; }
+    wait_for 25 all_are_back
+    [ "$(line | head -n 2)" = "$(head -n 2 <<<"$before")" ]
+    line_is 3
     [ ! -e "$T/got" ]
     touch "$T/end"
     ended
@@ -95,6 +100,8 @@ zk_moves() {
     [ "$(count_seen main sig 15)" = 0 ]
     wait_exit 5 "$waiter"
     [ -e "$T/got" ]
+    wait_exit 5 "$short"
+    [ -e "$T/got_short" ]
 }
 
 # ------------------------------------------------------------------ processes ---
@@ -113,8 +120,9 @@ zk_moves() {
         t0=$(now_ms)
         ended
         assert_rc 79
+        assert_out "has not been renewed for"
         assert_out "could not be renewed in time"
-        [ "$(grep -c '^dlock:' "$T/out")" = 1 ]
+        [ "$(grep -c '^dlock:' "$T/out")" = 2 ]
         wait_exit 10 "$WAITER"
         assert_between 1000 $(($(now_ms) - t0)) $((2000 + 400 + 1000 + SLOW)) "take-over (ms)"
         no_violations
@@ -157,7 +165,7 @@ zk_moves() {
         assert_between 0 $(($(now_ms) - t0)) $((timeout * 1000 + 700 + SLOW)) "time to the end (ms)"
         assert_rc 3
         [ "$(grep -c '' "$T/out")" = 1 ] || fail "$output"
-        assert_out "no answer to the release"
+        assert_out "is not confirmed"
         zk_thaw own
         # The delete was on its way, and the connection has ended.
         run run_t 15 "$DLOCK" -w 12 --ttl 20 "$L" true

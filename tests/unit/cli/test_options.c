@@ -54,8 +54,10 @@ static const struct {
     {"dlock|--|-L|--|-x", MODE_RUN, "-L", "-x"},
     {"dlock|-|cmd", MODE_RUN, "-", "cmd"},
     {"dlock|L|cmd|-n|--help|-c||a b", MODE_RUN, "L", "cmd|-n|--help|-c||a b"},
-    {"dlock|L|-x", MODE_RUN, "L", "-x"},
-    {"dlock|L|--help", MODE_RUN, "L", "--help"},
+    {"dlock|L|-", MODE_RUN, "L", "-"},
+    {"dlock|L|--|-n|x", MODE_RUN, "L", "-n|x"},
+    {"dlock|L|--|--help", MODE_RUN, "L", "--help"},
+    {"dlock|9|--|-n", MODE_RUN, "9", "-n"},
     {"dlock|L|--|-c|x", MODE_RUN, "L", "-c|x"},
     {"dlock|L|--|--", MODE_RUN, "L", "--"},
     {"dlock|L|", MODE_RUN, "L", ""},
@@ -78,6 +80,7 @@ static const struct {
     {"dlock|-V", MODE_VERSION, NULL, ""},
     {"dlock|--version|x|y", MODE_VERSION, NULL, ""},
     {"dlock|--print-options", MODE_PRINT_OPTIONS, NULL, ""},
+    {"dlock|--print-names|x", MODE_PRINT_NAMES, NULL, ""},
 };
 
 TEST(forms_of_the_command_line)
@@ -109,11 +112,11 @@ TEST(forms_of_the_command_line)
 /* The rest of the struct, as one line. */
 static const char *show(const struct options *o, char *buf, size_t size)
 {
-    snprintf(buf, size, "%s%s%s%s%s%s%s E%d L%d w%lld t%lld g%lld c%lld l%d %s",
+    snprintf(buf, size, "%s%s%s%s%s%s%s%s E%d L%d w%lld t%lld g%lld c%lld l%d %s",
              o->lock_mode == DLOCK_SHARED ? "s" : "x", o->nonblock ? "n" : "",
              o->close_fd ? "o" : "", o->no_fork ? "F" : "", o->verbose ? "v" : "",
-             o->quiet ? "q" : "", o->json ? "j" : "", o->conflict_code, o->lost_code,
-             o->wait_ns == DLOCK_NEVER ? -1LL : (long long)(o->wait_ns / DLOCK_MSEC),
+             o->quiet ? "q" : "", o->json ? "j" : "", o->retry ? "r" : "", o->conflict_code,
+             o->lost_code, o->wait_ns == DLOCK_NEVER ? -1LL : (long long)(o->wait_ns / DLOCK_MSEC),
              (long long)(o->ttl_ns / DLOCK_MSEC),
              o->grace_ns < 0 ? -1LL : (long long)(o->grace_ns / DLOCK_MSEC),
              (long long)(o->connect_timeout_ns / DLOCK_MSEC), (int)o->on_lost,
@@ -126,6 +129,8 @@ static const struct {
 } settings[] = {
     {"dlock|L|c", "x E75 L79 w-1 t30000 g-1 c5000 l0 -"},
     {"dlock|-x|L|c", "x E75 L79 w-1 t30000 g-1 c5000 l0 -"},
+    {"dlock|--retry|L|c", "xr E75 L79 w-1 t30000 g-1 c5000 l0 -"},
+    {"dlock|--retry|-w|1|L|c", "xr E75 L79 w1000 t30000 g-1 c5000 l0 -"},
     {"dlock|-s|L|c", "s E75 L79 w-1 t30000 g-1 c5000 l0 -"},
     {"dlock|-s|-x|L|c", "x E75 L79 w-1 t30000 g-1 c5000 l0 -"},
     {"dlock|-s|-e|L|c", "x E75 L79 w-1 t30000 g-1 c5000 l0 -"},
@@ -195,6 +200,24 @@ static const struct {
     {"dlock|L|-c|a|b", "-c needs exactly one"},
     {"dlock|L|--command", "--command needs exactly one"},
     {"dlock|-c|x|L", "-c goes after"},
+    {"dlock|L|-cx", "write -c and its string as two words"},
+    {"dlock|L|--command=x", "write -c and its string as two words"},
+    {"dlock|L|-n|cmd", "options go before LOCK: \"-n\" is behind it (for a command of that name: "},
+    {"dlock|L|-n", "options go before LOCK: \"-n\""},
+    {"dlock|L|-x", "options go before LOCK: \"-x\""},
+    {"dlock|L|-w5|cmd", "options go before LOCK: \"-w5\""},
+    {"dlock|L|--ttl|5|cmd", "options go before LOCK: \"--ttl\""},
+    {"dlock|L|--note=redis://:hunter@h|cmd", "options go before LOCK: \"--note\""},
+    {"dlock|L|--note|redis://:hunter@h|cmd", "options go before LOCK: \"--note\""},
+    {"dlock|--zzz|redis://:hunter@h#n|cmd", "unknown option --zzz"},
+    {"dlock|redis://:hunter@h#n|-n|cmd", "options go before LOCK"},
+    {"dlock|L|--help", "options go before LOCK"},
+    {"dlock|9|-n", "options go before LOCK"},
+    {"dlock|L|--status", "options go before LOCK: \"--status\""},
+    {"dlock|--status|L|--json", "options go before LOCK: \"--json\" is behind it"},
+    {"dlock|--status|L|-c|x", "options go before LOCK: \"-c\" is behind it"},
+    {"dlock|--schema|L|-v", "options go before LOCK"},
+    {"dlock|-u|9|-n", "options go before LOCK"},
     {"dlock|--command|x|L", "-c goes after"},
     {"dlock|-u", "no lock"},
     {"dlock|-u|L", "-u needs the number"},
@@ -231,6 +254,8 @@ static const struct {
     {"dlock|--ttl|0|L|c", "option --ttl: \"0\" is not a ttl of at least 1 s"},
     {"dlock|--ttl|999ms|L|c", "at least 1 s"},
     {"dlock|--ttl|0.5|9", "at least 1 s"},
+    {"dlock|--retry|-n|L|c", "--retry waits for the store, and -n does not wait"},
+    {"dlock|-w|0|--retry|L|c", "--retry waits for the store, and -w 0 does not wait"},
     {"dlock|--grace|-1|L|c", "option --grace: \"-1\""},
     {"dlock|--grace| 1|L|c", "option --grace"},
     {"dlock|--connect-timeout|0|L|c", "--connect-timeout: \"0\" is not greater than zero"},
@@ -289,6 +314,58 @@ TEST(refusals)
         options_done(&o);
         drop(&a);
     }
+}
+
+static const struct {
+    const char *ttl, *timeout, *note; /* "" is as unset */
+    const char *line, *want;          /* the settings, or what the refusal says */
+} variables[] = {
+    {"10", "1m30s", "by cron", "dlock|L|c", "x E75 L79 w90000 t10000 g-1 c5000 l0 by cron"},
+    {"", "", "", "dlock|L|c", "x E75 L79 w-1 t30000 g-1 c5000 l0 -"},
+    {"", "0", "", "dlock|L|c", "xn E75 L79 w0 t30000 g-1 c5000 l0 -"},
+    {"", "5", "", "dlock|9", "x E75 L79 w5000 t30000 g-1 c5000 l0 -"},
+    /* The command line wins. */
+    {"10", "5", "a", "dlock|--ttl|20|--wait=7|--note|b|L|c",
+     "x E75 L79 w7000 t20000 g-1 c5000 l0 b"},
+    {"10", "5", "a", "dlock|-w|0|--note=|L|c", "xn E75 L79 w0 t10000 g-1 c5000 l0 "},
+    {"", "5", "", "dlock|-n|L|c", "xn E75 L79 w0 t30000 g-1 c5000 l0 -"},
+    {"", "0", "", "dlock|-w|5|L|c", "x E75 L79 w5000 t30000 g-1 c5000 l0 -"},
+    {"x", "x", "", "dlock|--ttl|20|-n|L|c", "xn E75 L79 w0 t20000 g-1 c5000 l0 -"},
+    /* A bad value is named, where a lock is taken. */
+    {"x", "", "", "dlock|L|c", "DLOCK_TTL: \"x\" is not a duration: write "},
+    {"0.5", "", "", "dlock|L|c", "DLOCK_TTL: \"0.5\" is not a ttl of at least 1 s"},
+    {"", "-1", "", "dlock|L|c", "DLOCK_TIMEOUT: \"-1\" is not a duration"},
+    {"", " ", "", "dlock|9", "DLOCK_TIMEOUT: \" \" is not a duration"},
+    {"", "redis://:hunter@h#n", "", "dlock|L|c", "DLOCK_TIMEOUT: \"(a URI)\" is not a duration"},
+    {"x", "x", "x", "dlock|--status|L", "x E75 L79 w-1 t30000 g-1 c5000 l0 -"},
+    {"x", "x", "x", "dlock|--schema|L", "x E75 L79 w-1 t30000 g-1 c5000 l0 -"},
+    {"x", "x", "x", "dlock|-u|9", "x E75 L79 w-1 t30000 g-1 c5000 l0 -"},
+};
+
+TEST(variables_are_defaults)
+{
+    for (size_t i = 0; i < DLOCK_LEN(variables); i++) {
+        struct args a = split(variables[i].line);
+        struct options o;
+        struct dlock_error err = {0};
+        char buf[sizeof(err.msg)];
+
+        setenv("DLOCK_TTL", variables[i].ttl, 1);
+        setenv("DLOCK_TIMEOUT", variables[i].timeout, 1);
+        setenv("DLOCK_NOTE", variables[i].note, 1);
+        if (options_parse(&o, a.n, a.v, &err) != 0)
+            snprintf(buf, sizeof(buf), "%s", err.msg);
+        else
+            show(&o, buf, sizeof(buf));
+        if (!CHECK(strncmp(buf, variables[i].want, strlen(variables[i].want)) == 0))
+            printf("# ... from row %zu, %s: %s\n", i, variables[i].line, buf);
+        CHECK_STR(getenv("DLOCK_TIMEOUT"), variables[i].timeout);
+        options_done(&o);
+        drop(&a);
+    }
+    unsetenv("DLOCK_TTL");
+    unsetenv("DLOCK_TIMEOUT");
+    unsetenv("DLOCK_NOTE");
 }
 
 TEST(runs_the_users_shell)

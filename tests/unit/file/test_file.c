@@ -18,6 +18,7 @@ extern const struct dlock_backend dlock_backend_file;
 #define BE (&dlock_backend_file)
 
 static char dir[64];
+static bool by_fcntl; /* the locks are those of fcntl(2) */
 
 struct lock {
     struct dlock_uri uri;
@@ -67,6 +68,7 @@ static int lock_open(struct lock *l, const char *path, const char *name, enum dl
     dlock_identity_init(&l->identity, "the command", "a note");
     l->spec = (struct dlock_spec){
         .env = &dlock_env_system, .uri = &l->uri, .mode = mode, .identity = &l->identity};
+    l->spec.fcntl = by_fcntl;
     return BE->open(&l->be, &l->spec, &l->ev.error);
 }
 
@@ -120,20 +122,20 @@ static enum dlock_ev release(struct lock *l)
 /* As flock(1) sees it: 1 the lock is held, 0 it is free, or the file does not exist. */
 static int held(const char *path, int op)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC), r;
+    int fd = open(path, (by_fcntl ? O_RDWR : O_RDONLY) | O_CLOEXEC), r;
 
     if (fd < 0)
         return 0;
-    r = flock(fd, op | LOCK_NB) == 0 ? 0 : 1;
+    r = flock_try(fd, op, by_fcntl) == 0 ? 0 : 1;
     close(fd);
     return r;
 }
 
 static int hold(const char *path, int op)
 {
-    int fd = open(path, O_RDONLY | O_CREAT | O_CLOEXEC, 0666);
+    int fd = open(path, (by_fcntl ? O_RDWR : O_RDONLY) | O_CREAT | O_CLOEXEC, 0666);
 
-    if (fd < 0 || flock(fd, op) != 0)
+    if (fd < 0 || flock_try(fd, op, by_fcntl) != 0)
         abort();
     return fd;
 }
@@ -151,6 +153,14 @@ static void put_file(const char *path, const char *text)
 static bool exists(const char *path)
 {
     return access(path, F_OK) == 0;
+}
+
+static int slots_open(struct lock *l, unsigned n)
+{
+    int rc = lock_open(l, in_dir("x"), NULL, DLOCK_SLOTS);
+
+    l->spec.slots = n;
+    return rc;
 }
 
 /* ------------------------------------------------------------ bare paths --- */
@@ -244,7 +254,11 @@ TEST(reports_the_holder_and_its_place_in_the_queue_after_a_second)
     REQUIRE_INT(acquire(&l, true), EV_WAITING);
     CHECK_NULL(l.ev.info);
     CHECK_INT(l.ev.place, -1);
-    int64_t before = dlock_now();
+    int64_t before = dlock_now(), wake_at = DLOCK_NEVER;
+    struct pollfd pfd[DLOCK_POLL_MAX];
+    BE->interest(l.be, pfd, DLOCK_POLL_MAX, &wake_at);
+    CHECK(wake_at <
+          before + 990 * DLOCK_MSEC); /* known when the first line about the wait is printed */
     REQUIRE_INT(next(&l, 3000), EV_WAITING);
     CHECK(dlock_now() - before > 900 * DLOCK_MSEC);
     CHECK(l.ev.info && l.ev.info->pid == getpid());
@@ -362,6 +376,21 @@ TEST(waits_without_a_thread)
     remove_dir();
 }
 
+TEST(fcntl_locks_wait_and_are_cancelled_as_well)
+{
+    struct lock l;
+
+    by_fcntl = true;
+    test_waits_and_wakes_at_once();
+    test_cancel_leaves_the_queue();
+    test_cancel_against_grant();
+    test_waits_without_a_thread();
+    make_dir();
+    CHECK_INT(lock_open(&l, dir, "n", DLOCK_EXCLUSIVE), DLOCK_EUSAGE);
+    remove_dir();
+    by_fcntl = false;
+}
+
 TEST(closed_while_waiting)
 {
     struct lock l;
@@ -420,7 +449,6 @@ TEST(refuses_fifos_devices_and_bad_paths)
     CHECK_INT(l.ev.error.code, DLOCK_ECREATE);
     CHECK_INT(l.ev.error.sys, ENOENT);
     BE->close(l.be);
-    CHECK_INT(lock_open(&l, in_dir("x"), NULL, DLOCK_SLOTS), DLOCK_EUSAGE);
     CHECK_INT(lock_open(&l, "", NULL, DLOCK_EXCLUSIVE), DLOCK_EUSAGE);
     remove_dir();
 }
@@ -502,10 +530,35 @@ TEST(fences_grow)
     CHECK_INT(acquire(&l, false), EV_GRANTED);
     CHECK(l.ev.fence == UINT64_C(9000000000000000001));
     BE->close(l.be);
-    REQUIRE_INT(lock_open(&l, dir, "n", DLOCK_SHARED), 0);
-    CHECK_INT(acquire(&l, false), EV_GRANTED);
-    CHECK_INT(l.ev.fence, 0);
-    BE->close(l.be);
+    remove_dir();
+}
+
+TEST(shared_holders_and_slots_have_the_last_fence_and_do_not_write_it)
+{
+    static const enum dlock_mode modes[] = {DLOCK_SHARED, DLOCK_SLOTS};
+    struct lock l;
+
+    make_dir();
+    for (int i = 0; i < 2; i++) {
+        remove(in_dir("n.fence"));
+        REQUIRE_INT(lock_open(&l, dir, "n", modes[i]), 0);
+        l.spec.slots = 3;
+        REQUIRE_INT(acquire(&l, false), EV_GRANTED);
+        CHECK_INT(l.ev.fence, 0);
+        CHECK(!exists(in_dir("n.fence")));
+        REQUIRE_INT(release(&l), EV_RELEASED);
+        put_file(in_dir("n.fence"), "dlock-fence1 17 0123456789abcdef0123456789abcdef\n");
+        for (int k = 0; k < 2; k++) {
+            REQUIRE_INT(acquire(&l, false), EV_GRANTED);
+            CHECK_INT(l.ev.fence, 17);
+            REQUIRE_INT(release(&l), EV_RELEASED);
+        }
+        put_file(in_dir("n.fence"), "garbage\n");
+        CHECK_INT(acquire(&l, false), EV_FAILED);
+        CHECK_INT(l.ev.error.code, DLOCK_EDATA);
+        CHECK_INT(held(in_dir("n.lock"), LOCK_EX), 0);
+        BE->close(l.be);
+    }
     remove_dir();
 }
 
@@ -694,6 +747,307 @@ TEST(status_names_holder_and_waiters)
     BE->close(l.be);
     BE->close(w.be);
     BE->close(q.be);
+    remove_dir();
+}
+
+/* ----------------------------------------------------------------- slots --- */
+
+TEST(so_many_slots_and_the_lowest_free_one_first)
+{
+    struct lock l[4], x, s;
+
+    make_dir();
+    for (int i = 0; i < 4; i++)
+        REQUIRE_INT(slots_open(&l[i], 3), 0);
+    for (int i = 0; i < 3; i++) {
+        REQUIRE_INT(acquire(&l[i], false), EV_GRANTED);
+        CHECK_INT(l[i].ev.slot, i + 1);
+    }
+    REQUIRE_INT(acquire(&l[3], false), EV_BUSY);
+    REQUIRE(l[3].ev.info != NULL);
+    CHECK_INT(l[3].ev.info->mode, DLOCK_SLOTS);
+    CHECK_INT(l[3].ev.info->slots, 3);
+    CHECK_INT(l[3].ev.info->pid, getpid());
+    REQUIRE_INT(lock_open(&x, in_dir("x"), NULL, DLOCK_EXCLUSIVE), 0);
+    REQUIRE_INT(lock_open(&s, in_dir("x"), NULL, DLOCK_SHARED), 0);
+    CHECK_INT(acquire(&x, false), EV_BUSY);
+    CHECK_INT(acquire(&s, false), EV_GRANTED);
+    CHECK_INT(release(&s), EV_RELEASED);
+    CHECK_INT(release(&l[0]), EV_RELEASED);
+    CHECK_INT(release(&l[1]), EV_RELEASED);
+    REQUIRE_INT(acquire(&l[3], false), EV_GRANTED);
+    CHECK_INT(l[3].ev.slot, 1);
+    REQUIRE_INT(acquire(&l[1], false), EV_GRANTED);
+    CHECK_INT(l[1].ev.slot, 2);
+    for (int i = 0; i < 4; i++)
+        BE->close(l[i].be);
+    CHECK_INT(acquire(&x, false), EV_GRANTED);
+    CHECK_INT(acquire(&s, false), EV_BUSY);
+    BE->close(x.be);
+    BE->close(s.be);
+    remove_dir();
+}
+
+/* The kernel reports a close before it frees the locks. blind: without inotify. */
+static void wait_for_slots(bool blind)
+{
+    struct rlimit old, none = {0};
+    struct lock a, b;
+    int64_t worst = 0;
+
+    make_dir();
+    REQUIRE_INT(slots_open(&a, 1), 0);
+    REQUIRE_INT(slots_open(&b, 1), 0);
+    getrlimit(RLIMIT_NOFILE, &old);
+    for (int i = 0; i < 20; i++) {
+        REQUIRE_INT(acquire(&a, false), EV_GRANTED);
+        if (blind) { /* room for the lock's file only */
+            int next_fd = dup(0);
+            close(next_fd);
+            none = (struct rlimit){.rlim_cur = (rlim_t)next_fd + 1, .rlim_max = old.rlim_max};
+            setrlimit(RLIMIT_NOFILE, &none);
+        }
+        REQUIRE_INT(acquire(&b, true), EV_WAITING);
+        CHECK_INT(next(&b, 30), EV_NONE);
+        int64_t before = dlock_now();
+        REQUIRE_INT(release(&a), EV_RELEASED);
+        REQUIRE_INT(next(&b, 3000), EV_GRANTED);
+        worst = dlock_max(worst, dlock_now() - before);
+        CHECK_INT(b.ev.slot, 1);
+        setrlimit(RLIMIT_NOFILE, &old);
+        REQUIRE_INT(release(&b), EV_RELEASED);
+    }
+    printf("# slowest hand-off of a slot%s: %" PRId64 " us\n", blind ? " without inotify" : "",
+           worst / 1000);
+    CHECK(worst < unit_bound(100 * DLOCK_MSEC));
+    BE->close(a.be);
+    BE->close(b.be);
+    remove_dir();
+}
+
+TEST(a_waiter_gets_a_slot_as_soon_as_one_is_free)
+{
+    wait_for_slots(false);
+}
+
+TEST(a_waiter_gets_a_slot_soon_without_inotify)
+{
+    wait_for_slots(true);
+}
+
+TEST(a_waiter_for_a_slot_does_not_spin)
+{
+    struct lock a, b;
+    int turns = 0;
+
+    make_dir();
+    REQUIRE_INT(slots_open(&a, 1), 0);
+    REQUIRE_INT(slots_open(&b, 1), 0);
+    REQUIRE_INT(acquire(&a, false), EV_GRANTED);
+    REQUIRE_INT(acquire(&b, true), EV_WAITING);
+    for (int64_t end = dlock_now() + 300 * DLOCK_MSEC; dlock_now() < end; turns++) {
+        struct pollfd pfd[8];
+        int64_t wake = end;
+        int n = BE->interest(b.be, pfd, 8, &wake);
+        poll(pfd, (nfds_t)n, dlock_poll_ms(dlock_now(), wake));
+        REQUIRE_INT(BE->process(b.be, pfd, n, &b.ev), 0);
+    }
+    CHECK(turns < 10);
+    REQUIRE_INT(release(&b), EV_RELEASED);
+    CHECK_INT(b.ev.how, DLOCK_REL_NOTHING);
+    CHECK_INT(release(&a), EV_RELEASED);
+    BE->close(a.be);
+    BE->close(b.be);
+    remove_dir();
+}
+
+TEST(a_waiter_for_a_slot_keeps_no_writer_out)
+{
+    struct lock a, b, x;
+
+    make_dir();
+    REQUIRE_INT(slots_open(&a, 1), 0);
+    REQUIRE_INT(slots_open(&b, 1), 0);
+    REQUIRE_INT(lock_open(&x, in_dir("x"), NULL, DLOCK_EXCLUSIVE), 0);
+    REQUIRE_INT(acquire(&a, false), EV_GRANTED);
+    REQUIRE_INT(acquire(&b, true), EV_WAITING);
+    CHECK_INT(next(&b, 50), EV_NONE);
+    REQUIRE_INT(release(&a), EV_RELEASED);
+    /* The waiter does not run in this moment. */
+    REQUIRE_INT(acquire(&x, false), EV_GRANTED);
+    CHECK_INT(next_but_waiting(&b, 100), EV_NONE);
+    REQUIRE_INT(release(&x), EV_RELEASED);
+    CHECK_INT(next_but_waiting(&b, 1000), EV_GRANTED);
+    CHECK_INT(b.ev.slot, 1);
+    BE->close(a.be);
+    BE->close(b.be);
+    BE->close(x.be);
+    remove_dir();
+}
+
+TEST(another_number_of_slots_is_refused_also_while_others_wait)
+{
+    struct lock a, b, x;
+
+    make_dir();
+    REQUIRE_INT(lock_open(&x, in_dir("x"), NULL, DLOCK_EXCLUSIVE), 0);
+    REQUIRE_INT(slots_open(&a, 2), 0);
+    REQUIRE_INT(slots_open(&b, 1000), 0);
+    REQUIRE_INT(acquire(&x, false), EV_GRANTED);
+    REQUIRE_INT(acquire(&a, true), EV_WAITING);
+    REQUIRE_INT(acquire(&b, true), EV_FAILED);
+    CHECK_INT(b.ev.error.code, DLOCK_EDATA);
+    CHECK_HAS(b.ev.error.msg, "/x: in use with --slots 2, which is not --slots 1000: ");
+    REQUIRE_INT(release(&x), EV_RELEASED);
+    REQUIRE_INT(next_but_waiting(&a, 1000), EV_GRANTED);
+    REQUIRE_INT(acquire(&b, false), EV_FAILED);
+    CHECK_INT(b.ev.error.code, DLOCK_EDATA);
+    REQUIRE_INT(release(&a), EV_RELEASED);
+    REQUIRE_INT(acquire(&b, false), EV_GRANTED);
+    REQUIRE_INT(acquire(&a, false), EV_FAILED);
+    CHECK_HAS(a.ev.error.msg, "/x: in use with --slots 1000, which is not --slots 2: ");
+    BE->close(a.be);
+    BE->close(b.be);
+    BE->close(x.be);
+    remove_dir();
+}
+
+TEST(a_killed_holder_of_a_slot_is_out_of_the_way_at_once)
+{
+    struct lock a, b;
+    int ready[2];
+
+    make_dir();
+    REQUIRE_INT(slots_open(&b, 1), 0);
+    REQUIRE_INT(pipe(ready), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        if (slots_open(&a, 1) != 0 || acquire(&a, false) != EV_GRANTED ||
+            write(ready[1], "", 1) != 1)
+            _exit(1);
+        pause();
+    }
+    char byte;
+    REQUIRE_INT(read(ready[0], &byte, 1), 1);
+    REQUIRE_INT(acquire(&b, true), EV_WAITING);
+    CHECK_INT(next(&b, 50), EV_NONE);
+    int64_t before = dlock_now();
+    kill(child, SIGKILL);
+    REQUIRE_INT(next(&b, 2000), EV_GRANTED);
+    CHECK(dlock_now() - before < unit_bound(100 * DLOCK_MSEC));
+    waitpid(child, NULL, 0);
+    close(ready[0]);
+    close(ready[1]);
+    BE->close(b.be);
+    remove_dir();
+}
+
+TEST(a_file_that_is_replaced_while_a_slot_is_waited_for_is_left)
+{
+    struct lock a, b;
+
+    make_dir();
+    REQUIRE_INT(slots_open(&a, 1), 0);
+    REQUIRE_INT(slots_open(&b, 1), 0);
+    REQUIRE_INT(acquire(&a, false), EV_GRANTED);
+    REQUIRE_INT(acquire(&b, true), EV_WAITING);
+    CHECK_INT(next(&b, 50), EV_NONE);
+    remove(in_dir("x"));
+    int fd = hold(in_dir("x"), LOCK_EX);
+    REQUIRE_INT(release(&a), EV_RELEASED);
+    CHECK_INT(next_but_waiting(&b, 100), EV_NONE);
+    close(fd);
+    CHECK_INT(next_but_waiting(&b, 2000), EV_GRANTED);
+    CHECK_INT(held(in_dir("x"), LOCK_EX), 1);
+    CHECK_INT(held(in_dir("x"), LOCK_SH), 0);
+    BE->close(a.be);
+    BE->close(b.be);
+    remove_dir();
+}
+
+/* As another release would lock them: the places must stay. */
+TEST(the_bytes_of_slots_are_frozen)
+{
+    const int64_t at = INT64_C(4611686018427387904);
+    struct flock number = {.l_type = F_RDLCK, .l_start = at + 2, .l_len = 1};
+    struct flock slot = {.l_type = F_WRLCK, .l_start = at + INT64_C(8589934592), .l_len = 1};
+    struct lock a, b;
+
+    make_dir();
+    int fd = open(in_dir("x"), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    REQUIRE_INT(fcntl(fd, F_OFD_SETLK, &number), 0);
+    REQUIRE_INT(fcntl(fd, F_OFD_SETLK, &slot), 0);
+    REQUIRE_INT(slots_open(&a, 2), 0);
+    REQUIRE_INT(acquire(&a, false), EV_GRANTED);
+    CHECK_INT(a.ev.slot, 2);
+    REQUIRE_INT(slots_open(&b, 3), 0);
+    REQUIRE_INT(acquire(&b, false), EV_FAILED);
+    CHECK_HAS(b.ev.error.msg, "in use with --slots 2");
+    slot.l_start = at + INT64_C(12884901888);
+    slot.l_type = F_RDLCK;
+    CHECK_INT(fcntl(fd, F_OFD_SETLK, &slot), -1);
+    BE->close(a.be);
+    CHECK_INT(fcntl(fd, F_OFD_SETLK, &slot), 0);
+    BE->close(b.be);
+    close(fd);
+    remove_dir();
+}
+
+TEST(bytes_that_another_program_has_locked_are_no_number_of_slots)
+{
+    struct flock all = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    struct lock a;
+
+    make_dir();
+    int fd = open(in_dir("x"), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    REQUIRE_INT(fcntl(fd, F_OFD_SETLK, &all), 0);
+    REQUIRE_INT(slots_open(&a, 2), 0);
+    CHECK_INT(acquire(&a, false), EV_BUSY);
+    REQUIRE_INT(acquire(&a, true), EV_WAITING);
+    CHECK_INT(next_but_waiting(&a, 50), EV_NONE);
+    all.l_type = F_UNLCK; /* no event */
+    REQUIRE_INT(fcntl(fd, F_OFD_SETLK, &all), 0);
+    CHECK_INT(next_but_waiting(&a, 1500), EV_GRANTED);
+    close(fd);
+    BE->close(a.be);
+    remove_dir();
+}
+
+TEST(status_shows_slots_and_their_waiters_and_takes_no_lock)
+{
+    struct lock a[3], w, q;
+    int holders = 0, waiters = 0, shared = 0;
+
+    make_dir();
+    int fd = hold(in_dir("x"), LOCK_SH);
+    for (int i = 0; i < 3; i++) {
+        REQUIRE_INT(slots_open(&a[i], 3), 0);
+        REQUIRE_INT(acquire(&a[i], false), EV_GRANTED);
+    }
+    REQUIRE_INT(slots_open(&w, 3), 0);
+    REQUIRE_INT(acquire(&w, true), EV_WAITING);
+    REQUIRE_INT(lock_open(&q, in_dir("x"), NULL, DLOCK_EXCLUSIVE), 0);
+    BE->ask(q.be, ASK_STATUS, NULL);
+    while (next(&q, 1000) == EV_INFO) {
+        const struct dlock_info *info = q.ev.info;
+        CHECK_INT(info->pid, getpid());
+        if (info->mode == DLOCK_SHARED) {
+            shared++;
+            continue;
+        }
+        CHECK_INT(info->mode, DLOCK_SLOTS);
+        CHECK_INT(info->slots, 3);
+        holders |= info->waiter ? 0 : 1 << info->slot;
+        waiters += info->waiter;
+    }
+    CHECK_INT(holders, 14);
+    CHECK_INT(waiters, 1);
+    CHECK_INT(shared, 1);
+    for (int i = 0; i < 3; i++)
+        BE->close(a[i].be);
+    BE->close(w.be);
+    BE->close(q.be);
+    close(fd);
     remove_dir();
 }
 

@@ -32,7 +32,8 @@ TEST(inode_and_device_numbers_have_64_bits)
 
 TEST(reads_leases_that_keep_others_out)
 {
-    const struct proc_locks_file lf = {.dev = makedev(0xfe, 0), .ino = 10952787, .lease = true};
+    const struct proc_locks_file lf = {
+        .dev = makedev(0xfe, 0), .ino = 10952787, .kind = PROC_LOCKS_LEASE};
     struct proc_lock l;
 
     REQUIRE(parse_line("1: LEASE  ACTIVE    WRITE 5192 fe:00:10952787 0 EOF\n", &lf, &l));
@@ -42,6 +43,38 @@ TEST(reads_leases_that_keep_others_out)
     CHECK(!l.shared);
     CHECK(!parse_line("1: LEASE  ACTIVE    READ 5192 fe:00:10952787 0 EOF\n", &lf, &l));
     CHECK(!parse_line("1: FLOCK  ADVISORY  WRITE 5192 fe:00:10952787 0 EOF\n", &lf, &l));
+}
+
+TEST(reads_fcntl_locks)
+{
+    const struct proc_locks_file lf = {
+        .dev = makedev(0xfe, 0), .ino = 10952787, .kind = PROC_LOCKS_FCNTL};
+    struct proc_lock l;
+
+    REQUIRE(parse_line("1: OFDLCK ADVISORY  WRITE -1 fe:00:10952787 0 EOF\n", &lf, &l));
+    CHECK_INT(l.pid, -1);
+    CHECK(!l.waiter && !l.shared);
+    REQUIRE(parse_line("2:  -> POSIX  ADVISORY  READ 5192 fe:00:10952787 100 199\n", &lf, &l));
+    CHECK_INT(l.pid, 5192);
+    CHECK(l.waiter && l.shared);
+    CHECK(!parse_line("1: FLOCK  ADVISORY  WRITE 5192 fe:00:10952787 0 EOF\n", &lf, &l));
+    CHECK(!parse_line("1: LEASE  ACTIVE    WRITE 5192 fe:00:10952787 0 EOF\n", &lf, &l));
+}
+
+TEST(names_one_process_for_several_open_file_descriptions)
+{
+    struct proc_lock all[] = {{.pid = -1},
+                              {.pid = 7},
+                              {.pid = -1},
+                              {.pid = -1, .waiter = true},
+                              {.pid = 8, .waiter = true}};
+
+    settle_pids(all, 3, 5);
+    CHECK(all[0].pid == -1 && !all[0].unnamed); /* to be looked for */
+    CHECK(all[1].pid == 7 && !all[1].unnamed);
+    CHECK(all[2].pid == 0 && all[2].unnamed);
+    CHECK(all[3].pid == 0 && all[3].unnamed);
+    CHECK(all[4].pid == 8 && !all[4].unnamed);
 }
 
 UNIT_MAIN

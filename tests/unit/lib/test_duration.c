@@ -30,6 +30,35 @@ TEST(good_durations)
         {"0.00000000000000000000000000000000000001", 0},
         {"36525d", INT64_C(36525) * 86400 * DLOCK_SEC},
         {"3155760000", INT64_C(3155760000) * DLOCK_SEC},
+        /* Words, as systemd has them. */
+        {"100msec", 100 * DLOCK_MSEC},
+        {"100msecs", 100 * DLOCK_MSEC},
+        {"5sec", 5 * DLOCK_SEC},
+        {"5secs", 5 * DLOCK_SEC},
+        {"1second", DLOCK_SEC},
+        {"5seconds", 5 * DLOCK_SEC},
+        {"10min", 600 * DLOCK_SEC},
+        {"10mins", 600 * DLOCK_SEC},
+        {"1minute", 60 * DLOCK_SEC},
+        {"1.5minutes", 90 * DLOCK_SEC},
+        {"1hr", 3600 * DLOCK_SEC},
+        {"2hrs", 7200 * DLOCK_SEC},
+        {"1hour", 3600 * DLOCK_SEC},
+        {"2hours", 7200 * DLOCK_SEC},
+        {"1day", 86400 * DLOCK_SEC},
+        {"2days", 172800 * DLOCK_SEC},
+        /* Several parts, as Go has them. */
+        {"1h30m", 5400 * DLOCK_SEC},
+        {"1m30s", 90 * DLOCK_SEC},
+        {"1h30min", 5400 * DLOCK_SEC},
+        {"1hr30mins", 5400 * DLOCK_SEC},
+        {"2h5m10.5s", 7510 * DLOCK_SEC + DLOCK_SEC / 2},
+        {"1h0m0s", 3600 * DLOCK_SEC},
+        {"1d2h3m4s5ms", 93784 * DLOCK_SEC + 5 * DLOCK_MSEC},
+        {"1h1ms", 3600 * DLOCK_SEC + DLOCK_MSEC},
+        {"0h90m", 5400 * DLOCK_SEC},
+        {"1h.5m", 3630 * DLOCK_SEC},
+        {"36524d24h", INT64_C(36525) * 86400 * DLOCK_SEC},
     };
 
     for (size_t i = 0; i < DLOCK_LEN(good); i++) {
@@ -67,11 +96,34 @@ TEST(bad_durations)
         ".s",
         "1S",
         "1M",
-        "1sec",
-        "1min",
         "1hh",
-        "1h30m",
+        "1H",
+        "1Min",
+        "1month",
         "1us",
+        "min",
+        "1minn",
+        "1mi",
+        "1h30",
+        "130h30",
+        "30m1h",
+        "1h1h",
+        "1h1hr",
+        "1ms1s",
+        "1.5h30m",
+        "1.h30m",
+        "1h 30m",
+        "1h-30m",
+        "1h+30m",
+        "1h,30m",
+        "h30m",
+        "1h30m!",
+        "1h.m",
+        "1h1h99999999999999999999d",
+        "36524d24.1h",
+        "36525d1ms",
+        "36525d99999999999999999999h",
+        "99999999999999999999h99999999999999999999m",
         "1w",
         "abc",
         "1\n",
@@ -101,6 +153,13 @@ TEST(bad_durations)
         CHECK_NULL(strchr(err.msg, '\n'));
     }
     CHECK_INT(dlock_parse_duration("x", &(int64_t){0}, NULL), DLOCK_EUSAGE);
+    /* The value, and what may be written instead. */
+    struct dlock_error err;
+    dlock_parse_duration("1h30", &(int64_t){0}, &err);
+    CHECK_STR(err.msg,
+              "\"1h30\" is not a duration: write 10, 0.5, 500ms, 1.5m, 10min, 1h30m or 1d");
+    dlock_parse_duration("99999999d1h", &(int64_t){0}, &err);
+    CHECK_STR(err.msg, "\"99999999d1h\" is too long: at most 100 years");
 }
 
 TEST(a_locale_changes_nothing)

@@ -12,6 +12,7 @@ TEST(table)
     CHECK_INT(dlock_error_exit(DLOCK_EDATA), 65);
     CHECK_INT(dlock_error_exit(DLOCK_EUNAVAIL), 69);
     CHECK_INT(dlock_error_exit(DLOCK_ENOBACKEND), 69);
+    CHECK_INT(dlock_error_exit(DLOCK_EUNUSABLE), 69);
     CHECK_INT(dlock_error_exit(DLOCK_EOS), 71);
     CHECK_INT(dlock_error_exit(DLOCK_ENOMEM), 71);
     CHECK_INT(dlock_error_exit(DLOCK_ECREATE), 73);
@@ -26,6 +27,7 @@ TEST(table)
     CHECK(dlock_error_retryable(DLOCK_EBUSY));
     CHECK(dlock_error_retryable(DLOCK_EUNAVAIL));
     CHECK(!dlock_error_retryable(DLOCK_EPERM));
+    CHECK(!dlock_error_retryable(DLOCK_EUNUSABLE));
     CHECK(!dlock_error_retryable(DLOCK_OK));
 }
 

@@ -38,6 +38,7 @@ static struct dlock_event event(enum dlock_ev type, int64_t from, int64_t ttl)
 #define KILL_AT (DEADLINE - 500 * MS)
 #define TERM_AT (KILL_AT - 1 * S)
 #define USABLE (TERM_AT - SENT)
+#define TROUBLE_AT (SENT + USABLE / 2)
 
 static struct lease granted_at(int64_t now)
 {
@@ -137,11 +138,12 @@ TEST(start_then_renewals)
     CHECK_INT(step(&l, due, NULL), LEASE_RENEW);
     CHECK_INT(step(&l, due, NULL), LEASE_NOTHING); /* one outstanding */
     /* A wait by a clock that is slewed by 10 % is not too long. */
-    CHECK_INT(wake(&l, due), TERM_AT - (TERM_AT - due) / 10);
-    CHECK_INT(wake(&l, TERM_AT - 1000), TERM_AT);
+    CHECK_INT(wake(&l, due), TROUBLE_AT - (TROUBLE_AT - due) / 10);
+    CHECK_INT(wake(&l, TROUBLE_AT - 1000), TROUBLE_AT);
     struct dlock_event ev = event(EV_RENEWED, due, 10 * S);
     CHECK_INT(step(&l, due + 3 * MS, &ev), LEASE_EXTEND);
     CHECK_INT(l.times.deadline, DEADLINE + due - SENT);
+    CHECK_INT(step(&l, due + 3 * MS, NULL), LEASE_NOTHING);
     CHECK_INT(wake(&l, due + 3 * MS), due + USABLE / 3);
 }
 
@@ -158,9 +160,10 @@ TEST(unclear_is_retried_with_growing_pauses_until_the_end)
     struct lease l = granted_at(SENT);
     struct dlock_event unclear = event(EV_UNCLEAR, 0, 0);
     int64_t now = l.times.renew_at, last = 0;
-    int tries = 0;
+    int tries = 0, troubles = 0;
     while (now < TERM_AT) {
         enum lease_do todo = step(&l, now, NULL);
+        troubles += todo == LEASE_TROUBLE;
         if (todo == LEASE_RENEW) {
             CHECK_INT(step(&l, now, &unclear), LEASE_NOTHING);
             CHECK(now - last <= 1 * S || tries == 0);
@@ -172,6 +175,7 @@ TEST(unclear_is_retried_with_growing_pauses_until_the_end)
     }
     CHECK_INT(now, TERM_AT);
     CHECK(tries >= 8 && tries <= 30);
+    CHECK_INT(troubles, 1);
     CHECK_INT(step(&l, now, NULL), LEASE_TERM);
 }
 
@@ -179,6 +183,7 @@ TEST(term_then_kill_and_renewals_go_on)
 {
     struct lease l = granted_at(SENT);
     CHECK_INT(step(&l, l.times.renew_at, NULL), LEASE_RENEW);
+    CHECK_INT(step(&l, TERM_AT - 1, NULL), LEASE_TROUBLE);
     CHECK_INT(step(&l, TERM_AT - 1, NULL), LEASE_NOTHING);
     CHECK_INT(step(&l, TERM_AT, NULL), LEASE_TERM);
     CHECK_INT(wake(&l, KILL_AT - 1000), KILL_AT);
@@ -358,6 +363,135 @@ TEST(a_grant_after_cancel_is_not_a_hold)
     CHECK_INT(step(&l, SENT, &ev), LEASE_NOTHING);
 }
 
+/* --- trouble ----------------------------------------------------------------------------------- */
+
+/* Held, and a renewal without an answer; the trouble is said at half, and once. */
+static struct lease troubled(void)
+{
+    struct lease l = granted_at(SENT + 5 * MS);
+    CHECK_INT(step(&l, l.times.renew_at, NULL), LEASE_RENEW);
+    CHECK_INT(step(&l, TROUBLE_AT - 1, NULL), LEASE_NOTHING);
+    CHECK_INT(wake(&l, TROUBLE_AT - 1), TROUBLE_AT);
+    CHECK_INT(step(&l, TROUBLE_AT, NULL), LEASE_TROUBLE);
+    CHECK_INT(l.trouble_since, SENT);
+    CHECK_INT(step(&l, TROUBLE_AT, NULL), LEASE_NOTHING);
+    CHECK_INT(wake(&l, TROUBLE_AT), TERM_AT - (TERM_AT - TROUBLE_AT) / 10);
+    CHECK_INT(wake(&l, TERM_AT - 1000), TERM_AT);
+    return l;
+}
+
+TEST(trouble_at_half_ends_with_a_renewal)
+{
+    struct lease l = troubled();
+    struct dlock_event old = event(EV_RENEWED, SENT, 10 * S), unclear = event(EV_UNCLEAR, 0, 0);
+    int64_t now = TROUBLE_AT + 1 * S;
+    /* One that says nothing new does not count. */
+    CHECK_INT(step(&l, now, &old), LEASE_RENEW);
+    CHECK_INT(step(&l, now, &unclear), LEASE_NOTHING);
+    CHECK_INT(step(&l, now + 1 * S, NULL), LEASE_RENEW);
+    struct dlock_event ev = event(EV_RENEWED, now + 1 * S, 10 * S);
+    CHECK_INT(step(&l, now + 1 * S + 1, &ev), LEASE_EXTEND);
+    CHECK_INT(step(&l, now + 1 * S + 1, NULL), LEASE_RECOVERED);
+    CHECK_INT(l.trouble_since, SENT);
+    CHECK_INT(step(&l, now + 1 * S + 1, NULL), LEASE_NOTHING);
+    /* Then the next trouble is said again. */
+    CHECK_INT(step(&l, l.times.renew_at, NULL), LEASE_RENEW);
+    CHECK_INT(step(&l, now + 1 * S + USABLE / 2, NULL), LEASE_TROUBLE);
+    CHECK_INT(l.trouble_since, now + 1 * S);
+}
+
+TEST(an_answer_that_takes_half_again_does_not_end_the_trouble)
+{
+    struct lease l = troubled();
+    struct dlock_event slow = event(EV_RENEWED, SENT + 1 * S, 10 * S),
+                       fast = event(EV_RENEWED, SENT + 6 * S, 10 * S);
+    CHECK_INT(step(&l, SENT + 6 * S, &slow), LEASE_RENEW);
+    CHECK_INT(step(&l, SENT + 6 * S, NULL), LEASE_EXTEND);
+    CHECK_INT(step(&l, SENT + 6 * S, NULL), LEASE_NOTHING);
+    CHECK_INT(step(&l, SENT + 6 * S + 1, &fast), LEASE_EXTEND);
+    CHECK_INT(step(&l, SENT + 6 * S + 1, NULL), LEASE_RECOVERED);
+    CHECK_INT(l.trouble_since, SENT);
+}
+
+TEST(a_loss_ends_the_trouble_alone)
+{
+    struct dlock_event ev = event(EV_RENEWED, TERM_AT, 10 * S), lost = event(EV_LOST, 0, 0);
+    struct lease l = troubled();
+    CHECK_INT(step(&l, TERM_AT, NULL), LEASE_TERM);
+    CHECK_INT(step(&l, TERM_AT + 1, &ev), LEASE_EXTEND);
+    CHECK_INT(step(&l, TERM_AT + 1, NULL), LEASE_NOTHING);
+    l = troubled();
+    CHECK_INT(step(&l, TROUBLE_AT + 1, &lost), LEASE_KILL);
+    CHECK_INT(step(&l, TERM_AT, NULL), LEASE_NOTHING);
+    /* A process that was stopped until then. */
+    l = granted_at(SENT);
+    CHECK_INT(step(&l, TERM_AT, NULL), LEASE_TERM);
+    CHECK_INT(step(&l, TERM_AT, NULL), LEASE_RENEW);
+    CHECK_INT(step(&l, TERM_AT, NULL), LEASE_NOTHING);
+    l = granted_at(SENT);
+    CHECK_INT(step(&l, KILL_AT, NULL), LEASE_KILL);
+    CHECK_INT(step(&l, KILL_AT, NULL), LEASE_RENEW);
+    CHECK_INT(step(&l, KILL_AT, NULL), LEASE_NOTHING);
+}
+
+/* A process that was stopped, or asleep: its store may be well. */
+TEST(a_renewal_that_begins_late_has_its_time_to_be_answered)
+{
+    struct lease l = granted_at(SENT);
+    struct dlock_event unclear = event(EV_UNCLEAR, 0, 0);
+    int64_t now = TROUBLE_AT + 1 * S;
+    CHECK_INT(step(&l, now, NULL), LEASE_RENEW);
+    struct dlock_event ev = event(EV_RENEWED, now, 10 * S);
+    CHECK_INT(step(&l, now + 100 * MS, &ev), LEASE_EXTEND);
+    CHECK_INT(step(&l, now + 100 * MS, NULL), LEASE_NOTHING);
+    l = granted_at(SENT);
+    CHECK_INT(step(&l, now, NULL), LEASE_RENEW);
+    CHECK_INT(step(&l, now, NULL), LEASE_NOTHING);
+    CHECK_INT(step(&l, now + 1 * S, &unclear), LEASE_NOTHING);
+    /* More tries do not give it more time. */
+    CHECK_INT(step(&l, now + 1100 * MS, NULL), LEASE_RENEW);
+    int64_t at = TROUBLE_AT + now - (SENT + USABLE / 3);
+    CHECK_INT(wake(&l, at - 1000), at);
+    CHECK_INT(step(&l, at - 1, NULL), LEASE_NOTHING);
+    CHECK_INT(step(&l, at, NULL), LEASE_TROUBLE);
+}
+
+TEST(a_grant_that_is_not_confirmed_yet_is_in_no_trouble)
+{
+    struct lease l = acquiring();
+    struct dlock_event ev = event(EV_GRANTED, SENT, 10 * S);
+    CHECK_INT(step(&l, SENT + USABLE / 3, &ev), LEASE_RENEW);
+    CHECK_INT(step(&l, TROUBLE_AT + 1, NULL), LEASE_NOTHING);
+    CHECK(wake(&l, TROUBLE_AT + 1) > TROUBLE_AT + 1);
+}
+
+/*
+ * 12 s, usable 10.278 s: what is confirmed may be 8 s old when the next renewal is answered. The bound is half-way from
+ * when a renewal is due to term_at.
+ */
+TEST(trouble_of_a_lag_store_counts_from_the_renewal)
+{
+    struct lease l;
+    struct lease_config c = config(12 * S, 1 * S);
+    struct dlock_event granted = event(EV_GRANTED, SENT, 12 * S);
+    int64_t term_at = SENT + 10278 * MS;
+    c.lag = true;
+    granted.asked = SENT + 6 * S;
+    lease_acquire(&l, &c);
+    CHECK_INT(step(&l, SENT + 6 * S, &granted), LEASE_START);
+    CHECK_INT(l.times.term_at, term_at);
+    CHECK_INT(step(&l, SENT + 8 * S, NULL), LEASE_RENEW);
+    CHECK_INT(step(&l, SENT + 8 * S + 1139 * MS - 1, NULL), LEASE_NOTHING);
+    CHECK_INT(step(&l, SENT + 8 * S + 1139 * MS, NULL), LEASE_TROUBLE);
+    /* Answered, but the lease does not get longer by that yet. */
+    struct dlock_event old = event(EV_RENEWED, SENT, 12 * S);
+    CHECK_INT(step(&l, SENT + 9500 * MS, &old), LEASE_RENEW);
+    CHECK_INT(step(&l, SENT + 9500 * MS, NULL), LEASE_NOTHING);
+    struct dlock_event ev = event(EV_RENEWED, SENT + 6 * S, 12 * S);
+    CHECK_INT(step(&l, SENT + 10 * S + 1, &ev), LEASE_EXTEND);
+    CHECK_INT(step(&l, SENT + 10 * S + 1, NULL), LEASE_RECOVERED);
+}
+
 /* --- two clocks -------------------------------------------------------------------------------- */
 
 static struct dlock_clocks clocks(int64_t boot, int64_t raw)
@@ -372,7 +506,7 @@ TEST(the_lease_is_over_when_either_clock_says_so)
         struct dlock_clocks before = clocks(SENT, SENT), at = before;
         *(by_raw ? &before.raw : &before.boot) = TERM_AT - 1;
         *(by_raw ? &at.raw : &at.boot) = TERM_AT;
-        l.renewing = true;
+        l.renewing = l.troubled = true;
         CHECK_INT(lease_step(&l, before, NULL), LEASE_NOTHING);
         CHECK_INT(lease_time_left(&l, before), DEADLINE - TERM_AT + 1);
         CHECK_INT(lease_step(&l, at, NULL), LEASE_TERM);
@@ -380,6 +514,21 @@ TEST(the_lease_is_over_when_either_clock_says_so)
         CHECK_INT(lease_step(&l, at, NULL), LEASE_KILL);
         *(by_raw ? &at.raw : &at.boot) = DEADLINE + 1;
         CHECK_INT(lease_time_left(&l, at), 0);
+    }
+}
+
+TEST(trouble_comes_by_the_clock_that_says_less)
+{
+    for (int by_raw = 0; by_raw < 2; by_raw++) {
+        struct lease l = granted_at(SENT);
+        struct dlock_clocks at = clocks(SENT, SENT);
+        int64_t *ahead = by_raw ? &at.raw : &at.boot;
+        l.renewing = true;
+        *ahead = TROUBLE_AT - 1;
+        CHECK_INT(lease_step(&l, at, NULL), LEASE_NOTHING);
+        CHECK_INT(lease_wake(&l, at), at.boot + 1);
+        *ahead = TROUBLE_AT;
+        CHECK_INT(lease_step(&l, at, NULL), LEASE_TROUBLE);
     }
 }
 

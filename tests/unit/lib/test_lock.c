@@ -144,6 +144,30 @@ static int64_t wake(dlock *d)
     return at;
 }
 
+TEST(tells_once_of_ignored_parameters)
+{
+    struct dlock_param params[] = {
+        {.key = "pool", .value = "hunter", .used = true, .ignored = true},
+        {.key = "ttl", .value = "hunter", .used = true},
+        {.key = "max", .value = "hunter", .used = true, .ignored = true}};
+    dlock d;
+    make(&d, DLOCK_NEVER);
+    d.uri->params = params;
+    d.uri->nparams = DLOCK_LEN(params);
+    d.say_ignored = true;
+    dlock_start_acquire(&d);
+    CHECK_INT(wake(&d), 0);
+    CHECK_INT(next(&d), DLOCK_R_NOTICE);
+    CHECK_INT(r.error.code, 0); /* for -v only */
+    CHECK_HAS(r.error.msg, "ignored the parameters of other programs: pool, max");
+    CHECK_NULL(strstr(r.error.msg, "hunter"));
+    say(granted(read_at(&d, clock_now)));
+    CHECK_INT(next(&d), DLOCK_R_ACQUIRED);
+    CHECK_INT(next(&d), DLOCK_R_NONE);
+    d.uri->params = NULL;
+    d.uri->nparams = 0;
+}
+
 TEST(acquire_renew_release)
 {
     dlock d;
@@ -224,6 +248,300 @@ TEST(first_contact_is_bounded_only_until_the_first_answer)
     say((struct dlock_event){.type = EV_RELEASED});
     CHECK_INT(next(&d), DLOCK_R_FAILED);
     CHECK_INT(r.error.code, DLOCK_EUNAVAIL);
+}
+
+/* --- outages while waiting --------------------------------------------------------------------- */
+
+static void say_trouble(enum dlock_ev type, const char *why)
+{
+    struct dlock_event ev = {.type = type};
+    dlock_fail(&ev.error, DLOCK_EUNAVAIL, 0, "%s", why);
+    say(ev);
+}
+
+/* It waits in the queue, and then the connection is lost. */
+static void lose(dlock *d, int64_t wait)
+{
+    make(d, wait);
+    dlock_start_acquire(d);
+    say((struct dlock_event){.type = EV_WAITING});
+    CHECK_INT(next(d), DLOCK_R_WAITING);
+    clock_now += 1 * S;
+    say_trouble(EV_AWAY, "stub://: connection lost");
+    CHECK_INT(next(d), DLOCK_R_TROUBLE);
+    CHECK_STR(r.error.msg, "connection lost");
+    CHECK_INT(r.since, 1001 * S);
+}
+
+TEST(an_outage_of_a_waiter_is_reported_once_and_has_no_bound_of_its_own)
+{
+    dlock d;
+    lose(&d, DLOCK_NEVER);
+    for (int i = 0; i < 100; i++) {
+        clock_now += 3600 * S;
+        say_trouble(EV_AWAY, "stub://: cannot connect");
+        CHECK_INT(next(&d), DLOCK_R_NONE);
+    }
+    CHECK_INT(be.releases, 0);
+    say((struct dlock_event){.type = EV_BACK});
+    CHECK_INT(next(&d), DLOCK_R_RECOVERED);
+    CHECK_INT(r.since, 1001 * S);
+    CHECK_INT(next(&d), DLOCK_R_NONE);
+    say_trouble(EV_AWAY, "stub://: cannot connect");
+    CHECK_INT(next(&d), DLOCK_R_TROUBLE);
+}
+
+TEST(a_grant_ends_an_outage)
+{
+    dlock d;
+    lose(&d, DLOCK_NEVER);
+    say(granted(read_at(&d, clock_now)));
+    CHECK_INT(next(&d), DLOCK_R_RECOVERED);
+    CHECK_INT(wake(&d), 0);
+    CHECK_INT(next(&d), DLOCK_R_ACQUIRED);
+}
+
+TEST(a_wait_that_ends_in_an_outage_is_not_busy)
+{
+    dlock d;
+    lose(&d, 60 * S);
+    clock_now += 10 * S;
+    say_trouble(EV_AWAY, "stub://: cannot connect");
+    CHECK_INT(next(&d), DLOCK_R_NONE);
+    CHECK_INT(wake(&d), 1060 * S);
+    clock_now = 1060 * S;
+    CHECK_INT(next(&d), DLOCK_R_NONE);
+    CHECK_INT(be.releases, 1);
+    CHECK(be.until <= clock_now + 90 * MS);
+    say((struct dlock_event){.type = EV_RELEASED, .how = DLOCK_REL_UNCLEAR});
+    CHECK_INT(next(&d), DLOCK_R_FAILED);
+    CHECK_INT(r.error.code, DLOCK_EUNAVAIL);
+    CHECK_STR(r.error.msg, "stub://: cannot connect; no answer for 59 s (lock 'job')");
+}
+
+/* The cause may be long, may name the lock already, and may have the words of that. */
+TEST(a_wait_that_ends_in_an_outage_says_why_and_names_the_lock_once)
+{
+    static const char *const whys[] = {"stub://: refused", "stub://: refused (the key (lock 'x'))"};
+    char why[1100], want[1024], many[400];
+    memset(many, 'h', sizeof(many));
+    for (int i = 0; i < 6; i++) {
+        dlock d;
+        const char *cause = i < 4 ? whys[i / 2] : NULL;
+        lose(&d, 60 * S);
+        snprintf(want, sizeof(want), "%.*s%s", cause ? 0 : 400, many, cause ? cause : ": refused");
+        snprintf(why, sizeof(why), "%s%s", want, i % 2 ? " (lock 'job')" : "");
+        say_trouble(EV_AWAY, why);
+        CHECK_INT(next(&d), DLOCK_R_NONE);
+        clock_now = 1060 * S;
+        CHECK_INT(next(&d), DLOCK_R_NONE);
+        say((struct dlock_event){.type = EV_RELEASED});
+        CHECK_INT(next(&d), DLOCK_R_FAILED);
+        snprintf(want + strlen(want), sizeof(want) - strlen(want),
+                 "; no answer for 59 s (lock 'job')");
+        CHECK_STR(r.error.msg, want);
+    }
+}
+
+TEST(a_wait_that_ends_after_an_outage_is_busy)
+{
+    dlock d;
+    lose(&d, 60 * S);
+    say((struct dlock_event){.type = EV_BACK});
+    CHECK_INT(next(&d), DLOCK_R_RECOVERED);
+    clock_now = 1060 * S;
+    CHECK_INT(next(&d), DLOCK_R_NONE);
+    say((struct dlock_event){.type = EV_RELEASED});
+    CHECK_INT(next(&d), DLOCK_R_BUSY);
+}
+
+TEST(a_wait_ends_at_once_with_what_an_outage_does_not_explain)
+{
+    dlock d;
+    struct dlock_event ev = {.type = EV_FAILED};
+    lose(&d, 60 * S);
+    dlock_fail(&ev.error, DLOCK_EPERM, 0, "wrong password");
+    say(ev);
+    CHECK_INT(next(&d), DLOCK_R_NONE);
+    say((struct dlock_event){.type = EV_RELEASED});
+    CHECK_INT(next(&d), DLOCK_R_FAILED);
+    CHECK_STR(r.error.msg, "wrong password");
+}
+
+/* A connection that is lost before the first answer, or in a single try, is no outage of a waiter. */
+TEST(only_a_waiter_has_an_outage)
+{
+    dlock d;
+    make(&d, DLOCK_NEVER);
+    dlock_start_acquire(&d);
+    say_trouble(EV_AWAY, "stub://: connection lost");
+    CHECK_INT(next(&d), DLOCK_R_NONE);
+    make(&d, 0);
+    dlock_start_acquire(&d);
+    say_trouble(EV_AWAY, "stub://: connection lost");
+    CHECK_INT(next(&d), DLOCK_R_NONE);
+}
+
+/* --- the first contact, again and again --------------------------------------------------------- */
+
+static void make_retry(dlock *d, int64_t wait)
+{
+    make(d, wait);
+    d->opt.retry = true;
+    dlock_start_acquire(d);
+}
+
+/* The acquire under way fails, and is undone; nothing is reported after the first time. */
+static void fail_once(dlock *d, enum dlock_report_type first)
+{
+    int releases = be.releases;
+    say_trouble(EV_FAILED, "stub://: cannot connect");
+    CHECK_INT(next(d), DLOCK_R_NONE);
+    CHECK_INT(be.releases, releases + 1);
+    say((struct dlock_event){.type = EV_RELEASED, .how = DLOCK_REL_NOTHING});
+    CHECK_INT(next(d), first);
+}
+
+/* Wait for the next try. */
+static void await_try(dlock *d)
+{
+    int acquires = be.acquires;
+    int64_t at = wake(d);
+    CHECK(at > clock_now && at <= clock_now + 1 * S);
+    clock_now = at;
+    CHECK_INT(next(d), DLOCK_R_NONE);
+    CHECK_INT(be.acquires, acquires + 1);
+}
+
+TEST(a_store_that_cannot_be_reached_fails_at_once)
+{
+    dlock d;
+    make(&d, DLOCK_NEVER);
+    dlock_start_acquire(&d);
+    fail_once(&d, DLOCK_R_FAILED);
+    CHECK_INT(r.error.code, DLOCK_EUNAVAIL);
+    make(&d, 0);
+    d.opt.retry = true; /* a single try it is */
+    dlock_start_acquire(&d);
+    fail_once(&d, DLOCK_R_FAILED);
+}
+
+TEST(the_first_contact_is_tried_again_until_there_is_an_answer)
+{
+    dlock d;
+    make_retry(&d, DLOCK_NEVER);
+    clock_now += 100 * MS;
+    fail_once(&d, DLOCK_R_TROUBLE);
+    CHECK_STR(r.error.msg, "cannot connect");
+    CHECK_INT(r.since, 1000 * S);
+    for (int i = 0; i < 1000; i++) {
+        await_try(&d);
+        fail_once(&d, DLOCK_R_NONE);
+    }
+    await_try(&d);
+    say((struct dlock_event){.type = EV_WAITING, .place = 3});
+    CHECK_INT(next(&d), DLOCK_R_RECOVERED);
+    CHECK_INT(r.since, 1000 * S);
+    CHECK_INT(next(&d), DLOCK_R_WAITING);
+    CHECK_INT(r.place, 3);
+    /* From now on it is a wait like any other. */
+    fail_once(&d, DLOCK_R_FAILED);
+}
+
+TEST(a_server_that_is_silent_at_first_contact_is_tried_again)
+{
+    dlock d;
+    make_retry(&d, DLOCK_NEVER);
+    clock_now = wake(&d);
+    CHECK_INT(next(&d), DLOCK_R_NONE);
+    CHECK_INT(be.releases, 1); /* it may have served the request */
+    say((struct dlock_event){.type = EV_RELEASED, .how = DLOCK_REL_UNCLEAR});
+    CHECK_INT(next(&d), DLOCK_R_TROUBLE);
+    CHECK_STR(r.error.msg, "no answer within 5 s");
+    await_try(&d);
+    say(granted(read_at(&d, clock_now)));
+    CHECK_INT(next(&d), DLOCK_R_RECOVERED);
+    CHECK_INT(next(&d), DLOCK_R_ACQUIRED);
+}
+
+TEST(a_wait_bounds_the_tries_of_the_first_contact)
+{
+    dlock d;
+    make_retry(&d, 10 * S);
+    fail_once(&d, DLOCK_R_TROUBLE);
+    while (clock_now < 1009 * S) {
+        await_try(&d);
+        fail_once(&d, DLOCK_R_NONE);
+    }
+    d.retry_at = DLOCK_NEVER; /* in a pause */
+    CHECK_INT(wake(&d), 1010 * S);
+    clock_now = 1010 * S;
+    CHECK_INT(next(&d), DLOCK_R_FAILED);
+    CHECK_INT(r.error.code, DLOCK_EUNAVAIL);
+    CHECK_STR(r.error.msg, "stub://: cannot connect; no answer for 10 s (lock 'job')");
+    make_retry(&d, 1 * S);
+    fail_once(&d, DLOCK_R_TROUBLE);
+    await_try(&d);
+    clock_now = 1001 * S; /* in a try */
+    CHECK_INT(next(&d), DLOCK_R_NONE);
+    CHECK(be.until <= clock_now + 90 * MS);
+    say((struct dlock_event){.type = EV_RELEASED});
+    CHECK_INT(next(&d), DLOCK_R_FAILED);
+    CHECK_STR(r.error.msg, "stub://: cannot connect; no answer for 1 s (lock 'job')");
+}
+
+TEST(what_is_refused_at_first_contact_is_not_tried_again)
+{
+    static const int codes[] = {DLOCK_EUSAGE, DLOCK_EDATA,  DLOCK_ENOBACKEND, DLOCK_EUNUSABLE,
+                                DLOCK_EOS,    DLOCK_EPROTO, DLOCK_EPERM};
+    for (size_t i = 0; i < DLOCK_LEN(codes); i++) {
+        dlock d;
+        struct dlock_event ev = {.type = EV_FAILED};
+        make_retry(&d, DLOCK_NEVER);
+        fail_once(&d, DLOCK_R_TROUBLE);
+        await_try(&d);
+        dlock_fail(&ev.error, codes[i], 0, "no");
+        say(ev);
+        CHECK_INT(next(&d), DLOCK_R_NONE);
+        say((struct dlock_event){.type = EV_RELEASED});
+        CHECK_INT(next(&d), DLOCK_R_FAILED);
+        CHECK_STR(r.error.msg, "no");
+    }
+}
+
+TEST(a_pause_between_tries_is_cancelled_at_once)
+{
+    dlock d;
+    make_retry(&d, DLOCK_NEVER);
+    fail_once(&d, DLOCK_R_TROUBLE);
+    dlock_start_release(&d, clock_now + 1 * S);
+    CHECK_INT(be.releases, 1);
+    CHECK_INT(next(&d), DLOCK_R_RELEASED);
+    CHECK_INT(r.how, DLOCK_REL_NOTHING);
+    clock_now += 60 * S;
+    CHECK_INT(next(&d), DLOCK_R_NONE);
+    CHECK_INT(be.acquires, 1);
+}
+
+/* A waiter whose grant came too late acquires once more: it is still a waiter, also where its store is away by then. */
+TEST(a_waiter_that_begins_anew_rides_out_an_outage)
+{
+    dlock d;
+    make(&d, 60 * S);
+    dlock_start_acquire(&d);
+    say((struct dlock_event){.type = EV_WAITING});
+    CHECK_INT(next(&d), DLOCK_R_WAITING);
+    clock_now += 20 * S; /* we were stopped */
+    say(granted(read_at(&d, 1000 * S)));
+    CHECK_INT(next(&d), DLOCK_R_NONE);
+    say((struct dlock_event){.type = EV_RELEASED, .how = DLOCK_REL_UNCLEAR});
+    CHECK_INT(next(&d), DLOCK_R_NONE);
+    fail_once(&d, DLOCK_R_TROUBLE);
+    CHECK_INT(r.since, 1020 * S);
+    await_try(&d);
+    say((struct dlock_event){.type = EV_WAITING});
+    CHECK_INT(next(&d), DLOCK_R_RECOVERED);
+    CHECK_INT(next(&d), DLOCK_R_WAITING);
 }
 
 TEST(a_failed_acquire_is_undone_before_it_is_reported)
@@ -341,6 +659,130 @@ TEST(coming_loss_says_why)
     CHECK_INT(next(&d), DLOCK_R_LOST);
 }
 
+/* Sleeps as poll() would, until the lock has something to tell or nothing has happened for that long. */
+static enum dlock_report_type next_by(dlock *d, int64_t time)
+{
+    enum dlock_report_type type;
+    while ((type = next(d)) == DLOCK_R_NONE && clock_now < time)
+        clock_now = dlock_min(wake(d), time);
+    return type;
+}
+
+static void say_unclear(const char *why)
+{
+    struct dlock_event ev = {.type = EV_UNCLEAR};
+    dlock_fail(&ev.error, DLOCK_EUNAVAIL, 0, "%s", why);
+    say(ev);
+}
+
+TEST(trouble_says_since_when_and_why_until_a_renewal)
+{
+    dlock d;
+    hold(&d);
+    CHECK_INT(next_by(&d, d.lease.times.renew_at), DLOCK_R_NONE);
+    CHECK_INT(be.renews, 1);
+    say_unclear("refused");
+    CHECK_INT(next_by(&d, 1003 * S), DLOCK_R_NONE);
+    say_unclear("refused again");
+    CHECK_INT(next_by(&d, 1020 * S), DLOCK_R_TROUBLE);
+    CHECK_INT(clock_now, 1000 * S + 4199 * MS);
+    CHECK_INT(r.since, 1000 * S);
+    CHECK_INT(r.times.term_at, 1000 * S + 8398 * MS);
+    CHECK_INT(r.times.kill_at, 1000 * S + 9398 * MS);
+    CHECK_STR(r.error.msg, "refused again");
+    CHECK_INT(next_by(&d, 1006 * S), DLOCK_R_NONE);
+    say((struct dlock_event){.type = EV_RENEWED, .from = read_at(&d, clock_now), .ttl = 10 * S});
+    clock_now += 5 * MS;
+    CHECK_INT(next(&d), DLOCK_R_EXTENDED);
+    CHECK_INT(next(&d), DLOCK_R_RECOVERED);
+    CHECK_INT(r.since, 1000 * S);
+    CHECK_INT(r.times.term_at, 1006 * S + 8398 * MS);
+    CHECK_INT(next(&d), DLOCK_R_NONE);
+}
+
+/* A reason from the wait, or from before the last renewal, is none. */
+TEST(trouble_never_has_an_old_reason)
+{
+    dlock d;
+    make(&d, DLOCK_NEVER);
+    dlock_fail(&d.why, DLOCK_EUNAVAIL, 0, "from the wait");
+    dlock_start_acquire(&d);
+    say(granted(read_at(&d, clock_now)));
+    CHECK_INT(next(&d), DLOCK_R_ACQUIRED);
+    for (int i = 0; i < 2; i++) {
+        int64_t from = clock_now;
+        CHECK_INT(next_by(&d, from + 20 * S), DLOCK_R_TROUBLE);
+        /* The renewal began after a third of 8.398 s. */
+        CHECK_STR(r.error.msg, "no answer within 1.4 s");
+        CHECK_INT(r.error.code, DLOCK_EUNAVAIL);
+        say_unclear("from before the renewal");
+        CHECK_INT(next_by(&d, clock_now + 100 * MS), DLOCK_R_NONE);
+        say((struct dlock_event){
+            .type = EV_RENEWED, .from = read_at(&d, clock_now), .ttl = 10 * S});
+        CHECK_INT(next(&d), DLOCK_R_EXTENDED);
+        CHECK_INT(next(&d), DLOCK_R_RECOVERED);
+    }
+    CHECK_INT(next_by(&d, clock_now + 20 * S), DLOCK_R_TROUBLE);
+    CHECK_INT(next_by(&d, clock_now + 20 * S), DLOCK_R_TERM);
+    CHECK_STR(r.error.msg, "no answer within 5.599 s");
+}
+
+/* Reports about a hold name neither the store nor the lock. */
+TEST(a_cause_names_neither_store_nor_lock)
+{
+    static const struct {
+        const char *said, *cause;
+    } rows[] = {
+        {"stub://: refused", "refused"},
+        {"stub://: refused (lock 'job')", "refused"},
+        {"stub:// ([::1]:6379): refused: why (lock 'job')", "[::1]:6379: refused: why"},
+        {"stub:// (odd", "stub:// (odd"},
+        {"stub://other: refused (lock 'jobs')", "stub://other: refused (lock 'jobs')"},
+        {"refused", "refused"},
+        {"", ""},
+    };
+    for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
+        dlock d;
+        hold(&d);
+        clock_now = d.lease.times.renew_at;
+        CHECK_INT(next(&d), DLOCK_R_NONE);
+        say_unclear(rows[i].said);
+        CHECK_INT(next_by(&d, 1020 * S), DLOCK_R_TROUBLE);
+        CHECK_STR(r.error.msg, rows[i].cause);
+        struct dlock_event ev = {.type = EV_LOST};
+        dlock_fail(&ev.error, DLOCK_ELOST, 0, "%s", rows[i].said);
+        say(ev);
+        CHECK_INT(next(&d), DLOCK_R_LOST);
+        CHECK_STR(r.error.msg, rows[i].cause);
+        dlock_start_release(&d, clock_now);
+        ev.type = EV_RELEASED;
+        say(ev);
+        CHECK_INT(next(&d), DLOCK_R_RELEASED);
+        CHECK_STR(r.error.msg, rows[i].cause);
+    }
+}
+
+/* Stopped, or asleep, until then: what it says and whether it says that it is late. */
+static void check_late(int64_t until, enum dlock_report_type type, const char *late)
+{
+    dlock d;
+    hold(&d);
+    CHECK_INT(next_by(&d, 1001 * S), DLOCK_R_NONE);
+    CHECK(wake(&d) > clock_now);
+    clock_now = 1000 * S + until;
+    CHECK_INT(next_by(&d, 1020 * S), type);
+    CHECK_HAS(r.error.msg, late);
+    CHECK_INT(be.renews, clock_now < 1000 * S + 8398 * MS);
+}
+
+TEST(a_process_that_was_stopped_says_so)
+{
+    check_late(3 * S, DLOCK_R_TROUBLE, "no answer within 1.4 s");
+    check_late(5 * S, DLOCK_R_TROUBLE, "no answer within 1.4 s");
+    check_late(8399 * MS, DLOCK_R_TERM, "did not run for 5.6");
+    check_late(9399 * MS, DLOCK_R_LOST, "did not run for 6.6");
+}
+
 TEST(a_release_discards_reports_that_wait)
 {
     dlock d;
@@ -361,8 +803,9 @@ static bool looks_up_after(dlock *d, int64_t pause)
 {
     clock_now += pause;
     d->names.peers[0].len = 0;
-    say((struct dlock_event){.type = EV_AWAY});
-    CHECK_INT(next(d), DLOCK_R_NONE);
+    say_trouble(EV_AWAY, "connection lost");
+    if (next(d) == DLOCK_R_TROUBLE)
+        CHECK_INT(next(d), DLOCK_R_NONE);
     CHECK_INT(next(d), DLOCK_R_NONE);
     return d->names.peers[0].len > 0;
 }
@@ -550,6 +993,9 @@ static bool hear(struct machine *m)
             m->ending = m->from;
         if (r.type == DLOCK_R_LOST)
             m->killed = true;
+        /* With CAP_LAG, clocks that differ by 10 % can be trouble. */
+        if (r.type == DLOCK_R_TROUBLE && !m->d.lease_cfg.lag && !CHECK(!m->healthy))
+            return false;
         /* Not much too early either: the difference of the clocks is known for each half of the ttl. */
         if (r.type == DLOCK_R_TERM && !m->slept && !CHECK(!before(m->from, USABLE - 550 * MS)))
             return false;

@@ -44,6 +44,7 @@ static const struct {
     {"h?token=http://u:p&w@h2 a@b", "h?token=*** a@b"},
     {"h?token=http://h2/x&y=a", "h?token=***&y=a"},
     {"h?token=abc&note=a@b", "h?token=***&note=a@b"},
+    {"redis://h?auth=abc&x=1", "redis://h?auth=***&x=1"},
 };
 
 TEST(hides_secrets_and_nothing_else)

@@ -87,6 +87,12 @@ static const struct {
     {"redis://h?#n", "redis|(-:-)h:6379|/0||n|redis://h:6379/0"},
     {"redis://h?password-file=/a@b/c#n",
      "redis|(-:-)h:6379|/0|password-file=/a@b/c|n|redis://h:6379/0"},
+    {"valkey://u:p@h/1#n", "redis|(u:p)h:6379|/1||n|redis://h:6379/1"},
+    {"Valkeys://h:1#n", "rediss|(-:-)h:1|/0||n|rediss://h:1/0"},
+    {"redis://h/1?a=b%3Fc#n?d?e", "redis|(-:-)h:6379|/1|a=b?c|n?d?e|redis://h:6379/1"},
+    {"redis+unix:///a%3Fb?db=1#n", "redis+unix||/a?b|db=1|n|redis+unix:///a?b"},
+    {"file:///a%3Fb%3Fc", "file||/a?b?c||/a?b?c (bare)|/a?b?c"},
+    {"a?b?c", "file||a?b?c||a?b?c (bare)|a?b?c"},
     {"redis+unix:///run/r.sock?db=1#n", "redis+unix||/run/r.sock|db=1|n|redis+unix:///run/r.sock"},
     {"redis+unix://u:p@/r#n", "redis+unix|(u:p):0|/r||n|redis+unix:///r"},
     {"redis+unix:///a%20b#n", "redis+unix||/a b||n|redis+unix:///a b"},
@@ -112,6 +118,10 @@ static const struct {
     {"postgres://h1:1,h1:1/db/x#n",
      "postgres|(-:-)h1:1,(-:-)h1:1|/db/x||n|postgres://h1:1,h1:1/db/x"},
     {"postgres://%2Frun%2Fpg/db#n", "postgres|(-:-)/run/pg:5432|/db||n|postgres:///run/pg:5432/db"},
+    {"postgresql+psycopg2://u:p@h/db?a=1#n",
+     "postgresql|(u:p)h:5432|/db|a=1|n|postgresql://h:5432/db"},
+    {"postgres+asyncpg://h#n", "postgres|(-:-)h:5432|||n|postgres://h:5432"},
+    {"PostgreSQL+pg8000+x://h#n", "postgresql|(-:-)h:5432|||n|postgresql://h:5432"},
     /* zookeeper */
     {"zk://h#n", "zk|(-:-)h:2181|||n|zk://h:2181"},
     {"zk://h/#n", "zk|(-:-)h:2181|||n|zk://h:2181"},
@@ -206,6 +216,25 @@ static const struct {
     {"lk://h#n", "did you mean zk://?"},
     {"fakes://h#n", "\"fakes://\" (a file"},
     {"x+y-z.9://h#n", "\"x+y-z.9://\""},
+    {"mysql+pymysql://h/db#n", "unknown store \"mysql+pymysql://\""},
+    {"redis+psycopg2://h#n", "unknown store \"redis+psycopg2://\" (a file"},
+    {"zk+kazoo://h#n", "unknown store"},
+    {"postgresql+://h/db#n", "unknown store \"postgresql+://\""},
+    {"db+postgresql://h/db#n", "unknown store"},
+    {"redis+ssl://h#n", "\"redis+ssl://\"; write rediss:// (a file"},
+    {"redis+tls://h#n", "; write rediss://"},
+    {"redis-sentinel://h#n", "; write redis+sentinel://S1,S2,S3/SERVICE"},
+    {"rediss+sentinel://h/s#n", "no TLS yet"},
+    {"redis-socket:///s#n", "; write redis+unix:///SOCKET"},
+    {"unix:///s#n", "; write redis+unix:///SOCKET"},
+    {"postgis://h/db#n", "; write postgres://"},
+    {"redis://h?a=1?b=2#n", "a second '?', before \"b\": use & here"},
+    {"redis://h?a?b=2#n", "before \"b\""},
+    {"redis://h?a=1&b=2?c#n", "before \"c\""},
+    {"postgres://h/db?sslmode=require?mode=lease#n", "before \"mode\": use & here"},
+    {"redis://h?a=1?#n", "a second '?': use & here"},
+    {"redis://h??#n", "a second '?'"},
+    {"redis://h?a=1?b c=1#n", "a second '?': use & here"},
     /* file */
     {"file://", "absolute path"},
     {"file://host/x", "\"host\""},
@@ -289,6 +318,8 @@ static const struct {
     {"redlock://h1,h2:6379,h2#n", "twice"},
     {"postgres://a@b@h/db#n", "%40"},
     {"postgres://h:70000/db#n", "port"},
+    {"postgres://,h/db#n", "\",h\": a host is missing"},
+    {"postgres://h,:1/db#n", "URI: a host is missing"},
     {"postgres://h/a%00#n", "path"},
     {"postgres://h/db", "#NAME"},
     {"zk:///a#n", "host is missing"},
@@ -361,6 +392,13 @@ TEST(no_message_shows_a_password)
         "jdbc:redis://:hunter@h#n",
         "#redis://:hunter@h#n",
         "redis:h?password=hunter",
+        "redis://h?password=a?hunter=1#n",
+        "redis://h?password=hunter?x=1#n",
+        "redis://h?passwd=a&hunter?x=1#n",
+        "redis://h?token=a&x?hunter=1#n",
+        "redis://h?a=b?hunter@h#n",
+        "redis://h?password=a&hunter=%zz#n",
+        "redis://h?password=a&hunter&hunter#n",
         "redis://h?hunter=%zz@h#n",
         "@jdbc:redis://:hunter@h",
     };
@@ -480,6 +518,171 @@ TEST(unused_params_are_refused)
     CHECK_INT(dlock_uri_check_params(u, NULL), 0);
     dlock_uri_free(u);
     dlock_uri_free(NULL);
+}
+
+TEST(unknown_params_name_the_nearest_known_ones)
+{
+    static const struct {
+        const char *key, *want; /* NULL: no name */
+    } rows[] = {
+        {"password_file", "did you mean password-file?"},
+        {"passwordFile", "did you mean password-file?"},
+        {"pasword-fil", "did you mean password-file?"},
+        {"caert", "did you mean cacert, cert?"},
+        {"pool_szie", "did you mean pool_size?"},
+        {"bd", "did you mean db?"},
+        {"sslverify", NULL},
+        {"x", NULL},
+        {"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx", NULL},
+    };
+    static const char *const own[] = {"password-file", "cacert", "cert", "db"};
+    static const char *const ignored[] = {"pool_size", NULL};
+    static const struct dlock_foreign rules[] = {{NULL, 0, NULL, NULL}};
+
+    for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
+        struct dlock_uri *u = NULL;
+        struct dlock_error err = {0};
+        char text[128], quoted[80];
+
+        snprintf(text, sizeof(text), "redis://h?%s=hunter#n", rows[i].key);
+        REQUIRE_INT(dlock_uri_parse(&u, text, NULL), 0);
+        CHECK_INT(dlock_uri_foreign(u, ignored, rules, &err), 0);
+        for (size_t k = 0; k < DLOCK_LEN(own); k++)
+            CHECK_NULL(dlock_uri_param(u, own[k]));
+        CHECK_INT(dlock_uri_check_params(u, &err), DLOCK_EUSAGE);
+        snprintf(quoted, sizeof(quoted), "unknown parameter \"%s\"", rows[i].key);
+        CHECK_HAS(err.msg, quoted);
+        if (rows[i].want)
+            CHECK_HAS(err.msg, rows[i].want);
+        else
+            CHECK_NULL(strstr(err.msg, "did you mean"));
+        CHECK_NULL(strstr(err.msg, "hunter"));
+        dlock_uri_free(u);
+    }
+}
+
+/* The rest of a password with a '&' in it looks like a parameter. */
+TEST(an_unknown_param_after_a_secret_is_not_shown)
+{
+    struct dlock_uri *u = NULL;
+    struct dlock_error err = {0};
+
+    REQUIRE_INT(dlock_uri_parse(&u, "redis://h?password=a&hunter&b=1#n", NULL), 0);
+    CHECK_STR(dlock_uri_param(u, "password"), "a");
+    CHECK_INT(dlock_uri_check_params(u, &err), DLOCK_EUSAGE);
+    CHECK_NULL(strstr(err.msg, "hunter"));
+    CHECK_HAS(err.msg, "%26");
+    dlock_uri_free(u);
+}
+
+TEST(another_programs_param_after_a_secret_is_not_shown)
+{
+    static const struct dlock_foreign rules[] = {{"ssl_ca", FOREIGN_RENAMED, "cacert", NULL},
+                                                 {"ssl*", FOREIGN_REFUSED, "write this", NULL},
+                                                 {NULL, 0, NULL, NULL}};
+    static const char *const none[] = {NULL};
+    static const struct {
+        const char *text, *said;
+    } rows[] = {{"redis://h?password=a&sslhunter#n", "write this"},
+                {"redis://h?sslhunter=a@b#n", "write this"},
+                {"redis://h?password=a&cacert=x&SSL-CA=y#n", "cacert= is given twice"}};
+
+    for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
+        struct dlock_uri *u = NULL;
+        struct dlock_error err = {0};
+        REQUIRE_INT(dlock_uri_parse(&u, rows[i].text, NULL), 0);
+        CHECK_INT(dlock_uri_foreign(u, none, rules, &err), DLOCK_EUSAGE);
+        CHECK_HAS(err.msg, rows[i].said);
+        CHECK_NULL(strstr(err.msg, "hunter"));
+        CHECK_NULL(strstr(err.msg, "SSL-CA"));
+        dlock_uri_free(u);
+    }
+}
+
+TEST(params_of_other_programs)
+{
+    static const char *const ignored[] = {"pool_size", "clientName", NULL};
+    static const struct dlock_foreign rules[] = {
+        {"data_base", FOREIGN_RENAMED, "db", NULL},
+        {"verify", FOREIGN_AS_OURS, "always verified", "true 1"},
+        {"ssl_ca", FOREIGN_RENAMED, "cacert", NULL},
+        {"ssl*", FOREIGN_REFUSED, "write this", NULL},
+        {NULL, 0, NULL, NULL},
+    };
+    static const struct {
+        const char *query, *ignored, *refused; /* refused: in the message, NULL: it is not */
+    } rows[] = {
+        {"pool_size=1", "pool_size", NULL},
+        {"poolSize=1&CLIENT-NAME=x&pool_size_=", "poolSize, CLIENT-NAME, pool_size_", NULL},
+        {"pool_sizes=1", "", NULL},
+        {"verify=TRUE", "", NULL},
+        {"verify=1", "", NULL},
+        {"verify=hunter", "", "\"verify\": always verified"},
+        {"verify", "", "\"verify\": always verified"},
+        {"database=1", "", NULL},
+        {"database=1&db=1", "", "database= and db= are the same"},
+        {"database=1&data_base=1", "", "data_base= and db= are the same"},
+        {"ssl_ca=x", "", NULL},
+        {"ssl_cafile=hunter", "", "\"ssl_cafile\": write this"},
+        {"ssl=hunter", "", "\"ssl\": write this"},
+    };
+
+    for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
+        struct dlock_uri *u = NULL;
+        struct dlock_error err = {0};
+        char text[128], names[64] = "";
+
+        snprintf(text, sizeof(text), "redis://h?%s#n", rows[i].query);
+        REQUIRE_INT(dlock_uri_parse(&u, text, NULL), 0);
+        if (!CHECK_INT(dlock_uri_foreign(u, ignored, rules, &err),
+                       rows[i].refused ? DLOCK_EUSAGE : 0))
+            printf("# ... from %s: %s\n", text, err.msg);
+        if (rows[i].refused)
+            CHECK_HAS(err.msg, rows[i].refused);
+        CHECK_NULL(strstr(err.msg, "hunter"));
+        CHECK_INT(dlock_uri_ignored(u, names, sizeof(names)), *rows[i].ignored != '\0');
+        CHECK_STR(names, rows[i].ignored);
+        dlock_uri_free(u);
+    }
+}
+
+TEST(renamed_params_are_read_by_our_name)
+{
+    static const char *const ignored[] = {"pool", NULL};
+    static const struct dlock_foreign rules[] = {{"database", FOREIGN_RENAMED, "db", NULL},
+                                                 {NULL, 0, NULL, NULL}};
+    struct dlock_uri *u = NULL;
+    char names[6];
+
+    REQUIRE_INT(dlock_uri_parse(&u, "redis://h?database=7&pool=1#n", NULL), 0);
+    REQUIRE_INT(dlock_uri_foreign(u, ignored, rules, NULL), 0);
+    CHECK_INT(dlock_uri_check_params(u, NULL), DLOCK_EUSAGE); /* not read yet */
+    CHECK_STR(dlock_uri_param(u, "db"), "7");
+    CHECK_INT(dlock_uri_check_params(u, NULL), 0);
+    CHECK(dlock_uri_ignored(u, NULL, 0));
+    CHECK(dlock_uri_ignored(u, names, 3));
+    CHECK_STR(names, "po");
+    dlock_uri_free(u);
+}
+
+TEST(tells_a_database_that_is_given_from_the_default)
+{
+    static const struct {
+        const char *text;
+        bool has;
+    } rows[] = {{"redis://h#n", false},
+                {"redis://h/#n", false},
+                {"redis://h/0#n", true},
+                {"redis+sentinel://h/s#n", false},
+                {"redis+sentinel://h/s/#n", false},
+                {"redis+sentinel://h/s/0#n", true}};
+
+    for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
+        struct dlock_uri *u = NULL;
+        REQUIRE_INT(dlock_uri_parse(&u, rows[i].text, NULL), 0);
+        CHECK_INT(u->has_db, rows[i].has);
+        dlock_uri_free(u);
+    }
 }
 
 TEST(scheme_len_needs_a_scheme_and_slashes)

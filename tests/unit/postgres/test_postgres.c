@@ -197,6 +197,29 @@ TEST(takes_hosts_from_the_uri)
     clean_environment();
 }
 
+TEST(takes_a_port_that_the_uri_does_not_name_from_the_environment)
+{
+    static const struct {
+        const char *uri, *port;
+    } rows[] = {
+        {"postgres://a/db#n", "6543"},        {"postgres://a:/db#n", "6543"},
+        {"postgres://a:5432/db#n", "5432"},   {"postgres://a,b:7/db#n", "5432"},
+        {"postgres://a,b/db#n", "5432"},      {"postgres://a/db?port=7#n", "7"},
+        {"postgres://a/db?host=b#n", "6543"}, {"postgres://a:7/db?host=b#n", "7"},
+    };
+    clean_environment();
+    setenv("PGPORT", "6543", 1);
+    for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
+        struct user u;
+        REQUIRE_INT(open_uri(&u, rows[i].uri), 0);
+        CHECK_STR(u.be.settings.ports[0], rows[i].port);
+        CHECK_INT(u.uri->hosts[0].port, atoi(rows[i].port));
+        CHECK_HAS(u.uri->where, rows[i].port);
+        done(&u);
+    }
+    clean_environment();
+}
+
 TEST(takes_hosts_from_the_environment)
 {
     struct user u;
@@ -242,9 +265,161 @@ TEST(takes_hosts_from_parameters)
     CHECK_STR(u.uri->hosts[0].host, "192.0.2.1");
     CHECK_STR(u.be.settings.hosts[0], "name");
     done(&u);
-    CHECK_INT(open_uri(&u, "postgres://h/db?port=1#n"), DLOCK_EUSAGE);
-    done(&u);
-    CHECK_INT(open_uri(&u, "postgres://h/db?host=x#n"), DLOCK_EUSAGE);
+    clean_environment();
+}
+
+/* As libpq does. Prisma's form of a socket has a host behind "//" that means nothing. */
+TEST(parameters_replace_the_hosts_of_the_uri)
+{
+    static const struct {
+        const char *uri, *host, *port, *addr; /* host: NULL: refused */
+    } rows[] = {
+        {"postgres://h/db?port=1#n", "h", "1", "h"},
+        {"postgres://h:7/db?host=x#n", "x", "7", "x"},
+        {"postgres://u:p@localhost/db?host=/run/pg#n", "/run/pg", "5432", "/run/pg"},
+        {"postgres://localhost:7/db?host=%2Frun%2Fpg&port=8#n", "/run/pg", "8", "/run/pg"},
+        {"postgres://h/db?hostaddr=192.0.2.1#n", "h", "5432", "192.0.2.1"},
+        {"postgres://[::1]/db?port=1#n", "::1", "1", "::1"},
+        {"postgres://u:p@a:1,b:2/db?host=x#n", NULL, NULL, NULL},
+        {"postgres://u:p@a:1,b:2/db?port=3#n", "a", "3", "a"},
+        {"postgres://a,b/db?hostaddr=192.0.2.1#n", NULL, NULL, NULL},
+        {"postgres://a/db?hostaddr=192.0.2.1,192.0.2.2#n", NULL, NULL, NULL},
+        {"postgres:///db?host=a,b&port=,2#n", "a", "5432", "a"},
+        {"postgres://:7/db#n", "", "7", ""},
+        {"postgres://,b:7/db#n", NULL, NULL, NULL}, /* an unset variable? */
+    };
+    clean_environment();
+    for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
+        struct user u;
+        if (!CHECK_INT(open_uri(&u, rows[i].uri), rows[i].host ? 0 : DLOCK_EUSAGE)) {
+            printf("# ... from %s: %s\n", rows[i].uri, u.err.msg);
+        } else if (rows[i].host) {
+            CHECK_STR(u.be.settings.hosts[0], rows[i].host);
+            CHECK_STR(u.be.settings.ports[0], rows[i].port);
+            CHECK_STR(u.uri->hosts[0].host, rows[i].addr);
+            CHECK_NULL(given(&u, "host"));
+        }
+        if (strstr(rows[i].uri, "u:p@") && u.rc == 0)
+            CHECK_STR(given(&u, "password"), "p");
+        done(&u);
+    }
+}
+
+TEST(parameters_of_other_programs)
+{
+    static const struct {
+        const char *query;
+        const char *sslmode; /* accepted: what libpq is given, "" for nothing; NULL: refused */
+        const char *ignored; /* the names; of what is refused: a part of the message */
+    } rows[] = {
+        {"pool=5&pool_size=5&max_overflow=1&pool_timeout=3", "",
+         "pool, pool_size, max_overflow, pool_timeout"},
+        {"connection_limit=1&pgbouncer=true&statement_cache_size=0&socket_timeout=3", "",
+         "connection_limit, pgbouncer, statement_cache_size, socket_timeout"},
+        {"prepared_statements=false&encoding=utf8&charset=utf8&serverVersion=16", "",
+         "prepared_statements, encoding, charset, serverVersion"},
+        {"prepareThreshold=0&prepare_threshold=0&reWriteBatchedInserts=true", "",
+         "prepareThreshold, prepare_threshold, reWriteBatchedInserts"},
+        {"tcpNoDelay=true&readOnly=false&logServerErrorDetail=false&hostRecheckSeconds=5", "",
+         "tcpNoDelay, logServerErrorDetail, hostRecheckSeconds"},
+        {"readOnly=true", NULL, "a lock must be written"},
+        {"pool_max_conns=3&default_query_exec_mode=exec&binary_parameters=yes&x-migrations-table=m",
+         "", "pool_max_conns, default_query_exec_mode, binary_parameters, x-migrations-table"},
+        {"prepared_statement_cache_size=0&command_timeout=3&conn_max_age=60", "",
+         "prepared_statement_cache_size, command_timeout, conn_max_age"},
+        {"max=3&idleTimeoutMillis=1&uselibpqcompat=true&supa=x&statement_timeout=5", "",
+         "max, idleTimeoutMillis, uselibpqcompat, supa, statement_timeout"},
+        /* no schema in advisory mode */
+        {"schema=public", "", "schema"},
+        {"currentSchema=x&search_path=x&schema_search_path=x", "",
+         "currentSchema, search_path, schema_search_path"},
+        {"schema=x&mode=lease", NULL, "\"schema\": use table=SCHEMA.NAME"},
+        {"search_path=x&mode=lease", NULL, "use table=SCHEMA.NAME"},
+        {"mode=lease&currentSchema=x", NULL, "use table=SCHEMA.NAME"},
+        {"mode=lease&schema_search_path=x", NULL, "use table=SCHEMA.NAME"},
+        {"mode=lease&schema=x&table=app.locks", "", "schema"},
+        {"mode=lease&pool=5", "", "pool"},
+        /* TLS */
+        {"sslmode=require", "require", ""},
+        {"sslmode=verify-full&sslrootcert=/x&sslcert=/y&sslkey=/z&sslpassword=hunter",
+         "verify-full", ""},
+        {"ssl=true", "require", ""},
+        {"ssl=1", "require", ""},
+        {"ssl=require", "require", ""},
+        {"ssl=verify-full", "verify-full", ""},
+        {"ssl=false", "disable", ""},
+        {"ssl=0", "disable", ""},
+        {"ssl=true&sslmode=verify-full", "verify-full", ""},
+        {"sslmode=verify-full&ssl=true", "verify-full", ""},
+        {"sslmode=verify-full&ssl=require", NULL, "contradict"},
+        {"sslmode=disable&ssl=true", NULL, "contradict"},
+        {"sslmode=prefer&ssl=1", NULL, "contradict"},
+        {"sslmode=require&ssl=0", NULL, "contradict"},
+        {"sslmode=disable&ssl=0", "disable", ""},
+        {"ssl=hunter", NULL, "ssl= must be true, false"},
+        {"ssl=", NULL, "ssl= must be"},
+        {"ssl=no-verify", NULL, "ssl= must be"},
+        {"sslmode=no-verify", NULL, "sslmode=verify-full"},
+        {"sslaccept=strict", "verify-full", ""},
+        {"sslmode=require&sslaccept=strict", "verify-full", ""},
+        {"sslmode=prefer&sslaccept=strict", "verify-full", ""},
+        {"sslmode=disable&sslaccept=strict", NULL, "contradict"},
+        {"sslaccept=accept_invalid_certs", NULL, "sslaccept= must be strict"},
+        {"sslmode=require&sslaccept=accept_invalid_certs", NULL, "sslaccept= must be strict"},
+        {"sslidentity=/x&sslpassword=hunter", NULL,
+         "\"sslidentity\": write sslcert=FILE&sslkey=FILE"},
+        {"sslMode=verify-ca&ssl-root-cert=/x", "verify-ca", ""},
+        {"sslMode=verify-ca&sslmode=disable", NULL, "are the same"},
+        {"sslfactory=org.postgresql.ssl.NonValidatingFactory", NULL,
+         "\"sslfactory\": libpq has no such"},
+        {"rejectUnauthorized=false", NULL, "sslmode=verify-full"},
+        {"ssl_cert_reqs=none", NULL, "\"ssl_cert_reqs\""},
+        {"tls=hunter", NULL, "\"tls\""},
+        /* the server and the database */
+        {"targetServerType=primary", "", ""},
+        {"targetServerType=secondary", NULL, "always uses the primary"},
+        {"loadBalanceHosts=true", NULL, "in their order"},
+        {"database=x", NULL, "dbname=NAME"},
+        {"unix_sock=/x", NULL, "host=DIRECTORY"},
+        {"username=u", "", ""},
+        {"username=u&user=v", NULL, "are the same"},
+        {"connectTimeout=3&ApplicationName=x", "", ""},
+        /* unknown */
+        {"conect_timout=3", NULL, "did you mean connect_timeout?"},
+        {"application=hunter", NULL, "unknown parameter \"application\""},
+        {"restart_grace=3", NULL, "did you mean restart-grace?"},
+        {"role=x", NULL, "unknown parameter \"role\""},
+    };
+    clean_environment();
+    for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
+        struct user u;
+        char text[256], names[256] = "";
+        snprintf(text, sizeof(text), "postgresql+psycopg2://h/db?%s#n", rows[i].query);
+        int rc = open_uri(&u, text);
+        if (rc == 0)
+            rc = dlock_uri_check_params(u.uri, &u.err);
+        if (!CHECK_INT(rc, rows[i].sslmode ? 0 : DLOCK_EUSAGE)) {
+            printf("# ... from %s: %s\n", text, u.err.msg);
+        } else if (rc == 0) {
+            const char *mode = given(&u, "sslmode");
+            dlock_uri_ignored(u.uri, names, sizeof(names));
+            if (!CHECK_STR(names, rows[i].ignored) || !CHECK_STR(mode ? mode : "", rows[i].sslmode))
+                printf("# ... from %s\n", text);
+        } else if (!CHECK_HAS(u.err.msg, rows[i].ignored)) {
+            printf("# ... from %s\n", text);
+        }
+        CHECK_NULL(strstr(u.err.msg, "hunter"));
+        done(&u);
+    }
+}
+
+TEST(an_sslmode_of_another_spelling_reaches_libpq)
+{
+    struct user u;
+    REQUIRE_INT(open_uri(&u, "postgres://h/db?ssl-root-cert=/c&username=u&connectTimeout=3#n"), 0);
+    CHECK_STR(given(&u, "sslrootcert"), "/c");
+    CHECK_STR(given(&u, "user"), "u");
+    CHECK_STR(given(&u, "connect_timeout"), "3");
     done(&u);
     clean_environment();
 }

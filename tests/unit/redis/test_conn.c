@@ -272,7 +272,7 @@ TEST(error_replies)
         {"ERR max number of clients reached", RE_REFUSED, DLOCK_EUNAVAIL},
         {"WRONGTYPE Operation against a key", RE_TYPE, DLOCK_EDATA},
         {"ERR DB index is out of range", RE_OTHER, DLOCK_EUSAGE},
-        {"ERR unknown command `EVAL`", RE_OTHER, DLOCK_EUNAVAIL},
+        {"ERR unknown command `EVAL`", RE_OTHER, DLOCK_EUNUSABLE},
         {"ERR TASK failed", RE_OTHER, DLOCK_EPROTO},
     };
     for (size_t i = 0; i < DLOCK_LEN(t); i++) {
@@ -503,10 +503,11 @@ TEST(a_sentinel_is_recognised)
               DLOCK_EUSAGE);
     CHECK_HAS(err.msg, "is a Sentinel");
     CHECK_INT(without_eval(NULL, no_eval, "*3\r\n$6\r\nmaster\r\n:42\r\n*0\r\n", &err),
-              DLOCK_EUNAVAIL);
+              DLOCK_EUNUSABLE);
     CHECK_HAS(err.msg, "Redis 6.0 or later");
-    CHECK_INT(without_eval(NULL, no_eval, "-ERR unknown command 'ROLE'\r\n", &err), DLOCK_EUNAVAIL);
-    CHECK_INT(without_eval(NULL, no_eval, NULL, &err), DLOCK_EUNAVAIL);
+    CHECK_INT(without_eval(NULL, no_eval, "-ERR unknown command 'ROLE'\r\n", &err),
+              DLOCK_EUNUSABLE);
+    CHECK_INT(without_eval(NULL, no_eval, NULL, &err), DLOCK_EUNUSABLE);
     CHECK_HAS(err.msg, "Redis 6.0 or later");
 }
 

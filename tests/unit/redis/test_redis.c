@@ -47,6 +47,15 @@ static bool user_open_at(struct user *u, const char *text, const struct dlock_pe
     return true;
 }
 
+/* These may come at any time and end nothing. away, back: how many there were. */
+static int away, back;
+static bool is_news(enum dlock_ev type)
+{
+    away += type == EV_AWAY;
+    back += type == EV_BACK;
+    return type == EV_NOTICE || type == EV_WAITING || type == EV_AWAY || type == EV_BACK;
+}
+
 static void user_close(struct user *u)
 {
     dlock_backend_redis.close(u->be);
@@ -96,7 +105,7 @@ static enum dlock_ev play(struct user *u, struct server *s, const char *const *s
         poll(p, (nfds_t)n, wake <= dlock_now() ? 0 : 5);
         for (; t->process(u->be, p, n, ev) == 1; n = 0) {
             warnings += ev->type == EV_NOTICE && ev->error.code != 0;
-            if (ev->type != EV_NOTICE && ev->type != EV_WAITING)
+            if (!is_news(ev->type))
                 return ev->type;
         }
         server_step(s);
@@ -529,7 +538,7 @@ static enum dlock_ev next_event(struct user *u, struct user *other, struct dlock
             while (t->process(other->be, p + n, m, &skip) == 1)
                 m = 0;
         for (; t->process(u->be, p, n, ev) == 1; n = 0)
-            if (ev->type != EV_WAITING && ev->type != EV_NOTICE)
+            if (!is_news(ev->type))
                 return ev->type;
     }
     return EV_NONE;
@@ -676,10 +685,15 @@ TEST(a_stopped_server_while_waiting)
     REQUIRE_INT(next_event(&a, NULL, &ev, SECS(2)), EV_GRANTED);
     t->acquire(b.be, true);
     CHECK_INT(next_event(&b, NULL, &ev, dlock_now() + 200 * DLOCK_MSEC), EV_NONE);
+    away = back = 0;
     kill(redis_pid, SIGSTOP);
     /* Its refresh after 2 s goes unanswered for 0.5 s; then it reconnects. */
     CHECK_INT(next_event(&b, NULL, &ev, SECS(3)), EV_NONE);
+    CHECK(away > 0);
+    CHECK_INT(back, 0);
     kill(redis_pid, SIGCONT);
+    CHECK_INT(next_event(&b, NULL, &ev, SECS(1)), EV_NONE);
+    CHECK_INT(back, 1);
     t->release(a.be, SECS(1));
     CHECK_INT(next_event(&a, &b, &ev, SECS(2)), EV_RELEASED);
     CHECK_INT(ev.how, DLOCK_REL_CLEAN);

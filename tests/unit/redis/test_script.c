@@ -160,12 +160,118 @@ TEST(answers_to_looks)
     }
 }
 
+TEST(values_and_ids_tell_their_kind)
+{
+    static const struct {
+        enum dlock_mode mode;
+        unsigned slots;
+        const char *kind;
+    } t[] = {{DLOCK_EXCLUSIVE, 0, ""}, {DLOCK_SHARED, 0, "s:"}, {DLOCK_SLOTS, 1000, "n1000:"}};
+    static const char *const odd[] = {"n0:", "n:", "n12", "x:", "s", "n-1:", "n99999999:"};
+    static const char record[] = "0123456789abcdef0123456789abcdef dlock1 pid=7 ttl=5";
+    struct dlock_identity identity = {.host = "h", .user = "u", .command = "c", .pid = 7};
+    struct dlock_info info;
+    char kind[REDIS_SCRIPT_KIND], text[128];
+
+    for (size_t i = 0; i < DLOCK_LEN(t); i++) {
+        struct dlock_spec spec = {
+            .identity = &identity, .ttl = DLOCK_SEC, .mode = t[i].mode, .slots = t[i].slots};
+        CHECK_STR(redis_script_kind(&spec, kind), t[i].kind);
+        char *v = redis_script_value(&spec, "0123456789abcdef0123456789abcdef");
+        REQUIRE(v != NULL);
+        redis_script_holder(v, strlen(v), &info);
+        CHECK(!info.foreign);
+        CHECK_INT(info.mode, t[i].mode);
+        CHECK_INT(info.slots, t[i].slots);
+        CHECK_STR(info.token, "0123456789abcdef0123456789abcdef");
+        CHECK_INT(redis_script_ttl(v, strlen(v)), 1000);
+        free(v);
+        snprintf(text, sizeof(text), "%sab 1000 0 dlock1 pid=9", t[i].kind);
+        CHECK(redis_script_waiter(text, strlen(text), 1000, &info));
+        CHECK_INT(info.mode, t[i].mode);
+        CHECK_INT(info.slots, t[i].slots);
+    }
+    for (size_t i = 0; i < DLOCK_LEN(odd); i++) {
+        snprintf(text, sizeof(text), "%s%s", odd[i], record);
+        redis_script_holder(text, strlen(text), &info);
+        CHECK(info.foreign);
+        CHECK_INT(info.mode, DLOCK_EXCLUSIVE);
+        redis_script_holder(odd[i], strlen(odd[i]), &info);
+        CHECK(info.foreign);
+    }
+    redis_script_holder("dlock:shared:0123", 17, &info);
+    CHECK(!info.foreign);
+    CHECK_INT(info.mode, DLOCK_SHARED);
+    CHECK_STR(info.token, "");
+}
+
+static bool together(const char *entry, struct dlock_info *info)
+{
+    char text[256];
+    snprintf(text, sizeof(text), "$%zu\r\n%s\r\n", strlen(entry), entry);
+    redisReply *r = parse(text);
+    bool ok = r && redis_script_together(r, info);
+    freeReplyObject(r);
+    return ok;
+}
+
+TEST(holders_that_stand_together)
+{
+    struct dlock_info info;
+
+    CHECK(together("1500 0 s:0123456789abcdef0123456789abcdef dlock1 pid=7", &info));
+    CHECK_INT(info.mode, DLOCK_SHARED);
+    CHECK_INT(info.slot, 0);
+    CHECK_INT(info.left_ns, 1500 * DLOCK_MSEC);
+    CHECK(together("-5 3 n3:0123456789abcdef0123456789abcdef dlock1 pid=7", &info));
+    CHECK_INT(info.slot, 3);
+    CHECK_INT(info.slots, 3);
+    CHECK_INT(info.left_ns, 0);
+    /* The slot of another N. */
+    CHECK(together("5 4 n3:0123456789abcdef0123456789abcdef dlock1 pid=7", &info));
+    CHECK_INT(info.slot, 0);
+    CHECK(!together("", &info));
+    CHECK(!together("5 x", &info));
+    CHECK(!together("5 0 s:other", &info));
+    redisReply *r =
+        parse("*6\r\n:1\r\n$1\r\nx\r\n:5\r\n:6\r\n$1\r\n7\r\n*2\r\n$1\r\na\r\n$1\r\nb\r\n");
+    struct redis_script_state st;
+    CHECK_INT(redis_script_state(r, &st), 0);
+    CHECK_INT((int64_t)st.ntogether, 2);
+    CHECK_INT((int64_t)st.nwaiters, 0);
+    freeReplyObject(r);
+    r = parse("*6\r\n:1\r\n$1\r\nx\r\n:5\r\n:6\r\n$1\r\n7\r\n$1\r\na\r\n");
+    CHECK_INT(redis_script_state(r, &st), DLOCK_EPROTO);
+    freeReplyObject(r);
+}
+
+TEST(slots_in_answers)
+{
+    struct redis_script_tried tr;
+    redisReply *r = parse("*5\r\n$7\r\ngranted\r\n$1\r\n5\r\n:1\r\n:3\r\n$0\r\n\r\n");
+    CHECK_INT(redis_script_tried(r, &tr), 0);
+    CHECK_INT(tr.slot, 3);
+    freeReplyObject(r);
+    r = parse("*5\r\n$5\r\nslots\r\n$1\r\n0\r\n:0\r\n:99999\r\n$0\r\n\r\n");
+    CHECK_INT(redis_script_tried(r, &tr), 0);
+    CHECK_INT(tr.status, RS_SLOTS);
+    CHECK_INT(tr.slot, DLOCK_MAX_SLOTS);
+    freeReplyObject(r);
+    r = parse("$13\r\ndlock:shared:\r\n");
+    CHECK(redis_script_shared(r));
+    freeReplyObject(r);
+    r = parse("$-1\r\n");
+    CHECK(!redis_script_shared(r));
+    freeReplyObject(r);
+}
+
 TEST(values_and_entries)
 {
     struct dlock_identity identity = {
         .host = "h", .user = "u", .command = "c d", .pid = 7, .since_ms = 8};
     struct dlock_info info;
-    char *v = redis_script_value("0123456789abcdef0123456789abcdef", &identity, 1500 * DLOCK_MSEC);
+    struct dlock_spec spec = {.identity = &identity, .ttl = 1500 * DLOCK_MSEC};
+    char *v = redis_script_value(&spec, "0123456789abcdef0123456789abcdef");
     REQUIRE(v != NULL);
     redis_script_holder(v, strlen(v), &info);
     CHECK(!info.foreign);

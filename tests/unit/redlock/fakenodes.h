@@ -20,6 +20,7 @@
 
 #define NODES_MAX 5
 #define CONNS_MAX 24
+#define READERS_MAX 8
 #define MSEC(n) (DLOCK_MSEC * (n))
 
 extern const struct dlock_backend dlock_backend_redlock;
@@ -38,14 +39,20 @@ struct fake {
     uint16_t port;
     struct fake_conn conns[CONNS_MAX];
     int nconns;
-    char value[1024];         /* the key; "": free */
-    int64_t ends;             /* when it expires; 0: never */
+    char value[1024]; /* the key; "": free */
+    int64_t ends;     /* when it expires; 0: never */
+    struct {
+        char value[1024];
+        int64_t ends;
+    } readers[READERS_MAX]; /* shared holders: the key is theirs while there are some */
+    int nreaders;
     int64_t started;          /* for the restart grace; 0: long ago */
     long long fence, left_ms; /* left_ms: of another client's lock */
     long long longest_ms;     /* the largest ttl of other waiters */
     int granted;              /* votes */
     int place;
     /* Set by the test. */
+    bool writer_waits;       /* it stands in line before all readers */
     bool stopped;            /* reads nothing; what its sockets hold is served when it goes on */
     bool slow[F_OTHER + 1];  /* stops at a command of this kind, on this connection */
     int first_slow;          /* ... from that connection on */
@@ -121,7 +128,7 @@ static enum fake_kind fake_kind(char **argv, int argc)
         return F_VOTE;
     if (strstr(argv[1], "local id,mine") != NULL)
         return F_LEAVE;
-    return strstr(argv[1], "ARGV[6]~='1'") != NULL ? F_KEEP : F_STATUS;
+    return strstr(argv[1], "ARGV[6]=='1'") != NULL ? F_KEEP : F_STATUS;
 }
 
 #define BULK "$%zu\r\n%s\r\n"
@@ -135,6 +142,15 @@ __attribute__((unused)) static void fake_call(struct fake *f, const char *word)
             fake_say(f->conns[i].fd, "*3\r\n$7\r\nmessage\r\n" BULK BULK, strlen(to), to,
                      strlen(word), word);
     }
+}
+
+/* The key has changed: tell the waiter. */
+__attribute__((unused)) static void fake_change(struct fake *f)
+{
+    for (int i = 0; i < f->nconns; i++)
+        if (f->conns[i].channel[0] != '\0')
+            fake_say(f->conns[i].fd,
+                     "*3\r\n$7\r\nmessage\r\n$20\r\n__redis__:invalidate\r\n*1\r\n$1\r\nn\r\n");
 }
 
 static void fake_other(struct fake_conn *c, char **argv, int argc)
@@ -154,31 +170,132 @@ static void fake_other(struct fake_conn *c, char **argv, int argc)
         fake_say(fd, "-NOPERM no\r\n");
 }
 
+static void fake_remove(struct fake *f, int i)
+{
+    f->readers[i] = f->readers[--f->nreaders];
+}
+
+static int fake_find(const struct fake *f, const char *mine)
+{
+    for (int i = 0; i < f->nreaders; i++)
+        if (strcmp(f->readers[i].value, mine) == 0)
+            return i;
+    return -1;
+}
+
+static void fake_admit(struct fake *f, const char *mine, long long ttl_ms)
+{
+    int at = fake_find(f, mine);
+    if (at < 0 && f->nreaders < READERS_MAX)
+        at = f->nreaders++;
+    if (at < 0)
+        return;
+    snprintf(f->readers[at].value, sizeof(f->readers[at].value), "%s", mine);
+    f->readers[at].ends = fake_clock + ttl_ms * DLOCK_MSEC;
+}
+
+static void fake_expire(struct fake *f)
+{
+    if (f->ends != 0 && fake_clock >= f->ends)
+        f->value[0] = '\0';
+    for (int i = f->nreaders - 1; i >= 0; i--)
+        if (fake_clock >= f->readers[i].ends)
+            fake_remove(f, i);
+}
+
+/* The key is set by another client: it is the readers' no more. */
+__attribute__((unused)) static void fake_take(struct fake *f, const char *value)
+{
+    f->nreaders = 0;
+    f->ends = 0;
+    snprintf(f->value, sizeof(f->value), "%s", value);
+}
+
+static long long fake_up_ms(const struct fake *f)
+{
+    return f->started == 0 ? 864000000 : (fake_clock - f->started) / DLOCK_MSEC - 1000;
+}
+
+static void fake_read_vote(struct fake *f, int fd, char **argv)
+{
+    const char *holder = f->value[0] != '\0' ? f->value
+                         : f->nreaders > 0   ? f->readers[0].value
+                                             : "";
+    long long up_ms = fake_up_ms(f);
+    char fence[24];
+
+    if (f->value[0] != '\0' || f->writer_waits) {
+        const char *word = holder[0] != '\0' ? "busy" : "claim";
+        fake_say(fd, "*8\r\n" BULK "$1\r\n0\r\n:%lld\r\n:1\r\n" BULK ":1\r\n:0\r\n:0\r\n",
+                 strlen(word), word, f->left_ms, strlen(holder), holder);
+    } else if (up_ms < atoll(argv[9])) {
+        fake_say(fd,
+                 "*8\r\n$5\r\ngrace\r\n$1\r\n0\r\n:%lld\r\n:1\r\n$0\r\n\r\n:1\r\n:%lld\r\n:0\r\n",
+                 atoll(argv[9]) - up_ms, up_ms);
+    } else {
+        f->fence += f->fence == 0;
+        int len = snprintf(fence, sizeof(fence), "%lld", f->fence);
+        fake_admit(f, argv[6], atoll(argv[8]));
+        fake_say(
+            fd,
+            "*8\r\n$7\r\ngranted\r\n$%d\r\n%s\r\n:1000\r\n:0\r\n$0\r\n\r\n:1\r\n:%lld\r\n:%lld\r\n",
+            len, fence, up_ms, f->longest_ms);
+        f->granted++;
+    }
+}
+
+/* The scripts for a reader. */
+static void fake_serve_reader(struct fake *f, int fd, enum fake_kind kind, char **argv)
+{
+    int at = fake_find(f, argv[6]);
+
+    if (kind == F_VOTE && at >= 0) {
+        fake_say(fd, "*5\r\n$5\r\ntwice\r\n$1\r\n0\r\n:0\r\n:0\r\n$0\r\n\r\n");
+    } else if (kind == F_VOTE) {
+        fake_read_vote(f, fd, argv);
+    } else if (kind == F_KEEP && (at >= 0 || (f->value[0] == '\0' && argv[9][0] == '1'))) {
+        fake_admit(f, argv[6], atoll(argv[7]));
+        f->fence = atoll(argv[8]) > f->fence ? atoll(argv[8]) : f->fence;
+        fake_say(fd, "*3\r\n:1\r\n$-1\r\n:1\r\n");
+    } else if (kind == F_LEAVE && at >= 0) {
+        fake_remove(f, at);
+        fake_say(fd, "*3\r\n:1\r\n$-1\r\n:1\r\n");
+    } else if (f->value[0] != '\0') {
+        fake_say(fd, "*3\r\n:0\r\n" BULK ":1\r\n", strlen(f->value), f->value);
+    } else {
+        fake_say(fd, "*3\r\n:0\r\n$-1\r\n:1\r\n");
+    }
+}
+
 /* argv: EVAL text 1 name db prefix ARGV[3] ... */
 static void fake_serve(struct fake *f, struct fake_conn *c, char **argv, int argc)
 {
     int fd = c->fd;
     enum fake_kind kind = fake_kind(argv, argc);
     const char *mine = argc > 6 ? argv[6] : "";
-    if (f->ends != 0 && fake_clock >= f->ends)
-        f->value[0] = '\0';
+    fake_expire(f);
     bool ours = f->value[0] != '\0' && strcmp(f->value, mine) == 0;
-    long long up_ms = f->started == 0 ? 864000000 : (fake_clock - f->started) / DLOCK_MSEC - 1000;
+    long long up_ms = fake_up_ms(f);
 
     f->served[kind]++;
     if (kind == F_OTHER) {
         fake_other(c, argv, argc);
     } else if (f->error != NULL) {
         fake_say(fd, "-%s\r\n", f->error);
+    } else if (strncmp(mine, "s:", 2) == 0) {
+        fake_serve_reader(f, fd, kind, argv);
     } else if (kind == F_STATUS) {
         fake_say(fd, "*5\r\n:%d\r\n" BULK ":1\r\n:1000\r\n$1\r\n7\r\n", f->value[0] != '\0',
                  strlen(f->value), f->value);
     } else if (kind == F_VOTE && ours) {
         fake_say(fd, "*5\r\n$5\r\ntwice\r\n$1\r\n0\r\n:0\r\n:0\r\n$0\r\n\r\n");
-    } else if (kind == F_VOTE && f->value[0] != '\0') {
+    } else if (kind == F_VOTE && (f->value[0] != '\0' || f->nreaders > 0)) {
+        const char *holder = f->value[0] != '\0' ? f->value : f->readers[0].value;
         fake_say(fd, "*8\r\n$4\r\nbusy\r\n$1\r\n0\r\n:%lld\r\n:%d\r\n" BULK ":1\r\n:0\r\n:%lld\r\n",
-                 f->ends != 0 ? (long long)((f->ends - fake_clock) / DLOCK_MSEC) : f->left_ms,
-                 f->place, strlen(f->value), f->value, f->longest_ms);
+                 f->value[0] != '\0' && f->ends != 0
+                     ? (long long)((f->ends - fake_clock) / DLOCK_MSEC)
+                     : f->left_ms,
+                 f->place, strlen(holder), holder, f->longest_ms);
     } else if (kind == F_VOTE && up_ms < atoll(argv[9])) {
         fake_say(
             fd, "*8\r\n$5\r\ngrace\r\n$1\r\n0\r\n:%lld\r\n:1\r\n$0\r\n\r\n:1\r\n:%lld\r\n:%lld\r\n",
@@ -193,7 +310,8 @@ static void fake_serve(struct fake *f, struct fake_conn *c, char **argv, int arg
             "*8\r\n$7\r\ngranted\r\n$%d\r\n%s\r\n:1000\r\n:0\r\n$0\r\n\r\n:1\r\n:%lld\r\n:%lld\r\n",
             len, fence, up_ms, f->longest_ms);
         f->granted++;
-    } else if (kind == F_KEEP && (ours || (f->value[0] == '\0' && argv[9][0] == '1'))) {
+    } else if (kind == F_KEEP &&
+               (ours || (f->value[0] == '\0' && f->nreaders == 0 && argv[9][0] == '1'))) {
         snprintf(f->value, sizeof(f->value), "%s", mine);
         f->ends = fake_clock + atoll(argv[7]) * DLOCK_MSEC;
         f->fence = atoll(argv[8]) > f->fence ? atoll(argv[8]) : f->fence;
@@ -201,8 +319,9 @@ static void fake_serve(struct fake *f, struct fake_conn *c, char **argv, int arg
     } else if (kind == F_LEAVE && ours) {
         f->value[0] = '\0';
         fake_say(fd, "*3\r\n:1\r\n$-1\r\n:1\r\n");
-    } else if (f->value[0] != '\0') {
-        fake_say(fd, "*3\r\n:0\r\n" BULK ":1\r\n", strlen(f->value), f->value);
+    } else if (f->value[0] != '\0' || f->nreaders > 0) {
+        const char *holder = f->value[0] != '\0' ? f->value : f->readers[0].value;
+        fake_say(fd, "*3\r\n:0\r\n" BULK ":1\r\n", strlen(holder), holder);
     } else {
         fake_say(fd, "*3\r\n:0\r\n$-1\r\n:1\r\n");
     }
@@ -273,6 +392,7 @@ static bool fake_step(struct fake *f)
 /* ----------------------------------------------------------------------- world */
 
 static const char *fake_params = ""; /* of the URI, from '?' on */
+static enum dlock_mode fake_mode = DLOCK_EXCLUSIVE;
 
 struct world {
     struct fake f[NODES_MAX];
@@ -283,7 +403,7 @@ struct world {
     struct dlock_peer peers[NODES_MAX];
     struct dlock_be *be;
     struct dlock_event ended; /* the ending event, or LOST; EV_NONE: none yet */
-    int nended, waiting, notices;
+    int nended, waiting, notices, away, back;
 };
 
 /* The address of a server under another number: 127.0.0.n. */
@@ -317,6 +437,7 @@ static bool world_client(struct world *w, int64_t ttl, int64_t op_timeout)
         .uri = w->uri,
         .peers = w->peers,
         .npeers = w->n,
+        .mode = fake_mode,
         .ttl = ttl,
         .connect_timeout = 5 * DLOCK_SEC,
         .op_timeout = op_timeout,
@@ -353,6 +474,12 @@ static void world_event(struct world *w, const struct dlock_event *ev)
         break;
     case EV_NOTICE:
         w->notices++;
+        break;
+    case EV_AWAY:
+        w->away++;
+        break;
+    case EV_BACK:
+        w->back++;
         break;
     case EV_INFO:
         break;

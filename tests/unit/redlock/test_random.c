@@ -3,7 +3,8 @@
  * owns: servers stop and go on (and then serve old commands), cut their connections, restart
  * empty; clients sleep past their leases. It fails, and names the seed, on two valid leases at once, a fence that does
  * not grow, a client that loops without anything to do, and a lock that cannot be acquired after the last fault.
- * Every other run has clients with unequal ttls, the largest of which is their restart grace.
+ * Every other run has clients with unequal ttls, the largest of which is their restart grace. In most of them one
+ * client, two or all are readers, which may hold the lock together.
  * DLOCK_RANDOM_RUNS, DLOCK_RANDOM_SEED: how many runs, and the first seed.
  */
 #include "fakenodes.h"
@@ -25,11 +26,11 @@ struct client {
 
 struct arena {
     struct client c[CLIENTS];
-    struct fake *f; /* the first client's */
-    int n;          /* servers */
-    uint64_t fence;
-    int grants, renewals, losses;
-    bool calm; /* no more faults, no client wants the lock */
+    struct fake *f;                         /* the first client's */
+    int n;                                  /* servers */
+    uint64_t fence, writer_fence;           /* the greatest; that of the last writer */
+    int grants, together, renewals, losses; /* together: readers beside readers */
+    bool calm;                              /* no more faults, no client wants the lock */
 };
 
 static unsigned long seed;
@@ -69,12 +70,19 @@ static void granted(struct arena *a, struct client *c, const struct dlock_event 
         return;
     }
     a->grants++;
-    for (int i = 0; i < CLIENTS; i++)
-        if (&a->c[i] != c && works(&a->c[i]))
+    bool reads = c->w.spec.mode == DLOCK_SHARED;
+    for (int i = 0; i < CLIENTS; i++) {
+        if (&a->c[i] == c || !works(&a->c[i]))
+            continue;
+        if (!reads || a->c[i].w.spec.mode != DLOCK_SHARED)
             unit_fail(UNIT_AT, "seed %lu: %d and %td hold it at once", seed, i, c - a->c);
-    if (ev->fence <= a->fence)
+        a->together++;
+    }
+    if (reads ? ev->fence < a->writer_fence : ev->fence <= a->fence)
         unit_fail(UNIT_AT, "seed %lu: fence %" PRIu64 " after %" PRIu64, seed, ev->fence, a->fence);
-    a->fence = ev->fence;
+    a->fence = ev->fence > a->fence ? ev->fence : a->fence;
+    if (!reads)
+        a->writer_fence = ev->fence;
 }
 
 static void happens(struct arena *a, struct client *c, const struct dlock_event *ev)
@@ -186,6 +194,7 @@ static void restart(struct fake *f)
 {
     fake_cut(f, false);
     f->value[0] = '\0';
+    f->nreaders = 0;
     f->stopped = false;
     f->started = fake_clock;
     /* As the script begins anew: with the clock in microseconds. */
@@ -254,7 +263,7 @@ static void ends_well(struct arena *a)
         all_pass(a, 2 * DLOCK_SEC);
     }
     for (int i = 0; i < a->n; i++)
-        if (a->f[i].value[0] != '\0')
+        if (a->f[i].value[0] != '\0' || a->f[i].nreaders > 0)
             unit_fail(UNIT_AT, "seed %lu: server %d still has %s", seed, i, a->f[i].value);
 }
 
@@ -266,6 +275,7 @@ static bool all_open(struct arena *a)
     for (int i = 0; i < CLIENTS; i++) {
         struct world *w = &a->c[i].w;
         int64_t ttl = seed % 2 == 0 ? unequal[i] : LONGEST;
+        fake_mode = seed / 2 % 8 & 1u << i ? DLOCK_SHARED : DLOCK_EXCLUSIVE;
         if (i == 0) {
             if (!world_open(w, a->n, ttl, OP))
                 return false;
@@ -290,7 +300,7 @@ TEST(random_faults)
     const char *runs = getenv("DLOCK_RANDOM_RUNS"), *first = getenv("DLOCK_RANDOM_SEED");
     unsigned long from = first != NULL ? strtoul(first, NULL, 10) : 1;
     unsigned long to = from + (runs != NULL ? strtoul(runs, NULL, 10) : 25);
-    int grants = 0, renewals = 0, losses = 0;
+    int grants = 0, together = 0, renewals = 0, losses = 0;
 
     for (seed = from; seed < to && unit_failures == 0; seed++) {
         struct arena *a = calloc(1, sizeof(*a));
@@ -306,16 +316,18 @@ TEST(random_faults)
         if (unit_failures == 0)
             ends_well(a);
         grants += a->grants;
+        together += a->together;
         renewals += a->renewals;
         losses += a->losses;
         for (int i = CLIENTS - 1; i >= 0; i--)
             world_close(&a->c[i].w);
         free(a);
     }
-    printf("# %d grants, %d renewals, %d losses\n", grants, renewals, losses);
+    printf("# %d grants, %d beside another one, %d renewals, %d losses\n", grants, together,
+           renewals, losses);
     /* Otherwise the test shows nothing. */
     if (runs == NULL && first == NULL)
-        CHECK(grants > 300 && renewals > 200 && losses > 0);
+        CHECK(grants > 300 && together > 20 && renewals > 200 && losses > 0);
 }
 
 UNIT_MAIN

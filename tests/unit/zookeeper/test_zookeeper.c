@@ -149,13 +149,53 @@ TEST(sorts_the_queue_by_sequence_alone)
     for (int i = 0; i < 5; i++)
         CHECK_INT(line[i].seq, 7 + i);
     CHECK_INT(line[5].seq, 100);
-    CHECK(line[0].name == names[6] && line[0].reader);
-    CHECK(line[1].name == names[3] && !line[1].reader);
-    CHECK(line[2].name == names[1] && !line[2].reader);
-    CHECK(line[3].name == names[0] && !line[3].reader);
-    CHECK(line[4].name == names[5] && line[4].reader);
-    CHECK(line[5].name == names[4] && !line[5].reader);
+    CHECK(line[0].name == names[6] && line[0].mode == DLOCK_SHARED);
+    CHECK(line[1].name == names[3] && line[1].mode == DLOCK_EXCLUSIVE);
+    CHECK(line[2].name == names[1] && line[2].mode == DLOCK_EXCLUSIVE);
+    CHECK(line[3].name == names[0] && line[3].mode == DLOCK_EXCLUSIVE);
+    CHECK(line[4].name == names[5] && line[4].mode == DLOCK_SHARED);
+    CHECK(line[5].name == names[4] && line[5].mode == DLOCK_EXCLUSIVE);
     free(line);
+}
+
+TEST(reads_the_kind_in_a_name)
+{
+    static const struct {
+        const char *name;
+        enum dlock_mode mode;
+        unsigned slots;
+    } rows[] = {
+        {UUID "-lock-0000000001", DLOCK_EXCLUSIVE, 0},
+        {UUID "-r-lock-0000000001", DLOCK_SHARED, 0},
+        {UUID "-s1-lock-0000000001", DLOCK_SLOTS, 1},
+        {UUID "-s20-lock-0000000001", DLOCK_SLOTS, 20},
+        {UUID "-s1000-lock-0000000001", DLOCK_SLOTS, 1000},
+        /* Of unknown kinds. */
+        {UUID "-s1001-lock-0000000001", DLOCK_EXCLUSIVE, 0},
+        {UUID "-s4294967298-lock-0000000001", DLOCK_EXCLUSIVE, 0},
+        {UUID "-s02-lock-0000000001", DLOCK_EXCLUSIVE, 0},
+        {UUID "-s-lock-0000000001", DLOCK_EXCLUSIVE, 0},
+        {UUID "-s2x-lock-0000000001", DLOCK_EXCLUSIVE, 0},
+        {UUID "-s2-0000000001", DLOCK_EXCLUSIVE, 0},
+        {UUID "-q-lock-0000000001", DLOCK_EXCLUSIVE, 0},
+        {UUID "r-lock-0000000001", DLOCK_EXCLUSIVE, 0},
+        {"x-r-lock-0000000001", DLOCK_EXCLUSIVE, 0},
+        {"_c_-r-lock-0000000001", DLOCK_EXCLUSIVE, 0},
+        {"0000000001", DLOCK_EXCLUSIVE, 0},
+        /* Others' read locks. */
+        {UUID "-__READ__0000000001", DLOCK_SHARED, 0},
+        {UUID "-__WRIT__0000000001", DLOCK_EXCLUSIVE, 0},
+        {HEX "__rlock__0000000001", DLOCK_SHARED, 0},
+        {HEX "__lock__0000000001", DLOCK_EXCLUSIVE, 0},
+    };
+    for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
+        int n;
+        struct zk_child *line = line_of(&rows[i].name, 1, &n);
+        REQUIRE(line && n == 1);
+        if (!CHECK_INT(line[0].mode, rows[i].mode) || !CHECK_INT(line[0].slots, rows[i].slots))
+            printf("# %s\n", rows[i].name);
+        free(line);
+    }
 }
 
 TEST(sorts_negative_sequences_first)
@@ -210,6 +250,12 @@ TEST(reads_our_own_record)
     CHECK_INT(info.pid, getpid());
     CHECK_STR(info.command, "unit");
     CHECK(info.since_ms > 0 && info.waited_ms >= 0);
+    /* By its token a process finds that it waits for itself. */
+    CHECK_STR(info.token, HEX);
+    info = info_of(HEX "__rlock__0000000001", u.be.lock.record, (int)strlen(u.be.lock.record));
+    CHECK_STR(info.token, HEX);
+    info = info_of("_c_12-r-lock-0000000001", u.be.lock.record, (int)strlen(u.be.lock.record));
+    CHECK_STR(info.token, "");
     done(&u);
 }
 
@@ -377,6 +423,50 @@ TEST(makes_the_path_of_chroot_and_name)
     }
 }
 
+TEST(parameters_of_other_programs)
+{
+    static const struct {
+        const char *uri;
+        const char *ignored; /* the names; NULL: refused */
+        const char *refused; /* a part of the message */
+    } rows[] = {
+        {"zookeeper://h?timeout=3000&client=curator", "timeout, client", NULL},
+        {"zk://h?session_timeout=3&connectionTimeout=1", "session_timeout, connectionTimeout",
+         NULL},
+        {"zk://h?read_only=false&use_ssl=no&layout=kazoo", "", NULL},
+        {"zookeeper://h?backup=i:2181,j:2181", NULL, "\"backup\": list all servers after '//'"},
+        {"zookeeper://h?group=dubbo", NULL, "\"group\""},
+        {"zk://h?chroot=/x", NULL, "write /CHROOT behind the hosts"},
+        {"zk://h?read_only=true", NULL, "\"read_only\""},
+        {"zk://h?username=u&password=hunter", NULL, "USER:PASSWORD@ before the first host"},
+        {"zk://h?auth_data=hunter", NULL, "\"auth_data\""},
+        {"zk://h?ssl=true", NULL, "no TLS to ZooKeeper"},
+        {"zk://h?verify_certs=false", NULL, "no TLS to ZooKeeper"},
+        {"zk://h?ssl_password=hunter", NULL, "no TLS to ZooKeeper"},
+        {"zk://h?layot=kazoo", NULL, "did you mean layout?"},
+        {"zk://h?frobnicate=hunter", NULL, "unknown parameter \"frobnicate\""},
+    };
+    for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
+        struct user u;
+        char text[128], names[128] = "";
+        snprintf(text, sizeof(text), "%s#n", rows[i].uri);
+        int rc = open_uri(&u, text);
+        if (rc == 0)
+            rc = dlock_uri_check_params(u.uri, &u.err);
+        if (!CHECK_INT(rc, rows[i].refused ? DLOCK_EUSAGE : 0)) {
+            printf("# ... from %s: %s\n", text, u.err.msg);
+        } else if (rc == 0) {
+            dlock_uri_ignored(u.uri, names, sizeof(names));
+            CHECK_STR(names, rows[i].ignored);
+            CHECK_STR(u.be.lock.parent, "/n"); /* the same lock as without them */
+        } else {
+            CHECK_HAS(u.err.msg, rows[i].refused);
+        }
+        CHECK_NULL(strstr(u.err.msg, "hunter"));
+        done(&u);
+    }
+}
+
 TEST(refuses_names_that_are_no_path)
 {
     static const char *const bad[] = {
@@ -429,7 +519,7 @@ TEST(names_nodes_as_the_layout_says)
 {
     struct user u;
     REQUIRE_INT(open_uri(&u, "zk://h/c#n"), 0);
-    CHECK(!u.be.lock.kazoo);
+    CHECK_INT(u.be.lock.layout, LAYOUT_CURATOR);
     REQUIRE_INT(zk_new_stem(&u.be, &u.err), 0);
     const char *path = u.be.node.stem;
     CHECK_INT(strlen(u.be.node.token), DLOCK_TOKEN_LEN);
@@ -446,20 +536,59 @@ TEST(names_nodes_as_the_layout_says)
     free(first);
     done(&u);
     REQUIRE_INT(open_uri(&u, "zk://h/c?layout=kazoo#n"), 0);
-    CHECK(u.be.lock.kazoo);
+    CHECK_INT(u.be.lock.layout, LAYOUT_KAZOO);
     REQUIRE_INT(zk_new_stem(&u.be, &u.err), 0);
     path = u.be.node.stem;
     CHECK(strncmp(path, "/c/n/", 5) == 0 && strncmp(path + 5, u.be.node.token, 32) == 0);
     CHECK_STR(path + 37, "__lock__");
     done(&u);
     REQUIRE_INT(open_uri(&u, "zk://h?layout=curator#n"), 0);
-    CHECK(!u.be.lock.kazoo);
+    CHECK_INT(u.be.lock.layout, LAYOUT_CURATOR);
     done(&u);
     CHECK_INT(open_uri(&u, "zk://h?layout=x#n"), DLOCK_EUSAGE);
     CHECK_HAS(u.err.msg, "layout=x");
     done(&u);
     CHECK_INT(open_uri(&u, "zk://h?layout=#n"), DLOCK_EUSAGE);
     done(&u);
+}
+
+/* What stands behind the GUID. */
+static const char *kind_named(const char *uri, enum dlock_mode mode, unsigned slots)
+{
+    static char kind[32];
+    static const size_t front = sizeof("/n/" UUID "-") - 1, hex = sizeof("/n/" HEX) - 1;
+    struct user u;
+    kind[0] = '\0';
+    if (open_uri(&u, uri) == 0) {
+        u.spec.mode = mode;
+        u.spec.slots = slots;
+        zk_done(&u.be);
+        memset(&u.be, 0, sizeof u.be);
+        u.be.spec = &u.spec;
+        u.rc = zk_check_spec(&u.be, &u.err);
+    }
+    if (u.rc == 0 && zk_new_stem(&u.be, &u.err) == 0)
+        snprintf(kind, sizeof kind, "%s",
+                 u.be.node.stem + (u.be.lock.layout == LAYOUT_KAZOO ? hex : front));
+    else
+        snprintf(kind, sizeof kind, "%d", u.rc);
+    CHECK(u.rc == 0 || strstr(u.err.msg, "leave the layout out"));
+    done(&u);
+    return kind;
+}
+
+TEST(names_readers_and_slots_as_the_layout_says)
+{
+    CHECK_STR(kind_named("zk://h#n", DLOCK_EXCLUSIVE, 0), "lock-");
+    CHECK_STR(kind_named("zk://h#n", DLOCK_SHARED, 0), "r-lock-");
+    CHECK_STR(kind_named("zk://h#n", DLOCK_SLOTS, 12), "s12-lock-");
+    CHECK_STR(kind_named("zk://h?layout=curator-rw#n", DLOCK_EXCLUSIVE, 0), "__WRIT__");
+    CHECK_STR(kind_named("zk://h?layout=curator-rw#n", DLOCK_SHARED, 0), "__READ__");
+    CHECK_STR(kind_named("zk://h?layout=kazoo#n", DLOCK_SHARED, 0), "__rlock__");
+    char usage[16];
+    snprintf(usage, sizeof usage, "%d", DLOCK_EUSAGE);
+    CHECK_STR(kind_named("zk://h?layout=curator-rw#n", DLOCK_SLOTS, 3), usage);
+    CHECK_STR(kind_named("zk://h?layout=kazoo#n", DLOCK_SLOTS, 3), usage);
 }
 
 /* "scheme:id=perms" of each entry */
@@ -641,6 +770,103 @@ TEST(knows_when_the_servers_have_moved)
     CHECK(!servers_are_current(&s, &spec));
 }
 
+/* -------------------------------------------------------------- outages */
+
+/* A wait that has been in the queue, and has no connection now; of the session with this id, 0: of a new one. */
+static void without_connection(struct user *u, struct dlock_peer *server, int64_t id)
+{
+    REQUIRE_INT(open_uri(u, "zk://h#n"), 0);
+    u->be.op = OP_ACQUIRE;
+    u->be.contact_until = DLOCK_NEVER;
+    outage_none(&u->be.outage);
+    u->be.session =
+        (struct zk_session){.id = id, .servers = server, .nservers = 1, .timeout = DLOCK_SEC};
+}
+
+static enum zk_news trouble(struct user *u, const struct dlock_peer *server, int rc)
+{
+    struct zk_msg m = {.what = ZK_TROUBLE, .rc = rc, .addr = server->addr};
+    return on_trouble(&u->be, &m, &u->err);
+}
+
+/* The next event is an EV_AWAY that says this. */
+static void check_away(struct user *u, const char *why)
+{
+    struct dlock_event ev = {0};
+    u->be.session.away_at = 0;
+    follow_servers(&u->be, zk_now(&u->be));
+    CHECK(events_take(&u->be.events, &ev));
+    CHECK_INT(ev.type, EV_AWAY);
+    CHECK_INT(ev.error.code, DLOCK_EUNAVAIL);
+    CHECK_HAS(ev.error.msg, why);
+}
+
+TEST(an_outage_ends_no_wait_and_is_told_until_an_answer_comes)
+{
+    struct user u;
+    struct dlock_peer server = peer("192.0.2.1", 2181);
+    struct zk_msg answer = {.what = ZK_ANSWER, .tag = T_SYNC, .rc = ZOK};
+    struct dlock_event ev = {0};
+    for (int id = 0; id < 2; id++) {
+        without_connection(&u, &server, id);
+        check_away(&u, "the connection is lost");
+        CHECK_INT(trouble(&u, &server, ECONNREFUSED), NEWS_NONE);
+        check_away(&u, "192.0.2.1:2181: Connection refused");
+        CHECK_INT(trouble(&u, &server, EPROTO), NEWS_NONE);
+        check_away(&u, "not ZooKeeper's protocol");
+        CHECK(u.be.outage.since != 0);
+        on_answer(&u.be, &answer);
+        CHECK(events_take(&u.be.events, &ev));
+        CHECK_INT(ev.type, EV_BACK);
+        CHECK(!events_take(&u.be.events, &ev));
+        done(&u);
+    }
+    /* The first contact is over when all servers refuse it. */
+    without_connection(&u, &server, 0);
+    u.be.contact_until = zk_now(&u.be) + DLOCK_SEC;
+    CHECK_INT(trouble(&u, &server, ECONNREFUSED), NEWS_USELESS);
+    CHECK_INT(u.err.code, DLOCK_EUNAVAIL);
+    done(&u);
+}
+
+TEST(no_attempt_takes_longer_than_the_connect_timeout)
+{
+    struct user u;
+    struct dlock_peer server = peer("192.0.2.1", 2181);
+    /* A new session at a lone server, too. */
+    for (int id = 0; id < 2; id++) {
+        int64_t now, each = 0;
+        without_connection(&u, &server, id);
+        for (int i = 0; i < 20; i++) {
+            now = zk_now(&u.be);
+            expect_connection(&u.be);
+            CHECK(u.be.session.next_server_at - now >= each - DLOCK_SEC / 10);
+            each = u.be.session.next_server_at - now;
+            CHECK(each <= u.spec.connect_timeout + DLOCK_SEC);
+        }
+        CHECK(each >= u.spec.connect_timeout);
+        done(&u);
+    }
+}
+
+TEST(a_waiter_resumes_its_session_by_a_new_handle_once_in_an_outage)
+{
+    struct user u;
+    struct dlock_peer server = peer("192.0.2.1", 2181);
+    without_connection(&u, &server, 1);
+    int64_t late = zk_now(&u.be) + 2 * DLOCK_SEC;
+    CHECK(!must_resume(&u.be, late));
+    check_away(&u, "lost");
+    CHECK(!must_resume(&u.be, u.be.outage.since + DLOCK_SEC));
+    CHECK(must_resume(&u.be, late));
+    u.be.session.resumed = true;
+    CHECK(!must_resume(&u.be, late));
+    u.be.session.resumed = false;
+    u.be.op = OP_HOLD;
+    CHECK(!must_resume(&u.be, late));
+    done(&u);
+}
+
 /* ---------------------------------------------------- the lease that lags */
 
 static struct zk_session with_session(int64_t opened, int64_t timeout)
@@ -813,8 +1039,13 @@ static enum zk_rank rank_after(int place, const char *data)
     u.be.op = OP_ACQUIRE;
     u.be.node.state = NODE_THERE;
     u.be.acquire.place = place;
+    u.be.acquire.rank_by_place = place == 1 ? RANK_NEXT : place == 2 ? RANK_SECOND : RANK_BEHIND;
     u.be.acquire.front_known = true;
-    u.be.acquire.pred_serial = 3;
+    u.be.acquire.watched = calloc(1, sizeof(*u.be.acquire.watched));
+    if (!CHECK(u.be.acquire.watched != NULL))
+        return RANK_BEHIND;
+    u.be.acquire.watched[0].serial = 3;
+    u.be.acquire.nwatched = 1;
     zk_set_record(&u.be, RECORD_HOLDS, WORD_WAITS);
     u.be.node.told = u.be.lock.edition;
     CHECK_INT(zk_node_message(&u.be, &m, &u.err), ZK_GOES_ON);

@@ -4,7 +4,8 @@
 #   awk -f embed.awk DIR/try.lua ...            static const char lua_try[] = "..."; ...
 #   awk -v plain=1 -f embed.awk DIR/try.lua     the same text as Lua, for luac
 #
-# The line "-- include FILE" stands for that file, named from DIR. Each line of Lua is one line of the result. Strings
+# The line "-- include FILE" stands for that file, named from DIR; after "-- instead of FILE: OTHER", OTHER is included
+# where a script says FILE. Each line of Lua is one line of the result. Strings
 # are 'single-quoted' and hold no backslash: all else is refused, because this is no parser.
 
 function fail(text) {
@@ -55,7 +56,12 @@ function put(name,    line, n, got) {
         file = name
         at = ++n
         if (sub(/^ *-- include +/, "", line)) {
-            put(dir line)
+            put(dir (line in instead ? instead[line] : line))
+            continue
+        }
+        if (sub(/^-- instead of +/, "", line)) {
+            split(line, pair, /: */)
+            instead[pair[1]] = pair[2]
             continue
         }
         line = strip(line)
@@ -78,6 +84,7 @@ BEGIN {
         gsub(/.*\/|\.lua$/, "", name)
         if (!plain)
             print "static const char lua_" name "[] ="
+        split("", instead)
         put(ARGV[i])
         if (!plain)
             print "    \"\";"

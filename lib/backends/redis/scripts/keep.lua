@@ -1,19 +1,34 @@
 -- keep.lua - renew the vote of one server of several, and raise its fence counter.
 --
--- ARGV: db, prefix, value, ttl ms, fence ('0': leave the counter), heal ('1': set NAME if it is free), restart grace ms
+-- ARGV: db, prefix, value, ttl ms, fence ('0': leave the counter), heal ('1': set NAME if it is free; for a reader also
+-- beside other readers), restart grace ms
 -- -> is it ours (2: no, but the server was restarted within the grace and has forgotten it), seen, now ms
 -- include parts/role.lua
 -- include parts/lock.lua
 -- include parts/young.lua
--- include parts/clock.lua
-if value ~= ARGV[3] and (seen or ARGV[6] ~= '1') then
-  return {not seen and young(tonumber(ARGV[7])) and 2 or 0, seen, now}
+-- include parts/holders.lua
+local reader, ttl = kind_of(ARGV[3]) == 's', tonumber(ARGV[4])
+local had = reader and ours(ARGV[3])
+-- Other readers have not taken a reader's lock.
+local free = not seen or (reader and epoch)
+if value ~= ARGV[3] and not had and not (free and ARGV[6] == '1') then
+  return {free and young(tonumber(ARGV[7])) and 2 or 0, not free and shown(), now}
 end
 
 -- The counter first: a script that fails half-way must not leave NAME set.
 local fence = ARGV[5]
 if fence ~= '0' and tonumber(redis.call('GET', prefix .. 'fence') or 0) < tonumber(fence) then
-  redis.call('SET', prefix .. 'fence', fence, 'PX', string.format('%.0f', math.max(86400000, 10 * ARGV[4])))
+  redis.call('SET', prefix .. 'fence', fence, 'PX', string.format('%.0f', math.max(86400000, 10 * ttl)))
 end
-redis.call('SET', name, ARGV[3], 'PX', ARGV[4])
+if reader then
+  admit(ARGV[3], 's', ttl, had)
+  -- For the restart grace, see vote.lua. A new epoch forgets that of the one before.
+  if tonumber(redis.call('GET', prefix .. 'longest') or 0) <= ttl then
+    redis.call('SET', prefix .. 'longest', ARGV[4], 'PX', ARGV[4])
+  end
+elseif value == ARGV[3] then
+  redis.call('PEXPIRE', name, ARGV[4]) -- also allowed by a server that is out of memory
+else
+  redis.call('SET', name, ARGV[3], 'PX', ARGV[4])
+end
 return {1, false, now}

@@ -1,4 +1,4 @@
--- leave.lua - delete the lock if it is ours, leave the queue, call the next waiter.
+-- leave.lua - end the hold if the lock is ours, leave the queue, call the next waiter.
 --
 -- ARGV: db, prefix, value, id, restart grace ms -> was it ours (2: no, but the server was restarted within the grace
 -- and has forgotten it), seen, now ms
@@ -7,7 +7,12 @@
 -- include parts/young.lua
 -- include parts/queue.lua
 local id, mine = ARGV[4], value == ARGV[3]
-if mine then redis.call('DEL', name) end
+if mine then
+  redis.call('DEL', name)
+  value = false
+elseif kind_of(ARGV[3]) ~= 'x' then
+  mine = give_up(ARGV[3])
+end
 
 -- Where the queue is on another node, its waiters retry by themselves.
 near(function()
@@ -16,10 +21,15 @@ near(function()
     first = redis.call('ZRANGE', queue, 0, 0)[1] == id
     drop(id)
   end
-  if mine or (not value and first) then
+  if not value and (mine or first) then
     offer('', true)
+  elseif epoch and (mine or first) then
+    advance(first)
   elseif first then
     watch('')
   end
 end)
-return {mine and 1 or (not seen and young(tonumber(ARGV[5])) and 2) or 0, seen, now}
+if mine then return {1, seen, now} end
+if kind_of(ARGV[3]) ~= 'x' then seen = not epoch and seen -- other shared holders have not taken it
+else seen = shown() end
+return {not seen and young(tonumber(ARGV[5])) and 2 or 0, seen, now}

@@ -1,12 +1,30 @@
--- status.lua - the holder and the waiters. Writes nothing.
+-- status.lua - the holders and the waiters. Writes nothing.
 --
--- ARGV: db, prefix -> held, seen, now ms, left ms, fence, a waiter's id and entry...
+-- ARGV: db, prefix -> held, seen, now ms, left ms, fence, the shared holders and those of slots, each '<left ms> <slot
+-- from 1, 0: shared> <value>', a waiter's id and entry...
 -- include parts/role.lua
 -- include parts/lock.lua
 -- include parts/near.lua
--- include parts/clock.lua
-local out = {value and 1 or 0, seen or '', now, redis.call('PTTL', name), '0'}
-near(function() out[5] = redis.call('GET', prefix .. 'fence') or '0' end)
+-- include parts/holders.lua
+local together = {}
+local out = {value and 1 or 0, seen or '', now, redis.call('PTTL', name), '0', together}
+
+-- Those whose scores are over <= score < below.
+local function list(over, below)
+  local all = redis.call('ZRANGEBYSCORE', holders, digits(over), '(' .. digits(below), 'WITHSCORES', 'LIMIT', 0, 1000)
+  for i = 1, #all, 2 do
+    local score = tonumber(all[i + 1])
+    local slot = score >= SLOT and digits(score % 1000 + 1) or '0'
+    together[#together + 1] = digits(expiry(score) - now) .. ' ' .. slot .. ' ' .. string.sub(all[i], 1, SHOWN)
+  end
+end
+near(function()
+  if epoch then
+    list(now + 1, SLOT)
+    list(SLOT + (now + 1) * 1000, FREE)
+  end
+  out[5] = redis.call('GET', prefix .. 'fence') or '0'
+end)
 near(function()
   for _, w in ipairs(redis.call('ZRANGE', prefix .. 'queue', 0, 999)) do -- REDIS_SCRIPT_MAX_WAITERS in script.h
     out[#out + 1] = w .. ' ' .. string.sub(redis.call('HGET', prefix .. 'waiters', w) or '', 1, SHOWN)

@@ -18,6 +18,8 @@ static _Thread_local struct zk_calls *mine;
 static _Thread_local bool leaving; /* in zookeeper_close(3) */
 
 #ifdef ZK_WRAP
+#define LONGEST_PAUSE_MS 1000
+
 /* What a thread is started with; on the starter's stack until it was taken. */
 struct start {
     void *(*fn)(void *);
@@ -174,8 +176,9 @@ ssize_t __wrap_send(int fd, const void *data, size_t len, int flags)
         return __real_send(fd, data, len, flags);
     pthread_mutex_lock(&c->lock);
     bool ours = fd == c->fd;
-    ssize_t n = __real_send(fd, data, len, flags);
-    int err = errno;
+    bool muted = ours && c->mute;
+    ssize_t n = muted ? -1 : __real_send(fd, data, len, flags);
+    int err = muted ? EPIPE : errno;
     if (ours && n > 0)
         zk_frame_sent(&c->frame, data, (size_t)n);
     bool trouble = ours && n < 0 && hung_up(c, n, err);
@@ -199,6 +202,8 @@ ssize_t __wrap_recv(int fd, void *data, size_t len, int flags)
         len = zk_frame_room(&c->frame);
     ssize_t n = __real_recv(fd, data, len, flags);
     int err = errno;
+    if (ours && n > 0)
+        c->hurry = ZK_HURRY;
     if (ours && n > 0 && !zk_frame_received(&c->frame, data, (size_t)n)) {
         trouble = err = EPROTO;
         n = -1;
@@ -229,10 +234,33 @@ int __wrap_pipe(int *fds)
     return mine ? pipe2(fds, O_CLOEXEC) : __real_pipe(fds);
 }
 
-/* Behind its last request the library waits for the server to hang up. There is no need to wait. */
+/*
+ * Each time all servers have refused a connection, the library pauses for a 60th of the session's time-out: it tries
+ * dozens of times a second. After a session's time-out only waiters are left. For them a quarter of it is soon enough:
+ * a server that starts gives each session its whole time-out.
+ */
+static int pause_ms(struct zk_calls *c, int timeout)
+{
+    pthread_mutex_lock(&c->lock);
+    bool hurry = c->hurry > 0;
+    c->hurry -= hurry;
+    pthread_mutex_unlock(&c->lock);
+    if (hurry || timeout > LONGEST_PAUSE_MS)
+        return timeout;
+    return timeout < LONGEST_PAUSE_MS / 15 ? timeout * 15 : LONGEST_PAUSE_MS;
+}
+
+/*
+ * Behind its last request the library waits for the server to hang up. There is no need to wait. Otherwise it waits
+ * without a socket, for its pipe alone, only when it pauses.
+ */
 int __wrap_poll(struct pollfd *fds, nfds_t n, int timeout)
 {
-    return __real_poll(fds, n, leaving && n == 1 && fds->events == POLLIN ? 0 : timeout);
+    if (leaving && n == 1 && fds->events == POLLIN)
+        timeout = 0;
+    else if (mine && n == 1 && timeout > 0)
+        timeout = pause_ms(mine, timeout);
+    return __real_poll(fds, n, timeout);
 }
 
 int __wrap_close(int fd)
@@ -255,6 +283,7 @@ void zk_calls_init(struct zk_calls *c,
 {
     pthread_mutex_init(&c->lock, NULL);
     c->fd = -1;
+    c->hurry = ZK_HURRY;
     c->trouble = on_trouble;
 }
 
@@ -288,6 +317,13 @@ bool zk_calls_aim(struct zk_calls *c, struct sockaddr_storage *to, size_t n)
     free(to);
     return false;
 #endif
+}
+
+void zk_calls_mute(struct zk_calls *c)
+{
+    pthread_mutex_lock(&c->lock);
+    c->mute = true;
+    pthread_mutex_unlock(&c->lock);
 }
 
 bool zk_calls_cut(struct zk_calls *c)

@@ -12,14 +12,19 @@
 #include <stdbool.h>
 #include <sys/socket.h>
 
+/* An outage can last: after so many pauses in a row, one session time-out, the library's attempts become rare. */
+#define ZK_HURRY 60
+
 /* The calls of one handle of the library. */
 struct zk_calls {
     pthread_mutex_t lock;        /* for what follows, but trouble */
     int fd;                      /* its socket; -1: none, or unknown */
     bool cut;                    /* we have shut that socket down */
+    bool mute;                   /* nothing more is sent */
     struct sockaddr_storage *to; /* where to connect, in turn; NULL: where the library wants to */
     size_t nto, next;
     struct zk_frame frame; /* what goes over it */
+    int hurry;             /* so many pauses of the library are not made longer */
     /*
      * A server is of no use. err is the errno of the connect; EPROTO: the server broke the protocol, and the connection
      * is closed; ESHUTDOWN: it hung up before it said anything. Called in a thread of the library.
@@ -41,6 +46,8 @@ void zk_calls_of(struct zk_calls *c, bool leaving);
  * malloc'ed. False: impossible, since nothing is intercepted.
  */
 bool zk_calls_aim(struct zk_calls *c, struct sockaddr_storage *to, size_t n);
+/* Send nothing more, on any connection. */
+void zk_calls_mute(struct zk_calls *c);
 /* Shut the connection down. False: there is none, or its socket is unknown. */
 bool zk_calls_cut(struct zk_calls *c);
 

@@ -28,7 +28,8 @@ struct zk_conn {
     pthread_mutex_t lock; /* for all below */
     struct zk_msg *first, **last;
     struct request *pending;
-    bool starved; /* a message or a request was dropped, and no ZK_STARVED has said so yet */
+    bool starved;      /* a message or a request was dropped, and no ZK_STARVED has said so yet */
+    clientid_t client; /* the session, as of its last connection */
 };
 
 /*
@@ -158,6 +159,11 @@ static void on_session(zhandle_t *zh, int type, int state, const char *path, voi
     (void)path;
     if (type != ZOO_SESSION_EVENT)
         return;
+    if (state == ZOO_CONNECTED_STATE) {
+        pthread_mutex_lock(&c->lock);
+        c->client = *zoo_client_id(zh);
+        pthread_mutex_unlock(&c->lock);
+    }
     struct zk_msg *m = msg_new(c, ZK_STATE);
     if (!m)
         return;
@@ -447,7 +453,9 @@ static struct zk_conn *conn_new(struct dlock_error *err)
     return NULL;
 }
 
-int zk_conn_open(struct zk_conn **out, const char *servers, int timeout_ms, struct dlock_error *err)
+/* client: the session to go on with, after an outage that lasts; NULL: a new one. */
+static int conn_open(struct zk_conn **out, const char *servers, int timeout_ms,
+                     const clientid_t *client, struct dlock_error *err)
 {
     struct zk_conn *c = conn_new(err);
     sigset_t all, old;
@@ -459,8 +467,11 @@ int zk_conn_open(struct zk_conn **out, const char *servers, int timeout_ms, stru
     /* Its threads inherit the mask; signals are for the caller's threads. */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
+    if (client)
+        c->calls.hurry = 0;
     zk_calls_of(&c->calls, false);
-    c->zh = zookeeper_init2(servers, on_session, timeout_ms, NULL, c, ZOO_NO_LOG_CLIENTENV, no_log);
+    c->zh =
+        zookeeper_init2(servers, on_session, timeout_ms, client, c, ZOO_NO_LOG_CLIENTENV, no_log);
     int e = errno;
     zk_calls_of(NULL, false);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
@@ -472,6 +483,11 @@ int zk_conn_open(struct zk_conn **out, const char *servers, int timeout_ms, stru
     }
     *out = c;
     return c->wake;
+}
+
+int zk_conn_open(struct zk_conn **out, const char *servers, int timeout_ms, struct dlock_error *err)
+{
+    return conn_open(out, servers, timeout_ms, NULL, err);
 }
 
 static void *end(void *p)
@@ -509,6 +525,22 @@ struct zk_ending *zk_conn_close(struct zk_conn *c)
     }
     pthread_detach(thread);
     return e;
+}
+
+int zk_conn_resume(struct zk_conn **c, const char *servers, int timeout_ms, struct dlock_error *err)
+{
+    struct zk_conn *old = *c;
+    pthread_mutex_lock(&old->lock);
+    clientid_t client = old->client;
+    pthread_mutex_unlock(&old->lock);
+    int fd = conn_open(c, servers, timeout_ms, &client, err);
+    explicit_bzero(&client, sizeof(client));
+    if (fd < 0)
+        return fd;
+    /* It may have got a connection just now. By that it would end the session, which is another handle's. */
+    zk_calls_mute(&old->calls);
+    zk_ending_wait(zk_conn_close(old), 0);
+    return fd;
 }
 
 void zk_ending_wait(struct zk_ending *e, int64_t wait)

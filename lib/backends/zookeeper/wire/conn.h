@@ -50,6 +50,14 @@ int zk_conn_open(struct zk_conn **out, const char *servers, int timeout_ms,
                  struct dlock_error *err);
 
 /*
+ * Go on with the session of *c, which has no connection, by a new handle; *c becomes that, and the old handle's requests
+ * are not answered. The new one has seen no state, so a server that is behind what the old one has seen talks to it.
+ * Returns as zk_conn_open; then *c is as it was.
+ */
+int zk_conn_resume(struct zk_conn **c, const char *servers, int timeout_ms,
+                   struct dlock_error *err);
+
+/*
  * End the session, if a server can be reached, in a thread of its own: zookeeper_close(3) blocks for up to 4.5 s.
  * NULL: there was no connection, or no thread. zk_ending_wait waits for that end for at most wait ns, and frees.
  */

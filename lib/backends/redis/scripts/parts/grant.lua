@@ -1,15 +1,23 @@
--- grant.lua - the second step of try.lua and vote.lua: set NAME and return, if it is granted. NAME comes last: a script
--- that fails half-way (a right is missing) has granted nothing.
+-- grant.lua - the second step of try.lua and vote.lua: set NAME and return, if it is granted. The grant comes last: a
+-- script that fails half-way (a right is missing) has granted nothing.
 if grant then
   -- tostring(1.79e15) would lose digits. The clock keeps the fence growing if the counter is lost.
-  local fence = math.max((tonumber(redis.call('GET', prefix .. 'fence')) or 0) + 1, time[1] * 1000000 + time[2])
-  fence = string.format('%.0f', fence)
+  -- Shared holders and slots have the last exclusive one's, so the next one's is greater.
+  local fence, clock = tonumber(redis.call('GET', prefix .. 'fence')), time[1] * 1000000 + time[2]
+  fence = digits(kind ~= 'x' and (fence or clock) or math.max((fence or 0) + 1, clock))
   redis.call('SET', prefix .. 'fence', fence, 'PX', string.format('%.0f', math.max(86400000, 10 * ttl)))
   if id ~= '' then
     drop(id)
     claimed(nil)
   end
-  if w == id then watch(string.format(' %.0f ', ttl) .. ARGV[3]) end
-  redis.call('SET', name, ARGV[3], 'PX', ARGV[5])
-  return {'granted', fence, ttl, 0, '', now, up, longest}
+  local number
+  if kind == 'x' then
+    if w == id then watch(string.format(' %.0f ', ttl) .. ARGV[3]) end
+    redis.call('SET', name, ARGV[3], 'PX', ARGV[5])
+  else
+    number = admit(ARGV[3], kind, ttl, had)
+    -- What fails now cannot take the grant back.
+    if w == id then pcall(advance, true) end
+  end
+  return {'granted', fence, ttl, number and number + 1 or 0, '', now, up, longest}
 end

@@ -1,7 +1,7 @@
 -- look.lua - is the lock free? The first step of try.lua and vote.lua, which share their ARGV and answer:
 --
 -- ARGV: db, prefix, value, id ("": do not join the queue), ttl ms, restart grace ms
--- -> status, fence, left ms, place, seen, and unless the lock was not looked at (type, or its queue is elsewhere) the
+-- -> status, fence, left ms, place (granted: the slot, counted from 1; slots: their number in use), seen, and unless the lock was not looked at (type, or its queue is elsewhere) the
 -- server's clock (ms), its uptime (ms; 0: not asked), from vote.lua the largest ttl of other waiters (ms), and the
 -- ticket of a waiter that is in the queue now
 --
@@ -14,7 +14,7 @@ if foreign then return {'type', '0', 0, 0, foreign} end
 -- include parts/queue.lua
 -- include parts/uptime.lua
 local id, back = string.match(ARGV[4], '^([^@]*)@?(%d*)$')
-local ttl, grace = tonumber(ARGV[5]), tonumber(ARGV[6])
+local kind, ttl, grace = kind_of(ARGV[3]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local status, left, up, longest = 'busy', 0, 0, 0
 back = tonumber(back)
 
@@ -23,16 +23,18 @@ back = tonumber(back)
 local GATHER = 1500
 
 -- Ours already: an earlier try with this token was served, its answer lost.
-local grant = value == ARGV[3]
-if value then
-  left = redis.call('PTTL', name)
-elseif grace > 0 then
+local had = kind ~= 'x' and holds(ARGV[3])
+local grant = value == ARGV[3] or had
+local open, expires, other = room(kind)
+if other and not grant then return {'slots', '0', 0, other, shown()} end
+if value then left = expires and expires - now or redis.call('PTTL', name) end
+if open and not grant and grace > 0 then
   up = uptime()
   if up < grace then
     status = 'grace'
     left = grace - up
   end
-elseif back then
+elseif open and not grant and back then
   local ok, seconds = pcall(uptime)
   -- INFO counts whole seconds of the clock, and less than none where that was set back.
   left = ok and seconds >= -1000 and math.max(0, GATHER - seconds - now % 1000) or 0
@@ -46,7 +48,12 @@ local all, e = near(function()
   w = head(id)
 end)
 if not all then
-  if id == '' and value and not grant then return {'busy', '0', left, 0, seen} end
+  if id == '' and not open and not grant then return {'busy', '0', left, 0, shown()} end
   return redis.error_reply(e)
+end
+-- Another number of slots, that of the first waiter: neither may win.
+while w and w ~= id and type(kind) == 'number' and kind ~= kind_of(w) and type(kind_of(w)) == 'number' and not grant do
+  if listening({w}) then return {'slots', '0', 0, kind_of(w), ''} end
+  w = head(id)
 end
 local first = w

@@ -30,7 +30,7 @@ local SHELF = 4e15
 local CLAIM, LATE, SHORT = 1000, 500, 300 -- ms; CLAIM: REDIS_SCRIPT_CLAIM in script.h
 local ROUND, GROWTH, MOST = 4, 8, 1000
 local queue, waiters = prefix .. 'queue', prefix .. 'waiters'
--- include parts/clock.lua
+-- include parts/holders.lua
 
 -- The waiters' hash first: in a cluster it may be on another node, and then nothing must have been changed.
 local function drop(w)
@@ -105,12 +105,14 @@ local function watch(lease)
   end
 end
 
--- Those of the first n in line that come before me. Where there are none because all are set aside, the first of them
--- is told that NAME is free: it may be on its way back.
+-- Those of the first n in line that come before me, up to one for whose kind there is no room, which is the second
+-- result. Where there are none because all are set aside, the first of them is told that there is room: it may be on its
+-- way back.
 local function before(me, n)
   local all, ids = redis.call('ZRANGE', queue, 0, n - 1, 'WITHSCORES'), {}
   for i = 1, #all, 2 do
     if all[i] == me or tonumber(all[i + 1]) >= SHELF then break end
+    if not room(kind_of(all[i])) then return ids, all[i] end
     ids[#ids + 1] = all[i]
   end
   if not ids[1] and all[1] and all[1] ~= me then tell(all[1], 'go') end
@@ -152,16 +154,23 @@ local function call(ids, said, fresh, claim)
   return now + claim
 end
 
--- NAME is free: call those in front of me. fresh: NAME was freed just now, so claims begin anew.
--- Returns the end of the claims (ms), or nil: there is no waiter for which NAME is kept.
-local function offer(me, fresh)
-  local n, aside = fresh and 2 or ROUND, 0
+-- There is room: call those in front of me, as long as there is room for their kind. fresh: NAME was freed just now, so
+-- claims begin anew. chain: NAME still stands, and its holders have changed, so a claim goes on: a stopped waiter is set
+-- aside however often they change. Returns the end of the claims (ms), or nil: there is no waiter for which the lock is
+-- kept; and that waiter in front of me for which there is no room.
+local function offer(me, fresh, chain)
+  local n, aside, moved = (fresh or chain) and 2 or ROUND, 0, false
   while true do
-    local ids = before(me, n)
-    if not ids[1] then return end
-    local said, ends, changed = redis.call('HMGET', waiters, unpack(ids)), 0, false
+    local ids, stop = before(me, n)
+    if not ids[1] and (not stop or listening({stop})) then
+      if stop and moved then watch('') end
+      return nil, stop
+    end
+    local changed, ends = not ids[1], 0
+    local said = changed and {} or redis.call('HMGET', waiters, unpack(ids))
     for i, w in ipairs(ids) do
       local alive, claim, who = parse(said[i])
+      if chain and i > 1 then break end
       if alive < now then
         drop(w)
         changed = true
@@ -175,10 +184,18 @@ local function offer(me, fresh)
       end
     end
     if ends > 0 and not fresh then return ends end
+    local first = fresh or (chain and aside == 0)
     if not changed then
-      ends = call(ids, said, fresh, fresh and CLAIM or aside > 0 and SHORT or LATE)
+      ends = call(ids, said, first, first and CLAIM or aside > 0 and SHORT or LATE)
       if ends then return ends end
     end
-    if not fresh then n = math.min(MOST, math.max(ROUND, GROWTH * aside)) end
+    moved = true
+    if not first then n = math.min(MOST, math.max(ROUND, GROWTH * aside)) end
   end
+end
+
+-- NAME still stands, and its holders have changed, or there is a new head: it is called if there is room for it.
+local function advance(new)
+  local _, stop = offer('', false, true)
+  if stop and new then watch('') end
 end

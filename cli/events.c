@@ -1,0 +1,407 @@
+/*
+ * events.c - what happens in a run, as lines of JSON.
+ *
+ * The schema is in dlock(1), EVENTS; VERSION changes with it when a program that reads it would
+ * misunderstand, but not when a key or an event is added. Keys that --status --json has too have its
+ * names. The owner token is left out: a program that has it can pass for the owner.
+ *
+ * A line has at most SINK_LINE bytes, so each text has a part of that: the parts of the longest line
+ * ("waiting") and its keys and numbers are below it together, quotes and backslashes doubled.
+ */
+#include "events.h"
+
+#include "json.h"
+#include "kind.h"
+#include "messages.h"
+#include "sink.h"
+#include "util.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define VERSION 1
+#define WAITING_EVERY DLOCK_SEC
+#define LAST_FLUSH_MS 100
+
+/* The longest text in a line, in bytes of JSON. */
+#define PLACE_MAX 900 /* lock, store */
+#define REASON_MAX 1030
+#define HOST_MAX 300
+#define USER_MAX 130
+#define TEXT_MAX 520 /* command, note */
+
+struct events {
+    struct sink *sink;
+    char *lock, *store; /* NULL: not known yet */
+    int64_t began;
+    int64_t granted, released; /* 0: not yet */
+    uint64_t fence;
+    unsigned long renewals;
+    bool terminal; /* a line about the wait may be drawn there */
+    bool ended;
+    char why_lost[sizeof((struct dlock_error){0}.msg)];
+    struct {
+        struct dlock_info holder; /* the last one known */
+        bool known;
+        int place;
+        bool news;    /* since the last line about it */
+        int64_t next; /* no line before this time; 0: none yet */
+    } wait;
+};
+
+struct line {
+    struct json j;
+    char text[SINK_LINE + 1]; /* and a NUL */
+};
+
+int events_open(struct events **out, const char *where, struct dlock_error *err)
+{
+    struct events *e;
+    int rc;
+
+    *out = NULL;
+    if (!where)
+        return 0;
+    e = calloc(1, sizeof(*e));
+    if (!e)
+        return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+    rc = sink_open(&e->sink, where, err);
+    if (rc < 0) {
+        free(e);
+        return rc;
+    }
+    e->terminal = isatty(sink_fd(e->sink));
+    e->began = dlock_now();
+    *out = e;
+    return 0;
+}
+
+int events_fd(const struct events *e)
+{
+    return e ? sink_fd(e->sink) : -1;
+}
+
+void events_start_thread(struct events *e)
+{
+    if (e)
+        sink_start_thread(e->sink);
+}
+
+void events_set_lock(struct events *e, const char *lock, const char *store)
+{
+    if (!e)
+        return;
+    free(e->lock);
+    free(e->store);
+    e->lock = strdup(lock);
+    e->store = strdup(store);
+}
+
+/* ------------------------------------------------------------- lines --- */
+
+/* Milliseconds, rounded down. */
+static void put_ms(struct json *j, const char *key, int64_t ns)
+{
+    json_int(j, key, dlock_max(0, ns) / DLOCK_MSEC);
+}
+
+/* An unknown text is left out. */
+static void put_text(struct json *j, const char *key, const char *text, size_t most)
+{
+    if (text && text[0])
+        json_text(j, key, text, most);
+}
+
+/* As a string: JSON's numbers are exact only below 2^53. */
+static void put_fence(struct json *j, uint64_t fence)
+{
+    char digits[24];
+
+    if (fence == 0)
+        return;
+    snprintf(digits, sizeof(digits), "%" PRIu64, fence);
+    json_str(j, "fence", digits);
+}
+
+/* "2026-11-20T16:00:03.123Z" */
+static void put_time(struct json *j)
+{
+    char text[32];
+    struct timespec now;
+    struct tm tm;
+
+    clock_gettime(CLOCK_REALTIME, &now);
+    gmtime_r(&now.tv_sec, &tm);
+    size_t n = strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%S", &tm);
+    snprintf(text + n, sizeof(text) - n, ".%03dZ", (int)(now.tv_nsec / DLOCK_MSEC));
+    json_str(j, "time", text);
+}
+
+/* False: no memory for it. */
+static bool begin(struct events *e, struct line *l, const char *event)
+{
+    l->j = (struct json){.f = fmemopen(l->text, sizeof(l->text), "w")};
+    if (!l->j.f) {
+        sink_drop(e->sink);
+        return false;
+    }
+    json_open(&l->j, NULL, '{');
+    json_int(&l->j, "v", VERSION);
+    json_str(&l->j, "event", event);
+    put_time(&l->j);
+    json_int(&l->j, "pid", getpid());
+    put_text(&l->j, "lock", e->lock, PLACE_MAX);
+    put_text(&l->j, "store", e->store, PLACE_MAX);
+    return true;
+}
+
+static void finish(struct events *e, struct line *l, bool last)
+{
+    json_close(&l->j, '}');
+    putc('\n', l->j.f);
+    long n = ftell(l->j.f);
+    bool whole = !ferror(l->j.f);
+    if (e->terminal)
+        message_erase();
+    if (fclose(l->j.f) != 0 || !whole || n <= 0 || n > SINK_LINE)
+        sink_drop(e->sink);
+    else
+        sink_put(e->sink, l->text, (size_t)n, last);
+}
+
+static void put_holder(struct json *j, const struct dlock_info *i)
+{
+    json_open(j, "holder", '{');
+    if (i->foreign)
+        json_str(j, "kind", "foreign");
+    kind_json(j, i);
+    put_text(j, "host", i->host, HOST_MAX);
+    if (i->pid > 0)
+        json_int(j, "pid", i->pid);
+    put_text(j, "user", i->user, USER_MAX);
+    put_text(j, "command", i->command, TEXT_MAX);
+    put_text(j, "note", i->note, TEXT_MAX);
+    if (i->since_ms > 0)
+        json_int(j, "since_ms", i->since_ms);
+    if (i->waited_ms >= 0)
+        json_int(j, "waited_ms", i->waited_ms);
+    put_fence(j, i->fence);
+    json_close(j, '}');
+}
+
+/* -------------------------------------------------------------- wait --- */
+
+static bool same_holder(const struct dlock_info *a, const struct dlock_info *b)
+{
+    return a->pid == b->pid && a->since_ms == b->since_ms && a->fence == b->fence &&
+           a->mode == b->mode && a->foreign == b->foreign && strcmp(a->host, b->host) == 0 &&
+           strcmp(a->user, b->user) == 0 && strcmp(a->command, b->command) == 0 &&
+           strcmp(a->note, b->note) == 0;
+}
+
+/* The newest state, when there is one to tell and it is time. */
+static void tell_wait(struct events *e, int64_t now)
+{
+    struct line l;
+
+    if (!e->wait.news || e->granted || e->ended || now < e->wait.next)
+        return;
+    e->wait.news = false;
+    e->wait.next = now + WAITING_EVERY;
+    if (!begin(e, &l, "waiting"))
+        return;
+    put_ms(&l.j, "wait_ms", now - e->began);
+    if (e->wait.place > 0)
+        json_int(&l.j, "place", e->wait.place);
+    if (e->wait.known)
+        put_holder(&l.j, &e->wait.holder);
+    finish(e, &l, false);
+}
+
+void events_waiting(struct events *e, const struct dlock_info *holder, int place, int64_t now)
+{
+    if (!e)
+        return;
+    e->wait.news |= e->wait.next == 0 || e->wait.known != (holder != NULL) ||
+                    e->wait.place != place || (holder && !same_holder(holder, &e->wait.holder));
+    e->wait.known = holder;
+    if (holder)
+        e->wait.holder = *holder;
+    e->wait.place = place;
+    tell_wait(e, now);
+}
+
+int64_t events_wake(const struct events *e)
+{
+    return e && e->wait.news && !e->granted && !e->ended ? e->wait.next : DLOCK_NEVER;
+}
+
+void events_turn(struct events *e, int64_t now)
+{
+    if (!e)
+        return;
+    tell_wait(e, now);
+    sink_flush(e->sink, 0);
+}
+
+int events_interest(const struct events *e, struct pollfd *p)
+{
+    return e ? sink_interest(e->sink, p) : 0;
+}
+
+/* -------------------------------------------------------------- hold --- */
+
+void events_granted(struct events *e, const struct dlock_info *held, int64_t left, int64_t now)
+{
+    struct line l;
+
+    if (!e)
+        return;
+    e->granted = now;
+    e->fence = held->fence;
+    if (!begin(e, &l, "granted"))
+        return;
+    put_ms(&l.j, "wait_ms", now - e->began);
+    kind_json(&l.j, held);
+    put_fence(&l.j, held->fence);
+    if (left != DLOCK_NEVER)
+        put_ms(&l.j, "lease_left_ms", left);
+    finish(e, &l, false);
+}
+
+void events_renewed(struct events *e)
+{
+    if (e)
+        e->renewals++;
+}
+
+void events_trouble(struct events *e, const char *why, int64_t since, int64_t term_in, int64_t now)
+{
+    struct line l;
+
+    if (!e || !begin(e, &l, "trouble"))
+        return;
+    put_ms(&l.j, "for_ms", now - since);
+    if (term_in >= 0)
+        put_ms(&l.j, "term_in_ms", term_in);
+    put_text(&l.j, "reason", why, REASON_MAX);
+    finish(e, &l, false);
+}
+
+void events_recovered(struct events *e, int64_t since, int64_t now)
+{
+    struct line l;
+
+    if (!e || !begin(e, &l, "recovered"))
+        return;
+    put_ms(&l.j, "after_ms", now - since);
+    finish(e, &l, false);
+}
+
+void events_lost(struct events *e, const char *why)
+{
+    struct line l;
+
+    if (!e)
+        return;
+    snprintf(e->why_lost, sizeof(e->why_lost), "%s", why);
+    if (!begin(e, &l, "lost"))
+        return;
+    put_text(&l.j, "reason", why, REASON_MAX);
+    finish(e, &l, false);
+}
+
+void events_term(struct events *e, int64_t kill_in)
+{
+    struct line l;
+
+    if (!e || !begin(e, &l, "term"))
+        return;
+    put_ms(&l.j, "kill_in_ms", kill_in);
+    finish(e, &l, false);
+}
+
+void events_kill(struct events *e)
+{
+    struct line l;
+
+    if (e && begin(e, &l, "kill"))
+        finish(e, &l, false);
+}
+
+void events_released(struct events *e, const char *how, int64_t now)
+{
+    struct line l;
+
+    if (!e || !e->granted)
+        return;
+    e->released = now;
+    if (!begin(e, &l, "released"))
+        return;
+    put_ms(&l.j, "hold_ms", now - e->granted);
+    json_str(&l.j, "how", how);
+    finish(e, &l, false);
+}
+
+/* --------------------------------------------------------------- end --- */
+
+static void put_command(struct json *j, int status)
+{
+    if (status < 0)
+        return;
+    if (WIFSIGNALED(status))
+        json_int(j, "signal", WTERMSIG(status));
+    else
+        json_int(j, "exit_status", WEXITSTATUS(status));
+}
+
+void events_end(struct events *e, const struct events_end *end, int64_t now)
+{
+    static const char *const words[] = {
+        [EVENTS_EXITED] = "exited",   [EVENTS_BUSY] = "busy",
+        [EVENTS_TIMEOUT] = "timeout", [EVENTS_CANCELLED] = "cancelled",
+        [EVENTS_LOST] = "lost",       [EVENTS_UNAVAILABLE] = "unavailable",
+        [EVENTS_NOT_RUN] = "not-run", [EVENTS_ERROR] = "error",
+    };
+    int64_t until = dlock_now() + LAST_FLUSH_MS * DLOCK_MSEC;
+    struct line l;
+
+    if (!e || e->ended)
+        return;
+    e->ended = true;
+    sink_flush(e->sink, LAST_FLUSH_MS); /* the number below counts what is dropped by it */
+    if (!begin(e, &l, "end"))
+        return;
+    json_str(&l.j, "outcome", words[end->outcome]);
+    put_ms(&l.j, "wait_ms", (e->granted ? e->granted : now) - e->began);
+    if (e->granted)
+        put_ms(&l.j, "hold_ms", (e->released ? e->released : now) - e->granted);
+    put_fence(&l.j, e->fence);
+    json_int(&l.j, "renewals", (int64_t)e->renewals);
+    put_command(&l.j, end->status);
+    json_int(&l.j, "exit_code", end->code);
+    put_text(&l.j, "reason", end->reason && end->reason[0] ? end->reason : e->why_lost, REASON_MAX);
+    json_int(&l.j, "dropped", (int64_t)sink_dropped(e->sink));
+    finish(e, &l, true);
+    sink_flush(e->sink, (int)(dlock_max(0, until - dlock_now()) / DLOCK_MSEC));
+}
+
+void events_flush(struct events *e)
+{
+    if (e)
+        sink_flush(e->sink, LAST_FLUSH_MS);
+}
+
+void events_close(struct events *e)
+{
+    if (!e)
+        return;
+    sink_close(e->sink);
+    free(e->lock);
+    free(e->store);
+    free(e);
+}

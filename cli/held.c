@@ -1,0 +1,148 @@
+/* held.c - see held.h. The list is the caller's environment: nothing in it is trusted. */
+#include "held.h"
+
+#include "proc.h"
+#include "util.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define DIGEST_LEN 16
+/* The wall clock of the record and the times of /proc: to the second, and it may have been stepped a little. */
+#define CLOCK_SLACK_MS 5000
+
+/* Take the next entry that is well-formed from *list. False: there is none. */
+static bool next(const char **list, struct held *e)
+{
+    while (*list && **list) {
+        const char *s = *list + strspn(*list, " ");
+        size_t len = strcspn(s, " "), i = 0;
+        bool good = len > DIGEST_LEN + DLOCK_TOKEN_LEN + 2 && s[DIGEST_LEN] == ':' &&
+                    s[DIGEST_LEN + 1 + DLOCK_TOKEN_LEN] == ':' &&
+                    len <= DIGEST_LEN + DLOCK_TOKEN_LEN + 2 + NESTED_SOCKET_MAX;
+
+        *list = s + len;
+        *e = (struct held){0};
+        for (; good && i < DIGEST_LEN; i++) {
+            good = dlock_hex(s[i]) >= 0;
+            e->digest = e->digest << 4 | (unsigned)dlock_hex(s[i]);
+        }
+        for (s += DIGEST_LEN + 1, i = 0; good && i < DLOCK_TOKEN_LEN; i++)
+            good = dlock_hex(s[i]) >= 0;
+        if (!good)
+            continue;
+        memcpy(e->token, s, DLOCK_TOKEN_LEN);
+        memcpy(e->socket, s + DLOCK_TOKEN_LEN + 1, len - DIGEST_LEN - DLOCK_TOKEN_LEN - 2);
+        return true;
+    }
+    return false;
+}
+
+bool held_find(const char *list, uint64_t digest, struct held *found)
+{
+    struct held e;
+
+    while (next(&list, &e))
+        if (e.digest == digest) {
+            *found = e;
+            return true;
+        }
+    return false;
+}
+
+static char *put(char *at, const struct held *e)
+{
+    return at + sprintf(at, "%016llx:%s:%s ", (unsigned long long)e->digest, e->token, e->socket);
+}
+
+static bool is_among(const struct held *added, int n, uint64_t digest)
+{
+    for (int i = 0; i < n; i++)
+        if (added[i].digest == digest)
+            return true;
+    return false;
+}
+
+const char *held_add(char buf[HELD_SIZE], const char *list, const struct held *added, int n)
+{
+    const char *rest = list;
+    char *at = stpcpy(buf, HELD_NAME);
+    struct held e;
+    int others = 0;
+
+    while (next(&rest, &e))
+        others += !is_among(added, n, e.digest);
+    for (rest = list; next(&rest, &e);)
+        if (!is_among(added, n, e.digest) && others-- <= HELD_MAX - n)
+            at = put(at, &e);
+    for (int i = 0; i < n; i++)
+        at = put(at, &added[i]);
+    at[-1] = '\0'; /* the blank, or the '=' of none */
+    return buf;
+}
+
+static bool has_token(const char *list, const char *token, int *n)
+{
+    struct held e;
+    bool found = false;
+
+    for (*n = 0; next(&list, &e); ++*n)
+        found |= strcmp(e.token, token) == 0;
+    return found;
+}
+
+static bool read_name(pid_t pid, char name[32])
+{
+    int fd = proc_open_task(pid, pid, "/comm");
+    ssize_t n = fd >= 0 ? read(fd, name, 31) : 0;
+
+    if (fd >= 0)
+        close(fd);
+    name[n > 0 ? n : 0] = '\0';
+    return n > 0;
+}
+
+/* Hosts can have the same name, and what is above us the number that a dlock has on the other one. */
+static bool is_dlock(pid_t pid)
+{
+    char name[32], ours[32];
+
+    return read_name(pid, name) && read_name(getpid(), ours) && strcmp(name, ours) == 0;
+}
+
+/* Was that process there when the holder was granted the lock? Else its number is another's by now. */
+static bool is_as_old(long pid, int64_t since_ms)
+{
+    struct timespec wall, boot;
+    struct proc_stat st;
+
+    if (since_ms <= 0)
+        return true;
+    if (!proc_read_stat((pid_t)pid, &st))
+        return false;
+    clock_gettime(CLOCK_REALTIME, &wall);
+    clock_gettime(CLOCK_BOOTTIME, &boot);
+    int64_t booted_ms =
+        ((int64_t)wall.tv_sec - boot.tv_sec) * 1000 + (wall.tv_nsec - boot.tv_nsec) / 1000000;
+    return booted_ms + (int64_t)st.start * 1000 / sysconf(_SC_CLK_TCK) <= since_ms + CLOCK_SLACK_MS;
+}
+
+bool held_by_ancestor(const char *list, const struct dlock_info *info)
+{
+    char host[256] = "";
+    int n;
+
+    if (info->token[0] && has_token(list, info->token, &n))
+        return true;
+    /* The list is complete. */
+    if (info->token[0] && n > 0 && n < HELD_MAX)
+        return false;
+    if (info->pid <= 1 || gethostname(host, sizeof(host) - 1) != 0)
+        return false;
+    if (info->host[0] && strcmp(info->host, host) != 0)
+        return false;
+    return nested_descends(info->pid) && is_dlock((pid_t)info->pid) &&
+           is_as_old(info->pid, info->since_ms);
+}

@@ -1,0 +1,398 @@
+/*
+ * inner.c - see inner.h. A process that connects must have our uid, or be root, and prove by the token, within a second,
+ * that it runs under the lock. Another is closed without an answer, which means to it that the lock is not held here.
+ */
+#include "inner.h"
+
+#include "util.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define BACKLOG 127
+#define AUTH_TIME DLOCK_SEC
+#define CONNS_MAX 512
+/* Without a free descriptor none can be accepted, and the listening socket stays readable. */
+#define ACCEPT_PAUSE (100 * DLOCK_MSEC)
+#define EVENTS_AT_ONCE 32
+/* Anybody can connect: their number must not keep us from renewing. */
+#define ACCEPTS_AT_ONCE (BACKLOG + 1)
+#define SPARE_FDS 8
+
+struct conn {
+    struct conn *next;
+    const dlock *lk; /* in: the lock that it runs under */
+    int fd;
+    int pidfd;     /* of the process that connected; -1: none */
+    bool in;       /* it has proved itself: it runs under the lock */
+    int64_t until; /* to prove itself */
+};
+
+struct inner {
+    struct inner_lock locks[DLOCK_SET_MAX];
+    int nlocks;
+    char name[NESTED_SOCKET_MAX + 1];
+    int epoll, listen; /* listen -1: stopped */
+    bool ending, lost;
+    bool ended;        /* one has ended since the turn began */
+    int64_t accept_at; /* paused until then; DLOCK_NEVER: not paused */
+    struct conn *conns;
+    int nconns, nin;
+};
+
+/* ------------------------------------------------------------ socket --- */
+
+static bool watch(const struct inner *in, int op, int fd, void *ptr)
+{
+    struct epoll_event ev = {.events = EPOLLIN, .data.ptr = ptr};
+
+    return epoll_ctl(in->epoll, op, fd, &ev) == 0;
+}
+
+/*
+ * The command must start all the same where the caller allows few descriptors, and a connection to the store that ends
+ * must find one for the next.
+ */
+static bool leaves_room(int fd)
+{
+    struct rlimit limit;
+
+    errno = EMFILE;
+    return getrlimit(RLIMIT_NOFILE, &limit) == 0 && (rlim_t)fd + SPARE_FDS < limit.rlim_cur;
+}
+
+/* A name that none had before: connections to a former holder must not reach this one. */
+static bool listen_on_new_name(struct inner *in)
+{
+    struct sockaddr_un a;
+    int rc = nested_new_name(in->name);
+
+    if (rc < 0) {
+        errno = -rc;
+        return false;
+    }
+    socklen_t len = nested_address(&a, in->name);
+    in->epoll = epoll_create1(EPOLL_CLOEXEC);
+    in->listen = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    return in->epoll >= 0 && in->listen >= 0 && leaves_room(in->listen) &&
+           bind(in->listen, (struct sockaddr *)&a, len) == 0 && listen(in->listen, BACKLOG) == 0 &&
+           watch(in, EPOLL_CTL_ADD, in->listen, NULL);
+}
+
+struct inner *inner_open(const struct inner_lock *locks, int n)
+{
+    struct inner *in = calloc(1, sizeof(*in));
+
+    if (!in)
+        return NULL;
+    memcpy(in->locks, locks, sizeof(*locks) * (size_t)n);
+    in->nlocks = n;
+    in->epoll = in->listen = -1;
+    in->accept_at = DLOCK_NEVER;
+    if (listen_on_new_name(in))
+        return in;
+    int sys = errno;
+    inner_close(in);
+    errno = sys;
+    return NULL;
+}
+
+/* ------------------------------------------------------- connections --- */
+
+/* Takes it off the list, which *at is a link of. */
+static void drop(struct inner *in, struct conn **at)
+{
+    struct conn *c = *at;
+
+    *at = c->next;
+    in->nconns--;
+    in->nin -= c->in;
+    in->ended |= c->in;
+    close(c->fd); /* which takes it out of the epoll as well */
+    if (c->pidfd >= 0)
+        close(c->pidfd);
+    free(c);
+}
+
+static struct conn **find(struct inner *in, const struct conn *c)
+{
+    struct conn **at = &in->conns;
+
+    while (*at && *at != c)
+        at = &(*at)->next;
+    return at;
+}
+
+/* pass: -1, or a descriptor to send along. False: there is no room, or the other end is closed. */
+static bool reply(const struct conn *c, const struct nested_reply *r, int pass)
+{
+    union {
+        struct cmsghdr align;
+        char buf[CMSG_SPACE(sizeof(int))];
+    } control = {0};
+    struct iovec iov = {.iov_base = (void *)r, .iov_len = sizeof(*r)};
+    struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
+
+    if (pass >= 0) {
+        control.align.cmsg_level = SOL_SOCKET;
+        control.align.cmsg_type = SCM_RIGHTS;
+        control.align.cmsg_len = CMSG_LEN(sizeof(pass));
+        memcpy(CMSG_DATA(&control.align), &pass, sizeof(pass));
+        msg.msg_control = &control;
+        msg.msg_controllen = sizeof(control);
+    }
+    return sendmsg(c->fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)sizeof(*r);
+}
+
+/* Does the request, of that length, prove that the client runs under this lock? */
+static bool proves(const struct inner_lock *l, const struct nested_request *q, size_t len)
+{
+    size_t head = offsetof(struct nested_request, key), key = l->key ? strlen(l->key) : SIZE_MAX;
+
+    return key < sizeof(q->key) && len == head + key && q->version == NESTED_VERSION &&
+           memcmp(q->token, dlock_token(l->lk), DLOCK_TOKEN_LEN + 1) == 0 &&
+           memcmp(q->key, l->key, len - head) == 0;
+}
+
+/* False: the connection is to be closed. */
+static bool admit(struct inner *in, struct conn *c, const struct nested_request *q)
+{
+    struct nested_reply r = {.type = NESTED_HELD};
+    struct ucred peer = {0};
+    socklen_t len = sizeof(peer);
+
+    dlock_describe(c->lk, &r.hold);
+    if (in->ending || in->lost)
+        r.type = NESTED_LOST;
+    else if (nested_allows(&r.hold, (enum dlock_mode)q->mode, q->slots) != 0)
+        r.type = NESTED_REFUSED;
+    if (r.type != NESTED_HELD) {
+        reply(c, &r, -1);
+        return false;
+    }
+    if (!reply(c, &r, dlock_fd(c->lk)))
+        return false;
+    if (getsockopt(c->fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) == 0 && peer.pid > 0)
+        c->pidfd = (int)syscall(SYS_pidfd_open, peer.pid, 0);
+    /* Had it died, its pid could be another's; then its connection is closed. */
+    if (recv(c->fd, &(char){0}, 1, MSG_DONTWAIT | MSG_PEEK) == 0)
+        return false;
+    c->in = true;
+    c->until = DLOCK_NEVER;
+    in->nin++;
+    return true;
+}
+
+/* A request, or the end. False: the connection is to be closed. */
+static bool read_conn(struct inner *in, struct conn *c)
+{
+    struct nested_request q;
+    ssize_t n = recv(c->fd, &q, sizeof(q), MSG_DONTWAIT);
+
+    if (n < 0)
+        return errno == EAGAIN || errno == EINTR;
+    if (c->in)
+        return n > 0;
+    for (int i = 0; n > 0 && i < in->nlocks; i++)
+        if (proves(&in->locks[i], &q, (size_t)n)) {
+            c->lk = in->locks[i].lk;
+            return admit(in, c, &q);
+        }
+    return false;
+}
+
+static bool is_welcome(int fd)
+{
+    struct ucred peer;
+    socklen_t len = sizeof(peer);
+
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) == 0 &&
+           (peer.uid == geteuid() || peer.uid == 0);
+}
+
+static void add_conn(struct inner *in, int fd)
+{
+    struct conn *c = is_welcome(fd) ? malloc(sizeof(*c)) : NULL;
+
+    if (!c) {
+        close(fd);
+        return;
+    }
+    *c = (struct conn){.next = in->conns, .fd = fd, .pidfd = -1, .until = dlock_now() + AUTH_TIME};
+    in->conns = c;
+    in->nconns++;
+    bool full = in->nconns > CONNS_MAX || !leaves_room(fd + 1); /* and one for the pidfd */
+    if (full)
+        reply(c, &(struct nested_reply){.type = NESTED_FULL}, -1);
+    if (full || !watch(in, EPOLL_CTL_ADD, fd, c) || !read_conn(in, c))
+        drop(in, &in->conns);
+}
+
+static void pause_accepts(struct inner *in, int sys)
+{
+    if (sys == EAGAIN || sys == EINTR || sys == ECONNABORTED)
+        return;
+    watch(in, EPOLL_CTL_DEL, in->listen, NULL);
+    in->accept_at = dlock_now() + ACCEPT_PAUSE;
+}
+
+static void accept_all(struct inner *in)
+{
+    for (int i = 0; i < ACCEPTS_AT_ONCE; i++) {
+        int fd = accept4(in->listen, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd < 0) {
+            pause_accepts(in, errno);
+            return;
+        }
+        add_conn(in, fd);
+    }
+}
+
+/* -------------------------------------------------------------- turn --- */
+
+int64_t inner_wake(const struct inner *in)
+{
+    int64_t at = in ? in->accept_at : DLOCK_NEVER;
+
+    for (const struct conn *c = in ? in->conns : NULL; c; c = c->next)
+        at = dlock_min(at, c->until);
+    return at;
+}
+
+static void check_times(struct inner *in)
+{
+    int64_t now = dlock_now();
+
+    for (struct conn **at = &in->conns; *at;)
+        if (now >= (*at)->until)
+            drop(in, at);
+        else
+            at = &(*at)->next;
+    if (now < in->accept_at)
+        return;
+    in->accept_at = DLOCK_NEVER;
+    if (in->listen >= 0)
+        watch(in, EPOLL_CTL_ADD, in->listen, NULL);
+}
+
+bool inner_turn(struct inner *in)
+{
+    struct epoll_event ev[EVENTS_AT_ONCE];
+    int n;
+
+    if (!in)
+        return false;
+    in->ended = false;
+    n = epoll_wait(in->epoll, ev, EVENTS_AT_ONCE, 0);
+    /* What ends first: each of them was open when epoll_wait named it, and none is closed twice. */
+    for (int i = 0; i < n; i++)
+        if (ev[i].data.ptr && !read_conn(in, ev[i].data.ptr))
+            drop(in, find(in, ev[i].data.ptr));
+    for (int i = 0; i < n; i++)
+        if (!ev[i].data.ptr && in->listen >= 0)
+            accept_all(in);
+    check_times(in);
+    return in->ended;
+}
+
+void inner_settle(struct inner *in)
+{
+    inner_turn(in);
+    if (in && in->listen >= 0)
+        accept_all(in);
+}
+
+int inner_fd(const struct inner *in)
+{
+    return in ? in->epoll : -1;
+}
+
+int inner_listen_fd(const struct inner *in)
+{
+    return in ? in->listen : -1;
+}
+
+const char *inner_socket(const struct inner *in)
+{
+    return in ? in->name : "-";
+}
+
+int inner_count(const struct inner *in)
+{
+    return in ? in->nin : 0;
+}
+
+/* ------------------------------------------------------------- orders --- */
+
+void inner_extended(struct inner *in)
+{
+    struct nested_reply r = {.type = NESTED_HELD};
+
+    if (!in || in->lost)
+        return;
+    /* One that has no room for it does not run: it is told again with the next renewal. */
+    for (struct conn *c = in->conns; c; c = c->next)
+        if (c->in) {
+            dlock_describe(c->lk, &r.hold);
+            reply(c, &r, -1);
+        }
+}
+
+void inner_ending(struct inner *in)
+{
+    if (in)
+        in->ending = true;
+}
+
+void inner_lost(struct inner *in, const char *why)
+{
+    struct nested_reply r = {.type = NESTED_LOST};
+
+    if (!in || in->lost)
+        return;
+    in->lost = true;
+    snprintf(r.text, sizeof(r.text), "%s", why);
+    for (struct conn *c = in->conns; c; c = c->next)
+        if (c->in) {
+            reply(c, &r, -1);
+            shutdown(c->fd, SHUT_WR); /* says the same where there was no room */
+        }
+}
+
+void inner_ask_to_end(const struct inner *in)
+{
+    for (const struct conn *c = in ? in->conns : NULL; c; c = c->next)
+        if (c->in && c->pidfd >= 0)
+            syscall(SYS_pidfd_send_signal, c->pidfd, SIGTERM, NULL, 0);
+}
+
+void inner_stop(struct inner *in)
+{
+    if (!in)
+        return;
+    if (in->listen >= 0)
+        close(in->listen);
+    in->listen = -1;
+    for (struct conn **at = &in->conns; *at;)
+        if ((*at)->in)
+            at = &(*at)->next;
+        else
+            drop(in, at);
+}
+
+void inner_close(struct inner *in)
+{
+    inner_stop(in);
+    while (in && in->conns)
+        drop(in, &in->conns);
+    if (in && in->epoll >= 0)
+        close(in->epoll);
+    free(in);
+}

@@ -1,0 +1,420 @@
+/* report.c - see report.h. */
+#include "report.h"
+
+#include "messages.h"
+#include "util.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/*
+ * About a wait: a first line after WAIT_FIRST, then one every WAIT_EVERY, and one for each other holder. Those come
+ * in bursts where jobs are short: a pause between two of them that begins with WAIT_FIRST and doubles up to
+ * WAIT_EVERY, until for that long there was none. A line that is redrawn is redrawn every WAIT_REDRAW.
+ */
+#define WAIT_FIRST DLOCK_SEC
+#define WAIT_REDRAW DLOCK_SEC
+#define WAIT_EVERY (30 * DLOCK_SEC)
+
+#define HOLDER_TEXT_MAX 1400
+
+/*
+ * The beginning of a message, with these words before the name: "redis://h:6379/0: the lock 'nightly'". A bare file is
+ * lock and store in one: "the lock '/run/lock/x'".
+ */
+static const char *subject(const struct report *r, const char *words, char *buf)
+{
+    if (!r->lk)
+        snprintf(buf, LOCK_TEXT_MAX, "%sdescriptor %d", words, r->o->fd);
+    else if (strcmp(dlock_where(r->lk), dlock_name(r->lk)) == 0)
+        snprintf(buf, LOCK_TEXT_MAX, "%s'%s'", words, dlock_name(r->lk));
+    else
+        snprintf(buf, LOCK_TEXT_MAX, "%s: %s'%s'", dlock_where(r->lk), words, dlock_name(r->lk));
+    return buf;
+}
+
+static const char *lock_text(const struct report *r, char *buf)
+{
+    return subject(r, "", buf);
+}
+
+/* The same without the store. */
+static const char *short_text(const struct report *r, char *buf)
+{
+    if (r->lk)
+        snprintf(buf, LOCK_TEXT_MAX, "'%s'", dlock_name(r->lk));
+    else
+        lock_text(r, buf);
+    return buf;
+}
+
+/* -------------------------------------------------------------- wait --- */
+
+void report_begin(struct report *r, const struct options *o, const dlock *lk, struct events *e)
+{
+    *r = (struct report){.o = o, .lk = lk, .events = e, .outcome = EVENTS_ERROR};
+    if (lk)
+        events_set_lock(e, dlock_name(lk), dlock_where(lk));
+    r->wait.since = dlock_now();
+    r->wait.waiting = true;
+    r->wait.report_at = r->wait.news_at = r->wait.since + WAIT_FIRST;
+    r->wait.pause = WAIT_FIRST;
+    r->wait.fg_at = DLOCK_NEVER;
+}
+
+void report_about(struct report *r, const dlock *lk)
+{
+    if (lk == r->lk)
+        return;
+    r->lk = lk;
+    events_set_lock(r->events, dlock_name(lk), dlock_where(lk));
+    r->wait.have_holder = r->wait.kept = r->wait.answered = r->wait.away = r->wait.news = false;
+    r->wait.place = 0;
+}
+
+static bool is_local(const struct report *r)
+{
+    return !r->lk || dlock_is_local(r->lk);
+}
+
+static bool same_process(const struct dlock_info *a, const struct dlock_info *b)
+{
+    return a->pid == b->pid && strcmp(a->host, b->host) == 0 && strcmp(a->token, b->token) == 0;
+}
+
+void report_waiting(struct report *r, const struct dlock_report *w)
+{
+    r->wait.answered = true;
+    if (w->place < 0)
+        return;
+    r->wait.have_holder = w->info;
+    r->wait.kept = w->kept;
+    if (w->info)
+        r->wait.holder = *w->info;
+    r->wait.place = w->place;
+    r->wait.news = w->info && !same_process(w->info, &r->wait.told);
+    events_waiting(r->events, w->info, w->place, dlock_now());
+}
+
+int report_failed(struct report *r, const struct dlock_error *err)
+{
+    if (err->code == DLOCK_EUNAVAIL)
+        r->outcome = EVENTS_UNAVAILABLE;
+    return message_error(r->o, err);
+}
+
+void report_cancelled(struct report *r)
+{
+    r->wait.waiting = false;
+    message_erase();
+}
+
+void report_continue(struct report *r)
+{
+    if (r->wait.waiting && message_draws())
+        r->wait.report_at = dlock_max(dlock_now(), r->wait.since + WAIT_FIRST);
+}
+
+void report_granted(struct report *r)
+{
+    char lock[LOCK_TEXT_MAX], waited[32];
+
+    report_cancelled(r);
+    if (r->lk) {
+        const struct dlock_info held = {.mode = r->o->lock_mode,
+                                        .slots = r->o->slots,
+                                        .slot = dlock_slot(r->lk) + 1,
+                                        .fence = dlock_fence(r->lk)};
+        events_granted(r->events, &held, dlock_time_left(r->lk), dlock_now());
+    }
+    if (r->wait.said)
+        message("got %s after %s", short_text(r, lock),
+                message_duration(dlock_now() - r->wait.since, waited, sizeof(waited)));
+    if (message_tells(r->o, ABOUT_DETAIL))
+        message_took(lock_text(r, lock), r->wait.since);
+}
+
+/* Why the lock is not granted. Returns buf. */
+static const char *holder_text(const struct dlock_info *i, bool kept, char *buf, size_t size)
+{
+    int n = snprintf(buf, size, kept ? "kept for an earlier waiter; " : "");
+
+    message_holder(i, buf + n, size - (size_t)n);
+    return buf;
+}
+
+void report_busy(struct report *r, const struct dlock_info *info, bool kept)
+{
+    const struct options *o = r->o;
+    char lock[LOCK_TEXT_MAX], holder[HOLDER_TEXT_MAX], waited[32], after[48] = "";
+    const char *still = o->nonblock ? "" : "still ";
+
+    report_cancelled(r);
+    r->outcome = o->nonblock ? EVENTS_BUSY : EVENTS_TIMEOUT;
+    if (!message_tells(o, message_about_busy(o)))
+        return;
+    lock_text(r, lock);
+    if (!o->nonblock)
+        snprintf(after, sizeof(after), " after %s",
+                 message_duration(o->wait_ns, waited, sizeof(waited)));
+    if (info || is_local(r))
+        message("%s is %sbusy%s: %s", lock, still, after,
+                holder_text(info, kept, holder, sizeof(holder)));
+    else /* free, but kept for the first waiter, or the store grants nothing yet */
+        message("%s is %snot available%s", lock, still, o->nonblock ? " yet" : after);
+}
+
+void report_own(struct report *r, const struct dlock_info *info, const struct dlock_error *err)
+{
+    char lock[LOCK_TEXT_MAX], holder[HOLDER_TEXT_MAX];
+
+    report_cancelled(r);
+    r->outcome = EVENTS_BUSY;
+    if (!message_tells(r->o, ABOUT_TIMEOUT))
+        return;
+    if (err)
+        message("%s", err->msg);
+    else
+        message("%s is busy: %s; this dlock runs under that one, and would wait for itself",
+                lock_text(r, lock), message_holder(info, holder, sizeof(holder)));
+}
+
+void report_no_inner(const struct report *r, int sys)
+{
+    if (message_tells(r->o, ABOUT_DETAIL))
+        message("a dlock below this one that takes the same lock will be refused: %s",
+                strerror(sys));
+}
+
+void report_again(struct report *r, const dlock *lk, const struct dlock_error *why)
+{
+    r->lk = lk;
+    if (message_tells(r->o, ABOUT_DETAIL))
+        message("%s; asking the store", why->msg);
+}
+
+/* When the next line about the wait is due. */
+static int64_t line_at(const struct report *r)
+{
+    return r->wait.news ? dlock_min(r->wait.report_at, r->wait.news_at) : r->wait.report_at;
+}
+
+int64_t report_wake(const struct report *r)
+{
+    if (!r->wait.waiting || !message_tells(r->o, ABOUT_WAIT))
+        return DLOCK_NEVER;
+    return dlock_min(line_at(r), r->wait.fg_at);
+}
+
+/* ", 3rd in line" */
+static const char *place_text(int place, char *buf, size_t size)
+{
+    static const char *const ends[] = {"th", "st", "nd", "rd"};
+    int last = place / 10 % 10 == 1 || place % 10 > 3 ? 0 : place % 10;
+
+    if (place > 1)
+        snprintf(buf, size, ", %d%s in line", place, ends[last]);
+    else
+        snprintf(buf, size, "%s", place == 1 ? ", next in line" : "");
+    return buf;
+}
+
+/* What is waited for; "": the store does not say. */
+static const char *cause_text(const struct report *r, char *buf, size_t size)
+{
+    bool silent = r->wait.away || !r->wait.answered;
+
+    if (!r->wait.away && (r->wait.have_holder || is_local(r)))
+        return holder_text(r->wait.have_holder ? &r->wait.holder : NULL, r->wait.kept, buf, size);
+    buf[0] = '\0';
+    if (silent)
+        snprintf(buf, size, "no answer%s from %s", r->wait.answered ? "" : " yet",
+                 dlock_where(r->lk));
+    return buf;
+}
+
+const char *report_wait_text(const struct report *r, int64_t now, char *buf, size_t size)
+{
+    char lock[LOCK_TEXT_MAX], cause[HOLDER_TEXT_MAX], waited[32], limit[32], place[48];
+    bool bounded = r->o->wait_ns != DLOCK_NEVER;
+    int64_t whole = (now - r->wait.since) / DLOCK_SEC * DLOCK_SEC;
+
+    cause_text(r, cause, sizeof(cause));
+    snprintf(buf, size, "waiting for %s: %s%s%s%s%s%s", short_text(r, lock),
+             message_duration(whole, waited, sizeof(waited)), bounded ? " of " : "",
+             bounded ? message_duration(r->o->wait_ns, limit, sizeof(limit)) : "",
+             place_text(r->wait.away ? 0 : r->wait.place, place, sizeof(place)),
+             cause[0] ? "; " : "", cause);
+    return buf;
+}
+
+/* Another holder: how soon may the next one be said? */
+static void pause_news(struct report *r, int64_t now)
+{
+    bool burst = now - r->wait.news_at < WAIT_EVERY;
+
+    r->wait.pause = burst ? dlock_min(2 * r->wait.pause, WAIT_EVERY) : WAIT_FIRST;
+}
+
+static void print_wait(struct report *r, int64_t now, const char *text)
+{
+    message("%s", text);
+    if (r->wait.news && r->wait.said)
+        pause_news(r, now);
+    if (r->wait.have_holder)
+        r->wait.told = r->wait.holder;
+    r->wait.news = false;
+    r->wait.report_at = now + WAIT_EVERY;
+    r->wait.news_at = now + r->wait.pause;
+}
+
+void report_tick(struct report *r, int64_t now)
+{
+    char text[LOCK_TEXT_MAX + HOLDER_TEXT_MAX];
+    bool draws;
+
+    if (now < report_wake(r))
+        return;
+    draws = message_draws();
+    r->wait.fg_at = !draws && message_could_draw() ? now + WAIT_REDRAW : DLOCK_NEVER;
+    if (!draws && now < line_at(r))
+        return;
+    report_wait_text(r, now, text, sizeof(text));
+    if (draws) {
+        message_draw(text);
+        r->wait.news = false;
+        /* A full second of the wait, so that none is left out. */
+        r->wait.report_at = now + WAIT_REDRAW - (now - r->wait.since) % WAIT_REDRAW;
+        r->wait.news_at = r->wait.report_at; /* not for each of many short jobs */
+    } else {
+        print_wait(r, now, text);
+    }
+    r->wait.said = true;
+}
+
+void report_notice(const struct report *r, const struct dlock_error *notice)
+{
+    if (message_tells(r->o, message_about(notice)))
+        message("%s", notice->msg);
+}
+
+/* ----------------------------------------------------------- trouble --- */
+
+/* To a tenth of a second. */
+static const char *tenths(int64_t ns, char *buf, size_t size)
+{
+    const int64_t tenth = 100 * DLOCK_MSEC;
+
+    return dlock_format_duration(ns < DLOCK_SEC ? ns : (ns + tenth / 2) / tenth * tenth, buf, size);
+}
+
+void report_trouble(struct report *r, const struct dlock_report *t)
+{
+    const struct dlock_times *times = &t->times;
+    bool warn = r->o->on_lost == DLOCK_LOST_WARN;
+    const char *colon = t->error.msg[0] ? ": " : "";
+    char lock[LOCK_TEXT_MAX], since[32], left[32];
+    int64_t at = warn ? times->deadline : times->term_at;
+    int64_t now = dlock_lease_now(times->raw_minus_boot);
+
+    events_trouble(r->events, t->error.msg, t->since,
+                   r->wait.waiting ? -1 : dlock_max(0, times->term_at - now), dlock_now());
+    r->wait.away = r->wait.waiting;
+    if (!message_tells(r->o, r->wait.waiting ? ABOUT_WAIT : ABOUT_TROUBLE))
+        return;
+    r->wait.said = true;
+    if (r->wait.waiting)
+        message("%s: waiting without a connection%s%s", lock_text(r, lock), colon, t->error.msg);
+    else
+        message("%s has not been renewed for %s%s%s; %s in %s unless the store answers",
+                subject(r, "the lock ", lock), tenths(dlock_now() - t->since, since, sizeof(since)),
+                colon, t->error.msg, warn ? "it expires" : "the command will be ended",
+                tenths(at - now, left, sizeof(left)));
+}
+
+void report_recovered(struct report *r, const struct dlock_report *t)
+{
+    char lock[LOCK_TEXT_MAX], since[32];
+
+    events_recovered(r->events, t->since, dlock_now());
+    r->wait.away = false;
+    if (!message_tells(r->o, r->wait.waiting ? ABOUT_WAIT : ABOUT_TROUBLE))
+        return;
+    tenths(dlock_now() - t->since, since, sizeof(since));
+    if (r->wait.waiting)
+        message("%s: connected again after %s", lock_text(r, lock), since);
+    else
+        message("%s is renewed again after %s", subject(r, "the lock ", lock), since);
+}
+
+/* -------------------------------------------------------------- hold --- */
+
+void report_extended(struct report *r)
+{
+    events_renewed(r->events);
+}
+
+void report_term(struct report *r, int64_t left)
+{
+    events_term(r->events, left);
+}
+
+void report_kill(struct report *r)
+{
+    if (!r->kill_told)
+        events_kill(r->events);
+    r->kill_told = true;
+}
+
+void report_lost(struct report *r, const char *what, const char *why)
+{
+    char lock[LOCK_TEXT_MAX];
+
+    if (r->loss_told)
+        return;
+    events_lost(r->events, why[0] ? why : what);
+    message("%s %s%s%s%s", subject(r, "the lock ", lock), what, why[0] ? ": " : "", why,
+            r->o->on_lost == DLOCK_LOST_WARN ? "; the command continues (--on-lost warn)"
+                                             : "; ending the command");
+    r->loss_told = true;
+}
+
+/* ----------------------------------------------------------- release --- */
+
+void report_not_ours(const struct report *r, const struct dlock_error *err)
+{
+    char lock[LOCK_TEXT_MAX];
+
+    events_lost(r->events, err->msg[0] ? err->msg : "was not ours any more when it was released");
+    message("%s was not ours any more when it was released%s%s", subject(r, "the lock ", lock),
+            err->msg[0] ? ": " : "", err->msg);
+}
+
+void report_release_unclear(const struct report *r, const struct dlock_error *err)
+{
+    char lock[LOCK_TEXT_MAX];
+
+    /* The store may have done it, or a part of it. */
+    if (message_tells(r->o, ABOUT_RELEASE))
+        message("%s is not confirmed: %s; the lock ends with its ttl at the latest",
+                subject(r, "the release of ", lock), err->msg[0] ? err->msg : "no answer");
+}
+
+void report_released(struct report *r, enum dlock_how how)
+{
+    static const char *const words[] = {
+        [DLOCK_REL_CLEAN] = "confirmed",
+        [DLOCK_REL_NOT_OURS] = "not-ours",
+        [DLOCK_REL_UNCLEAR] = "unconfirmed",
+        [DLOCK_REL_NOTHING] = "nothing",
+    };
+
+    events_released(r->events, words[how], dlock_now());
+}
+
+void report_end(struct report *r, struct events_end end)
+{
+    if (end.outcome == EVENTS_UNAVAILABLE || end.outcome == EVENTS_ERROR)
+        end.reason = message_last();
+    events_end(r->events, &end, dlock_now());
+}

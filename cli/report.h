@@ -1,0 +1,91 @@
+/*
+ * report.h - what a run tells: one object that the keeper calls when something happens, and that decides what is
+ * printed about it, how, and when. It never blocks and changes nothing in the run.
+ */
+#ifndef CLI_REPORT_H
+#define CLI_REPORT_H
+
+#include "events.h"
+#include "options.h"
+
+struct report {
+    const struct options *o;
+    const dlock *lk; /* NULL: the lock is on the descriptor of the options */
+    struct events *events;
+    struct {
+        int64_t since;
+        struct dlock_info holder, told; /* last seen; last printed */
+        bool have_holder;
+        bool kept;         /* for an earlier waiter: the holder would share the lock */
+        int place;         /* in the queue; 0: unknown */
+        bool waiting;      /* not granted, refused or cancelled yet */
+        bool answered;     /* the store says that we must wait */
+        bool away;         /* it does not answer now */
+        bool said;         /* something was printed about the wait */
+        bool news;         /* another holder since the last line */
+        int64_t report_at; /* the next line about it */
+        int64_t news_at;   /* or at this time, if there is news */
+        int64_t pause;     /* between two lines about news */
+        int64_t fg_at;     /* in the background: when to look whether we still are */
+    } wait;
+    bool loss_told; /* one line about the loss is enough */
+    bool kill_told;
+    enum events_outcome outcome; /* of a wait that ended without the lock */
+};
+
+/*
+ * The wait for lk begins. The pointers stay the caller's and must outlive the report, but for lk after its close. lk:
+ * see above.
+ */
+void report_begin(struct report *, const struct options *, const dlock *lk, struct events *);
+/* What follows is about this lock, one of a set. */
+void report_about(struct report *, const dlock *);
+/* DLOCK_R_WAITING. */
+void report_waiting(struct report *, const struct dlock_report *);
+/* DLOCK_R_ACQUIRED. */
+void report_granted(struct report *);
+/* Inner dlocks cannot be told from others: why, an errno. */
+void report_no_inner(const struct report *, int sys);
+/* DLOCK_R_BUSY: the wait has ended without the lock. */
+void report_busy(struct report *, const struct dlock_info *, bool kept);
+/*
+ * The holder is a dlock that this one runs under, in vain. info: what the store says of it; or err: what it says itself.
+ * Said unless -q is given, also with -n: it is a mistake in a script, and no wait would end.
+ */
+void report_own(struct report *, const struct dlock_info *, const struct dlock_error *err);
+/* The attempt goes on with another handle. */
+void report_again(struct report *, const dlock *lk, const struct dlock_error *why);
+/* DLOCK_R_FAILED. Returns the exit code for it. */
+int report_failed(struct report *, const struct dlock_error *);
+/* The wait ends for another reason: a signal, an error. */
+void report_cancelled(struct report *);
+/* We were stopped and have been continued, perhaps in the background. Before a stop: message_erase(). */
+void report_continue(struct report *);
+void report_notice(const struct report *, const struct dlock_error *);
+/* DLOCK_R_EXTENDED. */
+void report_extended(struct report *);
+/* DLOCK_R_TROUBLE, DLOCK_R_RECOVERED: of the wait, or of the hold. */
+void report_trouble(struct report *, const struct dlock_report *);
+void report_recovered(struct report *, const struct dlock_report *);
+/* The command is sent SIGTERM, and SIGKILL after left ns, since the lock is lost; or SIGKILL now. */
+void report_term(struct report *, int64_t left);
+void report_kill(struct report *);
+/* The lock is lost: said once. what: "is lost"; why: more about it, or "". */
+void report_lost(struct report *, const char *what, const char *why);
+/* The store says at the release that the lock was not ours any more. */
+void report_not_ours(const struct report *, const struct dlock_error *);
+/* The store has not confirmed the release: it was silent, or says why. */
+void report_release_unclear(const struct report *, const struct dlock_error *);
+
+/* DLOCK_R_RELEASED. */
+void report_released(struct report *, enum dlock_how);
+/* The run is over; lk may be closed. end: what is known of it but the reason. Waits for a slow reader of the events. */
+void report_end(struct report *, struct events_end end);
+
+/* When report_tick() is due next; DLOCK_NEVER: not by itself. */
+int64_t report_wake(const struct report *);
+void report_tick(struct report *, int64_t now);
+/* The line about the wait as of now, for report_tick() and tests. Returns buf. */
+const char *report_wait_text(const struct report *, int64_t now, char *buf, size_t size);
+
+#endif

@@ -1,0 +1,400 @@
+/*
+ * sink.c - whole lines to a descriptor or a file, for a writer that must never wait.
+ *
+ * A pipe, a socket and a terminal have a reader that may be slow. The caller's O_NONBLOCK is left alone,
+ * as other programs share it: so a pipe or a terminal is opened once more by way of /proc, for an
+ * O_NONBLOCK of our own, and send(2) has a flag for it. Where that is not possible (a pipe of root's after su(1)), a
+ * line is written when poll(2) says that there is room; but another writer could take it in between.
+ *
+ * A file has room always; but the disk may be slow. Where write(2) may wait it is for a thread.
+ */
+#include "sink.h"
+
+#include "util.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define STACK_BYTES (64 << 10)
+
+enum sink_kind { SINK_STREAM, SINK_SOCKET, SINK_FILE };
+
+struct sink {
+    int fd;
+    enum sink_kind kind;
+    bool nonblock; /* a write never waits for a reader */
+    bool threaded;
+    bool cut; /* of a file: it ends amid a line of ours. Only the writer uses it */
+    pthread_t thread;
+    pthread_mutex_t lock; /* of all below */
+    pthread_cond_t changed;
+    bool closed;   /* no reader will ever come back */
+    bool stopping; /* the thread is to end */
+    unsigned long dropped;
+    size_t n;
+    char kept[2 * SINK_LINE]; /* whole lines; of the first one a part may be written already */
+};
+
+/* -------------------------------------------------------------- open --- */
+
+static int fail_open(const char *path, struct dlock_error *err)
+{
+    int sys = errno;
+    struct stat st;
+    bool fifo = sys == ENXIO && stat(path, &st) == 0 && S_ISFIFO(st.st_mode);
+
+    return dlock_fail(err, sys == EACCES || sys == EPERM ? DLOCK_EPERM : DLOCK_ECREATE, sys,
+                      "cannot open '%s' for --events: %s", path,
+                      fifo ? "no process has this FIFO open for reading" : strerror(sys));
+}
+
+/* O_NONBLOCK: a FIFO without a reader is an error, and no reason to wait. */
+static int open_path(const char *path, struct dlock_error *err)
+{
+    const int flags = O_WRONLY | O_APPEND | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
+    int fd = open(path, flags);
+
+    /* With O_CREAT the kernel may refuse another user's file in /tmp (fs.protected_regular). */
+    if (fd < 0 && errno == ENOENT)
+        fd = open(path, flags | O_CREAT, 0666);
+    return fd < 0 ? fail_open(path, err) : fd;
+}
+
+/* A pty's master would be a new one. */
+int sink_reopen(int fd)
+{
+    char path[40];
+    unsigned pty;
+    struct stat st;
+
+    if (fstat(fd, &st) != 0)
+        return -1;
+    if (!S_ISFIFO(st.st_mode) && (!isatty(fd) || ioctl(fd, TIOCGPTN, &pty) == 0))
+        return -1;
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+    return open(path, O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+}
+
+/*
+ * The number stays taken until the exec closes it: else the lock's descriptor, which a command inherits,
+ * could get it. But the command has its standard descriptors also where one of them has this purpose.
+ */
+static int take_fd(int fd, struct dlock_error *err)
+{
+    int flags, own;
+
+    /* A close-on-exec descriptor is one of our own: no caller can have passed it. */
+    if (fcntl(fd, F_GETFD) != 0)
+        return dlock_fail(err, DLOCK_EUSAGE, EBADF, "option --events: descriptor %d is not open",
+                          fd);
+    flags = fcntl(fd, F_GETFL) & O_ACCMODE;
+    if (flags != O_WRONLY && flags != O_RDWR)
+        return dlock_fail(err, DLOCK_EUSAGE, EBADF,
+                          "option --events: descriptor %d is not open for writing", fd);
+    own = sink_reopen(fd);
+    if (fd > 2)
+        fcntl(fd, F_SETFD, FD_CLOEXEC);
+    if (own < 0)
+        own = fd > 2 ? fd : fcntl(fd, F_DUPFD_CLOEXEC, 3);
+    if (own < 0)
+        return dlock_fail(err, DLOCK_EOS, errno, "option --events: cannot use descriptor %d: %s",
+                          fd, strerror(errno));
+    return own;
+}
+
+static enum sink_kind kind_of(int fd)
+{
+    struct stat st;
+
+    if (fstat(fd, &st) != 0)
+        return SINK_STREAM;
+    if (S_ISSOCK(st.st_mode))
+        return SINK_SOCKET;
+    return S_ISREG(st.st_mode) || S_ISBLK(st.st_mode) ? SINK_FILE : SINK_STREAM;
+}
+
+int sink_open(struct sink **out, const char *where, struct dlock_error *err)
+{
+    bool number = *where && where[strspn(where, "0123456789")] == '\0';
+    pthread_condattr_t attr;
+    struct sink *s;
+    int fd;
+
+    if (number && strlen(where) > 9)
+        return dlock_fail(err, DLOCK_EUSAGE, 0,
+                          "option --events: \"%.64s\" is not a descriptor number", where);
+    s = calloc(1, sizeof(*s));
+    if (!s)
+        return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+    fd = number ? take_fd(atoi(where), err) : open_path(where, err);
+    if (fd < 0) {
+        free(s);
+        return fd;
+    }
+    s->fd = fd;
+    s->kind = kind_of(fd);
+    s->nonblock = s->kind != SINK_STREAM || fcntl(fd, F_GETFL) & O_NONBLOCK;
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&s->changed, &attr);
+    pthread_condattr_destroy(&attr);
+    *out = s;
+    return 0;
+}
+
+int sink_fd(const struct sink *s)
+{
+    return s->fd;
+}
+
+/* ------------------------------------------------------------- write --- */
+
+/* Of a failed write: blocked and pending now, it would end what we execute (-F). */
+static void take_back_signal(int sig)
+{
+    int sys = errno;
+    sigset_t one;
+
+    sigemptyset(&one);
+    sigaddset(&one, sig);
+    sigtimedwait(&one, NULL, &(struct timespec){0});
+    errno = sys;
+}
+
+static ssize_t put(const struct sink *s, const char *bytes, size_t len)
+{
+    if (s->kind == SINK_SOCKET)
+        return send(s->fd, bytes, len, MSG_DONTWAIT | MSG_NOSIGNAL);
+    ssize_t n = write(s->fd, bytes, len);
+    if (n < 0 && errno == EPIPE)
+        take_back_signal(SIGPIPE);
+    if (n < 0 && errno == EFBIG) /* ulimit -f */
+        take_back_signal(SIGXFSZ);
+    return n;
+}
+
+/*
+ * A disk that is nearly full would take a part of a line: so ask for the room first. Where the file system cannot say, or
+ * another program takes that room, half a line may stay in the file; then the next one begins on a line of its own. To
+ * remove the half could remove what another has appended to it.
+ */
+static bool has_room(struct sink *s, size_t len)
+{
+    struct stat st;
+
+    if (fstat(s->fd, &st) == 0 &&
+        fallocate(s->fd, FALLOC_FL_KEEP_SIZE, st.st_size, (off_t)len + s->cut) != 0 &&
+        (errno == ENOSPC || errno == EDQUOT))
+        return false;
+    if (s->cut && put(s, "\n", 1) == 1)
+        s->cut = false;
+    return !s->cut;
+}
+
+/* How many bytes of the line are settled: written, or dropped (*lost). 0: later. -1: never. */
+static ssize_t write_line(struct sink *s, const char *line, size_t len, bool *lost)
+{
+    *lost = s->kind == SINK_FILE && !has_room(s, len);
+    if (*lost)
+        return (ssize_t)len;
+    ssize_t n = put(s, line, len);
+    if (n > 0 && (size_t)n < len && s->kind == SINK_FILE) {
+        *lost = s->cut = true;
+        return (ssize_t)len;
+    }
+    if (n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR)))
+        return n > 0 ? n : 0;
+    if (n < 0 && (errno == EPIPE || errno == ECONNRESET || errno == ENOTCONN || errno == EBADF))
+        return -1;
+    *lost = true; /* the disk is full */
+    return (ssize_t)len;
+}
+
+static size_t first_line(const struct sink *s)
+{
+    const char *end = memchr(s->kept, '\n', s->n);
+
+    return (size_t)(end - s->kept) + 1;
+}
+
+static unsigned long count_kept(const struct sink *s)
+{
+    unsigned long lines = 0;
+
+    for (size_t i = 0; i < s->n; i++)
+        lines += s->kept[i] == '\n';
+    return lines;
+}
+
+/* After a write of the first line; as write_line returned. */
+static void settle(struct sink *s, ssize_t n, bool lost)
+{
+    if (n < 0) {
+        s->closed = true;
+        s->dropped += count_kept(s);
+        s->n = 0;
+        return;
+    }
+    s->dropped += lost;
+    s->n -= (size_t)n;
+    memmove(s->kept, s->kept + n, s->n);
+}
+
+static bool is_ready(const struct sink *s, int64_t until)
+{
+    struct pollfd p = {.fd = s->fd, .events = POLLOUT};
+
+    return poll(&p, 1, dlock_poll_ms(dlock_now(), until)) == 1;
+}
+
+/* poll(2) says less than a write without blocking: for it a pipe of one page is full with one line in it. */
+static void flush_here(struct sink *s, int64_t until)
+{
+    bool lost;
+
+    while (s->n > 0 && (s->nonblock || is_ready(s, until))) {
+        ssize_t n = write_line(s, s->kept, first_line(s), &lost);
+        settle(s, n, lost);
+        if (n == 0 && (dlock_now() >= until || !is_ready(s, until)))
+            return;
+    }
+}
+
+/* ------------------------------------------------------------ thread --- */
+
+static void *write_all(void *arg)
+{
+    struct sink *s = arg;
+    char line[SINK_LINE];
+    bool lost;
+
+    pthread_mutex_lock(&s->lock);
+    while (!s->stopping) {
+        if (s->n == 0) {
+            pthread_cond_wait(&s->changed, &s->lock);
+            continue;
+        }
+        size_t len = first_line(s);
+        memcpy(line, s->kept, len);
+        pthread_mutex_unlock(&s->lock);
+        ssize_t n = write_line(s, line, len, &lost);
+        pthread_mutex_lock(&s->lock);
+        settle(s, n, lost);
+        pthread_cond_broadcast(&s->changed);
+        if (n == 0) { /* interrupted, or made O_NONBLOCK by another: do not spin */
+            pthread_mutex_unlock(&s->lock);
+            nanosleep(&(struct timespec){.tv_nsec = 10 * DLOCK_MSEC}, NULL);
+            pthread_mutex_lock(&s->lock);
+        }
+    }
+    pthread_mutex_unlock(&s->lock);
+    return NULL;
+}
+
+void sink_start_thread(struct sink *s)
+{
+    if ((s->kind != SINK_FILE && s->nonblock) || s->threaded)
+        return;
+    sink_flush(s, 0);
+    s->threaded = dlock_thread_start(&s->thread, STACK_BYTES, write_all, s) == 0;
+}
+
+/* Until nothing is kept, or that time. False: something is. */
+static bool wait_for_thread(struct sink *s, int wait_ms)
+{
+    struct timespec until;
+    int rc = 0;
+
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    int64_t ns = until.tv_nsec + wait_ms * DLOCK_MSEC;
+    until.tv_sec += (time_t)(ns / DLOCK_SEC);
+    until.tv_nsec = (long)(ns % DLOCK_SEC);
+    pthread_mutex_lock(&s->lock);
+    while (s->n > 0 && rc == 0)
+        rc = pthread_cond_timedwait(&s->changed, &s->lock, &until);
+    bool empty = s->n == 0;
+    pthread_mutex_unlock(&s->lock);
+    return empty;
+}
+
+/* ------------------------------------------------------------- lines --- */
+
+void sink_put(struct sink *s, const char *line, size_t len, bool last)
+{
+    size_t room = last ? sizeof(s->kept) : sizeof(s->kept) - SINK_LINE;
+
+    pthread_mutex_lock(&s->lock);
+    if (s->closed || len > room || s->n > room - len) {
+        s->dropped++;
+    } else {
+        memcpy(s->kept + s->n, line, len);
+        s->n += len;
+    }
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+    if (!s->threaded)
+        flush_here(s, 0);
+}
+
+void sink_flush(struct sink *s, int wait_ms)
+{
+    if (s->threaded)
+        wait_for_thread(s, wait_ms);
+    else
+        flush_here(s, dlock_now() + wait_ms * DLOCK_MSEC);
+}
+
+int sink_interest(const struct sink *s, struct pollfd *p)
+{
+    if (s->threaded || s->n == 0)
+        return 0;
+    *p = (struct pollfd){.fd = s->fd, .events = POLLOUT};
+    return 1;
+}
+
+unsigned long sink_dropped(struct sink *s)
+{
+    pthread_mutex_lock(&s->lock);
+    unsigned long n = s->dropped;
+    pthread_mutex_unlock(&s->lock);
+    return n;
+}
+
+void sink_drop(struct sink *s)
+{
+    pthread_mutex_lock(&s->lock);
+    s->dropped++;
+    pthread_mutex_unlock(&s->lock);
+}
+
+void sink_close(struct sink *s)
+{
+    if (!s)
+        return;
+    if (s->threaded) {
+        /* Amid a write it may hang as long as the disk does: then it keeps all of this, and ends with the process. */
+        if (!wait_for_thread(s, 0))
+            return;
+        pthread_mutex_lock(&s->lock);
+        s->stopping = true;
+        pthread_cond_broadcast(&s->changed);
+        pthread_mutex_unlock(&s->lock);
+        pthread_join(s->thread, NULL);
+    }
+    pthread_cond_destroy(&s->changed);
+    pthread_mutex_destroy(&s->lock);
+    close(s->fd);
+    free(s);
+}

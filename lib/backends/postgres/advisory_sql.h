@@ -1,0 +1,59 @@
+/* advisory_sql.h - what advisory mode sends to the server, and the columns of the answers. */
+#ifndef DLOCK_PG_ADVISORY_SQL_H
+#define DLOCK_PG_ADVISORY_SQL_H
+
+#include "postgres.h"
+
+#define WITH_IDLE_TIMEOUT 140000 /* the first version that ends a silent session */
+#define CHUNK_MS 900             /* one statement waits no longer */
+#define WAIT_IDLE_MS 3000 /* a waiter that is silent for so long, or for its ttl, loses its place */
+
+/* Each statement is malloc'ed; NULL: out of memory. */
+
+/*
+ * One try, with the session's settings, or what follows a wait that brought the main key: check the session and the
+ * server, and take the fence.
+ */
+enum {
+    R_PID,
+    R_STANDBY,
+    R_GRACE,
+    R_IDLE,
+    R_LOCKED,
+    R_LSN,
+    R_WAL,
+    R_TURN,
+    R_MAIN,
+    R_SIZE,
+    R_OTHER, /* the lock is in use with so many slots, which are not ours; 0: with ours, or not as slots */
+    R_SLOT, /* counted from 1; 0: none */
+    R_COLUMNS
+};
+char *adv_try_sql(const struct pg_backend *);
+char *adv_confirm_sql(const struct pg_backend *);
+
+/* Wait for what be->advisory.awaits says, for CHUNK_MS, or with ?fair=1 without end. Answers our token when it is ours. */
+char *adv_wait_sql(const struct pg_backend *);
+/* Hear of each slot that is given back. Answers our token. */
+char *adv_listen_sql(const struct pg_backend *);
+char *adv_renew_sql(const struct pg_backend *);
+/* Answers 1: all that was granted was still there. */
+char *adv_unlock_sql(const struct pg_backend *);
+
+/* Sessions that hold the lock or wait for it, and the last query of each. */
+enum { S_PID, S_GRANTED, S_SHARED, S_SLOTS, S_USER, S_QUERY, S_CLIENT, S_BEGIN, S_IDLE, S_APP };
+/* One holder at most. */
+char *adv_holder_sql(const struct pg_backend *);
+char *adv_status_sql(const struct pg_backend *);
+
+static inline int64_t adv_ttl_ms(const struct pg_backend *be)
+{
+    return be->spec->ttl / DLOCK_MSEC;
+}
+/* The longest silence of a waiter. */
+static inline int64_t adv_wait_idle_ms(const struct pg_backend *be)
+{
+    return dlock_min(adv_ttl_ms(be), WAIT_IDLE_MS);
+}
+
+#endif

@@ -1,0 +1,3 @@
+-- try_alone.lua - try.lua for an exclusive client: see parts/alone.lua.
+-- instead of parts/holders.lua: parts/alone.lua
+-- include try.lua

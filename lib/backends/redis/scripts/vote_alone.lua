@@ -1,0 +1,3 @@
+-- vote_alone.lua - vote.lua for an exclusive client: see parts/alone.lua.
+-- instead of parts/holders.lua: parts/alone.lua
+-- include vote.lua

@@ -1,0 +1,633 @@
+/*
+ * nested.c - the backend of an inner dlock. Its store is the keeper of the outer one (nested.h), and its lease is the
+ * outer's: nothing is renewed here, each renewal there is passed on. The end of the connection is the end of the lock.
+ *
+ * A keeper that cannot be reached, or does not hold the lock (any more), ends acquire by an error that nested_unreachable()
+ * tells from others: then the caller makes an ordinary attempt. A keeper that is there and does not answer is another
+ * error, since it may hold the lock.
+ *
+ * Not guaranteed: anything against a process of the same user that pretends to be the keeper.
+ */
+#include "nested.h"
+
+#include "backends/networked.h"
+#include "util.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Between tries to connect while too many others wait to be accepted. */
+#define FULL_PAUSE (5 * DLOCK_MSEC)
+#define FULL_PAUSE_MAX (100 * DLOCK_MSEC)
+
+enum nested_op {
+    OP_IDLE,
+    OP_CONNECTING, /* again at retry_at */
+    OP_ASKING,
+    OP_HELD
+};
+
+struct nested_backend {
+    const struct dlock_spec *spec;
+    enum nested_op op;
+    int fd;      /* the connection; -1: none */
+    int lock_fd; /* of a file: the descriptor that carries the lock; -1: none */
+    long pid;    /* of the outer's keeper; 0: unknown */
+    bool again;  /* closed without an answer, it was tried once more */
+    int64_t until, retry_at;
+    struct dlock_backoff pause;
+    struct event_queue events;
+};
+
+static struct nested_backend *self(struct dlock_be *be)
+{
+    return (struct nested_backend *)be;
+}
+
+static int64_t now_of(const struct nested_backend *b)
+{
+    return b->spec->env->now(b->spec->env->ctx);
+}
+
+/* --- the lock's key --------------------------------------------------------------------------- */
+
+/* What libpq takes from the environment where the URI leaves it out. */
+static void put_libpq(FILE *f, const struct dlock_uri *u)
+{
+    static const char *const names[] = {"PGHOST", "PGHOSTADDR", "PGPORT",        "PGDATABASE",
+                                        "PGUSER", "PGSERVICE",  "PGSERVICEFILE", "PGSYSCONFDIR"};
+    if (strcmp(u->scheme, "postgres") != 0)
+        return;
+    for (size_t i = 0; i < DLOCK_LEN(names); i++)
+        fprintf(f, "\n%s", getenv(names[i]) ? getenv(names[i]) : "");
+    /* The database without a name has the user's. */
+    if (!*u->path && u->nhosts > 0)
+        fprintf(f, "\n%s", u->hosts[0].user ? u->hosts[0].user : "");
+}
+
+char *nested_key(const struct dlock_uri *u)
+{
+    char *text = NULL;
+    size_t size;
+    FILE *f = open_memstream(&text, &size);
+
+    if (!f)
+        return NULL;
+    fprintf(f, "%s\n%s", u->where, u->name);
+    for (int i = 0; i < u->nparams; i++)
+        if (!dlock_names_secret(u->params[i].key, strlen(u->params[i].key)))
+            fprintf(f, "\n%s=%s", u->params[i].key, u->params[i].value);
+    put_libpq(f, u);
+    if (fclose(f) == 0)
+        return text;
+    free(text);
+    return NULL;
+}
+
+char *nested_file_key(const struct stat *st, bool fcntl_lock)
+{
+    char text[80];
+
+    snprintf(text, sizeof(text), "%s\n%llu:%llu", fcntl_lock ? "fcntl" : "flock",
+             (unsigned long long)st->st_dev, (unsigned long long)st->st_ino);
+    return strdup(text);
+}
+
+/* FNV-1a. The keeper compares the whole key. */
+uint64_t nested_digest(const char *key)
+{
+    uint64_t h = UINT64_C(0xcbf29ce484222325);
+
+    for (; *key; key++)
+        h = (h ^ (unsigned char)*key) * UINT64_C(0x100000001b3);
+    return h;
+}
+
+/* --- rules ------------------------------------------------------------------------------------ */
+
+socklen_t nested_address(struct sockaddr_un *a, const char *name)
+{
+    size_t len = strnlen(name, NESTED_SOCKET_MAX);
+
+    *a = (struct sockaddr_un){.sun_family = AF_UNIX};
+    memcpy(a->sun_path + 1, name, len);
+    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + len);
+}
+
+/* The numbers of our namespaces, 32 bits; 0: unknown. */
+struct namespaces {
+    unsigned long net, time;
+};
+
+static unsigned long namespace_number(const char *path)
+{
+    struct stat st;
+
+    return stat(path, &st) == 0 ? (unsigned long)st.st_ino & 0xffffffff : 0;
+}
+
+static struct namespaces our_namespaces(void)
+{
+    return (struct namespaces){namespace_number("/proc/self/ns/net"),
+                               namespace_number("/proc/self/ns/time")};
+}
+
+/* Those of the process that made this name. False: it is no such name. */
+static bool namespaces_of(const char *name, struct namespaces *ns)
+{
+    return sscanf(name, "dlock-%lx-%lx-", &ns->net, &ns->time) == 2;
+}
+
+int nested_new_name(char name[NESTED_SOCKET_MAX + 1])
+{
+    char token[DLOCK_TOKEN_LEN + 1];
+    struct namespaces ns = our_namespaces();
+    int rc = dlock_token_new(&dlock_env_system, token);
+
+    if (rc == 0)
+        snprintf(name, NESTED_SOCKET_MAX + 1, "dlock-%lx-%lx-%.16s", ns.net, ns.time, token);
+    return rc;
+}
+
+/* Abstract sockets are those of the network namespace. */
+static bool is_here(const char *name)
+{
+    struct namespaces theirs;
+
+    return namespaces_of(name, &theirs) && theirs.net != 0 && theirs.net == our_namespaces().net;
+}
+
+/* Do the times of its lease mean the same to us? A time namespace has a CLOCK_BOOTTIME of its own. */
+static bool has_our_clock(const char *name)
+{
+    struct namespaces theirs;
+
+    return !namespaces_of(name, &theirs) || theirs.time == our_namespaces().time;
+}
+
+int nested_allows(const struct nested_hold *h, enum dlock_mode mode, unsigned slots)
+{
+    if (mode == DLOCK_SHARED || h->mode == DLOCK_EXCLUSIVE)
+        return 0;
+    if (mode == DLOCK_EXCLUSIVE || h->mode == DLOCK_SHARED)
+        return DLOCK_EBUSY;
+    return h->slots == slots ? 0 : DLOCK_EDATA;
+}
+
+/* 0: unknown. */
+static long parent_of(long pid)
+{
+    char path[40], line[512];
+    long parent = 0;
+
+    snprintf(path, sizeof(path), "/proc/%ld/stat", pid);
+    FILE *f = fopen(path, "re");
+    if (!f)
+        return 0;
+    /* The name, in parentheses, may have any characters. */
+    const char *end = fgets(line, sizeof(line), f) ? strrchr(line, ')') : NULL;
+    if (!end || sscanf(end + 1, " %*c %ld", &parent) != 1)
+        parent = 0;
+    fclose(f);
+    return parent;
+}
+
+bool nested_descends(long pid)
+{
+    long at = getppid();
+
+    for (int depth = 0; at > 0 && depth < 4096; depth++) {
+        if (at == pid)
+            return true;
+        at = parent_of(at);
+    }
+    return false;
+}
+
+/*
+ * Any user can take the name of an abstract socket once its keeper is gone. Root trusts another user's keeper only when
+ * it runs under it (sudo).
+ */
+static bool is_trusted(const struct nested_backend *b, uid_t uid)
+{
+    uid_t me = geteuid();
+    return uid == me || uid == 0 || (me == 0 && b->pid > 0 && nested_descends(b->pid));
+}
+
+/* --- acquire ---------------------------------------------------------------------------------- */
+
+static void drop(struct nested_backend *b)
+{
+    if (b->fd >= 0)
+        close(b->fd);
+    if (b->lock_fd >= 0)
+        close(b->lock_fd);
+    b->fd = b->lock_fd = -1;
+    b->op = OP_IDLE;
+}
+
+static void fail(struct nested_backend *b, const struct dlock_error *err)
+{
+    drop(b);
+    events_add(&b->events, EV_FAILED)->error = *err;
+}
+
+/* sys: ECONNREFUSED, or ESHUTDOWN: it has ended. */
+static void unreachable(struct nested_backend *b, int sys, const char *why)
+{
+    struct dlock_error err;
+
+    dlock_fail(&err, DLOCK_EUNUSABLE, sys,
+               "%s: the dlock that holds the lock above this one cannot be reached: %s (lock '%s')",
+               b->spec->uri->where, why, b->spec->uri->name);
+    fail(b, &err);
+}
+
+static void fail_sys(struct nested_backend *b, int sys)
+{
+    bool refused =
+        sys == ECONNREFUSED || sys == EPERM || sys == EACCES || sys == ECONNRESET || sys == EPIPE;
+    struct dlock_error err;
+
+    if (refused) {
+        bool ended = sys == ECONNREFUSED && is_here(b->spec->outer->socket);
+        unreachable(b, ended ? ESHUTDOWN : ECONNREFUSED, strerror(sys));
+        return;
+    }
+    dlock_fail(&err, DLOCK_EOS, sys,
+               "%s: cannot ask the dlock that holds the lock above this one: %s (lock '%s')",
+               b->spec->uri->where, strerror(sys), b->spec->uri->name);
+    fail(b, &err);
+}
+
+static void ask(struct nested_backend *b)
+{
+    const struct nested_outer *outer = b->spec->outer;
+    struct nested_request q = {
+        .version = NESTED_VERSION, .mode = (int32_t)b->spec->mode, .slots = b->spec->slots};
+    struct ucred peer;
+    socklen_t len = sizeof(peer);
+    size_t key = strnlen(outer->key, sizeof(q.key)); /* a longer one matches none */
+
+    if (getsockopt(b->fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) != 0) {
+        fail_sys(b, errno);
+        return;
+    }
+    b->pid = peer.pid;
+    if (!is_trusted(b, peer.uid)) {
+        unreachable(b, ECONNREFUSED, "it is another user's");
+        return;
+    }
+    memcpy(q.token, outer->token, sizeof(outer->token));
+    memcpy(q.key, outer->key, key);
+    /* Closed already? Then a reply says why, or there is none. */
+    if (send(b->fd, &q, offsetof(struct nested_request, key) + key, MSG_DONTWAIT | MSG_NOSIGNAL) <
+            0 &&
+        errno != EPIPE && errno != ECONNRESET)
+        fail_sys(b, errno);
+    else
+        b->op = OP_ASKING;
+}
+
+static void try_connect(struct nested_backend *b)
+{
+    struct sockaddr_un a;
+    socklen_t len = nested_address(&a, b->spec->outer->socket);
+
+    if (b->fd < 0)
+        b->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (b->fd < 0)
+        fail_sys(b, errno);
+    else if (connect(b->fd, (struct sockaddr *)&a, len) == 0)
+        ask(b);
+    else if (errno == EAGAIN) /* its queue of connections is full */
+        b->retry_at = now_of(b) + dlock_backoff_next(&b->pause, b->spec->env);
+    else
+        fail_sys(b, errno);
+}
+
+static void nested_acquire(struct dlock_be *be, bool wait)
+{
+    struct nested_backend *b = self(be);
+
+    (void)wait; /* an ancestor's lock is granted at once, or not at all */
+    drop(b);
+    b->events.n = 0;
+    b->op = OP_CONNECTING;
+    b->again = false;
+    b->until = now_of(b) + b->spec->connect_timeout;
+    b->pause = (struct dlock_backoff){.base = FULL_PAUSE, .max = FULL_PAUSE_MAX};
+    if (has_our_clock(b->spec->outer->socket))
+        try_connect(b);
+    else
+        unreachable(b, ECONNREFUSED, "it is in another time namespace");
+}
+
+/* --- replies ---------------------------------------------------------------------------------- */
+
+/* 1: a reply, and *passed is its descriptor or -1; 0: none yet; -1: the end. */
+static int receive(const struct nested_backend *b, struct nested_reply *r, int *passed)
+{
+    union {
+        struct cmsghdr align;
+        char buf[CMSG_SPACE(sizeof(int))];
+    } control;
+    struct iovec iov = {.iov_base = r, .iov_len = sizeof(*r)};
+    struct msghdr msg = {.msg_iov = &iov,
+                         .msg_iovlen = 1,
+                         .msg_control = &control,
+                         .msg_controllen = sizeof(control)};
+    ssize_t n = recvmsg(b->fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+
+    /* It was closed with our request unread; a reply may have been sent before. */
+    if (n < 0 && errno == ECONNRESET)
+        n = recvmsg(b->fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    *passed = -1;
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return 0;
+    if (n != (ssize_t)sizeof(*r))
+        return -1;
+    struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
+    if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS &&
+        c->cmsg_len == CMSG_LEN(sizeof(*passed)))
+        memcpy(passed, CMSG_DATA(c), sizeof(*passed));
+    r->text[sizeof(r->text) - 1] = '\0';
+    return 1;
+}
+
+static struct dlock_event *put_times(struct nested_backend *b, enum dlock_ev type,
+                                     const struct nested_hold *h)
+{
+    struct dlock_event *ev = events_add(&b->events, type);
+
+    ev->from = ev->asked = h->from;
+    ev->ttl = h->ttl;
+    ev->raw_minus_boot = h->raw_minus_boot;
+    return ev;
+}
+
+static void granted(struct nested_backend *b, const struct nested_reply *r, int passed)
+{
+    const struct dlock_spec *spec = b->spec;
+    char ttl[32], least[32];
+    struct dlock_error err;
+
+    if (r->hold.ttl != DLOCK_NEVER && r->hold.ttl < spec->least_ttl) {
+        dlock_fail(
+            &err, DLOCK_EUNUSABLE, 0,
+            "%s: the lock is held with a ttl of %s, and this grace needs one of at least %s (lock '%s')",
+            spec->uri->where, dlock_format_duration(r->hold.ttl, ttl, sizeof(ttl)),
+            dlock_format_duration(spec->least_ttl, least, sizeof(least)), spec->uri->name);
+        fail(b, &err);
+        return;
+    }
+    b->lock_fd = passed;
+    b->op = OP_HELD;
+    struct dlock_event *ev = put_times(b, EV_GRANTED, &r->hold);
+    ev->fence = r->hold.fence;
+    ev->slot = r->hold.slot;
+    ev->mode = (enum dlock_mode)r->hold.mode;
+    ev->slots = r->hold.slots;
+    memcpy(ev->token, spec->outer->token, sizeof(ev->token));
+}
+
+static void refused(struct nested_backend *b, const struct nested_hold *h)
+{
+    const struct dlock_spec *spec = b->spec;
+    struct dlock_error err;
+
+    if (nested_allows(h, spec->mode, spec->slots) == DLOCK_EDATA)
+        other_slots(&err, spec, h->slots);
+    else
+        dlock_fail(
+            &err, DLOCK_EBUSY, 0,
+            "%s: dlock %ld, under which this one runs, holds the lock %s: %s would wait for itself (lock '%s')",
+            spec->uri->where, b->pid, h->mode == DLOCK_SHARED ? "shared (-s)" : "as one of --slots",
+            spec->mode == DLOCK_SLOTS ? "--slots" : "-x", spec->uri->name);
+    fail(b, &err);
+}
+
+/* The first reply. */
+static void answered(struct nested_backend *b, const struct nested_reply *r, int passed)
+{
+    struct dlock_error err;
+
+    if (r->type == NESTED_HELD) {
+        granted(b, r, passed);
+        return;
+    }
+    if (passed >= 0)
+        close(passed);
+    if (r->type == NESTED_REFUSED) {
+        refused(b, &r->hold);
+        return;
+    }
+    if (r->type == NESTED_FULL)
+        dlock_fail(&err, DLOCK_EOS, 0,
+                   "%s: too many dlocks run under dlock %ld, which holds the lock '%s'",
+                   b->spec->uri->where, b->pid, b->spec->uri->name);
+    else
+        dlock_fail(&err, DLOCK_ELOST, 0, "%s: dlock %ld, under which this one runs, has lost '%s'",
+                   b->spec->uri->where, b->pid, b->spec->uri->name);
+    fail(b, &err);
+}
+
+static void lost(struct nested_backend *b, const char *why)
+{
+    bool local = b->lock_fd >= 0;
+    struct dlock_event *ev;
+
+    /* The connection stays: it tells the outer that work under its lock is still ending. */
+    b->op = OP_IDLE;
+    /* The kernel keeps the lock on our descriptor as well. */
+    if (local)
+        return;
+    ev = events_add(&b->events, EV_LOST);
+    if (why)
+        dlock_fail(&ev->error, DLOCK_ELOST, 0, "dlock %ld, which holds it, has lost it%s%s", b->pid,
+                   *why ? ": " : "", why);
+    else
+        dlock_fail(&ev->error, DLOCK_ELOST, 0, "dlock %ld, which holds it, has ended", b->pid);
+}
+
+static void told(struct nested_backend *b, const struct nested_reply *r, int passed)
+{
+    if (passed >= 0)
+        close(passed);
+    if (r->type == NESTED_HELD)
+        put_times(b, EV_RENEWED, &r->hold);
+    else if (r->type == NESTED_LOST)
+        lost(b, r->text);
+}
+
+static void no_reply(struct nested_backend *b)
+{
+    char text[32], pid[32] = "";
+    struct dlock_error err;
+
+    if (b->pid > 0)
+        snprintf(pid, sizeof(pid), " %ld", b->pid);
+    dlock_fail(
+        &err, DLOCK_EUNAVAIL, 0,
+        "%s: dlock%s, which holds the lock above this one, has not answered within %s: is it stopped? (lock '%s')",
+        b->spec->uri->where, pid,
+        dlock_format_duration(b->spec->connect_timeout, text, sizeof(text)), b->spec->uri->name);
+    fail(b, &err);
+}
+
+/* Closed without an answer. If it was about to release the lock, nobody listens any more: that is known at once. */
+static void not_answered(struct nested_backend *b)
+{
+    if (b->again) {
+        unreachable(b, ECONNREFUSED, "it does not hold the lock for this process");
+        return;
+    }
+    drop(b);
+    b->again = true;
+    b->op = OP_CONNECTING;
+    try_connect(b);
+}
+
+static void read_replies(struct nested_backend *b)
+{
+    struct nested_reply r;
+    int passed, got = 0;
+
+    while ((b->op == OP_ASKING || b->op == OP_HELD) && (got = receive(b, &r, &passed)) > 0) {
+        if (b->op == OP_ASKING)
+            answered(b, &r, passed);
+        else
+            told(b, &r, passed);
+    }
+    if (got >= 0)
+        return;
+    if (b->op == OP_ASKING)
+        not_answered(b);
+    else if (b->op == OP_HELD)
+        lost(b, NULL);
+}
+
+/* --- the slots -------------------------------------------------------------------------------- */
+
+/* A renewal is the outer's: its result comes when the outer has one. */
+static void nested_renew(struct dlock_be *be)
+{
+    (void)be;
+}
+
+static void nested_release(struct dlock_be *be, int64_t until)
+{
+    struct nested_backend *b = self(be);
+    bool held = b->op == OP_HELD || b->fd >= 0;
+
+    (void)until;
+    drop(b);
+    b->events.n = 0;
+    events_add(&b->events, EV_RELEASED)->how = held ? DLOCK_REL_CLEAN : DLOCK_REL_NOTHING;
+}
+
+/* No mode asks: --status looks into the store. */
+static void nested_ask(struct dlock_be *be, enum dlock_ask what, const char *arg)
+{
+    (void)what;
+    (void)arg;
+    events_add(&self(be)->events, EV_DONE);
+}
+
+static int nested_interest(struct dlock_be *be, struct pollfd *pfd, int cap, int64_t *wake_at)
+{
+    const struct nested_backend *b = self(be);
+
+    if (b->events.n > 0)
+        *wake_at = 0;
+    if (b->op == OP_CONNECTING)
+        *wake_at = dlock_min(*wake_at, b->retry_at);
+    if (b->op == OP_CONNECTING || b->op == OP_ASKING)
+        *wake_at = dlock_min(*wake_at, b->until);
+    if (b->fd < 0 || b->op < OP_ASKING || cap < 1)
+        return 0;
+    pfd[0] = (struct pollfd){.fd = b->fd, .events = POLLIN};
+    return 1;
+}
+
+static int nested_process(struct dlock_be *be, const struct pollfd *pfd, int n,
+                          struct dlock_event *ev)
+{
+    struct nested_backend *b = self(be);
+    int64_t now = now_of(b);
+
+    (void)pfd; /* one connection: recvmsg() says whether there is something */
+    (void)n;
+    if (b->op == OP_CONNECTING && now >= b->retry_at)
+        try_connect(b);
+    read_replies(b);
+    if ((b->op == OP_CONNECTING || b->op == OP_ASKING) && now >= b->until)
+        no_reply(b);
+    return events_take(&b->events, ev);
+}
+
+static int nested_session_fd(struct dlock_be *be)
+{
+    return self(be)->fd;
+}
+
+static int nested_inherit_fd(struct dlock_be *be)
+{
+    return self(be)->lock_fd;
+}
+
+/* The outer one holds the file that the key names. */
+static bool nested_is_file(struct dlock_be *be, int fd)
+{
+    const struct dlock_spec *spec = self(be)->spec;
+    struct stat st;
+    char *key = fstat(fd, &st) == 0 ? nested_file_key(&st, spec->fcntl) : NULL;
+    bool same = key && strcmp(key, spec->outer->key) == 0;
+
+    free(key);
+    return same;
+}
+
+static void nested_close(struct dlock_be *be)
+{
+    if (be)
+        drop(self(be));
+    free(be);
+}
+
+static int nested_open(struct dlock_be **out, const struct dlock_spec *spec,
+                       struct dlock_error *err)
+{
+    struct nested_backend *b = calloc(1, sizeof(*b));
+
+    if (!b)
+        return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+    b->spec = spec;
+    b->fd = b->lock_fd = -1;
+    *out = (struct dlock_be *)b;
+    return 0;
+}
+
+static const char *const schemes[] = {NULL}; /* found by DLOCK_HELD only */
+
+#define NESTED_TABLE                                                                               \
+    .abi = DLOCK_BACKEND_ABI, .build_id = DLOCK_VERSION, .name = "nested", .schemes = schemes,     \
+    .open = nested_open, .acquire = nested_acquire, .release = nested_release, .ask = nested_ask,  \
+    .interest = nested_interest, .process = nested_process, .session_fd = nested_session_fd,       \
+    .close = nested_close
+
+const struct dlock_backend dlock_nested_lease = {
+    NESTED_TABLE,
+    .caps = CAP_SHARED | CAP_SLOTS | CAP_FENCE | CAP_LEASE | CAP_NESTED,
+    .renew = nested_renew,
+};
+
+const struct dlock_backend dlock_nested_local = {
+    NESTED_TABLE,
+    .caps = CAP_SHARED | CAP_SLOTS | CAP_FENCE | CAP_FD | CAP_NESTED,
+    .inherit_fd = nested_inherit_fd,
+    .is_file = nested_is_file,
+};

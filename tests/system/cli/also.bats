@@ -1,0 +1,179 @@
+#!/usr/bin/env bats
+# also.bats - --also: several locks, in Redis and in files, all or none.
+
+bats_require_minimum_version 1.5.0
+load ../../support/common
+load ../../support/redis
+
+setup_file() { redis_start; }
+teardown_file() { redis_stop; }
+setup() {
+    dlock_setup
+    A="redis://127.0.0.1:$REDIS_PORT#a-$NAME" B="redis://127.0.0.1:$REDIS_PORT#b-$NAME"
+    F=$T/file
+}
+teardown() {
+    : >go
+    dlock_teardown
+}
+
+# holds ARG...: dlock with these options and locks runs until go; its pid is $HOLDER.
+holds() {
+    rm -f in go
+    start_log hold.log "$DLOCK" "$@" sh -c 'env >env.new && mv env.new in; ls -l /proc/self/fd >fds; "$HELPERS/await" go'
+    HOLDER=$STARTED
+    wait_for 5 test -s in || fail "$(cat hold.log)"
+}
+is_free() { run -0 run_t 5 "$DLOCK" -n "$1" true; }
+is_held() { run -75 run_t 5 "$DLOCK" -qn "$1" true; }
+var() { sed -n "s/^$1=//p" in; }
+file_held() { ! flock -n "$F" true; }
+blanked() { tr '\0' ' ' <"/proc/$1/cmdline" | grep -q -- "--also redis://xxx*@127"; }
+waits_for() { "$DLOCK" --status --json "$1" | grep -q '"place":1'; }
+
+@test "all of them are held, and the command knows their fences" {
+    DLOCK_FENCE_4=9 DLOCK_SLOT=1 holds --also "$F" --also "file://$T#named" "$B"
+    wait_for 5 test -s fds
+    is_held "$B"
+    is_held "file://$T#named"
+    run -1 flock -n "$F" true
+    [ "$(var DLOCK_NAME)" = "b-$NAME" ]
+    [ "$(rcli get "{b-$NAME}:dlock:fence")" = "$(var DLOCK_FENCE)" ]
+    [ -z "$(var DLOCK_FENCE_2)$(var DLOCK_FENCE_4)$(var DLOCK_SLOT)" ] # a bare file has none
+    [[ "$(cat "$T/named.fence")" == *"$(var DLOCK_FENCE_3)"* && -n $(var DLOCK_FENCE_3) ]]
+    # The guard keeps the files, not the command.
+    ! grep -E 'file|named|socket' fds || fail "$(cat fds)"
+    : >go
+    exits 0 5 "$HOLDER"
+    [ ! -s hold.log ] || fail "$(cat hold.log)"
+    is_free "$B"
+    is_free "$F"
+}
+
+@test "one that is busy: the message names it, and none is kept" {
+    local lock
+    holds "$B"
+    CI=1 run -75 run_t 5 "$DLOCK" -n --also "$F" --also "$A" "$B" touch ran
+    assert_out "'b-$NAME' is busy: held "
+    is_free "$A"
+    is_free "$F"
+    timed -w 0.4 --also "$B" --also "$F" "$A" touch ran
+    assert_rc 75
+    assert_out "'b-$NAME' is still busy after 400ms"
+    assert_between 400 "$took" $((600 + SLOW)) "ms"
+    for lock in "$A" "$F"; do is_free "$lock"; done
+    [ ! -e ran ]
+    # In this order: the name b-... is behind a-....
+    start_log wait.log "$DLOCK" --ttl 2 --also "$B" "$A" touch ran
+    wait_for 5 waits_for "$B"
+    is_held "$A"
+    kill -TERM "$STARTED"
+    exits 143 5 "$STARTED"
+    is_free "$A"
+    : >go
+    exits 0 5 "$HOLDER"
+    [ ! -e ran ]
+}
+
+@test "--also-shared and -s are each lock's own" {
+    start_log one.log "$DLOCK" --also-shared "$F" "$A" sh -c 'touch one; "$HELPERS/await" go'
+    local one=$STARTED
+    wait_for 5 test -e one
+    run -0 run_t 5 "$DLOCK" -n --also-shared "$F" "$B" true
+    run -0 run_t 5 "$DLOCK" -ns --also "$B" "$F" true
+    run -75 run_t 5 "$DLOCK" -n --also "$F" "$B" true
+    run -75 run_t 5 "$DLOCK" -n --also-shared "$F" "$A" true
+    : >go
+    exits 0 5 "$one"
+}
+
+@test "the loss of any ends the command, and the others are given back" {
+    holds --also "$A" --also "$F" --ttl 3 "$B"
+    rcli del "a-$NAME"
+    exits 79 5 "$HOLDER"
+    [[ "$(cat hold.log)" == "dlock: redis://127.0.0.1:$REDIS_PORT/0: the lock 'a-$NAME' is lost: "*"; ending the command" ]] || fail "$(cat hold.log)"
+    is_free "$B"
+    is_free "$F"
+}
+
+@test "the times are those of the lease that ends first" {
+    redis_start_in other
+    holds --ttl 2 --grace 0.2 --also "redis://127.0.0.1:${REDIS_PORTS[other]}#x" "$A"
+    kill -STOP "${REDIS_PIDS[other]}"
+    exits 79 5 "$HOLDER"
+    kill -CONT "${REDIS_PIDS[other]}"
+    grep -q "127.0.0.1:${REDIS_PORTS[other]}/0: the lock 'x' could not be renewed in time" hold.log || fail "$(cat hold.log)"
+    is_free "$A"
+}
+
+@test "a killed keeper's files are free when its tree is gone, and not before" {
+    start_log hold.log "$DLOCK" --ttl 2 --also "$F" "$A" "$HELPERS/witness" "$T" 60000 tree
+    HOLDER=$STARTED
+    wait_for 5 file_has history enter
+    file_held
+    kill -KILL "$HOLDER"
+    run -0 run_t 5 flock "$F" flock -sn witness true
+    run -0 run_t 5 "$DLOCK" -w 4 "$A" flock -n witness true
+}
+
+@test "20 processes that name three locks in any order never wait in a circle" {
+    local i j turns order
+    turns=$(amount also_turns)
+    order=("--also $A --also $F $B" "--also $B --also $F $A" "--also $B --also $A $F" "--also $F --also $A $B")
+    for ((i = 0; i < 20; i++)); do
+        # shellcheck disable=SC2086
+        start_log "turn$i.log" bash -c 'for ((j = 0; j < '"$turns"'; j++)); do timeout 15 "$@" || exit; done' - "$DLOCK" --ttl 5 ${order[i % 4]} "$HELPERS/witness" "$T" 1
+        TURNS+=("$STARTED")
+    done
+    for i in "${TURNS[@]}"; do exits 0 120 "$i"; done
+    [ ! -e violations ] || final "$(cat violations)"
+    [ "$(grep -c enter history)" -eq $((20 * turns)) ]
+}
+
+# Where a store has two names, the order is not the same for all: each holds what the other one waits for.
+@test "a circle of waiters is broken after 10 s" {
+    [ "$(amount also_circle)" -gt 0 ] || return 0
+    redis_start_in second
+    local one="redis://127.0.0.1:$REDIS_PORT#$NAME" two="redis://127.0.0.1:${REDIS_PORTS[second]}#$NAME" low high i
+    read -rd '' low high < <(printf '%s\n' "$one" "$two" | sort) || :
+    holds --also "$one" "$two"
+    start_log 1.log "$DLOCK" -v --also "$low" "$high" true
+    start_log 2.log "$DLOCK" -v --also "${low/127.0.0.1/localhost}" "$high" true
+    wait_for 5 waits_for "$low"
+    wait_for 5 waits_for "$high"
+    : >go
+    for i in "${STARTED_PIDS[@]: -3}"; do exits 0 20 "$i"; done
+    cat 1.log 2.log | grep -q "was not free for 10 s while others were held: all are given back" || fail "$(cat 1.log 2.log)"
+}
+
+@test "what cannot be a set is refused, and no password is shown" {
+    local i many=()
+    refused() { # TEXT ARG...
+        local text=$1
+        shift
+        run -64 run_t 5 "$DLOCK" "$@" touch ran
+        assert_out "$text"
+        [ ! -e ran ]
+    }
+    refused "named twice (lock 'a-$NAME')" --also "$A" "$A"
+    refused "this is the same lock as " --also "${A/127.0.0.1/localhost}" "$A"
+    ln -s "$F" link
+    refused "this is the same lock as " --also "$T/link" "$F"
+    refused "this is the same lock as " -n --also-shared ./file "$F"
+    refused '-F and --also' -F --also "$A" "$F"
+    refused '--fcntl and --also' --fcntl --also "$A" "$F"
+    run -64 run_t 5 "$DLOCK" --status --also "$A" "$B"
+    assert_out '--also needs a command'
+    refused "the lock's name is empty" --also '' "$A"
+    for ((i = 0; i < 16; i++)); do many+=(--also "$A$i"); done
+    refused 'more than 16 locks' "${many[@]}" "$F"
+    refused 'names a store but no lock' --also 'redis://u:hidden@h' "$F"
+    refute_out hidden
+    exec 8>"$F" # so that it waits
+    flock 8
+    start_log ps.log "$DLOCK" --also "redis://:hidden@127.0.0.1:$REDIS_PORT#p" "$F" true
+    wait_for 2 blanked "$STARTED"
+    exec 8>&-
+    wait_exit 5 "$STARTED" || :
+    ! grep hidden ps.log || fail 'the message shows it'
+}

@@ -1,0 +1,324 @@
+#!/usr/bin/env bats
+# --events: each outcome in lines that a JSON parser reads, a reader that is slow or absent, a full disk.
+
+bats_require_minimum_version 1.5.0
+load ../../support/common
+load ../../support/fake
+
+setup_file() { export BATS_NO_PARALLELIZE_WITHIN_FILE=true; }
+setup() {
+    dlock_setup
+    fake_setup
+}
+teardown() { dlock_teardown; }
+
+# events FILE [CODE]: see the helper.
+events() { run_t 10 "$ROOT/tests/support/helpers/events.py" "$@"; }
+
+# told CODE RC ARG...: a run with this exit code, and what its events must be.
+told() {
+    local code=$1 rc=$2
+    shift 2
+    rm -f ev
+    run "-$rc" run_t 10 "$DLOCK" --events ev "$@"
+    events ev "$code"
+}
+ran='["granted", "released", "end"]'
+
+@test "every outcome is told in lines of JSON" {
+    local w=$S/acquire
+    told "assert names == $ran and end['outcome'] == 'exited' and end['exit_status'] == 3 == end['exit_code']
+assert end['lock'] == '$NAME' and end['store'].startswith('fake://') and end['fence'] == '1' == events[0]['fence'], end
+assert 28000 < events[0]['lease_left_ms'] < 30000 and events[1]['how'] == 'confirmed', events
+assert 'signal' not in end and 'reason' not in end and end['renewals'] == end['dropped'] == 0, end" \
+        3 "$L" sh -c 'exit 3'
+    told "assert names == $ran and end['outcome'] == 'exited' and end['signal'] == 9 and end['exit_code'] == 137
+assert 'exit_status' not in end" 137 "$L" sh -c 'kill -9 $$'
+    told "assert names == $ran and end['outcome'] == 'not-run' and end['exit_code'] == 127
+assert 'cannot run' in end['reason'] and 'exit_status' not in end, end" 127 "$L" ./no-such
+    tell acquire busy
+    told "assert names == ['end'] and end['outcome'] == 'busy' and end['exit_code'] == 75 and 'hold_ms' not in end" 75 -qn "$L" true
+    told "assert names == ['end'] and end['outcome'] == 'busy' and end['exit_code'] == 0" 0 -qn -E 0 "$L" false
+    tell acquire wait
+    told "assert names == ['waiting', 'end'] and end['outcome'] == 'timeout' and 100 <= end['wait_ms'] < 5000
+assert events[0]['place'] == 1 and events[0]['holder'] == {'host': 'fakehost', 'pid': 4711, 'command': 'fakecommand', 'waited_ms': 0}" \
+        75 -q -w .1 "$L" true
+    tell acquire fail
+    told "assert names == ['end'] and end['outcome'] == 'unavailable' and end['exit_code'] == 69
+assert 'told to fail' in end['reason'], end" 69 "$L" true
+    told "assert names == ['end'] and end['outcome'] == 'error' and end['exit_code'] == 64
+assert 'unknown store' in end['reason'] and 'lock' not in end" 64 'redi://x#y' true
+    rm "$w"
+    tell release unclear
+    told "assert names == $ran and end['outcome'] == 'exited' and events[1]['how'] == 'unconfirmed'" 0 -q "$L" true
+    rm -f "$S/held"
+    tell release notours
+    told "assert names == ['granted', 'lost', 'released', 'end'] and end['outcome'] == 'lost' and end['exit_status'] == 0
+assert end['exit_code'] == 79 and events[2]['how'] == 'not-ours', end" 79 "$L" true
+}
+
+@test "a signal that cancels the wait is told" {
+    tell acquire wait
+    background --events ev "$L" true
+    wait_for 5 file_nonempty ev
+    kill -TERM "$K"
+    ended
+    assert_rc 143
+    events ev "assert names == ['waiting', 'end'] and end['outcome'] == 'cancelled' and end['exit_code'] == 143"
+}
+
+@test "a lease that is not renewed, and one that is lost" {
+    tell renew unclear
+    told "assert [n for n in names if n != 'trouble'] == ['granted', 'lost', 'term', 'kill', 'released', 'end']
+assert end['outcome'] == 'lost' and end['signal'] == 9 and end['exit_code'] == 79 and end['renewals'] == 0, end
+assert by['lost'][0]['reason'] == end['reason'] == 'no answer' and by['term'][0]['kill_in_ms'] <= 166, events" \
+        79 --ttl 1 "$L" $SUBJECT -k
+    told "assert [n for n in names if n != 'trouble'] == ['granted', 'lost', 'kill', 'released', 'end']" \
+        79 --ttl 1 --on-lost kill "$L" $SUBJECT
+    told "assert [n for n in names if n != 'trouble'] == ['granted', 'lost', 'released', 'end']
+assert end['outcome'] == 'lost' and end['exit_status'] == 4, end" \
+        79 --ttl 1 --on-lost warn "$L" $SUBJECT -m 1200 -r 4
+    rm "$S/renew"
+    told "assert names == ['granted', 'lost', 'kill', 'released', 'end'] and end['reason'] == 'lost unasked', end" \
+        79 --ttl 1 "$L" sh -c ": >'$S/lost'; sleep 10"
+}
+
+@test "a keeper that was stopped tells of no KILL where TERM was enough" {
+    background --events ev --ttl 1 "$L" $SUBJECT
+    wait_for 5 running
+    kill -STOP "$K"
+    wait_for 5 tree_gone
+    sleep .4 # KILL would have come meanwhile
+    kill -CONT "$K"
+    ended
+    assert_rc 79
+    events ev "assert end['outcome'] == 'lost' and 'lost' in names
+assert end.get('signal') != 9 and 'kill' not in names, events"
+}
+
+# --- the descriptor --------------------------------------------------------------------------------------------
+
+# fds FILE CMD...: the descriptors of the command, but for the number of the lock's.
+fds() {
+    STATE_TO=$T/state run_t 5 "${@:2}"
+    sed -E "s,^[0-9]+ ($T/x ),\1," state | sort >"$1"
+}
+
+@test "the command does not get the descriptor" {
+    mkfifo fifo
+    for how in "$T/x" "-o $T/x" "-F $T/x" "$L"; do
+        # 9 shows that the others stay.
+        fds without "$DLOCK" $how "$HELPERS/state" fds 8>&- 9</dev/null
+        fds with "$DLOCK" --events 8 $how "$HELPERS/state" fds 8>ev 9</dev/null
+        diff -u without with || fail "a file, $how"
+        events ev 'assert names[0] == "granted"'
+        start cat fifo >ev
+        fds with "$DLOCK" --events 8 $how "$HELPERS/state" fds 8>fifo 9</dev/null
+        diff -u without with || fail "a pipe, $how"
+        wait_exit 5 "$STARTED"
+        events ev 'assert names[0] == "granted"'
+        # A standard descriptor stays the command's.
+        run --separate-stderr run_t 5 "$DLOCK" --events 1 $how echo hello
+        assert_rc 0
+        grep -v '^hello$' <<<"$output" >ev
+        [[ $'\n'$output$'\n' == *$'\nhello\n'* ]] || fail "$output"
+        events ev 'assert names[0] == "granted"'
+    done
+}
+
+@test "a killed keeper leaves whole lines, and the pipe ends with it" {
+    for round in 1 2 3 4 5 6; do
+        rm -rf "$C"/* "$S"/*
+        exec {pipe}> >(exec cat >ev)
+        reader=$!
+        background --events $pipe --ttl 3 "$L" $SUBJECT -k
+        exec {pipe}>&-
+        if [ $((round % 2)) = 0 ]; then wait_for 5 running; else wait_for 5 file_nonempty "$S/log"; fi
+        find_guard
+        kill -STOP "$G" # so that only the keeper's end can end the pipe
+        kill -KILL "$K"
+        [ $((round % 2)) = 1 ] || wait_for 2 pid_gone "$reader"
+        kill -CONT "$G"
+        wait_for 5 pid_gone "$reader"
+        ended
+        assert_rc 137
+        events ev "assert names in ([], ['granted'])"
+        wait_for 5 pid_gone "$G"
+    done
+}
+
+@test "what cannot be written to is refused before anything starts" {
+    mkfifo fifo
+    touch ro && mkdir dir
+    for row in '64 is not open:88' '64 is not open for writing:7' '73 no process has this FIFO open for reading:fifo' \
+        '73 Is a directory:dir' '73 No such file or directory:none/x' '64 an unset variable:' '64 1 is standard output:-' \
+        '64 is not a descriptor or a file:-n'; do
+        run run_t 5 "$DLOCK" --events "${row##*:}" "$L" touch ran 7<ro
+        assert_rc "${row%% *}"
+        what=${row#* }
+        assert_out "${what%:*}"
+        [ "${#lines[@]}" = 1 ]
+    done
+    [ ! -e ran ] && [ ! -e "$S/log" ]
+    # What runs no command has no events.
+    for form in '8' '-u 8' '--status x' '--schema x'; do
+        run run_t 5 "$DLOCK" --events ev $form 8>x
+        assert_rc 64
+        assert_out "--events needs a command"
+    done
+    [ ! -e ev ]
+    run run_t 5 "$DLOCK" --events ./5 "$L" true
+    assert_rc 0
+    events 5 "assert end"
+}
+
+@test "with -F the grant is the last line, unless the command cannot be executed" {
+    told "assert names == ['granted']" 0 -F x true
+    told "assert names[0] == 'granted' and end['outcome'] == 'not-run' and end['exit_code'] == 127" 127 -F x ./no-such
+    # A pipe without a reader does not end the command.
+    run run_t 5 bash -c '"$1" -F --events 8 x echo alive 8> >(:)' - "$DLOCK"
+    assert_rc 0
+    assert_out alive
+    # Nor does a limit of a file's size.
+    run run_t 5 bash -c 'ulimit -f 0; exec "$1" -F --events limited x sh -c "exit 3"' - "$DLOCK"
+    assert_rc 3
+}
+
+# --- texts -----------------------------------------------------------------------------------------------------
+
+@test "hostile names, notes and commands stay texts" {
+    local dir lock
+    dir=$T/$'d\n"\\\x01\xff'
+    mkdir "$dir"
+    told "assert end['lock'] == end['store'] and end['lock'].endswith('\ufffd/x') and 'd\n\"\\\\\x01' in end['lock'], end" 0 "$dir/x" true
+    # A named file lock keeps its holder's note; the name has 250 bytes.
+    lock="file://$T#$(printf '"%.0s' {1..60})%C3%A4://user:pass@$(printf 'x%.0s' {1..150})"
+    ln -s /bin/sh $'c"\n\xff'
+    for note in $'"\\\n\t\x01\xff\xc3' "$(printf '"%.0s' {1..300})" "see redis://user:geheim@h/0?password=geheim"; do
+        rm -f go held ev
+        start_log hold.log "$DLOCK" --note "$note" "$lock" $'./c"\n\xff' -c 'echo x >held; "$HELPERS/await" go'
+        holder=$STARTED
+        wait_for 5 test -s held
+        start_log w.log "$DLOCK" --events ev "$lock" true
+        wait_for 5 file_has ev holder
+        : >go
+        wait_exit 5 "$STARTED"
+        wait_exit 5 "$holder"
+        events ev "
+assert names == ['waiting'] + $ran
+h = events[0]['holder']
+assert h['pid'] == $holder and h['note'] and h['command'].startswith('./c\"'), h
+assert 'user:pass' not in end['lock'] and end['lock'].startswith('\"' * 60 + 'ä'), end
+assert not any('geheim' in str(e) for e in events), events"
+    done
+}
+
+# --- slow readers and disks -----------------------------------------------------------------------------------
+
+@test "a reader that never reads delays no renewal" {
+    run -0 /usr/bin/python3 -c '
+import fcntl, os, subprocess, sys
+r, w = os.pipe()
+other = os.open("/proc/self/fd/%d" % w, os.O_WRONLY | os.O_NONBLOCK)
+try:
+    while True: os.write(other, b"x" * 4096)
+except BlockingIOError:
+    os.close(other)
+before = fcntl.fcntl(w, fcntl.F_GETFL)
+p = subprocess.run(sys.argv[1:3] + [str(w)] + sys.argv[3:], pass_fds=[w], timeout=10)
+assert fcntl.fcntl(w, fcntl.F_GETFL) == before and not before & os.O_NONBLOCK
+sys.exit(p.returncode)' "$DLOCK" --events --ttl 1 "$L" $SUBJECT -m 1500
+    [ "$(grep -c ^ok "$S/log")" -ge 4 ]
+    no_violations
+}
+
+@test "lines that a slow reader has cost are counted in the last one" {
+    local dir=$T lock
+    # Long texts: two lines are more than what is kept.
+    for part in 1 2 3 4; do dir=$dir/$(printf '"%.0s' {1..200}); done
+    mkdir -p "$dir"
+    lock=$dir/x
+    start_log hold.log "$DLOCK" "$lock" sh -c 'echo x >held; "$HELPERS/await" go'
+    holder=$STARTED
+    wait_for 5 test -s held
+    # The command reads the pipe, too late for the line of the grant.
+    run -0 run_t 20 /usr/bin/python3 -c '
+import os, subprocess, sys, time
+r, w = os.pipe()
+other = os.open("/proc/self/fd/%d" % w, os.O_WRONLY | os.O_NONBLOCK)
+n = 0
+try:
+    while True: n += os.write(other, b"x" * 4096)
+except BlockingIOError:
+    os.close(other)
+log = open("w.log", "wb")
+p = subprocess.Popen([sys.argv[1], "-v", "--events", str(w), sys.argv[2], "head", "-c", str(n)],
+                     pass_fds=[w], stdin=r, stdout=subprocess.DEVNULL, stderr=log)
+os.close(w)
+while b"waiting" not in open("w.log", "rb").read(): time.sleep(0.01)
+open("go", "w").close()
+with os.fdopen(r, "rb") as f, open("ev", "wb") as ev:
+    p.wait()
+    ev.write(f.read())
+sys.exit(p.returncode)' "$DLOCK" "$lock"
+    wait_exit 5 "$holder"
+    events ev "assert names == ['waiting', 'released', 'end'] and end['dropped'] == 1 and end['outcome'] == 'exited'"
+}
+
+# bats test_tags=thread
+@test "a slow disk delays neither a renewal nor the exit" {
+    : >ev
+    # Each write takes longer than the lease lasts without a renewal.
+    timed_run env LD_PRELOAD="$HELPERS/slowdisk.so" SLOWDISK="$T/ev" SLOWDISK_MS=1300 \
+        ASAN_OPTIONS="${ASAN_OPTIONS:-}:verify_asan_link_order=0" \
+        "$DLOCK" --events ev --ttl 1 "$L" env -u LD_PRELOAD $SUBJECT -m 1500
+    assert_rc 0
+    [ "$(grep -c ^ok "$S/log")" -ge 4 ]
+    assert_between 1500 "$took" $((3000 + SLOW)) "run in ms"
+}
+
+@test "a full disk costs lines, and not more" {
+    for where in "$L" x; do
+        run run_t 5 "$DLOCK" --events /dev/full "$where" sh -c 'exit 7'
+        assert_rc 7
+        [ -z "$output" ]
+    done
+    need_root
+    unshare -m true 2>/dev/null || skip "needs the right to mount"
+    # Two pages: one of a file that is removed later, and one for all lines.
+    cat >in_full <<'END'
+mkdir full && mount -t tmpfs -o size=8k none full && echo x >full/other || exit 99
+for i in $(seq 30); do "$DLOCK" --events full/ev "$L" true || exit 1; done
+[ "$(stat -c %s full/ev)" -gt 3500 ] && [ "$(stat -c %s full/ev)" -le 4096 ] || exit 2
+rm full/other
+"$DLOCK" --events full/ev "$L" true || exit 3
+cp full/ev ev
+END
+    export L
+    run -0 run_t 30 unshare -m bash in_full
+    events ev "
+assert len(events) < 90 and names[-3:] == $ran and end['dropped'] == 0, names
+assert sum(e['dropped'] for e in by['end']) > 0 or by['end'][-2]['pid'] != by['granted'][-2]['pid'], names"
+}
+
+@test "two processes that write to one file do not mix their lines" {
+    long=$(printf 'x%.0s' {1..200})
+    for who in 1 2; do
+        start_log w$who.log bash -c 'for i in $(seq 25); do "$0" --events ev "$1" true || exit; done' "$DLOCK" "$T/$long$who"
+        pids[who]=$STARTED
+    done
+    wait_exit 20 "${pids[1]}"
+    wait_exit 20 "${pids[2]}"
+    events ev "assert len(events) == 150 and all(len(v) == 50 for v in (by['granted'], by['released'], by['end']))
+assert len({e['pid'] for e in events}) == 50"
+}
+
+# --- manual ----------------------------------------------------------------------------------------------------
+
+@test "the manual has every event, key and word" {
+    awk '/^\.Sh /{ on = $2 ~ /EVENTS/ } on' "$ROOT/man/dlock.1" >section
+    file_nonempty section
+    for word in $("$ROOT/tests/support/helpers/events.py" --keys); do
+        grep -Eq "^\..*Li $word( |$)" section || fail "no $word in EVENTS"
+    done
+}

@@ -1,0 +1,234 @@
+#!/usr/bin/env bats
+# nested.bats - a dlock under another one that holds the same lock: on Redis, and on files.
+
+bats_require_minimum_version 1.5.0
+load ../../support/common
+load ../../support/redis
+
+setup_file() {
+    # Also over a socket, which reaches into other network namespaces, and to other users.
+    export BATS_NO_PARALLELIZE_WITHIN_FILE=true SOCKET=$BATS_FILE_TMPDIR/redis.sock
+    redis_start --unixsocket "$SOCKET" --unixsocketperm 777
+}
+teardown_file() { redis_stop; }
+setup() {
+    dlock_setup
+    L="redis://127.0.0.1:$REDIS_PORT#$NAME"
+    U="redis+unix://$SOCKET#$NAME"
+    F="file://$T/locks#$NAME"
+    mkdir -p locks
+    export L U F
+}
+teardown() {
+    : >go
+    dlock_teardown
+}
+
+free() { run_t 5 "$DLOCK" -q -n "$1" true; }
+held() { run_t 5 "$DLOCK" --status "$1" >status 2>&1; [ $? -eq 75 ]; }
+
+# A background dlock under the lock $1; $K is the outer keeper, $I the inner one.
+outlived() { # LOCK [ARG...]: of the inner one
+    rm -f in inner outer go
+    start_log outer.log "$HELPERS/launch" -d "$DLOCK" --ttl 2 "$1" sh -c 'echo $$ >outer; "$@" sh -c "echo \$\$ >in; exec \"\$HELPERS/await\" go" & echo $! >inner; until [ -s in ]; do sleep 0.02; done; exit 3' - "$DLOCK" "${@:2}" "$1"
+    K=$STARTED
+    wait_for 5 test -s in || fail "$(cat outer.log)"
+    wait_for 5 pid_gone "$(cat outer)"
+    I=$(cat inner)
+}
+command_gone() { pid_gone "$(cat in)"; }
+
+@test "an inner dlock runs at once, with the token, the fence and the slot of the outer one" {
+    for lock in "$L" "$F" "$T/plain"; do
+        run -0 run_t 10 "$DLOCK" "$lock" sh -c 'echo $DLOCK_TOKEN $DLOCK_FENCE; "$DLOCK" -n "$1" sh -c "echo \$DLOCK_TOKEN \$DLOCK_FENCE; \"\$DLOCK\" -o -w 1 \"\$1\" sh -c \"echo \\\$DLOCK_TOKEN \\\$DLOCK_FENCE\"" - "$1"' - "$lock"
+        [ "${#lines[@]}" -eq 3 ] && [ "${lines[0]}" = "${lines[1]}" ] && [ "${lines[0]}" = "${lines[2]}" ] || fail "$output"
+        free "$lock"
+    done
+}
+
+@test "the times of inner dlocks follow the renewals of the outer one" {
+    run -0 run_t 10 "$DLOCK" --ttl 1 "$L" "$DLOCK" "$L" "$DLOCK" --ttl 20 "$L" sleep 1.6
+    [ -z "$output" ] || fail "$output"
+}
+
+@test "the kinds of inner locks: as the manual's table says" {
+    local kind want outer inner
+    while read -r outer inner want; do
+        run run_t 10 "$DLOCK" ${outer/=/ } "$L" "$DLOCK" ${inner/=/ } "$L" echo ran
+        [ "$status" -eq "$want" ] || fail "$outer $inner: $status: $output"
+        case $want in
+        0) [ "$output" = ran ] ;;
+        esac
+    done <<'END'
+-x -x 0
+-x -s 0
+-x --slots=2 0
+END
+    while read -r outer inner want; do
+        run run_t 10 "$DLOCK" ${outer/=/ } "$F" "$DLOCK" ${inner/=/ } "$F" echo ran
+        [ "$status" -eq "$want" ] || fail "$outer $inner: $status: $output"
+        case $want in
+        75) assert_out "would wait for itself" ;;
+        65) assert_out "--slots 2" && assert_out "--slots 3" ;;
+        esac
+    done <<'END'
+-x --slots=2 0
+-s -s 0
+-s -x 75
+-s --slots=2 75
+--slots=2 -x 75
+--slots=2 -s 0
+--slots=2 --slots=2 0
+--slots=2 --slots=3 65
+END
+}
+
+@test "each lock of --also is re-entrant, alone and in a set" {
+    run -0 run_t 10 "$DLOCK" --also "$F" "$L" sh -c '
+        "$DLOCK" -n "$L" echo "L $DLOCK_TOKEN"
+        "$DLOCK" -n "$F" echo F
+        "$DLOCK" -n --also "$L" "$F" echo F L
+        "$DLOCK" -n --also "$F" "$F.other" "$DLOCK" -n --also "$F.other" "$L" echo all'
+    [ "${#lines[@]}" -eq 4 ] || fail "$output"
+    ln -s plain other
+    run -64 run_t 10 "$DLOCK" "$T/plain" "$DLOCK" --also "$T/other" "$T/plain" touch ran
+    run -75 run_t 10 "$DLOCK" --also-shared "$F" "$L" "$DLOCK" "$F" touch ran
+    assert_out "would wait for itself"
+    [ ! -e ran ]
+    free "$L" && free "$F"
+}
+
+@test "100 inner dlocks run at once, and the store knows one holder" {
+    run -0 run_t 60 "$DLOCK" "$L" bash -c '
+        for i in {1..100}; do "$DLOCK" "$L" sh -c "echo >in.$i; \"\$HELPERS/await\" go" & pids+=($!); done
+        until [ "$(ls in.* | wc -l)" -eq 100 ]; do sleep 0.05; done
+        "$DLOCK" --status "$L" >status
+        : >go
+        for p in "${pids[@]}"; do wait $p || exit; done'
+    [ "$(grep -c 'held by' status)" -eq 1 ] || fail "$(cat status)"
+    free "$L"
+}
+
+@test "an inner dlock that outlives the command keeps the lock, and the exit code stays" {
+    for lock in "$L" "$F" "$T/plain"; do
+        outlived "$lock"
+        nap 0.3
+        held "$lock" || fail "free: $(cat status outer.log)"
+        : >go
+        exits 3 5 "$K"
+        pid_gone "$I" || final "released before $I ended"
+        free "$lock"
+    done
+}
+
+@test "a signal ends the inner dlocks that are left, and the exit code stays" {
+    for lock in "$L" "$F"; do
+        for sig in HUP INT TERM; do
+            outlived "$lock"
+            kill -$sig "$K"
+            exits 3 5 "$K"
+            command_gone || final "the command under the inner dlock lives"
+            free "$lock"
+        done
+    done
+}
+
+@test "the inner trees end before the lock is free when the outer keeper is killed or stopped" {
+    local sig
+    for sig in KILL STOP; do
+        outlived "$L"
+        kill -$sig "$K"
+        # Redis knows the token until the ttl is over.
+        wait_for 5 command_gone || fail "$sig: the command lives"
+        [ "$(rcli exists "$NAME")" = 1 ] || final "$sig: free while the command lived"
+        wait_for 3 pid_gone "$I" || fail "$sig: the inner dlock lives"
+        kill -KILL "$K" 2>/dev/null || :
+        wait "$K" || :
+        wait_for 5 free "$L"
+    done
+}
+
+@test "a loss ends the inner commands with 79, at once" {
+    start_log outer.log "$DLOCK" --on-lost warn --ttl 3 "$L" sh -c '"$DLOCK" "$L" sh -c "echo >in; exec \"\$HELPERS/await\" go"; echo $? >rc'
+    K=$STARTED
+    wait_for 5 test -s in
+    rcli del "$NAME"
+    wait_for 5 test -s rc
+    [ "$(cat rc)" = 79 ] || fail "$(cat rc outer.log)"
+    exits 79 5 "$K"
+}
+
+@test "an ancestor that is stopped, or has too many connections, is no reason to go on without it" {
+    # The command stops its own keeper, and asks it.
+    run -0 run_t 10 "$DLOCK" "$L" sh -c '
+        keeper=$(sed "s/.* of //" "/proc/$PPID/cmdline" | tr -d "\0")
+        kill -STOP "$keeper"
+        "$DLOCK" --connect-timeout 0.3 "$L" touch ran; echo $?
+        "$ROOT/tests/support/helpers/backlog.py" "${DLOCK_HELD##*:}" "$DLOCK" --connect-timeout 0.3 "$L" touch ran; echo $?
+        kill -CONT "$keeper"
+        "$DLOCK" "$L" echo again'
+    [ ! -e ran ] || final "ran without the lock"
+    assert_out "is it stopped?"
+    [ "$(grep -xc 69 <<<"$output")" -eq 2 ] || fail "$output"
+    assert_out again
+}
+
+@test "out of reach, an inner dlock finds that it would wait for itself" {
+    need_root
+    run -75 run_t 10 "$DLOCK" "$U" unshare -n "$DLOCK" "$U" touch ran
+    assert_out "would wait for itself"
+    if unshare -T true; then
+        run -75 run_t 10 "$DLOCK" "$U" unshare -T --fork --boottime -1000 "$DLOCK" "$U" touch ran
+        assert_out "would wait for itself"
+    fi
+    # Another user; the environment as sudo leaves it.
+    chmod 711 "$BATS_RUN_TMPDIR" "$BATS_FILE_TMPDIR" 2>/dev/null || :
+    if setpriv --reuid=nobody --regid=nogroup --clear-groups "$DLOCK" --status "$U" >/dev/null; then
+        run -75 run_t 10 "$DLOCK" "$U" setpriv --reuid=nobody --regid=nogroup --clear-groups "$DLOCK" "$U" touch ran
+        assert_out "would wait for itself"
+    fi
+    run -75 run_t 10 "$DLOCK" "$U" env -u DLOCK_HELD -u DLOCK_TOKEN "$DLOCK" "$U" touch ran
+    assert_out "would wait for itself"
+    # Another spelling of the same lock.
+    run -75 run_t 10 "$DLOCK" "$U" "$DLOCK" -w 5 "$L" touch ran
+    assert_out "would wait for itself"
+    run -75 run_t 10 "$DLOCK" "$F" env -u DLOCK_HELD SUDO_UID=0 "$DLOCK" "$F" touch ran
+    run -75 run_t 10 "$DLOCK" "$L" "$DLOCK" --no-reentrant "$L" touch ran
+    [ ! -e ran ]
+}
+
+@test "forged and stale entries of DLOCK_HELD gain nothing" {
+    "$DLOCK" "$L" sh -c 'echo "$DLOCK_HELD"' >stale
+    # A lock that another process holds, with what is left of an old one.
+    hold
+    for value in "$(cat stale)" "$(cat stale):" x ':::' "$(cut -c 2- stale)"; do
+        DLOCK_HELD=$value run -75 run_t 5 "$DLOCK" -n "$L" touch ran
+    done
+    # The entry of a lock that is ours, under the digest of the other one.
+    run -75 run_t 5 "$DLOCK" "$F" sh -c 'DLOCK_HELD=$(cut -d: -f1 stale):${DLOCK_HELD#*:} "$DLOCK" -n "$L" touch ran'
+    # The right entry with another token.
+    DLOCK_HELD=$(tr '\0' '\n' <"/proc/$(pgrep -P "$(pgrep -P "$HOLDER")")/environ" | sed -n 's/^DLOCK_HELD=//p')
+    [ -n "$DLOCK_HELD" ]
+    DLOCK_HELD=$DLOCK_HELD run -0 run_t 5 "$DLOCK" -n "$L" true
+    DLOCK_HELD=$(sed 's/:[0-9a-f]\{32\}:/:00000000000000000000000000000000:/' <<<"$DLOCK_HELD") run -75 run_t 5 "$DLOCK" -n "$L" touch ran
+    [ ! -e ran ]
+    let_go
+}
+
+@test "what is left of a dlock that has ended waits for its lock, as any other does" {
+    # The store knows the token a while longer: the release was not confirmed.
+    run -0 run_t 10 "$DLOCK" "$L" sh -c 'redis-cli -p "$REDIS_PORT" get "$NAME" >value; ("$HELPERS/await" go && "$DLOCK" -v -w 5 "$L" touch ran; echo $? >rc) >left.log 2>&1 &'
+    rcli set "$NAME" "$(cat value)" px 1500
+    : >go
+    wait_for 8 test -s rc
+    [ -e ran ] && [ "$(cat rc)" = 0 ] || fail "$(cat left.log)"
+}
+
+@test "more inner dlocks than there are descriptors for: 71, and some are left for the store" {
+    run -0 run_t 20 bash -c 'ulimit -Sn 40; exec "$DLOCK" "$L" bash -c "ulimit -Sn \$(ulimit -Hn)
+            for i in {1..20}; do \"\$DLOCK\" \"\$L\" sh -c \"echo >in.\$i; exec \\\"\\\$HELPERS/await\\\" go\" & done
+            wait -n; echo first \$?; : >go; wait"'
+    assert_out 'first 71'
+    assert_out 'too many dlocks run under dlock'
+    free "$L"
+}

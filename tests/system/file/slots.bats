@@ -1,0 +1,237 @@
+#!/usr/bin/env bats
+# Slots of a file: beside flock(1) -s and not beside -x, never more than N, and the lowest that is free.
+
+bats_require_minimum_version 1.5.0
+load ../../support/common
+load ../../support/fake
+
+setup_file() { export BATS_NO_PARALLELIZE_WITHIN_FILE=true; }
+setup() {
+    dlock_setup
+    fake_setup
+    cd "$T"
+    mkfifo go
+}
+teardown() {
+    local rc=0
+    # Whatever waits for the fifo may end.
+    [ ! -p "$T/go" ] || exec 9<>"$T/go"
+    dlock_teardown || rc=$?
+    [ -z "${OPEN:-}" ] || rm -rf "$OPEN"
+    return $rc
+}
+
+# hold CMD...: CMD (a lock tool with its options and LOCK) runs a command that ends with let_go.
+hold() {
+    rm -f held
+    start_log holder.log "$@" sh -c 'echo "${DLOCK_SLOT--}" >held; read x <go'
+    HOLDER=$STARTED
+    wait_for 5 test -s held || fail "$(cat holder.log)"
+}
+let_go() {
+    echo >go
+    wait_exit 5 "$HOLDER"
+}
+us() { echo "${EPOCHREALTIME/[.,]/}"; }
+waits() { "$DLOCK" --status --json "$1" | grep -q '"place"'; }
+
+@test "slots exclude flock(1) -x and stand beside -s, in both directions" {
+    echo data >x
+    hold "$DLOCK" --slots 2 x
+    [ "$(cat held)" = 0 ]
+    run -1 run_t 5 flock -xn x true
+    run -0 run_t 5 flock -sn x true
+    run -75 run_t 5 "$DLOCK" -n x touch ran
+    run -0 run_t 5 "$DLOCK" -sn x true
+    run -0 run_t 5 "$DLOCK" -n --slots 2 x sh -c 'echo $DLOCK_SLOT'
+    [ "$output" = 1 ]
+    let_go
+    hold flock -s x
+    run -0 run_t 5 "$DLOCK" -n --slots 1 x sh -c 'echo $DLOCK_SLOT'
+    [ "$output" = 0 ]
+    let_go
+    for tool in flock "$DLOCK"; do
+        hold "$tool" -x x
+        run -75 run_t 5 "$DLOCK" -n --slots 2 x touch ran
+        run -75 run_t 5 "$DLOCK" -w 0.1 --slots 2 x touch ran
+        start_log waiter "$DLOCK" --slots 2 x sh -c 'echo $DLOCK_SLOT'
+        local waiter=$STARTED
+        wait_for 5 waits x
+        let_go
+        exits 0 5 "$waiter"
+        [ "$(cat waiter)" = 0 ]
+    done
+    run -0 run_t 5 flock -xn x true
+    [ ! -e ran ] && [ "$(cat x)" = data ]
+}
+
+# Each command holds the flock(2) of its slot's file while it runs, and a quarter of the dlocks are killed meanwhile.
+@test "20 processes with kills never have more than three slots, nor one slot twice" {
+    local rounds=8
+    cat >inside <<'EOF'
+#!/bin/bash
+exec 9>"slot.$DLOCK_SLOT"
+flock -n 9 || echo "two in slot $DLOCK_SLOT" >>violations
+echo "$DLOCK_SLOT" >>entered
+: >"in.$1"
+exec "${@:2}"
+EOF
+    chmod +x inside
+    # shellcheck disable=SC2016
+    run -0 "$ROOT/tests/support/helpers/swarm.py" 20 60 bash -c '
+        for ((i = 0; i < $1; i++)); do
+            if [ $(((i + I) % 4)) -ne 0 ]; then
+                "$DLOCK" --slots 3 x ./inside $I.$i true || exit
+                continue
+            fi
+            "$DLOCK" --slots 3 x ./inside $I.$i sleep 60 &
+            until [ -e in.$I.$i ]; do kill -0 $! || exit 9; sleep 0.01; done
+            kill -KILL $!
+        done' - $rounds
+    [ ! -e violations ] || final "$(cat violations)"
+    [ "$(wc -l <entered)" -eq $((20 * rounds)) ]
+    [ "$(sort -u entered | tr '\n' ' ')" = "0 1 2 " ]
+    run -0 run_t 5 "$DLOCK" -w 2 x true
+}
+
+@test "of two numbers of slots in a race one ends with 65" {
+    # shellcheck disable=SC2016
+    run -0 "$ROOT/tests/support/helpers/swarm.py" 10 60 bash -c '
+        n=$((2 + I % 2))
+        for ((i = 0; i < 12; i++)); do
+            rc=0
+            "$DLOCK" -q --slots $n x sh -c ": >n.\$1.\$\$; set -- n.\$2.*; [ ! -e \"\$1\" ] || echo \$1 >>violations; echo \$0 >>won; rm n.*.\$\$" $n $n $((5 - n)) || rc=$?
+            [ $rc -eq 0 ] || [ $rc -eq 65 ] || exit $rc
+        done' -
+    [ ! -e violations ] || final "$(cat violations)"
+    [ -s won ]
+}
+
+@test "a waiter gets a slot as soon as its holder ends or is killed" {
+    local how took=()
+    for how in ends killed ends killed ends; do
+        rm -f entered
+        hold "$DLOCK" --slots 1 x
+        start_log waiter.log "$DLOCK" --slots 1 x bash -c 'echo "${EPOCHREALTIME/[.,]/}" >entered'
+        local waiter=$STARTED
+        wait_for 5 waits x
+        us >left
+        if [ $how = ends ]; then let_go; else kill -KILL "$HOLDER"; fi
+        wait_exit 5 "$waiter"
+        took+=($((($(cat entered) - $(cat left)) / 1000)))
+    done
+    echo "hand-off in ms: ${took[*]}"
+    # Of five the third, since the machine may be busy.
+    [ -n "${SAN:-}" ] || assert_between 0 "$(printf '%s\n' "${took[@]}" | sort -n | sed -n 3p)" 90 "hand-off in ms"
+}
+
+@test "-w ends a wait for a slot in time, and a signal ends it" {
+    hold "$DLOCK" --slots 1 x
+    local before
+    before=$(us)
+    run -75 run_t 5 "$DLOCK" -w 0.3 --slots 1 x touch ran
+    assert_between 300 $((($(us) - before) / 1000)) $((400 + BUSY)) "-w 0.3 in ms"
+    start_log waiter.log "$DLOCK" --slots 1 x touch ran
+    wait_for 5 waits x
+    kill -HUP "$STARTED"
+    exits 129 5 "$STARTED"
+    run ! waits x
+    let_go
+    [ ! -e ran ]
+}
+
+@test "a slot is free only when the tree of a killed keeper is gone, and left-over processes keep none" {
+    background --slots 1 x $SUBJECT -t -k
+    wait_for 5 running 4
+    find_guard
+    start_log next "$DLOCK" --slots 1 x sh -c 'flock -sn command/witness true; echo $? >in'
+    local next=$STARTED
+    wait_for 5 waits x
+    kill -KILL "$K"
+    wait_for 5 file_nonempty in
+    [ "$(cat in)" = 0 ] || final "the next holder has the slot while the tree lives"
+    exits 0 5 "$next"
+    wait_for 2 pid_gone "$G"
+    settle 2
+    # What a command leaves behind does not keep the slot.
+    local inner
+    for inner in env "$DLOCK -s x"; do
+        # shellcheck disable=SC2086
+        run -0 run_t 5 "$DLOCK" --slots 1 x $inner sh -c 'cat go >/dev/null 2>&1 & ls -l /proc/self/fd'
+        refute_out "$T/x"
+        run -0 run_t 5 "$DLOCK" -n --slots 1 x true
+        run -0 run_t 5 "$DLOCK" -n x true
+        echo >go
+        settle 2
+    done
+}
+
+nfs() {
+    LD_PRELOAD=$HELPERS/nfs.so ASAN_OPTIONS=${ASAN_OPTIONS:-}:verify_asan_link_order=0 run_t 5 "$@"
+}
+
+@test "slots need a regular file of this machine that can be written" {
+    local where
+    run -64 nfs "$DLOCK" --slots 2 x touch ran
+    assert_out "network file system (NFS)"
+    run -64 run_t 5 "$DLOCK" --fcntl --slots 2 x touch ran
+    run -73 run_t 5 "$DLOCK" --slots 2 "$T" touch ran
+    assert_out "$T cannot be a lock with slots: it is not a regular file"
+    run -73 run_t 5 "$DLOCK" --slots 2 /dev/null touch ran
+    [ ! -e ran ]
+    need_root
+    # The folder of bats is closed to others.
+    OPEN=$(mktemp -d /tmp/dlock-slots.XXXXXX)
+    chmod 755 "$OPEN"
+    install -m 755 "$DLOCK" "$OPEN/dlock"
+    install -m 644 /dev/null "$OPEN/x"
+    for where in "$OPEN/x" /proc/version; do
+        run -77 run_t 5 setpriv --reuid=nobody --regid=nogroup --clear-groups "$OPEN/dlock" --slots 2 "$where" true
+        assert_out "cannot open the lock file $where: Permission denied (slots need a file that can be read and written)"
+        [ "${#lines[@]}" -eq 1 ]
+    done
+    run -0 run_t 5 unshare -m sh -c 'mount -t tmpfs -o noexec none "$0" && cd "$0" && exec "$@"' "$OPEN" \
+        "$DLOCK" -n --slots 2 x "$DLOCK" --no-reentrant -n --slots 2 x sh -c 'echo $DLOCK_SLOT; ! flock -n x true'
+    [ "$output" = 1 ]
+    run -73 run_t 5 unshare -m sh -c 'mount -t tmpfs none "$0" && cd "$0" && : >x && mount -o remount,ro "$0" && exec "$@"' "$OPEN" \
+        "$DLOCK" -n --slots 2 x true
+    assert_out "Read-only file system (slots need a file"
+}
+
+@test "works in another PID namespace and without /proc, and --status counts all" {
+    [ -z "${SAN:-}" ] || return 0 # sanitizers need /proc: the plain build shows it
+    need_root
+    hold "$DLOCK" --slots 2 x
+    start_log other.log unshare -fpm --mount-proc --kill-child "$DLOCK" --slots 2 x sh -c 'echo $DLOCK_SLOT >other; "$HELPERS/await" end'
+    local other=$STARTED
+    wait_for 5 test -s other
+    [ "$(cat other)" = 1 ]
+    for in in "" "unshare -fp --mount-proc" "unshare -m sh -c 'mount -t tmpfs none /proc && exec \"\$@\"' -"; do
+        run -75 eval run_t 5 "$in" '"$DLOCK"' --status x
+        assert_out "x (x): held, 2 of 2 slots"
+        assert_out "held (slot 0 of 2)"
+        assert_out "held (slot 1 of 2)"
+    done
+    run -75 run_t 5 unshare -m sh -c 'mount -t tmpfs none /proc && exec "$@"' - "$DLOCK" -n --slots 2 x touch ran
+    start_log waiter.log unshare -m sh -c 'mount -t tmpfs none /proc && exec "$@"' - "$DLOCK" --slots 2 x sh -c 'echo $DLOCK_SLOT'
+    local waiter=$STARTED
+    wait_for 5 waits x
+    let_go
+    exits 0 5 "$waiter"
+    [ "$(cat waiter.log)" = 0 ]
+    : >end
+    exits 0 5 "$other"
+    [ ! -e ran ]
+}
+
+@test "slots need twelve descriptors, as -o does, and with fewer nothing runs" {
+    [ -z "${SAN:-}" ] || return 0
+    local n
+    for n in 4 6 8 11 12; do
+        run run_t 5 sh -c 'for fd in 3 4 5 6 7 8 9; do eval "exec $fd>&-"; done; ulimit -n $1; exec "$DLOCK" --slots 2 x touch ran' - $n
+        assert_rc $([ $n -lt 12 ] && echo 71 || echo 0)
+        [ $n -eq 12 ] || [ ! -e ran ]
+        run -0 run_t 5 "$DLOCK" -n x true
+    done
+    [ -e ran ]
+}

@@ -1,0 +1,276 @@
+#!/usr/bin/env bats
+# shared.bats - shared locks and slots in a real redis-server: the batch that one release lets in, waiters that are
+# stopped, other programs, and what ends a hold. What holds for each store is in the contract.
+
+# bats file_tags=long
+bats_require_minimum_version 1.5.0
+load ../../support/common
+load ../../support/redis
+load ../../support/redislock
+
+setup_file() {
+    export BATS_NO_PARALLELIZE_WITHIN_FILE=true
+    redis_start
+}
+teardown_file() { redis_stop; }
+setup() {
+    dlock_setup
+    L="redis://127.0.0.1:$REDIS_PORT#$NAME"
+}
+teardown() { dlock_teardown; }
+
+# holds ID [ARG...]: it holds until the file go.ID is there. in.ID: its slot; PIDS[ID].
+declare -gA PIDS
+holds() {
+    local id=$1
+    shift
+    start_log "holds.$id.log" "$DLOCK" "$@" "$L" sh -c 'echo "${DLOCK_SLOT:--}" >"in.$1"; "$HELPERS/await" "go.$1"' - "$id"
+    PIDS[$id]=$STARTED
+}
+is_in() { wait_for "${2:-5}" test -s "in.$1" || fail "$1: $(cat "holds.$1.log")"; }
+end() {
+    local id
+    for id; do : >"go.$id"; done
+    for id; do exits 0 8 "${PIDS[$id]}"; done
+}
+# waits N ID [ARG...]: as holds; returns when it is the N-th in the queue.
+waits() {
+    holds "${@:2}"
+    wait_for 5 queue_is "$1" || fail "$(cat "holds.$2.log")"
+}
+stop() { kill -STOP "${PIDS[$1]}" && wait_for 5 pid_stopped "${PIDS[$1]}"; }
+own_in_line() { [ "$(own zcard "{$NAME}:dlock:queue")" = "$1" ]; }
+own_holders_are() { [ "$(own zcard "$(own --raw keys "{$NAME}:dlock:holders:*")")" = "$1" ]; }
+calls() { own info commandstats | tr -d '\r' | sed -n "s/^cmdstat_$1:calls=\([0-9]*\),.*/\1/p"; }
+total() {
+    own info commandstats | tr -d '\r' |
+        awk -F'[:=,]' '/^cmdstat_/ && $1 !~ /_(info|config|zcard|keys|pttl|getrange)/ { n += $3 } END { print n }'
+}
+
+# Each grant calls the next one: two messages, and one try of each reader.
+# bats test_tags=slow
+@test "one release lets 50 readers in, each for the same work" {
+    local n i
+    own_server
+    for n in 10 50; do
+        hold --ttl 100
+        for ((i = 1; i <= n; i++)); do holds "$n-$i" -s --ttl 100; done
+        wait_for 20 own_in_line $n
+        own config resetstat >/dev/null
+        let_go
+        wait_for 20 own_holders_are $n
+        echo "# $n readers: $(calls eval) scripts, $(calls publish) messages, $(total) commands" >&3
+        assert_between $((n + 1)) "$(calls eval)" $((n + 4 + n / 5)) "scripts for $n readers"
+        assert_between $n "$(calls publish)" $((2 * n + 4)) "messages for $n readers"
+        assert_between $((10 * n)) "$(total)" $((35 * n)) "commands for $n readers"
+        for ((i = 1; i <= n; i++)); do : >"go.$n-$i"; done
+        for ((i = 1; i <= n; i++)); do exits 0 20 "${PIDS[$n-$i]}"; done
+        [ "$(own --raw keys '*')" = "{$NAME}:dlock:fence" ] || fail "$(own keys '*')"
+    done
+}
+
+# Readers end meanwhile: that gives the stopped ones no more time.
+@test "stopped waiters in front are passed while readers hold" {
+    local i t0
+    hold --ttl 30
+    for i in 1 2 3 4 5 6 7; do waits $i r$i -s --ttl 30; done
+    waits 8 s1 -s --ttl 30
+    waits 9 s2 -s --ttl 30
+    waits 10 live -s --ttl 30
+    waits 11 w --ttl 30
+    stop s1
+    stop s2
+    let_go
+    is_in r7
+    t0=$(wall_ms)
+    for i in 1 2 3 4 5 6; do
+        nap 0.4
+        : >go.r$i
+    done &
+    is_in live 8
+    wait $!
+    assert_between 900 $(($(wall_ms) - t0)) $((3000 + BUSY)) "ms with two stopped waiters in front"
+    [ ! -e in.w ]
+    kill -CONT "${PIDS[s1]}" "${PIDS[s2]}"
+    end r1 r2 r3 r4 r5 r6 r7 live
+    is_in w
+    end w
+    is_in s1
+    is_in s2
+    end s1 s2
+}
+
+own_back() { [ "$(own pubsub channels "{$NAME}*" | grep -c .)" = "$1" ]; }
+@test "a reader that comes back has its place, and comes in as a reader" {
+    local line
+    own_server
+    hold --ttl 30
+    holds a -s --ttl 30
+    wait_for 5 own_in_line 1
+    holds b --slots 2 --ttl 30
+    wait_for 5 own_in_line 2
+    line=$(own --raw zrange "{$NAME}:dlock:queue" 0 -1 withscores)
+    [[ $line == s:*n2:* ]] || fail "$line"
+    # In this order: a waiter is back in an instant.
+    own del "{$NAME}:dlock:queue" "{$NAME}:dlock:waiters" >/dev/null
+    own client kill type pubsub >/dev/null
+    own client kill type normal skipme yes >/dev/null
+    wait_for 5 own_back 2
+    wait_for 5 own_in_line 2
+    [ "$(own --raw zrange "{$NAME}:dlock:queue" 0 -1 withscores)" = "$line" ]
+    let_go
+    is_in a
+    is_in b
+    end a b
+}
+
+# A lock file for each number shows whether two holders have it.
+# bats test_tags=slow
+@test "no two holders have the same slot, though some crash" {
+    local i pid
+    for i in 1 2 3 4 5 6 7; do
+        start_log "churn$i.log" bash -c 'for n in 1 2 3 4 5 6 7 8; do
+            "$DLOCK" -q --ttl 1 --slots 3 "$1" bash -c "exec 9>slot.\$DLOCK_SLOT; flock -n 9 || echo \$DLOCK_SLOT >>twice
+                echo \$DLOCK_SLOT >>used; sleep 0.0\$((RANDOM % 5))" || exit; done' - "$L"
+    done
+    local churn=("${STARTED_PIDS[@]}")
+    for i in 1 2; do
+        start_log crash.log "$DLOCK" --ttl 1 --slots 3 "$L" bash -c 'echo $PPID >crash; exec 9>slot.$DLOCK_SLOT; flock -n 9 || echo $DLOCK_SLOT >>twice; sleep 9'
+        pid=$STARTED
+        wait_for 9 test -s crash
+        kill -KILL "$pid"
+        rm -f crash
+    done
+    for pid in "${churn[@]}"; do exits 0 20 "$pid"; done
+    [ ! -e twice ] || fail "twice: $(cat twice)"
+    [ "$(sort used | uniq -c | awk '{ n += $1; s = s $2 } END { print n, s }')" = "56 012" ] || fail "$(sort used | uniq -c)"
+    wait_for 3 eval '[ "$(rcli --raw keys "*$NAME*")" = "{$NAME}:dlock:fence" ]'
+}
+
+@test "a crashed slot is given to the next waiter, and its number is free" {
+    holds a --slots 2 --ttl 30
+    is_in a
+    holds b --slots 2 --ttl 2
+    is_in b
+    waits 1 c --slots 2 --ttl 30
+    kill -KILL "${PIDS[b]}"
+    is_in c 4
+    [ "$(cat in.c)" = "$(cat in.b)" ]
+    end a c
+}
+
+# An expiry after 2112 does not fit its score.
+@test "no more hold slots than there are with the longest ttl" {
+    holds a --slots 2 --ttl 36500d
+    is_in a
+    holds b --slots 2 --ttl 36500d
+    is_in b
+    [ "$(cat in.a in.b | tr -d '\n')" = 01 ]
+    run -75 run_t 5 "$DLOCK" -n --slots 2 --ttl 36500d "$L" touch ran
+    [ ! -e ran ] || fail "three holders of two slots"
+    end a
+    run -0 run_t 5 "$DLOCK" -n --slots 2 --ttl 36500d "$L" sh -c 'echo $DLOCK_SLOT'
+    [ "$output" = 0 ]
+    end b
+}
+
+@test "a server without memory renews and releases shared locks and slots" {
+    own_server
+    holds a -s --ttl 2
+    holds b --slots 2 --ttl 2
+    is_in a
+    is_in b
+    own config set maxmemory 1 >/dev/null
+    run -69 run_t 5 "$DLOCK" -n -s "$L" true
+    nap 2.5
+    end b
+    own_holders_are 2 || fail "$(own keys '*')" # a, and the number that is free
+    end a
+    own_gone
+}
+
+@test "a reader whose epoch is gone is lost, and those of the next one are not" {
+    holds a -s --ttl 2
+    holds b --slots 2 --ttl 2
+    is_in a
+    is_in b
+    rcli del "$NAME"
+    holds c -s --ttl 2
+    is_in c
+    exits 79 4 "${PIDS[a]}"
+    exits 79 4 "${PIDS[b]}"
+    grep -q "it expired, was deleted" holds.a.log
+    # Another program instead: at once, for a renewal in between would only miss it.
+    rcli set "$NAME" foreign px 60000
+    exits 79 4 "${PIDS[c]}"
+    grep -q "another program took it" holds.c.log
+    [ "$(rcli get "$NAME")" = foreign ]
+}
+
+@test "redis-py's Lock keeps readers and slots out, and they keep it out" {
+    /usr/bin/python3 -c 'import redis' 2>/dev/null || skip "python3-redis is not installed"
+    cat >lock.py <<PY
+import redis, subprocess
+r = redis.Redis(port=$REDIS_PORT)
+for kind in ("-s", "--slots=2"):
+    l = r.lock("$NAME", timeout=10)
+    assert l.acquire(blocking=False)
+    rc = subprocess.call(["$DLOCK", "-q", "-n", kind, "$L", "true"])
+    assert rc == 75, rc
+    w = subprocess.Popen(["$DLOCK", kind, "$L", "sh", "-c", "echo; read x"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    l.release()
+    w.stdout.readline()
+    assert not r.lock("$NAME", timeout=10).acquire(blocking=False)
+    w.communicate(b"\n")
+    assert w.returncode == 0
+    l = r.lock("$NAME", timeout=10)
+    assert l.acquire(blocking=False)
+    l.release()
+PY
+    run_t 10 /usr/bin/python3 lock.py
+}
+
+@test "another number of slots is refused, also while the first only wait" {
+    hold
+    waits 1 a --slots 2
+    run -65 run_t 3 "$DLOCK" --slots 3 "$L" touch ran
+    assert_out "--slots 2"
+    assert_out "--slots 3"
+    [ ! -e ran ]
+    let_go
+    is_in a
+    end a
+}
+
+@test "--status names shared holders, slots, and what waiters wait for" {
+    holds a -s
+    holds b --slots 2
+    is_in a
+    is_in b
+    waits 1 w
+    waits 2 r -s
+    run run_t 5 "$DLOCK" --status --json "$L"
+    assert_rc 75
+    echo "$output" | /usr/bin/python3 -c 'import json, sys
+s = json.load(sys.stdin)
+assert sorted((h["mode"], h.get("slot")) for h in s["holders"]) == [("shared", None), ("slots", 0)], s
+assert [w.get("mode") for w in s["waiters"]] == [None, "shared"], s
+assert s["slots"] == 2 and s["slots_held"] == 1, s
+assert len({h["fence"] for h in s["holders"]}) == 1 and all(h["lease_left_ms"] > 0 for h in s["holders"]), s'
+    end a b w r
+}
+
+@test "a restarted server lets no reader in beside readers before its grace is over" {
+    own_server
+    L="${L%#*}?restart-grace=60s#$NAME"
+    run run_t 5 "$DLOCK" -n "$L" true
+    assert_rc 75
+    own set "$NAME" dlock:shared:00 px 60000
+    own zadd "{$NAME}:dlock:holders:00" 9999999999999 "s:00 dlock1"
+    run run_t 5 "$DLOCK" -n -s "$L" touch ran
+    assert_rc 75
+    run run_t 5 "$DLOCK" -n --slots 2 "$L" touch ran
+    assert_rc 75
+    [ ! -e ran ]
+    run -0 run_t 5 "$DLOCK" -n -s "${L/60s/0}" true
+}

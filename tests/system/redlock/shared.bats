@@ -1,0 +1,235 @@
+#!/usr/bin/env bats
+# shared.bats - readers (-s) of a lock that a majority of servers grants.
+
+bats_require_minimum_version 1.5.0
+
+load ../../support/common
+load ../../support/redis
+load ../../support/redlock
+
+setup() {
+    dlock_setup
+    own_nodes
+}
+teardown() { dlock_teardown; }
+
+# reader ID [ARG...]: it holds until the file go.ID is there; its fence is in the file in.ID.
+declare -gA READER
+reader() {
+    rm -f "in.$1" "go.$1"
+    start_log "reader.$1.log" "$DLOCK" -s "${@:2}" "$L" sh -c 'echo $DLOCK_FENCE >in.$1; "$HELPERS/await" go.$1' - "$1"
+    READER[$1]=$STARTED
+    wait_for 5 test -s "in.$1" || fail "$1: $(cat "reader.$1.log")"
+}
+end() { # ID...
+    local id
+    for id; do : >"go.$id"; done
+    for id; do exits 0 8 "${READER[$id]}"; done
+}
+refused() {
+    run -75 run_t 5 "$DLOCK" -n "$@" "$L" touch ran
+    [ ! -e ran ] || final "a writer ran beside readers"
+}
+# stands N K...: as many readers stand on each of these nodes.
+stands() {
+    local k
+    for k in "${@:2}"; do
+        rl_ask "$k" get "$NAME" && [[ $ANSWER == dlock:shared:* ]] || return
+        rl_ask "$k" zcard "{$NAME}:dlock:holders:${ANSWER#dlock:shared:}" && [ "$ANSWER" = "$1" ] || return
+    done
+}
+
+@test "readers stand together without a minority of the nodes" {
+    reader a
+    rl_die 1 2
+    reader b
+    refused
+    run -75 run_t 5 "$DLOCK" --status "$L"
+    [ "$(grep -c 'held (shared)' <<<"$output")" = 2 ] || fail "$output"
+    [[ $output == *"pid ${READER[a]}"* && $output == *"pid ${READER[b]}"* ]] || fail "$output"
+    # A node that only one of them could reach does not hide the other.
+    end a
+    refused
+    end b
+    quick -n "$L" true
+    nothing_left 3 4 5
+}
+
+@test "one node in common excludes a writer, and a reader" {
+    rl_die 4 5
+    reader a --ttl 60
+    rl_revive 4 5
+    rl_freeze 1 2
+    refused -x
+    rl_thaw 1 2
+    end a
+    wait_for 5 rl_gone "$NAME"
+    rl_freeze 4 5
+    hold --ttl 60
+    rl_thaw 4 5
+    rl_freeze 1 2
+    refused -s
+    rl_thaw 1 2
+    let_go
+    nothing_left
+}
+
+@test "nodes that were emptied under readers get them back, and no writer comes in" {
+    local k
+    reader a --ttl 2
+    reader b --ttl 2
+    for k in 1 2; do
+        rl $k flushall
+        refused
+        wait_for 3 stands 2 $k || fail "$(cat reader.*.log)"
+        refused
+    done
+    # Another program has one of them: it keeps it.
+    rl 3 flushall
+    rl 3 set "$NAME" theirs px 60000
+    wait_for 4 rl_renewals 1 3
+    [ "$(rl 3 get "$NAME")" = theirs ]
+    refused
+    end a b
+    rl 3 del "$NAME"
+    nothing_left
+}
+
+@test "readers whose lock another program took on a majority are lost" {
+    reader a --ttl 2
+    reader b --ttl 2
+    on "1 2 3" del "$NAME"
+    on "1 2 3" set "$NAME" theirs px 60000
+    exits 79 5 "${READER[a]}"
+    exits 79 5 "${READER[b]}"
+    grep -q 'is lost: .*not ours on 3 of 5 servers: another program' reader.a.log || fail "$(cat reader.a.log)"
+    [ "$(rl_count "get $NAME" theirs)" = 3 ]
+    on "1 2 3" del "$NAME"
+    # What the readers have left there expires.
+    wait_for 4 nothing_left
+}
+
+@test "a node's own clients and the majority exclude each other" {
+    local here
+    here="redis://127.0.0.1:$(rl_port 2)#$NAME"
+    reader a
+    run -75 run_t 5 "$DLOCK" -n "$here" true
+    run -0 run_t 5 "$DLOCK" -s -n "$here" true
+    end a
+    run -0 run_t 5 "$DLOCK" -n "$here" true
+    own_nodes 1
+    here="redis://127.0.0.1:$(rl_port 1)#$NAME"
+    L=$here reader a
+    refused
+    run -0 run_t 5 "$DLOCK" -s -n "$L" true
+    run -75 run_t 5 "$DLOCK" --status "$L"
+    [[ $output == *"held (shared)"*"pid ${READER[a]}"* ]] || fail "$output"
+    end a
+    nothing_left
+}
+
+@test "fences of readers stand between those of writers, whichever majority grants" {
+    local round out fence last=0 writer=0
+    # The clock of node 3 was wrong once: only a reader's majority sees its counter, at first.
+    for round in "-x 4 5" "-s 1 2" "ahead" "-s 1 5" "-x 3 4" "-s 1 3" "-s 2 3" "-x 4 5"; do
+        if [ "$round" = ahead ]; then
+            rl 3 set "{$NAME}:dlock:fence" 5000000000000000
+            continue
+        fi
+        out=${round#* }
+        # shellcheck disable=SC2086
+        rl_freeze $out
+        fence=$("$DLOCK" --ttl 20 "${round%% *}" "$L" sh -c 'echo $DLOCK_FENCE' 3>&-)
+        # shellcheck disable=SC2086
+        rl_thaw $out
+        if [ "${round%% *}" = -s ]; then
+            [ "$fence" -ge "$writer" ] || final "$round out: a reader's $fence after a writer's $writer"
+        else
+            [ "$fence" -gt "$last" ] || final "$round out: a writer's $fence after $last"
+            writer=$fence
+        fi
+        last=$fence
+        # The next one must not find the lock on what was away.
+        wait_for 5 rl_gone "$NAME"
+    done
+    [ "$writer" -gt 5000000000000000 ]
+}
+
+@test "a waiting writer that is stopped or killed holds up readers for a moment only" {
+    local sig t0 took writer
+    for sig in STOP KILL; do
+        reader a --ttl 60
+        start_log "writer.log" "$DLOCK" --ttl 60 "$L" true
+        writer=$STARTED
+        wait_for 5 watched 1
+        refused -s
+        kill -$sig "$writer"
+        if [ $sig = KILL ]; then
+            wait_for 2 watched 0
+            run -0 run_t 5 "$DLOCK" -s -n "$L" true
+            end a
+            continue
+        fi
+        start_log "late.log" "$DLOCK" -s --ttl 60 "$L" "$HELPERS/clock" "$T/got"
+        READER[b]=$STARTED
+        wait_for 5 watched_by 2
+        t0=$("$HELPERS/clock")
+        end a b
+        took=$((($(cat got) - t0) / 1000000))
+        assert_between 0 $took $((2500 + SLOW)) "ms behind a stopped writer"
+        kill -CONT "$writer"
+        exits 0 5 "$writer"
+    done
+    nothing_left
+}
+# watched_by N: so many stand in line on each node.
+watched_by() { [ "$(rl_count "zcard {$NAME}:dlock:queue" "$1")" = 5 ]; }
+
+@test "restarted nodes do not vote while a reader's longer ttl may last" {
+    local id holders long
+    own_nodes 3
+    # One that was given back counts no more.
+    reader c --ttl 600
+    end c
+    reader a --ttl 60
+    reader b --ttl 2
+    [ "$(rl 3 get "{$NAME}:dlock:longest")" = 60000 ]
+    L=$(rl_uri "$NAME" -)
+    for id in a b; do kill -KILL "${READER[$id]}"; done
+    # Of two readers a node names the one with the later expiry: here the one with the shorter ttl.
+    rl_ask 3 get "$NAME"
+    holders="{$NAME}:dlock:holders:${ANSWER#dlock:shared:}"
+    long=$(rl 3 zrange "$holders" 0 -1 | grep 'ttl=60000')
+    rl 3 zadd "$holders" 1 "$long"
+    rl_die 1 2
+    rl_revive 1 2
+    wait_for 8 up_for 4 1
+    wait_for 8 up_for 4 2
+    run -75 run_t 5 "$DLOCK" --ttl 1 -n "$L" touch ran
+    [ ! -e ran ] || final "a writer ran beside a reader"
+    # That node 3 knew of the longer one was the reason.
+    rl 3 del "{$NAME}:dlock:longest"
+    run -0 run_t 5 "$DLOCK" --ttl 1 -n "$L" true
+}
+up_for() { rl_ask "$2" info server && [[ $ANSWER =~ uptime_in_seconds:([0-9]+) ]] && [ "${BASH_REMATCH[1]}" -ge "$1" ]; }
+
+# bats test_tags=slow
+@test "a writer comes in beside 20 readers without pause" {
+    local i t0 took worst=0 pids=()
+    for ((i = 0; i < 20; i++)); do
+        start_log "reader$i.log" sh -c 'until [ -e stop ]; do "$1" -s --ttl 5 "$2" sh -c "echo >>ran; sleep .1" || exit; done' - "$DLOCK" "$L"
+        pids+=("$STARTED")
+    done
+    wait_for 10 eval '[ "$(wc -l <ran)" -ge 40 ]'
+    for i in 1 2 3; do
+        t0=$(clock)
+        run -0 run_t 20 "$DLOCK" --ttl 5 "$L" "$HELPERS/clock" "$T/got"
+        took=$((($(cat got) - t0) / 1000000))
+        [ $took -le $worst ] || worst=$took
+    done
+    : >stop
+    for i in "${pids[@]}"; do exits 0 10 "$i"; done
+    echo "# the writer waited for $worst ms at most, beside $(wc -l <ran) readers" >&3
+    assert_between 0 $worst $((5000 + SLOW)) "ms"
+    nothing_left
+}

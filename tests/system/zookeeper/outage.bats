@@ -1,0 +1,163 @@
+#!/usr/bin/env bats
+# outage.bats - waiting for a lock in ZooKeeper while no server serves, or none can be reached: the wait goes on for as
+# long as it may.
+
+# bats file_tags=long,thread
+bats_require_minimum_version 1.5.0
+
+load ../../support/common
+load ../../support/fake
+load ../../support/zookeeper
+load ../../support/zkline
+
+setup_file() {
+    export BATS_NO_PARALLELIZE_WITHIN_FILE=true
+    zk_start
+}
+teardown_file() { zk_stop_all; }
+
+setup() {
+    dlock_setup
+    fake_setup # the command that tells what happens to it
+    at_server "$ZK_PORT"
+}
+teardown() { dlock_teardown; }
+
+# ---------------------------------------------------------------- helpers ---
+
+# after MS T0: a moment that long after T0 (ms) has come.
+after() { wait_for 15 beyond $(($2 + $1)); }
+# The queue is empty, no session and no container is left.
+no_trace() {
+    wait_for 5 line_is 0
+    wait_for 8 not_there "/$NAME"
+    wait_for 5 no_session "${1:-default}"
+}
+
+# ------------------------------------------------------------------------------
+
+# bats test_tags=slow
+@test "a wait outlasts five ttls without a server, --retry waits for one, places may be kept" {
+    local t0 before pids=() i ttls=("" 30 1)
+    own_server
+    # A quarter of its lease is longer than the outage.
+    background --ttl 40 "$L" $SUBJECT -u "$T/end"
+    wait_for 5 running
+    for i in 1 2; do
+        OPTS="--ttl ${ttls[i]}" wait_in_line $((i + 1)) sh -c "echo $i >>'$T/order'"
+        pids[i]=$WAITER
+    done
+    # They have no place that matters: their time ends during the outage, after it, or they are told to go.
+    OPTS="--ttl 1 -w 3" wait_in_line 4 touch "$T/ran"
+    pids[3]=$WAITER
+    OPTS="--ttl 1 -w 10" wait_in_line 5 touch "$T/ran"
+    pids[4]=$WAITER
+    OPTS="--ttl 1" wait_in_line 6 touch "$T/ran"
+    pids[5]=$WAITER
+    before=$(node 2)
+    wait_for 5 watches_are 5 own
+    zk_kill own
+    t0=$(now_ms)
+    run run_t 5 "$DLOCK" "$L" touch "$T/ran"
+    assert_rc 69
+    assert_between 0 $(($(now_ms) - t0)) $((600 + SLOW)) "without --retry (ms)"
+    start_log retry.log "$DLOCK" --retry -w 40 "${L}2" touch "$T/retried"
+    pids[6]=$STARTED
+    start_log short.log "$DLOCK" --retry -w 1.2 "$L" touch "$T/ran"
+    exits 69 3 "$STARTED"
+    file_has short.log "refused"
+    exits 69 6 "${pids[3]}"
+    [ "$(grep -c '' wait4.log)" -le 2 ] || fail "$(cat wait4.log)"
+    kill -TERM "${pids[5]}"
+    exits 143 2 "${pids[5]}"
+    # What a server does that has no quorum: it hangs up. They do not ask all the time.
+    start_log hang-ups /usr/bin/python3 -u -c 'import socket, sys
+s = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+while True:
+    s.accept()[0].close()
+    print(".")' "$ZK_PORT"
+    after 5200 "$t0"
+    kill "$STARTED"
+    wait_for 5 pid_gone "$STARTED"
+    i=$(wc -l <hang-ups)
+    assert_between 4 "$i" 55 "connections of four waiters and a holder in 2 s"
+    for i in 1 2 4 6; do pid_alive "${pids[i]}" || fail "$i: $(cat ./*.log)"; done
+    zk_restart own
+    exits 75 8 "${pids[4]}"
+    # A server that starts may accept a connection and never serve it: then the connect time-out counts.
+    exits 0 12 "${pids[6]}"
+    [ -e retried ]
+    # The sessions live on, as no server was there to end them. But one of 1 s may end before its client is back.
+    [ "$(node 2)" = "$before" ] || fail "$before, now $(line)"
+    [ "$(count_seen main sig 15)" = 0 ] && [ ! -e order ]
+    touch end
+    ended
+    assert_rc 0
+    exits 0 5 "${pids[1]}"
+    exits 0 5 "${pids[2]}"
+    [ "$(tr '\n' ' ' <order)" = "1 2 " ] || fail "order: $(tr '\n' ' ' <order)"
+    [ ! -e ran ]
+    no_violations
+    no_trace own
+}
+
+# bats test_tags=slow
+@test "a waiter whose session has ended meanwhile joins the queue again" {
+    local t0 old first
+    proxy pass
+    background --ttl 30 "$L" $SUBJECT -u "$T/end"
+    wait_for 5 running
+    L=$P OPTS="--ttl 1" wait_in_line 2 sh -c "echo 1 >>'$T/order'"
+    first=$WAITER
+    old=$(node 2)
+    OPTS="--ttl 30" wait_in_line 3 sh -c "echo 2 >>'$T/order'"
+    # Only the first one is cut off; no end of a connection comes through.
+    kill -STOP "$PROXY"
+    t0=$(now_ms)
+    wait_for 5 not_there "$old"
+    after 2200 "$t0"
+    pid_alive "$first" || fail "$(cat wait2.log)"
+    line_is 2
+    kill -CONT "$PROXY"
+    wait_for 8 line_is 3
+    wait_for 5 watches_are 2
+    # At the end, behind the other one.
+    [ ! -e order ]
+    touch end
+    ended
+    assert_rc 0
+    exits 0 5 "$WAITER"
+    exits 0 5 "$first"
+    [ "$(tr '\n' ' ' <order)" = "2 1 " ] || fail "order: $(tr '\n' ' ' <order)"
+    no_violations
+    end_proxy
+    no_trace
+}
+
+# bats test_tags=slow
+@test "a wait outlasts a stopped server and the loss of its data" {
+    local t0
+    own_server
+    background --ttl 40 "$L" $SUBJECT
+    wait_for 5 running
+    waiter got --ttl 1 --connect-timeout 1
+    zk_freeze own
+    t0=$(now_ms)
+    after 2200 "$t0"
+    pid_alive "$WAITER" || fail "$(cat got.log)"
+    zk_thaw own
+    # It has ended the waiter's session, not the holder's.
+    wait_for 8 watches_are 1 own
+    line_is 2
+    [ ! -e got ]
+    kill -KILL "$K"
+    wait_for 5 tree_gone
+    # No server knows of the lock any more.
+    zk_kill own
+    zk_wipe own
+    zk_restart own
+    wait_exit 8 "$WAITER" || fail "$(cat got.log)"
+    [ -s got ]
+    no_violations
+    no_trace own
+}

@@ -1,0 +1,314 @@
+/* The lines of --events (cli/events.c); tests/system/cli/events.bats reads them with a JSON parser. */
+#include "events.h"
+#include "messages.h"
+#include "sink.h"
+#include "unit.h"
+#include "util.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#define SEC DLOCK_SEC
+
+static int reader;
+static char text[64 << 10];
+
+static struct events *open_events(void)
+{
+    struct events *e = NULL;
+    char number[16];
+    int p[2];
+
+    if (!CHECK_INT(pipe(p), 0))
+        exit(1);
+    reader = p[0];
+    fcntl(reader, F_SETFL, O_NONBLOCK);
+    snprintf(number, sizeof(number), "%d", p[1]);
+    CHECK_INT(events_open(&e, number, NULL), 0);
+    events_set_lock(e, "job", "redis://h:6379/0");
+    return e;
+}
+
+/* What was written since the last call, without what differs from run to run: version, time, pid. */
+static const char *lines(void)
+{
+    ssize_t n = read(reader, text, sizeof(text) - 1);
+    char *to = text;
+
+    text[n > 0 ? n : 0] = '\0';
+    for (char *at = text; *at;) {
+        char *end = strchr(at, '\n'), *event = strstr(at, "\"event\""), *when, *rest;
+        if (!end || strncmp(at, "{\"v\":1,", 7) != 0 || event != at + 7)
+            return "no line";
+        when = strstr(at, ",\"time\":\"");
+        rest = when ? strstr(when, ",\"pid\":") : NULL;
+        if (!rest || rest > end || rest - when != 34)
+            return "no time";
+        rest += strcspn(rest + 1, ",}") + 1;
+        memmove(to, event, (size_t)(when - event));
+        to += when - event;
+        memmove(to, rest, (size_t)(end + 1 - rest));
+        to += end + 1 - rest;
+        at = end + 1;
+    }
+    *to = '\0';
+    return text;
+}
+
+static void close_events(struct events *e)
+{
+    events_close(e);
+    close(reader);
+}
+
+#define JOB ",\"lock\":\"job\",\"store\":\"redis://h:6379/0\""
+
+TEST(without_the_option_there_is_no_object_and_every_call_is_fine)
+{
+    struct events *e = (struct events *)text;
+    struct pollfd p;
+
+    CHECK_INT(events_open(&e, NULL, NULL), 0);
+    CHECK_NULL(e);
+    CHECK_INT(events_fd(e), -1);
+    events_start_thread(e);
+    events_set_lock(e, "a", "b");
+    events_waiting(e, NULL, 0, 0);
+    events_turn(e, 0);
+    CHECK_INT(events_wake(e), DLOCK_NEVER);
+    events_granted(e, &(struct dlock_info){.fence = 1}, 1, 0);
+    events_renewed(e);
+    events_trouble(e, "", 0, 0, 0);
+    events_recovered(e, 0, 0);
+    events_lost(e, "");
+    events_term(e, 0);
+    events_kill(e);
+    events_released(e, "confirmed", 0);
+    events_end(e, &(struct events_end){0}, 0);
+    events_flush(e);
+    CHECK_INT(events_interest(e, &p), 0);
+    events_close(e);
+}
+
+TEST(a_run_is_told_from_wait_to_end)
+{
+    struct events *e = open_events();
+    int64_t t = dlock_now();
+    struct dlock_info holder = {.pid = 7,
+                                .host = "web1",
+                                .user = "root",
+                                .command = "backup.sh",
+                                .note = "n",
+                                .since_ms = 1000,
+                                .waited_ms = 5,
+                                .fence = UINT64_C(9007199254740993)};
+
+    events_waiting(e, &holder, 2, t);
+    CHECK_STR(lines(),
+              "\"event\":\"waiting\"" JOB
+              ",\"wait_ms\":0,\"place\":2,\"holder\":{\"host\":\"web1\","
+              "\"pid\":7,\"user\":\"root\",\"command\":\"backup.sh\",\"note\":\"n\",\"since_ms\":"
+              "1000,\"waited_ms\":5,\"fence\":\"9007199254740993\"}}\n");
+    t += 3 * SEC;
+    events_granted(e, &(struct dlock_info){.fence = 42}, 30 * SEC, t);
+    CHECK_HAS(lines(), "\"event\":\"granted\"" JOB ",\"wait_ms\":");
+    CHECK_HAS(text, ",\"fence\":\"42\",\"lease_left_ms\":30000}\n");
+    events_renewed(e);
+    events_renewed(e);
+    events_trouble(e, "no \"answer\"", t, 4 * SEC, t + 10 * SEC);
+    CHECK_STR(lines(), "\"event\":\"trouble\"" JOB ",\"for_ms\":10000,\"term_in_ms\":4000,"
+                       "\"reason\":\"no \\\"answer\\\"\"}\n");
+    events_trouble(e, "", t, -1, t);
+    CHECK_STR(lines(), "\"event\":\"trouble\"" JOB ",\"for_ms\":0}\n");
+    events_recovered(e, t, t + 11 * SEC);
+    CHECK_STR(lines(), "\"event\":\"recovered\"" JOB ",\"after_ms\":11000}\n");
+    events_lost(e, "gone");
+    events_term(e, 5 * SEC);
+    events_kill(e);
+    CHECK_STR(lines(), "\"event\":\"lost\"" JOB ",\"reason\":\"gone\"}\n"
+                       "\"event\":\"term\"" JOB ",\"kill_in_ms\":5000}\n"
+                       "\"event\":\"kill\"" JOB "}\n");
+    events_released(e, "unconfirmed", t + 20 * SEC);
+    CHECK_STR(lines(),
+              "\"event\":\"released\"" JOB ",\"hold_ms\":20000,\"how\":\"unconfirmed\"}\n");
+    events_end(e, &(struct events_end){EVENTS_LOST, 15, 79, NULL}, t + 30 * SEC);
+    CHECK_HAS(lines(), "\"event\":\"end\"" JOB ",\"outcome\":\"lost\",\"wait_ms\":");
+    CHECK_HAS(text,
+              ",\"hold_ms\":20000,\"fence\":\"42\",\"renewals\":2,\"signal\":15,\"exit_code\":"
+              "79,\"reason\":\"gone\",\"dropped\":0}\n");
+    events_end(e, &(struct events_end){EVENTS_ERROR, -1, 71, NULL}, t);
+    CHECK_STR(lines(), "");
+    close_events(e);
+}
+
+TEST(what_is_not_known_is_left_out)
+{
+    struct events *e = NULL;
+
+    e = open_events();
+    events_waiting(e, NULL, 0, dlock_now());
+    CHECK_STR(lines(), "\"event\":\"waiting\"" JOB ",\"wait_ms\":0}\n");
+    events_released(e, "nothing", dlock_now()); /* a cancelled wait: nothing was granted */
+    events_end(e, &(struct events_end){EVENTS_TIMEOUT, -1, 75, NULL}, dlock_now());
+    CHECK_STR(lines(), "\"event\":\"end\"" JOB ",\"outcome\":\"timeout\",\"wait_ms\":0,"
+                       "\"renewals\":0,\"exit_code\":75,\"dropped\":0}\n");
+    close_events(e);
+}
+
+TEST(a_grant_says_how_the_lock_is_shared)
+{
+    struct events *e = open_events();
+    struct dlock_info held = {.mode = DLOCK_SHARED, .fence = 7};
+
+    events_granted(e, &held, DLOCK_NEVER, 1);
+    CHECK_HAS(lines(), ",\"wait_ms\":0,\"mode\":\"shared\",\"fence\":\"7\"}\n");
+    held = (struct dlock_info){.mode = DLOCK_SLOTS, .slots = 3, .slot = 1};
+    events_granted(e, &held, 2 * SEC, 1);
+    CHECK_HAS(lines(), ",\"wait_ms\":0,\"mode\":\"slots\",\"slots\":3,\"slot\":0,"
+                       "\"lease_left_ms\":2000}\n");
+    held.slot = 0; /* a store that does not number them */
+    events_granted(e, &held, 2 * SEC, 1);
+    CHECK_HAS(lines(), ",\"mode\":\"slots\",\"slots\":3,\"lease_left_ms\":2000}\n");
+    close_events(e);
+}
+
+TEST(a_wait_has_a_line_for_each_change_but_at_most_one_a_second)
+{
+    struct events *e = open_events();
+    int64_t t = dlock_now();
+    struct dlock_info holder = {.pid = 1, .waited_ms = -1};
+
+    events_waiting(e, &holder, 3, t);
+    CHECK_HAS(lines(), "\"place\":3");
+    events_waiting(e, &holder, 3, t + 2 * SEC); /* no change */
+    CHECK_STR(lines(), "");
+    CHECK_INT(events_wake(e), DLOCK_NEVER);
+    events_waiting(e, &holder, 2, t + 2 * SEC);
+    CHECK_HAS(lines(), "\"place\":2");
+    holder.pid = 2;
+    events_waiting(e, &holder, 2, t + 2 * SEC + 1);
+    holder.pid = 3;
+    events_waiting(e, &holder, 1, t + 2 * SEC + 2);
+    CHECK_STR(lines(), "");
+    CHECK_INT(events_wake(e), t + 3 * SEC);
+    events_turn(e, t + 3 * SEC - 1);
+    CHECK_STR(lines(), "");
+    events_turn(e, t + 3 * SEC);
+    CHECK_HAS(lines(), "\"place\":1,\"holder\":{\"pid\":3}");
+    CHECK_INT(events_wake(e), DLOCK_NEVER);
+    events_waiting(e, NULL, 1, t + 3 * SEC + 1);
+    /* What was held back is old now. */
+    events_granted(e, &(struct dlock_info){0}, DLOCK_NEVER, t + 3 * SEC + 2);
+    CHECK_INT(events_wake(e), DLOCK_NEVER);
+    events_turn(e, t + 9 * SEC);
+    CHECK_HAS(lines(), "\"event\":\"granted\"");
+    CHECK(!strstr(text, "waiting") && !strstr(text, "lease_left_ms") && !strstr(text, "fence"));
+    close_events(e);
+}
+
+/* Fills an array with the text that grows most. */
+#define FILL(a, c) (memset(a, c, sizeof(a) - 1), (a)[sizeof(a) - 1] = '\0')
+
+TEST(the_longest_line_fits_and_ends_whole)
+{
+    static const char bytes[] = {'"', '\\', 'x', 1, (char)0xff};
+    char lock[5000], reason[512];
+
+    for (size_t i = 0; i < sizeof(bytes); i++) {
+        struct events *e = open_events();
+        struct dlock_info holder = {.foreign = true,
+                                    .mode = DLOCK_SLOTS,
+                                    .slots = DLOCK_MAX_SLOTS,
+                                    .slot = DLOCK_MAX_SLOTS,
+                                    .pid = INT32_MAX,
+                                    .since_ms = INT64_MAX,
+                                    .waited_ms = INT64_MAX,
+                                    .fence = UINT64_MAX};
+        FILL(lock, bytes[i]);
+        FILL(reason, bytes[i]);
+        FILL(holder.host, bytes[i]);
+        FILL(holder.user, bytes[i]);
+        FILL(holder.command, bytes[i]);
+        FILL(holder.note, bytes[i]);
+        events_set_lock(e, lock, lock);
+        events_waiting(e, &holder, INT32_MAX, INT64_MAX / 2);
+        ssize_t n = read(reader, text, sizeof(text));
+        CHECK(n > 2500 && n <= SINK_LINE);
+        CHECK(n > 0 && memcmp(text + n - 3, "}}\n", 3) == 0);
+        CHECK(memchr(text, '\n', (size_t)n) == text + n - 1);
+        events_granted(e, &holder, INT64_MAX - 1, 1);
+        n = read(reader, text, sizeof(text));
+        events_end(e, &(struct events_end){EVENTS_UNAVAILABLE, 255 << 8, 255, reason}, INT64_MAX);
+        n = read(reader, text, sizeof(text));
+        CHECK(n > 2000 && n <= SINK_LINE);
+        text[n > 0 ? n : 0] = '\0';
+        CHECK_HAS(text, ",\"dropped\":0}\n");
+        close_events(e);
+    }
+}
+
+TEST(texts_are_cut_between_characters_and_secrets_hidden)
+{
+    struct events *e = open_events();
+    char lock[2000];
+
+    FILL(lock, '"');
+    events_set_lock(e, lock, "é");
+    events_kill(e);
+    CHECK_HAS(lines(),
+              "\\\"\\\"...\",\"store\":\"é\"}\n"); /* no odd backslash in front of the dots */
+    CHECK_INT(strstr(text, "...") - strstr(text, "lock\":\"") - 7, 896);
+    events_set_lock(e, "a", "b");
+    events_lost(e, "cannot reach redis://u:geheim@h/0?password=geheim");
+    CHECK_HAS(lines(), "\"reason\":\"cannot reach redis://***@h/0?password=***\"}\n");
+    close_events(e);
+}
+
+TEST(what_a_full_pipe_drops_is_counted_in_the_last_line)
+{
+    struct events *e = open_events();
+    char c[4096];
+
+    fcntl(reader, F_SETPIPE_SZ, 8192);
+    for (int i = 0; i < 200; i++)
+        events_kill(e);
+    while (read(reader, c, sizeof(c)) > 0)
+        ;
+    events_end(e, &(struct events_end){EVENTS_EXITED, 0, 0, NULL}, dlock_now());
+    lines();
+    CHECK_HAS(text, "\"exit_status\":0,\"exit_code\":0,\"dropped\":");
+    CHECK(strstr(text, "\"dropped\":0}") == NULL);
+    close_events(e);
+}
+
+TEST(a_line_that_is_drawn_at_the_same_terminal_is_erased_first)
+{
+    int master = posix_openpt(O_RDWR | O_NOCTTY), slave, save = dup(2);
+    struct events *e = NULL;
+    char number[16];
+
+    REQUIRE(master >= 0 && grantpt(master) == 0 && unlockpt(master) == 0);
+    REQUIRE((slave = open(ptsname(master), O_RDWR | O_NOCTTY)) >= 0);
+    snprintf(number, sizeof(number), "%d", slave);
+    dup2(slave, 2);
+    REQUIRE_INT(events_open(&e, number, NULL), 0);
+    message_draw("waiting");
+    events_waiting(e, NULL, 1, SEC);
+    dup2(save, 2);
+    close(save);
+    /* The terminal hands over what was written a moment later, perhaps in pieces. */
+    struct pollfd p = {.fd = master, .events = POLLIN};
+    size_t at = 0;
+    text[0] = '\0';
+    while (!strchr(text, '\n') && poll(&p, 1, 5000) == 1) {
+        ssize_t n = read(master, text + at, sizeof(text) - 1 - at);
+        if (n <= 0)
+            break;
+        text[at += (size_t)n] = '\0';
+    }
+    CHECK_HAS(text, "waiting\033[K\r\033[K{\"v\":1");
+    events_close(e);
+    close(master);
+}
+
+UNIT_MAIN

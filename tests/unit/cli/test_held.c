@@ -1,0 +1,179 @@
+/* test_held.c - DLOCK_HELD, and which inner locks a hold allows. */
+#include "held.h"
+#include "unit.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define TOKEN_A "0123456789abcdef0123456789abcdef"
+#define TOKEN_B "fedcba9876543210fedcba9876543210"
+
+static struct held entry(uint64_t digest, const char *token, const char *socket)
+{
+    struct held e = {.digest = digest};
+
+    snprintf(e.token, sizeof(e.token), "%s", token);
+    snprintf(e.socket, sizeof(e.socket), "%s", socket);
+    return e;
+}
+
+TEST(an_entry_replaces_that_of_the_same_lock_and_comes_last)
+{
+    char one[HELD_SIZE], two[HELD_SIZE], three[HELD_SIZE];
+    struct held a = entry(1, TOKEN_A, "a"), b = entry(0xb, TOKEN_B, "b"),
+                c = entry(1, TOKEN_B, "c");
+    struct held found;
+
+    CHECK_STR(held_add(one, NULL, &a, 1), "DLOCK_HELD=0000000000000001:" TOKEN_A ":a");
+    held_add(two, one + strlen(HELD_NAME), &b, 1);
+    CHECK_STR(held_add(three, two + strlen(HELD_NAME), &c, 1),
+              "DLOCK_HELD=000000000000000b:" TOKEN_B ":b 0000000000000001:" TOKEN_B ":c");
+    CHECK(held_find(three + strlen(HELD_NAME), 0xb, &found));
+    CHECK_STR(found.token, TOKEN_B);
+    CHECK_STR(found.socket, "b");
+    CHECK(!held_find(three + strlen(HELD_NAME), 2, &found));
+}
+
+TEST(there_are_32_entries_at_most_the_innermost_ones)
+{
+    char list[2][HELD_SIZE] = {HELD_NAME, ""};
+    char socket[NESTED_SOCKET_MAX + 1];
+    struct held e, found;
+
+    memset(socket, 's', NESTED_SOCKET_MAX);
+    socket[NESTED_SOCKET_MAX] = '\0';
+    for (unsigned i = 0; i < 100; i++) {
+        e = entry(UINT64_MAX - i, TOKEN_A, socket);
+        held_add(list[(i + 1) % 2], list[i % 2] + strlen(HELD_NAME), &e, 1);
+    }
+    const char *last = list[0] + strlen(HELD_NAME);
+    CHECK_INT(strlen(last), HELD_MAX * (16 + 32 + NESTED_SOCKET_MAX + 3) - 1);
+    CHECK(held_find(last, UINT64_MAX - 99, &found));
+    CHECK_STR(found.socket, socket);
+    CHECK(held_find(last, UINT64_MAX - 68, &found));
+    CHECK(!held_find(last, UINT64_MAX - 67, &found));
+}
+
+TEST(what_is_not_well_formed_is_left_out)
+{
+    static const char *const bad[] = {
+        "",
+        " ",
+        "x",
+        ":::",
+        "0000000000000001:" TOKEN_A,
+        "0000000000000001:" TOKEN_A ":",
+        "000000000000000g:" TOKEN_A ":a",
+        "0000000000000001:0123456789abcdef0123456789abcdeg:a",
+        "00000000000000001:" TOKEN_A ":a",
+        "0000000000000001:" TOKEN_A ":12345678901234567890123456789012345678901",
+    };
+    char buf[HELD_SIZE], list[400];
+    struct held e = entry(5, TOKEN_B, "e"), found;
+
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        CHECK(!held_find(bad[i], 1, &found));
+        CHECK_STR(held_add(buf, bad[i], &e, 1), "DLOCK_HELD=0000000000000005:" TOKEN_B ":e");
+        snprintf(list, sizeof(list), "%s  0000000000000001:" TOKEN_A ":a %s", bad[i], bad[i]);
+        CHECK(held_find(list, 1, &found));
+        CHECK_STR(found.socket, "a");
+    }
+}
+
+TEST(a_holder_is_an_ancestor_by_its_token_or_by_its_pid_where_the_list_may_lack_it)
+{
+    static const char list[] = "0000000000000001:" TOKEN_A ":a";
+    struct dlock_info info = {.token = TOKEN_A, .host = "elsewhere", .pid = 1};
+
+    CHECK(held_by_ancestor(list, &info));
+    CHECK(!held_by_ancestor(NULL, &info));
+    snprintf(info.token, sizeof(info.token), "%s", TOKEN_B);
+    gethostname(info.host, sizeof(info.host));
+    info.pid = getppid();
+    CHECK(!held_by_ancestor(list, &info)); /* the list is complete */
+    CHECK(
+        !held_by_ancestor(NULL, &info)); /* no dlock: the holder is on another host of that name */
+    info.pid = getpid();
+    CHECK(!held_by_ancestor(NULL, &info));
+    pid_t child = fork();
+    if (child == 0) {
+        bool found = held_by_ancestor(NULL, &info);
+        info.since_ms = 1000; /* long before that process */
+        _exit(found && !held_by_ancestor(NULL, &info) ? 0 : 1);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+}
+
+TEST(which_kinds_of_inner_locks_a_hold_allows)
+{
+    static const struct {
+        enum dlock_mode outer, inner;
+        unsigned slots; /* outer: 2 */
+        int want;
+    } rows[] = {
+        {DLOCK_EXCLUSIVE, DLOCK_EXCLUSIVE, 0, 0},
+        {DLOCK_EXCLUSIVE, DLOCK_SHARED, 0, 0},
+        {DLOCK_EXCLUSIVE, DLOCK_SLOTS, 3, 0},
+        {DLOCK_SHARED, DLOCK_EXCLUSIVE, 0, DLOCK_EBUSY},
+        {DLOCK_SHARED, DLOCK_SHARED, 0, 0},
+        {DLOCK_SHARED, DLOCK_SLOTS, 2, DLOCK_EBUSY},
+        {DLOCK_SLOTS, DLOCK_EXCLUSIVE, 0, DLOCK_EBUSY},
+        {DLOCK_SLOTS, DLOCK_SHARED, 0, 0},
+        {DLOCK_SLOTS, DLOCK_SLOTS, 2, 0},
+        {DLOCK_SLOTS, DLOCK_SLOTS, 3, DLOCK_EDATA},
+    };
+
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct nested_hold h = {.mode = (int32_t)rows[i].outer,
+                                .slots = rows[i].outer == DLOCK_SLOTS ? 2 : 0};
+        CHECK_INT(nested_allows(&h, rows[i].inner, rows[i].slots), rows[i].want);
+    }
+}
+
+static char *key_of(const char *text)
+{
+    struct dlock_uri *uri = NULL;
+    char *key;
+
+    CHECK_INT(dlock_uri_parse(&uri, text, NULL), 0);
+    key = nested_key(uri);
+    dlock_uri_free(uri);
+    return key;
+}
+
+/* Have these two the same key? */
+static bool same(const char *a, const char *b)
+{
+    char *one = key_of(a), *two = key_of(b);
+    bool equal = strcmp(one, two) == 0;
+
+    CHECK(!strstr(one, "s3cret") && !strstr(two, "s3cret"));
+    free(one);
+    free(two);
+    return equal;
+}
+
+TEST(the_key_of_a_lock_has_no_credentials_and_tells_locks_apart)
+{
+    CHECK(same("redis://h#n", "redis://me:s3cret@h:6379/0#n"));
+    CHECK(!same("redis://h#n", "redis://h#m"));
+    CHECK(!same("redis://h#n", "redis://h/1#n"));
+    CHECK(!same("redis+unix:///s?db=1#n", "redis+unix:///s?db=2#n"));
+    CHECK(!same("postgres://h/d?mode=lease#n", "postgres://h/d#n"));
+    CHECK(same("postgres://a@h/d#n", "postgres://b:s3cret@h/d#n"));
+    CHECK(!same("postgres://a@h#n", "postgres://b@h#n")); /* the user's database */
+    setenv("PGHOST", "one", 1);
+    char *one = key_of("postgres:///d#n");
+    setenv("PGHOST", "two", 1);
+    char *two = key_of("postgres:///d#n");
+    CHECK(strcmp(one, two) != 0);
+    free(one);
+    free(two);
+    unsetenv("PGHOST");
+}
+
+UNIT_MAIN

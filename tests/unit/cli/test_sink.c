@@ -1,0 +1,373 @@
+/*
+ * Whole lines to a descriptor or a file, without waiting (cli/sink.c).
+ * tags: thread
+ */
+#include "sink.h"
+#include "unit.h"
+#include "util.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <termios.h>
+#include <unistd.h>
+
+static struct sink *open_fd(int fd)
+{
+    char text[16];
+    struct dlock_error err = {0};
+    struct sink *s = NULL;
+
+    snprintf(text, sizeof(text), "%d", fd);
+    if (!CHECK_INT(sink_open(&s, text, &err), 0))
+        printf("# %s\n", err.msg);
+    return s;
+}
+
+/* A line of size bytes that begins with a number. */
+static void put_line(struct sink *s, int number, size_t size, bool last)
+{
+    char line[SINK_LINE];
+
+    memset(line, '.', size);
+    line[snprintf(line, sizeof(line), "%d", number)] = ' ';
+    line[size - 1] = '\n';
+    sink_put(s, line, size, last);
+}
+
+/* Take all that is in a pipe; how many lines, each with the next number from *number on. */
+static int read_lines(int fd, int *number)
+{
+    static char buf[1 << 20];
+    int lines = 0;
+    ssize_t n;
+    size_t all = 0;
+
+    while (all < sizeof(buf) - 1 && (n = read(fd, buf + all, sizeof(buf) - 1 - all)) > 0)
+        all += (size_t)n;
+    buf[all] = '\0';
+    for (char *at = buf, *end; *at; at = end + 1) {
+        end = strchr(at, '\n');
+        if (!CHECK(end != NULL))
+            break;
+        CHECK_INT(atoi(at), *number);
+        ++*number;
+        lines++;
+    }
+    return lines;
+}
+
+TEST(a_slow_reader_loses_no_line_until_too_much_is_kept_and_then_the_newest)
+{
+    int p[2], number = 0, i;
+
+    REQUIRE_INT(pipe(p), 0);
+    fcntl(p[0], F_SETFL, O_NONBLOCK);
+    CHECK_INT(fcntl(p[1], F_SETPIPE_SZ, 4096), 4096);
+    struct sink *s = open_fd(p[1]);
+    int64_t start = dlock_now();
+    for (i = 0; i < 20; i++)
+        put_line(s, i, 1000, false);
+    CHECK(dlock_now() - start < unit_bound(DLOCK_SEC));
+    /* Four in the pipe, four kept, one place for the last line. */
+    CHECK_INT(sink_dropped(s), 12);
+    struct pollfd pfd;
+    CHECK_INT(sink_interest(s, &pfd), 1);
+    CHECK_INT(poll(&pfd, 1, 0), 0);
+    put_line(s, 8, SINK_LINE, true);
+    CHECK_INT(sink_dropped(s), 12);
+    CHECK_INT(read_lines(p[0], &number), 4);
+    CHECK_INT(poll(&pfd, 1, 0), 1);
+    sink_flush(s, 0);
+    CHECK_INT(read_lines(p[0], &number), 4);
+    sink_flush(s, 0);
+    CHECK_INT(read_lines(p[0], &number), 1);
+    CHECK_INT(sink_interest(s, &pfd), 0);
+    sink_close(s);
+    close(p[0]);
+}
+
+TEST(a_flush_waits_for_the_reader_but_not_longer_than_it_may)
+{
+    int p[2];
+
+    REQUIRE_INT(pipe(p), 0);
+    fcntl(p[1], F_SETPIPE_SZ, 4096);
+    struct sink *s = open_fd(p[1]);
+    put_line(s, 1, 4000, false);
+    put_line(s, 2, 4000, false);
+    int64_t start = dlock_now();
+    sink_flush(s, 30);
+    int64_t took = dlock_now() - start;
+    CHECK(took >= 30 * DLOCK_MSEC && took < unit_bound(DLOCK_SEC));
+    sink_close(s);
+    close(p[0]);
+}
+
+TEST(the_callers_open_file_keeps_its_flags_and_the_exec_closes_its_number)
+{
+    int p[2];
+
+    REQUIRE_INT(pipe(p), 0);
+    int other = dup(p[1]), before = fcntl(other, F_GETFL);
+    struct sink *s = open_fd(p[1]);
+    put_line(s, 1, 100, false);
+    CHECK_INT(fcntl(other, F_GETFL), before);
+    CHECK_INT(fcntl(p[1], F_GETFD), FD_CLOEXEC);
+    CHECK_INT(fcntl(sink_fd(s), F_GETFD), FD_CLOEXEC);
+    close(other);
+    sink_close(s);
+    close(p[0]);
+}
+
+TEST(standard_descriptors_stay_open)
+{
+    int p[2], save = dup(1);
+
+    fflush(stdout);
+    REQUIRE_INT(pipe(p), 0);
+    dup2(p[1], 1);
+    struct sink *s = open_fd(1);
+    bool open = fcntl(1, F_GETFD) == 0;
+    sink_put(s, "x\n", 2, false);
+    sink_close(s);
+    dup2(save, 1);
+    close(save);
+    char text[8] = "";
+    CHECK_INT(read(p[0], text, sizeof(text)), 2);
+    CHECK(open);
+    close(p[0]);
+    close(p[1]);
+}
+
+TEST(a_reader_that_is_gone_costs_lines_and_sends_no_signal)
+{
+    int p[2];
+    sigset_t mask, pending;
+
+    sigemptyset(&mask);
+    sigaddset(&mask, SIGPIPE);
+    sigprocmask(SIG_BLOCK, &mask, NULL);
+    REQUIRE_INT(pipe(p), 0);
+    struct sink *s = open_fd(p[1]);
+    close(p[0]);
+    put_line(s, 1, 100, false);
+    put_line(s, 2, 100, false);
+    CHECK_INT(sink_dropped(s), 2);
+    struct pollfd pfd;
+    CHECK_INT(sink_interest(s, &pfd), 0);
+    sigpending(&pending);
+    CHECK(!sigismember(&pending, SIGPIPE));
+    sink_close(s);
+    sigprocmask(SIG_UNBLOCK, &mask, NULL);
+}
+
+TEST(a_socket_is_written_without_waiting)
+{
+    int p[2], number = 0, i;
+
+    REQUIRE_INT(socketpair(AF_UNIX, SOCK_STREAM, 0, p), 0);
+    fcntl(p[0], F_SETFL, O_NONBLOCK);
+    struct sink *s = open_fd(p[1]);
+    for (i = 0; i < 500; i++)
+        put_line(s, i, 1000, false);
+    unsigned long dropped = sink_dropped(s);
+    CHECK(dropped > 0);
+    int got = read_lines(p[0], &number);
+    sink_flush(s, 0);
+    got += read_lines(p[0], &number);
+    CHECK_INT(got + (int)dropped, 500);
+    sink_close(s);
+    close(p[0]);
+}
+
+/* A file whose descriptor is appending, in a directory of its own. */
+static int temp_file(char path[64])
+{
+    snprintf(path, 64, "/tmp/test_sink.XXXXXX");
+    return mkstemp(path);
+}
+
+TEST(behind_a_line_that_was_cut_the_next_one_begins_on_its_own)
+{
+    /* The limit of a file's size cuts a write as a full disk may. */
+    struct rlimit old, limit;
+    struct sink *s = NULL;
+    char path[64], text[500];
+    int fd = temp_file(path);
+    sigset_t mask, pending;
+
+    REQUIRE(fd >= 0);
+    sigemptyset(&mask);
+    sigaddset(&mask, SIGXFSZ);
+    sigprocmask(SIG_BLOCK, &mask, NULL);
+    getrlimit(RLIMIT_FSIZE, &old);
+    REQUIRE_INT(sink_open(&s, path, NULL), 0);
+    limit = (struct rlimit){250, old.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &limit);
+    for (int i = 0; i < 4; i++)
+        put_line(s, i, 100, false);
+    setrlimit(RLIMIT_FSIZE, &old);
+    CHECK_INT(sink_dropped(s), 2);
+    /* It would end the command of -F. */
+    sigpending(&pending);
+    CHECK(!sigismember(&pending, SIGXFSZ));
+    /* What another has appended stays. */
+    CHECK_INT(lseek(fd, 0, SEEK_END), 250);
+    CHECK_INT(write(fd, "other", 5), 5);
+    put_line(s, 4, 100, false);
+    put_line(s, 5, 100, false);
+    ssize_t n = pread(fd, text, sizeof(text), 0);
+    CHECK_INT(n, 456);
+    CHECK(n == 456 && text[199] == '\n' && memcmp(text + 250, "other\n4 .", 9) == 0);
+    CHECK(n == 456 && memcmp(text + 355, "\n5 .", 4) == 0);
+    sink_close(s);
+    close(fd);
+    unlink(path);
+    sigprocmask(SIG_UNBLOCK, &mask, NULL);
+}
+
+TEST(a_device_without_room_drops_and_counts)
+{
+    struct sink *s = NULL;
+
+    if (access("/dev/full", W_OK) != 0)
+        SKIP("no /dev/full");
+    REQUIRE_INT(sink_open(&s, "/dev/full", NULL), 0);
+    put_line(s, 1, 100, false);
+    put_line(s, 2, 100, true);
+    CHECK_INT(sink_dropped(s), 2);
+    sink_close(s);
+}
+
+TEST(a_thread_writes_a_file_and_the_flush_waits_for_it)
+{
+    char path[64];
+    struct sink *s = NULL;
+    int fd = temp_file(path), number = 0;
+
+    REQUIRE(fd >= 0);
+    REQUIRE_INT(sink_open(&s, path, NULL), 0);
+    put_line(s, 0, 100, false);
+    sink_start_thread(s);
+    for (int i = 1; i < 200; i++) {
+        put_line(s, i, 100, false);
+        sink_flush(s, 5000);
+    }
+    struct pollfd pfd;
+    CHECK_INT(sink_interest(s, &pfd), 0);
+    CHECK_INT(sink_dropped(s), 0);
+    CHECK_INT(read_lines(fd, &number), 200);
+    sink_close(s);
+    close(fd);
+    unlink(path);
+}
+
+TEST(a_thread_writes_where_a_write_may_wait_for_the_reader)
+{
+    /* The master of a pty has no second open file that could be O_NONBLOCK. */
+    static char buf[4096];
+    int master = posix_openpt(O_RDWR | O_NOCTTY), i, lines = 0, slave;
+    struct termios raw;
+
+    REQUIRE(master >= 0 && grantpt(master) == 0 && unlockpt(master) == 0);
+    REQUIRE((slave = open(ptsname(master), O_RDWR | O_NOCTTY)) >= 0);
+    tcgetattr(slave, &raw);
+    cfmakeraw(&raw);
+    tcsetattr(slave, TCSANOW, &raw);
+    struct sink *s = open_fd(dup(master));
+    sink_start_thread(s);
+    struct pollfd pfd;
+    for (i = 0; sink_dropped(s) == 0 && i < 1000; i++) {
+        put_line(s, i, 4000, false);
+        CHECK_INT(sink_interest(s, &pfd), 0);
+        sink_flush(s, 10);
+    }
+    CHECK(i < 1000);
+    /* The thread is amid a write that waits. */
+    for (int wanted = i - 1; lines < wanted;) {
+        ssize_t n = read(slave, buf, sizeof(buf));
+        if (!CHECK(n > 0))
+            break;
+        for (ssize_t at = 0; at < n; at++)
+            lines += buf[at] == '\n';
+    }
+    sink_flush(s, 5000);
+    CHECK_INT(sink_dropped(s), 1);
+    sink_close(s);
+    close(slave);
+    close(master);
+}
+
+TEST(a_file_is_made_and_appended_to)
+{
+    char dir[] = "/tmp/test_sink.XXXXXX", path[64], text[16];
+    struct stat st;
+    mode_t old = umask(027);
+
+    REQUIRE(mkdtemp(dir) != NULL);
+    snprintf(path, sizeof(path), "%s/x", dir);
+    for (int i = 0; i < 2; i++) {
+        struct sink *s = NULL;
+        REQUIRE_INT(sink_open(&s, path, NULL), 0);
+        sink_put(s, i ? "b\n" : "a\n", 2, true);
+        sink_close(s);
+    }
+    umask(old);
+    CHECK_INT(stat(path, &st), 0);
+    CHECK_INT(st.st_mode & 0777, 0640);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    CHECK_INT(read(fd, text, sizeof(text)), 4);
+    CHECK(memcmp(text, "a\nb\n", 4) == 0);
+    close(fd);
+    unlink(path);
+    rmdir(dir);
+}
+
+TEST(what_cannot_be_written_is_refused)
+{
+    static const struct {
+        const char *where;
+        int code;
+        const char *says;
+    } rows[] = {
+        {"999", DLOCK_EUSAGE, "descriptor 999 is not open"},
+        {"99999999999", DLOCK_EUSAGE, "is not a descriptor number"},
+        {"/nonexistent/x", DLOCK_ECREATE, "cannot open '/nonexistent/x' for --events: No such"},
+        {"/", DLOCK_ECREATE, "Is a directory"},
+        {"", DLOCK_ECREATE, "No such file"},
+    };
+    struct dlock_error err;
+    struct sink *s = NULL;
+    char text[16], dir[] = "/tmp/test_sink.XXXXXX", fifo[64];
+    int fd = open("/dev/null", O_RDONLY), own = open("/dev/null", O_WRONLY | O_CLOEXEC);
+
+    for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
+        CHECK_INT(sink_open(&s, rows[i].where, &err), rows[i].code);
+        CHECK_HAS(err.msg, rows[i].says);
+    }
+    snprintf(text, sizeof(text), "%d", fd);
+    CHECK_INT(sink_open(&s, text, &err), DLOCK_EUSAGE);
+    CHECK_HAS(err.msg, "is not open for writing");
+    snprintf(text, sizeof(text), "%d", own);
+    CHECK_INT(sink_open(&s, text, &err), DLOCK_EUSAGE);
+    CHECK_HAS(err.msg, "is not open");
+    close(fd);
+    close(own);
+    REQUIRE(mkdtemp(dir) != NULL);
+    snprintf(fifo, sizeof(fifo), "%s/fifo", dir);
+    REQUIRE_INT(mkfifo(fifo, 0600), 0);
+    CHECK_INT(sink_open(&s, fifo, &err), DLOCK_ECREATE);
+    CHECK_HAS(err.msg, "no process has this FIFO open for reading");
+    CHECK_NULL(s);
+    unlink(fifo);
+    rmdir(dir);
+}
+
+UNIT_MAIN
