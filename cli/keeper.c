@@ -61,6 +61,8 @@ enum keeper_guard {
 struct keeper {
     struct command *c;
     dlock *lk;           /* LOCK */
+    dlock *locks[DLOCK_SET_MAX]; /* it and those of --also */
+    int nlocks;
     dlock_set *set;      /* it and those of --also; NULL: there is no --also */
     struct inner *inner; /* NULL: not held, or not possible */
     bool inner_asked;    /* those that are left were asked to end with the command's tree */
@@ -81,6 +83,11 @@ struct keeper {
     int64_t sweep_at;  /* it died: kill its orphans again at this time */
     bool ending;       /* it was told to end the tree */
     bool tree_empty;
+
+    int64_t stay_until; /* --min-hold: the command has ended, and the lock stays held; DLOCK_NEVER: not so */
+    bool hurried;       /* a signal has ended that wait */
+    bool success;       /* --once: what the release records */
+    bool unrecorded;    /* ... and has not confirmed */
 
     struct report report;
 };
@@ -245,6 +252,49 @@ static void release(struct keeper *k, int64_t time)
 }
 
 /*
+ * --min-hold: must we stay with the lock after the command's end? A store with an expiry keeps it by itself. What never
+ * ran, and a lock that is lost, need no time.
+ */
+static bool stays(struct keeper *k)
+{
+    int64_t left = 0;
+
+    k->stay_until = DLOCK_NEVER;
+    for (int i = 0; i < k->nlocks; i++) {
+        if (k->c->exec_error)
+            dlock_end_min_hold(k->locks[i]);
+        left = dlock_max(left, dlock_min_hold_left(k->locks[i]));
+    }
+    if (left == 0 || k->lost || k->hurried || k->guard_state == GUARD_DIED)
+        return false;
+    k->stay_until = dlock_now() + left;
+    return true;
+}
+
+/* --once: what the release writes into the record, in the same step. */
+static void record_result(struct keeper *k)
+{
+    int status = k->c->status, code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    bool ran = k->c->exec_error == 0 && k->guard_state != GUARD_DIED;
+
+    if (options_of(k)->once_ns == 0)
+        return;
+    k->success = ran && !k->lost && !k->die_sig && WIFEXITED(status) &&
+                 options_success(options_of(k), code);
+    dlock_set_result(k->lk, k->success, ran ? code : -1);
+}
+
+/* How long the release is tried. A success that must be recorded: as long as nobody else can have the lock. */
+static int64_t release_time(const struct keeper *k)
+{
+    int64_t time = options_of(k)->connect_timeout_ns, left = dlock_time_left(k->lk);
+
+    if (k->lost)
+        return LOST_TIME;
+    return k->success && left != DLOCK_NEVER ? dlock_max(time, left) : time;
+}
+
+/*
  * When the command has ended: is anything left of it that must end first? What it left in the
  * background of its own accord is left alone, as flock -o does.
  */
@@ -268,7 +318,10 @@ static void after_exit(struct keeper *k)
         k->inner_asked |= must_end;
         return;
     }
-    release(k, k->lost ? LOST_TIME : options_of(k)->connect_timeout_ns);
+    if (stays(k))
+        return;
+    record_result(k);
+    release(k, release_time(k));
 }
 
 /* Before the command starts, which may start dlocks that name our locks. */
@@ -443,6 +496,9 @@ static void on_signal(struct keeper *k, const struct signalfd_siginfo *si)
         /* The sender is in a hurry: time for one reconnect, then the lease is left to expire. */
         if (k->phase == KEEPER_RELEASING && signals_cancels(sig) && !own_pipe(si))
             store_release(k, dlock_now() + HURRY_TIME);
+    } else if (k->stay_until != DLOCK_NEVER) {
+        k->hurried |= command_ends(sig);
+        after_exit(k);
     } else if (only_inner_left(k)) {
         if (command_ends(sig))
             inner_ask_to_end(k->inner);
@@ -513,7 +569,7 @@ static int open_locks(struct keeper *k, struct dlock_uri **uris, int64_t waited)
     for (; n <= o->nalso && code == 0; n++) {
         const struct command_lock *l = &k->c->lock[n];
         struct open_how how = {
-            .outer = l->nested ? &l->outer : NULL, .waited = waited, .look = k->c->may_be_own};
+            .outer = l->nested ? &l->outer : NULL, .waited = waited, .also = n > 0, .look = k->c->may_be_own};
         locks[n] =
             open_handle(o, n == 0 ? o->lock_mode : o->also[n - 1].mode, &uris[n], &how, &code);
         if (!locks[n])
@@ -521,11 +577,14 @@ static int open_locks(struct keeper *k, struct dlock_uri **uris, int64_t waited)
     }
     if (code == 0 && n > 1 && dlock_set_open(&k->set, locks, n, open_wait(o, waited), &err) < 0)
         code = message_error(o, &err);
-    if (code == 0)
+    if (code == 0) {
         k->lk = locks[0];
-    else
+        k->nlocks = n;
+        memcpy(k->locks, locks, sizeof(locks));
+    } else {
         while (n > 0)
             dlock_close(locks[--n]);
+    }
     return code;
 }
 
@@ -542,6 +601,7 @@ static void try_store(struct keeper *k, const struct dlock_error *why)
     store_close(k);
     k->lk = NULL;
     k->set = NULL;
+    k->nlocks = 0;
     k->c->nested = false;
     for (int i = 0; i <= options_of(k)->nalso; i++)
         k->c->lock[i].nested = false;
@@ -579,7 +639,10 @@ static void on_released(struct keeper *k, const struct dlock_report *r, const dl
         report_not_ours(&k->report, &r->error);
         k->lost = true;
     }
-    if (which && r->how == DLOCK_REL_UNCLEAR && !k->lost && !k->die_sig)
+    if (which == k->lk && r->how == DLOCK_REL_UNCLEAR && k->success && !k->lost) {
+        report_unrecorded(&k->report, &r->error);
+        k->unrecorded = true;
+    } else if (which && r->how == DLOCK_REL_UNCLEAR && !k->lost && !k->die_sig)
         report_release_unclear(&k->report, &r->error);
     if (which && k->set)
         return;
@@ -599,6 +662,11 @@ static void on_report(struct keeper *k, const struct dlock_report *r, const dloc
         break;
     case DLOCK_R_BUSY:
         on_busy(k, r);
+        break;
+    case DLOCK_R_SKIPPED:
+        report_skipped(&k->report, r->run);
+        k->code = options_of(k)->skip_code;
+        finish(k);
         break;
     case DLOCK_R_FAILED:
         on_failed(k, &r->error);
@@ -807,7 +875,7 @@ static void report_loss(struct keeper *k)
 /* When a timer of our own is due. */
 static int64_t own_wake(const struct keeper *k)
 {
-    int64_t at = dlock_min(dlock_min(k->sweep_at, k->exit_by), k->start_by);
+    int64_t at = dlock_min(dlock_min(k->sweep_at, k->exit_by), dlock_min(k->start_by, k->stay_until));
 
     at = dlock_min(at, inner_wake(k->inner));
 
@@ -822,6 +890,8 @@ static void own_timers(struct keeper *k)
     events_turn(k->c->events, now);
     if (now >= k->sweep_at)
         sweep(k);
+    if (now >= k->stay_until)
+        after_exit(k);
     if (now >= k->start_by || now >= k->exit_by) {
         /* The guard does not answer (stopped?). EOF of its socket says what is next. */
         k->start_by = k->exit_by = DLOCK_NEVER;
@@ -898,6 +968,10 @@ static int exit_code(struct keeper *k)
         end.code = options_of(k)->lost_code;
         if (k->c->exited && k->c->exec_error == 0 && k->guard_state != GUARD_DIED)
             end.status = k->c->status;
+    } else if (k->unrecorded) {
+        end.outcome = EVENTS_UNRECORDED;
+        end.code = options_of(k)->lost_code;
+        end.status = k->c->status;
     } else if (k->guard_state == GUARD_DIED) {
         end.code = dlock_error_exit(DLOCK_EOS);
     } else if (k->c->exited) {
@@ -917,6 +991,7 @@ int keeper_run(struct command *c, struct dlock_uri **uris, dlock **held)
         .start_by = DLOCK_NEVER,
         .exit_by = DLOCK_NEVER,
         .sweep_at = DLOCK_NEVER,
+        .stay_until = DLOCK_NEVER,
     };
     int code = 0;
 

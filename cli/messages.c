@@ -389,3 +389,33 @@ const char *message_process(const struct dlock_info *i, char *buf, size_t size)
     add_note(buf, size, i);
     return buf;
 }
+
+/* What it shares with the record of a holder. */
+static void run_info(const struct dlock_run *r, struct dlock_info *i)
+{
+    *i = (struct dlock_info){.pid = r->pid};
+    memcpy(i->host, r->host, sizeof(i->host));
+    memcpy(i->user, r->user, sizeof(i->user));
+    memcpy(i->command, r->command, sizeof(i->command));
+    memcpy(i->note, r->note, sizeof(i->note));
+}
+
+const char *message_run(const struct dlock_run *r, char *buf, size_t size)
+{
+    static const char *const words[] = {[DLOCK_RUN_RUNNING] = "began",
+                                        [DLOCK_RUN_FAILED] = "failed",
+                                        [DLOCK_RUN_SUCCEEDED] = "succeeded"};
+    struct dlock_info i;
+    char text[32];
+
+    run_info(r, &i);
+    snprintf(buf, size, "%s %s ago", words[r->state],
+             format_ms(r->age_ns / DLOCK_MSEC, text, sizeof(text)));
+    if (r->state == DLOCK_RUN_FAILED && r->status >= 0)
+        add(buf, size, " with status %d", r->status);
+    add(buf, size, " by ");
+    add_who(buf, size, &i);
+    dlock_hide_secrets(buf, false);
+    add_note(buf, size, &i);
+    return buf;
+}

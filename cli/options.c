@@ -21,6 +21,8 @@
 #include <string.h>
 
 #define LOCK_MAX 4096
+/* How long --once keeps a record that says nothing else. */
+#define ONCE_DEFAULT (30 * 86400 * DLOCK_SEC)
 
 /* An option as it was given. */
 struct given {
@@ -43,6 +45,7 @@ struct option_row {
     int (*set)(struct options *, const struct given *, struct dlock_error *);
     size_t field; /* for setters of a plain field: its offset in struct options */
     int number;   /* for setters of an enum: the value */
+    bool optional; /* its value may be left out: --long or --long=VALUE; then value is NULL */
     bool is_lock; /* its value is a LOCK: the setter copies it, then blanks it */
 };
 
@@ -157,6 +160,38 @@ static int set_slots(struct options *o, const struct given *g, struct dlock_erro
     return 0;
 }
 
+/* --once or --once=RETENTION. */
+static int set_once(struct options *o, const struct given *g, struct dlock_error *err)
+{
+    o->once_ns = ONCE_DEFAULT;
+    return g->value ? set_timeout(o, g, err) : 0;
+}
+
+/* "0,24": those that count as success. */
+static int set_success_codes(struct options *o, const struct given *g, struct dlock_error *err)
+{
+    char word[4];
+    const char *s = g->value;
+
+    memset(o->success_codes, 0, sizeof(o->success_codes));
+    for (;; s++) {
+        size_t len = strcspn(s, ",");
+        int n = -1;
+
+        if (len < sizeof(word)) {
+            memcpy(word, s, len);
+            word[len] = '\0';
+            n = read_number(word, 255);
+        }
+        if (n < 0)
+            return bad_value(g, "a list of exit codes as 0,24", err);
+        o->success_codes[n / 8] |= (uint8_t)(1U << n % 8);
+        s += len;
+        if (!*s)
+            return 0;
+    }
+}
+
 static int set_on_lost(struct options *o, const struct given *g, struct dlock_error *err)
 {
     static const struct {
@@ -192,11 +227,11 @@ static int set_also(struct options *o, const struct given *g, struct dlock_error
     return 0;
 }
 
-/* --status, --schema and -u: at most one of them. */
+/* --status, --schema, --forget and -u: at most one of them. */
 static int set_mode(struct options *o, const struct given *g, struct dlock_error *err)
 {
     static const char *const names[] = {
-        [MODE_STATUS] = "--status", [MODE_SCHEMA] = "--schema", [MODE_UNLOCK] = "-u"};
+        [MODE_STATUS] = "--status", [MODE_SCHEMA] = "--schema", [MODE_FORGET] = "--forget", [MODE_UNLOCK] = "-u"};
     enum cli_mode mode = (enum cli_mode)g->row->number;
 
     if (o->mode != MODE_RUN && o->mode != mode)
@@ -246,6 +281,14 @@ static const struct option_row table[] = {
      .set = set_flag, FIELD(retry)},
     {"", {"no-reentrant"}, NULL, "under a dlock that holds LOCK: exit 75, do not\nrun under its lock",
      .set = set_flag, FIELD(no_reentrant)},
+    {"", {"once"}, "DUR", "not again for so long once COMMAND has succeeded\n(default 30d)",
+     .set = set_once, FIELD(once_ns), .optional = true},
+    {"", {"success-codes"}, "N,...", "with --once: exit codes that mean success\n(default 0)",
+     .set = set_success_codes},
+    {"", {"skip-exit-code"}, "N", "with --once: exit N when it is not run (default 0)",
+     .set = set_code, FIELD(skip_code)},
+    {"", {"min-hold"}, "DUR", "hold the lock for at least so long",
+     .set = set_timeout, FIELD(min_hold_ns)},
     {"E", {"conflict-exit-code"}, "N", "exit N instead of 75",
      .set = set_code, FIELD(conflict_code)},
     {"", {"note"}, "TEXT", "a text that --status shows to others\n(default: $DLOCK_NOTE)",
@@ -279,6 +322,10 @@ static const struct option_row table[] = {
      .set = set_flag, FIELD(json)},
     {"", {"schema"}, NULL, "print the SQL statement that makes LOCK's table",
      .set = set_mode, .number = MODE_SCHEMA},
+    {"", {"forget"}, NULL, "remove the record of --once: COMMAND may run again",
+     .set = set_mode, .number = MODE_FORGET},
+    {"", {"yes"}, NULL, "with --forget: do not ask",
+     .set = set_flag, FIELD(yes)},
     {"", {"events"}, "FD|FILE", "tell a program what happens, in lines of JSON",
      .set = set_events, FIELD(events)},
     {"v", {"verbose"}, NULL, "say all that a terminal would show, and details",
@@ -321,7 +368,9 @@ static void build_tables(struct getopt_tables *t)
         }
         for (size_t k = 0; k < LONGS_MAX && table[i].longs[k]; k++)
             t->longs[n++] = (struct option){.name = table[i].longs[k],
-                                            .has_arg = table[i].arg != NULL,
+                                            .has_arg = table[i].optional ? optional_argument
+                                                       : table[i].arg    ? required_argument
+                                                                         : no_argument,
                                             .val = LONG_BASE + (int)i};
     }
     *s = '\0';
@@ -607,7 +656,9 @@ static int take_arguments(struct options *o, char **rest, int n, struct dlock_er
         return take_command(o, rest + 1, n - 1, err);
     if (n > 1)
         return dlock_fail(err, DLOCK_EUSAGE, 0, "%s takes a lock and no command",
-                          o->mode == MODE_STATUS ? "--status" : "--schema");
+                          o->mode == MODE_STATUS   ? "--status"
+                          : o->mode == MODE_FORGET ? "--forget"
+                                                   : "--schema");
     return 0;
 }
 
@@ -661,6 +712,39 @@ static int check_also(const struct options *o, struct dlock_error *err)
                 : 0;
 }
 
+/* --once and --min-hold need a process that stays, and one lock of one kind. */
+static int check_record(const struct options *o, const bool given[DLOCK_LEN(table)],
+                        struct dlock_error *err)
+{
+    const char *what = o->once_ns ? "--once" : "--min-hold";
+    const char *with = o->no_fork ? "-F" : o->once_ns && o->slots ? "--slots" : NULL;
+
+    if (o->yes && o->mode != MODE_FORGET)
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "--yes needs --forget: dlock --forget --yes LOCK");
+    if (!o->once_ns && (is_given(given, "success-codes") || is_given(given, "skip-exit-code")))
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "--%s needs --once",
+                          is_given(given, "success-codes") ? "success-codes" : "skip-exit-code");
+    if (!o->once_ns && !o->min_hold_ns)
+        return 0;
+    if (o->mode != MODE_RUN)
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "%s needs a command: dlock %s LOCK COMMAND", what,
+                          what);
+    if (o->once_ns && o->lock_mode == DLOCK_SHARED)
+        with = "-s";
+    return with ? dlock_fail(err, DLOCK_EUSAGE, 0, "%s and %s cannot be used together", with, what)
+                : 0;
+}
+
+bool options_success(const struct options *o, int code)
+{
+    return code >= 0 && code < 256 && o->success_codes[code / 8] >> code % 8 & 1;
+}
+
+bool options_need_guard(const struct options *o)
+{
+    return o->close_fd || o->once_ns || o->min_hold_ns;
+}
+
 int options_parse(struct options *o, int argc, char **argv, struct dlock_error *err)
 {
     bool given[DLOCK_LEN(table)] = {false};
@@ -676,6 +760,7 @@ int options_parse(struct options *o, int argc, char **argv, struct dlock_error *
         .connect_timeout_ns = 5 * DLOCK_SEC,
         .grace_ns = -1,
         .on_lost = DLOCK_LOST_TERM,
+        .success_codes = {1},
         .fd = -1,
         .title = argc > 0 ? argv[0] : NULL,
         .title_size = argv_size(argc, argv),
@@ -693,6 +778,8 @@ int options_parse(struct options *o, int argc, char **argv, struct dlock_error *
         r = check_slots(o, given, err);
     if (r == 0)
         r = check_also(o, err);
+    if (r == 0)
+        r = check_record(o, given, err);
     if (r == 0 && o->events && o->mode != MODE_RUN)
         r = dlock_fail(err, DLOCK_EUSAGE, 0,
                        "--events needs a command: dlock --events FD|FILE LOCK COMMAND");
@@ -744,8 +831,9 @@ static void print_row(FILE *f, const struct option_row *row)
 
     for (const char *c = row->shorts; *c; c++)
         n += snprintf(left + n, sizeof(left) - (size_t)n, "%s-%c", n ? ", " : "  ", *c);
-    snprintf(left + n, sizeof(left) - (size_t)n, "%s--%s%s%s", n ? ", " : "      ", row->longs[0],
-             row->arg ? " " : "", row->arg ? row->arg : "");
+    snprintf(left + n, sizeof(left) - (size_t)n, "%s--%s%s%s%s", n ? ", " : "      ", row->longs[0],
+             row->optional ? "[=" : row->arg ? " " : "", row->arg ? row->arg : "",
+             row->optional ? "]" : "");
     for (const char *line = row->help, *end; line; line = *end ? end + 1 : NULL) {
         end = strchrnul(line, '\n');
         fprintf(f, "%-*s %.*s\n", HELP_COLUMN, left, (int)(end - line), line);
@@ -803,7 +891,7 @@ void options_print_table(FILE *f)
         fputc('\t', f);
         for (size_t k = 0; k < LONGS_MAX && row->longs[k]; k++)
             fprintf(f, "%s--%s", k > 0 ? "," : "", row->longs[k]);
-        fprintf(f, "\t%s\t", row->arg ? row->arg : "");
+        fprintf(f, "\t%s\t", row->arg && !row->optional ? row->arg : "");
         for (const char *c = row->help; *c; c++)
             fputc(*c == '\n' ? ' ' : *c, f);
         fputc('\n', f);

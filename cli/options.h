@@ -12,6 +12,7 @@ enum cli_mode {
     MODE_UNLOCK, /* -u FD */
     MODE_STATUS, /* --status LOCK */
     MODE_SCHEMA, /* --schema LOCK */
+    MODE_FORGET, /* --forget LOCK */
     MODE_HELP,
     MODE_VERSION,
     MODE_PRINT_OPTIONS, /* --print-options (not in --help): the table for completions and tests */
@@ -38,6 +39,11 @@ struct options {
     int64_t wait_ns;   /* -w; DLOCK_NEVER when not given */
     bool retry;        /* --retry */
     bool no_reentrant; /* --no-reentrant */
+    int64_t once_ns;   /* --once; 0: not given */
+    int64_t min_hold_ns;  /* --min-hold; 0: not given */
+    uint8_t success_codes[256 / 8]; /* --success-codes: bits; 0 alone when not given */
+    int skip_code;     /* --skip-exit-code, 0 */
+    bool yes;          /* --yes */
     int64_t ttl_ns, connect_timeout_ns;
     int64_t grace_ns; /* -1: not given */
     enum dlock_on_lost on_lost;
@@ -60,6 +66,10 @@ struct options {
  * argv and the environment. The environment is read (SHELL, DLOCK_TTL, ...) and never changed.
  */
 int options_parse(struct options *o, int argc, char **argv, struct dlock_error *err);
+/* Does a command that ends with this exit code count as successful? */
+bool options_success(const struct options *, int code);
+/* Must a guard, not the command, keep the descriptor of a file lock? */
+bool options_need_guard(const struct options *);
 /* Overwrites the copy of LOCK and frees what options_parse allocated; twice is fine. */
 void options_done(struct options *o);
 /* Prints the text of --help. */

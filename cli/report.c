@@ -164,6 +164,24 @@ void report_busy(struct report *r, const struct dlock_info *info, bool kept)
         message("%s is %snot available%s", lock, still, o->nonblock ? " yet" : after);
 }
 
+void report_skipped(struct report *r, const struct dlock_run *run)
+{
+    char lock[LOCK_TEXT_MAX], text[HOLDER_TEXT_MAX];
+
+    report_cancelled(r);
+    r->outcome = EVENTS_SKIPPED;
+    if (message_tells(r->o, ABOUT_HELD))
+        message("not run: %s %s", lock_text(r, lock), message_run(run, text, sizeof(text)));
+}
+
+void report_unrecorded(const struct report *r, const struct dlock_error *err)
+{
+    char lock[LOCK_TEXT_MAX];
+
+    message("%s: succeeded, but not recorded: %s; another run may follow", lock_text(r, lock),
+            err->msg[0] ? err->msg : "no answer");
+}
+
 void report_own(struct report *r, const struct dlock_info *info, const struct dlock_error *err)
 {
     char lock[LOCK_TEXT_MAX], holder[HOLDER_TEXT_MAX];

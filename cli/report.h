@@ -77,6 +77,11 @@ void report_not_ours(const struct report *, const struct dlock_error *);
 /* The store has not confirmed the release: it was silent, or says why. */
 void report_release_unclear(const struct report *, const struct dlock_error *);
 
+/* DLOCK_R_SKIPPED: the wait has ended without the lock. */
+void report_skipped(struct report *, const struct dlock_run *);
+/* --once: the command has succeeded, and the store has not confirmed the record of it. */
+void report_unrecorded(const struct report *, const struct dlock_error *);
+
 /* DLOCK_R_RELEASED. */
 void report_released(struct report *, enum dlock_how);
 /* The run is over; lk may be closed. end: what is known of it but the reason. Waits for a slow reader of the events. */

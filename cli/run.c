@@ -86,13 +86,13 @@ static const char *why_alone(int rc, char *buf, size_t size)
 static int prepare_tree(struct command *c)
 {
     char why[200];
-    bool guarded = !c->local || c->o->close_fd;
+    bool guarded = !c->local || options_need_guard(c->o);
     int rc = guarded && !process_tree_visible() ? -ENOENT : process_tree_init(&c->tree);
 
     if (rc == 0)
         return 0;
-    if (!c->local) {
-        message("the command and what it starts could not be ended when the lock is lost: %s",
+    if (!c->local || c->o->once_ns || c->o->min_hold_ns) {
+        message("the command and what it starts could not be ended: %s",
                 why_alone(rc, why, sizeof(why)));
         return dlock_error_exit(DLOCK_EOS);
     }

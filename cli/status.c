@@ -6,36 +6,14 @@
 #include "kind.h"
 #include "messages.h"
 #include "modes.h"
-#include "open.h"
+#include "query.h"
 #include "util.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
-#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-struct found {
-    struct dlock_info *all;
-    size_t n, cap;
-    char why_free[64]; /* "no such file": a typo in LOCK looks like a free lock; else "" */
-};
-
-static int keep(struct found *f, const struct dlock_info *info)
-{
-    if (f->n == f->cap) {
-        size_t cap = f->cap ? f->cap * 2 : 4;
-        struct dlock_info *more = realloc(f->all, cap * sizeof(*more));
-        if (!more)
-            return -1;
-        f->all = more;
-        f->cap = cap;
-    }
-    f->all[f->n++] = *info;
-    return 0;
-}
 
 static void text_one(const struct dlock_info *i)
 {
@@ -97,14 +75,6 @@ static void json_list(struct json *j, const struct found *f, const char *key, bo
     json_close(j, ']');
 }
 
-static bool held(const struct found *f)
-{
-    for (size_t i = 0; i < f->n; i++)
-        if (!f->all[i].waiter)
-            return true;
-    return false;
-}
-
 /* How many slots are held; *all: of how many, 0 when none is. */
 static int slots_held(const struct found *f, unsigned *all)
 {
@@ -122,7 +92,7 @@ static int slots_held(const struct found *f, unsigned *all)
 static void print(const struct options *o, const dlock *lk, const struct found *f)
 {
     const char *name = dlock_name(lk), *where = dlock_where(lk);
-    char number[32], raw[PATH_MAX], path[PATH_MAX], slots[48] = "";
+    char number[32], raw[PATH_MAX], path[PATH_MAX], slots[48] = "", run[1400];
     unsigned all;
     int taken = slots_held(f, &all);
 
@@ -139,7 +109,7 @@ static void print(const struct options *o, const dlock *lk, const struct found *
         json_int(&j, "schema", 1);
         json_str(&j, "lock", name);
         json_str(&j, "store", where);
-        json_str(&j, "state", held(f) ? "held" : "free");
+        json_str(&j, "state", query_held(f) ? "held" : "free");
         if (all > 0) {
             json_int(&j, "slots", all);
             json_int(&j, "slots_held", taken);
@@ -155,69 +125,14 @@ static void print(const struct options *o, const dlock *lk, const struct found *
     char lock[LOCK_TEXT_MAX];
     if (all > 0)
         snprintf(slots, sizeof(slots), ", %d of %u slots", taken, all);
-    int n = snprintf(lock, sizeof(lock), "%s (%s): %s%s", name, where, held(f) ? "held" : "free",
+    int n = snprintf(lock, sizeof(lock), "%s (%s): %s%s", name, where, query_held(f) ? "held" : "free",
                      slots);
     dlock_hide_secrets(lock, n >= (int)sizeof(lock));
     printf(f->why_free[0] ? "%s (%s)\n" : "%s%s\n", lock, f->why_free);
     for (size_t i = 0; i < f->n; i++)
         text_one(&f->all[i]);
-}
-
-/* A signal ends a query at once: we hold nothing that must be released. */
-static void check_signals(const struct sigstate *sig, dlock *lk)
-{
-    struct signalfd_siginfo si;
-    while (signals_read(sig, &si)) {
-        int n = (int)si.ssi_signo;
-        if (signals_stops(n)) {
-            signals_stop_self(n);
-        } else if (signals_cancels(n)) {
-            dlock_close(lk);
-            signals_die(n);
-        }
-    }
-}
-
-static int query(const struct options *o, const struct sigstate *sig, dlock *lk, struct found *f)
-{
-    struct dlock_report r;
-    struct pollfd pfd[DLOCK_POLL_MAX + 1];
-    int n = 0;
-    dlock_start_status(lk);
-    for (;;) {
-        while (dlock_process(lk, pfd, n, &r)) {
-            n = 0;
-            if (r.type == DLOCK_R_FAILED)
-                return message_error(o, &r.error);
-            if (r.type == DLOCK_R_DONE) {
-                snprintf(f->why_free, sizeof(f->why_free), "%.63s", r.error.msg);
-                return -1;
-            }
-            if (r.type == DLOCK_R_NOTICE && message_tells(o, message_about(&r.error)))
-                message("%s", r.error.msg);
-            if (r.type == DLOCK_R_INFO && keep(f, r.info) < 0) {
-                message("out of memory");
-                return dlock_error_exit(DLOCK_ENOMEM);
-            }
-        }
-        int64_t wake_at;
-        n = dlock_interest(lk, pfd, DLOCK_POLL_MAX, &wake_at);
-        pfd[n] = (struct pollfd){.fd = sig->fd, .events = POLLIN};
-        int64_t left = dlock_max(0, wake_at - dlock_now()) / DLOCK_MSEC + 1;
-        if (poll(pfd, (nfds_t)n + 1, wake_at <= dlock_now() ? 0 : (int)dlock_min(left, 60000)) < 0)
-            n = 0;
-        check_signals(sig, lk);
-    }
-}
-
-/* A handle for a query. NULL after the error was printed. */
-static dlock *open_for_query(const struct options *o, int *code)
-{
-    struct dlock_uri *uri = open_uri(o, o->lock, code);
-    if (!uri)
-        return NULL;
-    open_bound_memory();
-    return open_handle(o, o->lock_mode, &uri, &(struct open_how){0}, code);
+    if (f->has_run)
+        printf("  last run: %s\n", message_run(&f->run, run, sizeof(run)));
 }
 
 int schema_mode(const struct options *o, const struct sigstate *sig)
@@ -226,7 +141,7 @@ int schema_mode(const struct options *o, const struct sigstate *sig)
     char *text = NULL;
     int code = 0;
     (void)sig;
-    dlock *lk = open_for_query(o, &code);
+    dlock *lk = query_open(o, &code);
     if (!lk)
         return code;
     if (dlock_schema(lk, &text, &err) == 0)
@@ -242,15 +157,16 @@ int status_mode(const struct options *o, const struct sigstate *sig)
 {
     struct found f = {0};
     int code = 0;
-    dlock *lk = open_for_query(o, &code);
+    dlock *lk = query_open(o, &code);
     if (!lk)
         return code;
-    code = query(o, sig, lk, &f);
+    dlock_start_status(lk);
+    code = query_run(o, sig, lk, &f);
     if (code < 0) {
         print(o, lk, &f);
-        code = held(&f) ? dlock_error_exit(DLOCK_EBUSY) : 0;
+        code = query_held(&f) ? dlock_error_exit(DLOCK_EBUSY) : 0;
     }
-    free(f.all);
+    query_free(&f);
     dlock_close(lk);
     return code;
 }

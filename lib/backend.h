@@ -21,7 +21,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
-#define DLOCK_BACKEND_ABI 6
+#define DLOCK_BACKEND_ABI 7
 
 enum dlock_cap {
     CAP_SHARED = 1,
@@ -31,7 +31,8 @@ enum dlock_cap {
     CAP_FIFO = 16,   /* waiters are granted in the order of their arrival */
     CAP_FD = 32,     /* the kernel keeps the lock on a descriptor (inherit_fd) */
     CAP_LAG = 64,    /* a renewal counts from an older send time (ZooKeeper) */
-    CAP_NESTED = 128 /* the hold, and with it its lease, is that of another dlock (nested.h) */
+    CAP_NESTED = 128, /* the hold, and with it its lease, is that of another dlock (nested.h) */
+    CAP_ONCE = 256    /* it has run records; open() may still refuse spec->once for this lock */
 };
 
 /*
@@ -61,6 +62,15 @@ struct dlock_identity {
     int64_t since;    /* the same moment by dlock_now() */
 };
 
+/* What the core knows of the hold, for renewals and the release. */
+struct dlock_hold {
+    /* spec->min_hold: the lock stays held until then, by env->now; 0: no longer than we hold it. */
+    int64_t until;
+    /* spec->once: what the release records. Unless ended, the run has failed, with status -1. */
+    bool ended, success;
+    int status;
+};
+
 struct tls_table;    /* tls/tls.h */
 struct nested_outer; /* nested.h */
 
@@ -79,6 +89,9 @@ struct dlock_spec {
     int64_t connect_timeout; /* for the whole first contact */
     int64_t op_timeout;      /* a renewal without an answer is unclear after this time */
     enum dlock_holder holder;
+    int64_t once;     /* CAP_ONCE: skip if a run has succeeded within this time; keep our record for it; 0: no records */
+    int64_t min_hold; /* stays(): the least time from the grant to the end of the hold; 0: none */
+    const struct dlock_hold *hold;
     const struct dlock_identity *identity;
     /* dlock_registry_tls(): TLS may be in a module, and so may the store, which cannot call the registry. */
     const struct tls_table *(*tls)(const char *scheme, struct dlock_error *);
@@ -89,12 +102,14 @@ enum dlock_ev {
     EV_NONE,
     EV_WAITING, /* any number after acquire(wait): info: a holder (may be NULL); place: ours, -1: not looked yet */
     EV_GRANTED, /* ends acquire: from, ttl, fence, token */
-    EV_BUSY,    /* ends acquire(!wait): info: a holder (may be NULL) */
+    EV_BUSY,    /* ends acquire(!wait): info: a holder (may be NULL). Ends ask(ASK_FORGET): that run goes on */
+    EV_SKIPPED, /* ends acquire with spec->once: run has succeeded already; we have left, and called the next in line */
     EV_RENEWED, /* ends renew: from, ttl (as negotiated); error: a part of the store was not reached */
     EV_UNCLEAR, /* ends renew: no result; the old deadline stands; error says why; the core renews again */
     EV_RELEASED, /* ends release: how; error: why it is unclear */
     EV_LOST,     /* at any time while granted, or ends renew: the loss is certain; error says why */
     EV_INFO,     /* one for each holder and waiter that ask has found: info */
+    EV_RUN,      /* at most one, if ask has found a run record: run */
     EV_DONE,     /* ends ask; error.msg: why it is free ("no such file"), or "" */
     EV_AWAY, /* at any time, now and then: no connection; error: why; the core looks the names up again */
     EV_BACK,   /* while acquire waits: an answer has come, the first one since EV_AWAY */
@@ -127,10 +142,11 @@ struct dlock_event {
     enum dlock_how how;
     int place;                     /* in the queue: 1 is next, 0 unknown */
     const struct dlock_info *info; /* the backend's, valid until the next call */
+    const struct dlock_run *run;   /* the same */
     struct dlock_error error;
 };
 
-enum dlock_ask { ASK_STATUS, ASK_LIST, ASK_BREAK };
+enum dlock_ask { ASK_STATUS, ASK_LIST, ASK_BREAK, ASK_FORGET };
 
 struct dlock_be; /* never defined: each backend casts it to a struct of its own */
 
@@ -140,6 +156,7 @@ struct dlock_backend {
     const char *const *schemes; /* NULL-terminated */
     unsigned caps;
     const char *no_slots; /* without CAP_SLOTS: why, for the message; may be NULL */
+    const char *no_once;  /* without CAP_ONCE: the same */
 
     /*
      * Check the URI's parameters and the rest of spec; no I/O on the store. spec stays valid and, peers aside,
@@ -157,19 +174,26 @@ struct dlock_backend {
     /* Idle only. wait: queue until granted; !wait: one try. Each call makes a new token. The core cancels by release. */
     void (*acquire)(struct dlock_be *, bool wait);
 
+    /*
+     * After a release the lock stays held until spec->hold->until, by the store's own expiry; the release has changed what
+     * others see as the holder. acquire and renew ask for at least that. NULL or false: only while we hold it.
+     */
+    bool (*stays)(struct dlock_be *);
+
     /* Granted only, one at a time. Read the clock immediately before sending. NULL without CAP_LEASE. */
     void (*renew)(struct dlock_be *);
 
     /*
      * In any state: release, or cancel: leave the queue, undo an unclear acquire, give up a renewal or a query.
-     * EV_RELEASED comes at the latest at the time until, and no event of the cancelled operation after it.
+     * EV_RELEASED comes at the latest at the time until, and no event of the cancelled operation after it. With
+     * spec->once the same conditional step of the store that ends a hold of ours records the end of the run, by spec->hold.
      */
     void (*release)(struct dlock_be *, int64_t until);
 
     /* While acquire waits, before it is cancelled: a holder as of now. False: none is known. NULL: EV_WAITING names it. */
     bool (*look)(struct dlock_be *, struct dlock_info *);
 
-    /* Idle only. arg: ASK_BREAK's token. */
+    /* Idle only. arg: ASK_BREAK's token; ASK_FORGET's, of the record: see dlock_start_forget(). */
     void (*ask)(struct dlock_be *, enum dlock_ask, const char *arg);
 
     /* Fill at most cap entries (up to DLOCK_POLL_MAX) and return their number. Lower *wake_at to the time of the next timer. */

@@ -30,6 +30,8 @@ int dlock_acquire(dlock *d, struct dlock_error *err)
         switch (r.type) {
         case DLOCK_R_ACQUIRED:
             return 0;
+        case DLOCK_R_SKIPPED:
+            return DLOCK_SKIPPED;
         case DLOCK_R_BUSY:
             return dlock_fail(err, DLOCK_EBUSY, 0, "%s: the lock '%s' is held by others",
                               dlock_where(d), dlock_name(d));

@@ -96,6 +96,7 @@ enum dlock_mode { DLOCK_EXCLUSIVE, DLOCK_SHARED, DLOCK_SLOTS };
 struct dlock_info {
     bool waiter;  /* false: a holder */
     bool foreign; /* the program is not dlock */
+    bool over;    /* of a holder: it has released the lock, which stays held until its min_hold_ns have passed */
     int place;    /* of a waiter: 1 is next, 0 unknown */
     enum dlock_mode mode;
     unsigned slots; /* DLOCK_SLOTS: how many there are; 0 unknown */
@@ -110,6 +111,24 @@ struct dlock_info {
     int64_t left_ns; /* rest of the lease by the store's clock; -1 unknown, DLOCK_NEVER unlimited */
     uint64_t fence;  /* fencing token; 0 none */
     char token[DLOCK_TOKEN_LEN + 1];
+    char host[256], user[64], command[256], note[256]; /* no control characters, valid UTF-8 */
+};
+
+/*
+ * The record of the last run with dlock_options.once_ns. RUNNING under a free lock: that run has crashed, or was lost.
+ */
+enum dlock_run_state { DLOCK_RUN_RUNNING, DLOCK_RUN_FAILED, DLOCK_RUN_SUCCEEDED };
+
+/* Times: Unix milliseconds by the store's clock. Unknown: "", 0, -1. */
+struct dlock_run {
+    enum dlock_run_state state;
+    int status; /* how it ended: 0 to 255, 128 + N for signal N; -1 while it runs, or where nobody could tell */
+    int64_t begin_ms, end_ms; /* end_ms: 0 while it runs */
+    int64_t age_ns;  /* since its end, or since its begin while it runs, as of now by the store's clock; at least 0 */
+    int64_t kept_ns; /* its writer's once_ns: how long the record is kept */
+    uint64_t fence;  /* of the hold; 0: none */
+    long pid;
+    char token[DLOCK_TOKEN_LEN + 1]; /* of the hold: names this record */
     char host[256], user[64], command[256], note[256]; /* no control characters, valid UTF-8 */
 };
 
@@ -143,6 +162,14 @@ struct dlock_options {
         retry; /* a store that cannot be reached at first contact is tried again for as long as wait_ns allows */
     bool fcntl; /* bare files: an open file description lock (fcntl(2)) instead of flock(2) */
     enum dlock_holder holder;
+    /*
+     * Skip the work if it has succeeded within this time: the acquire ends with DLOCK_R_SKIPPED then, and dlock_set_result()
+     * before the release says how the work has ended. 0: no record is read or written. Exclusive locks only; of the store,
+     * Redis, Redlock, PostgreSQL's lease table, ZooKeeper and named files have records.
+     */
+    int64_t once_ns;
+    /* From the grant on the lock stays held for so long, also if it is released before: see dlock_min_hold_left(). */
+    int64_t min_hold_ns;
     const char *command, *note; /* for the holder record that others see; copied; may be NULL */
 };
 /* clang-format 14 and 19 disagree here. */
@@ -184,6 +211,7 @@ enum dlock_report_type {
     DLOCK_R_WAITING,
     DLOCK_R_ACQUIRED, /* times, fence, token: work may start */
     DLOCK_R_BUSY, /* ends acquire: held by others, or wait_ns has passed; info (may be NULL); kept */
+    DLOCK_R_SKIPPED, /* ends acquire: with once_ns the work has succeeded already; run. Nothing is held */
     DLOCK_R_EXTENDED, /* times moved */
     /*
      * Held: half of the time to term_at has passed without a renewal; error: why; since: the last confirmed request.
@@ -196,13 +224,14 @@ enum dlock_report_type {
     DLOCK_R_LOST,      /* stop at once: certain loss (error.code DLOCK_ELOST), or kill_at passed */
     DLOCK_R_RELEASED,  /* how */
     DLOCK_R_INFO,      /* info: one holder or waiter, in answer to a status query */
-    DLOCK_R_DONE,      /* ends a status query */
+    DLOCK_R_RUN,       /* run: the record of --once, in answer to a status query; at most one */
+    DLOCK_R_DONE,      /* ends a status query, or dlock_start_forget(): there is no such record now */
     /*
      * error.msg. error.code 0: a detail, for -v only; DLOCK_ELOST: the lock may not exclude others; else a warning about
      * how the store is set up.
      */
     DLOCK_R_NOTICE,
-    DLOCK_R_FAILED /* ends acquire or a status query: error */
+    DLOCK_R_FAILED /* ends acquire, a status query or dlock_start_forget(): error */
 };
 
 /* error.msg of TROUBLE, TERM, LOST and RELEASED is the cause alone: see dlock_where() and dlock_name() for the rest. */
@@ -216,6 +245,7 @@ struct dlock_report {
     bool kept;     /* info could share the lock with us, but an earlier waiter is next */
     int64_t since; /* by dlock_now() */
     const struct dlock_info *info; /* valid until the next call on the handle */
+    const struct dlock_run *run;   /* the same */
     struct dlock_error error;      /* DONE: msg is why the lock is free ("no such file"), or "" */
 };
 
@@ -243,6 +273,28 @@ void dlock_start_release(dlock *, int64_t until);
 
 /* dlock_start_status - ask for holders and waiters; INFO..., then DONE or FAILED. Only on an idle handle. */
 void dlock_start_status(dlock *);
+
+/*
+ * dlock_start_forget - remove the record of the last run, if it is still the one with this token (struct dlock_run). Ends
+ * with DONE (removed, or there was none), BUSY (that run goes on), or FAILED (DLOCK_EBUSY: it is another record now). Only
+ * on an idle handle.
+ */
+void dlock_start_forget(dlock *, const char *token);
+
+/*
+ * dlock_set_result - before the release, with once_ns: how the work has ended. status: as in struct dlock_run. Without it
+ * the record says that the run has failed. The store writes it in the step that releases the lock: where the release is
+ * not confirmed (DLOCK_REL_CLEAN), the success may not be recorded.
+ */
+void dlock_set_result(dlock *, bool success, int status);
+
+/*
+ * dlock_min_hold_left - with min_hold_ns: how long the caller must go on holding the lock before it releases it. 0 where
+ * the store has an expiry and keeps the lock by itself (Redis, Redlock, lease table).
+ */
+int64_t dlock_min_hold_left(const dlock *);
+/* dlock_end_min_hold - the next release frees the lock at once, whatever is left of min_hold_ns. */
+void dlock_end_min_hold(dlock *);
 
 /*
  * dlock_interest - what to poll for. Fills at most cap entries (DLOCK_POLL_MAX
@@ -346,7 +398,7 @@ int dlock_set_interest(dlock_set *, struct pollfd *, int cap, int64_t *wake_at);
  * dlock_set_process - as dlock_process(). *which: the lock that the report is about, or NULL: all of them (ACQUIRED,
  * EXTENDED, and the RELEASED at the end). The times are the earliest of all locks; fence and token are those of *which.
  * A lock whose release is not confirmed has a RELEASED of its own before that of the set, whose how is the worst.
- * Before ACQUIRED, a NOTICE says that locks are given back, and why.
+ * Before ACQUIRED, a NOTICE says that locks are given back, and why. SKIPPED of one lock ends the acquire of all of them.
  */
 int dlock_set_process(dlock_set *, const struct pollfd *, int n, struct dlock_report *,
                       const dlock **which);
@@ -359,7 +411,11 @@ void dlock_set_close(dlock_set *);
 
 /* ------------------------------------------------------------- blocking --- */
 
-/* dlock_acquire - acquire, waiting for as long as the options say. Returns 0, DLOCK_EBUSY, or another error. */
+/*
+ * dlock_acquire - acquire, waiting for as long as the options say. Returns 0, DLOCK_SKIPPED (with once_ns: the work has
+ * succeeded already, and nothing is held), DLOCK_EBUSY, or another error.
+ */
+#define DLOCK_SKIPPED 1
 int dlock_acquire(dlock *, struct dlock_error *err);
 
 /*

@@ -73,6 +73,19 @@ static bool backend_works(const dlock *d)
 
 /* --- opening ---------------------------------------------------------------------------------- */
 
+static int check_once(const struct dlock_options *o, const struct dlock_backend *be,
+                      struct dlock_error *err)
+{
+    if (o->once_ns < 0)
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "the time of a run record must be greater than zero");
+    if (o->mode != DLOCK_EXCLUSIVE)
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "run records (--once) are for exclusive locks");
+    if (!(be->caps & CAP_ONCE))
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "run records (--once) are not available for %s%s%s",
+                          be->name, be->no_once ? ": " : "", be->no_once ? be->no_once : "");
+    return 0;
+}
+
 static int check_options(const struct dlock_options *o, const struct dlock_backend *be,
                          struct dlock_error *err)
 {
@@ -84,6 +97,13 @@ static int check_options(const struct dlock_options *o, const struct dlock_backe
     if (o->mode == DLOCK_SLOTS && (o->slots < 1 || o->slots > DLOCK_MAX_SLOTS))
         return dlock_fail(err, DLOCK_EUSAGE, 0, "the number of slots must be from 1 to %d",
                           DLOCK_MAX_SLOTS);
+    if (o->once_ns != 0) {
+        int rc = check_once(o, be, err);
+        if (rc < 0)
+            return rc;
+    }
+    if (o->min_hold_ns < 0)
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "a least hold must not be negative");
     if (o->fcntl && !(be->caps & CAP_FD))
         return dlock_fail(err, DLOCK_EUSAGE, 0, "fcntl(2) locks are for files: not for %s",
                           be->name);
@@ -126,6 +146,9 @@ static void set_spec(dlock *d, const struct dlock_options *o)
         .op_timeout = dlock_min(o->connect_timeout_ns, dlock_max(UNDO_BRIEF, t.term_at / 6)),
         .identity = &d->identity,
         .holder = o->holder,
+        .once = o->once_ns,
+        .min_hold = o->min_hold_ns,
+        .hold = &d->hold,
         .tls = dlock_registry_tls,
     };
     lock_set_env(d, &dlock_env_system, o->ttl_ns);
@@ -314,13 +337,14 @@ static void ask_backend(dlock *d)
 {
     if (d->want == LOCK_ASKING) {
         d->phase = LOCK_ASKING;
-        d->table->ask(d->be, ASK_STATUS, NULL);
+        d->table->ask(d->be, d->forget[0] ? ASK_FORGET : ASK_STATUS, d->forget[0] ? d->forget : NULL);
         return;
     }
     d->phase = LOCK_ACQUIRING;
     d->unanswered = true;
     d->fence = 0;
     d->slot = 0;
+    d->hold = (struct dlock_hold){.status = -1};
     d->token[0] = '\0';
     lease_acquire(&d->lease, &d->lease_cfg);
     dlock_identity_begin(&d->identity);
@@ -460,10 +484,21 @@ void dlock_start_acquire(dlock *d)
     begin(d, LOCK_ACQUIRING);
 }
 
-void dlock_start_status(dlock *d)
+static void start_asking(dlock *d, const char *forget)
 {
+    snprintf(d->forget, sizeof(d->forget), "%s", forget);
     d->wait_until = DLOCK_NEVER;
     begin(d, LOCK_ASKING);
+}
+
+void dlock_start_status(dlock *d)
+{
+    start_asking(d, "");
+}
+
+void dlock_start_forget(dlock *d, const char *token)
+{
+    start_asking(d, token);
 }
 
 /* Release or undo; then_ says what follows when the backend has done it. */
@@ -478,6 +513,8 @@ static void release_then(dlock *d, enum lock_then then_, int64_t until)
 void dlock_start_release(dlock *d, int64_t until)
 {
     d->back_since = 0; /* a report that waits is void */
+    if (d->phase == LOCK_ACQUIRING)
+        d->hold.until = 0; /* nobody has worked under it */
     if (!backend_works(d)) {
         d->phase = LOCK_IDLE;
         report(d, DLOCK_R_RELEASED)->how = DLOCK_REL_NOTHING;
@@ -515,6 +552,7 @@ static void end_failed(dlock *d)
 /* Granted too late to be used: give it back, and queue again if the caller waits. */
 static void give_back_late(dlock *d)
 {
+    d->hold.until = 0;
     bool again = d->opt.wait_ns != 0 && ++d->unusable < UNUSABLE_MAX;
     dlock_fail(
         &d->why, DLOCK_EUNAVAIL, 0,
@@ -644,6 +682,8 @@ static void on_event(dlock *d, const struct dlock_event *ev)
         d->slot = ev->slot;
         d->mode = d->spec.outer ? ev->mode : d->spec.mode;
         d->slots = d->spec.outer ? ev->slots : d->spec.slots;
+        if (d->spec.min_hold > 0)
+            d->hold.until = now_of(d) + dlock_min(d->spec.min_hold, DLOCK_NEVER - 1 - now_of(d));
         memcpy(d->token, ev->token, sizeof(d->token));
         d->why.code = 0;
         break;
@@ -657,9 +697,18 @@ static void on_event(dlock *d, const struct dlock_event *ev)
     case EV_RELEASED:
         on_released(d, ev);
         break;
+    case EV_SKIPPED:
+        answered(d);
+        d->phase = LOCK_IDLE;
+        report(d, DLOCK_R_SKIPPED)->run = ev->run;
+        break;
     case EV_INFO:
         answered(d);
         report(d, DLOCK_R_INFO)->info = ev->info;
+        break;
+    case EV_RUN:
+        answered(d);
+        report(d, DLOCK_R_RUN)->run = ev->run;
         break;
     case EV_DONE:
         d->phase = LOCK_IDLE;
@@ -872,6 +921,25 @@ int64_t dlock_deadline(const dlock *d)
 int dlock_slot(const dlock *d)
 {
     return d->slot - 1;
+}
+
+void dlock_set_result(dlock *d, bool success, int status)
+{
+    d->hold.ended = true;
+    d->hold.success = success;
+    d->hold.status = status;
+}
+
+int64_t dlock_min_hold_left(const dlock *d)
+{
+    if (d->phase != LOCK_HELD || (d->table->stays && d->table->stays(d->be)))
+        return 0;
+    return dlock_max(0, d->hold.until - now_of(d));
+}
+
+void dlock_end_min_hold(dlock *d)
+{
+    d->hold.until = 0;
 }
 
 void dlock_describe(const dlock *d, struct nested_hold *h)

@@ -25,7 +25,7 @@ enum lock_phase {
     LOCK_ACQUIRING,
     LOCK_HELD,
     LOCK_RELEASING, /* or undoing an acquire */
-    LOCK_ASKING     /* a status query */
+    LOCK_ASKING     /* a status query, or an order to forget a record */
 };
 
 /* What follows a release: the report, another acquire at once, or another first contact after a pause. */
@@ -41,6 +41,7 @@ struct dlock {
     struct dlock_be *be;
     struct dlock_spec spec;
     struct dlock_identity identity;
+    struct dlock_hold hold; /* spec.hold */
     struct lease_config lease_cfg;
     struct lease lease;
 
@@ -76,6 +77,7 @@ struct dlock {
     char token[DLOCK_TOKEN_LEN + 1];
     struct dlock_info holder; /* as last seen while waiting */
     bool have_holder;
+    char forget[DLOCK_TOKEN_LEN + 1]; /* LOCK_ASKING: the record that is to go; "": a status query */
     struct dlock_error why; /* the latest reason for trouble; while held: since the last renewal */
     int64_t lease_due;      /* lease_wake() as of the last dlock_interest() */
     struct dlock_report report;

@@ -25,7 +25,7 @@
 enum set_phase { SET_IDLE, SET_ACQUIRING, SET_PAUSING, SET_HELD, SET_RELEASING };
 
 /* What follows when all locks have been given back. */
-enum set_then { SET_RELEASED, SET_BUSY, SET_FAILED, SET_AGAIN };
+enum set_then { SET_RELEASED, SET_BUSY, SET_SKIPPED, SET_FAILED, SET_AGAIN };
 
 struct member {
     dlock *lk;
@@ -57,6 +57,7 @@ struct dlock_set {
     /* The end of an acquire that did not succeed: told when all is given back. */
     const dlock *end_which;
     struct dlock_error why;
+    struct dlock_run run; /* SET_SKIPPED */
 };
 
 static int64_t now_of(const dlock_set *s)
@@ -167,6 +168,8 @@ static void release_all(dlock_set *s, enum set_then then_, int64_t until)
     for (int i = s->n - 1; i >= 0; i--) {
         s->at[i].held = s->at[i].troubled = false;
         s->at[i].releasing = true;
+        if (then_ != SET_RELEASED)
+            dlock_end_min_hold(s->at[i].lk); /* nobody has worked under it */
         dlock_start_release(s->at[i].lk, until);
     }
 }
@@ -331,6 +334,10 @@ static void while_acquiring(dlock_set *s, struct member *m, const struct dlock_r
         else
             pass_on(s, m, r);
         break;
+    case DLOCK_R_SKIPPED:
+        s->run = *r->run;
+        give_back(s, SET_SKIPPED, m->lk, &r->error);
+        break;
     case DLOCK_R_FAILED:
         give_back(s, SET_FAILED, m->lk, &r->error);
         break;
@@ -392,6 +399,9 @@ static void after_release(dlock_set *s)
         break;
     case SET_BUSY:
         report_busy(s);
+        break;
+    case SET_SKIPPED:
+        report(s, DLOCK_R_SKIPPED, s->end_which)->run = &s->run;
         break;
     case SET_FAILED:
         report(s, DLOCK_R_FAILED, s->end_which)->error = s->why;

@@ -1,0 +1,99 @@
+/* query.c - see query.h. */
+#include "query.h"
+
+#include "messages.h"
+#include "open.h"
+#include "util.h"
+
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static int keep(struct found *f, const struct dlock_info *info)
+{
+    if (f->n == f->cap) {
+        size_t cap = f->cap ? f->cap * 2 : 4;
+        struct dlock_info *more = realloc(f->all, cap * sizeof(*more));
+        if (!more)
+            return -1;
+        f->all = more;
+        f->cap = cap;
+    }
+    f->all[f->n++] = *info;
+    return 0;
+}
+
+bool query_held(const struct found *f)
+{
+    for (size_t i = 0; i < f->n; i++)
+        if (!f->all[i].waiter)
+            return true;
+    return false;
+}
+
+void query_free(struct found *f)
+{
+    free(f->all);
+    *f = (struct found){0};
+}
+
+/* A signal ends a query at once: we hold nothing that must be released. */
+static void check_signals(const struct sigstate *sig, dlock *lk)
+{
+    struct signalfd_siginfo si;
+    while (signals_read(sig, &si)) {
+        int n = (int)si.ssi_signo;
+        if (signals_stops(n)) {
+            signals_stop_self(n);
+        } else if (signals_cancels(n)) {
+            dlock_close(lk);
+            signals_die(n);
+        }
+    }
+}
+
+int query_run(const struct options *o, const struct sigstate *sig, dlock *lk, struct found *f)
+{
+    struct dlock_report r;
+    struct pollfd pfd[DLOCK_POLL_MAX + 1];
+    int n = 0;
+    for (;;) {
+        while (dlock_process(lk, pfd, n, &r)) {
+            n = 0;
+            if (r.type == DLOCK_R_FAILED)
+                return message_error(o, &r.error);
+            if (r.type == DLOCK_R_DONE) {
+                snprintf(f->why_free, sizeof(f->why_free), "%.63s", r.error.msg);
+                return -1;
+            }
+            if (r.type == DLOCK_R_BUSY)
+                return dlock_error_exit(DLOCK_EBUSY);
+            if (r.type == DLOCK_R_RUN) {
+                f->run = *r.run;
+                f->has_run = true;
+            }
+            if (r.type == DLOCK_R_NOTICE && message_tells(o, message_about(&r.error)))
+                message("%s", r.error.msg);
+            if (r.type == DLOCK_R_INFO && keep(f, r.info) < 0) {
+                message("out of memory");
+                return dlock_error_exit(DLOCK_ENOMEM);
+            }
+        }
+        int64_t wake_at;
+        n = dlock_interest(lk, pfd, DLOCK_POLL_MAX, &wake_at);
+        pfd[n] = (struct pollfd){.fd = sig->fd, .events = POLLIN};
+        int64_t left = dlock_max(0, wake_at - dlock_now()) / DLOCK_MSEC + 1;
+        if (poll(pfd, (nfds_t)n + 1, wake_at <= dlock_now() ? 0 : (int)dlock_min(left, 60000)) < 0)
+            n = 0;
+        check_signals(sig, lk);
+    }
+}
+
+dlock *query_open(const struct options *o, int *code)
+{
+    struct dlock_uri *uri = open_uri(o, o->lock, code);
+    if (!uri)
+        return NULL;
+    open_bound_memory();
+    return open_handle(o, o->lock_mode, &uri, &(struct open_how){0}, code);
+}
