@@ -2,6 +2,7 @@
 # which says how to reach that store and what it offers. STORE_PAUSES: it goes on as before when store_pids were stopped
 # for 2 s; STORE_TAKES: store_take NAME takes the lock away from its holder; STORE_SHARED, STORE_SLOTS: it has them,
 # STORE_NUMBERS: and numbers the slots; STORE_TURNS: a waiting writer is served after the readers before it;
+# STORE_ONCE: it has run records; STORE_STAYS: it keeps the lock for --min-hold by an expiry of its own;
 # STORE_TICKS: seconds by which a crash is noticed later; STORE_TWIN: but for TLS it is the store of another file. These
 # two lines are replaced by that store's:
 # bats file_tags=contract
@@ -743,3 +744,180 @@ END
     sed -n 's/.* operations in .*/# &/p' kinds.log >&3
     store_clean "$NAME"
 }
+
+# ---------------------------------------------------------------- once, least time ---
+
+# once RC ARG... -- CMD...: a run of dlock --once that prints nothing.
+once() {
+    local rc=$1
+    shift
+    run "-$rc" run_t 20 "$DLOCK" -q --ttl 2 --once "$@"
+    [ -z "$output" ] || fail "$output"
+}
+ran() { [ "$(cat ran 2>/dev/null || :)" = "$1" ] || final "the commands that ran: $(cat ran)"; }
+# shellcheck disable=SC2016
+ADD='echo "$0" >>ran; exit "$1"'
+state_is() { "$DLOCK" --status "$L" | grep -q "last run: $1"; }
+
+@test "--once: what has succeeded is not run again, until it is forgotten" {
+    needs ONCE || return 0
+    once 0 "$L" sh -c "$ADD" a 0
+    once 0 "$L" sh -c "$ADD" b 0
+    once 5 --skip-exit-code 5 -n "$L" sh -c "$ADD" c 0
+    ran a
+    CI=1 run -0 run_t 5 "$DLOCK" --once "$L" true
+    assert_out "not run: "
+    run -0 run_t 5 "$DLOCK" --status "$L"
+    [[ $output == *"last run: succeeded "* ]] || fail "$output"
+    # Without --once the record counts for nothing.
+    run -3 run_t 5 "$DLOCK" -q "$L" sh -c "$ADD" d 3
+    run -0 run_t 5 "$DLOCK" --forget --yes "$L"
+    once 0 "$L" sh -c "$ADD" e 0
+    [ "$(tr -d '\n' <ran)" = ade ] || fail "$(cat ran)"
+    run -0 run_t 5 "$DLOCK" --forget --yes "$L"
+    run -0 run_t 5 "$DLOCK" --forget --yes "$L"
+    store_clean "$NAME"
+}
+
+@test "--once: what has failed is run again, and a running one holds the lock" {
+    needs ONCE || return 0
+    once 1 "$L" false
+    state_is "failed .* with status 1"
+    once 137 "$L" sh -c 'kill -KILL $$'
+    once 127 "$L" "$T/nothing" || :
+    once 24 --success-codes 0,24 "$L" sh -c 'exit 24'
+    state_is succeeded
+    once 0 "$L" touch no
+    [ ! -e no ]
+    run -0 run_t 5 "$DLOCK" --forget --yes "$L"
+    hold --once
+    run -75 run_t 5 "$DLOCK" -q --once -n "$L" touch no
+    run -75 run_t 5 "$DLOCK" --status "$L"
+    [[ $output == *"last run: began "* ]] || fail "$output"
+    run -75 run_t 5 "$DLOCK" --forget --yes "$L"
+    # A waiter that finds a success leaves, and so does the next one.
+    start_log w1.log "$DLOCK" --once "$L" touch no
+    w1=$STARTED
+    start_log w2.log "$DLOCK" --once "$L" touch no
+    w2=$STARTED
+    wait_for 5 waiters_are 2
+    let_go
+    exits 0 5 "$w1"
+    exits 0 5 "$w2"
+    [ ! -e no ] || final "run again after a success"
+    run -0 run_t 5 "$DLOCK" --forget --yes "$L"
+    store_clean "$NAME"
+}
+
+runs_again() {
+    run_t 5 "$DLOCK" -q --once=200ms "$L" sh -c "$ADD" a 0 && [ "$(wc -l <ran)" -eq 2 ]
+}
+
+@test "--once: a success counts for the time that the next run names" {
+    needs ONCE || return 0
+    once 0 "$L" sh -c "$ADD" a 0
+    run -0 run_t 5 "$DLOCK" -q --once=1h "$L" sh -c "$ADD" b 0
+    ran a
+    wait_for 5 runs_again
+    once 0 "$L" sh -c "$ADD" c 0
+    [ "$(tr -d '\n' <ran)" = aa ] || final "$(cat ran)"
+    run -0 run_t 5 "$DLOCK" --forget --yes "$L"
+    store_clean "$NAME"
+}
+
+# crowd CODE: so many processes at the same moment. Each one that runs writes a line, and ends with CODE.
+crowd() {
+    local i pids=() n
+    n=$(amount once_crowd)
+    rm -f go crowd
+    for ((i = 0; i < n; i++)); do
+        # shellcheck disable=SC2016
+        sh -c '"$1" go; exec "$2" -q --ttl 4 --once "$3" sh -c "echo x >>crowd; exit $4"' - "$HELPERS/await" "$DLOCK" "$L" "$1" 3>&- &
+        pids+=("$!")
+    done
+    : >go
+    for i in "${pids[@]}"; do
+        wait_exit 60 "$i" || [ $? -eq "$1" ] || fail "exit code of one"
+    done
+}
+
+@test "--once: of many at the same moment one runs, after failures too" {
+    needs ONCE || return 0
+    ! twin || return 0
+    crowd 0
+    [ "$(wc -l <crowd)" -eq 1 ] || final "$(wc -l <crowd) ran"
+    run -0 run_t 5 "$DLOCK" --forget --yes "$L"
+    crowd 7
+    [ "$(wc -l <crowd)" -eq "$(amount once_crowd)" ] || fail "$(wc -l <crowd) ran"
+    crowd 0
+    [ "$(wc -l <crowd)" -eq 1 ] || final "$(wc -l <crowd) ran"
+    crowd 0
+    [ ! -e crowd ] || final "ran after a success"
+    run -0 run_t 5 "$DLOCK" --forget --yes "$L"
+    store_clean "$NAME"
+}
+
+@test "--once: after a crash the next one runs, and no record of success is made up" {
+    needs ONCE || return 0
+    hold --ttl 1 --once
+    kill -KILL "$HOLDER"
+    run -0 run_t 8 "$DLOCK" -q --ttl 1 --once "$L" sh -c "$ADD" a 0
+    ran a
+    run -0 run_t 5 "$DLOCK" --forget --yes "$L"
+    # The command succeeds, and its keeper dies before it can record that: at least once.
+    # shellcheck disable=SC2016
+    start_log hold.log "$DLOCK" --ttl 3 --once "$L" sh -c 'echo $$ >command; "$HELPERS/await" last'
+    wait_for 5 test -s command
+    kill -STOP "$STARTED"
+    : >last
+    wait_for 5 pid_gone "$(cat command)"
+    kill -KILL "$STARTED"
+    run -0 run_t 8 "$DLOCK" -q --ttl 1 --once "$L" sh -c "$ADD" b 0
+    once 0 "$L" sh -c "$ADD" c 0
+    [ "$(tr -d '\n' <ran)" = ab ] || fail "$(cat ran)"
+    run -0 run_t 5 "$DLOCK" --forget --yes "$L"
+    store_clean "$NAME"
+}
+
+@test "--min-hold keeps the lock, and those that wait get it at that moment" {
+    local i w=()
+    "$HELPERS/clock" "$T/began"
+    start_log first.log "$DLOCK" --ttl 1 --min-hold 1500ms "$L" touch "$T/first"
+    first=$STARTED
+    wait_for 5 test -e first
+    ! needs STAYS || exits 0 1 "$first"
+    for i in 1 2 3; do
+        start_log "w$i.log" "$DLOCK" --ttl 1 "$L" "$HELPERS/clock" "$T/in.$i"
+        w+=("$STARTED")
+    done
+    run -75 run_t 5 "$DLOCK" -q --ttl 1 -n "$L" true
+    run -75 run_t 5 "$DLOCK" --status "$L"
+    for i in 0 1 2; do exits 0 5 "${w[i]}"; done
+    needs STAYS || exits 0 5 "$first"
+    for i in 1 2 3; do
+        took=$((($(cat "in.$i") - $(cat began)) / 1000000))
+        [ "$took" -ge 1500 ] || final "waiter $i entered after $took ms"
+        [ "$took" -le $((2100 + SLOW)) ] || fail "waiter $i entered after $took ms"
+    done
+    store_clean "$NAME"
+}
+
+@test "--min-hold: a crash does not shorten it where the store has an expiry, and a signal ends it elsewhere" {
+    if needs STAYS; then
+        "$HELPERS/clock" "$T/began"
+        hold --ttl 1 --min-hold 2500ms
+        kill -KILL "$HOLDER"
+        run -0 run_t 8 "$DLOCK" -q --ttl 1 "$L" "$HELPERS/clock" "$T/in"
+        took=$((($(cat in) - $(cat began)) / 1000000))
+        [ "$took" -ge 2500 ] || final "entered after $took ms"
+    else
+        start_log first.log "$DLOCK" --min-hold 1h "$L" sh -c 'touch first; exit 4'
+        wait_for 5 test -e first
+        # The signal may come before the end of the command is known, and is forwarded then.
+        wait_for 5 signal_ends_it
+        exits 4 5 "$STARTED"
+    fi
+    run -0 run_t 5 "$DLOCK" -n "$L" true
+    store_clean "$NAME"
+}
+signal_ends_it() { kill -TERM "$STARTED" 2>/dev/null; ! kill -0 "$STARTED" 2>/dev/null; }

@@ -1,5 +1,5 @@
 # The file store for the contract suite: the embedded default's form, dir#name.
-STORE_LEASE='' STORE_FIFO='' STORE_FENCE=1 STORE_TELLS=fence STORE_SHARED=1 STORE_SLOTS=1 STORE_NUMBERS=1
+STORE_LEASE='' STORE_FIFO='' STORE_FENCE=1 STORE_TELLS=fence STORE_SHARED=1 STORE_SLOTS=1 STORE_NUMBERS=1 STORE_ONCE=1
 store_up() { :; }
 store_down() { :; }
 store_lock() { mkdir -p "$T/locks" && echo "file://$T/locks#$1"; }

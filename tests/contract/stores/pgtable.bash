@@ -1,7 +1,7 @@
 # One PostgreSQL server for the contract suite, the lock a row of the lease table.
 # bats file_tags=contract,long
 load "$SUPPORT/postgres"
-STORE_SHARED=1 STORE_SLOTS=1 STORE_NUMBERS=1 STORE_TURNS=1 STORE_LEASE=1 STORE_FIFO=1 STORE_FENCE=1 STORE_TELLS='fence left' STORE_PAUSES=1 STORE_TAKES=1
+STORE_SHARED=1 STORE_SLOTS=1 STORE_NUMBERS=1 STORE_TURNS=1 STORE_LEASE=1 STORE_FIFO=1 STORE_FENCE=1 STORE_TELLS='fence left' STORE_PAUSES=1 STORE_TAKES=1 STORE_ONCE=1 STORE_STAYS=1
 store_up() { pg_start; }
 store_down() { pg_stop_all; }
 store_lock() { echo "postgres://postgres@127.0.0.1:$PG_PORT/postgres?mode=lease#$1"; }

@@ -1,7 +1,7 @@
 # One ZooKeeper server for the contract suite.
 # bats file_tags=contract,long,thread
 load "$SUPPORT/zookeeper"
-STORE_LEASE=1 STORE_FIFO=1 STORE_FENCE=1 STORE_TELLS=fence STORE_PAUSES=1 STORE_TAKES=1
+STORE_LEASE=1 STORE_FIFO=1 STORE_FENCE=1 STORE_TELLS=fence STORE_PAUSES=1 STORE_TAKES=1 STORE_ONCE=1
 STORE_SHARED=1 STORE_SLOTS=1 STORE_TURNS=1 STORE_TICKS=1
 store_up() { zk_start; }
 store_down() { zk_stop_all; }
