@@ -692,6 +692,7 @@ granted() { run -0 run_t 5 "$DLOCK" -n "$@" "$L" true; }
 
 @test "nested three deep, a lock is granted at once with one token, and released last" {
     cat >deep.sh <<'END'
+echo $$ >command.$2
 echo "$DLOCK_TOKEN ${DLOCK_FENCE:-}" >in.$2
 [ $2 -lt 3 ] || exec "$HELPERS/await" go
 "$DLOCK" -n "$1" sh deep.sh "$1" $(($2 + 1)) & echo $! >pid.$2
@@ -707,7 +708,9 @@ END
     refused
     : >go
     exits 1 8 "$STARTED"
-    pid_gone "$(cat pid.1)" && pid_gone "$(cat pid.2)" || final "released before an inner one ended"
+    pid_gone "$(cat command.3)" || final "released before the innermost command ended"
+    # These may take a moment to exit.
+    wait_for 5 pid_gone "$(cat pid.1)" && wait_for 5 pid_gone "$(cat pid.2)"
     store_clean "$NAME"
 }
 
