@@ -3,8 +3,8 @@
 # for 2 s; STORE_TAKES: store_take NAME takes the lock away from its holder; STORE_SHARED, STORE_SLOTS: it has them,
 # STORE_NUMBERS: and numbers the slots; STORE_TURNS: a waiting writer is served after the readers before it;
 # STORE_ONCE: it has run records; STORE_STAYS: it keeps the lock for --min-hold by an expiry of its own;
-# STORE_TICKS: seconds by which a crash is noticed later; STORE_TWIN: but for TLS it is the store of another file. These
-# two lines are replaced by that store's:
+# STORE_TICKS: seconds by which a crash is noticed later; STORE_TWIN: but for TLS it is the store of another file; STORE_KIN: the same
+# server and scripts as in another file, found by another way. These two lines are replaced by that store's:
 # bats file_tags=contract
 STORE=none CONTRACT=.
 
@@ -37,6 +37,7 @@ needs() {
 
 # A test of minutes, or of a hundred runs, that the store without TLS has passed: only in the soak.
 twin() { needs TWIN && [ -z "${DLOCK_SOAK:-}" ]; }
+kin() { { needs TWIN || needs KIN; } && [ -z "${DLOCK_SOAK:-}" ]; }
 
 status_is() { "$DLOCK" --status "$L" | grep -q "$1"; }
 waiters() { "$DLOCK" --status --json "$L" | grep -o '"place"' | wc -l; }
@@ -737,7 +738,7 @@ END
 @test "random operations of all kinds keep to the model while holders crash and stop" {
     local fact
     local -a facts=("ticks=${STORE_TICKS:-0}" "ttl=$([ -n "$SAN" ] && echo 4 || echo 2)" "seed=${KINDS_SEED:-}")
-    ! twin || return 0
+    ! kin || return 0
     for fact in SHARED SLOTS NUMBERS FENCE LEASE; do ! needs $fact || facts+=("${fact,,}"); done
     # LeakSanitizer stops the process itself and does not survive a SIGSTOP meanwhile.
     export ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0
@@ -846,7 +847,7 @@ crowd() {
 
 @test "--once: of many at the same moment one runs, after failures too" {
     needs ONCE || return 0
-    ! twin || return 0
+    ! kin || return 0
     crowd 0
     [ "$(wc -l <crowd)" -eq 1 ] || final "$(wc -l <crowd) ran"
     run -0 run_t 5 "$DLOCK" --forget --yes "$L"
