@@ -883,6 +883,36 @@ crowd() {
     store_clean "$NAME"
 }
 
+# day NUMBER HOST: that host's cron starts the job of the day. The wall clocks are 5 s apart.
+day() {
+    local lock
+    lock=$(store_lock "$NAME-$1")
+    LD_PRELOAD=$HELPERS/wallclock.so WALLCLOCK=$T/clock.$2 ASAN_OPTIONS=${ASAN_OPTIONS:-}:verify_asan_link_order=0 \
+        timeout 20 "$DLOCK" -n --once "$lock" sh -c 'echo "$0" >>days' "$1"
+}
+
+@test "--once: three hosts with clocks 5 s apart run the job of a day once" {
+    needs ONCE || return 0
+    ! kin || return 0
+    local d h rc
+    for h in 0 1 2; do
+        /usr/bin/python3 -c "import struct, sys; sys.stdout.buffer.write(struct.pack('q', ($h - 1) * 5 * 10**9))" >"clock.$h"
+    done
+    for ((d = 1; d <= $(amount once_days); d++)); do
+        # Two of them at the same moment, one afterwards.
+        day $d $((d % 3)) >said.1 2>&1 3>&- &
+        rc=0
+        day $d $(((d + 1) % 3)) >said.2 2>&1 || rc=$?
+        [ $rc -eq 0 ] || [ $rc -eq 75 ] || fail "$rc: $(cat said.2)"
+        wait $! || [ $? -eq 75 ] || fail "$(cat said.1)"
+        rc=0
+        day $d $(((d + 2) % 3)) >said.3 2>&1 || rc=$?
+        [ $rc -eq 0 ] || fail "$rc: $(cat said.3)"
+        [ "$(wc -l <days)" -eq $d ] || final "day $d: $(tail -n 3 days)"
+    done
+    [ "$(sort -u days | wc -l)" -eq "$(wc -l <days)" ] || final "$(sort days | uniq -d)"
+}
+
 @test "--min-hold keeps the lock, and those that wait get it at that moment" {
     local i w=()
     "$HELPERS/clock" "$T/began"
