@@ -10,6 +10,8 @@ int run_mode(const struct options *, const struct sigstate *);
 /* status.c: MODE_STATUS and MODE_SCHEMA. */
 int status_mode(const struct options *, const struct sigstate *);
 int schema_mode(const struct options *, const struct sigstate *);
+/* held_mode.c: MODE_HELD. */
+int held_mode(const struct options *, const struct sigstate *);
 /* names.c: MODE_PRINT_NAMES. */
 int names_mode(const struct options *, const struct sigstate *);
 /* unlock.c: MODE_FD and MODE_UNLOCK: flock(1)'s descriptor form. */

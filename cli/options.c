@@ -192,17 +192,20 @@ static int set_also(struct options *o, const struct given *g, struct dlock_error
     return 0;
 }
 
-/* --status, --schema and -u: at most one of them. */
+static const char *const mode_names[] = {[MODE_STATUS] = "--status",
+                                         [MODE_SCHEMA] = "--schema",
+                                         [MODE_HELD] = "--held",
+                                         [MODE_UNLOCK] = "-u"};
+
+/* --status, --schema, --held and -u: at most one of them. */
 static int set_mode(struct options *o, const struct given *g, struct dlock_error *err)
 {
-    static const char *const names[] = {
-        [MODE_STATUS] = "--status", [MODE_SCHEMA] = "--schema", [MODE_UNLOCK] = "-u"};
     enum cli_mode mode = (enum cli_mode)g->row->number;
 
     if (o->mode != MODE_RUN && o->mode != mode)
         return dlock_fail(err, DLOCK_EUSAGE, 0, "%s and %s cannot be used together",
-                          names[o->mode < mode ? mode : o->mode],
-                          names[o->mode < mode ? o->mode : mode]);
+                          mode_names[o->mode < mode ? mode : o->mode],
+                          mode_names[o->mode < mode ? o->mode : mode]);
     o->mode = mode;
     return 0;
 }
@@ -279,6 +282,8 @@ static const struct option_row table[] = {
      .set = set_flag, FIELD(json)},
     {"", {"schema"}, NULL, "print the SQL statement that makes LOCK's table",
      .set = set_mode, .number = MODE_SCHEMA},
+    {"", {"held"}, NULL, "inside a command: print for how many ms its lock\nis safe (inf: no lease); exit 79: it is not held",
+     .set = set_mode, .number = MODE_HELD},
     {"", {"events"}, "FD|FILE", "tell a program what happens, in lines of JSON",
      .set = set_events, FIELD(events)},
     {"v", {"verbose"}, NULL, "say all that a terminal would show, and details",
@@ -583,6 +588,8 @@ static int take_arguments(struct options *o, char **rest, int n, struct dlock_er
 {
     int r;
 
+    if (n == 0 && o->mode == MODE_HELD)
+        return 0;
     if (n == 0)
         return dlock_fail(err, DLOCK_EUSAGE, 0,
                           "no lock named: dlock [OPTION...] LOCK COMMAND [ARG...]");
@@ -607,7 +614,7 @@ static int take_arguments(struct options *o, char **rest, int n, struct dlock_er
         return take_command(o, rest + 1, n - 1, err);
     if (n > 1)
         return dlock_fail(err, DLOCK_EUSAGE, 0, "%s takes a lock and no command",
-                          o->mode == MODE_STATUS ? "--status" : "--schema");
+                          mode_names[o->mode]);
     return 0;
 }
 
@@ -759,6 +766,7 @@ static const char usage_head[] =
     "       dlock [OPTION...] FD | -u FD\n"
     "       dlock --status [--json] LOCK\n"
     "       dlock --schema LOCK\n"
+    "       dlock --held [NAME]\n"
     "Run COMMAND while holding LOCK, on one machine or on many.\n"
     "\n"
     "LOCK: a file (as for flock(1)), or a store's URI, '#' and a name, or @NAME:\n"
