@@ -155,10 +155,15 @@ static bool reply(const struct conn *c, const struct nested_reply *r, int pass)
     return sendmsg(c->fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)sizeof(*r);
 }
 
-/* The one place that says how a lock is held, and until when what runs under it may run. */
-static void describe(const dlock *lk, struct nested_hold *h)
+/*
+ * The one place that says how a lock is held, and until when what runs under it may run. What is ending stays so: a renewal
+ * that comes late keeps others out, but does not save the work.
+ */
+static void describe(const struct inner *in, const dlock *lk, struct nested_hold *h)
 {
     dlock_describe(lk, h);
+    if (in->ending || in->lost)
+        h->end_at = 0;
 }
 
 /* Does the request, of that length, prove by this key that the client runs under this lock? */
@@ -184,10 +189,10 @@ static void answer(const struct inner *in, const struct conn *c, const dlock *lk
 {
     struct nested_reply r = {.type = NESTED_HELD, .left = DLOCK_NEVER};
 
-    describe(lk, &r.hold);
+    describe(in, lk, &r.hold);
     if (r.hold.end_at != DLOCK_NEVER)
         r.left = r.hold.end_at - dlock_lease_now(r.hold.raw_minus_boot);
-    if (in->ending || in->lost || r.left <= 0)
+    if (r.left <= 0)
         r.type = NESTED_LOST;
     snprintf(r.text, sizeof(r.text), "%s", dlock_name(lk));
     reply(c, &r, -1);
@@ -200,7 +205,7 @@ static bool admit(struct inner *in, struct conn *c, const struct nested_request 
     struct ucred peer = {0};
     socklen_t len = sizeof(peer);
 
-    describe(c->lk, &r.hold);
+    describe(in, c->lk, &r.hold);
     if (c->full)
         r.type = NESTED_FULL;
     else if (in->ending || in->lost)
@@ -381,7 +386,7 @@ void inner_extended(struct inner *in)
     /* One that has no room for it does not run: it is told again with the next renewal. */
     for (struct conn *c = in->conns; c; c = c->next)
         if (c->in) {
-            describe(c->lk, &r.hold);
+            describe(in, c->lk, &r.hold);
             reply(c, &r, -1);
         }
 }

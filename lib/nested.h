@@ -35,8 +35,8 @@ struct nested_request {
 /* A hold as it is: of the outermost dlock, whatever those in between asked for. */
 struct nested_hold {
     int64_t from, ttl, raw_minus_boot; /* as in struct dlock_event */
-    int64_t
-        end_at; /* all that runs under it is told to end by then: term_at of the outermost, or earlier */
+    /* All that runs under it is told to end by then: term_at of the outermost, or earlier. 0: it is ending. */
+    int64_t end_at;
     uint64_t fence;
     int32_t mode;
     uint32_t slots;

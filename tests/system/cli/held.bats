@@ -139,6 +139,19 @@ not_held() { # TEXT [ARG...]
     [ "$(cat rc)" = 79 ] && file_has hold.log "has lost the lock 'x', or is about to lose it" || fail "$(cat rc hold.log)"
 }
 
+@test "a renewal that comes after TERM was due: still 79" {
+    redis_start_in late
+    renewed() { [ "$(rcli_in late pttl x)" -gt 1300 ]; }
+    holds --on-lost warn --ttl 2 --grace 0.8 "redis://127.0.0.1:${REDIS_PORTS[late]}#x"
+    kill -STOP "${REDIS_PIDS[late]}"
+    wait_for 5 file_has hold.log 'could not be renewed in time'
+    kill -CONT "${REDIS_PIDS[late]}"
+    wait_for 5 renewed
+    not_held "has lost the lock 'x', or is about to lose it"
+    : >go
+    exits 79 5 "$HOLDER"
+}
+
 @test "stopped, killed and ended keepers: 79 within the bound" {
     holds --ttl 4 "$L"
     kill -STOP "$HOLDER"
