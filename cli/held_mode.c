@@ -118,15 +118,22 @@ static const char *lock_text(const struct queries *q, const struct query *one, c
     return buf;
 }
 
+#define DLOCK_TEXT_SIZE 32
+/* "dlock 812"; without the number where it is not known, or of another pid namespace. */
+static const char *dlock_text(const struct query *one, char buf[DLOCK_TEXT_SIZE])
+{
+    snprintf(buf, DLOCK_TEXT_SIZE, one->keeper.pid > 0 ? "dlock %ld" : "dlock",
+             (long)one->keeper.pid);
+    return buf;
+}
+
 /* It is not held, or that cannot be known. Returns the exit code. */
 static int not_held(const struct queries *q, const struct query *one, const char *why)
 {
-    char lock[LOCK_TEXT_MAX], pid[32] = "";
+    char lock[LOCK_TEXT_MAX], holder[DLOCK_TEXT_SIZE];
 
-    if (one->keeper.pid > 0)
-        snprintf(pid, sizeof(pid), " %ld", (long)one->keeper.pid);
-    message("%s may not be held any more: its dlock%s %s", lock_text(q, one, lock, sizeof(lock)),
-            pid, why);
+    message("%s may not be held any more: its %s %s", lock_text(q, one, lock, sizeof(lock)),
+            dlock_text(one, holder), why);
     return dlock_error_exit(DLOCK_ELOST);
 }
 
@@ -205,6 +212,8 @@ static int reach(const struct queries *q, struct query *one)
 /* 0, or an exit code after the message. */
 static int judge(struct query *one, struct nested_reply *r)
 {
+    char holder[DLOCK_TEXT_SIZE];
+
     hang_up(one);
     one->missing = r->type == NESTED_FULL ? "has too many connections" : IS_SILENT;
     if (r->type == NESTED_FULL)
@@ -215,8 +224,7 @@ static int judge(struct query *one, struct nested_reply *r)
         return 0;
     }
     r->text[sizeof(r->text) - 1] = '\0';
-    message("dlock %ld has lost the lock '%s', or is about to lose it", (long)one->keeper.pid,
-            r->text);
+    message("%s has lost the lock '%s', or is about to lose it", dlock_text(one, holder), r->text);
     return dlock_error_exit(DLOCK_ELOST);
 }
 
