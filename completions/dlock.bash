@@ -116,6 +116,7 @@ _dlock() {
                 --status
                 --json
                 --schema
+                --held
                 --events
                 -v --verbose
                 -q --quiet

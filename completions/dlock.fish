@@ -70,6 +70,7 @@ complete -c dlock -n __dlock_before_lock -l lost-exit-code -x -d 'exit N instead
 complete -c dlock -n __dlock_before_lock -l status -d 'show holders and waiters of LOCK; exit 0: free, 75: held'
 complete -c dlock -n __dlock_before_lock -l json -d 'with --status: as JSON'
 complete -c dlock -n __dlock_before_lock -l schema -d 'print the SQL statement that makes LOCK\'s table'
+complete -c dlock -n __dlock_before_lock -l held -d 'inside a command: print for how many ms its lock is safe (inf: no lease); exit 79: it is not held'
 complete -c dlock -n __dlock_before_lock -l events -r -F -d 'tell a program what happens, in lines of JSON'
 complete -c dlock -n __dlock_before_lock -s v -l verbose -d 'say all that a terminal would show, and details'
 complete -c dlock -n __dlock_before_lock -s q -l quiet -d 'say only errors and losses'
