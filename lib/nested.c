@@ -195,14 +195,12 @@ static long parent_of(long pid)
     return parent;
 }
 
-bool nested_descends(long pid)
+bool nested_descends(long pid, long from)
 {
-    long at = getppid();
-
-    for (int depth = 0; at > 0 && depth < 4096; depth++) {
-        if (at == pid)
+    for (int depth = 0; pid > 0 && depth < 4096; depth++) {
+        if (pid == from)
             return true;
-        at = parent_of(at);
+        pid = parent_of(pid);
     }
     return false;
 }
@@ -214,7 +212,7 @@ bool nested_descends(long pid)
 static bool is_trusted(const struct nested_backend *b, uid_t uid)
 {
     uid_t me = geteuid();
-    return uid == me || uid == 0 || (me == 0 && b->pid > 0 && nested_descends(b->pid));
+    return uid == me || uid == 0 || (me == 0 && b->pid > 0 && nested_descends(getppid(), b->pid));
 }
 
 /* --- acquire ---------------------------------------------------------------------------------- */

@@ -75,8 +75,8 @@ int nested_new_name(char name[NESTED_SOCKET_MAX + 1]);
 socklen_t nested_address(struct sockaddr_un *, const char *name);
 /* May a hold of that kind be shared with an inner dlock that asks for this? 0, DLOCK_EBUSY or DLOCK_EDATA. */
 int nested_allows(const struct nested_hold *, enum dlock_mode, unsigned slots);
-/* Does this process descend from that one? False where /proc does not tell. */
-bool nested_descends(long pid);
+/* Does process pid descend from that one, or is it that one? False where /proc does not tell. */
+bool nested_descends(long pid, long from);
 
 /* Has the error of an acquire this meaning: the outer's keeper cannot be reached, or does not hold the lock any more? */
 static inline bool nested_unreachable(const struct dlock_error *err)
