@@ -31,6 +31,7 @@ struct conn {
     const dlock *lk; /* in: the lock that it runs under */
     int fd;
     int pidfd;     /* of the process that connected; -1: none */
+    pid_t pid;     /* its number; 0: unknown */
     bool in;       /* it has proved itself: it runs under the lock */
     int64_t until; /* to prove itself */
 };
@@ -181,6 +182,7 @@ static bool admit(struct inner *in, struct conn *c, const struct nested_request 
         return false;
     if (getsockopt(c->fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) == 0 && peer.pid > 0)
         c->pidfd = (int)syscall(SYS_pidfd_open, peer.pid, 0);
+    c->pid = peer.pid;
     /* Had it died, its pid could be another's; then its connection is closed. */
     if (recv(c->fd, &(char){0}, 1, MSG_DONTWAIT | MSG_PEEK) == 0)
         return false;
@@ -366,11 +368,30 @@ void inner_lost(struct inner *in, const char *why)
         }
 }
 
+static void send_signal(const struct conn *c, int sig)
+{
+    if (c->in && c->pidfd >= 0)
+        syscall(SYS_pidfd_send_signal, c->pidfd, sig, NULL, 0);
+}
+
 void inner_ask_to_end(const struct inner *in)
 {
     for (const struct conn *c = in ? in->conns : NULL; c; c = c->next)
-        if (c->in && c->pidfd >= 0)
-            syscall(SYS_pidfd_send_signal, c->pidfd, SIGTERM, NULL, 0);
+        send_signal(c, SIGTERM);
+}
+
+void inner_ask_others_to_end(const struct inner *in)
+{
+    for (const struct conn *c = in ? in->conns : NULL; c; c = c->next)
+        if (!nested_descends(c->pid, getpid()))
+            send_signal(c, SIGTERM);
+}
+
+void inner_kill(struct inner *in, const char *why)
+{
+    inner_lost(in, why);
+    for (const struct conn *c = in ? in->conns : NULL; c; c = c->next)
+        send_signal(c, SIGKILL);
 }
 
 void inner_stop(struct inner *in)

@@ -40,6 +40,10 @@ void inner_ending(struct inner *);
 void inner_lost(struct inner *, const char *why);
 /* Ask each to end, by SIGTERM. */
 void inner_ask_to_end(const struct inner *);
+/* The same for those that are no descendants of this process: the others get it with the command's tree. */
+void inner_ask_others_to_end(const struct inner *);
+/* End each at once. why: as of inner_lost(). */
+void inner_kill(struct inner *, const char *why);
 /* Before the release: no other one can come. */
 void inner_stop(struct inner *);
 void inner_close(struct inner *);
