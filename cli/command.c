@@ -45,13 +45,13 @@ void command_set_file(struct command *c, int i, int fd)
     c->lock[i].key = nested_file_key(&st, c->o->fcntl);
 }
 
-/* Not -o; and of a slot never, also when -s runs in that of an outer dlock. */
+/* Not where the guard has it; and of a slot never, also when -s runs in that of an outer dlock. */
 bool command_inherits(const struct command *c, const dlock *lk)
 {
     struct nested_hold hold;
 
     dlock_describe(lk, &hold);
-    return !c->o->close_fd && hold.mode != DLOCK_SLOTS;
+    return !options_need_guard(c->o) && hold.mode != DLOCK_SLOTS;
 }
 
 /* If the command ends after one of these was forwarded, its descendants are ended too. */

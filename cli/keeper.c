@@ -10,7 +10,7 @@
  *
  * For a lease the guard is forked before a library is loaded, a socket opened or a thread started:
  * the command can inherit nothing of ours, and a threaded process never forks. For a file lock with
- * -o or --slots it is forked at the grant, and keeps the descriptor instead of the command. Other file locks
+ * options_need_guard() it is forked at the grant, and keeps the descriptor instead of the command. Other file locks
  * need no guard: there the loop ends at the grant.
  */
 #include "keeper.h"
@@ -41,6 +41,10 @@
 /* How long a dismissed guard may take to exit; before a command has run, -w has 100 ms of tolerance. */
 #define GUARD_EXITS DLOCK_SEC
 #define GUARD_EXITS_IDLE (30 * DLOCK_MSEC)
+/* How late it may be to end the command by --max-run. */
+#define GUARD_ENDS DLOCK_SEC
+
+#define OVERRUN_EXIT 124 /* as timeout(1) */
 
 enum keeper_phase {
     KEEPER_ACQUIRING, /* waiting for the lock; a signal cancels */
@@ -71,6 +75,11 @@ struct keeper {
     struct dlock_times times; /* the lease as the guard knows it */
     bool lost;                /* any evidence of loss: the exit code is 79, not the command's */
     bool loss_to_report;      /* the guard noticed it first */
+
+    bool overrun;        /* --max-run has passed, and ends what runs under the lock */
+    int64_t run_until;   /* when it passes, by our clock */
+    int64_t end_by;      /* it has passed: the guard is killed if it has not said so by then */
+    int64_t inner_until; /* inner dlocks that are left then are killed */
 
     enum keeper_guard guard_state;
     struct guard guard;
@@ -241,6 +250,7 @@ static void release(struct keeper *k, int64_t time)
     inner_stop(k->inner);
     dismiss_guard(k);
     k->phase = KEEPER_RELEASING;
+    k->run_until = k->end_by = k->inner_until = DLOCK_NEVER;
     store_release(k, dlock_now() + time);
 }
 
@@ -269,6 +279,39 @@ static void after_exit(struct keeper *k)
         return;
     }
     release(k, k->lost ? LOST_TIME : options_of(k)->connect_timeout_ns);
+}
+
+/* --max-run has passed. sig: what the tree is sent: SIGTERM, and the grace begins, or SIGKILL. */
+static void on_overrun(struct keeper *k, int sig)
+{
+    int64_t grace = sig == SIGTERM ? command_grace(k->c) : 0;
+
+    if (k->phase >= KEEPER_RELEASING)
+        return;
+    if (!k->overrun) {
+        k->overrun = k->ending = k->inner_asked = true;
+        k->run_until = k->end_by = DLOCK_NEVER;
+        k->inner_until = dlock_now() + grace;
+        inner_ask_others_to_end(k->inner);
+        report_about(&k->report, k->lk);
+        report_overrun(&k->report, k->c->exited);
+        if (sig == SIGTERM)
+            report_term(&k->report, grace);
+    }
+    if (sig == SIGKILL)
+        report_kill(&k->report);
+}
+
+/* By our clock --max-run has passed. The guard ends the tree, if there is one and the guard is not stopped. */
+static void run_is_over(struct keeper *k)
+{
+    k->run_until = DLOCK_NEVER;
+    if (k->c->exited && k->tree_empty)
+        on_overrun(k, SIGTERM);
+    else if (k->ending)
+        k->inner_until = dlock_now() + command_grace(k->c);
+    else if (k->guard_state == GUARDED)
+        k->end_by = dlock_now() + GUARD_ENDS;
 }
 
 /* Before the command starts, which may start dlocks that name our locks. */
@@ -318,6 +361,8 @@ static int fork_guard(struct keeper *k, const char *name, int lock_fd)
         .name = name,
         .own_group = !k->c->terminal,
         .warn_only = !may_end(k),
+        .max_run = options_of(k)->max_run_ns,
+        .grace = command_grace(k->c),
         .title = options_of(k)->title,
         .title_size = options_of(k)->title_size,
         .lock_fd = lock_fd,
@@ -337,12 +382,19 @@ static int fork_guard(struct keeper *k, const char *name, int lock_fd)
     return 0;
 }
 
+/* A file is locked: is there no use for a guard? --max-run has one in each case. */
+static bool is_handed_over(const struct keeper *k)
+{
+    if (k->guard_state != UNGUARDED || options_of(k)->max_run_ns > 0)
+        return false;
+    return command_inherits(k->c, k->lk) || k->c->alone || !process_tree_visible();
+}
+
 static void on_granted(struct keeper *k, const struct dlock_times *times)
 {
     k->times = *times;
     report_granted(&k->report);
-    if (k->guard_state == UNGUARDED &&
-        (command_inherits(k->c, k->lk) || k->c->alone || !process_tree_visible())) {
+    if (is_handed_over(k)) {
         k->phase = KEEPER_HANDED_OVER;
         return;
     }
@@ -699,6 +751,11 @@ static void on_guard(struct keeper *k, const struct guard_msg *m)
         if (k->phase == KEEPER_STARTING)
             k->phase = KEEPER_RUNNING;
         k->start_by = DLOCK_NEVER;
+        if (options_of(k)->max_run_ns > 0 && !k->overrun)
+            k->run_until = dlock_now() + options_of(k)->max_run_ns;
+        break;
+    case G_OVERRUN:
+        on_overrun(k, m->arg);
         break;
     case G_EXEC_FAILED:
         k->c->exec_error = m->arg;
@@ -771,6 +828,8 @@ static void on_guard_gone(struct keeper *k)
     if (late) {
         on_lost(k, "could not be renewed in time", "the guard was stopped");
         report_kill(&k->report);
+    } else if (k->overrun) {
+        report_kill(&k->report);
     } else {
         report_guard_gone(
             k, "ending the command (its own timer kills it if it cannot run for too long)");
@@ -809,6 +868,7 @@ static int64_t own_wake(const struct keeper *k)
 {
     int64_t at = dlock_min(dlock_min(k->sweep_at, k->exit_by), k->start_by);
 
+    at = dlock_min(at, dlock_min(k->run_until, dlock_min(k->end_by, k->inner_until)));
     at = dlock_min(at, inner_wake(k->inner));
 
     return dlock_min(at, dlock_min(report_wake(&k->report), events_wake(k->c->events)));
@@ -822,9 +882,17 @@ static void own_timers(struct keeper *k)
     events_turn(k->c->events, now);
     if (now >= k->sweep_at)
         sweep(k);
-    if (now >= k->start_by || now >= k->exit_by) {
+    if (now >= k->run_until)
+        run_is_over(k);
+    if (now >= k->inner_until) {
+        k->inner_until = DLOCK_NEVER;
+        inner_kill(k->inner, "--max-run has passed");
+    }
+    if (now >= k->start_by || now >= k->exit_by || now >= k->end_by) {
         /* The guard does not answer (stopped?). EOF of its socket says what is next. */
-        k->start_by = k->exit_by = DLOCK_NEVER;
+        if (now >= k->end_by)
+            on_overrun(k, SIGKILL);
+        k->start_by = k->exit_by = k->end_by = DLOCK_NEVER;
         kill_guard(k);
     }
 }
@@ -883,6 +951,14 @@ static void loop(struct keeper *k)
     }
 }
 
+/* Its wait status; -1: not known, or it never ran. */
+static int command_status(const struct keeper *k)
+{
+    bool known = k->c->exited && k->c->exec_error == 0 && k->guard_state != GUARD_DIED;
+
+    return known ? k->c->status : -1;
+}
+
 /* The handle is closed first, so that the session in the store ends too before a signal may end us. */
 static int exit_code(struct keeper *k)
 {
@@ -896,8 +972,11 @@ static int exit_code(struct keeper *k)
     } else if (k->lost) {
         end.outcome = EVENTS_LOST;
         end.code = options_of(k)->lost_code;
-        if (k->c->exited && k->c->exec_error == 0 && k->guard_state != GUARD_DIED)
-            end.status = k->c->status;
+        end.status = command_status(k);
+    } else if (k->overrun) {
+        end.outcome = EVENTS_OVERRUN;
+        end.code = OVERRUN_EXIT;
+        end.status = command_status(k);
     } else if (k->guard_state == GUARD_DIED) {
         end.code = dlock_error_exit(DLOCK_EOS);
     } else if (k->c->exited) {
@@ -917,6 +996,9 @@ int keeper_run(struct command *c, struct dlock_uri **uris, dlock **held)
         .start_by = DLOCK_NEVER,
         .exit_by = DLOCK_NEVER,
         .sweep_at = DLOCK_NEVER,
+        .run_until = DLOCK_NEVER,
+        .end_by = DLOCK_NEVER,
+        .inner_until = DLOCK_NEVER,
     };
     int code = 0;
 

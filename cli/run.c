@@ -1,6 +1,6 @@
 /*
  * run.c - one run from start to exit code: take the lock, run the command, release the lock. Two
- * ways: under a guard (every lease, and file locks with -o or --slots), or directly (plain file locks, which
+ * ways: under a guard (every lease, and file locks with options_need_guard()), or directly (plain file locks, which
  * the kernel keeps for as long as the command has the descriptor).
  */
 #include "backend.h"
@@ -86,13 +86,14 @@ static const char *why_alone(int rc, char *buf, size_t size)
 static int prepare_tree(struct command *c)
 {
     char why[200];
-    bool guarded = !c->local || c->o->close_fd;
+    bool guarded = !c->local || options_need_guard(c->o);
     int rc = guarded && !process_tree_visible() ? -ENOENT : process_tree_init(&c->tree);
 
     if (rc == 0)
         return 0;
-    if (!c->local) {
-        message("the command and what it starts could not be ended when the lock is lost: %s",
+    if (!c->local || c->o->max_run_ns > 0) {
+        message("the command and what it starts could not be ended when %s: %s",
+                c->local ? "the time of --max-run is over" : "the lock is lost",
                 why_alone(rc, why, sizeof(why)));
         return dlock_error_exit(DLOCK_EOS);
     }
