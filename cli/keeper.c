@@ -382,12 +382,16 @@ static int fork_guard(struct keeper *k, const char *name, int lock_fd)
     return 0;
 }
 
-/* A file is locked: is there no use for a guard? --max-run has one in each case. */
+/*
+ * A file is locked: is a guard of no use? One that cannot find the command's tree is not, but for --max-run: there it
+ * ends the command, at least.
+ */
 static bool is_handed_over(const struct keeper *k)
 {
-    if (k->guard_state != UNGUARDED || options_of(k)->max_run_ns > 0)
+    if (k->guard_state != UNGUARDED)
         return false;
-    return command_inherits(k->c, k->lk) || k->c->alone || !process_tree_visible();
+    return command_inherits(k->c, k->lk) ||
+           (options_of(k)->max_run_ns == 0 && (k->c->alone || !process_tree_visible()));
 }
 
 static void on_granted(struct keeper *k, const struct dlock_times *times)

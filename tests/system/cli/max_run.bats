@@ -6,6 +6,7 @@ bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/fake
 load ../../support/redis
+load ../../support/clock
 
 setup_file() {
     export BATS_NO_PARALLELIZE_WITHIN_FILE=true
@@ -56,6 +57,7 @@ free() { run_t 5 "$DLOCK" -q -n "$1" true; }
         run -124 run_t 5 "$DLOCK" --max-run 0.2 "$lock" sleep 20
         run -124 run_t 5 "$DLOCK" --max-run 0.2 --grace 0 "$lock" sleep 20
         run -124 run_t 5 "$DLOCK" --max-run 0.2 "$lock" sh -c 'kill -STOP $$'
+        run -124 run_t 5 "$DLOCK" --max-run 0.2 --also other "$lock" sleep 20
         run -3 run_t 5 "$DLOCK" --max-run 5 "$lock" sh -c 'exit 3'
         [ -z "$output" ] || fail "$output"
         run -127 run_t 5 "$DLOCK" --max-run 5 "$lock" /nonexistent/x
@@ -76,6 +78,21 @@ free() { run_t 5 "$DLOCK" -q -n "$1" true; }
         ended
         assert_rc 124
         assert_out "has not ended within 400 ms"
+    done
+}
+
+@test "counts the time of a suspend, and sends TERM after it" {
+    export WALLCLOCK_SUSPEND=1
+    for lock in "$L" "$F"; do
+        rm -rf "$C"/*
+        with_clock background --ttl 10m --max-run 60 "$lock" $SUBJECT -t -m 600000
+        wait_for 5 running 4
+        jump 61
+        # The kernel's timers do not know of it.
+        kill -USR1 "$K"
+        ended 3
+        assert_rc 124
+        for who in main child session daemon; do [ "$(count_seen $who sig 15)" = 1 ]; done
     done
 }
 
@@ -164,13 +181,14 @@ free() { run_t 5 "$DLOCK" -q -n "$1" true; }
 
 @test "an inner dlock that outlives the command is ended, and may have a time of its own" {
     for lock in "$L" "$F"; do
-        rm -f in
-        # It ignores TERM, and is not the command's child.
-        background --max-run 0.5 --grace 0.3 "$lock" sh -c 'setsid "$DLOCK" "$1" sh -c "trap \"\" TERM; echo \$\$ >in; \"\$HELPERS/await\" go" & until [ -s in ]; do sleep 0.02; done' - "$lock"
+        rm -rf "$C"/*
+        # It ignores TERM.
+        background --max-run 0.5 --grace 0.3 "$lock" sh -c 'setsid "$DLOCK" "$1" "$HELPERS/subject" "$2" -k & until [ -s "$2/events" ]; do sleep 0.02; done' - "$lock" "$C"
         ended
         assert_rc 124
         assert_out "a dlock under the lock '"
-        pid_gone "$(cat in)" || final "it runs on"
+        tree_gone || final "it runs on"
+        [ "$lock" = "$F" ] || [ "$(count_seen main sig 15)" = 1 ]
         free "$lock"
         run -1 run_t 5 "$DLOCK" --max-run 20 "$lock" sh -c '"$DLOCK" --max-run 0.2 "$1" sleep 20; [ $? -eq 124 ] && exit 1' - "$lock"
         assert_out "has not ended within 200 ms"
