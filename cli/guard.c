@@ -84,7 +84,7 @@ struct guard_state {
     struct {
         int64_t since, pause;
         int64_t seen_at; /* when /proc last showed the tree */
-        bool stuck_reported;
+        bool stuck_reported, overrun_told;
     } killing;
 
     struct forward forward;
@@ -324,8 +324,6 @@ static void begin_kill(struct guard_state *g)
     if (g->phase != GUARD_RUNNING && g->phase != GUARD_TERMINATING)
         return;
     g->phase = GUARD_KILLING;
-    if (g->run_kill_at != DLOCK_NEVER)
-        post(g, G_OVERRUN, SIGKILL);
     g->killing.since = g->killing.seen_at = dlock_now();
     g->killing.pause = KILL_PAUSE_MIN;
 }
@@ -369,9 +367,11 @@ static void end_run(struct guard_state *g)
 {
     g->run_kill_at = lease_now(g) + g->cfg->grace;
     begin_term(g);
-    if (g->phase == GUARD_TERMINATING)
-        post(g, G_OVERRUN, SIGTERM);
+    if (g->phase != GUARD_TERMINATING)
+        return;
+    /* Before the message: from then on the keeper relies on the timer. */
     set_hard_timer(g);
+    post(g, G_OVERRUN, SIGTERM);
 }
 
 /* Has exec succeeded, or failed? Tells the keeper, once. */
@@ -466,6 +466,10 @@ static void kill_tree(struct guard_state *g)
     for (int i = 0; i < KILL_PASSES && g->phase == GUARD_KILLING; i++) {
         kill_pass(g);
         set_hard_timer(g); /* not before the first pass, where speed counts */
+        if (g->run_kill_at != DLOCK_NEVER && !g->killing.overrun_told) {
+            g->killing.overrun_told = true;
+            post(g, G_OVERRUN, SIGKILL);
+        }
         int n = reap(g);
         reaped += n;
         if (n == 0)
