@@ -362,11 +362,17 @@ static void put_command(struct json *j, int status)
 void events_end(struct events *e, const struct events_end *end, int64_t now)
 {
     static const char *const words[] = {
-        [EVENTS_EXITED] = "exited",   [EVENTS_BUSY] = "busy",
-        [EVENTS_TIMEOUT] = "timeout", [EVENTS_CANCELLED] = "cancelled",
-        [EVENTS_LOST] = "lost",       [EVENTS_UNAVAILABLE] = "unavailable",
-        [EVENTS_NOT_RUN] = "not-run", [EVENTS_SKIPPED] = "skipped",
-        [EVENTS_UNRECORDED] = "unrecorded", [EVENTS_ERROR] = "error",
+        [EVENTS_EXITED] = "exited",
+        [EVENTS_BUSY] = "busy",
+        [EVENTS_TIMEOUT] = "timeout",
+        [EVENTS_CANCELLED] = "cancelled",
+        [EVENTS_LOST] = "lost",
+        [EVENTS_OVERRUN] = "overrun",
+        [EVENTS_SKIPPED] = "skipped",
+        [EVENTS_UNRECORDED] = "unrecorded",
+        [EVENTS_UNAVAILABLE] = "unavailable",
+        [EVENTS_NOT_RUN] = "not-run",
+        [EVENTS_ERROR] = "error",
     };
     int64_t until = dlock_now() + LAST_FLUSH_MS * DLOCK_MSEC;
     struct line l;

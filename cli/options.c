@@ -304,6 +304,8 @@ static const struct option_row table[] = {
      .set = set_flag, FIELD(close_fd)},
     {"F", {"no-fork"}, NULL, "files: become the command",
      .set = set_flag, FIELD(no_fork)},
+    {"", {"max-run"}, "DUR", "end the command when it has run for so long:\nTERM, KILL after the grace, exit 124",
+     .set = set_timeout, FIELD(max_run_ns)},
     {"", {"fcntl"}, NULL, "files: use fcntl(2) locks, not those of flock(2)",
      .set = set_flag, FIELD(fcntl)},
     {"u", {"unlock"}, NULL, "unlock the open file FD",
@@ -705,6 +707,17 @@ static int check_slots(struct options *o, const bool given[DLOCK_LEN(table)],
     return 0;
 }
 
+static int check_max_run(const struct options *o, struct dlock_error *err)
+{
+    if (o->max_run_ns == 0)
+        return 0;
+    if (o->mode != MODE_RUN)
+        return dlock_fail(err, DLOCK_EUSAGE, 0,
+                          "--max-run needs a command: dlock --max-run DUR LOCK COMMAND");
+    return o->no_fork ? dlock_fail(err, DLOCK_EUSAGE, 0, "-F and --max-run cannot be used together")
+                      : 0;
+}
+
 static int check_also(const struct options *o, struct dlock_error *err)
 {
     const char *with = o->no_fork ? "-F" : o->fcntl ? "--fcntl" : NULL;
@@ -746,11 +759,6 @@ bool options_success(const struct options *o, int code)
     return code >= 0 && code < 256 && o->success_codes[code / 8] >> code % 8 & 1;
 }
 
-bool options_need_guard(const struct options *o)
-{
-    return o->close_fd || o->once_ns || o->min_hold_ns;
-}
-
 int options_parse(struct options *o, int argc, char **argv, struct dlock_error *err)
 {
     bool given[DLOCK_LEN(table)] = {false};
@@ -786,6 +794,8 @@ int options_parse(struct options *o, int argc, char **argv, struct dlock_error *
         r = check_also(o, err);
     if (r == 0)
         r = check_record(o, given, err);
+    if (r == 0)
+        r = check_max_run(o, err);
     if (r == 0 && o->events && o->mode != MODE_RUN)
         r = dlock_fail(err, DLOCK_EUSAGE, 0,
                        "--events needs a command: dlock --events FD|FILE LOCK COMMAND");
@@ -807,6 +817,16 @@ int options_parse(struct options *o, int argc, char **argv, struct dlock_error *
         o->wait_ns = 0;
     }
     return 0;
+}
+
+bool options_must_guard(const struct options *o)
+{
+    return o->once_ns > 0 || o->min_hold_ns > 0 || o->max_run_ns > 0;
+}
+
+bool options_need_guard(const struct options *o)
+{
+    return o->close_fd || options_must_guard(o);
 }
 
 static void drop_lock(char **lock)

@@ -372,6 +372,15 @@ void report_extended(struct report *r)
     events_renewed(r->events);
 }
 
+void report_overrun(const struct report *r, bool left)
+{
+    char lock[LOCK_TEXT_MAX], limit[32];
+
+    message("%s has not ended within %s (--max-run); ending it",
+            subject(r, left ? "a dlock under the lock " : "the command under the lock ", lock),
+            dlock_format_duration(r->o->max_run_ns, limit, sizeof(limit)));
+}
+
 void report_term(struct report *r, int64_t left)
 {
     events_term(r->events, left);
