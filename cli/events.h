@@ -49,9 +49,9 @@ enum events_outcome {
     EVENTS_TIMEOUT,   /* -w has run out */
     EVENTS_CANCELLED, /* a signal ended the wait */
     EVENTS_LOST,
-    EVENTS_OVERRUN,     /* --max-run has passed, and what ran under the lock was ended */
-    EVENTS_SKIPPED,     /* --once, and the command has succeeded already */
-    EVENTS_UNRECORDED,  /* --once: it has succeeded now, and the store has not confirmed the record of it */
+    EVENTS_OVERRUN, /* --max-run has passed, and what ran under the lock was ended */
+    EVENTS_SKIPPED, /* --once, and the command has succeeded already */
+    EVENTS_UNRECORDED, /* --once: it has succeeded now, and the store has not confirmed the record of it */
     EVENTS_UNAVAILABLE, /* the store did not answer */
     EVENTS_NOT_RUN,     /* the lock was granted, and the command could not be executed */
     EVENTS_ERROR        /* any other failure */

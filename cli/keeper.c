@@ -50,7 +50,7 @@ enum keeper_phase {
     KEEPER_ACQUIRING, /* waiting for the lock; a signal cancels */
     KEEPER_STARTING,  /* granted: the guard has been told to start the command */
     KEEPER_RUNNING,   /* the command runs, or only inner dlocks that it left behind */
-    KEEPER_STAYING,   /* it has ended, and the lock stays held for --min-hold: nothing is guarded any more */
+    KEEPER_STAYING, /* it has ended, and the lock stays held for --min-hold: nothing is guarded any more */
     KEEPER_RELEASING, /* it has ended, or never ran: the lock is being released, the guard exits */
     KEEPER_OVER,
     KEEPER_HANDED_OVER /* granted, and no guard is needed: the command is not ours */
@@ -65,7 +65,7 @@ enum keeper_guard {
 
 struct keeper {
     struct command *c;
-    dlock *lk;           /* LOCK */
+    dlock *lk;                   /* LOCK */
     dlock *locks[DLOCK_SET_MAX]; /* it and those of --also */
     int nlocks;
     dlock_set *set;      /* it and those of --also; NULL: there is no --also */
@@ -94,10 +94,11 @@ struct keeper {
     bool ending;       /* it was told to end the tree */
     bool tree_empty;
 
-    int64_t stay_until; /* --min-hold: the command has ended, and the lock stays held; DLOCK_NEVER: not so */
-    bool hurried;       /* a signal has ended that wait */
-    bool success;       /* --once: what the release records */
-    bool unrecorded;    /* ... and has not confirmed */
+    int64_t
+        stay_until; /* --min-hold: the command has ended, and the lock stays held; DLOCK_NEVER: not so */
+    bool hurried;    /* a signal has ended that wait */
+    bool success;    /* --once: what the release records */
+    bool unrecorded; /* ... and has not confirmed */
 
     struct report report;
 };
@@ -285,7 +286,8 @@ static bool stays(struct keeper *k)
 /* --once: what the release writes into the record, in the same step. */
 static void record_result(struct keeper *k)
 {
-    int status = k->c->status, code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    int status = k->c->status,
+        code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
     bool ran = k->c->exec_error == 0 && k->guard_state != GUARD_DIED;
 
     if (k->overrun)
@@ -633,8 +635,10 @@ static int open_locks(struct keeper *k, struct dlock_uri **uris, int64_t waited)
 
     for (; n <= o->nalso && code == 0; n++) {
         const struct command_lock *l = &k->c->lock[n];
-        struct open_how how = {
-            .outer = l->nested ? &l->outer : NULL, .waited = waited, .also = n > 0, .look = k->c->may_be_own};
+        struct open_how how = {.outer = l->nested ? &l->outer : NULL,
+                               .waited = waited,
+                               .also = n > 0,
+                               .look = k->c->may_be_own};
         locks[n] =
             open_handle(o, n == 0 ? o->lock_mode : o->also[n - 1].mode, &uris[n], &how, &code);
         if (!locks[n])
@@ -718,7 +722,8 @@ static void on_released(struct keeper *k, const struct dlock_report *r, const dl
 /* Lost while it stays held for --min-hold: there is nothing to end, and nothing to stay for. */
 static void lost_while_staying(struct keeper *k, const struct dlock_report *r)
 {
-    on_lost(k, r->error.code == DLOCK_ELOST ? "is lost" : "could not be renewed in time", r->error.msg);
+    on_lost(k, r->error.code == DLOCK_ELOST ? "is lost" : "could not be renewed in time",
+            r->error.msg);
     after_exit(k);
 }
 
@@ -960,7 +965,8 @@ static void report_loss(struct keeper *k)
 /* When a timer of our own is due. */
 static int64_t own_wake(const struct keeper *k)
 {
-    int64_t at = dlock_min(dlock_min(k->sweep_at, k->exit_by), dlock_min(k->start_by, k->stay_until));
+    int64_t at =
+        dlock_min(dlock_min(k->sweep_at, k->exit_by), dlock_min(k->start_by, k->stay_until));
 
     at = dlock_min(at, dlock_min(k->run_until, dlock_min(k->end_by, k->inner_until)));
     at = dlock_min(at, inner_wake(k->inner));

@@ -43,10 +43,10 @@ struct option_row {
     const char *env;       /* the variable that sets it where the command line does not */
     /* Sets the option. 0, or DLOCK_EUSAGE. */
     int (*set)(struct options *, const struct given *, struct dlock_error *);
-    size_t field; /* for setters of a plain field: its offset in struct options */
-    int number;   /* for setters of an enum: the value */
+    size_t field;  /* for setters of a plain field: its offset in struct options */
+    int number;    /* for setters of an enum: the value */
     bool optional; /* its value may be left out: --long or --long=VALUE; then value is NULL */
-    bool is_lock; /* its value is a LOCK: the setter copies it, then blanks it */
+    bool is_lock;  /* its value is a LOCK: the setter copies it, then blanks it */
 };
 
 /* ----------------------------------------------------------- setters --- */
@@ -858,8 +858,10 @@ static void print_row(FILE *f, const struct option_row *row)
     for (const char *c = row->shorts; *c; c++)
         n += snprintf(left + n, sizeof(left) - (size_t)n, "%s-%c", n ? ", " : "  ", *c);
     snprintf(left + n, sizeof(left) - (size_t)n, "%s--%s%s%s%s", n ? ", " : "      ", row->longs[0],
-             row->optional ? "[=" : row->arg ? " " : "", row->arg ? row->arg : "",
-             row->optional ? "]" : "");
+             row->optional ? "[="
+             : row->arg    ? " "
+                           : "",
+             row->arg ? row->arg : "", row->optional ? "]" : "");
     for (const char *line = row->help, *end; line; line = *end ? end + 1 : NULL) {
         end = strchrnul(line, '\n');
         fprintf(f, "%-*s %.*s\n", HELP_COLUMN, left, (int)(end - line), line);

@@ -35,16 +35,16 @@ struct options {
     bool no_fork;   /* -F */
     bool fcntl;     /* --fcntl: fcntl(2) instead of flock(2) */
     bool verbose, quiet, json;
-    int conflict_code; /* -E, 75 */
-    int lost_code;     /* --lost-exit-code, 79 */
-    int64_t wait_ns;   /* -w; DLOCK_NEVER when not given */
-    bool retry;        /* --retry */
-    bool no_reentrant; /* --no-reentrant */
-    int64_t once_ns;   /* --once; 0: not given */
-    int64_t min_hold_ns;  /* --min-hold; 0: not given */
+    int conflict_code;              /* -E, 75 */
+    int lost_code;                  /* --lost-exit-code, 79 */
+    int64_t wait_ns;                /* -w; DLOCK_NEVER when not given */
+    bool retry;                     /* --retry */
+    bool no_reentrant;              /* --no-reentrant */
+    int64_t once_ns;                /* --once; 0: not given */
+    int64_t min_hold_ns;            /* --min-hold; 0: not given */
     uint8_t success_codes[256 / 8]; /* --success-codes: bits; 0 alone when not given */
-    int skip_code;     /* --skip-exit-code, 0 */
-    bool yes;          /* --yes */
+    int skip_code;                  /* --skip-exit-code, 0 */
+    bool yes;                       /* --yes */
     int64_t ttl_ns, connect_timeout_ns;
     int64_t grace_ns;   /* -1: not given */
     int64_t max_run_ns; /* --max-run; 0: not given */

@@ -93,8 +93,7 @@ static int prepare_tree(struct command *c)
         return 0;
     if (!c->local || options_must_guard(c->o)) {
         message("the command and what it starts could not be ended%s: %s",
-                c->local ? "" : " when the lock is lost",
-                why_alone(rc, why, sizeof(why)));
+                c->local ? "" : " when the lock is lost", why_alone(rc, why, sizeof(why)));
         return dlock_error_exit(DLOCK_EOS);
     }
     /* A file lock cannot be lost: then it is as with flock(1). */
