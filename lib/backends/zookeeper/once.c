@@ -83,8 +83,8 @@ static bool ask_multi(struct zk_backend *be, enum zk_tag tag, struct zk_op node,
                                     .data = text,
                                     .acl = be->lock.acl,
                                     .version = be->run.found.version};
-    /* The record's own day has its index already. */
-    if (strcmp(be->run.day, be->run.indexed) != 0) {
+    /* The record's own day has its index node already. */
+    if (strcmp(be->run.day, be->run.indexed) != 0 && strcmp(be->run.day, be->run.met) != 0) {
         index = zk_index_path(be, be->run.day, be->run.place);
         if (!index)
             return false;
@@ -115,7 +115,7 @@ static bool mend(struct zk_backend *be, const struct zk_msg *m, enum zk_verdict 
     bool create = m->failed == OP_INDEX || !be->run.found.there;
     *v = ZK_GOES_ON;
     if (m->failed == OP_INDEX && m->rc == ZNODEEXISTS) {
-        memcpy(be->run.indexed, be->run.day, sizeof(be->run.indexed));
+        memcpy(be->run.met, be->run.day, sizeof(be->run.met));
         be->again_at = 0;
     } else if (m->failed == OP_INDEX && m->rc == ZNONODE) {
         *v = make_above(be, zk_index_path(be, be->run.day, be->run.place), err);
@@ -306,6 +306,8 @@ static enum zk_verdict on_record(struct zk_backend *be, const struct zk_msg *m,
     }
     if (be->run.found.there)
         memcpy(be->run.indexed, be->run.found.day, sizeof(be->run.indexed));
+    else if (ending) /* removed since the grant, and its index node may be, too */
+        be->run.met[0] = '\0';
     return ending ? judge_end(be, err) : judge(be, err);
 }
 

@@ -45,6 +45,7 @@ static void leave(struct zk_backend *be)
     be->release.serial = 0;
     be->status.list_serial = be->run.serial = 0;
     be->run.written = false;
+    be->run.met[0] = '\0';
     zk_sweep_end(be);
     be->again_at = DLOCK_NEVER;
 }

@@ -199,7 +199,8 @@ struct zk_backend {
         struct zk_run found;       /* as it was read last; version: as it is now */
         struct dlock_run now;      /* that of this hold */
         char day[ZK_DAY_LEN + 1];  /* on which it expires, as asked for last */
-        char indexed[ZK_DAY_LEN + 1]; /* the record has an index node on this day */
+        char indexed[ZK_DAY_LEN + 1]; /* by the record, it has an index node on this day */
+        char met[ZK_DAY_LEN + 1];     /* on this one, the server says */
         unsigned serial;              /* of the outstanding get */
         int64_t sent;                 /* when "running" was asked for */
         unsigned edition;             /* and the node's data with it */
