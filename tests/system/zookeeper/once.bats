@@ -271,6 +271,16 @@ end_of_hold() {
     done
 }
 
+# bats test_tags=slow
+@test "a record survives a restart of the server" {
+    zk_start_in own
+    L="zk://127.0.0.1:${ZK_PORTS[own]}#job"
+    once 0 "$L" sh -c "$(add a)"
+    zk_restart own
+    once 0 "$L" sh -c "$(add b)"
+    ran a
+}
+
 # ---------------------------------------------------------------------- expired ---
 
 # plant N [SHARDS]: N expired records with their index nodes of a day of the past, in that many shards.
