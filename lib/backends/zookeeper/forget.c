@@ -13,9 +13,9 @@ void zk_forget_ask(struct zk_backend *be)
         be->session.conn,
         &(struct zk_request){.call = ZK_CHILDREN, .tag = T_LIST, .path = be->lock.parent});
     /* Behind it: a run that begins between them has changed the record. */
-    be->run.serial = zk_conn_ask(
-        be->session.conn,
-        &(struct zk_request){.call = ZK_GET, .tag = T_RECORD, .path = be->run.path});
+    be->run.serial =
+        zk_conn_ask(be->session.conn,
+                    &(struct zk_request){.call = ZK_GET, .tag = T_RECORD, .path = be->run.path});
 }
 
 static enum zk_verdict failed(struct zk_backend *be, int rc, const char *what,
@@ -60,11 +60,11 @@ static enum zk_verdict ask_delete(struct zk_backend *be, struct dlock_error *err
                           {.call = ZK_DELETE, .path = index, .version = -1}};
     if (!index)
         return failed(be, ZK_NOMEMORY, "cannot remove the run record", err);
-    be->run.serial = zk_conn_ask(be->session.conn,
-                                 &(struct zk_request){.call = ZK_MULTI,
-                                                      .tag = T_FORGET,
-                                                      .ops = ops,
-                                                      .nops = be->forget.alone || !*f->day ? 1 : 2});
+    be->run.serial = zk_conn_ask(
+        be->session.conn, &(struct zk_request){.call = ZK_MULTI,
+                                               .tag = T_FORGET,
+                                               .ops = ops,
+                                               .nops = be->forget.alone || !*f->day ? 1 : 2});
     free(index);
     return ZK_GOES_ON;
 }

@@ -62,9 +62,9 @@ int zk_foreign_run(const struct zk_backend *be, const char *what, struct dlock_e
 
 static void read_record(struct zk_backend *be)
 {
-    be->run.serial = zk_conn_ask(
-        be->session.conn,
-        &(struct zk_request){.call = ZK_GET, .tag = T_RECORD, .path = be->run.path});
+    be->run.serial =
+        zk_conn_ask(be->session.conn,
+                    &(struct zk_request){.call = ZK_GET, .tag = T_RECORD, .path = be->run.path});
 }
 
 /* ------------------------------------------------------------------ the multi */
@@ -90,9 +90,9 @@ static bool ask_multi(struct zk_backend *be, enum zk_tag tag, struct zk_op node,
             return false;
         ops[n++] = (struct zk_op){.call = ZK_CREATE, .path = index, .acl = be->lock.acl};
     }
-    *serial = zk_conn_ask(
-        be->session.conn,
-        &(struct zk_request){.call = ZK_MULTI, .tag = (int)tag, .ops = ops, .nops = n});
+    *serial =
+        zk_conn_ask(be->session.conn,
+                    &(struct zk_request){.call = ZK_MULTI, .tag = (int)tag, .ops = ops, .nops = n});
     free(index);
     return true;
 }
@@ -273,8 +273,10 @@ static enum zk_verdict judge_end(struct zk_backend *be, struct dlock_error *err)
     if (be->run.node_gone && ours)
         return released(be, DLOCK_REL_CLEAN);
     if (be->run.node_gone)
-        return not_recorded(be, "no answer to the release; now our node is gone, and the run "
-                                "record is another one", err);
+        return not_recorded(be,
+                            "no answer to the release; now our node is gone, and the run "
+                            "record is another one",
+                            err);
     if (f->there && !running)
         return not_recorded(be, "the run record has been changed", err);
     be->again_at = 0;

@@ -50,8 +50,7 @@ int zk_set_run_paths(struct zk_backend *be, struct dlock_error *err)
 {
     int chroot = (int)be->lock.chroot_len;
     be->run.place = place_of(be->spec->uri->name);
-    if (!be->run.place ||
-        asprintf(&be->run.base, "%.*s/" ZK_ONCE, chroot, be->lock.parent) < 0) {
+    if (!be->run.place || asprintf(&be->run.base, "%.*s/" ZK_ONCE, chroot, be->lock.parent) < 0) {
         be->run.base = NULL;
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     }
@@ -69,7 +68,7 @@ char *zk_index_path(const struct zk_backend *be, const char *day, const char *pl
 {
     char *path;
     return asprintf(&path, "%s/d/%s%s%s", be->run.base, day, *place ? "/" : "", place) < 0 ? NULL
-                                                                                       : path;
+                                                                                           : path;
 }
 
 void zk_day(int64_t ms, char day[ZK_DAY_LEN + 1])
@@ -132,8 +131,8 @@ const char *zk_read_run(const struct zk_msg *m, int64_t now_ms, struct zk_run *r
         run.begin_ms = m->stat.mtime;
     else
         run.end_ms = m->stat.mtime;
-    run.age_ns = dlock_max(0, dlock_min(now_ms - m->stat.mtime, INT64_MAX / DLOCK_MSEC)) *
-                 DLOCK_MSEC;
+    run.age_ns =
+        dlock_max(0, dlock_min(now_ms - m->stat.mtime, INT64_MAX / DLOCK_MSEC)) * DLOCK_MSEC;
     r->there = true;
     r->version = m->stat.version;
     r->run = run;

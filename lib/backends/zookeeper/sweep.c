@@ -143,10 +143,9 @@ static void on_swept_record(struct zk_backend *be, const struct zk_msg *m)
                           {.call = ZK_DELETE, .path = record, .version = r.version}};
     if (index && record) {
         be->sweep.asked++;
-        zk_conn_ask(be->session.conn, &(struct zk_request){.call = ZK_MULTI,
-                                                           .tag = T_SWEPT,
-                                                           .ops = ops,
-                                                           .nops = both ? 2 : 1});
+        zk_conn_ask(be->session.conn,
+                    &(struct zk_request){
+                        .call = ZK_MULTI, .tag = T_SWEPT, .ops = ops, .nops = both ? 2 : 1});
     }
     free(index);
     free(record);

@@ -92,8 +92,7 @@ static void give_up(struct zk_backend *be, const struct dlock_error *err)
 /* Our node says that it holds: by a heartbeat, or with the run record already. */
 static void tell_grant(struct zk_backend *be)
 {
-    if (be->run.written && be->lock.record_of == RECORD_HOLDS &&
-        be->node.told == be->lock.edition)
+    if (be->run.written && be->lock.record_of == RECORD_HOLDS && be->node.told == be->lock.edition)
         return;
     zk_set_record(be, RECORD_HOLDS, WORD_HELD);
     /*

@@ -22,9 +22,9 @@ enum zk_tag {
     T_PRED,  /* get a node that we wait for, with a watch */
     T_FRONT, /* get a holder's node, to show it */
     T_DELETE,
-    T_ORPHAN, /* delete another node of ours */
-    T_INFO,   /* get, for status */
-    T_RECORD, /* get the run record */
+    T_ORPHAN,  /* delete another node of ours */
+    T_INFO,    /* get, for status */
+    T_RECORD,  /* get the run record */
     T_RUNNING, /* multi: our node holds, and the record says so */
     T_END,     /* multi: the end of the run, and our node is deleted */
     T_FORGET,
@@ -193,12 +193,12 @@ struct zk_backend {
         int64_t at;        /* our clock, when that came */
     } clock;
 
-    struct { /* the run record */
-        char *base, *place, *path; /* CHROOT/dlock-once, SHARD/NAME, the record's node */
-        char *above;               /* see making */
-        struct zk_run found;       /* as it was read last; version: as it is now */
-        struct dlock_run now;      /* that of this hold */
-        char day[ZK_DAY_LEN + 1];  /* on which it expires, as asked for last */
+    struct {                          /* the run record */
+        char *base, *place, *path;    /* CHROOT/dlock-once, SHARD/NAME, the record's node */
+        char *above;                  /* see making */
+        struct zk_run found;          /* as it was read last; version: as it is now */
+        struct dlock_run now;         /* that of this hold */
+        char day[ZK_DAY_LEN + 1];     /* on which it expires, as asked for last */
         char indexed[ZK_DAY_LEN + 1]; /* by the record, it has an index node on this day */
         char met[ZK_DAY_LEN + 1];     /* on this one, the server says */
         unsigned serial;              /* of the outstanding get */
@@ -231,7 +231,7 @@ struct zk_backend {
     struct {
         bool wait;
         enum zk_stage stage;
-        bool flat_parents; /* the server knows no containers */
+        bool flat_parents;                  /* the server knows no containers */
         unsigned list_serial, front_serial; /* front: also of T_SELF */
         struct zk_watched *watched;         /* one node; or the holders of all slots */
         int nwatched;

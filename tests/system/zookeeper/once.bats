@@ -37,7 +37,7 @@ once() {
 # What the commands have written.
 ran() { [ "$(tr -d '\n' <ran 2>/dev/null)" = "$1" ] || final "the commands that ran: $(cat ran)"; }
 add() { echo "echo $1 >>'$T/ran'"; }
-state() { zk_get "${1:-$RECORD}" | cut -d' ' -f2; }
+state() { zk_get "$RECORD" | cut -d' ' -f2; }
 state_is() { [ "$(state)" = "$1" ]; }
 token() { zk_get "$RECORD" | cut -d' ' -f5; }
 free() { line_is 0 "/$NAME/job"; }
@@ -252,6 +252,19 @@ end_of_hold() {
     exits 79 5 "$STARTED"
     [ "$(token)" = "$second" ] && state_is succeeded || final "$(zk_get "$RECORD")"
     ran b
+}
+
+@test "a node that is deleted before an unanswered release is a loss, and not recorded" {
+    once 0 "$L" true
+    run -0 run_t 5 "$DLOCK" --forget --yes "$L"
+    through swallow multi 2
+    start_log hold.log "$DLOCK" --ttl 30 --once "$P" sh -c 'touch held; "$HELPERS/await" go'
+    wait_for 5 test -e held
+    zk_rm "$(line "/$NAME/job")"
+    : >go
+    exits 79 5 "$STARTED"
+    struck
+    state_is running || final "$(zk_get "$RECORD")"
 }
 
 @test "a keeper killed around a write leaves the state that the store has" {

@@ -493,8 +493,8 @@ TEST(checks_each_result_of_a_multi)
     } t[] = {
         {{{2, 0}, {5, 0}, {1, 0}, {0, 0}}, 4, true},
         {{{-1, 0}, {-1, -103}, {-1, -2}, {0, 0}}, 4, true},
-        {{{-1, -101}, {5, 0}, {1, 0}, {0, 0}}, 4, true},  /* odd, and harmless */
-        {{{2, 0}, {5, 0}, {0, 0}}, 3, false},             /* too few: the library would keep one */
+        {{{-1, -101}, {5, 0}, {1, 0}, {0, 0}}, 4, true}, /* odd, and harmless */
+        {{{2, 0}, {5, 0}, {0, 0}}, 3, false},            /* too few: the library would keep one */
         {{{0, 0}}, 1, false},
         {{{2, 0}, {5, 0}, {1, 0}, {2, 0}, {0, 0}}, 5, false}, /* too many: it would abort */
         {{{2, 0}, {5, 0}, {1, 0}}, 3, false},                 /* no end */

@@ -25,10 +25,8 @@ static int open_uri(struct user *u, const char *text)
     if (rc != 0)
         return rc;
     u->identity = (struct dlock_identity){.host = "web1", .user = "joe", .command = "x", .pid = 7};
-    u->spec = (struct dlock_spec){.env = &dlock_env_system,
-                                  .uri = u->uri,
-                                  .ttl = 30 * DLOCK_SEC,
-                                  .identity = &u->identity};
+    u->spec = (struct dlock_spec){
+        .env = &dlock_env_system, .uri = u->uri, .ttl = 30 * DLOCK_SEC, .identity = &u->identity};
     u->be.spec = &u->spec;
     return zk_check_spec(&u->be, &u->err);
 }
@@ -48,7 +46,8 @@ TEST(a_record_has_one_path)
         {"zk://h/a/b/#job", "/a/b/dlock-once/r/fa/job", "/a/b/dlock-once/d/2026-11-23/fa/job"},
         {"zk://h/a#b/c", "/a/dlock-once/r/b8/b%2Fc", "/a/dlock-once/d/2026-11-23/b8/b%2Fc"},
         {"zk://h#b%252Fc", "/dlock-once/r/f0/b%252Fc", "/dlock-once/d/2026-11-23/f0/b%252Fc"},
-        {"zk://h#%C3%A4%20x", "/dlock-once/r/6d/\xc3\xa4 x", "/dlock-once/d/2026-11-23/6d/\xc3\xa4 x"},
+        {"zk://h#%C3%A4%20x", "/dlock-once/r/6d/\xc3\xa4 x",
+         "/dlock-once/d/2026-11-23/6d/\xc3\xa4 x"},
     };
     for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
         struct user u;
@@ -82,7 +81,8 @@ TEST(no_lock_is_where_the_records_are)
         CHECK_HAS(u.err.msg, "--once");
         done(&u);
     }
-    static const char *const good[] = {"zk://h#dlock-onc", "zk://h#xdlock-once", "zk://h#a/dlock-once2"};
+    static const char *const good[] = {"zk://h#dlock-onc", "zk://h#xdlock-once",
+                                       "zk://h#a/dlock-once2"};
     for (size_t i = 0; i < DLOCK_LEN(good); i++) {
         CHECK_INT(open_uri(&u, good[i]), 0);
         done(&u);
@@ -109,7 +109,8 @@ TEST(days_are_those_of_utc)
         CHECK_STR(day, rows[i].day);
         CHECK(zk_is_day(day));
     }
-    static const char *const bad[] = {"", "2026-11-2", "2026-11-230", "2026/11/23", "x026-11-23", "20261-1-23"};
+    static const char *const bad[] = {"",           "2026-11-2",  "2026-11-230",
+                                      "2026/11/23", "x026-11-23", "20261-1-23"};
     for (size_t i = 0; i < DLOCK_LEN(bad); i++)
         CHECK(!zk_is_day(bad[i]));
 }

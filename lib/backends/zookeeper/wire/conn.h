@@ -35,7 +35,7 @@ struct zk_msg {
     struct sockaddr_storage addr;
     struct Stat stat; /* multi: of the first node that it has set */
     int failed;       /* multi: which of its operations the server has refused, with rc; -1: none */
-    char *data; /* get: the node's (len bytes and a NUL); create: the path */
+    char *data;       /* get: the node's (len bytes and a NUL); create: the path */
     int len;
     char **names; /* children */
     int nnames;

@@ -223,7 +223,8 @@ static void packet_sent(struct zk_frame *f)
     } else if (xid == XID_WATCHES) {
         f->watches++;
     } else if (!remember(f, xid, op)) {
-        f->in.bad = true; /* out of memory, or not what we send: its answer would match no request */
+        f->in.bad =
+            true; /* out of memory, or not what we send: its answer would match no request */
     }
 }
 

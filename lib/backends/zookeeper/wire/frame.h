@@ -43,13 +43,13 @@ struct zk_frame {
     unsigned pings, auths, watches; /* unanswered requests whose answers come out of order */
     struct {
         bool bad, first;
-        bool any;         /* the rest of this packet may be anything */
-        uint32_t at;      /* how much of item is there */
-        uint32_t left;    /* of the packet */
-        const char *next; /* the kinds of its next fields */
-        uint32_t skip;    /* of a field whose bytes may be anything, but for */
-        bool text;        /* a NUL among them */
-        uint32_t strings; /* of a list that are still to come */
+        bool any;                            /* the rest of this packet may be anything */
+        uint32_t at;                         /* how much of item is there */
+        uint32_t left;                       /* of the packet */
+        const char *next;                    /* the kinds of its next fields */
+        uint32_t skip;                       /* of a field whose bytes may be anything, but for */
+        bool text;                           /* a NUL among them */
+        uint32_t strings;                    /* of a list that are still to come */
         unsigned char ops[ZK_FRAME_OPS + 1]; /* of the multi that is answered */
         int op;                              /* how many of them are */
         unsigned char item[20];
