@@ -17,7 +17,7 @@ enum { OP_NODE, OP_RECORD, OP_INDEX };
 
 void zk_note_time(struct zk_backend *be, int64_t server_ms)
 {
-    be->clock.server_ms = server_ms;
+    be->clock.server_ms = zk_stat_ms(server_ms);
     be->clock.at = zk_now(be);
 }
 
@@ -179,7 +179,7 @@ static enum zk_verdict on_running(struct zk_backend *be, const struct zk_msg *m,
     if (m->rc == ZOK) {
         be->run.found.version = be->run.found.there ? be->run.found.version + 1 : 0;
         be->run.found.there = true;
-        be->run.now.begin_ms = m->stat.mtime;
+        be->run.now.begin_ms = zk_stat_ms(m->stat.mtime);
         memcpy(be->run.indexed, be->run.day, sizeof(be->run.indexed));
         zk_note_time(be, m->stat.mtime);
         zk_heard(&be->session, be->run.sent);
@@ -300,8 +300,12 @@ static enum zk_verdict on_record(struct zk_backend *be, const struct zk_msg *m,
         foreign = zk_read_run(m, zk_server_ms(be), &be->run.found);
     else if (m->rc != ZNONODE && (zk_transient(m->rc) || !ending))
         return failed(be, m->rc, "cannot read the run record", err);
-    if (ending && (foreign || (m->rc != ZOK && m->rc != ZNONODE)))
+    if (ending && foreign)
         return not_recorded(be, "the run record has been changed", err);
+    if (ending && m->rc != ZOK && m->rc != ZNONODE) {
+        zk_error(be, m->rc, "cannot read the run record", err);
+        return released(be, DLOCK_REL_UNCLEAR);
+    }
     if (foreign) {
         zk_foreign_run(be, foreign, err);
         return ZK_FAILED;

@@ -127,12 +127,12 @@ const char *zk_read_run(const struct zk_msg *m, int64_t now_ms, struct zk_run *r
         return "a node with children";
     if (!run_record_parse(m->data, (size_t)m->len, now_ms, &run))
         return m->len == 0 ? "an empty node" : "a node with other data";
+    int64_t at_ms = zk_stat_ms(m->stat.mtime);
     if (run.state == DLOCK_RUN_RUNNING)
-        run.begin_ms = m->stat.mtime;
+        run.begin_ms = at_ms;
     else
-        run.end_ms = m->stat.mtime;
-    run.age_ns =
-        dlock_max(0, dlock_min(now_ms - m->stat.mtime, INT64_MAX / DLOCK_MSEC)) * DLOCK_MSEC;
+        run.end_ms = at_ms;
+    run.age_ns = dlock_max(0, dlock_min(now_ms - at_ms, INT64_MAX / DLOCK_MSEC)) * DLOCK_MSEC;
     r->there = true;
     r->version = m->stat.version;
     r->run = run;

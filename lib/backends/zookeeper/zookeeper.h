@@ -379,6 +379,11 @@ int zk_set_run_paths(struct zk_backend *be, struct dlock_error *err);
 /* The path of a record; of an index node, or, with "" for place, of the node of a day. malloc'ed; NULL: out of memory. */
 char *zk_run_path(const struct zk_backend *be, const char *place);
 char *zk_index_path(const struct zk_backend *be, const char *day, const char *place);
+/* A time from a Stat, within limits that sums of it do not leave, whatever the server says. */
+static inline int64_t zk_stat_ms(int64_t ms)
+{
+    return dlock_max(0, dlock_min(ms, INT64_MAX / 4));
+}
 /* The day, by UTC, of a time in Unix ms. */
 void zk_day(int64_t ms, char day[ZK_DAY_LEN + 1]);
 bool zk_is_day(const char *s);

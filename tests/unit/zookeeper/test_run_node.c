@@ -156,6 +156,15 @@ TEST(reads_a_record_by_the_times_of_its_node)
     CHECK_INT(r.run.begin_ms, 1000000);
     CHECK_INT(r.run.end_ms, 0);
 
+    /* Whatever a server says, no sum of it overflows. */
+    static const int64_t odd[] = {INT64_MIN, -1, 0, INT64_MAX};
+    for (size_t i = 0; i < DLOCK_LEN(odd); i++) {
+        m = node(text, (int)strlen(text));
+        m.stat.mtime = odd[i];
+        CHECK_NULL(zk_read_run(&m, zk_stat_ms(odd[DLOCK_LEN(odd) - 1 - i]), &r));
+        CHECK(r.run.age_ns >= 0 && zk_run_over_ms(&r.run) >= 0);
+    }
+
     /* Without a day, or with something like it. */
     static const char *const ends[] = {"", " day=2026-11-2", " day=2026-11-2x", "day=2026-11-24"};
     for (size_t i = 0; i < DLOCK_LEN(ends); i++) {
