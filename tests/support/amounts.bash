@@ -26,6 +26,7 @@ pooled_runs             150   15    5   through PgBouncer, with as many that tid
 pooled_turns             25   10    5   grants to each of 8 processes that do not wait
 zk_waiters               50   12   12   for one lock
 reconnects              300   90   90   of a waiter; the holder is cut off as often
+once_expired          10000  200  100   run records in ZooKeeper, which have expired
 silent_runs             100  100   10   that must print nothing, and as many refusals
 hostile_points            1    1    4   one of so many bad answers of a ZooKeeper server
 '

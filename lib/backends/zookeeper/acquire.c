@@ -93,6 +93,17 @@ static void ask_create(struct zk_backend *be, enum zk_tag tag, const char *path,
                                                        .flags = flags});
 }
 
+void zk_delete_node(struct zk_backend *be)
+{
+    be->release.serial = ask_delete(be, T_DELETE, be->node.path);
+}
+
+/* Our place in the queue is being given up, without a release. */
+static bool is_leaving(const struct zk_backend *be)
+{
+    return be->acquire.stage == STAGE_BUSY || be->acquire.stage == STAGE_SKIPPED;
+}
+
 static void list(struct zk_backend *be)
 {
     be->acquire.list_serial = ask_children(be, T_LIST);
@@ -161,35 +172,48 @@ static size_t part_above(const char *path, size_t at)
     return at > 1 ? at - 1 : part_end(path, 0);
 }
 
-/* Make the part of length acquire.making. */
+/* Make the part of length making.len. */
 static enum zk_verdict make_parent(struct zk_backend *be, struct dlock_error *err)
 {
-    size_t len = be->acquire.making;
-    char *path = strndup(be->lock.parent, len);
+    size_t len = be->making.len;
+    char *path = strndup(be->making.path, len);
     if (!path)
         return no_memory(err);
     /* The server deletes a container that has been empty for a while. */
-    bool container = len > be->lock.chroot_len && !be->acquire.flat_parents;
+    bool container = be->making.path == be->lock.parent && len > be->lock.chroot_len &&
+                     !be->acquire.flat_parents;
     ask_create(be, T_PARENT, path, "", container ? ZOO_CONTAINER : ZOO_PERSISTENT);
     free(path);
     return ZK_GOES_ON;
 }
 
+enum zk_verdict zk_make(struct zk_backend *be, const char *path, struct dlock_error *err)
+{
+    be->making.path = path;
+    be->making.len = strlen(path);
+    return make_parent(be, err);
+}
+
 static enum zk_verdict on_parent(struct zk_backend *be, const struct zk_msg *m,
                                  struct dlock_error *err)
 {
-    const char *parent = be->lock.parent;
-    size_t len = be->acquire.making;
-    if (be->op != OP_ACQUIRE || len == 0)
+    const char *path = be->making.path;
+    size_t len = be->making.len;
+    if ((be->op != OP_ACQUIRE && be->op != OP_RELEASE) || len == 0)
         return ZK_GOES_ON;
     switch (m->rc) {
     case ZOK:
     case ZNODEEXISTS:
-        be->acquire.making = len == strlen(parent) ? 0 : part_end(parent, len);
-        return be->acquire.making == 0 ? create(be, err) : make_parent(be, err);
+        be->making.len = len == strlen(path) ? 0 : part_end(path, len);
+        if (be->making.len > 0)
+            return make_parent(be, err);
+        if (path == be->lock.parent)
+            return create(be, err);
+        be->again_at = 0;
+        return ZK_GOES_ON;
     case ZNONODE:
         /* Upwards, not from the root: to make a node that exists may need a right that we do not have. */
-        be->acquire.making = part_above(parent, len);
+        be->making.len = part_above(path, len);
         return make_parent(be, err);
     case ZUNIMPLEMENTED:
         if (be->acquire.flat_parents)
@@ -216,15 +240,15 @@ static enum zk_verdict stand_in_line(struct zk_backend *be, struct dlock_error *
 {
     switch (be->node.state) {
     case NODE_NONE:
-        return be->acquire.making == 0 ? create(be, err) : make_parent(be, err);
+        return be->making.len == 0 ? create(be, err) : make_parent(be, err);
     case NODE_ASKED:
         break; /* the answer decides */
     case NODE_UNCLEAR:
         find(be);
         break;
     case NODE_THERE:
-        if (be->acquire.stage == STAGE_BUSY) {
-            be->release.serial = ask_delete(be, T_DELETE, be->node.path);
+        if (is_leaving(be)) {
+            zk_delete_node(be);
             break;
         }
         /* This server may be behind the one that told us of a grant: it must tell us again. */
@@ -237,7 +261,7 @@ static enum zk_verdict stand_in_line(struct zk_backend *be, struct dlock_error *
     return ZK_GOES_ON;
 }
 
-static enum zk_verdict give_back(struct zk_backend *be)
+static enum zk_verdict give_back(struct zk_backend *be, struct dlock_error *err)
 {
     switch (be->node.state) {
     case NODE_NONE:
@@ -249,8 +273,11 @@ static enum zk_verdict give_back(struct zk_backend *be)
             find(be);
         break;
     case NODE_THERE:
-        if (be->session.connected && be->release.serial == 0)
-            be->release.serial = ask_delete(be, T_DELETE, be->node.path);
+        if (!be->session.connected || be->release.serial != 0)
+            break;
+        if (zk_run_ends(be))
+            return zk_run_end(be, err);
+        zk_delete_node(be);
         break;
     }
     return ZK_GOES_ON;
@@ -258,15 +285,15 @@ static enum zk_verdict give_back(struct zk_backend *be)
 
 enum zk_verdict zk_node_step(struct zk_backend *be, struct dlock_error *err)
 {
-    return be->op == OP_RELEASE ? give_back(be) : stand_in_line(be, err);
+    return be->op == OP_RELEASE ? give_back(be, err) : stand_in_line(be, err);
 }
 
 /* ------------------------------------------------------------------- our node */
 
-/* Acquiring: our node was deleted, or there never was one. Begin again at once. */
-static enum zk_verdict node_gone(struct zk_backend *be)
+enum zk_verdict zk_node_gone(struct zk_backend *be)
 {
     be->node.state = NODE_NONE;
+    be->run.written = false;
     zk_forget_watches(be);
     be->acquire.front_serial = 0;
     be->acquire.stage = STAGE_QUEUE;
@@ -293,6 +320,7 @@ static enum zk_verdict on_created(struct zk_backend *be, struct zk_msg *m, struc
         be->node.state = NODE_THERE;
         be->node.fence = (uint64_t)m->stat.czxid;
         be->node.told = be->lock.edition;
+        zk_note_time(be, m->stat.ctime);
         zk_heard(&be->session, be->node.create_sent);
         be->session.beat.next_at = be->node.create_sent + be->session.timeout / 6;
     } else if (m->rc == ZOK || m->rc == ZK_NOMEMORY || zk_transient(m->rc)) {
@@ -302,13 +330,12 @@ static enum zk_verdict on_created(struct zk_backend *be, struct zk_msg *m, struc
         be->node.state = NODE_NONE;
     }
     if (be->op == OP_RELEASE)
-        return be->node.state == NODE_UNCLEAR ? ZK_GOES_ON : give_back(be);
+        return be->node.state == NODE_UNCLEAR ? ZK_GOES_ON : give_back(be, err);
     if (be->op != OP_ACQUIRE || be->node.state != NODE_NONE)
         return ZK_GOES_ON;
     if (m->rc != ZNONODE)
         return failed(be, m->rc, "cannot join the queue", err);
-    be->acquire.making = strlen(be->lock.parent);
-    return make_parent(be, err);
+    return zk_make(be, be->lock.parent, err);
 }
 
 static bool has_our_stem(const struct zk_backend *be, const char *name)
@@ -331,7 +358,7 @@ static enum zk_verdict on_found(struct zk_backend *be, const struct zk_msg *m,
     if (!found) {
         be->node.state = NODE_NONE;
         if (be->op == OP_RELEASE)
-            return give_back(be);
+            return give_back(be, err);
         again(be);
         return ZK_GOES_ON;
     }
@@ -346,7 +373,7 @@ static enum zk_verdict on_found(struct zk_backend *be, const struct zk_msg *m,
     be->node.told = be->lock.edition;
     be->session.beat.next_at = zk_now(be);
     if (be->op == OP_RELEASE)
-        return give_back(be);
+        return give_back(be, err);
     be->acquire.front_serial = ask_node(be, T_SELF, be->node.path, false);
     list(be);
     return ZK_GOES_ON;
@@ -360,9 +387,10 @@ static enum zk_verdict on_self(struct zk_backend *be, const struct zk_msg *m,
         be->op != OP_ACQUIRE)
         return ZK_GOES_ON;
     if (m->rc == ZNONODE || (m->rc == ZOK && m->stat.ephemeralOwner != be->session.id))
-        return node_gone(be);
+        return zk_node_gone(be);
     if (m->rc == ZOK) {
         be->node.fence = (uint64_t)m->stat.czxid;
+        zk_note_time(be, m->stat.ctime);
         return ZK_GOES_ON;
     }
     if (zk_transient(m->rc))
@@ -370,7 +398,7 @@ static enum zk_verdict on_self(struct zk_backend *be, const struct zk_msg *m,
     return failed(be, m->rc, "cannot read our node", err);
 }
 
-static enum zk_verdict not_ours(struct zk_backend *be, struct dlock_error *err)
+enum zk_verdict zk_not_ours(struct zk_backend *be, struct dlock_error *err)
 {
     dlock_fail(err, DLOCK_ELOST, 0, "%s: its node is gone", zk_where(be));
     return released(be, DLOCK_REL_NOT_OURS);
@@ -381,11 +409,11 @@ static enum zk_verdict on_beat(struct zk_backend *be, const struct zk_msg *m,
 {
     /* It was sent before our delete. */
     if (be->op == OP_RELEASE && be->grant == GRANT_HELD && m->rc == ZNONODE)
-        return not_ours(be, err);
-    if (be->op != OP_ACQUIRE || be->acquire.stage == STAGE_BUSY)
+        return zk_not_ours(be, err);
+    if (be->op != OP_ACQUIRE || is_leaving(be))
         return ZK_GOES_ON; /* the delete of the node decides */
     if (m->rc == ZNONODE)
-        return node_gone(be);
+        return zk_node_gone(be);
     if (m->rc == ZOK && be->acquire.stage == STAGE_RIPENING)
         list(be);
     /* There is no grant without a write. */
@@ -415,6 +443,11 @@ static bool is_orphan(const struct zk_backend *be, const char *name)
     return has_our_stem(be, name) && strcmp(name, last_part(be->node.path)) != 0;
 }
 
+bool zk_lease_is_old(const struct zk_backend *be)
+{
+    return zk_now(be) - zk_lease_from(&be->session) > be->session.timeout / 24 * 13;
+}
+
 /* *at: the index of our node. */
 static enum standing standing(const struct zk_backend *be, const struct zk_child *line, int n,
                               int *at)
@@ -434,7 +467,7 @@ static enum standing standing(const struct zk_backend *be, const struct zk_child
         return BEHIND;
     if (be->node.fence == 0)
         return UNVERIFIED;
-    if (zk_now(be) - zk_lease_from(&be->session) > be->session.timeout / 24 * 13)
+    if (zk_lease_is_old(be))
         return LEASE_TOO_OLD;
     return OUR_TURN;
 }
@@ -509,7 +542,7 @@ static enum zk_verdict stand_behind(struct zk_backend *be, const struct zk_child
     if (!be->acquire.wait) {
         be->acquire.stage = STAGE_BUSY;
         be->acquire.front_serial = ask_node(be, T_FRONT, be->acquire.front, false);
-        be->release.serial = ask_delete(be, T_DELETE, be->node.path);
+        zk_delete_node(be);
         return ZK_GOES_ON;
     }
     be->acquire.stage = STAGE_QUEUE;
@@ -576,7 +609,7 @@ static enum zk_verdict look_at(struct zk_backend *be, const struct zk_child *lin
     int at;
     switch (standing(be, line, n, &at)) {
     case NOT_IN_LINE:
-        return node_gone(be);
+        return zk_node_gone(be);
     case HAS_ORPHANS:
         return drop_orphans(be, line, n, err);
     case NUMBERS_USED_UP:
@@ -591,7 +624,7 @@ static enum zk_verdict look_at(struct zk_backend *be, const struct zk_child *lin
         return ripen(be);
     case OUR_TURN:
         be->acquire.followed = is_followed(line, n, at);
-        return ZK_GRANTED;
+        return zk_run_turn(be);
     }
     return ZK_GOES_ON;
 }
@@ -601,10 +634,10 @@ static enum zk_verdict on_list(struct zk_backend *be, const struct zk_msg *m,
 {
     int n;
     if (m->serial != be->acquire.list_serial || be->op != OP_ACQUIRE ||
-        be->node.state != NODE_THERE || be->acquire.stage == STAGE_BUSY)
+        be->node.state != NODE_THERE || is_leaving(be))
         return ZK_GOES_ON;
     if (m->rc == ZNONODE)
-        return node_gone(be);
+        return zk_node_gone(be);
     if (m->rc != ZOK)
         return failed(be, m->rc, "cannot read the queue", err);
     struct zk_child *line = zk_line(m->names, m->nnames, &n);
@@ -693,9 +726,11 @@ static enum zk_verdict on_watch(struct zk_backend *be, const struct zk_msg *m)
     return ZK_GOES_ON;
 }
 
-/* STAGE_BUSY is over when our node is gone and the holder is known. */
+/* STAGE_BUSY is over when our node is gone and the holder is known, STAGE_SKIPPED when it is gone. */
 static enum zk_verdict busy_over(const struct zk_backend *be)
 {
+    if (be->acquire.stage == STAGE_SKIPPED)
+        return be->node.state == NODE_NONE ? ZK_SKIPPED : ZK_GOES_ON;
     return be->acquire.front_serial == 0 && be->node.state == NODE_NONE ? ZK_BUSY : ZK_GOES_ON;
 }
 
@@ -705,7 +740,7 @@ static enum zk_verdict on_front(struct zk_backend *be, const struct zk_msg *m)
         return ZK_GOES_ON;
     be->acquire.front_serial = 0;
     keep_info(be, m);
-    if (be->acquire.stage == STAGE_BUSY)
+    if (is_leaving(be))
         return busy_over(be);
     waiting(be);
     return ZK_GOES_ON;
@@ -721,7 +756,7 @@ static enum zk_verdict not_deleted(struct zk_backend *be, int rc, struct dlock_e
         again(be);
         return ZK_GOES_ON;
     }
-    if (be->acquire.stage == STAGE_BUSY) {
+    if (is_leaving(be)) {
         be->node.state = NODE_NONE;
         return busy_over(be);
     }
@@ -740,7 +775,7 @@ static enum zk_verdict on_deleted(struct zk_backend *be, const struct zk_msg *m,
     if (m->rc != ZOK && m->rc != ZNONODE)
         return not_deleted(be, m->rc, err);
     be->node.state = NODE_NONE;
-    if (be->acquire.stage == STAGE_BUSY)
+    if (is_leaving(be))
         return busy_over(be);
     if (be->op != OP_RELEASE)
         return ZK_GOES_ON;
@@ -749,7 +784,7 @@ static enum zk_verdict on_deleted(struct zk_backend *be, const struct zk_msg *m,
     if (m->rc == ZOK)
         return released(be, DLOCK_REL_CLEAN);
     if (!be->release.unanswered)
-        return not_ours(be, err);
+        return zk_not_ours(be, err);
     /* Most likely the node went with our first delete. But there was a time in which nobody told us that it was there. */
     if (!zk_beat_unanswered(&be->session))
         return released(be, DLOCK_REL_CLEAN);
@@ -784,10 +819,20 @@ enum zk_verdict zk_node_message(struct zk_backend *be, struct zk_msg *m, struct 
         return on_front(be, m);
     case T_DELETE:
         return on_deleted(be, m, err);
+    case T_RECORD:
+    case T_RUNNING:
+    case T_END:
+        return zk_run_message(be, m, err);
     case T_AUTH:
     case T_SYNC:
     case T_ORPHAN:
     case T_INFO:
+    case T_FORGET:
+    case T_SWEEP_DAYS:
+    case T_SWEEP_SHARDS:
+    case T_SWEEP_NAMES:
+    case T_SWEEP_RECORD:
+    case T_SWEPT:
         break;
     }
     return ZK_GOES_ON;

@@ -397,6 +397,7 @@ static enum zk_news on_beat(struct zk_backend *be, const struct zk_msg *m)
     s->beat.until = DLOCK_NEVER;
     if (m->rc == ZOK && s->beat.write) {
         zk_heard(s, s->beat.sent);
+        zk_note_time(be, m->stat.mtime);
         be->node.told = s->beat.edition;
     } else if (m->rc == ZOK && s->beat.synced) {
         zk_seen(s, s->beat.sent);
@@ -454,12 +455,18 @@ static enum zk_news too_short(struct zk_backend *be, struct dlock_error *err)
     return NEWS_USELESS;
 }
 
+/* It holds nothing: the length of its session means nothing. */
+static bool is_query(const struct zk_backend *be)
+{
+    return be->op == OP_STATUS || be->op == OP_FORGET;
+}
+
 /* The first connection: what does the server make of our ttl? */
 static enum zk_news negotiated(struct zk_backend *be, struct dlock_error *err)
 {
     struct zk_session *s = &be->session;
     char ours[32], theirs[32];
-    if (s->timeout == be->spec->ttl / DLOCK_MSEC * DLOCK_MSEC || be->op == OP_STATUS)
+    if (s->timeout == be->spec->ttl / DLOCK_MSEC * DLOCK_MSEC || is_query(be))
         return NEWS_CONNECTED;
     if (s->timeout < be->spec->least_ttl)
         return too_short(be, err);
@@ -532,7 +539,7 @@ static enum zk_news on_state(struct zk_backend *be, const struct zk_msg *m, stru
     if (m->state != ZOO_AUTH_FAILED_STATE)
         return on_disconnected(be);
     zk_error(be, ZAUTHFAILED, "no session", err);
-    return be->op == OP_ACQUIRE || be->op == OP_STATUS ? NEWS_USELESS : NEWS_NONE;
+    return be->op == OP_ACQUIRE || is_query(be) ? NEWS_USELESS : NEWS_NONE;
 }
 
 static const char *trouble_text(int rc)
@@ -558,7 +565,7 @@ static enum zk_news on_trouble(struct zk_backend *be, const struct zk_msg *m,
     char text[INET6_ADDRSTRLEN + 16];
     int n = s->nservers;
     bool nonsense = m->rc == EPROTO, first = be->contact_until != DLOCK_NEVER;
-    if (be->op != OP_ACQUIRE && be->op != OP_STATUS)
+    if (be->op != OP_ACQUIRE && !is_query(be))
         return NEWS_NONE;
     if (first && s->id != 0 && !nonsense)
         return NEWS_NONE;

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 /* Nodes beyond these are counted, but their data is not read. */
 #define ASK_MAX 1000
@@ -16,6 +17,7 @@ void zk_status_drop(struct zk_backend *be)
     be->status.found = NULL;
     be->status.gets = NULL;
     be->status.n = be->status.at = be->status.left = 0;
+    be->status.read_run = be->status.has_run = false;
 }
 
 void zk_status_ask(struct zk_backend *be)
@@ -23,6 +25,9 @@ void zk_status_ask(struct zk_backend *be)
     be->status.list_serial = zk_conn_ask(
         be->session.conn,
         &(struct zk_request){.call = ZK_CHILDREN, .tag = T_LIST, .path = be->lock.parent});
+    be->run.serial =
+        zk_conn_ask(be->session.conn,
+                    &(struct zk_request){.call = ZK_GET, .tag = T_RECORD, .path = be->run.path});
 }
 
 /* A request has failed: ask for all of it again if the connection was at fault. */
@@ -77,7 +82,7 @@ static bool ask_each(struct zk_backend *be, const struct zk_child *line, int n)
 
 static void contact_made_if_complete(struct zk_backend *be)
 {
-    if (be->status.left == 0)
+    if (zk_status_complete(be))
         be->contact_until = DLOCK_NEVER;
 }
 
@@ -124,6 +129,36 @@ static enum zk_verdict on_info(struct zk_backend *be, const struct zk_msg *m,
     return ZK_GOES_ON;
 }
 
+/* A query writes nothing, so the server has told no time. */
+static int64_t wall_ms(void)
+{
+    struct timespec ts;
+    clock_gettime(CLOCK_REALTIME, &ts);
+    return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / DLOCK_MSEC;
+}
+
+/* Where there is none that can be read, that is told, and the rest is shown. */
+static enum zk_verdict on_record(struct zk_backend *be, const struct zk_msg *m,
+                                 struct dlock_error *err)
+{
+    struct dlock_error why = {0};
+    const char *foreign = NULL;
+    if (m->serial != be->run.serial)
+        return ZK_GOES_ON;
+    if (zk_transient(m->rc) || m->rc == ZK_NOMEMORY)
+        return failed(be, m->rc, err);
+    if (m->rc != ZOK && m->rc != ZNONODE)
+        zk_error(be, m->rc, "cannot read the run record", &why);
+    else if (m->rc == ZOK && (foreign = zk_read_run(m, wall_ms(), &be->run.found)))
+        zk_foreign_run(be, foreign, &why);
+    if (why.code != 0)
+        events_add(&be->events, EV_NOTICE)->error = why;
+    be->status.read_run = true;
+    be->status.has_run = m->rc == ZOK && !foreign;
+    contact_made_if_complete(be);
+    return ZK_GOES_ON;
+}
+
 enum zk_verdict zk_status_answer(struct zk_backend *be, const struct zk_msg *m,
                                  struct dlock_error *err)
 {
@@ -132,6 +167,8 @@ enum zk_verdict zk_status_answer(struct zk_backend *be, const struct zk_msg *m,
         return on_list(be, m, err);
     case T_INFO:
         return on_info(be, m, err);
+    case T_RECORD:
+        return on_record(be, m, err);
     default:
         return ZK_GOES_ON;
     }

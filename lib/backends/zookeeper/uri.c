@@ -53,6 +53,9 @@ static int check_path(const struct zk_backend *be, const char *path, size_t from
             return bad_name(be, "'.' and '..' are not allowed there", err);
         if (p == path + 1 && strcmp(part, "zookeeper") == 0)
             return bad_name(be, "/zookeeper is the server's own", err);
+        if (strcmp(part, ZK_ONCE) == 0 ||
+            ((size_t)(p - path) == from + 1 && strncmp(part, ZK_ONCE, sizeof(ZK_ONCE) - 1) == 0))
+            return bad_name(be, ZK_ONCE " is where the records of --once are", err);
         if ((size_t)(p - path) > from + 1 && zk_sequence(part, &seq))
             return bad_name(
                 be, "a part that ends in ten digits looks like a waiter for the lock above it",
@@ -210,6 +213,8 @@ int zk_check_spec(struct zk_backend *be, struct dlock_error *err)
     if (rc < 0)
         return rc;
     rc = set_layout(be, err);
+    if (rc == 0)
+        rc = zk_set_run_paths(be, err);
     if (rc < 0)
         return rc;
     if (be->spec->ttl > 24 * 24 * 3600 * DLOCK_SEC)
@@ -243,6 +248,11 @@ void zk_done(struct zk_backend *be)
     zk_forget_watches(be);
     free(be->acquire.heard);
     free(be->acquire.front);
+    free(be->run.base);
+    free(be->run.place);
+    free(be->run.path);
+    free(be->run.above);
+    zk_sweep_end(be);
 }
 
 /*

@@ -5,6 +5,8 @@
  *
  * session.c  the session and its heartbeats: the lease      acquire.c  our node, in the queue
  * status.c   the status of a lock                           queue.c    how each program names its nodes
+ * once.c     the run record of --once                       sweep.c    remove those that have expired
+ * forget.c   remove one                                     run_node.c their names and text
  * uri.c      the URI                                        wire/      libzookeeper, and what goes over its socket
  *
  * Not guaranteed: the server may end a session although we live (a pause, or clock speeds that differ by more than 1 %).
@@ -37,11 +39,14 @@ static void leave(struct zk_backend *be)
     be->node.stem = NULL;
     be->node.state = NODE_NONE;
     be->acquire.stage = STAGE_QUEUE;
-    be->acquire.making = 0;
+    be->making.len = 0;
     zk_forget_watches(be);
     be->acquire.list_serial = be->acquire.front_serial = 0;
     be->release.serial = 0;
-    be->status.list_serial = 0;
+    be->status.list_serial = be->run.serial = 0;
+    be->run.written = false;
+    be->run.met[0] = '\0';
+    zk_sweep_end(be);
     be->again_at = DLOCK_NEVER;
 }
 
@@ -50,6 +55,7 @@ static void idle(struct zk_backend *be)
     be->op = OP_NONE;
     be->contact_until = be->renew.until = be->release.until = DLOCK_NEVER;
     be->acquire.stage = STAGE_QUEUE;
+    be->release.over = false;
 }
 
 static void released(struct zk_backend *be, enum dlock_how how, const struct dlock_error *err)
@@ -79,8 +85,22 @@ static void give_up(struct zk_backend *be, const struct dlock_error *err)
 {
     if (be->op == OP_RELEASE) /* a node of ours goes with the session */
         released(be, DLOCK_REL_UNCLEAR, err);
-    else if (be->op == OP_ACQUIRE || be->op == OP_STATUS)
+    else if (be->op != OP_NONE && be->op != OP_HOLD)
         failed(be, err);
+}
+
+/* Our node says that it holds: by a heartbeat, or with the run record already. */
+static void tell_grant(struct zk_backend *be)
+{
+    if (be->run.written && be->lock.record_of == RECORD_HOLDS && be->node.told == be->lock.edition)
+        return;
+    zk_set_record(be, RECORD_HOLDS, WORD_HELD);
+    /*
+     * For the waiter behind us. A node that was first at once has the right times, and few wait behind it yet. But a
+     * slot that came right behind ours may have looked before us, and wait for our word.
+     */
+    if (be->acquire.place > 0 || be->acquire.followed)
+        zk_beat(be);
 }
 
 static void granted(struct zk_backend *be)
@@ -92,16 +112,14 @@ static void granted(struct zk_backend *be)
     zk_forget_watches(be);
     be->acquire.front_serial = 0;
     be->acquire.stage = STAGE_QUEUE;
-    zk_set_record(be, RECORD_HOLDS, WORD_HELD);
-    /*
-     * For the waiter behind us. A node that was first at once has the right times, and few wait behind it yet. But a
-     * slot that came right behind ours may have looked before us, and wait for our word.
-     */
-    if (be->acquire.place > 0 || be->acquire.followed)
-        zk_beat(be);
+    tell_grant(be);
+    if (be->run.written)
+        zk_sweep(be);
     ev->from = zk_lease_from(&be->session);
     ev->ttl = be->session.timeout;
     ev->asked = dlock_max(be->node.create_sent, be->session.beat.sent);
+    if (be->run.written)
+        ev->asked = dlock_max(ev->asked, be->run.sent);
     ev->fence = be->node.fence;
     memcpy(ev->token, be->node.token, sizeof(ev->token));
 }
@@ -115,6 +133,30 @@ static void busy(struct zk_backend *be)
     ev->info = be->acquire.front_known ? &be->info : NULL;
 }
 
+static void skipped(struct zk_backend *be)
+{
+    leave(be);
+    idle(be);
+    events_add(&be->events, EV_SKIPPED)->run = &be->run.found.run;
+}
+
+static void forgotten(struct zk_backend *be, enum dlock_ev how)
+{
+    leave(be);
+    idle(be);
+    events_add(&be->events, how);
+}
+
+/* The lock is free. A command may have been shorter than the sweep that began with it. */
+static void end_release(struct zk_backend *be, const struct dlock_error *err)
+{
+    be->release.over = be->release.how == DLOCK_REL_CLEAN && zk_sweep_goes_on(be);
+    if (be->release.over)
+        be->release.until = dlock_min(be->release.until, zk_now(be) + FAREWELL);
+    else
+        released(be, be->release.how, err->code != 0 ? err : NULL);
+}
+
 static void conclude(struct zk_backend *be, enum zk_verdict v, const struct dlock_error *err)
 {
     switch (v) {
@@ -124,10 +166,19 @@ static void conclude(struct zk_backend *be, enum zk_verdict v, const struct dloc
         granted(be);
         break;
     case ZK_BUSY:
-        busy(be);
+        if (be->op == OP_FORGET)
+            forgotten(be, EV_BUSY);
+        else
+            busy(be);
+        break;
+    case ZK_SKIPPED:
+        skipped(be);
+        break;
+    case ZK_DONE:
+        forgotten(be, EV_DONE);
         break;
     case ZK_RELEASED:
-        released(be, be->release.how, err->code != 0 ? err : NULL);
+        end_release(be, err);
         break;
     case ZK_FAILED:
         give_up(be, err);
@@ -186,6 +237,8 @@ static void step(struct zk_backend *be)
 {
     struct dlock_error err = {0};
     be->again_at = DLOCK_NEVER;
+    if (be->release.over)
+        return;
     switch (be->op) {
     case OP_ACQUIRE:
     case OP_RELEASE:
@@ -197,6 +250,9 @@ static void step(struct zk_backend *be)
         break;
     case OP_STATUS:
         zk_status_ask(be);
+        break;
+    case OP_FORGET:
+        zk_forget_ask(be);
         break;
     case OP_NONE:
         break;
@@ -216,6 +272,10 @@ static void on_expired(struct zk_backend *be)
     bool held = be->grant == GRANT_HELD;
     dlock_fail(&err, held ? DLOCK_ELOST : DLOCK_EUNAVAIL, 0, "%s: the server has ended the session",
                zk_where(be));
+    if (be->release.over) {
+        released(be, be->release.how, NULL);
+        return;
+    }
     leave(be);
     switch (be->op) {
     case OP_HOLD:
@@ -224,6 +284,7 @@ static void on_expired(struct zk_backend *be)
         break;
     case OP_ACQUIRE: /* at the end of the queue, with a new session */
     case OP_STATUS:
+    case OP_FORGET:
         connect_or_fail(be);
         break;
     case OP_RELEASE:
@@ -241,9 +302,16 @@ static void on_expired(struct zk_backend *be)
 static void on_message(struct zk_backend *be, struct zk_msg *m)
 {
     struct dlock_error err = {0};
+    if (zk_sweep_message(be, m) || be->release.over) {
+        zk_msg_done(m);
+        return;
+    }
     switch (be->op) {
     case OP_HOLD:
         hold_message(be, m);
+        break;
+    case OP_FORGET:
+        conclude(be, zk_forget_answer(be, m, &err), &err);
         break;
     case OP_STATUS:
         conclude(be, zk_status_answer(be, m, &err), &err);
@@ -263,6 +331,10 @@ static void take_news(struct zk_backend *be)
     struct dlock_error err;
     /* The event queue is short: its events are handed out in between. */
     while (be->session.conn && be->events.n < EVENTS_MAX / 2) {
+        if (be->release.over && !zk_sweep_goes_on(be)) {
+            released(be, be->release.how, NULL);
+            return;
+        }
         switch (zk_session_next(be, &m, &err)) {
         case NEWS_NONE:
             return;
@@ -305,7 +377,10 @@ static void release_over(struct zk_backend *be)
 {
     struct dlock_error err;
     dlock_fail(&err, DLOCK_EUNAVAIL, 0, "%s: no answer", zk_where(be));
-    released(be, DLOCK_REL_UNCLEAR, &err);
+    if (be->release.over)
+        released(be, be->release.how, NULL);
+    else
+        released(be, DLOCK_REL_UNCLEAR, &err);
 }
 
 static void renewal_over(struct zk_backend *be)
@@ -362,7 +437,7 @@ static int be_open(struct dlock_be **out, const struct dlock_spec *spec, struct 
     return 0;
 }
 
-static void start(struct zk_backend *be, enum zk_op op)
+static void start(struct zk_backend *be, enum zk_job op)
 {
     leave(be); /* of a lock that was not given back in time: it goes with its session */
     idle(be);
@@ -400,7 +475,7 @@ static void be_release(struct dlock_be *b, int64_t until)
     be->contact_until = be->renew.until = DLOCK_NEVER;
     be->session.beat.next_at = be->session.beat.until = DLOCK_NEVER;
     be->acquire.stage = STAGE_QUEUE;
-    be->acquire.making = 0;
+    be->making.len = 0;
     outage_none(&be->outage);
     step(be);
 }
@@ -408,9 +483,14 @@ static void be_release(struct dlock_be *b, int64_t until)
 static void be_ask(struct dlock_be *b, enum dlock_ask what, const char *arg)
 {
     struct dlock_error err;
-    (void)arg;
     if (what == ASK_STATUS) {
         start(self(b), OP_STATUS);
+        return;
+    }
+    if (what == ASK_FORGET) {
+        self(b)->forget.token = arg;
+        self(b)->forget.alone = false;
+        start(self(b), OP_FORGET);
         return;
     }
     dlock_fail(&err, DLOCK_EUSAGE, 0, "not yet supported for zookeeper");
@@ -452,6 +532,11 @@ static int be_process(struct dlock_be *b, const struct pollfd *pfd, int n, struc
         *ev = (struct dlock_event){.type = EV_INFO, .info = &be->info};
         return 1;
     }
+    if (be->status.has_run) {
+        be->status.has_run = false;
+        *ev = (struct dlock_event){.type = EV_RUN, .run = &be->run.found.run};
+        return 1;
+    }
     leave(be);
     idle(be);
     zk_status_drop(be);
@@ -467,7 +552,7 @@ const struct dlock_backend DLOCK_BACKEND_SYMBOL(zookeeper) = {
     .name = "zookeeper",
     .package = "dlock-zookeeper",
     .schemes = schemes,
-    .caps = CAP_SHARED | CAP_SLOTS | CAP_FENCE | CAP_LEASE | CAP_FIFO | CAP_LAG,
+    .caps = CAP_SHARED | CAP_SLOTS | CAP_FENCE | CAP_LEASE | CAP_FIFO | CAP_LAG | CAP_ONCE,
     .open = be_open,
     .acquire = be_acquire,
     .renew = be_renew,

@@ -4,16 +4,17 @@
 
 #include "backends/networked.h"
 #include "backends/zookeeper/wire/conn.h"
+#include "run_record.h"
 
 /* What the core has asked for, and how far that is. */
-enum zk_op { OP_NONE, OP_ACQUIRE, OP_HOLD, OP_RELEASE, OP_STATUS };
+enum zk_job { OP_NONE, OP_ACQUIRE, OP_HOLD, OP_RELEASE, OP_STATUS, OP_FORGET };
 
 /* What a request is for. */
 enum zk_tag {
     T_AUTH = 1,
     T_BEAT, /* set our node: a heartbeat */
     T_CREATE,
-    T_PARENT, /* create a part of the path to the lock */
+    T_PARENT, /* create a part of the path to the lock, or to its run record */
     T_SYNC,
     T_LIST,
     T_FIND,  /* list: the answer to the create was lost; is the node there? */
@@ -21,8 +22,18 @@ enum zk_tag {
     T_PRED,  /* get a node that we wait for, with a watch */
     T_FRONT, /* get a holder's node, to show it */
     T_DELETE,
-    T_ORPHAN, /* delete another node of ours */
-    T_INFO    /* get, for status */
+    T_ORPHAN,  /* delete another node of ours */
+    T_INFO,    /* get, for status */
+    T_RECORD,  /* get the run record */
+    T_RUNNING, /* multi: our node holds, and the record says so */
+    T_END,     /* multi: the end of the run, and our node is deleted */
+    T_FORGET,
+    /* Expired run records: the days, the shards of one, the names in one, their records; a removal. */
+    T_SWEEP_DAYS,
+    T_SWEEP_SHARDS,
+    T_SWEEP_NAMES,
+    T_SWEEP_RECORD,
+    T_SWEPT
 };
 
 /* Is there a node of ours? */
@@ -32,7 +43,9 @@ enum zk_node_state { NODE_NONE, NODE_ASKED, NODE_UNCLEAR, NODE_THERE };
 enum zk_stage {
     STAGE_QUEUE,    /* in the queue */
     STAGE_RIPENING, /* our turn, but the lease is too old: a heartbeat renews it */
-    STAGE_BUSY      /* !wait, and not our turn: giving our place up */
+    STAGE_RECORD,   /* our turn, with --once: the run record is read, or written */
+    STAGE_BUSY,     /* !wait, and not our turn: giving our place up */
+    STAGE_SKIPPED   /* our turn, but the run has succeeded already: the same */
 };
 
 /* What our node's data says of us, for the waiter behind us. Also of a holder that was granted at once: WORD_WAITS. */
@@ -59,6 +72,8 @@ enum zk_verdict {
     ZK_GOES_ON,
     ZK_GRANTED,
     ZK_BUSY,
+    ZK_SKIPPED,
+    ZK_DONE,     /* ASK_FORGET */
     ZK_RELEASED, /* be->release.how; err, if it has a code, says why */
     ZK_FAILED    /* err */
 };
@@ -81,6 +96,26 @@ struct zk_watched {
 };
 
 #define ZK_BEATS 32
+
+/* The node below the chroot that has the run records. No lock's name begins so. */
+#define ZK_ONCE "dlock-once"
+#define ZK_DAY_LEN 10 /* "2026-12-31" */
+
+/* A run record's node, as we have read it. */
+struct zk_run {
+    bool there;
+    int32_t version;
+    char day[ZK_DAY_LEN + 1]; /* of its index node; "": unknown */
+    struct dlock_run run;
+};
+
+/* What one sweep looks at, at most. */
+#define SWEEP_MAX 20
+#define SWEEP_SHARDS 4
+struct zk_swept {
+    unsigned serial;
+    char *place; /* SHARD/NAME */
+};
 
 struct zk_session {
     struct zk_conn *conn; /* NULL: there is no session, and the rest means nothing */
@@ -114,7 +149,7 @@ struct zk_session {
 
 struct zk_backend {
     const struct dlock_spec *spec;
-    enum zk_op op;
+    enum zk_job op;
     enum zk_grant grant;
     int64_t
         contact_until; /* acquire, status: for the first contact; DLOCK_NEVER: it has succeeded */
@@ -148,11 +183,55 @@ struct zk_backend {
         unsigned told; /* the edition of the record that the server has confirmed */
     } node;
 
+    struct {              /* nodes above one that could not be created */
+        const char *path; /* lock.parent or run.above */
+        size_t len;       /* of the part that is being made; 0: none */
+    } making;
+
+    struct {               /* the last time that the server has told, in the Stat of our node */
+        int64_t server_ms; /* Unix ms */
+        int64_t at;        /* our clock, when that came */
+    } clock;
+
+    struct {                          /* the run record */
+        char *base, *place, *path;    /* CHROOT/dlock-once, SHARD/NAME, the record's node */
+        char *above;                  /* see making */
+        struct zk_run found;          /* as it was read last; version: as it is now */
+        struct dlock_run now;         /* that of this hold */
+        char day[ZK_DAY_LEN + 1];     /* on which it expires, as asked for last */
+        char indexed[ZK_DAY_LEN + 1]; /* by the record, it has an index node on this day */
+        char met[ZK_DAY_LEN + 1];     /* on this one, the server says */
+        unsigned serial;              /* of the outstanding get */
+        int64_t sent;                 /* when "running" was asked for */
+        unsigned edition;             /* and the node's data with it */
+        bool written;                 /* "running" is there */
+        bool node_gone;               /* the end could not be written, since our node was gone */
+    } run;
+
+    struct {
+        const char *token; /* of the record that was shown */
+        bool held;         /* the lock is */
+        bool alone;        /* the record has no index node */
+    } forget;
+
+    struct {            /* see sweep.c */
+        unsigned asked; /* outstanding requests; 0: there is no sweep */
+        char today[ZK_DAY_LEN + 1], day[ZK_DAY_LEN + 1];
+        struct {
+            unsigned serial;
+            char *path;
+            bool emptied; /* we have looked at all that is in it */
+        } shards[SWEEP_SHARDS];
+        bool whole; /* that day has no other shards */
+        bool cleared;
+        struct zk_swept at[SWEEP_MAX];
+        int n;
+    } sweep;
+
     struct {
         bool wait;
         enum zk_stage stage;
-        bool flat_parents; /* the server knows no containers */
-        size_t making;     /* length of the part of parent that is being made; 0: none */
+        bool flat_parents;                  /* the server knows no containers */
         unsigned list_serial, front_serial; /* front: also of T_SELF */
         struct zk_watched *watched;         /* one node; or the holders of all slots */
         int nwatched;
@@ -176,6 +255,7 @@ struct zk_backend {
         int64_t leave_by; /* until then a process that ends may wait for the end of its session */
         unsigned serial;  /* of the outstanding delete; 0: none */
         bool unanswered;  /* the answer to a delete was lost */
+        bool over;        /* it is clean, and a sweep goes on */
         enum dlock_how how;
     } release;
 
@@ -184,6 +264,7 @@ struct zk_backend {
         unsigned *gets; /* serials of the outstanding gets */
         int n, at, left;
         unsigned list_serial;
+        bool read_run, has_run; /* the run record: answered; not given out yet */
     } status;
 };
 
@@ -277,10 +358,73 @@ int zk_error(const struct zk_backend *be, int rc, const char *what, struct dlock
 /* acquire.c: our node. Acquire and release are its to drive. */
 /* What the watches tell is of no use any more. */
 void zk_forget_watches(struct zk_backend *be);
+/* Make the nodes of that path, which stays as it is until then; then the next step is taken. */
+enum zk_verdict zk_make(struct zk_backend *be, const char *path, struct dlock_error *err);
+/* Ask for the end of our node. */
+void zk_delete_node(struct zk_backend *be);
+/* Acquiring: our node was deleted, or there never was one. Begin again at once. */
+enum zk_verdict zk_node_gone(struct zk_backend *be);
+/* Releasing: our node was gone before. */
+enum zk_verdict zk_not_ours(struct zk_backend *be, struct dlock_error *err);
+/* Must a heartbeat renew the lease before a grant? After an outage the command would be ended at once. */
+bool zk_lease_is_old(const struct zk_backend *be);
 /* Do what comes next: for an acquire (connected) create, find or check our node; for a release delete it. */
 enum zk_verdict zk_node_step(struct zk_backend *be, struct dlock_error *err);
 /* Take an answer or a watch; its data may be taken over. */
 enum zk_verdict zk_node_message(struct zk_backend *be, struct zk_msg *m, struct dlock_error *err);
+
+/* run_node.c: the names and the text of run records */
+/* Set be->run's paths. 0 or DLOCK_ENOMEM. */
+int zk_set_run_paths(struct zk_backend *be, struct dlock_error *err);
+/* The path of a record; of an index node, or, with "" for place, of the node of a day. malloc'ed; NULL: out of memory. */
+char *zk_run_path(const struct zk_backend *be, const char *place);
+char *zk_index_path(const struct zk_backend *be, const char *day, const char *place);
+/* A time from a Stat, within limits that sums of it do not leave, whatever the server says. */
+static inline int64_t zk_stat_ms(int64_t ms)
+{
+    return dlock_max(0, dlock_min(ms, INT64_MAX / 4));
+}
+/* The day, by UTC, of a time in Unix ms. */
+void zk_day(int64_t ms, char day[ZK_DAY_LEN + 1]);
+bool zk_is_day(const char *s);
+/* When a record expires, Unix ms by the server's clock. */
+int64_t zk_run_over_ms(const struct dlock_run *r);
+/* The data of a record's node. */
+void zk_format_run(const struct zk_backend *be, const struct dlock_run *r, const char *day,
+                   char text[RUN_RECORD_MAX]);
+/* Read the answer to a get. NULL, or what else is in the place of a record; then *r is untouched. */
+const char *zk_read_run(const struct zk_msg *m, int64_t now_ms, struct zk_run *r);
+
+/* once.c: the run record of our hold */
+/* The Stat of a node that was just written has this time. */
+void zk_note_time(struct zk_backend *be, int64_t server_ms);
+/* The server's time, in Unix ms, as far as it has told. */
+int64_t zk_server_ms(const struct zk_backend *be);
+/* It is our turn: ZK_GRANTED, or the record comes first. */
+enum zk_verdict zk_run_turn(struct zk_backend *be);
+/* Does the release write the end of a run? Then zk_run_end deletes our node. */
+bool zk_run_ends(const struct zk_backend *be);
+enum zk_verdict zk_run_end(struct zk_backend *be, struct dlock_error *err);
+/* Take an answer to one of these requests. */
+enum zk_verdict zk_run_message(struct zk_backend *be, const struct zk_msg *m,
+                               struct dlock_error *err);
+/* Fill err: something else is in the place of the record; returns its code. */
+int zk_foreign_run(const struct zk_backend *be, const char *what, struct dlock_error *err);
+
+/* sweep.c */
+/* Begin to remove some records that have expired. */
+void zk_sweep(struct zk_backend *be);
+bool zk_sweep_goes_on(const struct zk_backend *be);
+/* Is it an answer of a sweep? Then it is taken. */
+bool zk_sweep_message(struct zk_backend *be, const struct zk_msg *m);
+void zk_sweep_end(struct zk_backend *be);
+
+/* forget.c */
+/* Connected: look at the lock and its record. */
+void zk_forget_ask(struct zk_backend *be);
+/* Take an answer: ZK_GOES_ON, ZK_DONE, ZK_BUSY or ZK_FAILED. */
+enum zk_verdict zk_forget_answer(struct zk_backend *be, const struct zk_msg *m,
+                                 struct dlock_error *err);
 
 /* status.c */
 /* Connected: ask for the lock's nodes. */
@@ -291,7 +435,7 @@ enum zk_verdict zk_status_answer(struct zk_backend *be, const struct zk_msg *m,
 /* Is all of it known? */
 static inline bool zk_status_complete(const struct zk_backend *be)
 {
-    return be->status.found && be->status.left == 0;
+    return be->status.found && be->status.read_run && be->status.left == 0;
 }
 /* Complete: put the next node into be->info; false: that was the last. */
 bool zk_status_next(struct zk_backend *be);

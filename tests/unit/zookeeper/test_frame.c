@@ -64,6 +64,51 @@ static void ask(struct zk_frame *f, int xid, int op)
     for (size_t i = 0; i < b.n; i++) /* byte by byte */
         zk_frame_sent(f, b.d + i, 1);
 }
+/* A multi of these operations (0 ends them), in pieces of that size. */
+static void ask_multi(struct zk_frame *f, int xid, const int *ops, size_t piece)
+{
+    struct buf b = {.n = 0};
+    size_t at = open_packet(&b);
+    num(&b, xid, 4);
+    num(&b, 14, 4);
+    for (; *ops != 0; ops++) {
+        num(&b, *ops, 4);
+        num(&b, 0, 1);
+        num(&b, -1, 4);
+        str(&b, "/some/path");
+        if (*ops == 1 || *ops == 5)
+            str(&b, *ops == 1 ? "" : "data");
+        if (*ops == 1) {
+            num(&b, 2, 4);
+            for (int i = 0; i < 2; i++) {
+                num(&b, 31, 4);
+                str(&b, "world");
+                str(&b, i ? "" : "anyone");
+            }
+        }
+        num(&b, 0, 4);
+    }
+    num(&b, -1, 4);
+    num(&b, 1, 1);
+    num(&b, -1, 4);
+    close_packet(&b, at, 0);
+    for (size_t i = 0; i < b.n; i += piece)
+        zk_frame_sent(f, b.d + i, piece < b.n - i ? piece : b.n - i);
+}
+/* One result in the answer; type 0: the end. */
+static void result(struct buf *b, int type, int err)
+{
+    num(b, type != 0 ? type : -1, 4);
+    num(b, type == 0, 1);
+    num(b, type == -1 ? 0 : err, 4);
+    if (type == -1)
+        num(b, err, 4);
+    else if (type == 1)
+        str(b, "/some/path");
+    else if (type == 5)
+        zeros(b, 68);
+}
+
 static void ask_session(struct zk_frame *f, int64_t id)
 {
     struct buf b = {.n = 0};
@@ -134,6 +179,20 @@ static void dialogue(struct zk_frame *f, struct buf *b, size_t *ends)
         close_packet(b, at, 0);
         ends[n++] = b->n;
     }
+    static const int multi[] = {2, 5, 1, 0}, refused[] = {5, 1, 0};
+    ask_multi(f, 600, multi, 1);
+    at = header(b, 600, 0);
+    for (size_t i = 0; i < 4; i++)
+        result(b, multi[i], 0);
+    close_packet(b, at, 0);
+    ends[n++] = b->n;
+    ask_multi(f, 601, refused, 7);
+    at = header(b, 601, 0);
+    result(b, -1, -103);
+    result(b, -1, -2);
+    result(b, 0, 0);
+    close_packet(b, at, 0);
+    ends[n++] = b->n;
     ask(f, -2, 11);
     ask(f, -8, 101);
     ask(f, -4, 100);
@@ -392,6 +451,100 @@ TEST(refuses_bodies_that_do_not_fill_their_packet)
             CHECK(!answer(good[i].op, 10, 0, &l, 0));
         }
     }
+}
+
+/* A session, a multi of a delete, a set and a create, and that answer. */
+static bool multi_answer(const int *ops, int err, const struct buf *body)
+{
+    bool all = true;
+    for (size_t piece = 1; piece < 300; piece += 7) {
+        struct zk_frame f = {.session = 0};
+        struct buf b = {.n = 0};
+        ask_session(&f, 0);
+        session(&b, 3000, 1, 16);
+        ask(&f, 9, 2);
+        ask_multi(&f, 10, ops, piece);
+        ask(&f, 11, 2);
+        for (int xid = 9; xid < 12; xid++) {
+            size_t at = header(&b, xid, xid == 10 ? err : 0);
+            if (xid == 10) {
+                memcpy(b.d + b.n, body->d, body->n);
+                b.n += body->n;
+            }
+            close_packet(&b, at, 0);
+        }
+        bool ok = zk_frame_received(&f, b.d, b.n);
+        CHECK(piece == 1 || ok == all);
+        all = all && ok;
+        zk_frame_done(&f);
+    }
+    return all;
+}
+
+TEST(checks_each_result_of_a_multi)
+{
+    static const int ops[] = {2, 5, 1, 0};
+    static const struct {
+        struct {
+            int type, err;
+        } r[5]; /* the end included */
+        int n;
+        bool ok;
+    } t[] = {
+        {{{2, 0}, {5, 0}, {1, 0}, {0, 0}}, 4, true},
+        {{{-1, 0}, {-1, -103}, {-1, -2}, {0, 0}}, 4, true},
+        {{{-1, -101}, {5, 0}, {1, 0}, {0, 0}}, 4, true}, /* odd, and harmless */
+        {{{2, 0}, {5, 0}, {0, 0}}, 3, false},            /* too few: the library would keep one */
+        {{{0, 0}}, 1, false},
+        {{{2, 0}, {5, 0}, {1, 0}, {2, 0}, {0, 0}}, 5, false}, /* too many: it would abort */
+        {{{2, 0}, {5, 0}, {1, 0}}, 3, false},                 /* no end */
+        {{{2, 0}, {5, 0}, {1, 0}, {0, 0}, {0, 0}}, 5, false},
+        {{{5, 0}, {5, 0}, {1, 0}, {0, 0}}, 4, false}, /* of other operations */
+        {{{2, 0}, {1, 0}, {5, 0}, {0, 0}}, 4, false},
+        {{{2, 0}, {5, 0}, {15, 0}, {0, 0}}, 4, false},
+        {{{2, -103}, {5, 0}, {1, 0}, {0, 0}}, 4, false}, /* an error that is none */
+        {{{-2, 0}, {5, 0}, {1, 0}, {0, 0}}, 4, false},
+    };
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        struct buf b = {.n = 0};
+        for (int j = 0; j < t[i].n; j++)
+            result(&b, t[i].r[j].type, t[i].r[j].err);
+        if (!CHECK_INT(multi_answer(ops, 0, &b), t[i].ok))
+            printf("# row %zu\n", i);
+        CHECK(multi_answer(ops, -101, &b)); /* what follows an error is ignored */
+    }
+    struct buf b = {.n = 0};
+    for (size_t i = 0; i < 4; i++)
+        result(&b, ops[i], 0);
+    CHECK(multi_answer(ops, 0, &b));
+    for (size_t n = b.n; n-- > 0;) {
+        struct buf less = b;
+        less.n = n;
+        CHECK(!multi_answer(ops, 0, &less));
+    }
+    b.d[4] = 2; /* neither the end nor not */
+    CHECK(!multi_answer(ops, 0, &b));
+}
+
+/* Its answer has a form that the guard does not know, so it is let through by no means. */
+TEST(refuses_the_answer_to_a_multi_that_we_never_send)
+{
+    static const int create2[] = {15, 0}, many[] = {2, 2, 2, 2, 2, 0}, most[] = {2, 13, 2, 2, 0};
+    struct buf b = {.n = 0};
+    num(&b, 15, 4);
+    num(&b, 0, 5);
+    str(&b, "/some/path");
+    zeros(&b, 68);
+    result(&b, 0, 0);
+    CHECK(!multi_answer(create2, 0, &b));
+    b.n = 0;
+    for (size_t i = 0; i < 6; i++)
+        result(&b, many[i], 0);
+    CHECK(!multi_answer(many, 0, &b));
+    b.n = 0;
+    for (size_t i = 0; i < 5; i++)
+        result(&b, most[i], 0);
+    CHECK(multi_answer(most, 0, &b));
 }
 
 TEST(checks_lists_and_strings)

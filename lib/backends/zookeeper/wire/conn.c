@@ -40,6 +40,10 @@ struct request {
     struct request *next, **at; /* among its session's */
     struct zk_conn *conn;
     struct zk_msg *answer; /* NULL: it was answered already */
+    /* multi: the library writes there until the completion */
+    zoo_op_result_t results[ZK_OPS_MAX];
+    struct Stat stats[ZK_OPS_MAX];
+    int nops;
 };
 
 /* -------------------------------------------------------------------- mailbox */
@@ -282,6 +286,22 @@ static void on_strings(int rc, const struct String_vector *v, const void *data)
     answered(r, m);
 }
 
+/* rc is that of the operation that was refused; those before it have none, those behind it have no cause of their own. */
+static void on_multi(int rc, const void *data)
+{
+    struct request *r = (struct request *)data;
+    struct zk_msg *m = take_answer(r, rc);
+    for (int i = r->nops; m && i-- > 0;) {
+        if (r->results[i].err != ZOK && (r->results[i].err != ZRUNTIMEINCONSISTENCY || rc == ZOK)) {
+            m->failed = i;
+            m->rc = r->results[i].err;
+        }
+        if (r->stats[i].mtime != 0)
+            m->stat = r->stats[i];
+    }
+    answered(r, m);
+}
+
 /* The context is the serial of the request that has set the watch. */
 static void on_watch(zhandle_t *zh, int type, int state, const char *path, void *ctx)
 {
@@ -314,7 +334,7 @@ static struct request *request_new(struct zk_conn *c, int tag, unsigned serial)
         free(m);
         return NULL;
     }
-    *m = (struct zk_msg){.what = ZK_ANSWER, .tag = tag, .serial = serial};
+    *m = (struct zk_msg){.what = ZK_ANSWER, .tag = tag, .serial = serial, .failed = -1};
     *r = (struct request){.conn = c, .answer = m};
     pthread_mutex_lock(&c->lock);
     r->next = c->pending;
@@ -324,6 +344,24 @@ static struct request *request_new(struct zk_conn *c, int tag, unsigned serial)
     c->pending = r;
     pthread_mutex_unlock(&c->lock);
     return r;
+}
+
+static int send_multi(zhandle_t *zh, const struct zk_request *q, struct request *r)
+{
+    zoo_op_t ops[ZK_OPS_MAX];
+    for (int i = 0; i < q->nops; i++) {
+        const struct zk_op *o = &q->ops[i];
+        const char *data = o->data ? o->data : "";
+        int len = (int)strlen(data);
+        if (o->call == ZK_CREATE)
+            zoo_create_op_init(&ops[i], o->path, data, len, o->acl, ZOO_PERSISTENT, NULL, 0);
+        else if (o->call == ZK_SET)
+            zoo_set_op_init(&ops[i], o->path, data, len, o->version, &r->stats[i]);
+        else
+            zoo_delete_op_init(&ops[i], o->path, o->version);
+    }
+    r->nops = q->nops;
+    return zoo_amulti(zh, q->nops, ops, r->results, on_multi, r);
 }
 
 /* The library's code: ZOK, and then r may be gone already. */
@@ -348,6 +386,8 @@ static int send_request(zhandle_t *zh, const struct zk_request *q, struct reques
         return zoo_adelete(zh, q->path, -1, on_void, r);
     case ZK_SYNC:
         return zoo_async(zh, q->path, on_string, r);
+    case ZK_MULTI:
+        return send_multi(zh, q, r);
     }
     return ZBADARGUMENTS;
 }

@@ -33,8 +33,9 @@ struct zk_msg {
     int64_t session; /* its id, as negotiated */
     int timeout_ms;  /* as negotiated */
     struct sockaddr_storage addr;
-    struct Stat stat;
-    char *data; /* get: the node's (len bytes and a NUL); create: the path */
+    struct Stat stat; /* multi: of the first node that it has set */
+    int failed;       /* multi: which of its operations the server has refused, with rc; -1: none */
+    char *data;       /* get: the node's (len bytes and a NUL); create: the path */
     int len;
     char **names; /* children */
     int nnames;
@@ -81,7 +82,17 @@ bool zk_conn_cut(struct zk_conn *c);
  */
 bool zk_conn_aim(struct zk_conn *c, const struct dlock_peer *peers, int n, const char *servers);
 
-enum zk_call { ZK_AUTH, ZK_CREATE, ZK_CHILDREN, ZK_GET, ZK_SET, ZK_DELETE, ZK_SYNC };
+enum zk_call { ZK_AUTH, ZK_CREATE, ZK_CHILDREN, ZK_GET, ZK_SET, ZK_DELETE, ZK_SYNC, ZK_MULTI };
+
+/* One of the operations of a multi: all of them are done, or none. */
+struct zk_op {
+    enum zk_call call; /* ZK_CREATE (persistent), ZK_SET or ZK_DELETE */
+    const char *path;
+    const char *data;             /* create, set; NULL: empty */
+    const struct ACL_vector *acl; /* create */
+    int version;                  /* set, delete: -1: any */
+};
+#define ZK_OPS_MAX 3
 
 /* A request. The strings are copied. */
 struct zk_request {
@@ -91,6 +102,8 @@ struct zk_request {
     const char *data;             /* create, set: the node's; auth: the digest's "user:password" */
     const struct ACL_vector *acl; /* create */
     int flags;                    /* create: ZOO_EPHEMERAL, ... */
+    const struct zk_op *ops;      /* multi: nops of them */
+    int nops;
     bool watch; /* get: one ZK_WATCH of this serial follows when the node changes or goes */
 };
 

@@ -19,6 +19,8 @@ enum { EVENT_CREATED = 1, EVENT_CHILD = 4 };
 #define SESSION_OLD "cp" /* before 3.4 */
 #define HEADER "h"
 #define EVENT "eis"
+enum { OP_CREATE = 1, OP_DELETE = 2, OP_SET = 5, OP_CHECK = 13, OP_MULTI = 14, OP_ERROR = -1 };
+#define MULTI "m"
 static size_t item_size(char kind)
 {
     switch (kind) {
@@ -26,10 +28,13 @@ static size_t item_size(char kind)
         return 20;
     case 'h': /* xid, zxid, error */
         return 16;
+    case 'm': /* within a multi: type of operation, whether that was the last one, error */
+        return 9;
     case 'e': /* the type of an event */
     case 's': /* a string's length */
     case 'b': /* a buffer's length; -1: none */
     case 'v': /* how many strings */
+    case 'a': /* how many ACLs */
         return 4;
     case 'r': /* read-only, which we never ask for */
         return 1;
@@ -73,6 +78,8 @@ static const char *body_of(int32_t op)
     case 15: /* create2 */
     case 19: /* of a container */
         return "sk";
+    case OP_MULTI:
+        return MULTI;
     default:
         return NULL;
     }
@@ -106,6 +113,78 @@ void zk_frame_done(struct zk_frame *f)
 
 /* ----------------------------------------------------------------------- sent */
 
+/* The fields of an operation in a multi, behind its header; NULL: we never send it. */
+static const char *fields_of(int32_t op)
+{
+    switch (op) {
+    case OP_CREATE:
+        return "sbai" MULTI;
+    case OP_SET:
+        return "sbi" MULTI;
+    case OP_DELETE:
+    case OP_CHECK:
+        return "si" MULTI;
+    default:
+        return NULL;
+    }
+}
+
+static void op_sent(struct zk_frame *f)
+{
+    int32_t op = int_at(f->out.multi.item);
+    f->out.multi.done = f->out.multi.item[4] != 0;
+    f->out.multi.next = fields_of(op);
+    if (f->out.multi.done)
+        return;
+    if (!f->out.multi.next || f->out.multi.n == ZK_FRAME_OPS)
+        f->out.multi.bad = true;
+    else
+        f->out.multi.ops[f->out.multi.n++] = (unsigned char)op;
+}
+
+/* The kind of the current field. Each ACL is a number and two strings. */
+static char multi_kind(const struct zk_frame *f)
+{
+    uint32_t acl = f->out.multi.acl;
+    return acl == 0 ? *f->out.multi.next : acl % 3 == 0 ? 'i' : 's';
+}
+
+static void multi_item(struct zk_frame *f, char kind)
+{
+    int32_t n = int_at(f->out.multi.item);
+    if (kind == 'm')
+        op_sent(f);
+    else if (kind == 'a')
+        f->out.multi.acl = 3 * (uint32_t)n;
+    else
+        f->out.multi.skip = n > 0 ? (uint32_t)n : 0;
+}
+
+/* Of a multi that is being sent, what follows the header. */
+static void multi_sent(struct zk_frame *f, const unsigned char *p, size_t n)
+{
+    while (n > 0 && !f->out.multi.bad && !f->out.multi.done) {
+        size_t used = f->out.multi.skip < n ? f->out.multi.skip : n;
+        f->out.multi.skip -= (uint32_t)used;
+        p += used;
+        n -= used;
+        if (n == 0)
+            break;
+        char kind = multi_kind(f);
+        f->out.multi.item[f->out.multi.at++] = *p++;
+        n--;
+        if (f->out.multi.at < (kind == 'i' ? 4 : item_size(kind)))
+            continue;
+        f->out.multi.at = 0;
+        if (f->out.multi.acl > 0)
+            f->out.multi.acl--;
+        else
+            f->out.multi.next++;
+        if (kind != 'i')
+            multi_item(f, kind);
+    }
+}
+
 static bool remember(struct zk_frame *f, int32_t xid, int32_t op)
 {
     if (f->first + f->n == f->size) {
@@ -124,8 +203,11 @@ static bool remember(struct zk_frame *f, int32_t xid, int32_t op)
         }
         f->first = 0;
     }
-    f->asked[f->first + f->n++] = (struct zk_frame_asked){xid, op};
-    return true;
+    struct zk_frame_asked *last = &f->asked[f->first + f->n++];
+    *last = (struct zk_frame_asked){xid, op, {0}};
+    if (op == OP_MULTI)
+        memcpy(last->ops, f->out.multi.ops, sizeof(last->ops));
+    return op != OP_MULTI || (f->out.multi.done && !f->out.multi.bad);
 }
 
 static void packet_sent(struct zk_frame *f)
@@ -141,8 +223,22 @@ static void packet_sent(struct zk_frame *f)
     } else if (xid == XID_WATCHES) {
         f->watches++;
     } else if (!remember(f, xid, op)) {
-        f->in.bad = true; /* out of memory: its answer would match no request */
+        f->in.bad =
+            true; /* out of memory, or not what we send: its answer would match no request */
     }
+}
+
+/* n more bytes of the packet that is being sent are at p; the head has them already. */
+static void multi_part(struct zk_frame *f, const unsigned char *p, size_t n)
+{
+    const uint32_t begin = 12; /* behind the length, the xid and the operation */
+    size_t before = f->out.at < begin ? begin - f->out.at : 0;
+    if (f->out.at < begin) {
+        memset(&f->out.multi, 0, sizeof(f->out.multi));
+        f->out.multi.next = MULTI;
+    }
+    if (n > before && !f->out.first && int_at(f->out.head + 8) == OP_MULTI)
+        multi_sent(f, p + before, n - before);
 }
 
 void zk_frame_sent(struct zk_frame *f, const void *data, size_t n)
@@ -153,6 +249,7 @@ void zk_frame_sent(struct zk_frame *f, const void *data, size_t n)
         size_t part = whole - f->out.at < n ? whole - f->out.at : n;
         for (size_t i = 0; i < part && f->out.at + i < sizeof(f->out.head); i++)
             f->out.head[f->out.at + i] = p[i];
+        multi_part(f, p, part);
         f->out.at += (uint32_t)part;
         p += part;
         n -= part;
@@ -207,11 +304,35 @@ static bool header_ok(struct zk_frame *f, const unsigned char *p)
     if (f->n == 0 || f->asked[f->first].xid != xid)
         return false;
     f->in.next = body_of(f->asked[f->first].op);
+    memcpy(f->in.ops, f->asked[f->first].ops, sizeof(f->in.ops));
+    f->in.op = 0;
     f->first++;
     f->n--;
     /* The library ignores what follows an error. */
     f->in.any = int_at(p + 12) != 0;
     return f->in.next;
+}
+
+/* The header of one result in the answer to a multi. The library aborts if there are more results than operations. */
+static bool result_ok(struct zk_frame *f, const unsigned char *p)
+{
+    int32_t type = int_at(p);
+    unsigned char op = f->in.ops[f->in.op];
+    if (p[4] > 1 || (p[4] == 1) != (op == 0))
+        return false;
+    f->in.next = "";
+    if (op == 0)
+        return true;
+    f->in.op++;
+    if (type == OP_ERROR)
+        f->in.next = "i" MULTI;
+    else if (op == OP_CREATE)
+        f->in.next = "s" MULTI;
+    else if (op == OP_SET)
+        f->in.next = "k" MULTI;
+    else
+        f->in.next = MULTI;
+    return type == OP_ERROR || (type == op && int_at(p + 5) == 0);
 }
 
 /* Check the field of that kind that was collected; in.next is the field behind it. */
@@ -224,6 +345,8 @@ static bool item_ok(struct zk_frame *f, char kind)
         return session_ok(f, p);
     case 'h':
         return header_ok(f, p);
+    case 'm':
+        return result_ok(f, p);
     case 'r':
         return p[0] == 0;
     case 'e':

@@ -13,8 +13,12 @@
 /* The longest packet that is accepted: four times what a server accepts by default (jute.maxbuffer). */
 #define ZK_FRAME_MAX (4 << 20)
 
+/* The most operations of one multi. */
+#define ZK_FRAME_OPS 4
+
 struct zk_frame_asked {
     int32_t xid, op;
+    unsigned char ops[ZK_FRAME_OPS + 1]; /* of a multi: the type of each, then 0 */
 };
 
 /* One connection. It allocates only for requests that are not answered yet. */
@@ -24,6 +28,14 @@ struct zk_frame {
         uint32_t len; /* of what follows the length field */
         bool first;   /* the packet asks for a session */
         unsigned char head[28];
+        struct { /* a multi: its operations, which decide the form of its answer */
+            const char *next;
+            uint32_t at, skip, acl; /* as in in; acl: fields of ACLs that are still to come */
+            unsigned char item[9];
+            unsigned char ops[ZK_FRAME_OPS + 1];
+            int n;
+            bool bad, done;
+        } multi;
     } out;
     int64_t session;              /* the id that was asked for; 0: a new one */
     struct zk_frame_asked *asked; /* requests in the order of their answers */
@@ -31,13 +43,15 @@ struct zk_frame {
     unsigned pings, auths, watches; /* unanswered requests whose answers come out of order */
     struct {
         bool bad, first;
-        bool any;         /* the rest of this packet may be anything */
-        uint32_t at;      /* how much of item is there */
-        uint32_t left;    /* of the packet */
-        const char *next; /* the kinds of its next fields */
-        uint32_t skip;    /* of a field whose bytes may be anything, but for */
-        bool text;        /* a NUL among them */
-        uint32_t strings; /* of a list that are still to come */
+        bool any;                            /* the rest of this packet may be anything */
+        uint32_t at;                         /* how much of item is there */
+        uint32_t left;                       /* of the packet */
+        const char *next;                    /* the kinds of its next fields */
+        uint32_t skip;                       /* of a field whose bytes may be anything, but for */
+        bool text;                           /* a NUL among them */
+        uint32_t strings;                    /* of a list that are still to come */
+        unsigned char ops[ZK_FRAME_OPS + 1]; /* of the multi that is answered */
+        int op;                              /* how many of them are */
         unsigned char item[20];
     } in;
 };

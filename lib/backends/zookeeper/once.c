@@ -1,0 +1,333 @@
+/*
+ * once.c - the run record of --once: read when it is our turn, written with the grant and with the release.
+ *
+ * When our node is the first, nobody else writes the record: a release deletes its node and writes the end of its run in
+ * one multi, so what we read then has the end of each run before ours. "running" is written by a multi that sets our node,
+ * too: that fails if our node is gone, and tells the server's time. The end is written by the multi that deletes our node:
+ * a holder that comes late, whose node is gone, writes nothing.
+ */
+#include "zookeeper.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The operations of the multis, in their order. */
+enum { OP_NODE, OP_RECORD, OP_INDEX };
+
+void zk_note_time(struct zk_backend *be, int64_t server_ms)
+{
+    be->clock.server_ms = zk_stat_ms(server_ms);
+    be->clock.at = zk_now(be);
+}
+
+int64_t zk_server_ms(const struct zk_backend *be)
+{
+    return be->clock.server_ms + (zk_now(be) - be->clock.at) / DLOCK_MSEC;
+}
+
+static enum zk_verdict again(struct zk_backend *be)
+{
+    be->again_at = zk_now(be) + 20 * DLOCK_MSEC;
+    return ZK_GOES_ON;
+}
+
+static enum zk_verdict failed(struct zk_backend *be, int rc, const char *what,
+                              struct dlock_error *err)
+{
+    if (zk_transient(rc))
+        return again(be);
+    zk_error(be, rc, what, err);
+    return ZK_FAILED;
+}
+
+static enum zk_verdict no_memory(struct dlock_error *err)
+{
+    dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+    return ZK_FAILED;
+}
+
+static enum zk_verdict released(struct zk_backend *be, enum dlock_how how)
+{
+    be->release.how = how;
+    return ZK_RELEASED;
+}
+
+int zk_foreign_run(const struct zk_backend *be, const char *what, struct dlock_error *err)
+{
+    char text[RUN_RECORD_MAX];
+    snprintf(text, sizeof(text), "%s (%s)", what, be->run.path);
+    return run_record_foreign(err, be->spec, text);
+}
+
+static void read_record(struct zk_backend *be)
+{
+    be->run.serial =
+        zk_conn_ask(be->session.conn,
+                    &(struct zk_request){.call = ZK_GET, .tag = T_RECORD, .path = be->run.path});
+}
+
+/* ------------------------------------------------------------------ the multi */
+
+/* Write the record as be->run.now says, together with a step of our node. False: out of memory. */
+static bool ask_multi(struct zk_backend *be, enum zk_tag tag, struct zk_op node, unsigned *serial)
+{
+    struct zk_op ops[ZK_OPS_MAX] = {node};
+    char text[RUN_RECORD_MAX], *index = NULL;
+    int n = OP_INDEX;
+    int64_t kept = dlock_min(be->spec->once / DLOCK_MSEC, INT64_MAX / 4);
+    zk_day(zk_server_ms(be) + kept, be->run.day);
+    zk_format_run(be, &be->run.now, be->run.day, text);
+    ops[OP_RECORD] = (struct zk_op){.call = be->run.found.there ? ZK_SET : ZK_CREATE,
+                                    .path = be->run.path,
+                                    .data = text,
+                                    .acl = be->lock.acl,
+                                    .version = be->run.found.version};
+    /* The record's own day has its index node already. */
+    if (strcmp(be->run.day, be->run.indexed) != 0 && strcmp(be->run.day, be->run.met) != 0) {
+        index = zk_index_path(be, be->run.day, be->run.place);
+        if (!index)
+            return false;
+        ops[n++] = (struct zk_op){.call = ZK_CREATE, .path = index, .acl = be->lock.acl};
+    }
+    *serial =
+        zk_conn_ask(be->session.conn,
+                    &(struct zk_request){.call = ZK_MULTI, .tag = (int)tag, .ops = ops, .nops = n});
+    free(index);
+    return true;
+}
+
+/* Make the nodes above this one, then write again. */
+static enum zk_verdict make_above(struct zk_backend *be, char *path, struct dlock_error *err)
+{
+    free(be->run.above);
+    be->run.above = path;
+    if (!path)
+        return no_memory(err);
+    *strrchr(path, '/') = '\0';
+    return zk_make(be, path, err);
+}
+
+/* The record is in the way of what we know of it, or the index is. *v: what comes then. False: it is another failure. */
+static bool mend(struct zk_backend *be, const struct zk_msg *m, enum zk_verdict *v,
+                 struct dlock_error *err)
+{
+    bool create = m->failed == OP_INDEX || !be->run.found.there;
+    *v = ZK_GOES_ON;
+    if (m->failed == OP_INDEX && m->rc == ZNODEEXISTS) {
+        memcpy(be->run.met, be->run.day, sizeof(be->run.met));
+        be->again_at = 0;
+    } else if (m->failed == OP_INDEX && m->rc == ZNONODE) {
+        *v = make_above(be, zk_index_path(be, be->run.day, be->run.place), err);
+    } else if (m->failed == OP_RECORD && m->rc == ZNONODE && create) {
+        *v = make_above(be, strdup(be->run.path), err);
+    } else if (m->failed == OP_RECORD &&
+               (m->rc == ZNONODE || m->rc == ZNODEEXISTS || m->rc == ZBADVERSION)) {
+        read_record(be);
+    } else {
+        return false;
+    }
+    return true;
+}
+
+/* ------------------------------------------------------------------ the grant */
+
+static enum zk_verdict write_running(struct zk_backend *be, struct dlock_error *err)
+{
+    struct dlock_run *r = &be->run.now;
+    *r = (struct dlock_run){.state = DLOCK_RUN_RUNNING,
+                            .status = -1,
+                            .fence = be->node.fence,
+                            .begin_ms = zk_server_ms(be),
+                            .kept_ns = be->spec->once};
+    memcpy(r->token, be->node.token, sizeof(r->token));
+    zk_set_record(be, RECORD_HOLDS, WORD_HELD);
+    be->run.sent = zk_now(be);
+    be->run.edition = be->lock.edition;
+    struct zk_op node = {
+        .call = ZK_SET, .path = be->node.path, .data = be->lock.record, .version = -1};
+    if (!ask_multi(be, T_RUNNING, node, &be->run.serial))
+        return no_memory(err);
+    return ZK_GOES_ON;
+}
+
+enum zk_verdict zk_run_turn(struct zk_backend *be)
+{
+    if (be->spec->once == 0 || be->run.written)
+        return ZK_GRANTED;
+    be->acquire.stage = STAGE_RECORD;
+    read_record(be);
+    return ZK_GOES_ON;
+}
+
+/* "running" is there: a lease that has become old meanwhile is renewed first. */
+static enum zk_verdict written(struct zk_backend *be)
+{
+    be->run.written = true;
+    if (!zk_lease_is_old(be))
+        return ZK_GRANTED;
+    be->again_at = 0;
+    return ZK_GOES_ON;
+}
+
+static enum zk_verdict on_running(struct zk_backend *be, const struct zk_msg *m,
+                                  struct dlock_error *err)
+{
+    enum zk_verdict v;
+    if (be->op != OP_ACQUIRE || be->acquire.stage != STAGE_RECORD)
+        return ZK_GOES_ON;
+    if (m->rc == ZOK) {
+        be->run.found.version = be->run.found.there ? be->run.found.version + 1 : 0;
+        be->run.found.there = true;
+        be->run.now.begin_ms = zk_stat_ms(m->stat.mtime);
+        memcpy(be->run.indexed, be->run.day, sizeof(be->run.indexed));
+        zk_note_time(be, m->stat.mtime);
+        zk_heard(&be->session, be->run.sent);
+        be->node.told = be->run.edition;
+        return written(be);
+    }
+    if (zk_transient(m->rc))
+        return again(be);
+    if (m->failed == OP_NODE)
+        return m->rc == ZNONODE ? zk_node_gone(be)
+                                : failed(be, m->rc, "cannot write to our node", err);
+    return mend(be, m, &v, err) ? v : failed(be, m->rc, "cannot write the run record", err);
+}
+
+/* It is our turn, and this is the record. */
+static enum zk_verdict judge(struct zk_backend *be, struct dlock_error *err)
+{
+    const struct zk_run *f = &be->run.found;
+    if (!f->there)
+        return write_running(be, err);
+    if (f->run.state == DLOCK_RUN_RUNNING && f->run.fence == be->node.fence &&
+        strcmp(f->run.token, be->node.token) == 0) { /* the answer was lost */
+        be->run.now = f->run;
+        return written(be);
+    }
+    if (!run_record_skips(&f->run, be->spec->once))
+        return write_running(be, err);
+    be->acquire.stage = STAGE_SKIPPED;
+    zk_delete_node(be);
+    return ZK_GOES_ON;
+}
+
+/* -------------------------------------------------------------------- the end */
+
+bool zk_run_ends(const struct zk_backend *be)
+{
+    return be->spec->once > 0 && be->grant == GRANT_HELD && be->run.written;
+}
+
+enum zk_verdict zk_run_end(struct zk_backend *be, struct dlock_error *err)
+{
+    be->run.serial = 0;
+    be->run.now.end_ms = zk_server_ms(be);
+    run_record_end(be->spec, &be->run.now);
+    struct zk_op node = {.call = ZK_DELETE, .path = be->node.path, .version = -1};
+    return ask_multi(be, T_END, node, &be->release.serial) ? ZK_GOES_ON : no_memory(err);
+}
+
+static enum zk_verdict not_recorded(struct zk_backend *be, const char *why, struct dlock_error *err)
+{
+    dlock_fail(err, DLOCK_EUNAVAIL, 0, "%s: %s", zk_where(be), why);
+    return released(be, DLOCK_REL_UNCLEAR);
+}
+
+static enum zk_verdict on_end(struct zk_backend *be, const struct zk_msg *m,
+                              struct dlock_error *err)
+{
+    enum zk_verdict v;
+    if (be->op != OP_RELEASE || m->serial != be->release.serial)
+        return ZK_GOES_ON;
+    be->release.serial = 0;
+    if (m->rc == ZOK) {
+        be->node.state = NODE_NONE;
+        return released(be, DLOCK_REL_CLEAN);
+    }
+    if (zk_transient(m->rc)) {
+        be->release.unanswered = true;
+        return again(be);
+    }
+    be->run.node_gone = m->failed == OP_NODE && m->rc == ZNONODE;
+    if (be->run.node_gone && !be->release.unanswered)
+        return zk_not_ours(be, err);
+    if (be->run.node_gone) {
+        read_record(be);
+        return ZK_GOES_ON;
+    }
+    if (mend(be, m, &v, err))
+        return v;
+    zk_error(be, m->rc, "cannot record the end of the run", err);
+    return released(be, DLOCK_REL_UNCLEAR);
+}
+
+/* The end was not written: the record is not as we know it, or our node is gone, perhaps by our first try. */
+static enum zk_verdict judge_end(struct zk_backend *be, struct dlock_error *err)
+{
+    const struct zk_run *f = &be->run.found;
+    bool ours = f->there && strcmp(f->run.token, be->node.token) == 0;
+    bool running = ours && f->run.state == DLOCK_RUN_RUNNING;
+    if (be->run.node_gone && running)
+        return zk_not_ours(be, err);
+    if (be->run.node_gone && ours)
+        return released(be, DLOCK_REL_CLEAN);
+    if (be->run.node_gone)
+        return not_recorded(be,
+                            "no answer to the release; now our node is gone, and the run "
+                            "record is another one",
+                            err);
+    if (f->there && !running)
+        return not_recorded(be, "the run record has been changed", err);
+    be->again_at = 0;
+    return ZK_GOES_ON;
+}
+
+/* -------------------------------------------------------------------- answers */
+
+static enum zk_verdict on_record(struct zk_backend *be, const struct zk_msg *m,
+                                 struct dlock_error *err)
+{
+    bool ending = be->op == OP_RELEASE && zk_run_ends(be) && be->release.serial == 0;
+    const char *foreign = NULL;
+    if (m->serial != be->run.serial ||
+        !(ending || (be->op == OP_ACQUIRE && be->acquire.stage == STAGE_RECORD)))
+        return ZK_GOES_ON;
+    be->run.serial = 0;
+    be->run.found.there = false;
+    be->run.indexed[0] = '\0';
+    if (m->rc == ZOK)
+        foreign = zk_read_run(m, zk_server_ms(be), &be->run.found);
+    else if (m->rc != ZNONODE && (zk_transient(m->rc) || !ending))
+        return failed(be, m->rc, "cannot read the run record", err);
+    if (ending && foreign)
+        return not_recorded(be, "the run record has been changed", err);
+    if (ending && m->rc != ZOK && m->rc != ZNONODE) {
+        zk_error(be, m->rc, "cannot read the run record", err);
+        return released(be, DLOCK_REL_UNCLEAR);
+    }
+    if (foreign) {
+        zk_foreign_run(be, foreign, err);
+        return ZK_FAILED;
+    }
+    if (be->run.found.there)
+        memcpy(be->run.indexed, be->run.found.day, sizeof(be->run.indexed));
+    else if (ending) /* removed since the grant, and its index node may be, too */
+        be->run.met[0] = '\0';
+    return ending ? judge_end(be, err) : judge(be, err);
+}
+
+enum zk_verdict zk_run_message(struct zk_backend *be, const struct zk_msg *m,
+                               struct dlock_error *err)
+{
+    switch (m->tag) {
+    case T_RECORD:
+        return on_record(be, m, err);
+    case T_RUNNING:
+        return on_running(be, m, err);
+    case T_END:
+        return on_end(be, m, err);
+    default:
+        return ZK_GOES_ON;
+    }
+}
