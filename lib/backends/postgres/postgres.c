@@ -97,6 +97,11 @@ static void slot_acquire(struct dlock_be *slot, bool wait)
         be->protocol->acquire(be);
 }
 
+static bool slot_stays(struct dlock_be *slot)
+{
+    return self(slot)->protocol->stays;
+}
+
 static void slot_renew(struct dlock_be *slot)
 {
     struct pg_backend *be = self(slot);
@@ -316,6 +321,7 @@ const struct dlock_backend DLOCK_BACKEND_SYMBOL(postgres) = {
     .open = slot_open,
     .locate = slot_locate,
     .acquire = slot_acquire,
+    .stays = slot_stays,
     .renew = slot_renew,
     .release = slot_release,
     .ask = slot_ask,

@@ -41,6 +41,7 @@ struct pg_backend;
 struct pg_protocol {
     unsigned kinds;              /* CAP_SHARED, CAP_SLOTS */
     bool session;                /* the session holds the lock, and its end releases it */
+    bool stays;                  /* --min-hold: a lock stays held after its release, until it expires */
     bool pipeline;               /* for pg_conn */
     const char *guard, *columns; /* for pg_conn; what it expects */
 

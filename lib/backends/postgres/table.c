@@ -149,6 +149,14 @@ static const char release_text[] =
     CALLS
     "SELECT (SELECT pg_catalog.count(*) FROM u), o.holder, $2" TEXT ", "
         "(SELECT pg_catalog.count(*) FROM c) " OTHERS_ROW;
+/* $3: for how long it stays held. */
+static const char stay_text[] =
+    "WITH u AS (UPDATE @T l SET (expires, owner) = "
+        "ROW(LEAST(l.expires, " NOW PLUS TTL "), pg_catalog.concat('" OVER_OWNER "', l.owner)) " OUR_ROW
+        "RETURNING COALESCE(l.passed, 0) AS passed, true AS whole, 0 AS used, " MS_UNTIL("l.expires") PLUS "1 AS stays), "
+    CALLS_LATER
+    "SELECT (SELECT pg_catalog.count(*) FROM u), o.holder, $2" TEXT ", "
+        "(SELECT pg_catalog.count(*) FROM c) " OTHERS_ROW;
 /* clang-format on */
 
 /* Rows that were unused for a week. */
@@ -162,7 +170,7 @@ static const char sweep_text[] =
 /* clang-format off */
 static const char status_text[] =
     "SELECT 0, t.holder, t.fence, (EXTRACT(epoch FROM t.expires" MINUS NOW ")" MILLISECONDS ", ''" TEXT ", 0, "
-        "CASE WHEN t.owner" MATCHES "'" SHARED_OWNER "%' THEN 's' ELSE '' END, 0 "
+        "CASE WHEN t.owner" MATCHES "'" SHARED_OWNER "%' THEN 's' ELSE '' END, 0, " IS_OVER("t.owner") " "
         "FROM @T t WHERE t.name" EQ "$1" TEXT " AND t.expires" GT NOW " UNION ALL " STATUS_WAITERS;
 /* clang-format on */
 
@@ -247,6 +255,25 @@ const char table_check[] =
 void table_seconds(char *buf, size_t size, int64_t ns)
 {
     snprintf(buf, size, "%" PRId64 ".%03d", ns / DLOCK_SEC, (int)(ns % DLOCK_SEC / DLOCK_MSEC));
+}
+
+/* What is left of --min-hold, after the grant. */
+static int64_t min_hold_left(const struct pg_backend *be)
+{
+    return be->spec->min_hold > 0 ? dlock_max(0, be->spec->hold->until - pg_now(be)) : 0;
+}
+
+void table_lasts(const struct pg_backend *be, char *buf, size_t size)
+{
+    int64_t least = be->granted ? min_hold_left(be) : be->spec->min_hold;
+    table_seconds(buf, size, dlock_max(be->spec->ttl, least));
+}
+
+bool table_stays(const struct pg_backend *be, char *buf, size_t size)
+{
+    int64_t left = be->granted ? min_hold_left(be) : 0;
+    table_seconds(buf, size, left > 0 ? left + DLOCK_MSEC : 0);
+    return left > 0;
 }
 
 static void put_filled(const struct pg_backend *be, const char *text, FILE *f)
@@ -335,7 +362,7 @@ static void send_try(struct pg_backend *be)
     }
     bool look = be->table.tries++ % LOOK_ONE_OF == 0;
     table_trying(be);
-    table_seconds(ttl, sizeof(ttl), be->spec->ttl);
+    table_lasts(be, ttl, sizeof(ttl));
     snprintf(ticket, sizeof(ticket), "%" PRId64, be->table.ticket);
     snprintf(pid, sizeof(pid), "%d", be->table.in_line ? PQbackendPID(be->conn.pq) : 0);
     pg_describe(be, RECORD_HOLDS);
@@ -351,31 +378,35 @@ static void send_renew(struct pg_backend *be)
         be->table.shared->send_renew(be);
         return;
     }
-    table_seconds(ttl, sizeof(ttl), be->spec->ttl);
+    table_lasts(be, ttl, sizeof(ttl));
     snprintf(fence, sizeof(fence), "%" PRIu64, be->fence);
     send_text(be, T_RENEW, renew_text, 4,
               (const char *const[]){be->spec->uri->name, be->token, ttl, fence});
 }
 
-static void send_give_back(struct pg_backend *be, enum pg_tag tag, const char *token)
+/* left: as in struct table_shared. */
+static void send_give_back(struct pg_backend *be, enum pg_tag tag, const char *token,
+                           const char *left)
 {
     if (is_shared(be))
-        be->table.shared->send_give_back(be, tag, token);
+        be->table.shared->send_give_back(be, tag, token, left);
     else
-        send_text(be, tag, release_text, 2, (const char *const[]){be->spec->uri->name, token});
+        send_text(be, tag, left ? stay_text : release_text, left ? 3 : 2,
+                  (const char *const[]){be->spec->uri->name, token, left});
 }
 
 static void send_release(struct pg_backend *be)
 {
+    char left[32];
     if (be->table.release == RELEASE_UNSENT)
         be->table.release = RELEASE_SENT; /* once unheard, always unheard */
-    send_give_back(be, T_RELEASE, be->token);
+    send_give_back(be, T_RELEASE, be->token, table_stays(be, left, sizeof(left)) ? left : NULL);
 }
 
 /* A release of what a try with this token may have got. */
 static void send_undo(struct pg_backend *be, const char *token)
 {
-    send_give_back(be, T_UNDO, token);
+    send_give_back(be, T_UNDO, token, NULL);
 }
 
 static void send_status(struct pg_backend *be)
@@ -586,6 +617,7 @@ void table_refused(struct pg_backend *be, const struct table_refusal *why)
     if (why->info && strspn(why->owner, "0123456789abcdef") == DLOCK_TOKEN_LEN &&
         why->owner[DLOCK_TOKEN_LEN] == '\0')
         memcpy(be->info.token, why->owner, DLOCK_TOKEN_LEN + 1);
+    be->info.over = why->info && strncmp(why->owner, OVER_OWNER, strlen(OVER_OWNER)) == 0;
     if (be->acquire.wait)
         wait_on(be, why);
     else
@@ -924,6 +956,7 @@ static void table_read_info(const PGresult *res, int i, struct dlock_info *info)
     if (!pg_number(res, i, S_WAITER)) {
         table_read_holder(info, text, pg_number(res, i, S_LEFT), pg_number(res, i, S_FENCE));
         read_kind(info, pg_text(res, i, S_KIND), pg_number(res, i, S_SLOT));
+        info->over = pg_number(res, i, S_OVER) != 0;
         return;
     }
     *info = (struct dlock_info){.waiter = true, .left_ns = -1, .waited_ms = -1};
@@ -968,6 +1001,7 @@ static bool table_more_status(struct pg_backend *be, struct pg_reply *r)
 
 const struct pg_protocol pg_table = {
     .kinds = CAP_SHARED | CAP_SLOTS,
+    .stays = true,
     .pipeline = true,
     .guard = table_check,
     .columns = lock_columns,
