@@ -79,6 +79,15 @@
 #define CALLS_LATER CALLS_IN(PLUS "(SELECT u.stays FROM u)")
 /* clang-format on */
 
+#define OUR_ROW                                                                                    \
+    "FROM (SELECT " DURABLE " AS done OFFSET 0) s WHERE s.done IS NOT NULL "                       \
+    "AND l.name" EQ "$1" TEXT " AND l.owner" EQ "$2" TEXT " AND l.expires" GT NOW " "
+#define OTHERS_ROW                                                                                 \
+    "FROM (SELECT 1) x LEFT JOIN @T o ON o.name" EQ "$1" TEXT " AND o.owner" NE "$2" TEXT          \
+    " AND o.expires" GT NOW
+/* Of the row t: its fence is from a week ago, by the clock of the server. */
+#define LONG_UNUSED "((EXTRACT(epoch FROM " NOW ")" MICROSECONDS MINUS "604800000000) "
+
 /* The first columns of the answer to a renewal; a release also says how many waiters it woke. */
 enum { U_OURS, U_HOLDER, U_TOKEN, U_RENEW_COLUMNS, U_RELEASE_COLUMNS };
 
@@ -137,6 +146,18 @@ void table_lasts(const struct pg_backend *, char *buf, size_t size);
 /* The same: for how long the lock stays held after our release. False: it does not. */
 bool table_stays(const struct pg_backend *, char *buf, size_t size);
 extern const char table_check[];
+/* Locks the name's row, if there is one. */
+extern const char table_lock_row[];
+
+/* A table beside the first one. */
+struct table_more {
+    const char *name, *columns; /* columns, number: for table_check */
+    const char *number;
+    bool checked;
+};
+/* table_send(); in front of them, once for each connection: is that table what we made? */
+void table_send_checked(struct pg_backend *, enum pg_tag, const struct table_more *,
+                        const struct pg_statement *, int n);
 
 /* --------------------------------------------------------- table_shared.c */
 
@@ -160,6 +181,34 @@ struct table_shared {
     int64_t (*notice_life)(const struct pg_backend *);
     void (*send_notice)(struct pg_backend *);
     void (*withdraw_notice)(struct pg_backend *);
+};
+
+/* ----------------------------------------------------------- table_runs.c */
+
+enum table_end {
+    END_UNKNOWN, /* the row of the lock says it all */
+    END_RECORDED,
+    END_NOT_RECORDED
+};
+
+/* What table.c calls, with spec->once, for a status and to forget; as with struct table_shared. */
+struct table_runs {
+    const char *schema;
+    int end_columns; /* in the answer to a release */
+    /* The try, and what comes of it if it is granted. */
+    void (*send_try)(struct pg_backend *, const struct pg_statement *try);
+    /* False: this answers the try itself, which was not granted. */
+    bool (*answered)(struct pg_backend *, const struct pg_reply *);
+    void (*send_release)(struct pg_backend *);
+    /* What the store has of our run's end; err: why not. */
+    enum table_end (*ended)(const struct pg_backend *, const struct pg_reply *,
+                            struct dlock_error *err);
+    void (*send_sweep)(struct pg_backend *);
+    void (*send_status)(struct pg_backend *);
+    /* 1: there is a record, now in run; 0: there is none; negative: it is not one of ours. */
+    int (*read_status)(struct pg_backend *, const struct pg_reply *, struct dlock_error *err);
+    void (*send_forget)(struct pg_backend *);
+    void (*forgotten)(struct pg_backend *, const struct pg_reply *);
 };
 
 #endif

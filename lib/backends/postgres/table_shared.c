@@ -35,8 +35,6 @@
 #include <string.h>
 
 #define NOTICE_LIFE (9 * DLOCK_SEC)
-#define CUT_OFF                                                                                    \
-    (6 * DLOCK_SEC) /* a client that is cut off keeps the row at most so long, and 2 s */
 
 /* ------------------------------------------------------------------ statements */
 
@@ -134,7 +132,6 @@ static const char look_text[] =
 static const char lock_text[] =
     "INSERT INTO @T AS l (name, fence, owner, expires, holder) "
     "VALUES ($1" TEXT ", " TICKET_NOW ", '', '-infinity', '') ON CONFLICT (name) DO UPDATE SET freed = l.freed";
-static const char lock_only_text[] = "SELECT 1 FROM @T l WHERE l.name" EQ "$1" TEXT " FOR UPDATE";
 
 /*
  * $3: the ttl. $4: our record. $5: our ticket. $6: N, 0: shared. $7: the pid of a session that is in line. $8: tickets
@@ -252,47 +249,12 @@ static void shared_kind(const struct dlock_spec *spec, char buf[8])
         snprintf(buf, 8, "%s", spec->mode == DLOCK_SHARED ? "s" : "");
 }
 
-/*
- * A network that is cut within a message leaves the row locked, which all renewals would wait for, until the server takes
- * the client for dead: by default after two hours. Behind a pooler ($1: the pid) the session is not ours to set.
- */
-static const char alive_text[] =
-    "SELECT CASE WHEN pg_catalog.pg_backend_pid()" EQ "$1" INT " THEN pg_catalog.concat("
-    "pg_catalog.set_config('tcp_keepalives_idle', $2" TEXT ", false), "
-    "pg_catalog.set_config('tcp_keepalives_interval', $3" TEXT ", false), "
-    "pg_catalog.set_config('tcp_keepalives_count', $4" TEXT ", false)) END";
-
-struct alive {
-    char text[4][24];
-    const char *values[4];
-};
-
-static void fill_alive(const struct pg_backend *be, struct alive *a)
-{
-    struct pg_keepalives keep = pg_keepalives(dlock_min(be->spec->ttl, CUT_OFF));
-    int64_t all[] = {PQbackendPID(be->conn.pq), keep.idle, keep.interval, keep.count};
-    for (int i = 0; i < 4; i++) {
-        snprintf(a->text[i], sizeof(a->text[i]), "%" PRId64, all[i]);
-        a->values[i] = a->text[i];
-    }
-}
-
 /* In front of them, once for each connection: is the second table what we made? */
 static void send_checked(struct pg_backend *be, enum pg_tag tag, const struct pg_statement *all,
                          int n)
 {
-    struct pg_statement list[PG_STATEMENTS] = {
-        {table_check, 4,
-         (const char *const[]){be->table.holders, be->table.owner, holder_columns, "2"}}};
-    struct alive alive;
-    int first = be->table.checked || be->conn.state != PC_UP ? 0 : 2;
-    if (first > 0) {
-        fill_alive(be, &alive);
-        list[1] = (struct pg_statement){alive_text, 4, alive.values};
-    }
-    for (int i = 0; i < n; i++)
-        list[first + i] = all[i];
-    table_send(be, tag, list, first + n);
+    const struct table_more second = {be->table.holders, holder_columns, "2", be->table.checked};
+    table_send_checked(be, tag, &second, all, n);
 }
 
 static void shared_send_try(struct pg_backend *be)
@@ -335,7 +297,7 @@ static void shared_send_renew(struct pg_backend *be)
     const char *const name[] = {be->spec->uri->name};
     table_lasts(be, ttl, sizeof(ttl));
     const struct pg_statement all[] = {
-        {lock_only_text, 1, name},
+        {table_lock_row, 1, name},
         {renew_text, 4, (const char *const[]){*name, be->token, ttl, be->table.epoch}}};
     send_checked(be, T_RENEW, all, 2);
 }
@@ -344,7 +306,7 @@ static void shared_send_give_back(struct pg_backend *be, enum pg_tag tag, const 
                                   const char *left)
 {
     const char *const values[] = {be->spec->uri->name, token, left};
-    const struct pg_statement all[] = {{lock_only_text, 1, values},
+    const struct pg_statement all[] = {{table_lock_row, 1, values},
                                        {left ? stay_text : release_text, left ? 3 : 2, values}};
     send_checked(be, tag, all, 2);
 }
