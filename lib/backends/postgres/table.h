@@ -56,13 +56,13 @@
  * are called, and of the others as many as make four, each with the number of ms until its turn.
  */
 /* clang-format off */
-#define CALLS_IN(ms) \
+#define CALLS_IN(but, ms) \
     "q AS (SELECT a.pid, a.place, a.kind, pg_catalog.count(*) OVER b AS before, " \
         "pg_catalog.count(*) FILTER (WHERE a.kind" EQ "'') OVER b AS writers, " \
         "pg_catalog.count(*) FILTER (WHERE a.kind" MATCHES "'n%') OVER b AS slots FROM " \
         "(SELECT a.pid, a.application_name AS place, " KIND_OF("a.application_name") " AS kind " IN_LINE GT \
             BEHIND_TICKET("SELECT u.passed FROM u") "AND a.application_name" AS_CODES LT \
-            "'@A;' AND EXISTS (SELECT 1 FROM u)) a " \
+            "'@A;' " but "AND EXISTS (SELECT 1 FROM u)) a " \
         "WINDOW b AS (ORDER BY a.place" AS_CODES " RANGE UNBOUNDED PRECEDING EXCLUDE GROUP)), " \
     "r AS (SELECT q.pid, q.place, CASE WHEN NOT u.whole AND (q.kind" NE "'' AND q.kind" NE "'s' " \
             "AND q.writers" EQ "0) IS NOT TRUE THEN NULL WHEN q.kind" EQ "'' THEN q.before " \
@@ -74,9 +74,11 @@
         "FROM r WHERE r.ahead IS NOT NULL), " \
     "c AS (SELECT pg_catalog.pg_notify(pg_catalog.concat('@C', w.pid), " \
         "((" TURN("w.ahead") TIMES "1000)" BIGINT ms ")" TEXT ") FROM w WHERE w.ahead" EQ "0 OR w.nth" LE "4) "
-#define CALLS CALLS_IN("")
+#define CALLS CALLS_IN("", "")
+/* Within a transaction the line is as it was first seen, when we stood in it. */
+#define CALLS_OTHERS CALLS_IN("AND a.pid" NE "pg_catalog.pg_backend_pid() ", "")
 /* The lock stays held for a while: u also has stays, the ms that this takes. So they find the lock free when they come. */
-#define CALLS_LATER CALLS_IN(PLUS "(SELECT u.stays FROM u)")
+#define CALLS_LATER CALLS_IN("", PLUS "(SELECT u.stays FROM u)")
 /* clang-format on */
 
 #define OUR_ROW                                                                                    \

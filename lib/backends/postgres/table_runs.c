@@ -78,7 +78,7 @@ static const char begin_text[] =
     "u AS (UPDATE @T l SET (expires, owner, freed) = ROW('-infinity'::pg_catalog.timestamptz, ''" TEXT ", " NOW ") "
         "FROM s WHERE s.what" GT "0 AND l.name" EQ "$1" TEXT " AND l.owner" EQ "$2" TEXT " "
         "RETURNING COALESCE(l.passed, 0) AS passed, true AS whole, 0 AS used), "
-    CALLS ", "
+    CALLS_OTHERS ", "
     "n AS (INSERT INTO @R AS o " COLUMNS " SELECT $1" TEXT ", 'running', NULL" INT ", s.fence, $2" TEXT ", $4" TEXT ", $5" BIGINT ", "
         "$6" TEXT ", $7" TEXT ", $8" TEXT ", s.began, NULL::pg_catalog.timestamptz, s.began" PLUS TTL " FROM s WHERE s.what" EQ "0 "
         "ON CONFLICT (name) DO UPDATE SET (state, status, fence, owner, host, pid, username, command, note, began, ended, expires) = "
