@@ -11,7 +11,8 @@ load ../support/common
 setup_file() {
     cd "$ROOT" || return
     # --always-make would also be done, not only said, for the makefile itself; there is no rule for it.
-    "${MAKE:-make}" -nB V=1 BUILD="$BUILD" SAN="${SAN:-}" "$BUILD/test/dlock" >"$BATS_FILE_TMPDIR/commands" 2>/dev/null || :
+    "${MAKE:-make}" -nB V=1 BUILD="$BUILD" SAN="${SAN:-}" "$BUILD/test/dlock" 2>/dev/null |
+        sed -e ':more' -e '/\\$/{N;s/\\\n//;b more' -e '}' >"$BATS_FILE_TMPDIR/commands" || :
 }
 setup() { dlock_setup; }
 teardown() { dlock_teardown; }
@@ -39,6 +40,7 @@ plant() {
         mv "$T/planted/source" "$T/planted/source.c"
     fi
     object=$BUILD/obj/${source%.c}.o
+    ! grep -qF -- " -o $BUILD/obj/mod/${source%.c}.o " "$BATS_FILE_TMPDIR/commands" || { plant_module "$source"; return; }
     grep -qF -- " -o $object " "$BATS_FILE_TMPDIR/commands" || object=$BUILD/obj/test/${source%.c}.o
     compile=$(command_with "-o $object") && link=$(command_with "-o $BUILD/test/dlock") || return
     # Its own headers are beside it no more.
@@ -47,6 +49,21 @@ plant() {
     link=${link/"-o $BUILD/test/dlock"/"-o $PLANTED"}
     link=${link/" $object "/" $T/planted/object.o "}
     (cd "$ROOT" && eval "${compile/ -MMD -MP/}" && eval "$link") 3>&- || fail "it cannot be built"
+}
+
+# plant_module SOURCE: $T/planted/source.c is a part of a module, which the program looks for beside itself.
+plant_module() {
+    local source=$1 object=$BUILD/obj/mod/${1%.c}.o store so compile link map
+    store=${source#lib/backends/} store=${store%%/*}
+    so=$BUILD/dlock-modules/$store.so
+    cp "$BUILD/test/dlock" "$PLANTED" && cp -r "$BUILD/dlock-modules" "$T/planted/dlock-modules" || return
+    compile=$(command_with "-o $object") && link=$(command_with "-o $so") && map=$(grep -F -- "> $so.map" "$BATS_FILE_TMPDIR/commands") || return
+    compile=${compile/"-o $object"/"-iquote $(dirname "$source") -o $T/planted/object.o"}
+    compile=${compile%"$source"}$T/planted/source.c
+    link=${link//"$so"/"$T/planted/dlock-modules/$store.so"}
+    link=${link/" $object "/" $T/planted/object.o "}
+    (cd "$ROOT" && eval "${compile/ -MMD -MP/}" && eval "${map//"$so"/"$T/planted/dlock-modules/$store.so"}" && eval "$link") 3>&- ||
+        fail "it cannot be built"
 }
 
 # plant_lua SCRIPT: $T/planted/source in its place, make the header of all scripts. Beside source.c it is found first.
@@ -167,4 +184,23 @@ caught() {
 @test "planted: a mistyped URI is a path" {
     plant lib/uri.c 's/r = refuse_typo\(ps, text\)/r = refuse_typo(ps, "x")/'
     caught cli/usage "refuses a mistyped URI and makes no file of that name"
+}
+
+# bats test_tags=slow
+@test "planted: nothing in a module" {
+    plant lib/backends/postgres/table_runs.c '1s/^/\n/'
+    try postgres/once "who waits for the row of one that succeeds does not run"
+    [[ ${lines[1]} == "ok 1 "* ]] || fail "$output"
+}
+
+# bats test_tags=slow
+@test "planted: a run record that is read as it was before the wait for the row" {
+    plant lib/backends/postgres/table_runs.c "s/AS valid, \(r\.state\" EQ \"'succeeded' AND /&r.ended\" LT \"pg_catalog.now() AND /"
+    caught postgres/once "who waits for the row of one that succeeds does not run"
+}
+
+# bats test_tags=slow
+@test "planted: a release that reads its record before it has waited for the row" {
+    plant lib/backends/postgres/table_runs.c '/\{table_lock_row, 1, name\},/d; s/T_RELEASE, all, 2/T_RELEASE, all, 1/'
+    caught postgres/once "an end that comes twice at once is recorded once"
 }

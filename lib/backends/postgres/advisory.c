@@ -55,7 +55,7 @@ static void read_kind(const PGresult *res, int i, const char *record, size_t len
     }
 }
 
-static void adv_read_info(const PGresult *res, int i, struct dlock_info *info)
+static bool adv_read_info(const PGresult *res, int i, struct dlock_info *info)
 {
     const char *begin;
     *info = (struct dlock_info){.left_ns = -1, .waited_ms = -1, .mode = DLOCK_EXCLUSIVE};
@@ -74,7 +74,7 @@ static void adv_read_info(const PGresult *res, int i, struct dlock_info *info)
             info->since_ms -= info->waited_ms;
             info->waited_ms = -1;
         }
-        return;
+        return true;
     }
     /* Another program, or our role may not read the queries of this dlock: only the session is known. */
     const char *app = pg_text(res, i, S_APP), *user = pg_text(res, i, S_USER);
@@ -85,12 +85,13 @@ static void adv_read_info(const PGresult *res, int i, struct dlock_info *info)
         /* A waiter begins its session to wait. When the lock was granted is in the query that we may not read. */
         if (info->waiter)
             info->since_ms = pg_number(res, i, S_BEGIN);
-        return;
+        return true;
     }
     info->left_ns = DLOCK_NEVER;
     dlock_clean_text(info->user, sizeof(info->user), user, strlen(user));
     dlock_clean_text(info->host, sizeof(info->host), client, strlen(client));
     dlock_clean_text(info->command, sizeof(info->command), app, strlen(app));
+    return true;
 }
 
 /* ---------------------------------------------------------------- acquire: send */

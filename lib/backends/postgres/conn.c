@@ -416,6 +416,8 @@ static bool take_result(struct pg_conn *c, PGresult *res)
 {
     switch (PQresultStatus(res)) {
     case PGRES_TUPLES_OK:
+        if (PQntuples(res) == 0 && c->requests.reply.rows)
+            break;
         PQclear(c->requests.reply.rows);
         c->requests.reply.rows = res;
         return false;

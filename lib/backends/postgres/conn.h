@@ -20,7 +20,7 @@
 #define PG_ADDRESSES 16
 #define PG_REQUESTS 6
 #define PG_STATEMENTS 4
-#define PG_VALUES 9
+#define PG_VALUES 12
 #define PG_GUARD_VALUES 4
 
 /* The parameters of every connection, for PQconnectStartParams(). The first three differ from address to address. */

@@ -55,6 +55,13 @@ void pg_busy(struct pg_backend *be, const struct dlock_info *info)
     pg_conn_close(&be->conn);
 }
 
+void pg_skipped(struct pg_backend *be)
+{
+    pg_op_done(be);
+    events_add(&be->events, EV_SKIPPED)->run = &be->run;
+    pg_conn_close(&be->conn);
+}
+
 void pg_in_grace(struct pg_backend *be, int64_t left_ms)
 {
     char left[32];

@@ -2,7 +2,7 @@
  * postgres.c - a lock in PostgreSQL: the slots of the contract, and what the two modes share.
  *
  * advisory.c  the default: a session's advisory lock, with the session's idle time-out as the lease
- * table.c     ?mode=lease: a row in a table; table_shared.c: shared locks and slots there
+ * table.c     ?mode=lease: a row in a table; table_shared.c: shared locks and slots there; table_runs.c: run records
  * operation.c what both modes do to the operation: connect, end it, try again later
  * uri.c       the URI, and libpq's settings
  * conn.c      one connection
@@ -17,6 +17,7 @@
  */
 #include "postgres.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -97,6 +98,11 @@ static void slot_acquire(struct dlock_be *slot, bool wait)
         be->protocol->acquire(be);
 }
 
+static bool slot_stays(struct dlock_be *slot)
+{
+    return self(slot)->protocol->stays;
+}
+
 static void slot_renew(struct dlock_be *slot)
 {
     struct pg_backend *be = self(slot);
@@ -125,9 +131,9 @@ static void slot_ask(struct dlock_be *slot, enum dlock_ask what, const char *arg
 {
     struct pg_backend *be = self(slot);
     struct dlock_error err;
-    (void)arg;
     start(be, OP_STATUS);
-    if (what == ASK_STATUS) {
+    snprintf(be->forget, sizeof(be->forget), "%s", what == ASK_FORGET ? arg : "");
+    if (what == ASK_STATUS || (what == ASK_FORGET && (be->protocol->kinds & CAP_ONCE))) {
         pg_connect(be);
         return;
     }
@@ -181,11 +187,17 @@ static void status_answered(struct pg_backend *be, struct pg_reply *r)
 
 static int next_status_event(struct pg_backend *be, struct dlock_event *ev)
 {
-    if (be->status.next < PQntuples(be->status.rows)) {
-        be->protocol->read_info(be->status.rows, be->status.next++, &be->info);
+    while (be->status.next < PQntuples(be->status.rows)) {
+        if (!be->protocol->read_info(be->status.rows, be->status.next++, &be->info))
+            continue;
         if (be->info.waiter)
             be->info.place = ++be->status.place;
         *ev = (struct dlock_event){.type = EV_INFO, .info = &be->info};
+        return 1;
+    }
+    if (be->status.run) {
+        be->status.run = false;
+        *ev = (struct dlock_event){.type = EV_RUN, .run = &be->run};
         return 1;
     }
     PQclear(be->status.rows);
@@ -312,10 +324,11 @@ const struct dlock_backend DLOCK_BACKEND_SYMBOL(postgres) = {
     .name = "postgres",
     .package = "dlock-postgres",
     .schemes = schemes,
-    .caps = CAP_SHARED | CAP_SLOTS | CAP_FENCE | CAP_LEASE,
+    .caps = CAP_SHARED | CAP_SLOTS | CAP_FENCE | CAP_LEASE | CAP_ONCE,
     .open = slot_open,
     .locate = slot_locate,
     .acquire = slot_acquire,
+    .stays = slot_stays,
     .renew = slot_renew,
     .release = slot_release,
     .ask = slot_ask,

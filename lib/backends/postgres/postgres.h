@@ -21,7 +21,8 @@ enum pg_tag {
     T_LISTEN,
     T_SCHEMA,
     T_SWEEP,
-    T_NOTICE
+    T_NOTICE,
+    T_FORGET
 };
 
 /* keys.c: the keys of an advisory lock beside its main key. */
@@ -39,9 +40,10 @@ struct pg_backend;
 
 /* One of the two modes. The slots are called in any state of the connection, ready only when it is idle. */
 struct pg_protocol {
-    unsigned kinds;              /* CAP_SHARED, CAP_SLOTS */
-    bool session;                /* the session holds the lock, and its end releases it */
-    bool pipeline;               /* for pg_conn */
+    unsigned kinds; /* CAP_SHARED, CAP_SLOTS, CAP_ONCE */
+    bool session;   /* the session holds the lock, and its end releases it */
+    bool stays;     /* --min-hold: a lock stays held after its release, until it expires */
+    bool pipeline;  /* for pg_conn */
     const char *guard, *columns; /* for pg_conn; what it expects */
 
     void (*acquire)(struct pg_backend *);
@@ -63,13 +65,14 @@ struct pg_protocol {
 
     /* An answer to T_STATUS, which may be replaced: is another request sent, whose answer counts? NULL: never. */
     bool (*more_status)(struct pg_backend *, struct pg_reply *);
-    /* A row of the answer to T_STATUS. */
-    void (*read_info)(const PGresult *, int row, struct dlock_info *);
+    /* A row of the answer to T_STATUS. False: it is neither a holder nor a waiter. */
+    bool (*read_info)(const PGresult *, int row, struct dlock_info *);
     /* The statements that make the tables, malloc'ed; NULL: out of memory. The slot is NULL: no table. */
     char *(*schema)(const struct pg_backend *);
 };
 extern const struct pg_protocol pg_advisory, pg_table;
 extern const struct table_shared pg_table_shared; /* table.h */
+extern const struct table_runs pg_table_runs;     /* table.h */
 
 struct pg_backend {
     const struct dlock_spec *spec;
@@ -117,7 +120,9 @@ struct pg_backend {
         PGresult *rows;
         PGresult *first; /* what counts where a second request is refused */
         int next, place;
+        bool run; /* there is a run record, in run */
     } status;
+    char forget[DLOCK_TOKEN_LEN + 1]; /* the record that is to go; "": a status */
 
     /* advisory.c */
     struct {
@@ -151,6 +156,7 @@ struct pg_backend {
         /* From the URI: "schema.name", quoted; the channel of a waiter, less the pid. */
         char *name, channel[64];
         char *holders;     /* the second table, likewise */
+        char *runs;        /* the third one */
         const char *owner; /* a role that is trusted with the table; "": none but the usual */
 
         /*
@@ -170,16 +176,23 @@ struct pg_backend {
         /* table_shared.c */
         const struct table_shared *shared;
         bool checked;      /* in this connection: the second table is what we make */
-        bool second_lacks; /* ... does not exist, the first one does */
         int64_t notice_at; /* of a waiting writer: when it is written anew; 0: there is none */
         char notice[DLOCK_TOKEN_LEN + 1]; /* its token; that of a try may change */
         char epoch[80];                   /* of the holders that we stand with */
+
+        /* table_runs.c */
+        const struct table_runs *more;
+        bool runs_checked; /* in this connection: the third table is what we make */
+        enum { LOOK_FIRST, LOOK_HOLDERS, LOOK_RUN } look; /* which table a status is at */
+
+        const char *lacks; /* the table that does not exist */
 
         /* UNHEARD: its answer never came, so it may have been served. */
         enum { RELEASE_UNSENT, RELEASE_SENT, RELEASE_UNHEARD } release;
     } table;
 
     struct dlock_info info; /* for events */
+    struct dlock_run run;
     struct event_queue events;
 };
 
@@ -245,6 +258,8 @@ void pg_describe(struct pg_backend *, enum dlock_record);
 void pg_granted(struct pg_backend *, int64_t from);
 /* Held by another, and acquire does not wait. info: the holder, or NULL. Closes the connection. */
 void pg_busy(struct pg_backend *, const struct dlock_info *);
+/* Not held: the work has been done, as run says. Closes the connection. */
+void pg_skipped(struct pg_backend *);
 /* Free, but refused for left_ms more by restart_grace: busy, or the next try is set. */
 void pg_in_grace(struct pg_backend *, int64_t left_ms);
 void pg_renewed(struct pg_backend *, int64_t from);

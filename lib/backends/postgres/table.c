@@ -41,6 +41,8 @@
 #define POLL_IN_LINE (2500 * DLOCK_MSEC) /* ... and of one that is in line */
 #define JITTER (200 * DLOCK_MSEC)
 #define SWEEP_ONE_OF 100
+#define CUT_OFF                                                                                    \
+    (6 * DLOCK_SEC) /* a client that is cut off keeps the row at most so long, and 2 s */
 
 /* ------------------------------------------------------------------ statements */
 
@@ -53,7 +55,7 @@
  * any case, to tell our place. The turn is decided in the row, too, but as with a held lock, the row is not touched
  * before it.
  *
- * @T: the table. @H: the second one. @W: a comment with our record. @C: the channel that wakes a waiter, less its pid. @G: the
+ * @T: the table. @H: the second one. @R: the third one. @W: a comment with our record. @C: the channel that wakes a waiter, less its pid. @G: the
  * restart grace in seconds. @0, @1 and @2: the parts of grace_text, or what stands for them without a grace.
  */
 enum {
@@ -130,12 +132,6 @@ static const char *const grace_text[][2] = {
      "0"},
 };
 
-#define OUR_ROW                                                                                    \
-    "FROM (SELECT " DURABLE " AS done OFFSET 0) s WHERE s.done IS NOT NULL "                       \
-    "AND l.name" EQ "$1" TEXT " AND l.owner" EQ "$2" TEXT " AND l.expires" GT NOW " "
-#define OTHERS_ROW                                                                                 \
-    "FROM (SELECT 1) x LEFT JOIN @T o ON o.name" EQ "$1" TEXT " AND o.owner" NE "$2" TEXT          \
-    " AND o.expires" GT NOW
 static const char renew_text[] =
     "WITH u AS (UPDATE @T l SET expires = " NOW PLUS TTL " " OUR_ROW "AND l.fence" EQ "$4" BIGINT
     " RETURNING 1) "
@@ -149,21 +145,31 @@ static const char release_text[] =
     CALLS
     "SELECT (SELECT pg_catalog.count(*) FROM u), o.holder, $2" TEXT ", "
         "(SELECT pg_catalog.count(*) FROM c) " OTHERS_ROW;
+/* $3: for how long it stays held. */
+static const char stay_text[] =
+    "WITH u AS (UPDATE @T l SET (expires, owner) = "
+        "ROW(LEAST(l.expires, " NOW PLUS TTL "), pg_catalog.concat('" OVER_OWNER "', l.owner)) " OUR_ROW
+        "RETURNING COALESCE(l.passed, 0) AS passed, true AS whole, 0 AS used, " MS_UNTIL("l.expires") PLUS "1 AS stays), "
+    CALLS_LATER
+    "SELECT (SELECT pg_catalog.count(*) FROM u), o.holder, $2" TEXT ", "
+        "(SELECT pg_catalog.count(*) FROM c) " OTHERS_ROW;
 /* clang-format on */
+
+const char table_lock_row[] = "SELECT 1 FROM @T l WHERE l.name" EQ "$1" TEXT " FOR UPDATE";
 
 /* Rows that were unused for a week. */
 static const char sweep_text[] =
     "DELETE FROM @T d WHERE d.name" EQ "ANY (SELECT t.name FROM @T t "
     "WHERE t.name" NE "'' AND t.expires" LT "(" NOW MINUS "'7 days'" INTERVAL ") "
-    "AND t.fence" LT "((EXTRACT(epoch FROM " NOW ")" MICROSECONDS MINUS "604800000000) "
-    "LIMIT 20 FOR UPDATE SKIP LOCKED)";
+    "AND t.fence" LT LONG_UNUSED "LIMIT 20 FOR UPDATE SKIP LOCKED)";
 
-/* Waiters that were passed come last. Of a shared lock this row stands for all holders; see more_status(). */
+/* Waiters that were passed come last, and behind them $2, if there is that table. Of a shared lock this row stands for all holders; see more_status(). */
 /* clang-format off */
 static const char status_text[] =
     "SELECT 0, t.holder, t.fence, (EXTRACT(epoch FROM t.expires" MINUS NOW ")" MILLISECONDS ", ''" TEXT ", 0, "
-        "CASE WHEN t.owner" MATCHES "'" SHARED_OWNER "%' THEN 's' ELSE '' END, 0 "
-        "FROM @T t WHERE t.name" EQ "$1" TEXT " AND t.expires" GT NOW " UNION ALL " STATUS_WAITERS;
+        "CASE WHEN t.owner" MATCHES "'" SHARED_OWNER "%' THEN 's' ELSE '' END, 0, " IS_OVER("t.owner") " "
+        "FROM @T t WHERE t.name" EQ "$1" TEXT " AND t.expires" GT NOW " UNION ALL " STATUS_WAITERS
+    " UNION ALL SELECT 2, '', 0, 0, '', 0, '', 0, 0 WHERE pg_catalog.to_regclass($2" TEXT ") IS NOT NULL";
 /* clang-format on */
 
 static const char schema_text[] =
@@ -231,7 +237,7 @@ const char table_check[] =
         "ORDER BY a.attname) AS list FROM a) s WHERE (s.list" EQ "$3" TEXT ") IS NOT TRUE), "
     "(SELECT pg_catalog.concat('it has the constraint ', k.conname) FROM t "
         "JOIN pg_catalog.pg_constraint k ON k.conrelid" EQ "t.oid AND k.contype" NE "'p' "
-        "AND k.contype" NE "'n' LIMIT 1), "
+        "AND k.contype" NE "'n' AND k.contype" NE "'u' LIMIT 1), "
     "(SELECT 'it has an index on an expression' FROM t JOIN pg_catalog.pg_index i "
         "ON i.indrelid" EQ "t.oid AND (i.indexprs IS NOT NULL OR i.indpred IS NOT NULL) LIMIT 1), "
     "(SELECT pg_catalog.concat('it has the statistics ', k.stxname) FROM t "
@@ -249,6 +255,25 @@ void table_seconds(char *buf, size_t size, int64_t ns)
     snprintf(buf, size, "%" PRId64 ".%03d", ns / DLOCK_SEC, (int)(ns % DLOCK_SEC / DLOCK_MSEC));
 }
 
+/* What is left of --min-hold, after the grant. */
+static int64_t min_hold_left(const struct pg_backend *be)
+{
+    return be->spec->min_hold > 0 ? dlock_max(0, be->spec->hold->until - pg_now(be)) : 0;
+}
+
+void table_lasts(const struct pg_backend *be, char *buf, size_t size)
+{
+    int64_t least = be->granted ? min_hold_left(be) : be->spec->min_hold;
+    table_seconds(buf, size, dlock_max(be->spec->ttl, least));
+}
+
+bool table_stays(const struct pg_backend *be, char *buf, size_t size)
+{
+    int64_t left = be->granted ? min_hold_left(be) : 0;
+    table_seconds(buf, size, left > 0 ? left + DLOCK_MSEC : 0);
+    return left > 0;
+}
+
 static void put_filled(const struct pg_backend *be, const char *text, FILE *f)
 {
     char grace[32];
@@ -260,6 +285,8 @@ static void put_filled(const struct pg_backend *be, const char *text, FILE *f)
             fputs(be->table.name, f);
         else if (*p == 'H')
             fputs(be->table.holders, f);
+        else if (*p == 'R')
+            fputs(be->table.runs, f);
         else if (*p == 'A')
             fputs(be->app, f);
         else if (*p == 'C')
@@ -286,13 +313,14 @@ char *table_fill(const struct pg_backend *be, const char *text)
 
 static char *table_schema(const struct pg_backend *be)
 {
-    char *first = table_fill(be, schema_text), *second = table_fill(be, be->table.shared->schema),
-         *both;
-    if (!first || !second || asprintf(&both, "%s; %s", first, second) < 0)
-        both = NULL;
+    char *first = table_fill(be, schema_text), *second = table_fill(be, be->table.shared->schema);
+    char *third = table_fill(be, be->table.more->schema), *all;
+    if (!first || !second || !third || asprintf(&all, "%s; %s; %s", first, second, third) < 0)
+        all = NULL;
     free(first);
     free(second);
-    return both;
+    free(third);
+    return all;
 }
 
 /* ----------------------------------------------------------------- what is sent */
@@ -306,6 +334,51 @@ void table_send(struct pg_backend *be, enum pg_tag tag, struct pg_statement *all
         free((char *)all[i].sql);
 }
 
+/*
+ * A network that is cut within a message leaves the row locked, which all renewals would wait for, until the server takes
+ * the client for dead: by default after two hours. Behind a pooler ($1: the pid) the session is not ours to set. This has
+ * no row: the answer is that of another statement.
+ */
+static const char alive_text[] =
+    "SELECT 1 FROM (SELECT CASE WHEN pg_catalog.pg_backend_pid()" EQ "$1" INT
+    " THEN pg_catalog.concat("
+    "pg_catalog.set_config('tcp_keepalives_idle', $2" TEXT ", false), "
+    "pg_catalog.set_config('tcp_keepalives_interval', $3" TEXT ", false), "
+    "pg_catalog.set_config('tcp_keepalives_count', $4" TEXT ", false)) ELSE '-' END AS set "
+    "OFFSET 0) s WHERE s.set" EQ "''";
+
+struct alive {
+    char text[4][24];
+    const char *values[4];
+};
+
+static void fill_alive(const struct pg_backend *be, struct alive *a)
+{
+    struct pg_keepalives keep = pg_keepalives(dlock_min(be->spec->ttl, CUT_OFF));
+    int64_t all[] = {PQbackendPID(be->conn.pq), keep.idle, keep.interval, keep.count};
+    for (int i = 0; i < 4; i++) {
+        snprintf(a->text[i], sizeof(a->text[i]), "%" PRId64, all[i]);
+        a->values[i] = a->text[i];
+    }
+}
+
+void table_send_checked(struct pg_backend *be, enum pg_tag tag, const struct table_more *more,
+                        const struct pg_statement *all, int n)
+{
+    struct pg_statement list[PG_STATEMENTS] = {
+        {table_check, 4,
+         (const char *const[]){more->name, be->table.owner, more->columns, more->number}}};
+    struct alive alive;
+    int first = more->checked || be->conn.state != PC_UP ? 0 : 2;
+    if (first > 0) {
+        fill_alive(be, &alive);
+        list[1] = (struct pg_statement){alive_text, 4, alive.values};
+    }
+    for (int i = 0; i < n; i++)
+        list[first + i] = all[i];
+    table_send(be, tag, list, first + n);
+}
+
 static void send_text(struct pg_backend *be, enum pg_tag tag, const char *text, int n,
                       const char *const *values)
 {
@@ -315,6 +388,12 @@ static void send_text(struct pg_backend *be, enum pg_tag tag, const char *text, 
 static bool is_shared(const struct pg_backend *be)
 {
     return be->spec->mode != DLOCK_EXCLUSIVE;
+}
+
+/* Does our release write the end of a run? */
+static bool records_end(const struct pg_backend *be)
+{
+    return be->spec->once > 0 && be->granted;
 }
 
 void table_trying(struct pg_backend *be)
@@ -335,13 +414,17 @@ static void send_try(struct pg_backend *be)
     }
     bool look = be->table.tries++ % LOOK_ONE_OF == 0;
     table_trying(be);
-    table_seconds(ttl, sizeof(ttl), be->spec->ttl);
+    table_lasts(be, ttl, sizeof(ttl));
     snprintf(ticket, sizeof(ticket), "%" PRId64, be->table.ticket);
     snprintf(pid, sizeof(pid), "%d", be->table.in_line ? PQbackendPID(be->conn.pq) : 0);
     pg_describe(be, RECORD_HOLDS);
-    send_text(be, T_TRY, try_text, 7,
-              (const char *const[]){be->spec->uri->name, be->token, ttl, be->holder, ticket, pid,
-                                    look ? "1" : "0"});
+    struct pg_statement try = {try_text, 7,
+                               (const char *const[]){be->spec->uri->name, be->token, ttl,
+                                                     be->holder, ticket, pid, look ? "1" : "0"}};
+    if (be->spec->once > 0)
+        be->table.more->send_try(be, &try);
+    else
+        table_send(be, T_TRY, &try, 1);
 }
 
 static void send_renew(struct pg_backend *be)
@@ -351,36 +434,45 @@ static void send_renew(struct pg_backend *be)
         be->table.shared->send_renew(be);
         return;
     }
-    table_seconds(ttl, sizeof(ttl), be->spec->ttl);
+    table_lasts(be, ttl, sizeof(ttl));
     snprintf(fence, sizeof(fence), "%" PRIu64, be->fence);
     send_text(be, T_RENEW, renew_text, 4,
               (const char *const[]){be->spec->uri->name, be->token, ttl, fence});
 }
 
-static void send_give_back(struct pg_backend *be, enum pg_tag tag, const char *token)
+/* left: as in struct table_shared. */
+static void send_give_back(struct pg_backend *be, enum pg_tag tag, const char *token,
+                           const char *left)
 {
     if (is_shared(be))
-        be->table.shared->send_give_back(be, tag, token);
+        be->table.shared->send_give_back(be, tag, token, left);
     else
-        send_text(be, tag, release_text, 2, (const char *const[]){be->spec->uri->name, token});
+        send_text(be, tag, left ? stay_text : release_text, left ? 3 : 2,
+                  (const char *const[]){be->spec->uri->name, token, left});
 }
 
 static void send_release(struct pg_backend *be)
 {
+    char left[32];
     if (be->table.release == RELEASE_UNSENT)
         be->table.release = RELEASE_SENT; /* once unheard, always unheard */
-    send_give_back(be, T_RELEASE, be->token);
+    if (records_end(be))
+        be->table.more->send_release(be);
+    else
+        send_give_back(be, T_RELEASE, be->token, table_stays(be, left, sizeof(left)) ? left : NULL);
 }
 
 /* A release of what a try with this token may have got. */
 static void send_undo(struct pg_backend *be, const char *token)
 {
-    send_give_back(be, T_UNDO, token);
+    send_give_back(be, T_UNDO, token, NULL);
 }
 
 static void send_status(struct pg_backend *be)
 {
-    send_text(be, T_STATUS, status_text, 1, (const char *const[]){be->spec->uri->name});
+    be->table.look = LOOK_FIRST;
+    send_text(be, T_STATUS, status_text, 2,
+              (const char *const[]){be->spec->uri->name, be->table.runs});
 }
 
 /*
@@ -415,6 +507,8 @@ static int64_t random_part(const struct pg_backend *be, int64_t most)
  */
 static void maybe_sweep(struct pg_backend *be)
 {
+    if (be->spec->once > 0)
+        be->table.more->send_sweep(be); /* with dates in their names, each run leaves a record */
     if (random_part(be, SWEEP_ONE_OF) != 0)
         return;
     send_text(be, T_SWEEP, sweep_text, 0, NULL);
@@ -586,6 +680,7 @@ void table_refused(struct pg_backend *be, const struct table_refusal *why)
     if (why->info && strspn(why->owner, "0123456789abcdef") == DLOCK_TOKEN_LEN &&
         why->owner[DLOCK_TOKEN_LEN] == '\0')
         memcpy(be->info.token, why->owner, DLOCK_TOKEN_LEN + 1);
+    be->info.over = why->info && strncmp(why->owner, OVER_OWNER, strlen(OVER_OWNER)) == 0;
     if (be->acquire.wait)
         wait_on(be, why);
     else
@@ -624,8 +719,10 @@ static void create_table(struct pg_backend *be)
     be->table.try = TRY_NONE;
     be->conn.guarded = false; /* it runs no code of a table that another client made meanwhile */
     table_send(be, T_SCHEMA,
-               (struct pg_statement[]){{schema_text, 0, NULL}, {be->table.shared->schema, 0, NULL}},
-               is_shared(be) ? 2 : 1);
+               (struct pg_statement[]){
+                   {schema_text, 0, NULL},
+                   {is_shared(be) ? be->table.shared->schema : be->table.more->schema, 0, NULL}},
+               is_shared(be) || be->spec->once > 0 ? 2 : 1);
     be->conn.guarded = true;
 }
 
@@ -638,13 +735,18 @@ static void create_answered(struct pg_backend *be, const struct pg_reply *r)
         send_try(be);
         return;
     }
-    char *ddl = table_fill(be, be->table.second_lacks ? be->table.shared->schema : schema_text);
+    bool second = be->table.lacks == be->table.holders, third = be->table.lacks == be->table.runs;
+    char *ddl = third ? NULL : table_fill(be, second ? be->table.shared->schema : schema_text);
     int code = pg_conn_reply_error(&be->conn, r, &err);
     dlock_fail(
         &err, code, 0,
         "%s: the table for %s does not exist and cannot be created: %s; a role with that permission must run: %s",
-        pg_where(be), be->table.second_lacks ? "holders" : "locks", r->text,
-        ddl ? ddl : "CREATE TABLE");
+        pg_where(be),
+        third    ? "run records"
+        : second ? "holders"
+                 : "locks",
+        r->text,
+        ddl ? ddl : "what dlock --schema prints"); /* all of it, which is too long for a message */
     free(ddl);
     be->table.created = false;
     pg_try_later(be, &err, false);
@@ -655,7 +757,9 @@ void table_try_failed(struct pg_backend *be, const struct pg_reply *r)
     struct dlock_error err;
     be->table.try = TRY_NONE;
     if (strcmp(r->sqlstate, "42P01") == 0 && !be->table.created) {
-        be->table.second_lacks = strstr(r->text, be->table.holders);
+        be->table.lacks = strstr(r->text, be->table.holders) ? be->table.holders
+                          : strstr(r->text, be->table.runs)  ? be->table.runs
+                                                             : be->table.name;
         create_table(be);
         return;
     }
@@ -704,6 +808,8 @@ static void try_answered(struct pg_backend *be, const struct pg_reply *r)
         be->table.shared->answered(be, r);
     } else if (r->sqlstate[0]) {
         table_try_failed(be, r);
+    } else if (be->spec->once > 0 && be->table.more->answered(be, r)) {
+        return;
     } else if (table_try_is_ours(be, r, R_COLUMNS, R_PID, R_TOKEN)) {
         be->fence = (uint64_t)pg_number(r->rows, 0, R_FENCE);
         if (PQgetisnull(r->rows, 0, R_FENCE))
@@ -765,6 +871,7 @@ static void release_later(struct pg_backend *be, const struct dlock_error *err)
 {
     int64_t now = pg_now(be);
     bool transient = err->code == DLOCK_EUNAVAIL || err->code == DLOCK_ENOMEM;
+    be->op_until = DLOCK_NEVER;
     if (now >= be->release.until || !transient)
         pg_released(be, DLOCK_REL_UNCLEAR, err);
     else
@@ -782,13 +889,20 @@ static void release_failed(struct pg_backend *be, const struct dlock_error *err)
 static void release_answered(struct pg_backend *be, const struct pg_reply *r)
 {
     struct dlock_error err;
-    if (!is_ours(be, r, U_RELEASE_COLUMNS, U_TOKEN)) {
+    bool records = records_end(be);
+    int columns = records ? be->table.more->end_columns : U_RELEASE_COLUMNS;
+    enum table_end end = END_UNKNOWN;
+    if (records && is_ours(be, r, columns, U_TOKEN))
+        end = be->table.more->ended(be, r, &err);
+    if (!is_ours(be, r, columns, U_TOKEN)) {
         not_ours(be, r, DLOCK_EUNAVAIL, &err);
         if (r->unheard || !r->sqlstate[0])
             be->table.release = RELEASE_UNHEARD;
         pg_conn_close(&be->conn);
         release_later(be, &err);
-    } else if (pg_number(r->rows, 0, U_OURS) == 1 ||
+    } else if (end == END_NOT_RECORDED) {
+        pg_released(be, DLOCK_REL_UNCLEAR, &err);
+    } else if (end == END_RECORDED || pg_number(r->rows, 0, U_OURS) == 1 ||
                (be->granted && be->table.release == RELEASE_UNHEARD)) {
         pg_released(be, DLOCK_REL_CLEAN, NULL);
     } else if (be->granted) {
@@ -804,6 +918,8 @@ static void release_answered(struct pg_backend *be, const struct pg_reply *r)
 static void table_ready(struct pg_backend *be)
 {
     be->table.in_line = be->table.deaf = be->table.checked = false;
+    if (be->conn.guarded)
+        be->table.runs_checked = false; /* it is a new connection */
     switch (be->op) {
     case OP_ACQUIRE:
         acquire_ready(be);
@@ -819,7 +935,11 @@ static void table_ready(struct pg_backend *be)
     case OP_STATUS:
         PQclear(be->status.first);
         be->status.first = NULL;
-        send_status(be);
+        be->status.run = false;
+        if (be->forget[0])
+            be->table.more->send_forget(be);
+        else
+            send_status(be);
         break;
     case OP_NONE:
         break;
@@ -834,7 +954,9 @@ static void table_read_error(const struct pg_backend *be, struct pg_reply *r)
     if (strcmp(r->sqlstate, "22P02") != 0 || !found)
         return;
     found += strlen(FINDING);
-    const char *table = *found == '2' ? be->table.holders : be->table.name;
+    const char *table = *found == '2'   ? be->table.holders
+                        : *found == '3' ? be->table.runs
+                                        : be->table.name;
     snprintf(what, sizeof(what), "%s", *found ? found + 1 : found);
     what[strcspn(what, ";")] = '\0';
     if (strcmp(what, "missing") == 0) {
@@ -855,6 +977,18 @@ static void note_checked(struct pg_backend *be, const struct pg_reply *r)
     be->conn.guarded = false;
     if (r->tag == T_NOTICE || (is_shared(be) && r->tag != T_LISTEN && r->tag != T_SWEEP))
         be->table.checked = true;
+    if (r->tag == T_TRY && be->spec->once > 0)
+        be->table.runs_checked = true;
+}
+
+static void forget_answered(struct pg_backend *be, const struct pg_reply *r)
+{
+    if (strcmp(r->sqlstate, "42P01") == 0) { /* no run was ever recorded */
+        pg_op_done(be);
+        events_add(&be->events, EV_DONE);
+    } else {
+        be->table.more->forgotten(be, r);
+    }
 }
 
 static void table_answered(struct pg_backend *be, const struct pg_reply *r)
@@ -873,6 +1007,8 @@ static void table_answered(struct pg_backend *be, const struct pg_reply *r)
         renew_answered(be, r);
     else if (r->tag == T_RELEASE && be->op == OP_RELEASE)
         release_answered(be, r);
+    else if (r->tag == T_FORGET && be->op == OP_STATUS)
+        forget_answered(be, r);
 }
 
 /* A connection is only a way to the row, so this loses no lock. */
@@ -892,6 +1028,10 @@ static void table_timeout(struct pg_backend *be, int64_t now)
     if (be->op == OP_RELEASE && now >= be->release.until) {
         dlock_fail(&err, DLOCK_EUNAVAIL, 0, "%s: no answer", pg_where(be));
         pg_released(be, DLOCK_REL_UNCLEAR, &err);
+    } else if (be->op == OP_RELEASE && now >= be->op_until) {
+        no_answer(&err, be->spec, pg_patience(be));
+        pg_conn_close(&be->conn);
+        release_failed(be, &err);
     } else if (be->op == OP_RENEW && now >= be->op_until) {
         no_answer(&err, be->spec, be->spec->op_timeout);
         pg_conn_close(&be->conn);
@@ -918,13 +1058,16 @@ static void read_kind(struct dlock_info *info, const char *kind, int64_t slot)
     info->slot = (int)slot;
 }
 
-static void table_read_info(const PGresult *res, int i, struct dlock_info *info)
+static bool table_read_info(const PGresult *res, int i, struct dlock_info *info)
 {
     const char *text = pg_text(res, i, S_HOLDER), *user = pg_text(res, i, S_USER), *begin;
+    if (pg_number(res, i, S_WAITER) == 2)
+        return false;
     if (!pg_number(res, i, S_WAITER)) {
         table_read_holder(info, text, pg_number(res, i, S_LEFT), pg_number(res, i, S_FENCE));
         read_kind(info, pg_text(res, i, S_KIND), pg_number(res, i, S_SLOT));
-        return;
+        info->over = pg_number(res, i, S_OVER) != 0;
+        return true;
     }
     *info = (struct dlock_info){.waiter = true, .left_ns = -1, .waited_ms = -1};
     if (pg_read_comment(text, info, &begin) == 0) { /* our role may not read this waiter's query */
@@ -932,6 +1075,7 @@ static void table_read_info(const PGresult *res, int i, struct dlock_info *info)
         dlock_clean_text(info->user, sizeof(info->user), user, strlen(user));
     }
     read_kind(info, pg_text(res, i, S_KIND), 0);
+    return true;
 }
 
 /* Our role may have no right to the second table: then the name's row has to do. */
@@ -947,27 +1091,79 @@ static void use_first(struct pg_backend *be, struct pg_reply *r)
     be->status.first = NULL;
 }
 
-/* The name's row stands for readers and slots, which are in the second table: that may not exist, so it comes second. */
-static bool table_more_status(struct pg_backend *be, struct pg_reply *r)
+static bool first_row_is_shared(const PGresult *rows)
 {
-    if (be->status.first) {
-        use_first(be, r);
-        return false;
-    }
-    bool shared = !r->sqlstate[0] && r->rows && PQntuples(r->rows) > 0 &&
-                  !pg_number(r->rows, 0, S_WAITER) && pg_text(r->rows, 0, S_KIND)[0] == 's';
-    if (!shared)
-        return false;
-    be->conn.guarded = false;
+    return rows && PQntuples(rows) > 0 && !pg_number(rows, 0, S_WAITER) &&
+           pg_text(rows, 0, S_KIND)[0] == 's';
+}
+
+static bool has_runs(const PGresult *rows)
+{
+    int n = rows ? PQntuples(rows) : 0;
+    return n > 0 && pg_number(rows, n - 1, S_WAITER) == 2;
+}
+
+/* What has been found so far is kept while another table is read. */
+static void look_on(struct pg_backend *be, struct pg_reply *r)
+{
     be->status.first = r->rows;
     r->rows = NULL;
-    be->table.shared->send_status(be);
-    be->table.checked = true;
+}
+
+/* The answer about the run record: *r becomes that about holders and waiters again, or is an error. */
+static void run_looked(struct pg_backend *be, struct pg_reply *r)
+{
+    struct dlock_error err;
+    int rc = 0;
+    if (strncmp(r->sqlstate, "42", 2) == 0) {
+        /* Who may use the lock's table alone still sees its holders. */
+        pg_conn_reply_error(&be->conn, r, &err);
+        events_add(&be->events, EV_NOTICE)->error = err;
+        r->sqlstate[0] = '\0';
+    } else if (!r->sqlstate[0]) {
+        rc = be->table.more->read_status(be, r, &err);
+    }
+    be->status.run = rc == 1;
+    PQclear(r->rows);
+    r->rows = be->status.first;
+    be->status.first = NULL;
+    if (rc < 0)
+        pg_fail(be, &err);
+}
+
+/*
+ * The name's row stands for readers and slots, which are in the second table: that may not exist, so it comes second. The
+ * run record is in the third one.
+ */
+static bool table_more_status(struct pg_backend *be, struct pg_reply *r)
+{
+    bool runs = has_runs(be->table.look == LOOK_HOLDERS ? be->status.first : r->rows);
+    if (be->table.look == LOOK_RUN) {
+        run_looked(be, r);
+        return be->op != OP_STATUS;
+    }
+    if (be->table.look == LOOK_HOLDERS) {
+        use_first(be, r);
+    } else if (!r->sqlstate[0] && first_row_is_shared(r->rows)) {
+        be->table.look = LOOK_HOLDERS;
+        be->conn.guarded = false;
+        look_on(be, r);
+        be->table.shared->send_status(be);
+        be->table.checked = true;
+        return true;
+    }
+    if (r->sqlstate[0] || !runs)
+        return false;
+    be->table.look = LOOK_RUN;
+    be->conn.guarded = false;
+    look_on(be, r);
+    be->table.more->send_status(be);
     return true;
 }
 
 const struct pg_protocol pg_table = {
-    .kinds = CAP_SHARED | CAP_SLOTS,
+    .kinds = CAP_SHARED | CAP_SLOTS | CAP_ONCE,
+    .stays = true,
     .pipeline = true,
     .guard = table_check,
     .columns = lock_columns,

@@ -35,8 +35,6 @@
 #include <string.h>
 
 #define NOTICE_LIFE (9 * DLOCK_SEC)
-#define CUT_OFF                                                                                    \
-    (6 * DLOCK_SEC) /* a client that is cut off keeps the row at most so long, and 2 s */
 
 /* ------------------------------------------------------------------ statements */
 
@@ -134,7 +132,6 @@ static const char look_text[] =
 static const char lock_text[] =
     "INSERT INTO @T AS l (name, fence, owner, expires, holder) "
     "VALUES ($1" TEXT ", " TICKET_NOW ", '', '-infinity', '') ON CONFLICT (name) DO UPDATE SET freed = l.freed";
-static const char lock_only_text[] = "SELECT 1 FROM @T l WHERE l.name" EQ "$1" TEXT " FOR UPDATE";
 
 /*
  * $3: the ttl. $4: our record. $5: our ticket. $6: N, 0: shared. $7: the pid of a session that is in line. $8: tickets
@@ -200,16 +197,33 @@ static const char release_text[] =
         "(SELECT pg_catalog.count(*) FROM c) FROM (SELECT 1) x LEFT JOIN @T o ON o.name" EQ "$1" TEXT " "
         "AND NOT (o.owner" MATCHES "'" SHARED_OWNER "%') AND o.expires" GT NOW;
 
+/* --min-hold: our row stays for $3 more, under another token. It counts as one that is crashed would; whole, used: without it. */
+static const char stay_text[] =
+    "WITH z AS (UPDATE @H c SET (token, expires) = ROW(pg_catalog.concat('" OVER_OWNER "', c.token), LEAST(c.expires, " NOW PLUS TTL ")) "
+        "WHERE (SELECT " DURABLE ") IS NOT NULL AND c.name" EQ "$1" TEXT " AND c.token" EQ "$2" TEXT " "
+        "RETURNING c.epoch, c.slots, c.expires, c.expires" GT NOW " AS live), "
+    "k AS (SELECT pg_catalog.count(*) AS n, pg_catalog.count(*) FILTER (WHERE c.slots" GT "0) AS used, "
+        "pg_catalog.max(c.expires) AS until FROM @H c JOIN z ON c.epoch" EQ "z.epoch "
+        "WHERE c.name" EQ "$1" TEXT " AND c.token" NE "$2" TEXT " AND c.expires" GT NOW "), "
+    "y AS (UPDATE @T l SET expires = GREATEST(k.until, z.expires) FROM z CROSS JOIN k "
+        "WHERE l.name" EQ "$1" TEXT " AND l.owner" EQ "z.epoch RETURNING COALESCE(l.passed, 0) AS passed, "
+        "k.n" EQ "0 AS whole, k.used, z.slots, z.live, " MS_UNTIL("z.expires") PLUS "1 AS stays), "
+    "u AS (SELECT y.passed, y.whole, y.used, y.stays FROM y WHERE y.whole OR y.slots" GT "0), "
+    CALLS_LATER
+    "SELECT (SELECT pg_catalog.count(*) FROM y WHERE y.live), o.holder, $2" TEXT ", "
+        "(SELECT pg_catalog.count(*) FROM c) FROM (SELECT 1) x LEFT JOIN @T o ON o.name" EQ "$1" TEXT " "
+        "AND NOT (o.owner" MATCHES "'" SHARED_OWNER "%') AND o.expires" GT NOW;
+
 static const char sweep_text[] =
     "DELETE FROM @H d WHERE d.token" EQ "ANY (SELECT t.token FROM @H t "
     "WHERE t.expires" LT "(" NOW MINUS "'7 days'" INTERVAL ") LIMIT 20 FOR UPDATE SKIP LOCKED)";
 
 static const char status_text[] =
     "(SELECT 0, c.holder, t.fence, (EXTRACT(epoch FROM c.expires" MINUS NOW ")" MILLISECONDS ", ''" TEXT ", 0, "
-        "CASE WHEN c.slots" EQ "0 THEN 's' ELSE pg_catalog.concat('n', c.slots) END, c.place "
+        "CASE WHEN c.slots" EQ "0 THEN 's' ELSE pg_catalog.concat('n', c.slots) END, c.place, " IS_OVER("c.token") " "
         "FROM @T t JOIN @H c ON c.name" EQ "t.name AND c.epoch" EQ "t.owner "
         "WHERE t.name" EQ "$1" TEXT " AND t.expires" GT NOW " AND c.expires" GT NOW " ORDER BY c.slots, c.place, c.token) "
-    "UNION ALL SELECT 0, t.holder, t.fence, (EXTRACT(epoch FROM t.expires" MINUS NOW ")" MILLISECONDS ", '', 0, 's', 0 "
+    "UNION ALL SELECT 0, t.holder, t.fence, (EXTRACT(epoch FROM t.expires" MINUS NOW ")" MILLISECONDS ", '', 0, 's', 0, 0 "
         "FROM @T t WHERE t.name" EQ "$1" TEXT " AND t.expires" GT NOW " AND NOT EXISTS (SELECT 1 FROM @H c "
         "WHERE c.name" EQ "t.name AND c.epoch" EQ "t.owner AND c.expires" GT NOW ") "
     "UNION ALL " STATUS_WAITERS;
@@ -235,47 +249,12 @@ static void shared_kind(const struct dlock_spec *spec, char buf[8])
         snprintf(buf, 8, "%s", spec->mode == DLOCK_SHARED ? "s" : "");
 }
 
-/*
- * A network that is cut within a message leaves the row locked, which all renewals would wait for, until the server takes
- * the client for dead: by default after two hours. Behind a pooler ($1: the pid) the session is not ours to set.
- */
-static const char alive_text[] =
-    "SELECT CASE WHEN pg_catalog.pg_backend_pid()" EQ "$1" INT " THEN pg_catalog.concat("
-    "pg_catalog.set_config('tcp_keepalives_idle', $2" TEXT ", false), "
-    "pg_catalog.set_config('tcp_keepalives_interval', $3" TEXT ", false), "
-    "pg_catalog.set_config('tcp_keepalives_count', $4" TEXT ", false)) END";
-
-struct alive {
-    char text[4][24];
-    const char *values[4];
-};
-
-static void fill_alive(const struct pg_backend *be, struct alive *a)
-{
-    struct pg_keepalives keep = pg_keepalives(dlock_min(be->spec->ttl, CUT_OFF));
-    int64_t all[] = {PQbackendPID(be->conn.pq), keep.idle, keep.interval, keep.count};
-    for (int i = 0; i < 4; i++) {
-        snprintf(a->text[i], sizeof(a->text[i]), "%" PRId64, all[i]);
-        a->values[i] = a->text[i];
-    }
-}
-
 /* In front of them, once for each connection: is the second table what we made? */
 static void send_checked(struct pg_backend *be, enum pg_tag tag, const struct pg_statement *all,
                          int n)
 {
-    struct pg_statement list[PG_STATEMENTS] = {
-        {table_check, 4,
-         (const char *const[]){be->table.holders, be->table.owner, holder_columns, "2"}}};
-    struct alive alive;
-    int first = be->table.checked || be->conn.state != PC_UP ? 0 : 2;
-    if (first > 0) {
-        fill_alive(be, &alive);
-        list[1] = (struct pg_statement){alive_text, 4, alive.values};
-    }
-    for (int i = 0; i < n; i++)
-        list[first + i] = all[i];
-    table_send(be, tag, list, first + n);
+    const struct table_more second = {be->table.holders, holder_columns, "2", be->table.checked};
+    table_send_checked(be, tag, &second, all, n);
 }
 
 static void shared_send_try(struct pg_backend *be)
@@ -298,7 +277,7 @@ static void send_grant(struct pg_backend *be, bool passed)
 {
     char ttl[32], ticket[24], slots[12], pid[16], behind[24];
     table_trying(be);
-    table_seconds(ttl, sizeof(ttl), be->spec->ttl);
+    table_lasts(be, ttl, sizeof(ttl));
     snprintf(ticket, sizeof(ticket), "%" PRId64, be->table.ticket);
     snprintf(behind, sizeof(behind), "%" PRId64, passed ? be->table.ticket - 1 : 0);
     snprintf(slots, sizeof(slots), "%u", be->spec->slots);
@@ -316,17 +295,19 @@ static void shared_send_renew(struct pg_backend *be)
 {
     char ttl[32];
     const char *const name[] = {be->spec->uri->name};
-    table_seconds(ttl, sizeof(ttl), be->spec->ttl);
+    table_lasts(be, ttl, sizeof(ttl));
     const struct pg_statement all[] = {
-        {lock_only_text, 1, name},
+        {table_lock_row, 1, name},
         {renew_text, 4, (const char *const[]){*name, be->token, ttl, be->table.epoch}}};
     send_checked(be, T_RENEW, all, 2);
 }
 
-static void shared_send_give_back(struct pg_backend *be, enum pg_tag tag, const char *token)
+static void shared_send_give_back(struct pg_backend *be, enum pg_tag tag, const char *token,
+                                  const char *left)
 {
-    const char *const values[] = {be->spec->uri->name, token};
-    const struct pg_statement all[] = {{lock_only_text, 1, values}, {release_text, 2, values}};
+    const char *const values[] = {be->spec->uri->name, token, left};
+    const struct pg_statement all[] = {{table_lock_row, 1, values},
+                                       {left ? stay_text : release_text, left ? 3 : 2, values}};
     send_checked(be, tag, all, 2);
 }
 

@@ -18,6 +18,8 @@
 #define TTL_MAX (24 * 86400 * DLOCK_SEC)
 /* The name of the second table is the first one's and this. */
 #define HOLDERS_SUFFIX "_holders"
+/* That of the third one. */
+#define RUNS_SUFFIX "_runs"
 
 /* NULL: not given. Marks the parameter as used. */
 static const char *param(const struct dlock_spec *spec, const char *key)
@@ -524,10 +526,16 @@ static int set_table(struct pg_backend *be, const char *text, struct dlock_error
         return dlock_fail(err, DLOCK_EUSAGE, 0,
                           "%s: table=%.80s: with -s and --slots the name may have %d bytes",
                           pg_where(be), text, 63 - (int)strlen(HOLDERS_SUFFIX));
+    if (be->spec->once > 0 && strlen(dot + 1) + strlen(RUNS_SUFFIX) > 63)
+        return dlock_fail(err, DLOCK_EUSAGE, 0,
+                          "%s: table=%.80s: with --once the name may have %d bytes", pg_where(be),
+                          text, 63 - (int)strlen(RUNS_SUFFIX));
     be->table.name = quote_table(text, dot, "");
     be->table.holders = quote_table(text, dot, HOLDERS_SUFFIX);
-    return be->table.name && be->table.holders ? 0
-                                               : dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+    be->table.runs = quote_table(text, dot, RUNS_SUFFIX);
+    return be->table.name && be->table.holders && be->table.runs
+               ? 0
+               : dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
 }
 
 /* A parameter that would have no effect is a mistake of the user. */
@@ -549,6 +557,11 @@ static int check_kind(const struct pg_backend *be, const char *mode, struct dloc
 {
     enum dlock_mode kind = be->spec->mode;
     unsigned needed = kind == DLOCK_SHARED ? CAP_SHARED : kind == DLOCK_SLOTS ? CAP_SLOTS : 0;
+    if (be->spec->once > 0 && !(be->protocol->kinds & CAP_ONCE))
+        return dlock_fail(err, DLOCK_EUSAGE, 0,
+                          "%s: an advisory lock has no place for a run record: --once needs "
+                          "?mode=lease in the URI",
+                          pg_where(be));
     if (!(needed & ~be->protocol->kinds))
         return 0;
     return dlock_fail(err, DLOCK_EUSAGE, 0, "%s: %s not available with mode=%s", pg_where(be),
@@ -566,6 +579,7 @@ static int set_mode(struct pg_backend *be, struct dlock_error *err)
                           pg_where(be), mode);
     be->protocol = lease ? &pg_table : &pg_advisory;
     be->table.shared = &pg_table_shared;
+    be->table.more = &pg_table_runs;
     be->table.owner = owner ? owner : "";
     int rc = check_mode_params(be, lease, err);
     if (rc == 0)
@@ -625,4 +639,5 @@ void pg_settings_done(struct pg_backend *be)
     free(be->password);
     free(be->table.name);
     free(be->table.holders);
+    free(be->table.runs);
 }

@@ -4,7 +4,8 @@
 proxy.py counts bytes; here a fault comes at a text, in what one side sends at once.
 
 FAULT  cut TEXT          a client that says TEXT is cut off; the server never hears it
-       mute TEXT         from TEXT on the server hears nothing more from that client; nothing ends
+       mute TEXT [FILE]  from TEXT on the server hears nothing more from that client; nothing ends. FILE: only if it
+                         exists; it is removed
        lose TEXT FILE    TEXT is passed on if FILE exists, but of what the server answers, nothing; the client's
                          connection is reset, and FILE removed
        drop TEXT FILE    the same, but the connection is reset at once, whatever the server does
@@ -44,8 +45,10 @@ class Pair:
     def questions(self):
         try:
             while data := self.client.recv(65536):
-                if text in data and (fault not in ("lose", "drop", "flood") or os.path.exists(more)):
+                if text in data and (fault in ("cut", "gather") or not more or os.path.exists(more)):
                     self.met = True
+                    if fault == "mute" and more:
+                        os.unlink(more)
                 if self.met and fault == "cut":
                     break
                 if not (self.met and fault == "mute"):

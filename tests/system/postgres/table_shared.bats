@@ -259,7 +259,7 @@ TURN='cd "$1" || exit
     run -77 run_t 5 "$DLOCK" -s "$L" touch ran
     [ ! -e ran ]
     ddl=$(grep -o 'CREATE TABLE .*)' <<<"$output")
-    [[ "$("$DLOCK" --schema "$L")" = *"; $ddl;" ]] || fail "$ddl"
+    [[ "$("$DLOCK" --schema "$L")" = *"; $ddl; CREATE TABLE "*'"public"."dlock_locks_runs" '*\; ]] || fail "$ddl"
     in_db -c "$ddl" -c "grant select, insert, update, delete on dlock_locks_holders to $r"
     run -0 run_t 5 "$DLOCK" -s "$L" touch ran
     in_db -c 'drop table dlock_locks, dlock_locks_holders'
