@@ -223,7 +223,8 @@ static void leave(struct redlock_backend *be, struct redlock_server *s)
     redlock_undo(be, s);
     s->answer = A_PENDING;
     (void)redis_script_unvote(&be->script, &s->node.cmd, REDLOCK_TAG(be->serial, K_LEAVE),
-                              be->value, s->queued ? be->acquire.id : "", be->restart_grace);
+                              be->value, s->queued ? be->acquire.id : "", be->restart_grace,
+                              NULL);
     redis_conn_flush(&s->node.cmd);
 }
 

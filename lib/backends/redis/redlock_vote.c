@@ -412,7 +412,7 @@ static void ask_vote(struct redlock_backend *be, struct redlock_server *s, int64
     s->touched = true;
     s->queued = s->queued || in_queue;
     (void)redis_script_vote(&be->script, &s->node.cmd, REDLOCK_TAG(be->serial, K_VOTE), be->value,
-                            in_queue ? be->acquire.id : "", be->spec->ttl, grace);
+                            in_queue ? be->acquire.id : "", be->spec->ttl, grace, NULL);
     redis_conn_flush(&s->node.cmd);
 }
 
@@ -502,7 +502,9 @@ static void voted(struct redlock_backend *be, struct redlock_server *s,
         break;
     case RS_BUSY:
     case RS_CLAIM:
-    case RS_SLOTS: /* never asked for */
+    case RS_SLOTS:   /* never asked for */
+    case RS_SKIPPED: /* nor these */
+    case RS_RECORD:
         s->answer = A_BUSY;
         redis_script_holder(t->holder, t->holder_len, &s->info);
         /* Each server may name another reader, but they hold it together. A free lock is kept for a waiter. */

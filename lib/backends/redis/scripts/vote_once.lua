@@ -1,0 +1,4 @@
+-- vote_once.lua - vote.lua for a client with --once or --min-hold. The last argument: parts/begin.lua.
+-- instead of parts/plain.lua: parts/begin.lua
+-- include parts/more.lua
+-- include vote.lua
