@@ -83,7 +83,7 @@ static const char *msec(char *buf, int64_t ns)
     return buf;
 }
 
-/* The last argument of a try or a vote: scripts/parts/begin.lua. */
+/* The last argument of a try: scripts/parts/begin.lua. */
 static const char *grant_words(char buf[LAST], int64_t grace, const struct redis_script_more *x)
 {
     char g[24], once[24], least[24];
@@ -118,13 +118,11 @@ int redis_script_try(const struct redis_script *s, struct redis_conn *c, int tag
 }
 
 int redis_script_vote(const struct redis_script *s, struct redis_conn *c, int tag,
-                      const char *value, const char *id, int64_t ttl, int64_t grace,
-                      const struct redis_script_more *x)
+                      const char *value, const char *id, int64_t ttl, int64_t grace)
 {
-    char t[24], last[LAST];
-    const char *more[] = {value, id, msec(t, ttl), grant_words(last, grace, x)};
-    const char *plain = is_alone(value) ? lua_vote_alone : lua_vote;
-    return eval(s, c, tag, x ? lua_vote_once : plain, 4, more);
+    char t[24], g[24];
+    const char *more[] = {value, id, msec(t, ttl), msec(g, grace)};
+    return eval(s, c, tag, is_alone(value) ? lua_vote_alone : lua_vote, 4, more);
 }
 
 int redis_script_keep(const struct redis_script *s, struct redis_conn *c, int tag,
@@ -152,6 +150,44 @@ int redis_script_unvote(const struct redis_script *s, struct redis_conn *c, int 
     const char *more[] = {value, id, end_words(last, grace, x)};
     const char *plain = is_alone(value) ? lua_leave_alone : lua_leave;
     return eval(s, c, tag, x ? lua_leave_once : plain, 3, more);
+}
+
+int redis_script_vote_once(const struct redis_script *s, struct redis_conn *c, int tag,
+                           const char *value, const char *id, int64_t ttl, int64_t grace)
+{
+    char t[24], g[24];
+    const char *more[] = {value, id, msec(t, ttl), msec(g, grace)};
+    return eval(s, c, tag, lua_vote_once, 4, more);
+}
+
+/* The last argument of a script that may write a run record. */
+static const char *with_record(char *buf, size_t size, const char *before,
+                               const struct redis_script_record *r)
+{
+    char kept[24];
+    snprintf(buf, size, "%s%s%s%s%s", before, r ? " " : "", r ? msec(kept, r->kept) : "",
+             r ? " " : "", r ? r->text : "");
+    return buf;
+}
+
+int redis_script_keep_once(const struct redis_script *s, struct redis_conn *c, int tag,
+                           const char *value, int64_t ttl, uint64_t fence,
+                           const struct redis_script_record *r)
+{
+    char t[24], f[24], last[RUN_RECORD_MAX + 64];
+    const char *more[] = {value, msec(t, ttl), f, "0", with_record(last, sizeof(last), "0 0", r)};
+    snprintf(f, sizeof(f), "%llu", (unsigned long long)fence);
+    return eval(s, c, tag, lua_keep_once, 5, more);
+}
+
+int redis_script_unvote_once(const struct redis_script *s, struct redis_conn *c, int tag,
+                             const char *value, const char *id, int64_t grace, int64_t stay,
+                             const struct redis_script_record *r)
+{
+    char g[24], rest[24], before[64], last[RUN_RECORD_MAX + 128];
+    snprintf(before, sizeof(before), "%s %s", msec(g, grace), msec(rest, stay));
+    const char *more[] = {value, id, with_record(last, sizeof(last), before, r)};
+    return eval(s, c, tag, lua_unvote_once, 3, more);
 }
 
 int redis_script_drop(const struct redis_script *s, struct redis_conn *c, int tag,
@@ -209,6 +245,15 @@ int redis_script_forget(const struct redis_script *s, struct redis_conn *c, int 
     return rc;
 }
 
+int redis_script_forget_vote(const struct redis_script *s, struct redis_conn *c, int tag,
+                             const char *token, uint64_t fence)
+{
+    char f[24];
+    const char *more[] = {token, f};
+    snprintf(f, sizeof(f), "%llu", (unsigned long long)fence);
+    return eval(s, c, tag, lua_forget_vote, 2, more);
+}
+
 /* -------------------------------------------------------------------- answers */
 
 /* Another program may have written the values, or another server than Redis the reply: each field is checked. */
@@ -253,7 +298,7 @@ int redis_script_tried(const redisReply *r, struct redis_script_tried *t)
 {
     static const char *const words[] = {"granted", "busy",  "claim",   "grace", "type",
                                         "twice",   "slots", "skipped", "record"};
-    if (r->type != REDIS_REPLY_ARRAY || r->elements < 5 || r->elements > 9 ||
+    if (r->type != REDIS_REPLY_ARRAY || r->elements < 5 || r->elements > 11 ||
         !is_string(r->element[0]) || !is_string(r->element[1]) ||
         r->element[2]->type != REDIS_REPLY_INTEGER || r->element[3]->type != REDIS_REPLY_INTEGER ||
         !is_string(r->element[4]))
@@ -277,6 +322,21 @@ int redis_script_tried(const redisReply *r, struct redis_script_tried *t)
         return t->status == RS_GRANTED && t->fence == 0 ? DLOCK_EPROTO : 0;
     }
     return DLOCK_EPROTO;
+}
+
+bool redis_script_voted_run(const redisReply *r, const char **text, size_t *len, int64_t *kept_ms)
+{
+    if (r->type != REDIS_REPLY_ARRAY || r->elements < 11 || !is_string(r->element[9]))
+        return false;
+    *text = r->element[9]->str;
+    *len = (size_t)r->element[9]->len;
+    *kept_ms = number_at(r, 10);
+    return true;
+}
+
+bool redis_script_recorded(const redisReply *r)
+{
+    return r->type == REDIS_REPLY_ARRAY && number_at(r, 3) == 1;
 }
 
 bool redis_script_looked(const redisReply *r, int64_t *left_ms)

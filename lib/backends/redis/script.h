@@ -70,7 +70,7 @@ int redis_script_try(const struct redis_script *, struct redis_conn *, int tag, 
  * is told of a release, and a shared client waits for an exclusive one before it. A value is sent to each server once.
  */
 int redis_script_vote(const struct redis_script *, struct redis_conn *, int tag, const char *value,
-                      const char *id, int64_t ttl, int64_t grace, const struct redis_script_more *);
+                      const char *id, int64_t ttl, int64_t grace);
 /*
  * Renew a vote, and raise the server's fence counter to at least this number (0: leave it). heal: set the lock where it
  * is free; a shared one also beside other shared holders.
@@ -91,6 +91,26 @@ static inline int redis_script_leave(const struct redis_script *s, struct redis_
 {
     return redis_script_unvote(s, c, tag, value, id, 0, NULL);
 }
+
+/* A run record (run_record.h) to be written. With 0 as its begin, its times are the server's. */
+struct redis_script_record {
+    const char *text;
+    int64_t kept; /* for so long */
+};
+/* vote of an exclusive client with --once: the answer tells the run record. */
+int redis_script_vote_once(const struct redis_script *, struct redis_conn *, int tag,
+                           const char *value, const char *id, int64_t ttl, int64_t grace);
+/* keep of a vote that is there; if it is ours the record is written in the same step. */
+int redis_script_keep_once(const struct redis_script *, struct redis_conn *, int tag,
+                           const char *value, int64_t ttl, uint64_t fence,
+                           const struct redis_script_record *);
+/*
+ * unvote; if it is ours, in the same step the record (NULL: none) is written, unless a newer one is there, and the lock
+ * stays held for so long (0: it is freed), but never for longer than before.
+ */
+int redis_script_unvote_once(const struct redis_script *, struct redis_conn *, int tag,
+                             const char *value, const char *id, int64_t grace, int64_t stay,
+                             const struct redis_script_record *);
 /* Delete the lock if it is ours, and leave the queue as it is. */
 int redis_script_drop(const struct redis_script *, struct redis_conn *, int tag, const char *value,
                       const struct redis_script_more *);
@@ -108,6 +128,9 @@ int redis_script_status(const struct redis_script *, struct redis_conn *, int ta
 /* Remove the run record with this token. */
 int redis_script_forget(const struct redis_script *, struct redis_conn *, int tag,
                         const char *token);
+/* The same on one of several servers, which may have an older record. */
+int redis_script_forget_vote(const struct redis_script *, struct redis_conn *, int tag,
+                             const char *token, uint64_t fence);
 
 /* -------------------------------------------------------------------- answers */
 
@@ -143,6 +166,10 @@ struct redis_script_tried {
 };
 /* try and vote. */
 int redis_script_tried(const redisReply *, struct redis_script_tried *);
+/* vote_once: the record's text and how long it is kept (ms; not above 0: no end is known). False: there is none. */
+bool redis_script_voted_run(const redisReply *, const char **text, size_t *len, int64_t *kept_ms);
+/* keep_once, unvote_once: is our record there now? Also if it was written by an earlier request. */
+bool redis_script_recorded(const redisReply *);
 /* look: true for so long (ms; -1: without expiry). False: no, or the reply is an error. */
 bool redis_script_looked(const redisReply *, int64_t *left_ms);
 /* look, under shared_tag. */
@@ -192,7 +219,7 @@ enum redis_script_forgot {
     RF_CHANGED, /* it is the record of another one now */
     RF_RECORD   /* it is something else, of this type */
 };
-/* forget. */
+/* forget, forget_vote. */
 int redis_script_forgot(const redisReply *, enum redis_script_forgot *, const char **type);
 
 /* --------------------------------------------------------------------- values */
