@@ -98,8 +98,11 @@ void redlock_run_skip(struct redlock_backend *be, struct redlock_server *s, int 
                       const struct redlock_server *done)
 {
     struct redis_script_record r = {.text = done->run_text, .kept = done->run_kept};
+    /* Not the same text: each server has its own times. */
+    bool knows = s->raise == RAISE_NONE && s->answer == A_YES && s->has_run &&
+                 s->run.state == done->run.state && strcmp(s->run.token, done->run.token) == 0;
 
-    if (s->raise == RAISE_NONE && s->has_run && strcmp(s->run_text, done->run_text) == 0)
+    if (knows)
         (void)redis_script_leave(&be->script, &s->node.cmd, tag, be->value, "");
     else
         (void)redis_script_unvote_once(&be->script, &s->node.cmd, tag, be->value, "", 0, 0, &r);

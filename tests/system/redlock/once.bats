@@ -111,7 +111,7 @@ recorded() {
     run -65 run_t 5 "$DLOCK" --ttl 2 --once "$L" touch ran
     [[ $output != *$'\033'* ]]
     [ ! -e ran ] && rl_gone "$NAME"
-    on "1 2 3" del "$KEY"
+    on_all del "$KEY"
     runs
 }
 
