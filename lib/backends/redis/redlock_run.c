@@ -1,15 +1,20 @@
 /*
  * redlock_run.c - the run records of --once.
  *
- * Each server has a record, written only by a client that holds the lock there. Of several the newest counts: fencing
- * tokens tell which that is, because the servers' clocks differ. The age of a record is that by the clock of its server.
+ * Each server has a record, written only by a client that holds the lock there. Of several the end of the newest run
+ * counts: fencing tokens tell which that is, because the servers' clocks differ. The age of a record is that by the clock
+ * of its server.
  *
  * Why there is no second run after a success that a majority has recorded. The next client needs the votes of a majority,
  * so one of its voters has that record; the vote was given after the record was written, and between a vote and its end no
  * other client writes there. So the client sees the success before it writes anything: a vote changes no record, and only
  * a client that has the votes of a majority, and has found no success among them, records in the second round that its
- * run begins. That is the reason, too, why a newer "running" or "failed" beside an older success makes that one void: its
- * writer was allowed to run, because it asked for a success within a shorter time.
+ * run begins.
+ *
+ * Why "failed" with a higher token makes an older success void, and "running" does not. An end is written by clients that
+ * were granted the lock, and their tokens have the order of the grants: such a client had found no success within the time
+ * for which it asked. "running" may be left by a round whose second half has failed, and its token has no order with those
+ * of grants: a later grant by other servers may have a lower one.
  *
  * A success that fewer servers have recorded was not confirmed to its client (79). If it is found it counts all the same,
  * and whoever finds one gives it to those of its voters that have it not.
@@ -52,7 +57,7 @@ void redlock_run_read(struct redlock_backend *be, struct redlock_server *s, cons
 
 bool redlock_run_newer(const struct dlock_run *r, const struct dlock_run *than)
 {
-    return r->fence != than->fence ? r->fence > than->fence : r->end_ms > than->end_ms;
+    return r->fence > than->fence;
 }
 
 const struct redlock_server *redlock_run_success(const struct redlock_backend *be)
@@ -61,7 +66,8 @@ const struct redlock_server *redlock_run_success(const struct redlock_backend *b
 
     for (int i = 0; i < be->n && be->spec->once > 0; i++) {
         const struct redlock_server *s = &be->servers[i];
-        if (s->answer == A_YES && s->has_run && (!newest || redlock_run_newer(&s->run, &newest->run)))
+        if (s->answer == A_YES && s->has_run && s->run.state != DLOCK_RUN_RUNNING &&
+            (!newest || redlock_run_newer(&s->run, &newest->run)))
             newest = s;
     }
     return newest && run_record_skips(&newest->run, be->spec->once) ? newest : NULL;

@@ -256,7 +256,7 @@ int redlock_no_quorum(const struct redlock_backend *, struct dlock_error *);
 
 /* The server's vote: read the run record in the answer. Where something else is in its place, the vote does not count. */
 void redlock_run_read(struct redlock_backend *, struct redlock_server *, const redisReply *);
-/* Of one run, its end is newer than its begin. */
+/* Both have ended, or both have not. */
 bool redlock_run_newer(const struct dlock_run *, const struct dlock_run *than);
 /* Something else is in the place of that server's run record. */
 void redlock_run_foreign(const struct redlock_backend *, const struct redlock_server *,

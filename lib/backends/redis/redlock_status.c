@@ -179,21 +179,50 @@ static void choose(struct redlock_backend *be)
     be->status.at = be->status.nlisted = 0;
 }
 
-/* The newest run record of all servers, as be->run. False: there is none. */
-static bool find_run(struct redlock_backend *be)
+static bool run_of(const struct redlock_backend *be, int i, struct dlock_run *run)
 {
     struct redis_script_state s;
+    return state_of(be, i, &s) && run_record_parse(s.run, s.run_len, s.now_ms, run);
+}
+
+/* The newest record of runs that have ended, or of those that have not. False: there is none. */
+static bool newest_run(const struct redlock_backend *be, bool running, struct dlock_run *newest)
+{
     struct dlock_run run;
     bool found = false;
 
     for (int i = 0; i < be->n; i++) {
-        if (!state_of(be, i, &s) || !run_record_parse(s.run, s.run_len, s.now_ms, &run) ||
-            (found && !redlock_run_newer(&run, &be->run)))
+        if (!run_of(be, i, &run) || (run.state == DLOCK_RUN_RUNNING) != running ||
+            (found && !redlock_run_newer(&run, newest)))
             continue;
-        be->run = run;
+        *newest = run;
         found = true;
     }
     return found;
+}
+
+/* Has a majority recorded that the run has begun? Fewer servers may say so of one that was never granted the lock. */
+static bool has_begun(const struct redlock_backend *be, const struct dlock_run *began)
+{
+    struct dlock_run run;
+    int n = 0;
+
+    for (int i = 0; i < be->n; i++)
+        n += run_of(be, i, &run) && strcmp(run.token, began->token) == 0;
+    return n >= be->quorum;
+}
+
+/* The last run, as be->run. False: there is no record. */
+static bool find_run(struct redlock_backend *be)
+{
+    struct dlock_run began;
+    bool ended = newest_run(be, false, &be->run);
+
+    if (!newest_run(be, true, &began))
+        return ended;
+    if (!ended || (has_begun(be, &began) && redlock_run_newer(&began, &be->run)))
+        be->run = began;
+    return true;
 }
 
 /* For each server where something else is in its place. */
@@ -203,8 +232,7 @@ static void tell_foreign(struct redlock_backend *be)
     struct dlock_run run;
 
     for (int i = 0; i < be->n; i++)
-        if (state_of(be, i, &s) && s.run_len > 0 && redlock_may_notice(be) &&
-            !run_record_parse(s.run, s.run_len, s.now_ms, &run))
+        if (state_of(be, i, &s) && s.run_len > 0 && !run_of(be, i, &run) && redlock_may_notice(be))
             redlock_run_foreign(be, &be->servers[i], &events_add(&be->events, EV_NOTICE)->error);
 }
 

@@ -271,11 +271,10 @@ static bool fake_record(struct fake *f, const char *mine, const char *last)
         return false;
     if (who == NULL || !run_record_parse(text, strlen(text), now, &new))
         return unit_fail(UNIT_AT, "no record: %s", last);
-    bool own = some && strncmp(was.token, mine, DLOCK_TOKEN_LEN) == 0;
     bool same = some && strcmp(was.token, new.token) == 0;
     if (strcmp(f->value, mine) == 0 &&
-        (new.begin_ms == 0 || own || !some || was.fence < new.fence ||
-         (same && was.state == DLOCK_RUN_RUNNING))) {
+        (new.begin_ms == 0 || !some || was.fence < new.fence ||
+         was.state == DLOCK_RUN_RUNNING)) {
         if (new.begin_ms == 0) {
             new.begin_ms = same ? was.begin_ms : now;
             new.end_ms = new.state == DLOCK_RUN_RUNNING ? 0 : now;

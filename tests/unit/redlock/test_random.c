@@ -221,7 +221,7 @@ static void restart(struct fake *f)
     f->stopped = false;
     f->started = fake_clock;
     /* A record is on the disk; the lock is not. As the script begins anew: with the clock in microseconds. */
-    f->fence = fake_clock / 1000;
+    f->fence = (fake_clock + f->skew) / 1000;
 }
 
 static void fault(struct arena *a)
@@ -316,8 +316,8 @@ static bool all_open(struct arena *a)
     }
     a->f = a->c[0].w.f;
     for (int i = 0; i < a->n; i++) {
-        a->f[i].fence = fake_clock / 1000;
         a->f[i].skew = ((int64_t)below(11) - 5) * DLOCK_SEC;
+        a->f[i].fence = (fake_clock + a->f[i].skew) / 1000;
     }
     return true;
 }

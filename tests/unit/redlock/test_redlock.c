@@ -909,8 +909,8 @@ TEST(a_round_without_a_majority_changes_no_record)
     world_close(&w);
 }
 
-/* Its writer had the votes of a majority and may run: it asked for a success within a shorter time. */
-TEST(a_newer_run_makes_an_older_success_void)
+/* Its writer was granted the lock: it asked for a success within a shorter time. */
+TEST(a_newer_end_makes_an_older_success_void)
 {
     struct world w;
     REQUIRE(open_once(&w, 3));
@@ -919,6 +919,21 @@ TEST(a_newer_run_makes_an_older_success_void)
     w.f[2].stopped = true; /* the first two are the majority */
     REQUIRE(grant(&w));
     CHECK_INT(runs_say(&w, "running"), 2);
+    world_close(&w);
+}
+
+/* A round with a high token has left it behind, and was not granted: the grant after it has a lower one. */
+TEST(a_run_that_has_only_begun_makes_no_success_void)
+{
+    struct world w;
+    REQUIRE(open_once(&w, 3));
+    has_run(&w.f[0], "succeeded", 10, DLOCK_SEC);
+    has_run(&w.f[1], "running", 99, 2 * DLOCK_SEC);
+    w.f[2].stopped = true;
+    ACQUIRE(&w, false);
+    pass(&w, DLOCK_SEC);
+    CHECK_INT(w.ended.type, EV_SKIPPED);
+    CHECK_INT(runs_say(&w, "succeeded"), 2);
     world_close(&w);
 }
 

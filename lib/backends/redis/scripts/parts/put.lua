@@ -1,7 +1,8 @@
 -- put.lua - write the run record, if the lock is ours. last, from its third word on: for how long the record is kept (ms),
 -- and its text; with 0 as its begin both times are this server's.
 -- A client that skips its run gives the record of the success that it has found elsewhere. That stands in the place of an
--- older one, or of that of the client's own begin. What dlock has not written stays, and so does a newer record.
+-- older one, and of any that says 'running': we hold the lock, so that run has crashed, or has never got the lock. What dlock
+-- has not written stays, and so does the end of a newer run.
 -- include parts/run_read.lua
 local was, state, fence, token, begin = last_run()
 local record = string.match(last, '^%S+ %S+ %S+ (.*)$')
@@ -12,7 +13,7 @@ if value == ARGV[3] and was ~= false then
     record = head .. ' ' .. since .. ' ' .. (new == 'running' and '0' or digits(now)) .. ' ' .. tail
     was = nil -- what is there gives way
   end
-  if not was or token == string.match(ARGV[3], '^%x+') or tonumber(fence) < tonumber(number) or (token == by and state == 'running') then
+  if not was or state == 'running' or tonumber(fence) < tonumber(number) then
     redis.call('SET', once, record, 'PX', more[3])
     token, state = by, new
   end
