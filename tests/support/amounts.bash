@@ -18,6 +18,7 @@ redlock_chaos_grants   4000  300   20   at least
 memory_points             1    4    4   one of so many allocations fails
 call_points               1    3    3   one of so many system calls fails, or kills the keeper
 clock_rounds              3    1    1   jumps of the clock of a PostgreSQL server
+once_names           10000  300   60   of locks with --once, one run each
 once_crowd              50   50   12   processes that start one command with --once
 once_days               30   10    3   on which three hosts with other clocks start one job
 once_names           10000  300  100   records of --once that have expired, in PostgreSQL

@@ -252,9 +252,11 @@ static void try_now(struct redis_backend *be)
     be->claim = CLAIM_TRIED;
     be->queued = be->queued || subscribed(be);
     be->acquire.back_told = be->acquire.back;
+    const struct redis_script_more more = {.once = be->spec->once, .least = be->spec->min_hold};
     (void)redis_script_try(
         &be->script, &node->cmd, T_TRY, be->value, subscribed(be) ? be->acquire.id : "",
-        be->acquire.back ? be->acquire.ticket : 0, be->spec->ttl, be->restart_grace);
+        be->acquire.back ? be->acquire.ticket : 0, be->spec->ttl, be->restart_grace,
+        more.once > 0 || more.least > 0 ? &more : NULL);
     redis_conn_flush(&node->cmd);
 }
 
@@ -568,6 +570,22 @@ void redis_acquire_looked(struct redis_backend *be, int tag, const redisReply *r
     }
 }
 
+/* The server has taken us out of the queue, and has called the next waiter. */
+static void skipped(struct redis_backend *be, const struct redis_script_tried *t)
+{
+    struct dlock_error err;
+
+    be->queued = false;
+    if (t->status == RS_SKIPPED &&
+        run_record_parse(t->holder, t->holder_len, t->now_ms, &be->run)) {
+        wake_close(be);
+        redis_end(be, EV_SKIPPED)->run = &be->run;
+        return;
+    }
+    redis_foreign_record(be, &err, t->status == RS_RECORD ? t->holder : "string");
+    fail(be, &err);
+}
+
 /*
  * A grant counts by what the sentinels say afterwards: while a waiter waits, another master may have been promoted
  * behind a network that is cut. The round with which the connection for a first try began is near enough.
@@ -626,7 +644,10 @@ static void try_answered(struct redis_backend *be, struct redis_conn_reply *rep)
         fail(be, &err);
         return;
     }
-    not_granted(be, &t);
+    if (t.status == RS_SKIPPED || t.status == RS_RECORD)
+        skipped(be, &t);
+    else
+        not_granted(be, &t);
 }
 
 /* ---------------------------------------------------------------------- woken */

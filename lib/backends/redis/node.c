@@ -189,7 +189,7 @@ void redis_node_undo(struct redis_node *n, const struct redis_script *s, int tag
     n->undo.at = 0;
     n->undo.sent = n->undo.n;
     for (int i = 0; i < n->undo.n; i++)
-        redis_node_leave(n, s, tag, n->undo.value[i], "", asking);
+        redis_node_leave(n, s, tag, n->undo.value[i], "", asking, NULL);
 }
 
 void redis_node_undo_answered(struct redis_node *n, const redisReply *r)
@@ -204,13 +204,14 @@ void redis_node_undo_answered(struct redis_node *n, const redisReply *r)
 }
 
 void redis_node_leave(struct redis_node *n, const struct redis_script *s, int tag,
-                      const char *value, const char *id, bool asking)
+                      const char *value, const char *id, bool asking,
+                      const struct redis_script_more *more)
 {
     if (asking) {
         redis_node_asking(n);
-        (void)redis_script_drop(s, &n->cmd, tag, value);
+        (void)redis_script_drop(s, &n->cmd, tag, value, more);
     } else {
-        (void)redis_script_leave(s, &n->cmd, tag, value, id);
+        (void)redis_script_unvote(s, &n->cmd, tag, value, id, 0, more);
     }
 }
 

@@ -7,6 +7,7 @@
 
 #include "backends/networked.h"
 #include "route.h"
+#include "run_record.h"
 
 #define REDIS_CLAIM_SLACK (20 * DLOCK_MSEC) /* beyond what a waiter that was woken may take */
 
@@ -94,6 +95,8 @@ struct redis_backend {
         bool answer_lost; /* a release was sent and its answer never came */
     } release;
     struct {
+        enum dlock_ask what;
+        char token[DLOCK_TOKEN_LEN + 1]; /* ASK_FORGET */
         redisReply *listing; /* handed out entry by entry; NULL: none */
         size_t at;           /* the next entry; 0: the holder; then those that hold together */
         int place;
@@ -102,6 +105,7 @@ struct redis_backend {
 
     struct redis_checks checks;
     struct dlock_info info;
+    struct dlock_run run;
     struct event_queue events;
 };
 
@@ -185,7 +189,9 @@ void redis_renew(struct redis_backend *);
 void redis_release(struct redis_backend *, int64_t until);
 
 /* status.c */
-void redis_status(struct redis_backend *, enum dlock_ask);
+void redis_status(struct redis_backend *, enum dlock_ask, const char *arg);
+/* Something else, of this type, is in the place of the run record. */
+void redis_foreign_record(const struct redis_backend *, struct dlock_error *, const char *type);
 /* While there is a listing: its next entry, or EV_DONE. Returns 1. */
 int redis_status_next(struct redis_backend *, struct dlock_event *);
 

@@ -377,6 +377,13 @@ static void be_acquire(struct dlock_be *be, bool wait)
     redis_acquire(redis_of(be), wait);
 }
 
+/* The key expires, and no renewal of ours prolongs it once its value is another one. */
+static bool be_stays(struct dlock_be *be)
+{
+    (void)be;
+    return true;
+}
+
 static void be_renew(struct dlock_be *be)
 {
     redis_renew(redis_of(be));
@@ -400,8 +407,7 @@ static void be_release(struct dlock_be *dlock_be, int64_t until)
 
 static void be_ask(struct dlock_be *be, enum dlock_ask what, const char *arg)
 {
-    (void)arg;
-    redis_status(redis_of(be), what);
+    redis_status(redis_of(be), what, arg);
 }
 
 static const char *const schemes[] = {"redis", "rediss", "redis+unix", "redis+sentinel", NULL};
@@ -412,9 +418,10 @@ const struct dlock_backend dlock_backend_redis = {
     .name = "redis",
     .package = "dlock",
     .schemes = schemes,
-    .caps = CAP_SHARED | CAP_SLOTS | CAP_FENCE | CAP_LEASE | CAP_FIFO,
+    .caps = CAP_SHARED | CAP_SLOTS | CAP_FENCE | CAP_LEASE | CAP_FIFO | CAP_ONCE,
     .open = be_open,
     .acquire = be_acquire,
+    .stays = be_stays,
     .renew = be_renew,
     .release = be_release,
     .ask = be_ask,

@@ -71,7 +71,7 @@ static int read_spec(struct redlock_backend *be, struct dlock_error *err)
     /* The user who gives it says that no client has a larger ttl. */
     be->unheard_ttl = be->restart_grace < 0 ? REDLOCK_LONGEST_TTL : be->restart_grace;
     if (be->restart_grace < 0)
-        be->restart_grace = spec->ttl;
+        be->restart_grace = redlock_lease(spec);
     if (tls && (rc = tls_config_from_uri(spec, &be->tls, err)) != 0)
         return rc;
     if ((rc = redis_param_secret(spec, &be->secret, err)) != 0)
@@ -174,6 +174,7 @@ static void answered(struct redlock_backend *be, struct redlock_server *s,
         redlock_op_release.answered(be, s, rep);
         break;
     case K_STATUS:
+    case K_FORGET:
         redlock_op_status.answered(be, s, rep);
         break;
     case K_STALE:
@@ -251,6 +252,13 @@ static void be_acquire(struct dlock_be *be, bool wait)
     redlock_acquire(redlock_of(be), wait);
 }
 
+/* Each server's expiry keeps the lock. */
+static bool be_stays(struct dlock_be *be)
+{
+    (void)be;
+    return true;
+}
+
 static void be_renew(struct dlock_be *be)
 {
     redlock_renew(redlock_of(be));
@@ -272,8 +280,7 @@ static void be_release(struct dlock_be *dlock_be, int64_t until)
 
 static void be_ask(struct dlock_be *be, enum dlock_ask what, const char *arg)
 {
-    (void)arg;
-    redlock_status(redlock_of(be), what);
+    redlock_status(redlock_of(be), what, arg);
 }
 
 static const char *const schemes[] = {"redlock", "redlocks", NULL};
@@ -284,11 +291,12 @@ const struct dlock_backend dlock_backend_redlock = {
     .name = "redlock",
     .package = "dlock",
     .schemes = schemes,
-    .caps = CAP_SHARED | CAP_FENCE | CAP_LEASE,
+    .caps = CAP_SHARED | CAP_FENCE | CAP_LEASE | CAP_ONCE,
     .no_slots = "servers that each count by themselves let in too many (3 holders fit 2 slots on "
                 "3 servers)",
     .open = be_open,
     .acquire = be_acquire,
+    .stays = be_stays,
     .renew = be_renew,
     .release = be_release,
     .ask = be_ask,

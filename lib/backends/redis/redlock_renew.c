@@ -12,6 +12,15 @@
 
 /* ------------------------------------------------------------------------- renew */
 
+static void keep(struct redlock_backend *be, struct redlock_server *s, int tag, bool heal)
+{
+    s->answer = A_PENDING;
+    (void)redis_script_keep(&be->script, &s->node.cmd, tag, be->value,
+                            dlock_max(be->spec->ttl, redlock_stay(be)), be->fence, heal,
+                            be->restart_grace);
+    redis_conn_flush(&s->node.cmd);
+}
+
 void redlock_renew(struct redlock_backend *be)
 {
     redlock_begin(be, OP_RENEW);
@@ -19,12 +28,8 @@ void redlock_renew(struct redlock_backend *be)
     be->until = be->began + be->spec->op_timeout;
     for (int i = 0; i < be->n; i++) {
         struct redlock_server *s = &be->servers[i];
-        if (!redlock_reach(be, s, be->until))
-            continue;
-        s->answer = A_PENDING;
-        (void)redis_script_keep(&be->script, &s->node.cmd, REDLOCK_TAG(be->serial, K_RENEW),
-                                be->value, be->spec->ttl, be->fence, false, be->restart_grace);
-        redis_conn_flush(&s->node.cmd);
+        if (redlock_reach(be, s, be->until))
+            keep(be, s, REDLOCK_TAG(be->serial, K_RENEW), false);
     }
 }
 
@@ -91,11 +96,8 @@ static void not_ours(struct redlock_backend *be, struct redlock_server *s, const
         s->answer = A_BUSY;
         redis_script_holder(found, len, &s->info);
     } else if (was_valid && count_lost(be) < be->quorum) {
-        s->answer = A_PENDING;
         s->touched = true;
-        (void)redis_script_keep(&be->script, &s->node.cmd, REDLOCK_TAG(be->serial, K_HEAL),
-                                be->value, be->spec->ttl, be->fence, true, be->restart_grace);
-        redis_conn_flush(&s->node.cmd);
+        keep(be, s, REDLOCK_TAG(be->serial, K_HEAL), true);
     }
     /* The renewal has ended before this answer. */
     if (be->op == OP_NONE)
@@ -222,8 +224,7 @@ static void leave(struct redlock_backend *be, struct redlock_server *s)
         return;
     redlock_undo(be, s);
     s->answer = A_PENDING;
-    (void)redis_script_unvote(&be->script, &s->node.cmd, REDLOCK_TAG(be->serial, K_LEAVE),
-                              be->value, s->queued ? be->acquire.id : "", be->restart_grace);
+    redlock_run_end(be, s, REDLOCK_TAG(be->serial, K_LEAVE));
     redis_conn_flush(&s->node.cmd);
 }
 
@@ -246,7 +247,7 @@ void redlock_release(struct redlock_backend *be, int64_t until)
     be->until = until;
     for (int i = 0; i < be->n; i++) {
         struct redlock_server *s = &be->servers[i];
-        s->left = false;
+        s->left = s->recorded = false;
         if (s->touched)
             s->retry_at = 0; /* one more attempt at once, even after a failure a moment ago */
         if (be->value && concerned(be, s))
@@ -270,8 +271,10 @@ static void leave_answered(struct redlock_backend *be, struct redlock_server *s,
     } else if (redis_script_owned(rep->r, &ours, &found, &len) != 0) {
         redlock_misread(s, "a release");
         s->retry_at = redlock_now(be) + dlock_backoff_next(&s->pause, be->spec->env);
-    } else if (ours || s->left) {
+    } else if (ours || (s->recorded = redis_script_recorded(rep->r)) ||
+               (s->left && !redlock_run_must_record(be))) {
         s->answer = A_YES; /* left: an earlier release was served, its answer lost */
+        s->recorded = redis_script_recorded(rep->r);
     } else {
         s->loss = redis_script_forgotten(rep->r) ? LOSS_NONE : LOSS_GONE;
         s->answer = found ? A_BUSY : A_GONE;
@@ -339,6 +342,25 @@ static const struct dlock_error *forbidden(const struct redlock_backend *be)
     return why;
 }
 
+/* Is the end of the run recorded, as far as that is needed? */
+static bool is_recorded(const struct redlock_backend *be)
+{
+    int recorded = 0;
+    for (int i = 0; i < be->n; i++)
+        recorded += be->servers[i].recorded;
+    return recorded >= be->quorum || !redlock_run_must_record(be);
+}
+
+/* Could servers that have not answered yet record it? They are asked until the time is over. */
+static bool may_be_recorded(const struct redlock_backend *be)
+{
+    int hoped = 0;
+    for (int i = 0; i < be->n; i++)
+        hoped += be->servers[i].recorded || again(&be->servers[i]) ||
+                 be->servers[i].answer == A_PENDING || be->servers[i].answer == A_LATE;
+    return hoped >= be->quorum;
+}
+
 static int64_t release_patience(const struct redlock_backend *be)
 {
     return dlock_min(be->until, be->began + RELEASE_PATIENCE);
@@ -353,6 +375,20 @@ static int64_t release_wake_at(const struct redlock_backend *be)
         if (again(&be->servers[i]))
             at = dlock_min(at, be->servers[i].retry_at);
     return at;
+}
+
+static void tell_unclear(const struct redlock_backend *be, int answered, struct dlock_error *err)
+{
+    int recorded = 0;
+    for (int i = 0; i < be->n; i++)
+        recorded += be->servers[i].recorded;
+    if (is_recorded(be))
+        dlock_fail(err, DLOCK_EUNAVAIL, 0, "%s: %d of %d servers have answered the release",
+                   be->spec->uri->where, answered, be->n);
+    else
+        dlock_fail(err, DLOCK_EUNAVAIL, 0,
+                   "%s: %d of %d servers have recorded the end of the run, %d are needed",
+                   be->spec->uri->where, recorded, be->n, be->quorum);
 }
 
 static void release_step(struct redlock_backend *be, int64_t now)
@@ -376,16 +412,18 @@ static void release_step(struct redlock_backend *be, int64_t now)
     bool heard = !owed && (pending == 0 || !patient);
     /* It was ours on so many that the others are no majority; or it is gone everywhere. */
     bool clean = (answered >= be->quorum && yes > be->n - be->quorum) || answered == be->n;
-    if (lost >= be->quorum && heard) {
+    bool recorded = is_recorded(be);
+    if (!recorded && may_be_recorded(be) && now < be->until) {
+        leave_again(be, now);
+    } else if (lost >= be->quorum && heard) {
         say_lost(be, &err);
         end_release(be, DLOCK_REL_NOT_OURS, &err);
-    } else if (clean && heard) {
+    } else if (clean && heard && recorded) {
         end_release(be, DLOCK_REL_CLEAN, NULL);
     } else if (pending == 0 && (why = forbidden(be))) {
         end_release(be, DLOCK_REL_UNCLEAR, why);
     } else if ((answered >= be->quorum && heard) || now >= be->until) {
-        dlock_fail(&err, DLOCK_EUNAVAIL, 0, "%s: %d of %d servers have answered the release",
-                   be->spec->uri->where, answered, be->n);
+        tell_unclear(be, answered, &err);
         end_release(be, DLOCK_REL_UNCLEAR, &err);
     } else {
         leave_again(be, now);

@@ -7,6 +7,7 @@
 
 #include "backends/networked.h"
 #include "node.h"
+#include "run_record.h"
 
 #include <string.h>
 
@@ -33,7 +34,8 @@ enum redlock_kind {
     K_LEAVE,
     K_STATUS,
     K_TRACK,
-    K_MEMORY
+    K_MEMORY,
+    K_FORGET
 };
 #define REDLOCK_SERIALS 0x7ffffffu
 #define REDLOCK_TAG(serial, kind) ((int)(((serial)&REDLOCK_SERIALS) << 4 | (unsigned)(kind)))
@@ -48,7 +50,7 @@ enum redlock_answer {
     A_BUSY,    /* vote: held by others. renewal, release: another client holds it */
     A_GONE,    /* renewal, release: there is no lock */
     A_GRACE,   /* vote: not up for long enough; it may have our value all the same */
-    A_TYPE,    /* foreign type */
+    A_TYPE,    /* foreign type, or no run record */
     A_REFUSED, /* an error reply */
     A_FAILED,  /* not reachable */
     A_LATE     /* still busy with earlier commands: not asked */
@@ -79,6 +81,13 @@ struct redlock_server {
     uint64_t holder; /* a digest of the holder's value, the same for all readers; 0: free */
     struct dlock_error error;
     struct dlock_info info; /* A_BUSY: the holder */
+
+    /* With --once: the run record there, as its vote told it. */
+    bool has_run;
+    struct dlock_run run;
+    char run_text[RUN_RECORD_MAX];
+    int64_t run_kept; /* for how long it stays there */
+    bool recorded;    /* release: the end of our run is recorded */
 
     int64_t from; /* when the request left that it has confirmed last for the value; 0: none */
     bool touched; /* the value may be there */
@@ -140,6 +149,9 @@ struct redlock_backend {
         uint64_t told_holder;
     } acquire;
     struct {
+        enum dlock_ask what;
+        char token[DLOCK_TOKEN_LEN + 1]; /* ASK_FORGET */
+        bool forgetting;                 /* the servers are asked to remove the record */
         redisReply *replies[REDLOCK_NODES];
         bool listing;     /* handed out entry by entry */
         redisReply *held; /* the one of replies that names the holder */
@@ -151,6 +163,7 @@ struct redlock_backend {
         int64_t left_ns;
     } status;
 
+    struct dlock_run run; /* of EV_SKIPPED, EV_RUN */
     struct dlock_info info;
     struct event_queue events;
 };
@@ -180,6 +193,16 @@ static inline struct dlock_event *redlock_end(struct redlock_backend *be, enum d
     be->op = OP_NONE;
     be->until = DLOCK_NEVER;
     return events_add(&be->events, type);
+}
+/* For how long a vote is asked: also what is told to others that wait for servers to forget nothing. */
+static inline int64_t redlock_lease(const struct dlock_spec *spec)
+{
+    return dlock_max(spec->ttl, spec->min_hold);
+}
+/* What is left of --min-hold. */
+static inline int64_t redlock_stay(const struct redlock_backend *be)
+{
+    return dlock_max(0, be->spec->hold->until - redlock_now(be));
 }
 /* A notice must not take the room of an event that ends an operation. */
 static inline bool redlock_may_notice(const struct redlock_backend *be)
@@ -229,6 +252,31 @@ int64_t redlock_wake_at(const struct redlock_backend *);
 /* "only 2 of 5 servers can be used, 3 are needed; WHY": fills err, returns its code. */
 int redlock_no_quorum(const struct redlock_backend *, struct dlock_error *);
 
+/* ----------------------------------------------------------------- redlock_run.c */
+
+/* The server's vote: read the run record in the answer. Where something else is in its place, the vote does not count. */
+void redlock_run_read(struct redlock_backend *, struct redlock_server *, const redisReply *);
+/* Both have ended, or both have not. */
+bool redlock_run_newer(const struct dlock_run *, const struct dlock_run *than);
+/* Something else is in the place of that server's run record. */
+void redlock_run_foreign(const struct redlock_backend *, const struct redlock_server *,
+                         struct dlock_error *);
+/* One of the voters, with the record of a success because of which our run is skipped; NULL: it may run. */
+const struct redlock_server *redlock_run_success(const struct redlock_backend *);
+/* Ask a voter to confirm its vote, and to record that the run begins. */
+void redlock_run_begin(struct redlock_backend *, struct redlock_server *, int tag);
+/* Give a vote back because of that success. A server that does not know it gets its record in the same step. */
+void redlock_run_skip(struct redlock_backend *, struct redlock_server *, int tag,
+                      const struct redlock_server *done);
+/* Release the lock there: record the end of the run, and let the lock stay held for what is left of --min-hold. */
+void redlock_run_end(struct redlock_backend *, struct redlock_server *, int tag);
+/* Must a majority confirm the record before the release counts? */
+static inline bool redlock_run_must_record(const struct redlock_backend *be)
+{
+    return be->claim == CLAIM_GRANTED && be->spec->once > 0 && be->spec->hold->ended &&
+           be->spec->hold->success;
+}
+
 /* ---------------------------------------------------------------- the operations */
 
 void redlock_acquire(struct redlock_backend *, bool wait);
@@ -237,7 +285,8 @@ void redlock_wait_close(struct redlock_backend *);
 void redlock_renew(struct redlock_backend *);
 /* The caller has cancelled what was under way. */
 void redlock_release(struct redlock_backend *, int64_t until);
-void redlock_status(struct redlock_backend *, enum dlock_ask);
+/* token: of ASK_FORGET. */
+void redlock_status(struct redlock_backend *, enum dlock_ask, const char *token);
 /* While there is a listing: its next entry, or EV_DONE. Returns 1. */
 int redlock_status_next(struct redlock_backend *, struct dlock_event *);
 void redlock_drop_listing(struct redlock_backend *);

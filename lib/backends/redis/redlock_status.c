@@ -1,8 +1,10 @@
 /*
  * redlock_status.c - status: the lock is held where a majority of the servers names the same holder, or the same reader.
+ * --forget asks the same first, for the newest run record; then all servers remove it, and what is older.
  */
 #include "redlock_servers.h"
 
+#include <stdio.h>
 #include <string.h>
 
 void redlock_drop_listing(struct redlock_backend *be)
@@ -21,13 +23,17 @@ static void fail(struct redlock_backend *be, const struct dlock_error *err)
     redlock_end(be, EV_FAILED)->error = *err;
 }
 
-void redlock_status(struct redlock_backend *be, enum dlock_ask what)
+void redlock_status(struct redlock_backend *be, enum dlock_ask what, const char *token)
 {
     struct dlock_error err = {0};
 
+    be->status.what = what;
+    be->status.forgetting = false;
+    snprintf(be->status.token, sizeof(be->status.token), "%s", token ? token : "");
+
     redlock_begin(be, OP_STATUS);
     be->until = be->began + be->spec->connect_timeout;
-    if (what != ASK_STATUS)
+    if (what != ASK_STATUS && what != ASK_FORGET)
         dlock_fail(&err, DLOCK_EUSAGE, 0, "not yet supported for redlock");
     else
         (void)redlock_check_peers(be, &err);
@@ -45,15 +51,33 @@ void redlock_status(struct redlock_backend *be, enum dlock_ask what)
     }
 }
 
+static void forgot(struct redlock_backend *be, struct redlock_server *s, const redisReply *r)
+{
+    enum redis_script_forgot what;
+    const char *type;
+
+    if (redis_script_forgot(r, &what, &type) != 0) {
+        redlock_misread(s, "a query");
+    } else if (what == RF_RECORD) {
+        s->answer = A_TYPE;
+        redlock_run_foreign(be, s, &s->error);
+    } else {
+        s->answer = what == RF_DONE ? A_YES : what == RF_BUSY ? A_BUSY : A_GONE;
+    }
+}
+
 static void answered(struct redlock_backend *be, struct redlock_server *s,
                      struct redis_conn_reply *rep)
 {
     struct redis_script_state state;
+    enum redlock_kind asked = be->status.forgetting ? K_FORGET : K_STATUS;
 
-    if (be->op != OP_STATUS || be->status.listing || rep->tag != REDLOCK_TAG(be->serial, K_STATUS))
+    if (be->op != OP_STATUS || be->status.listing || rep->tag != REDLOCK_TAG(be->serial, asked))
         return;
     if (s->node.cmd.auth_failed || rep->r->type == REDIS_REPLY_ERROR) {
         redlock_refused(be, s, rep->r);
+    } else if (be->status.forgetting) {
+        forgot(be, s, rep->r);
     } else if (redis_script_state(rep->r, &state) != 0) {
         redlock_misread(s, "a query");
     } else {
@@ -155,6 +179,141 @@ static void choose(struct redlock_backend *be)
     be->status.at = be->status.nlisted = 0;
 }
 
+static bool run_of(const struct redlock_backend *be, int i, struct dlock_run *run)
+{
+    struct redis_script_state s;
+    return state_of(be, i, &s) && run_record_parse(s.run, s.run_len, s.now_ms, run);
+}
+
+/* The newest record of runs that have ended, or of those that have not. False: there is none. */
+static bool newest_run(const struct redlock_backend *be, bool running, struct dlock_run *newest)
+{
+    struct dlock_run run;
+    bool found = false;
+
+    for (int i = 0; i < be->n; i++) {
+        if (!run_of(be, i, &run) || (run.state == DLOCK_RUN_RUNNING) != running ||
+            (found && !redlock_run_newer(&run, newest)))
+            continue;
+        *newest = run;
+        found = true;
+    }
+    return found;
+}
+
+/* Has a majority recorded that the run has begun? Fewer servers may say so of one that was never granted the lock. */
+static bool has_begun(const struct redlock_backend *be, const struct dlock_run *began)
+{
+    struct dlock_run run;
+    int n = 0;
+
+    for (int i = 0; i < be->n; i++)
+        n += run_of(be, i, &run) && strcmp(run.token, began->token) == 0;
+    return n >= be->quorum;
+}
+
+/* The last run, as be->run. False: there is no record. */
+static bool find_run(struct redlock_backend *be)
+{
+    struct dlock_run began;
+    bool ended = newest_run(be, false, &be->run);
+
+    if (!newest_run(be, true, &began))
+        return ended;
+    if (!ended || (has_begun(be, &began) && redlock_run_newer(&began, &be->run)))
+        be->run = began;
+    return true;
+}
+
+/* For each server where something else is in its place. */
+static void tell_foreign(struct redlock_backend *be)
+{
+    struct redis_script_state s;
+    struct dlock_run run;
+
+    for (int i = 0; i < be->n; i++)
+        if (state_of(be, i, &s) && s.run_len > 0 && !run_of(be, i, &run) && redlock_may_notice(be))
+            redlock_run_foreign(be, &be->servers[i], &events_add(&be->events, EV_NOTICE)->error);
+}
+
+static void list(struct redlock_backend *be)
+{
+    be->until = DLOCK_NEVER;
+    choose(be);
+    tell_foreign(be);
+    if (find_run(be))
+        events_add(&be->events, EV_RUN)->run = &be->run;
+}
+
+/* ------------------------------------------------------------------------- forget */
+
+static void fail_changed(struct redlock_backend *be)
+{
+    struct dlock_error err;
+    dlock_fail(&err, DLOCK_EBUSY, 0,
+               "%s: the record has changed: it is that of another run now (lock '%s')",
+               be->spec->uri->where, be->spec->uri->name);
+    fail(be, &err);
+}
+
+/* Does a majority name the run as the holder? */
+static bool goes_on(const struct redlock_backend *be)
+{
+    struct redis_script_state s;
+    int n = 0;
+
+    for (int i = 0; i < be->n; i++)
+        n += state_of(be, i, &s) && s.held && s.len > DLOCK_TOKEN_LEN &&
+             memcmp(s.value, be->run.token, DLOCK_TOKEN_LEN) == 0;
+    return be->run.state == DLOCK_RUN_RUNNING && n >= be->quorum;
+}
+
+/* The servers have told what they know: remove the record from all of them. */
+static void start_forget(struct redlock_backend *be)
+{
+    bool found = find_run(be);
+    if (found && strcmp(be->run.token, be->status.token) != 0) {
+        fail_changed(be);
+        return;
+    }
+    if (!found || goes_on(be)) {
+        redlock_drop_listing(be);
+        redlock_end(be, found ? EV_BUSY : EV_DONE);
+        return;
+    }
+    redlock_drop_listing(be);
+    be->status.forgetting = true;
+    be->patient_until = DLOCK_NEVER;
+    for (int i = 0; i < be->n; i++) {
+        struct redlock_server *s = &be->servers[i];
+        if (s->answer != A_YES && s->answer != A_PENDING)
+            continue;
+        s->answer = A_PENDING;
+        (void)redis_script_forget_vote(&be->script, &s->node.cmd,
+                                       REDLOCK_TAG(be->serial, K_FORGET), be->run.token,
+                                       be->run.fence);
+        redis_conn_flush(&s->node.cmd);
+    }
+}
+
+static void step_forget(struct redlock_backend *be, int64_t now)
+{
+    int yes = redlock_count(be, A_YES), pending = redlock_count(be, A_PENDING);
+    int answered = yes + redlock_count(be, A_BUSY) + redlock_count(be, A_GONE);
+    struct dlock_error err;
+
+    if (pending > 0 && now < be->until && redlock_patient(be, answered, now))
+        return;
+    if (yes >= be->quorum) {
+        redlock_end(be, EV_DONE);
+    } else if (answered >= be->quorum) {
+        fail_changed(be);
+    } else {
+        redlock_no_quorum(be, &err);
+        fail(be, &err);
+    }
+}
+
 static void step(struct redlock_backend *be, int64_t now)
 {
     int yes = redlock_count(be, A_YES), pending = redlock_count(be, A_PENDING);
@@ -162,9 +321,13 @@ static void step(struct redlock_backend *be, int64_t now)
 
     if (be->status.listing)
         return;
-    if (yes >= be->quorum && (pending == 0 || !redlock_patient(be, yes, now))) {
-        be->until = DLOCK_NEVER;
-        choose(be);
+    if (be->status.forgetting) {
+        step_forget(be, now);
+    } else if (yes >= be->quorum && (pending == 0 || !redlock_patient(be, yes, now))) {
+        if (be->status.what == ASK_FORGET)
+            start_forget(be);
+        else
+            list(be);
     } else if (yes < be->quorum && (pending == 0 || now >= be->until)) {
         redlock_no_quorum(be, &err);
         fail(be, &err);

@@ -379,9 +379,11 @@ static void fail_acquire(struct redlock_backend *be, const struct dlock_error *e
 static bool new_value(struct redlock_backend *be)
 {
     struct dlock_error err;
+    struct dlock_spec spec = *be->spec;
     int rc = dlock_token_new(be->spec->env, be->token);
     free(be->value);
-    be->value = rc == 0 ? redis_script_value(be->spec, be->token) : NULL;
+    spec.ttl = redlock_lease(be->spec);
+    be->value = rc == 0 ? redis_script_value(&spec, be->token) : NULL;
     if (be->value)
         return true;
     if (rc != 0)
@@ -411,8 +413,9 @@ static void ask_vote(struct redlock_backend *be, struct redlock_server *s, int64
     s->answer = A_PENDING;
     s->touched = true;
     s->queued = s->queued || in_queue;
-    (void)redis_script_vote(&be->script, &s->node.cmd, REDLOCK_TAG(be->serial, K_VOTE), be->value,
-                            in_queue ? be->acquire.id : "", be->spec->ttl, grace);
+    (void)(be->spec->once > 0 ? redis_script_vote_once : redis_script_vote)(
+        &be->script, &s->node.cmd, REDLOCK_TAG(be->serial, K_VOTE), be->value,
+        in_queue ? be->acquire.id : "", redlock_lease(be->spec), grace);
     redis_conn_flush(&s->node.cmd);
 }
 
@@ -460,13 +463,63 @@ void redlock_acquire(struct redlock_backend *be, bool wait)
         start_round(be);
 }
 
+/* --------------------------------------------------------------- the end of a round */
+
+static void give_back(struct redlock_backend *be, struct redlock_server *s,
+                      const struct redlock_server *done)
+{
+    int tag = REDLOCK_TAG(be->serial, K_UNDO);
+    s->undo_sent = true;
+    if (done)
+        redlock_run_skip(be, s, tag, done);
+    else
+        (void)redis_script_leave(&be->script, &s->node.cmd, tag, be->value, "");
+    redis_conn_flush(&s->node.cmd);
+}
+
+/* done: because a run has succeeded; else NULL. */
+static void give_votes_back(struct redlock_backend *be, const struct redlock_server *done)
+{
+    int64_t now = redlock_now(be);
+
+    be->until = dlock_max(be->until, now + UNDO_TIME);
+    /* As long as the round took, but for the time that young votes have waited for silent servers. */
+    int64_t took = dlock_min(now, be->patient_until) - be->began;
+    be->patient_until = now + dlock_max(UNDO_TIME, dlock_min(took, be->spec->op_timeout));
+    be->acquire.stage = ST_UNDO;
+    for (int i = 0; i < be->n; i++) {
+        struct redlock_server *s = &be->servers[i];
+        if (!s->touched || !redis_conn_is_open(&s->node.cmd))
+            continue;
+        if (!s->node.cmd.written) { /* the vote has never left */
+            redis_conn_close(&s->node.cmd);
+            s->touched = false;
+            continue;
+        }
+        give_back(be, s, done);
+    }
+}
+
+/* A majority has voted for us, and one of it knows of the run's success. */
+static void skip(struct redlock_backend *be, const struct redlock_server *done)
+{
+    be->run = done->run;
+    be->acquire.outcome = EV_SKIPPED;
+    outage_over(&be->acquire.out, &be->events);
+    give_votes_back(be, done);
+}
+
 /* ---------------------------------------------------------------------- answers */
 
 static void ask_raise(struct redlock_backend *be, struct redlock_server *s)
 {
+    int tag = REDLOCK_TAG(be->serial, K_RAISE);
     s->raise = RAISE_ASKED;
-    (void)redis_script_keep(&be->script, &s->node.cmd, REDLOCK_TAG(be->serial, K_RAISE), be->value,
-                            be->spec->ttl, be->fence, false, 0);
+    if (be->spec->once > 0)
+        redlock_run_begin(be, s, tag);
+    else
+        (void)redis_script_keep(&be->script, &s->node.cmd, tag, be->value, redlock_lease(be->spec),
+                                be->fence, false, 0);
     redis_conn_flush(&s->node.cmd);
 }
 
@@ -502,7 +555,9 @@ static void voted(struct redlock_backend *be, struct redlock_server *s,
         break;
     case RS_BUSY:
     case RS_CLAIM:
-    case RS_SLOTS: /* never asked for */
+    case RS_SLOTS:   /* never asked for */
+    case RS_SKIPPED: /* nor these */
+    case RS_RECORD:
         s->answer = A_BUSY;
         redis_script_holder(t->holder, t->holder_len, &s->info);
         /* Each server may name another reader, but they hold it together. A free lock is kept for a waiter. */
@@ -532,8 +587,11 @@ static void same_server(struct redlock_backend *be, struct redlock_server *s, bo
 /* One more than the majority, whose fence counters are being raised. */
 static void voted_late(struct redlock_backend *be, struct redlock_server *s)
 {
+    const struct redlock_server *done;
     if (s->up_ms < needed_ms(be, redlock_now(be)))
         discount(s);
+    else if ((done = redlock_run_success(be)))
+        skip(be, done);
     else
         ask_raise(be, s);
 }
@@ -564,6 +622,8 @@ static void vote_answered(struct redlock_backend *be, struct redlock_server *s,
     note_ttl(s, &t);
     if (current && be->acquire.stage != ST_UNDO) {
         voted(be, s, &t);
+        if (s->answer == A_YES && be->spec->once > 0)
+            redlock_run_read(be, s, rep->r);
         if (s->answer == A_YES)
             s->from = rep->sent;
         if (s->answer == A_YES && be->acquire.stage == ST_RAISE)
@@ -588,7 +648,7 @@ static void raise_answered(struct redlock_backend *be, struct redlock_server *s,
         redlock_refused(be, s, rep->r);
     } else if (redis_script_owned(rep->r, &ours, &found, &len) != 0) {
         redlock_misread(s, "a renewal");
-    } else if (ours) {
+    } else if (ours && (be->spec->once == 0 || redis_script_recorded(rep->r))) {
         s->raise = RAISE_DONE;
         s->from = rep->sent;
     } else {
@@ -599,13 +659,9 @@ static void raise_answered(struct redlock_backend *be, struct redlock_server *s,
 
 /* --------------------------------------------------------------------- outcomes */
 
-static void granted(struct redlock_backend *be)
+/* Those of the servers that have not voted for us. */
+static void leave_queues(struct redlock_backend *be)
 {
-    be->claim = CLAIM_GRANTED;
-    be->proven = true;
-    be->check = be->check == CHECK_NOT ? CHECK_DUE : be->check;
-    be->vote_serial = be->serial;
-    outage_over(&be->acquire.out, &be->events);
     for (int i = 0; i < be->n; i++) {
         struct redlock_server *s = &be->servers[i];
         /* "-" is no client's value: this only takes us out of the queue. */
@@ -615,10 +671,21 @@ static void granted(struct redlock_backend *be)
             redis_conn_flush(&s->node.cmd);
         }
         s->queued = false;
-        /* A vote on a lost connection belongs to the lock now: the release undoes it, and its answer counts. */
-        redis_node_forget(&s->node, be->value);
     }
     redlock_wait_close(be);
+}
+
+static void granted(struct redlock_backend *be)
+{
+    be->claim = CLAIM_GRANTED;
+    be->proven = true;
+    be->check = be->check == CHECK_NOT ? CHECK_DUE : be->check;
+    be->vote_serial = be->serial;
+    outage_over(&be->acquire.out, &be->events);
+    leave_queues(be);
+    /* A vote on a lost connection belongs to the lock now: the release undoes it, and its answer counts. */
+    for (int i = 0; i < be->n; i++)
+        redis_node_forget(&be->servers[i].node, be->value);
     struct dlock_event *ev = redlock_end(be, EV_GRANTED);
     ev->from = redlock_from(be);
     ev->ttl = be->spec->ttl;
@@ -628,6 +695,11 @@ static void granted(struct redlock_backend *be)
 
 static void start_raise(struct redlock_backend *be)
 {
+    const struct redlock_server *done = redlock_run_success(be);
+    if (done) {
+        skip(be, done);
+        return;
+    }
     be->acquire.stage = ST_RAISE;
     int64_t until = redlock_now(be) + be->spec->op_timeout;
     be->until = be->acquire.first ? dlock_min(be->until, until) : until;
@@ -692,31 +764,11 @@ static enum dlock_ev judge(struct redlock_backend *be)
 
 static void round_failed(struct redlock_backend *be)
 {
-    int64_t now = redlock_now(be);
     be->acquire.outcome = judge(be);
-    if (be->acquire.outcome == EV_FAILED) {
+    if (be->acquire.outcome == EV_FAILED)
         fail_acquire(be, &be->acquire.why); /* the release that follows undoes it */
-        return;
-    }
-    be->until = dlock_max(be->until, now + UNDO_TIME);
-    /* As long as the round took, but for the time that young votes have waited for silent servers. */
-    int64_t took = dlock_min(now, be->patient_until) - be->began;
-    be->patient_until = now + dlock_max(UNDO_TIME, dlock_min(took, be->spec->op_timeout));
-    be->acquire.stage = ST_UNDO;
-    for (int i = 0; i < be->n; i++) {
-        struct redlock_server *s = &be->servers[i];
-        if (!s->touched || !redis_conn_is_open(&s->node.cmd))
-            continue;
-        if (!s->node.cmd.written) { /* the vote has never left */
-            redis_conn_close(&s->node.cmd);
-            s->touched = false;
-            continue;
-        }
-        s->undo_sent = true;
-        (void)redis_script_leave(&be->script, &s->node.cmd, REDLOCK_TAG(be->serial, K_UNDO),
-                                 be->value, "");
-        redis_conn_flush(&s->node.cmd);
-    }
+    else
+        give_votes_back(be, NULL);
 }
 
 /* ------------------------------------------------------------------------ pauses */
@@ -803,6 +855,9 @@ static void undone(struct redlock_backend *be)
     }
     if (be->acquire.outcome == EV_WAITING) {
         pause_round(be);
+    } else if (be->acquire.outcome == EV_SKIPPED) {
+        leave_queues(be);
+        redlock_end(be, EV_SKIPPED)->run = &be->run;
     } else if (be->acquire.outcome == EV_BUSY) {
         tell_grace(be);
         redlock_end(be, EV_BUSY)->info = be->acquire.holder ? &be->acquire.holder->info : NULL;

@@ -42,6 +42,12 @@ static void close_useless(struct redis_backend *be, const redisReply *r)
     redis_node_close(&be->node);
 }
 
+/* What is left of --min-hold. */
+static int64_t min_hold_left(const struct redis_backend *be)
+{
+    return be->spec->min_hold == 0 ? 0 : dlock_max(0, be->spec->hold->until - redis_now(be));
+}
+
 /* ---------------------------------------------------------------------- renew */
 
 static void send_renew(struct redis_backend *be)
@@ -53,7 +59,9 @@ static void send_renew(struct redis_backend *be)
     redis_route_connect(&be->route, cmd, be->until);
     if (redis_cluster_asks(&be->route))
         redis_node_asking(&be->node);
-    (void)redis_script_renew(&be->script, cmd, T_RENEW, be->value, be->spec->ttl);
+    /* With --min-hold the lock must stay held even if this was the last word of ours. */
+    (void)redis_script_renew(&be->script, cmd, T_RENEW, be->value,
+                             dlock_max(be->spec->ttl, min_hold_left(be)));
     redis_conn_flush(cmd);
 }
 
@@ -204,15 +212,41 @@ static void end_release(struct redis_backend *be, enum dlock_how how, const stru
     outage_none(&be->out);
 }
 
+/* What the end of a hold has to do besides. NULL: nothing; what was only tried leaves its record as it is. */
+static const struct redis_script_more *end_of_hold(const struct redis_backend *be,
+                                                   struct redis_script_more *more)
+{
+    struct dlock_run run = {0};
+
+    if (be->claim != CLAIM_GRANTED || (be->spec->once == 0 && min_hold_left(be) == 0))
+        return NULL;
+    if (be->spec->once > 0)
+        run_record_end(be->spec, &run);
+    *more = (struct redis_script_more){
+        .once = be->spec->once,
+        .least = min_hold_left(be),
+        .state = run.state,
+        .status = run.status,
+    };
+    return more;
+}
+
+/* A success counts as recorded only if the server has said so. */
+static bool must_record(const struct redis_backend *be)
+{
+    return be->spec->once > 0 && be->spec->hold->ended && be->spec->hold->success;
+}
+
 /* Requests are served in order, so this goes out behind those without an answer and undoes them too. */
 static void send_leave(struct redis_backend *be)
 {
     bool asking = redis_cluster_asks(&be->route);
+    struct redis_script_more more;
 
     redis_route_connect(&be->route, &be->node.cmd, be->release.until);
     redis_node_undo(&be->node, &be->script, T_UNDO, asking);
     redis_node_leave(&be->node, &be->script, T_LEAVE, be->value, be->queued ? be->acquire.id : "",
-                     asking);
+                     asking, end_of_hold(be, &more));
     redis_conn_flush(&be->node.cmd);
 }
 
@@ -301,7 +335,10 @@ static void leave_answered(struct redis_backend *be, struct redis_conn_reply *re
         dlock_fail(&err, DLOCK_EUNAVAIL, 0, "%s: an earlier, unanswered try could not be undone",
                    redis_where(be));
         leave_later(be, &err);
-    } else if (ours || (granted && be->release.answer_lost)) {
+    } else if (redis_script_unrecorded(r)) {
+        redis_foreign_record(be, &err, redis_script_unrecorded(r));
+        end_release(be, DLOCK_REL_UNCLEAR, &err);
+    } else if (ours || (granted && be->release.answer_lost && !must_record(be))) {
         end_release(be, DLOCK_REL_CLEAN, NULL);
     } else if (granted) {
         name_found(be, &err, found, len,

@@ -8,6 +8,7 @@
 #include "script.h"
 
 #include "redis_scripts.h"
+#include "run_record.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -15,6 +16,8 @@
 #include <string.h>
 
 #define INVALIDATE "__redis__:invalidate"
+#define OVER " over=1"         /* behind the value of a holder that has released the lock */
+#define LAST 128               /* bytes of the last argument of a script */
 #define SHARED "dlock:shared:" /* NAME, while it has shared holders or those of slots */
 
 /* ------------------------------------------------------------------ the names */
@@ -73,20 +76,45 @@ static bool is_alone(const char *value)
     return value[0] != 's' && value[0] != 'n';
 }
 
-static const char *msec(char buf[24], int64_t ns)
+static const char *msec(char *buf, int64_t ns)
 {
     /* Rounded up: the server's lease must not be shorter than the core's. */
     snprintf(buf, 24, "%lld", (long long)((ns + DLOCK_MSEC - 1) / DLOCK_MSEC));
     return buf;
 }
 
-int redis_script_try(const struct redis_script *s, struct redis_conn *c, int tag, const char *value,
-                     const char *id, int64_t ticket, int64_t ttl, int64_t grace)
+/* The last argument of a try: scripts/parts/begin.lua. */
+static const char *grant_words(char buf[LAST], int64_t grace, const struct redis_script_more *x)
 {
-    char t[24], g[24], back[REDIS_SCRIPT_KIND + DLOCK_TOKEN_LEN + 24];
-    const char *more[] = {value, ticket > 0 ? back : id, msec(t, ttl), msec(g, grace)};
+    char g[24], once[24], least[24];
+    if (!x)
+        return msec(buf, grace);
+    snprintf(buf, LAST, "%s %s %s", msec(g, grace), msec(once, x->once), msec(least, x->least));
+    return buf;
+}
+
+/* That of a release: scripts/parts/finish.lua. */
+static const char *end_words(char buf[LAST], int64_t grace, const struct redis_script_more *x)
+{
+    char g[24], least[24], kept[24];
+    if (!x)
+        return msec(buf, grace);
+    int n = snprintf(buf, LAST, "%s %s", msec(g, grace), msec(least, x->least));
+    if (x->once > 0)
+        snprintf(buf + n, LAST - (size_t)n, " %s %d %s", run_record_state(x->state), x->status,
+                 msec(kept, x->once));
+    return buf;
+}
+
+int redis_script_try(const struct redis_script *s, struct redis_conn *c, int tag, const char *value,
+                     const char *id, int64_t ticket, int64_t ttl, int64_t grace,
+                     const struct redis_script_more *x)
+{
+    char t[24], last[LAST], back[REDIS_SCRIPT_KIND + DLOCK_TOKEN_LEN + 24];
+    const char *more[] = {value, ticket > 0 ? back : id, msec(t, ttl), grant_words(last, grace, x)};
+    const char *plain = is_alone(value) ? lua_try_alone : lua_try;
     snprintf(back, sizeof(back), "%s@%lld", id, (long long)ticket);
-    return eval(s, c, tag, is_alone(value) ? lua_try_alone : lua_try, 4, more);
+    return eval(s, c, tag, x ? lua_try_once : plain, 4, more);
 }
 
 int redis_script_vote(const struct redis_script *s, struct redis_conn *c, int tag,
@@ -115,17 +143,60 @@ int redis_script_renew(const struct redis_script *s, struct redis_conn *c, int t
 }
 
 int redis_script_unvote(const struct redis_script *s, struct redis_conn *c, int tag,
-                        const char *value, const char *id, int64_t grace)
+                        const char *value, const char *id, int64_t grace,
+                        const struct redis_script_more *x)
 {
-    char g[24];
-    const char *more[] = {value, id, msec(g, grace)};
-    return eval(s, c, tag, is_alone(value) ? lua_leave_alone : lua_leave, 3, more);
+    char last[LAST];
+    const char *more[] = {value, id, end_words(last, grace, x)};
+    const char *plain = is_alone(value) ? lua_leave_alone : lua_leave;
+    return eval(s, c, tag, x ? lua_leave_once : plain, 3, more);
+}
+
+int redis_script_vote_once(const struct redis_script *s, struct redis_conn *c, int tag,
+                           const char *value, const char *id, int64_t ttl, int64_t grace)
+{
+    char t[24], g[24];
+    const char *more[] = {value, id, msec(t, ttl), msec(g, grace)};
+    return eval(s, c, tag, lua_vote_once, 4, more);
+}
+
+/* The last argument of a script that may write a run record. */
+static const char *with_record(char *buf, size_t size, const char *before,
+                               const struct redis_script_record *r)
+{
+    char kept[24];
+    snprintf(buf, size, "%s%s%s%s%s", before, r ? " " : "", r ? msec(kept, r->kept) : "",
+             r ? " " : "", r ? r->text : "");
+    return buf;
+}
+
+int redis_script_keep_once(const struct redis_script *s, struct redis_conn *c, int tag,
+                           const char *value, int64_t ttl, uint64_t fence,
+                           const struct redis_script_record *r)
+{
+    char t[24], f[24], last[RUN_RECORD_MAX + 64];
+    const char *more[] = {value, msec(t, ttl), f, "0", with_record(last, sizeof(last), "0 0", r)};
+    snprintf(f, sizeof(f), "%llu", (unsigned long long)fence);
+    return eval(s, c, tag, lua_keep_once, 5, more);
+}
+
+int redis_script_unvote_once(const struct redis_script *s, struct redis_conn *c, int tag,
+                             const char *value, const char *id, int64_t grace, int64_t stay,
+                             const struct redis_script_record *r)
+{
+    char g[24], rest[24], before[64], last[RUN_RECORD_MAX + 128];
+    snprintf(before, sizeof(before), "%s %s", msec(g, grace), msec(rest, stay));
+    const char *more[] = {value, id, with_record(last, sizeof(last), before, r)};
+    return eval(s, c, tag, lua_unvote_once, 3, more);
 }
 
 int redis_script_drop(const struct redis_script *s, struct redis_conn *c, int tag,
-                      const char *value)
+                      const char *value, const struct redis_script_more *x)
 {
-    return eval(s, c, tag, is_alone(value) ? lua_drop_alone : lua_drop, 1, &value);
+    char last[LAST];
+    const char *more[] = {value, end_words(last, 0, x)};
+    const char *plain = is_alone(value) ? lua_drop_alone : lua_drop;
+    return eval(s, c, tag, x ? lua_drop_once : plain, x ? 2 : 1, more);
 }
 
 /*
@@ -157,6 +228,30 @@ int redis_script_look_claim(const struct redis_script *s, struct redis_conn *c, 
 int redis_script_status(const struct redis_script *s, struct redis_conn *c, int tag)
 {
     return eval(s, c, tag, lua_status, 0, NULL);
+}
+
+int redis_script_forget(const struct redis_script *s, struct redis_conn *c, int tag,
+                        const char *token)
+{
+    char *key;
+    if (asprintf(&key, "%sonce", s->prefix) < 0)
+        return DLOCK_ENOMEM;
+    const char *argv[] = {"EVAL", lua_forget, "1", key, s->db, s->name, token};
+    size_t len[DLOCK_LEN(argv)];
+    for (size_t i = 0; i < DLOCK_LEN(argv); i++)
+        len[i] = strlen(argv[i]);
+    int rc = redis_conn_send(c, tag, DLOCK_LEN(argv), argv, len);
+    free(key);
+    return rc;
+}
+
+int redis_script_forget_vote(const struct redis_script *s, struct redis_conn *c, int tag,
+                             const char *token, uint64_t fence)
+{
+    char f[24];
+    const char *more[] = {token, f};
+    snprintf(f, sizeof(f), "%llu", (unsigned long long)fence);
+    return eval(s, c, tag, lua_forget_vote, 2, more);
 }
 
 /* -------------------------------------------------------------------- answers */
@@ -201,9 +296,9 @@ static int64_t clock_at(const redisReply *r, size_t i)
 
 int redis_script_tried(const redisReply *r, struct redis_script_tried *t)
 {
-    static const char *const words[] = {"granted", "busy",  "claim", "grace",
-                                        "type",    "twice", "slots"};
-    if (r->type != REDIS_REPLY_ARRAY || r->elements < 5 || r->elements > 9 ||
+    static const char *const words[] = {"granted", "busy",  "claim",   "grace", "type",
+                                        "twice",   "slots", "skipped", "record"};
+    if (r->type != REDIS_REPLY_ARRAY || r->elements < 5 || r->elements > 11 ||
         !is_string(r->element[0]) || !is_string(r->element[1]) ||
         r->element[2]->type != REDIS_REPLY_INTEGER || r->element[3]->type != REDIS_REPLY_INTEGER ||
         !is_string(r->element[4]))
@@ -227,6 +322,21 @@ int redis_script_tried(const redisReply *r, struct redis_script_tried *t)
         return t->status == RS_GRANTED && t->fence == 0 ? DLOCK_EPROTO : 0;
     }
     return DLOCK_EPROTO;
+}
+
+bool redis_script_voted_run(const redisReply *r, const char **text, size_t *len, int64_t *kept_ms)
+{
+    if (r->type != REDIS_REPLY_ARRAY || r->elements < 11 || !is_string(r->element[9]))
+        return false;
+    *text = r->element[9]->str;
+    *len = (size_t)r->element[9]->len;
+    *kept_ms = number_at(r, 10);
+    return true;
+}
+
+bool redis_script_recorded(const redisReply *r)
+{
+    return r->type == REDIS_REPLY_ARRAY && number_at(r, 3) == 1;
 }
 
 bool redis_script_looked(const redisReply *r, int64_t *left_ms)
@@ -264,10 +374,11 @@ int64_t redis_script_owned_at(const redisReply *r)
 
 int redis_script_state(const redisReply *r, struct redis_script_state *s)
 {
-    if (r->type != REDIS_REPLY_ARRAY || r->elements < 6 ||
+    if (r->type != REDIS_REPLY_ARRAY || r->elements < 7 ||
         r->element[0]->type != REDIS_REPLY_INTEGER || !is_string(r->element[1]) ||
         r->element[2]->type != REDIS_REPLY_INTEGER || r->element[3]->type != REDIS_REPLY_INTEGER ||
-        !is_string(r->element[4]) || r->element[5]->type != REDIS_REPLY_ARRAY)
+        !is_string(r->element[4]) || r->element[5]->type != REDIS_REPLY_ARRAY ||
+        !is_string(r->element[6]))
         return DLOCK_EPROTO;
     *s = (struct redis_script_state){
         .held = r->element[0]->integer != 0,
@@ -278,10 +389,27 @@ int redis_script_state(const redisReply *r, struct redis_script_state *s)
         .fence = to_fence(r->element[4]),
         .together = r->element[5]->element,
         .ntogether = r->element[5]->elements,
-        .waiters = r->element + 6,
-        .nwaiters = r->elements - 6,
+        .run = r->element[6]->str,
+        .run_len = (size_t)r->element[6]->len,
+        .waiters = r->element + 7,
+        .nwaiters = r->elements - 7,
     };
     return 0;
+}
+
+int redis_script_forgot(const redisReply *r, enum redis_script_forgot *what, const char **type)
+{
+    static const char *const words[] = {"done", "busy", "changed", "record"};
+    if (r->type != REDIS_REPLY_ARRAY || r->elements < 1 || !is_string(r->element[0]))
+        return DLOCK_EPROTO;
+    *type = r->elements > 1 && is_string(r->element[1]) ? r->element[1]->str : "";
+    for (size_t i = 0; i < DLOCK_LEN(words); i++) {
+        if (strcmp(words[i], r->element[0]->str) == 0) {
+            *what = (enum redis_script_forgot)i;
+            return 0;
+        }
+    }
+    return DLOCK_EPROTO;
 }
 
 /* --------------------------------------------------------------------- values */
@@ -360,6 +488,7 @@ void redis_script_holder(const char *value, size_t len, struct dlock_info *info)
         dlock_identity_parse(value + DLOCK_TOKEN_LEN + 1, len - DLOCK_TOKEN_LEN - 1, info)) {
         memcpy(info->token, value, DLOCK_TOKEN_LEN);
         info->token[DLOCK_TOKEN_LEN] = '\0';
+        info->over = len > strlen(OVER) && memcmp(value + len - strlen(OVER), OVER, strlen(OVER)) == 0;
     } else {
         info->mode = DLOCK_EXCLUSIVE;
         info->slots = 0;

@@ -5,7 +5,8 @@
  * of them share a cluster slot and no two names share a key):
  *   NAME           the value of an exclusive holder, "<token> <holder record> ttl=<ms>", PX ttl: excludes, and is
  *                  excluded by, each client that uses SET NX PX. Of shared holders and those of slots:
- *                  "dlock:shared:<epoch>"; the epoch is the token of the first of them, PX the latest expiry
+ *                  "dlock:shared:<epoch>"; the epoch is the token of the first of them, PX the latest expiry. A
+ *                  holder that has released the lock within its --min-hold: its value and " over=1"
  *   PREFIXholders:<epoch>
  *                  zset of these holders' values, "s:<token> ..." shared, "n3:<token> ..." one of 3 slots; scores:
  *                  scripts/parts/holders.lua. Expires with NAME
@@ -14,6 +15,7 @@
  *                  the waiter was called but did not retry: it stands behind the others until its next try). A waiter
  *                  whose entry is missing when it comes back gets it again with its old ticket
  *   PREFIXwaiters  hash: waiter id -> "<alive until, ms> <claim until, ms or 0> <record>"
+ *   PREFIXonce     the record of --once (run_record.h); expires one ttl after the writer's --once, counted from its last write
  *   PREFIXlongest  Redlock: the largest ttl of this epoch's shared holders, ms; expires after as long
  *   PREFIXclaim    exists while waiters that were called have a claim to the free lock (at most 1 s)
  * and the channel PREFIXwake:<waiter id>, on which the scripts publish
@@ -45,12 +47,24 @@ void redis_script_done(struct redis_script *);
 /* Each queues one EVAL under tag; the results are those of redis_conn_send. */
 
 /*
+ * --once and --min-hold: what a grant and the end of a hold do besides (ns). NULL: nothing, and then the scripts are
+ * shorter.
+ */
+struct redis_script_more {
+    int64_t once;  /* skip if a run has succeeded within this time; keep our record for as long; 0: no records */
+    int64_t least; /* the lock stays held for this long: from the grant; from the end of the hold */
+    enum dlock_run_state state; /* the end, with once: what is recorded */
+    int status;
+};
+
+/*
  * One try. id: of the waiter, which joins the queue where the lock is not granted; "": do not join. ticket: of a waiter
  * that comes back, so that it keeps its place; 0: none. Until a server that was started just now has heard of all its
  * waiters, it answers RS_GRACE to one that comes back.
  */
 int redis_script_try(const struct redis_script *, struct redis_conn *, int tag, const char *value,
-                     const char *id, int64_t ticket, int64_t ttl, int64_t grace);
+                     const char *id, int64_t ticket, int64_t ttl, int64_t grace,
+                     const struct redis_script_more *);
 /*
  * One server's vote (Redlock): as a try, but the first client that finds room gets it; the queue only says which waiter
  * is told of a release, and a shared client waits for an exclusive one before it. A value is sent to each server once.
@@ -65,18 +79,41 @@ int redis_script_keep(const struct redis_script *, struct redis_conn *, int tag,
                       int64_t ttl, uint64_t fence, bool heal, int64_t grace);
 /*
  * Delete the lock if it is ours, leave the queue (id: "" for not in it), call the next waiter. grace: the restart grace;
- * 0: the answer is never redis_script_forgotten.
+ * 0: the answer is never redis_script_forgotten. With more the answer is "ours", too, where an earlier such command has
+ * recorded the end.
  */
 int redis_script_unvote(const struct redis_script *, struct redis_conn *, int tag,
-                        const char *value, const char *id, int64_t grace);
+                        const char *value, const char *id, int64_t grace,
+                        const struct redis_script_more *);
 /* The same without a restart grace. */
 static inline int redis_script_leave(const struct redis_script *s, struct redis_conn *c, int tag,
                                      const char *value, const char *id)
 {
-    return redis_script_unvote(s, c, tag, value, id, 0);
+    return redis_script_unvote(s, c, tag, value, id, 0, NULL);
 }
+
+/* A run record (run_record.h) to be written. With 0 as its begin, its times are the server's. */
+struct redis_script_record {
+    const char *text;
+    int64_t kept; /* for so long */
+};
+/* vote of an exclusive client with --once: the answer tells the run record. */
+int redis_script_vote_once(const struct redis_script *, struct redis_conn *, int tag,
+                           const char *value, const char *id, int64_t ttl, int64_t grace);
+/* keep of a vote that is there; if it is ours the record is written in the same step. */
+int redis_script_keep_once(const struct redis_script *, struct redis_conn *, int tag,
+                           const char *value, int64_t ttl, uint64_t fence,
+                           const struct redis_script_record *);
+/*
+ * unvote; if it is ours, in the same step the record (NULL: none) is written, unless a newer one is there, and the lock
+ * stays held for so long (0: it is freed), but never for longer than before.
+ */
+int redis_script_unvote_once(const struct redis_script *, struct redis_conn *, int tag,
+                             const char *value, const char *id, int64_t grace, int64_t stay,
+                             const struct redis_script_record *);
 /* Delete the lock if it is ours, and leave the queue as it is. */
-int redis_script_drop(const struct redis_script *, struct redis_conn *, int tag, const char *value);
+int redis_script_drop(const struct redis_script *, struct redis_conn *, int tag, const char *value,
+                      const struct redis_script_more *);
 /* Extend the lease if the lock is ours. */
 int redis_script_renew(const struct redis_script *, struct redis_conn *, int tag, const char *value,
                        int64_t ttl);
@@ -86,8 +123,14 @@ int redis_script_renew(const struct redis_script *, struct redis_conn *, int tag
  */
 int redis_script_look(const struct redis_script *, struct redis_conn *, int tag, int shared_tag);
 int redis_script_look_claim(const struct redis_script *, struct redis_conn *, int tag);
-/* The holder and the waiters. */
+/* The holder, the waiters, the run record. */
 int redis_script_status(const struct redis_script *, struct redis_conn *, int tag);
+/* Remove the run record with this token. */
+int redis_script_forget(const struct redis_script *, struct redis_conn *, int tag,
+                        const char *token);
+/* The same on one of several servers, which may have an older record. */
+int redis_script_forget_vote(const struct redis_script *, struct redis_conn *, int tag,
+                             const char *token, uint64_t fence);
 
 /* -------------------------------------------------------------------- answers */
 
@@ -100,7 +143,9 @@ enum redis_script_status {
     RS_GRACE, /* free, but the server has not been up for long enough */
     RS_TYPE,  /* foreign type */
     RS_TWICE, /* vote: this server has voted for the value before */
-    RS_SLOTS  /* in use with another number of slots */
+    RS_SLOTS, /* in use with another number of slots */
+    RS_SKIPPED, /* with once: a run has succeeded; we have left, and the next waiter is called */
+    RS_RECORD   /* with once: something else is in the place of the record; the same */
 };
 
 struct redis_script_tried {
@@ -109,7 +154,8 @@ struct redis_script_tried {
     int64_t left_ms; /* of the lease, claim or grace; -1: a lock without expiry */
     int place;       /* in the queue; for a client that did not join: the place it would get */
     int slot; /* RS_GRANTED: which one, counted from 1, 0: not for slots. RS_SLOTS: their number */
-    const char *holder; /* the value, cut; for RS_TYPE the type. Belongs to the reply */
+    /* The value, cut; RS_TYPE, RS_RECORD: the type; RS_SKIPPED: the record. Belongs to the reply. */
+    const char *holder;
     size_t holder_len;
     int64_t now_ms; /* the server's clock, Unix; 0: unknown */
     int64_t
@@ -120,6 +166,10 @@ struct redis_script_tried {
 };
 /* try and vote. */
 int redis_script_tried(const redisReply *, struct redis_script_tried *);
+/* vote_once: the record's text and how long it is kept (ms; not above 0: no end is known). False: there is none. */
+bool redis_script_voted_run(const redisReply *, const char **text, size_t *len, int64_t *kept_ms);
+/* keep_once, unvote_once: is our record there now? Also if it was written by an earlier request. */
+bool redis_script_recorded(const redisReply *);
 /* look: true for so long (ms; -1: without expiry). False: no, or the reply is an error. */
 bool redis_script_looked(const redisReply *, int64_t *left_ms);
 /* look, under shared_tag. */
@@ -131,6 +181,17 @@ static inline bool redis_script_forgotten(const redisReply *r)
 {
     return r->elements > 0 && r->element[0]->type == REDIS_REPLY_INTEGER &&
            r->element[0]->integer == 2;
+}
+/*
+ * leave, unvote and drop with more: ours, but something else, of this type, is in the place of the run record. Nothing was
+ * written. NULL: no. Belongs to the reply.
+ */
+static inline const char *redis_script_unrecorded(const redisReply *r)
+{
+    return r->elements > 1 && r->element[0]->type == REDIS_REPLY_INTEGER &&
+                   r->element[0]->integer == 3 && r->element[1]->type == REDIS_REPLY_STRING
+               ? r->element[1]->str
+               : NULL;
 }
 /* The server's clock in the same answer, Unix ms; 0: unknown. */
 int64_t redis_script_owned_at(const redisReply *);
@@ -144,11 +205,22 @@ struct redis_script_state {
     redisReply *
         *together; /* strings: the shared holders and those of slots, for redis_script_together */
     size_t ntogether;
+    const char *run; /* the run record, "" if there is none; or the type of something else in its place */
+    size_t run_len;
     redisReply **waiters; /* strings: id, blank, and the format of the hash */
     size_t nwaiters;
 };
 /* status. */
 int redis_script_state(const redisReply *, struct redis_script_state *);
+
+enum redis_script_forgot {
+    RF_DONE, /* removed, or there was none */
+    RF_BUSY, /* that run goes on */
+    RF_CHANGED, /* it is the record of another one now */
+    RF_RECORD   /* it is something else, of this type */
+};
+/* forget, forget_vote. */
+int redis_script_forgot(const redisReply *, enum redis_script_forgot *, const char **type);
 
 /* --------------------------------------------------------------------- values */
 

@@ -1,7 +1,10 @@
 /*
- * status.c - the status of a lock: one script that only reads; its answer is handed out entry by entry.
+ * status.c - the status of a lock: one script that only reads; its answer is handed out entry by entry. And --forget, one
+ * script that removes the run record.
  */
 #include "operation.h"
+
+#include <stdio.h>
 
 static void send_query(struct redis_backend *be)
 {
@@ -11,7 +14,10 @@ static void send_query(struct redis_backend *be)
     redis_route_connect(&be->route, cmd, be->until);
     if (redis_cluster_asks(&be->route))
         redis_node_asking(&be->node);
-    (void)redis_script_status(&be->script, cmd, T_STATUS);
+    if (be->status.what == ASK_FORGET)
+        (void)redis_script_forget(&be->script, cmd, T_STATUS, be->status.token);
+    else
+        (void)redis_script_status(&be->script, cmd, T_STATUS);
     redis_conn_flush(cmd);
 }
 
@@ -26,7 +32,7 @@ static void fail(struct redis_backend *be, const struct dlock_error *err)
     redis_end(be, EV_FAILED)->error = *err;
 }
 
-void redis_status(struct redis_backend *be, enum dlock_ask what)
+void redis_status(struct redis_backend *be, enum dlock_ask what, const char *arg)
 {
     struct dlock_error err;
 
@@ -35,7 +41,9 @@ void redis_status(struct redis_backend *be, enum dlock_ask what)
     be->refused.code = 0;
     outage_none(&be->out);
     redis_cluster_begin(&be->route);
-    if (what == ASK_STATUS) {
+    be->status.what = what;
+    snprintf(be->status.token, sizeof(be->status.token), "%s", arg ? arg : "");
+    if (what == ASK_STATUS || what == ASK_FORGET) {
         send_query(be);
         return;
     }
@@ -54,6 +62,47 @@ static void failed(struct redis_backend *be, const struct dlock_error *err)
         fail(be, err);
 }
 
+void redis_foreign_record(const struct redis_backend *be, struct dlock_error *err, const char *type)
+{
+    char what[256];
+    snprintf(what, sizeof(what), "a %.32s at the key '%.180s%s'", type, be->script.prefix, "once");
+    (void)run_record_foreign(err, be->spec, what);
+}
+
+/* The run record of the listing. A holder is shown also where something else is in its place. */
+static void tell_run(struct redis_backend *be)
+{
+    const struct redis_script_state *s = &be->status.state;
+
+    if (s->run_len == 0)
+        return;
+    if (run_record_parse(s->run, s->run_len, s->now_ms, &be->run))
+        events_add(&be->events, EV_RUN)->run = &be->run;
+    else
+        redis_foreign_record(be, &events_add(&be->events, EV_NOTICE)->error, s->run);
+}
+
+/* True: the query has ended. False: err says why it has failed. */
+static bool forgot(struct redis_backend *be, const redisReply *r, struct dlock_error *err)
+{
+    enum redis_script_forgot what;
+    const char *type;
+
+    if (redis_script_forgot(r, &what, &type) != 0) {
+        dlock_fail(err, DLOCK_EPROTO, 0, "%s: unexpected answer to a query", redis_where(be));
+    } else if (what == RF_RECORD) {
+        redis_foreign_record(be, err, type);
+    } else if (what == RF_CHANGED) {
+        dlock_fail(err, DLOCK_EBUSY, 0,
+                   "%s: the record has changed: it is that of another run now (lock '%s')",
+                   redis_where(be), be->spec->uri->name);
+    } else {
+        redis_end(be, what == RF_BUSY ? EV_BUSY : EV_DONE);
+        return true;
+    }
+    return false;
+}
+
 static void answered(struct redis_backend *be, struct redis_conn_reply *rep)
 {
     redisReply *r = rep->r;
@@ -70,6 +119,9 @@ static void answered(struct redis_backend *be, struct redis_conn_reply *rep)
             redis_retry_later(be, &err);
             return;
         }
+    } else if (be->status.what == ASK_FORGET) {
+        if (forgot(be, r, &err))
+            return;
     } else if (redis_script_state(r, &be->status.state) != 0) {
         dlock_fail(&err, DLOCK_EPROTO, 0, "%s: unexpected answer to a query", redis_where(be));
     } else {
@@ -78,6 +130,7 @@ static void answered(struct redis_backend *be, struct redis_conn_reply *rep)
         rep->r = NULL;
         be->status.at = 0;
         be->status.place = 0;
+        tell_run(be);
         return;
     }
     fail(be, &err);

@@ -7,6 +7,7 @@ FAULT  pass           everything is passed on
        always-cut N   every connection is
        flip N         byte N of the replies on the first connection is another one
        late SECONDS   replies are passed on after so long
+       lose TEXT [N]  the answer to the N-th request with TEXT in it is lost, and its connection is cut (1)
 """
 import socket
 import sys
@@ -14,13 +15,24 @@ import threading
 import time
 
 port, fault = int(sys.argv[1]), sys.argv[2]
-n = float(sys.argv[3]) if len(sys.argv) > 3 else 0
+n = float(sys.argv[3]) if len(sys.argv) > 3 and fault != "lose" else 0
+text = sys.argv[3].encode() if fault == "lose" else None
+lost = []  # the number of the connection
+left = int(sys.argv[4]) if len(sys.argv) > 4 else 1
 count = 0
 
 
-def questions(client, server):
+def questions(client, server, number):
+    global left
+    asked = b""
     try:
         while data := client.recv(65536):
+            asked += data
+            if text and text in asked:
+                asked = b""
+                left -= 1
+                if left == 0:
+                    lost.append(number)
             server.sendall(data)
         server.shutdown(socket.SHUT_WR)
     except OSError:
@@ -33,6 +45,8 @@ def replies(client, server, number):
         while data := server.recv(65536):
             if fault == "late":
                 time.sleep(n)
+            if lost == [number]:
+                break
             if fault == "always-cut" or (fault == "cut" and number == 0):
                 client.sendall(data[: int(n) - done])
                 if done + len(data) >= n:
@@ -63,6 +77,6 @@ while True:
     c.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     s = socket.create_connection(("127.0.0.1", port))
     s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    threading.Thread(target=questions, args=(c, s), daemon=True).start()
+    threading.Thread(target=questions, args=(c, s, count), daemon=True).start()
     threading.Thread(target=replies, args=(c, s, count), daemon=True).start()
     count += 1

@@ -75,6 +75,17 @@ everything() {
     [ ! -s hold.log ] || fail "said: $(cat hold.log)"
 }
 
+# --once and --min-hold need no other rights.
+records() {
+    run -0 run_t 5 "$DLOCK" --ttl 1 --once --min-hold 100ms "$L" true
+    run -0 run_t 5 "$DLOCK" --ttl 1 --once "$L" touch ran
+    [ ! -e ran ]
+    run -0 run_t 5 "$DLOCK" --forget --yes "$L"
+    own hset "{$NAME}:dlock:once" f v
+    run -65 run_t 5 "$DLOCK" --ttl 1 --once "$L" touch ran
+    own unlink "{$NAME}:dlock:once"
+}
+
 # all_used CLI-WORD... -- RIGHT...: each right was made use of in the server that CLI-WORDs talk to.
 all_used() {
     local cli=() right stats
@@ -114,6 +125,7 @@ one_server() {
     # Exactly this, for a user who had none.
     own acl setuser runner "${words[@]}" >/dev/null
     everything $waiting
+    records
     no_complaint own
     all_used own -- "${words[@]}"
     # As the manual says: without +info all works, but for a warning and entries in the server's log.
@@ -150,6 +162,10 @@ one_server() {
     run -75 run_t 5 "$DLOCK" --status "$L"
     assert_out "1 of 1 slots"
     for i in "${pids[@]}"; do exits 0 5 "$i"; done
+    for i in -s '--slots 1'; do
+        # shellcheck disable=SC2086
+        run -0 run_t 5 "$DLOCK" $i --ttl 1 --min-hold 100ms "$L" true
+    done
     no_complaint own
     all_used own -- "${more[@]}"
 }

@@ -331,6 +331,49 @@ lie() {
     done
 }
 
+# The record is a key of its own. Where it is on the other node, the release waits, and frees nothing before it can write.
+# bats test_tags=slow
+@test "--once and --min-hold in every stage of a move" {
+    local stage
+    for stage in opened name once both; do
+        use 2
+        hold --ttl 4 --once
+        slot_open "$SLOT" 2 0
+        case $stage in name | both) slot_keys 2 0 "$N" ;; esac
+        case $stage in once | both) slot_keys 2 0 "{$N}:dlock:once" ;; esac
+        case $stage in
+        name | once)
+            : >go
+            redirected_or_refused
+            ;;
+        *) let_go ;;
+        esac
+        slot_shut "$SLOT" 2 0
+        exits 0 5 "$HOLDER"
+        [ ! -s hold.log ] || fail "$stage: $(cat hold.log)"
+        [[ $(ccli 0 get "{$N}:dlock:once") == "dlock-run1 succeeded 0 $(cat held) "* ]] || fail "$stage: $(ccli 0 get "{$N}:dlock:once")"
+        run_t 5 "$DLOCK" --once "$L" touch ran
+        [ ! -e ran ] || final "$stage: ran after a success"
+        run_t 5 "$DLOCK" --forget --yes "$L"
+        hold --ttl 2 --min-hold 1h
+        slot_open "$SLOT" 0 2
+        [ "$stage" = opened ] || slot_keys 0 2 "$N"
+        let_go
+        slot_shut "$SLOT" 0 2
+        [[ $(ccli 2 get "$N") == *" over=1" ]] || fail "$stage: $(ccli 2 get "$N")"
+        ccli 2 del "$N"
+        clean
+    done
+}
+# The first release was answered, by an error, and the lock is still ours.
+redirected_or_refused() {
+    local n
+    n=$(evals_all)
+    wait_for 5 eval '[ "$(evals_all)" -ge '$((n + 3))' ]'
+    pid_alive "$HOLDER"
+}
+evals_all() { echo $(($(evals 0) + $(evals 2) + $(evals 0 rejected_) + $(evals 2 rejected_))); }
+
 # ------------------------------------------------------------------ failover ---
 
 took_over() { is_master "$1" && ccli "$1" cluster info | grep -q cluster_state:ok; }

@@ -271,6 +271,29 @@ line_at() { [ "$(ncli "$1" zcard "{$NAME}:dlock:queue")" = "$2" ]; } # PORT WAIT
     [ "$(run_t 5 "$DLOCK" "$L" sh -c 'echo $DLOCK_FENCE')" -gt "$(cat held)" ]
 }
 
+has_run_at() { [[ $(ncli "$1" get "{$NAME}:dlock:once") == "dlock-run1 $2 "* ]]; }
+
+# bats test_tags=slow
+@test "a failover with the record replicated keeps it, before the end of the run and after" {
+    upset
+    hold --ttl 6 --once
+    wait_for 5 has_run_at "$REPLICA" running
+    scli "$S1" sentinel failover svc
+    wait_for 5 names_another
+    echo >go
+    ended 0 8
+    wait_for 5 has_run_at "$REPLICA" succeeded
+    sentinel_agree
+    wait_for 5 has_run_at "$MASTER" succeeded
+    scli "$S1" sentinel failover svc
+    wait_for 5 names_first
+    run -0 run_t 9 "$DLOCK" --once "$L" touch ran
+    [ ! -e ran ] || final "ran after a success"
+    run -0 run_t 5 "$DLOCK" --forget --yes "$L"
+    [ "$(ncli "$MASTER" exists "{$NAME}:dlock:once")" = 0 ]
+}
+names_first() { [ "$(sentinel_master)" = "$MASTER" ]; }
+
 @test "a failover without the key ends the hold at once" {
     upset
     # Cut off before anything is written, so that nothing is in its buffers.

@@ -234,14 +234,68 @@ TEST(holders_that_stand_together)
     CHECK(!together("5 x", &info));
     CHECK(!together("5 0 s:other", &info));
     redisReply *r =
-        parse("*6\r\n:1\r\n$1\r\nx\r\n:5\r\n:6\r\n$1\r\n7\r\n*2\r\n$1\r\na\r\n$1\r\nb\r\n");
+        parse("*7\r\n:1\r\n$1\r\nx\r\n:5\r\n:6\r\n$1\r\n7\r\n*2\r\n$1\r\na\r\n$1\r\nb\r\n$3\r\nrun\r\n");
     struct redis_script_state st;
     CHECK_INT(redis_script_state(r, &st), 0);
     CHECK_INT((int64_t)st.ntogether, 2);
     CHECK_INT((int64_t)st.nwaiters, 0);
+    CHECK_STR(st.run, "run");
+    CHECK_INT((int64_t)st.run_len, 3);
     freeReplyObject(r);
-    r = parse("*6\r\n:1\r\n$1\r\nx\r\n:5\r\n:6\r\n$1\r\n7\r\n$1\r\na\r\n");
-    CHECK_INT(redis_script_state(r, &st), DLOCK_EPROTO);
+    static const char *const odd[] = {
+        "*7\r\n:1\r\n$1\r\nx\r\n:5\r\n:6\r\n$1\r\n7\r\n$1\r\na\r\n$0\r\n\r\n",
+        "*6\r\n:1\r\n$1\r\nx\r\n:5\r\n:6\r\n$1\r\n7\r\n*0\r\n",
+        "*7\r\n:1\r\n$1\r\nx\r\n:5\r\n:6\r\n$1\r\n7\r\n*0\r\n:8\r\n",
+    };
+    for (size_t i = 0; i < DLOCK_LEN(odd); i++) {
+        r = parse(odd[i]);
+        CHECK_INT(redis_script_state(r, &st), DLOCK_EPROTO);
+        freeReplyObject(r);
+    }
+}
+
+TEST(a_holder_whose_run_is_over)
+{
+    static const char *const texts[] = {
+        "0123456789abcdef0123456789abcdef dlock1 pid=7 ttl=5 over=1",
+        "0123456789abcdef0123456789abcdef dlock1 pid=7 ttl=5",
+        "s:0123456789abcdef0123456789abcdef dlock1 pid=7 ttl=5 over=1",
+        " over=1",
+    };
+    static const bool over[] = {true, false, true, false};
+    for (size_t i = 0; i < DLOCK_LEN(texts); i++) {
+        struct dlock_info info;
+        redis_script_holder(texts[i], strlen(texts[i]), &info);
+        CHECK_INT(info.over, over[i]);
+        CHECK_INT(info.foreign, i == 3);
+        CHECK_INT(redis_script_ttl(texts[i], strlen(texts[i])), i == 3 ? 0 : 5);
+    }
+}
+
+TEST(answers_about_records)
+{
+    static const char *const words[] = {"done", "busy", "changed", "record"};
+    enum redis_script_forgot what;
+    const char *type;
+    char text[64];
+
+    for (size_t i = 0; i < DLOCK_LEN(words); i++) {
+        snprintf(text, sizeof(text), "*2\r\n$%zu\r\n%s\r\n$4\r\nhash\r\n", strlen(words[i]),
+                 words[i]);
+        redisReply *r = parse(text);
+        CHECK_INT(redis_script_forgot(r, &what, &type), 0);
+        CHECK_INT(what, (enum redis_script_forgot)i);
+        CHECK_STR(type, "hash");
+        freeReplyObject(r);
+    }
+    redisReply *r = parse("*1\r\n$4\r\nelse\r\n");
+    CHECK_INT(redis_script_forgot(r, &what, &type), DLOCK_EPROTO);
+    freeReplyObject(r);
+    r = parse("*3\r\n:3\r\n$4\r\nhash\r\n:5\r\n");
+    CHECK_STR(redis_script_unrecorded(r), "hash");
+    freeReplyObject(r);
+    r = parse("*3\r\n:1\r\n$4\r\nhash\r\n:5\r\n");
+    CHECK(!redis_script_unrecorded(r));
     freeReplyObject(r);
 }
 

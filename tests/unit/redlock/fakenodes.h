@@ -7,6 +7,7 @@
 #define FAKENODES_H
 
 #include "backend.h"
+#include "run_record.h"
 #include "unit.h"
 #include "uri.h"
 #include "util.h"
@@ -46,6 +47,8 @@ struct fake {
         int64_t ends;
     } readers[READERS_MAX]; /* shared holders: the key is theirs while there are some */
     int nreaders;
+    char run[RUN_RECORD_MAX]; /* the run record; "": none */
+    int64_t skew;             /* of its clock */
     int64_t started;          /* for the restart grace; 0: long ago */
     long long fence, left_ms; /* left_ms: of another client's lock */
     long long longest_ms;     /* the largest ttl of other waiters */
@@ -244,6 +247,63 @@ static void fake_read_vote(struct fake *f, int fd, char **argv)
     }
 }
 
+/* --------------------------------------------------------------- --once, --min-hold */
+
+/* The words of the last argument before the run record. */
+static const char *fake_words(const char *last, int n, long long *words)
+{
+    for (int i = 0; i < n; i++) {
+        char *end;
+        words[i] = strtoll(last, &end, 10);
+        last = end + (*end == ' ');
+    }
+    return last;
+}
+
+/* As scripts/parts/put.lua: mine is the value. True: our record is there. */
+static bool fake_record(struct fake *f, const char *mine, const char *last)
+{
+    struct dlock_run was, new;
+    long long words[3], now = 1790000000000 + (fake_clock + f->skew) / DLOCK_MSEC;
+    const char *text = fake_words(last, 3, words), *who = strstr(text, " dlock1");
+    bool some = run_record_parse(f->run, strlen(f->run), now, &was);
+    if (f->run[0] != '\0' && !some)
+        return false;
+    if (who == NULL || !run_record_parse(text, strlen(text), now, &new))
+        return unit_fail(UNIT_AT, "no record: %s", last);
+    bool same = some && strcmp(was.token, new.token) == 0;
+    if (strcmp(f->value, mine) == 0 &&
+        (new.begin_ms == 0 || !some || was.fence < new.fence ||
+         was.state == DLOCK_RUN_RUNNING)) {
+        if (new.begin_ms == 0) {
+            new.begin_ms = same ? was.begin_ms : now;
+            new.end_ms = new.state == DLOCK_RUN_RUNNING ? 0 : now;
+        }
+        (void)run_record_format(&new, who + 1, f->run, sizeof(f->run));
+        return true;
+    }
+    return same && was.state == new.state;
+}
+
+/* As scripts/unvote_once.lua. */
+static void fake_unvote(struct fake *f, int fd, const char *mine, const char *last)
+{
+    long long words[2];
+    bool recorded = *fake_words(last, 2, words) != '\0' && fake_record(f, mine, last);
+    int64_t ends = fake_clock + words[1] * DLOCK_MSEC;
+    if (f->value[0] != '\0' && strcmp(f->value, mine) == 0) {
+        strcat(f->value, " over=1");
+        f->ends = f->ends != 0 && f->ends < ends ? f->ends : ends;
+        if (words[1] == 0)
+            f->value[0] = '\0';
+        fake_say(fd, "*4\r\n:1\r\n$-1\r\n:1\r\n:%d\r\n", recorded);
+    } else if (f->value[0] != '\0') {
+        fake_say(fd, "*4\r\n:0\r\n" BULK ":1\r\n:%d\r\n", strlen(f->value), f->value, recorded);
+    } else {
+        fake_say(fd, "*4\r\n:0\r\n$-1\r\n:1\r\n:%d\r\n", recorded);
+    }
+}
+
 /* The scripts for a reader. */
 static void fake_serve_reader(struct fake *f, int fd, enum fake_kind kind, char **argv)
 {
@@ -275,6 +335,7 @@ static void fake_serve(struct fake *f, struct fake_conn *c, char **argv, int arg
     const char *mine = argc > 6 ? argv[6] : "";
     fake_expire(f);
     bool ours = f->value[0] != '\0' && strcmp(f->value, mine) == 0;
+    bool runs = argc > 1 && strstr(argv[1], "last_run") != NULL && kind != F_STATUS;
     long long up_ms = fake_up_ms(f);
 
     f->served[kind]++;
@@ -282,6 +343,8 @@ static void fake_serve(struct fake *f, struct fake_conn *c, char **argv, int arg
         fake_other(c, argv, argc);
     } else if (f->error != NULL) {
         fake_say(fd, "-%s\r\n", f->error);
+    } else if (kind == F_LEAVE && runs) {
+        fake_unvote(f, fd, mine, argv[8]);
     } else if (strncmp(mine, "s:", 2) == 0) {
         fake_serve_reader(f, fd, kind, argv);
     } else if (kind == F_STATUS) {
@@ -305,17 +368,25 @@ static void fake_serve(struct fake *f, struct fake_conn *c, char **argv, int arg
         snprintf(f->value, sizeof(f->value), "%s", mine);
         f->ends = fake_clock + atoll(argv[8]) * DLOCK_MSEC;
         int len = snprintf(fence, sizeof(fence), "%lld", ++f->fence);
-        fake_say(
-            fd,
-            "*8\r\n$7\r\ngranted\r\n$%d\r\n%s\r\n:1000\r\n:0\r\n$0\r\n\r\n:1\r\n:%lld\r\n:%lld\r\n",
-            len, fence, up_ms, f->longest_ms);
+        fake_say(fd,
+                 "*%d\r\n$7\r\ngranted\r\n$%d\r\n%s\r\n:1000\r\n:0\r\n$0\r\n\r\n:%" PRId64
+                 "\r\n:%lld\r\n:%lld\r\n",
+                 runs ? 11 : 8, len, fence,
+                 1790000000000 + (fake_clock + f->skew) / DLOCK_MSEC, up_ms, f->longest_ms);
+        if (runs && f->run[0] == '\0')
+            fake_say(fd, ":0\r\n$-1\r\n:-2\r\n");
+        else if (runs)
+            fake_say(fd, ":0\r\n" BULK ":60000\r\n", strlen(f->run), f->run);
         f->granted++;
     } else if (kind == F_KEEP &&
                (ours || (f->value[0] == '\0' && f->nreaders == 0 && argv[9][0] == '1'))) {
         snprintf(f->value, sizeof(f->value), "%s", mine);
         f->ends = fake_clock + atoll(argv[7]) * DLOCK_MSEC;
         f->fence = atoll(argv[8]) > f->fence ? atoll(argv[8]) : f->fence;
-        fake_say(fd, "*3\r\n:1\r\n$-1\r\n:1\r\n");
+        if (runs)
+            fake_say(fd, "*4\r\n:1\r\n$-1\r\n:1\r\n:%d\r\n", fake_record(f, mine, argv[10]));
+        else
+            fake_say(fd, "*3\r\n:1\r\n$-1\r\n:1\r\n");
     } else if (kind == F_LEAVE && ours) {
         f->value[0] = '\0';
         fake_say(fd, "*3\r\n:1\r\n$-1\r\n:1\r\n");
@@ -393,6 +464,7 @@ static bool fake_step(struct fake *f)
 
 static const char *fake_params = ""; /* of the URI, from '?' on */
 static enum dlock_mode fake_mode = DLOCK_EXCLUSIVE;
+static int64_t fake_once; /* for the next client */
 
 struct world {
     struct fake f[NODES_MAX];
@@ -400,6 +472,7 @@ struct world {
     struct dlock_uri *uri;
     struct dlock_spec spec;
     struct dlock_identity identity;
+    struct dlock_hold hold;
     struct dlock_peer peers[NODES_MAX];
     struct dlock_be *be;
     struct dlock_event ended; /* the ending event, or LOST; EV_NONE: none yet */
@@ -442,6 +515,8 @@ static bool world_client(struct world *w, int64_t ttl, int64_t op_timeout)
         .connect_timeout = 5 * DLOCK_SEC,
         .op_timeout = op_timeout,
         .identity = &w->identity,
+        .hold = &w->hold,
+        .once = fake_once,
     };
     if (dlock_backend_redlock.open(&w->be, &w->spec, &err) != 0)
         return unit_fail(UNIT_AT, "%s", err.msg);

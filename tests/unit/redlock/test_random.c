@@ -4,7 +4,8 @@
  * empty; clients sleep past their leases. It fails, and names the seed, on two valid leases at once, a fence that does
  * not grow, a client that loops without anything to do, and a lock that cannot be acquired after the last fault.
  * Every other run has clients with unequal ttls, the largest of which is their restart grace. In most of them one
- * client, two or all are readers, which may hold the lock together.
+ * client, two or all are readers, which may hold the lock together. In every fourth run all of them have --once, and the
+ * test fails on a grant after a success that was confirmed, and on one that is skipped without a success.
  * DLOCK_RANDOM_RUNS, DLOCK_RANDOM_SEED: how many runs, and the first seed.
  */
 #include "fakenodes.h"
@@ -30,7 +31,9 @@ struct arena {
     int n;                                  /* servers */
     uint64_t fence, writer_fence;           /* the greatest; that of the last writer */
     int grants, together, renewals, losses; /* together: readers beside readers */
-    bool calm;                              /* no more faults, no client wants the lock */
+    int skips;
+    bool calm;            /* no more faults, no client wants the lock */
+    bool tried, recorded; /* --once: a success was to be recorded; that was confirmed */
 };
 
 static unsigned long seed;
@@ -53,11 +56,17 @@ static bool works(const struct client *c)
     return c->valid && fake_clock < deadline(c);
 }
 
-static void leave(struct client *c)
+static void end(struct client *c, bool success)
 {
     c->valid = false;
     c->doing = LEAVING;
+    c->w.hold = (struct dlock_hold){.ended = success, .success = success, .status = success ? 0 : -1};
     dlock_backend_redlock.release(c->w.be, fake_clock + (below(4) == 0 ? MSEC(50) : 5 * DLOCK_SEC));
+}
+
+static void leave(struct client *c)
+{
+    end(c, false);
 }
 
 static void granted(struct arena *a, struct client *c, const struct dlock_event *ev)
@@ -69,6 +78,8 @@ static void granted(struct arena *a, struct client *c, const struct dlock_event 
         leave(c);
         return;
     }
+    if (a->recorded)
+        unit_fail(UNIT_AT, "seed %lu: %td runs again", seed, c - a->c);
     a->grants++;
     bool reads = c->w.spec.mode == DLOCK_SHARED;
     for (int i = 0; i < CLIENTS; i++) {
@@ -106,8 +117,18 @@ static void happens(struct arena *a, struct client *c, const struct dlock_event 
     case EV_FAILED:
         leave(c);
         break;
-    case EV_BUSY:
+    case EV_SKIPPED:
+        a->skips++;
+        if (!a->tried)
+            unit_fail(UNIT_AT, "seed %lu: %td is skipped", seed, c - a->c);
+        c->doing = IDLE;
+        break;
     case EV_RELEASED:
+        a->recorded |= c->w.hold.success && ev->how == DLOCK_REL_CLEAN;
+        c->w.hold.success = false;
+        c->doing = IDLE;
+        break;
+    case EV_BUSY:
         c->doing = IDLE;
         break;
     default:
@@ -186,7 +207,9 @@ static void act(struct arena *a, struct client *c)
         c->doing = RENEWING;
         dlock_backend_redlock.renew(c->w.be);
     } else if (c->doing == HELD || (c->doing == RENEWING && below(6) == 0)) {
-        leave(c);
+        bool succeeds = c->valid && c->w.spec.once > 0 && below(5) == 0;
+        a->tried |= succeeds;
+        end(c, succeeds);
     }
 }
 
@@ -197,8 +220,8 @@ static void restart(struct fake *f)
     f->nreaders = 0;
     f->stopped = false;
     f->started = fake_clock;
-    /* As the script begins anew: with the clock in microseconds. */
-    f->fence = fake_clock / 1000;
+    /* A record is on the disk; the lock is not. As the script begins anew: with the clock in microseconds. */
+    f->fence = (fake_clock + f->skew) / 1000;
 }
 
 static void fault(struct arena *a)
@@ -253,13 +276,14 @@ static void ends_well(struct arena *a)
         struct client *c = &a->c[i];
         if (c->doing != IDLE)
             unit_fail(UNIT_AT, "seed %lu: %d is not idle: %d", seed, i, c->doing);
-        int before = a->grants;
+        int before = a->grants + a->skips;
         c->doing = ASKING;
         dlock_backend_redlock.acquire(c->w.be, false);
         all_pass(a, DLOCK_SEC);
-        if (a->grants != before + 1)
+        if (a->grants + a->skips != before + 1)
             unit_fail(UNIT_AT, "seed %lu: %d does not get it: %d", seed, i, c->doing);
-        leave(c);
+        if (c->doing != IDLE)
+            leave(c);
         all_pass(a, 2 * DLOCK_SEC);
     }
     for (int i = 0; i < a->n; i++)
@@ -275,7 +299,8 @@ static bool all_open(struct arena *a)
     for (int i = 0; i < CLIENTS; i++) {
         struct world *w = &a->c[i].w;
         int64_t ttl = seed % 2 == 0 ? unequal[i] : LONGEST;
-        fake_mode = seed / 2 % 8 & 1u << i ? DLOCK_SHARED : DLOCK_EXCLUSIVE;
+        fake_once = seed % 4 == 3 ? 3600 * DLOCK_SEC : 0;
+        fake_mode = fake_once == 0 && seed / 2 % 8 & 1u << i ? DLOCK_SHARED : DLOCK_EXCLUSIVE;
         if (i == 0) {
             if (!world_open(w, a->n, ttl, OP))
                 return false;
@@ -290,8 +315,10 @@ static bool all_open(struct arena *a)
             return false;
     }
     a->f = a->c[0].w.f;
-    for (int i = 0; i < a->n; i++)
-        a->f[i].fence = fake_clock / 1000;
+    for (int i = 0; i < a->n; i++) {
+        a->f[i].skew = ((int64_t)below(11) - 5) * DLOCK_SEC;
+        a->f[i].fence = (fake_clock + a->f[i].skew) / 1000;
+    }
     return true;
 }
 
@@ -300,7 +327,7 @@ TEST(random_faults)
     const char *runs = getenv("DLOCK_RANDOM_RUNS"), *first = getenv("DLOCK_RANDOM_SEED");
     unsigned long from = first != NULL ? strtoul(first, NULL, 10) : 1;
     unsigned long to = from + (runs != NULL ? strtoul(runs, NULL, 10) : 25);
-    int grants = 0, together = 0, renewals = 0, losses = 0;
+    int grants = 0, together = 0, renewals = 0, losses = 0, skips = 0, recorded = 0;
 
     for (seed = from; seed < to && unit_failures == 0; seed++) {
         struct arena *a = calloc(1, sizeof(*a));
@@ -319,15 +346,17 @@ TEST(random_faults)
         together += a->together;
         renewals += a->renewals;
         losses += a->losses;
+        skips += a->skips;
+        recorded += a->recorded;
         for (int i = CLIENTS - 1; i >= 0; i--)
             world_close(&a->c[i].w);
         free(a);
     }
-    printf("# %d grants, %d beside another one, %d renewals, %d losses\n", grants, together,
-           renewals, losses);
+    printf("# %d grants, %d beside another one, %d renewals, %d losses; %d skipped, %d recorded\n",
+           grants, together, renewals, losses, skips, recorded);
     /* Otherwise the test shows nothing. */
     if (runs == NULL && first == NULL)
-        CHECK(grants > 300 && together > 20 && renewals > 200 && losses > 0);
+        CHECK(grants > 300 && together > 20 && renewals > 200 && losses > 0 && skips > 20 && recorded > 2);
 }
 
 UNIT_MAIN

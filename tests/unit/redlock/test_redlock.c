@@ -800,4 +800,255 @@ TEST(a_writer_asks_ten_times_a_second_while_readers_renew)
     world_close(&w);
 }
 
+/* ---------------------------------------------------------------- --once, --min-hold */
+
+#define ONCE (3600 * DLOCK_SEC)
+
+static bool open_once(struct world *w, int n)
+{
+    fake_once = ONCE;
+    bool opened = world_open(w, n, TTL, OP);
+    fake_once = 0;
+    for (int i = 0; opened && i < n; i++) {
+        w->f[i].fence = 10;
+        w->f[i].skew = (i - 2) * 5 * DLOCK_SEC;
+    }
+    return opened;
+}
+
+/* A record of another client's run, which ended (running: began) so long ago by the clock of that server. */
+static void has_run(struct fake *f, const char *state, int fence, int64_t ago)
+{
+    long long at = 1790000000000 + (fake_clock + f->skew - ago) / DLOCK_MSEC;
+    snprintf(f->run, sizeof(f->run),
+             "dlock-run1 %s 0 %d 0123456789abcdef0123456789abcd%02d %lld %lld 3600000 dlock1 host=x pid=1",
+             state, fence, fence, at, strcmp(state, "running") == 0 ? 0 : at);
+}
+
+static int runs_say(const struct world *w, const char *state)
+{
+    int n = 0;
+    for (int i = 0; i < w->n; i++)
+        n += strncmp(w->f[i].run + strlen("dlock-run1 "), state, strlen(state)) == 0;
+    return n;
+}
+
+static bool ends(struct world *w, bool success, enum dlock_how how)
+{
+    w->hold = (struct dlock_hold){.ended = true, .success = success, .status = !success};
+    return give_back(w, how);
+}
+
+TEST(a_run_is_recorded_everywhere_and_skipped_from_then_on)
+{
+    struct world w;
+    REQUIRE(open_once(&w, 3));
+    REQUIRE(grant(&w));
+    settle(&w);
+    CHECK_INT(runs_say(&w, "running -1 "), 3);
+    CHECK(ends(&w, false, DLOCK_REL_CLEAN));
+    CHECK_INT(runs_say(&w, "failed 1 "), 3);
+    REQUIRE(grant(&w));
+    CHECK(ends(&w, true, DLOCK_REL_CLEAN));
+    CHECK_INT(runs_say(&w, "succeeded 0 "), 3);
+    ACQUIRE(&w, true);
+    pass(&w, DLOCK_SEC);
+    REQUIRE(CHECK_INT(w.ended.type, EV_SKIPPED));
+    CHECK_INT(w.ended.run->state, DLOCK_RUN_SUCCEEDED);
+    CHECK_INT(left(&w), 0);
+    fake_clock += ONCE;
+    CHECK(grant(&w));
+    world_close(&w);
+}
+
+/* Also where only a vote that comes late tells of it, when the others have our "running" already. */
+TEST(a_success_that_one_server_knows_is_skipped_and_given_to_the_others)
+{
+    for (int late = 0; late < 2; late++) {
+        struct world w;
+        REQUIRE(open_once(&w, 3));
+        has_run(&w.f[2], "succeeded", 10, DLOCK_SEC);
+        has_run(&w.f[1], "running", 9, 2 * DLOCK_SEC);
+        if (late) {
+            w.f[2].slow[F_VOTE] = w.f[0].slow[F_KEEP] = true;
+            ACQUIRE(&w, false);
+            pass(&w, MSEC(20));
+            CHECK_INT(w.ended.type, EV_NONE);
+            w.f[2].slow[F_VOTE] = w.f[0].slow[F_KEEP] = false;
+        } else {
+            w.f[0].slow[F_VOTE] = true; /* else it may be late */
+            ACQUIRE(&w, false);
+            pass(&w, MSEC(5));
+            w.f[0].slow[F_VOTE] = false;
+        }
+        if (w.nended == 0)
+            pass(&w, DLOCK_SEC);
+        CHECK_INT(w.ended.type, EV_SKIPPED);
+        settle(&w);
+        for (int i = 0; i < 3; i++)
+            CHECK(strcmp(w.f[i].run, w.f[2].run) == 0);
+        CHECK_INT(runs_say(&w, "succeeded 0 10 "), 3);
+        CHECK_INT(left(&w), 0);
+        world_close(&w);
+    }
+}
+
+TEST(a_round_without_a_majority_changes_no_record)
+{
+    struct world w;
+    REQUIRE(open_once(&w, 3));
+    has_run(&w.f[0], "succeeded", 10, DLOCK_SEC);
+    has_run(&w.f[1], "failed", 10, DLOCK_SEC);
+    strcpy(w.f[1].value, other);
+    strcpy(w.f[2].value, other);
+    ACQUIRE(&w, false);
+    pass(&w, DLOCK_SEC);
+    CHECK_INT(w.ended.type, EV_BUSY);
+    CHECK_INT(runs_say(&w, "succeeded"), 1);
+    CHECK_INT(runs_say(&w, "failed"), 1);
+    world_close(&w);
+}
+
+/* Its writer was granted the lock: it asked for a success within a shorter time. */
+TEST(a_newer_end_makes_an_older_success_void)
+{
+    struct world w;
+    REQUIRE(open_once(&w, 3));
+    for (int i = 0; i < 3; i++)
+        has_run(&w.f[i], i == 0 ? "failed" : "succeeded", i == 0 ? 11 : 10, DLOCK_SEC);
+    w.f[2].stopped = true; /* the first two are the majority */
+    REQUIRE(grant(&w));
+    CHECK_INT(runs_say(&w, "running"), 2);
+    world_close(&w);
+}
+
+/* A round with a high token has left it behind, and was not granted: the grant after it has a lower one. */
+TEST(a_run_that_has_only_begun_makes_no_success_void)
+{
+    struct world w;
+    REQUIRE(open_once(&w, 3));
+    has_run(&w.f[0], "succeeded", 10, DLOCK_SEC);
+    has_run(&w.f[1], "running", 99, 2 * DLOCK_SEC);
+    w.f[2].stopped = true;
+    ACQUIRE(&w, false);
+    pass(&w, DLOCK_SEC);
+    CHECK_INT(w.ended.type, EV_SKIPPED);
+    CHECK_INT(runs_say(&w, "succeeded"), 2);
+    world_close(&w);
+}
+
+TEST(a_success_on_a_minority_is_not_recorded)
+{
+    struct world w;
+    REQUIRE(open_once(&w, 3));
+    REQUIRE(grant(&w));
+    settle(&w);
+    w.f[1].stopped = w.f[2].stopped = true;
+    int64_t before = fake_clock;
+    CHECK(ends(&w, true, DLOCK_REL_UNCLEAR));
+    CHECK(fake_clock - before >= 5 * DLOCK_SEC); /* tried for as long as it may */
+    CHECK(strstr(w.ended.error.msg, "1 of 3 servers have recorded") != NULL);
+    world_close(&w);
+
+    /* Where the lock is gone no end is recorded. */
+    REQUIRE(open_once(&w, 3));
+    REQUIRE(grant(&w));
+    w.f[1].value[0] = w.f[2].value[0] = '\0';
+    CHECK(ends(&w, true, DLOCK_REL_NOT_OURS));
+    CHECK_INT(runs_say(&w, "succeeded"), 1);
+    world_close(&w);
+}
+
+/* The release was served and its answers were lost: the record tells. Without a record a lost lock stays one. */
+TEST(a_release_that_is_sent_again_finds_its_record)
+{
+    for (int lost = 0; lost < 2; lost++) {
+        struct world w;
+        REQUIRE(open_once(&w, 3));
+        REQUIRE(grant(&w));
+        settle(&w);
+        for (int i = 1; i < 3; i++)
+            w.f[i].slow[F_LEAVE] = true;
+        w.hold = (struct dlock_hold){.ended = true, .success = true};
+        RELEASE(&w);
+        pass(&w, MSEC(20));
+        for (int i = 1; i < 3; i++) {
+            if (lost) {
+                w.f[i].value[0] = '\0';
+            } else {
+                char *run = strstr(w.f[i].run, "running -1");
+                REQUIRE(run);
+                memmove(run + strlen("succeeded 0"), run + strlen("running -1"), strlen(run + strlen("running -1")) + 1);
+                memcpy(run, "succeeded 0", strlen("succeeded 0"));
+                w.f[i].value[0] = '\0';
+            }
+            w.f[i].slow[F_LEAVE] = false;
+            fake_cut(&w.f[i], false);
+        }
+        pass(&w, 6 * DLOCK_SEC);
+        CHECK_INT(w.ended.type, EV_RELEASED);
+        CHECK_INT(w.ended.how, lost ? DLOCK_REL_NOT_OURS : DLOCK_REL_CLEAN);
+        world_close(&w);
+    }
+}
+
+/* The lock is refused by those servers: a majority of others may go on. */
+TEST(something_else_in_the_place_of_the_record_stays)
+{
+    for (int n = 1; n < 3; n++) {
+        struct world w;
+        REQUIRE(open_once(&w, 3));
+        for (int i = 0; i < n; i++)
+            strcpy(w.f[i].run, "theirs");
+        ACQUIRE(&w, false);
+        pass(&w, DLOCK_SEC);
+        if (n == 1) {
+            REQUIRE(CHECK_INT(w.ended.type, EV_GRANTED));
+            CHECK(ends(&w, true, DLOCK_REL_CLEAN));
+            CHECK_INT(runs_say(&w, "succeeded"), 2);
+        } else {
+            REQUIRE(CHECK_INT(w.ended.type, EV_FAILED));
+            CHECK_INT(w.ended.error.code, DLOCK_EDATA);
+            CHECK(strstr(w.ended.error.msg, "in the place of the run record") != NULL);
+            CHECK(give_back(&w, DLOCK_REL_NOTHING));
+        }
+        CHECK_INT(left(&w), 0);
+        for (int i = 0; i < n; i++)
+            CHECK(strcmp(w.f[i].run, "theirs") == 0);
+        world_close(&w);
+    }
+}
+
+TEST(a_release_before_the_least_time_lets_the_servers_keep_the_lock)
+{
+    struct world w;
+    REQUIRE(world_open(&w, 3, TTL, OP));
+    w.spec.min_hold = 100 * DLOCK_SEC;
+    REQUIRE(grant(&w));
+    CHECK_INT(w.ended.ttl, TTL);
+    int64_t until = w.hold.until = fake_clock + w.spec.min_hold;
+    for (int i = 0; i < 3; i++)
+        CHECK(w.f[i].ends >= until - MSEC(20));
+    CHECK(strstr(w.f[0].value, " ttl=100000") != NULL); /* for the restart grace of others */
+    fake_clock += 80 * DLOCK_SEC;
+    RENEW(&w);
+    pass(&w, MSEC(10));
+    CHECK(w.f[0].ends >= fake_clock + TTL - MSEC(20));
+    CHECK(give_back(&w, DLOCK_REL_CLEAN));
+    CHECK_INT(left(&w), 3);
+    for (int i = 0; i < 3; i++)
+        CHECK(w.f[i].ends <= until + MSEC(2) && w.f[i].ends > until - MSEC(20));
+    ACQUIRE(&w, false);
+    pass(&w, MSEC(100));
+    CHECK_INT(w.ended.type, EV_BUSY);
+    ACQUIRE(&w, true);
+    pass(&w, 30 * DLOCK_SEC);
+    CHECK_INT(w.ended.type, EV_GRANTED);
+    CHECK(fake_clock >= until - MSEC(20) && fake_clock <= until + MSEC(300));
+    w.hold.until = 0;
+    CHECK(give_back(&w, DLOCK_REL_CLEAN));
+    CHECK_INT(left(&w), 0);
+    world_close(&w);
+}
+
 UNIT_MAIN

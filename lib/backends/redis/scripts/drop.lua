@@ -5,6 +5,7 @@
 -- ARGV: db, prefix, value -> was it ours, seen
 -- include parts/lock.lua
 -- include parts/holders.lua
+-- include parts/plain.lua
 if value == ARGV[3] then
   redis.call('DEL', name)
   return {1, seen}

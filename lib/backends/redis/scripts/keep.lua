@@ -14,6 +14,7 @@ local free = not seen or (reader and epoch)
 if value ~= ARGV[3] and not had and not (free and ARGV[6] == '1') then
   return {free and young(tonumber(ARGV[7])) and 2 or 0, not free and shown(), now}
 end
+-- include parts/plain.lua
 
 -- The counter first: a script that fails half-way must not leave NAME set.
 local fence = ARGV[5]

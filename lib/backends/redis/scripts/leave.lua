@@ -7,6 +7,7 @@
 -- include parts/young.lua
 -- include parts/queue.lua
 local id, mine = ARGV[4], value == ARGV[3]
+-- include parts/plain.lua
 if mine then
   redis.call('DEL', name)
   value = false

@@ -1,13 +1,14 @@
 -- status.lua - the holders and the waiters. Writes nothing.
 --
 -- ARGV: db, prefix -> held, seen, now ms, left ms, fence, the shared holders and those of slots, each '<left ms> <slot
--- from 1, 0: shared> <value>', a waiter's id and entry...
+-- from 1, 0: shared> <value>', the run record or '', a waiter's id and entry...
 -- include parts/role.lua
 -- include parts/lock.lua
 -- include parts/near.lua
 -- include parts/holders.lua
+-- include parts/run_read.lua
 local together = {}
-local out = {value and 1 or 0, seen or '', now, redis.call('PTTL', name), '0', together}
+local out = {value and 1 or 0, seen or '', now, redis.call('PTTL', name), '0', together, ''}
 
 -- Those whose scores are over <= score < below.
 local function list(over, below)
@@ -24,6 +25,11 @@ near(function()
     list(SLOT + (now + 1) * 1000, FREE)
   end
   out[5] = redis.call('GET', prefix .. 'fence') or '0'
+end)
+-- The type of something else stands for its text: no record looks like that.
+near(function()
+  local text, kind = last_run()
+  out[7] = text or kind or ''
 end)
 near(function()
   for _, w in ipairs(redis.call('ZRANGE', prefix .. 'queue', 0, 999)) do -- REDIS_SCRIPT_MAX_WAITERS in script.h

@@ -5,6 +5,7 @@ if grant then
   -- Shared holders and slots have the last exclusive one's, so the next one's is greater.
   local fence, clock = tonumber(redis.call('GET', prefix .. 'fence')), time[1] * 1000000 + time[2]
   fence = digits(kind ~= 'x' and (fence or clock) or math.max((fence or 0) + 1, clock))
+  -- include parts/plain.lua
   redis.call('SET', prefix .. 'fence', fence, 'PX', string.format('%.0f', math.max(86400000, 10 * ttl)))
   if id ~= '' then
     drop(id)
@@ -13,7 +14,7 @@ if grant then
   local number
   if kind == 'x' then
     if w == id then watch(string.format(' %.0f ', ttl) .. ARGV[3]) end
-    redis.call('SET', name, ARGV[3], 'PX', ARGV[5])
+    redis.call('SET', name, ARGV[3], 'PX', ttl)
   else
     number = admit(ARGV[3], kind, ttl, had)
     -- What fails now cannot take the grant back.

@@ -117,6 +117,16 @@ local function extend(member, ttl)
   return true
 end
 
+-- The latest expiry of a holder; 0: there is none.
+local function latest()
+  local last = 0
+  for _, range in ipairs({{SLOT, 0}, {FREE, SLOT}}) do
+    local w = redis.call('ZREVRANGEBYSCORE', holders, '(' .. digits(range[1]), digits(range[2]), 'WITHSCORES', 'LIMIT', 0, 1)
+    if w[1] then last = math.max(last, expiry(tonumber(w[2]))) end
+  end
+  return last
+end
+
 -- End its hold, and that of all if it was the last one. False: it did not hold the lock.
 local function give_up(member)
   local score = ours(member)
@@ -124,10 +134,7 @@ local function give_up(member)
   local last = 0
   if redis.call('ZCARD', holders) > 1 then
     remove(member, score)
-    for _, range in ipairs({{SLOT, 0}, {FREE, SLOT}}) do
-      local w = redis.call('ZREVRANGEBYSCORE', holders, '(' .. digits(range[1]), digits(range[2]), 'WITHSCORES', 'LIMIT', 0, 1)
-      if w[1] then last = math.max(last, expiry(tonumber(w[2]))) end
-    end
+    last = latest()
   end
   if last <= now then
     redis.call('DEL', name)

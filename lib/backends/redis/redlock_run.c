@@ -1,0 +1,132 @@
+/*
+ * redlock_run.c - the run records of --once.
+ *
+ * Each server has a record, written only by a client that holds the lock there. Of several the end of the newest run
+ * counts: fencing tokens tell which that is, because the servers' clocks differ. The age of a record is that by the clock
+ * of its server.
+ *
+ * Why there is no second run after a success that a majority has recorded. The next client needs the votes of a majority,
+ * so one of its voters has that record; the vote was given after the record was written, and between a vote and its end no
+ * other client writes there. So the client sees the success before it writes anything: a vote changes no record, and only
+ * a client that has the votes of a majority, and has found no success among them, records in the second round that its
+ * run begins.
+ *
+ * Why "failed" with a higher token makes an older success void, and "running" does not. An end is written by clients that
+ * were granted the lock, and their tokens have the order of the grants: such a client had found no success within the time
+ * for which it asked. "running" may be left by a round whose second half has failed, and its token has no order with those
+ * of grants: a later grant by other servers may have a lower one.
+ *
+ * A success that fewer servers have recorded was not confirmed to its client (79). If it is found it counts all the same,
+ * and whoever finds one gives it to those of its voters that have it not.
+ */
+#include "redlock_servers.h"
+
+#include <stdio.h>
+
+void redlock_run_foreign(const struct redlock_backend *be, const struct redlock_server *s,
+                         struct dlock_error *err)
+{
+    dlock_fail(err, DLOCK_EDATA, 0,
+               "%s: the key '%sonce' is in the place of the run record, and dlock has not written "
+               "it: remove it, or use another name",
+               s->where, be->script.prefix);
+}
+
+void redlock_run_read(struct redlock_backend *be, struct redlock_server *s, const redisReply *r)
+{
+    struct redis_script_tried t;
+    const char *text;
+    size_t len;
+    int64_t kept_ms;
+
+    s->has_run = redis_script_voted_run(r, &text, &len, &kept_ms);
+    if (!s->has_run)
+        return;
+    (void)redis_script_tried(r, &t);
+    if (run_record_parse(text, len, t.now_ms, &s->run)) {
+        memcpy(s->run_text, text, len);
+        s->run_text[len] = '\0';
+        s->run_kept = kept_ms > 0 ? kept_ms * DLOCK_MSEC : s->run.kept_ns;
+        return;
+    }
+    /* It keeps our vote until that is given back, with the round or with the lock. */
+    s->has_run = false;
+    s->answer = A_TYPE;
+    redlock_run_foreign(be, s, &s->error);
+}
+
+bool redlock_run_newer(const struct dlock_run *r, const struct dlock_run *than)
+{
+    return r->fence > than->fence;
+}
+
+const struct redlock_server *redlock_run_success(const struct redlock_backend *be)
+{
+    const struct redlock_server *newest = NULL;
+
+    for (int i = 0; i < be->n && be->spec->once > 0; i++) {
+        const struct redlock_server *s = &be->servers[i];
+        if (s->answer == A_YES && s->has_run && s->run.state != DLOCK_RUN_RUNNING &&
+            (!newest || redlock_run_newer(&s->run, &newest->run)))
+            newest = s;
+    }
+    return newest && run_record_skips(&newest->run, be->spec->once) ? newest : NULL;
+}
+
+/* Our record. The servers fill in its times. A ttl longer than it counts, for a release that is sent again. */
+static bool our_record(const struct redlock_backend *be, bool ended, char *text, size_t size,
+                       struct redis_script_record *r)
+{
+    struct dlock_run run = {
+        .state = DLOCK_RUN_RUNNING, .status = -1, .fence = be->fence, .kept_ns = be->spec->once};
+    char who[RUN_RECORD_MAX];
+
+    memcpy(run.token, be->token, sizeof(run.token));
+    if (ended)
+        run_record_end(be->spec, &run);
+    *r = (struct redis_script_record){.text = text,
+                                      .kept = dlock_min(be->spec->once, DLOCK_NEVER / 2) + be->spec->ttl};
+    return run_record_who(be->spec, who, sizeof(who)) >= 0 &&
+           run_record_format(&run, who, text, size) >= 0;
+}
+
+void redlock_run_begin(struct redlock_backend *be, struct redlock_server *s, int tag)
+{
+    struct redis_script_record r;
+    char text[RUN_RECORD_MAX];
+
+    (void)our_record(be, false, text, sizeof(text), &r);
+    (void)redis_script_keep_once(&be->script, &s->node.cmd, tag, be->value,
+                                 redlock_lease(be->spec), be->fence, &r);
+}
+
+void redlock_run_skip(struct redlock_backend *be, struct redlock_server *s, int tag,
+                      const struct redlock_server *done)
+{
+    struct redis_script_record r = {.text = done->run_text, .kept = done->run_kept};
+    /* Not the same text: each server has its own times. */
+    bool knows = s->raise == RAISE_NONE && s->answer == A_YES && s->has_run &&
+                 s->run.state == done->run.state && strcmp(s->run.token, done->run.token) == 0;
+
+    if (knows)
+        (void)redis_script_leave(&be->script, &s->node.cmd, tag, be->value, "");
+    else
+        (void)redis_script_unvote_once(&be->script, &s->node.cmd, tag, be->value, "", 0, 0, &r);
+}
+
+void redlock_run_end(struct redlock_backend *be, struct redlock_server *s, int tag)
+{
+    const char *id = s->queued ? be->acquire.id : "";
+    bool ours = be->claim == CLAIM_GRANTED;
+    int64_t stay = ours ? redlock_stay(be) : 0;
+    struct redis_script_record r;
+    char text[RUN_RECORD_MAX];
+    bool record = ours && be->spec->once > 0 && our_record(be, true, text, sizeof(text), &r);
+
+    if (record || stay > 0)
+        (void)redis_script_unvote_once(&be->script, &s->node.cmd, tag, be->value, id,
+                                       be->restart_grace, stay, record ? &r : NULL);
+    else
+        (void)redis_script_unvote(&be->script, &s->node.cmd, tag, be->value, id,
+                                  be->restart_grace, NULL);
+}

@@ -1,0 +1,20 @@
+-- stay.lua - the end of a hold with --min-hold: the lock stays held for ms from now, by its expiry, which is never moved
+-- later. Our value gets ' over=1' at its end: so no renewal of ours that comes late finds it, while all else reads it as
+-- before. False: the lock was not ours.
+local function stay(ms)
+  local over = ARGV[3] .. ' over=1'
+  if value == ARGV[3] then
+    local left = redis.call('PTTL', name)
+    if left > 0 then ms = math.min(ms, left) end
+    redis.call('PEXPIRE', name, ms) -- first: see finish.lua
+    redis.call('SET', name, over, 'PX', ms)
+    return string.format(' %.0f ', ms) .. over
+  end
+  local score = kind_of(ARGV[3]) ~= 'x' and ours(ARGV[3])
+  if not score then return false end
+  local ends = math.min(expiry(score), now + ms)
+  redis.call('ZADD', holders, digits(score < SLOT and ends or SLOT + ends * 1000 + score % 1000), over)
+  redis.call('ZREM', holders, ARGV[3])
+  redis.call('PEXPIRE', name, digits(latest() - now))
+  return ''
+end

@@ -1,0 +1,403 @@
+#!/usr/bin/env bats
+# once.bats - --once, --forget and --min-hold in one Redis server: the record's form, what else may be in its place, crashes,
+# lost answers, servers that end or are out of memory. What all stores have in common is in the contract suite.
+
+# bats file_tags=long
+bats_require_minimum_version 1.5.0
+load ../../support/common
+load ../../support/clock
+load ../../support/redis
+load ../../support/redislock
+
+setup_file() {
+    export BATS_NO_PARALLELIZE_WITHIN_FILE=true
+    redis_start
+}
+teardown_file() { redis_stop; }
+
+setup() {
+    dlock_setup
+    L="redis://127.0.0.1:$REDIS_PORT#$NAME" R="{$NAME}:dlock:once"
+}
+teardown() { dlock_teardown; }
+
+# ---------------------------------------------------------------- helpers ---
+
+once() { # RC ARG...
+    run "-$1" run_t 9 "$DLOCK" -q --ttl 2 --once "${@:2}"
+}
+# runs [URI]: a command under --once runs, and fails.
+runs() {
+    rm -f ran
+    run -9 run_t 9 "$DLOCK" -q --ttl 2 --once "${1:-$L}" sh -c ': >ran; exit 9'
+    [ -e ran ]
+}
+# skips [URI]: none does.
+skips() {
+    rm -f ran
+    run -0 run_t 9 "$DLOCK" -q --ttl 2 --once "${1:-$L}" touch ran
+    [ ! -e ran ] || final "a command ran after a recorded success"
+}
+# record_is STATE [CLI...]: in the server.
+record_is() {
+    local state=$1
+    shift
+    [[ $("${@:-rcli}" get "$R") == "dlock-run1 $state "* ]]
+}
+proxy() {
+    listener proxy "$REDIS_PORT" "$@"
+    P="redis://127.0.0.1:$LISTENS#$NAME"
+}
+# lua SCRIPT KEY ARG...: one of dlock's scripts, sent by hand.
+lua() {
+    local dir=$ROOT/lib/backends/redis/scripts
+    rcli eval "$(awk -v plain=1 -f "$dir/embed.awk" "$dir/$1.lua")" 1 "${@:2}"
+}
+free() { [ "$(rcli exists "$NAME")" = 0 ]; }
+
+# ----------------------------------------------------------------- record ---
+
+@test "the record is a string beside the lock, and expires one ttl after its time" {
+    hold --ttl 2 --once=1h --note 'night run'
+    local fence token left
+    fence=$(cat held) token=$(rcli get "$NAME") token=${token%% *}
+    [[ $(rcli get "$R") =~ ^dlock-run1\ running\ -1\ $fence\ $token\ [0-9]{13}\ 0\ 3600000\ dlock1\ .*note=night ]] || fail "$(rcli get "$R")"
+    let_go
+    [[ $(rcli get "$R") =~ ^dlock-run1\ succeeded\ 0\ $fence\ $token\ [0-9]{13}\ [0-9]{13}\ 3600000\ dlock1\  ]] || fail "$(rcli get "$R")"
+    left=$(rcli pttl "$R")
+    assert_between 3590000 "$left" 3602000 "left of the record"
+    run -0 run_t 5 "$DLOCK" --status "$L"
+    assert_out "last run: succeeded"
+    assert_out "night run"
+    run -7 run_t 5 "$DLOCK" -q --once=1ms "$L" sh -c 'exit 7'
+    record_is "failed 7"
+    # A begin that is not there any more, and a record of another run.
+    once 0 "$L" redis-cli -p "$REDIS_PORT" del "$R"
+    record_is "succeeded 0 0"
+}
+
+# The server's clock is the one that counts, however it jumps.
+@test "a success counts by the server's clock, and one from the future counts" {
+    with_clock own_server
+    once 0 "$L" true
+    jump 7200
+    skips
+    run -3 run_t 5 "$DLOCK" -q --once=1h "$L" sh -c 'exit 3'
+    once 0 "$L" true
+    jump 0
+    skips
+    run -0 run_t 5 "$DLOCK" -q --once=1ms "$L" touch ran
+    [ ! -e ran ]
+}
+@test "what is in the record's place is refused, and left alone" {
+    local token=0123456789abcdef0123456789abcdef at=1700000000000
+    local good="succeeded 0 5 $token $at $at 86400000 dlock1 pid=7" text n=0
+    head -c 1000000 /dev/zero | tr '\0' x | rcli -x set huge >/dev/null
+    local texts=('' other "dlock-run1 succeeded 0 5 $token $at" "dlock-run1 $good"$'\n' "dlock-run1 $good"$'\e[2J' "dlock-run2 $good"
+        "dlock-run1 done${good#succeeded}" "dlock-run1 ${good/ 0 5/ 256 5}" "dlock-run1 ${good/$token/${token}0}"
+        "dlock-run1 ${good/86400000/99999999999999999999}" "dlock-run1 ${good/ 5/ 99999999999999999999}" "dlock-run1 ${good/dlock1/dlock2}"
+        "dlock-run1 running${good#succeeded} $(printf 'x%.0s' {1..1200})" $'\xff\x01' HASH HUGE)
+    for text in "${texts[@]}"; do
+        case $text in
+        HASH) rcli del "$R" && rcli hset "$R" f v ;;
+        HUGE) rcli copy huge "$R" replace ;;
+        *) rcli set "$R" "$text" ;;
+        esac >/dev/null
+        rcli dump "$R" >before
+        rm -f ran
+        run -65 run_t 5 "$DLOCK" -q --once "$L" touch ran
+        [ "${#lines[@]}" = 1 ] && [ ${#output} -lt 400 ] || fail "$text: $output"
+        assert_out "$R"
+        free
+        # The rest is as without it.
+        [ $((n++ % 4)) -ne 0 ] || {
+            run -0 run_t 5 "$DLOCK" -q -n "$L" true
+            CI=1 run -0 run_t 5 "$DLOCK" --status "$L"
+            assert_out "free"
+            assert_out "is in the place of the run record"
+        }
+        [ "$(lua forget "$R" 0 "$NAME" $token | head -n 1)" = record ]
+        rcli dump "$R" | cmp - before
+        [ ! -e ran ] || final "ran"
+    done
+    # All of them were this one, which is old; and one of now.
+    rcli set "$R" "dlock-run1 $good" px 60000
+    runs
+    rcli set "$R" "dlock-run1 ${good//$at/$(date +%s%3N)}" px 60000
+    skips
+}
+
+# Without that call, each would look half a second after the one before it.
+@test "those in line behind a success, or behind what is no record, leave in one go" {
+    local i code t0 took waiters
+    for code in 0 65; do
+        waiters=()
+        # shellcheck disable=SC2046
+        hold --ttl 9 $([ $code -ne 0 ] || echo --once)
+        for i in 1 2 3 4 5 6 7 8; do
+            start_log "w$i.log" "$DLOCK" -q --ttl 9 --once "$L" touch ran
+            waiters+=("$STARTED")
+            wait_for 5 queue_is "$i"
+        done
+        [ $code -eq 0 ] || rcli set "$R" theirs
+        t0=$(now_ms)
+        let_go
+        for i in "${waiters[@]}"; do exits $code 9 "$i"; done
+        took=$(($(now_ms) - t0))
+        echo "# 8 waiters: $took ms" >&3
+        assert_between 0 $took $((1000 + SLOW)) "ms for 8 waiters"
+        [ ! -e ran ] || final "ran"
+        free
+        [ "$(rcli --raw keys "{$NAME}*" | sort | tr '\n' ' ')" = "{$NAME}:dlock:fence $R " ] || fail "$(rcli --raw keys "{$NAME}*")"
+        rcli del "$R"
+    done
+}
+
+@test "--forget removes the record that was shown, and no other" {
+    hold --ttl 2 --once
+    local token
+    token=$(rcli get "$NAME") token=${token%% *}
+    [ "$(lua forget "$R" 0 "$NAME" "$token")" = busy ]
+    let_go
+    [ "$(lua forget "$R" 0 "$NAME" "${token:1}0")" = changed ]
+    record_is succeeded
+    [ "$(lua forget "$R" 0 "$NAME" "$token")" = "done" ]
+    [ "$(lua forget "$R" 0 "$NAME" "$token")" = "done" ]
+    [ "$(rcli exists "$R")" = 0 ]
+    # A run that crashed holds no lock: another one may hold it.
+    hold --ttl 1 --once
+    kill -KILL "$HOLDER"
+    wait_for 5 free
+    record_is running
+    hold --ttl 2
+    run -0 run_t 5 "$DLOCK" --forget --yes "$L"
+    let_go
+    [ "$(rcli exists "$R")" = 0 ]
+}
+
+# bats test_tags=soak
+@test "dated names leave nothing behind, each for the same few commands" {
+    local n i first
+    n=$(amount once_names)
+    own_server --appendonly no
+    # shellcheck disable=SC2016
+    seq "$n" | xargs -P 8 -I {} "$DLOCK" -q --ttl 1 --once=1ms "${L%#*}#report-{}" true 3>&-
+    wait_for 9 eval '[ "$(own --raw keys "*once*" | grep -c .)" = 0 ]'
+    [ -z "$(own --raw keys '*' | grep -v ':dlock:fence$')" ] || fail "$(own keys '*')"
+    own config resetstat
+    run -0 run_t 5 "$DLOCK" -q --ttl 1 --once=1ms "${L%#*}#report-x" true
+    n=$(own info commandstats | tr -d '\r' | sed -n 's/^cmdstat_\([^:]*\):calls=\([0-9]*\).*/\1 \2/p' | awk '{ n += $2 } END { print n }')
+    # Without it there are 14 of these.
+    assert_between 10 "$n" 30 "commands of a run"
+}
+
+# ----------------------------------------------------------------- crashes ---
+
+@test "a keeper that is killed between a grant or an end and its answer leaves what the server has" {
+    local state
+    proxy late 1
+    # Before the command starts: there is a lock, and no run.
+    start_log a.log "$DLOCK" --ttl 2 --once "$P" touch early
+    wait_for 5 record_is running
+    kill -KILL "$STARTED"
+    runs
+    [ ! -e early ] || final "the command ran"
+    # After the release.
+    start_log b.log "$DLOCK" --ttl 12 --once "$P" true
+    wait_for 5 record_is succeeded || fail "$(cat b.log; rcli get "$R")"
+    kill -KILL "$STARTED"
+    free
+    skips
+}
+
+@test "a lost answer costs nothing: one run, one record, exit code 0" {
+    # A grant: at first contact the command does not start, and a waiter goes on.
+    proxy lose "'running','-1'"
+    once 69 "$P" touch granted
+    [ ! -e granted ]
+    free
+    record_is running
+    proxy lose "'running','-1'" 3
+    hold --ttl 5
+    start_log w.log "$DLOCK" --ttl 9 --once "$P" sh -c 'echo >>granted'
+    wait_for 5 queue_is 1
+    let_go
+    exits 0 5 "$STARTED"
+    [ "$(wc -l <granted)" = 1 ]
+    record_is succeeded
+    rcli del "$R"
+    # A release.
+    proxy lose 'succeeded 0 '
+    once 0 "$P" sh -c 'echo >>released'
+    [ "$(wc -l <released)" = 1 ]
+    [ -z "$output" ] || fail "$output"
+    record_is succeeded
+    free
+    rcli del "$R"
+    # A failed one, and one that stays.
+    proxy lose 'failed 5 '
+    once 5 "$P" sh -c 'exit 5'
+    record_is "failed 5"
+    proxy lose ' over=1'
+    run -0 run_t 5 "$DLOCK" -q --ttl 2 --min-hold 1s "$P" true
+    [ "$(rcli exists "$NAME")" = 1 ]
+    # The next run is granted the lock before the release is sent again.
+}
+
+@test "whose lock was taken away records nothing" {
+    once 79 "$L" redis-cli -p "$REDIS_PORT" set "$NAME" thief
+    assert_out "another program took it"
+    record_is "running -1"
+    rcli del "$NAME"
+    runs
+    # Another program has overwritten the record: not a word of it is touched.
+    once 79 "$L" redis-cli -p "$REDIS_PORT" set "$R" theirs
+    assert_out "succeeded, but not recorded"
+    assert_out "$R"
+    [ "$(rcli get "$R")" = theirs ]
+    rcli del "$R" "$NAME"
+}
+
+@test "a record survives a restart with the data, and is missed without" {
+    own_server --appendonly yes --appendfsync always
+    once 0 "$L" true
+    redis_kill own
+    redis_launch own "${REDIS_DIRS[own]}" "${REDIS_PORTS[own]}" --appendonly yes --appendfsync always
+    skips
+    redis_kill own
+    redis_launch own "${REDIS_DIRS[own]}" "${REDIS_PORTS[own]}"
+    runs
+}
+
+@test "a server that is away at the end is asked until the deadline" {
+    own_server --appendonly yes --appendfsync always
+    hold --ttl 4 --once
+    redis_kill own
+    : >go
+    redis_launch own "${REDIS_DIRS[own]}" "${REDIS_PORTS[own]}" --appendonly yes --appendfsync always
+    exits 0 5 "$HOLDER"
+    record_is succeeded own
+    own del "$R"
+    hold --ttl 1 --once
+    redis_kill own
+    let_go 79
+    file_has hold.log "succeeded, but not recorded"
+}
+
+@test "a server out of memory starts no run, and takes the end of one" {
+    own_server
+    hold --ttl 3 --once
+    own config set maxmemory 1
+    let_go
+    record_is succeeded own
+    own del "$R"
+    once 69 "$L" touch ran
+    [ ! -e ran ]
+    [ "$(own --raw keys '*' | grep -vc ':dlock:fence$')" = 0 ]
+    own config set maxmemory 0
+    hold --ttl 3 --min-hold 1h
+    own config set maxmemory 1
+    let_go
+    assert_between 3590000 "$(own pttl "$NAME")" 3600000 "left of the lock"
+}
+
+# ---------------------------------------------------------------- min-hold ---
+
+# enters FILE ARG...: a client that notes when it got the lock (ns).
+enters() {
+    start_log "$1.log" "$DLOCK" --ttl 5 "${@:2}" "$L" "$HELPERS/clock" "$T/$1"
+    IN+=("$STARTED")
+}
+# Exactly the ms of the server at which the lock is free, as the clock of now: 20 ms for the question.
+free_at() { echo $(($(now_ms) + $(rcli pttl "$NAME"))); }
+
+@test "three waiters start within 50 ms of the end of --min-hold, in their order" {
+    local end i before=0
+    run -0 run_t 5 "$DLOCK" --ttl 1 --min-hold 1500ms "$L" true
+    for i in 1 2 3; do
+        enters "in$i"
+        wait_for 5 queue_is "$i"
+    done
+    run -75 run_t 5 "$DLOCK" -n "$L" true
+    run -75 run_t 5 "$DLOCK" -w 0.1 "$L" true
+    end=$(free_at)
+    for i in 0 1 2; do exits 0 5 "${IN[i]}"; done
+    for i in 1 2 3; do
+        at=$(($(cat "in$i") / 1000000))
+        echo "# waiter $i: $((at - end)) ms after the end" >&3
+        [ "$at" -ge $((end - 10)) ] || final "waiter $i entered $((end - at)) ms early"
+        [ "$at" -le $((end + 60 + SLOW)) ] || fail "waiter $i entered after $((at - end)) ms"
+        [ "$at" -ge $before ] || fail "the order"
+        before=$at
+    done
+}
+
+# No message tells the first waiter: it knows the end, and the server reports the change. So nobody polls.
+@test "a waiter hears of --min-hold that begins, and does not ask again and again" {
+    local n
+    hold --ttl 3 --min-hold 2s
+    enters in1
+    wait_for 5 queue_is 1
+    wait_for 5 tracked
+    let_go
+    n=$(evals)
+    exits 0 5 "${IN[0]}"
+    assert_between 1 $(($(evals) - n)) 6 "EVALs of a waiter until it has given the lock back"
+}
+
+@test "a renewal that comes late does not prolong --min-hold, and a renewal does not end it" {
+    local value left
+    hold --ttl 1 --min-hold 3s
+    value=$(rcli get "$NAME")
+    # Longer than the ttl: renewals leave more than that.
+    wait_for 5 eval '[ "$(rcli pttl "$NAME")" -lt 2000 ]'
+    wait_for 5 eval 'n=$(rcli pttl "$NAME") && [ "$n" -lt 1400 ] && [ "$n" -gt 1000 ]'
+    let_go
+    [ "$(rcli get "$NAME")" = "$value over=1" ]
+    left=$(rcli pttl "$NAME")
+    [ "$left" -lt 1400 ]
+    [ "$(lua renew_alone "$NAME" 0 "{$NAME}:dlock:" "$value" 60000 | head -n 1)" = 0 ]
+    [ "$(lua leave_alone "$NAME" 0 "{$NAME}:dlock:" "$value" '' 0 | head -n 1)" = 0 ]
+    [ "$(rcli pttl "$NAME")" -le "$left" ]
+    run -75 run_t 5 "$DLOCK" --status "$L"
+    assert_out "$HOLDER"
+    wait_for 3 free
+}
+
+@test "--min-hold of a reader and of a slot" {
+    local epoch
+    # The writer waits for it, a reader does not.
+    run -0 run_t 5 "$DLOCK" -q -s --ttl 1 --min-hold 1500ms "$L" true
+    epoch=$(rcli get "$NAME")
+    [[ $(rcli zrange "{$NAME}:dlock:holders:${epoch##*:}" 0 -1) == "s:"*" over=1" ]]
+    run -75 run_t 5 "$DLOCK" --status "$L"
+    run -0 run_t 5 "$DLOCK" -q -s -n "$L" true
+    run -75 run_t 5 "$DLOCK" -q -n "$L" true
+    end=$(free_at)
+    enters writer
+    exits 0 5 "${IN[0]}"
+    at=$(($(cat writer) / 1000000))
+    [ "$at" -ge $((end - 10)) ] || final "the writer entered $((end - at)) ms early"
+    [ "$at" -le $((end + 60 + SLOW)) ] || fail "the writer entered after $((at - end)) ms"
+    # One of two slots; one client of a free slot comes and goes, another one waits for this.
+    run -0 run_t 5 "$DLOCK" -q --slots 2 --ttl 1 --min-hold 1500ms "$L" true
+    end=$(free_at)
+    hold --slots 2 --ttl 5
+    run -75 run_t 5 "$DLOCK" -q --slots 2 -n "$L" true
+    enters third --slots 2
+    exits 0 5 "${IN[1]}"
+    at=$(($(cat third) / 1000000))
+    [ "$at" -ge $((end - 10)) ] || final "the third entered $((end - at)) ms early"
+    [ "$at" -le $((end + 60 + SLOW)) ] || fail "the third entered after $((at - end)) ms"
+    let_go
+    free
+}
+
+@test "--once with --min-hold: the record is written at once, the lock stays" {
+    run -0 run_t 5 "$DLOCK" -q --ttl 1 --once --min-hold 1s "$L" true
+    record_is succeeded
+    run -75 run_t 5 "$DLOCK" -q --once -n "$L" true
+    # It waits for the lock, and then finds the success.
+    skips
+    free
+}

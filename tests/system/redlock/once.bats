@@ -1,0 +1,140 @@
+#!/usr/bin/env bats
+# once.bats - the run records of a Redlock: nodes that lose them, miss them, or have something else in their place.
+# What all stores keep is in contract/suite.bats.
+
+bats_require_minimum_version 1.5.0
+
+load ../../support/common
+load ../../support/redis
+load ../../support/redlock
+
+setup_file() { rl_start 5; }
+teardown_file() { rl_stop_file; }
+setup() {
+    dlock_setup
+    L=$(rl_uri "$NAME")
+    KEY="{$NAME}:dlock:once"
+}
+teardown() { dlock_teardown; }
+
+# runs ARG...: with --once, the command runs. skips: it does not.
+runs() {
+    rm -f ran
+    run -0 run_t 5 "$DLOCK" --ttl 2 --once "$@" "$L" touch ran
+    [ -e ran ] || fail "not run: $output"
+}
+skips() {
+    rm -f ran
+    run -0 run_t 5 "$DLOCK" -v --ttl 2 --once "$@" "$L" touch ran
+    [ ! -e ran ] || final "run again: $output"
+    assert_out "not run: "
+}
+# recorded STATE: on how many nodes.
+recorded() {
+    local k n=0
+    for k in $(rl_all); do
+        [[ $(rl "$k" get "$KEY" 2>/dev/null) != "dlock-run1 $1 "* ]] || n=$((n + 1))
+    done
+    echo $n
+}
+
+@test "--once: a lost minority keeps the record, and gets it back" {
+    own_nodes
+    runs
+    [ "$(recorded succeeded)" -eq 5 ]
+    rl_die 1 2
+    skips
+    rl_revive 1 2
+    [ "$(recorded succeeded)" -eq 3 ]
+    local before kept
+    before=$(rl 3 get "$KEY") kept=$(rl 3 pttl "$KEY")
+    skips
+    [ "$(recorded succeeded)" -eq 5 ] || fail "healed: $(recorded succeeded)"
+    for k in 1 2; do
+        [ "$(rl $k get "$KEY")" = "$before" ]
+        assert_between $((kept - 60000)) "$(rl $k pttl "$KEY")" "$kept" "ms for which node $k keeps it"
+    done
+    # So now the others may go.
+    rl_die 3 4
+    skips
+    rl_revive 3 4
+    run -0 run_t 5 "$DLOCK" --forget --yes "$L"
+    runs
+}
+
+@test "--once: votes without a majority change no record" {
+    runs
+    on "1 2 3" set "$NAME" theirs px 60000
+    run -75 run_t 5 "$DLOCK" -q -n --once "$L" touch ran2
+    run -75 run_t 5 "$DLOCK" -q -w 300ms --once "$L" touch ran2
+    on "1 2 3" del "$NAME"
+    [ "$(recorded succeeded)" -eq 5 ] || final "$(recorded succeeded) left"
+    skips
+}
+
+@test "--once: a success that no majority confirms is told, and the next one runs" {
+    own_nodes 3
+    start_log one.log "$DLOCK" --ttl 2 --connect-timeout 1 --once "$L" sh -c 'touch held; "$HELPERS/await" go'
+    wait_for 5 test -e held
+    rl_die 2 3
+    : >go
+    exits 79 5 "$STARTED"
+    file_has one.log "1 of 3 servers have recorded the end of the run, 2 are needed"
+    [ "$(recorded succeeded)" -eq 1 ]
+    # Its node is lost, too.
+    rl_die 1
+    rl_revive 1 2 3
+    runs
+    skips
+}
+
+@test "--once: something else in the place of a record stays there" {
+    local k
+    on "1 2" set "$KEY" theirs
+    runs
+    [ "$(recorded succeeded)" -eq 3 ]
+    skips
+    run -0 run_t 5 "$DLOCK" -v --status "$L"
+    assert_out "last run: succeeded"
+    assert_out "in the place of the run record"
+    on "1 2 3" del "$KEY"
+    on "1 2 3" hset "$KEY" a b
+    rm -f ran
+    run -65 run_t 5 "$DLOCK" --ttl 2 --once "$L" touch ran
+    assert_out "in the place of the run record"
+    [ ! -e ran ] && rl_gone "$NAME"
+    for k in 1 2 3; do [ "$(rl $k hget "$KEY" a)" = b ]; done
+    on "1 2 3" del "$KEY"
+    rl 1 set "$KEY" "$(printf 'dlock-run1 succeeded 0 1 \033[31m')" >/dev/null
+    head -c 1000000 /dev/zero | tr '\0' x | rl 2 -x set "$KEY" >/dev/null
+    rl 3 set "$KEY" "" >/dev/null
+    run -65 run_t 5 "$DLOCK" --ttl 2 --once "$L" touch ran
+    [[ $output != *$'\033'* ]]
+    [ ! -e ran ] && rl_gone "$NAME"
+    on_all del "$KEY"
+    runs
+}
+
+@test "--once: a node without room for the record has no vote" {
+    own_nodes 3
+    on_all config set maxmemory 1
+    run -69 run_t 5 "$DLOCK" --connect-timeout 1 --ttl 2 --once "$L" touch ran
+    [ ! -e ran ] && rl_gone "$NAME"
+    on "1 2" config set maxmemory 0
+    runs
+    skips
+}
+
+@test "--min-hold: a majority keeps the lock, and a writer and readers wait for it" {
+    own_nodes 3
+    rl_die 3
+    for mode in -x -s; do
+        "$HELPERS/clock" "$T/began"
+        run -0 run_t 5 "$DLOCK" $mode --ttl 1 --min-hold 1300ms "$L" true
+        run -75 run_t 5 "$DLOCK" -q -n --ttl 1 "$L" true
+        run -75 run_t 5 "$DLOCK" --status "$L"
+        run -0 run_t 5 "$DLOCK" --ttl 1 "$L" "$HELPERS/clock" "$T/in"
+        assert_between 1300 $((($(cat in) - $(cat began)) / 1000000)) $((1700 + SLOW)) "ms"
+    done
+    nothing_left 1 2
+}
