@@ -85,6 +85,7 @@ struct keeper {
     bool tree_empty;
 
     int64_t stay_until; /* --min-hold: the command has ended, and the lock stays held; DLOCK_NEVER: not so */
+    bool stay_told;
     bool hurried;       /* a signal has ended that wait */
     bool success;       /* --once: what the release records */
     bool unrecorded;    /* ... and has not confirmed */
@@ -251,6 +252,15 @@ static void release(struct keeper *k, int64_t time)
     store_release(k, dlock_now() + time);
 }
 
+/* Has a signal asked this run to end? Its sender does not want to wait for --min-hold. */
+static bool told_to_end(const struct keeper *k)
+{
+    int status = k->c->status;
+
+    return k->hurried || k->die_sig || k->c->end_signal ||
+           (WIFSIGNALED(status) && WTERMSIG(status) == k->c->terminal_sig);
+}
+
 /*
  * --min-hold: must we stay with the lock after the command's end? A store with an expiry keeps it by itself. What never
  * ran, and a lock that is lost, need no time.
@@ -259,29 +269,42 @@ static bool stays(struct keeper *k)
 {
     int64_t left = 0;
 
-    k->stay_until = DLOCK_NEVER;
     for (int i = 0; i < k->nlocks; i++) {
         if (k->c->exec_error)
             dlock_end_min_hold(k->locks[i]);
         left = dlock_max(left, dlock_min_hold_left(k->locks[i]));
     }
-    if (left == 0 || k->lost || k->hurried || k->guard_state == GUARD_DIED)
+    if (left == 0 || k->lost || told_to_end(k) || k->guard_state == GUARD_DIED)
         return false;
     k->stay_until = dlock_now() + left;
+    if (!k->stay_told)
+        report_stays(&k->report, left);
+    k->stay_told = true;
     return true;
+}
+
+/* How the command has ended, as a shell says it; -1: no process could tell. */
+static int command_status(const struct keeper *k)
+{
+    int status = k->c->status, error = k->c->exec_error;
+
+    if (k->guard_state == GUARD_DIED || error == SPAWN_TOO_LATE || error & SPAWN_FORK_FAILED)
+        return -1;
+    if (error)
+        return spawn_exec_code(error);
+    return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
 /* --once: what the release writes into the record, in the same step. */
 static void record_result(struct keeper *k)
 {
-    int status = k->c->status, code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-    bool ran = k->c->exec_error == 0 && k->guard_state != GUARD_DIED;
+    int code = command_status(k);
 
     if (options_of(k)->once_ns == 0)
         return;
-    k->success = ran && !k->lost && !k->die_sig && WIFEXITED(status) &&
+    k->success = k->c->exec_error == 0 && WIFEXITED(k->c->status) && !k->lost && !k->die_sig &&
                  options_success(options_of(k), code);
-    dlock_set_result(k->lk, k->success, ran ? code : -1);
+    dlock_set_result(k->lk, k->success, code);
 }
 
 /* How long the release is tried. A success that must be recorded: as long as nobody else can have the lock. */
@@ -304,6 +327,7 @@ static void after_exit(struct keeper *k)
 
     if (!k->c->exited || k->phase >= KEEPER_RELEASING)
         return;
+    k->stay_until = DLOCK_NEVER; /* an inner dlock may have come meanwhile */
     bool must_end = k->ending || k->c->end_signal || (k->lost && may_end(k)) || died;
     if (must_end && !k->tree_empty) {
         if (!k->ending && !died)
@@ -484,6 +508,15 @@ static bool only_inner_left(const struct keeper *k)
     return k->c->exited && (!k->ending || k->tree_empty) && inner_count(k->inner) > 0;
 }
 
+/* Only the lock is left, for --min-hold. At a terminal a stop is for us: no command will have it. */
+static void signal_while_staying(struct keeper *k, int sig)
+{
+    if (signals_stops(sig))
+        signals_stop_self(sig);
+    k->hurried |= command_ends(sig);
+    after_exit(k);
+}
+
 static void on_signal(struct keeper *k, const struct signalfd_siginfo *si)
 {
     int sig = (int)si->ssi_signo;
@@ -497,8 +530,7 @@ static void on_signal(struct keeper *k, const struct signalfd_siginfo *si)
         if (k->phase == KEEPER_RELEASING && signals_cancels(sig) && !own_pipe(si))
             store_release(k, dlock_now() + HURRY_TIME);
     } else if (k->stay_until != DLOCK_NEVER) {
-        k->hurried |= command_ends(sig);
-        after_exit(k);
+        signal_while_staying(k, sig);
     } else if (only_inner_left(k)) {
         if (command_ends(sig))
             inner_ask_to_end(k->inner);
@@ -519,11 +551,19 @@ static void read_signals(struct keeper *k)
 
 /* ------------------------------------------------------------- store --- */
 
+/* Is nothing left that a loss could end? */
+static bool all_ended(const struct keeper *k)
+{
+    return k->c->exited && k->tree_empty && inner_count(k->inner) == 0;
+}
+
 static void on_lost(struct keeper *k, const char *what, const char *why)
 {
     k->lost = true;
     inner_ending(k->inner);
-    report_lost(&k->report, what, why);
+    report_lost(&k->report, what, why, k->stay_told && all_ended(k));
+    if (k->stay_until != DLOCK_NEVER)
+        k->stay_until = 0;
 }
 
 /* Is the holder a dlock above this one? Of a file the holder is known to the talkative only, unless it may be one. */
@@ -636,7 +676,7 @@ static void on_released(struct keeper *k, const struct dlock_report *r, const dl
 {
     /* Of a set, each lock has told for itself what is not as it should be; the set comes last. */
     if (which && r->how == DLOCK_REL_NOT_OURS && !k->lost) {
-        report_not_ours(&k->report, &r->error);
+        report_not_ours(&k->report, &r->error, which == k->lk && k->success);
         k->lost = true;
     }
     if (which == k->lk && r->how == DLOCK_REL_UNCLEAR && k->success && !k->lost) {
@@ -688,6 +728,8 @@ static void on_report(struct keeper *k, const struct dlock_report *r, const dloc
         if (may_end(k))
             end_tree(k, SIGTERM, r->times.kill_at);
         on_lost(k, "could not be renewed in time", r->error.msg);
+        if (all_ended(k))
+            break;
         if (options_of(k)->on_lost == DLOCK_LOST_TERM)
             report_term(&k->report, r->times.kill_at - lease_now(k));
         else if (may_end(k))
@@ -700,7 +742,7 @@ static void on_report(struct keeper *k, const struct dlock_report *r, const dloc
         on_lost(k, r->error.code == DLOCK_ELOST ? "is lost" : "could not be renewed in time",
                 r->error.msg);
         /* A guard that noticed it first may have ended the command by SIGTERM: see report_guards_kill. */
-        if (may_end(k) && !k->loss_to_report)
+        if (may_end(k) && !k->loss_to_report && !all_ended(k))
             report_kill(&k->report);
         break;
     case DLOCK_R_RELEASED:
@@ -819,7 +861,8 @@ static void on_guard_gone(struct keeper *k)
     if (!k->guard_reaped)
         waitpid(k->guard.pid, NULL, __WALL);
     k->guard_reaped = true;
-    if (k->phase >= KEEPER_RELEASING || (k->c->exited && k->tree_empty))
+    if (k->phase >= KEEPER_RELEASING || (k->c->exited && k->tree_empty) ||
+        k->stay_until != DLOCK_NEVER)
         return;
     k->guard_state = GUARD_DIED;
     if (k->phase == KEEPER_ACQUIRING) {
