@@ -134,14 +134,6 @@ void report_granted(struct report *r)
         message_took(lock_text(r, lock), r->wait.since);
 }
 
-/* To a tenth of a second. */
-static const char *tenths(int64_t ns, char *buf, size_t size)
-{
-    const int64_t tenth = 100 * DLOCK_MSEC;
-
-    return dlock_format_duration(ns < DLOCK_SEC ? ns : (ns + tenth / 2) / tenth * tenth, buf, size);
-}
-
 /* Why the lock is not granted. Returns buf. */
 static const char *holder_text(const struct dlock_info *i, bool kept, char *buf, size_t size)
 {
@@ -188,7 +180,7 @@ void report_stays(const struct report *r, int64_t left)
 
     if (message_tells(r->o, ABOUT_WAIT))
         message("%s stays held for %s (--min-hold); a signal ends this wait", lock_text(r, lock),
-                tenths(left, text, sizeof(text)));
+                message_duration(left, text, sizeof(text)));
 }
 
 void report_unrecorded(const struct report *r, const struct dlock_error *err)
@@ -334,6 +326,14 @@ void report_notice(const struct report *r, const struct dlock_error *notice)
 }
 
 /* ----------------------------------------------------------- trouble --- */
+
+/* To a tenth of a second. */
+static const char *tenths(int64_t ns, char *buf, size_t size)
+{
+    const int64_t tenth = 100 * DLOCK_MSEC;
+
+    return dlock_format_duration(ns < DLOCK_SEC ? ns : (ns + tenth / 2) / tenth * tenth, buf, size);
+}
 
 void report_trouble(struct report *r, const struct dlock_report *t)
 {
