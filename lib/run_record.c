@@ -59,7 +59,7 @@ static bool next_number(const char **at, const char *end, int64_t min, int64_t m
     if (!*c)
         return false;
     for (; *c; c++) {
-        if (*c < '0' || *c > '9' || n > (INT64_MAX - 9) / 10)
+        if (*c < '0' || *c > '9' || n > (INT64_MAX - (*c - '0')) / 10)
             return false;
         n = 10 * n + (*c - '0');
     }
