@@ -902,7 +902,7 @@ void options_print_table(FILE *f)
         fputc('\t', f);
         for (size_t k = 0; k < LONGS_MAX && row->longs[k]; k++)
             fprintf(f, "%s--%s", k > 0 ? "," : "", row->longs[k]);
-        fprintf(f, "\t%s\t", row->arg && !row->optional ? row->arg : "");
+        fprintf(f, row->optional ? "\t[=%s]\t" : "\t%s\t", row->arg ? row->arg : "");
         for (const char *c = row->help; *c; c++)
             fputc(*c == '\n' ? ' ' : *c, f);
         fputc('\n', f);
