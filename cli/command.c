@@ -13,14 +13,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static void add_held(struct command *c, const char *key, const char *token, const char *socket)
+static void add_held(struct command *c, const char *key, const dlock *lk, const char *socket)
 {
     struct held *e = &c->held[c->nheld];
 
     if (!key)
         return;
     e->digest = nested_digest(key);
-    snprintf(e->token, sizeof(e->token), "%s", token);
+    e->name = nested_digest(dlock_name(lk));
+    snprintf(e->token, sizeof(e->token), "%s", dlock_token(lk));
     snprintf(e->socket, sizeof(e->socket), "%s", socket);
     c->nheld++;
 }
@@ -28,7 +29,7 @@ static void add_held(struct command *c, const char *key, const char *token, cons
 void command_set_held(struct command *c, const dlock *const *locks, int n, const char *socket)
 {
     for (int i = 1; i <= n; i++)
-        add_held(c, c->lock[i % n].key, dlock_token(locks[i % n]), socket);
+        add_held(c, c->lock[i % n].key, locks[i % n], socket);
     if (c->lock[0].nested && c->nheld > 0)
         c->tree.marker = held_add(c->marker, getenv("DLOCK_HELD"), c->held, c->nheld);
     else

@@ -158,15 +158,23 @@ static void wait_for_exit(struct hold *h)
         check_exec(h);
 }
 
-/* Sleep until a signal or for ns. Signals have no other effect now: SIGCHLD only wakes us. */
+/*
+ * Sleep until a signal or for ns, or less: inner dlocks and queries are served. Signals have no other effect now: SIGCHLD
+ * only wakes us.
+ */
 static void pause_for(const struct hold *h, int64_t ns)
 {
-    struct pollfd p = {.fd = h->c->sig->fd, .events = POLLIN};
+    struct pollfd p[2] = {
+        {.fd = h->c->sig->fd, .events = POLLIN},
+        {.fd = inner_fd(h->inner), .events = POLLIN},
+    };
     struct signalfd_siginfo si;
+    int64_t now = dlock_now();
 
-    if (poll(&p, 1, dlock_poll_ms(0, ns)) > 0)
-        while (signals_read(h->c->sig, &si))
-            ;
+    poll(p, 2, dlock_poll_ms(now, dlock_min(now + ns, inner_wake(h->inner))));
+    while (signals_read(h->c->sig, &si))
+        ;
+    inner_turn(h->inner);
 }
 
 static void kill_rest(const struct hold *h)

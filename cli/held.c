@@ -13,28 +13,49 @@
 /* The wall clock of the record and the times of /proc: to the second, and it may have been stepped a little. */
 #define CLOCK_SLACK_MS 5000
 
-/* Take the next entry that is well-formed from *list. False: there is none. */
-static bool next(const char **list, struct held *e)
+/* Where the parts of an entry begin. */
+#define AT_NAME (DIGEST_LEN + 1)
+#define AT_TOKEN (AT_NAME + DIGEST_LEN + 1)
+#define AT_SOCKET (AT_TOKEN + DLOCK_TOKEN_LEN + 1)
+
+static bool is_hex(const char *s, size_t len)
+{
+    while (len > 0 && dlock_hex(*s) >= 0) {
+        s++;
+        len--;
+    }
+    return len == 0;
+}
+
+/* s: DIGEST_LEN hexadecimal digits. */
+static uint64_t read_digest(const char *s)
+{
+    uint64_t digest = 0;
+
+    for (int i = 0; i < DIGEST_LEN; i++)
+        digest = digest << 4 | (unsigned)dlock_hex(s[i]);
+    return digest;
+}
+
+static bool is_entry(const char *s, size_t len)
+{
+    return len > AT_SOCKET && len <= AT_SOCKET + NESTED_SOCKET_MAX && s[AT_NAME - 1] == ':' &&
+           s[AT_TOKEN - 1] == ':' && s[AT_SOCKET - 1] == ':' && is_hex(s, DIGEST_LEN) &&
+           is_hex(s + AT_NAME, DIGEST_LEN) && is_hex(s + AT_TOKEN, DLOCK_TOKEN_LEN);
+}
+
+bool held_next(const char **list, struct held *e)
 {
     while (*list && **list) {
         const char *s = *list + strspn(*list, " ");
-        size_t len = strcspn(s, " "), i = 0;
-        bool good = len > DIGEST_LEN + DLOCK_TOKEN_LEN + 2 && s[DIGEST_LEN] == ':' &&
-                    s[DIGEST_LEN + 1 + DLOCK_TOKEN_LEN] == ':' &&
-                    len <= DIGEST_LEN + DLOCK_TOKEN_LEN + 2 + NESTED_SOCKET_MAX;
+        size_t len = strcspn(s, " ");
 
         *list = s + len;
-        *e = (struct held){0};
-        for (; good && i < DIGEST_LEN; i++) {
-            good = dlock_hex(s[i]) >= 0;
-            e->digest = e->digest << 4 | (unsigned)dlock_hex(s[i]);
-        }
-        for (s += DIGEST_LEN + 1, i = 0; good && i < DLOCK_TOKEN_LEN; i++)
-            good = dlock_hex(s[i]) >= 0;
-        if (!good)
+        if (!is_entry(s, len))
             continue;
-        memcpy(e->token, s, DLOCK_TOKEN_LEN);
-        memcpy(e->socket, s + DLOCK_TOKEN_LEN + 1, len - DIGEST_LEN - DLOCK_TOKEN_LEN - 2);
+        *e = (struct held){.digest = read_digest(s), .name = read_digest(s + AT_NAME)};
+        memcpy(e->token, s + AT_TOKEN, DLOCK_TOKEN_LEN);
+        memcpy(e->socket, s + AT_SOCKET, len - AT_SOCKET);
         return true;
     }
     return false;
@@ -44,7 +65,7 @@ bool held_find(const char *list, uint64_t digest, struct held *found)
 {
     struct held e;
 
-    while (next(&list, &e))
+    while (held_next(&list, &e))
         if (e.digest == digest) {
             *found = e;
             return true;
@@ -54,7 +75,8 @@ bool held_find(const char *list, uint64_t digest, struct held *found)
 
 static char *put(char *at, const struct held *e)
 {
-    return at + sprintf(at, "%016llx:%s:%s ", (unsigned long long)e->digest, e->token, e->socket);
+    return at + sprintf(at, "%016llx:%016llx:%s:%s ", (unsigned long long)e->digest,
+                        (unsigned long long)e->name, e->token, e->socket);
 }
 
 static bool is_among(const struct held *added, int n, uint64_t digest)
@@ -72,9 +94,9 @@ const char *held_add(char buf[HELD_SIZE], const char *list, const struct held *a
     struct held e;
     int others = 0;
 
-    while (next(&rest, &e))
+    while (held_next(&rest, &e))
         others += !is_among(added, n, e.digest);
-    for (rest = list; next(&rest, &e);)
+    for (rest = list; held_next(&rest, &e);)
         if (!is_among(added, n, e.digest) && others-- <= HELD_MAX - n)
             at = put(at, &e);
     for (int i = 0; i < n; i++)
@@ -88,7 +110,7 @@ static bool has_token(const char *list, const char *token, int *n)
     struct held e;
     bool found = false;
 
-    for (*n = 0; next(&list, &e); ++*n)
+    for (*n = 0; held_next(&list, &e); ++*n)
         found |= strcmp(e.token, token) == 0;
     return found;
 }

@@ -1,6 +1,7 @@
 /*
- * held.h - DLOCK_HELD: the locks that the dlocks above this process hold, "DIGEST:TOKEN:SOCKET ...", the innermost last.
- * Digest: of the lock's key (nested.h), in hexadecimal; socket: of the keeper, "-" where it does not listen.
+ * held.h - DLOCK_HELD: the locks that the dlocks above this process hold, "DIGEST:NAME:TOKEN:SOCKET ...", the innermost
+ * last. Digest: of the lock's key (nested.h), in hexadecimal; name: the same of the lock's name; socket: of the keeper, "-"
+ * where it does not listen.
  */
 #ifndef CLI_HELD_H
 #define CLI_HELD_H
@@ -11,14 +12,16 @@
 #define HELD_NAME "DLOCK_HELD="
 /* "DLOCK_HELD=" and all entries. */
 #define HELD_SIZE                                                                                  \
-    (sizeof(HELD_NAME) + (size_t)HELD_MAX * (16 + DLOCK_TOKEN_LEN + NESTED_SOCKET_MAX + 3))
+    (sizeof(HELD_NAME) + (size_t)HELD_MAX * (2 * 16 + DLOCK_TOKEN_LEN + NESTED_SOCKET_MAX + 4))
 
 struct held {
-    uint64_t digest;
+    uint64_t digest, name; /* of nested_digest(): the key, the name as DLOCK_NAME has it */
     char token[DLOCK_TOKEN_LEN + 1];
     char socket[NESTED_SOCKET_MAX + 1];
 };
 
+/* Take the next entry that is well-formed from *list, the value of the variable or NULL. False: there is none. */
+bool held_next(const char **list, struct held *);
 /* The entry of this lock in list, the value of the variable (NULL: unset). False: there is none. */
 bool held_find(const char *list, uint64_t digest, struct held *);
 /*

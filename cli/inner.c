@@ -1,6 +1,9 @@
 /*
  * inner.c - see inner.h. A process that connects must have our uid, or be root, and prove by the token, within a second,
  * that it runs under the lock. Another is closed without an answer, which means to it that the lock is not held here.
+ *
+ * A query (--held) proves the same and is answered and closed at once: it never counts, and nothing waits for it. It has an
+ * answer also where another inner one would be too many.
  */
 #include "inner.h"
 
@@ -32,6 +35,7 @@ struct conn {
     int fd;
     int pidfd;     /* of the process that connected; -1: none */
     bool in;       /* it has proved itself: it runs under the lock */
+    bool full;     /* it is one too many: only a query is answered */
     int64_t until; /* to prove itself */
 };
 
@@ -151,14 +155,47 @@ static bool reply(const struct conn *c, const struct nested_reply *r, int pass)
     return sendmsg(c->fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)sizeof(*r);
 }
 
-/* Does the request, of that length, prove that the client runs under this lock? */
-static bool proves(const struct inner_lock *l, const struct nested_request *q, size_t len)
+/*
+ * The one place that says how a lock is held, and until when what runs under it may run. What is ending stays so: a renewal
+ * that comes late keeps others out, but does not save the work.
+ */
+static void describe(const struct inner *in, const dlock *lk, struct nested_hold *h)
 {
-    size_t head = offsetof(struct nested_request, key), key = l->key ? strlen(l->key) : SIZE_MAX;
+    dlock_describe(lk, h);
+    if (in->ending || in->lost)
+        h->end_at = 0;
+}
 
-    return key < sizeof(q->key) && len == head + key && q->version == NESTED_VERSION &&
+/* Does the request, of that length, prove by this key that the client runs under this lock? */
+static bool proves(const struct inner_lock *l, const char *key, const struct nested_request *q,
+                   size_t len)
+{
+    size_t head = offsetof(struct nested_request, key), n = strlen(key);
+
+    return n < sizeof(q->key) && len == head + n && q->version == NESTED_VERSION &&
            memcmp(q->token, dlock_token(l->lk), DLOCK_TOKEN_LEN + 1) == 0 &&
-           memcmp(q->key, l->key, len - head) == 0;
+           memcmp(q->key, key, n) == 0;
+}
+
+static bool is_query(const struct inner_lock *l, const struct nested_request *q, size_t len)
+{
+    char digests[NESTED_DIGESTS_SIZE];
+
+    nested_digests(digests, nested_digest(l->key), nested_digest(dlock_name(l->lk)));
+    return proves(l, digests, q, len) && q->mode == NESTED_QUERY;
+}
+
+static void answer(const struct inner *in, const struct conn *c, const dlock *lk)
+{
+    struct nested_reply r = {.type = NESTED_HELD, .left = DLOCK_NEVER};
+
+    describe(in, lk, &r.hold);
+    if (r.hold.end_at != DLOCK_NEVER)
+        r.left = r.hold.end_at - dlock_lease_now(r.hold.raw_minus_boot);
+    if (r.left <= 0)
+        r.type = NESTED_LOST;
+    snprintf(r.text, sizeof(r.text), "%s", dlock_name(lk));
+    reply(c, &r, -1);
 }
 
 /* False: the connection is to be closed. */
@@ -168,8 +205,10 @@ static bool admit(struct inner *in, struct conn *c, const struct nested_request 
     struct ucred peer = {0};
     socklen_t len = sizeof(peer);
 
-    dlock_describe(c->lk, &r.hold);
-    if (in->ending || in->lost)
+    describe(in, c->lk, &r.hold);
+    if (c->full)
+        r.type = NESTED_FULL;
+    else if (in->ending || in->lost)
         r.type = NESTED_LOST;
     else if (nested_allows(&r.hold, (enum dlock_mode)q->mode, q->slots) != 0)
         r.type = NESTED_REFUSED;
@@ -200,11 +239,17 @@ static bool read_conn(struct inner *in, struct conn *c)
         return errno == EAGAIN || errno == EINTR;
     if (c->in)
         return n > 0;
-    for (int i = 0; n > 0 && i < in->nlocks; i++)
-        if (proves(&in->locks[i], &q, (size_t)n)) {
-            c->lk = in->locks[i].lk;
+    for (int i = 0; n > 0 && i < in->nlocks; i++) {
+        const struct inner_lock *l = &in->locks[i];
+        if (l->key && is_query(l, &q, (size_t)n)) {
+            answer(in, c, l->lk);
+            return false;
+        }
+        if (l->key && proves(l, l->key, &q, (size_t)n)) {
+            c->lk = l->lk;
             return admit(in, c, &q);
         }
+    }
     return false;
 }
 
@@ -228,10 +273,11 @@ static void add_conn(struct inner *in, int fd)
     *c = (struct conn){.next = in->conns, .fd = fd, .pidfd = -1, .until = dlock_now() + AUTH_TIME};
     in->conns = c;
     in->nconns++;
-    bool full = in->nconns > CONNS_MAX || !leaves_room(fd + 1); /* and one for the pidfd */
-    if (full)
+    c->full = in->nconns > CONNS_MAX || !leaves_room(fd + 1); /* and one for the pidfd */
+    bool stays = watch(in, EPOLL_CTL_ADD, fd, c) && read_conn(in, c);
+    if (stays && c->full)
         reply(c, &(struct nested_reply){.type = NESTED_FULL}, -1);
-    if (full || !watch(in, EPOLL_CTL_ADD, fd, c) || !read_conn(in, c))
+    if (!stays || c->full)
         drop(in, &in->conns);
 }
 
@@ -340,7 +386,7 @@ void inner_extended(struct inner *in)
     /* One that has no room for it does not run: it is told again with the next renewal. */
     for (struct conn *c = in->conns; c; c = c->next)
         if (c->in) {
-            dlock_describe(c->lk, &r.hold);
+            describe(in, c->lk, &r.hold);
             reply(c, &r, -1);
         }
 }

@@ -1,6 +1,8 @@
 /*
  * inner.h - the inner dlocks of a holder: the socket that they connect to, and their connections, each of which is one
  * that runs under the lock. The holder neither releases the lock nor exits while inner_count() is not 0.
+ *
+ * The same socket answers those who only ask whether the lock is held (--held), as long as inner_turn() is called.
  */
 #ifndef CLI_INNER_H
 #define CLI_INNER_H

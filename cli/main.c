@@ -51,7 +51,7 @@ static int (*const modes[])(const struct options *, const struct sigstate *) = {
     [MODE_SCHEMA] = schema_mode,     [MODE_FORGET] = forget_mode,
     [MODE_HELP] = help_mode,
     [MODE_VERSION] = version_mode,   [MODE_PRINT_OPTIONS] = table_mode,
-    [MODE_PRINT_NAMES] = names_mode,
+    [MODE_PRINT_NAMES] = names_mode, [MODE_HELD] = held_mode,
 };
 
 /*

@@ -12,6 +12,8 @@ int status_mode(const struct options *, const struct sigstate *);
 int schema_mode(const struct options *, const struct sigstate *);
 /* forget.c: MODE_FORGET. */
 int forget_mode(const struct options *, const struct sigstate *);
+/* held_mode.c: MODE_HELD. */
+int held_mode(const struct options *, const struct sigstate *);
 /* names.c: MODE_PRINT_NAMES. */
 int names_mode(const struct options *, const struct sigstate *);
 /* unlock.c: MODE_FD and MODE_UNLOCK: flock(1)'s descriptor form. */

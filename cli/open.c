@@ -1,6 +1,7 @@
 /* open.c - from LOCK to a handle: the URI is parsed once, then handed to the library. */
 #include "open.h"
 
+#include "backend.h"
 #include "messages.h"
 #include "util.h"
 
@@ -42,6 +43,16 @@ int open_uris(const struct options *o, struct dlock_uri *uris[DLOCK_SET_MAX])
     for (int i = 0; i < o->nalso && code == 0; i++)
         uris[i + 1] = open_uri(o, o->also[i].lock, &code);
     return code;
+}
+
+char *open_key(const struct dlock_uri *uri, bool fcntl)
+{
+    struct stat st;
+
+    if (!(dlock_registry_hold(uri->scheme) & CAP_FD))
+        return nested_key(uri);
+    const struct dlock_backend *be = dlock_registry_find(uri->scheme, NULL);
+    return be && be->stat(uri, &st) ? nested_file_key(&st, fcntl) : NULL;
 }
 
 /*

@@ -11,6 +11,11 @@
  * dlock_uri_free. NULL after the error was printed; then *code is its exit code.
  */
 struct dlock_uri *open_uri(const struct options *, const char *lock, int *code);
+/*
+ * What names the lock for dlocks below and above this one, as in nested.h, malloc'ed. NULL: out of memory, or a file that
+ * is missing or not accessible.
+ */
+char *open_key(const struct dlock_uri *, bool fcntl);
 struct open_how {
     const struct nested_outer *outer; /* NULL, or the dlock that holds the lock */
     int64_t waited;                   /* this much of -w is over */

@@ -227,17 +227,21 @@ static int set_also(struct options *o, const struct given *g, struct dlock_error
     return 0;
 }
 
-/* --status, --schema, --forget and -u: at most one of them. */
+static const char *const mode_names[] = {[MODE_STATUS] = "--status",
+                                         [MODE_SCHEMA] = "--schema",
+                                         [MODE_FORGET] = "--forget",
+                                         [MODE_HELD] = "--held",
+                                         [MODE_UNLOCK] = "-u"};
+
+/* --status, --schema, --forget, --held and -u: at most one of them. */
 static int set_mode(struct options *o, const struct given *g, struct dlock_error *err)
 {
-    static const char *const names[] = {
-        [MODE_STATUS] = "--status", [MODE_SCHEMA] = "--schema", [MODE_FORGET] = "--forget", [MODE_UNLOCK] = "-u"};
     enum cli_mode mode = (enum cli_mode)g->row->number;
 
     if (o->mode != MODE_RUN && o->mode != mode)
         return dlock_fail(err, DLOCK_EUSAGE, 0, "%s and %s cannot be used together",
-                          names[o->mode < mode ? mode : o->mode],
-                          names[o->mode < mode ? o->mode : mode]);
+                          mode_names[o->mode < mode ? mode : o->mode],
+                          mode_names[o->mode < mode ? o->mode : mode]);
     o->mode = mode;
     return 0;
 }
@@ -326,6 +330,8 @@ static const struct option_row table[] = {
      .set = set_mode, .number = MODE_FORGET},
     {"", {"yes"}, NULL, "with --forget: do not ask",
      .set = set_flag, FIELD(yes)},
+    {"", {"held"}, NULL, "inside a command: print for how many ms its lock\nis safe (inf: no lease); exit 79: it is not held",
+     .set = set_mode, .number = MODE_HELD},
     {"", {"events"}, "FD|FILE", "tell a program what happens, in lines of JSON",
      .set = set_events, FIELD(events)},
     {"v", {"verbose"}, NULL, "say all that a terminal would show, and details",
@@ -641,6 +647,8 @@ static int take_arguments(struct options *o, char **rest, int n, struct dlock_er
 {
     int r;
 
+    if (n == 0 && o->mode == MODE_HELD)
+        return 0;
     if (n == 0)
         return dlock_fail(err, DLOCK_EUSAGE, 0,
                           "no lock named: dlock [OPTION...] LOCK COMMAND [ARG...]");
@@ -665,9 +673,7 @@ static int take_arguments(struct options *o, char **rest, int n, struct dlock_er
         return take_command(o, rest + 1, n - 1, err);
     if (n > 1)
         return dlock_fail(err, DLOCK_EUSAGE, 0, "%s takes a lock and no command",
-                          o->mode == MODE_STATUS   ? "--status"
-                          : o->mode == MODE_FORGET ? "--forget"
-                                                   : "--schema");
+                          mode_names[o->mode]);
     return 0;
 }
 
@@ -858,6 +864,7 @@ static const char usage_head[] =
     "       dlock [OPTION...] FD | -u FD\n"
     "       dlock --status [--json] LOCK\n"
     "       dlock --forget [--yes] LOCK | --schema LOCK\n"
+    "       dlock --held [NAME]\n"
     "Run COMMAND while holding LOCK, on one machine or on many.\n"
     "\n"
     "LOCK: a file (as for flock(1)), or a store's URI, '#' and a name, or @NAME:\n"

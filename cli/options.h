@@ -13,6 +13,7 @@ enum cli_mode {
     MODE_STATUS, /* --status LOCK */
     MODE_SCHEMA, /* --schema LOCK */
     MODE_FORGET, /* --forget LOCK */
+    MODE_HELD,   /* --held [NAME] */
     MODE_HELP,
     MODE_VERSION,
     MODE_PRINT_OPTIONS, /* --print-options (not in --help): the table for completions and tests */
@@ -49,7 +50,7 @@ struct options {
     enum dlock_on_lost on_lost;
     const char *note;   /* NULL: none */
     const char *events; /* --events: a descriptor's number or a path; NULL: none */
-    char *lock;         /* malloc'ed copy of LOCK as given, "@name" included */
+    char *lock; /* malloc'ed copy of LOCK as given, "@name" included; MODE_HELD: of NAME, or NULL */
     struct also_lock also[DLOCK_SET_MAX - 1];
     int nalso;
     int fd;                   /* MODE_FD, MODE_UNLOCK; MODE_STATUS of an open file; else -1 */

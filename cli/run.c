@@ -131,16 +131,9 @@ static int prepare(struct command *c)
 static void find_outer(struct command *c, int i, const struct dlock_uri *uri)
 {
     struct command_lock *l = &c->lock[i];
-    const struct dlock_backend *be = NULL;
     struct held e;
-    struct stat st;
 
-    if (dlock_registry_hold(uri->scheme) & CAP_FD)
-        be = dlock_registry_find(uri->scheme, NULL);
-    else
-        l->key = nested_key(uri);
-    if (be && be->stat(uri, &st))
-        l->key = nested_file_key(&st, c->o->fcntl);
+    l->key = open_key(uri, c->o->fcntl);
     bool found = l->key && held_find(getenv("DLOCK_HELD"), nested_digest(l->key), &e);
     /* sudo removes DLOCK_HELD. */
     c->may_be_own |= found || (!c->o->nonblock && getenv("SUDO_UID"));

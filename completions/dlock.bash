@@ -125,6 +125,7 @@ _dlock() {
                 --schema
                 --forget
                 --yes
+                --held
                 --events
                 -v --verbose
                 -q --quiet

@@ -946,10 +946,12 @@ void dlock_end_min_hold(dlock *d)
 
 void dlock_describe(const dlock *d, struct nested_hold *h)
 {
+    bool nested = d->table->caps & CAP_NESTED;
     *h = (struct nested_hold){
         .from = d->lease.sent,
         .ttl = d->lease.ttl,
         .raw_minus_boot = d->lease.times.raw_minus_boot,
+        .end_at = dlock_min(d->lease.times.term_at, nested ? nested_end_at(d->be) : DLOCK_NEVER),
         .fence = d->fence,
         .mode = (int32_t)d->mode,
         .slots = d->slots,

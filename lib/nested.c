@@ -38,6 +38,7 @@ struct nested_backend {
     long pid;    /* of the outer's keeper; 0: unknown */
     bool again;  /* closed without an answer, it was tried once more */
     int64_t until, retry_at;
+    int64_t end_at; /* as the outer has it */
     struct dlock_backoff pause;
     struct event_queue events;
 };
@@ -106,6 +107,13 @@ uint64_t nested_digest(const char *key)
     return h;
 }
 
+const char *nested_digests(char buf[NESTED_DIGESTS_SIZE], uint64_t key, uint64_t name)
+{
+    snprintf(buf, NESTED_DIGESTS_SIZE, "%016llx:%016llx", (unsigned long long)key,
+             (unsigned long long)name);
+    return buf;
+}
+
 /* --- rules ------------------------------------------------------------------------------------ */
 
 socklen_t nested_address(struct sockaddr_un *a, const char *name)
@@ -152,8 +160,7 @@ int nested_new_name(char name[NESTED_SOCKET_MAX + 1])
     return rc;
 }
 
-/* Abstract sockets are those of the network namespace. */
-static bool is_here(const char *name)
+bool nested_is_here(const char *name)
 {
     struct namespaces theirs;
 
@@ -207,14 +214,10 @@ bool nested_descends(long pid)
     return false;
 }
 
-/*
- * Any user can take the name of an abstract socket once its keeper is gone. Root trusts another user's keeper only when
- * it runs under it (sudo).
- */
-static bool is_trusted(const struct nested_backend *b, uid_t uid)
+bool nested_trusts(uid_t uid, long pid)
 {
     uid_t me = geteuid();
-    return uid == me || uid == 0 || (me == 0 && b->pid > 0 && nested_descends(b->pid));
+    return uid == me || uid == 0 || (me == 0 && pid > 0 && nested_descends(pid));
 }
 
 /* --- acquire ---------------------------------------------------------------------------------- */
@@ -253,7 +256,7 @@ static void fail_sys(struct nested_backend *b, int sys)
     struct dlock_error err;
 
     if (refused) {
-        bool ended = sys == ECONNREFUSED && is_here(b->spec->outer->socket);
+        bool ended = sys == ECONNREFUSED && nested_is_here(b->spec->outer->socket);
         unreachable(b, ended ? ESHUTDOWN : ECONNREFUSED, strerror(sys));
         return;
     }
@@ -277,7 +280,7 @@ static void ask(struct nested_backend *b)
         return;
     }
     b->pid = peer.pid;
-    if (!is_trusted(b, peer.uid)) {
+    if (!nested_trusts(peer.uid, b->pid)) {
         unreachable(b, ECONNREFUSED, "it is another user's");
         return;
     }
@@ -366,6 +369,7 @@ static struct dlock_event *put_times(struct nested_backend *b, enum dlock_ev typ
     ev->from = ev->asked = h->from;
     ev->ttl = h->ttl;
     ev->raw_minus_boot = h->raw_minus_boot;
+    b->end_at = h->end_at;
     return ev;
 }
 
@@ -508,6 +512,11 @@ static void read_replies(struct nested_backend *b)
         not_answered(b);
     else if (b->op == OP_HELD)
         lost(b, NULL);
+}
+
+int64_t nested_end_at(struct dlock_be *be)
+{
+    return self(be)->end_at;
 }
 
 /* --- the slots -------------------------------------------------------------------------------- */

@@ -10,10 +10,12 @@
 
 #define TOKEN_A "0123456789abcdef0123456789abcdef"
 #define TOKEN_B "fedcba9876543210fedcba9876543210"
+/* The name's digest that entry() makes for the key's digest 1. */
+#define NAME_1 "0000000000000100"
 
 static struct held entry(uint64_t digest, const char *token, const char *socket)
 {
-    struct held e = {.digest = digest};
+    struct held e = {.digest = digest, .name = digest << 8};
 
     snprintf(e.token, sizeof(e.token), "%s", token);
     snprintf(e.socket, sizeof(e.socket), "%s", socket);
@@ -27,10 +29,11 @@ TEST(an_entry_replaces_that_of_the_same_lock_and_comes_last)
                 c = entry(1, TOKEN_B, "c");
     struct held found;
 
-    CHECK_STR(held_add(one, NULL, &a, 1), "DLOCK_HELD=0000000000000001:" TOKEN_A ":a");
+    CHECK_STR(held_add(one, NULL, &a, 1), "DLOCK_HELD=0000000000000001:" NAME_1 ":" TOKEN_A ":a");
     held_add(two, one + strlen(HELD_NAME), &b, 1);
     CHECK_STR(held_add(three, two + strlen(HELD_NAME), &c, 1),
-              "DLOCK_HELD=000000000000000b:" TOKEN_B ":b 0000000000000001:" TOKEN_B ":c");
+              "DLOCK_HELD=000000000000000b:0000000000000b00:" TOKEN_B ":b 0000000000000001:" NAME_1
+              ":" TOKEN_B ":c");
     CHECK(held_find(three + strlen(HELD_NAME), 0xb, &found));
     CHECK_STR(found.token, TOKEN_B);
     CHECK_STR(found.socket, "b");
@@ -50,7 +53,7 @@ TEST(there_are_32_entries_at_most_the_innermost_ones)
         held_add(list[(i + 1) % 2], list[i % 2] + strlen(HELD_NAME), &e, 1);
     }
     const char *last = list[0] + strlen(HELD_NAME);
-    CHECK_INT(strlen(last), HELD_MAX * (16 + 32 + NESTED_SOCKET_MAX + 3) - 1);
+    CHECK_INT(strlen(last), HELD_MAX * (2 * 16 + 32 + NESTED_SOCKET_MAX + 4) - 1);
     CHECK(held_find(last, UINT64_MAX - 99, &found));
     CHECK_STR(found.socket, socket);
     CHECK(held_find(last, UINT64_MAX - 68, &found));
@@ -64,28 +67,35 @@ TEST(what_is_not_well_formed_is_left_out)
         " ",
         "x",
         ":::",
-        "0000000000000001:" TOKEN_A,
-        "0000000000000001:" TOKEN_A ":",
-        "000000000000000g:" TOKEN_A ":a",
-        "0000000000000001:0123456789abcdef0123456789abcdeg:a",
-        "00000000000000001:" TOKEN_A ":a",
-        "0000000000000001:" TOKEN_A ":12345678901234567890123456789012345678901",
+        "::::",
+        "0000000000000001:" TOKEN_A ":a", /* of an older dlock */
+        "0000000000000001:" NAME_1 ":" TOKEN_A,
+        "0000000000000001:" NAME_1 ":" TOKEN_A ":",
+        "000000000000000g:" NAME_1 ":" TOKEN_A ":a",
+        "0000000000000001:000000000000000g:" TOKEN_A ":a",
+        "0000000000000001:" NAME_1 ":0123456789abcdef0123456789abcdeg:a",
+        "0000000000000001:" NAME_1 "." TOKEN_A ":a",
+        "00000000000000001:" NAME_1 ":" TOKEN_A ":a",
+        "0000000000000001:" NAME_1 ":" TOKEN_A ":12345678901234567890123456789012345678901",
     };
     char buf[HELD_SIZE], list[400];
     struct held e = entry(5, TOKEN_B, "e"), found;
 
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         CHECK(!held_find(bad[i], 1, &found));
-        CHECK_STR(held_add(buf, bad[i], &e, 1), "DLOCK_HELD=0000000000000005:" TOKEN_B ":e");
-        snprintf(list, sizeof(list), "%s  0000000000000001:" TOKEN_A ":a %s", bad[i], bad[i]);
+        CHECK_STR(held_add(buf, bad[i], &e, 1),
+                  "DLOCK_HELD=0000000000000005:0000000000000500:" TOKEN_B ":e");
+        snprintf(list, sizeof(list), "%s  0000000000000001:" NAME_1 ":" TOKEN_A ":a %s", bad[i],
+                 bad[i]);
         CHECK(held_find(list, 1, &found));
         CHECK_STR(found.socket, "a");
+        CHECK_INT(found.name, 0x100);
     }
 }
 
 TEST(a_holder_is_an_ancestor_by_its_token_or_by_its_pid_where_the_list_may_lack_it)
 {
-    static const char list[] = "0000000000000001:" TOKEN_A ":a";
+    static const char list[] = "0000000000000001:" NAME_1 ":" TOKEN_A ":a";
     struct dlock_info info = {.token = TOKEN_A, .host = "elsewhere", .pid = 1};
 
     CHECK(held_by_ancestor(list, &info));

@@ -1,0 +1,179 @@
+/* test_inner.c - the socket of a holder: what a query is told, and that it counts for nothing. */
+#include "inner.h"
+#include "unit.h"
+#include "util.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define KEY "a key\nof the lock"
+
+/* A holder of a file's lock, and one client. */
+static struct fixture {
+    char file[40];
+    dlock *lk;
+    struct inner *in;
+    int fd;
+} f;
+
+static void set_up(void)
+{
+    struct dlock_options o = DLOCK_OPTIONS_INIT;
+    int fd;
+
+    strcpy(f.file, "/tmp/test_inner.XXXXXX");
+    fd = mkstemp(f.file);
+    close(fd);
+    CHECK(fd >= 0 && dlock_open(&f.lk, f.file, &o, NULL) == 0 && dlock_acquire(f.lk, NULL) == 0);
+    f.in = inner_open(&(struct inner_lock){f.lk, KEY}, 1);
+    CHECK(f.in != NULL);
+    f.fd = -1;
+}
+
+static void tear_down(void)
+{
+    if (f.fd >= 0)
+        close(f.fd);
+    inner_close(f.in);
+    dlock_close(f.lk);
+    unlink(f.file);
+}
+
+static bool reach(void)
+{
+    struct sockaddr_un a;
+    socklen_t len = nested_address(&a, inner_socket(f.in));
+
+    if (f.fd >= 0)
+        close(f.fd);
+    f.fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    return f.fd >= 0 && connect(f.fd, (struct sockaddr *)&a, len) == 0;
+}
+
+static struct nested_request query(void)
+{
+    struct nested_request q = {.version = NESTED_VERSION, .mode = NESTED_QUERY};
+
+    strcpy(q.token, dlock_token(f.lk));
+    nested_digests(q.key, nested_digest(KEY), nested_digest(dlock_name(f.lk)));
+    return q;
+}
+
+/* The type of the reply to this request, of which `more` bytes follow its key; 0: the connection is closed without one. */
+static int reply_to(const struct nested_request *q, int more, struct nested_reply *r)
+{
+    size_t len = offsetof(struct nested_request, key) + strlen(q->key);
+
+    if (!CHECK(reach()) || !CHECK(send(f.fd, q, len + (size_t)more, MSG_NOSIGNAL) > 0))
+        return -1;
+    CHECK(!inner_turn(f.in));
+    ssize_t n = recv(f.fd, r, sizeof(*r), 0);
+    if (n != (ssize_t)sizeof(*r))
+        n = recv(f.fd, r, sizeof(*r), 0); /* behind ECONNRESET: our request was not read */
+    return n == (ssize_t)sizeof(*r) ? r->type : 0;
+}
+
+static bool is_closed(void)
+{
+    return recv(f.fd, &(char){0}, 1, 0) == 0;
+}
+
+TEST(a_query_is_answered_and_closed_and_does_not_count)
+{
+    struct nested_request q;
+    struct nested_reply r;
+
+    set_up();
+    q = query();
+    CHECK_INT(reply_to(&q, 0, &r), NESTED_HELD);
+    CHECK(r.left == DLOCK_NEVER);
+    CHECK_STR(r.text, f.file);
+    CHECK_INT(inner_count(f.in), 0);
+    CHECK(is_closed());
+    /* An inner one counts until it leaves. */
+    strcpy(q.key, KEY);
+    q.mode = DLOCK_EXCLUSIVE;
+    CHECK_INT(reply_to(&q, 0, &r), NESTED_HELD);
+    CHECK_INT(inner_count(f.in), 1);
+    close(f.fd);
+    f.fd = -1;
+    CHECK(inner_turn(f.in));
+    CHECK_INT(inner_count(f.in), 0);
+    tear_down();
+}
+
+TEST(a_query_that_proves_nothing_has_no_answer)
+{
+    struct nested_request good, q;
+    struct nested_reply r;
+
+    set_up();
+    good = q = query();
+    q.token[0] ^= 1;
+    CHECK_INT(reply_to(&q, 0, &r), 0);
+    q = good;
+    q.version--;
+    CHECK_INT(reply_to(&q, 0, &r), 0);
+    q = good;
+    q.mode = DLOCK_EXCLUSIVE;
+    CHECK_INT(reply_to(&q, 0, &r), 0);
+    q = good;
+    CHECK_INT(reply_to(&q, 1, &r), 0);
+    CHECK_INT(reply_to(&q, -1, &r), 0);
+    CHECK_INT(reply_to(&q, -(int)offsetof(struct nested_request, key), &r), 0);
+    nested_digests(q.key, nested_digest(KEY) + 1, nested_digest(dlock_name(f.lk)));
+    CHECK_INT(reply_to(&q, 0, &r), 0);
+    nested_digests(q.key, nested_digest(KEY), nested_digest("another"));
+    CHECK_INT(reply_to(&q, 0, &r), 0);
+    CHECK_INT(reply_to(&good, 0, &r), NESTED_HELD);
+    tear_down();
+}
+
+TEST(a_lock_that_is_ending_is_not_held)
+{
+    struct nested_request q;
+    struct nested_reply r;
+
+    set_up();
+    q = query();
+    inner_ending(f.in);
+    CHECK_INT(reply_to(&q, 0, &r), NESTED_LOST);
+    CHECK(r.left <= 0);
+    CHECK_STR(r.text, f.file);
+    inner_lost(f.in, "x");
+    CHECK_INT(reply_to(&q, 0, &r), NESTED_LOST);
+    inner_stop(f.in);
+    CHECK(!reach());
+    tear_down();
+}
+
+TEST(a_query_is_answered_where_an_inner_one_is_one_too_many)
+{
+    struct nested_request q;
+    struct nested_reply r;
+    struct rlimit old, few;
+
+    set_up();
+    q = query();
+    getrlimit(RLIMIT_NOFILE, &old);
+    few = old;
+    few.rlim_cur = (rlim_t)inner_listen_fd(f.in) + 8;
+    setrlimit(RLIMIT_NOFILE, &few);
+    CHECK_INT(reply_to(&q, 0, &r), NESTED_HELD);
+    strcpy(q.key, KEY);
+    q.mode = DLOCK_EXCLUSIVE;
+    CHECK_INT(reply_to(&q, 0, &r), NESTED_FULL);
+    /* It has not asked yet. */
+    CHECK(reach() && !inner_turn(f.in));
+    CHECK(recv(f.fd, &r, sizeof(r), 0) == (ssize_t)sizeof(r) && r.type == NESTED_FULL);
+    CHECK(is_closed());
+    CHECK_INT(inner_count(f.in), 0);
+    setrlimit(RLIMIT_NOFILE, &old);
+    tear_down();
+}
+
+UNIT_MAIN
