@@ -46,7 +46,7 @@ void command_set_file(struct command *c, int i, int fd)
     c->lock[i].key = nested_file_key(&st, c->o->fcntl);
 }
 
-/* Not -o; and of a slot never, also when -s runs in that of an outer dlock. */
+/* Not where the guard has it; and of a slot never, also when -s runs in that of an outer dlock. */
 bool command_inherits(const struct command *c, const dlock *lk)
 {
     struct nested_hold hold;

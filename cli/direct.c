@@ -3,7 +3,7 @@
  * that the command inherits, and cannot be lost: there is no guard, and we are the command's
  * parent.
  *
- * With -o or --slots too where a guard could not find the command's tree (struct command, alone): then the
+ * With -o and --slots too where a guard could not find the command's tree (struct command, alone): then the
  * descriptor is ours only, as with flock(1).
  */
 #include "direct.h"

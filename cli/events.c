@@ -200,9 +200,9 @@ static void put_holder(struct json *j, const struct dlock_info *i)
 static bool same_holder(const struct dlock_info *a, const struct dlock_info *b)
 {
     return a->pid == b->pid && a->since_ms == b->since_ms && a->fence == b->fence &&
-           a->mode == b->mode && a->foreign == b->foreign && a->over == b->over && strcmp(a->host, b->host) == 0 &&
-           strcmp(a->user, b->user) == 0 && strcmp(a->command, b->command) == 0 &&
-           strcmp(a->note, b->note) == 0;
+           a->mode == b->mode && a->foreign == b->foreign && a->over == b->over &&
+           strcmp(a->host, b->host) == 0 && strcmp(a->user, b->user) == 0 &&
+           strcmp(a->command, b->command) == 0 && strcmp(a->note, b->note) == 0;
 }
 
 /* The newest state, when there is one to tell and it is time. */
@@ -364,11 +364,17 @@ static void put_command(struct json *j, int status)
 void events_end(struct events *e, const struct events_end *end, int64_t now)
 {
     static const char *const words[] = {
-        [EVENTS_EXITED] = "exited",   [EVENTS_BUSY] = "busy",
-        [EVENTS_TIMEOUT] = "timeout", [EVENTS_CANCELLED] = "cancelled",
-        [EVENTS_LOST] = "lost",       [EVENTS_UNAVAILABLE] = "unavailable",
-        [EVENTS_NOT_RUN] = "not-run", [EVENTS_SKIPPED] = "skipped",
-        [EVENTS_UNRECORDED] = "unrecorded", [EVENTS_ERROR] = "error",
+        [EVENTS_EXITED] = "exited",
+        [EVENTS_BUSY] = "busy",
+        [EVENTS_TIMEOUT] = "timeout",
+        [EVENTS_CANCELLED] = "cancelled",
+        [EVENTS_LOST] = "lost",
+        [EVENTS_OVERRUN] = "overrun",
+        [EVENTS_SKIPPED] = "skipped",
+        [EVENTS_UNRECORDED] = "unrecorded",
+        [EVENTS_UNAVAILABLE] = "unavailable",
+        [EVENTS_NOT_RUN] = "not-run",
+        [EVENTS_ERROR] = "error",
     };
     int64_t until = dlock_now() + LAST_FLUSH_MS * DLOCK_MSEC;
     struct line l;

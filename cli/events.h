@@ -37,7 +37,7 @@ void events_renewed(struct events *);
 void events_trouble(struct events *, const char *why, int64_t since, int64_t term_in, int64_t now);
 void events_recovered(struct events *, int64_t since, int64_t now);
 void events_lost(struct events *, const char *why);
-/* The command is sent SIGTERM because of the lock; kill_in: ns until SIGKILL follows. */
+/* The command is sent SIGTERM because of the lock, or of --max-run; kill_in: ns until SIGKILL follows. */
 void events_term(struct events *, int64_t kill_in);
 void events_kill(struct events *);
 /* how: a word of the schema. */
@@ -49,8 +49,9 @@ enum events_outcome {
     EVENTS_TIMEOUT,   /* -w has run out */
     EVENTS_CANCELLED, /* a signal ended the wait */
     EVENTS_LOST,
-    EVENTS_SKIPPED,     /* --once, and the command has succeeded already */
-    EVENTS_UNRECORDED,  /* --once: it has succeeded now, and the store has not confirmed the record of it */
+    EVENTS_OVERRUN, /* --max-run has passed, and what ran under the lock was ended */
+    EVENTS_SKIPPED, /* --once, and the command has succeeded already */
+    EVENTS_UNRECORDED, /* --once: it has succeeded now, and the store has not confirmed the record of it */
     EVENTS_UNAVAILABLE, /* the store did not answer */
     EVENTS_NOT_RUN,     /* the lock was granted, and the command could not be executed */
     EVENTS_ERROR        /* any other failure */

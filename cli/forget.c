@@ -48,8 +48,7 @@ static bool read_yes(void)
 /* Does the user want it? Asks at the terminal. Dies by a signal, and stops as any job does. */
 static bool agreed(const struct sigstate *sig)
 {
-    struct pollfd p[] = {{.fd = STDIN_FILENO, .events = POLLIN},
-                         {.fd = sig->fd, .events = POLLIN}};
+    struct pollfd p[] = {{.fd = STDIN_FILENO, .events = POLLIN}, {.fd = sig->fd, .events = POLLIN}};
 
     put_question();
     for (;;) {

@@ -1,11 +1,13 @@
 /*
  * guard.c - the dead man's switch.
  *
- * The guard is the command's parent and knows two times. It kills the whole tree when the keeper's
- * end of the socket closes, and ends it by two clocks when the keeper stops extending: a time has
- * passed when one of them has reached it. Two kernel means stand behind it, should it be stopped or
+ * The guard is the command's parent and knows the lease's times. It kills the whole tree when the
+ * keeper's end of the socket closes, and ends it by two clocks when the keeper stops extending: a time
+ * has passed when one of them has reached it. Two kernel means stand behind it, should it be stopped or
  * killed itself: a timer that kills the guard before hard_at, and the parent-death signal that then
  * kills the command.
+ *
+ * It also ends the tree when the command has run for max_run, whatever the keeper does.
  *
  * Every turn of its loop checks everything: messages first (an EXTEND that is waiting in the socket
  * must count), then children, then the clock. It blocks only in ppoll, allocates nothing and uses
@@ -76,11 +78,13 @@ struct guard_state {
     bool lease_over; /* term_at has passed without an EXTEND: final */
     int64_t term_at, kill_at, hard_at, raw_minus_boot;
     int64_t end_kill_at; /* of the keeper's own END; DLOCK_NEVER: none */
+    int64_t run_until;   /* end of max_run; DLOCK_NEVER: no limit, or not started */
+    int64_t run_kill_at; /* after max_run: when KILL follows; DLOCK_NEVER: TERM was not sent */
     int64_t wake_set;    /* the turn that timerfd is set for; DLOCK_NEVER: none */
     struct {
         int64_t since, pause;
         int64_t seen_at; /* when /proc last showed the tree */
-        bool stuck_reported;
+        bool stuck_reported, overrun_told;
     } killing;
 
     struct forward forward;
@@ -214,21 +218,31 @@ static int64_t lease_now(const struct guard_state *g)
 /* When to send SIGKILL, once the tree has been asked to end. */
 static int64_t kill_time(const struct guard_state *g)
 {
-    if (g->cfg->warn_only || g->end_kill_at < g->kill_at)
-        return g->end_kill_at;
-    return g->kill_at;
+    int64_t at = dlock_min(g->end_kill_at, g->run_kill_at);
+
+    return g->cfg->warn_only ? at : dlock_min(at, g->kill_at);
 }
 
-/* Does the kernel's timer kill a guard that lets hard_at come near? */
-static bool is_timed(const struct guard_state *g)
+/*
+ * When the tree would have to be dead if this guard were stopped: before that the kernel's timer kills
+ * it. DLOCK_NEVER: there is no such time. Not when max_run passes: after a suspend the living guard still
+ * sends TERM then, and the keeper notices a stopped one.
+ */
+static int64_t dead_time(const struct guard_state *g)
 {
-    return (g->phase == GUARD_RUNNING || g->phase == GUARD_TERMINATING) && !g->cfg->warn_only &&
-           g->hard_at != DLOCK_NEVER;
+    bool ending = g->phase == GUARD_TERMINATING;
+    int64_t at = DLOCK_NEVER;
+
+    if (ending && g->run_kill_at != DLOCK_NEVER)
+        at = g->run_kill_at + KILL_TURN;
+    if ((ending || g->phase == GUARD_RUNNING) && !g->cfg->warn_only)
+        at = dlock_min(at, g->hard_at);
+    return at;
 }
 
 /*
  * When the kernel's timer kills the guard, by CLOCK_BOOTTIME. That clock may be slewed: the timer
- * is set to a part of what is left until hard_at, and set again by the living guard, which wakes up
+ * is set to a part of what is left until then, and set again by the living guard, which wakes up
  * for that (next_wake).
  *
  * While it is killing the tree the guard must be left to finish; but the keeper waits for it, and
@@ -237,12 +251,13 @@ static bool is_timed(const struct guard_state *g)
  */
 static int64_t hard_time(const struct guard_state *g)
 {
-    bool lease =
-        g->term_at != DLOCK_NEVER || g->kill_at != DLOCK_NEVER || g->hard_at != DLOCK_NEVER;
+    bool limited = g->term_at != DLOCK_NEVER || g->kill_at != DLOCK_NEVER ||
+                   g->hard_at != DLOCK_NEVER || g->run_until != DLOCK_NEVER;
+    int64_t dead_at = dead_time(g);
 
-    if (is_timed(g))
-        return dlock_now() + dlock_wait_part(g->hard_at - lease_now(g));
-    if (g->phase == GUARD_KILLING && lease && !g->keeper_gone)
+    if (dead_at != DLOCK_NEVER)
+        return dlock_now() + dlock_wait_part(dead_at - lease_now(g));
+    if (g->phase == GUARD_KILLING && limited && !g->keeper_gone)
         return dlock_now() + KILL_TURN;
     return DLOCK_NEVER;
 }
@@ -255,16 +270,20 @@ static void set_hard_timer(const struct guard_state *g)
     timer_settime(g->hard_timer, TIMER_ABSTIME, &when, NULL);
 }
 
+/* When a lease that is not extended is over, if that ends the tree and has not done so yet. */
+static int64_t lease_end(const struct guard_state *g)
+{
+    return g->cfg->warn_only || g->lease_over ? DLOCK_NEVER : g->term_at;
+}
+
 /* The time of the lease at which the next turn is due without an event; DLOCK_NEVER: not by the clock. */
 static int64_t next_turn(const struct guard_state *g)
 {
     switch (g->phase) {
     case GUARD_RUNNING:
-        return g->cfg->warn_only ? DLOCK_NEVER : g->term_at;
+        return dlock_min(lease_end(g), g->run_until);
     case GUARD_TERMINATING:
-        if (g->cfg->warn_only || g->lease_over || kill_time(g) < g->term_at)
-            return kill_time(g);
-        return g->term_at;
+        return dlock_min(lease_end(g), kill_time(g));
     case GUARD_KILLING:
         return lease_now(g) + g->killing.pause;
     default:
@@ -278,10 +297,10 @@ static int64_t next_turn(const struct guard_state *g)
  */
 static int64_t next_wake(const struct guard_state *g, int64_t turn)
 {
-    int64_t now = lease_now(g), wait = dlock_wait_part(turn - now);
+    int64_t now = lease_now(g), wait = dlock_wait_part(turn - now), dead_at = dead_time(g);
 
-    if (is_timed(g))
-        wait = dlock_min(wait, dlock_max(DLOCK_MSEC, (g->hard_at - now) / 2));
+    if (dead_at != DLOCK_NEVER)
+        wait = dlock_min(wait, dlock_max(DLOCK_MSEC, (dead_at - now) / 2));
     return dlock_now() + wait;
 }
 
@@ -341,6 +360,18 @@ static void begin_term(struct guard_state *g)
         kill(g->command, SIGTERM);
         kill(g->command, SIGCONT);
     }
+}
+
+/* max_run has passed. */
+static void end_run(struct guard_state *g)
+{
+    g->run_kill_at = lease_now(g) + g->cfg->grace;
+    begin_term(g);
+    if (g->phase != GUARD_TERMINATING)
+        return;
+    /* Before the message: from then on the keeper relies on the timer. */
+    set_hard_timer(g);
+    post(g, G_OVERRUN, SIGTERM);
 }
 
 /* Has exec succeeded, or failed? Tells the keeper, once. */
@@ -435,6 +466,10 @@ static void kill_tree(struct guard_state *g)
     for (int i = 0; i < KILL_PASSES && g->phase == GUARD_KILLING; i++) {
         kill_pass(g);
         set_hard_timer(g); /* not before the first pass, where speed counts */
+        if (g->run_kill_at != DLOCK_NEVER && !g->killing.overrun_told) {
+            g->killing.overrun_told = true;
+            post(g, G_OVERRUN, SIGKILL);
+        }
         int n = reap(g);
         reaped += n;
         if (n == 0)
@@ -623,6 +658,8 @@ static void start(struct guard_state *g, const struct guard_msg *m)
         return;
     }
     g->command = pid;
+    if (g->cfg->max_run > 0)
+        g->run_until = dlock_now() + g->cfg->max_run;
     fcntl(g->exec_fd, F_SETFL, O_NONBLOCK);
     set_title(g->cfg);
     let_go(g);
@@ -704,10 +741,12 @@ static void check_clock(struct guard_state *g)
 
     if (g->phase != GUARD_RUNNING && g->phase != GUARD_TERMINATING)
         return;
-    if (!g->cfg->warn_only && !g->lease_over && now >= g->term_at) {
+    if (now >= lease_end(g)) {
         g->lease_over = true;
         begin_term(g);
     }
+    if (g->phase == GUARD_RUNNING && now >= g->run_until)
+        end_run(g);
     if (g->phase == GUARD_TERMINATING && now >= kill_time(g))
         begin_kill(g);
 }
@@ -798,6 +837,8 @@ static _Noreturn void guard_main(const struct guard_config *cfg, int sock)
         .hard_at = DLOCK_NEVER,
         .raw_minus_boot = DLOCK_RAW_NEVER,
         .end_kill_at = DLOCK_NEVER,
+        .run_until = DLOCK_NEVER,
+        .run_kill_at = DLOCK_NEVER,
         .wake_set = DLOCK_NEVER,
     };
 

@@ -1,5 +1,5 @@
 /*
- * guard.h - the dead man's switch: a process between keeper and command that knows only two times
+ * guard.h - the dead man's switch: a process between keeper and command that knows only a few times
  * and one socket, and ends the command's whole tree when the keeper does not.
  */
 #ifndef CLI_GUARD_H
@@ -23,6 +23,7 @@ enum guard_msg_type {
     /* guard -> keeper */
     G_STARTED,     /* arg: pid */
     G_EXEC_FAILED, /* arg: errno, SPAWN_TOO_LATE, or SPAWN_FORK_FAILED|errno; G_TREE_EMPTY follows */
+    G_OVERRUN,     /* arg: the signal that the tree is sent since max_run has passed: TERM, KILL */
     G_STOPPED,     /* arg: signal that stopped the command; 0: it was continued */
     G_EXITED,      /* arg: wait status of the command; flags */
     G_TREE_EMPTY,  /* no descendant is left; flags */
@@ -47,8 +48,10 @@ struct guard_config {
     char *const *argv;
     const char *name; /* DLOCK_NAME */
     bool own_group; /* no controlling terminal: the command is not in the keeper's process group */
-    bool warn_only; /* --on-lost warn: only the keeper's death ends the tree, times do not */
-    char *title;    /* the memory of our own argv, or NULL; argv above may point into it */
+    bool warn_only; /* --on-lost warn: the keeper's death ends the tree, the lease's times do not */
+    int64_t max_run; /* ns from the start of the command until its tree is ended; 0: no limit */
+    int64_t grace;   /* then: ns from TERM to KILL */
+    char *title;     /* the memory of our own argv, or NULL; argv above may point into it */
     size_t title_size;
     int lock_fd; /* -1, or a file lock's descriptor that the guard keeps (CLOEXEC for the command) */
 };

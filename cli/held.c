@@ -165,6 +165,6 @@ bool held_by_ancestor(const char *list, const struct dlock_info *info)
         return false;
     if (info->host[0] && strcmp(info->host, host) != 0)
         return false;
-    return nested_descends(info->pid) && is_dlock((pid_t)info->pid) &&
+    return nested_descends(getppid(), info->pid) && is_dlock((pid_t)info->pid) &&
            is_as_old(info->pid, info->since_ms);
 }

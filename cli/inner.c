@@ -34,6 +34,7 @@ struct conn {
     const dlock *lk; /* in: the lock that it runs under */
     int fd;
     int pidfd;     /* of the process that connected; -1: none */
+    pid_t pid;     /* its number; 0: unknown */
     bool in;       /* it has proved itself: it runs under the lock */
     bool full;     /* it is one too many: only a query is answered */
     int64_t until; /* to prove itself */
@@ -45,6 +46,7 @@ struct inner {
     char name[NESTED_SOCKET_MAX + 1];
     int epoll, listen; /* listen -1: stopped */
     bool ending, lost;
+    int64_t run_until; /* of --max-run, by dlock_now(); DLOCK_NEVER: none */
     bool ended;        /* one has ended since the turn began */
     int64_t accept_at; /* paused until then; DLOCK_NEVER: not paused */
     struct conn *conns;
@@ -99,7 +101,7 @@ struct inner *inner_open(const struct inner_lock *locks, int n)
     memcpy(in->locks, locks, sizeof(*locks) * (size_t)n);
     in->nlocks = n;
     in->epoll = in->listen = -1;
-    in->accept_at = DLOCK_NEVER;
+    in->accept_at = in->run_until = DLOCK_NEVER;
     if (listen_on_new_name(in))
         return in;
     int sys = errno;
@@ -162,8 +164,15 @@ static bool reply(const struct conn *c, const struct nested_reply *r, int pass)
 static void describe(const struct inner *in, const dlock *lk, struct nested_hold *h)
 {
     dlock_describe(lk, h);
+    h->end_at = dlock_min(h->end_at, in->run_until);
     if (in->ending || in->lost)
         h->end_at = 0;
+}
+
+void inner_run_until(struct inner *in, int64_t at)
+{
+    if (in)
+        in->run_until = at;
 }
 
 /* Does the request, of that length, prove by this key that the client runs under this lock? */
@@ -220,6 +229,7 @@ static bool admit(struct inner *in, struct conn *c, const struct nested_request 
         return false;
     if (getsockopt(c->fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) == 0 && peer.pid > 0)
         c->pidfd = (int)syscall(SYS_pidfd_open, peer.pid, 0);
+    c->pid = peer.pid;
     /* Had it died, its pid could be another's; then its connection is closed. */
     if (recv(c->fd, &(char){0}, 1, MSG_DONTWAIT | MSG_PEEK) == 0)
         return false;
@@ -412,11 +422,30 @@ void inner_lost(struct inner *in, const char *why)
         }
 }
 
+static void send_signal(const struct conn *c, int sig)
+{
+    if (c->in && c->pidfd >= 0)
+        syscall(SYS_pidfd_send_signal, c->pidfd, sig, NULL, 0);
+}
+
 void inner_ask_to_end(const struct inner *in)
 {
     for (const struct conn *c = in ? in->conns : NULL; c; c = c->next)
-        if (c->in && c->pidfd >= 0)
-            syscall(SYS_pidfd_send_signal, c->pidfd, SIGTERM, NULL, 0);
+        send_signal(c, SIGTERM);
+}
+
+void inner_ask_others_to_end(const struct inner *in)
+{
+    for (const struct conn *c = in ? in->conns : NULL; c; c = c->next)
+        if (!nested_descends(c->pid, getpid()))
+            send_signal(c, SIGTERM);
+}
+
+void inner_kill(struct inner *in, const char *why)
+{
+    inner_lost(in, why);
+    for (const struct conn *c = in ? in->conns : NULL; c; c = c->next)
+        send_signal(c, SIGKILL);
 }
 
 void inner_stop(struct inner *in)

@@ -34,6 +34,8 @@ bool inner_turn(struct inner *);
 int inner_count(const struct inner *);
 /* Before inner_count() decides: those that have asked already count. */
 void inner_settle(struct inner *);
+/* From that time on, by dlock_now(), what runs under the locks is being ended (--max-run): queries tell it. */
+void inner_run_until(struct inner *, int64_t at);
 /* The lease was renewed: tell them. */
 void inner_extended(struct inner *);
 /* The lock will be lost: no new one is accepted. The others know the times, and end what they run by themselves. */
@@ -42,6 +44,10 @@ void inner_ending(struct inner *);
 void inner_lost(struct inner *, const char *why);
 /* Ask each to end, by SIGTERM. */
 void inner_ask_to_end(const struct inner *);
+/* The same for those that are no descendants of this process: the others get it with the command's tree. */
+void inner_ask_others_to_end(const struct inner *);
+/* End each at once. why: as of inner_lost(). */
+void inner_kill(struct inner *, const char *why);
 /* Before the release: no other one can come. */
 void inner_stop(struct inner *);
 void inner_close(struct inner *);

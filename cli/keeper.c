@@ -10,7 +10,7 @@
  *
  * For a lease the guard is forked before a library is loaded, a socket opened or a thread started:
  * the command can inherit nothing of ours, and a threaded process never forks. For a file lock with
- * -o or --slots it is forked at the grant, and keeps the descriptor instead of the command. Other file locks
+ * options_need_guard() it is forked at the grant, and keeps the descriptor instead of the command. Other file locks
  * need no guard: there the loop ends at the grant.
  */
 #include "keeper.h"
@@ -41,11 +41,16 @@
 /* How long a dismissed guard may take to exit; before a command has run, -w has 100 ms of tolerance. */
 #define GUARD_EXITS DLOCK_SEC
 #define GUARD_EXITS_IDLE (30 * DLOCK_MSEC)
+/* How late it may be to end the command by --max-run. */
+#define GUARD_ENDS DLOCK_SEC
+
+#define OVERRUN_EXIT 124 /* as timeout(1) */
 
 enum keeper_phase {
     KEEPER_ACQUIRING, /* waiting for the lock; a signal cancels */
     KEEPER_STARTING,  /* granted: the guard has been told to start the command */
     KEEPER_RUNNING,   /* the command runs, or only inner dlocks that it left behind */
+    KEEPER_STAYING, /* it has ended, and the lock stays held for --min-hold: nothing is guarded any more */
     KEEPER_RELEASING, /* it has ended, or never ran: the lock is being released, the guard exits */
     KEEPER_OVER,
     KEEPER_HANDED_OVER /* granted, and no guard is needed: the command is not ours */
@@ -60,7 +65,7 @@ enum keeper_guard {
 
 struct keeper {
     struct command *c;
-    dlock *lk;           /* LOCK */
+    dlock *lk;                   /* LOCK */
     dlock *locks[DLOCK_SET_MAX]; /* it and those of --also */
     int nlocks;
     dlock_set *set;      /* it and those of --also; NULL: there is no --also */
@@ -74,6 +79,11 @@ struct keeper {
     bool lost;                /* any evidence of loss: the exit code is 79, not the command's */
     bool loss_to_report;      /* the guard noticed it first */
 
+    bool overrun;        /* --max-run has passed, and ends what runs under the lock */
+    int64_t run_until;   /* when it passes, by our clock */
+    int64_t end_by;      /* it has passed: the guard is killed if it has not said so by then */
+    int64_t inner_until; /* inner dlocks that are left then are killed */
+
     enum keeper_guard guard_state;
     struct guard guard;
     bool guard_reaped; /* often before its EOF is read: its number may be another's by now */
@@ -84,11 +94,12 @@ struct keeper {
     bool ending;       /* it was told to end the tree */
     bool tree_empty;
 
-    int64_t stay_until; /* --min-hold: the command has ended, and the lock stays held; DLOCK_NEVER: not so */
+    int64_t
+        stay_until; /* --min-hold: the command has ended, and the lock stays held; DLOCK_NEVER: not so */
     bool stay_told;
-    bool hurried;       /* a signal has ended that wait */
-    bool success;       /* --once: what the release records */
-    bool unrecorded;    /* ... and has not confirmed */
+    bool hurried;    /* a signal has ended that wait */
+    bool success;    /* --once: what the release records */
+    bool unrecorded; /* ... and has not confirmed */
 
     struct report report;
 };
@@ -249,6 +260,7 @@ static void release(struct keeper *k, int64_t time)
     inner_stop(k->inner);
     dismiss_guard(k);
     k->phase = KEEPER_RELEASING;
+    k->run_until = k->end_by = k->inner_until = DLOCK_NEVER;
     store_release(k, dlock_now() + time);
 }
 
@@ -283,13 +295,15 @@ static bool stays(struct keeper *k)
     return true;
 }
 
-/* How the command has ended, as a shell says it; -1: no process could tell. */
-static int command_status(const struct keeper *k)
+/* What --once records: how the command has ended, as a shell says it; -1: no process could tell. */
+static int recorded_status(const struct keeper *k)
 {
     int status = k->c->status, error = k->c->exec_error;
 
     if (k->guard_state == GUARD_DIED || error == SPAWN_TOO_LATE || error & SPAWN_FORK_FAILED)
         return -1;
+    if (k->overrun)
+        return OVERRUN_EXIT;
     if (error)
         return spawn_exec_code(error);
     return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
@@ -298,12 +312,12 @@ static int command_status(const struct keeper *k)
 /* --once: what the release writes into the record, in the same step. */
 static void record_result(struct keeper *k)
 {
-    int code = command_status(k);
+    int code = recorded_status(k);
 
     if (options_of(k)->once_ns == 0)
         return;
-    k->success = k->c->exec_error == 0 && WIFEXITED(k->c->status) && !k->lost && !k->die_sig &&
-                 options_success(options_of(k), code);
+    k->success = k->c->exec_error == 0 && WIFEXITED(k->c->status) && !k->lost && !k->overrun &&
+                 !k->die_sig && options_success(options_of(k), code);
     dlock_set_result(k->lk, k->success, code);
 }
 
@@ -328,7 +342,9 @@ static void after_exit(struct keeper *k)
     if (!k->c->exited || k->phase >= KEEPER_RELEASING)
         return;
     k->stay_until = DLOCK_NEVER; /* an inner dlock may have come meanwhile */
-    bool must_end = k->ending || k->c->end_signal || (k->lost && may_end(k)) || died;
+    /* What is left while we stay was left alone before, and no guard could end it. */
+    bool must_end = k->phase < KEEPER_STAYING &&
+                    (k->ending || k->c->end_signal || (k->lost && may_end(k)) || died);
     if (must_end && !k->tree_empty) {
         if (!k->ending && !died)
             end_tree(k, SIGTERM, lease_now(k) + command_grace(k->c));
@@ -342,10 +358,48 @@ static void after_exit(struct keeper *k)
         k->inner_asked |= must_end;
         return;
     }
-    if (stays(k))
+    if (stays(k)) {
+        if (k->phase < KEEPER_STAYING)
+            dismiss_guard(k);
+        k->phase = KEEPER_STAYING;
+        k->run_until = k->end_by = DLOCK_NEVER;
         return;
+    }
     record_result(k);
     release(k, release_time(k));
+}
+
+/* --max-run has passed. sig: what the tree is sent: SIGTERM, and the grace begins, or SIGKILL. */
+static void on_overrun(struct keeper *k, int sig)
+{
+    int64_t grace = sig == SIGTERM ? command_grace(k->c) : 0;
+
+    if (k->phase >= KEEPER_STAYING)
+        return;
+    if (!k->overrun) {
+        k->overrun = k->ending = k->inner_asked = true;
+        k->run_until = k->end_by = DLOCK_NEVER;
+        k->inner_until = dlock_now() + grace;
+        inner_ask_others_to_end(k->inner);
+        report_about(&k->report, k->lk);
+        report_overrun(&k->report, k->c->exited);
+        if (sig == SIGTERM)
+            report_term(&k->report, grace);
+    }
+    if (sig == SIGKILL)
+        report_kill(&k->report);
+}
+
+/* By our clock --max-run has passed. The guard ends the tree, if there is one and the guard is not stopped. */
+static void run_is_over(struct keeper *k)
+{
+    k->run_until = DLOCK_NEVER;
+    if (k->c->exited && k->tree_empty)
+        on_overrun(k, SIGTERM);
+    else if (k->ending)
+        k->inner_until = dlock_now() + command_grace(k->c);
+    else if (k->guard_state == GUARDED)
+        k->end_by = dlock_now() + GUARD_ENDS;
 }
 
 /* Before the command starts, which may start dlocks that name our locks. */
@@ -395,6 +449,8 @@ static int fork_guard(struct keeper *k, const char *name, int lock_fd)
         .name = name,
         .own_group = !k->c->terminal,
         .warn_only = !may_end(k),
+        .max_run = options_of(k)->max_run_ns,
+        .grace = command_grace(k->c),
         .title = options_of(k)->title,
         .title_size = options_of(k)->title_size,
         .lock_fd = lock_fd,
@@ -414,12 +470,23 @@ static int fork_guard(struct keeper *k, const char *name, int lock_fd)
     return 0;
 }
 
+/*
+ * A file is locked: is a guard of no use? One that cannot find the command's tree is not, but for --max-run: there it
+ * ends the command, at least.
+ */
+static bool is_handed_over(const struct keeper *k)
+{
+    if (k->guard_state != UNGUARDED)
+        return false;
+    return command_inherits(k->c, k->lk) ||
+           (!options_must_guard(options_of(k)) && (k->c->alone || !process_tree_visible()));
+}
+
 static void on_granted(struct keeper *k, const struct dlock_times *times)
 {
     k->times = *times;
     report_granted(&k->report);
-    if (k->guard_state == UNGUARDED &&
-        (command_inherits(k->c, k->lk) || k->c->alone || !process_tree_visible())) {
+    if (is_handed_over(k)) {
         k->phase = KEEPER_HANDED_OVER;
         return;
     }
@@ -513,7 +580,10 @@ static void signal_while_staying(struct keeper *k, int sig)
 {
     if (signals_stops(sig))
         signals_stop_self(sig);
-    k->hurried |= command_ends(sig);
+    if (command_ends(sig)) {
+        k->hurried = true;
+        inner_ask_to_end(k->inner);
+    }
     after_exit(k);
 }
 
@@ -529,7 +599,7 @@ static void on_signal(struct keeper *k, const struct signalfd_siginfo *si)
         /* The sender is in a hurry: time for one reconnect, then the lease is left to expire. */
         if (k->phase == KEEPER_RELEASING && signals_cancels(sig) && !own_pipe(si))
             store_release(k, dlock_now() + HURRY_TIME);
-    } else if (k->stay_until != DLOCK_NEVER) {
+    } else if (k->phase == KEEPER_STAYING) {
         signal_while_staying(k, sig);
     } else if (only_inner_left(k)) {
         if (command_ends(sig))
@@ -551,19 +621,11 @@ static void read_signals(struct keeper *k)
 
 /* ------------------------------------------------------------- store --- */
 
-/* Is nothing left that a loss could end? */
-static bool all_ended(const struct keeper *k)
-{
-    return k->c->exited && k->tree_empty && inner_count(k->inner) == 0;
-}
-
 static void on_lost(struct keeper *k, const char *what, const char *why)
 {
     k->lost = true;
     inner_ending(k->inner);
-    report_lost(&k->report, what, why, k->stay_told && all_ended(k));
-    if (k->stay_until != DLOCK_NEVER)
-        k->stay_until = 0;
+    report_lost(&k->report, what, why, k->phase == KEEPER_STAYING);
 }
 
 /* Is the holder a dlock above this one? Of a file the holder is known to the talkative only, unless it may be one. */
@@ -608,8 +670,10 @@ static int open_locks(struct keeper *k, struct dlock_uri **uris, int64_t waited)
 
     for (; n <= o->nalso && code == 0; n++) {
         const struct command_lock *l = &k->c->lock[n];
-        struct open_how how = {
-            .outer = l->nested ? &l->outer : NULL, .waited = waited, .also = n > 0, .look = k->c->may_be_own};
+        struct open_how how = {.outer = l->nested ? &l->outer : NULL,
+                               .waited = waited,
+                               .also = n > 0,
+                               .look = k->c->may_be_own};
         locks[n] =
             open_handle(o, n == 0 ? o->lock_mode : o->also[n - 1].mode, &uris[n], &how, &code);
         if (!locks[n])
@@ -690,9 +754,23 @@ static void on_released(struct keeper *k, const struct dlock_report *r, const dl
     finish(k);
 }
 
+/* Lost while it stays held for --min-hold: nothing but inner dlocks could be ended, and there is nothing to stay for. */
+static void lost_while_staying(struct keeper *k, const struct dlock_report *r)
+{
+    if (r->type == DLOCK_R_LOST)
+        inner_lost(k->inner, r->error.msg);
+    on_lost(k, r->error.code == DLOCK_ELOST ? "is lost" : "could not be renewed in time",
+            r->error.msg);
+    after_exit(k);
+}
+
 static void on_report(struct keeper *k, const struct dlock_report *r, const dlock *which)
 {
     report_about(&k->report, which ? which : k->lk);
+    if (k->phase == KEEPER_STAYING && (r->type == DLOCK_R_TERM || r->type == DLOCK_R_LOST)) {
+        lost_while_staying(k, r);
+        return;
+    }
     switch (r->type) {
     case DLOCK_R_WAITING:
         on_waiting(k, r);
@@ -728,8 +806,6 @@ static void on_report(struct keeper *k, const struct dlock_report *r, const dloc
         if (may_end(k))
             end_tree(k, SIGTERM, r->times.kill_at);
         on_lost(k, "could not be renewed in time", r->error.msg);
-        if (all_ended(k))
-            break;
         if (options_of(k)->on_lost == DLOCK_LOST_TERM)
             report_term(&k->report, r->times.kill_at - lease_now(k));
         else if (may_end(k))
@@ -742,7 +818,7 @@ static void on_report(struct keeper *k, const struct dlock_report *r, const dloc
         on_lost(k, r->error.code == DLOCK_ELOST ? "is lost" : "could not be renewed in time",
                 r->error.msg);
         /* A guard that noticed it first may have ended the command by SIGTERM: see report_guards_kill. */
-        if (may_end(k) && !k->loss_to_report && !all_ended(k))
+        if (may_end(k) && !k->loss_to_report)
             report_kill(&k->report);
         break;
     case DLOCK_R_RELEASED:
@@ -809,6 +885,13 @@ static void on_guard(struct keeper *k, const struct guard_msg *m)
         if (k->phase == KEEPER_STARTING)
             k->phase = KEEPER_RUNNING;
         k->start_by = DLOCK_NEVER;
+        if (options_of(k)->max_run_ns > 0 && !k->overrun) {
+            k->run_until = dlock_now() + options_of(k)->max_run_ns;
+            inner_run_until(k->inner, k->run_until);
+        }
+        break;
+    case G_OVERRUN:
+        on_overrun(k, m->arg);
         break;
     case G_EXEC_FAILED:
         k->c->exec_error = m->arg;
@@ -861,8 +944,7 @@ static void on_guard_gone(struct keeper *k)
     if (!k->guard_reaped)
         waitpid(k->guard.pid, NULL, __WALL);
     k->guard_reaped = true;
-    if (k->phase >= KEEPER_RELEASING || (k->c->exited && k->tree_empty) ||
-        k->stay_until != DLOCK_NEVER)
+    if (k->phase >= KEEPER_STAYING || (k->c->exited && k->tree_empty))
         return;
     k->guard_state = GUARD_DIED;
     if (k->phase == KEEPER_ACQUIRING) {
@@ -881,6 +963,8 @@ static void on_guard_gone(struct keeper *k)
     sweep(k);
     if (late) {
         on_lost(k, "could not be renewed in time", "the guard was stopped");
+        report_kill(&k->report);
+    } else if (k->overrun) {
         report_kill(&k->report);
     } else {
         report_guard_gone(
@@ -918,8 +1002,10 @@ static void report_loss(struct keeper *k)
 /* When a timer of our own is due. */
 static int64_t own_wake(const struct keeper *k)
 {
-    int64_t at = dlock_min(dlock_min(k->sweep_at, k->exit_by), dlock_min(k->start_by, k->stay_until));
+    int64_t at =
+        dlock_min(dlock_min(k->sweep_at, k->exit_by), dlock_min(k->start_by, k->stay_until));
 
+    at = dlock_min(at, dlock_min(k->run_until, dlock_min(k->end_by, k->inner_until)));
     at = dlock_min(at, inner_wake(k->inner));
 
     return dlock_min(at, dlock_min(report_wake(&k->report), events_wake(k->c->events)));
@@ -935,9 +1021,17 @@ static void own_timers(struct keeper *k)
         sweep(k);
     if (now >= k->stay_until)
         after_exit(k);
-    if (now >= k->start_by || now >= k->exit_by) {
+    if (now >= k->run_until)
+        run_is_over(k);
+    if (now >= k->inner_until) {
+        k->inner_until = DLOCK_NEVER;
+        inner_kill(k->inner, "--max-run has passed");
+    }
+    if (now >= k->start_by || now >= k->exit_by || now >= k->end_by) {
         /* The guard does not answer (stopped?). EOF of its socket says what is next. */
-        k->start_by = k->exit_by = DLOCK_NEVER;
+        if (now >= k->end_by)
+            on_overrun(k, SIGKILL);
+        k->start_by = k->exit_by = k->end_by = DLOCK_NEVER;
         kill_guard(k);
     }
 }
@@ -996,6 +1090,14 @@ static void loop(struct keeper *k)
     }
 }
 
+/* Its wait status; -1: not known, or it never ran. */
+static int command_status(const struct keeper *k)
+{
+    bool known = k->c->exited && k->c->exec_error == 0 && k->guard_state != GUARD_DIED;
+
+    return known ? k->c->status : -1;
+}
+
 /* The handle is closed first, so that the session in the store ends too before a signal may end us. */
 static int exit_code(struct keeper *k)
 {
@@ -1009,12 +1111,15 @@ static int exit_code(struct keeper *k)
     } else if (k->lost) {
         end.outcome = EVENTS_LOST;
         end.code = options_of(k)->lost_code;
-        if (k->c->exited && k->c->exec_error == 0 && k->guard_state != GUARD_DIED)
-            end.status = k->c->status;
+        end.status = command_status(k);
+    } else if (k->overrun) {
+        end.outcome = EVENTS_OVERRUN;
+        end.code = OVERRUN_EXIT;
+        end.status = command_status(k);
     } else if (k->unrecorded) {
         end.outcome = EVENTS_UNRECORDED;
         end.code = options_of(k)->lost_code;
-        end.status = k->c->status;
+        end.status = command_status(k);
     } else if (k->guard_state == GUARD_DIED) {
         end.code = dlock_error_exit(DLOCK_EOS);
     } else if (k->c->exited) {
@@ -1035,6 +1140,9 @@ int keeper_run(struct command *c, struct dlock_uri **uris, dlock **held)
         .exit_by = DLOCK_NEVER,
         .sweep_at = DLOCK_NEVER,
         .stay_until = DLOCK_NEVER,
+        .run_until = DLOCK_NEVER,
+        .end_by = DLOCK_NEVER,
+        .inner_until = DLOCK_NEVER,
     };
     int code = 0;
 

@@ -46,12 +46,17 @@ static int table_mode(const struct options *o, const struct sigstate *sig)
 }
 
 static int (*const modes[])(const struct options *, const struct sigstate *) = {
-    [MODE_RUN] = run_mode,           [MODE_FD] = fdlock_mode,
-    [MODE_UNLOCK] = fdlock_mode,     [MODE_STATUS] = status_mode,
-    [MODE_SCHEMA] = schema_mode,     [MODE_FORGET] = forget_mode,
+    [MODE_RUN] = run_mode,
+    [MODE_FD] = fdlock_mode,
+    [MODE_UNLOCK] = fdlock_mode,
+    [MODE_STATUS] = status_mode,
+    [MODE_SCHEMA] = schema_mode,
+    [MODE_FORGET] = forget_mode,
     [MODE_HELP] = help_mode,
-    [MODE_VERSION] = version_mode,   [MODE_PRINT_OPTIONS] = table_mode,
-    [MODE_PRINT_NAMES] = names_mode, [MODE_HELD] = held_mode,
+    [MODE_VERSION] = version_mode,
+    [MODE_PRINT_OPTIONS] = table_mode,
+    [MODE_PRINT_NAMES] = names_mode,
+    [MODE_HELD] = held_mode,
 };
 
 /*

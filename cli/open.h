@@ -19,7 +19,7 @@ char *open_key(const struct dlock_uri *, bool fcntl);
 struct open_how {
     const struct nested_outer *outer; /* NULL, or the dlock that holds the lock */
     int64_t waited;                   /* this much of -w is over */
-    bool also; /* a lock of --also: without a run record */
+    bool also;                        /* a lock of --also: without a run record */
     bool look; /* the holder may be a dlock above this one: find out who it is */
 };
 /*

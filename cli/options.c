@@ -43,10 +43,10 @@ struct option_row {
     const char *env;       /* the variable that sets it where the command line does not */
     /* Sets the option. 0, or DLOCK_EUSAGE. */
     int (*set)(struct options *, const struct given *, struct dlock_error *);
-    size_t field; /* for setters of a plain field: its offset in struct options */
-    int number;   /* for setters of an enum: the value */
+    size_t field;  /* for setters of a plain field: its offset in struct options */
+    int number;    /* for setters of an enum: the value */
     bool optional; /* its value may be left out: --long or --long=VALUE; then value is NULL */
-    bool is_lock; /* its value is a LOCK: the setter copies it, then blanks it */
+    bool is_lock;  /* its value is a LOCK: the setter copies it, then blanks it */
 };
 
 /* ----------------------------------------------------------- setters --- */
@@ -304,6 +304,8 @@ static const struct option_row table[] = {
      .set = set_flag, FIELD(close_fd)},
     {"F", {"no-fork"}, NULL, "files: become the command",
      .set = set_flag, FIELD(no_fork)},
+    {"", {"max-run"}, "DUR", "end the command when it has run for so long:\nTERM, KILL after the grace, exit 124",
+     .set = set_timeout, FIELD(max_run_ns)},
     {"", {"fcntl"}, NULL, "files: use fcntl(2) locks, not those of flock(2)",
      .set = set_flag, FIELD(fcntl)},
     {"u", {"unlock"}, NULL, "unlock the open file FD",
@@ -613,9 +615,10 @@ static int check_time_as_lock(const struct options *o, char **rest, int n, struc
         return 0;
     if (o->once_ns) {
         dlock_blank_lock(rest[1]);
-        return dlock_fail(err, DLOCK_EUSAGE, 0,
-                          "\"%.32s\" is in the place of LOCK: write the time of --once as --once=%.32s",
-                          rest[0], rest[0]);
+        return dlock_fail(
+            err, DLOCK_EUSAGE, 0,
+            "\"%.32s\" is in the place of LOCK: write the time of --once as --once=%.32s", rest[0],
+            rest[0]);
     }
     if (dlock_uri_scheme_len(rest[1]) == 0 && dlock_uri_check_typo(rest[1], NULL) == 0)
         return 0;
@@ -714,6 +717,17 @@ static int check_slots(struct options *o, const bool given[DLOCK_LEN(table)],
     return 0;
 }
 
+static int check_max_run(const struct options *o, struct dlock_error *err)
+{
+    if (o->max_run_ns == 0)
+        return 0;
+    if (o->mode != MODE_RUN)
+        return dlock_fail(err, DLOCK_EUSAGE, 0,
+                          "--max-run needs a command: dlock --max-run DUR LOCK COMMAND");
+    return o->no_fork ? dlock_fail(err, DLOCK_EUSAGE, 0, "-F and --max-run cannot be used together")
+                      : 0;
+}
+
 static int check_also(const struct options *o, struct dlock_error *err)
 {
     const char *with = o->no_fork ? "-F" : o->fcntl ? "--fcntl" : NULL;
@@ -757,11 +771,6 @@ bool options_success(const struct options *o, int code)
     return code >= 0 && code < 256 && o->success_codes[code / 8] >> code % 8 & 1;
 }
 
-bool options_need_guard(const struct options *o)
-{
-    return o->close_fd || o->once_ns || o->min_hold_ns;
-}
-
 int options_parse(struct options *o, int argc, char **argv, struct dlock_error *err)
 {
     bool given[DLOCK_LEN(table)] = {false};
@@ -797,6 +806,8 @@ int options_parse(struct options *o, int argc, char **argv, struct dlock_error *
         r = check_also(o, err);
     if (r == 0)
         r = check_record(o, given, err);
+    if (r == 0)
+        r = check_max_run(o, err);
     if (r == 0 && o->events && o->mode != MODE_RUN)
         r = dlock_fail(err, DLOCK_EUSAGE, 0,
                        "--events needs a command: dlock --events FD|FILE LOCK COMMAND");
@@ -818,6 +829,16 @@ int options_parse(struct options *o, int argc, char **argv, struct dlock_error *
         o->wait_ns = 0;
     }
     return 0;
+}
+
+bool options_must_guard(const struct options *o)
+{
+    return o->once_ns > 0 || o->min_hold_ns > 0 || o->max_run_ns > 0;
+}
+
+bool options_need_guard(const struct options *o)
+{
+    return o->close_fd || options_must_guard(o);
 }
 
 static void drop_lock(char **lock)
@@ -849,8 +870,10 @@ static void print_row(FILE *f, const struct option_row *row)
     for (const char *c = row->shorts; *c; c++)
         n += snprintf(left + n, sizeof(left) - (size_t)n, "%s-%c", n ? ", " : "  ", *c);
     snprintf(left + n, sizeof(left) - (size_t)n, "%s--%s%s%s%s", n ? ", " : "      ", row->longs[0],
-             row->optional ? "[=" : row->arg ? " " : "", row->arg ? row->arg : "",
-             row->optional ? "]" : "");
+             row->optional ? "[="
+             : row->arg    ? " "
+                           : "",
+             row->arg ? row->arg : "", row->optional ? "]" : "");
     for (const char *line = row->help, *end; line; line = *end ? end + 1 : NULL) {
         end = strchrnul(line, '\n');
         fprintf(f, "%-*s %.*s\n", HELP_COLUMN, left, (int)(end - line), line);

@@ -35,18 +35,19 @@ struct options {
     bool no_fork;   /* -F */
     bool fcntl;     /* --fcntl: fcntl(2) instead of flock(2) */
     bool verbose, quiet, json;
-    int conflict_code; /* -E, 75 */
-    int lost_code;     /* --lost-exit-code, 79 */
-    int64_t wait_ns;   /* -w; DLOCK_NEVER when not given */
-    bool retry;        /* --retry */
-    bool no_reentrant; /* --no-reentrant */
-    int64_t once_ns;   /* --once; 0: not given */
-    int64_t min_hold_ns;  /* --min-hold; 0: not given */
+    int conflict_code;              /* -E, 75 */
+    int lost_code;                  /* --lost-exit-code, 79 */
+    int64_t wait_ns;                /* -w; DLOCK_NEVER when not given */
+    bool retry;                     /* --retry */
+    bool no_reentrant;              /* --no-reentrant */
+    int64_t once_ns;                /* --once; 0: not given */
+    int64_t min_hold_ns;            /* --min-hold; 0: not given */
     uint8_t success_codes[256 / 8]; /* --success-codes: bits; 0 alone when not given */
-    int skip_code;     /* --skip-exit-code, 0 */
-    bool yes;          /* --yes */
+    int skip_code;                  /* --skip-exit-code, 0 */
+    bool yes;                       /* --yes */
     int64_t ttl_ns, connect_timeout_ns;
-    int64_t grace_ns; /* -1: not given */
+    int64_t grace_ns;   /* -1: not given */
+    int64_t max_run_ns; /* --max-run; 0: not given */
     enum dlock_on_lost on_lost;
     const char *note;   /* NULL: none */
     const char *events; /* --events: a descriptor's number or a path; NULL: none */
@@ -69,8 +70,13 @@ struct options {
 int options_parse(struct options *o, int argc, char **argv, struct dlock_error *err);
 /* Does a command that ends with this exit code count as successful? */
 bool options_success(const struct options *, int code);
-/* Must a guard, not the command, keep the descriptor of a file lock? */
+/*
+ * Does a process of ours stay beside the command also under a plain file lock, with the lock's descriptor, which the
+ * command does not inherit? (Of a lease there is always one.)
+ */
 bool options_need_guard(const struct options *);
+/* The same, and without such a process the command must not run. */
+bool options_must_guard(const struct options *);
 /* Overwrites the copy of LOCK and frees what options_parse allocated; twice is fine. */
 void options_done(struct options *o);
 /* Prints the text of --help. */

@@ -381,6 +381,15 @@ void report_extended(struct report *r)
     events_renewed(r->events);
 }
 
+void report_overrun(const struct report *r, bool left)
+{
+    char lock[LOCK_TEXT_MAX], limit[32];
+
+    message("%s has not ended within %s (--max-run); ending it",
+            subject(r, left ? "a dlock under the lock " : "the command under the lock ", lock),
+            dlock_format_duration(r->o->max_run_ns, limit, sizeof(limit)));
+}
+
 void report_term(struct report *r, int64_t left)
 {
     events_term(r->events, left);
@@ -405,8 +414,7 @@ void report_lost(struct report *r, const char *what, const char *why, bool ended
     else if (r->o->on_lost == DLOCK_LOST_WARN)
         then_ = "; the command continues (--on-lost warn)";
     events_lost(r->events, why[0] ? why : what);
-    message("%s %s%s%s%s", subject(r, "the lock ", lock), what, why[0] ? ": " : "", why,
-            then_);
+    message("%s %s%s%s%s", subject(r, "the lock ", lock), what, why[0] ? ": " : "", why, then_);
     r->loss_told = true;
 }
 

@@ -67,7 +67,9 @@ void report_extended(struct report *);
 /* DLOCK_R_TROUBLE, DLOCK_R_RECOVERED: of the wait, or of the hold. */
 void report_trouble(struct report *, const struct dlock_report *);
 void report_recovered(struct report *, const struct dlock_report *);
-/* The command is sent SIGTERM, and SIGKILL after left ns, since the lock is lost; or SIGKILL now. */
+/* --max-run has passed. left: the command has ended, and dlocks that it left behind run under the lock. */
+void report_overrun(const struct report *, bool left);
+/* The command is sent SIGTERM, and SIGKILL after left ns, since the lock is lost or it ran too long; or SIGKILL now. */
 void report_term(struct report *, int64_t left);
 void report_kill(struct report *);
 /* The lock is lost: said once. what: "is lost"; why: more about it, or ""; ended: the command has ended before. */

@@ -1,6 +1,6 @@
 /*
  * run.c - one run from start to exit code: take the lock, run the command, release the lock. Two
- * ways: under a guard (every lease, and file locks with -o or --slots), or directly (plain file locks, which
+ * ways: under a guard (every lease, and file locks with options_need_guard()), or directly (plain file locks, which
  * the kernel keeps for as long as the command has the descriptor).
  */
 #include "backend.h"
@@ -91,9 +91,9 @@ static int prepare_tree(struct command *c)
 
     if (rc == 0)
         return 0;
-    if (!c->local || c->o->once_ns || c->o->min_hold_ns) {
-        message("the command and what it starts could not be ended: %s",
-                why_alone(rc, why, sizeof(why)));
+    if (!c->local || options_must_guard(c->o)) {
+        message("the command and what it starts could not be ended%s: %s",
+                c->local ? "" : " when the lock is lost", why_alone(rc, why, sizeof(why)));
         return dlock_error_exit(DLOCK_EOS);
     }
     /* A file lock cannot be lost: then it is as with flock(1). */

@@ -165,8 +165,8 @@ static void print(const struct options *o, const dlock *lk, const struct found *
     char lock[LOCK_TEXT_MAX];
     if (all > 0)
         snprintf(slots, sizeof(slots), ", %d of %u slots", taken, all);
-    int n = snprintf(lock, sizeof(lock), "%s (%s): %s%s", name, where, query_held(f) ? "held" : "free",
-                     slots);
+    int n = snprintf(lock, sizeof(lock), "%s (%s): %s%s", name, where,
+                     query_held(f) ? "held" : "free", slots);
     dlock_hide_secrets(lock, n >= (int)sizeof(lock));
     printf(f->why_free[0] ? "%s (%s)\n" : "%s%s\n", lock, f->why_free);
     for (size_t i = 0; i < f->n; i++)

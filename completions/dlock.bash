@@ -28,7 +28,7 @@ _dlock_find_lock() {
             ;;
         esac
         case $word in
-        --slots | --also | --also-shared | -w | -[!-]*w | --timeout | --wait | --success-codes | --skip-exit-code | --min-hold | -E | -[!-]*E | --conflict-exit-code | --note | --ttl | --grace | --connect-timeout | --on-lost | --lost-exit-code | --events) want=value ;;
+        --slots | --also | --also-shared | -w | -[!-]*w | --timeout | --wait | --success-codes | --skip-exit-code | --min-hold | -E | -[!-]*E | --conflict-exit-code | --note | --max-run | --ttl | --grace | --connect-timeout | --on-lost | --lost-exit-code | --events) want=value ;;
         --) want=lock ;;
         -*) ;;
         *) _dlock_at=$i _dlock_end=$i ;;
@@ -80,6 +80,7 @@ _dlock() {
         --min-hold) return ;;
         -E | --conflict-exit-code) return ;;
         --note) return ;;
+        --max-run) return ;;
         --ttl) return ;;
         --grace) return ;;
         --connect-timeout) return ;;
@@ -113,6 +114,7 @@ _dlock() {
                 --note
                 -o --close
                 -F --no-fork
+                --max-run
                 --fcntl
                 -u --unlock
                 --ttl

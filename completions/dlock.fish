@@ -15,7 +15,7 @@ function __dlock_behind_lock
             continue
         end
         switch $word
-            case --slots --also --also-shared -w --timeout --wait --success-codes --skip-exit-code --min-hold -E --conflict-exit-code --note --ttl --grace --connect-timeout --on-lost --lost-exit-code --events
+            case --slots --also --also-shared -w --timeout --wait --success-codes --skip-exit-code --min-hold -E --conflict-exit-code --note --max-run --ttl --grace --connect-timeout --on-lost --lost-exit-code --events
                 set want 1
             case --
                 set -q words[1]; or return 1
@@ -64,6 +64,7 @@ complete -c dlock -n __dlock_before_lock -s E -l conflict-exit-code -x -d 'exit 
 complete -c dlock -n __dlock_before_lock -l note -x -d 'a text that --status shows to others (default: $DLOCK_NOTE)'
 complete -c dlock -n __dlock_before_lock -s o -l close -d 'files: the command does not inherit the lock'
 complete -c dlock -n __dlock_before_lock -s F -l no-fork -d 'files: become the command'
+complete -c dlock -n __dlock_before_lock -l max-run -x -d 'end the command when it has run for so long: TERM, KILL after the grace, exit 124'
 complete -c dlock -n __dlock_before_lock -l fcntl -d 'files: use fcntl(2) locks, not those of flock(2)'
 complete -c dlock -n __dlock_before_lock -s u -l unlock -d 'unlock the open file FD'
 complete -c dlock -n __dlock_before_lock -l ttl -x -d 'length of the lease, which is renewed while the command runs (default: $DLOCK_TTL, or 30s)'

@@ -27,10 +27,10 @@ enum dlock_cap {
     CAP_SHARED = 1,
     CAP_SLOTS = 2,
     CAP_FENCE = 4,
-    CAP_LEASE = 8,   /* a hold expires: it needs renewals, and a guard */
-    CAP_FIFO = 16,   /* waiters are granted in the order of their arrival */
-    CAP_FD = 32,     /* the kernel keeps the lock on a descriptor (inherit_fd) */
-    CAP_LAG = 64,    /* a renewal counts from an older send time (ZooKeeper) */
+    CAP_LEASE = 8,    /* a hold expires: it needs renewals, and a guard */
+    CAP_FIFO = 16,    /* waiters are granted in the order of their arrival */
+    CAP_FD = 32,      /* the kernel keeps the lock on a descriptor (inherit_fd) */
+    CAP_LAG = 64,     /* a renewal counts from an older send time (ZooKeeper) */
     CAP_NESTED = 128, /* the hold, and with it its lease, is that of another dlock (nested.h) */
     CAP_ONCE = 256    /* it has run records; open() may still refuse spec->once for this lock */
 };
@@ -89,7 +89,8 @@ struct dlock_spec {
     int64_t connect_timeout; /* for the whole first contact */
     int64_t op_timeout;      /* a renewal without an answer is unclear after this time */
     enum dlock_holder holder;
-    int64_t once;     /* CAP_ONCE: skip if a run has succeeded within this time; keep our record for it; 0: no records */
+    int64_t
+        once; /* CAP_ONCE: skip if a run has succeeded within this time; keep our record for it; 0: no records */
     int64_t min_hold; /* stays(): the least time from the grant to the end of the hold; 0: none */
     const struct dlock_hold *hold;
     const struct dlock_identity *identity;
@@ -102,7 +103,7 @@ enum dlock_ev {
     EV_NONE,
     EV_WAITING, /* any number after acquire(wait): info: a holder (may be NULL); place: ours, -1: not looked yet */
     EV_GRANTED, /* ends acquire: from, ttl, fence, token */
-    EV_BUSY,    /* ends acquire(!wait): info: a holder (may be NULL). Ends ask(ASK_FORGET): that run goes on */
+    EV_BUSY, /* ends acquire(!wait): info: a holder (may be NULL). Ends ask(ASK_FORGET): that run goes on */
     EV_SKIPPED, /* ends acquire with spec->once: run has succeeded already; we have left, and called the next in line */
     EV_RENEWED, /* ends renew: from, ttl (as negotiated); error: a part of the store was not reached */
     EV_UNCLEAR, /* ends renew: no result; the old deadline stands; error says why; the core renews again */

@@ -96,8 +96,9 @@ enum dlock_mode { DLOCK_EXCLUSIVE, DLOCK_SHARED, DLOCK_SLOTS };
 struct dlock_info {
     bool waiter;  /* false: a holder */
     bool foreign; /* the program is not dlock */
-    bool over;    /* of a holder: it has released the lock, which stays held until its min_hold_ns have passed */
-    int place;    /* of a waiter: 1 is next, 0 unknown */
+    bool
+        over; /* of a holder: it has released the lock, which stays held until its min_hold_ns have passed */
+    int place; /* of a waiter: 1 is next, 0 unknown */
     enum dlock_mode mode;
     unsigned slots; /* DLOCK_SLOTS: how many there are; 0 unknown */
     int slot;       /* DLOCK_SLOTS: which one a holder has, counted from 1; 0 unknown */
@@ -124,11 +125,12 @@ struct dlock_run {
     enum dlock_run_state state;
     int status; /* how it ended: 0 to 255, 128 + N for signal N; -1 while it runs, or where nobody could tell */
     int64_t begin_ms, end_ms; /* end_ms: 0 while it runs */
-    int64_t age_ns;  /* since its end, or since its begin while it runs, as of now by the store's clock; at least 0 */
+    int64_t
+        age_ns; /* since its end, or since its begin while it runs, as of now by the store's clock; at least 0 */
     int64_t kept_ns; /* its writer's once_ns: how long the record is kept */
     uint64_t fence;  /* of the hold; 0: none */
     long pid;
-    char token[DLOCK_TOKEN_LEN + 1]; /* of the hold: names this record */
+    char token[DLOCK_TOKEN_LEN + 1];                   /* of the hold: names this record */
     char host[256], user[64], command[256], note[256]; /* no control characters, valid UTF-8 */
 };
 
@@ -225,7 +227,7 @@ enum dlock_report_type {
     DLOCK_R_RELEASED,  /* how */
     DLOCK_R_INFO,      /* info: one holder or waiter, in answer to a status query */
     DLOCK_R_RUN,       /* run: the record of --once, in answer to a status query; at most one */
-    DLOCK_R_DONE,      /* ends a status query, or dlock_start_forget(): there is no such record now */
+    DLOCK_R_DONE, /* ends a status query, or dlock_start_forget(): there is no such record now */
     /*
      * error.msg. error.code 0: a detail, for -v only; DLOCK_ELOST: the lock may not exclude others; else a warning about
      * how the store is set up.

@@ -77,11 +77,13 @@ static int check_once(const struct dlock_options *o, const struct dlock_backend 
                       struct dlock_error *err)
 {
     if (o->once_ns < 0)
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "the time of a run record must be greater than zero");
+        return dlock_fail(err, DLOCK_EUSAGE, 0,
+                          "the time of a run record must be greater than zero");
     if (o->mode != DLOCK_EXCLUSIVE)
         return dlock_fail(err, DLOCK_EUSAGE, 0, "run records (--once) are for exclusive locks");
     if (be->caps & CAP_NESTED)
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "run records (--once) are not available for a nested dlock: %s",
+        return dlock_fail(err, DLOCK_EUSAGE, 0,
+                          "run records (--once) are not available for a nested dlock: %s",
                           be->no_once);
     if (!(be->caps & CAP_ONCE))
         return dlock_fail(err, DLOCK_EUSAGE, 0, "run records (--once) are not available for %s%s%s",
@@ -340,7 +342,8 @@ static void ask_backend(dlock *d)
 {
     if (d->want == LOCK_ASKING) {
         d->phase = LOCK_ASKING;
-        d->table->ask(d->be, d->forget[0] ? ASK_FORGET : ASK_STATUS, d->forget[0] ? d->forget : NULL);
+        d->table->ask(d->be, d->forget[0] ? ASK_FORGET : ASK_STATUS,
+                      d->forget[0] ? d->forget : NULL);
         return;
     }
     d->phase = LOCK_ACQUIRING;

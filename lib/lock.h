@@ -77,7 +77,8 @@ struct dlock {
     char token[DLOCK_TOKEN_LEN + 1];
     struct dlock_info holder; /* as last seen while waiting */
     bool have_holder;
-    char forget[DLOCK_TOKEN_LEN + 1]; /* LOCK_ASKING: the record that is to go; "": a status query */
+    char
+        forget[DLOCK_TOKEN_LEN + 1]; /* LOCK_ASKING: the record that is to go; "": a status query */
     struct dlock_error why; /* the latest reason for trouble; while held: since the last renewal */
     int64_t lease_due;      /* lease_wake() as of the last dlock_interest() */
     struct dlock_report report;

@@ -202,14 +202,12 @@ static long parent_of(long pid)
     return parent;
 }
 
-bool nested_descends(long pid)
+bool nested_descends(long pid, long from)
 {
-    long at = getppid();
-
-    for (int depth = 0; at > 0 && depth < 4096; depth++) {
-        if (at == pid)
+    for (int depth = 0; pid > 0 && depth < 4096; depth++) {
+        if (pid == from)
             return true;
-        at = parent_of(at);
+        pid = parent_of(pid);
     }
     return false;
 }
@@ -217,7 +215,7 @@ bool nested_descends(long pid)
 bool nested_trusts(uid_t uid, long pid)
 {
     uid_t me = geteuid();
-    return uid == me || uid == 0 || (me == 0 && pid > 0 && nested_descends(pid));
+    return uid == me || uid == 0 || (me == 0 && pid > 0 && nested_descends(getppid(), pid));
 }
 
 /* --- acquire ---------------------------------------------------------------------------------- */
@@ -627,7 +625,7 @@ static const char *const schemes[] = {NULL}; /* found by DLOCK_HELD only */
     .open = nested_open, .acquire = nested_acquire, .release = nested_release, .ask = nested_ask,  \
     .interest = nested_interest, .process = nested_process, .session_fd = nested_session_fd,       \
     .close = nested_close,                                                                         \
-    .no_once = "one above it holds the same lock, so give --once to that one, or " \
+    .no_once = "one above it holds the same lock, so give --once to that one, or "                 \
                "name another lock"
 
 const struct dlock_backend dlock_nested_lease = {

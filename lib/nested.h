@@ -95,8 +95,8 @@ bool nested_trusts(uid_t uid, long pid);
 int nested_allows(const struct nested_hold *, enum dlock_mode, unsigned slots);
 /* Of an inner one's backend: nested_hold.end_at of the newest reply. */
 int64_t nested_end_at(struct dlock_be *);
-/* Does this process descend from that one? False where /proc does not tell. */
-bool nested_descends(long pid);
+/* Does process pid descend from that one, or is it that one? False where /proc does not tell. */
+bool nested_descends(long pid, long from);
 
 /* Has the error of an acquire this meaning: the outer's keeper cannot be reached, or does not hold the lock any more? */
 static inline bool nested_unreachable(const struct dlock_error *err)

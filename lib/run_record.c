@@ -28,10 +28,10 @@ int run_record_who(const struct dlock_spec *spec, char *buf, size_t size)
 
 int run_record_format(const struct dlock_run *r, const char *who, char *buf, size_t size)
 {
-    int n = snprintf(buf, size,
-                     MAGIC " %s %d %" PRIu64 " %s %" PRId64 " %" PRId64 " %" PRId64 " %s",
-                     states[r->state], r->status, r->fence, r->token, r->begin_ms, r->end_ms,
-                     r->kept_ns / DLOCK_MSEC, who);
+    int n =
+        snprintf(buf, size, MAGIC " %s %d %" PRIu64 " %s %" PRId64 " %" PRId64 " %" PRId64 " %s",
+                 states[r->state], r->status, r->fence, r->token, r->begin_ms, r->end_ms,
+                 r->kept_ns / DLOCK_MSEC, who);
     return n < 0 || (size_t)n >= size ? -1 : n;
 }
 
@@ -113,8 +113,7 @@ bool run_record_parse(const char *text, size_t len, int64_t now_ms, struct dlock
     memcpy(run.note, who.note, sizeof(run.note));
     int64_t since = run.end_ms ? run.end_ms : run.begin_ms;
     /* A clock that was set back must not let a success be repeated. */
-    run.age_ns =
-        dlock_min(dlock_max(0, now_ms - since), INT64_MAX / DLOCK_MSEC) * DLOCK_MSEC;
+    run.age_ns = dlock_min(dlock_max(0, now_ms - since), INT64_MAX / DLOCK_MSEC) * DLOCK_MSEC;
     *r = run;
     return true;
 }

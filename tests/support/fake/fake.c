@@ -225,8 +225,8 @@ static void extend(struct dlock_be *b, int64_t from)
 {
     int64_t until = from + b->spec->ttl;
     if (b->spec->min_hold > 0 && be_stays(b))
-        until = dlock_max(until, b->spec->hold->until ? b->spec->hold->until
-                                                      : from + b->spec->min_hold);
+        until = dlock_max(until,
+                          b->spec->hold->until ? b->spec->hold->until : from + b->spec->min_hold);
     write_held(b, until, "");
 }
 

@@ -449,6 +449,132 @@ TEST(warn_only_ignores_times)
     clean_up();
 }
 
+/* ---------------------------------------------------------------- max_run --- */
+
+#define LIMIT (200 * DLOCK_MSEC)
+
+static bool heard(int type, int arg)
+{
+    return CHECK_INT(hear(), type) && CHECK_INT(last.arg, arg) && CHECK_INT(last.flags, 0);
+}
+
+/* The command has LIMIT, and then GRACE until it is killed. False: it does not run. */
+static bool start_limited(char *const *argv, int64_t grace, int64_t *start)
+{
+    command_is(argv);
+    config.max_run = LIMIT;
+    config.grace = grace;
+    if (!guard_up())
+        return false;
+    *start = dlock_now();
+    order(G_START, 0);
+    return CHECK_INT(hear(), G_STARTED);
+}
+
+TEST(a_command_is_ended_by_max_run)
+{
+    int64_t start, grace = 300 * DLOCK_MSEC;
+
+    if (start_limited(SHELL(STUBBORN), grace, &start) && CHECK(await(3))) {
+        /* No renewal gives it more time. */
+        send_times(G_EXTEND, 0, after(LATE), after(LATE), after(LATE));
+        heard(G_OVERRUN, SIGTERM);
+        in_window(dlock_now(), start + LIMIT, SOON);
+        send_times(G_EXTEND, 0, after(LATE), after(LATE), after(LATE));
+        in_window(death(LATE), start + LIMIT + grace, SOON);
+        heard(G_OVERRUN, SIGKILL);
+        CHECK_INT(hear(), G_EXITED);
+        CHECK(WIFSIGNALED(last.arg) && WTERMSIG(last.arg) == SIGKILL);
+        heard(G_TREE_EMPTY, 0);
+        order(G_DETACH, 0);
+        CHECK_INT(hear(), -1);
+    }
+    clean_up();
+}
+
+TEST(max_run_ends_what_the_command_left)
+{
+    int64_t start;
+
+    if (start_limited(SHELL("setsid sleep 60 & exit 3"), DLOCK_SEC, &start)) {
+        heard(G_EXITED, 3 << 8);
+        in_window(death(LATE), start + LIMIT, SOON);
+        heard(G_OVERRUN, SIGTERM);
+        heard(G_TREE_EMPTY, 0);
+    }
+    clean_up();
+}
+
+TEST(max_run_without_grace_sends_kill_only)
+{
+    int64_t start;
+
+    if (start_limited(SHELL("sleep 60"), 0, &start)) {
+        heard(G_OVERRUN, SIGKILL);
+        in_window(death(LATE), start + LIMIT, SOON);
+        heard(G_EXITED, SIGKILL);
+    }
+    clean_up();
+}
+
+TEST(max_run_and_the_lease_the_earlier_time_counts)
+{
+    int64_t start;
+
+    /* The lease is over first. */
+    if (start_limited(SHELL("sleep 60"), DLOCK_SEC, &start)) {
+        send_times(G_EXTEND, 0, start + LIMIT / 2, after(LATE), after(LATE));
+        in_window(death(LATE), start + LIMIT / 2, SOON);
+        CHECK_INT(hear(), G_EXITED);
+        CHECK_INT(last.flags, GUARD_TIMED_OUT);
+    }
+    clean_up();
+    /* It is over during the grace. */
+    if (start_limited(SHELL(STUBBORN), LATE, &start) && CHECK(await(3))) {
+        int64_t kill_at = start + LIMIT + 200 * DLOCK_MSEC;
+        send_times(G_EXTEND, 0, kill_at - 100 * DLOCK_MSEC, kill_at, after(LATE));
+        heard(G_OVERRUN, SIGTERM);
+        in_window(death(LATE), kill_at, SOON);
+        CHECK_INT(hear(), G_OVERRUN);
+        CHECK_INT(last.arg, SIGKILL);
+        CHECK_INT(last.flags, GUARD_TIMED_OUT);
+    }
+    clean_up();
+}
+
+TEST(max_run_counts_with_warn_only)
+{
+    int64_t start;
+
+    command_is(SHELL("sleep 60"));
+    config.warn_only = true;
+    config.max_run = LIMIT;
+    config.grace = DLOCK_SEC;
+    if (guard_up()) {
+        start = dlock_now();
+        send_times(G_START, 0, after(LIMIT / 2), after(LIMIT / 2), after(LIMIT / 2));
+        in_window(death(LATE), start + LIMIT, SOON);
+        CHECK_INT(hear(), G_STARTED);
+        heard(G_OVERRUN, SIGTERM);
+        heard(G_EXITED, SIGTERM);
+    }
+    clean_up();
+}
+
+/* Nothing else would end the tree in time. */
+TEST(a_guard_that_is_stopped_in_the_grace_is_killed)
+{
+    int64_t start, grace = 200 * DLOCK_MSEC;
+
+    if (start_limited(SHELL("trap '' TERM; while :; do sleep 0.1; done"), grace, &start)) {
+        heard(G_OVERRUN, SIGTERM);
+        kill(guard.pid, SIGSTOP);
+        CHECK_INT(hear(), -1);
+        in_window(dlock_now(), start + LIMIT + grace, DLOCK_SEC + SOON);
+    }
+    clean_up();
+}
+
 /* -------------------------------------------------------------- the guard --- */
 
 static void sweep_all(void)

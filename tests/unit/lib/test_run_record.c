@@ -124,7 +124,8 @@ TEST(only_a_success_within_the_time_of_this_run_skips)
 TEST(the_end_of_a_run_is_that_of_the_hold)
 {
     struct dlock_run r = {.state = DLOCK_RUN_RUNNING, .status = -1};
-    hold = (struct dlock_hold){.success = true, .status = 3}; /* not ended: cancelled, or never started */
+    hold = (struct dlock_hold){.success = true,
+                               .status = 3}; /* not ended: cancelled, or never started */
     run_record_end(&spec, &r);
     CHECK_INT(r.state, DLOCK_RUN_FAILED);
     CHECK_INT(r.status, -1);
@@ -196,7 +197,8 @@ static bool is_clean(const char *text)
 /* Each text is in a block of its own size: what reads behind it is found by AddressSanitizer. */
 TEST(no_byte_of_a_record_is_believed)
 {
-    static const char good[] = "dlock-run1 succeeded 0 7 " TOKEN " 1790000000000 1790000005000 3600000 " WHO;
+    static const char good[] =
+        "dlock-run1 succeeded 0 7 " TOKEN " 1790000000000 1790000005000 3600000 " WHO;
     uint64_t seed = 88172645463325252;
     int read = 0;
     for (int i = 0; i < 20000; i++) {
@@ -233,8 +235,10 @@ TEST(the_refusal_says_where_and_what_to_do)
 {
     struct dlock_error err;
     CHECK_INT(run_record_foreign(&err, &spec, "the key 'x'"), DLOCK_EDATA);
-    CHECK_STR(err.msg, "stub://h: the key 'x' is in the place of the run record, and dlock has not written it: "
-                       "remove it, or use another name (lock 'job')");
+    CHECK_STR(
+        err.msg,
+        "stub://h: the key 'x' is in the place of the run record, and dlock has not written it: "
+        "remove it, or use another name (lock 'job')");
     CHECK_STR(run_record_state(DLOCK_RUN_FAILED), "failed");
 }
 

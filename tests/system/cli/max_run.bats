@@ -1,0 +1,225 @@
+#!/usr/bin/env bats
+# max_run.bats - --max-run: the command's whole tree, and what runs under its lock elsewhere, ends in time, whichever process
+# is stopped; the exit code says so. On the scripted store, on files and on Redis.
+
+bats_require_minimum_version 1.5.0
+load ../../support/common
+load ../../support/fake
+load ../../support/redis
+load ../../support/clock
+
+setup_file() {
+    export BATS_NO_PARALLELIZE_WITHIN_FILE=true
+    redis_start
+}
+teardown_file() { redis_stop; }
+setup() {
+    dlock_setup
+    fake_setup
+    R="redis://127.0.0.1:$REDIS_PORT#$NAME"
+    F=$T/x.lock
+    export L R F
+}
+teardown() {
+    : >go
+    dlock_teardown
+}
+
+# said WHAT TIME LOCK: this line, and no other.
+said() { [ "$(cat out)" = "dlock: ${3}$1 has not ended within $2 (--max-run); ending it" ] || fail "$(cat out)"; }
+free() { run_t 5 "$DLOCK" -q -n "$1" true; }
+
+@test "ends the whole tree by TERM, and by KILL after the grace" {
+    for lock in "$L" "$F" "$R"; do
+        rm -rf "$C"/*
+        background --max-run 0.4 --grace 0.3 "$lock" $SUBJECT -t -k
+        wait_for 5 running 4
+        ended
+        assert_rc 124
+        t0=$(seen main start "")
+        for who in main child session daemon; do
+            just_after $((t0 + 350 * NS)) "$(seen $who sig 15)" $((100 + BUSY)) "TERM for $who"
+            [ "$(count_seen $who sig 15)" = 1 ]
+        done
+        just_after $((t0 + 600 * NS)) "$(last_beat)" $((150 + BUSY)) "last sign of life"
+        case $lock in
+        "$L") said "the command under the lock '$NAME'" "400 ms" "fake://$S: " && [ "$(last_beat)" -lt "$(at release)" ] ;;
+        "$F") said "the command under the lock '$F'" "400 ms" "" ;;
+        esac
+        free "$lock"
+    done
+}
+
+@test "the exit code is 124 whatever the command makes of TERM, and its own if it ends in time" {
+    for lock in "$L" "$F"; do
+        run -124 run_t 5 "$DLOCK" -q --max-run 0.2 "$lock" sh -c 'trap "exit 0" TERM; while :; do sleep 0.01; done'
+        assert_out "has not ended within 200 ms"
+        run -124 run_t 5 "$DLOCK" --max-run 0.2 "$lock" sleep 20
+        run -124 run_t 5 "$DLOCK" --max-run 0.2 --grace 0 "$lock" sleep 20
+        run -124 run_t 5 "$DLOCK" --max-run 0.2 "$lock" sh -c 'kill -STOP $$'
+        run -124 run_t 5 "$DLOCK" --max-run 0.2 --also other "$lock" sleep 20
+        run -3 run_t 5 "$DLOCK" --max-run 5 "$lock" sh -c 'exit 3'
+        [ -z "$output" ] || fail "$output"
+        run -127 run_t 5 "$DLOCK" --max-run 5 "$lock" /nonexistent/x
+        free "$lock"
+    done
+}
+
+@test "holds when the keeper is stopped" {
+    for lock in "$L" "$F"; do
+        rm -rf "$C"/*
+        background --ttl 30 --max-run 0.4 --grace 0.2 "$lock" $SUBJECT -t -k
+        wait_for 5 running 4
+        kill -STOP "$K"
+        gone_by $((650 + BUSY + SLOW)) "$(seen main start "")"
+        [ "$(count_seen session sig 15)" = 1 ]
+        ! free "$lock" || fail "the keeper has the lock still"
+        kill -CONT "$K"
+        ended
+        assert_rc 124
+        assert_out "has not ended within 400 ms"
+    done
+}
+
+@test "counts the time of a suspend, and sends TERM after it" {
+    export WALLCLOCK_SUSPEND=1
+    for lock in "$L" "$F"; do
+        rm -rf "$C"/*
+        with_clock background --ttl 10m --max-run 60 "$lock" $SUBJECT -t -m 600000
+        wait_for 5 running 4
+        jump 61
+        # The kernel's timers do not know of it.
+        kill -USR1 "$K"
+        ended 3
+        assert_rc 124
+        for who in main child session daemon; do [ "$(count_seen $who sig 15)" = 1 ]; done
+    done
+}
+
+@test "holds when the guard is stopped, or killed in the grace" {
+    background --max-run 0.3 --grace 15 "$F" $SUBJECT -t -k
+    wait_for 5 running 4
+    find_guard
+    kill -STOP "$G"
+    gone_by $((1300 + BUSY + SLOW)) "$(seen main start "")"
+    ended
+    assert_rc 124
+    said "the command under the lock '$F'" "300 ms" ""
+    for lock in "$L" "$F"; do
+        rm -rf "$C"/*
+        background --ttl 30 --grace 4 --max-run 0.3 "$lock" $SUBJECT -t -k
+        wait_for 5 has_seen daemon sig 15
+        find_guard
+        kill -KILL "$G"
+        gone_by $((500 + SLOW)) "$(now_ns)"
+        ended
+        assert_rc 124
+    done
+}
+
+@test "a guard that is killed before ends the tree, and that is no overrun" {
+    for lock in "$L" "$F"; do
+        rm -rf "$C"/*
+        background --ttl 30 --max-run 30 "$lock" $SUBJECT -t -k
+        wait_for 5 running 4
+        find_guard
+        kill -KILL "$G"
+        gone_by $((500 + SLOW)) "$(now_ns)"
+        ended
+        assert_rc 71
+        free "$lock"
+    done
+}
+
+@test "the keeper killed: nothing is left, and a file is free after that" {
+    background --max-run 30 "$F" $SUBJECT -t -k
+    wait_for 5 running 4
+    kill -KILL "$K"
+    run_t 5 flock "$F" flock -sn "$C/witness" true || final "free while the tree lives"
+}
+
+@test "the exit code is 79 when the lock was lost, before or after the time" {
+    # warn: the loss does not end the command, the time does.
+    background --on-lost warn --max-run 0.5 "$L" $SUBJECT -t
+    wait_for 5 running 4
+    : >"$S/lost"
+    ended
+    assert_rc 79
+    assert_out "(--max-run); ending it"
+    just_after $(($(seen main start "") + 450 * NS)) "$(seen session sig 15)" $((100 + BUSY)) TERM
+    rm -rf "$S"/* "$C"/*
+    background --ttl 30 --max-run 0.3 --grace 4 "$L" $SUBJECT -k
+    wait_for 5 has_seen main sig 15
+    : >"$S/lost"
+    ended 3
+    assert_rc 79
+    rm -rf "$S"/* "$C"/*
+    # The lease is over first.
+    tell renew hang
+    background --ttl 1 --max-run 20 "$L" $SUBJECT -t
+    ended
+    assert_rc 79
+    refute_out max-run
+}
+
+@test "a file: the guard has the descriptor, the command has none, and what it leaves is left alone" {
+    run -0 run_t 5 "$DLOCK" --max-run 20 "$F" sh -c 'ls -l /proc/self/fd'
+    refute_out "$F"
+    run -0 run_t 5 "$DLOCK" --max-run 0.3 "$F" sh -c '"$HELPERS/await" go >left 2>&1 & echo $! >pid'
+    flock -n "$F" true
+    nap 0.4
+    pid_alive "$(cat pid)"
+}
+
+@test "tells programs of it" {
+    run_t 5 "$DLOCK" --events ev --max-run 0.2 --grace 0.2 "$F" sh -c 'trap "" TERM; while :; do sleep 0.01; done' || :
+    [ "$(jq -r .event ev | tr '\n' ' ')" = "granted term kill released end " ] || fail "$(cat ev)"
+    jq -es '.[1].kill_in_ms == 200 and (.[-1] | .outcome == "overrun" and .exit_code == 124 and .signal == 9)' ev
+    run_t 5 "$DLOCK" --events ev2 --max-run 0.2 "$F" sh -c 'trap "exit 4" TERM; while :; do sleep 0.01; done' || :
+    jq -es '(map(.event) | index("kill") | not) and (.[-1] | .outcome == "overrun" and .exit_status == 4)' ev2
+}
+
+@test "an inner dlock that outlives the command is ended, and may have a time of its own" {
+    for lock in "$L" "$F"; do
+        rm -rf "$C"/*
+        # It ignores TERM.
+        background --max-run 0.5 --grace 0.3 "$lock" sh -c 'setsid "$DLOCK" "$1" "$HELPERS/subject" "$2" -k & until [ -s "$2/events" ]; do sleep 0.02; done' - "$lock" "$C"
+        ended
+        assert_rc 124
+        assert_out "a dlock under the lock '"
+        tree_gone || final "it runs on"
+        [ "$lock" = "$F" ] || [ "$(count_seen main sig 15)" = 1 ]
+        free "$lock"
+        run -1 run_t 5 "$DLOCK" --max-run 20 "$lock" sh -c '"$DLOCK" --max-run 0.2 "$1" sleep 20; [ $? -eq 124 ] && exit 1' - "$lock"
+        assert_out "has not ended within 200 ms"
+    done
+}
+
+@test "an inner dlock that is no descendant is ended as well" {
+    for signal in TERM KILL; do
+        rm -f in env
+        background --ttl 30 --max-run 0.6 --grace 0.3 "$L" sh -c 'echo "$DLOCK_HELD" >env; until [ -s in ]; do sleep 0.02; done; exit 0'
+        wait_for 5 test -s env
+        ignored=
+        [ $signal = TERM ] || ignored='trap "" TERM;'
+        DLOCK_HELD=$(cat env) start_log inner.log "$HELPERS/launch" -d "$DLOCK" "$L" sh -c "$ignored"' echo $$ >in; exec "$HELPERS/await" go'
+        ended
+        assert_rc 124
+        assert_out "a dlock under the lock '$NAME'"
+        wait_for 1 pid_gone "$(cat in)" || final "it runs on"
+        exits $([ $signal = TERM ] && echo 143 || echo 137) 2 "$STARTED"
+    done
+}
+
+@test "refuses to start what it could not end" {
+    run -71 run_t 5 bash -c 'for i in {1..70}; do "$HELPERS/await" go >left 2>&1 & done; exec "$DLOCK" --max-run 5 "$F" touch ran'
+    assert_out "could not be ended: this process had more than 64 children"
+    [ ! -e ran ]
+}
+
+@test "is for a command that dlock can end" {
+    for args in "--max-run 0 $F true" "--max-run 1 -F $F true" "--max-run 1 9" "-u --max-run 1 9" "--status --max-run 1 $F" "--max-run x $F true"; do
+        run -64 run_t 5 "$DLOCK" $args
+        assert_out --max-run
+    done
+}
