@@ -179,6 +179,8 @@ static void put_holder(struct json *j, const struct dlock_info *i)
     if (i->foreign)
         json_str(j, "kind", "foreign");
     kind_json(j, i);
+    if (i->over)
+        json_bool(j, "over", true);
     put_text(j, "host", i->host, HOST_MAX);
     if (i->pid > 0)
         json_int(j, "pid", i->pid);
@@ -198,9 +200,9 @@ static void put_holder(struct json *j, const struct dlock_info *i)
 static bool same_holder(const struct dlock_info *a, const struct dlock_info *b)
 {
     return a->pid == b->pid && a->since_ms == b->since_ms && a->fence == b->fence &&
-           a->mode == b->mode && a->foreign == b->foreign && strcmp(a->host, b->host) == 0 &&
-           strcmp(a->user, b->user) == 0 && strcmp(a->command, b->command) == 0 &&
-           strcmp(a->note, b->note) == 0;
+           a->mode == b->mode && a->foreign == b->foreign && a->over == b->over &&
+           strcmp(a->host, b->host) == 0 && strcmp(a->user, b->user) == 0 &&
+           strcmp(a->command, b->command) == 0 && strcmp(a->note, b->note) == 0;
 }
 
 /* The newest state, when there is one to tell and it is time. */

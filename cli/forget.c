@@ -4,55 +4,146 @@
 #include "query.h"
 #include "util.h"
 
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
 #include <stdio.h>
+#include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
-/* Does the user want it? Asks at a terminal. */
-static bool agreed(void)
-{
-    char line[16];
+/* The answer was no. */
+#define NOT_FORGOTTEN 1
 
+/* "redis://h:6379/0: 'nightly'" */
+static const char *lock_text(const dlock *lk, char *buf)
+{
+    const char *name = dlock_name(lk), *where = dlock_where(lk);
+    bool same = strcmp(name, where) == 0;
+
+    snprintf(buf, LOCK_TEXT_MAX, "%s%s'%s'", same ? "" : where, same ? "" : ": ", name);
+    return buf;
+}
+
+/* Before the question is put: in the background the read would fail, since we block TTIN, which stops a job there. */
+static void put_question(void)
+{
+    if (tcgetpgrp(STDIN_FILENO) != getpgrp())
+        signals_stop_self(SIGTTIN);
     fputs("Forget it, so that the command may run again? [y/N] ", stderr);
-    fflush(stderr);
-    return fgets(line, sizeof(line), stdin) && (line[0] == 'y' || line[0] == 'Y');
+}
+
+static bool read_yes(void)
+{
+    char line[64];
+    ssize_t n = read(STDIN_FILENO, line, sizeof(line) - 1);
+
+    if (n <= 0)
+        fputc('\n', stderr);
+    line[n > 0 ? n : 0] = '\0';
+    line[strcspn(line, "\r\n")] = '\0';
+    return strcasecmp(line, "y") == 0 || strcasecmp(line, "yes") == 0;
+}
+
+/* Does the user want it? Asks at the terminal. Dies by a signal, and stops as any job does. */
+static bool agreed(const struct sigstate *sig)
+{
+    struct pollfd p[] = {{.fd = STDIN_FILENO, .events = POLLIN}, {.fd = sig->fd, .events = POLLIN}};
+
+    put_question();
+    for (;;) {
+        int n = poll(p, DLOCK_LEN(p), -1);
+        if (n < 0 && errno != EINTR)
+            return false;
+        if (n > 0 && p[1].revents && query_signals(sig, NULL))
+            put_question();
+        else if (n > 0 && p[0].revents)
+            return read_yes();
+    }
+}
+
+static int refuse_running(const struct options *o, const dlock *lk, const struct dlock_run *run)
+{
+    char lock[LOCK_TEXT_MAX], text[RUN_TEXT_MAX];
+
+    if (message_tells(o, ABOUT_TIMEOUT))
+        message("not forgotten, it is running: %s %s", lock_text(lk, lock),
+                message_run(run, false, text, sizeof(text)));
+    return o->conflict_code;
 }
 
 static int forget(const struct options *o, const struct sigstate *sig, dlock *lk,
                   const struct found *shown)
 {
+    char lock[LOCK_TEXT_MAX], text[RUN_TEXT_MAX];
     struct found f = {0};
     int code;
 
     dlock_start_forget(lk, shown->run.token);
     code = query_run(o, sig, lk, &f);
+    if (f.busy)
+        refuse_running(o, lk, &shown->run);
+    else if (code < 0 && message_tells(o, ABOUT_HELD))
+        message("forgotten: %s %s", lock_text(lk, lock),
+                message_run(&shown->run, query_crashed(shown), text, sizeof(text)));
     query_free(&f);
-    if (code == dlock_error_exit(DLOCK_EBUSY) && !o->quiet)
-        message("'%s' (%s) is running", dlock_name(lk), dlock_where(lk));
     return code < 0 ? 0 : code;
+}
+
+/* Show the record, and ask. 0, or an exit code. */
+static int confirm(const struct sigstate *sig, const dlock *lk, const struct found *f)
+{
+    char lock[LOCK_TEXT_MAX], text[RUN_TEXT_MAX];
+
+    message("%s %s", lock_text(lk, lock),
+            message_run(&f->run, query_crashed(f), text, sizeof(text)));
+    return agreed(sig) ? 0 : NOT_FORGOTTEN;
+}
+
+static bool can_ask(void)
+{
+    return isatty(STDIN_FILENO) && isatty(STDERR_FILENO);
+}
+
+/* 0, or an exit code. *lk is another handle behind a question: a server closes a connection that is idle for long. */
+static int act(const struct options *o, const struct sigstate *sig, dlock **lk,
+               const struct found *f)
+{
+    char lock[LOCK_TEXT_MAX];
+    int code = 0;
+
+    if (!f->has_run && message_tells(o, ABOUT_HELD))
+        message("%s has no record of a run", lock_text(*lk, lock));
+    if (!f->has_run)
+        return 0;
+    if (f->run.state == DLOCK_RUN_RUNNING && !query_crashed(f))
+        return refuse_running(o, *lk, &f->run);
+    if (!o->yes) {
+        code = confirm(sig, *lk, f);
+        if (code != 0)
+            return code;
+        dlock_close(*lk);
+        *lk = query_open(o, &code);
+    }
+    return *lk ? forget(o, sig, *lk, f) : code;
 }
 
 int forget_mode(const struct options *o, const struct sigstate *sig)
 {
     struct found f = {0};
-    char text[1400];
     int code = 0;
-    dlock *lk = query_open(o, &code);
 
+    if (!o->yes && !can_ask()) {
+        message("--forget asks at a terminal, and there is none: use --yes");
+        return dlock_error_exit(DLOCK_EUSAGE);
+    }
+    dlock *lk = query_open(o, &code);
     if (!lk)
         return code;
     dlock_start_status(lk);
     code = query_run(o, sig, lk, &f);
-    if (code < 0) {
-        code = 0;
-        if (f.has_run)
-            printf("'%s' (%s) %s\n", dlock_name(lk), dlock_where(lk),
-                   message_run(&f.run, text, sizeof(text)));
-        else
-            printf("'%s' (%s) has no record\n", dlock_name(lk), dlock_where(lk));
-        fflush(stdout);
-        if (f.has_run && (o->yes || agreed()))
-            code = forget(o, sig, lk, &f);
-    }
+    if (code < 0)
+        code = act(o, sig, &lk, &f);
     query_free(&f);
     dlock_close(lk);
     return code;

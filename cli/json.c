@@ -94,3 +94,9 @@ void json_int(struct json *j, const char *key, int64_t value)
     begin(j, key);
     fprintf(j->f, "%" PRId64, value);
 }
+
+void json_bool(struct json *j, const char *key, bool value)
+{
+    begin(j, key);
+    fputs(value ? "true" : "false", j->f);
+}

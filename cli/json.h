@@ -18,5 +18,6 @@ void json_str(struct json *, const char *key, const char *value);
 /* The same in at most so many bytes between the quotes (at least 3): a longer text is cut and ends in "...". */
 void json_text(struct json *, const char *key, const char *value, size_t most);
 void json_int(struct json *, const char *key, int64_t value);
+void json_bool(struct json *, const char *key, bool value);
 
 #endif

@@ -96,6 +96,7 @@ struct keeper {
 
     int64_t
         stay_until; /* --min-hold: the command has ended, and the lock stays held; DLOCK_NEVER: not so */
+    bool stay_told;
     bool hurried;    /* a signal has ended that wait */
     bool success;    /* --once: what the release records */
     bool unrecorded; /* ... and has not confirmed */
@@ -263,6 +264,15 @@ static void release(struct keeper *k, int64_t time)
     store_release(k, dlock_now() + time);
 }
 
+/* Has a signal asked this run to end? Its sender does not want to wait for --min-hold. */
+static bool told_to_end(const struct keeper *k)
+{
+    int status = k->c->status;
+
+    return k->hurried || k->die_sig || k->c->end_signal ||
+           (WIFSIGNALED(status) && WTERMSIG(status) == k->c->terminal_sig);
+}
+
 /*
  * --min-hold: must we stay with the lock after the command's end? A store with an expiry keeps it by itself. What never
  * ran, and a lock that is lost, need no time.
@@ -271,33 +281,44 @@ static bool stays(struct keeper *k)
 {
     int64_t left = 0;
 
-    k->stay_until = DLOCK_NEVER;
     for (int i = 0; i < k->nlocks; i++) {
         if (k->c->exec_error)
             dlock_end_min_hold(k->locks[i]);
         left = dlock_max(left, dlock_min_hold_left(k->locks[i]));
     }
-    if (left == 0 || k->lost || k->hurried || k->guard_state == GUARD_DIED)
+    if (left == 0 || k->lost || told_to_end(k) || k->guard_state == GUARD_DIED)
         return false;
     k->stay_until = dlock_now() + left;
+    if (!k->stay_told)
+        report_stays(&k->report, left);
+    k->stay_told = true;
     return true;
+}
+
+/* What --once records: how the command has ended, as a shell says it; -1: no process could tell. */
+static int recorded_status(const struct keeper *k)
+{
+    int status = k->c->status, error = k->c->exec_error;
+
+    if (k->guard_state == GUARD_DIED || error == SPAWN_TOO_LATE || error & SPAWN_FORK_FAILED)
+        return -1;
+    if (k->overrun)
+        return OVERRUN_EXIT;
+    if (error)
+        return spawn_exec_code(error);
+    return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
 /* --once: what the release writes into the record, in the same step. */
 static void record_result(struct keeper *k)
 {
-    int status = k->c->status,
-        code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-    bool ran = k->c->exec_error == 0 && k->guard_state != GUARD_DIED;
-
-    if (k->overrun)
-        code = OVERRUN_EXIT;
+    int code = recorded_status(k);
 
     if (options_of(k)->once_ns == 0)
         return;
-    k->success = ran && !k->lost && !k->overrun && !k->die_sig && WIFEXITED(status) &&
-                 options_success(options_of(k), code);
-    dlock_set_result(k->lk, k->success, ran ? code : -1);
+    k->success = k->c->exec_error == 0 && WIFEXITED(k->c->status) && !k->lost && !k->overrun &&
+                 !k->die_sig && options_success(options_of(k), code);
+    dlock_set_result(k->lk, k->success, code);
 }
 
 /* How long the release is tried. A success that must be recorded: as long as nobody else can have the lock. */
@@ -320,7 +341,10 @@ static void after_exit(struct keeper *k)
 
     if (!k->c->exited || k->phase >= KEEPER_RELEASING)
         return;
-    bool must_end = k->ending || k->c->end_signal || (k->lost && may_end(k)) || died;
+    k->stay_until = DLOCK_NEVER; /* an inner dlock may have come meanwhile */
+    /* What is left while we stay was left alone before, and no guard could end it. */
+    bool must_end = k->phase < KEEPER_STAYING &&
+                    (k->ending || k->c->end_signal || (k->lost && may_end(k)) || died);
     if (must_end && !k->tree_empty) {
         if (!k->ending && !died)
             end_tree(k, SIGTERM, lease_now(k) + command_grace(k->c));
@@ -551,6 +575,18 @@ static bool only_inner_left(const struct keeper *k)
     return k->c->exited && (!k->ending || k->tree_empty) && inner_count(k->inner) > 0;
 }
 
+/* Only the lock is left, for --min-hold. At a terminal a stop is for us: no command will have it. */
+static void signal_while_staying(struct keeper *k, int sig)
+{
+    if (signals_stops(sig))
+        signals_stop_self(sig);
+    if (command_ends(sig)) {
+        k->hurried = true;
+        inner_ask_to_end(k->inner);
+    }
+    after_exit(k);
+}
+
 static void on_signal(struct keeper *k, const struct signalfd_siginfo *si)
 {
     int sig = (int)si->ssi_signo;
@@ -564,8 +600,7 @@ static void on_signal(struct keeper *k, const struct signalfd_siginfo *si)
         if (k->phase == KEEPER_RELEASING && signals_cancels(sig) && !own_pipe(si))
             store_release(k, dlock_now() + HURRY_TIME);
     } else if (k->phase == KEEPER_STAYING) {
-        k->hurried |= command_ends(sig);
-        after_exit(k);
+        signal_while_staying(k, sig);
     } else if (only_inner_left(k)) {
         if (command_ends(sig))
             inner_ask_to_end(k->inner);
@@ -590,7 +625,7 @@ static void on_lost(struct keeper *k, const char *what, const char *why)
 {
     k->lost = true;
     inner_ending(k->inner);
-    report_lost(&k->report, what, why);
+    report_lost(&k->report, what, why, k->phase == KEEPER_STAYING);
 }
 
 /* Is the holder a dlock above this one? Of a file the holder is known to the talkative only, unless it may be one. */
@@ -705,7 +740,7 @@ static void on_released(struct keeper *k, const struct dlock_report *r, const dl
 {
     /* Of a set, each lock has told for itself what is not as it should be; the set comes last. */
     if (which && r->how == DLOCK_REL_NOT_OURS && !k->lost) {
-        report_not_ours(&k->report, &r->error);
+        report_not_ours(&k->report, &r->error, which == k->lk && k->success);
         k->lost = true;
     }
     if (which == k->lk && r->how == DLOCK_REL_UNCLEAR && k->success && !k->lost) {
@@ -719,9 +754,11 @@ static void on_released(struct keeper *k, const struct dlock_report *r, const dl
     finish(k);
 }
 
-/* Lost while it stays held for --min-hold: there is nothing to end, and nothing to stay for. */
+/* Lost while it stays held for --min-hold: nothing but inner dlocks could be ended, and there is nothing to stay for. */
 static void lost_while_staying(struct keeper *k, const struct dlock_report *r)
 {
+    if (r->type == DLOCK_R_LOST)
+        inner_lost(k->inner, r->error.msg);
     on_lost(k, r->error.code == DLOCK_ELOST ? "is lost" : "could not be renewed in time",
             r->error.msg);
     after_exit(k);

@@ -364,6 +364,8 @@ const char *message_holder(const struct dlock_info *i, char *buf, size_t size)
     add(buf, size, " by ");
     add_who(buf, size, i);
     dlock_hide_secrets(buf, false);
+    if (i->over)
+        add(buf, size, ", ended, kept until its --min-hold is over");
     add_note(buf, size, i);
     return buf;
 }
@@ -400,7 +402,7 @@ static void run_info(const struct dlock_run *r, struct dlock_info *i)
     memcpy(i->note, r->note, sizeof(i->note));
 }
 
-const char *message_run(const struct dlock_run *r, char *buf, size_t size)
+const char *message_run(const struct dlock_run *r, bool crashed, char *buf, size_t size)
 {
     static const char *const words[] = {[DLOCK_RUN_RUNNING] = "began",
                                         [DLOCK_RUN_FAILED] = "failed",
@@ -411,8 +413,10 @@ const char *message_run(const struct dlock_run *r, char *buf, size_t size)
     run_info(r, &i);
     snprintf(buf, size, "%s %s ago", words[r->state],
              format_ms(r->age_ns / DLOCK_MSEC, text, sizeof(text)));
-    if (r->state == DLOCK_RUN_FAILED && r->status >= 0)
+    if (r->status > 0 || (r->status == 0 && r->state == DLOCK_RUN_FAILED)) /* see --success-codes */
         add(buf, size, " with status %d", r->status);
+    if (crashed)
+        add(buf, size, " and did not end: crashed;");
     add(buf, size, " by ");
     add_who(buf, size, &i);
     dlock_hide_secrets(buf, false);

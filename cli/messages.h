@@ -55,8 +55,12 @@ const char *message_holder(const struct dlock_info *, char *buf, size_t size);
 /* The same of a holder or waiter for --status: "root@ci-4, pid 812 (deploy.sh), since 2026-11-20 17:00:03 +0100 ...". */
 const char *message_process(const struct dlock_info *, char *buf, size_t size);
 
-/* The record of a run: "has succeeded 5m ago (status 0): root@ci-4, pid 812 (deploy.sh), note "disk 2"". */
-const char *message_run(const struct dlock_run *, char *buf, size_t size);
+/*
+ * The record of a run: "succeeded 5m ago by root@ci-4, pid 812 (deploy.sh), note "disk 2"", "failed 5m ago with status 3
+ * by ...", "began 5m ago by ...". crashed: "began 5m ago and did not end: crashed; by ...". Returns buf.
+ */
+#define RUN_TEXT_MAX 1400
+const char *message_run(const struct dlock_run *, bool crashed, char *buf, size_t size);
 
 /*
  * One line of a terminal that is written again and again. Every other line takes its place, and message_erase()

@@ -110,7 +110,8 @@ dlock *open_handle(const struct options *o, enum dlock_mode mode, struct dlock_u
     lo.command = command;
     lo.note = o->note;
     lo.retry = o->retry;
-    lo.once_ns = how->also ? 0 : o->once_ns;
+    /* --forget: a store that has no records must say so. */
+    lo.once_ns = how->also ? 0 : o->mode == MODE_FORGET ? DLOCK_SEC : o->once_ns;
     lo.min_hold_ns = o->min_hold_ns;
     if (dlock_open_nested(&lk, uri, how->outer, &lo, &err) < 0)
         *code = message_error(o, &err);

@@ -285,13 +285,13 @@ static const struct option_row table[] = {
      .set = set_flag, FIELD(retry)},
     {"", {"no-reentrant"}, NULL, "under a dlock that holds LOCK: exit 75, do not\nrun under its lock",
      .set = set_flag, FIELD(no_reentrant)},
-    {"", {"once"}, "DUR", "not again for so long once COMMAND has succeeded\n(default 30d)",
+    {"", {"once"}, "DUR", "do not run if COMMAND has succeeded within DUR\n(default 30d)",
      .set = set_once, FIELD(once_ns), .optional = true},
-    {"", {"success-codes"}, "N,...", "with --once: exit codes that mean success\n(default 0)",
+    {"", {"success-codes"}, "N,...", "with --once: exit codes that are a success\n(default 0)",
      .set = set_success_codes},
-    {"", {"skip-exit-code"}, "N", "with --once: exit N when it is not run (default 0)",
+    {"", {"skip-exit-code"}, "N", "with --once: exit N when it is not run again\n(default 0)",
      .set = set_code, FIELD(skip_code)},
-    {"", {"min-hold"}, "DUR", "hold the lock for at least so long",
+    {"", {"min-hold"}, "DUR", "hold LOCK for at least DUR, from its grant on",
      .set = set_timeout, FIELD(min_hold_ns)},
     {"E", {"conflict-exit-code"}, "N", "exit N instead of 75",
      .set = set_code, FIELD(conflict_code)},
@@ -328,7 +328,7 @@ static const struct option_row table[] = {
      .set = set_flag, FIELD(json)},
     {"", {"schema"}, NULL, "print the SQL statement that makes LOCK's table",
      .set = set_mode, .number = MODE_SCHEMA},
-    {"", {"forget"}, NULL, "remove the record of --once: COMMAND may run again",
+    {"", {"forget"}, NULL, "remove the record of --once, so that COMMAND may\nrun again; asks at a terminal",
      .set = set_mode, .number = MODE_FORGET},
     {"", {"yes"}, NULL, "with --forget: do not ask",
      .set = set_flag, FIELD(yes)},
@@ -603,13 +603,23 @@ static int take_fd(struct options *o, char **rest, int n, struct dlock_error *er
     return 0;
 }
 
-/* "-n 5 URI COMMAND": without -w the 5 would be a file, and the URI, mistyped or not, a command. */
-static int check_forgotten_w(char **rest, int n, struct dlock_error *err)
+/*
+ * "-n 5 URI COMMAND": without -w the 5 would be a file, and the URI, mistyped or not, a command. "--once 5d LOCK COMMAND":
+ * the same, and no bare file has a record.
+ */
+static int check_time_as_lock(const struct options *o, char **rest, int n, struct dlock_error *err)
 {
     int64_t ns;
 
     if (n < 2 || dlock_parse_duration(rest[0], &ns, NULL) < 0)
         return 0;
+    if (o->once_ns) {
+        dlock_blank_lock(rest[1]);
+        return dlock_fail(
+            err, DLOCK_EUSAGE, 0,
+            "\"%.32s\" is in the place of LOCK: write the time of --once as --once=%.32s", rest[0],
+            rest[0]);
+    }
     if (dlock_uri_scheme_len(rest[1]) == 0 && dlock_uri_check_typo(rest[1], NULL) == 0)
         return 0;
     dlock_blank_lock(rest[1]);
@@ -649,7 +659,7 @@ static int take_arguments(struct options *o, char **rest, int n, struct dlock_er
         o->mode = MODE_FD;
     if (o->mode == MODE_FD)
         return take_fd(o, rest, n, err);
-    r = o->mode == MODE_RUN ? check_forgotten_w(rest, n, err) : 0;
+    r = o->mode == MODE_RUN ? check_time_as_lock(o, rest, n, err) : 0;
     if (r < 0)
         return r;
     if (o->mode == MODE_STATUS && n == 1 && is_callers_fd(rest[0]))
@@ -738,6 +748,8 @@ static int check_record(const struct options *o, const bool given[DLOCK_LEN(tabl
     const char *what = o->once_ns ? "--once" : "--min-hold";
     const char *with = o->no_fork ? "-F" : o->once_ns && o->slots ? "--slots" : NULL;
 
+    if (o->mode == MODE_FORGET && o->json)
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "--json and --forget cannot be used together");
     if (o->yes && o->mode != MODE_FORGET)
         return dlock_fail(err, DLOCK_EUSAGE, 0, "--yes needs --forget: dlock --forget --yes LOCK");
     if (!o->once_ns && (is_given(given, "success-codes") || is_given(given, "skip-exit-code")))
@@ -874,7 +886,7 @@ static const char usage_head[] =
     "       dlock [OPTION...] LOCK -c 'SHELL COMMAND LINE'\n"
     "       dlock [OPTION...] FD | -u FD\n"
     "       dlock --status [--json] LOCK\n"
-    "       dlock --schema LOCK\n"
+    "       dlock --forget [--yes] LOCK | --schema LOCK\n"
     "       dlock --held [NAME]\n"
     "Run COMMAND while holding LOCK, on one machine or on many.\n"
     "\n"
@@ -920,7 +932,7 @@ void options_print_table(FILE *f)
         fputc('\t', f);
         for (size_t k = 0; k < LONGS_MAX && row->longs[k]; k++)
             fprintf(f, "%s--%s", k > 0 ? "," : "", row->longs[k]);
-        fprintf(f, "\t%s\t", row->arg && !row->optional ? row->arg : "");
+        fprintf(f, row->optional ? "\t[=%s]\t" : "\t%s\t", row->arg ? row->arg : "");
         for (const char *c = row->help; *c; c++)
             fputc(*c == '\n' ? ' ' : *c, f);
         fputc('\n', f);

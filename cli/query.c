@@ -8,6 +8,7 @@
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static int keep(struct found *f, const struct dlock_info *info)
 {
@@ -21,6 +22,18 @@ static int keep(struct found *f, const struct dlock_info *info)
     }
     f->all[f->n++] = *info;
     return 0;
+}
+
+bool query_crashed(const struct found *f)
+{
+    if (!f->has_run || f->run.state != DLOCK_RUN_RUNNING)
+        return false;
+    for (size_t i = 0; i < f->n; i++) {
+        const struct dlock_info *h = &f->all[i];
+        if (!h->waiter && !h->over && (!h->token[0] || strcmp(h->token, f->run.token) == 0))
+            return false;
+    }
+    return true;
 }
 
 bool query_held(const struct found *f)
@@ -37,19 +50,21 @@ void query_free(struct found *f)
     *f = (struct found){0};
 }
 
-/* A signal ends a query at once: we hold nothing that must be released. */
-static void check_signals(const struct sigstate *sig, dlock *lk)
+bool query_signals(const struct sigstate *sig, dlock *lk)
 {
     struct signalfd_siginfo si;
+    bool stopped = false;
     while (signals_read(sig, &si)) {
         int n = (int)si.ssi_signo;
         if (signals_stops(n)) {
             signals_stop_self(n);
+            stopped = true;
         } else if (signals_cancels(n)) {
             dlock_close(lk);
             signals_die(n);
         }
     }
+    return stopped;
 }
 
 int query_run(const struct options *o, const struct sigstate *sig, dlock *lk, struct found *f)
@@ -66,8 +81,10 @@ int query_run(const struct options *o, const struct sigstate *sig, dlock *lk, st
                 snprintf(f->why_free, sizeof(f->why_free), "%.63s", r.error.msg);
                 return -1;
             }
-            if (r.type == DLOCK_R_BUSY)
-                return dlock_error_exit(DLOCK_EBUSY);
+            if (r.type == DLOCK_R_BUSY) {
+                f->busy = true;
+                return o->conflict_code;
+            }
             if (r.type == DLOCK_R_RUN) {
                 f->run = *r.run;
                 f->has_run = true;
@@ -85,7 +102,7 @@ int query_run(const struct options *o, const struct sigstate *sig, dlock *lk, st
         int64_t left = dlock_max(0, wake_at - dlock_now()) / DLOCK_MSEC + 1;
         if (poll(pfd, (nfds_t)n + 1, wake_at <= dlock_now() ? 0 : (int)dlock_min(left, 60000)) < 0)
             n = 0;
-        check_signals(sig, lk);
+        query_signals(sig, lk);
     }
 }
 

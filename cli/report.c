@@ -171,7 +171,16 @@ void report_skipped(struct report *r, const struct dlock_run *run)
     report_cancelled(r);
     r->outcome = EVENTS_SKIPPED;
     if (message_tells(r->o, ABOUT_HELD))
-        message("not run: %s %s", lock_text(r, lock), message_run(run, text, sizeof(text)));
+        message("not run: %s %s", lock_text(r, lock), message_run(run, false, text, sizeof(text)));
+}
+
+void report_stays(const struct report *r, int64_t left)
+{
+    char lock[LOCK_TEXT_MAX], text[32];
+
+    if (message_tells(r->o, ABOUT_WAIT))
+        message("%s stays held for %s (--min-hold); a signal ends this wait", lock_text(r, lock),
+                message_duration(left, text, sizeof(text)));
 }
 
 void report_unrecorded(const struct report *r, const struct dlock_error *err)
@@ -393,28 +402,31 @@ void report_kill(struct report *r)
     r->kill_told = true;
 }
 
-void report_lost(struct report *r, const char *what, const char *why)
+void report_lost(struct report *r, const char *what, const char *why, bool ended)
 {
+    const char *then_ = "; ending the command";
     char lock[LOCK_TEXT_MAX];
 
     if (r->loss_told)
         return;
+    if (ended)
+        then_ = "; the command has ended";
+    else if (r->o->on_lost == DLOCK_LOST_WARN)
+        then_ = "; the command continues (--on-lost warn)";
     events_lost(r->events, why[0] ? why : what);
-    message("%s %s%s%s%s", subject(r, "the lock ", lock), what, why[0] ? ": " : "", why,
-            r->o->on_lost == DLOCK_LOST_WARN ? "; the command continues (--on-lost warn)"
-                                             : "; ending the command");
+    message("%s %s%s%s%s", subject(r, "the lock ", lock), what, why[0] ? ": " : "", why, then_);
     r->loss_told = true;
 }
 
 /* ----------------------------------------------------------- release --- */
 
-void report_not_ours(const struct report *r, const struct dlock_error *err)
+void report_not_ours(const struct report *r, const struct dlock_error *err, bool success)
 {
     char lock[LOCK_TEXT_MAX];
 
     events_lost(r->events, err->msg[0] ? err->msg : "was not ours any more when it was released");
-    message("%s was not ours any more when it was released%s%s", subject(r, "the lock ", lock),
-            err->msg[0] ? ": " : "", err->msg);
+    message("%s was not ours any more when it was released%s%s%s", subject(r, "the lock ", lock),
+            err->msg[0] ? ": " : "", err->msg, success ? "; succeeded, but not recorded" : "");
 }
 
 void report_release_unclear(const struct report *r, const struct dlock_error *err)
@@ -423,8 +435,9 @@ void report_release_unclear(const struct report *r, const struct dlock_error *er
 
     /* The store may have done it, or a part of it. */
     if (message_tells(r->o, ABOUT_RELEASE))
-        message("%s is not confirmed: %s; the lock ends with its ttl at the latest",
-                subject(r, "the release of ", lock), err->msg[0] ? err->msg : "no answer");
+        message("%s is not confirmed: %s; the lock ends with its ttl%s at the latest",
+                subject(r, "the release of ", lock), err->msg[0] ? err->msg : "no answer",
+                r->o->min_hold_ns ? " or --min-hold" : "");
 }
 
 void report_released(struct report *r, enum dlock_how how)

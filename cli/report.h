@@ -72,15 +72,17 @@ void report_overrun(const struct report *, bool left);
 /* The command is sent SIGTERM, and SIGKILL after left ns, since the lock is lost or it ran too long; or SIGKILL now. */
 void report_term(struct report *, int64_t left);
 void report_kill(struct report *);
-/* The lock is lost: said once. what: "is lost"; why: more about it, or "". */
-void report_lost(struct report *, const char *what, const char *why);
-/* The store says at the release that the lock was not ours any more. */
-void report_not_ours(const struct report *, const struct dlock_error *);
+/* The lock is lost: said once. what: "is lost"; why: more about it, or ""; ended: the command has ended before. */
+void report_lost(struct report *, const char *what, const char *why, bool ended);
+/* The store says at the release that the lock was not ours any more. success: --once should have recorded that. */
+void report_not_ours(const struct report *, const struct dlock_error *, bool success);
 /* The store has not confirmed the release: it was silent, or says why. */
 void report_release_unclear(const struct report *, const struct dlock_error *);
 
 /* DLOCK_R_SKIPPED: the wait has ended without the lock. */
 void report_skipped(struct report *, const struct dlock_run *);
+/* --min-hold: the command has ended, and the lock stays held for so long. */
+void report_stays(const struct report *, int64_t left);
 /* --once: the command has succeeded, and the store has not confirmed the record of it. */
 void report_unrecorded(const struct report *, const struct dlock_error *);
 

@@ -32,37 +32,76 @@ static void text_one(const struct dlock_info *i)
         printf("    lease left: %s\n", dlock_format_duration(i->left_ns, left, sizeof(left)));
     if (i->fence)
         printf("    fence: %" PRIu64 "\n", i->fence);
+    if (i->over)
+        printf("    ended, kept until its --min-hold is over\n");
+}
+
+static void json_fence(struct json *j, uint64_t fence)
+{
+    char text[24];
+    if (fence == 0)
+        return;
+    snprintf(text, sizeof(text), "%" PRIu64, fence);
+    json_str(j, "fence", text);
+}
+
+/* What is known of a process. */
+static void json_who(struct json *j, const char *host, long pid, const char *user,
+                     const char *command, const char *note)
+{
+    if (host[0])
+        json_str(j, "host", host);
+    if (pid > 0)
+        json_int(j, "pid", pid);
+    if (user[0])
+        json_str(j, "user", user);
+    if (command[0])
+        json_str(j, "command", command);
+    if (note[0])
+        json_str(j, "note", note);
 }
 
 static void json_one(struct json *j, const struct dlock_info *i)
 {
-    char fence[24];
     json_open(j, NULL, '{');
     if (i->waiter)
         json_int(j, "place", i->place);
     if (i->foreign)
         json_str(j, "kind", "foreign");
     kind_json(j, i);
-    if (i->host[0])
-        json_str(j, "host", i->host);
-    if (i->pid > 0)
-        json_int(j, "pid", i->pid);
-    if (i->user[0])
-        json_str(j, "user", i->user);
-    if (i->command[0])
-        json_str(j, "command", i->command);
-    if (i->note[0])
-        json_str(j, "note", i->note);
+    if (i->over)
+        json_bool(j, "over", true);
+    json_who(j, i->host, i->pid, i->user, i->command, i->note);
     if (i->since_ms > 0)
         json_int(j, "since_ms", i->since_ms);
     if (!i->waiter && i->waited_ms >= 0)
         json_int(j, "waited_ms", i->waited_ms);
     if (i->left_ns >= 0 && i->left_ns != DLOCK_NEVER)
         json_int(j, "lease_left_ms", i->left_ns / DLOCK_MSEC);
-    if (i->fence) {
-        snprintf(fence, sizeof(fence), "%" PRIu64, i->fence);
-        json_str(j, "fence", fence);
-    }
+    json_fence(j, i->fence);
+    json_close(j, '}');
+}
+
+/* The record of --once. */
+static void json_run(struct json *j, const struct found *f)
+{
+    static const char *const states[] = {[DLOCK_RUN_RUNNING] = "running",
+                                         [DLOCK_RUN_FAILED] = "failed",
+                                         [DLOCK_RUN_SUCCEEDED] = "succeeded"};
+    const struct dlock_run *r = &f->run;
+    if (!f->has_run)
+        return;
+    json_open(j, "last_run", '{');
+    json_str(j, "state", query_crashed(f) ? "crashed" : states[r->state]);
+    if (r->status >= 0)
+        json_int(j, "exit_status", r->status);
+    json_int(j, "begin_ms", r->begin_ms);
+    if (r->end_ms > 0)
+        json_int(j, "end_ms", r->end_ms);
+    json_int(j, "age_ms", r->age_ns / DLOCK_MSEC);
+    json_int(j, "kept_ms", r->kept_ns / DLOCK_MSEC);
+    json_who(j, r->host, r->pid, r->user, r->command, r->note);
+    json_fence(j, r->fence);
     json_close(j, '}');
 }
 
@@ -92,7 +131,7 @@ static int slots_held(const struct found *f, unsigned *all)
 static void print(const struct options *o, const dlock *lk, const struct found *f)
 {
     const char *name = dlock_name(lk), *where = dlock_where(lk);
-    char number[32], raw[PATH_MAX], path[PATH_MAX], slots[48] = "", run[1400];
+    char number[32], raw[PATH_MAX], path[PATH_MAX], slots[48] = "", run[RUN_TEXT_MAX];
     unsigned all;
     int taken = slots_held(f, &all);
 
@@ -118,6 +157,7 @@ static void print(const struct options *o, const dlock *lk, const struct found *
             json_str(&j, "reason", f->why_free);
         json_list(&j, f, "holders", false);
         json_list(&j, f, "waiters", true);
+        json_run(&j, f);
         json_close(&j, '}');
         putchar('\n');
         return;
@@ -132,7 +172,7 @@ static void print(const struct options *o, const dlock *lk, const struct found *
     for (size_t i = 0; i < f->n; i++)
         text_one(&f->all[i]);
     if (f->has_run)
-        printf("  last run: %s\n", message_run(&f->run, run, sizeof(run)));
+        printf("  last run: %s\n", message_run(&f->run, query_crashed(f), run, sizeof(run)));
 }
 
 int schema_mode(const struct options *o, const struct sigstate *sig)

@@ -28,7 +28,7 @@ _dlock_find_lock() {
             ;;
         esac
         case $word in
-        --slots | --also | --also-shared | -w | -[!-]*w | --timeout | --wait | -E | -[!-]*E | --conflict-exit-code | --note | --max-run | --ttl | --grace | --connect-timeout | --on-lost | --lost-exit-code | --events) want=value ;;
+        --slots | --also | --also-shared | -w | -[!-]*w | --timeout | --wait | --success-codes | --skip-exit-code | --min-hold | -E | -[!-]*E | --conflict-exit-code | --note | --max-run | --ttl | --grace | --connect-timeout | --on-lost | --lost-exit-code | --events) want=value ;;
         --) want=lock ;;
         -*) ;;
         *) _dlock_at=$i _dlock_end=$i ;;
@@ -75,6 +75,9 @@ _dlock() {
             return
             ;;
         -w | --timeout | --wait) return ;;
+        --success-codes) return ;;
+        --skip-exit-code) return ;;
+        --min-hold) return ;;
         -E | --conflict-exit-code) return ;;
         --note) return ;;
         --max-run) return ;;
@@ -103,6 +106,10 @@ _dlock() {
                 -w --timeout --wait
                 --retry
                 --no-reentrant
+                --once
+                --success-codes
+                --skip-exit-code
+                --min-hold
                 -E --conflict-exit-code
                 --note
                 -o --close
@@ -118,6 +125,8 @@ _dlock() {
                 --status
                 --json
                 --schema
+                --forget
+                --yes
                 --held
                 --events
                 -v --verbose

@@ -15,7 +15,7 @@ function __dlock_behind_lock
             continue
         end
         switch $word
-            case --slots --also --also-shared -w --timeout --wait -E --conflict-exit-code --note --max-run --ttl --grace --connect-timeout --on-lost --lost-exit-code --events
+            case --slots --also --also-shared -w --timeout --wait --success-codes --skip-exit-code --min-hold -E --conflict-exit-code --note --max-run --ttl --grace --connect-timeout --on-lost --lost-exit-code --events
                 set want 1
             case --
                 set -q words[1]; or return 1
@@ -56,6 +56,10 @@ complete -c dlock -n __dlock_before_lock -s n -l nonblock -l nb -l nonblocking -
 complete -c dlock -n __dlock_before_lock -s w -l timeout -l wait -x -d 'wait at most this long, then exit 75 (default: $DLOCK_TIMEOUT, or no limit)'
 complete -c dlock -n __dlock_before_lock -l retry -d 'try again while the store cannot be reached, for as long as -w allows'
 complete -c dlock -n __dlock_before_lock -l no-reentrant -d 'under a dlock that holds LOCK: exit 75, do not run under its lock'
+complete -c dlock -n __dlock_before_lock -l once -d 'do not run if COMMAND has succeeded within DUR (default 30d)'
+complete -c dlock -n __dlock_before_lock -l success-codes -x -d 'with --once: exit codes that are a success (default 0)'
+complete -c dlock -n __dlock_before_lock -l skip-exit-code -x -d 'with --once: exit N when it is not run again (default 0)'
+complete -c dlock -n __dlock_before_lock -l min-hold -x -d 'hold LOCK for at least DUR, from its grant on'
 complete -c dlock -n __dlock_before_lock -s E -l conflict-exit-code -x -d 'exit N instead of 75'
 complete -c dlock -n __dlock_before_lock -l note -x -d 'a text that --status shows to others (default: $DLOCK_NOTE)'
 complete -c dlock -n __dlock_before_lock -s o -l close -d 'files: the command does not inherit the lock'
@@ -71,6 +75,8 @@ complete -c dlock -n __dlock_before_lock -l lost-exit-code -x -d 'exit N instead
 complete -c dlock -n __dlock_before_lock -l status -d 'show holders and waiters of LOCK; exit 0: free, 75: held'
 complete -c dlock -n __dlock_before_lock -l json -d 'with --status: as JSON'
 complete -c dlock -n __dlock_before_lock -l schema -d 'print the SQL statement that makes LOCK\'s table'
+complete -c dlock -n __dlock_before_lock -l forget -d 'remove the record of --once, so that COMMAND may run again; asks at a terminal'
+complete -c dlock -n __dlock_before_lock -l yes -d 'with --forget: do not ask'
 complete -c dlock -n __dlock_before_lock -l held -d 'inside a command: print for how many ms its lock is safe (inf: no lease); exit 79: it is not held'
 complete -c dlock -n __dlock_before_lock -l events -r -F -d 'tell a program what happens, in lines of JSON'
 complete -c dlock -n __dlock_before_lock -s v -l verbose -d 'say all that a terminal would show, and details'

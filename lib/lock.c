@@ -81,6 +81,10 @@ static int check_once(const struct dlock_options *o, const struct dlock_backend 
                           "the time of a run record must be greater than zero");
     if (o->mode != DLOCK_EXCLUSIVE)
         return dlock_fail(err, DLOCK_EUSAGE, 0, "run records (--once) are for exclusive locks");
+    if (be->caps & CAP_NESTED)
+        return dlock_fail(err, DLOCK_EUSAGE, 0,
+                          "run records (--once) are not available for a nested dlock: %s",
+                          be->no_once);
     if (!(be->caps & CAP_ONCE))
         return dlock_fail(err, DLOCK_EUSAGE, 0, "run records (--once) are not available for %s%s%s",
                           be->name, be->no_once ? ": " : "", be->no_once ? be->no_once : "");
@@ -507,6 +511,8 @@ void dlock_start_forget(dlock *d, const char *token)
 static void release_then(dlock *d, enum lock_then then_, int64_t until)
 {
     d->then = then_;
+    if (d->phase == LOCK_ACQUIRING)
+        d->hold.until = 0; /* no work was done under it */
     d->phase = LOCK_RELEASING;
     lease_release(&d->lease);
     d->table->release(d->be, until);
@@ -515,8 +521,6 @@ static void release_then(dlock *d, enum lock_then then_, int64_t until)
 void dlock_start_release(dlock *d, int64_t until)
 {
     d->back_since = 0; /* a report that waits is void */
-    if (d->phase == LOCK_ACQUIRING)
-        d->hold.until = 0; /* nobody has worked under it */
     if (!backend_works(d)) {
         d->phase = LOCK_IDLE;
         report(d, DLOCK_R_RELEASED)->how = DLOCK_REL_NOTHING;
@@ -554,7 +558,6 @@ static void end_failed(dlock *d)
 /* Granted too late to be used: give it back, and queue again if the caller waits. */
 static void give_back_late(dlock *d)
 {
-    d->hold.until = 0;
     bool again = d->opt.wait_ns != 0 && ++d->unusable < UNUSABLE_MAX;
     dlock_fail(
         &d->why, DLOCK_EUNAVAIL, 0,

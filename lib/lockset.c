@@ -162,14 +162,15 @@ static bool all_released(const dlock_set *s)
 /* From the one that was taken last to the first. All of them at once: one that does not answer must not cost the others. */
 static void release_all(dlock_set *s, enum set_then then_, int64_t until)
 {
+    bool unused = s->phase == SET_ACQUIRING; /* no work was done under those that are held */
     s->then = then_;
     s->phase = SET_RELEASING;
     s->how = DLOCK_REL_NOTHING;
     for (int i = s->n - 1; i >= 0; i--) {
         s->at[i].held = s->at[i].troubled = false;
         s->at[i].releasing = true;
-        if (then_ != SET_RELEASED)
-            dlock_end_min_hold(s->at[i].lk); /* nobody has worked under it */
+        if (unused)
+            dlock_end_min_hold(s->at[i].lk);
         dlock_start_release(s->at[i].lk, until);
     }
 }

@@ -624,7 +624,9 @@ static const char *const schemes[] = {NULL}; /* found by DLOCK_HELD only */
     .abi = DLOCK_BACKEND_ABI, .build_id = DLOCK_VERSION, .name = "nested", .schemes = schemes,     \
     .open = nested_open, .acquire = nested_acquire, .release = nested_release, .ask = nested_ask,  \
     .interest = nested_interest, .process = nested_process, .session_fd = nested_session_fd,       \
-    .close = nested_close, .no_once = "a dlock above this one holds the same lock"
+    .close = nested_close,                                                                         \
+    .no_once = "one above it holds the same lock, so give --once to that one, or "                 \
+               "name another lock"
 
 const struct dlock_backend dlock_nested_lease = {
     NESTED_TABLE,

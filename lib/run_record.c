@@ -35,12 +35,12 @@ int run_record_format(const struct dlock_run *r, const char *who, char *buf, siz
     return n < 0 || (size_t)n >= size ? -1 : n;
 }
 
-/* The next word of a text, which *at leaves behind it. False: there is none, or it is longer than size - 1. */
+/* The next word of a text, which *at leaves behind it. False: there is none, it is longer than size - 1, or has a NUL. */
 static bool next_word(const char **at, const char *end, char *word, size_t size)
 {
     const char *space = *at < end ? memchr(*at, ' ', (size_t)(end - *at)) : NULL;
     size_t n = space ? (size_t)(space - *at) : 0;
-    if (!space || n == 0 || n >= size)
+    if (!space || n == 0 || n >= size || memchr(*at, '\0', n))
         return false;
     memcpy(word, *at, n);
     word[n] = '\0';
@@ -59,7 +59,7 @@ static bool next_number(const char **at, const char *end, int64_t min, int64_t m
     if (!*c)
         return false;
     for (; *c; c++) {
-        if (*c < '0' || *c > '9' || n > (INT64_MAX - 9) / 10)
+        if (*c < '0' || *c > '9' || n > (INT64_MAX - (*c - '0')) / 10)
             return false;
         n = 10 * n + (*c - '0');
     }

@@ -3,14 +3,17 @@
  *
  * fake:///DIR#name: each slot reads DIR/acquire, DIR/renew, DIR/release ("WORD [DELAY_MS]"), again every
  * 5 ms while it has not ended, so that a test can change its mind in the middle:
- *   acquire: grant (default) | busy | wait | fail | hang        renew: ok (default) | unclear | lost | hang
+ *   acquire: grant (default) | busy | wait | skip | fail | hang      renew: ok (default) | unclear | lost | hang
  *   release: clean (default) | notours | unclear | hang
+ * DIR/record: the record of --once, as run_record.h has it; a skip without one makes one up. DIR/stays: once it exists,
+ * a released lock stays held for --min-hold.
  * DIR/notice ("setup", "exclusion" or "detail"): such a notice comes with the acquire.
  * DIR/lost: once it exists, the lock is lost unasked. DIR/log receives one line an operation, with its
  * time in ns. DIR/held exists while the lock is held (an exclusive create: two holders are an error), and
  * is left behind by a crash with its expiry inside, as a store would; the fence counts in DIR/fence.
  */
 #include "backend.h"
+#include "run_record.h"
 #include "util.h"
 
 #include <errno.h>
@@ -19,6 +22,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #define POLL_EVERY (5 * DLOCK_MSEC)
@@ -28,10 +32,13 @@ enum doing { IDLE, ACQUIRING, HELD, RENEWING, RELEASING, ASKING };
 struct dlock_be {
     const struct dlock_spec *spec;
     enum doing doing;
-    bool wait, held, told, answered, noticed;
+    bool wait, held, told, answered, told_run, noticed;
     int64_t started, until;
     char token[DLOCK_TOKEN_LEN + 1];
+    uint64_t fence;
+    char forget[DLOCK_TOKEN_LEN + 1];
     struct dlock_info info;
+    struct dlock_run run;
 };
 
 static int64_t now_of(struct dlock_be *b)
@@ -89,6 +96,44 @@ static const char *word(struct dlock_be *b, const char *file, const char *usual,
     return buf;
 }
 
+static bool has_file(struct dlock_be *b, const char *file)
+{
+    char path[512];
+    return access(path_of(b, file, path, sizeof path), F_OK) == 0;
+}
+
+static int64_t wall_ms(void)
+{
+    struct timespec ts;
+    clock_gettime(CLOCK_REALTIME, &ts);
+    return ts.tv_sec * INT64_C(1000) + ts.tv_nsec / DLOCK_MSEC;
+}
+
+/* 1: b->run is the record. 0: there is none. -1: something else is in its place. */
+static int read_record(struct dlock_be *b)
+{
+    char text[RUN_RECORD_MAX + 1];
+    if (!has_file(b, "record"))
+        return 0;
+    return read_file(b, "record", text, sizeof text) &&
+                   run_record_parse(text, strlen(text), wall_ms(), &b->run)
+               ? 1
+               : -1;
+}
+
+static void write_record(struct dlock_be *b)
+{
+    char who[1000], text[RUN_RECORD_MAX];
+    run_record_who(b->spec, who, sizeof who);
+    run_record_format(&b->run, who, text, sizeof text);
+    write_file(b, "record", "we", text);
+}
+
+static bool be_stays(struct dlock_be *b)
+{
+    return has_file(b, "stays");
+}
+
 static int be_open(struct dlock_be **out, const struct dlock_spec *spec, struct dlock_error *err)
 {
     struct dlock_be *b = calloc(1, sizeof *b);
@@ -127,9 +172,8 @@ static void be_release(struct dlock_be *b, int64_t until)
 
 static void be_ask(struct dlock_be *b, enum dlock_ask what, const char *arg)
 {
-    (void)what;
-    (void)arg;
-    b->answered = false;
+    snprintf(b->forget, sizeof b->forget, "%s", what == ASK_FORGET ? arg : "");
+    b->answered = b->told_run = false;
     start(b, ASKING, "ask");
 }
 
@@ -152,10 +196,10 @@ static uint64_t next_fence(struct dlock_be *b)
     return fence;
 }
 
-static void write_held(struct dlock_be *b, int64_t until)
+static void write_held(struct dlock_be *b, int64_t until, const char *over)
 {
-    char text[64];
-    snprintf(text, sizeof text, "%" PRId64 " %d %s\n", until, (int)getpid(), b->token);
+    char text[128];
+    snprintf(text, sizeof text, "%" PRId64 " %d %s%s\n", until, (int)getpid(), b->token, over);
     write_file(b, "held.new", "we", text);
     char from[512], to[512];
     rename(path_of(b, "held.new", from, sizeof from), path_of(b, "held", to, sizeof to));
@@ -167,6 +211,23 @@ static bool taken(struct dlock_be *b)
     int64_t until = 0;
     return read_file(b, "held", text, sizeof text) && sscanf(text, "%" SCNd64, &until) == 1 &&
            now_of(b) < until;
+}
+
+/* Does it stay held for --min-hold alone? */
+static bool is_over(struct dlock_be *b)
+{
+    char text[128];
+    return read_file(b, "held", text, sizeof text) && strstr(text, " over");
+}
+
+/* As the store would: no longer than what is asked for, and at least for --min-hold. */
+static void extend(struct dlock_be *b, int64_t from)
+{
+    int64_t until = from + b->spec->ttl;
+    if (b->spec->min_hold > 0 && be_stays(b))
+        until = dlock_max(until,
+                          b->spec->hold->until ? b->spec->hold->until : from + b->spec->min_hold);
+    write_held(b, until, "");
 }
 
 static int fail_event(const struct dlock_be *b, struct dlock_event *ev, enum dlock_ev type,
@@ -194,17 +255,58 @@ static bool do_notice(struct dlock_be *b, struct dlock_event *ev)
     return true;
 }
 
+static int skip(struct dlock_be *b, struct dlock_event *ev)
+{
+    b->doing = IDLE;
+    note(b, "skip");
+    ev->type = EV_SKIPPED;
+    ev->run = &b->run;
+    return 1;
+}
+
+/* With --once, before the grant. True: an event ends the acquire. */
+static bool ends_by_record(struct dlock_be *b, struct dlock_event *ev)
+{
+    int found = b->spec->once ? read_record(b) : 0;
+    if (found < 0) {
+        b->doing = IDLE;
+        ev->type = EV_FAILED;
+        run_record_foreign(&ev->error, b->spec, "DIR/record");
+        return true;
+    }
+    return found > 0 && run_record_skips(&b->run, b->spec->once) && skip(b, ev);
+}
+
+static void begin_record(struct dlock_be *b)
+{
+    b->run = (struct dlock_run){.state = DLOCK_RUN_RUNNING,
+                                .status = -1,
+                                .fence = b->fence,
+                                .begin_ms = wall_ms(),
+                                .kept_ns = b->spec->once};
+    memcpy(b->run.token, b->token, sizeof b->run.token);
+    write_record(b);
+}
+
 static int do_acquire(struct dlock_be *b, struct dlock_event *ev)
 {
     char w[32];
     if (do_notice(b, ev))
         return 1;
     word(b, "acquire", "grant", w, sizeof w);
+    if (strcmp(w, "skip") == 0) {
+        b->run = (struct dlock_run){
+            .state = DLOCK_RUN_SUCCEEDED, .age_ns = 300 * DLOCK_SEC, .pid = 42, .host = "fakehost"};
+        read_record(b);
+        return skip(b, ev);
+    }
     if (strcmp(w, "fail") == 0) {
         b->doing = IDLE;
         return fail_event(b, ev, EV_FAILED, DLOCK_EUNAVAIL, "told to fail");
     }
     if (strcmp(w, "grant") == 0 && !taken(b)) {
+        if (ends_by_record(b, ev))
+            return 1;
         b->doing = HELD;
         b->held = true;
         ev->type = EV_GRANTED;
@@ -212,9 +314,11 @@ static int do_acquire(struct dlock_be *b, struct dlock_event *ev)
         if (b->told)
             ev->from = now_of(b);
         ev->ttl = b->spec->ttl;
-        ev->fence = next_fence(b);
+        ev->fence = b->fence = next_fence(b);
         memcpy(ev->token, b->token, sizeof ev->token);
-        write_held(b, ev->from + ev->ttl);
+        extend(b, ev->from);
+        if (b->spec->once)
+            begin_record(b);
         return 1;
     }
     if (strcmp(w, "busy") == 0 || strcmp(w, "wait") == 0 || strcmp(w, "grant") == 0) {
@@ -225,6 +329,7 @@ static int do_acquire(struct dlock_be *b, struct dlock_event *ev)
         snprintf(b->info.command, sizeof b->info.command, "fakecommand");
         b->info.pid = 4711;
         b->info.left_ns = -1;
+        b->info.over = is_over(b);
         ev->info = &b->info;
         ev->place = 1;
         ev->type = b->wait ? EV_WAITING : EV_BUSY;
@@ -255,13 +360,29 @@ static int do_renew(struct dlock_be *b, struct dlock_event *ev)
     ev->type = EV_RENEWED;
     ev->from = b->started;
     ev->ttl = b->spec->ttl;
-    write_held(b, ev->from + ev->ttl);
+    extend(b, ev->from);
     return 1;
+}
+
+/* The conditional step that ends a hold of ours. */
+static void end_hold(struct dlock_be *b)
+{
+    char path[512];
+    int64_t until = b->spec->hold->until;
+    if (b->spec->once) {
+        run_record_end(b->spec, &b->run);
+        b->run.end_ms = wall_ms();
+        write_record(b);
+    }
+    if (until > now_of(b) && be_stays(b))
+        write_held(b, until, " over");
+    else
+        unlink(path_of(b, "held", path, sizeof path));
 }
 
 static int do_release(struct dlock_be *b, struct dlock_event *ev)
 {
-    char w[32], path[512];
+    char w[32];
     word(b, "release", "clean", w, sizeof w);
     if (w[0] == '\0' || strcmp(w, "hang") == 0) {
         if (now_of(b) < b->until)
@@ -277,18 +398,44 @@ static int do_release(struct dlock_be *b, struct dlock_event *ev)
     if (strcmp(w, "unclear") == 0)
         ev->how = DLOCK_REL_UNCLEAR;
     if (b->held && ev->how == DLOCK_REL_CLEAN)
-        unlink(path_of(b, "held", path, sizeof path));
+        end_hold(b);
     b->held = false;
+    return 1;
+}
+
+static int do_forget(struct dlock_be *b, struct dlock_event *ev)
+{
+    char path[512];
+    int found = read_record(b);
+    b->doing = IDLE;
+    if (found > 0 && strcmp(b->run.token, b->forget) != 0)
+        return fail_event(b, ev, EV_FAILED, DLOCK_EBUSY,
+                          "the record has changed: it is that of another run now");
+    ev->type = found > 0 && b->run.state == DLOCK_RUN_RUNNING && taken(b) ? EV_BUSY : EV_DONE;
+    if (found > 0 && ev->type == EV_DONE)
+        unlink(path_of(b, "record", path, sizeof path));
     return 1;
 }
 
 static int do_ask(struct dlock_be *b, struct dlock_event *ev)
 {
+    char text[128];
+    if (b->forget[0])
+        return do_forget(b, ev);
     if (!b->answered && taken(b)) {
         b->answered = true;
         b->info.left_ns = b->spec->ttl;
+        b->info.over = is_over(b);
+        if (read_file(b, "held", text, sizeof text))
+            sscanf(text, "%*s %*s %32s", b->info.token);
         ev->info = &b->info;
         ev->type = EV_INFO;
+        return 1;
+    }
+    if (!b->told_run && read_record(b) > 0) {
+        b->told_run = true;
+        ev->run = &b->run;
+        ev->type = EV_RUN;
         return 1;
     }
     b->doing = IDLE;
@@ -298,11 +445,9 @@ static int do_ask(struct dlock_be *b, struct dlock_event *ev)
 
 static int be_process(struct dlock_be *b, const struct pollfd *pfd, int n, struct dlock_event *ev)
 {
-    char path[512];
     (void)pfd;
     (void)n;
-    if ((b->doing == HELD || b->doing == RENEWING) && b->held &&
-        access(path_of(b, "lost", path, sizeof path), F_OK) == 0) {
+    if ((b->doing == HELD || b->doing == RENEWING) && b->held && has_file(b, "lost")) {
         b->doing = HELD;
         b->held = false;
         return fail_event(b, ev, EV_LOST, DLOCK_ELOST, "lost unasked");
@@ -334,9 +479,10 @@ const struct dlock_backend dlock_backend_fake = {
     .name = "fake",
     .package = "none",
     .schemes = schemes,
-    .caps = CAP_LEASE | CAP_FENCE,
+    .caps = CAP_LEASE | CAP_FENCE | CAP_ONCE,
     .open = be_open,
     .acquire = be_acquire,
+    .stays = be_stays,
     .renew = be_renew,
     .release = be_release,
     .ask = be_ask,

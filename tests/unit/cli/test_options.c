@@ -75,6 +75,11 @@ static const struct {
     {"dlock|--status|9", MODE_STATUS, "9", ""},
     {"dlock|--schema|postgres://h#n", MODE_SCHEMA, "postgres://h#n", ""},
     {"dlock|--status|--json|redis://h#n", MODE_STATUS, "redis://h#n", ""},
+    {"dlock|--forget|L", MODE_FORGET, "L", ""},
+    {"dlock|--yes|--forget|9", MODE_FORGET, "9", ""},
+    {"dlock|--once|L|cmd", MODE_RUN, "L", "cmd"},
+    {"dlock|--once=30d|L|cmd", MODE_RUN, "L", "cmd"},
+    {"dlock|--once|redis://h#5d|5d", MODE_RUN, "redis://h#5d", "5d"},
     {"dlock|--held", MODE_HELD, NULL, ""},
     {"dlock|--held|--", MODE_HELD, NULL, ""},
     {"dlock|--held|9", MODE_HELD, "9", ""},
@@ -180,6 +185,56 @@ TEST(settings)
             CHECK_FAIL("%s: %s", settings[i].line, err.msg);
         else if (!CHECK_STR(show(&o, buf, sizeof(buf)), settings[i].want))
             printf("# ... from %s\n", settings[i].line);
+        options_done(&o);
+        drop(&a);
+    }
+}
+
+static const struct {
+    const char *line;
+    int64_t once_ms, min_hold_ms;
+    int skip;
+    const char *success; /* all codes */
+} records[] = {
+    {"dlock|L|c", 0, 0, 0, "0"},
+    {"dlock|--once|L|c", 30 * INT64_C(86400000), 0, 0, "0"},
+    {"dlock|--onc|L|c", 30 * INT64_C(86400000), 0, 0, "0"},
+    {"dlock|--once=90m|L|c", 5400000, 0, 0, "0"},
+    {"dlock|--once=1h|--once|L|c", 30 * INT64_C(86400000), 0, 0, "0"},
+    {"dlock|--once|--once=250ms|L|c", 250, 0, 0, "0"},
+    {"dlock|--min-hold|1.5|L|c", 0, 1500, 0, "0"},
+    {"dlock|--min-hold=5m|-s|L|c", 0, 300000, 0, "0"},
+    {"dlock|--min-hold=5m|--slots|3|L|c", 0, 300000, 0, "0"},
+    {"dlock|-o|--once|-n|--min-hold=5m|L|c", 30 * INT64_C(86400000), 300000, 0, "0"},
+    {"dlock|--skip-exit-code|255|--once|L|c", 30 * INT64_C(86400000), 0, 255, "0"},
+    {"dlock|--success-codes|0,24|--once|L|c", 30 * INT64_C(86400000), 0, 0, "0 24"},
+    {"dlock|--success-codes=255,00,7|--once|L|c", 30 * INT64_C(86400000), 0, 0, "0 7 255"},
+    {"dlock|--success-codes=3|--success-codes=24|--once|L|c", 30 * INT64_C(86400000), 0, 0, "24"},
+};
+
+TEST(values_of_once_and_min_hold)
+{
+    for (size_t i = 0; i < DLOCK_LEN(records); i++) {
+        struct args a = split(records[i].line);
+        struct options o;
+        struct dlock_error err = {0};
+        char codes[1200] = "";
+        size_t n = 0;
+
+        if (options_parse(&o, a.n, a.v, &err) != 0) {
+            CHECK_FAIL("%s: %s", records[i].line, err.msg);
+        } else {
+            for (int c = -300; c < 600; c++)
+                if (options_success(&o, c))
+                    n += (size_t)snprintf(codes + n, sizeof(codes) - n, "%s%d", n ? " " : "", c);
+            bool ok = CHECK_INT(o.once_ns / DLOCK_MSEC, records[i].once_ms);
+            ok &= CHECK_INT(o.min_hold_ns / DLOCK_MSEC, records[i].min_hold_ms);
+            ok &= CHECK_INT(o.skip_code, records[i].skip);
+            ok &= CHECK_STR(codes, records[i].success);
+            ok &= CHECK_INT(options_need_guard(&o), o.once_ns || o.min_hold_ns);
+            if (!ok)
+                printf("# ... from %s\n", records[i].line);
+        }
         options_done(&o);
         drop(&a);
     }
@@ -300,6 +355,47 @@ static const struct {
     {"dlock|-n|5|redis:h|c", "as -w 5"},
     {"dlock|1.5m|redis://:hunter@h#n|c", "as -w 1.5m"},
     {"dlock|\"redis://:hunter@h#n\"", "no command"},
+    {"dlock|--once|30d|redis://:hunter@h#n|c",
+     "\"30d\" is in the place of LOCK: write the time of --once as --once=30d"},
+    {"dlock|--once|-n|5|@n|c", "write the time of --once as --once=5"},
+    {"dlock|--once|1h|/dir#n|c", "as --once=1h"},
+    {"dlock|--once=0|L|c", "option --once: \"0\" is not greater than zero"},
+    {"dlock|--once=|L|c", "option --once: \"\""},
+    {"dlock|--once=x|L|c", "option --once: \"x\""},
+    {"dlock|--once=-1|L|c", "\"-1\""},
+    {"dlock|--once=redis://:hunter@h|L|c", "option --once"},
+    {"dlock|--once|-s|L|c", "-s and --once cannot be used together"},
+    {"dlock|--once|--slots|2|L|c", "--slots and --once cannot be used together"},
+    {"dlock|--once|-F|L|c", "-F and --once cannot be used together"},
+    {"dlock|--min-hold|5|-F|L|c", "-F and --min-hold cannot be used together"},
+    {"dlock|--once|9", "--once needs a command: dlock --once LOCK COMMAND"},
+    {"dlock|--min-hold|5|9", "--min-hold needs a command"},
+    {"dlock|--once|-u|9", "--once needs a command"},
+    {"dlock|--once|--status|L", "--once needs a command"},
+    {"dlock|--once|--forget|L", "--once needs a command"},
+    {"dlock|--min-hold|0|L|c", "option --min-hold: \"0\" is not greater than zero"},
+    {"dlock|--min-hold", "option --min-hold needs a value: DUR"},
+    {"dlock|--success-codes|0|L|c", "--success-codes needs --once"},
+    {"dlock|--skip-exit-code|0|L|c", "--skip-exit-code needs --once"},
+    {"dlock|--once|--skip-exit-code|256|L|c", "0 to 255"},
+    {"dlock|--once|--skip-exit-code||L|c", "0 to 255"},
+    {"dlock|--once|--success-codes||L|c", "\"\" is not a list of exit codes as 0,24"},
+    {"dlock|--once|--success-codes|,|L|c", "is not a list"},
+    {"dlock|--once|--success-codes|0,|L|c", "is not a list"},
+    {"dlock|--once|--success-codes|0,,1|L|c", "is not a list"},
+    {"dlock|--once|--success-codes|0 24|L|c", "is not a list"},
+    {"dlock|--once|--success-codes|0,256|L|c", "is not a list"},
+    {"dlock|--once|--success-codes|-1|L|c", "is not a list"},
+    {"dlock|--once|--success-codes|0000|L|c", "is not a list"},
+    {"dlock|--yes|L|c", "--yes needs --forget: dlock --forget --yes LOCK"},
+    {"dlock|--forget", "no lock"},
+    {"dlock|--forget|L|c", "--forget takes a lock and no command"},
+    {"dlock|--forget|redis://:hunter@h#n|c", "--forget takes"},
+    {"dlock|--forget|--json|L", "--json and --forget cannot be used together"},
+    {"dlock|--forget|--status|L", "--forget and --status"},
+    {"dlock|--forget|--events|3|L", "--events needs a command"},
+    {"dlock|--forget|--also|L|L", "--also needs a command"},
+    {"dlock|--on|L|c", "--on is ambiguous"},
     {"dlock|-w|redis://:hunter@h#n|c", "option -w: \"(a URI)\""},
     {"dlock|-E|jdbc:redis://:hunter@h#n|c", "option -E: \"(a URI)\""},
     {"dlock|-nw5redis://:hunter@h#n|c", "option -w: \"(a URI)\""},

@@ -28,8 +28,10 @@ static const struct dlock_env env = {.now = get_now, .raw = get_raw, .random = g
 /* The calls that the backend received, and the events that it will report. */
 static struct {
     int acquires, renews, releases, asks;
-    bool wait;
+    bool wait, stays;
     int64_t until;
+    enum dlock_ask what;
+    char arg[DLOCK_TOKEN_LEN + 1];
     struct dlock_event say[4];
     int n;
 } be;
@@ -55,9 +57,14 @@ static void be_release(struct dlock_be *b, int64_t until)
 static void be_ask(struct dlock_be *b, enum dlock_ask what, const char *arg)
 {
     (void)b;
-    (void)what;
-    (void)arg;
     be.asks++;
+    be.what = what;
+    snprintf(be.arg, sizeof be.arg, "%s", arg ? arg : "");
+}
+static bool be_stays(struct dlock_be *b)
+{
+    (void)b;
+    return be.stays;
 }
 static int be_interest(struct dlock_be *b, struct pollfd *p, int cap, int64_t *wake)
 {
@@ -83,6 +90,7 @@ static const struct dlock_backend table = {
     .name = "stub",
     .caps = CAP_LEASE | CAP_FENCE,
     .acquire = be_acquire,
+    .stays = be_stays,
     .renew = be_renew,
     .release = be_release,
     .ask = be_ask,
@@ -854,6 +862,128 @@ TEST(a_status_query_reports_and_ends)
     CHECK_INT(next(&d), DLOCK_R_NONE);
 }
 
+/* --- run records and least times --------------------------------------------------------------- */
+
+TEST(a_skip_ends_an_acquire_with_nothing_held)
+{
+    static const struct dlock_run run = {.state = DLOCK_RUN_SUCCEEDED, .pid = 7};
+    dlock d;
+    make(&d, 5 * S);
+    dlock_start_acquire(&d);
+    say((struct dlock_event){.type = EV_WAITING});
+    CHECK_INT(next(&d), DLOCK_R_WAITING);
+    say((struct dlock_event){.type = EV_SKIPPED, .run = &run});
+    CHECK_INT(next(&d), DLOCK_R_SKIPPED);
+    CHECK_INT(r.run->pid, 7);
+    CHECK_INT(next(&d), DLOCK_R_NONE);
+    CHECK_INT(wake(&d), DLOCK_NEVER);
+    CHECK_INT(be.releases, 0);
+    CHECK_INT(dlock_time_left(&d), 0);
+    /* The handle can be used again. */
+    dlock_start_acquire(&d);
+    say(granted(read_at(&d, clock_now)));
+    CHECK_INT(next(&d), DLOCK_R_ACQUIRED);
+}
+
+TEST(a_hold_has_failed_unless_its_result_says_otherwise)
+{
+    dlock d;
+    hold(&d);
+    CHECK(!d.hold.ended && !d.hold.success && d.hold.status == -1);
+    dlock_set_result(&d, true, 24);
+    dlock_start_release(&d, clock_now + S);
+    CHECK(d.hold.ended && d.hold.success && d.hold.status == 24);
+    /* A signal hurries the release: the result stays. */
+    dlock_start_release(&d, clock_now + S / 2);
+    CHECK(d.hold.ended && d.hold.success && d.hold.status == 24);
+    say((struct dlock_event){.type = EV_RELEASED, .how = DLOCK_REL_CLEAN});
+    CHECK_INT(next(&d), DLOCK_R_RELEASED);
+    dlock_start_acquire(&d);
+    CHECK(!d.hold.ended && !d.hold.success && d.hold.status == -1);
+}
+
+TEST(a_least_time_counts_from_the_grant)
+{
+    dlock d;
+    make(&d, DLOCK_NEVER);
+    d.spec.min_hold = 3 * S;
+    dlock_start_acquire(&d);
+    clock_now += 4 * S;
+    say(granted(read_at(&d, clock_now)));
+    CHECK_INT(next(&d), DLOCK_R_ACQUIRED);
+    CHECK_INT(d.hold.until, clock_now + 3 * S);
+    clock_now += S;
+    CHECK_INT(dlock_min_hold_left(&d), 2 * S);
+    be.stays = true;
+    CHECK_INT(dlock_min_hold_left(&d), 0);
+    be.stays = false;
+    clock_now += 4 * S;
+    CHECK_INT(dlock_min_hold_left(&d), 0);
+    CHECK_INT(d.hold.until, clock_now - 2 * S);
+    dlock_end_min_hold(&d);
+    CHECK_INT(d.hold.until, 0);
+}
+
+TEST(a_least_time_has_no_overflow)
+{
+    dlock d;
+    make(&d, DLOCK_NEVER);
+    d.spec.min_hold = DLOCK_NEVER;
+    dlock_start_acquire(&d);
+    say(granted(read_at(&d, clock_now)));
+    CHECK_INT(next(&d), DLOCK_R_ACQUIRED);
+    CHECK(d.hold.until == DLOCK_NEVER - 1);
+    CHECK(dlock_min_hold_left(&d) == DLOCK_NEVER - 1 - clock_now);
+}
+
+/* Granted, and no work was started. */
+TEST(a_grant_without_work_has_no_least_time)
+{
+    dlock d;
+    for (int i = 0; i < 3; i++) {
+        make(&d, 30 * S);
+        d.spec.min_hold = 3600 * S;
+        dlock_start_acquire(&d);
+        clock_now += i < 2 ? 3 * S : 20 * S;
+        d.contacted = true;
+        say(granted(read_at(&d, 1000 * S))); /* late: renewed first, or not usable at all */
+        CHECK_INT(next(&d), DLOCK_R_NONE);
+        CHECK_INT(be.renews, i < 2);
+        if (i == 0)
+            dlock_start_release(&d, clock_now + S);
+        else if (i == 1)
+            clock_now += 40 * S;
+        CHECK_INT(next(&d), DLOCK_R_NONE);
+        CHECK_INT(be.releases, 1);
+        CHECK_INT(d.hold.until, 0);
+    }
+}
+
+TEST(a_record_is_forgotten_by_its_token)
+{
+    dlock d;
+    static const struct dlock_run run = {.state = DLOCK_RUN_FAILED, .token = "abc"};
+    make(&d, DLOCK_NEVER);
+    dlock_start_status(&d);
+    CHECK_INT(be.what, ASK_STATUS);
+    say((struct dlock_event){.type = EV_RUN, .run = &run});
+    say((struct dlock_event){.type = EV_DONE});
+    CHECK_INT(next(&d), DLOCK_R_RUN);
+    CHECK_STR(r.run->token, "abc");
+    CHECK_INT(next(&d), DLOCK_R_DONE);
+    dlock_start_forget(&d, "abc");
+    CHECK_INT(be.what, ASK_FORGET);
+    CHECK_STR(be.arg, "abc");
+    say((struct dlock_event){.type = EV_BUSY});
+    CHECK_INT(next(&d), DLOCK_R_BUSY);
+    dlock_start_forget(&d, "abc");
+    say((struct dlock_event){.type = EV_DONE});
+    CHECK_INT(next(&d), DLOCK_R_DONE);
+    dlock_start_status(&d);
+    CHECK_INT(be.what, ASK_STATUS);
+    CHECK_STR(be.arg, "");
+}
+
 /* --- two clocks -------------------------------------------------------------------------------- */
 
 TEST(the_time_left_is_by_the_clock_that_says_less)
@@ -1090,6 +1220,31 @@ TEST(values_of_the_lease_are_checked_for_a_file_too)
         o.grace_ns = rows[i].grace;
         CHECK_INT(dlock_open(&d, "file:///dir#n", &o, &err), DLOCK_EUSAGE);
         CHECK_HAS(err.msg, rows[i].grace < -1 ? "grace" : "ttl");
+        CHECK_NULL(d);
+    }
+}
+
+TEST(values_of_run_records_and_least_times_are_checked)
+{
+    static const struct {
+        int64_t once, min_hold;
+        enum dlock_mode mode;
+        const char *want;
+    } rows[] = {{-1, 0, DLOCK_EXCLUSIVE, "greater than zero"},
+                {S, 0, DLOCK_SHARED, "are for exclusive locks"},
+                {S, 0, DLOCK_SLOTS, "are for exclusive locks"},
+                {0, -1, DLOCK_EXCLUSIVE, "must not be negative"}};
+    struct dlock_error err;
+    dlock *d = NULL;
+
+    for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
+        struct dlock_options o = DLOCK_OPTIONS_INIT;
+        o.once_ns = rows[i].once;
+        o.min_hold_ns = rows[i].min_hold;
+        o.mode = rows[i].mode;
+        o.slots = rows[i].mode == DLOCK_SLOTS;
+        CHECK_INT(dlock_open(&d, "file:///dir#n", &o, &err), DLOCK_EUSAGE);
+        CHECK_HAS(err.msg, rows[i].want);
         CHECK_NULL(d);
     }
 }

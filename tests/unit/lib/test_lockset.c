@@ -470,4 +470,47 @@ TEST(a_cancelled_acquire_gives_back_what_it_has)
     done();
 }
 
+TEST(a_skip_gives_back_the_others_without_a_least_time)
+{
+    static struct dlock_run run = {.state = DLOCK_RUN_SUCCEEDED, .pid = 7};
+    make(DLOCK_NEVER);
+    for (int i = 0; i < 3; i++)
+        locks[i]->spec.min_hold = 3600 * S;
+    dlock_set_start_acquire(set);
+    grant('a', "ta");
+    CHECK_INT(next(), DLOCK_R_NONE);
+    CHECK(locks[1]->hold.until > clock_now);
+    say(named('b'), (struct dlock_event){.type = EV_SKIPPED, .run = &run});
+    CHECK_INT(next(), DLOCK_R_SKIPPED);
+    run.pid = 8; /* the store's own: valid until the next call on its handle */
+    CHECK_STR(dlock_name(which), "b");
+    CHECK_INT(r.run->pid, 7);
+    CHECK_STR(calls, "Aa Ab Ra ");
+    CHECK_INT(locks[1]->hold.until, 0);
+    CHECK_INT(wake(), DLOCK_NEVER);
+    done();
+}
+
+TEST(a_set_that_was_not_complete_has_no_least_time)
+{
+    make(DLOCK_NEVER);
+    for (int i = 0; i < 3; i++)
+        locks[i]->spec.min_hold = 3600 * S;
+    dlock_set_start_acquire(set);
+    grant('a', "ta");
+    CHECK_INT(next(), DLOCK_R_NONE);
+    dlock_set_start_release(set, clock_now + S);
+    CHECK_INT(locks[1]->hold.until, 0);
+    done();
+    make(DLOCK_NEVER);
+    for (int i = 0; i < 3; i++)
+        locks[i]->spec.min_hold = 3600 * S;
+    dlock_set_start_acquire(set);
+    grant_all();
+    dlock_set_start_release(set, clock_now + S);
+    for (int i = 0; i < 3; i++)
+        CHECK_INT(locks[i]->hold.until, clock_now + 3600 * S);
+    done();
+}
+
 UNIT_MAIN

@@ -1,0 +1,472 @@
+#!/usr/bin/env bats
+# --once, --min-hold and --forget around a scripted store: what is said, recorded and waited for, and the exit codes.
+
+bats_require_minimum_version 1.5.0
+load ../../support/common
+load ../../support/fake
+
+setup() {
+    dlock_setup
+    fake_setup
+}
+teardown() {
+    : >go
+    dlock_teardown
+}
+
+TOKEN=0123456789abcdef0123456789abcdef
+
+# record STATE STATUS [AGE_S]: one that another host has left, 300 s old.
+record() {
+    local now end
+    now=$(date +%s)
+    end=$(((now - ${3:-300}) * 1000))
+    [ "$1" != running ] || end=0
+    echo "dlock-run1 $1 $2 7 $TOKEN $(((now - ${3:-300}) * 1000 - 4000)) $end 3600000" \
+        'dlock1 host=h9 pid=77 user=ann since=5 cmd=job.sh note=disk%202' >"$S/record"
+}
+# recorded STATE STATUS: what stands there now.
+recorded() { [[ "$(cat "$S/record")" == "dlock-run1 $1 $2 "* ]] || fail "$(cat "$S/record")"; }
+nothing_held() { [ ! -e "$S/held" ] || fail "held"; }
+stays() { [[ "$(cat "$T/out")" == *"stays held for "* ]]; }
+
+# at_terminal: the Python program on stdin, with everything of tests/support/helpers/terminal.py and a terminal t.
+at_terminal() {
+    {
+        echo 'from terminal import *'
+        echo 't = Term()'
+        cat
+    } >"$T/test.py"
+    S=$S C=$C L=$L LOCK_ARGS=$L PYTHONPATH=$ROOT/tests/support/helpers PYTHONDONTWRITEBYTECODE=1 \
+        timeout -k 2 20 /usr/bin/python3 "$T/test.py" 3>&- </dev/null
+}
+
+# --- skipped ----------------------------------------------------------------------------------------------
+
+@test "a run that has succeeded is skipped, and the talkative say so" {
+    record succeeded 0
+    run -0 run_t 5 "$DLOCK" --once "$L" touch ran
+    [ -z "$output" ] || fail "$output"
+    CI=1 run -0 run_t 5 "$DLOCK" --once "$L" touch ran
+    [[ $output =~ ^"dlock: not run: fake://$S: '$NAME' succeeded "5m[0-9s]*" ago by ann@h9, pid 77 (job.sh), note \"disk 2\""$ ]] || fail "$output"
+    CI=1 run -0 run_t 5 "$DLOCK" -q --once "$L" touch ran
+    [ -z "$output" ] || fail "$output"
+    run -17 run_t 5 "$DLOCK" --once --skip-exit-code 17 --events 1 "$L" touch ran
+    assert_out '"event":"end"'
+    assert_out '"outcome":"skipped"'
+    assert_out '"exit_code":17'
+    refute_out '"event":"granted"'
+    [ ! -e ran ]
+    nothing_held
+    # Four minutes ago would count, 300 s do not.
+    run -3 run_t 5 "$DLOCK" --once=4m "$L" sh -c 'exit 3'
+    recorded failed 3
+}
+
+@test "a skip in a set gives back the other locks, whatever the order" {
+    local other=$T/other
+    mkdir "$other"
+    record succeeded 0
+    for name in a z; do
+        run -0 run_t 5 "$DLOCK" --once --min-hold 1h --also "fake://$other#$name-$NAME" "$L" touch ran
+        [ ! -e ran ] && [ ! -e "$other/held" ]
+    done
+    grep -q '^clean' "$other/log"
+    # The record is LOCK's alone.
+    [ ! -e "$other/record" ]
+    rm "$S/record"
+    run -0 run_t 5 "$DLOCK" --once --also "fake://$other#a-$NAME" "$L" touch ran
+    [ -e ran ] && [ ! -e "$other/record" ]
+    recorded succeeded 0
+}
+
+@test "what else stands in the record's place is not overwritten" {
+    for junk in "" "dlock-run1" "dlock-run1 succeeded 0" $'\e[31mred\e[0m' "$(head -c 1000000 /dev/zero | tr '\0' x)"; do
+        printf '%s' "$junk" >"$S/record"
+        cp "$S/record" before
+        run -65 run_t 5 "$DLOCK" --once "$L" touch ran
+        assert_out "is in the place of the run record, and dlock has not written it"
+        [[ $output != *$'\e'* ]]
+        cmp before "$S/record"
+        nothing_held
+    done
+    [ ! -e ran ]
+    run -0 run_t 5 "$DLOCK" "$L" true
+}
+
+# --- recorded ---------------------------------------------------------------------------------------------
+
+@test "the record says how the command ended" {
+    run -0 run_t 5 "$DLOCK" --once=2h --note "disk 3" "$L" grep -q '^dlock-run1 running -1 1 ' "$S/record"
+    recorded succeeded 0
+    [[ "$(cat "$S/record")" == *" 7200000 dlock1 "*"disk%203"* ]] || fail "$(cat "$S/record")"
+    run -0 run_t 5 "$DLOCK" --forget --yes "$L"
+    run -143 run_t 5 "$DLOCK" --once "$L" sh -c 'kill -TERM $$'
+    recorded failed 143
+    run -127 run_t 5 "$DLOCK" --once "$L" "$T/nothing"
+    recorded failed 127
+    run -24 run_t 5 "$DLOCK" --once "$L" sh -c 'exit 24'
+    recorded failed 24
+    # A list replaces the 0. A signal is no exit code.
+    run -0 run_t 5 "$DLOCK" --once --success-codes 24,143 "$L" true
+    recorded failed 0
+    run -143 run_t 5 "$DLOCK" --once --success-codes 24,143 "$L" sh -c 'kill -TERM $$'
+    recorded failed 143
+    run -24 run_t 5 "$DLOCK" --once --success-codes 24,143 "$L" sh -c 'exit 24'
+    recorded succeeded 24
+    nothing_held
+}
+
+@test "without --once nothing is recorded, and no record counts" {
+    run -0 run_t 5 "$DLOCK" "$L" true
+    [ ! -e "$S/record" ]
+    record succeeded 0
+    cp "$S/record" before
+    run -3 run_t 5 "$DLOCK" "$L" sh -c 'exit 3'
+    cmp before "$S/record"
+}
+
+@test "a success that the store does not confirm: 79, also with -q" {
+    tell release unclear
+    run -79 run_t 5 "$DLOCK" -q --once --events events "$L" true
+    [ "$output" = "dlock: fake://$S: '$NAME': succeeded, but not recorded: no answer; another run may follow" ] || fail "$output"
+    grep -q '"outcome":"unrecorded".*"exit_status":0,"exit_code":79' events
+    recorded running -1
+    rm -f "$S/held"
+    # A failure needs no record: the next one may run either way.
+    run -3 run_t 5 "$DLOCK" --once "$L" sh -c 'exit 3'
+    assert_out "the release of '$NAME' is not confirmed: no answer; the lock ends with its ttl at the latest"
+    rm -f "$S/held"
+    tell release notours
+    run -79 run_t 5 "$DLOCK" --once "$L" true
+    assert_out "was not ours any more when it was released; succeeded, but not recorded"
+    rm -f "$S/held"
+    run -9 run_t 5 "$DLOCK" --once --lost-exit-code 9 "$L" true
+}
+
+@test "a success is tried until the lease ends, and a signal cuts that to a moment" {
+    tell release hang
+    took_ms() { # FROM: since the release began
+        echo $(($(ms "$(at unclear -1)") - $(ms "$(at release "$1")")))
+    }
+    timed --once --ttl 1 --connect-timeout 100ms "$L" true
+    assert_rc 79
+    assert_between 600 "$(took_ms 1)" $((1000 + SLOW)) "ms of tries"
+    rm -f "$S/held"
+    # Nothing to record: as long as ever.
+    timed --once --ttl 1 --connect-timeout 100ms "$L" false
+    assert_rc 1
+    assert_between 90 "$(took_ms 2)" $((400 + SLOW)) "ms of tries"
+    rm -f "$S/held"
+    background --once --ttl 60 "$L" true
+    wait_for 5 store_did release 3
+    kill -TERM "$K"
+    ended
+    assert_rc 79
+    assert_out "succeeded, but not recorded"
+    assert_between 200 "$(took_ms 4)" $((600 + SLOW)) "ms of tries"
+}
+
+@test "a lost lock is a failure, whatever the command says" {
+    background --once --on-lost warn --ttl 2 "$L" sh -c 'touch began; "$0" go' "$HELPERS/await"
+    wait_for 5 test -e began
+    touch "$S/lost"
+    wait_for 5 grep -q 'is lost' "$T/out"
+    : >go
+    ended
+    assert_rc 79
+    recorded running -1
+}
+
+@test "the guard killed: the run has failed" {
+    background --once --ttl 5 "$L" sh -c 'touch began; "$0" go' "$HELPERS/await"
+    wait_for 5 test -e began
+    find_guard
+    kill -KILL "$G"
+    ended
+    assert_rc 71
+    recorded failed -1
+    nothing_held
+}
+
+# --- least time -------------------------------------------------------------------------------------------
+
+@test "--min-hold: dlock stays after a quick command, -w or not, with its exit code" {
+    timed --min-hold 700ms --once -w 0.2 "$L" sh -c 'exit 4'
+    assert_rc 4
+    assert_between 700 "$took" $((1400 + SLOW)) ms
+    recorded failed 4
+    nothing_held
+    # Counted from the grant: a longer command waits for nothing.
+    began=$(now_ms)
+    CI=1 background --min-hold 300ms "$L" "$HELPERS/await" "$T/go"
+    wait_for 5 beyond $((began + 320))
+    : >go
+    ended
+    assert_rc 0
+    [ -z "$output" ] || fail "$output"
+    # Nothing has run: no wait.
+    run -127 run_t 5 "$DLOCK" --min-hold 1h "$L" "$T/nothing"
+    nothing_held
+}
+
+@test "--min-hold: a signal ends the wait, and is said to" {
+    CI=1 background --min-hold 1h "$L" sh -c 'exit 4'
+    wait_for 5 stays
+    run -75 run_t 5 "$DLOCK" -qn "$L" true
+    kill -USR1 "$K"
+    kill -TERM "$K"
+    ended
+    assert_rc 4
+    [[ $output =~ "dlock: fake://$S: '$NAME' stays held for "(1h|59m59s)" (--min-hold); a signal ends this wait"$ ]] || fail "$output"
+    nothing_held
+    # One that has ended the command does not have to be sent twice.
+    background --min-hold 1h "$L" sh -c 'touch began; "$0" go' "$HELPERS/await"
+    wait_for 5 test -e began
+    kill -TERM "$K"
+    ended
+    assert_rc 143
+    # The keeper was cancelled in its wait: nothing is kept.
+    rm -f began
+    tell acquire wait
+    background --min-hold 1h --also "fake://$S#z-$NAME" "$L" touch began
+    wait_for 5 store_did acquire -1
+    kill -TERM "$K"
+    ended
+    assert_rc 143
+    nothing_held
+}
+
+@test "--min-hold: Ctrl-Z stops the wait, Ctrl-C ends it" {
+    at_terminal <<'PY'
+j = t.start([DLOCK, '--min-hold', '1h', LOCK, 'sh', '-c', 'exit 4'])
+t.until(lambda: 'stays held for' in t.output, name='the wait')
+t.type(b'\x1a')
+check(j.status(), 'stopped 20', 'dlock')
+j.foreground()
+t.type(b'\x03')
+check(j.status(), 'exit 4', 'dlock')
+PY
+    nothing_held
+}
+
+guard_is_gone() { ! guard_is_there; }
+
+@test "--min-hold: an inner dlock does not end the wait" {
+    CI=1 background --min-hold 1h --ttl 30 "$L" sh -c '"$0" later && "$1" -n "$2" sh -c "touch in; \"$0\" go" & exit 0' "$HELPERS/await" "$DLOCK" "$L"
+    wait_for 5 stays
+    # A process that the command has left behind runs under its lock still.
+    : >later
+    wait_for 5 test -e in
+    : >go
+    # Nothing is guarded any more.
+    wait_for 5 guard_is_gone
+    run -75 run_t 5 "$DLOCK" -qn "$L" true
+    kill -INT "$K"
+    ended
+    assert_rc 0
+    refute_out "the guard"
+    [ "$(grep -c "stays held" "$T/out")" = 1 ]
+    nothing_held
+}
+
+@test "--min-hold: an inner dlock that outlasts it keeps the lock, without a busy loop" {
+    CI=1 background --min-hold 600ms --ttl 30 "$L" sh -c '"$1" -n "$2" sh -c "touch in; \"$0\" go" & "$0" in; exit 0' "$HELPERS/await" "$DLOCK" "$L"
+    # It may ask before the command has ended, or during the wait.
+    wait_for 5 test -e in
+    wait_for 5 beyond $(($(now_ms) + 700))
+    run -75 run_t 5 "$DLOCK" -qn "$L" true
+    wait_for 5 idle
+    : >go
+    ended
+    assert_rc 0
+    nothing_held
+}
+# Has it woken for little more than its renewals?
+idle() {
+    local before after
+    before=$(awk '/^voluntary/ { print $2 }' "/proc/$K/status")
+    nap 0.3
+    after=$(awk '/^voluntary/ { print $2 }' "/proc/$K/status")
+    [ $((after - before)) -lt 100 ]
+}
+
+@test "--min-hold: a loss ends the wait: 79" {
+    # What the command leaves behind is left alone.
+    CI=1 background --min-hold 1h --ttl 2 "$L" sh -c '"$0" go & exit 0' "$HELPERS/await"
+    wait_for 5 stays
+    touch "$S/lost"
+    ended
+    assert_rc 79
+    assert_out "is lost: lost unasked; the command has ended"
+    refute_out "ending the command"
+}
+
+@test "--min-hold in a store that keeps the lock by itself: dlock goes at once" {
+    touch "$S/stays"
+    timed --min-hold 1200ms --ttl 1 --once "$L" true
+    assert_rc 0
+    assert_between 0 "$took" $((900 + SLOW)) ms
+    recorded succeeded 0
+    CI=1 run -75 run_t 5 "$DLOCK" -n "$L" true
+    assert_out "fakehost, pid 4711 (fakecommand), ended, kept until its --min-hold is over"
+    run -75 run_t 5 "$DLOCK" --status "$L"
+    assert_out "    ended, kept until its --min-hold is over"
+    run -75 run_t 5 "$DLOCK" --status --json "$L"
+    assert_out '"over":true'
+    run -0 run_t 5 "$DLOCK" "$L" true
+    # An order to end at once is no reason to shorten it; a command that never ran is.
+    run -127 run_t 5 "$DLOCK" --min-hold 1h "$L" "$T/nothing"
+    nothing_held
+}
+
+# --- shown and forgotten ----------------------------------------------------------------------------------
+
+@test "--status shows the record, in text and as JSON" {
+    run -0 run_t 5 "$DLOCK" --status "$L"
+    refute_out "last run"
+    run -0 run_t 5 "$DLOCK" --status --json "$L"
+    refute_out "last_run"
+    record failed 3
+    run -0 run_t 5 "$DLOCK" --status "$L"
+    [[ $output == *"  last run: failed 5m"*" ago with status 3 by ann@h9, pid 77 (job.sh), note \"disk 2\""* ]] || fail "$output"
+    run -0 run_t 5 "$DLOCK" --status --json "$L"
+    echo "$output" | /usr/bin/python3 -c '
+import json, sys
+d = json.load(sys.stdin)
+assert d["schema"] == 1 and d["state"] == "free", d
+r = d["last_run"]
+age = r.pop("age_ms")
+assert 300000 <= age < 310000, age
+assert r.pop("end_ms") - r.pop("begin_ms") == 4000
+assert r == {"state": "failed", "exit_status": 3, "kept_ms": 3600000, "host": "h9", "pid": 77, "user": "ann",
+             "command": "job.sh", "note": "disk 2", "fence": "7"}, r'
+    record running -1
+    run -0 run_t 5 "$DLOCK" --status "$L"
+    [[ $output == *"  last run: began 5m"*" ago and did not end: crashed; by ann@h9, pid 77"* ]] || fail "$output"
+    run -0 run_t 5 "$DLOCK" --status --json "$L"
+    assert_out '"last_run":{"state":"crashed","begin_ms":'
+    # Under a lock that another run holds it has crashed, too.
+    hold
+    run -75 run_t 5 "$DLOCK" --status "$L"
+    assert_out "did not end: crashed"
+    let_go
+    hold --once
+    run -75 run_t 5 "$DLOCK" --status "$L"
+    refute_out crashed
+    assert_out "last run: began 0s ago by "
+    run -75 run_t 5 "$DLOCK" --status --json "$L"
+    assert_out '"last_run":{"state":"running","begin_ms":'
+    let_go
+}
+
+@test "--forget --yes: cleared, nothing there, running, crashed" {
+    run -0 run_t 5 "$DLOCK" --forget --yes "$L"
+    [ -z "$output" ] || fail "$output"
+    CI=1 run -0 run_t 5 "$DLOCK" --forget --yes "$L"
+    assert_out "'$NAME' has no record of a run"
+    record succeeded 0
+    CI=1 run -0 --separate-stderr run_t 5 "$DLOCK" --forget --yes "$L"
+    [ -z "$output" ]
+    [[ $stderr == "dlock: forgotten: fake://$S: '$NAME' succeeded 5m"*" ago by ann@h9, "* ]] || fail "$stderr"
+    [ ! -e "$S/record" ]
+    hold --once
+    run -75 run_t 5 "$DLOCK" --forget --yes "$L"
+    [[ $output == "dlock: not forgotten, it is running: fake://$S: '$NAME' began "* ]] || fail "$output"
+    run -75 run_t 5 "$DLOCK" -q --forget --yes "$L"
+    [ -z "$output" ]
+    run -12 run_t 5 "$DLOCK" -q -E 12 --forget --yes "$L"
+    recorded running -1
+    let_go
+    record running -1
+    run -0 run_t 5 "$DLOCK" --forget --yes "$L"
+    [ ! -e "$S/record" ]
+}
+
+@test "--forget without a terminal needs --yes" {
+    record succeeded 0
+    run -64 run_t 5 "$DLOCK" --forget "$L"
+    [ "$output" = "dlock: --forget asks at a terminal, and there is none: use --yes" ] || fail "$output"
+    [ -e "$S/record" ]
+}
+
+# ask: the same; j is dlock --forget, which asks.
+ask() {
+    {
+        echo 'j = t.start([DLOCK, "--forget", LOCK])'
+        echo 't.until(lambda: "[y/N]" in t.output, name="the question")'
+        cat
+    } | at_terminal
+}
+
+@test "--forget asks at a terminal, and only yes is a yes" {
+    for answer in n '' nonsense; do
+        record succeeded 0
+        echo "t.type(b'$answer\n'); check(j.status(), 'exit 1', 'dlock')" | ask
+        [ -e "$S/record" ]
+    done
+    ask <<'PY'
+t.type(b'\x04')
+check(j.status(), 'exit 1', 'dlock')
+PY
+    [ -e "$S/record" ]
+    for answer in y Yes; do
+        record succeeded 0
+        ask <<PY
+check('succeeded 5m' in t.output and "by ann@h9, pid 77 (job.sh)" in t.output, True, t.output)
+t.type(b'$answer\n')
+check(j.status(), 'exit 0', 'dlock')
+PY
+        [ ! -e "$S/record" ]
+    done
+}
+
+@test "--forget: a signal while it asks ends it, and a stop asks again" {
+    record succeeded 0
+    ask <<'PY'
+t.type(b'\x03')
+check(j.status(), 'signal 2', 'dlock')
+PY
+    ask <<'PY'
+t.type(b'\x1a')
+check(j.status(), 'stopped 20', 'dlock')
+before = t.output.count('[y/N]')
+j.foreground()
+t.until(lambda: t.output.count('[y/N]') > before, name='the question again')
+t.type(b'n\n')
+check(j.status(), 'exit 1', 'dlock')
+PY
+    [ -e "$S/record" ]
+}
+
+@test "--forget: a record that has changed while it asked stays" {
+    record failed 3
+    ask <<'PY'
+text = read(S + '/record').replace('0123456789', '9876543210')
+tell('record', text)
+t.type(b'y\n')
+check(j.status(), 'exit 75', 'dlock')
+check("the record has changed: it is that of another run now (lock '" in t.output, True, t.output)
+PY
+    recorded failed 3
+}
+
+# --- refused ----------------------------------------------------------------------------------------------
+
+@test "an inner dlock of the same lock has no record, and may have a least time" {
+    run -64 run_t 5 "$DLOCK" "$L" "$DLOCK" --once "$L" touch ran
+    assert_out "run records (--once) are not available for a nested dlock: one above it holds the same lock, so give --once to that one, or name another lock"
+    [ ! -e ran ]
+    timed "$L" "$DLOCK" --min-hold 500ms "$L" true
+    assert_rc 0
+    assert_between 500 "$took" $((1500 + SLOW)) ms
+    nothing_held
+}
+
+@test "a bare file has no record to forget" {
+    run -64 run_t 5 "$DLOCK" --forget --yes "$T/bare"
+    assert_out "run records (--once) are not available"
+    run -64 run_t 5 "$DLOCK" --once "$T/bare" touch ran
+    assert_out "run records (--once) are not available"
+    [ ! -e ran ] && [ ! -e bare ]
+}
