@@ -109,5 +109,11 @@ int dlock_state_dir(char **out, int *fd, bool make, struct dlock_error *);
  */
 int dlock_open_uri(dlock **out, struct dlock_uri **uri, const struct dlock_options *,
                    struct dlock_error *);
+/*
+ * lock.c: the descriptors that a file lock needs to release it, beside dlock_fd(): for a caller that closes what it does
+ * not know. Fills at most DLOCK_FDS_MAX entries and returns their number; 0 unless it is held.
+ */
+#define DLOCK_FDS_MAX 4
+int dlock_own_fds(const dlock *, int fds[DLOCK_FDS_MAX]);
 
 #endif

@@ -877,6 +877,17 @@ static int file_inherit_fd(struct dlock_be *be)
     return b->op == OP_HELD ? b->fd : -1;
 }
 
+static int file_own_fds(struct dlock_be *be, int *fds, int cap)
+{
+    struct file_backend *b = self(be);
+    int all[] = {b->place.dir, b->once.place.shards, b->once.place.path ? b->once.place.dir : -1}, n = 0;
+
+    for (size_t i = 0; i < DLOCK_LEN(all) && n < cap; i++)
+        if (all[i] >= 0)
+            fds[n++] = all[i];
+    return n;
+}
+
 static bool file_is_file(struct dlock_be *be, int fd)
 {
     return file_is_current(&self(be)->place, fd, NULL) == 1;
@@ -956,5 +967,6 @@ const struct dlock_backend dlock_backend_file = {
     .inherit_fd = file_inherit_fd,
     .is_file = file_is_file,
     .stat = file_stat,
+    .own_fds = file_own_fds,
     .close = file_close,
 };
