@@ -19,6 +19,7 @@ memory_points             1    4    4   one of so many allocations fails
 call_points               1    3    3   one of so many system calls fails, or kills the keeper
 clock_rounds              3    1    1   jumps of the clock of a PostgreSQL server
 once_crowd              50   50   12   processes that start one command with --once
+once_dated            10000  300  100   run records of files that have expired
 also_turns               50    3    1   of each of 20 processes that take the same three locks
 also_circle               1    0    0   a circle of waiters, which takes 10 s to break
 pooled_runs             150   15    5   through PgBouncer, with as many that tidy up the table
