@@ -463,9 +463,11 @@ static int fork_guard(struct keeper *k, const char *name, int lock_fd)
     }
     k->guard_state = GUARDED;
     /* Kept open here, the caller's pipes would not end when the command ends. */
-    int session_fd = k->lk ? dlock_session_fd(k->lk) : -1;
-    fds_let_go((int[]){k->c->sig->fd, k->guard.fd, lock_fd, session_fd, events_fd(k->c->events)},
-               5);
+    int session_fd = k->lk ? dlock_session_fd(k->lk) : -1, n = 5;
+    int keep[5 + DLOCK_FDS_MAX] = {k->c->sig->fd, k->guard.fd, lock_fd, session_fd, events_fd(k->c->events)};
+    if (k->lk)
+        n += dlock_own_fds(k->lk, keep + n);
+    fds_let_go(keep, n);
     events_start_thread(k->c->events); /* the last fork was this one */
     return 0;
 }

@@ -217,6 +217,12 @@ struct dlock_backend {
      */
     int (*session_fd)(struct dlock_be *);
 
+    /*
+     * CAP_FD, while granted: the other descriptors that it will need until its release. Fills at most cap (DLOCK_FDS_MAX)
+     * entries, and returns their number. Without CAP_FD: NULL.
+     */
+    int (*own_fds)(struct dlock_be *, int *fds, int cap);
+
     /* The statement that prepares the store, malloc'ed; 0 or a negative code. NULL: no store needs one. */
     int (*schema)(struct dlock_be *, char **out, struct dlock_error *);
 

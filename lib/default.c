@@ -7,6 +7,9 @@
  *   users  /run/lock/dlock-UID, where /run/lock has mode 1777;
  *          /run/dlock/dlock-UID, where /run/lock is missing or its mode closes it to users;
  *          the one of them that exists already
+ * These are empty after a boot. What must outlive it is in /var/lib/dlock (root), or in .local/state/dlock below the home
+ * directory (users): see dlock_state_dir().
+ *
  * Never below /tmp, which services have for themselves, or /dev/shm, which a logout may empty. Any other failure (a
  * read-only or full file system) is an error: another process may be using the first directory.
  */
@@ -282,4 +285,77 @@ int dlock_default_dir(char **out, const char *store, struct dlock_error *err)
     if (r == 0)
         *out = strdup(dir);
     return r;
+}
+
+/* ------------------------------------------------------ the state directory --- */
+
+/* A new directory survives a crash only if the one above it is written. Where we may not read that, it is left to chance. */
+static void sync_above(const char *dir)
+{
+    const char *slash = strrchr(dir, '/');
+    char *above = strndup(dir, (size_t)(slash - dir));
+    int fd = above ? open(*above ? above : "/", O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+
+    if (fd >= 0) {
+        fsync(fd);
+        close(fd);
+    }
+    free(above);
+}
+
+/* It and what is above it, down from the byte home of its path. Existing ones may be links: they are the user's own. */
+static int make_state_dir(char *dir, size_t home, struct dlock_error *err)
+{
+    for (char *slash = strchr(dir + home + 1, '/');; slash = strchr(slash + 1, '/')) {
+        int r;
+
+        if (slash)
+            *slash = '\0';
+        r = mkdir(dir, 0700) == 0 ? chmod(dir, 0700) : errno == EEXIST ? 1 : -1;
+        if (r < 0)
+            r = dlock_fail(err, errno == EACCES || errno == EPERM ? DLOCK_EPERM : DLOCK_ECREATE,
+                           errno,
+                           "cannot make %s for the run records of @name: %s (DLOCK_STORE can name "
+                           "another place)",
+                           dir, strerror(errno));
+        if (r == 0)
+            sync_above(dir);
+        if (slash)
+            *slash = '/';
+        if (r < 0 || !slash)
+            return r < 0 ? r : 0;
+    }
+}
+
+int dlock_state_dir(char **out, int *fd, bool make, struct dlock_error *err)
+{
+    char *home = geteuid() == 0 ? strdup("/var/lib") : dlock_home_dir(), *dir = NULL;
+    struct stat st;
+    int r = 0, at = -1;
+
+    if (!home)
+        return dlock_fail(err, DLOCK_EUSAGE, 0,
+                          "uid %lu has no home directory in /etc/passwd for the run records of "
+                          "@name: set DLOCK_STORE to a directory on disk, or to a server",
+                          (unsigned long)geteuid());
+    if (asprintf(&dir, "%s/%s", home, geteuid() == 0 ? "dlock" : ".local/state/dlock") < 0) {
+        free(home);
+        return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+    }
+    if (make)
+        r = make_state_dir(dir, strlen(home), err);
+    if (r == 0 && (make || lstat(dir, &st) == 0))
+        r = check_dir(dir, err);
+    if (r == 0)
+        at = open(dir, O_PATH | O_NOFOLLOW | O_DIRECTORY | O_CLOEXEC);
+    if (r == 0 && at < 0 && (make || errno != ENOENT))
+        r = dlock_fail(err, DLOCK_ECREATE, errno, "cannot open %s: %s", dir, strerror(errno));
+    free(home);
+    if (r < 0) {
+        free(dir);
+        return r;
+    }
+    *out = dir;
+    *fd = at;
+    return 0;
 }

@@ -249,7 +249,7 @@ bool dlock_identity_parse(const char *text, size_t len, struct dlock_info *info)
     return true;
 }
 
-/* "name:password:uid:..." - true, with *len of the name, when the line is uid's. */
+/* "name:password:uid:gid:gecos:home:shell" - is the line uid's? *len: of the name. */
 static bool passwd_line(const char *line, unsigned long uid, size_t *len)
 {
     const char *a = strchr(line, ':'), *b = a ? strchr(a + 1, ':') : NULL;
@@ -261,23 +261,48 @@ static bool passwd_line(const char *line, unsigned long uid, size_t *len)
     return strtoul(b + 1, &end, 10) == uid && *end == ':';
 }
 
-/* Not getpwuid(3), which may ask LDAP and hang, nor $USER, which can be set to anything. */
-static void user_name(char *buf, size_t size)
+/* Our line of /etc/passwd, malloc'ed; NULL: there is none. Not getpwuid(3), which may ask LDAP and hang. */
+static char *our_line(size_t *len)
 {
     unsigned long uid = geteuid();
     FILE *f = fopen("/etc/passwd", "re");
     char *line = NULL;
-    size_t cap = 0, len;
+    size_t cap = 0;
     bool found = false;
 
     while (f && !found && getline(&line, &cap, f) > 0)
-        if ((found = passwd_line(line, uid, &len)))
-            dlock_clean_text(buf, size, line, len);
-    if (!found)
-        snprintf(buf, size, "uid:%lu", uid);
-    free(line);
+        found = passwd_line(line, uid, len);
     if (f)
         fclose(f);
+    if (!found)
+        free(line);
+    return found ? line : NULL;
+}
+
+/* Not $USER, which can be set to anything. */
+static void user_name(char *buf, size_t size)
+{
+    size_t len;
+    char *line = our_line(&len);
+
+    if (line)
+        dlock_clean_text(buf, size, line, len);
+    else
+        snprintf(buf, size, "uid:%lu", (unsigned long)geteuid());
+    free(line);
+}
+
+char *dlock_home_dir(void)
+{
+    size_t len;
+    char *line = our_line(&len), *at = line, *home = NULL;
+
+    for (int i = 0; at && i < 5; i++)
+        at = (at = strchr(at, ':')) ? at + 1 : NULL;
+    if (at && *at == '/')
+        home = strndup(at, strcspn(at, ":\n"));
+    free(line);
+    return home;
 }
 
 void dlock_identity_begin(struct dlock_identity *w)

@@ -1005,6 +1005,12 @@ int dlock_schema(const dlock *d, char **out, struct dlock_error *err)
     return d->table->schema(d->be, out, err);
 }
 
+int dlock_own_fds(const dlock *d, int fds[DLOCK_FDS_MAX])
+{
+    bool has = d->table->own_fds && d->phase == LOCK_HELD;
+    return has ? d->table->own_fds(d->be, fds, DLOCK_FDS_MAX) : 0;
+}
+
 int dlock_session_fd(const dlock *d)
 {
     return d->table->session_fd && d->phase == LOCK_HELD ? d->table->session_fd(d->be) : -1;

@@ -97,9 +97,23 @@ int dlock_uri_check_params(const struct dlock_uri *, struct dlock_error *);
 int dlock_default_dir(char **out, const char *store, struct dlock_error *);
 
 /*
+ * default.c: the private directory that outlives a reboot, for what is kept of "@name" of the embedded default:
+ * /var/lib/dlock for root, else .local/state/dlock in the home directory that /etc/passwd has. make: make it if it is
+ * missing. *out is malloc'ed, *fd O_PATH; without make, *fd is -1 if it is missing. 0 or a negative DLOCK_E*; then both
+ * are untouched.
+ */
+int dlock_state_dir(char **out, int *fd, bool make, struct dlock_error *);
+
+/*
  * lock.c: dlock_open() for a parsed URI. Takes *uri over and sets it to NULL, also when it fails.
  */
 int dlock_open_uri(dlock **out, struct dlock_uri **uri, const struct dlock_options *,
                    struct dlock_error *);
+/*
+ * lock.c: the descriptors that a file lock needs to release it, beside dlock_fd(): for a caller that closes what it does
+ * not know. Fills at most DLOCK_FDS_MAX entries and returns their number; 0 unless it is held.
+ */
+#define DLOCK_FDS_MAX 4
+int dlock_own_fds(const dlock *, int fds[DLOCK_FDS_MAX]);
 
 #endif

@@ -76,6 +76,8 @@ int dlock_identity_format(const struct dlock_identity *, enum dlock_record, char
 bool dlock_identity_parse(const char *text, size_t len, struct dlock_info *);
 /* The record of this process. Reads /etc/passwd; asks no directory server. command and note may be NULL. Begins. */
 void dlock_identity_init(struct dlock_identity *, const char *command, const char *note);
+/* Our home directory by /etc/passwd, as that record's user, malloc'ed; NULL: none is there, or no memory. */
+char *dlock_home_dir(void);
 /* The wait for the lock starts now: sets since_ms and since. The core calls it before each acquire. */
 void dlock_identity_begin(struct dlock_identity *);
 /* Copy at most size-1 bytes, cut at a character boundary; control characters and invalid UTF-8 become '?'. */

@@ -3,7 +3,8 @@
  *
  * A bare path is locked exactly as flock(1) does it, so both exclude each other; the file is never
  * written to. A named lock is the file DIR/NAME.lock, with a fencing token in a file beside it
- * (record.c). A slot is a byte lock beside a shared flock(2) (slots.c).
+ * (record.c). A slot is a byte lock beside a shared flock(2) (slots.c). The run record of a named lock is a file too,
+ * beside it or in the state directory (once.c); it is read and written under the lock.
  *
  * The kernel keeps the lock on the open file: it cannot expire, and is free when the last
  * descriptor is closed, including those that children inherited. That is why release closes and
@@ -16,6 +17,7 @@
  */
 #include "file.h"
 #include "flock_wait.h"
+#include "once.h"
 #include "slot_wait.h"
 #include "slots.h"
 #include "util.h"
@@ -38,13 +40,16 @@
 #define ROUNDS_PAUSE (2 * DLOCK_MSEC)
 #define ROUNDS_MAX 1000
 
+/* How long a try without waiting bears with a sweeper of run records, which is done in a moment unless it is stopped. */
+#define SWEEP_TIME (100 * DLOCK_MSEC)
+
 /* Between tries to open a file on which another process has a lease. */
 #define LEASED_PAUSE (2 * DLOCK_MSEC)
 #define LEASED_PAUSE_MAX (100 * DLOCK_MSEC)
 
 enum file_op {
     OP_IDLE,
-    OP_TRYING, /* again at acquire.retry_at: the file is replaced, or under a lease of another process */
+    OP_TRYING, /* again at acquire.retry_at: the file is replaced, or under a lease or a claim of another process */
     OP_WAITING,      /* a thread waits in flock(2) */
     OP_WAITING_SLOT, /* no slot is free: again when slots.wait says so */
     OP_HELD,
@@ -79,11 +84,18 @@ struct file_backend {
         int held;
     } slots;
     struct {
+        struct once_place place;
+        struct dlock_run run; /* ours, or that of the one that makes us skip ours */
+        char who[RUN_RECORD_MAX];
+    } once;
+    struct {
         int64_t until;
     } release;
     struct {
         struct file_holders found;
         int next; /* of found, to be handed out; -1: no query is under way */
+        bool has_run;
+        struct dlock_run run;
     } status;
     struct dlock_event out[4]; /* notices, and the event behind them */
     int nout;
@@ -403,14 +415,77 @@ static int get_fence(struct file_backend *b, uint64_t *fence, struct dlock_error
     return rc;
 }
 
+/* Under the lock: has a run succeeded already? Then it is left to the next in line. True: no. False: skipped, or failed. */
+static bool must_run(struct file_backend *b)
+{
+    struct dlock_error err;
+    int rc;
+
+    if (b->spec->once == 0)
+        return true;
+    rc = once_read(&b->once.place, b->spec, &b->once.run, &err);
+    if (rc == 1 && run_record_skips(&b->once.run, b->spec->once)) {
+        drop_unheld(b);
+        b->op = OP_IDLE;
+        put(b, EV_SKIPPED)->run = &b->once.run;
+        return false;
+    }
+    if (rc < 0)
+        failed_or_leased(b, &err);
+    return rc >= 0;
+}
+
+/* The record of our run, which begins. 0 or a negative DLOCK_E*. */
+static int begin_run(struct file_backend *b, uint64_t fence, struct dlock_error *err)
+{
+    struct dlock_run *r = &b->once.run;
+
+    if (b->spec->once == 0)
+        return 0;
+    *r = (struct dlock_run){.state = DLOCK_RUN_RUNNING, .status = -1, .begin_ms = once_now()};
+    r->kept_ns = b->spec->once;
+    r->fence = fence;
+    memcpy(r->token, b->acquire.token, sizeof(r->token));
+    if (run_record_who(b->spec, b->once.who, sizeof(b->once.who)) < 0)
+        return dlock_fail(err, DLOCK_EOS, 0, "the run record has no room for its owner");
+    return once_write(&b->once.place, b->fd, r, b->once.who, err);
+}
+
+/*
+ * The end of our run, while the lock is ours. How the release ends, err: why it is not clean. Not ours any more: the file
+ * was replaced, and another run may hold that lock.
+ */
+static enum dlock_how end_run(struct file_backend *b, struct dlock_error *err)
+{
+    struct dlock_run *r = &b->once.run, there;
+    int rc = file_is_current(&b->place, b->fd, err);
+
+    if (rc == 1) {
+        rc = once_read(&b->once.place, b->spec, &there, err);
+        /* One that was removed is written again. */
+        rc = rc < 0 ? rc : rc == 0 || strcmp(there.token, r->token) == 0;
+    }
+    if (rc == 0) {
+        dlock_fail(err, DLOCK_ELOST, 0, "its file %s/%s, or the run record, was replaced",
+                   b->place.path, b->place.lock);
+        return DLOCK_REL_NOT_OURS;
+    }
+    run_record_end(b->spec, r);
+    r->end_ms = once_now();
+    if (rc < 0 || once_write(&b->once.place, b->fd, r, b->once.who, err) < 0)
+        return DLOCK_REL_UNCLEAR;
+    once_sweep(&b->once.place, b->spec, b->fd);
+    return DLOCK_REL_CLEAN;
+}
+
 static void granted(struct file_backend *b)
 {
     struct dlock_error err;
     uint64_t fence;
 
-    if (wants_slot(b) && !have_slot(b))
+    if ((wants_slot(b) && !have_slot(b)) || !must_run(b))
         return;
-    if (get_fence(b, &fence, &err) < 0) {
+    if (get_fence(b, &fence, &err) < 0 || begin_run(b, fence, &err) < 0) {
         failed_or_leased(b, &err);
         return;
     }
@@ -423,6 +498,23 @@ static void granted(struct file_backend *b)
     memcpy(ev->token, b->acquire.token, sizeof(ev->token));
 }
 
+/* Does nobody sweep our run record? False: once more in a moment. Who is stopped meanwhile is as a holder. */
+static bool claimed(struct file_backend *b)
+{
+    if (b->spec->once == 0 || once_claim(b->fd) == 0)
+        return true;
+    drop_unheld(b);
+    if (!b->acquire.wait && now_of(b) - b->acquire.from > SWEEP_TIME) {
+        busy(b);
+        return false;
+    }
+    if (b->acquire.wait)
+        tell_wait(b);
+    b->op = OP_TRYING;
+    b->acquire.retry_at = now_of(b) + dlock_backoff_next(&b->acquire.pause, b->spec->env);
+    return false;
+}
+
 /* b->fd is locked: a grant if it is still the file that the path names. True: done; false: try again. */
 static bool locked(struct file_backend *b)
 {
@@ -430,7 +522,8 @@ static bool locked(struct file_backend *b)
     int rc = file_is_current(&b->place, b->fd, &err);
 
     if (rc == 1) {
-        granted(b);
+        if (claimed(b))
+            granted(b);
         return true;
     }
     if (rc < 0) {
@@ -512,6 +605,11 @@ static void file_acquire(struct dlock_be *be, bool wait)
         failed(b, &err);
         return;
     }
+    once_done(&b->once.place);
+    if (b->spec->once != 0 && once_open(&b->once.place, &b->place, true, &err) < 0) {
+        failed(b, &err);
+        return;
+    }
     tell_path(b);
     try_now(b);
 }
@@ -568,12 +666,15 @@ static void drop_holders(struct file_backend *b)
     free(b->status.found.info);
     b->status.found = (struct file_holders){0};
     b->status.next = -1;
+    b->status.has_run = false;
 }
 
 static void file_release(struct dlock_be *be, int64_t until)
 {
     struct file_backend *b = self(be);
     bool held = b->op == OP_HELD, told = b->nout == 0;
+    enum dlock_how how = held ? DLOCK_REL_CLEAN : DLOCK_REL_NOTHING;
+    struct dlock_error err = {0};
 
     if (b->op == OP_CANCELLING) {
         b->release.until = dlock_min(b->release.until, until);
@@ -589,23 +690,111 @@ static void file_release(struct dlock_be *be, int64_t until)
         flock_wait_cancel(b->acquire.thread);
         return;
     }
+    if (held && told && b->spec->once != 0)
+        how = end_run(b, &err);
     if (held && told)
         drop_fd(b); /* not LOCK_UN: a child that inherited it keeps the lock */
     else
         drop_unheld(b);
     b->op = OP_IDLE;
-    put(b, EV_RELEASED)->how = held ? DLOCK_REL_CLEAN : DLOCK_REL_NOTHING;
+    struct dlock_event *ev = put(b, EV_RELEASED);
+    ev->how = how;
+    if (how != DLOCK_REL_CLEAN)
+        ev->error = err;
 }
 
 /* ----------------------------------------------------------------- ask --- */
+
+/* The record for a query. What is wrong with it does not hide the holders. */
+static void find_run(struct file_backend *b)
+{
+    struct dlock_error err;
+    int rc;
+
+    if (!b->place.named)
+        return;
+    once_done(&b->once.place);
+    rc = once_open(&b->once.place, &b->place, false, &err);
+    if (rc == 0)
+        rc = once_read(&b->once.place, b->spec, &b->status.run, &err);
+    b->status.has_run = rc == 1;
+    if (rc < 0)
+        put(b, EV_NOTICE)->error = err;
+}
+
+/* Take the lock to remove its record. 0: it is ours; EWOULDBLOCK: held; another errno; -1 with err. */
+static int lock_to_forget(struct file_backend *b, struct dlock_error *err)
+{
+    int sys = 0, rc = 0;
+
+    for (int i = 0; i < ROUNDS_AT_ONCE && rc == 0; i++) {
+        drop_fd(b);
+        if (file_open(&b->place, FILE_FOR_LOCK, &b->fd, err) < 0)
+            return -1;
+        sys = try_lock(b, err);
+        if (sys != 0)
+            return sys;
+        rc = file_is_current(&b->place, b->fd, err);
+    }
+    return rc < 0 ? -1 : rc == 0 ? EAGAIN : 0;
+}
+
+static enum dlock_ev forget(struct file_backend *b, const char *token, struct dlock_error *err)
+{
+    struct dlock_run run;
+    int sys, rc = once_open(&b->once.place, &b->place, false, err);
+
+    if (rc == 0)
+        rc = once_read(&b->once.place, b->spec, &run, err);
+    if (rc <= 0)
+        return rc < 0 ? EV_FAILED : EV_DONE;
+    sys = lock_to_forget(b, err);
+    if (sys < 0)
+        return EV_FAILED;
+    /* Once more: it may have changed before we had the lock. */
+    rc = once_read(&b->once.place, b->spec, &run, err);
+    if (rc <= 0)
+        return rc < 0 ? EV_FAILED : EV_DONE;
+    if (strcmp(run.token, token) != 0) {
+        dlock_fail(err, DLOCK_EBUSY, 0, "%s/%s: the record has changed: look at it again",
+                   b->place.path, b->once.place.name);
+        return EV_FAILED;
+    }
+    if (sys == EWOULDBLOCK && run.state == DLOCK_RUN_RUNNING)
+        return EV_BUSY;
+    if (sys != 0) {
+        dlock_fail(err, sys == EWOULDBLOCK ? DLOCK_EBUSY : DLOCK_EOS, sys,
+                   "%s/%s: cannot lock it to remove its run record: %s", b->place.path,
+                   b->place.lock, sys == EWOULDBLOCK ? "it is held" : strerror(sys));
+        return EV_FAILED;
+    }
+    return once_remove(&b->once.place, err) < 0 ? EV_FAILED : EV_DONE;
+}
+
+static void file_forget(struct file_backend *b, const char *token)
+{
+    struct dlock_error err = {0};
+    enum dlock_ev end = EV_DONE;
+
+    once_done(&b->once.place);
+    if (b->place.named)
+        end = forget(b, token, &err);
+    drop_unheld(b);
+    struct dlock_event *ev = put(b, end);
+    if (end == EV_FAILED)
+        ev->error = err;
+}
 
 static void file_ask(struct dlock_be *be, enum dlock_ask what, const char *arg)
 {
     struct file_backend *b = self(be);
     struct dlock_error err;
 
-    (void)arg;
     drop_holders(b);
+    if (what == ASK_FORGET) {
+        file_forget(b, arg);
+        return;
+    }
     if (what != ASK_STATUS) {
         dlock_fail(&err, DLOCK_EUSAGE, 0, "%s is not supported for files",
                    what == ASK_LIST ? "--list" : "--break");
@@ -619,6 +808,7 @@ static void file_ask(struct dlock_be *be, enum dlock_ask what, const char *arg)
         return;
     }
     b->status.next = 0;
+    find_run(b);
 }
 
 static int answer(struct file_backend *b, struct dlock_event *ev)
@@ -628,6 +818,12 @@ static int answer(struct file_backend *b, struct dlock_event *ev)
         ev->type = EV_INFO;
         ev->info = &b->status.found.info[b->status.next++];
         ev->place = ev->info->place;
+        return 1;
+    }
+    if (b->status.has_run) {
+        b->status.has_run = false;
+        ev->type = EV_RUN;
+        ev->run = &b->status.run;
         return 1;
     }
     if (b->status.found.no_file)
@@ -681,6 +877,17 @@ static int file_inherit_fd(struct dlock_be *be)
     return b->op == OP_HELD ? b->fd : -1;
 }
 
+static int file_own_fds(struct dlock_be *be, int *fds, int cap)
+{
+    struct file_backend *b = self(be);
+    int all[] = {b->place.dir, b->once.place.shards, b->once.place.path ? b->once.place.dir : -1}, n = 0;
+
+    for (size_t i = 0; i < DLOCK_LEN(all) && n < cap; i++)
+        if (all[i] >= 0)
+            fds[n++] = all[i];
+    return n;
+}
+
 static bool file_is_file(struct dlock_be *be, int fd)
 {
     return file_is_current(&self(be)->place, fd, NULL) == 1;
@@ -703,6 +910,7 @@ static void file_close(struct dlock_be *be)
     flock_wait_free(b->acquire.thread);
     drop_fd(b);
     drop_holders(b);
+    once_done(&b->once.place);
     file_place_done(&b->place);
     free(b);
 }
@@ -725,6 +933,10 @@ static int file_open_lock(struct dlock_be **out, const struct dlock_spec *spec,
         rc = dlock_fail(
             err, DLOCK_EUSAGE, 0,
             "fcntl(2) locks are for a file's path: a named lock is always one of flock(2)");
+    if (rc == 0 && spec->once != 0 && !b->place.named)
+        rc = dlock_fail(err, DLOCK_EUSAGE, 0,
+                        "--once needs a place for its record, and dlock never writes to a bare file: "
+                        "name a lock in a directory on disk (file:///DIRECTORY#NAME), or @NAME");
     b->place.fcntl = spec->fcntl;
     if (rc < 0) {
         free(b);
@@ -732,6 +944,7 @@ static int file_open_lock(struct dlock_be **out, const struct dlock_spec *spec,
     }
     b->spec = spec;
     b->fd = b->status.next = -1;
+    b->once.place = ONCE_NOWHERE;
     *out = (struct dlock_be *)b;
     return 0;
 }
@@ -743,7 +956,7 @@ const struct dlock_backend dlock_backend_file = {
     .build_id = DLOCK_VERSION,
     .name = "file",
     .schemes = schemes,
-    .caps = CAP_SHARED | CAP_SLOTS | CAP_FD | CAP_FENCE,
+    .caps = CAP_SHARED | CAP_SLOTS | CAP_FD | CAP_FENCE | CAP_ONCE,
     .open = file_open_lock,
     .acquire = file_acquire,
     .release = file_release,
@@ -754,5 +967,6 @@ const struct dlock_backend dlock_backend_file = {
     .inherit_fd = file_inherit_fd,
     .is_file = file_is_file,
     .stat = file_stat,
+    .own_fds = file_own_fds,
     .close = file_close,
 };

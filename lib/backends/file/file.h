@@ -26,6 +26,11 @@ struct file_record {
 /* open.c: opening the right file, and no other. All return 0 or a negative DLOCK_E*. The first does no I/O. */
 int file_place_init(struct file_place *, const struct dlock_uri *, struct dlock_error *);
 void file_place_done(struct file_place *);
+/* The directory of a named lock; nothing for a bare path. */
+int file_place_open(struct file_place *, struct dlock_error *);
+/* As a name of a file, of at most FILE_NAME_LIMIT bytes: '/' and '%' are encoded. False: it is too long, or empty. */
+#define FILE_NAME_LIMIT 250 /* with ".lock" it fills a directory entry */
+bool file_encode_name(char out[FILE_NAME_LIMIT + 1], const char *name);
 enum file_how {
     FILE_FOR_LOCK,       /* made if it is missing */
     FILE_FOR_NFS_LOCK,   /* the same, writable as well */
@@ -55,6 +60,18 @@ bool file_on_network(int fd, const char **type, bool *warn);
 int file_record_read(const struct file_place *, struct file_record *, struct dlock_error *);
 int file_record_write(const struct file_place *, int lock_fd, const struct dlock_identity *,
                       const char *token, uint64_t *fence, struct dlock_error *);
+
+/*
+ * record.c: a small file that is replaced by rename: a temporary file, named by the inode of our lock, whose holder alone
+ * makes it. sync: both it and the directory are on disk then. 0 or an errno; nothing is left behind on failure.
+ */
+#define FILE_TMP_BEGIN ".dlock-"
+#define FILE_TMP_END ".tmp"
+int file_replace(int dir, const char *name, int lock_fd, const char *text, size_t len, bool sync);
+/* A rename, or a new name, survives a crash only if the directory is written too. 0 or an errno. */
+int file_sync_dir(int dir);
+/* Up to size bytes; fewer at the end of the file. Their number, or -errno. */
+ssize_t file_read_all(int fd, char *buf, size_t size);
 
 /* status.c: holders and waiters. */
 struct file_holders {

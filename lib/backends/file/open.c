@@ -12,20 +12,17 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-/* Encoded; with ".lock" it fills a directory entry. */
-#define NAME_LIMIT 250
-
 /* O_NONBLOCK: do not hang on a FIFO that appears after the check, nor until another process gives up its lease. */
 #define OPEN_FLAGS (O_RDONLY | O_NOCTTY | O_NONBLOCK | O_CLOEXEC)
 
 /* Encodes only '/', which would lead out of the directory, and '%': all other names stay readable. */
-static bool encode_name(char out[NAME_LIMIT + 1], const char *name)
+bool file_encode_name(char out[FILE_NAME_LIMIT + 1], const char *name)
 {
     size_t n = 0;
 
     for (; *name; name++) {
         bool special = *name == '/' || *name == '%';
-        if (n + (special ? 3 : 1) > NAME_LIMIT)
+        if (n + (special ? 3 : 1) > FILE_NAME_LIMIT)
             return false;
         if (special)
             n += (size_t)sprintf(out + n, "%%%02X", (unsigned)*name);
@@ -38,21 +35,21 @@ static bool encode_name(char out[NAME_LIMIT + 1], const char *name)
 
 int file_place_init(struct file_place *p, const struct dlock_uri *uri, struct dlock_error *err)
 {
-    char name[NAME_LIMIT + 1];
+    char name[FILE_NAME_LIMIT + 1];
 
     *p = (struct file_place){.path = uri->path, .named = !uri->bare, .dir = -1};
     if (uri->path[0] == '\0')
         return dlock_fail(err, DLOCK_EUSAGE, 0, "the path of the lock file is empty");
     if (!p->named)
         return 0;
-    if (!encode_name(name, uri->name))
+    if (!file_encode_name(name, uri->name))
         return dlock_fail(
             err, DLOCK_EUSAGE, 0,
             "the lock's name '%.40s%s' has %zu bytes; a file lock's has 1 to %d ('/' and '%%' count as three)",
-            uri->name, strlen(uri->name) > 40 ? "..." : "", strlen(uri->name), NAME_LIMIT);
+            uri->name, strlen(uri->name) > 40 ? "..." : "", strlen(uri->name), FILE_NAME_LIMIT);
     snprintf(p->lock, sizeof(p->lock), "%s.lock", name);
     /* The longest name leaves room for ".fenc" only. No other file ends in that, so cut it. */
-    int len = snprintf(p->fence, sizeof(p->fence), "%.*s.fence", NAME_LIMIT, name);
+    int len = snprintf(p->fence, sizeof(p->fence), "%.*s.fence", FILE_NAME_LIMIT, name);
     if (len < 0)
         return dlock_fail(err, DLOCK_EOS, 0, "the lock's name cannot be formatted");
     return 0;
@@ -117,8 +114,7 @@ static bool good_type(const struct file_place *p, enum file_how how, mode_t mode
     return S_ISREG(mode) || (any_type(p, how) && (S_ISDIR(mode) || S_ISBLK(mode)));
 }
 
-/* The directory of a named lock; nothing for a bare path. */
-static int open_dir(struct file_place *p, struct dlock_error *err)
+int file_place_open(struct file_place *p, struct dlock_error *err)
 {
     if (!p->named || p->dir >= 0)
         return 0;
@@ -169,7 +165,7 @@ int file_open(struct file_place *p, enum file_how how, int *fd, struct dlock_err
     int flags = how == FILE_TO_NAME ? O_PATH | O_CLOEXEC : OPEN_FLAGS;
     struct dlock_error why;
     struct stat st;
-    int r = open_dir(p, &why);
+    int r = file_place_open(p, &why);
 
     if (r < 0 && why.sys == ENOENT && !make) {
         *fd = -1;
@@ -212,7 +208,7 @@ int file_open(struct file_place *p, enum file_how how, int *fd, struct dlock_err
 
 bool file_find(struct file_place *p, struct stat *st)
 {
-    return open_dir(p, NULL) == 0 && stat_place(p, st) == 0;
+    return file_place_open(p, NULL) == 0 && stat_place(p, st) == 0;
 }
 
 int file_is_current(const struct file_place *p, int fd, struct dlock_error *err)

@@ -71,7 +71,7 @@ static bool parse(const char *s, size_t len, struct file_record *rec)
     return true;
 }
 
-static ssize_t read_all(int fd, char *buf, size_t size)
+ssize_t file_read_all(int fd, char *buf, size_t size)
 {
     size_t n = 0;
 
@@ -108,7 +108,7 @@ int file_record_read(const struct file_place *p, struct file_record *rec, struct
         close(fd);
         return fail_data(p, "is not a regular file", err);
     }
-    n = read_all(fd, buf, sizeof(buf));
+    n = file_read_all(fd, buf, sizeof(buf));
     close(fd);
     if (n < 0)
         return fail_sys(p, "read", (int)-n, err);
@@ -155,8 +155,7 @@ static int sync_fd(int fd)
     return rc == 0 ? 0 : errno;
 }
 
-/* A rename survives a crash only if the directory is written too. */
-static int sync_dir(int dir)
+int file_sync_dir(int dir)
 {
     int fd = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     int sys;
@@ -168,28 +167,41 @@ static int sync_dir(int dir)
     return sys == EINVAL ? 0 : sys; /* a file system whose directories cannot be synced */
 }
 
-/* 0 or an errno; nothing is left behind on failure. */
-static int replace(const struct file_place *p, const char *tmp, const char *text, size_t len)
+/* The lock file's inode makes the name unique to this lock; no other file of ours ends in ".tmp". */
+static int tmp_name(int lock_fd, char *buf, size_t size)
 {
-    int fd, sys;
+    struct stat st;
 
-    /* From a holder that died between two of these steps. */
-    if (unlinkat(p->dir, tmp, 0) != 0 && errno != ENOENT)
+    if (fstat(lock_fd, &st) != 0)
         return errno;
-    fd = openat(p->dir, tmp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0660);
+    snprintf(buf, size, FILE_TMP_BEGIN "%" PRIuMAX FILE_TMP_END, (uintmax_t)st.st_ino);
+    return 0;
+}
+
+int file_replace(int dir, const char *name, int lock_fd, const char *text, size_t len, bool sync)
+{
+    char tmp[64];
+    int fd, sys = tmp_name(lock_fd, tmp, sizeof(tmp));
+
+    if (sys != 0)
+        return sys;
+    /* From a holder that died between two of these steps. */
+    if (unlinkat(dir, tmp, 0) != 0 && errno != ENOENT)
+        return errno;
+    fd = openat(dir, tmp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0660);
     if (fd < 0)
         return errno;
     sys = write_all(fd, text, len);
-    if (sys == 0)
+    if (sys == 0 && sync)
         sys = sync_fd(fd);
     if (close(fd) != 0 && sys == 0 && errno != EINTR)
         sys = errno;
-    if (sys == 0 && renameat(p->dir, tmp, p->dir, p->fence) != 0)
+    if (sys == 0 && renameat(dir, tmp, dir, name) != 0)
         sys = errno;
     if (sys != 0)
-        unlinkat(p->dir, tmp, 0);
-    else
-        sys = sync_dir(p->dir);
+        unlinkat(dir, tmp, 0);
+    else if (sync)
+        sys = file_sync_dir(dir);
     return sys;
 }
 
@@ -197,9 +209,8 @@ int file_record_write(const struct file_place *p, int lock_fd,
                       const struct dlock_identity *identity, const char *token, uint64_t *fence,
                       struct dlock_error *err)
 {
-    char text[RECORD_MAX], tmp[64];
+    char text[RECORD_MAX];
     struct file_record old;
-    struct stat st;
     int rc, head, body;
 
     rc = file_record_read(p, &old, err);
@@ -212,11 +223,7 @@ int file_record_write(const struct file_place *p, int lock_fd,
     if (body < 0)
         body = 0;
     text[head + body] = '\n';
-    /* The lock file's inode makes the name unique to this lock; no other file of ours ends in ".tmp". */
-    if (fstat(lock_fd, &st) != 0)
-        return fail_sys(p, "write", errno, err);
-    snprintf(tmp, sizeof(tmp), ".dlock-%" PRIuMAX ".tmp", (uintmax_t)st.st_ino);
-    rc = replace(p, tmp, text, (size_t)(head + body) + (body > 0));
+    rc = file_replace(p->dir, p->fence, lock_fd, text, (size_t)(head + body) + (body > 0), true);
     if (rc != 0)
         return fail_sys(p, "write", rc, err);
     *fence = next;

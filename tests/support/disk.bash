@@ -1,0 +1,12 @@
+# A folder on disk for the records of --once, which refuses directories in memory: $T may be one.
+
+# disk_folder FOLDER: FOLDER, or where that is in memory a new one in /var/tmp. disk_done removes it.
+disk_folder() {
+    case $(stat -f -c %T "$1") in
+    tmpfs | ramfs) mktemp -d /var/tmp/dlock-test.XXXXXX ;;
+    *) echo "$1" ;;
+    esac
+}
+disk_done() {
+    case ${1:-} in /var/tmp/dlock-test.*) rm -rf "$1" ;; esac
+}
