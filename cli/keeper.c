@@ -318,7 +318,7 @@ static void record_result(struct keeper *k)
         return;
     k->success = k->c->exec_error == 0 && WIFEXITED(k->c->status) && !k->lost && !k->overrun &&
                  !k->die_sig && options_success(options_of(k), code);
-    dlock_set_result(k->lk, k->success, code);
+    dlock_note_result(k->lk, k->success, code);
 }
 
 /* How long the release is tried. A success that must be recorded: as long as nobody else can have the lock. */
@@ -464,7 +464,8 @@ static int fork_guard(struct keeper *k, const char *name, int lock_fd)
     k->guard_state = GUARDED;
     /* Kept open here, the caller's pipes would not end when the command ends. */
     int session_fd = k->lk ? dlock_session_fd(k->lk) : -1, n = 5;
-    int keep[5 + DLOCK_FDS_MAX] = {k->c->sig->fd, k->guard.fd, lock_fd, session_fd, events_fd(k->c->events)};
+    int keep[5 + DLOCK_FDS_MAX] = {k->c->sig->fd, k->guard.fd, lock_fd, session_fd,
+                                   events_fd(k->c->events)};
     if (k->lk)
         n += dlock_own_fds(k->lk, keep + n);
     fds_let_go(keep, n);

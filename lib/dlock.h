@@ -165,7 +165,7 @@ struct dlock_options {
     bool fcntl; /* bare files: an open file description lock (fcntl(2)) instead of flock(2) */
     enum dlock_holder holder;
     /*
-     * Skip the work if it has succeeded within this time: the acquire ends with DLOCK_R_SKIPPED then, and dlock_set_result()
+     * Skip the work if it has succeeded within this time: the acquire ends with DLOCK_R_SKIPPED then, and dlock_note_result()
      * before the release says how the work has ended. 0: no record is read or written. Exclusive locks only; of the store,
      * Redis, Redlock, PostgreSQL's lease table, ZooKeeper and named files have records.
      */
@@ -284,11 +284,11 @@ void dlock_start_status(dlock *);
 void dlock_start_forget(dlock *, const char *token);
 
 /*
- * dlock_set_result - before the release, with once_ns: how the work has ended. status: as in struct dlock_run. Without it
+ * dlock_note_result - before the release, with once_ns: how the work has ended. status: as in struct dlock_run. Without it
  * the record says that the run has failed. The store writes it in the step that releases the lock: where the release is
  * not confirmed (DLOCK_REL_CLEAN), the success may not be recorded.
  */
-void dlock_set_result(dlock *, bool success, int status);
+void dlock_note_result(dlock *, bool success, int status);
 
 /*
  * dlock_min_hold_left - with min_hold_ns: how long the caller must go on holding the lock before it releases it. 0 where

@@ -928,7 +928,7 @@ int dlock_slot(const dlock *d)
     return d->slot - 1;
 }
 
-void dlock_set_result(dlock *d, bool success, int status)
+void dlock_note_result(dlock *d, bool success, int status)
 {
     d->hold.ended = true;
     d->hold.success = success;

@@ -890,7 +890,7 @@ TEST(a_hold_has_failed_unless_its_result_says_otherwise)
     dlock d;
     hold(&d);
     CHECK(!d.hold.ended && !d.hold.success && d.hold.status == -1);
-    dlock_set_result(&d, true, 24);
+    dlock_note_result(&d, true, 24);
     dlock_start_release(&d, clock_now + S);
     CHECK(d.hold.ended && d.hold.success && d.hold.status == 24);
     /* A signal hurries the release: the result stays. */
