@@ -84,8 +84,8 @@ static bool our_record(const struct redlock_backend *be, bool ended, char *text,
     memcpy(run.token, be->token, sizeof(run.token));
     if (ended)
         run_record_end(be->spec, &run);
-    *r = (struct redis_script_record){.text = text,
-                                      .kept = dlock_min(be->spec->once, DLOCK_NEVER / 2) + be->spec->ttl};
+    *r = (struct redis_script_record){
+        .text = text, .kept = dlock_min(be->spec->once, DLOCK_NEVER / 2) + be->spec->ttl};
     return run_record_who(be->spec, who, sizeof(who)) >= 0 &&
            run_record_format(&run, who, text, size) >= 0;
 }
@@ -96,8 +96,8 @@ void redlock_run_begin(struct redlock_backend *be, struct redlock_server *s, int
     char text[RUN_RECORD_MAX];
 
     (void)our_record(be, false, text, sizeof(text), &r);
-    (void)redis_script_keep_once(&be->script, &s->node.cmd, tag, be->value,
-                                 redlock_lease(be->spec), be->fence, &r);
+    (void)redis_script_keep_once(&be->script, &s->node.cmd, tag, be->value, redlock_lease(be->spec),
+                                 be->fence, &r);
 }
 
 void redlock_run_skip(struct redlock_backend *be, struct redlock_server *s, int tag,
@@ -127,6 +127,6 @@ void redlock_run_end(struct redlock_backend *be, struct redlock_server *s, int t
         (void)redis_script_unvote_once(&be->script, &s->node.cmd, tag, be->value, id,
                                        be->restart_grace, stay, record ? &r : NULL);
     else
-        (void)redis_script_unvote(&be->script, &s->node.cmd, tag, be->value, id,
-                                  be->restart_grace, NULL);
+        (void)redis_script_unvote(&be->script, &s->node.cmd, tag, be->value, id, be->restart_grace,
+                                  NULL);
 }

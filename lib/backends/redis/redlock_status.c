@@ -289,9 +289,8 @@ static void start_forget(struct redlock_backend *be)
         if (s->answer != A_YES && s->answer != A_PENDING)
             continue;
         s->answer = A_PENDING;
-        (void)redis_script_forget_vote(&be->script, &s->node.cmd,
-                                       REDLOCK_TAG(be->serial, K_FORGET), be->run.token,
-                                       be->run.fence);
+        (void)redis_script_forget_vote(&be->script, &s->node.cmd, REDLOCK_TAG(be->serial, K_FORGET),
+                                       be->run.token, be->run.fence);
         redis_conn_flush(&s->node.cmd);
     }
 }

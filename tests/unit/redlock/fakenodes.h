@@ -273,8 +273,7 @@ static bool fake_record(struct fake *f, const char *mine, const char *last)
         return unit_fail(UNIT_AT, "no record: %s", last);
     bool same = some && strcmp(was.token, new.token) == 0;
     if (strcmp(f->value, mine) == 0 &&
-        (new.begin_ms == 0 || !some || was.fence < new.fence ||
-         was.state == DLOCK_RUN_RUNNING)) {
+        (new.begin_ms == 0 || !some || was.fence < new.fence || was.state == DLOCK_RUN_RUNNING)) {
         if (new.begin_ms == 0) {
             new.begin_ms = same ? was.begin_ms : now;
             new.end_ms = new.state == DLOCK_RUN_RUNNING ? 0 : now;
@@ -371,8 +370,8 @@ static void fake_serve(struct fake *f, struct fake_conn *c, char **argv, int arg
         fake_say(fd,
                  "*%d\r\n$7\r\ngranted\r\n$%d\r\n%s\r\n:1000\r\n:0\r\n$0\r\n\r\n:%" PRId64
                  "\r\n:%lld\r\n:%lld\r\n",
-                 runs ? 11 : 8, len, fence,
-                 1790000000000 + (fake_clock + f->skew) / DLOCK_MSEC, up_ms, f->longest_ms);
+                 runs ? 11 : 8, len, fence, 1790000000000 + (fake_clock + f->skew) / DLOCK_MSEC,
+                 up_ms, f->longest_ms);
         if (runs && f->run[0] == '\0')
             fake_say(fd, ":0\r\n$-1\r\n:-2\r\n");
         else if (runs)

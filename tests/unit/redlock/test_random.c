@@ -60,7 +60,8 @@ static void end(struct client *c, bool success)
 {
     c->valid = false;
     c->doing = LEAVING;
-    c->w.hold = (struct dlock_hold){.ended = success, .success = success, .status = success ? 0 : -1};
+    c->w.hold =
+        (struct dlock_hold){.ended = success, .success = success, .status = success ? 0 : -1};
     dlock_backend_redlock.release(c->w.be, fake_clock + (below(4) == 0 ? MSEC(50) : 5 * DLOCK_SEC));
 }
 
@@ -356,7 +357,8 @@ TEST(random_faults)
            grants, together, renewals, losses, skips, recorded);
     /* Otherwise the test shows nothing. */
     if (runs == NULL && first == NULL)
-        CHECK(grants > 300 && together > 20 && renewals > 200 && losses > 0 && skips > 20 && recorded > 2);
+        CHECK(grants > 300 && together > 20 && renewals > 200 && losses > 0 && skips > 20 &&
+              recorded > 2);
 }
 
 UNIT_MAIN

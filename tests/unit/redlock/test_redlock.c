@@ -820,9 +820,10 @@ static bool open_once(struct world *w, int n)
 static void has_run(struct fake *f, const char *state, int fence, int64_t ago)
 {
     long long at = 1790000000000 + (fake_clock + f->skew - ago) / DLOCK_MSEC;
-    snprintf(f->run, sizeof(f->run),
-             "dlock-run1 %s 0 %d 0123456789abcdef0123456789abcd%02d %lld %lld 3600000 dlock1 host=x pid=1",
-             state, fence, fence, at, strcmp(state, "running") == 0 ? 0 : at);
+    snprintf(
+        f->run, sizeof(f->run),
+        "dlock-run1 %s 0 %d 0123456789abcdef0123456789abcd%02d %lld %lld 3600000 dlock1 host=x pid=1",
+        state, fence, fence, at, strcmp(state, "running") == 0 ? 0 : at);
 }
 
 static int runs_say(const struct world *w, const char *state)
@@ -978,7 +979,8 @@ TEST(a_release_that_is_sent_again_finds_its_record)
             } else {
                 char *run = strstr(w.f[i].run, "running -1");
                 REQUIRE(run);
-                memmove(run + strlen("succeeded 0"), run + strlen("running -1"), strlen(run + strlen("running -1")) + 1);
+                memmove(run + strlen("succeeded 0"), run + strlen("running -1"),
+                        strlen(run + strlen("running -1")) + 1);
                 memcpy(run, "succeeded 0", strlen("succeeded 0"));
                 w.f[i].value[0] = '\0';
             }
