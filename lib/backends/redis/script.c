@@ -18,6 +18,7 @@
 #define INVALIDATE "__redis__:invalidate"
 #define OVER " over=1"         /* behind the value of a holder that has released the lock */
 #define LAST 128               /* bytes of the last argument of a script */
+#define VOTED_RUN 11           /* elements of a vote with a run record */
 #define SHARED "dlock:shared:" /* NAME, while it has shared holders or those of slots */
 
 /* ------------------------------------------------------------------ the names */
@@ -298,10 +299,10 @@ int redis_script_tried(const redisReply *r, struct redis_script_tried *t)
 {
     static const char *const words[] = {"granted", "busy",  "claim",   "grace", "type",
                                         "twice",   "slots", "skipped", "record"};
-    if (r->type != REDIS_REPLY_ARRAY || r->elements < 5 || r->elements > 11 ||
-        !is_string(r->element[0]) || !is_string(r->element[1]) ||
-        r->element[2]->type != REDIS_REPLY_INTEGER || r->element[3]->type != REDIS_REPLY_INTEGER ||
-        !is_string(r->element[4]))
+    if (r->type != REDIS_REPLY_ARRAY || r->elements < 5 ||
+        (r->elements > 9 && r->elements != VOTED_RUN) || !is_string(r->element[0]) ||
+        !is_string(r->element[1]) || r->element[2]->type != REDIS_REPLY_INTEGER ||
+        r->element[3]->type != REDIS_REPLY_INTEGER || !is_string(r->element[4]))
         return DLOCK_EPROTO;
     for (size_t i = 0; i < DLOCK_LEN(words); i++) {
         if (strcmp(words[i], r->element[0]->str) != 0)
@@ -326,7 +327,7 @@ int redis_script_tried(const redisReply *r, struct redis_script_tried *t)
 
 bool redis_script_voted_run(const redisReply *r, const char **text, size_t *len, int64_t *kept_ms)
 {
-    if (r->type != REDIS_REPLY_ARRAY || r->elements < 11 || !is_string(r->element[9]))
+    if (r->type != REDIS_REPLY_ARRAY || r->elements != VOTED_RUN || !is_string(r->element[9]))
         return false;
     *text = r->element[9]->str;
     *len = (size_t)r->element[9]->len;

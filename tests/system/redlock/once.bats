@@ -125,6 +125,17 @@ recorded() {
     skips
 }
 
+@test "--once: nodes that ran out of memory record the end" {
+    own_nodes 3
+    start_log one.log "$DLOCK" --ttl 2 --once "$L" sh -c 'touch held; "$HELPERS/await" go'
+    wait_for 5 test -e held
+    on_all config set maxmemory 1
+    : >go
+    exits 0 5 "$STARTED"
+    on_all config set maxmemory 0
+    skips
+}
+
 @test "--min-hold: a majority keeps the lock, and a writer and readers wait for it" {
     own_nodes 3
     rl_die 3
