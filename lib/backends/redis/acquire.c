@@ -253,10 +253,10 @@ static void try_now(struct redis_backend *be)
     be->queued = be->queued || subscribed(be);
     be->acquire.back_told = be->acquire.back;
     const struct redis_script_more more = {.once = be->spec->once, .least = be->spec->min_hold};
-    (void)redis_script_try(
-        &be->script, &node->cmd, T_TRY, be->value, subscribed(be) ? be->acquire.id : "",
-        be->acquire.back ? be->acquire.ticket : 0, be->spec->ttl, be->restart_grace,
-        more.once > 0 || more.least > 0 ? &more : NULL);
+    (void)redis_script_try(&be->script, &node->cmd, T_TRY, be->value,
+                           subscribed(be) ? be->acquire.id : "",
+                           be->acquire.back ? be->acquire.ticket : 0, be->spec->ttl,
+                           be->restart_grace, more.once > 0 || more.least > 0 ? &more : NULL);
     redis_conn_flush(&node->cmd);
 }
 

@@ -97,8 +97,8 @@ struct redis_backend {
     struct {
         enum dlock_ask what;
         char token[DLOCK_TOKEN_LEN + 1]; /* ASK_FORGET */
-        redisReply *listing; /* handed out entry by entry; NULL: none */
-        size_t at;           /* the next entry; 0: the holder; then those that hold together */
+        redisReply *listing;             /* handed out entry by entry; NULL: none */
+        size_t at; /* the next entry; 0: the holder; then those that hold together */
         int place;
         struct redis_script_state state; /* in listing */
     } status;

@@ -428,7 +428,8 @@ void redis_script_holder(const char *value, size_t len, struct dlock_info *info)
         dlock_identity_parse(value + DLOCK_TOKEN_LEN + 1, len - DLOCK_TOKEN_LEN - 1, info)) {
         memcpy(info->token, value, DLOCK_TOKEN_LEN);
         info->token[DLOCK_TOKEN_LEN] = '\0';
-        info->over = len > strlen(OVER) && memcmp(value + len - strlen(OVER), OVER, strlen(OVER)) == 0;
+        info->over =
+            len > strlen(OVER) && memcmp(value + len - strlen(OVER), OVER, strlen(OVER)) == 0;
     } else {
         info->mode = DLOCK_EXCLUSIVE;
         info->slots = 0;

@@ -51,7 +51,8 @@ void redis_script_done(struct redis_script *);
  * shorter.
  */
 struct redis_script_more {
-    int64_t once;  /* skip if a run has succeeded within this time; keep our record for as long; 0: no records */
+    /* Skip if a run has succeeded within this time; keep our record for as long; 0: no records. */
+    int64_t once;
     int64_t least; /* the lock stays held for this long: from the grant; from the end of the hold */
     enum dlock_run_state state; /* the end, with once: what is recorded */
     int status;
@@ -115,12 +116,12 @@ int redis_script_forget(const struct redis_script *, struct redis_conn *, int ta
 
 enum redis_script_status {
     RS_GRANTED,
-    RS_BUSY,  /* held */
-    RS_CLAIM, /* free, but another waiter is the first and has been called */
-    RS_GRACE, /* free, but the server has not been up for long enough */
-    RS_TYPE,  /* foreign type */
-    RS_TWICE, /* vote: this server has voted for the value before */
-    RS_SLOTS, /* in use with another number of slots */
+    RS_BUSY,    /* held */
+    RS_CLAIM,   /* free, but another waiter is the first and has been called */
+    RS_GRACE,   /* free, but the server has not been up for long enough */
+    RS_TYPE,    /* foreign type */
+    RS_TWICE,   /* vote: this server has voted for the value before */
+    RS_SLOTS,   /* in use with another number of slots */
     RS_SKIPPED, /* with once: a run has succeeded; we have left, and the next waiter is called */
     RS_RECORD   /* with once: something else is in the place of the record; the same */
 };
@@ -178,7 +179,8 @@ struct redis_script_state {
     redisReply *
         *together; /* strings: the shared holders and those of slots, for redis_script_together */
     size_t ntogether;
-    const char *run; /* the run record, "" if there is none; or the type of something else in its place */
+    /* The run record, "" if there is none; or the type of something else in its place. */
+    const char *run;
     size_t run_len;
     redisReply **waiters; /* strings: id, blank, and the format of the hash */
     size_t nwaiters;
@@ -187,8 +189,8 @@ struct redis_script_state {
 int redis_script_state(const redisReply *, struct redis_script_state *);
 
 enum redis_script_forgot {
-    RF_DONE, /* removed, or there was none */
-    RF_BUSY, /* that run goes on */
+    RF_DONE,    /* removed, or there was none */
+    RF_BUSY,    /* that run goes on */
     RF_CHANGED, /* it is the record of another one now */
     RF_RECORD   /* it is something else, of this type */
 };

@@ -233,8 +233,8 @@ TEST(holders_that_stand_together)
     CHECK(!together("", &info));
     CHECK(!together("5 x", &info));
     CHECK(!together("5 0 s:other", &info));
-    redisReply *r =
-        parse("*7\r\n:1\r\n$1\r\nx\r\n:5\r\n:6\r\n$1\r\n7\r\n*2\r\n$1\r\na\r\n$1\r\nb\r\n$3\r\nrun\r\n");
+    redisReply *r = parse(
+        "*7\r\n:1\r\n$1\r\nx\r\n:5\r\n:6\r\n$1\r\n7\r\n*2\r\n$1\r\na\r\n$1\r\nb\r\n$3\r\nrun\r\n");
     struct redis_script_state st;
     CHECK_INT(redis_script_state(r, &st), 0);
     CHECK_INT((int64_t)st.ntogether, 2);
