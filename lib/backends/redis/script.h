@@ -51,8 +51,8 @@ void redis_script_done(struct redis_script *);
  * shorter.
  */
 struct redis_script_more {
-    int64_t
-        once; /* skip if a run has succeeded within this time; keep our record for as long; 0: no records */
+    /* Skip if a run has succeeded within this time; keep our record for as long; 0: no records. */
+    int64_t once;
     int64_t least; /* the lock stays held for this long: from the grant; from the end of the hold */
     enum dlock_run_state state; /* the end, with once: what is recorded */
     int status;
@@ -206,8 +206,8 @@ struct redis_script_state {
     redisReply *
         *together; /* strings: the shared holders and those of slots, for redis_script_together */
     size_t ntogether;
-    const char
-        *run; /* the run record, "" if there is none; or the type of something else in its place */
+    /* The run record, "" if there is none; or the type of something else in its place. */
+    const char *run;
     size_t run_len;
     redisReply **waiters; /* strings: id, blank, and the format of the hash */
     size_t nwaiters;
