@@ -880,7 +880,8 @@ static int file_inherit_fd(struct dlock_be *be)
 static int file_own_fds(struct dlock_be *be, int *fds, int cap)
 {
     struct file_backend *b = self(be);
-    int all[] = {b->place.dir, b->once.place.shards, b->once.place.path ? b->once.place.dir : -1}, n = 0;
+    int all[] = {b->place.dir, b->once.place.shards, b->once.place.path ? b->once.place.dir : -1},
+        n = 0;
 
     for (size_t i = 0; i < DLOCK_LEN(all) && n < cap; i++)
         if (all[i] >= 0)
@@ -934,9 +935,10 @@ static int file_open_lock(struct dlock_be **out, const struct dlock_spec *spec,
             err, DLOCK_EUSAGE, 0,
             "fcntl(2) locks are for a file's path: a named lock is always one of flock(2)");
     if (rc == 0 && spec->once != 0 && !b->place.named)
-        rc = dlock_fail(err, DLOCK_EUSAGE, 0,
-                        "--once needs a place for its record, and dlock never writes to a bare file: "
-                        "name a lock in a directory on disk (file:///DIRECTORY#NAME), or @NAME");
+        rc = dlock_fail(
+            err, DLOCK_EUSAGE, 0,
+            "--once needs a place for its record, and dlock never writes to a bare file: "
+            "name a lock in a directory on disk (file:///DIRECTORY#NAME), or @NAME");
     b->place.fcntl = spec->fcntl;
     if (rc < 0) {
         free(b);

@@ -128,10 +128,9 @@ static int open_state(struct once_place *o, const char *dir, bool make, struct d
     if (fd >= 0)
         close(fd);
     return sys == 0 ? rc
-                    : dlock_fail(err,
-                                 sys == EACCES || sys == EPERM ? DLOCK_EPERM : DLOCK_ECREATE, sys,
-                                 "cannot make a directory for the run records in %s: %s", o->path,
-                                 strerror(sys));
+                    : dlock_fail(err, sys == EACCES || sys == EPERM ? DLOCK_EPERM : DLOCK_ECREATE,
+                                 sys, "cannot make a directory for the run records in %s: %s",
+                                 o->path, strerror(sys));
 }
 
 int once_open(struct once_place *o, struct file_place *lock, bool make, struct dlock_error *err)
@@ -180,8 +179,8 @@ int64_t once_now(void)
 static int fail_sys(const struct once_place *o, const char *what, int sys, struct dlock_error *err)
 {
     return dlock_fail(err, sys == EACCES || sys == EPERM ? DLOCK_EPERM : DLOCK_ECREATE, sys,
-                      "cannot %s the run record %s/%s%s%s: %s", what, o->path ? o->path : o->lock->path,
-                      o->shard, *o->shard ? "/" : "", o->name,
+                      "cannot %s the run record %s/%s%s%s: %s", what,
+                      o->path ? o->path : o->lock->path, o->shard, *o->shard ? "/" : "", o->name,
                       sys == EWOULDBLOCK ? FILE_LEASED : strerror(sys));
 }
 
@@ -207,8 +206,8 @@ static const char *unfit(const struct once_place *o, const struct stat *st)
     struct stat dir;
 
     if (!S_ISREG(st->st_mode))
-        return S_ISLNK(st->st_mode)   ? "symbolic link"
-               : S_ISDIR(st->st_mode) ? "directory"
+        return S_ISLNK(st->st_mode)    ? "symbolic link"
+               : S_ISDIR(st->st_mode)  ? "directory"
                : S_ISFIFO(st->st_mode) ? "FIFO"
                : S_ISSOCK(st->st_mode) ? "socket"
                                        : "device";
@@ -246,8 +245,7 @@ int once_read(const struct once_place *o, const struct dlock_spec *spec, struct 
     if (n < 0)
         return fail_sys(o, "read", (int)-n, err);
     /* Without the end of its line it is cut off. */
-    if (n == 0 || text[n - 1] != '\n' ||
-        !run_record_parse(text, (size_t)n - 1, once_now(), run))
+    if (n == 0 || text[n - 1] != '\n' || !run_record_parse(text, (size_t)n - 1, once_now(), run))
         return foreign(o, spec, "file", err);
     return 1;
 }

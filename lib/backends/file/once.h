@@ -15,9 +15,9 @@
 #define ONCE_SHARDS 256
 struct once_place {
     const struct file_place *lock;
-    int dir;                 /* O_PATH; the lock's own if it is beside it; -1: none, and so is the record */
-    int shards;              /* the directory that has all shards; -1: the record is beside the lock */
-    char *path;              /* of shards, for messages; NULL: beside the lock */
+    int dir;    /* O_PATH; the lock's own if it is beside it; -1: none, and so is the record */
+    int shards; /* the directory that has all shards; -1: the record is beside the lock */
+    char *path; /* of shards, for messages; NULL: beside the lock */
     char name[NAME_MAX + 1]; /* of the record */
     char shard[4];
 };

@@ -51,8 +51,7 @@ struct sweep {
 /* 0 or an errno; EWOULDBLOCK: it is locked. */
 static int lock_byte(int fd, short type)
 {
-    struct flock l = {
-        .l_type = type, .l_whence = SEEK_SET, .l_start = CLAIM_BYTE, .l_len = 1};
+    struct flock l = {.l_type = type, .l_whence = SEEK_SET, .l_start = CLAIM_BYTE, .l_len = 1};
 
     if (fcntl(fd, F_OFD_SETLK, &l) == 0)
         return 0;
