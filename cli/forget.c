@@ -72,6 +72,24 @@ static int refuse_running(const struct options *o, const dlock *lk, const struct
     return o->conflict_code;
 }
 
+/*
+ * No record was shown. The store says whether something else stands in its place, which --status only mentions, or whether a
+ * run has begun since: none has this token.
+ */
+static int check_none(const struct options *o, const struct sigstate *sig, dlock *lk)
+{
+    char lock[LOCK_TEXT_MAX];
+    struct found f = {0};
+    int code;
+
+    dlock_start_forget(lk, "00000000000000000000000000000000");
+    code = query_run(o, sig, lk, &f);
+    if (code < 0 && message_tells(o, ABOUT_HELD))
+        message("%s has no record of a run", lock_text(lk, lock));
+    query_free(&f);
+    return code < 0 ? 0 : code;
+}
+
 static int forget(const struct options *o, const struct sigstate *sig, dlock *lk,
                   const struct found *shown)
 {
@@ -109,13 +127,10 @@ static bool can_ask(void)
 static int act(const struct options *o, const struct sigstate *sig, dlock **lk,
                const struct found *f)
 {
-    char lock[LOCK_TEXT_MAX];
     int code = 0;
 
-    if (!f->has_run && message_tells(o, ABOUT_HELD))
-        message("%s has no record of a run", lock_text(*lk, lock));
     if (!f->has_run)
-        return 0;
+        return check_none(o, sig, *lk);
     if (f->run.state == DLOCK_RUN_RUNNING && !query_crashed(f))
         return refuse_running(o, *lk, &f->run);
     if (!o->yes) {
