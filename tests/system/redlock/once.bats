@@ -17,15 +17,15 @@ setup() {
 }
 teardown() { dlock_teardown; }
 
-# runs ARG...: with --once, the command runs. skips: it does not.
+# runs: with --once, the command runs. skips: it does not.
 runs() {
     rm -f ran
-    run -0 run_t 5 "$DLOCK" --ttl 2 --once "$@" "$L" touch ran
+    run -0 run_t 5 "$DLOCK" --ttl 2 --once "$L" touch ran
     [ -e ran ] || fail "not run: $output"
 }
 skips() {
     rm -f ran
-    run -0 run_t 5 "$DLOCK" -v --ttl 2 --once "$@" "$L" touch ran
+    run -0 run_t 5 "$DLOCK" -v --ttl 2 --once "$L" touch ran
     [ ! -e ran ] || final "run again: $output"
     assert_out "not run: "
 }
