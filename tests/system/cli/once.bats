@@ -442,7 +442,7 @@ text = read(S + '/record').replace('0123456789', '9876543210')
 tell('record', text)
 t.type(b'y\n')
 check(j.status(), 'exit 75', 'dlock')
-check("the record has changed: it is that of another run now (lock '" in t.output, True, t.output)
+t.until(lambda: "the record has changed: it is that of another run now (lock '" in t.output, name='the reason')
 PY
     recorded failed 3
 }

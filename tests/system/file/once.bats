@@ -57,7 +57,7 @@ n.once" ]
     run -64 run_t 5 "$DLOCK" --once "$D/bare" touch ran
     assert_out "file:///DIRECTORY#NAME"
     [ ! -e "$D/bare" ]
-    run -0 run_t 5 "$DLOCK" --forget --yes "$D/bare"
+    run -64 run_t 5 "$DLOCK" --forget --yes "$D/bare"
     [ "$(stat -f -c %T /dev/shm)" = tmpfs ] || skip "/dev/shm is not in memory here"
     mem=$(mktemp -d /dev/shm/dlock-test.XXXXXX)
     run -64 run_t 5 "$DLOCK" --once "file://$mem#n" touch ran
@@ -234,15 +234,29 @@ refused() {
     run -75 run_t 5 "$DLOCK" -q --forget --yes "$L"
     let_go
     # Another run comes between the question and the answer.
-    mkfifo answer
-    start_log forget.log sh -c '"$DLOCK" --forget "$0" <answer' "$L"
-    exec 8>answer
-    wait_for 5 file_has forget.log "Forget it"
-    run -0 run_t 5 "$DLOCK" -q --once=1ms "$L" true
-    echo y >&8
-    exec 8>&-
-    exits 75 5 "$STARTED"
-    file_has forget.log "the record has changed"
+    run_t 10 /usr/bin/python3 - "$DLOCK" "$L" <<'PY' || fail "$(cat said)"
+import os, pty, subprocess, sys
+dlock, lock = sys.argv[1:]
+pid, terminal = pty.fork()
+if pid == 0:
+    os.execv(dlock, [dlock, "--forget", lock])
+said = b""
+while b"Forget it" not in said:
+    said += os.read(terminal, 4096)
+subprocess.run([dlock, "-q", "--once=1ms", lock, "true"], check=True)
+os.write(terminal, b"y\n")
+try:
+    while True:
+        part = os.read(terminal, 4096)
+        said += part
+        if not part:
+            break
+except OSError:
+    pass  # the end of a terminal
+open("said", "wb").write(said)
+status = os.waitpid(pid, 0)[1]
+sys.exit(status != 75 << 8 or b"the record has changed" not in said)
+PY
     [ -e "$D/n.once" ]
     run -0 run_t 5 "$DLOCK" --forget --yes "$L"
     [ ! -e "$D/n.once" ]

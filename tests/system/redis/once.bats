@@ -311,7 +311,7 @@ enters() {
 # Exactly the ms of the server at which the lock is free, as the clock of now: 20 ms for the question.
 free_at() { echo $(($(now_ms) + $(rcli pttl "$NAME"))); }
 
-@test "three waiters start within 50 ms of the end of --min-hold, in their order" {
+@test "three waiters start at the end of --min-hold, in their order" {
     local end i before=0
     run -0 run_t 5 "$DLOCK" --ttl 1 --min-hold 1500ms "$L" true
     for i in 1 2 3; do
@@ -326,7 +326,7 @@ free_at() { echo $(($(now_ms) + $(rcli pttl "$NAME"))); }
         at=$(($(cat "in$i") / 1000000))
         echo "# waiter $i: $((at - end)) ms after the end" >&3
         [ "$at" -ge $((end - 10)) ] || final "waiter $i entered $((end - at)) ms early"
-        [ "$at" -le $((end + 60 + SLOW)) ] || fail "waiter $i entered after $((at - end)) ms"
+        [ "$at" -le $((end + 250 + SLOW)) ] || fail "waiter $i entered after $((at - end)) ms"
         [ "$at" -ge $before ] || fail "the order"
         before=$at
     done
@@ -378,7 +378,7 @@ free_at() { echo $(($(now_ms) + $(rcli pttl "$NAME"))); }
     exits 0 5 "${IN[0]}"
     at=$(($(cat writer) / 1000000))
     [ "$at" -ge $((end - 10)) ] || final "the writer entered $((end - at)) ms early"
-    [ "$at" -le $((end + 60 + SLOW)) ] || fail "the writer entered after $((at - end)) ms"
+    [ "$at" -le $((end + 250 + SLOW)) ] || fail "the writer entered after $((at - end)) ms"
     # One of two slots; one client of a free slot comes and goes, another one waits for this.
     run -0 run_t 5 "$DLOCK" -q --slots 2 --ttl 1 --min-hold 1500ms "$L" true
     end=$(free_at)
@@ -388,7 +388,7 @@ free_at() { echo $(($(now_ms) + $(rcli pttl "$NAME"))); }
     exits 0 5 "${IN[1]}"
     at=$(($(cat third) / 1000000))
     [ "$at" -ge $((end - 10)) ] || final "the third entered $((end - at)) ms early"
-    [ "$at" -le $((end + 60 + SLOW)) ] || fail "the third entered after $((at - end)) ms"
+    [ "$at" -le $((end + 250 + SLOW)) ] || fail "the third entered after $((at - end)) ms"
     let_go
     free
 }

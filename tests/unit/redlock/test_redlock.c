@@ -979,9 +979,9 @@ TEST(a_release_that_is_sent_again_finds_its_record)
             } else {
                 char *run = strstr(w.f[i].run, "running -1");
                 REQUIRE(run);
-                memmove(run + strlen("succeeded 0"), run + strlen("running -1"),
-                        strlen(run + strlen("running -1")) + 1);
-                memcpy(run, "succeeded 0", strlen("succeeded 0"));
+                char rest[sizeof(w.f[i].run)];
+                snprintf(rest, sizeof(rest), "%s", run + strlen("running -1"));
+                snprintf(run, sizeof(w.f[i].run) - (size_t)(run - w.f[i].run), "succeeded 0%s", rest);
                 w.f[i].value[0] = '\0';
             }
             w.f[i].slow[F_LEAVE] = false;
