@@ -11,10 +11,10 @@ swarm_turns             100   10    5   of each of 20 processes that contend for
 swarm_long             6000 6000 2500   ms that one of them holds it; the ttl is 2 s
 swarm_longer           3000    0    0   ms that another one does
 kinds_operations       5000  300  100   on one lock, checked against a model
-chaos_seconds            90   20   10   of faults that hit the holder; as many hits as two thirds of that, 30 at most
+chaos_seconds            90   12    6   of faults that hit the holder; as many hits as two thirds of that, 30 at most
 chaos_workers            12    6    6   processes
-redlock_chaos_seconds   120   15   10   of faults on five servers under 40 processes
-redlock_chaos_grants   4000  300   20   at least
+redlock_chaos_seconds   120   10    6   of faults on five servers under 40 processes
+redlock_chaos_grants   4000  150   10   at least
 memory_points             1    4    4   one of so many allocations fails
 call_points               1    3    3   one of so many system calls fails, or kills the keeper
 clock_rounds              3    1    1   jumps of the clock of a PostgreSQL server
@@ -30,7 +30,7 @@ zk_waiters               50   12   12   for one lock
 reconnects              300   90   90   of a waiter; the holder is cut off as often
 once_expired          10000  200  100   run records in ZooKeeper, which have expired
 silent_runs             100  100   10   that must print nothing, and as many refusals
-hostile_points            1    1    4   one of so many bad answers of a ZooKeeper server
+hostile_points            1    2   12   one of so many bad answers of a ZooKeeper server
 '
 
 amount() {
