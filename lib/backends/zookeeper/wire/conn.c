@@ -346,22 +346,38 @@ static struct request *request_new(struct zk_conn *c, int tag, unsigned serial)
     return r;
 }
 
+/*
+ * Where the session has ended, zoo_amulti(3) frees the path of one operation in the place of another one's [libzookeeper
+ * 3.8]. So it is not called then; the session may end meanwhile, so the paths are copies, which it may keep if it fails.
+ */
 static int send_multi(zhandle_t *zh, const struct zk_request *q, struct request *r)
 {
     zoo_op_t ops[ZK_OPS_MAX];
+    char *paths[ZK_OPS_MAX];
+    int n = 0, rc = is_unrecoverable(zh);
+    while (rc == ZOK && n < q->nops && (paths[n] = strdup(q->ops[n].path)))
+        n++;
+    if (rc != ZOK || n < q->nops) {
+        while (n > 0)
+            free(paths[--n]);
+        return rc != ZOK ? rc : ZMARSHALLINGERROR; /* out of memory */
+    }
     for (int i = 0; i < q->nops; i++) {
         const struct zk_op *o = &q->ops[i];
         const char *data = o->data ? o->data : "";
         int len = (int)strlen(data);
         if (o->call == ZK_CREATE)
-            zoo_create_op_init(&ops[i], o->path, data, len, o->acl, ZOO_PERSISTENT, NULL, 0);
+            zoo_create_op_init(&ops[i], paths[i], data, len, o->acl, ZOO_PERSISTENT, NULL, 0);
         else if (o->call == ZK_SET)
-            zoo_set_op_init(&ops[i], o->path, data, len, o->version, &r->stats[i]);
+            zoo_set_op_init(&ops[i], paths[i], data, len, o->version, &r->stats[i]);
         else
-            zoo_delete_op_init(&ops[i], o->path, o->version);
+            zoo_delete_op_init(&ops[i], paths[i], o->version);
     }
     r->nops = q->nops;
-    return zoo_amulti(zh, q->nops, ops, r->results, on_multi, r);
+    rc = zoo_amulti(zh, q->nops, ops, r->results, on_multi, r);
+    while (rc == ZOK && n > 0)
+        free(paths[--n]);
+    return rc;
 }
 
 /* The library's code: ZOK, and then r may be gone already. */
