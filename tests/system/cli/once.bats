@@ -435,6 +435,21 @@ PY
     [ -e "$S/record" ]
 }
 
+@test "--forget asks at a terminal of another session" {
+    record succeeded 0
+    timeout 10 /usr/bin/python3 - "$DLOCK" "$L" 3>&- <<'PY'
+import os, pty, subprocess, sys
+ours, theirs = pty.openpty()
+os.write(ours, b'y\n')
+job = subprocess.Popen([sys.argv[1], '--forget', sys.argv[2]], stdin=theirs, stderr=theirs, preexec_fn=os.setpgrp)
+try:
+    sys.exit(job.wait(5))
+finally:
+    job.kill()
+PY
+    [ ! -e "$S/record" ]
+}
+
 @test "--forget: a record that has changed while it asked stays" {
     record failed 3
     ask <<'PY'
