@@ -468,6 +468,10 @@ PY
     run -64 run_t 5 "$DLOCK" "$L" "$DLOCK" --once "$L" touch ran
     assert_out "run records (--once) are not available for a nested dlock: one above it holds the same lock, so give --once to that one, or name another lock"
     [ ! -e ran ]
+    # What a dlock that has ended has left of its variables is no lock.
+    "$DLOCK" "$L" sh -c 'echo "$DLOCK_HELD"' >stale
+    DLOCK_HELD=$(cat stale) run -0 run_t 5 "$DLOCK" --once "$L" true
+    recorded succeeded 0
     timed "$L" "$DLOCK" --min-hold 500ms "$L" true
     assert_rc 0
     assert_between 500 "$took" $((1500 + SLOW)) ms
