@@ -97,7 +97,7 @@ struct keeper {
     int64_t
         stay_until; /* --min-hold: the command has ended, and the lock stays held; DLOCK_NEVER: not so */
     bool stay_told;
-    bool hurried;    /* a signal has ended that wait */
+    bool hurried;    /* a signal has ended that wait, or came when only inner dlocks were left */
     bool success;    /* --once: what the release records */
     bool unrecorded; /* ... and has not confirmed */
 
@@ -605,8 +605,10 @@ static void on_signal(struct keeper *k, const struct signalfd_siginfo *si)
     } else if (k->phase == KEEPER_STAYING) {
         signal_while_staying(k, sig);
     } else if (only_inner_left(k)) {
-        if (command_ends(sig))
+        if (command_ends(sig)) {
+            k->hurried = true; /* nor does it wait for --min-hold after them */
             inner_ask_to_end(k->inner);
+        }
     } else if (k->phase == KEEPER_STARTING && signals_interrupts(si, k->c->terminal)) {
         interrupt_while_starting(k, sig);
     } else if (command_signal(k->c, si)) {

@@ -287,6 +287,16 @@ guard_is_gone() { ! guard_is_there; }
 }
 cpu_ticks() { sed 's/.*) //' "/proc/$K/stat" | awk '{ print $12 + $13 }'; }
 
+@test "--min-hold: a signal for the inner dlocks that are left is for the wait after them, too" {
+    background --min-hold 1h --ttl 30 "$L" sh -c '"$1" -n "$2" sh -c "touch in; exec \"\$0\" go" "$0" & until [ -e in ]; do sleep 0.02; done; echo $$ >main; exit 4' "$HELPERS/await" "$DLOCK" "$L"
+    wait_for 5 test -s main
+    wait_for 5 pid_gone "$(cat main)"
+    kill -TERM "$K"
+    ended 5
+    assert_rc 4
+    nothing_held
+}
+
 @test "--min-hold: a loss ends the wait: 79" {
     # What the command leaves behind is left alone.
     CI=1 background --min-hold 1h --ttl 2 "$L" sh -c '"$0" go & exit 0' "$HELPERS/await"
