@@ -81,8 +81,8 @@ static int check_once(const struct dlock_options *o, const struct dlock_backend 
                           "the time of a run record must be greater than zero");
     if (o->mode != DLOCK_EXCLUSIVE)
         return dlock_fail(err, DLOCK_EUSAGE, 0, "run records (--once) are for exclusive locks");
-    if (be->caps &
-        CAP_NESTED) /* refused there, once it is certain that the outer one holds the lock */
+    /* Refused there, once it is certain that the outer one holds the lock. */
+    if (be->caps & CAP_NESTED)
         return 0;
     if (!(be->caps & CAP_ONCE))
         return dlock_fail(err, DLOCK_EUSAGE, 0, "run records (--once) are not available for %s%s%s",
