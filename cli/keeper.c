@@ -744,11 +744,13 @@ static void on_failed(struct keeper *k, const struct dlock_error *err)
 static void on_released(struct keeper *k, const struct dlock_report *r, const dlock *which)
 {
     /* Of a set, each lock has told for itself what is not as it should be; the set comes last. */
-    if (which && r->how == DLOCK_REL_NOT_OURS && !k->lost) {
-        report_not_ours(&k->report, &r->error, which == k->lk && k->success);
+    bool success = which && which == k->lk && k->success; /* said also if another one is lost */
+
+    if (which && r->how == DLOCK_REL_NOT_OURS && (!k->lost || success)) {
+        report_not_ours(&k->report, &r->error, success);
         k->lost = true;
     }
-    if (which == k->lk && r->how == DLOCK_REL_UNCLEAR && k->success && !k->lost) {
+    if (success && r->how == DLOCK_REL_UNCLEAR) {
         report_unrecorded(&k->report, &r->error);
         k->unrecorded = true;
     } else if (which && r->how == DLOCK_REL_UNCLEAR && !k->lost && !k->die_sig)

@@ -142,6 +142,13 @@ at_terminal() {
     assert_out "was not ours any more when it was released; succeeded, but not recorded"
     rm -f "$S/held"
     run -9 run_t 5 "$DLOCK" --once --lost-exit-code 9 "$L" true
+    # Of a set another one is lost first.
+    rm -f "$S/held"
+    mkdir other
+    cp "$S/release" other
+    run -79 run_t 5 "$DLOCK" --once --also "fake://$T/other#a-$NAME" "$L" true
+    assert_out "'a-$NAME' was not ours any more when it was released"
+    assert_out "'$NAME' was not ours any more when it was released; succeeded, but not recorded"
 }
 
 @test "a success is tried until the lease ends, and a signal cuts that to a moment" {
