@@ -362,7 +362,7 @@ static void after_exit(struct keeper *k)
         if (k->phase < KEEPER_STAYING)
             dismiss_guard(k);
         k->phase = KEEPER_STAYING;
-        k->run_until = k->end_by = DLOCK_NEVER;
+        k->end_by = DLOCK_NEVER;
         return;
     }
     record_result(k);
@@ -373,14 +373,18 @@ static void after_exit(struct keeper *k)
 static void on_overrun(struct keeper *k, int sig)
 {
     int64_t grace = sig == SIGTERM ? command_grace(k->c) : 0;
+    bool staying = k->phase == KEEPER_STAYING;
 
-    if (k->phase >= KEEPER_STAYING)
+    if (k->phase >= KEEPER_RELEASING || (staying && inner_count(k->inner) == 0))
         return;
     if (!k->overrun) {
         k->overrun = k->ending = k->inner_asked = true;
         k->run_until = k->end_by = DLOCK_NEVER;
         k->inner_until = dlock_now() + grace;
-        inner_ask_others_to_end(k->inner);
+        if (staying) /* no guard ends the tree */
+            inner_ask_to_end(k->inner);
+        else
+            inner_ask_others_to_end(k->inner);
         report_about(&k->report, k->lk);
         report_overrun(&k->report, k->c->exited);
         if (sig == SIGTERM)
@@ -394,7 +398,9 @@ static void on_overrun(struct keeper *k, int sig)
 static void run_is_over(struct keeper *k)
 {
     k->run_until = DLOCK_NEVER;
-    if (k->c->exited && k->tree_empty)
+    if (k->phase == KEEPER_STAYING && inner_count(k->inner) == 0)
+        inner_kill(k->inner, "--max-run has passed"); /* none may come any more */
+    else if (k->phase == KEEPER_STAYING || (k->c->exited && k->tree_empty))
         on_overrun(k, SIGTERM);
     else if (k->ending)
         k->inner_until = dlock_now() + command_grace(k->c);

@@ -211,6 +211,20 @@ free() { run_t 5 "$DLOCK" -q -n "$1" true; }
     done
 }
 
+@test "an inner dlock that comes while --min-hold keeps the lock is ended in time, too" {
+    CI=1 background --ttl 30 --min-hold 1h --max-run 1.5 --grace 0.2 "$L" sh -c '"$0" later && exec "$1" -n "$2" sh -c "trap \"\" TERM; echo \$\$ >in; exec \"\$0\" go" "$0" & exit 0' "$HELPERS/await" "$DLOCK" "$L"
+    wait_for 5 file_has out "stays held"
+    : >later
+    wait_for 5 test -s in
+    wait_for 5 pid_gone "$(cat in)" || final "it runs on"
+    # The lock stays held all the same.
+    run -75 run_t 5 "$DLOCK" -qn "$L" true
+    kill -INT "$K"
+    ended
+    assert_rc 124
+    assert_out "a dlock under the lock '$NAME' has not ended within 1.5 s (--max-run); ending it"
+}
+
 @test "refuses to start what it could not end" {
     run -71 run_t 5 bash -c 'for i in {1..70}; do "$HELPERS/await" go >left 2>&1 & done; exec "$DLOCK" --max-run 5 "$F" touch ran'
     assert_out "could not be ended: this process had more than 64 children"
