@@ -404,8 +404,8 @@ static void run_is_over(struct keeper *k)
         on_overrun(k, SIGTERM);
     else if (k->ending)
         k->inner_until = dlock_now() + command_grace(k->c);
-    else if (k->guard_state == GUARDED)
-        k->end_by = dlock_now() + GUARD_ENDS;
+    if (k->phase < KEEPER_STAYING && k->guard_state == GUARDED && !k->overrun)
+        k->end_by = dlock_now() + GUARD_ENDS + (k->ending ? command_grace(k->c) : 0);
 }
 
 /* Before the command starts, which may start dlocks that name our locks. */

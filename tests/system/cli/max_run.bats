@@ -117,6 +117,20 @@ free() { run_t 5 "$DLOCK" -q -n "$1" true; }
     done
 }
 
+@test "holds when the guard is stopped while it ends what a signal has left" {
+    background --max-run 1 --grace 1 "$F" sh -c 'sh -c "trap \"\" TERM; echo \$\$ >left; exec \"\$0\" go" "$0" & trap "exit 0" TERM; echo $$ >main; while :; do sleep 0.01; done' "$HELPERS/await"
+    wait_for 5 test -s left
+    wait_for 5 test -s main
+    find_guard
+    kill -TERM "$K"
+    wait_for 5 pid_gone "$(cat main)"
+    kill -STOP "$G"
+    ended 5
+    assert_rc 124
+    pid_gone "$(cat left)"
+    free "$F"
+}
+
 @test "a guard that is killed before ends the tree, and that is no overrun" {
     for lock in "$L" "$F"; do
         rm -rf "$C"/*
