@@ -25,10 +25,15 @@ static const char *lock_text(const dlock *lk, char *buf)
     return buf;
 }
 
-/* Before the question is put: in the background the read would fail, since we block TTIN, which stops a job there. */
+/*
+ * Before the question is put: in the background the read would fail, since we block TTIN, which stops a job there. A
+ * terminal that is not that of our session has no jobs.
+ */
 static void put_question(void)
 {
-    if (tcgetpgrp(STDIN_FILENO) != getpgrp())
+    pid_t foreground = tcgetpgrp(STDIN_FILENO);
+
+    if (foreground >= 0 && foreground != getpgrp())
         signals_stop_self(SIGTTIN);
     fputs("Forget it, so that the command may run again? [y/N] ", stderr);
 }

@@ -97,7 +97,7 @@ struct keeper {
     int64_t
         stay_until; /* --min-hold: the command has ended, and the lock stays held; DLOCK_NEVER: not so */
     bool stay_told;
-    bool hurried;    /* a signal has ended that wait */
+    bool hurried;    /* a signal has ended that wait, or came when only inner dlocks were left */
     bool success;    /* --once: what the release records */
     bool unrecorded; /* ... and has not confirmed */
 
@@ -362,7 +362,7 @@ static void after_exit(struct keeper *k)
         if (k->phase < KEEPER_STAYING)
             dismiss_guard(k);
         k->phase = KEEPER_STAYING;
-        k->run_until = k->end_by = DLOCK_NEVER;
+        k->end_by = DLOCK_NEVER;
         return;
     }
     record_result(k);
@@ -373,14 +373,18 @@ static void after_exit(struct keeper *k)
 static void on_overrun(struct keeper *k, int sig)
 {
     int64_t grace = sig == SIGTERM ? command_grace(k->c) : 0;
+    bool staying = k->phase == KEEPER_STAYING;
 
-    if (k->phase >= KEEPER_STAYING)
+    if (k->phase >= KEEPER_RELEASING || (staying && inner_count(k->inner) == 0))
         return;
     if (!k->overrun) {
         k->overrun = k->ending = k->inner_asked = true;
         k->run_until = k->end_by = DLOCK_NEVER;
         k->inner_until = dlock_now() + grace;
-        inner_ask_others_to_end(k->inner);
+        if (staying) /* no guard ends the tree */
+            inner_ask_to_end(k->inner);
+        else
+            inner_ask_others_to_end(k->inner);
         report_about(&k->report, k->lk);
         report_overrun(&k->report, k->c->exited);
         if (sig == SIGTERM)
@@ -394,12 +398,14 @@ static void on_overrun(struct keeper *k, int sig)
 static void run_is_over(struct keeper *k)
 {
     k->run_until = DLOCK_NEVER;
-    if (k->c->exited && k->tree_empty)
+    if (k->phase == KEEPER_STAYING && inner_count(k->inner) == 0)
+        inner_kill(k->inner, "--max-run has passed"); /* none may come any more */
+    else if (k->phase == KEEPER_STAYING || (k->c->exited && k->tree_empty))
         on_overrun(k, SIGTERM);
     else if (k->ending)
         k->inner_until = dlock_now() + command_grace(k->c);
-    else if (k->guard_state == GUARDED)
-        k->end_by = dlock_now() + GUARD_ENDS;
+    if (k->phase < KEEPER_STAYING && k->guard_state == GUARDED && !k->overrun)
+        k->end_by = dlock_now() + GUARD_ENDS + (k->ending ? command_grace(k->c) : 0);
 }
 
 /* Before the command starts, which may start dlocks that name our locks. */
@@ -605,8 +611,10 @@ static void on_signal(struct keeper *k, const struct signalfd_siginfo *si)
     } else if (k->phase == KEEPER_STAYING) {
         signal_while_staying(k, sig);
     } else if (only_inner_left(k)) {
-        if (command_ends(sig))
+        if (command_ends(sig)) {
+            k->hurried = true; /* nor does it wait for --min-hold after them */
             inner_ask_to_end(k->inner);
+        }
     } else if (k->phase == KEEPER_STARTING && signals_interrupts(si, k->c->terminal)) {
         interrupt_while_starting(k, sig);
     } else if (command_signal(k->c, si)) {
@@ -742,11 +750,13 @@ static void on_failed(struct keeper *k, const struct dlock_error *err)
 static void on_released(struct keeper *k, const struct dlock_report *r, const dlock *which)
 {
     /* Of a set, each lock has told for itself what is not as it should be; the set comes last. */
-    if (which && r->how == DLOCK_REL_NOT_OURS && !k->lost) {
-        report_not_ours(&k->report, &r->error, which == k->lk && k->success);
+    bool success = which && which == k->lk && k->success; /* said also if another one is lost */
+
+    if (which && r->how == DLOCK_REL_NOT_OURS && (!k->lost || success)) {
+        report_not_ours(&k->report, &r->error, success);
         k->lost = true;
     }
-    if (which == k->lk && r->how == DLOCK_REL_UNCLEAR && k->success && !k->lost) {
+    if (success && r->how == DLOCK_REL_UNCLEAR) {
         report_unrecorded(&k->report, &r->error);
         k->unrecorded = true;
     } else if (which && r->how == DLOCK_REL_UNCLEAR && !k->lost && !k->die_sig)

@@ -81,10 +81,9 @@ static int check_once(const struct dlock_options *o, const struct dlock_backend 
                           "the time of a run record must be greater than zero");
     if (o->mode != DLOCK_EXCLUSIVE)
         return dlock_fail(err, DLOCK_EUSAGE, 0, "run records (--once) are for exclusive locks");
+    /* Refused there, once it is certain that the outer one holds the lock. */
     if (be->caps & CAP_NESTED)
-        return dlock_fail(err, DLOCK_EUSAGE, 0,
-                          "run records (--once) are not available for a nested dlock: %s",
-                          be->no_once);
+        return 0;
     if (!(be->caps & CAP_ONCE))
         return dlock_fail(err, DLOCK_EUSAGE, 0, "run records (--once) are not available for %s%s%s",
                           be->name, be->no_once ? ": " : "", be->no_once ? be->no_once : "");

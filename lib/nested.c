@@ -412,17 +412,34 @@ static void refused(struct nested_backend *b, const struct nested_hold *h)
     fail(b, &err);
 }
 
-/* The first reply. */
-static void answered(struct nested_backend *b, const struct nested_reply *r, int passed)
+/* The record is the outer's, whatever its kind. */
+static void refuse_once(struct nested_backend *b)
 {
     struct dlock_error err;
 
-    if (r->type == NESTED_HELD) {
+    dlock_fail(
+        &err, DLOCK_EUSAGE, 0,
+        "%s: run records (--once) are not available for a nested dlock: one above it holds the same lock, so give --once to that one, or name another lock (lock '%s')",
+        b->spec->uri->where, b->spec->uri->name);
+    fail(b, &err);
+}
+
+/* The first reply. */
+static void answered(struct nested_backend *b, const struct nested_reply *r, int passed)
+{
+    bool refuse = b->spec->once && (r->type == NESTED_HELD || r->type == NESTED_REFUSED);
+    struct dlock_error err;
+
+    if (r->type == NESTED_HELD && !refuse) {
         granted(b, r, passed);
         return;
     }
     if (passed >= 0)
         close(passed);
+    if (refuse) {
+        refuse_once(b);
+        return;
+    }
     if (r->type == NESTED_REFUSED) {
         refused(b, &r->hold);
         return;
@@ -624,9 +641,7 @@ static const char *const schemes[] = {NULL}; /* found by DLOCK_HELD only */
     .abi = DLOCK_BACKEND_ABI, .build_id = DLOCK_VERSION, .name = "nested", .schemes = schemes,     \
     .open = nested_open, .acquire = nested_acquire, .release = nested_release, .ask = nested_ask,  \
     .interest = nested_interest, .process = nested_process, .session_fd = nested_session_fd,       \
-    .close = nested_close,                                                                         \
-    .no_once = "one above it holds the same lock, so give --once to that one, or "                 \
-               "name another lock"
+    .close = nested_close
 
 const struct dlock_backend dlock_nested_lease = {
     NESTED_TABLE,

@@ -117,6 +117,20 @@ free() { run_t 5 "$DLOCK" -q -n "$1" true; }
     done
 }
 
+@test "holds when the guard is stopped while it ends what a signal has left" {
+    background --max-run 1 --grace 1 "$F" sh -c 'sh -c "trap \"\" TERM; echo \$\$ >left; exec \"\$0\" go" "$0" & trap "exit 0" TERM; echo $$ >main; while :; do sleep 0.01; done' "$HELPERS/await"
+    wait_for 5 test -s left
+    wait_for 5 test -s main
+    find_guard
+    kill -TERM "$K"
+    wait_for 5 pid_gone "$(cat main)"
+    kill -STOP "$G"
+    ended 5
+    assert_rc 124
+    pid_gone "$(cat left)"
+    free "$F"
+}
+
 @test "a guard that is killed before ends the tree, and that is no overrun" {
     for lock in "$L" "$F"; do
         rm -rf "$C"/*
@@ -209,6 +223,20 @@ free() { run_t 5 "$DLOCK" -q -n "$1" true; }
         wait_for 1 pid_gone "$(cat in)" || final "it runs on"
         exits $([ $signal = TERM ] && echo 143 || echo 137) 2 "$STARTED"
     done
+}
+
+@test "an inner dlock that comes while --min-hold keeps the lock is ended in time, too" {
+    CI=1 background --ttl 30 --min-hold 1h --max-run 1.5 --grace 0.2 "$L" sh -c '"$0" later && exec "$1" -n "$2" sh -c "trap \"\" TERM; echo \$\$ >in; exec \"\$0\" go" "$0" & exit 0' "$HELPERS/await" "$DLOCK" "$L"
+    wait_for 5 file_has out "stays held"
+    : >later
+    wait_for 5 test -s in
+    wait_for 5 pid_gone "$(cat in)" || final "it runs on"
+    # The lock stays held all the same.
+    run -75 run_t 5 "$DLOCK" -qn "$L" true
+    kill -INT "$K"
+    ended
+    assert_rc 124
+    assert_out "a dlock under the lock '$NAME' has not ended within 1.5 s (--max-run); ending it"
 }
 
 @test "refuses to start what it could not end" {

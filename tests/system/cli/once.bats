@@ -142,6 +142,13 @@ at_terminal() {
     assert_out "was not ours any more when it was released; succeeded, but not recorded"
     rm -f "$S/held"
     run -9 run_t 5 "$DLOCK" --once --lost-exit-code 9 "$L" true
+    # Of a set another one is lost first.
+    rm -f "$S/held"
+    mkdir other
+    cp "$S/release" other
+    run -79 run_t 5 "$DLOCK" --once --also "fake://$T/other#a-$NAME" "$L" true
+    assert_out "'a-$NAME' was not ours any more when it was released"
+    assert_out "'$NAME' was not ours any more when it was released; succeeded, but not recorded"
 }
 
 @test "a success is tried until the lease ends, and a signal cuts that to a moment" {
@@ -286,6 +293,16 @@ guard_is_gone() { ! guard_is_there; }
     nothing_held
 }
 cpu_ticks() { sed 's/.*) //' "/proc/$K/stat" | awk '{ print $12 + $13 }'; }
+
+@test "--min-hold: a signal for the inner dlocks that are left is for the wait after them, too" {
+    background --min-hold 1h --ttl 30 "$L" sh -c '"$1" -n "$2" sh -c "touch in; exec \"\$0\" go" "$0" & until [ -e in ]; do sleep 0.02; done; echo $$ >main; exit 4' "$HELPERS/await" "$DLOCK" "$L"
+    wait_for 5 test -s main
+    wait_for 5 pid_gone "$(cat main)"
+    kill -TERM "$K"
+    ended 5
+    assert_rc 4
+    nothing_held
+}
 
 @test "--min-hold: a loss ends the wait: 79" {
     # What the command leaves behind is left alone.
@@ -435,6 +452,21 @@ PY
     [ -e "$S/record" ]
 }
 
+@test "--forget asks at a terminal of another session" {
+    record succeeded 0
+    timeout 10 /usr/bin/python3 - "$DLOCK" "$L" 3>&- <<'PY'
+import os, pty, subprocess, sys
+ours, theirs = pty.openpty()
+os.write(ours, b'y\n')
+job = subprocess.Popen([sys.argv[1], '--forget', sys.argv[2]], stdin=theirs, stderr=theirs, preexec_fn=os.setpgrp)
+try:
+    sys.exit(job.wait(5))
+finally:
+    job.kill()
+PY
+    [ ! -e "$S/record" ]
+}
+
 @test "--forget: a record that has changed while it asked stays" {
     record failed 3
     ask <<'PY'
@@ -453,6 +485,10 @@ PY
     run -64 run_t 5 "$DLOCK" "$L" "$DLOCK" --once "$L" touch ran
     assert_out "run records (--once) are not available for a nested dlock: one above it holds the same lock, so give --once to that one, or name another lock"
     [ ! -e ran ]
+    # What a dlock that has ended has left of its variables is no lock.
+    "$DLOCK" "$L" sh -c 'echo "$DLOCK_HELD"' >stale
+    DLOCK_HELD=$(cat stale) run -0 run_t 5 "$DLOCK" --once "$L" true
+    recorded succeeded 0
     timed "$L" "$DLOCK" --min-hold 500ms "$L" true
     assert_rc 0
     assert_between 500 "$took" $((1500 + SLOW)) ms
