@@ -89,6 +89,16 @@ free() { [ "$(rcli exists "$NAME")" = 0 ]; }
     run -0 run_t 5 "$DLOCK" -q --once=1ms "$L" touch ran
     [ ! -e ran ]
 }
+
+# 100 years, the longest, and a fence counter near its end: the record that says so is still read.
+@test "a record of any time is read again" {
+    rcli set "{$NAME}:dlock:fence" 9000000000000000000
+    run -0 run_t 5 "$DLOCK" -q --ttl 2 --once=36500d "$L" true
+    record_is "succeeded 0"
+    run -0 run_t 5 "$DLOCK" -q --ttl 2 --once=36500d "$L" touch ran
+    [ ! -e ran ]
+}
+
 @test "what is in the record's place is refused, and left alone" {
     local token=0123456789abcdef0123456789abcdef at=1700000000000
     local good="succeeded 0 5 $token $at $at 86400000 dlock1 pid=7" text n=0
