@@ -377,8 +377,10 @@ free_at() { echo $(($(now_ms) + $(rcli pttl "$NAME"))); }
 @test "--min-hold of a reader and of a slot" {
     local epoch
     # The writer waits for it, a reader does not.
-    run -0 run_t 5 "$DLOCK" -q -s --ttl 1 --min-hold 1500ms "$L" true
+    run -0 run_t 5 "$DLOCK" -q -s --ttl 9 --min-hold 1500ms "$L" true
     epoch=$(rcli get "$NAME")
+    # Nothing stays for the rest of the ttl.
+    assert_between 1 "$(rcli pttl "{$NAME}:dlock:holders:${epoch##*:}")" 1500 "left of the holders"
     [[ $(rcli zrange "{$NAME}:dlock:holders:${epoch##*:}" 0 -1) == "s:"*" over=1" ]]
     run -75 run_t 5 "$DLOCK" --status "$L"
     run -0 run_t 5 "$DLOCK" -q -s -n "$L" true
