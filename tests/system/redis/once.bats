@@ -251,7 +251,22 @@ free() { [ "$(rcli exists "$NAME")" = 0 ]; }
     proxy lose ' over=1'
     run -0 run_t 5 "$DLOCK" -q --ttl 2 --min-hold 1s "$P" true
     [ "$(rcli exists "$NAME")" = 1 ]
-    # The next run is granted the lock before the release is sent again.
+}
+
+# The lock is another's, and so is the record, when the release is sent again.
+@test "a lost answer to a failed run's release costs nothing, also when the next run has begun" {
+    proxy lose 'failed 5 '
+    start_log a.log "$DLOCK" -q --ttl 5 --once "$P" sh -c ': >held; "$HELPERS/await" go; exit 5'
+    local first=$STARTED
+    wait_for 5 test -e held
+    start_log b.log "$DLOCK" -q --ttl 5 --once "$L" "$HELPERS/await" end
+    wait_for 5 queue_is 1
+    : >go
+    exits 5 5 "$first"
+    [ ! -s a.log ] || fail "$(cat a.log)"
+    : >end
+    exits 0 5 "$STARTED"
+    record_is "succeeded 0"
 }
 
 @test "whose lock was taken away records nothing" {
