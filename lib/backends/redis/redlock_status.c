@@ -295,6 +295,15 @@ static void start_forget(struct redlock_backend *be)
     }
 }
 
+/* Whoever gets the vote of one of the others finds its success, and gives it to the rest. */
+static void tell_kept(struct redlock_backend *be, int removed)
+{
+    dlock_fail(&events_add(&be->events, EV_NOTICE)->error, DLOCK_EUNAVAIL, 0,
+               "%s: only %d of %d servers have removed the record, and a success that another one "
+               "has counts: use --forget again when all can be reached",
+               be->spec->uri->where, removed, be->n);
+}
+
 static void step_forget(struct redlock_backend *be, int64_t now)
 {
     int yes = redlock_count(be, A_YES), pending = redlock_count(be, A_PENDING);
@@ -304,6 +313,8 @@ static void step_forget(struct redlock_backend *be, int64_t now)
     if (pending > 0 && now < be->until && redlock_patient(be, answered, now))
         return;
     if (yes >= be->quorum) {
+        if (yes < be->n)
+            tell_kept(be, yes);
         redlock_end(be, EV_DONE);
     } else if (answered >= be->quorum) {
         fail_changed(be);

@@ -89,6 +89,16 @@ free() { [ "$(rcli exists "$NAME")" = 0 ]; }
     run -0 run_t 5 "$DLOCK" -q --once=1ms "$L" touch ran
     [ ! -e ran ]
 }
+
+# 100 years, the longest, and a fence counter near its end: the record that says so is still read.
+@test "a record of any time is read again" {
+    rcli set "{$NAME}:dlock:fence" 9000000000000000000
+    run -0 run_t 5 "$DLOCK" -q --ttl 2 --once=36500d "$L" true
+    record_is "succeeded 0"
+    run -0 run_t 5 "$DLOCK" -q --ttl 2 --once=36500d "$L" touch ran
+    [ ! -e ran ]
+}
+
 @test "what is in the record's place is refused, and left alone" {
     local token=0123456789abcdef0123456789abcdef at=1700000000000
     local good="succeeded 0 5 $token $at $at 86400000 dlock1 pid=7" text n=0
@@ -241,7 +251,22 @@ free() { [ "$(rcli exists "$NAME")" = 0 ]; }
     proxy lose ' over=1'
     run -0 run_t 5 "$DLOCK" -q --ttl 2 --min-hold 1s "$P" true
     [ "$(rcli exists "$NAME")" = 1 ]
-    # The next run is granted the lock before the release is sent again.
+}
+
+# The lock is another's, and so is the record, when the release is sent again.
+@test "a lost answer to a failed run's release costs nothing, also when the next run has begun" {
+    proxy lose 'failed 5 '
+    start_log a.log "$DLOCK" -q --ttl 5 --once "$P" sh -c ': >held; "$HELPERS/await" go; exit 5'
+    local first=$STARTED
+    wait_for 5 test -e held
+    start_log b.log "$DLOCK" -q --ttl 5 --once "$L" "$HELPERS/await" end
+    wait_for 5 queue_is 1
+    : >go
+    exits 5 5 "$first"
+    [ ! -s a.log ] || fail "$(cat a.log)"
+    : >end
+    exits 0 5 "$STARTED"
+    record_is "succeeded 0"
 }
 
 @test "whose lock was taken away records nothing" {
@@ -367,8 +392,10 @@ free_at() { echo $(($(now_ms) + $(rcli pttl "$NAME"))); }
 @test "--min-hold of a reader and of a slot" {
     local epoch
     # The writer waits for it, a reader does not.
-    run -0 run_t 5 "$DLOCK" -q -s --ttl 1 --min-hold 1500ms "$L" true
+    run -0 run_t 5 "$DLOCK" -q -s --ttl 9 --min-hold 1500ms "$L" true
     epoch=$(rcli get "$NAME")
+    # Nothing stays for the rest of the ttl.
+    assert_between 1 "$(rcli pttl "{$NAME}:dlock:holders:${epoch##*:}")" 1500 "left of the holders"
     [[ $(rcli zrange "{$NAME}:dlock:holders:${epoch##*:}" 0 -1) == "s:"*" over=1" ]]
     run -75 run_t 5 "$DLOCK" --status "$L"
     run -0 run_t 5 "$DLOCK" -q -s -n "$L" true

@@ -88,6 +88,17 @@ recorded() {
     skips
 }
 
+@test "--once: a node that --forget cannot reach keeps a success, which is told" {
+    own_nodes 3
+    runs
+    run -0 run_t 5 "$DLOCK" -v --forget --yes "${L/:$(rl_port 3)/:1}"
+    assert_out "only 2 of 3 servers have removed the record"
+    [ "$(recorded succeeded)" -eq 1 ]
+    run -0 run_t 5 "$DLOCK" -v --forget --yes "$L"
+    refute_out "have removed"
+    runs
+}
+
 @test "--once: something else in the place of a record stays there" {
     local k
     on "1 2" set "$KEY" theirs

@@ -981,7 +981,8 @@ TEST(a_release_that_is_sent_again_finds_its_record)
                 REQUIRE(run);
                 char rest[sizeof(w.f[i].run)];
                 snprintf(rest, sizeof(rest), "%s", run + strlen("running -1"));
-                snprintf(run, sizeof(w.f[i].run) - (size_t)(run - w.f[i].run), "succeeded 0%s", rest);
+                snprintf(run, sizeof(w.f[i].run) - (size_t)(run - w.f[i].run), "succeeded 0%s",
+                         rest);
                 w.f[i].value[0] = '\0';
             }
             w.f[i].slow[F_LEAVE] = false;

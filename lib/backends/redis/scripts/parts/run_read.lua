@@ -15,7 +15,7 @@ local function last_run()
     string.match(text, '^dlock%-run1 (%l+) (%-?%d+) (%d+) ([0-9a-f]+) (%d+) (%d+) (%d+) dlock1(.?)')
   local known = state == 'running' or state == 'failed' or state == 'succeeded'
   if not known or #text >= SHOWN or string.find(text, '%c') or #token ~= 32 or (rest ~= '' and rest ~= ' ')
-    or tonumber(status) < -1 or tonumber(status) > 255 or #fence > 18 or #begin > 15 or #ended > 15 or #kept > 12 then
+    or tonumber(status) < -1 or tonumber(status) > 255 or tonumber(fence) > 9.2e18 or #begin > 15 or #ended > 15 or tonumber(kept) > 9e12 then
     return false, 'string'
   end
   return text, state, fence, token, begin, ended

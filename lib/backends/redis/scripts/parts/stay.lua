@@ -15,6 +15,8 @@ local function stay(ms)
   local ends = math.min(expiry(score), now + ms)
   redis.call('ZADD', holders, digits(score < SLOT and ends or SLOT + ends * 1000 + score % 1000), over)
   redis.call('ZREM', holders, ARGV[3])
-  redis.call('PEXPIRE', name, digits(latest() - now))
+  local last = digits(latest() - now)
+  redis.call('PEXPIRE', name, last)
+  redis.call('PEXPIRE', holders, last) -- nobody is left to delete it
   return ''
 end
