@@ -53,6 +53,8 @@ class Pair:
                     break
                 if not (self.met and fault == "mute"):
                     self.server.sendall(data)
+                if self.met and fault in ("lose", "drop"):
+                    self.rest()
                 if self.met and fault == "drop":
                     os.unlink(more)
                     end(self.server)
@@ -64,6 +66,15 @@ class Pair:
             pass
         end(self.server)
         end(self.client)
+
+    def rest(self):
+        """The client's message may come in more than one piece."""
+        self.client.settimeout(0.03)
+        try:
+            while data := self.client.recv(65536):
+                self.server.sendall(data)
+        except TimeoutError:
+            pass
 
     def answers(self):
         kept = b""

@@ -97,7 +97,7 @@ everything() {
     wait_for 5 renewed
     let_go
     exits 0 5 "$t"
-    [[ $L != *mode=lease* ]] || readers
+    [[ $L != *mode=lease* ]] || { readers && records; }
     run run_t 5 "$DLOCK" --status "$L"
     assert_rc 0
     was_called && fail "code of another role was run: $L" || :
@@ -113,6 +113,22 @@ readers() {
     assert_out 'slot 0 of 2'
     let_go
     exits 0 5 "$STARTED"
+}
+in_line() {
+    [ "$(pgsql -c "select count(*) from pg_stat_activity where datname = '$DB' and application_name like 'dlock:%:%'")" = 1 ]
+}
+# Run records, and locks that stay held.
+records() {
+    hold --once --ttl 2
+    start_log w.log "$DLOCK" -w 20 --once "$L" touch ran
+    wait_for 5 in_line
+    let_go
+    exits 0 5 "$STARTED"
+    [ ! -e ran ]
+    run -0 run_t 5 "$DLOCK" --forget --yes "$L"
+    run -3 run_t 5 "$DLOCK" --once --min-hold 100ms "$L" sh -c 'exit 3'
+    run -0 run_t 5 "$DLOCK" --slots 2 --min-hold 100ms "$L" true
+    run -0 run_t 5 "$DLOCK" -w 4 "$L" true
 }
 # The holder's session has sent a statement after the one that was granted.
 renewed() {
