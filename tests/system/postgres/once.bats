@@ -59,6 +59,8 @@ END='to_timestamp(' BEGIN='WHEN NOT k.valid'
 @test "the record can be read by a person, and an advisory lock has none" {
     run -64 run_t 5 "$DLOCK" --once "postgres://$AT/postgres#$NAME" true
     assert_out '?mode=lease'
+    run -64 run_t 5 "$DLOCK" --forget --yes "postgres://$AT/postgres#$NAME"
+    assert_out '?mode=lease'
     run -3 run_t 5 "$DLOCK" -q --once=2h --note 'says who' "$L" sh -c 'exit 3'
     record_is "state = 'failed' and status = 3 and owner ~ '^[0-9a-f]{32}$' and host = '$(hostname)' and pid > 1 and
         username <> '' and command = 'sh' and note = 'says who' and ended between began and clock_timestamp() and
