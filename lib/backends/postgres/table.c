@@ -1117,18 +1117,18 @@ static void run_looked(struct pg_backend *be, struct pg_reply *r)
     int rc = 0;
     if (strncmp(r->sqlstate, "42", 2) == 0) {
         /* Who may use the lock's table alone still sees its holders. */
-        pg_conn_reply_error(&be->conn, r, &err);
-        events_add(&be->events, EV_NOTICE)->error = err;
+        rc = pg_conn_reply_error(&be->conn, r, &err);
         r->sqlstate[0] = '\0';
     } else if (!r->sqlstate[0]) {
         rc = be->table.more->read_status(be, r, &err);
     }
+    /* They are shown also where something else is in the record's place. */
+    if (rc < 0)
+        events_add(&be->events, EV_NOTICE)->error = err;
     be->status.run = rc == 1;
     PQclear(r->rows);
     r->rows = be->status.first;
     be->status.first = NULL;
-    if (rc < 0)
-        pg_fail(be, &err);
 }
 
 /*
@@ -1140,7 +1140,7 @@ static bool table_more_status(struct pg_backend *be, struct pg_reply *r)
     bool runs = has_runs(be->table.look == LOOK_HOLDERS ? be->status.first : r->rows);
     if (be->table.look == LOOK_RUN) {
         run_looked(be, r);
-        return be->op != OP_STATUS;
+        return false;
     }
     if (be->table.look == LOOK_HOLDERS) {
         use_first(be, r);
