@@ -41,6 +41,11 @@
 #define POLL_IN_LINE (2500 * DLOCK_MSEC) /* ... and of one that is in line */
 #define JITTER (200 * DLOCK_MSEC)
 #define SWEEP_ONE_OF 100
+/*
+ * A name with a date in it leaves its row behind. It goes with its run record if that is a week old; for shorter records
+ * each run here deletes two rows on average.
+ */
+#define SWEEP_ONE_OF_RUNS 10
 #define CUT_OFF                                                                                    \
     (6 * DLOCK_SEC) /* a client that is cut off keeps the row at most so long, and 2 s */
 
@@ -502,14 +507,14 @@ static int64_t random_part(const struct pg_backend *be, int64_t most)
 }
 
 /*
- * One release in a hundred deletes unused rows: behind the release on the same connection, where nothing waits for
- * it. Through a pooler nothing may follow the release that we wait for, so there one grant in a hundred does it.
+ * One release in a hundred (of --once, in ten) deletes unused rows: behind the release on the same connection, where
+ * nothing waits for it. Through a pooler nothing may follow the release that we wait for, so there the grants do it.
  */
 static void maybe_sweep(struct pg_backend *be)
 {
     if (be->spec->once > 0)
         be->table.more->send_sweep(be); /* with dates in their names, each run leaves a record */
-    if (random_part(be, SWEEP_ONE_OF) != 0)
+    if (random_part(be, be->spec->once > 0 ? SWEEP_ONE_OF_RUNS : SWEEP_ONE_OF) != 0)
         return;
     send_text(be, T_SWEEP, sweep_text, 0, NULL);
     if (is_shared(be))

@@ -400,6 +400,16 @@ swept() { [ "$(sql -c "select count(*) from dlock_locks_runs where name like '$N
     [ "$(sql -c "select count(*) from dlock_locks where name like '$NAME-%'")" -le 1 ]
 }
 
+# always: see dice.c.
+@test "the rows of locks whose records were not kept for a week go, too" {
+    own_database
+    in_db -c 'delete from dlock_locks' -c "insert into dlock_locks select 'old' || i, 1, '', '-infinity', '' from generate_series(1, 60) i"
+    left() { in_db -c "select count(*) from dlock_locks where name like 'old%'"; }
+    run_t 5 "$DLOCK" -q --once=1ms "$L" true
+    DICE=10 always run_t 5 "$DLOCK" -q --once=1ms "$L" true
+    wait_for 5 eval '[ "$(left)" -le 40 ]'
+}
+
 @test "what is not used costs nothing more" {
     local before
     run_t 5 "$DLOCK" -q "$L" true
