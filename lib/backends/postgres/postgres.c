@@ -137,7 +137,10 @@ static void slot_ask(struct dlock_be *slot, enum dlock_ask what, const char *arg
         pg_connect(be);
         return;
     }
-    dlock_fail(&err, DLOCK_EUSAGE, 0, "not yet supported for postgres");
+    if (what == ASK_FORGET)
+        pg_no_records(be, &err);
+    else
+        dlock_fail(&err, DLOCK_EUSAGE, 0, "not yet supported for postgres");
     pg_fail(be, &err);
 }
 

@@ -231,6 +231,8 @@ int pg_foreign_params(struct dlock_uri *, bool no_table, const char **sslmode,
                       struct dlock_error *);
 /* The slot locate: the hosts, from wherever libpq takes them. */
 int pg_settings_locate(struct pg_backend *, int *fd, struct dlock_error *);
+/* The refusal of run records in advisory mode; returns its code. */
+int pg_no_records(const struct pg_backend *, struct dlock_error *);
 void pg_settings_done(struct pg_backend *);
 /* In seconds, for both ends of the connection: a peer that is silent for a ttl is given up within 2 s after that. */
 struct pg_keepalives {

@@ -41,6 +41,11 @@
 #define POLL_IN_LINE (2500 * DLOCK_MSEC) /* ... and of one that is in line */
 #define JITTER (200 * DLOCK_MSEC)
 #define SWEEP_ONE_OF 100
+/*
+ * A name with a date in it leaves its row behind. It goes with its run record if that is a week old; for shorter records
+ * each run here deletes two rows on average.
+ */
+#define SWEEP_ONE_OF_RUNS 10
 #define CUT_OFF                                                                                    \
     (6 * DLOCK_SEC) /* a client that is cut off keeps the row at most so long, and 2 s */
 
@@ -502,14 +507,14 @@ static int64_t random_part(const struct pg_backend *be, int64_t most)
 }
 
 /*
- * One release in a hundred deletes unused rows: behind the release on the same connection, where nothing waits for
- * it. Through a pooler nothing may follow the release that we wait for, so there one grant in a hundred does it.
+ * One release in a hundred (of --once, in ten) deletes unused rows: behind the release on the same connection, where
+ * nothing waits for it. Through a pooler nothing may follow the release that we wait for, so there the grants do it.
  */
 static void maybe_sweep(struct pg_backend *be)
 {
     if (be->spec->once > 0)
         be->table.more->send_sweep(be); /* with dates in their names, each run leaves a record */
-    if (random_part(be, SWEEP_ONE_OF) != 0)
+    if (random_part(be, be->spec->once > 0 ? SWEEP_ONE_OF_RUNS : SWEEP_ONE_OF) != 0)
         return;
     send_text(be, T_SWEEP, sweep_text, 0, NULL);
     if (is_shared(be))
@@ -1117,18 +1122,18 @@ static void run_looked(struct pg_backend *be, struct pg_reply *r)
     int rc = 0;
     if (strncmp(r->sqlstate, "42", 2) == 0) {
         /* Who may use the lock's table alone still sees its holders. */
-        pg_conn_reply_error(&be->conn, r, &err);
-        events_add(&be->events, EV_NOTICE)->error = err;
+        rc = pg_conn_reply_error(&be->conn, r, &err);
         r->sqlstate[0] = '\0';
     } else if (!r->sqlstate[0]) {
         rc = be->table.more->read_status(be, r, &err);
     }
+    /* They are shown also where something else is in the record's place. */
+    if (rc < 0)
+        events_add(&be->events, EV_NOTICE)->error = err;
     be->status.run = rc == 1;
     PQclear(r->rows);
     r->rows = be->status.first;
     be->status.first = NULL;
-    if (rc < 0)
-        pg_fail(be, &err);
 }
 
 /*
@@ -1140,7 +1145,7 @@ static bool table_more_status(struct pg_backend *be, struct pg_reply *r)
     bool runs = has_runs(be->table.look == LOOK_HOLDERS ? be->status.first : r->rows);
     if (be->table.look == LOOK_RUN) {
         run_looked(be, r);
-        return be->op != OP_STATUS;
+        return false;
     }
     if (be->table.look == LOOK_HOLDERS) {
         use_first(be, r);

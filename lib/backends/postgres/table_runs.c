@@ -127,11 +127,12 @@ static const char status_text[] =
     "LEFT JOIN @R r ON v.valid AND r.name" EQ "$1" TEXT;
 
 /* $2: the token of the record. */
-enum { F_FORGOTTEN, F_OTHER, F_COLUMNS };
+enum { F_FORGOTTEN, F_OTHER, F_VALID, F_COLUMNS };
 static const char forget_text[] =
     "WITH d AS (DELETE FROM @R r WHERE r.name" EQ "$1" TEXT " AND r.owner" EQ "$2" TEXT " AND NOT (r.state" EQ "'running' "
         "AND EXISTS (SELECT 1 FROM @T l WHERE l.name" EQ "$1" TEXT " AND l.owner" EQ "$2" TEXT " AND l.expires" GT NOW ")) RETURNING 1) "
-    "SELECT (SELECT pg_catalog.count(*) FROM d), CASE WHEN r.owner" NE "$2" TEXT " THEN 1 WHEN r.owner" EQ "$2" TEXT " THEN 0 END "
+    "SELECT (SELECT pg_catalog.count(*) FROM d), CASE WHEN r.owner" NE "$2" TEXT " THEN 1 WHEN r.owner" EQ "$2" TEXT " THEN 0 END, "
+        "CASE WHEN " VALID " THEN 1 ELSE 0 END "
     "FROM (SELECT 1) x LEFT JOIN @R r ON r.name" EQ "$1" TEXT;
 /* clang-format on */
 
@@ -304,6 +305,9 @@ static void runs_forgotten(struct pg_backend *be, const struct pg_reply *r)
         pg_op_done(be);
         events_add(&be->events, EV_DONE);
         pg_conn_close(&be->conn);
+    } else if (pg_number(r->rows, 0, F_VALID) != 1) {
+        foreign(be, &err);
+        pg_fail(be, &err);
     } else if (pg_number(r->rows, 0, F_OTHER) == 0) {
         pg_busy(be, NULL);
     } else {

@@ -553,15 +553,20 @@ static int check_mode_params(const struct pg_backend *be, bool lease, struct dlo
     return 0;
 }
 
+int pg_no_records(const struct pg_backend *be, struct dlock_error *err)
+{
+    return dlock_fail(err, DLOCK_EUSAGE, 0,
+                      "%s: an advisory lock has no place for a run record: --once needs "
+                      "?mode=lease in the URI",
+                      pg_where(be));
+}
+
 static int check_kind(const struct pg_backend *be, const char *mode, struct dlock_error *err)
 {
     enum dlock_mode kind = be->spec->mode;
     unsigned needed = kind == DLOCK_SHARED ? CAP_SHARED : kind == DLOCK_SLOTS ? CAP_SLOTS : 0;
     if (be->spec->once > 0 && !(be->protocol->kinds & CAP_ONCE))
-        return dlock_fail(err, DLOCK_EUSAGE, 0,
-                          "%s: an advisory lock has no place for a run record: --once needs "
-                          "?mode=lease in the URI",
-                          pg_where(be));
+        return pg_no_records(be, err);
     if (!(needed & ~be->protocol->kinds))
         return 0;
     return dlock_fail(err, DLOCK_EUSAGE, 0, "%s: %s not available with mode=%s", pg_where(be),
