@@ -81,7 +81,7 @@ refused() {
     CI=1 run -0 run_t 5 "$DLOCK" --status "$L"
     refute_out "last run"
     assert_out "the $1 n.once"
-    CI=1 run -0 run_t 5 "$DLOCK" --forget --yes "$L"
+    run -65 run_t 5 "$DLOCK" --forget --yes "$L"
     run -0 run_t 5 "$DLOCK" -n "$L" true
     after=$(ls -ld "$D/n.once")
     [ "$after" = "$before" ] || fail "$1: $after"

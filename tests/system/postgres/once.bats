@@ -155,7 +155,7 @@ contents() { sql -c "select md5(r::text) from dlock_locks_runs r where name = '$
         runs 0
         sql -c "update dlock_locks_runs set $what where name = '$NAME'"
         before=$(contents)
-        for mode in "--once $L touch no" "--status $L"; do
+        for mode in "--once $L touch no" "--status $L" "--forget --yes $L"; do
             # shellcheck disable=SC2086
             run run_t 5 "$DLOCK" $mode
             [ "$status" = 65 ] || fail "$what: $status: $output"
