@@ -759,7 +759,7 @@ static int check_record(const struct options *o, const bool given[DLOCK_LEN(tabl
         return 0;
     if (o->mode != MODE_RUN)
         return dlock_fail(err, DLOCK_EUSAGE, 0, "%s needs a command: dlock %s LOCK COMMAND", what,
-                          what);
+                          o->once_ns ? "--once" : "--min-hold DUR");
     if (o->once_ns && o->lock_mode == DLOCK_SHARED)
         with = "-s";
     return with ? dlock_fail(err, DLOCK_EUSAGE, 0, "%s and %s cannot be used together", with, what)

@@ -408,6 +408,11 @@ static int do_forget(struct dlock_be *b, struct dlock_event *ev)
     char path[512];
     int found = read_record(b);
     b->doing = IDLE;
+    if (found < 0) {
+        ev->type = EV_FAILED;
+        run_record_foreign(&ev->error, b->spec, "DIR/record");
+        return 1;
+    }
     if (found > 0 && strcmp(b->run.token, b->forget) != 0)
         return fail_event(b, ev, EV_FAILED, DLOCK_EBUSY,
                           "the record has changed: it is that of another run now");

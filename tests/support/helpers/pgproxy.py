@@ -44,8 +44,11 @@ class Pair:
 
     def questions(self):
         try:
+            said = b""
             while data := self.client.recv(65536):
-                if text in data and (fault in ("cut", "gather") or not more or os.path.exists(more)):
+                # libpq sends a long message in pieces: TEXT may begin in one, and end in the next.
+                said = said[1 - len(text):] + data
+                if text in said and (fault in ("cut", "gather") or not more or os.path.exists(more)):
                     self.met = True
                     if fault == "mute" and more:
                         os.unlink(more)

@@ -87,6 +87,7 @@ at_terminal() {
         run -65 run_t 5 "$DLOCK" --once "$L" touch ran
         assert_out "is in the place of the run record, and dlock has not written it"
         [[ $output != *$'\e'* ]]
+        run -65 run_t 5 "$DLOCK" --forget --yes "$L"
         cmp before "$S/record"
         nothing_held
     done

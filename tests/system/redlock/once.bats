@@ -99,6 +99,30 @@ recorded() {
     runs
 }
 
+recorded_by_all() { [ "$(recorded "$1")" -eq 3 ]; }
+
+# Each answer comes 0.4 s late.
+@test "--once: a keeper killed before the start or after the release leaves what the servers have" {
+    local k uri late=()
+    own_nodes 3
+    for k in 1 2 3; do
+        listener proxy "$(rl_port $k)" late 0.4
+        late+=("127.0.0.1:$LISTENS")
+    done
+    uri="redlock://$(IFS=,; echo "${late[*]}")?restart-grace=0#$NAME"
+    start_log a.log "$DLOCK" --ttl 3 --once "$uri" touch early
+    wait_for 8 recorded_by_all running
+    kill -KILL "$STARTED"
+    runs
+    [ ! -e early ] || final "the command ran"
+    run -0 run_t 5 "$DLOCK" --forget --yes "$L"
+    start_log b.log "$DLOCK" --ttl 30 --once "$uri" touch done
+    wait_for 8 recorded_by_all succeeded
+    kill -KILL "$STARTED"
+    skips
+    [ -e done ] && rl_gone "$NAME"
+}
+
 @test "--once: something else in the place of a record stays there" {
     local k
     on "1 2" set "$KEY" theirs
@@ -114,6 +138,7 @@ recorded() {
     run -65 run_t 5 "$DLOCK" --ttl 2 --once "$L" touch ran
     assert_out "in the place of the run record"
     [ ! -e ran ] && rl_gone "$NAME"
+    run -65 run_t 5 "$DLOCK" --forget --yes "$L"
     for k in 1 2 3; do [ "$(rl $k hget "$KEY" a)" = b ]; done
     on "1 2 3" del "$KEY"
     rl 1 set "$KEY" "$(printf 'dlock-run1 succeeded 0 1 \033[31m')" >/dev/null

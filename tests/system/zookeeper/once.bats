@@ -116,6 +116,8 @@ refused() {
     [ ! -e no ] || final "it ran" || return
     [ "$before" = "$(zk_stat "$RECORD" | grep -E 'mzxid|numChildren')" ] || fail "overwritten" || return
     free || fail "not free: $(line "/$NAME/job")" || return
+    run -65 run_t 5 "$DLOCK" --forget --yes "$L"
+    [ "$before" = "$(zk_stat "$RECORD" | grep -E 'mzxid|numChildren')" ] || fail "forgotten" || return
     # It is told, and the rest is shown.
     run -0 run_t 5 "$DLOCK" -v --status "$L"
     [[ $output == *"$1"* && $output != *"last run"* ]] || fail "$output" || return

@@ -369,7 +369,7 @@ static const struct {
     {"dlock|--once|-F|L|c", "-F and --once cannot be used together"},
     {"dlock|--min-hold|5|-F|L|c", "-F and --min-hold cannot be used together"},
     {"dlock|--once|9", "--once needs a command: dlock --once LOCK COMMAND"},
-    {"dlock|--min-hold|5|9", "--min-hold needs a command"},
+    {"dlock|--min-hold|5|9", "--min-hold needs a command: dlock --min-hold DUR LOCK COMMAND"},
     {"dlock|--once|-u|9", "--once needs a command"},
     {"dlock|--once|--status|L", "--once needs a command"},
     {"dlock|--once|--forget|L", "--once needs a command"},
