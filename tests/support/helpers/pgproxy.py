@@ -93,12 +93,12 @@ class Pair:
                     while True:
                         self.client.sendall(b"x" * 65536)
                 kept += data
-                if self.met and fault == "gather" and more.encode() not in kept:
-                    continue
+                if self.met and fault == "gather":
+                    if more.encode() not in kept:
+                        continue
+                    self.met = False  # before the client has the answer, and may say TEXT again
                 self.client.sendall(kept)
                 kept = b""
-                if self.met and fault == "gather":
-                    self.met = False
         except OSError:
             pass
         end(self.client)

@@ -256,6 +256,29 @@ lost_grant() {
     row_is_free
 }
 
+state_is() { [ "$(record state)" = "$1" ]; }
+
+# The proxy keeps the answer back.
+@test "a keeper killed before the start or after the release leaves what the server has" {
+    proxy gather "$BEGIN" never
+    start_log a.log "$DLOCK" --ttl 30 --once "$L" touch early
+    wait_for 5 state_is running
+    kill -KILL "$STARTED"
+    sql -c "update dlock_locks set expires = '-infinity' where name = '$NAME'"
+    L="postgres://$AT/postgres?mode=lease#$NAME"
+    runs 0
+    [ ! -e early ] || final "the command ran"
+    sql -c "delete from dlock_locks_runs where name = '$NAME'"
+    proxy gather "$END" never
+    start_log b.log "$DLOCK" --ttl 30 --once "$L" sh -c 'echo >>ran'
+    wait_for 5 state_is succeeded
+    kill -KILL "$STARTED"
+    L="postgres://$AT/postgres?mode=lease#$NAME"
+    skips
+    row_is_free
+    ran 2
+}
+
 @test "a success that cannot be recorded is said, and the next one runs" {
     proxy cut "$END"
     run -79 run_t 8 "$DLOCK" --ttl 1 --connect-timeout 1 --once "$L" sh -c 'echo >>ran'
