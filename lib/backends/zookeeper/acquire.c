@@ -15,30 +15,7 @@
 
 /* -------------------------------------------------------------------- helpers */
 
-static void again(struct zk_backend *be)
-{
-    be->again_at = zk_now(be) + 20 * DLOCK_MSEC;
-}
-
-/* A request has failed: repeat the step if the connection was at fault. */
-static enum zk_verdict failed(struct zk_backend *be, int rc, const char *what,
-                              struct dlock_error *err)
-{
-    if (zk_transient(rc)) {
-        again(be);
-        return ZK_GOES_ON;
-    }
-    zk_error(be, rc, what, err);
-    return ZK_FAILED;
-}
-
-static enum zk_verdict no_memory(struct dlock_error *err)
-{
-    dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
-    return ZK_FAILED;
-}
-
-static enum zk_verdict released(struct zk_backend *be, enum dlock_how how)
+enum zk_verdict zk_released(struct zk_backend *be, enum dlock_how how)
 {
     be->release.how = how;
     return ZK_RELEASED;
@@ -178,7 +155,7 @@ static enum zk_verdict make_parent(struct zk_backend *be, struct dlock_error *er
     size_t len = be->making.len;
     char *path = strndup(be->making.path, len);
     if (!path)
-        return no_memory(err);
+        return zk_no_memory(err);
     /* The server deletes a container that has been empty for a while. */
     bool container = be->making.path == be->lock.parent && len > be->lock.chroot_len &&
                      !be->acquire.flat_parents;
@@ -223,7 +200,7 @@ static enum zk_verdict on_parent(struct zk_backend *be, const struct zk_msg *m,
     default:
         break;
     }
-    return failed(be, m->rc, "cannot create the parent node", err);
+    return zk_failed(be, m->rc, "cannot create the parent node", err);
 }
 
 /* -------------------------------------------------------------- the next step */
@@ -265,7 +242,7 @@ static enum zk_verdict give_back(struct zk_backend *be, struct dlock_error *err)
 {
     switch (be->node.state) {
     case NODE_NONE:
-        return released(be, be->grant == GRANT_LOST ? DLOCK_REL_NOT_OURS : DLOCK_REL_NOTHING);
+        return zk_released(be, be->grant == GRANT_LOST ? DLOCK_REL_NOT_OURS : DLOCK_REL_NOTHING);
     case NODE_ASKED:
         break; /* its answer first */
     case NODE_UNCLEAR:
@@ -325,7 +302,7 @@ static enum zk_verdict on_created(struct zk_backend *be, struct zk_msg *m, struc
         be->session.beat.next_at = be->node.create_sent + be->session.timeout / 6;
     } else if (m->rc == ZOK || m->rc == ZK_NOMEMORY || zk_transient(m->rc)) {
         be->node.state = NODE_UNCLEAR;
-        again(be);
+        zk_again(be);
     } else {
         be->node.state = NODE_NONE;
     }
@@ -334,7 +311,7 @@ static enum zk_verdict on_created(struct zk_backend *be, struct zk_msg *m, struc
     if (be->op != OP_ACQUIRE || be->node.state != NODE_NONE)
         return ZK_GOES_ON;
     if (m->rc != ZNONODE)
-        return failed(be, m->rc, "cannot join the queue", err);
+        return zk_failed(be, m->rc, "cannot join the queue", err);
     return zk_make(be, be->lock.parent, err);
 }
 
@@ -351,7 +328,7 @@ static enum zk_verdict on_found(struct zk_backend *be, const struct zk_msg *m,
     if (m->serial != be->acquire.list_serial || be->node.state != NODE_UNCLEAR)
         return ZK_GOES_ON;
     if (m->rc != ZOK && m->rc != ZNONODE)
-        return failed(be, m->rc, "cannot read the queue", err);
+        return zk_failed(be, m->rc, "cannot read the queue", err);
     for (int i = 0; i < m->nnames && !found; i++)
         if (has_our_stem(be, m->names[i]))
             found = m->names[i];
@@ -359,7 +336,7 @@ static enum zk_verdict on_found(struct zk_backend *be, const struct zk_msg *m,
         be->node.state = NODE_NONE;
         if (be->op == OP_RELEASE)
             return give_back(be, err);
-        again(be);
+        zk_again(be);
         return ZK_GOES_ON;
     }
     /*
@@ -367,7 +344,7 @@ static enum zk_verdict on_found(struct zk_backend *be, const struct zk_msg *m,
      * another GUID: the stem ends with the session.) T_SELF gets the fence.
      */
     if (!set_child(&be->node.path, be, found))
-        return no_memory(err);
+        return zk_no_memory(err);
     be->node.state = NODE_THERE;
     be->node.fence = 0;
     be->node.told = be->lock.edition;
@@ -395,13 +372,13 @@ static enum zk_verdict on_self(struct zk_backend *be, const struct zk_msg *m,
     }
     if (zk_transient(m->rc))
         be->node.state = NODE_UNCLEAR;
-    return failed(be, m->rc, "cannot read our node", err);
+    return zk_failed(be, m->rc, "cannot read our node", err);
 }
 
 enum zk_verdict zk_not_ours(struct zk_backend *be, struct dlock_error *err)
 {
     dlock_fail(err, DLOCK_ELOST, 0, "%s: its node is gone", zk_where(be));
-    return released(be, DLOCK_REL_NOT_OURS);
+    return zk_released(be, DLOCK_REL_NOT_OURS);
 }
 
 static enum zk_verdict on_beat(struct zk_backend *be, const struct zk_msg *m,
@@ -418,7 +395,7 @@ static enum zk_verdict on_beat(struct zk_backend *be, const struct zk_msg *m,
         list(be);
     /* There is no grant without a write. */
     if (m->rc != ZOK && be->acquire.stage == STAGE_RIPENING && !zk_transient(m->rc))
-        return failed(be, m->rc, "cannot write to our node", err);
+        return zk_failed(be, m->rc, "cannot write to our node", err);
     /* The record has changed meanwhile. */
     if (m->rc == ZOK && be->node.told != be->lock.edition)
         zk_beat(be);
@@ -538,7 +515,7 @@ static enum zk_verdict stand_behind(struct zk_backend *be, const struct zk_child
     be->acquire.rank_by_place = w.rank;
     be->acquire.front_known = false;
     if (!set_child(&be->acquire.front, be, line[front_of(line, at)].name))
-        return no_memory(err);
+        return zk_no_memory(err);
     if (!be->acquire.wait) {
         be->acquire.stage = STAGE_BUSY;
         be->acquire.front_serial = ask_node(be, T_FRONT, be->acquire.front, false);
@@ -548,7 +525,7 @@ static enum zk_verdict stand_behind(struct zk_backend *be, const struct zk_child
     be->acquire.stage = STAGE_QUEUE;
     contact_made(be);
     if (!watch_line(be, line, at, &w))
-        return no_memory(err);
+        return zk_no_memory(err);
     if (!be->acquire.front_watched)
         be->acquire.front_serial = ask_node(be, T_FRONT, be->acquire.front, false);
     return ZK_GOES_ON;
@@ -562,7 +539,7 @@ static enum zk_verdict drop_orphans(struct zk_backend *be, const struct zk_child
         if (!is_orphan(be, line[i].name))
             continue;
         if (!set_child(&path, be, line[i].name))
-            return no_memory(err);
+            return zk_no_memory(err);
         ask_delete(be, T_ORPHAN, path);
         free(path);
     }
@@ -618,7 +595,7 @@ static enum zk_verdict look_at(struct zk_backend *be, const struct zk_child *lin
         return stand_behind(be, line, at, err);
     case UNVERIFIED:
         be->node.state = NODE_UNCLEAR;
-        again(be);
+        zk_again(be);
         return ZK_GOES_ON;
     case LEASE_TOO_OLD:
         return ripen(be);
@@ -639,10 +616,10 @@ static enum zk_verdict on_list(struct zk_backend *be, const struct zk_msg *m,
     if (m->rc == ZNONODE)
         return zk_node_gone(be);
     if (m->rc != ZOK)
-        return failed(be, m->rc, "cannot read the queue", err);
+        return zk_failed(be, m->rc, "cannot read the queue", err);
     struct zk_child *line = zk_line(m->names, m->nnames, &n);
     if (!line)
-        return no_memory(err);
+        return zk_no_memory(err);
     enum zk_verdict v = look_at(be, line, n, err);
     free(line);
     return v;
@@ -697,10 +674,10 @@ static enum zk_verdict on_pred(struct zk_backend *be, const struct zk_msg *m,
         return ZK_GOES_ON;
     }
     if (m->rc != ZOK)
-        return failed(be, m->rc, "cannot watch the node in front of ours", err);
+        return zk_failed(be, m->rc, "cannot watch the node in front of ours", err);
     enum zk_word word = zk_read_word(m->data, m->len);
     if (!hear(be, w, word, &heard))
-        return no_memory(err);
+        return zk_no_memory(err);
     if (heard) {
         look_again(be);
         return ZK_GOES_ON;
@@ -753,7 +730,7 @@ static enum zk_verdict not_deleted(struct zk_backend *be, int rc, struct dlock_e
 {
     if (zk_transient(rc)) {
         be->release.unanswered = true;
-        again(be);
+        zk_again(be);
         return ZK_GOES_ON;
     }
     if (is_leaving(be)) {
@@ -763,7 +740,7 @@ static enum zk_verdict not_deleted(struct zk_backend *be, int rc, struct dlock_e
     if (be->op != OP_RELEASE)
         return ZK_GOES_ON;
     zk_error(be, rc, "cannot delete our node", err);
-    return released(be, DLOCK_REL_UNCLEAR);
+    return zk_released(be, DLOCK_REL_UNCLEAR);
 }
 
 static enum zk_verdict on_deleted(struct zk_backend *be, const struct zk_msg *m,
@@ -780,18 +757,18 @@ static enum zk_verdict on_deleted(struct zk_backend *be, const struct zk_msg *m,
     if (be->op != OP_RELEASE)
         return ZK_GOES_ON;
     if (be->grant != GRANT_HELD)
-        return released(be, DLOCK_REL_NOTHING);
+        return zk_released(be, DLOCK_REL_NOTHING);
     if (m->rc == ZOK)
-        return released(be, DLOCK_REL_CLEAN);
+        return zk_released(be, DLOCK_REL_CLEAN);
     if (!be->release.unanswered)
         return zk_not_ours(be, err);
     /* Most likely the node went with our first delete. But there was a time in which nobody told us that it was there. */
     if (!zk_beat_unanswered(&be->session))
-        return released(be, DLOCK_REL_CLEAN);
+        return zk_released(be, DLOCK_REL_CLEAN);
     dlock_fail(err, DLOCK_EUNAVAIL, 0,
                "%s: no answer to the last heartbeat and the first delete; now the node is gone",
                zk_where(be));
-    return released(be, DLOCK_REL_UNCLEAR);
+    return zk_released(be, DLOCK_REL_UNCLEAR);
 }
 
 /* ------------------------------------------------------------------- messages */

@@ -7,17 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-void zk_forget_ask(struct zk_backend *be)
-{
-    be->status.list_serial = zk_conn_ask(
-        be->session.conn,
-        &(struct zk_request){.call = ZK_CHILDREN, .tag = T_LIST, .path = be->lock.parent});
-    /* Behind it: a run that begins between them has changed the record. */
-    be->run.serial =
-        zk_conn_ask(be->session.conn,
-                    &(struct zk_request){.call = ZK_GET, .tag = T_RECORD, .path = be->run.path});
-}
-
 static enum zk_verdict failed(struct zk_backend *be, int rc, const char *what,
                               struct dlock_error *err)
 {

@@ -26,33 +26,6 @@ int64_t zk_server_ms(const struct zk_backend *be)
     return be->clock.server_ms + (zk_now(be) - be->clock.at) / DLOCK_MSEC;
 }
 
-static enum zk_verdict again(struct zk_backend *be)
-{
-    be->again_at = zk_now(be) + 20 * DLOCK_MSEC;
-    return ZK_GOES_ON;
-}
-
-static enum zk_verdict failed(struct zk_backend *be, int rc, const char *what,
-                              struct dlock_error *err)
-{
-    if (zk_transient(rc))
-        return again(be);
-    zk_error(be, rc, what, err);
-    return ZK_FAILED;
-}
-
-static enum zk_verdict no_memory(struct dlock_error *err)
-{
-    dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
-    return ZK_FAILED;
-}
-
-static enum zk_verdict released(struct zk_backend *be, enum dlock_how how)
-{
-    be->release.how = how;
-    return ZK_RELEASED;
-}
-
 int zk_foreign_run(const struct zk_backend *be, const char *what, struct dlock_error *err)
 {
     char text[RUN_RECORD_MAX];
@@ -60,7 +33,7 @@ int zk_foreign_run(const struct zk_backend *be, const char *what, struct dlock_e
     return run_record_foreign(err, be->spec, text);
 }
 
-static void read_record(struct zk_backend *be)
+void zk_ask_record(struct zk_backend *be)
 {
     be->run.serial =
         zk_conn_ask(be->session.conn,
@@ -103,7 +76,7 @@ static enum zk_verdict make_above(struct zk_backend *be, char *path, struct dloc
     free(be->run.above);
     be->run.above = path;
     if (!path)
-        return no_memory(err);
+        return zk_no_memory(err);
     *strrchr(path, '/') = '\0';
     return zk_make(be, path, err);
 }
@@ -123,7 +96,7 @@ static bool mend(struct zk_backend *be, const struct zk_msg *m, enum zk_verdict 
         *v = make_above(be, strdup(be->run.path), err);
     } else if (m->failed == OP_RECORD &&
                (m->rc == ZNONODE || m->rc == ZNODEEXISTS || m->rc == ZBADVERSION)) {
-        read_record(be);
+        zk_ask_record(be);
     } else {
         return false;
     }
@@ -147,7 +120,7 @@ static enum zk_verdict write_running(struct zk_backend *be, struct dlock_error *
     struct zk_op node = {
         .call = ZK_SET, .path = be->node.path, .data = be->lock.record, .version = -1};
     if (!ask_multi(be, T_RUNNING, node, &be->run.serial))
-        return no_memory(err);
+        return zk_no_memory(err);
     return ZK_GOES_ON;
 }
 
@@ -156,7 +129,7 @@ enum zk_verdict zk_run_turn(struct zk_backend *be)
     if (be->spec->once == 0 || be->run.written)
         return ZK_GRANTED;
     be->acquire.stage = STAGE_RECORD;
-    read_record(be);
+    zk_ask_record(be);
     return ZK_GOES_ON;
 }
 
@@ -187,11 +160,11 @@ static enum zk_verdict on_running(struct zk_backend *be, const struct zk_msg *m,
         return written(be);
     }
     if (zk_transient(m->rc))
-        return again(be);
+        return zk_again(be);
     if (m->failed == OP_NODE)
         return m->rc == ZNONODE ? zk_node_gone(be)
-                                : failed(be, m->rc, "cannot write to our node", err);
-    return mend(be, m, &v, err) ? v : failed(be, m->rc, "cannot write the run record", err);
+                                : zk_failed(be, m->rc, "cannot write to our node", err);
+    return mend(be, m, &v, err) ? v : zk_failed(be, m->rc, "cannot write the run record", err);
 }
 
 /* It is our turn, and this is the record. */
@@ -225,13 +198,13 @@ enum zk_verdict zk_run_end(struct zk_backend *be, struct dlock_error *err)
     be->run.now.end_ms = zk_server_ms(be);
     run_record_end(be->spec, &be->run.now);
     struct zk_op node = {.call = ZK_DELETE, .path = be->node.path, .version = -1};
-    return ask_multi(be, T_END, node, &be->release.serial) ? ZK_GOES_ON : no_memory(err);
+    return ask_multi(be, T_END, node, &be->release.serial) ? ZK_GOES_ON : zk_no_memory(err);
 }
 
 static enum zk_verdict not_recorded(struct zk_backend *be, const char *why, struct dlock_error *err)
 {
     dlock_fail(err, DLOCK_EUNAVAIL, 0, "%s: %s", zk_where(be), why);
-    return released(be, DLOCK_REL_UNCLEAR);
+    return zk_released(be, DLOCK_REL_UNCLEAR);
 }
 
 static enum zk_verdict on_end(struct zk_backend *be, const struct zk_msg *m,
@@ -243,23 +216,23 @@ static enum zk_verdict on_end(struct zk_backend *be, const struct zk_msg *m,
     be->release.serial = 0;
     if (m->rc == ZOK) {
         be->node.state = NODE_NONE;
-        return released(be, DLOCK_REL_CLEAN);
+        return zk_released(be, DLOCK_REL_CLEAN);
     }
     if (zk_transient(m->rc)) {
         be->release.unanswered = true;
-        return again(be);
+        return zk_again(be);
     }
     be->run.node_gone = m->failed == OP_NODE && m->rc == ZNONODE;
     if (be->run.node_gone && !be->release.unanswered)
         return zk_not_ours(be, err);
     if (be->run.node_gone) {
-        read_record(be);
+        zk_ask_record(be);
         return ZK_GOES_ON;
     }
     if (mend(be, m, &v, err))
         return v;
     zk_error(be, m->rc, "cannot record the end of the run", err);
-    return released(be, DLOCK_REL_UNCLEAR);
+    return zk_released(be, DLOCK_REL_UNCLEAR);
 }
 
 /* The end was not written: the record is not as we know it, or our node is gone, perhaps by our first try. */
@@ -271,7 +244,7 @@ static enum zk_verdict judge_end(struct zk_backend *be, struct dlock_error *err)
     if (be->run.node_gone && running)
         return zk_not_ours(be, err);
     if (be->run.node_gone && ours)
-        return released(be, DLOCK_REL_CLEAN);
+        return zk_released(be, DLOCK_REL_CLEAN);
     if (be->run.node_gone)
         return not_recorded(be,
                             "no answer to the release; now our node is gone, and the run "
@@ -299,12 +272,12 @@ static enum zk_verdict on_record(struct zk_backend *be, const struct zk_msg *m,
     if (m->rc == ZOK)
         foreign = zk_read_run(m, zk_server_ms(be), &be->run.found);
     else if (m->rc != ZNONODE && (zk_transient(m->rc) || !ending))
-        return failed(be, m->rc, "cannot read the run record", err);
+        return zk_failed(be, m->rc, "cannot read the run record", err);
     if (ending && foreign)
         return not_recorded(be, "the run record has been changed", err);
     if (ending && m->rc != ZOK && m->rc != ZNONODE) {
         zk_error(be, m->rc, "cannot read the run record", err);
-        return released(be, DLOCK_REL_UNCLEAR);
+        return zk_released(be, DLOCK_REL_UNCLEAR);
     }
     if (foreign) {
         zk_foreign_run(be, foreign, err);

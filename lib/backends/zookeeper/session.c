@@ -96,6 +96,26 @@ int zk_error(const struct zk_backend *be, int rc, const char *what, struct dlock
                       hint, be->spec->uri->name);
 }
 
+enum zk_verdict zk_again(struct zk_backend *be)
+{
+    be->again_at = zk_now(be) + 20 * DLOCK_MSEC;
+    return ZK_GOES_ON;
+}
+
+enum zk_verdict zk_failed(struct zk_backend *be, int rc, const char *what, struct dlock_error *err)
+{
+    if (zk_transient(rc))
+        return zk_again(be);
+    zk_error(be, rc, what, err);
+    return ZK_FAILED;
+}
+
+enum zk_verdict zk_no_memory(struct dlock_error *err)
+{
+    dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+    return ZK_FAILED;
+}
+
 /* -------------------------------------------------------------------- servers */
 
 /* "addr:port" */

@@ -25,9 +25,8 @@ void zk_status_ask(struct zk_backend *be)
     be->status.list_serial = zk_conn_ask(
         be->session.conn,
         &(struct zk_request){.call = ZK_CHILDREN, .tag = T_LIST, .path = be->lock.parent});
-    be->run.serial =
-        zk_conn_ask(be->session.conn,
-                    &(struct zk_request){.call = ZK_GET, .tag = T_RECORD, .path = be->run.path});
+    /* Behind the list, for --forget: a run that begins between them has changed the record. */
+    zk_ask_record(be);
 }
 
 /* A request has failed: ask for all of it again if the connection was at fault. */

@@ -249,10 +249,8 @@ static void step(struct zk_backend *be)
             zk_beat(be);
         break;
     case OP_STATUS:
-        zk_status_ask(be);
-        break;
     case OP_FORGET:
-        zk_forget_ask(be);
+        zk_status_ask(be);
         break;
     case OP_NONE:
         break;

@@ -354,8 +354,14 @@ int64_t zk_lease_from(const struct zk_session *s);
 bool zk_transient(int rc);
 /* Describe rc, of the library or the server, in err; what: the step that failed. Returns the code. */
 int zk_error(const struct zk_backend *be, int rc, const char *what, struct dlock_error *err);
+/* Repeat the step in a moment. */
+enum zk_verdict zk_again(struct zk_backend *be);
+/* A request has failed: repeat the step if the connection was at fault. what: as above. */
+enum zk_verdict zk_failed(struct zk_backend *be, int rc, const char *what, struct dlock_error *err);
+enum zk_verdict zk_no_memory(struct dlock_error *err);
 
 /* acquire.c: our node. Acquire and release are its to drive. */
+enum zk_verdict zk_released(struct zk_backend *be, enum dlock_how how);
 /* What the watches tell is of no use any more. */
 void zk_forget_watches(struct zk_backend *be);
 /* Make the nodes of that path, which stays as it is until then; then the next step is taken. */
@@ -398,6 +404,8 @@ const char *zk_read_run(const struct zk_msg *m, int64_t now_ms, struct zk_run *r
 /* once.c: the run record of our hold */
 /* The Stat of a node that was just written has this time. */
 void zk_note_time(struct zk_backend *be, int64_t server_ms);
+/* Read the record. */
+void zk_ask_record(struct zk_backend *be);
 /* The server's time, in Unix ms, as far as it has told. */
 int64_t zk_server_ms(const struct zk_backend *be);
 /* It is our turn: ZK_GRANTED, or the record comes first. */
@@ -420,14 +428,12 @@ bool zk_sweep_message(struct zk_backend *be, const struct zk_msg *m);
 void zk_sweep_end(struct zk_backend *be);
 
 /* forget.c */
-/* Connected: look at the lock and its record. */
-void zk_forget_ask(struct zk_backend *be);
 /* Take an answer: ZK_GOES_ON, ZK_DONE, ZK_BUSY or ZK_FAILED. */
 enum zk_verdict zk_forget_answer(struct zk_backend *be, const struct zk_msg *m,
                                  struct dlock_error *err);
 
 /* status.c */
-/* Connected: ask for the lock's nodes. */
+/* Connected: ask for the nodes of the lock and its record, for --status and --forget. */
 void zk_status_ask(struct zk_backend *be);
 /* Take an answer: ZK_GOES_ON or ZK_FAILED. */
 enum zk_verdict zk_status_answer(struct zk_backend *be, const struct zk_msg *m,
