@@ -192,25 +192,26 @@ listener() {
     LISTENS=$(cat "$file")
 }
 
-# wait_for SECONDS CMD...: poll every 20 ms, later every 60 ms, until CMD succeeds.
+# wait_for SECONDS CMD...: poll every 20 ms, later every 60 ms, until CMD succeeds. CMD sees the variables of the test,
+# so none of these here may have a name that a test uses.
 wait_for() {
-    local - secs=$1 up end pause=0.02 n=0
+    local - wf_secs=$1 wf_up wf_end wf_pause=0.02 wf_tries=0
     shift
     # Without the DEBUG trap of bats, which costs more than all the rest.
     set +T
     wait_loop "$@"
 }
 wait_loop() {
-    read -r up _ </proc/uptime
-    end=$((10#${up/./} + ${secs%.*} * 100))
+    read -r wf_up _ </proc/uptime
+    wf_end=$((10#${wf_up/./} + ${wf_secs%.*} * 100))
     while ! "$@" >/dev/null 2>&1; do
-        read -r up _ </proc/uptime
-        if [ $((10#${up/./})) -ge $end ]; then
-            echo "wait_for: not within $secs s: $*" >&2
+        read -r wf_up _ </proc/uptime
+        if [ $((10#${wf_up/./})) -ge $wf_end ]; then
+            echo "wait_for: not within $wf_secs s: $*" >&2
             return 1
         fi
-        [ $((n += 1)) -lt 10 ] || pause=0.06
-        nap $pause
+        [ $((wf_tries += 1)) -lt 10 ] || wf_pause=0.06
+        nap $wf_pause
     done
 }
 
