@@ -21,8 +21,13 @@
 #define DLOCK_BUILD_ID DLOCK_VERSION
 #endif
 
-/* How long a process that ends waits for the end of its session, too. */
+/* How long a release waits for the rest of a sweep. */
 #define FAREWELL (200 * DLOCK_MSEC)
+/*
+ * How long a process that ends waits until the end of its session is on its way, at most. The library needs a
+ * millisecond to send it, and a busy machine hundreds: without it, the session stays for its ttl.
+ */
+#define GOODBYE DLOCK_SEC
 
 static struct zk_backend *self(struct dlock_be *be)
 {
@@ -410,7 +415,7 @@ static void be_close(struct dlock_be *b)
         return;
     zk_session_close(be);
     zk_ending_wait(be->session.ending,
-                   dlock_min(FAREWELL, dlock_max(0, be->release.leave_by - zk_now(be))));
+                   dlock_min(GOODBYE, dlock_max(0, be->release.leave_by - zk_now(be))));
     zk_status_drop(be);
     zk_done(be);
     free(be);
