@@ -143,13 +143,13 @@ TEST(a_run_is_told_from_wait_to_end)
 
 TEST(what_is_not_known_is_left_out)
 {
-    struct events *e = NULL;
+    int64_t t = dlock_now();
+    struct events *e = open_events();
 
-    e = open_events();
-    events_waiting(e, NULL, 0, dlock_now());
+    events_waiting(e, NULL, 0, t);
     CHECK_STR(lines(), "\"event\":\"waiting\"" JOB ",\"wait_ms\":0}\n");
-    events_released(e, "nothing", dlock_now()); /* a cancelled wait: nothing was granted */
-    events_end(e, &(struct events_end){EVENTS_TIMEOUT, -1, 75, NULL}, dlock_now());
+    events_released(e, "nothing", t); /* a cancelled wait: nothing was granted */
+    events_end(e, &(struct events_end){EVENTS_TIMEOUT, -1, 75, NULL}, t);
     CHECK_STR(lines(), "\"event\":\"end\"" JOB ",\"outcome\":\"timeout\",\"wait_ms\":0,"
                        "\"renewals\":0,\"exit_code\":75,\"dropped\":0}\n");
     close_events(e);
