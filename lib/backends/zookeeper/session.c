@@ -328,10 +328,8 @@ static bool must_resume(const struct zk_backend *be, int64_t now)
 void zk_session_close(struct zk_backend *be)
 {
     struct zk_session *s = &be->session;
-    if (s->conn) {
-        zk_ending_wait(s->ending, 0);
-        s->ending = zk_conn_close(s->conn);
-    }
+    if (s->conn)
+        zk_conn_close(s->conn, &s->endings);
     s->conn = NULL;
     free(s->servers);
     s->servers = NULL;

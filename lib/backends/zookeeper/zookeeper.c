@@ -414,7 +414,7 @@ static void be_close(struct dlock_be *b)
     if (!be)
         return;
     zk_session_close(be);
-    zk_ending_wait(be->session.ending,
+    zk_ending_wait(&be->session.endings,
                    dlock_min(GOODBYE, dlock_max(0, be->release.leave_by - zk_now(be))));
     zk_status_drop(be);
     zk_done(be);

@@ -120,7 +120,7 @@ struct zk_swept {
 struct zk_session {
     struct zk_conn *conn; /* NULL: there is no session, and the rest means nothing */
     int fd;
-    struct zk_ending *ending; /* of the session before this one */
+    struct zk_ending *endings; /* of the sessions before this one */
     bool connected, authed;
     int64_t opened_at;          /* clock before the session was asked for */
     int64_t id;                 /* 0: not yet */

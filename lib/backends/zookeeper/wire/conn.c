@@ -455,6 +455,7 @@ static void conn_free(struct zk_conn *c)
 
 /* The end of a session. A thread brings it about, the caller waits: the last of the two frees this. */
 struct zk_ending {
+    struct zk_ending *next; /* the caller's */
     struct zk_conn *conn;
     pthread_mutex_t lock;
     pthread_cond_t cond;
@@ -563,13 +564,39 @@ static void *end(void *p)
     return NULL;
 }
 
-struct zk_ending *zk_conn_close(struct zk_conn *c)
+/* Is it over, or will it be before until? If not, it is left to the thread. until NULL: only look. */
+static bool over(struct zk_ending *e, const struct timespec *until)
+{
+    pthread_mutex_lock(&e->lock);
+    while (!e->done && until && pthread_cond_timedwait(&e->cond, &e->lock, until) == 0)
+        ;
+    bool done = e->done;
+    e->left = until != NULL;
+    pthread_mutex_unlock(&e->lock);
+    if (done)
+        ending_free(e);
+    return done;
+}
+
+static void drop_those_over(struct zk_ending **list)
+{
+    while (*list) {
+        struct zk_ending *next = (*list)->next;
+        if (over(*list, NULL))
+            *list = next;
+        else
+            list = &(*list)->next;
+    }
+}
+
+void zk_conn_close(struct zk_conn *c, struct zk_ending **list)
 {
     struct zk_ending *e = c ? c->ending : NULL;
     pthread_t thread;
     sigset_t all, old;
+    drop_those_over(list);
     if (!e)
-        return NULL;
+        return;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
     int rc = pthread_create(&thread, NULL, end, e);
@@ -577,10 +604,11 @@ struct zk_ending *zk_conn_close(struct zk_conn *c)
     if (rc !=
         0) { /* the library's threads, and with them the session, stay until the process ends */
         ending_free(e);
-        return NULL;
+        return;
     }
     pthread_detach(thread);
-    return e;
+    e->next = *list;
+    *list = e;
 }
 
 int zk_conn_resume(struct zk_conn **c, const char *servers, int timeout_ms, struct dlock_error *err)
@@ -595,24 +623,21 @@ int zk_conn_resume(struct zk_conn **c, const char *servers, int timeout_ms, stru
         return fd;
     /* It may have got a connection just now. By that it would end the session, which is another handle's. */
     zk_calls_mute(&old->calls);
-    zk_ending_wait(zk_conn_close(old), 0);
+    struct zk_ending *unsaid = NULL;
+    zk_conn_close(old, &unsaid);
+    zk_ending_wait(&unsaid, 0);
     return fd;
 }
 
-void zk_ending_wait(struct zk_ending *e, int64_t wait)
+void zk_ending_wait(struct zk_ending **list, int64_t wait)
 {
     struct timespec until;
-    if (!e)
-        return;
     clock_gettime(CLOCK_MONOTONIC, &until);
     wait += (int64_t)until.tv_sec * DLOCK_SEC + until.tv_nsec;
     until = (struct timespec){.tv_sec = wait / DLOCK_SEC, .tv_nsec = wait % DLOCK_SEC};
-    pthread_mutex_lock(&e->lock);
-    while (!e->done && pthread_cond_timedwait(&e->cond, &e->lock, &until) == 0)
-        ;
-    bool done = e->done;
-    e->left = true;
-    pthread_mutex_unlock(&e->lock);
-    if (done)
-        ending_free(e);
+    while (*list) {
+        struct zk_ending *next = (*list)->next;
+        over(*list, &until);
+        *list = next;
+    }
 }

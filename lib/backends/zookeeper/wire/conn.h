@@ -59,12 +59,13 @@ int zk_conn_resume(struct zk_conn **c, const char *servers, int timeout_ms,
                    struct dlock_error *err);
 
 /*
- * End the session, if a server can be reached, in a thread of its own: zookeeper_close(3) blocks for up to 4.5 s.
- * NULL: there was no connection, or no thread. zk_ending_wait waits for that end for at most wait ns, and frees.
+ * End the session, if a server can be reached, in a thread of its own: zookeeper_close(3) blocks for up to 4.5 s. The
+ * list gets it, unless there is no thread, and loses those that are over. zk_ending_wait waits for all of them together
+ * for at most wait ns, and empties the list: a process that ends before them may leave a session for its ttl.
  */
 struct zk_ending;
-struct zk_ending *zk_conn_close(struct zk_conn *c);
-void zk_ending_wait(struct zk_ending *e, int64_t wait);
+void zk_conn_close(struct zk_conn *c, struct zk_ending **list);
+void zk_ending_wait(struct zk_ending **list, int64_t wait);
 
 /* Take the oldest message; false: there is none. */
 bool zk_conn_next(struct zk_conn *c, struct zk_msg *m);
