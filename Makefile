@@ -34,21 +34,29 @@ V            ?=
 CFLAGS       ?= $(if $(SAN),-O1 -g1 -funsigned-char,-O2 -g)
 PKG_CONFIG   ?= pkg-config
 INSTALL      ?= install
+# That of the compiler, which may be one for another machine.
+OBJCOPY      ?= $(shell $(CC) -print-prog-name=objcopy)
 CLANG_FORMAT ?= clang-format
 MANDOC       ?= mandoc
 JOBS         ?= $(shell nproc 2>/dev/null || echo 2)
 
 comma := ,
 Q := $(if $(V),,@)
+# $(call quoted,TEXT): one word for the shell.
+quoted = '$(subst ','\'',$(1))'
+# $(call known,FLAG): it, if the compiler knows it.
+known = $(if $(shell $(CC) -Werror $(1) -E -x c /dev/null >/dev/null 2>&1 && echo yes),$(1))
 say = $(if $(V),@:,@echo "  $(1)	$(2)")
 
 # ------------------------------------------------------------------ flags ---
 
 VERSION := $(shell sed -n 's/^\#define DLOCK_VERSION "\(.*\)"/\1/p' lib/dlock.h)
 SOMAJOR := 0
-# The exact build. Only the files that show it depend on it.
+# The exact build. Only the files that show it depend on it. Git does not answer to another user than the tree's owner, as
+# root often is in `make install`: then it is the build that is there, if it is of this version.
 GITDESC := $(shell test -e .git && GIT_OPTIONAL_LOCKS=0 git describe --always --dirty 2>/dev/null)
-BUILD_ID ?= $(VERSION)$(if $(GITDESC),+$(GITDESC))
+BUILT_ID := $(if $(GITDESC),,$(filter $(VERSION) $(VERSION)+%,$(shell test -e .git && sed 's/ .*//' $(BUILD)/build-id 2>/dev/null)))
+BUILD_ID ?= $(or $(BUILT_ID),$(VERSION)$(if $(GITDESC),+$(GITDESC)))
 
 WARN := -Wall -Wextra -Wconversion -Wshadow -Wstrict-prototypes -Wmissing-prototypes \
         -Wformat-security -Wvla -Werror=implicit-function-declaration $(if $(WERROR),-Werror)
@@ -58,9 +66,10 @@ SANFLAGS := -fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=all
 HARDEN   ?=
 else
 SANFLAGS :=
-# _FORTIFY_SOURCE needs optimisation; CET exists on x86 only.
+# _FORTIFY_SOURCE needs optimisation: the last -O counts. CET exists on x86 only.
+OPTIMISED = $(filter-out -O0,$(lastword $(filter -O%,$(USER))))
 HARDEN   ?= -fstack-protector-strong \
-            $(if $(filter -O1 -O2 -O3 -Os,$(CFLAGS)),-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2) \
+            $(if $(findstring _FORTIFY_SOURCE,$(USER)),,$(if $(OPTIMISED),-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2)) \
             $(if $(filter x86_64-% i686-%,$(shell $(CC) -dumpmachine 2>/dev/null)),-fcf-protection)
 endif
 HARDEN_LD ?= -Wl,-z,relro -Wl,-z,now -Wl,-z,noexecstack
@@ -75,7 +84,7 @@ LIBS_SO  := -pthread -ldl
 # own (X_CFLAGS, X_LIBS; X_LIBS_SO for the shared library). WITH_X=module makes dlock-modules/x.so of it.
 PARTS := REDIS TLS POSTGRES ZOOKEEPER
 
-REDIS_SRC     := $(wildcard lib/backends/redis/*.c lib/tls/config.c lib/tls/io.c)
+REDIS_SRC     := $(sort $(wildcard lib/backends/redis/*.c lib/tls/config.c lib/tls/io.c))
 REDIS_HEADERS := hiredis/hiredis.h
 REDIS_KINDS   := builtin no
 REDIS_CFLAGS  := -iquote $(BUILD)/gen
@@ -91,14 +100,14 @@ TLS_HEADERS := openssl/ssl.h
 TLS_CFLAGS  ?= $(shell $(PKG_CONFIG) --cflags libssl 2>/dev/null)
 TLS_LIBS    ?= $(or $(shell $(PKG_CONFIG) --libs libssl 2>/dev/null),-lssl) -lcrypto
 
-POSTGRES_SRC     := $(wildcard lib/backends/postgres/*.c)
+POSTGRES_SRC     := $(sort $(wildcard lib/backends/postgres/*.c))
 POSTGRES_HEADERS := libpq-fe.h sha2.h
 PG_CFLAGS ?= $(or $(shell $(PKG_CONFIG) --cflags libpq 2>/dev/null),$(addprefix -I,$(shell pg_config --includedir 2>/dev/null)))
 PG_LIBS   ?= $(or $(shell $(PKG_CONFIG) --libs libpq 2>/dev/null),$(addprefix -L,$(shell pg_config --libdir 2>/dev/null)) -lpq) -lmd
 POSTGRES_CFLAGS = $(PG_CFLAGS)
 POSTGRES_LIBS   = $(PG_LIBS)
 
-ZOOKEEPER_SRC     := $(wildcard lib/backends/zookeeper/*.c lib/backends/zookeeper/wire/*.c)
+ZOOKEEPER_SRC     := $(sort $(wildcard lib/backends/zookeeper/*.c lib/backends/zookeeper/wire/*.c))
 ZOOKEEPER_HEADERS := zookeeper/zookeeper.h
 # The module links it statically where possible: then it need not be installed, and its system calls go through
 # wire/calls.c, the packet guard, which checks what a server sends before the library reads it. A store that is built in
@@ -149,7 +158,10 @@ ifeq ($(WITH_ZOOKEEPER)$(ZK_STATIC),moduleyes)
 DEFS += -DWITH_ZOOKEEPER_GUARD=1
 endif
 
-CC_ALL = $(CC) $(LANG_C) $(DEFS) $(WARN) $(SANFLAGS) $(HARDEN)
+# The same bytes, wherever the tree is. Compilers name the folder as PWD does, which may lead through links.
+export PWD := $(CURDIR)
+HERE  := $(call known,-ffile-prefix-map=$(call quoted,$(CURDIR))=.)
+CC_ALL = $(CC) $(LANG_C) $(DEFS) $(WARN) $(SANFLAGS) $(HARDEN) $(HERE)
 USER   = $(CPPFLAGS) $(CFLAGS)
 DEP    = -MMD -MP
 # A sanitizer's symbols come from the program.
@@ -161,10 +173,11 @@ LINK   = $(CC) $(SANFLAGS) $(CFLAGS) $(HARDEN_LD) -Wl,--as-needed
 
 # ---------------------------------------------------------------- sources ---
 
-LIB_SRC  := $(filter-out $(LEFT_OUT),$(wildcard lib/*.c lib/tls/*.c lib/backends/*.c lib/backends/*/*.c lib/backends/*/*/*.c))
+# Sorted, for make does not always do it.
+LIB_SRC  := $(sort $(filter-out $(LEFT_OUT),$(wildcard lib/*.c lib/tls/*.c lib/backends/*.c lib/backends/*/*.c lib/backends/*/*/*.c)))
 LUA_SRC  := $(sort $(wildcard lib/backends/redis/scripts/*.lua))
 LUA_PARTS := $(sort $(wildcard lib/backends/redis/scripts/parts/*.lua))
-CLI_SRC  := $(wildcard cli/*.c)
+CLI_SRC  := $(sort $(wildcard cli/*.c))
 
 O := $(BUILD)/obj
 LIB_OBJ  := $(LIB_SRC:%.c=$O/%.o)
@@ -186,7 +199,8 @@ deps: ## install what the build and the tests need (Debian; root or sudo)
 lint: all ## manual page, format, exported symbols, Lua scripts, layers
 	@for f in $(wildcard man/*.[1-8]); do echo "$(MANDOC) $$f"; $(MANDOC) -T lint -W warning $$f || exit 1; done
 	@echo "$(CLANG_FORMAT)"; $(CLANG_FORMAT) --dry-run -Werror $(FORMAT_SRC)
-	@tests/symbols $(BUILD)/libdlock.so
+	@tests/examples man/libdlock.3
+	@tests/symbols $(BUILD)/libdlock.so $(BUILD)/libdlock.a
 	@tests/lua $(LUA_SRC) $(LUA_PARTS)
 	@tests/lint $(CLI_OBJ) $(LIB_OBJ) $(MOD_OBJ)
 	@! grep -nw DLOCK_TEST $(wildcard lib/*.h lib/*/*.h lib/*/*/*.h lib/*/*/*/*.h cli/*.h) || \
@@ -194,38 +208,43 @@ lint: all ## manual page, format, exported symbols, Lua scripts, layers
 	@! grep -rnE '^ *! ' --include='*.bats' --include='*.bash' tests | grep -vE '\|\||&&|\\$$' || \
 	    { echo "bash does not end a test at a '!' that fails: say  ! ... || fail 'why'" >&2; exit 1; }
 
-FORMAT_SRC = $(sort $(wildcard lib/*.[ch] lib/tls/*.[ch] lib/backends/*.[ch] lib/backends/*/*.[ch] lib/backends/*/*/*.[ch] cli/*.[ch]) $(TEST_C))
+FORMAT_SRC = $(sort $(wildcard lib/*.[ch] lib/tls/*.[ch] lib/backends/*.[ch] lib/backends/*/*.[ch] lib/backends/*/*/*.[ch] lib/examples/*.c cli/*.[ch]) $(TEST_C))
 format: ## apply .clang-format
 	$(CLANG_FORMAT) -i $(FORMAT_SRC)
 
+# It may have a space.
+D = $(call quoted,$(DESTDIR))
+
 install: all ## install below $(DESTDIR)$(PREFIX)
-	$(INSTALL) -d $(DESTDIR)$(BINDIR) $(DESTDIR)$(LIBDIR) $(DESTDIR)$(INCLUDEDIR) $(DESTDIR)$(PKGCONFIGDIR)
-	$(INSTALL) -m 755 $(BUILD)/dlock $(DESTDIR)$(BINDIR)/dlock
-	$(INSTALL) -m 644 lib/dlock.h $(DESTDIR)$(INCLUDEDIR)/dlock.h
-	$(INSTALL) -m 644 $(BUILD)/libdlock.a $(DESTDIR)$(LIBDIR)/libdlock.a
-	$(INSTALL) -m 755 $(BUILD)/libdlock.so.$(SOMAJOR) $(DESTDIR)$(LIBDIR)/libdlock.so.$(VERSION)
-	ln -sf libdlock.so.$(VERSION) $(DESTDIR)$(LIBDIR)/libdlock.so.$(SOMAJOR)
-	ln -sf libdlock.so.$(SOMAJOR) $(DESTDIR)$(LIBDIR)/libdlock.so
-	$(if $(MODULES),$(INSTALL) -d -m 755 $(DESTDIR)$(MODDIR))
-	$(if $(MODULES),$(INSTALL) -m 755 $(MODULES) $(DESTDIR)$(MODDIR))
-	$(INSTALL) -m 644 $(BUILD)/libdlock.pc $(DESTDIR)$(PKGCONFIGDIR)/libdlock.pc
-	$(foreach f,$(MAN),$(INSTALL) -D -m 644 $f $(DESTDIR)$(MANDIR)/man$(subst .,,$(suffix $f))/$(notdir $f)$(nl))
-	$(if $(wildcard completions/dlock.bash),$(INSTALL) -D -m 644 completions/dlock.bash $(DESTDIR)$(BASHCOMPDIR)/dlock)
-	$(if $(wildcard completions/_dlock),$(INSTALL) -D -m 644 completions/_dlock $(DESTDIR)$(ZSHCOMPDIR)/_dlock)
-	$(if $(wildcard completions/dlock.fish),$(INSTALL) -D -m 644 completions/dlock.fish $(DESTDIR)$(FISHCOMPDIR)/dlock.fish)
-	$(INSTALL) -D -m 644 tmpfiles/dlock.conf $(DESTDIR)$(TMPFILESDIR)/dlock.conf
+	$(INSTALL) -d $D$(BINDIR) $D$(LIBDIR) $D$(INCLUDEDIR) $D$(PKGCONFIGDIR)
+	$(INSTALL) -m 755 $(BUILD)/dlock $D$(BINDIR)/dlock
+	$(INSTALL) -m 644 lib/dlock.h $D$(INCLUDEDIR)/dlock.h
+	$(INSTALL) -m 644 $(BUILD)/libdlock.a $D$(LIBDIR)/libdlock.a
+	$(INSTALL) -m 755 $(BUILD)/libdlock.so.$(SOMAJOR) $D$(LIBDIR)/libdlock.so.$(VERSION)
+	ln -sf libdlock.so.$(VERSION) $D$(LIBDIR)/libdlock.so.$(SOMAJOR)
+	ln -sf libdlock.so.$(SOMAJOR) $D$(LIBDIR)/libdlock.so
+	$(if $(MODULES),$(INSTALL) -d -m 755 $D$(MODDIR))
+	$(if $(MODULES),$(INSTALL) -m 755 $(MODULES) $D$(MODDIR))
+	$(INSTALL) -m 644 $(BUILD)/libdlock.pc $D$(PKGCONFIGDIR)/libdlock.pc
+	$(foreach f,$(MAN),$(INSTALL) -D -m 644 $f $D$(MANDIR)/man$(subst .,,$(suffix $f))/$(notdir $f)$(nl))
+	$(if $(wildcard completions/dlock.bash),$(INSTALL) -D -m 644 completions/dlock.bash $D$(BASHCOMPDIR)/dlock)
+	$(if $(wildcard completions/_dlock),$(INSTALL) -D -m 644 completions/_dlock $D$(ZSHCOMPDIR)/_dlock)
+	$(if $(wildcard completions/dlock.fish),$(INSTALL) -D -m 644 completions/dlock.fish $D$(FISHCOMPDIR)/dlock.fish)
+	$(INSTALL) -D -m 644 tmpfiles/dlock.conf $D$(TMPFILESDIR)/dlock.conf
 	@# A boot, or a package manager, makes the directory from that file; here it is needed now.
 	@# "Root" in a container may not be able to make it, and may not need it.
-	if [ -z '$(DESTDIR)' ] && [ "$$(id -u)" = 0 ]; then \
+	if [ -z $D ] && [ "$$(id -u)" = 0 ]; then \
 	    $(INSTALL) -d -m 1777 -o root -g root /run/dlock || echo 'warning: /run/dlock is missing; users may need it for @NAME' >&2; fi
 
 uninstall: ## remove what install put there
-	rm -f $(DESTDIR)$(BINDIR)/dlock $(addprefix $(DESTDIR)$(MODDIR)/,tls.so postgres.so zookeeper.so) $(DESTDIR)$(INCLUDEDIR)/dlock.h $(DESTDIR)$(PKGCONFIGDIR)/libdlock.pc \
-	    $(addprefix $(DESTDIR)$(LIBDIR)/,libdlock.a libdlock.so libdlock.so.$(SOMAJOR) libdlock.so.$(VERSION)) \
-	    $(DESTDIR)$(BASHCOMPDIR)/dlock $(DESTDIR)$(ZSHCOMPDIR)/_dlock $(DESTDIR)$(FISHCOMPDIR)/dlock.fish $(DESTDIR)$(TMPFILESDIR)/dlock.conf \
-	    $(foreach f,$(MAN),$(DESTDIR)$(MANDIR)/man$(subst .,,$(suffix $f))/$(notdir $f))
-	@rmdir $(DESTDIR)$(MODDIR) 2>/dev/null || :
-	@[ -n '$(DESTDIR)' ] || rmdir /run/dlock 2>/dev/null || : # not while it has locks
+	rm -f $(addprefix $D,$(INSTALLED))
+	@rmdir $D$(MODDIR) 2>/dev/null || :
+	@[ -n $D ] || rmdir /run/dlock 2>/dev/null || : # not while it has locks
+
+INSTALLED = $(BINDIR)/dlock $(addprefix $(MODDIR)/,tls.so postgres.so zookeeper.so) $(INCLUDEDIR)/dlock.h $(PKGCONFIGDIR)/libdlock.pc \
+    $(addprefix $(LIBDIR)/,libdlock.a libdlock.so libdlock.so.$(SOMAJOR) libdlock.so.$(VERSION)) \
+    $(BASHCOMPDIR)/dlock $(ZSHCOMPDIR)/_dlock $(FISHCOMPDIR)/dlock.fish $(TMPFILESDIR)/dlock.conf \
+    $(foreach f,$(MAN),$(MANDIR)/man$(subst .,,$(suffix $f))/$(notdir $f))
 
 clean: ## remove $(BUILD)
 	rm -rf $(BUILD)
@@ -249,34 +268,34 @@ SUBMAKE = $(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS))
 
 # ------------------------------------------------------------------ rules ---
 
-# $(call stamp,FLAGS,HEADERS,CFLAGS,WITH_X): rewritten only when FLAGS have changed, and when the HEADERS are there.
+# $(call stamp,TEXT,HEADERS,CFLAGS,WITH_X): rewritten only when TEXT has changed, and when the HEADERS are there. Another user
+# than the builder may install what is built, but cannot change it.
 define stamp
 	@mkdir -p $(@D)
-	@printf '%s\n' '$(subst ','\'',$(1))' > $@.$$$$; \
-	if cmp -s $@.$$$$ $@; then rm -f $@.$$$$; else \
+	@printf '%s\n' $(call quoted,$(1)) | cmp -s - $@ || { \
 	    for h in $(2); do \
-	        echo "#include <$$h>" | $(CC) $(3) $(USER) -E -x c - >/dev/null 2>&1 || { rm -f $@.$$$$; \
+	        echo "#include <$$h>" | $(CC) $(3) $(USER) -E -x c - >/dev/null 2>&1 || { \
 	            echo "make: <$$h> not found: run 'make deps', or build with $(4)=no" >&2; exit 1; }; \
-	    done; mv -f $@.$$$$ $@; fi
+	    done; \
+	    [ -w $(@D) ] || { echo "make: $(BUILD) was built with other variables or sources ($(@F)), and you cannot write there:" \
+	        "repeat those of the build, or set BUILD to a folder of your own" >&2; exit 1; }; \
+	    printf '%s\n' $(call quoted,$(1)) > $@.$$$$ && mv -f $@.$$$$ $@; }
 endef
 
 # Every object depends on these flags.
-FLAGS_NOW = $(CC_ALL) | $(USER) | $(LINK) $(LDFLAGS) | $(LIBS) | $(LIBS_SO)
+FLAGS_NOW = $(subst $(HERE),,$(CC_ALL)) | $(USER) | $(LINK) $(LDFLAGS) | $(LIBS) | $(LIBS_SO)
 $(BUILD)/flags: FORCE
 	$(call stamp,$(FLAGS_NOW))
 
 # What is linked: a file that was removed leaves no newer prerequisite behind.
 SOURCES = $(sort $(LIB_SRC) $(foreach x,$(PARTS),$($x_SRC)) $(CLI_SRC) $(FAKE_SRC) $(LUA_SRC) $(LUA_PARTS))
 $(BUILD)/sources: FORCE
-	@mkdir -p $(@D)
-	@echo '$(SOURCES)' | cmp -s - $@ || \
-	    echo '$(SOURCES)' > $@
+	$(call stamp,$(SOURCES))
 
 # Which build it is, and where it will be installed.
 BUILD_NOW = $(BUILD_ID) $(PREFIX) $(LIBDIR) $(INCLUDEDIR) $(MODDIR)
 $(BUILD)/build-id: FORCE
-	@mkdir -p $(@D)
-	@printf '%s\n' '$(BUILD_NOW)' | cmp -s - $@ || printf '%s\n' '$(BUILD_NOW)' > $@
+	$(call stamp,$(BUILD_NOW))
 
 each_obj = $(foreach d,/ /pic/ /test/ /mod/,$(1:%.c=$O$d%.o))
 ID_OBJ := $(call each_obj,lib/module.c cli/main.c lib/tls/openssl.c lib/backends/postgres/postgres.c lib/backends/zookeeper/zookeeper.c)
@@ -331,9 +350,15 @@ $(BUILD)/dlock: $(CLI_OBJ) $(LIB_OBJ) $(BUILD)/sources
 	$(call say,LD,$@)
 	$(Q)$(LINK) -pie -o $@ $(filter %.o,$^) $(LDFLAGS) $(LIBS)
 
-$(BUILD)/libdlock.a: $(LIB_OBJ) $(BUILD)/sources
+# One object, in which only what the map file lists is global: a program may have a function of any other name.
+$(BUILD)/libdlock.a: $(LIB_OBJ) lib/libdlock.map $(BUILD)/sources
 	$(call say,AR,$@)
-	$(Q)rm -f $@ && $(AR) qcs $@ $(filter %.o,$^)
+	$(Q)$(CC) $(CFLAGS) $(NO_LTO) -r -nostdlib -o $O/libdlock.o $(filter %.o,$^)
+	$(Q)sed -n 's/^\t\(dlock_[a-z_]*\);$$/\1/p' lib/libdlock.map > $O/libdlock.keep
+	$(Q)$(OBJCOPY) --keep-global-symbols=$O/libdlock.keep $O/libdlock.o
+	$(Q)rm -f $@ && $(AR) qcsD $@ $O/libdlock.o
+# With -flto gcc would write its own format, which has no symbols.
+NO_LTO = $(if $(filter -flto%,$(CFLAGS)),$(shell $(CC) -flinker-output=nolto-rel -E -x c /dev/null >/dev/null 2>&1 && echo -flinker-output=nolto-rel))
 
 $(BUILD)/libdlock.so.$(SOMAJOR): $(PIC_OBJ) lib/libdlock.map $(BUILD)/sources
 	$(call say,LD,$@)
@@ -346,7 +371,7 @@ $(BUILD)/libdlock.so: $(BUILD)/libdlock.so.$(SOMAJOR)
 # What of the library a module may have a copy of: helpers. Whoever drags in the core does not link.
 $(BUILD)/pic.a: $(PIC_OBJ) $(BUILD)/sources
 	$(call say,AR,$@)
-	$(Q)rm -f $@ && $(AR) qcs $@ $(filter-out $(CORE:%=$O/pic/lib/%.o),$(PIC_OBJ))
+	$(Q)rm -f $@ && $(AR) qcsD $@ $(filter-out $(CORE:%=$O/pic/lib/%.o),$(PIC_OBJ))
 CORE := registry module lock blocking
 
 # Modes that the loader accepts, whatever the umask is.
