@@ -36,6 +36,8 @@ static const char build_id[] = DLOCK_BUILD_ID;
 struct place {
     int fd;    /* the directory, O_PATH, or -1 with errno */
     uid_t own; /* the owner of this program: can change this code already */
+    dev_t dev; /* the module's file, once it was checked */
+    ino_t ino;
     char dir[PATH_MAX], file[PATH_MAX + NAME_MAX + 2];
 };
 
@@ -90,57 +92,161 @@ static int cannot_open(const struct dlock_loadable *m, const char *scheme, const
                       strerror(e));
 }
 
-/* Could only root, the caller and the owner of this program have changed the file fd (or the entries of that directory)? */
-static int check_owned(int fd, const char *path, mode_t type, uid_t own, struct dlock_error *err)
+/* Root, the caller, or a user who can change this code already. */
+static bool is_trusted(uid_t uid, uid_t own)
 {
-    struct stat st;
-    if (fstat(fd, &st) < 0)
+    return uid == 0 || uid == geteuid() || uid == own;
+}
+
+/*
+ * Could only root, the caller and the owner of this program have changed the file fd (or the entries of that
+ * directory)? Fills st.
+ */
+static int check_owned(int fd, const char *path, mode_t type, uid_t own, struct stat *st,
+                       struct dlock_error *err)
+{
+    if (fstat(fd, st) < 0)
         return dlock_fail(err, DLOCK_EOS, errno, "cannot check %s: %s", path, strerror(errno));
-    if ((st.st_mode & S_IFMT) != type)
+    if ((st->st_mode & S_IFMT) != type)
         return dlock_fail(err, DLOCK_EPERM, 0, "%s is not a regular file: no module is loaded",
                           path);
-    if (st.st_uid != 0 && st.st_uid != geteuid() && st.st_uid != own)
+    if (!is_trusted(st->st_uid, own))
         return dlock_fail(
             err, DLOCK_EPERM, 0,
             "%s belongs to user %u: modules are loaded only from files of root or your own", path,
-            (unsigned)st.st_uid);
-    if (st.st_mode & (S_IWGRP | S_IWOTH))
+            (unsigned)st->st_uid);
+    if (st->st_mode & (S_IWGRP | S_IWOTH))
         return dlock_fail(
             err, DLOCK_EPERM, 0,
             "%s can be changed by others (mode %04o): no module is loaded; chmod go-w it", path,
-            (unsigned)st.st_mode & 07777);
+            (unsigned)st->st_mode & 07777);
     return 0;
 }
 
 /* O_PATH does not open the file: opening a FIFO would wait, opening a device may have effects. */
-static int check_place(const struct dlock_loadable *m, const char *scheme, const struct place *p,
+static int check_place(const struct dlock_loadable *m, const char *scheme, struct place *p,
                        struct dlock_error *err)
 {
-    int rc = check_owned(p->fd, p->dir, S_IFDIR, p->own, err);
+    struct stat st;
+    int rc = check_owned(p->fd, p->dir, S_IFDIR, p->own, &st, err);
     if (rc < 0)
         return rc;
     int fd = openat(p->fd, m->file, O_PATH | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0)
         return cannot_open(m, scheme, p, err);
-    rc = check_owned(fd, p->file, S_IFREG, p->own, err);
+    rc = check_owned(fd, p->file, S_IFREG, p->own, &st, err);
     close(fd);
-    return rc;
+    if (rc < 0)
+        return rc;
+    p->dev = st.st_dev;
+    p->ino = st.st_ino;
+    return 0;
 }
 
 /*
- * Load through the descriptor of the checked directory: only trusted users can put another file there. Not through
+ * Can only trusted users put something else in the place of an entry of the directory fd that belongs to one of them?
+ * In a sticky directory (/tmp) others may write, but not rename or remove what is not theirs.
+ */
+static bool keeps_entries(int fd, uid_t own)
+{
+    struct stat st;
+    return fstat(fd, &st) == 0 && is_trusted(st.st_uid, own) &&
+           (!(st.st_mode & (S_IWGRP | S_IWOTH)) || (st.st_mode & S_ISVTX));
+}
+
+/* Open the directory that path names, if it and all on the way to it keep their entries. -1: not so. */
+static int walk(const char *path, uid_t own)
+{
+    const int flags = O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+    int fd = open("/", flags);
+    while (fd >= 0) {
+        char name[NAME_MAX + 1];
+        int next = -1;
+        bool safe = keeps_entries(fd, own);
+        path += strspn(path, "/");
+        size_t len = strcspn(path, "/");
+        if (safe && len == 0)
+            return fd;
+        if (safe && len < sizeof(name)) {
+            memcpy(name, path, len);
+            name[len] = '\0';
+            next = openat(fd, name, flags);
+        }
+        close(fd);
+        fd = next;
+        path += len;
+    }
+    return -1;
+}
+
+/*
+ * The path of the module without links: with it the linker's list, a debugger and a backtrace name the file. False
+ * where other users could put another file there between our check and the linker's open: below a directory that they
+ * can change, or behind a path that does not lead to the checked directory (a chroot, a removed directory). The linker
+ * expands "$ORIGIN" and the like in a path.
+ */
+static bool real_path(const struct dlock_loadable *m, const struct place *p, char path[PATH_MAX])
+{
+    char link[64];
+    struct stat st, checked;
+    snprintf(link, sizeof(link), "/proc/self/fd/%d", p->fd);
+    ssize_t n = readlink(link, path, PATH_MAX);
+    if (n <= 0 || (size_t)n + strlen(m->file) + 2 > PATH_MAX || path[0] != '/')
+        return false;
+    path[n] = '\0';
+    if (strchr(path, '$'))
+        return false;
+    int fd = walk(path, p->own);
+    if (fd < 0)
+        return false;
+    bool same = fstat(fd, &st) == 0 && fstat(p->fd, &checked) == 0 && st.st_dev == checked.st_dev &&
+                st.st_ino == checked.st_ino;
+    close(fd);
+    snprintf(path + n, PATH_MAX - (size_t)n, "/%s", m->file);
+    return same;
+}
+
+/*
+ * Was it the checked file that the linker has opened under this path, as far as one can tell later? A trusted user may
+ * have moved things in the meantime.
+ */
+static bool is_checked(const struct place *p, const char *path)
+{
+    struct stat st;
+    return lstat(path, &st) == 0 && st.st_dev == p->dev && st.st_ino == p->ino;
+}
+
+/*
+ * Through the descriptor of the checked directory: only trusted users can put another file there. Not through
  * a descriptor of the file: the dynamic linker compares names first, and would return a module that was loaded
  * earlier as "/proc/self/fd/7", although 7 is another file now.
  */
+static const char *descriptor_path(const struct dlock_loadable *m, const struct place *p,
+                                   char path[PATH_MAX])
+{
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    (void)m;
+    (void)path;
+    return p->file; /* a report opens the file again to name functions */
+#else
+    snprintf(path, PATH_MAX, "/proc/self/fd/%d/%s", p->fd, m->file);
+    return path;
+#endif
+}
+
+/* The linker finds by itself that a file is loaded already, under whatever name: there is never a second copy. */
 static void *load(const struct dlock_loadable *m, const struct place *p, struct dlock_error *err)
 {
-    char path[NAME_MAX + 64];
+    char path[PATH_MAX];
     const char *name = path;
-    snprintf(path, sizeof(path), "/proc/self/fd/%d/%s", p->fd, m->file);
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    name = p->file; /* a report opens the file again to name functions */
-#endif
-    void *so = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    void *so = NULL;
+    bool real = real_path(m, p, path);
+    if (real)
+        so = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    if (!real || !is_checked(p, path)) {
+        name = descriptor_path(m, p, path);
+        so = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    }
     if (so)
         return so;
     const char *why = dlerror();
@@ -149,9 +255,16 @@ static void *load(const struct dlock_loadable *m, const struct place *p, struct 
         why = "unknown error";
     else if (strncmp(why, name, len) == 0 && strncmp(why + len, ": ", 2) == 0)
         why += len + 2;
-    dlock_fail(err, DLOCK_ENOBACKEND, 0,
-               "%s cannot be loaded: %s; install the package %s and the libraries it needs",
-               p->file, why, m->package);
+    /* What the dynamic linker of glibc says then. The room for static TLS is fixed: there never will be more. */
+    bool memory =
+        (strstr(why, "annot allocate memory") || strstr(why, "cannot create shared object")) &&
+        !strstr(why, "static TLS");
+    if (memory)
+        dlock_fail(err, DLOCK_ENOMEM, 0, "%s cannot be loaded: %s", p->file, why);
+    else
+        dlock_fail(err, DLOCK_ENOBACKEND, 0,
+                   "%s cannot be loaded: %s; install the package %s and the libraries it needs",
+                   p->file, why, m->package);
     return NULL;
 }
 
@@ -189,7 +302,7 @@ const void *dlock_module_load(const struct dlock_loadable *m, const char *scheme
 {
     const void *table = NULL;
     struct place p;
-    /* own_file() and load() need it. */
+    /* own_file(), real_path() and load() need it. */
     if (access("/proc/self/fd", F_OK) < 0) {
         dlock_fail(err, DLOCK_EOS, errno,
                    "%s:// needs the module %s, which cannot be loaded without /proc: mount /proc",

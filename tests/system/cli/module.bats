@@ -248,6 +248,60 @@ check() {
     assert_out "Permission denied"
 }
 
+# --- its name -------------------------------------------------------------------------------------------
+
+# The umask may let the group write; $TMPDIR may lead through links.
+in_safe_folder() { cd -P . && T=$PWD && chmod go-w . ..; }
+# named FILE: a good one is loaded under this name.
+named() {
+    good
+    [[ $output = *" as "$1 ]] || fail "not as $1: $output"
+}
+# A sanitizer's reports need a name of which they can open the file.
+by_descriptor() { if [ -n "${SAN:-}" ]; then named "$MODULE"; else named "/proc/self/fd/*/postgres.so"; fi; }
+
+@test "a module has its real path in debuggers and backtraces" {
+    in_safe_folder
+    place "$HELPERS/mod_good.so"
+    named "$MODULE"
+    # Without links.
+    mv "$DIR/dlock-modules" real
+    ln -s ../real "$DIR/dlock-modules"
+    ln -s "$DIR" link
+    DIR=$T/link named "$T/real/postgres.so"
+    # Others may write in a sticky folder, but not change what is ours there.
+    chmod 1777 "$T"
+    named "$T/real/postgres.so"
+}
+
+@test "a folder that others can change gives a module no path" {
+    in_safe_folder
+    place "$HELPERS/mod_good.so" "$T/a/b"
+    local mode
+    for mode in 757 775 777; do
+        chmod $mode a
+        by_descriptor
+    done
+    chmod 755 a
+    named "$MODULE"
+    # The linker would replace this.
+    if [ -z "${SAN:-}" ]; then
+        place "$HELPERS/mod_good.so" "$T/\$ORIGIN"
+        by_descriptor
+    fi
+    if [ "$(id -u)" = 0 ]; then
+        place "$HELPERS/mod_good.so" "$T/a/b"
+        chown 54321 a
+        by_descriptor
+        # In a sticky folder, too, the owner of an entry can change it.
+        install -d -m 1777 s
+        place "$HELPERS/mod_good.so" "$T/s/b"
+        named "$MODULE"
+        chown 54321 s/b
+        by_descriptor
+    fi
+}
+
 # --- what it is ----------------------------------------------------------------------------------------
 
 interface() { sed -n 's/^#define DLOCK_BACKEND_ABI //p' "$ROOT/lib/backend.h"; }
@@ -295,6 +349,9 @@ interface() { sed -n 's/^#define DLOCK_BACKEND_ABI //p' "$ROOT/lib/backend.h"; }
     place "$HELPERS/mod_undefined.so"
     refused 69 "$MODULE cannot be loaded" "dlock_no_such_function"
     refute_out /proc/self
+    # No lack of memory, which could pass.
+    place "$HELPERS/mod_tls.so"
+    refused 69 "$MODULE cannot be loaded: cannot allocate memory in static TLS block"
     # A system without libpq, to the dynamic linker.
     place "$BUILD/dlock-modules/postgres.so"
     sed -i 's/libpq\.so\.5/libno.so.5/g' "$MODULE"
@@ -370,7 +427,8 @@ interface() { sed -n 's/^#define DLOCK_BACKEND_ABI //p' "$ROOT/lib/backend.h"; }
     grep -q libc "/proc/$guard/maps" # it can be looked into
     ! grep -E 'postgres\.so|libpq|libcrypto|libssl' "/proc/$guard/maps" || fail "the guard has the module"
     # No descriptor of the directory is left.
-    ! readlink "/proc/$keeper"/fd/* | grep dlock-modules || fail "a descriptor is left open"
+    none_left() { ! readlink "/proc/$keeper"/fd/* | grep -q dlock-modules; }
+    wait_for 5 none_left
     kill -TERM "$keeper"
     wait_for 5 pid_gone "$keeper"
 }
