@@ -52,7 +52,7 @@ bool command_inherits(const struct command *c, const dlock *lk)
     struct nested_hold hold;
 
     dlock_describe(lk, &hold);
-    return !options_need_guard(c->o) && hold.mode != DLOCK_SLOTS;
+    return !options_need_guard(c->o) && hold.mode != DLOCK_MODE_SLOTS;
 }
 
 /* If the command ends after one of these was forwarded, its descendants are ended too. */

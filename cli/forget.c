@@ -87,7 +87,7 @@ static int check_none(const struct options *o, const struct sigstate *sig, dlock
     struct found f = {0};
     int code;
 
-    dlock_start_forget(lk, "00000000000000000000000000000000");
+    dlock_start_forget(lk, "00000000000000000000000000000000", NULL);
     code = query_run(o, sig, lk, &f);
     if (code < 0 && message_tells(o, ABOUT_HELD))
         message("%s has no record of a run", lock_text(lk, lock));
@@ -100,9 +100,11 @@ static int forget(const struct options *o, const struct sigstate *sig, dlock *lk
 {
     char lock[LOCK_TEXT_MAX], text[RUN_TEXT_MAX];
     struct found f = {0};
+    struct dlock_error err;
     int code;
 
-    dlock_start_forget(lk, shown->run.token);
+    if (dlock_start_forget(lk, shown->run.token, &err) < 0) /* a record that no dlock has written */
+        return message_error(o, &err);
     code = query_run(o, sig, lk, &f);
     if (f.busy)
         refuse_running(o, lk, &shown->run);
@@ -160,7 +162,7 @@ int forget_mode(const struct options *o, const struct sigstate *sig)
     dlock *lk = query_open(o, &code);
     if (!lk)
         return code;
-    dlock_start_status(lk);
+    dlock_start_status(lk, NULL);
     code = query_run(o, sig, lk, &f);
     if (code < 0)
         code = act(o, sig, &lk, &f);

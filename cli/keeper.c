@@ -112,7 +112,7 @@ static const struct options *options_of(const struct keeper *k)
 /* May a loss end the command? */
 static bool may_end(const struct keeper *k)
 {
-    return options_of(k)->on_lost != DLOCK_LOST_WARN;
+    return options_of(k)->on_lost != ON_LOST_WARN;
 }
 
 /* ------------------------------------------------- one lock or a set --- */
@@ -120,17 +120,17 @@ static bool may_end(const struct keeper *k)
 static void store_acquire(struct keeper *k)
 {
     if (k->set)
-        dlock_set_start_acquire(k->set);
+        dlock_set_start_acquire(k->set, NULL);
     else
-        dlock_start_acquire(k->lk);
+        dlock_start_acquire(k->lk, NULL);
 }
 
 static void store_release(struct keeper *k, int64_t until)
 {
     if (k->set)
-        dlock_set_start_release(k->set, until);
+        dlock_set_start_release(k->set, until, NULL);
     else
-        dlock_start_release(k->lk, until);
+        dlock_start_release(k->lk, until, NULL);
 }
 
 static int store_interest(struct keeper *k, struct pollfd *pfd, int64_t *wake_at)
@@ -139,12 +139,9 @@ static int store_interest(struct keeper *k, struct pollfd *pfd, int64_t *wake_at
                   : dlock_interest(k->lk, pfd, DLOCK_POLL_MAX, wake_at);
 }
 
-/* *which: the lock that the report is about; NULL: all of a set. */
-static int store_process(struct keeper *k, const struct pollfd *pfd, int n, struct dlock_report *r,
-                         const dlock **which)
+static const struct dlock_report *store_process(struct keeper *k, const struct pollfd *pfd, int n)
 {
-    *which = k->lk;
-    return k->set ? dlock_set_process(k->set, pfd, n, r, which) : dlock_process(k->lk, pfd, n, r);
+    return k->set ? dlock_set_process(k->set, pfd, n) : dlock_process(k->lk, pfd, n);
 }
 
 static void store_close(struct keeper *k)
@@ -182,7 +179,7 @@ static int tell_guard(struct keeper *k, enum guard_msg_type type, int arg,
         return 0;
     m.term_at = t ? t->term_at : DLOCK_NEVER;
     m.kill_at = t ? t->kill_at : DLOCK_NEVER;
-    m.hard_at = t ? t->hard_at : DLOCK_NEVER;
+    m.hard_at = t ? dlock_hard_at(t) : DLOCK_NEVER;
     m.raw_minus_boot = t ? t->raw_minus_boot : DLOCK_RAW_NEVER;
     if (type == G_START) {
         pass = descriptor_of(k, k->lk);
@@ -221,7 +218,7 @@ static int tell_others(struct keeper *k)
 /* Have the guard end the whole tree: SIGTERM, then KILL at kill_at, or SIGKILL at once. */
 static void end_tree(struct keeper *k, int sig, int64_t kill_at)
 {
-    struct dlock_times t = {.term_at = DLOCK_NEVER, .kill_at = kill_at, .hard_at = DLOCK_NEVER};
+    struct dlock_times t = {.term_at = DLOCK_NEVER, .kill_at = kill_at, .deadline = DLOCK_NEVER};
 
     k->ending = true;
     tell_guard(k, G_END, sig, &t);
@@ -318,7 +315,7 @@ static void record_result(struct keeper *k)
         return;
     k->success = k->c->exec_error == 0 && WIFEXITED(k->c->status) && !k->lost && !k->overrun &&
                  !k->die_sig && options_success(options_of(k), code);
-    dlock_note_result(k->lk, k->success, code);
+    dlock_note_result(k->lk, k->success, code, NULL);
 }
 
 /* How long the release is tried. A success that must be recorded: as long as nobody else can have the lock. */
@@ -735,7 +732,8 @@ static void try_store(struct keeper *k, const struct dlock_error *why)
 static void on_failed(struct keeper *k, const struct dlock_error *err)
 {
     if (k->c->nested && nested_unreachable(err)) {
-        try_store(k, err);
+        const struct dlock_error why = *err; /* err goes with the handle, which is closed there */
+        try_store(k, &why);
         return;
     }
     if (k->c->nested && err->code == DLOCK_EBUSY) {
@@ -747,19 +745,20 @@ static void on_failed(struct keeper *k, const struct dlock_error *err)
     finish(k);
 }
 
-static void on_released(struct keeper *k, const struct dlock_report *r, const dlock *which)
+static void on_released(struct keeper *k, const struct dlock_report *r)
 {
+    const dlock *which = r->lock; /* NULL: all of a set */
     /* Of a set, each lock has told for itself what is not as it should be; the set comes last. */
     bool success = which && which == k->lk && k->success; /* said also if another one is lost */
 
-    if (which && r->how == DLOCK_REL_NOT_OURS && (!k->lost || success)) {
+    if (which && r->how == DLOCK_RELEASE_NOT_OURS && (!k->lost || success)) {
         report_not_ours(&k->report, &r->error, success);
         k->lost = true;
     }
-    if (success && r->how == DLOCK_REL_UNCLEAR) {
+    if (success && r->how == DLOCK_RELEASE_UNCLEAR) {
         report_unrecorded(&k->report, &r->error);
         k->unrecorded = true;
-    } else if (which && r->how == DLOCK_REL_UNCLEAR && !k->lost && !k->die_sig)
+    } else if (which && r->how == DLOCK_RELEASE_UNCLEAR && !k->lost && !k->die_sig)
         report_release_unclear(&k->report, &r->error);
     if (which && k->set)
         return;
@@ -770,61 +769,62 @@ static void on_released(struct keeper *k, const struct dlock_report *r, const dl
 /* Lost while it stays held for --min-hold: nothing but inner dlocks could be ended, and there is nothing to stay for. */
 static void lost_while_staying(struct keeper *k, const struct dlock_report *r)
 {
-    if (r->type == DLOCK_R_LOST)
+    if (r->type == DLOCK_REPORT_LOST)
         inner_lost(k->inner, r->error.msg);
     on_lost(k, r->error.code == DLOCK_ELOST ? "is lost" : "could not be renewed in time",
             r->error.msg);
     after_exit(k);
 }
 
-static void on_report(struct keeper *k, const struct dlock_report *r, const dlock *which)
+static void on_report(struct keeper *k, const struct dlock_report *r)
 {
-    report_about(&k->report, which ? which : k->lk);
-    if (k->phase == KEEPER_STAYING && (r->type == DLOCK_R_TERM || r->type == DLOCK_R_LOST)) {
+    report_about(&k->report, r->lock ? r->lock : k->lk);
+    if (k->phase == KEEPER_STAYING &&
+        (r->type == DLOCK_REPORT_TERM || r->type == DLOCK_REPORT_LOST)) {
         lost_while_staying(k, r);
         return;
     }
     switch (r->type) {
-    case DLOCK_R_WAITING:
+    case DLOCK_REPORT_WAITING:
         on_waiting(k, r);
         break;
-    case DLOCK_R_ACQUIRED:
+    case DLOCK_REPORT_ACQUIRED:
         on_granted(k, &r->times);
         break;
-    case DLOCK_R_BUSY:
+    case DLOCK_REPORT_BUSY:
         on_busy(k, r);
         break;
-    case DLOCK_R_SKIPPED:
+    case DLOCK_REPORT_SKIPPED:
         report_skipped(&k->report, r->run);
         k->code = options_of(k)->skip_code;
         finish(k);
         break;
-    case DLOCK_R_FAILED:
+    case DLOCK_REPORT_FAILED:
         on_failed(k, &r->error);
         break;
-    case DLOCK_R_EXTENDED:
+    case DLOCK_REPORT_EXTENDED:
         k->times = r->times;
         tell_guard(k, G_EXTEND, 0, &r->times);
         inner_extended(k->inner);
         report_extended(&k->report);
         break;
-    case DLOCK_R_TROUBLE:
+    case DLOCK_REPORT_TROUBLE:
         report_trouble(&k->report, r);
         break;
-    case DLOCK_R_RECOVERED:
+    case DLOCK_REPORT_RECOVERED:
         report_recovered(&k->report, r);
         break;
     /* First the order, then the message about it. */
-    case DLOCK_R_TERM:
+    case DLOCK_REPORT_TERM:
         if (may_end(k))
             end_tree(k, SIGTERM, r->times.kill_at);
         on_lost(k, "could not be renewed in time", r->error.msg);
-        if (options_of(k)->on_lost == DLOCK_LOST_TERM)
+        if (options_of(k)->on_lost == ON_LOST_TERM)
             report_term(&k->report, r->times.kill_at - lease_now(k));
         else if (may_end(k))
             report_kill(&k->report);
         break;
-    case DLOCK_R_LOST:
+    case DLOCK_REPORT_LOST:
         if (may_end(k))
             end_tree(k, SIGKILL, 0);
         inner_lost(k->inner, r->error.msg);
@@ -834,10 +834,10 @@ static void on_report(struct keeper *k, const struct dlock_report *r, const dloc
         if (may_end(k) && !k->loss_to_report)
             report_kill(&k->report);
         break;
-    case DLOCK_R_RELEASED:
-        on_released(k, r, which);
+    case DLOCK_REPORT_RELEASED:
+        on_released(k, r);
         break;
-    case DLOCK_R_NOTICE:
+    case DLOCK_REPORT_NOTICE:
         report_notice(&k->report, &r->error);
         break;
     default:
@@ -848,11 +848,10 @@ static void on_report(struct keeper *k, const struct dlock_report *r, const dloc
 /* Act on all reports; pfd, n: as of dlock_process. */
 static void read_store(struct keeper *k, const struct pollfd *pfd, int n)
 {
-    struct dlock_report r;
-    const dlock *which;
+    const struct dlock_report *r;
 
-    while (k->phase < KEEPER_OVER && store_process(k, pfd, n, &r, &which)) {
-        on_report(k, &r, which);
+    while (k->phase < KEEPER_OVER && (r = store_process(k, pfd, n))) {
+        on_report(k, r);
         pfd = NULL;
         n = 0;
     }

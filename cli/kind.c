@@ -6,22 +6,22 @@
 const char *kind_text(const struct dlock_info *i, char buf[KIND_TEXT_SIZE])
 {
     buf[0] = '\0';
-    if (i->mode == DLOCK_SHARED)
+    if (i->mode == DLOCK_MODE_SHARED)
         snprintf(buf, KIND_TEXT_SIZE, " (shared)");
-    else if (i->mode == DLOCK_SLOTS && i->slots == 0)
+    else if (i->mode == DLOCK_MODE_SLOTS && i->slots == 0)
         snprintf(buf, KIND_TEXT_SIZE, " (slot)");
-    else if (i->mode == DLOCK_SLOTS && i->slot == 0)
+    else if (i->mode == DLOCK_MODE_SLOTS && i->slot == 0)
         snprintf(buf, KIND_TEXT_SIZE, " (%sone of %u slots)", i->waiter ? "for " : "", i->slots);
-    else if (i->mode == DLOCK_SLOTS)
+    else if (i->mode == DLOCK_MODE_SLOTS)
         snprintf(buf, KIND_TEXT_SIZE, " (slot %d of %u)", i->slot - 1, i->slots);
     return buf;
 }
 
 void kind_json(struct json *j, const struct dlock_info *i)
 {
-    if (i->mode == DLOCK_EXCLUSIVE)
+    if (i->mode == DLOCK_MODE_EXCLUSIVE)
         return;
-    json_str(j, "mode", i->mode == DLOCK_SHARED ? "shared" : "slots");
+    json_str(j, "mode", i->mode == DLOCK_MODE_SHARED ? "shared" : "slots");
     if (i->slots > 0)
         json_int(j, "slots", i->slots);
     if (i->slot > 0)

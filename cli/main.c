@@ -3,6 +3,7 @@
 #include "messages.h"
 #include "modes.h"
 #include "spawn.h"
+#include "util.h"
 
 #include <stdio.h>
 #include <string.h>

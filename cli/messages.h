@@ -34,7 +34,7 @@ enum message_subject {
 bool message_tells(const struct options *, enum message_subject);
 /* The subject of a lock that others hold: ABOUT_HELD or ABOUT_TIMEOUT. */
 enum message_subject message_about_busy(const struct options *);
-/* The subject of a DLOCK_R_NOTICE. */
+/* The subject of a DLOCK_REPORT_NOTICE. */
 enum message_subject message_about(const struct dlock_error *notice);
 /* How long it took to get the lock, in the words of flock(1) -v. since: by dlock_now(). */
 void message_took(const char *lock, int64_t since);

@@ -89,15 +89,16 @@ dlock *open_handle(const struct options *o, enum dlock_mode mode, struct dlock_u
                    const struct open_how *how, int *code)
 {
     struct dlock_error err;
-    struct dlock_options lo = DLOCK_OPTIONS_INIT;
+    struct dlock_options lo;
     dlock *lk = NULL;
 
+    dlock_options_init(&lo, sizeof(lo));
     lo.mode = mode;
     lo.slots = o->slots;
     lo.fcntl = o->fcntl;
     lo.ttl_ns = o->ttl_ns;
     /* With --on-lost kill there is no TERM first, and no time is needed between TERM and KILL. */
-    lo.grace_ns = o->on_lost == DLOCK_LOST_KILL ? 0 : o->grace_ns;
+    lo.grace_ns = o->on_lost == ON_LOST_KILL ? 0 : o->grace_ns;
     lo.wait_ns = open_wait(o, how->waited);
     lo.connect_timeout_ns = o->connect_timeout_ns;
     if (how->look)

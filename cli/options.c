@@ -152,7 +152,7 @@ static int set_lock_mode(struct options *o, const struct given *g, struct dlock_
 
 static int set_slots(struct options *o, const struct given *g, struct dlock_error *err)
 {
-    int n = read_number(g->value, DLOCK_MAX_SLOTS);
+    int n = read_number(g->value, DLOCK_SLOTS_MAX);
 
     if (n < 1)
         return bad_value(g, "a number from 1 to 1000", err);
@@ -196,8 +196,8 @@ static int set_on_lost(struct options *o, const struct given *g, struct dlock_er
 {
     static const struct {
         const char *word;
-        enum dlock_on_lost value;
-    } words[] = {{"kill", DLOCK_LOST_KILL}, {"term", DLOCK_LOST_TERM}, {"warn", DLOCK_LOST_WARN}};
+        enum on_lost value;
+    } words[] = {{"kill", ON_LOST_KILL}, {"term", ON_LOST_TERM}, {"warn", ON_LOST_WARN}};
 
     for (size_t i = 0; i < DLOCK_LEN(words); i++) {
         if (strcmp(words[i].word, g->value) == 0) {
@@ -268,15 +268,15 @@ static int refuse_command(struct options *o, const struct given *g, struct dlock
 static const struct option_row table[] = {
     /* clang-format off */
     {"xe", {"exclusive"}, NULL, "one holder at a time (the default)",
-     .group = "The lock", .set = set_lock_mode, .number = DLOCK_EXCLUSIVE},
+     .group = "The lock", .set = set_lock_mode, .number = DLOCK_MODE_EXCLUSIVE},
     {"s", {"shared"}, NULL, "share it with other shared holders",
-     .set = set_lock_mode, .number = DLOCK_SHARED},
+     .set = set_lock_mode, .number = DLOCK_MODE_SHARED},
     {"", {"slots"}, "N", "share it with N - 1 others that say the same",
      .set = set_slots},
     {"", {"also"}, "LOCK", "hold this lock, too: all of them or none",
-     .set = set_also, .number = DLOCK_EXCLUSIVE, .is_lock = true},
+     .set = set_also, .number = DLOCK_MODE_EXCLUSIVE, .is_lock = true},
     {"", {"also-shared"}, "LOCK", "the same for a shared one",
-     .set = set_also, .number = DLOCK_SHARED, .is_lock = true},
+     .set = set_also, .number = DLOCK_MODE_SHARED, .is_lock = true},
     {"n", {"nonblock", "nb", "nonblocking"}, NULL, "do not wait: exit 75 when the lock is held",
      .set = set_flag, FIELD(nonblock)},
     {"w", {"timeout", "wait"}, "DUR", "wait at most this long, then exit 75\n(default: $DLOCK_TIMEOUT, or no limit)",
@@ -708,11 +708,11 @@ static int check_slots(struct options *o, const bool given[DLOCK_LEN(table)],
         return 0;
     if (is_given(given, "exclusive") || is_given(given, "shared"))
         return dlock_fail(err, DLOCK_EUSAGE, 0, "%s and --slots cannot be used together",
-                          o->lock_mode == DLOCK_SHARED ? "-s" : "-x");
+                          o->lock_mode == DLOCK_MODE_SHARED ? "-s" : "-x");
     if (o->mode == MODE_FD || o->no_fork)
         return dlock_fail(err, DLOCK_EUSAGE, 0, "--slots needs a process that keeps the slot: %s",
                           o->no_fork ? "not -F" : "dlock --slots N FILE COMMAND");
-    o->lock_mode = DLOCK_SLOTS;
+    o->lock_mode = DLOCK_MODE_SLOTS;
     o->close_fd = true; /* a process that the command leaves behind must not keep a slot */
     return 0;
 }
@@ -760,7 +760,7 @@ static int check_record(const struct options *o, const bool given[DLOCK_LEN(tabl
     if (o->mode != MODE_RUN)
         return dlock_fail(err, DLOCK_EUSAGE, 0, "%s needs a command: dlock %s LOCK COMMAND", what,
                           o->once_ns ? "--once" : "--min-hold DUR");
-    if (o->once_ns && o->lock_mode == DLOCK_SHARED)
+    if (o->once_ns && o->lock_mode == DLOCK_MODE_SHARED)
         with = "-s";
     return with ? dlock_fail(err, DLOCK_EUSAGE, 0, "%s and %s cannot be used together", with, what)
                 : 0;
@@ -778,14 +778,14 @@ int options_parse(struct options *o, int argc, char **argv, struct dlock_error *
 
     *o = (struct options){
         .mode = MODE_RUN,
-        .lock_mode = DLOCK_EXCLUSIVE,
+        .lock_mode = DLOCK_MODE_EXCLUSIVE,
         .conflict_code = 75,
         .lost_code = 79,
         .wait_ns = DLOCK_NEVER,
         .ttl_ns = 30 * DLOCK_SEC,
         .connect_timeout_ns = 5 * DLOCK_SEC,
         .grace_ns = -1,
-        .on_lost = DLOCK_LOST_TERM,
+        .on_lost = ON_LOST_TERM,
         .success_codes = {1},
         .fd = -1,
         .title = argc > 0 ? argv[0] : NULL,

@@ -26,6 +26,8 @@ struct also_lock {
     enum dlock_mode mode;
 };
 
+enum on_lost { ON_LOST_TERM, ON_LOST_KILL, ON_LOST_WARN };
+
 struct options {
     enum cli_mode mode;
     enum dlock_mode lock_mode;
@@ -48,7 +50,7 @@ struct options {
     int64_t ttl_ns, connect_timeout_ns;
     int64_t grace_ns;   /* -1: not given */
     int64_t max_run_ns; /* --max-run; 0: not given */
-    enum dlock_on_lost on_lost;
+    enum on_lost on_lost;
     const char *note;   /* NULL: none */
     const char *events; /* --events: a descriptor's number or a path; NULL: none */
     char *lock; /* malloc'ed copy of LOCK as given, "@name" included; MODE_HELD: of NAME, or NULL */

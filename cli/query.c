@@ -69,29 +69,29 @@ bool query_signals(const struct sigstate *sig, dlock *lk)
 
 int query_run(const struct options *o, const struct sigstate *sig, dlock *lk, struct found *f)
 {
-    struct dlock_report r;
+    const struct dlock_report *r;
     struct pollfd pfd[DLOCK_POLL_MAX + 1];
     int n = 0;
     for (;;) {
-        while (dlock_process(lk, pfd, n, &r)) {
+        while ((r = dlock_process(lk, pfd, n))) {
             n = 0;
-            if (r.type == DLOCK_R_FAILED)
-                return message_error(o, &r.error);
-            if (r.type == DLOCK_R_DONE) {
-                snprintf(f->why_free, sizeof(f->why_free), "%.63s", r.error.msg);
+            if (r->type == DLOCK_REPORT_FAILED)
+                return message_error(o, &r->error);
+            if (r->type == DLOCK_REPORT_DONE) {
+                snprintf(f->why_free, sizeof(f->why_free), "%.63s", r->error.msg);
                 return -1;
             }
-            if (r.type == DLOCK_R_BUSY) {
+            if (r->type == DLOCK_REPORT_BUSY) {
                 f->busy = true;
                 return o->conflict_code;
             }
-            if (r.type == DLOCK_R_RUN) {
-                f->run = *r.run;
+            if (r->type == DLOCK_REPORT_RUN) {
+                f->run = *r->run;
                 f->has_run = true;
             }
-            if (r.type == DLOCK_R_NOTICE && message_tells(o, message_about(&r.error)))
-                message("%s", r.error.msg);
-            if (r.type == DLOCK_R_INFO && keep(f, r.info) < 0) {
+            if (r->type == DLOCK_REPORT_NOTICE && message_tells(o, message_about(&r->error)))
+                message("%s", r->error.msg);
+            if (r->type == DLOCK_REPORT_INFO && keep(f, r->info) < 0) {
                 message("out of memory");
                 return dlock_error_exit(DLOCK_ENOMEM);
             }

@@ -338,7 +338,7 @@ static const char *tenths(int64_t ns, char *buf, size_t size)
 void report_trouble(struct report *r, const struct dlock_report *t)
 {
     const struct dlock_times *times = &t->times;
-    bool warn = r->o->on_lost == DLOCK_LOST_WARN;
+    bool warn = r->o->on_lost == ON_LOST_WARN;
     const char *colon = t->error.msg[0] ? ": " : "";
     char lock[LOCK_TEXT_MAX], since[32], left[32];
     int64_t at = warn ? times->deadline : times->term_at;
@@ -411,7 +411,7 @@ void report_lost(struct report *r, const char *what, const char *why, bool ended
         return;
     if (ended)
         then_ = "; the command has ended";
-    else if (r->o->on_lost == DLOCK_LOST_WARN)
+    else if (r->o->on_lost == ON_LOST_WARN)
         then_ = "; the command continues (--on-lost warn)";
     events_lost(r->events, why[0] ? why : what);
     message("%s %s%s%s%s", subject(r, "the lock ", lock), what, why[0] ? ": " : "", why, then_);
@@ -440,13 +440,13 @@ void report_release_unclear(const struct report *r, const struct dlock_error *er
                 r->o->min_hold_ns ? " or --min-hold" : "");
 }
 
-void report_released(struct report *r, enum dlock_how how)
+void report_released(struct report *r, enum dlock_release_how how)
 {
     static const char *const words[] = {
-        [DLOCK_REL_CLEAN] = "confirmed",
-        [DLOCK_REL_NOT_OURS] = "not-ours",
-        [DLOCK_REL_UNCLEAR] = "unconfirmed",
-        [DLOCK_REL_NOTHING] = "nothing",
+        [DLOCK_RELEASE_CLEAN] = "confirmed",
+        [DLOCK_RELEASE_NOT_OURS] = "not-ours",
+        [DLOCK_RELEASE_UNCLEAR] = "unconfirmed",
+        [DLOCK_RELEASE_NOTHING] = "nothing",
     };
 
     events_released(r->events, words[how], dlock_now());

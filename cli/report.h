@@ -40,13 +40,13 @@ struct report {
 void report_begin(struct report *, const struct options *, const dlock *lk, struct events *);
 /* What follows is about this lock, one of a set. */
 void report_about(struct report *, const dlock *);
-/* DLOCK_R_WAITING. */
+/* DLOCK_REPORT_WAITING. */
 void report_waiting(struct report *, const struct dlock_report *);
-/* DLOCK_R_ACQUIRED. */
+/* DLOCK_REPORT_ACQUIRED. */
 void report_granted(struct report *);
 /* Inner dlocks cannot be told from others: why, an errno. */
 void report_no_inner(const struct report *, int sys);
-/* DLOCK_R_BUSY: the wait has ended without the lock. */
+/* DLOCK_REPORT_BUSY: the wait has ended without the lock. */
 void report_busy(struct report *, const struct dlock_info *, bool kept);
 /*
  * The holder is a dlock that this one runs under, in vain. info: what the store says of it; or err: what it says itself.
@@ -55,16 +55,16 @@ void report_busy(struct report *, const struct dlock_info *, bool kept);
 void report_own(struct report *, const struct dlock_info *, const struct dlock_error *err);
 /* The attempt goes on with another handle. */
 void report_again(struct report *, const dlock *lk, const struct dlock_error *why);
-/* DLOCK_R_FAILED. Returns the exit code for it. */
+/* DLOCK_REPORT_FAILED. Returns the exit code for it. */
 int report_failed(struct report *, const struct dlock_error *);
 /* The wait ends for another reason: a signal, an error. */
 void report_cancelled(struct report *);
 /* We were stopped and have been continued, perhaps in the background. Before a stop: message_erase(). */
 void report_continue(struct report *);
 void report_notice(const struct report *, const struct dlock_error *);
-/* DLOCK_R_EXTENDED. */
+/* DLOCK_REPORT_EXTENDED. */
 void report_extended(struct report *);
-/* DLOCK_R_TROUBLE, DLOCK_R_RECOVERED: of the wait, or of the hold. */
+/* DLOCK_REPORT_TROUBLE, DLOCK_REPORT_RECOVERED: of the wait, or of the hold. */
 void report_trouble(struct report *, const struct dlock_report *);
 void report_recovered(struct report *, const struct dlock_report *);
 /* --max-run has passed. left: the command has ended, and dlocks that it left behind run under the lock. */
@@ -79,15 +79,15 @@ void report_not_ours(const struct report *, const struct dlock_error *, bool suc
 /* The store has not confirmed the release: it was silent, or says why. */
 void report_release_unclear(const struct report *, const struct dlock_error *);
 
-/* DLOCK_R_SKIPPED: the wait has ended without the lock. */
+/* DLOCK_REPORT_SKIPPED: the wait has ended without the lock. */
 void report_skipped(struct report *, const struct dlock_run *);
 /* --min-hold: the command has ended, and the lock stays held for so long. */
 void report_stays(const struct report *, int64_t left);
 /* --once: the command has succeeded, and the store has not confirmed the record of it. */
 void report_unrecorded(const struct report *, const struct dlock_error *);
 
-/* DLOCK_R_RELEASED. */
-void report_released(struct report *, enum dlock_how);
+/* DLOCK_REPORT_RELEASED. */
+void report_released(struct report *, enum dlock_release_how);
 /* The run is over; lk may be closed. end: what is known of it but the reason. Waits for a slow reader of the events. */
 void report_end(struct report *, struct events_end end);
 

@@ -10,6 +10,7 @@
 #include "messages.h"
 #include "modes.h"
 #include "open.h"
+#include "util.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -20,7 +20,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -74,13 +73,12 @@ static int open_path(const char *path, struct dlock_error *err)
 /* A pty's master would be a new one. */
 int sink_reopen(int fd)
 {
-    char path[40];
-    unsigned pty;
+    char path[40], slave[40];
     struct stat st;
 
     if (fstat(fd, &st) != 0)
         return -1;
-    if (!S_ISFIFO(st.st_mode) && (!isatty(fd) || ioctl(fd, TIOCGPTN, &pty) == 0))
+    if (!S_ISFIFO(st.st_mode) && (!isatty(fd) || ptsname_r(fd, slave, sizeof(slave)) == 0))
         return -1;
     snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
     return open(path, O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);

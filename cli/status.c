@@ -120,7 +120,7 @@ static int slots_held(const struct found *f, unsigned *all)
     int n = 0;
     *all = 0;
     for (size_t i = 0; i < f->n; i++) {
-        if (f->all[i].waiter || f->all[i].mode != DLOCK_SLOTS)
+        if (f->all[i].waiter || f->all[i].mode != DLOCK_MODE_SLOTS)
             continue;
         n++;
         *all = f->all[i].slots;
@@ -200,7 +200,7 @@ int status_mode(const struct options *o, const struct sigstate *sig)
     dlock *lk = query_open(o, &code);
     if (!lk)
         return code;
-    dlock_start_status(lk);
+    dlock_start_status(lk, NULL);
     code = query_run(o, sig, lk, &f);
     if (code < 0) {
         print(o, lk, &f);

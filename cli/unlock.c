@@ -125,7 +125,7 @@ static void read_signals(struct fdlock *l)
 
 static void report_wait(struct fdlock *l)
 {
-    struct dlock_report r = {.type = DLOCK_R_WAITING};
+    struct dlock_report r = {.type = DLOCK_REPORT_WAITING};
     struct dlock_info info;
     int64_t now = dlock_now();
 
@@ -165,7 +165,9 @@ static int wait_for_lock(struct fdlock *l, int op)
 static int lock_fd(struct fdlock *l)
 {
     const struct options *o = l->o;
-    int op = o->mode == MODE_UNLOCK ? LOCK_UN : o->lock_mode == DLOCK_SHARED ? LOCK_SH : LOCK_EX;
+    int op = o->mode == MODE_UNLOCK              ? LOCK_UN
+             : o->lock_mode == DLOCK_MODE_SHARED ? LOCK_SH
+                                                 : LOCK_EX;
     int64_t now = l->report.wait.since;
     int sys = flock_try(o->fd, op, o->fcntl);
 

@@ -21,7 +21,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
-#define DLOCK_BACKEND_ABI 7
+#define DLOCK_BACKEND_ABI 8
 
 enum dlock_cap {
     CAP_SHARED = 1,
@@ -83,7 +83,7 @@ struct dlock_spec {
     int npeers;
     enum dlock_mode mode;
     bool fcntl;     /* CAP_FD: fcntl(2) instead of flock(2) */
-    unsigned slots; /* DLOCK_SLOTS: their number, checked; else 0 */
+    unsigned slots; /* DLOCK_MODE_SLOTS: their number, checked; else 0 */
     int64_t ttl;
     int64_t least_ttl;       /* the store may negotiate down to this: the grace needs the rest */
     int64_t connect_timeout; /* for the whole first contact */
@@ -114,7 +114,7 @@ enum dlock_ev {
     EV_DONE,     /* ends ask; error.msg: why it is free ("no such file"), or "" */
     EV_AWAY, /* at any time, now and then: no connection; error: why; the core looks the names up again */
     EV_BACK,   /* while acquire waits: an answer has come, the first one since EV_AWAY */
-    EV_NOTICE, /* at any time: as DLOCK_R_NOTICE */
+    EV_NOTICE, /* at any time: as DLOCK_REPORT_NOTICE */
     EV_FAILED /* ends acquire or ask, never renew or release. The store may still hold an unclear grant: the core calls release */
 };
 
@@ -138,9 +138,9 @@ struct dlock_event {
     uint64_t fence;
     enum dlock_mode mode; /* EV_GRANTED of CAP_NESTED: the kind of the hold, and its slots */
     unsigned slots;
-    int slot; /* EV_GRANTED with DLOCK_SLOTS: which one, counted from 1; 0: the store does not number them */
+    int slot; /* EV_GRANTED with DLOCK_MODE_SLOTS: which one, counted from 1; 0: the store does not number them */
     char token[DLOCK_TOKEN_LEN + 1];
-    enum dlock_how how;
+    enum dlock_release_how how;
     int place;                     /* in the queue: 1 is next, 0 unknown */
     const struct dlock_info *info; /* the backend's, valid until the next call */
     const struct dlock_run *run;   /* the same */
@@ -228,6 +228,12 @@ struct dlock_backend {
 
     /* Also for NULL and after a failed open. Sends nothing, blocks briefly at most. */
     void (*close)(struct dlock_be *);
+
+    /*
+     * Instead of close, in a child of the process that opened it: close the descriptors, say nothing to the store, free what
+     * can be freed. The threads of a library are not there, and its locks may be held for ever. Never for NULL.
+     */
+    void (*close_in_child)(struct dlock_be *);
 };
 
 /*

@@ -50,13 +50,12 @@ void lease_timeline(struct dlock_times *t, const struct lease_config *cfg, int64
                     int64_t sent, int64_t raw_minus_boot)
 {
     if (ttl == DLOCK_NEVER) {
-        *t = (struct dlock_times){DLOCK_NEVER, DLOCK_NEVER, DLOCK_NEVER,
-                                  DLOCK_NEVER, DLOCK_NEVER, DLOCK_RAW_NEVER};
+        *t = (struct dlock_times){DLOCK_NEVER, DLOCK_NEVER, DLOCK_NEVER, DLOCK_NEVER,
+                                  DLOCK_RAW_NEVER};
         return;
     }
     int64_t margin = dlock_max(MARGIN_MIN, ttl / 20);
     t->deadline = sent + ttl - (ttl / 100 + DRIFT_FIXED);
-    t->hard_at = t->deadline - margin / 2;
     t->kill_at = t->deadline - margin;
     t->term_at = t->kill_at - cfg->grace;
     t->raw_minus_boot = raw_minus_boot;

@@ -7,7 +7,7 @@
  * With sent = the clock before the request that counts was sent (protocols: Redlock paper's drift):
  *   deadline = sent + ttl - (1 % of ttl + 2 ms)     no other holder before this
  *   margin   = max(50 ms, ttl/20)
- *   hard_at  = deadline - margin/2                  kernel timer
+ *   hard_at  = deadline - margin/2                  kernel timer (dlock_hard_at())
  *   kill_at  = deadline - margin
  *   term_at  = kill_at - grace
  *   usable   = term_at - sent; renew at sent + usable/3 (with lag: ttl/6)

@@ -13,9 +13,11 @@
 #include "nested.h"
 #include "util.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* A backend bounds the first contact more exactly: our bound comes after its own. */
 #define CONTACT_SLACK (30 * DLOCK_MSEC)
@@ -23,6 +25,7 @@
 #define RESOLVE_AGAIN (10 * DLOCK_SEC)
 #define RETRY_BASE (100 * DLOCK_MSEC) /* pauses between tries of the first contact */
 #define RETRY_MAX DLOCK_SEC
+#define LONGEST (3650 * 24 * 3600 * DLOCK_SEC)
 
 /* --- clocks ----------------------------------------------------------------------------------- */
 
@@ -79,13 +82,13 @@ static int check_once(const struct dlock_options *o, const struct dlock_backend 
     if (o->once_ns < 0)
         return dlock_fail(err, DLOCK_EUSAGE, 0,
                           "the time of a run record must be greater than zero");
-    if (o->mode != DLOCK_EXCLUSIVE)
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "run records (--once) are for exclusive locks");
+    if (o->mode != DLOCK_MODE_EXCLUSIVE)
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "run records (once) are for exclusive locks");
     /* Refused there, once it is certain that the outer one holds the lock. */
     if (be->caps & CAP_NESTED)
         return 0;
     if (!(be->caps & CAP_ONCE))
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "run records (--once) are not available for %s%s%s",
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "run records (once) are not available for %s%s%s",
                           be->name, be->no_once ? ": " : "", be->no_once ? be->no_once : "");
     return 0;
 }
@@ -93,14 +96,17 @@ static int check_once(const struct dlock_options *o, const struct dlock_backend 
 static int check_options(const struct dlock_options *o, const struct dlock_backend *be,
                          struct dlock_error *err)
 {
-    if (o->mode == DLOCK_SHARED && !(be->caps & CAP_SHARED))
+    if ((unsigned)o->mode > DLOCK_MODE_SLOTS || (unsigned)o->holder > DLOCK_HOLDER_NEVER)
+        return dlock_fail(err, DLOCK_EUSAGE, 0,
+                          "mode or holder of struct dlock_options has no such value");
+    if (o->mode == DLOCK_MODE_SHARED && !(be->caps & CAP_SHARED))
         return dlock_fail(err, DLOCK_EUSAGE, 0, "shared locks are not available for %s", be->name);
-    if (o->mode == DLOCK_SLOTS && !(be->caps & CAP_SLOTS))
+    if (o->mode == DLOCK_MODE_SLOTS && !(be->caps & CAP_SLOTS))
         return dlock_fail(err, DLOCK_EUSAGE, 0, "slots are not available for %s%s%s", be->name,
                           be->no_slots ? ": " : "", be->no_slots ? be->no_slots : "");
-    if (o->mode == DLOCK_SLOTS && (o->slots < 1 || o->slots > DLOCK_MAX_SLOTS))
+    if (o->mode == DLOCK_MODE_SLOTS && (o->slots < 1 || o->slots > DLOCK_SLOTS_MAX))
         return dlock_fail(err, DLOCK_EUSAGE, 0, "the number of slots must be from 1 to %d",
-                          DLOCK_MAX_SLOTS);
+                          DLOCK_SLOTS_MAX);
     if (o->once_ns != 0) {
         int rc = check_once(o, be, err);
         if (rc < 0)
@@ -142,7 +148,7 @@ static void set_spec(dlock *d, const struct dlock_options *o)
         .uri = d->uri,
         .mode = o->mode,
         .fcntl = o->fcntl,
-        .slots = o->mode == DLOCK_SLOTS ? o->slots : 0,
+        .slots = o->mode == DLOCK_MODE_SLOTS ? o->slots : 0,
         .ttl = o->ttl_ns,
         .least_ttl = lease_least_ttl(&d->lease_cfg),
         .connect_timeout = o->connect_timeout_ns,
@@ -165,10 +171,25 @@ static const struct dlock_backend *find_table(const dlock *d, struct dlock_error
     return dlock_registry_hold(d->uri->scheme) & CAP_FD ? &dlock_nested_local : &dlock_nested_lease;
 }
 
-static int open_backend(dlock *d, const struct dlock_options *o, const struct nested_outer *outer,
-                        struct dlock_error *err)
+/* A time of more than ten years is without end for us, and must not overflow where a store counts in other units. */
+static int64_t bounded(int64_t ns)
 {
+    return dlock_min(ns, LONGEST);
+}
+
+static int open_backend(dlock *d, const struct dlock_options *from,
+                        const struct nested_outer *outer, struct dlock_error *err)
+{
+    struct dlock_options *o = &d->opt;
     struct dlock_error why;
+    int rc = dlock_options_read(o, from, err);
+    if (rc < 0)
+        return rc;
+    o->ttl_ns = bounded(o->ttl_ns);
+    o->grace_ns = bounded(o->grace_ns);
+    o->connect_timeout_ns = bounded(o->connect_timeout_ns);
+    o->once_ns = bounded(o->once_ns);
+    o->min_hold_ns = bounded(o->min_hold_ns);
     d->spec.outer = outer;
     d->table = find_table(d, &why);
     if (!d->table) {
@@ -176,9 +197,7 @@ static int open_backend(dlock *d, const struct dlock_options *o, const struct ne
             *err = why;
         return why.code;
     }
-    d->opt = *o;
-    d->opt.command = d->opt.note = NULL; /* copied into d->identity */
-    int rc = check_options(o, d->table, err);
+    rc = check_options(o, d->table, err);
     if (rc < 0)
         return rc;
     set_lease(d, o);
@@ -186,6 +205,7 @@ static int open_backend(dlock *d, const struct dlock_options *o, const struct ne
     if (rc < 0)
         return rc;
     set_spec(d, o);
+    o->command = o->note = NULL; /* copied into d->identity */
     d->spec.outer = outer;
     rc = d->table->open(&d->be, &d->spec, err);
     if (rc < 0)
@@ -204,6 +224,8 @@ int dlock_open_nested(dlock **out, struct dlock_uri **uri, const struct nested_o
     int rc = DLOCK_ENOMEM;
     if (d) {
         d->uri = *uri;
+        d->owner = getpid();
+        d->failures = (struct dlock_backoff){.base = RETRY_BASE, .max = RETRY_MAX};
         rc = open_backend(d, o, outer, err);
     } else {
         dlock_fail(err, rc, 0, "out of memory");
@@ -211,7 +233,7 @@ int dlock_open_nested(dlock **out, struct dlock_uri **uri, const struct nested_o
     }
     *uri = NULL;
     if (rc < 0)
-        dlock_close(d);
+        lock_close(d);
     else
         *out = d;
     return rc;
@@ -227,17 +249,28 @@ int dlock_open(dlock **out, const char *text, const struct dlock_options *o,
                struct dlock_error *err)
 {
     struct dlock_uri *uri;
+    if (!out || !text)
+        return dlock_fail(err, DLOCK_EUSAGE, 0,
+                          "dlock_open() needs a URI, and a place for the handle");
     int rc = dlock_uri_parse(&uri, text, err);
     return rc < 0 ? rc : dlock_open_uri(out, &uri, o, err);
 }
 
-void dlock_close(dlock *d)
+void lock_close(dlock *d)
 {
+    bool foreign;
     if (!d)
         return;
-    if (d->be)
+    foreign = lock_is_foreign(d);
+    if (d->be && foreign && d->table->close_in_child)
+        d->table->close_in_child(d->be);
+    else if (d->be && !foreign)
         d->table->close(d->be);
-    dlock_resolver_free(d->names.resolver);
+    if (foreign)
+        dlock_resolver_close_in_child(d->names.resolver);
+    else
+        dlock_resolver_free(d->names.resolver);
+    poller_close(d->poller);
     free(d->names.peers);
     dlock_uri_free(d->uri);
     free(d);
@@ -253,6 +286,7 @@ static struct dlock_report *report(dlock *d, enum dlock_report_type type)
     d->report.times = d->lease.times;
     d->report.fence = d->fence;
     d->report.token = d->token;
+    d->report.lock = d;
     return &d->report;
 }
 
@@ -275,7 +309,9 @@ static void set_cause(const dlock *d, struct dlock_error *cause, const struct dl
     char *msg = cause->msg, *end;
     size_t n = strlen(d->uri->where);
     *cause = *from;
-    if (strncmp(msg, d->uri->where, n) == 0 && strncmp(msg + n, ": ", 2) == 0) {
+    if (strcmp(msg, d->uri->where) == 0) {
+        msg[0] = '\0';
+    } else if (strncmp(msg, d->uri->where, n) == 0 && strncmp(msg + n, ": ", 2) == 0) {
         memmove(msg, msg + n + 2, strlen(msg + n + 2) + 1);
     } else if (strncmp(msg, d->uri->where, n) == 0 && strncmp(msg + n, " (", 2) == 0 &&
                (end = strstr(msg + n, "): "))) {
@@ -287,7 +323,11 @@ static void set_cause(const dlock *d, struct dlock_error *cause, const struct dl
 
 static void report_failed(dlock *d)
 {
-    report(d, DLOCK_R_FAILED)->error = d->why;
+    struct dlock_report *r = report(d, DLOCK_REPORT_FAILED);
+    r->error = d->why;
+    r->retry_at = dlock_error_retryable(d->why.code)
+                      ? now_of(d) + dlock_backoff_next(&d->failures, d->env)
+                      : DLOCK_NEVER;
     d->phase = LOCK_IDLE;
 }
 
@@ -304,7 +344,7 @@ static void away(dlock *d, int64_t since)
     if (d->away_since != 0)
         return;
     d->away_since = since;
-    struct dlock_report *r = report(d, DLOCK_R_TROUBLE);
+    struct dlock_report *r = report(d, DLOCK_REPORT_TROUBLE);
     set_cause(d, &r->error, &d->why);
     r->since = since;
 }
@@ -313,6 +353,7 @@ static void answered(dlock *d)
 {
     d->contacted = true;
     d->unanswered = false;
+    dlock_backoff_reset(&d->failures);
     if (d->away_since != 0)
         d->back_since = d->away_since;
     d->away_since = 0;
@@ -347,7 +388,10 @@ static void ask_backend(dlock *d)
     }
     d->phase = LOCK_ACQUIRING;
     d->unanswered = true;
+    d->lost = d->ending = false;
+    d->end.code = 0;
     d->fence = 0;
+    d->fence_text[0] = '\0';
     d->slot = 0;
     d->hold = (struct dlock_hold){.status = -1};
     d->token[0] = '\0';
@@ -455,9 +499,7 @@ static void locate(dlock *d)
 static void contact(dlock *d)
 {
     int64_t now = now_of(d);
-    d->contact_by = now + d->opt.connect_timeout_ns;
-    if (d->contact_by < DLOCK_NEVER - CONTACT_SLACK)
-        d->contact_by += CONTACT_SLACK;
+    d->contact_by = dlock_after(now, d->opt.connect_timeout_ns + CONTACT_SLACK);
     d->phase = LOCK_RESOLVING;
     d->names.partly_at = now + (dlock_min(d->contact_by, d->wait_until) - now) / 2;
     locate(d);
@@ -470,6 +512,13 @@ static void contact_again(dlock *d)
         resolve_again(d); /* for the next time: it has the old addresses now */
 }
 
+/* The descriptor of dlock_poll_fd() asks for dlock_dispatch(): it cannot know what changes now. */
+static void kick(const dlock *d)
+{
+    if (d->poller && !d->in_set)
+        poller_kick(d->poller);
+}
+
 static void begin(dlock *d, enum lock_phase want)
 {
     d->want = want;
@@ -479,12 +528,13 @@ static void begin(dlock *d, enum lock_phase want)
     d->away_since = d->back_since = 0;
     d->retry_pause = (struct dlock_backoff){.base = RETRY_BASE, .max = RETRY_MAX};
     contact(d);
+    kick(d);
 }
 
-void dlock_start_acquire(dlock *d)
+void lock_start_acquire(dlock *d)
 {
-    int64_t wait = d->opt.wait_ns, now = now_of(d);
-    d->wait_until = wait == 0 || wait >= DLOCK_NEVER - now ? DLOCK_NEVER : now + wait;
+    int64_t wait = d->opt.wait_ns;
+    d->wait_until = wait == 0 ? DLOCK_NEVER : dlock_after(now_of(d), wait);
     d->unusable = 0;
     begin(d, LOCK_ACQUIRING);
 }
@@ -494,16 +544,6 @@ static void start_asking(dlock *d, const char *forget)
     snprintf(d->forget, sizeof(d->forget), "%s", forget);
     d->wait_until = DLOCK_NEVER;
     begin(d, LOCK_ASKING);
-}
-
-void dlock_start_status(dlock *d)
-{
-    start_asking(d, "");
-}
-
-void dlock_start_forget(dlock *d, const char *token)
-{
-    start_asking(d, token);
 }
 
 /* Release or undo; then_ says what follows when the backend has done it. */
@@ -517,16 +557,17 @@ static void release_then(dlock *d, enum lock_then then_, int64_t until)
     d->table->release(d->be, until);
 }
 
-void dlock_start_release(dlock *d, int64_t until)
+void lock_start_release(dlock *d, int64_t until)
 {
     d->back_since = 0; /* a report that waits is void */
-    if (!backend_works(d)) {
+    kick(d);
+    if (backend_works(d)) {
+        d->report.type = DLOCK_REPORT_NONE;
+        release_then(d, THEN_RELEASED, until);
+    } else if (d->report.type != DLOCK_REPORT_RELEASED) {
         d->phase = LOCK_IDLE;
-        report(d, DLOCK_R_RELEASED)->how = DLOCK_REL_NOTHING;
-        return;
+        report(d, DLOCK_REPORT_RELEASED)->how = DLOCK_RELEASE_NOTHING;
     }
-    d->report.type = DLOCK_R_NONE;
-    release_then(d, THEN_RELEASED, until);
 }
 
 /* --- what happens ----------------------------------------------------------------------------- */
@@ -581,6 +622,20 @@ static void say_why(const dlock *d, struct dlock_error *err)
     else if (l->renewing)
         dlock_fail(err, DLOCK_EUNAVAIL, 0, "no answer within %s",
                    dlock_format_duration(now - l->asked, text, sizeof(text)));
+    else if (d->end.code != 0) /* renewed again, but too late: what TERM had is why */
+        *err = d->end;
+    if (!err->msg[0])
+        dlock_fail(err, err->code != 0 ? err->code : DLOCK_EUNAVAIL, err->sys,
+                   err->code == DLOCK_ELOST ? "the store says that it is not ours"
+                                            : "the store has confirmed no renewal");
+}
+
+/* TERM or LOST: the hold is over, or soon will be. */
+static void report_end(dlock *d, enum dlock_report_type type)
+{
+    struct dlock_report *r = report(d, type);
+    say_why(d, &r->error);
+    d->end = r->error;
 }
 
 static void lease_action(dlock *d, enum lease_do todo)
@@ -591,24 +646,24 @@ static void lease_action(dlock *d, enum lease_do todo)
         break;
     case LEASE_START:
         d->phase = LOCK_HELD;
-        report(d, DLOCK_R_ACQUIRED);
+        report(d, DLOCK_REPORT_ACQUIRED);
         break;
     case LEASE_EXTEND:
-        report(d, DLOCK_R_EXTENDED);
+        report(d, DLOCK_REPORT_EXTENDED);
         break;
     case LEASE_TROUBLE:
-        say_why(d, &report(d, DLOCK_R_TROUBLE)->error);
+        say_why(d, &report(d, DLOCK_REPORT_TROUBLE)->error);
         d->report.since = d->lease.trouble_since;
         break;
     case LEASE_RECOVERED:
-        report(d, DLOCK_R_RECOVERED)->since = d->lease.trouble_since;
+        report(d, DLOCK_REPORT_RECOVERED)->since = d->lease.trouble_since;
         break;
     case LEASE_TERM:
-        say_why(d, &report(d, DLOCK_R_TERM)->error);
+        report_end(d, DLOCK_REPORT_TERM);
         break;
     case LEASE_KILL:
         if (d->phase == LOCK_HELD)
-            say_why(d, &report(d, DLOCK_R_LOST)->error);
+            report_end(d, DLOCK_REPORT_LOST);
         else
             give_back_late(d); /* lost before the work was started */
         break;
@@ -623,8 +678,8 @@ static void lease_action(dlock *d, enum lease_do todo)
 /* What keeps a reader from joining the readers and slots there are? On files, which have no order, nothing does. */
 bool lock_kept(const dlock *d)
 {
-    return d->have_holder && d->holder.mode != DLOCK_EXCLUSIVE && d->spec.mode == DLOCK_SHARED &&
-           !(d->table->caps & CAP_FD);
+    return d->have_holder && d->holder.mode != DLOCK_MODE_EXCLUSIVE &&
+           d->spec.mode == DLOCK_MODE_SHARED && !(d->table->caps & CAP_FD);
 }
 
 /* WAITING or BUSY. */
@@ -644,7 +699,7 @@ static void on_released(dlock *d, const struct dlock_event *ev)
         ask_backend(d);
         break;
     case THEN_BUSY:
-        report_holder(d, DLOCK_R_BUSY);
+        report_holder(d, DLOCK_REPORT_BUSY);
         break;
     case THEN_FAILED:
         report_failed(d);
@@ -653,7 +708,7 @@ static void on_released(dlock *d, const struct dlock_event *ev)
         pause_contact(d);
         break;
     case THEN_RELEASED: {
-        struct dlock_report *r = report(d, DLOCK_R_RELEASED);
+        struct dlock_report *r = report(d, DLOCK_REPORT_RELEASED);
         r->how = ev->how;
         set_cause(d, &r->error, &ev->error);
         break;
@@ -678,11 +733,14 @@ static void on_event(dlock *d, const struct dlock_event *ev)
             d->holder = *ev->info;
         if (ev->type == EV_BUSY)
             d->phase = LOCK_IDLE;
-        report_holder(d, ev->type == EV_BUSY ? DLOCK_R_BUSY : DLOCK_R_WAITING)->place = ev->place;
+        report_holder(d, ev->type == EV_BUSY ? DLOCK_REPORT_BUSY : DLOCK_REPORT_WAITING)->place =
+            ev->place;
         break;
     case EV_GRANTED:
         answered(d);
         d->fence = ev->fence;
+        if (d->fence > 0)
+            snprintf(d->fence_text, sizeof(d->fence_text), "%" PRIu64, d->fence);
         d->slot = ev->slot;
         d->mode = d->spec.outer ? ev->mode : d->spec.mode;
         d->slots = d->spec.outer ? ev->slots : d->spec.slots;
@@ -704,22 +762,22 @@ static void on_event(dlock *d, const struct dlock_event *ev)
     case EV_SKIPPED:
         answered(d);
         d->phase = LOCK_IDLE;
-        report(d, DLOCK_R_SKIPPED)->run = ev->run;
+        report(d, DLOCK_REPORT_SKIPPED)->run = ev->run;
         break;
     case EV_INFO:
         answered(d);
-        report(d, DLOCK_R_INFO)->info = ev->info;
+        report(d, DLOCK_REPORT_INFO)->info = ev->info;
         break;
     case EV_RUN:
         answered(d);
-        report(d, DLOCK_R_RUN)->run = ev->run;
+        report(d, DLOCK_REPORT_RUN)->run = ev->run;
         break;
     case EV_DONE:
         d->phase = LOCK_IDLE;
-        report(d, DLOCK_R_DONE)->error = ev->error;
+        report(d, DLOCK_REPORT_DONE)->error = ev->error;
         break;
     case EV_NOTICE:
-        report(d, DLOCK_R_NOTICE)->error = ev->error;
+        report(d, DLOCK_REPORT_NOTICE)->error = ev->error;
         if (d->phase == LOCK_ACQUIRING)
             resolve_again(d);
         break;
@@ -813,14 +871,14 @@ static void on_time(dlock *d)
 
 /* --- the loop --------------------------------------------------------------------------------- */
 
-int dlock_interest(dlock *d, struct pollfd *pfd, int cap, int64_t *wake_at)
+int lock_interest(dlock *d, struct pollfd *pfd, int cap, int64_t *wake_at)
 {
     int n = 0;
     *wake_at = d->lease_due = lease_wake(&d->lease, clocks_of(d));
     if (trying(d))
         *wake_at = dlock_min(*wake_at,
                              dlock_min(d->wait_until, d->contacted ? DLOCK_NEVER : d->contact_by));
-    if (d->report.type != DLOCK_R_NONE || d->say_ignored)
+    if (d->report.type != DLOCK_REPORT_NONE || d->say_ignored)
         *wake_at = 0;
     if (d->phase == LOCK_RESOLVING && d->names.locating && n < cap)
         pfd[n++] = (struct pollfd){.fd = d->names.locate_fd, .events = POLLIN};
@@ -843,29 +901,32 @@ int dlock_interest(dlock *d, struct pollfd *pfd, int cap, int64_t *wake_at)
 }
 
 /* What ended an outage may have brought another report, which comes behind. */
-static int take_report(dlock *d, struct dlock_report *out)
+static const struct dlock_report *take_report(dlock *d)
 {
     if (d->back_since != 0) {
-        *out = (struct dlock_report){
-            .type = DLOCK_R_RECOVERED, .token = d->token, .since = d->back_since};
+        d->given = (struct dlock_report){
+            .type = DLOCK_REPORT_RECOVERED, .token = d->token, .lock = d, .since = d->back_since};
         d->back_since = 0;
-        return 1;
+        return &d->given;
     }
-    *out = d->report;
-    d->report.type = DLOCK_R_NONE;
-    return 1;
+    d->given = d->report;
+    d->report.type = DLOCK_REPORT_NONE;
+    d->lost = d->lost || d->given.type == DLOCK_REPORT_LOST;
+    d->ending = d->ending || d->given.type == DLOCK_REPORT_TERM;
+    return &d->given;
 }
 
 /* Before all other reports, once for a handle: what the store's other clients have in the URI, and dlock has no use for. */
-static int report_ignored(dlock *d, struct dlock_report *out)
+static const struct dlock_report *report_ignored(dlock *d)
 {
+    struct dlock_report *out = &d->given;
     char names[256];
     d->say_ignored = false;
     dlock_uri_ignored(d->uri, names, sizeof(names));
-    *out = (struct dlock_report){.type = DLOCK_R_NOTICE, .token = d->token};
+    *out = (struct dlock_report){.type = DLOCK_REPORT_NOTICE, .token = d->token, .lock = d};
     dlock_fail(&out->error, DLOCK_OK, 0, "%s: ignored the parameters of other programs: %s",
                d->uri->where, names);
-    return 1;
+    return out;
 }
 
 static bool concerns_lease(enum dlock_ev type)
@@ -873,34 +934,43 @@ static bool concerns_lease(enum dlock_ev type)
     return type == EV_GRANTED || type == EV_RENEWED || type == EV_UNCLEAR || type == EV_LOST;
 }
 
+/* Look-ups under way. True: one has closed its descriptor, and the backend may have opened another one of that number. */
+static bool look_up(dlock *d)
+{
+    bool locating = d->phase == LOCK_RESOLVING && d->names.locating, resolving = d->names.resolver;
+    if (locating)
+        locate(d);
+    if (d->names.resolver)
+        check_resolver(d);
+    return (locating && !d->names.locating) || (resolving && !d->names.resolver);
+}
+
 /*
  * The lease goes first: what time has decided (an end, a renewal) must not wait behind the store's events.
  * Every event of a backend and every step of the lease brings one report at most.
  */
-int dlock_process(dlock *d, const struct pollfd *pfd, int n, struct dlock_report *out)
+const struct dlock_report *lock_process(dlock *d, const struct pollfd *pfd, int n)
 {
     if (d->say_ignored)
-        return report_ignored(d, out);
+        return report_ignored(d);
     for (;;) {
-        if (d->report.type != DLOCK_R_NONE || d->back_since != 0)
-            return take_report(d, out);
-        if (d->phase == LOCK_RESOLVING && d->names.locating)
-            locate(d);
-        if (d->names.resolver)
-            check_resolver(d);
+        if (d->report.type != DLOCK_REPORT_NONE || d->back_since != 0)
+            return take_report(d);
+        if (look_up(d))
+            n = 0;
         on_time(d);
         enum lease_do todo = lease_step(&d->lease, clocks_of(d), NULL);
         lease_action(d, todo);
-        if (todo != LEASE_NOTHING || d->report.type != DLOCK_R_NONE)
+        if (todo != LEASE_NOTHING || d->report.type != DLOCK_REPORT_NONE)
             continue;
         if (!backend_works(d))
-            return 0;
+            return NULL;
         struct dlock_event ev = {0};
         int got = d->table->process(d->be, pfd, n, &ev);
         pfd = NULL;
         n = 0;
         if (!got)
-            return 0;
+            return NULL;
         on_event(d, &ev);
         if (!concerns_lease(ev.type))
             continue;
@@ -910,33 +980,197 @@ int dlock_process(dlock *d, const struct pollfd *pfd, int n, struct dlock_report
     }
 }
 
+/* --- the calls of dlock.h, and what each state allows ------------------------------------------ */
+
+bool lock_is_foreign(const dlock *d)
+{
+    return d->owner != getpid();
+}
+
+/* A report that has not been given yet: what it ends goes on until then. */
+static bool end_waits(const dlock *d)
+{
+    switch (d->report.type) {
+    case DLOCK_REPORT_ACQUIRED:
+    case DLOCK_REPORT_BUSY:
+    case DLOCK_REPORT_SKIPPED:
+    case DLOCK_REPORT_FAILED:
+    case DLOCK_REPORT_DONE:
+        return true;
+    default:
+        return false;
+    }
+}
+
+enum dlock_state lock_state(const dlock *d)
+{
+    bool undoing = d->phase == LOCK_RELEASING && d->then != THEN_RELEASED;
+    if (d->report.type == DLOCK_REPORT_RELEASED)
+        return DLOCK_STATE_RELEASING;
+    if (undoing || end_waits(d) || d->phase == LOCK_RESOLVING || d->phase == LOCK_PAUSING)
+        return d->want == LOCK_ASKING ? DLOCK_STATE_ASKING : DLOCK_STATE_ACQUIRING;
+    switch (d->phase) {
+    case LOCK_ACQUIRING:
+        return DLOCK_STATE_ACQUIRING;
+    case LOCK_ASKING:
+        return DLOCK_STATE_ASKING;
+    case LOCK_HELD:
+        return d->lost ? DLOCK_STATE_LOST : DLOCK_STATE_HELD;
+    case LOCK_RELEASING:
+        return DLOCK_STATE_RELEASING;
+    default:
+        return DLOCK_STATE_IDLE;
+    }
+}
+
+enum dlock_state dlock_state(const dlock *d)
+{
+    return lock_is_foreign(d) ? DLOCK_STATE_FOREIGN : lock_state(d);
+}
+
+int lock_refuse(enum dlock_state state, bool in_set, const char *what, struct dlock_error *err)
+{
+    static const char *const names[] = {
+        [DLOCK_STATE_IDLE] = "nothing is held or under way",
+        [DLOCK_STATE_ACQUIRING] = "an acquire is under way",
+        [DLOCK_STATE_ASKING] = "a query is under way",
+        [DLOCK_STATE_HELD] = "the lock is held",
+        [DLOCK_STATE_LOST] = "the lock was lost, and has not been released since",
+        [DLOCK_STATE_RELEASING] = "a release is under way",
+        [DLOCK_STATE_FOREIGN] = "another process has opened this handle",
+    };
+    return dlock_fail(err, DLOCK_EUSAGE, 0, "%s: not possible now: %s", what,
+                      in_set ? "the handle belongs to a set" : names[state]);
+}
+
+/* 0 in this state, and outside of a set. */
+static int expect(const dlock *d, enum dlock_state state, const char *what, struct dlock_error *err)
+{
+    enum dlock_state is = dlock_state(d);
+    return is == state && !d->in_set ? 0 : lock_refuse(is, d->in_set, what, err);
+}
+
+int dlock_start_acquire(dlock *d, struct dlock_error *err)
+{
+    int rc = expect(d, DLOCK_STATE_IDLE, "dlock_start_acquire()", err);
+    if (rc == 0)
+        lock_start_acquire(d);
+    return rc;
+}
+
+int dlock_start_status(dlock *d, struct dlock_error *err)
+{
+    int rc = expect(d, DLOCK_STATE_IDLE, "dlock_start_status()", err);
+    if (rc == 0)
+        start_asking(d, "");
+    return rc;
+}
+
+int dlock_start_forget(dlock *d, const char *token, struct dlock_error *err)
+{
+    int rc = expect(d, DLOCK_STATE_IDLE, "dlock_start_forget()", err);
+    if (rc < 0)
+        return rc;
+    if (!token || !token[0] || strlen(token) > DLOCK_TOKEN_LEN)
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "dlock_start_forget() needs the token of a record");
+    start_asking(d, token);
+    return 0;
+}
+
+int dlock_start_release(dlock *d, int64_t until, struct dlock_error *err)
+{
+    if (d->in_set || lock_is_foreign(d))
+        return lock_refuse(DLOCK_STATE_FOREIGN, d->in_set, "dlock_start_release()", err);
+    lock_start_release(d, until);
+    return 0;
+}
+
+int dlock_note_result(dlock *d, bool success, int status, struct dlock_error *err)
+{
+    enum dlock_state is = dlock_state(d);
+    if (is != DLOCK_STATE_HELD && is != DLOCK_STATE_LOST)
+        return lock_refuse(is, false, "dlock_note_result()", err);
+    if (status < -1 || status > 255)
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "dlock_note_result(): a status is from -1 to 255");
+    d->hold.ended = true;
+    d->hold.success = success;
+    d->hold.status = status;
+    return 0;
+}
+
+int dlock_interest(dlock *d, struct pollfd *pfd, int cap, int64_t *wake_at)
+{
+    *wake_at = DLOCK_NEVER;
+    return d->in_set || lock_is_foreign(d) ? 0 : lock_interest(d, pfd, cap, wake_at);
+}
+
+const struct dlock_report *dlock_process(dlock *d, const struct pollfd *pfd, int n)
+{
+    if (d->in_set || lock_is_foreign(d))
+        return NULL;
+    kick(d);
+    return lock_process(d, pfd, n);
+}
+
+void dlock_close(dlock *d)
+{
+    if (d && !d->in_set)
+        lock_close(d);
+}
+
+int dlock_poll_fd(dlock *d, struct dlock_error *err)
+{
+    if (d->in_set || lock_is_foreign(d))
+        return lock_refuse(DLOCK_STATE_FOREIGN, d->in_set, "dlock_poll_fd()", err);
+    if (!d->poller) {
+        int rc = poller_open(&d->poller, err);
+        if (rc < 0)
+            return rc;
+        poller_kick(d->poller);
+    }
+    return poller_fd(d->poller);
+}
+
+const struct dlock_report *dlock_dispatch(dlock *d)
+{
+    struct pollfd pfd[DLOCK_POLL_MAX];
+    int64_t wake_at;
+    int n = dlock_interest(d, pfd, DLOCK_POLL_MAX, &wake_at);
+    if (d->in_set || lock_is_foreign(d))
+        return NULL;
+    const struct dlock_report *r = lock_process(d, pfd, poll(pfd, (nfds_t)n, 0) > 0 ? n : 0);
+    if (r)
+        kick(
+            d); /* more may follow, also for a caller that takes one report for each turn of its loop */
+    if (r || !d->poller)
+        return r;
+    n = dlock_interest(d, pfd, DLOCK_POLL_MAX, &wake_at);
+    poller_update(d->poller, pfd, n, wake_at);
+    return NULL;
+}
+
 /* --- what is known ---------------------------------------------------------------------------- */
 
 int64_t dlock_time_left(const dlock *d)
 {
-    return d->phase == LOCK_HELD ? lease_time_left(&d->lease, clocks_of(d)) : 0;
+    return d->phase == LOCK_HELD && !lock_is_foreign(d) ? lease_time_left(&d->lease, clocks_of(d))
+                                                        : 0;
 }
 
 int64_t dlock_deadline(const dlock *d)
 {
-    return d->phase == LOCK_HELD && !d->lease.certain ? d->lease.times.deadline : 0;
+    bool held = d->phase == LOCK_HELD && !d->lease.certain && !lock_is_foreign(d);
+    return held ? d->lease.times.deadline : 0;
 }
 
 int dlock_slot(const dlock *d)
 {
-    return d->slot - 1;
-}
-
-void dlock_note_result(dlock *d, bool success, int status)
-{
-    d->hold.ended = true;
-    d->hold.success = success;
-    d->hold.status = status;
+    return d->phase == LOCK_HELD ? d->slot - 1 : -1;
 }
 
 int64_t dlock_min_hold_left(const dlock *d)
 {
-    if (d->phase != LOCK_HELD || (d->table->stays && d->table->stays(d->be)))
+    if (d->phase != LOCK_HELD || lock_is_foreign(d) || (d->table->stays && d->table->stays(d->be)))
         return 0;
     return dlock_max(0, d->hold.until - now_of(d));
 }
@@ -964,6 +1198,16 @@ void dlock_describe(const dlock *d, struct nested_hold *h)
 uint64_t dlock_fence(const dlock *d)
 {
     return d->fence;
+}
+
+const char *dlock_fence_text(const dlock *d)
+{
+    return d->fence_text;
+}
+
+void *dlock_user(const dlock *d)
+{
+    return d->opt.user;
 }
 
 const char *dlock_token(const dlock *d)

@@ -15,7 +15,7 @@ static inline int64_t lock_undo_until(int64_t now, int64_t wait_until)
     int64_t until = now + UNDO_TIME;
     if (wait_until == DLOCK_NEVER)
         return until;
-    return dlock_min(until, dlock_max(now, wait_until) + UNDO_BRIEF);
+    return dlock_min(until, dlock_after(dlock_max(now, wait_until), UNDO_BRIEF));
 }
 
 enum lock_phase {
@@ -32,6 +32,8 @@ enum lock_phase {
 enum lock_then { THEN_RELEASED, THEN_BUSY, THEN_FAILED, THEN_AGAIN, THEN_RETRY };
 
 struct dlock {
+    pid_t owner;                 /* the process that has opened it */
+    bool in_set;                 /* only its set may drive it */
     const struct dlock_env *env; /* the clocks */
     struct dlock_env noting_env; /* the same for the backend: what it reads is noted in clocks */
     struct lease_clocks clocks;
@@ -81,11 +83,35 @@ struct dlock {
         forget[DLOCK_TOKEN_LEN + 1]; /* LOCK_ASKING: the record that is to go; "": a status query */
     struct dlock_error why; /* the latest reason for trouble; while held: since the last renewal */
     int64_t lease_due;      /* lease_wake() as of the last dlock_interest() */
-    struct dlock_report report;
+    bool lost;              /* held, and LOST was reported */
+    bool ending; /* held, and TERM was reported: LOST follows at kill_at, renewed or not */
+    struct dlock_error end; /* the cause that LOST or TERM had */
+    struct dlock_backoff
+        failures; /* pauses between acquires and queries that fail: dlock_report.retry_at */
+    char fence_text[24];
+    struct dlock_report report; /* it waits to be given; NONE: none */
+    struct dlock_report given;  /* the last one */
+    struct poller *poller;      /* or NULL */
 };
 
 /* Give the handle, and its backend through spec.env, these clocks. ttl: that the store is asked for. */
 void lock_set_env(dlock *, const struct dlock_env *, int64_t ttl);
+/*
+ * What the calls of dlock.h do, without a look at the process and at the state: for sets, which have looked, and for the
+ * calls themselves.
+ */
+void lock_start_acquire(dlock *);
+void lock_start_release(dlock *, int64_t until);
+int lock_interest(dlock *, struct pollfd *, int cap, int64_t *wake_at);
+const struct dlock_report *lock_process(dlock *, const struct pollfd *, int n);
+void lock_close(dlock *);
+/* The state in the process that has opened it. */
+enum dlock_state lock_state(const dlock *);
+/* Is this another process than the one that has opened the handle? */
+bool lock_is_foreign(const dlock *);
+/* DLOCK_EUSAGE: "this is not possible in state ...". in_set: the caller is not the handle's set. */
+int lock_refuse(enum dlock_state, bool in_set, const char *what, struct dlock_error *);
+
 /* While waiting, or when that has ended without the lock: dlock_report.kept. */
 bool lock_kept(const dlock *);
 

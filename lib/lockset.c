@@ -48,15 +48,18 @@ struct dlock_set {
         give_up_at; /* while acquiring, with one held: without progress until then they are given back */
     int64_t again_at; /* SET_PAUSING */
     struct dlock_backoff again_pause;
-    enum dlock_how how; /* while releasing: the worst so far */
+    struct dlock_backoff failures; /* pauses between acquires that fail: dlock_report.retry_at */
+    enum dlock_release_how how;    /* while releasing: the worst so far */
 
-    /* A report that waits. */
-    struct dlock_report report;
-    const dlock *which;
+    bool lost;                  /* LOST was reported, of one of them */
+    struct dlock_report report; /* it waits to be given; NONE: none */
+    struct dlock_report given;  /* the last one */
+    struct poller *poller;      /* or NULL */
 
     /* The end of an acquire that did not succeed: told when all is given back. */
     const dlock *end_which;
     struct dlock_error why;
+    int64_t retry_at;     /* SET_FAILED */
     struct dlock_run run; /* SET_SKIPPED */
 };
 
@@ -88,12 +91,18 @@ int dlock_set_open(dlock_set **out, dlock *const *locks, int n, int64_t wait_ns,
                           n);
     if (wait_ns < 0)
         return dlock_fail(err, DLOCK_EUSAGE, 0, "a time-out must be greater than zero");
+    for (int i = 0; i < n; i++) {
+        enum dlock_state is = dlock_state(locks[i]);
+        if (is != DLOCK_STATE_IDLE || locks[i]->in_set)
+            return lock_refuse(is, locks[i]->in_set, "dlock_set_open()", err);
+    }
     dlock_set *s = calloc(1, sizeof(*s));
     if (!s)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     s->n = n;
     s->wait_ns = wait_ns;
     s->env = locks[0]->env;
+    s->failures = (struct dlock_backoff){.base = AGAIN_BASE, .max = AGAIN_MAX};
     for (int i = 0; i < n; i++)
         s->at[i] = (struct member){.lk = locks[i], .place = i};
     qsort(s->at, (size_t)n, sizeof(s->at[0]), by_order);
@@ -105,6 +114,12 @@ int dlock_set_open(dlock_set **out, dlock *const *locks, int n, int64_t wait_ns,
         return dlock_fail(err, DLOCK_EUSAGE, 0, "%s: the same lock is named twice (lock '%s')",
                           dlock_where(lk), dlock_name(lk));
     }
+    for (int i = 0; i < n; i++) {
+        locks[i]->in_set = true;
+        if (locks[i]
+                ->poller) /* nothing to do there any more: its descriptor is silent from now on */
+            poller_update(locks[i]->poller, NULL, 0, DLOCK_NEVER);
+    }
     *out = s;
     return 0;
 }
@@ -114,7 +129,8 @@ void dlock_set_close(dlock_set *s)
     if (!s)
         return;
     for (int i = s->n - 1; i >= 0; i--)
-        dlock_close(s->at[i].lk);
+        lock_close(s->at[i].lk);
+    poller_close(s->poller);
     free(s);
 }
 
@@ -124,7 +140,7 @@ static struct dlock_report *report(dlock_set *s, enum dlock_report_type type, co
 {
     memset(&s->report, 0, sizeof(s->report));
     s->report.type = type;
-    s->which = which;
+    s->report.lock = which;
     s->report.token = which ? which->token : "";
     s->report.fence = which ? which->fence : 0;
     return &s->report;
@@ -142,7 +158,6 @@ static struct dlock_times earliest(const dlock_set *s)
         t.renew_at = dlock_min(t.renew_at, m->renew_at);
         t.term_at = dlock_min(t.term_at, m->term_at);
         t.kill_at = dlock_min(t.kill_at, m->kill_at);
-        t.hard_at = dlock_min(t.hard_at, m->hard_at);
         t.deadline = dlock_min(t.deadline, m->deadline);
         t.raw_minus_boot = dlock_min(t.raw_minus_boot, m->raw_minus_boot);
     }
@@ -163,15 +178,16 @@ static bool all_released(const dlock_set *s)
 static void release_all(dlock_set *s, enum set_then then_, int64_t until)
 {
     bool unused = s->phase == SET_ACQUIRING; /* no work was done under those that are held */
+    if (s->phase != SET_RELEASING) /* else a lock that was released already has told how */
+        s->how = DLOCK_RELEASE_NOTHING;
     s->then = then_;
     s->phase = SET_RELEASING;
-    s->how = DLOCK_REL_NOTHING;
     for (int i = s->n - 1; i >= 0; i--) {
         s->at[i].held = s->at[i].troubled = false;
         s->at[i].releasing = true;
         if (unused)
             dlock_end_min_hold(s->at[i].lk);
-        dlock_start_release(s->at[i].lk, until);
+        lock_start_release(s->at[i].lk, until);
     }
 }
 
@@ -185,6 +201,9 @@ static void give_back(dlock_set *s, enum set_then then_, const dlock *which,
 {
     s->end_which = which;
     s->why = *why;
+    s->retry_at = dlock_error_retryable(why->code)
+                      ? now_of(s) + dlock_backoff_next(&s->failures, s->env)
+                      : DLOCK_NEVER;
     release_all(s, then_, undo_until(s));
 }
 
@@ -198,7 +217,7 @@ static void begin_again(dlock_set *s, const dlock *which, const char *what)
                what, waits ? " and taken again" : "");
     give_back(s, waits ? SET_AGAIN : SET_FAILED, which, &why);
     if (waits)
-        report(s, DLOCK_R_NOTICE, which)->error = why;
+        report(s, DLOCK_REPORT_NOTICE, which)->error = why;
 }
 
 /* --- taking ----------------------------------------------------------------------------------- */
@@ -239,7 +258,7 @@ static void take_next(dlock_set *s)
     else
         lk->opt.wait_ns = dlock_max(1, s->wait_until - now);
     s->give_up_at = s->next > 0 && s->wait_ns != 0 ? now + NO_PROGRESS : DLOCK_NEVER;
-    dlock_start_acquire(lk);
+    lock_start_acquire(lk);
 }
 
 static void take_first(dlock_set *s)
@@ -247,22 +266,6 @@ static void take_first(dlock_set *s)
     s->phase = SET_ACQUIRING;
     s->next = 0;
     take_next(s);
-}
-
-void dlock_set_start_acquire(dlock_set *s)
-{
-    int64_t now = now_of(s);
-    s->wait_until =
-        s->wait_ns == 0 || s->wait_ns >= DLOCK_NEVER - now ? DLOCK_NEVER : now + s->wait_ns;
-    s->again_pause = (struct dlock_backoff){.base = AGAIN_BASE, .max = AGAIN_MAX};
-    dlock_backoff_reset(&s->again_pause);
-    take_first(s);
-}
-
-void dlock_set_start_release(dlock_set *s, int64_t until)
-{
-    s->report.type = DLOCK_R_NONE;
-    release_all(s, SET_RELEASED, until);
 }
 
 /* Of those that are held, the one whose token the holder has. */
@@ -296,15 +299,17 @@ static void check_complete(dlock_set *s)
     if (s->phase != SET_ACQUIRING || !complete(s))
         return;
     s->phase = SET_HELD;
-    report(s, DLOCK_R_ACQUIRED, NULL)->times = earliest(s);
+    s->lost = false;
+    dlock_backoff_reset(&s->failures);
+    report(s, DLOCK_REPORT_ACQUIRED, NULL)->times = earliest(s);
 }
 
 /* --- what happens ----------------------------------------------------------------------------- */
 
-static void pass_on(dlock_set *s, const struct member *m, const struct dlock_report *r)
+/* A report of a handle, as it is. */
+static void pass_on(dlock_set *s, const struct dlock_report *r)
 {
     s->report = *r;
-    s->which = m->lk;
 }
 
 static void on_acquired(dlock_set *s, struct member *m, const struct dlock_report *r)
@@ -322,67 +327,67 @@ static void while_acquiring(dlock_set *s, struct member *m, const struct dlock_r
 {
     const dlock *own;
     switch (r->type) {
-    case DLOCK_R_ACQUIRED:
+    case DLOCK_REPORT_ACQUIRED:
         on_acquired(s, m, r);
         break;
-    case DLOCK_R_WAITING:
-    case DLOCK_R_BUSY:
+    case DLOCK_REPORT_WAITING:
+    case DLOCK_REPORT_BUSY:
         own = own_holder(s, r->info);
         if (own)
             refuse_alias(s, m->lk, own);
-        else if (r->type == DLOCK_R_BUSY)
+        else if (r->type == DLOCK_REPORT_BUSY)
             give_back(s, SET_BUSY, m->lk, &r->error);
         else
-            pass_on(s, m, r);
+            pass_on(s, r);
         break;
-    case DLOCK_R_SKIPPED:
+    case DLOCK_REPORT_SKIPPED:
         s->run = *r->run;
         give_back(s, SET_SKIPPED, m->lk, &r->error);
         break;
-    case DLOCK_R_FAILED:
+    case DLOCK_REPORT_FAILED:
         give_back(s, SET_FAILED, m->lk, &r->error);
         break;
-    case DLOCK_R_TERM:
-    case DLOCK_R_LOST:
+    case DLOCK_REPORT_TERM:
+    case DLOCK_REPORT_LOST:
         begin_again(s, m->lk, "was lost before the others were held");
         break;
-    case DLOCK_R_EXTENDED:
+    case DLOCK_REPORT_EXTENDED:
         m->times = r->times;
         break;
-    case DLOCK_R_TROUBLE:
-    case DLOCK_R_RECOVERED:
-        m->troubled = m->held && r->type == DLOCK_R_TROUBLE;
-        pass_on(s, m, r);
+    case DLOCK_REPORT_TROUBLE:
+    case DLOCK_REPORT_RECOVERED:
+        m->troubled = m->held && r->type == DLOCK_REPORT_TROUBLE;
+        pass_on(s, r);
         break;
     default:
-        pass_on(s, m, r);
+        pass_on(s, r);
     }
 }
 
 static void while_held(dlock_set *s, struct member *m, const struct dlock_report *r)
 {
-    if (r->type == DLOCK_R_EXTENDED) {
+    if (r->type == DLOCK_REPORT_EXTENDED) {
         m->times = r->times;
-        report(s, DLOCK_R_EXTENDED, NULL)->times = earliest(s);
+        report(s, DLOCK_REPORT_EXTENDED, NULL)->times = earliest(s);
         return;
     }
-    pass_on(s, m, r);
+    pass_on(s, r);
     s->report.times = earliest(s);
 }
 
-static bool worse(enum dlock_how a, enum dlock_how b)
+static bool worse(enum dlock_release_how a, enum dlock_release_how b)
 {
-    static const int weight[] = {[DLOCK_REL_NOTHING] = 0,
-                                 [DLOCK_REL_CLEAN] = 1,
-                                 [DLOCK_REL_UNCLEAR] = 2,
-                                 [DLOCK_REL_NOT_OURS] = 3};
+    static const int weight[] = {[DLOCK_RELEASE_NOTHING] = 0,
+                                 [DLOCK_RELEASE_CLEAN] = 1,
+                                 [DLOCK_RELEASE_UNCLEAR] = 2,
+                                 [DLOCK_RELEASE_NOT_OURS] = 3};
     return weight[a] > weight[b];
 }
 
 static void report_busy(dlock_set *s)
 {
     s->phase = SET_IDLE;
-    struct dlock_report *r = report(s, DLOCK_R_BUSY, s->end_which);
+    struct dlock_report *r = report(s, DLOCK_REPORT_BUSY, s->end_which);
     r->info = s->end_which->have_holder ? &s->end_which->holder : NULL;
     r->kept = lock_kept(s->end_which);
 }
@@ -402,13 +407,14 @@ static void after_release(dlock_set *s)
         report_busy(s);
         break;
     case SET_SKIPPED:
-        report(s, DLOCK_R_SKIPPED, s->end_which)->run = &s->run;
+        report(s, DLOCK_REPORT_SKIPPED, s->end_which)->run = &s->run;
         break;
     case SET_FAILED:
-        report(s, DLOCK_R_FAILED, s->end_which)->error = s->why;
+        report(s, DLOCK_REPORT_FAILED, s->end_which)->error = s->why;
+        s->report.retry_at = s->retry_at;
         break;
     case SET_RELEASED:
-        report(s, DLOCK_R_RELEASED, NULL)->how = s->how;
+        report(s, DLOCK_REPORT_RELEASED, NULL)->how = s->how;
         break;
     }
 }
@@ -416,13 +422,13 @@ static void after_release(dlock_set *s)
 /* Only the ends of the releases matter, and of them what is not as it should be. */
 static void while_releasing(dlock_set *s, struct member *m, const struct dlock_report *r)
 {
-    if (r->type != DLOCK_R_RELEASED)
+    if (r->type != DLOCK_REPORT_RELEASED)
         return;
     m->releasing = false;
     if (worse(r->how, s->how))
         s->how = r->how;
-    if (s->then == SET_RELEASED && worse(r->how, DLOCK_REL_CLEAN))
-        pass_on(s, m, r);
+    if (s->then == SET_RELEASED && worse(r->how, DLOCK_RELEASE_CLEAN))
+        pass_on(s, r);
 }
 
 static void on_report(dlock_set *s, struct member *m, const struct dlock_report *r)
@@ -461,20 +467,19 @@ static void on_time(dlock_set *s)
 
 /* --- the loop --------------------------------------------------------------------------------- */
 
-int dlock_set_interest(dlock_set *s, struct pollfd *pfd, int cap, int64_t *wake_at)
+static int interest(dlock_set *s, struct pollfd *pfd, int cap, int64_t *wake_at)
 {
     int n = 0;
-    *wake_at = DLOCK_NEVER;
     for (int i = 0; i < s->n; i++) {
         int64_t at;
-        n += dlock_interest(s->at[i].lk, pfd + n, cap - n, &at);
+        n += lock_interest(s->at[i].lk, pfd + n, cap - n, &at);
         *wake_at = dlock_min(*wake_at, at);
     }
     if (s->phase == SET_ACQUIRING)
         *wake_at = dlock_min(*wake_at, s->next == s->n ? s->wait_until : s->give_up_at);
     if (s->phase == SET_PAUSING)
         *wake_at = dlock_min(*wake_at, dlock_min(s->again_at, s->wait_until));
-    if (s->report.type != DLOCK_R_NONE)
+    if (s->report.type != DLOCK_REPORT_NONE)
         *wake_at = 0;
     return n;
 }
@@ -482,38 +487,156 @@ int dlock_set_interest(dlock_set *s, struct pollfd *pfd, int cap, int64_t *wake_
 /* Let each handle work until a report of ours is due. True: one of them had something to say. */
 static bool drive(dlock_set *s, const struct pollfd *pfd, int n)
 {
-    struct dlock_report r;
+    const struct dlock_report *r;
     bool said = false;
     for (int i = 0; i < s->n; i++) {
-        while (s->report.type == DLOCK_R_NONE && dlock_process(s->at[i].lk, pfd, n, &r)) {
-            on_report(s, &s->at[i], &r);
+        while (s->report.type == DLOCK_REPORT_NONE && (r = lock_process(s->at[i].lk, pfd, n))) {
+            on_report(s, &s->at[i], r);
             said = true;
+            n = 0; /* a descriptor may be another one now, under its number */
         }
     }
     return said;
 }
 
-int dlock_set_process(dlock_set *s, const struct pollfd *pfd, int n, struct dlock_report *out,
-                      const dlock **which)
+static const struct dlock_report *process(dlock_set *s, const struct pollfd *pfd, int n)
 {
     /* What one says may give another one something to do. */
-    while (s->report.type == DLOCK_R_NONE && drive(s, pfd, n)) {
+    while (s->report.type == DLOCK_REPORT_NONE && drive(s, pfd, n)) {
         pfd = NULL;
         n = 0;
     }
     /* What the last report of a handle has ended comes behind it, if that was passed on. */
-    if (s->report.type == DLOCK_R_NONE)
+    if (s->report.type == DLOCK_REPORT_NONE)
         after_release(s);
-    if (s->report.type == DLOCK_R_NONE)
+    if (s->report.type == DLOCK_REPORT_NONE)
         check_complete(s);
-    if (s->report.type == DLOCK_R_NONE)
+    if (s->report.type == DLOCK_REPORT_NONE)
         on_time(s);
-    if (s->report.type == DLOCK_R_NONE)
-        return 0;
-    *out = s->report;
-    *which = s->which;
-    s->report.type = DLOCK_R_NONE;
-    return 1;
+    if (s->report.type == DLOCK_REPORT_NONE)
+        return NULL;
+    s->given = s->report;
+    s->report.type = DLOCK_REPORT_NONE;
+    s->lost = s->lost || (s->phase == SET_HELD && s->given.type == DLOCK_REPORT_LOST);
+    return &s->given;
+}
+
+/* --- the calls of dlock.h, and what each state allows ------------------------------------------ */
+
+static bool is_foreign(const dlock_set *s)
+{
+    return lock_is_foreign(s->at[0].lk);
+}
+
+/* A report that has not been given yet: what it ends goes on until then. */
+static bool end_waits(const dlock_set *s)
+{
+    switch (s->report.type) {
+    case DLOCK_REPORT_ACQUIRED:
+    case DLOCK_REPORT_BUSY:
+    case DLOCK_REPORT_SKIPPED:
+    case DLOCK_REPORT_FAILED:
+        return true;
+    default:
+        return false;
+    }
+}
+
+enum dlock_state dlock_set_state(const dlock_set *s)
+{
+    bool undoing = s->phase == SET_RELEASING && s->then != SET_RELEASED;
+    if (is_foreign(s))
+        return DLOCK_STATE_FOREIGN;
+    if (undoing || end_waits(s))
+        return DLOCK_STATE_ACQUIRING;
+    switch (s->phase) {
+    case SET_ACQUIRING:
+    case SET_PAUSING:
+        return DLOCK_STATE_ACQUIRING;
+    case SET_HELD:
+        return s->lost ? DLOCK_STATE_LOST : DLOCK_STATE_HELD;
+    case SET_RELEASING:
+        return DLOCK_STATE_RELEASING;
+    case SET_IDLE:
+        break;
+    }
+    return s->report.type == DLOCK_REPORT_RELEASED ? DLOCK_STATE_RELEASING : DLOCK_STATE_IDLE;
+}
+
+static void kick(const dlock_set *s)
+{
+    if (s->poller)
+        poller_kick(s->poller);
+}
+
+int dlock_set_start_acquire(dlock_set *s, struct dlock_error *err)
+{
+    enum dlock_state is = dlock_set_state(s);
+    if (is != DLOCK_STATE_IDLE)
+        return lock_refuse(is, false, "dlock_set_start_acquire()", err);
+    s->wait_until = s->wait_ns == 0 ? DLOCK_NEVER : dlock_after(now_of(s), s->wait_ns);
+    s->again_pause = (struct dlock_backoff){.base = AGAIN_BASE, .max = AGAIN_MAX};
+    dlock_backoff_reset(&s->again_pause);
+    kick(s);
+    take_first(s);
+    return 0;
+}
+
+int dlock_set_start_release(dlock_set *s, int64_t until, struct dlock_error *err)
+{
+    if (is_foreign(s))
+        return lock_refuse(DLOCK_STATE_FOREIGN, false, "dlock_set_start_release()", err);
+    kick(s);
+    if (s->report.type == DLOCK_REPORT_RELEASED && s->phase == SET_IDLE)
+        return 0; /* over already */
+    s->report.type = DLOCK_REPORT_NONE;
+    release_all(s, SET_RELEASED, until);
+    return 0;
+}
+
+int dlock_set_interest(dlock_set *s, struct pollfd *pfd, int cap, int64_t *wake_at)
+{
+    *wake_at = DLOCK_NEVER;
+    return is_foreign(s) ? 0 : interest(s, pfd, cap, wake_at);
+}
+
+const struct dlock_report *dlock_set_process(dlock_set *s, const struct pollfd *pfd, int n)
+{
+    if (is_foreign(s))
+        return NULL;
+    kick(s);
+    return process(s, pfd, n);
+}
+
+int dlock_set_poll_fd(dlock_set *s, struct dlock_error *err)
+{
+    if (is_foreign(s))
+        return lock_refuse(DLOCK_STATE_FOREIGN, false, "dlock_set_poll_fd()", err);
+    if (!s->poller) {
+        int rc = poller_open(&s->poller, err);
+        if (rc < 0)
+            return rc;
+        poller_kick(s->poller);
+    }
+    return poller_fd(s->poller);
+}
+
+const struct dlock_report *dlock_set_dispatch(dlock_set *s)
+{
+    enum { CAP = DLOCK_SET_MAX * DLOCK_POLL_MAX };
+    struct pollfd pfd[CAP];
+    int64_t wake_at;
+    int n = dlock_set_interest(s, pfd, CAP, &wake_at);
+    if (is_foreign(s))
+        return NULL;
+    const struct dlock_report *r = process(s, pfd, poll(pfd, (nfds_t)n, 0) > 0 ? n : 0);
+    if (r)
+        kick(s);
+    if (r || !s->poller)
+        return r;
+    n = dlock_set_interest(s, pfd, CAP, &wake_at);
+    poller_update(s->poller, pfd, n, wake_at);
+    return NULL;
 }
 
 /* --- what is known ---------------------------------------------------------------------------- */
@@ -523,7 +646,7 @@ int64_t dlock_set_time_left(const dlock_set *s)
     int64_t left = DLOCK_NEVER;
     for (int i = 0; i < s->n; i++)
         left = dlock_min(left, dlock_time_left(s->at[i].lk));
-    return s->phase == SET_HELD ? left : 0;
+    return s->phase == SET_HELD && !is_foreign(s) ? left : 0;
 }
 
 const dlock *dlock_set_at(const dlock_set *s, int i)

@@ -177,9 +177,9 @@ static bool has_our_clock(const char *name)
 
 int nested_allows(const struct nested_hold *h, enum dlock_mode mode, unsigned slots)
 {
-    if (mode == DLOCK_SHARED || h->mode == DLOCK_EXCLUSIVE)
+    if (mode == DLOCK_MODE_SHARED || h->mode == DLOCK_MODE_EXCLUSIVE)
         return 0;
-    if (mode == DLOCK_EXCLUSIVE || h->mode == DLOCK_SHARED)
+    if (mode == DLOCK_MODE_EXCLUSIVE || h->mode == DLOCK_MODE_SHARED)
         return DLOCK_EBUSY;
     return h->slots == slots ? 0 : DLOCK_EDATA;
 }
@@ -407,8 +407,9 @@ static void refused(struct nested_backend *b, const struct nested_hold *h)
         dlock_fail(
             &err, DLOCK_EBUSY, 0,
             "%s: dlock %ld, under which this one runs, holds the lock %s: %s would wait for itself (lock '%s')",
-            spec->uri->where, b->pid, h->mode == DLOCK_SHARED ? "shared (-s)" : "as one of --slots",
-            spec->mode == DLOCK_SLOTS ? "--slots" : "-x", spec->uri->name);
+            spec->uri->where, b->pid,
+            h->mode == DLOCK_MODE_SHARED ? "shared (-s)" : "as one of --slots",
+            spec->mode == DLOCK_MODE_SLOTS ? "--slots" : "-x", spec->uri->name);
     fail(b, &err);
 }
 
@@ -419,7 +420,7 @@ static void refuse_once(struct nested_backend *b)
 
     dlock_fail(
         &err, DLOCK_EUSAGE, 0,
-        "%s: run records (--once) are not available for a nested dlock: one above it holds the same lock, so give --once to that one, or name another lock (lock '%s')",
+        "%s: run records (once) are not available for a nested dlock: one above it holds the same lock, so give --once to that one, or name another lock (lock '%s')",
         b->spec->uri->where, b->spec->uri->name);
     fail(b, &err);
 }
@@ -550,7 +551,7 @@ static void nested_release(struct dlock_be *be, int64_t until)
     (void)until;
     drop(b);
     b->events.n = 0;
-    events_add(&b->events, EV_RELEASED)->how = held ? DLOCK_REL_CLEAN : DLOCK_REL_NOTHING;
+    events_add(&b->events, EV_RELEASED)->how = held ? DLOCK_RELEASE_CLEAN : DLOCK_RELEASE_NOTHING;
 }
 
 /* No mode asks: --status looks into the store. */
@@ -641,7 +642,7 @@ static const char *const schemes[] = {NULL}; /* found by DLOCK_HELD only */
     .abi = DLOCK_BACKEND_ABI, .build_id = DLOCK_VERSION, .name = "nested", .schemes = schemes,     \
     .open = nested_open, .acquire = nested_acquire, .release = nested_release, .ask = nested_ask,  \
     .interest = nested_interest, .process = nested_process, .session_fd = nested_session_fd,       \
-    .close = nested_close
+    .close = nested_close, .close_in_child = nested_close
 
 const struct dlock_backend dlock_nested_lease = {
     NESTED_TABLE,

@@ -48,6 +48,16 @@ static int ask(const struct lookup *l, int flags, struct addrinfo **found)
     return getaddrinfo(l->name, l->port, &hints, found);
 }
 
+static void free_all(struct dlock_resolver *r)
+{
+    for (int i = 0; i < r->n; i++) {
+        free(r->lookups[i].name);
+        if (r->lookups[i].found)
+            freeaddrinfo(r->lookups[i].found);
+    }
+    free(r);
+}
+
 /* Drop one reference. */
 static void unref(struct dlock_resolver *r)
 {
@@ -58,13 +68,8 @@ static void unref(struct dlock_resolver *r)
     pthread_mutex_unlock(&r->mutex);
     if (left > 0)
         return;
-    for (int i = 0; i < r->n; i++) {
-        free(r->lookups[i].name);
-        if (r->lookups[i].found)
-            freeaddrinfo(r->lookups[i].found);
-    }
     pthread_mutex_destroy(&r->mutex);
-    free(r);
+    free_all(r);
 }
 
 static void *run(void *arg)
@@ -138,8 +143,8 @@ static int start_threads(struct dlock_resolver *r, struct dlock_error *err)
             continue;
         e = start_thread(r, &r->lookups[i]);
         if (e != 0)
-            return dlock_fail(err, DLOCK_EOS, e, "cannot look up names: no thread: %s",
-                              strerror(e));
+            return dlock_fail(err, e == EAGAIN ? DLOCK_ENOMEM : DLOCK_EOS, e,
+                              "cannot look up names: no thread: %s", strerror(e));
     }
     pthread_mutex_lock(&r->mutex);
     if (--r->pending == 0)
@@ -193,6 +198,21 @@ int dlock_resolver_start(struct dlock_resolver **out, const struct dlock_uri *ur
     return code;
 }
 
+void dlock_resolver_close_in_child(struct dlock_resolver *r)
+{
+    if (!r)
+        return;
+    /*
+     * A thread that held it when this process was forked is not here to unlock it, and changes nothing. After one that
+     * had ended before, the mutex orders what it did before what we do.
+     */
+    if (pthread_mutex_trylock(&r->mutex) == 0)
+        pthread_mutex_unlock(&r->mutex);
+    if (r->fd >= 0)
+        close(r->fd);
+    free_all(r);
+}
+
 int dlock_resolver_fd(const struct dlock_resolver *r)
 {
     return r->fd;
@@ -215,8 +235,9 @@ static int collect(const struct dlock_resolver *r, struct dlock_peer **peers,
         for (const struct addrinfo *a = r->lookups[i].found; a; a = a->ai_next)
             n++;
     if (n == 0 && r->n > 0)
-        return dlock_fail(err, DLOCK_EUNAVAIL, r->lookups[0].sys, "cannot resolve %s: %s",
-                          r->lookups[0].name, reason(&r->lookups[0]));
+        return dlock_fail(err, r->lookups[0].code == EAI_MEMORY ? DLOCK_ENOMEM : DLOCK_EUNAVAIL,
+                          r->lookups[0].sys, "cannot resolve %s: %s", r->lookups[0].name,
+                          reason(&r->lookups[0]));
     p = calloc(n ? n : 1, sizeof(*p));
     if (!p)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");

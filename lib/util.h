@@ -12,6 +12,9 @@
 int dlock_fail(struct dlock_error *err, int code, int sys, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 
+/* The exit code of dlock(1) for a DLOCK_E* code; 0 for DLOCK_OK. */
+int dlock_error_exit(int code);
+
 /*
  * clock.c: both clocks at one moment. A time service may slew CLOCK_BOOTTIME by up to 10 %, but CLOCK_MONOTONIC_RAW
  * does not count the time that a machine sleeps. A lease is over when either of them says so.
@@ -31,6 +34,11 @@ static inline int64_t dlock_later_clock(struct dlock_clocks now, int64_t raw_min
 }
 /* The same by the clocks of this machine. */
 int64_t dlock_lease_now(int64_t raw_minus_boot);
+/* Between kill_at and deadline: a kernel timer kills the guard, and with it the command. */
+static inline int64_t dlock_hard_at(const struct dlock_times *t)
+{
+    return t->deadline == DLOCK_NEVER ? DLOCK_NEVER : t->deadline - (t->deadline - t->kill_at) / 2;
+}
 /*
  * The kernel waits by a clock that is slewed like CLOCK_BOOTTIME. How long to wait so that it is not too long by
  * CLOCK_MONOTONIC_RAW either, when a time of a lease is left ns away: a part of left. Then look again.
@@ -149,6 +157,30 @@ int dlock_resolver_result(struct dlock_resolver *, struct dlock_peer **peers, in
 /* The same for the look-ups that have an answer already; the others go on. 1, or 0 when none has. */
 int dlock_resolver_so_far(struct dlock_resolver *, struct dlock_peer **peers, int *n);
 void dlock_resolver_free(struct dlock_resolver *);
+/* In a child process, which has no such threads: frees it, and closes its descriptor. */
+void dlock_resolver_close_in_child(struct dlock_resolver *);
+
+/* options.c: the options of a caller, of its size; NULL: the defaults. 0, or DLOCK_EUSAGE. */
+int dlock_options_read(struct dlock_options *, const struct dlock_options *from,
+                       struct dlock_error *);
+
+/*
+ * poller.c: one descriptor that is readable when one of a changing set of descriptors is ready, or a time has come.
+ */
+struct poller;
+int poller_open(struct poller **, struct dlock_error *); /* 0, or DLOCK_ENOMEM, DLOCK_EOS */
+int poller_fd(const struct poller *);
+/* What to wait for from now on: as of dlock_interest(). The descriptors of the last time may be closed. */
+void poller_update(struct poller *, const struct pollfd *, int n, int64_t wake_at);
+/* Readable until the next update. */
+void poller_kick(struct poller *);
+void poller_close(struct poller *); /* NULL is fine; also in a child process */
+
+/* A time in the future: now + ns, which may be DLOCK_NEVER. */
+static inline int64_t dlock_after(int64_t now, int64_t ns)
+{
+    return ns >= DLOCK_NEVER - now ? DLOCK_NEVER : now + ns;
+}
 
 #define DLOCK_LEN(a) (sizeof(a) / sizeof((a)[0]))
 static inline int64_t dlock_min(int64_t a, int64_t b)

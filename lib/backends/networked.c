@@ -63,7 +63,7 @@ int other_slots(struct dlock_error *err, const struct dlock_spec *spec, unsigned
 {
     return dlock_fail(
         err, DLOCK_EDATA, 0,
-        "%s: in use with --slots %u, which is not --slots %u: give all its users the same number (lock "
+        "%s: in use with %u slots, which are not %u: give all its users the same number (lock "
         "'%s')",
         spec->uri->where, in_use, spec->slots, spec->uri->name);
 }

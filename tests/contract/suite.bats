@@ -625,8 +625,8 @@ granted() { run -0 run_t 5 "$DLOCK" -n "$@" "$L" true; }
         # shellcheck disable=SC2086
         run -65 run_t 3 "$DLOCK" $wait --slots 3 "$L" touch ran
         [ ! -e ran ]
-        assert_out "--slots 2"
-        assert_out "--slots 3"
+        assert_out "with 2 slots"
+        assert_out "not 3"
         assert_out "$NAME"
     done
     granted --slots 2

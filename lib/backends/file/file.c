@@ -128,7 +128,7 @@ static int take(struct file_backend *b, struct dlock_event *ev)
 
 static bool wants_slot(const struct file_backend *b)
 {
-    return b->spec->mode == DLOCK_SLOTS;
+    return b->spec->mode == DLOCK_MODE_SLOTS;
 }
 
 static void end_slot_wait(struct file_backend *b)
@@ -219,7 +219,7 @@ static bool failed_network(struct file_backend *b)
 
 static int lock_op(const struct file_backend *b)
 {
-    return b->spec->mode == DLOCK_EXCLUSIVE ? LOCK_EX : LOCK_SH;
+    return b->spec->mode == DLOCK_MODE_EXCLUSIVE ? LOCK_EX : LOCK_SH;
 }
 
 /* 0: the lock is ours; an errno; -1 with err: the file could not be opened again. */
@@ -361,10 +361,9 @@ static void failed_number(struct file_backend *b, unsigned in_use)
 {
     struct dlock_error err;
 
-    dlock_fail(
-        &err, DLOCK_EDATA, 0,
-        "%s%s%s: in use with --slots %u, which is not --slots %u: give all its users the same number",
-        b->place.path, b->place.named ? "/" : "", b->place.lock, in_use, b->spec->slots);
+    dlock_fail(&err, DLOCK_EDATA, 0,
+               "%s%s%s: in use with %u slots, which are not %u: give all its users the same number",
+               b->place.path, b->place.named ? "/" : "", b->place.lock, in_use, b->spec->slots);
     failed(b, &err);
 }
 
@@ -408,7 +407,7 @@ static int get_fence(struct file_backend *b, uint64_t *fence, struct dlock_error
     *fence = 0;
     if (!b->place.named)
         return 0;
-    if (b->spec->mode == DLOCK_EXCLUSIVE)
+    if (b->spec->mode == DLOCK_MODE_EXCLUSIVE)
         return file_record_write(&b->place, b->fd, b->spec->identity, b->acquire.token, fence, err);
     rc = file_record_read(&b->place, &last, err);
     *fence = last.fence;
@@ -455,7 +454,7 @@ static int begin_run(struct file_backend *b, uint64_t fence, struct dlock_error 
  * The end of our run, while the lock is ours. How the release ends, err: why it is not clean. Not ours any more: the file
  * was replaced, and another run may hold that lock.
  */
-static enum dlock_how end_run(struct file_backend *b, struct dlock_error *err)
+static enum dlock_release_how end_run(struct file_backend *b, struct dlock_error *err)
 {
     struct dlock_run *r = &b->once.run, there;
     int rc = file_is_current(&b->place, b->fd, err);
@@ -468,14 +467,14 @@ static enum dlock_how end_run(struct file_backend *b, struct dlock_error *err)
     if (rc == 0) {
         dlock_fail(err, DLOCK_ELOST, 0, "its file %s/%s, or the run record, was replaced",
                    b->place.path, b->place.lock);
-        return DLOCK_REL_NOT_OURS;
+        return DLOCK_RELEASE_NOT_OURS;
     }
     run_record_end(b->spec, r);
     r->end_ms = once_now();
     if (rc < 0 || once_write(&b->once.place, b->fd, r, b->once.who, err) < 0)
-        return DLOCK_REL_UNCLEAR;
+        return DLOCK_RELEASE_UNCLEAR;
     once_sweep(&b->once.place, b->spec, b->fd);
-    return DLOCK_REL_CLEAN;
+    return DLOCK_RELEASE_CLEAN;
 }
 
 static void granted(struct file_backend *b)
@@ -658,7 +657,7 @@ static void cancelling(struct file_backend *b)
     b->acquire.thread = NULL;
     drop_unheld(b);
     b->op = OP_IDLE;
-    put(b, EV_RELEASED)->how = DLOCK_REL_NOTHING;
+    put(b, EV_RELEASED)->how = DLOCK_RELEASE_NOTHING;
 }
 
 static void drop_holders(struct file_backend *b)
@@ -673,7 +672,7 @@ static void file_release(struct dlock_be *be, int64_t until)
 {
     struct file_backend *b = self(be);
     bool held = b->op == OP_HELD, told = b->nout == 0;
-    enum dlock_how how = held ? DLOCK_REL_CLEAN : DLOCK_REL_NOTHING;
+    enum dlock_release_how how = held ? DLOCK_RELEASE_CLEAN : DLOCK_RELEASE_NOTHING;
     struct dlock_error err = {0};
 
     if (b->op == OP_CANCELLING) {
@@ -699,7 +698,7 @@ static void file_release(struct dlock_be *be, int64_t until)
     b->op = OP_IDLE;
     struct dlock_event *ev = put(b, EV_RELEASED);
     ev->how = how;
-    if (how != DLOCK_REL_CLEAN)
+    if (how != DLOCK_RELEASE_CLEAN)
         ev->error = err;
 }
 
@@ -797,7 +796,7 @@ static void file_ask(struct dlock_be *be, enum dlock_ask what, const char *arg)
     }
     if (what != ASK_STATUS) {
         dlock_fail(&err, DLOCK_EUSAGE, 0, "%s is not supported for files",
-                   what == ASK_LIST ? "--list" : "--break");
+                   what == ASK_LIST ? "a list of locks" : "to break a lock");
         put(b, EV_FAILED)->error = err;
         return;
     }
@@ -916,15 +915,24 @@ static void file_close(struct dlock_be *be)
     free(b);
 }
 
+/* Its copy of the descriptor keeps no lock for longer than the other process does. */
+static void file_close_in_child(struct dlock_be *be)
+{
+    struct file_backend *b = self(be);
+    flock_wait_close_in_child(b->acquire.thread);
+    b->acquire.thread = NULL;
+    file_close(be);
+}
+
 static int file_open_lock(struct dlock_be **out, const struct dlock_spec *spec,
                           struct dlock_error *err)
 {
     struct file_backend *b;
     int rc;
 
-    if (spec->mode == DLOCK_SLOTS && spec->fcntl)
+    if (spec->mode == DLOCK_MODE_SLOTS && spec->fcntl)
         return dlock_fail(err, DLOCK_EUSAGE, 0,
-                          "slots are byte locks beside one of flock(2): not with --fcntl");
+                          "slots are byte locks beside one of flock(2): not with fcntl(2) locks");
     b = calloc(1, sizeof(*b));
     if (!b)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
@@ -971,4 +979,5 @@ const struct dlock_backend dlock_backend_file = {
     .stat = file_stat,
     .own_fds = file_own_fds,
     .close = file_close,
+    .close_in_child = file_close_in_child,
 };

@@ -188,6 +188,13 @@ void flock_wait_cancel(struct flock_wait *w)
     w->cancelled = true;
 }
 
+void flock_wait_close_in_child(struct flock_wait *w)
+{
+    if (w && w->efd >= 0)
+        close(w->efd);
+    free(w);
+}
+
 void flock_wait_free(struct flock_wait *w)
 {
     const struct timespec pause = {.tv_nsec = JOIN_EVERY};

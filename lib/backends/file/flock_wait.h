@@ -31,5 +31,7 @@ int flock_wait_check(struct flock_wait *, int *sys);
 void flock_wait_cancel(struct flock_wait *);
 /* Free; ends a wait that is not over, and blocks for up to 100 ms then. NULL is fine. */
 void flock_wait_free(struct flock_wait *);
+/* Free, in a child of the process that began: the thread is not there. NULL is fine. */
+void flock_wait_close_in_child(struct flock_wait *);
 
 #endif

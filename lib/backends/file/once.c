@@ -43,7 +43,7 @@ static bool forgets(int dir)
 static int fail_forgets(const char *path, struct dlock_error *err)
 {
     return dlock_fail(err, DLOCK_EUSAGE, 0,
-                      "%s: a reboot empties this directory, and --once would forget: name one on "
+                      "%s: a reboot empties this directory, run records with it: name one on "
                       "disk, such as file:///var/lib/DIRECTORY#NAME",
                       path);
 }

@@ -376,7 +376,7 @@ void proc_locks_describe(const struct proc_lock *l, const struct proc_locks_file
     *info = (struct dlock_info){
         .waiter = l->waiter,
         .place = l->place,
-        .mode = l->shared ? DLOCK_SHARED : DLOCK_EXCLUSIVE,
+        .mode = l->shared ? DLOCK_MODE_SHARED : DLOCK_MODE_EXCLUSIVE,
         .pid = l->waiter ? l->pid : holder_of(l, lf),
         .left_ns = l->waiter ? -1 : DLOCK_NEVER,
         .waited_ms = -1,

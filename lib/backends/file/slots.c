@@ -48,7 +48,7 @@ static unsigned number_but(int fd, unsigned n)
     struct flock l;
 
     if (!find(fd, NUMBER + 1, NUMBER + n, &l) &&
-        !find(fd, NUMBER + n + 1, NUMBER + DLOCK_MAX_SLOTS + 1, &l))
+        !find(fd, NUMBER + n + 1, NUMBER + DLOCK_SLOTS_MAX + 1, &l))
         return 0;
     return (unsigned)(l.l_start - NUMBER);
 }
@@ -120,7 +120,7 @@ int slots_list(int fd, struct slot_user *out, int max, unsigned *number)
     int n;
 
     *number =
-        find(fd, NUMBER + 1, NUMBER + DLOCK_MAX_SLOTS + 1, &l) ? (unsigned)(l.l_start - NUMBER) : 0;
+        find(fd, NUMBER + 1, NUMBER + DLOCK_SLOTS_MAX + 1, &l) ? (unsigned)(l.l_start - NUMBER) : 0;
     if (*number == 0)
         return 0;
     n = list(fd, SLOTS, SLOTS + *number * PIDS, out, max);

@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 #define PLOCKS_MAX 256
-#define USERS_MAX (DLOCK_MAX_SLOTS + PLOCKS_MAX)
+#define USERS_MAX (DLOCK_SLOTS_MAX + PLOCKS_MAX)
 
 /* Who uses slots. One that has been found in /proc/locks has pid 0 from then on. */
 struct slot_users {
@@ -35,7 +35,8 @@ struct slot_users {
  */
 static void add_record(const struct file_record *rec, long pid, struct dlock_info *info)
 {
-    if (rec->fence == 0 || info->waiter || info->mode != DLOCK_EXCLUSIVE || rec->info.pid != pid)
+    if (rec->fence == 0 || info->waiter || info->mode != DLOCK_MODE_EXCLUSIVE ||
+        rec->info.pid != pid)
         return;
     info->foreign = false;
     info->fence = rec->fence;
@@ -71,7 +72,7 @@ static void read_slots(const struct file_place *p, int fd, struct slot_users *u)
 static void add_slot(const struct slot_users *all, const struct slot_user *u,
                      struct dlock_info *info)
 {
-    info->mode = DLOCK_SLOTS;
+    info->mode = DLOCK_MODE_SLOTS;
     info->slots = all->number;
     info->slot = u->waiter ? 0 : u->slot + 1;
 }

@@ -44,21 +44,21 @@ static void read_kind(const PGresult *res, int i, const char *record, size_t len
     if (slots == 0 && len > 0 && info->waiter)
         slots = dlock_max(0, comment_number(record, len, " slots="));
     if (slots > 0) {
-        info->mode = DLOCK_SLOTS;
-        info->slots = (unsigned)dlock_min(slots, DLOCK_MAX_SLOTS);
+        info->mode = DLOCK_MODE_SLOTS;
+        info->slots = (unsigned)dlock_min(slots, DLOCK_SLOTS_MAX);
         if (len > 0 && !info->waiter)
             info->slot = (int)dlock_min(dlock_max(0, comment_number(record, len, " slot=")),
-                                        DLOCK_MAX_SLOTS);
+                                        DLOCK_SLOTS_MAX);
     } else if (pg_number(res, i, S_SHARED) ||
                (len > 0 && info->waiter && comment_number(record, len, " shared=") == 1)) {
-        info->mode = DLOCK_SHARED;
+        info->mode = DLOCK_MODE_SHARED;
     }
 }
 
 static bool adv_read_info(const PGresult *res, int i, struct dlock_info *info)
 {
     const char *begin;
-    *info = (struct dlock_info){.left_ns = -1, .waited_ms = -1, .mode = DLOCK_EXCLUSIVE};
+    *info = (struct dlock_info){.left_ns = -1, .waited_ms = -1, .mode = DLOCK_MODE_EXCLUSIVE};
     info->waiter = pg_number(res, i, S_GRANTED) == 0;
     size_t len = pg_read_comment(pg_text(res, i, S_QUERY), info, &begin);
     read_kind(res, i, begin, len, info);
@@ -66,7 +66,8 @@ static bool adv_read_info(const PGresult *res, int i, struct dlock_info *info)
         int64_t ttl = comment_number(begin, len, " ttl=");
         int64_t fence = comment_number(begin, len, " fence=");
         if (ttl > 0 && !info->waiter)
-            info->left_ns = dlock_max(0, ttl - pg_number(res, i, S_IDLE)) * DLOCK_MSEC;
+            info->left_ns =
+                dlock_max(0, dlock_min(ttl, INT32_MAX) - pg_ms(res, i, S_IDLE)) * DLOCK_MSEC;
         if (fence > 0 && !info->waiter)
             info->fence = (uint64_t)fence;
         /* The record of its newest try, as a holder's. */
@@ -127,7 +128,7 @@ static void pause_try(struct pg_backend *be, int64_t ms)
 /* Wait for a key that others hold. */
 static void send_wait(struct pg_backend *be)
 {
-    bool gate = be->spec->mode == DLOCK_SLOTS && !be->advisory.has.gate;
+    bool gate = be->spec->mode == DLOCK_MODE_SLOTS && !be->advisory.has.gate;
     be->advisory.awaits = gate ? WAIT_GATE : be->advisory.has.turn ? WAIT_MAIN : WAIT_TURN;
     bound_answer(be, CHUNK_MS * DLOCK_MSEC);
     if (be->advisory.fair)
@@ -342,7 +343,7 @@ static void next_after_wait(struct pg_backend *be)
     } else if (be->advisory.awaits == WAIT_GATE) {
         be->advisory.has.gate = true;
         send_try(be);
-    } else if (be->spec->mode == DLOCK_SLOTS) {
+    } else if (be->spec->mode == DLOCK_MODE_SLOTS) {
         be->advisory.has.main = true;
         send_try(be);
     } else {
@@ -405,10 +406,17 @@ static void adv_renew(struct pg_backend *be)
 {
     int64_t from = be->advisory.renewed_from;
     be->advisory.renewed_from = 0;
-    if (from != 0)
+    if (from != 0) {
         pg_renewed(be, from);
-    else if (!pg_conn_busy(&be->conn)) /* otherwise the answer to the last one still counts */
-        send_sql(be, T_RENEW, adv_renew_sql(be));
+    } else if (!pg_conn_busy(&be->conn)) { /* otherwise the answer to the last one still counts */
+        char *sql = adv_renew_sql(be);
+        struct dlock_error err;
+        if (!pg_conn_try(&be->conn, T_RENEW, sql)) {
+            dlock_fail(&err, DLOCK_ENOMEM, 0, "%s: out of memory", pg_where(be));
+            pg_unclear(be, &err);
+        }
+        free(sql);
+    }
 }
 
 /* An answer that is an error (to pg_cancel_backend, say) ends no session. The next one counts. */
@@ -441,7 +449,7 @@ static void unlock_or_end(struct pg_backend *be)
     if (be->granted)
         send_unlock(be);
     else
-        pg_released(be, DLOCK_REL_NOTHING, NULL);
+        pg_released(be, DLOCK_RELEASE_NOTHING, NULL);
 }
 
 static void unlock_answered(struct pg_backend *be, const struct pg_reply *r)
@@ -451,12 +459,12 @@ static void unlock_answered(struct pg_backend *be, const struct pg_reply *r)
         send_unlock(be); /* our own cancel came late: it was for the request before this one */
     } else if (r->sqlstate[0] || !pg_one_row(r, 1)) {
         pg_conn_reply_error(&be->conn, r, &err);
-        pg_released(be, DLOCK_REL_UNCLEAR, &err);
+        pg_released(be, DLOCK_RELEASE_UNCLEAR, &err);
     } else if (pg_number(r->rows, 0, 0) == 1) {
-        pg_released(be, DLOCK_REL_CLEAN, NULL);
+        pg_released(be, DLOCK_RELEASE_CLEAN, NULL);
     } else {
         dlock_fail(&err, DLOCK_ELOST, 0, "%s: the session no longer holds it", pg_where(be));
-        pg_released(be, DLOCK_REL_NOT_OURS, &err);
+        pg_released(be, DLOCK_RELEASE_NOT_OURS, &err);
     }
 }
 
@@ -467,7 +475,7 @@ static void adv_release(struct pg_backend *be)
     if (be->conn.state == PC_FAILED)
         return; /* adv_failed() follows */
     if (be->conn.state != PC_UP) {
-        pg_released(be, DLOCK_REL_NOTHING, NULL);
+        pg_released(be, DLOCK_RELEASE_NOTHING, NULL);
     } else if (!pg_conn_busy(&be->conn)) {
         unlock_or_end(be);
     } else if (!be->granted || be->advisory.renew_writes) {
@@ -518,11 +526,11 @@ static void release_failed(struct pg_backend *be, const struct dlock_error *err)
 {
     /* DLOCK_ENOMEM: we ended the session ourselves, so it was there as long as the command ran. */
     if (!be->granted)
-        pg_released(be, DLOCK_REL_NOTHING, err);
+        pg_released(be, DLOCK_RELEASE_NOTHING, err);
     else if (be->conn.unanswered == T_RELEASE || err->code == DLOCK_ENOMEM)
-        pg_released(be, DLOCK_REL_UNCLEAR, err);
+        pg_released(be, DLOCK_RELEASE_UNCLEAR, err);
     else
-        pg_released(be, DLOCK_REL_NOT_OURS, err);
+        pg_released(be, DLOCK_RELEASE_NOT_OURS, err);
 }
 
 static void lost(struct pg_backend *be, const struct dlock_error *err)
@@ -570,7 +578,7 @@ static void adv_timeout(struct pg_backend *be, int64_t now)
     struct dlock_error err;
     if (be->op == OP_RELEASE && now >= be->release.until) {
         dlock_fail(&err, DLOCK_EUNAVAIL, 0, "%s: no answer", pg_where(be));
-        pg_released(be, be->granted ? DLOCK_REL_UNCLEAR : DLOCK_REL_NOTHING, &err);
+        pg_released(be, be->granted ? DLOCK_RELEASE_UNCLEAR : DLOCK_RELEASE_NOTHING, &err);
     } else if (be->op == OP_RENEW && now >= be->op_until) {
         /* The answer may still come, and on this session only. */
         no_answer(&err, be->spec, be->spec->op_timeout);

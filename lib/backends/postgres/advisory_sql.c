@@ -50,7 +50,7 @@ static char *finish(FILE *f, char **text)
 
 static bool is_shared(const struct pg_backend *be)
 {
-    return be->spec->mode != DLOCK_EXCLUSIVE;
+    return be->spec->mode != DLOCK_MODE_EXCLUSIVE;
 }
 
 /* "_shared" or "": how we lock the turnstile and the main key. */
@@ -63,11 +63,11 @@ static const char *shared_suffix(const struct pg_backend *be)
 static char *comment(const struct pg_backend *be, const char *record, const char *more)
 {
     char kind[64] = "";
-    if (be->spec->mode == DLOCK_SHARED)
+    if (be->spec->mode == DLOCK_MODE_SHARED)
         snprintf(kind, sizeof(kind), " shared=1");
     else if (be->slot > 0)
         snprintf(kind, sizeof(kind), " slots=%u slot=%d", be->spec->slots, be->slot);
-    else if (be->spec->mode == DLOCK_SLOTS)
+    else if (be->spec->mode == DLOCK_MODE_SLOTS)
         snprintf(kind, sizeof(kind), " slots=%u", be->spec->slots);
     return format("/* %s ttl=%" PRId64 "%s%s */ ", record, adv_ttl_ms(be), more, kind);
 }
@@ -105,7 +105,7 @@ static void put_settings(FILE *f, const struct pg_backend *be)
     put_setting(f, "tcp_keepalives_count", keep.count, "");
     put_setting(f, "tcp_user_timeout", dlock_min(adv_ttl_ms(be), INT32_MAX), "");
     put_setting(f, "statement_timeout", 0, "");
-    if (be->spec->mode == DLOCK_SLOTS)
+    if (be->spec->mode == DLOCK_MODE_SLOTS)
         put_setting(f, "lock_timeout", 0, "");
 }
 
@@ -222,7 +222,7 @@ static void put_size(FILE *f, const struct pg_backend *be)
          " AND l.classid" EQ "'%u'::pg_catalog.oid AND l.objsubid" EQ "1 AND '%" PRIu32
          "'" BIGINT LT "l.objid" BIGINT " AND l.objid" BIGINT LE "'%" PRIu32 "'" BIGINT
          " AND l.objid" BIGINT NE "'%" PRIu32 "'" BIGINT ") END",
-         low, high, low, low + DLOCK_MAX_SLOTS, low + be->spec->slots);
+         low, high, low, low + DLOCK_SLOTS_MAX, low + be->spec->slots);
     step(f, "k",
          "CASE WHEN n.ok" EQ "0 THEN pg_catalog.pg_try_advisory_lock_shared('%" PRId64 "'" BIGINT
          ") END",
@@ -301,9 +301,9 @@ static struct outcome put_slots(FILE *f, const struct pg_backend *be)
 
 static struct outcome put_steps(FILE *f, const struct pg_backend *be)
 {
-    return be->spec->mode == DLOCK_EXCLUSIVE ? put_writer(f, be)
-           : be->spec->mode == DLOCK_SHARED  ? put_reader(f, be)
-                                             : put_slots(f, be);
+    return be->spec->mode == DLOCK_MODE_EXCLUSIVE ? put_writer(f, be)
+           : be->spec->mode == DLOCK_MODE_SHARED  ? put_reader(f, be)
+                                                  : put_slots(f, be);
 }
 
 static const char * or (const char *column, const char *missing)
@@ -514,7 +514,7 @@ char *adv_unlock_sql(const struct pg_backend *be)
     fprintf(f,
             "SELECT m.ok" INT " FROM (SELECT pg_catalog.pg_backend_pid()" EQ "%d AS ok OFFSET 0) g",
             PQbackendPID(be->conn.pq));
-    if (be->spec->mode == DLOCK_SLOTS)
+    if (be->spec->mode == DLOCK_MODE_SLOTS)
         put_unlock_slot(f, be);
     else
         step(f, "m", "CASE WHEN g.ok THEN pg_catalog.pg_advisory_unlock%s(%s) END",
@@ -552,7 +552,7 @@ static void put_sessions(FILE *f, const struct pg_backend *be)
             "1 AND '%" PRIu32 "'" BIGINT LT "l.objid" BIGINT " AND l.objid" BIGINT LE "'%" PRIu32
             "'" BIGINT " THEN 'size' END AS what, l.objid" BIGINT MINUS "'%" PRIu32 "'" BIGINT
             " AS size FROM pg_catalog.pg_locks l WHERE " ADVISORY_HERE "), ",
-            (uint32_t)((uint64_t)keys->first_size >> 32), low, low + DLOCK_MAX_SLOTS, low);
+            (uint32_t)((uint64_t)keys->first_size >> 32), low, low + DLOCK_SLOTS_MAX, low);
     fputs("s AS MATERIALIZED (SELECT l.pid, "
           "pg_catalog.bool_or(l.what" EQ "'main' AND l.granted) AND NOT "
           "pg_catalog.bool_or(NOT l.granted OR (l.what" EQ "'gate' AND l.mode" EQ

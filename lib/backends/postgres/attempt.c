@@ -4,11 +4,13 @@
 #include "util.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* Enough for OpenSSL, Kerberos and LDAP; a stuck thread should not cost 8 MiB. */
@@ -28,10 +30,11 @@
 struct pg_attempt {
     enum { RUNNING, ENDED, DROPPED } _Atomic state;
     pthread_t thread;
-    PGconn *pq; /* the thread's until ENDED */
+    PGconn *_Atomic pq; /* the thread's until ENDED; NULL: it is not made yet */
     /* The ends of a socket pair: each side closes its own, and the other one sees that. */
     int fd, thread_fd;
-    size_t size; /* of all of this, wiped at the end: there may be a password */
+    ino_t thread_ino; /* tells whether thread_fd is still that end */
+    size_t size;      /* of all of this, wiped at the end: there may be a password */
     const char **keys, **values;
     const char *lists[]; /* these two, and the copied texts behind them */
 };
@@ -78,12 +81,12 @@ static void *run(void *arg)
     struct pg_attempt *a = arg;
     int fd = a->thread_fd;
     PGconn *pq = PQconnectStartParams(a->keys, a->values, 0);
+    a->pq = pq;
     if (pq && PQstatus(pq) != CONNECTION_BAD) {
         PQsetErrorVerbosity(pq, PQERRORS_VERBOSE);
         PQsetNoticeReceiver(pq, ignore_notice, NULL);
         work(pq, fd);
     }
-    a->pq = pq;
     if (atomic_exchange(&a->state, ENDED) == DROPPED) {
         PQfinish(pq);
         free_attempt(a);
@@ -122,6 +125,7 @@ static struct pg_attempt *new_attempt(const char *const *keys, const char *const
 int pg_attempt_start(struct pg_attempt **out, const char *const *keys, const char *const *values)
 {
     int fds[2], e;
+    struct stat st;
     struct pg_attempt *a = new_attempt(keys, values);
     if (!a)
         return -ENOMEM;
@@ -132,6 +136,7 @@ int pg_attempt_start(struct pg_attempt **out, const char *const *keys, const cha
     }
     a->fd = fds[0];
     a->thread_fd = fds[1];
+    a->thread_ino = fstat(fds[1], &st) == 0 ? st.st_ino : 0;
     e = dlock_thread_start(&a->thread, STACK_SIZE, run, a);
     if (e != 0) {
         close(fds[0]);
@@ -164,6 +169,34 @@ bool pg_attempt_take(struct pg_attempt *a, PGconn **out)
     close(a->fd);
     *out = finish(a);
     return true;
+}
+
+void pg_finish_in_child(PGconn *pq)
+{
+    int fd = pq ? PQsocket(pq) : -1;
+    int null = fd >= 0 ? open("/dev/null", O_RDWR | O_CLOEXEC) : -1;
+    if (fd < 0 || (null >= 0 && dup3(null, fd, O_CLOEXEC) >= 0))
+        PQfinish(pq);
+    else
+        close(fd); /* the rest is lost */
+    if (null >= 0)
+        close(null);
+}
+
+void pg_attempt_close_in_child(struct pg_attempt *a)
+{
+    struct stat st;
+    if (!a)
+        return;
+    close(a->fd);
+    if (fstat(a->thread_fd, &st) == 0 && S_ISSOCK(st.st_mode) && st.st_ino == a->thread_ino)
+        close(a->thread_fd);
+    PGconn *pq = a->pq;
+    if (atomic_load(&a->state) == ENDED)
+        pg_finish_in_child(pq);
+    else if (pq && PQsocket(pq) >= 0)
+        close(PQsocket(pq)); /* libpq was at work: no other call of it is safe */
+    free_attempt(a);
 }
 
 void pg_attempt_drop(struct pg_attempt *a)

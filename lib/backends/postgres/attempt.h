@@ -21,5 +21,17 @@ int pg_attempt_fd(const struct pg_attempt *);
 bool pg_attempt_take(struct pg_attempt *, PGconn **out);
 /* Give it up; NULL: nothing to do. Blocks for 20 ms at most; the thread ends when libpq returns. */
 void pg_attempt_drop(struct pg_attempt *);
+/*
+ * In a child of the process that started it, where there is no such thread: frees it, and closes what is known. Until
+ * the attempt has ended, what libpq has allocated is lost.
+ */
+void pg_attempt_close_in_child(struct pg_attempt *);
+
+/*
+ * In a child of the process that made the connection; NULL: nothing to do. PQfinish(3) says goodbye to the server, which
+ * ends the session, and frees a lock: it says it to /dev/null. (libpq's documentation, "Database Connection Control
+ * Functions".)
+ */
+void pg_finish_in_child(PGconn *);
 
 #endif

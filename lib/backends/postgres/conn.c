@@ -48,6 +48,8 @@ static int conn_fail(struct pg_conn *c, int code, const char *text)
 {
     char line[256];
     first_line(line, sizeof(line), c->last_words[0] ? c->last_words : text);
+    if (!line[0])
+        snprintf(line, sizeof(line), "the connection was closed");
     c->unanswered = c->requests.n > 0 ? c->requests.list[0].tag : 0;
     drop(c);
     c->state = PC_FAILED;
@@ -66,8 +68,7 @@ static int fail_pq(struct pg_conn *c)
     const char *text = PQerrorMessage(c->pq);
     bool ours =
         PQstatus(c->pq) == CONNECTION_OK && !c->last_words[0] && pg_conn_says_no_memory(text);
-    return conn_fail(c, ours ? DLOCK_ENOMEM : DLOCK_EUNAVAIL,
-                     *text ? text : "the connection was closed");
+    return conn_fail(c, ours ? DLOCK_ENOMEM : DLOCK_EUNAVAIL, text);
 }
 
 static bool is_state(const char *s)
@@ -134,6 +135,8 @@ static int code_of(const char *sqlstate, const char *text)
     if (is_for_good(sqlstate) || pooler_says(sqlstate, text, "no such database") ||
         pooler_says(sqlstate, text, "unsupported startup parameter"))
         return DLOCK_EUNUSABLE;
+    if (sqlstate[0] == '\0' && pg_conn_says_no_memory(text))
+        return DLOCK_ENOMEM;
     return sqlstate[0] == '\0' && is_untrusted(text) ? DLOCK_EUNUSABLE : DLOCK_EUNAVAIL;
 }
 
@@ -217,7 +220,7 @@ static void connect_next(struct pg_conn *c)
         char why[128];
         if (rc < 0)
             snprintf(why, sizeof(why), "cannot start a thread to connect: %s", strerror(-rc));
-        if (rc == 0 || !address_failed(c, why))
+        if (rc == 0 || !address_failed(c, rc == -ENOMEM ? "out of memory" : why))
             return;
     }
 }
@@ -296,6 +299,18 @@ static bool send_pipelined(struct pg_conn *c, const struct pg_statement *all, in
     return ok && PQpipelineSync(c->pq);
 }
 
+/* libpq has the request; now: the clock before. */
+static void note_sent(struct pg_conn *c, int tag, int64_t now)
+{
+    c->requests.list[c->requests.n].tag = tag;
+    c->requests.list[c->requests.n++].sent = now;
+    int left = PQflush(c->pq);
+    if (left < 0)
+        fail_pq(c);
+    else
+        c->requests.unflushed = left > 0;
+}
+
 static void send_now(struct pg_conn *c, int tag, const struct pg_statement *all, int n)
 {
     int64_t now = c->env->now(c->env->ctx);
@@ -304,17 +319,10 @@ static void send_now(struct pg_conn *c, int tag, const struct pg_statement *all,
         ok = ok && send_pipelined(c, all, n);
     else
         ok = ok && PQsendQuery(c->pq, all[0].sql);
-    if (!ok) {
-        fail_pq(c);
-        return;
-    }
-    c->requests.list[c->requests.n].tag = tag;
-    c->requests.list[c->requests.n++].sent = now;
-    int left = PQflush(c->pq);
-    if (left < 0)
-        fail_pq(c);
+    if (ok)
+        note_sent(c, tag, now);
     else
-        c->requests.unflushed = left > 0;
+        fail_pq(c);
 }
 
 static void enqueue(struct pg_conn *c, int tag, const struct pg_statement *all, int n)
@@ -372,6 +380,23 @@ void pg_conn_send(struct pg_conn *c, int tag, const char *sql, int n, const char
     pg_conn_send_all(c, tag, &(struct pg_statement){sql, n, values}, 1);
 }
 
+bool pg_conn_try(struct pg_conn *c, int tag, const char *sql)
+{
+    int64_t now = c->env->now(c->env->ctx);
+    if (!sql)
+        return false;
+    if (c->state != PC_UP)
+        return true;
+    if (PQsendQuery(c->pq, sql)) {
+        note_sent(c, tag, now);
+        return true;
+    }
+    if (PQstatus(c->pq) == CONNECTION_OK && pg_conn_says_no_memory(PQerrorMessage(c->pq)))
+        return false;
+    fail_pq(c);
+    return true;
+}
+
 static void *cancel_thread(void *arg)
 {
     char text[256];
@@ -409,6 +434,8 @@ static void take_error(struct pg_conn *c, const PGresult *res)
     r->unheard = !state;
     snprintf(r->sqlstate, sizeof(r->sqlstate), "%s", state ? state : "XX000");
     first_line(r->text, sizeof(r->text), text ? text : PQresultErrorMessage(res));
+    if (!r->text[0])
+        snprintf(r->text, sizeof(r->text), "an error without a text");
 }
 
 /* True: res ends the oldest request. */
@@ -544,8 +571,19 @@ void pg_conn_close(struct pg_conn *c)
     c->state = PC_CLOSED;
 }
 
+void pg_conn_close_in_child(struct pg_conn *c)
+{
+    pg_finish_in_child(c->pq);
+    c->pq = NULL;
+    pg_attempt_close_in_child(c->address.attempt);
+    c->address.attempt = NULL;
+    pg_conn_close(c);
+}
+
 int pg_conn_reply_error(const struct pg_conn *c, const struct pg_reply *r, struct dlock_error *err)
 {
+    if (r->unheard && pg_conn_says_no_memory(r->text))
+        return dlock_fail(err, DLOCK_ENOMEM, 0, "%s: %s", c->where, r->text);
     return dlock_fail(err, code_of(r->sqlstate, r->text), 0, "%s: %s (SQLSTATE %s)", c->where,
                       r->text, r->sqlstate);
 }
@@ -553,6 +591,12 @@ int pg_conn_reply_error(const struct pg_conn *c, const struct pg_reply *r, struc
 int64_t pg_number(const PGresult *res, int row, int col)
 {
     return strtoll(PQgetvalue(res, row, col), NULL, 10);
+}
+
+int64_t pg_ms(const PGresult *res, int row, int col)
+{
+    const int64_t most = INT64_MAX / 4 / DLOCK_MSEC;
+    return dlock_max(-most, dlock_min(pg_number(res, row, col), most));
 }
 
 bool pg_one_row(const struct pg_reply *r, int n)

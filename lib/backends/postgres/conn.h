@@ -141,6 +141,11 @@ static inline bool pg_conn_busy(const struct pg_conn *c)
  */
 void pg_conn_send(struct pg_conn *, int tag, const char *sql, int n, const char *const *values);
 /*
+ * The same without pipeline, for a session that must live on. False: there is no memory (sql may be NULL), nothing was
+ * sent, and the connection is as it was.
+ */
+bool pg_conn_try(struct pg_conn *, int tag, const char *sql);
+/*
  * pipeline: at most PG_STATEMENTS in one message and one transaction. Each sees what was committed before it began, also
  * while the one before it waited for a lock; where the role's default is a stricter isolation level, that one fails then.
  * One answer: the error that undid all of them, or the rows of the last that had any.
@@ -162,13 +167,16 @@ int pg_conn_next(struct pg_conn *, struct pg_reply *);
 void pg_conn_done(struct pg_reply *);
 /* Any state. Sends a goodbye, so that the server frees the session at once. */
 void pg_conn_close(struct pg_conn *);
+/* The same in a child of the process that opened it: nothing is sent. */
+void pg_conn_close_in_child(struct pg_conn *);
 
 /* Fill err from an answer that is an error; returns its code. */
 int pg_conn_reply_error(const struct pg_conn *, const struct pg_reply *, struct dlock_error *err);
 /* libpq reports this by its text alone (never translated: dlock does not call setlocale(3)). */
 static inline bool pg_conn_says_no_memory(const char *text)
 {
-    return strstr(text, "out of memory") != NULL;
+    return strstr(text, "out of memory") != NULL ||
+           strstr(text, "Memory allocation failure") != NULL;
 }
 
 /* A field of a row: its text, "" when NULL; its number, 0 when NULL. */
@@ -177,6 +185,8 @@ static inline const char *pg_text(const PGresult *res, int row, int col)
     return PQgetvalue(res, row, col);
 }
 int64_t pg_number(const PGresult *, int row, int col);
+/* Milliseconds. A row may say anything: in nanoseconds the sum of now and some of these must fit 64 bits. */
+int64_t pg_ms(const PGresult *, int row, int col);
 /* No error, and exactly one row of n columns? */
 bool pg_one_row(const struct pg_reply *, int n);
 

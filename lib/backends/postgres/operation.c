@@ -97,7 +97,7 @@ void pg_unclear(struct pg_backend *be, const struct dlock_error *err)
     events_add(&be->events, EV_UNCLEAR)->error = *err;
 }
 
-void pg_released(struct pg_backend *be, enum dlock_how how, const struct dlock_error *err)
+void pg_released(struct pg_backend *be, enum dlock_release_how how, const struct dlock_error *err)
 {
     pg_op_done(be);
     pg_conn_close(&be->conn);

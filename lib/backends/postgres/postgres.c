@@ -47,6 +47,15 @@ static void slot_close(struct dlock_be *slot)
         close_backend(self(slot));
 }
 
+static void slot_close_in_child(struct dlock_be *slot)
+{
+    struct pg_backend *be = self(slot);
+    pg_conn_close_in_child(&be->conn);
+    pg_attempt_close_in_child(be->probe);
+    be->probe = NULL;
+    close_backend(be);
+}
+
 static int slot_open(struct dlock_be **out, const struct dlock_spec *spec, struct dlock_error *err)
 {
     struct pg_backend *be = calloc(1, sizeof(*be));
@@ -340,4 +349,5 @@ const struct dlock_backend DLOCK_BACKEND_SYMBOL(postgres) = {
     .session_fd = slot_session_fd,
     .schema = slot_schema,
     .close = slot_close,
+    .close_in_child = slot_close_in_child,
 };

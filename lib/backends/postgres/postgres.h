@@ -97,7 +97,7 @@ struct pg_backend {
     bool granted;
     char token[DLOCK_TOKEN_LEN + 1];
     uint64_t fence;
-    int slot; /* DLOCK_SLOTS: as in dlock_event */
+    int slot; /* DLOCK_MODE_SLOTS: as in dlock_event */
 
     /* From the URI: a server that was started or promoted less than this ago grants nothing. 0: off. */
     int64_t restart_grace;
@@ -267,7 +267,7 @@ void pg_in_grace(struct pg_backend *, int64_t left_ms);
 void pg_renewed(struct pg_backend *, int64_t from);
 void pg_unclear(struct pg_backend *, const struct dlock_error *);
 /* Closes the connection. err: NULL, or why it is not clean. */
-void pg_released(struct pg_backend *, enum dlock_how, const struct dlock_error *err);
+void pg_released(struct pg_backend *, enum dlock_release_how, const struct dlock_error *err);
 /* Acquire or status failed. Closes the connection, except where release has to cancel what the session does. */
 void pg_fail(struct pg_backend *, const struct dlock_error *);
 /*

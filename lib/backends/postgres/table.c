@@ -392,7 +392,7 @@ static void send_text(struct pg_backend *be, enum pg_tag tag, const char *text, 
 
 static bool is_shared(const struct pg_backend *be)
 {
-    return be->spec->mode != DLOCK_EXCLUSIVE;
+    return be->spec->mode != DLOCK_MODE_EXCLUSIVE;
 }
 
 /* Does our release write the end of a run? */
@@ -603,9 +603,9 @@ static void read_slot(struct dlock_info *info, const char *holder)
 {
     const char *at = strstr(holder, " slots=");
     unsigned n = 0, slot = 0;
-    if (!at || sscanf(at, " slots=%4u slot=%4u", &n, &slot) != 2 || n > DLOCK_MAX_SLOTS || slot > n)
+    if (!at || sscanf(at, " slots=%4u slot=%4u", &n, &slot) != 2 || n > DLOCK_SLOTS_MAX || slot > n)
         return;
-    info->mode = DLOCK_SLOTS;
+    info->mode = DLOCK_MODE_SLOTS;
     info->slots = n;
     info->slot = (int)slot;
 }
@@ -700,20 +700,20 @@ static void not_granted(struct pg_backend *be, const struct pg_reply *r)
         .ticket = pg_number(r->rows, 0, R_TICKET),
         .ahead = PQgetisnull(r->rows, 0, R_AHEAD) ? -1 : pg_number(r->rows, 0, R_AHEAD),
         .held = !PQgetisnull(r->rows, 0, R_LEFT),
-        .left_ms = pg_number(r->rows, 0, R_LEFT),
-        .turn_ms = pg_number(r->rows, 0, R_TURN),
+        .left_ms = pg_ms(r->rows, 0, R_LEFT),
+        .turn_ms = pg_ms(r->rows, 0, R_TURN),
     };
     be->table.try = TRY_NONE;
     if (why.held) {
         table_read_holder(&be->info, pg_text(r->rows, 0, R_HOLDER), why.left_ms,
                           pg_number(r->rows, 0, R_HELD_FENCE));
         bool shared = strncmp(why.owner, SHARED_OWNER, strlen(SHARED_OWNER)) == 0;
-        if (shared && be->info.mode == DLOCK_EXCLUSIVE)
-            be->info.mode = DLOCK_SHARED;
+        if (shared && be->info.mode == DLOCK_MODE_EXCLUSIVE)
+            be->info.mode = DLOCK_MODE_SHARED;
         why.info = &be->info;
     }
-    if (!why.held && pg_number(r->rows, 0, R_GRACE) > 0)
-        pg_in_grace(be, pg_number(r->rows, 0, R_GRACE));
+    if (!why.held && pg_ms(r->rows, 0, R_GRACE) > 0)
+        pg_in_grace(be, pg_ms(r->rows, 0, R_GRACE));
     else
         table_refused(be, &why);
 }
@@ -867,7 +867,7 @@ static void table_release(struct pg_backend *be)
 {
     be->table.shared->withdraw_notice(be);
     if (!be->granted && be->table.try == TRY_NONE)
-        pg_released(be, DLOCK_REL_NOTHING, NULL);
+        pg_released(be, DLOCK_RELEASE_NOTHING, NULL);
     else
         pg_connect(be);
 }
@@ -878,7 +878,7 @@ static void release_later(struct pg_backend *be, const struct dlock_error *err)
     bool transient = err->code == DLOCK_EUNAVAIL || err->code == DLOCK_ENOMEM;
     be->op_until = DLOCK_NEVER;
     if (now >= be->release.until || !transient)
-        pg_released(be, DLOCK_REL_UNCLEAR, err);
+        pg_released(be, DLOCK_RELEASE_UNCLEAR, err);
     else
         be->outage.retry_at = dlock_min(be->release.until,
                                         now + dlock_backoff_next(&be->outage.pause, be->spec->env));
@@ -906,15 +906,15 @@ static void release_answered(struct pg_backend *be, const struct pg_reply *r)
         pg_conn_close(&be->conn);
         release_later(be, &err);
     } else if (end == END_NOT_RECORDED) {
-        pg_released(be, DLOCK_REL_UNCLEAR, &err);
+        pg_released(be, DLOCK_RELEASE_UNCLEAR, &err);
     } else if (end == END_RECORDED || pg_number(r->rows, 0, U_OURS) == 1 ||
                (be->granted && be->table.release == RELEASE_UNHEARD)) {
-        pg_released(be, DLOCK_REL_CLEAN, NULL);
+        pg_released(be, DLOCK_RELEASE_CLEAN, NULL);
     } else if (be->granted) {
         describe_row(be, r, &err);
-        pg_released(be, DLOCK_REL_NOT_OURS, &err);
+        pg_released(be, DLOCK_RELEASE_NOT_OURS, &err);
     } else {
-        pg_released(be, DLOCK_REL_NOTHING, NULL);
+        pg_released(be, DLOCK_RELEASE_NOTHING, NULL);
     }
 }
 
@@ -1032,7 +1032,7 @@ static void table_timeout(struct pg_backend *be, int64_t now)
     struct dlock_error err;
     if (be->op == OP_RELEASE && now >= be->release.until) {
         dlock_fail(&err, DLOCK_EUNAVAIL, 0, "%s: no answer", pg_where(be));
-        pg_released(be, DLOCK_REL_UNCLEAR, &err);
+        pg_released(be, DLOCK_RELEASE_UNCLEAR, &err);
     } else if (be->op == OP_RELEASE && now >= be->op_until) {
         no_answer(&err, be->spec, pg_patience(be));
         pg_conn_close(&be->conn);
@@ -1053,12 +1053,14 @@ static void table_timeout(struct pg_backend *be, int64_t now)
 unsigned table_slots_of(const char *kind)
 {
     unsigned long n = kind[0] == 'n' ? strtoul(kind + 1, NULL, 10) : 0;
-    return n <= DLOCK_MAX_SLOTS ? (unsigned)n : 0;
+    return n <= DLOCK_SLOTS_MAX ? (unsigned)n : 0;
 }
 
 static void read_kind(struct dlock_info *info, const char *kind, int64_t slot)
 {
-    info->mode = kind[0] == 'n' ? DLOCK_SLOTS : kind[0] == 's' ? DLOCK_SHARED : DLOCK_EXCLUSIVE;
+    info->mode = kind[0] == 'n'   ? DLOCK_MODE_SLOTS
+                 : kind[0] == 's' ? DLOCK_MODE_SHARED
+                                  : DLOCK_MODE_EXCLUSIVE;
     info->slots = table_slots_of(kind);
     info->slot = (int)slot;
 }
@@ -1069,7 +1071,7 @@ static bool table_read_info(const PGresult *res, int i, struct dlock_info *info)
     if (pg_number(res, i, S_WAITER) == 2)
         return false;
     if (!pg_number(res, i, S_WAITER)) {
-        table_read_holder(info, text, pg_number(res, i, S_LEFT), pg_number(res, i, S_FENCE));
+        table_read_holder(info, text, pg_ms(res, i, S_LEFT), pg_number(res, i, S_FENCE));
         read_kind(info, pg_text(res, i, S_KIND), pg_number(res, i, S_SLOT));
         info->over = pg_number(res, i, S_OVER) != 0;
         return true;

@@ -243,10 +243,10 @@ static const char withdraw_text[] =
 
 static void shared_kind(const struct dlock_spec *spec, char buf[8])
 {
-    if (spec->mode == DLOCK_SLOTS)
+    if (spec->mode == DLOCK_MODE_SLOTS)
         snprintf(buf, 8, "n%u", spec->slots % 10000);
     else
-        snprintf(buf, 8, "%s", spec->mode == DLOCK_SHARED ? "s" : "");
+        snprintf(buf, 8, "%s", spec->mode == DLOCK_MODE_SHARED ? "s" : "");
 }
 
 /* In front of them, once for each connection: is the second table what we made? */
@@ -378,7 +378,7 @@ static int64_t in_our_way(const struct pg_backend *be, const struct pg_reply *r,
 static void judge_free(const struct pg_backend *be, const struct pg_reply *r,
                        struct table_refusal *why)
 {
-    why->turn_ms = turn(in_our_way(be, r, be->spec->slots)) - number(r, L_FREE);
+    why->turn_ms = turn(in_our_way(be, r, be->spec->slots)) - pg_ms(r->rows, 0, L_FREE);
 }
 
 /* It is shared: is there room for one more of our kind? */
@@ -392,11 +392,12 @@ static void judge_shared(const struct pg_backend *be, const struct pg_reply *r,
     } else if (be->spec->slots == 0) {
         why->held = false;
     } else if (room <= 0) {
-        why->left_ms = number(r, L_SLOT_LEFT);
+        why->left_ms = pg_ms(r->rows, 0, L_SLOT_LEFT);
         why->turn_ms = turn(number(r, L_SLOTS));
     } else {
         why->held = false;
-        why->turn_ms = turn(dlock_max(0, number(r, L_SLOTS) + 1 - room)) - number(r, L_SLOT_FREE);
+        why->turn_ms =
+            turn(dlock_max(0, number(r, L_SLOTS) + 1 - room)) - pg_ms(r->rows, 0, L_SLOT_FREE);
     }
 }
 
@@ -411,19 +412,19 @@ static void judge(struct pg_backend *be, const struct pg_reply *r, struct table_
         .ahead = PQgetisnull(r->rows, 0, L_AHEAD) ? -1 : number(r, L_AHEAD),
     };
     if (state != FREE) {
-        table_read_holder(&be->info, pg_text(r->rows, 0, L_HOLDER), number(r, L_LEFT),
+        table_read_holder(&be->info, pg_text(r->rows, 0, L_HOLDER), pg_ms(r->rows, 0, L_LEFT),
                           number(r, L_FENCE));
-        if (state == SHARED && be->info.mode == DLOCK_EXCLUSIVE)
-            be->info.mode = DLOCK_SHARED;
+        if (state == SHARED && be->info.mode == DLOCK_MODE_EXCLUSIVE)
+            be->info.mode = DLOCK_MODE_SHARED;
         why->info = &be->info;
     }
     if (state == EXCLUSIVE) {
         why->held = true;
-        why->left_ms = number(r, L_LEFT);
+        why->left_ms = pg_ms(r->rows, 0, L_LEFT);
         why->turn_ms = turn(in_our_way(be, r, be->spec->slots));
-    } else if (number(r, L_BARRED) > 0) {
+    } else if (pg_ms(r->rows, 0, L_BARRED) > 0) {
         why->held = true;
-        why->left_ms = number(r, L_BARRED);
+        why->left_ms = pg_ms(r->rows, 0, L_BARRED);
     } else if (state == FREE) {
         judge_free(be, r, why);
     } else {

@@ -9,10 +9,12 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <sha2.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* idle_session_timeout is an int in milliseconds: 24.8 days at most. */
 #define TTL_MAX (24 * 86400 * DLOCK_SEC)
@@ -86,6 +88,26 @@ static int set_libpq_params(struct pg_backend *be, const PQconninfoOption *known
     return rc;
 }
 
+/*
+ * Whoever has a Kerberos ticket, perhaps for other purposes, would wait for its server at each connection: libpq's
+ * default is to prefer GSS encryption. A default of our own must yield to the URI, to a service and to the variable. A
+ * parameter wins over all of them, so it is given only where none of them can say anything. What a service says (in a file
+ * or a directory server) cannot be told from libpq's default: there only the variable yields to it.
+ */
+static int set_gss_default(struct pg_backend *be, const PQconninfoOption *known,
+                           struct dlock_error *err)
+{
+    /* Empty: to libpq it is as if it were not given. */
+    const char *given = dlock_uri_peek(be->spec->uri, "gssencmode");
+    if ((given && *given) || getenv("PGGSSENCMODE") || !is_known(known, "gssencmode"))
+        return 0;
+    if (!getenv("PGSERVICE") && !dlock_uri_peek(be->spec->uri, "service"))
+        return set_param(be, "gssencmode", "disable", err);
+    return setenv("PGGSSENCMODE", "disable", 0) == 0
+               ? 0
+               : dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+}
+
 static int take_libpq_params(struct pg_backend *be, struct dlock_error *err)
 {
     struct dlock_uri *uri = be->spec->uri;
@@ -100,6 +122,8 @@ static int take_libpq_params(struct pg_backend *be, struct dlock_error *err)
     rc = pg_foreign_params(uri, no_table, &sslmode, err);
     if (rc == 0)
         rc = set_libpq_params(be, known, err);
+    if (rc == 0)
+        rc = set_gss_default(be, known, err);
     if (rc == 0)
         rc = set_param(be, "sslmode", sslmode, err);
     PQconninfoFree(known);
@@ -224,6 +248,8 @@ static int join_hosts(struct pg_backend *be, struct dlock_error *err)
     bool ok = host && port;
     ok = host && fclose(host) == 0 && ok;
     ok = port && fclose(port) == 0 && ok;
+    /* fclose() does not report that it got no memory. Without the texts we would ask another server. */
+    ok = ok && be->named.host && be->named.port;
     if (ok && !has_port) {
         free(be->named.port);
         be->named.port = NULL;
@@ -254,15 +280,30 @@ static void set_probe(const struct pg_backend *be, struct pg_settings *s)
     s->keys[s->n] = s->values[s->n] = NULL;
 }
 
+/* libpq says 'service file "PATH" not found' whatever fopen(3) has said: without memory, too. */
+static int service_file_error(const char *text)
+{
+    char path[PATH_MAX];
+    if (sscanf(text, "service file \"%4095[^\"]\" not found", path) != 1)
+        return DLOCK_EUSAGE;
+    if (access(path, R_OK) == 0)
+        return DLOCK_ENOMEM;
+    return errno == EACCES ? DLOCK_EPERM : DLOCK_EUSAGE;
+}
+
 /* Why libpq did not get as far as the check of sslmode. text: its error. */
 static int probe_error(const struct pg_backend *be, const char *text, struct dlock_error *err)
 {
     char line[256];
+    int code = service_file_error(text);
     dlock_clean_text(line, sizeof(line), text, strcspn(text, "\n"));
     /* It may also have got there, and then lacked the memory for its list of options. */
-    if (pg_conn_says_no_memory(line) || strstr(line, no_such_sslmode))
+    if (code == DLOCK_ENOMEM || pg_conn_says_no_memory(line) || strstr(line, no_such_sslmode))
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
-    return dlock_fail(err, DLOCK_EUSAGE, 0, "%s: %s", pg_where(be), line);
+    if (code == DLOCK_EPERM)
+        return dlock_fail(err, code, EACCES, "%s: %.*s cannot be read: %s", pg_where(be),
+                          (int)(strlen(line) - strlen(" not found")), line, strerror(EACCES));
+    return dlock_fail(err, code, 0, "%s: %s", pg_where(be), line);
 }
 
 /*
@@ -281,16 +322,35 @@ static int start_probe(struct pg_backend *be, struct dlock_error *err)
     int rc = pg_attempt_start(&be->probe, probe.keys, probe.values);
     if (rc == -ENOMEM)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
-    return rc == 0 ? 0
-                   : dlock_fail(err, DLOCK_EOS, -rc, "%s: cannot start a thread to connect: %s",
-                                pg_where(be), strerror(-rc));
+    if (rc == 0)
+        return 0;
+    /* EAGAIN: no memory for a thread, or too many of them. */
+    return dlock_fail(err, rc == -EAGAIN ? DLOCK_ENOMEM : DLOCK_EOS, -rc,
+                      "%s: cannot start a thread to connect: %s", pg_where(be), strerror(-rc));
+}
+
+/*
+ * PQconninfo() leaves out each value that it gets no memory for, and does not say so: without the host or the port we would
+ * lock in another server. So it is asked twice, and must say the same. NULL: out of memory.
+ */
+static PQconninfoOption *whole_info(PGconn *c)
+{
+    PQconninfoOption *all = PQconninfo(c), *again = PQconninfo(c);
+    bool same = all && again;
+    for (int i = 0; same && all[i].keyword; i++)
+        same = strcmp(all[i].val ? all[i].val : "", again[i].val ? again[i].val : "") == 0;
+    PQconninfoFree(again);
+    if (same)
+        return all;
+    PQconninfoFree(all);
+    return NULL;
 }
 
 /* *all: every option and its value, for PQconninfoFree(). 0 or a negative code. */
 static int probe_answer(const struct pg_backend *be, PGconn *c, PQconninfoOption **all,
                         struct dlock_error *err)
 {
-    PQconninfoOption *options = c ? PQconninfo(c) : NULL;
+    PQconninfoOption *options = c ? whole_info(c) : NULL;
     int rc = 0;
     if (strcmp(option(options, "sslmode"), no_such_sslmode) == 0)
         *all = options;
@@ -522,14 +582,14 @@ static int set_table(struct pg_backend *be, const char *text, struct dlock_error
         return dlock_fail(err, DLOCK_EUSAGE, 0, "%s: table=%.80s: expected SCHEMA.NAME",
                           pg_where(be), text);
     /* The server would cut the second table's name, perhaps to that of the first. */
-    if (be->spec->mode != DLOCK_EXCLUSIVE && strlen(dot + 1) + strlen(HOLDERS_SUFFIX) > 63)
+    if (be->spec->mode != DLOCK_MODE_EXCLUSIVE && strlen(dot + 1) + strlen(HOLDERS_SUFFIX) > 63)
         return dlock_fail(err, DLOCK_EUSAGE, 0,
-                          "%s: table=%.80s: with -s and --slots the name may have %d bytes",
+                          "%s: table=%.80s: with shared locks and slots the name may have %d bytes",
                           pg_where(be), text, 63 - (int)strlen(HOLDERS_SUFFIX));
     if (be->spec->once > 0 && strlen(dot + 1) + strlen(RUNS_SUFFIX) > 63)
         return dlock_fail(err, DLOCK_EUSAGE, 0,
-                          "%s: table=%.80s: with --once the name may have %d bytes", pg_where(be),
-                          text, 63 - (int)strlen(RUNS_SUFFIX));
+                          "%s: table=%.80s: with run records the name may have %d bytes",
+                          pg_where(be), text, 63 - (int)strlen(RUNS_SUFFIX));
     be->table.name = quote_table(text, dot, "");
     be->table.holders = quote_table(text, dot, HOLDERS_SUFFIX);
     be->table.runs = quote_table(text, dot, RUNS_SUFFIX);
@@ -556,7 +616,7 @@ static int check_mode_params(const struct pg_backend *be, bool lease, struct dlo
 int pg_no_records(const struct pg_backend *be, struct dlock_error *err)
 {
     return dlock_fail(err, DLOCK_EUSAGE, 0,
-                      "%s: an advisory lock has no place for a run record: --once needs "
+                      "%s: an advisory lock has no place for a run record: that needs "
                       "?mode=lease in the URI",
                       pg_where(be));
 }
@@ -564,13 +624,15 @@ int pg_no_records(const struct pg_backend *be, struct dlock_error *err)
 static int check_kind(const struct pg_backend *be, const char *mode, struct dlock_error *err)
 {
     enum dlock_mode kind = be->spec->mode;
-    unsigned needed = kind == DLOCK_SHARED ? CAP_SHARED : kind == DLOCK_SLOTS ? CAP_SLOTS : 0;
+    unsigned needed = kind == DLOCK_MODE_SHARED  ? CAP_SHARED
+                      : kind == DLOCK_MODE_SLOTS ? CAP_SLOTS
+                                                 : 0;
     if (be->spec->once > 0 && !(be->protocol->kinds & CAP_ONCE))
         return pg_no_records(be, err);
     if (!(needed & ~be->protocol->kinds))
         return 0;
     return dlock_fail(err, DLOCK_EUSAGE, 0, "%s: %s not available with mode=%s", pg_where(be),
-                      kind == DLOCK_SHARED ? "shared locks are" : "slots are", mode);
+                      kind == DLOCK_MODE_SHARED ? "shared locks are" : "slots are", mode);
 }
 
 static int set_mode(struct pg_backend *be, struct dlock_error *err)
@@ -606,18 +668,6 @@ static int set_options(struct pg_backend *be, struct dlock_error *err)
     return rc;
 }
 
-/*
- * Whoever has a Kerberos ticket, perhaps for other purposes, would wait for its server at each connection: libpq's
- * default is to prefer GSS encryption. A default of our own must yield to the URI, to a service (in a file or a directory
- * server) and to the variable, and libpq takes none but from the variable.
- */
-static int set_gss_default(struct dlock_error *err)
-{
-    return setenv("PGGSSENCMODE", "disable", 0) == 0
-               ? 0
-               : dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
-}
-
 int pg_settings_init(struct pg_backend *be, struct dlock_error *err)
 {
     const struct dlock_spec *spec = be->spec;
@@ -627,10 +677,9 @@ int pg_settings_init(struct pg_backend *be, struct dlock_error *err)
                           "%s: the ttl is too long: PostgreSQL can time 24 days at most",
                           pg_where(be));
     if ((rc = set_mode(be, err)) != 0 || (rc = set_options(be, err)) != 0 ||
-        (rc = set_key(be, err)) != 0 || (rc = set_params(be, err)) != 0 ||
-        (rc = join_hosts(be, err)) != 0)
+        (rc = set_key(be, err)) != 0 || (rc = set_params(be, err)) != 0)
         return rc;
-    return set_gss_default(err);
+    return join_hosts(be, err);
 }
 
 void pg_settings_done(struct pg_backend *be)

@@ -279,7 +279,7 @@ static void look_now(struct redis_backend *be)
         redis_node_track(node, T_TRACK);
     be->acquire.together = false;
     (void)redis_script_look(&be->script, &node->cmd, T_LOOK,
-                            be->spec->mode == DLOCK_EXCLUSIVE ? 0 : T_LOOK_SHARED);
+                            be->spec->mode == DLOCK_MODE_EXCLUSIVE ? 0 : T_LOOK_SHARED);
     redis_conn_flush(&node->cmd);
 }
 
@@ -417,10 +417,10 @@ static const struct dlock_info *holder_info(struct redis_backend *be,
 static void report_waiting(struct redis_backend *be, const struct redis_script_tried *t)
 {
     const struct dlock_info *info = holder_info(be, t);
-    const char *token = !info                           ? "-"
-                        : info->foreign                 ? "foreign"
-                        : info->mode != DLOCK_EXCLUSIVE ? "shared" /* they come and go */
-                                                        : info->token;
+    const char *token = !info                                ? "-"
+                        : info->foreign                      ? "foreign"
+                        : info->mode != DLOCK_MODE_EXCLUSIVE ? "shared" /* they come and go */
+                                                             : info->token;
     if (be->acquire.place == t->place && strcmp(token, be->acquire.holder_token) == 0)
         return;
     snprintf(be->acquire.holder_token, sizeof(be->acquire.holder_token), "%s", token);

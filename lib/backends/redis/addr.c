@@ -89,6 +89,12 @@ int redis_addr_fd(const struct redis_addr *a)
     return a->resolver ? dlock_resolver_fd(a->resolver) : -1;
 }
 
+void redis_addr_close_in_child(struct redis_addr *a)
+{
+    dlock_resolver_close_in_child(a->resolver);
+    a->resolver = NULL;
+}
+
 void redis_addr_done(struct redis_addr *a)
 {
     dlock_resolver_free(a->resolver);

@@ -39,5 +39,7 @@ int redis_addr_result(struct redis_addr *, struct dlock_error *);
 int redis_addr_fd(const struct redis_addr *);
 /* Cancels a look-up. Fine on zeroed memory, and twice; npeers becomes 0. */
 void redis_addr_done(struct redis_addr *);
+/* Before it, in a child process, which has no thread that looks up names. */
+void redis_addr_close_in_child(struct redis_addr *);
 
 #endif

@@ -61,9 +61,9 @@ static void *bounded_array(const redisReadTask *task, redis_conn_elements elemen
     struct redis_conn *c = task->privdata;
     int depth = 0; /* is bounded because freeReplyObject() recurses */
     for (const redisReadTask *t = task; t; t = t->parent)
-        if (++depth > MAX_DEPTH)
-            return NULL;
-    return elements > MAX_ITEMS ? NULL : c->create_array(task, elements);
+        depth++;
+    c->out_of_bounds = depth > MAX_DEPTH || elements > MAX_ITEMS;
+    return c->out_of_bounds ? NULL : c->create_array(task, elements);
 }
 
 static void drop_reader(struct redis_conn *c)
@@ -86,29 +86,14 @@ static bool new_reader(struct redis_conn *c)
     return true;
 }
 
-/*
- * hiredis also reports "out of memory" when the server announces a reply larger than any memory. Then the memory that a
- * reply to us may need is still available.
- */
-static bool is_out_of_memory(const struct redis_conn *c)
-{
-    void *volatile most; /* or the compiler removes the malloc() and assumes that it succeeds */
-    bool none;
-
-    if (c->reader->err != REDIS_ERR_OOM)
-        return false;
-    most = malloc(REDIS_CONN_MAX_REPLY);
-    none = !most;
-    free(most);
-    return none;
-}
-
+/* hiredis says "out of memory", too, when our bounds refuse an array. It allocates for a text only what has come. */
 static int fail_reader(struct redis_conn *c)
 {
     char t[192];
-    if (is_out_of_memory(c))
+    if (c->reader->err == REDIS_ERR_OOM && !c->out_of_bounds)
         return conn_fail(c, DLOCK_ENOMEM, 0, "out of memory");
-    snprintf(t, sizeof(t), "the answer is not the Redis protocol: %.127s", c->reader->errstr);
+    snprintf(t, sizeof(t), "the answer is not the Redis protocol: %.127s",
+             c->out_of_bounds ? "an array is too large" : c->reader->errstr);
     return conn_fail(c, DLOCK_EPROTO, 0, t);
 }
 
@@ -724,6 +709,15 @@ void redis_conn_close(struct redis_conn *c)
     if (c->held.r)
         freeReplyObject(c->held.r);
     c->held.r = NULL;
+}
+
+void redis_conn_close_in_child(struct redis_conn *c)
+{
+    if (redis_conn_is_open(c) && c->fd >= 0)
+        close(c->fd);
+    c->fd = -1;
+    c->state = RC_FAILED; /* nobody is told */
+    redis_conn_close(c);
 }
 
 void redis_conn_close_replica(struct redis_conn *c)

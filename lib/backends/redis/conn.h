@@ -92,7 +92,8 @@ struct redis_conn {
     redisReader *reader;
     redisReplyObjectFunctions fn; /* hiredis' own, with a bound on arrays */
     void *(*create_array)(const redisReadTask *, redis_conn_elements);
-    size_t fed; /* bytes since the last complete reply */
+    bool out_of_bounds; /* the last array was refused */
+    size_t fed;         /* bytes since the last complete reply */
     struct redis_conn_tag tags[REDIS_CONN_TAGS];
     int ntags;
 
@@ -137,6 +138,8 @@ void redis_conn_work(struct redis_conn *);
 int redis_conn_next(struct redis_conn *, struct redis_conn_reply *);
 /* Close so that the server can still read the commands sent. State RC_CLOSED. Fine on zeroed memory, and twice. */
 void redis_conn_close(struct redis_conn *);
+/* The same in a child of the process that opened it: nothing is sent, and the connection stays as it is. */
+void redis_conn_close_in_child(struct redis_conn *);
 /* The same, because the server is a replica: the next attempt begins with the next address. */
 void redis_conn_close_replica(struct redis_conn *);
 

@@ -29,6 +29,12 @@ void redis_node_done(struct redis_node *n)
     redis_node_forget(n, NULL);
 }
 
+void redis_node_close_in_child(struct redis_node *n)
+{
+    redis_conn_close_in_child(&n->cmd);
+    redis_conn_close_in_child(&n->wake);
+}
+
 void redis_node_credentials(struct redis_node *n, const struct dlock_host *h, const char *secret)
 {
     n->auth.user = h->user;

@@ -43,6 +43,7 @@ struct redis_node {
 void redis_node_init(struct redis_node *);
 /* Close both connections, forget what is pending. Fine on zeroed memory. */
 void redis_node_done(struct redis_node *);
+void redis_node_close_in_child(struct redis_node *); /* as redis_conn_close_in_child() */
 /*
  * The credentials for this host of the URI; secret (may be NULL) is the password where the URI has none. Both are kept
  * as pointers.

@@ -134,6 +134,15 @@ static void be_close(struct dlock_be *dlock_be)
     free(be);
 }
 
+static void be_close_in_child(struct dlock_be *dlock_be)
+{
+    struct redis_backend *be = redis_of(dlock_be);
+    redis_node_close_in_child(&be->node);
+    redis_cluster_close_in_child(&be->route);
+    redis_sentinel_close_in_child(&be->route);
+    be_close(dlock_be);
+}
+
 static int be_open(struct dlock_be **out, const struct dlock_spec *spec, struct dlock_error *err)
 {
     struct redis_backend *be = calloc(1, sizeof(*be));
@@ -428,4 +437,5 @@ const struct dlock_backend dlock_backend_redis = {
     .interest = be_interest,
     .process = be_process,
     .close = be_close,
+    .close_in_child = be_close_in_child,
 };

@@ -105,6 +105,14 @@ static void be_close(struct dlock_be *dlock_be)
     free(be);
 }
 
+static void be_close_in_child(struct dlock_be *dlock_be)
+{
+    struct redlock_backend *be = redlock_of(dlock_be);
+    for (int i = 0; i < be->n; i++)
+        redis_node_close_in_child(&be->servers[i].node);
+    be_close(dlock_be);
+}
+
 static int be_open(struct dlock_be **out, const struct dlock_spec *spec, struct dlock_error *err)
 {
     struct redlock_backend *be = calloc(1, sizeof(*be));
@@ -303,4 +311,5 @@ const struct dlock_backend dlock_backend_redlock = {
     .interest = be_interest,
     .process = be_process,
     .close = be_close,
+    .close_in_child = be_close_in_child,
 };

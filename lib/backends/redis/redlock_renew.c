@@ -283,7 +283,7 @@ static void leave_answered(struct redlock_backend *be, struct redlock_server *s,
     }
 }
 
-static void end_release(struct redlock_backend *be, enum dlock_how how,
+static void end_release(struct redlock_backend *be, enum dlock_release_how how,
                         const struct dlock_error *err)
 {
     struct dlock_event *ev = redlock_end(be, EV_RELEASED);
@@ -399,7 +399,7 @@ static void release_step(struct redlock_backend *be, int64_t now)
 
     if (be->claim == CLAIM_NONE) {
         if ((pending == 0 && !owing(be)) || now >= release_patience(be))
-            end_release(be, DLOCK_REL_NOTHING, NULL);
+            end_release(be, DLOCK_RELEASE_NOTHING, NULL);
         else
             leave_again(be, now);
         return;
@@ -417,14 +417,14 @@ static void release_step(struct redlock_backend *be, int64_t now)
         leave_again(be, now);
     } else if (lost >= be->quorum && heard) {
         say_lost(be, &err);
-        end_release(be, DLOCK_REL_NOT_OURS, &err);
+        end_release(be, DLOCK_RELEASE_NOT_OURS, &err);
     } else if (clean && heard && recorded) {
-        end_release(be, DLOCK_REL_CLEAN, NULL);
+        end_release(be, DLOCK_RELEASE_CLEAN, NULL);
     } else if (pending == 0 && (why = forbidden(be))) {
-        end_release(be, DLOCK_REL_UNCLEAR, why);
+        end_release(be, DLOCK_RELEASE_UNCLEAR, why);
     } else if ((answered >= be->quorum && heard) || now >= be->until) {
         tell_unclear(be, answered, &err);
-        end_release(be, DLOCK_REL_UNCLEAR, &err);
+        end_release(be, DLOCK_RELEASE_UNCLEAR, &err);
     } else {
         leave_again(be, now);
     }

@@ -300,7 +300,7 @@ static void tell_kept(struct redlock_backend *be, int removed)
 {
     dlock_fail(&events_add(&be->events, EV_NOTICE)->error, DLOCK_EUNAVAIL, 0,
                "%s: only %d of %d servers have removed the record, and a success that another one "
-               "has counts: use --forget again when all can be reached",
+               "has counts: forget it again when all can be reached",
                be->spec->uri->where, removed, be->n);
 }
 

@@ -133,7 +133,7 @@ static void freed(struct redlock_backend *be, struct redlock_server *s)
 /* NAME has changed. Each renewal of each reader is such a change; that the last one has left, RS_GO says. */
 static void changed(struct redlock_backend *be, struct redlock_server *s)
 {
-    if (s->info.mode != DLOCK_EXCLUSIVE)
+    if (s->info.mode != DLOCK_MODE_EXCLUSIVE)
         look_at(be, dlock_max(redlock_now(be) + HEAD_PAUSE, be->began + CHANGED_STEP));
     else
         freed(be, s);
@@ -561,9 +561,10 @@ static void voted(struct redlock_backend *be, struct redlock_server *s,
         s->answer = A_BUSY;
         redis_script_holder(t->holder, t->holder_len, &s->info);
         /* Each server may name another reader, but they hold it together. A free lock is kept for a waiter. */
-        s->holder = t->holder_len == 0                ? 0
-                    : s->info.mode != DLOCK_EXCLUSIVE ? 1
-                                                      : redlock_digest(t->holder, t->holder_len);
+        s->holder = t->holder_len == 0 ? 0
+                    : s->info.mode != DLOCK_MODE_EXCLUSIVE
+                        ? 1
+                        : redlock_digest(t->holder, t->holder_len);
         s->info.left_ns = t->left_ms < 0 ? DLOCK_NEVER : t->left_ms * DLOCK_MSEC;
         break;
     }

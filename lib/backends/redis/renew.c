@@ -196,14 +196,15 @@ const struct redis_operation redis_op_renew = {
 
 /* -------------------------------------------------------------------- release */
 
-static void end_release(struct redis_backend *be, enum dlock_how how, const struct dlock_error *err)
+static void end_release(struct redis_backend *be, enum dlock_release_how how,
+                        const struct dlock_error *err)
 {
     struct dlock_event *ev = redis_end(be, EV_RELEASED);
     ev->how = how;
     if (err)
         ev->error = *err;
     /* A reply that is still to come would be taken for the answer to the next call. */
-    if (be->node.cmd.ntags > 0 || how == DLOCK_REL_UNCLEAR)
+    if (be->node.cmd.ntags > 0 || how == DLOCK_RELEASE_UNCLEAR)
         redis_conn_close(&be->node.cmd);
     be->claim = CLAIM_NONE;
     be->queued = be->release.answer_lost = false;
@@ -289,15 +290,15 @@ void redis_release(struct redis_backend *be, int64_t until)
     if (owes(be))
         leave_now(be);
     else
-        end_release(be, DLOCK_REL_NOTHING, NULL);
+        end_release(be, DLOCK_RELEASE_NOTHING, NULL);
 }
 
 /* The release was refused, or the connection has failed: once more while there is time. */
 static void leave_later(struct redis_backend *be, const struct dlock_error *err)
 {
     int64_t now = redis_now(be);
-    if (now >= be->release.until || err->code != DLOCK_EUNAVAIL)
-        end_release(be, DLOCK_REL_UNCLEAR, err);
+    if (now >= be->release.until || !dlock_error_retryable(err->code))
+        end_release(be, DLOCK_RELEASE_UNCLEAR, err);
     else
         be->out.retry_at =
             dlock_min(be->release.until, now + dlock_backoff_next(&be->out.pause, be->spec->env));
@@ -328,7 +329,7 @@ static void leave_answered(struct redis_backend *be, struct redis_conn_reply *re
         leave_later(be, &err);
     } else if (redis_script_owned(r, &ours, &found, &len) != 0) {
         dlock_fail(&err, DLOCK_EPROTO, 0, "%s: unexpected answer to a release", redis_where(be));
-        end_release(be, DLOCK_REL_UNCLEAR, &err);
+        end_release(be, DLOCK_RELEASE_UNCLEAR, &err);
     } else if (be->node.undo.n > 0) {
         /* The undo in front of it was refused: both again. */
         be->release.answer_lost = be->release.answer_lost || ours;
@@ -337,15 +338,15 @@ static void leave_answered(struct redis_backend *be, struct redis_conn_reply *re
         leave_later(be, &err);
     } else if (redis_script_unrecorded(r)) {
         redis_foreign_record(be, &err, redis_script_unrecorded(r));
-        end_release(be, DLOCK_REL_UNCLEAR, &err);
+        end_release(be, DLOCK_RELEASE_UNCLEAR, &err);
     } else if (ours || (granted && be->release.answer_lost && !must_record(be))) {
-        end_release(be, DLOCK_REL_CLEAN, NULL);
+        end_release(be, DLOCK_RELEASE_CLEAN, NULL);
     } else if (granted) {
         name_found(be, &err, found, len,
                    redis_node_clock(&be->node, redis_script_owned_at(r), rep->sent, redis_now(be)));
-        end_release(be, DLOCK_REL_NOT_OURS, &err);
+        end_release(be, DLOCK_RELEASE_NOT_OURS, &err);
     } else {
-        end_release(be, DLOCK_REL_NOTHING, NULL);
+        end_release(be, DLOCK_RELEASE_NOTHING, NULL);
     }
 }
 
@@ -355,7 +356,7 @@ static void release_due(struct redis_backend *be, int64_t now)
 
     if (now >= be->release.until) {
         dlock_fail(&err, DLOCK_EUNAVAIL, 0, "%s: no answer", redis_where(be));
-        end_release(be, DLOCK_REL_UNCLEAR, &err);
+        end_release(be, DLOCK_RELEASE_UNCLEAR, &err);
     } else if (now >= be->out.retry_at) {
         leave_now(be);
     }

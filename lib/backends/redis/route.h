@@ -100,6 +100,11 @@ void redis_route_unconfirmed(const struct redis_route *, struct dlock_error *err
 void redis_cluster_begin(struct redis_route *);
 /* As redis_route_connect. False: nothing is done, because the URI names the server. */
 bool redis_cluster_connect(struct redis_route *, struct redis_conn *, int64_t until);
+/* Before it, in a child process. */
+static inline void redis_cluster_close_in_child(struct redis_route *r)
+{
+    redis_addr_close_in_child(&r->cluster.addr);
+}
 static inline void redis_cluster_done(struct redis_route *r)
 {
     redis_addr_done(&r->cluster.addr);
@@ -146,6 +151,7 @@ bool redis_cluster_answered(struct redis_route *, const struct redis_conn_reply 
  */
 int redis_sentinel_open(struct redis_route *, struct dlock_error *);
 void redis_sentinel_close(struct redis_route *);
+void redis_sentinel_close_in_child(struct redis_route *); /* as redis_conn_close_in_child() */
 void redis_sentinel_connect(struct redis_route *, struct redis_conn *, int64_t until);
 int redis_sentinel_interest(const struct redis_route *, struct pollfd *, int cap, int64_t *wake_at);
 void redis_sentinel_work(struct redis_route *, const struct pollfd *, int n);

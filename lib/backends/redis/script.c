@@ -312,7 +312,7 @@ int redis_script_tried(const redisReply *r, struct redis_script_tried *t)
             .fence = to_fence(r->element[1]),
             .left_ms = to_left(r->element[2]),
             .place = (int)dlock_max(0, dlock_min(r->element[3]->integer, INT32_MAX)),
-            .slot = (int)dlock_max(0, dlock_min(r->element[3]->integer, DLOCK_MAX_SLOTS)),
+            .slot = (int)dlock_max(0, dlock_min(r->element[3]->integer, DLOCK_SLOTS_MAX)),
             .holder = r->element[4]->str,
             .holder_len = (size_t)r->element[4]->len,
             .now_ms = clock_at(r, 5),
@@ -417,10 +417,10 @@ int redis_script_forgot(const redisReply *r, enum redis_script_forgot *what, con
 
 const char *redis_script_kind(const struct dlock_spec *spec, char buf[REDIS_SCRIPT_KIND])
 {
-    if (spec->mode == DLOCK_SLOTS)
+    if (spec->mode == DLOCK_MODE_SLOTS)
         snprintf(buf, REDIS_SCRIPT_KIND, "n%u:", spec->slots % 10000);
     else
-        strcpy(buf, spec->mode == DLOCK_SHARED ? "s:" : "");
+        strcpy(buf, spec->mode == DLOCK_MODE_SHARED ? "s:" : "");
     return buf;
 }
 
@@ -457,9 +457,9 @@ static size_t read_kind(const char *text, size_t len, struct dlock_info *info)
     size_t i = 1;
     unsigned slots = 0;
 
-    info->mode = DLOCK_EXCLUSIVE;
+    info->mode = DLOCK_MODE_EXCLUSIVE;
     if (len >= 2 && memcmp(text, "s:", 2) == 0) {
-        info->mode = DLOCK_SHARED;
+        info->mode = DLOCK_MODE_SHARED;
         return 2;
     }
     if (len == 0 || text[0] != 'n')
@@ -468,7 +468,7 @@ static size_t read_kind(const char *text, size_t len, struct dlock_info *info)
         slots = slots * 10 + (unsigned)(text[i] - '0');
     if (i == 1 || i == len || text[i] != ':' || slots == 0)
         return 0;
-    info->mode = DLOCK_SLOTS;
+    info->mode = DLOCK_MODE_SLOTS;
     info->slots = slots;
     return i + 1;
 }
@@ -479,7 +479,7 @@ void redis_script_holder(const char *value, size_t len, struct dlock_info *info)
     size_t kind = read_kind(value, len, info);
 
     if (len > strlen(SHARED) && memcmp(value, SHARED, strlen(SHARED)) == 0) {
-        info->mode = DLOCK_SHARED;
+        info->mode = DLOCK_MODE_SHARED;
         return;
     }
     value += kind;
@@ -492,7 +492,7 @@ void redis_script_holder(const char *value, size_t len, struct dlock_info *info)
         info->over =
             len > strlen(OVER) && memcmp(value + len - strlen(OVER), OVER, strlen(OVER)) == 0;
     } else {
-        info->mode = DLOCK_EXCLUSIVE;
+        info->mode = DLOCK_MODE_EXCLUSIVE;
         info->slots = 0;
         info->foreign = true;
     }

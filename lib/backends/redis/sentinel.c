@@ -507,6 +507,16 @@ int redis_sentinel_open(struct redis_route *r, struct dlock_error *err)
     return sentinels_open(&r->sentinel->s, r->spec, err);
 }
 
+void redis_sentinel_close_in_child(struct redis_route *r)
+{
+    for (int i = 0; r->sentinel && i < r->sentinel->s.n; i++) {
+        redis_conn_close_in_child(&r->sentinel->s.one[i].ask);
+        redis_conn_close_in_child(&r->sentinel->s.one[i].hear);
+    }
+    if (r->sentinel)
+        redis_addr_close_in_child(&r->sentinel->addr);
+}
+
 void redis_sentinel_close(struct redis_route *r)
 {
     if (!r->sentinel)

@@ -15,7 +15,7 @@
 
 /* -------------------------------------------------------------------- helpers */
 
-enum zk_verdict zk_released(struct zk_backend *be, enum dlock_how how)
+enum zk_verdict zk_released(struct zk_backend *be, enum dlock_release_how how)
 {
     be->release.how = how;
     return ZK_RELEASED;
@@ -242,7 +242,8 @@ static enum zk_verdict give_back(struct zk_backend *be, struct dlock_error *err)
 {
     switch (be->node.state) {
     case NODE_NONE:
-        return zk_released(be, be->grant == GRANT_LOST ? DLOCK_REL_NOT_OURS : DLOCK_REL_NOTHING);
+        return zk_released(be, be->grant == GRANT_LOST ? DLOCK_RELEASE_NOT_OURS
+                                                       : DLOCK_RELEASE_NOTHING);
     case NODE_ASKED:
         break; /* its answer first */
     case NODE_UNCLEAR:
@@ -378,7 +379,7 @@ static enum zk_verdict on_self(struct zk_backend *be, const struct zk_msg *m,
 enum zk_verdict zk_not_ours(struct zk_backend *be, struct dlock_error *err)
 {
     dlock_fail(err, DLOCK_ELOST, 0, "%s: its node is gone", zk_where(be));
-    return zk_released(be, DLOCK_REL_NOT_OURS);
+    return zk_released(be, DLOCK_RELEASE_NOT_OURS);
 }
 
 static enum zk_verdict on_beat(struct zk_backend *be, const struct zk_msg *m,
@@ -472,8 +473,8 @@ static void set_rank(struct zk_backend *be, enum zk_rank rank)
 /* The holder that is shown to our node, line[at]: for a slot one of those, since a reader is not in its way. */
 static int front_of(const struct zk_child *line, int at)
 {
-    for (int i = 0; i < at && line[at].mode == DLOCK_SLOTS; i++)
-        if (line[i].mode == DLOCK_SLOTS && line[i].place == 0)
+    for (int i = 0; i < at && line[at].mode == DLOCK_MODE_SLOTS; i++)
+        if (line[i].mode == DLOCK_MODE_SLOTS && line[i].place == 0)
             return i;
     return 0;
 }
@@ -489,7 +490,7 @@ static bool watch_line(struct zk_backend *be, const struct zk_child *line, int a
         return false;
     for (int i = first; i <= last; i++) {
         struct zk_watched *next = &be->acquire.watched[be->acquire.nwatched];
-        if (w->what == WAIT_SLOT && line[i].mode != DLOCK_SLOTS)
+        if (w->what == WAIT_SLOT && line[i].mode != DLOCK_MODE_SLOTS)
             continue;
         if (!set_child(&next->path, be, line[i].name))
             return false;
@@ -497,7 +498,7 @@ static bool watch_line(struct zk_backend *be, const struct zk_child *line, int a
         watch(be, next);
     }
     be->acquire.front_watched = w->what == WAIT_NODE && w->node == front_of(line, at);
-    be->acquire.behind_slot = w->what == WAIT_NODE && line[w->node].mode == DLOCK_SLOTS &&
+    be->acquire.behind_slot = w->what == WAIT_NODE && line[w->node].mode == DLOCK_MODE_SLOTS &&
                               line[w->node].slots == line[at].slots;
     return true;
 }
@@ -575,8 +576,8 @@ static enum zk_verdict ripen(struct zk_backend *be)
 static bool is_followed(const struct zk_child *line, int n, int at)
 {
     bool found = false;
-    for (int i = at + 1; i < n && !found && line[at].mode == DLOCK_SLOTS; i++)
-        found = line[i].mode == DLOCK_SLOTS;
+    for (int i = at + 1; i < n && !found && line[at].mode == DLOCK_MODE_SLOTS; i++)
+        found = line[i].mode == DLOCK_MODE_SLOTS;
     return found;
 }
 
@@ -740,7 +741,7 @@ static enum zk_verdict not_deleted(struct zk_backend *be, int rc, struct dlock_e
     if (be->op != OP_RELEASE)
         return ZK_GOES_ON;
     zk_error(be, rc, "cannot delete our node", err);
-    return zk_released(be, DLOCK_REL_UNCLEAR);
+    return zk_released(be, DLOCK_RELEASE_UNCLEAR);
 }
 
 static enum zk_verdict on_deleted(struct zk_backend *be, const struct zk_msg *m,
@@ -757,18 +758,18 @@ static enum zk_verdict on_deleted(struct zk_backend *be, const struct zk_msg *m,
     if (be->op != OP_RELEASE)
         return ZK_GOES_ON;
     if (be->grant != GRANT_HELD)
-        return zk_released(be, DLOCK_REL_NOTHING);
+        return zk_released(be, DLOCK_RELEASE_NOTHING);
     if (m->rc == ZOK)
-        return zk_released(be, DLOCK_REL_CLEAN);
+        return zk_released(be, DLOCK_RELEASE_CLEAN);
     if (!be->release.unanswered)
         return zk_not_ours(be, err);
     /* Most likely the node went with our first delete. But there was a time in which nobody told us that it was there. */
     if (!zk_beat_unanswered(&be->session))
-        return zk_released(be, DLOCK_REL_CLEAN);
+        return zk_released(be, DLOCK_RELEASE_CLEAN);
     dlock_fail(err, DLOCK_EUNAVAIL, 0,
                "%s: no answer to the last heartbeat and the first delete; now the node is gone",
                zk_where(be));
-    return zk_released(be, DLOCK_REL_UNCLEAR);
+    return zk_released(be, DLOCK_RELEASE_UNCLEAR);
 }
 
 /* ------------------------------------------------------------------- messages */

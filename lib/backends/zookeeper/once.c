@@ -204,7 +204,7 @@ enum zk_verdict zk_run_end(struct zk_backend *be, struct dlock_error *err)
 static enum zk_verdict not_recorded(struct zk_backend *be, const char *why, struct dlock_error *err)
 {
     dlock_fail(err, DLOCK_EUNAVAIL, 0, "%s: %s", zk_where(be), why);
-    return zk_released(be, DLOCK_REL_UNCLEAR);
+    return zk_released(be, DLOCK_RELEASE_UNCLEAR);
 }
 
 static enum zk_verdict on_end(struct zk_backend *be, const struct zk_msg *m,
@@ -216,7 +216,7 @@ static enum zk_verdict on_end(struct zk_backend *be, const struct zk_msg *m,
     be->release.serial = 0;
     if (m->rc == ZOK) {
         be->node.state = NODE_NONE;
-        return zk_released(be, DLOCK_REL_CLEAN);
+        return zk_released(be, DLOCK_RELEASE_CLEAN);
     }
     if (zk_transient(m->rc)) {
         be->release.unanswered = true;
@@ -232,7 +232,7 @@ static enum zk_verdict on_end(struct zk_backend *be, const struct zk_msg *m,
     if (mend(be, m, &v, err))
         return v;
     zk_error(be, m->rc, "cannot record the end of the run", err);
-    return zk_released(be, DLOCK_REL_UNCLEAR);
+    return zk_released(be, DLOCK_RELEASE_UNCLEAR);
 }
 
 /* The end was not written: the record is not as we know it, or our node is gone, perhaps by our first try. */
@@ -244,7 +244,7 @@ static enum zk_verdict judge_end(struct zk_backend *be, struct dlock_error *err)
     if (be->run.node_gone && running)
         return zk_not_ours(be, err);
     if (be->run.node_gone && ours)
-        return zk_released(be, DLOCK_REL_CLEAN);
+        return zk_released(be, DLOCK_RELEASE_CLEAN);
     if (be->run.node_gone)
         return not_recorded(be,
                             "no answer to the release; now our node is gone, and the run "
@@ -277,7 +277,7 @@ static enum zk_verdict on_record(struct zk_backend *be, const struct zk_msg *m,
         return not_recorded(be, "the run record has been changed", err);
     if (ending && m->rc != ZOK && m->rc != ZNONODE) {
         zk_error(be, m->rc, "cannot read the run record", err);
-        return zk_released(be, DLOCK_REL_UNCLEAR);
+        return zk_released(be, DLOCK_RELEASE_UNCLEAR);
     }
     if (foreign) {
         zk_foreign_run(be, foreign, err);

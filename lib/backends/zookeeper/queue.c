@@ -60,27 +60,27 @@ static int in_line(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
-/* A node of a kind that we do not know excludes all others. *slots: of DLOCK_SLOTS. */
+/* A node of a kind that we do not know excludes all others. *slots: of DLOCK_MODE_SLOTS. */
 static enum dlock_mode read_kind(const char *name, unsigned *slots)
 {
     static const char form[] = "_c_01234567-0123-0123-0123-0123456789ab-";
     const size_t size = sizeof(form) - 1;
     *slots = 0;
     if (strstr(name, "__rlock__") || strstr(name, "__READ__"))
-        return DLOCK_SHARED;
+        return DLOCK_MODE_SHARED;
     if (strncmp(name, form, 3) != 0 || strnlen(name, size) < size || name[size - 1] != '-')
-        return DLOCK_EXCLUSIVE;
+        return DLOCK_MODE_EXCLUSIVE;
     const char *kind = name + size;
     if (strncmp(kind, "r-lock-", 7) == 0)
-        return DLOCK_SHARED;
+        return DLOCK_MODE_SHARED;
     if (kind[0] != 's' || kind[1] < '1' || kind[1] > '9')
-        return DLOCK_EXCLUSIVE;
+        return DLOCK_MODE_EXCLUSIVE;
     char *end;
     unsigned long n = strtoul(kind + 1, &end, 10);
-    if (n > DLOCK_MAX_SLOTS || strncmp(end, "-lock-", 6) != 0)
-        return DLOCK_EXCLUSIVE;
+    if (n > DLOCK_SLOTS_MAX || strncmp(end, "-lock-", 6) != 0)
+        return DLOCK_MODE_EXCLUSIVE;
     *slots = (unsigned)n;
-    return DLOCK_SLOTS;
+    return DLOCK_MODE_SLOTS;
 }
 
 /*
@@ -94,14 +94,14 @@ static void set_places(struct zk_child *line, int n)
     int waiting = 0;
     for (int i = 0; i < n; i++) {
         struct zk_child *c = &line[i];
-        bool holds = c->mode == DLOCK_EXCLUSIVE ? i == 0 : !writer;
-        if (c->mode == DLOCK_SLOTS) {
+        bool holds = c->mode == DLOCK_MODE_EXCLUSIVE ? i == 0 : !writer;
+        if (c->mode == DLOCK_MODE_SLOTS) {
             slots = slots > 0 ? slots : c->slots;
             mixed = mixed || slots != c->slots;
             holds = holds && !mixed && taken < slots;
             taken++;
         }
-        writer = writer || c->mode == DLOCK_EXCLUSIVE;
+        writer = writer || c->mode == DLOCK_MODE_EXCLUSIVE;
         c->place = holds ? 0 : ++waiting;
     }
 }
@@ -138,14 +138,15 @@ static struct zk_wait wait_for_node(const struct zk_child *line, int node)
 /* Does it keep a waiter of this mode (not a writer) out, however many slots are free? */
 static bool excludes(const struct zk_child *c, const struct zk_child *waiter)
 {
-    return c->mode == DLOCK_EXCLUSIVE ||
-           (waiter->mode == DLOCK_SLOTS && c->mode == DLOCK_SLOTS && c->slots != waiter->slots);
+    return c->mode == DLOCK_MODE_EXCLUSIVE ||
+           (waiter->mode == DLOCK_MODE_SLOTS && c->mode == DLOCK_MODE_SLOTS &&
+            c->slots != waiter->slots);
 }
 
 static int first_slot(const struct zk_child *line)
 {
     int i = 0;
-    while (line[i].mode != DLOCK_SLOTS)
+    while (line[i].mode != DLOCK_MODE_SLOTS)
         i++;
     return i;
 }
@@ -161,7 +162,7 @@ static struct zk_wait wait_for_slot(const struct zk_child *line, int at, int bar
     unsigned between = 0;
     int before = -1;
     for (int i = bar + 1; i < at; i++) {
-        if (line[i].mode != DLOCK_SLOTS)
+        if (line[i].mode != DLOCK_MODE_SLOTS)
             continue;
         between++;
         before = i;
@@ -182,12 +183,12 @@ struct zk_wait zk_wait_of(const struct zk_child *line, int at)
     const struct zk_child *c = &line[at];
     if (c->place == 0)
         return (struct zk_wait){.what = WAIT_NONE, .rank = RANK_NEXT};
-    if (c->mode == DLOCK_EXCLUSIVE)
+    if (c->mode == DLOCK_MODE_EXCLUSIVE)
         return wait_for_node(line, at - 1);
     int bar = at - 1;
     while (bar >= 0 && !excludes(&line[bar], c))
         bar--;
-    if (c->mode == DLOCK_SHARED)
+    if (c->mode == DLOCK_MODE_SHARED)
         return wait_for_node(line, bar);
     unsigned in_use = line[first_slot(line)].slots;
     if (in_use != c->slots)

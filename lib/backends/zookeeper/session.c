@@ -284,8 +284,11 @@ int zk_session_open(struct zk_backend *be, struct dlock_error *err)
     s->resumed = false;
     s->fd = zk_conn_open(&s->conn, text, (int)(be->spec->ttl / DLOCK_MSEC), err);
     free(text);
-    if (s->fd < 0)
-        return s->fd;
+    if (s->fd < 0) {
+        struct dlock_error why = err ? *err : (struct dlock_error){.code = s->fd};
+        return dlock_fail(err, why.code, why.sys, "%s: %s (lock '%s')", zk_where(be), why.msg,
+                          be->spec->uri->name);
+    }
     expect_connection(be);
     return 0;
 }
@@ -469,7 +472,7 @@ static enum zk_news too_short(struct zk_backend *be, struct dlock_error *err)
     dlock_fail(err, DLOCK_EUNUSABLE, 0,
                "%s: the server grants sessions of %s (ttl: %s), this grace needs %s: %s",
                zk_where(be), theirs, ours, least,
-               "use a shorter --grace, or raise the server's maxSessionTimeout");
+               "use a shorter grace, or raise the server's maxSessionTimeout");
     return NEWS_USELESS;
 }
 

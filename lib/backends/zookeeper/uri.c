@@ -55,7 +55,7 @@ static int check_path(const struct zk_backend *be, const char *path, size_t from
             return bad_name(be, "/zookeeper is the server's own", err);
         if (strcmp(part, ZK_ONCE) == 0 ||
             ((size_t)(p - path) == from + 1 && strncmp(part, ZK_ONCE, sizeof(ZK_ONCE) - 1) == 0))
-            return bad_name(be, ZK_ONCE " is where the records of --once are", err);
+            return bad_name(be, ZK_ONCE " is where the run records are", err);
         if ((size_t)(p - path) > from + 1 && zk_sequence(part, &seq))
             return bad_name(
                 be, "a part that ends in ten digits looks like a waiter for the lock above it",
@@ -192,9 +192,9 @@ static int set_layout(struct zk_backend *be, struct dlock_error *err)
     else
         return dlock_fail(err, DLOCK_EUSAGE, 0, "?layout=%s: must be curator, curator-rw or kazoo",
                           layout);
-    if (be->spec->mode == DLOCK_SLOTS && be->lock.layout != LAYOUT_CURATOR)
+    if (be->spec->mode == DLOCK_MODE_SLOTS && be->lock.layout != LAYOUT_CURATOR)
         return dlock_fail(err, DLOCK_EUSAGE, 0,
-                          "--slots with ?layout=%s: the read/write locks of that program know no "
+                          "slots with ?layout=%s: the read/write locks of that program know no "
                           "slots, and would not be excluded by one: leave the layout out",
                           layout);
     return 0;
@@ -261,12 +261,12 @@ void zk_done(struct zk_backend *be)
  */
 static void name_kind(const struct zk_backend *be, char *kind, size_t size)
 {
-    bool shared = be->spec->mode == DLOCK_SHARED;
+    bool shared = be->spec->mode == DLOCK_MODE_SHARED;
     if (be->lock.layout == LAYOUT_KAZOO)
         snprintf(kind, size, shared ? "__rlock__" : "__lock__");
     else if (be->lock.layout == LAYOUT_CURATOR_RW)
         snprintf(kind, size, shared ? "__READ__" : "__WRIT__");
-    else if (be->spec->mode == DLOCK_SLOTS)
+    else if (be->spec->mode == DLOCK_MODE_SLOTS)
         snprintf(kind, size, "s%u-lock-", be->spec->slots);
     else
         snprintf(kind, size, shared ? "r-lock-" : "lock-");

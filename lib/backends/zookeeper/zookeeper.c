@@ -63,7 +63,8 @@ static void idle(struct zk_backend *be)
     be->release.over = false;
 }
 
-static void released(struct zk_backend *be, enum dlock_how how, const struct dlock_error *err)
+static void released(struct zk_backend *be, enum dlock_release_how how,
+                     const struct dlock_error *err)
 {
     leave(be);
     idle(be);
@@ -89,7 +90,7 @@ static void failed(struct zk_backend *be, const struct dlock_error *err)
 static void give_up(struct zk_backend *be, const struct dlock_error *err)
 {
     if (be->op == OP_RELEASE) /* a node of ours goes with the session */
-        released(be, DLOCK_REL_UNCLEAR, err);
+        released(be, DLOCK_RELEASE_UNCLEAR, err);
     else if (be->op != OP_NONE && be->op != OP_HOLD)
         failed(be, err);
 }
@@ -155,7 +156,7 @@ static void forgotten(struct zk_backend *be, enum dlock_ev how)
 /* The lock is free. A command may have been shorter than the sweep that began with it. */
 static void end_release(struct zk_backend *be, const struct dlock_error *err)
 {
-    be->release.over = be->release.how == DLOCK_REL_CLEAN && zk_sweep_goes_on(be);
+    be->release.over = be->release.how == DLOCK_RELEASE_CLEAN && zk_sweep_goes_on(be);
     if (be->release.over)
         be->release.until = dlock_min(be->release.until, zk_now(be) + FAREWELL);
     else
@@ -292,9 +293,9 @@ static void on_expired(struct zk_backend *be)
         break;
     case OP_RELEASE:
         released(be,
-                 !held                    ? DLOCK_REL_NOTHING
-                 : be->release.unanswered ? DLOCK_REL_UNCLEAR
-                                          : DLOCK_REL_NOT_OURS,
+                 !held                    ? DLOCK_RELEASE_NOTHING
+                 : be->release.unanswered ? DLOCK_RELEASE_UNCLEAR
+                                          : DLOCK_RELEASE_NOT_OURS,
                  &err);
         break;
     case OP_NONE:
@@ -383,7 +384,7 @@ static void release_over(struct zk_backend *be)
     if (be->release.over)
         released(be, be->release.how, NULL);
     else
-        released(be, DLOCK_REL_UNCLEAR, &err);
+        released(be, DLOCK_RELEASE_UNCLEAR, &err);
 }
 
 static void renewal_over(struct zk_backend *be)
@@ -416,6 +417,18 @@ static void be_close(struct dlock_be *b)
     zk_session_close(be);
     zk_ending_wait(&be->session.endings,
                    dlock_min(GOODBYE, dlock_max(0, be->release.leave_by - zk_now(be))));
+    zk_status_drop(be);
+    zk_done(be);
+    free(be);
+}
+
+static void be_close_in_child(struct dlock_be *b)
+{
+    struct zk_backend *be = self(b);
+    if (be->session.conn)
+        zk_conn_close_in_child(be->session.conn);
+    zk_endings_close_in_child(be->session.endings);
+    free(be->session.servers);
     zk_status_drop(be);
     zk_done(be);
     free(be);
@@ -564,4 +577,5 @@ const struct dlock_backend DLOCK_BACKEND_SYMBOL(zookeeper) = {
     .interest = be_interest,
     .process = be_process,
     .close = be_close,
+    .close_in_child = be_close_in_child,
 };

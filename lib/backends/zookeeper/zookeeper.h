@@ -256,7 +256,7 @@ struct zk_backend {
         unsigned serial;  /* of the outstanding delete; 0: none */
         bool unanswered;  /* the answer to a delete was lost */
         bool over;        /* it is clean, and a sweep goes on */
-        enum dlock_how how;
+        enum dlock_release_how how;
     } release;
 
     struct { /* the nodes, given out one by one */
@@ -296,7 +296,7 @@ struct zk_child {
     int64_t seq;
     const char *name; /* in the list it was made from */
     enum dlock_mode mode;
-    unsigned slots; /* DLOCK_SLOTS: how many there are */
+    unsigned slots; /* DLOCK_MODE_SLOTS: how many there are */
     int place;      /* 0: it may hold the lock; else its place among the waiters, 1 is next */
 };
 /* The sequence at the end of a name; false: no contender's name. */
@@ -361,7 +361,7 @@ enum zk_verdict zk_failed(struct zk_backend *be, int rc, const char *what, struc
 enum zk_verdict zk_no_memory(struct dlock_error *err);
 
 /* acquire.c: our node. Acquire and release are its to drive. */
-enum zk_verdict zk_released(struct zk_backend *be, enum dlock_how how);
+enum zk_verdict zk_released(struct zk_backend *be, enum dlock_release_how how);
 /* What the watches tell is of no use any more. */
 void zk_forget_watches(struct zk_backend *be);
 /* Make the nodes of that path, which stays as it is until then; then the next step is taken. */

@@ -392,12 +392,12 @@ static int do_release(struct dlock_be *b, struct dlock_event *ev)
     b->doing = IDLE;
     note(b, w);
     ev->type = EV_RELEASED;
-    ev->how = !b->held ? DLOCK_REL_NOTHING : DLOCK_REL_CLEAN;
+    ev->how = !b->held ? DLOCK_RELEASE_NOTHING : DLOCK_RELEASE_CLEAN;
     if (strcmp(w, "notours") == 0)
-        ev->how = DLOCK_REL_NOT_OURS;
+        ev->how = DLOCK_RELEASE_NOT_OURS;
     if (strcmp(w, "unclear") == 0)
-        ev->how = DLOCK_REL_UNCLEAR;
-    if (b->held && ev->how == DLOCK_REL_CLEAN)
+        ev->how = DLOCK_RELEASE_UNCLEAR;
+    if (b->held && ev->how == DLOCK_RELEASE_CLEAN)
         end_hold(b);
     b->held = false;
     return 1;

@@ -484,7 +484,7 @@ PY
 
 @test "an inner dlock of the same lock has no record, and may have a least time" {
     run -64 run_t 5 "$DLOCK" "$L" "$DLOCK" --once "$L" touch ran
-    assert_out "run records (--once) are not available for a nested dlock: one above it holds the same lock, so give --once to that one, or name another lock"
+    assert_out "run records (once) are not available for a nested dlock: one above it holds the same lock, so give --once to that one, or name another lock"
     [ ! -e ran ]
     # What a dlock that has ended has left of its variables is no lock.
     "$DLOCK" "$L" sh -c 'echo "$DLOCK_HELD"' >stale

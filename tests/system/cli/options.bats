@@ -1,5 +1,5 @@
 # The option table against everything that repeats it: --help, the manual, the completions; and the exit
-# codes of the manual against lib/dlock.h.
+# codes of the manual against lib/error.c.
 
 # bats file_tags=plain
 load ../../support/common
@@ -118,17 +118,17 @@ CODES='64 65 69 71 73 75 76 77 79 124 126 127'
     done <its
 }
 
-@test "the manual's exit codes are those of lib/dlock.h" {
+@test "the manual's exit codes are those of lib/error.c" {
     section 'EXIT STATUS' | sed -n 's/^\.It \([0-9]*\)$/\1/p' | sort -n >have
-    { sed -n 's/^ *X([A-Z]*, \([0-9]*\), .*/\1/p' "$ROOT/lib/dlock.h"; printf '124\n126\n127\n'; } | sort -nu >want
+    { sed -n 's/^ *E([A-Z]*, \([0-9]*\), .*/\1/p' "$ROOT/lib/error.c"; printf '124\n126\n127\n'; } | sort -nu >want
     diff -u want have
     # shellcheck disable=SC2086
     printf '%s\n' $CODES | diff -u - have
 }
 
 @test "the manual's defaults are those of the program" {
-    grep -q 'ttl_ns = 30 \* DLOCK_SEC' "$ROOT/lib/dlock.h"
-    grep -q 'connect_timeout_ns = 5 \* DLOCK_SEC' "$ROOT/lib/dlock.h"
+    grep -q 'ttl_ns = 30 \* DLOCK_SEC' "$ROOT/lib/options.c"
+    grep -q 'connect_timeout_ns = 5 \* DLOCK_SEC' "$ROOT/lib/options.c"
     section OPTIONS >options
     grep -q '^The default is 30 s, the least 1 s\.$' options
     grep -q '^The default is 5 s\.$' options

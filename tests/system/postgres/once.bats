@@ -146,7 +146,7 @@ EOT
     in_db -c 'drop view dlock_locks_runs' -c "drop owned by $r; drop role $r"
     run run_t 5 "$DLOCK" --once "postgres://$AT/$DB?mode=lease&table=public.$(printf 'x%.0s' {1..59})#$NAME" true
     assert_rc 64
-    assert_out 'with --once'
+    assert_out 'with run records'
 }
 
 contents() { sql -c "select md5(r::text) from dlock_locks_runs r where name = '$NAME'"; }

@@ -164,7 +164,7 @@ key() { echo $((0x$(printf "%s$1" "$NAME" | sha256sum | cut -c 1-16))); }
     holder a --slots 2
     wait_for 5 waiters_are 1
     run -65 run_t 5 "$DLOCK" --slots 3 "$L" true
-    assert_out "--slots 2"
+    assert_out "with 2 slots"
     leave w
     is_in a
     leave a

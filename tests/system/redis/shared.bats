@@ -234,8 +234,8 @@ PY
     hold
     waits 1 a --slots 2
     run -65 run_t 3 "$DLOCK" --slots 3 "$L" touch ran
-    assert_out "--slots 2"
-    assert_out "--slots 3"
+    assert_out "with 2 slots"
+    assert_out "not 3"
     [ ! -e ran ]
     let_go
     is_in a

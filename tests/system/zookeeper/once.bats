@@ -77,7 +77,7 @@ through() {
 @test "no lock has a name of the records" {
     for lock in "$S#dlock-once" "$S#dlock-once/r/fa/job" "$S#dlock-once-2" "$S/dlock-once#r"; do
         run -64 run_t 5 "$DLOCK" "$lock" touch ran
-        assert_out "where the records of --once are"
+        assert_out "where the run records are"
         run -64 run_t 5 "$DLOCK" --also "$lock" "$L" touch ran
     done
     [ ! -e ran ]

@@ -289,7 +289,8 @@ words_are() { [ "$(words)" = "$*" ]; }
         wait_for 5 one_gone
         pair=$(pid_gone "$a" && echo b a || echo a b)
         exits 65 5 "${HOLDS[${pair#* }]}"
-        file_has "holds.${pair#* }.log" "--slots 2" && file_has "holds.${pair#* }.log" "--slots 3"
+        file_has "holds.${pair#* }.log" "2 slots" || file_has "holds.${pair#* }.log" "3 slots"
+        file_has "holds.${pair#* }.log" "give all its users the same number"
         is_in "${pair% *}"
         end "${pair% *}"
     done

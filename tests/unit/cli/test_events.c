@@ -158,11 +158,11 @@ TEST(what_is_not_known_is_left_out)
 TEST(a_grant_says_how_the_lock_is_shared)
 {
     struct events *e = open_events();
-    struct dlock_info held = {.mode = DLOCK_SHARED, .fence = 7};
+    struct dlock_info held = {.mode = DLOCK_MODE_SHARED, .fence = 7};
 
     events_granted(e, &held, DLOCK_NEVER, 1);
     CHECK_HAS(lines(), ",\"wait_ms\":0,\"mode\":\"shared\",\"fence\":\"7\"}\n");
-    held = (struct dlock_info){.mode = DLOCK_SLOTS, .slots = 3, .slot = 1};
+    held = (struct dlock_info){.mode = DLOCK_MODE_SLOTS, .slots = 3, .slot = 1};
     events_granted(e, &held, 2 * SEC, 1);
     CHECK_HAS(lines(), ",\"wait_ms\":0,\"mode\":\"slots\",\"slots\":3,\"slot\":0,"
                        "\"lease_left_ms\":2000}\n");
@@ -217,9 +217,9 @@ TEST(the_longest_line_fits_and_ends_whole)
     for (size_t i = 0; i < sizeof(bytes); i++) {
         struct events *e = open_events();
         struct dlock_info holder = {.foreign = true,
-                                    .mode = DLOCK_SLOTS,
-                                    .slots = DLOCK_MAX_SLOTS,
-                                    .slot = DLOCK_MAX_SLOTS,
+                                    .mode = DLOCK_MODE_SLOTS,
+                                    .slots = DLOCK_SLOTS_MAX,
+                                    .slot = DLOCK_SLOTS_MAX,
                                     .pid = INT32_MAX,
                                     .since_ms = INT64_MAX,
                                     .waited_ms = INT64_MAX,

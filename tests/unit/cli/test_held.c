@@ -125,21 +125,21 @@ TEST(which_kinds_of_inner_locks_a_hold_allows)
         unsigned slots; /* outer: 2 */
         int want;
     } rows[] = {
-        {DLOCK_EXCLUSIVE, DLOCK_EXCLUSIVE, 0, 0},
-        {DLOCK_EXCLUSIVE, DLOCK_SHARED, 0, 0},
-        {DLOCK_EXCLUSIVE, DLOCK_SLOTS, 3, 0},
-        {DLOCK_SHARED, DLOCK_EXCLUSIVE, 0, DLOCK_EBUSY},
-        {DLOCK_SHARED, DLOCK_SHARED, 0, 0},
-        {DLOCK_SHARED, DLOCK_SLOTS, 2, DLOCK_EBUSY},
-        {DLOCK_SLOTS, DLOCK_EXCLUSIVE, 0, DLOCK_EBUSY},
-        {DLOCK_SLOTS, DLOCK_SHARED, 0, 0},
-        {DLOCK_SLOTS, DLOCK_SLOTS, 2, 0},
-        {DLOCK_SLOTS, DLOCK_SLOTS, 3, DLOCK_EDATA},
+        {DLOCK_MODE_EXCLUSIVE, DLOCK_MODE_EXCLUSIVE, 0, 0},
+        {DLOCK_MODE_EXCLUSIVE, DLOCK_MODE_SHARED, 0, 0},
+        {DLOCK_MODE_EXCLUSIVE, DLOCK_MODE_SLOTS, 3, 0},
+        {DLOCK_MODE_SHARED, DLOCK_MODE_EXCLUSIVE, 0, DLOCK_EBUSY},
+        {DLOCK_MODE_SHARED, DLOCK_MODE_SHARED, 0, 0},
+        {DLOCK_MODE_SHARED, DLOCK_MODE_SLOTS, 2, DLOCK_EBUSY},
+        {DLOCK_MODE_SLOTS, DLOCK_MODE_EXCLUSIVE, 0, DLOCK_EBUSY},
+        {DLOCK_MODE_SLOTS, DLOCK_MODE_SHARED, 0, 0},
+        {DLOCK_MODE_SLOTS, DLOCK_MODE_SLOTS, 2, 0},
+        {DLOCK_MODE_SLOTS, DLOCK_MODE_SLOTS, 3, DLOCK_EDATA},
     };
 
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         struct nested_hold h = {.mode = (int32_t)rows[i].outer,
-                                .slots = rows[i].outer == DLOCK_SLOTS ? 2 : 0};
+                                .slots = rows[i].outer == DLOCK_MODE_SLOTS ? 2 : 0};
         CHECK_INT(nested_allows(&h, rows[i].inner, rows[i].slots), rows[i].want);
     }
 }

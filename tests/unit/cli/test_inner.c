@@ -22,7 +22,8 @@ static struct fixture {
 
 static void set_up(void)
 {
-    struct dlock_options o = DLOCK_OPTIONS_INIT;
+    struct dlock_options o;
+    dlock_options_init(&o, sizeof o);
     int fd;
 
     strcpy(f.file, "/tmp/test_inner.XXXXXX");
@@ -96,7 +97,7 @@ TEST(a_query_is_answered_and_closed_and_does_not_count)
     CHECK(is_closed());
     /* An inner one counts until it leaves. */
     strcpy(q.key, KEY);
-    q.mode = DLOCK_EXCLUSIVE;
+    q.mode = DLOCK_MODE_EXCLUSIVE;
     CHECK_INT(reply_to(&q, 0, &r), NESTED_HELD);
     CHECK_INT(inner_count(f.in), 1);
     close(f.fd);
@@ -119,7 +120,7 @@ TEST(a_query_that_proves_nothing_has_no_answer)
     q.version--;
     CHECK_INT(reply_to(&q, 0, &r), 0);
     q = good;
-    q.mode = DLOCK_EXCLUSIVE;
+    q.mode = DLOCK_MODE_EXCLUSIVE;
     CHECK_INT(reply_to(&q, 0, &r), 0);
     q = good;
     CHECK_INT(reply_to(&q, 1, &r), 0);
@@ -165,7 +166,7 @@ TEST(a_query_is_answered_where_an_inner_one_is_one_too_many)
     setrlimit(RLIMIT_NOFILE, &few);
     CHECK_INT(reply_to(&q, 0, &r), NESTED_HELD);
     strcpy(q.key, KEY);
-    q.mode = DLOCK_EXCLUSIVE;
+    q.mode = DLOCK_MODE_EXCLUSIVE;
     CHECK_INT(reply_to(&q, 0, &r), NESTED_FULL);
     /* It has not asked yet. */
     CHECK(reach() && !inner_turn(f.in));

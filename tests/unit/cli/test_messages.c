@@ -61,7 +61,7 @@ TEST(a_holder_is_described_by_what_is_known)
         {.host = "ci-4", .foreign = true, .command = "Curator"},
         {.foreign = true},
         {.user = "root", .host = "ci-4"},
-        {.pid = 1, .mode = DLOCK_SHARED},
+        {.pid = 1, .mode = DLOCK_MODE_SHARED},
         {.pid = 1, .note = "say \"no\" \\ or, pid 2"},
         {.pid = 1, .note = "redis://me:a\"b@h:1/0 ends"},
     };
@@ -227,7 +227,8 @@ TEST(a_holder_is_not_named_while_the_store_does_not_answer)
 {
     struct dlock_info holder = {.user = "root", .host = "ci-4", .pid = 812};
     struct dlock_report heard = {.place = 2, .info = &holder}, trouble = {.since = dlock_now()};
-    struct dlock_options lo = DLOCK_OPTIONS_INIT;
+    struct dlock_options lo;
+    dlock_options_init(&lo, sizeof lo);
     struct options o = waits(DLOCK_NEVER);
     char text[4000], held[] = "waiting for 'job': 5s, 2nd in line; held by root@ci-4, pid 812";
     struct report r;

@@ -122,7 +122,7 @@ TEST(forms_of_the_command_line)
 static const char *show(const struct options *o, char *buf, size_t size)
 {
     snprintf(buf, size, "%s%s%s%s%s%s%s%s E%d L%d w%lld t%lld g%lld c%lld l%d %s",
-             o->lock_mode == DLOCK_SHARED ? "s" : "x", o->nonblock ? "n" : "",
+             o->lock_mode == DLOCK_MODE_SHARED ? "s" : "x", o->nonblock ? "n" : "",
              o->close_fd ? "o" : "", o->no_fork ? "F" : "", o->verbose ? "v" : "",
              o->quiet ? "q" : "", o->json ? "j" : "", o->retry ? "r" : "", o->conflict_code,
              o->lost_code, o->wait_ns == DLOCK_NEVER ? -1LL : (long long)(o->wait_ns / DLOCK_MSEC),

@@ -157,7 +157,7 @@ static bool exists(const char *path)
 
 static int slots_open(struct lock *l, unsigned n)
 {
-    int rc = lock_open(l, in_dir("x"), NULL, DLOCK_SLOTS);
+    int rc = lock_open(l, in_dir("x"), NULL, DLOCK_MODE_SLOTS);
 
     l->spec.slots = n;
     return rc;
@@ -170,7 +170,7 @@ TEST(excludes_flock)
     struct lock l;
 
     make_dir();
-    REQUIRE_INT(lock_open(&l, in_dir("x"), NULL, DLOCK_EXCLUSIVE), 0);
+    REQUIRE_INT(lock_open(&l, in_dir("x"), NULL, DLOCK_MODE_EXCLUSIVE), 0);
     CHECK_INT(BE->inherit_fd(l.be), -1);
     REQUIRE_INT(acquire(&l, false), EV_GRANTED);
     CHECK_INT(l.ev.ttl == DLOCK_NEVER, 1);
@@ -180,10 +180,10 @@ TEST(excludes_flock)
     CHECK(fcntl(BE->inherit_fd(l.be), F_GETFD) & FD_CLOEXEC);
     CHECK_INT(held(in_dir("x"), LOCK_SH), 1);
     REQUIRE_INT(release(&l), EV_RELEASED);
-    CHECK_INT(l.ev.how, DLOCK_REL_CLEAN);
+    CHECK_INT(l.ev.how, DLOCK_RELEASE_CLEAN);
     CHECK_INT(held(in_dir("x"), LOCK_EX), 0);
     REQUIRE_INT(release(&l), EV_RELEASED);
-    CHECK_INT(l.ev.how, DLOCK_REL_NOTHING);
+    CHECK_INT(l.ev.how, DLOCK_RELEASE_NOTHING);
     CHECK_INT(next(&l, 0), EV_NONE);
 
     int fd = hold(in_dir("x"), LOCK_EX);
@@ -204,13 +204,13 @@ TEST(shared_with_shared)
     struct lock a, b, x;
 
     make_dir();
-    REQUIRE_INT(lock_open(&a, in_dir("x"), NULL, DLOCK_SHARED), 0);
-    REQUIRE_INT(lock_open(&b, in_dir("x"), NULL, DLOCK_SHARED), 0);
-    REQUIRE_INT(lock_open(&x, in_dir("x"), NULL, DLOCK_EXCLUSIVE), 0);
+    REQUIRE_INT(lock_open(&a, in_dir("x"), NULL, DLOCK_MODE_SHARED), 0);
+    REQUIRE_INT(lock_open(&b, in_dir("x"), NULL, DLOCK_MODE_SHARED), 0);
+    REQUIRE_INT(lock_open(&x, in_dir("x"), NULL, DLOCK_MODE_EXCLUSIVE), 0);
     CHECK_INT(acquire(&a, false), EV_GRANTED);
     CHECK_INT(acquire(&b, false), EV_GRANTED);
     CHECK_INT(acquire(&x, false), EV_BUSY);
-    CHECK(x.ev.info && x.ev.info->mode == DLOCK_SHARED);
+    CHECK(x.ev.info && x.ev.info->mode == DLOCK_MODE_SHARED);
     CHECK_INT(held(in_dir("x"), LOCK_SH), 0);
     CHECK_INT(held(in_dir("x"), LOCK_EX), 1);
     BE->close(a.be);
@@ -228,7 +228,7 @@ TEST(waits_and_wakes_at_once)
 
     make_dir();
     int fd = hold(in_dir("x"), LOCK_EX);
-    REQUIRE_INT(lock_open(&l, in_dir("x"), NULL, DLOCK_EXCLUSIVE), 0);
+    REQUIRE_INT(lock_open(&l, in_dir("x"), NULL, DLOCK_MODE_EXCLUSIVE), 0);
     REQUIRE_INT(acquire(&l, true), EV_WAITING);
     CHECK_INT(next(&l, 50), EV_NONE);
     int64_t before = dlock_now();
@@ -239,7 +239,7 @@ TEST(waits_and_wakes_at_once)
     CHECK(took < unit_bound(50 * DLOCK_MSEC));
     CHECK_INT(held(in_dir("x"), LOCK_SH), 1);
     CHECK_INT(release(&l), EV_RELEASED);
-    CHECK_INT(l.ev.how, DLOCK_REL_CLEAN);
+    CHECK_INT(l.ev.how, DLOCK_RELEASE_CLEAN);
     BE->close(l.be);
     remove_dir();
 }
@@ -250,7 +250,7 @@ TEST(reports_the_holder_and_its_place_in_the_queue_after_a_second)
 
     make_dir();
     int fd = hold(in_dir("x"), LOCK_EX);
-    REQUIRE_INT(lock_open(&l, in_dir("x"), NULL, DLOCK_EXCLUSIVE), 0);
+    REQUIRE_INT(lock_open(&l, in_dir("x"), NULL, DLOCK_MODE_EXCLUSIVE), 0);
     REQUIRE_INT(acquire(&l, true), EV_WAITING);
     CHECK_NULL(l.ev.info);
     CHECK_INT(l.ev.place, -1);
@@ -276,7 +276,7 @@ TEST(looks_for_the_holder_only_when_asked_to)
 
     make_dir();
     int fd = hold(in_dir("x"), LOCK_EX);
-    REQUIRE_INT(lock_open(&l, in_dir("x"), NULL, DLOCK_EXCLUSIVE), 0);
+    REQUIRE_INT(lock_open(&l, in_dir("x"), NULL, DLOCK_MODE_EXCLUSIVE), 0);
     l.spec.holder = DLOCK_HOLDER_NEVER;
     REQUIRE_INT(acquire(&l, false), EV_BUSY);
     CHECK_NULL(l.ev.info);
@@ -299,7 +299,7 @@ TEST(cancel_leaves_the_queue)
 
     make_dir();
     int fd = hold(in_dir("x"), LOCK_EX);
-    REQUIRE_INT(lock_open(&l, in_dir("x"), NULL, DLOCK_EXCLUSIVE), 0);
+    REQUIRE_INT(lock_open(&l, in_dir("x"), NULL, DLOCK_MODE_EXCLUSIVE), 0);
     for (int i = 0; i < 200; i++) {
         REQUIRE_INT(acquire(&l, true), EV_WAITING);
         if (i % 3 == 0)
@@ -307,7 +307,7 @@ TEST(cancel_leaves_the_queue)
         int64_t before = dlock_now();
         REQUIRE_INT(release(&l), EV_RELEASED);
         worst = dlock_max(worst, dlock_now() - before);
-        REQUIRE_INT(l.ev.how, DLOCK_REL_NOTHING);
+        REQUIRE_INT(l.ev.how, DLOCK_RELEASE_NOTHING);
         REQUIRE_INT(next(&l, 0), EV_NONE);
     }
     printf("# slowest cancel: %" PRId64 " us\n", worst / 1000);
@@ -325,7 +325,7 @@ TEST(cancel_against_grant)
     int granted = 0;
 
     make_dir();
-    REQUIRE_INT(lock_open(&l, in_dir("x"), NULL, DLOCK_EXCLUSIVE), 0);
+    REQUIRE_INT(lock_open(&l, in_dir("x"), NULL, DLOCK_MODE_EXCLUSIVE), 0);
     for (int i = 0; i < 1000; i++) {
         int fd = hold(in_dir("x"), LOCK_EX);
         REQUIRE_INT(acquire(&l, true), EV_WAITING);
@@ -352,7 +352,7 @@ TEST(waits_without_a_thread)
 
     make_dir();
     int fd = hold(in_dir("x"), LOCK_EX);
-    REQUIRE_INT(lock_open(&l, in_dir("x"), NULL, DLOCK_EXCLUSIVE), 0);
+    REQUIRE_INT(lock_open(&l, in_dir("x"), NULL, DLOCK_MODE_EXCLUSIVE), 0);
     getrlimit(RLIMIT_NOFILE, &old);
     few = old;
     few.rlim_cur = (rlim_t)fd + 2;
@@ -366,7 +366,7 @@ TEST(waits_without_a_thread)
     CHECK_INT(next_but_waiting(&l, 1000), EV_GRANTED);
     CHECK(dlock_now() - before < unit_bound(50 * DLOCK_MSEC));
     BE->close(l.be);
-    REQUIRE_INT(lock_open(&l, in_dir("x"), NULL, DLOCK_EXCLUSIVE), 0);
+    REQUIRE_INT(lock_open(&l, in_dir("x"), NULL, DLOCK_MODE_EXCLUSIVE), 0);
     few.rlim_cur = 3;
     setrlimit(RLIMIT_NOFILE, &few);
     CHECK_INT(acquire(&l, true), EV_FAILED);
@@ -386,7 +386,7 @@ TEST(fcntl_locks_wait_and_are_cancelled_as_well)
     test_cancel_against_grant();
     test_waits_without_a_thread();
     make_dir();
-    CHECK_INT(lock_open(&l, dir, "n", DLOCK_EXCLUSIVE), DLOCK_EUSAGE);
+    CHECK_INT(lock_open(&l, dir, "n", DLOCK_MODE_EXCLUSIVE), DLOCK_EUSAGE);
     remove_dir();
     by_fcntl = false;
 }
@@ -398,7 +398,7 @@ TEST(closed_while_waiting)
     make_dir();
     int fd = hold(in_dir("x"), LOCK_EX);
     for (int i = 0; i < 50; i++) {
-        REQUIRE_INT(lock_open(&l, in_dir("x"), NULL, DLOCK_SHARED), 0);
+        REQUIRE_INT(lock_open(&l, in_dir("x"), NULL, DLOCK_MODE_SHARED), 0);
         REQUIRE_INT(acquire(&l, true), EV_WAITING);
         BE->close(l.be);
     }
@@ -414,7 +414,7 @@ TEST(locks_the_new_file_when_the_old_is_unlinked)
 
     make_dir();
     int fd = hold(in_dir("x"), LOCK_EX);
-    REQUIRE_INT(lock_open(&l, in_dir("x"), NULL, DLOCK_EXCLUSIVE), 0);
+    REQUIRE_INT(lock_open(&l, in_dir("x"), NULL, DLOCK_MODE_EXCLUSIVE), 0);
     REQUIRE_INT(acquire(&l, true), EV_WAITING);
     unlink(in_dir("x"));
     int other = hold(in_dir("x"), LOCK_EX);
@@ -434,22 +434,22 @@ TEST(refuses_fifos_devices_and_bad_paths)
 
     make_dir();
     mkfifo(in_dir("fifo"), 0600);
-    REQUIRE_INT(lock_open(&l, in_dir("fifo"), NULL, DLOCK_EXCLUSIVE), 0);
+    REQUIRE_INT(lock_open(&l, in_dir("fifo"), NULL, DLOCK_MODE_EXCLUSIVE), 0);
     CHECK_INT(acquire(&l, true), EV_FAILED);
     CHECK_INT(l.ev.error.code, DLOCK_ECREATE);
     CHECK_HAS(l.ev.error.msg, "not a regular file");
     CHECK_HAS(l.ev.error.msg, "/fifo");
     BE->close(l.be);
-    REQUIRE_INT(lock_open(&l, "/dev/null", NULL, DLOCK_EXCLUSIVE), 0);
+    REQUIRE_INT(lock_open(&l, "/dev/null", NULL, DLOCK_MODE_EXCLUSIVE), 0);
     CHECK_INT(acquire(&l, true), EV_FAILED);
     CHECK_INT(l.ev.error.code, DLOCK_ECREATE);
     BE->close(l.be);
-    REQUIRE_INT(lock_open(&l, in_dir("none/x"), NULL, DLOCK_EXCLUSIVE), 0);
+    REQUIRE_INT(lock_open(&l, in_dir("none/x"), NULL, DLOCK_MODE_EXCLUSIVE), 0);
     CHECK_INT(acquire(&l, true), EV_FAILED);
     CHECK_INT(l.ev.error.code, DLOCK_ECREATE);
     CHECK_INT(l.ev.error.sys, ENOENT);
     BE->close(l.be);
-    CHECK_INT(lock_open(&l, "", NULL, DLOCK_EXCLUSIVE), DLOCK_EUSAGE);
+    CHECK_INT(lock_open(&l, "", NULL, DLOCK_MODE_EXCLUSIVE), DLOCK_EUSAGE);
     remove_dir();
 }
 
@@ -458,14 +458,14 @@ TEST(a_directory_and_a_symlink_are_good_bare_locks)
     struct lock l, m;
 
     make_dir();
-    REQUIRE_INT(lock_open(&l, dir, NULL, DLOCK_EXCLUSIVE), 0);
+    REQUIRE_INT(lock_open(&l, dir, NULL, DLOCK_MODE_EXCLUSIVE), 0);
     CHECK_INT(acquire(&l, false), EV_GRANTED);
     CHECK_INT(held(dir, LOCK_SH), 1);
     BE->close(l.be);
     if (symlink("target", in_dir("link")) != 0)
         abort();
-    REQUIRE_INT(lock_open(&l, in_dir("link"), NULL, DLOCK_EXCLUSIVE), 0);
-    REQUIRE_INT(lock_open(&m, in_dir("target"), NULL, DLOCK_EXCLUSIVE), 0);
+    REQUIRE_INT(lock_open(&l, in_dir("link"), NULL, DLOCK_MODE_EXCLUSIVE), 0);
+    REQUIRE_INT(lock_open(&m, in_dir("target"), NULL, DLOCK_MODE_EXCLUSIVE), 0);
     CHECK_INT(acquire(&l, false), EV_GRANTED);
     CHECK_INT(acquire(&m, false), EV_BUSY);
     BE->close(l.be);
@@ -482,7 +482,7 @@ TEST(an_inheriting_child_keeps_the_lock)
     make_dir();
     if (pipe2(go, O_CLOEXEC) != 0)
         abort();
-    REQUIRE_INT(lock_open(&l, in_dir("x"), NULL, DLOCK_EXCLUSIVE), 0);
+    REQUIRE_INT(lock_open(&l, in_dir("x"), NULL, DLOCK_MODE_EXCLUSIVE), 0);
     REQUIRE_INT(acquire(&l, false), EV_GRANTED);
     pid_t pid = fork();
     if (pid == 0) {
@@ -490,7 +490,7 @@ TEST(an_inheriting_child_keeps_the_lock)
         _exit(read(go[0], &c, 1) < 0);
     }
     CHECK_INT(release(&l), EV_RELEASED);
-    CHECK_INT(l.ev.how, DLOCK_REL_CLEAN);
+    CHECK_INT(l.ev.how, DLOCK_RELEASE_CLEAN);
     CHECK_INT(held(in_dir("x"), LOCK_EX), 1);
     /* The kernel names our pid, but we no longer have the lock. */
     CHECK_INT(acquire(&l, false), EV_BUSY);
@@ -515,7 +515,7 @@ TEST(fences_grow)
     make_dir();
     clock_gettime(CLOCK_REALTIME, &ts);
     for (int i = 0; i < 20; i++) {
-        REQUIRE_INT(lock_open(&l, dir, "n", DLOCK_EXCLUSIVE), 0);
+        REQUIRE_INT(lock_open(&l, dir, "n", DLOCK_MODE_EXCLUSIVE), 0);
         REQUIRE_INT(acquire(&l, false), EV_GRANTED);
         REQUIRE(l.ev.fence > last);
         last = l.ev.fence;
@@ -526,7 +526,7 @@ TEST(fences_grow)
     /* The file holds a token from the future: the next is still larger. */
     put_file(in_dir("n.fence"),
              "dlock-fence1 9000000000000000000 0123456789abcdef0123456789abcdef\n");
-    REQUIRE_INT(lock_open(&l, dir, "n", DLOCK_EXCLUSIVE), 0);
+    REQUIRE_INT(lock_open(&l, dir, "n", DLOCK_MODE_EXCLUSIVE), 0);
     CHECK_INT(acquire(&l, false), EV_GRANTED);
     CHECK(l.ev.fence == UINT64_C(9000000000000000001));
     BE->close(l.be);
@@ -535,7 +535,7 @@ TEST(fences_grow)
 
 TEST(shared_holders_and_slots_have_the_last_fence_and_do_not_write_it)
 {
-    static const enum dlock_mode modes[] = {DLOCK_SHARED, DLOCK_SLOTS};
+    static const enum dlock_mode modes[] = {DLOCK_MODE_SHARED, DLOCK_MODE_SLOTS};
     struct lock l;
 
     make_dir();
@@ -584,7 +584,7 @@ TEST(bad_fence_files_are_refused)
     make_dir();
     for (size_t i = 0; i < DLOCK_LEN(bad); i++) {
         put_file(in_dir("n.fence"), bad[i]);
-        REQUIRE_INT(lock_open(&l, dir, "n", DLOCK_EXCLUSIVE), 0);
+        REQUIRE_INT(lock_open(&l, dir, "n", DLOCK_MODE_EXCLUSIVE), 0);
         CHECK_INT(acquire(&l, false), EV_FAILED);
         CHECK_INT(l.ev.error.code, DLOCK_EDATA);
         CHECK_HAS(l.ev.error.msg, "/n.fence");
@@ -594,7 +594,7 @@ TEST(bad_fence_files_are_refused)
     }
     unlink(in_dir("n.fence"));
     mkdir(in_dir("n.fence"), 0700);
-    REQUIRE_INT(lock_open(&l, dir, "n", DLOCK_EXCLUSIVE), 0);
+    REQUIRE_INT(lock_open(&l, dir, "n", DLOCK_MODE_EXCLUSIVE), 0);
     CHECK_INT(acquire(&l, false), EV_FAILED);
     CHECK_INT(l.ev.error.code, DLOCK_EDATA);
     BE->close(l.be);
@@ -614,8 +614,8 @@ TEST(reads_a_frozen_fence_file)
         "dlock1 host=web1 pid=%d user=bob since=1790000000123 cmd=backup.sh%%20-v note=n%%C3%%BC "
         "later=1\nmore\n",
         (int)getpid());
-    REQUIRE_INT(lock_open(&l, dir, "n", DLOCK_EXCLUSIVE), 0);
-    REQUIRE_INT(lock_open(&m, dir, "n", DLOCK_EXCLUSIVE), 0);
+    REQUIRE_INT(lock_open(&l, dir, "n", DLOCK_MODE_EXCLUSIVE), 0);
+    REQUIRE_INT(lock_open(&m, dir, "n", DLOCK_MODE_EXCLUSIVE), 0);
     put_file(in_dir("n.fence"), text);
     int fd = hold(in_dir("n.lock"), LOCK_EX);
     CHECK_INT(acquire(&m, false), EV_BUSY);
@@ -647,13 +647,13 @@ TEST(odd_names_stay_in_the_directory)
 
     make_dir();
     for (size_t i = 0; i < DLOCK_LEN(names); i++) {
-        REQUIRE_INT(lock_open(&l, dir, names[i][0], DLOCK_EXCLUSIVE), 0);
+        REQUIRE_INT(lock_open(&l, dir, names[i][0], DLOCK_MODE_EXCLUSIVE), 0);
         CHECK_INT(acquire(&l, false), EV_GRANTED);
         CHECK(exists(in_dir(names[i][1])));
         BE->close(l.be);
     }
     memset(name, 'n', 250);
-    REQUIRE_INT(lock_open(&l, dir, name, DLOCK_EXCLUSIVE), 0);
+    REQUIRE_INT(lock_open(&l, dir, name, DLOCK_MODE_EXCLUSIVE), 0);
     CHECK_INT(acquire(&l, false), EV_GRANTED);
     uint64_t fence = l.ev.fence;
     CHECK_INT(release(&l), EV_RELEASED);
@@ -661,12 +661,12 @@ TEST(odd_names_stay_in_the_directory)
     CHECK(l.ev.fence > fence);
     BE->close(l.be);
     memset(name, 'n', 251);
-    CHECK_INT(lock_open(&l, dir, name, DLOCK_EXCLUSIVE), DLOCK_EUSAGE);
+    CHECK_INT(lock_open(&l, dir, name, DLOCK_MODE_EXCLUSIVE), DLOCK_EUSAGE);
     memset(name, '/', 84);
     name[84] = '\0';
-    CHECK_INT(lock_open(&l, dir, name, DLOCK_EXCLUSIVE), DLOCK_EUSAGE);
+    CHECK_INT(lock_open(&l, dir, name, DLOCK_MODE_EXCLUSIVE), DLOCK_EUSAGE);
     name[83] = '\0';
-    CHECK_INT(lock_open(&l, dir, name, DLOCK_EXCLUSIVE), 0);
+    CHECK_INT(lock_open(&l, dir, name, DLOCK_MODE_EXCLUSIVE), 0);
     BE->close(l.be);
     remove_dir();
 }
@@ -678,7 +678,7 @@ TEST(named_locks_follow_no_symlink)
     make_dir();
     if (symlink("target", in_dir("n.lock")) != 0)
         abort();
-    REQUIRE_INT(lock_open(&l, dir, "n", DLOCK_EXCLUSIVE), 0);
+    REQUIRE_INT(lock_open(&l, dir, "n", DLOCK_MODE_EXCLUSIVE), 0);
     CHECK_INT(acquire(&l, false), EV_FAILED);
     CHECK_INT(l.ev.error.code, DLOCK_ECREATE);
     CHECK_HAS(l.ev.error.msg, "symbolic link");
@@ -701,9 +701,9 @@ TEST(status_names_holder_and_waiters)
     bool found = false;
 
     make_dir();
-    REQUIRE_INT(lock_open(&l, dir, "n", DLOCK_EXCLUSIVE), 0);
-    REQUIRE_INT(lock_open(&w, dir, "n", DLOCK_SHARED), 0);
-    REQUIRE_INT(lock_open(&q, dir, "n", DLOCK_SHARED), 0);
+    REQUIRE_INT(lock_open(&l, dir, "n", DLOCK_MODE_EXCLUSIVE), 0);
+    REQUIRE_INT(lock_open(&w, dir, "n", DLOCK_MODE_SHARED), 0);
+    REQUIRE_INT(lock_open(&q, dir, "n", DLOCK_MODE_SHARED), 0);
     BE->ask(q.be, ASK_STATUS, NULL);
     CHECK_INT(next(&q, 1000), EV_DONE);
     CHECK(!exists(in_dir("n.lock")));
@@ -714,7 +714,7 @@ TEST(status_names_holder_and_waiters)
         BE->ask(q.be, ASK_STATUS, NULL);
         REQUIRE_INT(next(&q, 1000), EV_INFO);
         CHECK(!q.ev.info->waiter);
-        CHECK_INT(q.ev.info->mode, DLOCK_EXCLUSIVE);
+        CHECK_INT(q.ev.info->mode, DLOCK_MODE_EXCLUSIVE);
         CHECK_STR(q.ev.info->command, "the command");
         CHECK(q.ev.info->left_ns == DLOCK_NEVER);
         CHECK(q.ev.info->fence > 0);
@@ -723,7 +723,7 @@ TEST(status_names_holder_and_waiters)
             found = true;
             CHECK(q.ev.info->waiter);
             CHECK_INT(q.ev.info->place, 1);
-            CHECK_INT(q.ev.info->mode, DLOCK_SHARED);
+            CHECK_INT(q.ev.info->mode, DLOCK_MODE_SHARED);
             e = next(&q, 1000);
         }
         REQUIRE_INT(e, EV_DONE);
@@ -733,7 +733,7 @@ TEST(status_names_holder_and_waiters)
     CHECK_INT(next_but_waiting(&w, 1000), EV_GRANTED);
     BE->ask(q.be, ASK_STATUS, NULL);
     CHECK_INT(next(&q, 1000), EV_INFO);
-    CHECK_INT(q.ev.info->mode, DLOCK_SHARED);
+    CHECK_INT(q.ev.info->mode, DLOCK_MODE_SHARED);
     CHECK_INT(q.ev.info->fence, 0);
     BE->release(q.be, dlock_now()); /* in the middle of the answer */
     CHECK_INT(next(&q, 1000), EV_RELEASED);
@@ -765,11 +765,11 @@ TEST(so_many_slots_and_the_lowest_free_one_first)
     }
     REQUIRE_INT(acquire(&l[3], false), EV_BUSY);
     REQUIRE(l[3].ev.info != NULL);
-    CHECK_INT(l[3].ev.info->mode, DLOCK_SLOTS);
+    CHECK_INT(l[3].ev.info->mode, DLOCK_MODE_SLOTS);
     CHECK_INT(l[3].ev.info->slots, 3);
     CHECK_INT(l[3].ev.info->pid, getpid());
-    REQUIRE_INT(lock_open(&x, in_dir("x"), NULL, DLOCK_EXCLUSIVE), 0);
-    REQUIRE_INT(lock_open(&s, in_dir("x"), NULL, DLOCK_SHARED), 0);
+    REQUIRE_INT(lock_open(&x, in_dir("x"), NULL, DLOCK_MODE_EXCLUSIVE), 0);
+    REQUIRE_INT(lock_open(&s, in_dir("x"), NULL, DLOCK_MODE_SHARED), 0);
     CHECK_INT(acquire(&x, false), EV_BUSY);
     CHECK_INT(acquire(&s, false), EV_GRANTED);
     CHECK_INT(release(&s), EV_RELEASED);
@@ -854,7 +854,7 @@ TEST(a_waiter_for_a_slot_does_not_spin)
     }
     CHECK(turns < 10);
     REQUIRE_INT(release(&b), EV_RELEASED);
-    CHECK_INT(b.ev.how, DLOCK_REL_NOTHING);
+    CHECK_INT(b.ev.how, DLOCK_RELEASE_NOTHING);
     CHECK_INT(release(&a), EV_RELEASED);
     BE->close(a.be);
     BE->close(b.be);
@@ -868,7 +868,7 @@ TEST(a_waiter_for_a_slot_keeps_no_writer_out)
     make_dir();
     REQUIRE_INT(slots_open(&a, 1), 0);
     REQUIRE_INT(slots_open(&b, 1), 0);
-    REQUIRE_INT(lock_open(&x, in_dir("x"), NULL, DLOCK_EXCLUSIVE), 0);
+    REQUIRE_INT(lock_open(&x, in_dir("x"), NULL, DLOCK_MODE_EXCLUSIVE), 0);
     REQUIRE_INT(acquire(&a, false), EV_GRANTED);
     REQUIRE_INT(acquire(&b, true), EV_WAITING);
     CHECK_INT(next(&b, 50), EV_NONE);
@@ -890,14 +890,14 @@ TEST(another_number_of_slots_is_refused_also_while_others_wait)
     struct lock a, b, x;
 
     make_dir();
-    REQUIRE_INT(lock_open(&x, in_dir("x"), NULL, DLOCK_EXCLUSIVE), 0);
+    REQUIRE_INT(lock_open(&x, in_dir("x"), NULL, DLOCK_MODE_EXCLUSIVE), 0);
     REQUIRE_INT(slots_open(&a, 2), 0);
     REQUIRE_INT(slots_open(&b, 1000), 0);
     REQUIRE_INT(acquire(&x, false), EV_GRANTED);
     REQUIRE_INT(acquire(&a, true), EV_WAITING);
     REQUIRE_INT(acquire(&b, true), EV_FAILED);
     CHECK_INT(b.ev.error.code, DLOCK_EDATA);
-    CHECK_HAS(b.ev.error.msg, "/x: in use with --slots 2, which is not --slots 1000: ");
+    CHECK_HAS(b.ev.error.msg, "/x: in use with 2 slots, which are not 1000: ");
     REQUIRE_INT(release(&x), EV_RELEASED);
     REQUIRE_INT(next_but_waiting(&a, 1000), EV_GRANTED);
     REQUIRE_INT(acquire(&b, false), EV_FAILED);
@@ -905,7 +905,7 @@ TEST(another_number_of_slots_is_refused_also_while_others_wait)
     REQUIRE_INT(release(&a), EV_RELEASED);
     REQUIRE_INT(acquire(&b, false), EV_GRANTED);
     REQUIRE_INT(acquire(&a, false), EV_FAILED);
-    CHECK_HAS(a.ev.error.msg, "/x: in use with --slots 1000, which is not --slots 2: ");
+    CHECK_HAS(a.ev.error.msg, "/x: in use with 1000 slots, which are not 2: ");
     BE->close(a.be);
     BE->close(b.be);
     BE->close(x.be);
@@ -982,7 +982,7 @@ TEST(the_bytes_of_slots_are_frozen)
     CHECK_INT(a.ev.slot, 2);
     REQUIRE_INT(slots_open(&b, 3), 0);
     REQUIRE_INT(acquire(&b, false), EV_FAILED);
-    CHECK_HAS(b.ev.error.msg, "in use with --slots 2");
+    CHECK_HAS(b.ev.error.msg, "in use with 2 slots");
     slot.l_start = at + INT64_C(12884901888);
     slot.l_type = F_RDLCK;
     CHECK_INT(fcntl(fd, F_OFD_SETLK, &slot), -1);
@@ -1026,16 +1026,16 @@ TEST(status_shows_slots_and_their_waiters_and_takes_no_lock)
     }
     REQUIRE_INT(slots_open(&w, 3), 0);
     REQUIRE_INT(acquire(&w, true), EV_WAITING);
-    REQUIRE_INT(lock_open(&q, in_dir("x"), NULL, DLOCK_EXCLUSIVE), 0);
+    REQUIRE_INT(lock_open(&q, in_dir("x"), NULL, DLOCK_MODE_EXCLUSIVE), 0);
     BE->ask(q.be, ASK_STATUS, NULL);
     while (next(&q, 1000) == EV_INFO) {
         const struct dlock_info *info = q.ev.info;
         CHECK_INT(info->pid, getpid());
-        if (info->mode == DLOCK_SHARED) {
+        if (info->mode == DLOCK_MODE_SHARED) {
             shared++;
             continue;
         }
-        CHECK_INT(info->mode, DLOCK_SLOTS);
+        CHECK_INT(info->mode, DLOCK_MODE_SLOTS);
         CHECK_INT(info->slots, 3);
         holders |= info->waiter ? 0 : 1 << info->slot;
         waiters += info->waiter;
@@ -1056,11 +1056,11 @@ TEST(status_of_a_missing_lock_is_free)
     struct lock l;
 
     make_dir();
-    REQUIRE_INT(lock_open(&l, in_dir("none"), "n", DLOCK_EXCLUSIVE), 0);
+    REQUIRE_INT(lock_open(&l, in_dir("none"), "n", DLOCK_MODE_EXCLUSIVE), 0);
     BE->ask(l.be, ASK_STATUS, NULL);
     CHECK_INT(next(&l, 1000), EV_DONE);
     BE->close(l.be);
-    REQUIRE_INT(lock_open(&l, in_dir("none"), NULL, DLOCK_EXCLUSIVE), 0);
+    REQUIRE_INT(lock_open(&l, in_dir("none"), NULL, DLOCK_MODE_EXCLUSIVE), 0);
     BE->ask(l.be, ASK_STATUS, NULL);
     CHECK_INT(next(&l, 1000), EV_DONE);
     CHECK(!exists(in_dir("none")));

@@ -34,7 +34,7 @@ TEST(table)
 /* Any number has a text, and only success has exit code 0. */
 TEST(no_such_code)
 {
-    static const int codes[] = {1, 75, -DLOCK_ERROR_COUNT - 1, -1000, INT32_MIN, INT32_MAX};
+    static const int codes[] = {1, 75, DLOCK_ECANCELED - 1, -1000, INT32_MIN, INT32_MAX};
 
     for (size_t i = 0; i < DLOCK_LEN(codes); i++) {
         CHECK_INT(dlock_error_exit(codes[i]), 71);
@@ -73,6 +73,13 @@ static int fixed_random(void *ctx, void *buf, size_t len)
         return -EIO;
     memset(buf, *(unsigned char *)ctx, len);
     return 0;
+}
+
+TEST(fail_ends_with_words)
+{
+    struct dlock_error err;
+    dlock_fail(&err, DLOCK_EUNAVAIL, 0, "host: cannot connect: %s", "");
+    CHECK_STR(err.msg, "host: cannot connect");
 }
 
 TEST(tokens)

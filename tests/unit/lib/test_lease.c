@@ -57,7 +57,7 @@ TEST(timeline)
     struct lease_config c = config(10 * S, 1 * S);
     lease_timeline(&t, &c, 10 * S, SENT, 0);
     CHECK_INT(t.deadline, DEADLINE);
-    CHECK_INT(t.hard_at, DEADLINE - 250 * MS);
+    CHECK_INT(dlock_hard_at(&t), DEADLINE - 250 * MS);
     CHECK_INT(t.kill_at, KILL_AT);
     CHECK_INT(t.term_at, TERM_AT);
     CHECK_INT(t.renew_at, SENT + USABLE / 3);

@@ -1,7 +1,9 @@
 /* The handle (lib/lock.c) over a backend and a clock of the test: its time bounds, and how it undoes. */
 #include "lock.h"
 #include "unit.h"
+
 #include "util.h"
+#include <unistd.h>
 
 #define S DLOCK_SEC
 #define MS DLOCK_MSEC
@@ -34,6 +36,8 @@ static struct {
     char arg[DLOCK_TOKEN_LEN + 1];
     struct dlock_event say[4];
     int n;
+    int fd, ready; /* a descriptor to poll, or 0; and how often it was found ready */
+    int blind;     /* how often we worked without a look at it, before that */
 } be;
 
 static void be_acquire(struct dlock_be *b, bool wait)
@@ -69,16 +73,17 @@ static bool be_stays(struct dlock_be *b)
 static int be_interest(struct dlock_be *b, struct pollfd *p, int cap, int64_t *wake)
 {
     (void)b;
-    (void)p;
-    (void)cap;
     (void)wake;
-    return 0;
+    if (be.fd == 0 || cap == 0)
+        return 0;
+    p[0] = (struct pollfd){.fd = be.fd, .events = POLLIN};
+    return 1;
 }
 static int be_process(struct dlock_be *b, const struct pollfd *p, int n, struct dlock_event *ev)
 {
     (void)b;
-    (void)p;
-    (void)n;
+    be.ready += n > 0 && p[0].revents != 0;
+    be.blind += be.ready == 0;
     if (be.n == 0)
         return 0;
     *ev = be.say[0];
@@ -110,7 +115,8 @@ static void make(dlock *d, int64_t wait)
     raw_minus_boot = -300 * S;
     d->uri = &uri;
     d->table = &table;
-    d->opt = (struct dlock_options)DLOCK_OPTIONS_INIT;
+    d->owner = getpid();
+    dlock_options_init(&d->opt, sizeof d->opt);
     d->opt.wait_ns = wait;
     d->lease_cfg = (struct lease_config){.ttl = 10 * S, .grace = 1 * S};
     lock_set_env(d, &env, 10 * S);
@@ -141,7 +147,10 @@ static struct dlock_event granted(int64_t from)
 static struct dlock_report r;
 static enum dlock_report_type next(dlock *d)
 {
-    return dlock_process(d, NULL, 0, &r) ? r.type : DLOCK_R_NONE;
+    const struct dlock_report *got = dlock_process(d, NULL, 0);
+    if (got)
+        r = *got;
+    return got ? r.type : DLOCK_REPORT_NONE;
 }
 
 static int64_t wake(dlock *d)
@@ -163,15 +172,15 @@ TEST(tells_once_of_ignored_parameters)
     d.uri->params = params;
     d.uri->nparams = DLOCK_LEN(params);
     d.say_ignored = true;
-    dlock_start_acquire(&d);
+    dlock_start_acquire(&d, NULL);
     CHECK_INT(wake(&d), 0);
-    CHECK_INT(next(&d), DLOCK_R_NOTICE);
+    CHECK_INT(next(&d), DLOCK_REPORT_NOTICE);
     CHECK_INT(r.error.code, 0); /* for -v only */
     CHECK_HAS(r.error.msg, "ignored the parameters of other programs: pool, max");
     CHECK_NULL(strstr(r.error.msg, "hunter"));
     say(granted(read_at(&d, clock_now)));
-    CHECK_INT(next(&d), DLOCK_R_ACQUIRED);
-    CHECK_INT(next(&d), DLOCK_R_NONE);
+    CHECK_INT(next(&d), DLOCK_REPORT_ACQUIRED);
+    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
     d.uri->params = NULL;
     d.uri->nparams = 0;
 }
@@ -180,26 +189,26 @@ TEST(acquire_renew_release)
 {
     dlock d;
     make(&d, DLOCK_NEVER);
-    dlock_start_acquire(&d);
+    dlock_start_acquire(&d, NULL);
     CHECK(be.wait);
-    CHECK_INT(next(&d), DLOCK_R_NONE);
+    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
     say(granted(read_at(&d, clock_now)));
-    CHECK_INT(next(&d), DLOCK_R_ACQUIRED);
+    CHECK_INT(next(&d), DLOCK_REPORT_ACQUIRED);
     CHECK_INT(r.fence, 42);
     CHECK_STR(r.token, "t");
     CHECK_INT(dlock_deadline(&d), 1000 * S + 9898 * MS);
-    CHECK_INT(next(&d), DLOCK_R_NONE);
+    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
     clock_now = wake(&d);
-    CHECK_INT(next(&d), DLOCK_R_NONE);
+    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
     CHECK_INT(be.renews, 1);
     say((struct dlock_event){.type = EV_RENEWED, .from = read_at(&d, clock_now), .ttl = 10 * S});
-    CHECK_INT(next(&d), DLOCK_R_EXTENDED);
+    CHECK_INT(next(&d), DLOCK_REPORT_EXTENDED);
     CHECK_INT(r.times.deadline, clock_now + 9898 * MS);
-    dlock_start_release(&d, clock_now + 1 * S);
+    dlock_start_release(&d, clock_now + 1 * S, NULL);
     CHECK_INT(be.releases, 1);
-    say((struct dlock_event){.type = EV_RELEASED, .how = DLOCK_REL_CLEAN});
-    CHECK_INT(next(&d), DLOCK_R_RELEASED);
-    CHECK_INT(r.how, DLOCK_REL_CLEAN);
+    say((struct dlock_event){.type = EV_RELEASED, .how = DLOCK_RELEASE_CLEAN});
+    CHECK_INT(next(&d), DLOCK_REPORT_RELEASED);
+    CHECK_INT(r.how, DLOCK_RELEASE_CLEAN);
     CHECK_INT(dlock_deadline(&d), 0);
     CHECK_INT(wake(&d), DLOCK_NEVER);
 }
@@ -209,18 +218,18 @@ TEST(a_wait_ends_on_time_and_leaves_the_queue)
     dlock d;
     struct dlock_info holder = {.pid = 99};
     make(&d, 300 * MS);
-    dlock_start_acquire(&d);
+    dlock_start_acquire(&d, NULL);
     say((struct dlock_event){.type = EV_WAITING, .info = &holder, .place = 2});
-    CHECK_INT(next(&d), DLOCK_R_WAITING);
+    CHECK_INT(next(&d), DLOCK_REPORT_WAITING);
     CHECK_INT(r.place, 2);
     CHECK_INT(r.info->pid, 99);
     CHECK_INT(wake(&d), 1000 * S + 300 * MS);
     clock_now += 300 * MS;
-    CHECK_INT(next(&d), DLOCK_R_NONE);
+    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
     CHECK_INT(be.releases, 1);
     CHECK(be.until <= clock_now + 90 * MS); /* -w may be late by 100 ms at most */
-    say((struct dlock_event){.type = EV_RELEASED, .how = DLOCK_REL_UNCLEAR});
-    CHECK_INT(next(&d), DLOCK_R_BUSY);
+    say((struct dlock_event){.type = EV_RELEASED, .how = DLOCK_RELEASE_UNCLEAR});
+    CHECK_INT(next(&d), DLOCK_REPORT_BUSY);
     CHECK_INT(r.info->pid, 99);
 }
 
@@ -228,11 +237,11 @@ TEST(no_answer_is_never_busy)
 {
     dlock d;
     make(&d, 300 * MS);
-    dlock_start_acquire(&d);
+    dlock_start_acquire(&d, NULL);
     clock_now += 300 * MS;
-    CHECK_INT(next(&d), DLOCK_R_NONE);
-    say((struct dlock_event){.type = EV_RELEASED, .how = DLOCK_REL_UNCLEAR});
-    CHECK_INT(next(&d), DLOCK_R_FAILED);
+    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
+    say((struct dlock_event){.type = EV_RELEASED, .how = DLOCK_RELEASE_UNCLEAR});
+    CHECK_INT(next(&d), DLOCK_REPORT_FAILED);
     CHECK_INT(r.error.code, DLOCK_EUNAVAIL);
     CHECK(strstr(r.error.msg, "no answer within 300 ms") != NULL);
 }
@@ -241,20 +250,20 @@ TEST(first_contact_is_bounded_only_until_the_first_answer)
 {
     dlock d;
     make(&d, DLOCK_NEVER);
-    dlock_start_acquire(&d);
+    dlock_start_acquire(&d, NULL);
     CHECK(wake(&d) < 1000 * S + 5100 * MS);
     say((struct dlock_event){.type = EV_WAITING});
-    CHECK_INT(next(&d), DLOCK_R_WAITING);
+    CHECK_INT(next(&d), DLOCK_REPORT_WAITING);
     clock_now += 3600 * S;
-    CHECK_INT(next(&d), DLOCK_R_NONE);
+    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
     CHECK_INT(be.releases, 0);
     make(&d, DLOCK_NEVER);
-    dlock_start_acquire(&d);
+    dlock_start_acquire(&d, NULL);
     clock_now += 6 * S;
-    CHECK_INT(next(&d), DLOCK_R_NONE);
+    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
     CHECK_INT(be.releases, 1);
     say((struct dlock_event){.type = EV_RELEASED});
-    CHECK_INT(next(&d), DLOCK_R_FAILED);
+    CHECK_INT(next(&d), DLOCK_REPORT_FAILED);
     CHECK_INT(r.error.code, DLOCK_EUNAVAIL);
 }
 
@@ -271,12 +280,12 @@ static void say_trouble(enum dlock_ev type, const char *why)
 static void lose(dlock *d, int64_t wait)
 {
     make(d, wait);
-    dlock_start_acquire(d);
+    dlock_start_acquire(d, NULL);
     say((struct dlock_event){.type = EV_WAITING});
-    CHECK_INT(next(d), DLOCK_R_WAITING);
+    CHECK_INT(next(d), DLOCK_REPORT_WAITING);
     clock_now += 1 * S;
     say_trouble(EV_AWAY, "stub://: connection lost");
-    CHECK_INT(next(d), DLOCK_R_TROUBLE);
+    CHECK_INT(next(d), DLOCK_REPORT_TROUBLE);
     CHECK_STR(r.error.msg, "connection lost");
     CHECK_INT(r.since, 1001 * S);
 }
@@ -288,15 +297,15 @@ TEST(an_outage_of_a_waiter_is_reported_once_and_has_no_bound_of_its_own)
     for (int i = 0; i < 100; i++) {
         clock_now += 3600 * S;
         say_trouble(EV_AWAY, "stub://: cannot connect");
-        CHECK_INT(next(&d), DLOCK_R_NONE);
+        CHECK_INT(next(&d), DLOCK_REPORT_NONE);
     }
     CHECK_INT(be.releases, 0);
     say((struct dlock_event){.type = EV_BACK});
-    CHECK_INT(next(&d), DLOCK_R_RECOVERED);
+    CHECK_INT(next(&d), DLOCK_REPORT_RECOVERED);
     CHECK_INT(r.since, 1001 * S);
-    CHECK_INT(next(&d), DLOCK_R_NONE);
+    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
     say_trouble(EV_AWAY, "stub://: cannot connect");
-    CHECK_INT(next(&d), DLOCK_R_TROUBLE);
+    CHECK_INT(next(&d), DLOCK_REPORT_TROUBLE);
 }
 
 TEST(a_grant_ends_an_outage)
@@ -304,9 +313,9 @@ TEST(a_grant_ends_an_outage)
     dlock d;
     lose(&d, DLOCK_NEVER);
     say(granted(read_at(&d, clock_now)));
-    CHECK_INT(next(&d), DLOCK_R_RECOVERED);
+    CHECK_INT(next(&d), DLOCK_REPORT_RECOVERED);
     CHECK_INT(wake(&d), 0);
-    CHECK_INT(next(&d), DLOCK_R_ACQUIRED);
+    CHECK_INT(next(&d), DLOCK_REPORT_ACQUIRED);
 }
 
 TEST(a_wait_that_ends_in_an_outage_is_not_busy)
@@ -315,14 +324,14 @@ TEST(a_wait_that_ends_in_an_outage_is_not_busy)
     lose(&d, 60 * S);
     clock_now += 10 * S;
     say_trouble(EV_AWAY, "stub://: cannot connect");
-    CHECK_INT(next(&d), DLOCK_R_NONE);
+    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
     CHECK_INT(wake(&d), 1060 * S);
     clock_now = 1060 * S;
-    CHECK_INT(next(&d), DLOCK_R_NONE);
+    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
     CHECK_INT(be.releases, 1);
     CHECK(be.until <= clock_now + 90 * MS);
-    say((struct dlock_event){.type = EV_RELEASED, .how = DLOCK_REL_UNCLEAR});
-    CHECK_INT(next(&d), DLOCK_R_FAILED);
+    say((struct dlock_event){.type = EV_RELEASED, .how = DLOCK_RELEASE_UNCLEAR});
+    CHECK_INT(next(&d), DLOCK_REPORT_FAILED);
     CHECK_INT(r.error.code, DLOCK_EUNAVAIL);
     CHECK_STR(r.error.msg, "stub://: cannot connect; no answer for 59 s (lock 'job')");
 }
@@ -340,11 +349,11 @@ TEST(a_wait_that_ends_in_an_outage_says_why_and_names_the_lock_once)
         snprintf(want, sizeof(want), "%.*s%s", cause ? 0 : 400, many, cause ? cause : ": refused");
         snprintf(why, sizeof(why), "%s%s", want, i % 2 ? " (lock 'job')" : "");
         say_trouble(EV_AWAY, why);
-        CHECK_INT(next(&d), DLOCK_R_NONE);
+        CHECK_INT(next(&d), DLOCK_REPORT_NONE);
         clock_now = 1060 * S;
-        CHECK_INT(next(&d), DLOCK_R_NONE);
+        CHECK_INT(next(&d), DLOCK_REPORT_NONE);
         say((struct dlock_event){.type = EV_RELEASED});
-        CHECK_INT(next(&d), DLOCK_R_FAILED);
+        CHECK_INT(next(&d), DLOCK_REPORT_FAILED);
         snprintf(want + strlen(want), sizeof(want) - strlen(want),
                  "; no answer for 59 s (lock 'job')");
         CHECK_STR(r.error.msg, want);
@@ -356,11 +365,11 @@ TEST(a_wait_that_ends_after_an_outage_is_busy)
     dlock d;
     lose(&d, 60 * S);
     say((struct dlock_event){.type = EV_BACK});
-    CHECK_INT(next(&d), DLOCK_R_RECOVERED);
+    CHECK_INT(next(&d), DLOCK_REPORT_RECOVERED);
     clock_now = 1060 * S;
-    CHECK_INT(next(&d), DLOCK_R_NONE);
+    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
     say((struct dlock_event){.type = EV_RELEASED});
-    CHECK_INT(next(&d), DLOCK_R_BUSY);
+    CHECK_INT(next(&d), DLOCK_REPORT_BUSY);
 }
 
 TEST(a_wait_ends_at_once_with_what_an_outage_does_not_explain)
@@ -370,9 +379,9 @@ TEST(a_wait_ends_at_once_with_what_an_outage_does_not_explain)
     lose(&d, 60 * S);
     dlock_fail(&ev.error, DLOCK_EPERM, 0, "wrong password");
     say(ev);
-    CHECK_INT(next(&d), DLOCK_R_NONE);
+    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
     say((struct dlock_event){.type = EV_RELEASED});
-    CHECK_INT(next(&d), DLOCK_R_FAILED);
+    CHECK_INT(next(&d), DLOCK_REPORT_FAILED);
     CHECK_STR(r.error.msg, "wrong password");
 }
 
@@ -381,13 +390,13 @@ TEST(only_a_waiter_has_an_outage)
 {
     dlock d;
     make(&d, DLOCK_NEVER);
-    dlock_start_acquire(&d);
+    dlock_start_acquire(&d, NULL);
     say_trouble(EV_AWAY, "stub://: connection lost");
-    CHECK_INT(next(&d), DLOCK_R_NONE);
+    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
     make(&d, 0);
-    dlock_start_acquire(&d);
+    dlock_start_acquire(&d, NULL);
     say_trouble(EV_AWAY, "stub://: connection lost");
-    CHECK_INT(next(&d), DLOCK_R_NONE);
+    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
 }
 
 /* --- the first contact, again and again --------------------------------------------------------- */
@@ -396,7 +405,7 @@ static void make_retry(dlock *d, int64_t wait)
 {
     make(d, wait);
     d->opt.retry = true;
-    dlock_start_acquire(d);
+    dlock_start_acquire(d, NULL);
 }
 
 /* The acquire under way fails, and is undone; nothing is reported after the first time. */
@@ -404,9 +413,9 @@ static void fail_once(dlock *d, enum dlock_report_type first)
 {
     int releases = be.releases;
     say_trouble(EV_FAILED, "stub://: cannot connect");
-    CHECK_INT(next(d), DLOCK_R_NONE);
+    CHECK_INT(next(d), DLOCK_REPORT_NONE);
     CHECK_INT(be.releases, releases + 1);
-    say((struct dlock_event){.type = EV_RELEASED, .how = DLOCK_REL_NOTHING});
+    say((struct dlock_event){.type = EV_RELEASED, .how = DLOCK_RELEASE_NOTHING});
     CHECK_INT(next(d), first);
 }
 
@@ -417,7 +426,7 @@ static void await_try(dlock *d)
     int64_t at = wake(d);
     CHECK(at > clock_now && at <= clock_now + 1 * S);
     clock_now = at;
-    CHECK_INT(next(d), DLOCK_R_NONE);
+    CHECK_INT(next(d), DLOCK_REPORT_NONE);
     CHECK_INT(be.acquires, acquires + 1);
 }
 
@@ -425,13 +434,13 @@ TEST(a_store_that_cannot_be_reached_fails_at_once)
 {
     dlock d;
     make(&d, DLOCK_NEVER);
-    dlock_start_acquire(&d);
-    fail_once(&d, DLOCK_R_FAILED);
+    dlock_start_acquire(&d, NULL);
+    fail_once(&d, DLOCK_REPORT_FAILED);
     CHECK_INT(r.error.code, DLOCK_EUNAVAIL);
     make(&d, 0);
     d.opt.retry = true; /* a single try it is */
-    dlock_start_acquire(&d);
-    fail_once(&d, DLOCK_R_FAILED);
+    dlock_start_acquire(&d, NULL);
+    fail_once(&d, DLOCK_REPORT_FAILED);
 }
 
 TEST(the_first_contact_is_tried_again_until_there_is_an_answer)
@@ -439,21 +448,21 @@ TEST(the_first_contact_is_tried_again_until_there_is_an_answer)
     dlock d;
     make_retry(&d, DLOCK_NEVER);
     clock_now += 100 * MS;
-    fail_once(&d, DLOCK_R_TROUBLE);
+    fail_once(&d, DLOCK_REPORT_TROUBLE);
     CHECK_STR(r.error.msg, "cannot connect");
     CHECK_INT(r.since, 1000 * S);
     for (int i = 0; i < 1000; i++) {
         await_try(&d);
-        fail_once(&d, DLOCK_R_NONE);
+        fail_once(&d, DLOCK_REPORT_NONE);
     }
     await_try(&d);
     say((struct dlock_event){.type = EV_WAITING, .place = 3});
-    CHECK_INT(next(&d), DLOCK_R_RECOVERED);
+    CHECK_INT(next(&d), DLOCK_REPORT_RECOVERED);
     CHECK_INT(r.since, 1000 * S);
-    CHECK_INT(next(&d), DLOCK_R_WAITING);
+    CHECK_INT(next(&d), DLOCK_REPORT_WAITING);
     CHECK_INT(r.place, 3);
     /* From now on it is a wait like any other. */
-    fail_once(&d, DLOCK_R_FAILED);
+    fail_once(&d, DLOCK_REPORT_FAILED);
 }
 
 TEST(a_server_that_is_silent_at_first_contact_is_tried_again)
@@ -461,40 +470,40 @@ TEST(a_server_that_is_silent_at_first_contact_is_tried_again)
     dlock d;
     make_retry(&d, DLOCK_NEVER);
     clock_now = wake(&d);
-    CHECK_INT(next(&d), DLOCK_R_NONE);
+    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
     CHECK_INT(be.releases, 1); /* it may have served the request */
-    say((struct dlock_event){.type = EV_RELEASED, .how = DLOCK_REL_UNCLEAR});
-    CHECK_INT(next(&d), DLOCK_R_TROUBLE);
+    say((struct dlock_event){.type = EV_RELEASED, .how = DLOCK_RELEASE_UNCLEAR});
+    CHECK_INT(next(&d), DLOCK_REPORT_TROUBLE);
     CHECK_STR(r.error.msg, "no answer within 5 s");
     await_try(&d);
     say(granted(read_at(&d, clock_now)));
-    CHECK_INT(next(&d), DLOCK_R_RECOVERED);
-    CHECK_INT(next(&d), DLOCK_R_ACQUIRED);
+    CHECK_INT(next(&d), DLOCK_REPORT_RECOVERED);
+    CHECK_INT(next(&d), DLOCK_REPORT_ACQUIRED);
 }
 
 TEST(a_wait_bounds_the_tries_of_the_first_contact)
 {
     dlock d;
     make_retry(&d, 10 * S);
-    fail_once(&d, DLOCK_R_TROUBLE);
+    fail_once(&d, DLOCK_REPORT_TROUBLE);
     while (clock_now < 1009 * S) {
         await_try(&d);
-        fail_once(&d, DLOCK_R_NONE);
+        fail_once(&d, DLOCK_REPORT_NONE);
     }
     d.retry_at = DLOCK_NEVER; /* in a pause */
     CHECK_INT(wake(&d), 1010 * S);
     clock_now = 1010 * S;
-    CHECK_INT(next(&d), DLOCK_R_FAILED);
+    CHECK_INT(next(&d), DLOCK_REPORT_FAILED);
     CHECK_INT(r.error.code, DLOCK_EUNAVAIL);
     CHECK_STR(r.error.msg, "stub://: cannot connect; no answer for 10 s (lock 'job')");
     make_retry(&d, 1 * S);
-    fail_once(&d, DLOCK_R_TROUBLE);
+    fail_once(&d, DLOCK_REPORT_TROUBLE);
     await_try(&d);
     clock_now = 1001 * S; /* in a try */
-    CHECK_INT(next(&d), DLOCK_R_NONE);
+    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
     CHECK(be.until <= clock_now + 90 * MS);
     say((struct dlock_event){.type = EV_RELEASED});
-    CHECK_INT(next(&d), DLOCK_R_FAILED);
+    CHECK_INT(next(&d), DLOCK_REPORT_FAILED);
     CHECK_STR(r.error.msg, "stub://: cannot connect; no answer for 1 s (lock 'job')");
 }
 
@@ -506,13 +515,13 @@ TEST(what_is_refused_at_first_contact_is_not_tried_again)
         dlock d;
         struct dlock_event ev = {.type = EV_FAILED};
         make_retry(&d, DLOCK_NEVER);
-        fail_once(&d, DLOCK_R_TROUBLE);
+        fail_once(&d, DLOCK_REPORT_TROUBLE);
         await_try(&d);
         dlock_fail(&ev.error, codes[i], 0, "no");
         say(ev);
-        CHECK_INT(next(&d), DLOCK_R_NONE);
+        CHECK_INT(next(&d), DLOCK_REPORT_NONE);
         say((struct dlock_event){.type = EV_RELEASED});
-        CHECK_INT(next(&d), DLOCK_R_FAILED);
+        CHECK_INT(next(&d), DLOCK_REPORT_FAILED);
         CHECK_STR(r.error.msg, "no");
     }
 }
@@ -521,13 +530,13 @@ TEST(a_pause_between_tries_is_cancelled_at_once)
 {
     dlock d;
     make_retry(&d, DLOCK_NEVER);
-    fail_once(&d, DLOCK_R_TROUBLE);
-    dlock_start_release(&d, clock_now + 1 * S);
+    fail_once(&d, DLOCK_REPORT_TROUBLE);
+    dlock_start_release(&d, clock_now + 1 * S, NULL);
     CHECK_INT(be.releases, 1);
-    CHECK_INT(next(&d), DLOCK_R_RELEASED);
-    CHECK_INT(r.how, DLOCK_REL_NOTHING);
+    CHECK_INT(next(&d), DLOCK_REPORT_RELEASED);
+    CHECK_INT(r.how, DLOCK_RELEASE_NOTHING);
     clock_now += 60 * S;
-    CHECK_INT(next(&d), DLOCK_R_NONE);
+    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
     CHECK_INT(be.acquires, 1);
 }
 
@@ -536,35 +545,35 @@ TEST(a_waiter_that_begins_anew_rides_out_an_outage)
 {
     dlock d;
     make(&d, 60 * S);
-    dlock_start_acquire(&d);
+    dlock_start_acquire(&d, NULL);
     say((struct dlock_event){.type = EV_WAITING});
-    CHECK_INT(next(&d), DLOCK_R_WAITING);
+    CHECK_INT(next(&d), DLOCK_REPORT_WAITING);
     clock_now += 20 * S; /* we were stopped */
     say(granted(read_at(&d, 1000 * S)));
-    CHECK_INT(next(&d), DLOCK_R_NONE);
-    say((struct dlock_event){.type = EV_RELEASED, .how = DLOCK_REL_UNCLEAR});
-    CHECK_INT(next(&d), DLOCK_R_NONE);
-    fail_once(&d, DLOCK_R_TROUBLE);
+    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
+    say((struct dlock_event){.type = EV_RELEASED, .how = DLOCK_RELEASE_UNCLEAR});
+    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
+    fail_once(&d, DLOCK_REPORT_TROUBLE);
     CHECK_INT(r.since, 1020 * S);
     await_try(&d);
     say((struct dlock_event){.type = EV_WAITING});
-    CHECK_INT(next(&d), DLOCK_R_RECOVERED);
-    CHECK_INT(next(&d), DLOCK_R_WAITING);
+    CHECK_INT(next(&d), DLOCK_REPORT_RECOVERED);
+    CHECK_INT(next(&d), DLOCK_REPORT_WAITING);
 }
 
 TEST(a_failed_acquire_is_undone_before_it_is_reported)
 {
     dlock d;
     make(&d, 0);
-    dlock_start_acquire(&d);
+    dlock_start_acquire(&d, NULL);
     CHECK(!be.wait);
     struct dlock_event ev = {.type = EV_FAILED};
     dlock_fail(&ev.error, DLOCK_EPERM, 0, "no");
     say(ev);
-    CHECK_INT(next(&d), DLOCK_R_NONE);
+    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
     CHECK_INT(be.releases, 1);
-    say((struct dlock_event){.type = EV_RELEASED, .how = DLOCK_REL_CLEAN});
-    CHECK_INT(next(&d), DLOCK_R_FAILED);
+    say((struct dlock_event){.type = EV_RELEASED, .how = DLOCK_RELEASE_CLEAN});
+    CHECK_INT(next(&d), DLOCK_REPORT_FAILED);
     CHECK_INT(r.error.code, DLOCK_EPERM);
 }
 
@@ -573,9 +582,9 @@ TEST(busy_ends_a_try)
     dlock d;
     struct dlock_info holder = {.pid = 5};
     make(&d, 0);
-    dlock_start_acquire(&d);
+    dlock_start_acquire(&d, NULL);
     say((struct dlock_event){.type = EV_BUSY, .info = &holder});
-    CHECK_INT(next(&d), DLOCK_R_BUSY);
+    CHECK_INT(next(&d), DLOCK_REPORT_BUSY);
     CHECK_INT(r.info->pid, 5);
     CHECK_INT(be.releases, 0);
 }
@@ -584,48 +593,48 @@ TEST(a_late_grant_is_renewed_before_it_counts)
 {
     dlock d;
     make(&d, DLOCK_NEVER);
-    dlock_start_acquire(&d);
+    dlock_start_acquire(&d, NULL);
     clock_now += 3 * S;
     say(granted(read_at(&d, 1000 * S)));
-    CHECK_INT(next(&d), DLOCK_R_NONE);
+    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
     CHECK_INT(be.renews, 1);
     CHECK_INT(dlock_deadline(&d), 0);
     say((struct dlock_event){.type = EV_RENEWED, .from = read_at(&d, clock_now), .ttl = 10 * S});
-    CHECK_INT(next(&d), DLOCK_R_ACQUIRED);
+    CHECK_INT(next(&d), DLOCK_REPORT_ACQUIRED);
 }
 
 TEST(an_unusable_grant_is_released_and_the_wait_goes_on)
 {
     dlock d;
     make(&d, 60 * S);
-    dlock_start_acquire(&d);
+    dlock_start_acquire(&d, NULL);
     say((struct dlock_event){.type = EV_WAITING});
-    CHECK_INT(next(&d), DLOCK_R_WAITING);
+    CHECK_INT(next(&d), DLOCK_REPORT_WAITING);
     clock_now += 20 * S; /* we were stopped */
     say(granted(read_at(&d, 1000 * S)));
-    CHECK_INT(next(&d), DLOCK_R_NONE);
+    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
     CHECK_INT(be.releases, 1);
-    say((struct dlock_event){.type = EV_RELEASED, .how = DLOCK_REL_CLEAN});
-    CHECK_INT(next(&d), DLOCK_R_NONE);
+    say((struct dlock_event){.type = EV_RELEASED, .how = DLOCK_RELEASE_CLEAN});
+    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
     CHECK_INT(be.acquires, 2);
     clock_now += 40 * S; /* the whole wait is still bounded */
-    CHECK_INT(next(&d), DLOCK_R_NONE);
+    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
     CHECK_INT(be.releases, 2);
     say((struct dlock_event){.type = EV_RELEASED});
-    CHECK_INT(next(&d), DLOCK_R_BUSY);
+    CHECK_INT(next(&d), DLOCK_REPORT_BUSY);
 }
 
 TEST(an_unusable_grant_fails_a_try)
 {
     dlock d;
     make(&d, 0);
-    dlock_start_acquire(&d);
+    dlock_start_acquire(&d, NULL);
     clock_now += 20 * S;
     d.contacted = true;
     say(granted(read_at(&d, 1000 * S)));
-    CHECK_INT(next(&d), DLOCK_R_NONE);
-    say((struct dlock_event){.type = EV_RELEASED, .how = DLOCK_REL_CLEAN});
-    CHECK_INT(next(&d), DLOCK_R_FAILED);
+    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
+    say((struct dlock_event){.type = EV_RELEASED, .how = DLOCK_RELEASE_CLEAN});
+    CHECK_INT(next(&d), DLOCK_REPORT_FAILED);
     CHECK_INT(r.error.code, DLOCK_EUNAVAIL);
     CHECK_INT(be.acquires, 1);
 }
@@ -633,9 +642,9 @@ TEST(an_unusable_grant_fails_a_try)
 static void hold(dlock *d)
 {
     make(d, DLOCK_NEVER);
-    dlock_start_acquire(d);
+    dlock_start_acquire(d, NULL);
     say(granted(read_at(d, clock_now)));
-    CHECK_INT(next(d), DLOCK_R_ACQUIRED);
+    CHECK_INT(next(d), DLOCK_REPORT_ACQUIRED);
 }
 
 TEST(certain_loss_is_reported_at_once)
@@ -645,7 +654,7 @@ TEST(certain_loss_is_reported_at_once)
     struct dlock_event ev = {.type = EV_LOST};
     dlock_fail(&ev.error, DLOCK_ELOST, 0, "gone");
     say(ev);
-    CHECK_INT(next(&d), DLOCK_R_LOST);
+    CHECK_INT(next(&d), DLOCK_REPORT_LOST);
     CHECK_STR(r.error.msg, "gone");
     CHECK_INT(dlock_deadline(&d), 0);
 }
@@ -659,19 +668,19 @@ TEST(coming_loss_says_why)
     struct dlock_event ev = {.type = EV_UNCLEAR};
     dlock_fail(&ev.error, DLOCK_EUNAVAIL, 0, "no answer");
     say(ev);
-    CHECK_INT(next(&d), DLOCK_R_NONE);
+    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
     clock_now = d.lease.times.term_at;
-    CHECK_INT(next(&d), DLOCK_R_TERM);
+    CHECK_INT(next(&d), DLOCK_REPORT_TERM);
     CHECK_STR(r.error.msg, "no answer");
     clock_now = d.lease.times.kill_at;
-    CHECK_INT(next(&d), DLOCK_R_LOST);
+    CHECK_INT(next(&d), DLOCK_REPORT_LOST);
 }
 
 /* Sleeps as poll() would, until the lock has something to tell or nothing has happened for that long. */
 static enum dlock_report_type next_by(dlock *d, int64_t time)
 {
     enum dlock_report_type type;
-    while ((type = next(d)) == DLOCK_R_NONE && clock_now < time)
+    while ((type = next(d)) == DLOCK_REPORT_NONE && clock_now < time)
         clock_now = dlock_min(wake(d), time);
     return type;
 }
@@ -687,25 +696,25 @@ TEST(trouble_says_since_when_and_why_until_a_renewal)
 {
     dlock d;
     hold(&d);
-    CHECK_INT(next_by(&d, d.lease.times.renew_at), DLOCK_R_NONE);
+    CHECK_INT(next_by(&d, d.lease.times.renew_at), DLOCK_REPORT_NONE);
     CHECK_INT(be.renews, 1);
     say_unclear("refused");
-    CHECK_INT(next_by(&d, 1003 * S), DLOCK_R_NONE);
+    CHECK_INT(next_by(&d, 1003 * S), DLOCK_REPORT_NONE);
     say_unclear("refused again");
-    CHECK_INT(next_by(&d, 1020 * S), DLOCK_R_TROUBLE);
+    CHECK_INT(next_by(&d, 1020 * S), DLOCK_REPORT_TROUBLE);
     CHECK_INT(clock_now, 1000 * S + 4199 * MS);
     CHECK_INT(r.since, 1000 * S);
     CHECK_INT(r.times.term_at, 1000 * S + 8398 * MS);
     CHECK_INT(r.times.kill_at, 1000 * S + 9398 * MS);
     CHECK_STR(r.error.msg, "refused again");
-    CHECK_INT(next_by(&d, 1006 * S), DLOCK_R_NONE);
+    CHECK_INT(next_by(&d, 1006 * S), DLOCK_REPORT_NONE);
     say((struct dlock_event){.type = EV_RENEWED, .from = read_at(&d, clock_now), .ttl = 10 * S});
     clock_now += 5 * MS;
-    CHECK_INT(next(&d), DLOCK_R_EXTENDED);
-    CHECK_INT(next(&d), DLOCK_R_RECOVERED);
+    CHECK_INT(next(&d), DLOCK_REPORT_EXTENDED);
+    CHECK_INT(next(&d), DLOCK_REPORT_RECOVERED);
     CHECK_INT(r.since, 1000 * S);
     CHECK_INT(r.times.term_at, 1006 * S + 8398 * MS);
-    CHECK_INT(next(&d), DLOCK_R_NONE);
+    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
 }
 
 /* A reason from the wait, or from before the last renewal, is none. */
@@ -714,24 +723,24 @@ TEST(trouble_never_has_an_old_reason)
     dlock d;
     make(&d, DLOCK_NEVER);
     dlock_fail(&d.why, DLOCK_EUNAVAIL, 0, "from the wait");
-    dlock_start_acquire(&d);
+    dlock_start_acquire(&d, NULL);
     say(granted(read_at(&d, clock_now)));
-    CHECK_INT(next(&d), DLOCK_R_ACQUIRED);
+    CHECK_INT(next(&d), DLOCK_REPORT_ACQUIRED);
     for (int i = 0; i < 2; i++) {
         int64_t from = clock_now;
-        CHECK_INT(next_by(&d, from + 20 * S), DLOCK_R_TROUBLE);
+        CHECK_INT(next_by(&d, from + 20 * S), DLOCK_REPORT_TROUBLE);
         /* The renewal began after a third of 8.398 s. */
         CHECK_STR(r.error.msg, "no answer within 1.4 s");
         CHECK_INT(r.error.code, DLOCK_EUNAVAIL);
         say_unclear("from before the renewal");
-        CHECK_INT(next_by(&d, clock_now + 100 * MS), DLOCK_R_NONE);
+        CHECK_INT(next_by(&d, clock_now + 100 * MS), DLOCK_REPORT_NONE);
         say((struct dlock_event){
             .type = EV_RENEWED, .from = read_at(&d, clock_now), .ttl = 10 * S});
-        CHECK_INT(next(&d), DLOCK_R_EXTENDED);
-        CHECK_INT(next(&d), DLOCK_R_RECOVERED);
+        CHECK_INT(next(&d), DLOCK_REPORT_EXTENDED);
+        CHECK_INT(next(&d), DLOCK_REPORT_RECOVERED);
     }
-    CHECK_INT(next_by(&d, clock_now + 20 * S), DLOCK_R_TROUBLE);
-    CHECK_INT(next_by(&d, clock_now + 20 * S), DLOCK_R_TERM);
+    CHECK_INT(next_by(&d, clock_now + 20 * S), DLOCK_REPORT_TROUBLE);
+    CHECK_INT(next_by(&d, clock_now + 20 * S), DLOCK_REPORT_TERM);
     CHECK_STR(r.error.msg, "no answer within 5.599 s");
 }
 
@@ -747,27 +756,43 @@ TEST(a_cause_names_neither_store_nor_lock)
         {"stub:// (odd", "stub:// (odd"},
         {"stub://other: refused (lock 'jobs')", "stub://other: refused (lock 'jobs')"},
         {"refused", "refused"},
-        {"", ""},
     };
     for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
         dlock d;
         hold(&d);
         clock_now = d.lease.times.renew_at;
-        CHECK_INT(next(&d), DLOCK_R_NONE);
+        CHECK_INT(next(&d), DLOCK_REPORT_NONE);
         say_unclear(rows[i].said);
-        CHECK_INT(next_by(&d, 1020 * S), DLOCK_R_TROUBLE);
+        CHECK_INT(next_by(&d, 1020 * S), DLOCK_REPORT_TROUBLE);
         CHECK_STR(r.error.msg, rows[i].cause);
         struct dlock_event ev = {.type = EV_LOST};
         dlock_fail(&ev.error, DLOCK_ELOST, 0, "%s", rows[i].said);
         say(ev);
-        CHECK_INT(next(&d), DLOCK_R_LOST);
+        CHECK_INT(next(&d), DLOCK_REPORT_LOST);
         CHECK_STR(r.error.msg, rows[i].cause);
-        dlock_start_release(&d, clock_now);
+        dlock_start_release(&d, clock_now, NULL);
         ev.type = EV_RELEASED;
         say(ev);
-        CHECK_INT(next(&d), DLOCK_R_RELEASED);
+        CHECK_INT(next(&d), DLOCK_REPORT_RELEASED);
         CHECK_STR(r.error.msg, rows[i].cause);
     }
+}
+
+/* So that a text that goes on with it never ends in ": ". */
+TEST(a_hold_that_ends_always_has_a_cause)
+{
+    dlock d;
+    hold(&d);
+    clock_now = d.lease.times.renew_at;
+    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
+    say_unclear("stub://: ");
+    CHECK_INT(next_by(&d, 1020 * S), DLOCK_REPORT_TROUBLE);
+    CHECK_STR(r.error.msg, "the store has confirmed no renewal");
+    struct dlock_event ev = {.type = EV_LOST, .error = {.code = DLOCK_ELOST}};
+    say(ev);
+    CHECK_INT(next(&d), DLOCK_REPORT_LOST);
+    CHECK_STR(r.error.msg, "the store says that it is not ours");
+    CHECK_INT(r.error.code, DLOCK_ELOST);
 }
 
 /* Stopped, or asleep, until then: what it says and whether it says that it is late. */
@@ -775,7 +800,7 @@ static void check_late(int64_t until, enum dlock_report_type type, const char *l
 {
     dlock d;
     hold(&d);
-    CHECK_INT(next_by(&d, 1001 * S), DLOCK_R_NONE);
+    CHECK_INT(next_by(&d, 1001 * S), DLOCK_REPORT_NONE);
     CHECK(wake(&d) > clock_now);
     clock_now = 1000 * S + until;
     CHECK_INT(next_by(&d, 1020 * S), type);
@@ -785,24 +810,24 @@ static void check_late(int64_t until, enum dlock_report_type type, const char *l
 
 TEST(a_process_that_was_stopped_says_so)
 {
-    check_late(3 * S, DLOCK_R_TROUBLE, "no answer within 1.4 s");
-    check_late(5 * S, DLOCK_R_TROUBLE, "no answer within 1.4 s");
-    check_late(8399 * MS, DLOCK_R_TERM, "did not run for 5.6");
-    check_late(9399 * MS, DLOCK_R_LOST, "did not run for 6.6");
+    check_late(3 * S, DLOCK_REPORT_TROUBLE, "no answer within 1.4 s");
+    check_late(5 * S, DLOCK_REPORT_TROUBLE, "no answer within 1.4 s");
+    check_late(8399 * MS, DLOCK_REPORT_TERM, "did not run for 5.6");
+    check_late(9399 * MS, DLOCK_REPORT_LOST, "did not run for 6.6");
 }
 
 TEST(a_release_discards_reports_that_wait)
 {
     dlock d;
     make(&d, DLOCK_NEVER);
-    dlock_start_acquire(&d);
-    dlock_start_release(&d, clock_now + 1);
-    say((struct dlock_event){.type = EV_RELEASED, .how = DLOCK_REL_NOTHING});
-    CHECK_INT(next(&d), DLOCK_R_RELEASED);
-    CHECK_INT(next(&d), DLOCK_R_NONE);
-    dlock_start_release(&d, clock_now + 1); /* idle: nothing to do, but a report */
-    CHECK_INT(next(&d), DLOCK_R_RELEASED);
-    CHECK_INT(r.how, DLOCK_REL_NOTHING);
+    dlock_start_acquire(&d, NULL);
+    dlock_start_release(&d, clock_now + 1, NULL);
+    say((struct dlock_event){.type = EV_RELEASED, .how = DLOCK_RELEASE_NOTHING});
+    CHECK_INT(next(&d), DLOCK_REPORT_RELEASED);
+    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
+    dlock_start_release(&d, clock_now + 1, NULL); /* idle: nothing to do, but a report */
+    CHECK_INT(next(&d), DLOCK_REPORT_RELEASED);
+    CHECK_INT(r.how, DLOCK_RELEASE_NOTHING);
     CHECK_INT(be.releases, 1);
 }
 
@@ -812,9 +837,9 @@ static bool looks_up_after(dlock *d, int64_t pause)
     clock_now += pause;
     d->names.peers[0].len = 0;
     say_trouble(EV_AWAY, "connection lost");
-    if (next(d) == DLOCK_R_TROUBLE)
-        CHECK_INT(next(d), DLOCK_R_NONE);
-    CHECK_INT(next(d), DLOCK_R_NONE);
+    if (next(d) == DLOCK_REPORT_TROUBLE)
+        CHECK_INT(next(d), DLOCK_REPORT_NONE);
+    CHECK_INT(next(d), DLOCK_REPORT_NONE);
     return d->names.peers[0].len > 0;
 }
 
@@ -824,9 +849,9 @@ TEST(the_names_are_looked_up_again_several_times_within_the_ttl)
     struct dlock_uri named = uri;
     dlock d;
     make(&d, DLOCK_NEVER);
-    dlock_start_acquire(&d);
+    dlock_start_acquire(&d, NULL);
     say((struct dlock_event){.type = EV_WAITING});
-    CHECK_INT(next(&d), DLOCK_R_WAITING);
+    CHECK_INT(next(&d), DLOCK_REPORT_WAITING);
     named.hosts = &host;
     named.nhosts = 1;
     d.uri = d.spec.uri = &named;
@@ -852,14 +877,14 @@ TEST(a_status_query_reports_and_ends)
     dlock d;
     struct dlock_info info = {.pid = 3};
     make(&d, DLOCK_NEVER);
-    dlock_start_status(&d);
+    dlock_start_status(&d, NULL);
     CHECK_INT(be.asks, 1);
     say((struct dlock_event){.type = EV_INFO, .info = &info});
     say((struct dlock_event){.type = EV_DONE});
-    CHECK_INT(next(&d), DLOCK_R_INFO);
+    CHECK_INT(next(&d), DLOCK_REPORT_INFO);
     CHECK_INT(r.info->pid, 3);
-    CHECK_INT(next(&d), DLOCK_R_DONE);
-    CHECK_INT(next(&d), DLOCK_R_NONE);
+    CHECK_INT(next(&d), DLOCK_REPORT_DONE);
+    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
 }
 
 /* --- run records and least times --------------------------------------------------------------- */
@@ -869,20 +894,20 @@ TEST(a_skip_ends_an_acquire_with_nothing_held)
     static const struct dlock_run run = {.state = DLOCK_RUN_SUCCEEDED, .pid = 7};
     dlock d;
     make(&d, 5 * S);
-    dlock_start_acquire(&d);
+    dlock_start_acquire(&d, NULL);
     say((struct dlock_event){.type = EV_WAITING});
-    CHECK_INT(next(&d), DLOCK_R_WAITING);
+    CHECK_INT(next(&d), DLOCK_REPORT_WAITING);
     say((struct dlock_event){.type = EV_SKIPPED, .run = &run});
-    CHECK_INT(next(&d), DLOCK_R_SKIPPED);
+    CHECK_INT(next(&d), DLOCK_REPORT_SKIPPED);
     CHECK_INT(r.run->pid, 7);
-    CHECK_INT(next(&d), DLOCK_R_NONE);
+    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
     CHECK_INT(wake(&d), DLOCK_NEVER);
     CHECK_INT(be.releases, 0);
     CHECK_INT(dlock_time_left(&d), 0);
     /* The handle can be used again. */
-    dlock_start_acquire(&d);
+    dlock_start_acquire(&d, NULL);
     say(granted(read_at(&d, clock_now)));
-    CHECK_INT(next(&d), DLOCK_R_ACQUIRED);
+    CHECK_INT(next(&d), DLOCK_REPORT_ACQUIRED);
 }
 
 TEST(a_hold_has_failed_unless_its_result_says_otherwise)
@@ -890,15 +915,15 @@ TEST(a_hold_has_failed_unless_its_result_says_otherwise)
     dlock d;
     hold(&d);
     CHECK(!d.hold.ended && !d.hold.success && d.hold.status == -1);
-    dlock_note_result(&d, true, 24);
-    dlock_start_release(&d, clock_now + S);
+    dlock_note_result(&d, true, 24, NULL);
+    dlock_start_release(&d, clock_now + S, NULL);
     CHECK(d.hold.ended && d.hold.success && d.hold.status == 24);
     /* A signal hurries the release: the result stays. */
-    dlock_start_release(&d, clock_now + S / 2);
+    dlock_start_release(&d, clock_now + S / 2, NULL);
     CHECK(d.hold.ended && d.hold.success && d.hold.status == 24);
-    say((struct dlock_event){.type = EV_RELEASED, .how = DLOCK_REL_CLEAN});
-    CHECK_INT(next(&d), DLOCK_R_RELEASED);
-    dlock_start_acquire(&d);
+    say((struct dlock_event){.type = EV_RELEASED, .how = DLOCK_RELEASE_CLEAN});
+    CHECK_INT(next(&d), DLOCK_REPORT_RELEASED);
+    dlock_start_acquire(&d, NULL);
     CHECK(!d.hold.ended && !d.hold.success && d.hold.status == -1);
 }
 
@@ -907,10 +932,10 @@ TEST(a_least_time_counts_from_the_grant)
     dlock d;
     make(&d, DLOCK_NEVER);
     d.spec.min_hold = 3 * S;
-    dlock_start_acquire(&d);
+    dlock_start_acquire(&d, NULL);
     clock_now += 4 * S;
     say(granted(read_at(&d, clock_now)));
-    CHECK_INT(next(&d), DLOCK_R_ACQUIRED);
+    CHECK_INT(next(&d), DLOCK_REPORT_ACQUIRED);
     CHECK_INT(d.hold.until, clock_now + 3 * S);
     clock_now += S;
     CHECK_INT(dlock_min_hold_left(&d), 2 * S);
@@ -929,9 +954,9 @@ TEST(a_least_time_has_no_overflow)
     dlock d;
     make(&d, DLOCK_NEVER);
     d.spec.min_hold = DLOCK_NEVER;
-    dlock_start_acquire(&d);
+    dlock_start_acquire(&d, NULL);
     say(granted(read_at(&d, clock_now)));
-    CHECK_INT(next(&d), DLOCK_R_ACQUIRED);
+    CHECK_INT(next(&d), DLOCK_REPORT_ACQUIRED);
     CHECK(d.hold.until == DLOCK_NEVER - 1);
     CHECK(dlock_min_hold_left(&d) == DLOCK_NEVER - 1 - clock_now);
 }
@@ -943,17 +968,17 @@ TEST(a_grant_without_work_has_no_least_time)
     for (int i = 0; i < 3; i++) {
         make(&d, 30 * S);
         d.spec.min_hold = 3600 * S;
-        dlock_start_acquire(&d);
+        dlock_start_acquire(&d, NULL);
         clock_now += i < 2 ? 3 * S : 20 * S;
         d.contacted = true;
         say(granted(read_at(&d, 1000 * S))); /* late: renewed first, or not usable at all */
-        CHECK_INT(next(&d), DLOCK_R_NONE);
+        CHECK_INT(next(&d), DLOCK_REPORT_NONE);
         CHECK_INT(be.renews, i < 2);
         if (i == 0)
-            dlock_start_release(&d, clock_now + S);
+            dlock_start_release(&d, clock_now + S, NULL);
         else if (i == 1)
             clock_now += 40 * S;
-        CHECK_INT(next(&d), DLOCK_R_NONE);
+        CHECK_INT(next(&d), DLOCK_REPORT_NONE);
         CHECK_INT(be.releases, 1);
         CHECK_INT(d.hold.until, 0);
     }
@@ -964,22 +989,22 @@ TEST(a_record_is_forgotten_by_its_token)
     dlock d;
     static const struct dlock_run run = {.state = DLOCK_RUN_FAILED, .token = "abc"};
     make(&d, DLOCK_NEVER);
-    dlock_start_status(&d);
+    dlock_start_status(&d, NULL);
     CHECK_INT(be.what, ASK_STATUS);
     say((struct dlock_event){.type = EV_RUN, .run = &run});
     say((struct dlock_event){.type = EV_DONE});
-    CHECK_INT(next(&d), DLOCK_R_RUN);
+    CHECK_INT(next(&d), DLOCK_REPORT_RUN);
     CHECK_STR(r.run->token, "abc");
-    CHECK_INT(next(&d), DLOCK_R_DONE);
-    dlock_start_forget(&d, "abc");
+    CHECK_INT(next(&d), DLOCK_REPORT_DONE);
+    dlock_start_forget(&d, "abc", NULL);
     CHECK_INT(be.what, ASK_FORGET);
     CHECK_STR(be.arg, "abc");
     say((struct dlock_event){.type = EV_BUSY});
-    CHECK_INT(next(&d), DLOCK_R_BUSY);
-    dlock_start_forget(&d, "abc");
+    CHECK_INT(next(&d), DLOCK_REPORT_BUSY);
+    dlock_start_forget(&d, "abc", NULL);
     say((struct dlock_event){.type = EV_DONE});
-    CHECK_INT(next(&d), DLOCK_R_DONE);
-    dlock_start_status(&d);
+    CHECK_INT(next(&d), DLOCK_REPORT_DONE);
+    dlock_start_status(&d, NULL);
     CHECK_INT(be.what, ASK_STATUS);
     CHECK_STR(be.arg, "");
 }
@@ -998,7 +1023,7 @@ TEST(the_time_left_is_by_the_clock_that_says_less)
     CHECK_INT(dlock_time_left(&d), 8898 * MS);
     raw_minus_boot += 50 * S;
     CHECK_INT(dlock_time_left(&d), 0);
-    dlock_start_release(&d, clock_now);
+    dlock_start_release(&d, clock_now, NULL);
     CHECK_INT(dlock_time_left(&d), 0);
 }
 
@@ -1119,15 +1144,15 @@ static bool before(struct dlock_clocks from, int64_t length)
 static bool hear(struct machine *m)
 {
     while (next(&m->d)) {
-        if (r.type == DLOCK_R_TERM)
+        if (r.type == DLOCK_REPORT_TERM)
             m->ending = m->from;
-        if (r.type == DLOCK_R_LOST)
+        if (r.type == DLOCK_REPORT_LOST)
             m->killed = true;
         /* With CAP_LAG, clocks that differ by 10 % can be trouble. */
-        if (r.type == DLOCK_R_TROUBLE && !m->d.lease_cfg.lag && !CHECK(!m->healthy))
+        if (r.type == DLOCK_REPORT_TROUBLE && !m->d.lease_cfg.lag && !CHECK(!m->healthy))
             return false;
         /* Not much too early either: the difference of the clocks is known for each half of the ttl. */
-        if (r.type == DLOCK_R_TERM && !m->slept && !CHECK(!before(m->from, USABLE - 550 * MS)))
+        if (r.type == DLOCK_REPORT_TERM && !m->slept && !CHECK(!before(m->from, USABLE - 550 * MS)))
             return false;
     }
     if (m->d.phase != LOCK_HELD || m->killed)
@@ -1147,7 +1172,7 @@ static bool runs_well(struct machine *m)
     m->d.lease_cfg.lag = dice(m, 2);
     m->rate = 1000;
     m->send_at = m->answer_at = DLOCK_NEVER;
-    dlock_start_acquire(&m->d);
+    dlock_start_acquire(&m->d, NULL);
     for (int64_t end = raw_now() + 120 * S; raw_now() < end;) {
         backend_works(m);
         if (!hear(m))
@@ -1190,7 +1215,8 @@ TEST(the_registry_knows_how_a_scheme_holds)
 
 TEST(a_parsed_uri_is_taken_over_also_on_failure)
 {
-    struct dlock_options o = DLOCK_OPTIONS_INIT;
+    struct dlock_options o;
+    dlock_options_init(&o, sizeof o);
     struct dlock_uri *u = NULL;
     dlock *d = NULL;
     REQUIRE_INT(dlock_uri_parse(&u, "file:///dir#n", NULL), 0);
@@ -1199,7 +1225,7 @@ TEST(a_parsed_uri_is_taken_over_also_on_failure)
     CHECK_STR(dlock_name(d), "n");
     dlock_close(d);
     d = NULL;
-    o.mode = DLOCK_SLOTS;
+    o.mode = DLOCK_MODE_SLOTS;
     REQUIRE_INT(dlock_uri_parse(&u, "file:///dir#n", NULL), 0);
     CHECK_INT(dlock_open_uri(&d, &u, &o, NULL), DLOCK_EUSAGE);
     CHECK_NULL(u);
@@ -1215,7 +1241,8 @@ TEST(values_of_the_lease_are_checked_for_a_file_too)
     dlock *d = NULL;
 
     for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
-        struct dlock_options o = DLOCK_OPTIONS_INIT;
+        struct dlock_options o;
+        dlock_options_init(&o, sizeof o);
         o.ttl_ns = rows[i].ttl;
         o.grace_ns = rows[i].grace;
         CHECK_INT(dlock_open(&d, "file:///dir#n", &o, &err), DLOCK_EUSAGE);
@@ -1230,23 +1257,111 @@ TEST(values_of_run_records_and_least_times_are_checked)
         int64_t once, min_hold;
         enum dlock_mode mode;
         const char *want;
-    } rows[] = {{-1, 0, DLOCK_EXCLUSIVE, "greater than zero"},
-                {S, 0, DLOCK_SHARED, "are for exclusive locks"},
-                {S, 0, DLOCK_SLOTS, "are for exclusive locks"},
-                {0, -1, DLOCK_EXCLUSIVE, "must not be negative"}};
+    } rows[] = {{-1, 0, DLOCK_MODE_EXCLUSIVE, "greater than zero"},
+                {S, 0, DLOCK_MODE_SHARED, "are for exclusive locks"},
+                {S, 0, DLOCK_MODE_SLOTS, "are for exclusive locks"},
+                {0, -1, DLOCK_MODE_EXCLUSIVE, "must not be negative"}};
     struct dlock_error err;
     dlock *d = NULL;
 
     for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
-        struct dlock_options o = DLOCK_OPTIONS_INIT;
+        struct dlock_options o;
+        dlock_options_init(&o, sizeof o);
         o.once_ns = rows[i].once;
         o.min_hold_ns = rows[i].min_hold;
         o.mode = rows[i].mode;
-        o.slots = rows[i].mode == DLOCK_SLOTS;
+        o.slots = rows[i].mode == DLOCK_MODE_SLOTS;
         CHECK_INT(dlock_open(&d, "file:///dir#n", &o, &err), DLOCK_EUSAGE);
         CHECK_HAS(err.msg, rows[i].want);
         CHECK_NULL(d);
     }
+}
+
+TEST(a_slot_is_held_only_while_it_is_held)
+{
+    dlock d;
+    struct dlock_event ev;
+    make(&d, DLOCK_NEVER);
+    dlock_start_acquire(&d, NULL);
+    ev = granted(read_at(&d, clock_now));
+    ev.slot = 3;
+    say(ev);
+    CHECK_INT(next(&d), DLOCK_REPORT_ACQUIRED);
+    CHECK_INT(dlock_slot(&d), 2);
+    dlock_start_release(&d, clock_now + S, NULL);
+    CHECK_INT(dlock_slot(&d), -1);
+}
+
+/* kill_at does not move after TERM: LOST follows, however well the lock is renewed meanwhile. */
+TEST(after_term_no_renewal_makes_dlock_keep_say_that_all_is_well)
+{
+    struct dlock_error err;
+    dlock d;
+    hold(&d);
+    clock_now = wake(&d);
+    next(&d);
+    clock_now = d.lease.times.term_at;
+    CHECK_INT(dlock_keep(&d, 0, &err), DLOCK_ELOST);
+    CHECK_HAS(err.msg, "did not run for 4.199");
+    say((struct dlock_event){.type = EV_RENEWED, .from = read_at(&d, clock_now), .ttl = 10 * S});
+    CHECK_INT(dlock_keep(&d, 0, &err), DLOCK_ELOST);
+    CHECK(dlock_time_left(&d) > 9 * S);
+    CHECK_INT(dlock_state(&d), DLOCK_STATE_HELD);
+    clock_now = d.lease.times.kill_at;
+    CHECK_INT(next(&d), DLOCK_REPORT_LOST);
+    CHECK_HAS(r.error.msg, "did not run for 4.199");
+}
+
+/* A program that ends its work although it was interrupted needs its lock for so long. */
+TEST(dlock_keep_looks_at_the_store_also_when_it_is_interrupted)
+{
+    struct dlock_error err;
+    int fds[2];
+    dlock d;
+    hold(&d);
+    REQUIRE(pipe(fds) == 0 && write(fds[1], "x", 1) == 1);
+    d.opt.cancel_fd = be.fd = fds[0];
+    CHECK_INT(dlock_keep(&d, 0, &err), DLOCK_ECANCELED);
+    CHECK_INT(be.ready, 1);
+    close(fds[0]);
+    close(fds[1]);
+}
+
+/* A backend that was not told of an answer takes a time-out that has passed for silence, and drops its connection. */
+TEST(dlock_keep_looks_for_answers_before_the_time_counts)
+{
+    struct dlock_error err;
+    int fds[2];
+    dlock d;
+    hold(&d);
+    REQUIRE(pipe(fds) == 0 && write(fds[1], "x", 1) == 1);
+    be.fd = fds[0];
+    be.blind = 0;
+    CHECK_INT(dlock_keep(&d, 0, &err), 0);
+    CHECK_INT(be.blind, 0);
+    CHECK(be.ready > 0);
+    close(fds[0]);
+    close(fds[1]);
+}
+
+static bool asks_for_dispatch(int fd)
+{
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    return poll(&p, 1, 0) == 1;
+}
+
+/* Whatever else drives the handle: the descriptor knows nothing of it, and must not be silent then. */
+TEST(the_one_descriptor_asks_for_dispatch_after_other_calls)
+{
+    dlock d;
+    make(&d, DLOCK_NEVER);
+    int fd = dlock_poll_fd(&d, NULL);
+    REQUIRE(fd >= 0 && asks_for_dispatch(fd));
+    CHECK(!dlock_dispatch(&d) && !asks_for_dispatch(fd));
+    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
+    CHECK(asks_for_dispatch(fd));
+    CHECK(!dlock_dispatch(&d) && !asks_for_dispatch(fd));
+    poller_close(d.poller);
 }
 
 UNIT_MAIN

@@ -1,7 +1,9 @@
 /* Several locks (lib/lockset.c) over backends and a clock of the test. */
 #include "lock.h"
 #include "unit.h"
+
 #include "util.h"
+#include <unistd.h>
 
 #define S DLOCK_SEC
 #define MS DLOCK_MSEC
@@ -70,7 +72,7 @@ static void be_release(struct dlock_be *b, int64_t until)
     st->n = 0;
     note('R', st);
     say(st, (struct dlock_event){.type = EV_RELEASED,
-                                 .how = st->silent ? DLOCK_REL_UNCLEAR : DLOCK_REL_CLEAN});
+                                 .how = st->silent ? DLOCK_RELEASE_UNCLEAR : DLOCK_RELEASE_CLEAN});
 }
 static int be_interest(struct dlock_be *b, struct pollfd *p, int cap, int64_t *wake)
 {
@@ -122,7 +124,8 @@ static dlock *make_lock(struct stub *st, const char *name)
     d->uri->where = strdup("stub://");
     d->table = &table;
     d->be = (struct dlock_be *)st;
-    d->opt = (struct dlock_options)DLOCK_OPTIONS_INIT;
+    d->owner = getpid();
+    dlock_options_init(&d->opt, sizeof d->opt);
     d->lease_cfg = (struct lease_config){.ttl = 10 * S, .grace = 1 * S};
     lock_set_env(d, &env, 10 * S);
     d->spec.uri = d->uri;
@@ -153,7 +156,11 @@ static struct stub *named(char letter)
 
 static enum dlock_report_type next(void)
 {
-    return dlock_set_process(set, NULL, 0, &r, &which) ? r.type : DLOCK_R_NONE;
+    const struct dlock_report *got = dlock_set_process(set, NULL, 0);
+    if (got)
+        r = *got;
+    which = r.lock;
+    return got ? r.type : DLOCK_REPORT_NONE;
 }
 
 static int64_t wake(void)
@@ -184,7 +191,7 @@ static void grant(char letter, const char *token)
 static void waits(char letter)
 {
     say(named(letter), (struct dlock_event){.type = EV_WAITING});
-    CHECK_INT(next(), DLOCK_R_WAITING);
+    CHECK_INT(next(), DLOCK_REPORT_WAITING);
 }
 
 static void grant_all(void)
@@ -192,9 +199,9 @@ static void grant_all(void)
     for (const char *c = "abc"; *c; c++) {
         grant(*c, (char[]){'t', *c, '\0'});
         if (*c != 'c')
-            CHECK_INT(next(), DLOCK_R_NONE);
+            CHECK_INT(next(), DLOCK_REPORT_NONE);
     }
-    CHECK_INT(next(), DLOCK_R_ACQUIRED);
+    CHECK_INT(next(), DLOCK_REPORT_ACQUIRED);
 }
 
 static void done(void)
@@ -205,20 +212,20 @@ static void done(void)
 TEST(one_order_and_all_or_none)
 {
     make(DLOCK_NEVER);
-    dlock_set_start_acquire(set);
-    CHECK_INT(next(), DLOCK_R_NONE);
+    dlock_set_start_acquire(set, NULL);
+    CHECK_INT(next(), DLOCK_REPORT_NONE);
     CHECK_STR(calls, "Aa ");
     clock_is(1001 * S);
     grant('a', "ta");
-    CHECK_INT(next(), DLOCK_R_NONE);
+    CHECK_INT(next(), DLOCK_REPORT_NONE);
     CHECK_STR(calls, "Aa Ab ");
     clock_is(1002 * S);
     grant('b', "tb");
-    CHECK_INT(next(), DLOCK_R_NONE);
+    CHECK_INT(next(), DLOCK_REPORT_NONE);
     CHECK_INT(dlock_set_time_left(set), 0);
     clock_is(1003 * S);
     grant('c', "tc");
-    CHECK_INT(next(), DLOCK_R_ACQUIRED);
+    CHECK_INT(next(), DLOCK_REPORT_ACQUIRED);
     CHECK(!which);
     CHECK_STR(calls, "Aa Ab Ac ");
     /* The lease of a is the oldest. */
@@ -230,12 +237,12 @@ TEST(one_order_and_all_or_none)
     CHECK_STR(dlock_token(dlock_set_at(set, 0)), "tc");
     CHECK_STR(dlock_name(dlock_set_at(set, 2)), "b");
     CHECK(!dlock_set_at(set, 3));
-    dlock_set_start_release(set, clock_now + S);
-    CHECK_INT(next(), DLOCK_R_RELEASED);
+    dlock_set_start_release(set, clock_now + S, NULL);
+    CHECK_INT(next(), DLOCK_REPORT_RELEASED);
     CHECK(!which);
-    CHECK_INT(r.how, DLOCK_REL_CLEAN);
+    CHECK_INT(r.how, DLOCK_RELEASE_CLEAN);
     CHECK_STR(calls, "Aa Ab Ac Rc Rb Ra ");
-    CHECK_INT(next(), DLOCK_R_NONE);
+    CHECK_INT(next(), DLOCK_REPORT_NONE);
     done();
 }
 
@@ -243,14 +250,17 @@ TEST(the_same_lock_twice_is_refused)
 {
     struct dlock_error err;
     make(0);
-    dlock *two[] = {locks[0], locks[0]};
+    dlock *c = make_lock(&stubs[0], "c"), *two[] = {c, c};
     dlock_set *other = NULL;
+    CHECK_INT(dlock_set_open(&other, locks, 1, 0, &err), DLOCK_EUSAGE);
+    CHECK_HAS(err.msg, "the handle belongs to a set");
     CHECK_INT(dlock_set_open(&other, two, 2, 0, &err), DLOCK_EUSAGE);
     CHECK_HAS(err.msg, "named twice (lock 'c')");
     CHECK(!other);
     CHECK_INT(dlock_set_open(&other, two, 0, 0, NULL), DLOCK_EUSAGE);
     CHECK_INT(dlock_set_open(&other, two, DLOCK_SET_MAX + 1, 0, NULL), DLOCK_EUSAGE);
     CHECK_INT(dlock_set_open(&other, two, 1, -1, NULL), DLOCK_EUSAGE);
+    dlock_close(c);
     done();
 }
 
@@ -258,16 +268,16 @@ TEST(one_that_is_busy_gives_all_back)
 {
     struct dlock_info info = {.pid = 7, .token = "other"};
     make(0);
-    dlock_set_start_acquire(set);
+    dlock_set_start_acquire(set, NULL);
     grant('a', "ta");
-    CHECK_INT(next(), DLOCK_R_NONE);
+    CHECK_INT(next(), DLOCK_REPORT_NONE);
     CHECK(!named('b')->wait);
     say(named('b'), (struct dlock_event){.type = EV_BUSY, .info = &info});
-    CHECK_INT(next(), DLOCK_R_BUSY);
+    CHECK_INT(next(), DLOCK_REPORT_BUSY);
     CHECK_STR(dlock_name(which), "b");
     CHECK_INT(r.info->pid, 7);
     CHECK_STR(calls, "Aa Ab Ra ");
-    CHECK_INT(next(), DLOCK_R_NONE);
+    CHECK_INT(next(), DLOCK_REPORT_NONE);
     done();
 }
 
@@ -276,11 +286,11 @@ TEST(an_alias_of_a_lock_of_the_set_is_refused)
     struct dlock_info info = {.pid = 7, .token = "ta"};
     for (int waits = 0; waits < 2; waits++) {
         make(waits ? DLOCK_NEVER : 0);
-        dlock_set_start_acquire(set);
+        dlock_set_start_acquire(set, NULL);
         grant('a', "ta");
-        CHECK_INT(next(), DLOCK_R_NONE);
+        CHECK_INT(next(), DLOCK_REPORT_NONE);
         say(named('b'), (struct dlock_event){.type = waits ? EV_WAITING : EV_BUSY, .info = &info});
-        CHECK_INT(next(), DLOCK_R_FAILED);
+        CHECK_INT(next(), DLOCK_REPORT_FAILED);
         CHECK_INT(r.error.code, DLOCK_EUSAGE);
         CHECK_HAS(r.error.msg, "the same lock as stub:// (lock 'a')");
         CHECK_INT(named('a')->releases, 1);
@@ -291,19 +301,19 @@ TEST(an_alias_of_a_lock_of_the_set_is_refused)
 TEST(held_locks_are_renewed_while_the_next_is_waited_for)
 {
     make(DLOCK_NEVER);
-    dlock_set_start_acquire(set);
+    dlock_set_start_acquire(set, NULL);
     grant('a', "ta");
-    CHECK_INT(next(), DLOCK_R_NONE);
+    CHECK_INT(next(), DLOCK_REPORT_NONE);
     waits('b');
     for (int i = 0; i < 9; i++) {
         clock_is(clock_now + S);
-        CHECK_INT(next(), DLOCK_R_NONE);
+        CHECK_INT(next(), DLOCK_REPORT_NONE);
     }
     CHECK_INT(named('a')->renews, 3);
     grant('b', "tb");
-    CHECK_INT(next(), DLOCK_R_NONE);
+    CHECK_INT(next(), DLOCK_REPORT_NONE);
     grant('c', "tc");
-    CHECK_INT(next(), DLOCK_R_ACQUIRED);
+    CHECK_INT(next(), DLOCK_REPORT_ACQUIRED);
     CHECK_INT(r.times.deadline, locks[1]->lease.times.deadline);
     done();
 }
@@ -311,31 +321,31 @@ TEST(held_locks_are_renewed_while_the_next_is_waited_for)
 TEST(without_progress_all_are_given_back_and_taken_again)
 {
     make(DLOCK_NEVER);
-    dlock_set_start_acquire(set);
+    dlock_set_start_acquire(set, NULL);
     grant('a', "ta");
-    CHECK_INT(next(), DLOCK_R_NONE);
+    CHECK_INT(next(), DLOCK_REPORT_NONE);
     waits('b');
     int64_t end = clock_now + 10 * S;
     while (clock_now < end) {
         CHECK(wake() <= end);
         clock_is(dlock_min(end, dlock_max(clock_now + MS, wake())));
         if (clock_now < end)
-            CHECK_INT(next(), DLOCK_R_NONE);
+            CHECK_INT(next(), DLOCK_REPORT_NONE);
     }
-    CHECK_INT(next(), DLOCK_R_NOTICE);
+    CHECK_INT(next(), DLOCK_REPORT_NOTICE);
     CHECK_STR(dlock_name(which), "b");
     CHECK_HAS(r.error.msg, "the lock 'b' was not free for 10 s while others were held");
-    CHECK_INT(next(), DLOCK_R_NONE);
+    CHECK_INT(next(), DLOCK_REPORT_NONE);
     CHECK_STR(calls, "Aa Ab Rb Ra ");
     int64_t again = wake();
     CHECK(again > clock_now && again <= clock_now + S);
     clock_is(again);
-    CHECK_INT(next(), DLOCK_R_NONE);
+    CHECK_INT(next(), DLOCK_REPORT_NONE);
     CHECK_STR(calls, "Aa Ab Rb Ra Aa ");
     /* The first one is waited for as long as it takes. */
     waits('a');
     clock_is(clock_now + 60 * S);
-    CHECK_INT(next(), DLOCK_R_NONE);
+    CHECK_INT(next(), DLOCK_REPORT_NONE);
     grant_all();
     done();
 }
@@ -343,16 +353,16 @@ TEST(without_progress_all_are_given_back_and_taken_again)
 TEST(the_time_to_wait_is_that_of_the_set)
 {
     make(5 * S);
-    dlock_set_start_acquire(set);
+    dlock_set_start_acquire(set, NULL);
     clock_is(1003 * S);
     grant('a', "ta");
-    CHECK_INT(next(), DLOCK_R_NONE);
+    CHECK_INT(next(), DLOCK_REPORT_NONE);
     CHECK_INT(locks[2]->opt.wait_ns, 2 * S);
     say(named('b'), (struct dlock_event){.type = EV_WAITING});
-    CHECK_INT(next(), DLOCK_R_WAITING);
+    CHECK_INT(next(), DLOCK_REPORT_WAITING);
     CHECK_STR(dlock_name(which), "b");
     clock_is(1005 * S);
-    CHECK_INT(next(), DLOCK_R_BUSY);
+    CHECK_INT(next(), DLOCK_REPORT_BUSY);
     CHECK_STR(dlock_name(which), "b");
     CHECK_INT(named('a')->releases, 1);
     done();
@@ -361,24 +371,24 @@ TEST(the_time_to_wait_is_that_of_the_set)
 TEST(a_lock_that_is_lost_while_others_are_waited_for)
 {
     make(DLOCK_NEVER);
-    dlock_set_start_acquire(set);
+    dlock_set_start_acquire(set, NULL);
     grant('a', "ta");
-    CHECK_INT(next(), DLOCK_R_NONE);
+    CHECK_INT(next(), DLOCK_REPORT_NONE);
     say(named('a'), (struct dlock_event){.type = EV_LOST, .error.code = DLOCK_ELOST});
-    CHECK_INT(next(), DLOCK_R_NOTICE);
+    CHECK_INT(next(), DLOCK_REPORT_NOTICE);
     CHECK_HAS(r.error.msg, "the lock 'a' was lost before the others were held");
-    CHECK_INT(next(), DLOCK_R_NONE);
+    CHECK_INT(next(), DLOCK_REPORT_NONE);
     clock_is(wake());
-    CHECK_INT(next(), DLOCK_R_NONE);
+    CHECK_INT(next(), DLOCK_REPORT_NONE);
     grant_all();
     done();
 
     make(0);
-    dlock_set_start_acquire(set);
+    dlock_set_start_acquire(set, NULL);
     grant('a', "ta");
-    CHECK_INT(next(), DLOCK_R_NONE);
+    CHECK_INT(next(), DLOCK_REPORT_NONE);
     say(named('a'), (struct dlock_event){.type = EV_LOST, .error.code = DLOCK_ELOST});
-    CHECK_INT(next(), DLOCK_R_FAILED);
+    CHECK_INT(next(), DLOCK_REPORT_FAILED);
     CHECK_INT(r.error.code, DLOCK_EUNAVAIL);
     done();
 }
@@ -386,36 +396,36 @@ TEST(a_lock_that_is_lost_while_others_are_waited_for)
 TEST(a_lock_that_is_not_renewed_holds_up_the_start)
 {
     make(30 * S);
-    dlock_set_start_acquire(set);
+    dlock_set_start_acquire(set, NULL);
     grant('a', "ta");
-    CHECK_INT(next(), DLOCK_R_NONE);
+    CHECK_INT(next(), DLOCK_REPORT_NONE);
     named('a')->silent = true;
     clock_is(clock_now + 3 * S);
-    CHECK_INT(next(), DLOCK_R_NONE);
+    CHECK_INT(next(), DLOCK_REPORT_NONE);
     clock_is(clock_now + 2 * S);
-    CHECK_INT(next(), DLOCK_R_TROUBLE);
+    CHECK_INT(next(), DLOCK_REPORT_TROUBLE);
     CHECK_STR(dlock_name(which), "a");
     grant('b', "tb");
-    CHECK_INT(next(), DLOCK_R_NONE);
+    CHECK_INT(next(), DLOCK_REPORT_NONE);
     grant('c', "tc");
-    CHECK_INT(next(), DLOCK_R_NONE);
+    CHECK_INT(next(), DLOCK_REPORT_NONE);
     say(named('a'), (struct dlock_event){.type = EV_RENEWED, .from = clock_now, .ttl = 10 * S});
-    CHECK_INT(next(), DLOCK_R_RECOVERED);
-    CHECK_INT(next(), DLOCK_R_ACQUIRED);
+    CHECK_INT(next(), DLOCK_REPORT_RECOVERED);
+    CHECK_INT(next(), DLOCK_REPORT_ACQUIRED);
     done();
 }
 
 TEST(the_loss_of_any_is_the_loss_of_the_set)
 {
     make(DLOCK_NEVER);
-    dlock_set_start_acquire(set);
+    dlock_set_start_acquire(set, NULL);
     grant_all();
     say(named('b'), (struct dlock_event){.type = EV_LOST, .error.code = DLOCK_ELOST});
-    CHECK_INT(next(), DLOCK_R_LOST);
+    CHECK_INT(next(), DLOCK_REPORT_LOST);
     CHECK_STR(dlock_name(which), "b");
     CHECK_INT(r.error.code, DLOCK_ELOST);
-    dlock_set_start_release(set, clock_now + S);
-    CHECK_INT(next(), DLOCK_R_RELEASED);
+    dlock_set_start_release(set, clock_now + S, NULL);
+    CHECK_INT(next(), DLOCK_REPORT_RELEASED);
     CHECK(!which);
     done();
 }
@@ -423,18 +433,18 @@ TEST(the_loss_of_any_is_the_loss_of_the_set)
 TEST(a_renewal_moves_the_earliest_time)
 {
     make(DLOCK_NEVER);
-    dlock_set_start_acquire(set);
+    dlock_set_start_acquire(set, NULL);
     grant_all();
     int64_t before = r.times.deadline;
     clock_is(clock_now + 3 * S);
     for (int i = 0; i < 3; i++)
-        CHECK_INT(next(), DLOCK_R_EXTENDED);
-    CHECK_INT(next(), DLOCK_R_NONE);
+        CHECK_INT(next(), DLOCK_REPORT_EXTENDED);
+    CHECK_INT(next(), DLOCK_REPORT_NONE);
     CHECK_INT(r.times.deadline, before + 3 * S);
     named('b')->silent = true;
     clock_is(clock_now + 3 * S);
-    CHECK_INT(next(), DLOCK_R_EXTENDED);
-    CHECK_INT(next(), DLOCK_R_EXTENDED);
+    CHECK_INT(next(), DLOCK_REPORT_EXTENDED);
+    CHECK_INT(next(), DLOCK_REPORT_EXTENDED);
     CHECK_INT(r.times.deadline, before + 3 * S);
     done();
 }
@@ -442,28 +452,28 @@ TEST(a_renewal_moves_the_earliest_time)
 TEST(a_release_that_is_not_confirmed_is_told_with_its_lock)
 {
     make(DLOCK_NEVER);
-    dlock_set_start_acquire(set);
+    dlock_set_start_acquire(set, NULL);
     grant_all();
     named('b')->silent = true;
-    dlock_set_start_release(set, clock_now + S);
-    CHECK_INT(next(), DLOCK_R_RELEASED);
+    dlock_set_start_release(set, clock_now + S, NULL);
+    CHECK_INT(next(), DLOCK_REPORT_RELEASED);
     CHECK_STR(which ? dlock_name(which) : "", "b");
-    CHECK_INT(r.how, DLOCK_REL_UNCLEAR);
-    CHECK_INT(next(), DLOCK_R_RELEASED);
+    CHECK_INT(r.how, DLOCK_RELEASE_UNCLEAR);
+    CHECK_INT(next(), DLOCK_REPORT_RELEASED);
     CHECK(!which);
-    CHECK_INT(r.how, DLOCK_REL_UNCLEAR);
-    CHECK_INT(next(), DLOCK_R_NONE);
+    CHECK_INT(r.how, DLOCK_RELEASE_UNCLEAR);
+    CHECK_INT(next(), DLOCK_REPORT_NONE);
     done();
 }
 
 TEST(a_cancelled_acquire_gives_back_what_it_has)
 {
     make(DLOCK_NEVER);
-    dlock_set_start_acquire(set);
+    dlock_set_start_acquire(set, NULL);
     grant('a', "ta");
-    CHECK_INT(next(), DLOCK_R_NONE);
-    dlock_set_start_release(set, clock_now + S);
-    CHECK_INT(next(), DLOCK_R_RELEASED);
+    CHECK_INT(next(), DLOCK_REPORT_NONE);
+    dlock_set_start_release(set, clock_now + S, NULL);
+    CHECK_INT(next(), DLOCK_REPORT_RELEASED);
     CHECK(!which);
     CHECK_STR(calls, "Aa Ab Rb Ra ");
     CHECK_INT(wake(), DLOCK_NEVER);
@@ -476,12 +486,12 @@ TEST(a_skip_gives_back_the_others_without_a_least_time)
     make(DLOCK_NEVER);
     for (int i = 0; i < 3; i++)
         locks[i]->spec.min_hold = 3600 * S;
-    dlock_set_start_acquire(set);
+    dlock_set_start_acquire(set, NULL);
     grant('a', "ta");
-    CHECK_INT(next(), DLOCK_R_NONE);
+    CHECK_INT(next(), DLOCK_REPORT_NONE);
     CHECK(locks[1]->hold.until > clock_now);
     say(named('b'), (struct dlock_event){.type = EV_SKIPPED, .run = &run});
-    CHECK_INT(next(), DLOCK_R_SKIPPED);
+    CHECK_INT(next(), DLOCK_REPORT_SKIPPED);
     run.pid = 8; /* the store's own: valid until the next call on its handle */
     CHECK_STR(dlock_name(which), "b");
     CHECK_INT(r.run->pid, 7);
@@ -496,20 +506,60 @@ TEST(a_set_that_was_not_complete_has_no_least_time)
     make(DLOCK_NEVER);
     for (int i = 0; i < 3; i++)
         locks[i]->spec.min_hold = 3600 * S;
-    dlock_set_start_acquire(set);
+    dlock_set_start_acquire(set, NULL);
     grant('a', "ta");
-    CHECK_INT(next(), DLOCK_R_NONE);
-    dlock_set_start_release(set, clock_now + S);
+    CHECK_INT(next(), DLOCK_REPORT_NONE);
+    dlock_set_start_release(set, clock_now + S, NULL);
     CHECK_INT(locks[1]->hold.until, 0);
     done();
     make(DLOCK_NEVER);
     for (int i = 0; i < 3; i++)
         locks[i]->spec.min_hold = 3600 * S;
-    dlock_set_start_acquire(set);
+    dlock_set_start_acquire(set, NULL);
     grant_all();
-    dlock_set_start_release(set, clock_now + S);
+    dlock_set_start_release(set, clock_now + S, NULL);
     for (int i = 0; i < 3; i++)
         CHECK_INT(locks[i]->hold.until, clock_now + 3600 * S);
+    done();
+}
+
+TEST(a_second_order_to_release_does_not_forget_what_was_not_confirmed)
+{
+    make(DLOCK_NEVER);
+    dlock_set_start_acquire(set, NULL);
+    grant_all();
+    named('b')->silent = true;
+    dlock_set_start_release(set, clock_now + S, NULL);
+    CHECK_INT(next(), DLOCK_REPORT_RELEASED);
+    CHECK_STR(which ? dlock_name(which) : "", "b");
+    dlock_set_start_release(set, clock_now + 2 * S, NULL);
+    CHECK_INT(next(), DLOCK_REPORT_RELEASED);
+    CHECK(!which);
+    CHECK_INT(r.how, DLOCK_RELEASE_UNCLEAR);
+    CHECK_INT(next(), DLOCK_REPORT_NONE);
+    done();
+}
+
+static bool asks_for_dispatch(int fd)
+{
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    return poll(&p, 1, 0) == 1;
+}
+
+TEST(the_descriptor_of_a_handle_is_silent_in_a_set)
+{
+    make(DLOCK_NEVER);
+    dlock_set_close(set);
+    dlock *d = make_lock(&stubs[0], "d");
+    int fd = dlock_poll_fd(d, NULL);
+    REQUIRE(fd >= 0 && asks_for_dispatch(fd));
+    CHECK_INT(dlock_set_open(&set, &d, 1, DLOCK_NEVER, NULL), 0);
+    int all = dlock_set_poll_fd(set, NULL);
+    CHECK(!dlock_set_dispatch(set) && !asks_for_dispatch(all));
+    CHECK(!dlock_set_process(set, NULL, 0) && asks_for_dispatch(all));
+    CHECK(!dlock_set_dispatch(set) && !asks_for_dispatch(all));
+    CHECK_INT(dlock_set_start_acquire(set, NULL), 0);
+    CHECK(!asks_for_dispatch(fd) && asks_for_dispatch(all));
     done();
 }
 

@@ -170,7 +170,8 @@ static void look(const char *text, const char *what, const char *shown)
 /* What the library says of text, and what it shows of the handle. */
 static void try(const char *text)
 {
-    static const struct dlock_options lo = DLOCK_OPTIONS_INIT;
+    struct dlock_options lo;
+    dlock_options_init(&lo, sizeof lo);
     struct dlock_error err = {0};
     struct dlock_uri *u = NULL;
     dlock *lk = NULL;

@@ -542,6 +542,34 @@ TEST(gss_encryption_is_off_unless_uri_service_or_variable_say_otherwise)
     clean_environment();
 }
 
+/* Other threads may read the environment. */
+TEST(without_a_service_the_environment_stays_as_it_is)
+{
+    static const struct {
+        const char *variable, *uri, *result;
+    } cases[] = {{NULL, "", "disable"},
+                 {"prefer", "", "prefer"},
+                 {NULL, "?gssencmode=", "disable"},
+                 {NULL, "?gssencmode=prefer", "prefer"},
+                 {"prefer", "?gssencmode=disable", "disable"}};
+    for (size_t i = 0; i < DLOCK_LEN(cases); i++) {
+        struct user u;
+        char uri[128];
+        clean_environment();
+        if (cases[i].variable)
+            setenv("PGGSSENCMODE", cases[i].variable, 1);
+        snprintf(uri, sizeof(uri), "postgres://h/db%s#n", cases[i].uri);
+        REQUIRE_INT(open_uri(&u, uri), 0);
+        char *value = effective(&u, "gssencmode");
+        CHECK_STR(value, cases[i].result);
+        free(value);
+        const char *now = getenv("PGGSSENCMODE");
+        CHECK_STR(now ? now : "", cases[i].variable ? cases[i].variable : "");
+        done(&u);
+    }
+    clean_environment();
+}
+
 /* What Linux takes, too: 32767 s, 127 probes. */
 TEST(keepalives_give_up_between_ttl_and_two_seconds_more)
 {

@@ -166,7 +166,7 @@ TEST(loading_at_first_contact_is_retried)
     CHECK_INT(sc.said, 3);
     dlock_backend_redis.release(sc.u.be, SECS(1));
     CHECK_INT(play(&sc.u, &sc.s, say, 4, &sc.said, &ev), EV_RELEASED);
-    CHECK_INT(ev.how, DLOCK_REL_CLEAN);
+    CHECK_INT(ev.how, DLOCK_RELEASE_CLEAN);
     scene_close(&sc);
 }
 
@@ -249,7 +249,7 @@ TEST(checks_delay_no_other_command)
     CHECK_HAS(first, "persistence");
     t->release(sc.u.be, SECS(1));
     REQUIRE_INT(play(&sc.u, &sc.s, say, 5, &sc.said, &ev), EV_RELEASED);
-    CHECK_INT(ev.how, DLOCK_REL_CLEAN);
+    CHECK_INT(ev.how, DLOCK_RELEASE_CLEAN);
     /* Once for a handle. */
     t->acquire(sc.u.be, false);
     REQUIRE_INT(play(&sc.u, &sc.s, say, 5, &sc.said, &ev), EV_GRANTED);
@@ -282,7 +282,7 @@ TEST(checks_are_reported_during_a_release)
     CHECK_HAS(ev.error.msg, "appendonly");
     REQUIRE_INT(t->process(sc.u.be, NULL, 0, &ev), 1);
     CHECK_INT(ev.type, EV_RELEASED);
-    CHECK_INT(ev.how, DLOCK_REL_CLEAN);
+    CHECK_INT(ev.how, DLOCK_RELEASE_CLEAN);
     scene_close(&sc);
 }
 
@@ -291,15 +291,15 @@ TEST(releases)
 {
     static const struct {
         const char *say[3];
-        enum dlock_how how;
+        enum dlock_release_how how;
     } t[] = {
-        {{GRANTED, OURS, OURS}, DLOCK_REL_CLEAN},
-        {{GRANTED, NOT_OURS, OURS}, DLOCK_REL_NOT_OURS},
-        {{GRANTED, HANG_UP, OURS}, DLOCK_REL_CLEAN},
-        {{GRANTED, HANG_UP, NOT_OURS}, DLOCK_REL_CLEAN},
-        {{GRANTED, "-LOADING x\r\n", NOT_OURS}, DLOCK_REL_NOT_OURS},
-        {{GRANTED, "-NOPERM x\r\n", OURS}, DLOCK_REL_UNCLEAR},
-        {{GRANTED, ":1\r\n", OURS}, DLOCK_REL_UNCLEAR},
+        {{GRANTED, OURS, OURS}, DLOCK_RELEASE_CLEAN},
+        {{GRANTED, NOT_OURS, OURS}, DLOCK_RELEASE_NOT_OURS},
+        {{GRANTED, HANG_UP, OURS}, DLOCK_RELEASE_CLEAN},
+        {{GRANTED, HANG_UP, NOT_OURS}, DLOCK_RELEASE_CLEAN},
+        {{GRANTED, "-LOADING x\r\n", NOT_OURS}, DLOCK_RELEASE_NOT_OURS},
+        {{GRANTED, "-NOPERM x\r\n", OURS}, DLOCK_RELEASE_UNCLEAR},
+        {{GRANTED, ":1\r\n", OURS}, DLOCK_RELEASE_UNCLEAR},
     };
     for (size_t i = 0; i < DLOCK_LEN(t); i++) {
         struct dlock_event ev;
@@ -331,7 +331,7 @@ TEST(a_replica_is_not_asked_twice)
     CHECK_INT(sc.s.accepted, 2);
     dlock_backend_redis.release(sc.u.be, SECS(1));
     REQUIRE_INT(play(&sc.u, &sc.s, say, 5, &sc.said, &ev), EV_RELEASED);
-    CHECK_INT(ev.how, DLOCK_REL_CLEAN);
+    CHECK_INT(ev.how, DLOCK_RELEASE_CLEAN);
     CHECK_INT(sc.said, 5);
     CHECK_INT(sc.s.accepted, 3);
     scene_close(&sc);
@@ -448,7 +448,7 @@ TEST(a_refused_undo_is_sent_again)
     redis_node_remember(node_of(&sc), strdup("stale-two"));
     dlock_backend_redis.release(sc.u.be, SECS(2));
     REQUIRE_INT(play(&sc.u, &sc.s, say, 8, &sc.said, &ev), EV_RELEASED);
-    CHECK_INT(ev.how, DLOCK_REL_CLEAN);
+    CHECK_INT(ev.how, DLOCK_RELEASE_CLEAN);
     CHECK_INT(sc.said, 8);
     int one = 0, two = 0;
     for (const char *p = sc.s.got; (p = strstr(p, "stale-one")) != NULL; p++)
@@ -573,13 +573,13 @@ TEST(grant_renew_release)
         CHECK_STR(ev.info->token, token);
         t->release(b.be, SECS(1));
         REQUIRE_INT(next_event(&b, NULL, &ev, SECS(2)), EV_RELEASED);
-        CHECK_INT(ev.how, DLOCK_REL_NOTHING);
+        CHECK_INT(ev.how, DLOCK_RELEASE_NOTHING);
         t->release(a.be, SECS(1));
         REQUIRE_INT(next_event(&a, NULL, &ev, SECS(2)), EV_RELEASED);
-        CHECK_INT(ev.how, DLOCK_REL_CLEAN);
+        CHECK_INT(ev.how, DLOCK_RELEASE_CLEAN);
         t->release(a.be, SECS(1));
         REQUIRE_INT(next_event(&a, NULL, &ev, SECS(2)), EV_RELEASED);
-        CHECK_INT(ev.how, DLOCK_REL_NOTHING);
+        CHECK_INT(ev.how, DLOCK_RELEASE_NOTHING);
     }
     user_close(&a);
     user_close(&b);
@@ -613,7 +613,7 @@ TEST(cancel_at_any_moment)
             }
             t->release(a.be, SECS(1));
             REQUIRE_INT(next_event(&a, NULL, &ev, SECS(2)), EV_RELEASED);
-            CHECK(ev.how != DLOCK_REL_UNCLEAR && ev.how != DLOCK_REL_NOT_OURS);
+            CHECK(ev.how != DLOCK_RELEASE_UNCLEAR && ev.how != DLOCK_RELEASE_NOT_OURS);
             t->ask(a.be, ASK_STATUS, NULL);
             if (held)
                 REQUIRE_INT(next_event(&a, NULL, &ev, SECS(2)), EV_INFO);
@@ -661,7 +661,7 @@ TEST(undo_of_an_unanswered_acquire)
     CHECK_INT(ev.error.code, DLOCK_EUNAVAIL);
     t->release(a.be, dlock_now() + 100 * DLOCK_MSEC);
     CHECK_INT(next_event(&a, NULL, &ev, SECS(2)), EV_RELEASED);
-    CHECK_INT(ev.how, DLOCK_REL_UNCLEAR);
+    CHECK_INT(ev.how, DLOCK_RELEASE_UNCLEAR);
     kill(redis_pid, SIGCONT);
     a.spec.connect_timeout = 2 * DLOCK_SEC;
     t->acquire(a.be, false);
@@ -696,7 +696,7 @@ TEST(a_stopped_server_while_waiting)
     CHECK_INT(back, 1);
     t->release(a.be, SECS(1));
     CHECK_INT(next_event(&a, &b, &ev, SECS(2)), EV_RELEASED);
-    CHECK_INT(ev.how, DLOCK_REL_CLEAN);
+    CHECK_INT(ev.how, DLOCK_RELEASE_CLEAN);
     /* b may have got the lock while a was driven: ask. */
     t->release(b.be, SECS(1));
     CHECK_INT(next_event(&b, NULL, &ev, SECS(2)), EV_RELEASED);

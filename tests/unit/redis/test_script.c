@@ -166,7 +166,9 @@ TEST(values_and_ids_tell_their_kind)
         enum dlock_mode mode;
         unsigned slots;
         const char *kind;
-    } t[] = {{DLOCK_EXCLUSIVE, 0, ""}, {DLOCK_SHARED, 0, "s:"}, {DLOCK_SLOTS, 1000, "n1000:"}};
+    } t[] = {{DLOCK_MODE_EXCLUSIVE, 0, ""},
+             {DLOCK_MODE_SHARED, 0, "s:"},
+             {DLOCK_MODE_SLOTS, 1000, "n1000:"}};
     static const char *const odd[] = {"n0:", "n:", "n12", "x:", "s", "n-1:", "n99999999:"};
     static const char record[] = "0123456789abcdef0123456789abcdef dlock1 pid=7 ttl=5";
     struct dlock_identity identity = {.host = "h", .user = "u", .command = "c", .pid = 7};
@@ -195,13 +197,13 @@ TEST(values_and_ids_tell_their_kind)
         snprintf(text, sizeof(text), "%s%s", odd[i], record);
         redis_script_holder(text, strlen(text), &info);
         CHECK(info.foreign);
-        CHECK_INT(info.mode, DLOCK_EXCLUSIVE);
+        CHECK_INT(info.mode, DLOCK_MODE_EXCLUSIVE);
         redis_script_holder(odd[i], strlen(odd[i]), &info);
         CHECK(info.foreign);
     }
     redis_script_holder("dlock:shared:0123", 17, &info);
     CHECK(!info.foreign);
-    CHECK_INT(info.mode, DLOCK_SHARED);
+    CHECK_INT(info.mode, DLOCK_MODE_SHARED);
     CHECK_STR(info.token, "");
 }
 
@@ -220,7 +222,7 @@ TEST(holders_that_stand_together)
     struct dlock_info info;
 
     CHECK(together("1500 0 s:0123456789abcdef0123456789abcdef dlock1 pid=7", &info));
-    CHECK_INT(info.mode, DLOCK_SHARED);
+    CHECK_INT(info.mode, DLOCK_MODE_SHARED);
     CHECK_INT(info.slot, 0);
     CHECK_INT(info.left_ns, 1500 * DLOCK_MSEC);
     CHECK(together("-5 3 n3:0123456789abcdef0123456789abcdef dlock1 pid=7", &info));
@@ -309,7 +311,7 @@ TEST(slots_in_answers)
     r = parse("*5\r\n$5\r\nslots\r\n$1\r\n0\r\n:0\r\n:99999\r\n$0\r\n\r\n");
     CHECK_INT(redis_script_tried(r, &tr), 0);
     CHECK_INT(tr.status, RS_SLOTS);
-    CHECK_INT(tr.slot, DLOCK_MAX_SLOTS);
+    CHECK_INT(tr.slot, DLOCK_SLOTS_MAX);
     freeReplyObject(r);
     r = parse("$13\r\ndlock:shared:\r\n");
     CHECK(redis_script_shared(r));

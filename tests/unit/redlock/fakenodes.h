@@ -462,7 +462,7 @@ static bool fake_step(struct fake *f)
 /* ----------------------------------------------------------------------- world */
 
 static const char *fake_params = ""; /* of the URI, from '?' on */
-static enum dlock_mode fake_mode = DLOCK_EXCLUSIVE;
+static enum dlock_mode fake_mode = DLOCK_MODE_EXCLUSIVE;
 static int64_t fake_once; /* for the next client */
 
 struct world {

@@ -82,11 +82,11 @@ static void granted(struct arena *a, struct client *c, const struct dlock_event 
     if (a->recorded)
         unit_fail(UNIT_AT, "seed %lu: %td runs again", seed, c - a->c);
     a->grants++;
-    bool reads = c->w.spec.mode == DLOCK_SHARED;
+    bool reads = c->w.spec.mode == DLOCK_MODE_SHARED;
     for (int i = 0; i < CLIENTS; i++) {
         if (&a->c[i] == c || !works(&a->c[i]))
             continue;
-        if (!reads || a->c[i].w.spec.mode != DLOCK_SHARED)
+        if (!reads || a->c[i].w.spec.mode != DLOCK_MODE_SHARED)
             unit_fail(UNIT_AT, "seed %lu: %d and %td hold it at once", seed, i, c - a->c);
         a->together++;
     }
@@ -125,7 +125,7 @@ static void happens(struct arena *a, struct client *c, const struct dlock_event 
         c->doing = IDLE;
         break;
     case EV_RELEASED:
-        a->recorded |= c->w.hold.success && ev->how == DLOCK_REL_CLEAN;
+        a->recorded |= c->w.hold.success && ev->how == DLOCK_RELEASE_CLEAN;
         c->w.hold.success = false;
         c->doing = IDLE;
         break;
@@ -301,7 +301,8 @@ static bool all_open(struct arena *a)
         struct world *w = &a->c[i].w;
         int64_t ttl = seed % 2 == 0 ? unequal[i] : LONGEST;
         fake_once = seed % 4 == 3 ? 3600 * DLOCK_SEC : 0;
-        fake_mode = fake_once == 0 && seed / 2 % 8 & 1u << i ? DLOCK_SHARED : DLOCK_EXCLUSIVE;
+        fake_mode =
+            fake_once == 0 && seed / 2 % 8 & 1u << i ? DLOCK_MODE_SHARED : DLOCK_MODE_EXCLUSIVE;
         if (i == 0) {
             if (!world_open(w, a->n, ttl, OP))
                 return false;

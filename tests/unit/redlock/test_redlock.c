@@ -25,7 +25,7 @@ static bool grant(struct world *w)
     return CHECK_INT(w->ended.type, EV_GRANTED);
 }
 
-static bool give_back(struct world *w, enum dlock_how how)
+static bool give_back(struct world *w, enum dlock_release_how how)
 {
     RELEASE(w);
     pass(w, 6 * DLOCK_SEC);
@@ -49,7 +49,7 @@ TEST(grant_renew_release)
     pass(&w, MSEC(10));
     CHECK_INT(w.ended.type, EV_RENEWED);
     CHECK_INT(w.ended.from, before);
-    CHECK(give_back(&w, DLOCK_REL_CLEAN));
+    CHECK(give_back(&w, DLOCK_RELEASE_CLEAN));
     CHECK_INT(left(&w), 0);
     world_close(&w);
 }
@@ -76,7 +76,7 @@ TEST(a_hung_majority_causes_no_busy_loop)
     pass(&w, 20 * DLOCK_SEC);
     CHECK_INT(w.ended.type, EV_GRANTED);
     CHECK_INT(w.back, 1);
-    CHECK(give_back(&w, DLOCK_REL_CLEAN));
+    CHECK(give_back(&w, DLOCK_RELEASE_CLEAN));
     world_close(&w);
 }
 
@@ -121,7 +121,7 @@ TEST(a_connection_lost_in_the_vote_is_no_loss_at_the_release)
     CHECK_INT(left(&w), 3);
     fake_cut(&w.f[1], true);
     int64_t before = fake_clock;
-    CHECK(give_back(&w, DLOCK_REL_CLEAN));
+    CHECK(give_back(&w, DLOCK_RELEASE_CLEAN));
     CHECK(fake_clock - before < DLOCK_SEC);
     world_close(&w);
 }
@@ -196,11 +196,11 @@ TEST(half_of_the_servers_is_no_majority)
         REQUIRE(grant(&w));
         for (int i = 0; i < n / 2; i++)
             w.f[i].value[0] = '\0';
-        CHECK(give_back(&w, DLOCK_REL_CLEAN));
+        CHECK(give_back(&w, DLOCK_RELEASE_CLEAN));
         REQUIRE(grant(&w));
         for (int i = 0; i <= n / 2; i++)
             w.f[i].value[0] = '\0';
-        CHECK(give_back(&w, DLOCK_REL_NOT_OURS));
+        CHECK(give_back(&w, DLOCK_RELEASE_NOT_OURS));
         world_close(&w);
     }
 }
@@ -229,7 +229,7 @@ TEST(a_majority_that_lost_it_does_not_get_it_back_one_by_one)
         CHECK(strstr(w.ended.error.msg, "gone on 1 of 5 servers, and 2 do not answer") != NULL);
         w.f[1].value[0] = w.f[2].value[0] = '\0';
         if (released) {
-            CHECK(give_back(&w, DLOCK_REL_NOT_OURS));
+            CHECK(give_back(&w, DLOCK_RELEASE_NOT_OURS));
         } else {
             RENEW(&w);
             pass(&w, OP);
@@ -251,7 +251,7 @@ TEST(a_lost_minority_raises_no_doubt_once_the_others_answer)
         pass(&w, OP);
         CHECK_INT(w.ended.type, EV_RENEWED);
     }
-    CHECK(give_back(&w, DLOCK_REL_CLEAN));
+    CHECK(give_back(&w, DLOCK_RELEASE_CLEAN));
     world_close(&w);
 }
 
@@ -270,7 +270,7 @@ TEST(a_server_whose_lease_ran_out_raises_no_doubt)
     }
     w.f[0].stopped = false;
     CHECK(renew_with_one_emptied(&w, EV_RENEWED));
-    CHECK(give_back(&w, DLOCK_REL_CLEAN));
+    CHECK(give_back(&w, DLOCK_RELEASE_CLEAN));
     world_close(&w);
 }
 
@@ -302,7 +302,7 @@ TEST(one_server_under_two_names_is_found_late)
     w.f[2].slow[F_LEAVE] = false;
     pass(&w, DLOCK_SEC);
     CHECK_INT(w.ended.type, EV_RELEASED);
-    CHECK_INT(w.ended.how, DLOCK_REL_CLEAN);
+    CHECK_INT(w.ended.how, DLOCK_RELEASE_CLEAN);
     CHECK_INT(left(&w), 0);
     world_close(&w);
 }
@@ -649,7 +649,7 @@ TEST(old_servers_wait_for_none)
     w.f[0].started = fake_clock - 30 * DLOCK_SEC;
     w.f[4].slow[F_VOTE] = true;
     CHECK(grant(&w));
-    CHECK(give_back(&w, DLOCK_REL_CLEAN));
+    CHECK(give_back(&w, DLOCK_RELEASE_CLEAN));
     CHECK_INT(left(&w), 0);
     world_close(&w);
 }
@@ -661,9 +661,9 @@ static const char reader[] =
 
 static bool open_reader(struct world *w, int n, int64_t ttl, int64_t op_timeout)
 {
-    fake_mode = DLOCK_SHARED;
+    fake_mode = DLOCK_MODE_SHARED;
     bool ok = world_open(w, n, ttl, op_timeout);
-    fake_mode = DLOCK_EXCLUSIVE;
+    fake_mode = DLOCK_MODE_EXCLUSIVE;
     return ok;
 }
 
@@ -691,7 +691,7 @@ TEST(readers_stand_together_with_the_highest_fence)
     RENEW(&w);
     pass(&w, MSEC(10));
     CHECK_INT(w.ended.type, EV_RENEWED);
-    CHECK(give_back(&w, DLOCK_REL_CLEAN));
+    CHECK(give_back(&w, DLOCK_RELEASE_CLEAN));
     CHECK_INT(readers(&w), 3);
     world_close(&w);
 }
@@ -705,7 +705,7 @@ TEST(a_reader_counts_no_server_of_a_writer)
         strcpy(w.f[0].value, other);
         REQUIRE(grant(&w));
         CHECK_INT(readers(&w), 2);
-        CHECK(give_back(&w, DLOCK_REL_CLEAN));
+        CHECK(give_back(&w, DLOCK_RELEASE_CLEAN));
         w.f[1].writer_waits = waits;
         if (!waits)
             strcpy(w.f[1].value, other);
@@ -752,7 +752,7 @@ TEST(a_reader_is_healed_only_where_no_writer_holds)
     pass(&w, DLOCK_SEC);
     CHECK_INT(w.ended.type, EV_LOST);
     CHECK(strstr(w.ended.error.msg, "not ours on 3 of 5 servers: ") != NULL);
-    CHECK(give_back(&w, DLOCK_REL_NOT_OURS));
+    CHECK(give_back(&w, DLOCK_RELEASE_NOT_OURS));
     world_close(&w);
 }
 
@@ -834,7 +834,7 @@ static int runs_say(const struct world *w, const char *state)
     return n;
 }
 
-static bool ends(struct world *w, bool success, enum dlock_how how)
+static bool ends(struct world *w, bool success, enum dlock_release_how how)
 {
     w->hold = (struct dlock_hold){.ended = true, .success = success, .status = !success};
     return give_back(w, how);
@@ -847,10 +847,10 @@ TEST(a_run_is_recorded_everywhere_and_skipped_from_then_on)
     REQUIRE(grant(&w));
     settle(&w);
     CHECK_INT(runs_say(&w, "running -1 "), 3);
-    CHECK(ends(&w, false, DLOCK_REL_CLEAN));
+    CHECK(ends(&w, false, DLOCK_RELEASE_CLEAN));
     CHECK_INT(runs_say(&w, "failed 1 "), 3);
     REQUIRE(grant(&w));
-    CHECK(ends(&w, true, DLOCK_REL_CLEAN));
+    CHECK(ends(&w, true, DLOCK_RELEASE_CLEAN));
     CHECK_INT(runs_say(&w, "succeeded 0 "), 3);
     ACQUIRE(&w, true);
     pass(&w, DLOCK_SEC);
@@ -946,7 +946,7 @@ TEST(a_success_on_a_minority_is_not_recorded)
     settle(&w);
     w.f[1].stopped = w.f[2].stopped = true;
     int64_t before = fake_clock;
-    CHECK(ends(&w, true, DLOCK_REL_UNCLEAR));
+    CHECK(ends(&w, true, DLOCK_RELEASE_UNCLEAR));
     CHECK(fake_clock - before >= 5 * DLOCK_SEC); /* tried for as long as it may */
     CHECK(strstr(w.ended.error.msg, "1 of 3 servers have recorded") != NULL);
     world_close(&w);
@@ -955,7 +955,7 @@ TEST(a_success_on_a_minority_is_not_recorded)
     REQUIRE(open_once(&w, 3));
     REQUIRE(grant(&w));
     w.f[1].value[0] = w.f[2].value[0] = '\0';
-    CHECK(ends(&w, true, DLOCK_REL_NOT_OURS));
+    CHECK(ends(&w, true, DLOCK_RELEASE_NOT_OURS));
     CHECK_INT(runs_say(&w, "succeeded"), 1);
     world_close(&w);
 }
@@ -990,7 +990,7 @@ TEST(a_release_that_is_sent_again_finds_its_record)
         }
         pass(&w, 6 * DLOCK_SEC);
         CHECK_INT(w.ended.type, EV_RELEASED);
-        CHECK_INT(w.ended.how, lost ? DLOCK_REL_NOT_OURS : DLOCK_REL_CLEAN);
+        CHECK_INT(w.ended.how, lost ? DLOCK_RELEASE_NOT_OURS : DLOCK_RELEASE_CLEAN);
         world_close(&w);
     }
 }
@@ -1007,13 +1007,13 @@ TEST(something_else_in_the_place_of_the_record_stays)
         pass(&w, DLOCK_SEC);
         if (n == 1) {
             REQUIRE(CHECK_INT(w.ended.type, EV_GRANTED));
-            CHECK(ends(&w, true, DLOCK_REL_CLEAN));
+            CHECK(ends(&w, true, DLOCK_RELEASE_CLEAN));
             CHECK_INT(runs_say(&w, "succeeded"), 2);
         } else {
             REQUIRE(CHECK_INT(w.ended.type, EV_FAILED));
             CHECK_INT(w.ended.error.code, DLOCK_EDATA);
             CHECK(strstr(w.ended.error.msg, "in the place of the run record") != NULL);
-            CHECK(give_back(&w, DLOCK_REL_NOTHING));
+            CHECK(give_back(&w, DLOCK_RELEASE_NOTHING));
         }
         CHECK_INT(left(&w), 0);
         for (int i = 0; i < n; i++)
@@ -1037,7 +1037,7 @@ TEST(a_release_before_the_least_time_lets_the_servers_keep_the_lock)
     RENEW(&w);
     pass(&w, MSEC(10));
     CHECK(w.f[0].ends >= fake_clock + TTL - MSEC(20));
-    CHECK(give_back(&w, DLOCK_REL_CLEAN));
+    CHECK(give_back(&w, DLOCK_RELEASE_CLEAN));
     CHECK_INT(left(&w), 3);
     for (int i = 0; i < 3; i++)
         CHECK(w.f[i].ends <= until + MSEC(2) && w.f[i].ends > until - MSEC(20));
@@ -1049,7 +1049,7 @@ TEST(a_release_before_the_least_time_lets_the_servers_keep_the_lock)
     CHECK_INT(w.ended.type, EV_GRANTED);
     CHECK(fake_clock >= until - MSEC(20) && fake_clock <= until + MSEC(300));
     w.hold.until = 0;
-    CHECK(give_back(&w, DLOCK_REL_CLEAN));
+    CHECK(give_back(&w, DLOCK_RELEASE_CLEAN));
     CHECK_INT(left(&w), 0);
     world_close(&w);
 }

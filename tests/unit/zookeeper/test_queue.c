@@ -10,9 +10,9 @@ static int queue_of(struct zk_child *line, const char *kinds)
     for (int i = 0; i < n; i++) {
         bool slot = kinds[i] >= '1' && kinds[i] <= '9';
         line[i] = (struct zk_child){.seq = i,
-                                    .mode = kinds[i] == 'x' ? DLOCK_EXCLUSIVE
-                                            : slot          ? DLOCK_SLOTS
-                                                            : DLOCK_SHARED,
+                                    .mode = kinds[i] == 'x' ? DLOCK_MODE_EXCLUSIVE
+                                            : slot          ? DLOCK_MODE_SLOTS
+                                                            : DLOCK_MODE_SHARED,
                                     .slots = slot ? (unsigned)(kinds[i] - '0') : 0};
     }
     set_places(line, n);
@@ -107,14 +107,15 @@ static bool look(struct sim *s, int at)
     case WAIT_NONE:
         c->granted = true;
         c->said = c->waited;
-        for (int i = at + 1; i < s->n && line[at].mode == DLOCK_SLOTS; i++)
-            c->said = c->said || line[i].mode == DLOCK_SLOTS; /* acquire.followed */
+        for (int i = at + 1; i < s->n && line[at].mode == DLOCK_MODE_SLOTS; i++)
+            c->said = c->said || line[i].mode == DLOCK_MODE_SLOTS; /* acquire.followed */
         return true;
     case WAIT_IN_VAIN:
         leave_queue(s, at);
         return false;
     case WAIT_NODE:
-        c->behind_slot = line[w.node].mode == DLOCK_SLOTS && line[w.node].slots == line[at].slots;
+        c->behind_slot =
+            line[w.node].mode == DLOCK_MODE_SLOTS && line[w.node].slots == line[at].slots;
         break;
     case WAIT_SLOT:
         c->behind_slot = false;
@@ -122,7 +123,7 @@ static bool look(struct sim *s, int at)
     }
     c->waited = true;
     for (int i = 0; i < at; i++)
-        if (w.what == WAIT_NODE ? i == w.node : line[i].mode == DLOCK_SLOTS)
+        if (w.what == WAIT_NODE ? i == w.node : line[i].mode == DLOCK_MODE_SLOTS)
             c->waits[c->n++] = i;
     return true;
 }
@@ -174,10 +175,10 @@ static void check_holders(struct sim *s, bool quiet)
         got[i] = granted ? 'H' : '.';
         CHECK(!granted || line[i].place == 0);
         CHECK(!quiet || granted == (line[i].place == 0));
-        writers += granted && line[i].mode == DLOCK_EXCLUSIVE;
-        others += granted && line[i].mode != DLOCK_EXCLUSIVE;
-        slots += granted && line[i].mode == DLOCK_SLOTS;
-        number = granted && line[i].mode == DLOCK_SLOTS ? line[i].slots : number;
+        writers += granted && line[i].mode == DLOCK_MODE_EXCLUSIVE;
+        others += granted && line[i].mode != DLOCK_MODE_EXCLUSIVE;
+        slots += granted && line[i].mode == DLOCK_MODE_SLOTS;
+        number = granted && line[i].mode == DLOCK_MODE_SLOTS ? line[i].slots : number;
     }
     if (!CHECK(writers == 0 || (writers == 1 && others == 0)) || !CHECK(slots <= number))
         printf("# %s\n# %s\n", all, got);

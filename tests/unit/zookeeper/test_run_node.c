@@ -78,7 +78,7 @@ TEST(no_lock_is_where_the_records_are)
     for (size_t i = 0; i < DLOCK_LEN(bad); i++) {
         if (!CHECK_INT(open_uri(&u, bad[i]), DLOCK_EUSAGE))
             printf("# %s\n", bad[i]);
-        CHECK_HAS(u.err.msg, "--once");
+        CHECK_HAS(u.err.msg, "run records");
         done(&u);
     }
     static const char *const good[] = {"zk://h#dlock-onc", "zk://h#xdlock-once",

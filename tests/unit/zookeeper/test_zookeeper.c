@@ -149,12 +149,12 @@ TEST(sorts_the_queue_by_sequence_alone)
     for (int i = 0; i < 5; i++)
         CHECK_INT(line[i].seq, 7 + i);
     CHECK_INT(line[5].seq, 100);
-    CHECK(line[0].name == names[6] && line[0].mode == DLOCK_SHARED);
-    CHECK(line[1].name == names[3] && line[1].mode == DLOCK_EXCLUSIVE);
-    CHECK(line[2].name == names[1] && line[2].mode == DLOCK_EXCLUSIVE);
-    CHECK(line[3].name == names[0] && line[3].mode == DLOCK_EXCLUSIVE);
-    CHECK(line[4].name == names[5] && line[4].mode == DLOCK_SHARED);
-    CHECK(line[5].name == names[4] && line[5].mode == DLOCK_EXCLUSIVE);
+    CHECK(line[0].name == names[6] && line[0].mode == DLOCK_MODE_SHARED);
+    CHECK(line[1].name == names[3] && line[1].mode == DLOCK_MODE_EXCLUSIVE);
+    CHECK(line[2].name == names[1] && line[2].mode == DLOCK_MODE_EXCLUSIVE);
+    CHECK(line[3].name == names[0] && line[3].mode == DLOCK_MODE_EXCLUSIVE);
+    CHECK(line[4].name == names[5] && line[4].mode == DLOCK_MODE_SHARED);
+    CHECK(line[5].name == names[4] && line[5].mode == DLOCK_MODE_EXCLUSIVE);
     free(line);
 }
 
@@ -165,28 +165,28 @@ TEST(reads_the_kind_in_a_name)
         enum dlock_mode mode;
         unsigned slots;
     } rows[] = {
-        {UUID "-lock-0000000001", DLOCK_EXCLUSIVE, 0},
-        {UUID "-r-lock-0000000001", DLOCK_SHARED, 0},
-        {UUID "-s1-lock-0000000001", DLOCK_SLOTS, 1},
-        {UUID "-s20-lock-0000000001", DLOCK_SLOTS, 20},
-        {UUID "-s1000-lock-0000000001", DLOCK_SLOTS, 1000},
+        {UUID "-lock-0000000001", DLOCK_MODE_EXCLUSIVE, 0},
+        {UUID "-r-lock-0000000001", DLOCK_MODE_SHARED, 0},
+        {UUID "-s1-lock-0000000001", DLOCK_MODE_SLOTS, 1},
+        {UUID "-s20-lock-0000000001", DLOCK_MODE_SLOTS, 20},
+        {UUID "-s1000-lock-0000000001", DLOCK_MODE_SLOTS, 1000},
         /* Of unknown kinds. */
-        {UUID "-s1001-lock-0000000001", DLOCK_EXCLUSIVE, 0},
-        {UUID "-s4294967298-lock-0000000001", DLOCK_EXCLUSIVE, 0},
-        {UUID "-s02-lock-0000000001", DLOCK_EXCLUSIVE, 0},
-        {UUID "-s-lock-0000000001", DLOCK_EXCLUSIVE, 0},
-        {UUID "-s2x-lock-0000000001", DLOCK_EXCLUSIVE, 0},
-        {UUID "-s2-0000000001", DLOCK_EXCLUSIVE, 0},
-        {UUID "-q-lock-0000000001", DLOCK_EXCLUSIVE, 0},
-        {UUID "r-lock-0000000001", DLOCK_EXCLUSIVE, 0},
-        {"x-r-lock-0000000001", DLOCK_EXCLUSIVE, 0},
-        {"_c_-r-lock-0000000001", DLOCK_EXCLUSIVE, 0},
-        {"0000000001", DLOCK_EXCLUSIVE, 0},
+        {UUID "-s1001-lock-0000000001", DLOCK_MODE_EXCLUSIVE, 0},
+        {UUID "-s4294967298-lock-0000000001", DLOCK_MODE_EXCLUSIVE, 0},
+        {UUID "-s02-lock-0000000001", DLOCK_MODE_EXCLUSIVE, 0},
+        {UUID "-s-lock-0000000001", DLOCK_MODE_EXCLUSIVE, 0},
+        {UUID "-s2x-lock-0000000001", DLOCK_MODE_EXCLUSIVE, 0},
+        {UUID "-s2-0000000001", DLOCK_MODE_EXCLUSIVE, 0},
+        {UUID "-q-lock-0000000001", DLOCK_MODE_EXCLUSIVE, 0},
+        {UUID "r-lock-0000000001", DLOCK_MODE_EXCLUSIVE, 0},
+        {"x-r-lock-0000000001", DLOCK_MODE_EXCLUSIVE, 0},
+        {"_c_-r-lock-0000000001", DLOCK_MODE_EXCLUSIVE, 0},
+        {"0000000001", DLOCK_MODE_EXCLUSIVE, 0},
         /* Others' read locks. */
-        {UUID "-__READ__0000000001", DLOCK_SHARED, 0},
-        {UUID "-__WRIT__0000000001", DLOCK_EXCLUSIVE, 0},
-        {HEX "__rlock__0000000001", DLOCK_SHARED, 0},
-        {HEX "__lock__0000000001", DLOCK_EXCLUSIVE, 0},
+        {UUID "-__READ__0000000001", DLOCK_MODE_SHARED, 0},
+        {UUID "-__WRIT__0000000001", DLOCK_MODE_EXCLUSIVE, 0},
+        {HEX "__rlock__0000000001", DLOCK_MODE_SHARED, 0},
+        {HEX "__lock__0000000001", DLOCK_MODE_EXCLUSIVE, 0},
     };
     for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
         int n;
@@ -579,16 +579,16 @@ static const char *kind_named(const char *uri, enum dlock_mode mode, unsigned sl
 
 TEST(names_readers_and_slots_as_the_layout_says)
 {
-    CHECK_STR(kind_named("zk://h#n", DLOCK_EXCLUSIVE, 0), "lock-");
-    CHECK_STR(kind_named("zk://h#n", DLOCK_SHARED, 0), "r-lock-");
-    CHECK_STR(kind_named("zk://h#n", DLOCK_SLOTS, 12), "s12-lock-");
-    CHECK_STR(kind_named("zk://h?layout=curator-rw#n", DLOCK_EXCLUSIVE, 0), "__WRIT__");
-    CHECK_STR(kind_named("zk://h?layout=curator-rw#n", DLOCK_SHARED, 0), "__READ__");
-    CHECK_STR(kind_named("zk://h?layout=kazoo#n", DLOCK_SHARED, 0), "__rlock__");
+    CHECK_STR(kind_named("zk://h#n", DLOCK_MODE_EXCLUSIVE, 0), "lock-");
+    CHECK_STR(kind_named("zk://h#n", DLOCK_MODE_SHARED, 0), "r-lock-");
+    CHECK_STR(kind_named("zk://h#n", DLOCK_MODE_SLOTS, 12), "s12-lock-");
+    CHECK_STR(kind_named("zk://h?layout=curator-rw#n", DLOCK_MODE_EXCLUSIVE, 0), "__WRIT__");
+    CHECK_STR(kind_named("zk://h?layout=curator-rw#n", DLOCK_MODE_SHARED, 0), "__READ__");
+    CHECK_STR(kind_named("zk://h?layout=kazoo#n", DLOCK_MODE_SHARED, 0), "__rlock__");
     char usage[16];
     snprintf(usage, sizeof usage, "%d", DLOCK_EUSAGE);
-    CHECK_STR(kind_named("zk://h?layout=curator-rw#n", DLOCK_SLOTS, 3), usage);
-    CHECK_STR(kind_named("zk://h?layout=kazoo#n", DLOCK_SLOTS, 3), usage);
+    CHECK_STR(kind_named("zk://h?layout=curator-rw#n", DLOCK_MODE_SLOTS, 3), usage);
+    CHECK_STR(kind_named("zk://h?layout=kazoo#n", DLOCK_MODE_SLOTS, 3), usage);
 }
 
 /* "scheme:id=perms" of each entry */
@@ -1126,7 +1126,7 @@ static void releasing(struct user *u, int64_t answered, int64_t unanswered)
 static enum zk_verdict answer(struct user *u, enum zk_tag tag, int rc)
 {
     struct zk_msg m = {.what = ZK_ANSWER, .tag = (int)tag, .serial = 7, .rc = rc};
-    u->be.release.how = DLOCK_REL_NOTHING;
+    u->be.release.how = DLOCK_RELEASE_NOTHING;
     u->be.release.serial = 7;
     return zk_node_message(&u->be, &m, &u->err);
 }
@@ -1137,7 +1137,7 @@ TEST(a_lost_answer_to_the_delete_is_a_clean_release_after_an_answered_heartbeat)
     releasing(&u, 10, 0);
     CHECK_INT(answer(&u, T_DELETE, ZCONNECTIONLOSS), ZK_GOES_ON);
     CHECK_INT(answer(&u, T_DELETE, ZNONODE), ZK_RELEASED);
-    CHECK_INT(u.be.release.how, DLOCK_REL_CLEAN);
+    CHECK_INT(u.be.release.how, DLOCK_RELEASE_CLEAN);
     done(&u);
 }
 
@@ -1147,14 +1147,14 @@ TEST(lost_answers_to_heartbeat_and_delete_make_the_release_unclear)
     releasing(&u, 10, 20);
     CHECK_INT(answer(&u, T_DELETE, ZCONNECTIONLOSS), ZK_GOES_ON);
     CHECK_INT(answer(&u, T_DELETE, ZNONODE), ZK_RELEASED);
-    CHECK_INT(u.be.release.how, DLOCK_REL_UNCLEAR);
+    CHECK_INT(u.be.release.how, DLOCK_RELEASE_UNCLEAR);
     CHECK_HAS(u.err.msg, "heartbeat");
     done(&u);
     /* Deleted now: it was there all the time. */
     releasing(&u, 10, 20);
     CHECK_INT(answer(&u, T_DELETE, ZCONNECTIONLOSS), ZK_GOES_ON);
     CHECK_INT(answer(&u, T_DELETE, ZOK), ZK_RELEASED);
-    CHECK_INT(u.be.release.how, DLOCK_REL_CLEAN);
+    CHECK_INT(u.be.release.how, DLOCK_RELEASE_CLEAN);
     done(&u);
 }
 
@@ -1163,7 +1163,7 @@ TEST(a_heartbeat_that_finds_no_node_before_the_delete_is_a_loss)
     struct user u;
     releasing(&u, 10, 20);
     CHECK_INT(answer(&u, T_BEAT, ZNONODE), ZK_RELEASED);
-    CHECK_INT(u.be.release.how, DLOCK_REL_NOT_OURS);
+    CHECK_INT(u.be.release.how, DLOCK_RELEASE_NOT_OURS);
     CHECK_INT(u.err.code, DLOCK_ELOST);
     done(&u);
 }

@@ -231,7 +231,12 @@ ssize_t __wrap_write(int fd, const void *data, size_t len)
 
 int __wrap_pipe(int *fds)
 {
-    return mine ? pipe2(fds, O_CLOEXEC) : __real_pipe(fds);
+    if (!mine)
+        return __real_pipe(fds);
+    int rc = pipe2(fds, O_CLOEXEC);
+    if (rc == 0)
+        memcpy(mine->pipe, fds, sizeof(mine->pipe));
+    return rc;
 }
 
 /*
@@ -269,8 +274,10 @@ int __wrap_close(int fd)
     if (!c)
         return __real_close(fd);
     pthread_mutex_lock(&c->lock);
-    if (c->fd == fd)
-        c->fd = -1;
+    int *known[] = {&c->fd, &c->pipe[0], &c->pipe[1]};
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+        if (*known[i] == fd)
+            *known[i] = -1;
     int rc = __real_close(fd), err = errno;
     pthread_mutex_unlock(&c->lock);
     errno = err;
@@ -282,9 +289,18 @@ void zk_calls_init(struct zk_calls *c,
                    void (*on_trouble)(struct zk_calls *, int err, const struct sockaddr_storage *))
 {
     pthread_mutex_init(&c->lock, NULL);
-    c->fd = -1;
+    c->fd = c->pipe[0] = c->pipe[1] = -1;
     c->hurry = ZK_HURRY;
     c->trouble = on_trouble;
+}
+
+void zk_calls_close_in_child(struct zk_calls *c)
+{
+    /* Not under the lock: a thread that is not in this process may have it. */
+    const int fds[] = {c->fd, c->pipe[0], c->pipe[1]};
+    for (size_t i = 0; i < sizeof(fds) / sizeof(fds[0]); i++)
+        if (fds[i] >= 0)
+            close(fds[i]);
 }
 
 void zk_calls_done(struct zk_calls *c)

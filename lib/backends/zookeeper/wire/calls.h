@@ -19,6 +19,7 @@
 struct zk_calls {
     pthread_mutex_t lock;        /* for what follows, but trouble */
     int fd;                      /* its socket; -1: none, or unknown */
+    int pipe[2];                 /* between its threads; -1: unknown */
     bool cut;                    /* we have shut that socket down */
     bool mute;                   /* nothing more is sent */
     struct sockaddr_storage *to; /* where to connect, in turn; NULL: where the library wants to */
@@ -36,6 +37,8 @@ struct zk_calls {
 void zk_calls_init(struct zk_calls *c,
                    void (*trouble)(struct zk_calls *c, int err, const struct sockaddr_storage *));
 void zk_calls_done(struct zk_calls *c);
+/* In a child of the process, where nobody else uses them: closes the descriptors that are known. */
+void zk_calls_close_in_child(struct zk_calls *c);
 /*
  * From now on the calls of this thread, and of the threads that it starts, are those of c's handle; NULL: of none.
  * leaving: within zookeeper_close(3), which then does not wait for the server to hang up.

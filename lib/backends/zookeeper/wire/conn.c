@@ -455,8 +455,8 @@ static void conn_free(struct zk_conn *c)
 
 /* The end of a session. A thread brings it about, the caller waits: the last of the two frees this. */
 struct zk_ending {
-    struct zk_ending *next; /* the caller's */
-    struct zk_conn *conn;
+    struct zk_ending *next;       /* the caller's */
+    struct zk_conn *_Atomic conn; /* the thread's; NULL: it is freed, or will be at once */
     pthread_mutex_t lock;
     pthread_cond_t cond;
     bool done, left;
@@ -550,10 +550,12 @@ int zk_conn_open(struct zk_conn **out, const char *servers, int timeout_ms, stru
 static void *end(void *p)
 {
     struct zk_ending *e = p;
-    zk_calls_of(&e->conn->calls, true);
-    zookeeper_close(e->conn->zh);
+    struct zk_conn *c = e->conn;
+    zk_calls_of(&c->calls, true);
+    zookeeper_close(c->zh);
     zk_calls_of(NULL, false);
-    conn_free(e->conn);
+    e->conn = NULL;
+    conn_free(c);
     pthread_mutex_lock(&e->lock);
     e->done = true;
     bool left = e->left;
@@ -609,6 +611,27 @@ void zk_conn_close(struct zk_conn *c, struct zk_ending **list)
     pthread_detach(thread);
     e->next = *list;
     *list = e;
+}
+
+void zk_conn_close_in_child(struct zk_conn *c)
+{
+    zk_calls_close_in_child(&c->calls);
+    close(c->wake);
+}
+
+void zk_endings_close_in_child(struct zk_ending *e)
+{
+    while (e) {
+        struct zk_ending *next = e->next;
+        struct zk_conn *c = e->conn;
+        /* A thread that held it when this process was forked is not here to unlock it; one that ended has unlocked it. */
+        if (pthread_mutex_trylock(&e->lock) == 0)
+            pthread_mutex_unlock(&e->lock);
+        if (c)
+            zk_conn_close_in_child(c);
+        free(e);
+        e = next;
+    }
 }
 
 int zk_conn_resume(struct zk_conn **c, const char *servers, int timeout_ms, struct dlock_error *err)

@@ -66,6 +66,13 @@ int zk_conn_resume(struct zk_conn **c, const char *servers, int timeout_ms,
 struct zk_ending;
 void zk_conn_close(struct zk_conn *c, struct zk_ending **list);
 void zk_ending_wait(struct zk_ending **list, int64_t wait);
+/*
+ * In a child of the process that opened it: closes the descriptors that are known, and tells the server nothing. The
+ * library's threads are not there, and wait for nothing; its memory is lost.
+ */
+void zk_conn_close_in_child(struct zk_conn *c);
+/* The same for those that are ending. */
+void zk_endings_close_in_child(struct zk_ending *list);
 
 /* Take the oldest message; false: there is none. */
 bool zk_conn_next(struct zk_conn *c, struct zk_msg *m);
