@@ -12,6 +12,8 @@ UNIT_SRC := $(filter-out $(foreach x,$(PARTS),$(if $(filter no,$(WITH_$x)),$($x_
 # Those in the folder of a store that may be a module are linked with that module's sources.
 UNIT_STORES := POSTGRES ZOOKEEPER
 HELP_SRC := $(wildcard tests/support/helpers/*.c)
+# Programs that use the library, and the examples.
+USE_SRC  := $(wildcard tests/lib/*.c lib/examples/*.c)
 LOAD_SRC := $(wildcard tests/support/preload/*.c)
 BAD_SRC  := $(wildcard tests/support/modules/*.c)
 # All that is formatted.
@@ -24,6 +26,7 @@ UNIT_BIN := $(UNIT_SRC:tests/unit/%.c=$(BUILD)/unit/%)
 # Those that run under ThreadSanitizer too: their source has a line "tags: thread".
 THREAD_BIN := $(patsubst tests/unit/%.c,$(BUILD)/unit/%,$(shell grep -l '^ \* tags:.*\<thread\>' $(UNIT_SRC)))
 HELP_BIN := $(HELP_SRC:tests/support/helpers/%.c=$(BUILD)/test/%)
+USE_BIN  := $(patsubst %.c,$(BUILD)/lib-test/%,$(notdir $(USE_SRC)))
 LOAD_BIN := $(LOAD_SRC:tests/support/preload/%.c=$(BUILD)/test/%.so)
 BAD_BIN  := $(BAD_SRC:tests/support/modules/%.c=$(BUILD)/test/%.so)
 
@@ -62,12 +65,12 @@ check-debian: ## on another Debian, in a chroot (root): RELEASE=trixie SCOPE=sho
 	@tests/release $(RELEASE) $(SCOPE)
 
 # What the tests tagged thread need.
-check-build-thread: $(BUILD)/test/dlock $(THREAD_BIN) $(BUILD)/unit/built $(HELP_BIN) $(LOAD_BIN)
+check-build-thread: $(BUILD)/test/dlock $(THREAD_BIN) $(BUILD)/unit/built $(HELP_BIN) $(LOAD_BIN) $(USE_BIN)
 
 # What the contract of a store needs. The preload shims know only the system calls of 64-bit machines.
 check-build-contract: all units $(BUILD)/test/dlock $(HELP_BIN)
 
-check-build: $(BUILD)/dlock $(BUILD)/test/dlock units $(HELP_BIN) $(LOAD_BIN) $(BAD_BIN) all
+check-build: $(BUILD)/dlock $(BUILD)/test/dlock units $(HELP_BIN) $(LOAD_BIN) $(BAD_BIN) $(USE_BIN) all
 
 bench: all $(HELP_BIN) ## what a lock costs
 	@DLOCK=$(BUILD)/dlock tests/bench
@@ -96,16 +99,18 @@ $(BUILD)/unit/built: FORCE
 	@mkdir -p $(@D)
 	@printf '%s\n' $(UNIT_SRC:tests/unit/%=%) > $@
 
-# An archive, so that a unit test links only what it uses.
-$(BUILD)/cli.a: $(filter-out %/main.o,$(CLI_OBJ)) $(BUILD)/sources
+# Archives, so that a unit test links only what it uses. libdlock.a hides what most of them test.
+$(BUILD)/cli.a: $(filter-out %/main.o,$(CLI_OBJ))
+$(BUILD)/lib.a: $(LIB_OBJ)
+$(BUILD)/cli.a $(BUILD)/lib.a: $(BUILD)/sources
 	$(call say,AR,$@)
 	$(Q)rm -f $@ && $(AR) qcs $@ $(filter %.o,$^)
 
-$(BUILD)/unit/%: tests/unit/%.c tests/unit/unit.h $(BUILD)/cli.a $(BUILD)/libdlock.a $(BUILD)/flags
+$(BUILD)/unit/%: tests/unit/%.c tests/unit/unit.h $(BUILD)/cli.a $(BUILD)/lib.a $(BUILD)/flags
 	$(call say,UNIT,$@)
 	@mkdir -p $(@D)
 	$(Q)$(CC_ALL) -fPIE -Itests/unit $(UNIT_CFLAGS) $(DEP) $(USER) -o $@ $< -pie $(HARDEN_LD) $(LDFLAGS) \
-	    $(BUILD)/cli.a $(UNIT_A) $(BUILD)/libdlock.a $(LIBS) $(UNIT_LIBS)
+	    $(BUILD)/cli.a $(UNIT_A) $(BUILD)/lib.a $(LIBS) $(UNIT_LIBS)
 
 # The tests of a module's parts: linked with them, not loading it.
 define unit_store
@@ -124,6 +129,20 @@ $(BUILD)/unit/%.a: $(BUILD)/sources
 	$(call say,AR,$@)
 	@mkdir -p $(@D)
 	$(Q)rm -f $@ && $(AR) qcs $@ $(filter %.o,$^)
+
+# They see dlock.h alone. The library finds its modules beside the program.
+vpath %.c tests/lib lib/examples
+$(BUILD)/lib-test/%: %.c tests/lib/lib.h $(BUILD)/lib-test/include/dlock.h $(BUILD)/libdlock.a $(BUILD)/flags | $(if $(MODULES),$(MODULES) $(BUILD)/lib-test/dlock-modules)
+	$(call say,CC,$@)
+	$(Q)$(CC) -std=gnu11 -D_GNU_SOURCE $(WARN) $(SANFLAGS) $(HARDEN) -fPIE -I$(BUILD)/lib-test/include $(USER) -o $@ $< -pie $(LDFLAGS) $(BUILD)/libdlock.a $(LIBS)
+
+$(BUILD)/lib-test/include/dlock.h: lib/dlock.h
+	@mkdir -p $(@D)
+	$(Q)cp $< $@
+
+$(BUILD)/lib-test/dlock-modules:
+	@mkdir -p $(@D)
+	$(Q)ln -sfn ../dlock-modules $@
 
 # Helpers are never sanitized: they are not what is tested, and are started often. Nor are preload shims, which are
 # loaded into other people's programs.

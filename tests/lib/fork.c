@@ -1,0 +1,396 @@
+/*
+ * fork.c - what a child does with the handle of its parent changes nothing for the parent.
+ *
+ *     fork [fcntl] held URI [URI2]       while it is held, by one child after the other (URI2: a set of both)
+ *     fork [fcntl] waits URI [URI2]      while it is waited for
+ *     fork connects SILENT               in the first contact, with a server that says nothing
+ *     fork names SILENT                  while the name "slow.test" is looked up
+ *     fork any URI                       at any moment from the first contact to the grant
+ */
+#include "lib.h"
+
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <dlfcn.h>
+#include <linux/tcp.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <stdatomic.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+/* A name server that never answers. */
+static atomic_bool asked;
+
+int getaddrinfo(const char *host, const char *port, const struct addrinfo *hints,
+                struct addrinfo **found)
+{
+    int (*real)(const char *, const char *, const struct addrinfo *, struct addrinfo **);
+    if (host && strcmp(host, "slow.test") == 0 && !(hints->ai_flags & AI_NUMERICHOST)) {
+        asked = true;
+        for (;;)
+            pause();
+    }
+    *(void **)&real = dlsym(RTLD_NEXT, "getaddrinfo");
+    return real(host, port, hints, found);
+}
+
+static bool fcntl_locks;
+
+/* ----------------------------------------------------------------- leaks --- */
+
+/* Of a sanitizer: is anything leaked? And what it asks, at exit too: shall it not look? */
+int __lsan_do_recoverable_leak_check(void) __attribute__((weak));
+int __lsan_is_turned_off(void);
+
+/* Threads of the parent are not in the child: what they alone knew is lost, and the sanitizer misses them. */
+static bool threads_lost;
+
+int __lsan_is_turned_off(void)
+{
+    return threads_lost;
+}
+
+static int entries(const char *dir)
+{
+    DIR *d = opendir(dir);
+    int n = 0;
+    MUST(d);
+    for (struct dirent *e; (e = readdir(d));)
+        n += e->d_name[0] != '.';
+    closedir(d);
+    return n;
+}
+
+/* ------------------------------------------------------------ lock or set --- */
+
+struct thing {
+    dlock *lk; /* NULL: it is a set */
+    dlock_set *set;
+};
+
+static dlock *open_with(const char *uri, int64_t wait)
+{
+    struct dlock_options o;
+    dlock *lk = NULL;
+    dlock_options_init(&o, sizeof o);
+    o.ttl_ns = BRIEF_TTL;
+    o.connect_timeout_ns = 10 * DLOCK_SEC;
+    o.wait_ns = wait;
+    o.fcntl = fcntl_locks;
+    CODE(dlock_open(&lk, uri, &o, &err), 0);
+    return lk;
+}
+
+static struct thing open_thing(char **uris, int n)
+{
+    struct thing t = {0};
+    if (n == 1) {
+        t.lk = open_with(uris[0], 10 * DLOCK_SEC);
+    } else {
+        dlock *both[] = {open_with(uris[0], 0), open_with(uris[1], 0)};
+        CODE(dlock_set_open(&t.set, both, 2, 10 * DLOCK_SEC, &err), 0);
+    }
+    return t;
+}
+
+#define CALL(t, name, ...)                                                                         \
+    ((t)->lk ? dlock_##name((t)->lk, __VA_ARGS__) : dlock_set_##name((t)->set, __VA_ARGS__))
+
+static enum dlock_state state_of(const struct thing *t)
+{
+    return t->lk ? dlock_state(t->lk) : dlock_set_state(t->set);
+}
+
+static void close_thing(const struct thing *t)
+{
+    dlock_close(t->lk);
+    dlock_set_close(t->set);
+}
+
+/* Drive it once, for at most so long. */
+static const struct dlock_report *step(const struct thing *t, int64_t within)
+{
+    struct pollfd pfd[2 * DLOCK_POLL_MAX];
+    int64_t wake_at, now = dlock_now();
+    const struct dlock_report *r = CALL(t, process, NULL, 0);
+    if (r)
+        return r;
+    int n = CALL(t, interest, pfd, 2 * DLOCK_POLL_MAX, &wake_at);
+    wake_at = wake_at < now + within ? wake_at : now + within;
+    struct timespec ts = {0, wake_at > now ? (long)(wake_at - now) : 0};
+    n = ppoll(pfd, (nfds_t)n, &ts, NULL) > 0 ? n : 0;
+    return CALL(t, process, pfd, n);
+}
+
+static void drive_until(const struct thing *t, enum dlock_report_type type)
+{
+    int64_t end = dlock_now() + 10 * DLOCK_SEC;
+    const struct dlock_report *r;
+    do {
+        MUST(dlock_now() < end);
+        r = step(t, DLOCK_SEC / 10);
+        if (r && (r->type == DLOCK_REPORT_FAILED || r->type == DLOCK_REPORT_LOST))
+            FAIL("%s", r->error.msg);
+    } while (!r || r->type != type);
+}
+
+/* ------------------------------------------------------------ descriptors --- */
+
+#define FDS 256
+
+/* Which are open, and the local port of each that is connected by TCP. */
+struct fds {
+    bool open[FDS];
+    int port[FDS];
+};
+
+static int local_port(int fd)
+{
+    struct sockaddr_storage a, peer;
+    socklen_t len = sizeof a, plen = sizeof peer;
+    if (getpeername(fd, (struct sockaddr *)&peer, &plen) != 0 ||
+        getsockname(fd, (struct sockaddr *)&a, &len) != 0)
+        return 0;
+    if (a.ss_family == AF_INET6)
+        return ((struct sockaddr_in6 *)(void *)&a)->sin6_port;
+    return a.ss_family == AF_INET ? ((struct sockaddr_in *)(void *)&a)->sin_port : 0;
+}
+
+static struct fds fds_now(void)
+{
+    struct fds f = {0};
+    DIR *d = opendir("/proc/self/fd");
+    struct dirent *e;
+    MUST(d);
+    while ((e = readdir(d))) {
+        int fd = atoi(e->d_name);
+        if (e->d_name[0] == '.' || fd == dirfd(d))
+            continue;
+        MUST(fd < FDS);
+        f.open[fd] = true;
+        f.port[fd] = local_port(fd);
+    }
+    closedir(d);
+    return f;
+}
+
+static void none_left(const struct fds *before)
+{
+    struct fds now = fds_now();
+    for (int fd = 0; fd < FDS; fd++) {
+        char link[64], to[256] = "";
+        if (now.open[fd] == before->open[fd])
+            continue;
+        snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+        (void)!readlink(link, to, sizeof to - 1);
+        FAIL("descriptor %d (%s) was%s open before dlock_open()", fd, to,
+             before->open[fd] ? "" : " not");
+    }
+}
+
+/* Until then its library may be between socket(2) and telling us of it. */
+static bool has_sent(int fd)
+{
+    struct tcp_info i = {0};
+    socklen_t len = sizeof i;
+    return getsockopt(fd, IPPROTO_TCP, TCP_INFO, &i, &len) == 0 && i.tcpi_data_segs_out > 0;
+}
+
+static bool connected(const struct fds *before)
+{
+    struct fds now = fds_now();
+    for (int fd = 0; fd < FDS; fd++)
+        if (now.open[fd] && !before->open[fd] && now.port[fd] != 0 && has_sent(fd))
+            return true;
+    return false;
+}
+
+/* --------------------------------------------------------------- children --- */
+
+enum end { CLOSES, EXITS }; /* EXITS: by exit(3), without a word to the library */
+
+static void refused(const struct thing *t)
+{
+    struct pollfd pfd[2 * DLOCK_POLL_MAX];
+    int64_t wake_at = 0;
+    IS(state_of(t), DLOCK_STATE_FOREIGN);
+    CODE(CALL(t, start_acquire, &err), DLOCK_EUSAGE);
+    CODE(CALL(t, start_release, DLOCK_NEVER, &err), DLOCK_EUSAGE);
+    CODE(CALL(t, acquire, &err), DLOCK_EUSAGE);
+    CODE(CALL(t, keep, DLOCK_NEVER, &err), DLOCK_EUSAGE);
+    CODE(CALL(t, release, DLOCK_NEVER, &err), DLOCK_EUSAGE);
+    CODE(CALL(t, poll_fd, &err), DLOCK_EUSAGE);
+    IS(CALL(t, interest, pfd, 2 * DLOCK_POLL_MAX, &wake_at), 0);
+    IS(wake_at, DLOCK_NEVER);
+    MUST(!CALL(t, process, NULL, 0));
+    MUST(!(t->lk ? dlock_dispatch(t->lk) : dlock_set_dispatch(t->set)));
+    IS(t->lk ? dlock_time_left(t->lk) : dlock_set_time_left(t->set), 0);
+}
+
+static void child(struct thing *t, dlock *holder, const struct fds *before, enum end how)
+{
+    alarm(10);
+    refused(t);
+    if (how == EXITS)
+        exit(0);
+    close_thing(t);
+    dlock_close(holder);
+    *t = (struct thing){0};
+    if (before)
+        none_left(before);
+    if (__lsan_do_recoverable_leak_check)
+        IS(__lsan_do_recoverable_leak_check(), 0);
+    _exit(0);
+}
+
+static void go_on(const struct thing *t, dlock *holder)
+{
+    int64_t tick = DLOCK_SEC / 100;
+    if (holder)
+        CODE(dlock_keep(holder, dlock_now(), &err), 0);
+    if (state_of(t) == DLOCK_STATE_HELD)
+        CODE(CALL(t, keep, dlock_now() + tick, &err), 0);
+    else
+        step(t, tick);
+}
+
+/* holder: one more handle, or NULL. before: NULL: what the child has open is not compared. */
+static void fork_child(struct thing *t, dlock *holder, const struct fds *before, enum end how)
+{
+    bool threads = entries("/proc/self/task") > 1;
+    int status;
+    fflush(NULL);
+    pid_t pid = fork(), ended;
+    MUST(pid >= 0);
+    if (pid == 0) {
+        threads_lost = threads;
+        child(t, holder, before, how);
+    }
+    while ((ended = waitpid(pid, &status, WNOHANG)) == 0)
+        go_on(t, holder);
+    IS(ended, pid);
+    if (status != 0)
+        FAIL("the child that %s ended with %#x", how == EXITS ? "exits" : "closes", status);
+}
+
+/* ----------------------------------------------------------------- phases --- */
+
+static void other_is_refused(const char *uri)
+{
+    dlock *lk = open_with(uri, 0);
+    CODE(dlock_acquire(lk, &err), DLOCK_EBUSY);
+    dlock_close(lk);
+}
+
+/* Through renewals, by the same connections. */
+static void still_held(const struct thing *t, char **uris, int n, const struct fds *was)
+{
+    struct fds is;
+    CODE(CALL(t, keep, dlock_now() + BRIEF_TTL / 2, &err), 0);
+    is = fds_now();
+    if (memcmp(is.port, was->port, sizeof is.port) != 0)
+        FAIL("it had to connect again");
+    for (int i = 0; i < n; i++)
+        other_is_refused(uris[i]);
+}
+
+static void held(char **uris, int n)
+{
+    struct fds before = fds_now(), was;
+    struct thing t = open_thing(uris, n);
+    MUST(CALL(&t, poll_fd, &err) >= 0); /* with its descriptors */
+    CODE(CALL(&t, acquire, &err), 0);
+    was = fds_now();
+    fork_child(&t, NULL, &before, CLOSES);
+    fork_child(&t, NULL, &before, EXITS);
+    still_held(&t, uris, n, &was);
+    CODE(CALL(&t, release, 5 * DLOCK_SEC, &err), 0);
+    /* A connection, or a session, may still be ending. */
+    fork_child(&t, NULL, &before, CLOSES);
+    close_thing(&t);
+}
+
+static void waits(char **uris, int n)
+{
+    struct fds before = fds_now();
+    dlock *holder = open_with(uris[n - 1], 0);
+    struct thing t = open_thing(uris, n);
+    CODE(dlock_acquire(holder, &err), 0);
+    CODE(CALL(&t, start_acquire, &err), 0);
+    drive_until(&t, DLOCK_REPORT_WAITING);
+    fork_child(&t, holder, &before, CLOSES);
+    fork_child(&t, holder, &before, EXITS);
+    CODE(dlock_keep(holder, dlock_now(), &err), 0);
+    CODE(dlock_release(holder, 5 * DLOCK_SEC, &err), 0);
+    dlock_close(holder);
+    drive_until(&t, DLOCK_REPORT_ACQUIRED);
+    for (int i = 0; i < n; i++)
+        other_is_refused(uris[i]);
+    CODE(CALL(&t, release, 5 * DLOCK_SEC, &err), 0);
+    close_thing(&t);
+}
+
+/* The lock is not acquired: that server never answers. */
+static void first_contact(char **uris, bool names)
+{
+    struct fds before = fds_now();
+    struct thing t = open_thing(uris, 1);
+    int64_t end = dlock_now() + 5 * DLOCK_SEC;
+    CODE(CALL(&t, start_acquire, &err), 0);
+    do {
+        const struct dlock_report *r = step(&t, DLOCK_SEC / 100);
+        if (r && r->type == DLOCK_REPORT_FAILED)
+            FAIL("%s", r->error.msg);
+        MUST(dlock_now() < end);
+    } while (names ? !asked : !connected(&before));
+    fork_child(&t, NULL, &before, CLOSES);
+    fork_child(&t, NULL, &before, EXITS);
+    IS(dlock_state(t.lk), DLOCK_STATE_ACQUIRING);
+    (void)CALL(&t, release, DLOCK_SEC / 10, &err);
+    close_thing(&t);
+    fflush(NULL);
+    _exit(0); /* the look-up goes on */
+}
+
+/* What is open in the child is not compared: a library may be between socket(2) and telling us of it. */
+static void any_moment(char **uris)
+{
+    for (int i = 0; i < 12; i++) {
+        struct thing t = open_thing(uris, 1);
+        int64_t at = dlock_now() + i * DLOCK_SEC / 4000;
+        const struct dlock_report *r = NULL;
+        CODE(CALL(&t, start_acquire, &err), 0);
+        while (dlock_now() < at && (!r || r->type != DLOCK_REPORT_ACQUIRED))
+            r = step(&t, DLOCK_SEC / 10000);
+        fork_child(&t, NULL, NULL, i % 3 == 2 ? EXITS : CLOSES);
+        if (dlock_state(t.lk) != DLOCK_STATE_HELD)
+            drive_until(&t, DLOCK_REPORT_ACQUIRED);
+        CODE(CALL(&t, keep, 0, &err), 0);
+        other_is_refused(uris[0]);
+        CODE(CALL(&t, release, 5 * DLOCK_SEC, &err), 0);
+        close_thing(&t);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    int i = 1;
+    if (argc > i && strcmp(argv[i], "fcntl") == 0) {
+        fcntl_locks = true;
+        i++;
+    }
+    MUST(argc >= i + 2);
+    const char *phase = argv[i];
+    char **uris = argv + i + 1;
+    int n = argc - i - 1;
+    if (strcmp(phase, "held") == 0)
+        held(uris, n);
+    else if (strcmp(phase, "waits") == 0)
+        waits(uris, n);
+    else if (strcmp(phase, "any") == 0)
+        any_moment(uris);
+    else
+        first_contact(uris, strcmp(phase, "names") == 0);
+    return 0;
+}

@@ -1,0 +1,192 @@
+/*
+ * limits.c - the ends of all ranges: DLOCK_NEVER wherever a time is asked for, what is out of range, and NULL.
+ *
+ *     limits URI     URI: a lock that is free
+ */
+#include "lib.h"
+
+static const char *uri;
+
+static int open_with(struct dlock_options *o, dlock **lk)
+{
+    *lk = NULL;
+    return dlock_open(lk, uri, o, &err);
+}
+
+static struct dlock_options defaults(void)
+{
+    struct dlock_options o;
+    dlock_options_init(&o, sizeof o);
+    return o;
+}
+
+/* Each of them is all right, and the lock can be used. */
+static void without_end(void)
+{
+    for (int i = 0; i < 5; i++) {
+        struct dlock_options o = defaults();
+        dlock *lk;
+        if (i == 0)
+            o.ttl_ns = DLOCK_NEVER;
+        else if (i == 1)
+            o.wait_ns = DLOCK_NEVER;
+        else if (i == 2)
+            o.connect_timeout_ns = DLOCK_NEVER;
+        else if (i == 3)
+            o.once_ns = DLOCK_NEVER;
+        else
+            o.min_hold_ns = DLOCK_NEVER;
+        int rc = open_with(&o, &lk);
+        if (i == 3 && rc == DLOCK_EUSAGE)
+            continue; /* a store without records */
+        if (i == 0 && rc == DLOCK_EUSAGE && strstr(err.msg, "24 days"))
+            continue; /* PostgreSQL and ZooKeeper count milliseconds in 31 bits */
+        if (rc < 0)
+            FAIL("%d: %s", i, err.msg);
+        rc = dlock_acquire(lk, &err);
+        if (rc < 0)
+            FAIL("%d: %s", i, err.msg);
+        CODE(dlock_keep(lk, 0, &err), 0);
+        CODE(dlock_keep(lk, INT64_MIN, &err), 0);
+        MUST(dlock_time_left(lk) > 0);
+        dlock_end_min_hold(lk);
+        CODE(dlock_release(lk, DLOCK_NEVER, &err), 0);
+        for (int k = 0; k < 2; k++) {
+            CODE(dlock_start_acquire(lk, &err), 0);
+            CODE(dlock_start_release(lk, DLOCK_NEVER - k, &err), 0);
+            until_report(lk, DLOCK_REPORT_RELEASED, 5 * DLOCK_SEC);
+        }
+        dlock_close(lk);
+    }
+}
+
+static void refused(struct dlock_options o, const char *why)
+{
+    dlock *lk;
+    CODE(open_with(&o, &lk), DLOCK_EUSAGE);
+    if (!strstr(err.msg, why) || strstr(err.msg, "--"))
+        FAIL("'%s' is not in: %s", why, err.msg);
+    MUST(lk == NULL);
+}
+
+/* A grace longer than the ttl. It means nothing where there is no lease. */
+static void long_grace(void)
+{
+    struct dlock_options o = defaults();
+    dlock *lk;
+    o.grace_ns = DLOCK_NEVER;
+    if (open_with(&o, &lk) < 0) {
+        refused(o, "grace");
+        return;
+    }
+    MUST(dlock_is_local(lk));
+    dlock_close(lk);
+}
+
+static void out_of_range(void)
+{
+    struct dlock_options o = defaults();
+    o.mode = (enum dlock_mode)77;
+    refused(o, "mode");
+    o = defaults();
+    o.holder = (enum dlock_holder)77;
+    refused(o, "holder");
+    o = defaults();
+    o.mode = DLOCK_MODE_SLOTS;
+    o.slots = 0;
+    refused(o, "slots");
+    o = defaults();
+    o.ttl_ns = INT64_MIN;
+    refused(o, "ttl");
+    o = defaults();
+    o.grace_ns = INT64_MIN;
+    refused(o, "grace");
+    o = defaults();
+    o.wait_ns = INT64_MIN;
+    refused(o, "time-out");
+    o = defaults();
+    o.connect_timeout_ns = 0;
+    refused(o, "time-out");
+    o = defaults();
+    o.once_ns = INT64_MIN;
+    refused(o, "record");
+    o = defaults();
+    o.min_hold_ns = INT64_MIN;
+    refused(o, "hold");
+    o = defaults();
+    o.size = 0;
+    refused(o, "dlock_options_init");
+}
+
+/* A caller that was compiled with a longer structure. */
+static void newer_caller(void)
+{
+    struct {
+        struct dlock_options o;
+        int64_t more;
+    } longer;
+    dlock *lk = NULL;
+    dlock_options_init(&longer.o, sizeof longer);
+    IS(longer.more, 0);
+    CODE(dlock_open(&lk, uri, &longer.o, &err), 0);
+    dlock_close(lk);
+    longer.more = 1;
+    CODE(dlock_open(&lk, uri, &longer.o, &err), DLOCK_EUSAGE);
+}
+
+static void nothing_given(void)
+{
+    dlock_set *set;
+    dlock *lk = NULL;
+    CODE(dlock_open(&lk, NULL, NULL, &err), DLOCK_EUSAGE);
+    CODE(dlock_open(NULL, uri, NULL, &err), DLOCK_EUSAGE);
+    CODE(dlock_open(&lk, uri, NULL, NULL), 0);
+    CODE(dlock_start_forget(lk, NULL, &err), DLOCK_EUSAGE);
+    CODE(dlock_start_forget(lk, "", &err), DLOCK_EUSAGE);
+    CODE(dlock_keep(lk, 0, NULL), DLOCK_EUSAGE);
+    CODE(dlock_set_open(&set, &lk, 0, 0, &err), DLOCK_EUSAGE);
+    CODE(dlock_set_open(&set, &lk, DLOCK_SET_MAX + 1, 0, &err), DLOCK_EUSAGE);
+    dlock_close(lk);
+    dlock_close(NULL);
+    dlock_set_close(NULL);
+}
+
+/* Of a set, only the set is driven. */
+static void taken_over(void)
+{
+    dlock *lk = NULL;
+    dlock_set *set = NULL, *again;
+    CODE(dlock_open(&lk, uri, NULL, &err), 0);
+    CODE(dlock_set_open(&set, &lk, 1, DLOCK_NEVER, &err), 0);
+    CODE(dlock_set_open(&again, &lk, 1, DLOCK_NEVER, &err), DLOCK_EUSAGE);
+    CODE(dlock_acquire(lk, &err), DLOCK_EUSAGE);
+    CODE(dlock_release(lk, 0, &err), DLOCK_EUSAGE);
+    CODE(dlock_set_keep(set, 0, &err), DLOCK_EUSAGE);
+    CODE(dlock_set_acquire(set, &err), 0);
+    IS(dlock_set_state(set), DLOCK_STATE_HELD);
+    CODE(dlock_set_start_acquire(set, &err), DLOCK_EUSAGE);
+    CODE(dlock_keep(lk, 0, &err), DLOCK_EUSAGE);
+    MUST(dlock_process(lk, NULL, 0) == NULL);
+    dlock_close(lk);
+    CODE(dlock_set_keep(set, 0, &err), 0);
+    MUST(dlock_set_time_left(set) > 0 && dlock_set_at(set, 0) == lk && !dlock_set_at(set, 1));
+    CODE(dlock_set_release(set, DLOCK_NEVER, &err), 0);
+    CODE(dlock_set_release(set, DLOCK_NEVER, &err), 0);
+    IS(dlock_set_state(set), DLOCK_STATE_IDLE);
+    dlock_set_close(set);
+}
+
+int main(int argc, char **argv)
+{
+    MUST(argc == 2);
+    uri = argv[1];
+    IS(dlock_version_number(), DLOCK_VERSION_NUMBER);
+    MUST(strcmp(dlock_version(), DLOCK_VERSION) == 0);
+    without_end();
+    out_of_range();
+    long_grace();
+    newer_caller();
+    nothing_given();
+    taken_over();
+    return 0;
+}

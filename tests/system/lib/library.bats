@@ -1,0 +1,180 @@
+#!/usr/bin/env bats
+# library.bats - libdlock as other programs use it: the programs of tests/lib, and the examples, on real stores.
+
+# bats file_tags=long,thread
+bats_require_minimum_version 1.5.0
+load ../../support/common
+load ../../support/redis
+load ../../support/postgres
+load ../../support/zookeeper
+
+PROG=$BUILD/lib-test
+
+setup_file() {
+    export BATS_NO_PARALLELIZE_WITHIN_FILE=true
+    redis_start
+    pg_start
+    zk_start
+}
+teardown_file() {
+    zk_stop_all
+    pg_stop_all
+    redis_stop
+}
+setup() { dlock_setup; }
+teardown() { dlock_teardown; }
+
+# on STORE: L is a lock there, and TAKE a script that takes it away from its holder; empty: impossible.
+on() {
+    local name=$NAME.$1
+    TAKE=$PWD/take.$1
+    case $1 in
+    file) L=file://$PWD#$name TAKE='' ;;
+    bare) L=$PWD/$name TAKE='' ;;
+    redis) L=redis://127.0.0.1:$REDIS_PORT#$name
+        script "redis-cli -p $REDIS_PORT del '$name'" ;;
+    advisory) L=postgres://postgres@127.0.0.1:$PG_PORT/postgres#$name
+        sql_script "select pg_terminate_backend(pid) from pg_locks where locktype = 'advisory' and granted" ;;
+    table) L="postgres://postgres@127.0.0.1:$PG_PORT/postgres?mode=lease#$name"
+        sql_script "delete from public.dlock_locks where name = '$name'" ;;
+    zookeeper) L=zk://127.0.0.1:$ZK_PORT#$name
+        local zk="'$ROOT/tests/support/helpers/zk.py' $ZK_PORT"
+        script "$zk rm \"/$name/\$($zk ls '/$name')\"" ;;
+    esac
+}
+script() { printf '#!/bin/sh\nexec >/dev/null\n%s\n' "$1" >"$TAKE" && chmod +x "$TAKE"; }
+sql_script() {
+    local -a psql
+    pg_psql "$PG_PORT" -c "$1"
+    script "${psql[*]@Q}"
+}
+# on_all PROGRAM STORE...: the program with the lock and TAKE, on all of them at once.
+on_all() {
+    local program=$1 store bad=''
+    local -A pids=()
+    shift
+    for store; do
+        on "$store"
+        start_log "$program.$store" timeout 60 "$PROG/$program" "$L" ${TAKE:+"$TAKE"}
+        pids[$store]=$STARTED
+    done
+    for store; do
+        wait_exit 60 "${pids[$store]}" || bad+="$store: $(cat "$program.$store")"$'\n'
+    done
+    [ -z "$bad" ] || fail "$bad"
+}
+
+# ----------------------------------------------------------------- calls ---
+
+@test "every call in every state" {
+    local store
+    on_all states file redis advisory table zookeeper
+    for store in file redis advisory table zookeeper; do
+        cp "$ROOT/tests/lib/states.expected" want
+        case $store in
+        file) sed -i '/^LOST/d' want ;; # nothing can be lost there
+        # The session is gone, and nothing of the lock can be left.
+        advisory) sed -i 's/^LOST release DLOCK_ELOST/LOST release DLOCK_OK/' want ;;
+        esac
+        diff want "states.$store" || fail "$store: another result"
+    done
+}
+
+@test "dlock_keep asks without losing the lock, and says what is not held" {
+    on_all keep file redis advisory table zookeeper
+}
+
+@test "times without end, values out of range, and NULL" {
+    limits() { # without TAKE
+        on "$1"
+        run_t 20 "$PROG/limits" "$L" 2>log || fail "$1: $(cat log)"
+    }
+    local store
+    for store in file bare redis advisory table zookeeper; do limits $store; done
+}
+
+@test "what interrupts and drives: cancel_fd, dlock_poll_fd, retry_at" {
+    local dead
+    dead=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+    # Here TAKE only cuts the connection.
+    sql_script() {
+        local -a psql
+        pg_psql "$PG_PORT" -c "select pg_terminate_backend(pid) from pg_stat_activity where application_name like 'dlock:%'"
+        script "${psql[*]@Q}"
+    }
+    script() { # CMD
+        local cmd=$1
+        [[ $cmd != redis-cli* ]] || cmd="redis-cli -p $REDIS_PORT client kill type normal"
+        [[ $cmd != *zk.py* ]] || cmd=:
+        printf '#!/bin/sh\nexec >/dev/null\n%s\n' "$cmd" >"$TAKE" && chmod +x "$TAKE"
+    }
+    on_all loop file redis table zookeeper
+    run_t 20 "$PROG/loop" -d "redis://127.0.0.1:$dead#x" 2>log || fail "$(cat log)"
+    run_t 20 "$PROG/loop" -d "postgres://127.0.0.1:$dead/x#x" 2>log || fail "$(cat log)"
+}
+
+# -------------------------------------------------------------- examples ---
+
+lines_are() { [ "$(grep -c "$1" out)" -ge "$2" ]; }
+
+@test "the example of steps: interrupted, and with a lock that is taken away" {
+    on redis
+    run -0 run_t 10 "$PROG/steps" "$L" 2
+    [[ $output =~ ^"step 1 with fence "([1-9][0-9]*)$'\n'"step 2 with fence "([1-9][0-9]*)$ ]] || fail "$output"
+    [ "${BASH_REMATCH[1]}" = "${BASH_REMATCH[2]}" ]
+    rcli set "$NAME.redis" other px 60000
+    start_log out "$PROG/steps" "$L" 2
+    wait_for 5 waits_in_line
+    kill -TERM "$STARTED"
+    wait_exit 5 "$STARTED" && fail "it was interrupted"
+    file_has out "was interrupted"
+    rcli del "$NAME.redis"
+    start_log out "$PROG/steps" "$L" 1000
+    wait_for 5 lines_are '^step' 2
+    "$TAKE"
+    wait_exit 15 "$STARTED" && fail "it was lost"
+    file_has out "is lost"
+}
+waits_in_line() { [ "$(rcli exists "{$NAME.redis}:dlock:queue")" = 1 ]; }
+
+again() { redis_launch fifty "${REDIS_DIRS[fifty]}" "${REDIS_PORTS[fifty]}" "$@"; }
+fifty() { redis-cli -p "${REDIS_PORTS[fifty]}" "$@"; }
+# All leases are new since that moment: longer than they could be otherwise.
+renewed() {
+    local i
+    for i in 1 25 50; do [ "$(fifty pttl l$i)" -gt 5000 ] || return; done
+}
+older() { [ "$(fifty pttl l1)" -lt 5000 ]; }
+lost_are() { [ "$(grep -c ' lost' out)" = "$1" ] || fail "$(grep -v ' held' out)"; }
+
+@test "fifty locks in one epoll loop, through a server's stop, crash and restart" {
+    local i locks=()
+    redis_start_in fifty --appendonly yes --appendfsync always
+    for i in {1..50}; do locks+=("redis://127.0.0.1:${REDIS_PORTS[fifty]}?restart-grace=0#l$i"); done
+    start_log out "$PROG/leader" -t 6 "${locks[@]}"
+    wait_for 10 lines_are ' held' 50
+    # A stop that the leases outlast.
+    kill -STOP "${REDIS_PIDS[fifty]}"
+    sleep 1.2
+    kill -CONT "${REDIS_PIDS[fifty]}"
+    wait_for 8 renewed
+    lost_are 0
+    # A crash, and a restart with the data: all survive.
+    redis_kill fifty
+    again --appendonly yes --appendfsync always
+    wait_for 5 older
+    wait_for 8 renewed
+    lost_are 0
+    # A crash that loses the data: each is reported lost, once, and held again.
+    redis_kill fifty
+    again
+    wait_for 10 lines_are ' held' 100
+    lost_are 50
+    [ "$(grep ' lost' out | cut -d' ' -f1 | sort -u | wc -l)" = 50 ]
+    wait_for 8 renewed
+    [ "$(wc -l <out)" = 150 ] || fail "$(cat out)"
+    kill -TERM "$STARTED"
+    exits 0 10 "$STARTED"
+    [ -z "$(fifty keys 'l*')" ] || fail "left: $(fifty keys 'l*')"
+    redis_stop fifty
+}

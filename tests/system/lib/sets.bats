@@ -1,0 +1,27 @@
+#!/usr/bin/env bats
+# sets.bats - sets of libdlock as other programs use them.
+
+# bats file_tags=long,thread
+bats_require_minimum_version 1.5.0
+load ../../support/common
+load ../../support/redis
+
+PROG=$BUILD/lib-test
+
+setup_file() { redis_start; }
+teardown_file() { redis_stop; }
+setup() { dlock_setup; }
+teardown() { dlock_teardown; }
+
+@test "every call on a set in every state: files" {
+    run_t 30 "$PROG/set_states" "file://$PWD#$NAME-a" "file://$PWD#$NAME-b" >got 2>log || fail "$(cat log)"
+    grep -v '^LOST' "$ROOT/tests/lib/set_states.expected" >want
+    diff want got || fail "another result"
+}
+
+@test "every call on a set in every state: Redis" {
+    local url=redis://127.0.0.1:$REDIS_PORT
+    run_t 30 "$PROG/set_states" "$url#$NAME-a" "$url#$NAME-b" "redis-cli -p $REDIS_PORT del '$NAME-b' >/dev/null" \
+        >got 2>log || fail "$(cat log)"
+    diff "$ROOT/tests/lib/set_states.expected" got || fail "another result"
+}
