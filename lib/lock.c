@@ -19,8 +19,11 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A backend bounds the first contact more exactly: our bound comes after its own. */
-#define CONTACT_SLACK (30 * DLOCK_MSEC)
+/*
+ * A backend bounds the first contact more exactly, and knows why there is none: our bound comes after its own, also where
+ * this process gets the processor late.
+ */
+#define CONTACT_SLACK (100 * DLOCK_MSEC)
 #define UNUSABLE_MAX 3
 #define RESOLVE_AGAIN (10 * DLOCK_SEC)
 #define RETRY_BASE (100 * DLOCK_MSEC) /* pauses between tries of the first contact */

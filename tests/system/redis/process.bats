@@ -196,7 +196,9 @@ one_line() {
     command="$status ${#lines[@]} $output $(rcli exists "$NAME")"
     run limited 2 "redis://localhost:$REDIS_PORT#$NAME"
     thread="$status ${#lines[@]} $output"
-    # The keeper, the guard, what makes the command's group, and the command.
+    # The keeper, the guard, what makes the command's group, and the command. What is left of the others counts, too.
+    none_left() { ! pgrep -u 54321 >/dev/null; }
+    wait_for 5 none_left
     run limited 4 "$L"
     rm -r "$dir"
     assert_rc 0

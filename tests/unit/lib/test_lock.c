@@ -251,7 +251,7 @@ TEST(first_contact_is_bounded_only_until_the_first_answer)
     dlock d;
     make(&d, DLOCK_NEVER);
     dlock_start_acquire(&d, NULL);
-    CHECK(wake(&d) < 1000 * S + 5100 * MS);
+    CHECK(wake(&d) < 1000 * S + 5200 * MS);
     say((struct dlock_event){.type = EV_WAITING});
     CHECK_INT(next(&d), DLOCK_REPORT_WAITING);
     clock_now += 3600 * S;
