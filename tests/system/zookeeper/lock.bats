@@ -147,7 +147,7 @@ os.execv(sys.argv[1], sys.argv[1:])' "$DLOCK" "$L" touch "$T/ran"
         kill -$how "$STARTED"
         wait_exit 5 "$STARTED" || :
         line_is 1
-        wait_for 1 sessions_are 1
+        wait_for 5 sessions_are 1
     done
     run run_t 5 "$DLOCK" -w 0.3 "$L" touch "$T/ran"
     assert_rc 75
@@ -155,9 +155,9 @@ os.execv(sys.argv[1], sys.argv[1:])' "$DLOCK" "$L" touch "$T/ran"
     run run_t 5 "$DLOCK" -n "$L" touch "$T/ran"
     assert_rc 75
     line_is 1
-    wait_for 1 sessions_are 1
+    wait_for 5 sessions_are 1
     let_go
-    wait_for 1 no_session
+    wait_for 5 no_session
     [ ! -e ran ]
 }
 
@@ -406,7 +406,7 @@ assert not any("fence" in x for x in w), s
     [[ $output == *"waiting 1: "*"${pids[0]}"*"waiting 2: "*"${pids[1]}"*"waiting 3: "*"${pids[2]}"* ]] || fail "$output"
     # Who asks leaves nothing.
     line_is 4
-    wait_for 1 sessions_are 4
+    wait_for 5 sessions_are 4
     let_go
     for i in "${pids[@]}"; do wait_exit 5 "$i"; done
 }

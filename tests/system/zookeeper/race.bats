@@ -343,7 +343,7 @@ END
         run run_t 5 "$DLOCK" --ttl 20 "$L" touch "$T/ran"
         assert_rc 77
     done
-    wait_for 1 sessions_are 0 || fail "$(zk_sessions | wc -l) left"
+    wait_for 5 sessions_are 0 || fail "$(zk_sessions | wc -l) left"
     [ ! -e ran ]
 }
 

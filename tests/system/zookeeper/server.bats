@@ -58,7 +58,7 @@ teardown() { dlock_teardown; }
             assert_out "permission there"
             refute_out c4nary
             refute_out wrong
-            wait_for 1 sessions_are 1
+            wait_for 5 sessions_are 1
         done
     done
     run run_t 5 "$DLOCK" -n "zk://joe:c4nary@$H#$NAME" true
