@@ -324,13 +324,18 @@ static void set_cause(const dlock *d, struct dlock_error *cause, const struct dl
     msg[without_lock(d, msg)] = '\0';
 }
 
+int64_t lock_retry_at(int code, struct dlock_backoff *pause, const struct dlock_env *env)
+{
+    if (!dlock_error_retryable(code))
+        return DLOCK_NEVER;
+    return env->now(env->ctx) + dlock_backoff_next(pause, env);
+}
+
 static void report_failed(dlock *d)
 {
     struct dlock_report *r = report(d, DLOCK_REPORT_FAILED);
     r->error = d->why;
-    r->retry_at = dlock_error_retryable(d->why.code)
-                      ? now_of(d) + dlock_backoff_next(&d->failures, d->env)
-                      : DLOCK_NEVER;
+    r->retry_at = lock_retry_at(d->why.code, &d->failures, d->env);
     d->phase = LOCK_IDLE;
 }
 
@@ -990,10 +995,9 @@ bool lock_is_foreign(const dlock *d)
     return d->owner != getpid();
 }
 
-/* A report that has not been given yet: what it ends goes on until then. */
-static bool end_waits(const dlock *d)
+bool lock_end_waits(const struct dlock_report *waiting)
 {
-    switch (d->report.type) {
+    switch (waiting->type) {
     case DLOCK_REPORT_ACQUIRED:
     case DLOCK_REPORT_BUSY:
     case DLOCK_REPORT_SKIPPED:
@@ -1010,7 +1014,8 @@ enum dlock_state lock_state(const dlock *d)
     bool undoing = d->phase == LOCK_RELEASING && d->then != THEN_RELEASED;
     if (d->report.type == DLOCK_REPORT_RELEASED)
         return DLOCK_STATE_RELEASING;
-    if (undoing || end_waits(d) || d->phase == LOCK_RESOLVING || d->phase == LOCK_PAUSING)
+    if (undoing || lock_end_waits(&d->report) || d->phase == LOCK_RESOLVING ||
+        d->phase == LOCK_PAUSING)
         return d->want == LOCK_ASKING ? DLOCK_STATE_ASKING : DLOCK_STATE_ACQUIRING;
     switch (d->phase) {
     case LOCK_ACQUIRING:
@@ -1125,13 +1130,7 @@ int dlock_poll_fd(dlock *d, struct dlock_error *err)
 {
     if (d->in_set || lock_is_foreign(d))
         return lock_refuse(DLOCK_STATE_FOREIGN, d->in_set, "dlock_poll_fd()", err);
-    if (!d->poller) {
-        int rc = poller_open(&d->poller, err);
-        if (rc < 0)
-            return rc;
-        poller_kick(d->poller);
-    }
-    return poller_fd(d->poller);
+    return poller_fd(&d->poller, err);
 }
 
 const struct dlock_report *dlock_dispatch(dlock *d)

@@ -112,6 +112,11 @@ bool lock_is_foreign(const dlock *);
 /* DLOCK_EUSAGE: "this is not possible in state ...". in_set: the caller is not the handle's set. */
 int lock_refuse(enum dlock_state, bool in_set, const char *what, struct dlock_error *);
 
+/* A report that has not been given yet: does it end an acquire or a query, which goes on until then? */
+bool lock_end_waits(const struct dlock_report *);
+/* dlock_report.retry_at after a failure with this code. */
+int64_t lock_retry_at(int code, struct dlock_backoff *, const struct dlock_env *);
+
 /* While waiting, or when that has ended without the lock: dlock_report.kept. */
 bool lock_kept(const dlock *);
 

@@ -201,9 +201,7 @@ static void give_back(dlock_set *s, enum set_then then_, const dlock *which,
 {
     s->end_which = which;
     s->why = *why;
-    s->retry_at = dlock_error_retryable(why->code)
-                      ? now_of(s) + dlock_backoff_next(&s->failures, s->env)
-                      : DLOCK_NEVER;
+    s->retry_at = lock_retry_at(why->code, &s->failures, s->env);
     release_all(s, then_, undo_until(s));
 }
 
@@ -528,26 +526,12 @@ static bool is_foreign(const dlock_set *s)
     return lock_is_foreign(s->at[0].lk);
 }
 
-/* A report that has not been given yet: what it ends goes on until then. */
-static bool end_waits(const dlock_set *s)
-{
-    switch (s->report.type) {
-    case DLOCK_REPORT_ACQUIRED:
-    case DLOCK_REPORT_BUSY:
-    case DLOCK_REPORT_SKIPPED:
-    case DLOCK_REPORT_FAILED:
-        return true;
-    default:
-        return false;
-    }
-}
-
 enum dlock_state dlock_set_state(const dlock_set *s)
 {
     bool undoing = s->phase == SET_RELEASING && s->then != SET_RELEASED;
     if (is_foreign(s))
         return DLOCK_STATE_FOREIGN;
-    if (undoing || end_waits(s))
+    if (undoing || lock_end_waits(&s->report))
         return DLOCK_STATE_ACQUIRING;
     switch (s->phase) {
     case SET_ACQUIRING:
@@ -612,13 +596,7 @@ int dlock_set_poll_fd(dlock_set *s, struct dlock_error *err)
 {
     if (is_foreign(s))
         return lock_refuse(DLOCK_STATE_FOREIGN, false, "dlock_set_poll_fd()", err);
-    if (!s->poller) {
-        int rc = poller_open(&s->poller, err);
-        if (rc < 0)
-            return rc;
-        poller_kick(s->poller);
-    }
-    return poller_fd(s->poller);
+    return poller_fd(&s->poller, err);
 }
 
 const struct dlock_report *dlock_set_dispatch(dlock_set *s)

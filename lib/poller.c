@@ -39,7 +39,7 @@ static void close_fd(int *fd)
     *fd = -1;
 }
 
-int poller_open(struct poller **out, struct dlock_error *err)
+static int open_poller(struct poller **out, struct dlock_error *err)
 {
     struct poller *p = calloc(1, sizeof(*p));
     if (!p)
@@ -56,11 +56,6 @@ int poller_open(struct poller **out, struct dlock_error *err)
     }
     *out = p;
     return 0;
-}
-
-int poller_fd(const struct poller *p)
-{
-    return p->outer;
 }
 
 static void set_timer(struct poller *p, int64_t at)
@@ -80,6 +75,17 @@ static void set_timer(struct poller *p, int64_t at)
 void poller_kick(struct poller *p)
 {
     set_timer(p, 0);
+}
+
+int poller_fd(struct poller **p, struct dlock_error *err)
+{
+    if (!*p) {
+        int rc = open_poller(p, err);
+        if (rc < 0)
+            return rc;
+        poller_kick(*p);
+    }
+    return (*p)->outer;
 }
 
 /* ------------------------------------------------------------ descriptors */

@@ -168,8 +168,8 @@ int dlock_options_read(struct dlock_options *, const struct dlock_options *from,
  * poller.c: one descriptor that is readable when one of a changing set of descriptors is ready, or a time has come.
  */
 struct poller;
-int poller_open(struct poller **, struct dlock_error *); /* 0, or DLOCK_ENOMEM, DLOCK_EOS */
-int poller_fd(const struct poller *);
+/* That descriptor. Where *p is NULL, it is made first, and is readable. Or DLOCK_ENOMEM, DLOCK_EOS. */
+int poller_fd(struct poller **p, struct dlock_error *);
 /* What to wait for from now on: as of dlock_interest(). The descriptors of the last time may be closed. */
 void poller_update(struct poller *, const struct pollfd *, int n, int64_t wake_at);
 /* Readable until the next update. */
