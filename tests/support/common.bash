@@ -166,6 +166,13 @@ run_t() {
     return $rc
 }
 
+# few_fds N CMD...: CMD for at most 5 s, with room for N descriptors and, whatever this shell has inherited, with the
+# standard ones only.
+few_fds() {
+    run_t 5 bash -c 'for fd in /proc/$$/fd/*; do fd=${fd##*/}; [ "$fd" -le 2 ] || exec {fd}>&-; done
+        ulimit -n "$1"; shift; exec "$@"' - "$@"
+}
+
 # start CMD...: CMD in the background; its pid is in $STARTED; teardown ends it. Output: where the caller sends it.
 start() {
     "$@" 3>&- &
