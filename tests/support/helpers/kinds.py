@@ -106,7 +106,11 @@ class Operation:
         except (OSError, TypeError):
             return  # there is no guard yet
         write("hit", self.number, self.fault)
-        signal.pidfd_send_signal(victim, signal.SIGKILL if what == "kill" else signal.SIGSTOP)
+        try:
+            signal.pidfd_send_signal(victim, signal.SIGKILL if what == "kill" else signal.SIGSTOP)
+        except ProcessLookupError:  # the guard has ended since, and the keeper has waited for it
+            self.fault = None
+            return
         hits[self.fault] = hits.get(self.fault, 0) + 1
         self.fault, self.victim, self.was_hit = None, victim, True
         if what == "stop":
