@@ -131,7 +131,8 @@ EOF
     before=$(us)
     run -75 run_t 5 "$DLOCK" -w 0.3 --slots 1 x touch ran
     assert_between 300 $((($(us) - before) / 1000)) $((400 + BUSY)) "-w 0.3 in ms"
-    start_log waiter.log "$DLOCK" --slots 1 x touch ran
+    # nohup(1) may have started the tests, and dlock leaves an ignored HUP ignored.
+    start_log waiter.log "$HELPERS/launch" -d "$DLOCK" --slots 1 x touch ran
     wait_for 5 waits x
     kill -HUP "$STARTED"
     exits 129 5 "$STARTED"
