@@ -121,8 +121,8 @@ EOF
         took+=($((($(cat entered) - $(cat left)) / 1000)))
     done
     echo "hand-off in ms: ${took[*]}"
-    # Of five the third, since the machine may be busy.
-    [ -n "${SAN:-}" ] || assert_between 0 "$(printf '%s\n' "${took[@]}" | sort -n | sed -n 3p)" 90 "hand-off in ms"
+    # Of five the third, since the machine may be busy. A waiter that only tried each second would take 500 ms.
+    [ -n "${SAN:-}" ] || assert_between 0 "$(printf '%s\n' "${took[@]}" | sort -n | sed -n 3p)" 300 "hand-off in ms"
 }
 
 @test "-w ends a wait for a slot in time, and a signal ends it" {
