@@ -159,7 +159,8 @@ fds() {
         assert_out "${what%:*}"
         [ "${#lines[@]}" = 1 ]
     done
-    [ ! -e ran ] && [ ! -e "$S/log" ]
+    [ ! -e ran ]
+    [ ! -e "$S/log" ]
     # What runs no command has no events.
     for form in '8' '-u 8' '--status x' '--schema x'; do
         run run_t 5 "$DLOCK" --events ev $form 8>x

@@ -69,14 +69,16 @@ at_terminal() {
     record succeeded 0
     for name in a z; do
         run -0 run_t 5 "$DLOCK" --once --min-hold 1h --also "fake://$other#$name-$NAME" "$L" touch ran
-        [ ! -e ran ] && [ ! -e "$other/held" ]
+        [ ! -e ran ]
+        [ ! -e "$other/held" ]
     done
     grep -q '^clean' "$other/log"
     # The record is LOCK's alone.
     [ ! -e "$other/record" ]
     rm "$S/record"
     run -0 run_t 5 "$DLOCK" --once --also "fake://$other#a-$NAME" "$L" touch ran
-    [ -e ran ] && [ ! -e "$other/record" ]
+    [ -e ran ]
+    [ ! -e "$other/record" ]
     recorded succeeded 0
 }
 
@@ -501,5 +503,6 @@ PY
     assert_out "--once needs a place for its record, and dlock never writes to a bare file"
     run -64 run_t 5 "$DLOCK" --once "$T/bare" touch ran
     assert_out "--once needs a place for its record, and dlock never writes to a bare file"
-    [ ! -e ran ] && [ ! -e bare ]
+    [ ! -e ran ]
+    [ ! -e bare ]
 }

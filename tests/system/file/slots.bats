@@ -62,7 +62,8 @@ waits() { "$DLOCK" --status --json "$1" | grep -q '"place"'; }
         [ "$(cat waiter)" = 0 ]
     done
     run -0 run_t 5 flock -xn x true
-    [ ! -e ran ] && [ "$(cat x)" = data ]
+    [ ! -e ran ]
+    [ "$(cat x)" = data ]
 }
 
 # Each command holds the flock(2) of its slot's file while it runs, and a quarter of the dlocks are killed meanwhile.
