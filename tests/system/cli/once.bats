@@ -208,9 +208,9 @@ at_terminal() {
     recorded failed 4
     nothing_held
     # Counted from the grant: a longer command waits for nothing.
-    began=$(now_ms)
-    CI=1 background --min-hold 300ms "$L" "$HELPERS/await" "$T/go"
-    wait_for 5 beyond $((began + 320))
+    CI=1 background --min-hold 300ms "$L" sh -c ': >began; exec "$0" go' "$HELPERS/await"
+    wait_for 5 test -e began
+    wait_for 5 beyond $(($(now_ms) + 320))
     : >go
     ended
     assert_rc 0
