@@ -11,9 +11,9 @@ LOCK = r"\S+: (the lock )?'NAME'"
 KINDS = {
     'took': LOCK + r': getting lock took [0-9]+\.[0-9]{6} seconds',
     'busy': LOCK + ' is busy: ' + HOLDER,
-    'waits': r"waiting for 'NAME': [1-9][0-9]*s( of 1.3s)?, next in line; " + HOLDER,
+    'waits': r"waiting for 'NAME': [1-9][0-9]*s( of 2.5s)?, next in line; " + HOLDER,
     'got': r"got 'NAME' after [0-9.]+s",
-    'gave-up': LOCK + r' is still (busy after 1\.3s: ' + HOLDER + ')',
+    'gave-up': LOCK + r' is still (busy after 2\.5s: ' + HOLDER + ')',
     'setup': 'fake: notice of setup',
     'exclusion': 'fake: notice of exclusion',
     'detail': 'fake: notice of detail',
@@ -23,8 +23,8 @@ KINDS = {
     'lost': LOCK + ' is lost: lost unasked; ending the command',
     'not-ours': LOCK + ' was not ours any more when it was released',
     'unclear': r"\S+: the release of 'NAME' is not confirmed: no answer; the lock ends with its ttl at the latest",
-    'connects': r"waiting for 'NAME': [1-9]s of 1.3s; no answer yet from fake://.*",
-    'silence': r"fake:\S+: no answer within 1.3 s \(lock 'NAME'\)",
+    'connects': r"waiting for 'NAME': [1-9]s of 2.5s; no answer yet from fake://.*",
+    'silence': r"fake:\S+: no answer within 2.5 s \(lock 'NAME'\)",
     'error': r"fake:\S+: told to fail \(lock 'NAME'\)",
     'no-command': "cannot run '/no/such/command': No such file or directory",
 }
@@ -34,7 +34,7 @@ EVENTS = {
     'uncontended': ({}, [], ['true'], None, 0),
     '-n, held': ({'acquire': 'busy'}, ['-n'], ['true'], None, 75),
     'waits, granted': ({'acquire': 'wait'}, [], ['true'], 'grant', 0),
-    'wait runs out': ({'acquire': 'wait'}, ['-w', '1.3'], ['true'], None, 75),
+    'wait runs out': ({'acquire': 'wait'}, ['-w', '2.5'], ['true'], None, 75),
     'store set up badly': ({'notice': 'setup'}, [], ['true'], None, 0),
     'may not exclude': ({'notice': 'exclusion'}, [], ['true'], None, 0),
     'detail': ({'notice': 'detail'}, [], ['true'], None, 0),
@@ -42,7 +42,7 @@ EVENTS = {
     'lost': ({}, [], ['sleep', '20'], 'lose', 79),
     'not ours at the release': ({'release': 'notours'}, [], ['true'], None, 79),
     'release not confirmed': ({'release': 'unclear'}, [], ['true'], None, 0),
-    'store silent': ({'acquire': 'hang'}, ['-w', '1.3'], ['true'], None, 69),
+    'store silent': ({'acquire': 'hang'}, ['-w', '2.5'], ['true'], None, 69),
     'store unreachable': ({'acquire': 'fail'}, [], ['true'], None, 69),
     'no such command': ({}, [], ['/no/such/command'], None, 127),
     'a signal ends the wait': ({'acquire': 'wait'}, [], ['true'], 'kill', -signal.SIGTERM),
@@ -131,12 +131,12 @@ class Run:
             kind = [k for k, form in KINDS.items()
                     if re.fullmatch('dlock: ' + form.replace('NAME', re.escape(NAME)), line)]
             kind = kind[0] if kind else repr(line)
-            if line and (kind != 'waits' or kind not in kinds):
+            if line and (kind not in ('waits', 'connects') or kind not in kinds):
                 kinds.append(kind)
         return ' '.join(kinds), os.waitstatus_to_exitcode(status)
 
 
-def wait_until(what, secs=10):
+def wait_until(what, secs=20):
     end = time.monotonic() + secs
     while not what():
         if time.monotonic() > end:
@@ -161,9 +161,22 @@ def go_on_after(said, some):
         r.go_on()
 
 
-# These alone first: their leases end soon. Those that say nothing began before the last one of those that do.
+# These alone first: their leases end soon, so each one goes on when it has said that it is late. Those that say nothing
+# need not be in trouble yet when the others have said so.
 late = start(lambda then: then == 'renew')
-go_on_after(Run.said, [r for _, _, r in late])
+waiting = [r for _, _, r in late if 'trouble' in r.cell]
+
+
+def go_on_each():
+    for r in [r for r in waiting if r.said()]:
+        r.go_on()
+        waiting.remove(r)
+    return not waiting
+
+
+wait_until(go_on_each)
+for _, _, r in late:
+    r.go_on()
 # All others at a time, as some take seconds.
 runs = start(lambda then: then != 'renew')
 go_on_after(Run.held, [r for _, _, r in runs if r.then == 'lose'])

@@ -33,7 +33,8 @@ dl() { run user ./dl -n "$@"; }
     namespace
     dl --print-names
     assert_rc 0
-    [ -z "$output" ] && [ -z "$(inside ls /run/lock)" ]
+    [ -z "$output" ]
+    [ -z "$(inside ls /run/lock)" ]
     dl @n true
     dl --print-names
     [ "$output" = @n ]

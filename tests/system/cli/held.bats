@@ -43,8 +43,10 @@ not_held() { # TEXT [ARG...]
     run -79 --separate-stderr ask "$@"
     took=$(($(now_ms) - t0))
     [ -z "$output" ] && [ "${#stderr_lines[@]}" -eq 1 ] && [[ $stderr == *"$text"* ]] || fail "$output $stderr"
-    [ $took -le $((1200 + BUSY)) ] || fail "took $took ms"
+    [ $took -le $((2000 + SLOW)) ] || fail "took $took ms"
 }
+# Less than the second that an answer may take, with the start of all processes.
+at_once() { [ $took -lt $((990 + SLOW)) ] || fail "took $took ms"; }
 
 @test "a lease tells the time to its end, a file has none; nothing on stderr" {
     local lock
@@ -131,7 +133,8 @@ not_held() { # TEXT [ARG...]
 
 @test "in the grace, after TERM: 79" {
     redis_start_in other
-    start_log hold.log "$DLOCK" --ttl 1 --grace 0.4 "redis://127.0.0.1:${REDIS_PORTS[other]}#x" bash -c 'trap '\''"$DLOCK" --held; echo $? >rc'\'' TERM; echo >in; "$HELPERS/await" go & wait; wait'
+    # The answer must come in the grace, which ends with KILL.
+    start_log hold.log "$DLOCK" --ttl 4 --grace 2 "redis://127.0.0.1:${REDIS_PORTS[other]}#x" bash -c 'trap '\''"$DLOCK" --held; echo $? >rc'\'' TERM; echo >in; "$HELPERS/await" go & wait; wait'
     wait_for 5 test -s in
     kill -STOP "${REDIS_PIDS[other]}"
     exits 79 5 "$STARTED"
@@ -153,7 +156,7 @@ not_held() { # TEXT [ARG...]
 }
 
 @test "stopped, killed and ended keepers: 79 within the bound" {
-    holds --ttl 4 "$L"
+    holds --ttl 20 "$L" # so that the guard does not end it while it is stopped
     kill -STOP "$HOLDER"
     not_held "the lock '$NAME' may not be held any more: its dlock $HOLDER has not answered within 1 s: is it stopped?"
     [ $took -ge 990 ]
@@ -162,7 +165,7 @@ not_held() { # TEXT [ARG...]
     kill -KILL "$HOLDER"
     wait "$HOLDER" || :
     not_held "the lock '$NAME' may not be held any more: its dlock has ended, or is releasing it"
-    [ $took -le $((200 + BUSY)) ]
+    at_once
     holds "$T/plain"
     run -0 ask
     : >go
@@ -178,7 +181,7 @@ not_held() { # TEXT [ARG...]
     for forged in "$digest:$name:${token//[0-9]/0}:$socket" "${digest//[0-9]/0}:$name:$token:$socket" "$digest:0000000000000000:$token:$socket" "$digest:$name:$token:${socket%?}x" "$digest:$name:$token:-"; do
         echo "DLOCK_HELD=$forged" >in
         not_held 'may not be held any more'
-        [ $took -le $((200 + BUSY)) ]
+        at_once
     done
     for how in silent full nonsense; do
         start "$ROOT/tests/support/helpers/silent_keeper.py" $how "$T/$how"
@@ -190,7 +193,7 @@ not_held() { # TEXT [ARG...]
     not_held 'has not answered within 1 s'
     echo "DLOCK_HELD=$(many nonsense)$good" >in
     not_held 'does not hold it for this process'
-    [ $took -le $((200 + BUSY)) ]
+    at_once
     echo "DLOCK_HELD=$good" >in
     run -0 ask
     let_go_now
@@ -203,7 +206,9 @@ let_go_now() {
 @test "32 locks above: all are asked; few descriptors are enough" {
     local i all=()
     for i in {1..15}; do all+=("--also=$T/$i"); done
-    run -0 run_t 10 "$DLOCK" "${all[@]}" "$T/a" "$DLOCK" "${all[@]/%/b}" "$T/c" bash -c 'echo $DLOCK_HELD | wc -w; "$DLOCK" --held; ulimit -n 12; "$DLOCK" --held'
+    run -0 run_t 10 "$DLOCK" "${all[@]}" "$T/a" "$DLOCK" "${all[@]/%/b}" "$T/c" bash -c 'echo $DLOCK_HELD | wc -w; "$DLOCK" --held
+        for fd in /proc/$$/fd/*; do fd=${fd##*/}; [ "$fd" -le 2 ] || exec {fd}>&-; done # what the machine has open
+        ulimit -n 12; "$DLOCK" --held'
     [ "$output" = $'32\ninf\ninf' ] || fail "$output"
 }
 
@@ -256,7 +261,8 @@ let_go_now() {
     holds "$F"
     run -79 above timeout 5 unshare -n "$DLOCK" --held
     assert_out 'is in another network namespace'
-    if unshare -T true; then run -0 above timeout 5 unshare -T --fork --boottime -1000 "$DLOCK" --held; fi
+    # A machine that was started a moment ago has no earlier time.
+    if unshare -T true; then run -0 above timeout 5 unshare -T --fork --boottime 1000 "$DLOCK" --held; fi
     chmod 711 "$BATS_RUN_TMPDIR" "$BATS_FILE_TMPDIR" 2>/dev/null || :
     "${other[@]}" "$DLOCK" --version >/dev/null || skip 'nobody cannot run dlock here'
     run -79 above timeout 5 "${other[@]}" "$DLOCK" --held

@@ -427,8 +427,8 @@ interface() { sed -n 's/^#define DLOCK_BACKEND_ABI //p' "$ROOT/lib/backend.h"; }
     grep -q libc "/proc/$guard/maps" # it can be looked into
     ! grep -E 'postgres\.so|libpq|libcrypto|libssl' "/proc/$guard/maps" || fail "the guard has the module"
     # No descriptor of the directory is left.
-    none_left() { ! readlink "/proc/$keeper"/fd/* | grep -q dlock-modules; }
-    wait_for 5 none_left
+    folder_closed() { ! readlink "/proc/$keeper"/fd/* | grep -q dlock-modules; }
+    wait_for 5 folder_closed
     kill -TERM "$keeper"
     wait_for 5 pid_gone "$keeper"
 }

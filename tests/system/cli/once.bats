@@ -69,14 +69,16 @@ at_terminal() {
     record succeeded 0
     for name in a z; do
         run -0 run_t 5 "$DLOCK" --once --min-hold 1h --also "fake://$other#$name-$NAME" "$L" touch ran
-        [ ! -e ran ] && [ ! -e "$other/held" ]
+        [ ! -e ran ]
+        [ ! -e "$other/held" ]
     done
     grep -q '^clean' "$other/log"
     # The record is LOCK's alone.
     [ ! -e "$other/record" ]
     rm "$S/record"
     run -0 run_t 5 "$DLOCK" --once --also "fake://$other#a-$NAME" "$L" touch ran
-    [ -e ran ] && [ ! -e "$other/record" ]
+    [ -e ran ]
+    [ ! -e "$other/record" ]
     recorded succeeded 0
 }
 
@@ -157,9 +159,10 @@ at_terminal() {
     took_ms() { # FROM: since the release began
         echo $(($(ms "$(at unclear -1)") - $(ms "$(at release "$1")")))
     }
-    timed --once --ttl 1 --connect-timeout 100ms "$L" true
+    # The lease counts from before the command, which takes a part of it on a busy machine.
+    timed --once --ttl 3 --connect-timeout 100ms "$L" true
     assert_rc 79
-    assert_between 600 "$(took_ms 1)" $((1000 + SLOW)) "ms of tries"
+    assert_between 1500 "$(took_ms 1)" $((3000 + SLOW)) "ms of tries"
     rm -f "$S/held"
     # Nothing to record: as long as ever.
     timed --once --ttl 1 --connect-timeout 100ms "$L" false
@@ -206,9 +209,9 @@ at_terminal() {
     recorded failed 4
     nothing_held
     # Counted from the grant: a longer command waits for nothing.
-    began=$(now_ms)
-    CI=1 background --min-hold 300ms "$L" "$HELPERS/await" "$T/go"
-    wait_for 5 beyond $((began + 320))
+    CI=1 background --min-hold 300ms "$L" sh -c ': >began; exec "$0" go' "$HELPERS/await"
+    wait_for 5 test -e began
+    wait_for 5 beyond $(($(now_ms) + 320))
     : >go
     ended
     assert_rc 0
@@ -318,9 +321,10 @@ cpu_ticks() { sed 's/.*) //' "/proc/$K/stat" | awk '{ print $12 + $13 }'; }
 
 @test "--min-hold in a store that keeps the lock by itself: dlock goes at once" {
     touch "$S/stays"
-    timed --min-hold 1200ms --ttl 1 --once "$L" true
+    # So long that it is not over yet when it has been looked at three times.
+    timed --min-hold 4s --ttl 1 --once "$L" true
     assert_rc 0
-    assert_between 0 "$took" $((900 + SLOW)) ms
+    assert_between 0 "$took" $((1500 + SLOW)) ms
     recorded succeeded 0
     CI=1 run -75 run_t 5 "$DLOCK" -n "$L" true
     assert_out "fakehost, pid 4711 (fakecommand), ended, kept until its --min-hold is over"
@@ -328,7 +332,7 @@ cpu_ticks() { sed 's/.*) //' "/proc/$K/stat" | awk '{ print $12 + $13 }'; }
     assert_out "    ended, kept until its --min-hold is over"
     run -75 run_t 5 "$DLOCK" --status --json "$L"
     assert_out '"over":true'
-    run -0 run_t 5 "$DLOCK" "$L" true
+    run -0 run_t 10 "$DLOCK" "$L" true
     # An order to end at once is no reason to shorten it; a command that never ran is.
     run -127 run_t 5 "$DLOCK" --min-hold 1h "$L" "$T/nothing"
     nothing_held
@@ -368,7 +372,7 @@ assert r == {"state": "failed", "exit_status": 3, "kept_ms": 3600000, "host": "h
     hold --once
     run -75 run_t 5 "$DLOCK" --status "$L"
     refute_out crashed
-    assert_out "last run: began 0s ago by "
+    [[ $output =~ "last run: began "[0-9]"s ago by " ]] || fail "$output"
     run -75 run_t 5 "$DLOCK" --status --json "$L"
     assert_out '"last_run":{"state":"running","begin_ms":'
     let_go
@@ -501,5 +505,6 @@ PY
     assert_out "--once needs a place for its record, and dlock never writes to a bare file"
     run -64 run_t 5 "$DLOCK" --once "$T/bare" touch ran
     assert_out "--once needs a place for its record, and dlock never writes to a bare file"
-    [ ! -e ran ] && [ ! -e bare ]
+    [ ! -e ran ]
+    [ ! -e bare ]
 }

@@ -283,7 +283,8 @@ complete_words() {
     DLOCK_STORE=redis://127.0.0.1:1 run "$DLOCK" --print-names
     [ "$status$output" = 0 ]
     DLOCK_STORE=$T/none run "$DLOCK" --print-names
-    [ "$status$output" = 0 ] && [ ! -e none ]
+    [ "$status$output" = 0 ]
+    [ ! -e none ]
 
     # As bash splits the line, with or without '@' as a break, and what it replaces.
     bash_names() {

@@ -48,7 +48,8 @@ queued() { grep -q -- "-> OFDLCK .*:$(stat -c %i "$1") " /proc/locks; }
         let_go
         run -0 other ofd w x
     done
-    [ ! -e ran ] && [ ! -s x ]
+    [ ! -e ran ]
+    [ ! -s x ]
     for kind in posix ofd; do
         hold_other $kind w x
         run -75 run_t 5 "$DLOCK" --fcntl -n x touch ran
@@ -124,7 +125,8 @@ queued() { grep -q -- "-> OFDLCK .*:$(stat -c %i "$1") " /proc/locks; }
         DLOCK_STORE=$T run -64 run_t 5 "$DLOCK" --fcntl "$lock" touch ran
         DLOCK_STORE=$T run -64 run_t 5 "$DLOCK" --fcntl --status "$lock"
     done
-    [ ! -e ran ] && [ ! -e n.lock ]
+    [ ! -e ran ]
+    [ ! -e n.lock ]
     # The file of a URI is a file.
     run -0 run_t 5 "$DLOCK" --fcntl "file://$T/x" true
     if [ "$EUID" = 0 ]; then

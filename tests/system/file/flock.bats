@@ -863,15 +863,16 @@ held_by() {
     hold "$DLOCK" "$DIR#n"
     start_log waiter "$DLOCK" "$DIR#n" true
     wait_for 5 waits "$DIR#n"
-    # As if the wait had been long.
-    sed -i 's/ since=[0-9]* waited=[0-9]* / since=1790000000123 waited=200000 /' n.fence
+    # As if the wait had been long, and over three days ago.
+    since=$(($(date +%s) - 3 * 86400 - 5))
+    sed -i "s/ since=[0-9]* waited=[0-9]* / since=${since}123 waited=200000 /" n.fence
     run -75 run_t 5 "$DLOCK" --status "$DIR#n"
-    assert_out "since 2026-09-21 14:13:20 +0000 ("
+    assert_out "since $(date -d "@$since" '+%F %T') +0000 ("
     assert_out " ago, waited 3m20s)"
     run -75 run_t 5 "$DLOCK" --status --json "$DIR#n"
-    assert_out '"since_ms":1790000000123,"waited_ms":200000'
+    assert_out "\"since_ms\":${since}123,\"waited_ms\":200000"
     run -75 run_t 5 "$DLOCK" -vn "$DIR#n" true
-    [[ $output == *"is busy: held for "*d*" by "*", pid $HOLDER (sh)" ]] || fail "$output"
+    [[ $output == *"is busy: held for 3d"*" by "*", pid $HOLDER (sh)" ]] || fail "$output"
     # The waiter has none: its wait goes on.
     [ "$("$DLOCK" --status --json "$DIR#n" | grep -o waited_ms | wc -l)" = 1 ]
     let_go

@@ -115,8 +115,8 @@ refused() {
     sed 's/run1/run2/' other >"$D/n.once"
     refused file
     [ "$EUID" = 0 ] || return 0
-    mknod "$D/n.once" c 1 3
-    refused device
+    # A container may have no right to it.
+    if mknod "$D/n.once" c 1 3; then refused device; fi
     # Where any user can add a file, that of another user is none.
     chmod 1777 "$D"
     cp other "$D/n.once"

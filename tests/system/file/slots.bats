@@ -62,7 +62,8 @@ waits() { "$DLOCK" --status --json "$1" | grep -q '"place"'; }
         [ "$(cat waiter)" = 0 ]
     done
     run -0 run_t 5 flock -xn x true
-    [ ! -e ran ] && [ "$(cat x)" = data ]
+    [ ! -e ran ]
+    [ "$(cat x)" = data ]
 }
 
 # Each command holds the flock(2) of its slot's file while it runs, and a quarter of the dlocks are killed meanwhile.
@@ -121,8 +122,8 @@ EOF
         took+=($((($(cat entered) - $(cat left)) / 1000)))
     done
     echo "hand-off in ms: ${took[*]}"
-    # Of five the third, since the machine may be busy.
-    [ -n "${SAN:-}" ] || assert_between 0 "$(printf '%s\n' "${took[@]}" | sort -n | sed -n 3p)" 90 "hand-off in ms"
+    # Of five the third, since the machine may be busy. A waiter that only tried each second would take 500 ms.
+    [ -n "${SAN:-}" ] || assert_between 0 "$(printf '%s\n' "${took[@]}" | sort -n | sed -n 3p)" 300 "hand-off in ms"
 }
 
 @test "-w ends a wait for a slot in time, and a signal ends it" {
@@ -131,7 +132,8 @@ EOF
     before=$(us)
     run -75 run_t 5 "$DLOCK" -w 0.3 --slots 1 x touch ran
     assert_between 300 $((($(us) - before) / 1000)) $((400 + BUSY)) "-w 0.3 in ms"
-    start_log waiter.log "$DLOCK" --slots 1 x touch ran
+    # nohup(1) may have started the tests, and dlock leaves an ignored HUP ignored.
+    start_log waiter.log "$HELPERS/launch" -d "$DLOCK" --slots 1 x touch ran
     wait_for 5 waits x
     kill -HUP "$STARTED"
     exits 129 5 "$STARTED"
