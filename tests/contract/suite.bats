@@ -711,7 +711,8 @@ END
     exits 1 8 "$STARTED"
     pid_gone "$(cat command.3)" || final "released before the innermost command ended"
     # These may take a moment to exit.
-    wait_for 5 pid_gone "$(cat pid.1)" && wait_for 5 pid_gone "$(cat pid.2)"
+    wait_for 5 pid_gone "$(cat pid.1)"
+    wait_for 5 pid_gone "$(cat pid.2)"
     store_clean "$NAME"
 }
 
