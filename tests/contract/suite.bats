@@ -946,9 +946,9 @@ day() {
         took=$((($(cat in) - $(cat began)) / 1000000))
         [ "$took" -ge 2500 ] || final "entered after $took ms"
     else
-        start_log first.log "$DLOCK" --min-hold 1h "$L" sh -c 'touch first; exit 4'
+        start_log first.log "$DLOCK" --min-hold 1h "$L" sh -c 'trap "" TERM; touch first; exit 4'
         wait_for 5 test -e first
-        # The signal may come before the end of the command is known, and is forwarded then.
+        # The signal may come before the end of the command, and is forwarded then: it must not end it.
         wait_for 5 signal_ends_it
         exits 4 5 "$STARTED"
     fi
