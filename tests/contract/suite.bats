@@ -441,8 +441,9 @@ guard_of() {
 # silence: the store says nothing more, but keeps its connections; speak: it goes on.
 silence() {
     SILENT=$(store_pids)
+    # One that came to its end meanwhile, as an autovacuum worker does, is silent, too.
     # shellcheck disable=SC2086
-    kill -STOP $SILENT
+    kill -STOP $SILENT 2>/dev/null || :
 }
 speak() {
     # shellcheck disable=SC2086
