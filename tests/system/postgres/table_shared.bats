@@ -174,7 +174,7 @@ TURN='cd "$1" || exit
     : >stop
     for i in $(seq 20); do exits 0 10 "${PIDS[$i]}"; done
     echo "# waits of writers beside 20 readers: ${waits[*]} ms" >&3
-    for i in "${waits[@]}"; do assert_between 0 "$i" $((4000 + SLOW)) "wait (ms)"; done
+    for i in "${waits[@]}"; do assert_between 0 "$i" $((8000 + SLOW)) "wait (ms)"; done
 }
 
 @test "a stopped writer lets readers in when its notice is old" {
