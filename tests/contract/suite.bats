@@ -469,7 +469,7 @@ TROUBLE="has not been renewed for $SECONDS_RE: .+; the command will be ended in 
 @test "a store that is silent for half of the time costs two lines" {
     needs PAUSES || return 0
     unset CI
-    # The first line comes after half of it, and a server that was stopped needs its time for an answer.
+    # After the first line, a server that was stopped needs its time for an answer.
     start_log hold.log "$DLOCK" --ttl 6 "$L" sh -c 'echo >held; "$1" go; exit 7' - "$HELPERS/await"
     wait_for 5 test -s held
     silence
