@@ -78,7 +78,8 @@ key() { echo $((0x$(printf "%s$1" "$NAME" | sha256sum | cut -c 1-16))); }
 }
 
 keys_are_expected() {
-    pgsql -c "select mode, granted, objsubid, classid::bigint << 32 | objid::bigint from pg_locks where locktype = 'advisory'" | sort >is
+    pgsql -c "select mode, granted, objsubid, classid::bigint << 32 | objid::bigint from pg_locks
+        where locktype = 'advisory'" | sort >is
     cmp -s expected is
 }
 
