@@ -330,7 +330,8 @@ restarted() {
     pid_alive "$WAITER" || fail "$(cat got.log)"
     go_on
     wait_for 5 waiting_is 1
-    [ ! -e got ] && [ ! -e ran ]
+    [ ! -e got ]
+    [ ! -e ran ]
     touch "$T/end"
     ended
     assert_rc 0

@@ -38,8 +38,8 @@ leave() {
     exits 0 5 "${PIDS[$1]}"
 }
 waiters_are() { [ "$("$DLOCK" --status --json "$L" | grep -o '"place"' | wc -l)" -eq "$1" ]; }
-# After each way out.
-nothing_left() { wait_for 3 sessions_are 0 && locks_are true 0; }
+# After each way out. The server may not have seen yet that a psql with a lock is gone.
+nothing_left() { wait_for 3 sessions_are 0 && wait_for 3 locks_are true 0; }
 # sql_try EXPR: t or f
 sql_try() { pgsql -c "select pg_try_advisory_lock$1"; }
 
@@ -77,6 +77,12 @@ key() { echo $((0x$(printf "%s$1" "$NAME" | sha256sum | cut -c 1-16))); }
     nothing_left
 }
 
+keys_are_expected() {
+    pgsql -c "select mode, granted, objsubid, classid::bigint << 32 | objid::bigint from pg_locks
+        where locktype = 'advisory'" | sort >is
+    cmp -s expected is
+}
+
 @test "the keys are those in the manual" {
     local main size
     main=$(key '') size=$((($(key '\0slots') & ~0xffff) + 1))
@@ -88,7 +94,6 @@ key() { echo $((0x$(printf "%s$1" "$NAME" | sha256sum | cut -c 1-16))); }
     wait_for 5 locks_are "granted and classid::bigint << 32 | objid::bigint = $main" 2
     holder c
     wait_for 5 locks_are 'not granted' 1
-    pgsql -c "select mode, granted, objsubid, classid::bigint << 32 | objid::bigint from pg_locks where locktype = 'advisory'" | sort >is
     {
         echo "ExclusiveLock|t|1|$(key '\0slot\0000')"
         echo "ExclusiveLock|t|1|$(key '\0gate')"
@@ -99,7 +104,8 @@ key() { echo $((0x$(printf "%s$1" "$NAME" | sha256sum | cut -c 1-16))); }
             echo "ShareLock|t|1|$size"
         done
     } | sort >expected
-    diff expected is
+    # Between two waits for the main key the writer is not in line for it.
+    wait_for 5 keys_are_expected || fail "$(diff expected is)"
     : | tee go.b go.c
     leave a
     for i in b c; do exits 0 5 "${PIDS[$i]}"; done
@@ -196,7 +202,7 @@ listens() {
         esac
         sent=$(($(cat in.$now) / 1000000 - sent))
         echo "# hand-off: $sent ms" >&3
-        assert_between 0 "$sent" $((400 + SLOW)) "hand-off (ms)"
+        assert_between 0 "$sent" $((400 + SLOW + BUSY)) "hand-off (ms)"
     done
     leave $now
     nothing_left
