@@ -19,8 +19,8 @@ export DLOCK=${DLOCK:-$BUILD/test/dlock}
 export HELPERS=${HELPERS:-$BUILD/test}
 # The caller's environment must not change what is tested. A test that wants to see what dlock tells the talkative sets
 # CI=1, or uses -v.
-unset CI DLOCK_STORE DLOCK_NAME DLOCK_TOKEN DLOCK_HELD DLOCK_FENCE DLOCK_SLOT DLOCK_TIMEOUT DLOCK_TTL DLOCK_NOTE SUDO_UID
-unset REDISCLI_AUTH REDIS_URL SSL_CERT_FILE SSL_CERT_DIR
+unset CI DLOCK_STORE DLOCK_NAME DLOCK_TOKEN DLOCK_HELD DLOCK_FENCE DLOCK_SLOT DLOCK_TIMEOUT DLOCK_TTL DLOCK_NOTE
+unset SUDO_UID REDISCLI_AUTH REDIS_URL SSL_CERT_FILE SSL_CERT_DIR
 export LC_ALL=C.UTF-8 TZ=UTC
 source "$ROOT/tests/support/trace.bash"
 source "$ROOT/tests/support/amounts.bash"
