@@ -49,7 +49,9 @@ ride_out() {
     store_back
     # It has been answered since: the lock is held, and that is all.
     exits 75 10 "$both"
-    [ ! -e ran ] && [ ! -e got.long ] && [ ! -e got.late ]
+    [ ! -e ran ]
+    [ ! -e got.long ]
+    [ ! -e got.late ]
     let_go
     exits 0 10 "$long"
     exits 0 10 "$late"
