@@ -21,7 +21,7 @@ clock_rounds              3    1    1   jumps of the clock of a PostgreSQL serve
 once_names           10000  300   60   of locks with --once, one run each
 once_crowd              50   50   12   processes that start one command with --once
 once_days               30   10    3   on which three hosts with other clocks start one job
-min_hold_late           50  250  250   ms after --min-hold by which three waiters have started
+min_hold_late           50  500  500   ms after --min-hold by which three waiters have started
 once_dated            10000  300  100   run records of files that have expired
 also_turns               50    3    1   of each of 20 processes that take the same three locks
 also_circle               1    0    0   a circle of waiters, which takes 10 s to break

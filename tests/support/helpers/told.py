@@ -3,7 +3,8 @@
 in CI and so on, and compares what it prints with the table: kinds of lines, in order."""
 import fcntl, os, pty, re, select, signal, struct, sys, termios, time
 
-DLOCK, S, NAME = os.environ['DLOCK'], os.environ['S'], os.environ['NAME']
+DLOCK, HELPERS, S, NAME = (os.environ[name] for name in ('DLOCK', 'HELPERS', 'S', 'NAME'))
+WAIT = '3.5'  # long enough for a line of the wait, which comes after a second, on a machine that is behind
 
 HOLDER = r'held by fakehost, pid 4711 \(fakecommand\)'
 LOCK = r"\S+: (the lock )?'NAME'"
@@ -11,9 +12,9 @@ LOCK = r"\S+: (the lock )?'NAME'"
 KINDS = {
     'took': LOCK + r': getting lock took [0-9]+\.[0-9]{6} seconds',
     'busy': LOCK + ' is busy: ' + HOLDER,
-    'waits': r"waiting for 'NAME': [1-9][0-9]*s( of 2.5s)?, next in line; " + HOLDER,
+    'waits': r"waiting for 'NAME': [1-9][0-9]*s( of 3\.5s)?, next in line; " + HOLDER,
     'got': r"got 'NAME' after [0-9.]+s",
-    'gave-up': LOCK + r' is still (busy after 2\.5s: ' + HOLDER + ')',
+    'gave-up': LOCK + r' is still (busy after 3\.5s: ' + HOLDER + ')',
     'setup': 'fake: notice of setup',
     'exclusion': 'fake: notice of exclusion',
     'detail': 'fake: notice of detail',
@@ -23,26 +24,26 @@ KINDS = {
     'lost': LOCK + ' is lost: lost unasked; ending the command',
     'not-ours': LOCK + ' was not ours any more when it was released',
     'unclear': r"\S+: the release of 'NAME' is not confirmed: no answer; the lock ends with its ttl at the latest",
-    'connects': r"waiting for 'NAME': [1-9]s of 2.5s; no answer yet from fake://.*",
-    'silence': r"fake:\S+: no answer within 2.5 s \(lock 'NAME'\)",
+    'connects': r"waiting for 'NAME': [1-9]s of 3\.5s; no answer yet from fake://.*",
+    'silence': r"fake:\S+: no answer within 3\.5 s \(lock 'NAME'\)",
     'error': r"fake:\S+: told to fail \(lock 'NAME'\)",
     'no-command': "cannot run '/no/such/command': No such file or directory",
 }
 
-# What the store is told before the start; options; command; what happens then; the exit code.
+# What the store is told before the start; options; command (STORE is its folder); what happens then; the exit code.
 EVENTS = {
     'uncontended': ({}, [], ['true'], None, 0),
     '-n, held': ({'acquire': 'busy'}, ['-n'], ['true'], None, 75),
     'waits, granted': ({'acquire': 'wait'}, [], ['true'], 'grant', 0),
-    'wait runs out': ({'acquire': 'wait'}, ['-w', '2.5'], ['true'], None, 75),
+    'wait runs out': ({'acquire': 'wait'}, ['-w', WAIT], ['true'], None, 75),
     'store set up badly': ({'notice': 'setup'}, [], ['true'], None, 0),
     'may not exclude': ({'notice': 'exclusion'}, [], ['true'], None, 0),
     'detail': ({'notice': 'detail'}, [], ['true'], None, 0),
-    'renewed late': ({'renew': 'unclear'}, ['--ttl', '4'], ['sleep', '2.8'], 'renew', 0),
+    'renewed late': ({'renew': 'unclear'}, ['--ttl', '6'], [HELPERS + '/await', 'STORE/go'], 'renew', 0),
     'lost': ({}, [], ['sleep', '20'], 'lose', 79),
     'not ours at the release': ({'release': 'notours'}, [], ['true'], None, 79),
     'release not confirmed': ({'release': 'unclear'}, [], ['true'], None, 0),
-    'store silent': ({'acquire': 'hang'}, ['-w', '2.5'], ['true'], None, 69),
+    'store silent': ({'acquire': 'hang'}, ['-w', WAIT], ['true'], None, 69),
     'store unreachable': ({'acquire': 'fail'}, [], ['true'], None, 69),
     'no such command': ({}, [], ['/no/such/command'], None, 127),
     'a signal ends the wait': ({'acquire': 'wait'}, [], ['true'], 'kill', -signal.SIGTERM),
@@ -68,7 +69,8 @@ class Run:
         os.mkdir(self.store)
         for name, text in told.items():
             self.tell(name, text)
-        argv = [DLOCK] + more + options + ['fake://%s#%s' % (self.store, NAME)] + command
+        argv = [DLOCK] + more + options + ['fake://%s#%s' % (self.store, NAME)] + [
+            word.replace('STORE', self.store) for word in command]
         env = {k: v for k, v in os.environ.items() if k != 'CI'}
         if ci is not None:
             env['CI'] = ci
@@ -121,6 +123,11 @@ class Run:
             b'waiting for' in self.text or 'waits' not in self.cell) and (
             b'not been renewed' in self.text or 'trouble' not in self.cell)
 
+    def recovered(self):
+        """It has said that the trouble is over, if it does."""
+        self.read()
+        return b'renewed again' in self.text or 'over' not in self.cell
+
     def end(self):
         """The kinds of the lines, and the exit code. A redrawn line counts once."""
         wait_until(self.read)
@@ -136,7 +143,7 @@ class Run:
         return ' '.join(kinds), os.waitstatus_to_exitcode(status)
 
 
-def wait_until(what, secs=20):
+def wait_until(what, secs=30):
     end = time.monotonic() + secs
     while not what():
         if time.monotonic() > end:
@@ -161,22 +168,12 @@ def go_on_after(said, some):
         r.go_on()
 
 
-# These alone first: their leases end soon, so each one goes on when it has said that it is late. Those that say nothing
-# need not be in trouble yet when the others have said so.
+# These alone first: their leases end soon. Those that say nothing began before the last one of those that do.
 late = start(lambda then: then == 'renew')
-waiting = [r for _, _, r in late if 'trouble' in r.cell]
-
-
-def go_on_each():
-    for r in [r for r in waiting if r.said()]:
-        r.go_on()
-        waiting.remove(r)
-    return not waiting
-
-
-wait_until(go_on_each)
+go_on_after(Run.said, [r for _, _, r in late])
+wait_until(lambda: all(r.recovered() for _, _, r in late))
 for _, _, r in late:
-    r.go_on()
+    r.tell('go', '')
 # All others at a time, as some take seconds.
 runs = start(lambda then: then != 'renew')
 go_on_after(Run.held, [r for _, _, r in runs if r.then == 'lose'])

@@ -150,7 +150,7 @@ one_server() {
     wait_for 5 test -e held
     for i in -s -s '--slots 1' '--slots 1' -x; do
         # shellcheck disable=SC2086
-        start_log "w${#pids[@]}.log" "$DLOCK" --ttl 10 $i "$L" sleep 0.5
+        start_log "w${#pids[@]}.log" "$DLOCK" --ttl 10 $i "$L" "$HELPERS/await" "$T/more"
         pids+=("$STARTED")
         wait_for 5 on_queue $((${#pids[@]} - 1))
     done
@@ -161,6 +161,7 @@ one_server() {
     wait_for 5 on_queue 2
     run -75 run_t 5 "$DLOCK" --status "$L"
     assert_out "1 of 1 slots"
+    : >more
     for i in "${pids[@]}"; do exits 0 5 "$i"; done
     for i in -s '--slots 1'; do
         # shellcheck disable=SC2086

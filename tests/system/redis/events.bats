@@ -28,11 +28,11 @@ $code"
     told "assert names == ['waiting', 'end'] and end['outcome'] == 'timeout' and 'fence' not in end
 h = events[0]['holder']
 assert h['pid'] == $HOLDER and h['note'] == 'say \"hi\"' and h['command'] == 'sh', h" \
-        75 -q -w .2 "$L" true
+        75 -q -w 1 "$L" true
     let_go
     told "assert names == ['granted', 'released', 'end'] and end['outcome'] == 'exited' and end['renewals'] >= 2
-assert events[1]['how'] == 'confirmed' and int(end['fence']) > $(cat held) and end['hold_ms'] >= 700, events" \
-        0 --ttl 1 "$L" sleep .7
+assert events[1]['how'] == 'confirmed' and int(end['fence']) > $(cat held) and end['hold_ms'] >= 2500, events" \
+        0 --ttl 4 "$L" sleep 2.5
     told "assert [n for n in names if n != 'trouble'] == ['granted', 'lost', 'kill', 'released', 'end'] and end['outcome'] == 'lost'" \
         79 --ttl 1 "$L" sh -c "redis-cli -p $REDIS_PORT flushall >/dev/null; exec sleep 10"
     rcli lpush "${NAME}2" foreign >/dev/null

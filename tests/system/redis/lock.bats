@@ -479,8 +479,14 @@ PY
     for u in "redis://$at" "redis://$at/3?db=2" "redis://$at?pool_size=3"; do
         run run_t 5 "$DLOCK" -n "$u#$NAME" redis-cli -p "$REDIS_PORT" exists "$NAME"
         case $u in
-        *3?db=2) assert_rc 64 && assert_out "redis://$at/3: /3 and db=2 are two databases" ;;
-        *) assert_rc 0 && [ "$output" = 1 ] ;; # in database 0, to which redis-cli goes as well
+        *3?db=2)
+            assert_rc 64
+            assert_out "redis://$at/3: /3 and db=2 are two databases"
+            ;;
+        *) # in database 0, to which redis-cli goes as well
+            assert_rc 0
+            [ "$output" = 1 ]
+            ;;
         esac
     done
     rcli -n 3 del "$NAME"

@@ -139,7 +139,7 @@ free() { [ "$(rcli exists "$NAME")" = 0 ]; }
     skips
 }
 
-# Without that call, each would look half a second after the one before it.
+# Without that call, each would look half a second after the one before it: 8 waiters would take 4 s.
 @test "those in line behind a success, or behind what is no record, leave in one go" {
     local i code t0 took waiters
     for code in 0 65; do
@@ -157,7 +157,7 @@ free() { [ "$(rcli exists "$NAME")" = 0 ]; }
         for i in "${waiters[@]}"; do exits $code 9 "$i"; done
         took=$(($(now_ms) - t0))
         echo "# 8 waiters: $took ms" >&3
-        assert_between 0 $took $((1000 + SLOW)) "ms for 8 waiters"
+        assert_between 0 $took $((2000 + SLOW)) "ms for 8 waiters"
         [ ! -e ran ] || final "ran"
         free
         [ "$(rcli --raw keys "{$NAME}*" | sort | tr '\n' ' ')" = "{$NAME}:dlock:fence $R " ] || fail "$(rcli --raw keys "{$NAME}*")"
@@ -206,17 +206,19 @@ free() { [ "$(rcli exists "$NAME")" = 0 ]; }
 # ----------------------------------------------------------------- crashes ---
 
 @test "a keeper that is killed between a grant or an end and its answer leaves what the server has" {
-    local state
-    proxy late 1
+    # So late that it is killed before them on a slow machine, too.
+    proxy late 2
     # Before the command starts: there is a lock, and no run.
-    start_log a.log "$DLOCK" --ttl 2 --once "$P" touch early
+    start_log a.log "$DLOCK" --ttl 60 --once "$P" touch early
     wait_for 5 record_is running
     kill -KILL "$STARTED"
+    # As if it had expired.
+    rcli del "$NAME"
     runs
     [ ! -e early ] || final "the command ran"
     # After the release.
-    start_log b.log "$DLOCK" --ttl 12 --once "$P" true
-    wait_for 5 record_is succeeded || fail "$(cat b.log; rcli get "$R")"
+    start_log b.log "$DLOCK" --ttl 60 --once "$P" true
+    wait_for 9 record_is succeeded || fail "$(cat b.log; rcli get "$R")"
     kill -KILL "$STARTED"
     free
     skips
@@ -251,7 +253,7 @@ free() { [ "$(rcli exists "$NAME")" = 0 ]; }
     once 5 "$P" sh -c 'exit 5'
     record_is "failed 5"
     proxy lose ' over=1'
-    run -0 run_t 5 "$DLOCK" -q --ttl 2 --min-hold 1s "$P" true
+    run -0 run_t 5 "$DLOCK" -q --ttl 2 --min-hold 1h "$P" true
     [ "$(rcli exists "$NAME")" = 1 ]
 }
 
@@ -305,7 +307,8 @@ free() { [ "$(rcli exists "$NAME")" = 0 ]; }
     exits 0 5 "$HOLDER"
     record_is succeeded own
     own del "$R"
-    hold --ttl 1 --once
+    # The command must end before the lease does.
+    hold --ttl 3 --once
     redis_kill own
     let_go 79
     file_has hold.log "succeeded, but not recorded"
@@ -335,19 +338,21 @@ enters() {
     start_log "$1.log" "$DLOCK" --ttl 5 "${@:2}" "$L" "$HELPERS/clock" "$T/$1"
     IN+=("$STARTED")
 }
-# Exactly the ms of the server at which the lock is free, as the clock of now: 20 ms for the question.
+# Exactly the ms of the server at which the lock is free, as the clock of now: 20 ms for the question. Asked while the
+# lock must still be held.
 free_at() { echo $(($(now_ms) + $(rcli pttl "$NAME"))); }
 
 @test "three waiters start at the end of --min-hold, in their order" {
     local end i before=0
-    run -0 run_t 5 "$DLOCK" --ttl 1 --min-hold 1500ms "$L" true
+    # Long enough for all that follows before its end, on a slow machine, too.
+    run -0 run_t 5 "$DLOCK" --ttl 1 --min-hold 4s "$L" true
+    end=$(free_at)
     for i in 1 2 3; do
         enters "in$i"
         wait_for 5 queue_is "$i"
     done
     run -75 run_t 5 "$DLOCK" -n "$L" true
-    run -75 run_t 5 "$DLOCK" -w 0.1 "$L" true
-    end=$(free_at)
+    run -75 run_t 5 "$DLOCK" -w 0.3 "$L" true
     for i in 0 1 2; do exits 0 5 "${IN[i]}"; done
     for i in 1 2 3; do
         at=$(($(cat "in$i") / 1000000))
@@ -374,42 +379,41 @@ free_at() { echo $(($(now_ms) + $(rcli pttl "$NAME"))); }
 
 @test "a renewal that comes late does not prolong --min-hold, and a renewal does not end it" {
     local value left
-    hold --ttl 1 --min-hold 3s
+    hold --ttl 1 --min-hold 4s
     value=$(rcli get "$NAME")
-    # Longer than the ttl: renewals leave more than that.
-    wait_for 5 eval '[ "$(rcli pttl "$NAME")" -lt 2000 ]'
-    wait_for 5 eval 'n=$(rcli pttl "$NAME") && [ "$n" -lt 1400 ] && [ "$n" -gt 1000 ]'
+    # Longer than the ttl: renewals leave more than that. What follows needs the rest.
+    wait_for 5 eval 'n=$(rcli pttl "$NAME") && [ "$n" -lt 2500 ] && [ "$n" -gt 1000 ]'
     let_go
     [ "$(rcli get "$NAME")" = "$value over=1" ]
     left=$(rcli pttl "$NAME")
-    [ "$left" -lt 1400 ]
+    [ "$left" -lt 2500 ]
     [ "$(lua renew_alone "$NAME" 0 "{$NAME}:dlock:" "$value" 60000 | head -n 1)" = 0 ]
     [ "$(lua leave_alone "$NAME" 0 "{$NAME}:dlock:" "$value" '' 0 | head -n 1)" = 0 ]
     [ "$(rcli pttl "$NAME")" -le "$left" ]
     run -75 run_t 5 "$DLOCK" --status "$L"
     assert_out "$HOLDER"
-    wait_for 3 free
+    wait_for 4 free
 }
 
 @test "--min-hold of a reader and of a slot" {
     local epoch
     # The writer waits for it, a reader does not.
-    run -0 run_t 5 "$DLOCK" -q -s --ttl 9 --min-hold 1500ms "$L" true
+    run -0 run_t 5 "$DLOCK" -q -s --ttl 9 --min-hold 3s "$L" true
+    end=$(free_at)
     epoch=$(rcli get "$NAME")
     # Nothing stays for the rest of the ttl.
-    assert_between 1 "$(rcli pttl "{$NAME}:dlock:holders:${epoch##*:}")" 1500 "left of the holders"
+    assert_between 1 "$(rcli pttl "{$NAME}:dlock:holders:${epoch##*:}")" 3000 "left of the holders"
     [[ $(rcli zrange "{$NAME}:dlock:holders:${epoch##*:}" 0 -1) == "s:"*" over=1" ]]
     run -75 run_t 5 "$DLOCK" --status "$L"
     run -0 run_t 5 "$DLOCK" -q -s -n "$L" true
     run -75 run_t 5 "$DLOCK" -q -n "$L" true
-    end=$(free_at)
     enters writer
     exits 0 5 "${IN[0]}"
     at=$(($(cat writer) / 1000000))
     [ "$at" -ge $((end - 10)) ] || final "the writer entered $((end - at)) ms early"
-    [ "$at" -le $((end + 250 + SLOW)) ] || fail "the writer entered after $((at - end)) ms"
+    [ "$at" -le $((end + 500 + SLOW)) ] || fail "the writer entered after $((at - end)) ms"
     # One of two slots; one client of a free slot comes and goes, another one waits for this.
-    run -0 run_t 5 "$DLOCK" -q --slots 2 --ttl 1 --min-hold 1500ms "$L" true
+    run -0 run_t 5 "$DLOCK" -q --slots 2 --ttl 1 --min-hold 3s "$L" true
     end=$(free_at)
     hold --slots 2 --ttl 5
     run -75 run_t 5 "$DLOCK" -q --slots 2 -n "$L" true
@@ -417,13 +421,13 @@ free_at() { echo $(($(now_ms) + $(rcli pttl "$NAME"))); }
     exits 0 5 "${IN[1]}"
     at=$(($(cat third) / 1000000))
     [ "$at" -ge $((end - 10)) ] || final "the third entered $((end - at)) ms early"
-    [ "$at" -le $((end + 250 + SLOW)) ] || fail "the third entered after $((at - end)) ms"
+    [ "$at" -le $((end + 500 + SLOW)) ] || fail "the third entered after $((at - end)) ms"
     let_go
     free
 }
 
 @test "--once with --min-hold: the record is written at once, the lock stays" {
-    run -0 run_t 5 "$DLOCK" -q --ttl 1 --once --min-hold 1s "$L" true
+    run -0 run_t 5 "$DLOCK" -q --ttl 1 --once --min-hold 2s "$L" true
     record_is succeeded
     run -75 run_t 5 "$DLOCK" -q --once -n "$L" true
     # It waits for the lock, and then finds the success.

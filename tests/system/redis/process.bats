@@ -182,12 +182,14 @@ one_line() {
 @test "dlock says that it cannot fork or start a thread" {
     need_root
     export ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0
-    # A user who has no other process, and a folder that it can enter.
+    # A user of this test alone, who has no other process: the limit counts those of other tests, too. And a folder that
+    # it can enter.
+    local nobody=$((20000 + SRANDOM % 30000))
     dir=$(mktemp -d /tmp/dlock-test.XXXXXX)
     chmod 755 "$dir"
     cp "$DLOCK" "$dir/dlock"
     limited() { # PROCESSES LOCK
-        (cd / && run_t 10 setpriv --reuid=54321 --regid=54321 --clear-groups \
+        (cd / && run_t 10 setpriv --reuid=$nobody --regid=$nobody --clear-groups \
             prlimit --nproc="$1:$1" "$dir/dlock" "$2" true)
     }
     run limited 1 "$L"
@@ -197,8 +199,8 @@ one_line() {
     run limited 2 "redis://localhost:$REDIS_PORT#$NAME"
     thread="$status ${#lines[@]} $output"
     # The keeper, the guard, what makes the command's group, and the command. What is left of the others counts, too.
-    none_left() { ! pgrep -u 54321 >/dev/null; }
-    wait_for 5 none_left
+    has_none() { ! pgrep -u "$nobody" >/dev/null; }
+    wait_for 5 has_none
     run limited 4 "$L"
     rm -r "$dir"
     assert_rc 0

@@ -29,6 +29,7 @@ skips() {
     [ ! -e ran ] || final "run again: $output"
     assert_out "not run: "
 }
+untouched() { [ ! -e ran ] || final "the command ran"; }
 # recorded STATE: on how many nodes.
 recorded() {
     local k n=0
@@ -46,10 +47,15 @@ recorded() {
     skips
     rl_revive 1 2
     [ "$(recorded succeeded)" -eq 3 ]
-    local before kept
-    # Each node has written its own time.
-    before=$(for k in 3 4 5; do rl $k get "$KEY"; done) kept=$(rl 3 pttl "$KEY")
-    skips
+    local before kept i
+    # Each node has written its own time, and any of them may give its record to the others.
+    before=$(for k in 3 4 5; do rl $k get "$KEY"; done)
+    kept=$(for k in 3 4 5; do rl $k pttl "$KEY"; done | sort -n | tail -n 1)
+    # A majority is enough for this. On a busy machine the others may not have been asked when it ends.
+    for i in 1 2 3; do
+        skips
+        [ "$(recorded succeeded)" -ne 5 ] || break
+    done
     [ "$(recorded succeeded)" -eq 5 ] || fail "healed: $(recorded succeeded)"
     for k in 1 2; do
         grep -qxF -- "$(rl $k get "$KEY")" <<<"$before" || fail "$k: $(rl $k get "$KEY"), not one of $before"
@@ -67,7 +73,7 @@ recorded() {
     runs
     on "1 2 3" set "$NAME" theirs px 60000
     run -75 run_t 5 "$DLOCK" -q -n --once "$L" touch ran2
-    run -75 run_t 5 "$DLOCK" -q -w 300ms --once "$L" touch ran2
+    run -75 run_t 5 "$DLOCK" -q -w 1 --once "$L" touch ran2
     on "1 2 3" del "$NAME"
     [ "$(recorded succeeded)" -eq 5 ] || final "$(recorded succeeded) left"
     skips
@@ -95,33 +101,43 @@ recorded() {
     run -0 run_t 5 "$DLOCK" -v --forget --yes "${L/:$(rl_port 3)/:1}"
     assert_out "only 2 of 3 servers have removed the record"
     [ "$(recorded succeeded)" -eq 1 ]
-    run -0 run_t 5 "$DLOCK" -v --forget --yes "$L"
+    # It says so as well of a node that answers late.
+    local i
+    for i in 1 2 3; do
+        run -0 run_t 5 "$DLOCK" -v --forget --yes "$L"
+        [[ $output == *"have removed"* ]] || break
+    done
     refute_out "have removed"
+    [ "$(recorded succeeded)" -eq 0 ]
     runs
 }
 
 recorded_by_all() { [ "$(recorded "$1")" -eq 3 ]; }
 
-# Each answer comes 0.4 s late.
+# Each answer comes so late that the keeper is killed before it, on a slow machine, too. Of three round trips the second
+# one records the begin, the third one the end.
 @test "--once: a keeper killed before the start or after the release leaves what the servers have" {
     local k uri late=()
     own_nodes 3
     for k in 1 2 3; do
-        listener proxy "$(rl_port $k)" late 0.4
+        listener proxy "$(rl_port $k)" late 2
         late+=("127.0.0.1:$LISTENS")
     done
     uri="redlock://$(IFS=,; echo "${late[*]}")?restart-grace=0#$NAME"
-    start_log a.log "$DLOCK" --ttl 3 --once "$uri" touch early
+    start_log a.log "$DLOCK" --ttl 60 --once "$uri" touch early
     wait_for 8 recorded_by_all running
     kill -KILL "$STARTED"
+    # As if the lock had expired.
+    on_all del "$NAME"
     runs
     [ ! -e early ] || final "the command ran"
     run -0 run_t 5 "$DLOCK" --forget --yes "$L"
-    start_log b.log "$DLOCK" --ttl 30 --once "$uri" touch done
-    wait_for 8 recorded_by_all succeeded
+    start_log b.log "$DLOCK" --ttl 60 --once "$uri" touch done
+    wait_for 12 recorded_by_all succeeded
     kill -KILL "$STARTED"
     skips
-    [ -e done ] && rl_gone "$NAME"
+    [ -e done ]
+    rl_gone "$NAME"
 }
 
 @test "--once: something else in the place of a record stays there" {
@@ -138,7 +154,8 @@ recorded_by_all() { [ "$(recorded "$1")" -eq 3 ]; }
     rm -f ran
     run -65 run_t 5 "$DLOCK" --ttl 2 --once "$L" touch ran
     assert_out "in the place of the run record"
-    [ ! -e ran ] && rl_gone "$NAME"
+    untouched
+    rl_gone "$NAME"
     run -65 run_t 5 "$DLOCK" --forget --yes "$L"
     for k in 1 2 3; do [ "$(rl $k hget "$KEY" a)" = b ]; done
     on "1 2 3" del "$KEY"
@@ -147,7 +164,8 @@ recorded_by_all() { [ "$(recorded "$1")" -eq 3 ]; }
     rl 3 set "$KEY" "" >/dev/null
     run -65 run_t 5 "$DLOCK" --ttl 2 --once "$L" touch ran
     [[ $output != *$'\033'* ]]
-    [ ! -e ran ] && rl_gone "$NAME"
+    untouched
+    rl_gone "$NAME"
     on_all del "$KEY"
     runs
 }
@@ -156,7 +174,8 @@ recorded_by_all() { [ "$(recorded "$1")" -eq 3 ]; }
     own_nodes 3
     on_all config set maxmemory 1
     run -69 run_t 5 "$DLOCK" --connect-timeout 1 --ttl 2 --once "$L" touch ran
-    [ ! -e ran ] && rl_gone "$NAME"
+    untouched
+    rl_gone "$NAME"
     on "1 2" config set maxmemory 0
     runs
     skips
@@ -178,11 +197,11 @@ recorded_by_all() { [ "$(recorded "$1")" -eq 3 ]; }
     rl_die 3
     for mode in -x -s; do
         "$HELPERS/clock" "$T/began"
-        run -0 run_t 5 "$DLOCK" $mode --ttl 1 --min-hold 1300ms "$L" true
+        run -0 run_t 5 "$DLOCK" $mode --ttl 1 --min-hold 2500ms "$L" true
         run -75 run_t 5 "$DLOCK" -q -n --ttl 1 "$L" true
         run -75 run_t 5 "$DLOCK" --status "$L"
         run -0 run_t 5 "$DLOCK" --ttl 1 "$L" "$HELPERS/clock" "$T/in"
-        assert_between 1300 $((($(cat in) - $(cat began)) / 1000000)) $((1700 + SLOW)) "ms"
+        assert_between 2500 $((($(cat in) - $(cat began)) / 1000000)) $((3500 + SLOW)) "ms"
     done
     nothing_left 1 2
 }
