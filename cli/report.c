@@ -202,7 +202,7 @@ void report_own(struct report *r, const struct dlock_info *info, const struct dl
     if (err)
         message("%s", err->msg);
     else
-        message("%s is busy: %s; this dlock runs under that one, and would wait for itself",
+        message("%s is busy: this dlock runs under its holder, and would wait for itself; %s",
                 lock_text(r, lock), message_holder(info, holder, sizeof(holder)));
 }
 
