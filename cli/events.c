@@ -45,6 +45,8 @@ struct events {
     bool ended;
     char why_lost[sizeof((struct dlock_error){0}.msg)];
     struct {
+        char *lock,
+            *store; /* what is waited for: of a set, not always the lock of the latest event */
         struct dlock_info holder; /* the last one known */
         bool known;
         int place;
@@ -142,7 +144,8 @@ static void put_time(struct json *j)
 }
 
 /* False: no memory for it. */
-static bool begin(struct events *e, struct line *l, const char *event)
+static bool begin_about(struct events *e, struct line *l, const char *event, const char *lock,
+                        const char *store)
 {
     l->j = (struct json){.f = fmemopen(l->text, sizeof(l->text), "w")};
     if (!l->j.f) {
@@ -154,9 +157,14 @@ static bool begin(struct events *e, struct line *l, const char *event)
     json_str(&l->j, "event", event);
     put_time(&l->j);
     json_int(&l->j, "pid", getpid());
-    put_text(&l->j, "lock", e->lock, PLACE_MAX);
-    put_text(&l->j, "store", e->store, PLACE_MAX);
+    put_text(&l->j, "lock", lock, PLACE_MAX);
+    put_text(&l->j, "store", store, PLACE_MAX);
     return true;
+}
+
+static bool begin(struct events *e, struct line *l, const char *event)
+{
+    return begin_about(e, l, event, e->lock, e->store);
 }
 
 static void finish(struct events *e, struct line *l, bool last)
@@ -214,7 +222,7 @@ static void tell_wait(struct events *e, int64_t now)
         return;
     e->wait.news = false;
     e->wait.next = now + WAITING_EVERY;
-    if (!begin(e, &l, "waiting"))
+    if (!begin_about(e, &l, "waiting", e->wait.lock, e->wait.store))
         return;
     put_ms(&l.j, "wait_ms", now - e->began);
     if (e->wait.place > 0)
@@ -224,10 +232,29 @@ static void tell_wait(struct events *e, int64_t now)
     finish(e, &l, false);
 }
 
+static bool same_text(const char *a, const char *b)
+{
+    return a == b || (a && b && strcmp(a, b) == 0);
+}
+
+/* It is the lock of the latest event that is waited for now. */
+static void waits_for_this(struct events *e)
+{
+    if (same_text(e->wait.lock, e->lock) && same_text(e->wait.store, e->store))
+        return;
+    free(e->wait.lock);
+    free(e->wait.store);
+    e->wait.lock = e->lock ? strdup(e->lock) : NULL;
+    e->wait.store = e->store ? strdup(e->store) : NULL;
+    e->wait.known = e->wait.news = false;
+    e->wait.place = -1;
+}
+
 void events_waiting(struct events *e, const struct dlock_info *holder, int place, int64_t now)
 {
     if (!e)
         return;
+    waits_for_this(e);
     e->wait.news |= e->wait.next == 0 || e->wait.known != (holder != NULL) ||
                     e->wait.place != place || (holder && !same_holder(holder, &e->wait.holder));
     e->wait.known = holder;
@@ -412,5 +439,7 @@ void events_close(struct events *e)
     sink_close(e->sink);
     free(e->lock);
     free(e->store);
+    free(e->wait.lock);
+    free(e->wait.store);
     free(e);
 }

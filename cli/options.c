@@ -814,7 +814,9 @@ int options_parse(struct options *o, int argc, char **argv, struct dlock_error *
     if (r == 0 && o->retry && (o->nonblock || o->wait_ns == 0))
         r = dlock_fail(err, DLOCK_EUSAGE, 0,
                        "--retry waits for the store, and %s does not wait: use -w with a time",
-                       o->nonblock ? "-n" : "-w 0");
+                       o->nonblock                  ? "-n"
+                       : is_given(given, "timeout") ? "-w 0"
+                                                    : "DLOCK_TIMEOUT=0");
     if (r < 0) {
         /* What was not reached may be the LOCK as well, or the value of an option behind it. */
         for (int i = 1; i < argc; i++)

@@ -39,10 +39,10 @@ static const char *lock_text(const struct report *r, char *buf)
 }
 
 /* The same without the store. */
-static const char *short_text(const struct report *r, char *buf)
+static const char *short_text(const struct report *r, const dlock *lk, char *buf)
 {
-    if (r->lk)
-        snprintf(buf, LOCK_TEXT_MAX, "'%s'", dlock_name(r->lk));
+    if (lk)
+        snprintf(buf, LOCK_TEXT_MAX, "'%s'", dlock_name(lk));
     else
         lock_text(r, buf);
     return buf;
@@ -55,6 +55,7 @@ void report_begin(struct report *r, const struct options *o, const dlock *lk, st
     *r = (struct report){.o = o, .lk = lk, .events = e, .outcome = EVENTS_ERROR};
     if (lk)
         events_set_lock(e, dlock_name(lk), dlock_where(lk));
+    r->wait.lk = lk;
     r->wait.since = dlock_now();
     r->wait.waiting = true;
     r->wait.report_at = r->wait.news_at = r->wait.since + WAIT_FIRST;
@@ -68,13 +69,27 @@ void report_about(struct report *r, const dlock *lk)
         return;
     r->lk = lk;
     events_set_lock(r->events, dlock_name(lk), dlock_where(lk));
+}
+
+/* It is the lock of this report that is waited for now. */
+static void waits_for_this(struct report *r)
+{
+    if (r->wait.lk == r->lk)
+        return;
+    r->wait.lk = r->lk;
     r->wait.have_holder = r->wait.kept = r->wait.answered = r->wait.away = r->wait.news = false;
     r->wait.place = 0;
 }
 
-static bool is_local(const struct report *r)
+/* Of a set, this lock is held already, while another one is waited for. */
+static bool is_held_already(const struct report *r)
 {
-    return !r->lk || dlock_is_local(r->lk);
+    return r->lk && dlock_time_left(r->lk) > 0;
+}
+
+static bool is_local(const dlock *lk)
+{
+    return !lk || dlock_is_local(lk);
 }
 
 static bool same_process(const struct dlock_info *a, const struct dlock_info *b)
@@ -84,6 +99,7 @@ static bool same_process(const struct dlock_info *a, const struct dlock_info *b)
 
 void report_waiting(struct report *r, const struct dlock_report *w)
 {
+    waits_for_this(r);
     r->wait.answered = true;
     if (w->place < 0)
         return;
@@ -128,7 +144,7 @@ void report_granted(struct report *r)
         events_granted(r->events, &held, dlock_time_left(r->lk), dlock_now());
     }
     if (r->wait.said)
-        message("got %s after %s", short_text(r, lock),
+        message("got %s after %s", short_text(r, r->lk, lock),
                 message_duration(dlock_now() - r->wait.since, waited, sizeof(waited)));
     if (message_tells(r->o, ABOUT_DETAIL))
         message_took(lock_text(r, lock), r->wait.since);
@@ -157,7 +173,7 @@ void report_busy(struct report *r, const struct dlock_info *info, bool kept)
     if (!o->nonblock)
         snprintf(after, sizeof(after), " after %s",
                  message_duration(o->wait_ns, waited, sizeof(waited)));
-    if (info || is_local(r))
+    if (info || is_local(r->lk))
         message("%s is %sbusy%s: %s", lock, still, after,
                 holder_text(info, kept, holder, sizeof(holder)));
     else /* free, but kept for the first waiter, or the store grants nothing yet */
@@ -202,7 +218,7 @@ void report_own(struct report *r, const struct dlock_info *info, const struct dl
     if (err)
         message("%s", err->msg);
     else
-        message("%s is busy: %s; this dlock runs under that one, and would wait for itself",
+        message("%s is busy: this dlock runs under its holder, and would wait for itself; %s",
                 lock_text(r, lock), message_holder(info, holder, sizeof(holder)));
 }
 
@@ -215,7 +231,7 @@ void report_no_inner(const struct report *r, int sys)
 
 void report_again(struct report *r, const dlock *lk, const struct dlock_error *why)
 {
-    r->lk = lk;
+    r->lk = r->wait.lk = lk;
     if (message_tells(r->o, ABOUT_DETAIL))
         message("%s; asking the store", why->msg);
 }
@@ -251,12 +267,12 @@ static const char *cause_text(const struct report *r, char *buf, size_t size)
 {
     bool silent = r->wait.away || !r->wait.answered;
 
-    if (!r->wait.away && (r->wait.have_holder || is_local(r)))
+    if (!r->wait.away && (r->wait.have_holder || is_local(r->wait.lk)))
         return holder_text(r->wait.have_holder ? &r->wait.holder : NULL, r->wait.kept, buf, size);
     buf[0] = '\0';
     if (silent)
         snprintf(buf, size, "no answer%s from %s", r->wait.answered ? "" : " yet",
-                 dlock_where(r->lk));
+                 dlock_where(r->wait.lk));
     return buf;
 }
 
@@ -267,7 +283,7 @@ const char *report_wait_text(const struct report *r, int64_t now, char *buf, siz
     int64_t whole = (now - r->wait.since) / DLOCK_SEC * DLOCK_SEC;
 
     cause_text(r, cause, sizeof(cause));
-    snprintf(buf, size, "waiting for %s: %s%s%s%s%s%s", short_text(r, lock),
+    snprintf(buf, size, "waiting for %s: %s%s%s%s%s%s", short_text(r, r->wait.lk, lock),
              message_duration(whole, waited, sizeof(waited)), bounded ? " of " : "",
              bounded ? message_duration(r->o->wait_ns, limit, sizeof(limit)) : "",
              place_text(r->wait.away ? 0 : r->wait.place, place, sizeof(place)),
@@ -346,7 +362,10 @@ void report_trouble(struct report *r, const struct dlock_report *t)
 
     events_trouble(r->events, t->error.msg, t->since,
                    r->wait.waiting ? -1 : dlock_max(0, times->term_at - now), dlock_now());
-    r->wait.away = r->wait.waiting;
+    if (r->wait.waiting && !is_held_already(r)) {
+        waits_for_this(r);
+        r->wait.away = true;
+    }
     if (!message_tells(r->o, r->wait.waiting ? ABOUT_WAIT : ABOUT_TROUBLE))
         return;
     r->wait.said = true;
@@ -364,7 +383,8 @@ void report_recovered(struct report *r, const struct dlock_report *t)
     char lock[LOCK_TEXT_MAX], since[32];
 
     events_recovered(r->events, t->since, dlock_now());
-    r->wait.away = false;
+    if (r->lk == r->wait.lk)
+        r->wait.away = false;
     if (!message_tells(r->o, r->wait.waiting ? ABOUT_WAIT : ABOUT_TROUBLE))
         return;
     tenths(dlock_now() - t->since, since, sizeof(since));

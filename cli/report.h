@@ -13,6 +13,7 @@ struct report {
     const dlock *lk; /* NULL: the lock is on the descriptor of the options */
     struct events *events;
     struct {
+        const dlock *lk; /* of a set: the one that is waited for, as far as is known */
         int64_t since;
         struct dlock_info holder, told; /* last seen; last printed */
         bool have_holder;

@@ -515,7 +515,8 @@ int dlock_default_uri(char **out, const char *name, const char *store, struct dl
  * order that is the same in every process (by the lock's name, the kind of store and the store), so
  * that two processes that need the same locks do not wait for each other in a circle. Where one
  * lock has two spellings that order may differ: a process that holds some of its locks and gets no
- * other one within 10 s gives them back, and begins again after a random pause.
+ * other one within 10 s, or loses one of them, gives them back, and begins again after a random
+ * pause. Then an outage of a store that has answered before is no failed first contact.
  */
 typedef struct dlock_set dlock_set;
 #define DLOCK_SET_MAX 16

@@ -342,8 +342,9 @@ static void report_failed(dlock *d)
 /* The store does not answer: later once more? Only a network failure passes. */
 static bool may_retry(const dlock *d)
 {
-    return d->want == LOCK_ACQUIRING && d->opt.wait_ns != 0 && (d->opt.retry || d->contacted) &&
-           d->unanswered && d->why.code == DLOCK_EUNAVAIL;
+    bool waits = d->opt.retry || d->contacted || d->begins_again;
+    return d->want == LOCK_ACQUIRING && d->opt.wait_ns != 0 && waits && d->unanswered &&
+           d->why.code == DLOCK_EUNAVAIL;
 }
 
 /* d->why: no answer, while we wait. That is reported once, until there is one. */

@@ -63,6 +63,7 @@ struct dlock {
     int64_t wait_until; /* -w */
     int64_t contact_by; /* --connect-timeout */
     bool contacted;     /* the store has answered at least once */
+    bool begins_again;  /* of a set: it has answered before, so this is no first contact */
     bool say_ignored;   /* parameters of the URI are ignored, and no report has said so yet */
     int unusable;       /* how often this acquire was granted too late */
 

@@ -213,6 +213,9 @@ static void begin_again(dlock_set *s, const dlock *which, const char *what)
     dlock_fail(&why, waits ? DLOCK_OK : DLOCK_EUNAVAIL, 0,
                "%s: the lock '%s' %s: all are given back%s", dlock_where(which), dlock_name(which),
                what, waits ? " and taken again" : "");
+    /* The wait goes on, and rides out an outage of a store that it has reached. */
+    for (int i = 0; i < s->n; i++)
+        s->at[i].lk->begins_again |= s->at[i].lk->contacted;
     give_back(s, waits ? SET_AGAIN : SET_FAILED, which, &why);
     if (waits)
         report(s, DLOCK_REPORT_NOTICE, which)->error = why;
@@ -561,6 +564,8 @@ int dlock_set_start_acquire(dlock_set *s, struct dlock_error *err)
     s->wait_until = s->wait_ns == 0 ? DLOCK_NEVER : dlock_after(now_of(s), s->wait_ns);
     s->again_pause = (struct dlock_backoff){.base = AGAIN_BASE, .max = AGAIN_MAX};
     dlock_backoff_reset(&s->again_pause);
+    for (int i = 0; i < s->n; i++)
+        s->at[i].lk->begins_again = false;
     kick(s);
     take_first(s);
     return 0;

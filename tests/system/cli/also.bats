@@ -29,6 +29,7 @@ is_held() { run -75 run_t 5 "$DLOCK" -qn "$1" true; }
 var() { sed -n "s/^$1=//p" in; }
 file_held() { ! flock -n "$F" true; }
 blanked() { tr '\0' ' ' <"/proc/$1/cmdline" | grep -q -- "--also redis://xxx*@127"; }
+refused_again() { [ "$(grep -c "'a-$NAME': waiting without a connection" wait.log)" -eq 2 ]; }
 waits_for() { "$DLOCK" --status --json "$1" | grep -q '"place":1'; }
 
 @test "all of them are held, and the command knows their fences" {
@@ -144,6 +145,23 @@ waits_for() { "$DLOCK" --status --json "$1" | grep -q '"place":1'; }
     : >go
     for i in "${STARTED_PIDS[@]: -3}"; do exits 0 20 "$i"; done
     cat 1.log 2.log | grep -q "was not free for 10 s while others were held: all are given back" || fail "$(cat 1.log 2.log)"
+}
+
+@test "a wait goes on when the store of a lock that is held already is away" {
+    redis_start_in one --appendonly no # a notice about it comes during the wait
+    local first="redis://127.0.0.1:${REDIS_PORTS[one]}#a-$NAME" waiter
+    holds "$B"
+    start_log wait.log "$DLOCK" -v --ttl 2 -w 30 --also "$first" "$B" touch ran
+    waiter=$STARTED
+    wait_for 5 file_has wait.log "dlock: waiting for 'b-$NAME': 1s of 30s, next in line; held " || fail "$(cat wait.log)"
+    grep -q '/0: a crash or restart of this server' wait.log || fail "$(cat wait.log)"
+    redis_kill one
+    wait_for 10 file_has wait.log "was lost before the others were held: all are given back and taken again"
+    wait_for 5 refused_again || fail "$(cat wait.log)"
+    redis_restart one
+    : >go
+    exits 0 20 "$waiter"
+    [ -e ran ] || fail "$(cat wait.log)"
 }
 
 @test "what cannot be a set is refused, and no password is shown" {

@@ -193,8 +193,8 @@ END
     run -75 run_t 10 "$DLOCK" "$U" env -u DLOCK_HELD -u DLOCK_TOKEN "$DLOCK" "$U" touch ran
     assert_out "would wait for itself"
     # Another spelling of the same lock.
-    run -75 run_t 10 "$DLOCK" "$U" "$DLOCK" -w 5 "$L" touch ran
-    assert_out "would wait for itself"
+    run -75 run_t 10 "$DLOCK" --note 'a "b"' "$U" "$DLOCK" -w 5 "$L" touch ran
+    [[ $output == *"would wait for itself; held "*', note "a \"b\""' ]] || fail "$output"
     run -75 run_t 10 "$DLOCK" "$F" env -u DLOCK_HELD SUDO_UID=0 "$DLOCK" "$F" touch ran
     run -75 run_t 10 "$DLOCK" "$L" "$DLOCK" --no-reentrant "$L" touch ran
     [ ! -e ran ]

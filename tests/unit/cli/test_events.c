@@ -206,6 +206,35 @@ TEST(a_wait_has_a_line_for_each_change_but_at_most_one_a_second)
     close_events(e);
 }
 
+TEST(what_was_held_back_about_one_lock_of_a_set_is_not_told_of_another)
+{
+    struct events *e = open_events();
+    int64_t t = dlock_now();
+
+    events_waiting(e, &(struct dlock_info){.pid = 1}, 2, t);
+    events_waiting(e, &(struct dlock_info){.pid = 1}, 1, t + 1);
+    CHECK_HAS(lines(), "\"place\":2");
+    /* An event about one that is held already comes in between. */
+    events_set_lock(e, "other", "redis://h:6379/0");
+    events_turn(e, t + 2 * SEC);
+    CHECK_HAS(lines(), "\"lock\":\"job\"");
+    CHECK_HAS(text, "\"place\":1");
+    events_set_lock(e, "job", "redis://h:6379/0");
+    events_waiting(e, &(struct dlock_info){.pid = 1}, 1, t + 4 * SEC); /* no change */
+    CHECK_STR(lines(), "");
+    events_waiting(e, &(struct dlock_info){.pid = 1}, 2, t + 4 * SEC);
+    events_waiting(e, &(struct dlock_info){.pid = 1}, 1, t + 4 * SEC + 1);
+    CHECK_HAS(lines(), "\"place\":2");
+    /* The next one is waited for: what was held back is old now. */
+    events_set_lock(e, "other", "redis://h:6379/0");
+    events_waiting(e, &(struct dlock_info){.pid = 1}, 1, t + 4 * SEC + 2);
+    CHECK_STR(lines(), "");
+    events_turn(e, t + 5 * SEC);
+    CHECK_HAS(lines(), "\"lock\":\"other\"");
+    CHECK_HAS(text, "\"place\":1,\"holder\":{\"pid\":1");
+    close_events(e);
+}
+
 /* Fills an array with the text that grows most. */
 #define FILL(a, c) (memset(a, c, sizeof(a) - 1), (a)[sizeof(a) - 1] = '\0')
 

@@ -350,6 +350,44 @@ TEST(without_progress_all_are_given_back_and_taken_again)
     done();
 }
 
+/* No answer from this one's store. */
+static void no_answer(char letter)
+{
+    say(named(letter), (struct dlock_event){.type = EV_FAILED, .error.code = DLOCK_EUNAVAIL});
+}
+
+TEST(a_set_that_begins_again_rides_out_an_outage_of_a_store_that_it_has_reached)
+{
+    make(DLOCK_NEVER);
+    dlock_set_start_acquire(set, NULL);
+    grant('a', "ta");
+    CHECK_INT(next(), DLOCK_REPORT_NONE);
+    say(named('a'), (struct dlock_event){.type = EV_LOST, .error.code = DLOCK_ELOST});
+    CHECK_INT(next(), DLOCK_REPORT_NOTICE);
+    CHECK_INT(next(), DLOCK_REPORT_NONE);
+    clock_is(wake());
+    CHECK_INT(next(), DLOCK_REPORT_NONE);
+    for (int i = 0; i < 3; i++) {
+        no_answer('a');
+        CHECK_INT(next(), i == 0 ? DLOCK_REPORT_TROUBLE : DLOCK_REPORT_NONE);
+        clock_is(wake());
+        CHECK_INT(next(), DLOCK_REPORT_NONE);
+    }
+    CHECK_INT(named('a')->acquires, 5);
+    grant('a', "ta");
+    CHECK_INT(next(), DLOCK_REPORT_RECOVERED);
+    CHECK_INT(next(), DLOCK_REPORT_NONE);
+    /* The store of b has not answered yet. */
+    no_answer('b');
+    CHECK_INT(next(), DLOCK_REPORT_FAILED);
+    CHECK_STR(dlock_name(which), "b");
+    /* Another acquire has a first contact of its own. */
+    dlock_set_start_acquire(set, NULL);
+    no_answer('a');
+    CHECK_INT(next(), DLOCK_REPORT_FAILED);
+    done();
+}
+
 TEST(the_time_to_wait_is_that_of_the_set)
 {
     make(5 * S);
