@@ -45,8 +45,8 @@ struct events {
     bool ended;
     char why_lost[sizeof((struct dlock_error){0}.msg)];
     struct {
-        char *lock,
-            *store; /* what is waited for: of a set, not always the lock of the latest event */
+        /* What is waited for: of a set, not always the lock of the latest event. */
+        char *lock, *store;
         struct dlock_info holder; /* the last one known */
         bool known;
         int place;
