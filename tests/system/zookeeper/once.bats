@@ -275,8 +275,10 @@ end_of_hold() {
         run -0 run_t 5 "$DLOCK" --forget --yes "$L"
         rm -f ran
         through stall multi $n
-        start_log hold.log "$DLOCK" --ttl 1 --once "$P" sh -c "$(add a)"
+        start_log hold.log "$DLOCK" --ttl 2 --once "$P" sh -c "$(add a)"
         wait_for 5 struck
+        # Soon it connects again, and learns what it has written.
+        kill -STOP "$STARTED"
         if [ $n = 1 ]; then wait_for 5 state_is running; else wait_for 5 state_is succeeded; fi
         kill -KILL "$STARTED"
         wait_for 5 pid_gone "$STARTED"
