@@ -52,8 +52,8 @@ through() {
 
 @test "a record and its index node have one form, and names with any characters" {
     local day soon
-    once 0 --note 'a b' "$L" true
     soon=$(date -u -d '30 days' +%F)
+    once 0 --note 'a b' "$L" true
     day=$(zk_ls "$R/d")
     [ "$day" = "$soon" ] || [ "$day" = "$(date -u -d '30 days' +%F)" ] || fail "day $day"
     run -0 zk_get "$RECORD"
