@@ -342,7 +342,8 @@ reports() { zk_tree "$R/r" | grep -c /report- || :; }
     n=$(amount once_expired)
     plant "$n" $((n / 40 + 1))
     [ "$(old)" = "$n" ] && [ "$(reports)" = "$n" ] || fail "$(old) $(reports)"
-    once 0 "$L" true
+    # After a command that is shorter, a run tidies up for 0.2 s at most: little, if the machine is slow.
+    once 0 "$L" sleep 1
     left=$(reports)
     [ "$left" -ge $((n - 20)) ] && [ "$left" -lt "$n" ] || fail "$left of $n are left"
     while zk_stat "$R/d/2026-01-02" version >/dev/null 2>&1; do
@@ -367,7 +368,10 @@ reports() { zk_tree "$R/r" | grep -c /report- || :; }
     [ "$(reports)" = 1 ] && [ "$(old)" = 1 ] || fail "$(zk_tree "$R")"
     # Of a run of another day: only the index node goes, and with it those above.
     zk_set "$report" "$(zk_get "$report" | sed 's/2026-01-02/2999-01-02/')"
-    once 0 "$S#two" true
+    for sets in {1..5}; do
+        once 0 "$S#two-$sets" true
+        ! not_there "$R/d/2026-01-02" || break
+    done
     [ "$(reports)" = 1 ] || final "a record that counts is gone"
     not_there "$R/d/2026-01-02"
     # Not a record.
