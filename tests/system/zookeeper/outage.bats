@@ -152,7 +152,8 @@ while True:
     zk_thaw own
     # It has ended the waiter's session, not the holder's.
     wait_for 8 watches_are 1 own
-    line_is 2
+    # The watch may be the old one, until the server has noticed that its connection is gone.
+    wait_for 8 line_is 2
     [ ! -e got ]
     kill -KILL "$K"
     wait_for 5 tree_gone
