@@ -289,8 +289,10 @@ static void still_held(const struct thing *t, char **uris, int n, const struct f
     struct fds is;
     CODE(CALL(t, keep, dlock_now() + BRIEF_TTL / 2, &err), 0);
     is = fds_now();
-    if (memcmp(is.port, was->port, sizeof is.port) != 0)
-        FAIL("it had to connect again");
+    /* A server that was not needed for the grant may have been connected later. */
+    for (int fd = 0; fd < FDS; fd++)
+        if (was->port[fd] != 0 && is.port[fd] != was->port[fd])
+            FAIL("it had to connect again");
     for (int i = 0; i < n; i++)
         other_is_refused(uris[i]);
 }
