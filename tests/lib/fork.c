@@ -123,12 +123,15 @@ static const struct dlock_report *step(const struct thing *t, int64_t within)
     return CALL(t, process, pfd, n);
 }
 
-static void drive_until(const struct thing *t, enum dlock_report_type type)
+/* holder: one more handle, which is kept meanwhile, or NULL. */
+static void drive_until(const struct thing *t, dlock *holder, enum dlock_report_type type)
 {
     int64_t end = dlock_now() + 10 * DLOCK_SEC;
     const struct dlock_report *r;
     do {
         MUST(dlock_now() < end);
+        if (holder)
+            CODE(dlock_keep(holder, dlock_now(), &err), 0);
         r = step(t, DLOCK_SEC / 10);
         if (r && (r->type == DLOCK_REPORT_FAILED || r->type == DLOCK_REPORT_LOST))
             FAIL("%s", r->error.msg);
@@ -167,7 +170,8 @@ static struct fds fds_now(void)
         int fd = atoi(e->d_name);
         if (e->d_name[0] == '.' || fd == dirfd(d))
             continue;
-        MUST(fd < FDS);
+        if (fd >= FDS) /* inherited: ours are the lowest that are free */
+            continue;
         f.open[fd] = true;
         f.port[fd] = local_port(fd);
     }
@@ -289,8 +293,10 @@ static void still_held(const struct thing *t, char **uris, int n, const struct f
     struct fds is;
     CODE(CALL(t, keep, dlock_now() + BRIEF_TTL / 2, &err), 0);
     is = fds_now();
-    if (memcmp(is.port, was->port, sizeof is.port) != 0)
-        FAIL("it had to connect again");
+    /* A server that was not needed for the grant may have been connected later. */
+    for (int fd = 0; fd < FDS; fd++)
+        if (was->port[fd] != 0 && is.port[fd] != was->port[fd])
+            FAIL("it had to connect again");
     for (int i = 0; i < n; i++)
         other_is_refused(uris[i]);
 }
@@ -318,13 +324,13 @@ static void waits(char **uris, int n)
     struct thing t = open_thing(uris, n);
     CODE(dlock_acquire(holder, &err), 0);
     CODE(CALL(&t, start_acquire, &err), 0);
-    drive_until(&t, DLOCK_REPORT_WAITING);
+    drive_until(&t, holder, DLOCK_REPORT_WAITING);
     fork_child(&t, holder, &before, CLOSES);
     fork_child(&t, holder, &before, EXITS);
     CODE(dlock_keep(holder, dlock_now(), &err), 0);
     CODE(dlock_release(holder, 5 * DLOCK_SEC, &err), 0);
     dlock_close(holder);
-    drive_until(&t, DLOCK_REPORT_ACQUIRED);
+    drive_until(&t, NULL, DLOCK_REPORT_ACQUIRED);
     for (int i = 0; i < n; i++)
         other_is_refused(uris[i]);
     CODE(CALL(&t, release, 5 * DLOCK_SEC, &err), 0);
@@ -365,7 +371,7 @@ static void any_moment(char **uris)
             r = step(&t, DLOCK_SEC / 10000);
         fork_child(&t, NULL, NULL, i % 3 == 2 ? EXITS : CLOSES);
         if (dlock_state(t.lk) != DLOCK_STATE_HELD)
-            drive_until(&t, DLOCK_REPORT_ACQUIRED);
+            drive_until(&t, NULL, DLOCK_REPORT_ACQUIRED);
         CODE(CALL(&t, keep, 0, &err), 0);
         other_is_refused(uris[0]);
         CODE(CALL(&t, release, 5 * DLOCK_SEC, &err), 0);

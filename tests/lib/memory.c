@@ -18,7 +18,7 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 
-#define TTL DLOCK_SEC
+#define TTL BRIEF_TTL
 #define AT_ONCE 8
 
 static int64_t keep_for;
@@ -105,7 +105,7 @@ static void live_again(const char *uri)
 {
     dlock *lk = open_lock(uri, TTL, 5 * DLOCK_SEC);
     CODE(dlock_acquire(lk, &err), 0);
-    CODE(dlock_release(lk, DLOCK_SEC, &err), 0);
+    CODE(dlock_release(lk, 5 * DLOCK_SEC, &err), 0);
     dlock_close(lk);
 }
 

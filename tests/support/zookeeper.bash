@@ -34,6 +34,9 @@
 declare -gA ZK_PORTS ZK_PIDS ZK_DIRS ZK_LOGS ZK_PEERS
 ZK_VIA=()
 
+# A JVM takes options from these, and says so on stderr.
+unset JAVA_TOOL_OPTIONS JDK_JAVA_OPTIONS JDK_JAVAC_OPTIONS _JAVA_OPTIONS
+
 # zookeeper.jar names the jars it needs, but no logger.
 ZK_CLASSPATH=/usr/share/java/slf4j-simple.jar:/usr/share/java/zookeeper.jar
 # The distribution's own java, not another one that comes first in PATH.
@@ -130,8 +133,8 @@ zk_launch() {
         esac
     done
     : >"$dir/log"
-    env -u DLOCK_TEST_ID -u JAVA_TOOL_OPTIONS -u JDK_JAVA_OPTIONS -u _JAVA_OPTIONS setpriv --pdeathsig KILL \
-        "${ZK_VIA[@]}" "$ZK_JAVA" "${jvm[@]}" -cp "$ZK_CLASSPATH" \
+    env -u DLOCK_TEST_ID setpriv --pdeathsig KILL "${ZK_VIA[@]}" \
+        "$ZK_JAVA" "${jvm[@]}" -cp "$ZK_CLASSPATH" \
         org.apache.zookeeper.server.quorum.QuorumPeerMain "$dir/zoo.cfg" >>"$dir/log" 2>&1 </dev/null 3>&- &
     ZK_PIDS[$name]=$!
 }

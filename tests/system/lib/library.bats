@@ -94,8 +94,6 @@ on_all() {
 }
 
 @test "what interrupts and drives: cancel_fd, dlock_poll_fd, retry_at" {
-    local dead
-    dead=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
     # Here TAKE only cuts the connection.
     sql_script() {
         local -a psql
@@ -109,8 +107,8 @@ on_all() {
         printf '#!/bin/sh\nexec >/dev/null\n%s\n' "$cmd" >"$TAKE" && chmod +x "$TAKE"
     }
     on_all loop file redis table zookeeper
-    run_t 20 "$PROG/loop" -d "redis://127.0.0.1:$dead#x" 2>log || fail "$(cat log)"
-    run_t 20 "$PROG/loop" -d "postgres://127.0.0.1:$dead/x#x" 2>log || fail "$(cat log)"
+    run_t 20 "$PROG/loop" -d "redis://127.0.0.1:1#x" 2>log || fail "$(cat log)"
+    run_t 20 "$PROG/loop" -d "postgres://127.0.0.1:1/x#x" 2>log || fail "$(cat log)"
 }
 
 # -------------------------------------------------------------- examples ---

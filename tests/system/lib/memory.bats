@@ -24,7 +24,7 @@ teardown() { dlock_teardown; }
 lives() {
     local least=$1 url=$2
     shift 2
-    run_t 20 "$BUILD/lib-test/memory" "$@" "$url" >out 2>&1 || fail "$url: $(cat out)"
+    run_t 60 "$BUILD/lib-test/memory" "$@" "$url" >out 2>&1 || fail "$url: $(cat out)"
     echo "# $url: $(cat out)" >&3
     [ "$(grep -o '[0-9]* ENOMEM' out | awk '{ n += $1 } END { print n }')" -ge "$least" ] || fail "$(cat out)"
 }
@@ -33,12 +33,12 @@ lives() {
     lives 5 "file://$PWD#$NAME"
     lives 5 "$PWD/$NAME"
     lives 30 "redis://127.0.0.1:$REDIS_PORT#$NAME"
-    lives 5 "redis://127.0.0.1:$REDIS_PORT#$NAME.kept" -k 400 -s 5
+    lives 5 "redis://127.0.0.1:$REDIS_PORT#$NAME.kept" -k 800 -s 5
 }
 
 @test "an allocation that fails is said so, and loses no lock: PostgreSQL" {
     local url=postgres://postgres@127.0.0.1:$PG_PORT/postgres
     lives 100 "$url#$NAME"
-    lives 8 "$url#$NAME.kept" -k 400 -s 11
+    lives 8 "$url#$NAME.kept" -k 800 -s 11
     lives 30 "$url?mode=lease#$NAME" -s 3
 }

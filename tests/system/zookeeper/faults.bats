@@ -405,7 +405,7 @@ unharmed() {
     own_server
     background --ttl 30 "$L" $SUBJECT
     wait_for 5 running
-    waiter got --ttl 1 --connect-timeout 1 -w 3.5
+    waiter got --ttl 1 --connect-timeout 1 -w 5
     pids=()
     for i in 1 2 3; do
         start_log w$i.log sh -c '"$0" before$3; "$1" --ttl 30 -w 1.5 "$2" touch ran; echo $? >code$3; exec "$0" after$3' \
@@ -417,7 +417,7 @@ unharmed() {
     wait_for 5 watches_are 4 own
     zk_freeze own
     # It has noticed by then.
-    exits 69 6 "$WAITER"
+    exits 69 8 "$WAITER"
     file_has got.log "no answer"
     [ "$(grep -vc '^dlock: ' got.log)" = 0 ] || fail "$(cat got.log)"
     for i in "${pids[@]}"; do wait_exit 5 "$i"; done

@@ -91,7 +91,7 @@ zk_moves() {
     all_are_back() { [ "$(zk_connected own | wc -l)" = 3 ]; }
     wait_for 25 all_are_back
     [ "$(line | head -n 2)" = "$(head -n 2 <<<"$before")" ]
-    line_is 3
+    wait_for 5 line_is 3
     [ ! -e "$T/got" ]
     touch "$T/end"
     ended

@@ -27,6 +27,7 @@ teardown() { dlock_teardown; }
 
 # after MS T0: a moment that long after T0 (ms) has come.
 after() { wait_for 15 beyond $(($2 + $1)); }
+hang_ups_are() { [ "$(wc -l <hang-ups)" -ge "$1" ]; }
 # The queue is empty, no session and no container is left.
 no_trace() {
     wait_for 5 line_is 0
@@ -38,7 +39,7 @@ no_trace() {
 
 # bats test_tags=slow
 @test "a wait outlasts five ttls without a server, --retry waits for one, places may be kept" {
-    local t0 before pids=() i ttls=("" 30 1)
+    local t0 t1 before pids=() i ttls=("" 30 1)
     own_server
     # A quarter of its lease is longer than the outage.
     background --ttl 40 "$L" $SUBJECT -u "$T/end"
@@ -50,7 +51,7 @@ no_trace() {
     # They have no place that matters: their time ends during the outage, after it, or they are told to go.
     OPTS="--ttl 1 -w 3" wait_in_line 4 touch "$T/ran"
     pids[3]=$WAITER
-    OPTS="--ttl 1 -w 10" wait_in_line 5 touch "$T/ran"
+    OPTS="--ttl 1 -w 15" wait_in_line 5 touch "$T/ran"
     pids[4]=$WAITER
     OPTS="--ttl 1" wait_in_line 6 touch "$T/ran"
     pids[5]=$WAITER
@@ -60,30 +61,33 @@ no_trace() {
     t0=$(now_ms)
     run run_t 5 "$DLOCK" "$L" touch "$T/ran"
     assert_rc 69
-    assert_between 0 $(($(now_ms) - t0)) $((600 + SLOW)) "without --retry (ms)"
+    # At once: not after the connect time-out.
+    assert_between 0 $(($(now_ms) - t0)) $((2000 + SLOW)) "without --retry (ms)"
     start_log retry.log "$DLOCK" --retry -w 40 "${L}2" touch "$T/retried"
     pids[6]=$STARTED
     start_log short.log "$DLOCK" --retry -w 1.2 "$L" touch "$T/ran"
-    exits 69 3 "$STARTED"
+    exits 69 5 "$STARTED"
     file_has short.log "refused"
     exits 69 6 "${pids[3]}"
     [ "$(grep -c '' wait4.log)" -le 2 ] || fail "$(cat wait4.log)"
     kill -TERM "${pids[5]}"
-    exits 143 2 "${pids[5]}"
+    exits 143 5 "${pids[5]}"
     # What a server does that has no quorum: it hangs up. They do not ask all the time.
     start_log hang-ups /usr/bin/python3 -u -c 'import socket, sys
 s = socket.create_server(("127.0.0.1", int(sys.argv[1])))
 while True:
     s.accept()[0].close()
     print(".")' "$ZK_PORT"
+    t1=$(now_ms)
     after 5200 "$t0"
+    # Its start may take long.
+    wait_for 10 hang_ups_are 4
     kill "$STARTED"
     wait_for 5 pid_gone "$STARTED"
-    i=$(wc -l <hang-ups)
-    assert_between 4 "$i" 55 "connections of four waiters and a holder in 2 s"
+    assert_between 4 "$(wc -l <hang-ups)" $(((1000 + $(now_ms) - t1) / 50)) "connections of four waiters and a holder"
     for i in 1 2 4 6; do pid_alive "${pids[i]}" || fail "$i: $(cat ./*.log)"; done
     zk_restart own
-    exits 75 8 "${pids[4]}"
+    exits 75 15 "${pids[4]}"
     # A server that starts may accept a connection and never serve it: then the connect time-out counts.
     exits 0 12 "${pids[6]}"
     [ -e retried ]
@@ -148,7 +152,8 @@ while True:
     zk_thaw own
     # It has ended the waiter's session, not the holder's.
     wait_for 8 watches_are 1 own
-    line_is 2
+    # The watch may be the old one, until the server has noticed that its connection is gone.
+    wait_for 8 line_is 2
     [ ! -e got ]
     kill -KILL "$K"
     wait_for 5 tree_gone
