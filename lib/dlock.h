@@ -244,8 +244,12 @@ struct dlock_times {
 enum dlock_release_how {
     DLOCK_RELEASE_CLEAN,    /* the store confirmed the release */
     DLOCK_RELEASE_NOT_OURS, /* the store says the lock was no longer ours: it was lost */
-    DLOCK_RELEASE_UNCLEAR,  /* no answer, or a refusal: the lease expires by itself */
-    DLOCK_RELEASE_NOTHING   /* nothing was held */
+    /*
+     * No answer, or a refusal: the lease expires by itself. A file is free, and only the record of the
+     * run (once_ns) was not written.
+     */
+    DLOCK_RELEASE_UNCLEAR,
+    DLOCK_RELEASE_NOTHING /* nothing was held */
 };
 
 enum dlock_report_type {
