@@ -748,6 +748,9 @@ static int check_record(const struct options *o, const bool given[DLOCK_LEN(tabl
     const char *what = o->once_ns ? "--once" : "--min-hold";
     const char *with = o->no_fork ? "-F" : o->once_ns && o->slots ? "--slots" : NULL;
 
+    if (o->no_fork && (o->mode == MODE_FORGET || o->mode == MODE_HELD))
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "-F and %s cannot be used together",
+                          mode_names[o->mode]);
     if (o->mode == MODE_FORGET && o->json)
         return dlock_fail(err, DLOCK_EUSAGE, 0, "--json and --forget cannot be used together");
     if (o->yes && o->mode != MODE_FORGET)

@@ -453,8 +453,12 @@ void report_release_unclear(const struct report *r, const struct dlock_error *er
 {
     char lock[LOCK_TEXT_MAX];
 
-    /* The store may have done it, or a part of it. */
-    if (message_tells(r->o, ABOUT_RELEASE))
+    if (!message_tells(r->o, ABOUT_RELEASE))
+        return;
+    /* A file is free: only its run record was not written. Another store may have done it, or a part of it. */
+    if (dlock_is_local(r->lk))
+        message("%s: the end of the run is not recorded: %s", lock_text(r, lock), err->msg);
+    else
         message("%s is not confirmed: %s; the lock ends with its ttl%s at the latest",
                 subject(r, "the release of ", lock), err->msg[0] ? err->msg : "no answer",
                 r->o->min_hold_ns ? " or --min-hold" : "");

@@ -26,6 +26,10 @@
  * each step that needs the lock, and pass dlock_fence() to the system that you write to, so that it
  * can refuse a holder that came too late.
  *
+ * Memory: where there is none, a call fails with DLOCK_ENOMEM, and a lock that is held stays held. But
+ * libzookeeper then ends the program (SIGSEGV, or SIGABRT by assert(3)), and the GSSAPI library may
+ * crash where libpq asks it: with another gssencmode than "disable", or a server that wants GSSAPI.
+ *
  * Times are int64_t nanoseconds; DLOCK_NEVER is "without end" wherever a time is asked for. Points
  * in time are on CLOCK_BOOTTIME (dlock_now()). A time service may slew that clock: the times of a
  * lease have their equals on CLOCK_MONOTONIC_RAW, and what comes first counts (struct dlock_times).
@@ -240,8 +244,12 @@ struct dlock_times {
 enum dlock_release_how {
     DLOCK_RELEASE_CLEAN,    /* the store confirmed the release */
     DLOCK_RELEASE_NOT_OURS, /* the store says the lock was no longer ours: it was lost */
-    DLOCK_RELEASE_UNCLEAR,  /* no answer, or a refusal: the lease expires by itself */
-    DLOCK_RELEASE_NOTHING   /* nothing was held */
+    /*
+     * No answer, or a refusal: the lease expires by itself. A file is free, and only the record of the
+     * run (once_ns) was not written.
+     */
+    DLOCK_RELEASE_UNCLEAR,
+    DLOCK_RELEASE_NOTHING /* nothing was held */
 };
 
 enum dlock_report_type {
@@ -321,7 +329,10 @@ struct dlock_report {
  *   acquire              blocks      EUSAGE      EUSAGE      EUSAGE      EUSAGE      EUSAGE      EUSAGE
  *   keep                 EUSAGE      EUSAGE      EUSAGE      renews      ELOST       EUSAGE      EUSAGE
  *   release              0           blocks      blocks      blocks      blocks      blocks      EUSAGE
- *   interest, process    legal in every state; in FOREIGN there is nothing to poll and nothing to report
+ *   set_open             0           EUSAGE      EUSAGE      EUSAGE      EUSAGE      EUSAGE      EUSAGE
+ *   poll_fd              it          it          it          it          it          it          EUSAGE
+ *   interest, process,
+ *     dispatch           legal in every state; in FOREIGN there is nothing to poll and nothing to report
  *   close                legal in every state
  *
  * ACQUIRED leads to HELD; BUSY, SKIPPED, FAILED, DONE and RELEASED to IDLE; LOST to LOST. A release

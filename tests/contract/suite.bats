@@ -791,7 +791,8 @@ state_is() { "$DLOCK" --status "$L" | grep -q "last run: $1"; }
     once 1 "$L" false
     state_is "failed .* with status 1"
     once 137 "$L" sh -c 'kill -KILL $$'
-    run -127 run_t 20 "$DLOCK" -q --ttl 2 --once "$L" "$T/nothing" # it says why
+    run -127 run_t 20 "$DLOCK" -q --ttl 2 --once "$L" "$T/nothing"
+    state_is "failed .* with status 127"
     once 24 --success-codes 0,24 "$L" sh -c 'exit 24'
     state_is succeeded
     once 0 "$L" touch no

@@ -5,6 +5,8 @@
  */
 #include "lib.h"
 
+#include <sys/stat.h>
+
 static const char *uri;
 
 static int open_with(struct dlock_options *o, dlock **lk)
@@ -176,6 +178,56 @@ static void taken_over(void)
     dlock_set_close(set);
 }
 
+static int times_in(const char *text, const char *part)
+{
+    int n = 0;
+    for (; (text = strstr(text, part)); text += strlen(part))
+        n++;
+    return n;
+}
+
+/* A message has the store and the lock once each; a bare file is both. */
+static void named_once(void)
+{
+    dlock *lk = open_lock(uri, 10 * DLOCK_SEC, 10 * DLOCK_SEC);
+    dlock *other = open_lock(uri, 10 * DLOCK_SEC, 0);
+    char quoted[512];
+    CODE(dlock_acquire(lk, &err), 0);
+    CODE(dlock_acquire(other, &err), DLOCK_EBUSY);
+    snprintf(quoted, sizeof quoted, "'%s'", dlock_name(other));
+    if (times_in(err.msg, dlock_where(other)) != 1 || times_in(err.msg, quoted) != 1)
+        FAIL("not once: %s", err.msg);
+    CODE(dlock_release(lk, 10 * DLOCK_SEC, &err), 0);
+    dlock_close(other);
+    dlock_close(lk);
+}
+
+/* Of a file: the end of a run cannot be written, and the lock is free all the same. */
+static void not_recorded(void)
+{
+    struct dlock_options o = defaults();
+    char record[512];
+    dlock *lk;
+    o.once_ns = DLOCK_SEC;
+    if (open_with(&o, &lk) < 0)
+        return; /* a store without records */
+    if (!dlock_is_local(lk)) {
+        dlock_close(lk);
+        return;
+    }
+    CODE(dlock_acquire(lk, &err), 0);
+    snprintf(record, sizeof record, "%s/%s.once", dlock_where(lk), dlock_name(lk));
+    MUST(unlink(record) == 0 && mkdir(record, 0700) == 0);
+    CODE(dlock_release(lk, DLOCK_SEC, &err), DLOCK_EDATA);
+    if (!strstr(err.msg, "is not recorded: ") || strstr(err.msg, "ttl"))
+        FAIL("%s", err.msg);
+    IS(dlock_state(lk), DLOCK_STATE_IDLE);
+    MUST(rmdir(record) == 0);
+    CODE(dlock_acquire(lk, &err), 0);
+    CODE(dlock_release(lk, DLOCK_SEC, &err), 0);
+    dlock_close(lk);
+}
+
 int main(int argc, char **argv)
 {
     MUST(argc == 2);
@@ -188,5 +240,7 @@ int main(int argc, char **argv)
     newer_caller();
     nothing_given();
     taken_over();
+    named_once();
+    not_recorded();
     return 0;
 }

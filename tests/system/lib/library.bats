@@ -4,6 +4,7 @@
 # bats file_tags=long,thread
 bats_require_minimum_version 1.5.0
 load ../../support/common
+load ../../support/disk
 load ../../support/redis
 load ../../support/postgres
 load ../../support/zookeeper
@@ -21,15 +22,21 @@ teardown_file() {
     pg_stop_all
     redis_stop
 }
-setup() { dlock_setup; }
-teardown() { dlock_teardown; }
+setup() {
+    dlock_setup
+    DISK=$(disk_folder "$T")
+}
+teardown() {
+    disk_done "${DISK:-}"
+    dlock_teardown
+}
 
 # on STORE: L is a lock there, and TAKE a script that takes it away from its holder; empty: impossible.
 on() {
     local name=$NAME.$1
     TAKE=$PWD/take.$1
     case $1 in
-    file) L=file://$PWD#$name TAKE='' ;;
+    file) L=file://$DISK#$name TAKE='' ;;
     bare) L=$PWD/$name TAKE='' ;;
     redis) L=redis://127.0.0.1:$REDIS_PORT#$name
         script "redis-cli -p $REDIS_PORT del '$name'" ;;

@@ -392,6 +392,8 @@ static const struct {
     {"dlock|--forget|L|c", "--forget takes a lock and no command"},
     {"dlock|--forget|redis://:hunter@h#n|c", "--forget takes"},
     {"dlock|--forget|--json|L", "--json and --forget cannot be used together"},
+    {"dlock|--forget|-F|L", "-F and --forget cannot be used together"},
+    {"dlock|-F|--held", "-F and --held cannot be used together"},
     {"dlock|--forget|--status|L", "--forget and --status"},
     {"dlock|--forget|--events|3|L", "--events needs a command"},
     {"dlock|--forget|--also|L|L", "--also needs a command"},
