@@ -97,9 +97,10 @@ struct keeper {
     int64_t
         stay_until; /* --min-hold: the command has ended, and the lock stays held; DLOCK_NEVER: not so */
     bool stay_told;
-    bool hurried;    /* a signal has ended that wait, or came when only inner dlocks were left */
-    bool success;    /* --once: what the release records */
-    bool unrecorded; /* ... and has not confirmed */
+    bool hurried;       /* a signal has ended that wait, or came when only inner dlocks were left */
+    int64_t release_by; /* while releasing: when it is given up */
+    bool success;       /* --once: what the release records */
+    bool unrecorded;    /* ... and has not confirmed */
 
     struct report report;
 };
@@ -127,6 +128,7 @@ static void store_acquire(struct keeper *k)
 
 static void store_release(struct keeper *k, int64_t until)
 {
+    k->release_by = until;
     if (k->set)
         dlock_set_start_release(k->set, until, NULL);
     else
@@ -602,9 +604,12 @@ static void on_signal(struct keeper *k, const struct signalfd_siginfo *si)
     } else if (k->phase == KEEPER_ACQUIRING) {
         signal_while_acquiring(k, si);
     } else if (k->phase >= KEEPER_RELEASING) {
-        /* The sender is in a hurry: time for one reconnect, then the lease is left to expire. */
+        /*
+         * The sender is in a hurry: time for one reconnect, then the lease is left to expire. One signal behind the other
+         * (a key that is held down) does not prolong that.
+         */
         if (k->phase == KEEPER_RELEASING && signals_cancels(sig) && !own_pipe(si))
-            store_release(k, dlock_now() + HURRY_TIME);
+            store_release(k, dlock_min(k->release_by, dlock_now() + HURRY_TIME));
     } else if (k->phase == KEEPER_STAYING) {
         signal_while_staying(k, sig);
     } else if (only_inner_left(k)) {

@@ -176,6 +176,18 @@ at_terminal() {
     assert_rc 79
     assert_out "succeeded, but not recorded"
     assert_between 200 "$(took_ms 4)" $((600 + SLOW)) "ms of tries"
+    # One signal behind the other does not prolong it, as a key that is held down sends them.
+    rm -f "$S/held"
+    background --once --ttl 60 "$L" true
+    wait_for 5 store_did release 5
+    for _ in {1..100}; do
+        kill -TERM "$K" 2>/dev/null || :
+        [ "$(grep -c '^unclear' "$S/log")" -lt 4 ] || break
+        sleep 0.1
+    done
+    [ "$(grep -c '^unclear' "$S/log")" -eq 4 ] || fail "still trying: $(cat "$S/log")"
+    ended
+    assert_rc 79
 }
 
 @test "a lost lock is a failure, whatever the command says" {
