@@ -135,3 +135,37 @@ int64_t forward_wake(const struct forward *f)
     }
     return at;
 }
+
+static void remove_untold(struct forward_untold *u, int i)
+{
+    u->n--;
+    memmove(&u->at[i], &u->at[i + 1], (size_t)(u->n - i) * sizeof(u->at[0]));
+}
+
+static bool comes_again(const struct forward_untold *u, int i)
+{
+    for (int j = i + 1; j < u->n; j++)
+        if (u->at[j].sig == u->at[i].sig)
+            return true;
+    return false;
+}
+
+void forward_keep(struct forward_untold *u, const struct forward_signal *s)
+{
+    bool repeated = u->n > 0 && !is_counted(s->sig) && same(&u->at[u->n - 1], s);
+    int i = 0;
+
+    if (repeated)
+        u->n--;
+    if (u->n == FORWARD_UNTOLD_MAX) {
+        while (i < u->n - 1 && !comes_again(u, i))
+            i++;
+        remove_untold(u, i);
+    }
+    u->at[u->n++] = *s;
+}
+
+void forward_told(struct forward_untold *u)
+{
+    remove_untold(u, 0);
+}

@@ -44,6 +44,16 @@ struct forward {
     int ncopies;
 };
 
+/*
+ * Those that the keeper could not tell the guard of: it does not run, or more come than it takes. They stay in
+ * their order. More than there are signals, so that where all places are taken one number has two of them.
+ */
+#define FORWARD_UNTOLD_MAX 128
+struct forward_untold {
+    struct forward_signal at[FORWARD_UNTOLD_MAX];
+    int n;
+};
+
 /* at: now. */
 struct forward_signal forward_describe(const struct signalfd_siginfo *, int64_t at);
 /* A signal for the command. Returns 0, or one that must be sent at once, as there is no room for it. */
@@ -57,5 +67,12 @@ void forward_copy(struct forward *, const struct forward_signal *);
 int forward_take(struct forward *, int64_t now, bool *shared);
 /* When to call forward_take again; DLOCK_NEVER: after the next signal. */
 int64_t forward_wake(const struct forward *);
+/*
+ * One more, behind the others. It replaces the last one if it repeats it; without room the first one goes that
+ * comes again later.
+ */
+void forward_keep(struct forward_untold *, const struct forward_signal *);
+/* The guard has been told of the first one. */
+void forward_told(struct forward_untold *);
 
 #endif

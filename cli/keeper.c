@@ -86,6 +86,7 @@ struct keeper {
 
     enum keeper_guard guard_state;
     struct guard guard;
+    struct forward_untold untold; /* signals for the command */
     bool guard_reaped; /* often before its EOF is read: its number may be another's by now */
     int guard_unfit;   /* an errno: why it could not set itself up */
     int64_t start_by;  /* it was told to start the command: killed if it has not by then */
@@ -194,8 +195,7 @@ static int tell_guard(struct keeper *k, enum guard_msg_type type, int arg,
     rc = guard_send(&k->guard, &m, pass);
     /*
      * A dead guard shows as EOF. A full socket means that the guard does not run (stopped?): for
-     * signals and times that it misses, its kernel timer makes up; an order to end the tree cannot
-     * wait for that.
+     * times that it misses, its kernel timer makes up; an order to end the tree cannot wait for that.
      */
     if (rc < 0 && rc != -EPIPE && type == G_END)
         kill_guard(k);
@@ -568,13 +568,24 @@ static void interrupt_while_starting(struct keeper *k, int sig)
         end_tree(k, SIGTERM, lease_now(k) + command_grace(k->c));
 }
 
-/* The guard decides when, and whether the command has got it already. */
-static void pass_on(const struct keeper *k, const struct signalfd_siginfo *si)
+/* Signals for the command, as far as the guard takes them. */
+static void tell_signals(struct keeper *k)
 {
-    struct guard_msg m = {.type = G_SIGNAL, .signal = forward_describe(si, dlock_now())};
+    while (k->untold.n > 0 && k->guard_state == GUARDED) {
+        struct guard_msg m = {.type = G_SIGNAL, .signal = k->untold.at[0]};
+        if (guard_send(&k->guard, &m, -1) == -EAGAIN)
+            return;
+        forward_told(&k->untold);
+    }
+}
 
-    if (k->guard_state == GUARDED)
-        guard_send(&k->guard, &m, -1);
+/* The guard decides when, and whether the command has got it already. */
+static void pass_on(struct keeper *k, const struct signalfd_siginfo *si)
+{
+    struct forward_signal s = forward_describe(si, dlock_now());
+
+    forward_keep(&k->untold, &s);
+    tell_signals(k);
 }
 
 /* The command has ended, with its tree if that was to end, and inner dlocks run under the lock still. */
@@ -1090,7 +1101,8 @@ static void loop(struct keeper *k)
         nstore = n;
         pfd[n++] = (struct pollfd){.fd = k->c->sig->fd, .events = POLLIN};
         if (k->guard_state == GUARDED)
-            pfd[n++] = (struct pollfd){.fd = k->guard.fd, .events = POLLIN};
+            pfd[n++] = (struct pollfd){.fd = k->guard.fd,
+                                       .events = k->untold.n > 0 ? POLLIN | POLLOUT : POLLIN};
         if (k->inner)
             pfd[n++] = (struct pollfd){.fd = inner_fd(k->inner), .events = POLLIN};
         n += events_interest(k->c->events, &pfd[n]);
@@ -1098,6 +1110,7 @@ static void loop(struct keeper *k)
             nstore = 0;
         /* The guard first: the end of the command matters more than a report of the store. */
         read_guard(k);
+        tell_signals(k);
         read_signals(k);
         read_store(k, pfd, nstore);
         report_loss(k);

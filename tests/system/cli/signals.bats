@@ -101,6 +101,29 @@ PY
     done
 }
 
+@test "signals that come while the guard stands still reach the command when it goes on" {
+    background "$L" $SUBJECT -k
+    wait_for 5 running
+    find_guard
+    kill -STOP "$G"
+    /usr/bin/python3 - "$K" <<'PY'
+import os, sys, time
+for _ in range(2000):
+    os.kill(int(sys.argv[1]), 15)
+    time.sleep(0.0003)
+os.kill(int(sys.argv[1]), 34)
+PY
+    # The keeper has read all of them: this one is the last.
+    wait_for 5 no_signal_waits "$K"
+    kill -CONT "$G"
+    wait_for 5 has_seen main sig 34
+    n=$(count_seen main sig 15)
+    assert_between 1 "$n" 2000 "number of TERM"
+    kill -KILL "$(pid_of main)"
+    ended
+}
+no_signal_waits() { grep -q '^ShdPnd:\s*0*$' "/proc/$1/status"; }
+
 # As one that was passed on: see "a command killed by a forwarded signal" in keeper.bats.
 @test "after a TERM to each process the descendants end too" {
     background --grace 200ms "$L" $SUBJECT -t -n
