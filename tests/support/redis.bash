@@ -48,6 +48,8 @@ redis_launch() {
 redis_spawn() {
     local name=$1 dir=$2 port=$3
     shift 3
+    # A test that has nodes of its own replaces those of its setup.
+    [ -z "${REDIS_PIDS[$name]:-}" ] || redis_kill "$name"
     : >"$dir/log"
     # It belongs to the file or test that ends it by pid: no leak marker.
     env -u DLOCK_TEST_ID redis-server --port "$port" --bind 127.0.0.1 --save '' --appendonly no --daemonize no \
