@@ -340,7 +340,8 @@ n.lock" ]
     # Not made for the user: a typing error would be a lock of its own.
     DLOCK_STORE=$T/missing run -73 run_t 5 "$DLOCK" -n @n touch ran
     assert_out "$T/missing"
-    [ ! -e ran ] && [ ! -e missing ]
+    [ ! -e ran ]
+    [ ! -e missing ]
     DLOCK_STORE=$T/a#b run -64 run_t 5 "$DLOCK" -n @n touch ran
     DLOCK_STORE=relative run -64 run_t 5 "$DLOCK" -n @n touch ran
     # A file is no directory.

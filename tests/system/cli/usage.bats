@@ -417,7 +417,8 @@ TRACE='touch ran'
         [ -s "$T/out" ] && [ ! -s "$T/err" ]
     done
     "$DLOCK" --status "file://$T/store#$NAME" >"$T/out" 2>"$T/err"
-    [ -s "$T/out" ] && [ ! -s "$T/err" ]
+    [ -s "$T/out" ]
+    [ ! -s "$T/err" ]
     [ -z "$(ls -A "$T/store")" ]
     # A full disk is no success.
     rc=0

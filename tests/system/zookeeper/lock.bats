@@ -118,7 +118,8 @@ watches_fired() { zk_mntr "sum_node_$1_watch_count" "${2:-default}"; }
     # It watches the holder now.
     wait_for 5 watched "$(node 1)"
     pid_alive "$WAITER"
-    [ ! -e first ] && [ ! -e second ]
+    [ ! -e first ]
+    [ ! -e second ]
     let_go
     wait_exit 5 "$WAITER"
     [ -e second ]

@@ -93,7 +93,8 @@ while True:
     [ -e retried ]
     # The sessions live on, as no server was there to end them. But one of 1 s may end before its client is back.
     [ "$(node 2)" = "$before" ] || fail "$before, now $(line)"
-    [ "$(count_seen main sig 15)" = 0 ] && [ ! -e order ]
+    [ "$(count_seen main sig 15)" = 0 ]
+    [ ! -e order ]
     touch end
     ended
     assert_rc 0
