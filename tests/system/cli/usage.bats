@@ -414,7 +414,8 @@ TRACE='touch ran'
 @test "--help, --version and --status write to stdout" {
     for opt in -h --help -V --version; do
         "$DLOCK" "$opt" >"$T/out" 2>"$T/err"
-        [ -s "$T/out" ] && [ ! -s "$T/err" ]
+        [ -s "$T/out" ]
+        [ ! -s "$T/err" ]
     done
     "$DLOCK" --status "file://$T/store#$NAME" >"$T/out" 2>"$T/err"
     [ -s "$T/out" ]
