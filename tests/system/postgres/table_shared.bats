@@ -37,7 +37,7 @@ holds() {
     start_log "holds.$id.log" "$DLOCK" "$@" "$L" sh -c 'echo "$DLOCK_SLOT" >"in.$1"; "$HELPERS/await" "go.$1"' - "$id"
     PIDS[$id]=$STARTED
 }
-is_in() { wait_for "${2:-5}" test -e "in.$1" || fail "$1: $(cat "holds.$1.log")"; }
+is_in() { wait_for "${2:-5}" test -s "in.$1" || fail "$1: $(cat "holds.$1.log")"; }
 end() { # ID...
     local id
     for id; do : >"go.$id"; done
