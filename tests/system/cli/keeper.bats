@@ -147,7 +147,7 @@ PY
     kill -TERM "$K"
     ended
     assert_rc 143
-    assert_between 0 $(($(now_ms) - start)) $((400 + SLOW)) "time (ms)"
+    assert_between 0 $(($(now_ms) - start)) $((400 + SLOW + BUSY)) "time (ms)"
 }
 
 @test "other signals do not end a wait" {
@@ -182,7 +182,7 @@ PY
     kill -TERM "$K"
     ended
     assert_rc 143
-    assert_between 0 $(($(now_ms) - start)) $((400 + SLOW)) "time (ms)"
+    assert_between 0 $(($(now_ms) - start)) $((400 + SLOW + BUSY)) "time (ms)"
 }
 
 # --- the bounds of a wait ------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ PY
     assert_out "'$NAME'"
     assert_out "fakecommand"
     assert_out "fakehost"
-    assert_between 300 $took $((430 + SLOW)) "-w 0.3 (ms)"
+    assert_between 300 $took $((430 + SLOW + BUSY)) "-w 0.3 (ms)"
     store_did release
 }
 
@@ -204,7 +204,7 @@ PY
     timed -w 0.3 "$L" true
     assert_rc 69
     assert_out "no answer"
-    assert_between 300 $took $((430 + SLOW)) "-w 0.3 (ms)"
+    assert_between 300 $took $((430 + SLOW + BUSY)) "-w 0.3 (ms)"
     store_did release
 }
 
@@ -213,7 +213,7 @@ PY
     tell release hang
     timed -w 0.3 "$L" true
     assert_rc 75
-    assert_between 300 $took $((430 + SLOW)) "-w 0.3 (ms)"
+    assert_between 300 $took $((430 + SLOW + BUSY)) "-w 0.3 (ms)"
 }
 
 @test "-w gets a lock that is released in time" {
@@ -229,7 +229,7 @@ PY
     tell acquire busy
     timed -w 0 "$L" true
     assert_rc 75
-    assert_between 0 $took $((200 + SLOW)) "time (ms)"
+    assert_between 0 $took $((200 + SLOW + BUSY)) "time (ms)"
 }
 
 @test "-w does not bound the command" {
@@ -243,7 +243,7 @@ PY
     assert_rc 75
     assert_out "'$NAME' is busy: held by fakehost, pid 4711 (fakecommand)"
     [ "${#lines[@]}" = 1 ]
-    assert_between 0 $took $((200 + SLOW)) "time (ms)"
+    assert_between 0 $took $((200 + SLOW + BUSY)) "time (ms)"
 }
 
 @test "-q is silent about a busy lock, and -E changes the code" {

@@ -132,7 +132,7 @@ waits() { [ "$(pgsql -c "select count(*) from pg_locks where locktype = 'advisor
             t0=$(now_ms)
             kill "$STARTED"
             wait_exit 5 "$STARTED" || [ $? = 143 ]
-            assert_between 0 $(($(now_ms) - t0)) $((350 + SLOW)) "the waiter's end (ms)"
+            assert_between 0 $(($(now_ms) - t0)) $((350 + SLOW + BUSY)) "the waiter's end (ms)"
         done
         kill "$HOLDER"
         wait_exit 5 "$HOLDER" || [ $? = 143 ]

@@ -68,7 +68,7 @@ hold_and_wait() {
     role
     bare_database
     hold_and_wait
-    assert_between 0 $took $((400 + SLOW)) "hand-off (ms)"
+    assert_between 0 $took $((400 + SLOW + BUSY)) "hand-off (ms)"
     pgsql -c "drop database \"$NAME\" with (force)"
 }
 
@@ -78,7 +78,7 @@ hold_and_wait() {
         idle_session_timeout=200ms idle_in_transaction_session_timeout=50ms intervalstyle=iso_8601 \
         standard_conforming_strings=off search_path=nowhere bytea_output=escape
     hold_and_wait
-    assert_between 0 $took $((400 + SLOW)) "hand-off (ms)"
+    assert_between 0 $took $((400 + SLOW + BUSY)) "hand-off (ms)"
     L="$U?fair=1#$NAME"
     hold_and_wait
 }

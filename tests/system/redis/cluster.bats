@@ -407,7 +407,7 @@ is_replica() { ! is_master "$1" && in_sync "$1"; }
     cluster_kill 2
     wait_for 10 took_over 3
     renewed 3 2
-    wait_for 5 callable 3 3
+    wait_for 15 callable 3 3
     wait_for 5 queue_is 3 3
     let_go || fail "$(cat hold.log)"
     for i in "${WAITERS[@]}"; do exits 0 5 "$i"; done
