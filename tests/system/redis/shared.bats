@@ -210,6 +210,21 @@ own_back() { [ "$(own pubsub channels "{$NAME}*" | grep -c .)" = "$1" ]; }
     [ "$(rcli get "$NAME")" = foreign ]
 }
 
+@test "the list of holders is gone with the lock, when the one that would have kept it longest has ended" {
+    local holders name list
+    holds a -s --ttl 20
+    is_in a
+    holds b -s --ttl 600
+    is_in b
+    end b
+    stop a
+    holders=$(rcli --raw keys "{$NAME}:dlock:holders:*")
+    name=$(rcli pexpiretime "$NAME") list=$(rcli pexpiretime "$holders")
+    kill -CONT "${PIDS[a]}"
+    [ "$name" = "$list" ] || fail "the lock until $name, its holders until $list"
+    end a
+}
+
 @test "redis-py's Lock keeps readers and slots out, and they keep it out" {
     /usr/bin/python3 -c 'import redis' 2>/dev/null || skip "python3-redis is not installed"
     cat >lock.py <<PY

@@ -141,6 +141,7 @@ local function give_up(member)
     redis.call('DEL', holders)
     value, epoch = false, nil
   elseif last < expiry(score) then
+    redis.call('PEXPIRE', holders, digits(last - now))
     redis.call('PEXPIRE', name, digits(last - now))
   end
   return true
