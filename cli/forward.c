@@ -46,10 +46,10 @@ static void remove_waiting(struct forward *f, int i)
     memmove(&f->waiting[i], &f->waiting[i + 1], (size_t)(f->nwaiting - i) * sizeof(f->waiting[0]));
 }
 
-static void remove_copy(struct forward *f, int i)
+static void remove_signal(struct forward_signal *at, int *n, int i)
 {
-    f->ncopies--;
-    memmove(&f->copies[i], &f->copies[i + 1], (size_t)(f->ncopies - i) * sizeof(f->copies[0]));
+    (*n)--;
+    memmove(&at[i], &at[i + 1], (size_t)(*n - i) * sizeof(at[0]));
 }
 
 /* Is it a repetition of one that waits? Not if another signal came between: their order would be lost. */
@@ -69,7 +69,7 @@ static bool take_copy(struct forward *f, const struct forward_signal *s)
     for (int i = 0; i < f->ncopies; i++) {
         if (!same(&f->copies[i], s) || s->at >= f->copies[i].at + COPY_LASTS)
             continue;
-        remove_copy(f, i);
+        remove_signal(f->copies, &f->ncopies, i);
         return true;
     }
     return false;
@@ -104,7 +104,7 @@ void forward_copy(struct forward *f, const struct forward_signal *s)
         }
     }
     if (f->ncopies == FORWARD_MAX)
-        remove_copy(f, 0);
+        remove_signal(f->copies, &f->ncopies, 0);
     f->copies[f->ncopies++] = *s;
 }
 
@@ -136,12 +136,6 @@ int64_t forward_wake(const struct forward *f)
     return at;
 }
 
-static void remove_untold(struct forward_untold *u, int i)
-{
-    u->n--;
-    memmove(&u->at[i], &u->at[i + 1], (size_t)(u->n - i) * sizeof(u->at[0]));
-}
-
 static bool comes_again(const struct forward_untold *u, int i)
 {
     for (int j = i + 1; j < u->n; j++)
@@ -160,12 +154,12 @@ void forward_keep(struct forward_untold *u, const struct forward_signal *s)
     if (u->n == FORWARD_UNTOLD_MAX) {
         while (i < u->n - 1 && !comes_again(u, i))
             i++;
-        remove_untold(u, i);
+        remove_signal(u->at, &u->n, i);
     }
     u->at[u->n++] = *s;
 }
 
 void forward_told(struct forward_untold *u)
 {
-    remove_untold(u, 0);
+    remove_signal(u->at, &u->n, 0);
 }
