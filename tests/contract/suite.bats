@@ -4,7 +4,15 @@
 # STORE_NUMBERS: and numbers the slots; STORE_TURNS: a waiting writer is served after the readers before it;
 # STORE_ONCE: it has run records; STORE_STAYS: it keeps the lock for --min-hold by an expiry of its own;
 # STORE_TICKS: seconds by which a crash is noticed later; STORE_TWIN: but for TLS it is the store of another file; STORE_KIN: the same
-# server and scripts as in another file, found by another way. These two lines are replaced by that store's:
+# server and scripts as in another file, found by another way.
+# Hooks that a store may have, for the records of --once:
+#     store_has_run STATE         the store has a record of a run in that state
+#     store_record                the record, or what is in its place, as text
+#     store_spoil N               puts foreign data number N in the record's place; WHAT: what messages say of it. 1: no more
+#     store_unanswered begin|end  P: the lock, behind a proxy that keeps back the answer to the write that begins or ends a run
+#     store_own                   a server of the test's own, which keeps its data; L: the lock there
+#     store_restart stop|kill     ends that server, and starts it again
+# These two lines are replaced by that store's:
 # bats file_tags=contract
 STORE=none CONTRACT=.
 
@@ -895,6 +903,74 @@ day() {
     lock=$(store_lock "$NAME-$1")
     LD_PRELOAD=$HELPERS/wallclock.so WALLCLOCK=$T/clock.$2 ASAN_OPTIONS=${ASAN_OPTIONS:-}:verify_asan_link_order=0 \
         timeout 20 "$DLOCK" -n --once "$lock" sh -c 'echo "$0" >>days' "$1"
+}
+
+# offers HOOK: the store's file defines it (the head of this file lists the hooks).
+offers() { declare -F "store_$1" >/dev/null; }
+
+@test "--once: foreign data in the record's place is refused, and left alone" {
+    offers spoil || return 0
+    local n before WHAT
+    once 0 "$L" true
+    for ((n = 0; ; n++)); do
+        store_spoil "$n" || break
+        before=$(store_record)
+        run -65 run_t 5 "$DLOCK" -q --ttl 2 --once "$L" touch no
+        [ "${#lines[@]}" = 1 ] && [ ${#output} -lt 800 ] || fail "$WHAT: $output"
+        assert_out "$WHAT"
+        [[ $output != *[$'\e\a']* ]] || fail "a control character"
+        # Without --once the data is in no command's way; --status tells it, and shows the rest.
+        run -0 run_t 5 "$DLOCK" -n --ttl 2 "$L" true
+        CI=1 run -0 run_t 5 "$DLOCK" --status "$L"
+        assert_out free
+        assert_out "$WHAT"
+        refute_out "last run"
+        CI=1 run -65 run_t 5 "$DLOCK" --forget --yes "$L"
+        [ ${#output} -lt 800 ] || fail "$WHAT: $output"
+        [ "$(store_record)" = "$before" ] || fail "$WHAT: changed: $(store_record)"
+    done
+    [ "$n" -ge 3 ] || fail "only $n kinds of foreign data"
+    [ ! -e no ] || final "a command ran"
+}
+
+# Killed before the command starts, there is a record and no run; killed after the release, there is a success.
+@test "--once: a keeper killed around a write leaves what the store has" {
+    offers unanswered || return 0
+    local step state P
+    # The first run makes what the later ones write into.
+    once 0 "$L" true
+    run -0 run_t 5 "$DLOCK" --forget --yes "$L"
+    for step in begin:running end:succeeded; do
+        state=${step#*:} step=${step%:*}
+        store_unanswered $step
+        start_log $step.log "$DLOCK" --ttl "${STORE_UNANSWERED_TTL:-60}" --once "$P" sh -c "$ADD" $step 0
+        wait_for 12 store_has_run $state || fail "$(cat $step.log)"
+        kill -KILL "$STARTED"
+        # As if the lock had expired.
+        [ $step = end ] || store_take "$NAME"
+        once 0 "$L" sh -c "$ADD" next 0
+        if [ $step = begin ]; then ran next; else ran end; fi
+        rm ran
+        run -0 run_t 5 "$DLOCK" --forget --yes "$L"
+    done
+    # A session of the killed keepers that the store keeps for a ttl is not the next test's.
+    ! declare -F no_session >/dev/null || wait_for 9 no_session
+}
+
+# bats test_tags=slow
+@test "--once: a run and its record survive restarts of a server that keeps its data" {
+    offers own || return 0
+    local how
+    store_own
+    hold --ttl 30 --once
+    store_restart kill
+    let_go
+    exits 0 9 "$HOLDER"
+    for how in stop kill; do
+        store_restart $how
+        once 5 --skip-exit-code 5 "$L" touch no
+    done
+    [ ! -e no ] || final "run again after a success"
 }
 
 @test "--once: three hosts with clocks 5 s apart run the job of a day once" {

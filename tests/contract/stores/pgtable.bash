@@ -16,3 +16,28 @@ store_clean() {
 }
 store_pids() { echo "$PG_PID" $(children "$PG_PID"); }
 store_take() { pgsql -v name="$1" <<<"delete from public.dlock_locks where name = :'name'"; }
+
+record() { pgsql -v name="$NAME" <<<"select $1 from public.dlock_locks_runs where name = :'name'"; }
+store_has_run() { [ "$(record state)" = "$1" ]; }
+store_record() { record 'md5(dlock_locks_runs::text)'; }
+store_spoil() {
+    local bad=("state = 'done'" "state = 'running'" "ended = null" "ended = 'infinity'" "began = '-infinity'" "status = 256"
+        "fence = -1" "owner = repeat('f', 33)" "host = repeat('x', 1000000)" "command = E'\\033[31m'" "note = E'a\\nb'")
+    WHAT='a row of "public"."dlock_locks_runs"'
+    [ "$1" -lt ${#bad[@]} ] || return 1
+    pgsql -v name="$NAME" <<<"delete from public.dlock_locks_runs where name = :'name'" >/dev/null
+    run_t 5 "$DLOCK" -q --once "$L" true
+    pgsql -v name="$NAME" <<<"update public.dlock_locks_runs set ${bad[$1]} where name = :'name'" >/dev/null
+}
+# Words of the message that begins a run, and of the one that ends it.
+store_unanswered() {
+    local words='WHEN NOT k.valid'
+    [ "$1" = begin ] || words='to_timestamp('
+    listener pgproxy "$PG_PORT" gather "$words" never
+    P="postgres://postgres@127.0.0.1:$LISTENS/postgres?mode=lease#$NAME"
+}
+store_own() {
+    pg_start_in own
+    L="postgres://postgres@127.0.0.1:${PG_PORTS[own]}/postgres?mode=lease#$NAME"
+}
+store_restart() { if [ "$1" = kill ]; then pg_restart own immediate; else pg_restart own fast; fi; }

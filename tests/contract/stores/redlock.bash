@@ -14,3 +14,17 @@ store_clean() {
 }
 store_pids() { echo "$RL_PIDS"; }
 store_take() { on_all del "$1"; }
+
+store_has_run() {
+    local k
+    for k in $(rl_all); do [[ $(rl "$k" get "{$NAME}:dlock:once") == "dlock-run1 $1 "* ]] || return; done
+}
+# Of three round trips the second one records the begin, the third one the end.
+store_unanswered() {
+    local k late=()
+    for k in $(rl_all); do
+        listener proxy "$(rl_port "$k")" late 2
+        late+=("127.0.0.1:$LISTENS")
+    done
+    P="redlock://$(IFS=,; echo "${late[*]}")?restart-grace=0#$NAME"
+}

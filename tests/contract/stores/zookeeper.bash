@@ -21,3 +21,44 @@ store_clean() {
 }
 store_pids() { echo "$ZK_PID"; }
 store_take() { zk_rm "/$1/$(zk_ls "/$1")"; }
+
+# The record's node: it stays in $RECORD where it was removed.
+record() { zk_tree /dlock-once/r | grep -m1 "/$NAME\$"; }
+store_has_run() { [ "$(zk_get "$(record)" | cut -d' ' -f2)" = "$1" ]; }
+store_record() { zk_stat "$RECORD" | grep -E 'mzxid|numChildren'; }
+store_spoil() {
+    local what="a node with other data"
+    RECORD=${RECORD:-$(record)}
+    case $1 in
+    0) zk_set "$RECORD" '' && what="an empty node" ;;
+    1) zk_set "$RECORD" 192.0.2.1 ;;
+    2) zk_set "$RECORD" "dlock-run1 succeeded 0 1 $(printf '\e[31m%032d' 0) 1 1 1 dlock1 host=$(printf '\a')" ;;
+    3) { printf 'dlock-run1 succeeded 0 1 '; head -c 1000000 /dev/zero | tr '\0' x; } | zk_set "$RECORD" - ;;
+    4) zk_create "$RECORD/child" >/dev/null && what="a node with children" ;;
+    5)
+        zk_rm -r "$RECORD"
+        start_log spoiler zk_hold "$RECORD"
+        SPOILER=$STARTED what="an ephemeral node"
+        wait_for 5 test -s spoiler ;;
+    *)
+        kill "$SPOILER"
+        wait_for 5 pid_gone "$SPOILER"
+        return 1 ;;
+    esac
+    WHAT="$what ($RECORD) is in the place of the run record"
+}
+# The keeper connects again after two thirds of this ttl, and learns what it has written.
+STORE_UNANSWERED_TTL=4
+store_unanswered() {
+    local n=1
+    [ "$1" = begin ] || n=2
+    proxy stall multi $n
+}
+store_own() {
+    zk_start_in own
+    L="zk://127.0.0.1:${ZK_PORTS[own]}#$NAME"
+}
+store_restart() {
+    [ "$1" = kill ] || zk_stop own
+    zk_restart own
+}

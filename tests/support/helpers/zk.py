@@ -12,7 +12,7 @@ zxid moves on), and reads are preceded by a sync, so that a follower does not an
                           (0x0 for containers, too: from outside they look like persistent nodes)
   acl PATH                "PERMISSIONS SCHEME ID" lines
   create [-c] [-s] PATH [DATA]    persistent; -c a container, -s sequential; the parents, too; prints the real path
-  set PATH DATA           whatever the version
+  set PATH DATA           whatever the version; DATA "-": from standard input
   rm [-r] PATH            -r: with all below
   kill SESSION            closes that session (0x...), as somebody else who has its password would
   hold [-t MS] [-s] PATH [DATA]   an ephemeral node (parents are made): prints "held PATH SESSION", stays until
@@ -210,6 +210,8 @@ def main(where, what, *args):
         return Client(where, session=int(args[0], 16)).close()
     path = args[0]
     data = args[1].encode("utf-8", "surrogateescape") if len(args) > 1 else b""
+    if what == "set" and data == b"-":
+        data = sys.stdin.buffer.read()
     zk = Client(where, int(options.get("-t", 4000)))
     if "-a" in options:
         zk.auth(options["-a"])

@@ -82,21 +82,6 @@ at_terminal() {
     recorded succeeded 0
 }
 
-@test "what else stands in the record's place is not overwritten" {
-    for junk in "" "dlock-run1" "dlock-run1 succeeded 0" $'\e[31mred\e[0m' "$(head -c 1000000 /dev/zero | tr '\0' x)"; do
-        printf '%s' "$junk" >"$S/record"
-        cp "$S/record" before
-        run -65 run_t 5 "$DLOCK" --once "$L" touch ran
-        assert_out "is in the place of the run record, and dlock has not written it"
-        [[ $output != *$'\e'* ]]
-        run -65 run_t 5 "$DLOCK" --forget --yes "$L"
-        cmp before "$S/record"
-        nothing_held
-    done
-    [ ! -e ran ]
-    run -0 run_t 5 "$DLOCK" "$L" true
-}
-
 # --- recorded ---------------------------------------------------------------------------------------------
 
 @test "the record says how the command ended" {

@@ -112,34 +112,6 @@ recorded() {
     runs
 }
 
-recorded_by_all() { [ "$(recorded "$1")" -eq 3 ]; }
-
-# Each answer comes so late that the keeper is killed before it, on a slow machine, too. Of three round trips the second
-# one records the begin, the third one the end.
-@test "--once: a keeper killed before the start or after the release leaves what the servers have" {
-    local k uri late=()
-    own_nodes 3
-    for k in 1 2 3; do
-        listener proxy "$(rl_port $k)" late 2
-        late+=("127.0.0.1:$LISTENS")
-    done
-    uri="redlock://$(IFS=,; echo "${late[*]}")?restart-grace=0#$NAME"
-    start_log a.log "$DLOCK" --ttl 60 --once "$uri" touch early
-    wait_for 8 recorded_by_all running
-    kill -KILL "$STARTED"
-    # As if the lock had expired.
-    on_all del "$NAME"
-    runs
-    [ ! -e early ] || final "the command ran"
-    run -0 run_t 5 "$DLOCK" --forget --yes "$L"
-    start_log b.log "$DLOCK" --ttl 60 --once "$uri" touch done
-    wait_for 12 recorded_by_all succeeded
-    kill -KILL "$STARTED"
-    skips
-    [ -e done ]
-    rl_gone "$NAME"
-}
-
 @test "--once: something else in the place of a record stays there" {
     local k
     on "1 2" set "$KEY" theirs

@@ -106,64 +106,16 @@ through() {
 
 # ------------------------------------------------------- what is in their place ---
 
-# refused WHAT: in the record's place; nothing runs, nothing changes, the lock is free.
-refused() {
-    local before
-    before=$(zk_stat "$RECORD" | grep -E 'mzxid|numChildren')
-    run -65 run_t 5 "$DLOCK" --ttl 2 --once "$L" touch "$T/no"
-    [ "${#lines[@]}" = 1 ] || fail "$output" || return
-    [[ $output == *"$1 ($RECORD) is in the place of the run record"* ]] || fail "$output" || return
-    [ ! -e no ] || final "it ran" || return
-    [ "$before" = "$(zk_stat "$RECORD" | grep -E 'mzxid|numChildren')" ] || fail "overwritten" || return
-    free || fail "not free: $(line "/$NAME/job")" || return
-    run -65 run_t 5 "$DLOCK" --forget --yes "$L"
-    [ "$before" = "$(zk_stat "$RECORD" | grep -E 'mzxid|numChildren')" ] || fail "forgotten" || return
-    # It is told, and the rest is shown.
-    run -0 run_t 5 "$DLOCK" -v --status "$L"
-    [[ $output == *"$1"* && $output != *"last run"* ]] || fail "$output" || return
-    [[ $output != *[$'\e\a']* ]] || fail "a control character"
-}
-
-@test "what no run has written is refused, and stays" {
-    zk_create "$RECORD" >/dev/null
-    refused "an empty node"
-    run -0 run_t 5 "$DLOCK" -n "$L" true # without --once it is in nobody's way
-    zk_set "$RECORD" 192.0.2.1
-    refused "a node with other data"
-    zk_set "$RECORD" "dlock-run1 succeeded 0 1 $(printf '\e[31m%032d' 0) 1 1 1 dlock1 host=$(printf '\a')"
-    refused "a node with other data"
-    timeout 10 /usr/bin/python3 - "$ZK_PORT" "$RECORD" 3>&- <<'END'
-import sys
-from kazoo.client import KazooClient
-zk = KazooClient("127.0.0.1:" + sys.argv[1])
-zk.start()
-zk.set(sys.argv[2], b"dlock-run1 succeeded 0 1 " + b"x" * 1000000)
-zk.stop()
-END
-    refused "a node with other data"
-    zk_rm "$RECORD"
-    once 0 "$L" true
-    zk_create "$RECORD/child" >/dev/null
-    refused "a node with children"
-    zk_rm -r "$RECORD"
-    start_log held zk_hold "$RECORD"
-    wait_for 5 test -s held
-    refused "an ephemeral node"
-    # The place of all records.
-    end_of_hold "$STARTED"
-    zk_rm -r "$R"
+@test "an ephemeral node in the place of all records is refused" {
     start_log above zk_hold "$R"
     wait_for 5 test -s above
     run -69 run_t 5 "$DLOCK" --ttl 2 --once "$L" touch no
     assert_out "is ephemeral and cannot have children"
     [ ! -e no ]
-    end_of_hold "$STARTED"
+    kill "$STARTED"
+    wait_for 5 pid_gone "$STARTED"
     once 0 "$L" sh -c "$(add a)"
     ran a
-}
-end_of_hold() {
-    kill "$1"
-    wait_for 5 pid_gone "$1"
 }
 
 @test "a record that is changed behind a run ends in 79, and the lock is free" {
@@ -267,35 +219,6 @@ end_of_hold() {
     exits 79 5 "$STARTED"
     struck
     state_is running || final "$(zk_get "$RECORD")"
-}
-
-@test "a keeper killed around a write leaves the state that the store has" {
-    once 0 "$L" true
-    for n in 1 2; do
-        run -0 run_t 5 "$DLOCK" --forget --yes "$L"
-        rm -f ran
-        through stall multi $n
-        start_log hold.log "$DLOCK" --ttl 2 --once "$P" sh -c "$(add a)"
-        wait_for 5 struck
-        # Soon it connects again, and learns what it has written.
-        kill -STOP "$STARTED"
-        if [ $n = 1 ]; then wait_for 5 state_is running; else wait_for 5 state_is succeeded; fi
-        kill -KILL "$STARTED"
-        wait_for 5 pid_gone "$STARTED"
-        once 0 "$L" sh -c "$(add b)"
-        if [ $n = 1 ]; then ran b; else ran a; fi
-        end_proxy
-    done
-}
-
-# bats test_tags=slow
-@test "a record survives a restart of the server" {
-    zk_start_in own
-    L="zk://127.0.0.1:${ZK_PORTS[own]}#job"
-    once 0 "$L" sh -c "$(add a)"
-    zk_restart own
-    once 0 "$L" sh -c "$(add b)"
-    ran a
 }
 
 # ---------------------------------------------------------------------- expired ---
