@@ -43,7 +43,6 @@ struct events {
     unsigned long renewals;
     bool terminal; /* a line about the wait may be drawn there */
     bool ended;
-    char why_lost[sizeof((struct dlock_error){0}.msg)];
     struct {
         /* What is waited for: of a set, not always the lock of the latest event. */
         char *lock, *store;
@@ -335,10 +334,7 @@ void events_lost(struct events *e, const char *why)
 {
     struct line l;
 
-    if (!e)
-        return;
-    snprintf(e->why_lost, sizeof(e->why_lost), "%s", why);
-    if (!begin(e, &l, "lost"))
+    if (!e || !begin(e, &l, "lost"))
         return;
     put_text(&l.j, "reason", why, REASON_MAX);
     finish(e, &l, false);
@@ -420,7 +416,7 @@ void events_end(struct events *e, const struct events_end *end, int64_t now)
     json_int(&l.j, "renewals", (int64_t)e->renewals);
     put_command(&l.j, end->status);
     json_int(&l.j, "exit_code", end->code);
-    put_text(&l.j, "reason", end->reason && end->reason[0] ? end->reason : e->why_lost, REASON_MAX);
+    put_text(&l.j, "reason", end->reason ? end->reason : "", REASON_MAX);
     json_int(&l.j, "dropped", (int64_t)sink_dropped(e->sink));
     finish(e, &l, true);
     sink_flush(e->sink, (int)(dlock_max(0, until - dlock_now()) / DLOCK_MSEC));

@@ -61,7 +61,7 @@ struct events_end {
     enum events_outcome outcome;
     int status; /* the command's wait status; -1: it has not run to its end */
     int code;   /* exit code of dlock; as a shell shows it (128+N) when dlock dies by a signal */
-    const char *reason; /* NULL or "": that of events_lost, if any */
+    const char *reason; /* NULL or "": none */
 };
 
 /* The last line; nothing is held any more, so this waits for a slow reader, for 100 ms at most. Only the first call counts. */

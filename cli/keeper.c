@@ -63,6 +63,12 @@ enum keeper_guard {
     GUARD_DIED  /* its end of the socket is closed too early: its orphans have come to us */
 };
 
+enum keeper_end {
+    KEEPER_SPARES, /* what the command leaves behind is left alone */
+    KEEPER_ENDS,   /* the guard was told to end the tree, or does so by --max-run */
+    KEEPER_KILLS   /* and it was reported that the tree is sent SIGKILL */
+};
+
 struct keeper {
     struct command *c;
     dlock *lk;                   /* LOCK */
@@ -76,8 +82,8 @@ struct keeper {
     int code;    /* exit code of a wait that ended without the lock */
 
     struct dlock_times times; /* the lease as the guard knows it */
-    bool lost;                /* any evidence of loss: the exit code is 79, not the command's */
-    bool loss_to_report;      /* the guard noticed it first */
+    struct loss loss;         /* any loss: the exit code is 79, not the command's */
+    bool guard_timed_out; /* in this turn the guard has said that the time of the lease was over */
 
     bool overrun;        /* --max-run has passed, and ends what runs under the lock */
     int64_t run_until;   /* when it passes, by our clock */
@@ -87,12 +93,12 @@ struct keeper {
     enum keeper_guard guard_state;
     struct guard guard;
     struct forward_untold untold; /* signals for the command */
-    bool guard_reaped; /* often before its EOF is read: its number may be another's by now */
-    int guard_unfit;   /* an errno: why it could not set itself up */
-    int64_t start_by;  /* it was told to start the command: killed if it has not by then */
-    int64_t exit_by;   /* it was told to exit: killed if it has not by then */
-    int64_t sweep_at;  /* it died: kill its orphans again at this time */
-    bool ending;       /* it was told to end the tree */
+    bool guard_reaped;   /* often before its EOF is read: its number may be another's by now */
+    int guard_unfit;     /* an errno: why it could not set itself up */
+    int64_t start_by;    /* it was told to start the command: killed if it has not by then */
+    int64_t exit_by;     /* it was told to exit: killed if it has not by then */
+    int64_t sweep_at;    /* it died: kill its orphans again at this time */
+    enum keeper_end end; /* of the command's tree */
     bool tree_empty;
 
     int64_t
@@ -115,6 +121,11 @@ static const struct options *options_of(const struct keeper *k)
 static bool may_end(const struct keeper *k)
 {
     return options_of(k)->on_lost != ON_LOST_WARN;
+}
+
+static bool is_lost(const struct keeper *k)
+{
+    return k->loss.kind != LOSS_NONE;
 }
 
 /* ------------------------------------------------- one lock or a set --- */
@@ -222,8 +233,16 @@ static void end_tree(struct keeper *k, int sig, int64_t kill_at)
 {
     struct dlock_times t = {.term_at = DLOCK_NEVER, .kill_at = kill_at, .deadline = DLOCK_NEVER};
 
-    k->ending = true;
+    k->end = k->end == KEEPER_SPARES ? KEEPER_ENDS : k->end;
     tell_guard(k, G_END, sig, &t);
+}
+
+/* Report, once, that the tree is sent SIGKILL. */
+static void report_killed(struct keeper *k)
+{
+    if (k->end != KEEPER_KILLS)
+        report_kill(&k->report);
+    k->end = KEEPER_KILLS;
 }
 
 /* A time of the lease has passed when this has reached it: the guard reads its times by this clock. */
@@ -285,7 +304,7 @@ static bool stays(struct keeper *k)
             dlock_end_min_hold(k->locks[i]);
         left = dlock_max(left, dlock_min_hold_left(k->locks[i]));
     }
-    if (left == 0 || k->lost || told_to_end(k) || k->guard_state == GUARD_DIED)
+    if (left == 0 || is_lost(k) || told_to_end(k) || k->guard_state == GUARD_DIED)
         return false;
     k->stay_until = dlock_now() + left;
     if (!k->stay_told)
@@ -315,7 +334,7 @@ static void record_result(struct keeper *k)
 
     if (options_of(k)->once_ns == 0)
         return;
-    k->success = k->c->exec_error == 0 && WIFEXITED(k->c->status) && !k->lost && !k->overrun &&
+    k->success = k->c->exec_error == 0 && WIFEXITED(k->c->status) && !is_lost(k) && !k->overrun &&
                  !k->die_sig && options_success(options_of(k), code);
     dlock_note_result(k->lk, k->success, code, NULL);
 }
@@ -325,7 +344,7 @@ static int64_t release_time(const struct keeper *k)
 {
     int64_t time = options_of(k)->connect_timeout_ns, left = dlock_time_left(k->lk);
 
-    if (k->lost)
+    if (is_lost(k))
         return LOST_TIME;
     return k->success && left != DLOCK_NEVER ? dlock_max(time, left) : time;
 }
@@ -343,9 +362,9 @@ static void after_exit(struct keeper *k)
     k->stay_until = DLOCK_NEVER; /* an inner dlock may have come meanwhile */
     /* What is left while we stay was left alone before, and no guard could end it. */
     bool must_end = k->phase < KEEPER_STAYING &&
-                    (k->ending || k->c->end_signal || (k->lost && may_end(k)) || died);
+                    (k->end || k->c->end_signal || (is_lost(k) && may_end(k)) || died);
     if (must_end && !k->tree_empty) {
-        if (!k->ending && !died)
+        if (!k->end && !died)
             end_tree(k, SIGTERM, lease_now(k) + command_grace(k->c));
         return;
     }
@@ -377,7 +396,8 @@ static void on_overrun(struct keeper *k, int sig)
     if (k->phase >= KEEPER_RELEASING || (staying && inner_count(k->inner) == 0))
         return;
     if (!k->overrun) {
-        k->overrun = k->ending = k->inner_asked = true;
+        k->overrun = k->inner_asked = true;
+        k->end = k->end == KEEPER_SPARES ? KEEPER_ENDS : k->end;
         k->run_until = k->end_by = DLOCK_NEVER;
         k->inner_until = dlock_now() + grace;
         if (staying) /* no guard ends the tree */
@@ -390,7 +410,7 @@ static void on_overrun(struct keeper *k, int sig)
             report_term(&k->report, grace);
     }
     if (sig == SIGKILL)
-        report_kill(&k->report);
+        report_killed(k);
 }
 
 /* By our clock --max-run has passed. The guard ends the tree, if there is one and the guard is not stopped. */
@@ -401,10 +421,10 @@ static void run_is_over(struct keeper *k)
         inner_kill(k->inner, "--max-run has passed"); /* none may come any more */
     else if (k->phase == KEEPER_STAYING || (k->c->exited && k->tree_empty))
         on_overrun(k, SIGTERM);
-    else if (k->ending)
+    else if (k->end)
         k->inner_until = dlock_now() + command_grace(k->c);
     if (k->phase < KEEPER_STAYING && k->guard_state == GUARDED && !k->overrun)
-        k->end_by = dlock_now() + GUARD_ENDS + (k->ending ? command_grace(k->c) : 0);
+        k->end_by = dlock_now() + GUARD_ENDS + (k->end ? command_grace(k->c) : 0);
 }
 
 /* Before the command starts, which may start dlocks that name our locks. */
@@ -564,7 +584,7 @@ static void signal_while_acquiring(struct keeper *k, const struct signalfd_sigin
 static void interrupt_while_starting(struct keeper *k, int sig)
 {
     k->die_sig = sig;
-    if (!k->ending)
+    if (!k->end)
         end_tree(k, SIGTERM, lease_now(k) + command_grace(k->c));
 }
 
@@ -591,7 +611,7 @@ static void pass_on(struct keeper *k, const struct signalfd_siginfo *si)
 /* The command has ended, with its tree if that was to end, and inner dlocks run under the lock still. */
 static bool only_inner_left(const struct keeper *k)
 {
-    return k->c->exited && (!k->ending || k->tree_empty) && inner_count(k->inner) > 0;
+    return k->c->exited && (!k->end || k->tree_empty) && inner_count(k->inner) > 0;
 }
 
 /* Only the lock is left, for --min-hold. At a terminal a stop is for us: no command will have it. */
@@ -645,11 +665,17 @@ static void read_signals(struct keeper *k)
 
 /* ------------------------------------------------------------- store --- */
 
-static void on_lost(struct keeper *k, const char *what, const char *why)
+/* The one place that sets the loss: the first evidence with a cause counts, and is told. */
+static void lose(struct keeper *k, enum loss_kind kind, const char *cause)
 {
-    k->lost = true;
+    if (k->loss.kind > LOSS_UNTOLD && kind != LOSS_WITH_RECORD)
+        return;
+    k->loss.kind = kind;
+    if (kind == LOSS_UNTOLD)
+        return;
+    snprintf(k->loss.cause, sizeof(k->loss.cause), "%s", cause);
     inner_ending(k->inner);
-    report_lost(&k->report, what, why, k->phase == KEEPER_STAYING);
+    report_lost(&k->report, &k->loss, k->phase == KEEPER_STAYING);
 }
 
 /* Is the holder a dlock above this one? Of a file the holder is known to the talkative only, unless it may be one. */
@@ -767,14 +793,12 @@ static void on_released(struct keeper *k, const struct dlock_report *r)
     /* Of a set, each lock has told for itself what is not as it should be; the set comes last. */
     bool success = which && which == k->lk && k->success; /* said also if another one is lost */
 
-    if (which && r->how == DLOCK_RELEASE_NOT_OURS && (!k->lost || success)) {
-        report_not_ours(&k->report, &r->error, success);
-        k->lost = true;
-    }
+    if (which && r->how == DLOCK_RELEASE_NOT_OURS && (!is_lost(k) || success))
+        lose(k, success ? LOSS_WITH_RECORD : LOSS_AT_RELEASE, r->error.msg);
     if (success && r->how == DLOCK_RELEASE_UNCLEAR) {
         report_unrecorded(&k->report, &r->error);
         k->unrecorded = true;
-    } else if (which && r->how == DLOCK_RELEASE_UNCLEAR && !k->lost && !k->die_sig)
+    } else if (which && r->how == DLOCK_RELEASE_UNCLEAR && !is_lost(k) && !k->die_sig)
         report_release_unclear(&k->report, &r->error);
     if (which && k->set)
         return;
@@ -782,24 +806,29 @@ static void on_released(struct keeper *k, const struct dlock_report *r)
     finish(k);
 }
 
-/* Lost while it stays held for --min-hold: nothing but inner dlocks could be ended, and there is nothing to stay for. */
-static void lost_while_staying(struct keeper *k, const struct dlock_report *r)
+/* DLOCK_REPORT_TERM or DLOCK_REPORT_LOST: first the order, then the message about it. */
+static void on_lost(struct keeper *k, const struct dlock_report *r)
 {
-    if (r->type == DLOCK_REPORT_LOST)
+    bool over = r->type == DLOCK_REPORT_LOST;
+    bool staying = k->phase == KEEPER_STAYING; /* only inner dlocks run: no order for the guard */
+    bool certain = over && r->error.code == DLOCK_ELOST;
+
+    if (!staying && may_end(k))
+        end_tree(k, over ? SIGKILL : SIGTERM, over ? 0 : r->times.kill_at);
+    if (over)
         inner_lost(k->inner, r->error.msg);
-    on_lost(k, r->error.code == DLOCK_ELOST ? "is lost" : "could not be renewed in time",
-            r->error.msg);
-    after_exit(k);
+    lose(k, certain ? LOSS_CERTAIN : LOSS_EXPIRED, r->error.msg);
+    if (staying)
+        after_exit(k); /* there is nothing to stay for */
+    else if (!over && options_of(k)->on_lost == ON_LOST_TERM)
+        report_term(&k->report, r->times.kill_at - lease_now(k));
+    else if (may_end(k) && !(over && k->guard_timed_out))
+        report_killed(k); /* a guard that noticed the loss first may have sent SIGTERM */
 }
 
 static void on_report(struct keeper *k, const struct dlock_report *r)
 {
     report_about(&k->report, r->lock ? r->lock : k->lk);
-    if (k->phase == KEEPER_STAYING &&
-        (r->type == DLOCK_REPORT_TERM || r->type == DLOCK_REPORT_LOST)) {
-        lost_while_staying(k, r);
-        return;
-    }
     switch (r->type) {
     case DLOCK_REPORT_WAITING:
         on_waiting(k, r);
@@ -830,25 +859,9 @@ static void on_report(struct keeper *k, const struct dlock_report *r)
     case DLOCK_REPORT_RECOVERED:
         report_recovered(&k->report, r);
         break;
-    /* First the order, then the message about it. */
     case DLOCK_REPORT_TERM:
-        if (may_end(k))
-            end_tree(k, SIGTERM, r->times.kill_at);
-        on_lost(k, "could not be renewed in time", r->error.msg);
-        if (options_of(k)->on_lost == ON_LOST_TERM)
-            report_term(&k->report, r->times.kill_at - lease_now(k));
-        else if (may_end(k))
-            report_kill(&k->report);
-        break;
     case DLOCK_REPORT_LOST:
-        if (may_end(k))
-            end_tree(k, SIGKILL, 0);
-        inner_lost(k->inner, r->error.msg);
-        on_lost(k, r->error.code == DLOCK_ELOST ? "is lost" : "could not be renewed in time",
-                r->error.msg);
-        /* A guard that noticed it first may have ended the command by SIGTERM: see report_guards_kill. */
-        if (may_end(k) && !k->loss_to_report)
-            report_kill(&k->report);
+        on_lost(k, r);
         break;
     case DLOCK_REPORT_RELEASED:
         on_released(k, r);
@@ -893,9 +906,9 @@ static void report_guards_kill(struct keeper *k)
 {
     int status = k->c->status;
 
-    if (k->lost && may_end(k) && lease_now(k) >= k->times.kill_at && WIFSIGNALED(status) &&
+    if (is_lost(k) && may_end(k) && lease_now(k) >= k->times.kill_at && WIFSIGNALED(status) &&
         WTERMSIG(status) == SIGKILL)
-        report_kill(&k->report);
+        report_killed(k);
 }
 
 static void on_guard(struct keeper *k, const struct guard_msg *m)
@@ -905,7 +918,8 @@ static void on_guard(struct keeper *k, const struct guard_msg *m)
      * keeper that is late finds the end of the command behind this message, and then only a release.
      */
     if (m->flags & GUARD_TIMED_OUT) {
-        k->lost = k->loss_to_report = true;
+        k->guard_timed_out = true;
+        lose(k, LOSS_UNTOLD, "");
         read_store(k, NULL, 0);
     }
     switch (m->type) {
@@ -986,14 +1000,15 @@ static void on_guard_gone(struct keeper *k)
      * since, the lease must be taken for lost.
      */
     bool late = lease_now(k) >= k->times.term_at;
-    k->lost |= late;
+    if (late)
+        lose(k, LOSS_UNTOLD, "");
     inner_lost(k->inner, "its guard was killed");
     sweep(k);
     if (late) {
-        on_lost(k, "could not be renewed in time", "the guard was stopped");
-        report_kill(&k->report);
+        lose(k, LOSS_EXPIRED, "the guard was stopped");
+        report_killed(k);
     } else if (k->overrun) {
-        report_kill(&k->report);
+        report_killed(k);
     } else {
         report_guard_gone(
             k, "ending the command (its own timer kills it if it cannot run for too long)");
@@ -1020,9 +1035,9 @@ static void read_guard(struct keeper *k)
 /* The guard noticed a loss: report it, unless the store has done so meanwhile, with the reason. */
 static void report_loss(struct keeper *k)
 {
-    if (k->loss_to_report)
-        on_lost(k, "could not be renewed in time", "");
-    k->loss_to_report = false;
+    if (k->guard_timed_out)
+        lose(k, LOSS_EXPIRED, "");
+    k->guard_timed_out = false;
 }
 
 /* -------------------------------------------------------------- loop --- */
@@ -1138,7 +1153,7 @@ static int exit_code(struct keeper *k)
     if (k->die_sig) {
         end.outcome = EVENTS_CANCELLED;
         end.code = 128 + k->die_sig;
-    } else if (k->lost) {
+    } else if (is_lost(k)) {
         end.outcome = EVENTS_LOST;
         end.code = options_of(k)->lost_code;
         end.status = command_status(k);
@@ -1155,7 +1170,7 @@ static int exit_code(struct keeper *k)
     } else if (k->c->exited) {
         return command_exit_code(k->c);
     }
-    report_end(&k->report, end);
+    report_end(&k->report, &k->loss, end);
     if (k->die_sig)
         signals_die(k->die_sig);
     return end.code;

@@ -410,44 +410,49 @@ void report_overrun(const struct report *r, bool left)
             dlock_format_duration(r->o->max_run_ns, limit, sizeof(limit)));
 }
 
-void report_term(struct report *r, int64_t left)
+void report_term(const struct report *r, int64_t left)
 {
     events_term(r->events, left);
 }
 
-void report_kill(struct report *r)
+void report_kill(const struct report *r)
 {
-    if (!r->kill_told)
-        events_kill(r->events);
-    r->kill_told = true;
+    events_kill(r->events);
 }
 
-void report_lost(struct report *r, const char *what, const char *why, bool ended)
+/* How the lock was lost, in the words of a message. */
+static const char *loss_text(enum loss_kind kind)
 {
-    const char *then_ = "; ending the command";
+    switch (kind) {
+    case LOSS_CERTAIN:
+        return "is lost";
+    case LOSS_AT_RELEASE:
+    case LOSS_WITH_RECORD:
+        return "was not ours any more when it was released";
+    default:
+        return "could not be renewed in time";
+    }
+}
+
+void report_lost(const struct report *r, const struct loss *l, bool ended)
+{
+    const char *what = loss_text(l->kind), *consequence = "; ending the command";
     char lock[LOCK_TEXT_MAX];
 
-    if (r->loss_told)
-        return;
-    if (ended)
-        then_ = "; the command has ended";
+    if (l->kind == LOSS_AT_RELEASE)
+        consequence = "";
+    else if (l->kind == LOSS_WITH_RECORD)
+        consequence = "; succeeded, but not recorded";
+    else if (ended)
+        consequence = "; the command has ended";
     else if (r->o->on_lost == ON_LOST_WARN)
-        then_ = "; the command continues (--on-lost warn)";
-    events_lost(r->events, why[0] ? why : what);
-    message("%s %s%s%s%s", subject(r, "the lock ", lock), what, why[0] ? ": " : "", why, then_);
-    r->loss_told = true;
+        consequence = "; the command continues (--on-lost warn)";
+    events_lost(r->events, l->cause[0] ? l->cause : what);
+    message("%s %s%s%s%s", subject(r, "the lock ", lock), what, l->cause[0] ? ": " : "", l->cause,
+            consequence);
 }
 
 /* ----------------------------------------------------------- release --- */
-
-void report_not_ours(const struct report *r, const struct dlock_error *err, bool success)
-{
-    char lock[LOCK_TEXT_MAX];
-
-    events_lost(r->events, err->msg[0] ? err->msg : "was not ours any more when it was released");
-    message("%s was not ours any more when it was released%s%s%s", subject(r, "the lock ", lock),
-            err->msg[0] ? ": " : "", err->msg, success ? "; succeeded, but not recorded" : "");
-}
 
 void report_release_unclear(const struct report *r, const struct dlock_error *err)
 {
@@ -476,9 +481,11 @@ void report_released(struct report *r, enum dlock_release_how how)
     events_released(r->events, words[how], dlock_now());
 }
 
-void report_end(struct report *r, struct events_end end)
+void report_end(struct report *r, const struct loss *l, struct events_end end)
 {
     if (end.outcome == EVENTS_UNAVAILABLE || end.outcome == EVENTS_ERROR)
         end.reason = message_last();
+    else if (l->kind != LOSS_NONE)
+        end.reason = l->cause[0] ? l->cause : loss_text(l->kind);
     events_end(r->events, &end, dlock_now());
 }

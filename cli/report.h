@@ -8,6 +8,21 @@
 #include "events.h"
 #include "options.h"
 
+/* The loss of the lock: one value for the whole run. */
+enum loss_kind {
+    LOSS_NONE,
+    LOSS_UNTOLD,     /* noticed by the guard: the store may say the cause in the same turn */
+    LOSS_EXPIRED,    /* the lease was not renewed in time */
+    LOSS_CERTAIN,    /* the store says that the lock is not ours */
+    LOSS_AT_RELEASE, /* the store says so when the lock is released */
+    LOSS_WITH_RECORD /* the same, and the release should have recorded a success (--once) */
+};
+
+struct loss {
+    enum loss_kind kind;
+    char cause[sizeof((struct dlock_error){0}.msg)]; /* "": unknown */
+};
+
 struct report {
     const struct options *o;
     const dlock *lk; /* NULL: the lock is on the descriptor of the options */
@@ -29,8 +44,6 @@ struct report {
         int64_t pause;     /* between two lines about news */
         int64_t fg_at;     /* in the background: when to look whether we still are */
     } wait;
-    bool loss_told; /* one line about the loss is enough */
-    bool kill_told;
     enum events_outcome outcome; /* of a wait that ended without the lock */
 };
 
@@ -70,13 +83,12 @@ void report_trouble(struct report *, const struct dlock_report *);
 void report_recovered(struct report *, const struct dlock_report *);
 /* --max-run has passed. left: the command has ended, and dlocks that it left behind run under the lock. */
 void report_overrun(const struct report *, bool left);
-/* The command is sent SIGTERM, and SIGKILL after left ns, since the lock is lost or it ran too long; or SIGKILL now. */
-void report_term(struct report *, int64_t left);
-void report_kill(struct report *);
-/* The lock is lost: said once. what: "is lost"; why: more about it, or ""; ended: the command has ended before. */
-void report_lost(struct report *, const char *what, const char *why, bool ended);
-/* The store says at the release that the lock was not ours any more. success: --once should have recorded that. */
-void report_not_ours(const struct report *, const struct dlock_error *, bool success);
+/* The command is sent SIGTERM, and SIGKILL after left ns: the lock is lost, or --max-run has passed. */
+void report_term(const struct report *, int64_t left);
+/* The command is sent SIGKILL. */
+void report_kill(const struct report *);
+/* ended: the command has ended before the loss. */
+void report_lost(const struct report *, const struct loss *, bool ended);
 /* The store has not confirmed the release: it was silent, or says why. */
 void report_release_unclear(const struct report *, const struct dlock_error *);
 
@@ -89,8 +101,11 @@ void report_unrecorded(const struct report *, const struct dlock_error *);
 
 /* DLOCK_REPORT_RELEASED. */
 void report_released(struct report *, enum dlock_release_how);
-/* The run is over; lk may be closed. end: what is known of it but the reason. Waits for a slow reader of the events. */
-void report_end(struct report *, struct events_end end);
+/*
+ * The run is over; lk may be closed. end: the outcome without its reason. Waits for a slow reader of the
+ * events.
+ */
+void report_end(struct report *, const struct loss *, struct events_end end);
 
 /* When report_tick() is due next; DLOCK_NEVER: not by itself. */
 int64_t report_wake(const struct report *);

@@ -164,7 +164,7 @@ caught() {
 
 # bats test_tags=slow
 @test "planted: exit code 0 although the release says that the lock was not ours" {
-    plant cli/keeper.c 's/r->how == DLOCK_RELEASE_NOT_OURS && \(!k->lost/r->how == DLOCK_RELEASE_NOT_OURS \&\& (k->lost/'
+    plant cli/keeper.c 's/r->how == DLOCK_RELEASE_NOT_OURS && \(!is_lost/r->how == DLOCK_RELEASE_NOT_OURS \&\& (is_lost/'
     caught cli/lease "a release that answers 'not ours' is a loss although the command returned 0"
 }
 

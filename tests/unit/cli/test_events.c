@@ -131,7 +131,7 @@ TEST(a_run_is_told_from_wait_to_end)
     events_released(e, "unconfirmed", t + 20 * SEC);
     CHECK_STR(lines(),
               "\"event\":\"released\"" JOB ",\"hold_ms\":20000,\"how\":\"unconfirmed\"}\n");
-    events_end(e, &(struct events_end){EVENTS_LOST, 15, 79, NULL}, t + 30 * SEC);
+    events_end(e, &(struct events_end){EVENTS_LOST, 15, 79, "gone"}, t + 30 * SEC);
     CHECK_HAS(lines(), "\"event\":\"end\"" JOB ",\"outcome\":\"lost\",\"wait_ms\":");
     CHECK_HAS(text,
               ",\"hold_ms\":20000,\"fence\":\"42\",\"renewals\":2,\"signal\":15,\"exit_code\":"
