@@ -67,9 +67,9 @@ HARDEN   ?=
 else
 SANFLAGS :=
 # _FORTIFY_SOURCE needs optimisation: the last -O counts. CET exists on x86 only.
-OPTIMISED = $(filter-out -O0,$(lastword $(filter -O%,$(USER))))
+OPTIMISED = $(filter-out -O0,$(lastword $(filter -O%,$(USER_FLAGS))))
 HARDEN   ?= -fstack-protector-strong \
-            $(if $(findstring _FORTIFY_SOURCE,$(USER)),,$(if $(OPTIMISED),-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2)) \
+            $(if $(findstring _FORTIFY_SOURCE,$(USER_FLAGS)),,$(if $(OPTIMISED),-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2)) \
             $(if $(filter x86_64-% i686-%,$(shell $(CC) -dumpmachine 2>/dev/null)),-fcf-protection)
 endif
 HARDEN_LD ?= -Wl,-z,relro -Wl,-z,now -Wl,-z,noexecstack
@@ -162,7 +162,7 @@ endif
 export PWD := $(CURDIR)
 HERE  := $(call known,-ffile-prefix-map=$(call quoted,$(CURDIR))=.)
 CC_ALL = $(CC) $(LANG_C) $(DEFS) $(WARN) $(SANFLAGS) $(HARDEN) $(HERE)
-USER   = $(CPPFLAGS) $(CFLAGS)
+USER_FLAGS = $(CPPFLAGS) $(CFLAGS)
 DEP    = -MMD -MP
 # A sanitizer's symbols come from the program.
 NO_UNDEF := -Wl,-z,defs
@@ -274,7 +274,7 @@ define stamp
 	@mkdir -p $(@D)
 	@printf '%s\n' $(call quoted,$(1)) | cmp -s - $@ || { \
 	    for h in $(2); do \
-	        echo "#include <$$h>" | $(CC) $(3) $(USER) -E -x c - >/dev/null 2>&1 || { \
+	        echo "#include <$$h>" | $(CC) $(3) $(USER_FLAGS) -E -x c - >/dev/null 2>&1 || { \
 	            echo "make: <$$h> not found: run 'make deps', or build with $(4)=no" >&2; exit 1; }; \
 	    done; \
 	    [ -w $(@D) ] || { echo "make: $(BUILD) was built with other variables or sources ($(@F)), and you cannot write there:" \
@@ -283,7 +283,7 @@ define stamp
 endef
 
 # Every object depends on these flags.
-FLAGS_NOW = $(subst $(HERE),,$(CC_ALL)) | $(USER) | $(LINK) $(LDFLAGS) | $(LIBS) | $(LIBS_SO)
+FLAGS_NOW = $(subst $(HERE),,$(CC_ALL)) | $(USER_FLAGS) | $(LINK) $(LDFLAGS) | $(LIBS) | $(LIBS_SO)
 $(BUILD)/flags: FORCE
 	$(call stamp,$(FLAGS_NOW))
 
@@ -333,18 +333,18 @@ endif
 $O/%.o: %.c $(BUILD)/flags
 	$(call say,CC,$<)
 	@mkdir -p $(@D)
-	$(Q)$(CC_ALL) -fvisibility=hidden -fPIE $(PART) $(ID) $(DEP) $(USER) -c -o $@ $<
+	$(Q)$(CC_ALL) -fvisibility=hidden -fPIE $(PART) $(ID) $(DEP) $(USER_FLAGS) -c -o $@ $<
 
 # For the shared library the map file decides what is visible.
 $O/pic/%.o: %.c $(BUILD)/flags
 	$(call say,CC,$< (pic))
 	@mkdir -p $(@D)
-	$(Q)$(CC_ALL) -fPIC $(PART) $(ID) $(DEP) $(USER) -c -o $@ $<
+	$(Q)$(CC_ALL) -fPIC $(PART) $(ID) $(DEP) $(USER_FLAGS) -c -o $@ $<
 
 $O/mod/%.o: %.c $(BUILD)/flags
 	$(call say,CC,$< (module))
 	@mkdir -p $(@D)
-	$(Q)$(CC_ALL) -fPIC -DDLOCK_MODULE $(PART) $(ID) $(DEP) $(USER) -c -o $@ $<
+	$(Q)$(CC_ALL) -fPIC -DDLOCK_MODULE $(PART) $(ID) $(DEP) $(USER_FLAGS) -c -o $@ $<
 
 $(BUILD)/dlock: $(CLI_OBJ) $(LIB_OBJ) $(BUILD)/sources
 	$(call say,LD,$@)

@@ -82,7 +82,7 @@ bench: all $(HELP_BIN) ## what a lock costs
 $O/test/%.o: %.c $(BUILD)/flags
 	$(call say,CC,$< (test))
 	@mkdir -p $(@D)
-	$(Q)$(CC_ALL) -fvisibility=hidden -fPIE -DDLOCK_TEST -Itests/support/fake $(PART) $(ID) $(DEP) $(USER) -c -o $@ $<
+	$(Q)$(CC_ALL) -fvisibility=hidden -fPIE -DDLOCK_TEST -Itests/support/fake $(PART) $(ID) $(DEP) $(USER_FLAGS) -c -o $@ $<
 
 # The same program with the scripted fake store and the test hooks. It loads the same modules.
 $(BUILD)/test/dlock: $(TEST_OBJ) $(BUILD)/sources | $(if $(MODULES),$(MODULES) $(BUILD)/test/dlock-modules)
@@ -109,7 +109,7 @@ $(BUILD)/cli.a $(BUILD)/lib.a: $(BUILD)/sources
 $(BUILD)/unit/%: tests/unit/%.c tests/unit/unit.h $(BUILD)/cli.a $(BUILD)/lib.a $(BUILD)/flags
 	$(call say,UNIT,$@)
 	@mkdir -p $(@D)
-	$(Q)$(CC_ALL) -fPIE -Itests/unit $(UNIT_CFLAGS) $(DEP) $(USER) -o $@ $< -pie $(HARDEN_LD) $(LDFLAGS) \
+	$(Q)$(CC_ALL) -fPIE -Itests/unit $(UNIT_CFLAGS) $(DEP) $(USER_FLAGS) -o $@ $< -pie $(HARDEN_LD) $(LDFLAGS) \
 	    $(BUILD)/cli.a $(UNIT_A) $(BUILD)/lib.a $(LIBS) $(UNIT_LIBS)
 
 # The tests of a module's parts: linked with them, not loading it.
@@ -134,7 +134,7 @@ $(BUILD)/unit/%.a: $(BUILD)/sources
 vpath %.c tests/lib lib/examples
 $(BUILD)/lib-test/%: %.c tests/lib/lib.h $(BUILD)/lib-test/include/dlock.h $(BUILD)/libdlock.a $(BUILD)/flags | $(if $(MODULES),$(MODULES) $(BUILD)/lib-test/dlock-modules)
 	$(call say,CC,$@)
-	$(Q)$(CC) -std=gnu11 -D_GNU_SOURCE $(WARN) $(SANFLAGS) $(HARDEN) -fPIE -I$(BUILD)/lib-test/include $(USER) -o $@ $< -pie $(LDFLAGS) $(BUILD)/libdlock.a $(LIBS)
+	$(Q)$(CC) -std=gnu11 -D_GNU_SOURCE $(WARN) $(SANFLAGS) $(HARDEN) -fPIE -I$(BUILD)/lib-test/include $(USER_FLAGS) -o $@ $< -pie $(LDFLAGS) $(BUILD)/libdlock.a $(LIBS)
 
 $(BUILD)/lib-test/include/dlock.h: lib/dlock.h
 	@mkdir -p $(@D)
@@ -149,16 +149,16 @@ $(BUILD)/lib-test/dlock-modules:
 $(BUILD)/test/%: tests/support/helpers/%.c $(BUILD)/flags
 	$(call say,CC,$@)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(LANG_C) $(DEFS) $(WARN) $(HARDEN) -fPIE $(DEP) $(USER) -o $@ $< -pie $(LDFLAGS) -pthread
+	$(Q)$(CC) $(LANG_C) $(DEFS) $(WARN) $(HARDEN) -fPIE $(DEP) $(USER_FLAGS) -o $@ $< -pie $(LDFLAGS) -pthread
 
 $(BUILD)/test/%.so: tests/support/preload/%.c $(BUILD)/flags
 	$(call say,CC,$@)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(LANG_C) $(DEFS) $(WARN) -fPIC $(DEP) $(USER) -shared -o $@ $< $(LDFLAGS) -ldl
+	$(Q)$(CC) $(LANG_C) $(DEFS) $(WARN) -fPIC $(DEP) $(USER_FLAGS) -shared -o $@ $< $(LDFLAGS) -ldl
 
 # Modules as they should not be, and one that says that it was loaded.
 $(BUILD)/test/%.so: tests/support/modules/%.c $(BUILD)/flags $(BUILD)/build-id
 	$(call say,CC,$@)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(LANG_C) $(DEFS) $(WARN) -fPIC -DDLOCK_MODULE -DDLOCK_BUILD_ID='"$(BUILD_ID)"' $(DEP) $(USER) \
+	$(Q)$(CC) $(LANG_C) $(DEFS) $(WARN) -fPIC -DDLOCK_MODULE -DDLOCK_BUILD_ID='"$(BUILD_ID)"' $(DEP) $(USER_FLAGS) \
 	    -shared -o $@ $< $(LDFLAGS)
