@@ -13,7 +13,7 @@ UNIT_SRC := $(filter-out $(foreach x,$(PARTS),$(if $(filter no,$(WITH_$x)),$($x_
 UNIT_STORES := POSTGRES ZOOKEEPER
 HELP_SRC := $(wildcard tests/support/helpers/*.c)
 # Programs that use the library, and the examples.
-USE_SRC  := $(wildcard tests/lib/*.c lib/examples/*.c)
+USE_SRC  := $(wildcard tests/programs/*.c lib/examples/*.c)
 LOAD_SRC := $(wildcard tests/support/preload/*.c)
 BAD_SRC  := $(wildcard tests/support/modules/*.c)
 # All that is formatted.
@@ -26,7 +26,7 @@ UNIT_BIN := $(UNIT_SRC:tests/unit/%.c=$(BUILD)/unit/%)
 # Those that run under ThreadSanitizer too: their source has a line "tags: thread".
 THREAD_BIN := $(patsubst tests/unit/%.c,$(BUILD)/unit/%,$(shell grep -l '^ \* tags:.*\<thread\>' $(UNIT_SRC)))
 HELP_BIN := $(HELP_SRC:tests/support/helpers/%.c=$(BUILD)/test/%)
-USE_BIN  := $(patsubst %.c,$(BUILD)/lib-test/%,$(notdir $(USE_SRC)))
+USE_BIN  := $(patsubst %.c,$(BUILD)/programs/%,$(notdir $(USE_SRC)))
 LOAD_BIN := $(LOAD_SRC:tests/support/preload/%.c=$(BUILD)/test/%.so)
 BAD_BIN  := $(BAD_SRC:tests/support/modules/%.c=$(BUILD)/test/%.so)
 
@@ -131,16 +131,16 @@ $(BUILD)/unit/%.a: $(BUILD)/sources
 	$(Q)rm -f $@ && $(AR) qcs $@ $(filter %.o,$^)
 
 # They see dlock.h alone. The library finds its modules beside the program.
-vpath %.c tests/lib lib/examples
-$(BUILD)/lib-test/%: %.c tests/lib/lib.h $(BUILD)/lib-test/include/dlock.h $(BUILD)/libdlock.a $(BUILD)/flags | $(if $(MODULES),$(MODULES) $(BUILD)/lib-test/dlock-modules)
+vpath %.c tests/programs lib/examples
+$(BUILD)/programs/%: %.c tests/programs/lib.h $(BUILD)/programs/include/dlock.h $(BUILD)/libdlock.a $(BUILD)/flags | $(if $(MODULES),$(MODULES) $(BUILD)/programs/dlock-modules)
 	$(call say,CC,$@)
-	$(Q)$(CC) -std=gnu11 -D_GNU_SOURCE $(WARN) $(SANFLAGS) $(HARDEN) -fPIE -I$(BUILD)/lib-test/include $(USER_FLAGS) -o $@ $< -pie $(LDFLAGS) $(BUILD)/libdlock.a $(LIBS)
+	$(Q)$(CC) -std=gnu11 -D_GNU_SOURCE $(WARN) $(SANFLAGS) $(HARDEN) -fPIE -I$(BUILD)/programs/include $(USER_FLAGS) -o $@ $< -pie $(LDFLAGS) $(BUILD)/libdlock.a $(LIBS)
 
-$(BUILD)/lib-test/include/dlock.h: lib/dlock.h
+$(BUILD)/programs/include/dlock.h: lib/dlock.h
 	@mkdir -p $(@D)
 	$(Q)cp $< $@
 
-$(BUILD)/lib-test/dlock-modules:
+$(BUILD)/programs/dlock-modules:
 	@mkdir -p $(@D)
 	$(Q)ln -sfn ../dlock-modules $@
 

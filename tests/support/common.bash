@@ -4,8 +4,9 @@
 #     setup() { dlock_setup; }
 #     teardown() { dlock_teardown; }
 #
-# Gives $DLOCK (the program under test), $HELPERS (folder of the compiled helpers), $T (this test's own
-# folder) and $NAME (a lock name no other test uses). Every process that the test starts carries
+# $DLOCK is the program under test, build/test/dlock: build/dlock, which users get, plus a scripted fake store.
+# $HELPERS is the folder of the compiled helpers, $T this test's own folder, and $NAME a lock name that no other
+# test uses. Every process that the test starts carries
 # DLOCK_TEST_ID in its environment; a process that is left at the end is killed and fails the test.
 # Tests wait for events (wait_for, fifos) and do not sleep. A file with tight timing puts
 # `export BATS_NO_PARALLELIZE_WITHIN_FILE=true` into setup_file.

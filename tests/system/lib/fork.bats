@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# fork.bats - libdlock in programs with children and threads: tests/lib/fork.c and threads.c, on every kind of store.
+# fork.bats - libdlock in programs with children and threads: tests/programs/fork.c and threads.c, on every kind of store.
 
 # bats file_tags=thread
 bats_require_minimum_version 1.5.0
@@ -10,7 +10,7 @@ load ../../support/redlock
 load ../../support/postgres
 load ../../support/zookeeper
 
-PROG=$BUILD/lib-test
+PROG=$BUILD/programs
 
 setup_file() {
     export BATS_NO_PARALLELIZE_WITHIN_FILE=true

@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# library.bats - libdlock as other programs use it: the programs of tests/lib, and the examples, on real stores.
+# library.bats - libdlock as other programs use it: the programs of tests/programs, and the examples, on real stores.
 
 # bats file_tags=long,thread
 bats_require_minimum_version 1.5.0
@@ -9,7 +9,7 @@ load ../../support/redis
 load ../../support/postgres
 load ../../support/zookeeper
 
-PROG=$BUILD/lib-test
+PROG=$BUILD/programs
 
 setup_file() {
     export BATS_NO_PARALLELIZE_WITHIN_FILE=true
@@ -77,7 +77,7 @@ on_all() {
     local store
     on_all states file redis advisory table zookeeper
     for store in file redis advisory table zookeeper; do
-        cp "$ROOT/tests/lib/states.expected" want
+        cp "$ROOT/tests/programs/states.expected" want
         case $store in
         file) sed -i '/^LOST/d' want ;; # nothing can be lost there
         # The session is gone, and nothing of the lock can be left.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# memory.bats - libdlock without memory: each allocation fails once (tests/lib/memory.c), and cli/memory.bats has what is
+# memory.bats - libdlock without memory: each allocation fails once (tests/programs/memory.c), and cli/memory.bats has what is
 # about the program, and ZooKeeper, whose own library ends the process.
 
 # bats file_tags=plain
@@ -24,7 +24,7 @@ teardown() { dlock_teardown; }
 lives() {
     local least=$1 url=$2
     shift 2
-    run_t 60 "$BUILD/lib-test/memory" "$@" "$url" >out 2>&1 || fail "$url: $(cat out)"
+    run_t 60 "$BUILD/programs/memory" "$@" "$url" >out 2>&1 || fail "$url: $(cat out)"
     echo "# $url: $(cat out)" >&3
     [ "$(grep -o '[0-9]* ENOMEM' out | awk '{ n += $1 } END { print n }')" -ge "$least" ] || fail "$(cat out)"
 }

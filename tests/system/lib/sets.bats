@@ -6,7 +6,7 @@ bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/redis
 
-PROG=$BUILD/lib-test
+PROG=$BUILD/programs
 
 setup_file() { redis_start; }
 teardown_file() { redis_stop; }
@@ -15,7 +15,7 @@ teardown() { dlock_teardown; }
 
 @test "every call on a set in every state: files" {
     run_t 30 "$PROG/set_states" "file://$PWD#$NAME-a" "file://$PWD#$NAME-b" >got 2>log || fail "$(cat log)"
-    grep -v '^LOST' "$ROOT/tests/lib/set_states.expected" >want
+    grep -v '^LOST' "$ROOT/tests/programs/set_states.expected" >want
     diff want got || fail "another result"
 }
 
@@ -23,5 +23,5 @@ teardown() { dlock_teardown; }
     local url=redis://127.0.0.1:$REDIS_PORT
     run_t 30 "$PROG/set_states" "$url#$NAME-a" "$url#$NAME-b" "redis-cli -p $REDIS_PORT del '$NAME-b' >/dev/null" \
         >got 2>log || fail "$(cat log)"
-    diff "$ROOT/tests/lib/set_states.expected" got || fail "another result"
+    diff "$ROOT/tests/programs/set_states.expected" got || fail "another result"
 }
