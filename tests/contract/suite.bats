@@ -750,7 +750,8 @@ END
 # bats test_tags=soak,slow
 @test "random operations of all kinds keep to the model while holders crash and stop" {
     local fact
-    local -a facts=("ticks=${STORE_TICKS:-0}" "ttl=$([ -n "$SAN" ] && echo 4 || echo 2)" "seed=${KINDS_SEED:-}")
+    local -a facts=("ticks=${STORE_TICKS:-0}" "ttl=$([ -n "$SAN" ] && echo 4 || echo 2)" "seed=${KINDS_SEED:-}"
+        "other=${DLOCK_OTHER:-}")
     ! kin || return 0
     for fact in SHARED SLOTS NUMBERS FENCE LEASE; do ! needs $fact || facts+=("${fact,,}"); done
     # LeakSanitizer stops the process itself and does not survive a SIGSTOP meanwhile.
@@ -764,11 +765,11 @@ END
 
 # ---------------------------------------------------------------- once, least time ---
 
-# once RC ARG... -- CMD...: a run of dlock --once that prints nothing.
+# once RC ARG... -- CMD...: a run of dlock --once that prints nothing, every second time of $DLOCK_OTHER if there is one.
 once() {
-    local rc=$1
+    local rc=$1 programs=("$DLOCK" "${DLOCK_OTHER:-$DLOCK}")
     shift
-    run "-$rc" run_t 20 "$DLOCK" -q --ttl 2 --once "$@"
+    run "-$rc" run_t 20 "${programs[(ONCE_CALLS += 1) % 2]}" -q --ttl 2 --once "$@"
     [ -z "$output" ] || fail "$output"
 }
 ran() { [ "$(cat ran 2>/dev/null || :)" = "$1" ] || final "the commands that ran: $(cat ran)"; }

@@ -3,7 +3,8 @@
 
 FACT says what the store has: shared, slots (=N: so many), numbers (of slots), fence, lease (else the kernel frees a lock as soon as its
 processes are gone); or ttl=S (1.5), ticks=S (a crash is noticed so much later), workers=N (12), bound=S (an operation may
-take so long, 60), every=N (one of N operations is hit, 50), seed=N.
+take so long, 60), every=N (one of N operations is hit, 50), seed=N, other=PROGRAM (a dlock of another release, which runs
+every second operation).
 
 The workers take one operation after the other from a list that the seed determines: writers, shared holders and slots of
 one number, now and then of another one; they wait, or try, or wait for a while. Some are hit while they hold or wait:
@@ -69,7 +70,8 @@ class Operation:
         wait = {"wait": [], "try": ["-n"]}.get(self.wait) or ["-w", f"{self.wait}ms"]
         # Else nothing guards the command of a file lock.
         guard = ["-o"] if self.fault and "guard" in self.fault and "lease" not in facts else []
-        return [dlock, "-q", "--ttl", str(TTL), "--grace", "0.1", *mode, *(wait if self.wait != "wait" else []), *guard,
+        program = facts.get("other") if self.number % 2 else None
+        return [program or dlock, "-q", "--ttl", str(TTL), "--grace", "0.1", *mode, *(wait if self.wait != "wait" else []), *guard,
                 lock, witness, directory, str(self.number), self.kind, str(self.n), str(self.hold)]
 
     # ------------------------------------------------------------- run ---
