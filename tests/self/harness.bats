@@ -197,16 +197,10 @@ ran() {
     done
     # Failures in another file are repeated as usual, also a history with too few acquisitions.
     rm -f runs.*
-    cat >other.bats <<EOT
-@test "unsteady" {
-    cd "$T"
-    [ ! -e there ] || return 0
-    : >there
-    printf '%s\n' "enter 1 1 5" "exit 1 1 6" >history
-    echo 1 >counter
-    "$ROOT/tests/support/helpers/check_history.py" . 2
-}
-EOT
+    # bats would take a line of this file that begins with its word for a test of this file.
+    printf '%s\n' '@test "unsteady" {' "cd '$T'" '[ ! -e there ] || return 0' ': >there' \
+        'printf "%s\n" "enter 1 1 5" "exit 1 1 6" >history' 'echo 1 >counter' \
+        "'$ROOT/tests/support/helpers/check_history.py' . 2" '}' >other.bats
     runs "$T/other.bats" "$T/some.bats"
     assert_rc 1
     [ "${lines[-1]}" = "1 passed, 2 failed" ] || fail "$output"
