@@ -28,7 +28,6 @@ enum dlock_cap {
     CAP_SLOTS = 2,
     CAP_FENCE = 4,
     CAP_LEASE = 8,    /* a hold expires: it needs renewals, and a guard */
-    CAP_FIFO = 16,    /* waiters are granted in the order of their arrival */
     CAP_FD = 32,      /* the kernel keeps the lock on a descriptor (inherit_fd) */
     CAP_LAG = 64,     /* a renewal counts from an older send time (ZooKeeper) */
     CAP_NESTED = 128, /* the hold, and with it its lease, is that of another dlock (nested.h) */
