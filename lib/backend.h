@@ -118,10 +118,10 @@ enum dlock_ev {
 };
 
 /*
- * The text of an error begins with "WHERE: ", WHERE being uri->where, or with "WHERE (ADDRESS): ". If it names the lock,
- * it ends with " (lock 'NAME')". Of EV_UNCLEAR, EV_LOST and EV_RELEASED the core reports the cause alone: it takes
- * these parts away, since the message names the store and the lock once. So the cause must read well behind "the lock
- * is lost: ".
+ * An error about a store is made by dlock_fail_at(), dlock_fail_lock() or dlock_fail_site() (util.h), which keep WHERE,
+ * being uri->where, ADDRESS, the cause and the lock's name apart. Of EV_UNCLEAR, EV_LOST, EV_RELEASED and EV_AWAY the
+ * core reports the cause alone (dlock_error_cause()), since the message names the store and the lock once. So the cause
+ * must read well behind "the lock is lost: ".
  */
 struct dlock_event {
     enum dlock_ev type;

@@ -4,8 +4,6 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 
 /* So long after the end of a release we still wait for its report, which should be there. */
@@ -105,28 +103,20 @@ static void undo(const struct driven *d, enum next why)
             return;
 }
 
-/* As dlock_fail(); the store stands before the text, unless the text names it: a bare file's store is itself. */
-__attribute__((format(printf, 5, 6))) static int fail_at(struct dlock_error *err, const dlock *lk,
-                                                         int code, int sys, const char *fmt, ...)
+/* The store before the text of an error, unless the text names it: a bare file's store is itself. */
+static const char *store_of(const dlock *lk)
 {
-    char text[sizeof(err->msg)];
-    bool same = strcmp(dlock_where(lk), dlock_name(lk)) == 0;
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof(text), fmt, ap);
-    va_end(ap);
-    return dlock_fail(err, code, sys, "%s%s%s", same ? "" : dlock_where(lk), same ? "" : ": ",
-                      text);
+    return strcmp(dlock_where(lk), dlock_name(lk)) == 0 ? NULL : dlock_where(lk);
 }
 
 static int interrupted(const dlock *lk, enum next why, const char *what, struct dlock_error *err)
 {
     int e = errno;
     if (why == NEXT_CANCELED)
-        return fail_at(err, lk, DLOCK_ECANCELED, 0, "%s of the lock '%s' was interrupted", what,
-                       dlock_name(lk));
-    return fail_at(err, lk, DLOCK_EOS, e, "%s of the lock '%s' cannot wait: %s", what,
-                   dlock_name(lk), strerror(e));
+        return dlock_fail_at(err, DLOCK_ECANCELED, 0, store_of(lk),
+                             "%s of the lock '%s' was interrupted", what, dlock_name(lk));
+    return dlock_fail_at(err, DLOCK_EOS, e, store_of(lk), "%s of the lock '%s' cannot wait: %s",
+                         what, dlock_name(lk), strerror(e));
 }
 
 static int pass(const struct dlock_error *from, struct dlock_error *err)
@@ -148,8 +138,8 @@ static int acquire(const struct driven *d, struct dlock_error *err)
         case DLOCK_REPORT_SKIPPED:
             return DLOCK_SKIPPED;
         case DLOCK_REPORT_BUSY:
-            return fail_at(err, r->lock, DLOCK_EBUSY, 0, "the lock '%s' is held by others",
-                           dlock_name(r->lock));
+            return dlock_fail_at(err, DLOCK_EBUSY, 0, store_of(r->lock),
+                                 "the lock '%s' is held by others", dlock_name(r->lock));
         case DLOCK_REPORT_FAILED:
             return pass(&r->error, err);
         default:
@@ -163,9 +153,9 @@ static int acquire(const struct driven *d, struct dlock_error *err)
 
 static int lost(const dlock *lk, struct dlock_error *err)
 {
-    return fail_at(err, lk, DLOCK_ELOST, lk->end.sys, "the lock '%s' %s: %s", dlock_name(lk),
-                   lk->end.code == DLOCK_ELOST ? "is lost" : "could not be renewed in time",
-                   lk->end.msg);
+    return dlock_fail_at(
+        err, DLOCK_ELOST, lk->end.sys, store_of(lk), "the lock '%s' %s: %s", dlock_name(lk),
+        lk->end.code == DLOCK_ELOST ? "is lost" : "could not be renewed in time", lk->end.msg);
 }
 
 /* One that is lost, or whose term_at has passed; NULL: none. */
@@ -201,15 +191,16 @@ static int keep(const struct driven *d, int64_t until, struct dlock_error *err)
 static int unclear(const struct dlock_report *r, const dlock *lk, struct dlock_error *err)
 {
     if (r && dlock_is_local(lk)) /* it is free: only its run record was not written */
-        return fail_at(err, lk, r->error.code, r->error.sys,
-                       "the end of the run under the lock '%s' is not recorded: %s", dlock_name(lk),
-                       r->error.msg);
+        return dlock_fail_at(err, r->error.code, r->error.sys, store_of(lk),
+                             "the end of the run under the lock '%s' is not recorded: %s",
+                             dlock_name(lk), r->error.msg);
     if (!r || r->error.code == 0 || r->error.code == DLOCK_EUNAVAIL)
-        return fail_at(err, lk, DLOCK_EUNAVAIL, 0,
-                       "no answer to the release of '%s': it ends with its ttl", dlock_name(lk));
-    return fail_at(err, lk, r->error.code, r->error.sys,
-                   "the release of '%s' failed: %s; it ends with its ttl at the latest",
-                   dlock_name(lk), r->error.msg);
+        return dlock_fail_at(err, DLOCK_EUNAVAIL, 0, store_of(lk),
+                             "no answer to the release of '%s': it ends with its ttl",
+                             dlock_name(lk));
+    return dlock_fail_at(err, r->error.code, r->error.sys, store_of(lk),
+                         "the release of '%s' failed: %s; it ends with its ttl at the latest",
+                         dlock_name(lk), r->error.msg);
 }
 
 /* A release is under way. Of a set, the first lock that was not released well decides. */
@@ -222,8 +213,8 @@ static int finish_release(const struct driven *d, int64_t until, struct dlock_er
         if (r->type != DLOCK_REPORT_RELEASED)
             continue;
         if (rc == 0 && r->how == DLOCK_RELEASE_NOT_OURS)
-            rc = fail_at(err, lk, DLOCK_ELOST, 0, "the lock '%s' was not ours any more",
-                         dlock_name(lk));
+            rc = dlock_fail_at(err, DLOCK_ELOST, 0, store_of(lk),
+                               "the lock '%s' was not ours any more", dlock_name(lk));
         else if (rc == 0 && r->how == DLOCK_RELEASE_UNCLEAR)
             rc = unclear(r, lk, err);
         if (!d->set || !r->lock)

@@ -94,6 +94,8 @@ enum dlock_error_code {
 struct dlock_error {
     int code, sys;
     char msg[512];
+    /* The library's own: the parts of msg. */
+    unsigned short where_len, address_len, cause_at, cause_len;
 };
 
 /*

@@ -66,31 +66,106 @@ bool dlock_error_retryable(int code)
     return i >= 0 && errors[i].retryable;
 }
 
-int dlock_fail(struct dlock_error *err, int code, int sys, const char *fmt, ...)
+/* Append s to the message, cleaned and cut to the room that is left. Returns the bytes it takes. */
+static unsigned short append(struct dlock_error *err, const char *s)
 {
-    /* Callers often read errno after this call. */
-    int saved = errno;
+    size_t used = strlen(err->msg);
 
-    if (err) {
-        /* Into another buffer: an argument may be err->msg itself. */
-        char text[2 * sizeof(err->msg)], clean[sizeof(text)];
-        va_list ap;
+    dlock_clean_text(err->msg + used, sizeof(err->msg) - used, s, strlen(s));
+    dlock_hide_secrets(err->msg + used, false);
+    return (unsigned short)strlen(err->msg + used);
+}
 
-        va_start(ap, fmt);
-        int n = vsnprintf(text, sizeof(text), fmt, ap);
-        va_end(ap);
-        if (n < 0)
-            text[0] = '\0';
-        err->code = code;
-        err->sys = sys;
-        /* Secrets are looked for before the text gets its length: the cut may take the '@' that shows them. */
-        dlock_clean_text(clean, sizeof(clean), text, strlen(text));
-        dlock_hide_secrets(clean, n >= (int)sizeof(text));
-        size_t len = strlen(clean);
-        if (len > 2 && strcmp(clean + len - 2, ": ") == 0) /* whoever gave the cause had no words */
-            len -= 2;
-        dlock_clean_text(err->msg, sizeof(err->msg), clean, len);
+__attribute__((format(printf, 5, 0))) static int fail(struct dlock_error *err, int code, int sys,
+                                                      const struct dlock_site *at, const char *fmt,
+                                                      va_list ap)
+{
+    int saved = errno; /* callers often read errno after a failure */
+
+    if (!err)
+        return code;
+    /* Into another buffer: an argument may be err->msg itself. */
+    char text[2 * sizeof(err->msg)], cause[sizeof(text)];
+    int n = vsnprintf(text, sizeof(text), fmt, ap);
+    if (n < 0)
+        text[0] = '\0';
+    /* Hide secrets before the text gets its length: the cut may take the '@' that shows a secret. */
+    dlock_clean_text(cause, sizeof(cause), text, strlen(text));
+    dlock_hide_secrets(cause, n >= (int)sizeof(text));
+    size_t len = strlen(cause);
+    if (len > 2 && strcmp(cause + len - 2, ": ") == 0) /* a library gave no words for its failure */
+        cause[len - 2] = '\0';
+
+    *err = (struct dlock_error){.code = code, .sys = sys};
+    if (at->where)
+        err->where_len = append(err, at->where);
+    if (at->address) {
+        append(err, " (");
+        err->address_len = append(err, at->address);
+        append(err, ")");
+    }
+    if (at->where && cause[0])
+        append(err, ": ");
+    err->cause_at = (unsigned short)strlen(err->msg);
+    err->cause_len = append(err, cause);
+    if (at->lock) {
+        append(err, " (lock '");
+        append(err, at->lock);
+        append(err, "')");
     }
     errno = saved;
     return code;
+}
+
+int dlock_fail(struct dlock_error *err, int code, int sys, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    fail(err, code, sys, &(struct dlock_site){0}, fmt, ap);
+    va_end(ap);
+    return code;
+}
+
+int dlock_fail_at(struct dlock_error *err, int code, int sys, const char *where, const char *fmt,
+                  ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    fail(err, code, sys, &(struct dlock_site){.where = where}, fmt, ap);
+    va_end(ap);
+    return code;
+}
+
+int dlock_fail_lock(struct dlock_error *err, int code, int sys, const struct dlock_uri *uri,
+                    const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    fail(err, code, sys, &(struct dlock_site){.where = uri->where, .lock = uri->name}, fmt, ap);
+    va_end(ap);
+    return code;
+}
+
+int dlock_fail_site(struct dlock_error *err, int code, int sys, const struct dlock_site *at,
+                    const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    fail(err, code, sys, at, fmt, ap);
+    va_end(ap);
+    return code;
+}
+
+void dlock_error_cause(struct dlock_error *out, const struct dlock_error *err, const char *where)
+{
+    size_t n = err->where_len, end = (size_t)err->cause_at + err->cause_len;
+    bool at_where = n > 0 && strlen(where) == n && memcmp(err->msg, where, n) == 0;
+
+    *out = (struct dlock_error){.code = err->code, .sys = err->sys};
+    if (!at_where)
+        snprintf(out->msg, sizeof(out->msg), "%.*s", (int)end, err->msg);
+    else
+        snprintf(out->msg, sizeof(out->msg), "%.*s%s%.*s", err->address_len,
+                 err->msg + n + strlen(" ("), err->address_len > 0 ? ": " : "", err->cause_len,
+                 err->msg + err->cause_at);
 }

@@ -293,37 +293,6 @@ static struct dlock_report *report(dlock *d, enum dlock_report_type type)
     return &d->report;
 }
 
-/* How much of the text stands before " (lock 'NAME')" at its end: all of it where that is missing. */
-static size_t without_lock(const dlock *d, const char *msg)
-{
-    char lock[sizeof(((struct dlock_error *)0)->msg)];
-    size_t n = strlen(msg);
-    int tail = snprintf(lock, sizeof(lock), " (lock '%s')", d->uri->name);
-    bool named = tail > 0 && (size_t)tail < n && strcmp(msg + n - tail, lock) == 0;
-    return named ? n - (size_t)tail : n;
-}
-
-/*
- * Of a text "WHERE: refused (lock 'NAME')" or "WHERE (ADDRESS): refused" what a report about a hold has: "refused" or
- * "ADDRESS: refused". The caller that prints it names the store and the lock.
- */
-static void set_cause(const dlock *d, struct dlock_error *cause, const struct dlock_error *from)
-{
-    char *msg = cause->msg, *end;
-    size_t n = strlen(d->uri->where);
-    *cause = *from;
-    if (strcmp(msg, d->uri->where) == 0) {
-        msg[0] = '\0';
-    } else if (strncmp(msg, d->uri->where, n) == 0 && strncmp(msg + n, ": ", 2) == 0) {
-        memmove(msg, msg + n + 2, strlen(msg + n + 2) + 1);
-    } else if (strncmp(msg, d->uri->where, n) == 0 && strncmp(msg + n, " (", 2) == 0 &&
-               (end = strstr(msg + n, "): "))) {
-        memmove(end, end + 1, strlen(end + 1) + 1);
-        memmove(msg, msg + n + 2, strlen(msg + n + 2) + 1);
-    }
-    msg[without_lock(d, msg)] = '\0';
-}
-
 int64_t lock_retry_at(int code, struct dlock_backoff *pause, const struct dlock_env *env)
 {
     if (!dlock_error_retryable(code))
@@ -354,7 +323,7 @@ static void away(dlock *d, int64_t since)
         return;
     d->away_since = since;
     struct dlock_report *r = report(d, DLOCK_REPORT_TROUBLE);
-    set_cause(d, &r->error, &d->why);
+    dlock_error_cause(&r->error, &d->why, d->uri->where);
     r->since = since;
 }
 
@@ -608,10 +577,10 @@ static void end_failed(dlock *d)
 static void give_back_late(dlock *d)
 {
     bool again = d->opt.wait_ns != 0 && ++d->unusable < UNUSABLE_MAX;
-    dlock_fail(
-        &d->why, DLOCK_EUNAVAIL, 0,
-        "%s: the lock '%s' was granted too late to be used: the store is slow, or this machine was stopped; a longer ttl helps",
-        d->uri->where, d->uri->name);
+    dlock_fail_at(
+        &d->why, DLOCK_EUNAVAIL, 0, d->uri->where,
+        "the lock '%s' was granted too late to be used: the store is slow, or this machine was stopped; a longer ttl helps",
+        d->uri->name);
     release_then(d, again ? THEN_AGAIN : THEN_FAILED, undo_until(d));
 }
 
@@ -719,7 +688,7 @@ static void on_released(dlock *d, const struct dlock_event *ev)
     case THEN_RELEASED: {
         struct dlock_report *r = report(d, DLOCK_REPORT_RELEASED);
         r->how = ev->how;
-        set_cause(d, &r->error, &ev->error);
+        dlock_error_cause(&r->error, &ev->error, d->uri->where);
         break;
     }
     }
@@ -759,11 +728,11 @@ static void on_event(dlock *d, const struct dlock_event *ev)
         d->why.code = 0;
         break;
     case EV_UNCLEAR:
-        set_cause(d, &d->why, &ev->error);
+        dlock_error_cause(&d->why, &ev->error, d->uri->where);
         resolve_again(d);
         break;
     case EV_LOST:
-        set_cause(d, &d->why, &ev->error);
+        dlock_error_cause(&d->why, &ev->error, d->uri->where);
         break;
     case EV_RELEASED:
         on_released(d, ev);
@@ -823,8 +792,8 @@ static void no_answer(dlock *d, int64_t waited)
     const char *to = d->phase != LOCK_RESOLVING ? ""
                      : d->names.locating        ? " to the look-up of its hosts"
                                                 : " to the name look-up";
-    dlock_fail(&d->why, DLOCK_EUNAVAIL, 0, "%s: no answer within %s%s (lock '%s')", d->uri->where,
-               dlock_format_duration(waited, text, sizeof(text)), to, d->uri->name);
+    dlock_fail_lock(&d->why, DLOCK_EUNAVAIL, 0, d->uri, "no answer within %s%s",
+                    dlock_format_duration(waited, text, sizeof(text)), to);
 }
 
 /* d->why is the latest failure of an outage: say how long that has lasted. What is too long loses its end, not the rest. */
@@ -833,10 +802,10 @@ static void still_away(dlock *d)
     char lasted[32], rest[sizeof(d->why.msg) / 2];
     int64_t ns = now_of(d) - d->away_since, shown = ns < DLOCK_SEC ? DLOCK_MSEC : 100 * DLOCK_MSEC;
     dlock_format_duration(ns / shown * shown, lasted, sizeof(lasted));
-    snprintf(rest, sizeof(rest), "; no answer for %s (lock '%s')", lasted, d->uri->name);
-    size_t room = sizeof(d->why.msg) - 1 - strlen(rest);
-    dlock_fail(&d->why, DLOCK_EUNAVAIL, d->why.sys, "%.*s%s",
-               (int)dlock_min((int64_t)room, (int64_t)without_lock(d, d->why.msg)), d->why.msg,
+    int len = snprintf(rest, sizeof(rest), "; no answer for %s (lock '%s')", lasted, d->uri->name);
+    int room = (int)sizeof(d->why.msg) - 1 - (int)dlock_min(len, (int)sizeof(rest) - 1);
+    int end = d->why.cause_at + d->why.cause_len;
+    dlock_fail(&d->why, DLOCK_EUNAVAIL, d->why.sys, "%.*s%s", end < room ? end : room, d->why.msg,
                rest);
 }
 
@@ -933,8 +902,8 @@ static const struct dlock_report *report_ignored(dlock *d)
     d->say_ignored = false;
     dlock_uri_ignored(d->uri, names, sizeof(names));
     *out = (struct dlock_report){.type = DLOCK_REPORT_NOTICE, .token = d->token, .lock = d};
-    dlock_fail(&out->error, DLOCK_OK, 0, "%s: ignored the parameters of other programs: %s",
-               d->uri->where, names);
+    dlock_fail_at(&out->error, DLOCK_OK, 0, d->uri->where,
+                  "ignored the parameters of other programs: %s", names);
     return out;
 }
 
@@ -1246,8 +1215,8 @@ int dlock_fd(const dlock *d)
 int dlock_schema(const dlock *d, char **out, struct dlock_error *err)
 {
     if (!d->table->schema)
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "%s: nothing has to be made there beforehand",
-                          d->uri->where);
+        return dlock_fail_at(err, DLOCK_EUSAGE, 0, d->uri->where,
+                             "nothing has to be made there beforehand");
     return d->table->schema(d->be, out, err);
 }
 

@@ -111,8 +111,7 @@ int dlock_set_open(dlock_set **out, dlock *const *locks, int n, int64_t wait_ns,
         if (compare(s->at[i - 1].lk, lk) != 0)
             continue;
         free(s);
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "%s: the same lock is named twice (lock '%s')",
-                          dlock_where(lk), dlock_name(lk));
+        return dlock_fail_lock(err, DLOCK_EUSAGE, 0, lk->uri, "the same lock is named twice");
     }
     for (int i = 0; i < n; i++) {
         locks[i]->in_set = true;
@@ -210,9 +209,9 @@ static void begin_again(dlock_set *s, const dlock *which, const char *what)
 {
     struct dlock_error why;
     bool waits = s->wait_ns != 0;
-    dlock_fail(&why, waits ? DLOCK_OK : DLOCK_EUNAVAIL, 0,
-               "%s: the lock '%s' %s: all are given back%s", dlock_where(which), dlock_name(which),
-               what, waits ? " and taken again" : "");
+    dlock_fail_at(&why, waits ? DLOCK_OK : DLOCK_EUNAVAIL, 0, dlock_where(which),
+                  "the lock '%s' %s: all are given back%s", dlock_name(which), what,
+                  waits ? " and taken again" : "");
     /* The wait goes on, and rides out an outage of a store that it has reached. */
     for (int i = 0; i < s->n; i++)
         s->at[i].lk->begins_again |= s->at[i].lk->contacted;
@@ -238,9 +237,9 @@ static const dlock *same_file(const dlock_set *s, const dlock *lk)
 static void refuse_alias(dlock_set *s, const dlock *lk, const dlock *other)
 {
     struct dlock_error why;
-    dlock_fail(&why, DLOCK_EUSAGE, 0,
-               "%s: this is the same lock as %s (lock '%s'): name it once (lock '%s')",
-               dlock_where(lk), dlock_where(other), dlock_name(other), dlock_name(lk));
+    dlock_fail_lock(&why, DLOCK_EUSAGE, 0, lk->uri,
+                    "this is the same lock as %s (lock '%s'): name it once", dlock_where(other),
+                    dlock_name(other));
     give_back(s, SET_FAILED, lk, &why);
 }
 
@@ -447,8 +446,8 @@ static void end_troubled(dlock_set *s)
 {
     const dlock *lk = first_troubled(s);
     struct dlock_error why;
-    dlock_fail(&why, DLOCK_EUNAVAIL, 0, "%s: the store does not renew the lock '%s'",
-               dlock_where(lk), dlock_name(lk));
+    dlock_fail_at(&why, DLOCK_EUNAVAIL, 0, dlock_where(lk),
+                  "the store does not renew the lock '%s'", dlock_name(lk));
     give_back(s, SET_FAILED, lk, &why);
 }
 

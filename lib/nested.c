@@ -241,9 +241,8 @@ static void unreachable(struct nested_backend *b, int sys, const char *why)
 {
     struct dlock_error err;
 
-    dlock_fail(&err, DLOCK_EUNUSABLE, sys,
-               "%s: the dlock that holds the lock above this one cannot be reached: %s (lock '%s')",
-               b->spec->uri->where, why, b->spec->uri->name);
+    dlock_fail_lock(&err, DLOCK_EUNUSABLE, sys, b->spec->uri,
+                    "the dlock that holds the lock above this one cannot be reached: %s", why);
     fail(b, &err);
 }
 
@@ -258,9 +257,8 @@ static void fail_sys(struct nested_backend *b, int sys)
         unreachable(b, ended ? ESHUTDOWN : ECONNREFUSED, strerror(sys));
         return;
     }
-    dlock_fail(&err, DLOCK_EOS, sys,
-               "%s: cannot ask the dlock that holds the lock above this one: %s (lock '%s')",
-               b->spec->uri->where, strerror(sys), b->spec->uri->name);
+    dlock_fail_lock(&err, DLOCK_EOS, sys, b->spec->uri,
+                    "cannot ask the dlock that holds the lock above this one: %s", strerror(sys));
     fail(b, &err);
 }
 
@@ -378,11 +376,11 @@ static void granted(struct nested_backend *b, const struct nested_reply *r, int 
     struct dlock_error err;
 
     if (r->hold.ttl != DLOCK_NEVER && r->hold.ttl < spec->least_ttl) {
-        dlock_fail(
-            &err, DLOCK_EUNUSABLE, 0,
-            "%s: the lock is held with a ttl of %s, and this grace needs one of at least %s (lock '%s')",
-            spec->uri->where, dlock_format_duration(r->hold.ttl, ttl, sizeof(ttl)),
-            dlock_format_duration(spec->least_ttl, least, sizeof(least)), spec->uri->name);
+        dlock_fail_lock(
+            &err, DLOCK_EUNUSABLE, 0, spec->uri,
+            "the lock is held with a ttl of %s, and this grace needs one of at least %s",
+            dlock_format_duration(r->hold.ttl, ttl, sizeof(ttl)),
+            dlock_format_duration(spec->least_ttl, least, sizeof(least)));
         fail(b, &err);
         return;
     }
@@ -404,12 +402,11 @@ static void refused(struct nested_backend *b, const struct nested_hold *h)
     if (nested_allows(h, spec->mode, spec->slots) == DLOCK_EDATA)
         other_slots(&err, spec, h->slots);
     else
-        dlock_fail(
-            &err, DLOCK_EBUSY, 0,
-            "%s: dlock %ld, under which this one runs, holds the lock %s: %s would wait for itself (lock '%s')",
-            spec->uri->where, b->pid,
-            h->mode == DLOCK_MODE_SHARED ? "shared (-s)" : "as one of --slots",
-            spec->mode == DLOCK_MODE_SLOTS ? "--slots" : "-x", spec->uri->name);
+        dlock_fail_lock(
+            &err, DLOCK_EBUSY, 0, spec->uri,
+            "dlock %ld, under which this one runs, holds the lock %s: %s would wait for itself",
+            b->pid, h->mode == DLOCK_MODE_SHARED ? "shared (-s)" : "as one of --slots",
+            spec->mode == DLOCK_MODE_SLOTS ? "--slots" : "-x");
     fail(b, &err);
 }
 
@@ -418,10 +415,9 @@ static void refuse_once(struct nested_backend *b)
 {
     struct dlock_error err;
 
-    dlock_fail(
-        &err, DLOCK_EUSAGE, 0,
-        "%s: run records (once) are not available for a nested dlock: one above it holds the same lock, so give --once to that one, or name another lock (lock '%s')",
-        b->spec->uri->where, b->spec->uri->name);
+    dlock_fail_lock(
+        &err, DLOCK_EUSAGE, 0, b->spec->uri,
+        "run records (once) are not available for a nested dlock: one above it holds the same lock, so give --once to that one, or name another lock");
     fail(b, &err);
 }
 
@@ -446,12 +442,13 @@ static void answered(struct nested_backend *b, const struct nested_reply *r, int
         return;
     }
     if (r->type == NESTED_FULL)
-        dlock_fail(&err, DLOCK_EOS, 0,
-                   "%s: too many dlocks run under dlock %ld, which holds the lock '%s'",
-                   b->spec->uri->where, b->pid, b->spec->uri->name);
+        dlock_fail_at(&err, DLOCK_EOS, 0, b->spec->uri->where,
+                      "too many dlocks run under dlock %ld, which holds the lock '%s'", b->pid,
+                      b->spec->uri->name);
     else
-        dlock_fail(&err, DLOCK_ELOST, 0, "%s: dlock %ld, under which this one runs, has lost '%s'",
-                   b->spec->uri->where, b->pid, b->spec->uri->name);
+        dlock_fail_at(&err, DLOCK_ELOST, 0, b->spec->uri->where,
+                      "dlock %ld, under which this one runs, has lost '%s'", b->pid,
+                      b->spec->uri->name);
     fail(b, &err);
 }
 
@@ -490,11 +487,10 @@ static void no_reply(struct nested_backend *b)
 
     if (b->pid > 0)
         snprintf(pid, sizeof(pid), " %ld", b->pid);
-    dlock_fail(
-        &err, DLOCK_EUNAVAIL, 0,
-        "%s: dlock%s, which holds the lock above this one, has not answered within %s: is it stopped? (lock '%s')",
-        b->spec->uri->where, pid,
-        dlock_format_duration(b->spec->connect_timeout, text, sizeof(text)), b->spec->uri->name);
+    dlock_fail_lock(
+        &err, DLOCK_EUNAVAIL, 0, b->spec->uri,
+        "dlock%s, which holds the lock above this one, has not answered within %s: is it stopped?",
+        pid, dlock_format_duration(b->spec->connect_timeout, text, sizeof(text)));
     fail(b, &err);
 }
 

@@ -132,8 +132,8 @@ void run_record_end(const struct dlock_spec *spec, struct dlock_run *r)
 
 int run_record_foreign(struct dlock_error *err, const struct dlock_spec *spec, const char *what)
 {
-    return dlock_fail(err, DLOCK_EDATA, 0,
-                      "%s: %s is in the place of the run record, and dlock has not written it: "
-                      "remove it, or use another name (lock '%s')",
-                      spec->uri->where, what, spec->uri->name);
+    return dlock_fail_lock(err, DLOCK_EDATA, 0, spec->uri,
+                           "%s is in the place of the run record, and dlock has not written it: "
+                           "remove it, or use another name",
+                           what);
 }

@@ -1146,8 +1146,8 @@ static int rename_param(const struct dlock_uri *u, struct dlock_param *p, const 
         if (hides_key(u, (int)(p - u->params)))
             return dlock_fail(err, DLOCK_EUSAGE, 0,
                               "bad lock URI: %s= is given twice, once by another name", to);
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "%s: %s= and %s= are the same: give one of them",
-                          u->where, p->key, to);
+        return dlock_fail_at(err, DLOCK_EUSAGE, 0, u->where,
+                             "%s= and %s= are the same: give one of them", p->key, to);
     }
     wipe(p->key);
     p->key = strdup(to);
@@ -1166,8 +1166,8 @@ static int apply_foreign(const struct dlock_uri *u, struct dlock_param *p,
     if (hides_key(u, (int)(p - u->params)))
         return dlock_fail(err, DLOCK_EUSAGE, 0, "bad lock URI: a parameter like %s: %s", rule->key,
                           rule->text);
-    return dlock_fail(err, DLOCK_EUSAGE, 0, "%s: parameter \"%.40s\": %s", u->where, p->key,
-                      rule->text);
+    return dlock_fail_at(err, DLOCK_EUSAGE, 0, u->where, "parameter \"%.40s\": %s", p->key,
+                         rule->text);
 }
 
 int dlock_uri_foreign(struct dlock_uri *u, const char *const *ignored,
@@ -1223,11 +1223,9 @@ int dlock_uri_check_params(const struct dlock_uri *u, struct dlock_error *err)
                 err, DLOCK_EUSAGE, 0,
                 "bad lock URI: an unknown parameter after '?' (in a password, write '?' as %%3F and '&' as %%26)");
         if (*p->near)
-            return dlock_fail(err, DLOCK_EUSAGE, 0,
-                              "%s: unknown parameter \"%.64s\"; did you mean %s?", u->where, p->key,
-                              p->near);
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "%s: unknown parameter \"%.64s\"", u->where,
-                          p->key);
+            return dlock_fail_at(err, DLOCK_EUSAGE, 0, u->where,
+                                 "unknown parameter \"%.64s\"; did you mean %s?", p->key, p->near);
+        return dlock_fail_at(err, DLOCK_EUSAGE, 0, u->where, "unknown parameter \"%.64s\"", p->key);
     }
     return 0;
 }

@@ -8,9 +8,30 @@
 #include <stdarg.h>
 #include <stddef.h>
 
-/* error.c: fill err (if not NULL) with code, sys and a one-line message (control characters replaced); returns code. */
+/*
+ * error.c: fill err (if not NULL) with code, sys and a one-line message, in which control characters are replaced and
+ * secrets hidden. Returns code. The text of dlock_fail() is a cause without a place.
+ */
 int dlock_fail(struct dlock_error *err, int code, int sys, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
+/* "WHERE: CAUSE". where: the store (dlock_uri.where) or one of its servers. */
+int dlock_fail_at(struct dlock_error *err, int code, int sys, const char *where, const char *fmt,
+                  ...) __attribute__((format(printf, 5, 6)));
+/* "WHERE: CAUSE (lock 'NAME')", WHERE and NAME being the URI's. */
+int dlock_fail_lock(struct dlock_error *err, int code, int sys, const struct dlock_uri *uri,
+                    const char *fmt, ...) __attribute__((format(printf, 5, 6)));
+/* "WHERE (ADDRESS): CAUSE (lock 'NAME')"; each part may be NULL, and is left out then. */
+struct dlock_site {
+    const char *where, *address, *lock;
+};
+int dlock_fail_site(struct dlock_error *err, int code, int sys, const struct dlock_site *,
+                    const char *fmt, ...) __attribute__((format(printf, 5, 6)));
+/*
+ * Set *out to the failure err with the cause alone, "ADDRESS: CAUSE" or "CAUSE", for a message that names the store and
+ * the lock itself. An error of another place than where keeps its WHERE. A message that dlock_fail() has not made has no
+ * cause.
+ */
+void dlock_error_cause(struct dlock_error *out, const struct dlock_error *err, const char *where);
 
 /* The exit code of dlock(1) for a DLOCK_E* code; 0 for DLOCK_OK. */
 int dlock_error_exit(int code);

@@ -55,15 +55,15 @@ bool outage_goes_on(struct outage *o, const struct dlock_spec *spec, struct even
 int no_answer(struct dlock_error *err, const struct dlock_spec *spec, int64_t waited)
 {
     char text[32];
-    return dlock_fail(err, DLOCK_EUNAVAIL, 0, "%s: no answer within %s", spec->uri->where,
-                      dlock_format_duration(waited, text, sizeof(text)));
+    return dlock_fail_at(err, DLOCK_EUNAVAIL, 0, spec->uri->where, "no answer within %s",
+                         dlock_format_duration(waited, text, sizeof(text)));
 }
 
 int other_slots(struct dlock_error *err, const struct dlock_spec *spec, unsigned in_use)
 {
-    return dlock_fail(
-        err, DLOCK_EDATA, 0,
-        "%s: in use with %u slots, which are not %u: give all its users the same number (lock "
+    return dlock_fail_at(
+        err, DLOCK_EDATA, 0, spec->uri->where,
+        "in use with %u slots, which are not %u: give all its users the same number (lock "
         "'%s')",
-        spec->uri->where, in_use, spec->slots, spec->uri->name);
+        in_use, spec->slots, spec->uri->name);
 }

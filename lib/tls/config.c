@@ -167,9 +167,8 @@ bool tls_config_warns(const struct tls_config *cfg, const char *where, struct dl
 {
     if (!cfg || !cfg->insecure)
         return false;
-    dlock_fail(
-        err, DLOCK_EPERM, 0,
-        "%s: insecure=1: the server's certificate is not verified: anybody on the network path can read and change the data, the password included",
-        where);
+    dlock_fail_at(
+        err, DLOCK_EPERM, 0, where,
+        "insecure=1: the server's certificate is not verified: anybody on the network path can read and change the data, the password included");
     return true;
 }

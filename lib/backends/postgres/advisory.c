@@ -169,18 +169,18 @@ static void check_version_and_try(struct pg_backend *be)
     int version = PQserverVersion(be->conn.pq);
     struct dlock_error err;
     if (version < OLDEST) {
-        dlock_fail(&err, DLOCK_EUNUSABLE, 0, "%s: PostgreSQL %d is too old: 12 or later is needed",
-                   pg_where(be), version / 10000);
+        dlock_fail_at(&err, DLOCK_EUNUSABLE, 0, pg_where(be),
+                      "PostgreSQL %d is too old: 12 or later is needed", version / 10000);
         pg_fail(be, &err);
         return;
     }
     if (version < WITH_IDLE_TIMEOUT && !be->advisory.told_old) {
         be->advisory.told_old = true;
-        dlock_fail(&events_add(&be->events, EV_NOTICE)->error, 0, 0,
-                   "%s: PostgreSQL %d does not end a silent session: "
-                   "if this machine stops, the lock stays held until TCP gives up "
-                   "(14 and later end it after the ttl)",
-                   pg_where(be), version / 10000);
+        dlock_fail_at(&events_add(&be->events, EV_NOTICE)->error, 0, 0, pg_where(be),
+                      "PostgreSQL %d does not end a silent session: "
+                      "if this machine stops, the lock stays held until TCP gives up "
+                      "(14 and later end it after the ttl)",
+                      version / 10000);
     }
     send_try(be);
 }
@@ -228,9 +228,8 @@ static void granted(struct pg_backend *be, const struct pg_reply *r)
         pg_granted(be, r->sent);
         return;
     }
-    dlock_fail(&err, DLOCK_EPROTO, 0,
-               "%s: cannot make a fencing token from log position '%.20s' in '%.30s'", pg_where(be),
-               lsn, wal);
+    dlock_fail_at(&err, DLOCK_EPROTO, 0, pg_where(be),
+                  "cannot make a fencing token from log position '%.20s' in '%.30s'", lsn, wal);
     pg_fail(be, &err);
 }
 
@@ -254,19 +253,18 @@ static bool check_session(struct pg_backend *be, const struct pg_reply *r)
 {
     struct dlock_error err;
     if (!pg_one_row(r, R_COLUMNS))
-        dlock_fail(&err, DLOCK_EPROTO, 0, "%s: unexpected answer to the lock query", pg_where(be));
+        dlock_fail_at(&err, DLOCK_EPROTO, 0, pg_where(be), "unexpected answer to the lock query");
     else if (pg_number(r->rows, 0, R_PID) != PQbackendPID(be->conn.pq))
-        dlock_fail(&err, DLOCK_EUSAGE, 0,
-                   "%s: this is a connection pooler, which would keep an advisory lock "
-                   "for other clients: connect to the server itself, or use ?mode=lease",
-                   pg_where(be));
+        dlock_fail_at(&err, DLOCK_EUSAGE, 0, pg_where(be),
+                      "this is a connection pooler, which would keep an advisory lock "
+                      "for other clients: connect to the server itself, or use ?mode=lease");
     else if (pg_number(r->rows, 0, R_STANDBY))
-        dlock_fail(&err, DLOCK_EUNAVAIL, 0, "%s: the server is a standby", pg_where(be));
+        dlock_fail_at(&err, DLOCK_EUNAVAIL, 0, pg_where(be), "the server is a standby");
     else if (PQserverVersion(be->conn.pq) >= WITH_IDLE_TIMEOUT &&
              shown_ms(pg_text(r->rows, 0, R_IDLE)) != adv_ttl_ms(be))
-        dlock_fail(&err, DLOCK_EUNUSABLE, 0,
-                   "%s: the server did not accept an idle_session_timeout of %" PRId64 " ms",
-                   pg_where(be), adv_ttl_ms(be));
+        dlock_fail_at(&err, DLOCK_EUNUSABLE, 0, pg_where(be),
+                      "the server did not accept an idle_session_timeout of %" PRId64 " ms",
+                      adv_ttl_ms(be));
     else
         return true;
     pg_try_later(be, &err, false); /* another server may be the primary by now */
@@ -412,7 +410,7 @@ static void adv_renew(struct pg_backend *be)
         char *sql = adv_renew_sql(be);
         struct dlock_error err;
         if (!pg_conn_try(&be->conn, T_RENEW, sql)) {
-            dlock_fail(&err, DLOCK_ENOMEM, 0, "%s: out of memory", pg_where(be));
+            dlock_fail_at(&err, DLOCK_ENOMEM, 0, pg_where(be), "out of memory");
             pg_unclear(be, &err);
         }
         free(sql);
@@ -463,7 +461,7 @@ static void unlock_answered(struct pg_backend *be, const struct pg_reply *r)
     } else if (pg_number(r->rows, 0, 0) == 1) {
         pg_released(be, DLOCK_RELEASE_CLEAN, NULL);
     } else {
-        dlock_fail(&err, DLOCK_ELOST, 0, "%s: the session no longer holds it", pg_where(be));
+        dlock_fail_at(&err, DLOCK_ELOST, 0, pg_where(be), "the session no longer holds it");
         pg_released(be, DLOCK_RELEASE_NOT_OURS, &err);
     }
 }
@@ -577,7 +575,7 @@ static void adv_timeout(struct pg_backend *be, int64_t now)
 {
     struct dlock_error err;
     if (be->op == OP_RELEASE && now >= be->release.until) {
-        dlock_fail(&err, DLOCK_EUNAVAIL, 0, "%s: no answer", pg_where(be));
+        dlock_fail_at(&err, DLOCK_EUNAVAIL, 0, pg_where(be), "no answer");
         pg_released(be, be->granted ? DLOCK_RELEASE_UNCLEAR : DLOCK_RELEASE_NOTHING, &err);
     } else if (be->op == OP_RENEW && now >= be->op_until) {
         /* The answer may still come, and on this session only. */

@@ -53,7 +53,7 @@ static int conn_fail(struct pg_conn *c, int code, const char *text)
     c->unanswered = c->requests.n > 0 ? c->requests.list[0].tag : 0;
     drop(c);
     c->state = PC_FAILED;
-    return dlock_fail(&c->error, code, 0, "%s: %s", c->where, line);
+    return dlock_fail_at(&c->error, code, 0, c->where, "%s", line);
 }
 
 static void fail_no_memory(struct pg_conn *c)
@@ -583,9 +583,9 @@ void pg_conn_close_in_child(struct pg_conn *c)
 int pg_conn_reply_error(const struct pg_conn *c, const struct pg_reply *r, struct dlock_error *err)
 {
     if (r->unheard && pg_conn_says_no_memory(r->text))
-        return dlock_fail(err, DLOCK_ENOMEM, 0, "%s: %s", c->where, r->text);
-    return dlock_fail(err, code_of(r->sqlstate, r->text), 0, "%s: %s (SQLSTATE %s)", c->where,
-                      r->text, r->sqlstate);
+        return dlock_fail_at(err, DLOCK_ENOMEM, 0, c->where, "%s", r->text);
+    return dlock_fail_at(err, code_of(r->sqlstate, r->text), 0, c->where, "%s (SQLSTATE %s)",
+                         r->text, r->sqlstate);
 }
 
 int64_t pg_number(const PGresult *res, int row, int col)

@@ -137,13 +137,11 @@ static int read_ssl(struct dlock_uri *uri, const char **mode, struct dlock_error
     else if (is_one_of(ssl, verbatim))
         want = ssl;
     else
-        return dlock_fail(err, DLOCK_EUSAGE, 0,
-                          "%s: ssl= must be true, false or one of libpq's sslmode; " VERIFY,
-                          uri->where);
+        return dlock_fail_at(err, DLOCK_EUSAGE, 0, uri->where,
+                             "ssl= must be true, false or one of libpq's sslmode; " VERIFY);
     if (*mode && strcasecmp(*mode, want) != 0 && !(is_one_of(ssl, yes) && is_one_of(*mode, tls)))
-        return dlock_fail(err, DLOCK_EUSAGE, 0,
-                          "%s: ssl= and sslmode= contradict each other: leave ssl= out",
-                          uri->where);
+        return dlock_fail_at(err, DLOCK_EUSAGE, 0, uri->where,
+                             "ssl= and sslmode= contradict each other: leave ssl= out");
     *mode = *mode ? *mode : want;
     return 0;
 }
@@ -156,14 +154,12 @@ static int read_sslaccept(struct dlock_uri *uri, const char **mode, struct dlock
     if (!accept)
         return 0;
     if (strcmp(accept, "strict") != 0)
-        return dlock_fail(
-            err, DLOCK_EUSAGE, 0,
-            "%s: sslaccept= must be strict: leave it out, and write sslmode=require for TLS, sslmode=verify-full to verify the server",
-            uri->where);
+        return dlock_fail_at(
+            err, DLOCK_EUSAGE, 0, uri->where,
+            "sslaccept= must be strict: leave it out, and write sslmode=require for TLS, sslmode=verify-full to verify the server");
     if (*mode && strcmp(*mode, "disable") == 0)
-        return dlock_fail(err, DLOCK_EUSAGE, 0,
-                          "%s: sslaccept=strict and sslmode=disable contradict each other",
-                          uri->where);
+        return dlock_fail_at(err, DLOCK_EUSAGE, 0, uri->where,
+                             "sslaccept=strict and sslmode=disable contradict each other");
     *mode = "verify-full";
     return 0;
 }
@@ -184,9 +180,8 @@ int pg_foreign_params(struct dlock_uri *uri, bool no_table, const char **sslmode
         return rc;
     *sslmode = dlock_uri_peek(uri, "sslmode");
     if (*sslmode && strcmp(*sslmode, "no-verify") == 0) /* node-postgres */
-        return dlock_fail(err, DLOCK_EUSAGE, 0,
-                          "%s: sslmode=no-verify is not libpq's: sslmode=require is TLS; " VERIFY,
-                          uri->where);
+        return dlock_fail_at(err, DLOCK_EUSAGE, 0, uri->where,
+                             "sslmode=no-verify is not libpq's: sslmode=require is TLS; " VERIFY);
     rc = read_ssl(uri, sslmode, err);
     return rc == 0 ? read_sslaccept(uri, sslmode, err) : rc;
 }

@@ -67,10 +67,10 @@ void pg_in_grace(struct pg_backend *be, int64_t left_ms)
     char left[32];
     if (!be->told_grace) {
         be->told_grace = true;
-        dlock_fail(
-            &events_add(&be->events, EV_NOTICE)->error, DLOCK_EBUSY, 0,
-            "%s: the server started or was promoted recently, and grants locks in %s (restart-grace)",
-            pg_where(be), dlock_format_duration(left_ms * DLOCK_MSEC, left, sizeof(left)));
+        dlock_fail_at(
+            &events_add(&be->events, EV_NOTICE)->error, DLOCK_EBUSY, 0, pg_where(be),
+            "the server started or was promoted recently, and grants locks in %s (restart-grace)",
+            dlock_format_duration(left_ms * DLOCK_MSEC, left, sizeof(left)));
     }
     if (!be->acquire.wait) {
         pg_busy(be, NULL);

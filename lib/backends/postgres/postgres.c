@@ -165,8 +165,8 @@ static int slot_schema(struct dlock_be *slot, char **out, struct dlock_error *er
 {
     struct pg_backend *be = self(slot);
     if (!be->protocol->schema)
-        return dlock_fail(err, DLOCK_EUSAGE, 0,
-                          "%s: advisory locks need no table (?mode=lease does)", pg_where(be));
+        return dlock_fail_at(err, DLOCK_EUSAGE, 0, pg_where(be),
+                             "advisory locks need no table (?mode=lease does)");
     char *text = be->protocol->schema(be);
     if (!text)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
@@ -250,9 +250,8 @@ static bool refused_by_name(struct pg_backend *be)
     bool first = be->op == OP_ACQUIRE || be->op == OP_STATUS;
     if (!first || !PQparameterStatus(be->conn.pq, "crdb_version"))
         return false;
-    dlock_fail(&err, DLOCK_EUNUSABLE, 0,
-               "%s: this is CockroachDB, whose advisory locks exclude no client: use PostgreSQL",
-               pg_where(be));
+    dlock_fail_at(&err, DLOCK_EUNUSABLE, 0, pg_where(be),
+                  "this is CockroachDB, whose advisory locks exclude no client: use PostgreSQL");
     pg_fail(be, &err);
     return true;
 }

@@ -743,10 +743,9 @@ static void create_answered(struct pg_backend *be, const struct pg_reply *r)
     bool second = be->table.lacks == be->table.holders, third = be->table.lacks == be->table.runs;
     char *ddl = third ? NULL : table_fill(be, second ? be->table.shared->schema : schema_text);
     int code = pg_conn_reply_error(&be->conn, r, &err);
-    dlock_fail(
-        &err, code, 0,
-        "%s: the table for %s does not exist and cannot be created: %s; a role with that permission must run: %s",
-        pg_where(be),
+    dlock_fail_at(
+        &err, code, 0, pg_where(be),
+        "the table for %s does not exist and cannot be created: %s; a role with that permission must run: %s",
         third    ? "run records"
         : second ? "holders"
                  : "locks",
@@ -787,9 +786,8 @@ static void not_ours(const struct pg_backend *be, const struct pg_reply *r, int 
     if (r->sqlstate[0])
         pg_conn_reply_error(&be->conn, r, err);
     else
-        dlock_fail(err, code, 0,
-                   "%s: unexpected answer to the lock query: does a pooler mix up its sessions?",
-                   pg_where(be));
+        dlock_fail_at(err, code, 0, pg_where(be),
+                      "unexpected answer to the lock query: does a pooler mix up its sessions?");
 }
 
 bool table_try_is_ours(struct pg_backend *be, const struct pg_reply *r, int columns, int pid,
@@ -832,12 +830,12 @@ static void describe_row(const struct pg_backend *be, const struct pg_reply *r,
 {
     struct dlock_info info;
     if (PQgetisnull(r->rows, 0, U_HOLDER)) {
-        dlock_fail(err, DLOCK_ELOST, 0, "%s: it expired, or its row was changed", pg_where(be));
+        dlock_fail_at(err, DLOCK_ELOST, 0, pg_where(be), "it expired, or its row was changed");
         return;
     }
     table_read_holder(&info, pg_text(r->rows, 0, U_HOLDER), 0, 0);
-    dlock_fail(err, DLOCK_ELOST, 0, "%s: %s@%s, pid %ld holds it now", pg_where(be), info.user,
-               info.host, info.pid);
+    dlock_fail_at(err, DLOCK_ELOST, 0, pg_where(be), "%s@%s, pid %ld holds it now", info.user,
+                  info.host, info.pid);
 }
 
 static void table_renew(struct pg_backend *be)
@@ -1031,7 +1029,7 @@ static void table_timeout(struct pg_backend *be, int64_t now)
 {
     struct dlock_error err;
     if (be->op == OP_RELEASE && now >= be->release.until) {
-        dlock_fail(&err, DLOCK_EUNAVAIL, 0, "%s: no answer", pg_where(be));
+        dlock_fail_at(&err, DLOCK_EUNAVAIL, 0, pg_where(be), "no answer");
         pg_released(be, DLOCK_RELEASE_UNCLEAR, &err);
     } else if (be->op == OP_RELEASE && now >= be->op_until) {
         no_answer(&err, be->spec, pg_patience(be));

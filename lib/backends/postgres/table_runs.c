@@ -280,7 +280,7 @@ static enum table_end runs_ended(const struct pg_backend *be, const struct pg_re
         return END_RECORDED;
     if (!ours && (be->table.release != RELEASE_UNHEARD || !success))
         return END_UNKNOWN;
-    dlock_fail(err, DLOCK_ELOST, 0, "%s: another client has changed the run record", pg_where(be));
+    dlock_fail_at(err, DLOCK_ELOST, 0, pg_where(be), "another client has changed the run record");
     return END_NOT_RECORDED;
 }
 
@@ -311,9 +311,8 @@ static void runs_forgotten(struct pg_backend *be, const struct pg_reply *r)
     } else if (pg_number(r->rows, 0, F_OTHER) == 0) {
         pg_busy(be, NULL);
     } else {
-        dlock_fail(&err, DLOCK_EBUSY, 0,
-                   "%s: the record has changed: another run has begun since (lock '%s')",
-                   pg_where(be), be->spec->uri->name);
+        dlock_fail_lock(&err, DLOCK_EBUSY, 0, be->spec->uri,
+                        "the record has changed: another run has begun since");
         pg_fail(be, &err);
     }
 }

@@ -42,7 +42,7 @@ static int set_param(struct pg_backend *be, const char *key, const char *value,
     while (i < s->n && strcmp(s->keys[i], key) != 0)
         i++;
     if (i == PG_PARAMS)
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "%s: too many parameters", pg_where(be));
+        return dlock_fail_at(err, DLOCK_EUSAGE, 0, pg_where(be), "too many parameters");
     s->keys[i] = key;
     s->values[i] = value;
     s->n = (int)dlock_max(s->n, i + 1);
@@ -301,9 +301,9 @@ static int probe_error(const struct pg_backend *be, const char *text, struct dlo
     if (code == DLOCK_ENOMEM || pg_conn_says_no_memory(line) || strstr(line, no_such_sslmode))
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     if (code == DLOCK_EPERM)
-        return dlock_fail(err, code, EACCES, "%s: %.*s cannot be read: %s", pg_where(be),
-                          (int)(strlen(line) - strlen(" not found")), line, strerror(EACCES));
-    return dlock_fail(err, code, 0, "%s: %s", pg_where(be), line);
+        return dlock_fail_at(err, code, EACCES, pg_where(be), "%.*s cannot be read: %s",
+                             (int)(strlen(line) - strlen(" not found")), line, strerror(EACCES));
+    return dlock_fail_at(err, code, 0, pg_where(be), "%s", line);
 }
 
 /*
@@ -325,8 +325,8 @@ static int start_probe(struct pg_backend *be, struct dlock_error *err)
     if (rc == 0)
         return 0;
     /* EAGAIN: no memory for a thread, or too many of them. */
-    return dlock_fail(err, rc == -EAGAIN ? DLOCK_ENOMEM : DLOCK_EOS, -rc,
-                      "%s: cannot start a thread to connect: %s", pg_where(be), strerror(-rc));
+    return dlock_fail_at(err, rc == -EAGAIN ? DLOCK_ENOMEM : DLOCK_EOS, -rc, pg_where(be),
+                         "cannot start a thread to connect: %s", strerror(-rc));
 }
 
 /*
@@ -438,11 +438,12 @@ static int set_hosts(struct pg_backend *be, const PQconninfoOption *all, struct 
     int nhosts = list_length(host), naddrs = list_length(addr);
     int n = *addr ? naddrs : nhosts, nports = list_length(option(all, "port"));
     if (*host && *addr && nhosts != naddrs)
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "%s: %d host%s do not match %d hostaddr",
-                          pg_where(be), nhosts, nhosts > 1 ? "s" : "", naddrs);
+        return dlock_fail_at(err, DLOCK_EUSAGE, 0, pg_where(be),
+                             "%d host%s do not match %d hostaddr", nhosts, nhosts > 1 ? "s" : "",
+                             naddrs);
     if (nports > 1 && nports != n) /* as libpq has it */
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "%s: %d ports do not match %d host%s", pg_where(be),
-                          nports, n, n > 1 ? "s" : "");
+        return dlock_fail_at(err, DLOCK_EUSAGE, 0, pg_where(be), "%d ports do not match %d host%s",
+                             nports, n, n > 1 ? "s" : "");
     be->settings.hosts = calloc((size_t)n, sizeof(*be->settings.hosts));
     be->settings.ports = calloc((size_t)n, sizeof(*be->settings.ports));
     be->settings.nhosts = n;
@@ -494,10 +495,9 @@ static int parse_key(struct pg_backend *be, const char *text, struct dlock_error
     }
     bool small = a >= INT32_MIN && a <= INT32_MAX && b >= INT32_MIN && b <= INT32_MAX;
     if (!digits || errno != 0 || *end != '\0' || end[-1] == '-' || (two && !small))
-        return dlock_fail(
-            err, DLOCK_EUSAGE, 0,
-            "%s: key=%.40s: expected one 64-bit number, or two 32-bit numbers and a comma",
-            pg_where(be), text);
+        return dlock_fail_at(
+            err, DLOCK_EUSAGE, 0, pg_where(be),
+            "key=%.40s: expected one 64-bit number, or two 32-bit numbers and a comma", text);
     if (two) {
         snprintf(be->advisory.key, sizeof(be->advisory.key), "'%lld'" INT ",'%lld'" INT, a, b);
         snprintf(be->advisory.number, sizeof(be->advisory.number), "%lld,%lld", a, b);
@@ -552,8 +552,8 @@ static int read_flag(const struct dlock_spec *spec, const char *key, bool *flag,
 {
     const char *v = param(spec, key);
     if (v && strcmp(v, "0") != 0 && strcmp(v, "1") != 0)
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "%s: %s=%.40s: expected 0 or 1", spec->uri->where,
-                          key, v);
+        return dlock_fail_at(err, DLOCK_EUSAGE, 0, spec->uri->where, "%s=%.40s: expected 0 or 1",
+                             key, v);
     *flag = v && *v == '1';
     return 0;
 }
@@ -579,17 +579,17 @@ static int set_table(struct pg_backend *be, const char *text, struct dlock_error
 {
     const char *dot = strchr(text, '.');
     if (!dot || dot == text || !dot[1] || strchr(dot + 1, '.') || strlen(text) > 127)
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "%s: table=%.80s: expected SCHEMA.NAME",
-                          pg_where(be), text);
+        return dlock_fail_at(err, DLOCK_EUSAGE, 0, pg_where(be),
+                             "table=%.80s: expected SCHEMA.NAME", text);
     /* The server would cut the second table's name, perhaps to that of the first. */
     if (be->spec->mode != DLOCK_MODE_EXCLUSIVE && strlen(dot + 1) + strlen(HOLDERS_SUFFIX) > 63)
-        return dlock_fail(err, DLOCK_EUSAGE, 0,
-                          "%s: table=%.80s: with shared locks and slots the name may have %d bytes",
-                          pg_where(be), text, 63 - (int)strlen(HOLDERS_SUFFIX));
+        return dlock_fail_at(err, DLOCK_EUSAGE, 0, pg_where(be),
+                             "table=%.80s: with shared locks and slots the name may have %d bytes",
+                             text, 63 - (int)strlen(HOLDERS_SUFFIX));
     if (be->spec->once > 0 && strlen(dot + 1) + strlen(RUNS_SUFFIX) > 63)
-        return dlock_fail(err, DLOCK_EUSAGE, 0,
-                          "%s: table=%.80s: with run records the name may have %d bytes",
-                          pg_where(be), text, 63 - (int)strlen(RUNS_SUFFIX));
+        return dlock_fail_at(err, DLOCK_EUSAGE, 0, pg_where(be),
+                             "table=%.80s: with run records the name may have %d bytes", text,
+                             63 - (int)strlen(RUNS_SUFFIX));
     be->table.name = quote_table(text, dot, "");
     be->table.holders = quote_table(text, dot, HOLDERS_SUFFIX);
     be->table.runs = quote_table(text, dot, RUNS_SUFFIX);
@@ -608,17 +608,16 @@ static int check_mode_params(const struct pg_backend *be, bool lease, struct dlo
         {"table", true}, {"table-owner", true}, {"key", false}, {"fair", false}, {"renew", false}};
     for (size_t i = 0; i < DLOCK_LEN(only); i++)
         if (only[i].lease != lease && dlock_uri_peek(be->spec->uri, only[i].key))
-            return dlock_fail(err, DLOCK_EUSAGE, 0, "%s: %s= applies only to mode=%s", pg_where(be),
-                              only[i].key, only[i].lease ? "lease" : "advisory");
+            return dlock_fail_at(err, DLOCK_EUSAGE, 0, pg_where(be), "%s= applies only to mode=%s",
+                                 only[i].key, only[i].lease ? "lease" : "advisory");
     return 0;
 }
 
 int pg_no_records(const struct pg_backend *be, struct dlock_error *err)
 {
-    return dlock_fail(err, DLOCK_EUSAGE, 0,
-                      "%s: an advisory lock has no place for a run record: that needs "
-                      "?mode=lease in the URI",
-                      pg_where(be));
+    return dlock_fail_at(err, DLOCK_EUSAGE, 0, pg_where(be),
+                         "an advisory lock has no place for a run record: that needs "
+                         "?mode=lease in the URI");
 }
 
 static int check_kind(const struct pg_backend *be, const char *mode, struct dlock_error *err)
@@ -631,8 +630,8 @@ static int check_kind(const struct pg_backend *be, const char *mode, struct dloc
         return pg_no_records(be, err);
     if (!(needed & ~be->protocol->kinds))
         return 0;
-    return dlock_fail(err, DLOCK_EUSAGE, 0, "%s: %s not available with mode=%s", pg_where(be),
-                      kind == DLOCK_MODE_SHARED ? "shared locks are" : "slots are", mode);
+    return dlock_fail_at(err, DLOCK_EUSAGE, 0, pg_where(be), "%s not available with mode=%s",
+                         kind == DLOCK_MODE_SHARED ? "shared locks are" : "slots are", mode);
 }
 
 static int set_mode(struct pg_backend *be, struct dlock_error *err)
@@ -642,8 +641,8 @@ static int set_mode(struct pg_backend *be, struct dlock_error *err)
     const char *owner = param(spec, "table-owner");
     bool lease = mode && strcmp(mode, "lease") == 0;
     if (mode && !lease && strcmp(mode, "advisory") != 0)
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "%s: mode=%.40s: expected advisory or lease",
-                          pg_where(be), mode);
+        return dlock_fail_at(err, DLOCK_EUSAGE, 0, pg_where(be),
+                             "mode=%.40s: expected advisory or lease", mode);
     be->protocol = lease ? &pg_table : &pg_advisory;
     be->table.shared = &pg_table_shared;
     be->table.more = &pg_table_runs;
@@ -662,8 +661,8 @@ static int set_options(struct pg_backend *be, struct dlock_error *err)
     if (rc == 0)
         rc = read_flag(spec, "fair", &be->advisory.fair, err);
     if (rc == 0 && renew && strcmp(renew, "write") != 0 && strcmp(renew, "read") != 0)
-        rc = dlock_fail(err, DLOCK_EUSAGE, 0, "%s: renew=%.40s: expected read or write",
-                        pg_where(be), renew);
+        rc = dlock_fail_at(err, DLOCK_EUSAGE, 0, pg_where(be),
+                           "renew=%.40s: expected read or write", renew);
     be->advisory.renew_writes = renew && strcmp(renew, "write") == 0;
     return rc;
 }
@@ -673,9 +672,8 @@ int pg_settings_init(struct pg_backend *be, struct dlock_error *err)
     const struct dlock_spec *spec = be->spec;
     int rc;
     if (spec->ttl > TTL_MAX)
-        return dlock_fail(err, DLOCK_EUSAGE, 0,
-                          "%s: the ttl is too long: PostgreSQL can time 24 days at most",
-                          pg_where(be));
+        return dlock_fail_at(err, DLOCK_EUSAGE, 0, pg_where(be),
+                             "the ttl is too long: PostgreSQL can time 24 days at most");
     if ((rc = set_mode(be, err)) != 0 || (rc = set_options(be, err)) != 0 ||
         (rc = set_key(be, err)) != 0 || (rc = set_params(be, err)) != 0)
         return rc;

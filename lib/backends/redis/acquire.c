@@ -435,9 +435,9 @@ static void report_grace(struct redis_backend *be, const struct redis_script_tri
     if (be->acquire.told_grace)
         return;
     be->acquire.told_grace = true;
-    dlock_fail(&events_add(&be->events, EV_NOTICE)->error, DLOCK_EBUSY, 0,
-               "%s: restart-grace: the server started recently and grants nothing for another %s",
-               redis_where(be), dlock_format_duration(t->left_ms * DLOCK_MSEC, left, sizeof(left)));
+    dlock_fail_at(&events_add(&be->events, EV_NOTICE)->error, DLOCK_EBUSY, 0, redis_where(be),
+                  "restart-grace: the server started recently and grants nothing for another %s",
+                  dlock_format_duration(t->left_ms * DLOCK_MSEC, left, sizeof(left)));
 }
 
 /* How many waiters stand in front of us, as far as we know. */
@@ -611,8 +611,8 @@ static void try_answered(struct redis_backend *be, struct redis_conn_reply *rep)
         return;
     }
     if (redis_script_tried(rep->r, &t) != 0) {
-        dlock_fail(&err, DLOCK_EPROTO, 0, "%s: unexpected answer to the lock script",
-                   redis_where(be));
+        dlock_fail_at(&err, DLOCK_EPROTO, 0, redis_where(be),
+                      "unexpected answer to the lock script");
         fail(be, &err);
         return;
     }
@@ -633,9 +633,9 @@ static void try_answered(struct redis_backend *be, struct redis_conn_reply *rep)
     if (t.status == RS_TYPE) {
         char type[32];
         dlock_clean_text(type, sizeof(type), t.holder, t.holder_len);
-        dlock_fail(&err, DLOCK_EDATA, 0,
-                   "%s: the key '%s' is a %s, not a lock of dlock or SET NX; use another name",
-                   redis_where(be), be->spec->uri->name, type);
+        dlock_fail_at(&err, DLOCK_EDATA, 0, redis_where(be),
+                      "the key '%s' is a %s, not a lock of dlock or SET NX; use another name",
+                      be->spec->uri->name, type);
         fail(be, &err);
         return;
     }

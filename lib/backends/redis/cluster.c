@@ -200,8 +200,8 @@ void redis_cluster_failed(struct redis_route *r)
     drop_address(cl);
     if (r->node->wake.state == RC_WAITING) {
         struct dlock_error err;
-        dlock_fail(&err, DLOCK_EUNAVAIL, 0, "%s: looking for the lock's node again",
-                   r->spec->uri->where);
+        dlock_fail_at(&err, DLOCK_EUNAVAIL, 0, r->spec->uri->where,
+                      "looking for the lock's node again");
         redis_conn_give_up(&r->node->wake, &err);
     }
     if (cl->ask == 0 && cl->at == cl->guide)
@@ -305,12 +305,12 @@ bool redis_cluster_strayed(const struct redis_route *r)
 static bool refuses(const struct redis_route *r, struct dlock_error *err)
 {
     if (r->script->torn)
-        dlock_fail(err, DLOCK_EUSAGE, 0,
-                   "%s: the name '%s' cannot be used in a cluster: it has a '}', but no {tag}",
-                   r->spec->uri->where, r->spec->uri->name);
+        dlock_fail_at(err, DLOCK_EUSAGE, 0, r->spec->uri->where,
+                      "the name '%s' cannot be used in a cluster: it has a '}', but no {tag}",
+                      r->spec->uri->name);
     else if (strcmp(r->script->db, "0") != 0)
-        dlock_fail(err, DLOCK_EUSAGE, 0, "%s: a cluster has no database %s, only 0",
-                   r->spec->uri->where, r->script->db);
+        dlock_fail_at(err, DLOCK_EUSAGE, 0, r->spec->uri->where,
+                      "a cluster has no database %s, only 0", r->script->db);
     else
         return false;
     return true;
@@ -391,17 +391,14 @@ int redis_cluster_error(struct redis_route *r, struct dlock_error *err, const ch
     if ((hint != HINT_NONE || apart) && refuses(r, err))
         return DLOCK_EUSAGE;
     if (hint == HINT_BAD)
-        return dlock_fail(err, DLOCK_EPROTO, 0, "%s: malformed redirection: %s",
-                          r->spec->uri->where, t);
+        return dlock_fail_at(err, DLOCK_EPROTO, 0, r->spec->uri->where, "malformed redirection: %s",
+                             t);
     if (hint == HINT_MOVED)
-        return dlock_fail(err, DLOCK_EUNAVAIL, 0,
-                          "%s: the cluster's nodes redirect in circles (%s)", r->spec->uri->where,
-                          t);
+        return dlock_fail_at(err, DLOCK_EUNAVAIL, 0, r->spec->uri->where,
+                             "the cluster's nodes redirect in circles (%s)", t);
     if (hint == HINT_ASK || apart)
-        return dlock_fail(
-            err, DLOCK_EUNAVAIL, 0,
-            "%s: the cluster is moving the slot of the lock to another node: %s (lock '%s')",
-            r->spec->uri->where, t, r->spec->uri->name);
+        return dlock_fail_lock(err, DLOCK_EUNAVAIL, 0, r->spec->uri,
+                               "the cluster is moving the slot of the lock to another node: %s", t);
     return redis_conn_reply_error(err, r->spec->uri->where, &r->node->cmd, text);
 }
 

@@ -66,11 +66,11 @@ void redis_route_replicas_answered(struct redis_route *r, const redisReply *repl
         if (redis_conn_classify(reply->str) == RE_REPLICA)
             r->replicas = REPLICAS_READONLY;
     } else if (reply->type != REDIS_REPLY_INTEGER) {
-        dlock_fail(&r->missing, DLOCK_EPROTO, 0, "%s: unexpected answer to WAIT", where);
+        dlock_fail_at(&r->missing, DLOCK_EPROTO, 0, where, "unexpected answer to WAIT");
     } else if (reply->integer < (long long)r->wait_replicas) {
-        dlock_fail(&r->missing, DLOCK_EUNAVAIL, 0,
-                   "%s: only %lld of %u replicas have confirmed (wait-replicas)", where,
-                   reply->integer, r->wait_replicas);
+        dlock_fail_at(&r->missing, DLOCK_EUNAVAIL, 0, where,
+                      "only %lld of %u replicas have confirmed (wait-replicas)", reply->integer,
+                      r->wait_replicas);
     } else {
         r->replicas = REPLICAS_ENOUGH;
     }
@@ -107,9 +107,8 @@ enum redis_confirmed redis_route_confirm(const struct redis_route *r, struct dlo
 void redis_route_unconfirmed(const struct redis_route *r, struct dlock_error *err)
 {
     if (r->replicas == REPLICAS_ASKED)
-        dlock_fail(err, DLOCK_EUNAVAIL, 0,
-                   "%s: %u replicas have not confirmed in time (wait-replicas)",
-                   r->spec->uri->where, r->wait_replicas);
+        dlock_fail_at(err, DLOCK_EUNAVAIL, 0, r->spec->uri->where,
+                      "%u replicas have not confirmed in time (wait-replicas)", r->wait_replicas);
     else if (r->sentinel)
         redis_sentinel_doubt(r, err);
 }

@@ -46,11 +46,10 @@ static int conn_fail(struct redis_conn *c, int code, int sys, const char *text)
     c->state = RC_FAILED;
     if (c->auth_failed || c->tls_failed) /* error has the reason */
         return c->error.code;
+    const struct dlock_site at = {.where = c->where, .address = c->address[0] ? c->address : NULL};
     if (sys != 0)
-        dlock_fail(&c->error, code, sys, "%s: %s: %s", c->peer_text, text, strerror(sys));
-    else
-        dlock_fail(&c->error, code, 0, "%s: %s", c->peer_text, text);
-    return code;
+        return dlock_fail_site(&c->error, code, sys, &at, "%s: %s", text, strerror(sys));
+    return dlock_fail_site(&c->error, code, 0, &at, "%s", text);
 }
 
 /* --------------------------------------------------------------------- reader */
@@ -214,23 +213,19 @@ static bool has_address(const char *where, const char *address)
 static void name_peer(struct redis_conn *c, const struct dlock_peer *p)
 {
     const void *a = &p->addr;
+    const struct sockaddr_in6 *in6 = a;
+    const struct sockaddr_in *in = a;
+    bool v6 = p->addr.ss_family == AF_INET6;
     char ip[INET6_ADDRSTRLEN] = "?";
-    if (p->addr.ss_family == AF_UNIX) { /* where has the path */
-        snprintf(c->peer_text, sizeof(c->peer_text), "%s", c->where);
-    } else {
-        const struct sockaddr_in6 *in6 = a;
-        const struct sockaddr_in *in = a;
-        bool v6 = p->addr.ss_family == AF_INET6;
-        char numeric[INET6_ADDRSTRLEN + 16];
-        inet_ntop(p->addr.ss_family, v6 ? (const void *)&in6->sin6_addr : &in->sin_addr, ip,
-                  sizeof(ip));
-        snprintf(numeric, sizeof(numeric), v6 ? "[%s]:%u" : "%s:%u", ip,
-                 ntohs(v6 ? in6->sin6_port : in->sin_port));
-        if (has_address(c->where, numeric))
-            snprintf(c->peer_text, sizeof(c->peer_text), "%s", c->where);
-        else
-            snprintf(c->peer_text, sizeof(c->peer_text), "%s (%s)", c->where, numeric);
-    }
+    c->address[0] = '\0';
+    if (p->addr.ss_family == AF_UNIX) /* where has the path */
+        return;
+    inet_ntop(p->addr.ss_family, v6 ? (const void *)&in6->sin6_addr : &in->sin_addr, ip,
+              sizeof(ip));
+    snprintf(c->address, sizeof(c->address), v6 ? "[%s]:%u" : "%s:%u", ip,
+             ntohs(v6 ? in6->sin6_port : in->sin_port));
+    if (has_address(c->where, c->address))
+        c->address[0] = '\0';
 }
 
 static void tune_socket(int fd, int family)
@@ -324,7 +319,7 @@ int redis_conn_open_later(struct redis_conn *c, const struct dlock_env *env,
     c->auth = *auth;
     c->where = where;
     c->until = until;
-    snprintf(c->peer_text, sizeof(c->peer_text), "%s", where);
+    c->address[0] = '\0';
     if (!new_reader(c))
         return conn_fail(c, DLOCK_ENOMEM, 0, "out of memory");
     c->state = RC_WAITING;

@@ -74,7 +74,7 @@ struct redis_conn {
     int64_t until;       /* end of the whole attempt */
     int64_t next_at;     /* end of the time for the current address */
     const char *where;   /* for messages; not owned */
-    char peer_text[320]; /* where, and the current address: for errors, see backend.h */
+    char address[64];    /* the current one, for errors; "": where has it */
     struct tls *session; /* from RC_HANDSHAKE on */
     struct redis_conn_auth auth;
 

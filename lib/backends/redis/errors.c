@@ -146,14 +146,14 @@ void redis_conn_show(char *out, size_t size, const struct redis_conn_auth *auth,
 static int explain(struct dlock_error *err, const char *where, const struct meaning *m,
                    const char *shown)
 {
-    return dlock_fail(err, m->code, 0, "%s: %s (%s)%s%s", where, m->what, shown,
-                      m->advice ? ": " : "", m->advice ? m->advice : "");
+    return dlock_fail_at(err, m->code, 0, where, "%s (%s)%s%s", m->what, shown,
+                         m->advice ? ": " : "", m->advice ? m->advice : "");
 }
 
 int redis_conn_sentinel_error(struct dlock_error *err, const char *where)
 {
-    return dlock_fail(err, DLOCK_EUSAGE, 0,
-                      "%s: is a Sentinel: write redis+sentinel://HOST/SERVICE#NAME", where);
+    return dlock_fail_at(err, DLOCK_EUSAGE, 0, where,
+                         "is a Sentinel: write redis+sentinel://HOST/SERVICE#NAME");
 }
 
 int redis_conn_reply_error(struct dlock_error *err, const char *where, const struct redis_conn *c,

@@ -164,12 +164,11 @@ int redis_param_db(const struct dlock_spec *spec, struct dlock_error *err)
     if (!text)
         return 0;
     if (!read_number(text, &n))
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "%s: db= is not the number of a database",
-                          uri->where);
+        return dlock_fail_at(err, DLOCK_EUSAGE, 0, uri->where,
+                             "db= is not the number of a database");
     if (uri->has_db && n != atoi(slash + 1))
-        return dlock_fail(err, DLOCK_EUSAGE, 0,
-                          "%s: %s and db=%d are two databases: give one of them", uri->where, slash,
-                          n);
+        return dlock_fail_at(err, DLOCK_EUSAGE, 0, uri->where,
+                             "%s and db=%d are two databases: give one of them", slash, n);
     if (asprintf(&path, "%.*s/%d", (int)(slash - uri->path), uri->path, n) < 0)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     free(uri->path);

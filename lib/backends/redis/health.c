@@ -44,10 +44,10 @@ bool redis_check_eviction(const char *info, size_t len, const char *where,
         !redis_info_value(info, len, "maxmemory_policy", policy, sizeof(policy)) ||
         strcmp(limit, "0") == 0 || strcmp(policy, "noeviction") == 0)
         return false;
-    dlock_fail(
-        warning, DLOCK_EUNAVAIL, 0,
-        "%s: this server evicts locks when its memory is full (maxmemory-policy %s): set maxmemory-policy noeviction there",
-        where, policy);
+    dlock_fail_at(
+        warning, DLOCK_EUNAVAIL, 0, where,
+        "this server evicts locks when its memory is full (maxmemory-policy %s): set maxmemory-policy noeviction there",
+        policy);
     return true;
 }
 
@@ -70,19 +70,18 @@ bool redis_check_persistence(const char *info, size_t len, const char *where, in
     if (grace >= ttl || !redis_info_value(info, len, "aof_enabled", aof, sizeof(aof)) ||
         strcmp(aof, "0") != 0)
         return false;
-    dlock_fail(
-        warning, DLOCK_EUNAVAIL, 0,
-        "%s: a crash or restart of this server can lose the lock while the command runs (no append-only file): set appendonly yes there, or use ?restart-grace=%s",
-        where, parameter(ttl, want, sizeof(want)));
+    dlock_fail_at(
+        warning, DLOCK_EUNAVAIL, 0, where,
+        "a crash or restart of this server can lose the lock while the command runs (no append-only file): set appendonly yes there, or use ?restart-grace=%s",
+        parameter(ttl, want, sizeof(want)));
     return true;
 }
 
 void redis_check_refused(const char *where, struct dlock_error *warning)
 {
-    dlock_fail(
-        warning, DLOCK_EUNAVAIL, 0,
-        "%s: INFO is refused: dlock cannot tell whether the server is a replica, or evicts or forgets locks; allow INFO (+info)",
-        where);
+    dlock_fail_at(
+        warning, DLOCK_EUNAVAIL, 0, where,
+        "INFO is refused: dlock cannot tell whether the server is a replica, or evicts or forgets locks; allow INFO (+info)");
 }
 
 /* ------------------------------------------------------------------- warnings */
@@ -187,8 +186,8 @@ void redis_clock_warning(int64_t jump, const char *where, struct dlock_error *wa
 {
     char text[96];
 
-    dlock_fail(
-        warning, jump < 0 ? DLOCK_EUNAVAIL : DLOCK_ELOST, 0,
-        "%s: %s: leases there %s by as much; check its time synchronisation (slew, do not step)",
-        where, redis_clock_text(jump, text, sizeof(text)), jump < 0 ? "last longer" : "end early");
+    dlock_fail_at(
+        warning, jump < 0 ? DLOCK_EUNAVAIL : DLOCK_ELOST, 0, where,
+        "%s: leases there %s by as much; check its time synchronisation (slew, do not step)",
+        redis_clock_text(jump, text, sizeof(text)), jump < 0 ? "last longer" : "end early");
 }

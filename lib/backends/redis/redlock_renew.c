@@ -383,12 +383,12 @@ static void tell_unclear(const struct redlock_backend *be, int answered, struct 
     for (int i = 0; i < be->n; i++)
         recorded += be->servers[i].recorded;
     if (is_recorded(be))
-        dlock_fail(err, DLOCK_EUNAVAIL, 0, "%s: %d of %d servers have answered the release",
-                   be->spec->uri->where, answered, be->n);
+        dlock_fail_at(err, DLOCK_EUNAVAIL, 0, be->spec->uri->where,
+                      "%d of %d servers have answered the release", answered, be->n);
     else
-        dlock_fail(err, DLOCK_EUNAVAIL, 0,
-                   "%s: %d of %d servers have recorded the end of the run, %d are needed",
-                   be->spec->uri->where, recorded, be->n, be->quorum);
+        dlock_fail_at(err, DLOCK_EUNAVAIL, 0, be->spec->uri->where,
+                      "%d of %d servers have recorded the end of the run, %d are needed", recorded,
+                      be->n, be->quorum);
 }
 
 static void release_step(struct redlock_backend *be, int64_t now)

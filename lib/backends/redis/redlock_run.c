@@ -26,10 +26,10 @@
 void redlock_run_foreign(const struct redlock_backend *be, const struct redlock_server *s,
                          struct dlock_error *err)
 {
-    dlock_fail(err, DLOCK_EDATA, 0,
-               "%s: the key '%sonce' is in the place of the run record, and dlock has not written "
-               "it: remove it, or use another name",
-               s->where, be->script.prefix);
+    dlock_fail_at(err, DLOCK_EDATA, 0, s->where,
+                  "the key '%sonce' is in the place of the run record, and dlock has not written "
+                  "it: remove it, or use another name",
+                  be->script.prefix);
 }
 
 void redlock_run_read(struct redlock_backend *be, struct redlock_server *s, const redisReply *r)

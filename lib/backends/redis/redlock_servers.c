@@ -103,7 +103,10 @@ bool redlock_reach(struct redlock_backend *be, struct redlock_server *s, int64_t
         return false;
     }
     if (redis_conn_is_open(&s->node.cmd) && stuck(be, s)) {
-        dlock_fail(&s->error, DLOCK_EUNAVAIL, 0, "%s: no answer", s->node.cmd.peer_text);
+        const struct redis_conn *c = &s->node.cmd;
+        dlock_fail_site(&s->error, DLOCK_EUNAVAIL, 0,
+                        &(struct dlock_site){c->where, c->address[0] ? c->address : NULL, NULL},
+                        "no answer");
         redlock_drop(be, s);
         s->retry_at = 0;
     }
@@ -202,7 +205,7 @@ void redlock_refused(struct redlock_backend *be, struct redlock_server *s, const
 void redlock_misread(struct redlock_server *s, const char *what)
 {
     s->answer = A_REFUSED;
-    dlock_fail(&s->error, DLOCK_EPROTO, 0, "%s: unexpected answer to %s", s->where, what);
+    dlock_fail_at(&s->error, DLOCK_EPROTO, 0, s->where, "unexpected answer to %s", what);
 }
 
 /* ------------------------------------------------------------------- counting */
@@ -285,7 +288,7 @@ int redlock_no_quorum(const struct redlock_backend *be, struct dlock_error *err)
     for (int i = 0; i < be->n && !why && silent[0] == '\0'; i++)
         if (be->servers[i].answer == A_PENDING || be->servers[i].answer == A_LATE)
             snprintf(silent, sizeof(silent), "%s: no answer", be->servers[i].where);
-    return dlock_fail(err, code, why ? why->sys : 0,
-                      "%s: only %d of %d servers can be used, %d are needed; %s",
-                      be->spec->uri->where, usable, be->n, be->quorum, why ? why->msg : silent);
+    return dlock_fail_at(err, code, why ? why->sys : 0, be->spec->uri->where,
+                         "only %d of %d servers can be used, %d are needed; %s", usable, be->n,
+                         be->quorum, why ? why->msg : silent);
 }

@@ -250,9 +250,8 @@ static void list(struct redlock_backend *be)
 static void fail_changed(struct redlock_backend *be)
 {
     struct dlock_error err;
-    dlock_fail(&err, DLOCK_EBUSY, 0,
-               "%s: the record has changed: it is that of another run now (lock '%s')",
-               be->spec->uri->where, be->spec->uri->name);
+    dlock_fail_lock(&err, DLOCK_EBUSY, 0, be->spec->uri,
+                    "the record has changed: it is that of another run now");
     fail(be, &err);
 }
 
@@ -298,10 +297,11 @@ static void start_forget(struct redlock_backend *be)
 /* Whoever gets the vote of one of the others finds its success, and gives it to the rest. */
 static void tell_kept(struct redlock_backend *be, int removed)
 {
-    dlock_fail(&events_add(&be->events, EV_NOTICE)->error, DLOCK_EUNAVAIL, 0,
-               "%s: only %d of %d servers have removed the record, and a success that another one "
-               "has counts: forget it again when all can be reached",
-               be->spec->uri->where, removed, be->n);
+    dlock_fail_at(&events_add(&be->events, EV_NOTICE)->error, DLOCK_EUNAVAIL, 0,
+                  be->spec->uri->where,
+                  "only %d of %d servers have removed the record, and a success that another one "
+                  "has counts: forget it again when all can be reached",
+                  removed, be->n);
 }
 
 static void step_forget(struct redlock_backend *be, int64_t now)

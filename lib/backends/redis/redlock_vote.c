@@ -543,9 +543,9 @@ static void voted(struct redlock_backend *be, struct redlock_server *s,
         s->answer = A_TYPE;
         char type[32];
         dlock_clean_text(type, sizeof(type), t->holder, t->holder_len);
-        dlock_fail(&s->error, DLOCK_EDATA, 0,
-                   "%s: the key '%s' is a %s, not a lock of dlock or SET NX; use another name",
-                   s->where, be->spec->uri->name, type);
+        dlock_fail_at(&s->error, DLOCK_EDATA, 0, s->where,
+                      "the key '%s' is a %s, not a lock of dlock or SET NX; use another name",
+                      be->spec->uri->name, type);
         break;
     case RS_TWICE:
         s->answer = A_REFUSED;
@@ -578,9 +578,8 @@ static void same_server(struct redlock_backend *be, struct redlock_server *s, bo
     s->same = true;
     s->from = 0;
     s->touched = false;
-    dlock_fail(&s->last, DLOCK_EUSAGE, 0,
-               "%s: %s is another name of a server in the list and has no vote",
-               be->spec->uri->where, s->where);
+    dlock_fail_at(&s->last, DLOCK_EUSAGE, 0, be->spec->uri->where,
+                  "%s is another name of a server in the list and has no vote", s->where);
     if (!current && redlock_may_notice(be))
         events_add(&be->events, EV_NOTICE)->error = s->last;
 }
@@ -799,11 +798,9 @@ static void tell_grace(struct redlock_backend *be)
     if (be->acquire.told_grace || grace == 0 || be->n - grace >= be->quorum)
         return;
     be->acquire.told_grace = true;
-    dlock_fail(
-        &events_add(&be->events, EV_NOTICE)->error, DLOCK_EBUSY, 0,
-        "%s: restart-grace: %d of %d servers started recently and do not vote for another %s",
-        be->spec->uri->where, grace, be->n,
-        dlock_format_duration(ms * DLOCK_MSEC, left, sizeof(left)));
+    dlock_fail_at(&events_add(&be->events, EV_NOTICE)->error, DLOCK_EBUSY, 0, be->spec->uri->where,
+                  "restart-grace: %d of %d servers started recently and do not vote for another %s",
+                  grace, be->n, dlock_format_duration(ms * DLOCK_MSEC, left, sizeof(left)));
 }
 
 static void pause_round(struct redlock_backend *be)

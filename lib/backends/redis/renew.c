@@ -17,13 +17,13 @@ static void name_found(const struct redis_backend *be, struct dlock_error *err, 
     if (found)
         redis_script_holder(found, len, &info);
     if (!found)
-        dlock_fail(err, DLOCK_ELOST, 0, "%s: it expired, was deleted, or the server lost it",
-                   redis_where(be));
+        dlock_fail_at(err, DLOCK_ELOST, 0, redis_where(be),
+                      "it expired, was deleted, or the server lost it");
     else if (info.foreign)
-        dlock_fail(err, DLOCK_ELOST, 0, "%s: another program took it", redis_where(be));
+        dlock_fail_at(err, DLOCK_ELOST, 0, redis_where(be), "another program took it");
     else
-        dlock_fail(err, DLOCK_ELOST, 0, "%s: %s@%s, pid %ld holds it now", redis_where(be),
-                   info.user, info.host, info.pid);
+        dlock_fail_at(err, DLOCK_ELOST, 0, redis_where(be), "%s@%s, pid %ld holds it now",
+                      info.user, info.host, info.pid);
     if (jump != 0)
         dlock_fail(err, DLOCK_ELOST, 0, "%s; %s", err->msg,
                    redis_clock_text(jump, text, sizeof(text)));
@@ -153,7 +153,7 @@ static void renew_answered(struct redis_backend *be, struct redis_conn_reply *re
         return;
     }
     if (redis_script_owned(rep->r, &ours, &found, &len) != 0) {
-        dlock_fail(&err, DLOCK_EPROTO, 0, "%s: unexpected answer to a renewal", redis_where(be));
+        dlock_fail_at(&err, DLOCK_EPROTO, 0, redis_where(be), "unexpected answer to a renewal");
         redis_conn_close(cmd);
         unclear(be, &err);
         return;
@@ -328,13 +328,13 @@ static void leave_answered(struct redis_backend *be, struct redis_conn_reply *re
         close_useless(be, r);
         leave_later(be, &err);
     } else if (redis_script_owned(r, &ours, &found, &len) != 0) {
-        dlock_fail(&err, DLOCK_EPROTO, 0, "%s: unexpected answer to a release", redis_where(be));
+        dlock_fail_at(&err, DLOCK_EPROTO, 0, redis_where(be), "unexpected answer to a release");
         end_release(be, DLOCK_RELEASE_UNCLEAR, &err);
     } else if (be->node.undo.n > 0) {
         /* The undo in front of it was refused: both again. */
         be->release.answer_lost = be->release.answer_lost || ours;
-        dlock_fail(&err, DLOCK_EUNAVAIL, 0, "%s: an earlier, unanswered try could not be undone",
-                   redis_where(be));
+        dlock_fail_at(&err, DLOCK_EUNAVAIL, 0, redis_where(be),
+                      "an earlier, unanswered try could not be undone");
         leave_later(be, &err);
     } else if (redis_script_unrecorded(r)) {
         redis_foreign_record(be, &err, redis_script_unrecorded(r));
@@ -355,7 +355,7 @@ static void release_due(struct redis_backend *be, int64_t now)
     struct dlock_error err;
 
     if (now >= be->release.until) {
-        dlock_fail(&err, DLOCK_EUNAVAIL, 0, "%s: no answer", redis_where(be));
+        dlock_fail_at(&err, DLOCK_EUNAVAIL, 0, redis_where(be), "no answer");
         end_release(be, DLOCK_RELEASE_UNCLEAR, &err);
     } else if (now >= be->out.retry_at) {
         leave_now(be);

@@ -94,9 +94,9 @@ static int sentinels_open(struct sentinels *s, const struct dlock_spec *spec,
 
     *s = (struct sentinels){.spec = spec, .listen_at = DLOCK_NEVER};
     if (uri->nhosts > SENTINEL_MAX)
-        return dlock_fail(err, DLOCK_EUSAGE, 0,
-                          "%s: %d sentinels are more than the %d that are asked", uri->where,
-                          uri->nhosts, SENTINEL_MAX);
+        return dlock_fail_at(err, DLOCK_EUSAGE, 0, uri->where,
+                             "%d sentinels are more than the %d that are asked", uri->nhosts,
+                             SENTINEL_MAX);
     s->n = uri->nhosts;
     for (int i = 0; i < s->n; i++) {
         snprintf(s->one[i].where, sizeof(s->one[i].where), "sentinel %s:%u", uri->hosts[i].host,
@@ -167,15 +167,14 @@ static void refused(struct sentinel *one, const char *text)
     struct dlock_error err;
 
     if (one->ask.auth_failed)
-        dlock_fail(&err, DLOCK_EPERM, 0,
-                   "%s: user or password refused: check sentinel-user= and sentinel-password-file=",
-                   one->where);
+        dlock_fail_at(&err, DLOCK_EPERM, 0, one->where,
+                      "user or password refused: check sentinel-user= and sentinel-password-file=");
     else if (strstr(text, "NOAUTH"))
-        dlock_fail(&err, DLOCK_EPERM, 0,
-                   "%s: a password is needed: use ?sentinel-password-file=FILE", one->where);
+        dlock_fail_at(&err, DLOCK_EPERM, 0, one->where,
+                      "a password is needed: use ?sentinel-password-file=FILE");
     else if (strstr(text, "unknown command"))
-        dlock_fail(&err, DLOCK_EPROTO, 0,
-                   "%s: this is no sentinel; redis:// is for a server without them", one->where);
+        dlock_fail_at(&err, DLOCK_EPROTO, 0, one->where,
+                      "this is no sentinel; redis:// is for a server without them");
     else
         redis_conn_reply_error(&err, one->where, &one->ask, text);
     failed(one, &err);
@@ -206,7 +205,7 @@ static void answered(struct sentinel *one, const redisReply *r)
         one->says = SAYS_MASTER;
         one->at = one->ask.peers[one->ask.good];
     } else {
-        dlock_fail(&err, DLOCK_EPROTO, 0, "%s: unexpected answer", one->where);
+        dlock_fail_at(&err, DLOCK_EPROTO, 0, one->where, "unexpected answer");
         failed(one, &err);
         return;
     }
@@ -236,7 +235,7 @@ static void work_ask(const struct sentinels *s, struct sentinel *one, int64_t no
         err = one->ask.error;
         failed(one, &err);
     } else if (now >= s->until) {
-        dlock_fail(&err, DLOCK_EUNAVAIL, 0, "%s: no answer", one->where);
+        dlock_fail_at(&err, DLOCK_EUNAVAIL, 0, one->where, "no answer");
         failed(one, &err);
     }
 }
@@ -308,13 +307,13 @@ static int none_named(const struct sentinels *s, const struct tally *t, struct d
 {
     const char *where = s->spec->uri->where;
     if (t->unknown > 0)
-        return dlock_fail(err, DLOCK_EUNAVAIL, 0,
-                          "%s: no service '%s' (%d of %d have answered): check the service name",
-                          where, s->service, t->unknown, s->n);
+        return dlock_fail_at(err, DLOCK_EUNAVAIL, 0, where,
+                             "no service '%s' (%d of %d have answered): check the service name",
+                             s->service, t->unknown, s->n);
     if (t->error->code == DLOCK_EPERM)
-        return dlock_fail(err, DLOCK_EPERM, 0, "%s: %s", where, t->error->msg);
-    return dlock_fail(err, t->error->code, t->error->sys, "%s: no sentinel of %d answers; %s",
-                      where, s->n, t->error->msg);
+        return dlock_fail_at(err, DLOCK_EPERM, 0, where, "%s", t->error->msg);
+    return dlock_fail_at(err, t->error->code, t->error->sys, where, "no sentinel of %d answers; %s",
+                         s->n, t->error->msg);
 }
 
 /* Does a majority of all sentinels name this one, or will there be no majority in this round? */
@@ -337,10 +336,10 @@ static int sentinels_doubt(const struct sentinels *s, const struct sentinel_addr
     struct tally t = count(s);
     int votes = votes_for(s, a);
 
-    return dlock_fail(err, DLOCK_EUNAVAIL, 0,
-                      "%s: %d of %d sentinels name%s %s:%u as the master, %d must%s%s",
-                      s->spec->uri->where, votes, s->n, votes == 1 ? "s" : "", a->host, a->port,
-                      quorum(s), t.error ? "; " : "", t.error ? t.error->msg : "");
+    return dlock_fail_at(err, DLOCK_EUNAVAIL, 0, s->spec->uri->where,
+                         "%d of %d sentinels name%s %s:%u as the master, %d must%s%s", votes, s->n,
+                         votes == 1 ? "s" : "", a->host, a->port, quorum(s), t.error ? "; " : "",
+                         t.error ? t.error->msg : "");
 }
 
 /*

@@ -89,13 +89,12 @@ static bool forgot(struct redis_backend *be, const redisReply *r, struct dlock_e
     const char *type;
 
     if (redis_script_forgot(r, &what, &type) != 0) {
-        dlock_fail(err, DLOCK_EPROTO, 0, "%s: unexpected answer to a query", redis_where(be));
+        dlock_fail_at(err, DLOCK_EPROTO, 0, redis_where(be), "unexpected answer to a query");
     } else if (what == RF_RECORD) {
         redis_foreign_record(be, err, type);
     } else if (what == RF_CHANGED) {
-        dlock_fail(err, DLOCK_EBUSY, 0,
-                   "%s: the record has changed: it is that of another run now (lock '%s')",
-                   redis_where(be), be->spec->uri->name);
+        dlock_fail_lock(err, DLOCK_EBUSY, 0, be->spec->uri,
+                        "the record has changed: it is that of another run now");
     } else {
         redis_end(be, what == RF_BUSY ? EV_BUSY : EV_DONE);
         return true;
@@ -123,7 +122,7 @@ static void answered(struct redis_backend *be, struct redis_conn_reply *rep)
         if (forgot(be, r, &err))
             return;
     } else if (redis_script_state(r, &be->status.state) != 0) {
-        dlock_fail(&err, DLOCK_EPROTO, 0, "%s: unexpected answer to a query", redis_where(be));
+        dlock_fail_at(&err, DLOCK_EPROTO, 0, redis_where(be), "unexpected answer to a query");
     } else {
         be->until = DLOCK_NEVER;
         be->status.listing = r;

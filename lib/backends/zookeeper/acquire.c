@@ -378,7 +378,7 @@ static enum zk_verdict on_self(struct zk_backend *be, const struct zk_msg *m,
 
 enum zk_verdict zk_not_ours(struct zk_backend *be, struct dlock_error *err)
 {
-    dlock_fail(err, DLOCK_ELOST, 0, "%s: its node is gone", zk_where(be));
+    dlock_fail_at(err, DLOCK_ELOST, 0, zk_where(be), "its node is gone");
     return zk_released(be, DLOCK_RELEASE_NOT_OURS);
 }
 
@@ -550,10 +550,10 @@ static enum zk_verdict drop_orphans(struct zk_backend *be, const struct zk_child
 
 static enum zk_verdict numbers_used_up(struct zk_backend *be, struct dlock_error *err)
 {
-    dlock_fail(
-        err, DLOCK_EUNUSABLE, 0,
-        "%s: the sequence numbers below %s are used up: delete that node while no client waits",
-        zk_where(be), be->lock.parent);
+    dlock_fail_at(
+        err, DLOCK_EUNUSABLE, 0, zk_where(be),
+        "the sequence numbers below %s are used up: delete that node while no client waits",
+        be->lock.parent);
     return ZK_FAILED;
 }
 
@@ -766,9 +766,8 @@ static enum zk_verdict on_deleted(struct zk_backend *be, const struct zk_msg *m,
     /* Most likely the node went with our first delete. But there was a time in which nobody told us that it was there. */
     if (!zk_beat_unanswered(&be->session))
         return zk_released(be, DLOCK_RELEASE_CLEAN);
-    dlock_fail(err, DLOCK_EUNAVAIL, 0,
-               "%s: no answer to the last heartbeat and the first delete; now the node is gone",
-               zk_where(be));
+    dlock_fail_at(err, DLOCK_EUNAVAIL, 0, zk_where(be),
+                  "no answer to the last heartbeat and the first delete; now the node is gone");
     return zk_released(be, DLOCK_RELEASE_UNCLEAR);
 }
 

@@ -20,8 +20,8 @@ static enum zk_verdict failed(struct zk_backend *be, int rc, const char *what,
 
 static enum zk_verdict changed(const struct zk_backend *be, struct dlock_error *err)
 {
-    dlock_fail(err, DLOCK_EBUSY, 0, "%s: the record has changed since it was shown (lock '%s')",
-               zk_where(be), be->spec->uri->name);
+    dlock_fail_lock(err, DLOCK_EBUSY, 0, be->spec->uri,
+                    "the record has changed since it was shown");
     return ZK_FAILED;
 }
 

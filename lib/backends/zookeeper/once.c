@@ -203,7 +203,7 @@ enum zk_verdict zk_run_end(struct zk_backend *be, struct dlock_error *err)
 
 static enum zk_verdict not_recorded(struct zk_backend *be, const char *why, struct dlock_error *err)
 {
-    dlock_fail(err, DLOCK_EUNAVAIL, 0, "%s: %s", zk_where(be), why);
+    dlock_fail_at(err, DLOCK_EUNAVAIL, 0, zk_where(be), "%s", why);
     return zk_released(be, DLOCK_RELEASE_UNCLEAR);
 }
 

@@ -92,8 +92,7 @@ int zk_error(const struct zk_backend *be, int rc, const char *what, struct dlock
         why = zerror(rc);
         break;
     }
-    return dlock_fail(err, code_of(rc), 0, "%s: %s: %s%s (lock '%s')", zk_where(be), what, why,
-                      hint, be->spec->uri->name);
+    return dlock_fail_lock(err, code_of(rc), 0, be->spec->uri, "%s: %s%s", what, why, hint);
 }
 
 enum zk_verdict zk_again(struct zk_backend *be)
@@ -218,7 +217,7 @@ static void tell_away(struct zk_backend *be)
 {
     struct dlock_error err = be->session.refused;
     if (err.code == 0)
-        dlock_fail(&err, DLOCK_EUNAVAIL, 0, "%s: the connection is lost", zk_where(be));
+        dlock_fail_at(&err, DLOCK_EUNAVAIL, 0, zk_where(be), "the connection is lost");
     err.code = DLOCK_EUNAVAIL;
     if (be->op == OP_ACQUIRE)
         outage_goes_on(&be->outage, be->spec, &be->events, &err);
@@ -286,8 +285,7 @@ int zk_session_open(struct zk_backend *be, struct dlock_error *err)
     free(text);
     if (s->fd < 0) {
         struct dlock_error why = err ? *err : (struct dlock_error){.code = s->fd};
-        return dlock_fail(err, why.code, why.sys, "%s: %s (lock '%s')", zk_where(be), why.msg,
-                          be->spec->uri->name);
+        return dlock_fail_lock(err, why.code, why.sys, be->spec->uri, "%s", why.msg);
     }
     expect_connection(be);
     return 0;
@@ -469,10 +467,9 @@ static enum zk_news too_short(struct zk_backend *be, struct dlock_error *err)
     dlock_format_duration(be->spec->ttl, ours, sizeof(ours));
     dlock_format_duration(be->session.timeout, theirs, sizeof(theirs));
     dlock_format_duration(be->spec->least_ttl, least, sizeof(least));
-    dlock_fail(err, DLOCK_EUNUSABLE, 0,
-               "%s: the server grants sessions of %s (ttl: %s), this grace needs %s: %s",
-               zk_where(be), theirs, ours, least,
-               "use a shorter grace, or raise the server's maxSessionTimeout");
+    dlock_fail_at(err, DLOCK_EUNUSABLE, 0, zk_where(be),
+                  "the server grants sessions of %s (ttl: %s), this grace needs %s: %s", theirs,
+                  ours, least, "use a shorter grace, or raise the server's maxSessionTimeout");
     return NEWS_USELESS;
 }
 
@@ -493,9 +490,9 @@ static enum zk_news negotiated(struct zk_backend *be, struct dlock_error *err)
         return too_short(be, err);
     dlock_format_duration(be->spec->ttl, ours, sizeof(ours));
     dlock_format_duration(s->timeout, theirs, sizeof(theirs));
-    dlock_fail(&events_add(&be->events, EV_NOTICE)->error, DLOCK_EUNAVAIL, 0,
-               "%s: the server grants sessions of %s, not the ttl of %s: that is the lease now",
-               zk_where(be), theirs, ours);
+    dlock_fail_at(&events_add(&be->events, EV_NOTICE)->error, DLOCK_EUNAVAIL, 0, zk_where(be),
+                  "the server grants sessions of %s, not the ttl of %s: that is the lease now",
+                  theirs, ours);
     return NEWS_CONNECTED;
 }
 
@@ -510,7 +507,7 @@ static enum zk_news negotiated_again(struct zk_backend *be, int64_t timeout,
         return NEWS_SHORTER;
     if (be->op != OP_ACQUIRE || timeout >= be->spec->least_ttl)
         return NEWS_CONNECTED;
-    dlock_fail(err, DLOCK_EUNUSABLE, 0, "%s: the server grants shorter sessions now", zk_where(be));
+    dlock_fail_at(err, DLOCK_EUNUSABLE, 0, zk_where(be), "the server grants shorter sessions now");
     return NEWS_USELESS;
 }
 
@@ -590,10 +587,8 @@ static enum zk_news on_trouble(struct zk_backend *be, const struct zk_msg *m,
         return NEWS_NONE;
     if (first && s->id != 0 && !nonsense)
         return NEWS_NONE;
-    dlock_fail(&s->refused, nonsense ? DLOCK_EPROTO : DLOCK_EUNAVAIL, m->rc,
-               "%s: %s: %s (lock '%s')", zk_where(be),
-               place_text(&m->addr, text, sizeof(text), true), trouble_text(m->rc),
-               be->spec->uri->name);
+    dlock_fail_lock(&s->refused, nonsense ? DLOCK_EPROTO : DLOCK_EUNAVAIL, m->rc, be->spec->uri,
+                    "%s: %s", place_text(&m->addr, text, sizeof(text), true), trouble_text(m->rc));
     if (!first || s->id != 0 || m->rc == ESHUTDOWN) /* the next time it may serve us */
         return NEWS_NONE;
     for (int i = 0; i < n && i < 64; i++)

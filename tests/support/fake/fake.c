@@ -234,8 +234,7 @@ static int fail_event(const struct dlock_be *b, struct dlock_event *ev, enum dlo
                       int code, const char *text)
 {
     ev->type = type;
-    dlock_fail(&ev->error, code, 0, "%s: %s (lock '%s')", b->spec->uri->where, text,
-               b->spec->uri->name);
+    dlock_fail_lock(&ev->error, code, 0, b->spec->uri, "%s", text);
     return 1;
 }
 

@@ -82,6 +82,56 @@ TEST(fail_ends_with_words)
     CHECK_STR(err.msg, "host: cannot connect");
 }
 
+/* The parts are joined once, and the cause can be had without the store and the lock. */
+TEST(fail_joins_the_parts)
+{
+    static const struct {
+        struct dlock_site at;
+        const char *cause, *msg, *alone;
+    } rows[] = {
+        {{NULL, NULL, NULL}, "refused", "refused", "refused"},
+        {{"s://h", NULL, NULL}, "refused", "s://h: refused", "refused"},
+        {{"s://h", NULL, NULL}, "", "s://h", ""},
+        {{"s://h", "::1", NULL}, "refused", "s://h (::1): refused", "::1: refused"},
+        {{"s://h", NULL, "n"}, "refused", "s://h: refused (lock 'n')", "refused"},
+        {{"s://h", "::1", "n"}, "no: ", "s://h (::1): no (lock 'n')", "::1: no"},
+        {{"h:1", NULL, "n"}, "refused", "h:1: refused (lock 'n')", "h:1: refused"},
+        {{"s://h", NULL, NULL}, "s://u:p@h", "s://h: s://***@h", "s://***@h"},
+    };
+    char big[2000];
+    struct dlock_error err, alone;
+
+    for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
+        CHECK_INT(dlock_fail_site(&err, DLOCK_EOS, 5, &rows[i].at, "%s", rows[i].cause), DLOCK_EOS);
+        CHECK_STR(err.msg, rows[i].msg);
+        dlock_error_cause(&alone, &err, "s://h");
+        CHECK_STR(alone.msg, rows[i].alone);
+        CHECK_INT(alone.code, DLOCK_EOS);
+        CHECK_INT(alone.sys, 5);
+    }
+    /* The end of a text that is too long is cut, wherever that is. */
+    memset(big, 'x', sizeof(big));
+    big[sizeof(big) - 1] = '\0';
+    for (int n = 490; n < 520; n++) {
+        char lock[600];
+        snprintf(lock, sizeof(lock), "%.*s", n, big);
+        struct dlock_site at = {"s://h", "::1", lock};
+        dlock_fail_site(&err, DLOCK_EOS, 0, &at, "refused");
+        CHECK_INT(strlen(err.msg), 511);
+        dlock_error_cause(&alone, &err, "s://h");
+        CHECK_STR(alone.msg, "::1: refused");
+        at = (struct dlock_site){lock, "::1", "job"};
+        dlock_fail_site(&err, DLOCK_EOS, 0, &at, "refused");
+        CHECK(strncmp(err.msg, lock, strlen(lock) < 511 ? strlen(lock) : 511) == 0);
+        dlock_error_cause(&alone, &err, lock);
+        CHECK(n > 511 || strlen(alone.msg) <= strlen("::1: refused"));
+        at = (struct dlock_site){"s://h", NULL, "job"};
+        dlock_fail_site(&err, DLOCK_EOS, 0, &at, "%s", big);
+        dlock_error_cause(&alone, &err, "s://h");
+        CHECK_INT(strlen(alone.msg), 511 - strlen("s://h: "));
+    }
+}
+
 TEST(tokens)
 {
     unsigned char byte = 0xbd;

@@ -269,11 +269,16 @@ TEST(first_contact_is_bounded_only_until_the_first_answer)
 
 /* --- outages while waiting --------------------------------------------------------------------- */
 
-static void say_trouble(enum dlock_ev type, const char *why)
+static void say_at(enum dlock_ev type, const struct dlock_site *at, const char *cause)
 {
     struct dlock_event ev = {.type = type};
-    dlock_fail(&ev.error, DLOCK_EUNAVAIL, 0, "%s", why);
+    dlock_fail_site(&ev.error, type == EV_LOST ? DLOCK_ELOST : DLOCK_EUNAVAIL, 0, at, "%s", cause);
     say(ev);
+}
+
+static void say_trouble(enum dlock_ev type, const char *cause)
+{
+    say_at(type, &(struct dlock_site){.where = "stub://"}, cause);
 }
 
 /* It waits in the queue, and then the connection is lost. */
@@ -284,7 +289,7 @@ static void lose(dlock *d, int64_t wait)
     say((struct dlock_event){.type = EV_WAITING});
     CHECK_INT(next(d), DLOCK_REPORT_WAITING);
     clock_now += 1 * S;
-    say_trouble(EV_AWAY, "stub://: connection lost");
+    say_trouble(EV_AWAY, "connection lost");
     CHECK_INT(next(d), DLOCK_REPORT_TROUBLE);
     CHECK_STR(r.error.msg, "connection lost");
     CHECK_INT(r.since, 1001 * S);
@@ -296,7 +301,7 @@ TEST(an_outage_of_a_waiter_is_reported_once_and_has_no_bound_of_its_own)
     lose(&d, DLOCK_NEVER);
     for (int i = 0; i < 100; i++) {
         clock_now += 3600 * S;
-        say_trouble(EV_AWAY, "stub://: cannot connect");
+        say_trouble(EV_AWAY, "cannot connect");
         CHECK_INT(next(&d), DLOCK_REPORT_NONE);
     }
     CHECK_INT(be.releases, 0);
@@ -304,7 +309,7 @@ TEST(an_outage_of_a_waiter_is_reported_once_and_has_no_bound_of_its_own)
     CHECK_INT(next(&d), DLOCK_REPORT_RECOVERED);
     CHECK_INT(r.since, 1001 * S);
     CHECK_INT(next(&d), DLOCK_REPORT_NONE);
-    say_trouble(EV_AWAY, "stub://: cannot connect");
+    say_trouble(EV_AWAY, "cannot connect");
     CHECK_INT(next(&d), DLOCK_REPORT_TROUBLE);
 }
 
@@ -323,7 +328,7 @@ TEST(a_wait_that_ends_in_an_outage_is_not_busy)
     dlock d;
     lose(&d, 60 * S);
     clock_now += 10 * S;
-    say_trouble(EV_AWAY, "stub://: cannot connect");
+    say_trouble(EV_AWAY, "cannot connect");
     CHECK_INT(next(&d), DLOCK_REPORT_NONE);
     CHECK_INT(wake(&d), 1060 * S);
     clock_now = 1060 * S;
@@ -339,16 +344,15 @@ TEST(a_wait_that_ends_in_an_outage_is_not_busy)
 /* The cause may be long, may name the lock already, and may have the words of that. */
 TEST(a_wait_that_ends_in_an_outage_says_why_and_names_the_lock_once)
 {
-    static const char *const whys[] = {"stub://: refused", "stub://: refused (the key (lock 'x'))"};
-    char why[1100], want[1024], many[400];
-    memset(many, 'h', sizeof(many));
+    static const char *const whys[] = {"refused", "refused (the key (lock 'x'))", "refused"};
+    char want[1024], many[401] = "";
+    memset(many, 'h', sizeof(many) - 1);
     for (int i = 0; i < 6; i++) {
         dlock d;
-        const char *cause = i < 4 ? whys[i / 2] : NULL;
+        struct dlock_site at = {.where = i < 4 ? "stub://" : many, .lock = i % 2 ? "job" : NULL};
         lose(&d, 60 * S);
-        snprintf(want, sizeof(want), "%.*s%s", cause ? 0 : 400, many, cause ? cause : ": refused");
-        snprintf(why, sizeof(why), "%s%s", want, i % 2 ? " (lock 'job')" : "");
-        say_trouble(EV_AWAY, why);
+        snprintf(want, sizeof(want), "%s: %s", at.where, whys[i / 2]);
+        say_at(EV_AWAY, &at, whys[i / 2]);
         CHECK_INT(next(&d), DLOCK_REPORT_NONE);
         clock_now = 1060 * S;
         CHECK_INT(next(&d), DLOCK_REPORT_NONE);
@@ -391,11 +395,11 @@ TEST(only_a_waiter_has_an_outage)
     dlock d;
     make(&d, DLOCK_NEVER);
     dlock_start_acquire(&d, NULL);
-    say_trouble(EV_AWAY, "stub://: connection lost");
+    say_trouble(EV_AWAY, "connection lost");
     CHECK_INT(next(&d), DLOCK_REPORT_NONE);
     make(&d, 0);
     dlock_start_acquire(&d, NULL);
-    say_trouble(EV_AWAY, "stub://: connection lost");
+    say_trouble(EV_AWAY, "connection lost");
     CHECK_INT(next(&d), DLOCK_REPORT_NONE);
 }
 
@@ -412,7 +416,7 @@ static void make_retry(dlock *d, int64_t wait)
 static void fail_once(dlock *d, enum dlock_report_type first)
 {
     int releases = be.releases;
-    say_trouble(EV_FAILED, "stub://: cannot connect");
+    say_trouble(EV_FAILED, "cannot connect");
     CHECK_INT(next(d), DLOCK_REPORT_NONE);
     CHECK_INT(be.releases, releases + 1);
     say((struct dlock_event){.type = EV_RELEASED, .how = DLOCK_RELEASE_NOTHING});
@@ -685,11 +689,9 @@ static enum dlock_report_type next_by(dlock *d, int64_t time)
     return type;
 }
 
-static void say_unclear(const char *why)
+static void say_unclear(const char *cause)
 {
-    struct dlock_event ev = {.type = EV_UNCLEAR};
-    dlock_fail(&ev.error, DLOCK_EUNAVAIL, 0, "%s", why);
-    say(ev);
+    say_at(EV_UNCLEAR, &(struct dlock_site){0}, cause);
 }
 
 TEST(trouble_says_since_when_and_why_until_a_renewal)
@@ -748,31 +750,31 @@ TEST(trouble_never_has_an_old_reason)
 TEST(a_cause_names_neither_store_nor_lock)
 {
     static const struct {
+        struct dlock_site at;
         const char *said, *cause;
     } rows[] = {
-        {"stub://: refused", "refused"},
-        {"stub://: refused (lock 'job')", "refused"},
-        {"stub:// ([::1]:6379): refused: why (lock 'job')", "[::1]:6379: refused: why"},
-        {"stub:// (odd", "stub:// (odd"},
-        {"stub://other: refused (lock 'jobs')", "stub://other: refused (lock 'jobs')"},
-        {"refused", "refused"},
+        {{"stub://", NULL, NULL}, "refused", "refused"},
+        {{"stub://", NULL, "job"}, "refused", "refused"},
+        {{"stub://", "[::1]:6379", "job"}, "refused: why", "[::1]:6379: refused: why"},
+        {{NULL, NULL, NULL}, "stub:// (odd", "stub:// (odd"},
+        {{NULL, NULL, NULL}, "stub://: odd (lock 'job')", "stub://: odd (lock 'job')"},
+        {{"stub://other", NULL, "job"}, "refused", "stub://other: refused"},
+        {{"stub://other", "::1", NULL}, "refused", "stub://other (::1): refused"},
+        {{NULL, NULL, NULL}, "refused", "refused"},
     };
     for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
         dlock d;
         hold(&d);
         clock_now = d.lease.times.renew_at;
         CHECK_INT(next(&d), DLOCK_REPORT_NONE);
-        say_unclear(rows[i].said);
+        say_at(EV_UNCLEAR, &rows[i].at, rows[i].said);
         CHECK_INT(next_by(&d, 1020 * S), DLOCK_REPORT_TROUBLE);
         CHECK_STR(r.error.msg, rows[i].cause);
-        struct dlock_event ev = {.type = EV_LOST};
-        dlock_fail(&ev.error, DLOCK_ELOST, 0, "%s", rows[i].said);
-        say(ev);
+        say_at(EV_LOST, &rows[i].at, rows[i].said);
         CHECK_INT(next(&d), DLOCK_REPORT_LOST);
         CHECK_STR(r.error.msg, rows[i].cause);
         dlock_start_release(&d, clock_now, NULL);
-        ev.type = EV_RELEASED;
-        say(ev);
+        say_at(EV_RELEASED, &rows[i].at, rows[i].said);
         CHECK_INT(next(&d), DLOCK_REPORT_RELEASED);
         CHECK_STR(r.error.msg, rows[i].cause);
     }
@@ -785,7 +787,7 @@ TEST(a_hold_that_ends_always_has_a_cause)
     hold(&d);
     clock_now = d.lease.times.renew_at;
     CHECK_INT(next(&d), DLOCK_REPORT_NONE);
-    say_unclear("stub://: ");
+    say_at(EV_UNCLEAR, &(struct dlock_site){.where = "stub://"}, "");
     CHECK_INT(next_by(&d, 1020 * S), DLOCK_REPORT_TROUBLE);
     CHECK_STR(r.error.msg, "the store has confirmed no renewal");
     struct dlock_event ev = {.type = EV_LOST, .error = {.code = DLOCK_ELOST}};
