@@ -5,8 +5,9 @@ bats_require_minimum_version 1.5.0
 # bats file_tags=plain
 load ../support/common
 
-setup() {
-    dlock_setup
+# The tree of all tests, compiled once: each test has a copy, and compiles what it changes.
+setup_file() {
+    cd "$BATS_FILE_TMPDIR" || return
     mkdir -p tests cli lib/tls lib/backends/{file,redis,postgres,zookeeper/wire}
     cp "$ROOT/tests/lint" tests/
     # A program in which all is well: cli -> core -> helpers, backends behind tables.
@@ -34,6 +35,13 @@ setup() {
     file lib/backends/zookeeper/zookeeper.h 'int zk_run(void);'
     file lib/backends/zookeeper/zookeeper.c '#include "zookeeper.h"' '#include "wire/frame.h"' \
         'int zk_run(void) { return zk_frame(); }'
+    find . -type f -exec touch -d '2 hours ago' {} +
+    compile
+    find build -type f -exec touch -d '1 hour ago' {} +
+}
+setup() {
+    dlock_setup
+    cp -a "$BATS_FILE_TMPDIR"/{tests,cli,lib,build} .
 }
 teardown() { dlock_teardown; }
 
@@ -41,16 +49,21 @@ teardown() { dlock_teardown; }
 file() { printf '%s\n' "${@:2}" >"$1"; }
 more() { printf '%s\n' "${@:2}" >>"$1"; }
 
-# lint: the tree compiled, and given to tests/lint.
-lint() {
-    local f o objects=()
-    rm -rf build/obj
+# compile: all sources that are newer than their objects.
+compile() {
+    local f o
+    objects=()
     for f in $(find cli lib -name '*.c'); do
         o=build/obj/${f%.c}.o
         mkdir -p "${o%/*}"
-        cc -w -fPIC -iquote lib -iquote cli -c -o "$o" "$f" || return
+        [ "$o" -nt "$f" ] || cc -w -fPIC -iquote lib -iquote cli -c -o "$o" "$f" || return
         objects+=("$o")
     done
+}
+# lint: the tree compiled, and given to tests/lint.
+lint() {
+    local objects
+    compile
     run tests/lint "${objects[@]}"
 }
 
