@@ -122,7 +122,7 @@ caught() {
 
 # bats test_tags=slow
 @test "planted: a newcomer's own ttl as the restart grace" {
-    plant lib/backends/redis/redlock_vote.c 's/age = dlock_max\(age, be->servers\[i\].longest_ms\);/;/'
+    plant lib/backends/redis/redlock_young.c 's/age = dlock_max\(age, y->server\[i\].longest_ms\);/;/'
     caught redlock/faults "restarted nodes do not vote while the holder's longer ttl may last"
 }
 

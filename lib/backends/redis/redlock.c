@@ -208,11 +208,11 @@ static void take_replies(struct redlock_backend *be, struct redlock_server *s)
         redlock_failed(be, s);
     rc = 0;
     while (wake->state != RC_CLOSED && (rc = redis_conn_next(wake, &rep)) == 1) {
-        redlock_op_acquire.heard(be, s, &rep);
+        redlock_wake_heard(be, s, &rep);
         freeReplyObject(rep.r);
     }
     if (rc < 0 && wake->state == RC_FAILED)
-        redlock_op_acquire.wake_failed(be, s);
+        redlock_wake_failed(be, s);
 }
 
 /* -------------------------------------------------------------------- driving */

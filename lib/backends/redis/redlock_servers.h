@@ -7,11 +7,10 @@
 
 #include "backends/networked.h"
 #include "node.h"
+#include "redlock_young.h"
 #include "run_record.h"
 
 #include <string.h>
-
-#define REDLOCK_NODES ((DLOCK_POLL_MAX - 1) / 2 < 15 ? (DLOCK_POLL_MAX - 1) / 2 : 15)
 
 enum redlock_op { OP_NONE, OP_ACQUIRE, OP_RENEW, OP_RELEASE, OP_STATUS };
 
@@ -103,9 +102,6 @@ struct redlock_server {
     struct dlock_backoff pause, wake_pause;
 };
 
-/* The ttl of a client that we know nothing of: another program's, or of a server that has not answered. */
-#define REDLOCK_LONGEST_TTL (24 * 3600 * DLOCK_SEC)
-
 struct redlock_backend {
     const struct dlock_spec *spec;
     struct redis_script script;
@@ -175,10 +171,6 @@ struct redlock_operation {
     /* While it is under way: what the answers so far and the time decide. */
     void (*step)(struct redlock_backend *, int64_t now);
     int64_t (*wake_at)(const struct redlock_backend *);
-    /* Acquire, on wake: a reply; it has failed. */
-    void (*heard)(struct redlock_backend *, struct redlock_server *,
-                  const struct redis_conn_reply *);
-    void (*wake_failed)(struct redlock_backend *, struct redlock_server *);
 };
 extern const struct redlock_operation redlock_op_acquire, redlock_op_renew, redlock_op_release,
     redlock_op_status;
@@ -282,6 +274,10 @@ static inline bool redlock_run_must_record(const struct redlock_backend *be)
 void redlock_acquire(struct redlock_backend *, bool wait);
 /* Close all connections on which a waiter is woken. */
 void redlock_wait_close(struct redlock_backend *);
+/* On wake: a reply; the connection has failed. */
+void redlock_wake_heard(struct redlock_backend *, struct redlock_server *,
+                        const struct redis_conn_reply *);
+void redlock_wake_failed(struct redlock_backend *, struct redlock_server *);
 void redlock_renew(struct redlock_backend *);
 /* The caller has cancelled what was under way. */
 void redlock_release(struct redlock_backend *, int64_t until);
