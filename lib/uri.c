@@ -9,6 +9,7 @@
  */
 #include "uri.h"
 
+#include "uri_parts.h"
 #include "util.h"
 
 #include <arpa/inet.h>
@@ -38,35 +39,11 @@ struct uri_rule {
     int hosts;
 };
 
-/* A piece of the text. */
-struct uri_span {
-    const char *p, *end;
-};
-
 struct uri_parser {
     struct dlock_uri *u;
     const struct uri_rule *rule;
     struct dlock_error *err;
 };
-
-static inline size_t span_len(struct uri_span s)
-{
-    return (size_t)(s.end - s.p);
-}
-
-/* The first c in s, or s.end. */
-static inline const char *span_find(struct uri_span s, char c)
-{
-    const char *q = s.p < s.end ? memchr(s.p, c, span_len(s)) : NULL;
-
-    return q ? q : s.end;
-}
-
-/* The last c in s, or NULL. */
-static inline const char *span_rfind(struct uri_span s, char c)
-{
-    return s.p < s.end ? memrchr(s.p, c, span_len(s)) : NULL;
-}
 
 static const struct uri_rule rules[] = {
     {"file", 0, PATH_FILE, HOST_NONE},
@@ -83,8 +60,25 @@ static const struct uri_rule rules[] = {
     {"zk", 2181, PATH_TREE, HOST_MANY | HOST_REQUIRED},
     {"zookeeper", 2181, PATH_TREE, HOST_MANY | HOST_REQUIRED},
     {"fake", 6379, PATH_ANY,
-     HOST_MANY | HOST_CREDS}, /* for tests; the last one, see unknown_store() */
+     HOST_MANY | HOST_CREDS}, /* for tests; the last rule, see uri_scheme() */
 };
+
+const char *uri_scheme(size_t i)
+{
+    return i + 1 < DLOCK_LEN(rules) ? rules[i].scheme : NULL;
+}
+
+int uri_no_memory(struct dlock_error *err)
+{
+    return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+}
+
+void uri_wipe(char *s)
+{
+    if (s)
+        explicit_bzero(s, strlen(s));
+    free(s);
+}
 
 /* Refuse without a quotation: the text may be a password that lost its '@'. */
 static int refuse_unseen(const struct uri_parser *ps, const char *why)
@@ -101,23 +95,6 @@ static int refuse(const struct uri_parser *ps, struct uri_span s, const char *wh
                       s.end - s.p > 80 ? 80 : (int)(s.end - s.p), s.p, why);
 }
 
-static int no_memory(struct dlock_error *err)
-{
-    return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
-}
-
-static void wipe(char *s)
-{
-    if (s)
-        explicit_bzero(s, strlen(s));
-    free(s);
-}
-
-static bool is_word(struct uri_span s, const char *word)
-{
-    return strlen(word) == span_len(s) && strncasecmp(word, s.p, span_len(s)) == 0;
-}
-
 static char *copy(struct uri_span s)
 {
     return strndup(s.p, span_len(s));
@@ -129,7 +106,7 @@ static int decode(const struct uri_parser *ps, struct uri_span s, char **out, co
     char *buf = malloc(span_len(s) + 1), *w = buf;
 
     if (!buf)
-        return no_memory(ps->err);
+        return uri_no_memory(ps->err);
     for (const char *p = s.p; p < s.end; p++) {
         int hi = 0, lo = 0;
 
@@ -141,7 +118,7 @@ static int decode(const struct uri_parser *ps, struct uri_span s, char **out, co
         lo = s.end - p > 2 ? dlock_hex(p[2]) : -1;
         if (hi < 0 || lo < 0 || hi + lo == 0) {
             *w = '\0';
-            wipe(buf);
+            uri_wipe(buf);
             return dlock_fail(
                 ps->err, DLOCK_EUSAGE, 0,
                 "bad lock URI: in %s, '%%' is not followed by two hexadecimal digits (01 to FF; a '%%' itself is %%25)",
@@ -166,19 +143,10 @@ static bool is_text(const char *s)
 
 /* ------------------------------------------------------------------ name --- */
 
-/* A file name has 255 bytes; ".lock" takes 5, and '/' and '%' are written as three bytes. */
-static bool fits_file_name(const char *name)
-{
-    size_t n = 0;
-
-    for (; *name; name++)
-        n += *name == '/' || *name == '%' ? 3 : 1;
-    return n <= 250;
-}
-
 static int parse_name(const struct uri_parser *ps, struct uri_span s)
 {
     int r = decode(ps, s, &ps->u->name, "the lock's name");
+    size_t file_name = 0;
 
     if (r < 0)
         return r;
@@ -188,7 +156,10 @@ static int parse_name(const struct uri_parser *ps, struct uri_span s)
         return refuse(ps, s, "a lock's name must be UTF-8 without control characters");
     if (strlen(ps->u->name) > 255)
         return refuse(ps, s, "a lock's name is at most 255 bytes long");
-    if (ps->rule->path == PATH_FILE && !fits_file_name(ps->u->name))
+    /* A file name has 255 bytes; ".lock" takes 5, and '/' and '%' are written as three bytes. */
+    for (const char *p = ps->u->name; *p; p++)
+        file_name += *p == '/' || *p == '%' ? 3 : 1;
+    if (ps->rule->path == PATH_FILE && file_name > 250)
         return refuse(ps, s, "the name of a lock in a directory is at most 250 bytes long");
     return 0;
 }
@@ -208,15 +179,6 @@ static bool is_key(struct uri_span s)
     return true;
 }
 
-/* After a password with a '&' that was not encoded, the rest of it looks like a parameter. */
-static bool follows_secret(const struct dlock_uri *u, int i)
-{
-    while (--i >= 0)
-        if (dlock_names_secret(u->params[i].key, strlen(u->params[i].key)))
-            return true;
-    return false;
-}
-
 /* "?a=1?b=2": from two texts that were put together. Before it was decoded: %3F is a part of a value. */
 static int refuse_second(const struct uri_parser *ps, struct uri_span s, const char *mark)
 {
@@ -224,7 +186,7 @@ static int refuse_second(const struct uri_parser *ps, struct uri_span s, const c
 
     key.end = key.end < mark ? key.end : mark;
     next.end = span_find(next, '=');
-    if (!is_key(next) || follows_secret(ps->u, ps->u->nparams) || strchr(s.p, '@') ||
+    if (!is_key(next) || uri_follows_secret(ps->u, ps->u->nparams) || strchr(s.p, '@') ||
         dlock_names_secret(key.p, span_len(key)))
         return refuse_unseen(ps, "a second '?': use & here (write a '?' in a value as %3F)");
     return dlock_fail(
@@ -240,7 +202,7 @@ static int parse_param(const struct uri_parser *ps, struct uri_span s)
     struct uri_span key = {s.p, span_find(s, '=')};
     struct uri_span value = {key.end < s.end ? key.end + 1 : s.end, s.end};
     const char *mark = span_find(s, '?');
-    bool hide = strchr(s.p, '@') || follows_secret(u, u->nparams);
+    bool hide = strchr(s.p, '@') || uri_follows_secret(u, u->nparams);
     char what[64];
 
     if (mark < s.end)
@@ -257,7 +219,7 @@ static int parse_param(const struct uri_parser *ps, struct uri_span s)
     u->nparams++;
     v->key = copy(key);
     if (!v->key)
-        return no_memory(ps->err);
+        return uri_no_memory(ps->err);
     /* With a '@' further on, the key may be a part of a password with a '?' in it. */
     if (hide)
         snprintf(what, sizeof(what), "the value of a parameter");
@@ -278,7 +240,7 @@ static int parse_query(const struct uri_parser *ps, struct uri_span s)
         n += *p == '&';
     ps->u->params = calloc(n, sizeof(*ps->u->params));
     if (!ps->u->params)
-        return no_memory(ps->err);
+        return uri_no_memory(ps->err);
     while (n-- > 0 && r == 0) {
         struct uri_span one = {s.p, span_find(s, '&')};
 
@@ -304,13 +266,6 @@ static int parse_userinfo(const struct uri_parser *ps, struct dlock_host *h, str
     return r;
 }
 
-static bool is_number(struct uri_span s)
-{
-    while (s.p < s.end && *s.p >= '0' && *s.p <= '9')
-        s.p++;
-    return s.p == s.end;
-}
-
 static int parse_port(const struct uri_parser *ps, struct dlock_host *h, struct uri_span s)
 {
     unsigned n = 0;
@@ -319,7 +274,7 @@ static int parse_port(const struct uri_parser *ps, struct dlock_host *h, struct 
         return 0;
     for (const char *p = s.p; p < s.end && n <= 65535; p++)
         n = *p >= '0' && *p <= '9' ? 10 * n + (unsigned)(*p - '0') : 65536;
-    if (n > 65535 && !is_number(s))
+    if (n > 65535 && strspn(s.p, "0123456789") < span_len(s))
         return refuse_unseen(ps, "the port after the host is not a number from 1 to 65535");
     if (n < 1 || n > 65535)
         return refuse(ps, s, "a port is a number from 1 to 65535");
@@ -339,17 +294,6 @@ static bool is_ipv6(const char *text)
     memcpy(buf, text, n);
     buf[n] = '\0';
     return inet_pton(AF_INET6, buf, &addr) == 1;
-}
-
-static bool is_host_name(const char *s)
-{
-    for (; *s; s++) {
-        bool letter = (*s | 32) >= 'a' && (*s | 32) <= 'z';
-
-        if (!letter && !(*s >= '0' && *s <= '9') && !strchr("-._", *s))
-            return false;
-    }
-    return true;
 }
 
 static int parse_brackets(const struct uri_parser *ps, struct dlock_host *h, struct uri_span s)
@@ -390,39 +334,11 @@ static int parse_host(const struct uri_parser *ps, struct dlock_host *h, struct 
         r = parse_port(ps, h, port);
     if (r < 0 || (ps->rule->hosts & HOST_LIBPQ))
         return r;
-    if (!is_host_name(h->host))
+    if (h->host[strspn(h->host,
+                       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._")])
         return refuse(ps, name, "a host name has letters, digits, '-' and '.' only");
     if (!*h->host && name.end < s.end)
         return refuse(ps, s, "a port without a host");
-    return 0;
-}
-
-/* One entry of the list. The credentials of the whole list (without HOST_CREDS) are parsed before. */
-static int parse_entry(const struct uri_parser *ps, struct uri_span s)
-{
-    struct dlock_host *h = &ps->u->hosts[ps->u->nhosts++];
-    const char *at = ps->rule->hosts & HOST_CREDS ? span_rfind(s, '@') : NULL;
-    int r = 0;
-
-    if (at) {
-        r = parse_userinfo(ps, h, (struct uri_span){s.p, at});
-        s.p = at + 1;
-    }
-    return r < 0 ? r : parse_host(ps, h, s);
-}
-
-/* The same server twice would have two votes, or hide a missing standby. */
-static int check_twice(const struct uri_parser *ps)
-{
-    const struct dlock_uri *u = ps->u;
-
-    for (int i = 0; i < u->nhosts; i++)
-        for (int k = 0; k < i; k++)
-            if (u->hosts[i].port == u->hosts[k].port &&
-                strcasecmp(u->hosts[i].host, u->hosts[k].host) == 0)
-                return dlock_fail(ps->err, DLOCK_EUSAGE, 0,
-                                  "bad lock URI: the host \"%s:%u\" is named twice",
-                                  u->hosts[i].host, u->hosts[i].port);
     return 0;
 }
 
@@ -435,9 +351,9 @@ static int share_credentials(const struct uri_parser *ps)
             return 0;
     for (int i = 1; i < ps->u->nhosts; i++) {
         if (h[0].user && !(h[i].user = strdup(h[0].user)))
-            return no_memory(ps->err);
+            return uri_no_memory(ps->err);
         if (h[0].password && !(h[i].password = strdup(h[0].password)))
-            return no_memory(ps->err);
+            return uri_no_memory(ps->err);
     }
     return 0;
 }
@@ -452,7 +368,7 @@ static int settle_no_host(const struct uri_parser *ps, struct uri_span s)
     if (ps->rule->hosts & HOST_LOCAL) {
         free(u->hosts[0].host);
         u->hosts[0].host = strdup("127.0.0.1");
-        return u->hosts[0].host ? 0 : no_memory(ps->err);
+        return u->hosts[0].host ? 0 : uri_no_memory(ps->err);
     }
     if (!u->hosts[0].user && !u->hosts[0].password && !u->hosts[0].has_port) {
         free(u->hosts[0].host);
@@ -472,71 +388,72 @@ static int parse_list(const struct uri_parser *ps, struct uri_span s)
 {
     struct dlock_uri *u = ps->u;
     struct uri_span all = s;
-    int r = 0;
 
     u->nhosts = 0;
-    for (;;) {
-        struct uri_span one = {s.p, ps->rule->hosts & HOST_MANY ? span_find(s, ',') : s.end};
+    for (bool more = true; more;) {
+        struct uri_span entry = {s.p, ps->rule->hosts & HOST_MANY ? span_find(s, ',') : s.end};
+        struct dlock_host *h = &u->hosts[u->nhosts++];
+        /* Without HOST_CREDS the credentials of the whole list are parsed already. */
+        const char *at = ps->rule->hosts & HOST_CREDS ? span_rfind(entry, '@') : NULL;
+        int r = at ? parse_userinfo(ps, h, (struct uri_span){entry.p, at}) : 0;
 
-        r = parse_entry(ps, one);
-        if (r < 0 || one.end == s.end)
-            break;
-        s.p = one.end + 1;
+        if (r == 0)
+            r = parse_host(ps, h, (struct uri_span){at ? at + 1 : entry.p, entry.end});
+        if (r < 0)
+            return r;
+        more = entry.end < s.end;
+        s.p = more ? entry.end + 1 : s.p;
     }
-    if (r < 0)
-        return r;
     if (u->nhosts == 1 && !*u->hosts[0].host)
         return settle_no_host(ps, s);
     for (int i = 0; i < u->nhosts; i++)
         if (!*u->hosts[i].host)
             return refuse_hosts(ps, all, "a host is missing next to a ','");
-    return ps->rule->hosts & HOST_LIBPQ ? 0 : check_twice(ps);
-}
-
-/*
- * Refuse, before decoding: a host where the store has none, several where it has one, and in the credentials a
- * character that would end them.
- */
-static int check_authority(const struct uri_parser *ps, struct uri_span s, const char *at)
-{
-    struct uri_span creds = {s.p, at ? at : s.p}, list = {at ? at + 1 : s.p, s.end};
-    const struct uri_rule *rule = ps->rule;
-    bool named = list.p < list.end || (at && rule->path == PATH_FILE);
-
-    if (named && (rule->hosts & HOST_NONE))
-        return refuse_hosts(
-            ps, list, "no host is allowed here: write a path that begins with '/' after \"://\"");
-    if (!(rule->hosts & HOST_MANY) && span_find(list, ',') < list.end)
-        return refuse_hosts(ps, list, "this kind of store has one host");
-    if (rule->hosts & HOST_LIBPQ)
-        return span_find(creds, '@') < creds.end
-                   ? refuse(ps, s, "write a '@' in user or password as %40")
-                   : 0;
-    if ((rule->hosts & HOST_MANY) && span_find(creds, ',') < creds.end)
-        return refuse(ps, s,
-                      "user and password go before the first host (write a ',' in them as %2C)");
+    if (ps->rule->hosts & HOST_LIBPQ)
+        return 0;
+    /* The same server twice would have two votes, or hide a missing standby. */
+    for (int i = 0; i < u->nhosts; i++)
+        for (int k = 0; k < i; k++)
+            if (u->hosts[i].port == u->hosts[k].port &&
+                strcasecmp(u->hosts[i].host, u->hosts[k].host) == 0)
+                return dlock_fail(ps->err, DLOCK_EUSAGE, 0,
+                                  "bad lock URI: the host \"%s:%u\" is named twice",
+                                  u->hosts[i].host, u->hosts[i].port);
     return 0;
 }
 
 /* Everything between "://" and the path: [USER[:PASSWORD]@]HOST[:PORT],... */
 static int parse_authority(const struct uri_parser *ps, struct uri_span s)
 {
-    bool each = ps->rule->hosts & HOST_CREDS; /* then parse_entry finds them */
+    const struct uri_rule *rule = ps->rule;
+    bool each = rule->hosts & HOST_CREDS; /* then parse_list() finds the credentials */
     const char *at = each ? NULL : span_rfind(s, '@');
-    struct uri_span list = {at ? at + 1 : s.p, s.end};
+    struct uri_span creds = {s.p, at ? at : s.p}, list = {at ? at + 1 : s.p, s.end};
+    bool named = list.p < list.end || (at && rule->path == PATH_FILE);
     size_t n = 1;
-    int r = check_authority(ps, s, at);
+    int r = 0;
 
-    if (r < 0)
-        return r;
+    /* Before decoding, which may make a ',' or '@'. */
+    if (named && (rule->hosts & HOST_NONE))
+        return refuse_hosts(
+            ps, list, "no host is allowed here: write a path that begins with '/' after \"://\"");
+    if (!(rule->hosts & HOST_MANY) && span_find(list, ',') < list.end)
+        return refuse_hosts(ps, list, "this kind of store has one host");
+    if ((rule->hosts & HOST_LIBPQ) && span_find(creds, '@') < creds.end)
+        return refuse(ps, s, "write a '@' in user or password as %40");
+    if (!(rule->hosts & HOST_LIBPQ) && (rule->hosts & HOST_MANY) &&
+        span_find(creds, ',') < creds.end)
+        return refuse(ps, s,
+                      "user and password go before the first host (write a ',' in them as %2C)");
+
     for (const char *p = list.p; p < list.end; p++)
         n += *p == ',';
     ps->u->hosts = calloc(n, sizeof(*ps->u->hosts));
     if (!ps->u->hosts)
-        return no_memory(ps->err);
+        return uri_no_memory(ps->err);
     ps->u->nhosts = 1; /* the first host holds the credentials of all */
     if (at)
-        r = parse_userinfo(ps, &ps->u->hosts[0], (struct uri_span){s.p, at});
+        r = parse_userinfo(ps, &ps->u->hosts[0], creds);
     if (r == 0)
         r = parse_list(ps, list);
     return r == 0 && each ? share_credentials(ps) : r;
@@ -576,7 +493,7 @@ static int parse_service(const struct uri_parser *ps, struct uri_span s, char **
                       "the path must name the master as the sentinels do: /SERVICE or /SERVICE/DB");
     char *joined;
     if (asprintf(&joined, "/%s%s", *path, db) < 0)
-        return no_memory(ps->err);
+        return uri_no_memory(ps->err);
     free(*path);
     *path = joined;
     return 0;
@@ -599,25 +516,6 @@ static int check_tree(const struct uri_parser *ps, struct uri_span s, char *path
     return 0;
 }
 
-static int check_file(const struct uri_parser *ps, struct uri_span s, char *path)
-{
-    if (*path != '/')
-        return refuse(ps, s, "file:// needs an absolute path: file:///path");
-    /* "dir/#name" and "dir#name" are the same lock. */
-    for (size_t n = strlen(path); !ps->u->bare && n > 1 && path[n - 1] == '/'; n--)
-        path[n - 1] = '\0';
-    return 0;
-}
-
-static int check_socket(const struct uri_parser *ps, struct uri_span s, const char *path)
-{
-    if (*path != '/' || !path[1])
-        return refuse(ps, s, "the socket's path is missing: redis+unix:///path#NAME");
-    if (strlen(path) >= sizeof(((struct sockaddr_un *)0)->sun_path))
-        return refuse(ps, s, "the socket's path is too long");
-    return 0;
-}
-
 static int parse_path(const struct uri_parser *ps, struct uri_span s)
 {
     char **path = &ps->u->path, db[16];
@@ -631,7 +529,7 @@ static int parse_path(const struct uri_parser *ps, struct uri_span s)
     case PATH_DB:
         r = parse_db(ps, s, db);
         if (r == 0 && !(*path = strdup(db)))
-            r = no_memory(ps->err);
+            r = uri_no_memory(ps->err);
         return r;
     case PATH_SERVICE:
         return parse_service(ps, s, path);
@@ -644,13 +542,25 @@ static int parse_path(const struct uri_parser *ps, struct uri_span s)
     r = decode(ps, s, path, "the path");
     if (r < 0)
         return r;
-    if (ps->rule->path == PATH_FILE)
-        return check_file(ps, s, *path);
+    if (ps->rule->path == PATH_FILE) {
+        if (**path != '/')
+            return refuse(ps, s, "file:// needs an absolute path: file:///path");
+        /* "dir/#name" and "dir#name" are the same lock. */
+        for (size_t n = strlen(*path); !ps->u->bare && n > 1 && (*path)[n - 1] == '/'; n--)
+            (*path)[n - 1] = '\0';
+        return 0;
+    }
     if (!is_text(*path))
         return refuse(ps, s, "a path must be UTF-8 without control characters");
-    if (ps->rule->path == PATH_ANY)
-        return 0;
-    return ps->rule->path == PATH_TREE ? check_tree(ps, s, *path) : check_socket(ps, s, *path);
+    if (ps->rule->path == PATH_TREE)
+        return check_tree(ps, s, *path);
+    if (ps->rule->path == PATH_SOCKET) {
+        if (**path != '/' || !(*path)[1])
+            return refuse(ps, s, "the socket's path is missing: redis+unix:///path#NAME");
+        if (strlen(*path) >= sizeof(((struct sockaddr_un *)0)->sun_path))
+            return refuse(ps, s, "the socket's path is too long");
+    }
+    return 0;
 }
 
 /* ----------------------------------------------------------------- whole --- */
@@ -684,114 +594,10 @@ int dlock_uri_settle_where(struct dlock_uri *u, struct dlock_error *err)
 {
     char *text = make_where(u);
     if (!text)
-        return no_memory(err);
+        return uri_no_memory(err);
     free(u->where);
     u->where = text;
     return 0;
-}
-
-static bool is_scheme_char(char c, bool first)
-{
-    if ((c | 32) >= 'a' && (c | 32) <= 'z')
-        return true;
-    return !first && c && ((c >= '0' && c <= '9') || strchr("+-.", c));
-}
-
-/* The longest beginning of text that could be a scheme. */
-static size_t scheme_chars(const char *text)
-{
-    size_t n = 0;
-
-    while (is_scheme_char(text[n], n == 0))
-        n++;
-    return n;
-}
-
-size_t dlock_uri_scheme_len(const char *text)
-{
-    size_t n = scheme_chars(text);
-
-    return strncmp(text + n, "://", 3) == 0 ? n : 0;
-}
-
-static const struct uri_rule *find_rule(const char *scheme)
-{
-    for (size_t i = 0; i < DLOCK_LEN(rules); i++)
-        if (strcmp(rules[i].scheme, scheme) == 0)
-            return &rules[i];
-    return NULL;
-}
-
-/*
- * How many slips make a of b: a character added, left out, changed, or swapped with its neighbour? What is longer than
- * any name that we know is not like any.
- */
-#define NAME_MAX_CHARS 40
-static int slips(const char *a, const char *b)
-{
-    int d[NAME_MAX_CHARS + 1][NAME_MAX_CHARS + 1];
-    size_t na = strlen(a), nb = strlen(b);
-
-    if (na > NAME_MAX_CHARS || nb > NAME_MAX_CHARS)
-        return INT_MAX;
-    for (size_t i = 0; i <= na; i++)
-        for (size_t k = 0; k <= nb; k++) {
-            if (i == 0 || k == 0) {
-                d[i][k] = (int)(i + k);
-                continue;
-            }
-            d[i][k] = d[i - 1][k - 1] + (a[i - 1] != b[k - 1]);
-            d[i][k] = (int)dlock_min(d[i][k], dlock_min(d[i - 1][k], d[i][k - 1]) + 1);
-            if (i > 1 && k > 1 && a[i - 1] == b[k - 2] && a[i - 2] == b[k - 1])
-                d[i][k] = (int)dlock_min(d[i][k], d[i - 2][k - 2] + 1);
-        }
-    return d[na][nb];
-}
-
-/* What others call a store of ours, where it is not just another name of it. */
-static const char *other_name(const char *scheme)
-{
-    static const struct {
-        const char *scheme, *ours;
-    } names[] = {
-        /* Lettuce; there redis+tls is not TLS from the first byte on, which no Redis server has */
-        {"redis+ssl", "rediss://"},
-        {"redis+tls", "rediss://"},
-        {"redis-socket", "redis+unix:///SOCKET?db=N"},
-        {"redis-sentinel", "redis+sentinel://S1,S2,S3/SERVICE"},
-        {"rediss-sentinel", "redis+sentinel://, which has no TLS yet"},
-        {"rediss+sentinel", "redis+sentinel://, which has no TLS yet"},
-        /* kombu (Celery), redis-py, go-redis, redis-rb, pomerium */
-        {"redis+socket", "redis+unix:///SOCKET?db=N"},
-        {"unix", "redis+unix:///SOCKET?db=N"},
-        {"sentinel", "redis+sentinel://S1,S2,S3/SERVICE"},
-        {"redis+cluster", "redis://MEMBER"},
-        {"rediss+cluster", "rediss://MEMBER"},
-        /* dj-database-url, django-environ, Rails */
-        {"postgis", "postgres://"},
-        {"pgsql", "postgres://"},
-        {"psql", "postgres://"},
-    };
-
-    for (size_t i = 0; i < DLOCK_LEN(names); i++)
-        if (strcmp(names[i].scheme, scheme) == 0)
-            return names[i].ours;
-    return NULL;
-}
-
-static int unknown_store(const struct uri_parser *ps, const char *scheme)
-{
-    const char *ours = other_name(scheme);
-    char near[64] = "";
-
-    if (ours)
-        snprintf(near, sizeof(near), "; write %s", ours);
-    for (size_t i = 0; i + 1 < DLOCK_LEN(rules) && !*near; i++) /* not the last */
-        if (slips(scheme, rules[i].scheme) == 1)
-            snprintf(near, sizeof(near), "; did you mean %s://?", rules[i].scheme);
-    return dlock_fail(ps->err, DLOCK_EUSAGE, 0,
-                      "unknown store \"%.32s://\"%s (a file of that name: ./%.32s:...)", scheme,
-                      near, scheme);
 }
 
 /* The store part s (all of it) and, after '#', the name. */
@@ -821,33 +627,7 @@ static int parse_store(const struct uri_parser *ps, struct uri_span s, const cha
         return dlock_fail(ps->err, DLOCK_EUSAGE, 0,
                           "the lock URI names a store but no lock: add '#NAME' at its end");
     u->name = strdup(u->path);
-    return u->name ? 0 : no_memory(ps->err);
-}
-
-/*
- * Resolve what the same store has several schemes for: "valkey", and the driver in "postgresql+psycopg2", which is for
- * SQLAlchemy only.
- */
-static int settle_scheme(struct uri_parser *ps)
-{
-    struct dlock_uri *u = ps->u;
-    char *plus = strchr(u->scheme, '+');
-
-    if (plus && plus[1] &&
-        (is_word((struct uri_span){u->scheme, plus}, "postgres") ||
-         is_word((struct uri_span){u->scheme, plus}, "postgresql")))
-        *plus = '\0';
-    ps->rule = find_rule(u->scheme);
-    if (!ps->rule)
-        return unknown_store(ps, u->scheme);
-    const char *same = strcmp(u->scheme, "valkey") == 0    ? "redis"
-                       : strcmp(u->scheme, "valkeys") == 0 ? "rediss"
-                                                           : NULL;
-    if (!same)
-        return 0;
-    free(u->scheme);
-    u->scheme = strdup(same);
-    return u->scheme ? 0 : no_memory(ps->err);
+    return u->name ? 0 : uri_no_memory(ps->err);
 }
 
 static int parse_uri(struct uri_parser *ps, const char *text, size_t scheme_len)
@@ -855,127 +635,46 @@ static int parse_uri(struct uri_parser *ps, const char *text, size_t scheme_len)
     struct dlock_uri *u = ps->u;
     const char *hash = strrchr(text, '#');
     struct uri_span store = {text, hash ? hash : text + strlen(text)};
-    int r;
 
     u->scheme = copy((struct uri_span){text, text + scheme_len});
     u->raw = copy(store);
     if (!u->scheme || !u->raw)
-        return no_memory(ps->err);
+        return uri_no_memory(ps->err);
     for (char *p = u->scheme; *p; p++)
         *p = *p >= 'A' && *p <= 'Z' ? (char)(*p + 32) : *p;
-    r = settle_scheme(ps);
+    /* "postgresql+psycopg2": the driver is for SQLAlchemy only. */
+    char *plus = strchr(u->scheme, '+');
+    if (plus && plus[1] &&
+        (uri_is_word((struct uri_span){u->scheme, plus}, "postgres") ||
+         uri_is_word((struct uri_span){u->scheme, plus}, "postgresql")))
+        *plus = '\0';
+    for (size_t i = 0; i < DLOCK_LEN(rules) && !ps->rule; i++)
+        if (strcmp(rules[i].scheme, u->scheme) == 0)
+            ps->rule = &rules[i];
+    if (!ps->rule)
+        return uri_unknown_store(u->scheme, ps->err);
+    const char *alias_of = strcmp(u->scheme, "valkey") == 0    ? "redis"
+                           : strcmp(u->scheme, "valkeys") == 0 ? "rediss"
+                                                               : NULL;
+    if (alias_of) {
+        free(u->scheme);
+        u->scheme = strdup(alias_of);
+        if (!u->scheme)
+            return uri_no_memory(ps->err);
+    }
     store.p += scheme_len + 3;
-    if (r == 0)
-        r = parse_store(ps, store, hash);
+    int r = parse_store(ps, store, hash);
     if (r < 0)
         return r;
     u->where = ps->rule->path == PATH_FILE ? strdup(u->path) : make_where(u);
-    return u->where ? 0 : no_memory(ps->err);
-}
-
-/* ------------------------------------------------------------ mistyped --- */
-
-/* The scheme of a store of ours, also in "SCHEME+DRIVER". */
-static bool is_ours(struct uri_span s)
-{
-    struct uri_span head = {s.p, span_find(s, '+')};
-
-    for (size_t i = 0; i + 1 < DLOCK_LEN(rules); i++) /* not the last */
-        if (is_word(s, rules[i].scheme) || is_word(head, rules[i].scheme))
-            return true;
-    return false;
-}
-
-/* One that people have in connection strings, or lock with. */
-static bool is_others(struct uri_span s)
-{
-    static const char *const words[] = {
-        "etcd",     "consul",   "mysql",     "mariadb", "sqlserver", "mongodb",
-        "dynamodb", "memcache", "memcached", "keydb",   "nats",      "ldap",
-        "ldaps",    "s3",       "gs",        "http",    "https",
-    };
-
-    s.end = span_find(s, '+');
-    for (size_t i = 0; i < DLOCK_LEN(words); i++)
-        if (is_word(s, words[i]))
-            return true;
-    return false;
-}
-
-/* "redis:host": the "//" is missing. */
-static int refuse_no_slashes(const char *text, struct dlock_error *err)
-{
-    struct uri_span s = {text, text + scheme_chars(text)};
-    int n = (int)span_len(s);
-
-    if (*s.end != ':' || strncmp(s.end, "://", 3) == 0)
-        return 0;
-    if (is_ours(s))
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "has no \"//\" after \"%.*s:\": write %.*s://...",
-                          n, text, n, text);
-    if (is_others(s))
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "begins with \"%.*s:\", a store unknown to dlock",
-                          n, text);
-    return 0;
-}
-
-static bool is_blank_or_quote(char c)
-{
-    return c && strchr(" \t\n\v\f\r\"'`", c);
-}
-
-/* Something is before the "://" at slashes. Quoted is only what cannot be a part of a password. */
-static int refuse_prefix(const char *text, const char *slashes, struct dlock_error *err)
-{
-    struct uri_span s = {slashes, slashes};
-    size_t word = scheme_chars(text);
-    int n;
-
-    if (is_blank_or_quote(*text))
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "begins with a %s: remove it",
-                          strchr("\"'`", *text) ? "quotation mark" : "blank");
-    while (s.p > text && is_scheme_char(s.p[-1], false))
-        s.p--;
-    while (s.p < s.end && !is_scheme_char(*s.p, true))
-        s.p++;
-    if (s.p == s.end)
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "has no scheme, such as redis, before \"://\"");
-    n = is_ours(s) || is_others(s) ? (int)span_len(s) : 0;
-    if (n > 0 && word > 0 && word <= 32 && text[word] == ':' && text + word + 1 == s.p)
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "has \"%.*s\" before \"%.*s://\": remove it",
-                          (int)word + 1, text, n, s.p);
-    return dlock_fail(err, DLOCK_EUSAGE, 0,
-                      "has something before \"%.*s://\": remove what is no part of a URI", n, s.p);
-}
-
-int dlock_uri_check_typo(const char *text, struct dlock_error *err)
-{
-    const char *slashes = strstr(text, "://"), *first = strchr(text, '/');
-    int r = refuse_no_slashes(text, err);
-
-    if (r < 0 || !slashes || dlock_uri_scheme_len(text) > 0)
-        return r;
-    /* "dir/x://y" is a path. */
-    return slashes < first || is_blank_or_quote(*text) ? refuse_prefix(text, slashes, err) : 0;
-}
-
-static int refuse_typo(const struct uri_parser *ps, const char *text)
-{
-    struct dlock_error why;
-    int r = dlock_uri_check_typo(text, &why), n = (int)scheme_chars(text);
-
-    if (r == 0)
-        return 0;
-    n = n > 0 && n <= 32 && text[n] == ':' ? n + 1 : 0;
-    return dlock_fail(ps->err, r, 0, "LOCK %s (for a file of that name: ./%.*s...)", why.msg, n,
-                      text);
+    return u->where ? 0 : uri_no_memory(ps->err);
 }
 
 /* A path, byte for byte. */
 static int parse_plain(const struct uri_parser *ps, const char *text)
 {
     struct dlock_uri *u = ps->u;
-    int r;
+    struct dlock_error why;
 
     if (!*text)
         return dlock_fail(ps->err, DLOCK_EUSAGE, 0,
@@ -987,16 +686,20 @@ static int parse_plain(const struct uri_parser *ps, const char *text)
     if (*text == '@')
         return dlock_fail(ps->err, DLOCK_EUSAGE, 0,
                           "LOCK begins with '@': not a URI (for a file of that name: ./@...)");
-    r = refuse_typo(ps, text);
-    if (r < 0)
-        return r;
+    int r = dlock_uri_check_typo(text, &why);
+    if (r < 0) {
+        int n = (int)uri_scheme_chars(text);
+        n = n > 0 && n <= 32 && text[n] == ':' ? n + 1 : 0;
+        return dlock_fail(ps->err, r, 0, "LOCK %s (for a file of that name: ./%.*s...)", why.msg, n,
+                          text);
+    }
     u->bare = true;
     u->scheme = strdup("file");
     u->raw = strdup(text);
     u->path = strdup(text);
     u->name = strdup(text);
     u->where = strdup(text);
-    return u->scheme && u->raw && u->path && u->name && u->where ? 0 : no_memory(ps->err);
+    return u->scheme && u->raw && u->path && u->name && u->where ? 0 : uri_no_memory(ps->err);
 }
 
 int dlock_uri_parse(struct dlock_uri **out, const char *text, struct dlock_error *err)
@@ -1006,7 +709,7 @@ int dlock_uri_parse(struct dlock_uri **out, const char *text, struct dlock_error
     int r;
 
     if (!ps.u)
-        return no_memory(err);
+        return uri_no_memory(err);
     r = scheme_len > 0 ? parse_uri(&ps, text, scheme_len) : parse_plain(&ps, text);
     if (r < 0)
         dlock_uri_free(ps.u);
@@ -1020,212 +723,20 @@ void dlock_uri_free(struct dlock_uri *u)
     if (!u)
         return;
     for (int i = 0; i < u->nhosts; i++) {
-        wipe(u->hosts[i].host);
-        wipe(u->hosts[i].user);
-        wipe(u->hosts[i].password);
+        uri_wipe(u->hosts[i].host);
+        uri_wipe(u->hosts[i].user);
+        uri_wipe(u->hosts[i].password);
     }
     for (int i = 0; i < u->nparams; i++) {
-        wipe(u->params[i].key);
-        wipe(u->params[i].value);
+        uri_wipe(u->params[i].key);
+        uri_wipe(u->params[i].value);
     }
     free(u->hosts);
     free(u->params);
-    wipe(u->scheme);
-    wipe(u->raw);
-    wipe(u->path);
-    wipe(u->name);
-    wipe(u->where);
+    uri_wipe(u->scheme);
+    uri_wipe(u->raw);
+    uri_wipe(u->path);
+    uri_wipe(u->name);
+    uri_wipe(u->where);
     free(u);
-}
-
-/* ------------------------------------------------- parameters, once parsed --- */
-
-/* A name as far as it counts: clientName, client_name and client-name are the same. False: it is too long. */
-static bool fold(char out[NAME_MAX_CHARS + 1], const char *name)
-{
-    size_t n = 0;
-
-    for (; *name; name++) {
-        if (*name == '_' || *name == '-')
-            continue;
-        if (n == NAME_MAX_CHARS)
-            return false;
-        out[n++] = *name >= 'A' && *name <= 'Z' ? (char)(*name + 32) : *name;
-    }
-    out[n] = '\0';
-    return true;
-}
-
-/* pattern: "ssl*" is all that begin so. */
-static bool is_foreign(const char *folded, const char *pattern)
-{
-    char f[NAME_MAX_CHARS + 1];
-
-    if (!fold(f, pattern))
-        return false;
-    size_t n = strcspn(f, "*");
-    return strncmp(folded, f, n) == 0 && (f[n] == '*' || folded[n] == '\0');
-}
-
-/* words: "a b", "a, b". Case does not count. */
-static bool is_listed(const char *words, const char *value)
-{
-    for (size_t n; *words; words += n + strspn(words + n, " ,")) {
-        n = strcspn(words, " ,");
-        if (strlen(value) == n && strncasecmp(words, value, n) == 0)
-            return true;
-    }
-    return false;
-}
-
-/* key resembles p: keep it if no known name resembles p more. */
-static void note_near(struct dlock_param *p, const char *key)
-{
-    char a[NAME_MAX_CHARS + 1], b[NAME_MAX_CHARS + 1];
-    size_t used = strlen(p->near);
-
-    if (!fold(a, p->key) || !fold(b, key))
-        return;
-    int n = slips(a, b);
-    if (n > (strlen(a) > 6 ? 2 : 1) || n >= (int)strlen(b) || (used > 0 && n > p->differs))
-        return;
-    if (used > 0 && n < p->differs)
-        used = 0;
-    if (used + strlen(key) + 3 > sizeof(p->near) || is_listed(p->near, key))
-        return;
-    snprintf(p->near + used, sizeof(p->near) - used, "%s%s", used > 0 ? ", " : "", key);
-    p->differs = n;
-}
-
-void dlock_uri_known(struct dlock_uri *u, const char *key)
-{
-    for (int i = 0; i < u->nparams; i++)
-        if (!u->params[i].used)
-            note_near(&u->params[i], key);
-}
-
-static struct dlock_param *find_param(const struct dlock_uri *u, const char *key)
-{
-    for (int i = 0; i < u->nparams; i++)
-        if (strcmp(u->params[i].key, key) == 0)
-            return &u->params[i];
-    return NULL;
-}
-
-const char *dlock_uri_param(struct dlock_uri *u, const char *key)
-{
-    struct dlock_param *p = find_param(u, key);
-
-    if (!p) {
-        dlock_uri_known(u, key);
-        return NULL;
-    }
-    p->used = true;
-    return p->value;
-}
-
-const char *dlock_uri_peek(const struct dlock_uri *u, const char *key)
-{
-    const struct dlock_param *p = find_param(u, key);
-
-    return p ? p->value : NULL;
-}
-
-/* Host and the key of parameter i may be parts of a password, or the key alone. */
-static bool hides_key(const struct dlock_uri *u, int i)
-{
-    return strchr(strchr(u->raw, '?'), '@') || follows_secret(u, i);
-}
-
-static int rename_param(const struct dlock_uri *u, struct dlock_param *p, const char *to,
-                        struct dlock_error *err)
-{
-    for (int i = 0; i < u->nparams; i++) {
-        if (&u->params[i] == p || strcmp(u->params[i].key, to) != 0)
-            continue;
-        if (hides_key(u, (int)(p - u->params)))
-            return dlock_fail(err, DLOCK_EUSAGE, 0,
-                              "bad lock URI: %s= is given twice, once by another name", to);
-        return dlock_fail_at(err, DLOCK_EUSAGE, 0, u->where,
-                             "%s= and %s= are the same: give one of them", p->key, to);
-    }
-    wipe(p->key);
-    p->key = strdup(to);
-    return p->key ? 0 : no_memory(err);
-}
-
-/* p has the name of rule. Its value is not quoted: it may be a password. */
-static int apply_foreign(const struct dlock_uri *u, struct dlock_param *p,
-                         const struct dlock_foreign *rule, struct dlock_error *err)
-{
-    if (rule->how == FOREIGN_RENAMED)
-        return rename_param(u, p, rule->text, err);
-    p->used = rule->how == FOREIGN_AS_OURS && is_listed(rule->values, p->value);
-    if (p->used)
-        return 0;
-    if (hides_key(u, (int)(p - u->params)))
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "bad lock URI: a parameter like %s: %s", rule->key,
-                          rule->text);
-    return dlock_fail_at(err, DLOCK_EUSAGE, 0, u->where, "parameter \"%.40s\": %s", p->key,
-                         rule->text);
-}
-
-int dlock_uri_foreign(struct dlock_uri *u, const char *const *ignored,
-                      const struct dlock_foreign *rules_, struct dlock_error *err)
-{
-    char name[NAME_MAX_CHARS + 1];
-    int r = 0;
-
-    for (int i = 0; i < u->nparams && r == 0; i++) {
-        struct dlock_param *p = &u->params[i];
-        const struct dlock_foreign *rule = rules_;
-
-        if (p->used || !fold(name, p->key))
-            continue;
-        for (const char *const *s = ignored; *s && !p->ignored; s++) {
-            p->ignored = p->used = is_foreign(name, *s);
-            note_near(p, *s);
-        }
-        while (rule->key && !is_foreign(name, rule->key))
-            rule++;
-        if (!p->used && rule->key)
-            r = apply_foreign(u, p, rule, err);
-    }
-    return r;
-}
-
-bool dlock_uri_ignored(const struct dlock_uri *u, char *buf, size_t size)
-{
-    bool any = false;
-
-    for (int i = 0; i < u->nparams; i++) {
-        if (!u->params[i].ignored)
-            continue;
-        int n = snprintf(buf, size, "%s%s", any ? ", " : "", u->params[i].key);
-        any = true;
-        if ((size_t)n >= size)
-            break; /* full, or none was asked for */
-        buf += n;
-        size -= (size_t)n;
-    }
-    return any;
-}
-
-int dlock_uri_check_params(const struct dlock_uri *u, struct dlock_error *err)
-{
-    for (int i = 0; i < u->nparams; i++) {
-        const struct dlock_param *p = &u->params[i];
-
-        if (p->used)
-            continue;
-        if (hides_key(u, i))
-            return dlock_fail(
-                err, DLOCK_EUSAGE, 0,
-                "bad lock URI: an unknown parameter after '?' (in a password, write '?' as %%3F and '&' as %%26)");
-        if (*p->near)
-            return dlock_fail_at(err, DLOCK_EUSAGE, 0, u->where,
-                                 "unknown parameter \"%.64s\"; did you mean %s?", p->key, p->near);
-        return dlock_fail_at(err, DLOCK_EUSAGE, 0, u->where, "unknown parameter \"%.64s\"", p->key);
-    }
-    return 0;
 }

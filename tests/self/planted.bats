@@ -176,13 +176,13 @@ caught() {
 
 # bats test_tags=slow
 @test "planted: secrets are looked for in what is left of a cut message" {
-    plant lib/error.c 's/(dlock_clean_text\(clean,) sizeof\(clean\)/\1 sizeof(err->msg)/'
+    plant lib/error.c 's/(dlock_clean_text\(cause,) sizeof\(cause\)/\1 sizeof(err->msg)/'
     caught cli/usage "shows no password of a URI in another place"
 }
 
 # bats test_tags=slow
 @test "planted: a mistyped URI is a path" {
-    plant lib/uri.c 's/r = refuse_typo\(ps, text\)/r = refuse_typo(ps, "x")/'
+    plant lib/uri.c 's/r = dlock_uri_check_typo\(text, &why\)/r = dlock_uri_check_typo("x", \&why)/'
     caught cli/usage "refuses a mistyped URI and makes no file of that name"
 }
 

@@ -1,0 +1,199 @@
+/* uri_params.c - the parameters of a parsed URI: read by a backend, known from other programs, or refused. */
+#include "uri_parts.h"
+#include "util.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+bool uri_follows_secret(const struct dlock_uri *u, int i)
+{
+    while (--i >= 0)
+        if (dlock_names_secret(u->params[i].key, strlen(u->params[i].key)))
+            return true;
+    return false;
+}
+
+/* A name as far as it counts: clientName, client_name and client-name are the same. False: it is too long. */
+static bool fold(char out[URI_SLIPS_MAX + 1], const char *name)
+{
+    size_t n = 0;
+
+    for (; *name; name++) {
+        if (*name == '_' || *name == '-')
+            continue;
+        if (n == URI_SLIPS_MAX)
+            return false;
+        out[n++] = *name >= 'A' && *name <= 'Z' ? (char)(*name + 32) : *name;
+    }
+    out[n] = '\0';
+    return true;
+}
+
+/* pattern: "ssl*" is all that begin so. */
+static bool is_foreign(const char *folded, const char *pattern)
+{
+    char f[URI_SLIPS_MAX + 1];
+
+    if (!fold(f, pattern))
+        return false;
+    size_t n = strcspn(f, "*");
+    return strncmp(folded, f, n) == 0 && (f[n] == '*' || folded[n] == '\0');
+}
+
+/* words: "a b", "a, b". Case does not count. */
+static bool is_listed(const char *words, const char *value)
+{
+    for (size_t n; *words; words += n + strspn(words + n, " ,")) {
+        n = strcspn(words, " ,");
+        if (strlen(value) == n && strncasecmp(words, value, n) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* key resembles p: keep it if no known name resembles p more. */
+static void note_near(struct dlock_param *p, const char *key)
+{
+    char a[URI_SLIPS_MAX + 1], b[URI_SLIPS_MAX + 1];
+    size_t used = strlen(p->near);
+
+    if (!fold(a, p->key) || !fold(b, key))
+        return;
+    int n = uri_slips(a, b);
+    if (n > (strlen(a) > 6 ? 2 : 1) || n >= (int)strlen(b) || (used > 0 && n > p->differs))
+        return;
+    if (used > 0 && n < p->differs)
+        used = 0;
+    if (used + strlen(key) + 3 > sizeof(p->near) || is_listed(p->near, key))
+        return;
+    snprintf(p->near + used, sizeof(p->near) - used, "%s%s", used > 0 ? ", " : "", key);
+    p->differs = n;
+}
+
+void dlock_uri_known(struct dlock_uri *u, const char *key)
+{
+    for (int i = 0; i < u->nparams; i++)
+        if (!u->params[i].used)
+            note_near(&u->params[i], key);
+}
+
+static struct dlock_param *find_param(const struct dlock_uri *u, const char *key)
+{
+    for (int i = 0; i < u->nparams; i++)
+        if (strcmp(u->params[i].key, key) == 0)
+            return &u->params[i];
+    return NULL;
+}
+
+const char *dlock_uri_param(struct dlock_uri *u, const char *key)
+{
+    struct dlock_param *p = find_param(u, key);
+
+    if (!p) {
+        dlock_uri_known(u, key);
+        return NULL;
+    }
+    p->used = true;
+    return p->value;
+}
+
+const char *dlock_uri_peek(const struct dlock_uri *u, const char *key)
+{
+    const struct dlock_param *p = find_param(u, key);
+
+    return p ? p->value : NULL;
+}
+
+/* Host and the key of parameter i may be parts of a password, or the key alone. */
+static bool hides_key(const struct dlock_uri *u, int i)
+{
+    return strchr(strchr(u->raw, '?'), '@') || uri_follows_secret(u, i);
+}
+
+/* p has the name of rule. The value is not quoted: it may be a password. */
+static int apply_foreign(const struct dlock_uri *u, struct dlock_param *p,
+                         const struct dlock_foreign *rule, struct dlock_error *err)
+{
+    bool hides = hides_key(u, (int)(p - u->params));
+
+    if (rule->how == FOREIGN_RENAMED) {
+        const struct dlock_param *ours = find_param(u, rule->text);
+        if (ours && ours != p && hides)
+            return dlock_fail(err, DLOCK_EUSAGE, 0,
+                              "bad lock URI: %s= is given twice, once by another name", rule->text);
+        if (ours && ours != p)
+            return dlock_fail_at(err, DLOCK_EUSAGE, 0, u->where,
+                                 "%s= and %s= are the same: give one of them", p->key, rule->text);
+        uri_wipe(p->key);
+        p->key = strdup(rule->text);
+        return p->key ? 0 : uri_no_memory(err);
+    }
+    p->used = rule->how == FOREIGN_AS_OURS && is_listed(rule->values, p->value);
+    if (p->used)
+        return 0;
+    if (hides)
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "bad lock URI: a parameter like %s: %s", rule->key,
+                          rule->text);
+    return dlock_fail_at(err, DLOCK_EUSAGE, 0, u->where, "parameter \"%.40s\": %s", p->key,
+                         rule->text);
+}
+
+int dlock_uri_foreign(struct dlock_uri *u, const char *const *ignored,
+                      const struct dlock_foreign *rules_, struct dlock_error *err)
+{
+    char name[URI_SLIPS_MAX + 1];
+    int r = 0;
+
+    for (int i = 0; i < u->nparams && r == 0; i++) {
+        struct dlock_param *p = &u->params[i];
+        const struct dlock_foreign *rule = rules_;
+
+        if (p->used || !fold(name, p->key))
+            continue;
+        for (const char *const *s = ignored; *s && !p->ignored; s++) {
+            p->ignored = p->used = is_foreign(name, *s);
+            note_near(p, *s);
+        }
+        while (rule->key && !is_foreign(name, rule->key))
+            rule++;
+        if (!p->used && rule->key)
+            r = apply_foreign(u, p, rule, err);
+    }
+    return r;
+}
+
+bool dlock_uri_ignored(const struct dlock_uri *u, char *buf, size_t size)
+{
+    bool any = false;
+
+    for (int i = 0; i < u->nparams; i++) {
+        if (!u->params[i].ignored)
+            continue;
+        int n = snprintf(buf, size, "%s%s", any ? ", " : "", u->params[i].key);
+        any = true;
+        if ((size_t)n >= size)
+            break; /* full, or none was asked for */
+        buf += n;
+        size -= (size_t)n;
+    }
+    return any;
+}
+
+int dlock_uri_check_params(const struct dlock_uri *u, struct dlock_error *err)
+{
+    for (int i = 0; i < u->nparams; i++) {
+        const struct dlock_param *p = &u->params[i];
+
+        if (p->used)
+            continue;
+        if (hides_key(u, i))
+            return dlock_fail(
+                err, DLOCK_EUSAGE, 0,
+                "bad lock URI: an unknown parameter after '?' (in a password, write '?' as %%3F and '&' as %%26)");
+        if (*p->near)
+            return dlock_fail_at(err, DLOCK_EUSAGE, 0, u->where,
+                                 "unknown parameter \"%.64s\"; did you mean %s?", p->key, p->near);
+        return dlock_fail_at(err, DLOCK_EUSAGE, 0, u->where, "unknown parameter \"%.64s\"", p->key);
+    }
+    return 0;
+}

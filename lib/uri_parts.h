@@ -1,0 +1,60 @@
+/* uri_parts.h - what the parser of URIs (uri.c), its messages about typos (uri_typo.c) and parameters (uri_params.c) share. */
+#ifndef DLOCK_URI_PARTS_H
+#define DLOCK_URI_PARTS_H
+
+#include "uri.h"
+
+#include <string.h>
+#include <strings.h>
+
+/* A piece of the text. */
+struct uri_span {
+    const char *p, *end;
+};
+
+static inline size_t span_len(struct uri_span s)
+{
+    return (size_t)(s.end - s.p);
+}
+
+/* The first c in s, or s.end. */
+static inline const char *span_find(struct uri_span s, char c)
+{
+    const char *q = s.p < s.end ? memchr(s.p, c, span_len(s)) : NULL;
+
+    return q ? q : s.end;
+}
+
+/* The last c in s, or NULL. */
+static inline const char *span_rfind(struct uri_span s, char c)
+{
+    return s.p < s.end ? memrchr(s.p, c, span_len(s)) : NULL;
+}
+
+static inline bool uri_is_word(struct uri_span s, const char *word)
+{
+    return strlen(word) == span_len(s) && strncasecmp(word, s.p, span_len(s)) == 0;
+}
+
+/* uri.c: the i-th scheme of a store, without the tests' store; NULL past the last. */
+const char *uri_scheme(size_t i);
+/* DLOCK_ENOMEM. */
+int uri_no_memory(struct dlock_error *);
+/* Overwrite and free s, which may be a secret or NULL. */
+void uri_wipe(char *s);
+
+/* uri_typo.c: the longest beginning of text that could be a scheme. */
+size_t uri_scheme_chars(const char *text);
+/* DLOCK_EUSAGE for a scheme in lower case that no rule has, with the scheme that was meant. */
+int uri_unknown_store(const char *scheme, struct dlock_error *);
+/*
+ * How many slips make a of b: a character added, left out, changed, or swapped with its neighbour. INT_MAX where a or b
+ * is longer than URI_SLIPS_MAX, which no known name is.
+ */
+#define URI_SLIPS_MAX 40
+int uri_slips(const char *a, const char *b);
+
+/* uri_params.c: is a parameter before parameter i named like a secret? Behind a '&' in its value, i may be the rest. */
+bool uri_follows_secret(const struct dlock_uri *, int i);
+
+#endif

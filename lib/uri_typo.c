@@ -1,0 +1,169 @@
+/*
+ * uri_typo.c - refuse a LOCK that is no URI of ours but was meant to be: an unknown or misspelled scheme, and a path that
+ * looks like a URI.
+ */
+#include "uri_parts.h"
+#include "util.h"
+
+#include <limits.h>
+#include <stdio.h>
+
+static bool is_scheme_char(char c, bool first)
+{
+    if ((c | 32) >= 'a' && (c | 32) <= 'z')
+        return true;
+    return !first && c && ((c >= '0' && c <= '9') || strchr("+-.", c));
+}
+
+size_t uri_scheme_chars(const char *text)
+{
+    size_t n = 0;
+
+    while (is_scheme_char(text[n], n == 0))
+        n++;
+    return n;
+}
+
+size_t dlock_uri_scheme_len(const char *text)
+{
+    size_t n = uri_scheme_chars(text);
+
+    return strncmp(text + n, "://", 3) == 0 ? n : 0;
+}
+
+int uri_slips(const char *a, const char *b)
+{
+    int d[URI_SLIPS_MAX + 1][URI_SLIPS_MAX + 1];
+    size_t na = strlen(a), nb = strlen(b);
+
+    if (na > URI_SLIPS_MAX || nb > URI_SLIPS_MAX)
+        return INT_MAX;
+    for (size_t i = 0; i <= na; i++)
+        for (size_t k = 0; k <= nb; k++) {
+            if (i == 0 || k == 0) {
+                d[i][k] = (int)(i + k);
+                continue;
+            }
+            d[i][k] = d[i - 1][k - 1] + (a[i - 1] != b[k - 1]);
+            d[i][k] = (int)dlock_min(d[i][k], dlock_min(d[i - 1][k], d[i][k - 1]) + 1);
+            if (i > 1 && k > 1 && a[i - 1] == b[k - 2] && a[i - 2] == b[k - 1])
+                d[i][k] = (int)dlock_min(d[i][k], d[i - 2][k - 2] + 1);
+        }
+    return d[na][nb];
+}
+
+int uri_unknown_store(const char *scheme, struct dlock_error *err)
+{
+    /* What others call a store of ours, where it is not just another name of it. */
+    static const struct {
+        const char *scheme, *ours;
+    } names[] = {
+        /* Lettuce; there redis+tls is not TLS from the first byte on, which no Redis server has */
+        {"redis+ssl", "rediss://"},
+        {"redis+tls", "rediss://"},
+        {"redis-socket", "redis+unix:///SOCKET?db=N"},
+        {"redis-sentinel", "redis+sentinel://S1,S2,S3/SERVICE"},
+        {"rediss-sentinel", "redis+sentinel://, which has no TLS yet"},
+        {"rediss+sentinel", "redis+sentinel://, which has no TLS yet"},
+        /* kombu (Celery), redis-py, go-redis, redis-rb, pomerium */
+        {"redis+socket", "redis+unix:///SOCKET?db=N"},
+        {"unix", "redis+unix:///SOCKET?db=N"},
+        {"sentinel", "redis+sentinel://S1,S2,S3/SERVICE"},
+        {"redis+cluster", "redis://MEMBER"},
+        {"rediss+cluster", "rediss://MEMBER"},
+        /* dj-database-url, django-environ, Rails */
+        {"postgis", "postgres://"},
+        {"pgsql", "postgres://"},
+        {"psql", "postgres://"},
+    };
+    const char *ours;
+    char near[64] = "";
+
+    for (size_t i = 0; i < DLOCK_LEN(names); i++)
+        if (strcmp(names[i].scheme, scheme) == 0)
+            snprintf(near, sizeof(near), "; write %s", names[i].ours);
+    for (size_t i = 0; (ours = uri_scheme(i)) && !*near; i++)
+        if (uri_slips(scheme, ours) == 1)
+            snprintf(near, sizeof(near), "; did you mean %s://?", ours);
+    return dlock_fail(err, DLOCK_EUSAGE, 0,
+                      "unknown store \"%.32s://\"%s (a file of that name: ./%.32s:...)", scheme,
+                      near, scheme);
+}
+
+/* The scheme of a store of ours, also in "SCHEME+DRIVER". */
+static bool is_ours(struct uri_span s)
+{
+    struct uri_span head = {s.p, span_find(s, '+')};
+    const char *ours;
+
+    for (size_t i = 0; (ours = uri_scheme(i)); i++)
+        if (uri_is_word(s, ours) || uri_is_word(head, ours))
+            return true;
+    return false;
+}
+
+/* One that people have in connection strings, or lock with. */
+static bool is_others(struct uri_span s)
+{
+    static const char *const words[] = {
+        "etcd",     "consul",   "mysql",     "mariadb", "sqlserver", "mongodb",
+        "dynamodb", "memcache", "memcached", "keydb",   "nats",      "ldap",
+        "ldaps",    "s3",       "gs",        "http",    "https",
+    };
+
+    s.end = span_find(s, '+');
+    for (size_t i = 0; i < DLOCK_LEN(words); i++)
+        if (uri_is_word(s, words[i]))
+            return true;
+    return false;
+}
+
+static bool is_blank_or_quote(char c)
+{
+    return c && strchr(" \t\n\v\f\r\"'`", c);
+}
+
+/* Something is before the "://" at slashes. Quoted is only what cannot be a part of a password. */
+static int refuse_prefix(const char *text, const char *slashes, struct dlock_error *err)
+{
+    struct uri_span s = {slashes, slashes};
+    size_t word = uri_scheme_chars(text);
+    int n;
+
+    if (is_blank_or_quote(*text))
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "begins with a %s: remove it",
+                          strchr("\"'`", *text) ? "quotation mark" : "blank");
+    while (s.p > text && is_scheme_char(s.p[-1], false))
+        s.p--;
+    while (s.p < s.end && !is_scheme_char(*s.p, true))
+        s.p++;
+    if (s.p == s.end)
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "has no scheme, such as redis, before \"://\"");
+    n = is_ours(s) || is_others(s) ? (int)span_len(s) : 0;
+    if (n > 0 && word > 0 && word <= 32 && text[word] == ':' && text + word + 1 == s.p)
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "has \"%.*s\" before \"%.*s://\": remove it",
+                          (int)word + 1, text, n, s.p);
+    return dlock_fail(err, DLOCK_EUSAGE, 0,
+                      "has something before \"%.*s://\": remove what is no part of a URI", n, s.p);
+}
+
+int dlock_uri_check_typo(const char *text, struct dlock_error *err)
+{
+    const char *slashes = strstr(text, "://"), *first = strchr(text, '/');
+    struct uri_span s = {text, text + uri_scheme_chars(text)};
+    int n = (int)span_len(s);
+
+    /* "redis:host": the "//" is missing. */
+    if (*s.end == ':' && strncmp(s.end, "://", 3) != 0) {
+        if (is_ours(s))
+            return dlock_fail(err, DLOCK_EUSAGE, 0,
+                              "has no \"//\" after \"%.*s:\": write %.*s://...", n, text, n, text);
+        if (is_others(s))
+            return dlock_fail(err, DLOCK_EUSAGE, 0,
+                              "begins with \"%.*s:\", a store unknown to dlock", n, text);
+    }
+    if (!slashes || dlock_uri_scheme_len(text) > 0)
+        return 0;
+    /* "dir/x://y" is a path. */
+    return slashes < first || is_blank_or_quote(*text) ? refuse_prefix(text, slashes, err) : 0;
+}
