@@ -1,4 +1,4 @@
-/* held.c - see held.h. The list is the caller's environment: nothing in it is trusted. */
+/* held.c - see held.h. The list comes from the environment: nothing in the list is trusted. */
 #include "held.h"
 
 #include "proc.h"
@@ -10,7 +10,10 @@
 #include <unistd.h>
 
 #define DIGEST_LEN 16
-/* The wall clock of the record and the times of /proc: to the second, and it may have been stepped a little. */
+/*
+ * Between the record's wall clock and /proc: seconds are rounded, and the clock may have been
+ * stepped.
+ */
 #define CLOCK_SLACK_MS 5000
 
 /* Where the parts of an entry begin. */
@@ -27,7 +30,6 @@ static bool is_hex(const char *s, size_t len)
     return len == 0;
 }
 
-/* s: DIGEST_LEN hexadecimal digits. */
 static uint64_t read_digest(const char *s)
 {
     uint64_t digest = 0;
@@ -37,13 +39,6 @@ static uint64_t read_digest(const char *s)
     return digest;
 }
 
-static bool is_entry(const char *s, size_t len)
-{
-    return len > AT_SOCKET && len <= AT_SOCKET + NESTED_SOCKET_MAX && s[AT_NAME - 1] == ':' &&
-           s[AT_TOKEN - 1] == ':' && s[AT_SOCKET - 1] == ':' && is_hex(s, DIGEST_LEN) &&
-           is_hex(s + AT_NAME, DIGEST_LEN) && is_hex(s + AT_TOKEN, DLOCK_TOKEN_LEN);
-}
-
 bool held_next(const char **list, struct held *e)
 {
     while (*list && **list) {
@@ -51,7 +46,9 @@ bool held_next(const char **list, struct held *e)
         size_t len = strcspn(s, " ");
 
         *list = s + len;
-        if (!is_entry(s, len))
+        if (len <= AT_SOCKET || len > AT_SOCKET + NESTED_SOCKET_MAX || s[AT_NAME - 1] != ':' ||
+            s[AT_TOKEN - 1] != ':' || s[AT_SOCKET - 1] != ':' || !is_hex(s, DIGEST_LEN) ||
+            !is_hex(s + AT_NAME, DIGEST_LEN) || !is_hex(s + AT_TOKEN, DLOCK_TOKEN_LEN))
             continue;
         *e = (struct held){.digest = read_digest(s), .name = read_digest(s + AT_NAME)};
         memcpy(e->token, s + AT_TOKEN, DLOCK_TOKEN_LEN);
@@ -101,18 +98,8 @@ const char *held_add(char buf[HELD_SIZE], const char *list, const struct held *a
             at = put(at, &e);
     for (int i = 0; i < n; i++)
         at = put(at, &added[i]);
-    at[-1] = '\0'; /* the blank, or the '=' of none */
+    at[-1] = '\0'; /* the last blank; without entries the '=' */
     return buf;
-}
-
-static bool has_token(const char *list, const char *token, int *n)
-{
-    struct held e;
-    bool found = false;
-
-    for (*n = 0; held_next(&list, &e); ++*n)
-        found |= strcmp(e.token, token) == 0;
-    return found;
 }
 
 static bool read_name(pid_t pid, char name[32])
@@ -126,15 +113,7 @@ static bool read_name(pid_t pid, char name[32])
     return n > 0;
 }
 
-/* Hosts can have the same name, and what is above us the number that a dlock has on the other one. */
-static bool is_dlock(pid_t pid)
-{
-    char name[32], ours[32];
-
-    return read_name(pid, name) && read_name(getpid(), ours) && strcmp(name, ours) == 0;
-}
-
-/* Was that process there when the holder was granted the lock? Else its number is another's by now. */
+/* Did process pid run already when the holder was granted the lock? Else the pid was used again. */
 static bool is_as_old(long pid, int64_t since_ms)
 {
     struct timespec wall, boot;
@@ -153,18 +132,23 @@ static bool is_as_old(long pid, int64_t since_ms)
 
 bool held_by_ancestor(const char *list, const struct dlock_info *info)
 {
-    char host[256] = "";
-    int n;
+    char host[256] = "", name[32], ours[32];
+    struct held e;
+    int n = 0;
 
-    if (info->token[0] && has_token(list, info->token, &n))
-        return true;
-    /* The list is complete. */
+    for (; held_next(&list, &e); n++)
+        if (info->token[0] && strcmp(e.token, info->token) == 0)
+            return true;
+    /* The list is complete: it names every dlock above. */
     if (info->token[0] && n > 0 && n < HELD_MAX)
         return false;
     if (info->pid <= 1 || gethostname(host, sizeof(host) - 1) != 0)
         return false;
     if (info->host[0] && strcmp(info->host, host) != 0)
         return false;
-    return nested_descends(getppid(), info->pid) && is_dlock((pid_t)info->pid) &&
-           is_as_old(info->pid, info->since_ms);
+    if (!nested_descends(getppid(), info->pid) || !is_as_old(info->pid, info->since_ms))
+        return false;
+    /* Two hosts can have the same name: is the ancestor with this pid a dlock at all? */
+    return read_name((pid_t)info->pid, name) && read_name(getpid(), ours) &&
+           strcmp(name, ours) == 0;
 }

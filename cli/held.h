@@ -1,7 +1,7 @@
 /*
- * held.h - DLOCK_HELD: the locks that the dlocks above this process hold, "DIGEST:NAME:TOKEN:SOCKET ...", the innermost
- * last. Digest: of the lock's key (nested.h), in hexadecimal; name: the same of the lock's name; socket: of the keeper, "-"
- * where it does not listen.
+ * held.h - DLOCK_HELD: the locks that the dlocks above this process hold, "DIGEST:NAME:TOKEN:SOCKET
+ * ...", the innermost last. DIGEST and NAME: digests of the lock's key (nested.h) and of the lock's
+ * name, in hexadecimal. SOCKET: the keeper's, or "-" where the keeper does not listen.
  */
 #ifndef CLI_HELD_H
 #define CLI_HELD_H
@@ -20,18 +20,20 @@ struct held {
     char socket[NESTED_SOCKET_MAX + 1];
 };
 
-/* Take the next entry that is well-formed from *list, the value of the variable or NULL. False: there is none. */
+/* Take the next well-formed entry from *list, the variable's value or NULL. False: none is left. */
 bool held_next(const char **list, struct held *);
-/* The entry of this lock in list, the value of the variable (NULL: unset). False: there is none. */
+/* Find the entry of the lock with this digest in list, the variable's value (NULL: unset). */
 bool held_find(const char *list, uint64_t digest, struct held *);
 /*
- * "DLOCK_HELD=..." with these n entries (at most DLOCK_SET_MAX) behind the others, in the place of those with the same
- * digest; the first ones give way. What is not well-formed is left out. Allocates nothing. Returns buf.
+ * "DLOCK_HELD=..." of list's entries and these n (at most DLOCK_SET_MAX) behind them. A new entry
+ * replaces an entry with the same digest. Where the list is full, its first entries go; malformed
+ * entries go always. Allocates nothing. Returns buf.
  */
 const char *held_add(char buf[HELD_SIZE], const char *list, const struct held *, int n);
 /*
- * Is this holder, as the store knows it, a dlock that this process runs under? By its token; or, where the list may lack
- * it (sudo) or the store keeps no token, by its pid on this host. False also where that cannot be known.
+ * Is the holder in this record of the store a dlock above this process? Compares the token; where
+ * list may lack the token (sudo) or the store keeps none, the pid on this host. False also where
+ * the answer cannot be known.
  */
 bool held_by_ancestor(const char *list, const struct dlock_info *);
 
