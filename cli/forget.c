@@ -1,4 +1,6 @@
-/* forget.c - --forget LOCK: remove the record of --once, if it is still the one that is shown. */
+/*
+ * forget.c - --forget LOCK: remove the record of --once, unless it has changed since it was shown.
+ */
 #include "messages.h"
 #include "modes.h"
 #include "query.h"
@@ -12,7 +14,7 @@
 #include <strings.h>
 #include <unistd.h>
 
-/* The answer was no. */
+/* The user said no. */
 #define NOT_FORGOTTEN 1
 
 /* "redis://h:6379/0: 'nightly'" */
@@ -26,8 +28,8 @@ static const char *lock_text(const dlock *lk, char *buf)
 }
 
 /*
- * Before the question is put: in the background the read would fail, since we block TTIN, which stops a job there. A
- * terminal that is not that of our session has no jobs.
+ * In the background, stop first, as any job does that reads: we block TTIN, so the read would fail.
+ * A terminal of another session has no jobs.
  */
 static void put_question(void)
 {
@@ -50,7 +52,7 @@ static bool read_yes(void)
     return strcasecmp(line, "y") == 0 || strcasecmp(line, "yes") == 0;
 }
 
-/* Does the user want it? Asks at the terminal. Dies by a signal, and stops as any job does. */
+/* Ask at the terminal. May die by a signal, and stops as any job does. */
 static bool agreed(const struct sigstate *sig)
 {
     struct pollfd p[] = {{.fd = STDIN_FILENO, .events = POLLIN}, {.fd = sig->fd, .events = POLLIN}};
@@ -78,8 +80,9 @@ static int refuse_running(const struct options *o, const dlock *lk, const struct
 }
 
 /*
- * No record was shown. The store says whether something else stands in its place, which --status only mentions, or whether a
- * run has begun since: none has this token.
+ * The status had no record. Forget the record of a token that no run has: the store then reports
+ * foreign data in the record's place, which --status only mentions, or a run that has begun
+ * meanwhile.
  */
 static int check_none(const struct options *o, const struct sigstate *sig, dlock *lk)
 {
@@ -103,7 +106,7 @@ static int forget(const struct options *o, const struct sigstate *sig, dlock *lk
     struct dlock_error err;
     int code;
 
-    if (dlock_start_forget(lk, shown->run.token, &err) < 0) /* a record that no dlock has written */
+    if (dlock_start_forget(lk, shown->run.token, &err) < 0) /* dlock has not written this record */
         return message_error(o, &err);
     code = query_run(o, sig, lk, &f);
     if (f.busy)
@@ -115,25 +118,11 @@ static int forget(const struct options *o, const struct sigstate *sig, dlock *lk
     return code < 0 ? 0 : code;
 }
 
-/* Show the record, and ask. 0, or an exit code. */
-static int confirm(const struct sigstate *sig, const dlock *lk, const struct found *f)
-{
-    char lock[LOCK_TEXT_MAX], text[RUN_TEXT_MAX];
-
-    message("%s %s", lock_text(lk, lock),
-            message_run(&f->run, query_crashed(f), text, sizeof(text)));
-    return agreed(sig) ? 0 : NOT_FORGOTTEN;
-}
-
-static bool can_ask(void)
-{
-    return isatty(STDIN_FILENO) && isatty(STDERR_FILENO);
-}
-
-/* 0, or an exit code. *lk is another handle behind a question: a server closes a connection that is idle for long. */
+/* 0, or an exit code. A question replaces *lk: servers close a connection that is idle for long. */
 static int act(const struct options *o, const struct sigstate *sig, dlock **lk,
                const struct found *f)
 {
+    char lock[LOCK_TEXT_MAX], text[RUN_TEXT_MAX];
     int code = 0;
 
     if (!f->has_run)
@@ -141,9 +130,10 @@ static int act(const struct options *o, const struct sigstate *sig, dlock **lk,
     if (f->run.state == DLOCK_RUN_RUNNING && !query_crashed(f))
         return refuse_running(o, *lk, &f->run);
     if (!o->yes) {
-        code = confirm(sig, *lk, f);
-        if (code != 0)
-            return code;
+        message("%s %s", lock_text(*lk, lock),
+                message_run(&f->run, query_crashed(f), text, sizeof(text)));
+        if (!agreed(sig))
+            return NOT_FORGOTTEN;
         dlock_close(*lk);
         *lk = query_open(o, &code);
     }
@@ -155,7 +145,7 @@ int forget_mode(const struct options *o, const struct sigstate *sig)
     struct found f = {0};
     int code = 0;
 
-    if (!o->yes && !can_ask()) {
+    if (!o->yes && (!isatty(STDIN_FILENO) || !isatty(STDERR_FILENO))) {
         message("--forget asks at a terminal, and there is none: use --yes");
         return dlock_error_exit(DLOCK_EUSAGE);
     }

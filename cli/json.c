@@ -7,11 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CUT "..." /* behind a text of which the end is missing */
+#define CUT "..." /* in place of the text's end */
 
 /*
- * The next character of a text as JSON has it, in out; returns how many bytes it is in s. The path of
- * a bare file may hold any byte; JSON is UTF-8.
+ * Write the first character of s to out as JSON spells the character. Returns its length in s. The
+ * path of a bare file may hold any byte; JSON is UTF-8.
  */
 static size_t escape(const char *s, size_t left, char out[8])
 {
@@ -29,7 +29,7 @@ static size_t escape(const char *s, size_t left, char out[8])
     return n;
 }
 
-/* most: how many bytes may stand between the quotes. */
+/* most: bytes between the quotes. */
 static void quoted(FILE *f, const char *s, size_t most)
 {
     size_t len = strlen(s), all = 0, end = 0; /* where to cut, if it must be */

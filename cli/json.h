@@ -1,4 +1,4 @@
-/* json.h - writes flat JSON to a FILE: as much of it as --status and --events need. */
+/* json.h - write flat JSON to a FILE, for --status and --events. */
 #ifndef CLI_JSON_H
 #define CLI_JSON_H
 
@@ -13,9 +13,9 @@ struct json {
 
 void json_open(struct json *, const char *key, char bracket); /* '{' or '['; key NULL: none */
 void json_close(struct json *, char bracket);                 /* '}' or ']' */
-/* Secrets in a text are hidden; what is not UTF-8 becomes U+FFFD. */
+/* Hides secrets in the text; bytes that are not UTF-8 become U+FFFD. */
 void json_str(struct json *, const char *key, const char *value);
-/* The same in at most so many bytes between the quotes (at least 3): a longer text is cut and ends in "...". */
+/* As json_str, with at most this many bytes (3 or more) between the quotes; a cut ends in "...". */
 void json_text(struct json *, const char *key, const char *value, size_t most);
 void json_int(struct json *, const char *key, int64_t value);
 void json_bool(struct json *, const char *key, bool value);

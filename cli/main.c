@@ -15,7 +15,7 @@
 #define DLOCK_BUILD_ID DLOCK_VERSION
 #endif
 
-/* How long the exit waits for a slow reader of our messages; nothing is held any more. */
+/* The exit waits this long for a slow reader of the messages; no lock is held any more. */
 #define LAST_FLUSH_MS 200
 
 static int help_mode(const struct options *o, const struct sigstate *sig)
@@ -60,38 +60,11 @@ static int (*const modes[])(const struct options *, const struct sigstate *) = {
     [MODE_HELD] = held_mode,
 };
 
-/*
- * The keeper knows passwords: no core, no ptrace by other processes of the same user. Not with a
- * leak checker, which attaches to its own process.
- */
-static void hide_memory(void)
-{
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-    prctl(PR_SET_DUMPABLE, 0);
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SANITIZED 1
+#else
+#define SANITIZED 0
 #endif
-}
-
-/* Output counts only once it is written: a full disk must not look like success. */
-static int flushed(int code)
-{
-    if (fflush(stdout) == 0 && !ferror(stdout))
-        return code;
-    message("cannot write to standard output: %m");
-    return dlock_error_exit(DLOCK_EOS);
-}
-
-/*
- * Exit handlers of libraries must not change our exit code: that of GnuTLS, behind libpq, ends the
- * process with 127 when memory is short. And the thread of an abandoned look-up may still use state
- * that exit handlers destroy.
- */
-static int leave(int code)
-{
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* they report then */
-    _exit(code);
-#endif
-    return code;
-}
 
 int main(int argc, char **argv)
 {
@@ -109,13 +82,27 @@ int main(int argc, char **argv)
         message("refusing to run with another user's rights (setuid, setgid or capabilities)");
         return dlock_error_exit(DLOCK_EPERM);
     }
-    hide_memory();
+    /* The keeper knows passwords: no core, no ptrace. A sanitizer's leak checker needs ptrace. */
+    if (!SANITIZED)
+        prctl(PR_SET_DUMPABLE, 0);
     if (options_parse(&o, argc, argv, &err) < 0) {
         message("%s", err.msg);
         return dlock_error_exit(err.code);
     }
-    int code = flushed(modes[o.mode](&o, &sig));
+    int code = modes[o.mode](&o, &sig);
+    /* A full disk must not look like success. */
+    if (fflush(stdout) != 0 || ferror(stdout)) {
+        message("cannot write to standard output: %m");
+        code = dlock_error_exit(DLOCK_EOS);
+    }
     options_done(&o);
     message_flush(LAST_FLUSH_MS);
-    return leave(code);
+    /*
+     * Without the libraries' exit handlers: GnuTLS, behind libpq, has one that ends the process
+     * with 127 when memory is short, and the thread of an abandoned look-up may still use state
+     * that exit handlers destroy. Sanitizers report in theirs.
+     */
+    if (!SANITIZED)
+        _exit(code);
+    return code;
 }

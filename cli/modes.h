@@ -16,7 +16,7 @@ int forget_mode(const struct options *, const struct sigstate *);
 int held_mode(const struct options *, const struct sigstate *);
 /* names.c: MODE_PRINT_NAMES. */
 int names_mode(const struct options *, const struct sigstate *);
-/* unlock.c: MODE_FD and MODE_UNLOCK: flock(1)'s descriptor form. */
+/* unlock.c: MODE_FD and MODE_UNLOCK, flock(1)'s descriptor form. */
 int fdlock_mode(const struct options *, const struct sigstate *);
 
 #endif

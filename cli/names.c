@@ -1,6 +1,6 @@
 /*
- * names.c - --print-names (not in --help): the locks "@name" that have a file, one a line, as LOCK is written. For the
- * shells' completions. Nothing is printed where they are in a networked store, and nothing is made.
+ * names.c - --print-names (not in --help), for the shells' completions: each lock "@name" that has
+ * a file, on a line, as LOCK is written. Prints nothing for a networked store, and creates nothing.
  */
 #include "messages.h"
 #include "modes.h"
@@ -14,11 +14,16 @@
 
 static const char suffix[] = ".lock";
 
-/* Is it a name as dlock writes it, "a%2Fb.lock", and one that a terminal can show? */
-static bool is_ours(const char *file, size_t len)
+/* Has the file a name as dlock writes it, "a%2Fb.lock", and can a terminal show the name? */
+static int filter(const struct dirent *e)
 {
-    bool good = strcmp(file + len, suffix) == 0;
+    const char *file = e->d_name;
+    size_t size = strlen(file), len = size - strlen(suffix);
+    bool good = true;
 
+    if ((e->d_type != DT_REG && e->d_type != DT_UNKNOWN) || size <= strlen(suffix) ||
+        strcmp(file + len, suffix) != 0)
+        return false;
     for (size_t at = 0; good && at < len;) {
         bool encoded = strncmp(file + at, "%25", 3) == 0 || strncmp(file + at, "%2F", 3) == 0;
         if (file[at] == '%' && !encoded)
@@ -26,31 +31,6 @@ static bool is_ours(const char *file, size_t len)
         at += dlock_text_char(file + at, len - at, &good);
     }
     return good;
-}
-
-static int filter(const struct dirent *e)
-{
-    size_t len = strlen(e->d_name), end = strlen(suffix);
-
-    return (e->d_type == DT_REG || e->d_type == DT_UNKNOWN) && len > end &&
-           is_ours(e->d_name, len - end);
-}
-
-/* In the place of LOCK '%' and '#' are special, and '/' is not: the other way round than in a file's name. */
-static void print_name(const char *file)
-{
-    putchar('@');
-    for (const char *end = file + strlen(file) - strlen(suffix); file < end; file++) {
-        if (strncmp(file, "%2F", 3) == 0) {
-            putchar('/');
-            file += 2;
-        } else if (*file == '#') {
-            fputs("%23", stdout);
-        } else {
-            putchar(*file);
-        }
-    }
-    putchar('\n');
 }
 
 int names_mode(const struct options *o, const struct sigstate *sig)
@@ -66,7 +46,21 @@ int names_mode(const struct options *o, const struct sigstate *sig)
     if (dir)
         n = scandir(dir, &found, filter, alphasort);
     for (int i = 0; i < n; i++) {
-        print_name(found[i]->d_name);
+        const char *c = found[i]->d_name, *end = c + strlen(c) - strlen(suffix);
+
+        /* '/' is encoded in the name of a file, '#' in a LOCK, and '%' in both. */
+        putchar('@');
+        for (; c < end; c++) {
+            if (strncmp(c, "%2F", 3) == 0) {
+                putchar('/');
+                c += 2;
+            } else if (*c == '#') {
+                fputs("%23", stdout);
+            } else {
+                putchar(*c);
+            }
+        }
+        putchar('\n');
         free(found[i]);
     }
     free(found);

@@ -11,7 +11,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-/* On top of what is in use: room for the longest answer, and stacks for the libraries' threads. */
+/* Beyond the memory in use: room for the longest answer, and stacks for the libraries' threads. */
 #define MEMORY_MORE ((rlim_t)64 << 20)
 #define STACKS_MORE 16
 #define STACK_USUAL ((rlim_t)8 << 20)
@@ -56,9 +56,8 @@ char *open_key(const struct dlock_uri *uri, bool fcntl)
 }
 
 /*
- * What others are shown of the command: its first word. Its arguments stay here: they may hold a
- * password, and a store is read on other machines and kept in backups. --note is for everything
- * else.
+ * The part of the command that the store shows to other machines: the first word. The arguments may
+ * hold a password, and backups keep the store. --note is for everything else.
  */
 static char *command_text(const struct options *o)
 {
@@ -70,14 +69,14 @@ static char *command_text(const struct options *o)
         word = o->shell_string + strspn(o->shell_string, " \t\n");
         len = strcspn(word, " \t\n;|&<>()");
     }
-    /* Of an assignment, such as PGPASSWORD=..., the variable only. */
+    /* An assignment, such as PGPASSWORD=...: the variable only. */
     size_t name = strcspn(word, "=/");
     if (name < len && word[name] == '=')
         len = name + 1;
     return strndup(word, len);
 }
 
-/* At least a moment, since 0 means one try. */
+/* Never 0 for a wait: 0 means one try. */
 int64_t open_wait(const struct options *o, int64_t waited)
 {
     if (o->nonblock)
@@ -97,7 +96,7 @@ dlock *open_handle(const struct options *o, enum dlock_mode mode, struct dlock_u
     lo.slots = o->slots;
     lo.fcntl = o->fcntl;
     lo.ttl_ns = o->ttl_ns;
-    /* With --on-lost kill there is no TERM first, and no time is needed between TERM and KILL. */
+    /* --on-lost kill sends no TERM first, so that no time is needed between TERM and KILL. */
     lo.grace_ns = o->on_lost == ON_LOST_KILL ? 0 : o->grace_ns;
     lo.wait_ns = open_wait(o, how->waited);
     lo.connect_timeout_ns = o->connect_timeout_ns;
@@ -121,9 +120,9 @@ dlock *open_handle(const struct options *o, enum dlock_mode mode, struct dlock_u
 }
 
 /*
- * The server alone decides how long an answer is, and libpq (unlike hiredis here) allocates all of
- * it at once. So this process has a limit, and malloc fails at it as on a full machine. The guard
- * never has it: the command inherits the caller's limits from the guard.
+ * The server alone decides how long an answer is, and libpq (unlike hiredis here) allocates the
+ * whole answer at once. At the limit malloc fails as on a full machine. The guard has no such
+ * limit: the command inherits the caller's limits from the guard.
  */
 void open_bound_memory(void)
 {

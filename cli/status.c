@@ -1,6 +1,6 @@
 /*
- * status.c - --status LOCK: its holders and waiters; exit 0 when free, 75 when held. --schema LOCK:
- * the statement that makes what the lock needs in its store.
+ * status.c - --status LOCK: print the lock's holders and waiters; exit 0 when free, 75 when held.
+ * --schema LOCK: print the statement that creates the lock's table.
  */
 #include "json.h"
 #include "kind.h"
@@ -45,7 +45,6 @@ static void json_fence(struct json *j, uint64_t fence)
     json_str(j, "fence", text);
 }
 
-/* What is known of a process. */
 static void json_who(struct json *j, const char *host, long pid, const char *user,
                      const char *command, const char *note)
 {
@@ -82,13 +81,13 @@ static void json_one(struct json *j, const struct dlock_info *i)
     json_close(j, '}');
 }
 
-/* The record of --once. */
 static void json_run(struct json *j, const struct found *f)
 {
     static const char *const states[] = {[DLOCK_RUN_RUNNING] = "running",
                                          [DLOCK_RUN_FAILED] = "failed",
                                          [DLOCK_RUN_SUCCEEDED] = "succeeded"};
     const struct dlock_run *r = &f->run;
+
     if (!f->has_run)
         return;
     json_open(j, "last_run", '{');
@@ -114,28 +113,21 @@ static void json_list(struct json *j, const struct found *f, const char *key, bo
     json_close(j, ']');
 }
 
-/* How many slots are held; *all: of how many, 0 when none is. */
-static int slots_held(const struct found *f, unsigned *all)
-{
-    int n = 0;
-    *all = 0;
-    for (size_t i = 0; i < f->n; i++) {
-        if (f->all[i].waiter || f->all[i].mode != DLOCK_MODE_SLOTS)
-            continue;
-        n++;
-        *all = f->all[i].slots;
-    }
-    return n;
-}
-
 static void print(const struct options *o, const dlock *lk, const struct found *f)
 {
     const char *name = dlock_name(lk), *where = dlock_where(lk);
-    char number[32], raw[PATH_MAX], path[PATH_MAX], slots[48] = "", run[RUN_TEXT_MAX];
-    unsigned all;
-    int taken = slots_held(f, &all);
+    char lock[LOCK_TEXT_MAX], number[32], raw[PATH_MAX], path[PATH_MAX], slots[48] = "";
+    char run[RUN_TEXT_MAX];
+    unsigned all = 0; /* slots, if a slot is held */
+    int taken = 0;
 
-    if (o->fd >= 0) { /* name and where are its path in /proc */
+    for (size_t i = 0; i < f->n; i++) {
+        if (f->all[i].waiter || f->all[i].mode != DLOCK_MODE_SLOTS)
+            continue;
+        taken++;
+        all = f->all[i].slots;
+    }
+    if (o->fd >= 0) { /* name and where are the file's path in /proc */
         ssize_t n = readlink(where, raw, sizeof(raw));
         dlock_clean_text(path, sizeof(path), raw, n > 0 ? (size_t)n : 0);
         snprintf(number, sizeof(number), "descriptor %d", o->fd);
@@ -162,7 +154,6 @@ static void print(const struct options *o, const dlock *lk, const struct found *
         putchar('\n');
         return;
     }
-    char lock[LOCK_TEXT_MAX];
     if (all > 0)
         snprintf(slots, sizeof(slots), ", %d of %u slots", taken, all);
     int n = snprintf(lock, sizeof(lock), "%s (%s): %s%s", name, where,
