@@ -1,10 +1,10 @@
 /*
- * options.c - the command line as one struct. One row of one table says all about an option: its
- * names, its help and its setter. getopt's tables, the usage text and the completion data are made
- * from it.
+ * options.c - the command line as one struct. A row of the table has everything about an option:
+ * names, help and setter. getopt's tables, the usage text and the completion data come from the
+ * table.
  *
  * Behind the options comes LOCK, then the command or a descriptor. LOCK may hold a password: its
- * secret parts are overwritten in argv at once, also where the command line is then refused.
+ * secret parts in argv are overwritten at once, even on a command line that is refused later.
  */
 #include "options.h"
 
@@ -21,10 +21,10 @@
 #include <string.h>
 
 #define LOCK_MAX 4096
-/* How long --once keeps a record that says nothing else. */
+/* How long --once without a value keeps the record. */
 #define ONCE_DEFAULT (30 * 86400 * DLOCK_SEC)
 
-/* An option as it was given. */
+/* An option of the command line or the environment. */
 struct given {
     const struct option_row *row;
     const char *name; /* "option -w", "option --timeout" or "DLOCK_TIMEOUT", for messages */
@@ -35,18 +35,18 @@ struct given {
 
 struct option_row {
     const char *shorts;
-    const char
-        *longs[LONGS_MAX]; /* usage shows the first one; the others are flock(1)'s synonyms */
-    const char *arg;       /* NULL: the option takes none */
-    const char *help;      /* lines separated by '\n'; NULL: not in --help */
-    const char *group;     /* begins a group in --help */
-    const char *env;       /* the variable that sets it where the command line does not */
+    /* --help shows the first name only; flock(1) has the same synonyms. */
+    const char *longs[LONGS_MAX];
+    const char *arg;   /* NULL: the option takes none */
+    const char *help;  /* lines separated by '\n'; NULL: not in --help */
+    const char *group; /* begins a group in --help */
+    const char *env;   /* the variable for the option's value, unless on the command line */
     /* Sets the option. 0, or DLOCK_EUSAGE. */
     int (*set)(struct options *, const struct given *, struct dlock_error *);
-    size_t field;  /* for setters of a plain field: its offset in struct options */
+    size_t field;  /* for setters of a plain field: offset in struct options */
     int number;    /* for setters of an enum: the value */
-    bool optional; /* its value may be left out: --long or --long=VALUE; then value is NULL */
-    bool is_lock;  /* its value is a LOCK: the setter copies it, then blanks it */
+    bool optional; /* --long or --long=VALUE; without VALUE given.value is NULL */
+    bool is_lock;  /* the value is a LOCK: the setter copies and blanks it */
 };
 
 /* ----------------------------------------------------------- setters --- */
@@ -99,7 +99,7 @@ static int set_events(struct options *o, const struct given *g, struct dlock_err
 {
     if (!g->value[0])
         return bad_value(g, "a descriptor or a file (an unset variable?)", err);
-    /* "-" would be a file of that name, and "-n" the next option. */
+    /* "-" would be a file named "-", and "-n" the next option. */
     if (g->value[0] == '-')
         return bad_value(g, "a descriptor or a file: 1 is standard output, and such a file is ./-",
                          err);
@@ -133,7 +133,10 @@ static int set_timeout(struct options *o, const struct given *g, struct dlock_er
     return r;
 }
 
-/* Checked for a file as well, where it has no effect: the same command line may get another LOCK tomorrow. */
+/*
+ * Checked for a file too, where a ttl has no effect: the command line may get another LOCK
+ * tomorrow.
+ */
 static int set_ttl(struct options *o, const struct given *g, struct dlock_error *err)
 {
     int r = set_duration(o, g, err);
@@ -167,7 +170,7 @@ static int set_once(struct options *o, const struct given *g, struct dlock_error
     return g->value ? set_timeout(o, g, err) : 0;
 }
 
-/* "0,24": those that count as success. */
+/* "0,24" */
 static int set_success_codes(struct options *o, const struct given *g, struct dlock_error *err)
 {
     char word[4];
@@ -233,20 +236,24 @@ static const char *const mode_names[] = {[MODE_STATUS] = "--status",
                                          [MODE_HELD] = "--held",
                                          [MODE_UNLOCK] = "-u"};
 
-/* --status, --schema, --forget, --held and -u: at most one of them. */
+static int exclude(struct dlock_error *err, const char *a, const char *b)
+{
+    return dlock_fail(err, DLOCK_EUSAGE, 0, "%s and %s cannot be used together", a, b);
+}
+
+/* --status, --schema, --forget, --held and -u exclude each other. */
 static int set_mode(struct options *o, const struct given *g, struct dlock_error *err)
 {
     enum cli_mode mode = (enum cli_mode)g->row->number;
 
     if (o->mode != MODE_RUN && o->mode != mode)
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "%s and %s cannot be used together",
-                          mode_names[o->mode < mode ? mode : o->mode],
-                          mode_names[o->mode < mode ? o->mode : mode]);
+        return exclude(err, mode_names[o->mode < mode ? mode : o->mode],
+                       mode_names[o->mode < mode ? o->mode : mode]);
     o->mode = mode;
     return 0;
 }
 
-/* --help and the like: the rest of the command line does not matter. */
+/* --help and the like: nothing else on the command line matters. */
 static int set_final_mode(struct options *o, const struct given *g, struct dlock_error *err)
 {
     (void)err;
@@ -279,11 +286,15 @@ static const struct option_row table[] = {
      .set = set_also, .number = DLOCK_MODE_SHARED, .is_lock = true},
     {"n", {"nonblock", "nb", "nonblocking"}, NULL, "do not wait: exit 75 when the lock is held",
      .set = set_flag, FIELD(nonblock)},
-    {"w", {"timeout", "wait"}, "DUR", "wait at most this long, then exit 75\n(default: $DLOCK_TIMEOUT, or no limit)",
+    {"w", {"timeout", "wait"}, "DUR",
+     "wait at most this long, then exit 75\n"
+     "(default: $DLOCK_TIMEOUT, or no limit)",
      .env = "DLOCK_TIMEOUT", .set = set_duration, FIELD(wait_ns)},
     {"", {"retry"}, NULL, "try again while the store cannot be reached,\nfor as long as -w allows",
      .set = set_flag, FIELD(retry)},
-    {"", {"no-reentrant"}, NULL, "under a dlock that holds LOCK: exit 75, do not\nrun under its lock",
+    {"", {"no-reentrant"}, NULL,
+     "under a dlock that holds LOCK: exit 75, do not\n"
+     "run under its lock",
      .set = set_flag, FIELD(no_reentrant)},
     {"", {"once"}, "DUR", "do not run if COMMAND has succeeded within DUR\n(default 30d)",
      .set = set_once, FIELD(once_ns), .optional = true},
@@ -304,20 +315,28 @@ static const struct option_row table[] = {
      .set = set_flag, FIELD(close_fd)},
     {"F", {"no-fork"}, NULL, "files: become the command",
      .set = set_flag, FIELD(no_fork)},
-    {"", {"max-run"}, "DUR", "end the command when it has run for so long:\nTERM, KILL after the grace, exit 124",
+    {"", {"max-run"}, "DUR",
+     "end the command when it has run for so long:\n"
+     "TERM, KILL after the grace, exit 124",
      .set = set_timeout, FIELD(max_run_ns)},
     {"", {"fcntl"}, NULL, "files: use fcntl(2) locks, not those of flock(2)",
      .set = set_flag, FIELD(fcntl)},
     {"u", {"unlock"}, NULL, "unlock the open file FD",
      .set = set_mode, .number = MODE_UNLOCK},
 
-    {"", {"ttl"}, "DUR", "length of the lease, which is renewed while the\ncommand runs (default: $DLOCK_TTL, or 30s)",
+    {"", {"ttl"}, "DUR",
+     "length of the lease, which is renewed while the\n"
+     "command runs (default: $DLOCK_TTL, or 30s)",
      .group = "The lease", .env = "DLOCK_TTL", .set = set_ttl, FIELD(ttl_ns)},
-    {"", {"grace"}, "DUR", "time from TERM to KILL when the lease cannot be\nrenewed (default: ttl/6, at most 5s)",
+    {"", {"grace"}, "DUR",
+     "time from TERM to KILL when the lease cannot be\n"
+     "renewed (default: ttl/6, at most 5s)",
      .set = set_duration, FIELD(grace_ns)},
     {"", {"connect-timeout"}, "DUR", "give up when no server answers for this long\n(default 5s)",
      .set = set_timeout, FIELD(connect_timeout_ns)},
-    {"", {"on-lost"}, "kill|term|warn", "what to do to the command when the lock is lost\n(default term)",
+    {"", {"on-lost"}, "kill|term|warn",
+     "what to do to the command when the lock is lost\n"
+     "(default term)",
      .set = set_on_lost},
     {"", {"lost-exit-code"}, "N", "exit N instead of 79 when the lock was lost",
      .set = set_code, FIELD(lost_code)},
@@ -328,11 +347,15 @@ static const struct option_row table[] = {
      .set = set_flag, FIELD(json)},
     {"", {"schema"}, NULL, "print the SQL statement that makes LOCK's table",
      .set = set_mode, .number = MODE_SCHEMA},
-    {"", {"forget"}, NULL, "remove the record of --once, so that COMMAND may\nrun again; asks at a terminal",
+    {"", {"forget"}, NULL,
+     "remove the record of --once, so that COMMAND may\n"
+     "run again; asks at a terminal",
      .set = set_mode, .number = MODE_FORGET},
     {"", {"yes"}, NULL, "with --forget: do not ask",
      .set = set_flag, FIELD(yes)},
-    {"", {"held"}, NULL, "inside a command: print for how many ms its lock\nis safe (inf: no lease); exit 79: it is not held",
+    {"", {"held"}, NULL,
+     "inside a command: print for how many ms its lock\n"
+     "is safe (inf: no lease); exit 79: it is not held",
      .set = set_mode, .number = MODE_HELD},
     {"", {"events"}, "FD|FILE", "tell a program what happens, in lines of JSON",
      .set = set_events, FIELD(events)},
@@ -353,10 +376,9 @@ static const struct option_row table[] = {
 
 /* ------------------------------------------------------------ getopt --- */
 
-/* A long option's value is LONG_BASE + its row: never a character. */
+/* getopt_long(3) returns LONG_BASE + its row for a long option: never a character. */
 #define LONG_BASE 0x1000
 
-/* What getopt_long(3) is called with. */
 struct getopt_tables {
     char shorts[2 + 4 * DLOCK_LEN(table) + 1];
     struct option longs[LONGS_MAX * DLOCK_LEN(table) + 1];
@@ -385,7 +407,7 @@ static void build_tables(struct getopt_tables *t)
     t->longs[n] = (struct option){0};
 }
 
-/* The row for a value that getopt_long returned or left in optopt; NULL: none. */
+/* The row for a value of getopt_long or optopt; NULL: none. */
 static const struct option_row *find_row(int c)
 {
     if (c >= LONG_BASE)
@@ -396,56 +418,34 @@ static const struct option_row *find_row(int c)
     return NULL;
 }
 
-/* Is word, "--long" or "--long=value" as given, the beginning of more than one long option? */
-static bool is_ambiguous(const struct getopt_tables *t, const char *word)
-{
-    size_t len = strcspn(word + 2, "=");
-    int last = -1;
-
-    for (const struct option *l = t->longs; l->name; l++) {
-        if (strncmp(l->name, word + 2, len) != 0)
-            continue;
-        if (last >= 0 && last != l->val)
-            return true;
-        last = l->val;
-    }
-    return false;
-}
-
-/* After getopt_long returned '?' or ':'; word is the argument it was working on. */
+/* getopt_long returned '?' or ':' for this word of argv. */
 static int bad_option(const struct getopt_tables *t, int c, const char *word,
                       struct dlock_error *err)
 {
     const struct option_row *row = find_row(optopt);
     bool is_long = strncmp(word, "--", 2) == 0 && (optopt == 0 || optopt >= LONG_BASE);
-    int len = (int)strcspn(word, "="); /* the value may be secret */
+    size_t whole = strcspn(word, "="); /* the value may be secret */
+    int len = is_long ? (int)dlock_min((int64_t)whole, 64) : 2, last = -1;
     char name[3] = {'-', (char)optopt, '\0'};
 
-    len = len > 64 ? 64 : len;
-    if (!is_long) {
-        word = name;
-        len = 2;
-    }
+    word = is_long ? word : name;
     if (c == ':')
         return dlock_fail(err, DLOCK_EUSAGE, 0, "option %.*s needs a value: %s", len, word,
                           row && row->arg ? row->arg : "");
     if (is_long && optopt)
         return dlock_fail(err, DLOCK_EUSAGE, 0, "option %.*s takes no value", len, word);
-    if (is_long && is_ambiguous(t, word))
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "option %.*s is ambiguous: write it in full", len,
-                          word);
+    for (const struct option *l = t->longs; is_long && l->name; l++) {
+        if (strncmp(l->name, word + 2, whole - 2) != 0)
+            continue;
+        if (last >= 0 && last != l->val)
+            return dlock_fail(err, DLOCK_EUSAGE, 0, "option %.*s is ambiguous: write it in full",
+                              len, word);
+        last = l->val;
+    }
     return dlock_fail(err, DLOCK_EUSAGE, 0, "unknown option %.*s (see dlock --help)", len, word);
 }
 
-static void option_name(char buf[48], int c, const struct option_row *row)
-{
-    if (c >= LONG_BASE)
-        snprintf(buf, 48, "option --%s", row->longs[0]);
-    else
-        snprintf(buf, 48, "option -%c", c);
-}
-
-/* Modes that end the command line: what follows is not looked at. */
+/* These modes end the command line: the words behind are not read. */
 static bool is_final(enum cli_mode mode)
 {
     return mode == MODE_HELP || mode == MODE_VERSION || mode == MODE_PRINT_OPTIONS ||
@@ -461,9 +461,11 @@ static int parse_switches(struct options *o, int argc, char **argv, bool given[D
 
     build_tables(&t);
     opterr = 0;
-    optind = 0; /* start again, also after another caller */
+    optind = 0; /* begin again, also after an earlier call */
     while (r == 0 && !is_final(o->mode)) {
-        /* Known before the call only: behind a short option without its value musl's optind is past the end. */
+        /*
+         * Before the call: musl sets optind past the end behind a short option without its value.
+         */
         int at = optind > 0 ? optind : 1;
         int c = getopt_long(argc, argv, t.shorts, t.longs, NULL);
         if (c == -1)
@@ -472,13 +474,19 @@ static int parse_switches(struct options *o, int argc, char **argv, bool given[D
         char name[48];
 
         if (c == '?' || c == ':' || !row) {
-            /* Also behind a '#': where a password ends is not known without a LOCK. */
+            /* Also behind a '#': outside a LOCK, the end of a password is unknown. */
             dlock_blank_secrets(argv[at]);
             dlock_blank_lock(argv[at]);
             return bad_option(&t, c, argv[at], err);
         }
-        option_name(name, c, row);
-        /* A note with a URI, or LOCK in place of a forgotten value: for ps(1), and for a message about it. */
+        if (c >= LONG_BASE)
+            snprintf(name, sizeof(name), "option --%s", row->longs[0]);
+        else
+            snprintf(name, sizeof(name), "option -%c", c);
+        /*
+         * A note with a URI, or LOCK in place of a forgotten value: hide the secret from ps(1) and
+         * messages.
+         */
         if (optarg && !row->is_lock)
             dlock_blank_secrets(optarg);
         given[row - table] = true;
@@ -488,8 +496,8 @@ static int parse_switches(struct options *o, int argc, char **argv, bool given[D
 }
 
 /*
- * The variables' values, for what the command line does not say; an empty one counts as unset. Only where a lock is
- * taken: a query must work whatever they are. -n says how long to wait, too.
+ * Set the options that are not on the command line from their variables; an empty variable counts
+ * as unset. Only where a lock is taken: bad variables must not break a query. -n counts as a -w.
  */
 static int read_environment(struct options *o, const bool given[DLOCK_LEN(table)],
                             struct dlock_error *err)
@@ -513,7 +521,7 @@ static int read_environment(struct options *o, const bool given[DLOCK_LEN(table)
 
 /* --------------------------------------------------------- arguments --- */
 
-/* A LOCK of the command line: *out is a copy, and the secrets in arg are overwritten. */
+/* Copy a LOCK of the command line to *out, and overwrite its secrets in arg. */
 static int copy_lock(char **out, char *arg, struct dlock_error *err)
 {
     size_t len = strlen(arg);
@@ -535,8 +543,9 @@ static bool is_command_switch(const char *word)
 }
 
 /*
- * The word behind LOCK. flock(1) would execute "-n" there; it is an option in the wrong place, and a command that is really
- * named so stands behind "--". Blanked first: its value may hold a password.
+ * The word behind LOCK. flock(1) would execute "-n" there; here the word is a misplaced option, and
+ * a command of such a name stands behind "--". An option's value may hold a password: blank the
+ * word first.
  */
 static int check_behind_lock(const struct options *o, char *word, struct dlock_error *err)
 {
@@ -555,7 +564,7 @@ static int check_behind_lock(const struct options *o, char *word, struct dlock_e
                       run ? " (for a command of that name: dlock LOCK -- COMMAND)" : "");
 }
 
-/* The command as given, or the shell's -c with one string. rest: all that follows LOCK. */
+/* rest: the words behind LOCK: a command, or -c and a string for the shell. */
 static int take_command(struct options *o, char **rest, int n, struct dlock_error *err)
 {
     bool by_shell = n > 0 && is_command_switch(rest[0]);
@@ -604,8 +613,8 @@ static int take_fd(struct options *o, char **rest, int n, struct dlock_error *er
 }
 
 /*
- * "-n 5 URI COMMAND": without -w the 5 would be a file, and the URI, mistyped or not, a command. "--once 5d LOCK COMMAND":
- * the same, and no bare file has a record.
+ * "-n 5 URI COMMAND": without -w the 5 would be a file, and the URI, mistyped or not, a command.
+ * "--once 5d LOCK COMMAND": the same, and a bare file has no record.
  */
 static int check_time_as_lock(const struct options *o, char **rest, int n, struct dlock_error *err)
 {
@@ -628,24 +637,6 @@ static int check_time_as_lock(const struct options *o, char **rest, int n, struc
                       rest[0], rest[0]);
 }
 
-/* A number that a caller's open file has: one of our own is close-on-exec. */
-static bool is_callers_fd(const char *arg)
-{
-    return is_number(arg) && fcntl(read_number(arg, INT_MAX), F_GETFD) == 0;
-}
-
-/* --status of an open file: by way of /proc it is the same file even if its path names another one by now. */
-static int take_open_file(struct options *o, char **rest, struct dlock_error *err)
-{
-    int r = take_fd(o, rest, 1, err);
-
-    if (r == 0 && asprintf(&o->lock, "/proc/self/fd/%d", o->fd) < 0) {
-        o->lock = NULL;
-        r = dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
-    }
-    return r;
-}
-
 static int take_arguments(struct options *o, char **rest, int n, struct dlock_error *err)
 {
     int r;
@@ -662,9 +653,18 @@ static int take_arguments(struct options *o, char **rest, int n, struct dlock_er
     r = o->mode == MODE_RUN ? check_time_as_lock(o, rest, n, err) : 0;
     if (r < 0)
         return r;
-    if (o->mode == MODE_STATUS && n == 1 && is_callers_fd(rest[0]))
-        return take_open_file(o, rest, err);
-    /* Also where the command line is refused below: ps(1) must not show it. */
+    /* --status of the caller's open file; our own descriptors are close-on-exec. */
+    if (o->mode == MODE_STATUS && n == 1 && is_number(rest[0]) &&
+        fcntl(read_number(rest[0], INT_MAX), F_GETFD) == 0) {
+        r = take_fd(o, rest, n, err);
+        /* /proc leads to this file, even if its path names another file by now. */
+        if (r == 0 && asprintf(&o->lock, "/proc/self/fd/%d", o->fd) < 0) {
+            o->lock = NULL;
+            r = dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+        }
+        return r;
+    }
+    /* Before the command line may be refused: ps(1) must not show a password. */
     r = copy_lock(&o->lock, rest[0], err);
     if (r == 0 && n > 1)
         r = check_behind_lock(o, rest[1], err);
@@ -682,7 +682,7 @@ static int take_arguments(struct options *o, char **rest, int n, struct dlock_er
 
 /* ------------------------------------------------- whole command line --- */
 
-/* The size of the memory that begins at argv[0] and holds one word behind the other. */
+/* The size of the memory from argv[0] on in which the words stand without gaps. */
 static size_t argv_size(int argc, char **argv)
 {
     const char *end = argc > 0 ? argv[0] : NULL;
@@ -700,15 +700,14 @@ static bool is_given(const bool given[DLOCK_LEN(table)], const char *name)
     return false;
 }
 
-/* -x and -s: the last one counts, as with flock(1). Beside --slots one of them is a mistake. */
+/* Of -x and -s the last counts, as in flock(1). Beside --slots both are mistakes. */
 static int check_slots(struct options *o, const bool given[DLOCK_LEN(table)],
                        struct dlock_error *err)
 {
     if (o->slots == 0)
         return 0;
     if (is_given(given, "exclusive") || is_given(given, "shared"))
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "%s and --slots cannot be used together",
-                          o->lock_mode == DLOCK_MODE_SHARED ? "-s" : "-x");
+        return exclude(err, o->lock_mode == DLOCK_MODE_SHARED ? "-s" : "-x", "--slots");
     if (o->mode == MODE_FD || o->no_fork)
         return dlock_fail(err, DLOCK_EUSAGE, 0, "--slots needs a process that keeps the slot: %s",
                           o->no_fork ? "not -F" : "dlock --slots N FILE COMMAND");
@@ -717,31 +716,7 @@ static int check_slots(struct options *o, const bool given[DLOCK_LEN(table)],
     return 0;
 }
 
-static int check_max_run(const struct options *o, struct dlock_error *err)
-{
-    if (o->max_run_ns == 0)
-        return 0;
-    if (o->mode != MODE_RUN)
-        return dlock_fail(err, DLOCK_EUSAGE, 0,
-                          "--max-run needs a command: dlock --max-run DUR LOCK COMMAND");
-    return o->no_fork ? dlock_fail(err, DLOCK_EUSAGE, 0, "-F and --max-run cannot be used together")
-                      : 0;
-}
-
-static int check_also(const struct options *o, struct dlock_error *err)
-{
-    const char *with = o->no_fork ? "-F" : o->fcntl ? "--fcntl" : NULL;
-
-    if (o->nalso == 0)
-        return 0;
-    if (o->mode != MODE_RUN)
-        return dlock_fail(err, DLOCK_EUSAGE, 0,
-                          "--also needs a command: dlock --also LOCK LOCK COMMAND");
-    return with ? dlock_fail(err, DLOCK_EUSAGE, 0, "%s and --also cannot be used together", with)
-                : 0;
-}
-
-/* --once and --min-hold need a process that stays, and one lock of one kind. */
+/* --once and --min-hold need a process that stays, and --once an exclusive lock. */
 static int check_record(const struct options *o, const bool given[DLOCK_LEN(table)],
                         struct dlock_error *err)
 {
@@ -749,10 +724,9 @@ static int check_record(const struct options *o, const bool given[DLOCK_LEN(tabl
     const char *with = o->no_fork ? "-F" : o->once_ns && o->slots ? "--slots" : NULL;
 
     if (o->no_fork && (o->mode == MODE_FORGET || o->mode == MODE_HELD))
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "-F and %s cannot be used together",
-                          mode_names[o->mode]);
+        return exclude(err, "-F", mode_names[o->mode]);
     if (o->mode == MODE_FORGET && o->json)
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "--json and --forget cannot be used together");
+        return exclude(err, "--json", "--forget");
     if (o->yes && o->mode != MODE_FORGET)
         return dlock_fail(err, DLOCK_EUSAGE, 0, "--yes needs --forget: dlock --forget --yes LOCK");
     if (!o->once_ns && (is_given(given, "success-codes") || is_given(given, "skip-exit-code")))
@@ -765,8 +739,44 @@ static int check_record(const struct options *o, const bool given[DLOCK_LEN(tabl
                           o->once_ns ? "--once" : "--min-hold DUR");
     if (o->once_ns && o->lock_mode == DLOCK_MODE_SHARED)
         with = "-s";
-    return with ? dlock_fail(err, DLOCK_EUSAGE, 0, "%s and %s cannot be used together", with, what)
-                : 0;
+    return with ? exclude(err, with, what) : 0;
+}
+
+/* Options that are good alone but not together, or not in this mode. */
+static int check_together(struct options *o, const bool given[DLOCK_LEN(table)],
+                          struct dlock_error *err)
+{
+    bool run = o->mode == MODE_RUN;
+    int r;
+
+    if (o->close_fd && o->no_fork)
+        return exclude(err, "-o", "-F");
+    r = check_slots(o, given, err);
+    if (r < 0)
+        return r;
+    if (o->nalso > 0 && !run)
+        return dlock_fail(err, DLOCK_EUSAGE, 0,
+                          "--also needs a command: dlock --also LOCK LOCK COMMAND");
+    if (o->nalso > 0 && (o->no_fork || o->fcntl))
+        return exclude(err, o->no_fork ? "-F" : "--fcntl", "--also");
+    r = check_record(o, given, err);
+    if (r < 0)
+        return r;
+    if (o->max_run_ns && !run)
+        return dlock_fail(err, DLOCK_EUSAGE, 0,
+                          "--max-run needs a command: dlock --max-run DUR LOCK COMMAND");
+    if (o->max_run_ns && o->no_fork)
+        return exclude(err, "-F", "--max-run");
+    if (o->events && !run)
+        return dlock_fail(err, DLOCK_EUSAGE, 0,
+                          "--events needs a command: dlock --events FD|FILE LOCK COMMAND");
+    if (o->retry && (o->nonblock || o->wait_ns == 0))
+        return dlock_fail(err, DLOCK_EUSAGE, 0,
+                          "--retry waits for the store, and %s does not wait: use -w with a time",
+                          o->nonblock                  ? "-n"
+                          : is_given(given, "timeout") ? "-w 0"
+                                                       : "DLOCK_TIMEOUT=0");
+    return 0;
 }
 
 bool options_success(const struct options *o, int code)
@@ -801,34 +811,17 @@ int options_parse(struct options *o, int argc, char **argv, struct dlock_error *
         r = take_arguments(o, argv + optind, argc - optind, err);
     if (r == 0)
         r = read_environment(o, given, err);
-    if (r == 0 && o->close_fd && o->no_fork)
-        r = dlock_fail(err, DLOCK_EUSAGE, 0, "-o and -F cannot be used together");
     if (r == 0)
-        r = check_slots(o, given, err);
-    if (r == 0)
-        r = check_also(o, err);
-    if (r == 0)
-        r = check_record(o, given, err);
-    if (r == 0)
-        r = check_max_run(o, err);
-    if (r == 0 && o->events && o->mode != MODE_RUN)
-        r = dlock_fail(err, DLOCK_EUSAGE, 0,
-                       "--events needs a command: dlock --events FD|FILE LOCK COMMAND");
-    if (r == 0 && o->retry && (o->nonblock || o->wait_ns == 0))
-        r = dlock_fail(err, DLOCK_EUSAGE, 0,
-                       "--retry waits for the store, and %s does not wait: use -w with a time",
-                       o->nonblock                  ? "-n"
-                       : is_given(given, "timeout") ? "-w 0"
-                                                    : "DLOCK_TIMEOUT=0");
+        r = check_together(o, given, err);
     if (r < 0) {
-        /* What was not reached may be the LOCK as well, or the value of an option behind it. */
+        /* A word that was not read may be the LOCK, or an option's value. */
         for (int i = 1; i < argc; i++)
             dlock_blank_lock(argv[i]);
         options_done(o);
         return r;
     }
     o->verbose = o->verbose && !o->quiet;
-    /* -n and -w 0 mean the same: one try. */
+    /* -n and -w 0 both mean one try. */
     if (o->nonblock || o->wait_ns == 0) {
         o->nonblock = true;
         o->wait_ns = 0;

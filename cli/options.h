@@ -8,7 +8,7 @@
 
 enum cli_mode {
     MODE_RUN,    /* LOCK [--] COMMAND [ARG...] or LOCK -c STRING */
-    MODE_FD,     /* a descriptor number alone: lock it and exit, the caller keeps it */
+    MODE_FD,     /* a descriptor number alone: lock the open file for the caller, and exit */
     MODE_UNLOCK, /* -u FD */
     MODE_STATUS, /* --status LOCK */
     MODE_SCHEMA, /* --schema LOCK */
@@ -56,7 +56,7 @@ struct options {
     char *lock; /* malloc'ed copy of LOCK as given, "@name" included; MODE_HELD: of NAME, or NULL */
     struct also_lock also[DLOCK_SET_MAX - 1];
     int nalso;
-    int fd;                   /* MODE_FD, MODE_UNLOCK; MODE_STATUS of an open file; else -1 */
+    int fd;                   /* MODE_FD, MODE_UNLOCK, MODE_STATUS of an open file; else -1 */
     char **command;           /* NULL-terminated, for execvp; with -c: the shell, "-c", STRING */
     const char *shell_string; /* -c: STRING; else NULL */
     char *title;              /* the bytes of argv, which ps(1) shows */
@@ -64,28 +64,29 @@ struct options {
 };
 
 /*
- * Fills *o from argv. Returns 0, or DLOCK_EUSAGE or DLOCK_ENOMEM with one line in err; then there
- * is nothing to free. LOCK may hold a password: the secret parts of its bytes in argv are
- * overwritten, so that ps(1) never shows them again. command, note, events and shell_string point into
- * argv and the environment. The environment is read (SHELL, DLOCK_TTL, ...) and never changed.
+ * Fill *o from argv. 0, or DLOCK_EUSAGE or DLOCK_ENOMEM with nothing to free. LOCK may hold a
+ * password: its secret parts in argv are overwritten, so that ps(1) does not show them. command,
+ * note, events and shell_string point into argv and the environment. The environment is read
+ * (SHELL, DLOCK_TTL, ...) and never changed.
  */
 int options_parse(struct options *o, int argc, char **argv, struct dlock_error *err);
-/* Does a command that ends with this exit code count as successful? */
+/* Does this exit code of the command count as a success? */
 bool options_success(const struct options *, int code);
 /*
- * Does a process of ours stay beside the command also under a plain file lock, with the lock's descriptor, which the
- * command does not inherit? (Of a lease there is always one.)
+ * Does a file lock need a guard that keeps the lock's descriptor, which the command does not
+ * inherit? (A lease always has a guard.)
  */
 bool options_need_guard(const struct options *);
-/* The same, and without such a process the command must not run. */
+/* The same, and without a guard the command must not run. */
 bool options_must_guard(const struct options *);
-/* Overwrites the copy of LOCK and frees what options_parse allocated; twice is fine. */
+/*
+ * Overwrite the copies of locks, and free the memory of options_parse. A second call is harmless.
+ */
 void options_done(struct options *o);
-/* Prints the text of --help. */
+/* --help. */
 void options_usage(FILE *f);
 /*
- * Prints one line for each option that --help shows: SHORTS <tab> LONGS <tab> ARGUMENT <tab> HELP;
- * several names are separated by commas.
+ * --print-options: a line for each option in --help: SHORTS <tab> LONGS <tab> ARGUMENT <tab> HELP.
  */
 void options_print_table(FILE *f);
 
