@@ -1,4 +1,4 @@
-/* messages.c - lines on stderr, without ever blocking. */
+/* messages.c - see messages.h. */
 #include "messages.h"
 
 #include "kind.h"
@@ -17,15 +17,15 @@
 #include <unistd.h>
 
 /*
- * A holder must never wait for the reader of its messages: a full pipe, or a terminal that Ctrl-S
- * has stopped, would keep the keeper from renewing and from killing. So a line is written only when
- * poll() says that it will not block (a pipe that is writable has room for PIPE_BUF bytes), else it
- * is kept here until there is room; what does not fit here is dropped. One write per line, so that
- * the lines of several processes on one log do not mix.
+ * A holder must never wait for the reader of its messages: a full pipe, or a terminal stopped by
+ * Ctrl-S, would keep the keeper from renewing and from killing. So a line is written only when
+ * poll() says that the write will not block (a writable pipe has room for PIPE_BUF bytes). Until
+ * then the line is kept here; a line without room here is dropped. One write per line keeps the
+ * lines of several processes on one log apart.
  *
- * A terminal that no program reads any more (ssh without a network, a window that was stopped) is writable
- * with room for less than a line. So the write goes through an open file of our own that does not
- * block, where it can be had: the flags of stderr are the caller's.
+ * A terminal without a reader (ssh without a network, a stopped window) is writable with room for
+ * less than a line. So, where possible, the write goes through a non-blocking open file of our own:
+ * the flags of stderr belong to the caller.
  */
 #define LINE_MAX_BYTES 2048
 static char kept[4 * LINE_MAX_BYTES];
@@ -59,7 +59,7 @@ void message_flush(int wait_ms)
         ssize_t done = put(kept, n);
         if (done < 0 && (errno == EAGAIN || errno == EINTR))
             return;
-        n = done > 0 ? (size_t)done : n; /* else stderr is closed */
+        n = done > 0 ? (size_t)done : n; /* stderr is closed: drop the line */
         nkept -= n;
         memmove(kept, kept + n, nkept);
     }
@@ -74,7 +74,7 @@ static void keep(const char *bytes, size_t n)
 }
 
 #define ERASE_LINE "\r\033[K"
-static bool drawn; /* the terminal's last line is message_draw()'s */
+static bool drawn; /* message_draw() wrote the terminal's last line */
 
 static void keep_erase(void)
 {
@@ -85,19 +85,23 @@ static void keep_erase(void)
 
 #define PREFIX "dlock: "
 
-/* PREFIX and text, ready to be shown. room: of line; cut: the end of text is missing. */
+/* PREFIX and text, safe for a terminal. room: of line; cut: the end of text is missing. */
 static void make_line(char *line, size_t room, const char *text, bool cut)
 {
     size_t at = (size_t)snprintf(line, room, PREFIX);
-    /* A command's name may have any byte in it. */
+    /* The name of a command may hold any byte. */
     dlock_clean_text(line + at, room - at, text, strlen(text));
     dlock_hide_secrets(line + at, cut);
 }
 
-static void emit(const char *fmt, va_list ap)
+void message(const char *fmt, ...)
 {
     char text[LINE_MAX_BYTES - sizeof(PREFIX)], line[LINE_MAX_BYTES];
+    va_list ap;
+
+    va_start(ap, fmt);
     int n = vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
     if (n < 0)
         return;
     make_line(line, sizeof(line) - 1, text, (size_t)n >= sizeof(text));
@@ -109,17 +113,9 @@ static void emit(const char *fmt, va_list ap)
     message_flush(0);
 }
 
-void message(const char *fmt, ...)
-{
-    va_list ap;
-    va_start(ap, fmt);
-    emit(fmt, ap);
-    va_end(ap);
-}
-
 /* ---------------------------------------------------------- terminal --- */
 
-/* Room for the "^C" that the terminal echoes: a line that wraps cannot be erased. */
+/* Room for "^C", which the terminal echoes: a line that wraps cannot be erased. */
 #define ECHO_COLUMNS 3
 #define USUAL_COLUMNS 80
 
@@ -135,12 +131,6 @@ bool message_draws(void)
     return message_could_draw() && tcgetpgrp(STDERR_FILENO) == getpgrp();
 }
 
-/* At most: Latin, Greek, Cyrillic and the like have one column, what comes behind them has two at most. */
-static int columns_of(const char *c)
-{
-    return (unsigned char)*c < 0xE1 ? 1 : 2;
-}
-
 void message_fit(char *text, int columns)
 {
     static const char dots[] = "...";
@@ -149,7 +139,8 @@ void message_fit(char *text, int columns)
 
     while (at < len) {
         bool good;
-        used += columns_of(text + at);
+        /* Latin, Greek, Cyrillic and the like have 1 column, later scripts 2 at most. */
+        used += (unsigned char)text[at] < 0xE1 ? 1 : 2;
         if (used > columns)
             break;
         at += dlock_text_char(text + at, len - at, &good);
@@ -183,26 +174,21 @@ void message_erase(void)
     message_flush(0);
 }
 
-/* -------------------------------------------------------- who is told --- */
+/* -------------------------------------------------------- what is said --- */
 
-/* How much a run tells, least first. */
 enum verbosity { QUIET, PLAIN, TALKATIVE, VERBOSE };
-
-/* GitLab, GitHub and most other CI systems set it. */
-static bool in_ci(void)
-{
-    const char *ci = getenv("CI");
-
-    return ci && *ci && strcmp(ci, "0") != 0 && strcmp(ci, "false") != 0;
-}
 
 static enum verbosity verbosity(const struct options *o)
 {
+    const char *ci = getenv("CI"); /* GitLab, GitHub and most CI systems set CI */
+
     if (o->quiet)
         return QUIET;
     if (o->verbose)
         return VERBOSE;
-    return in_ci() || isatty(STDERR_FILENO) ? TALKATIVE : PLAIN;
+    if (ci && *ci && strcmp(ci, "0") != 0 && strcmp(ci, "false") != 0)
+        return TALKATIVE;
+    return isatty(STDERR_FILENO) ? TALKATIVE : PLAIN;
 }
 
 const char *message_last(void)
@@ -248,17 +234,7 @@ int message_error(const struct options *o, const struct dlock_error *e)
     return e->code == DLOCK_EBUSY ? o->conflict_code : dlock_error_exit(e->code);
 }
 
-/* "2026-11-20 17:00:03 +0100", local time. */
-static const char *format_time(int64_t unix_ms, char *buf, size_t size)
-{
-    time_t t = (time_t)(unix_ms / 1000);
-    struct tm tm;
-    if (!localtime_r(&t, &tm) || strftime(buf, size, "%Y-%m-%d %H:%M:%S %z", &tm) == 0)
-        snprintf(buf, size, "an unknown time");
-    return buf;
-}
-
-/* Appends to buf; what does not fit is cut. */
+/* Append to buf; cut a text that is too long. */
 static void add(char *buf, size_t size, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 static void add(char *buf, size_t size, const char *fmt, ...)
 {
@@ -295,7 +271,10 @@ const char *message_duration(int64_t ns, char *buf, size_t size)
     return buf;
 }
 
-/* How long ago a time by a wall clock was; negative when it is not known, or when that clock is ahead of ours. */
+/*
+ * How long ago a time of the wall clock was. Negative: the time is unknown, or later than our
+ * clock.
+ */
 static int64_t ago_ms(int64_t unix_ms)
 {
     struct timespec now;
@@ -306,7 +285,7 @@ static int64_t ago_ms(int64_t unix_ms)
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000 - unix_ms;
 }
 
-/* In whole seconds: of the clocks of two machines more would mean nothing. */
+/* In whole seconds: the clocks of two machines do not agree to the millisecond. */
 static const char *format_ms(int64_t ms, char *buf, size_t size)
 {
     if (ms >= 1000)
@@ -332,7 +311,7 @@ static void add_who(char *buf, size_t size, const struct dlock_info *i)
         add(buf, size, " (%s)", i->command);
 }
 
-/* ", note "disk 2"": what a user wrote stands last, and where it ends is clear. */
+/* ", note "disk 2"": the user's text stands last, and in quotes so that its end is clear. */
 static void add_note(char *buf, size_t size, const struct dlock_info *i)
 {
     char note[sizeof(i->note)], quoted[2 * sizeof(note)], *q = quoted;
@@ -350,10 +329,8 @@ static void add_note(char *buf, size_t size, const struct dlock_info *i)
 
 const char *message_holder(const struct dlock_info *i, char *buf, size_t size)
 {
-    char kind[KIND_TEXT_SIZE];
-
     static const struct dlock_info unknown;
-    char text[32];
+    char kind[KIND_TEXT_SIZE], text[32];
     int64_t ago;
 
     i = i ? i : &unknown;
@@ -374,12 +351,17 @@ const char *message_process(const struct dlock_info *i, char *buf, size_t size)
 {
     int64_t ago = ago_ms(i->since_ms);
     bool waited = i->since_ms > 0 && i->waited_ms >= 1000;
+    time_t since = (time_t)(i->since_ms / 1000);
     char text[64];
+    struct tm tm;
 
     buf[0] = '\0';
     add_who(buf, size, i);
+    if (i->since_ms > 0 && (!localtime_r(&since, &tm) ||
+                            strftime(text, sizeof(text), "%Y-%m-%d %H:%M:%S %z", &tm) == 0))
+        snprintf(text, sizeof(text), "an unknown time");
     if (i->since_ms > 0)
-        add(buf, size, ", since %s", format_time(i->since_ms, text, sizeof(text)));
+        add(buf, size, ", since %s", text);
     if (ago >= 0)
         add(buf, size, " (%s ago", format_ms(ago, text, sizeof(text)));
     if (waited)
@@ -392,25 +374,18 @@ const char *message_process(const struct dlock_info *i, char *buf, size_t size)
     return buf;
 }
 
-/* What it shares with the record of a holder. */
-static void run_info(const struct dlock_run *r, struct dlock_info *i)
-{
-    *i = (struct dlock_info){.pid = r->pid};
-    memcpy(i->host, r->host, sizeof(i->host));
-    memcpy(i->user, r->user, sizeof(i->user));
-    memcpy(i->command, r->command, sizeof(i->command));
-    memcpy(i->note, r->note, sizeof(i->note));
-}
-
 const char *message_run(const struct dlock_run *r, bool crashed, char *buf, size_t size)
 {
     static const char *const words[] = {[DLOCK_RUN_RUNNING] = "began",
                                         [DLOCK_RUN_FAILED] = "failed",
                                         [DLOCK_RUN_SUCCEEDED] = "succeeded"};
-    struct dlock_info i;
+    struct dlock_info i = {.pid = r->pid};
     char text[32];
 
-    run_info(r, &i);
+    memcpy(i.host, r->host, sizeof(i.host));
+    memcpy(i.user, r->user, sizeof(i.user));
+    memcpy(i.command, r->command, sizeof(i.command));
+    memcpy(i.note, r->note, sizeof(i.note));
     snprintf(buf, size, "%s %s ago", words[r->state],
              format_ms(r->age_ns / DLOCK_MSEC, text, sizeof(text)));
     if (r->status > 0 || (r->status == 0 && r->state == DLOCK_RUN_FAILED)) /* see --success-codes */
