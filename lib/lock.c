@@ -10,6 +10,7 @@
  */
 #include "lock.h"
 
+#include "driven.h"
 #include "nested.h"
 #include "util.h"
 
@@ -1105,20 +1106,9 @@ int dlock_poll_fd(dlock *d, struct dlock_error *err)
 
 const struct dlock_report *dlock_dispatch(dlock *d)
 {
-    struct pollfd pfd[DLOCK_POLL_MAX];
-    int64_t wake_at;
-    int n = dlock_interest(d, pfd, DLOCK_POLL_MAX, &wake_at);
     if (d->in_set || lock_is_foreign(d))
         return NULL;
-    const struct dlock_report *r = lock_process(d, pfd, poll(pfd, (nfds_t)n, 0) > 0 ? n : 0);
-    if (r)
-        kick(
-            d); /* more may follow, also for a caller that takes one report for each turn of its loop */
-    if (r || !d->poller)
-        return r;
-    n = dlock_interest(d, pfd, DLOCK_POLL_MAX, &wake_at);
-    poller_update(d->poller, pfd, n, wake_at);
-    return NULL;
+    return driven_dispatch((struct driven){.lock = d}, d->poller);
 }
 
 /* --- what is known ---------------------------------------------------------------------------- */

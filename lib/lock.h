@@ -106,6 +106,8 @@ void lock_start_release(dlock *, int64_t until);
 int lock_interest(dlock *, struct pollfd *, int cap, int64_t *wake_at);
 const struct dlock_report *lock_process(dlock *, const struct pollfd *, int n);
 void lock_close(dlock *);
+/* dlock_set_process() in the process that opened the set, without a kick for its poller. */
+const struct dlock_report *lockset_process(dlock_set *, const struct pollfd *, int n);
 /* The state in the process that has opened it. */
 enum dlock_state lock_state(const dlock *);
 /* Is this another process than the one that has opened the handle? */

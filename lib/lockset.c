@@ -10,6 +10,7 @@
  */
 #include "lock.h"
 
+#include "driven.h"
 #include "util.h"
 
 #include <stdio.h>
@@ -499,7 +500,7 @@ static bool drive(dlock_set *s, const struct pollfd *pfd, int n)
     return said;
 }
 
-static const struct dlock_report *process(dlock_set *s, const struct pollfd *pfd, int n)
+const struct dlock_report *lockset_process(dlock_set *s, const struct pollfd *pfd, int n)
 {
     /* What one says may give another one something to do. */
     while (s->report.type == DLOCK_REPORT_NONE && drive(s, pfd, n)) {
@@ -593,7 +594,7 @@ const struct dlock_report *dlock_set_process(dlock_set *s, const struct pollfd *
     if (is_foreign(s))
         return NULL;
     kick(s);
-    return process(s, pfd, n);
+    return lockset_process(s, pfd, n);
 }
 
 int dlock_set_poll_fd(dlock_set *s, struct dlock_error *err)
@@ -605,20 +606,7 @@ int dlock_set_poll_fd(dlock_set *s, struct dlock_error *err)
 
 const struct dlock_report *dlock_set_dispatch(dlock_set *s)
 {
-    enum { CAP = DLOCK_SET_MAX * DLOCK_POLL_MAX };
-    struct pollfd pfd[CAP];
-    int64_t wake_at;
-    int n = dlock_set_interest(s, pfd, CAP, &wake_at);
-    if (is_foreign(s))
-        return NULL;
-    const struct dlock_report *r = process(s, pfd, poll(pfd, (nfds_t)n, 0) > 0 ? n : 0);
-    if (r)
-        kick(s);
-    if (r || !s->poller)
-        return r;
-    n = dlock_set_interest(s, pfd, CAP, &wake_at);
-    poller_update(s->poller, pfd, n, wake_at);
-    return NULL;
+    return is_foreign(s) ? NULL : driven_dispatch((struct driven){.set = s}, s->poller);
 }
 
 /* --- what is known ---------------------------------------------------------------------------- */
