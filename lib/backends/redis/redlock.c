@@ -1,19 +1,22 @@
 /*
- * redlock.c - a lock on a majority of independent Redis servers (the Redlock algorithm [Sanfilippo 2014,
- * redis.io/docs "Distributed locks with Redis"], with fencing tokens).
+ * redlock.c - a lock on a majority of independent Redis servers (the Redlock algorithm [Sanfilippo
+ * 2014, redis.io/docs "Distributed locks with Redis"], with fencing tokens).
  *
- * All servers run the scripts of a lock in one Redis (script.h) under one loop: acquire is a round of
- * votes, and a second one that raises the voters' fence counters; renewals and the release go to all. So
- * other Redlock clients exclude dlock and are excluded by it. Readers (shared holders) need a majority, too: two
- * majorities have a server in common, and a server has either readers or a writer. Slots would have to be counted by
- * one server: where each counts for itself, 3 holders fit 2 slots on 3 servers.
+ * All servers run the scripts of a lock in one Redis (script.h) under one loop. Acquire is a round
+ * of votes, and a second round that raises the voters' fence counters; renewals and the release go
+ * to all servers. So dlock and other Redlock clients exclude each other. Readers (shared holders)
+ * need a majority, too: two majorities have a server in common, and a server has either readers or
+ * a writer. Slots would have to be counted by a single server: where each server counts by itself,
+ * 3 holders fit 2 slots on 3 servers.
  *
- * This file runs the operation under way: redlock_vote.c acquires, redlock_renew.c renews and releases,
- * redlock_status.c asks for the status. redlock_servers.c reaches the servers and counts their answers. Each
- * server is a node (node.c).
+ * This file runs the operation under way: redlock_vote.c acquires, redlock_renew.c renews and
+ * releases, redlock_status.c asks for the status. redlock_servers.c reaches the servers and counts
+ * their answers, redlock_young.c knows which votes count after a restart. Each server is a node
+ * (node.c).
  *
- * Not guaranteed: the same as with one server, for a majority of them. A server that comes back without its
- * data does not vote for a ttl (restart-grace), so that it cannot vote for another client while the lock is still held.
+ * Not guaranteed: the same as with one server, for a majority of the servers. A server that comes
+ * back without its data does not vote for a ttl (restart-grace), so that it cannot vote for a
+ * second client while the lock is still held.
  */
 #include "params.h"
 #include "redlock_servers.h"
@@ -37,21 +40,6 @@ static struct redlock_backend *redlock_of(struct dlock_be *be)
 
 /* ------------------------------------------------------------- open and close */
 
-static void init_server(struct redlock_backend *be, int i)
-{
-    const struct dlock_host *h = &be->spec->uri->hosts[i];
-    struct redlock_server *s = &be->servers[i];
-    bool v6 = strchr(h->host, ':') != NULL;
-
-    s->host = i;
-    snprintf(s->where, sizeof(s->where), v6 ? "[%s]:%u" : "%s:%u", h->host, h->port);
-    s->wake_retry_at = DLOCK_NEVER;
-    s->pause = s->wake_pause =
-        (struct dlock_backoff){.base = 50 * DLOCK_MSEC, .max = DLOCK_SEC, .cur = 50 * DLOCK_MSEC};
-    redis_node_init(&s->node);
-    redis_node_credentials(&s->node, h, be->secret);
-}
-
 static int read_spec(struct redlock_backend *be, struct dlock_error *err)
 {
     const struct dlock_spec *spec = be->spec;
@@ -68,7 +56,7 @@ static int read_spec(struct redlock_backend *be, struct dlock_error *err)
     if ((rc = redis_param_grace(spec, &be->restart_grace, err)) != 0 ||
         (rc = redis_param_script(spec, uri->path + (*uri->path == '/'), &be->script, err)) != 0)
         return rc;
-    /* The user who gives it says that no client has a larger ttl. */
+    /* A given restart-grace promises that no client has a larger ttl. */
     be->unheard_ttl = be->restart_grace < 0 ? REDLOCK_LONGEST_TTL : be->restart_grace;
     if (be->restart_grace < 0)
         be->restart_grace = redlock_lease(spec);
@@ -81,8 +69,18 @@ static int read_spec(struct redlock_backend *be, struct dlock_error *err)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     be->n = uri->nhosts;
     be->quorum = be->n / 2 + 1;
-    for (int i = 0; i < be->n; i++)
-        init_server(be, i);
+    for (int i = 0; i < be->n; i++) {
+        const struct dlock_host *h = &uri->hosts[i];
+        struct redlock_server *s = &be->servers[i];
+        bool v6 = strchr(h->host, ':') != NULL;
+        s->host = i;
+        snprintf(s->where, sizeof(s->where), v6 ? "[%s]:%u" : "%s:%u", h->host, h->port);
+        s->wake_retry_at = DLOCK_NEVER;
+        s->pause = s->wake_pause = (struct dlock_backoff){
+            .base = 50 * DLOCK_MSEC, .max = DLOCK_SEC, .cur = 50 * DLOCK_MSEC};
+        redis_node_init(&s->node);
+        redis_node_credentials(&s->node, h, be->secret);
+    }
     return 0;
 }
 
@@ -136,7 +134,10 @@ static int be_open(struct dlock_be **out, const struct dlock_spec *spec, struct 
 
 /* -------------------------------------------------------------------- replies */
 
-/* Once for each handle, when the command has been started. One warning is enough for all servers. */
+/*
+ * Once for each handle, when the command has been started. A single warning is enough for all
+ * servers.
+ */
 static void ask_memory(struct redlock_backend *be)
 {
     const char *argv[] = {"INFO", "memory"};
@@ -164,8 +165,8 @@ static void memory_answered(struct redlock_backend *be, struct redlock_server *s
     events_add(&be->events, EV_NOTICE)->error = warning;
 }
 
-static void answered(struct redlock_backend *be, struct redlock_server *s,
-                     struct redis_conn_reply *rep)
+static void dispatch_reply(struct redlock_backend *be, struct redlock_server *s,
+                           struct redis_conn_reply *rep)
 {
     switch (REDLOCK_TAG_KIND(rep->tag)) {
     case K_VOTE:
@@ -201,8 +202,8 @@ static void take_replies(struct redlock_backend *be, struct redlock_server *s)
     int rc = 0;
 
     while (cmd->state != RC_CLOSED && (rc = redis_conn_next(cmd, &rep)) == 1) {
-        answered(be, s, &rep);
-        freeReplyObject(rep.r); /* NULL: it was kept */
+        dispatch_reply(be, s, &rep);
+        freeReplyObject(rep.r); /* NULL: the operation keeps the reply */
     }
     if (rc < 0 && cmd->state == RC_FAILED)
         redlock_failed(be, s);
@@ -240,7 +241,10 @@ static int be_process(struct dlock_be *dlock_be, const struct pollfd *pfd, int n
         redis_node_work(&be->servers[i].node, pfd, n);
         redis_node_tick(&be->servers[i].node, now);
     }
-    /* All of them first: a reply may close a connection, and another one then gets its descriptor. */
+    /*
+     * After the work of all servers: a reply may close a connection, and a new one then reuses its
+     * descriptor.
+     */
     for (int i = 0; i < be->n; i++)
         take_replies(be, &be->servers[i]);
     be->stepped = redlock_now(be);
@@ -276,7 +280,7 @@ static void be_release(struct dlock_be *dlock_be, int64_t until)
 {
     struct redlock_backend *be = redlock_of(dlock_be);
 
-    /* No event of what it cancels comes after it. */
+    /* The cancelled operation has no events after its release. */
     be->events.n = 0;
     redlock_drop_listing(be);
     redlock_wait_close(be);

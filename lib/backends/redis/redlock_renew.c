@@ -1,13 +1,14 @@
 /*
  * redlock_renew.c - renewals, and the release.
  *
- * The lease counts from the time at which a majority had last confirmed. A minority that has lost the lock
- * (restarted without its data) is given it again, while our own validity lasts; a majority that has lost it
- * may have granted it to another client meanwhile: that is a certain loss.
+ * The lease counts from the time at which a majority had last confirmed. A minority that has lost
+ * the lock (restarted without its data) is given the lock again while our own validity lasts. A
+ * majority that has lost the lock may have granted it to a different client meanwhile: a certain
+ * loss.
  */
 #include "redlock_servers.h"
 
-/* For a server that has lost the connection, and for the undo of a lock that was not granted. */
+/* How long a release tries a lost connection again, and waits for the undo of an ungranted lock. */
 #define RELEASE_PATIENCE (200 * DLOCK_MSEC)
 
 /* ------------------------------------------------------------------------- renew */
@@ -62,8 +63,9 @@ static void say_lost(const struct redlock_backend *be, struct dlock_error *err)
 }
 
 /*
- * A majority of the servers has lost it, or holds another client's: then it is lost, even where others have confirmed
- * it. Half of an even number is no majority: as long as the other half is ours, no other client can get the lock.
+ * The lock is lost when a majority of the servers has lost it or granted it to a different client,
+ * even where the remaining servers have confirmed the renewal. Half of an even number is no
+ * majority: as long as half of the servers are ours, no client can get the lock.
  */
 static bool tell_lost(struct redlock_backend *be)
 {
@@ -74,14 +76,14 @@ static bool tell_lost(struct redlock_backend *be)
     return true;
 }
 
-/* from: when a server, or a majority, last confirmed. See lease.h for the drift. */
+/* from: when a server, or a majority, has last confirmed. See lease.h for the drift. */
 static bool still_valid(const struct redlock_backend *be, int64_t from)
 {
     int64_t ttl = be->spec->ttl;
     return from != 0 && redlock_now(be) < from + ttl - ttl / 100 - 2 * DLOCK_MSEC;
 }
 
-/* forgotten: the server was restarted so recently that it has not voted for any client since. */
+/* forgotten: the server was restarted too recently to have voted for any client since. */
 static void not_ours(struct redlock_backend *be, struct redlock_server *s, const char *found,
                      size_t len, bool forgotten)
 {
@@ -102,21 +104,6 @@ static void not_ours(struct redlock_backend *be, struct redlock_server *s, const
     /* The renewal has ended before this answer. */
     if (be->op == OP_NONE)
         tell_lost(be);
-}
-
-static void note_clock(struct redlock_backend *be, struct redlock_server *s, int64_t theirs_ms,
-                       int64_t sent)
-{
-    int64_t jump = redis_node_clock(&s->node, theirs_ms, sent, redlock_now(be));
-    if (jump != 0 && redlock_may_notice(be))
-        redis_clock_warning(jump, s->where, &events_add(&be->events, EV_NOTICE)->error);
-}
-
-/* Was the request sent for the lock that we hold, not for an earlier one that was released meanwhile? */
-static bool of_this_lock(const struct redlock_backend *be, int tag)
-{
-    return be->claim != CLAIM_NONE && ((REDLOCK_TAG_SERIAL(tag) - be->vote_serial) &
-                                       REDLOCK_SERIALS) <= be->serial - be->vote_serial;
 }
 
 static void renew_answered(struct redlock_backend *be, struct redlock_server *s,
@@ -141,8 +128,13 @@ static void renew_answered(struct redlock_backend *be, struct redlock_server *s,
         return;
     }
     redlock_well(s);
-    note_clock(be, s, redis_script_owned_at(rep->r), rep->sent);
-    if (ours && of_this_lock(be, rep->tag)) {
+    int64_t jump =
+        redis_node_clock(&s->node, redis_script_owned_at(rep->r), rep->sent, redlock_now(be));
+    if (jump != 0 && redlock_may_notice(be))
+        redis_clock_warning(jump, s->where, &events_add(&be->events, EV_NOTICE)->error);
+    /* Sent for the lock we hold, not for an earlier lock released meanwhile? */
+    unsigned since_vote = (REDLOCK_TAG_SERIAL(rep->tag) - be->vote_serial) & REDLOCK_SERIALS;
+    if (ours && be->claim != CLAIM_NONE && since_vote <= be->serial - be->vote_serial) {
         s->from = dlock_max(s->from, rep->sent);
         if (current)
             s->answer = A_YES;
@@ -152,8 +144,9 @@ static void renew_answered(struct redlock_backend *be, struct redlock_server *s,
 }
 
 /*
- * Servers that should forget nothing have lost it, and together with those that do not answer they are a majority:
- * all of these may have lost it and granted it to another client before we set it again, one server after the other.
+ * True: servers that should forget nothing have lost the lock, and together with the silent servers
+ * they are a majority. All of them may have lost the lock and granted it to a different client,
+ * before we set it again, server by server.
  */
 static bool doubtful(const struct redlock_backend *be, struct dlock_error *err)
 {
@@ -171,17 +164,6 @@ static bool doubtful(const struct redlock_backend *be, struct dlock_error *err)
     return true;
 }
 
-static void renewed(struct redlock_backend *be)
-{
-    struct dlock_event *ev = events_add(&be->events, EV_RENEWED);
-    ev->from = redlock_from(be);
-    ev->ttl = be->spec->ttl;
-    for (int i = 0; i < be->n; i++)
-        if (be->servers[i].answer == A_FAILED)
-            ev->error = be->servers[i].error;
-    be->proven = true;
-}
-
 static void renew_step(struct redlock_backend *be, int64_t now)
 {
     int yes = redlock_count(be, A_YES), pending = redlock_count(be, A_PENDING), healed = 0;
@@ -194,8 +176,17 @@ static void renew_step(struct redlock_backend *be, int64_t now)
         ;
     } else if (yes - healed >= be->quorum ||
                (yes >= be->quorum && heard && !doubtful(be, &doubt))) {
-        /* Where servers that got it back make the majority, wait for the others: they may have lost it, too. */
-        renewed(be);
+        /*
+         * A majority that needs servers given the lock again has waited for all servers: more of
+         * them may have lost the lock.
+         */
+        struct dlock_event *ev = events_add(&be->events, EV_RENEWED);
+        ev->from = redlock_from(be);
+        ev->ttl = be->spec->ttl;
+        for (int i = 0; i < be->n; i++)
+            if (be->servers[i].answer == A_FAILED)
+                ev->error = be->servers[i].error;
+        be->proven = true;
     } else if (pending > 0 && yes + pending >= be->quorum && now < be->until) {
         return;
     } else if (yes >= be->quorum) {
@@ -215,7 +206,9 @@ const struct redlock_operation redlock_op_renew = {
 
 /* ------------------------------------------------------------------------ release */
 
-/* Requests are served in order, so this goes out behind those without an answer and undoes them too. */
+/*
+ * Servers serve requests in order: the release goes out behind the unanswered ones and undoes them.
+ */
 static void leave(struct redlock_backend *be, struct redlock_server *s)
 {
     bool open = redis_conn_is_open(&s->node.cmd) &&
@@ -228,11 +221,11 @@ static void leave(struct redlock_backend *be, struct redlock_server *s)
     redis_conn_flush(&s->node.cmd);
 }
 
-/* May the server have anything of ours? */
+/* May the server hold our lock, our vote, or our place in its queue? */
 static bool concerned(const struct redlock_backend *be, const struct redlock_server *s)
 {
     if (s->same)
-        return false; /* undone under its other name; the second answer would look like a loss */
+        return false; /* undone under its first name; a second answer would look like a loss */
     if (be->claim != CLAIM_NONE)
         return true;
     if (s->touched && redis_conn_is_open(&s->node.cmd) && !s->node.cmd.written)
@@ -249,7 +242,7 @@ void redlock_release(struct redlock_backend *be, int64_t until)
         struct redlock_server *s = &be->servers[i];
         s->left = s->recorded = false;
         if (s->touched)
-            s->retry_at = 0; /* one more attempt at once, even after a failure a moment ago */
+            s->retry_at = 0; /* try again at once, even after a failure a moment ago */
         if (be->value && concerned(be, s))
             leave(be, s);
         else if (s->touched)
@@ -299,7 +292,7 @@ static void end_release(struct redlock_backend *be, enum dlock_release_how how,
     }
 }
 
-/* It has refused the release: the user lacks a right, and will lack it in the next attempt too. */
+/* The server refuses the release: the user lacks a right, and will lack it next time, too. */
 static bool forbids(const struct redlock_server *s)
 {
     return s->answer == A_REFUSED && s->error.code == DLOCK_EPERM;
@@ -318,49 +311,6 @@ static void leave_again(struct redlock_backend *be, int64_t now)
             leave(be, &be->servers[i]);
 }
 
-/* Is there a server that may have a vote for us, and could not be reached? */
-static bool owing(const struct redlock_backend *be)
-{
-    for (int i = 0; i < be->n; i++) {
-        const struct redlock_server *s = &be->servers[i];
-        if (again(s) && (s->touched || s->node.undo.n > 0))
-            return true;
-    }
-    return false;
-}
-
-/* The error of one that forbids it, unless there is still one to be asked again. */
-static const struct dlock_error *forbidden(const struct redlock_backend *be)
-{
-    const struct dlock_error *why = NULL;
-    for (int i = 0; i < be->n; i++) {
-        if (again(&be->servers[i]))
-            return NULL;
-        if (forbids(&be->servers[i]))
-            why = &be->servers[i].error;
-    }
-    return why;
-}
-
-/* Is the end of the run recorded, as far as that is needed? */
-static bool is_recorded(const struct redlock_backend *be)
-{
-    int recorded = 0;
-    for (int i = 0; i < be->n; i++)
-        recorded += be->servers[i].recorded;
-    return recorded >= be->quorum || !redlock_run_must_record(be);
-}
-
-/* Could servers that have not answered yet record it? They are asked until the time is over. */
-static bool may_be_recorded(const struct redlock_backend *be)
-{
-    int hoped = 0;
-    for (int i = 0; i < be->n; i++)
-        hoped += be->servers[i].recorded || again(&be->servers[i]) ||
-                 be->servers[i].answer == A_PENDING || be->servers[i].answer == A_LATE;
-    return hoped >= be->quorum;
-}
-
 static int64_t release_patience(const struct redlock_backend *be)
 {
     return dlock_min(be->until, be->began + RELEASE_PATIENCE);
@@ -377,53 +327,59 @@ static int64_t release_wake_at(const struct redlock_backend *be)
     return at;
 }
 
-static void tell_unclear(const struct redlock_backend *be, int answered, struct dlock_error *err)
-{
-    int recorded = 0;
-    for (int i = 0; i < be->n; i++)
-        recorded += be->servers[i].recorded;
-    if (is_recorded(be))
-        dlock_fail_at(err, DLOCK_EUNAVAIL, 0, be->spec->uri->where,
-                      "%d of %d servers have answered the release", answered, be->n);
-    else
-        dlock_fail_at(err, DLOCK_EUNAVAIL, 0, be->spec->uri->where,
-                      "%d of %d servers have recorded the end of the run, %d are needed", recorded,
-                      be->n, be->quorum);
-}
-
 static void release_step(struct redlock_backend *be, int64_t now)
 {
-    int yes = redlock_count(be, A_YES), pending = redlock_count(be, A_PENDING);
-    const struct dlock_error *why;
+    int yes = 0, answered = 0, pending = 0, recorded = 0, recordable = 0, retried = 0;
+    bool owed = false; /* a server that may have a vote for us could not be reached */
+    const struct dlock_error *forbidden = NULL;
     struct dlock_error err;
 
+    for (int i = 0; i < be->n; i++) {
+        const struct redlock_server *s = &be->servers[i];
+        yes += s->answer == A_YES;
+        answered += s->answer == A_YES || s->answer == A_GONE || s->answer == A_BUSY;
+        pending += s->answer == A_PENDING;
+        recorded += s->recorded;
+        recordable += s->recorded || again(s) || s->answer == A_PENDING || s->answer == A_LATE;
+        retried += again(s);
+        owed = owed || (again(s) && (s->touched || s->node.undo.n > 0));
+        if (forbids(s))
+            forbidden = &s->error;
+    }
+    owed = owed && now < release_patience(be);
     if (be->claim == CLAIM_NONE) {
-        if ((pending == 0 && !owing(be)) || now >= release_patience(be))
+        if ((pending == 0 && !owed) || now >= release_patience(be))
             end_release(be, DLOCK_RELEASE_NOTHING, NULL);
         else
             leave_again(be, now);
         return;
     }
-    int lost = count_lost(be);
-    int answered = yes + redlock_count(be, A_GONE) + redlock_count(be, A_BUSY);
-    /* Wait for all servers, for a moment: one that has not confirmed keeps the key for its ttl. */
+    /*
+     * Wait for all servers, for a moment: a server that has not confirmed keeps the key for its
+     * ttl.
+     */
     bool patient = redlock_patient(be, answered, now);
-    bool owed = owing(be) && now < release_patience(be);
     bool heard = !owed && (pending == 0 || !patient);
-    /* It was ours on so many that the others are no majority; or it is gone everywhere. */
+    /* So many were ours that the rest is no majority; or all servers have answered. */
     bool clean = (answered >= be->quorum && yes > be->n - be->quorum) || answered == be->n;
-    bool recorded = is_recorded(be);
-    if (!recorded && may_be_recorded(be) && now < be->until) {
+    bool unrecorded = redlock_run_must_record(be) && recorded < be->quorum;
+    if (unrecorded && recordable >= be->quorum && now < be->until) {
         leave_again(be, now);
-    } else if (lost >= be->quorum && heard) {
+    } else if (count_lost(be) >= be->quorum && heard) {
         say_lost(be, &err);
         end_release(be, DLOCK_RELEASE_NOT_OURS, &err);
-    } else if (clean && heard && recorded) {
+    } else if (clean && heard && !unrecorded) {
         end_release(be, DLOCK_RELEASE_CLEAN, NULL);
-    } else if (pending == 0 && (why = forbidden(be))) {
-        end_release(be, DLOCK_RELEASE_UNCLEAR, why);
+    } else if (pending == 0 && forbidden && retried == 0) {
+        end_release(be, DLOCK_RELEASE_UNCLEAR, forbidden);
     } else if ((answered >= be->quorum && heard) || now >= be->until) {
-        tell_unclear(be, answered, &err);
+        if (unrecorded)
+            dlock_fail_at(&err, DLOCK_EUNAVAIL, 0, be->spec->uri->where,
+                          "%d of %d servers have recorded the end of the run, %d are needed",
+                          recorded, be->n, be->quorum);
+        else
+            dlock_fail_at(&err, DLOCK_EUNAVAIL, 0, be->spec->uri->where,
+                          "%d of %d servers have answered the release", answered, be->n);
         end_release(be, DLOCK_RELEASE_UNCLEAR, &err);
     } else {
         leave_again(be, now);

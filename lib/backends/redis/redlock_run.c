@@ -1,23 +1,24 @@
 /*
  * redlock_run.c - the run records of --once.
  *
- * Each server has a record, written only by a client that holds the lock there. Of several the end of the newest run
- * counts: fencing tokens tell which that is, because the servers' clocks differ. The age of a record is that by the clock
- * of its server.
+ * Each server has a record, written only by a client that holds the lock there. Of several records
+ * the end of the newest run counts. Fencing tokens tell which run is the newest, because the
+ * servers' clocks differ. The age of a record is measured by the clock of its server.
  *
- * Why there is no second run after a success that a majority has recorded. The next client needs the votes of a majority,
- * so one of its voters has that record; the vote was given after the record was written, and between a vote and its end no
- * other client writes there. So the client sees the success before it writes anything: a vote changes no record, and only
- * a client that has the votes of a majority, and has found no success among them, records in the second round that its
- * run begins.
+ * Why no second run follows a success that a majority has recorded. The next client needs the votes
+ * of a majority, so a voter has the record. This vote was given after the record was written, and
+ * between a vote and its end no other client writes there. So the client sees the success before it
+ * writes anything: a vote changes no record. Only a client with the votes of a majority, and
+ * without a success among them, records in the second round that its run begins.
  *
- * Why "failed" with a higher token makes an older success void, and "running" does not. An end is written by clients that
- * were granted the lock, and their tokens have the order of the grants: such a client had found no success within the time
- * for which it asked. "running" may be left by a round whose second half has failed, and its token has no order with those
- * of grants: a later grant by other servers may have a lower one.
+ * Why "failed" with a higher token makes an older success void, and "running" does not. An end is
+ * written by a client that was granted the lock, and the tokens of such clients have the order of
+ * the grants: the client had found no success within the time for which it asked. "running" may be
+ * left by a round whose second half has failed. Its token has no order with the tokens of grants: a
+ * later grant by other servers may have a lower token.
  *
- * A success that fewer servers have recorded was not confirmed to its client (79). If it is found it counts all the same,
- * and whoever finds one gives it to those of its voters that have it not.
+ * A success recorded by fewer servers was not confirmed to its client (79). A client that finds
+ * such a success respects it all the same, and gives it to the voters that lack it.
  */
 #include "redlock_servers.h"
 
@@ -49,7 +50,7 @@ void redlock_run_read(struct redlock_backend *be, struct redlock_server *s, cons
         s->run_kept = kept_ms > 0 ? kept_ms * DLOCK_MSEC : s->run.kept_ns;
         return;
     }
-    /* It keeps our vote until that is given back, with the round or with the lock. */
+    /* The server keeps our vote until the round or the lock is given back. */
     s->has_run = false;
     s->answer = A_TYPE;
     redlock_run_foreign(be, s, &s->error);
@@ -73,7 +74,10 @@ const struct redlock_server *redlock_run_success(const struct redlock_backend *b
     return newest && run_record_skips(&newest->run, be->spec->once) ? newest : NULL;
 }
 
-/* Our record. The servers fill in its times. A ttl longer than it counts, for a release that is sent again. */
+/*
+ * Our record. The servers fill in its times. It is kept a ttl longer than it counts, for a repeated
+ * release.
+ */
 static bool our_record(const struct redlock_backend *be, bool ended, char *text, size_t size,
                        struct redis_script_record *r)
 {
@@ -104,7 +108,7 @@ void redlock_run_skip(struct redlock_backend *be, struct redlock_server *s, int 
                       const struct redlock_server *done)
 {
     struct redis_script_record r = {.text = done->run_text, .kept = done->run_kept};
-    /* Not the same text: each server has its own times. */
+    /* The texts may differ: each server fills in its own times. */
     bool knows = s->raise == RAISE_NONE && s->answer == A_YES && s->has_run &&
                  s->run.state == done->run.state && strcmp(s->run.token, done->run.token) == 0;
 

@@ -1,19 +1,19 @@
 /*
- * redlock_servers.c - the servers of a Redlock: reach each of them, and count what they say.
+ * redlock_servers.c - the servers of a Redlock: reach each server, and count the answers.
  */
 #include "redlock_servers.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* A server that leaves so many commands unanswered gets no new ones. */
+/* A server that leaves so many commands unanswered gets no new commands. */
 #define BACKLOG 6
-/* How long one server may delay a decision once a majority has answered [Redlock: 5 to 50 ms]. */
+/* How long a server may delay a decision once a majority has answered [Redlock: 5 to 50 ms]. */
 #define PATIENCE (50 * DLOCK_MSEC)
 
 /* ---------------------------------------------------------------- connections */
 
-/* One server under two names would have two votes. */
+/* A server with two names would have two votes. */
 int redlock_check_peers(struct redlock_backend *be, struct dlock_error *err)
 {
     const struct dlock_peer *p = be->spec->peers;
@@ -43,7 +43,7 @@ void redlock_begin(struct redlock_backend *be, enum redlock_op op)
     }
 }
 
-/* Is it an address of the n-th name? */
+/* Does the name at this index resolve to the address? */
 static bool belongs(const struct redlock_backend *be, const struct dlock_peer *p, int host)
 {
     for (int i = 0; i < be->spec->npeers; i++)
@@ -61,7 +61,10 @@ static bool taken(const struct redlock_backend *be, const struct dlock_peer *p, 
     return false;
 }
 
-/* Is it connected to an address that another name has by now? (Where servers move, addresses are used again.) */
+/*
+ * Is cmd connected to an address that belongs to a different name by now? (Moved servers reuse
+ * addresses.)
+ */
 static bool strayed(const struct redlock_backend *be, const struct redlock_server *s)
 {
     const struct redis_conn *c = &s->node.cmd;
@@ -86,15 +89,6 @@ void redlock_connect(struct redlock_backend *be, struct redlock_server *s, struc
     (void)redis_conn_open(c, be->spec->env, peers, np, &s->node.auth, s->where, until);
 }
 
-/* An old command is still unanswered, or too many are: a new one would not be answered either. */
-static bool stuck(const struct redlock_backend *be, const struct redlock_server *s)
-{
-    int64_t old = redlock_now(be) - be->spec->op_timeout;
-    return s->node.cmd.ntags >= BACKLOG ||
-           (s->node.cmd.ntags > 0 && s->node.cmd.tags[0].sent != 0 &&
-            s->node.cmd.tags[0].sent < old);
-}
-
 bool redlock_reach(struct redlock_backend *be, struct redlock_server *s, int64_t until)
 {
     if (s->same) {
@@ -102,20 +96,27 @@ bool redlock_reach(struct redlock_backend *be, struct redlock_server *s, int64_t
         s->error = s->last;
         return false;
     }
-    if (redis_conn_is_open(&s->node.cmd) && stuck(be, s)) {
-        const struct redis_conn *c = &s->node.cmd;
+    /*
+     * With too many commands unanswered, or an old command, a new command would stay unanswered,
+     * too.
+     */
+    const struct redis_conn *c = &s->node.cmd;
+    int64_t oldest = c->ntags > 0 ? c->tags[0].sent : 0;
+    bool stuck =
+        c->ntags >= BACKLOG || (oldest != 0 && oldest < redlock_now(be) - be->spec->op_timeout);
+    if (redis_conn_is_open(c) && stuck) {
         dlock_fail_site(&s->error, DLOCK_EUNAVAIL, 0,
                         &(struct dlock_site){c->where, c->address[0] ? c->address : NULL, NULL},
                         "no answer");
         redlock_drop(be, s);
         s->retry_at = 0;
     }
-    if (redis_conn_is_open(&s->node.cmd) && strayed(be, s)) {
+    if (redis_conn_is_open(c) && strayed(be, s)) {
         redlock_drop(be, s);
         s->from = 0;
         s->retry_at = 0;
     }
-    if (redis_conn_is_open(&s->node.cmd))
+    if (redis_conn_is_open(c))
         return true;
     if (redlock_now(be) < s->retry_at) {
         s->answer = A_FAILED;
@@ -124,7 +125,7 @@ bool redlock_reach(struct redlock_backend *be, struct redlock_server *s, int64_t
     }
     s->node.tracking = TRACK_OFF;
     redlock_connect(be, s, &s->node.cmd, until);
-    return true; /* a failure shows up as its state */
+    return true; /* a failure shows up as the connection's state */
 }
 
 void redlock_well(struct redlock_server *s)
@@ -148,18 +149,14 @@ void redlock_undo(struct redlock_backend *be, struct redlock_server *s)
     redis_node_undo(&s->node, &be->script, REDLOCK_TAG(0, K_STALE), false);
 }
 
-/*
- * May there be a vote for us whose undo is uncertain? A stopped server executes what is in its socket
- * buffers when it goes on [measured], also after we have closed the connection.
- */
-static bool unclear_vote(const struct redlock_backend *be, const struct redlock_server *s)
-{
-    return be->op == OP_ACQUIRE && s->touched && s->node.cmd.written;
-}
-
 void redlock_drop(struct redlock_backend *be, struct redlock_server *s)
 {
-    if (unclear_vote(be, s)) {
+    /*
+     * The server may have a vote for us whose undo is uncertain: a stopped server executes the
+     * contents of its socket buffers when it goes on [measured], also after we have closed the
+     * connection.
+     */
+    if (be->op == OP_ACQUIRE && s->touched && s->node.cmd.written) {
         if (s->node.cmd.state == RC_UP && !s->undo_sent)
             (void)redis_script_leave(&be->script, &s->node.cmd, REDLOCK_TAG(be->serial, K_UNDO),
                                      be->value, "");
@@ -173,7 +170,10 @@ void redlock_drop(struct redlock_backend *be, struct redlock_server *s)
 
 void redlock_failed(struct redlock_backend *be, struct redlock_server *s)
 {
-    /* Servers close idle connections (timeout), and so do proxies: told only when the next attempt fails too. */
+    /*
+     * Servers close idle connections (timeout), and so do proxies: told only when the next attempt
+     * fails too.
+     */
     bool idle = s->node.cmd.answered && s->node.cmd.error.code == DLOCK_EUNAVAIL && !s->hung_up;
 
     s->error = s->last = s->node.cmd.error;
@@ -250,11 +250,11 @@ bool redlock_patient(struct redlock_backend *be, int answered, int64_t now)
 
 int64_t redlock_wake_at(const struct redlock_backend *be)
 {
-    /* A deadline before the last step has been handled in it. */
+    /* The last step has handled the deadlines before it. */
     return be->patient_until > be->stepped ? dlock_min(be->until, be->patient_until) : be->until;
 }
 
-/* The first server's error with that code (0: with any). */
+/* The first server's error with this code (0: with any code). */
 static const struct dlock_error *some_error(const struct redlock_backend *be, int code)
 {
     for (int i = 0; i < be->n; i++) {
@@ -267,7 +267,7 @@ static const struct dlock_error *some_error(const struct redlock_backend *be, in
 
 int redlock_no_quorum(const struct redlock_backend *be, struct dlock_error *err)
 {
-    /* Which error keeps so many from voting that the others are no majority? A malformed answer counts as none. */
+    /* Which error takes the majority away? A malformed answer counts as no answer. */
     static const int codes[] = {DLOCK_EPERM, DLOCK_EDATA, DLOCK_EUSAGE, DLOCK_EUNUSABLE, DLOCK_EOS};
     int usable = be->n, code = DLOCK_EUNAVAIL;
 
