@@ -240,7 +240,7 @@ void redlock_release(struct redlock_backend *be, int64_t until)
     be->until = until;
     for (int i = 0; i < be->n; i++) {
         struct redlock_server *s = &be->servers[i];
-        s->left = s->recorded = false;
+        s->left = s->once.written = false;
         if (s->touched)
             s->retry_at = 0; /* try again at once, even after a failure a moment ago */
         if (be->value && concerned(be, s))
@@ -264,10 +264,10 @@ static void leave_answered(struct redlock_backend *be, struct redlock_server *s,
     } else if (redis_script_owned(rep->r, &ours, &found, &len) != 0) {
         redlock_misread(s, "a release");
         s->retry_at = redlock_now(be) + dlock_backoff_next(&s->pause, be->spec->env);
-    } else if (ours || (s->recorded = redis_script_recorded(rep->r)) ||
+    } else if (ours || (s->once.written = redis_script_recorded(rep->r)) ||
                (s->left && !redlock_run_must_record(be))) {
         s->answer = A_YES; /* left: an earlier release was served, its answer lost */
-        s->recorded = redis_script_recorded(rep->r);
+        s->once.written = redis_script_recorded(rep->r);
     } else {
         s->loss = redis_script_forgotten(rep->r) ? LOSS_NONE : LOSS_GONE;
         s->answer = found ? A_BUSY : A_GONE;
@@ -339,8 +339,8 @@ static void release_step(struct redlock_backend *be, int64_t now)
         yes += s->answer == A_YES;
         answered += s->answer == A_YES || s->answer == A_GONE || s->answer == A_BUSY;
         pending += s->answer == A_PENDING;
-        recorded += s->recorded;
-        recordable += s->recorded || again(s) || s->answer == A_PENDING || s->answer == A_LATE;
+        recorded += s->once.written;
+        recordable += s->once.written || again(s) || s->answer == A_PENDING || s->answer == A_LATE;
         retried += again(s);
         owed = owed || (again(s) && (s->touched || s->node.undo.n > 0));
         if (forbids(s))

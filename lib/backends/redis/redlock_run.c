@@ -40,18 +40,18 @@ void redlock_run_read(struct redlock_backend *be, struct redlock_server *s, cons
     size_t len;
     int64_t kept_ms;
 
-    s->has_run = redis_script_voted_run(r, &text, &len, &kept_ms);
-    if (!s->has_run)
+    s->once.found = redis_script_voted_run(r, &text, &len, &kept_ms);
+    if (!s->once.found)
         return;
     (void)redis_script_tried(r, &t);
-    if (run_record_parse(text, len, t.now_ms, &s->run)) {
-        memcpy(s->run_text, text, len);
-        s->run_text[len] = '\0';
-        s->run_kept = kept_ms > 0 ? kept_ms * DLOCK_MSEC : s->run.kept_ns;
+    if (run_record_parse(text, len, t.now_ms, &s->once.run)) {
+        memcpy(s->once.text, text, len);
+        s->once.text[len] = '\0';
+        s->once.kept = kept_ms > 0 ? kept_ms * DLOCK_MSEC : s->once.run.kept_ns;
         return;
     }
     /* The server keeps our vote until the round or the lock is given back. */
-    s->has_run = false;
+    s->once.found = false;
     s->answer = A_TYPE;
     redlock_run_foreign(be, s, &s->error);
 }
@@ -67,11 +67,11 @@ const struct redlock_server *redlock_run_success(const struct redlock_backend *b
 
     for (int i = 0; i < be->n && be->spec->once > 0; i++) {
         const struct redlock_server *s = &be->servers[i];
-        if (s->answer == A_YES && s->has_run && s->run.state != DLOCK_RUN_RUNNING &&
-            (!newest || redlock_run_newer(&s->run, &newest->run)))
+        if (s->answer == A_YES && s->once.found && s->once.run.state != DLOCK_RUN_RUNNING &&
+            (!newest || redlock_run_newer(&s->once.run, &newest->once.run)))
             newest = s;
     }
-    return newest && run_record_skips(&newest->run, be->spec->once) ? newest : NULL;
+    return newest && run_record_skips(&newest->once.run, be->spec->once) ? newest : NULL;
 }
 
 /*
@@ -105,12 +105,13 @@ void redlock_run_begin(struct redlock_backend *be, struct redlock_server *s, int
 }
 
 void redlock_run_skip(struct redlock_backend *be, struct redlock_server *s, int tag,
-                      const struct redlock_server *done)
+                      const struct redlock_server *success)
 {
-    struct redis_script_record r = {.text = done->run_text, .kept = done->run_kept};
+    struct redis_script_record r = {.text = success->once.text, .kept = success->once.kept};
     /* The texts may differ: each server fills in its own times. */
-    bool knows = s->raise == RAISE_NONE && s->answer == A_YES && s->has_run &&
-                 s->run.state == done->run.state && strcmp(s->run.token, done->run.token) == 0;
+    bool knows = s->raise == RAISE_NONE && s->answer == A_YES && s->once.found &&
+                 s->once.run.state == success->once.run.state &&
+                 strcmp(s->once.run.token, success->once.run.token) == 0;
 
     if (knows)
         (void)redis_script_leave(&be->script, &s->node.cmd, tag, be->value, "");

@@ -1,6 +1,6 @@
 /*
- * redlock_servers.h - the servers of a Redlock, and the operations on the lock in them. redlock.c gives the operations
- * their replies and the time.
+ * redlock_servers.h - the servers of a Redlock, and the operations on the lock in the servers.
+ * redlock.c gives the operations their replies and the time.
  */
 #ifndef DLOCK_REDLOCK_SERVERS_H
 #define DLOCK_REDLOCK_SERVERS_H
@@ -22,7 +22,7 @@ enum redlock_stage {
     ST_PAUSE  /* until try_at, or until a majority may be free */
 };
 
-/* The tag of a command is its kind and the serial number of the operation that it belongs to. */
+/* The tag of a command is its kind and the serial number of its operation. */
 enum redlock_kind {
     K_VOTE = 1,
     K_RAISE,
@@ -46,27 +46,27 @@ enum redlock_answer {
     A_NONE,    /* not asked */
     A_PENDING, /* asked */
     A_YES,     /* vote, renewal, release: ours */
-    A_BUSY,    /* vote: held by others. renewal, release: another client holds it */
+    A_BUSY,    /* a different client holds the lock */
     A_GONE,    /* renewal, release: there is no lock */
-    A_GRACE,   /* vote: not up for long enough; it may have our value all the same */
+    A_GRACE,   /* vote: not up for long enough; the server may have our value all the same */
     A_TYPE,    /* foreign type, or no run record */
     A_REFUSED, /* an error reply */
     A_FAILED,  /* not reachable */
     A_LATE     /* still busy with earlier commands: not asked */
 };
 
-/* Is the lock that was granted still there? */
+/* Is the granted lock still there? */
 enum redlock_loss {
     LOSS_NONE,
-    LOSS_GONE, /* it was not ours in this renewal, or in those before it that did not reach a majority */
-    LOSS_EARLY /* and this server had confirmed it for longer */
+    LOSS_GONE, /* not ours in this renewal, or in earlier renewals since the last majority */
+    LOSS_EARLY /* gone although the server had confirmed our lease for longer */
 };
 
 struct redlock_server {
     int host; /* in the URI */
     char where[300];
     struct redis_node node;
-    bool same; /* another name of a server in the list: it has no vote */
+    bool same; /* a second name of a server in the list: without a vote */
 
     /* The operation under way. */
     enum redlock_answer answer;
@@ -75,29 +75,30 @@ struct redlock_server {
     bool undo_sent; /* a vote of the round is being given back */
     uint64_t fence;
     int64_t left_ms, up_ms; /* as struct redis_script_tried */
-    int64_t longest_ms;     /* the largest ttl of other clients there; 0: there are none */
+    int64_t longest_ms;     /* the largest ttl of the other clients there; 0: no client */
     int place;
     uint64_t holder; /* a digest of the holder's value, the same for all readers; 0: free */
     struct dlock_error error;
     struct dlock_info info; /* A_BUSY: the holder */
 
-    /* With --once: the run record there, as its vote told it. */
-    bool has_run;
-    struct dlock_run run;
-    char run_text[RUN_RECORD_MAX];
-    int64_t run_kept; /* for how long it stays there */
-    bool recorded;    /* release: the end of our run is recorded */
+    struct {
+        bool found; /* the vote told a run record */
+        struct dlock_run run;
+        char text[RUN_RECORD_MAX];
+        int64_t kept; /* for how long the record stays there */
+        bool written; /* release: the end of our run is recorded */
+    } once;
 
-    int64_t from; /* when the request left that it has confirmed last for the value; 0: none */
+    int64_t from; /* when the last request left that was confirmed for the value; 0: none */
     bool touched; /* the value may be there */
-    bool queued;  /* we may be in its queue */
-    bool left;    /* a release was sent and its answer never came */
-    bool freed; /* it has reported the lock free since the last round, or has voted for us in it */
+    bool queued;  /* we may be in the server's queue */
+    bool left;    /* a release was sent, and the answer never came */
+    bool freed;   /* the lock was reported free, or was voted to us, since the last round began */
 
     /* Trouble. */
     bool down;               /* reported */
-    bool hung_up;            /* it has closed a connection since its last good answer */
-    struct dlock_error last; /* why it could not be used */
+    bool hung_up;            /* a connection was closed since the last good answer */
+    struct dlock_error last; /* why the server could not be used */
     int64_t retry_at, wake_retry_at;
     struct dlock_backoff pause, wake_pause;
 };
@@ -106,27 +107,23 @@ struct redlock_backend {
     const struct dlock_spec *spec;
     struct redis_script script;
     int64_t restart_grace;
-    int64_t unheard_ttl; /* the largest that a client may have of which no server has told us */
+    int64_t unheard_ttl; /* the largest ttl that a client may have without any report of it */
     char *secret;
     struct tls_config *tls; /* NULL: without */
     struct redlock_server *servers;
     int n, quorum;
 
     enum redlock_op op;
-    unsigned serial, vote_serial; /* of the operation, and of the round that was granted */
+    unsigned serial, vote_serial; /* of the operation, and of the granted round */
     int64_t began, until;
-    int64_t patient_until; /* a majority has answered: the others get until then */
-    int64_t stepped;       /* the time of the last step: earlier deadlines were seen in it */
+    int64_t patient_until; /* a majority has answered: how long the silent servers are waited for */
+    int64_t stepped;       /* the time of the last step, which has handled all earlier deadlines */
 
     char token[DLOCK_TOKEN_LEN + 1], *value;
     uint64_t fence;
-    enum {
-        CLAIM_NONE,
-        CLAIM_GRANTED,
-        CLAIM_LOST
-    } claim;     /* LOST: granted, and the loss was reported */
+    enum { CLAIM_NONE, CLAIM_GRANTED, CLAIM_LOST } claim; /* LOST: the loss was reported */
     bool proven; /* granted or renewed by the last operation */
-    enum { CHECK_NOT, CHECK_DUE, CHECK_ASKED, CHECK_TOLD } check; /* do they evict locks? */
+    enum { CHECK_NOT, CHECK_DUE, CHECK_ASKED, CHECK_TOLD } check; /* do the servers evict locks? */
 
     struct {
         enum redlock_stage stage;
@@ -134,13 +131,13 @@ struct redlock_backend {
         char id[REDIS_SCRIPT_KIND + DLOCK_TOKEN_LEN + 1], *channel;
         int splits; /* rounds in a row without a winner */
         int64_t not_before, try_at;
-        int64_t told_at; /* try_at at the latest: a server has woken us in the middle of a round */
-        enum dlock_ev outcome;  /* ST_UNDO: what follows; EV_WAITING: another round */
+        int64_t told_at; /* the latest try_at: a server has woken us in the middle of a round */
+        enum dlock_ev outcome;  /* ST_UNDO: what follows; EV_WAITING: a new round */
         struct dlock_error why; /* of EV_FAILED, or of an outage (else code 0) */
-        bool twice;             /* one server has two names */
+        bool twice;             /* a server has two names */
         struct outage out;
         struct dlock_backoff split_pause;
-        struct redlock_server *holder; /* one that knows the holder, or NULL */
+        struct redlock_server *holder; /* a server that knows the holder, or NULL */
         bool definite, split; /* a majority names the same holder; no client has a majority */
         uint64_t told_holder;
     } acquire;
@@ -150,7 +147,7 @@ struct redlock_backend {
         bool forgetting;                 /* the servers are asked to remove the record */
         redisReply *replies[REDLOCK_NODES];
         bool listing;     /* handed out entry by entry */
-        redisReply *held; /* the one of replies that names the holder */
+        redisReply *held; /* the reply that names the holder */
         enum { LIST_HOLDER, LIST_READERS, LIST_WAITERS } part;
         int server;
         size_t at, nlisted;
@@ -166,9 +163,12 @@ struct redlock_backend {
 
 /* What redlock.c does with an operation. */
 struct redlock_operation {
-    /* A reply to one of its commands, maybe to an old one. To keep the reply, it sets r to NULL. */
+    /*
+     * A reply to a command of the operation, maybe of an earlier operation. Sets r to NULL to keep
+     * the reply.
+     */
     void (*answered)(struct redlock_backend *, struct redlock_server *, struct redis_conn_reply *);
-    /* While it is under way: what the answers so far and the time decide. */
+    /* While the operation is under way: act on the answers so far and the time. */
     void (*step)(struct redlock_backend *, int64_t now);
     int64_t (*wake_at)(const struct redlock_backend *);
 };
@@ -179,14 +179,14 @@ static inline int64_t redlock_now(const struct redlock_backend *be)
 {
     return be->spec->env->now(be->spec->env->ctx);
 }
-/* The operation is over: its last event, to be filled in. */
+/* End the operation; its last event, to be filled in. */
 static inline struct dlock_event *redlock_end(struct redlock_backend *be, enum dlock_ev type)
 {
     be->op = OP_NONE;
     be->until = DLOCK_NEVER;
     return events_add(&be->events, type);
 }
-/* For how long a vote is asked: also what is told to others that wait for servers to forget nothing. */
+/* The lease that a vote asks for: also the ttl by which newcomers judge restarted servers. */
 static inline int64_t redlock_lease(const struct dlock_spec *spec)
 {
     return dlock_max(spec->ttl, spec->min_hold);
@@ -196,7 +196,7 @@ static inline int64_t redlock_stay(const struct redlock_backend *be)
 {
     return dlock_max(0, be->spec->hold->until - redlock_now(be));
 }
-/* A notice must not take the room of an event that ends an operation. */
+/* A notice must not take the room of an operation's last event. */
 static inline bool redlock_may_notice(const struct redlock_backend *be)
 {
     return be->events.n <= EVENTS_MAX / 2;
@@ -204,25 +204,28 @@ static inline bool redlock_may_notice(const struct redlock_backend *be)
 
 /* ------------------------------------------------------------- redlock_servers.c */
 
-/* Are two of the names one address? Needs the peers. 0 or DLOCK_EUSAGE. */
+/* Do two names have the same address? Needs the peers. 0 or DLOCK_EUSAGE. */
 int redlock_check_peers(struct redlock_backend *, struct dlock_error *);
 /* A new operation: no server has answered anything. */
 void redlock_begin(struct redlock_backend *, enum redlock_op);
-/* Begin to connect one of the server's two connections. */
+/* Begin to connect cmd or wake of the server. */
 void redlock_connect(struct redlock_backend *, struct redlock_server *, struct redis_conn *,
                      int64_t until);
 /*
- * True: commands can be queued for it in this operation. If not, its answer says why: it could not be reached
- * a moment ago, or has not answered earlier commands.
+ * True: commands can be queued for the server in this operation. If not, the answer says why: a
+ * failure to connect a moment ago, or earlier commands without an answer.
  */
 bool redlock_reach(struct redlock_backend *, struct redlock_server *, int64_t until);
-/* The round's value may still be set there: undo it in front of the next vote. */
+/* The server may still set the round's value: undo the value in front of the next vote. */
 static inline void redlock_remember(const struct redlock_backend *be, struct redlock_server *s)
 {
     redis_node_remember(&s->node, strdup(be->value));
 }
 void redlock_undo(struct redlock_backend *, struct redlock_server *);
-/* Close cmd. A vote without an answer may still be served: its undo goes behind it, and to the next connection. */
+/*
+ * Close cmd. The server may still serve an unanswered vote: the undo goes behind it, and to the
+ * next connection.
+ */
 void redlock_drop(struct redlock_backend *, struct redlock_server *);
 /* cmd has failed. */
 void redlock_failed(struct redlock_backend *, struct redlock_server *);
@@ -230,37 +233,54 @@ void redlock_failed(struct redlock_backend *, struct redlock_server *);
 void redlock_well(struct redlock_server *);
 /* An error reply, or AUTH was refused. */
 void redlock_refused(struct redlock_backend *, struct redlock_server *, const redisReply *);
-/* A reply that has not the expected form: A_REFUSED, and "WHERE: unexpected answer to WHAT". */
+/* A reply without the expected form: A_REFUSED, and "WHERE: unexpected answer to WHAT". */
 void redlock_misread(struct redlock_server *, const char *what);
 /* 64 bits of a text: enough to see whether two servers name the same holder. */
 uint64_t redlock_digest(const char *, size_t len);
 int redlock_count(const struct redlock_backend *, enum redlock_answer);
-/* The time at which a majority had last confirmed: the lease counts from there. 0: no majority has. */
+/*
+ * The time at which a majority had last confirmed: the lease counts from there. 0: no majority has.
+ */
 int64_t redlock_from(const struct redlock_backend *);
-/* May the operation still wait for the others, when so many have answered? Once a majority has, only for a moment. */
+/*
+ * May the operation still wait when so many servers have answered? After a majority, only for a
+ * moment.
+ */
 bool redlock_patient(struct redlock_backend *, int answered, int64_t now);
-/* When that, or the operation's time, is over. */
+/* When this wait, or the operation's time, is over. */
 int64_t redlock_wake_at(const struct redlock_backend *);
 /* "only 2 of 5 servers can be used, 3 are needed; WHY": fills err, returns its code. */
 int redlock_no_quorum(const struct redlock_backend *, struct dlock_error *);
 
 /* ----------------------------------------------------------------- redlock_run.c */
 
-/* The server's vote: read the run record in the answer. Where something else is in its place, the vote does not count. */
+/*
+ * Read the run record in the server's vote. Where foreign data is in the record's place, the vote
+ * does not count.
+ */
 void redlock_run_read(struct redlock_backend *, struct redlock_server *, const redisReply *);
 /* Both have ended, or both have not. */
 bool redlock_run_newer(const struct dlock_run *, const struct dlock_run *than);
-/* Something else is in the place of that server's run record. */
+/* Foreign data is in the place of the server's run record. */
 void redlock_run_foreign(const struct redlock_backend *, const struct redlock_server *,
                          struct dlock_error *);
-/* One of the voters, with the record of a success because of which our run is skipped; NULL: it may run. */
+/*
+ * A voter with the record of a success, because of which our run is skipped; NULL: our run may
+ * begin.
+ */
 const struct redlock_server *redlock_run_success(const struct redlock_backend *);
-/* Ask a voter to confirm its vote, and to record that the run begins. */
+/* Ask a voter to confirm the vote, and to record the begin of the run. */
 void redlock_run_begin(struct redlock_backend *, struct redlock_server *, int tag);
-/* Give a vote back because of that success. A server that does not know it gets its record in the same step. */
+/*
+ * Give a vote back because of this success. A server that lacks the record gets the record in the
+ * same step.
+ */
 void redlock_run_skip(struct redlock_backend *, struct redlock_server *, int tag,
-                      const struct redlock_server *done);
-/* Release the lock there: record the end of the run, and let the lock stay held for what is left of --min-hold. */
+                      const struct redlock_server *success);
+/*
+ * Release the lock there: record the end of the run, and let the lock stay held for what is left of
+ * --min-hold.
+ */
 void redlock_run_end(struct redlock_backend *, struct redlock_server *, int tag);
 /* Must a majority confirm the record before the release counts? */
 static inline bool redlock_run_must_record(const struct redlock_backend *be)
@@ -283,7 +303,7 @@ void redlock_renew(struct redlock_backend *);
 void redlock_release(struct redlock_backend *, int64_t until);
 /* token: of ASK_FORGET. */
 void redlock_status(struct redlock_backend *, enum dlock_ask, const char *token);
-/* While there is a listing: its next entry, or EV_DONE. Returns 1. */
+/* During a listing: the next entry, or EV_DONE. Returns 1. */
 int redlock_status_next(struct redlock_backend *, struct dlock_event *);
 void redlock_drop_listing(struct redlock_backend *);
 

@@ -1,6 +1,7 @@
 /*
- * redlock_status.c - status: the lock is held where a majority of the servers names the same holder, or the same reader.
- * --forget asks the same first, for the newest run record; then all servers remove it, and what is older.
+ * redlock_status.c - status: the lock is held where a majority of the servers names the same
+ * holder, or the same reader. --forget asks the same first, for the newest run record; then all
+ * servers remove this record and older records.
  */
 #include "redlock_servers.h"
 
@@ -51,33 +52,25 @@ void redlock_status(struct redlock_backend *be, enum dlock_ask what, const char 
     }
 }
 
-static void forgot(struct redlock_backend *be, struct redlock_server *s, const redisReply *r)
-{
-    enum redis_script_forgot what;
-    const char *type;
-
-    if (redis_script_forgot(r, &what, &type) != 0) {
-        redlock_misread(s, "a query");
-    } else if (what == RF_RECORD) {
-        s->answer = A_TYPE;
-        redlock_run_foreign(be, s, &s->error);
-    } else {
-        s->answer = what == RF_DONE ? A_YES : what == RF_BUSY ? A_BUSY : A_GONE;
-    }
-}
-
-static void answered(struct redlock_backend *be, struct redlock_server *s,
-                     struct redis_conn_reply *rep)
+static void status_answered(struct redlock_backend *be, struct redlock_server *s,
+                            struct redis_conn_reply *rep)
 {
     struct redis_script_state state;
+    enum redis_script_forgot what;
+    const char *type;
     enum redlock_kind asked = be->status.forgetting ? K_FORGET : K_STATUS;
 
     if (be->op != OP_STATUS || be->status.listing || rep->tag != REDLOCK_TAG(be->serial, asked))
         return;
     if (s->node.cmd.auth_failed || rep->r->type == REDIS_REPLY_ERROR) {
         redlock_refused(be, s, rep->r);
+    } else if (be->status.forgetting && redis_script_forgot(rep->r, &what, &type) != 0) {
+        redlock_misread(s, "a query");
+    } else if (be->status.forgetting && what == RF_RECORD) {
+        s->answer = A_TYPE;
+        redlock_run_foreign(be, s, &s->error);
     } else if (be->status.forgetting) {
-        forgot(be, s, rep->r);
+        s->answer = what == RF_DONE ? A_YES : what == RF_BUSY ? A_BUSY : A_GONE;
     } else if (redis_script_state(rep->r, &state) != 0) {
         redlock_misread(s, "a query");
     } else {
@@ -94,11 +87,13 @@ static const char *value_in(const char *text)
     return value ? value : "";
 }
 
-/* What the servers say of one holder. */
+/* What the servers say of a holder. */
 struct named {
-    int n; /* how many name it */
-    uint64_t
-        fence; /* their lowest: failed rounds of others may have raised single counters; none is below the token */
+    int n; /* how many servers name the holder */
+    /*
+     * Their lowest: failed rounds may have raised single counters; no counter is below the token.
+     */
+    uint64_t fence;
     int64_t left_ms[REDLOCK_NODES]; /* INT64_MAX: no expiry; the longest first */
 };
 
@@ -124,21 +119,10 @@ static bool state_of(const struct redlock_backend *be, int i, struct redis_scrip
     return be->status.replies[i] && redis_script_state(be->status.replies[i], s) == 0;
 }
 
-/* The servers that have the same value as i. */
-static struct named name_holder(const struct redlock_backend *be, int i)
-{
-    struct redis_script_state a, b;
-    struct named h = {0};
-
-    if (!state_of(be, i, &a) || !a.held || a.ntogether > 0)
-        return h;
-    for (int k = 0; k < be->n; k++)
-        if (state_of(be, k, &b) && b.held && a.len == b.len && memcmp(a.value, b.value, a.len) == 0)
-            name_once(&h, b.fence, b.left_ms);
-    return h;
-}
-
-/* The servers that have this reader, whose entry on i is text; none if one before i has it, too: it was listed then. */
+/*
+ * The servers that have the reader whose entry on server i is text. None if an earlier server has
+ * the reader, too: listed already.
+ */
 static struct named name_reader(const struct redlock_backend *be, int i, const char *text)
 {
     struct redis_script_state s;
@@ -161,31 +145,15 @@ static struct named name_reader(const struct redlock_backend *be, int i, const c
     return h;
 }
 
-/* The holder that a majority names. */
-static void choose(struct redlock_backend *be)
-{
-    be->status.held = NULL;
-    for (int i = 0; i < be->n && !be->status.held; i++) {
-        struct named h = name_holder(be, i);
-        if (h.n >= be->quorum) {
-            be->status.held = be->status.replies[i];
-            be->status.fence = h.fence;
-            be->status.left_ns = left_ns(be, &h);
-        }
-    }
-    be->status.listing = true;
-    be->status.part = LIST_HOLDER;
-    be->status.server = 0;
-    be->status.at = be->status.nlisted = 0;
-}
-
 static bool run_of(const struct redlock_backend *be, int i, struct dlock_run *run)
 {
     struct redis_script_state s;
     return state_of(be, i, &s) && run_record_parse(s.run, s.run_len, s.now_ms, run);
 }
 
-/* The newest record of runs that have ended, or of those that have not. False: there is none. */
+/*
+ * The newest record of the runs that have ended, or that still run. False: there is no such record.
+ */
 static bool newest_run(const struct redlock_backend *be, bool running, struct dlock_run *newest)
 {
     struct dlock_run run;
@@ -201,46 +169,52 @@ static bool newest_run(const struct redlock_backend *be, bool running, struct dl
     return found;
 }
 
-/* Has a majority recorded that the run has begun? Fewer servers may say so of one that was never granted the lock. */
-static bool has_begun(const struct redlock_backend *be, const struct dlock_run *began)
-{
-    struct dlock_run run;
-    int n = 0;
-
-    for (int i = 0; i < be->n; i++)
-        n += run_of(be, i, &run) && strcmp(run.token, began->token) == 0;
-    return n >= be->quorum;
-}
-
 /* The last run, as be->run. False: there is no record. */
 static bool find_run(struct redlock_backend *be)
 {
-    struct dlock_run began;
+    struct dlock_run began, run;
     bool ended = newest_run(be, false, &be->run);
+    int recorded = 0;
 
     if (!newest_run(be, true, &began))
         return ended;
-    if (!ended || (has_begun(be, &began) && redlock_run_newer(&began, &be->run)))
+    /* Fewer servers than a majority may have recorded a run that was never granted the lock. */
+    for (int i = 0; i < be->n; i++)
+        recorded += run_of(be, i, &run) && strcmp(run.token, began.token) == 0;
+    if (!ended || (recorded >= be->quorum && redlock_run_newer(&began, &be->run)))
         be->run = began;
     return true;
 }
 
-/* For each server where something else is in its place. */
-static void tell_foreign(struct redlock_backend *be)
+static void start_listing(struct redlock_backend *be)
 {
-    struct redis_script_state s;
+    struct redis_script_state a, b;
     struct dlock_run run;
 
-    for (int i = 0; i < be->n; i++)
-        if (state_of(be, i, &s) && s.run_len > 0 && !run_of(be, i, &run) && redlock_may_notice(be))
-            redlock_run_foreign(be, &be->servers[i], &events_add(&be->events, EV_NOTICE)->error);
-}
-
-static void list(struct redlock_backend *be)
-{
     be->until = DLOCK_NEVER;
-    choose(be);
-    tell_foreign(be);
+    be->status.held = NULL;
+    for (int i = 0; i < be->n && !be->status.held; i++) {
+        struct named h = {0};
+        if (!state_of(be, i, &a) || !a.held || a.ntogether > 0)
+            continue;
+        for (int k = 0; k < be->n; k++)
+            if (state_of(be, k, &b) && b.held && a.len == b.len &&
+                memcmp(a.value, b.value, a.len) == 0)
+                name_once(&h, b.fence, b.left_ms);
+        if (h.n >= be->quorum) {
+            be->status.held = be->status.replies[i];
+            be->status.fence = h.fence;
+            be->status.left_ns = left_ns(be, &h);
+        }
+    }
+    be->status.listing = true;
+    be->status.part = LIST_HOLDER;
+    be->status.server = 0;
+    be->status.at = be->status.nlisted = 0;
+
+    for (int i = 0; i < be->n; i++)
+        if (state_of(be, i, &a) && a.run_len > 0 && !run_of(be, i, &run) && redlock_may_notice(be))
+            redlock_run_foreign(be, &be->servers[i], &events_add(&be->events, EV_NOTICE)->error);
     if (find_run(be))
         events_add(&be->events, EV_RUN)->run = &be->run;
 }
@@ -255,27 +229,22 @@ static void fail_changed(struct redlock_backend *be)
     fail(be, &err);
 }
 
-/* Does a majority name the run as the holder? */
-static bool goes_on(const struct redlock_backend *be)
-{
-    struct redis_script_state s;
-    int n = 0;
-
-    for (int i = 0; i < be->n; i++)
-        n += state_of(be, i, &s) && s.held && s.len > DLOCK_TOKEN_LEN &&
-             memcmp(s.value, be->run.token, DLOCK_TOKEN_LEN) == 0;
-    return be->run.state == DLOCK_RUN_RUNNING && n >= be->quorum;
-}
-
-/* The servers have told what they know: remove the record from all of them. */
+/* A majority has told its records: remove the newest record from all servers. */
 static void start_forget(struct redlock_backend *be)
 {
+    struct redis_script_state state;
     bool found = find_run(be);
+    int holding = 0;
+
     if (found && strcmp(be->run.token, be->status.token) != 0) {
         fail_changed(be);
         return;
     }
-    if (!found || goes_on(be)) {
+    for (int i = 0; i < be->n; i++)
+        holding += state_of(be, i, &state) && state.held && state.len > DLOCK_TOKEN_LEN &&
+                   memcmp(state.value, be->run.token, DLOCK_TOKEN_LEN) == 0;
+    bool goes_on = be->run.state == DLOCK_RUN_RUNNING && holding >= be->quorum;
+    if (!found || goes_on) {
         redlock_drop_listing(be);
         redlock_end(be, found ? EV_BUSY : EV_DONE);
         return;
@@ -294,16 +263,6 @@ static void start_forget(struct redlock_backend *be)
     }
 }
 
-/* Whoever gets the vote of one of the others finds its success, and gives it to the rest. */
-static void tell_kept(struct redlock_backend *be, int removed)
-{
-    dlock_fail_at(&events_add(&be->events, EV_NOTICE)->error, DLOCK_EUNAVAIL, 0,
-                  be->spec->uri->where,
-                  "only %d of %d servers have removed the record, and a success that another one "
-                  "has counts: forget it again when all can be reached",
-                  removed, be->n);
-}
-
 static void step_forget(struct redlock_backend *be, int64_t now)
 {
     int yes = redlock_count(be, A_YES), pending = redlock_count(be, A_PENDING);
@@ -313,8 +272,13 @@ static void step_forget(struct redlock_backend *be, int64_t now)
     if (pending > 0 && now < be->until && redlock_patient(be, answered, now))
         return;
     if (yes >= be->quorum) {
+        /* A client that gets the vote of a remaining server finds the success, and spreads it. */
         if (yes < be->n)
-            tell_kept(be, yes);
+            dlock_fail_at(&events_add(&be->events, EV_NOTICE)->error, DLOCK_EUNAVAIL, 0,
+                          be->spec->uri->where,
+                          "only %d of %d servers have removed the record, and a success that "
+                          "another one has counts: forget it again when all can be reached",
+                          yes, be->n);
         redlock_end(be, EV_DONE);
     } else if (answered >= be->quorum) {
         fail_changed(be);
@@ -324,7 +288,7 @@ static void step_forget(struct redlock_backend *be, int64_t now)
     }
 }
 
-static void step(struct redlock_backend *be, int64_t now)
+static void status_step(struct redlock_backend *be, int64_t now)
 {
     int yes = redlock_count(be, A_YES), pending = redlock_count(be, A_PENDING);
     struct dlock_error err;
@@ -337,7 +301,7 @@ static void step(struct redlock_backend *be, int64_t now)
         if (be->status.what == ASK_FORGET)
             start_forget(be);
         else
-            list(be);
+            start_listing(be);
     } else if (yes < be->quorum && (pending == 0 || now >= be->until)) {
         redlock_no_quorum(be, &err);
         fail(be, &err);
@@ -345,12 +309,15 @@ static void step(struct redlock_backend *be, int64_t now)
 }
 
 const struct redlock_operation redlock_op_status = {
-    .answered = answered,
-    .step = step,
+    .answered = status_answered,
+    .step = status_step,
     .wake_at = redlock_wake_at,
 };
 
-/* Has an earlier server named this waiter? (Its records differ: a server may have missed its last tries.) */
+/*
+ * Has an earlier server named this waiter? (Records differ: a server may have missed the last
+ * tries.)
+ */
 static bool listed_before(struct redlock_backend *be, const char *waiter)
 {
     uint64_t id = redlock_digest(waiter, redis_script_waiter_id(waiter));
@@ -361,20 +328,6 @@ static bool listed_before(struct redlock_backend *be, const char *waiter)
         return true; /* the list is long enough */
     be->status.listed[be->status.nlisted++] = id;
     return false;
-}
-
-static bool next_holder(struct redlock_backend *be)
-{
-    struct redis_script_state s;
-
-    if (!be->status.held)
-        return false;
-    (void)redis_script_state(be->status.held, &s);
-    be->status.held = NULL;
-    redis_script_holder(s.value, s.len, &be->info);
-    be->info.left_ns = be->status.left_ns;
-    be->info.fence = be->info.foreign ? 0 : be->status.fence;
-    return true;
 }
 
 static bool next_reader(struct redlock_backend *be, const struct redis_script_state *s)
@@ -406,15 +359,24 @@ static bool next_waiter(struct redlock_backend *be, const struct redis_script_st
     return false;
 }
 
-/* The next entry: the holder or the readers, then the waiters of all servers, each once. False: that was all. */
+/*
+ * The next entry: the holder or the readers, then the waiters of all servers, each once. False: the
+ * end.
+ */
 static bool next_entry(struct redlock_backend *be)
 {
     struct redis_script_state s;
 
     if (be->status.part == LIST_HOLDER) {
         be->status.part = LIST_READERS;
-        if (next_holder(be))
+        if (be->status.held) {
+            (void)redis_script_state(be->status.held, &s);
+            be->status.held = NULL;
+            redis_script_holder(s.value, s.len, &be->info);
+            be->info.left_ns = be->status.left_ns;
+            be->info.fence = be->info.foreign ? 0 : be->status.fence;
             return true;
+        }
     }
     for (; be->status.part <= LIST_WAITERS; be->status.part++, be->status.server = 0) {
         for (; be->status.server < be->n; be->status.server++, be->status.at = 0)

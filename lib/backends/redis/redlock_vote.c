@@ -308,7 +308,7 @@ static void fail_acquire(struct redlock_backend *be, const struct dlock_error *e
 /* A majority has voted for us, and a voter knows of a run's success. */
 static void skip_run(struct redlock_backend *be, const struct redlock_server *success)
 {
-    be->run = success->run;
+    be->run = success->once.run;
     be->acquire.outcome = EV_SKIPPED;
     outage_over(&be->acquire.out, &be->events);
     give_votes_back(be, success);
