@@ -1,18 +1,20 @@
 /*
- * cluster.c - a lock in a Redis Cluster: which node has it, and how to connect to that node.
+ * cluster.c - a lock in a Redis Cluster: which node has the lock, and how to connect to this node.
  *
- * All keys of a lock are in one slot, and one master owns a slot. Every other node answers "-MOVED slot
- * host:port" and has executed nothing; then both connections go there. The waiter's second one too: the
- * scripts take a PUBLISH without a receiver on their own node for a dead waiter, and SUBSCRIBE is never
- * redirected. Where a node does not answer, the others are asked: what the URI names, and a few nodes from
- * CLUSTER NODES. That list is asked for in time, since the URI's host may be the dead one.
+ * All keys of a lock are in one slot, and one master owns a slot. Every other node answers "-MOVED
+ * slot host:port" and has executed nothing; then both connections go to the named node. The
+ * waiter's second connection, too: the scripts take a PUBLISH without a receiver on their own node
+ * for a dead waiter, and SUBSCRIBE is never redirected. Where a node does not answer, we ask the
+ * URI's hosts and a few nodes from CLUSTER NODES. This list is asked for in time, since the URI's
+ * host may be dead.
  *
- * While a slot is moved ("resharding") its keys move one by one. While NAME is still on the old node, that node serves
- * NAME and fails scripts that need another key which has left (script.c). Once NAME has left it answers "-ASK slot
- * host:port". A renewal, a release and a query are then sent there behind ASKING, each of them anew: only the old node
- * knows whether NAME is still there. A try is not: it would create NAME on the new node while the fence and the queue
- * are on the old one, and the operator's MIGRATE would fail on the key that it finds there. It waits for the end of
- * the move.
+ * While a slot is moved ("resharding") its keys move one by one. While NAME is still on the old
+ * node, the old node serves NAME and fails scripts that need a key that has left (script.c). Once
+ * NAME has left, the old node answers "-ASK slot host:port". A renewal, a release and a query are
+ * then sent to the new node behind ASKING, each of them anew: only the old node knows whether NAME
+ * is still there. A try waits for the end of the move: it would create NAME on the new node while
+ * the fence and the queue are on the old node, and the operator's MIGRATE would fail because NAME
+ * exists on the new node.
  */
 #include "route.h"
 
@@ -27,13 +29,13 @@
 /* -------------------------------------------------------------------- texts */
 
 enum cluster_hint {
-    HINT_NONE,  /* another error */
+    HINT_NONE,  /* not a redirection */
     HINT_MOVED, /* the slot is there */
-    HINT_ASK,   /* the key may be there; the slot is being moved to it */
-    HINT_BAD    /* begins like one of these, but is malformed */
+    HINT_ASK,   /* the key may be there; the slot is being moved there */
+    HINT_BAD    /* a malformed redirection */
 };
 
-/* "MOVED 3999 127.0.0.1:6381". host comes out as "" for the host that the answer came from. */
+/* "MOVED 3999 127.0.0.1:6381". host comes out as "" for the answering host. */
 static enum cluster_hint cluster_hint(const char *text, struct cluster_node *node)
 {
     enum cluster_hint hint = HINT_MOVED;
@@ -56,7 +58,7 @@ static enum cluster_hint cluster_hint(const char *text, struct cluster_node *nod
     return redis_addr_split(text, strlen(text), node->host, &node->port) ? hint : HINT_BAD;
 }
 
-/* The word at *p, which moves behind it; its length. */
+/* The length of the word at *p; *p moves behind the word. */
 static size_t word(const char **p, const char **begin)
 {
     *p += strspn(*p, " ");
@@ -113,9 +115,9 @@ static bool next_line(const char **p, struct line *l)
 }
 
 /*
- * The answer to CLUSTER NODES: at most max other nodes that are not known to have failed, first the replicas of
- * the node that answers (one of them takes over from it), then the masters. names: their host names where they
- * have some, instead of addresses. Returns how many.
+ * The answer to CLUSTER NODES: at most max further nodes, without nodes known to have failed. First
+ * the replicas of the answering node (a replica takes over from it), then the masters. names: host
+ * names where the nodes have names, instead of addresses. Returns the number of nodes.
  */
 static int cluster_parse_nodes(const char *text, bool names, struct cluster_node *out, int max)
 {
@@ -142,8 +144,8 @@ static int cluster_parse_nodes(const char *text, bool names, struct cluster_node
 /* -------------------------------------------------------------------- nodes */
 
 /*
- * Behind Sentinel redirections are not followed: only the server that a majority of the sentinels names may be
- * asked, and a redirection would lead away from it.
+ * Behind Sentinel redirections are not followed: they would lead away from the server that a
+ * majority of the sentinels names, and no other server may be asked.
  */
 static bool may_be_cluster(const struct redis_route *r)
 {
@@ -175,7 +177,7 @@ static int add_node(struct redis_cluster *cl, const struct cluster_node *node)
     return i;
 }
 
-/* The host that cmd is connected to, as a text: a redirection may leave it out. */
+/* The name of the host that cmd is connected to: a redirection may leave the host out. */
 static void own_host(const struct redis_route *r, char host[REDIS_ADDR_HOST])
 {
     const struct redis_cluster *cl = &r->cluster;
@@ -244,7 +246,7 @@ bool redis_cluster_connect(struct redis_route *r, struct redis_conn *c, int64_t 
     }
     if (node == 0)
         return false;
-    c->good = 0; /* it was an index into another list */
+    c->good = 0; /* the index was valid in the last list of addresses */
     set_tls(r, c, cl->nodes[node].host);
     if (redis_conn_open_later(c, r->spec->env, &r->node->auth, r->spec->uri->where, until) != 0)
         return true;
@@ -402,7 +404,7 @@ int redis_cluster_error(struct redis_route *r, struct dlock_error *err, const ch
     return redis_conn_reply_error(err, r->spec->uri->where, &r->node->cmd, text);
 }
 
-/* ------------------------------------------------------------- other nodes */
+/* ------------------------------------------------------------- further nodes */
 
 static void send_words(struct redis_route *r, int tag, const char *a, const char *b)
 {
@@ -411,8 +413,8 @@ static void send_words(struct redis_route *r, int tag, const char *a, const char
 }
 
 /*
- * HELLO needs no permission and says "mode cluster". So a server that is no cluster is asked for nothing else, and
- * its ACL log does not fill up with our questions.
+ * HELLO needs no permission and answers "mode cluster". So a server outside a cluster is asked
+ * nothing else, and its ACL log does not fill up with our questions.
  */
 void redis_cluster_hello(struct redis_route *r)
 {

@@ -1,8 +1,9 @@
 /*
- * confirm.c - the connection to the server that has the lock, and the confirmation of what it answers. See route.h.
+ * confirm.c - the connection to the server of the lock, and the confirmation of the server's
+ * answers. See route.h.
  *
- * WAIT goes out behind the answer, not behind the question: a connection that waits for replicas serves nothing else,
- * and a waiter must hear at once that the lock is free.
+ * WAIT goes out behind the answer, not behind the question: a connection that waits for replicas
+ * serves nothing else, and a waiter must hear at once that the lock is free.
  */
 #include "route.h"
 
@@ -28,23 +29,6 @@ void redis_route_connect(struct redis_route *r, struct redis_conn *c, int64_t un
 
 /* --------------------------------------------------------------- confirmation */
 
-static void send_wait(struct redis_route *r, int64_t until)
-{
-    char replicas[24], timeout[24];
-    const char *argv[] = {"WAIT", replicas, timeout};
-    size_t len[DLOCK_LEN(argv)];
-    int64_t left = dlock_min(until - redis_route_now(r), r->spec->op_timeout);
-
-    /* Its answer says how many there are, so it should come before we stop waiting; servers look every 100 ms. */
-    int64_t ms = dlock_max(1, dlock_max(left / 2, left - SERVER_TICK) / DLOCK_MSEC);
-    snprintf(replicas, sizeof(replicas), "%u", r->wait_replicas);
-    snprintf(timeout, sizeof(timeout), "%lld", (long long)ms);
-    for (size_t i = 0; i < DLOCK_LEN(argv); i++)
-        len[i] = strlen(argv[i]);
-    (void)redis_conn_send(&r->node->cmd, T_WAIT, DLOCK_LEN(argv), argv, len);
-    redis_conn_flush(&r->node->cmd);
-}
-
 void redis_route_ask_confirmation(struct redis_route *r, bool replicas, int64_t fresh,
                                   int64_t until)
 {
@@ -52,8 +36,24 @@ void redis_route_ask_confirmation(struct redis_route *r, bool replicas, int64_t 
     r->fresh = fresh;
     if (fresh != 0)
         redis_sentinel_question(r, fresh);
-    if (r->replicas == REPLICAS_ASKED)
-        send_wait(r, until);
+    if (r->replicas != REPLICAS_ASKED)
+        return;
+
+    char replica_count[24], timeout[24];
+    const char *argv[] = {"WAIT", replica_count, timeout};
+    size_t len[DLOCK_LEN(argv)];
+    int64_t left = dlock_min(until - redis_route_now(r), r->spec->op_timeout);
+    /*
+     * The answer tells the number of replicas, so it should come before we stop waiting; servers
+     * look every 100 ms.
+     */
+    int64_t ms = dlock_max(1, dlock_max(left / 2, left - SERVER_TICK) / DLOCK_MSEC);
+    snprintf(replica_count, sizeof(replica_count), "%u", r->wait_replicas);
+    snprintf(timeout, sizeof(timeout), "%lld", (long long)ms);
+    for (size_t i = 0; i < DLOCK_LEN(argv); i++)
+        len[i] = strlen(argv[i]);
+    (void)redis_conn_send(&r->node->cmd, T_WAIT, DLOCK_LEN(argv), argv, len);
+    redis_conn_flush(&r->node->cmd);
 }
 
 void redis_route_replicas_answered(struct redis_route *r, const redisReply *reply)

@@ -1,9 +1,9 @@
 /*
- * route.h - which Redis server has the lock, and is its answer good?
+ * route.h - which Redis server has the lock, and does the answer count?
  *
- * The URI names one server, or some nodes of a cluster (cluster.c), or the sentinels of a service (sentinel.c). The
- * route opens the connections of the node that it serves and answers questions about them. It never sends an
- * operation's commands: redis.c asks, and moves the operation on.
+ * The URI names a server, or some nodes of a cluster (cluster.c), or the sentinels of a service
+ * (sentinel.c). The route opens the connections of its node and answers questions about them.
+ * redis.c sends an operation's commands, asks the route, and moves the operation on.
  */
 #ifndef DLOCK_REDIS_ROUTE_H
 #define DLOCK_REDIS_ROUTE_H
@@ -15,33 +15,33 @@
 #define CLUSTER_NODES 8 /* known besides what the URI names */
 
 struct cluster_node {
-    char host[REDIS_ADDR_HOST]; /* as the cluster calls it, and as its certificate must call it */
+    char host[REDIS_ADDR_HOST]; /* the name in the cluster, which the certificate must have, too */
     unsigned port;
 };
 
 /*
- * Node 0 is what the URI names, whichever of its hosts answers; 1 to n are nodes that the cluster has named. Zeroed
- * memory is right at the beginning.
+ * Node 0 stands for the URI's hosts, any of them; 1 to n are nodes named by the cluster. Starts as
+ * zeroed memory.
  */
 struct redis_cluster {
     bool known;      /* the server is part of a cluster */
-    bool hello_sent; /* it was asked whether it is */
+    bool hello_sent; /* the server was asked */
     struct cluster_node nodes[1 + CLUSTER_NODES];
     int n;
-    int at;    /* this one has the slot, as far as we know */
-    int guide; /* the one to ask when that one does not answer any more */
-    int ask;   /* not 0: this operation was redirected to this one (ASK), for once */
+    int at;    /* the node with the slot, as far as we know */
+    int guide; /* the node to ask when node at does not answer */
+    int ask;   /* not 0: this operation was redirected to this node, once (ASK) */
     int hops;  /* redirections in a row */
-    int evict; /* the next one to be forgotten where there are too many */
+    int evict; /* the next node to forget where there are too many */
     int64_t listed_at;
-    char tls_host[2][REDIS_ADDR_HOST]; /* the names that cmd's and wake's certificates must have */
+    char tls_host[2][REDIS_ADDR_HOST]; /* the names in cmd's and wake's certificates */
     struct redis_addr addr;            /* of node addr_of; 0: none */
     int addr_of;
 };
 
 struct redis_sentinel; /* sentinel.c */
 
-/* Tags of the route's own commands on cmd; redis.c uses lower ones. */
+/* Tags of the route's own commands on cmd; redis.c uses lower tags. */
 enum redis_route_tag { T_WAIT = 64, T_HELLO, T_NODES };
 
 /* The fields up to wait_replicas are set before the first call, and not owned. */
@@ -55,7 +55,7 @@ struct redis_route {
     unsigned wait_replicas;
 
     struct redis_cluster cluster;    /* zeroed */
-    struct redis_sentinel *sentinel; /* NULL: the address is that of the server */
+    struct redis_sentinel *sentinel; /* NULL: the URI has the address of the server */
 
     /* The confirmation under way (confirm.c). */
     enum { REPLICAS_ENOUGH, REPLICAS_ASKED, REPLICAS_MISSING, REPLICAS_READONLY } replicas;
@@ -70,37 +70,39 @@ static inline int64_t redis_route_now(const struct redis_route *r)
 
 /* ---------------------------------------------------------------------- confirm.c */
 
-/* Begin to connect cmd or wake of the node, unless it is open. A failure shows up as its state RC_FAILED. */
+/*
+ * Begin to connect cmd or wake of the node, unless open. A failure shows up as the state RC_FAILED.
+ */
 void redis_route_connect(struct redis_route *, struct redis_conn *, int64_t until);
 
 /*
- * An answer of the master counts once enough replicas have it too (?wait-replicas=N), and once a majority of the
- * sentinels names that master. Begin to ask for both; replicas: also for the first. fresh: only a round of questions to
- * the sentinels that began at this time or later counts, and need not be repeated (0: any). until: when the caller gives
- * up.
+ * An answer of the master counts once enough replicas have it too (?wait-replicas=N), and once a
+ * majority of the sentinels names this master. Begin to ask the sentinels, and, with replicas, the
+ * replicas. fresh: only a round of questions to the sentinels that began at this time or later
+ * counts, and need not be repeated (0: any round). until: when the caller gives up.
  */
 void redis_route_ask_confirmation(struct redis_route *, bool replicas, int64_t fresh,
                                   int64_t until);
 /* The reply under T_WAIT. */
 void redis_route_replicas_answered(struct redis_route *, const redisReply *);
 enum redis_confirmed {
-    CONFIRM_ASKED, /* wait */
-    CONFIRM_YES,   /* the answer counts */
-    CONFIRM_MOVED, /* a majority of the sentinels names another master */
-    CONFIRM_REFUSED, /* the answer does not count; after a while it may be asked for again. err says why */
-    CONFIRM_MISSING /* too few replicas have it. err says why */
+    CONFIRM_ASKED,   /* wait */
+    CONFIRM_YES,     /* the answer counts */
+    CONFIRM_MOVED,   /* a majority of the sentinels names a different master */
+    CONFIRM_REFUSED, /* the answer does not count; ask again after a while. err says why */
+    CONFIRM_MISSING  /* too few replicas have the answer. err says why */
 };
 enum redis_confirmed redis_route_confirm(const struct redis_route *, struct dlock_error *err);
-/* CONFIRM_ASKED, and the time is over: err is overwritten where it is known what is missing. */
+/* CONFIRM_ASKED, and the time is over: overwrite err where the missing confirmation is known. */
 void redis_route_unconfirmed(const struct redis_route *, struct dlock_error *err);
 
 /* ---------------------------------------------------------------------- cluster.c */
 
-/* A new operation, or another attempt at it: redirections are counted anew, from the node that has the slot. */
+/* A new attempt at an operation: redirections are counted anew, from the node with the slot. */
 void redis_cluster_begin(struct redis_route *);
 /* As redis_route_connect. False: nothing is done, because the URI names the server. */
 bool redis_cluster_connect(struct redis_route *, struct redis_conn *, int64_t until);
-/* Before it, in a child process. */
+/* In a child process, before redis_cluster_done. */
 static inline void redis_cluster_close_in_child(struct redis_route *r)
 {
     redis_addr_close_in_child(&r->cluster.addr);
@@ -109,45 +111,52 @@ static inline void redis_cluster_done(struct redis_route *r)
 {
     redis_addr_done(&r->cluster.addr);
 }
-/* The look-up of a node's name: fills one entry for poll(), or none; returns how many. work goes on with it. */
+/*
+ * The look-up of a node's name: fills at most one entry for poll(), returns the number. work goes
+ * on with the look-up.
+ */
 int redis_cluster_interest(const struct redis_route *, struct pollfd *);
 void redis_cluster_work(struct redis_route *);
 
 enum redis_verdict {
-    ROUTE_PASS, /* no redirection, or one that is not followed */
-    ROUTE_ASK,  /* send it once more, to another node, for once */
-    ROUTE_MOVED /* the lock's slot is on another node: send it there */
+    ROUTE_PASS, /* no redirection to be followed */
+    ROUTE_ASK,  /* send the command again, to a different node, this time only */
+    ROUTE_MOVED /* the lock's slot is on a different node: send the command there */
 };
 /* An operation's answer on cmd. follow_ask: false where an -ASK is not followed. */
 enum redis_verdict redis_cluster_judge(struct redis_route *, const redisReply *, bool follow_ask);
-/* cmd has failed. True: send it once more, to another node. */
+/* cmd has failed. True: send the command again, to a different node. */
 bool redis_cluster_elsewhere(struct redis_route *);
-/* The node has not answered: another one is asked next time. */
+/* The node has not answered: ask the next node next time. */
 void redis_cluster_failed(struct redis_route *);
-/* True: after this error another node must be asked, so the caller closes cmd. */
+/* True: after this error the next node must be asked, so the caller closes cmd. */
 bool redis_cluster_lost(struct redis_route *, const char *text);
-/* Is the operation redirected for once, so that its commands need redis_node_asking? */
+/* Is the operation redirected by ASK, so that its commands need redis_node_asking? */
 static inline bool redis_cluster_asks(const struct redis_route *r)
 {
     return r->cluster.ask != 0;
 }
-/* wake is connected to another node than cmd. */
+/* Are wake and cmd connected to different nodes? */
 bool redis_cluster_strayed(const struct redis_route *);
-/* Fill err from an error reply, as redis_conn_reply_error, also with what only a cluster says; returns its code. */
+/* As redis_conn_reply_error, also for the errors of a cluster. */
 int redis_cluster_error(struct redis_route *, struct dlock_error *err, const char *text);
-/* Queue on cmd, once: is it a cluster? */
+/* Queue on cmd, once: is the server in a cluster? */
 void redis_cluster_hello(struct redis_route *);
-/* Queue the same and, in a cluster, now and then: which other nodes are there? Only while cmd is connected. */
+/*
+ * Queue the same question and, in a cluster, now and then CLUSTER NODES. Only while cmd is
+ * connected.
+ */
 void redis_cluster_learn(struct redis_route *);
-/* The reply under T_HELLO or T_NODES. False: it is a cluster in which this lock cannot be; err says why. */
+/* The reply under T_HELLO or T_NODES. False: the cluster cannot have this lock; err says why. */
 bool redis_cluster_answered(struct redis_route *, const struct redis_conn_reply *,
                             struct dlock_error *);
 
 /* --------------------------------------------------------------------- sentinel.c */
 
 /*
- * Without Sentinel all but open and connect do nothing, and the answer is MASTER_YES. open reads the URI: 0 or a
- * negative code. connect is as redis_route_connect; the connection waits (RC_WAITING) until the master is found.
+ * Without Sentinel all but open and connect do nothing, and the answer is MASTER_YES. open reads
+ * the URI: 0 or a negative code. connect is as redis_route_connect; the connection waits
+ * (RC_WAITING) until the master is found.
  */
 int redis_sentinel_open(struct redis_route *, struct dlock_error *);
 void redis_sentinel_close(struct redis_route *);
@@ -155,7 +164,9 @@ void redis_sentinel_close_in_child(struct redis_route *); /* as redis_conn_close
 void redis_sentinel_connect(struct redis_route *, struct redis_conn *, int64_t until);
 int redis_sentinel_interest(const struct redis_route *, struct pollfd *, int cap, int64_t *wake_at);
 void redis_sentinel_work(struct redis_route *, const struct pollfd *, int n);
-/* First contact, which ends at until: the sentinels do not agree on a master yet, or it does not accept us yet. */
+/*
+ * First contact, which ends at until: the sentinels do not agree on a master that accepts us yet.
+ */
 bool redis_sentinel_worth_retry(const struct redis_route *, const struct dlock_error *,
                                 int64_t until);
 /* Ask the sentinels again, unless the last round began at newer_than or later. */
@@ -163,28 +174,28 @@ void redis_sentinel_question(struct redis_route *, int64_t newer_than);
 /* In a round of questions that began at fresh or later, is cmd connected to the master? */
 enum redis_mastery {
     MASTER_PENDING, /* too few have answered */
-    MASTER_YES,     /* a majority of all sentinels names it */
-    MASTER_OTHER,   /* a majority names another one */
+    MASTER_YES,     /* a majority of all sentinels names this server */
+    MASTER_OTHER,   /* a majority names a different master */
     MASTER_NO       /* there will be no majority in this round */
 };
 enum redis_mastery redis_sentinel_answer(const struct redis_route *, int64_t fresh);
-/* Why it is not MASTER_YES. */
+/* Why the answer is not MASTER_YES. */
 void redis_sentinel_doubt(const struct redis_route *, struct dlock_error *);
-/* Subscribe to announcements of another master, from the time at on; DLOCK_NEVER: no longer. */
+/* Subscribe to announcements of a new master, from the time at on; DLOCK_NEVER: no longer. */
 void redis_sentinel_listen(struct redis_route *, int64_t at);
 /*
- * Go on with the search for the master; both connections begin to connect once it is found. True: it is another server
- * than the one wake is connected to, so the caller closes wake.
+ * Go on with the search for the master; both connections begin to connect once it is found. True:
+ * wake is connected to a different server, so the caller closes wake.
  */
 bool redis_sentinel_seek(struct redis_route *);
 enum redis_watch {
     WATCH_NOTHING,
-    WATCH_RETRY, /* there may be another master now, and cmd is closed: try again at once */
-    WATCH_MOVED  /* a majority names another master */
+    WATCH_RETRY, /* there may be a new master, and cmd is closed: try again at once */
+    WATCH_MOVED  /* a majority names a different master */
 };
 /*
- * Was another master announced, and do the sentinels agree? acquiring: an acquire is under way; granted: the lock is
- * ours; renewing: a renewal is under way.
+ * Was a new master announced, and do the sentinels agree? acquiring: an acquire is under way;
+ * granted: the lock is ours; renewing: a renewal is under way.
  */
 enum redis_watch redis_sentinel_watch(struct redis_route *, bool acquiring, bool granted,
                                       bool renewing);

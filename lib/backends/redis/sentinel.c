@@ -1,15 +1,17 @@
 /*
- * sentinel.c - a lock in the master behind Sentinel: finding it, and following it when it moves.
+ * sentinel.c - a lock in the master behind Sentinel: find the master, and follow it when it moves.
  *
- * A round asks all sentinels in parallel, each on a connection of its own that ends with its answer: what counts
- * must be fresh, and a sentinel that hangs in one round has a new connection in the next. Beside the rounds they are
- * listened to: +switch-master says that another round is worth while. A majority is one of the sentinels that the URI
- * names. The sentinels' own opinion of a majority is not asked for: they need not agree with each other at every
- * moment, and one of them may be cut off from the others.
+ * A round asks all sentinels in parallel, each on a new connection that ends with the answer: an
+ * answer must be fresh to count, and a sentinel that hangs in a round gets a new connection in the
+ * next round. Beside the rounds we listen for +switch-master, which says when a new round is worth
+ * while. A majority is counted among the sentinels that the URI names. The sentinels' own opinion
+ * of a majority is not asked for: they need not agree with each other at every moment, and a
+ * sentinel may be cut off from the rest.
  *
- * Every new connection to the master begins with a round, and with ROLE: nothing is remembered from an earlier one. A
- * master that is cut off from its sentinels goes on confirming requests after another one was promoted, so neither a
- * grant nor a renewal counts before a majority names the server that it came from (confirm.c).
+ * Every new connection to the master begins with a round, and with ROLE: nothing is remembered from
+ * earlier connections. A master that is cut off from its sentinels goes on confirming requests
+ * after a promotion, so neither a grant nor a renewal counts before a majority names the server
+ * that sent it (confirm.c).
  */
 #include "route.h"
 
@@ -19,13 +21,13 @@
 #include <strings.h>
 
 #define SENTINEL_MAX 8
-#define SENTINEL_PAUSE (100 * DLOCK_MSEC) /* between two rounds that announcements cause */
+#define SENTINEL_PAUSE (100 * DLOCK_MSEC) /* between rounds caused by announcements */
 #define TAG_ASK 1
 #define TAG_HEAR 2
 #define LISTEN_AGAIN (5 * DLOCK_SEC)
 #define CHANNEL "+switch-master"
 
-/* As a sentinel writes it: compared as text, never looked up here. */
+/* As a sentinel writes the address: compared as text, never looked up here. */
 struct sentinel_addr {
     char host[REDIS_ADDR_HOST];
     unsigned port;
@@ -34,7 +36,7 @@ struct sentinel_addr {
 enum sentinel_says {
     SAYS_NOTHING, /* not yet */
     SAYS_MASTER,  /* named */
-    SAYS_UNKNOWN, /* it does not know the service */
+    SAYS_UNKNOWN, /* the service is unknown there */
     SAYS_FAILED   /* error */
 };
 
@@ -43,7 +45,7 @@ struct sentinel {
     struct redis_conn ask, hear;
     enum sentinel_says says; /* in this round */
     struct sentinel_addr named;
-    struct dlock_peer at; /* which address has named it */
+    struct dlock_peer at; /* the address of the sentinel that has answered */
     struct dlock_error error;
 };
 
@@ -66,31 +68,16 @@ static int64_t now_of(const struct sentinels *s)
 
 /* ------------------------------------------------------------- open and close */
 
-static int find_auth(struct sentinels *s, struct dlock_error *err)
-{
-    const char *file = dlock_uri_param(s->spec->uri, "sentinel-password-file");
-    int rc;
-
-    s->auth.user = dlock_uri_param(s->spec->uri, "sentinel-user");
-    if (file) {
-        if ((rc = dlock_read_secret(&s->secret, file, err)) != 0)
-            return rc;
-        s->auth.password = s->secret;
-    } else if (s->auth.user && *s->auth.user != '\0') {
-        s->auth.password = ""; /* "nopass" */
-    }
-    return 0;
-}
-
 /*
- * The hosts of spec->uri, the service of its path, and ?sentinel-user= ?sentinel-password-file=. 0, or a negative
- * code. close: fine on zeroed memory, sends nothing.
+ * The hosts of spec->uri, the service of its path, and ?sentinel-user= ?sentinel-password-file=. 0,
+ * or a negative code. sentinels_close() is fine on zeroed memory and sends nothing.
  */
 static int sentinels_open(struct sentinels *s, const struct dlock_spec *spec,
                           struct dlock_error *err)
 {
     const struct dlock_uri *uri = spec->uri;
     const char *service = uri->path + 1, *slash = strchr(service, '/');
+    const char *file = dlock_uri_param(spec->uri, "sentinel-password-file");
 
     *s = (struct sentinels){.spec = spec, .listen_at = DLOCK_NEVER};
     if (uri->nhosts > SENTINEL_MAX)
@@ -106,7 +93,16 @@ static int sentinels_open(struct sentinels *s, const struct dlock_spec *spec,
     s->service = strndup(service, slash ? (size_t)(slash - service) : strlen(service));
     if (!s->service)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
-    return find_auth(s, err);
+    s->auth.user = dlock_uri_param(spec->uri, "sentinel-user");
+    if (file) {
+        int rc = dlock_read_secret(&s->secret, file, err);
+        if (rc != 0)
+            return rc;
+        s->auth.password = s->secret;
+    } else if (s->auth.user && *s->auth.user != '\0') {
+        s->auth.password = ""; /* "nopass" */
+    }
+    return 0;
 }
 
 static void sentinels_close(struct sentinels *s)
@@ -124,7 +120,7 @@ static void sentinels_close(struct sentinels *s)
 
 /* -------------------------------------------------------------------- a round */
 
-static void failed(struct sentinel *one, const struct dlock_error *why)
+static void ask_failed(struct sentinel *one, const struct dlock_error *why)
 {
     one->says = SAYS_FAILED;
     one->error = *why;
@@ -143,7 +139,9 @@ static void open_conn(const struct sentinels *s, int i, struct redis_conn *c, in
     (void)redis_conn_open(c, s->spec->env, peers, n, &s->auth, s->one[i].where, until);
 }
 
-/* Begin a round; earlier answers no longer count. until: a sentinel that has not answered by then has failed. */
+/*
+ * Begin a round; earlier answers no longer count. A sentinel without an answer by until has failed.
+ */
 static void sentinels_ask(struct sentinels *s, int64_t until)
 {
     const char *argv[] = {"SENTINEL", "get-master-addr-by-name", s->service};
@@ -161,25 +159,6 @@ static void sentinels_ask(struct sentinels *s, int64_t until)
     }
 }
 
-/* The generic texts are about the master's credentials. */
-static void refused(struct sentinel *one, const char *text)
-{
-    struct dlock_error err;
-
-    if (one->ask.auth_failed)
-        dlock_fail_at(&err, DLOCK_EPERM, 0, one->where,
-                      "user or password refused: check sentinel-user= and sentinel-password-file=");
-    else if (strstr(text, "NOAUTH"))
-        dlock_fail_at(&err, DLOCK_EPERM, 0, one->where,
-                      "a password is needed: use ?sentinel-password-file=FILE");
-    else if (strstr(text, "unknown command"))
-        dlock_fail_at(&err, DLOCK_EPROTO, 0, one->where,
-                      "this is no sentinel; redis:// is for a server without them");
-    else
-        redis_conn_reply_error(&err, one->where, &one->ask, text);
-    failed(one, &err);
-}
-
 static bool read_address(const redisReply *r, struct sentinel_addr *a)
 {
     char text[REDIS_ADDR_HOST + 8];
@@ -191,28 +170,37 @@ static bool read_address(const redisReply *r, struct sentinel_addr *a)
            a->host[0] != '\0';
 }
 
-static void answered(struct sentinel *one, const redisReply *r)
+static void ask_answered(struct sentinel *one, const redisReply *r)
 {
     struct dlock_error err;
+    bool error = r->type == REDIS_REPLY_ERROR;
 
-    if (one->ask.auth_failed || r->type == REDIS_REPLY_ERROR) {
-        refused(one, r->type == REDIS_REPLY_ERROR ? r->str : "");
+    if (!one->ask.auth_failed && !error &&
+        (r->type == REDIS_REPLY_NIL || read_address(r, &one->named))) {
+        one->says = r->type == REDIS_REPLY_NIL ? SAYS_UNKNOWN : SAYS_MASTER;
+        if (one->says == SAYS_MASTER)
+            one->at = one->ask.peers[one->ask.good];
+        redis_conn_close(&one->ask);
         return;
     }
-    if (r->type == REDIS_REPLY_NIL) {
-        one->says = SAYS_UNKNOWN;
-    } else if (read_address(r, &one->named)) {
-        one->says = SAYS_MASTER;
-        one->at = one->ask.peers[one->ask.good];
-    } else {
+    /* The generic texts are about the master's credentials. */
+    if (one->ask.auth_failed)
+        dlock_fail_at(&err, DLOCK_EPERM, 0, one->where,
+                      "user or password refused: check sentinel-user= and sentinel-password-file=");
+    else if (!error)
         dlock_fail_at(&err, DLOCK_EPROTO, 0, one->where, "unexpected answer");
-        failed(one, &err);
-        return;
-    }
-    redis_conn_close(&one->ask);
+    else if (strstr(r->str, "NOAUTH"))
+        dlock_fail_at(&err, DLOCK_EPERM, 0, one->where,
+                      "a password is needed: use ?sentinel-password-file=FILE");
+    else if (strstr(r->str, "unknown command"))
+        dlock_fail_at(&err, DLOCK_EPROTO, 0, one->where,
+                      "this is no sentinel; redis:// is for a server without them");
+    else
+        redis_conn_reply_error(&err, one->where, &one->ask, r->str);
+    ask_failed(one, &err);
 }
 
-/* Is there anything to do on c: the socket is ready, or the time of this address is over? */
+/* Is redis_conn_work due: the socket is ready, or the time of this address is over? */
 static bool is_due(const struct redis_conn *c, const struct pollfd *pfd, int n, int64_t now)
 {
     if (c->state == RC_CONNECTING && now >= c->next_at)
@@ -223,55 +211,28 @@ static bool is_due(const struct redis_conn *c, const struct pollfd *pfd, int n, 
     return false;
 }
 
-static void work_ask(const struct sentinels *s, struct sentinel *one, int64_t now)
-{
-    struct redis_conn_reply rep;
-    struct dlock_error err;
-    int rc = redis_conn_next(&one->ask, &rep);
-    if (rc == 1) {
-        answered(one, rep.r);
-        freeReplyObject(rep.r);
-    } else if (rc < 0) {
-        err = one->ask.error;
-        failed(one, &err);
-    } else if (now >= s->until) {
-        dlock_fail_at(&err, DLOCK_EUNAVAIL, 0, one->where, "no answer");
-        failed(one, &err);
-    }
-}
-
 /* -------------------------------------------------------------------- counting */
 
 struct tally {
     int pending, unknown, failed;
-    int named; /* how many have named a master */
-    int votes; /* for first */
-    const struct sentinel_addr
-        *first; /* most named; with equal votes the one named first in the list */
-    const struct dlock_error *error; /* a missing permission, else the first */
+    int named;                         /* sentinels that have named a master */
+    int votes;                         /* for first */
+    const struct sentinel_addr *first; /* most named; with equal votes the first in the list */
+    const struct dlock_error *error;   /* a missing permission, else the first */
 };
-
-static bool same(const struct sentinel_addr *a, const struct sentinel_addr *b)
-{
-    return a->port == b->port && strcasecmp(a->host, b->host) == 0;
-}
-
-/* One sentinel under two names has one vote. */
-static bool has_spoken(const struct sentinels *s, int i)
-{
-    const struct dlock_peer *at = &s->one[i].at;
-    for (int k = 0; k < i; k++)
-        if (s->one[k].says == SAYS_MASTER && redis_same_peer(&s->one[k].at, at))
-            return true;
-    return false;
-}
 
 static int votes_for(const struct sentinels *s, const struct sentinel_addr *a)
 {
-    int n = 0;
-    for (int i = 0; i < s->n; i++)
-        n += s->one[i].says == SAYS_MASTER && same(&s->one[i].named, a) && !has_spoken(s, i);
-    return n;
+    int votes = 0;
+    for (int i = 0; i < s->n; i++) {
+        const struct sentinel *one = &s->one[i];
+        bool again = false; /* a sentinel with two names in the URI has a single vote */
+        for (int k = 0; k < i; k++)
+            again |= s->one[k].says == SAYS_MASTER && redis_same_peer(&s->one[k].at, &one->at);
+        votes += one->says == SAYS_MASTER && !again && one->named.port == a->port &&
+                 strcasecmp(one->named.host, a->host) == 0;
+    }
+    return votes;
 }
 
 static struct tally count(const struct sentinels *s)
@@ -302,21 +263,7 @@ static int quorum(const struct sentinels *s)
     return s->n / 2 + 1;
 }
 
-/* No sentinel has named a master. */
-static int none_named(const struct sentinels *s, const struct tally *t, struct dlock_error *err)
-{
-    const char *where = s->spec->uri->where;
-    if (t->unknown > 0)
-        return dlock_fail_at(err, DLOCK_EUNAVAIL, 0, where,
-                             "no service '%s' (%d of %d have answered): check the service name",
-                             s->service, t->unknown, s->n);
-    if (t->error->code == DLOCK_EPERM)
-        return dlock_fail_at(err, DLOCK_EPERM, 0, where, "%s", t->error->msg);
-    return dlock_fail_at(err, t->error->code, t->error->sys, where, "no sentinel of %d answers; %s",
-                         s->n, t->error->msg);
-}
-
-/* Does a majority of all sentinels name this one, or will there be no majority in this round? */
+/* Does a majority of all sentinels name this master, or is no majority possible in this round? */
 static enum redis_mastery sentinels_verdict(const struct sentinels *s,
                                             const struct sentinel_addr *a)
 {
@@ -329,7 +276,7 @@ static enum redis_mastery sentinels_verdict(const struct sentinels *s,
     return t.votes + t.pending < quorum(s) || t.pending == 0 ? MASTER_NO : MASTER_PENDING;
 }
 
-/* Why it is not MASTER_YES. Returns err's code. */
+/* Why the verdict is not MASTER_YES. Returns err's code. */
 static int sentinels_doubt(const struct sentinels *s, const struct sentinel_addr *a,
                            struct dlock_error *err)
 {
@@ -343,8 +290,9 @@ static int sentinels_doubt(const struct sentinels *s, const struct sentinel_addr
 }
 
 /*
- * The master that a majority names. 1; 0: not yet; negative: there will be no majority in this round. What fewer name
- * is not even connected to: one sentinel alone must not decide which server gets the password.
+ * The master named by a majority. 1; 0: not yet; negative: no majority is possible in this round. A
+ * server that fewer sentinels name is not even connected to: a single sentinel must not decide
+ * which server gets the password.
  */
 static int sentinels_found(const struct sentinels *s, struct sentinel_addr *a,
                            struct dlock_error *err)
@@ -357,10 +305,20 @@ static int sentinels_found(const struct sentinels *s, struct sentinel_addr *a,
     }
     if (t.pending > 0 && (t.votes == 0 || t.votes + t.pending >= quorum(s)))
         return 0;
-    return t.votes == 0 ? none_named(s, &t, err) : sentinels_doubt(s, t.first, err);
+    if (t.votes > 0)
+        return sentinels_doubt(s, t.first, err);
+    const char *where = s->spec->uri->where;
+    if (t.unknown > 0)
+        return dlock_fail_at(err, DLOCK_EUNAVAIL, 0, where,
+                             "no service '%s' (%d of %d have answered): check the service name",
+                             s->service, t.unknown, s->n);
+    if (t.error->code == DLOCK_EPERM)
+        return dlock_fail_at(err, DLOCK_EPERM, 0, where, "%s", t.error->msg);
+    return dlock_fail_at(err, t.error->code, t.error->sys, where, "no sentinel of %d answers; %s",
+                         s->n, t.error->msg);
 }
 
-/* In the last round: is there a server that a sentinel takes for the master? */
+/* Has a sentinel named a master in the last round? */
 static bool sentinels_name_one(const struct sentinels *s)
 {
     return count(s).votes > 0;
@@ -379,15 +337,15 @@ static void sentinels_listen(struct sentinels *s, int64_t at)
         redis_conn_close(&s->one[i].hear);
 }
 
-/* Not while a round is young: a sentinel that repeats its announcement would keep every round from its end. */
+/* Not while a round is young: a repeated announcement would keep every round from its end. */
 static int64_t heeded_at(const struct sentinels *s)
 {
     return s->heard ? s->since + SENTINEL_PAUSE : DLOCK_NEVER;
 }
 
 /*
- * True once after a sentinel has announced a switch, or may have while we were not listening: ask again. That is kept
- * until the last round is SENTINEL_PAUSE old.
+ * True once after a sentinel has announced a switch, or may have done so before we listened: ask
+ * again. The announcement stays pending for SENTINEL_PAUSE after a round.
  */
 static bool sentinels_heard(struct sentinels *s)
 {
@@ -397,25 +355,13 @@ static bool sentinels_heard(struct sentinels *s)
     return true;
 }
 
-static void subscribe(struct sentinels *s, int i)
+/* "SERVICE OLD-HOST OLD-PORT HOST PORT". The server in the text does not matter: a round tells. */
+static bool announces(const redisReply *r, const char *service)
 {
-    const char *argv[] = {"SUBSCRIBE", CHANNEL};
-    struct redis_conn *c = &s->one[i].hear;
-
-    if (redis_conn_is_open(c))
-        return;
-    c->push = true;
-    open_conn(s, i, c, now_of(s) + s->spec->connect_timeout);
-    (void)redis_conn_send(c, TAG_HEAR, 2, argv, (size_t[]){9, strlen(CHANNEL)});
-    redis_conn_flush(c);
-}
-
-/* "SERVICE OLD-HOST OLD-PORT HOST PORT". The server in it does not matter: a round tells. */
-static bool concerns_us(const struct sentinels *s, const redisReply *r)
-{
-    size_t len = strlen(s->service);
-    return r->element[2]->type == REDIS_REPLY_STRING && (size_t)r->element[2]->len > len &&
-           memcmp(r->element[2]->str, s->service, len) == 0 && r->element[2]->str[len] == ' ';
+    size_t len = strlen(service);
+    const redisReply *text = r->element[2];
+    return text->type == REDIS_REPLY_STRING && (size_t)text->len > len &&
+           memcmp(text->str, service, len) == 0 && text->str[len] == ' ';
 }
 
 static void work_hear(struct sentinels *s, struct sentinel *one, int64_t now)
@@ -425,7 +371,7 @@ static void work_hear(struct sentinels *s, struct sentinel *one, int64_t now)
 
     while (one->hear.state != RC_CLOSED && (rc = redis_conn_next(&one->hear, &rep)) == 1) {
         if (rep.tag == REDIS_CONN_PUSH)
-            s->heard = s->heard || concerns_us(s, rep.r);
+            s->heard = s->heard || announces(rep.r, s->service);
         else if (one->hear.auth_failed || rep.r->type == REDIS_REPLY_ERROR)
             rc = DLOCK_EPERM;
         else
@@ -466,19 +412,38 @@ static int sentinels_interest(const struct sentinels *s, struct pollfd *pfd, int
 /* pfd: what sentinels_interest asked for, found by descriptor. */
 static void sentinels_work(struct sentinels *s, const struct pollfd *pfd, int n)
 {
+    struct redis_conn_reply rep;
+    struct dlock_error err;
     int64_t now = now_of(s);
 
     if (now >= s->listen_at) {
+        const char *argv[] = {"SUBSCRIBE", CHANNEL};
         s->listen_at = DLOCK_NEVER;
-        for (int i = 0; i < s->n; i++)
-            subscribe(s, i);
+        for (int i = 0; i < s->n; i++) {
+            struct redis_conn *c = &s->one[i].hear;
+            if (redis_conn_is_open(c))
+                continue;
+            c->push = true;
+            open_conn(s, i, c, now + s->spec->connect_timeout);
+            (void)redis_conn_send(c, TAG_HEAR, 2, argv, (size_t[]){9, strlen(CHANNEL)});
+            redis_conn_flush(c);
+        }
     }
     for (int i = 0; i < s->n; i++) {
         struct sentinel *one = &s->one[i];
         if (is_due(&one->ask, pfd, n, now))
             redis_conn_work(&one->ask);
-        if (one->ask.state != RC_CLOSED)
-            work_ask(s, one, now);
+        int rc = one->ask.state != RC_CLOSED ? redis_conn_next(&one->ask, &rep) : 0;
+        if (rc == 1) {
+            ask_answered(one, rep.r);
+            freeReplyObject(rep.r);
+        } else if (rc < 0) {
+            err = one->ask.error;
+            ask_failed(one, &err);
+        } else if (one->ask.state != RC_CLOSED && now >= s->until) {
+            dlock_fail_at(&err, DLOCK_EUNAVAIL, 0, one->where, "no answer");
+            ask_failed(one, &err);
+        }
         if (is_due(&one->hear, pfd, n, now))
             redis_conn_work(&one->hear);
         work_hear(s, one, now);
@@ -492,9 +457,9 @@ enum seek { SEEK_NOTHING, SEEK_ASKING, SEEK_RESOLVING };
 struct redis_sentinel {
     struct sentinels s;
     enum seek seek; /* for connections in RC_WAITING */
-    bool failed;    /* the last search: no sentinel named a master that can be connected to */
-    bool checking;  /* a switch was announced: a round will tell whether it concerns us */
-    struct sentinel_addr master; /* cmd is connected to it, or was last */
+    bool failed;    /* the last search: no sentinel has named a master that can be connected to */
+    bool checking;  /* a switch was announced: a round will tell whether the master has moved */
+    struct sentinel_addr master; /* of the present or last connection of cmd */
     struct redis_addr addr;
 };
 
@@ -540,7 +505,7 @@ void redis_sentinel_connect(struct redis_route *r, struct redis_conn *c, int64_t
     if (redis_conn_open_later(c, r->spec->env, &r->node->auth, r->spec->uri->where, until) != 0 ||
         shared)
         return;
-    /* The wake-ups must come from the server that has us in its queue. */
+    /* The wake-ups must come from the server with our place in its queue. */
     if (c == &r->node->wake && redis_conn_is_open(cmd) && cmd->state != RC_WAITING) {
         bool up = cmd->state == RC_UP;
         (void)redis_conn_aim(c, up ? &cmd->peers[cmd->good] : cmd->peers, up ? 1 : cmd->npeers);
@@ -549,40 +514,25 @@ void redis_sentinel_connect(struct redis_route *r, struct redis_conn *c, int64_t
     redis_addr_done(&m->addr);
     m->seek = SEEK_ASKING;
     m->failed = m->checking = false;
-    /* Somewhat earlier than the caller's time: then the error says that the sentinels were silent, not the master. */
+    /*
+     * Somewhat earlier than the caller's time, for an error that names the sentinels, not the
+     * master, as silent.
+     */
     sentinels_ask(&m->s, until - (until - now) / 8);
 }
 
-static void give_up(struct redis_route *r, bool for_good, const struct dlock_error *why)
-{
-    r->sentinel->seek = SEEK_NOTHING;
-    r->sentinel->failed = for_good;
-    if (r->node->cmd.state == RC_WAITING)
-        redis_conn_give_up(&r->node->cmd, why);
-    if (r->node->wake.state == RC_WAITING)
-        redis_conn_give_up(&r->node->wake, why);
-}
-
-/* Is c's server one of those found? */
-static bool is_found(const struct redis_sentinel *m, const struct redis_conn *c)
-{
-    const struct dlock_peer *p = &c->peers[c->good];
-    for (int i = 0; i < m->addr.npeers; i++)
-        if (redis_same_peer(&m->addr.peers[i], p))
-            return true;
-    return false;
-}
-
-/* The master is known. True: wake is connected to another server. */
+/* The master is known. True: wake is connected to a different server. */
 static bool aim(struct redis_route *r)
 {
     struct redis_sentinel *m = r->sentinel;
     struct redis_conn *cmd = &r->node->cmd, *wake = &r->node->wake;
-    bool strayed = false;
+    bool found = false, strayed = false;
 
+    for (int i = 0; i < m->addr.npeers; i++)
+        found |= redis_same_peer(&m->addr.peers[i], &wake->peers[wake->good]);
     m->seek = SEEK_NOTHING;
     if (cmd->state == RC_WAITING) {
-        strayed = wake->state == RC_CONNECTING || (wake->state == RC_UP && !is_found(m, wake));
+        strayed = wake->state == RC_CONNECTING || (wake->state == RC_UP && !found);
         (void)redis_conn_aim(cmd, m->addr.peers, m->addr.npeers);
     }
     if (wake->state == RC_WAITING)
@@ -601,7 +551,7 @@ bool redis_sentinel_seek(struct redis_route *r)
         return false;
     if (m->seek == SEEK_ASKING) {
         rc = sentinels_found(&m->s, &m->master, &err);
-        for_good = !sentinels_name_one(&m->s); /* else they may be about to agree */
+        for_good = !sentinels_name_one(&m->s); /* else the sentinels may be about to agree */
         if (rc > 0) {
             m->seek = SEEK_RESOLVING;
             rc = redis_addr_start(&m->addr, m->master.host, m->master.port, &err);
@@ -609,8 +559,14 @@ bool redis_sentinel_seek(struct redis_route *r)
     } else if (m->seek == SEEK_RESOLVING) {
         rc = redis_addr_result(&m->addr, &err);
     }
-    if (rc < 0)
-        give_up(r, for_good, &err);
+    if (rc < 0) {
+        m->seek = SEEK_NOTHING;
+        m->failed = for_good;
+        if (r->node->cmd.state == RC_WAITING)
+            redis_conn_give_up(&r->node->cmd, &err);
+        if (r->node->wake.state == RC_WAITING)
+            redis_conn_give_up(&r->node->wake, &err);
+    }
     return rc > 0 && aim(r);
 }
 
@@ -659,7 +615,7 @@ enum redis_watch redis_sentinel_watch(struct redis_route *r, bool acquiring, boo
     struct redis_sentinel *m = r->sentinel;
     enum redis_watch result = WATCH_NOTHING;
 
-    if (!m || m->seek != SEEK_NOTHING) /* an announcement is kept until then */
+    if (!m || m->seek != SEEK_NOTHING) /* an announcement stays pending until then */
         return WATCH_NOTHING;
     if (sentinels_heard(&m->s)) {
         if (acquiring && r->node->cmd.state == RC_CLOSED)
