@@ -330,7 +330,7 @@ static int64_t release_wake_at(const struct redlock_backend *be)
 static void release_step(struct redlock_backend *be, int64_t now)
 {
     int yes = 0, answered = 0, pending = 0, recorded = 0, recordable = 0, retried = 0;
-    bool owed = false; /* a server that may have a vote for us could not be reached */
+    bool owed = false; /* a server possibly with a vote for us could not be reached */
     const struct dlock_error *forbidden = NULL;
     struct dlock_error err;
 
@@ -360,7 +360,7 @@ static void release_step(struct redlock_backend *be, int64_t now)
      */
     bool patient = redlock_patient(be, answered, now);
     bool heard = !owed && (pending == 0 || !patient);
-    /* So many were ours that the rest is no majority; or all servers have answered. */
+    /* Without the servers that were ours no majority is left; or all servers have answered. */
     bool clean = (answered >= be->quorum && yes > be->n - be->quorum) || answered == be->n;
     bool unrecorded = redlock_run_must_record(be) && recorded < be->quorum;
     if (unrecorded && recordable >= be->quorum && now < be->until) {

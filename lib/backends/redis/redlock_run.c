@@ -14,8 +14,8 @@
  * Why "failed" with a higher token makes an older success void, and "running" does not. An end is
  * written by a client that was granted the lock, and the tokens of such clients have the order of
  * the grants: the client had found no success within the time for which it asked. "running" may be
- * left by a round whose second half has failed. Its token has no order with the tokens of grants: a
- * later grant by other servers may have a lower token.
+ * left by a round whose second half has failed. The token of "running" has no order with the tokens
+ * of grants: a later grant by other servers may have a lower token.
  *
  * A success recorded by fewer servers was not confirmed to its client (79). A client that finds
  * such a success respects it all the same, and gives it to the voters that lack it.

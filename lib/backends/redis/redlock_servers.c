@@ -152,7 +152,7 @@ void redlock_undo(struct redlock_backend *be, struct redlock_server *s)
 void redlock_drop(struct redlock_backend *be, struct redlock_server *s)
 {
     /*
-     * The server may have a vote for us whose undo is uncertain: a stopped server executes the
+     * The server may have a vote for us with an uncertain undo: a stopped server executes the
      * contents of its socket buffers when it goes on [measured], also after we have closed the
      * connection.
      */
@@ -250,7 +250,7 @@ bool redlock_patient(struct redlock_backend *be, int answered, int64_t now)
 
 int64_t redlock_wake_at(const struct redlock_backend *be)
 {
-    /* The last step has handled the deadlines before it. */
+    /* Earlier deadlines were handled in the last step. */
     return be->patient_until > be->stepped ? dlock_min(be->until, be->patient_until) : be->until;
 }
 

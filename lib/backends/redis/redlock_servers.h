@@ -89,7 +89,7 @@ struct redlock_server {
         bool written; /* release: the end of our run is recorded */
     } once;
 
-    int64_t from; /* when the last request left that was confirmed for the value; 0: none */
+    int64_t from; /* when the last confirmed request for the value left; 0: none */
     bool touched; /* the value may be there */
     bool queued;  /* we may be in the server's queue */
     bool left;    /* a release was sent, and the answer never came */
@@ -107,7 +107,7 @@ struct redlock_backend {
     const struct dlock_spec *spec;
     struct redis_script script;
     int64_t restart_grace;
-    int64_t unheard_ttl; /* the largest ttl that a client may have without any report of it */
+    int64_t unheard_ttl; /* the largest possible ttl of an unreported client */
     char *secret;
     struct tls_config *tls; /* NULL: without */
     struct redlock_server *servers;
@@ -137,7 +137,7 @@ struct redlock_backend {
         bool twice;             /* a server has two names */
         struct outage out;
         struct dlock_backoff split_pause;
-        struct redlock_server *holder; /* a server that knows the holder, or NULL */
+        struct redlock_server *holder; /* a server with the holder's record, or NULL */
         bool definite, split; /* a majority names the same holder; no client has a majority */
         uint64_t told_holder;
     } acquire;
@@ -147,7 +147,7 @@ struct redlock_backend {
         bool forgetting;                 /* the servers are asked to remove the record */
         redisReply *replies[REDLOCK_NODES];
         bool listing;     /* handed out entry by entry */
-        redisReply *held; /* the reply that names the holder */
+        redisReply *held; /* the reply with the holder */
         enum { LIST_HOLDER, LIST_READERS, LIST_WAITERS } part;
         int server;
         size_t at, nlisted;
@@ -179,7 +179,7 @@ static inline int64_t redlock_now(const struct redlock_backend *be)
 {
     return be->spec->env->now(be->spec->env->ctx);
 }
-/* End the operation; its last event, to be filled in. */
+/* End the operation. Returns the last event, to be filled in. */
 static inline struct dlock_event *redlock_end(struct redlock_backend *be, enum dlock_ev type)
 {
     be->op = OP_NONE;

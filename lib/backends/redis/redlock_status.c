@@ -120,7 +120,7 @@ static bool state_of(const struct redlock_backend *be, int i, struct redis_scrip
 }
 
 /*
- * The servers that have the reader whose entry on server i is text. None if an earlier server has
+ * The servers that have the reader with the entry text on server i. None if an earlier server has
  * the reader, too: listed already.
  */
 static struct named name_reader(const struct redlock_backend *be, int i, const char *text)

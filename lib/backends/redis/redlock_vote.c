@@ -9,20 +9,19 @@
  *
  * A reader's (a shared holder's) vote raises no counter. The reader's token is the highest of its
  * voters' counters, too, and a majority confirms the token in the same second round. Take a reader
- * R and a writer W that hold the lock one after the other. Their majorities have a server in
- * common, which confirmed the earlier holder's token and voted for the later holder. Its later vote
- * was given after the earlier hold had ended, so after it had confirmed the token. W before R: R's
- * voter had a counter of at least W's token, so R's token is not below W's. R before W: W's voter
- * had at least R's token and counted one more, so W's token is above R's. A server that has lost
- * its counter begins at its clock, for a reader as well.
+ * R and a writer W that hold the lock in turn. Their majorities have a server in common, which
+ * confirmed the earlier holder's token and voted for the later holder. The later vote was given
+ * after the earlier hold had ended, so after the token had been confirmed. W before R: R's voter
+ * had a counter of at least W's token, so R's token is not below W's. R before W: W's voter had at
+ * least R's token and counted on, so W's token is above R's. A server without its counter begins at
+ * its clock, for a reader as well.
  *
  * The votes of a round without a majority are given back everywhere before anything else happens.
- * Then the pauses are random, so that two clients that have split the votes do not do so
- * indefinitely.
+ * Then the pauses are random, so that two clients do not split the votes indefinitely.
  *
  * Each server has a queue of its own (script.h), and wakes the first waiter in its queue when the
  * lock is free there. The queues may differ, so they decide nothing: they keep all but a few
- * waiters from rushing at a lock that was released. A waiter woken by a majority asks for votes at
+ * waiters from rushing at a released lock. A waiter woken by a majority asks for votes at
  * once. A waiter woken by fewer servers asks a little later: a single server may have lost the key,
  * or have a different queue. Timers stand behind every wake-up.
  *
@@ -36,15 +35,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How long the next round waits for an undo that is not confirmed. */
+/* How long the next round waits for an unconfirmed undo. */
 #define UNDO_TIME (50 * DLOCK_MSEC)
-/* A round that cannot win waits so long for all servers, for its message. */
+/* How long a hopeless round waits for all servers, for its message. */
 #define HEAR_ALL (200 * DLOCK_MSEC)
-#define SPLITS 10 /* rounds that a client without -w tries while the votes are split */
+#define SPLITS 10                     /* rounds of a client without -w while the votes are split */
 #define POLL_PAUSE (200 * DLOCK_MSEC) /* where the servers cannot report changes */
-#define PLACE_STEP (100 * DLOCK_MSEC) /* between the rounds of the waiters behind the first one */
-#define FEW_PAUSE (30 * DLOCK_MSEC)   /* woken by less than a majority */
-#define HEAD_PAUSE (5 * DLOCK_MSEC)   /* several servers report it at about the same time */
+/* between the rounds of the waiters behind the first waiter */
+#define PLACE_STEP (100 * DLOCK_MSEC)
+#define FEW_PAUSE (30 * DLOCK_MSEC) /* woken by less than a majority */
+#define HEAD_PAUSE (5 * DLOCK_MSEC) /* several servers report a change at about the same time */
 #define CLAIM_SLACK (20 * DLOCK_MSEC)
 #define CHANGED_STEP (100 * DLOCK_MSEC) /* between rounds because readers have renewed the lock */
 
@@ -98,8 +98,8 @@ static struct redlock_young young_of(const struct redlock_backend *be)
 }
 
 /*
- * True: the server has voted, and has been up for less than least_ms. Its vote does not count: the
- * value stays there as long as the lock is ours; otherwise it is undone with the round.
+ * True: the server has voted, and has been up for less than least_ms. The vote does not count: the
+ * value stays there as long as the lock is ours; otherwise the value is undone with the round.
  */
 static bool discount(struct redlock_server *s, int64_t least_ms)
 {
@@ -154,7 +154,7 @@ static void wait_start(struct redlock_backend *be)
         subscribe(be, &be->servers[i]);
 }
 
-/* Nothing is reported: the server's other connection has the same trouble. */
+/* Nothing is reported: the server's cmd has the same trouble. */
 void redlock_wake_failed(struct redlock_backend *be, struct redlock_server *s)
 {
     redis_node_unsubscribe(&s->node);
@@ -246,7 +246,7 @@ void redlock_wake_heard(struct redlock_backend *be, struct redlock_server *s,
 
 /* -------------------------------------------------------------- when to try again */
 
-/* When the lock may be free on this server, by its answer. */
+/* When the lock may be free on this server, by the last answer. */
 static int64_t free_at(const struct redlock_backend *be, const struct redlock_server *s,
                        int64_t now)
 {
@@ -314,7 +314,7 @@ static void skip_run(struct redlock_backend *be, const struct redlock_server *su
     give_votes_back(be, success);
 }
 
-/* The queues of the servers that have not voted for us. */
+/* The queues of the servers without a vote for us. */
 static void leave_queues(struct redlock_backend *be)
 {
     for (int i = 0; i < be->n; i++) {
@@ -338,7 +338,7 @@ static void tell_grace(struct redlock_backend *be)
 
     for (int i = 0; i < be->n; i++) {
         int64_t t = be->servers[i].answer == A_GRACE ? grace_left_ms(be, &be->servers[i]) : 0;
-        grace += t > 0; /* 0: refused for a client that has left since; the next round asks again */
+        grace += t > 0; /* 0: refused for a client gone since; the next round asks again */
         ms = dlock_max(ms, t);
     }
     if (be->acquire.told_grace || grace == 0 || be->n - grace >= be->quorum)
@@ -354,8 +354,8 @@ static void tell_grace(struct redlock_backend *be)
 static void start_round(struct redlock_backend *be)
 {
     /*
-     * A server that is young by the last round refuses by itself: no vote is given and taken back
-     * again and again.
+     * A server known to be young refuses by itself: no vote is given and taken back again and
+     * again.
      */
     struct redlock_young last = young_of(be);
     int64_t grace = redlock_young_age_ms(&last) * DLOCK_MSEC;
@@ -391,7 +391,7 @@ static void start_round(struct redlock_backend *be)
         s->longest_ms = redlock_young_kept_ms(s->longest_ms);
         if (!redlock_reach(be, s, be->until))
             continue;
-        if (owes_since(s, be->began) != 0) { /* it may be stopped: commands would pile up there */
+        if (owes_since(s, be->began) != 0) { /* maybe stopped: commands would pile up there */
             s->answer = A_LATE;
             continue;
         }
@@ -445,7 +445,7 @@ static void ask_raise(struct redlock_backend *be, struct redlock_server *s)
     redis_conn_flush(&s->node.cmd);
 }
 
-/* The server's answer, from its reply. */
+/* The server's answer, from the reply. */
 static void read_vote(struct redlock_backend *be, struct redlock_server *s,
                       const struct redis_script_tried *t)
 {
@@ -484,7 +484,7 @@ static void read_vote(struct redlock_backend *be, struct redlock_server *s,
         s->answer = A_BUSY;
         redis_script_holder(t->holder, t->holder_len, &s->info);
         /*
-         * Readers are one holder, although each server may name a different reader. A free lock is
+         * Readers count as a single holder: each server may name a different reader. A free lock is
          * kept for a waiter.
          */
         s->holder = t->holder_len == 0 ? 0
@@ -564,7 +564,7 @@ static void end_votes(struct redlock_backend *be, int64_t now)
     int yes = redlock_count(be, A_YES);
 
     if (yes >= be->quorum && !be->acquire.twice) {
-        /* The patience with the other servers begins when a majority has voted. */
+        /* The patience with the remaining servers begins when a majority has voted. */
         (void)redlock_patient(be, be->quorum, now);
         struct redlock_young y = young_of(be);
         int64_t needed_ms = redlock_young_needed_ms(&y, now);
@@ -633,7 +633,7 @@ static void raise_answered(struct redlock_backend *be, struct redlock_server *s,
 
 static void end_raise(struct redlock_backend *be, int64_t now)
 {
-    /* A server may have reported a larger ttl after it had timed out. */
+    /* A server may have reported a larger ttl after its time-out. */
     struct redlock_young y = young_of(be);
     for (int i = 0; i < be->n; i++)
         (void)discount(&be->servers[i], redlock_young_age_ms(&y));
@@ -657,8 +657,8 @@ static void end_raise(struct redlock_backend *be, int64_t now)
     outage_over(&be->acquire.out, &be->events);
     leave_queues(be);
     /*
-     * A vote on a lost connection belongs to the lock now: the release undoes it, and its answer
-     * counts.
+     * A vote on a lost connection belongs to the lock now: the release undoes the vote, and its
+     * answer counts.
      */
     for (int i = 0; i < be->n; i++)
         redis_node_forget(&be->servers[i].node, be->value);
@@ -671,7 +671,7 @@ static void end_raise(struct redlock_backend *be, int64_t now)
 
 /* ------------------------------------------------- stage: give the votes back */
 
-/* The holder that most servers name. */
+/* The holder named by most servers. */
 static void find_holder(struct redlock_backend *be)
 {
     int most = 0;
@@ -702,7 +702,7 @@ static void round_failed(struct redlock_backend *be)
         be->acquire.outcome = EV_FAILED;
     } else if (usable < be->quorum) {
         redlock_no_quorum(be, &be->acquire.why);
-        /* Without the troubles that pass, such as a server that loads its data. */
+        /* Without passing troubles, such as a server loading its data. */
         for (int i = 0; i < be->n; i++)
             usable +=
                 be->servers[i].answer == A_REFUSED && redis_conn_is_open(&be->servers[i].node.cmd);
@@ -711,12 +711,12 @@ static void round_failed(struct redlock_backend *be)
         be->acquire.first = false;
         be->acquire.split = !be->acquire.definite && yes + busy >= be->quorum;
         outage_over(&be->acquire.out, &be->events);
-        /* A majority that waits for its restart grace counts as held. Split votes do not. */
+        /* A majority within its restart grace counts as held. Split votes do not. */
         bool again = be->acquire.wait || (be->acquire.split && be->acquire.splits < SPLITS);
         be->acquire.outcome = again ? EV_WAITING : EV_BUSY;
     }
     if (be->acquire.outcome == EV_FAILED)
-        fail_acquire(be, &be->acquire.why); /* the release that follows undoes the votes */
+        fail_acquire(be, &be->acquire.why); /* the release afterwards undoes the votes */
     else
         give_votes_back(be, NULL);
 }
