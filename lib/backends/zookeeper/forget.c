@@ -44,8 +44,8 @@ static enum zk_verdict on_list(struct zk_backend *be, const struct zk_msg *m,
 static enum zk_verdict ask_delete(struct zk_backend *be, struct dlock_error *err)
 {
     const struct zk_run *f = &be->run.found;
-    char *index = zk_index_path(be, f->day, be->run.place);
-    struct zk_op ops[] = {{.call = ZK_DELETE, .path = be->run.path, .version = f->version},
+    char *index = zk_index_path(be, f->day, be->run.path.place);
+    struct zk_op ops[] = {{.call = ZK_DELETE, .path = be->run.path.record, .version = f->version},
                           {.call = ZK_DELETE, .path = index, .version = -1}};
     if (!index)
         return failed(be, ZK_NOMEMORY, "cannot remove the run record", err);

@@ -1,10 +1,11 @@
 /*
- * once.c - the run record of --once: read when it is our turn, written with the grant and with the release.
+ * once.c - the run record of --once: read at our turn, written with the grant and with the release.
  *
- * When our node is the first, nobody else writes the record: a release deletes its node and writes the end of its run in
- * one multi, so what we read then has the end of each run before ours. "running" is written by a multi that sets our node,
- * too: that fails if our node is gone, and tells the server's time. The end is written by the multi that deletes our node:
- * a holder that comes late, whose node is gone, writes nothing.
+ * When our node is the first, no client but us writes the record: a release deletes its node and
+ * writes the end of its run in one multi, so what we read then has the end of each run before ours.
+ * "running" is written by a multi that sets our node, too, so the write fails if our node is gone,
+ * and tells the server's time. The end is written by the multi that deletes our node: a late holder,
+ * whose node is gone, writes nothing.
  */
 #include "zookeeper.h"
 
@@ -29,36 +30,35 @@ int64_t zk_server_ms(const struct zk_backend *be)
 int zk_foreign_run(const struct zk_backend *be, const char *what, struct dlock_error *err)
 {
     char text[RUN_RECORD_MAX];
-    snprintf(text, sizeof(text), "%s (%s)", what, be->run.path);
+    snprintf(text, sizeof(text), "%s (%s)", what, be->run.path.record);
     return run_record_foreign(err, be->spec, text);
 }
 
 void zk_ask_record(struct zk_backend *be)
 {
-    be->run.serial =
-        zk_conn_ask(be->session.conn,
-                    &(struct zk_request){.call = ZK_GET, .tag = T_RECORD, .path = be->run.path});
+    be->run.serial = zk_ask(be, ZK_GET, T_RECORD, be->run.path.record);
 }
 
 /* ------------------------------------------------------------------ the multi */
 
-/* Write the record as be->run.now says, together with a step of our node. False: out of memory. */
+/* Write be->run.mine into the record, together with a step of our node. False: out of memory. */
 static bool ask_multi(struct zk_backend *be, enum zk_tag tag, struct zk_op node, unsigned *serial)
 {
     struct zk_op ops[ZK_OPS_MAX] = {node};
     char text[RUN_RECORD_MAX], *index = NULL;
     int n = OP_INDEX;
     int64_t kept = dlock_min(be->spec->once / DLOCK_MSEC, INT64_MAX / 4);
-    zk_day(zk_server_ms(be) + kept, be->run.day);
-    zk_format_run(be, &be->run.now, be->run.day, text);
+    const char *day = be->run.day.wanted;
+    zk_day(zk_server_ms(be) + kept, be->run.day.wanted);
+    zk_format_run(be, &be->run.mine, day, text);
     ops[OP_RECORD] = (struct zk_op){.call = be->run.found.there ? ZK_SET : ZK_CREATE,
-                                    .path = be->run.path,
+                                    .path = be->run.path.record,
                                     .data = text,
                                     .acl = be->lock.acl,
                                     .version = be->run.found.version};
     /* The record's own day has its index node already. */
-    if (strcmp(be->run.day, be->run.indexed) != 0 && strcmp(be->run.day, be->run.met) != 0) {
-        index = zk_index_path(be, be->run.day, be->run.place);
+    if (strcmp(day, be->run.day.recorded) != 0 && strcmp(day, be->run.day.met) != 0) {
+        index = zk_index_path(be, day, be->run.path.place);
         if (!index)
             return false;
         ops[n++] = (struct zk_op){.call = ZK_CREATE, .path = index, .acl = be->lock.acl};
@@ -70,30 +70,32 @@ static bool ask_multi(struct zk_backend *be, enum zk_tag tag, struct zk_op node,
     return true;
 }
 
-/* Make the nodes above this one, then write again. */
+/* Make the nodes above path, then write again. Takes over path. */
 static enum zk_verdict make_above(struct zk_backend *be, char *path, struct dlock_error *err)
 {
-    free(be->run.above);
-    be->run.above = path;
+    free(be->run.path.above);
+    be->run.path.above = path;
     if (!path)
         return zk_no_memory(err);
     *strrchr(path, '/') = '\0';
     return zk_make(be, path, err);
 }
 
-/* The record is in the way of what we know of it, or the index is. *v: what comes then. False: it is another failure. */
+/*
+ * A multi was refused because the record or the index node is not as we know it: get it right.
+ * *v: how it goes on. False: the multi has failed for a different reason.
+ */
 static bool mend(struct zk_backend *be, const struct zk_msg *m, enum zk_verdict *v,
                  struct dlock_error *err)
 {
-    bool create = m->failed == OP_INDEX || !be->run.found.there;
     *v = ZK_GOES_ON;
     if (m->failed == OP_INDEX && m->rc == ZNODEEXISTS) {
-        memcpy(be->run.met, be->run.day, sizeof(be->run.met));
+        memcpy(be->run.day.met, be->run.day.wanted, sizeof(be->run.day.met));
         be->again_at = 0;
     } else if (m->failed == OP_INDEX && m->rc == ZNONODE) {
-        *v = make_above(be, zk_index_path(be, be->run.day, be->run.place), err);
-    } else if (m->failed == OP_RECORD && m->rc == ZNONODE && create) {
-        *v = make_above(be, strdup(be->run.path), err);
+        *v = make_above(be, zk_index_path(be, be->run.day.wanted, be->run.path.place), err);
+    } else if (m->failed == OP_RECORD && m->rc == ZNONODE && !be->run.found.there) {
+        *v = make_above(be, strdup(be->run.path.record), err);
     } else if (m->failed == OP_RECORD &&
                (m->rc == ZNONODE || m->rc == ZNODEEXISTS || m->rc == ZBADVERSION)) {
         zk_ask_record(be);
@@ -103,48 +105,82 @@ static bool mend(struct zk_backend *be, const struct zk_msg *m, enum zk_verdict 
     return true;
 }
 
-/* ------------------------------------------------------------------ the grant */
-
-static enum zk_verdict write_running(struct zk_backend *be, struct dlock_error *err)
+/* The answer to the get of the record. NULL, or a description of foreign data. */
+static const char *take_record(struct zk_backend *be, const struct zk_msg *m)
 {
-    struct dlock_run *r = &be->run.now;
-    *r = (struct dlock_run){.state = DLOCK_RUN_RUNNING,
-                            .status = -1,
-                            .fence = be->node.fence,
-                            .begin_ms = zk_server_ms(be),
-                            .kept_ns = be->spec->once};
-    memcpy(r->token, be->node.token, sizeof(r->token));
-    zk_set_record(be, RECORD_HOLDS, WORD_HELD);
-    be->run.sent = zk_now(be);
-    be->run.edition = be->lock.edition;
-    struct zk_op node = {
-        .call = ZK_SET, .path = be->node.path, .data = be->lock.record, .version = -1};
-    if (!ask_multi(be, T_RUNNING, node, &be->run.serial))
-        return zk_no_memory(err);
-    return ZK_GOES_ON;
+    const char *foreign = NULL;
+    be->run.serial = 0;
+    be->run.found.there = false;
+    be->run.day.recorded[0] = '\0';
+    if (m->rc == ZOK)
+        foreign = zk_read_run(m, zk_server_ms(be), &be->run.found);
+    if (be->run.found.there)
+        memcpy(be->run.day.recorded, be->run.found.day, sizeof(be->run.day.recorded));
+    return foreign;
 }
+
+/* ------------------------------------------------------------------ the grant */
 
 enum zk_verdict zk_run_turn(struct zk_backend *be)
 {
-    if (be->spec->once == 0 || be->run.written)
+    if (be->spec->once == 0 || be->run.running.written)
         return ZK_GRANTED;
     be->acquire.stage = STAGE_RECORD;
     zk_ask_record(be);
     return ZK_GOES_ON;
 }
 
-/* "running" is there: a lease that has become old meanwhile is renewed first. */
-static enum zk_verdict written(struct zk_backend *be)
+/* The record says "running" for us: a lease that has become old meanwhile is renewed first. */
+static enum zk_verdict running_is_written(struct zk_backend *be)
 {
-    be->run.written = true;
+    be->run.running.written = true;
     if (!zk_lease_is_old(be))
         return ZK_GRANTED;
     be->again_at = 0;
     return ZK_GOES_ON;
 }
 
-static enum zk_verdict on_running(struct zk_backend *be, const struct zk_msg *m,
-                                  struct dlock_error *err)
+/* Our turn: skip a run that has succeeded, else write "running". */
+static enum zk_verdict record_read_at_turn(struct zk_backend *be, const struct zk_msg *m,
+                                           struct dlock_error *err)
+{
+    const struct zk_run *f = &be->run.found;
+    struct dlock_run *mine = &be->run.mine;
+    const char *foreign = take_record(be, m);
+    if (m->rc != ZOK && m->rc != ZNONODE)
+        return zk_failed(be, m->rc, "cannot read the run record", err);
+    if (foreign) {
+        zk_foreign_run(be, foreign, err);
+        return ZK_FAILED;
+    }
+    if (f->there && f->run.state == DLOCK_RUN_RUNNING && f->run.fence == be->node.fence &&
+        strcmp(f->run.token, be->node.token) == 0) { /* the answer to our multi was lost */
+        *mine = f->run;
+        return running_is_written(be);
+    }
+    if (f->there && run_record_skips(&f->run, be->spec->once)) {
+        be->acquire.stage = STAGE_SKIPPED;
+        zk_delete_node(be);
+        return ZK_GOES_ON;
+    }
+    *mine = (struct dlock_run){.state = DLOCK_RUN_RUNNING,
+                               .status = -1,
+                               .fence = be->node.fence,
+                               .begin_ms = zk_server_ms(be),
+                               .kept_ns = be->spec->once};
+    memcpy(mine->token, be->node.token, sizeof(mine->token));
+    zk_set_record(be, RECORD_HOLDS, WORD_HELD);
+    be->run.running.sent = zk_now(be);
+    be->run.running.edition = be->node.data.edition;
+    struct zk_op node = {
+        .call = ZK_SET, .path = be->node.path, .data = be->node.data.text, .version = -1};
+    if (!ask_multi(be, T_RUNNING, node, &be->run.serial))
+        return zk_no_memory(err);
+    return ZK_GOES_ON;
+}
+
+static enum zk_verdict running_answered(struct zk_backend *be, const struct zk_msg *m,
+                                        struct dlock_error *err)
 {
     enum zk_verdict v;
     if (be->op != OP_ACQUIRE || be->acquire.stage != STAGE_RECORD)
@@ -152,12 +188,12 @@ static enum zk_verdict on_running(struct zk_backend *be, const struct zk_msg *m,
     if (m->rc == ZOK) {
         be->run.found.version = be->run.found.there ? be->run.found.version + 1 : 0;
         be->run.found.there = true;
-        be->run.now.begin_ms = zk_stat_ms(m->stat.mtime);
-        memcpy(be->run.indexed, be->run.day, sizeof(be->run.indexed));
+        be->run.mine.begin_ms = zk_stat_ms(m->stat.mtime);
+        memcpy(be->run.day.recorded, be->run.day.wanted, sizeof(be->run.day.recorded));
         zk_note_time(be, m->stat.mtime);
-        zk_heard(&be->session, be->run.sent);
-        be->node.told = be->run.edition;
-        return written(be);
+        zk_heard(&be->session, be->run.running.sent);
+        be->node.data.confirmed = be->run.running.edition;
+        return running_is_written(be);
     }
     if (zk_transient(m->rc))
         return zk_again(be);
@@ -167,38 +203,20 @@ static enum zk_verdict on_running(struct zk_backend *be, const struct zk_msg *m,
     return mend(be, m, &v, err) ? v : zk_failed(be, m->rc, "cannot write the run record", err);
 }
 
-/* It is our turn, and this is the record. */
-static enum zk_verdict judge(struct zk_backend *be, struct dlock_error *err)
-{
-    const struct zk_run *f = &be->run.found;
-    if (!f->there)
-        return write_running(be, err);
-    if (f->run.state == DLOCK_RUN_RUNNING && f->run.fence == be->node.fence &&
-        strcmp(f->run.token, be->node.token) == 0) { /* the answer was lost */
-        be->run.now = f->run;
-        return written(be);
-    }
-    if (!run_record_skips(&f->run, be->spec->once))
-        return write_running(be, err);
-    be->acquire.stage = STAGE_SKIPPED;
-    zk_delete_node(be);
-    return ZK_GOES_ON;
-}
-
 /* -------------------------------------------------------------------- the end */
 
 bool zk_run_ends(const struct zk_backend *be)
 {
-    return be->spec->once > 0 && be->grant == GRANT_HELD && be->run.written;
+    return be->spec->once > 0 && be->hold.grant == GRANT_HELD && be->run.running.written;
 }
 
 enum zk_verdict zk_run_end(struct zk_backend *be, struct dlock_error *err)
 {
     be->run.serial = 0;
-    be->run.now.end_ms = zk_server_ms(be);
-    run_record_end(be->spec, &be->run.now);
+    be->run.mine.end_ms = zk_server_ms(be);
+    run_record_end(be->spec, &be->run.mine);
     struct zk_op node = {.call = ZK_DELETE, .path = be->node.path, .version = -1};
-    return ask_multi(be, T_END, node, &be->release.serial) ? ZK_GOES_ON : zk_no_memory(err);
+    return ask_multi(be, T_END, node, &be->node.delete_serial) ? ZK_GOES_ON : zk_no_memory(err);
 }
 
 static enum zk_verdict not_recorded(struct zk_backend *be, const char *why, struct dlock_error *err)
@@ -207,23 +225,23 @@ static enum zk_verdict not_recorded(struct zk_backend *be, const char *why, stru
     return zk_released(be, DLOCK_RELEASE_UNCLEAR);
 }
 
-static enum zk_verdict on_end(struct zk_backend *be, const struct zk_msg *m,
-                              struct dlock_error *err)
+static enum zk_verdict end_answered(struct zk_backend *be, const struct zk_msg *m,
+                                    struct dlock_error *err)
 {
     enum zk_verdict v;
-    if (be->op != OP_RELEASE || m->serial != be->release.serial)
+    if (be->op != OP_RELEASE || m->serial != be->node.delete_serial)
         return ZK_GOES_ON;
-    be->release.serial = 0;
+    be->node.delete_serial = 0;
     if (m->rc == ZOK) {
         be->node.state = NODE_NONE;
         return zk_released(be, DLOCK_RELEASE_CLEAN);
     }
     if (zk_transient(m->rc)) {
-        be->release.unanswered = true;
+        be->node.delete_unanswered = true;
         return zk_again(be);
     }
     be->run.node_gone = m->failed == OP_NODE && m->rc == ZNONODE;
-    if (be->run.node_gone && !be->release.unanswered)
+    if (be->run.node_gone && !be->node.delete_unanswered)
         return zk_not_ours(be, err);
     if (be->run.node_gone) {
         zk_ask_record(be);
@@ -235,10 +253,25 @@ static enum zk_verdict on_end(struct zk_backend *be, const struct zk_msg *m,
     return zk_released(be, DLOCK_RELEASE_UNCLEAR);
 }
 
-/* The end was not written: the record is not as we know it, or our node is gone, perhaps by our first try. */
-static enum zk_verdict judge_end(struct zk_backend *be, struct dlock_error *err)
+/*
+ * The end was not written: the record is not as we know it, or our node is gone, perhaps by our
+ * first try.
+ */
+static enum zk_verdict record_read_at_end(struct zk_backend *be, const struct zk_msg *m,
+                                          struct dlock_error *err)
 {
     const struct zk_run *f = &be->run.found;
+    const char *foreign = take_record(be, m);
+    if (zk_transient(m->rc))
+        return zk_again(be);
+    if (foreign)
+        return not_recorded(be, "the run record has been changed", err);
+    if (m->rc != ZOK && m->rc != ZNONODE) {
+        zk_error(be, m->rc, "cannot read the run record", err);
+        return zk_released(be, DLOCK_RELEASE_UNCLEAR);
+    }
+    if (!f->there) /* removed since the grant; the index node may be removed, too */
+        be->run.day.met[0] = '\0';
     bool ours = f->there && strcmp(f->run.token, be->node.token) == 0;
     bool running = ours && f->run.state == DLOCK_RUN_RUNNING;
     if (be->run.node_gone && running)
@@ -258,48 +291,22 @@ static enum zk_verdict judge_end(struct zk_backend *be, struct dlock_error *err)
 
 /* -------------------------------------------------------------------- answers */
 
-static enum zk_verdict on_record(struct zk_backend *be, const struct zk_msg *m,
-                                 struct dlock_error *err)
-{
-    bool ending = be->op == OP_RELEASE && zk_run_ends(be) && be->release.serial == 0;
-    const char *foreign = NULL;
-    if (m->serial != be->run.serial ||
-        !(ending || (be->op == OP_ACQUIRE && be->acquire.stage == STAGE_RECORD)))
-        return ZK_GOES_ON;
-    be->run.serial = 0;
-    be->run.found.there = false;
-    be->run.indexed[0] = '\0';
-    if (m->rc == ZOK)
-        foreign = zk_read_run(m, zk_server_ms(be), &be->run.found);
-    else if (m->rc != ZNONODE && (zk_transient(m->rc) || !ending))
-        return zk_failed(be, m->rc, "cannot read the run record", err);
-    if (ending && foreign)
-        return not_recorded(be, "the run record has been changed", err);
-    if (ending && m->rc != ZOK && m->rc != ZNONODE) {
-        zk_error(be, m->rc, "cannot read the run record", err);
-        return zk_released(be, DLOCK_RELEASE_UNCLEAR);
-    }
-    if (foreign) {
-        zk_foreign_run(be, foreign, err);
-        return ZK_FAILED;
-    }
-    if (be->run.found.there)
-        memcpy(be->run.indexed, be->run.found.day, sizeof(be->run.indexed));
-    else if (ending) /* removed since the grant, and its index node may be, too */
-        be->run.met[0] = '\0';
-    return ending ? judge_end(be, err) : judge(be, err);
-}
-
 enum zk_verdict zk_run_message(struct zk_backend *be, const struct zk_msg *m,
                                struct dlock_error *err)
 {
     switch (m->tag) {
     case T_RECORD:
-        return on_record(be, m, err);
+        if (m->serial != be->run.serial)
+            return ZK_GOES_ON;
+        if (be->op == OP_RELEASE && zk_run_ends(be) && be->node.delete_serial == 0)
+            return record_read_at_end(be, m, err);
+        if (be->op == OP_ACQUIRE && be->acquire.stage == STAGE_RECORD)
+            return record_read_at_turn(be, m, err);
+        return ZK_GOES_ON;
     case T_RUNNING:
-        return on_running(be, m, err);
+        return running_answered(be, m, err);
     case T_END:
-        return on_end(be, m, err);
+        return end_answered(be, m, err);
     default:
         return ZK_GOES_ON;
     }

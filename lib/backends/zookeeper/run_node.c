@@ -49,26 +49,28 @@ static char *place_of(const char *name)
 int zk_set_run_paths(struct zk_backend *be, struct dlock_error *err)
 {
     int chroot = (int)be->lock.chroot_len;
-    be->run.place = place_of(be->spec->uri->name);
-    if (!be->run.place || asprintf(&be->run.base, "%.*s/" ZK_ONCE, chroot, be->lock.parent) < 0) {
-        be->run.base = NULL;
+    be->run.path.place = place_of(be->spec->uri->name);
+    if (!be->run.path.place ||
+        asprintf(&be->run.path.base, "%.*s/" ZK_ONCE, chroot, be->lock.parent) < 0) {
+        be->run.path.base = NULL;
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     }
-    be->run.path = zk_run_path(be, be->run.place);
-    return be->run.path ? 0 : dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+    be->run.path.record = zk_run_path(be, be->run.path.place);
+    return be->run.path.record ? 0 : dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
 }
 
 char *zk_run_path(const struct zk_backend *be, const char *place)
 {
     char *path;
-    return asprintf(&path, "%s/r/%s", be->run.base, place) < 0 ? NULL : path;
+    return asprintf(&path, "%s/r/%s", be->run.path.base, place) < 0 ? NULL : path;
 }
 
 char *zk_index_path(const struct zk_backend *be, const char *day, const char *place)
 {
     char *path;
-    return asprintf(&path, "%s/d/%s%s%s", be->run.base, day, *place ? "/" : "", place) < 0 ? NULL
-                                                                                           : path;
+    return asprintf(&path, "%s/d/%s%s%s", be->run.path.base, day, *place ? "/" : "", place) < 0
+               ? NULL
+               : path;
 }
 
 void zk_day(int64_t ms, char day[ZK_DAY_LEN + 1])

@@ -16,7 +16,7 @@ void zk_status_drop(struct zk_backend *be)
     free(be->status.gets);
     be->status.found = NULL;
     be->status.gets = NULL;
-    be->status.n = be->status.at = be->status.left = 0;
+    be->status.n = be->status.next = be->status.left = 0;
     be->status.read_run = be->status.has_run = false;
 }
 
@@ -173,12 +173,12 @@ enum zk_verdict zk_status_answer(struct zk_backend *be, const struct zk_msg *m,
     }
 }
 
-bool zk_status_next(struct zk_backend *be)
+const struct dlock_info *zk_status_next(struct zk_backend *be)
 {
-    while (be->status.at < be->status.n) {
-        be->info = be->status.found[be->status.at++];
-        if (be->info.place != GONE)
-            return true;
+    while (be->status.next < be->status.n) {
+        const struct dlock_info *info = &be->status.found[be->status.next++];
+        if (info->place != GONE)
+            return info;
     }
-    return false;
+    return NULL;
 }

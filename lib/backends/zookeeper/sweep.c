@@ -26,7 +26,7 @@ bool zk_sweep_goes_on(const struct zk_backend *be)
 void zk_sweep_end(struct zk_backend *be)
 {
     for (int i = 0; i < SWEEP_MAX; i++)
-        free(be->sweep.at[i].place);
+        free(be->sweep.records[i].place);
     for (int i = 0; i < SWEEP_SHARDS; i++)
         free(be->sweep.shards[i].path);
     memset(&be->sweep, 0, sizeof(be->sweep));
@@ -93,16 +93,14 @@ static void on_shards(struct zk_backend *be, const struct zk_msg *m)
 /* The record of an index node: is it to go, too? */
 static void look_at(struct zk_backend *be, const char *shard, const char *name)
 {
-    struct zk_swept *s = &be->sweep.at[be->sweep.n];
-    char *path = NULL;
-    if (asprintf(&s->place, "%s/%s", shard, name) < 0)
-        s->place = NULL;
+    char **place = &be->sweep.records[be->sweep.n].place, *path = NULL;
+    if (asprintf(place, "%s/%s", shard, name) < 0)
+        *place = NULL;
     else
-        path = zk_run_path(be, s->place);
+        path = zk_run_path(be, *place);
     if (!path)
         return;
-    be->sweep.n++;
-    s->serial = ask(be, ZK_GET, T_SWEEP_RECORD, path);
+    be->sweep.records[be->sweep.n++].serial = ask(be, ZK_GET, T_SWEEP_RECORD, path);
     free(path);
 }
 
@@ -130,15 +128,15 @@ static void on_swept_record(struct zk_backend *be, const struct zk_msg *m)
 {
     struct zk_run r = {0};
     int i = 0;
-    while (i < be->sweep.n && be->sweep.at[i].serial != m->serial)
+    while (i < be->sweep.n && be->sweep.records[i].serial != m->serial)
         i++;
     if (i == be->sweep.n || (m->rc != ZOK && m->rc != ZNONODE))
         return;
     bool both = has_record(be, m, &r);
     if (both && zk_run_over_ms(&r.run) > zk_server_ms(be))
         return; /* its day and its time do not agree */
-    char *index = zk_index_path(be, be->sweep.day, be->sweep.at[i].place);
-    char *record = zk_run_path(be, be->sweep.at[i].place);
+    char *index = zk_index_path(be, be->sweep.day, be->sweep.records[i].place);
+    char *record = zk_run_path(be, be->sweep.records[i].place);
     struct zk_op ops[] = {{.call = ZK_DELETE, .path = index, .version = -1},
                           {.call = ZK_DELETE, .path = record, .version = r.version}};
     if (index && record) {

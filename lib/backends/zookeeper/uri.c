@@ -226,14 +226,14 @@ int zk_check_spec(struct zk_backend *be, struct dlock_error *err)
 void zk_set_record(struct zk_backend *be, enum dlock_record as, enum zk_word word)
 {
     static const char *const words[] = {"waits", "next", "held"};
-    char *record = be->lock.record;
-    size_t size = sizeof(be->lock.record);
+    char *record = be->node.data.text;
+    size_t size = sizeof(be->node.data.text);
     int n = dlock_identity_format(be->spec->identity, as, record, size);
     if (n < 0)
         n = snprintf(record, size, "dlock1");
     snprintf(record + n, size - (size_t)n, " state=%s", words[word]);
-    be->lock.record_of = as;
-    be->lock.edition++;
+    be->node.data.kind = as;
+    be->node.data.edition++;
 }
 
 void zk_done(struct zk_backend *be)
@@ -246,12 +246,12 @@ void zk_done(struct zk_backend *be)
     free(be->node.stem);
     free(be->node.path);
     zk_forget_watches(be);
-    free(be->acquire.heard);
-    free(be->acquire.front);
-    free(be->run.base);
-    free(be->run.place);
-    free(be->run.path);
-    free(be->run.above);
+    free(be->acquire.watch.heard);
+    free(be->acquire.front.path);
+    free(be->run.path.base);
+    free(be->run.path.place);
+    free(be->run.path.record);
+    free(be->run.path.above);
     zk_sweep_end(be);
 }
 

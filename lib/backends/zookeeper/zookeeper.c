@@ -1,16 +1,17 @@
 /*
- * zookeeper.c - a lock in ZooKeeper: an ephemeral sequential node below the lock's own node. An exclusive one holds when it
- * is the lowest, a shared one when no exclusive one is lower, one of N slots when fewer than N of them are lower, too.
- * This file has the slots of the contract, drives the operations and ends them; the others report to it:
+ * zookeeper.c - a lock in ZooKeeper: an ephemeral sequential node below the lock's own node. An
+ * exclusive node holds when it is the lowest, a shared node when no exclusive node is lower, one of
+ * N slots when, besides, fewer than N slots are lower. This file has the slots of the contract,
+ * drives the operations and ends them; the other files report to it:
  *
- * session.c  the session and its heartbeats: the lease      acquire.c  our node, in the queue
- * status.c   the status of a lock                           queue.c    how each program names its nodes
- * once.c     the run record of --once                       sweep.c    remove those that have expired
- * forget.c   remove one                                     run_node.c their names and text
- * uri.c      the URI                                        wire/      libzookeeper, and what goes over its socket
+ * session.c  the session and its heartbeats: the lease   acquire.c  our node, in the queue
+ * status.c   the status of a lock                        queue.c    how each program names its nodes
+ * once.c     the run record of --once                    sweep.c    remove expired run records
+ * forget.c   remove a run record                         run_node.c names and text of run records
+ * uri.c      the URI                                     wire/      libzookeeper and its socket
  *
- * Not guaranteed: the server may end a session although we live (a pause, or clock speeds that differ by more than 1 %).
- * The deadline of the lease covers that.
+ * Not guaranteed: the server may end a session although we live (a pause, or clock speeds that
+ * differ by more than 1 %). The deadline of the lease covers this.
  */
 #include "zookeeper.h"
 
@@ -24,8 +25,9 @@
 /* How long a release waits for the rest of a sweep. */
 #define FAREWELL (200 * DLOCK_MSEC)
 /*
- * How long a process that ends waits until the end of its session is on its way, at most. The library needs a
- * millisecond to send it, and a busy machine hundreds: without it, the session stays for its ttl.
+ * How long a process that ends waits, at most, until the end of its session is sent. The library
+ * needs a millisecond for sending, and hundreds on a busy machine: unsent, the session stays for its
+ * ttl.
  */
 #define GOODBYE DLOCK_SEC
 
@@ -36,7 +38,7 @@ static struct zk_backend *self(struct dlock_be *be)
 
 /* ------------------------------------------------------- the end of an operation */
 
-/* End the session; what belongs to it goes with it: our node, the stem of its name, the outstanding requests. */
+/* End the session, and with it our node, the stem of its name and the outstanding requests. */
 static void leave(struct zk_backend *be)
 {
     zk_session_close(be);
@@ -46,11 +48,11 @@ static void leave(struct zk_backend *be)
     be->acquire.stage = STAGE_QUEUE;
     be->making.len = 0;
     zk_forget_watches(be);
-    be->acquire.list_serial = be->acquire.front_serial = 0;
-    be->release.serial = 0;
+    be->acquire.list_serial = be->acquire.front.serial = 0;
+    be->node.self_serial = be->node.delete_serial = 0;
     be->status.list_serial = be->run.serial = 0;
-    be->run.written = false;
-    be->run.met[0] = '\0';
+    be->run.running.written = false;
+    be->run.day.met[0] = '\0';
     zk_sweep_end(be);
     be->again_at = DLOCK_NEVER;
 }
@@ -58,25 +60,31 @@ static void leave(struct zk_backend *be)
 static void idle(struct zk_backend *be)
 {
     be->op = OP_NONE;
-    be->contact_until = be->renew.until = be->release.until = DLOCK_NEVER;
+    be->contact_until = be->hold.renew_until = be->release.until = DLOCK_NEVER;
     be->acquire.stage = STAGE_QUEUE;
-    be->release.over = false;
+    be->release.sweeping = false;
+}
+
+/* The operation is over, and so is its session. */
+static struct dlock_event *finish(struct zk_backend *be, enum dlock_ev how)
+{
+    leave(be);
+    idle(be);
+    return events_add(&be->events, how);
 }
 
 static void released(struct zk_backend *be, enum dlock_release_how how,
                      const struct dlock_error *err)
 {
-    leave(be);
-    idle(be);
-    be->grant = NOT_GRANTED;
+    struct dlock_event *ev = finish(be, EV_RELEASED);
+    be->hold.grant = NOT_GRANTED;
     outage_none(&be->outage);
-    struct dlock_event *ev = events_add(&be->events, EV_RELEASED);
     ev->how = how;
     if (err)
         ev->error = *err;
 }
 
-/* The acquire, or the status, has failed. If there may be a node of ours, the core has it undone by release. */
+/* The acquire or the status has failed. The core undoes a node that may exist by a release. */
 static void failed(struct zk_backend *be, const struct dlock_error *err)
 {
     if (be->node.state == NODE_NONE)
@@ -89,82 +97,48 @@ static void failed(struct zk_backend *be, const struct dlock_error *err)
 /* No more can be done for the operation. */
 static void give_up(struct zk_backend *be, const struct dlock_error *err)
 {
-    if (be->op == OP_RELEASE) /* a node of ours goes with the session */
+    if (be->op == OP_RELEASE) /* our node goes with the session */
         released(be, DLOCK_RELEASE_UNCLEAR, err);
     else if (be->op != OP_NONE && be->op != OP_HOLD)
         failed(be, err);
 }
 
-/* Our node says that it holds: by a heartbeat, or with the run record already. */
-static void tell_grant(struct zk_backend *be)
-{
-    if (be->run.written && be->lock.record_of == RECORD_HOLDS && be->node.told == be->lock.edition)
-        return;
-    zk_set_record(be, RECORD_HOLDS, WORD_HELD);
-    /*
-     * For the waiter behind us. A node that was first at once has the right times, and few wait behind it yet. But a
-     * slot that came right behind ours may have looked before us, and wait for our word.
-     */
-    if (be->acquire.place > 0 || be->acquire.followed)
-        zk_beat(be);
-}
-
 static void granted(struct zk_backend *be)
 {
+    bool written = be->run.running.written;
     struct dlock_event *ev = events_add(&be->events, EV_GRANTED);
     be->op = OP_HOLD;
-    be->grant = GRANT_HELD;
+    be->hold.grant = GRANT_HELD;
     be->contact_until = be->session.beat.next_at = DLOCK_NEVER;
     zk_forget_watches(be);
-    be->acquire.front_serial = 0;
+    be->acquire.front.serial = be->node.self_serial = 0;
     be->acquire.stage = STAGE_QUEUE;
-    tell_grant(be);
-    if (be->run.written)
+    /* Our node says that it holds: by a heartbeat, or already with the run record. */
+    if (!written || be->node.data.kind != RECORD_HOLDS ||
+        be->node.data.confirmed != be->node.data.edition) {
+        zk_set_record(be, RECORD_HOLDS, WORD_HELD);
+        /*
+         * For the waiter behind us. A node that was first at once has the right times, and few wait
+         * behind it yet. But a slot right behind ours may have looked before us, and wait for our
+         * word.
+         */
+        if (be->acquire.place > 0 || be->acquire.followed)
+            zk_beat(be);
+    }
+    if (written)
         zk_sweep(be);
     ev->from = zk_lease_from(&be->session);
     ev->ttl = be->session.timeout;
     ev->asked = dlock_max(be->node.create_sent, be->session.beat.sent);
-    if (be->run.written)
-        ev->asked = dlock_max(ev->asked, be->run.sent);
+    if (written)
+        ev->asked = dlock_max(ev->asked, be->run.running.sent);
     ev->fence = be->node.fence;
     memcpy(ev->token, be->node.token, sizeof(ev->token));
 }
 
-static void busy(struct zk_backend *be)
-{
-    leave(be);
-    idle(be);
-    struct dlock_event *ev = events_add(&be->events, EV_BUSY);
-    ev->place = be->acquire.place;
-    ev->info = be->acquire.front_known ? &be->info : NULL;
-}
-
-static void skipped(struct zk_backend *be)
-{
-    leave(be);
-    idle(be);
-    events_add(&be->events, EV_SKIPPED)->run = &be->run.found.run;
-}
-
-static void forgotten(struct zk_backend *be, enum dlock_ev how)
-{
-    leave(be);
-    idle(be);
-    events_add(&be->events, how);
-}
-
-/* The lock is free. A command may have been shorter than the sweep that began with it. */
-static void end_release(struct zk_backend *be, const struct dlock_error *err)
-{
-    be->release.over = be->release.how == DLOCK_RELEASE_CLEAN && zk_sweep_goes_on(be);
-    if (be->release.over)
-        be->release.until = dlock_min(be->release.until, zk_now(be) + FAREWELL);
-    else
-        released(be, be->release.how, err->code != 0 ? err : NULL);
-}
-
 static void conclude(struct zk_backend *be, enum zk_verdict v, const struct dlock_error *err)
 {
+    struct dlock_event *ev;
     switch (v) {
     case ZK_GOES_ON:
         break;
@@ -172,19 +146,27 @@ static void conclude(struct zk_backend *be, enum zk_verdict v, const struct dloc
         granted(be);
         break;
     case ZK_BUSY:
-        if (be->op == OP_FORGET)
-            forgotten(be, EV_BUSY);
-        else
-            busy(be);
+        if (be->op == OP_FORGET) {
+            finish(be, EV_BUSY);
+            break;
+        }
+        ev = finish(be, EV_BUSY);
+        ev->place = be->acquire.place;
+        ev->info = be->acquire.front.known ? &be->acquire.front.info : NULL;
         break;
     case ZK_SKIPPED:
-        skipped(be);
+        finish(be, EV_SKIPPED)->run = &be->run.found.run;
         break;
     case ZK_DONE:
-        forgotten(be, EV_DONE);
+        finish(be, EV_DONE);
         break;
     case ZK_RELEASED:
-        end_release(be, err);
+        /* The lock is free. The command may have been shorter than the sweep that began with it. */
+        be->release.sweeping = be->release.how == DLOCK_RELEASE_CLEAN && zk_sweep_goes_on(be);
+        if (be->release.sweeping)
+            be->release.until = dlock_min(be->release.until, zk_now(be) + FAREWELL);
+        else
+            released(be, be->release.how, err->code != 0 ? err : NULL);
         break;
     case ZK_FAILED:
         give_up(be, err);
@@ -196,44 +178,43 @@ static void conclude(struct zk_backend *be, enum zk_verdict v, const struct dloc
 
 static void lost(struct zk_backend *be, const char *why)
 {
-    be->grant = GRANT_LOST;
-    be->renew.until = DLOCK_NEVER;
-    dlock_fail_at(&events_add(&be->events, EV_LOST)->error, DLOCK_ELOST, 0, zk_where(be), "%s",
-                  why);
+    be->hold.grant = GRANT_LOST;
+    be->hold.renew_until = DLOCK_NEVER;
+    dlock_fail(&events_add(&be->events, EV_LOST)->error, DLOCK_ELOST, 0, "%s: %s", zk_where(be),
+               why);
 }
 
 static void unclear(struct zk_backend *be, const struct dlock_error *why)
 {
-    be->renew.until = DLOCK_NEVER;
+    be->hold.renew_until = DLOCK_NEVER;
     events_add(&be->events, EV_UNCLEAR)->error = *why;
 }
 
-static void renewed(struct zk_backend *be)
-{
-    struct dlock_event *ev = events_add(&be->events, EV_RENEWED);
-    be->renew.until = DLOCK_NEVER;
-    ev->from = zk_lease_from(&be->session);
-    ev->ttl = be->session.timeout;
-}
-
-static void hold_message(struct zk_backend *be, const struct zk_msg *m)
+/* The answer to a heartbeat, which may be a renewal. */
+static void hold_beat(struct zk_backend *be, const struct zk_msg *m)
 {
     struct dlock_error err;
-    bool renewing = be->renew.until != DLOCK_NEVER;
-    if (m->what != ZK_ANSWER || m->tag != T_BEAT)
-        return;
-    if (m->rc == ZOK && be->node.told != be->lock.edition) /* it was sent before the grant */
+    bool renewing = be->hold.renew_until != DLOCK_NEVER;
+    /* Our node's data was changed after the heartbeat was sent. */
+    if (m->rc == ZOK && be->node.data.confirmed != be->node.data.edition)
         zk_beat(be);
     if (m->rc == ZNONODE) {
         be->node.state = NODE_NONE;
-        if (be->grant == GRANT_HELD)
+        if (be->hold.grant == GRANT_HELD)
             lost(be, "its node is gone");
-    } else if (renewing && m->rc == ZOK) {
-        renewed(be);
-    } else if (renewing) {
+        return;
+    }
+    if (!renewing)
+        return;
+    if (m->rc != ZOK) {
         zk_error(be, m->rc, "the renewal failed", &err);
         unclear(be, &err);
+        return;
     }
+    struct dlock_event *ev = events_add(&be->events, EV_RENEWED);
+    be->hold.renew_until = DLOCK_NEVER;
+    ev->from = zk_lease_from(&be->session);
+    ev->ttl = be->session.timeout;
 }
 
 /* -------------------------------------------------------------------- driving */
@@ -243,7 +224,7 @@ static void step(struct zk_backend *be)
 {
     struct dlock_error err = {0};
     be->again_at = DLOCK_NEVER;
-    if (be->release.over)
+    if (be->release.sweeping)
         return;
     switch (be->op) {
     case OP_ACQUIRE:
@@ -251,7 +232,7 @@ static void step(struct zk_backend *be)
         conclude(be, zk_node_step(be, &err), &err);
         break;
     case OP_HOLD:
-        if (be->renew.until != DLOCK_NEVER)
+        if (be->hold.renew_until != DLOCK_NEVER)
             zk_beat(be);
         break;
     case OP_STATUS:
@@ -273,10 +254,10 @@ static void connect_or_fail(struct zk_backend *be)
 static void on_expired(struct zk_backend *be)
 {
     struct dlock_error err;
-    bool held = be->grant == GRANT_HELD;
-    dlock_fail_at(&err, held ? DLOCK_ELOST : DLOCK_EUNAVAIL, 0, zk_where(be),
-                  "the server has ended the session");
-    if (be->release.over) {
+    bool held = be->hold.grant == GRANT_HELD;
+    dlock_fail(&err, held ? DLOCK_ELOST : DLOCK_EUNAVAIL, 0, "%s: the server has ended the session",
+               zk_where(be));
+    if (be->release.sweeping) {
         released(be, be->release.how, NULL);
         return;
     }
@@ -293,9 +274,9 @@ static void on_expired(struct zk_backend *be)
         break;
     case OP_RELEASE:
         released(be,
-                 !held                    ? DLOCK_RELEASE_NOTHING
-                 : be->release.unanswered ? DLOCK_RELEASE_UNCLEAR
-                                          : DLOCK_RELEASE_NOT_OURS,
+                 !held                        ? DLOCK_RELEASE_NOTHING
+                 : be->node.delete_unanswered ? DLOCK_RELEASE_UNCLEAR
+                                              : DLOCK_RELEASE_NOT_OURS,
                  &err);
         break;
     case OP_NONE:
@@ -306,13 +287,14 @@ static void on_expired(struct zk_backend *be)
 static void on_message(struct zk_backend *be, struct zk_msg *m)
 {
     struct dlock_error err = {0};
-    if (zk_sweep_message(be, m) || be->release.over) {
+    if (zk_sweep_message(be, m) || be->release.sweeping) {
         zk_msg_done(m);
         return;
     }
     switch (be->op) {
     case OP_HOLD:
-        hold_message(be, m);
+        if (m->what == ZK_ANSWER && m->tag == T_BEAT)
+            hold_beat(be, m);
         break;
     case OP_FORGET:
         conclude(be, zk_forget_answer(be, m, &err), &err);
@@ -322,7 +304,7 @@ static void on_message(struct zk_backend *be, struct zk_msg *m)
         break;
     case OP_ACQUIRE:
     case OP_RELEASE:
-    case OP_NONE: /* has failed, and its create may be answered yet */
+    case OP_NONE: /* the operation has failed; the answer to its create may still come */
         conclude(be, zk_node_message(be, m, &err), &err);
         break;
     }
@@ -335,7 +317,7 @@ static void take_news(struct zk_backend *be)
     struct dlock_error err;
     /* The event queue is short: its events are handed out in between. */
     while (be->session.conn && be->events.n < EVENTS_MAX / 2) {
-        if (be->release.over && !zk_sweep_goes_on(be)) {
+        if (be->release.sweeping && !zk_sweep_goes_on(be)) {
             released(be, be->release.how, NULL);
             return;
         }
@@ -345,12 +327,12 @@ static void take_news(struct zk_backend *be)
         case NEWS_CONNECTED:
             step(be);
             break;
-        case NEWS_DISCONNECTED: /* the session looks for another server, and tells the core */
+        case NEWS_DISCONNECTED: /* the session looks for a server, and tells the core */
             break;
         case NEWS_EXPIRED:
             on_expired(be);
             break;
-        case NEWS_SHORTER: /* the command cannot be given less time than it was told */
+        case NEWS_SHORTER: /* the command cannot get less time than it was told */
             lost(be, "the server grants shorter sessions now");
             break;
         case NEWS_USELESS:
@@ -363,46 +345,28 @@ static void take_news(struct zk_backend *be)
     }
 }
 
-/* --------------------------------------------------------------------- timers */
-
-static void contact_over(struct zk_backend *be)
-{
-    struct dlock_error err = be->session.refused;
-    char text[32];
-    dlock_format_duration(be->spec->connect_timeout, text, sizeof(text));
-    if (err.code == 0)
-        dlock_fail_lock(&err, DLOCK_EUNAVAIL, 0, be->spec->uri,
-                        "no %s within %s: no answer, or no quorum",
-                        be->session.id == 0 ? "session" : "answer", text);
-    failed(be, &err);
-}
-
-static void release_over(struct zk_backend *be)
-{
-    struct dlock_error err;
-    dlock_fail_at(&err, DLOCK_EUNAVAIL, 0, zk_where(be), "no answer");
-    if (be->release.over)
-        released(be, be->release.how, NULL);
-    else
-        released(be, DLOCK_RELEASE_UNCLEAR, &err);
-}
-
-static void renewal_over(struct zk_backend *be)
-{
-    struct dlock_error err;
-    no_answer(&err, be->spec, zk_patience(be));
-    unclear(be, &err);
-}
-
 static void timers(struct zk_backend *be)
 {
     int64_t now = zk_now(be);
-    if (now >= be->contact_until)
-        contact_over(be);
-    else if (now >= be->release.until)
-        release_over(be);
-    else if (now >= be->renew.until)
-        renewal_over(be);
+    struct dlock_error err;
+    if (now >= be->contact_until) {
+        char text[32];
+        dlock_format_duration(be->spec->connect_timeout, text, sizeof(text));
+        err = be->session.servers.refusal;
+        if (err.code == 0)
+            dlock_fail(&err, DLOCK_EUNAVAIL, 0,
+                       "%s: no %s within %s: no answer, or no quorum (lock '%s')", zk_where(be),
+                       be->session.id == 0 ? "session" : "answer", text, be->spec->uri->name);
+        failed(be, &err);
+    } else if (now >= be->release.until && be->release.sweeping) {
+        released(be, be->release.how, NULL);
+    } else if (now >= be->release.until) {
+        dlock_fail(&err, DLOCK_EUNAVAIL, 0, "%s: no answer", zk_where(be));
+        released(be, DLOCK_RELEASE_UNCLEAR, &err);
+    } else if (now >= be->hold.renew_until) {
+        no_answer(&err, be->spec, zk_patience(be));
+        unclear(be, &err);
+    }
     if (be->session.conn && be->session.connected && now >= be->again_at)
         step(be);
 }
@@ -428,7 +392,7 @@ static void be_close_in_child(struct dlock_be *b)
     if (be->session.conn)
         zk_conn_close_in_child(be->session.conn);
     zk_endings_close_in_child(be->session.endings);
-    free(be->session.servers);
+    free(be->session.servers.list);
     zk_status_drop(be);
     zk_done(be);
     free(be);
@@ -455,12 +419,12 @@ static int be_open(struct dlock_be **out, const struct dlock_spec *spec, struct 
 
 static void start(struct zk_backend *be, enum zk_job op)
 {
-    leave(be); /* of a lock that was not given back in time: it goes with its session */
+    leave(be); /* a lock that was not given back in time goes with its session */
     idle(be);
     be->op = op;
-    be->grant = NOT_GRANTED;
-    be->release.unanswered = false;
-    be->session.refused.code = 0;
+    be->hold.grant = NOT_GRANTED;
+    be->node.delete_unanswered = false;
+    be->session.servers.refusal.code = 0;
     be->contact_until = zk_now(be) + be->spec->connect_timeout;
     outage_none(&be->outage);
     connect_or_fail(be);
@@ -475,7 +439,7 @@ static void be_acquire(struct dlock_be *b, bool wait)
 static void be_renew(struct dlock_be *b)
 {
     struct zk_backend *be = self(b);
-    be->renew.until = zk_now(be) + zk_patience(be);
+    be->hold.renew_until = zk_now(be) + zk_patience(be);
     zk_beat(be);
 }
 
@@ -488,7 +452,7 @@ static void be_release(struct dlock_be *b, int64_t until)
     if (be->op == OP_RELEASE)
         return;
     be->op = OP_RELEASE;
-    be->contact_until = be->renew.until = DLOCK_NEVER;
+    be->contact_until = be->hold.renew_until = DLOCK_NEVER;
     be->session.beat.next_at = be->session.beat.until = DLOCK_NEVER;
     be->acquire.stage = STAGE_QUEUE;
     be->making.len = 0;
@@ -522,9 +486,9 @@ static int be_interest(struct dlock_be *b, struct pollfd *pfd, int cap, int64_t 
         pfd[n++] = (struct pollfd){.fd = s->fd, .events = POLLIN};
     if (be->op != OP_NONE) {
         *wake_at = dlock_min(*wake_at, dlock_min(be->contact_until, be->release.until));
-        *wake_at = dlock_min(*wake_at, be->renew.until);
+        *wake_at = dlock_min(*wake_at, be->hold.renew_until);
         *wake_at = dlock_min(*wake_at, dlock_min(s->beat.next_at, s->beat.until));
-        *wake_at = dlock_min(*wake_at, dlock_min(s->next_server_at, s->away_at));
+        *wake_at = dlock_min(*wake_at, dlock_min(s->servers.next_at, s->away_at));
     }
     if (s->connected)
         *wake_at = dlock_min(*wake_at, be->again_at);
@@ -544,8 +508,9 @@ static int be_process(struct dlock_be *b, const struct pollfd *pfd, int n, struc
         return 1;
     if (!zk_status_complete(be))
         return 0;
-    if (zk_status_next(be)) {
-        *ev = (struct dlock_event){.type = EV_INFO, .info = &be->info};
+    const struct dlock_info *info = zk_status_next(be);
+    if (info) {
+        *ev = (struct dlock_event){.type = EV_INFO, .info = info};
         return 1;
     }
     if (be->status.has_run) {

@@ -6,10 +6,10 @@
 #include "backends/zookeeper/wire/conn.h"
 #include "run_record.h"
 
-/* What the core has asked for, and how far that is. */
+/* The operation that the core has asked for. */
 enum zk_job { OP_NONE, OP_ACQUIRE, OP_HOLD, OP_RELEASE, OP_STATUS, OP_FORGET };
 
-/* What a request is for. */
+/* The purpose of a request. */
 enum zk_tag {
     T_AUTH = 1,
     T_BEAT, /* set our node: a heartbeat */
@@ -17,64 +17,67 @@ enum zk_tag {
     T_PARENT, /* create a part of the path to the lock, or to its run record */
     T_SYNC,
     T_LIST,
-    T_FIND,  /* list: the answer to the create was lost; is the node there? */
-    T_SELF,  /* get our node, which was found by T_FIND */
-    T_PRED,  /* get a node that we wait for, with a watch */
-    T_FRONT, /* get a holder's node, to show it */
+    T_FIND,  /* list, after a lost answer to the create: is our node there? */
+    T_SELF,  /* get our node, which T_FIND has found */
+    T_PRED,  /* get a node that keeps ours waiting, with a watch */
+    T_FRONT, /* get a holder's node, to show the holder */
     T_DELETE,
-    T_ORPHAN,  /* delete another node of ours */
+    T_ORPHAN,  /* delete a second node of this session */
     T_INFO,    /* get, for status */
     T_RECORD,  /* get the run record */
-    T_RUNNING, /* multi: our node holds, and the record says so */
-    T_END,     /* multi: the end of the run, and our node is deleted */
+    T_RUNNING, /* multi: our node holds, and the record says "running" */
+    T_END,     /* multi: write the end of the run and delete our node */
     T_FORGET,
-    /* Expired run records: the days, the shards of one, the names in one, their records; a removal. */
+    /* Expired run records: the days, the shards of a day, the names in a shard, a record. */
     T_SWEEP_DAYS,
     T_SWEEP_SHARDS,
     T_SWEEP_NAMES,
     T_SWEEP_RECORD,
-    T_SWEPT
+    T_SWEPT /* remove a record or an empty node */
 };
 
-/* Is there a node of ours? */
+/* Does our node exist? */
 enum zk_node_state { NODE_NONE, NODE_ASKED, NODE_UNCLEAR, NODE_THERE };
 
 /* How far an acquire with a node is. */
 enum zk_stage {
     STAGE_QUEUE,    /* in the queue */
-    STAGE_RIPENING, /* our turn, but the lease is too old: a heartbeat renews it */
-    STAGE_RECORD,   /* our turn, with --once: the run record is read, or written */
-    STAGE_BUSY,     /* !wait, and not our turn: giving our place up */
-    STAGE_SKIPPED   /* our turn, but the run has succeeded already: the same */
+    STAGE_RIPENING, /* our turn, but the lease is too old: a heartbeat renews the lease */
+    STAGE_RECORD,   /* our turn, with --once: reading or writing the run record */
+    STAGE_BUSY,     /* !wait, and not our turn: deleting our node */
+    STAGE_SKIPPED   /* our turn, but the run has succeeded already: deleting our node */
 };
 
-/* What our node's data says of us, for the waiter behind us. Also of a holder that was granted at once: WORD_WAITS. */
+/*
+ * The word in our node's data, for the waiter behind us. A holder that was granted at once still has
+ * WORD_WAITS.
+ */
 enum zk_word { WORD_WAITS, WORD_NEXT, WORD_HELD };
 
-/* How the nodes are named: those of which programs ours look like. Others' are honoured in every layout. */
+/* The program whose node names ours look like. Nodes of all programs count in every layout. */
 enum zk_layout {
     LAYOUT_CURATOR,    /* InterProcessMutex */
     LAYOUT_CURATOR_RW, /* InterProcessReadWriteLock */
     LAYOUT_KAZOO       /* Lock, WriteLock, ReadLock */
 };
 
-/* How close to the lock a waiter is. It only grows: the nodes in front of ours can only go. */
+/* How close to the lock a waiter is. The rank only grows: nodes in front of ours can only go. */
 enum zk_rank {
     RANK_BEHIND,
-    RANK_SECOND, /* behind the next one: its heartbeats are writes from here on */
+    RANK_SECOND, /* behind the next waiter: heartbeats are writes from this rank on */
     RANK_NEXT
 };
 
 enum zk_grant { NOT_GRANTED, GRANT_HELD, GRANT_LOST };
 
-/* What an operation comes to when an answer was taken. Only zookeeper.c ends an operation. */
+/* The result of a step or an answer. Only zookeeper.c ends an operation. */
 enum zk_verdict {
     ZK_GOES_ON,
     ZK_GRANTED,
     ZK_BUSY,
     ZK_SKIPPED,
     ZK_DONE,     /* ASK_FORGET */
-    ZK_RELEASED, /* be->release.how; err, if it has a code, says why */
+    ZK_RELEASED, /* be->release.how; an err with a code says why */
     ZK_FAILED    /* err */
 };
 
@@ -84,133 +87,193 @@ enum zk_news {
     NEWS_CONNECTED, /* for the first time, or again */
     NEWS_DISCONNECTED,
     NEWS_EXPIRED,
-    NEWS_SHORTER, /* a held lock: this server grants a shorter session than the lease was computed with */
-    NEWS_USELESS, /* acquire, release, status: err says why this session cannot serve it */
+    NEWS_SHORTER, /* a held lock: this server grants a shorter session than the lease assumes */
+    NEWS_USELESS, /* acquire, release, status: err says why this session cannot serve */
     NEWS_MESSAGE  /* an answer or a watch, for the operation */
-};
-
-/* A node that we wait for. */
-struct zk_watched {
-    char *path;
-    unsigned serial; /* of the request that has set the watch; 0: we do not look at it any more */
 };
 
 #define ZK_BEATS 32
 
-/* The node below the chroot that has the run records. No lock's name begins so. */
+/* The node below the chroot under which the run records are. No lock's name begins so. */
 #define ZK_ONCE "dlock-once"
 #define ZK_DAY_LEN 10 /* "2026-12-31" */
-
-/* A run record's node, as we have read it. */
-struct zk_run {
-    bool there;
-    int32_t version;
-    char day[ZK_DAY_LEN + 1]; /* of its index node; "": unknown */
-    struct dlock_run run;
-};
 
 /* What one sweep looks at, at most. */
 #define SWEEP_MAX 20
 #define SWEEP_SHARDS 4
-struct zk_swept {
-    unsigned serial;
-    char *place; /* SHARD/NAME */
+
+/* A node that keeps ours waiting. */
+struct zk_watched {
+    char *path;
+    unsigned serial; /* of the request that has set the watch */
+};
+
+/* A run record's node, as it was read. */
+struct zk_run {
+    bool there;
+    int32_t version;
+    char day[ZK_DAY_LEN + 1]; /* of the index node; "": unknown */
+    struct dlock_run run;
+};
+
+/* The lock, from the URI. */
+struct zk_lock {
+    char *parent;      /* the lock's node: chroot and name */
+    size_t chroot_len; /* of parent: this part is not made of containers */
+    char *credentials; /* "user:password" or NULL */
+    const struct ACL_vector *acl;
+    enum zk_layout layout;
 };
 
 struct zk_session {
     struct zk_conn *conn; /* NULL: there is no session, and the rest means nothing */
     int fd;
-    struct zk_ending *endings; /* of the sessions before this one */
+    struct zk_ending *endings; /* earlier sessions that are ending */
     bool connected, authed;
-    int64_t opened_at;          /* clock before the session was asked for */
-    int64_t id;                 /* 0: not yet */
-    int64_t timeout;            /* ns, as negotiated; before that, ttl */
-    struct dlock_peer *servers; /* as the library has them, in the order in which it tries them */
-    int nservers;
-    int64_t away_at; /* without a connection: when to tell the core so; DLOCK_NEVER: there is one */
-    bool resumed;    /* since there was a connection */
-    int64_t next_server_at;
-    int servers_tried; /* since there was a connection */
-    uint64_t refusing; /* before the first connection: the servers, by bit, that are of no use */
-    struct dlock_error refused; /* what the last of them said; code 0: nothing */
+    bool resumed;      /* a new handle was tried since the last connection */
+    int64_t opened_at; /* clock before the session was asked for */
+    int64_t id;        /* 0: not known yet */
+    int64_t timeout;   /* ns, as negotiated; before the negotiation, ttl */
+    int64_t away_at;   /* when to tell the core of a missing connection; DLOCK_NEVER: connected */
     struct {
-        unsigned serial;  /* the outstanding one; 0: none */
-        bool write;       /* it sets our node; else it is a sync and a look at the node */
-        unsigned edition; /* a write: of the record */
-        unsigned sync;    /* a look: serial of its sync */
-        bool synced;      /* that was answered */
-        int64_t sent, until;
-        int64_t next_at; /* the next one while waiting; for a held lock the core decides */
-        /* When the answered ones were sent, oldest first: the lease's. */
-        int64_t answered[ZK_BEATS];
+        struct dlock_peer *list; /* in the order in which the library tries them */
         int n;
+        int64_t next_at;            /* when to try the next server */
+        int tried;                  /* number of attempts since there was a connection */
+        uint64_t refusing;          /* before the first connection: useless servers, a bit each */
+        struct dlock_error refusal; /* what the last refusing server said; code 0: nothing */
+    } servers;
+    struct {
+        unsigned serial;      /* of the outstanding heartbeat; 0: none */
+        bool write;           /* a write of our node; else a look: a sync and a get */
+        unsigned edition;     /* write: the edition of our node's data */
+        unsigned sync_serial; /* look: serial of the sync */
+        bool synced;          /* look: the sync was answered */
+        int64_t sent, until;
+        int64_t next_at; /* next heartbeat of a waiter; the core times the holder's */
     } beat;
+    struct {
+        int64_t sent[ZK_BEATS]; /* when the answered heartbeats were sent, oldest first */
+        int n;
+    } lease;
+};
+
+/* Our node in the queue. */
+struct zk_node {
+    enum zk_node_state state;
+    char token[DLOCK_TOKEN_LEN + 1];
+    char *stem; /* path with this session's GUID; the server appends the sequence */
+    char *path;
+    uint64_t fence; /* 0: not known yet */
+    int64_t create_sent;
+    unsigned self_serial;   /* of the get of a node that was found */
+    unsigned delete_serial; /* of the outstanding delete; 0: none */
+    bool delete_unanswered; /* the answer to a delete was lost */
+    struct {
+        char text[1024];
+        enum dlock_record kind;
+        unsigned edition;   /* counts the changes of text */
+        unsigned confirmed; /* the edition that the server has confirmed */
+    } data;
+};
+
+/* An acquire, from the create to the grant. */
+struct zk_acquire {
+    bool wait;
+    enum zk_stage stage;
+    unsigned list_serial;
+    int place;                        /* by the last look, 1 is next; 0: not behind others yet */
+    enum zk_rank rank, rank_by_place; /* the latter: as far as the queue tells */
+    bool followed;                    /* slots: a later slot stands behind ours */
+    struct {                          /* the nodes that keep ours waiting */
+        struct zk_watched *nodes;     /* a single node, or the holders of all slots */
+        int n;
+        bool behind_slot; /* the watched node is a slot like ours: look again at its grant */
+        char *heard;      /* path of the slot whose grant was heard last; NULL: none */
+    } watch;
+    struct { /* the holder that is shown to the user */
+        unsigned serial;
+        char *path;
+        bool watched; /* the holder's node is the watched node */
+        bool known;   /* info is filled in */
+        struct dlock_info info;
+    } front;
+};
+
+/* The run record of a lock. */
+struct zk_once {
+    struct {
+        char *base, *place, *record; /* CHROOT/dlock-once, SHARD/NAME, the record's node */
+        char *above;                 /* the nodes to make first: be->making.path */
+    } path;
+    struct zk_run found;   /* as read last, with the version as of now */
+    struct dlock_run mine; /* of this hold */
+    unsigned serial;       /* of the outstanding get or write */
+    struct {
+        char wanted[ZK_DAY_LEN + 1];   /* the day of expiry, as written last */
+        char recorded[ZK_DAY_LEN + 1]; /* the record's index node is on this day */
+        char met[ZK_DAY_LEN + 1];      /* the server says that this day's index node exists */
+    } day;
+    struct { /* the multi that writes "running" */
+        int64_t sent;
+        unsigned edition; /* of our node's data in the multi */
+        bool written;
+    } running;
+    bool node_gone; /* the end could not be written, since our node was gone */
 };
 
 struct zk_backend {
     const struct dlock_spec *spec;
     enum zk_job op;
-    enum zk_grant grant;
-    int64_t
-        contact_until; /* acquire, status: for the first contact; DLOCK_NEVER: it has succeeded */
-    int64_t
-        again_at; /* when to take the next step, if connected; DLOCK_NEVER: an answer brings it */
+    /* Acquire, status: deadline of the first contact; DLOCK_NEVER: made. */
+    int64_t contact_until;
+    /* When to take the next step, if connected; DLOCK_NEVER: an answer brings the step. */
+    int64_t again_at;
     struct outage outage;
     struct event_queue events;
-    struct dlock_info info; /* of an event */
 
-    struct {               /* from the URI */
-        char *parent;      /* the lock's own node: chroot and name */
-        size_t chroot_len; /* of parent: not made as containers */
-        char *credentials; /* "user:password" or NULL */
-        const struct ACL_vector *acl;
-        enum zk_layout layout;
-        char record[1024]; /* our node's data */
-        enum dlock_record record_of;
-        unsigned edition; /* counts its changes */
-    } lock;
-
+    struct zk_lock lock;
     struct zk_session session;
+    struct zk_node node;
+    struct zk_once run;
 
-    struct {
-        enum zk_node_state state;
-        char token[DLOCK_TOKEN_LEN + 1];
-        char *
-            stem; /* of our nodes' paths in this session, with a GUID; the server appends the sequence */
-        char *path;
-        uint64_t fence; /* 0: not known yet */
-        int64_t create_sent;
-        unsigned told; /* the edition of the record that the server has confirmed */
-    } node;
-
-    struct {              /* nodes above one that could not be created */
-        const char *path; /* lock.parent or run.above */
+    struct {              /* nodes above a node that could not be created */
+        const char *path; /* lock.parent or run.path.above */
         size_t len;       /* of the part that is being made; 0: none */
+        bool flat;        /* the server knows no containers */
     } making;
 
-    struct {               /* the last time that the server has told, in the Stat of our node */
+    struct {               /* the server's time, from the Stat of our node */
         int64_t server_ms; /* Unix ms */
-        int64_t at;        /* our clock, when that came */
+        int64_t at;        /* our clock when server_ms came */
     } clock;
 
-    struct {                          /* the run record */
-        char *base, *place, *path;    /* CHROOT/dlock-once, SHARD/NAME, the record's node */
-        char *above;                  /* see making */
-        struct zk_run found;          /* as it was read last; version: as it is now */
-        struct dlock_run now;         /* that of this hold */
-        char day[ZK_DAY_LEN + 1];     /* on which it expires, as asked for last */
-        char indexed[ZK_DAY_LEN + 1]; /* by the record, it has an index node on this day */
-        char met[ZK_DAY_LEN + 1];     /* on this one, the server says */
-        unsigned serial;              /* of the outstanding get */
-        int64_t sent;                 /* when "running" was asked for */
-        unsigned edition;             /* and the node's data with it */
-        bool written;                 /* "running" is there */
-        bool node_gone;               /* the end could not be written, since our node was gone */
-    } run;
+    struct zk_acquire acquire;
+
+    struct {
+        enum zk_grant grant;
+        int64_t renew_until; /* DLOCK_NEVER: no renewal is outstanding */
+    } hold;
+
+    struct {
+        int64_t until;
+        int64_t leave_by; /* a process that ends may wait for the end of its session until then */
+        bool sweeping;    /* released cleanly; the sweep goes on */
+        enum dlock_release_how how;
+    } release;
+
+    struct { /* the nodes, handed out singly */
+        struct dlock_info *found;
+        unsigned *gets; /* serials of the outstanding gets */
+        int n, next, left;
+        unsigned list_serial;
+        bool read_run; /* the get of the run record was answered */
+        bool has_run;  /* the run record is not handed out yet */
+    } status;
 
     struct {
         const char *token; /* of the record that was shown */
-        bool held;         /* the lock is */
+        bool held;         /* the lock is held */
         bool alone;        /* the record has no index node */
     } forget;
 
@@ -220,52 +283,16 @@ struct zk_backend {
         struct {
             unsigned serial;
             char *path;
-            bool emptied; /* we have looked at all that is in it */
+            bool emptied; /* all names of the shard were looked at */
         } shards[SWEEP_SHARDS];
-        bool whole; /* that day has no other shards */
+        bool whole; /* the day has no further shards */
         bool cleared;
-        struct zk_swept at[SWEEP_MAX];
+        struct {
+            unsigned serial;
+            char *place; /* SHARD/NAME */
+        } records[SWEEP_MAX];
         int n;
     } sweep;
-
-    struct {
-        bool wait;
-        enum zk_stage stage;
-        bool flat_parents;                  /* the server knows no containers */
-        unsigned list_serial, front_serial; /* front: also of T_SELF */
-        struct zk_watched *watched;         /* one node; or the holders of all slots */
-        int nwatched;
-        bool
-            behind_slot; /* that one has a slot, or waits for one, as we do: when it is granted, we look again */
-        char *heard;        /* path: the node of such a one that has said so; NULL: none */
-        char *front;        /* path of the holder's node that is shown */
-        bool front_watched; /* it is the one that we watch */
-        bool front_known;   /* be->info describes it */
-        bool followed;      /* slots: another one stands behind us */
-        int place;          /* when we looked last, 1 is next; 0: not behind others yet */
-        enum zk_rank rank, rank_by_place;
-    } acquire;
-
-    struct {
-        int64_t until; /* DLOCK_NEVER: no renewal is outstanding */
-    } renew;
-
-    struct {
-        int64_t until;
-        int64_t leave_by; /* until then a process that ends may wait for the end of its session */
-        unsigned serial;  /* of the outstanding delete; 0: none */
-        bool unanswered;  /* the answer to a delete was lost */
-        bool over;        /* it is clean, and a sweep goes on */
-        enum dlock_release_how how;
-    } release;
-
-    struct { /* the nodes, given out one by one */
-        struct dlock_info *found;
-        unsigned *gets; /* serials of the outstanding gets */
-        int n, at, left;
-        unsigned list_serial;
-        bool read_run, has_run; /* the run record: answered; not given out yet */
-    } status;
 };
 
 static inline int64_t zk_now(const struct zk_backend *be)
@@ -276,17 +303,28 @@ static inline const char *zk_where(const struct zk_backend *be)
 {
     return be->spec->uri->where;
 }
-/* How long an answer may take. The server may grant a session shorter than the ttl that op_timeout was made for. */
+/*
+ * How long an answer may take. op_timeout was made for the ttl; the server may grant a shorter
+ * session.
+ */
 static inline int64_t zk_patience(const struct zk_backend *be)
 {
     return dlock_min(be->spec->op_timeout, be->session.timeout / 8);
 }
+/* Send a request that has a path alone; returns the serial. */
+static inline unsigned zk_ask(struct zk_backend *be, enum zk_call call, enum zk_tag tag,
+                              const char *path)
+{
+    return zk_conn_ask(be->session.conn,
+                       &(struct zk_request){.call = call, .tag = (int)tag, .path = path});
+}
 
-/* uri.c: set be->lock from be->spec; 0, DLOCK_EUSAGE, or what reading a password file failed with. */
+/* uri.c */
+/* Set be->lock and be->run.path from be->spec; 0, DLOCK_EUSAGE, or a password file's error. */
 int zk_check_spec(struct zk_backend *be, struct dlock_error *err);
-/* Make our node's data: what the create and the heartbeats write. */
+/* Compose our node's data, which the create and the heartbeats write. */
 void zk_set_record(struct zk_backend *be, enum dlock_record as, enum zk_word word);
-/* Free what be->lock, node and acquire have allocated. */
+/* Free all memory but the session's and the status's. */
 void zk_done(struct zk_backend *be);
 /* Make a new token and a new stem, which must be NULL. 0, DLOCK_EOS, DLOCK_ENOMEM. */
 int zk_new_stem(struct zk_backend *be, struct dlock_error *err);
@@ -294,65 +332,67 @@ int zk_new_stem(struct zk_backend *be, struct dlock_error *err);
 /* queue.c: the children of a lock's node, as a queue. */
 struct zk_child {
     int64_t seq;
-    const char *name; /* in the list it was made from */
+    const char *name; /* in the caller's list of names */
     enum dlock_mode mode;
     unsigned slots; /* DLOCK_MODE_SLOTS: how many there are */
-    int place;      /* 0: it may hold the lock; else its place among the waiters, 1 is next */
+    int place;      /* 0: may hold the lock; else the place among the waiters, 1 is next */
 };
-/* The sequence at the end of a name; false: no contender's name. */
+/* The sequence at the end of a name; false: the name is no contender's. */
 bool zk_sequence(const char *name, int64_t *seq);
-/* The contenders among names, first in line first; malloc'ed, *n of them. NULL: out of memory. */
+/* The *n contenders among names, first in line first; malloc'ed. NULL: out of memory. */
 struct zk_child *zk_line(char *const *names, int nnames, int *n);
 
 enum zk_wait_for {
-    WAIT_NONE,   /* it may hold the lock */
+    WAIT_NONE,   /* the node may hold the lock */
     WAIT_NODE,   /* until that node is gone */
-    WAIT_SLOT,   /* until one of the slots in front is gone: their holders' */
-    WAIT_IN_VAIN /* for slots of another number, which are in use */
+    WAIT_SLOT,   /* until any holder of a slot is gone */
+    WAIT_IN_VAIN /* the lock is in use with a different number of slots */
 };
 struct zk_wait {
     enum zk_wait_for what;
-    int node;          /* WAIT_NODE: its index in the line */
-    enum zk_rank rank; /* as far as the line tells it */
+    int node;          /* WAIT_NODE: index in the line */
+    enum zk_rank rank; /* as far as the line tells */
     unsigned slots;    /* WAIT_IN_VAIN: the number in use */
 };
 /* What the node line[at] waits for. */
 struct zk_wait zk_wait_of(const struct zk_child *line, int at);
 /*
- * The word in a node's data. The node of another program, and one whose word we cannot read, count as a holder's: the
- * waiter behind it takes itself for the next one, which costs some heartbeats more.
+ * The word in a node's data. WORD_HELD for a node of a foreign program and for an unreadable word:
+ * the waiter behind takes itself for the next, which costs some more heartbeats.
  */
 enum zk_word zk_read_word(const char *data, int len);
-/* Fill info from a node's name, data (NULL or len bytes) and stat. waiter: by its place in the queue. */
+/* Fill info from a node's name, data (NULL or len bytes) and stat. waiter: by the queue's order. */
 void zk_read_info(const char *name, bool waiter, const char *data, int len, const struct Stat *stat,
                   struct dlock_info *info);
 
 /* session.c */
 /* Begin a session; be->session must have none. 0, or a negative code. */
 int zk_session_open(struct zk_backend *be, struct dlock_error *err);
-/* End the session, if there is one; does not wait for the server. */
+/* End the session, if there is a session; does not wait for the server. */
 void zk_session_close(struct zk_backend *be);
 /*
- * The next thing to report; handles the messages that concern the session alone. m is the caller's to free after
- * NEWS_MESSAGE. NEWS_NONE: the mailbox is empty; then the session's timers have been looked at, too.
+ * The next thing to report; handles the messages that concern the session alone. After NEWS_MESSAGE
+ * the caller frees m. NEWS_NONE: the mailbox is empty, and the session's timers were looked at.
  */
 enum zk_news zk_session_next(struct zk_backend *be, struct zk_msg *m, struct dlock_error *err);
 /*
- * Send a heartbeat, if there is a node and none is outstanding: a write where the lease, or the waiter behind us, needs
- * one, else a look.
+ * Send a heartbeat, if our node exists and no heartbeat is outstanding: a write where the lease, or
+ * the waiter behind us, needs a write, else a look.
  */
 void zk_beat(struct zk_backend *be);
-/* The server has answered a write that was sent at that time. */
+/* The server has answered a write that was sent at this time. */
 void zk_heard(struct zk_session *s, int64_t sent);
-/* The server has answered a look, behind a sync, that was sent at that time. */
+/* The server has answered a look, behind a sync, that was sent at this time. */
 void zk_seen(struct zk_session *s, int64_t sent);
 /* Is it unknown whether our node was there when the last heartbeat was served? */
 bool zk_beat_unanswered(const struct zk_session *s);
 /* From when on the lease counts: the head of session.c says why. */
 int64_t zk_lease_from(const struct zk_session *s);
+/* Must a heartbeat renew the lease before a grant? Else the command would be ended at once. */
+bool zk_lease_is_old(const struct zk_backend *be);
 /* Is the connection at fault, not the request? Then the request may be repeated. */
 bool zk_transient(int rc);
-/* Describe rc, of the library or the server, in err; what: the step that failed. Returns the code. */
+/* Describe rc, of the library or the server, in err; what: the failed step. Returns the code. */
 int zk_error(const struct zk_backend *be, int rc, const char *what, struct dlock_error *err);
 /* Repeat the step in a moment. */
 enum zk_verdict zk_again(struct zk_backend *be);
@@ -360,32 +400,32 @@ enum zk_verdict zk_again(struct zk_backend *be);
 enum zk_verdict zk_failed(struct zk_backend *be, int rc, const char *what, struct dlock_error *err);
 enum zk_verdict zk_no_memory(struct dlock_error *err);
 
-/* acquire.c: our node. Acquire and release are its to drive. */
+/* acquire.c: our node, which drives acquire and release. */
+/* The release has ended so. */
 enum zk_verdict zk_released(struct zk_backend *be, enum dlock_release_how how);
-/* What the watches tell is of no use any more. */
+/* Ignore all watches from now on. */
 void zk_forget_watches(struct zk_backend *be);
-/* Make the nodes of that path, which stays as it is until then; then the next step is taken. */
+/* Make the nodes of path, then take the next step. path must live until then. */
 enum zk_verdict zk_make(struct zk_backend *be, const char *path, struct dlock_error *err);
 /* Ask for the end of our node. */
 void zk_delete_node(struct zk_backend *be);
-/* Acquiring: our node was deleted, or there never was one. Begin again at once. */
+/* Acquiring: our node was deleted, or never existed. Begin again at once. */
 enum zk_verdict zk_node_gone(struct zk_backend *be);
 /* Releasing: our node was gone before. */
 enum zk_verdict zk_not_ours(struct zk_backend *be, struct dlock_error *err);
-/* Must a heartbeat renew the lease before a grant? After an outage the command would be ended at once. */
-bool zk_lease_is_old(const struct zk_backend *be);
-/* Do what comes next: for an acquire (connected) create, find or check our node; for a release delete it. */
+/* The next step: an acquire (connected) creates, finds or checks our node, a release deletes it. */
 enum zk_verdict zk_node_step(struct zk_backend *be, struct dlock_error *err);
-/* Take an answer or a watch; its data may be taken over. */
+/* Take an answer or a watch; may take over the message's data. */
 enum zk_verdict zk_node_message(struct zk_backend *be, struct zk_msg *m, struct dlock_error *err);
 
 /* run_node.c: the names and the text of run records */
-/* Set be->run's paths. 0 or DLOCK_ENOMEM. */
+/* Set be->run.path. 0 or DLOCK_ENOMEM. */
 int zk_set_run_paths(struct zk_backend *be, struct dlock_error *err);
-/* The path of a record; of an index node, or, with "" for place, of the node of a day. malloc'ed; NULL: out of memory. */
+/* The path of a record's node; malloc'ed. NULL: out of memory. */
 char *zk_run_path(const struct zk_backend *be, const char *place);
+/* The path of an index node; with "" for place, of the day's node. malloc'ed. NULL: no memory. */
 char *zk_index_path(const struct zk_backend *be, const char *day, const char *place);
-/* A time from a Stat, within limits that sums of it do not leave, whatever the server says. */
+/* A time from a Stat, limited so that sums do not overflow, whatever the server says. */
 static inline int64_t zk_stat_ms(int64_t ms)
 {
     return dlock_max(0, dlock_min(ms, INT64_MAX / 4));
@@ -398,7 +438,7 @@ int64_t zk_run_over_ms(const struct dlock_run *r);
 /* The data of a record's node. */
 void zk_format_run(const struct zk_backend *be, const struct dlock_run *r, const char *day,
                    char text[RUN_RECORD_MAX]);
-/* Read the answer to a get. NULL, or what else is in the place of a record; then *r is untouched. */
+/* Read the answer to a get. NULL, or a description of foreign data; then *r is untouched. */
 const char *zk_read_run(const struct zk_msg *m, int64_t now_ms, struct zk_run *r);
 
 /* once.c: the run record of our hold */
@@ -406,24 +446,24 @@ const char *zk_read_run(const struct zk_msg *m, int64_t now_ms, struct zk_run *r
 void zk_note_time(struct zk_backend *be, int64_t server_ms);
 /* Read the record. */
 void zk_ask_record(struct zk_backend *be);
-/* The server's time, in Unix ms, as far as it has told. */
+/* The server's time, in Unix ms, by the last Stat and our clock. */
 int64_t zk_server_ms(const struct zk_backend *be);
-/* It is our turn: ZK_GRANTED, or the record comes first. */
+/* Our turn has come: ZK_GRANTED, or the record comes first. */
 enum zk_verdict zk_run_turn(struct zk_backend *be);
 /* Does the release write the end of a run? Then zk_run_end deletes our node. */
 bool zk_run_ends(const struct zk_backend *be);
 enum zk_verdict zk_run_end(struct zk_backend *be, struct dlock_error *err);
-/* Take an answer to one of these requests. */
+/* Take an answer to a request for the record. */
 enum zk_verdict zk_run_message(struct zk_backend *be, const struct zk_msg *m,
                                struct dlock_error *err);
-/* Fill err: something else is in the place of the record; returns its code. */
+/* Fill err: the record's node holds foreign data; returns the code. */
 int zk_foreign_run(const struct zk_backend *be, const char *what, struct dlock_error *err);
 
 /* sweep.c */
-/* Begin to remove some records that have expired. */
+/* Begin to remove some expired records. */
 void zk_sweep(struct zk_backend *be);
 bool zk_sweep_goes_on(const struct zk_backend *be);
-/* Is it an answer of a sweep? Then it is taken. */
+/* Take an answer of a sweep. False: the message is none. */
 bool zk_sweep_message(struct zk_backend *be, const struct zk_msg *m);
 void zk_sweep_end(struct zk_backend *be);
 
@@ -433,18 +473,18 @@ enum zk_verdict zk_forget_answer(struct zk_backend *be, const struct zk_msg *m,
                                  struct dlock_error *err);
 
 /* status.c */
-/* Connected: ask for the nodes of the lock and its record, for --status and --forget. */
+/* Connected: ask for the nodes of the lock and for the run record, for --status and --forget. */
 void zk_status_ask(struct zk_backend *be);
 /* Take an answer: ZK_GOES_ON or ZK_FAILED. */
 enum zk_verdict zk_status_answer(struct zk_backend *be, const struct zk_msg *m,
                                  struct dlock_error *err);
-/* Is all of it known? */
+/* Are all answers there? */
 static inline bool zk_status_complete(const struct zk_backend *be)
 {
     return be->status.found && be->status.read_run && be->status.left == 0;
 }
-/* Complete: put the next node into be->info; false: that was the last. */
-bool zk_status_next(struct zk_backend *be);
+/* Complete: the next node; NULL: all were handed out. */
+const struct dlock_info *zk_status_next(struct zk_backend *be);
 /* Forget what was found. */
 void zk_status_drop(struct zk_backend *be);
 

@@ -55,8 +55,8 @@ TEST(a_record_has_one_path)
             done(&u);
             continue;
         }
-        CHECK_STR(u.be.run.path, rows[i].path);
-        char *index = zk_index_path(&u.be, "2026-11-23", u.be.run.place);
+        CHECK_STR(u.be.run.path.record, rows[i].path);
+        char *index = zk_index_path(&u.be, "2026-11-23", u.be.run.path.place);
         CHECK_STR(index, rows[i].index);
         free(index);
         index = zk_index_path(&u.be, "2026-11-23", "");

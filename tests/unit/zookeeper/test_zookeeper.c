@@ -244,17 +244,19 @@ TEST(reads_our_own_record)
     struct dlock_info info;
     REQUIRE_INT(open_uri(&u, "zk://h#n"), 0);
     zk_set_record(&u.be, RECORD_HOLDS, WORD_HELD);
-    CHECK_HAS(u.be.lock.record, "dlock1 ");
-    info = info_of(UUID "-lock-0000000001", u.be.lock.record, (int)strlen(u.be.lock.record));
+    CHECK_HAS(u.be.node.data.text, "dlock1 ");
+    info = info_of(UUID "-lock-0000000001", u.be.node.data.text, (int)strlen(u.be.node.data.text));
     CHECK(!info.foreign);
     CHECK_INT(info.pid, getpid());
     CHECK_STR(info.command, "unit");
     CHECK(info.since_ms > 0 && info.waited_ms >= 0);
     /* By its token a process finds that it waits for itself. */
     CHECK_STR(info.token, HEX);
-    info = info_of(HEX "__rlock__0000000001", u.be.lock.record, (int)strlen(u.be.lock.record));
+    info =
+        info_of(HEX "__rlock__0000000001", u.be.node.data.text, (int)strlen(u.be.node.data.text));
     CHECK_STR(info.token, HEX);
-    info = info_of("_c_12-r-lock-0000000001", u.be.lock.record, (int)strlen(u.be.lock.record));
+    info =
+        info_of("_c_12-r-lock-0000000001", u.be.node.data.text, (int)strlen(u.be.node.data.text));
     CHECK_STR(info.token, "");
     done(&u);
 }
@@ -286,23 +288,23 @@ TEST(a_node_says_who_waits_behind_whom)
     u.identity = (struct dlock_identity){
         .host = "web1", .user = "joe", .command = "backup.sh -v", .pid = 7, .since_ms = 5};
     for (size_t i = 0; i < DLOCK_LEN(words); i++) {
-        unsigned before = u.be.lock.edition;
+        unsigned before = u.be.node.data.edition;
         zk_set_record(&u.be, RECORD_WAITS, words[i].word);
         snprintf(want, sizeof want,
                  "dlock1 host=web1 pid=7 user=joe since=5 cmd=backup.sh%%20-v note= state=%s",
                  words[i].text);
-        CHECK_STR(u.be.lock.record, want);
+        CHECK_STR(u.be.node.data.text, want);
         CHECK_INT(zk_read_word(want, (int)strlen(want)), words[i].word);
-        CHECK(u.be.lock.edition != before);
+        CHECK(u.be.node.data.edition != before);
     }
     /* However long the rest is. */
     memset(u.identity.note, '%', sizeof u.identity.note - 1);
     memset(u.identity.command, '%', sizeof u.identity.command - 1);
     memset(u.identity.host, 'h', sizeof u.identity.host - 1);
     zk_set_record(&u.be, RECORD_HOLDS, WORD_NEXT);
-    CHECK_INT(zk_read_word(u.be.lock.record, (int)strlen(u.be.lock.record)), WORD_NEXT);
+    CHECK_INT(zk_read_word(u.be.node.data.text, (int)strlen(u.be.node.data.text)), WORD_NEXT);
     snprintf(since, sizeof since, " state=%s", "next");
-    CHECK_STR(u.be.lock.record + strlen(u.be.lock.record) - strlen(since), since);
+    CHECK_STR(u.be.node.data.text + strlen(u.be.node.data.text) - strlen(since), since);
     done(&u);
 }
 
@@ -643,7 +645,7 @@ TEST(reads_user_and_password)
     REQUIRE_INT(open_uri(&u, "zk://joe:s3cret@a,b,c#n"), 0);
     CHECK_STR(u.be.lock.credentials, "joe:s3cret");
     CHECK(!strstr(u.uri->where, "s3cret"));
-    CHECK(!strstr(u.be.lock.record, "s3cret"));
+    CHECK(!strstr(u.be.node.data.text, "s3cret"));
     done(&u);
     REQUIRE_INT(open_uri(&u, "zk://joe:a%3Ab%40c@h#n"), 0);
     CHECK_STR(u.be.lock.credentials, "joe:a:b@c");
@@ -758,7 +760,7 @@ TEST(knows_when_the_servers_have_moved)
 {
     struct dlock_peer had[] = {peer("192.0.2.1", 1), peer("192.0.2.1", 2), peer("192.0.2.3", 1)};
     struct dlock_peer now[] = {had[2], had[0], had[1]};
-    struct zk_session s = {.servers = had, .nservers = 3};
+    struct zk_session s = {.servers = {.list = had, .n = 3}};
     struct dlock_spec spec = {.peers = now, .npeers = 3};
     CHECK(servers_are_current(&s, &spec)); /* a name server answers in another order each time */
     spec.npeers = 2;
@@ -780,7 +782,7 @@ static void without_connection(struct user *u, struct dlock_peer *server, int64_
     u->be.contact_until = DLOCK_NEVER;
     outage_none(&u->be.outage);
     u->be.session =
-        (struct zk_session){.id = id, .servers = server, .nservers = 1, .timeout = DLOCK_SEC};
+        (struct zk_session){.id = id, .servers = {.list = server, .n = 1}, .timeout = DLOCK_SEC};
 }
 
 static enum zk_news trouble(struct user *u, const struct dlock_peer *server, int rc)
@@ -840,8 +842,8 @@ TEST(no_attempt_takes_longer_than_the_connect_timeout)
         for (int i = 0; i < 20; i++) {
             now = zk_now(&u.be);
             expect_connection(&u.be);
-            CHECK(u.be.session.next_server_at - now >= each - DLOCK_SEC / 10);
-            each = u.be.session.next_server_at - now;
+            CHECK(u.be.session.servers.next_at - now >= each - DLOCK_SEC / 10);
+            each = u.be.session.servers.next_at - now;
             CHECK(each <= u.spec.connect_timeout + DLOCK_SEC);
         }
         CHECK(each >= u.spec.connect_timeout);
@@ -946,7 +948,7 @@ TEST(forgets_heartbeats_safely)
         REQUIRE(zk_lease_from(&z) <= (t > timeout / 3 ? t - timeout / 3 : 0));
         REQUIRE(zk_lease_from(&z) >= last);
         last = zk_lease_from(&z);
-        REQUIRE(z.beat.n >= 1 && z.beat.n <= ZK_BEATS);
+        REQUIRE(z.lease.n >= 1 && z.lease.n <= ZK_BEATS);
     }
     /* And the lease does advance. */
     CHECK(last > 20000 - 2 * timeout);
@@ -960,7 +962,7 @@ TEST(forgets_the_heartbeats_of_the_session_before)
     z.opened_at = 20000;
     beats_begin(&z);
     CHECK_INT(zk_lease_from(&z), 20000);
-    CHECK_INT(z.beat.n, 1);
+    CHECK_INT(z.lease.n, 1);
 }
 
 TEST(looks_alone_never_move_the_lease)
@@ -971,7 +973,7 @@ TEST(looks_alone_never_move_the_lease)
     for (int64_t t = s; t < 10000 * s; t += s) {
         zk_seen(&z, t);
         REQUIRE_INT(zk_lease_from(&z), 1);
-        REQUIRE(z.beat.n <= 6); /* the lease's, one that is old enough, those that are not */
+        REQUIRE(z.lease.n <= 6); /* the lease's, one that is old enough, those that are not */
     }
 }
 
@@ -1001,7 +1003,7 @@ static void look_answered(struct user *u, int sync)
     u->be.node.state = NODE_THERE;
     u->be.session = with_session(0, 6 * DLOCK_SEC);
     u->be.session.beat.serial = 5;
-    u->be.session.beat.sync = 4;
+    u->be.session.beat.sync_serial = 4;
     u->be.session.beat.sent = 10 * DLOCK_SEC;
     if (sync != 1)
         CHECK_INT(on_answer(&u->be, &synced), NEWS_NONE);
@@ -1040,19 +1042,20 @@ static enum zk_rank rank_after(int place, const char *data)
     u.be.node.state = NODE_THERE;
     u.be.acquire.place = place;
     u.be.acquire.rank_by_place = place == 1 ? RANK_NEXT : place == 2 ? RANK_SECOND : RANK_BEHIND;
-    u.be.acquire.front_known = true;
-    u.be.acquire.watched = calloc(1, sizeof(*u.be.acquire.watched));
-    if (!CHECK(u.be.acquire.watched != NULL))
+    u.be.acquire.front.known = true;
+    u.be.acquire.watch.nodes = calloc(1, sizeof(*u.be.acquire.watch.nodes));
+    if (!CHECK(u.be.acquire.watch.nodes != NULL))
         return RANK_BEHIND;
-    u.be.acquire.watched[0].serial = 3;
-    u.be.acquire.nwatched = 1;
+    u.be.acquire.watch.nodes[0].serial = 3;
+    u.be.acquire.watch.n = 1;
     zk_set_record(&u.be, RECORD_HOLDS, WORD_WAITS);
-    u.be.node.told = u.be.lock.edition;
+    u.be.node.data.confirmed = u.be.node.data.edition;
     CHECK_INT(zk_node_message(&u.be, &m, &u.err), ZK_GOES_ON);
     enum zk_rank rank = u.be.acquire.rank;
-    CHECK_INT(zk_read_word(u.be.lock.record, (int)strlen(u.be.lock.record)),
+    CHECK_INT(zk_read_word(u.be.node.data.text, (int)strlen(u.be.node.data.text)),
               rank == RANK_NEXT ? WORD_NEXT : WORD_WAITS);
-    CHECK(u.be.lock.record_of == RECORD_WAITS && u.be.node.told != u.be.lock.edition);
+    CHECK(u.be.node.data.kind == RECORD_WAITS &&
+          u.be.node.data.confirmed != u.be.node.data.edition);
     done(&u);
     return rank;
 }
@@ -1100,7 +1103,7 @@ TEST(is_busy_when_the_node_is_gone_before_the_delete)
     u.be.again_at = DLOCK_NEVER;
     u.be.node.state = NODE_THERE;
     u.be.acquire.stage = STAGE_BUSY;
-    u.be.release.serial = 7;
+    u.be.node.delete_serial = 7;
     CHECK_INT(zk_node_message(&u.be, &beat, &u.err), ZK_GOES_ON);
     CHECK_INT(u.be.again_at, DLOCK_NEVER); /* no other node is created */
     CHECK_INT(zk_node_message(&u.be, &gone, &u.err), ZK_BUSY);
@@ -1112,9 +1115,9 @@ static void releasing(struct user *u, int64_t answered, int64_t unanswered)
 {
     REQUIRE_INT(open_uri(u, "zk://h#n"), 0);
     u->be.op = OP_RELEASE;
-    u->be.grant = GRANT_HELD;
+    u->be.hold.grant = GRANT_HELD;
     u->be.node.state = NODE_THERE;
-    u->be.release.serial = 7;
+    u->be.node.delete_serial = 7;
     u->be.session.opened_at = 1;
     u->be.session.timeout = 6 * DLOCK_SEC;
     beats_begin(&u->be.session);
@@ -1127,7 +1130,7 @@ static enum zk_verdict answer(struct user *u, enum zk_tag tag, int rc)
 {
     struct zk_msg m = {.what = ZK_ANSWER, .tag = (int)tag, .serial = 7, .rc = rc};
     u->be.release.how = DLOCK_RELEASE_NOTHING;
-    u->be.release.serial = 7;
+    u->be.node.delete_serial = 7;
     return zk_node_message(&u->be, &m, &u->err);
 }
 
