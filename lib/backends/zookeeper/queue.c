@@ -1,18 +1,21 @@
 /*
- * queue.c - the children of a lock's node, as Curator, kazoo and we read them; who of them holds, who waits for what.
+ * queue.c - the children of a lock's node, as Curator, kazoo and we read them: which node holds, and
+ * what each waiter waits for.
  *
- * The fence is the transaction number of a node's creation, and sequence numbers grow with it. Nodes that exclude each
- * other are granted in the order of the sequence: a reader or a slot when each lower writer is gone, so its fence is
- * greater than those of all exclusive grants before it; a writer when all lower nodes are gone, so its fence is greater
- * than those of all grants before it. Readers and slots may pass each other, not a writer.
+ * The fence is the transaction number of a node's creation, and sequence numbers grow with it. Nodes
+ * that exclude each other are granted in the order of the sequence: a reader or a slot when each
+ * lower writer is gone, so its fence is greater than the fences of all exclusive grants before; a
+ * writer when all lower nodes are gone, so its fence is greater than all fences before. Readers and
+ * slots may pass each other, not a writer.
  *
- * A node that may hold the lock by one look at the queue may do so until it is gone: lower nodes can only go, and a later
- * one changes nothing. So it does not matter that clients look at different times.
+ * A node that may hold the lock by one look at the queue may do so until it is gone: lower nodes can
+ * only go, and a later node changes nothing. So clients may look at different times.
  *
- * A child stands in line if its name ends in a sequence: "%010d" of a 32-bit counter, which stops at 2^31 - 1. (We read
- * negative ones, to refuse them.) In front of the sequence: Curator's "_c_<uuid>-lock-" (locks), "__READ__" and "__WRIT__"
- * (read/write locks); kazoo's "<uuid>__lock__" and "<uuid>__rlock__"; our "_c_<uuid>-r-lock-" (a reader) and
- * "_c_<uuid>-sN-lock-" (one of N slots).
+ * A child stands in line if its name ends in a sequence: "%010d" of a 32-bit counter, which stops at
+ * 2^31 - 1. (We read negative numbers in order to refuse them.) In front of the sequence: Curator's
+ * "_c_<uuid>-lock-" (locks), "__READ__" and "__WRIT__" (read/write locks); kazoo's "<uuid>__lock__"
+ * and "<uuid>__rlock__"; our "_c_<uuid>-r-lock-" (a reader) and "_c_<uuid>-sN-lock-" (one of N
+ * slots).
  */
 #include "zookeeper.h"
 
@@ -27,7 +30,7 @@ static bool digits(const char *s, size_t n)
     return true;
 }
 
-/* Is the '-' at name[at] a sign? The text in front of a sequence may end in '-', too ("lock-"). */
+/* Is the '-' at name[at] a sign? The text in front may end in '-', too ("lock-"). */
 static bool sign_at(const char *name, size_t at)
 {
     return name[at] == '-' && (at == 0 || name[at - 1] == '-' || name[at - 1] == '_');
@@ -60,7 +63,7 @@ static int in_line(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
-/* A node of a kind that we do not know excludes all others. *slots: of DLOCK_MODE_SLOTS. */
+/* A node of an unknown kind counts as exclusive. *slots: of DLOCK_MODE_SLOTS. */
 static enum dlock_mode read_kind(const char *name, unsigned *slots)
 {
     static const char form[] = "_c_01234567-0123-0123-0123-0123456789ab-";
@@ -84,8 +87,8 @@ static enum dlock_mode read_kind(const char *name, unsigned *slots)
 }
 
 /*
- * Who may hold, who waits at which place. A slot also waits for those in front that name another number: they see those
- * in front of them that do not, and give up.
+ * Which nodes may hold, and each waiter's place. A slot also waits for slots of a different number
+ * in front: these see a slot in front of them that differs from theirs, and give up.
  */
 static void set_places(struct zk_child *line, int n)
 {
@@ -125,75 +128,54 @@ struct zk_child *zk_line(char *const *names, int nnames, int *n)
     return line;
 }
 
-static enum zk_rank rank_behind(const struct zk_child *c)
-{
-    return c->place == 0 ? RANK_NEXT : c->place == 1 ? RANK_SECOND : RANK_BEHIND;
-}
-
 static struct zk_wait wait_for_node(const struct zk_child *line, int node)
 {
-    return (struct zk_wait){.what = WAIT_NODE, .node = node, .rank = rank_behind(&line[node])};
+    int place = line[node].place;
+    enum zk_rank rank = place == 0 ? RANK_NEXT : place == 1 ? RANK_SECOND : RANK_BEHIND;
+    return (struct zk_wait){.what = WAIT_NODE, .node = node, .rank = rank};
 }
 
-/* Does it keep a waiter of this mode (not a writer) out, however many slots are free? */
-static bool excludes(const struct zk_child *c, const struct zk_child *waiter)
+struct zk_wait zk_wait_of(const struct zk_child *line, int at)
 {
-    return c->mode == DLOCK_MODE_EXCLUSIVE ||
-           (waiter->mode == DLOCK_MODE_SLOTS && c->mode == DLOCK_MODE_SLOTS &&
-            c->slots != waiter->slots);
-}
-
-static int first_slot(const struct zk_child *line)
-{
-    int i = 0;
-    while (line[i].mode != DLOCK_MODE_SLOTS)
-        i++;
-    return i;
-}
-
-/*
- * The slots that will be granted together when a writer in front goes wait for that writer. The first of the others
- * waits for the holders; each of the rest for the one in front of it, whose word tells that it has been granted. So a
- * release wakes one, and its grant the next.
- */
-static struct zk_wait wait_for_slot(const struct zk_child *line, int at, int bar)
-{
-    const struct zk_child *c = &line[at];
+    const struct zk_child *c = &line[at], *first = line;
     unsigned between = 0;
     int before = -1;
+    if (c->place == 0)
+        return (struct zk_wait){.what = WAIT_NONE, .rank = RANK_NEXT};
+    if (c->mode == DLOCK_MODE_EXCLUSIVE)
+        return wait_for_node(line, at - 1);
+    /* The bar: the nearest node in front that keeps ours out, however many slots are free. */
+    int bar = at - 1;
+    while (bar >= 0 && line[bar].mode != DLOCK_MODE_EXCLUSIVE &&
+           !(c->mode == DLOCK_MODE_SLOTS && line[bar].mode == DLOCK_MODE_SLOTS &&
+             line[bar].slots != c->slots))
+        bar--;
+    if (c->mode == DLOCK_MODE_SHARED)
+        return wait_for_node(line, bar);
+    while (first->mode != DLOCK_MODE_SLOTS)
+        first++;
+    if (first->slots != c->slots)
+        return (struct zk_wait){.what = WAIT_IN_VAIN, .slots = first->slots};
     for (int i = bar + 1; i < at; i++) {
         if (line[i].mode != DLOCK_MODE_SLOTS)
             continue;
         between++;
         before = i;
     }
+    /*
+     * The slots that will be granted together when a writer in front goes wait for that writer. Of
+     * the slots behind these, the first waits for the holders; each of the rest for the slot in
+     * front, whose word tells of its grant. So a release wakes one waiter, and its grant the next.
+     */
     if (bar >= 0 && between < c->slots)
         return wait_for_node(line, bar);
     if (bar < 0 && between == c->slots)
         return (struct zk_wait){.what = WAIT_SLOT, .rank = RANK_NEXT};
     struct zk_wait w = wait_for_node(line, before);
-    /* As many as there are slots may be granted soon after one another. */
+    /* As many waiters as there are slots may be granted soon after one another. */
     if (bar < 0 && between < 2 * c->slots && w.rank == RANK_BEHIND)
         w.rank = RANK_SECOND;
     return w;
-}
-
-struct zk_wait zk_wait_of(const struct zk_child *line, int at)
-{
-    const struct zk_child *c = &line[at];
-    if (c->place == 0)
-        return (struct zk_wait){.what = WAIT_NONE, .rank = RANK_NEXT};
-    if (c->mode == DLOCK_MODE_EXCLUSIVE)
-        return wait_for_node(line, at - 1);
-    int bar = at - 1;
-    while (bar >= 0 && !excludes(&line[bar], c))
-        bar--;
-    if (c->mode == DLOCK_MODE_SHARED)
-        return wait_for_node(line, bar);
-    unsigned in_use = line[first_slot(line)].slots;
-    if (in_use != c->slots)
-        return (struct zk_wait){.what = WAIT_IN_VAIN, .slots = in_use};
-    return wait_for_slot(line, at, bar);
 }
 
 enum zk_word zk_read_word(const char *data, int len)
@@ -215,17 +197,6 @@ enum zk_word zk_read_word(const char *data, int len)
     return n == 4 && memcmp(word, "next", n) == 0 ? WORD_NEXT : WORD_HELD;
 }
 
-/* The token of our node is the GUID in its name, in all layouts. */
-static void read_token(const char *name, char token[DLOCK_TOKEN_LEN + 1])
-{
-    int n = 0;
-    for (const char *c = strncmp(name, "_c_", 3) == 0 ? name + 3 : name;
-         n < DLOCK_TOKEN_LEN && (dlock_hex(*c) >= 0 || *c == '-'); c++)
-        if (*c != '-')
-            token[n++] = *c;
-    token[n < DLOCK_TOKEN_LEN ? 0 : n] = '\0';
-}
-
 void zk_read_info(const char *name, bool waiter, const char *data, int len, const struct Stat *stat,
                   struct dlock_info *info)
 {
@@ -237,16 +208,22 @@ void zk_read_info(const char *name, bool waiter, const char *data, int len, cons
                               : strstr(name, "lock__")     ? "kazoo"
                                                            : "another program";
         dlock_clean_text(info->command, sizeof(info->command), program, strlen(program));
-        /* Curator keeps the bytes of an address there, kazoo what the program chose. */
+        /* Curator's data is the bytes of an address, kazoo's a text of the program. */
         if (data && len > 0 && !memchr(data, '\0', (size_t)len))
             dlock_clean_text(info->note, sizeof(info->note), data, (size_t)len);
         info->since_ms = stat->ctime;
     } else {
-        read_token(name, info->token);
+        /* The token of our node is the GUID in its name, in all layouts. */
+        int n = 0;
+        for (const char *c = strncmp(name, "_c_", 3) == 0 ? name + 3 : name;
+             n < DLOCK_TOKEN_LEN && (dlock_hex(*c) >= 0 || *c == '-'); c++)
+            if (*c != '-')
+                info->token[n++] = *c;
+        info->token[n < DLOCK_TOKEN_LEN ? 0 : n] = '\0';
     }
     /*
-     * A node tells when its client came, not when it got the lock. A holder of ours whose record is still that of a
-     * waiter tells the grant with its next heartbeat.
+     * A node tells when its client came, not when the client got the lock. A dlock holder whose node
+     * still has a waiter's record tells of the grant with its next heartbeat.
      */
     if (!waiter && info->waited_ms < 0)
         info->since_ms = 0;
