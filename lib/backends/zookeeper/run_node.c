@@ -1,13 +1,15 @@
 /*
- * run_node.c - where the run record of a lock is, and what its node's data says. Names and text alone.
+ * run_node.c - where the run record of a lock is, and what the data of its node says. Names and text
+ * alone.
  *
- * The record: CHROOT/dlock-once/r/SHARD/NAME, its data "RECORD day=DAY" (run_record.h). An empty node
- * CHROOT/dlock-once/d/DAY/SHARD/NAME says that it expires on that day, so that old records are found without reading all.
- * SHARD: two hexadecimal digits, so that no list of children becomes longer than a server sends. NAME: the lock's, '/'
- * and '%' as %2F and %25. DAY: "2026-12-31", UTC.
+ * The record: CHROOT/dlock-once/r/SHARD/NAME, with the data "RECORD day=DAY" (run_record.h). An empty
+ * index node CHROOT/dlock-once/d/DAY/SHARD/NAME says that the record expires on this day, so that old
+ * records are found without reading all records. SHARD: two hexadecimal digits, so that no list of
+ * children becomes longer than a server sends. NAME: the lock's, '/' and '%' as %2F and %25. DAY:
+ * "2026-12-31", UTC.
  *
- * The server's time: a node's begin and end of a run are times of its Stat. The data has the begin, too, since the end
- * is the node's mtime; and an end, for people who read it.
+ * The server's time: begin and end of a run are times of the node's Stat. The data has the begin,
+ * too, since the mtime becomes the end; and the end, for human readers.
  */
 #include "zookeeper.h"
 
@@ -19,23 +21,19 @@
 #define DAY_KEY " day="
 #define DAY_SIZE (sizeof(DAY_KEY) - 1 + ZK_DAY_LEN)
 
-/* FNV-1a, folded. Hosts with different releases must find the same shard. */
-static unsigned shard_of(const char *name)
+int zk_set_run_paths(struct zk_backend *be, struct dlock_error *err)
 {
+    const char *name = be->spec->uri->name;
+    int chroot = (int)be->lock.chroot_len;
+    /* FNV-1a, folded. Hosts with different releases must find the same shard. */
     uint32_t h = 2166136261U;
     for (const unsigned char *c = (const unsigned char *)name; *c; c++)
         h = (h ^ *c) * 16777619U;
-    return (h ^ h >> 8 ^ h >> 16 ^ h >> 24) & 0xff;
-}
-
-/* "SHARD/NAME"; malloc'ed. NULL: out of memory. */
-static char *place_of(const char *name)
-{
-    char *out = malloc(4 + 3 * strlen(name));
-    char *p = out;
-    if (!out)
-        return NULL;
-    p += sprintf(p, "%02x/", shard_of(name));
+    h = (h ^ h >> 8 ^ h >> 16 ^ h >> 24) & 0xff;
+    char *p = be->run.path.place = malloc(4 + 3 * strlen(name));
+    if (!p)
+        return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+    p += sprintf(p, "%02x/", (unsigned)h);
     for (; *name; name++) {
         if (*name == '/' || *name == '%')
             p += sprintf(p, "%%%02X", (unsigned char)*name);
@@ -43,15 +41,7 @@ static char *place_of(const char *name)
             *p++ = *name;
     }
     *p = '\0';
-    return out;
-}
-
-int zk_set_run_paths(struct zk_backend *be, struct dlock_error *err)
-{
-    int chroot = (int)be->lock.chroot_len;
-    be->run.path.place = place_of(be->spec->uri->name);
-    if (!be->run.path.place ||
-        asprintf(&be->run.path.base, "%.*s/" ZK_ONCE, chroot, be->lock.parent) < 0) {
+    if (asprintf(&be->run.path.base, "%.*s/" ZK_ONCE, chroot, be->lock.parent) < 0) {
         be->run.path.base = NULL;
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     }
@@ -75,7 +65,7 @@ char *zk_index_path(const struct zk_backend *be, const char *day, const char *pl
 
 void zk_day(int64_t ms, char day[ZK_DAY_LEN + 1])
 {
-    static const int64_t last = INT64_C(253402300799); /* of the year 9999 */
+    static const int64_t last = INT64_C(253402300799); /* second of the year 9999 */
     time_t s = (time_t)dlock_min(dlock_max(ms / 1000, 0), last);
     struct tm tm;
     gmtime_r(&s, &tm);
@@ -101,23 +91,10 @@ void zk_format_run(const struct zk_backend *be, const struct dlock_run *r, const
 {
     char who[RUN_RECORD_MAX];
     int n = run_record_who(be->spec, who, sizeof(who));
-    if (n < 0) /* as zk_set_record() */
+    if (n < 0) /* like zk_set_record() */
         snprintf(who, sizeof(who), "dlock1");
     n = run_record_format(r, who, text, RUN_RECORD_MAX - DAY_SIZE);
     snprintf(text + dlock_max(n, 0), DAY_SIZE + 1, DAY_KEY "%s", day);
-}
-
-/* The day at the end of a record; "": none that makes sense. */
-static void read_day(const char *data, size_t len, char day[ZK_DAY_LEN + 1])
-{
-    const char *key = len > DAY_SIZE ? data + len - DAY_SIZE : NULL;
-    day[0] = '\0';
-    if (!key || memcmp(key, DAY_KEY, sizeof(DAY_KEY) - 1) != 0)
-        return;
-    memcpy(day, key + sizeof(DAY_KEY) - 1, ZK_DAY_LEN);
-    day[ZK_DAY_LEN] = '\0';
-    if (!zk_is_day(day))
-        day[0] = '\0';
 }
 
 const char *zk_read_run(const struct zk_msg *m, int64_t now_ms, struct zk_run *r)
@@ -138,6 +115,14 @@ const char *zk_read_run(const struct zk_msg *m, int64_t now_ms, struct zk_run *r
     r->there = true;
     r->version = m->stat.version;
     r->run = run;
-    read_day(m->data, (size_t)m->len, r->day);
+    /* The day at the end of the data; "": none that makes sense. */
+    const char *key = (size_t)m->len > DAY_SIZE ? m->data + m->len - DAY_SIZE : NULL;
+    r->day[0] = '\0';
+    if (!key || memcmp(key, DAY_KEY, sizeof(DAY_KEY) - 1) != 0)
+        return NULL;
+    memcpy(r->day, key + sizeof(DAY_KEY) - 1, ZK_DAY_LEN);
+    r->day[ZK_DAY_LEN] = '\0';
+    if (!zk_is_day(r->day))
+        r->day[0] = '\0';
     return NULL;
 }

@@ -1,4 +1,4 @@
-/* status.c - the status of a lock: its children in their order, and what each node's data says. */
+/* status.c - the status of a lock: its children in order, and the data of each node. */
 #include "zookeeper.h"
 
 #include <stdio.h>
@@ -6,7 +6,7 @@
 #include <string.h>
 #include <time.h>
 
-/* Nodes beyond these are counted, but their data is not read. */
+/* The data of further nodes is not read; the nodes are counted. */
 #define ASK_MAX 1000
 #define GONE (-1)
 
@@ -22,15 +22,13 @@ void zk_status_drop(struct zk_backend *be)
 
 void zk_status_ask(struct zk_backend *be)
 {
-    be->status.list_serial = zk_conn_ask(
-        be->session.conn,
-        &(struct zk_request){.call = ZK_CHILDREN, .tag = T_LIST, .path = be->lock.parent});
-    /* Behind the list, for --forget: a run that begins between them has changed the record. */
+    be->status.list_serial = zk_ask(be, ZK_CHILDREN, T_LIST, be->lock.parent);
+    /* Behind the list, for --forget: a run that begins between the two has changed the record. */
     zk_ask_record(be);
 }
 
-/* A request has failed: ask for all of it again if the connection was at fault. */
-static enum zk_verdict failed(struct zk_backend *be, int rc, struct dlock_error *err)
+/* A request has failed: ask for everything again if the connection was at fault. */
+static enum zk_verdict status_failed(struct zk_backend *be, int rc, struct dlock_error *err)
 {
     zk_status_drop(be);
     if (zk_transient(rc)) {
@@ -41,23 +39,8 @@ static enum zk_verdict failed(struct zk_backend *be, int rc, struct dlock_error 
     return ZK_FAILED;
 }
 
-static bool ask_info(struct zk_backend *be, int i, const char *name)
-{
-    struct dlock_info *info = &be->status.found[i];
-    char *path;
-    if (asprintf(&path, "%s/%s", be->lock.parent, name) < 0)
-        return false;
-    /* The name, which tells the program, is kept here until the data comes. */
-    dlock_clean_text(info->command, sizeof(info->command), name, strlen(name));
-    be->status.gets[i] = zk_conn_ask(
-        be->session.conn, &(struct zk_request){.call = ZK_GET, .tag = T_INFO, .path = path});
-    be->status.left++;
-    free(path);
-    return true;
-}
-
-/* All data is asked for at once. False: out of memory. */
-static bool ask_each(struct zk_backend *be, const struct zk_child *line, int n)
+/* Ask for the data of all nodes in line at once. False: out of memory. */
+static bool ask_nodes(struct zk_backend *be, const struct zk_child *line, int n)
 {
     be->status.found = calloc((size_t)n + 1, sizeof(*be->status.found));
     be->status.gets = calloc((size_t)n + 1, sizeof(*be->status.gets));
@@ -66,6 +49,7 @@ static bool ask_each(struct zk_backend *be, const struct zk_child *line, int n)
     be->status.n = n;
     for (int i = 0; i < n; i++) {
         struct dlock_info *info = &be->status.found[i];
+        char *path;
         *info = (struct dlock_info){.left_ns = -1,
                                     .waited_ms = -1,
                                     .foreign = true,
@@ -73,47 +57,44 @@ static bool ask_each(struct zk_backend *be, const struct zk_child *line, int n)
                                     .slots = line[i].slots,
                                     .waiter = line[i].place > 0,
                                     .place = line[i].place};
-        if (i < ASK_MAX && !ask_info(be, i, line[i].name))
+        if (i >= ASK_MAX)
+            continue;
+        if (asprintf(&path, "%s/%s", be->lock.parent, line[i].name) < 0)
             return false;
+        /* info keeps the name, which tells the program, until the data comes. */
+        dlock_clean_text(info->command, sizeof(info->command), line[i].name, strlen(line[i].name));
+        be->status.gets[i] = zk_ask(be, ZK_GET, T_INFO, path);
+        be->status.left++;
+        free(path);
     }
     return true;
 }
 
-static void contact_made_if_complete(struct zk_backend *be)
-{
-    if (zk_status_complete(be))
-        be->contact_until = DLOCK_NEVER;
-}
-
-static enum zk_verdict on_list(struct zk_backend *be, const struct zk_msg *m,
-                               struct dlock_error *err)
+static enum zk_verdict line_listed(struct zk_backend *be, const struct zk_msg *m,
+                                   struct dlock_error *err)
 {
     int n;
     if (m->serial != be->status.list_serial)
         return ZK_GOES_ON;
     if (m->rc != ZOK && m->rc != ZNONODE)
-        return failed(be, m->rc, err);
+        return status_failed(be, m->rc, err);
     zk_status_drop(be);
     struct zk_child *line = zk_line(m->names, m->nnames, &n);
-    if (!line || !ask_each(be, line, n)) {
-        free(line);
-        return failed(be, ZK_NOMEMORY, err);
-    }
+    bool asked = line && ask_nodes(be, line, n);
     free(line);
-    contact_made_if_complete(be);
-    return ZK_GOES_ON;
+    return asked ? ZK_GOES_ON : status_failed(be, ZK_NOMEMORY, err);
 }
 
-static enum zk_verdict on_info(struct zk_backend *be, const struct zk_msg *m,
-                               struct dlock_error *err)
+static enum zk_verdict node_read(struct zk_backend *be, const struct zk_msg *m,
+                                 struct dlock_error *err)
 {
     int i = 0;
     while (i < be->status.n && be->status.gets[i] != m->serial)
         i++;
-    if (i == be->status.n) /* from an attempt before this one */
+    if (i == be->status.n) /* from an earlier attempt */
         return ZK_GOES_ON;
     if (m->rc != ZOK && m->rc != ZNONODE)
-        return failed(be, m->rc, err);
+        return status_failed(be, m->rc, err);
     struct dlock_info *info = &be->status.found[i];
     if (m->rc == ZNONODE) {
         info->place = GONE;
@@ -124,53 +105,47 @@ static enum zk_verdict on_info(struct zk_backend *be, const struct zk_msg *m,
     }
     be->status.gets[i] = 0;
     be->status.left--;
-    contact_made_if_complete(be);
     return ZK_GOES_ON;
 }
 
-/* A query writes nothing, so the server has told no time. */
-static int64_t wall_ms(void)
-{
-    struct timespec ts;
-    clock_gettime(CLOCK_REALTIME, &ts);
-    return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / DLOCK_MSEC;
-}
-
-/* Where there is none that can be read, that is told, and the rest is shown. */
-static enum zk_verdict on_record(struct zk_backend *be, const struct zk_msg *m,
-                                 struct dlock_error *err)
+/* A notice tells why a record cannot be read, and the rest is shown. */
+static enum zk_verdict record_read(struct zk_backend *be, const struct zk_msg *m,
+                                   struct dlock_error *err)
 {
     struct dlock_error why = {0};
+    struct timespec ts;
     const char *foreign = NULL;
     if (m->serial != be->run.serial)
         return ZK_GOES_ON;
     if (zk_transient(m->rc) || m->rc == ZK_NOMEMORY)
-        return failed(be, m->rc, err);
+        return status_failed(be, m->rc, err);
+    /* Our wall clock: a query writes nothing, so the server has told no time. */
+    clock_gettime(CLOCK_REALTIME, &ts);
+    int64_t wall_ms = (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / DLOCK_MSEC;
     if (m->rc != ZOK && m->rc != ZNONODE)
         zk_error(be, m->rc, "cannot read the run record", &why);
-    else if (m->rc == ZOK && (foreign = zk_read_run(m, wall_ms(), &be->run.found)))
+    else if (m->rc == ZOK && (foreign = zk_read_run(m, wall_ms, &be->run.found)))
         zk_foreign_run(be, foreign, &why);
     if (why.code != 0)
         events_add(&be->events, EV_NOTICE)->error = why;
     be->status.read_run = true;
     be->status.has_run = m->rc == ZOK && !foreign;
-    contact_made_if_complete(be);
     return ZK_GOES_ON;
 }
 
 enum zk_verdict zk_status_answer(struct zk_backend *be, const struct zk_msg *m,
                                  struct dlock_error *err)
 {
-    switch (m->tag) {
-    case T_LIST:
-        return on_list(be, m, err);
-    case T_INFO:
-        return on_info(be, m, err);
-    case T_RECORD:
-        return on_record(be, m, err);
-    default:
-        return ZK_GOES_ON;
-    }
+    enum zk_verdict v = ZK_GOES_ON;
+    if (m->tag == T_LIST)
+        v = line_listed(be, m, err);
+    else if (m->tag == T_INFO)
+        v = node_read(be, m, err);
+    else if (m->tag == T_RECORD)
+        v = record_read(be, m, err);
+    if (zk_status_complete(be)) /* the first contact was a success */
+        be->contact_until = DLOCK_NEVER;
+    return v;
 }
 
 const struct dlock_info *zk_status_next(struct zk_backend *be)
