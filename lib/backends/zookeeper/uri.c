@@ -1,15 +1,15 @@
-/* uri.c - check the URI and what else the core has set, before there is a connection. */
+/* uri.c - check the URI and the core's settings, before there is a connection. */
 #include "zookeeper.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* The authenticated user may do everything, the others may read. */
+/* The authenticated user may do everything, all users may read. */
 static struct ACL creator_read[2];
 static const struct ACL_vector acl_read = {.count = 2, .data = creator_read};
 
-/* Does the server accept it in a path? It counts in UTF-16, and accepts no surrogates. */
+/* Does the server accept s in a path? It counts in UTF-16, and accepts no surrogates. */
 static bool good_text(const char *s)
 {
     const unsigned char *u = (const unsigned char *)s;
@@ -33,11 +33,20 @@ static int bad_name(const struct zk_backend *be, const char *why, struct dlock_e
                       why);
 }
 
-/* Each part of the path is a node's name. from: where the lock's name begins. */
-static int check_path(const struct zk_backend *be, const char *path, size_t from,
-                      struct dlock_error *err)
+/* The lock's path: each part is the name of a node. */
+static int set_path(struct zk_backend *be, struct dlock_error *err)
 {
+    const struct dlock_uri *uri = be->spec->uri;
+    size_t chroot = strlen(uri->path);
     int64_t seq;
+    while (chroot > 0 && uri->path[chroot - 1] == '/')
+        chroot--;
+    if (asprintf(&be->lock.parent, "%.*s/%s", (int)chroot, uri->path, uri->name) < 0) {
+        be->lock.parent = NULL;
+        return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+    }
+    be->lock.chroot_len = chroot;
+    const char *path = be->lock.parent, *name = path + chroot + 1;
     if (!good_text(path))
         return bad_name(be, "it has a character that is not allowed there", err);
     for (const char *p = path; *p;) {
@@ -54,9 +63,9 @@ static int check_path(const struct zk_backend *be, const char *path, size_t from
         if (p == path + 1 && strcmp(part, "zookeeper") == 0)
             return bad_name(be, "/zookeeper is the server's own", err);
         if (strcmp(part, ZK_ONCE) == 0 ||
-            ((size_t)(p - path) == from + 1 && strncmp(part, ZK_ONCE, sizeof(ZK_ONCE) - 1) == 0))
+            (p == name && strncmp(part, ZK_ONCE, sizeof(ZK_ONCE) - 1) == 0))
             return bad_name(be, ZK_ONCE " is where the run records are", err);
-        if ((size_t)(p - path) > from + 1 && zk_sequence(part, &seq))
+        if (p > name && zk_sequence(part, &seq))
             return bad_name(
                 be, "a part that ends in ten digits looks like a waiter for the lock above it",
                 err);
@@ -65,41 +74,7 @@ static int check_path(const struct zk_backend *be, const char *path, size_t from
     return 0;
 }
 
-static int set_path(struct zk_backend *be, struct dlock_error *err)
-{
-    const struct dlock_uri *uri = be->spec->uri;
-    size_t chroot = strlen(uri->path);
-    while (chroot > 0 && uri->path[chroot - 1] == '/')
-        chroot--;
-    if (asprintf(&be->lock.parent, "%.*s/%s", (int)chroot, uri->path, uri->name) < 0) {
-        be->lock.parent = NULL;
-        return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
-    }
-    be->lock.chroot_len = chroot;
-    return check_path(be, be->lock.parent, chroot, err);
-}
-
-static int set_acl(struct zk_backend *be, struct dlock_error *err)
-{
-    const char *acl = dlock_uri_param(be->spec->uri, "acl");
-    if (!acl)
-        acl = be->lock.credentials ? "creator" : "open";
-    if (strcmp(acl, "open") == 0) {
-        be->lock.acl = &ZOO_OPEN_ACL_UNSAFE;
-        return 0;
-    }
-    if (strcmp(acl, "creator") != 0 && strcmp(acl, "read") != 0)
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "?acl=%s: must be creator, read or open", acl);
-    if (!be->lock.credentials)
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "?acl=%s needs a user and a password in the URI",
-                          acl);
-    creator_read[0] = ZOO_CREATOR_ALL_ACL.data[0];
-    creator_read[1] = ZOO_READ_ACL_UNSAFE.data[0];
-    be->lock.acl = *acl == 'c' ? &ZOO_CREATOR_ALL_ACL : &acl_read;
-    return 0;
-}
-
-/* The credentials of one host are those of all: it is one ensemble. */
+/* The credentials of any host are good for all hosts, which are one ensemble. */
 static int set_credentials(struct zk_backend *be, struct dlock_error *err)
 {
     const struct dlock_uri *uri = be->spec->uri;
@@ -134,7 +109,7 @@ static int set_credentials(struct zk_backend *be, struct dlock_error *err)
     return rc;
 }
 
-/* What people have in such a URL for other programs: Dubbo (whose registry it is), kazoo, Curator. */
+/* Parameters that URLs for Dubbo (whose registry ZooKeeper is), kazoo and Curator have. */
 static int take_foreign(struct dlock_uri *uri, struct dlock_error *err)
 {
 #define SERVERS "list all servers after '//': zk://H1:2181,H2:2181"
@@ -180,9 +155,34 @@ static int take_foreign(struct dlock_uri *uri, struct dlock_error *err)
     return dlock_uri_foreign(uri, ignored, rules, err);
 }
 
-static int set_layout(struct zk_backend *be, struct dlock_error *err)
+int zk_check_spec(struct zk_backend *be, struct dlock_error *err)
 {
-    const char *layout = dlock_uri_param(be->spec->uri, "layout");
+    struct dlock_uri *uri = be->spec->uri;
+    int rc = take_foreign(uri, err);
+    if (rc == 0)
+        rc = set_path(be, err);
+    if (rc == 0)
+        rc = set_credentials(be, err);
+    if (rc < 0)
+        return rc;
+
+    const char *acl = dlock_uri_param(uri, "acl");
+    if (!acl)
+        acl = be->lock.credentials ? "creator" : "open";
+    if (strcmp(acl, "open") == 0) {
+        be->lock.acl = &ZOO_OPEN_ACL_UNSAFE;
+    } else if (strcmp(acl, "creator") != 0 && strcmp(acl, "read") != 0) {
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "?acl=%s: must be creator, read or open", acl);
+    } else if (!be->lock.credentials) {
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "?acl=%s needs a user and a password in the URI",
+                          acl);
+    } else {
+        creator_read[0] = ZOO_CREATOR_ALL_ACL.data[0];
+        creator_read[1] = ZOO_READ_ACL_UNSAFE.data[0];
+        be->lock.acl = *acl == 'c' ? &ZOO_CREATOR_ALL_ACL : &acl_read;
+    }
+
+    const char *layout = dlock_uri_param(uri, "layout");
     if (!layout || strcmp(layout, "curator") == 0)
         be->lock.layout = LAYOUT_CURATOR;
     else if (strcmp(layout, "curator-rw") == 0)
@@ -197,30 +197,12 @@ static int set_layout(struct zk_backend *be, struct dlock_error *err)
                           "slots with ?layout=%s: the read/write locks of that program know no "
                           "slots, and would not be excluded by one: leave the layout out",
                           layout);
-    return 0;
-}
 
-int zk_check_spec(struct zk_backend *be, struct dlock_error *err)
-{
-    struct dlock_uri *uri = be->spec->uri;
-    int rc = take_foreign(uri, err);
-    if (rc == 0)
-        rc = set_path(be, err);
-    if (rc == 0)
-        rc = set_credentials(be, err);
-    if (rc == 0)
-        rc = set_acl(be, err);
-    if (rc < 0)
-        return rc;
-    rc = set_layout(be, err);
-    if (rc == 0)
-        rc = zk_set_run_paths(be, err);
-    if (rc < 0)
-        return rc;
-    if (be->spec->ttl > 24 * 24 * 3600 * DLOCK_SEC)
+    rc = zk_set_run_paths(be, err);
+    if (rc == 0 && be->spec->ttl > 24 * 24 * 3600 * DLOCK_SEC)
         return dlock_fail(err, DLOCK_EUSAGE, 0,
                           "a ttl of more than 24 days is too long for ZooKeeper");
-    return 0;
+    return rc;
 }
 
 void zk_set_record(struct zk_backend *be, enum dlock_record as, enum zk_word word)
@@ -255,31 +237,27 @@ void zk_done(struct zk_backend *be)
     zk_sweep_end(be);
 }
 
-/*
- * What stands in a node's name between the GUID and the sequence. Curator's mutex sorts by what follows "lock-", and
- * ignores what has none: so our readers and slots have it, too, and exclude it.
- */
-static void name_kind(const struct zk_backend *be, char *kind, size_t size)
-{
-    bool shared = be->spec->mode == DLOCK_MODE_SHARED;
-    if (be->lock.layout == LAYOUT_KAZOO)
-        snprintf(kind, size, shared ? "__rlock__" : "__lock__");
-    else if (be->lock.layout == LAYOUT_CURATOR_RW)
-        snprintf(kind, size, shared ? "__READ__" : "__WRIT__");
-    else if (be->spec->mode == DLOCK_MODE_SLOTS)
-        snprintf(kind, size, "s%u-lock-", be->spec->slots);
-    else
-        snprintf(kind, size, shared ? "r-lock-" : "lock-");
-}
-
 int zk_new_stem(struct zk_backend *be, struct dlock_error *err)
 {
     const char *t = be->node.token;
+    bool shared = be->spec->mode == DLOCK_MODE_SHARED;
     char kind[32];
     int rc = dlock_token_new(be->spec->env, be->node.token);
     if (rc < 0)
         return dlock_fail(err, DLOCK_EOS, -rc, "no random numbers: %s", strerror(-rc));
-    name_kind(be, kind, sizeof(kind));
+    /*
+     * The kind stands between the GUID and the sequence. Curator's mutex sorts by the text behind
+     * "lock-", and ignores names without "lock-": so our readers and slots have it, too, and exclude
+     * the mutex.
+     */
+    if (be->lock.layout == LAYOUT_KAZOO)
+        snprintf(kind, sizeof(kind), shared ? "__rlock__" : "__lock__");
+    else if (be->lock.layout == LAYOUT_CURATOR_RW)
+        snprintf(kind, sizeof(kind), shared ? "__READ__" : "__WRIT__");
+    else if (be->spec->mode == DLOCK_MODE_SLOTS)
+        snprintf(kind, sizeof(kind), "s%u-lock-", be->spec->slots);
+    else
+        snprintf(kind, sizeof(kind), shared ? "r-lock-" : "lock-");
     if (be->lock.layout == LAYOUT_KAZOO)
         rc = asprintf(&be->node.stem, "%s/%s%s", be->lock.parent, t, kind);
     else /* the form of Curator's protected nodes */
