@@ -1,6 +1,7 @@
 /*
- * wire/conn.h - one ZooKeeper session: a handle of libzookeeper_mt. The library's threads only post messages into a
- * mailbox, which the caller's loop empties. One thread calls all functions; only zk_ending_wait blocks.
+ * wire/conn.h - a ZooKeeper session: a handle of libzookeeper_mt. The library's threads only post
+ * messages into a mailbox, which the caller's loop empties. A single thread calls all functions;
+ * only zk_ending_wait blocks.
  */
 #ifndef DLOCK_ZKCONN_H
 #define DLOCK_ZKCONN_H
@@ -12,18 +13,25 @@
 struct zk_conn;
 
 enum zk_what {
-    ZK_STATE,   /* the session's state has changed: state, session, timeout_ms */
-    ZK_ANSWER,  /* a request is over: tag, serial, rc, and what the call returned */
-    ZK_WATCH,   /* a watch has fired: event; serial of the request that set it */
-    ZK_TROUBLE, /* a server is of no use: addr; rc is the errno of the connect. EPROTO: it broke ZooKeeper's protocol,
-                   and the connection is closed; ESHUTDOWN: it hung up before it said anything */
-    ZK_STARVED /* out of memory: a request was not sent, or messages were dropped; state, session, timeout_ms as now */
+    ZK_STATE,  /* the session's state has changed: state, session, timeout_ms */
+    ZK_ANSWER, /* a request is over: tag, serial, rc, and what the call returned */
+    ZK_WATCH,  /* a watch has fired: event; serial of the request that set the watch */
+    /*
+     * A server is of no use: addr; rc is the errno of the connect. EPROTO: the server broke the
+     * protocol, and the connection is closed; ESHUTDOWN: the server hung up before it said anything.
+     */
+    ZK_TROUBLE,
+    /*
+     * Out of memory: a request was not sent, or messages were dropped; state, session, timeout_ms as
+     * now.
+     */
+    ZK_STARVED
 };
 
 /* rc: there was no memory for the contents of the answer, or for sending the request. */
 #define ZK_NOMEMORY (-1000)
 
-/* A message; it owns data and names: zk_msg_done. */
+/* A message, which owns data and names: zk_msg_done. */
 struct zk_msg {
     struct zk_msg *next; /* within the mailbox */
     enum zk_what what;
@@ -33,8 +41,8 @@ struct zk_msg {
     int64_t session; /* its id, as negotiated */
     int timeout_ms;  /* as negotiated */
     struct sockaddr_storage addr;
-    struct Stat stat; /* multi: of the first node that it has set */
-    int failed;       /* multi: which of its operations the server has refused, with rc; -1: none */
+    struct Stat stat; /* multi: of the first node that was set */
+    int failed;       /* multi: index of the operation that the server refused with rc; -1: none */
     char *data;       /* get: the node's (len bytes and a NUL); create: the path */
     int len;
     char **names; /* children */
@@ -43,56 +51,60 @@ struct zk_msg {
 void zk_msg_done(struct zk_msg *m);
 
 /*
- * Begin a session of timeout_ms with the servers "addr:port,addr:port", tried in that order. Returns a descriptor (the
- * connection's) that is readable when there are messages, or a negative code: DLOCK_ENOMEM, DLOCK_EOS. The library
- * reconnects indefinitely; the caller decides when to give up.
+ * Begin a session of timeout_ms with the servers "addr:port,addr:port", tried in this order. Returns
+ * a descriptor (the connection's) that is readable when there are messages, or a negative code:
+ * DLOCK_ENOMEM, DLOCK_EOS. The library reconnects indefinitely; the caller decides when to give up.
  */
 int zk_conn_open(struct zk_conn **out, const char *servers, int timeout_ms,
                  struct dlock_error *err);
 
 /*
- * Go on with the session of *c, which has no connection, by a new handle; *c becomes that, and the old handle's requests
- * are not answered. The new one has seen no state, so a server that is behind what the old one has seen talks to it.
- * Returns as zk_conn_open; then *c is as it was.
+ * Go on with the session of *c, which has no connection, by a new handle; *c becomes the new handle,
+ * and the old handle's requests are not answered. The new handle has seen no state, so even a server
+ * behind the state that the old handle has seen talks to it. Returns as zk_conn_open; *c stays as it
+ * was on failure.
  */
 int zk_conn_resume(struct zk_conn **c, const char *servers, int timeout_ms,
                    struct dlock_error *err);
 
 /*
- * End the session, if a server can be reached, in a thread of its own: zookeeper_close(3) blocks for up to 4.5 s. The
- * list gets it, unless there is no thread, and loses those that are over. zk_ending_wait waits for all of them together
- * for at most wait ns, and empties the list: a process that ends before them may leave a session for its ttl.
+ * End the session, if a server can be reached, in a thread: zookeeper_close(3) blocks for up to
+ * 4.5 s. The list gets the ending, unless there is no thread, and loses the endings that are over.
+ * zk_ending_wait waits for all endings together for at most wait ns, and empties the list: a process
+ * that ends before its endings may leave a session for the session's ttl.
  */
 struct zk_ending;
 void zk_conn_close(struct zk_conn *c, struct zk_ending **list);
 void zk_ending_wait(struct zk_ending **list, int64_t wait);
 /*
- * In a child of the process that opened it: closes the descriptors that are known, and tells the server nothing. The
- * library's threads are not there, and wait for nothing; its memory is lost.
+ * In a child of the process that opened the connection: close the known descriptors, and tell the
+ * server nothing. The library's threads are not in the child, and wait for nothing; the library's
+ * memory is lost.
  */
 void zk_conn_close_in_child(struct zk_conn *c);
-/* The same for those that are ending. */
+/* The same for sessions that are ending. */
 void zk_endings_close_in_child(struct zk_ending *list);
 
 /* Take the oldest message; false: there is none. */
 bool zk_conn_next(struct zk_conn *c, struct zk_msg *m);
 
 /*
- * Give up the connection, not the session: the library goes on to the next server. By itself it does so only after
- * two thirds of the session's time-out without an answer. False: impossible, since this build has no packet guard.
+ * Give up the connection, not the session: the library goes on to the next server. By itself the
+ * library does so only after two thirds of the session's time-out without an answer. False:
+ * impossible, since this build has no packet guard.
  */
 bool zk_conn_cut(struct zk_conn *c);
 
 /*
- * The servers are at other addresses now: the next connection goes to one of the peers (n > 0, tried in that order); the
- * present one stays. servers: the same as text, for a build without the packet guard. Out of memory: nothing changes,
- * and false.
+ * The servers have new addresses: the next connection goes to the peers (n > 0, tried in order); the
+ * present connection stays. servers: the peers as text, for a build without the packet guard. False:
+ * out of memory, nothing has changed.
  */
 bool zk_conn_aim(struct zk_conn *c, const struct dlock_peer *peers, int n, const char *servers);
 
 enum zk_call { ZK_AUTH, ZK_CREATE, ZK_CHILDREN, ZK_GET, ZK_SET, ZK_DELETE, ZK_SYNC, ZK_MULTI };
 
-/* One of the operations of a multi: all of them are done, or none. */
+/* An operation of a multi: all operations are done, or none. */
 struct zk_op {
     enum zk_call call; /* ZK_CREATE (persistent), ZK_SET or ZK_DELETE */
     const char *path;
@@ -112,12 +124,13 @@ struct zk_request {
     int flags;                    /* create: ZOO_EPHEMERAL, ... */
     const struct zk_op *ops;      /* multi: nops of them */
     int nops;
-    bool watch; /* get: one ZK_WATCH of this serial follows when the node changes or goes */
+    bool watch; /* get: a single ZK_WATCH of this serial follows when the node changes or goes */
 };
 
 /*
- * Send a request; returns its serial, which is never 0. It is answered by exactly one ZK_ANSWER with tag and serial,
- * also when it cannot be sent, unless the session is closed before; out of memory: by a ZK_STARVED instead.
+ * Send a request; returns the serial, which is never 0. Exactly one ZK_ANSWER with tag and serial
+ * follows, also for a request that cannot be sent, unless the session is closed before; out of
+ * memory: a ZK_STARVED instead.
  */
 unsigned zk_conn_ask(struct zk_conn *c, const struct zk_request *q);
 
