@@ -13,14 +13,14 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* The handle that this thread serves; set where the thread begins. */
+/* The handle of this thread; set where the thread begins. */
 static _Thread_local struct zk_calls *mine;
 static _Thread_local bool leaving; /* in zookeeper_close(3) */
 
 #ifdef ZK_WRAP
 #define LONGEST_PAUSE_MS 1000
 
-/* What a thread is started with; on the starter's stack until it was taken. */
+/* The start of a thread; on the starter's stack until the new thread has taken it. */
 struct start {
     void *(*fn)(void *);
     void *arg;
@@ -63,7 +63,10 @@ static void *begin(void *p)
     return fn(arg);
 }
 
-/* Allocates nothing: a thread of the library must not run without the guard, and the library aborts if it gets none. */
+/*
+ * Allocates nothing: a thread of the library must not run without the guard, and the library aborts
+ * if it gets no thread.
+ */
 int __wrap_pthread_create(pthread_t *t, const pthread_attr_t *attr, void *(*fn)(void *), void *arg)
 {
     struct start s = {.fn = fn, .arg = arg, .calls = mine};
@@ -78,8 +81,8 @@ int __wrap_pthread_create(pthread_t *t, const pthread_attr_t *attr, void *(*fn)(
 }
 
 /*
- * The library resolves its servers each time that it waits, and asks the kernel for all of this machine's addresses
- * first. We give it numeric addresses only.
+ * The library resolves its servers each time it waits, and asks the kernel for all of this
+ * machine's addresses first. We give the library numeric addresses only.
  */
 int __wrap_getaddrinfo(const char *host, const char *port, const struct addrinfo *hints,
                        struct addrinfo **found)
@@ -95,12 +98,7 @@ int __wrap_getaddrinfo(const char *host, const char *port, const struct addrinfo
 
 static _Thread_local struct sockaddr_storage target;
 
-static socklen_t length_of(const struct sockaddr_storage *a)
-{
-    return a->ss_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
-}
-
-/* The library makes a socket for each connection, and connects it: the socket fits the target that comes next. */
+/* The library makes a socket for each connection: the socket must fit the next target. */
 int __wrap_socket(int domain, int type, int protocol)
 {
     struct zk_calls *c = mine;
@@ -125,7 +123,8 @@ int __wrap_connect(int fd, const struct sockaddr *sa, socklen_t len)
     if (!mine)
         return __real_connect(fd, sa, len);
     if (target.ss_family != AF_UNSPEC)
-        len = length_of(&target);
+        len =
+            target.ss_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
     else
         memcpy(&target, sa, len < sizeof(target) ? len : sizeof(target));
     int rc = __real_connect(fd, (const struct sockaddr *)&target, len), err = errno;
@@ -135,25 +134,22 @@ int __wrap_connect(int fd, const struct sockaddr *sa, socklen_t len)
     return rc;
 }
 
-/* Did the connection fail because we have shut it down? */
-static bool was_cut(struct zk_calls *c)
-{
-    pthread_mutex_lock(&c->lock);
-    bool cut = c->cut;
-    pthread_mutex_unlock(&c->lock);
-    return cut;
-}
-
 int __wrap_getsockopt(int fd, int level, int name, void *value, socklen_t *len)
 {
-    int rc = __real_getsockopt(fd, level, name, value, len), err;
-    if (mine && !was_cut(mine) && rc == 0 && level == SOL_SOCKET && name == SO_ERROR &&
-        (err = *(int *)value) != 0) /* a reset: there was a connection */
-        mine->trouble(mine, err == ECONNRESET || err == EPIPE ? ESHUTDOWN : err, &target);
+    struct zk_calls *c = mine;
+    int rc = __real_getsockopt(fd, level, name, value, len);
+    if (!c)
+        return rc;
+    pthread_mutex_lock(&c->lock);
+    bool cut = c->cut; /* we have shut the connection down ourselves */
+    pthread_mutex_unlock(&c->lock);
+    int err = !cut && rc == 0 && level == SOL_SOCKET && name == SO_ERROR ? *(int *)value : 0;
+    if (err != 0) /* a reset: there was a connection */
+        c->trouble(c, err == ECONNRESET || err == EPIPE ? ESHUTDOWN : err, &target);
     return rc;
 }
 
-/* A call has returned n and errno: has the server ended the connection before it said anything? */
+/* By the result of a call: has the server ended the connection before it said anything? */
 static bool hung_up(const struct zk_calls *c, ssize_t n, int err)
 {
     bool end = n == 0 || (n < 0 && (err == ECONNRESET || err == EPIPE));
@@ -168,7 +164,10 @@ static bool is_socket(struct zk_calls *c, int fd)
     return ours;
 }
 
-/* Two threads send: the library's, and the one that closes. The socket does not block, so the lock is held briefly. */
+/*
+ * Two threads send: the library's, and the thread that closes. The socket does not block, so the
+ * lock is held briefly.
+ */
 ssize_t __wrap_send(int fd, const void *data, size_t len, int flags)
 {
     struct zk_calls *c = mine;
@@ -217,7 +216,7 @@ ssize_t __wrap_recv(int fd, void *data, size_t len, int flags)
     return n;
 }
 
-/* The library uses these for its pipe and for /dev/urandom. On the socket they would bypass the guard. */
+/* The library uses these calls for its pipe and /dev/urandom. A socket would bypass the guard. */
 ssize_t __wrap_read(int fd, void *data, size_t len)
 {
     return mine && is_socket(mine, fd) ? __wrap_recv(fd, data, len, 0) : __real_read(fd, data, len);
@@ -240,31 +239,26 @@ int __wrap_pipe(int *fds)
 }
 
 /*
- * Each time all servers have refused a connection, the library pauses for a 60th of the session's time-out: it tries
- * dozens of times a second. After a session's time-out only waiters are left. For them a quarter of it is soon enough:
- * a server that starts gives each session its whole time-out.
+ * zookeeper_close(3), after its last request, waits for the server to hang up. There is no need to.
+ *
+ * Otherwise the library waits without a socket, for its pipe alone, only when it pauses. Each time
+ * all servers have refused a connection, it pauses for a 60th of the session's time-out: dozens of
+ * attempts a second. After a session's time-out only waiters are left. For waiters an attempt every
+ * quarter of the time-out is soon enough: a starting server gives each session its whole time-out.
  */
-static int pause_ms(struct zk_calls *c, int timeout)
+int __wrap_poll(struct pollfd *fds, nfds_t n, int timeout)
 {
+    struct zk_calls *c = mine;
+    if (leaving && n == 1 && fds->events == POLLIN)
+        return __real_poll(fds, n, 0);
+    if (!c || n != 1 || timeout <= 0)
+        return __real_poll(fds, n, timeout);
     pthread_mutex_lock(&c->lock);
     bool hurry = c->hurry > 0;
     c->hurry -= hurry;
     pthread_mutex_unlock(&c->lock);
-    if (hurry || timeout > LONGEST_PAUSE_MS)
-        return timeout;
-    return timeout < LONGEST_PAUSE_MS / 15 ? timeout * 15 : LONGEST_PAUSE_MS;
-}
-
-/*
- * Behind its last request the library waits for the server to hang up. There is no need to wait. Otherwise it waits
- * without a socket, for its pipe alone, only when it pauses.
- */
-int __wrap_poll(struct pollfd *fds, nfds_t n, int timeout)
-{
-    if (leaving && n == 1 && fds->events == POLLIN)
-        timeout = 0;
-    else if (mine && n == 1 && timeout > 0)
-        timeout = pause_ms(mine, timeout);
+    if (!hurry && timeout <= LONGEST_PAUSE_MS)
+        timeout = timeout < LONGEST_PAUSE_MS / 15 ? timeout * 15 : LONGEST_PAUSE_MS;
     return __real_poll(fds, n, timeout);
 }
 
@@ -296,7 +290,7 @@ void zk_calls_init(struct zk_calls *c,
 
 void zk_calls_close_in_child(struct zk_calls *c)
 {
-    /* Not under the lock: a thread that is not in this process may have it. */
+    /* Not under the lock, which a thread of the parent process may hold. */
     const int fds[] = {c->fd, c->pipe[0], c->pipe[1]};
     for (size_t i = 0; i < sizeof(fds) / sizeof(fds[0]); i++)
         if (fds[i] >= 0)

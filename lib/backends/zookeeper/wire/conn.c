@@ -23,7 +23,7 @@ struct zk_conn {
     unsigned serial;
     int wake; /* eventfd */
     struct zk_calls calls;
-    struct zk_ending *ending; /* allocated ahead, so that a session can be ended without memory */
+    struct zk_ending *ending; /* allocated ahead: a session can be ended without memory */
 
     pthread_mutex_t lock; /* for all below */
     struct zk_msg *first, **last;
@@ -33,14 +33,14 @@ struct zk_conn {
 };
 
 /*
- * The context of a completion, which frees it; those that were not called at the session's end are freed with it. The
- * answer is allocated ahead: a request that was sent is always answered.
+ * The context of a completion. The completion frees the context; the end of the session frees the
+ * contexts of uncalled completions. The answer is allocated ahead: each sent request is answered.
  */
 struct request {
-    struct request *next, **at; /* among its session's */
+    struct request *next, **at; /* in c->pending */
     struct zk_conn *conn;
-    struct zk_msg *answer; /* NULL: it was answered already */
-    /* multi: the library writes there until the completion */
+    struct zk_msg *answer; /* NULL: already answered */
+    /* multi: written by the library until the completion */
     zoo_op_result_t results[ZK_OPS_MAX];
     struct Stat stats[ZK_OPS_MAX];
     int nops;
@@ -73,7 +73,10 @@ static void post(struct zk_conn *c, struct zk_msg *m)
     wake(c);
 }
 
-/* There was no memory for a message or a request: the caller would wait for it until the lease ends. */
+/*
+ * There was no memory for a message or a request: the caller would wait for an answer until the
+ * lease ends.
+ */
 static void starve(struct zk_conn *c)
 {
     pthread_mutex_lock(&c->lock);
@@ -82,7 +85,7 @@ static void starve(struct zk_conn *c)
     wake(c);
 }
 
-/* A message that is no answer; NULL: out of memory, and the caller will be told. */
+/* A message besides answers; NULL: out of memory, and ZK_STARVED will tell the caller. */
 static struct zk_msg *msg_new(struct zk_conn *c, enum zk_what what)
 {
     struct zk_msg *m = calloc(1, sizeof(*m));
@@ -116,7 +119,7 @@ bool zk_conn_next(struct zk_conn *c, struct zk_msg *m)
         *m = *first;
         free(first);
     } else {
-        /* Under the lock: the next post makes it readable again. */
+        /* Under the lock: the next post makes the descriptor readable again. */
         while (read(c->wake, &n, sizeof(n)) < 0 && errno == EINTR)
             ;
     }
@@ -124,8 +127,8 @@ bool zk_conn_next(struct zk_conn *c, struct zk_msg *m)
     return any;
 }
 
-/* In a thread of the library: it could not connect to a server, or the packet guard has rejected what that sent. */
-static void on_trouble(struct zk_calls *calls, int err, const struct sockaddr_storage *addr)
+/* In a thread of the library: a connect has failed, or the packet guard has rejected a packet. */
+static void post_trouble(struct zk_calls *calls, int err, const struct sockaddr_storage *addr)
 {
     struct zk_conn *c = (struct zk_conn *)((char *)calls - offsetof(struct zk_conn, calls));
     struct zk_msg *m = msg_new(c, ZK_TROUBLE);
@@ -142,8 +145,9 @@ bool zk_conn_cut(struct zk_conn *c)
 }
 
 /*
- * Not by zoo_set_servers(3) where we have the choice: it takes two ports of one address for one server, it closes the
- * socket in this thread, while the library's own thread uses it, and a connection that it ends so is reported to nobody.
+ * Not by zoo_set_servers(3) where we have the choice: zoo_set_servers takes two ports of an address
+ * for the same server, closes the socket in this thread, while the library's own thread uses the
+ * socket, and does not report the end of the connection.
  */
 bool zk_conn_aim(struct zk_conn *c, const struct dlock_peer *peers, int n, const char *servers)
 {
@@ -176,19 +180,7 @@ static void on_session(zhandle_t *zh, int type, int state, const char *path, voi
     post(c, m);
 }
 
-static void forget(struct request *r)
-{
-    pthread_mutex_t *lock = &r->conn->lock;
-    pthread_mutex_lock(lock);
-    *r->at = r->next;
-    if (r->next)
-        r->next->at = r->at;
-    pthread_mutex_unlock(lock);
-    free(r->answer);
-    free(r);
-}
-
-/* The request's answer, to be filled in and posted; NULL: it was answered already. */
+/* The request's answer, to be filled in and posted; NULL: already answered. */
 static struct zk_msg *take_answer(struct request *r, int rc)
 {
     pthread_mutex_lock(&r->conn->lock);
@@ -200,12 +192,19 @@ static struct zk_msg *take_answer(struct request *r, int rc)
     return m;
 }
 
-/* A completion: its request was answered by m (or NULL). */
-static void answered(struct request *r, struct zk_msg *m)
+/* The end of a completion: m (or NULL) answers the request. */
+static void request_done(struct request *r, struct zk_msg *m)
 {
+    struct zk_conn *c = r->conn;
     if (m)
-        post(r->conn, m);
-    forget(r);
+        post(c, m);
+    pthread_mutex_lock(&c->lock);
+    *r->at = r->next;
+    if (r->next)
+        r->next->at = r->at;
+    pthread_mutex_unlock(&c->lock);
+    free(r->answer);
+    free(r);
 }
 
 static void keep_data(struct zk_msg *m, const char *data, int len)
@@ -220,24 +219,10 @@ static void keep_data(struct zk_msg *m, const char *data, int len)
     m->len = len;
 }
 
-/* All or none: a list without some of its names would grant the lock. */
-static void keep_names(struct zk_msg *m, const struct String_vector *v)
-{
-    m->names = calloc((size_t)v->count, sizeof(*m->names));
-    while (m->names && m->nnames < v->count) {
-        const char *name = v->data[m->nnames];
-        if (!name || !(m->names[m->nnames] = strdup(name)))
-            break;
-        m->nnames++;
-    }
-    if (m->nnames < v->count)
-        m->rc = ZK_NOMEMORY;
-}
-
 static void on_void(int rc, const void *data)
 {
     struct request *r = (struct request *)data;
-    answered(r, take_answer(r, rc));
+    request_done(r, take_answer(r, rc));
 }
 
 static void on_string(int rc, const char *value, const void *data)
@@ -254,7 +239,7 @@ static void on_created(int rc, const char *value, const struct Stat *stat, const
         m->stat = *stat;
     if (m && rc == ZOK && value)
         keep_data(m, value, (int)strlen(value));
-    answered(r, m);
+    request_done(r, m);
 }
 
 static void on_stat(int rc, const struct Stat *stat, const void *data)
@@ -263,7 +248,7 @@ static void on_stat(int rc, const struct Stat *stat, const void *data)
     struct zk_msg *m = take_answer(r, rc);
     if (m && rc == ZOK && stat)
         m->stat = *stat;
-    answered(r, m);
+    request_done(r, m);
 }
 
 static void on_data(int rc, const char *value, int len, const struct Stat *stat, const void *data)
@@ -274,19 +259,32 @@ static void on_data(int rc, const char *value, int len, const struct Stat *stat,
         m->stat = *stat;
     if (m && rc == ZOK)
         keep_data(m, len > 0 ? value : "", len > 0 ? len : 0);
-    answered(r, m);
+    request_done(r, m);
 }
 
 static void on_strings(int rc, const struct String_vector *v, const void *data)
 {
     struct request *r = (struct request *)data;
     struct zk_msg *m = take_answer(r, rc);
-    if (m && rc == ZOK && v && v->count > 0)
-        keep_names(m, v);
-    answered(r, m);
+    bool any = m && rc == ZOK && v && v->count > 0;
+    if (any)
+        m->names = calloc((size_t)v->count, sizeof(*m->names));
+    while (any && m->names && m->nnames < v->count) {
+        const char *name = v->data[m->nnames];
+        if (!name || !(m->names[m->nnames] = strdup(name)))
+            break;
+        m->nnames++;
+    }
+    /* All or none: a list without some of its names would grant the lock. */
+    if (any && m->nnames < v->count)
+        m->rc = ZK_NOMEMORY;
+    request_done(r, m);
 }
 
-/* rc is that of the operation that was refused; those before it have none, those behind it have no cause of their own. */
+/*
+ * The answer has the code of the refused operation. Operations in front of the refused operation
+ * have no code of their own, operations behind have ZRUNTIMEINCONSISTENCY.
+ */
 static void on_multi(int rc, const void *data)
 {
     struct request *r = (struct request *)data;
@@ -299,16 +297,16 @@ static void on_multi(int rc, const void *data)
         if (r->stats[i].mtime != 0)
             m->stat = r->stats[i];
     }
-    answered(r, m);
+    request_done(r, m);
 }
 
-/* The context is the serial of the request that has set the watch. */
+/* The context is the serial of the request for the watch. */
 static void on_watch(zhandle_t *zh, int type, int state, const char *path, void *ctx)
 {
     struct zk_conn *c = (struct zk_conn *)zoo_get_context(zh);
     (void)state;
     (void)path;
-    if (type == ZOO_SESSION_EVENT) /* every watcher gets it; the watch stays set */
+    if (type == ZOO_SESSION_EVENT) /* goes to every watcher; the watch stays set */
         return;
     struct zk_msg *m = msg_new(c, ZK_WATCH);
     if (!m)
@@ -325,30 +323,10 @@ static void no_log(const char *line)
 
 /* ------------------------------------------------------------------- requests */
 
-static struct request *request_new(struct zk_conn *c, int tag, unsigned serial)
-{
-    struct request *r = calloc(1, sizeof(*r));
-    struct zk_msg *m = calloc(1, sizeof(*m));
-    if (!r || !m) {
-        free(r);
-        free(m);
-        return NULL;
-    }
-    *m = (struct zk_msg){.what = ZK_ANSWER, .tag = tag, .serial = serial, .failed = -1};
-    *r = (struct request){.conn = c, .answer = m};
-    pthread_mutex_lock(&c->lock);
-    r->next = c->pending;
-    r->at = &c->pending;
-    if (r->next)
-        r->next->at = &r->next;
-    c->pending = r;
-    pthread_mutex_unlock(&c->lock);
-    return r;
-}
-
 /*
- * Where the session has ended, zoo_amulti(3) frees the path of one operation in the place of another one's [libzookeeper
- * 3.8]. So it is not called then; the session may end meanwhile, so the paths are copies, which it may keep if it fails.
+ * When the session has ended, zoo_amulti(3) frees the path of a wrong operation [libzookeeper 3.8].
+ * So it is not called then. The session may also end meanwhile, so the paths are copies, which a
+ * failed zoo_amulti may keep.
  */
 static int send_multi(zhandle_t *zh, const struct zk_request *q, struct request *r)
 {
@@ -380,7 +358,7 @@ static int send_multi(zhandle_t *zh, const struct zk_request *q, struct request 
     return rc;
 }
 
-/* The library's code: ZOK, and then r may be gone already. */
+/* Returns the library's code. After ZOK r may already be freed. */
 static int send_request(zhandle_t *zh, const struct zk_request *q, struct request *r,
                         unsigned serial)
 {
@@ -393,7 +371,7 @@ static int send_request(zhandle_t *zh, const struct zk_request *q, struct reques
         return zoo_acreate2(zh, q->path, data, len, q->acl, q->flags, on_created, r);
     case ZK_CHILDREN:
         return zoo_aget_children(zh, q->path, 0, on_strings, r);
-    case ZK_GET: /* an exists watch on a node that is gone would stay on the server */
+    case ZK_GET: /* an exists watch on a missing node would stay on the server */
         return zoo_awget(zh, q->path, q->watch ? on_watch : NULL, (void *)(uintptr_t)serial,
                          on_data, r);
     case ZK_SET:
@@ -413,19 +391,31 @@ unsigned zk_conn_ask(struct zk_conn *c, const struct zk_request *q)
     if (++c->serial == 0)
         c->serial = 1;
     unsigned serial = c->serial;
-    struct request *r = request_new(c, q->tag, serial);
-    if (!r) {
+    struct request *r = calloc(1, sizeof(*r));
+    struct zk_msg *m = calloc(1, sizeof(*m));
+    if (!r || !m) {
+        free(r);
+        free(m);
         starve(c);
         return serial;
     }
+    *m = (struct zk_msg){.what = ZK_ANSWER, .tag = q->tag, .serial = serial, .failed = -1};
+    *r = (struct request){.conn = c, .answer = m};
+    pthread_mutex_lock(&c->lock);
+    r->next = c->pending;
+    r->at = &c->pending;
+    if (r->next)
+        r->next->at = &r->next;
+    c->pending = r;
+    pthread_mutex_unlock(&c->lock);
     int rc = send_request(c->zh, q, r, serial);
     if (rc == ZMARSHALLINGERROR) {
-        /* No memory. The library may have queued the completion before it found out: r stays for that. */
-        struct zk_msg *m = take_answer(r, ZK_NOMEMORY);
+        /* No memory. The library may already have queued the completion, which needs r. */
+        m = take_answer(r, ZK_NOMEMORY);
         if (m)
             post(c, m);
     } else if (rc != ZOK) {
-        answered(r, take_answer(r, rc));
+        request_done(r, take_answer(r, rc));
     }
     return serial;
 }
@@ -453,10 +443,13 @@ static void conn_free(struct zk_conn *c)
     free(c);
 }
 
-/* The end of a session. A thread brings it about, the caller waits: the last of the two frees this. */
+/*
+ * The end of a session. A thread ends the session, the caller waits: whichever is last frees the
+ * struct.
+ */
 struct zk_ending {
-    struct zk_ending *next;       /* the caller's */
-    struct zk_conn *_Atomic conn; /* the thread's; NULL: it is freed, or will be at once */
+    struct zk_ending *next;       /* used by the caller */
+    struct zk_conn *_Atomic conn; /* used by the thread; NULL: freed, or about to be */
     pthread_mutex_t lock;
     pthread_cond_t cond;
     bool done, left;
@@ -469,48 +462,39 @@ static void ending_free(struct zk_ending *e)
     free(e);
 }
 
-static struct zk_ending *ending_new(struct zk_conn *c)
+/* All of a connection but the library's handle; NULL: err. */
+static struct zk_conn *conn_new(struct dlock_error *err)
 {
+    struct zk_conn *c = calloc(1, sizeof(*c));
     struct zk_ending *e = calloc(1, sizeof(*e));
     pthread_condattr_t attr;
-    if (!e)
+    if (!c || !e) {
+        free(c);
+        free(e);
+        dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
         return NULL;
-    e->conn = c;
+    }
     pthread_mutex_init(&e->lock, NULL);
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&e->cond, &attr);
     pthread_condattr_destroy(&attr);
-    return e;
-}
-
-/* All of it but the library's handle; NULL: err. */
-static struct zk_conn *conn_new(struct dlock_error *err)
-{
-    struct zk_conn *c = calloc(1, sizeof(*c));
-    if (!c) {
-        dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
-        return NULL;
-    }
-    zk_calls_init(&c->calls, on_trouble);
+    e->conn = c;
+    c->ending = e;
+    zk_calls_init(&c->calls, post_trouble);
     pthread_mutex_init(&c->lock, NULL);
     c->last = &c->first;
-    c->ending = ending_new(c);
     c->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    int e = errno;
-    if (c->ending && c->wake >= 0)
+    if (c->wake >= 0)
         return c;
-    if (!c->ending)
-        dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
-    else
-        dlock_fail(err, DLOCK_EOS, e, "eventfd: %s", strerror(e));
-    if (c->ending)
-        ending_free(c->ending);
+    int sys = errno;
+    dlock_fail(err, DLOCK_EOS, sys, "eventfd: %s", strerror(sys));
+    ending_free(e);
     conn_free(c);
     return NULL;
 }
 
-/* client: the session to go on with, after an outage that lasts; NULL: a new one. */
+/* client: the session to go on with, after a long outage; NULL: begin a new session. */
 static int conn_open(struct zk_conn **out, const char *servers, int timeout_ms,
                      const clientid_t *client, struct dlock_error *err)
 {
@@ -518,10 +502,10 @@ static int conn_open(struct zk_conn **out, const char *servers, int timeout_ms,
     sigset_t all, old;
     if (!c)
         return err->code;
-    /* We shuffle: the library would seed the program's random(3) for it. */
+    /* We shuffle: for shuffling, the library would seed the program's random(3). */
     zoo_deterministic_conn_order(1);
     zoo_set_debug_level(ZOO_LOG_LEVEL_ERROR);
-    /* Its threads inherit the mask; signals are for the caller's threads. */
+    /* The library's threads inherit the mask; signals are for the caller's threads. */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
     if (client)
@@ -566,7 +550,10 @@ static void *end(void *p)
     return NULL;
 }
 
-/* Is it over, or will it be before until? If not, it is left to the thread. until NULL: only look. */
+/*
+ * Has the session ended, or will it end before until? If not, the ending is left to the thread.
+ * until NULL: only look.
+ */
 static bool over(struct zk_ending *e, const struct timespec *until)
 {
     pthread_mutex_lock(&e->lock);
@@ -580,31 +567,26 @@ static bool over(struct zk_ending *e, const struct timespec *until)
     return done;
 }
 
-static void drop_those_over(struct zk_ending **list)
-{
-    while (*list) {
-        struct zk_ending *next = (*list)->next;
-        if (over(*list, NULL))
-            *list = next;
-        else
-            list = &(*list)->next;
-    }
-}
-
 void zk_conn_close(struct zk_conn *c, struct zk_ending **list)
 {
-    struct zk_ending *e = c ? c->ending : NULL;
+    struct zk_ending *e = c ? c->ending : NULL, **at = list;
     pthread_t thread;
     sigset_t all, old;
-    drop_those_over(list);
+    while (*at) {
+        struct zk_ending *next = (*at)->next;
+        if (over(*at, NULL))
+            *at = next;
+        else
+            at = &(*at)->next;
+    }
     if (!e)
         return;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
     int rc = pthread_create(&thread, NULL, end, e);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
-    if (rc !=
-        0) { /* the library's threads, and with them the session, stay until the process ends */
+    if (rc != 0) {
+        /* The library's threads, and with them the session, stay until the process ends. */
         ending_free(e);
         return;
     }
@@ -624,7 +606,10 @@ void zk_endings_close_in_child(struct zk_ending *e)
     while (e) {
         struct zk_ending *next = e->next;
         struct zk_conn *c = e->conn;
-        /* A thread that held it when this process was forked is not here to unlock it; one that ended has unlocked it. */
+        /*
+         * A thread with the lock at the time of the fork is not here to unlock it; an ended thread
+         * has unlocked it.
+         */
         if (pthread_mutex_trylock(&e->lock) == 0)
             pthread_mutex_unlock(&e->lock);
         if (c)
@@ -644,7 +629,10 @@ int zk_conn_resume(struct zk_conn **c, const char *servers, int timeout_ms, stru
     explicit_bzero(&client, sizeof(client));
     if (fd < 0)
         return fd;
-    /* It may have got a connection just now. By that it would end the session, which is another handle's. */
+    /*
+     * The old handle may just have got a connection, by which it would end the session, which the
+     * new handle owns now.
+     */
     zk_calls_mute(&old->calls);
     struct zk_ending *unsaid = NULL;
     zk_conn_close(old, &unsaid);

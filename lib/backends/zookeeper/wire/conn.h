@@ -15,15 +15,16 @@ struct zk_conn;
 enum zk_what {
     ZK_STATE,  /* the session's state has changed: state, session, timeout_ms */
     ZK_ANSWER, /* a request is over: tag, serial, rc, and what the call returned */
-    ZK_WATCH,  /* a watch has fired: event; serial of the request that set the watch */
+    ZK_WATCH,  /* a watch has fired: event; serial of the request for the watch */
     /*
      * A server is of no use: addr; rc is the errno of the connect. EPROTO: the server broke the
-     * protocol, and the connection is closed; ESHUTDOWN: the server hung up before it said anything.
+     * protocol, and the connection is closed; ESHUTDOWN: the server hung up before it said
+     * anything.
      */
     ZK_TROUBLE,
     /*
-     * Out of memory: a request was not sent, or messages were dropped; state, session, timeout_ms as
-     * now.
+     * Out of memory: a request was not sent, or messages were dropped; state, session, timeout_ms
+     * as now.
      */
     ZK_STARVED
 };
@@ -41,8 +42,8 @@ struct zk_msg {
     int64_t session; /* its id, as negotiated */
     int timeout_ms;  /* as negotiated */
     struct sockaddr_storage addr;
-    struct Stat stat; /* multi: of the first node that was set */
-    int failed;       /* multi: index of the operation that the server refused with rc; -1: none */
+    struct Stat stat; /* multi: of the first node set */
+    int failed;       /* multi: index of the operation refused with rc; -1: none */
     char *data;       /* get: the node's (len bytes and a NUL); create: the path */
     int len;
     char **names; /* children */
@@ -51,27 +52,27 @@ struct zk_msg {
 void zk_msg_done(struct zk_msg *m);
 
 /*
- * Begin a session of timeout_ms with the servers "addr:port,addr:port", tried in this order. Returns
- * a descriptor (the connection's) that is readable when there are messages, or a negative code:
+ * Begin a session of timeout_ms with the servers "addr:port,addr:port", tried in this order.
+ * Returns a descriptor (the connection's), readable when there are messages, or a negative code:
  * DLOCK_ENOMEM, DLOCK_EOS. The library reconnects indefinitely; the caller decides when to give up.
  */
 int zk_conn_open(struct zk_conn **out, const char *servers, int timeout_ms,
                  struct dlock_error *err);
 
 /*
- * Go on with the session of *c, which has no connection, by a new handle; *c becomes the new handle,
- * and the old handle's requests are not answered. The new handle has seen no state, so even a server
- * behind the state that the old handle has seen talks to it. Returns as zk_conn_open; *c stays as it
- * was on failure.
+ * Go on with the session of *c, which has no connection, by a new handle; *c becomes the new
+ * handle, and the old handle's requests are not answered. The new handle has seen no state, so even
+ * a server behind the old handle's state talks to it. Returns as zk_conn_open; *c stays as it was
+ * on failure.
  */
 int zk_conn_resume(struct zk_conn **c, const char *servers, int timeout_ms,
                    struct dlock_error *err);
 
 /*
- * End the session, if a server can be reached, in a thread: zookeeper_close(3) blocks for up to
- * 4.5 s. The list gets the ending, unless there is no thread, and loses the endings that are over.
- * zk_ending_wait waits for all endings together for at most wait ns, and empties the list: a process
- * that ends before its endings may leave a session for the session's ttl.
+ * End the session, if a server can be reached, in a thread: zookeeper_close(3) blocks for up to 4.5
+ * s. The list gets the ending, unless there is no thread, and loses the finished endings.
+ * zk_ending_wait waits for all endings together for at most wait ns, and empties the list: a
+ * process ending before its endings may leave a session for the session's ttl.
  */
 struct zk_ending;
 void zk_conn_close(struct zk_conn *c, struct zk_ending **list);
@@ -82,7 +83,7 @@ void zk_ending_wait(struct zk_ending **list, int64_t wait);
  * memory is lost.
  */
 void zk_conn_close_in_child(struct zk_conn *c);
-/* The same for sessions that are ending. */
+/* The same for ending sessions. */
 void zk_endings_close_in_child(struct zk_ending *list);
 
 /* Take the oldest message; false: there is none. */
@@ -96,9 +97,9 @@ bool zk_conn_next(struct zk_conn *c, struct zk_msg *m);
 bool zk_conn_cut(struct zk_conn *c);
 
 /*
- * The servers have new addresses: the next connection goes to the peers (n > 0, tried in order); the
- * present connection stays. servers: the peers as text, for a build without the packet guard. False:
- * out of memory, nothing has changed.
+ * The servers have new addresses: the next connection goes to the peers (n > 0, tried in order);
+ * the present connection stays. servers: the peers as text, for a build without the packet guard.
+ * False: out of memory, nothing has changed.
  */
 bool zk_conn_aim(struct zk_conn *c, const struct dlock_peer *peers, int n, const char *servers);
 
@@ -129,8 +130,8 @@ struct zk_request {
 
 /*
  * Send a request; returns the serial, which is never 0. Exactly one ZK_ANSWER with tag and serial
- * follows, also for a request that cannot be sent, unless the session is closed before; out of
- * memory: a ZK_STARVED instead.
+ * follows, also for an unsendable request, unless the session is closed before; out of memory: a
+ * ZK_STARVED instead.
  */
 unsigned zk_conn_ask(struct zk_conn *c, const struct zk_request *q);
 

@@ -1,10 +1,11 @@
 /*
  * wire/frame.c - see wire/frame.h.
  *
- * A packet is a length and that many bytes. The first packet of each side sets up the session. Each later request begins
- * with a number (xid) and an operation; each answer with the xid of the oldest unanswered request, or with a special xid.
- * The body of an answer depends on the operation: a string of field kinds describes it. (zookeeper.jute;
- * zookeeper_process(3) and process_completions() of libzookeeper 3.8.)
+ * A packet is a length and so many bytes. The first packet of each side sets up the session. Each
+ * later request begins with a number (xid) and an operation; each answer with the xid of the oldest
+ * unanswered request, or with a special xid. The operation decides the body of the answer, which a
+ * string of field kinds describes. (zookeeper.jute; zookeeper_process(3) and process_completions()
+ * of libzookeeper 3.8.)
  */
 #include "frame.h"
 
@@ -14,13 +15,14 @@
 enum { XID_EVENT = -1, XID_PING = -2, XID_AUTH = -4, XID_WATCHES = -8 };
 enum { EVENT_CREATED = 1, EVENT_CHILD = 4 };
 
-/* How much of each kind of field is collected and checked. */
+/* The fields of a packet, a letter each: see item_size() and skipped(). */
 #define SESSION "cpr"
 #define SESSION_OLD "cp" /* before 3.4 */
 #define HEADER "h"
 #define EVENT "eis"
 enum { OP_CREATE = 1, OP_DELETE = 2, OP_SET = 5, OP_CHECK = 13, OP_MULTI = 14, OP_ERROR = -1 };
 #define MULTI "m"
+/* How many bytes of a field are collected and checked. */
 static size_t item_size(char kind)
 {
     switch (kind) {
@@ -28,7 +30,7 @@ static size_t item_size(char kind)
         return 20;
     case 'h': /* xid, zxid, error */
         return 16;
-    case 'm': /* within a multi: type of operation, whether that was the last one, error */
+    case 'm': /* within a multi: type of operation, is this the end?, error */
         return 9;
     case 'e': /* the type of an event */
     case 's': /* a string's length */
@@ -58,7 +60,7 @@ static uint32_t skipped(char kind)
     }
 }
 
-/* The fields behind the header of an answer; NULL: we never send that operation. */
+/* The fields behind the header of an answer; NULL: we never send this operation. */
 static const char *body_of(int32_t op)
 {
     switch (op) {
@@ -113,7 +115,7 @@ void zk_frame_done(struct zk_frame *f)
 
 /* ----------------------------------------------------------------------- sent */
 
-/* The fields of an operation in a multi, behind its header; NULL: we never send it. */
+/* The fields behind the header of an operation in a multi; NULL: never sent. */
 static const char *fields_of(int32_t op)
 {
     switch (op) {
@@ -129,38 +131,7 @@ static const char *fields_of(int32_t op)
     }
 }
 
-static void op_sent(struct zk_frame *f)
-{
-    int32_t op = int_at(f->out.multi.item);
-    f->out.multi.done = f->out.multi.item[4] != 0;
-    f->out.multi.next = fields_of(op);
-    if (f->out.multi.done)
-        return;
-    if (!f->out.multi.next || f->out.multi.n == ZK_FRAME_OPS)
-        f->out.multi.bad = true;
-    else
-        f->out.multi.ops[f->out.multi.n++] = (unsigned char)op;
-}
-
-/* The kind of the current field. Each ACL is a number and two strings. */
-static char multi_kind(const struct zk_frame *f)
-{
-    uint32_t acl = f->out.multi.acl;
-    return acl == 0 ? *f->out.multi.next : acl % 3 == 0 ? 'i' : 's';
-}
-
-static void multi_item(struct zk_frame *f, char kind)
-{
-    int32_t n = int_at(f->out.multi.item);
-    if (kind == 'm')
-        op_sent(f);
-    else if (kind == 'a')
-        f->out.multi.acl = 3 * (uint32_t)n;
-    else
-        f->out.multi.skip = n > 0 ? (uint32_t)n : 0;
-}
-
-/* Of a multi that is being sent, what follows the header. */
+/* n bytes of an outgoing multi, behind the packet's header. */
 static void multi_sent(struct zk_frame *f, const unsigned char *p, size_t n)
 {
     while (n > 0 && !f->out.multi.bad && !f->out.multi.done) {
@@ -170,23 +141,51 @@ static void multi_sent(struct zk_frame *f, const unsigned char *p, size_t n)
         n -= used;
         if (n == 0)
             break;
-        char kind = multi_kind(f);
+        /* Each ACL is a number and two strings. */
+        uint32_t acl = f->out.multi.acl;
+        char kind = acl == 0 ? *f->out.multi.next : acl % 3 == 0 ? 'i' : 's';
         f->out.multi.item[f->out.multi.at++] = *p++;
         n--;
         if (f->out.multi.at < (kind == 'i' ? 4 : item_size(kind)))
             continue;
         f->out.multi.at = 0;
-        if (f->out.multi.acl > 0)
+        if (acl > 0)
             f->out.multi.acl--;
         else
             f->out.multi.next++;
-        if (kind != 'i')
-            multi_item(f, kind);
+        int32_t item = int_at(f->out.multi.item);
+        if (kind == 'a') {
+            f->out.multi.acl = 3 * (uint32_t)item;
+        } else if (kind == 'm') {
+            f->out.multi.done = f->out.multi.item[4] != 0;
+            f->out.multi.next = fields_of(item);
+            if (f->out.multi.done)
+                break;
+            if (!f->out.multi.next || f->out.multi.n == ZK_FRAME_OPS)
+                f->out.multi.bad = true;
+            else
+                f->out.multi.ops[f->out.multi.n++] = (unsigned char)item;
+        } else if (kind != 'i') {
+            f->out.multi.skip = item > 0 ? (uint32_t)item : 0;
+        }
     }
 }
 
-static bool remember(struct zk_frame *f, int32_t xid, int32_t op)
+/* Note a sent request. False: out of memory, or a request we never send. */
+static bool packet_sent(struct zk_frame *f)
 {
+    int32_t xid = int_at(f->out.head + 4), op = int_at(f->out.head + 8);
+    if (f->out.first) {
+        f->out.first = false;
+        f->session = long_at(f->out.head + 20);
+        return true;
+    }
+    if (xid == XID_PING || xid == XID_AUTH || xid == XID_WATCHES) {
+        f->pings += xid == XID_PING;
+        f->auths += xid == XID_AUTH;
+        f->watches += xid == XID_WATCHES;
+        return true;
+    }
     if (f->first + f->n == f->size) {
         if (f->n <= f->size / 2 && f->size > 0) {
             memmove(f->asked, f->asked + f->first, f->n * sizeof(*f->asked));
@@ -205,40 +204,10 @@ static bool remember(struct zk_frame *f, int32_t xid, int32_t op)
     }
     struct zk_frame_asked *last = &f->asked[f->first + f->n++];
     *last = (struct zk_frame_asked){xid, op, {0}};
-    if (op == OP_MULTI)
-        memcpy(last->ops, f->out.multi.ops, sizeof(last->ops));
-    return op != OP_MULTI || (f->out.multi.done && !f->out.multi.bad);
-}
-
-static void packet_sent(struct zk_frame *f)
-{
-    int32_t xid = int_at(f->out.head + 4), op = int_at(f->out.head + 8);
-    if (f->out.first) {
-        f->out.first = false;
-        f->session = long_at(f->out.head + 20);
-    } else if (xid == XID_PING) {
-        f->pings++;
-    } else if (xid == XID_AUTH) {
-        f->auths++;
-    } else if (xid == XID_WATCHES) {
-        f->watches++;
-    } else if (!remember(f, xid, op)) {
-        f->in.bad =
-            true; /* out of memory, or not what we send: its answer would match no request */
-    }
-}
-
-/* n more bytes of the packet that is being sent are at p; the head has them already. */
-static void multi_part(struct zk_frame *f, const unsigned char *p, size_t n)
-{
-    const uint32_t begin = 12; /* behind the length, the xid and the operation */
-    size_t before = f->out.at < begin ? begin - f->out.at : 0;
-    if (f->out.at < begin) {
-        memset(&f->out.multi, 0, sizeof(f->out.multi));
-        f->out.multi.next = MULTI;
-    }
-    if (n > before && !f->out.first && int_at(f->out.head + 8) == OP_MULTI)
-        multi_sent(f, p + before, n - before);
+    if (op != OP_MULTI)
+        return true;
+    memcpy(last->ops, f->out.multi.ops, sizeof(last->ops));
+    return f->out.multi.done && !f->out.multi.bad;
 }
 
 void zk_frame_sent(struct zk_frame *f, const void *data, size_t n)
@@ -249,14 +218,22 @@ void zk_frame_sent(struct zk_frame *f, const void *data, size_t n)
         size_t part = whole - f->out.at < n ? whole - f->out.at : n;
         for (size_t i = 0; i < part && f->out.at + i < sizeof(f->out.head); i++)
             f->out.head[f->out.at + i] = p[i];
-        multi_part(f, p, part);
+        /* A multi's operations are behind the length, the xid and the operation. */
+        size_t before = f->out.at < 12 ? 12 - f->out.at : 0;
+        if (before > 0) {
+            memset(&f->out.multi, 0, sizeof(f->out.multi));
+            f->out.multi.next = MULTI;
+        }
+        if (part > before && !f->out.first && int_at(f->out.head + 8) == OP_MULTI)
+            multi_sent(f, p + before, part - before);
         f->out.at += (uint32_t)part;
         p += part;
         n -= part;
         if (f->out.at == 4)
             f->out.len = (uint32_t)int_at(f->out.head);
         if (f->out.at >= 4 && f->out.at == f->out.len + 4) {
-            packet_sent(f);
+            if (!packet_sent(f)) /* the answer would match no request */
+                f->in.bad = true;
             f->out.at = 0;
         }
     }
@@ -264,7 +241,7 @@ void zk_frame_sent(struct zk_frame *f, const void *data, size_t n)
 
 /* ------------------------------------------------------------------- received */
 
-/* The session that the server grants: the one that was asked for, a new one, or none (it has expired). */
+/* The server grants the requested session, a new session, or none (the session has expired). */
 static bool session_ok(const struct zk_frame *f, const unsigned char *p)
 {
     int32_t timeout = int_at(p + 4);
@@ -273,7 +250,7 @@ static bool session_ok(const struct zk_frame *f, const unsigned char *p)
         return false;
     if (session == 0)
         return f->session != 0 && timeout >= 0;
-    /* The library doubles it, in an int. */
+    /* The library doubles the time-out, in an int. */
     return timeout > 0 && timeout < INT32_MAX / 2 && (f->session == 0 || session == f->session);
 }
 
@@ -308,12 +285,15 @@ static bool header_ok(struct zk_frame *f, const unsigned char *p)
     f->in.op = 0;
     f->first++;
     f->n--;
-    /* The library ignores what follows an error. */
+    /* The library ignores the bytes behind an error. */
     f->in.any = int_at(p + 12) != 0;
     return f->in.next;
 }
 
-/* The header of one result in the answer to a multi. The library aborts if there are more results than operations. */
+/*
+ * The header of a result in the answer to a multi. The library aborts if there are more results
+ * than operations.
+ */
 static bool result_ok(struct zk_frame *f, const unsigned char *p)
 {
     int32_t type = int_at(p);
@@ -335,7 +315,7 @@ static bool result_ok(struct zk_frame *f, const unsigned char *p)
     return type == OP_ERROR || (type == op && int_at(p + 5) == 0);
 }
 
-/* Check the field of that kind that was collected; in.next is the field behind it. */
+/* Check the collected field; in.next is the field behind. */
 static bool item_ok(struct zk_frame *f, char kind)
 {
     const unsigned char *p = f->in.item;
@@ -403,12 +383,6 @@ static bool settle(struct zk_frame *f)
     return f->in.skip <= f->in.left;
 }
 
-/* Has the packet had all of its fields, and nothing else? */
-static bool packet_ends(const struct zk_frame *f)
-{
-    return f->in.skip == 0 && (f->in.any || kind_now(f) == '\0');
-}
-
 static bool skip(struct zk_frame *f, const unsigned char *p, size_t n)
 {
     f->in.skip -= (uint32_t)n;
@@ -416,7 +390,7 @@ static bool skip(struct zk_frame *f, const unsigned char *p, size_t n)
     return !f->in.text || !memchr(p, '\0', n);
 }
 
-/* Use a part of p (n bytes, at least 1); returns how much, 0: no server can send that. */
+/* Use a part of p (n bytes, at least 1); returns the length used, 0: no server sends such bytes. */
 static size_t take(struct zk_frame *f, const unsigned char *p, size_t n)
 {
     bool length = f->in.left == 0;
@@ -450,8 +424,10 @@ bool zk_frame_received(struct zk_frame *f, const void *data, size_t n)
     const unsigned char *p = data;
     while (n > 0 && !f->in.bad) {
         size_t used = take(f, p, n);
-        f->in.bad =
-            used == 0 || !settle(f) || (f->in.left == 0 && f->in.at == 0 && !packet_ends(f));
+        f->in.bad = used == 0 || !settle(f);
+        bool at_end = f->in.left == 0 && f->in.at == 0;
+        if (!f->in.bad && at_end) /* all fields of the packet must have come */
+            f->in.bad = f->in.skip > 0 || (!f->in.any && kind_now(f) != '\0');
         p += used;
         n -= used;
     }
