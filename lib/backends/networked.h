@@ -36,7 +36,7 @@ void outage_none(struct outage *);
 /* The store has answered: queue EV_BACK if there was an outage. */
 void outage_over(struct outage *, struct event_queue *);
 /*
- * Note a failure: set retry_at, queue EV_AWAY. False: an error that must end the operation (not
+ * Note a failure: set retry_at, queue EV_AWAY. False: an error must end the operation (not
  * DLOCK_EUNAVAIL).
  */
 bool outage_goes_on(struct outage *, const struct dlock_spec *, struct event_queue *,

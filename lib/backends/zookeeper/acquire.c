@@ -1,10 +1,10 @@
 /*
  * acquire.c - our node: how it comes into the queue, how it becomes first, how it is deleted.
  *
- * As in ZooKeeper's lock recipe, with three differences. The node's name carries a GUID, by which we
- * find our node again when the answer to the create was lost. When the node in front of ours is
- * gone, we look at the whole queue, since the owner of that node may have died before its turn. And
- * the wait goes on across connections, as long as the session lives.
+ * As in ZooKeeper's lock recipe, with three differences. The node's name carries a GUID, by which
+ * we find our node again when the answer to the create was lost. When the node in front of ours is
+ * gone, we look at the whole queue, whose owner may have died before its turn. And the wait goes on
+ * across connections, as long as the session lives.
  *
  * Each waiter reads in the data of the node in front how close it is to the lock (enum zk_rank).
  */
@@ -85,7 +85,7 @@ static void watch(struct zk_backend *be, struct zk_watched *w)
         &(struct zk_request){.call = ZK_GET, .tag = T_PRED, .path = w->path, .watch = true});
 }
 
-/* The watched node whose watch was set by this request, or NULL. */
+/* The watched node of this request, or NULL. */
 static struct zk_watched *watched_by(const struct zk_backend *be, unsigned serial)
 {
     for (int i = 0; serial != 0 && i < be->acquire.watch.n; i++)
@@ -132,7 +132,7 @@ static enum zk_verdict create(struct zk_backend *be, struct dlock_error *err)
 
 /* -------------------------------------------------------------------- parents */
 
-/* The length of path up to the end of the part that begins behind at. */
+/* The length of path up to the end of the part behind at. */
 static size_t part_end(const char *path, size_t at)
 {
     return at + 1 + strcspn(path + at + 1, "/");
@@ -145,7 +145,7 @@ static enum zk_verdict make_part(struct zk_backend *be, struct dlock_error *err)
     char *path = strndup(be->making.path, len);
     if (!path)
         return zk_no_memory(err);
-    /* The server deletes a container that has been empty for a while. */
+    /* The server deletes an idle empty container. */
     bool container =
         be->making.path == be->lock.parent && len > be->lock.chroot_len && !be->making.flat;
     ask_create(be, T_PARENT, path, "", container ? ZOO_CONTAINER : ZOO_PERSISTENT);
@@ -178,7 +178,7 @@ static enum zk_verdict part_made(struct zk_backend *be, const struct zk_msg *m,
         be->again_at = 0;
         return ZK_GOES_ON;
     case ZNONODE:
-        /* Upwards, not from the root: making a node that exists may need a right that we lack. */
+        /* Upwards, not from the root: making an existing node may need a right we lack. */
         while (len > 1 && path[len - 1] != '/')
             len--;
         be->making.len = len > 1 ? len - 1 : part_end(path, 0);
@@ -197,8 +197,8 @@ static enum zk_verdict part_made(struct zk_backend *be, const struct zk_msg *m,
 /* -------------------------------------------------------------- the next step */
 
 /*
- * The create was not answered: is the node there? This server may lag behind the server that has
- * taken the create, so it catches up first.
+ * The create was not answered: is the node there? This server may lag behind the server of the
+ * create, so it catches up first.
  */
 static void find(struct zk_backend *be)
 {
@@ -246,7 +246,7 @@ enum zk_verdict zk_node_step(struct zk_backend *be, struct dlock_error *err)
             zk_delete_node(be);
             break;
         }
-        /* This server may lag behind the server that told us of a grant, and must tell us again. */
+        /* This server may lag behind our last server, and must tell us of a grant again. */
         free(be->acquire.watch.heard);
         be->acquire.watch.heard = NULL;
         ask_queue(be);
@@ -275,7 +275,7 @@ static enum zk_verdict node_created(struct zk_backend *be, struct zk_msg *m,
     int64_t seq;
     if (be->node.state != NODE_ASKED)
         return ZK_GOES_ON;
-    /* An answer that names no node of ours is no answer: then we look for our node. */
+    /* An answer without the name of our node is no answer: then we look for our node. */
     bool ours = m->rc == ZOK && m->data &&
                 strncmp(m->data, be->node.stem, strlen(be->node.stem)) == 0 &&
                 zk_sequence(m->data, &seq) && m->stat.ephemeralOwner == be->session.id;
@@ -304,7 +304,7 @@ static enum zk_verdict node_created(struct zk_backend *be, struct zk_msg *m,
     return zk_make(be, be->lock.parent, err);
 }
 
-/* The list that find() has asked for. */
+/* The list, asked for by find(). */
 static enum zk_verdict node_sought(struct zk_backend *be, const struct zk_msg *m,
                                    struct dlock_error *err)
 {
@@ -340,7 +340,7 @@ static enum zk_verdict node_sought(struct zk_backend *be, const struct zk_msg *m
     return ZK_GOES_ON;
 }
 
-/* The node that was found: does this session own the node, and what is the fence? */
+/* The found node: does this session own the node, and what is the fence? */
 static enum zk_verdict self_read(struct zk_backend *be, const struct zk_msg *m,
                                  struct dlock_error *err)
 {
@@ -493,7 +493,7 @@ static enum zk_verdict judge_queue(struct zk_backend *be, const struct zk_child 
             at = i;
         if (at == i || !has_our_stem(be, line[i].name))
             continue;
-        /* A second node of this session: a create that was served after we had given it up. */
+        /* A second node of this session: a create served after we had given it up. */
         orphans = true;
         if (!set_child(&path, be, line[i].name))
             return zk_no_memory(err);
@@ -565,7 +565,7 @@ static void tell_waiting(struct zk_backend *be)
     ev->info = be->acquire.front.known ? &be->acquire.front.info : NULL;
 }
 
-/* The data of a node that keeps ours waiting. */
+/* The data of a watched node. */
 static enum zk_verdict pred_read(struct zk_backend *be, const struct zk_msg *m,
                                  struct dlock_error *err)
 {
@@ -628,7 +628,7 @@ static enum zk_verdict node_deleted(struct zk_backend *be, const struct zk_msg *
         zk_again(be);
         return ZK_GOES_ON;
     }
-    /* A node whose delete was refused goes when its session ends. */
+    /* After a refused delete the node goes with its session. */
     if (gone || is_leaving(be))
         be->node.state = NODE_NONE;
     if (is_leaving(be))
@@ -646,8 +646,8 @@ static enum zk_verdict node_deleted(struct zk_backend *be, const struct zk_msg *
     if (!be->node.delete_unanswered)
         return zk_not_ours(be, err);
     /*
-     * Most likely our first delete has deleted the node. But after an unanswered heartbeat there was
-     * a time in which no answer proved the node's existence.
+     * Most likely our first delete has deleted the node. But after an unanswered heartbeat there
+     * was a time in which no answer proved the node's existence.
      */
     if (!zk_beat_unanswered(&be->session))
         return zk_released(be, DLOCK_RELEASE_CLEAN);

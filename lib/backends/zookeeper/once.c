@@ -4,8 +4,8 @@
  * When our node is the first, no client but us writes the record: a release deletes its node and
  * writes the end of its run in one multi, so what we read then has the end of each run before ours.
  * "running" is written by a multi that sets our node, too, so the write fails if our node is gone,
- * and tells the server's time. The end is written by the multi that deletes our node: a late holder,
- * whose node is gone, writes nothing.
+ * and tells the server's time. The end is written by the multi that deletes our node: a late
+ * holder, without a node, writes nothing.
  */
 #include "zookeeper.h"
 
@@ -82,8 +82,8 @@ static enum zk_verdict make_above(struct zk_backend *be, char *path, struct dloc
 }
 
 /*
- * A multi was refused because the record or the index node is not as we know it: get it right.
- * *v: how it goes on. False: the multi has failed for a different reason.
+ * A multi was refused because the record or the index node is not as we know it: get it right. *v:
+ * how it goes on. False: the multi has failed for a different reason.
  */
 static bool mend(struct zk_backend *be, const struct zk_msg *m, enum zk_verdict *v,
                  struct dlock_error *err)
@@ -130,7 +130,7 @@ enum zk_verdict zk_run_turn(struct zk_backend *be)
     return ZK_GOES_ON;
 }
 
-/* The record says "running" for us: a lease that has become old meanwhile is renewed first. */
+/* The record says "running" for us: a lease grown old meanwhile is renewed first. */
 static enum zk_verdict running_is_written(struct zk_backend *be)
 {
     be->run.running.written = true;

@@ -1,21 +1,21 @@
 /*
- * queue.c - the children of a lock's node, as Curator, kazoo and we read them: which node holds, and
- * what each waiter waits for.
+ * queue.c - the children of a lock's node, as Curator, kazoo and we read them: which node holds,
+ * and what each waiter waits for.
  *
- * The fence is the transaction number of a node's creation, and sequence numbers grow with it. Nodes
- * that exclude each other are granted in the order of the sequence: a reader or a slot when each
+ * The fence is the transaction number of a node's creation, and sequence numbers grow with it.
+ * Mutually exclusive nodes are granted in the order of the sequence: a reader or a slot when each
  * lower writer is gone, so its fence is greater than the fences of all exclusive grants before; a
  * writer when all lower nodes are gone, so its fence is greater than all fences before. Readers and
  * slots may pass each other, not a writer.
  *
- * A node that may hold the lock by one look at the queue may do so until it is gone: lower nodes can
- * only go, and a later node changes nothing. So clients may look at different times.
+ * A node that may hold the lock by one look at the queue may do so until it is gone: lower nodes
+ * can only go, and a later node changes nothing. So clients may look at different times.
  *
- * A child stands in line if its name ends in a sequence: "%010d" of a 32-bit counter, which stops at
- * 2^31 - 1. (We read negative numbers in order to refuse them.) In front of the sequence: Curator's
- * "_c_<uuid>-lock-" (locks), "__READ__" and "__WRIT__" (read/write locks); kazoo's "<uuid>__lock__"
- * and "<uuid>__rlock__"; our "_c_<uuid>-r-lock-" (a reader) and "_c_<uuid>-sN-lock-" (one of N
- * slots).
+ * A child stands in line if its name ends in a sequence: "%010d" of a 32-bit counter, which stops
+ * at 2^31 - 1. (We read negative numbers in order to refuse them.) In front of the sequence:
+ * Curator's "_c_<uuid>-lock-" (locks), "__READ__" and "__WRIT__" (read/write locks); kazoo's
+ * "<uuid>__lock__" and "<uuid>__rlock__"; our "_c_<uuid>-r-lock-" (a reader) and
+ * "_c_<uuid>-sN-lock-" (one of N slots).
  */
 #include "zookeeper.h"
 
@@ -88,7 +88,7 @@ static enum dlock_mode read_kind(const char *name, unsigned *slots)
 
 /*
  * Which nodes may hold, and each waiter's place. A slot also waits for slots of a different number
- * in front: these see a slot in front of them that differs from theirs, and give up.
+ * in front: these see a different number in front of them, and give up.
  */
 static void set_places(struct zk_child *line, int n)
 {
@@ -164,8 +164,8 @@ struct zk_wait zk_wait_of(const struct zk_child *line, int at)
     }
     /*
      * The slots that will be granted together when a writer in front goes wait for that writer. Of
-     * the slots behind these, the first waits for the holders; each of the rest for the slot in
-     * front, whose word tells of its grant. So a release wakes one waiter, and its grant the next.
+     * the slots behind these, the first waits for the holders; each of the rest for the grant of
+     * the slot in front. So a release wakes one waiter, and its grant the next.
      */
     if (bar >= 0 && between < c->slots)
         return wait_for_node(line, bar);
@@ -222,8 +222,8 @@ void zk_read_info(const char *name, bool waiter, const char *data, int len, cons
         info->token[n < DLOCK_TOKEN_LEN ? 0 : n] = '\0';
     }
     /*
-     * A node tells when its client came, not when the client got the lock. A dlock holder whose node
-     * still has a waiter's record tells of the grant with its next heartbeat.
+     * A node tells when its client came, not when the client got the lock. A dlock holder with a
+     * waiter's record in its node tells of the grant with its next heartbeat.
      */
     if (!waiter && info->waited_ms < 0)
         info->since_ms = 0;

@@ -1,12 +1,12 @@
 /*
- * run_node.c - where the run record of a lock is, and what the data of its node says. Names and text
- * alone.
+ * run_node.c - where the run record of a lock is, and what the data of its node says. Names and
+ * text alone.
  *
- * The record: CHROOT/dlock-once/r/SHARD/NAME, with the data "RECORD day=DAY" (run_record.h). An empty
- * index node CHROOT/dlock-once/d/DAY/SHARD/NAME says that the record expires on this day, so that old
- * records are found without reading all records. SHARD: two hexadecimal digits, so that no list of
- * children becomes longer than a server sends. NAME: the lock's, '/' and '%' as %2F and %25. DAY:
- * "2026-12-31", UTC.
+ * The record: CHROOT/dlock-once/r/SHARD/NAME, with the data "RECORD day=DAY" (run_record.h). An
+ * empty index node CHROOT/dlock-once/d/DAY/SHARD/NAME says that the record expires on this day, so
+ * that old records are found without reading all records. SHARD: two hexadecimal digits, so that no
+ * list of children becomes longer than a server sends. NAME: the lock's, '/' and '%' as %2F and
+ * %25. DAY: "2026-12-31", UTC.
  *
  * The server's time: begin and end of a run are times of the node's Stat. The data has the begin,
  * too, since the mtime becomes the end; and the end, for human readers.
@@ -115,7 +115,7 @@ const char *zk_read_run(const struct zk_msg *m, int64_t now_ms, struct zk_run *r
     r->there = true;
     r->version = m->stat.version;
     r->run = run;
-    /* The day at the end of the data; "": none that makes sense. */
+    /* The day at the end of the data; "": no valid day. */
     const char *key = (size_t)m->len > DAY_SIZE ? m->data + m->len - DAY_SIZE : NULL;
     r->day[0] = '\0';
     if (!key || memcmp(key, DAY_KEY, sizeof(DAY_KEY) - 1) != 0)

@@ -3,20 +3,19 @@
  * zookeeper.c (enum zk_news), which drives the operations.
  *
  * The lease: until when can the server not have ended our session? The leader ends a session after
- * hearing nothing of the session for the negotiated time-out. We know when we sent the requests that
- * were answered. Only an answered write proves that our server is connected to the leader: a
- * follower that is cut off still answers pings and reads. And the leader hears of our activity only
- * in the follower's answer to the leader's own ping, every half tick. So the lease counts from the
- * newest heartbeat that was sent at least a third of the time-out before the last answered
- * heartbeat. (ZooKeeper's SessionTrackerImpl, LearnerHandler.ping.)
+ * hearing nothing of the session for the negotiated time-out. We know when we sent the answered
+ * requests. Only an answered write proves that our server is connected to the leader: a cut-off
+ * follower still answers pings and reads. And the leader hears of our activity only in the
+ * follower's answer to the leader's own ping, every half tick. So the lease counts from the newest
+ * heartbeat sent at least a third of the time-out before the last answered heartbeat. (ZooKeeper's
+ * SessionTrackerImpl, LearnerHandler.ping.)
  *
- * Thousands may wait for a lock, and a write is work for all servers. So only the holders write, and
- * the waiters that are next or will be granted together with the next (enum zk_rank). All waiters
- * behind look at their nodes behind a sync, which goes to the leader and back and is written
- * nowhere. Our server reports a look like any activity of the session, by a working way to the
- * leader. A look proves no quorum: the lease never moves by looks alone. But the write of a waiter
- * that comes to the front moves the lease at once, to the newest look, or write, that is a third of
- * the time-out older.
+ * Thousands may wait for a lock, and a write is work for all servers. So only the holders write,
+ * and the waiters next in line or granted together with the next (enum zk_rank). All waiters behind
+ * look at their nodes behind a sync, which goes to the leader and back and is written nowhere. Our
+ * server reports a look like any activity of the session, by a working way to the leader. A look
+ * proves no quorum: the lease never moves by looks alone. But the write of a waiter coming to the
+ * front moves the lease at once, to the newest look, or write, a third of the time-out older.
  */
 #include "zookeeper.h"
 
@@ -179,7 +178,7 @@ static char *servers_text(const struct dlock_peer *peers, int n)
     return out;
 }
 
-/* Does the session use the addresses that the core has now? Their order means nothing. */
+/* Does the session use the core's present addresses? Their order means nothing. */
 static bool servers_are_current(const struct zk_session *s, const struct dlock_spec *spec)
 {
     bool same = s->servers.n == spec->npeers;
@@ -199,13 +198,13 @@ static void expect_connection(struct zk_backend *be)
     int n = s->servers.n;
     int64_t most = be->spec->connect_timeout, each = dlock_min(DLOCK_SEC, most / (n + 1));
     /*
-     * Each time all servers were tried, each gets more time: a new session may be slow. But the time
-     * has a limit: behind a network that was cut for long, an attempt that began meanwhile sends its
-     * next packet only much later.
+     * Each time all servers were tried, each gets more time: a new session may be slow. But the
+     * time has a limit: behind a network cut for long, an attempt begun meanwhile sends its next
+     * packet only much later.
      */
     each = dlock_min(most, each << dlock_min(s->servers.tried++ / dlock_max(n, 1), 5));
     /*
-     * We give up a lone server, too, but not at first contact: a server that starts may accept a
+     * We give up a lone server, too, but not at first contact: a starting server may accept a
      * connection and never serve it.
      */
     bool first = s->id == 0 && be->contact_until != DLOCK_NEVER;
@@ -213,9 +212,9 @@ static void expect_connection(struct zk_backend *be)
 }
 
 /*
- * Without a connection. The servers may have moved (a restart in a cluster gives new addresses): the
- * core, when told of the outage, looks the names up now and then. When the core has new addresses,
- * the attempt at the old addresses ends.
+ * Without a connection. The servers may have moved (a restart in a cluster gives new addresses):
+ * the core, when told of the outage, looks the names up now and then. When the core has new
+ * addresses, the attempt at the old addresses ends.
  */
 static void follow_servers(struct zk_backend *be, int64_t now)
 {
@@ -287,12 +286,11 @@ int zk_session_open(struct zk_backend *be, struct dlock_error *err)
 }
 
 /*
- * Go on with the session by a new handle. A server hangs up on a client that has seen a newer state
- * than its own. A server that has lost its data would hang up indefinitely, and never say that the
- * session is gone; a new handle, which has seen nothing, is told. If only a server or the quorum was
- * missing, the session lives on, with its place in the queue. The next state that we read may be
- * older than the last; but nodes in front of ours can only go, so an older state cannot grant the
- * lock too early.
+ * Go on with the session by a new handle. A server hangs up on a client with a newer state than its
+ * own. A server without its data would hang up indefinitely, and never tell of the session's end; a
+ * new handle, which has seen nothing, is told. If only a server or the quorum was missing, the
+ * session lives on, with its place in the queue. The next state we read may be older than the last;
+ * but nodes in front of ours can only go, so an older state cannot grant the lock too early.
  */
 static void resume(struct zk_backend *be)
 {
@@ -341,8 +339,8 @@ void zk_session_close(struct zk_backend *be)
 /* ----------------------------------------------------------------- heartbeats */
 
 /*
- * Note an answered heartbeat. Of the entries from at on that are old enough to count, only the
- * newest matters.
+ * Note an answered heartbeat. Of the entries from at on, only the newest old enough to count
+ * matters.
  */
 static void note(struct zk_session *s, int64_t sent, int at)
 {
@@ -423,8 +421,8 @@ static void session_timers(struct zk_backend *be)
         s->beat.serial = 0;
         s->beat.until = DLOCK_NEVER;
         /*
-         * A late answer is not worth the wait: another server may do better. Nothing more is sent on
-         * this connection, since the answer would be lost. The library reports the end, too.
+         * A late answer is not worth the wait: another server may do better. Nothing more is sent
+         * on this connection, since the answer would be lost. The library reports the end, too.
          */
         if (zk_conn_cut(s->conn) && s->connected) {
             s->connected = false;
@@ -593,8 +591,8 @@ static enum zk_news on_answer(struct zk_backend *be, const struct zk_msg *m)
 
 /*
  * A request was not sent, or messages were dropped. A held lock does not need these messages: the
- * next heartbeat shows how the lock stands, if we know whether there is a connection. The undo after
- * any further operation must not wait for an answer.
+ * next heartbeat shows how the lock stands, if we know whether there is a connection. The undo
+ * after any further operation must not wait for an answer.
  */
 static enum zk_news on_starved(struct zk_backend *be, const struct zk_msg *m,
                                struct dlock_error *err)

@@ -23,7 +23,7 @@ void zk_status_drop(struct zk_backend *be)
 void zk_status_ask(struct zk_backend *be)
 {
     be->status.list_serial = zk_ask(be, ZK_CHILDREN, T_LIST, be->lock.parent);
-    /* Behind the list, for --forget: a run that begins between the two has changed the record. */
+    /* Behind the list, for --forget: a run begun between the two has changed the record. */
     zk_ask_record(be);
 }
 

@@ -1,12 +1,12 @@
 /*
- * sweep.c - remove run records that have expired. Each run with --once looks at one day of the past,
- * at some shards of this day, and removes SWEEP_MAX records at most: the cost of a run does not grow
- * with the number of records.
+ * sweep.c - remove expired run records. Each run with --once looks at one day of the past, at some
+ * shards of this day, and removes SWEEP_MAX records at most: the cost of a run does not grow with
+ * the number of records.
  *
  * A record goes in one multi with its index node, and by its version. Index nodes of the past are
- * never made again, so a late sweeper cannot remove a record that was made meanwhile. An index node
- * whose record is gone, or has a new day, goes alone. A sweep is optional: the next run repeats what
- * failed.
+ * never made again, so a late sweeper cannot remove a record made meanwhile. An index node without
+ * a record, or with a record of a new day, goes alone. A sweep is optional: the next run repeats
+ * what failed.
  */
 #include "zookeeper.h"
 
@@ -55,8 +55,8 @@ static unsigned random_below(struct zk_backend *be, unsigned n)
 }
 
 /*
- * Choose a day of the past at random: runs at the same time choose different days, and a day that
- * cannot be removed does not stop all runs.
+ * Choose a day of the past at random: runs at the same time choose different days, and an
+ * undeletable day does not stop all runs.
  */
 static void choose_day(struct zk_backend *be, const struct zk_msg *m)
 {
@@ -116,7 +116,7 @@ static void get_records(struct zk_backend *be, const struct zk_msg *m)
     be->sweep.shards[at].emptied = i == m->nnames;
 }
 
-/* Remove an expired record with its index node, or an index node that stands for no record. */
+/* Remove an expired record with its index node, or an index node without a record. */
 static void remove_record(struct zk_backend *be, const struct zk_msg *m)
 {
     struct zk_run r = {0};
@@ -143,7 +143,7 @@ static void remove_record(struct zk_backend *be, const struct zk_msg *m)
     free(record);
 }
 
-/* All answers are there: delete the nodes that may be empty now. The server keeps the rest. */
+/* All answers are there: delete the nodes, which may be empty now. The server keeps the rest. */
 static void delete_empty(struct zk_backend *be)
 {
     if (be->sweep.cleared || !be->sweep.day[0] || !zk_is_day(be->sweep.day))

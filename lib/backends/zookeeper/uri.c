@@ -109,7 +109,7 @@ static int set_credentials(struct zk_backend *be, struct dlock_error *err)
     return rc;
 }
 
-/* Parameters that URLs for Dubbo (whose registry ZooKeeper is), kazoo and Curator have. */
+/* Parameters in URLs for Dubbo (with ZooKeeper as its registry), kazoo and Curator. */
 static int take_foreign(struct dlock_uri *uri, struct dlock_error *err)
 {
 #define SERVERS "list all servers after '//': zk://H1:2181,H2:2181"
@@ -247,8 +247,8 @@ int zk_new_stem(struct zk_backend *be, struct dlock_error *err)
         return dlock_fail(err, DLOCK_EOS, -rc, "no random numbers: %s", strerror(-rc));
     /*
      * The kind stands between the GUID and the sequence. Curator's mutex sorts by the text behind
-     * "lock-", and ignores names without "lock-": so our readers and slots have it, too, and exclude
-     * the mutex.
+     * "lock-", and ignores names without "lock-": so our readers and slots have it, too, and
+     * exclude the mutex.
      */
     if (be->lock.layout == LAYOUT_KAZOO)
         snprintf(kind, sizeof(kind), shared ? "__rlock__" : "__lock__");

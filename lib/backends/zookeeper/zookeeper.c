@@ -5,7 +5,7 @@
  * drives the operations and ends them; the other files report to it:
  *
  * session.c  the session and its heartbeats: the lease   acquire.c  our node, in the queue
- * status.c   the status of a lock                        queue.c    how each program names its nodes
+ * status.c   the status of a lock                        queue.c    node names of each program
  * once.c     the run record of --once                    sweep.c    remove expired run records
  * forget.c   remove a run record                         run_node.c names and text of run records
  * uri.c      the URI                                     wire/      libzookeeper and its socket
@@ -25,9 +25,9 @@
 /* How long a release waits for the rest of a sweep. */
 #define FAREWELL (200 * DLOCK_MSEC)
 /*
- * How long a process that ends waits, at most, until the end of its session is sent. The library
- * needs a millisecond for sending, and hundreds on a busy machine: unsent, the session stays for its
- * ttl.
+ * How long an ending process waits, at most, until the end of its session is sent. The library
+ * needs a millisecond for sending, and hundreds on a busy machine: unsent, the session stays for
+ * its ttl.
  */
 #define GOODBYE DLOCK_SEC
 
@@ -118,9 +118,8 @@ static void granted(struct zk_backend *be)
         be->node.data.confirmed != be->node.data.edition) {
         zk_set_record(be, RECORD_HOLDS, WORD_HELD);
         /*
-         * For the waiter behind us. A node that was first at once has the right times, and few wait
-         * behind it yet. But a slot right behind ours may have looked before us, and wait for our
-         * word.
+         * For the waiter behind us. A node first at once has the right times, and few wait behind
+         * it yet. But a slot right behind ours may have looked before us, and wait for our word.
          */
         if (be->acquire.place > 0 || be->acquire.followed)
             zk_beat(be);
@@ -419,7 +418,7 @@ static int be_open(struct dlock_be **out, const struct dlock_spec *spec, struct 
 
 static void start(struct zk_backend *be, enum zk_job op)
 {
-    leave(be); /* a lock that was not given back in time goes with its session */
+    leave(be); /* a lock not given back in time goes with its session */
     idle(be);
     be->op = op;
     be->hold.grant = NOT_GRANTED;

@@ -6,7 +6,7 @@
 #include "backends/zookeeper/wire/conn.h"
 #include "run_record.h"
 
-/* The operation that the core has asked for. */
+/* The operation requested by the core. */
 enum zk_job { OP_NONE, OP_ACQUIRE, OP_HOLD, OP_RELEASE, OP_STATUS, OP_FORGET };
 
 /* The purpose of a request. */
@@ -19,7 +19,7 @@ enum zk_tag {
     T_LIST,
     T_FIND,  /* list, after a lost answer to the create: is our node there? */
     T_SELF,  /* get our node, which T_FIND has found */
-    T_PRED,  /* get a node that keeps ours waiting, with a watch */
+    T_PRED,  /* get a node in front of ours, with a watch */
     T_FRONT, /* get a holder's node, to show the holder */
     T_DELETE,
     T_ORPHAN,  /* delete a second node of this session */
@@ -49,12 +49,12 @@ enum zk_stage {
 };
 
 /*
- * The word in our node's data, for the waiter behind us. A holder that was granted at once still has
- * WORD_WAITS.
+ * The word in our node's data, for the waiter behind us. A holder that was granted at once still
+ * has WORD_WAITS.
  */
 enum zk_word { WORD_WAITS, WORD_NEXT, WORD_HELD };
 
-/* The program whose node names ours look like. Nodes of all programs count in every layout. */
+/* The program with node names like ours. Nodes of all programs count in every layout. */
 enum zk_layout {
     LAYOUT_CURATOR,    /* InterProcessMutex */
     LAYOUT_CURATOR_RW, /* InterProcessReadWriteLock */
@@ -102,10 +102,10 @@ enum zk_news {
 #define SWEEP_MAX 20
 #define SWEEP_SHARDS 4
 
-/* A node that keeps ours waiting. */
+/* A node in front of ours, with a watch. */
 struct zk_watched {
     char *path;
-    unsigned serial; /* of the request that has set the watch */
+    unsigned serial; /* of the get with the watch */
 };
 
 /* A run record's node, as it was read. */
@@ -128,7 +128,7 @@ struct zk_lock {
 struct zk_session {
     struct zk_conn *conn; /* NULL: there is no session, and the rest means nothing */
     int fd;
-    struct zk_ending *endings; /* earlier sessions that are ending */
+    struct zk_ending *endings; /* earlier sessions, still ending */
     bool connected, authed;
     bool resumed;      /* a new handle was tried since the last connection */
     int64_t opened_at; /* clock before the session was asked for */
@@ -166,14 +166,14 @@ struct zk_node {
     char *path;
     uint64_t fence; /* 0: not known yet */
     int64_t create_sent;
-    unsigned self_serial;   /* of the get of a node that was found */
+    unsigned self_serial;   /* of the get of a found node */
     unsigned delete_serial; /* of the outstanding delete; 0: none */
     bool delete_unanswered; /* the answer to a delete was lost */
     struct {
         char text[1024];
         enum dlock_record kind;
         unsigned edition;   /* counts the changes of text */
-        unsigned confirmed; /* the edition that the server has confirmed */
+        unsigned confirmed; /* the edition confirmed by the server */
     } data;
 };
 
@@ -185,13 +185,13 @@ struct zk_acquire {
     int place;                        /* by the last look, 1 is next; 0: not behind others yet */
     enum zk_rank rank, rank_by_place; /* the latter: as far as the queue tells */
     bool followed;                    /* slots: a later slot stands behind ours */
-    struct {                          /* the nodes that keep ours waiting */
+    struct {                          /* the watched nodes */
         struct zk_watched *nodes;     /* a single node, or the holders of all slots */
         int n;
         bool behind_slot; /* the watched node is a slot like ours: look again at its grant */
-        char *heard;      /* path of the slot whose grant was heard last; NULL: none */
+        char *heard;      /* path of the slot with the last grant heard; NULL: none */
     } watch;
-    struct { /* the holder that is shown to the user */
+    struct { /* the holder, shown to the user */
         unsigned serial;
         char *path;
         bool watched; /* the holder's node is the watched node */
@@ -237,9 +237,9 @@ struct zk_backend {
     struct zk_node node;
     struct zk_once run;
 
-    struct {              /* nodes above a node that could not be created */
+    struct {              /* missing nodes above a node */
         const char *path; /* lock.parent or run.path.above */
-        size_t len;       /* of the part that is being made; 0: none */
+        size_t len;       /* of the part in the making; 0: none */
         bool flat;        /* the server knows no containers */
     } making;
 
@@ -257,7 +257,7 @@ struct zk_backend {
 
     struct {
         int64_t until;
-        int64_t leave_by; /* a process that ends may wait for the end of its session until then */
+        int64_t leave_by; /* an ending process may wait for the end of its session until then */
         bool sweeping;    /* released cleanly; the sweep goes on */
         enum dlock_release_how how;
     } release;
@@ -272,7 +272,7 @@ struct zk_backend {
     } status;
 
     struct {
-        const char *token; /* of the record that was shown */
+        const char *token; /* of the record shown */
         bool held;         /* the lock is held */
         bool alone;        /* the record has no index node */
     } forget;
@@ -311,7 +311,7 @@ static inline int64_t zk_patience(const struct zk_backend *be)
 {
     return dlock_min(be->spec->op_timeout, be->session.timeout / 8);
 }
-/* Send a request that has a path alone; returns the serial. */
+/* Send a request with a path alone; returns the serial. */
 static inline unsigned zk_ask(struct zk_backend *be, enum zk_call call, enum zk_tag tag,
                               const char *path)
 {
@@ -371,8 +371,8 @@ int zk_session_open(struct zk_backend *be, struct dlock_error *err);
 /* End the session, if there is a session; does not wait for the server. */
 void zk_session_close(struct zk_backend *be);
 /*
- * The next thing to report; handles the messages that concern the session alone. After NEWS_MESSAGE
- * the caller frees m. NEWS_NONE: the mailbox is empty, and the session's timers were looked at.
+ * The next thing to report; handles messages for the session alone. After NEWS_MESSAGE the caller
+ * frees m. NEWS_NONE: the mailbox is empty, and the session's timers were looked at.
  */
 enum zk_news zk_session_next(struct zk_backend *be, struct zk_msg *m, struct dlock_error *err);
 /*
@@ -380,9 +380,9 @@ enum zk_news zk_session_next(struct zk_backend *be, struct zk_msg *m, struct dlo
  * the waiter behind us, needs a write, else a look.
  */
 void zk_beat(struct zk_backend *be);
-/* The server has answered a write that was sent at this time. */
+/* The server has answered a write sent at this time. */
 void zk_heard(struct zk_session *s, int64_t sent);
-/* The server has answered a look, behind a sync, that was sent at this time. */
+/* The server has answered a look, behind a sync, sent at this time. */
 void zk_seen(struct zk_session *s, int64_t sent);
 /* Is it unknown whether our node was there when the last heartbeat was served? */
 bool zk_beat_unanswered(const struct zk_session *s);
@@ -425,7 +425,7 @@ int zk_set_run_paths(struct zk_backend *be, struct dlock_error *err);
 char *zk_run_path(const struct zk_backend *be, const char *place);
 /* The path of an index node; with "" for place, of the day's node. malloc'ed. NULL: no memory. */
 char *zk_index_path(const struct zk_backend *be, const char *day, const char *place);
-/* A time from a Stat, limited so that sums do not overflow, whatever the server says. */
+/* A time from a Stat, limited: no value of the server may overflow our sums. */
 static inline int64_t zk_stat_ms(int64_t ms)
 {
     return dlock_max(0, dlock_min(ms, INT64_MAX / 4));
@@ -442,7 +442,7 @@ void zk_format_run(const struct zk_backend *be, const struct dlock_run *r, const
 const char *zk_read_run(const struct zk_msg *m, int64_t now_ms, struct zk_run *r);
 
 /* once.c: the run record of our hold */
-/* The Stat of a node that was just written has this time. */
+/* The Stat of a just written node has this time. */
 void zk_note_time(struct zk_backend *be, int64_t server_ms);
 /* Read the record. */
 void zk_ask_record(struct zk_backend *be);
