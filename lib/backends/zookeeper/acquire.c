@@ -508,10 +508,10 @@ static enum zk_verdict judge_queue(struct zk_backend *be, const struct zk_child 
         return zk_node_gone(be);
     /* The server's counter stops there, and nodes with the same number have no order. */
     if (line[0].seq < 0 || line[n - 1].seq >= INT32_MAX) {
-        dlock_fail(
-            err, DLOCK_EUNUSABLE, 0,
-            "%s: the sequence numbers below %s are used up: delete that node while no client waits",
-            zk_where(be), be->lock.parent);
+        dlock_fail_at(
+            err, DLOCK_EUNUSABLE, 0, zk_where(be),
+            "the sequence numbers below %s are used up: delete that node while no client waits",
+            be->lock.parent);
         return ZK_FAILED;
     }
     if (line[at].place > 0)

@@ -90,8 +90,8 @@ int zk_error(const struct zk_backend *be, int rc, const char *what, struct dlock
     default:
         break;
     }
-    return dlock_fail(err, code, 0, "%s: %s: %s%s (lock '%s')", zk_where(be), what,
-                      why ? why : zerror(rc), hint, be->spec->uri->name);
+    return dlock_fail_lock(err, code, 0, be->spec->uri, "%s: %s%s", what, why ? why : zerror(rc),
+                           hint);
 }
 
 enum zk_verdict zk_again(struct zk_backend *be)
@@ -223,7 +223,7 @@ static void follow_servers(struct zk_backend *be, int64_t now)
         struct dlock_error err = s->servers.refusal; /* tell why, if a server has said so */
         s->away_at = now + DLOCK_SEC;
         if (err.code == 0)
-            dlock_fail(&err, DLOCK_EUNAVAIL, 0, "%s: the connection is lost", zk_where(be));
+            dlock_fail_at(&err, DLOCK_EUNAVAIL, 0, zk_where(be), "the connection is lost");
         err.code = DLOCK_EUNAVAIL;
         if (be->op == OP_ACQUIRE)
             outage_goes_on(&be->outage, be->spec, &be->events, &err);
@@ -455,15 +455,14 @@ static enum zk_news negotiated(struct zk_backend *be, struct dlock_error *err)
     dlock_format_duration(s->timeout, theirs, sizeof(theirs));
     dlock_format_duration(be->spec->least_ttl, least, sizeof(least));
     if (s->timeout < be->spec->least_ttl) {
-        dlock_fail(err, DLOCK_EUNUSABLE, 0,
-                   "%s: the server grants sessions of %s (ttl: %s), this grace needs %s: %s",
-                   zk_where(be), theirs, ours, least,
-                   "use a shorter grace, or raise the server's maxSessionTimeout");
+        dlock_fail_at(err, DLOCK_EUNUSABLE, 0, zk_where(be),
+                      "the server grants sessions of %s (ttl: %s), this grace needs %s: %s", theirs,
+                      ours, least, "use a shorter grace, or raise the server's maxSessionTimeout");
         return NEWS_USELESS;
     }
-    dlock_fail(&events_add(&be->events, EV_NOTICE)->error, DLOCK_EUNAVAIL, 0,
-               "%s: the server grants sessions of %s, not the ttl of %s: that is the lease now",
-               zk_where(be), theirs, ours);
+    dlock_fail_at(&events_add(&be->events, EV_NOTICE)->error, DLOCK_EUNAVAIL, 0, zk_where(be),
+                  "the server grants sessions of %s, not the ttl of %s: that is the lease now",
+                  theirs, ours);
     return NEWS_CONNECTED;
 }
 
@@ -543,9 +542,8 @@ static enum zk_news on_trouble(struct zk_backend *be, const struct zk_msg *m,
         why = "its answer is not ZooKeeper's protocol";
     else if (m->rc == ESHUTDOWN)
         why = "it hung up: no quorum, or too many connections from here (maxClientCnxns)";
-    dlock_fail(&s->servers.refusal, nonsense ? DLOCK_EPROTO : DLOCK_EUNAVAIL, m->rc,
-               "%s: %s: %s (lock '%s')", zk_where(be),
-               place_text(&m->addr, text, sizeof(text), true), why, be->spec->uri->name);
+    dlock_fail_lock(&s->servers.refusal, nonsense ? DLOCK_EPROTO : DLOCK_EUNAVAIL, m->rc,
+                    be->spec->uri, "%s: %s", place_text(&m->addr, text, sizeof(text), true), why);
     if (!first || s->id != 0 || m->rc == ESHUTDOWN) /* the server may serve us the next time */
         return NEWS_NONE;
     for (int i = 0; i < n && i < 64; i++)

@@ -179,8 +179,8 @@ static void lost(struct zk_backend *be, const char *why)
 {
     be->hold.grant = GRANT_LOST;
     be->hold.renew_until = DLOCK_NEVER;
-    dlock_fail(&events_add(&be->events, EV_LOST)->error, DLOCK_ELOST, 0, "%s: %s", zk_where(be),
-               why);
+    dlock_fail_at(&events_add(&be->events, EV_LOST)->error, DLOCK_ELOST, 0, zk_where(be), "%s",
+                  why);
 }
 
 static void unclear(struct zk_backend *be, const struct dlock_error *why)
@@ -254,8 +254,8 @@ static void on_expired(struct zk_backend *be)
 {
     struct dlock_error err;
     bool held = be->hold.grant == GRANT_HELD;
-    dlock_fail(&err, held ? DLOCK_ELOST : DLOCK_EUNAVAIL, 0, "%s: the server has ended the session",
-               zk_where(be));
+    dlock_fail_at(&err, held ? DLOCK_ELOST : DLOCK_EUNAVAIL, 0, zk_where(be),
+                  "the server has ended the session");
     if (be->release.sweeping) {
         released(be, be->release.how, NULL);
         return;
@@ -353,14 +353,14 @@ static void timers(struct zk_backend *be)
         dlock_format_duration(be->spec->connect_timeout, text, sizeof(text));
         err = be->session.servers.refusal;
         if (err.code == 0)
-            dlock_fail(&err, DLOCK_EUNAVAIL, 0,
-                       "%s: no %s within %s: no answer, or no quorum (lock '%s')", zk_where(be),
-                       be->session.id == 0 ? "session" : "answer", text, be->spec->uri->name);
+            dlock_fail_lock(&err, DLOCK_EUNAVAIL, 0, be->spec->uri,
+                            "no %s within %s: no answer, or no quorum",
+                            be->session.id == 0 ? "session" : "answer", text);
         failed(be, &err);
     } else if (now >= be->release.until && be->release.sweeping) {
         released(be, be->release.how, NULL);
     } else if (now >= be->release.until) {
-        dlock_fail(&err, DLOCK_EUNAVAIL, 0, "%s: no answer", zk_where(be));
+        dlock_fail_at(&err, DLOCK_EUNAVAIL, 0, zk_where(be), "no answer");
         released(be, DLOCK_RELEASE_UNCLEAR, &err);
     } else if (now >= be->hold.renew_until) {
         no_answer(&err, be->spec, zk_patience(be));
