@@ -13,6 +13,7 @@
  */
 #include "keeper.h"
 
+#include "driven.h"
 #include "guard.h"
 #include "inner.h"
 #include "messages.h"
@@ -72,7 +73,7 @@ struct keeper {
     dlock *lk;                   /* LOCK */
     dlock *locks[DLOCK_SET_MAX]; /* LOCK, then the locks of --also */
     int nlocks;
-    dlock_set *set;      /* of all locks; NULL: there is no --also */
+    struct driven store; /* LOCK, or the set of LOCK and those of --also */
     struct inner *inner; /* NULL: no lock is held, or no socket could be opened */
     struct report report;
 
@@ -131,48 +132,16 @@ static bool is_lost(const struct keeper *k)
     return k->loss.kind != LOSS_NONE;
 }
 
-/* ------------------------------------------------- one lock or a set --- */
-
-static void store_acquire(struct keeper *k)
-{
-    if (k->set)
-        dlock_set_start_acquire(k->set, NULL);
-    else
-        dlock_start_acquire(k->lk, NULL);
-}
-
 static void store_release(struct keeper *k, int64_t until)
 {
     k->release.until = until;
-    if (k->set)
-        dlock_set_start_release(k->set, until, NULL);
-    else
-        dlock_start_release(k->lk, until, NULL);
-}
-
-static int store_interest(struct keeper *k, struct pollfd *pfd, int64_t *wake_at)
-{
-    return k->set ? dlock_set_interest(k->set, pfd, DLOCK_SET_MAX * DLOCK_POLL_MAX, wake_at)
-                  : dlock_interest(k->lk, pfd, DLOCK_POLL_MAX, wake_at);
-}
-
-static const struct dlock_report *store_process(struct keeper *k, const struct pollfd *pfd, int n)
-{
-    return k->set ? dlock_set_process(k->set, pfd, n) : dlock_process(k->lk, pfd, n);
-}
-
-static void store_close(struct keeper *k)
-{
-    if (k->set)
-        dlock_set_close(k->set);
-    else
-        dlock_close(k->lk);
+    driven_start_release(k->store, until, NULL);
 }
 
 /* The guard keeps this descriptor open: the command does not inherit the files of a set. */
 static int descriptor_of(const struct keeper *k, const dlock *lk)
 {
-    int file = k->set ? dlock_fd(lk) : -1;
+    int file = k->store.set ? dlock_fd(lk) : -1;
 
     return file >= 0 ? file : dlock_session_fd(lk);
 }
@@ -611,7 +580,7 @@ static void read_signals(struct keeper *k)
 static int open_locks(struct keeper *k, struct dlock_uri **uris, int64_t waited)
 {
     const struct options *o = options_of(k);
-    dlock *locks[DLOCK_SET_MAX];
+    dlock *locks[DLOCK_SET_MAX] = {NULL};
     struct dlock_error err;
     int code = 0, n = 0;
 
@@ -626,10 +595,13 @@ static int open_locks(struct keeper *k, struct dlock_uri **uris, int64_t waited)
         if (!locks[n])
             break;
     }
-    if (code == 0 && n > 1 && dlock_set_open(&k->set, locks, n, open_wait(o, waited), &err) < 0)
+    if (code == 0 && n > 1 &&
+        dlock_set_open(&k->store.set, locks, n, open_wait(o, waited), &err) < 0)
         code = message_error(o, &err);
     if (code == 0) {
         k->lk = locks[0];
+        if (n == 1)
+            k->store.lock = k->lk;
         k->nlocks = n;
         memcpy(k->locks, locks, sizeof(locks));
     } else {
@@ -697,9 +669,9 @@ static void on_failed(struct keeper *k, const struct dlock_error *err)
         l->nested = false;
     }
     k->c->nested = false;
-    store_close(k);
+    driven_close(k->store);
     k->lk = NULL;
-    k->set = NULL;
+    k->store = (struct driven){0};
     k->nlocks = 0;
     k->code = open_uris(o, uris);
     if (k->code == 0)
@@ -708,7 +680,7 @@ static void on_failed(struct keeper *k, const struct dlock_error *err)
         dlock_uri_free(uris[i]);
     report_again(&k->report, k->lk, &why);
     if (k->lk)
-        store_acquire(k);
+        driven_start_acquire(k->store, NULL);
     else
         finish(k);
 }
@@ -726,7 +698,7 @@ static void on_released(struct keeper *k, const struct dlock_report *r)
         k->release.unrecorded = true;
     } else if (which && r->how == DLOCK_RELEASE_UNCLEAR && !is_lost(k) && !k->die_sig)
         report_release_unclear(&k->report, &r->error);
-    if (which && k->set)
+    if (which && k->store.set)
         return;
     report_released(&k->report, r->how);
     finish(k);
@@ -803,7 +775,7 @@ static void read_store(struct keeper *k, const struct pollfd *pfd, int n)
 {
     const struct dlock_report *r;
 
-    while (k->phase < KEEPER_OVER && (r = store_process(k, pfd, n))) {
+    while (k->phase < KEEPER_OVER && (r = driven_process(k->store, pfd, n))) {
         on_report(k, r);
         pfd = NULL;
         n = 0;
@@ -1025,7 +997,7 @@ static void loop(struct keeper *k)
         int n = 0, nstore;
 
         if (k->phase < KEEPER_OVER)
-            n = store_interest(k, pfd, &wake_at);
+            n = driven_interest(k->store, pfd, &wake_at);
         nstore = n;
         pfd[n++] = (struct pollfd){.fd = k->c->sig->fd, .events = POLLIN};
         if (k->guard.state == GUARDED)
@@ -1059,7 +1031,7 @@ static int exit_code(struct keeper *k)
     struct events_end end = {.outcome = k->report.outcome, .status = -1, .code = k->code};
 
     inner_close(k->inner);
-    store_close(k);
+    driven_close(k->store);
     if (k->die_sig) {
         end.outcome = EVENTS_CANCELLED;
         end.code = 128 + k->die_sig;
@@ -1100,7 +1072,7 @@ int keeper_run(struct command *c, struct dlock_uri **uris, dlock **held)
     if (code != 0)
         return code; /* the guard exits by itself when our end of its socket closes */
     report_begin(&k.report, c->o, k.lk, c->events);
-    store_acquire(&k);
+    driven_start_acquire(k.store, NULL);
     loop(&k);
     if (k.phase != KEEPER_HANDED_OVER)
         return exit_code(&k);
