@@ -1,17 +1,17 @@
 /*
  * guard.c - the dead man's switch.
  *
- * The guard is the command's parent and knows the lease's times. It kills the whole tree when the
- * keeper's end of the socket closes, and ends it by two clocks when the keeper stops extending: a time
- * has passed when one of them has reached it. Two kernel means stand behind it, should it be stopped or
- * killed itself: a timer that kills the guard before hard_at, and the parent-death signal that then
- * kills the command.
+ * The guard is the command's parent and knows the lease's times. The guard kills the whole tree
+ * when the keeper's end of the socket closes, and ends the tree by two clocks when the keeper
+ * stops extending: a time has passed when either clock has reached it. Two kernel means stand
+ * behind a guard that is stopped or killed: a timer that kills the guard before hard_at, and the
+ * parent-death signal that then kills the command.
  *
- * It also ends the tree when the command has run for max_run, whatever the keeper does.
+ * The guard also ends the tree when the command has run for max_run, whatever the keeper does.
  *
- * Every turn of its loop checks everything: messages first (an EXTEND that is waiting in the socket
- * must count), then children, then the clock. It blocks only in ppoll, allocates nothing and uses
- * no library.
+ * Every turn of the loop checks everything: messages first (an EXTEND that is waiting in the
+ * socket must count), then children, then the clock. The guard blocks only in ppoll, allocates
+ * nothing and uses no library.
  */
 #include "guard.h"
 
@@ -34,7 +34,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define KILL_TURN DLOCK_SEC /* without a turn for this long while killing, the guard is stopped */
+/* A guard without a turn for this long while killing is stopped. */
+#define KILL_TURN DLOCK_SEC
 #define KILL_PAUSE_MIN DLOCK_MSEC
 #define KILL_PAUSE_MAX (100 * DLOCK_MSEC)
 #define KILL_PASSES 256
@@ -63,19 +64,19 @@ struct guard_state {
     int sock, sigfd, timerfd, exec_fd;
     int lock_fds[DLOCK_SET_MAX]; /* what the locks end with: open until the guard exits */
     int nlock_fds;
-    bool fd_lost; /* one of these was sent, but there was no room for it */
+    bool fd_lost; /* a descriptor was sent, but our table of descriptors was full */
     uint64_t also_fences[DLOCK_SET_MAX - 1];
     struct held held[DLOCK_SET_MAX];
     int nheld;
     timer_t hard_timer;
 
     enum guard_phase phase;
-    pid_t command;   /* 0: not started, or reaped: its pid may be reused */
-    pid_t group;     /* 0, or the one that was made for the command, which may have left it */
+    pid_t command;   /* 0: not started, or reaped: the pid may be reused */
+    pid_t group;     /* 0, or the group made for the command, which may have left the group */
     bool start_seen; /* a second START is ignored */
     bool exec_failed;
     bool keeper_gone;
-    bool lease_over; /* term_at has passed without an EXTEND: final */
+    bool timed_out; /* term_at has passed without an EXTEND: final, GUARD_TIMED_OUT */
     int64_t term_at, kill_at, hard_at, raw_minus_boot;
     int64_t end_kill_at; /* of the keeper's own END; DLOCK_NEVER: none */
     int64_t run_until;   /* end of max_run; DLOCK_NEVER: no limit, or not started */
@@ -100,20 +101,10 @@ static const struct process_tree none_inherited;
 
 /* ---------------------------------------------------------- messages --- */
 
-/* Instead of a descriptor: one was sent, but there was no room for it in our table. */
+/* A descriptor was sent, but our process could not open more descriptors. */
 #define PASSED_LOST (-2)
 
-static int passed_fd(struct msghdr *msg)
-{
-    struct cmsghdr *c = CMSG_FIRSTHDR(msg);
-    int fd = msg->msg_flags & MSG_CTRUNC ? PASSED_LOST : -1;
-    if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS &&
-        c->cmsg_len == CMSG_LEN(sizeof(fd)))
-        memcpy(&fd, CMSG_DATA(c), sizeof(fd));
-    return fd;
-}
-
-/* 1, 0 (none now), -1 (EOF). *passed: the descriptor that came with the message, -1 or PASSED_LOST. */
+/* 1, 0 (none now), -1 (EOF). *passed: the descriptor with the message, -1 or PASSED_LOST. */
 static int receive(int sock, struct guard_msg *m, int *passed)
 {
     union {
@@ -129,7 +120,11 @@ static int receive(int sock, struct guard_msg *m, int *passed)
                              .msg_controllen = sizeof(control)};
         ssize_t n = recvmsg(sock, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
         if (n == (ssize_t)sizeof(*m)) {
-            *passed = passed_fd(&msg);
+            struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
+            *passed = msg.msg_flags & MSG_CTRUNC ? PASSED_LOST : -1;
+            if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS &&
+                c->cmsg_len == CMSG_LEN(sizeof(*passed)))
+                memcpy(passed, CMSG_DATA(c), sizeof(*passed));
             return 1;
         }
         if (n == 0)
@@ -137,8 +132,8 @@ static int receive(int sock, struct guard_msg *m, int *passed)
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
             return 0;
         /*
-         * ECONNRESET: the other end closed with messages of ours unread. It is reported once and
-         * before what the other end had sent, a DETACH for instance: read on.
+         * ECONNRESET: the peer closed with messages of ours unread. The error comes once, before
+         * the peer's last messages, a DETACH for instance: read on.
          */
     }
     return -1;
@@ -183,13 +178,13 @@ static void flush(struct guard_state *g)
     }
 }
 
-/* A message for the keeper, sent as soon as there is room; it replaces a pending one of its type. */
+/* Send the keeper a message as soon as there is room, instead of a pending message of its type. */
 static void post(struct guard_state *g, int type, int arg)
 {
     int i = type - OUT_FIRST;
 
     g->out[i] = (struct guard_msg){.type = type, .arg = arg};
-    if (g->lease_over)
+    if (g->timed_out)
         g->out[i].flags |= GUARD_TIMED_OUT;
     g->pending |= 1U << i;
     flush(g);
@@ -202,14 +197,14 @@ static struct itimerspec at_time(int64_t at)
     struct itimerspec when = {0};
 
     if (at != DLOCK_NEVER) {
-        at = at > 0 ? at : 1; /* zero would disarm it */
+        at = at > 0 ? at : 1; /* zero would disarm the timer */
         when.it_value.tv_sec = at / DLOCK_SEC;
         when.it_value.tv_nsec = (long)(at % DLOCK_SEC);
     }
     return when;
 }
 
-/* A time of the lease has passed when this has reached it. */
+/* A time of the lease has passed when lease_now() has reached it. */
 static int64_t lease_now(const struct guard_state *g)
 {
     return dlock_lease_now(g->raw_minus_boot);
@@ -224,9 +219,9 @@ static int64_t kill_time(const struct guard_state *g)
 }
 
 /*
- * When the tree would have to be dead if this guard were stopped: before that the kernel's timer kills
- * it. DLOCK_NEVER: there is no such time. Not when max_run passes: after a suspend the living guard still
- * sends TERM then, and the keeper notices a stopped one.
+ * When the tree would have to be dead if this guard were stopped: the kernel's timer kills the
+ * guard before. DLOCK_NEVER: no such time. Not when max_run passes: after a suspend the living
+ * guard still sends TERM then, and the keeper notices a stopped guard.
  */
 static int64_t dead_time(const struct guard_state *g)
 {
@@ -241,84 +236,66 @@ static int64_t dead_time(const struct guard_state *g)
 }
 
 /*
- * When the kernel's timer kills the guard, by CLOCK_BOOTTIME. That clock may be slewed: the timer
- * is set to a part of what is left until then, and set again by the living guard, which wakes up
- * for that (next_wake).
+ * Set the kernel's timer, which kills a stopped guard, after every change of phase or times. Its
+ * clock, CLOCK_BOOTTIME, may be slewed: the timer is set to a part of the time left, and set
+ * again by the living guard, which wakes up for that (set_wake).
  *
- * While it is killing the tree the guard must be left to finish; but the keeper waits for it, and
- * if it was stopped it is in the way: killed, it leaves the tree to the keeper. With the keeper
+ * While killing the tree the guard must be left to finish; but the keeper waits for the guard,
+ * and a stopped guard is in the way: killed, it leaves the tree to the keeper. With the keeper
  * gone no other process would end the tree.
  */
-static int64_t hard_time(const struct guard_state *g)
+static void set_hard_timer(const struct guard_state *g)
 {
     bool limited = g->term_at != DLOCK_NEVER || g->kill_at != DLOCK_NEVER ||
                    g->hard_at != DLOCK_NEVER || g->run_until != DLOCK_NEVER;
-    int64_t dead_at = dead_time(g);
+    int64_t dead_at = dead_time(g), at = DLOCK_NEVER;
 
     if (dead_at != DLOCK_NEVER)
-        return dlock_now() + dlock_wait_part(dead_at - lease_now(g));
-    if (g->phase == GUARD_KILLING && limited && !g->keeper_gone)
-        return dlock_now() + KILL_TURN;
-    return DLOCK_NEVER;
-}
-
-/* The kernel's timer works while the guard is stopped. Set it after every change of phase or times. */
-static void set_hard_timer(const struct guard_state *g)
-{
-    struct itimerspec when = at_time(hard_time(g));
-
+        at = dlock_now() + dlock_wait_part(dead_at - lease_now(g));
+    else if (g->phase == GUARD_KILLING && limited && !g->keeper_gone)
+        at = dlock_now() + KILL_TURN;
+    struct itimerspec when = at_time(at);
     timer_settime(g->hard_timer, TIMER_ABSTIME, &when, NULL);
 }
 
-/* When a lease that is not extended is over, if that ends the tree and has not done so yet. */
+/* When a lease that is not extended is over, if the lease ends the tree and has not done so. */
 static int64_t lease_end(const struct guard_state *g)
 {
-    return g->cfg->warn_only || g->lease_over ? DLOCK_NEVER : g->term_at;
-}
-
-/* The time of the lease at which the next turn is due without an event; DLOCK_NEVER: not by the clock. */
-static int64_t next_turn(const struct guard_state *g)
-{
-    switch (g->phase) {
-    case GUARD_RUNNING:
-        return dlock_min(lease_end(g), g->run_until);
-    case GUARD_TERMINATING:
-        return dlock_min(lease_end(g), kill_time(g));
-    case GUARD_KILLING:
-        return lease_now(g) + g->killing.pause;
-    default:
-        return DLOCK_NEVER;
-    }
+    return g->cfg->warn_only || g->timed_out ? DLOCK_NEVER : g->term_at;
 }
 
 /*
- * When to wake up, by CLOCK_BOOTTIME: not too late for this turn by either clock, and well before
- * the kernel's timer, if this guard is alive and only busy.
+ * Set the timer of the next turn. poll's own time-out does not count the time a machine sleeps; a
+ * timerfd on CLOCK_BOOTTIME does.
  */
-static int64_t next_wake(const struct guard_state *g, int64_t turn)
-{
-    int64_t now = lease_now(g), wait = dlock_wait_part(turn - now), dead_at = dead_time(g);
-
-    if (dead_at != DLOCK_NEVER)
-        wait = dlock_min(wait, dlock_max(DLOCK_MSEC, (dead_at - now) / 2));
-    return dlock_now() + wait;
-}
-
-/* poll's own time-out does not count the time a machine sleeps; a timerfd on CLOCK_BOOTTIME does. */
 static void set_wake(struct guard_state *g)
 {
-    int64_t turn = next_turn(g);
+    int64_t now = lease_now(g), turn = DLOCK_NEVER, at = DLOCK_NEVER, dead_at = dead_time(g);
 
+    /* The time of the lease at which the next turn is due without an event. */
+    if (g->phase == GUARD_RUNNING)
+        turn = dlock_min(lease_end(g), g->run_until);
+    else if (g->phase == GUARD_TERMINATING)
+        turn = dlock_min(lease_end(g), kill_time(g));
+    else if (g->phase == GUARD_KILLING)
+        turn = now + g->killing.pause;
     if (turn == g->wake_set)
         return;
-    struct itimerspec when = at_time(turn == DLOCK_NEVER ? DLOCK_NEVER : next_wake(g, turn));
+    if (turn != DLOCK_NEVER) {
+        /* Not too late by either clock, and well before the kernel's timer ends a busy guard. */
+        int64_t wait = dlock_wait_part(turn - now);
+        if (dead_at != DLOCK_NEVER)
+            wait = dlock_min(wait, dlock_max(DLOCK_MSEC, (dead_at - now) / 2));
+        at = dlock_now() + wait;
+    }
+    struct itimerspec when = at_time(at);
     timerfd_settime(g->timerfd, TFD_TIMER_ABSTIME, &when, NULL);
     g->wake_set = turn;
 }
 
 /* ----------------------------------------------------- end of the tree --- */
 
-/* SIGKILL from now on, if there is a command; kill_tree() sends it, turn by turn. */
+/* From now on kill_tree() sends SIGKILL, turn by turn, if there is a command. */
 static void begin_kill(struct guard_state *g)
 {
     if (g->phase != GUARD_RUNNING && g->phase != GUARD_TERMINATING)
@@ -329,24 +306,19 @@ static void begin_kill(struct guard_state *g)
 }
 
 /*
- * What a signal for the command is sent to: its group, or only its pid once it has left that group,
- * whose number may belong to other processes by now.
+ * Send a signal to the command's group, or only to the command once it has left the group: the
+ * number may belong to unrelated processes by now. Nothing once the command has been reaped.
  */
-static pid_t target(const struct guard_state *g)
-{
-    return g->group > 0 && getpgid(g->command) == g->group ? -g->group : g->command;
-}
-
-/* Nothing once it has been reaped. */
 static void send_signal(const struct guard_state *g, int sig)
 {
     if (g->command <= 0 || sig <= 0)
         return;
-    if (kill(target(g), sig) != 0)
-        kill(g->command, sig);
+    if (g->group > 0 && getpgid(g->command) == g->group && kill(-g->group, sig) == 0)
+        return;
+    kill(g->command, sig);
 }
 
-/* SIGTERM, if that has not been sent; at or after kill_time() SIGKILL instead. */
+/* SIGTERM, unless sent before; at or after kill_time() SIGKILL instead. */
 static void begin_term(struct guard_state *g)
 {
     if (g->phase != GUARD_RUNNING)
@@ -360,18 +332,6 @@ static void begin_term(struct guard_state *g)
         kill(g->command, SIGTERM);
         kill(g->command, SIGCONT);
     }
-}
-
-/* max_run has passed. */
-static void end_run(struct guard_state *g)
-{
-    g->run_kill_at = lease_now(g) + g->cfg->grace;
-    begin_term(g);
-    if (g->phase != GUARD_TERMINATING)
-        return;
-    /* Before the message: from then on the keeper relies on the timer. */
-    set_hard_timer(g);
-    post(g, G_OVERRUN, SIGTERM);
 }
 
 /* Has exec succeeded, or failed? Tells the keeper, once. */
@@ -388,16 +348,7 @@ static void check_exec(struct guard_state *g)
         post(g, G_STARTED, g->command);
 }
 
-static void command_ended(struct guard_state *g, int status)
-{
-    check_exec(g);
-    g->command = 0;
-    /* If exec failed, the status is only that of our own child. */
-    if (!g->exec_failed)
-        post(g, G_EXITED, status);
-}
-
-/* Reap every dead child, also orphans that came to us. Returns how many. */
+/* Reap every dead child, orphans that came to us included. Returns how many. */
 static int reap(struct guard_state *g)
 {
     int status, reaped = 0;
@@ -412,8 +363,13 @@ static int reap(struct guard_state *g)
             continue;
         }
         reaped++;
-        if (pid == g->command)
-            command_ended(g, status);
+        if (pid != g->command)
+            continue;
+        check_exec(g);
+        g->command = 0;
+        /* If exec failed, the status is only of our own child. */
+        if (!g->exec_failed)
+            post(g, G_EXITED, status);
     }
     if (pid < 0 && errno == ECHILD) {
         g->phase = GUARD_EMPTY;
@@ -431,40 +387,20 @@ static void report_stuck(struct guard_state *g, pid_t pid)
     }
 }
 
-/* When killing takes too long: is there a process that does not die, or does /proc not show what is left? */
-static void check_stuck(struct guard_state *g)
-{
-    int64_t now = dlock_now();
-    pid_t pid;
-
-    if (g->killing.stuck_reported || now - g->killing.since <= STUCK_AFTER)
-        return;
-    pid = process_tree_living(&none_inherited);
-    if (pid > 0 || now - g->killing.seen_at > STUCK_AFTER)
-        report_stuck(g, pid);
-}
-
-/* One pass of SIGKILL over the tree. */
-static void kill_pass(struct guard_state *g)
-{
-    pid_t refused;
-
-    if (process_tree_signal(&none_inherited, SIGKILL, &refused) < 0) {
-        send_signal(g, SIGKILL); /* without /proc: the command, and its group */
-        return;
-    }
-    g->killing.seen_at = dlock_now();
-    if (refused > 0)
-        report_stuck(g, refused);
-}
-
-/* Pass after pass while each finds a dead process; the children of the dead come to us meanwhile. */
+/* Pass after pass while each finds a dead process, whose children come to us meanwhile. */
 static void kill_tree(struct guard_state *g)
 {
     int reaped = 0;
 
     for (int i = 0; i < KILL_PASSES && g->phase == GUARD_KILLING; i++) {
-        kill_pass(g);
+        pid_t refused;
+        if (process_tree_signal(&none_inherited, SIGKILL, &refused) < 0) {
+            send_signal(g, SIGKILL); /* without /proc: the command, and its group */
+        } else {
+            g->killing.seen_at = dlock_now();
+            if (refused > 0)
+                report_stuck(g, refused);
+        }
         set_hard_timer(g); /* not before the first pass, where speed counts */
         if (g->run_kill_at != DLOCK_NEVER && !g->killing.overrun_told) {
             g->killing.overrun_told = true;
@@ -477,16 +413,20 @@ static void kill_tree(struct guard_state *g)
     }
     if (g->phase != GUARD_KILLING)
         return;
-    g->killing.pause = reaped ? KILL_PAUSE_MIN : g->killing.pause * 2;
-    if (g->killing.pause > KILL_PAUSE_MAX)
-        g->killing.pause = KILL_PAUSE_MAX;
-    check_stuck(g);
+    g->killing.pause = reaped ? KILL_PAUSE_MIN : dlock_min(g->killing.pause * 2, KILL_PAUSE_MAX);
+    /* Too long: is there a process that does not die, or does /proc not show the tree any more? */
+    int64_t now = dlock_now();
+    if (g->killing.stuck_reported || now - g->killing.since <= STUCK_AFTER)
+        return;
+    pid_t pid = process_tree_living(&none_inherited);
+    if (pid > 0 || now - g->killing.seen_at > STUCK_AFTER)
+        report_stuck(g, pid);
 }
 
 /* ----------------------------------------------------------- signals --- */
 
 /*
- * What the command does with its signals. Noted at every occasion: a handler may set the default again
+ * How the command handles its signals. Noted at every occasion: a handler may set the default again
  * before it does its work, and does not expect the same signal once more.
  */
 static bool look_at_signals(struct guard_state *g, struct proc_signals *s)
@@ -501,12 +441,6 @@ static bool look_at_signals(struct guard_state *g, struct proc_signals *s)
     return true;
 }
 
-static bool ends_by_default(int sig)
-{
-    return sig != SIGCHLD && sig != SIGCONT && sig != SIGURG && sig != SIGWINCH &&
-           !signals_stops(sig);
-}
-
 static void note_signals(struct guard_state *g)
 {
     struct proc_signals unused;
@@ -515,22 +449,24 @@ static void note_signals(struct guard_state *g)
 }
 
 /*
- * We got this one, too. Has the command no copy, as after killall(1) by the name of our file? It has none
- * if it would have died by it, and lives. Of a command that runs we cannot know: it may be on its way
- * out of sigwait(3).
+ * Both keeper and guard got this signal. Has the command no copy, as after killall(1) by the name
+ * of our file? It has none if the copy would have killed the command, and the command lives. The
+ * answer for a running command is unknown: it may be on its way out of sigwait(3).
  */
 static bool is_missed(struct guard_state *g, int sig)
 {
     struct proc_signals s;
     uint64_t bit = UINT64_C(1) << (sig - 1);
+    bool kills = sig != SIGCHLD && sig != SIGCONT && sig != SIGURG && sig != SIGWINCH &&
+                 !signals_stops(sig); /* by default */
 
-    return ends_by_default(sig) && look_at_signals(g, &s) && s.living && s.asleep &&
-           !(s.pending & bit) && !(g->handled & bit);
+    return kills && look_at_signals(g, &s) && s.living && s.asleep && !(s.pending & bit) &&
+           !(g->handled & bit);
 }
 
 /*
- * Those that came to us: our children's, and copies of what was sent to the whole job. Not to the end:
- * a process may send without a pause.
+ * Read our own signals: SIGCHLD, and copies of signals to the whole job. Not to the end: a process
+ * may send without a pause.
  */
 static void read_signals(struct guard_state *g)
 {
@@ -550,23 +486,12 @@ static void read_signals(struct guard_state *g)
         note_signals(g);
 }
 
-/* Call it after read_signals, which may show that the command needs none of them. */
-static void send_signals(struct guard_state *g)
-{
-    int sig;
-    bool shared;
-
-    while ((sig = forward_take(&g->forward, dlock_now(), &shared)) > 0)
-        if (!shared || is_missed(g, sig))
-            send_signal(g, sig);
-}
-
 /* ------------------------------------------------------------ orders --- */
 
 static void take_times(struct guard_state *g, const struct guard_msg *m)
 {
-    if (g->lease_over) {
-        /* The end has begun: it may come earlier by one clock, but not later by the other. */
+    if (g->timed_out) {
+        /* The end has begun: either clock may bring KILL forward, and neither may put it off. */
         int64_t by_raw = dlock_min(0, m->raw_minus_boot - g->raw_minus_boot);
         g->kill_at = dlock_min(g->kill_at, m->kill_at + by_raw);
         return;
@@ -579,41 +504,39 @@ static void take_times(struct guard_state *g, const struct guard_msg *m)
     set_hard_timer(g);
 }
 
-/* Once the command has been forked we must not keep the caller's descriptors and directory in use. */
-static void let_go(struct guard_state *g)
-{
-    int keep[5 + DLOCK_SET_MAX] = {g->sock, g->sigfd, g->timerfd, g->exec_fd, g->cfg->lock_fd};
-
-    memcpy(keep + 5, g->lock_fds, sizeof(g->lock_fds[0]) * (size_t)g->nlock_fds);
-    fds_let_go(keep, 5 + g->nlock_fds);
-    if (chdir("/") != 0) {
-        /* then an umount has to wait for us */
-    }
-}
-
-/*
- * What ps(1) shows: the name and the keeper's pid. Once the command has been forked: its words were in
- * that memory. Before that nothing is lost when the guard is killed along with the keeper.
- */
-static void set_title(const struct guard_config *cfg)
-{
-    char text[40];
-    size_t n = (size_t)snprintf(text, sizeof(text), NAME " of %d", (int)getppid());
-
-    if (cfg->title_size == 0)
-        return;
-    /* Too little room for it: part of a pid would be another pid. */
-    if (n >= cfg->title_size)
-        n = cfg->title_size < sizeof(NAME) ? cfg->title_size - 1 : sizeof(NAME) - 1;
-    memset(cfg->title, 0, cfg->title_size);
-    memcpy(cfg->title, text, n);
-}
-
+/* START was not obeyed. why: as of G_EXEC_FAILED. */
 static void refuse(struct guard_state *g, int why)
 {
     g->phase = GUARD_EMPTY;
     post(g, G_EXEC_FAILED, why);
     post(g, G_TREE_EMPTY, 0);
+}
+
+/*
+ * Once the command has been forked we must not keep the caller's descriptors and directory in
+ * use. The title that ps(1) shows, our name and the keeper's pid, goes where the command's words
+ * were. Before the fork no title is needed: nothing is lost when the guard is killed along with
+ * the keeper.
+ */
+static void let_go(struct guard_state *g)
+{
+    const struct guard_config *cfg = g->cfg;
+    int keep[5 + DLOCK_SET_MAX] = {g->sock, g->sigfd, g->timerfd, g->exec_fd, cfg->lock_fd};
+    char text[40];
+    size_t n = (size_t)snprintf(text, sizeof(text), NAME " of %d", (int)getppid());
+
+    if (cfg->title_size > 0) {
+        /* Too little room: part of a pid would be another pid. */
+        if (n >= cfg->title_size)
+            n = cfg->title_size < sizeof(NAME) ? cfg->title_size - 1 : sizeof(NAME) - 1;
+        memset(cfg->title, 0, cfg->title_size);
+        memcpy(cfg->title, text, n);
+    }
+    memcpy(keep + 5, g->lock_fds, sizeof(g->lock_fds[0]) * (size_t)g->nlock_fds);
+    fds_let_go(keep, 5 + g->nlock_fds);
+    if (chdir("/") != 0) {
+        /* then an umount has to wait for us */
+    }
 }
 
 static void start(struct guard_state *g, const struct guard_msg *m)
@@ -641,7 +564,7 @@ static void start(struct guard_state *g, const struct guard_msg *m)
     if (g->start_seen)
         return;
     g->start_seen = true;
-    /* Without a copy of its descriptor a lock would be free before the tree is gone. */
+    /* A lock without a copy of its descriptor would be free before the tree is gone. */
     if (g->fd_lost) {
         refuse(g, SPAWN_FORK_FAILED | EMFILE);
         return;
@@ -651,7 +574,7 @@ static void start(struct guard_state *g, const struct guard_msg *m)
         g->phase = GUARD_RUNNING;
     take_times(g, m);
     pid = spawn_command(&sp, &g->exec_fd);
-    read_signals(g); /* what came before: the command was not there to have it, too */
+    read_signals(g); /* earlier signals: the command was not there to get a copy */
     if (pid < 0) {
         refuse(g, -pid >= SPAWN_TOO_LATE ? -pid : SPAWN_FORK_FAILED | -pid);
         set_hard_timer(g);
@@ -661,23 +584,7 @@ static void start(struct guard_state *g, const struct guard_msg *m)
     if (g->cfg->max_run > 0)
         g->run_until = dlock_now() + g->cfg->max_run;
     fcntl(g->exec_fd, F_SETFL, O_NONBLOCK);
-    set_title(g->cfg);
     let_go(g);
-}
-
-static void end(struct guard_state *g, const struct guard_msg *m)
-{
-    if (g->phase == GUARD_IDLE) {
-        g->start_seen = true; /* no START after this */
-        g->phase = GUARD_EMPTY;
-        post(g, G_TREE_EMPTY, 0);
-    } else if (m->arg == SIGKILL) {
-        begin_kill(g);
-    } else {
-        if (m->kill_at < g->end_kill_at)
-            g->end_kill_at = m->kill_at;
-        begin_term(g);
-    }
 }
 
 static void note_held(struct guard_state *g, const struct held *e)
@@ -707,7 +614,16 @@ static void obey(struct guard_state *g, const struct guard_msg *m)
         send_signal(g, forward_add(&g->forward, &m->signal));
         break;
     case G_END:
-        end(g, m);
+        if (g->phase == GUARD_IDLE) {
+            g->start_seen = true; /* no START after this */
+            g->phase = GUARD_EMPTY;
+            post(g, G_TREE_EMPTY, 0);
+        } else if (m->arg == SIGKILL) {
+            begin_kill(g);
+        } else {
+            g->end_kill_at = dlock_min(g->end_kill_at, m->kill_at);
+            begin_term(g);
+        }
         break;
     case G_DETACH:
         _exit(0);
@@ -742,20 +658,33 @@ static void check_clock(struct guard_state *g)
     if (g->phase != GUARD_RUNNING && g->phase != GUARD_TERMINATING)
         return;
     if (now >= lease_end(g)) {
-        g->lease_over = true;
+        g->timed_out = true;
         begin_term(g);
     }
-    if (g->phase == GUARD_RUNNING && now >= g->run_until)
-        end_run(g);
+    if (g->phase == GUARD_RUNNING && now >= g->run_until) {
+        g->run_kill_at = lease_now(g) + g->cfg->grace;
+        begin_term(g);
+        if (g->phase == GUARD_TERMINATING) {
+            /* The timer before the message: from then on the keeper relies on the timer. */
+            set_hard_timer(g);
+            post(g, G_OVERRUN, SIGTERM);
+        }
+    }
     if (g->phase == GUARD_TERMINATING && now >= kill_time(g))
         begin_kill(g);
 }
 
 static void turn(struct guard_state *g)
 {
+    bool shared;
+    int sig;
+
     read_orders(g);
+    /* Our own signals first: they may show that the command has a copy of the keeper's signals. */
     read_signals(g);
-    send_signals(g);
+    while ((sig = forward_take(&g->forward, dlock_now(), &shared)) > 0)
+        if (!shared || is_missed(g, sig))
+            send_signal(g, sig);
     check_exec(g);
     reap(g);
     if (g->keeper_gone)
@@ -797,24 +726,24 @@ static void wait_for_event(struct guard_state *g)
 
 /* ------------------------------------------------------------- start --- */
 
-/* 0, or an errno: the guard must not start a command unless all of it succeeds. */
+/* 0, or an errno: unless every step succeeds the guard must not start a command. */
 static int prepare(struct guard_state *g)
 {
     struct sigevent ev = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGKILL};
     sigset_t all;
 
     /*
-     * Ctrl-Z must not stop the guard: it is of use only while it runs. It stays in the caller's
-     * group until it has forked the command, and then gets a session of its own (spawn_command). In
-     * another group of the caller's session it would be a reason for the kernel not to take the
-     * command's group for orphaned: Ctrl-Z would stop the command even where no shell could continue
-     * it.
+     * Ctrl-Z must not stop the guard, which is of use only while it runs. The guard stays in the
+     * caller's group until the command has been forked, and then gets a session of its own
+     * (spawn_command). In another group of the caller's session the guard would keep the kernel
+     * from taking the command's group for orphaned: Ctrl-Z would stop the command even where no
+     * shell could continue the job.
      */
     sigfillset(&all);
     sigprocmask(SIG_BLOCK, &all, NULL);
     if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0)
         return errno;
-    prctl(PR_SET_DUMPABLE, 0, 0, 0, 0); /* the command's exec undoes it */
+    prctl(PR_SET_DUMPABLE, 0, 0, 0, 0); /* undone by the command's exec */
     prctl(PR_SET_NAME, NAME, 0, 0, 0);
 
     g->sigfd = signalfd(-1, &g->cfg->sig->ours, SFD_CLOEXEC | SFD_NONBLOCK);

@@ -1,6 +1,6 @@
 /*
- * guard.h - the dead man's switch: a process between keeper and command that knows only a few times
- * and one socket, and ends the command's whole tree when the keeper does not.
+ * guard.h - the dead man's switch: a process between keeper and command, with a few times and one
+ * socket, which ends the command's whole tree when the keeper does not.
  */
 #ifndef CLI_GUARD_H
 #define CLI_GUARD_H
@@ -14,21 +14,25 @@
 enum guard_msg_type {
     /* keeper -> guard */
     G_START = 1, /* times, fence, token: fork the command unless term_at has passed */
-    G_ALSO,      /* before G_START: fence: of the lock number arg, from 2 on */
+    G_ALSO,      /* before G_START: fence of the lock number arg, from 2 on */
     G_EXTEND,    /* times, each by two clocks */
-    G_SIGNAL,    /* signal: one for the command (for its group when it has one of its own) */
-    G_END,    /* arg: SIGTERM (then KILL at kill_at of this message) or SIGKILL (at once), for the
-                    whole tree; G_TREE_EMPTY follows */
+    G_SIGNAL,    /* signal: for the command, or for its group when it has a group of its own */
+    /*
+     * For the whole tree, arg: SIGTERM (then KILL at kill_at of this message) or SIGKILL (at once).
+     * G_TREE_EMPTY follows.
+     */
+    G_END,
     G_DETACH, /* the command has ended and its background processes stay: exit without killing */
     /* guard -> keeper */
-    G_STARTED,     /* arg: pid */
-    G_EXEC_FAILED, /* arg: errno, SPAWN_TOO_LATE, or SPAWN_FORK_FAILED|errno; G_TREE_EMPTY follows */
-    G_OVERRUN,     /* arg: the signal that the tree is sent since max_run has passed: TERM, KILL */
-    G_STOPPED,     /* arg: signal that stopped the command; 0: it was continued */
-    G_EXITED,      /* arg: wait status of the command; flags */
-    G_TREE_EMPTY,  /* no descendant is left; flags */
-    G_STUCK, /* arg: a pid that cannot be killed; 0: /proc does not show what is left (sent once) */
-    G_UNFIT  /* arg: errno. It could not set itself up, and exits; it has started nothing */
+    G_STARTED, /* arg: pid */
+    /* arg: errno, SPAWN_TOO_LATE, or SPAWN_FORK_FAILED|errno; G_TREE_EMPTY follows */
+    G_EXEC_FAILED,
+    G_OVERRUN,    /* max_run has passed; arg: the signal for the tree, TERM or KILL */
+    G_STOPPED,    /* arg: signal that stopped the command; 0: the command was continued */
+    G_EXITED,     /* arg: wait status of the command; flags */
+    G_TREE_EMPTY, /* no descendant is left; flags */
+    G_STUCK,      /* sent once; arg: a pid that cannot be killed; 0: /proc does not show the tree */
+    G_UNFIT       /* arg: errno; the guard could not set itself up, started nothing, and exits */
 };
 
 #define GUARD_TIMED_OUT 1 /* flag: the guard began to end the tree by its own clock */
@@ -50,8 +54,8 @@ struct guard_config {
     bool own_group; /* no controlling terminal: the command is not in the keeper's process group */
     bool warn_only; /* --on-lost warn: the keeper's death ends the tree, the lease's times do not */
     int64_t max_run; /* ns from the start of the command until its tree is ended; 0: no limit */
-    int64_t grace;   /* then: ns from TERM to KILL */
-    char *title;     /* the memory of our own argv, or NULL; argv above may point into it */
+    int64_t grace;   /* after max_run: ns from TERM to KILL */
+    char *title;     /* the memory of our own argv, or NULL; argv may lie inside */
     size_t title_size;
     int lock_fd; /* -1, or a file lock's descriptor that the guard keeps (CLOEXEC for the command) */
 };
@@ -62,19 +66,19 @@ struct guard {
 };
 
 /*
- * Fork the guard. Call it before any library is loaded, thread started or socket opened. In the
- * keeper returns 0 (or -errno); in the guard it never returns. The guard dumps no core and cannot
- * be traced by others (PR_SET_DUMPABLE 0).
+ * Fork the guard, before any library is loaded, thread started or socket opened. Returns 0 or
+ * -errno in the keeper, and never in the guard, which dumps no core and cannot be traced by other
+ * processes (PR_SET_DUMPABLE 0).
  */
 int guard_fork(struct guard *, const struct guard_config *);
 /*
- * Send a message to the guard. 0 or -errno (EPIPE: the guard is gone; EAGAIN: the socket is full).
- * Never blocks. pass: -1, or with G_START and G_ALSO the descriptor that the lock ends with, a
- * connection or a file: the guard keeps a copy open until it exits. So the death of the keeper does
- * not free the lock before the tree is gone.
+ * Send a message to the guard. 0 or -errno (EPIPE: the guard is gone; EAGAIN: the socket is
+ * full). Never blocks. pass: -1, or with G_START and G_ALSO the descriptor that the lock ends
+ * with, a connection or a file. The guard keeps a copy open until it exits: the death of the
+ * keeper does not free the lock before the tree is gone.
  */
 int guard_send(const struct guard *, const struct guard_msg *, int pass);
-/* The guard's next message. 1: *m is filled; 0: none now; -1: EOF, the guard is gone. Never blocks. */
+/* Take the guard's next message. 1: *m is filled; 0: none now; -1: EOF. Never blocks. */
 int guard_recv(const struct guard *, struct guard_msg *m);
 
 #endif

@@ -1,9 +1,11 @@
 /*
- * inner.c - see inner.h. A process that connects must have our uid, or be root, and prove by the token, within a second,
- * that it runs under the lock. Another is closed without an answer, which means to it that the lock is not held here.
+ * inner.c - see inner.h. A process that connects must have our uid, or be root, and prove by the
+ * token, within a second, that the process runs under the lock. Any other connection is closed
+ * without an answer, which means to the client that the lock is not held here.
  *
- * A query (--held) proves the same and is answered and closed at once: it never counts, and nothing waits for it. It has an
- * answer also where another inner one would be too many.
+ * A query (--held) proves the same, and is answered and closed at once: a query never counts, and
+ * nothing waits for a query. Queries are answered even when no room is left for another inner
+ * dlock.
  */
 #include "inner.h"
 
@@ -22,22 +24,28 @@
 #define BACKLOG 127
 #define AUTH_TIME DLOCK_SEC
 #define CONNS_MAX 512
-/* Without a free descriptor none can be accepted, and the listening socket stays readable. */
+/* Without a free descriptor no accept succeeds, and the listening socket stays readable. */
 #define ACCEPT_PAUSE (100 * DLOCK_MSEC)
 #define EVENTS_AT_ONCE 32
-/* Anybody can connect: their number must not keep us from renewing. */
+/* Any process can connect: the number of connections must not keep us from renewing. */
 #define ACCEPTS_AT_ONCE (BACKLOG + 1)
 #define SPARE_FDS 8
 
 struct conn {
     struct conn *next;
-    const dlock *lk; /* in: the lock that it runs under */
+    const dlock *lk; /* in: the lock that the process runs under */
     int fd;
     int pidfd;     /* of the process that connected; -1: none */
-    pid_t pid;     /* its number; 0: unknown */
-    bool in;       /* it has proved itself: it runs under the lock */
-    bool full;     /* it is one too many: only a query is answered */
-    int64_t until; /* to prove itself */
+    pid_t pid;     /* of the process; 0: unknown */
+    bool in;       /* the process has proved that it runs under the lock */
+    bool full;     /* too many connections: only a query is answered */
+    int64_t until; /* time to prove */
+};
+
+enum inner_state {
+    INNER_HELD,
+    INNER_ENDING, /* the lock will be lost */
+    INNER_LOST
 };
 
 struct inner {
@@ -45,9 +53,9 @@ struct inner {
     int nlocks;
     char name[NESTED_SOCKET_MAX + 1];
     int epoll, listen; /* listen -1: stopped */
-    bool ending, lost;
+    enum inner_state state;
     int64_t run_until; /* of --max-run, by dlock_now(); DLOCK_NEVER: none */
-    bool ended;        /* one has ended since the turn began */
+    bool ended;        /* an inner dlock has ended since the turn began */
     int64_t accept_at; /* paused until then; DLOCK_NEVER: not paused */
     struct conn *conns;
     int nconns, nin;
@@ -63,8 +71,8 @@ static bool watch(const struct inner *in, int op, int fd, void *ptr)
 }
 
 /*
- * The command must start all the same where the caller allows few descriptors, and a connection to the store that ends
- * must find one for the next.
+ * Where the caller allows few descriptors the command must start all the same, and a new connection
+ * to the store must find a free descriptor.
  */
 static bool leaves_room(int fd)
 {
@@ -74,27 +82,11 @@ static bool leaves_room(int fd)
     return getrlimit(RLIMIT_NOFILE, &limit) == 0 && (rlim_t)fd + SPARE_FDS < limit.rlim_cur;
 }
 
-/* A name that none had before: connections to a former holder must not reach this one. */
-static bool listen_on_new_name(struct inner *in)
-{
-    struct sockaddr_un a;
-    int rc = nested_new_name(in->name);
-
-    if (rc < 0) {
-        errno = -rc;
-        return false;
-    }
-    socklen_t len = nested_address(&a, in->name);
-    in->epoll = epoll_create1(EPOLL_CLOEXEC);
-    in->listen = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    return in->epoll >= 0 && in->listen >= 0 && leaves_room(in->listen) &&
-           bind(in->listen, (struct sockaddr *)&a, len) == 0 && listen(in->listen, BACKLOG) == 0 &&
-           watch(in, EPOLL_CTL_ADD, in->listen, NULL);
-}
-
 struct inner *inner_open(const struct inner_lock *locks, int n)
 {
     struct inner *in = calloc(1, sizeof(*in));
+    struct sockaddr_un a;
+    int sys;
 
     if (!in)
         return NULL;
@@ -102,9 +94,18 @@ struct inner *inner_open(const struct inner_lock *locks, int n)
     in->nlocks = n;
     in->epoll = in->listen = -1;
     in->accept_at = in->run_until = DLOCK_NEVER;
-    if (listen_on_new_name(in))
-        return in;
-    int sys = errno;
+    /* A new name: connections to a former holder must not reach this holder. */
+    sys = -nested_new_name(in->name);
+    if (sys <= 0) {
+        socklen_t len = nested_address(&a, in->name);
+        in->epoll = epoll_create1(EPOLL_CLOEXEC);
+        in->listen = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        if (in->epoll >= 0 && in->listen >= 0 && leaves_room(in->listen) &&
+            bind(in->listen, (struct sockaddr *)&a, len) == 0 && listen(in->listen, BACKLOG) == 0 &&
+            watch(in, EPOLL_CTL_ADD, in->listen, NULL))
+            return in;
+        sys = errno;
+    }
     inner_close(in);
     errno = sys;
     return NULL;
@@ -112,7 +113,7 @@ struct inner *inner_open(const struct inner_lock *locks, int n)
 
 /* ------------------------------------------------------- connections --- */
 
-/* Takes it off the list, which *at is a link of. */
+/* Close the connection *at, and take it off the list. */
 static void drop(struct inner *in, struct conn **at)
 {
     struct conn *c = *at;
@@ -121,7 +122,7 @@ static void drop(struct inner *in, struct conn **at)
     in->nconns--;
     in->nin -= c->in;
     in->ended |= c->in;
-    close(c->fd); /* which takes it out of the epoll as well */
+    close(c->fd); /* and leaves the epoll */
     if (c->pidfd >= 0)
         close(c->pidfd);
     free(c);
@@ -136,7 +137,7 @@ static struct conn **find(struct inner *in, const struct conn *c)
     return at;
 }
 
-/* pass: -1, or a descriptor to send along. False: there is no room, or the other end is closed. */
+/* pass: -1, or a descriptor to send along. False: there is no room, or the peer has closed. */
 static bool reply(const struct conn *c, const struct nested_reply *r, int pass)
 {
     union {
@@ -158,14 +159,14 @@ static bool reply(const struct conn *c, const struct nested_reply *r, int pass)
 }
 
 /*
- * The one place that says how a lock is held, and until when what runs under it may run. What is ending stays so: a renewal
- * that comes late keeps others out, but does not save the work.
+ * The one place that says how a lock is held, and until when work under the lock may run. A lock
+ * that is ending stays so: a late renewal keeps other holders out, but does not save the work.
  */
 static void describe(const struct inner *in, const dlock *lk, struct nested_hold *h)
 {
     dlock_describe(lk, h);
     h->end_at = dlock_min(h->end_at, in->run_until);
-    if (in->ending || in->lost)
+    if (in->state != INNER_HELD)
         h->end_at = 0;
 }
 
@@ -175,7 +176,7 @@ void inner_run_until(struct inner *in, int64_t at)
         in->run_until = at;
 }
 
-/* Does the request, of that length, prove by this key that the client runs under this lock? */
+/* Does the request, of len bytes, prove by this key that the client runs under this lock? */
 static bool proves(const struct inner_lock *l, const char *key, const struct nested_request *q,
                    size_t len)
 {
@@ -186,15 +187,7 @@ static bool proves(const struct inner_lock *l, const char *key, const struct nes
            memcmp(q->key, key, n) == 0;
 }
 
-static bool is_query(const struct inner_lock *l, const struct nested_request *q, size_t len)
-{
-    char digests[NESTED_DIGESTS_SIZE];
-
-    nested_digests(digests, nested_digest(l->key), nested_digest(dlock_name(l->lk)));
-    return proves(l, digests, q, len) && q->mode == NESTED_QUERY;
-}
-
-static void answer(const struct inner *in, const struct conn *c, const dlock *lk)
+static void answer_query(const struct inner *in, const struct conn *c, const dlock *lk)
 {
     struct nested_reply r = {.type = NESTED_HELD, .left = DLOCK_NEVER};
 
@@ -207,7 +200,7 @@ static void answer(const struct inner *in, const struct conn *c, const dlock *lk
     reply(c, &r, -1);
 }
 
-/* False: the connection is to be closed. */
+/* Accept an inner dlock. False: close the connection. */
 static bool admit(struct inner *in, struct conn *c, const struct nested_request *q)
 {
     struct nested_reply r = {.type = NESTED_HELD};
@@ -217,7 +210,7 @@ static bool admit(struct inner *in, struct conn *c, const struct nested_request 
     describe(in, c->lk, &r.hold);
     if (c->full)
         r.type = NESTED_FULL;
-    else if (in->ending || in->lost)
+    else if (in->state != INNER_HELD)
         r.type = NESTED_LOST;
     else if (nested_allows(&r.hold, (enum dlock_mode)q->mode, q->slots) != 0)
         r.type = NESTED_REFUSED;
@@ -230,7 +223,7 @@ static bool admit(struct inner *in, struct conn *c, const struct nested_request 
     if (getsockopt(c->fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) == 0 && peer.pid > 0)
         c->pidfd = (int)syscall(SYS_pidfd_open, peer.pid, 0);
     c->pid = peer.pid;
-    /* Had it died, its pid could be another's; then its connection is closed. */
+    /* A pid may be reused after the client's death, which closes the connection. */
     if (recv(c->fd, &(char){0}, 1, MSG_DONTWAIT | MSG_PEEK) == 0)
         return false;
     c->in = true;
@@ -239,10 +232,11 @@ static bool admit(struct inner *in, struct conn *c, const struct nested_request 
     return true;
 }
 
-/* A request, or the end. False: the connection is to be closed. */
+/* Read a request, or the end. False: close the connection. */
 static bool read_conn(struct inner *in, struct conn *c)
 {
     struct nested_request q;
+    char digests[NESTED_DIGESTS_SIZE];
     ssize_t n = recv(c->fd, &q, sizeof(q), MSG_DONTWAIT);
 
     if (n < 0)
@@ -251,11 +245,14 @@ static bool read_conn(struct inner *in, struct conn *c)
         return n > 0;
     for (int i = 0; n > 0 && i < in->nlocks; i++) {
         const struct inner_lock *l = &in->locks[i];
-        if (l->key && is_query(l, &q, (size_t)n)) {
-            answer(in, c, l->lk);
+        if (!l->key)
+            continue;
+        nested_digests(digests, nested_digest(l->key), nested_digest(dlock_name(l->lk)));
+        if (proves(l, digests, &q, (size_t)n) && q.mode == NESTED_QUERY) {
+            answer_query(in, c, l->lk);
             return false;
         }
-        if (l->key && proves(l, l->key, &q, (size_t)n)) {
+        if (proves(l, l->key, &q, (size_t)n)) {
             c->lk = l->lk;
             return admit(in, c, &q);
         }
@@ -263,18 +260,13 @@ static bool read_conn(struct inner *in, struct conn *c)
     return false;
 }
 
-static bool is_welcome(int fd)
+static void add_conn(struct inner *in, int fd)
 {
     struct ucred peer;
     socklen_t len = sizeof(peer);
-
-    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) == 0 &&
-           (peer.uid == geteuid() || peer.uid == 0);
-}
-
-static void add_conn(struct inner *in, int fd)
-{
-    struct conn *c = is_welcome(fd) ? malloc(sizeof(*c)) : NULL;
+    bool ours = getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) == 0 &&
+                (peer.uid == geteuid() || peer.uid == 0);
+    struct conn *c = ours ? malloc(sizeof(*c)) : NULL;
 
     if (!c) {
         close(fd);
@@ -283,7 +275,7 @@ static void add_conn(struct inner *in, int fd)
     *c = (struct conn){.next = in->conns, .fd = fd, .pidfd = -1, .until = dlock_now() + AUTH_TIME};
     in->conns = c;
     in->nconns++;
-    c->full = in->nconns > CONNS_MAX || !leaves_room(fd + 1); /* and one for the pidfd */
+    c->full = in->nconns > CONNS_MAX || !leaves_room(fd + 1); /* the pidfd needs a descriptor too */
     bool stays = watch(in, EPOLL_CTL_ADD, fd, c) && read_conn(in, c);
     if (stays && c->full)
         reply(c, &(struct nested_reply){.type = NESTED_FULL}, -1);
@@ -291,23 +283,19 @@ static void add_conn(struct inner *in, int fd)
         drop(in, &in->conns);
 }
 
-static void pause_accepts(struct inner *in, int sys)
-{
-    if (sys == EAGAIN || sys == EINTR || sys == ECONNABORTED)
-        return;
-    watch(in, EPOLL_CTL_DEL, in->listen, NULL);
-    in->accept_at = dlock_now() + ACCEPT_PAUSE;
-}
-
 static void accept_all(struct inner *in)
 {
     for (int i = 0; i < ACCEPTS_AT_ONCE; i++) {
         int fd = accept4(in->listen, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (fd < 0) {
-            pause_accepts(in, errno);
-            return;
+        if (fd >= 0) {
+            add_conn(in, fd);
+            continue;
         }
-        add_conn(in, fd);
+        if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
+            watch(in, EPOLL_CTL_DEL, in->listen, NULL);
+            in->accept_at = dlock_now() + ACCEPT_PAUSE;
+        }
+        return;
     }
 }
 
@@ -322,39 +310,34 @@ int64_t inner_wake(const struct inner *in)
     return at;
 }
 
-static void check_times(struct inner *in)
-{
-    int64_t now = dlock_now();
-
-    for (struct conn **at = &in->conns; *at;)
-        if (now >= (*at)->until)
-            drop(in, at);
-        else
-            at = &(*at)->next;
-    if (now < in->accept_at)
-        return;
-    in->accept_at = DLOCK_NEVER;
-    if (in->listen >= 0)
-        watch(in, EPOLL_CTL_ADD, in->listen, NULL);
-}
-
 bool inner_turn(struct inner *in)
 {
     struct epoll_event ev[EVENTS_AT_ONCE];
+    int64_t now;
     int n;
 
     if (!in)
         return false;
     in->ended = false;
     n = epoll_wait(in->epoll, ev, EVENTS_AT_ONCE, 0);
-    /* What ends first: each of them was open when epoll_wait named it, and none is closed twice. */
+    /* First the ends: all connections that epoll_wait names are open still, and close once. */
     for (int i = 0; i < n; i++)
         if (ev[i].data.ptr && !read_conn(in, ev[i].data.ptr))
             drop(in, find(in, ev[i].data.ptr));
     for (int i = 0; i < n; i++)
         if (!ev[i].data.ptr && in->listen >= 0)
             accept_all(in);
-    check_times(in);
+    now = dlock_now();
+    for (struct conn **at = &in->conns; *at;)
+        if (now >= (*at)->until)
+            drop(in, at);
+        else
+            at = &(*at)->next;
+    if (now >= in->accept_at) {
+        in->accept_at = DLOCK_NEVER;
+        if (in->listen >= 0)
+            watch(in, EPOLL_CTL_ADD, in->listen, NULL);
+    }
     return in->ended;
 }
 
@@ -391,9 +374,9 @@ void inner_extended(struct inner *in)
 {
     struct nested_reply r = {.type = NESTED_HELD};
 
-    if (!in || in->lost)
+    if (!in || in->state == INNER_LOST)
         return;
-    /* One that has no room for it does not run: it is told again with the next renewal. */
+    /* A dlock whose socket is full does not run: the next renewal is sent again. */
     for (struct conn *c = in->conns; c; c = c->next)
         if (c->in) {
             describe(in, c->lk, &r.hold);
@@ -403,22 +386,22 @@ void inner_extended(struct inner *in)
 
 void inner_ending(struct inner *in)
 {
-    if (in)
-        in->ending = true;
+    if (in && in->state == INNER_HELD)
+        in->state = INNER_ENDING;
 }
 
 void inner_lost(struct inner *in, const char *why)
 {
     struct nested_reply r = {.type = NESTED_LOST};
 
-    if (!in || in->lost)
+    if (!in || in->state == INNER_LOST)
         return;
-    in->lost = true;
+    in->state = INNER_LOST;
     snprintf(r.text, sizeof(r.text), "%s", why);
     for (struct conn *c = in->conns; c; c = c->next)
         if (c->in) {
             reply(c, &r, -1);
-            shutdown(c->fd, SHUT_WR); /* says the same where there was no room */
+            shutdown(c->fd, SHUT_WR); /* says the same where the socket was full */
         }
 }
 
