@@ -35,7 +35,7 @@ struct sink {
     enum sink_kind kind;
     bool nonblock; /* a write never waits for a reader */
     bool threaded;
-    bool cut; /* the file ends amid a line of ours; for the writing thread alone */
+    bool cut; /* the file ends amid a line of ours; only the writer uses this field */
     pthread_t thread;
     pthread_mutex_t lock; /* of all fields below */
     pthread_cond_t changed;
