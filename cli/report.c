@@ -197,8 +197,8 @@ void report_unrecorded(const struct report *r, const struct dlock_error *err)
 {
     char lock[LOCK_TEXT_MAX];
 
-    message("%s: succeeded, but not recorded: %s; another run may follow", lock_text(r, lock),
-            err->msg[0] ? err->msg : "no answer");
+    message("%s: the command succeeded, but its run is not recorded: %s; another run may follow",
+            lock_text(r, lock), err->msg[0] ? err->msg : "no answer");
 }
 
 void report_own(struct report *r, const struct dlock_info *info, const struct dlock_error *err)
@@ -417,7 +417,7 @@ void report_lost(const struct report *r, const struct loss *l, bool ended)
     if (l->kind == LOSS_AT_RELEASE)
         consequence = "";
     else if (l->kind == LOSS_WITH_RECORD)
-        consequence = "; succeeded, but not recorded";
+        consequence = "; the command succeeded, but its run is not recorded";
     else if (ended)
         consequence = "; the command has ended";
     else if (r->o->on_lost == ON_LOST_WARN)

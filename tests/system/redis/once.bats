@@ -222,7 +222,7 @@ free() { [ "$(rcli exists "$NAME")" = 0 ]; }
     runs
     # Another program has overwritten the record: not a word of it is touched.
     once 79 "$L" redis-cli -p "$REDIS_PORT" set "$R" theirs
-    assert_out "succeeded, but not recorded"
+    assert_out "succeeded, but its run is not recorded"
     assert_out "$R"
     [ "$(rcli get "$R")" = theirs ]
     rcli del "$R" "$NAME"
@@ -249,7 +249,7 @@ free() { [ "$(rcli exists "$NAME")" = 0 ]; }
     hold --ttl 3 --once
     redis_kill own
     let_go 79
-    file_has hold.log "succeeded, but not recorded"
+    file_has hold.log "succeeded, but its run is not recorded"
 }
 
 @test "a server out of memory starts no run, and takes the end of one" {
