@@ -216,7 +216,7 @@ free() { [ "$(rcli exists "$NAME")" = 0 ]; }
 
 @test "whose lock was taken away records nothing" {
     once 79 "$L" redis-cli -p "$REDIS_PORT" set "$NAME" thief
-    assert_out "another program took it"
+    assert_out "another program took the lock"
     record_is "running -1"
     rcli del "$NAME"
     runs
