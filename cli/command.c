@@ -143,11 +143,11 @@ void command_report_stuck(struct command *c, pid_t pid)
     c->stuck_reported = true;
     if (pid > 0)
         message(
-            "process %d cannot be killed (it runs as another user, or hangs in the kernel): the lock is kept until it is gone",
+            "process %d cannot be killed (it runs as another user, or hangs in the kernel): the lock is kept until the process is gone",
             (int)pid);
     else
         message(
-            "/proc does not show what is left of the command: the lock is kept until it is gone");
+            "/proc does not show which processes of the command are left: the lock is kept until they end");
 }
 
 /*

@@ -1,12 +1,12 @@
 /*
- * events.c - what happens in a run, as lines of JSON.
+ * events.c - the events of a run as lines of JSON.
  *
- * The schema is in dlock(1), EVENTS; VERSION changes with it when a program that reads it would
- * misunderstand, but not when a key or an event is added. Keys that --status --json has too have its
- * names. The owner token is left out: a program that has it can pass for the owner.
+ * The schema is in dlock(1), EVENTS. VERSION changes when a reader of the old schema would
+ * misunderstand the new schema, not when a key or an event is added. Keys have the same names as in
+ * --status --json. The owner token is left out: a program with the token can pass for the owner.
  *
- * A line has at most SINK_LINE bytes, so each text has a part of that: the parts of the longest line
- * ("waiting") and its keys and numbers are below it together, quotes and backslashes doubled.
+ * A line has at most SINK_LINE bytes. The limits of the texts below, with quotes and backslashes
+ * doubled, keep the longest line ("waiting") with its keys and numbers below SINK_LINE.
  */
 #include "events.h"
 
@@ -41,15 +41,15 @@ struct events {
     int64_t granted, released; /* 0: not yet */
     uint64_t fence;
     unsigned long renewals;
-    bool terminal; /* a line about the wait may be drawn there */
+    bool terminal; /* message_draw() may have drawn a line there */
     bool ended;
     struct {
-        /* What is waited for: of a set, not always the lock of the latest event. */
+        /* In a set, the wait can be for another lock than the latest event. */
         char *lock, *store;
-        struct dlock_info holder; /* the last one known */
+        struct dlock_info holder; /* the last known */
         bool known;
         int place;
-        bool news;    /* since the last line about it */
+        bool news;    /* since the last line about the wait */
         int64_t next; /* no line before this time; 0: none yet */
     } wait;
 };
@@ -104,20 +104,20 @@ void events_set_lock(struct events *e, const char *lock, const char *store)
 
 /* ------------------------------------------------------------- lines --- */
 
-/* Milliseconds, rounded down. */
+/* In milliseconds, rounded down. */
 static void put_ms(struct json *j, const char *key, int64_t ns)
 {
     json_int(j, key, dlock_max(0, ns) / DLOCK_MSEC);
 }
 
-/* An unknown text is left out. */
+/* Leave out an unknown text. */
 static void put_text(struct json *j, const char *key, const char *text, size_t most)
 {
     if (text && text[0])
         json_text(j, key, text, most);
 }
 
-/* As a string: JSON's numbers are exact only below 2^53. */
+/* A string: numbers in JSON are exact only below 2^53. */
 static void put_fence(struct json *j, uint64_t fence)
 {
     char digits[24];
@@ -142,7 +142,7 @@ static void put_time(struct json *j)
     json_str(j, "time", text);
 }
 
-/* False: no memory for it. */
+/* False: out of memory. */
 static bool begin_about(struct events *e, struct line *l, const char *event, const char *lock,
                         const char *store)
 {
@@ -212,7 +212,7 @@ static bool same_holder(const struct dlock_info *a, const struct dlock_info *b)
            strcmp(a->command, b->command) == 0 && strcmp(a->note, b->note) == 0;
 }
 
-/* The newest state, when there is one to tell and it is time. */
+/* Write the newest state of the wait, if there is news and the last line is old enough. */
 static void tell_wait(struct events *e, int64_t now)
 {
     struct line l;
@@ -236,7 +236,7 @@ static bool same_text(const char *a, const char *b)
     return a == b || (a && b && strcmp(a, b) == 0);
 }
 
-/* It is the lock of the latest event that is waited for now. */
+/* The wait is for the lock of the latest event. */
 static void waits_for_this(struct events *e)
 {
     if (same_text(e->wait.lock, e->lock) && same_text(e->wait.store, e->store))
@@ -374,16 +374,6 @@ void events_released(struct events *e, const char *how, int64_t now)
 
 /* --------------------------------------------------------------- end --- */
 
-static void put_command(struct json *j, int status)
-{
-    if (status < 0)
-        return;
-    if (WIFSIGNALED(status))
-        json_int(j, "signal", WTERMSIG(status));
-    else
-        json_int(j, "exit_status", WEXITSTATUS(status));
-}
-
 void events_end(struct events *e, const struct events_end *end, int64_t now)
 {
     static const char *const words[] = {
@@ -405,7 +395,7 @@ void events_end(struct events *e, const struct events_end *end, int64_t now)
     if (!e || e->ended)
         return;
     e->ended = true;
-    sink_flush(e->sink, LAST_FLUSH_MS); /* the number below counts what is dropped by it */
+    sink_flush(e->sink, LAST_FLUSH_MS); /* may drop lines, which "dropped" counts */
     if (!begin(e, &l, "end"))
         return;
     json_str(&l.j, "outcome", words[end->outcome]);
@@ -414,7 +404,10 @@ void events_end(struct events *e, const struct events_end *end, int64_t now)
         put_ms(&l.j, "hold_ms", (e->released ? e->released : now) - e->granted);
     put_fence(&l.j, e->fence);
     json_int(&l.j, "renewals", (int64_t)e->renewals);
-    put_command(&l.j, end->status);
+    if (end->status >= 0 && WIFSIGNALED(end->status))
+        json_int(&l.j, "signal", WTERMSIG(end->status));
+    else if (end->status >= 0)
+        json_int(&l.j, "exit_status", WEXITSTATUS(end->status));
     json_int(&l.j, "exit_code", end->code);
     put_text(&l.j, "reason", end->reason ? end->reason : "", REASON_MAX);
     json_int(&l.j, "dropped", (int64_t)sink_dropped(e->sink));

@@ -74,7 +74,7 @@ static int refuse_running(const struct options *o, const dlock *lk, const struct
     char lock[LOCK_TEXT_MAX], text[RUN_TEXT_MAX];
 
     if (message_tells(o, ABOUT_TIMEOUT))
-        message("not forgotten, it is running: %s %s", lock_text(lk, lock),
+        message("cannot forget: the run is still in progress: %s %s", lock_text(lk, lock),
                 message_run(run, false, text, sizeof(text)));
     return o->conflict_code;
 }

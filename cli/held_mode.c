@@ -193,7 +193,7 @@ static int receive(const struct queries *all, struct query *q)
     if (n != (ssize_t)sizeof(r) && (geteuid() == 0 || geteuid() == q->keeper.uid))
         return not_held(all, q, "does not hold it for this process");
     if (n != (ssize_t)sizeof(r)) {
-        snprintf(text, sizeof(text), "runs as uid %lu, and answers this user and root only",
+        snprintf(text, sizeof(text), "runs as uid %lu, and answers only that user and root",
                  (unsigned long)q->keeper.uid);
         return not_held(all, q, text);
     }

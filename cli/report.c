@@ -8,9 +8,10 @@
 #include <string.h>
 
 /*
- * About a wait: a first line after WAIT_FIRST, then one every WAIT_EVERY, and one for each other holder. Those come
- * in bursts where jobs are short: a pause between two of them that begins with WAIT_FIRST and doubles up to
- * WAIT_EVERY, until for that long there was none. A line that is redrawn is redrawn every WAIT_REDRAW.
+ * Lines about a wait: the first after WAIT_FIRST, the next every WAIT_EVERY, and a line for each
+ * new holder. New holders come in bursts where jobs are short: the pause between their lines begins
+ * with WAIT_FIRST and doubles up to WAIT_EVERY; a quiet WAIT_EVERY resets the pause. A drawn line
+ * is redrawn every WAIT_REDRAW.
  */
 #define WAIT_FIRST DLOCK_SEC
 #define WAIT_REDRAW DLOCK_SEC
@@ -19,8 +20,8 @@
 #define HOLDER_TEXT_MAX 1400
 
 /*
- * The beginning of a message, with these words before the name: "redis://h:6379/0: the lock 'nightly'". A bare file is
- * lock and store in one: "the lock '/run/lock/x'".
+ * The beginning of a message, with words before the name: "redis://h:6379/0: the lock 'nightly'". A
+ * bare file is both lock and store: "the lock '/run/lock/x'".
  */
 static const char *subject(const struct report *r, const char *words, char *buf)
 {
@@ -38,7 +39,7 @@ static const char *lock_text(const struct report *r, char *buf)
     return subject(r, "", buf);
 }
 
-/* The same without the store. */
+/* "'nightly'", without the store. */
 static const char *short_text(const struct report *r, const dlock *lk, char *buf)
 {
     if (lk)
@@ -71,7 +72,7 @@ void report_about(struct report *r, const dlock *lk)
     events_set_lock(r->events, dlock_name(lk), dlock_where(lk));
 }
 
-/* It is the lock of this report that is waited for now. */
+/* The wait is for the lock of the latest report. */
 static void waits_for_this(struct report *r)
 {
     if (r->wait.lk == r->lk)
@@ -81,24 +82,15 @@ static void waits_for_this(struct report *r)
     r->wait.place = 0;
 }
 
-/* Of a set, this lock is held already, while another one is waited for. */
-static bool is_held_already(const struct report *r)
-{
-    return r->lk && dlock_time_left(r->lk) > 0;
-}
-
 static bool is_local(const dlock *lk)
 {
     return !lk || dlock_is_local(lk);
 }
 
-static bool same_process(const struct dlock_info *a, const struct dlock_info *b)
-{
-    return a->pid == b->pid && strcmp(a->host, b->host) == 0 && strcmp(a->token, b->token) == 0;
-}
-
 void report_waiting(struct report *r, const struct dlock_report *w)
 {
+    const struct dlock_info *told = &r->wait.told;
+
     waits_for_this(r);
     r->wait.answered = true;
     if (w->place < 0)
@@ -108,7 +100,9 @@ void report_waiting(struct report *r, const struct dlock_report *w)
     if (w->info)
         r->wait.holder = *w->info;
     r->wait.place = w->place;
-    r->wait.news = w->info && !same_process(w->info, &r->wait.told);
+    r->wait.news =
+        w->info && (w->info->pid != told->pid || strcmp(w->info->host, told->host) != 0 ||
+                    strcmp(w->info->token, told->token) != 0);
     events_waiting(r->events, w->info, w->place, dlock_now());
 }
 
@@ -176,7 +170,7 @@ void report_busy(struct report *r, const struct dlock_info *info, bool kept)
     if (info || is_local(r->lk))
         message("%s is %sbusy%s: %s", lock, still, after,
                 holder_text(info, kept, holder, sizeof(holder)));
-    else /* free, but kept for the first waiter, or the store grants nothing yet */
+    else /* the lock is kept for the first waiter, or the store does not grant locks yet */
         message("%s is %snot available%s", lock, still, o->nonblock ? " yet" : after);
 }
 
@@ -203,8 +197,8 @@ void report_unrecorded(const struct report *r, const struct dlock_error *err)
 {
     char lock[LOCK_TEXT_MAX];
 
-    message("%s: succeeded, but not recorded: %s; another run may follow", lock_text(r, lock),
-            err->msg[0] ? err->msg : "no answer");
+    message("%s: the command succeeded, but its run is not recorded: %s; another run may follow",
+            lock_text(r, lock), err->msg[0] ? err->msg : "no answer");
 }
 
 void report_own(struct report *r, const struct dlock_info *info, const struct dlock_error *err)
@@ -236,7 +230,7 @@ void report_again(struct report *r, const dlock *lk, const struct dlock_error *w
         message("%s; asking the store", why->msg);
 }
 
-/* When the next line about the wait is due. */
+/* The time of the next line about the wait. */
 static int64_t line_at(const struct report *r)
 {
     return r->wait.news ? dlock_min(r->wait.report_at, r->wait.news_at) : r->wait.report_at;
@@ -249,7 +243,7 @@ int64_t report_wake(const struct report *r)
     return dlock_min(line_at(r), r->wait.fg_at);
 }
 
-/* ", 3rd in line" */
+/* ", 3rd in line"; "" for an unknown place. */
 static const char *place_text(int place, char *buf, size_t size)
 {
     static const char *const ends[] = {"th", "st", "nd", "rd"};
@@ -262,53 +256,24 @@ static const char *place_text(int place, char *buf, size_t size)
     return buf;
 }
 
-/* What is waited for; "": the store does not say. */
-static const char *cause_text(const struct report *r, char *buf, size_t size)
-{
-    bool silent = r->wait.away || !r->wait.answered;
-
-    if (!r->wait.away && (r->wait.have_holder || is_local(r->wait.lk)))
-        return holder_text(r->wait.have_holder ? &r->wait.holder : NULL, r->wait.kept, buf, size);
-    buf[0] = '\0';
-    if (silent)
-        snprintf(buf, size, "no answer%s from %s", r->wait.answered ? "" : " yet",
-                 dlock_where(r->wait.lk));
-    return buf;
-}
-
 const char *report_wait_text(const struct report *r, int64_t now, char *buf, size_t size)
 {
-    char lock[LOCK_TEXT_MAX], cause[HOLDER_TEXT_MAX], waited[32], limit[32], place[48];
+    char lock[LOCK_TEXT_MAX], cause[HOLDER_TEXT_MAX] = "", waited[32], limit[32], place[48];
     bool bounded = r->o->wait_ns != DLOCK_NEVER;
     int64_t whole = (now - r->wait.since) / DLOCK_SEC * DLOCK_SEC;
 
-    cause_text(r, cause, sizeof(cause));
+    if (!r->wait.away && (r->wait.have_holder || is_local(r->wait.lk)))
+        holder_text(r->wait.have_holder ? &r->wait.holder : NULL, r->wait.kept, cause,
+                    sizeof(cause));
+    else if (r->wait.away || !r->wait.answered)
+        snprintf(cause, sizeof(cause), "no answer%s from %s", r->wait.answered ? "" : " yet",
+                 dlock_where(r->wait.lk));
     snprintf(buf, size, "waiting for %s: %s%s%s%s%s%s", short_text(r, r->wait.lk, lock),
              message_duration(whole, waited, sizeof(waited)), bounded ? " of " : "",
              bounded ? message_duration(r->o->wait_ns, limit, sizeof(limit)) : "",
              place_text(r->wait.away ? 0 : r->wait.place, place, sizeof(place)),
              cause[0] ? "; " : "", cause);
     return buf;
-}
-
-/* Another holder: how soon may the next one be said? */
-static void pause_news(struct report *r, int64_t now)
-{
-    bool burst = now - r->wait.news_at < WAIT_EVERY;
-
-    r->wait.pause = burst ? dlock_min(2 * r->wait.pause, WAIT_EVERY) : WAIT_FIRST;
-}
-
-static void print_wait(struct report *r, int64_t now, const char *text)
-{
-    message("%s", text);
-    if (r->wait.news && r->wait.said)
-        pause_news(r, now);
-    if (r->wait.have_holder)
-        r->wait.told = r->wait.holder;
-    r->wait.news = false;
-    r->wait.report_at = now + WAIT_EVERY;
-    r->wait.news_at = now + r->wait.pause;
 }
 
 void report_tick(struct report *r, int64_t now)
@@ -326,11 +291,20 @@ void report_tick(struct report *r, int64_t now)
     if (draws) {
         message_draw(text);
         r->wait.news = false;
-        /* A full second of the wait, so that none is left out. */
+        /* At a full second of the wait, so that the line shows every second. */
         r->wait.report_at = now + WAIT_REDRAW - (now - r->wait.since) % WAIT_REDRAW;
-        r->wait.news_at = r->wait.report_at; /* not for each of many short jobs */
+        r->wait.news_at = r->wait.report_at; /* not at each of many short jobs */
     } else {
-        print_wait(r, now, text);
+        message("%s", text);
+        if (r->wait.news && r->wait.said) {
+            bool burst = now - r->wait.news_at < WAIT_EVERY;
+            r->wait.pause = burst ? dlock_min(2 * r->wait.pause, WAIT_EVERY) : WAIT_FIRST;
+        }
+        if (r->wait.have_holder)
+            r->wait.told = r->wait.holder;
+        r->wait.news = false;
+        r->wait.report_at = now + WAIT_EVERY;
+        r->wait.news_at = now + r->wait.pause;
     }
     r->wait.said = true;
 }
@@ -362,7 +336,8 @@ void report_trouble(struct report *r, const struct dlock_report *t)
 
     events_trouble(r->events, t->error.msg, t->since,
                    r->wait.waiting ? -1 : dlock_max(0, times->term_at - now), dlock_now());
-    if (r->wait.waiting && !is_held_already(r)) {
+    /* Not for a lock of a set that is held already. */
+    if (r->wait.waiting && !(r->lk && dlock_time_left(r->lk) > 0)) {
         waits_for_this(r);
         r->wait.away = true;
     }
@@ -442,7 +417,7 @@ void report_lost(const struct report *r, const struct loss *l, bool ended)
     if (l->kind == LOSS_AT_RELEASE)
         consequence = "";
     else if (l->kind == LOSS_WITH_RECORD)
-        consequence = "; succeeded, but not recorded";
+        consequence = "; the command succeeded, but its run is not recorded";
     else if (ended)
         consequence = "; the command has ended";
     else if (r->o->on_lost == ON_LOST_WARN)
@@ -460,7 +435,9 @@ void report_release_unclear(const struct report *r, const struct dlock_error *er
 
     if (!message_tells(r->o, ABOUT_RELEASE))
         return;
-    /* A file is free: only its run record was not written. Another store may have done it, or a part of it. */
+    /*
+     * A file is free, and only the run record is missing. Another store may have released the lock.
+     */
     if (dlock_is_local(r->lk))
         message("%s: the end of the run is not recorded: %s", lock_text(r, lock), err->msg);
     else

@@ -93,14 +93,14 @@ static int prepare_tree(struct command *c)
     if (rc == 0)
         return 0;
     if (!c->local || options_must_guard(c->o)) {
-        message("the command and what it starts could not be ended%s: %s",
+        message("dlock could not end the command and its descendants%s: %s",
                 c->local ? "" : " when the lock is lost", why_alone(rc, why, sizeof(why)));
         return dlock_error_exit(DLOCK_EOS);
     }
     /* A file lock cannot be lost: then it is as with flock(1). */
     c->alone = true;
     if (message_tells(c->o, ABOUT_DETAIL))
-        message("signals go to the command only, and nothing that it starts will be ended: %s",
+        message("signals go to the command only, and its descendants will not be ended: %s",
                 why_alone(rc, why, sizeof(why)));
     return 0;
 }

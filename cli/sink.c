@@ -1,12 +1,13 @@
 /*
  * sink.c - whole lines to a descriptor or a file, for a writer that must never wait.
  *
- * A pipe, a socket and a terminal have a reader that may be slow. The caller's O_NONBLOCK is left alone,
- * as other programs share it: so a pipe or a terminal is opened once more by way of /proc, for an
- * O_NONBLOCK of our own, and send(2) has a flag for it. Where that is not possible (a pipe of root's after su(1)), a
- * line is written when poll(2) says that there is room; but another writer could take it in between.
+ * The reader of a pipe, a socket or a terminal may be slow. The caller's O_NONBLOCK stays as it is:
+ * other programs share the flag. So a pipe or a terminal is opened once more through /proc, for an
+ * O_NONBLOCK of our own, and a socket has MSG_DONTWAIT. Where a pipe cannot be opened (root's pipe
+ * after su(1)), a line is written when poll(2) reports room, which another writer could take in
+ * between.
  *
- * A file has room always; but the disk may be slow. Where write(2) may wait it is for a thread.
+ * A file always has room, but its disk may be slow: a thread makes the writes that may wait.
  */
 #include "sink.h"
 
@@ -34,29 +35,18 @@ struct sink {
     enum sink_kind kind;
     bool nonblock; /* a write never waits for a reader */
     bool threaded;
-    bool cut; /* of a file: it ends amid a line of ours. Only the writer uses it */
+    bool cut; /* the file ends amid a line of ours; only the writer uses this field */
     pthread_t thread;
-    pthread_mutex_t lock; /* of all below */
+    pthread_mutex_t lock; /* of all fields below */
     pthread_cond_t changed;
-    bool closed;   /* no reader will ever come back */
-    bool stopping; /* the thread is to end */
+    bool closed;   /* the reader has gone for good */
+    bool stopping; /* the thread must end */
     unsigned long dropped;
     size_t n;
-    char kept[2 * SINK_LINE]; /* whole lines; of the first one a part may be written already */
+    char kept[2 * SINK_LINE]; /* whole lines; a part of the first may be written already */
 };
 
 /* -------------------------------------------------------------- open --- */
-
-static int fail_open(const char *path, struct dlock_error *err)
-{
-    int sys = errno;
-    struct stat st;
-    bool fifo = sys == ENXIO && stat(path, &st) == 0 && S_ISFIFO(st.st_mode);
-
-    return dlock_fail(err, sys == EACCES || sys == EPERM ? DLOCK_EPERM : DLOCK_ECREATE, sys,
-                      "cannot open '%s' for --events: %s", path,
-                      fifo ? "no process has this FIFO open for reading" : strerror(sys));
-}
 
 /* O_NONBLOCK: a FIFO without a reader is an error, and no reason to wait. */
 static int open_path(const char *path, struct dlock_error *err)
@@ -67,10 +57,17 @@ static int open_path(const char *path, struct dlock_error *err)
     /* With O_CREAT the kernel may refuse another user's file in /tmp (fs.protected_regular). */
     if (fd < 0 && errno == ENOENT)
         fd = open(path, flags | O_CREAT, 0666);
-    return fd < 0 ? fail_open(path, err) : fd;
+    if (fd >= 0)
+        return fd;
+    int sys = errno;
+    struct stat st;
+    bool fifo = sys == ENXIO && stat(path, &st) == 0 && S_ISFIFO(st.st_mode);
+    return dlock_fail(err, sys == EACCES || sys == EPERM ? DLOCK_EPERM : DLOCK_ECREATE, sys,
+                      "cannot open '%s' for --events: %s", path,
+                      fifo ? "no process has this FIFO open for reading" : strerror(sys));
 }
 
-/* A pty's master would be a new one. */
+/* Not a pty's master: opening /dev/ptmx again makes a new pty. */
 int sink_reopen(int fd)
 {
     char path[40], slave[40];
@@ -85,14 +82,14 @@ int sink_reopen(int fd)
 }
 
 /*
- * The number stays taken until the exec closes it: else the lock's descriptor, which a command inherits,
- * could get it. But the command has its standard descriptors also where one of them has this purpose.
+ * The number stays taken until the exec: else the lock's descriptor, which a command inherits,
+ * could get the number. Descriptors 0 to 2 stay open for the command, even if the events go there.
  */
 static int take_fd(int fd, struct dlock_error *err)
 {
     int flags, own;
 
-    /* A close-on-exec descriptor is one of our own: no caller can have passed it. */
+    /* A close-on-exec descriptor is our own: the caller cannot have passed it. */
     if (fcntl(fd, F_GETFD) != 0)
         return dlock_fail(err, DLOCK_EUSAGE, EBADF, "option --events: descriptor %d is not open",
                           fd);
@@ -111,22 +108,12 @@ static int take_fd(int fd, struct dlock_error *err)
     return own;
 }
 
-static enum sink_kind kind_of(int fd)
-{
-    struct stat st;
-
-    if (fstat(fd, &st) != 0)
-        return SINK_STREAM;
-    if (S_ISSOCK(st.st_mode))
-        return SINK_SOCKET;
-    return S_ISREG(st.st_mode) || S_ISBLK(st.st_mode) ? SINK_FILE : SINK_STREAM;
-}
-
 int sink_open(struct sink **out, const char *where, struct dlock_error *err)
 {
     bool number = *where && where[strspn(where, "0123456789")] == '\0';
     pthread_condattr_t attr;
     struct sink *s;
+    struct stat st;
     int fd;
 
     if (number && strlen(where) > 9)
@@ -141,7 +128,12 @@ int sink_open(struct sink **out, const char *where, struct dlock_error *err)
         return fd;
     }
     s->fd = fd;
-    s->kind = kind_of(fd);
+    if (fstat(fd, &st) != 0)
+        s->kind = SINK_STREAM;
+    else if (S_ISSOCK(st.st_mode))
+        s->kind = SINK_SOCKET;
+    else
+        s->kind = S_ISREG(st.st_mode) || S_ISBLK(st.st_mode) ? SINK_FILE : SINK_STREAM;
     s->nonblock = s->kind != SINK_STREAM || fcntl(fd, F_GETFL) & O_NONBLOCK;
     pthread_mutex_init(&s->lock, NULL);
     pthread_condattr_init(&attr);
@@ -159,7 +151,7 @@ int sink_fd(const struct sink *s)
 
 /* ------------------------------------------------------------- write --- */
 
-/* Of a failed write: blocked and pending now, it would end what we execute (-F). */
+/* Remove the pending signal of a failed write: it would end the program that we execute (-F). */
 static void take_back_signal(int sig)
 {
     int sys = errno;
@@ -184,9 +176,9 @@ static ssize_t put(const struct sink *s, const char *bytes, size_t len)
 }
 
 /*
- * A disk that is nearly full would take a part of a line: so ask for the room first. Where the file system cannot say, or
- * another program takes that room, half a line may stay in the file; then the next one begins on a line of its own. To
- * remove the half could remove what another has appended to it.
+ * A nearly full disk would take a part of a line: so ask for the room first. Where the file system
+ * cannot say, or another program takes the room, half a line may stay in the file; then '\n' goes
+ * before the next line. Truncating the file could remove what another program has appended.
  */
 static bool has_room(struct sink *s, size_t len)
 {
@@ -201,7 +193,9 @@ static bool has_room(struct sink *s, size_t len)
     return !s->cut;
 }
 
-/* How many bytes of the line are settled: written, or dropped (*lost). 0: later. -1: never. */
+/*
+ * Returns the number of bytes written, or dropped (*lost). 0: try later. -1: the reader has gone.
+ */
 static ssize_t write_line(struct sink *s, const char *line, size_t len, bool *lost)
 {
     *lost = s->kind == SINK_FILE && !has_room(s, len);
@@ -227,21 +221,13 @@ static size_t first_line(const struct sink *s)
     return (size_t)(end - s->kept) + 1;
 }
 
-static unsigned long count_kept(const struct sink *s)
-{
-    unsigned long lines = 0;
-
-    for (size_t i = 0; i < s->n; i++)
-        lines += s->kept[i] == '\n';
-    return lines;
-}
-
-/* After a write of the first line; as write_line returned. */
+/* n, lost: the result of write_line for the first line. */
 static void settle(struct sink *s, ssize_t n, bool lost)
 {
     if (n < 0) {
         s->closed = true;
-        s->dropped += count_kept(s);
+        for (size_t i = 0; i < s->n; i++)
+            s->dropped += s->kept[i] == '\n';
         s->n = 0;
         return;
     }
@@ -257,7 +243,7 @@ static bool is_ready(const struct sink *s, int64_t until)
     return poll(&p, 1, dlock_poll_ms(dlock_now(), until)) == 1;
 }
 
-/* poll(2) says less than a write without blocking: for it a pipe of one page is full with one line in it. */
+/* Write first, then poll(2): poll takes a pipe of one page for full when a line is in the pipe. */
 static void flush_here(struct sink *s, int64_t until)
 {
     bool lost;
@@ -291,7 +277,7 @@ static void *write_all(void *arg)
         pthread_mutex_lock(&s->lock);
         settle(s, n, lost);
         pthread_cond_broadcast(&s->changed);
-        if (n == 0) { /* interrupted, or made O_NONBLOCK by another: do not spin */
+        if (n == 0) { /* interrupted, or another program has set O_NONBLOCK: do not spin */
             pthread_mutex_unlock(&s->lock);
             nanosleep(&(struct timespec){.tv_nsec = 10 * DLOCK_MSEC}, NULL);
             pthread_mutex_lock(&s->lock);
@@ -309,7 +295,7 @@ void sink_start_thread(struct sink *s)
     s->threaded = dlock_thread_start(&s->thread, STACK_BYTES, write_all, s) == 0;
 }
 
-/* Until nothing is kept, or that time. False: something is. */
+/* Wait until all lines are written, at most wait_ms. False: lines are still kept. */
 static bool wait_for_thread(struct sink *s, int wait_ms)
 {
     struct timespec until;
@@ -382,7 +368,10 @@ void sink_close(struct sink *s)
     if (!s)
         return;
     if (s->threaded) {
-        /* Amid a write it may hang as long as the disk does: then it keeps all of this, and ends with the process. */
+        /*
+         * A thread amid a write may hang as long as the disk: leave *s to the thread, until the
+         * process ends.
+         */
         if (!wait_for_thread(s, 0))
             return;
         pthread_mutex_lock(&s->lock);

@@ -141,10 +141,10 @@ static int unclear(const struct dlock_report *r, const dlock *lk, struct dlock_e
                              r->error.msg);
     if (!r || r->error.code == 0 || r->error.code == DLOCK_EUNAVAIL)
         return dlock_fail_at(err, DLOCK_EUNAVAIL, 0, where,
-                             "no answer to the release of '%s': it ends with its ttl", name);
+                             "no answer to the release of '%s': the lock ends with its ttl", name);
     return dlock_fail_at(err, r->error.code, r->error.sys, where,
-                         "the release of '%s' failed: %s; it ends with its ttl at the latest", name,
-                         r->error.msg);
+                         "the release of '%s' failed: %s; the lock ends with its ttl at the latest",
+                         name, r->error.msg);
 }
 
 /* Of a set, the first lock whose release failed decides. */

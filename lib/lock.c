@@ -605,7 +605,7 @@ static void say_why(const dlock *d, struct dlock_error *err)
         *err = d->end;
     if (!err->msg[0])
         dlock_fail(err, err->code != 0 ? err->code : DLOCK_EUNAVAIL, err->sys,
-                   err->code == DLOCK_ELOST ? "the store says that it is not ours"
+                   err->code == DLOCK_ELOST ? "the store says that the lock is not ours"
                                             : "the store has confirmed no renewal");
 }
 

@@ -464,10 +464,10 @@ static void lost(struct nested_backend *b, const char *why)
         return;
     ev = events_add(&b->events, EV_LOST);
     if (why)
-        dlock_fail(&ev->error, DLOCK_ELOST, 0, "dlock %ld, which holds it, has lost it%s%s", b->pid,
-                   *why ? ": " : "", why);
+        dlock_fail(&ev->error, DLOCK_ELOST, 0, "dlock %ld, the holder, has lost the lock%s%s",
+                   b->pid, *why ? ": " : "", why);
     else
-        dlock_fail(&ev->error, DLOCK_ELOST, 0, "dlock %ld, which holds it, has ended", b->pid);
+        dlock_fail(&ev->error, DLOCK_ELOST, 0, "dlock %ld, the holder, has ended", b->pid);
 }
 
 static void told(struct nested_backend *b, const struct nested_reply *r, int passed)

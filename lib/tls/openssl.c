@@ -80,8 +80,8 @@ static int each_cert(const struct tls_pem *pem, const char *what,
         n = dlock_fail(err, DLOCK_EUSAGE, 0, "%s %s: certificate %d cannot be read: %s", what,
                        pem->path, n + 1, reason());
     else if (n == 0)
-        n = dlock_fail(err, DLOCK_EUSAGE, 0, "%s %s: there is no certificate in it (in PEM)", what,
-                       pem->path);
+        n = dlock_fail(err, DLOCK_EUSAGE, 0, "%s %s: the file has no certificate in PEM format",
+                       what, pem->path);
 out:
     ERR_clear_error();
     BIO_free(bio);
@@ -123,13 +123,13 @@ static int use_key(SSL_CTX *ssl, const struct tls_setup *setup, struct dlock_err
     if (encrypted)
         rc = dlock_fail(
             err, DLOCK_EUSAGE, 0,
-            "key %s: it is protected by a passphrase, which dlock cannot ask for: store it without one (openssl pkey), readable only by its user",
+            "key %s is protected by a passphrase, which dlock cannot ask for: store the key without a passphrase (openssl pkey), readable only by its user",
             setup->key.path);
     else if (!key)
-        rc = dlock_fail(err, DLOCK_EUSAGE, 0, "key %s: there is no private key in it (in PEM)",
+        rc = dlock_fail(err, DLOCK_EUSAGE, 0, "key %s: the file has no private key in PEM format",
                         setup->key.path);
     else if (SSL_CTX_use_PrivateKey(ssl, key) != 1)
-        rc = dlock_fail(err, DLOCK_EUSAGE, 0, "key %s: it does not match the certificate %s: %s",
+        rc = dlock_fail(err, DLOCK_EUSAGE, 0, "key %s does not match the certificate %s: %s",
                         setup->key.path, setup->cert.path, reason());
     ERR_clear_error();
     EVP_PKEY_free(key);

@@ -465,7 +465,7 @@ static enum dlock_release_how end_run(struct file_backend *b, struct dlock_error
         rc = rc < 0 ? rc : rc == 0 || strcmp(there.token, r->token) == 0;
     }
     if (rc == 0) {
-        dlock_fail(err, DLOCK_ELOST, 0, "its file %s/%s, or the run record, was replaced",
+        dlock_fail(err, DLOCK_ELOST, 0, "the lock file %s/%s, or the run record, was replaced",
                    b->place.path, b->place.lock);
         return DLOCK_RELEASE_NOT_OURS;
     }
@@ -763,8 +763,8 @@ static enum dlock_ev forget(struct file_backend *b, const char *token, struct dl
         return EV_BUSY;
     if (sys != 0) {
         dlock_fail(err, sys == EWOULDBLOCK ? DLOCK_EBUSY : DLOCK_EOS, sys,
-                   "%s/%s: cannot lock it to remove its run record: %s", b->place.path,
-                   b->place.lock, sys == EWOULDBLOCK ? "it is held" : strerror(sys));
+                   "%s/%s: cannot lock the file to remove its run record: %s", b->place.path,
+                   b->place.lock, sys == EWOULDBLOCK ? "the lock is held" : strerror(sys));
         return EV_FAILED;
     }
     return once_remove(&b->once.place, err) < 0 ? EV_FAILED : EV_DONE;

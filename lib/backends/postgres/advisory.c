@@ -461,7 +461,7 @@ static void unlock_answered(struct pg_backend *be, const struct pg_reply *r)
     } else if (pg_number(r->rows, 0, 0) == 1) {
         pg_released(be, DLOCK_RELEASE_CLEAN, NULL);
     } else {
-        dlock_fail_at(&err, DLOCK_ELOST, 0, pg_where(be), "the session no longer holds it");
+        dlock_fail_at(&err, DLOCK_ELOST, 0, pg_where(be), "the session no longer holds the lock");
         pg_released(be, DLOCK_RELEASE_NOT_OURS, &err);
     }
 }

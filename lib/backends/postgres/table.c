@@ -830,11 +830,12 @@ static void describe_row(const struct pg_backend *be, const struct pg_reply *r,
 {
     struct dlock_info info;
     if (PQgetisnull(r->rows, 0, U_HOLDER)) {
-        dlock_fail_at(err, DLOCK_ELOST, 0, pg_where(be), "it expired, or its row was changed");
+        dlock_fail_at(err, DLOCK_ELOST, 0, pg_where(be),
+                      "the lease expired, or its row was changed");
         return;
     }
     table_read_holder(&info, pg_text(r->rows, 0, U_HOLDER), 0, 0);
-    dlock_fail_at(err, DLOCK_ELOST, 0, pg_where(be), "%s@%s, pid %ld holds it now", info.user,
+    dlock_fail_at(err, DLOCK_ELOST, 0, pg_where(be), "%s@%s, pid %ld holds the lock now", info.user,
                   info.host, info.pid);
 }
 

@@ -198,7 +198,7 @@ static void wake_trouble(struct redis_backend *be, const struct dlock_error *err
     if (++be->acquire.wake_failures == 2 && be->out.since == 0)
         dlock_fail(
             &events_add(&be->events, EV_NOTICE)->error, err->code, err->sys,
-            "no connection to be woken on while waiting, so the lock is asked for about once a second: %s",
+            "no second connection for wake-ups: this waiter asks for the lock about once a second: %s",
             err->msg);
     int64_t pause = dlock_backoff_next(&be->acquire.wake_pause, be->spec->env);
     if (be->out.since == 0) /* else that has its own time */

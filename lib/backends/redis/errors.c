@@ -153,7 +153,7 @@ static int explain(struct dlock_error *err, const char *where, const struct mean
 int redis_conn_sentinel_error(struct dlock_error *err, const char *where)
 {
     return dlock_fail_at(err, DLOCK_EUSAGE, 0, where,
-                         "is a Sentinel: write redis+sentinel://HOST/SERVICE#NAME");
+                         "this server is a Sentinel: write redis+sentinel://HOST/SERVICE#NAME");
 }
 
 int redis_conn_reply_error(struct dlock_error *err, const char *where, const struct redis_conn *c,

@@ -52,14 +52,15 @@ static void say_lost(const struct redlock_backend *be, struct dlock_error *err)
             info = &be->servers[i].info;
     if (!info)
         dlock_fail(err, DLOCK_ELOST, 0,
-                   "gone on %d of %d servers: it expired, was deleted, or they lost it", lost,
-                   be->n);
-    else if (info->foreign)
-        dlock_fail(err, DLOCK_ELOST, 0, "not ours on %d of %d servers: another program took it",
+                   "gone on %d of %d servers: the key expired, was deleted, or was lost by them",
                    lost, be->n);
+    else if (info->foreign)
+        dlock_fail(err, DLOCK_ELOST, 0,
+                   "not ours on %d of %d servers: another program took the lock", lost, be->n);
     else
-        dlock_fail(err, DLOCK_ELOST, 0, "not ours on %d of %d servers: %s@%s, pid %ld took it",
-                   lost, be->n, info->user, info->host, info->pid);
+        dlock_fail(err, DLOCK_ELOST, 0,
+                   "not ours on %d of %d servers: %s@%s, pid %ld took the lock", lost, be->n,
+                   info->user, info->host, info->pid);
 }
 
 /*
@@ -159,8 +160,8 @@ static bool doubtful(const struct redlock_backend *be, struct dlock_error *err)
     }
     if (lost == 0 || gone + silent < be->quorum)
         return false;
-    dlock_fail(err, DLOCK_EUNAVAIL, 0, "it was gone on %d of %d servers, and %d do not answer",
-               gone, be->n, silent);
+    dlock_fail(err, DLOCK_EUNAVAIL, 0,
+               "the lock was gone on %d of %d servers, and %d do not answer", gone, be->n, silent);
     return true;
 }
 

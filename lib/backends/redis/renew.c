@@ -18,11 +18,11 @@ static void name_found(const struct redis_backend *be, struct dlock_error *err, 
         redis_script_holder(found, len, &info);
     if (!found)
         dlock_fail_at(err, DLOCK_ELOST, 0, redis_where(be),
-                      "it expired, was deleted, or the server lost it");
+                      "the key expired, was deleted, or was lost by the server");
     else if (info.foreign)
-        dlock_fail_at(err, DLOCK_ELOST, 0, redis_where(be), "another program took it");
+        dlock_fail_at(err, DLOCK_ELOST, 0, redis_where(be), "another program took the lock");
     else
-        dlock_fail_at(err, DLOCK_ELOST, 0, redis_where(be), "%s@%s, pid %ld holds it now",
+        dlock_fail_at(err, DLOCK_ELOST, 0, redis_where(be), "%s@%s, pid %ld holds the lock now",
                       info.user, info.host, info.pid);
     if (jump != 0)
         dlock_fail(err, DLOCK_ELOST, 0, "%s; %s", err->msg,

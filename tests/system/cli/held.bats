@@ -266,7 +266,7 @@ let_go_now() {
     chmod 711 "$BATS_RUN_TMPDIR" "$BATS_FILE_TMPDIR" 2>/dev/null || :
     "${other[@]}" "$DLOCK" --version >/dev/null || skip 'nobody cannot run dlock here'
     run -79 above timeout 5 "${other[@]}" "$DLOCK" --held
-    assert_out 'runs as uid 0, and answers this user and root only'
+    assert_out 'runs as uid 0, and answers only that user and root'
     # Another user's process that has taken the name.
     mkfifo squat
     chmod 666 squat

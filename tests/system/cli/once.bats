@@ -117,7 +117,7 @@ at_terminal() {
 @test "a success that the store does not confirm: 79, also with -q" {
     tell release unclear
     run -79 run_t 5 "$DLOCK" -q --once --events events "$L" true
-    [ "$output" = "dlock: fake://$S: '$NAME': succeeded, but not recorded: no answer; another run may follow" ] || fail "$output"
+    [ "$output" = "dlock: fake://$S: '$NAME': the command succeeded, but its run is not recorded: no answer; another run may follow" ] || fail "$output"
     grep -q '"outcome":"unrecorded".*"exit_status":0,"exit_code":79' events
     recorded running -1
     rm -f "$S/held"
@@ -127,7 +127,7 @@ at_terminal() {
     rm -f "$S/held"
     tell release notours
     run -79 run_t 5 "$DLOCK" --once "$L" true
-    assert_out "was not ours any more when it was released; succeeded, but not recorded"
+    assert_out "was not ours any more when it was released; the command succeeded, but its run is not recorded"
     rm -f "$S/held"
     run -9 run_t 5 "$DLOCK" --once --lost-exit-code 9 "$L" true
     # Of a set another one is lost first.
@@ -136,7 +136,7 @@ at_terminal() {
     cp "$S/release" other
     run -79 run_t 5 "$DLOCK" --once --also "fake://$T/other#a-$NAME" "$L" true
     assert_out "'a-$NAME' was not ours any more when it was released"
-    assert_out "'$NAME' was not ours any more when it was released; succeeded, but not recorded"
+    assert_out "'$NAME' was not ours any more when it was released; the command succeeded, but its run is not recorded"
 }
 
 @test "a success is tried until the lease ends, and a signal cuts that to a moment" {
@@ -159,7 +159,7 @@ at_terminal() {
     kill -TERM "$K"
     ended
     assert_rc 79
-    assert_out "succeeded, but not recorded"
+    assert_out "succeeded, but its run is not recorded"
     assert_between 200 "$(took_ms 4)" $((600 + SLOW)) "ms of tries"
     # One signal behind the other does not prolong it, as a key that is held down sends them.
     rm -f "$S/held"
@@ -387,7 +387,7 @@ assert r == {"state": "failed", "exit_status": 3, "kept_ms": 3600000, "host": "h
     [ ! -e "$S/record" ]
     hold --once
     run -75 run_t 5 "$DLOCK" --forget --yes "$L"
-    [[ $output == "dlock: not forgotten, it is running: fake://$S: '$NAME' began "* ]] || fail "$output"
+    [[ $output == "dlock: cannot forget: the run is still in progress: fake://$S: '$NAME' began "* ]] || fail "$output"
     run -75 run_t 5 "$DLOCK" -q --forget --yes "$L"
     [ -z "$output" ]
     run -12 run_t 5 "$DLOCK" -q -E 12 --forget --yes "$L"

@@ -225,7 +225,7 @@ bare() {
     [ ! -e ran ]
     # What is missing for a tree is said where more is to be said.
     run -0 bare proc "$DLOCK" -v -o x true
-    assert_out "signals go to the command only, and nothing that it starts will be ended: /proc"
+    assert_out "signals go to the command only, and its descendants will not be ended: /proc"
 }
 
 # --- util-linux's own tests ----------------------------------------------------------------------------

@@ -141,7 +141,7 @@ n.once" ]
         IFS=: read -r call errno k <<<"$step"
         keeper "$call" "error=$errno" "$k" 79
         [ -e ran ]
-        assert_out "succeeded, but not recorded: cannot write the run record $D/n.once: "
+        assert_out "succeeded, but its run is not recorded: cannot write the run record $D/n.once: "
         [ ${#lines[@]} -eq 1 ]
         nothing_left
         flock -n "$D/n.lock" true
@@ -168,7 +168,7 @@ n.once" ]
     rm "$D/n.once"
     mkdir "$D/n.once"
     let_go 79
-    file_has hold.log "succeeded, but not recorded" || fail "$(cat hold.log)"
+    file_has hold.log "succeeded, but its run is not recorded" || fail "$(cat hold.log)"
     rmdir "$D/n.once"
     # Of a run that has failed: the lock is free, and has no ttl.
     # shellcheck disable=SC2016

@@ -230,7 +230,7 @@ state_is() { [ "$(record state)" = "$1" ]; }
 @test "a success that cannot be recorded is said, and the next one runs" {
     proxy cut "$END"
     run -79 run_t 8 "$DLOCK" --ttl 1 --connect-timeout 1 --once "$L" sh -c 'echo >>ran'
-    assert_out 'succeeded, but not recorded'
+    assert_out 'succeeded, but its run is not recorded'
     L="postgres://$AT/postgres?mode=lease#$NAME"
     record_is "state = 'running'"
     runs 0
@@ -247,7 +247,7 @@ state_is() { [ "$(record state)" = "$1" ]; }
     hold --ttl 30 --once
     sql -c "update dlock_locks_runs set owner = repeat('b', 32) where name = '$NAME'"
     let_go 79
-    grep -q 'succeeded, but not recorded: .*another client has changed the run record' hold.log || fail "$(cat hold.log)"
+    grep -q 'succeeded, but its run is not recorded: .*another client has changed the run record' hold.log || fail "$(cat hold.log)"
     record_is "state = 'running' and owner = repeat('b', 32)"
     row_is_free
     # A record that a person has removed is made anew.

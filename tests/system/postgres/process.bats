@@ -192,7 +192,7 @@ server_is_ahead() { # SECONDS
     # Renewals are 0.74 s apart.
     assert_between 0 $(($(now_ms) - t0)) $((1100 + SLOW)) "time until it is noticed (ms)"
     assert_rc 79
-    assert_out "is lost: it expired"
+    assert_out "is lost: the lease expired"
     [ "$(count_seen main sig 15)" = 0 ]
     wait_for 2 tree_gone
     run -0 "$DLOCK" -n "$L" true

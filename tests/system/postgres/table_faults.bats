@@ -188,16 +188,16 @@ stolen() {
 }
 
 @test "the next renewal notices a row that was lost" {
-    stolen "delete from dlock_locks where name = '$NAME'" 'is lost: it expired'
+    stolen "delete from dlock_locks where name = '$NAME'" 'is lost: the lease expired'
     [ -z "$(row 1)" ]
-    stolen "update dlock_locks set expires = clock_timestamp() - '1 s'::interval where name = '$NAME'" 'is lost: it expired'
+    stolen "update dlock_locks set expires = clock_timestamp() - '1 s'::interval where name = '$NAME'" 'is lost: the lease expired'
     stolen "update dlock_locks set owner = 'other', expires = clock_timestamp() + '2 s'::interval,
         holder = 'dlock1 host=elsewhere pid=4711 user=joe since=1 cmd=x note=' where name = '$NAME'" \
-        'is lost: joe@elsewhere, pid 4711 holds it now'
+        'is lost: joe@elsewhere, pid 4711 holds the lock now'
     # Another's row is as it was.
     [ "$(row owner)" = other ]
     sql -c "update dlock_locks set expires = '-infinity' where name = '$NAME'"
-    stolen "update dlock_locks set fence = fence + 1 where name = '$NAME'" 'is lost: it expired'
+    stolen "update dlock_locks set fence = fence + 1 where name = '$NAME'" 'is lost: the lease expired'
 }
 
 # during SQL: a command that does that as the superuser.

@@ -435,7 +435,7 @@ is_replica() { ! is_master "$1" && in_sync "$1"; }
     rc=0
     wait_exit 10 "$HOLDER" || rc=$?
     [ $rc -eq 79 ] || fail "$rc: $(cat hold.log)"
-    file_has hold.log 'is lost: it expired'
+    file_has hold.log 'is lost: the key expired'
 }
 
 @test "the failure of a node without the lock is harmless" {

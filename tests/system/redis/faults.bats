@@ -192,5 +192,5 @@ store_back() { redis_launch own "${REDIS_DIRS[own]}" "${REDIS_PORTS[own]}" --app
     run run_t 8 "$DLOCK" -v --ttl 2 "$L" true
     assert_rc 0
     # The server says why and closes at once; our own bytes may turn that into a reset.
-    assert_out "no connection to be woken on while waiting"
+    assert_out "no second connection for wake-ups"
 }

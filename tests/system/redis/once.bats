@@ -216,13 +216,13 @@ free() { [ "$(rcli exists "$NAME")" = 0 ]; }
 
 @test "whose lock was taken away records nothing" {
     once 79 "$L" redis-cli -p "$REDIS_PORT" set "$NAME" thief
-    assert_out "another program took it"
+    assert_out "another program took the lock"
     record_is "running -1"
     rcli del "$NAME"
     runs
     # Another program has overwritten the record: not a word of it is touched.
     once 79 "$L" redis-cli -p "$REDIS_PORT" set "$R" theirs
-    assert_out "succeeded, but not recorded"
+    assert_out "succeeded, but its run is not recorded"
     assert_out "$R"
     [ "$(rcli get "$R")" = theirs ]
     rcli del "$R" "$NAME"
@@ -249,7 +249,7 @@ free() { [ "$(rcli exists "$NAME")" = 0 ]; }
     hold --ttl 3 --once
     redis_kill own
     let_go 79
-    file_has hold.log "succeeded, but not recorded"
+    file_has hold.log "succeeded, but its run is not recorded"
 }
 
 @test "a server out of memory starts no run, and takes the end of one" {

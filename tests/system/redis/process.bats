@@ -252,7 +252,7 @@ one_line() {
     # Renewals are 0.77 s apart.
     assert_between 0 $(($(now_ms) - t0)) $((1100 + SLOW)) "time until it is noticed (ms)"
     assert_rc 79
-    assert_out "is lost: it expired"
+    assert_out "is lost: the key expired"
     assert_out "clock was set forward by 59 s"
     [ "$(grep -c '^dlock: ' "$T/out")" = 3 ]
     [ "$(count_seen main sig 15)" = 0 ]

@@ -312,7 +312,7 @@ names_first() { [ "$(sentinel_master)" = "$MASTER" ]; }
     wait_for 10 names_another
     # Well before the first renewal, and before the time-out of anything.
     ended 79 2
-    file_has hold.log "is lost: it expired"
+    file_has hold.log "is lost: the key expired"
     wait_exit 3 "$STARTED"
 }
 

@@ -202,11 +202,11 @@ own_back() { [ "$(own pubsub channels "{$NAME}*" | grep -c .)" = "$1" ]; }
     is_in c
     exits 79 4 "${PIDS[a]}"
     exits 79 4 "${PIDS[b]}"
-    grep -q "it expired, was deleted" holds.a.log
+    grep -q "the key expired, was deleted" holds.a.log
     # Another program instead: at once, for a renewal in between would only miss it.
     rcli set "$NAME" foreign px 60000
     exits 79 4 "${PIDS[c]}"
-    grep -q "another program took it" holds.c.log
+    grep -q "another program took the lock" holds.c.log
     [ "$(rcli get "$NAME")" = foreign ]
 }
 

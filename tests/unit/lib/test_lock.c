@@ -793,7 +793,7 @@ TEST(a_hold_that_ends_always_has_a_cause)
     struct dlock_event ev = {.type = EV_LOST, .error = {.code = DLOCK_ELOST}};
     say(ev);
     CHECK_INT(next(&d), DLOCK_REPORT_LOST);
-    CHECK_STR(r.error.msg, "the store says that it is not ours");
+    CHECK_STR(r.error.msg, "the store says that the lock is not ours");
     CHECK_INT(r.error.code, DLOCK_ELOST);
 }
 

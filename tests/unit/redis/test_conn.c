@@ -497,7 +497,7 @@ TEST(a_sentinel_is_recognised)
                       no_eval[] = "-ERR unknown command 'EVAL', with args\r\n";
     struct dlock_error err = {0};
     CHECK_INT(without_eval(NULL, no_eval, sentinel, &err), DLOCK_EUSAGE);
-    CHECK_STR(err.msg, "w: is a Sentinel: write redis+sentinel://HOST/SERVICE#NAME");
+    CHECK_STR(err.msg, "w: this server is a Sentinel: write redis+sentinel://HOST/SERVICE#NAME");
     CHECK_INT(without_eval(NULL, "-ERR unknown command `EVAL`\r\n", sentinel, &err), DLOCK_EUSAGE);
     CHECK_INT(without_eval("pw", "-WRONGPASS x\r\n-ERR unknown command `EVAL`\r\n", sentinel, &err),
               DLOCK_EUSAGE);
