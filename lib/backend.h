@@ -75,7 +75,7 @@ struct nested_outer; /* nested.h */
 
 struct dlock_spec {
     const struct dlock_env *env;
-    /* Only here are secrets kept. locate() may add the hosts that the store's own configuration names. */
+    /* Only here are secrets kept. open() may add the hosts that the store's own configuration names. */
     struct dlock_uri *uri;
     /* Addresses of uri->hosts; the core may replace them between calls. None for a store without hosts. */
     const struct dlock_peer *peers;
@@ -163,13 +163,6 @@ struct dlock_backend {
      * constant until close. 0 or a negative code; then *out is untouched, or good for close.
      */
     int (*open)(struct dlock_be **, const struct dlock_spec *, struct dlock_error *);
-
-    /*
-     * Complete uri->hosts from the store's own configuration, which may be on the network. Called before the names
-     * are looked up, again and again until it does not return 0, and again for each new try of the first contact.
-     * 1: done; 0: not yet, and *fd becomes readable; or a negative code. NULL: the URI has all of them.
-     */
-    int (*locate)(struct dlock_be *, int *fd, struct dlock_error *);
 
     /* Idle only. wait: queue until granted; !wait: one try. Each call makes a new token. The core cancels by release. */
     void (*acquire)(struct dlock_be *, bool wait);

@@ -427,7 +427,7 @@ static void check_resolver(dlock *d)
         return;
     if (rc > 0 && !take_peers(d, peers, n))
         rc = dlock_fail(&why, DLOCK_ENOMEM, 0, "out of memory");
-    if (d->phase != LOCK_RESOLVING || d->names.locating)
+    if (d->phase != LOCK_RESOLVING)
         return; /* a look-up beside a reconnect: when it fails, the old addresses stay */
     if (rc > 0) {
         ask_backend(d);
@@ -454,25 +454,6 @@ static void resolve_again(dlock *d)
     dlock_resolver_start(&d->names.resolver, d->uri, NULL);
 }
 
-static bool needs_resolver(const dlock *d)
-{
-    return has_hosts(d) && !d->names.peers;
-}
-
-/* Find out the hosts, then their addresses, then ask the backend. */
-static void locate(dlock *d)
-{
-    int rc = d->table->locate ? d->table->locate(d->be, &d->names.locate_fd, &d->why) : 1;
-    d->names.locating = rc == 0;
-    if (rc == 0)
-        return;
-    if (rc > 0 && !needs_resolver(d))
-        ask_backend(d);
-    else if (rc < 0 ||
-             (!d->names.resolver && dlock_resolver_start(&d->names.resolver, d->uri, &d->why) < 0))
-        contact_failed(d);
-}
-
 /* --- start and release ------------------------------------------------------------------------ */
 
 static void contact(dlock *d)
@@ -481,7 +462,10 @@ static void contact(dlock *d)
     d->contact_by = dlock_after(now, d->opt.connect_timeout_ns + CONTACT_SLACK);
     d->phase = LOCK_RESOLVING;
     d->names.partly_at = now + (dlock_min(d->contact_by, d->wait_until) - now) / 2;
-    locate(d);
+    if (!has_hosts(d) || d->names.peers)
+        ask_backend(d);
+    else if (!d->names.resolver && dlock_resolver_start(&d->names.resolver, d->uri, &d->why) < 0)
+        contact_failed(d);
 }
 
 static void contact_again(dlock *d)
@@ -790,9 +774,7 @@ static void on_event(dlock *d, const struct dlock_event *ev)
 static void no_answer(dlock *d, int64_t waited)
 {
     char text[32];
-    const char *to = d->phase != LOCK_RESOLVING ? ""
-                     : d->names.locating        ? " to the look-up of its hosts"
-                                                : " to the name look-up";
+    const char *to = d->phase == LOCK_RESOLVING ? " to the name look-up" : "";
     dlock_fail_lock(&d->why, DLOCK_EUNAVAIL, 0, d->uri, "no answer within %s%s",
                     dlock_format_duration(waited, text, sizeof(text)), to);
 }
@@ -859,8 +841,6 @@ int lock_interest(dlock *d, struct pollfd *pfd, int cap, int64_t *wake_at)
                              dlock_min(d->wait_until, d->contacted ? DLOCK_NEVER : d->contact_by));
     if (d->report.type != DLOCK_REPORT_NONE || d->say_ignored)
         *wake_at = 0;
-    if (d->phase == LOCK_RESOLVING && d->names.locating && n < cap)
-        pfd[n++] = (struct pollfd){.fd = d->names.locate_fd, .events = POLLIN};
     if (d->names.resolver) {
         int fd = dlock_resolver_fd(d->names.resolver);
         if (fd < 0)
@@ -913,17 +893,6 @@ static bool concerns_lease(enum dlock_ev type)
     return type == EV_GRANTED || type == EV_RENEWED || type == EV_UNCLEAR || type == EV_LOST;
 }
 
-/* Look-ups under way. True: one has closed its descriptor, and the backend may have opened another one of that number. */
-static bool look_up(dlock *d)
-{
-    bool locating = d->phase == LOCK_RESOLVING && d->names.locating, resolving = d->names.resolver;
-    if (locating)
-        locate(d);
-    if (d->names.resolver)
-        check_resolver(d);
-    return (locating && !d->names.locating) || (resolving && !d->names.resolver);
-}
-
 /*
  * The lease goes first: what time has decided (an end, a renewal) must not wait behind the store's events.
  * Every event of a backend and every step of the lease brings one report at most.
@@ -935,7 +904,11 @@ const struct dlock_report *lock_process(dlock *d, const struct pollfd *pfd, int 
     for (;;) {
         if (d->report.type != DLOCK_REPORT_NONE || d->back_since != 0)
             return take_report(d);
-        if (look_up(d))
+        /* The backend may have opened a descriptor of the number that the look-up has closed. */
+        bool looks_up = d->names.resolver;
+        if (looks_up)
+            check_resolver(d);
+        if (looks_up && !d->names.resolver)
             n = 0;
         on_time(d);
         enum lease_do todo = lease_step(&d->lease, clocks_of(d), NULL);

@@ -48,8 +48,6 @@ struct dlock {
     struct lease lease;
 
     struct {
-        bool locating; /* the backend finds out the hosts: poll locate_fd */
-        int locate_fd;
         struct dlock_resolver *resolver; /* a look-up under way, or NULL */
         struct dlock_peer *peers;        /* spec.peers, which we own */
         int64_t resolved_at;             /* when the last look-up ended or began */

@@ -3,9 +3,9 @@
 
 #include "util.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,27 +16,28 @@
 /* Enough for OpenSSL, Kerberos and LDAP; a stuck thread should not cost 8 MiB. */
 #define STACK_SIZE (1024 * 1024)
 /*
- * A thread that is given up ends at once, unless another server keeps libpq waiting. A program may exit then, and
- * exit handlers of OpenSSL destroy what it uses: so it is waited for, but not for long.
+ * A thread whose attempt is given up ends at once, unless another server keeps libpq waiting. The program
+ * may exit then, and exit handlers of OpenSSL destroy data in use: so wait for the thread, but not for long.
+ * With a sanitizer all is slower, and leaks are reported.
  */
-#if defined(__SANITIZE_ADDRESS__) ||                                                               \
-    defined(__SANITIZE_THREAD__) /* all is slower, and leaks are reported */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define LEAVE_MS 300
 #else
 #define LEAVE_MS 20
 #endif
 
-/* Shared by the caller and the thread. The one that leaves second frees it. */
 struct pg_attempt {
-    enum { RUNNING, ENDED, DROPPED } _Atomic state;
+    /* ALONE: no thread. Else caller and thread share the attempt, and the second to leave frees it. */
+    enum { ALONE, RUNNING, ENDED, DROPPED } _Atomic state;
+    PGconn *_Atomic pq; /* the thread's while RUNNING; NULL: not made yet */
+    PostgresPollingStatusType want;
     pthread_t thread;
-    PGconn *_Atomic pq; /* the thread's until ENDED; NULL: it is not made yet */
-    /* The ends of a socket pair: each side closes its own, and the other one sees that. */
+    /* The ends of a socket pair: each side closes its own end, and the other side sees that. */
     int fd, thread_fd;
-    ino_t thread_ino; /* tells whether thread_fd is still that end */
-    size_t size;      /* of all of this, wiped at the end: there may be a password */
+    ino_t thread_ino; /* tells whether thread_fd is still the thread's end */
+    size_t size;      /* of the whole allocation, wiped at the end: there may be a password */
     const char **keys, **values;
-    const char *lists[]; /* these two, and the copied texts behind them */
+    const char *lists[]; /* keys and values, and the copied texts behind the lists */
 };
 
 static void free_attempt(struct pg_attempt *a)
@@ -58,60 +59,99 @@ static void ignore_notice(void *arg, const PGresult *res)
     (void)res;
 }
 
-static void work(PGconn *pq, int caller)
+static void begin(struct pg_attempt *a, const char *const *keys, const char *const *values)
 {
-    PostgresPollingStatusType want = PGRES_POLLING_WRITING;
-    while (want == PGRES_POLLING_READING || want == PGRES_POLLING_WRITING) {
-        struct pollfd p[] = {
-            {.fd = PQsocket(pq), .events = want == PGRES_POLLING_READING ? POLLIN : POLLOUT},
-            {.fd = caller, .events = POLLIN}, /* nothing is sent: the end of it */
-        };
-        /* Not without this look: PQconnectPoll would take an unfinished connect() for a finished one. */
-        int got = poll(p, 2, -1);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0 || p[1].revents != 0)
-            return;
-        want = PQconnectPoll(pq);
+    PGconn *pq = PQconnectStartParams(keys, values, 0);
+    a->pq = pq;
+    if (!pq || PQstatus(pq) == CONNECTION_BAD) {
+        a->want = PGRES_POLLING_FAILED;
+        return;
     }
+    a->want = PGRES_POLLING_WRITING;
+    PQsetErrorVerbosity(pq, PQERRORS_VERBOSE);
+    PQsetNoticeReceiver(pq, ignore_notice, NULL);
+}
+
+static bool is_unfinished(const struct pg_attempt *a)
+{
+    return a->want == PGRES_POLLING_READING || a->want == PGRES_POLLING_WRITING;
+}
+
+static struct pollfd server(const struct pg_attempt *a)
+{
+    return (struct pollfd){.fd = PQsocket(a->pq),
+                           .events = a->want == PGRES_POLLING_READING ? POLLIN : POLLOUT};
 }
 
 static void *run(void *arg)
 {
     struct pg_attempt *a = arg;
     int fd = a->thread_fd;
-    PGconn *pq = PQconnectStartParams(a->keys, a->values, 0);
-    a->pq = pq;
-    if (pq && PQstatus(pq) != CONNECTION_BAD) {
-        PQsetErrorVerbosity(pq, PQERRORS_VERBOSE);
-        PQsetNoticeReceiver(pq, ignore_notice, NULL);
-        work(pq, fd);
+    if (!a->pq)
+        begin(a, a->keys, a->values);
+    while (is_unfinished(a)) {
+        /* The caller sends nothing: its end of the socket pair is closed. */
+        struct pollfd p[] = {server(a), {.fd = fd, .events = POLLIN}};
+        /* Never without poll(): PQconnectPoll would take an unfinished connect() for a finished one. */
+        int got = poll(p, 2, -1);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0 || p[1].revents != 0)
+            break;
+        a->want = PQconnectPoll(a->pq);
     }
     if (atomic_exchange(&a->state, ENDED) == DROPPED) {
-        PQfinish(pq);
+        PQfinish(a->pq);
         free_attempt(a);
     }
     close_end(fd);
     return NULL;
 }
 
-static char *copy(char **at, const char *text)
+/* 0 or a negative errno: the attempt is as it was. */
+static int start_thread(struct pg_attempt *a)
 {
-    char *begin = *at;
-    *at = stpcpy(begin, text) + 1;
-    return begin;
+    int fds[2];
+    struct stat st;
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0)
+        return -errno;
+    a->fd = fds[0];
+    a->thread_fd = fds[1];
+    a->thread_ino = fstat(fds[1], &st) == 0 ? st.st_ino : 0;
+    a->state = RUNNING;
+    int e = dlock_thread_start(&a->thread, STACK_SIZE, run, a);
+    if (e == 0)
+        return 0;
+    a->state = ALONE;
+    close(fds[0]);
+    close(fds[1]);
+    return -e;
 }
 
-static struct pg_attempt *new_attempt(const char *const *keys, const char *const *values)
+static const char *copy(char **at, const char *text)
+{
+    char *begin_of_copy = *at;
+    *at = stpcpy(begin_of_copy, text) + 1;
+    return begin_of_copy;
+}
+
+int pg_attempt_start(struct pg_attempt **out, const char *const *keys, const char *const *values,
+                     bool thread)
 {
     size_t n = 0, length = 0;
-    for (; keys[n]; n++)
+    for (; thread && keys[n]; n++)
         length += strlen(keys[n]) + 1 + (values[n] ? strlen(values[n]) + 1 : 0);
     size_t size = sizeof(struct pg_attempt) + 2 * (n + 1) * sizeof(char *) + length;
     struct pg_attempt *a = calloc(1, size);
     if (!a)
-        return NULL;
+        return -ENOMEM;
     a->size = size;
+    a->state = ALONE;
+    if (!thread) {
+        begin(a, keys, values);
+        *out = a;
+        return 0;
+    }
     a->keys = a->lists;
     a->values = a->lists + n + 1;
     char *text = (char *)(a->lists + 2 * (n + 1));
@@ -119,56 +159,73 @@ static struct pg_attempt *new_attempt(const char *const *keys, const char *const
         a->keys[i] = copy(&text, keys[i]);
         a->values[i] = values[i] ? copy(&text, values[i]) : NULL;
     }
-    return a;
-}
-
-int pg_attempt_start(struct pg_attempt **out, const char *const *keys, const char *const *values)
-{
-    int fds[2], e;
-    struct stat st;
-    struct pg_attempt *a = new_attempt(keys, values);
-    if (!a)
-        return -ENOMEM;
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0) {
-        e = errno;
+    int rc = start_thread(a);
+    if (rc == 0)
+        *out = a;
+    else
         free_attempt(a);
-        return -e;
+    return rc;
+}
+
+struct pollfd pg_attempt_pollfd(const struct pg_attempt *a)
+{
+    return a->state == ALONE ? server(a) : (struct pollfd){.fd = a->fd, .events = POLLIN};
+}
+
+/*
+ * Will PQconnectPoll() only read what the server has sent, and perhaps send a password? Not harmless are
+ * TLS (reads files, computes, may use a token, and hides what follows), SCRAM (computes for as long as the
+ * server says), GSS (asks a Kerberos server) and a message that is not complete. A server that sends such a
+ * request between this look and libpq's would make us wait: no server does, since each request follows our
+ * answer to the one before.
+ */
+static bool is_harmless(PGconn *pq)
+{
+    unsigned char in[4096];
+    ConnStatusType at = PQstatus(pq);
+    if (at != CONNECTION_SSL_STARTUP && at != CONNECTION_AWAITING_RESPONSE)
+        return true;
+    ssize_t n = recv(PQsocket(pq), in, sizeof(in), MSG_PEEK | MSG_DONTWAIT);
+    if (n <= 0 || in[0] == 'E' || at == CONNECTION_SSL_STARTUP)
+        return n <= 0 || in[0] == 'E' || in[0] == 'N';
+    /* Authentication requests: 'R', the length without 'R', the kind (0: accepted; 3, 5: a password). */
+    for (ssize_t i = 0; i < n;) {
+        uint32_t length, kind;
+        if (n - i < 9 || in[i] != 'R')
+            return in[i] == 'E';
+        memcpy(&length, in + i + 1, sizeof(length));
+        memcpy(&kind, in + i + 5, sizeof(kind));
+        length = ntohl(length);
+        kind = ntohl(kind);
+        if (kind == 0)
+            return true;
+        if ((kind != 3 && kind != 5) || length < 8 || length > (size_t)(n - i) - 1)
+            return false;
+        i += (ssize_t)length + 1;
     }
-    a->fd = fds[0];
-    a->thread_fd = fds[1];
-    a->thread_ino = fstat(fds[1], &st) == 0 ? st.st_ino : 0;
-    e = dlock_thread_start(&a->thread, STACK_SIZE, run, a);
-    if (e != 0) {
-        close(fds[0]);
-        close(fds[1]);
-        free_attempt(a);
-        return -e;
-    }
-    *out = a;
-    return 0;
-}
-
-int pg_attempt_fd(const struct pg_attempt *a)
-{
-    return a->fd;
-}
-
-/* The state is ENDED: the thread has only to return. Joined, it is gone before exit handlers run. */
-static PGconn *finish(struct pg_attempt *a)
-{
-    PGconn *pq = a->pq;
-    pthread_join(a->thread, NULL);
-    free_attempt(a);
-    return pq;
-}
-
-bool pg_attempt_take(struct pg_attempt *a, PGconn **out)
-{
-    if (atomic_load(&a->state) != ENDED)
-        return false;
-    close(a->fd);
-    *out = finish(a);
     return true;
+}
+
+int pg_attempt_work(struct pg_attempt *a, PGconn **out)
+{
+    while (a->state == ALONE && is_unfinished(a)) {
+        struct pollfd p = server(a);
+        if (poll(&p, 1, 0) <= 0)
+            return 0;
+        if (!is_harmless(a->pq))
+            return start_thread(a);
+        a->want = PQconnectPoll(a->pq);
+    }
+    if (a->state == RUNNING)
+        return 0;
+    if (a->state == ENDED) {
+        close(a->fd);
+        /* The thread has only to return. Joined, the thread is gone before exit handlers run. */
+        pthread_join(a->thread, NULL);
+    }
+    *out = a->pq;
+    free_attempt(a);
+    return 1;
 }
 
 void pg_finish_in_child(PGconn *pq)
@@ -178,7 +235,7 @@ void pg_finish_in_child(PGconn *pq)
     if (fd < 0 || (null >= 0 && dup3(null, fd, O_CLOEXEC) >= 0))
         PQfinish(pq);
     else
-        close(fd); /* the rest is lost */
+        close(fd); /* the memory leaks */
     if (null >= 0)
         close(null);
 }
@@ -188,33 +245,43 @@ void pg_attempt_close_in_child(struct pg_attempt *a)
     struct stat st;
     if (!a)
         return;
-    close(a->fd);
-    if (fstat(a->thread_fd, &st) == 0 && S_ISSOCK(st.st_mode) && st.st_ino == a->thread_ino)
-        close(a->thread_fd);
     PGconn *pq = a->pq;
-    if (atomic_load(&a->state) == ENDED)
+    if (a->state != ALONE) {
+        close(a->fd);
+        if (fstat(a->thread_fd, &st) == 0 && S_ISSOCK(st.st_mode) && st.st_ino == a->thread_ino)
+            close(a->thread_fd);
+    }
+    if (a->state != RUNNING)
         pg_finish_in_child(pq);
     else if (pq && PQsocket(pq) >= 0)
-        close(PQsocket(pq)); /* libpq was at work: no other call of it is safe */
+        close(PQsocket(pq)); /* libpq was at work: no other call of libpq is safe */
     free_attempt(a);
 }
 
 void pg_attempt_drop(struct pg_attempt *a)
 {
+    PGconn *pq = NULL;
     if (!a)
         return;
+    if (a->state == ALONE) {
+        PQfinish(a->pq);
+        free_attempt(a);
+        return;
+    }
     pthread_t thread = a->thread;
     int fd = a->fd;
     shutdown(fd, SHUT_WR);
     if (atomic_exchange(&a->state, DROPPED) != RUNNING) {
-        PQfinish(finish(a));
-    } else {
-        /* It closes its end last. */
-        struct pollfd p = {.fd = fd, .events = POLLIN};
-        if (poll(&p, 1, LEAVE_MS) > 0)
-            pthread_join(thread, NULL);
-        else
-            pthread_detach(thread);
+        a->state = ENDED;
+        pg_attempt_work(a, &pq); /* closes fd */
+        PQfinish(pq);
+        return;
     }
+    /* The thread closes its end last. */
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    if (poll(&p, 1, LEAVE_MS) > 0)
+        pthread_join(thread, NULL);
+    else
+        pthread_detach(thread);
     close_end(fd);
 }

@@ -4,12 +4,15 @@
 #include "util.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <netdb.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define MIN_SHARE (250 * DLOCK_MSEC)
 
@@ -183,44 +186,106 @@ static void on_notice(void *arg, const PGresult *res)
         snprintf(c->last_words, sizeof(c->last_words), "the server ended the session: %s", text);
 }
 
-/* 0 or a negative errno. */
-static int start_connect(struct pg_conn *c, const struct pg_address *a)
+/*
+ * libpq cannot read the service that the URI names. libpq says 'service file "PATH" not found' for any
+ * error of fopen(3), also for lack of memory. text may be replaced. 0: the error is not about a service.
+ */
+static int code_of_service(char *text, size_t size)
 {
-    struct pg_settings *s = c->settings;
-    s->values[PG_HOST] = s->hosts[a->host];
-    s->values[PG_HOSTADDR] = a->text;
-    s->values[PG_PORT] = s->ports[a->host];
-    return pg_attempt_start(&c->address.attempt, s->keys, s->values);
+    char path[PATH_MAX];
+    if (strncmp(text, "definition of service", strlen("definition of service")) != 0 &&
+        !strstr(text, "service file \"") && !strstr(text, "LDAP"))
+        return 0;
+    if (sscanf(text, "service file \"%4095[^\"]\" not found", path) != 1)
+        return DLOCK_EUSAGE;
+    if (access(path, R_OK) == 0) {
+        snprintf(text, size, "out of memory");
+        return DLOCK_ENOMEM;
+    }
+    if (errno != EACCES)
+        return DLOCK_EUSAGE;
+    snprintf(text, size, "service file \"%s\" cannot be read: %s", path, strerror(EACCES));
+    return DLOCK_EPERM;
 }
 
 /* This address failed, and that is the error. True: the next one is worth a try. */
 static bool address_failed(struct pg_conn *c, const char *why)
 {
-    char text[1024], sqlstate[6];
+    char text[PATH_MAX + 64], sqlstate[6];
     bool password = c->pq && PQconnectionNeedsPassword(c->pq);
     snprintf(text, sizeof(text), "%s", why ? why : c->pq ? PQerrorMessage(c->pq) : "out of memory");
     take_state(text, sqlstate);
     c->transient = is_transient(sqlstate);
     c->last_words[0] = '\0';
-    int code = password ? DLOCK_EPERM : code_of(sqlstate, text);
+    int code = c->settings->service ? code_of_service(text, sizeof(text)) : 0;
+    if (code == 0)
+        code = password ? DLOCK_EPERM : code_of(sqlstate, text);
     conn_fail(c, code, text);
     return code == DLOCK_EUNAVAIL || code == DLOCK_EUNUSABLE;
 }
 
-static void connect_next(struct pg_conn *c)
+/* Linux has no such pid: a pooler makes up a random one, by which it recognises a request to cancel. */
+static bool is_no_pid(int pid)
 {
-    while (c->address.tried < c->address.n) {
-        int i = (c->address.good + c->address.tried) % c->address.n;
-        int left = c->address.n - c->address.tried++;
-        int64_t now = c->env->now(c->env->ctx), time = c->address.until - now;
-        /* An equal share of the remaining time for each, so that one silent address does not use up all of it. */
-        c->address.next_at = left == 1 ? c->address.until : now + dlock_max(time / left, MIN_SHARE);
-        c->state = PC_CONNECTING;
-        int rc = start_connect(c, &c->address.list[i]);
-        char why[128];
+    return pid <= 0 || pid > 4194304;
+}
+
+static void connected(struct pg_conn *c)
+{
+    c->one_by_one = is_no_pid(PQbackendPID(c->pq));
+    c->guarded = c->guard.sql != NULL;
+    c->address.good = (c->address.good + c->address.tried - 1) % c->address.n;
+    c->state = PC_UP;
+    /* Of PG_SERVICE_PATIENCE; on a Unix socket the call fails. */
+    if (c->settings->by_libpq)
+        setsockopt(PQsocket(c->pq), IPPROTO_TCP, TCP_USER_TIMEOUT, &(int){0}, sizeof(int));
+    PQsetErrorVerbosity(c->pq, PQERRORS_TERSE);
+    PQsetNoticeReceiver(c->pq, on_notice, c);
+    if (PQsetnonblocking(c->pq, 1) != 0 || (c->pipeline && !PQenterPipelineMode(c->pq)))
+        fail_pq(c);
+}
+
+/*
+ * Connect as far as possible without waiting: begin with an address, go on with the running attempt, or pass
+ * over to the next address when the attempt has failed or its time is over.
+ */
+static void work_connect(struct pg_conn *c)
+{
+    struct pg_settings *s = c->settings;
+    for (;;) {
+        char why[128] = "no answer to the connection request";
+        int64_t now = c->env->now(c->env->ctx);
+        int rc;
+        if (c->address.attempt) {
+            rc = pg_attempt_work(c->address.attempt, &c->pq);
+            if (rc == 0 && now < c->address.next_at)
+                return;
+            if (rc > 0)
+                c->address.attempt = NULL;
+            if (rc > 0 && c->pq && PQstatus(c->pq) == CONNECTION_OK) {
+                connected(c);
+                return;
+            }
+        } else {
+            int left = c->address.n - c->address.tried;
+            int64_t time = c->address.until - now;
+            const struct pg_address *a =
+                &c->address.list[(c->address.good + c->address.tried++) % c->address.n];
+            /* An equal share of the remaining time for each: a silent address does not use up all of it. */
+            c->address.next_at =
+                left == 1 ? c->address.until : now + dlock_max(time / left, MIN_SHARE);
+            c->state = PC_CONNECTING;
+            s->values[PG_HOST] = s->hosts[a->host];
+            s->values[PG_HOSTADDR] = a->text;
+            s->values[PG_PORT] = s->ports[a->host];
+            rc = pg_attempt_start(&c->address.attempt, s->keys, s->values, s->thread);
+            if (rc == 0)
+                continue;
+        }
         if (rc < 0)
             snprintf(why, sizeof(why), "cannot start a thread to connect: %s", strerror(-rc));
-        if (rc == 0 || !address_failed(c, rc == -ENOMEM ? "out of memory" : why))
+        const char *text = rc > 0 ? NULL : rc == -ENOMEM ? "out of memory" : why;
+        if (!address_failed(c, text) || c->address.tried == c->address.n)
             return;
     }
 }
@@ -243,43 +308,11 @@ void pg_conn_open(struct pg_conn *c, const struct dlock_spec *spec, struct pg_se
     };
     list_addresses(c, spec);
     c->address.good = good < c->address.n ? good : 0;
-    if (c->address.n == 0)
-        conn_fail(c, DLOCK_EUNAVAIL, "no address known");
+    /* next_at is 0: the next call of pg_conn_work() begins, at once. */
+    if (c->address.n > 0)
+        c->state = PC_CONNECTING;
     else
-        connect_next(c);
-}
-
-/* Linux has no such pid: a pooler makes up a random one, by which it recognises a request to cancel. */
-static bool is_no_pid(int pid)
-{
-    return pid <= 0 || pid > 4194304;
-}
-
-static void connected(struct pg_conn *c)
-{
-    c->one_by_one = is_no_pid(PQbackendPID(c->pq));
-    c->guarded = c->guard.sql != NULL;
-    c->address.good = (c->address.good + c->address.tried - 1) % c->address.n;
-    c->state = PC_UP;
-    PQsetErrorVerbosity(c->pq, PQERRORS_TERSE);
-    PQsetNoticeReceiver(c->pq, on_notice, c);
-    if (PQsetnonblocking(c->pq, 1) != 0 || (c->pipeline && !PQenterPipelineMode(c->pq)))
-        fail_pq(c);
-}
-
-static void work_connect(struct pg_conn *c)
-{
-    if (!pg_attempt_take(c->address.attempt, &c->pq)) {
-        if (c->env->now(c->env->ctx) >= c->address.next_at &&
-            address_failed(c, "no answer to the connection request"))
-            connect_next(c);
-        return;
-    }
-    c->address.attempt = NULL;
-    if (c->pq && PQstatus(c->pq) == CONNECTION_OK)
-        connected(c);
-    else if (address_failed(c, NULL))
-        connect_next(c);
+        conn_fail(c, DLOCK_EUNAVAIL, "no address known");
 }
 
 /* ------------------------------------------------------------------- sending */
@@ -542,7 +575,9 @@ void pg_conn_work(struct pg_conn *c)
 
 int pg_conn_fd(const struct pg_conn *c)
 {
-    return c->state == PC_CONNECTING ? pg_attempt_fd(c->address.attempt) : PQsocket(c->pq);
+    if (c->state == PC_UP)
+        return PQsocket(c->pq);
+    return c->address.attempt ? pg_attempt_pollfd(c->address.attempt).fd : -1;
 }
 
 int pg_conn_interest(const struct pg_conn *c, struct pollfd *pfd, int64_t *wake_at)
@@ -551,14 +586,15 @@ int pg_conn_interest(const struct pg_conn *c, struct pollfd *pfd, int64_t *wake_
         *wake_at = 0;
     if (!pg_conn_is_open(c))
         return 0;
-    pfd->fd = pg_conn_fd(c);
-    pfd->revents = 0;
     if (c->state == PC_CONNECTING) {
-        pfd->events = POLLIN;
         *wake_at = dlock_min(*wake_at, c->address.next_at);
+        if (!c->address.attempt)
+            return 0;
+        *pfd = pg_attempt_pollfd(c->address.attempt);
         return 1;
     }
-    pfd->events = c->requests.unflushed ? POLLIN | POLLOUT : POLLIN;
+    *pfd = (struct pollfd){.fd = PQsocket(c->pq),
+                           .events = c->requests.unflushed ? POLLIN | POLLOUT : POLLIN};
     /* libpq also reads while it sends: poll() does not show what it has read already. */
     if (c->requests.n > 0 && !PQisBusy(c->pq))
         *wake_at = 0;

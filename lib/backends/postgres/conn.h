@@ -1,9 +1,9 @@
 /*
  * conn.h - one connection to PostgreSQL, through libpq, that never blocks.
  *
- * libpq would look up names itself, and wait for each server as long as the network does. So it is given one
- * numeric address at a time, and we limit the time for each. Everything else (TLS, authentication, service
- * files, passwords) is left to libpq, and connecting is done by a thread (attempt.h), since that can block.
+ * libpq would look up names, and wait for each server as long as the network does. So libpq gets one numeric
+ * address at a time, and we limit the time for each address. Everything else (TLS, authentication, service
+ * files, passwords) is left to libpq; where libpq may block, a thread connects (attempt.h).
  */
 #ifndef DLOCK_PG_CONN_H
 #define DLOCK_PG_CONN_H
@@ -23,13 +23,23 @@
 #define PG_VALUES 12
 #define PG_GUARD_VALUES 4
 
+/*
+ * The hosts of a service are tried by libpq, which waits for each as long as TCP does: this long (ms), by
+ * TCP_USER_TIMEOUT, until the connection is up. TCP takes a second at least.
+ */
+#define PG_SERVICE_PATIENCE "1500"
+
 /* The parameters of every connection, for PQconnectStartParams(). The first three differ from address to address. */
 enum { PG_HOST, PG_HOSTADDR, PG_PORT, PG_FIRST_PARAM };
 struct pg_settings {
     const char *keys[PG_PARAMS + 2], *values[PG_PARAMS + 2];
     int n;
-    char **hosts, **ports; /* one for each host of the URI; hosts[i] "": the default Unix socket */
+    /* One for each host of the URI. hosts[i] "": the hosts of the service, or the default Unix socket. */
+    char **hosts, **ports;
     int nhosts;
+    bool service;  /* a service is named */
+    bool by_libpq; /* ... and it may name the hosts */
+    bool thread;   /* libpq may block before the server has answered */
 };
 
 struct pg_statement {
@@ -76,9 +86,9 @@ struct pg_conn {
         } list[PG_ADDRESSES];
         int n, tried;
         int good;                   /* the one that worked last time: comes first */
-        int64_t until;              /* for all */
-        int64_t next_at;            /* ... for this one */
-        struct pg_attempt *attempt; /* PC_CONNECTING */
+        int64_t until;              /* the end of the time for all addresses */
+        int64_t next_at;            /* ... for the current address */
+        struct pg_attempt *attempt; /* PC_CONNECTING; NULL: not begun */
     } address;
 
     /* Sent and not answered, oldest first. */

@@ -6,7 +6,7 @@
  * operation.c what both modes do to the operation: connect, end it, try again later
  * uri.c       the URI, and libpq's settings
  * conn.c      one connection
- * attempt.c   a thread that connects
+ * attempt.c   libpq connects, in a thread where libpq may block
  *
  * postgres.c drives the connection and the timers, and hands answers, errors and time-outs to the mode, which decides
  * what comes next, and says so through operation.c.
@@ -51,8 +51,6 @@ static void slot_close_in_child(struct dlock_be *slot)
 {
     struct pg_backend *be = self(slot);
     pg_conn_close_in_child(&be->conn);
-    pg_attempt_close_in_child(be->probe);
-    be->probe = NULL;
     close_backend(be);
 }
 
@@ -77,11 +75,6 @@ static int slot_open(struct dlock_be **out, const struct dlock_spec *spec, struc
     be->conn.guard.values[3] = "1";
     *out = (struct dlock_be *)be;
     return 0;
-}
-
-static int slot_locate(struct dlock_be *slot, int *fd, struct dlock_error *err)
-{
-    return pg_settings_locate(self(slot), fd, err);
 }
 
 static void start(struct pg_backend *be, enum pg_op op)
@@ -337,7 +330,6 @@ const struct dlock_backend DLOCK_BACKEND_SYMBOL(postgres) = {
     .schemes = schemes,
     .caps = CAP_SHARED | CAP_SLOTS | CAP_FENCE | CAP_LEASE | CAP_ONCE,
     .open = slot_open,
-    .locate = slot_locate,
     .acquire = slot_acquire,
     .stays = slot_stays,
     .renew = slot_renew,

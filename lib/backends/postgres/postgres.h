@@ -80,7 +80,6 @@ struct pg_backend {
 
     /* From the URI and spec, by pg_settings_init(). */
     struct pg_settings settings;
-    struct pg_attempt *probe; /* asks libpq what it would connect to; NULL: not yet, or answered */
     struct {
         char *host, *port; /* libpq's lists of the hosts behind "//"; NULL: they need none */
     } named;
@@ -229,8 +228,6 @@ int pg_settings_init(struct pg_backend *, struct dlock_error *);
  */
 int pg_foreign_params(struct dlock_uri *, bool no_table, const char **sslmode,
                       struct dlock_error *);
-/* The slot locate: the hosts, from wherever libpq takes them. */
-int pg_settings_locate(struct pg_backend *, int *fd, struct dlock_error *);
 /* The refusal of run records in advisory mode; returns its code. */
 int pg_no_records(const struct pg_backend *, struct dlock_error *);
 void pg_settings_done(struct pg_backend *);

@@ -1,8 +1,8 @@
 /*
- * uri.c - what the URI says about a PostgreSQL server, and what libpq adds to it.
+ * uri.c - what the URI says about a PostgreSQL server, and what libpq adds to the URI.
  *
- * libpq's own parameters go to libpq unchanged. Hosts that the URI does not name are taken from where libpq would
- * take them (PGHOST, a service file), since the core has to look up their names: libpq would block.
+ * libpq's own parameters go to libpq unchanged. The core looks up the names of hosts: of the URI, or of
+ * libpq's variables. Only libpq can read a service; the hosts of a service are left to libpq.
  */
 #include "postgres.h"
 #include "sql.h"
@@ -14,16 +14,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+#include <sys/vfs.h>
 
 /* idle_session_timeout is an int in milliseconds: 24.8 days at most. */
 #define TTL_MAX (24 * 86400 * DLOCK_SEC)
-/* The name of the second table is the first one's and this. */
+/* The names of the second and the third table are the name of the first table and a suffix. */
 #define HOLDERS_SUFFIX "_holders"
-/* That of the third one. */
 #define RUNS_SUFFIX "_runs"
 
-/* NULL: not given. Marks the parameter as used. */
+/* The parameter's value, NULL: not given. Marks the parameter as used. */
 static const char *param(const struct dlock_spec *spec, const char *key)
 {
     return dlock_uri_param(spec->uri, key);
@@ -49,91 +48,123 @@ static int set_param(struct pg_backend *be, const char *key, const char *value,
     return 0;
 }
 
-static bool is_known(const PQconninfoOption *known, const char *key)
+/* An option of libpq by name; NULL: this libpq has no such option. */
+static const PQconninfoOption *find_option(const PQconninfoOption *known, const char *key)
 {
-    for (; known->keyword; known++)
-        if (strcmp(known->keyword, key) == 0)
-            return true;
-    return false;
+    while (known->keyword && strcmp(known->keyword, key) != 0)
+        known++;
+    return known->keyword ? known : NULL;
 }
 
-/* These are set for each connection; they are read here by set_hosts(). */
-static bool is_address_param(const char *key)
+/* What libpq uses where no service is named: the parameter, else its variable, else libpq's default. */
+static const char *option(const struct pg_backend *be, const PQconninfoOption *known,
+                          const char *key)
 {
-    return strcmp(key, "host") == 0 || strcmp(key, "hostaddr") == 0 || strcmp(key, "port") == 0;
-}
-
-/* These go to libpq unchanged. */
-static void mark_libpq_params(struct dlock_uri *uri, const PQconninfoOption *known)
-{
-    for (int i = 0; i < uri->nparams; i++)
-        uri->params[i].used = uri->params[i].used || is_known(known, uri->params[i].key);
-    for (; known->keyword; known++)
-        dlock_uri_known(uri, known->keyword);
-}
-
-static int set_libpq_params(struct pg_backend *be, const PQconninfoOption *known,
-                            struct dlock_error *err)
-{
-    const struct dlock_uri *uri = be->spec->uri;
-    int rc = 0;
-    for (int i = 0; i < uri->nparams && rc == 0; i++) {
-        struct dlock_param *p = &uri->params[i];
-        if (!is_known(known, p->key))
-            continue;
-        p->used = true;
-        if (!is_address_param(p->key))
-            rc = set_param(be, p->key, p->value, err);
-    }
-    return rc;
+    const struct pg_settings *s = &be->settings;
+    const PQconninfoOption *o = find_option(known, key);
+    const char *value = dlock_uri_peek(be->spec->uri, key);
+    for (int i = PG_FIRST_PARAM; i < s->n; i++)
+        if (strcmp(s->keys[i], key) == 0)
+            value = s->values[i];
+    /* To libpq an empty parameter is not given, but an empty variable is. */
+    if ((!value || !*value) && o && (!o->envvar || !(value = getenv(o->envvar))))
+        value = o->compiled;
+    return value ? value : "";
 }
 
 /*
- * Whoever has a Kerberos ticket, perhaps for other purposes, would wait for its server at each connection: libpq's
- * default is to prefer GSS encryption. A default of our own must yield to the URI, to a service and to the variable. A
- * parameter wins over all of them, so it is given only where none of them can say anything. What a service says (in a file
- * or a directory server) cannot be told from libpq's default: there only the variable yields to it.
+ * libpq's default is to prefer GSS encryption. A user with a Kerberos ticket, perhaps for other purposes,
+ * would wait for the Kerberos server at each connection. A default of our own must yield to the URI, to a
+ * service and to the variable. A parameter wins over all of them, so set the parameter only where none of
+ * them can say anything. A service's setting cannot be told from libpq's default: with a service set the
+ * variable, which yields to the service.
  */
 static int set_gss_default(struct pg_backend *be, const PQconninfoOption *known,
                            struct dlock_error *err)
 {
-    /* Empty: to libpq it is as if it were not given. */
+    /* To libpq an empty parameter is not given. */
     const char *given = dlock_uri_peek(be->spec->uri, "gssencmode");
-    if ((given && *given) || getenv("PGGSSENCMODE") || !is_known(known, "gssencmode"))
+    if ((given && *given) || getenv("PGGSSENCMODE") || !find_option(known, "gssencmode"))
         return 0;
-    if (!getenv("PGSERVICE") && !dlock_uri_peek(be->spec->uri, "service"))
+    if (!be->settings.service)
         return set_param(be, "gssencmode", "disable", err);
     return setenv("PGGSSENCMODE", "disable", 0) == 0
                ? 0
                : dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
 }
 
-static int take_libpq_params(struct pg_backend *be, struct dlock_error *err)
+static int set_libpq_params(struct pg_backend *be, const PQconninfoOption *known,
+                            struct dlock_error *err)
 {
     struct dlock_uri *uri = be->spec->uri;
-    bool no_table = be->protocol == &pg_table && !dlock_uri_peek(be->spec->uri, "table");
-    const char *sslmode = NULL;
-    /* Not PQconndefaults(): it looks up the user, perhaps in a directory server, even if the URI names one. */
-    PQconninfoOption *known = PQconninfoParse("", NULL);
-    int rc;
-    if (!known)
-        return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
-    mark_libpq_params(uri, known);
-    rc = pg_foreign_params(uri, no_table, &sslmode, err);
-    if (rc == 0)
-        rc = set_libpq_params(be, known, err);
+    bool no_table = be->protocol == &pg_table && !dlock_uri_peek(uri, "table");
+    const char *sslmode = NULL, *service = dlock_uri_peek(uri, "service");
+    be->settings.service = (service && *service) || getenv("PGSERVICE");
+    for (const PQconninfoOption *o = known; o->keyword; o++) {
+        (void)dlock_uri_param(uri, o->keyword);
+        dlock_uri_known(uri, o->keyword);
+    }
+    int rc = pg_foreign_params(uri, no_table, &sslmode, err);
+    for (int i = 0; i < uri->nparams && rc == 0; i++) {
+        struct dlock_param *p = &uri->params[i];
+        /* pg_foreign_params() has renamed some. set_hosts() reads the address, which each connection has. */
+        if (!find_option(known, p->key))
+            continue;
+        p->used = true;
+        if (strcmp(p->key, "host") != 0 && strcmp(p->key, "hostaddr") != 0 &&
+            strcmp(p->key, "port") != 0)
+            rc = set_param(be, p->key, p->value, err);
+    }
     if (rc == 0)
         rc = set_gss_default(be, known, err);
-    if (rc == 0)
-        rc = set_param(be, "sslmode", sslmode, err);
-    PQconninfoFree(known);
-    return rc;
+    return rc == 0 ? set_param(be, "sslmode", sslmode, err) : rc;
+}
+
+/* Is the folder or file on a local file system, which does not wait for a server? */
+static bool is_local_disk(const char *path)
+{
+    static const uint32_t local[] = {
+        0xEF53,     /* ext4 */
+        0x58465342, /* XFS */
+        0x9123683E, /* Btrfs */
+        0x01021994, /* tmpfs */
+        0x794C7630, /* overlayfs */
+        0x2FC12FC1, /* ZFS */
+        0xF2F52010, /* F2FS */
+    };
+    struct statfs fs;
+    if (statfs(path, &fs) != 0)
+        return false;
+    for (size_t i = 0; i < DLOCK_LEN(local); i++)
+        if ((uint32_t)fs.f_type == local[i])
+            return true;
+    return false;
 }
 
 /*
- * TCP gives up at idle + count * interval. Not before the ttl is over: a server without TCP_USER_TIMEOUT (which is
- * Linux's alone) would free the lock of a holder that is cut off and has not ended yet. Linux takes an idle time and an
- * interval of 32767 s, and 127 probes, at most.
+ * Can libpq block before the server has said anything? A service may be in a directory server, and names its
+ * hosts; GSS encryption asks a Kerberos server; without a user, a home directory or for requirepeer libpq
+ * asks the user database; the password file may be on another machine. (libpq looks into $HOME since 15.)
+ * sslnegotiation=direct begins with TLS, which attempt.c leaves to a thread.
+ */
+static bool may_block(const struct pg_backend *be, const PQconninfoOption *known)
+{
+    const char *file = option(be, known, "passfile"), *home = getenv("HOME");
+    if (be->settings.service || strcmp(option(be, known, "gssencmode"), "disable") != 0 ||
+        !*option(be, known, "user") || *option(be, known, "requirepeer") ||
+        strcmp(option(be, known, "sslnegotiation"), "direct") == 0)
+        return true;
+    if (*option(be, known, "password"))
+        return false;
+    if (!*file && PQlibVersion() >= 150000)
+        file = home;
+    return !file || !*file || !is_local_disk(file);
+}
+
+/*
+ * TCP gives up at idle + count * interval. Not before the ttl is over: a server without TCP_USER_TIMEOUT
+ * (which only Linux has) would free the lock of a holder that is cut off and has not ended yet. Linux takes
+ * an idle time and an interval of 32767 s, and 127 probes, at most.
  */
 struct pg_keepalives pg_keepalives(int64_t ttl)
 {
@@ -144,7 +175,7 @@ struct pg_keepalives pg_keepalives(int64_t ttl)
     return k;
 }
 
-/* A waiter in one long query has no other way to notice that the server is gone, within about a ttl. */
+/* A waiter in one long query has no other way to notice within about a ttl that the server is gone. */
 static int set_keepalives(struct pg_backend *be, struct dlock_error *err)
 {
     struct pg_keepalives k = pg_keepalives(be->spec->ttl);
@@ -162,18 +193,13 @@ static int set_keepalives(struct pg_backend *be, struct dlock_error *err)
     return rc;
 }
 
-static int read_password(struct pg_backend *be, struct dlock_error *err)
-{
-    const char *file = param(be->spec, "password-file");
-    return file ? dlock_read_secret(&be->password, file, err) : 0;
-}
-
-/* What the URI says goes in, and over it what we need. */
-static int set_params(struct pg_backend *be, struct dlock_error *err)
+/* What the URI says goes in, and over the URI what we need. */
+static int set_params(struct pg_backend *be, const PQconninfoOption *known, struct dlock_error *err)
 {
     const struct dlock_uri *uri = be->spec->uri;
     const struct dlock_host *h = uri->nhosts > 0 ? &uri->hosts[0] : NULL;
     const char *database = uri->path[0] == '/' && uri->path[1] ? uri->path + 1 : NULL;
+    const char *file = param(be->spec, "password-file");
     int rc;
 
     be->settings.keys[PG_HOST] = "host";
@@ -182,7 +208,8 @@ static int set_params(struct pg_backend *be, struct dlock_error *err)
     be->settings.n = PG_FIRST_PARAM;
     if ((rc = set_param(be, "user", h ? h->user : NULL, err)) != 0 ||
         (rc = set_param(be, "dbname", database, err)) != 0 ||
-        (rc = take_libpq_params(be, err)) != 0 || (rc = read_password(be, err)) != 0 ||
+        (rc = set_libpq_params(be, known, err)) != 0 ||
+        (rc = file ? dlock_read_secret(&be->password, file, err) : 0) != 0 ||
         (rc = set_param(be, "password", be->password, err)) != 0 ||
         (rc = set_param(be, "password", h ? h->password : NULL, err)) != 0 ||
         /* A standby grants advisory locks that exclude no client of the primary. */
@@ -190,12 +217,18 @@ static int set_params(struct pg_backend *be, struct dlock_error *err)
         (rc = set_param(be, "client_encoding", "UTF8", err)) != 0 ||
         (rc = set_param(be, "fallback_application_name", be->app, err)) != 0)
         return rc;
+    be->settings.thread = may_block(be, known);
     return be->advisory.fair ? set_keepalives(be, err) : 0;
 }
 
 /* -------------------------------------------------------------------- hosts */
 
-/* The n-th part of a list "a,b,c", malloc'ed; "" past its end. A list of one holds for all. */
+/* libpq's lists "a,b,c". */
+struct address_lists {
+    const char *host, *addr, *port;
+};
+
+/* Part n of a list, malloc'ed; "" past the end. one_for_all: a list of one part holds for all n. */
 static char *list_part(const char *list, int n, bool one_for_all)
 {
     if (one_for_all && !strchr(list, ','))
@@ -213,22 +246,10 @@ static int list_length(const char *list)
     return n;
 }
 
-static const char *option(const PQconninfoOption *all, const char *key)
-{
-    for (; all && all->keyword; all++)
-        if (strcmp(all->keyword, key) == 0)
-            return all->val ? all->val : "";
-    return "";
-}
-
-static bool names_hosts(const struct dlock_uri *uri)
-{
-    return uri->nhosts > 0 && (*uri->hosts[0].host || uri->hosts[0].has_port);
-}
-
 /*
- * The hosts behind "//" as libpq's lists. Parameters replace them: "postgres://localhost/db?host=/run/postgresql" is
- * Prisma's form of a socket. For one host without a port a service or PGPORT names it; for several libpq takes 5432.
+ * The hosts behind "//" as libpq's lists. Parameters replace these lists:
+ * "postgres://localhost/db?host=/run/postgresql" is Prisma's form of a socket. A service or PGPORT names the
+ * port of a single host without a port; for several hosts libpq takes 5432.
  */
 static int join_hosts(struct pg_backend *be, struct dlock_error *err)
 {
@@ -236,7 +257,7 @@ static int join_hosts(struct pg_backend *be, struct dlock_error *err)
     bool has_port = uri->nhosts > 1;
     size_t size;
     FILE *host, *port;
-    if (!names_hosts(uri))
+    if (uri->nhosts == 0 || (!*uri->hosts[0].host && !uri->hosts[0].has_port))
         return 0;
     host = open_memstream(&be->named.host, &size);
     port = open_memstream(&be->named.port, &size);
@@ -248,7 +269,7 @@ static int join_hosts(struct pg_backend *be, struct dlock_error *err)
     bool ok = host && port;
     ok = host && fclose(host) == 0 && ok;
     ok = port && fclose(port) == 0 && ok;
-    /* fclose() does not report that it got no memory. Without the texts we would ask another server. */
+    /* fclose() does not report a lack of memory. Without the texts we would ask another server. */
     ok = ok && be->named.host && be->named.port;
     if (ok && !has_port) {
         free(be->named.port);
@@ -257,120 +278,15 @@ static int join_hosts(struct pg_backend *be, struct dlock_error *err)
     return ok ? 0 : dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
 }
 
-static const char no_such_sslmode[] = "dlock asks for the settings";
-
-/* The settings with the hosts of the URI's parameters, and with an sslmode that does not exist. */
-static void set_probe(const struct pg_backend *be, struct pg_settings *s)
-{
-    const char *host = dlock_uri_peek(be->spec->uri, "host"),
-               *port = dlock_uri_peek(be->spec->uri, "port");
-    *s = be->settings;
-    s->values[PG_HOST] = host ? host : be->named.host;
-    s->values[PG_HOSTADDR] = dlock_uri_peek(be->spec->uri, "hostaddr");
-    s->values[PG_PORT] = port ? port : be->named.port;
-    s->n = PG_FIRST_PARAM;
-    for (int i = PG_FIRST_PARAM; i < be->settings.n; i++) {
-        if (strcmp(be->settings.keys[i], "sslmode") == 0)
-            continue;
-        s->keys[s->n] = be->settings.keys[i];
-        s->values[s->n++] = be->settings.values[i];
-    }
-    s->keys[s->n] = "sslmode";
-    s->values[s->n++] = no_such_sslmode;
-    s->keys[s->n] = s->values[s->n] = NULL;
-}
-
-/* libpq says 'service file "PATH" not found' whatever fopen(3) has said: without memory, too. */
-static int service_file_error(const char *text)
-{
-    char path[PATH_MAX];
-    if (sscanf(text, "service file \"%4095[^\"]\" not found", path) != 1)
-        return DLOCK_EUSAGE;
-    if (access(path, R_OK) == 0)
-        return DLOCK_ENOMEM;
-    return errno == EACCES ? DLOCK_EPERM : DLOCK_EUSAGE;
-}
-
-/* Why libpq did not get as far as the check of sslmode. text: its error. */
-static int probe_error(const struct pg_backend *be, const char *text, struct dlock_error *err)
-{
-    char line[256];
-    int code = service_file_error(text);
-    dlock_clean_text(line, sizeof(line), text, strcspn(text, "\n"));
-    /* It may also have got there, and then lacked the memory for its list of options. */
-    if (code == DLOCK_ENOMEM || pg_conn_says_no_memory(line) || strstr(line, no_such_sslmode))
-        return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
-    if (code == DLOCK_EPERM)
-        return dlock_fail_at(err, code, EACCES, pg_where(be), "%.*s cannot be read: %s",
-                             (int)(strlen(line) - strlen(" not found")), line, strerror(EACCES));
-    return dlock_fail_at(err, code, 0, pg_where(be), "%s", line);
-}
-
-/*
- * Ask libpq what it would connect to, by the parameters of the URI, a service file, the environment and its
- * defaults. Connects to nothing, but a service can be in a directory server. 0 or a negative code.
- *
- * No call of libpq answers that: PQconninfoParse() adds no defaults; PQconndefaults() ignores the URI's service,
- * and looks up the user even if the URI names one; PQconninfo() needs a connection, and starting one looks up
- * names, which blocks. But libpq merges all sources, and checks the result before it uses any of it: so we start a
- * connection with an sslmode that does not exist. The check refuses it, and PQconninfo() has what was merged.
- */
-static int start_probe(struct pg_backend *be, struct dlock_error *err)
-{
-    struct pg_settings probe;
-    set_probe(be, &probe);
-    int rc = pg_attempt_start(&be->probe, probe.keys, probe.values);
-    if (rc == -ENOMEM)
-        return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
-    if (rc == 0)
-        return 0;
-    /* EAGAIN: no memory for a thread, or too many of them. */
-    return dlock_fail_at(err, rc == -EAGAIN ? DLOCK_ENOMEM : DLOCK_EOS, -rc, pg_where(be),
-                         "cannot start a thread to connect: %s", strerror(-rc));
-}
-
-/*
- * PQconninfo() leaves out each value that it gets no memory for, and does not say so: without the host or the port we would
- * lock in another server. So it is asked twice, and must say the same. NULL: out of memory.
- */
-static PQconninfoOption *whole_info(PGconn *c)
-{
-    PQconninfoOption *all = PQconninfo(c), *again = PQconninfo(c);
-    bool same = all && again;
-    for (int i = 0; same && all[i].keyword; i++)
-        same = strcmp(all[i].val ? all[i].val : "", again[i].val ? again[i].val : "") == 0;
-    PQconninfoFree(again);
-    if (same)
-        return all;
-    PQconninfoFree(all);
-    return NULL;
-}
-
-/* *all: every option and its value, for PQconninfoFree(). 0 or a negative code. */
-static int probe_answer(const struct pg_backend *be, PGconn *c, PQconninfoOption **all,
-                        struct dlock_error *err)
-{
-    PQconninfoOption *options = c ? whole_info(c) : NULL;
-    int rc = 0;
-    if (strcmp(option(options, "sslmode"), no_such_sslmode) == 0)
-        *all = options;
-    else
-        rc = probe_error(be, options ? PQerrorMessage(c) : "out of memory", err);
-    if (rc != 0)
-        PQconninfoFree(options);
-    PQfinish(c);
-    return rc;
-}
-
-/* Host i of libpq's lists, for connections (s) and for the core to look up (h). False: out of memory. */
+/* Host i of libpq's lists, for connections (settings) and for the core to look up (h). False: no memory. */
 static bool set_host(struct pg_settings *s, struct dlock_host *h, int i,
-                     const PQconninfoOption *all)
+                     const struct address_lists *all)
 {
-    char *addr = list_part(option(all, "hostaddr"), i, false);
-    char *host = list_part(option(all, "host"), i, false);
-    char *port = list_part(option(all, "port"), i, true);
+    char *addr = list_part(all->addr, i, false);
+    char *host = list_part(all->host, i, false);
+    char *port = list_part(all->port, i, true);
     bool ok = addr && host && port;
-    /* Connect to the address; a name with it is for the certificate. No name is not the default socket. */
+    /* Connect to the address; a name beside an address is for the certificate. No name is not the default socket. */
     if (ok && *addr && !*host) {
         free(host);
         host = strdup(addr);
@@ -378,8 +294,8 @@ static bool set_host(struct pg_settings *s, struct dlock_host *h, int i,
         free(addr);
         addr = strdup(host);
     }
-    /* As libpq has it for an empty part of a list; an empty port alone would be that of PGPORT. */
-    if (ok && !*port) {
+    /* libpq's rule for an empty part of a list; an empty port alone would be the port of PGPORT. */
+    if (ok && !*port && *all->port) {
         free(port);
         port = strdup("5432");
         ok = port;
@@ -392,91 +308,66 @@ static bool set_host(struct pg_settings *s, struct dlock_host *h, int i,
     return addr && host && port;
 }
 
-/* Put them into the URI for the core to look up. */
-static int hosts_of_libpq(struct pg_backend *be, const PQconninfoOption *all,
-                          struct dlock_error *err)
+/*
+ * The hosts of the URI, else of libpq's variables; put them into the URI for the core to look up. With a
+ * service an empty host or port is left to libpq, which takes the service's.
+ */
+static int set_hosts(struct pg_backend *be, const PQconninfoOption *known, struct dlock_error *err)
 {
     struct dlock_uri *uri = be->spec->uri;
-    int n = be->settings.nhosts;
-    bool ok = true;
-    struct dlock_host *hosts = calloc((size_t)n, sizeof(*hosts));
-    if (!hosts)
-        return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
-    for (int i = 0; i < n; i++)
-        ok = set_host(&be->settings, &hosts[i], i, all) && ok;
-    /* The settings point to the user and the password of the URI's first host, so these must live on. */
-    if (uri->nhosts > 0) {
-        hosts[0].user = uri->hosts[0].user;
-        hosts[0].password = uri->hosts[0].password;
+    struct pg_settings *s = &be->settings;
+    const char *host = dlock_uri_peek(uri, "host"), *port = dlock_uri_peek(uri, "port");
+    const char *addr = dlock_uri_peek(uri, "hostaddr");
+    int rc = join_hosts(be, err);
+    if (rc != 0)
+        return rc;
+    struct address_lists all = {.host = host             ? host
+                                        : be->named.host ? be->named.host
+                                                         : "",
+                                .addr = addr ? addr : "",
+                                .port = port             ? port
+                                        : be->named.port ? be->named.port
+                                                         : ""};
+    if (!s->service) {
+        all.host = *all.host ? all.host : option(be, known, "host");
+        all.addr = *all.addr ? all.addr : option(be, known, "hostaddr");
+        all.port = *all.port ? all.port : option(be, known, "port");
     }
-    for (int i = 0; i < uri->nhosts; i++)
-        free(uri->hosts[i].host);
-    free(uri->hosts);
-    uri->hosts = hosts;
-    uri->nhosts = n;
-    return ok ? dlock_uri_settle_where(uri, err)
-              : dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
-}
-
-static void free_hosts(struct pg_settings *s)
-{
-    for (int i = 0; i < s->nhosts; i++) {
-        if (s->hosts)
-            free(s->hosts[i]);
-        if (s->ports)
-            free(s->ports[i]);
-    }
-    free(s->hosts);
-    free(s->ports);
-    s->hosts = s->ports = NULL;
-    s->nhosts = 0;
-}
-
-static int set_hosts(struct pg_backend *be, const PQconninfoOption *all, struct dlock_error *err)
-{
-    const char *host = option(all, "host"), *addr = option(all, "hostaddr");
-    int nhosts = list_length(host), naddrs = list_length(addr);
-    int n = *addr ? naddrs : nhosts, nports = list_length(option(all, "port"));
-    if (*host && *addr && nhosts != naddrs)
+    s->by_libpq =
+        s->service && !*all.host && !*all.addr && !dlock_uri_peek(uri, "tcp_user_timeout");
+    rc = s->by_libpq ? set_param(be, "tcp_user_timeout", PG_SERVICE_PATIENCE, err) : 0;
+    if (rc != 0)
+        return rc;
+    int nhosts = list_length(all.host), naddrs = list_length(all.addr);
+    int n = *all.addr ? naddrs : nhosts, nports = list_length(all.port);
+    if (*all.host && *all.addr && nhosts != naddrs)
         return dlock_fail_at(err, DLOCK_EUSAGE, 0, pg_where(be),
                              "%d host%s do not match %d hostaddr", nhosts, nhosts > 1 ? "s" : "",
                              naddrs);
-    if (nports > 1 && nports != n) /* as libpq has it */
+    if (nports > 1 && nports != n) /* libpq's rule */
         return dlock_fail_at(err, DLOCK_EUSAGE, 0, pg_where(be), "%d ports do not match %d host%s",
                              nports, n, n > 1 ? "s" : "");
-    be->settings.hosts = calloc((size_t)n, sizeof(*be->settings.hosts));
-    be->settings.ports = calloc((size_t)n, sizeof(*be->settings.ports));
-    be->settings.nhosts = n;
-    if (!be->settings.hosts || !be->settings.ports)
-        return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
-    return hosts_of_libpq(be, all, err);
-}
-
-/* Also for named hosts: errors in the rest show here. */
-int pg_settings_locate(struct pg_backend *be, int *fd, struct dlock_error *err)
-{
-    PQconninfoOption *all = NULL;
-    PGconn *c = NULL;
-    int rc = 0;
-    if (be->settings.nhosts > 0)
-        return 1;
-    if (!be->probe)
-        rc = start_probe(be, err);
-    if (rc == 0 && !pg_attempt_take(be->probe, &c)) {
-        *fd = pg_attempt_fd(be->probe);
-        return 0;
+    struct dlock_host *hosts = calloc((size_t)n, sizeof(*hosts));
+    s->hosts = calloc((size_t)n, sizeof(*s->hosts));
+    s->ports = calloc((size_t)n, sizeof(*s->ports));
+    s->nhosts = n;
+    bool ok = hosts && s->hosts && s->ports;
+    for (int i = 0; i < n && ok; i++)
+        ok = set_host(s, &hosts[i], i, &all);
+    /* The settings point to the user and the password of the URI's first host, so these must live on. */
+    if (hosts && uri->nhosts > 0) {
+        hosts[0].user = uri->hosts[0].user;
+        hosts[0].password = uri->hosts[0].password;
     }
-    if (rc == 0) {
-        be->probe = NULL;
-        rc = probe_answer(be, c, &all, err);
+    if (hosts) {
+        for (int i = 0; i < uri->nhosts; i++)
+            free(uri->hosts[i].host);
+        free(uri->hosts);
+        uri->hosts = hosts;
+        uri->nhosts = n;
     }
-    if (rc != 0)
-        return rc;
-    rc = set_hosts(be, all, err);
-    if (rc != 0)
-        free_hosts(&be->settings);
-    PQconninfoFree(all);
-    return rc == 0 ? 1 : rc;
+    return ok ? dlock_uri_settle_where(uri, err)
+              : dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
 }
 
 /* ---------------------------------------------------------------------- key */
@@ -675,15 +566,28 @@ int pg_settings_init(struct pg_backend *be, struct dlock_error *err)
         return dlock_fail_at(err, DLOCK_EUSAGE, 0, pg_where(be),
                              "the ttl is too long: PostgreSQL can time 24 days at most");
     if ((rc = set_mode(be, err)) != 0 || (rc = set_options(be, err)) != 0 ||
-        (rc = set_key(be, err)) != 0 || (rc = set_params(be, err)) != 0)
+        (rc = set_key(be, err)) != 0)
         return rc;
-    return join_hosts(be, err);
+    /* Not PQconndefaults(): it looks up the user, perhaps in a directory server, even if the URI names one. */
+    PQconninfoOption *known = PQconninfoParse("", NULL);
+    if (!known)
+        return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+    rc = set_params(be, known, err);
+    if (rc == 0)
+        rc = set_hosts(be, known, err);
+    PQconninfoFree(known);
+    return rc;
 }
 
 void pg_settings_done(struct pg_backend *be)
 {
-    pg_attempt_drop(be->probe);
-    free_hosts(&be->settings);
+    struct pg_settings *s = &be->settings;
+    for (int i = 0; i < s->nhosts; i++) {
+        free(s->hosts ? s->hosts[i] : NULL);
+        free(s->ports ? s->ports[i] : NULL);
+    }
+    free(s->hosts);
+    free(s->ports);
     free(be->named.host);
     free(be->named.port);
     if (be->password)

@@ -10,6 +10,7 @@
 #include "uri.h"
 
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
@@ -36,15 +37,6 @@ static void clean_environment(void)
         unsetenv(names[i]);
 }
 
-/* The hosts too, as the core does it. */
-static int settle(struct user *u)
-{
-    int fd, rc = pg_settings_init(&u->be, &u->err);
-    while (rc == 0 && (rc = pg_settings_locate(&u->be, &fd, &u->err)) == 0)
-        poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, 10000);
-    return rc < 0 ? rc : 0;
-}
-
 /* Nothing is connected to; 0 or the code, in u->rc. */
 static int open_uri(struct user *u, const char *text)
 {
@@ -62,7 +54,7 @@ static int open_uri(struct user *u, const char *text)
         .identity = &u->identity,
     };
     u->be.spec = &u->spec;
-    u->rc = settle(u);
+    u->rc = pg_settings_init(&u->be, &u->err);
     return u->rc;
 }
 
@@ -424,25 +416,89 @@ TEST(an_sslmode_of_another_spelling_reaches_libpq)
     clean_environment();
 }
 
-TEST(takes_hosts_from_a_service)
+/* What the connection will be told. */
+static const char *at(const struct user *u, int i)
 {
-    struct user u;
-    char file[] = "/tmp/dlock-unit.XXXXXX";
-    int fd = mkstemp(file);
+    static char text[256];
+    const struct pg_settings *s = &u->be.settings;
+    snprintf(text, sizeof(text), "%s %s of %d", s->hosts[i], s->ports[i], s->nhosts);
+    return text;
+}
+
+/* Without a service we find the hosts; with one the hosts that the URI does not name are left to libpq. */
+TEST(takes_hosts_from_the_uri_and_the_variables)
+{
+    static const struct {
+        const char *host, *hostaddr, *port, *service, *uri, *first;
+    } rows[] = {
+        {NULL, NULL, NULL, NULL, "postgres://u@h:1/db#n", "h 1 of 1"},
+        {"x", NULL, "7", NULL, "postgres://u@h/db#n", "h 7 of 1"},
+        {"x", NULL, "7", NULL, "postgres://u@h:1,i/db#n", "h 1 of 2"},
+        {"x", NULL, NULL, NULL, "postgres:///db#n", "x 5432 of 1"},
+        {"x,y,z", NULL, "7", NULL, "postgres:///db#n", "x 7 of 3"},
+        {"x", "10.0.0.1", "7", NULL, "postgres:///db#n", "x 7 of 1"},
+        {"x", NULL, "7", NULL, "postgres:///db?host=/run&port=8#n", "/run 8 of 1"},
+        {"x", NULL, "7", NULL, "postgres:///db?hostaddr=10.0.0.1#n", "x 7 of 1"},
+        {NULL, NULL, NULL, NULL, "postgres:///db?hostaddr=10.0.0.1#n", "10.0.0.1 5432 of 1"},
+        {"x", NULL, "7", "s", "postgres:///db#n", "  of 1"},
+        {"x", NULL, "7", "s", "postgres://u@h/db#n", "h  of 1"},
+        {"x", NULL, "7", "s", "postgres://u@h:1/db#n", "h 1 of 1"},
+        {NULL, NULL, NULL, NULL, "postgres:///db?service=s&port=8#n", " 8 of 1"},
+    };
+    for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
+        struct user u;
+        clean_environment();
+        const char *const vars[] = {rows[i].host, rows[i].hostaddr, rows[i].port, rows[i].service};
+        const char *const names[] = {"PGHOST", "PGHOSTADDR", "PGPORT", "PGSERVICE"};
+        for (size_t k = 0; k < DLOCK_LEN(names); k++)
+            if (vars[k])
+                setenv(names[k], vars[k], 1);
+        if (!CHECK_INT(open_uri(&u, rows[i].uri), 0) || !CHECK_STR(at(&u, 0), rows[i].first))
+            printf("# ... %s\n", rows[i].uri);
+        done(&u);
+    }
     clean_environment();
-    REQUIRE(fd >= 0);
-    dprintf(fd, "[here]\nhost=service-host\nport=7777\nuser=joe\n");
-    close(fd);
-    setenv("PGSERVICEFILE", file, 1);
-    REQUIRE_INT(open_uri(&u, "postgres:///db?service=here#n"), 0);
-    REQUIRE_INT(u.uri->nhosts, 1);
-    CHECK_STR(u.uri->hosts[0].host, "service-host");
-    CHECK_INT(u.uri->hosts[0].port, 7777);
-    done(&u);
-    CHECK_INT(open_uri(&u, "postgres:///db?service=not-there#n"), DLOCK_EUSAGE);
-    CHECK_HAS(u.err.msg, "not-there");
-    done(&u);
-    unlink(file);
+}
+
+TEST(a_thread_connects_where_libpq_may_ask_another_server)
+{
+    static const struct {
+        const char *variable, *value, *uri;
+        bool thread;
+    } rows[] = {
+        {NULL, NULL, "postgres://u@h/db#n", false},
+        {NULL, NULL, "postgres://u@/db?host=/run#n", false},
+        {"PGUSER", "u", "postgres://h/db#n", false},
+        {NULL, NULL, "postgres://h/db#n", true}, /* the user database */
+        {"HOME", "", "postgres://u@h/db#n", true},
+        {"HOME", "/proc", "postgres://u@h/db#n", true}, /* not known to be local */
+        {"HOME", "", "postgres://u:p@h/db#n", false},   /* no password file */
+        {"PGPASSWORD", "p", "postgres://u@h/db?passfile=/proc/x#n", false},
+        {"PGPASSFILE", "/proc/x", "postgres://u@h/db#n", true},
+        {"PGSERVICE", "s", "postgres://u@h/db#n", true},
+        {NULL, NULL, "postgres://u@h/db?service=s#n", true},
+        {"PGGSSENCMODE", "prefer", "postgres://u@h/db#n", true},
+        {"PGGSSENCMODE", "prefer", "postgres://u@h/db?gssencmode=disable#n", false},
+        {NULL, NULL, "postgres://u@h/db?gssencmode=require#n", true},
+        {"PGREQUIREPEER", "root", "postgres://u@/db?host=/run#n", true},
+    };
+    char *home = getenv("HOME") ? strdup(getenv("HOME")) : NULL;
+    for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
+        struct user u;
+        clean_environment();
+        setenv("HOME", "/dev/shm", 1);
+        if (rows[i].variable)
+            setenv(rows[i].variable, rows[i].value, 1);
+        if (!CHECK_INT(open_uri(&u, rows[i].uri), 0) ||
+            !CHECK_INT(u.be.settings.thread, rows[i].thread))
+            printf("# ... %s, %s\n", rows[i].uri, rows[i].variable ? rows[i].variable : "");
+        done(&u);
+        if (rows[i].variable)
+            unsetenv(rows[i].variable);
+    }
+    if (home)
+        setenv("HOME", home, 1);
+    free(home);
     clean_environment();
 }
 
@@ -707,7 +763,7 @@ TEST(the_record_cannot_leave_its_comment)
 /* ------------------------------------------------------------------ attempts */
 
 /* Start to connect to a server that accepts and then is silent; its end of the connection, or -1. */
-static int start_attempt(struct pg_attempt **a, int listener)
+static int start_attempt(struct pg_attempt **a, int listener, bool thread)
 {
     struct sockaddr_in at;
     socklen_t len = sizeof(at);
@@ -716,7 +772,28 @@ static int start_attempt(struct pg_attempt **a, int listener)
     snprintf(port, sizeof(port), "%d", ntohs(at.sin_port));
     const char *const keys[] = {"hostaddr", "port", "user", "sslmode", "gssencmode", NULL};
     const char *const values[] = {"127.0.0.1", port, "u", "disable", "disable", NULL};
-    return pg_attempt_start(a, keys, values) == 0 ? accept(listener, NULL, NULL) : -1;
+    return pg_attempt_start(a, keys, values, thread) == 0 ? accept(listener, NULL, NULL) : -1;
+}
+
+/* Drive the attempt to its end; what pg_attempt_work() returns. */
+static int end_attempt(struct pg_attempt *a, PGconn **c)
+{
+    int rc;
+    while ((rc = pg_attempt_work(a, c)) == 0) {
+        struct pollfd p = pg_attempt_pollfd(a);
+        if (poll(&p, 1, 10000) != 1)
+            return 0;
+    }
+    return rc;
+}
+
+static int listen_here(void)
+{
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct sockaddr_in any = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    return bind(listener, (struct sockaddr *)&any, sizeof(any)) == 0 && listen(listener, 5) == 0
+               ? listener
+               : -1;
 }
 
 TEST(an_attempt_that_is_given_up_ends_its_connection)
@@ -724,30 +801,30 @@ TEST(an_attempt_that_is_given_up_ends_its_connection)
     struct pg_attempt *a = NULL;
     PGconn *c = NULL;
     char buf[256];
-    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    struct sockaddr_in any = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    REQUIRE(bind(listener, (struct sockaddr *)&any, sizeof(any)) == 0 && listen(listener, 5) == 0);
-    /* While it waits for the answer, and right after its start. */
-    for (int i = 0; i < 20; i++) {
-        int peer = start_attempt(&a, listener);
+    int listener = listen_here();
+    REQUIRE(listener >= 0);
+    /* While it waits for the answer, and right after its start; with a thread and without. */
+    for (int i = 0; i < 40; i++) {
+        int peer = start_attempt(&a, listener, i % 4 < 2);
         REQUIRE(peer >= 0);
+        CHECK_INT(pg_attempt_work(a, &c), 0);
         if (i % 2 == 0)
             CHECK(read(peer, buf, sizeof(buf)) > 0);
-        CHECK(!pg_attempt_take(a, &c));
+        CHECK_INT(pg_attempt_work(a, &c), 0);
         pg_attempt_drop(a);
         while (read(peer, buf, sizeof(buf)) > 0)
             ;
         close(peer);
     }
     /* One that has ended is there to be taken, or to be dropped. */
-    for (int i = 0; i < 2; i++) {
-        int peer = start_attempt(&a, listener);
+    for (int i = 0; i < 4; i++) {
+        int peer = start_attempt(&a, listener, i < 2);
         REQUIRE(peer >= 0);
         close(peer);
-        struct pollfd p = {.fd = pg_attempt_fd(a), .events = POLLIN};
+        struct pollfd p = pg_attempt_pollfd(a);
         REQUIRE_INT(poll(&p, 1, 10000), 1);
-        if (i == 0) {
-            REQUIRE(pg_attempt_take(a, &c));
+        if (i % 2 == 0) {
+            REQUIRE_INT(end_attempt(a, &c), 1);
             CHECK_INT(PQstatus(c), CONNECTION_BAD);
             PQfinish(c);
         } else {
@@ -757,29 +834,87 @@ TEST(an_attempt_that_is_given_up_ends_its_connection)
     close(listener);
 }
 
-/* A program that uses the library may fork while a thread connects; the child inherits all descriptors. */
+static int threads(void)
+{
+    int n = 0;
+    struct dirent *e;
+    DIR *tasks = opendir("/proc/self/task");
+    while ((e = readdir(tasks)))
+        n += e->d_name[0] != '.';
+    closedir(tasks);
+    return n;
+}
+
+/* What could make libpq wait, or compute for long, goes on in a thread; all else without. */
+TEST(an_attempt_gets_a_thread_when_the_server_asks_for_one)
+{
+    static const struct {
+        const char *bytes;
+        size_t n;
+        bool thread;
+    } rows[] = {
+        {"R\0\0\0\x8\0\0\0\0", 9, false},                     /* accepted */
+        {"R\0\0\0\x8\0\0\0\x3", 9, false},                    /* a password */
+        {"R\0\0\0\xc\0\0\0\x5salt", 13, false},               /* ... as MD5 */
+        {"R\0\0\0\x8\0\0\0\x7", 9, true},                     /* GSS */
+        {"R\0\0\0\x17\0\0\0\xaSCRAM-SHA-256\0", 24, true},    /* SCRAM */
+        {"R\0\0\0\x8\0\0\0\x3R\0\0\0\x8\0\0\0\x7", 18, true}, /* one behind the other */
+        {"R\0\0\0", 4, true},                                 /* cut off */
+        {"v\0\0\0\xc\0\0\0\0\0\0\0\0", 13, true},             /* an unusual message */
+    };
+    int listener = listen_here();
+    REQUIRE(listener >= 0);
+    for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
+        struct pg_attempt *a = NULL;
+        PGconn *c = NULL;
+        char buf[256];
+        int peer = start_attempt(&a, listener, false), before = threads();
+        REQUIRE(peer >= 0);
+        CHECK_INT(pg_attempt_work(a, &c), 0);
+        CHECK(read(peer, buf, sizeof(buf)) > 0);
+        CHECK(write(peer, rows[i].bytes, rows[i].n) == (ssize_t)rows[i].n);
+        struct pollfd p = pg_attempt_pollfd(a);
+        CHECK_INT(poll(&p, 1, 10000), 1);
+        int fd = p.fd, rc = pg_attempt_work(a, &c);
+        if (rc == 0) {
+            bool moved = pg_attempt_pollfd(a).fd != fd;
+            if (!CHECK_INT(moved, rows[i].thread))
+                printf("# ... in row %zu\n", i);
+            pg_attempt_drop(a);
+        } else {
+            /* No password: refused. */
+            CHECK(!rows[i].thread);
+            PQfinish(c);
+        }
+        CHECK(rows[i].thread || threads() == before);
+        close(peer);
+    }
+    close(listener);
+}
+
+/* A program that uses the library may fork while an attempt goes on; the child inherits all descriptors. */
 TEST(a_fork_of_the_caller_does_not_hide_the_end_of_an_attempt)
 {
-    struct pg_attempt *a = NULL;
-    PGconn *c = NULL;
-    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    struct sockaddr_in any = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    REQUIRE(bind(listener, (struct sockaddr *)&any, sizeof(any)) == 0 && listen(listener, 5) == 0);
-    int peer = start_attempt(&a, listener);
-    REQUIRE(peer >= 0);
-    pid_t child = fork();
-    if (child == 0)
-        for (alarm(60);;)
-            pause();
-    shutdown(peer, SHUT_RDWR);
-    struct pollfd p = {.fd = pg_attempt_fd(a), .events = POLLIN};
-    CHECK_INT(poll(&p, 1, 10000), 1);
-    REQUIRE(pg_attempt_take(a, &c));
-    CHECK_INT(PQstatus(c), CONNECTION_BAD);
-    PQfinish(c);
-    kill(child, SIGKILL);
-    CHECK_INT(waitpid(child, NULL, 0), child);
-    close(peer);
+    int listener = listen_here();
+    REQUIRE(listener >= 0);
+    for (int thread = 0; thread < 2; thread++) {
+        struct pg_attempt *a = NULL;
+        PGconn *c = NULL;
+        int peer = start_attempt(&a, listener, thread);
+        REQUIRE(peer >= 0);
+        CHECK_INT(pg_attempt_work(a, &c), 0);
+        pid_t child = fork();
+        if (child == 0)
+            for (alarm(60);;)
+                pause();
+        shutdown(peer, SHUT_RDWR);
+        REQUIRE_INT(end_attempt(a, &c), 1);
+        CHECK_INT(PQstatus(c), CONNECTION_BAD);
+        PQfinish(c);
+        kill(child, SIGKILL);
+        CHECK_INT(waitpid(child, NULL, 0), child);
+        close(peer);
+    }
     close(listener);
 }
 
