@@ -104,7 +104,7 @@ POSTGRES_SRC     := $(sort $(wildcard lib/backends/postgres/*.c))
 POSTGRES_HEADERS := libpq-fe.h sha2.h
 PG_CFLAGS ?= $(or $(shell $(PKG_CONFIG) --cflags libpq 2>/dev/null),$(addprefix -I,$(shell pg_config --includedir 2>/dev/null)))
 PG_LIBS   ?= $(or $(shell $(PKG_CONFIG) --libs libpq 2>/dev/null),$(addprefix -L,$(shell pg_config --libdir 2>/dev/null)) -lpq) -lmd
-POSTGRES_CFLAGS = $(PG_CFLAGS)
+POSTGRES_CFLAGS = -iquote $(BUILD)/gen $(PG_CFLAGS)
 POSTGRES_LIBS   = $(PG_LIBS)
 
 ZOOKEEPER_SRC     := $(sort $(wildcard lib/backends/zookeeper/*.c lib/backends/zookeeper/wire/*.c))
@@ -175,6 +175,8 @@ LINK   = $(CC) $(SANFLAGS) $(CFLAGS) $(HARDEN_LD) -Wl,--as-needed
 
 # Sorted, for make does not always do it.
 LIB_SRC  := $(sort $(filter-out $(LEFT_OUT),$(wildcard lib/*.c lib/tls/*.c lib/backends/*.c lib/backends/*/*.c lib/backends/*/*/*.c)))
+# session and table come first: others include fragments of table.
+SQL_SRC  := $(addprefix lib/backends/postgres/sql/,$(addsuffix .sql,session table table_shared table_runs advisory))
 LUA_SRC  := $(sort $(wildcard lib/backends/redis/scripts/*.lua))
 LUA_PARTS := $(sort $(wildcard lib/backends/redis/scripts/parts/*.lua))
 CLI_SRC  := $(sort $(wildcard cli/*.c))
@@ -288,7 +290,7 @@ $(BUILD)/flags: FORCE
 	$(call stamp,$(FLAGS_NOW))
 
 # What is linked: a file that was removed leaves no newer prerequisite behind.
-SOURCES = $(sort $(LIB_SRC) $(foreach x,$(PARTS),$($x_SRC)) $(CLI_SRC) $(FAKE_SRC) $(LUA_SRC) $(LUA_PARTS))
+SOURCES = $(sort $(LIB_SRC) $(foreach x,$(PARTS),$($x_SRC)) $(CLI_SRC) $(FAKE_SRC) $(LUA_SRC) $(LUA_PARTS) $(SQL_SRC))
 $(BUILD)/sources: FORCE
 	$(call stamp,$(SOURCES))
 
@@ -321,6 +323,13 @@ $(BUILD)/gen/redis_scripts.h: lib/backends/redis/scripts/embed.awk $(LUA_SRC) $(
 	@mkdir -p $(@D)
 	$(Q)awk -f $< $(LUA_SRC) > $@
 $(call each_obj,lib/backends/redis/script.c): $(BUILD)/gen/redis_scripts.h
+
+# The SQL for PostgreSQL, as C strings.
+$(BUILD)/gen/postgres_sql.h: lib/backends/postgres/sql/embed.awk $(SQL_SRC) $(BUILD)/sources
+	$(call say,SQL,$@)
+	@mkdir -p $(@D)
+	$(Q)awk -f $< $(SQL_SRC) > $@
+$(call each_obj,$(POSTGRES_SRC)): $(BUILD)/gen/postgres_sql.h
 
 # A guard that does not see all of the library's traffic is none.
 ifneq ($(ZK_WRAP),)

@@ -199,36 +199,23 @@ module() {
     refuses 'zookeeper.so lacks lib/backends/zookeeper/wire/frame.c'
 }
 
-@test "lint: every name in SQL has its schema" {
-    file lib/backends/postgres/sql.h '#define EQ " OPERATOR(pg_catalog.=) "' '#define BIGINT "::pg_catalog.int8"'
-    file lib/backends/postgres/table.c '#include "sql.h"' \
-        'int a(const char *, ...);' 'static int b(void) { return a("%s: at least %d of <%s> = \"%s\"", "x"); }' 'int (*c)(void) = b;' \
-        'const char d[] = "SELECT a.x, '"'it''s = %d'::pg_catalog.text"', pg_catalog.count(*) FROM @T a "' \
-        '    "WHERE a.x" EQ "$1 AND a.y" EQ "ANY (SELECT b.y FROM pg_catalog.pg_class b) /* a = b */ ";' \
-        'const char e[] = "UPDATE @T SET (x, y) = ROW(GREATEST(1, 2), pg_catalog.f(secs => $1" BIGINT "))";'
+@test "lint: SQL stands in its files, behind the path" {
+    local d=lib/backends/postgres
+    mkdir -p $d/sql
+    file $d/table.c '#include "sql.h"' '/* SELECT */' 'const char *a = "select a slot";'
+    file $d/sql.h 'extern const char sql_session_path[];'
+    file $d/sql/table.sql '-- SELECT x FROM public.y' "SELECT pg_catalog.set_config('search_path', 'pg_catalog', true)" \
+        'SELECT count(*), extract(epoch FROM t.x) FROM {table} t JOIN pg_class c ON c.oid = t.x WHERE t.y IN (1, 2)'
     lint
     [ "$status" = 0 ] || fail "$output"
-    # One violation per line.
-    local bad=(
-        'WHERE a.x = 1' 'WHERE a.x > 1' "WHERE a.x || 'y'" 'WHERE x * 1' 'WHERE - x' 'WHERE x OPERATOR(=) 1' 'WHERE x OPERATOR(public.=) 1' ' = '
-        'WHERE x IN (1)' 'WHERE x BETWEEN 1 AND 2' "WHERE x LIKE 'y'" 'SELECT NULLIF(x, y)' 'WHERE x IS DISTINCT FROM y'
-        'SELECT CASE x WHEN 1 THEN 2 END' 'SELECT CAST(x AS y)' 'SELECT x COLLATE \"C\"' 'FROM a JOIN b USING (c)'
-        'SELECT x::bigint' "SELECT interval '1 s'" 'SELECT version()' 'SELECT MAX(x)' 'SELECT x FROM pg_class'
-    )
-    printf 'const char *sql = "%s";\n' "${bad[@]}" >lib/backends/postgres/table.c
+    printf '%s\n' 'const char *a = "SELECT 1";' 'const char *b = "/* x */ UPDATE x";' 'f("LISTEN \"%s\"");' 'x = " pg_catalog.now()";' \
+        'pg_conn_send_all(c, 1, all, n);' 'x = sql_session_path;' >$d/table.c
+    printf '%s\n' 'SELECT pg_catalog.now()' 'SELECT 1 FROM public.t' 'UPDATE own.t SET x = 1' >$d/sql/table.sql
     run tests/lint build/obj/lib/error.o
     assert_rc 1
-    local i why
-    for i in "${!bad[@]}"; do
-        case $i in
-        [0-7]) why='a bare operator' ;;
-        [89] | 1[0-6]) why='cannot be qualified' ;;
-        17) why='a bare type' ;;
-        18) why='a constant with a bare type' ;;
-        19 | 20) why='a bare function' ;;
-        *) why='a bare name of pg_catalog' ;;
-        esac
-        assert_out "lib/backends/postgres/table.c:$((i + 1)): SQL: $why: "
-    done
-    [ ${#lines[@]} = ${#bad[@]} ] || fail "$output"
+    for i in 1 2 3 4; do assert_out "$d/table.c:$i: SQL outside sql/*.sql"; done
+    for i in 5 6; do assert_out "$d/table.c:$i: SQL: only sql.c puts the path in front"; done
+    assert_out "$d/sql/table.sql:1: SQL: a needless schema"
+    for i in 2 3; do assert_out "$d/sql/table.sql:$i: SQL: a table that is no place: "; done
+    [ ${#lines[@]} = 9 ] || fail "$output"
 }

@@ -276,11 +276,12 @@ pg_session() {
 # What clients sent, from the log, one line each: "pid transaction". The log is complete and in time (a message
 # is logged before it is executed), which pg_stat_database is not (a session that stays tells its numbers only
 # now and then). "statement" is a message of the simple protocol, however many statements are in it; "execute"
-# is the extended protocol's, and a statement each. So this counts round trips.
+# is the extended protocol's, and a statement each, without the settings in front of it. So this counts round trips.
 pg_messages() {
     local log=$PG_LOG
     [ "$1" = default ] || log=${PG_LOGS[$1]}
     sed -nE '/^[^[]*\[[0-9]+\] [^ ]+ \[pgsql\] /d
+        /LOG:  execute [^:]*: SELECT (pg_catalog\.)?set_config\(.(search_path|synchronous_commit)/d
         s,^[^[]*\[([0-9]+)\] ([0-9]+/[0-9]+) \[[^]]*\] LOG:  (statement|execute [^:]*): .*,\1 \2,p' "$log"
 }
 pg_statements() { pg_messages "${1:-default}" | wc -l; }

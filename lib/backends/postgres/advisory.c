@@ -248,18 +248,12 @@ static int64_t shown_ms(const char *text)
     return -1;
 }
 
-/* Is this session ours alone, and does the server keep our lease? Otherwise it is left, and acquire goes on or fails. */
+/* Does the server keep our lease? Otherwise the session is left, and acquire goes on or fails. */
 static bool check_session(struct pg_backend *be, const struct pg_reply *r)
 {
     struct dlock_error err;
     if (!pg_one_row(r, R_COLUMNS))
         dlock_fail_at(&err, DLOCK_EPROTO, 0, pg_where(be), "unexpected answer to the lock query");
-    else if (pg_number(r->rows, 0, R_PID) != PQbackendPID(be->conn.pq))
-        dlock_fail_at(&err, DLOCK_EUSAGE, 0, pg_where(be),
-                      "this is a connection pooler, which would keep an advisory lock "
-                      "for other clients: connect to the server itself, or use ?mode=lease");
-    else if (pg_number(r->rows, 0, R_STANDBY))
-        dlock_fail_at(&err, DLOCK_EUNAVAIL, 0, pg_where(be), "the server is a standby");
     else if (PQserverVersion(be->conn.pq) >= WITH_IDLE_TIMEOUT &&
              shown_ms(pg_text(r->rows, 0, R_IDLE)) != adv_ttl_ms(be))
         dlock_fail_at(&err, DLOCK_EUNUSABLE, 0, pg_where(be),
@@ -271,13 +265,24 @@ static bool check_session(struct pg_backend *be, const struct pg_reply *r)
     return false;
 }
 
-/* An error may leave the session's lock behind although the statement was rolled back, so the session ends. */
+/*
+ * An error may leave the session's lock behind although the message was rolled back, so the session ends. Another server
+ * may be the primary by now.
+ */
 static void refused(struct pg_backend *be, const struct pg_reply *r)
 {
     struct dlock_error err;
-    pg_conn_reply_error(&be->conn, r, &err);
-    bool class53 = strncmp(r->sqlstate, "53", 2) == 0, class57 = strncmp(r->sqlstate, "57", 2) == 0;
-    pg_try_later(be, &err, class53 || class57 || strncmp(r->sqlstate, "40", 2) == 0);
+    bool transient = strncmp(r->sqlstate, "53", 2) == 0 || strncmp(r->sqlstate, "57", 2) == 0 ||
+                     strncmp(r->sqlstate, "40", 2) == 0;
+    if (strstr(r->text, FOUND_POOLER))
+        dlock_fail_at(&err, DLOCK_EUSAGE, 0, pg_where(be),
+                      "this is a connection pooler, which would keep an advisory lock "
+                      "for other clients: connect to the server itself, or use ?mode=lease");
+    else if (strstr(r->text, FOUND_STANDBY))
+        dlock_fail_at(&err, DLOCK_EUNAVAIL, 0, pg_where(be), "the server is a standby");
+    else
+        pg_conn_reply_error(&be->conn, r, &err);
+    pg_try_later(be, &err, transient);
 }
 
 /* What the session has after a try. False: the lock is in use with another number of slots, and acquire has failed. */

@@ -10,13 +10,15 @@
 
 /* Each statement is malloc'ed; NULL: out of memory. */
 
+/* In the error of the statement gate. */
+#define FOUND_POOLER "dlock finding: pooler;"
+#define FOUND_STANDBY "dlock finding: standby;"
+
 /*
  * One try, with the session's settings, or what follows a wait that brought the main key: check the session and the
  * server, and take the fence.
  */
 enum {
-    R_PID,
-    R_STANDBY,
     R_GRACE,
     R_IDLE,
     R_LOCKED,

@@ -233,7 +233,7 @@ static bool is_no_pid(int pid)
 static void connected(struct pg_conn *c)
 {
     c->one_by_one = is_no_pid(PQbackendPID(c->pq));
-    c->guarded = c->guard.sql != NULL;
+    c->guarded = true;
     c->address.good = (c->address.good + c->address.tried - 1) % c->address.n;
     c->state = PC_UP;
     /* Of PG_SERVICE_PATIENCE; on a Unix socket the call fails. */
@@ -295,11 +295,9 @@ void pg_conn_open(struct pg_conn *c, const struct dlock_spec *spec, struct pg_se
 {
     int good = c->address.good;
     bool pipeline = c->pipeline;
-    struct pg_guard guard = c->guard;
     pg_conn_close(c);
     *c = (struct pg_conn){
         .pipeline = pipeline,
-        .guard = guard,
         .env = spec->env,
         .settings = settings,
         .where = spec->uri->where,
@@ -317,15 +315,9 @@ void pg_conn_open(struct pg_conn *c, const struct dlock_spec *spec, struct pg_se
 
 /* ------------------------------------------------------------------- sending */
 
-static bool send_guard(struct pg_conn *c)
-{
-    return !c->guarded || PQsendQueryParams(c->pq, c->guard.sql, DLOCK_LEN(c->guard.values), NULL,
-                                            c->guard.values, NULL, NULL, 0);
-}
-
 static bool send_pipelined(struct pg_conn *c, const struct pg_statement *all, int n)
 {
-    bool ok = send_guard(c);
+    bool ok = true;
     for (int i = 0; i < n; i++)
         ok = ok &&
              PQsendQueryParams(c->pq, all[i].sql, all[i].n, NULL, all[i].values, NULL, NULL, 0);
@@ -471,12 +463,18 @@ static void take_error(struct pg_conn *c, const PGresult *res)
         snprintf(r->text, sizeof(r->text), "an error without a text");
 }
 
+/* A statement that sets something in the session or transaction is no question. */
+static bool only_sets(const PGresult *res)
+{
+    return PQnfields(res) > 0 && strcmp(PQfname(res, 0), "set_config") == 0;
+}
+
 /* True: res ends the oldest request. */
 static bool take_result(struct pg_conn *c, PGresult *res)
 {
     switch (PQresultStatus(res)) {
     case PGRES_TUPLES_OK:
-        if (PQntuples(res) == 0 && c->requests.reply.rows)
+        if (only_sets(res) || (PQntuples(res) == 0 && c->requests.reply.rows))
             break;
         PQclear(c->requests.reply.rows);
         c->requests.reply.rows = res;
@@ -532,7 +530,7 @@ int pg_conn_next(struct pg_conn *c, struct pg_reply *out)
             PQclear(res);
             return fail_pq(c);
         }
-        if (!res && c->pipeline && gaps++ < PG_REQUESTS)
+        if (!res && c->pipeline && gaps++ < PG_STATEMENTS)
             continue; /* the gap between a statement and its sync */
         if (res && !take_result(c, res))
             continue;

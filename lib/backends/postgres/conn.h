@@ -19,9 +19,8 @@
 #define PG_PARAMS 64
 #define PG_ADDRESSES 16
 #define PG_REQUESTS 6
-#define PG_STATEMENTS 4
+#define PG_STATEMENTS 8
 #define PG_VALUES 12
-#define PG_GUARD_VALUES 4
 
 /*
  * The hosts of a service are tried by libpq, which waits for each as long as TCP does: this long (ms), by
@@ -51,8 +50,9 @@ struct pg_statement {
 /* The answer to one request. */
 struct pg_reply {
     int tag;
-    int64_t sent;     /* the clock before the first byte of the request could leave */
-    PGresult *rows;   /* the last result that had rows, or NULL */
+    int64_t sent; /* the clock before the first byte of the request could leave */
+    /* The last result that had rows, or NULL. A column named set_config comes first: it is no answer. */
+    PGresult *rows;
     char sqlstate[6]; /* "": no error */
     bool unheard;   /* the error is libpq's, out of memory say: the request may have been served */
     char text[256]; /* of the error */
@@ -63,14 +63,7 @@ enum pg_conn_state { PC_CLOSED, PC_CONNECTING, PC_UP, PC_FAILED };
 struct pg_conn {
     /* Several requests at a time, with parameters; else one, of several statements. Set before the first open. */
     bool pipeline;
-    /*
-     * pipeline: a statement in front of that of each request, in the same message and transaction, from the start of
-     * a connection until the owner clears guarded. Its error is the answer, and keeps the server from even planning the
-     * other. sql NULL: none. Set before the first open.
-     */
-    struct pg_guard {
-        const char *sql, *values[PG_GUARD_VALUES];
-    } guard;
+    /* From the start of a connection until the owner clears it: its tables have yet to be checked. */
     bool guarded;
 
     const struct dlock_env *env;

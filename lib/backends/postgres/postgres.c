@@ -68,11 +68,6 @@ static int slot_open(struct dlock_be **out, const struct dlock_spec *spec, struc
         return rc;
     }
     be->conn.pipeline = be->protocol->pipeline;
-    be->conn.guard.sql = be->protocol->guard;
-    be->conn.guard.values[0] = be->table.name;
-    be->conn.guard.values[1] = be->table.owner;
-    be->conn.guard.values[2] = be->protocol->columns;
-    be->conn.guard.values[3] = "1";
     *out = (struct dlock_be *)be;
     return 0;
 }

@@ -44,7 +44,6 @@ struct pg_protocol {
     bool session;   /* the session holds the lock, and its end releases it */
     bool stays;     /* --min-hold: a lock stays held after its release, until it expires */
     bool pipeline;  /* for pg_conn */
-    const char *guard, *columns; /* for pg_conn; what it expects */
 
     void (*acquire)(struct pg_backend *);
     void (*renew)(struct pg_backend *);
@@ -126,11 +125,13 @@ struct pg_backend {
     /* advisory.c */
     struct {
         /*
-         * From the URI. key is written as arguments of the lock functions, in a comment, as a condition on
-         * pg_locks.
+         * From the URI. key is written as arguments of the lock functions, in a comment, and as pg_locks has it:
+         * classid, objid, objsubid.
          */
         bool fair, renew_writes;
-        char key[96], key_id[32], where_key[256];
+        char key[96], key_id[32];
+        uint32_t high, low;
+        int sub;
         char number[32]; /* the key in decimal */
         struct pg_keys keys;
 

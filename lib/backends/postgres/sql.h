@@ -1,53 +1,43 @@
 /*
- * sql.h - words of our SQL.
+ * sql.h - the statements of sql/X.sql, which embed.awk makes sql_X_NAME, and their places, "{name}".
  *
- * The server looks up every bare name in the search_path, operators and types as well, and takes the best match for the
- * operands: "numeric * int" in pg_catalog is worse than one of that type in public, where other roles may create
- * operators. That code would run with the rights of our role. So each operator, function, type and relation is written
- * with its schema, and what cannot be (IN, LIKE, BETWEEN, NULLIF, CASE x WHEN, IS DISTINCT FROM) is not used;
- * `make lint` holds that.
- *
- * A qualified operator binds tighter than a comparison, whatever it is: parenthesise.
+ * Every message begins with sql_session_path. Behind it SQL is written as usual, and only the user's tables have their
+ * schema; `make lint` holds that no other SQL is sent.
  */
 #ifndef DLOCK_PG_SQL_H
 #define DLOCK_PG_SQL_H
 
-#define EQ " OPERATOR(pg_catalog.=) "
-#define NE " OPERATOR(pg_catalog.<>) "
-#define LT " OPERATOR(pg_catalog.<) "
-#define LE " OPERATOR(pg_catalog.<=) "
-#define GT " OPERATOR(pg_catalog.>) "
-#define GE " OPERATOR(pg_catalog.>=) "
-#define PLUS " OPERATOR(pg_catalog.+) "
-#define MINUS " OPERATOR(pg_catalog.-) "
-#define TIMES " OPERATOR(pg_catalog.*) "
-#define DIVIDED_BY " OPERATOR(pg_catalog./) "
-#define MATCHES " OPERATOR(pg_catalog.~~) " /* LIKE */
+#include "conn.h"
 
-#define BIGINT "::pg_catalog.int8"
-#define INT "::pg_catalog.int4"
-#define TEXT "::pg_catalog.text"
-#define INTERVAL "::pg_catalog.interval"
+/* What stands in a place: text, or where that is NULL, the number. */
+struct pg_place {
+    const char *name, *text;
+    int64_t number;
+};
+/* Lists that end with a place, or a statement, without a name. */
+#define PLACES(...) ((const struct pg_place[]){__VA_ARGS__, {NULL, NULL, 0}})
+#define STATEMENTS(...) ((const char *const[]){__VA_ARGS__, NULL})
 
-/* The server's clock; unlike now(), not that of the transaction's start. */
-#define NOW "pg_catalog.clock_timestamp()"
-/* Behind "(EXTRACT(epoch FROM ...)": as a number. */
-#define MILLISECONDS TIMES "1000)" BIGINT
-#define MICROSECONDS TIMES "1000000)" BIGINT
+/* A message of the extended protocol. sql_add() makes room for the path, which comes first. */
+struct pg_message {
+    struct pg_statement list[PG_STATEMENTS];
+    const char *values[PG_STATEMENTS][PG_VALUES];
+    int n;
+};
+/*
+ * One more statement. A text in a quoted place, '{name}', becomes a parameter, and must live until the message is sent. A
+ * place of own wins over one of common; own may be NULL.
+ */
+void sql_add(struct pg_message *, const char *statement, const struct pg_place *own,
+             const struct pg_place *common);
+void sql_send(struct pg_conn *, int tag, struct pg_message *);
 
 /*
- * A commit that is on disk when it is answered, even where the role has synchronous_commit = off: a crash must not
- * undo a grant, a renewal or a release, nor hand out the same log position again.
+ * A message of the simple protocol: a comment, the path and the statements, malloc'ed; NULL: out of memory. A text in a
+ * quoted place must hold no quote. comment: NULL: none; it is seen in pg_stat_activity.
  */
-#define DURABLE                                                                                    \
-    "pg_catalog.set_config('synchronous_commit', CASE WHEN "                                       \
-    "pg_catalog.current_setting('synchronous_commit')" EQ "'off' THEN 'local' ELSE "               \
-    "pg_catalog.current_setting('synchronous_commit') END, true)"
-
-/* Of pg_catalog.pg_locks l: advisory locks in this database. */
-#define ADVISORY_HERE                                                                              \
-    "l.locktype" EQ "'advisory' AND l.database" EQ                                                 \
-    "(SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname" EQ                               \
-    "pg_catalog.current_database())"
+char *sql_text(const char *comment, const char *const *statements, const struct pg_place *);
+/* The statement alone, to be shown. */
+char *sql_fill(const char *statement, const struct pg_place *);
 
 #endif

@@ -31,6 +31,7 @@
  * are before old ones. Another role can set an application_name as well, and so delay each grant by 2.8 s.
  */
 #include "table.h"
+#include "postgres_sql.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -49,20 +50,7 @@
 #define CUT_OFF                                                                                    \
     (6 * DLOCK_SEC) /* a client that is cut off keeps the row at most so long, and 2 s */
 
-/* ------------------------------------------------------------------ statements */
-
-/* The enum above a statement: the columns of its answer. $1: the lock's name. $2: our token, or as noted. */
-#define GRACE "pg_catalog.make_interval(secs => @G)"
-
-/*
- * $5: our ticket, 0: none. $6: the pid of a session that is in line: it leaves that when the lock is granted. h: the row
- * as we see it; m: our ticket from now on; t: how many are before us (NULL: not looked), and our turn. $7: 1 to look in
- * any case, to tell our place. The turn is decided in the row, too, but as with a held lock, the row is not touched
- * before it.
- *
- * @T: the table. @H: the second one. @R: the third one. @W: a comment with our record. @C: the channel that wakes a waiter, less its pid. @G: the
- * restart grace in seconds. @0, @1 and @2: the parts of grace_text, or what stands for them without a grace.
- */
+/* The columns of the answer to a try. */
 enum {
     R_FENCE,
     R_PID,
@@ -78,187 +66,9 @@ enum {
     R_NAMED,
     R_COLUMNS
 };
-/* clang-format off */
-static const char try_text[] =
-    "@WWITH @0"
-    "h AS MATERIALIZED (SELECT r.holder, r.fence, r.owner, r.expires, r.passed, "
-        "GREATEST(r.expires, r.freed) AS since FROM @T r WHERE r.name" EQ "$1" TEXT "), "
-    "m AS MATERIALIZED (SELECT p.passed, CASE WHEN $5" BIGINT GT "p.passed THEN $5" BIGINT " "
-        "ELSE GREATEST(" TICKET_NOW ", p.passed" PLUS "1) END AS ticket "
-        "FROM (SELECT COALESCE((SELECT h.passed FROM h), 0) AS passed OFFSET 0) p), "
-    "t AS MATERIALIZED (SELECT w.ahead, "
-        "pg_catalog.make_interval(secs => " TURN("COALESCE(w.ahead, 0)") ") AS turn FROM (SELECT "
-        "CASE WHEN EXISTS (SELECT 1 FROM h WHERE h.since" GT "(" NOW MINUS ANY_TURN ") "
-            "AND ($7" INT EQ "1 OR h.expires" LT "(" NOW PLUS ANY_TURN "))) "
-        "THEN (SELECT pg_catalog.count(DISTINCT a.application_name) " IN_LINE
-            GT BEHIND_TICKET("SELECT m.passed FROM m") "AND a.application_name" AS_CODES
-            LT WITH_TICKET("SELECT m.ticket FROM m") ") END AS ahead OFFSET 0) w), "
-    "got AS (INSERT INTO @T AS l (name, fence, owner, expires, holder, passed) "
-        "SELECT $1" TEXT ", " TICKET_NOW ", $2" TEXT ", " NOW PLUS TTL ", $4" TEXT ", "
-        "CASE WHEN t.ahead" GT "0 THEN (SELECT m.ticket FROM m)" MINUS "1 END "
-        "FROM (SELECT " DURABLE " AS done OFFSET 0) s CROSS JOIN t WHERE s.done IS NOT NULL "
-        "AND NOT EXISTS (SELECT 1 FROM h WHERE h.expires" GT NOW " "
-            "OR (h.since" LE NOW " AND h.since" GT "(" NOW MINUS "t.turn))) @1"
-        "ON CONFLICT (name) DO UPDATE SET (fence, owner, expires, holder, passed) = "
-        "ROW(GREATEST(l.fence" PLUS "1, EXCLUDED.fence), EXCLUDED.owner, " NOW PLUS TTL ", "
-        "EXCLUDED.holder, GREATEST(l.passed, EXCLUDED.passed)) "
-        "WHERE l.expires" LE NOW " AND (GREATEST(l.expires, l.freed)" GT NOW " OR "
-        "GREATEST(l.expires, l.freed)" LE "(" NOW MINUS "(SELECT t.turn FROM t))) "
-        "RETURNING l.fence) "
-    "SELECT g.fence, pg_catalog.pg_backend_pid(), o.holder, o.fence, "
-        "(EXTRACT(epoch FROM o.expires" MINUS NOW ")" MILLISECONDS ", $2" TEXT ", @2, o.owner, "
-        "(SELECT m.ticket FROM m), t.ahead, (EXTRACT(epoch FROM CASE WHEN o.expires IS NULL "
-            "THEN LEAST(t.turn, COALESCE((SELECT h.since FROM h "
-                "WHERE h.since" GT "(" NOW MINUS ANY_TURN ")), " NOW ")" PLUS "t.turn" MINUS NOW ") "
-            "ELSE t.turn END)" MILLISECONDS ", "
-        "CASE WHEN g.fence IS NOT NULL AND pg_catalog.pg_backend_pid()" EQ "$6" INT " "
-        "THEN pg_catalog.set_config('application_name', '@A', false) END "
-    "FROM t LEFT JOIN got g ON true LEFT JOIN h o ON o.expires" GT NOW;
-/* clang-format on */
-
-/*
- * A promoted standby may lack the newest rows. The row of the empty name remembers the timeline and when it was first
- * seen. The try that sees another one writes that, and is refused; so are all others for the length of the grace from
- * then on. On timeline 1 no server was ever promoted.
- */
-static const char *const grace_text[][2] = {
-    {"k AS MATERIALIZED (SELECT w.timeline, CASE WHEN w.timeline" EQ "'00000001' "
-     "THEN 'epoch'::pg_catalog.timestamptz ELSE (SELECT m.expires FROM @T m WHERE m.name" EQ "'' "
-     "AND m.owner" EQ "w.timeline) END AS seen FROM (SELECT pg_catalog.substr("
-     "pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 1, 8) AS timeline OFFSET 0) w), "
-     "n AS (INSERT INTO @T AS l (name, fence, owner, expires, holder) "
-     "SELECT '', 0, k.timeline, " NOW ", '' FROM k WHERE k.seen IS NULL "
-     "ON CONFLICT (name) DO UPDATE SET (owner, expires) = ROW(EXCLUDED.owner, EXCLUDED.expires) "
-     "WHERE l.owner" NE "EXCLUDED.owner), ",
-     ""},
-    {"AND EXISTS (SELECT 1 FROM k WHERE k.seen" LE "(" NOW MINUS GRACE ")) ", ""},
-    {"(SELECT (EXTRACT(epoch FROM COALESCE(k.seen, " NOW ")" PLUS GRACE MINUS NOW ")" MILLISECONDS
-     " FROM k)",
-     "0"},
-};
-
-static const char renew_text[] =
-    "WITH u AS (UPDATE @T l SET expires = " NOW PLUS TTL " " OUR_ROW "AND l.fence" EQ "$4" BIGINT
-    " RETURNING 1) "
-    "SELECT (SELECT pg_catalog.count(*) FROM u), o.holder, $2" TEXT " " OTHERS_ROW;
-
-/* clang-format off */
-static const char release_text[] =
-    "WITH u AS (UPDATE @T l SET (expires, owner, freed) = "
-        "ROW('-infinity'::pg_catalog.timestamptz, ''" TEXT ", " NOW ") " OUR_ROW
-        "RETURNING COALESCE(l.passed, 0) AS passed, true AS whole, 0 AS used), "
-    CALLS
-    "SELECT (SELECT pg_catalog.count(*) FROM u), o.holder, $2" TEXT ", "
-        "(SELECT pg_catalog.count(*) FROM c) " OTHERS_ROW;
-/* $3: for how long it stays held. */
-static const char stay_text[] =
-    "WITH u AS (UPDATE @T l SET (expires, owner) = "
-        "ROW(LEAST(l.expires, " NOW PLUS TTL "), pg_catalog.concat('" OVER_OWNER "', l.owner)) " OUR_ROW
-        "RETURNING COALESCE(l.passed, 0) AS passed, true AS whole, 0 AS used, " MS_UNTIL("l.expires") PLUS "1 AS stays), "
-    CALLS_LATER
-    "SELECT (SELECT pg_catalog.count(*) FROM u), o.holder, $2" TEXT ", "
-        "(SELECT pg_catalog.count(*) FROM c) " OTHERS_ROW;
-/* clang-format on */
-
-const char table_lock_row[] = "SELECT 1 FROM @T l WHERE l.name" EQ "$1" TEXT " FOR UPDATE";
-
-/* Rows that were unused for a week. */
-static const char sweep_text[] =
-    "DELETE FROM @T d WHERE d.name" EQ "ANY (SELECT t.name FROM @T t "
-    "WHERE t.name" NE "'' AND t.expires" LT "(" NOW MINUS "'7 days'" INTERVAL ") "
-    "AND t.fence" LT LONG_UNUSED "LIMIT 20 FOR UPDATE SKIP LOCKED)";
-
-/* Waiters that were passed come last, and behind them $2, if there is that table. Of a shared lock this row stands for all holders; see more_status(). */
-/* clang-format off */
-static const char status_text[] =
-    "SELECT 0, t.holder, t.fence, (EXTRACT(epoch FROM t.expires" MINUS NOW ")" MILLISECONDS ", ''" TEXT ", 0, "
-        "CASE WHEN t.owner" MATCHES "'" SHARED_OWNER "%' THEN 's' ELSE '' END, 0, " IS_OVER("t.owner") " "
-        "FROM @T t WHERE t.name" EQ "$1" TEXT " AND t.expires" GT NOW " UNION ALL " STATUS_WAITERS
-    " UNION ALL SELECT 2, '', 0, 0, '', 0, '', 0, 0 WHERE pg_catalog.to_regclass($2" TEXT ") IS NOT NULL";
-/* clang-format on */
-
-static const char schema_text[] =
-    "CREATE TABLE IF NOT EXISTS @T (name pg_catalog.text COLLATE pg_catalog.\"C\" PRIMARY KEY, "
-    "fence pg_catalog.int8 NOT NULL, owner pg_catalog.text NOT NULL, "
-    "expires pg_catalog.timestamptz NOT NULL, holder pg_catalog.text NOT NULL, "
-    "freed pg_catalog.timestamptz, passed pg_catalog.int8)";
 static const char lock_columns[] = "expires 1184 0 t,fence 20 0 t,freed 1184 0 f,holder 25 100 t,"
                                    "name 25 950 t,owner 25 100 t,passed 20 0 f";
-
-/*
- * Is the table what schema_text makes, and nothing more? What else it may have is code of its owner, which our
- * statements would run: triggers, rules, policies, and as early as the server plans them, the expressions of defaults,
- * constraints and indexes. And the schema's owner could put another table in its place; a role with the right to
- * create triggers or foreign keys could add code later. So all of these must be trusted, and then the answer holds for
- * as long as the connection: only a trusted role can change it.
- *
- * A superuser whose session was given another role (ALTER DATABASE ... SET role, which its owner may) is still one: that
- * role's code could take the rights back.
- *
- * $1: the table. $2: a role that is trusted, too. $3: its columns. $4: its number, for the finding. t: the table; r: a role that has power over it. 6171 is
- * pg_database_owner, which stands for the owner of the database; 25, 20, 1184 and 950 are the types text, bigint and
- * timestamptz, and the collation "C".
- *
- * The server can be made to refuse the statement that follows only by an error. So the finding becomes one: it is no
- * number.
- */
-#define FINDING "dlock finding: "
-/* clang-format off */
-#define NOT_TRUSTED                                                                                \
-    "((r.rolsuper OR r.rolname" EQ "$2" TEXT                                                       \
-    " OR (NOT t.super AND (r.rolname" EQ "CURRENT_USER OR r.oid" EQ "t.datdba))) IS NOT TRUE)"
-#define ROLE_OF(x) "CASE WHEN " x EQ "6171::pg_catalog.oid THEN t.datdba ELSE " x " END"
-const char table_check[] =
-    "WITH t AS (SELECT c.oid, c.relowner, c.relkind, c.relpersistence, c.relacl, c.relrowsecurity, "
-        "c.reloftype, n.nspowner, d.datdba, "
-        "(pg_catalog.current_setting('is_superuser')" EQ "'on' OR EXISTS (SELECT 1 FROM "
-        "pg_catalog.pg_roles u WHERE u.rolname" EQ "SESSION_USER AND u.rolsuper)) AS super "
-        "FROM pg_catalog.pg_class c "
-        "JOIN pg_catalog.pg_namespace n ON n.oid" EQ "c.relnamespace "
-        "JOIN pg_catalog.pg_database d ON d.datname" EQ "pg_catalog.current_database() "
-        "WHERE c.oid" EQ "pg_catalog.to_regclass($1" TEXT ")::pg_catalog.oid), "
-    "a AS (SELECT a.attname, a.atttypid, a.attcollation, a.attnotnull, a.attacl, "
-        "(a.atthasdef OR a.attidentity" NE "'') AS made FROM t JOIN pg_catalog.pg_attribute a "
-        "ON a.attrelid" EQ "t.oid AND a.attnum" GT "0 AND NOT a.attisdropped) "
-    "SELECT pg_catalog.concat('" FINDING "', $4" TEXT ", f.text, ';')" INT " FROM (SELECT COALESCE("
-    "(SELECT 'missing' WHERE NOT EXISTS (SELECT 1 FROM t)), "
-    "(SELECT pg_catalog.concat(o.what, ' is owned by ', r.rolname) FROM t CROSS JOIN LATERAL "
-        "(SELECT 'it' AS what, " ROLE_OF("t.relowner") " AS role "
-        "UNION ALL SELECT 'its schema', " ROLE_OF("t.nspowner") ") o "
-        "LEFT JOIN pg_catalog.pg_roles r ON r.oid" EQ "o.role WHERE " NOT_TRUSTED " LIMIT 1), "
-    "(SELECT 'it is not a plain table' FROM t WHERE t.relkind" NE "'r' "
-        "OR t.relpersistence" NE "'p' OR t.reloftype" NE "0::pg_catalog.oid), "
-    "(SELECT pg_catalog.concat('it has the trigger ', g.tgname) FROM t "
-        "JOIN pg_catalog.pg_trigger g ON g.tgrelid" EQ "t.oid LIMIT 1), "
-    "(SELECT pg_catalog.concat('it has the rule ', g.rulename) FROM t "
-        "JOIN pg_catalog.pg_rewrite g ON g.ev_class" EQ "t.oid LIMIT 1), "
-    "(SELECT 'it has row security' FROM t WHERE t.relrowsecurity), "
-    "(SELECT 'it inherits or is inherited' FROM t JOIN pg_catalog.pg_inherits i "
-        "ON i.inhrelid" EQ "t.oid OR i.inhparent" EQ "t.oid LIMIT 1), "
-    "(SELECT pg_catalog.concat('its column ', a.attname, ' has a default') FROM a "
-        "WHERE a.made LIMIT 1), "
-    "(SELECT 'its columns differ from those of --schema' FROM (SELECT pg_catalog.string_agg("
-        "pg_catalog.concat_ws(' ', a.attname, a.atttypid, a.attcollation, a.attnotnull), ',' "
-        "ORDER BY a.attname) AS list FROM a) s WHERE (s.list" EQ "$3" TEXT ") IS NOT TRUE), "
-    "(SELECT pg_catalog.concat('it has the constraint ', k.conname) FROM t "
-        "JOIN pg_catalog.pg_constraint k ON k.conrelid" EQ "t.oid AND k.contype" NE "'p' "
-        "AND k.contype" NE "'n' AND k.contype" NE "'u' LIMIT 1), "
-    "(SELECT 'it has an index on an expression' FROM t JOIN pg_catalog.pg_index i "
-        "ON i.indrelid" EQ "t.oid AND (i.indexprs IS NOT NULL OR i.indpred IS NOT NULL) LIMIT 1), "
-    "(SELECT pg_catalog.concat('it has the statistics ', k.stxname) FROM t "
-        "JOIN pg_catalog.pg_statistic_ext k ON k.stxrelid" EQ "t.oid LIMIT 1), "
-    "(SELECT pg_catalog.concat(COALESCE(r.rolname" TEXT ", 'PUBLIC'), ' has the privilege ', "
-        "x.privilege_type) FROM t CROSS JOIN LATERAL (SELECT t.relacl AS acl "
-        "UNION ALL SELECT a.attacl FROM a) l CROSS JOIN LATERAL pg_catalog.aclexplode(l.acl) x "
-        "LEFT JOIN pg_catalog.pg_roles r ON r.oid" EQ ROLE_OF("x.grantee") " "
-        "WHERE (x.privilege_type" EQ "'TRIGGER' OR x.privilege_type" EQ "'REFERENCES') "
-        "AND " NOT_TRUSTED " LIMIT 1)) AS text OFFSET 0) f WHERE f.text IS NOT NULL";
-/* clang-format on */
-
-void table_seconds(char *buf, size_t size, int64_t ns)
-{
-    snprintf(buf, size, "%" PRId64 ".%03d", ns / DLOCK_SEC, (int)(ns % DLOCK_SEC / DLOCK_MSEC));
-}
+#define FINDING "dlock finding: " /* in the error of the statement check */
 
 /* What is left of --min-hold, after the grant. */
 static int64_t min_hold_left(const struct pg_backend *be)
@@ -266,60 +76,27 @@ static int64_t min_hold_left(const struct pg_backend *be)
     return be->spec->min_hold > 0 ? dlock_max(0, be->spec->hold->until - pg_now(be)) : 0;
 }
 
-void table_lasts(const struct pg_backend *be, char *buf, size_t size)
+int64_t table_lasts_ms(const struct pg_backend *be)
 {
     int64_t least = be->granted ? min_hold_left(be) : be->spec->min_hold;
-    table_seconds(buf, size, dlock_max(be->spec->ttl, least));
+    return dlock_max(be->spec->ttl, least) / DLOCK_MSEC;
 }
 
-bool table_stays(const struct pg_backend *be, char *buf, size_t size)
+int64_t table_stays_ms(const struct pg_backend *be)
 {
     int64_t left = be->granted ? min_hold_left(be) : 0;
-    table_seconds(buf, size, left > 0 ? left + DLOCK_MSEC : 0);
-    return left > 0;
-}
-
-static void put_filled(const struct pg_backend *be, const char *text, FILE *f)
-{
-    char grace[32];
-    table_seconds(grace, sizeof(grace), be->restart_grace);
-    for (const char *p = text; *p; p++) {
-        if (*p != '@')
-            fputc(*p, f);
-        else if (*++p == 'T')
-            fputs(be->table.name, f);
-        else if (*p == 'H')
-            fputs(be->table.holders, f);
-        else if (*p == 'R')
-            fputs(be->table.runs, f);
-        else if (*p == 'A')
-            fputs(be->app, f);
-        else if (*p == 'C')
-            fputs(be->table.channel, f);
-        else if (*p == 'G')
-            fputs(grace, f);
-        else if (*p == 'W')
-            fprintf(f, "/* %s */ ", be->waiter);
-        else
-            put_filled(be, grace_text[*p - '0'][be->restart_grace == 0], f);
-    }
-}
-
-char *table_fill(const struct pg_backend *be, const char *text)
-{
-    char *sql = NULL;
-    size_t size;
-    FILE *f = open_memstream(&sql, &size);
-    if (!f)
-        return NULL;
-    put_filled(be, text, f);
-    return fclose(f) == 0 ? sql : (free(sql), NULL);
+    return left > 0 ? left / DLOCK_MSEC + 1 : 0;
 }
 
 static char *table_schema(const struct pg_backend *be)
 {
-    char *first = table_fill(be, schema_text), *second = table_fill(be, be->table.shared->schema);
-    char *third = table_fill(be, be->table.more->schema), *all;
+    const struct pg_place places[] = {{"table", be->table.name, 0},
+                                      {"holders", be->table.holders, 0},
+                                      {"runs", be->table.runs, 0},
+                                      {NULL, NULL, 0}};
+    char *first = sql_fill(sql_table_schema, places), *all;
+    char *second = sql_fill(sql_table_shared_schema, places);
+    char *third = sql_fill(sql_table_runs_schema, places);
     if (!first || !second || !third || asprintf(&all, "%s; %s; %s", first, second, third) < 0)
         all = NULL;
     free(first);
@@ -330,64 +107,67 @@ static char *table_schema(const struct pg_backend *be)
 
 /* ----------------------------------------------------------------- what is sent */
 
-void table_send(struct pg_backend *be, enum pg_tag tag, struct pg_statement *all, int n)
+/* Is the table what we made, or our role trusts? */
+static void add_check(struct pg_message *m, const struct pg_backend *be,
+                      const struct table_more *table)
 {
-    for (int i = 0; i < n; i++)
-        all[i].sql = table_fill(be, all[i].sql);
-    pg_conn_send_all(&be->conn, (int)tag, all, n);
-    for (int i = 0; i < n; i++)
-        free((char *)all[i].sql);
+    sql_add(m, sql_table_check,
+            PLACES({"checked", table->name, 0}, {"owner", be->table.owner, 0},
+                   {"columns", table->columns, 0}, {"number", NULL, table->number}),
+            NULL);
 }
 
-/*
- * A network that is cut within a message leaves the row locked, which all renewals would wait for, until the server takes
- * the client for dead: by default after two hours. Behind a pooler ($1: the pid) the session is not ours to set. This has
- * no row: the answer is that of another statement.
- */
-static const char alive_text[] =
-    "SELECT 1 FROM (SELECT CASE WHEN pg_catalog.pg_backend_pid()" EQ "$1" INT
-    " THEN pg_catalog.concat("
-    "pg_catalog.set_config('tcp_keepalives_idle', $2" TEXT ", false), "
-    "pg_catalog.set_config('tcp_keepalives_interval', $3" TEXT ", false), "
-    "pg_catalog.set_config('tcp_keepalives_count', $4" TEXT ", false)) ELSE '-' END AS set "
-    "OFFSET 0) s WHERE s.set" EQ "''";
-
-struct alive {
-    char text[4][24];
-    const char *values[4];
-};
-
-static void fill_alive(const struct pg_backend *be, struct alive *a)
+void table_send(struct pg_backend *be, enum pg_tag tag, const struct table_more *more,
+                const struct pg_place *own, const char *const *statements)
 {
+    struct pg_message m = {.n = 0};
+    const struct table_more first = {be->table.name, lock_columns, 1, !be->conn.guarded};
     struct pg_keepalives keep = pg_keepalives(dlock_min(be->spec->ttl, CUT_OFF));
-    int64_t all[] = {PQbackendPID(be->conn.pq), keep.idle, keep.interval, keep.count};
-    for (int i = 0; i < 4; i++) {
-        snprintf(a->text[i], sizeof(a->text[i]), "%" PRId64, all[i]);
-        a->values[i] = a->text[i];
+    const struct dlock_identity *who = be->spec->identity;
+    int pid = PQbackendPID(be->conn.pq);
+    const char *grace_left = be->restart_grace > 0 ? "current_setting('dlock.grace')::bigint" : "0";
+    const struct pg_place common[] = {
+        {"table", be->table.name, 0},
+        {"holders", be->table.holders, 0},
+        {"runs", be->table.runs, 0},
+        {"app", be->app, 0},
+        {"channel", be->table.channel, 0},
+        {"waiter", be->waiter, 0},
+        {"holder", be->holder, 0},
+        {"name", be->spec->uri->name, 0},
+        {"token", be->token, 0},
+        {"ttl", NULL, table_lasts_ms(be)},
+        {"fence", NULL, (int64_t)be->fence},
+        {"slots", NULL, be->spec->slots},
+        {"epoch", be->table.epoch, 0},
+        {"ticket", NULL, be->table.ticket},
+        {"grace", NULL, be->restart_grace / DLOCK_MSEC},
+        {"grace_left", grace_left, 0},
+        {"once", NULL, be->spec->once / DLOCK_MSEC},
+        {"host", who->host, 0},
+        {"user", who->user, 0},
+        {"command", who->command, 0},
+        {"note", who->note, 0},
+        {"client_pid", NULL, who->pid},
+        {"pid", NULL, pid},
+        {"pid_in_line", NULL, be->table.in_line ? pid : 0},
+        {"idle", NULL, keep.idle},
+        {"interval", NULL, keep.interval},
+        {"count", NULL, keep.count},
+        {NULL, NULL, 0},
+    };
+    if (be->conn.state != PC_UP)
+        return;
+    if (!first.checked)
+        add_check(&m, be, &first);
+    if (more && !more->checked) {
+        add_check(&m, be, more);
+        sql_add(&m, sql_table_alive, NULL, common);
     }
-}
-
-void table_send_checked(struct pg_backend *be, enum pg_tag tag, const struct table_more *more,
-                        const struct pg_statement *all, int n)
-{
-    struct pg_statement list[PG_STATEMENTS] = {
-        {table_check, 4,
-         (const char *const[]){more->name, be->table.owner, more->columns, more->number}}};
-    struct alive alive;
-    int first = more->checked || be->conn.state != PC_UP ? 0 : 2;
-    if (first > 0) {
-        fill_alive(be, &alive);
-        list[1] = (struct pg_statement){alive_text, 4, alive.values};
-    }
-    for (int i = 0; i < n; i++)
-        list[first + i] = all[i];
-    table_send(be, tag, list, first + n);
-}
-
-static void send_text(struct pg_backend *be, enum pg_tag tag, const char *text, int n,
-                      const char *const *values)
-{
-    table_send(be, tag, &(struct pg_statement){text, n, values}, 1);
+    for (; *statements; statements++)
+        if (*statements != sql_table_grace || be->restart_grace > 0)
+            sql_add(&m, *statements, own, common);
+    sql_send(&be->conn, (int)tag, &m);
 }
 
 static bool is_shared(const struct pg_backend *be)
@@ -412,72 +192,61 @@ void table_trying(struct pg_backend *be)
 
 static void send_try(struct pg_backend *be)
 {
-    char ttl[32], ticket[24], pid[16];
     if (is_shared(be)) {
         be->table.shared->send_try(be);
         return;
     }
-    bool look = be->table.tries++ % LOOK_ONE_OF == 0;
+    const struct pg_place *look = PLACES({"look", NULL, be->table.tries++ % LOOK_ONE_OF == 0});
     table_trying(be);
-    table_lasts(be, ttl, sizeof(ttl));
-    snprintf(ticket, sizeof(ticket), "%" PRId64, be->table.ticket);
-    snprintf(pid, sizeof(pid), "%d", be->table.in_line ? PQbackendPID(be->conn.pq) : 0);
     pg_describe(be, RECORD_HOLDS);
-    struct pg_statement try = {try_text, 7,
-                               (const char *const[]){be->spec->uri->name, be->token, ttl,
-                                                     be->holder, ticket, pid, look ? "1" : "0"}};
     if (be->spec->once > 0)
-        be->table.more->send_try(be, &try);
+        be->table.more->send_try(be, look);
     else
-        table_send(be, T_TRY, &try, 1);
+        table_send(be, T_TRY, NULL, look,
+                   STATEMENTS(sql_session_durable, sql_table_grace, sql_table_try));
 }
 
 static void send_renew(struct pg_backend *be)
 {
-    char ttl[32], fence[24];
-    if (is_shared(be)) {
+    if (is_shared(be))
         be->table.shared->send_renew(be);
-        return;
-    }
-    table_lasts(be, ttl, sizeof(ttl));
-    snprintf(fence, sizeof(fence), "%" PRIu64, be->fence);
-    send_text(be, T_RENEW, renew_text, 4,
-              (const char *const[]){be->spec->uri->name, be->token, ttl, fence});
+    else
+        table_send(be, T_RENEW, NULL, NULL, STATEMENTS(sql_session_durable, sql_table_renew));
 }
 
-/* left: as in struct table_shared. */
+/* stays_ms: as in struct table_shared. */
 static void send_give_back(struct pg_backend *be, enum pg_tag tag, const char *token,
-                           const char *left)
+                           int64_t stays_ms)
 {
     if (is_shared(be))
-        be->table.shared->send_give_back(be, tag, token, left);
+        be->table.shared->send_give_back(be, tag, token, stays_ms);
     else
-        send_text(be, tag, left ? stay_text : release_text, left ? 3 : 2,
-                  (const char *const[]){be->spec->uri->name, token, left});
+        table_send(
+            be, tag, NULL, PLACES({"token", token, 0}, {"stays", NULL, stays_ms}),
+            STATEMENTS(sql_session_durable, stays_ms > 0 ? sql_table_stay : sql_table_release));
 }
 
 static void send_release(struct pg_backend *be)
 {
-    char left[32];
     if (be->table.release == RELEASE_UNSENT)
         be->table.release = RELEASE_SENT; /* once unheard, always unheard */
     if (records_end(be))
         be->table.more->send_release(be);
     else
-        send_give_back(be, T_RELEASE, be->token, table_stays(be, left, sizeof(left)) ? left : NULL);
+        send_give_back(be, T_RELEASE, be->token, table_stays_ms(be));
 }
 
 /* A release of what a try with this token may have got. */
 static void send_undo(struct pg_backend *be, const char *token)
 {
-    send_give_back(be, T_UNDO, token, NULL);
+    send_give_back(be, T_UNDO, token, 0);
 }
 
 static void send_status(struct pg_backend *be)
 {
     be->table.look = LOOK_FIRST;
-    send_text(be, T_STATUS, status_text, 2,
-              (const char *const[]){be->spec->uri->name, be->table.runs});
+    table_send(be, T_STATUS, NULL, PLACES({"runs_name", be->table.runs, 0}),
+               STATEMENTS(sql_table_status));
 }
 
 /*
@@ -486,16 +255,13 @@ static void send_status(struct pg_backend *be)
  */
 static void send_stand_in_line(struct pg_backend *be)
 {
-    char sql[256], kind[8];
+    char ticket[24], kind[8];
     be->table.in_line = true;
     be->table.shared->kind(be->spec, kind);
-    snprintf(sql, sizeof(sql), "LISTEN \"%s%d\"", be->table.channel, PQbackendPID(be->conn.pq));
-    pg_conn_send(&be->conn, T_LISTEN, sql, 0, NULL);
-    snprintf(sql, sizeof(sql),
-             "SELECT CASE WHEN pg_catalog.pg_backend_pid()" EQ "%d THEN "
-             "pg_catalog.set_config('application_name', '%s:%016" PRId64 "%s', false) END",
-             PQbackendPID(be->conn.pq), be->app, be->table.ticket, kind);
-    pg_conn_send(&be->conn, T_LISTEN, sql, 0, NULL);
+    snprintf(ticket, sizeof(ticket), "%016" PRId64, be->table.ticket);
+    table_send(be, T_LISTEN, NULL, NULL, STATEMENTS(sql_table_listen));
+    table_send(be, T_LISTEN, NULL, PLACES({"ticket", ticket, 0}, {"kind", kind, 0}),
+               STATEMENTS(sql_table_stand_in_line));
     send_try(be);
 }
 
@@ -516,7 +282,7 @@ static void maybe_sweep(struct pg_backend *be)
         be->table.more->send_sweep(be); /* with dates in their names, each run leaves a record */
     if (random_part(be, be->spec->once > 0 ? SWEEP_ONE_OF_RUNS : SWEEP_ONE_OF) != 0)
         return;
-    send_text(be, T_SWEEP, sweep_text, 0, NULL);
+    table_send(be, T_SWEEP, NULL, NULL, STATEMENTS(sql_table_sweep));
     if (is_shared(be))
         be->table.shared->send_sweep(be);
 }
@@ -723,11 +489,10 @@ static void create_table(struct pg_backend *be)
     be->table.created = true;
     be->table.try = TRY_NONE;
     be->conn.guarded = false; /* it runs no code of a table that another client made meanwhile */
-    table_send(be, T_SCHEMA,
-               (struct pg_statement[]){
-                   {schema_text, 0, NULL},
-                   {is_shared(be) ? be->table.shared->schema : be->table.more->schema, 0, NULL}},
-               is_shared(be) || be->spec->once > 0 ? 2 : 1);
+    const char *second = is_shared(be)        ? sql_table_shared_schema
+                         : be->spec->once > 0 ? sql_table_runs_schema
+                                              : NULL;
+    table_send(be, T_SCHEMA, NULL, NULL, STATEMENTS(sql_table_schema, second));
     be->conn.guarded = true;
 }
 
@@ -741,7 +506,10 @@ static void create_answered(struct pg_backend *be, const struct pg_reply *r)
         return;
     }
     bool second = be->table.lacks == be->table.holders, third = be->table.lacks == be->table.runs;
-    char *ddl = third ? NULL : table_fill(be, second ? be->table.shared->schema : schema_text);
+    char *ddl =
+        third ? NULL
+              : sql_fill(second ? sql_table_shared_schema : sql_table_schema,
+                         PLACES({"table", be->table.name, 0}, {"holders", be->table.holders, 0}));
     int code = pg_conn_reply_error(&be->conn, r, &err);
     dlock_fail_at(
         &err, code, 0, pg_where(be),
@@ -950,7 +718,7 @@ static void table_ready(struct pg_backend *be)
     }
 }
 
-/* A finding of check_text becomes the error that it stands for. */
+/* A finding of the statement check becomes the error that it stands for. */
 static void table_read_error(const struct pg_backend *be, struct pg_reply *r)
 {
     const char *found = strstr(r->text, FINDING);
@@ -1171,8 +939,6 @@ const struct pg_protocol pg_table = {
     .kinds = CAP_SHARED | CAP_SLOTS | CAP_ONCE,
     .stays = true,
     .pipeline = true,
-    .guard = table_check,
-    .columns = lock_columns,
     .acquire = table_acquire,
     .renew = table_renew,
     .release = table_release,

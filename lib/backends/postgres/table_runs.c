@@ -17,6 +17,7 @@
  * a store that cannot take it undoes the grant. The end is written by the statement that releases, only if the lock was
  * still ours: then nobody else can have begun a run.
  */
+#include "postgres_sql.h"
 #include "run_record.h"
 #include "table.h"
 
@@ -25,181 +26,88 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ------------------------------------------------------------------ statements */
-
-/* @R: the third table. */
-static const char runs_schema[] =
-    "CREATE TABLE IF NOT EXISTS @R (name pg_catalog.text COLLATE pg_catalog.\"C\" PRIMARY KEY, "
-    "state pg_catalog.text NOT NULL, status pg_catalog.int4, fence pg_catalog.int8 NOT NULL, "
-    "owner pg_catalog.text NOT NULL, host pg_catalog.text NOT NULL, pid pg_catalog.int8 NOT NULL, "
-    "username pg_catalog.text NOT NULL, command pg_catalog.text NOT NULL, "
-    "note pg_catalog.text NOT NULL, began pg_catalog.timestamptz NOT NULL, "
-    "ended pg_catalog.timestamptz, expires pg_catalog.timestamptz NOT NULL, "
-    "UNIQUE (expires, name))";
+/* As the statement check lists them. */
 static const char run_columns[] =
     "began 1184 0 t,command 25 100 t,ended 1184 0 f,expires 1184 0 t,fence 20 0 t,host 25 100 t,"
     "name 25 950 t,note 25 100 t,owner 25 100 t,pid 20 0 t,state 25 100 t,status 23 0 f,"
     "username 25 100 t";
 
-#define COLUMNS                                                                                    \
-    "(name, state, status, fence, owner, host, pid, username, command, note, began, ended, expires)"
-
-/* clang-format off */
-/* Did a dlock write the row r? Only then it is sent, so that no size and no character of it can do harm. */
-#define VALID                                                                                      \
-    "((r.state" EQ "'running' AND r.ended IS NULL) OR ((r.state" EQ "'failed' OR r.state" EQ "'succeeded') " \
-        "AND pg_catalog.isfinite(r.ended))) IS TRUE AND COALESCE(r.status, 0)" GE "0 AND COALESCE(r.status, 0)" LE "255 " \
-    "AND r.fence" GE "0 AND r.pid" GE "0 AND r.owner OPERATOR(pg_catalog.~) '^[0-9a-f]{32}$' "     \
-    "AND pg_catalog.isfinite(r.began) AND r.began" GT "'epoch'::pg_catalog.timestamptz AND pg_catalog.isfinite(r.expires) " \
-    "AND pg_catalog.octet_length(r.host)" LT "256 AND pg_catalog.octet_length(r.username)" LT "64 " \
-    "AND pg_catalog.octet_length(r.command)" LT "256 AND pg_catalog.octet_length(r.note)" LT "256 " \
-    "AND (pg_catalog.concat(r.host, r.username, r.command, r.note)" AS_CODES " OPERATOR(pg_catalog.!~) '[[:cntrl:]]')"
-
-/* The columns of a record: V_... behind those of the statement. */
-enum { V_STATE, V_STATUS, V_FENCE, V_OWNER, V_HOST, V_PID, V_USER, V_COMMAND, V_NOTE, V_BEGAN, V_ENDED, V_AGE, V_KEPT, V_COLUMNS };
-#define UNIX_MS(x) "(EXTRACT(epoch FROM " x ")" MILLISECONDS
-#define RECORD                                                                                     \
-    "r.state, r.status, r.fence, r.owner, r.host, r.pid, r.username, r.command, r.note, "          \
-    UNIX_MS("r.began") ", " UNIX_MS("r.ended") ", "                                                \
-    UNIX_MS(NOW MINUS "COALESCE(r.ended, r.began)") ", " UNIX_MS("r.expires" MINUS "COALESCE(r.ended, r.began)")
-
-/*
- * Behind the try: if that was granted (g). $3: --once, in seconds: how long a success counts, and how long our record is
- * kept. $4 to $8: who we are. k: the record that is there; s: what comes of it; n: the new one.
- */
-enum { B_PID, B_TOKEN, B_FENCE, B_WHAT, B_BEGAN, B_CALLED, B_RECORD, B_COLUMNS = B_RECORD + V_COLUMNS };
+/* The columns of the fragment record, V_..., stand behind those of the statements begin and status. */
+enum {
+    V_STATE,
+    V_STATUS,
+    V_FENCE,
+    V_OWNER,
+    V_HOST,
+    V_PID,
+    V_USER,
+    V_COMMAND,
+    V_NOTE,
+    V_BEGAN,
+    V_ENDED,
+    V_AGE,
+    V_KEPT,
+    V_COLUMNS
+};
+enum {
+    B_PID,
+    B_TOKEN,
+    B_FENCE,
+    B_WHAT,
+    B_BEGAN,
+    B_CALLED,
+    B_RECORD,
+    B_COLUMNS = B_RECORD + V_COLUMNS
+};
 enum { WHAT_RUN, WHAT_SKIP, WHAT_FOREIGN };
-static const char begin_text[] =
-    "WITH g AS MATERIALIZED (SELECT l.fence, " NOW " AS began FROM @T l WHERE l.name" EQ "$1" TEXT " AND l.owner" EQ "$2" TEXT "), "
-    "k AS MATERIALIZED (SELECT " VALID " AS valid, (r.state" EQ "'succeeded' AND r.ended" GT "(" NOW MINUS TTL ")) AS done "
-        "FROM @R r WHERE r.name" EQ "$1" TEXT " AND EXISTS (SELECT 1 FROM g)), "
-    "s AS MATERIALIZED (SELECT g.fence, g.began, CASE WHEN NOT k.valid THEN 2 WHEN k.done THEN 1 ELSE 0 END AS what "
-        "FROM g LEFT JOIN k ON true), "
-    "u AS (UPDATE @T l SET (expires, owner, freed) = ROW('-infinity'::pg_catalog.timestamptz, ''" TEXT ", " NOW ") "
-        "FROM s WHERE s.what" GT "0 AND l.name" EQ "$1" TEXT " AND l.owner" EQ "$2" TEXT " "
-        "RETURNING COALESCE(l.passed, 0) AS passed, true AS whole, 0 AS used), "
-    CALLS_OTHERS ", "
-    "n AS (INSERT INTO @R AS o " COLUMNS " SELECT $1" TEXT ", 'running', NULL" INT ", s.fence, $2" TEXT ", $4" TEXT ", $5" BIGINT ", "
-        "$6" TEXT ", $7" TEXT ", $8" TEXT ", s.began, NULL::pg_catalog.timestamptz, s.began" PLUS TTL " FROM s WHERE s.what" EQ "0 "
-        "ON CONFLICT (name) DO UPDATE SET (state, status, fence, owner, host, pid, username, command, note, began, ended, expires) = "
-        "ROW(EXCLUDED.state, EXCLUDED.status, EXCLUDED.fence, EXCLUDED.owner, EXCLUDED.host, EXCLUDED.pid, "
-        "EXCLUDED.username, EXCLUDED.command, EXCLUDED.note, EXCLUDED.began, EXCLUDED.ended, EXCLUDED.expires)) "
-    "SELECT pg_catalog.pg_backend_pid(), $2" TEXT ", s.fence, s.what, " UNIX_MS("s.began") ", "
-        "(SELECT pg_catalog.count(*) FROM c), " RECORD " FROM s LEFT JOIN @R r ON s.what" EQ "1 AND r.name" EQ "$1" TEXT;
-
-/*
- * $3: for how long the lock stays held, 0: not. $4: the state. $5: the status, -1: unknown. $6 to $10: who we are. $11: when
- * we began. $12: for how long the record is kept. It is made anew if a person has removed it; another one's stays.
- */
 enum { E_WRITTEN = U_RELEASE_COLUMNS, E_ENDED, E_COLUMNS };
-static const char end_text[] =
-    "WITH u AS (UPDATE @T l SET (expires, owner, freed) = ROW("
-        "CASE WHEN $3::pg_catalog.float8" GT "0 THEN LEAST(l.expires, " NOW PLUS TTL ") ELSE '-infinity'::pg_catalog.timestamptz END, "
-        "CASE WHEN $3::pg_catalog.float8" GT "0 THEN pg_catalog.concat('" OVER_OWNER "', l.owner) ELSE ''" TEXT " END, "
-        "CASE WHEN $3::pg_catalog.float8" GT "0 THEN l.freed ELSE " NOW " END) " OUR_ROW
-        "RETURNING COALESCE(l.passed, 0) AS passed, true AS whole, 0 AS used, l.fence, "
-        "CASE WHEN $3::pg_catalog.float8" GT "0 THEN " MS_UNTIL("l.expires") PLUS "1 ELSE 0 END AS stays), "
-    CALLS_LATER ", "
-    "n AS (INSERT INTO @R AS o " COLUMNS " SELECT $1" TEXT ", $4" TEXT ", CASE WHEN $5" INT GE "0 THEN $5" INT " END, u.fence, "
-        "$2" TEXT ", $6" TEXT ", $7" BIGINT ", $8" TEXT ", $9" TEXT ", $10" TEXT ", "
-        "pg_catalog.to_timestamp($11::pg_catalog.float8), i.ended, i.ended" PLUS "pg_catalog.make_interval(secs => $12::pg_catalog.float8) "
-        "FROM u CROSS JOIN (SELECT " NOW " AS ended OFFSET 0) i "
-        "ON CONFLICT (name) DO UPDATE SET (state, status, ended, expires) = "
-        "ROW(EXCLUDED.state, EXCLUDED.status, EXCLUDED.ended, EXCLUDED.expires) WHERE o.owner" EQ "$2" TEXT " RETURNING 1) "
-    "SELECT (SELECT pg_catalog.count(*) FROM u), o.holder, $2" TEXT ", (SELECT pg_catalog.count(*) FROM c), "
-        "(SELECT pg_catalog.count(*) FROM n), (SELECT pg_catalog.count(*) FROM @R e WHERE e.name" EQ "$1" TEXT " "
-        "AND e.owner" EQ "$2" TEXT " AND e.state" NE "'running') " OTHERS_ROW;
-
-/*
- * Records whose time is over, and with them the rows of their locks, since no run may ever come again under a name with a
- * date. statement_timestamp() can be looked up in an index. None waits for another: a row that is in use is left.
- */
-static const char sweep_text[] =
-    "WITH d AS (DELETE FROM @R r WHERE r.name" EQ "ANY (SELECT e.name FROM @R e "
-        "WHERE e.expires" LT "pg_catalog.statement_timestamp() ORDER BY e.expires LIMIT 20 FOR UPDATE SKIP LOCKED) RETURNING r.name) "
-    "DELETE FROM @T l WHERE l.name" EQ "ANY (SELECT t.name FROM @T t WHERE t.name" EQ "ANY (SELECT d.name FROM d) "
-        "AND t.expires" LE NOW " AND t.fence" LT LONG_UNUSED " FOR UPDATE SKIP LOCKED)";
-
-/* v: there is a record; it is sent if it is one. */
 enum { Q_VALID, Q_RECORD };
-static const char status_text[] =
-    "SELECT CASE WHEN v.valid THEN 1 ELSE 0 END, " RECORD " FROM (SELECT " VALID " AS valid FROM @R r WHERE r.name" EQ "$1" TEXT ") v "
-    "LEFT JOIN @R r ON v.valid AND r.name" EQ "$1" TEXT;
-
-/* $2: the token of the record. */
 enum { F_FORGOTTEN, F_OTHER, F_VALID, F_COLUMNS };
-static const char forget_text[] =
-    "WITH d AS (DELETE FROM @R r WHERE r.name" EQ "$1" TEXT " AND r.owner" EQ "$2" TEXT " AND NOT (r.state" EQ "'running' "
-        "AND EXISTS (SELECT 1 FROM @T l WHERE l.name" EQ "$1" TEXT " AND l.owner" EQ "$2" TEXT " AND l.expires" GT NOW ")) RETURNING 1) "
-    "SELECT (SELECT pg_catalog.count(*) FROM d), CASE WHEN r.owner" NE "$2" TEXT " THEN 1 WHEN r.owner" EQ "$2" TEXT " THEN 0 END, "
-        "CASE WHEN " VALID " THEN 1 ELSE 0 END "
-    "FROM (SELECT 1) x LEFT JOIN @R r ON r.name" EQ "$1" TEXT;
-/* clang-format on */
 
 /* ----------------------------------------------------------------- what is sent */
 
 /* In front of them, once for each connection: is the third table what we made? */
-static void send_checked(struct pg_backend *be, enum pg_tag tag, const struct pg_statement *all,
-                         int n)
+static void send_checked(struct pg_backend *be, enum pg_tag tag, const struct pg_place *own,
+                         const char *const *statements)
 {
-    const struct table_more third = {be->table.runs, run_columns, "3", be->table.runs_checked};
-    table_send_checked(be, tag, &third, all, n);
+    const struct table_more third = {be->table.runs, run_columns, 3, be->table.runs_checked};
+    table_send(be, tag, &third, own, statements);
 }
 
-static void runs_send_try(struct pg_backend *be, const struct pg_statement *try)
+static void runs_send_try(struct pg_backend *be, const struct pg_place *own)
 {
-    char once[32], pid[24];
-    const struct dlock_identity *who = be->spec->identity;
-    table_seconds(once, sizeof(once), be->spec->once);
-    snprintf(pid, sizeof(pid), "%ld", who->pid);
-    const struct pg_statement all[] = {
-        *try,
-        {begin_text, 8,
-         (const char *const[]){be->spec->uri->name, be->token, once, who->host, pid, who->user,
-                               who->command, who->note}}};
-    send_checked(be, T_TRY, all, 2);
+    send_checked(
+        be, T_TRY, own,
+        STATEMENTS(sql_session_durable, sql_table_grace, sql_table_try, sql_table_runs_begin));
 }
 
 static void runs_send_release(struct pg_backend *be)
 {
-    char left[32], status[12], pid[24], began[32], once[32];
-    const struct dlock_identity *who = be->spec->identity;
     struct dlock_run end;
     run_record_end(be->spec, &end);
-    table_stays(be, left, sizeof(left));
-    table_seconds(once, sizeof(once), be->spec->once);
-    table_seconds(began, sizeof(began), be->run.begin_ms * DLOCK_MSEC);
-    snprintf(status, sizeof(status), "%d", end.status);
-    snprintf(pid, sizeof(pid), "%ld", who->pid);
-    const char *const name[] = {be->spec->uri->name};
-    const struct pg_statement all[] = {
-        {table_lock_row, 1, name},
-        {end_text, 12,
-         (const char *const[]){*name, be->token, left, run_record_state(end.state), status,
-                               who->host, pid, who->user, who->command, who->note, began, once}}};
     /* A connection that is silent may hide a server that is back. */
     be->op_until = pg_now(be) + pg_patience(be);
-    send_checked(be, T_RELEASE, all, 2);
+    send_checked(be, T_RELEASE,
+                 PLACES({"stays", NULL, table_stays_ms(be)},
+                        {"state", run_record_state(end.state), 0}, {"status", NULL, end.status},
+                        {"began", NULL, be->run.begin_ms}),
+                 STATEMENTS(sql_session_durable, sql_table_lock_row, sql_table_runs_end));
 }
 
 static void runs_send_sweep(struct pg_backend *be)
 {
-    const struct pg_statement all[] = {{sweep_text, 0, NULL}};
-    send_checked(be, T_SWEEP, all, 1);
+    send_checked(be, T_SWEEP, NULL, STATEMENTS(sql_table_runs_sweep));
 }
 
 static void runs_send_status(struct pg_backend *be)
 {
-    const struct pg_statement all[] = {
-        {status_text, 1, (const char *const[]){be->spec->uri->name}}};
-    send_checked(be, T_STATUS, all, 1);
+    send_checked(be, T_STATUS, NULL, STATEMENTS(sql_table_runs_status));
 }
 
 static void runs_send_forget(struct pg_backend *be)
 {
-    const char *const values[] = {be->spec->uri->name, be->forget};
-    const struct pg_statement all[] = {{table_lock_row, 1, values}, {forget_text, 2, values}};
-    send_checked(be, T_FORGET, all, 2);
+    send_checked(be, T_FORGET, PLACES({"token", be->forget, 0}),
+                 STATEMENTS(sql_session_durable, sql_table_lock_row, sql_table_runs_forget));
 }
 
 /* --------------------------------------------------------------------- answers */
@@ -318,7 +226,6 @@ static void runs_forgotten(struct pg_backend *be, const struct pg_reply *r)
 }
 
 const struct table_runs pg_table_runs = {
-    .schema = runs_schema,
     .end_columns = E_COLUMNS,
     .send_try = runs_send_try,
     .answered = runs_answered,

@@ -5,7 +5,6 @@
  * libpq's variables. Only libpq can read a service; the hosts of a service are left to libpq.
  */
 #include "postgres.h"
-#include "sql.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -390,20 +389,19 @@ static int parse_key(struct pg_backend *be, const char *text, struct dlock_error
             err, DLOCK_EUSAGE, 0, pg_where(be),
             "key=%.40s: expected one 64-bit number, or two 32-bit numbers and a comma", text);
     if (two) {
-        snprintf(be->advisory.key, sizeof(be->advisory.key), "'%lld'" INT ",'%lld'" INT, a, b);
+        snprintf(be->advisory.key, sizeof(be->advisory.key), "'%lld'::int, '%lld'::int", a, b);
         snprintf(be->advisory.number, sizeof(be->advisory.number), "%lld,%lld", a, b);
     } else {
         snprintf(be->advisory.number, sizeof(be->advisory.number), "%lld", a);
-        snprintf(be->advisory.key, sizeof(be->advisory.key), "'%lld'" BIGINT, a);
+        snprintf(be->advisory.key, sizeof(be->advisory.key), "'%lld'::bigint", a);
         b = (long long)(uint32_t)a;
         a = (long long)((uint64_t)a >> 32);
     }
     snprintf(be->advisory.key_id, sizeof(be->advisory.key_id), "%08x%08x.%d", (unsigned)(uint32_t)a,
              (unsigned)(uint32_t)b, two ? 2 : 1);
-    snprintf(be->advisory.where_key, sizeof(be->advisory.where_key),
-             "l.classid" EQ "'%u'::pg_catalog.oid AND l.objid" EQ
-             "'%u'::pg_catalog.oid AND l.objsubid" EQ "%d",
-             (unsigned)(uint32_t)a, (unsigned)(uint32_t)b, two ? 2 : 1);
+    be->advisory.high = (uint32_t)a;
+    be->advisory.low = (uint32_t)b;
+    be->advisory.sub = two ? 2 : 1;
     return 0;
 }
 

@@ -52,7 +52,7 @@ proxy() {
 }
 
 # What only the message has that ends a run, and that begins one.
-END='to_timestamp(' BEGIN='WHEN NOT k.valid'
+END="timestamptz 'epoch'" BEGIN='WHEN NOT k.valid'
 
 # ------------------------------------------------------------------ table ---
 

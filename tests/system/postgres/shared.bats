@@ -179,7 +179,7 @@ keys_are_expected() {
 
 # The holder and the first one in line are idle; that one has looked again since it listens.
 listens() {
-    [ "$(pgsql -c "select count(*) from pg_stat_activity a where state = 'idle' and query like '% slots=1 */ SELECT g.pid%'
+    [ "$(pgsql -c "select count(*) from pg_stat_activity a where state = 'idle' and query like '% slots=1 */ %tcp_keepalives_idle%'
         and exists (select from pg_locks l where l.pid = a.pid and l.mode = 'ExclusiveLock')")" = 2 ]
 }
 

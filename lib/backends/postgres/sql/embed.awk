@@ -1,0 +1,58 @@
+# embed.awk - SQL statements as C strings, without comments. Only awk: a build needs no more than a compiler and make.
+#
+#   awk -f embed.awk FILE.sql ...       extern const char sql_FILE_NAME[]; and for SQL_TEXTS, the strings
+#
+# "-- statement NAME" begins a statement, "-- fragment NAME" a part of some; the line "-- include NAME" stands for that
+# fragment. Each other comment is a line of its own. The lines of a statement are joined by a space.
+
+function fail(text) {
+    print FILENAME ":" FNR ": " text | "cat >&2"
+    close("cat >&2")
+    failed = 1
+    exit 1
+}
+
+FNR == 1 {
+    file = FILENAME
+    gsub(/.*\/|\.sql$/, "", file)
+    name = ""
+}
+/^-- (statement|fragment) [a-z_0-9]+$/ {
+    name = $2 == "statement" ? file "_" $3 : $3
+    if (name in text)
+        fail($3 " is there already")
+    text[name] = ""
+    if ($2 == "statement")
+        order[n++] = name
+    next
+}
+/^ *-- include [a-z_0-9]+$/ {
+    if (!($3 in text))
+        fail("no fragment " $3 " above")
+    text[name] = text[name] text[$3]
+    next
+}
+/^ *--/ || /^ *$/ { next }
+name == "" { fail("no statement yet") }
+{
+    code = $0
+    gsub(/'[^']*'/, "", code)
+    if (code ~ /--|\\|\t/)
+        fail("a comment behind SQL, a backslash or a tab")
+    gsub(/^ +| +$/, "")
+    gsub(/"/, "\\\"")
+    text[name] = text[name] "    \"" $0 " \"\n"
+}
+END {
+    if (failed)
+        exit 1
+    print "/* The statements of lib/backends/postgres/sql, made by embed.awk. */"
+    for (i = 0; i < n; i++) {
+        sub(/ "\n$/, "\"", text[order[i]])
+        print "extern const char sql_" order[i] "[];"
+    }
+    print "#ifdef SQL_TEXTS"
+    for (i = 0; i < n; i++)
+        print "const char sql_" order[i] "[] =\n" text[order[i]] ";"
+    print "#endif"
+}
