@@ -7,26 +7,27 @@
  */
 #include "operation.h"
 
+#include <stdio.h>
+
 /* "it expired", or the holder: for messages. jump: of the server's clock, 0: none. */
 static void name_found(const struct redis_backend *be, struct dlock_error *err, const char *found,
                        size_t len, int64_t jump)
 {
     struct dlock_info info;
-    char text[96];
+    char text[96], holder[sizeof(err->msg)];
+    const char *cause = "the key expired, was deleted, or was lost by the server";
 
     if (found)
         redis_script_holder(found, len, &info);
-    if (!found)
-        dlock_fail_at(err, DLOCK_ELOST, 0, redis_where(be),
-                      "the key expired, was deleted, or was lost by the server");
-    else if (info.foreign)
-        dlock_fail_at(err, DLOCK_ELOST, 0, redis_where(be), "another program took the lock");
-    else
-        dlock_fail_at(err, DLOCK_ELOST, 0, redis_where(be), "%s@%s, pid %ld holds the lock now",
-                      info.user, info.host, info.pid);
-    if (jump != 0)
-        dlock_fail(err, DLOCK_ELOST, 0, "%s; %s", err->msg,
-                   redis_clock_text(jump, text, sizeof(text)));
+    if (found && info.foreign) {
+        cause = "another program took the lock";
+    } else if (found) {
+        snprintf(holder, sizeof(holder), "%s@%s, pid %ld holds the lock now", info.user, info.host,
+                 info.pid);
+        cause = holder;
+    }
+    dlock_fail_at(err, DLOCK_ELOST, 0, redis_where(be), "%s%s%s", cause, jump != 0 ? "; " : "",
+                  jump != 0 ? redis_clock_text(jump, text, sizeof(text)) : "");
 }
 
 /* After an error reply that this connection would only repeat: the next attempt needs another one. */
