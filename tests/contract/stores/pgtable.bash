@@ -32,7 +32,7 @@ store_spoil() {
 # Words of the message that begins a run, and of the one that ends it.
 store_unanswered() {
     local words='WHEN NOT k.valid'
-    [ "$1" = begin ] || words='to_timestamp('
+    [ "$1" = begin ] || words="timestamptz 'epoch'"
     listener pgproxy "$PG_PORT" gather "$words" never
     P="postgres://postgres@127.0.0.1:$LISTENS/postgres?mode=lease#$NAME"
 }
