@@ -25,7 +25,8 @@ command_with() {
     echo "$found"
 }
 
-# plant SOURCE SED: the program with that change is $PLANTED. A Lua script is a part of redis/script.c.
+# plant SOURCE SED: the program with that change is $PLANTED. A Lua script is a part of
+# redis/script.c, the SQL of postgres/sql.c.
 plant() {
     local source=$1 object compile link
     mkdir "$T/planted"
@@ -33,8 +34,12 @@ plant() {
     sed -E "$2" "$ROOT/$source" >"$T/planted/source"
     ! cmp -s "$ROOT/$source" "$T/planted/source" || fail "the plant does not apply to $source: $2" || return
     if [[ $source == *.lua ]]; then
-        plant_lua "$source" || return
+        plant_text "$source" redis_scripts.h || return
         source=lib/backends/redis/script.c
+        cp "$ROOT/$source" "$T/planted/source.c"
+    elif [[ $source == *.sql ]]; then
+        plant_text "$source" postgres_sql.h || return
+        source=lib/backends/postgres/sql.c
         cp "$ROOT/$source" "$T/planted/source.c"
     else
         mv "$T/planted/source" "$T/planted/source.c"
@@ -66,14 +71,15 @@ plant_module() {
         fail "it cannot be built"
 }
 
-# plant_lua SCRIPT: $T/planted/source in its place, make the header of all scripts. Beside source.c it is found first.
-plant_lua() {
-    local header=$BUILD/gen/redis_scripts.h make
-    cp -r "$ROOT/lib/backends/redis/scripts" "$T/planted" || return
-    mv "$T/planted/source" "$T/planted/${1#lib/backends/redis/}" || return
-    make=$(command_with "lib/backends/redis/scripts/embed.awk") || return
-    make=${make/"> $header"/"> $T/planted/redis_scripts.h"}
-    (cd "$ROOT" && eval "${make//lib\/backends\/redis\/scripts\//$T/planted/scripts/}") || fail "no header is made: $make"
+# plant_text SCRIPT HEADER: $T/planted/source in the place of the script, make the header of all scripts. Beside source.c it
+# is found first.
+plant_text() {
+    local dir=${1%/*} header=$BUILD/gen/$2 make
+    cp -r "$ROOT/$dir" "$T/planted" || return
+    mv "$T/planted/source" "$T/planted/${dir##*/}/${1##*/}" || return
+    make=$(command_with "$dir/embed.awk") || return
+    make=${make/"> $header"/"> $T/planted/$2"}
+    (cd "$ROOT" && eval "${make//"$dir/"/"$T/planted/${dir##*/}/"}") || fail "no header is made: $make"
 }
 
 # try FILE NAME: that test, and no other one, with the plant. Not as a part of this run of bats: nothing of its
@@ -195,12 +201,12 @@ caught() {
 
 # bats test_tags=slow
 @test "planted: a run record that is read as it was before the wait for the row" {
-    plant lib/backends/postgres/table_runs.c "s/AS valid, \(r\.state\" EQ \"'succeeded' AND /&r.ended\" LT \"pg_catalog.now() AND /"
+    plant lib/backends/postgres/sql/table_runs.sql "s/AS valid, r\.state = 'succeeded' AND /&r.ended < now() AND /"
     caught postgres/once "who waits for the row of one that succeeds does not run"
 }
 
 # bats test_tags=slow
 @test "planted: a release that reads its record before it has waited for the row" {
-    plant lib/backends/postgres/table_runs.c '/\{table_lock_row, 1, name\},/d; s/T_RELEASE, all, 2/T_RELEASE, all, 1/'
+    plant lib/backends/postgres/table_runs.c 's/sql_table_lock_row, (sql_table_runs_end)/\1/'
     caught postgres/once "an end that comes twice at once is recorded once"
 }
