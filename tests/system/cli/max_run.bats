@@ -247,7 +247,7 @@ free() { run_t 5 "$DLOCK" -q -n "$1" true; }
 
 @test "refuses to start what it could not end" {
     run -71 run_t 5 bash -c 'for i in {1..70}; do "$HELPERS/await" go >left 2>&1 & done; exec "$DLOCK" --max-run 5 "$F" touch ran'
-    assert_out "could not be ended: this process had more than 64 children"
+    assert_out "could not end the command and its descendants: this process had more than 64 children"
     [ ! -e ran ]
 }
 
