@@ -19,7 +19,8 @@ teardown() { dlock_teardown; }
     assert_out "no-such-test"
 }
 
-# runs [ENV...] FILE...: tests/run as from a shell, in $T: without the folder that bats puts in front of PATH.
+# runs [ENV...] FILE...: tests/run as from a shell, in $T: without the folder that bats puts in
+# front of PATH.
 runs() {
     local path
     local -a env=()
@@ -28,8 +29,10 @@ runs() {
         shift
     done
     path=$(tr : '\n' <<<"$PATH" | grep -v /libexec/ | paste -sd :)
-    # The process of bats 1.8 that times a test sometimes outlives it, and the pipe waits for that: so a short time-out.
-    run run_t 60 env -i PATH="$path" BUILD="$T/build" TEST_JOBS=1 BATS_TEST_TIMEOUT=8 ${env[@]+"${env[@]}"} "$ROOT/tests/run" "$@"
+    # The process of bats 1.8 that times a test sometimes outlives it, and the pipe waits for that:
+    # so a short time-out.
+    run run_t 60 env -i PATH="$path" BUILD="$T/build" TEST_JOBS=1 BATS_TEST_TIMEOUT=8 \
+        ${env[@]+"${env[@]}"} "$ROOT/tests/run" "$@"
 }
 
 @test "tests/run reports what passed and failed" {
@@ -64,6 +67,19 @@ runs() {
     [ "${lines[-1]}" = "1 passed, 0 failed" ]
 }
 
+@test "tests/run fails when a test leaves a file in the tree" {
+    mkdir -p tree/tests
+    cp "$ROOT/tests/run" tree/tests
+    git init -q tree
+    : >tree/mine
+    echo '@test "litters" { : >counter; }' >some.bats
+    ROOT=$T/tree runs "$T/some.bats"
+    assert_rc 1
+    [ "${lines[-1]}" = "1 passed, 1 failed" ]
+    assert_out "a test left counter in the tree"
+    refute_out "mine"
+}
+
 # ---------------------------------------------------------- unsteady tests ---
 
 # fails NAME RUN...: prints a test that fails in the runs with these numbers.
@@ -82,7 +98,8 @@ ran() {
 }
 
 @test "tests/run lists a test that fails once as unsteady" {
-    local name='once (a.b) [c] \"q\" 1+1? {x}|y^ $ it\\s 100%' shown='once (a.b) [c] "q" 1+1? {x}|y^ $ it\s 100%'
+    local name='once (a.b) [c] \"q\" 1+1? {x}|y^ $ it\\s 100%' \
+        shown='once (a.b) [c] "q" 1+1? {x}|y^ $ it\s 100%'
     for jobs in 1 4; do
         rm -f runs.*
         { fails "$name" 1; fails "more: $name, and more"; fails 'once (aXb) c' 9; } >some.bats
@@ -145,7 +162,8 @@ ran() {
     rm -f runs.*
     {
         fails one
-        printf '%s\n' '@test "killed" {' '    cd "$BATS_TEST_DIRNAME"' '    [ -e killed ] || { : >killed; kill -9 $PPID $$; }' '}'
+        printf '%s\n' '@test "killed" {' '    cd "$BATS_TEST_DIRNAME"' \
+            '    [ -e killed ] || { : >killed; kill -9 $PPID $$; }' '}'
         fails two
     } >some.bats
     runs "$T/some.bats"
@@ -158,7 +176,8 @@ ran() {
     mkdir -p build/unit/lib
     for fault in 'echo "not ok 1 one"; echo 1..1; exit 1' 'exit 0' 'echo 1..2; exit 0' 'echo 1..1; exit 1'; do
         rm -f n
-        printf '%s\n' '#!/bin/sh' "echo >>'$T/n'" 'echo "ok 2 other"' "[ \$(wc -l <'$T/n') -gt 1 ] || { $fault; }" \
+        printf '%s\n' '#!/bin/sh' "echo >>'$T/n'" 'echo "ok 2 other"' \
+            "[ \$(wc -l <'$T/n') -gt 1 ] || { $fault; }" \
             'echo "ok 1 one"; echo 1..2' >build/unit/lib/test_uri
         chmod +x build/unit/lib/test_uri
         runs tests/unit/lib/test_uri.c
@@ -170,7 +189,8 @@ ran() {
 }
 
 @test "tests/run fails on a sanitizer's report although the test passes later" {
-    printf '%s\n' '@test "one" {' '    [ -z "$(ls "$SAN_REPORTS")" ] || return 0' '    echo "ERROR: words" >"$SAN_REPORTS/report.1"; false' '}' >some.bats
+    printf '%s\n' '@test "one" {' '    [ -z "$(ls "$SAN_REPORTS")" ] || return 0' \
+        '    echo "ERROR: words" >"$SAN_REPORTS/report.1"; false' '}' >some.bats
     runs SAN=address "$T/some.bats"
     assert_rc 1
     assert_out "sanitizer report: "
@@ -179,8 +199,10 @@ ran() {
 
 @test "tests/run does not repeat a test that broke exclusion" {
     local broken=$'echo "enter 1 2 5" >history; echo "enter 2 1 6" >>history; echo 0 >counter'
-    for broken in "$broken; '$ROOT/tests/support/helpers/check_history.py' . 2" 'echo overlap >"$T/violations"; false' \
-        'mkdir command; echo "1 main overlap" >command/events; false' '[ 1 = 2 ] || final "exit code 0 instead of 5"' \
+    for broken in "$broken; '$ROOT/tests/support/helpers/check_history.py' . 2" \
+        'echo overlap >"$T/violations"; false' \
+        'mkdir command; echo "1 main overlap" >command/events; false' \
+        '[ 1 = 2 ] || final "exit code 0 instead of 5"' \
         "'$ROOT/tests/support/helpers/swarm.py' 2 5 sh -c 'exit 42'"; do
         rm -f runs.*
         {
