@@ -1,11 +1,12 @@
-# The contract of every store. tests/run makes build/contract/STORE.bats of it for each tests/contract/stores/STORE.bash,
-# which says how to reach that store and what it offers. STORE_PAUSES: it goes on as before when store_pids were stopped
-# for 2 s; STORE_TAKES: store_take NAME takes the lock away from its holder; STORE_SHARED, STORE_SLOTS: it has them,
-# STORE_NUMBERS: and numbers the slots; STORE_TURNS: a waiting writer is served after the readers before it;
-# STORE_ONCE: it has run records; STORE_STAYS: it keeps the lock for --min-hold by an expiry of its own;
-# STORE_TICKS: seconds by which a crash is noticed later; STORE_TWIN: but for TLS it is the store of another file; STORE_KIN: the same
-# server and scripts as in another file, found by another way.
-# Hooks that a store may have, for the records of --once:
+# The contract of every store. tests/run makes build/contract/STORE.bats of it for each
+# tests/contract/stores/STORE.bash, which says how to reach that store and what it offers.
+# STORE_PAUSES: it goes on as before when store_pids were stopped for 2 s; STORE_TAKES: store_take
+# NAME takes the lock away from its holder; STORE_SHARED, STORE_SLOTS: it has them, STORE_NUMBERS:
+# and numbers the slots; STORE_TURNS: a waiting writer is served after the readers before it;
+# STORE_ONCE: it has run records; STORE_STAYS: it keeps the lock for --min-hold by an expiry of its
+# own; STORE_TICKS: seconds by which a crash is noticed later; STORE_TWIN: but for TLS it is the
+# store of another file; STORE_KIN: the same server and scripts as in another file, found by another
+# way. Hooks that a store may have, for the records of --once:
 #     store_has_run STATE         the store has a record of a run in that state
 #     store_record                the record, or what is in its place, as text
 #     store_spoil N               puts foreign data number N in the record's place; WHAT: what messages say of it. 1: no more
@@ -57,7 +58,8 @@ waiters_are() { [ "$(waiters)" -eq "$1" ]; }
     [ -z "$output" ]
     [ ! -e "$T/ran" ]
     [ "${#stderr_lines[@]}" -eq 1 ]
-    [[ $stderr == "dlock: "*"$NAME"*" is busy: held "*"pid $HOLDER ("*'note "the nightly run"' ]] || [[ $STORE == postgres && $stderr == *"pid "* ]] || fail "$stderr"
+    [[ $stderr == "dlock: "*"$NAME"*" is busy: held "*"pid $HOLDER ("*'note "the nightly run"' ]] ||
+        [[ $STORE == postgres && $stderr == *"pid "* ]] || fail "$stderr"
     run -3 run_t 5 "$DLOCK" -q -n -E 3 "$L" true
     [ -z "$output" ]
     run -0 run_t 5 "$DLOCK" -n -E 0 "$L" false
@@ -129,9 +131,11 @@ best_of_six() {
     "$HELPERS/clock" "$T/left"
     let_go
     wait_exit 5 "$waiter"
-    grep -Eq "^dlock: .*'.*$NAME.*': getting lock took [0-9]+\.[0-9]{6} seconds$" "$T/waiter.log" || fail "$(cat "$T/waiter.log")"
+    grep -Eq "^dlock: .*'.*$NAME.*': getting lock took [0-9]+\.[0-9]{6} seconds$" "$T/waiter.log" ||
+        fail "$(cat "$T/waiter.log")"
     # With the start of the process; polling the store would take longer on average.
-    assert_between 0 $((($(cat "$T/entered") - $(cat "$T/left")) / 1000000)) $((400 + SLOW)) "hand-off in ms"
+    assert_between 0 $((($(cat "$T/entered") - $(cat "$T/left")) / 1000000)) $((400 + SLOW)) \
+        "hand-off in ms"
     run_t 5 "$ROOT/tests/support/helpers/events.py" ev "
 assert names[-3:] == ['granted', 'released', 'end'] and set(names[:-3]) <= {'waiting'}, names
 assert end['outcome'] == 'exited' and end['lock'] == '$NAME' and int(end['fence']) > 0 and end['wait_ms'] >= 0, end
@@ -139,8 +143,8 @@ assert all(e['holder']['pid'] == $HOLDER for e in by['waiting'] if 'holder' in e
     store_clean "$NAME"
 }
 
-# Only the wait counts, not what a busy machine adds to the life of a process: the best of six, minus the time of a
-# refusal without waiting.
+# Only the wait counts, not what a busy machine adds to the life of a process: the best of six,
+# minus the time of a refusal without waiting.
 @test "-w waits as long as it says" {
     hold
     best=9999
@@ -364,7 +368,8 @@ print(*[w["pid"] for w in ws])'
         let_go
         wait_exit 5 "$HOLDER"
         for i in $(seq 20); do wait_exit 20 "${pids[i]}"; done
-        [ "$(cat "$T/order")" = "$want" ] || fail "round $round: $(paste -sd' ' "$T/order"), not $(paste -sd' ' <<<"$want")"
+        [ "$(cat "$T/order")" = "$want" ] ||
+            fail "round $round: $(paste -sd' ' "$T/order"), not $(paste -sd' ' <<<"$want")"
     done
     store_clean "$NAME"
 }
@@ -393,7 +398,8 @@ kernel_keeps_it() {
     # Every descendant holds the witness.
     wait_for 1 flock -sn "$T/witness" true
     wait_exit 5 "$waiter"
-    assert_between 0 $((($(cat "$T/entered") - $(cat "$T/killed")) / 1000000)) 3000 "take-over in ms"
+    assert_between 0 $((($(cat "$T/entered") - $(cat "$T/killed")) / 1000000)) 3000 \
+        "take-over in ms"
     store_clean "$NAME"
 }
 
@@ -413,17 +419,20 @@ guard_of() {
     holder=$STARTED
     wait_for 5 file_has "$T/history" enter
     wait_for 5 guard_of "$holder"
-    start_log "$T/waiter.log" "$DLOCK" "$L" sh -c 'flock -sn "$1" true; echo $? >"$2"' - "$T/witness" "$T/in"
+    start_log "$T/waiter.log" "$DLOCK" "$L" sh -c 'flock -sn "$1" true; echo $? >"$2"' - \
+        "$T/witness" "$T/in"
     waiter=$STARTED
     wait_for 5 waiters_are 1
     "$HELPERS/clock" "$T/killed"
     kill -KILL "$G"
-    # The waiter looks, since a lock taken by the test would block it. The holder ends after its tree.
+    # The waiter looks, since a lock taken by the test would block it. The holder ends after its
+    # tree.
     rc=0
     wait_exit 5 "$holder" || rc=$?
     "$HELPERS/clock" "$T/over"
     [ "$rc" -eq 71 ]
-    assert_between 0 $((($(cat "$T/over") - $(cat "$T/killed")) / 1000000)) $((1000 + SLOW)) "the tree's end in ms"
+    assert_between 0 $((($(cat "$T/over") - $(cat "$T/killed")) / 1000000)) $((1000 + SLOW)) \
+        "the tree's end in ms"
     [ "$(grep -c "guard process $G was killed" "$T/holder.log")" -eq 1 ]
     # Released, not expired: the ttl is 20 s. And not before the tree was gone.
     wait_exit 5 "$waiter"
@@ -467,8 +476,10 @@ holder_said() {
     [ ${#said[@]} -eq $# ] || fail "$(cat hold.log)" || return
     for line in "${said[@]}"; do
         n=$((n + 1))
-        [[ $line =~ ^"dlock: "[^\ ]+": the lock '$NAME' "${!n}$ ]] || fail "line $n: $line" || return
-        [ "$(grep -o '://' <<<"$line" | wc -l) $(grep -o "$NAME" <<<"$line" | wc -l)" = "1 1" ] || fail "line $n: $line" || return
+        [[ $line =~ ^"dlock: "[^\ ]+": the lock '$NAME' "${!n}$ ]] || fail "line $n: $line" ||
+            return
+        [ "$(grep -o '://' <<<"$line" | wc -l) $(grep -o "$NAME" <<<"$line" | wc -l)" = "1 1" ] ||
+            fail "line $n: $line" || return
     done
 }
 SECONDS_RE='[0-9.]+ (s|ms)'
@@ -516,7 +527,8 @@ holds() {
     local id=$1
     shift
     rm -f "in.$id" "go.$id"
-    start_log "holds.$id.log" "$DLOCK" "$@" "$L" sh -c 'echo "$DLOCK_TOKEN ${DLOCK_FENCE:-0} ${DLOCK_SLOT:--}" >"in.$1"; "$HELPERS/await" "go.$1"' - "$id"
+    start_log "holds.$id.log" "$DLOCK" "$@" "$L" sh -c \
+        'echo "$DLOCK_TOKEN ${DLOCK_FENCE:-0} ${DLOCK_SLOT:--}" >"in.$1"; "$HELPERS/await" "go.$1"' - "$id"
     HOLDS[$id]=$STARTED
 }
 is_in() { wait_for "${2:-5}" test -s "in.$1" || fail "$1: $(cat "holds.$1.log")"; }
@@ -589,7 +601,8 @@ granted() { run -0 run_t 5 "$DLOCK" -n "$@" "$L" true; }
         is_in $id
         used+=$(field $id 3)
     done
-    [ "$(fold -w1 <<<"$used" | sort | tr -d '\n')" = "$(needs NUMBERS && echo 012 || echo ---)" ] || fail "slots $used"
+    [ "$(fold -w1 <<<"$used" | sort | tr -d '\n')" = "$(needs NUMBERS && echo 012 || echo ---)" ] ||
+        fail "slots $used"
     refused --slots 3
     refused -x
     run -75 run_t 5 "$DLOCK" --status "$L"
@@ -660,7 +673,8 @@ granted() { run -0 run_t 5 "$DLOCK" -n "$@" "$L" true; }
         end a b
         after=$("$DLOCK" "$L" sh -c 'echo $DLOCK_FENCE')
         for id in a b; do
-            [ "$(field $id 2)" -ge "$before" ] && [ "$(field $id 2)" -lt "$after" ] || final "$kind: $before, $(field $id 2), $after"
+            [ "$(field $id 2)" -ge "$before" ] && [ "$(field $id 2)" -lt "$after" ] ||
+                final "$kind: $before, $(field $id 2), $after"
         done
     done
 }
@@ -683,7 +697,8 @@ granted() { run -0 run_t 5 "$DLOCK" -n "$@" "$L" true; }
         is_in w $((3 + ${STORE_TICKS:-0}))
         end w
     done
-    # A server that the next one did not need may have heard from the dead one a moment later than the others.
+    # A server that the next one did not need may have heard from the dead one a moment later than
+    # the others.
     wait_for 2 is_clean || store_clean "$NAME"
 }
 is_clean() { store_clean "$NAME" >is_clean.log 2>&1; }
@@ -742,7 +757,8 @@ END
             [ $n-$I != $(($3 / 5))-13 ] || hold=$5
             "$DLOCK" --ttl 2 "$1" "$HELPERS/witness" "$2" "$hold" tree || exit
         done' - "$L" "$T/h" $turns $long $longer_than_ttl
-    run -0 "$ROOT/tests/support/helpers/check_history.py" "$T/h" $((20 * turns)) $(! needs FENCE || echo fence)
+    run -0 "$ROOT/tests/support/helpers/check_history.py" "$T/h" $((20 * turns)) \
+        $(! needs FENCE || echo fence)
     store_clean "$NAME"
 }
 
@@ -750,7 +766,8 @@ END
 # bats test_tags=soak,slow
 @test "random operations of all kinds keep to the model while holders crash and stop" {
     local fact
-    local -a facts=("ticks=${STORE_TICKS:-0}" "ttl=$([ -n "$SAN" ] && echo 4 || echo 2)" "seed=${KINDS_SEED:-}"
+    local -a facts=("ticks=${STORE_TICKS:-0}" "ttl=$([ -n "$SAN" ] && echo 4 || echo 2)"
+        "seed=${KINDS_SEED:-}"
         "other=${DLOCK_OTHER:-}")
     ! kin || return 0
     for fact in SHARED SLOTS NUMBERS FENCE LEASE; do ! needs $fact || facts+=("${fact,,}"); done
@@ -765,7 +782,8 @@ END
 
 # ---------------------------------------------------------------- once, least time ---
 
-# once RC ARG... -- CMD...: a run of dlock --once that prints nothing, every second time of $DLOCK_OTHER if there is one.
+# once RC ARG... -- CMD...: a run of dlock --once that prints nothing, every second time of
+# $DLOCK_OTHER if there is one.
 once() {
     local rc=$1 programs=("$DLOCK" "${DLOCK_OTHER:-$DLOCK}")
     shift
@@ -844,14 +862,16 @@ runs_again() {
     store_clean "$NAME"
 }
 
-# crowd CODE: so many processes at the same moment. Each one that runs writes a line, and ends with CODE.
+# crowd CODE: so many processes at the same moment. Each one that runs writes a line, and ends with
+# CODE.
 crowd() {
     local i pids=() n
     n=$(amount once_crowd)
     rm -f go crowd
     for ((i = 0; i < n; i++)); do
         # shellcheck disable=SC2016
-        sh -c '"$1" go; exec "$2" -q --ttl 4 --once "$3" sh -c "echo x >>crowd; exit $4"' - "$HELPERS/await" "$DLOCK" "$L" "$1" 3>&- &
+        sh -c '"$1" go; exec "$2" -q --ttl 4 --once "$3" sh -c "echo x >>crowd; exit $4"' - \
+            "$HELPERS/await" "$DLOCK" "$L" "$1" 3>&- &
         pids+=("$!")
     done
     : >go
@@ -902,7 +922,8 @@ crowd() {
 day() {
     local lock
     lock=$(store_lock "$NAME-$1")
-    LD_PRELOAD=$HELPERS/wallclock.so WALLCLOCK=$T/clock.$2 ASAN_OPTIONS=${ASAN_OPTIONS:-}:verify_asan_link_order=0 \
+    LD_PRELOAD=$HELPERS/wallclock.so WALLCLOCK=$T/clock.$2 \
+        ASAN_OPTIONS=${ASAN_OPTIONS:-}:verify_asan_link_order=0 \
         timeout 20 "$DLOCK" -n --once "$lock" sh -c 'echo "$0" >>days' "$1"
 }
 
@@ -934,7 +955,8 @@ offers() { declare -F "store_$1" >/dev/null; }
     [ ! -e no ] || final "a command ran"
 }
 
-# Killed before the command starts, there is a record and no run; killed after the release, there is a success.
+# Killed before the command starts, there is a record and no run; killed after the release, there is
+# a success.
 @test "--once: a keeper killed around a write leaves what the store has" {
     offers unanswered || return 0
     local step state P
@@ -944,7 +966,8 @@ offers() { declare -F "store_$1" >/dev/null; }
     for step in begin:running end:succeeded; do
         state=${step#*:} step=${step%:*}
         store_unanswered $step
-        start_log $step.log "$DLOCK" --ttl "${STORE_UNANSWERED_TTL:-60}" --once "$P" sh -c "$ADD" $step 0
+        start_log $step.log "$DLOCK" --ttl "${STORE_UNANSWERED_TTL:-60}" --once "$P" sh -c \
+            "$ADD" $step 0
         wait_for 12 store_has_run $state || fail "$(cat $step.log)"
         kill -KILL "$STARTED"
         # As if the lock had expired.
@@ -1031,7 +1054,8 @@ offers() { declare -F "store_$1" >/dev/null; }
     else
         start_log first.log "$DLOCK" --min-hold 1h "$L" sh -c 'trap "" TERM; touch first; exit 4'
         wait_for 5 test -e first
-        # The signal may come before the end of the command, and is forwarded then: it must not end it.
+        # The signal may come before the end of the command, and is forwarded then: it must not end
+        # it.
         wait_for 5 signal_ends_it
         exits 4 5 "$STARTED"
     fi

@@ -8,9 +8,11 @@ load ../support/common
 setup() { dlock_setup; }
 teardown() { dlock_teardown; }
 
-# A variable that the Makefile sets under a name from the environment would replace the caller's value in each recipe.
+# A variable that the Makefile sets under a name from the environment would replace the caller's
+# value in each recipe.
 @test "a recipe has the variables of the caller as they were" {
-    local -a caller=(CFLAGS='-O1 -DX="a b"' CI=1 DISPLAY=:7 EDITOR=ed HOME="$T" HOST=h HOSTNAME=h.example LANG=C
+    local -a caller=(CFLAGS='-O1 -DX="a b"' CI=1 DISPLAY=:7 EDITOR=ed HOME="$T" HOST=h
+        HOSTNAME=h.example LANG=C
         LD_LIBRARY_PATH="$T" LDFLAGS=-s LINES=24 LOGNAME=somebody MAIL="$T/mail" MANPATH="$T/man" NAME=n PAGER=cat
         PATH="$PATH" SHELL=/bin/dash SHLVL=3 TERM=dumb TMPDIR="$T" TZ=Asia/Tokyo USER='some body' USERNAME=somebody)
     # --eval adds a target to the Makefile of the tree.

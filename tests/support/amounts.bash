@@ -1,4 +1,5 @@
-# amounts.bash - how often, how many, how long: the numbers of the tests tagged soak. Loaded by common.bash.
+# amounts.bash - how often, how many, how long: the numbers of the tests tagged soak. Loaded by
+# common.bash.
 #
 #     amount NAME    the number of that name: the first column in `make soak` (DLOCK_SOAK=1), the second one in
 #                    `make check`, the third one under a sanitizer

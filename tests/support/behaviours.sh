@@ -1,6 +1,7 @@
 #!/bin/sh
-# behaviours.sh DLOCK - what a file lock must do on any platform, in TAP, with no more than a POSIX shell and flock(1), so
-# that it runs anywhere. DLOCK may be a command with arguments. Works in the current folder.
+# behaviours.sh DLOCK - what a file lock must do on any platform, in TAP, with no more than a POSIX
+# shell and flock(1), so that it runs anywhere. DLOCK may be a command with arguments. Works in the
+# current folder.
 dlock=$1
 n=0
 # is NAME WANTED GOT

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# "@name": the embedded default, which needs no server and no configuration, and $DLOCK_STORE. A user of our own, and
-# a /run and a /tmp of our own, in a mount namespace.
+# "@name": the embedded default, which needs no server and no configuration, and $DLOCK_STORE. A
+# user of our own, and a /run and a /tmp of our own, in a mount namespace.
 
 bats_require_minimum_version 1.5.0
 load ../../support/common
@@ -60,10 +60,12 @@ nothing_in() {
     [ -z "$found" ] || fail "left: $found"
 }
 
-# hold NSENTER-ARG...: a holder of @n, whose command writes to the fifo in and ends with a line in the fifo go.
+# hold NSENTER-ARG...: a holder of @n, whose command writes to the fifo in and ends with a line in
+# the fifo go.
 hold() {
     mkfifo -m 666 home/in home/go
-    start_log holder nsenter -t "$NS_PID" -m -w -- "$@" ./dl --note nightly @n sh -c 'echo $DLOCK_FENCE >in; read x <go'
+    start_log holder nsenter -t "$NS_PID" -m -w -- "$@" ./dl --note nightly @n sh -c \
+        'echo $DLOCK_FENCE >in; read x <go'
     run_t 5 cat home/in >fence
 }
 let_go() {
@@ -174,7 +176,8 @@ n.lock" ]
     namespace
     inside chmod 755 /run/lock
     inside mkdir -m 1777 /run/dlock
-    private=(unshare -m --propagation private sh -c 'mount -t tmpfs -o mode=1777 none /tmp && exec setpriv --reuid=$0 --regid=$0 --clear-groups "$@"' $U)
+    private=(unshare -m --propagation private sh -c
+        'mount -t tmpfs -o mode=1777 none /tmp && exec setpriv --reuid=$0 --regid=$0 --clear-groups "$@"' $U)
     hold "${private[@]}"
     run inside "${private[@]}" ./dl -vn @n touch ran
     assert_rc 75

@@ -1,5 +1,6 @@
 #!/usr/bin/env bats
-# --events: each outcome in lines that a JSON parser reads, a reader that is slow or absent, a full disk.
+# --events: each outcome in lines that a JSON parser reads, a reader that is slow or absent, a full
+# disk.
 
 bats_require_minimum_version 1.5.0
 load ../../support/common
@@ -38,7 +39,8 @@ assert 'exit_status' not in end" 137 "$L" sh -c 'kill -9 $$'
 assert 'cannot run' in end['reason'] and 'exit_status' not in end, end" 127 "$L" ./no-such
     tell acquire busy
     told "assert names == ['end'] and end['outcome'] == 'busy' and end['exit_code'] == 75 and 'hold_ms' not in end" 75 -qn "$L" true
-    told "assert names == ['end'] and end['outcome'] == 'busy' and end['exit_code'] == 0" 0 -qn -E 0 "$L" false
+    told "assert names == ['end'] and end['outcome'] == 'busy' and end['exit_code'] == 0" 0 -qn \
+        -E 0 "$L" false
     tell acquire wait
     told "assert names == ['waiting', 'end'] and end['outcome'] == 'timeout' and 100 <= end['wait_ms'] < 5000
 assert events[0]['place'] == 1 and events[0]['holder'] == {'host': 'fakehost', 'pid': 4711, 'command': 'fakecommand', 'waited_ms': 0}" \
@@ -97,7 +99,7 @@ assert end['outcome'] == 'lost' and end['exit_status'] == 4, end" \
 assert end.get('signal') != 9 and 'kill' not in names, events"
 }
 
-# --- the descriptor --------------------------------------------------------------------------------------------
+# --- the descriptor ----------------------------------------------------------
 
 # fds FILE CMD...: the descriptors of the command, but for the number of the lock's.
 fds() {
@@ -151,8 +153,10 @@ fds() {
 @test "what cannot be written to is refused before anything starts" {
     mkfifo fifo
     touch ro && mkdir dir
-    for row in '64 is not open:88' '64 is not open for writing:7' '73 no process has this FIFO open for reading:fifo' \
-        '73 Is a directory:dir' '73 No such file or directory:none/x' '64 an unset variable:' '64 1 is standard output:-' \
+    for row in '64 is not open:88' '64 is not open for writing:7' \
+        '73 no process has this FIFO open for reading:fifo' \
+        '73 Is a directory:dir' '73 No such file or directory:none/x' '64 an unset variable:' \
+        '64 1 is standard output:-' \
         '64 is not a descriptor or a file:-n'; do
         run run_t 5 "$DLOCK" --events "${row##*:}" "$L" touch ran 7<ro
         assert_rc "${row%% *}"
@@ -186,7 +190,7 @@ fds() {
     assert_rc 3
 }
 
-# --- texts -----------------------------------------------------------------------------------------------------
+# --- texts -------------------------------------------------------------------
 
 @test "hostile names, notes and commands stay texts" {
     local dir lock
@@ -198,7 +202,8 @@ fds() {
     ln -s /bin/sh $'c"\n\xff'
     for note in $'"\\\n\t\x01\xff\xc3' "$(printf '"%.0s' {1..300})" "see redis://user:geheim@h/0?password=geheim"; do
         rm -f go held ev
-        start_log hold.log "$DLOCK" --note "$note" "$lock" $'./c"\n\xff' -c 'echo x >held; "$HELPERS/await" go'
+        start_log hold.log "$DLOCK" --note "$note" "$lock" $'./c"\n\xff' -c \
+            'echo x >held; "$HELPERS/await" go'
         holder=$STARTED
         wait_for 5 test -s held
         start_log w.log "$DLOCK" --events ev "$lock" true
@@ -215,7 +220,7 @@ assert not any('geheim' in str(e) for e in events), events"
     done
 }
 
-# --- slow readers and disks -----------------------------------------------------------------------------------
+# --- slow readers and disks --------------------------------------------------
 
 @test "a reader that never reads delays no renewal" {
     run -0 /usr/bin/python3 -c '
@@ -315,7 +320,7 @@ assert sum(e['dropped'] for e in by['end']) > 0 or by['end'][-2]['pid'] != by['g
 assert len({e['pid'] for e in events}) == 50"
 }
 
-# --- manual ----------------------------------------------------------------------------------------------------
+# --- manual ------------------------------------------------------------------
 
 @test "the manual has every event, key and word" {
     awk '/^\.Sh /{ on = $2 ~ /EVENTS/ } on' "$ROOT/man/dlock.1" >section

@@ -1,5 +1,6 @@
 #!/usr/bin/env bats
-# held.bats - --held: the command asks its keeper whether its lock is held still; on Redis and on files.
+# held.bats - --held: the command asks its keeper whether its lock is held still; on Redis and on
+# files.
 
 bats_require_minimum_version 1.5.0
 load ../../support/common
@@ -21,10 +22,12 @@ teardown() {
     dlock_teardown
 }
 
-# holds ARG... LOCK: dlock holds it until go; its pid is $HOLDER, and `above` runs a command as if under it.
+# holds ARG... LOCK: dlock holds it until go; its pid is $HOLDER, and `above` runs a command as if
+# under it.
 holds() {
     rm -f in go
-    start_log hold.log "$DLOCK" "$@" sh -c 'env | grep ^DLOCK_ >in.new; echo $$ >pid; mv in.new in; exec "$HELPERS/await" go'
+    start_log hold.log "$DLOCK" "$@" sh -c \
+        'env | grep ^DLOCK_ >in.new; echo $$ >pid; mv in.new in; exec "$HELPERS/await" go'
     HOLDER=$STARTED
     wait_for 5 test -s in || fail "$(cat hold.log)"
 }
@@ -42,7 +45,8 @@ not_held() { # TEXT [ARG...]
     t0=$(now_ms)
     run -79 --separate-stderr ask "$@"
     took=$(($(now_ms) - t0))
-    [ -z "$output" ] && [ "${#stderr_lines[@]}" -eq 1 ] && [[ $stderr == *"$text"* ]] || fail "$output $stderr"
+    [ -z "$output" ] && [ "${#stderr_lines[@]}" -eq 1 ] && [[ $stderr == *"$text"* ]] ||
+        fail "$output $stderr"
     [ $took -le $((2000 + SLOW)) ] || fail "took $took ms"
 }
 # Less than the second that an answer may take, with the start of all processes.
@@ -50,15 +54,19 @@ at_once() { [ $took -lt $((990 + SLOW)) ] || fail "took $took ms"; }
 
 @test "a lease tells the time to its end, a file has none; nothing on stderr" {
     local lock
-    run -0 run_t 10 "$DLOCK" $SHORT "$L" sh -c '"$DLOCK" --held && "$DLOCK" --held "$DLOCK_NAME" && "$DLOCK" --held "$1"' - "$L"
+    run -0 run_t 10 "$DLOCK" $SHORT "$L" sh -c \
+        '"$DLOCK" --held && "$DLOCK" --held "$DLOCK_NAME" && "$DLOCK" --held "$1"' - "$L"
     [ "${#lines[@]}" -eq 3 ] || fail "$output"
     for lock in "${lines[@]}"; do is_about 1818 "$lock"; done
     for lock in "$F" "$T/plain" "-o $T/plain" "--fcntl $T/plain" "--slots 2 $T/plain"; do
-        run -0 run_t 10 "$DLOCK" $lock sh -c '"$DLOCK" --held && "$DLOCK" --held "$DLOCK_NAME" && "$DLOCK" --held "$1"' - "${lock##* }"
+        run -0 run_t 10 "$DLOCK" $lock sh -c \
+            '"$DLOCK" --held && "$DLOCK" --held "$DLOCK_NAME" && "$DLOCK" --held "$1"' - \
+            "${lock##* }"
         [ "$output" = $'inf\ninf\ninf' ] || fail "$lock: $output"
     done
     # The manual's idioms.
-    run -0 run_t 10 "$DLOCK" $SHORT "$L" sh -c '"$DLOCK" --held >/dev/null || exit 1; left=$("$DLOCK" --held) && echo ok'
+    run -0 run_t 10 "$DLOCK" $SHORT "$L" sh -c \
+        '"$DLOCK" --held >/dev/null || exit 1; left=$("$DLOCK" --held) && echo ok'
     [ "$output" = ok ]
     run -71 run_t 10 "$DLOCK" "$F" sh -c '"$DLOCK" --held >/dev/full'
 }
@@ -74,9 +82,12 @@ at_once() { [ $took -lt $((990 + SLOW)) ] || fail "took $took ms"; }
     done
     for name in other "$F" "redis://u:hidden@h#$NAME" redis://u:hidden@h @none; do
         DLOCK_STORE=file://$T/locks run -64 --separate-stderr ask "$name"
-        [ -z "$output" ] && [ "${#stderr_lines[@]}" -eq 1 ] && [[ $stderr != *hidden* ]] || fail "$name: $output $stderr"
+        [ -z "$output" ] && [ "${#stderr_lines[@]}" -eq 1 ] && [[ $stderr != *hidden* ]] ||
+            fail "$name: $output $stderr"
     done
-    DLOCK_STORE=file://$T/locks run -0 run_t 5 "$DLOCK" @job sh -c '"$DLOCK" --held @job && "$DLOCK" --held job && "$DLOCK" --held "file://$1/locks#job"' - "$T"
+    DLOCK_STORE=file://$T/locks run -0 run_t 5 "$DLOCK" @job sh -c \
+        '"$DLOCK" --held @job && "$DLOCK" --held job && "$DLOCK" --held "file://$1/locks#job"' - \
+        "$T"
     [ "$output" = $'inf\ninf\ninf' ]
 }
 
@@ -84,23 +95,28 @@ at_once() { [ $took -lt $((990 + SLOW)) ] || fail "took $took ms"; }
     local value
     for value in '' ' ' x ::: "$(head -c 100000 /dev/zero | tr '\0' :)"; do
         DLOCK_HELD=$value run -64 --separate-stderr run_t 5 "$DLOCK" -q --held
-        [ -z "$output" ] && [[ $stderr == "dlock: --held is for a command that dlock runs: "* ]] || fail "$output $stderr"
+        [ -z "$output" ] && [[ $stderr == "dlock: --held is for a command that dlock runs: "* ]] ||
+            fail "$output $stderr"
     done
     run -64 run_t 5 "$DLOCK" -F "$T/plain" "$DLOCK" --held
     # Under -F and another lock, that one's is told, but not its own.
-    run -64 run_t 5 "$DLOCK" "$F" "$DLOCK" -F "$T/plain" sh -c '"$DLOCK" --held; "$DLOCK" --held "$DLOCK_NAME"'
+    run -64 run_t 5 "$DLOCK" "$F" "$DLOCK" -F "$T/plain" sh -c \
+        '"$DLOCK" --held; "$DLOCK" --held "$DLOCK_NAME"'
     [ "${lines[0]}" = inf ] && assert_out 'names no lock that this process runs under'
 }
 
 @test "of several locks, and of the dlocks above, the least time; each by its name" {
-    run -0 run_t 10 "$DLOCK" $SHORT --also "$F" "$L" sh -c '"$DLOCK" --held; "$DLOCK" --held "$1"; "$DLOCK" --held "$F"' - "$L"
+    run -0 run_t 10 "$DLOCK" $SHORT --also "$F" "$L" sh -c \
+        '"$DLOCK" --held; "$DLOCK" --held "$1"; "$DLOCK" --held "$F"' - "$L"
     is_about 1818 "${lines[0]}"
     is_about 1818 "${lines[1]}"
-    run -0 run_t 10 "$DLOCK" $SHORT "$L" "$DLOCK" "$F-2" sh -c '"$DLOCK" --held "$DLOCK_NAME"; "$DLOCK" --held; "$DLOCK" --held "$L"'
+    run -0 run_t 10 "$DLOCK" $SHORT "$L" "$DLOCK" "$F-2" sh -c \
+        '"$DLOCK" --held "$DLOCK_NAME"; "$DLOCK" --held; "$DLOCK" --held "$L"'
     [ "${lines[0]}" = inf ]
     is_about 1818 "${lines[1]}"
     is_about 1818 "${lines[2]}"
-    run -0 run_t 10 "$DLOCK" $SHORT "$L" "$DLOCK" --ttl 60 "$L-2" sh -c '"$DLOCK" --held "$DLOCK_NAME"; "$DLOCK" --held'
+    run -0 run_t 10 "$DLOCK" $SHORT "$L" "$DLOCK" --ttl 60 "$L-2" sh -c \
+        '"$DLOCK" --held "$DLOCK_NAME"; "$DLOCK" --held'
     [ "${lines[0]}" -gt 30000 ]
     is_about 1818 "${lines[1]}"
 }
@@ -122,7 +138,8 @@ at_once() { [ $took -lt $((990 + SLOW)) ] || fail "took $took ms"; }
     : >go
     exits 79 5 "$HOLDER"
     rm -f in go
-    start_log outer.log "$DLOCK" --on-lost warn --ttl 1 "$L" "$DLOCK" --on-lost warn "$L" sh -c 'echo >in; "$HELPERS/await" go; "$DLOCK" --held; echo $? >rc'
+    start_log outer.log "$DLOCK" --on-lost warn --ttl 1 "$L" "$DLOCK" --on-lost warn "$L" sh -c \
+        'echo >in; "$HELPERS/await" go; "$DLOCK" --held; echo $? >rc'
     wait_for 5 test -s in
     rcli del "$NAME"
     wait_for 5 file_has outer.log lost
@@ -134,12 +151,14 @@ at_once() { [ $took -lt $((990 + SLOW)) ] || fail "took $took ms"; }
 @test "in the grace, after TERM: 79" {
     redis_start_in other
     # The answer must come in the grace, which ends with KILL.
-    start_log hold.log "$DLOCK" --ttl 4 --grace 2 "redis://127.0.0.1:${REDIS_PORTS[other]}#x" bash -c 'trap '\''"$DLOCK" --held; echo $? >rc'\'' TERM; echo >in; "$HELPERS/await" go & wait; wait'
+    start_log hold.log "$DLOCK" --ttl 4 --grace 2 "redis://127.0.0.1:${REDIS_PORTS[other]}#x" bash \
+        -c 'trap '\''"$DLOCK" --held; echo $? >rc'\'' TERM; echo >in; "$HELPERS/await" go & wait; wait'
     wait_for 5 test -s in
     kill -STOP "${REDIS_PIDS[other]}"
     exits 79 5 "$STARTED"
     kill -CONT "${REDIS_PIDS[other]}"
-    [ "$(cat rc)" = 79 ] && file_has hold.log "has lost the lock 'x', or is about to lose it" || fail "$(cat rc hold.log)"
+    [ "$(cat rc)" = 79 ] && file_has hold.log "has lost the lock 'x', or is about to lose it" ||
+        fail "$(cat rc hold.log)"
 }
 
 @test "a renewal that comes after TERM was due: still 79" {
@@ -206,7 +225,8 @@ let_go_now() {
 @test "32 locks above: all are asked; few descriptors are enough" {
     local i all=()
     for i in {1..15}; do all+=("--also=$T/$i"); done
-    run -0 run_t 10 "$DLOCK" "${all[@]}" "$T/a" "$DLOCK" "${all[@]/%/b}" "$T/c" bash -c 'echo $DLOCK_HELD | wc -w; "$DLOCK" --held
+    run -0 run_t 10 "$DLOCK" "${all[@]}" "$T/a" "$DLOCK" "${all[@]/%/b}" "$T/c" bash -c \
+        'echo $DLOCK_HELD | wc -w; "$DLOCK" --held
         for fd in /proc/$$/fd/*; do fd=${fd##*/}; [ "$fd" -le 2 ] || exec {fd}>&-; done # what the machine has open
         ulimit -n 12; "$DLOCK" --held'
     [ "$output" = $'32\ninf\ninf' ] || fail "$output"
@@ -244,7 +264,8 @@ let_go_now() {
 @test "queries are no inner dlocks: they delay no end, and are answered where an inner one is one too many" {
     holds "$L"
     # Connections that ask nothing.
-    start above "$ROOT/tests/support/helpers/backlog.py" "$(sed -n 's/^DLOCK_HELD=.*://p' in)" "$HELPERS/await" never
+    start above "$ROOT/tests/support/helpers/backlog.py" "$(sed -n 's/^DLOCK_HELD=.*://p' in)" \
+        "$HELPERS/await" never
     run -0 ask
     let_go_now
     rm go

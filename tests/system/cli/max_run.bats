@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
-# max_run.bats - --max-run: the command's whole tree, and what runs under its lock elsewhere, ends in time, whichever process
-# is stopped; the exit code says so. On the scripted store, on files and on Redis.
+# max_run.bats - --max-run: the command's whole tree, and what runs under its lock elsewhere, ends
+# in time, whichever process is stopped; the exit code says so. On the scripted store, on files and
+# on Redis.
 
 bats_require_minimum_version 1.5.0
 load ../../support/common
@@ -26,7 +27,8 @@ teardown() {
 }
 
 # said WHAT TIME LOCK: this line, and no other.
-said() { [ "$(cat out)" = "dlock: ${3}$1 has not ended within $2 (--max-run); ending it" ] || fail "$(cat out)"; }
+said() { [ "$(cat out)" = "dlock: ${3}$1 has not ended within $2 (--max-run); ending it" ] ||
+    fail "$(cat out)"; }
 free() { run_t 5 "$DLOCK" -q -n "$1" true; }
 
 @test "ends the whole tree by TERM, and by KILL after the grace" {
@@ -40,10 +42,12 @@ free() { run_t 5 "$DLOCK" -q -n "$1" true; }
         # The time begins between the two: a busy machine may take long to start the command.
         t0=$(seen main start "")
         for who in main child session daemon; do
-            assert_between $((began + 990 * NS)) "$(seen $who sig 15)" $((t0 + (1050 + BUSY) * NS)) "TERM for $who"
+            assert_between $((began + 990 * NS)) "$(seen $who sig 15)" \
+                $((t0 + (1050 + BUSY) * NS)) "TERM for $who"
             [ "$(count_seen $who sig 15)" = 1 ]
         done
-        assert_between $((began + 1200 * NS)) "$(last_beat)" $((t0 + (1350 + BUSY) * NS)) "last sign of life"
+        assert_between $((began + 1200 * NS)) "$(last_beat)" $((t0 + (1350 + BUSY) * NS)) \
+            "last sign of life"
         case $lock in
         "$L")
             said "the command under the lock '$NAME'" "1 s" "fake://$S: "
@@ -166,7 +170,8 @@ free() { run_t 5 "$DLOCK" -q -n "$1" true; }
     ended
     assert_rc 79
     assert_out "(--max-run); ending it"
-    assert_between $((began + 1490 * NS)) "$(seen session sig 15)" $(($(seen main start "") + (1550 + BUSY) * NS)) TERM
+    assert_between $((began + 1490 * NS)) "$(seen session sig 15)" \
+        $(($(seen main start "") + (1550 + BUSY) * NS)) TERM
     rm -rf "$S"/* "$C"/*
     background --ttl 30 --max-run 0.3 --grace 4 "$L" $SUBJECT -k
     wait_for 5 has_seen main sig 15
@@ -210,7 +215,8 @@ free() { run_t 5 "$DLOCK" -q -n "$1" true; }
         tree_gone || final "it runs on"
         [ "$lock" = "$F" ] || [ "$(count_seen main sig 15)" = 1 ]
         free "$lock"
-        run -1 run_t 5 "$DLOCK" --max-run 20 "$lock" sh -c '"$DLOCK" --max-run 0.2 "$1" sleep 20; [ $? -eq 124 ] && exit 1' - "$lock"
+        run -1 run_t 5 "$DLOCK" --max-run 20 "$lock" sh -c \
+            '"$DLOCK" --max-run 0.2 "$1" sleep 20; [ $? -eq 124 ] && exit 1' - "$lock"
         assert_out "has not ended within 200 ms"
     done
 }
@@ -222,7 +228,8 @@ free() { run_t 5 "$DLOCK" -q -n "$1" true; }
         wait_for 5 test -s env
         ignored=
         [ $signal = TERM ] || ignored='trap "" TERM;'
-        DLOCK_HELD=$(cat env) start_log inner.log "$HELPERS/launch" -d "$DLOCK" "$L" sh -c "$ignored"' echo $$ >in; exec "$HELPERS/await" go'
+        DLOCK_HELD=$(cat env) start_log inner.log "$HELPERS/launch" -d "$DLOCK" "$L" sh -c \
+            "$ignored"' echo $$ >in; exec "$HELPERS/await" go'
         ended
         assert_rc 124
         assert_out "a dlock under the lock '$NAME'"
@@ -232,7 +239,8 @@ free() { run_t 5 "$DLOCK" -q -n "$1" true; }
 }
 
 @test "an inner dlock that comes while --min-hold keeps the lock is ended in time, too" {
-    CI=1 background --ttl 30 --min-hold 1h --max-run 1.5 --grace 0.2 "$L" sh -c '"$0" later && exec "$1" -n "$2" sh -c "trap \"\" TERM; echo \$\$ >in; exec \"\$0\" go" "$0" & exit 0' "$HELPERS/await" "$DLOCK" "$L"
+    CI=1 background --ttl 30 --min-hold 1h --max-run 1.5 --grace 0.2 "$L" sh -c \
+        '"$0" later && exec "$1" -n "$2" sh -c "trap \"\" TERM; echo \$\$ >in; exec \"\$0\" go" "$0" & exit 0' "$HELPERS/await" "$DLOCK" "$L"
     wait_for 5 file_has out "stays held"
     : >later
     wait_for 5 test -s in

@@ -40,14 +40,17 @@ command_gone() { pid_gone "$(cat in)"; }
 
 @test "an inner dlock runs at once, with the token, the fence and the slot of the outer one" {
     for lock in "$L" "$F" "$T/plain"; do
-        run -0 run_t 10 "$DLOCK" "$lock" sh -c 'echo $DLOCK_TOKEN $DLOCK_FENCE; "$DLOCK" -n "$1" sh -c "echo \$DLOCK_TOKEN \$DLOCK_FENCE; \"\$DLOCK\" -o -w 1 \"\$1\" sh -c \"echo \\\$DLOCK_TOKEN \\\$DLOCK_FENCE\"" - "$1"' - "$lock"
-        [ "${#lines[@]}" -eq 3 ] && [ "${lines[0]}" = "${lines[1]}" ] && [ "${lines[0]}" = "${lines[2]}" ] || fail "$output"
+        run -0 run_t 10 "$DLOCK" "$lock" sh -c \
+            'echo $DLOCK_TOKEN $DLOCK_FENCE; "$DLOCK" -n "$1" sh -c "echo \$DLOCK_TOKEN \$DLOCK_FENCE; \"\$DLOCK\" -o -w 1 \"\$1\" sh -c \"echo \\\$DLOCK_TOKEN \\\$DLOCK_FENCE\"" - "$1"' - "$lock"
+        [ "${#lines[@]}" -eq 3 ] && [ "${lines[0]}" = "${lines[1]}" ] &&
+            [ "${lines[0]}" = "${lines[2]}" ] || fail "$output"
         free "$lock"
     done
 }
 
 @test "the times of inner dlocks follow the renewals of the outer one" {
-    # A lease of 1 s would be late where a busy machine takes a quarter of that to renew it, and that would be said.
+    # A lease of 1 s would be late where a busy machine takes a quarter of that to renew it, and
+    # that would be said.
     run -0 run_t 10 "$DLOCK" --ttl 3 "$L" "$DLOCK" "$L" "$DLOCK" --ttl 20 "$L" sleep 4
     [ -z "$output" ] || fail "$output"
 }
@@ -151,7 +154,8 @@ END
 }
 
 @test "a loss ends the inner commands with 79, at once" {
-    start_log outer.log "$DLOCK" --on-lost warn --ttl 3 "$L" sh -c '"$DLOCK" "$L" sh -c "echo >in; exec \"\$HELPERS/await\" go"; echo $? >rc'
+    start_log outer.log "$DLOCK" --on-lost warn --ttl 3 "$L" sh -c \
+        '"$DLOCK" "$L" sh -c "echo >in; exec \"\$HELPERS/await\" go"; echo $? >rc'
     K=$STARTED
     wait_for 5 test -s in
     rcli del "$NAME"
@@ -187,7 +191,8 @@ END
     # Another user; the environment as sudo leaves it.
     chmod 711 "$BATS_RUN_TMPDIR" "$BATS_FILE_TMPDIR" 2>/dev/null || :
     if setpriv --reuid=nobody --regid=nogroup --clear-groups "$DLOCK" --status "$U" >/dev/null; then
-        run -75 run_t 10 "$DLOCK" "$U" setpriv --reuid=nobody --regid=nogroup --clear-groups "$DLOCK" "$U" touch ran
+        run -75 run_t 10 "$DLOCK" "$U" setpriv --reuid=nobody --regid=nogroup --clear-groups \
+            "$DLOCK" "$U" touch ran
         assert_out "would wait for itself"
     fi
     run -75 run_t 10 "$DLOCK" "$U" env -u DLOCK_HELD -u DLOCK_TOKEN "$DLOCK" "$U" touch ran
@@ -208,19 +213,22 @@ END
         DLOCK_HELD=$value run -75 run_t 5 "$DLOCK" -n "$L" touch ran
     done
     # The entry of a lock that is ours, under the digest of the other one.
-    run -75 run_t 5 "$DLOCK" "$F" sh -c 'DLOCK_HELD=$(cut -d: -f1 stale):${DLOCK_HELD#*:} "$DLOCK" -n "$L" touch ran'
+    run -75 run_t 5 "$DLOCK" "$F" sh -c \
+        'DLOCK_HELD=$(cut -d: -f1 stale):${DLOCK_HELD#*:} "$DLOCK" -n "$L" touch ran'
     # The right entry with another token.
     DLOCK_HELD=$(tr '\0' '\n' <"/proc/$(pgrep -P "$(pgrep -P "$HOLDER")")/environ" | sed -n 's/^DLOCK_HELD=//p')
     [ -n "$DLOCK_HELD" ]
     DLOCK_HELD=$DLOCK_HELD run -0 run_t 5 "$DLOCK" -n "$L" true
-    DLOCK_HELD=$(sed 's/:[0-9a-f]\{32\}:/:00000000000000000000000000000000:/' <<<"$DLOCK_HELD") run -75 run_t 5 "$DLOCK" -n "$L" touch ran
+    DLOCK_HELD=$(sed 's/:[0-9a-f]\{32\}:/:00000000000000000000000000000000:/' <<<"$DLOCK_HELD") \
+        run -75 run_t 5 "$DLOCK" -n "$L" touch ran
     [ ! -e ran ]
     let_go
 }
 
 @test "what is left of a dlock that has ended waits for its lock, as any other does" {
     # The store knows the token a while longer: the release was not confirmed.
-    run -0 run_t 10 "$DLOCK" "$L" sh -c 'redis-cli -p "$REDIS_PORT" get "$NAME" >value; ("$HELPERS/await" go && MALLOC_PERTURB_=85 "$DLOCK" -v -w 5 "$L" touch ran; echo $? >rc) >left.log 2>&1 &'
+    run -0 run_t 10 "$DLOCK" "$L" sh -c \
+        'redis-cli -p "$REDIS_PORT" get "$NAME" >value; ("$HELPERS/await" go && MALLOC_PERTURB_=85 "$DLOCK" -v -w 5 "$L" touch ran; echo $? >rc) >left.log 2>&1 &'
     rcli set "$NAME" "$(cat value)" px 1500
     : >go
     wait_for 8 test -s rc

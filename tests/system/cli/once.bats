@@ -1,5 +1,6 @@
 #!/usr/bin/env bats
-# --once, --min-hold and --forget around a scripted store: what is said, recorded and waited for, and the exit codes.
+# --once, --min-hold and --forget around a scripted store: what is said, recorded and waited for,
+# and the exit codes.
 
 bats_require_minimum_version 1.5.0
 load ../../support/common
@@ -30,7 +31,8 @@ recorded() { [[ "$(cat "$S/record")" == "dlock-run1 $1 $2 "* ]] || fail "$(cat "
 nothing_held() { [ ! -e "$S/held" ] || fail "held"; }
 stays() { [[ "$(cat "$T/out")" == *"stays held for "* ]]; }
 
-# at_terminal: the Python program on stdin, with everything of tests/support/helpers/terminal.py and a terminal t.
+# at_terminal: the Python program on stdin, with everything of tests/support/helpers/terminal.py and
+# a terminal t.
 at_terminal() {
     {
         echo 'from terminal import *'
@@ -41,7 +43,7 @@ at_terminal() {
         timeout -k 2 20 /usr/bin/python3 "$T/test.py" 3>&- </dev/null
 }
 
-# --- skipped ----------------------------------------------------------------------------------------------
+# --- skipped -----------------------------------------------------------------
 
 @test "a run that has succeeded is skipped, and the talkative say so" {
     record succeeded 0
@@ -68,7 +70,8 @@ at_terminal() {
     mkdir "$other"
     record succeeded 0
     for name in a z; do
-        run -0 run_t 5 "$DLOCK" --once --min-hold 1h --also "fake://$other#$name-$NAME" "$L" touch ran
+        run -0 run_t 5 "$DLOCK" --once --min-hold 1h --also "fake://$other#$name-$NAME" \
+            "$L" touch ran
         [ ! -e ran ]
         [ ! -e "$other/held" ]
     done
@@ -82,10 +85,11 @@ at_terminal() {
     recorded succeeded 0
 }
 
-# --- recorded ---------------------------------------------------------------------------------------------
+# --- recorded ----------------------------------------------------------------
 
 @test "the record says how the command ended" {
-    run -0 run_t 5 "$DLOCK" --once=2h --note "disk 3" "$L" grep -q '^dlock-run1 running -1 1 ' "$S/record"
+    run -0 run_t 5 "$DLOCK" --once=2h --note "disk 3" "$L" grep -q '^dlock-run1 running -1 1 ' \
+        "$S/record"
     recorded succeeded 0
     [[ "$(cat "$S/record")" == *" 7200000 dlock1 "*"disk%203"* ]] || fail "$(cat "$S/record")"
     run -0 run_t 5 "$DLOCK" --forget --yes "$L"
@@ -197,7 +201,7 @@ at_terminal() {
     nothing_held
 }
 
-# --- least time -------------------------------------------------------------------------------------------
+# --- least time --------------------------------------------------------------
 
 @test "--min-hold: dlock stays after a quick command, -w or not, with its exit code" {
     timed --min-hold 700ms --once -w 0.2 "$L" sh -c 'exit 4'
@@ -261,7 +265,9 @@ PY
 guard_is_gone() { ! guard_is_there; }
 
 @test "--min-hold: an inner dlock does not end the wait" {
-    CI=1 background --min-hold 1h --ttl 30 "$L" sh -c '"$0" later && "$1" -n "$2" sh -c "touch in; \"$0\" go" & exit 0' "$HELPERS/await" "$DLOCK" "$L"
+    CI=1 background --min-hold 1h --ttl 30 "$L" sh -c \
+        '"$0" later && "$1" -n "$2" sh -c "touch in; \"$0\" go" & exit 0' "$HELPERS/await" \
+        "$DLOCK" "$L"
     wait_for 5 stays
     # A process that the command has left behind runs under its lock still.
     : >later
@@ -279,7 +285,9 @@ guard_is_gone() { ! guard_is_there; }
 }
 
 @test "--min-hold: an inner dlock that outlasts it keeps the lock, without a busy loop" {
-    CI=1 background --min-hold 1s --ttl 30 "$L" sh -c '"$0" later && "$1" -n "$2" sh -c "touch in; \"$0\" go" & exit 0' "$HELPERS/await" "$DLOCK" "$L"
+    CI=1 background --min-hold 1s --ttl 30 "$L" sh -c \
+        '"$0" later && "$1" -n "$2" sh -c "touch in; \"$0\" go" & exit 0' "$HELPERS/await" \
+        "$DLOCK" "$L"
     wait_for 5 stays
     : >later
     wait_for 5 test -e in
@@ -335,7 +343,7 @@ cpu_ticks() { sed 's/.*) //' "/proc/$K/stat" | awk '{ print $12 + $13 }'; }
     nothing_held
 }
 
-# --- shown and forgotten ----------------------------------------------------------------------------------
+# --- shown and forgotten -----------------------------------------------------
 
 @test "--status shows the record, in text and as JSON" {
     run -0 run_t 5 "$DLOCK" --status "$L"
@@ -358,7 +366,8 @@ assert r == {"state": "failed", "exit_status": 3, "kept_ms": 3600000, "host": "h
              "command": "job.sh", "note": "disk 2", "fence": "7"}, r'
     record running -1
     run -0 run_t 5 "$DLOCK" --status "$L"
-    [[ $output == *"  last run: began 5m"*" ago and did not end: crashed; by ann@h9, pid 77"* ]] || fail "$output"
+    [[ $output == *"  last run: began 5m"*" ago and did not end: crashed; by ann@h9, pid 77"* ]] ||
+        fail "$output"
     run -0 run_t 5 "$DLOCK" --status --json "$L"
     assert_out '"last_run":{"state":"crashed","begin_ms":'
     # Under a lock that another run holds it has crashed, too.
@@ -383,7 +392,8 @@ assert r == {"state": "failed", "exit_status": 3, "kept_ms": 3600000, "host": "h
     record succeeded 0
     CI=1 run -0 --separate-stderr run_t 5 "$DLOCK" --forget --yes "$L"
     [ -z "$output" ]
-    [[ $stderr == "dlock: forgotten: fake://$S: '$NAME' succeeded 5m"*" ago by ann@h9, "* ]] || fail "$stderr"
+    [[ $stderr == "dlock: forgotten: fake://$S: '$NAME' succeeded 5m"*" ago by ann@h9, "* ]] ||
+        fail "$stderr"
     [ ! -e "$S/record" ]
     hold --once
     run -75 run_t 5 "$DLOCK" --forget --yes "$L"
@@ -401,7 +411,8 @@ assert r == {"state": "failed", "exit_status": 3, "kept_ms": 3600000, "host": "h
 @test "--forget without a terminal needs --yes" {
     record succeeded 0
     run -64 run_t 5 "$DLOCK" --forget "$L"
-    [ "$output" = "dlock: --forget asks at a terminal, and there is none: use --yes" ] || fail "$output"
+    [ "$output" = "dlock: --forget asks at a terminal, and there is none: use --yes" ] ||
+        fail "$output"
     [ -e "$S/record" ]
 }
 
@@ -481,7 +492,7 @@ PY
     recorded failed 3
 }
 
-# --- refused ----------------------------------------------------------------------------------------------
+# --- refused -----------------------------------------------------------------
 
 @test "an inner dlock of the same lock has no record, and may have a least time" {
     run -64 run_t 5 "$DLOCK" "$L" "$DLOCK" --once "$L" touch ran

@@ -16,7 +16,8 @@ teardown() { dlock_teardown; }
 terminal() {
     { echo 'from terminal import *'; cat; } >"$T/test.py"
     # Not by run_t: timeout in the foreground would be the terminal's.
-    PYTHONPATH=$ROOT/tests/support/helpers PYTHONDONTWRITEBYTECODE=1 timeout -k 2 40 /usr/bin/python3 "$T/test.py" 3>&- </dev/null
+    PYTHONPATH=$ROOT/tests/support/helpers PYTHONDONTWRITEBYTECODE=1 timeout \
+        -k 2 40 /usr/bin/python3 "$T/test.py" 3>&- </dev/null
 }
 
 @test "Ctrl-C reaches the command once and ends dlock" {
@@ -180,7 +181,8 @@ PY
 }
 
 @test "Ctrl-Z is ignored as PID 1, as in docker run -it" {
-    unshare --pid --fork --mount-proc true 2>/dev/null || skip "needs the right to make PID namespaces"
+    unshare --pid --fork --mount-proc true 2>/dev/null ||
+        skip "needs the right to make PID namespaces"
     for LOCK_ARGS in "--ttl 1 $L" "$T/x.lock"; do
         run no_stop unshare --pid --fork --mount-proc --kill-child setsid -c
         [ "$output" = "exit 3 ^Z^Z" ] || fail "$LOCK_ARGS: $output"
@@ -261,7 +263,8 @@ PY
 }
 
 @test "a pipeline stops and continues as one job" {
-    # Not a loop of `sleep`: a shell that waits for its vfork child to exec cannot stop when that one has.
+    # Not a loop of `sleep`: a shell that waits for its vfork child to exec cannot stop when that
+    # one has.
     mkfifo "$T/end"
     terminal <<'PY'
 t = Term()
@@ -514,12 +517,14 @@ check(j.status(), 'exit 2', 'dlock')
 PY
 }
 
-# --- PID 1 ---------------------------------------------------------------------------------------------
+# --- PID 1 -------------------------------------------------------------------
 
 # pid_one ARG...: dlock as PID 1 of a namespace, in $K (its parent) and $I (its pid outside).
 pid_one() {
-    unshare --pid --fork --mount-proc true 2>/dev/null || skip "needs the right to make PID namespaces"
-    start_log "$T/out" "$HELPERS/launch" -d -s unshare --pid --fork --mount-proc --kill-child "$DLOCK" "$@"
+    unshare --pid --fork --mount-proc true 2>/dev/null ||
+        skip "needs the right to make PID namespaces"
+    start_log "$T/out" "$HELPERS/launch" -d -s unshare --pid --fork --mount-proc --kill-child \
+        "$DLOCK" "$@"
     K=$STARTED
     wait_for 5 file_nonempty "$C/events"
     I=$(children "$K")
@@ -546,9 +551,11 @@ pid_one() {
 }
 
 @test "as PID 1 it ends by a signal while it waits" {
-    unshare --pid --fork --mount-proc true 2>/dev/null || skip "needs the right to make PID namespaces"
+    unshare --pid --fork --mount-proc true 2>/dev/null ||
+        skip "needs the right to make PID namespaces"
     tell acquire wait
-    start_log "$T/out" "$HELPERS/launch" -d -s unshare --pid --fork --mount-proc --kill-child "$DLOCK" "$L" true
+    start_log "$T/out" "$HELPERS/launch" -d -s unshare --pid --fork --mount-proc --kill-child \
+        "$DLOCK" "$L" true
     K=$STARTED
     wait_for 5 store_did acquire
     kill -TERM "$(children "$K")"
