@@ -217,7 +217,8 @@ module() {
     file $d/sql.h 'extern const char sql_session_path[];'
     file $d/sql/table.sql '-- SELECT x FROM public.y' \
         "SELECT pg_catalog.set_config('search_path', 'pg_catalog', true)" \
-        'SELECT count(*), extract(epoch FROM t.x) FROM {table} t JOIN pg_class c ON c.oid = t.x WHERE t.y IN (1, 2)'
+        'SELECT count(*), extract(epoch FROM t.x) FROM {table} t' \
+        'JOIN pg_class c ON c.oid = t.x WHERE t.y IN (1, 2)'
     lint
     [ "$status" = 0 ] || fail "$output"
     printf '%s\n' 'const char *a = "SELECT 1";' 'const char *b = "/* x */ UPDATE x";' \
@@ -232,4 +233,27 @@ module() {
     assert_out "$d/sql/table.sql:1: SQL: a needless schema"
     for i in 2 3; do assert_out "$d/sql/table.sql:$i: SQL: a table that is no place: "; done
     [ ${#lines[@]} = 9 ] || fail "$output"
+}
+
+# limit MESSAGE FILE N BEGIN EACH END: accepts the file with EACH N times, and not once more.
+limit() {
+    local n
+    for n in "$3" $(($3 + 1)); do
+        # shellcheck disable=SC2059
+        { printf "$4" && printf "$5%.0s" $(seq "$n") && printf "$6\n"; } >"$2"
+        [ "$n" != "$3" ] || { lint; [ "$status" = 0 ] || fail "$n: $output"; }
+    done
+    refuses "$1"
+}
+
+@test "lint: a line has at most 100 columns" {
+    mkdir -p tests/self tests/soak
+    limit 'tests/self/some.bats:1: a line of over 100 columns' tests/self/some.bats 98 '# ' ä
+    mv tests/self/some.bats tests/soak/script
+    refuses 'tests/soak/script:1: '
+}
+
+@test "lint: a function has at most 80 lines" {
+    limit 'lib/error.c:3: dlock_fail() has 81 lines' lib/error.c 80 \
+        '#include "util.h"\nint dlock_fail(void)\n{\n' ';\n' '}'
 }
