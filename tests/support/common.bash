@@ -107,7 +107,9 @@ settle() {
 # True if test_pids would print nothing. grep itself runs without the marker.
 none_left() {
     [ -n "${DLOCK_TEST_ID:-}" ] || return 0
-    if DLOCK_TEST_ID='' grep -qsaF "DLOCK_TEST_ID=$DLOCK_TEST_ID" /proc/[0-9]*/environ; then return 1; fi
+    if DLOCK_TEST_ID='' grep -qsaF "DLOCK_TEST_ID=$DLOCK_TEST_ID" /proc/[0-9]*/environ; then
+        return 1
+    fi
 }
 
 # Processes with this test's marker in their environment; a zombie has none.

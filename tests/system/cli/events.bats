@@ -28,21 +28,26 @@ ran='["granted", "released", "end"]'
 
 @test "every outcome is told in lines of JSON" {
     local w=$S/acquire
-    told "assert names == $ran and end['outcome'] == 'exited' and end['exit_status'] == 3 == end['exit_code']
-assert end['lock'] == '$NAME' and end['store'].startswith('fake://') and end['fence'] == '1' == events[0]['fence'], end
+    told "assert names == $ran and end['outcome'] == 'exited'
+assert end['exit_status'] == 3 == end['exit_code']
+assert end['lock'] == '$NAME' and end['store'].startswith('fake://'), end
+assert end['fence'] == '1' == events[0]['fence'], end
 assert 28000 < events[0]['lease_left_ms'] < 30000 and events[1]['how'] == 'confirmed', events
 assert 'signal' not in end and 'reason' not in end and end['renewals'] == end['dropped'] == 0, end" \
         3 "$L" sh -c 'exit 3'
-    told "assert names == $ran and end['outcome'] == 'exited' and end['signal'] == 9 and end['exit_code'] == 137
+    told "assert names == $ran and end['outcome'] == 'exited' and end['signal'] == 9
+assert end['exit_code'] == 137
 assert 'exit_status' not in end" 137 "$L" sh -c 'kill -9 $$'
     told "assert names == $ran and end['outcome'] == 'not-run' and end['exit_code'] == 127
 assert 'cannot run' in end['reason'] and 'exit_status' not in end, end" 127 "$L" ./no-such
     tell acquire busy
-    told "assert names == ['end'] and end['outcome'] == 'busy' and end['exit_code'] == 75 and 'hold_ms' not in end" 75 -qn "$L" true
+    told "assert names == ['end'] and end['outcome'] == 'busy' and end['exit_code'] == 75
+assert 'hold_ms' not in end" 75 -qn "$L" true
     told "assert names == ['end'] and end['outcome'] == 'busy' and end['exit_code'] == 0" 0 -qn \
         -E 0 "$L" false
     tell acquire wait
-    told "assert names == ['waiting', 'end'] and end['outcome'] == 'timeout' and 100 <= end['wait_ms'] < 5000
+    told "assert names == ['waiting', 'end'] and end['outcome'] == 'timeout'
+assert 100 <= end['wait_ms'] < 5000
 assert events[0]['place'] == 1 and events[0]['holder'] == {'host': 'fakehost', 'pid': 4711, 'command': 'fakecommand', 'waited_ms': 0}" \
         75 -q -w .1 "$L" true
     tell acquire fail
@@ -55,7 +60,8 @@ assert 'unknown store' in end['reason'] and 'lock' not in end" 64 'redi://x#y' t
     told "assert names == $ran and end['outcome'] == 'exited' and events[1]['how'] == 'unconfirmed'" 0 -q "$L" true
     rm -f "$S/held"
     tell release notours
-    told "assert names == ['granted', 'lost', 'released', 'end'] and end['outcome'] == 'lost' and end['exit_status'] == 0
+    told "assert names == ['granted', 'lost', 'released', 'end'] and end['outcome'] == 'lost'
+assert end['exit_status'] == 0
 assert end['exit_code'] == 79 and events[2]['how'] == 'not-ours', end" 79 "$L" true
 }
 
@@ -66,14 +72,17 @@ assert end['exit_code'] == 79 and events[2]['how'] == 'not-ours', end" 79 "$L" t
     kill -TERM "$K"
     ended
     assert_rc 143
-    events ev "assert names == ['waiting', 'end'] and end['outcome'] == 'cancelled' and end['exit_code'] == 143"
+    events ev "assert names == ['waiting', 'end'] and end['outcome'] == 'cancelled'
+assert end['exit_code'] == 143"
 }
 
 @test "a lease that is not renewed, and one that is lost" {
     tell renew unclear
     told "assert [n for n in names if n != 'trouble'] == ['granted', 'lost', 'term', 'kill', 'released', 'end']
-assert end['outcome'] == 'lost' and end['signal'] == 9 and end['exit_code'] == 79 and end['renewals'] == 0, end
-assert by['lost'][0]['reason'] == end['reason'] == 'no answer' and by['term'][0]['kill_in_ms'] <= 333, events" \
+assert end['outcome'] == 'lost' and end['signal'] == 9 and end['exit_code'] == 79, end
+assert end['renewals'] == 0, end
+assert by['lost'][0]['reason'] == end['reason'] == 'no answer', events
+assert by['term'][0]['kill_in_ms'] <= 333, events" \
         79 --ttl 2 "$L" $SUBJECT -k
     told "assert [n for n in names if n != 'trouble'] == ['granted', 'lost', 'kill', 'released', 'end']" \
         79 --ttl 1 --on-lost kill "$L" $SUBJECT
@@ -81,7 +90,8 @@ assert by['lost'][0]['reason'] == end['reason'] == 'no answer' and by['term'][0]
 assert end['outcome'] == 'lost' and end['exit_status'] == 4, end" \
         79 --ttl 1 --on-lost warn "$L" $SUBJECT -m 1200 -r 4
     rm "$S/renew"
-    told "assert names == ['granted', 'lost', 'kill', 'released', 'end'] and end['reason'] == 'lost unasked', end" \
+    told "assert names == ['granted', 'lost', 'kill', 'released', 'end'], end
+assert end['reason'] == 'lost unasked', end" \
         79 --ttl 1 "$L" sh -c ": >'$S/lost'; sleep 10"
 }
 
@@ -136,7 +146,11 @@ fds() {
         reader=$!
         background --events $pipe --ttl 3 "$L" $SUBJECT -k
         exec {pipe}>&-
-        if [ $((round % 2)) = 0 ]; then wait_for 5 running; else wait_for 5 file_nonempty "$S/log"; fi
+        if [ $((round % 2)) = 0 ]; then
+            wait_for 5 running
+        else
+            wait_for 5 file_nonempty "$S/log"
+        fi
         find_guard
         kill -STOP "$G" # so that only the keeper's end can end the pipe
         kill -KILL "$K"
@@ -196,7 +210,8 @@ fds() {
     local dir lock
     dir=$T/$'d\n"\\\x01\xff'
     mkdir "$dir"
-    told "assert end['lock'] == end['store'] and end['lock'].endswith('\ufffd/x') and 'd\n\"\\\\\x01' in end['lock'], end" 0 "$dir/x" true
+    told "assert end['lock'] == end['store'] and end['lock'].endswith('\ufffd/x'), end
+assert 'd\n\"\\\\\x01' in end['lock'], end" 0 "$dir/x" true
     # A named file lock keeps its holder's note; the name has 250 bytes.
     lock="file://$T#$(printf '"%.0s' {1..60})%C3%A4://user:pass@$(printf 'x%.0s' {1..150})"
     ln -s /bin/sh $'c"\n\xff'
@@ -269,7 +284,8 @@ with os.fdopen(r, "rb") as f, open("ev", "wb") as ev:
     ev.write(f.read())
 sys.exit(p.returncode)' "$DLOCK" "$lock"
     wait_exit 5 "$holder"
-    events ev "assert names == ['waiting', 'released', 'end'] and end['dropped'] == 1 and end['outcome'] == 'exited'"
+    events ev "assert names == ['waiting', 'released', 'end'] and end['dropped'] == 1
+assert end['outcome'] == 'exited'"
 }
 
 # bats test_tags=thread
@@ -316,7 +332,8 @@ assert sum(e['dropped'] for e in by['end']) > 0 or by['end'][-2]['pid'] != by['g
     done
     wait_exit 20 "${pids[1]}"
     wait_exit 20 "${pids[2]}"
-    events ev "assert len(events) == 150 and all(len(v) == 50 for v in (by['granted'], by['released'], by['end']))
+    events ev "assert len(events) == 150
+assert all(len(v) == 50 for v in (by['granted'], by['released'], by['end']))
 assert len({e['pid'] for e in events}) == 50"
 }
 

@@ -207,7 +207,9 @@ at_once() { [ $took -lt $((990 + SLOW)) ] || fail "took $took ms"; }
         wait_for 5 test -s "$how"
     done
     # 31 of them, and the true one.
-    many() { for i in {1..31}; do printf '%016x:%s:%s:%s ' "$i" "$name" "$token" "$(cat "${@:i % $# + 1:1}")"; done; }
+    many() {
+        for i in {1..31}; do printf '%016x:%s:%s:%s ' "$i" "$name" "$token" "$(cat "${@:i % $# + 1:1}")"; done
+    }
     echo "DLOCK_HELD=$(many silent full)$good" >in
     not_held 'has not answered within 1 s'
     echo "DLOCK_HELD=$(many nonsense)$good" >in
@@ -283,7 +285,9 @@ let_go_now() {
     run -79 above timeout 5 unshare -n "$DLOCK" --held
     assert_out 'is in another network namespace'
     # A machine that was started a moment ago has no earlier time.
-    if unshare -T true; then run -0 above timeout 5 unshare -T --fork --boottime 1000 "$DLOCK" --held; fi
+    if unshare -T true; then
+        run -0 above timeout 5 unshare -T --fork --boottime 1000 "$DLOCK" --held
+    fi
     chmod 711 "$BATS_RUN_TMPDIR" "$BATS_FILE_TMPDIR" 2>/dev/null || :
     "${other[@]}" "$DLOCK" --version >/dev/null || skip 'nobody cannot run dlock here'
     run -79 above timeout 5 "${other[@]}" "$DLOCK" --held

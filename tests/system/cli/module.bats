@@ -92,7 +92,11 @@ good() {
     rmdir "$DIR/dlock-modules"
     read -ra where <"$BUILD/build-id"
     # What this machine has installed there is of another build.
-    if [ -e "${where[-1]}/postgres.so" ]; then refused 69 "${where[-1]}"; else refused 69 "not in ${where[-1]}" dlock-postgres; fi
+    if [ -e "${where[-1]}/postgres.so" ]; then
+        refused 69 "${where[-1]}"
+    else
+        refused 69 "not in ${where[-1]}" dlock-postgres
+    fi
 }
 
 @test "--version lists the modules without loading them" {
@@ -230,7 +234,10 @@ check() {
 
 @test "an unprivileged user can load modules" {
     need_root
-    as_nobody() { run run_t 10 setpriv --reuid=nobody --regid=nogroup --clear-groups "$DIR/dlock" -n "$PG" true; }
+    as_nobody() {
+        run run_t 10 setpriv --reuid=nobody --regid=nogroup --clear-groups "$DIR/dlock" -n \
+            "$PG" true
+    }
     OPEN=$(mktemp -d /tmp/dlock-module.XXXXXX) # bats' own folder is closed to others
     chmod 755 "$OPEN"
     place "$BUILD/dlock-modules/postgres.so" "$OPEN/real"
@@ -265,7 +272,9 @@ named() {
     [[ $output = *" as "$1 ]] || fail "not as $1: $output"
 }
 # A sanitizer's reports need a name of which they can open the file.
-by_descriptor() { if [ -n "${SAN:-}" ]; then named "$MODULE"; else named "/proc/self/fd/*/postgres.so"; fi; }
+by_descriptor() {
+    if [ -n "${SAN:-}" ]; then named "$MODULE"; else named "/proc/self/fd/*/postgres.so"; fi
+}
 
 @test "a module has its real path in debuggers and backtraces" {
     in_safe_folder

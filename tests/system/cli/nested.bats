@@ -104,7 +104,9 @@ END
 
 @test "100 inner dlocks run at once, and the store knows one holder" {
     run -0 run_t 60 "$DLOCK" "$L" bash -c '
-        for i in {1..100}; do "$DLOCK" "$L" sh -c "echo >in.$i; \"\$HELPERS/await\" go" & pids+=($!); done
+        for i in {1..100}; do
+            "$DLOCK" "$L" sh -c "echo >in.$i; \"\$HELPERS/await\" go" & pids+=($!)
+        done
         until [ "$(ls in.* | wc -l)" -eq 100 ]; do sleep 0.05; done
         "$DLOCK" --status "$L" >status
         : >go

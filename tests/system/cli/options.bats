@@ -14,7 +14,10 @@ teardown() { dlock_teardown; }
 table_names() { "$DLOCK" --print-options | cut -f 1,2 | tr '\t,' '\n\n' | grep . | sort; }
 # Lines of one section of the manual's source.
 # A title may have an empty escape in it.
-section() { awk -v want=".Sh $1" '/^\.Sh /{ title = $0; gsub(/\\&/, "", title); on = title == want } on' "$MAN"; }
+section() {
+    awk -v want=".Sh $1" '/^\.Sh /{ title = $0; gsub(/\\&/, "", title); on = title == want } on' \
+        "$MAN"
+}
 # Names in the arguments of Fl macros: "Fl w Ar DUR , Fl -timeout" gives -w and --timeout. Fl alone
 # is a single "-".
 fl_names() {
