@@ -9,9 +9,12 @@
 # way. Hooks that a store may have, for the records of --once:
 #     store_has_run STATE         the store has a record of a run in that state
 #     store_record                the record, or what is in its place, as text
-#     store_spoil N               puts foreign data number N in the record's place; WHAT: what messages say of it. 1: no more
-#     store_unanswered begin|end  P: the lock, behind a proxy that keeps back the answer to the write that begins or ends a run
-#     store_own                   a server of the test's own, which keeps its data; L: the lock there
+#     store_spoil N      puts foreign data number N in the record's place; WHAT: what messages say
+#                        of it. 1: no more
+#     store_unanswered begin|end
+#                        P: the lock, behind a proxy that holds back the answer to the write that
+#                        begins or ends a run
+#     store_own          a server of the test's own, which keeps its data; L: the lock there
 #     store_restart stop|kill     ends that server, and starts it again
 # These two lines are replaced by that store's:
 # bats file_tags=contract
@@ -258,7 +261,8 @@ status, name, holder, before, fence, left, *waiting = sys.argv[1:]
 s = json.loads(status)
 assert (s["lock"], s["state"], len(s["holders"])) == (name, "held", 1) and s["store"], s
 h = s["holders"][0]
-assert h["host"] == socket.gethostname() and h["pid"] == int(holder) and h["user"] == getpass.getuser(), h
+assert h["host"] == socket.gethostname() and h["user"] == getpass.getuser(), h
+assert h["pid"] == int(holder), h
 assert h["note"] == "say \"hi\"" and h["command"] == "sh", h
 assert int(before) - 1000 <= h["since_ms"] <= int(before) + 20000, h
 if left:
@@ -272,7 +276,8 @@ assert sorted(w["pid"] for w in ws) == sorted(map(int, waiting)), ws
 for w in ws:
     assert "fence" not in w and "lease_left_ms" not in w, w
 if "host" in ws[0]:
-    assert all(w["host"] == socket.gethostname() and w["user"] == getpass.getuser() and "sh" in w["command"] for w in ws), ws
+    mine = socket.gethostname(), getpass.getuser()
+    assert all((w["host"], w["user"]) == mine and "sh" in w["command"] for w in ws), ws
 assert [w["place"] for w in ws] == ([0, 0] if "redlock" in s["store"] else [1, 2]), ws' \
         "$output" "$NAME" "$HOLDER" "$before" "$fence" "$left" "${waiting[@]}"
     let_go
@@ -484,7 +489,8 @@ holder_said() {
     done
 }
 SECONDS_RE='[0-9.]+ (s|ms)'
-TROUBLE="has not been renewed for $SECONDS_RE: .+; the command will be ended in $SECONDS_RE unless the store answers"
+TROUBLE="has not been renewed for $SECONDS_RE: .+; the command will be ended in $SECONDS_RE unless"
+TROUBLE+=" the store answers"
 
 @test "a store that is silent for half of the time costs two lines" {
     needs PAUSES || return 0
@@ -529,7 +535,8 @@ holds() {
     shift
     rm -f "in.$id" "go.$id"
     start_log "holds.$id.log" "$DLOCK" "$@" "$L" sh -c \
-        'echo "$DLOCK_TOKEN ${DLOCK_FENCE:-0} ${DLOCK_SLOT:--}" >"in.$1"; "$HELPERS/await" "go.$1"' - "$id"
+        'echo "$DLOCK_TOKEN ${DLOCK_FENCE:-0} ${DLOCK_SLOT:--}" >"in.$1"
+        "$HELPERS/await" "go.$1"' - "$id"
     HOLDS[$id]=$STARTED
 }
 is_in() { wait_for "${2:-5}" test -s "in.$1" || fail "$1: $(cat "holds.$1.log")"; }
@@ -709,7 +716,8 @@ is_clean() { store_clean "$NAME" >is_clean.log 2>&1; }
     needs TURNS || return 0
     local i
     for i in 1 2 3 4 5 6; do
-        start_log "reader$i.log" sh -c 'until [ -e stop ]; do "$1" -s --ttl 2 "$2" sleep 0.05 || exit; done' - "$DLOCK" "$L"
+        start_log "reader$i.log" sh -c 'until [ -e stop ]; do
+            "$1" -s --ttl 2 "$2" sleep 0.05 || exit; done' - "$DLOCK" "$L"
         READERS+=("$STARTED")
     done
     sleep 0.5
@@ -1003,7 +1011,8 @@ offers() { declare -F "store_$1" >/dev/null; }
     ! kin || return 0
     local d h rc
     for h in 0 1 2; do
-        /usr/bin/python3 -c "import struct, sys; sys.stdout.buffer.write(struct.pack('q', ($h - 1) * 5 * 10**9))" >"clock.$h"
+        /usr/bin/python3 -c "import struct, sys
+sys.stdout.buffer.write(struct.pack('q', ($h - 1) * 5 * 10**9))" >"clock.$h"
     done
     for ((d = 1; d <= $(amount once_days); d++)); do
         # Two of them at the same moment, one afterwards.
@@ -1044,7 +1053,7 @@ offers() { declare -F "store_$1" >/dev/null; }
     store_clean "$NAME"
 }
 
-@test "--min-hold: a crash does not shorten it where the store has an expiry, and a signal ends it elsewhere" {
+@test "--min-hold: no crash shortens it where the store has an expiry; a signal ends it elsewhere" {
     if needs STAYS; then
         "$HELPERS/clock" "$T/began"
         hold --ttl 1 --min-hold 2500ms

@@ -8,7 +8,8 @@ setup() { dlock_setup; }
 teardown() { dlock_teardown; }
 
 @test "a unit test runs by its name; an unknown name fails" {
-    example=$(grep -oE 'build/unit/[a-z]+/test_[a-z]+ [a-z0-9_]+' "$ROOT/CONTRIBUTING.md" | sed -n 1p)
+    example=$(grep -oE 'build/unit/[a-z]+/test_[a-z]+ [a-z0-9_]+' "$ROOT/CONTRIBUTING.md" |
+        sed -n 1p)
     [ -n "$example" ] || fail "no example"
     program=${example% *}
     run "$BUILD/${program#build/}" "${example#* }"
@@ -88,7 +89,8 @@ fails() {
     shift
     file=runs.$(cksum <<<"$name" | cut -d' ' -f1)
     printf '@test "%s" {\n    cd "$BATS_TEST_DIRNAME"\n    echo >>"%s"\n' "$name" "$file"
-    printf '    [[ " %s " != *" $(wc -l <"%s") "* ]] || { echo "words of run $(wc -l <"%s")"; false; }\n}\n' "$*" "$file" "$file"
+    printf '    n=$(wc -l <"%s")\n' "$file"
+    printf '    [[ " %s " != *" $n "* ]] || { echo "words of run $n"; false; }\n}\n' "$*"
 }
 # ran N NAME
 ran() {
@@ -139,8 +141,15 @@ ran() {
         runs "$T/some.bats"
         case $n in
         3) assert_rc 0; [ "${lines[-1]}" = "3 passed, 0 failed" ] ;;
-        4) assert_rc 1; [ "${lines[-1]}" = "4 passed, 1 failed" ]; assert_out "4 tests are unsteady: more than 3" ;;
-        9) assert_rc 1; [ "${lines[-1]}" = "0 passed, 9 failed" ]; refute_out Unsteady; ran 1 "test 1" ;;
+        4)
+            assert_rc 1
+            [ "${lines[-1]}" = "4 passed, 1 failed" ]
+            assert_out "4 tests are unsteady: more than 3" ;;
+        9)
+            assert_rc 1
+            [ "${lines[-1]}" = "0 passed, 9 failed" ]
+            refute_out Unsteady
+            ran 1 "test 1" ;;
         esac
     done
 }
@@ -148,7 +157,10 @@ ran() {
 @test "tests/run repeats a file whose set-up failed or that did not end" {
     # setup_file: the file is run again.
     {
-        echo 'setup_file() { cd "$BATS_TEST_DIRNAME"; [ -e there ] || { : >there; echo "words of setup_file"; false; }; }'
+        echo 'setup_file() {
+            cd "$BATS_TEST_DIRNAME"
+            [ -e there ] || { : >there; echo "words of setup_file"; false; }
+        }'
         fails one
         fails two
     } >some.bats
@@ -174,7 +186,8 @@ ran() {
 
 @test "tests/run repeats unit tests too" {
     mkdir -p build/unit/lib
-    for fault in 'echo "not ok 1 one"; echo 1..1; exit 1' 'exit 0' 'echo 1..2; exit 0' 'echo 1..1; exit 1'; do
+    for fault in 'echo "not ok 1 one"; echo 1..1; exit 1' 'exit 0' 'echo 1..2; exit 0' \
+        'echo 1..1; exit 1'; do
         rm -f n
         printf '%s\n' '#!/bin/sh' "echo >>'$T/n'" 'echo "ok 2 other"' \
             "[ \$(wc -l <'$T/n') -gt 1 ] || { $fault; }" \

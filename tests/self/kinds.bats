@@ -131,7 +131,8 @@ illegal() {
     illegal 'FINAL: operation 2 (a writer) is refused, and nothing stands in its way*' \
         'start 1 x 0 wait' 'enter 1 - 1' \
         'hit 1 kill keeper' 'end 1 -9' '2050 start 2 x 0 try' 'end 2 75'
-    illegal 'FINAL: operation 1 (one of 2 slots) ends with 65 although no other number was in use*' 'start 1 n 2 wait' 'end 1 65'
+    illegal 'FINAL: operation 1 (one of 2 slots) ends with 65 although no other number was *' \
+        'start 1 n 2 wait' 'end 1 65'
     illegal 'operation 2 (one of 3 slots) ends with 75 and not 65 *' 'start 1 n 2 wait' \
         'enter 1 0 1' \
         'start 2 n 3 try' 'end 2 75' 'exit 1' 'end 1 0'

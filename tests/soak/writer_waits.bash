@@ -42,7 +42,9 @@ wait_ms() {
 alone=$(wait_ms) || { cat log >&2; exit 69; }
 pids=()
 for ((i = 0; i < readers; i++)); do
-    sh -c 'until [ -e stop ]; do "$DLOCK" -q -s "$1" sh -c ": >entered; exec sleep 0.1" || exit; done' - "$L" 2>>log </dev/null &
+    sh -c 'until [ -e stop ]; do
+        "$DLOCK" -q -s "$1" sh -c ": >entered; exec sleep 0.1" || exit
+    done' - "$L" 2>>log </dev/null &
     pids+=($!)
 done
 wait_for 10 test -e entered || { cat log >&2; exit 69; }

@@ -67,9 +67,9 @@ dlock_teardown() {
     left=$(test_pids)
     [ -n "$left" ] || return 0
     for pid in $left; do
-        echo "left behind: $pid $(tr '\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null) ($(proc_state "$pid"))" >&2
-        kill -KILL "$pid" 2>/dev/null || :
-    done
+        echo "left behind: $pid $(tr '\0' ' ' <"/proc/$pid/cmdline") ($(proc_state "$pid"))"
+        kill -KILL "$pid" || :
+    done >&2 2>/dev/null
     return 1
 }
 
@@ -87,7 +87,8 @@ san_reports() {
 # Commands write such files when they find another holder; a test may fail before it looks there.
 overlaps() {
     local f
-    find "$T" -name violations | while IFS= read -r f; do final "overlap: $(head -n 3 "$f")"; done || :
+    find "$T" -name violations |
+        while IFS= read -r f; do final "overlap: $(head -n 3 "$f")"; done || :
     ! grep -shw overlap "$T/command/events" || final overlap || :
 }
 

@@ -60,7 +60,9 @@ running() { [ "$(grep -c ' start ' "$C/events" 2>/dev/null)" = "${1:-1}" ]; }
 
 # The last sign of life of any (or of WHO: 0 main 1 child 2 session 3 daemon) of its processes (ns).
 last_beat() {
-    od -An -v -w8 -t d8 "$C/beat" | if [ -n "${1:-}" ]; then sed -n "$(($1 + 1))p"; else sort -n | tail -n 1; fi | tr -d ' '
+    local beats
+    beats=$(od -An -v -w8 -t d8 "$C/beat" | tr -d ' ')
+    if [ -n "${1:-}" ]; then sed -n "$(($1 + 1))p"; else sort -n | tail -n 1; fi <<<"$beats"
 }
 
 # tree_gone: no process holds the witness any more; zombies have closed it. The tree's lock is

@@ -4,17 +4,19 @@
 # namespaces).
 #
 #     net_up [ARG...]     ARG: for redis-server. SERVER and PORT say where it is
-#     client CMD...       CMD on the first machine (same pid, same folder). Its /etc/hosts and /etc/resolv.conf
-#                         are $T/etc/hosts and $T/etc/resolv.conf: write into them, do not replace them
+#     client CMD...       CMD on the first machine (same pid, same folder). Its /etc/hosts and
+#                         /etc/resolv.conf are below $T: write into them, do not replace them
 #     server CMD...       CMD on the second machine;  srv ARG...: redis-cli there
-#     net_hold ARG...     dlock on the first machine, without a terminal; its pid in $K, its output in $T/out
+#     net_hold ARG...     dlock on the first machine, without a terminal; its pid in $K, its output
+#                         in $T/out
 #     client_timed ARG... run dlock on the first machine; $status, $output, $took (ms)
-#     net_cut             everything is dropped, silently;  net_mend: no rule is left on either machine
+#     net_cut             everything is dropped, silently;  net_mend: neither machine has a rule
 #     net_lose_replies    only what the server says is dropped; connections still come about
-#     net_reset           every packet to the server is answered with a TCP reset;  net_was_reset: one was
+#     net_reset           the answer to every packet is a TCP reset;  net_was_reset: one was sent
 #     net_refusing ADDR   the server has that address too, and nothing listens there
 #     net_dns_silent      the name server drops every question;  net_dns_asked: how many there were
-#     net_dns_bounds URI HOST   what must hold then for a lock at the server HOST (load fake.bash too)
+#     net_dns_bounds URI HOST
+#                         what must hold then for a lock at the server HOST (load fake.bash too)
 
 CLIENT=10.77.0.1 SERVER=10.77.0.2 PORT=6379
 

@@ -9,7 +9,8 @@ store_lock() { echo "postgres://postgres@127.0.0.1:$PG_PORT/postgres?mode=lease#
 # A released row may stay: it keeps the fence until it is swept.
 store_clean() {
     local left
-    left=$(pgsql -v name="$1" <<<"select * from public.dlock_locks where name = :'name' and expires <> '-infinity'")
+    left=$(pgsql -v name="$1" <<<"select * from public.dlock_locks
+        where name = :'name' and expires <> '-infinity'")
     [ -z "$left" ] || fail "left in the store: $left" || return
     [ -n "$(pgsql -c "select to_regclass('public.dlock_locks_holders')")" ] || return 0
     left=$(pgsql -v name="$1" <<<"select * from public.dlock_locks_holders where name = :'name'")
@@ -24,7 +25,8 @@ store_record() { record 'md5(dlock_locks_runs::text)'; }
 store_spoil() {
     local bad=("state = 'done'" "state = 'running'" "ended = null" "ended = 'infinity'"
         "began = '-infinity'" "status = 256"
-        "fence = -1" "owner = repeat('f', 33)" "host = repeat('x', 1000000)" "command = E'\\033[31m'" "note = E'a\\nb'")
+        "fence = -1" "owner = repeat('f', 33)" "host = repeat('x', 1000000)"
+        "command = E'\\033[31m'" "note = E'a\\nb'")
     WHAT='a row of "public"."dlock_locks_runs"'
     [ "$1" -lt ${#bad[@]} ] || return 1
     pgsql -v name="$NAME" <<<"delete from public.dlock_locks_runs where name = :'name'" >/dev/null

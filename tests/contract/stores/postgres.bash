@@ -16,5 +16,6 @@ store_clean() {
 }
 store_pids() { echo "$PG_PID" $(children "$PG_PID"); }
 store_take() {
-    pgsql -c "select pg_terminate_backend(pid) from pg_stat_activity where application_name like 'dlock:%'"
+    pgsql -c "select pg_terminate_backend(pid) from pg_stat_activity
+        where application_name like 'dlock:%'"
 }

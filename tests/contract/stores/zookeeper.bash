@@ -34,7 +34,8 @@ store_spoil() {
     case $1 in
     0) zk_set "$RECORD" '' && what="an empty node" ;;
     1) zk_set "$RECORD" 192.0.2.1 ;;
-    2) zk_set "$RECORD" "dlock-run1 succeeded 0 1 $(printf '\e[31m%032d' 0) 1 1 1 dlock1 host=$(printf '\a')" ;;
+    2)
+        printf 'dlock-run1 succeeded 0 1 \e[31m%032d 1 1 1 dlock1 host=\a' 0 | zk_set "$RECORD" - ;;
     3) { printf 'dlock-run1 succeeded 0 1 '; head -c 1000000 /dev/zero | tr '\0' x; } |
         zk_set "$RECORD" - ;;
     4) zk_create "$RECORD/child" >/dev/null && what="a node with children" ;;

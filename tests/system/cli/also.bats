@@ -93,7 +93,8 @@ waits_for() { "$DLOCK" --status --json "$1" | grep -q '"place":1'; }
     holds --also "$A" --also "$F" --ttl 3 "$B"
     rcli del "a-$NAME"
     exits 79 5 "$HOLDER"
-    [[ "$(cat hold.log)" == "dlock: redis://127.0.0.1:$REDIS_PORT/0: the lock 'a-$NAME' is lost: "*"; ending the command" ]] || fail "$(cat hold.log)"
+    lost="dlock: redis://127.0.0.1:$REDIS_PORT/0: the lock 'a-$NAME' is lost: "
+    [[ "$(cat hold.log)" == "$lost"*"; ending the command" ]] || fail "$(cat hold.log)"
     is_free "$B"
     is_free "$F"
 }
@@ -126,7 +127,9 @@ waits_for() { "$DLOCK" --status --json "$1" | grep -q '"place":1'; }
         "--also $F --also $A $B")
     for ((i = 0; i < 20; i++)); do
         # shellcheck disable=SC2086
-        start_log "turn$i.log" bash -c 'for ((j = 0; j < '"$turns"'; j++)); do timeout 15 "$@" || exit; done' - "$DLOCK" --ttl 5 ${order[i % 4]} "$HELPERS/witness" "$T" 1
+        start_log "turn$i.log" bash -c \
+            'for ((j = 0; j < '"$turns"'; j++)); do timeout 15 "$@" || exit; done' - \
+            "$DLOCK" --ttl 5 ${order[i % 4]} "$HELPERS/witness" "$T" 1
         TURNS+=("$STARTED")
     done
     for i in "${TURNS[@]}"; do exits 0 120 "$i"; done

@@ -82,10 +82,12 @@ same() {
         # A builtin of the shell, and a whole command line: what to do is said.
         try "$DLOCK" $lock ulimit -n
         assert_rc 127
-        [ "$output" = "dlock: cannot run 'ulimit': for a shell function or builtin use -c (No such file or directory)" ]
+        hint='for a shell function or builtin use -c'
+        [ "$output" = "dlock: cannot run 'ulimit': $hint (No such file or directory)" ]
         try "$DLOCK" $lock "$T/text --now"
         assert_rc 127
-        [ "$output" = "dlock: cannot run '$T/text --now': for a whole command line use -c (No such file or directory)" ]
+        hint='for a whole command line use -c'
+        [ "$output" = "dlock: cannot run '$T/text --now': $hint (No such file or directory)" ]
         try "$DLOCK" $lock "$T/text"
         assert_rc 126
         assert_out "ermission"
@@ -111,7 +113,8 @@ same() {
 # --- what it is given --------------------------------------------------------
 
 @test "arguments arrive byte for byte" {
-    same '$WITH "'"$STATE"'" args "" "a b" "\$HOME" -c --help -- -n "$(printf "\\xff\\n\\t*")" "a'\''b" \; -w'
+    same '$WITH "'"$STATE"'" args "" "a b" "\$HOME" -c --help -- -n "$(printf "\\xff\\n\\t*")" \
+        "a'\''b" \; -w'
     try "$DLOCK" "$L" -- "$STATE" args -- -x
     [ "$output" = $'[--]\n[-x]' ]
 }
@@ -163,7 +166,7 @@ same() {
     same 'trap "" INT QUIT TERM USR1 PIPE TSTP; $WITH "'"$STATE"'" signals'
     same 'trap "" CHLD; $WITH "'"$STATE"'" signals'
     same 'nohup $WITH "'"$STATE"'" signals 2>&1'
-    same '"'"$HELPERS"'/launch" -d -i 17 -i 34 -i 64 -b 10 -b 15 -b 17 -b 40 $WITH "'"$STATE"'" signals'
+    same '"$HELPERS/launch" -d -i 17 -i 34 -i 64 -b 10 -b 15 -b 17 -b 40 $WITH "'"$STATE"'" signals'
     same '"'"$HELPERS"'/launch" -d -i 13 $WITH "'"$STATE"'" signals'
     same '"'"$HELPERS"'/launch" -d $WITH "'"$STATE"'" signals'
 }
@@ -269,7 +272,9 @@ same() {
 
 @test "a command whose caller ignores SIGPIPE sees the error" {
     for lock in "${LOCKS[@]}"; do
-        try "$HELPERS/launch" -d -i 13 bash -c '"$@" sh -c "while echo y; do :; done 2>/dev/null; exit 9" | head -n 1; echo "${PIPESTATUS[0]}"' - "$DLOCK" $lock
+        try "$HELPERS/launch" -d -i 13 bash -c '
+            "$@" sh -c "while echo y; do :; done 2>/dev/null; exit 9" | head -n 1
+            echo "${PIPESTATUS[0]}"' - "$DLOCK" $lock
         [ "$output" = $'y\n9' ] || fail "$lock: $output"
     done
 }

@@ -20,7 +20,8 @@ namespace() {
     mkdir -m 777 home
     install -m 755 "$DLOCK" home/dl
     start_log ns.log unshare -m --propagation private sh -c '
-        cd home && mount -t tmpfs -o mode=755 none /run && mkdir -m 1777 /run/lock && mount -t tmpfs -o mode=1777 none /tmp &&
+        cd home && mount -t tmpfs -o mode=755 none /run && mkdir -m 1777 /run/lock &&
+        mount -t tmpfs -o mode=1777 none /tmp &&
             : >ready && exec sleep infinity'
     NS_PID=$STARTED
     wait_for 5 test -e home/ready || { cat ns.log >&2; return 1; }
@@ -177,7 +178,8 @@ n.lock" ]
     inside chmod 755 /run/lock
     inside mkdir -m 1777 /run/dlock
     private=(unshare -m --propagation private sh -c
-        'mount -t tmpfs -o mode=1777 none /tmp && exec setpriv --reuid=$0 --regid=$0 --clear-groups "$@"' $U)
+        'mount -t tmpfs -o mode=1777 none /tmp &&
+            exec setpriv --reuid=$0 --regid=$0 --clear-groups "$@"' $U)
     hold "${private[@]}"
     run inside "${private[@]}" ./dl -vn @n touch ran
     assert_rc 75

@@ -168,7 +168,9 @@ found() { grep -qx "$1" "$T/found"; }
 }
 
 @test "a moderate fork bomb does not outrun the keeper" {
-    background --ttl 30 "$L" bash -c 'exec 9>'"$C"'/witness; flock 9; for i in 1 2 3 4; do (while :; do (sleep 3) & sleep 0.02; done) & done; echo go >'"$T"'/go; wait'
+    background --ttl 30 "$L" bash -c 'exec 9>'"$C"'/witness; flock 9
+        for i in 1 2 3 4; do (while :; do (sleep 3) & sleep 0.02; done) & done
+        echo go >'"$T"'/go; wait'
     wait_for 5 file_nonempty "$T/go"
     find_guard
     kill -KILL "$G"
@@ -179,7 +181,9 @@ found() { grep -qx "$1" "$T/found"; }
 }
 
 @test "a moderate fork bomb does not outrun the guard" {
-    background --ttl 30 "$L" bash -c 'exec 9>'"$C"'/witness; flock 9; for i in 1 2 3 4; do (while :; do setsid sleep 3 & sleep 0.02; done) & done; echo go >'"$T"'/go; wait'
+    background --ttl 30 "$L" bash -c 'exec 9>'"$C"'/witness; flock 9
+        for i in 1 2 3 4; do (while :; do setsid sleep 3 & sleep 0.02; done) & done
+        echo go >'"$T"'/go; wait'
     wait_for 5 file_nonempty "$T/go"
     kill -KILL "$K"
     wait_for 3 tree_gone
@@ -431,7 +435,8 @@ with_a_job() {
 
 @test "the caller's own jobs outlive the command of exec dlock" {
     # The job's orphan comes to dlock while the command runs; so do two of the command's own.
-    with_a_job "while [ ! -e '$T/go' ]; do sleep 0.02; done; sh -c 'echo \$\$ >\"$T/job\"; exec sleep 60' &" \
+    with_a_job "while [ ! -e '$T/go' ]; do sleep 0.02; done
+        sh -c 'echo \$\$ >\"$T/job\"; exec sleep 60' &" \
         --grace 300ms ./c.lock sh -c '(sh -c "echo \$\$ >main1; exec sleep 60" &)
             (sh -c "trap \"\" TERM; echo \$\$ >main2; while :; do sleep 0.05; done" &)
             while [ ! -s main1 ] || [ ! -s main2 ]; do sleep 0.02; done; echo >started; sleep 60'
@@ -452,7 +457,8 @@ with_a_job() {
 }
 
 @test "the caller's own jobs outlive a killed guard" {
-    with_a_job "while [ ! -e '$T/go' ]; do sleep 0.02; done; sh -c 'echo \$\$ >\"$T/job\"; exec sleep 60' &" \
+    with_a_job "while [ ! -e '$T/go' ]; do sleep 0.02; done
+        sh -c 'echo \$\$ >\"$T/job\"; exec sleep 60' &" \
         --ttl 30 "$L" $SUBJECT -t -k
     wait_for 5 running 4
     touch "$T/go"
@@ -478,8 +484,9 @@ with_a_job() {
     cat >"$T/test.py" <<'PY'
 from terminal import *
 t = Term()
-j = t.start(['unshare', '--pid', '--fork', '--mount-proc', '--kill-child', DLOCK, '--ttl', '20', LOCK,
-             'sh', '-c', 'read x </dev/tty; echo "got $x"; trap "echo int; exit 5" INT; while :; do sleep 0.05; done'])
+j = t.start(['unshare', '--pid', '--fork', '--mount-proc', '--kill-child', DLOCK, '--ttl', '20',
+             LOCK, 'sh', '-c', '''read x </dev/tty; echo "got $x"; trap "echo int; exit 5" INT
+                 while :; do sleep 0.05; done'''])
 t.type(b'word\n')
 t.until(lambda: 'got word' in t.output)
 t.quiet(0.2)
@@ -500,7 +507,8 @@ PY
     cp "$DLOCK" "$D/dlock"
     # The command is a dlock: it hands TERM on to its own command, which tells of it.
     start_log "$T/out" "$HELPERS/launch" -d -s unshare -m --propagation private sh -c \
-        'mount -t proc -o hidepid=2 none /proc && exec setpriv --reuid=nobody --regid=nogroup --clear-groups "$@"' - \
+        'mount -t proc -o hidepid=2 none /proc &&
+            exec setpriv --reuid=nobody --regid=nogroup --clear-groups "$@"' - \
         "$D/dlock" --ttl 1.5 --grace 600ms "fake://$D#$NAME" "$D/dlock" "$D/inner.lock" \
         sh -c "trap 'echo >$D/term; exit 3' TERM; echo >$D/started; while :; do sleep 0.05; done"
     K=$STARTED
@@ -522,7 +530,8 @@ PY
 from terminal import *
 t = Term()
 os.environ['ASAN_OPTIONS'] = os.environ.get('ASAN_OPTIONS', '') + ':detect_leaks=0'
-j = t.start(['strace', '-D', '-o', '/dev/null', '-e', 'trace=wait4', '-e', 'inject=wait4:delay_exit=500000',
+j = t.start(['strace', '-D', '-o', '/dev/null', '-e', 'trace=wait4',
+             '-e', 'inject=wait4:delay_exit=500000',
              DLOCK, T + '/x.lock'] + SUBJECT + ['-u', T + '/end', '-r', '6'])
 t.until(lambda: seen('main', 'start'))
 main = int(read(C + '/events').split()[2])

@@ -122,7 +122,8 @@ at_once() { [ $took -lt $((990 + SLOW)) ] || fail "took $took ms"; }
 }
 
 @test "a nested one knows the outer one's end, which is earlier than its own" {
-    run -0 run_t 10 "$DLOCK" $SHORT "$L" "$DLOCK" --grace 0.1 "$L" "$DLOCK" --grace 0.1 "$L" sh -c 'for i in 1 2 3 4 5 6 7 8 9; do "$DLOCK" --held || exit; sleep 0.1; done'
+    run -0 run_t 10 "$DLOCK" $SHORT "$L" "$DLOCK" --grace 0.1 "$L" "$DLOCK" --grace 0.1 "$L" \
+        sh -c 'for i in 1 2 3 4 5 6 7 8 9; do "$DLOCK" --held || exit; sleep 0.1; done'
     # Renewed twice meanwhile.
     for left in "${lines[@]}"; do is_about 1818 "$left"; done
     [ "${#lines[@]}" -eq 9 ]
@@ -152,7 +153,8 @@ at_once() { [ $took -lt $((990 + SLOW)) ] || fail "took $took ms"; }
     redis_start_in other
     # The answer must come in the grace, which ends with KILL.
     start_log hold.log "$DLOCK" --ttl 4 --grace 2 "redis://127.0.0.1:${REDIS_PORTS[other]}#x" bash \
-        -c 'trap '\''"$DLOCK" --held; echo $? >rc'\'' TERM; echo >in; "$HELPERS/await" go & wait; wait'
+        -c 'trap '\''"$DLOCK" --held; echo $? >rc'\'' TERM; echo >in
+            "$HELPERS/await" go & wait; wait'
     wait_for 5 test -s in
     kill -STOP "${REDIS_PIDS[other]}"
     exits 79 5 "$STARTED"
@@ -177,7 +179,8 @@ at_once() { [ $took -lt $((990 + SLOW)) ] || fail "took $took ms"; }
 @test "stopped, killed and ended keepers: 79 within the bound" {
     holds --ttl 20 "$L" # so that the guard does not end it while it is stopped
     kill -STOP "$HOLDER"
-    not_held "the lock '$NAME' may not be held any more: its dlock $HOLDER has not answered within 1 s: is it stopped?"
+    local text="the lock '$NAME' may not be held any more: its dlock $HOLDER has not answered"
+    not_held "$text within 1 s: is it stopped?"
     [ $took -ge 990 ]
     kill -CONT "$HOLDER"
     run -0 ask
@@ -192,12 +195,14 @@ at_once() { [ $took -lt $((990 + SLOW)) ] || fail "took $took ms"; }
     not_held "the lock '$T/plain' may not be held any more: its dlock has ended, or is releasing it"
 }
 
-@test "forged entries, and sockets that never answer, or answer nonsense: 79, all within one bound" {
+@test "forged entries, and sockets without an answer, or with nonsense, mean 79 within one bound" {
     local how i
     holds "$L"
     local good=$(sed -n 's/^DLOCK_HELD=//p' in) digest name token socket forged
     IFS=: read -r digest name token socket <<<"$good"
-    for forged in "$digest:$name:${token//[0-9]/0}:$socket" "${digest//[0-9]/0}:$name:$token:$socket" "$digest:0000000000000000:$token:$socket" "$digest:$name:$token:${socket%?}x" "$digest:$name:$token:-"; do
+    for forged in "$digest:$name:${token//[0-9]/0}:$socket" \
+        "${digest//[0-9]/0}:$name:$token:$socket" "$digest:0000000000000000:$token:$socket" \
+        "$digest:$name:$token:${socket%?}x" "$digest:$name:$token:-"; do
         echo "DLOCK_HELD=$forged" >in
         not_held 'may not be held any more'
         at_once
@@ -208,7 +213,9 @@ at_once() { [ $took -lt $((990 + SLOW)) ] || fail "took $took ms"; }
     done
     # 31 of them, and the true one.
     many() {
-        for i in {1..31}; do printf '%016x:%s:%s:%s ' "$i" "$name" "$token" "$(cat "${@:i % $# + 1:1}")"; done
+        for i in {1..31}; do
+            printf '%016x:%s:%s:%s ' "$i" "$name" "$token" "$(cat "${@:i % $# + 1:1}")"
+        done
     }
     echo "DLOCK_HELD=$(many silent full)$good" >in
     not_held 'has not answered within 1 s'
@@ -229,12 +236,13 @@ let_go_now() {
     for i in {1..15}; do all+=("--also=$T/$i"); done
     run -0 run_t 10 "$DLOCK" "${all[@]}" "$T/a" "$DLOCK" "${all[@]/%/b}" "$T/c" bash -c \
         'echo $DLOCK_HELD | wc -w; "$DLOCK" --held
-        for fd in /proc/$$/fd/*; do fd=${fd##*/}; [ "$fd" -le 2 ] || exec {fd}>&-; done # what the machine has open
+        # What the machine has open.
+        for fd in /proc/$$/fd/*; do fd=${fd##*/}; [ "$fd" -le 2 ] || exec {fd}>&-; done
         ulimit -n 12; "$DLOCK" --held'
     [ "$output" = $'32\ninf\ninf' ] || fail "$output"
 }
 
-@test "a stopped command, and one that has ended while an inner dlock runs, do not keep the keeper from answering" {
+@test "a keeper answers for a stopped command, and for one that ended above an inner dlock" {
     local lock
     holds $SHORT "$L"
     kill -STOP "$(cat pid)"
@@ -244,7 +252,9 @@ let_go_now() {
     let_go_now
     for lock in "$L" "$F"; do
         rm -f pid outer go2
-        start_log hold.log "$DLOCK" $SHORT "$lock" sh -c 'env | grep ^DLOCK_ >in; "$DLOCK" "$1" sh -c "echo \$\$ >pid; exec \"\$HELPERS/await\" go2" & until [ -s pid ]; do sleep 0.02; done; echo $$ >outer' - "$lock"
+        start_log hold.log "$DLOCK" $SHORT "$lock" sh -c 'env | grep ^DLOCK_ >in
+            "$DLOCK" "$1" sh -c "echo \$\$ >pid; exec \"\$HELPERS/await\" go2" &
+            until [ -s pid ]; do sleep 0.02; done; echo $$ >outer' - "$lock"
         wait_for 5 test -s outer
         wait_for 5 pid_gone "$(cat outer)"
         run -0 ask
@@ -256,14 +266,16 @@ let_go_now() {
 }
 
 @test "what is left of a file's command asks in its grace, and is told that the lock is held" {
-    start_log hold.log "$DLOCK" --grace 3 "$T/plain" bash -c '"$HELPERS/await" never & (trap '\''"$DLOCK" --held >left; echo $? >rc; exit'\'' TERM; echo >in; while :; do "$HELPERS/await" never; done) & wait %1'
+    start_log hold.log "$DLOCK" --grace 3 "$T/plain" bash -c '"$HELPERS/await" never &
+        (trap '\''"$DLOCK" --held >left; echo $? >rc; exit'\'' TERM; echo >in
+        while :; do "$HELPERS/await" never; done) & wait %1'
     wait_for 5 test -s in
     kill -TERM "$STARTED"
     exits 143 5 "$STARTED"
     [ "$(cat rc left)" = $'0\ninf' ] || fail "$(cat rc left hold.log)"
 }
 
-@test "queries are no inner dlocks: they delay no end, and are answered where an inner one is one too many" {
+@test "queries are no inner dlocks: they delay no end, and are answered beside too many of those" {
     holds "$L"
     # Connections that ask nothing.
     start above "$ROOT/tests/support/helpers/backlog.py" "$(sed -n 's/^DLOCK_HELD=.*://p' in)" \
@@ -272,8 +284,12 @@ let_go_now() {
     let_go_now
     rm go
     run -0 run_t 20 bash -c 'ulimit -Sn 40; exec "$DLOCK" "$L" bash -c "ulimit -Sn \$(ulimit -Hn)
-            for i in {1..20}; do \"\$DLOCK\" \"\$L\" sh -c \"echo >in.\$i; exec \\\"\\\$HELPERS/await\\\" go\" & done
-            wait -n; echo first \$?; for i in 1 2 3 4 5; do \"\$DLOCK\" --held \"\$L\" >/dev/null || echo no; done; : >go; wait"'
+            for i in {1..20}; do
+                \"\$DLOCK\" \"\$L\" sh -c \"echo >in.\$i; exec \\\"\\\$HELPERS/await\\\" go\" &
+            done
+            wait -n; echo first \$?
+            for i in 1 2 3 4 5; do \"\$DLOCK\" --held \"\$L\" >/dev/null || echo no; done
+            : >go; wait"'
     assert_out 'first 71'
     ! grep -qx no <<<"$output" || fail "$output"
 }

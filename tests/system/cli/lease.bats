@@ -27,6 +27,7 @@ said() {
     done
 }
 DURATION='[0-9.]+ (s|ms)'
+ENDS="no answer; the command will be ended in $DURATION unless the store answers"
 
 # --- the store does not answer -----------------------------------------------
 
@@ -37,7 +38,7 @@ DURATION='[0-9.]+ (s|ms)'
     tell renew unclear
     ended
     assert_rc 79
-    said "has not been renewed for $DURATION: no answer; the command will be ended in $DURATION unless the store answers" \
+    said "has not been renewed for $DURATION: $ENDS" \
         "could not be renewed in time: no answer; ending the command"
     lease_times 1500 "$(confirmed)"
     for who in main child session daemon; do
@@ -113,7 +114,7 @@ DURATION='[0-9.]+ (s|ms)'
     touch "$T/end"
     ended
     assert_rc 42
-    trouble="has not been renewed for $DURATION: no answer; the command will be ended in $DURATION unless the store answers"
+    trouble="has not been renewed for $DURATION: $ENDS"
     said "$trouble" "is renewed again after $DURATION" "$trouble" "is renewed again after $DURATION"
     [ "$(count_seen main sig 15)" = 0 ]
 }
@@ -225,7 +226,7 @@ DURATION='[0-9.]+ (s|ms)'
     ended
     assert_rc 79
     [ "$(count_seen main sig 15)" = 0 ]
-    said "has not been renewed for $DURATION: no answer; it expires in $DURATION unless the store answers" \
+    said "has not been renewed for $DURATION: ${ENDS/the command will be ended/it expires}" \
         "could not be renewed in time: no answer; the command continues .--on-lost warn."
 }
 

@@ -18,6 +18,9 @@ teardown_file() { redis_stop; }
 setup() { dlock_setup; }
 teardown() { dlock_teardown; }
 
+# counted FILE...: how often each exit code is in these files.
+counted() { sort "$@" | uniq -c | awk '{ printf "%s (%s times) ", $2, $1 }'; }
+
 # one N: the N-th allocation of dlock fails ("N+": and all later ones). Complaints go to $T/bad; the
 # results are in $T/run.N: "rc" and, where it came to that, "failed".
 one() {
@@ -81,7 +84,7 @@ count() {
     echo "# $points of $most allocations" >&3
     awk '{ print; print $1 "+" }' points | timeout 150 xargs -P 12 -n 1 bash -c 'one "$1"' -
     failed=$(ls "$T"/run.*/failed | wc -l)
-    echo "# $failed failed; exit codes: $(cat "$T"/run.*/rc | sort | uniq -c | awk '{ printf "%s (%s times) ", $2, $1 }')" >&3
+    echo "# $failed failed; exit codes: $(counted "$T"/run.*/rc)" >&3
     [ "$failed" -ge "$points" ]
     # Before the grant nothing is run; behind it, where no renewal succeeds any more, the command is
     # ended.
@@ -125,7 +128,7 @@ export -f once
         [ "$most" -ge 300 ] || fail "$most allocations"
         seq $((most - 250)) $((most + 1)) | sample memory_points |
             timeout 100 xargs -P 8 -n 1 bash -c 'once "$1"' -
-        echo "# $most allocations; exit codes: $(cat "$T"/once.*/rc | sort | uniq -c | awk '{ printf "%s (%s times) ", $2, $1 }')" >&3
+        echo "# $most allocations; exit codes: $(counted "$T"/once.*/rc)" >&3
         [ ! -e "$T/bad" ] || fail "$url: $(cat "$T/bad")"
         [ "$(cat "$T"/once.*/rc | grep -cx 71)" -ge 5 ]
     done
@@ -199,7 +202,8 @@ zk_round() {
     zk_start
     export T DLOCK MODULE=$BUILD/dlock-modules/zookeeper.so
     [ -e "$MODULE" ] || skip "zookeeper is not a module of this build"
-    [[ $(addr2line -e "$MODULE" "$(nm "$MODULE" | awk '$3 == "zk_conn_ask" { print "0x" $1 }')") == *.c:* ]] || skip "needs debug information"
+    ask=$(nm "$MODULE" | awk '$3 == "zk_conn_ask" { print "0x" $1 }')
+    [[ $(addr2line -e "$MODULE" "$ask") == *.c:* ]] || skip "needs debug information"
     L=zk://127.0.0.1:$ZK_PORT#$NAME
     start_log holder.log "$DLOCK" --ttl 60 "$L" sleep 300
     holder=$STARTED

@@ -30,7 +30,9 @@ held() { run_t 5 "$DLOCK" --status "$1" >status 2>&1; [ $? -eq 75 ]; }
 # A background dlock under the lock $1; $K is the outer keeper, $I the inner one.
 outlived() { # LOCK [ARG...]: of the inner one
     rm -f in inner outer go
-    start_log outer.log "$HELPERS/launch" -d "$DLOCK" --ttl 2 "$1" sh -c 'echo $$ >outer; "$@" sh -c "echo \$\$ >in; exec \"\$HELPERS/await\" go" & echo $! >inner; until [ -s in ]; do sleep 0.02; done; exit 3' - "$DLOCK" "${@:2}" "$1"
+    start_log outer.log "$HELPERS/launch" -d "$DLOCK" --ttl 2 "$1" sh -c 'echo $$ >outer
+        "$@" sh -c "echo \$\$ >in; exec \"\$HELPERS/await\" go" & echo $! >inner
+        until [ -s in ]; do sleep 0.02; done; exit 3' - "$DLOCK" "${@:2}" "$1"
     K=$STARTED
     wait_for 5 test -s in || fail "$(cat outer.log)"
     wait_for 5 pid_gone "$(cat outer)"
@@ -41,7 +43,9 @@ command_gone() { pid_gone "$(cat in)"; }
 @test "an inner dlock runs at once, with the token, the fence and the slot of the outer one" {
     for lock in "$L" "$F" "$T/plain"; do
         run -0 run_t 10 "$DLOCK" "$lock" sh -c \
-            'echo $DLOCK_TOKEN $DLOCK_FENCE; "$DLOCK" -n "$1" sh -c "echo \$DLOCK_TOKEN \$DLOCK_FENCE; \"\$DLOCK\" -o -w 1 \"\$1\" sh -c \"echo \\\$DLOCK_TOKEN \\\$DLOCK_FENCE\"" - "$1"' - "$lock"
+            'say="echo \$DLOCK_TOKEN \$DLOCK_FENCE"; eval "$say"
+            "$DLOCK" -n "$1" sh -c \
+                "$say; \"\$DLOCK\" -o -w 1 \"\$1\" sh -c '\''$say'\''" - "$1"' - "$lock"
         [ "${#lines[@]}" -eq 3 ] && [ "${lines[0]}" = "${lines[1]}" ] &&
             [ "${lines[0]}" = "${lines[2]}" ] || fail "$output"
         free "$lock"
@@ -172,7 +176,8 @@ END
         keeper=$(sed "s/.* of //" "/proc/$PPID/cmdline" | tr -d "\0")
         kill -STOP "$keeper"
         "$DLOCK" --connect-timeout 0.3 "$L" touch ran; echo $?
-        "$ROOT/tests/support/helpers/backlog.py" "${DLOCK_HELD##*:}" "$DLOCK" --connect-timeout 0.3 "$L" touch ran; echo $?
+        "$ROOT/tests/support/helpers/backlog.py" "${DLOCK_HELD##*:}" \
+            "$DLOCK" --connect-timeout 0.3 "$L" touch ran; echo $?
         kill -CONT "$keeper"
         "$DLOCK" "$L" echo again'
     [ ! -e ran ] || final "ran without the lock"
@@ -218,7 +223,8 @@ END
     run -75 run_t 5 "$DLOCK" "$F" sh -c \
         'DLOCK_HELD=$(cut -d: -f1 stale):${DLOCK_HELD#*:} "$DLOCK" -n "$L" touch ran'
     # The right entry with another token.
-    DLOCK_HELD=$(tr '\0' '\n' <"/proc/$(pgrep -P "$(pgrep -P "$HOLDER")")/environ" | sed -n 's/^DLOCK_HELD=//p')
+    DLOCK_HELD=$(tr '\0' '\n' <"/proc/$(pgrep -P "$(pgrep -P "$HOLDER")")/environ" |
+        sed -n 's/^DLOCK_HELD=//p')
     [ -n "$DLOCK_HELD" ]
     DLOCK_HELD=$DLOCK_HELD run -0 run_t 5 "$DLOCK" -n "$L" true
     DLOCK_HELD=$(sed 's/:[0-9a-f]\{32\}:/:00000000000000000000000000000000:/' <<<"$DLOCK_HELD") \
@@ -230,7 +236,9 @@ END
 @test "what is left of a dlock that has ended waits for its lock, as any other does" {
     # The store knows the token a while longer: the release was not confirmed.
     run -0 run_t 10 "$DLOCK" "$L" sh -c \
-        'redis-cli -p "$REDIS_PORT" get "$NAME" >value; ("$HELPERS/await" go && MALLOC_PERTURB_=85 "$DLOCK" -v -w 5 "$L" touch ran; echo $? >rc) >left.log 2>&1 &'
+        'redis-cli -p "$REDIS_PORT" get "$NAME" >value
+        ("$HELPERS/await" go && MALLOC_PERTURB_=85 "$DLOCK" -v -w 5 "$L" touch ran
+        echo $? >rc) >left.log 2>&1 &'
     rcli set "$NAME" "$(cat value)" px 1500
     : >go
     wait_for 8 test -s rc
@@ -241,7 +249,9 @@ END
 
 @test "more inner dlocks than there are descriptors for: 71, and some are left for the store" {
     run -0 run_t 20 bash -c 'ulimit -Sn 40; exec "$DLOCK" "$L" bash -c "ulimit -Sn \$(ulimit -Hn)
-            for i in {1..20}; do \"\$DLOCK\" \"\$L\" sh -c \"echo >in.\$i; exec \\\"\\\$HELPERS/await\\\" go\" & done
+            for i in {1..20}; do
+                \"\$DLOCK\" \"\$L\" sh -c \"echo >in.\$i; exec \\\"\\\$HELPERS/await\\\" go\" &
+            done
             wait -n; echo first \$?; : >go; wait"'
     assert_out 'first 71'
     assert_out 'too many dlocks run under dlock'

@@ -50,7 +50,9 @@ at_terminal() {
     run -0 run_t 5 "$DLOCK" --once "$L" touch ran
     [ -z "$output" ] || fail "$output"
     CI=1 run -0 run_t 5 "$DLOCK" --once "$L" touch ran
-    [[ $output =~ ^"dlock: not run: fake://$S: '$NAME' succeeded "5m[0-9s]*" ago by ann@h9, pid 77 (job.sh), note \"disk 2\""$ ]] || fail "$output"
+    by=" ago by ann@h9, pid 77 (job.sh), note \"disk 2\""
+    [[ $output =~ ^"dlock: not run: fake://$S: '$NAME' succeeded "5m[0-9s]*"$by"$ ]] ||
+        fail "$output"
     CI=1 run -0 run_t 5 "$DLOCK" -q --once "$L" touch ran
     [ -z "$output" ] || fail "$output"
     run -17 run_t 5 "$DLOCK" --once --skip-exit-code 17 --events 1 "$L" touch ran
@@ -121,17 +123,20 @@ at_terminal() {
 @test "a success that the store does not confirm: 79, also with -q" {
     tell release unclear
     run -79 run_t 5 "$DLOCK" -q --once --events events "$L" true
-    [ "$output" = "dlock: fake://$S: '$NAME': the command succeeded, but its run is not recorded: no answer; another run may follow" ] || fail "$output"
+    local end="the command succeeded, but its run is not recorded: no answer; another run may"
+    end+=" follow"
+    [ "$output" = "dlock: fake://$S: '$NAME': $end" ] || fail "$output"
     grep -q '"outcome":"unrecorded".*"exit_status":0,"exit_code":79' events
     recorded running -1
     rm -f "$S/held"
     # A failure needs no record: the next one may run either way.
     run -3 run_t 5 "$DLOCK" --once "$L" sh -c 'exit 3'
-    assert_out "the release of '$NAME' is not confirmed: no answer; the lock ends with its ttl at the latest"
+    assert_out "the release of '$NAME' is not confirmed: no answer; the lock ends with its ttl at"
     rm -f "$S/held"
     tell release notours
     run -79 run_t 5 "$DLOCK" --once "$L" true
-    assert_out "was not ours any more when it was released; the command succeeded, but its run is not recorded"
+    local over="was not ours any more when it was released; the command succeeded, but its run is"
+    assert_out "$over not recorded"
     rm -f "$S/held"
     run -9 run_t 5 "$DLOCK" --once --lost-exit-code 9 "$L" true
     # Of a set another one is lost first.
@@ -140,7 +145,7 @@ at_terminal() {
     cp "$S/release" other
     run -79 run_t 5 "$DLOCK" --once --also "fake://$T/other#a-$NAME" "$L" true
     assert_out "'a-$NAME' was not ours any more when it was released"
-    assert_out "'$NAME' was not ours any more when it was released; the command succeeded, but its run is not recorded"
+    assert_out "'$NAME' $over not recorded"
 }
 
 @test "a success is tried until the lease ends, and a signal cuts that to a moment" {
@@ -230,7 +235,9 @@ at_terminal() {
     kill -TERM "$K"
     ended
     assert_rc 4
-    [[ $output =~ "dlock: fake://$S: '$NAME' stays held for "(1h|59m59s)" (--min-hold); a signal ends this wait"$ ]] || fail "$output"
+    text=" (--min-hold); a signal ends this wait"
+    [[ $output =~ "dlock: fake://$S: '$NAME' stays held for "(1h|59m59s)"$text"$ ]] ||
+        fail "$output"
     nothing_held
     # One that has ended the command does not have to be sent twice.
     background --min-hold 1h "$L" sh -c 'touch began; "$0" go' "$HELPERS/await"
@@ -304,7 +311,9 @@ guard_is_gone() { ! guard_is_there; }
 cpu_ticks() { sed 's/.*) //' "/proc/$K/stat" | awk '{ print $12 + $13 }'; }
 
 @test "--min-hold: a signal for the inner dlocks that are left is for the wait after them, too" {
-    background --min-hold 1h --ttl 30 "$L" sh -c '"$1" -n "$2" sh -c "touch in; exec \"\$0\" go" "$0" & until [ -e in ]; do sleep 0.02; done; echo $$ >main; exit 4' "$HELPERS/await" "$DLOCK" "$L"
+    background --min-hold 1h --ttl 30 "$L" sh -c '
+        "$1" -n "$2" sh -c "touch in; exec \"\$0\" go" "$0" &
+        until [ -e in ]; do sleep 0.02; done; echo $$ >main; exit 4' "$HELPERS/await" "$DLOCK" "$L"
     wait_for 5 test -s main
     wait_for 5 pid_gone "$(cat main)"
     kill -TERM "$K"
@@ -352,7 +361,8 @@ cpu_ticks() { sed 's/.*) //' "/proc/$K/stat" | awk '{ print $12 + $13 }'; }
     refute_out "last_run"
     record failed 3
     run -0 run_t 5 "$DLOCK" --status "$L"
-    [[ $output == *"  last run: failed 5m"*" ago with status 3 by ann@h9, pid 77 (job.sh), note \"disk 2\""* ]] || fail "$output"
+    by=" ago with status 3 by ann@h9, pid 77 (job.sh), note \"disk 2\""
+    [[ $output == *"  last run: failed 5m"*"$by"* ]] || fail "$output"
     run -0 run_t 5 "$DLOCK" --status --json "$L"
     echo "$output" | /usr/bin/python3 -c '
 import json, sys
@@ -362,8 +372,8 @@ r = d["last_run"]
 age = r.pop("age_ms")
 assert 300000 <= age < 310000, age
 assert r.pop("end_ms") - r.pop("begin_ms") == 4000
-assert r == {"state": "failed", "exit_status": 3, "kept_ms": 3600000, "host": "h9", "pid": 77, "user": "ann",
-             "command": "job.sh", "note": "disk 2", "fence": "7"}, r'
+assert r == {"state": "failed", "exit_status": 3, "kept_ms": 3600000, "host": "h9", "pid": 77,
+             "user": "ann", "command": "job.sh", "note": "disk 2", "fence": "7"}, r'
     record running -1
     run -0 run_t 5 "$DLOCK" --status "$L"
     [[ $output == *"  last run: began 5m"*" ago and did not end: crashed; by ann@h9, pid 77"* ]] ||
@@ -397,7 +407,8 @@ assert r == {"state": "failed", "exit_status": 3, "kept_ms": 3600000, "host": "h
     [ ! -e "$S/record" ]
     hold --once
     run -75 run_t 5 "$DLOCK" --forget --yes "$L"
-    [[ $output == "dlock: cannot forget: the run is still in progress: fake://$S: '$NAME' began "* ]] || fail "$output"
+    text="dlock: cannot forget: the run is still in progress: fake://$S: '$NAME' began "
+    [[ $output == "$text"* ]] || fail "$output"
     run -75 run_t 5 "$DLOCK" -q --forget --yes "$L"
     [ -z "$output" ]
     run -12 run_t 5 "$DLOCK" -q -E 12 --forget --yes "$L"
@@ -471,7 +482,8 @@ PY
 import os, pty, subprocess, sys
 ours, theirs = pty.openpty()
 os.write(ours, b'y\n')
-job = subprocess.Popen([sys.argv[1], '--forget', sys.argv[2]], stdin=theirs, stderr=theirs, preexec_fn=os.setpgrp)
+job = subprocess.Popen([sys.argv[1], '--forget', sys.argv[2]], stdin=theirs, stderr=theirs,
+                       preexec_fn=os.setpgrp)
 try:
     sys.exit(job.wait(5))
 finally:
@@ -487,7 +499,8 @@ text = read(S + '/record').replace('0123456789', '9876543210')
 tell('record', text)
 t.type(b'y\n')
 check(j.status(), 'exit 75', 'dlock')
-t.until(lambda: "the record has changed: it is that of another run now (lock '" in t.output, name='the reason')
+changed = "the record has changed: it is that of another run now (lock '"
+t.until(lambda: changed in t.output, name='the reason')
 PY
     recorded failed 3
 }
@@ -496,7 +509,8 @@ PY
 
 @test "an inner dlock of the same lock has no record, and may have a least time" {
     run -64 run_t 5 "$DLOCK" "$L" "$DLOCK" --once "$L" touch ran
-    assert_out "run records (once) are not available for a nested dlock: one above it holds the same lock, so give --once to that one, or name another lock"
+    assert_out "run records (once) are not available for a nested dlock: one above it holds the "
+    assert_out " same lock, so give --once to that one, or name another lock"
     [ ! -e ran ]
     # What a dlock that has ended has left of its variables is no lock.
     "$DLOCK" "$L" sh -c 'echo "$DLOCK_HELD"' >stale

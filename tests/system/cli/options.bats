@@ -25,7 +25,7 @@ fl_names() {
         on = 0
         for (i = 1; i <= NF; i++) {
             if ($i == "Fl" || $i == ".Fl") { on = 1; continue }
-            if ($i == "Ar" || $i == "Ns" || $i == "Li" || $i == "Cm" || $i == "Oc") { on = 0; continue }
+            if ($i ~ /^(Ar|Ns|Li|Cm|Oc)$/) { on = 0; continue }
             if ($i == "|" || $i ~ /^[,;:.()]$/) continue
             if (on) print "-" $i
         }
@@ -62,7 +62,8 @@ CODES='64 65 69 71 73 75 76 77 79 124 126 127'
 
 @test "getopt knows every name of the table" {
     "$DLOCK" --print-options >table
-    awk -F '\t' '{ n = split($1 "," $2, a, ","); for (i = 1; i <= n; i++) if (a[i] != "") print a[i] "\t" $3 }' table >names
+    awk -F '\t' '{ n = split($1 "," $2, a, ",")
+        for (i = 1; i <= n; i++) if (a[i] != "") print a[i] "\t" $3 }' table >names
     while IFS=$'\t' read -r name arg; do
         # With nothing behind it: either the argument is missing, or the lock, or the option is
         # wrong here.
@@ -82,7 +83,8 @@ CODES='64 65 69 71 73 75 76 77 79 124 126 127'
     printf '%s\n' "$output" >help
     "$DLOCK" --print-options >table
     # Shorts, and the first long name.
-    awk -F '\t' '{ split($2, l, ","); n = split($1 "," l[1], a, ","); for (i = 1; i <= n; i++) if (a[i] != "") print a[i] }' table | sort >want
+    awk -F '\t' '{ split($2, l, ","); n = split($1 "," l[1], a, ",")
+        for (i = 1; i <= n; i++) if (a[i] != "") print a[i] }' table | sort >want
     sed -n 's/^   *\(-[^ ].*\)/\1/p' help | sed 's/  .*//; s/\[=[A-Z]*\]//' | tr -d ',' |
         tr ' ' '\n' | grep '^-' | sort >have
     diff -u want have
@@ -331,13 +333,15 @@ complete_words() {
     ln -s "$DLOCK" bin/dlock
     export PATH=$T/bin:$PATH
     if command -v zsh >/dev/null; then
-        run zsh -fc '_arguments() { :; }; _call_program() { shift; "$@"; }; compadd() { print -l "${(P)2}"; print -l "${(@P)2}"; }
+        run zsh -fc '_arguments() { :; }; _call_program() { shift; "$@"; }
+            compadd() { print -l "${(P)2}"; print -l "${(@P)2}"; }
             . "$ROOT/completions/_dlock"; words=(dlock @) PREFIX=@; _dlock_lock | sort -u'
         assert_out $'@nightly\n@web deploy\n'
     fi
     if command -v fish >/dev/null; then
         run env HOME="$T" fish --no-config -c \
-            'source $ROOT/completions/dlock.fish; complete -C "dlock -n @w"; complete -C "dlock x @w"'
+            'source $ROOT/completions/dlock.fish
+            complete -C "dlock -n @w"; complete -C "dlock x @w"'
         [ "$output" = $'@web deploy\n@web:db' ]
     fi
 }

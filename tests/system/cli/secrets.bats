@@ -56,7 +56,7 @@ unseen() {
     token=$(sed -n 's/^DLOCK_TOKEN=//p' env 2>/dev/null) || :
     for pid; do
         no_canary "the command line of $pid" "$(args_of "$pid")"
-        [ -z "$token" ] || case $(args_of "$pid") in *"$token"*) fail "a token is in the process list" ;; esac
+        [ -z "$token" ] || [[ $(args_of "$pid") != *"$token"* ]] || fail "a process shows a token"
         # The threads and the name that `ps` shows.
         no_canary "the name of $pid" "$(cat "/proc/$pid/task"/*/comm)"
     done
@@ -68,7 +68,7 @@ unseen() {
     hold "$L"
     unseen "$HOLDER" "$GUARD" "$(cat held)"
     # It is the password that is missing, not the whole lock.
-    case $(args_of "$HOLDER") in *"@$AT#$NAME"*) ;; *) fail "the lock is not shown: $(args_of "$HOLDER")" ;; esac
+    [[ $(args_of "$HOLDER") == *"@$AT#$NAME"* ]] || fail "no lock is shown: $(args_of "$HOLDER")"
     start_log wait.log "$DLOCK" -v "$L" true
     waiter=$STARTED
     wait_for 5 queue_is 1
@@ -154,7 +154,7 @@ unseen() {
     "$DLOCK" "$L" "redis://:x $CANARY@h" 2>wait2.log &
     third=$!
     wait_for 5 queue_is 2
-    case $(args_of "$first") in *" for https://xxxx"*) ;; *) fail "the note is not hidden: $(args_of "$first")" ;; esac
+    [[ $(args_of "$first") == *" for https://xxxx"* ]] || fail "no hidden note: $(args_of "$first")"
     for json in '' --json; do
         run run_t 5 "$DLOCK" --status $json "$L"
         assert_rc 75
@@ -354,7 +354,8 @@ nobody() { setpriv --reuid=54321 --regid=54321 --clear-groups -- "$@"; }
     chown -R 54321 "$dir"
     chmod 755 "$dir"
     start_log out setpriv --reuid=54321 --regid=54321 --clear-groups \
-        "$dir/dlock" "redis://app:c4n4ry%2Fapp@$AT#$NAME" sh -c "echo \$\$ >$dir/held; while [ ! -e $dir/go ]; do sleep .02; done"
+        "$dir/dlock" "redis://app:c4n4ry%2Fapp@$AT#$NAME" sh -c \
+        "echo \$\$ >$dir/held; while [ ! -e $dir/go ]; do sleep .02; done"
     holder=$STARTED
     wait_for 5 test -s "$dir/held"
     guard=$(children "$holder" | head -n 1) command=$(cat "$dir/held")
@@ -436,7 +437,7 @@ nobody() { setpriv --reuid=54321 --regid=54321 --clear-groups -- "$@"; }
     # whole program.
     case $(uname -m) in
     x86_64)
-        for file in "$BUILD"/obj/cli/*.o "$BUILD"/obj/lib/*.o "$BUILD"/obj/lib/tls/*.o "$BUILD"/obj/lib/backends/*/*.o; do
+        for file in "$BUILD"/obj/{cli,lib,lib/tls,lib/backends/*}/*.o; do
             notes=$(readelf -n "$file" 2>/dev/null)
             grep -q IBT <<<"$notes" && grep -q SHSTK <<<"$notes" || fail "$file: no CET"
         done

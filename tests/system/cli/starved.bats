@@ -69,7 +69,8 @@ throttled() { awk '$1 == "nr_throttled" { print $2 }' "$CG/cpu.stat"; }
     kill -STOP "${REDIS_PIDS[own]}"
     lease_times 4000 $(($(now_ns) + (left - 4000 + 10) * NS))
     wait_for 8 tree_gone
-    echo "# $((($(last_beat) - KILL_AT) / NS)) ms after kill_at; $(throttled) times without the processor" >&3
+    echo "# $((($(last_beat) - KILL_AT) / NS)) ms after kill_at;" \
+        "$(throttled) times without the processor" >&3
     [ "$(last_beat)" -lt "$DEADLINE" ] ||
         fail "$((($(last_beat) - DEADLINE) / NS)) ms after the deadline"
     [ "$(count_seen main sig 15)" = 1 ]

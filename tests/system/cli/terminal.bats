@@ -154,7 +154,8 @@ PY
 no_stop() {
     rm -rf "$C"/* "$T/end"
     PREFIX=$(printf '%s\n' "$@") terminal <<'PY'
-t = Login(os.environ['PREFIX'].split('\n') + [DLOCK] + LOCK_ARGS + SUBJECT + ['-u', T + '/end', '-r', '3'])
+t = Login(os.environ['PREFIX'].split('\n') + [DLOCK] + LOCK_ARGS + SUBJECT +
+          ['-u', T + '/end', '-r', '3'])
 t.until(lambda: seen('main', 'start'))
 for i in 1, 2:
     t.type(b'\x1a')
@@ -194,7 +195,8 @@ PY
         rm -rf "$C"/* "$T/end"
         terminal <<'PY'
 t = Term()
-j = t.start(['bash', '-c', '"$@"; echo after $?', '-', DLOCK] + LOCK_ARGS + SUBJECT + ['-u', T + '/end', '-r', '3'])
+j = t.start(['bash', '-c', '"$@"; echo after $?', '-', DLOCK] + LOCK_ARGS + SUBJECT +
+            ['-u', T + '/end', '-r', '3'])
 t.until(lambda: seen('main', 'start'))
 for i in 1, 2:
     t.type(b'\x1a')
@@ -252,7 +254,8 @@ PY
         terminal <<'PY'
 t = Term()
 os.tcsetpgrp(0, os.getpgrp())
-j = t.start([DLOCK] + LOCK_ARGS + ['sh', '-c', 'read line; echo "<$line>"; exit 4'], background=True)
+j = t.start([DLOCK] + LOCK_ARGS + ['sh', '-c', 'read line; echo "<$line>"; exit 4'],
+            background=True)
 check(j.status(), 'stopped 21', 'dlock')
 j.foreground()
 t.type(b'typed\n')
@@ -342,8 +345,10 @@ PY
     wait_for 5 test -e "$T/held"
     LOCK_ARGS=$T/x.lock terminal <<'PY' || :
 t = Term()
-j = t.start(['sh', '-c', 'trap "" HUP; exec "$@"', 'sh', DLOCK] + LOCK_ARGS + SUBJECT + ['-u', T + '/end'])
-t.until(lambda: os.path.exists('/proc/%d/exe' % j.pids[0]) and os.readlink('/proc/%d/exe' % j.pids[0]) == os.path.realpath(DLOCK))
+j = t.start(['sh', '-c', 'trap "" HUP; exec "$@"', 'sh', DLOCK] + LOCK_ARGS + SUBJECT +
+            ['-u', T + '/end'])
+exe = '/proc/%d/exe' % j.pids[0]
+t.until(lambda: os.path.exists(exe) and os.readlink(exe) == os.path.realpath(DLOCK))
 t.until(lambda: state(j.pids[0]) == 'S')
 t.quiet(0.3)
 os._exit(0)
@@ -396,14 +401,16 @@ took = time.monotonic() - began
 if not 0.95 < took < 1.6 + SLOW:
     raise SystemExit('after %.2f s' % took)
 line = t.screen()[0]
-check(line.startswith("dlock: waiting for '%s': 1s of 20s, next in line; held by fake" % LOCK.split('#')[1]), True, line)
+start = "dlock: waiting for '%s': 1s of 20s, next in line; held by fake" % LOCK.split('#')[1]
+check(line.startswith(start), True, line)
 t.until(lambda: ': 3s of 20s' in t.output)
 check(len(t.screen()), 1, 'lines')
 tell('acquire', 'grant')
 check(j.status(), 'exit 0', 'dlock')
 t.quiet(0.05)
 got, command, rest = t.screen()
-check(re.sub('after [3-9][.0-9]*s', 'after 3s', got), "dlock: got '%s' after 3s" % LOCK.split('#')[1], 'the end of the wait')
+check(re.sub('after [3-9][.0-9]*s', 'after 3s', got),
+      "dlock: got '%s' after 3s" % LOCK.split('#')[1], 'the end of the wait')
 check((command, rest), ('output', ''), 'what follows')
 PY
 }
@@ -419,7 +426,8 @@ for columns in 30, 200, 0:
     t.until(lambda: 'waiting' in t.output)
     line = t.screen()[0]
     check(len(line), {30: 27, 0: 77}.get(columns, len(line)), 'length with %d columns' % columns)
-    check(line.endswith('(fakecommand)'), columns == 200, 'whole with %d columns: %s' % (columns, line))
+    whole = line.endswith('(fakecommand)')
+    check(whole, columns == 200, 'whole with %d columns: %s' % (columns, line))
     t.type(b'\x03')
     check(j.status(), 'signal 2', 'dlock')
     t.quiet(0.05)

@@ -82,7 +82,8 @@ TRACE='touch ran'
 # bats test_tags=plain
 @test "refuses invalid durations" {
     for opt in -w --ttl --grace --connect-timeout; do
-        for v in -1 -0.5 '' ' 1' 1x abc . s 1e3 0x10 inf nan 1,5 '1 s' 1S 10000000000d 99999999999999999999 $'1\n'; do
+        for v in -1 -0.5 '' ' 1' 1x abc . s 1e3 0x10 inf nan 1,5 '1 s' 1S 10000000000d \
+            99999999999999999999 $'1\n'; do
             refused 64 "$opt" "$v" ./x touch ran
             says "option"
         done
@@ -177,7 +178,8 @@ TRACE='touch ran'
         'redis://h/2?db=1#y' 'redis://h?db=x#y' 'redis://h?db=1?x=1#y' \
         redis+unix://#x redis+unix:///#x redis+unix://host/path#x 'redis+unix:///p?db=x#y' \
         "redis+unix:///$(printf '%200s' | tr ' ' p)#x" \
-        file://#x file://host/x file://x "file://$T/store?x=1#y" "file://$T/store#a%" ://x '://#x'; do
+        file://#x file://host/x file://x "file://$T/store?x=1#y" "file://$T/store#a%" ://x \
+        '://#x'; do
         refused 64 "$uri" touch ran
     done
 }
@@ -401,7 +403,8 @@ TRACE='touch ran'
     run -75 run_t 20 "$DLOCK" "file://$T/store#$NAME" sh -c '
         [ "$DLOCK_TIMEOUT $DLOCK_TTL $DLOCK_NOTE" = "$1" ] || exit 1
         "$DLOCK" --status "$2" >status
-        "$DLOCK" --no-reentrant "$2" touch ran' sh "$DLOCK_TIMEOUT $DLOCK_TTL $DLOCK_NOTE" "file://$T/store#$NAME"
+        "$DLOCK" --no-reentrant "$2" touch ran' \
+        sh "$DLOCK_TIMEOUT $DLOCK_TTL $DLOCK_NOTE" "file://$T/store#$NAME"
     grep -F 'for ftp://***@ci/7' status
     ! grep -F "$SECRET" status || fail "the password is shown"
     rm status
