@@ -1,10 +1,12 @@
 /*
- * CuratorLock HOSTS PATH KIND GO [try] - takes a lock as Curator's recipes do, for interplay with them.
- * CuratorLock HOSTS PATH each - tries mutex, read and write, one after the other: "mutex=held read=refused ..."
+ * CuratorLock HOSTS PATH KIND GO [try] - takes a lock as Curator's recipes do, for interplay with
+ * them.
+ * CuratorLock HOSTS PATH each - tries mutex, read and write, one after the other: "mutex=held
+ * read=refused ..."
  *
- * KIND is mutex, read, write or semaphore (one lease). Prints "held NODE" when it has it (nothing behind it for a
- * semaphore), keeps it until the file GO exists, prints "released". With "try" it does not wait: "refused", 75.
- * Compiled and run by tests/support/zookeeper.bash (curator_lock).
+ * KIND is mutex, read, write or semaphore (one lease). Prints "held NODE" when it has it (nothing
+ * behind it for a semaphore), keeps it until the file GO exists, prints "released". With "try" it
+ * does not wait: "refused", 75. Compiled and run by tests/support/zookeeper.bash (curator_lock).
  */
 import java.nio.file.Files;
 import java.nio.file.Path;

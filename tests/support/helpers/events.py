@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""events.py FILE|- [CODE] - read the lines of --events with a JSON parser and hold them against their schema.
+"""events.py FILE|- [CODE] - read the lines of --events with a JSON parser and hold them against
+their schema.
 
-Every line must be whole: one object in UTF-8, at most 4096 bytes, with only the keys that the event has, each of its
-type. CODE is Python that then looks at them: `events` are the objects, `names` their events, `end` the last one if its
-event is "end" (else None), and by["granted"] a list of those with that event.
-`events.py --keys` prints all events, keys and words, one a line, for a look into the manual.
+Every line must be whole: one object in UTF-8, at most 4096 bytes, with only the keys that the event
+has, each of its type. CODE is Python that then looks at them: `events` are the objects, `names`
+their events, `end` the last one if its event is "end" (else None), and by["granted"] a list of
+those with that event. `events.py --keys` prints all events, keys and words, one a line, for a look
+into the manual.
 """
 import json
 import re

@@ -1,5 +1,6 @@
 #!/usr/bin/python3
-"""fakepg.py HOW [VERSION [NAME=VALUE]]: something on a free port of 127.0.0.1 (printed) that begins like PostgreSQL.
+"""fakepg.py HOW [VERSION [NAME=VALUE]]: something on a free port of 127.0.0.1 (printed) that begins
+like PostgreSQL.
 
     row        to every statement it answers with one row that has no end
     rows       with rows without end

@@ -1,15 +1,18 @@
 #!/usr/bin/python3
-"""kinds.py DLOCK LOCK WITNESS DIR OPERATIONS [FACT...]: random operations on one lock, checked against a model.
+"""kinds.py DLOCK LOCK WITNESS DIR OPERATIONS [FACT...]: random operations on one lock, checked
+against a model.
 
-FACT says what the store has: shared, slots (=N: so many), numbers (of slots), fence, lease (else the kernel frees a lock as soon as its
-processes are gone); or ttl=S (1.5), ticks=S (a crash is noticed so much later), workers=N (12), bound=S (an operation may
-take so long, 60), every=N (one of N operations is hit, 50), seed=N, other=PROGRAM (a dlock of another release, which runs
-every second operation).
+FACT says what the store has: shared, slots (=N: so many), numbers (of slots), fence, lease (else
+the kernel frees a lock as soon as its processes are gone); or ttl=S (1.5), ticks=S (a crash is
+noticed so much later), workers=N (12), bound=S (an operation may take so long, 60), every=N (one of
+N operations is hit, 50), seed=N, other=PROGRAM (a dlock of another release, which runs every second
+operation).
 
-The workers take one operation after the other from a list that the seed determines: writers, shared holders and slots of
-one number, now and then of another one; they wait, or try, or wait for a while. Some are hit while they hold or wait:
-their keeper or guard is killed, or stopped for up to two ttl. At the end the lock must be free. The history is in
-DIR/history, and kinds_model.py says whether a lock may have it. Once two held it together no more are started.
+The workers take one operation after the other from a list that the seed determines: writers, shared
+holders and slots of one number, now and then of another one; they wait, or try, or wait for a
+while. Some are hit while they hold or wait: their keeper or guard is killed, or stopped for up to
+two ttl. At the end the lock must be free. The history is in DIR/history, and kinds_model.py says
+whether a lock may have it. Once two held it together no more are started.
 """
 import os
 import random

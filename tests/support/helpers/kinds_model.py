@@ -1,25 +1,29 @@
 #!/usr/bin/python3
-"""kinds_model.py [FACT...] <HISTORY: may a lock with writers, shared holders and slots have this history?
+"""kinds_model.py [FACT...] <HISTORY: may a lock with writers, shared holders and slots have this
+history?
 
-A pure check; kinds.py makes histories, tests/self/kinds.bats has some that must fail. One event a line, in the order in
-which they happened; TIME in ns; OP is the number of a run of dlock:
+A pure check; kinds.py makes histories, tests/self/kinds.bats has some that must fail. One event a
+line, in the order in which they happened; TIME in ns; OP is the number of a run of dlock:
 
     TIME start OP KIND N WAIT     KIND x (writer), s (shared) or n (one of N slots; else N is 0)
                                   WAIT: wait, try (-n), or the ms of -w
-    TIME enter OP SLOT FENCE      its command runs; SLOT "-" without DLOCK_SLOT, FENCE 0 without DLOCK_FENCE
-    TIME refused OP FILE          ... and the kernel says that another one still has FILE (see kinds.c)
+    TIME enter OP SLOT FENCE      its command runs; SLOT "-" without DLOCK_SLOT, FENCE 0 without
+                                  DLOCK_FENCE
+    TIME refused OP FILE          ... and the kernel says that another one still has FILE (see
+                                  kinds.c)
     TIME exit OP                  its command is done
     TIME hit OP WHAT              a fault: its keeper or guard is killed or stopped
     TIME end OP CODE              dlock's exit code, negative: a signal
 
-FACT: fence (all holders have one; of a file, from the first writer on), numbers (every slot has one), linger=S (seconds by
-which the lock of one that was hit is free at the latest), bound=S (an operation may take so long; one that was hit,
-linger longer).
+FACT: fence (all holders have one; of a file, from the first writer on), numbers (every slot has
+one), linger=S (seconds by which the lock of one that was hit is free at the latest), bound=S (an
+operation may take so long; one that was hit, linger longer).
 
-The model: a writer is alone; the rest stand together, at most N slots, all with one N, no number twice. A holder that
-was hit, or ends by a loss, may be gone at any time: there the word of the kernel counts. Fences: a writer's is greater
-than all before it, another's is at least the last writer's. Exit codes have a reason. Each problem names the operation,
-and how many had been started. What breaks exclusion or order begins with "FINAL: ": tests/run does not try it again.
+The model: a writer is alone; the rest stand together, at most N slots, all with one N, no number
+twice. A holder that was hit, or ends by a loss, may be gone at any time: there the word of the
+kernel counts. Fences: a writer's is greater than all before it, another's is at least the last
+writer's. Exit codes have a reason. Each problem names the operation, and how many had been started.
+What breaks exclusion or order begins with "FINAL: ": tests/run does not try it again.
 """
 import sys
 

@@ -1,12 +1,13 @@
 #!/usr/bin/python3
 """nemesis.py DLOCK LOCK WITNESS DIR SERVER_PID SECONDS WORKERS [SEED]
 
-WORKERS processes take LOCK in turn (ttl 2 s, or CHAOS_TTL; holds up to three times that, `witness` with a grandchild as
-the command), while faults hit the *current holder*: its keeper or guard is killed or stopped for 0.7 to
-3 x ttl, or the server is stopped. Prints the seed, and how many faults hit a holder. The verdict is
-check_history.py's, and ours on exit codes: a hold ends with 0, with 79 (lost), 71 (guard killed), 69 (a
-waiter, when the server was away for longer than the ttl), or by the SIGKILL that we sent; anything else is
-a failure (FINAL: tests/run does not try it again), and so is a worker that gets stuck.
+WORKERS processes take LOCK in turn (ttl 2 s, or CHAOS_TTL; holds up to three times that, `witness`
+with a grandchild as the command), while faults hit the *current holder*: its keeper or guard is
+killed or stopped for 0.7 to 3 x ttl, or the server is stopped. Prints the seed, and how many faults
+hit a holder. The verdict is check_history.py's, and ours on exit codes: a hold ends with 0, with 79
+(lost), 71 (guard killed), 69 (a waiter, when the server was away for longer than the ttl), or by
+the SIGKILL that we sent; anything else is a failure (FINAL: tests/run does not try it again), and
+so is a worker that gets stuck.
 """
 import json
 import os
@@ -82,7 +83,8 @@ def fault():
     if not target:
         return
     keeper, guard = target
-    # Keeper *and* guard of one holder out of action together is what dlock does not promise to survive.
+    # Keeper *and* guard of one holder out of action together is what dlock does not promise to
+    # survive.
     if keeper in hit:
         return
     kind = rng.choice(["kill keeper", "stop keeper", "kill guard", "stop guard", "stop server"])

@@ -1,13 +1,16 @@
 #!/usr/bin/python3
 """redlock_nemesis.py DLOCK NAME WITNESS DIR SECONDS WANT [SEED]
 
-40 processes take the lock NAME on five redis-servers in turn (ttl 2 s, or CHAOS_TTL), most for no time, some for up to
-three times the ttl. Nine of ten say that this is the largest ttl (restart-grace): the others wait for silent nodes. Meanwhile nodes are killed and come back without their data, or are
-stopped and go on, at random, never more than two out of service at once; one that came back is out of service until
-it may vote again. It lasts SECONDS, and longer (five thirds of that) until there were WANT acquisitions. The verdict on
-the history in DIR is check_history.py's; ours: they end with 0, seldom with 79 (lost) or 69 (no majority: a busy
-machine), never with anything else (FINAL: tests/run does not try it again); nobody is stuck; nothing is left on the nodes but fences that expire; there were
-enough faults and acquisitions to prove anything.
+40 processes take the lock NAME on five redis-servers in turn (ttl 2 s, or CHAOS_TTL), most for no
+time, some for up to three times the ttl. Nine of ten say that this is the largest ttl
+(restart-grace): the others wait for silent nodes. Meanwhile nodes are killed and come back without
+their data, or are stopped and go on, at random, never more than two out of service at once; one
+that came back is out of service until it may vote again. It lasts SECONDS, and longer (five thirds
+of that) until there were WANT acquisitions. The verdict on the history in DIR is
+check_history.py's; ours: they end with 0, seldom with 79 (lost) or 69 (no majority: a busy
+machine), never with anything else (FINAL: tests/run does not try it again); nobody is stuck;
+nothing is left on the nodes but fences that expire; there were enough faults and acquisitions to
+prove anything.
 
 CHAOS_NODES: so many nodes; with one it is redis://, without faults.
 """
@@ -28,7 +31,8 @@ TTL = float(os.environ.get("CHAOS_TTL", 2))
 N = int(os.environ.get("CHAOS_NODES", 5))
 WORKERS = 40
 OUT = (N - 1) // 2
-# The whole seconds of an uptime make it a second longer than the ttl, and waiters may add a quarter.
+# The whole seconds of an uptime make it a second longer than the ttl, and waiters may add a
+# quarter.
 GRACE = 1.25 * TTL + 1.2
 faults = {}
 codes = {}

@@ -1,10 +1,12 @@
 #!/usr/bin/python3
-"""signal_table.py terminal|none|container ROUNDS ARG...: how often does a signal reach the command of `dlock ARG...`?
+"""signal_table.py terminal|none|container ROUNDS ARG...: how often does a signal reach the command
+of `dlock ARG...`?
 
-One line for each way of sending it: the counts of TERM, INT and HUP in ROUNDS rounds, as "1", or "1,2" if they differ. The
-ways: to dlock's pid; to its process group; to each process in turn, as systemd does with a cgroup, in three orders; through
-timeout(1), which signals dlock and then its group. In a container dlock is PID 1, and the sender is outside. The environment
-is that of terminal.py; the command is subject.c.
+One line for each way of sending it: the counts of TERM, INT and HUP in ROUNDS rounds, as "1", or
+"1,2" if they differ. The ways: to dlock's pid; to its process group; to each process in turn, as
+systemd does with a cgroup, in three orders; through timeout(1), which signals dlock and then its
+group. In a container dlock is PID 1, and the sender is outside. The environment is that of
+terminal.py; the command is subject.c.
 """
 import shutil
 import subprocess

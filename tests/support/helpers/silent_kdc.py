@@ -1,7 +1,7 @@
 #!/usr/bin/python3
-"""silent_kdc.py DIR - a Kerberos server that never answers, on a free loopback port, which is printed. DIR gets krb5.conf,
-which names it, and ccache, a credential cache with a ticket for it: export KRB5_CONFIG and KRB5CCNAME. Each
-question adds a byte to DIR/asked."""
+"""silent_kdc.py DIR - a Kerberos server that never answers, on a free loopback port, which is
+printed. DIR gets krb5.conf, which names it, and ccache, a credential cache with a ticket for it:
+export KRB5_CONFIG and KRB5CCNAME. Each question adds a byte to DIR/asked."""
 import select
 import socket
 import struct

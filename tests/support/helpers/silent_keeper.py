@@ -1,6 +1,7 @@
 #!/usr/bin/python3
-"""silent_keeper.py HOW FILE: listen on an abstract socket, whose name goes to FILE, in the place of a dlock's keeper.
-HOW: silent (accepts, and never answers), full (never accepts, its queue is full), nonsense (answers with garbage)."""
+"""silent_keeper.py HOW FILE: listen on an abstract socket, whose name goes to FILE, in the place of
+a dlock's keeper. HOW: silent (accepts, and never answers), full (never accepts, its queue is full),
+nonsense (answers with garbage)."""
 import os
 import signal
 import socket

@@ -1,10 +1,12 @@
 #!/usr/bin/python3
-"""swarm.py N SECONDS CMD...: run CMD N times at once, each with its number (from 1) in $I; all must succeed.
+"""swarm.py N SECONDS CMD...: run CMD N times at once, each with its number (from 1) in $I; all must
+succeed.
 
-A shell cannot wait for many jobs while thousands of processes come and go: it forgets a job's exit code when
-the number of that process comes round again. Here all are zombies until they are asked, so no number is reused.
-What a command prints is shown when it fails or is not done in time. An exit code that is neither the command's 0 nor
-dlock's for a busy machine (69, 71, 75, 79) is FINAL: tests/run does not try such a test again.
+A shell cannot wait for many jobs while thousands of processes come and go: it forgets a job's exit
+code when the number of that process comes round again. Here all are zombies until they are asked,
+so no number is reused. What a command prints is shown when it fails or is not done in time. An exit
+code that is neither the command's 0 nor dlock's for a busy machine (69, 71, 75, 79) is FINAL:
+tests/run does not try such a test again.
 """
 import os
 import subprocess

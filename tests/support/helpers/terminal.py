@@ -1,7 +1,8 @@
 """terminal.py - a terminal with job control, as a shell has it, for tests/system/cli/terminal.bats.
 
-The process that makes a Term becomes the leader of a new session on a new pseudo-terminal. It starts jobs
-as a shell does (a process group each, in the foreground), types keys, and sees what becomes of them.
+The process that makes a Term becomes the leader of a new session on a new pseudo-terminal. It
+starts jobs as a shell does (a process group each, in the foreground), types keys, and sees what
+becomes of them.
 """
 import fcntl, os, pty, re, select, signal, struct, sys, termios, time
 
@@ -66,8 +67,9 @@ def pipes(pid):
 
 
 def settled(dlock):
-    """It knows that its command runs: nobody listens for the exec any more, and nobody has anything to do. (A key
-    before that is for a command that has not begun.) The guard first: it tells the keeper."""
+    """It knows that its command runs: nobody listens for the exec any more, and nobody has anything
+    to do. (A key before that is for a command that has not begun.) The guard first: it tells the
+    keeper."""
     kids = read('/proc/%d/task/%d/children' % (dlock, dlock)).split()
     guard = [int(k) for k in kids if read('/proc/%s/comm' % k) == 'lock-guard\n']
     return all(not pipes(p) and state(p) == 'S' for p in guard + [dlock])

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""told.py - runs dlock in a scripted store (support/fake/fake.c) for each event of the table on stdin, at a terminal,
-in CI and so on, and compares what it prints with the table: kinds of lines, in order."""
+"""told.py - runs dlock in a scripted store (support/fake/fake.c) for each event of the table on
+stdin, at a terminal, in CI and so on, and compares what it prints with the table: kinds of lines,
+in order."""
 import fcntl, os, pty, re, select, signal, struct, sys, termios, time
 
 DLOCK, HELPERS, S, NAME = (os.environ[name] for name in ('DLOCK', 'HELPERS', 'S', 'NAME'))
@@ -30,7 +31,8 @@ KINDS = {
     'no-command': "cannot run '/no/such/command': No such file or directory",
 }
 
-# What the store is told before the start; options; command (STORE is its folder); what happens then; the exit code.
+# What the store is told before the start; options; command (STORE is its folder); what happens
+# then; the exit code.
 EVENTS = {
     'uncontended': ({}, [], ['true'], None, 0),
     '-n, held': ({'acquire': 'busy'}, ['-n'], ['true'], None, 75),
@@ -168,7 +170,8 @@ def go_on_after(said, some):
         r.go_on()
 
 
-# These alone first: their leases end soon. Those that say nothing began before the last one of those that do.
+# These alone first: their leases end soon. Those that say nothing began before the last one of
+# those that do.
 late = start(lambda then: then == 'renew')
 go_on_after(Run.said, [r for _, _, r in late])
 wait_until(lambda: all(r.recovered() for _, _, r in late))

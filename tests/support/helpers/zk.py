@@ -1,26 +1,33 @@
 #!/usr/bin/python3 -I
-"""zk.py [HOST:]PORT WHAT... - looks into a ZooKeeper server and changes what is there, without a client library.
+"""zk.py [HOST:]PORT WHAT... - looks into a ZooKeeper server and changes what is there, without a
+client library.
 
-A JVM takes a second for that, kazoo 0.2 s, this 50 ms. Each call is a session of its own (two writes, so the
-zxid moves on), and reads are preceded by a sync, so that a follower does not answer with what was.
+A JVM takes a second for that, kazoo 0.2 s, this 50 ms. Each call is a session of its own (two
+writes, so the zxid moves on), and reads are preceded by a sync, so that a follower does not answer
+with what was.
 
   ls PATH                 children, one a line, sorted
   tree PATH               all nodes below, full paths, ephemeral ones with their session behind
   get PATH                the data as it is
-  stat PATH [KEY]         "KEY VALUE" lines: czxid mzxid ctime mtime version cversion aversion ephemeralOwner
-                          dataLength numChildren pzxid; ephemeralOwner in hex, as the session lists have it
-                          (0x0 for containers, too: from outside they look like persistent nodes)
+  stat PATH [KEY]         "KEY VALUE" lines: czxid mzxid ctime mtime version cversion aversion
+                          ephemeralOwner dataLength numChildren pzxid; ephemeralOwner in hex, as the
+                          session lists have it (0x0 for containers, too: from outside they look
+                          like persistent nodes)
   acl PATH                "PERMISSIONS SCHEME ID" lines
-  create [-c] [-s] PATH [DATA]    persistent; -c a container, -s sequential; the parents, too; prints the real path
+  create [-c] [-s] PATH [DATA]    persistent; -c a container, -s sequential; the parents, too;
+                                  prints the real path
   set PATH DATA           whatever the version; DATA "-": from standard input
   rm [-r] PATH            -r: with all below
   kill SESSION            closes that session (0x...), as somebody else who has its password would
-  hold [-t MS] [-s] PATH [DATA]   an ephemeral node (parents are made): prints "held PATH SESSION", stays until
-                          it is killed; then the server waits for the time-out (-t, 4000). SIGTERM closes cleanly
+  hold [-t MS] [-s] PATH [DATA]   an ephemeral node (parents are made): prints "held PATH SESSION",
+                                  stays until
+                          it is killed; then the server waits for the time-out (-t, 4000). SIGTERM
+                          closes cleanly
   cmd WORD                a four-letter word
 
--a USER:PASSWORD before the rest of the arguments: as that user (digest); what is made then is that user's alone.
-Exit code: 0; 1: the server refused, with its error's name on stderr (NONODE, NODEEXISTS...); 2: no server.
+-a USER:PASSWORD before the rest of the arguments: as that user (digest); what is made then is that
+user's alone. Exit code: 0; 1: the server refused, with its error's name on stderr (NONODE,
+NODEEXISTS...); 2: no server.
 """
 import signal
 import socket
