@@ -4,7 +4,8 @@
  *
  * fake:///DIR#name: each slot reads DIR/acquire, DIR/renew, DIR/release ("WORD [DELAY_MS]"), again
  * every 5 ms while it has not ended, so that a test can change its mind in the middle:
- *   acquire: grant (default) | busy | wait | skip | fail | hang      renew: ok (default) | unclear | lost | hang
+ *   acquire: grant (default) | busy | wait | skip | fail | hang
+ *   renew: ok (default) | unclear | lost | hang
  *   release: clean (default) | notours | unclear | hang
  * DIR/record: the record of --once, as run_record.h has it; a skip without one makes one up.
  * DIR/stays: once it exists, a released lock stays held for --min-hold. DIR/notice ("setup",

@@ -17,7 +17,8 @@ killed, fenced = "killed" in sys.argv[3:], "fence" in sys.argv[3:]
 problems, few = [], []
 if (directory / "violations").exists():
     refused = (directory / "violations").read_text().splitlines()
-    problems.append(f"two inside at once, {len(refused)} times, first: {refused[0]}; last: {refused[-1]}")
+    first, last = refused[0], refused[-1]
+    problems.append(f"two inside at once, {len(refused)} times, first: {first}; last: {last}")
 
 inside, last_fence, last_exit, exits = None, 0, 0, 0
 for line in (directory / "history").read_text().splitlines():

@@ -22,7 +22,8 @@ def now():
 
 
 def ask(*words):
-    server.sendall(b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(w), w) for w in words))
+    server.sendall(b"*%d\r\n" % len(words))
+    server.sendall(b"".join(b"$%d\r\n%s\r\n" % (len(w), w) for w in words))
     return answers.readline()
 
 

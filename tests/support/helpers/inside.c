@@ -87,8 +87,7 @@ int main(int argc, char **argv)
         violation("overlap");
         return 97;
     }
-    int over
-        [2]; /* what is left in the background when the main process ends is not covered: wait for it */
+    int over[2]; /* what the main process leaves in the background is not covered: wait for it */
     if (pipe(over) != 0)
         return 99;
     bool child = fork() == 0;

@@ -96,7 +96,8 @@ class Model:
         op.enter, op.slot = at, slot
         self.beside(op)
         self.fence(op, int(fence))
-        if (slot != "-") != (op.kind == "n" and self.numbered) or (slot != "-" and not 0 <= int(slot) < op.n):
+        numbered = slot != "-"
+        if numbered != (op.kind == "n" and self.numbered) or numbered and not 0 <= int(slot) < op.n:
             self.final(f"{op} has the slot number {slot}")
         if op.certain():
             self.inside.append(op)
@@ -127,13 +128,15 @@ class Model:
         if op.kind == "x" and fence <= self.last_fence:
             self.final(f"{op} has fence {fence}, which is not above {self.last_fence}")
         elif fence < self.last_writer:
-            self.final(f"{op} has fence {fence}, which is below the last writer's, {self.last_writer}")
+            last = self.last_writer
+            self.final(f"{op} has fence {fence}, which is below the last writer's, {last}")
         self.last_fence = max(self.last_fence, fence)
         if op.kind == "x":
             self.last_writer = fence
 
     def refused(self, op, at, file):
-        what = {"together": "enters while the command of another one still runs", "seat": "is one too many",
+        what = {"together": "enters while the command of another one still runs",
+                "seat": "is one too many",
                 "number": f"has the number of another slot, {op.slot}",
                 "width": "enters while slots of another number are held"}
         op.refused.append(file)
@@ -165,7 +168,8 @@ class Model:
         elif op.code == 75:
             self.judge_busy(op, took)
         elif op.code == 65:
-            if op.kind != "n" or not any(other.kind == "n" and other.n != op.n for other in self.around(op)):
+            others = (other for other in self.around(op) if other.kind == "n")
+            if op.kind != "n" or not any(other.n != op.n for other in others):
                 self.final(f"{op} ends with 65 although no other number was in use")
         elif op.code == -9:
             if not op.hit or "keeper" not in op.hit:
@@ -174,9 +178,10 @@ class Model:
             self.final(f"{op} ends with {op.code}")
 
     def around(self, op):
-        """Those that held the lock or waited for it at some time from the start to the end of op."""
+        """Operations that held the lock or waited for it while op ran."""
         for other in self.ops.values():
-            end = other.end + (self.linger if other.hit or other.code not in (0, 65, 75) else 0) if other.end else op.end
+            late = self.linger if other.hit or other.code not in (0, 65, 75) else 0
+            end = other.end + late if other.end else op.end
             if other is not op and other.start <= op.end and op.start <= end:
                 yield other
 
@@ -185,18 +190,21 @@ class Model:
             return self.final(f"{op} ends with 75, but was to wait")
         if op.wait != "try":
             if took < int(op.wait) * SECOND // 1000:
-                self.final(f"{op} gives up after {took / SECOND:.3f} s, and was to wait {op.wait} ms")
+                after = f"{took / SECOND:.3f} s"
+                self.final(f"{op} gives up after {after}, and was to wait {op.wait} ms")
             return None
         around = list(self.around(op))
         if op.kind == "n" and not any(other.kind == "x" for other in around) and any(
                 other.kind == "n" and other.n != op.n and other.certain() and other.enter and
                 other.enter < op.start and other.exit > op.end for other in around):
-            return self.problem(f"{op} ends with 75 and not 65 while slots of another number are held")
+            text = "ends with 75 and not 65 while slots of another number are held"
+            return self.problem(f"{op} {text}")
         # Nor does one pass those that wait.
         slots = [other for other in around if other.kind == "n"]
-        waits = [other for other in around if (other.enter or other.end or op.end) > op.start and other.wait != "try"]
-        if not (any(other.kind == "x" or other.hit for other in around) or waits or (op.kind == "x" and around) or
-                (op.kind == "n" and len(slots) >= op.n)):
+        waits = [other for other in around
+                 if (other.enter or other.end or op.end) > op.start and other.wait != "try"]
+        if not (any(other.kind == "x" or other.hit for other in around) or waits or
+                (op.kind == "x" and around) or (op.kind == "n" and len(slots) >= op.n)):
             self.final(f"{op} is refused, and nothing stands in its way")
         return None
 

@@ -126,8 +126,10 @@ for p in workers:
         p.wait(timeout=max(60, 3 * TTL * WORKERS))
     except subprocess.TimeoutExpired:
         bad.append(f"worker {p.pid} is stuck")
-        ps = subprocess.run(["ps", "-eo", "pid,ppid,stat,wchan:24,etimes,args"], capture_output=True, text=True)
-        print("".join(line + "\n" for line in ps.stdout.splitlines() if "dlock" in line or "redis-server" in line))
+        ps = subprocess.run(["ps", "-eo", "pid,ppid,stat,wchan:24,etimes,args"],
+                            capture_output=True, text=True)
+        ours = (l for l in ps.stdout.splitlines() if "dlock" in l or "redis-server" in l)
+        print("".join(line + "\n" for line in ours))
         p.kill()
         p.wait()
     ended(p)

@@ -8,7 +8,8 @@ import socket
 import sys
 
 how, file = sys.argv[1:]
-name = "dlock-%x-%x-%016x" % (os.stat("/proc/self/ns/net").st_ino, os.stat("/proc/self/ns/time").st_ino, os.getpid())
+name = "dlock-%x-%x-%016x" % (os.stat("/proc/self/ns/net").st_ino,
+                              os.stat("/proc/self/ns/time").st_ino, os.getpid())
 s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 s.bind("\0" + name)
 s.listen(0 if how == "full" else 100)

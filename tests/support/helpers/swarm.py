@@ -18,7 +18,9 @@ n, end, command = int(sys.argv[1]), time.monotonic() + float(sys.argv[2]), sys.a
 jobs = []
 for i in range(1, n + 1):
     log = tempfile.TemporaryFile()
-    jobs.append((subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ, "I": str(i)}), log))
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                               env={**os.environ, "I": str(i)})
+    jobs.append((process, log))
 failed = False
 for i, (job, log) in enumerate(jobs, 1):
     try:

@@ -80,7 +80,7 @@ class Job:
         self.term, self.pids, self.pgid, self.ends = term, pids, pgid, {}
 
     def status(self, secs=8, pid=None):
-        """'exit N', 'signal N' or 'stopped N' of the first process (or pid): the next thing that happens."""
+        """'exit N', 'signal N' or 'stopped N' of the first process (or pid): what happens next."""
         pid = pid or self.pids[0]
         if pid in self.ends:
             return self.ends[pid]
@@ -88,7 +88,10 @@ class Job:
                               lambda r: r[0] == pid, 'the end of %d' % pid)[1]
         if os.WIFSTOPPED(got):
             return 'stopped %d' % os.WSTOPSIG(got)
-        how = 'signal %d' % os.WTERMSIG(got) if os.WIFSIGNALED(got) else 'exit %d' % os.WEXITSTATUS(got)
+        if os.WIFSIGNALED(got):
+            how = 'signal %d' % os.WTERMSIG(got)
+        else:
+            how = 'exit %d' % os.WEXITSTATUS(got)
         self.ends[pid] = how
         return how
 

@@ -34,13 +34,15 @@ import socket
 import struct
 import sys
 
-ERRORS = {-4: "CONNECTIONLOSS", -8: "BADARGUMENTS", -101: "NONODE", -102: "NOAUTH", -103: "BADVERSION",
-          -108: "NOCHILDRENFOREPHEMERALS", -110: "NODEEXISTS", -111: "NOTEMPTY", -112: "SESSIONEXPIRED",
-          -114: "INVALIDACL", -115: "AUTHFAILED", -118: "SESSIONMOVED"}
-CREATE, DELETE, GET, SET, GET_ACL, SYNC, PING, LS, CONTAINER, AUTH, CLOSE = 1, 2, 4, 5, 6, 9, 11, 12, 19, 100, -11
+ERRORS = {-4: "CONNECTIONLOSS", -8: "BADARGUMENTS", -101: "NONODE", -102: "NOAUTH",
+          -103: "BADVERSION", -108: "NOCHILDRENFOREPHEMERALS", -110: "NODEEXISTS",
+          -111: "NOTEMPTY", -112: "SESSIONEXPIRED", -114: "INVALIDACL", -115: "AUTHFAILED",
+          -118: "SESSIONMOVED"}
+CREATE, DELETE, GET, SET, GET_ACL, SYNC, PING = 1, 2, 4, 5, 6, 9, 11
+LS, CONTAINER, AUTH, CLOSE = 12, 19, 100, -11
 STAT = struct.Struct(">qqqqiiiqiiq")
-STAT_KEYS = ("czxid mzxid ctime mtime version cversion aversion ephemeralOwner dataLength numChildren "
-             "pzxid").split()
+STAT_KEYS = ("czxid mzxid ctime mtime version cversion aversion ephemeralOwner dataLength "
+             "numChildren pzxid").split()
 OPEN_ACL = struct.pack(">ii", 1, 31) + b"\0\0\0\5world\0\0\0\6anyone"
 
 
@@ -63,7 +65,7 @@ def take(data, at):
 
 
 def password(session):
-    """ZooKeeper makes it of the id alone: java.util.Random(id ^ 0xB3415C00).nextBytes (generatePasswd)."""
+    """ZooKeeper makes it of the id alone: java.util.Random(id ^ 0xB3415C00).nextBytes."""
     mask = (1 << 48) - 1
     seed = ((session ^ 0xB3415C00) ^ 0x5DEECE66D) & mask
     out = b""
@@ -81,7 +83,8 @@ class Client:
         self.sock.settimeout(10)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         secret = password(session) if session else bytes(16)
-        self.sock.sendall(buf(struct.pack(">iqiq", 0, 0, timeout_ms, session) + buf(secret) + b"\0"))
+        self.sock.sendall(buf(struct.pack(">iqiq", 0, 0, timeout_ms, session) + buf(secret) +
+                              b"\0"))
         reply = self.packet()
         _, self.timeout_ms, self.session = struct.unpack_from(">iiq", reply)
         if self.timeout_ms <= 0:

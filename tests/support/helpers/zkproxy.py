@@ -35,8 +35,9 @@ port, fault = int(sys.argv[1]), sys.argv[2]
 what = sys.argv[3] if len(sys.argv) > 3 else "any"
 n = int(sys.argv[4]) if len(sys.argv) > 4 else 1
 code = sys.argv[5] if len(sys.argv) > 5 else "-1" if fault == "flip" else "-4"
-OPS = {1: "create", 15: "create", 19: "create", 21: "create", 2: "delete", 20: "delete", 3: "exists", 4: "get",
-       5: "set", 8: "ls", 12: "ls", 9: "sync", 11: "ping", 14: "multi", 100: "auth", 101: "watches", -11: "close"}
+OPS = {1: "create", 15: "create", 19: "create", 21: "create", 2: "delete", 20: "delete",
+       3: "exists", 4: "get", 5: "set", 8: "ls", 12: "ls", 9: "sync", 11: "ping", 14: "multi",
+       100: "auth", 101: "watches", -11: "close"}
 count = 0
 mutex = threading.Lock()
 
