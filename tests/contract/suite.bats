@@ -47,7 +47,9 @@ needs() {
     [ -n "${!have}" ]
 }
 
-# A test of minutes, or of a hundred runs, that the store without TLS has passed: only in the soak.
+# What the store without TLS (twin), or the store with the same scripts (kin), has passed, runs again
+# only in the soak: tests of minutes or of a hundred runs, tests of what the client does alone, and
+# further tests of a script that another test of the same store sends.
 twin() { needs TWIN && [ -z "${DLOCK_SOAK:-}" ]; }
 kin() { { needs TWIN || needs KIN; } && [ -z "${DLOCK_SOAK:-}" ]; }
 
@@ -150,6 +152,7 @@ assert all(e['holder']['pid'] == $HOLDER for e in by['waiting'] if 'holder' in e
 # Only the wait counts, not what a busy machine adds to the life of a process: the best of six,
 # minus the time of a refusal without waiting.
 @test "-w waits as long as it says" {
+    ! kin || return 0
     hold
     best=9999
     for try in 1 2 3 4 5 6; do
@@ -207,6 +210,7 @@ passes_on() { # CODE CMD...
 }
 
 @test "the command's exit code is passed on, and the lock is free" {
+    ! kin || return 0
     for code in 0 1 42 75 79 255; do
         passes_on "$code" sh -c "exit $code"
     done
@@ -360,6 +364,7 @@ print(*[w["pid"] for w in ws])'
 
 # bats test_tags=slow
 @test "twenty waiters are served in the order that --status shows" {
+    ! kin || return 0
     needs FIFO || return 0 # this store promises no order
     for round in 1 2 3; do
         rm -f "$T/held" "$T/order"
@@ -419,6 +424,7 @@ guard_of() {
 }
 
 @test "a killed guard ends the tree before the lock is free" {
+    ! kin || return 0
     close=
     needs LEASE || close=-o # otherwise there is none
     start_log "$T/holder.log" "$DLOCK" --ttl 20 $close "$L" "$HELPERS/witness" "$T" 60000 tree
@@ -448,6 +454,7 @@ guard_of() {
 }
 
 @test "a stopped keeper's tree is gone before the next holder enters" {
+    ! kin || return 0
     needs LEASE || { kernel_keeps_it STOP; return; }
     start_log "$T/holder.log" "$DLOCK" --ttl 2 --grace 0.2 "$L" "$HELPERS/witness" "$T" 60000 tree
     holder=$STARTED
@@ -631,6 +638,7 @@ granted() { run -0 run_t 5 "$DLOCK" -n "$@" "$L" true; }
 }
 
 @test "a shared holder stands beside slots and takes none" {
+    ! kin || return 0
     needs SLOTS || return 0
     holds a --slots 1
     is_in a
@@ -649,6 +657,7 @@ granted() { run -0 run_t 5 "$DLOCK" -n "$@" "$L" true; }
 }
 
 @test "another number of slots is refused with 65, and both are named" {
+    ! kin || return 0
     needs SLOTS || return 0
     holds a --slots 2
     is_in a
@@ -667,6 +676,7 @@ granted() { run -0 run_t 5 "$DLOCK" -n "$@" "$L" true; }
 }
 
 @test "fences of shared holders and slots stand between those of writers" {
+    ! kin || return 0
     needs SHARED && needs FENCE || return 0
     local before after kind
     for kind in -s '--slots 2'; do
@@ -688,6 +698,7 @@ granted() { run -0 run_t 5 "$DLOCK" -n "$@" "$L" true; }
 }
 
 @test "a crashed shared holder and a crashed slot are out of the way within ttl + 1 s" {
+    ! kin || return 0
     needs SHARED && needs LEASE || return 0
     local kind id
     for kind in -s '--slots 1'; do
@@ -713,6 +724,7 @@ is_clean() { store_clean "$NAME" >is_clean.log 2>&1; }
 
 # bats test_tags=slow
 @test "a writer is served while readers come without pause" {
+    ! kin || return 0
     needs TURNS || return 0
     local i
     for i in 1 2 3 4 5 6; do
@@ -728,6 +740,7 @@ is_clean() { store_clean "$NAME" >is_clean.log 2>&1; }
 }
 
 @test "nested three deep, a lock is granted at once with one token, and released last" {
+    ! kin || return 0
     cat >deep.sh <<'END'
 echo $$ >command.$2
 echo "$DLOCK_TOKEN ${DLOCK_FENCE:-}" >in.$2
@@ -860,6 +873,7 @@ runs_again() {
 }
 
 @test "--once: a success counts for the time that the next run names" {
+    ! kin || return 0
     needs ONCE || return 0
     once 0 "$L" sh -c "$ADD" a 0
     run -0 run_t 5 "$DLOCK" -q --once=1h "$L" sh -c "$ADD" b 0
@@ -906,6 +920,7 @@ crowd() {
 }
 
 @test "--once: after a crash the next one runs, and no record of success is made up" {
+    ! kin || return 0
     needs ONCE || return 0
     hold --ttl 1 --once
     kill -KILL "$HOLDER"
@@ -1054,6 +1069,7 @@ sys.stdout.buffer.write(struct.pack('q', ($h - 1) * 5 * 10**9))" >"clock.$h"
 }
 
 @test "--min-hold: no crash shortens it where the store has an expiry; a signal ends it elsewhere" {
+    ! kin || return 0
     if needs STAYS; then
         "$HELPERS/clock" "$T/began"
         hold --ttl 1 --min-hold 2500ms

@@ -210,8 +210,8 @@ listener() {
     LISTENS=$(cat "$file")
 }
 
-# wait_for SECONDS CMD...: poll every 20 ms, later every 60 ms, until CMD succeeds. CMD sees the
-# variables of the test, so none of these here may have a name that a test uses.
+# wait_for SECONDS CMD...: poll every 20 ms, later every 60 or 100 ms, until CMD succeeds. CMD sees
+# the variables of the test, so none of these here may have a name that a test uses.
 wait_for() {
     local - wf_secs=$1 wf_up wf_end wf_pause=0.02 wf_tries=0
     shift
@@ -228,7 +228,7 @@ wait_loop() {
             echo "wait_for: not within $wf_secs s: $*" >&2
             return 1
         fi
-        [ $((wf_tries += 1)) -lt 10 ] || wf_pause=0.06
+        case $((wf_tries += 1)) in 10) wf_pause=0.06 ;; 20) wf_pause=0.1 ;; esac
         nap $wf_pause
     done
 }
