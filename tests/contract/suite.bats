@@ -1,16 +1,20 @@
-# The contract of every store. tests/run makes build/contract/STORE.bats of it for each tests/contract/stores/STORE.bash,
-# which says how to reach that store and what it offers. STORE_PAUSES: it goes on as before when store_pids were stopped
-# for 2 s; STORE_TAKES: store_take NAME takes the lock away from its holder; STORE_SHARED, STORE_SLOTS: it has them,
-# STORE_NUMBERS: and numbers the slots; STORE_TURNS: a waiting writer is served after the readers before it;
-# STORE_ONCE: it has run records; STORE_STAYS: it keeps the lock for --min-hold by an expiry of its own;
-# STORE_TICKS: seconds by which a crash is noticed later; STORE_TWIN: but for TLS it is the store of another file; STORE_KIN: the same
-# server and scripts as in another file, found by another way.
-# Hooks that a store may have, for the records of --once:
+# The contract of every store. tests/run makes build/contract/STORE.bats of it for each
+# tests/contract/stores/STORE.bash, which says how to reach that store and what it offers.
+# STORE_PAUSES: it goes on as before when store_pids were stopped for 2 s; STORE_TAKES: store_take
+# NAME takes the lock away from its holder; STORE_SHARED, STORE_SLOTS: it has them, STORE_NUMBERS:
+# and numbers the slots; STORE_TURNS: a waiting writer is served after the readers before it;
+# STORE_ONCE: it has run records; STORE_STAYS: it keeps the lock for --min-hold by an expiry of its
+# own; STORE_TICKS: seconds by which a crash is noticed later; STORE_TWIN: but for TLS it is the
+# store of another file; STORE_KIN: the same server and scripts as in another file, found by another
+# way. Hooks that a store may have, for the records of --once:
 #     store_has_run STATE         the store has a record of a run in that state
 #     store_record                the record, or what is in its place, as text
-#     store_spoil N               puts foreign data number N in the record's place; WHAT: what messages say of it. 1: no more
-#     store_unanswered begin|end  P: the lock, behind a proxy that keeps back the answer to the write that begins or ends a run
-#     store_own                   a server of the test's own, which keeps its data; L: the lock there
+#     store_spoil N      puts foreign data number N in the record's place; WHAT: what messages say
+#                        of it. 1: no more
+#     store_unanswered begin|end
+#                        P: the lock, behind a proxy that holds back the answer to the write that
+#                        begins or ends a run
+#     store_own          a server of the test's own, which keeps its data; L: the lock there
 #     store_restart stop|kill     ends that server, and starts it again
 # These two lines are replaced by that store's:
 # bats file_tags=contract
@@ -43,7 +47,9 @@ needs() {
     [ -n "${!have}" ]
 }
 
-# A test of minutes, or of a hundred runs, that the store without TLS has passed: only in the soak.
+# What the store without TLS (twin), or the store with the same scripts (kin), has passed, runs again
+# only in the soak: tests of minutes or of a hundred runs, tests of what the client does alone, and
+# further tests of a script that another test of the same store sends.
 twin() { needs TWIN && [ -z "${DLOCK_SOAK:-}" ]; }
 kin() { { needs TWIN || needs KIN; } && [ -z "${DLOCK_SOAK:-}" ]; }
 
@@ -57,7 +63,8 @@ waiters_are() { [ "$(waiters)" -eq "$1" ]; }
     [ -z "$output" ]
     [ ! -e "$T/ran" ]
     [ "${#stderr_lines[@]}" -eq 1 ]
-    [[ $stderr == "dlock: "*"$NAME"*" is busy: held "*"pid $HOLDER ("*'note "the nightly run"' ]] || [[ $STORE == postgres && $stderr == *"pid "* ]] || fail "$stderr"
+    [[ $stderr == "dlock: "*"$NAME"*" is busy: held "*"pid $HOLDER ("*'note "the nightly run"' ]] ||
+        [[ $STORE == postgres && $stderr == *"pid "* ]] || fail "$stderr"
     run -3 run_t 5 "$DLOCK" -q -n -E 3 "$L" true
     [ -z "$output" ]
     run -0 run_t 5 "$DLOCK" -n -E 0 "$L" false
@@ -129,19 +136,23 @@ best_of_six() {
     "$HELPERS/clock" "$T/left"
     let_go
     wait_exit 5 "$waiter"
-    grep -Eq "^dlock: .*'.*$NAME.*': getting lock took [0-9]+\.[0-9]{6} seconds$" "$T/waiter.log" || fail "$(cat "$T/waiter.log")"
+    grep -Eq "^dlock: .*'.*$NAME.*': getting lock took [0-9]+\.[0-9]{6} seconds$" "$T/waiter.log" ||
+        fail "$(cat "$T/waiter.log")"
     # With the start of the process; polling the store would take longer on average.
-    assert_between 0 $((($(cat "$T/entered") - $(cat "$T/left")) / 1000000)) $((400 + SLOW)) "hand-off in ms"
+    assert_between 0 $((($(cat "$T/entered") - $(cat "$T/left")) / 1000000)) $((400 + SLOW)) \
+        "hand-off in ms"
     run_t 5 "$ROOT/tests/support/helpers/events.py" ev "
 assert names[-3:] == ['granted', 'released', 'end'] and set(names[:-3]) <= {'waiting'}, names
-assert end['outcome'] == 'exited' and end['lock'] == '$NAME' and int(end['fence']) > 0 and end['wait_ms'] >= 0, end
+assert end['outcome'] == 'exited' and end['lock'] == '$NAME' and int(end['fence']) > 0, end
+assert end['wait_ms'] >= 0, end
 assert all(e['holder']['pid'] == $HOLDER for e in by['waiting'] if 'holder' in e), events"
     store_clean "$NAME"
 }
 
-# Only the wait counts, not what a busy machine adds to the life of a process: the best of six, minus the time of a
-# refusal without waiting.
+# Only the wait counts, not what a busy machine adds to the life of a process: the best of six,
+# minus the time of a refusal without waiting.
 @test "-w waits as long as it says" {
+    ! kin || return 0
     hold
     best=9999
     for try in 1 2 3 4 5 6; do
@@ -199,6 +210,7 @@ passes_on() { # CODE CMD...
 }
 
 @test "the command's exit code is passed on, and the lock is free" {
+    ! kin || return 0
     for code in 0 1 42 75 79 255; do
         passes_on "$code" sh -c "exit $code"
     done
@@ -253,7 +265,8 @@ status, name, holder, before, fence, left, *waiting = sys.argv[1:]
 s = json.loads(status)
 assert (s["lock"], s["state"], len(s["holders"])) == (name, "held", 1) and s["store"], s
 h = s["holders"][0]
-assert h["host"] == socket.gethostname() and h["pid"] == int(holder) and h["user"] == getpass.getuser(), h
+assert h["host"] == socket.gethostname() and h["user"] == getpass.getuser(), h
+assert h["pid"] == int(holder), h
 assert h["note"] == "say \"hi\"" and h["command"] == "sh", h
 assert int(before) - 1000 <= h["since_ms"] <= int(before) + 20000, h
 if left:
@@ -267,7 +280,8 @@ assert sorted(w["pid"] for w in ws) == sorted(map(int, waiting)), ws
 for w in ws:
     assert "fence" not in w and "lease_left_ms" not in w, w
 if "host" in ws[0]:
-    assert all(w["host"] == socket.gethostname() and w["user"] == getpass.getuser() and "sh" in w["command"] for w in ws), ws
+    mine = socket.gethostname(), getpass.getuser()
+    assert all((w["host"], w["user"]) == mine and "sh" in w["command"] for w in ws), ws
 assert [w["place"] for w in ws] == ([0, 0] if "redlock" in s["store"] else [1, 2]), ws' \
         "$output" "$NAME" "$HOLDER" "$before" "$fence" "$left" "${waiting[@]}"
     let_go
@@ -350,6 +364,7 @@ print(*[w["pid"] for w in ws])'
 
 # bats test_tags=slow
 @test "twenty waiters are served in the order that --status shows" {
+    ! kin || return 0
     needs FIFO || return 0 # this store promises no order
     for round in 1 2 3; do
         rm -f "$T/held" "$T/order"
@@ -364,7 +379,8 @@ print(*[w["pid"] for w in ws])'
         let_go
         wait_exit 5 "$HOLDER"
         for i in $(seq 20); do wait_exit 20 "${pids[i]}"; done
-        [ "$(cat "$T/order")" = "$want" ] || fail "round $round: $(paste -sd' ' "$T/order"), not $(paste -sd' ' <<<"$want")"
+        [ "$(cat "$T/order")" = "$want" ] ||
+            fail "round $round: $(paste -sd' ' "$T/order"), not $(paste -sd' ' <<<"$want")"
     done
     store_clean "$NAME"
 }
@@ -393,7 +409,8 @@ kernel_keeps_it() {
     # Every descendant holds the witness.
     wait_for 1 flock -sn "$T/witness" true
     wait_exit 5 "$waiter"
-    assert_between 0 $((($(cat "$T/entered") - $(cat "$T/killed")) / 1000000)) 3000 "take-over in ms"
+    assert_between 0 $((($(cat "$T/entered") - $(cat "$T/killed")) / 1000000)) 3000 \
+        "take-over in ms"
     store_clean "$NAME"
 }
 
@@ -407,23 +424,27 @@ guard_of() {
 }
 
 @test "a killed guard ends the tree before the lock is free" {
+    ! kin || return 0
     close=
     needs LEASE || close=-o # otherwise there is none
     start_log "$T/holder.log" "$DLOCK" --ttl 20 $close "$L" "$HELPERS/witness" "$T" 60000 tree
     holder=$STARTED
     wait_for 5 file_has "$T/history" enter
     wait_for 5 guard_of "$holder"
-    start_log "$T/waiter.log" "$DLOCK" "$L" sh -c 'flock -sn "$1" true; echo $? >"$2"' - "$T/witness" "$T/in"
+    start_log "$T/waiter.log" "$DLOCK" "$L" sh -c 'flock -sn "$1" true; echo $? >"$2"' - \
+        "$T/witness" "$T/in"
     waiter=$STARTED
     wait_for 5 waiters_are 1
     "$HELPERS/clock" "$T/killed"
     kill -KILL "$G"
-    # The waiter looks, since a lock taken by the test would block it. The holder ends after its tree.
+    # The waiter looks, since a lock taken by the test would block it. The holder ends after its
+    # tree.
     rc=0
     wait_exit 5 "$holder" || rc=$?
     "$HELPERS/clock" "$T/over"
     [ "$rc" -eq 71 ]
-    assert_between 0 $((($(cat "$T/over") - $(cat "$T/killed")) / 1000000)) $((1000 + SLOW)) "the tree's end in ms"
+    assert_between 0 $((($(cat "$T/over") - $(cat "$T/killed")) / 1000000)) $((1000 + SLOW)) \
+        "the tree's end in ms"
     [ "$(grep -c "guard process $G was killed" "$T/holder.log")" -eq 1 ]
     # Released, not expired: the ttl is 20 s. And not before the tree was gone.
     wait_exit 5 "$waiter"
@@ -433,6 +454,7 @@ guard_of() {
 }
 
 @test "a stopped keeper's tree is gone before the next holder enters" {
+    ! kin || return 0
     needs LEASE || { kernel_keeps_it STOP; return; }
     start_log "$T/holder.log" "$DLOCK" --ttl 2 --grace 0.2 "$L" "$HELPERS/witness" "$T" 60000 tree
     holder=$STARTED
@@ -467,12 +489,15 @@ holder_said() {
     [ ${#said[@]} -eq $# ] || fail "$(cat hold.log)" || return
     for line in "${said[@]}"; do
         n=$((n + 1))
-        [[ $line =~ ^"dlock: "[^\ ]+": the lock '$NAME' "${!n}$ ]] || fail "line $n: $line" || return
-        [ "$(grep -o '://' <<<"$line" | wc -l) $(grep -o "$NAME" <<<"$line" | wc -l)" = "1 1" ] || fail "line $n: $line" || return
+        [[ $line =~ ^"dlock: "[^\ ]+": the lock '$NAME' "${!n}$ ]] || fail "line $n: $line" ||
+            return
+        [ "$(grep -o '://' <<<"$line" | wc -l) $(grep -o "$NAME" <<<"$line" | wc -l)" = "1 1" ] ||
+            fail "line $n: $line" || return
     done
 }
 SECONDS_RE='[0-9.]+ (s|ms)'
-TROUBLE="has not been renewed for $SECONDS_RE: .+; the command will be ended in $SECONDS_RE unless the store answers"
+TROUBLE="has not been renewed for $SECONDS_RE: .+; the command will be ended in $SECONDS_RE unless"
+TROUBLE+=" the store answers"
 
 @test "a store that is silent for half of the time costs two lines" {
     needs PAUSES || return 0
@@ -516,7 +541,9 @@ holds() {
     local id=$1
     shift
     rm -f "in.$id" "go.$id"
-    start_log "holds.$id.log" "$DLOCK" "$@" "$L" sh -c 'echo "$DLOCK_TOKEN ${DLOCK_FENCE:-0} ${DLOCK_SLOT:--}" >"in.$1"; "$HELPERS/await" "go.$1"' - "$id"
+    start_log "holds.$id.log" "$DLOCK" "$@" "$L" sh -c \
+        'echo "$DLOCK_TOKEN ${DLOCK_FENCE:-0} ${DLOCK_SLOT:--}" >"in.$1"
+        "$HELPERS/await" "go.$1"' - "$id"
     HOLDS[$id]=$STARTED
 }
 is_in() { wait_for "${2:-5}" test -s "in.$1" || fail "$1: $(cat "holds.$1.log")"; }
@@ -589,7 +616,8 @@ granted() { run -0 run_t 5 "$DLOCK" -n "$@" "$L" true; }
         is_in $id
         used+=$(field $id 3)
     done
-    [ "$(fold -w1 <<<"$used" | sort | tr -d '\n')" = "$(needs NUMBERS && echo 012 || echo ---)" ] || fail "slots $used"
+    [ "$(fold -w1 <<<"$used" | sort | tr -d '\n')" = "$(needs NUMBERS && echo 012 || echo ---)" ] ||
+        fail "slots $used"
     refused --slots 3
     refused -x
     run -75 run_t 5 "$DLOCK" --status "$L"
@@ -610,6 +638,7 @@ granted() { run -0 run_t 5 "$DLOCK" -n "$@" "$L" true; }
 }
 
 @test "a shared holder stands beside slots and takes none" {
+    ! kin || return 0
     needs SLOTS || return 0
     holds a --slots 1
     is_in a
@@ -628,6 +657,7 @@ granted() { run -0 run_t 5 "$DLOCK" -n "$@" "$L" true; }
 }
 
 @test "another number of slots is refused with 65, and both are named" {
+    ! kin || return 0
     needs SLOTS || return 0
     holds a --slots 2
     is_in a
@@ -646,6 +676,7 @@ granted() { run -0 run_t 5 "$DLOCK" -n "$@" "$L" true; }
 }
 
 @test "fences of shared holders and slots stand between those of writers" {
+    ! kin || return 0
     needs SHARED && needs FENCE || return 0
     local before after kind
     for kind in -s '--slots 2'; do
@@ -660,12 +691,14 @@ granted() { run -0 run_t 5 "$DLOCK" -n "$@" "$L" true; }
         end a b
         after=$("$DLOCK" "$L" sh -c 'echo $DLOCK_FENCE')
         for id in a b; do
-            [ "$(field $id 2)" -ge "$before" ] && [ "$(field $id 2)" -lt "$after" ] || final "$kind: $before, $(field $id 2), $after"
+            [ "$(field $id 2)" -ge "$before" ] && [ "$(field $id 2)" -lt "$after" ] ||
+                final "$kind: $before, $(field $id 2), $after"
         done
     done
 }
 
 @test "a crashed shared holder and a crashed slot are out of the way within ttl + 1 s" {
+    ! kin || return 0
     needs SHARED && needs LEASE || return 0
     local kind id
     for kind in -s '--slots 1'; do
@@ -683,17 +716,20 @@ granted() { run -0 run_t 5 "$DLOCK" -n "$@" "$L" true; }
         is_in w $((3 + ${STORE_TICKS:-0}))
         end w
     done
-    # A server that the next one did not need may have heard from the dead one a moment later than the others.
+    # A server that the next one did not need may have heard from the dead one a moment later than
+    # the others.
     wait_for 2 is_clean || store_clean "$NAME"
 }
 is_clean() { store_clean "$NAME" >is_clean.log 2>&1; }
 
 # bats test_tags=slow
 @test "a writer is served while readers come without pause" {
+    ! kin || return 0
     needs TURNS || return 0
     local i
     for i in 1 2 3 4 5 6; do
-        start_log "reader$i.log" sh -c 'until [ -e stop ]; do "$1" -s --ttl 2 "$2" sleep 0.05 || exit; done' - "$DLOCK" "$L"
+        start_log "reader$i.log" sh -c 'until [ -e stop ]; do
+            "$1" -s --ttl 2 "$2" sleep 0.05 || exit; done' - "$DLOCK" "$L"
         READERS+=("$STARTED")
     done
     sleep 0.5
@@ -704,6 +740,7 @@ is_clean() { store_clean "$NAME" >is_clean.log 2>&1; }
 }
 
 @test "nested three deep, a lock is granted at once with one token, and released last" {
+    ! kin || return 0
     cat >deep.sh <<'END'
 echo $$ >command.$2
 echo "$DLOCK_TOKEN ${DLOCK_FENCE:-}" >in.$2
@@ -742,7 +779,8 @@ END
             [ $n-$I != $(($3 / 5))-13 ] || hold=$5
             "$DLOCK" --ttl 2 "$1" "$HELPERS/witness" "$2" "$hold" tree || exit
         done' - "$L" "$T/h" $turns $long $longer_than_ttl
-    run -0 "$ROOT/tests/support/helpers/check_history.py" "$T/h" $((20 * turns)) $(! needs FENCE || echo fence)
+    run -0 "$ROOT/tests/support/helpers/check_history.py" "$T/h" $((20 * turns)) \
+        $(! needs FENCE || echo fence)
     store_clean "$NAME"
 }
 
@@ -750,7 +788,8 @@ END
 # bats test_tags=soak,slow
 @test "random operations of all kinds keep to the model while holders crash and stop" {
     local fact
-    local -a facts=("ticks=${STORE_TICKS:-0}" "ttl=$([ -n "$SAN" ] && echo 4 || echo 2)" "seed=${KINDS_SEED:-}"
+    local -a facts=("ticks=${STORE_TICKS:-0}" "ttl=$([ -n "$SAN" ] && echo 4 || echo 2)"
+        "seed=${KINDS_SEED:-}"
         "other=${DLOCK_OTHER:-}")
     ! kin || return 0
     for fact in SHARED SLOTS NUMBERS FENCE LEASE; do ! needs $fact || facts+=("${fact,,}"); done
@@ -765,7 +804,8 @@ END
 
 # ---------------------------------------------------------------- once, least time ---
 
-# once RC ARG... -- CMD...: a run of dlock --once that prints nothing, every second time of $DLOCK_OTHER if there is one.
+# once RC ARG... -- CMD...: a run of dlock --once that prints nothing, every second time of
+# $DLOCK_OTHER if there is one.
 once() {
     local rc=$1 programs=("$DLOCK" "${DLOCK_OTHER:-$DLOCK}")
     shift
@@ -833,6 +873,7 @@ runs_again() {
 }
 
 @test "--once: a success counts for the time that the next run names" {
+    ! kin || return 0
     needs ONCE || return 0
     once 0 "$L" sh -c "$ADD" a 0
     run -0 run_t 5 "$DLOCK" -q --once=1h "$L" sh -c "$ADD" b 0
@@ -844,14 +885,16 @@ runs_again() {
     store_clean "$NAME"
 }
 
-# crowd CODE: so many processes at the same moment. Each one that runs writes a line, and ends with CODE.
+# crowd CODE: so many processes at the same moment. Each one that runs writes a line, and ends with
+# CODE.
 crowd() {
     local i pids=() n
     n=$(amount once_crowd)
     rm -f go crowd
     for ((i = 0; i < n; i++)); do
         # shellcheck disable=SC2016
-        sh -c '"$1" go; exec "$2" -q --ttl 4 --once "$3" sh -c "echo x >>crowd; exit $4"' - "$HELPERS/await" "$DLOCK" "$L" "$1" 3>&- &
+        sh -c '"$1" go; exec "$2" -q --ttl 4 --once "$3" sh -c "echo x >>crowd; exit $4"' - \
+            "$HELPERS/await" "$DLOCK" "$L" "$1" 3>&- &
         pids+=("$!")
     done
     : >go
@@ -877,6 +920,7 @@ crowd() {
 }
 
 @test "--once: after a crash the next one runs, and no record of success is made up" {
+    ! kin || return 0
     needs ONCE || return 0
     hold --ttl 1 --once
     kill -KILL "$HOLDER"
@@ -902,7 +946,8 @@ crowd() {
 day() {
     local lock
     lock=$(store_lock "$NAME-$1")
-    LD_PRELOAD=$HELPERS/wallclock.so WALLCLOCK=$T/clock.$2 ASAN_OPTIONS=${ASAN_OPTIONS:-}:verify_asan_link_order=0 \
+    LD_PRELOAD=$HELPERS/wallclock.so WALLCLOCK=$T/clock.$2 \
+        ASAN_OPTIONS=${ASAN_OPTIONS:-}:verify_asan_link_order=0 \
         timeout 20 "$DLOCK" -n --once "$lock" sh -c 'echo "$0" >>days' "$1"
 }
 
@@ -934,7 +979,8 @@ offers() { declare -F "store_$1" >/dev/null; }
     [ ! -e no ] || final "a command ran"
 }
 
-# Killed before the command starts, there is a record and no run; killed after the release, there is a success.
+# Killed before the command starts, there is a record and no run; killed after the release, there is
+# a success.
 @test "--once: a keeper killed around a write leaves what the store has" {
     offers unanswered || return 0
     local step state P
@@ -944,7 +990,8 @@ offers() { declare -F "store_$1" >/dev/null; }
     for step in begin:running end:succeeded; do
         state=${step#*:} step=${step%:*}
         store_unanswered $step
-        start_log $step.log "$DLOCK" --ttl "${STORE_UNANSWERED_TTL:-60}" --once "$P" sh -c "$ADD" $step 0
+        start_log $step.log "$DLOCK" --ttl "${STORE_UNANSWERED_TTL:-60}" --once "$P" sh -c \
+            "$ADD" $step 0
         wait_for 12 store_has_run $state || fail "$(cat $step.log)"
         kill -KILL "$STARTED"
         # As if the lock had expired.
@@ -979,7 +1026,8 @@ offers() { declare -F "store_$1" >/dev/null; }
     ! kin || return 0
     local d h rc
     for h in 0 1 2; do
-        /usr/bin/python3 -c "import struct, sys; sys.stdout.buffer.write(struct.pack('q', ($h - 1) * 5 * 10**9))" >"clock.$h"
+        /usr/bin/python3 -c "import struct, sys
+sys.stdout.buffer.write(struct.pack('q', ($h - 1) * 5 * 10**9))" >"clock.$h"
     done
     for ((d = 1; d <= $(amount once_days); d++)); do
         # Two of them at the same moment, one afterwards.
@@ -1020,7 +1068,8 @@ offers() { declare -F "store_$1" >/dev/null; }
     store_clean "$NAME"
 }
 
-@test "--min-hold: a crash does not shorten it where the store has an expiry, and a signal ends it elsewhere" {
+@test "--min-hold: no crash shortens it where the store has an expiry; a signal ends it elsewhere" {
+    ! kin || return 0
     if needs STAYS; then
         "$HELPERS/clock" "$T/began"
         hold --ttl 1 --min-hold 2500ms
@@ -1031,7 +1080,8 @@ offers() { declare -F "store_$1" >/dev/null; }
     else
         start_log first.log "$DLOCK" --min-hold 1h "$L" sh -c 'trap "" TERM; touch first; exit 4'
         wait_for 5 test -e first
-        # The signal may come before the end of the command, and is forwarded then: it must not end it.
+        # The signal may come before the end of the command, and is forwarded then: it must not end
+        # it.
         wait_for 5 signal_ends_it
         exits 4 5 "$STARTED"
     fi

@@ -8,7 +8,8 @@ setup() { dlock_setup; }
 teardown() { dlock_teardown; }
 
 @test "a unit test runs by its name; an unknown name fails" {
-    example=$(grep -oE 'build/unit/[a-z]+/test_[a-z]+ [a-z0-9_]+' "$ROOT/CONTRIBUTING.md" | sed -n 1p)
+    example=$(grep -oE 'build/unit/[a-z]+/test_[a-z]+ [a-z0-9_]+' "$ROOT/CONTRIBUTING.md" |
+        sed -n 1p)
     [ -n "$example" ] || fail "no example"
     program=${example% *}
     run "$BUILD/${program#build/}" "${example#* }"
@@ -19,7 +20,8 @@ teardown() { dlock_teardown; }
     assert_out "no-such-test"
 }
 
-# runs [ENV...] FILE...: tests/run as from a shell, in $T: without the folder that bats puts in front of PATH.
+# runs [ENV...] FILE...: tests/run as from a shell, in $T: without the folder that bats puts in
+# front of PATH.
 runs() {
     local path
     local -a env=()
@@ -28,8 +30,10 @@ runs() {
         shift
     done
     path=$(tr : '\n' <<<"$PATH" | grep -v /libexec/ | paste -sd :)
-    # The process of bats 1.8 that times a test sometimes outlives it, and the pipe waits for that: so a short time-out.
-    run run_t 60 env -i PATH="$path" BUILD="$T/build" TEST_JOBS=1 BATS_TEST_TIMEOUT=8 ${env[@]+"${env[@]}"} "$ROOT/tests/run" "$@"
+    # The process of bats 1.8 that times a test sometimes outlives it, and the pipe waits for that:
+    # so a short time-out.
+    run run_t 60 env -i PATH="$path" BUILD="$T/build" TEST_JOBS=1 BATS_TEST_TIMEOUT=8 \
+        ${env[@]+"${env[@]}"} "$ROOT/tests/run" "$@"
 }
 
 @test "tests/run reports what passed and failed" {
@@ -64,6 +68,19 @@ runs() {
     [ "${lines[-1]}" = "1 passed, 0 failed" ]
 }
 
+@test "tests/run fails when a test leaves a file in the tree" {
+    mkdir -p tree/tests
+    cp "$ROOT/tests/run" tree/tests
+    git init -q tree
+    : >tree/mine
+    echo '@test "litters" { : >counter; }' >some.bats
+    ROOT=$T/tree runs "$T/some.bats"
+    assert_rc 1
+    [ "${lines[-1]}" = "1 passed, 1 failed" ]
+    assert_out "a test left counter in the tree"
+    refute_out "mine"
+}
+
 # ---------------------------------------------------------- unsteady tests ---
 
 # fails NAME RUN...: prints a test that fails in the runs with these numbers.
@@ -72,7 +89,8 @@ fails() {
     shift
     file=runs.$(cksum <<<"$name" | cut -d' ' -f1)
     printf '@test "%s" {\n    cd "$BATS_TEST_DIRNAME"\n    echo >>"%s"\n' "$name" "$file"
-    printf '    [[ " %s " != *" $(wc -l <"%s") "* ]] || { echo "words of run $(wc -l <"%s")"; false; }\n}\n' "$*" "$file" "$file"
+    printf '    n=$(wc -l <"%s")\n' "$file"
+    printf '    [[ " %s " != *" $n "* ]] || { echo "words of run $n"; false; }\n}\n' "$*"
 }
 # ran N NAME
 ran() {
@@ -82,7 +100,8 @@ ran() {
 }
 
 @test "tests/run lists a test that fails once as unsteady" {
-    local name='once (a.b) [c] \"q\" 1+1? {x}|y^ $ it\\s 100%' shown='once (a.b) [c] "q" 1+1? {x}|y^ $ it\s 100%'
+    local name='once (a.b) [c] \"q\" 1+1? {x}|y^ $ it\\s 100%' \
+        shown='once (a.b) [c] "q" 1+1? {x}|y^ $ it\s 100%'
     for jobs in 1 4; do
         rm -f runs.*
         { fails "$name" 1; fails "more: $name, and more"; fails 'once (aXb) c' 9; } >some.bats
@@ -122,8 +141,15 @@ ran() {
         runs "$T/some.bats"
         case $n in
         3) assert_rc 0; [ "${lines[-1]}" = "3 passed, 0 failed" ] ;;
-        4) assert_rc 1; [ "${lines[-1]}" = "4 passed, 1 failed" ]; assert_out "4 tests are unsteady: more than 3" ;;
-        9) assert_rc 1; [ "${lines[-1]}" = "0 passed, 9 failed" ]; refute_out Unsteady; ran 1 "test 1" ;;
+        4)
+            assert_rc 1
+            [ "${lines[-1]}" = "4 passed, 1 failed" ]
+            assert_out "4 tests are unsteady: more than 3" ;;
+        9)
+            assert_rc 1
+            [ "${lines[-1]}" = "0 passed, 9 failed" ]
+            refute_out Unsteady
+            ran 1 "test 1" ;;
         esac
     done
 }
@@ -131,7 +157,10 @@ ran() {
 @test "tests/run repeats a file whose set-up failed or that did not end" {
     # setup_file: the file is run again.
     {
-        echo 'setup_file() { cd "$BATS_TEST_DIRNAME"; [ -e there ] || { : >there; echo "words of setup_file"; false; }; }'
+        echo 'setup_file() {
+            cd "$BATS_TEST_DIRNAME"
+            [ -e there ] || { : >there; echo "words of setup_file"; false; }
+        }'
         fails one
         fails two
     } >some.bats
@@ -145,7 +174,8 @@ ran() {
     rm -f runs.*
     {
         fails one
-        printf '%s\n' '@test "killed" {' '    cd "$BATS_TEST_DIRNAME"' '    [ -e killed ] || { : >killed; kill -9 $PPID $$; }' '}'
+        printf '%s\n' '@test "killed" {' '    cd "$BATS_TEST_DIRNAME"' \
+            '    [ -e killed ] || { : >killed; kill -9 $PPID $$; }' '}'
         fails two
     } >some.bats
     runs "$T/some.bats"
@@ -156,9 +186,11 @@ ran() {
 
 @test "tests/run repeats unit tests too" {
     mkdir -p build/unit/lib
-    for fault in 'echo "not ok 1 one"; echo 1..1; exit 1' 'exit 0' 'echo 1..2; exit 0' 'echo 1..1; exit 1'; do
+    for fault in 'echo "not ok 1 one"; echo 1..1; exit 1' 'exit 0' 'echo 1..2; exit 0' \
+        'echo 1..1; exit 1'; do
         rm -f n
-        printf '%s\n' '#!/bin/sh' "echo >>'$T/n'" 'echo "ok 2 other"' "[ \$(wc -l <'$T/n') -gt 1 ] || { $fault; }" \
+        printf '%s\n' '#!/bin/sh' "echo >>'$T/n'" 'echo "ok 2 other"' \
+            "[ \$(wc -l <'$T/n') -gt 1 ] || { $fault; }" \
             'echo "ok 1 one"; echo 1..2' >build/unit/lib/test_uri
         chmod +x build/unit/lib/test_uri
         runs tests/unit/lib/test_uri.c
@@ -170,7 +202,8 @@ ran() {
 }
 
 @test "tests/run fails on a sanitizer's report although the test passes later" {
-    printf '%s\n' '@test "one" {' '    [ -z "$(ls "$SAN_REPORTS")" ] || return 0' '    echo "ERROR: words" >"$SAN_REPORTS/report.1"; false' '}' >some.bats
+    printf '%s\n' '@test "one" {' '    [ -z "$(ls "$SAN_REPORTS")" ] || return 0' \
+        '    echo "ERROR: words" >"$SAN_REPORTS/report.1"; false' '}' >some.bats
     runs SAN=address "$T/some.bats"
     assert_rc 1
     assert_out "sanitizer report: "
@@ -179,8 +212,10 @@ ran() {
 
 @test "tests/run does not repeat a test that broke exclusion" {
     local broken=$'echo "enter 1 2 5" >history; echo "enter 2 1 6" >>history; echo 0 >counter'
-    for broken in "$broken; '$ROOT/tests/support/helpers/check_history.py' . 2" 'echo overlap >"$T/violations"; false' \
-        'mkdir command; echo "1 main overlap" >command/events; false' '[ 1 = 2 ] || final "exit code 0 instead of 5"' \
+    for broken in "$broken; '$ROOT/tests/support/helpers/check_history.py' . 2" \
+        'echo overlap >"$T/violations"; false' \
+        'mkdir command; echo "1 main overlap" >command/events; false' \
+        '[ 1 = 2 ] || final "exit code 0 instead of 5"' \
         "'$ROOT/tests/support/helpers/swarm.py' 2 5 sh -c 'exit 42'"; do
         rm -f runs.*
         {

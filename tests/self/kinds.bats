@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# Tests of the test of all kinds (support/helpers/kinds.py): its model refuses histories that no lock may have, and it
-# finds bugs planted in a stand-in for dlock.
+# Tests of the test of all kinds (support/helpers/kinds.py): its model refuses histories that no
+# lock may have, and it finds bugs planted in a stand-in for dlock.
 
 # bats file_tags=plain
 
@@ -39,85 +39,122 @@ illegal() {
 
 @test "the model of all kinds allows what a lock may do" {
     # In turn, readers and slots together, a refusal for a reason, fences that stand or grow.
-    legal 'start 1 x 0 wait' 'start 2 s 0 wait' 'start 3 n 2 wait' 'start 4 n 2 wait' 'enter 1 - 5' 'start 5 s 0 try' \
-        'end 5 75' 'exit 1' 'end 1 0' 'enter 3 1 5' 'enter 2 - 5' 'enter 4 0 6' 'start 6 n 3 wait' 'end 6 65' \
-        'start 7 n 2 try' 'end 7 75' 'exit 3' 'end 3 0' 'start 8 n 2 wait' 'enter 8 1 6' 'start 9 x 0 100' '400 end 9 75' \
-        'exit 8' 'exit 2' 'exit 4' 'end 2 0' 'end 8 0' 'end 4 0' 'start 10 x 0 try' 'enter 10 - 7' 'exit 10' 'end 10 0'
+    legal 'start 1 x 0 wait' 'start 2 s 0 wait' 'start 3 n 2 wait' 'start 4 n 2 wait' \
+        'enter 1 - 5' 'start 5 s 0 try' \
+        'end 5 75' 'exit 1' 'end 1 0' 'enter 3 1 5' 'enter 2 - 5' 'enter 4 0 6' 'start 6 n 3 wait' \
+        'end 6 65' \
+        'start 7 n 2 try' 'end 7 75' 'exit 3' 'end 3 0' 'start 8 n 2 wait' 'enter 8 1 6' \
+        'start 9 x 0 100' '400 end 9 75' \
+        'exit 8' 'exit 2' 'exit 4' 'end 2 0' 'end 8 0' 'end 4 0' 'start 10 x 0 try' 'enter 10 - 7' \
+        'exit 10' 'end 10 0'
     # A crash: the next one enters later, is refused meanwhile, and the kernel has seen no overlap.
-    legal 'start 1 x 0 wait' 'enter 1 - 1' 'hit 1 kill keeper' 'end 1 -9' 'start 2 s 0 try' 'end 2 75' \
+    legal 'start 1 x 0 wait' 'enter 1 - 1' 'hit 1 kill keeper' 'end 1 -9' 'start 2 s 0 try' \
+        'end 2 75' \
         'start 3 s 0 wait' '2000 enter 3 - 1' 'exit 3' 'end 3 0'
     # A stop: the lock is lost, and the next one has entered before dlock says so.
-    legal 'start 1 n 1 wait' 'enter 1 0 1' 'hit 1 stop keeper' 'start 2 n 1 wait' '2000 enter 2 0 1' 'end 1 79' 'exit 2' 'end 2 0'
+    legal 'start 1 n 1 wait' 'enter 1 0 1' 'hit 1 stop keeper' 'start 2 n 1 wait' \
+        '2000 enter 2 0 1' 'end 1 79' 'exit 2' 'end 2 0'
     # A holder that got no time on a busy machine.
-    legal 'start 1 x 0 wait' 'enter 1 - 1' 'start 2 x 0 wait' 'enter 2 - 2' 'end 1 79' 'exit 2' 'end 2 0'
+    legal 'start 1 x 0 wait' 'enter 1 - 1' 'start 2 x 0 wait' 'enter 2 - 2' 'end 1 79' 'exit 2' \
+        'end 2 0'
 }
 
 @test "the model of all kinds refuses what a lock may not do" {
-    local writer=('start 1 x 0 wait' 'enter 1 - 5') reader=('start 1 s 0 wait' 'enter 1 - 5') slot=('start 1 n 2 wait' 'enter 1 0 5')
+    local writer=('start 1 x 0 wait' 'enter 1 - 5') reader=('start 1 s 0 wait'
+        'enter 1 - 5') slot=('start 1 n 2 wait' 'enter 1 0 5')
     local done=('exit 1' 'end 1 0') done2=('exit 2' 'end 2 0')
-    illegal 'FINAL: operation 2 (shared) enters while operation 1 (a writer) is inside*' "${writer[@]}" \
+    illegal 'FINAL: operation 2 (shared) enters while operation 1 (a writer) is inside*' \
+        "${writer[@]}" \
         'start 2 s 0 wait' 'enter 2 - 5' "${done[@]}" "${done2[@]}"
-    illegal 'FINAL: operation 2 (a writer) enters while operation 1 (shared) is inside*' "${reader[@]}" \
+    illegal 'FINAL: operation 2 (a writer) enters while operation 1 (shared) is inside*' \
+        "${reader[@]}" \
         'start 2 x 0 wait' 'enter 2 - 6' "${done[@]}" "${done2[@]}"
-    illegal 'FINAL: operation 2 (a writer) enters while operation 1 (one of 2 slots) is inside*' "${slot[@]}" \
+    illegal 'FINAL: operation 2 (a writer) enters while operation 1 (one of 2 slots) is inside*' \
+        "${slot[@]}" \
         'start 2 x 0 wait' 'enter 2 - 6' "${done[@]}" "${done2[@]}"
     illegal 'FINAL: operation 3 (one of 2 slots) enters while 2 others have slots*' "${slot[@]}" \
-        'start 2 n 2 wait' 'enter 2 1 5' 'start 3 n 2 wait' 'enter 3 1 5' "${done[@]}" "${done2[@]}" 'exit 3' 'end 3 0'
-    illegal 'FINAL: operation 2 (one of 3 slots) enters while slots of another number are held*' "${slot[@]}" \
+        'start 2 n 2 wait' 'enter 2 1 5' 'start 3 n 2 wait' 'enter 3 1 5' "${done[@]}" \
+        "${done2[@]}" 'exit 3' 'end 3 0'
+    illegal 'FINAL: operation 2 (one of 3 slots) enters while slots of another number are held*' \
+        "${slot[@]}" \
         'start 2 n 3 wait' 'enter 2 1 5' "${done[@]}" "${done2[@]}"
     illegal 'FINAL: operation 2 (one of 2 slots) has slot 0, as has operation 1*' "${slot[@]}" \
         'start 2 n 2 wait' 'enter 2 0 5' "${done[@]}" "${done2[@]}"
-    illegal 'FINAL: operation 1 (one of 2 slots) has the slot number 2*' 'start 1 n 2 wait' 'enter 1 2 5' "${done[@]}"
-    illegal 'FINAL: operation 1 (one of 2 slots) has the slot number -*' 'start 1 n 2 wait' 'enter 1 - 5' "${done[@]}"
-    illegal 'FINAL: operation 1 (shared) has the slot number 0*' 'start 1 s 0 wait' 'enter 1 0 5' "${done[@]}"
+    illegal 'FINAL: operation 1 (one of 2 slots) has the slot number 2*' 'start 1 n 2 wait' \
+        'enter 1 2 5' "${done[@]}"
+    illegal 'FINAL: operation 1 (one of 2 slots) has the slot number -*' 'start 1 n 2 wait' \
+        'enter 1 - 5' "${done[@]}"
+    illegal 'FINAL: operation 1 (shared) has the slot number 0*' 'start 1 s 0 wait' 'enter 1 0 5' \
+        "${done[@]}"
     # The kernel's word about one that was hit.
-    illegal 'FINAL: operation 2 (a writer) enters while the command of another one still runs*' "${reader[@]}" \
-        'hit 1 kill keeper' 'end 1 -9' 'start 2 x 0 wait' '2000 enter 2 - 6' 'refused 2 together' 'end 2 97'
-    illegal 'FINAL: operation 2 (one of 1 slots) is one too many*' 'start 1 n 1 wait' 'enter 1 0 5' \
-        'hit 1 stop keeper' 'start 2 n 1 wait' '2000 enter 2 0 5' 'refused 2 seat' 'refused 2 number' 'end 2 97' 'end 1 79'
+    illegal 'FINAL: operation 2 (a writer) enters while the command of another one still runs*' \
+        "${reader[@]}" \
+        'hit 1 kill keeper' 'end 1 -9' 'start 2 x 0 wait' '2000 enter 2 - 6' 'refused 2 together' \
+        'end 2 97'
+    illegal 'FINAL: operation 2 (one of 1 slots) is one too many*' 'start 1 n 1 wait' \
+        'enter 1 0 5' \
+        'hit 1 stop keeper' 'start 2 n 1 wait' '2000 enter 2 0 5' 'refused 2 seat' \
+        'refused 2 number' 'end 2 97' 'end 1 79'
 }
 
 @test "the model of all kinds holds fences to their order" {
     local first=('start 1 x 0 wait' 'enter 1 - 5' 'exit 1' 'end 1 0')
     illegal 'FINAL: operation 2 (a writer) has fence 5, which is not above 5*' "${first[@]}" \
         'start 2 x 0 wait' 'enter 2 - 5' 'exit 2' 'end 2 0'
-    illegal 'FINAL: operation 2 (shared) has fence 4, which is below *' "${first[@]}" 'start 2 s 0 wait' 'enter 2 - 4' 'exit 2' 'end 2 0'
-    illegal 'FINAL: operation 3 (a writer) has fence 6, which is not above 6*' "${first[@]}" 'start 2 s 0 wait' 'enter 2 - 6' \
+    illegal 'FINAL: operation 2 (shared) has fence 4, which is below *' "${first[@]}" \
+        'start 2 s 0 wait' 'enter 2 - 4' 'exit 2' 'end 2 0'
+    illegal 'FINAL: operation 3 (a writer) has fence 6, which is not above 6*' "${first[@]}" \
+        'start 2 s 0 wait' 'enter 2 - 6' \
         'exit 2' 'end 2 0' 'start 3 x 0 wait' 'enter 3 - 6' 'exit 3' 'end 3 0'
-    illegal 'FINAL: operation 2 (shared) has no fence*' "${first[@]}" 'start 2 s 0 wait' 'enter 2 - 0' 'exit 2' 'end 2 0'
+    illegal 'FINAL: operation 2 (shared) has no fence*' "${first[@]}" 'start 2 s 0 wait' \
+        'enter 2 - 0' 'exit 2' 'end 2 0'
 }
 
 @test "the model of all kinds wants a reason for each exit code, and an end" {
     local code
     illegal 'operation 1 (a writer) did not end' 'start 1 x 0 wait'
-    illegal 'operation 1 (a writer) took 20.0 s' 'start 1 x 0 wait' '20000 enter 1 - 1' 'exit 1' '20010 end 1 0'
-    illegal 'FINAL: operation 1 (a writer) ends with 0 without its command*' 'start 1 x 0 wait' 'end 1 0'
-    illegal 'FINAL: operation 1 (a writer) ends with 0 before its command*' 'start 1 x 0 wait' 'enter 1 - 1' 'end 1 0' 'exit 1'
-    illegal 'FINAL: operation 1 (a writer) ends with 75, but was to wait*' 'start 1 x 0 wait' 'end 1 75'
-    illegal 'FINAL: operation 1 (a writer) gives up after 0.010 s, and was to wait 500 ms*' 'start 1 x 0 500' 'end 1 75'
-    illegal 'FINAL: operation 1 (a writer) is refused, and nothing stands in its way*' 'start 1 x 0 try' 'end 1 75'
-    illegal 'FINAL: operation 2 (shared) is refused, and nothing stands in its way*' 'start 1 n 1 try' 'enter 1 0 1' \
+    illegal 'operation 1 (a writer) took 20.0 s' 'start 1 x 0 wait' '20000 enter 1 - 1' 'exit 1' \
+        '20010 end 1 0'
+    illegal 'FINAL: operation 1 (a writer) ends with 0 without its command*' 'start 1 x 0 wait' \
+        'end 1 0'
+    illegal 'FINAL: operation 1 (a writer) ends with 0 before its command*' 'start 1 x 0 wait' \
+        'enter 1 - 1' 'end 1 0' 'exit 1'
+    illegal 'FINAL: operation 1 (a writer) ends with 75, but was to wait*' 'start 1 x 0 wait' \
+        'end 1 75'
+    illegal 'FINAL: operation 1 (a writer) gives up after 0.010 s, and was to wait 500 ms*' \
+        'start 1 x 0 500' 'end 1 75'
+    illegal 'FINAL: operation 1 (a writer) is refused, and nothing stands in its way*' \
+        'start 1 x 0 try' 'end 1 75'
+    illegal 'FINAL: operation 2 (shared) is refused, and nothing stands in its way*' \
+        'start 1 n 1 try' 'enter 1 0 1' \
         'start 2 s 0 try' 'end 2 75' 'exit 1' 'end 1 0'
-    illegal 'FINAL: operation 2 (a writer) is refused, and nothing stands in its way*' 'start 1 x 0 wait' 'enter 1 - 1' \
+    illegal 'FINAL: operation 2 (a writer) is refused, and nothing stands in its way*' \
+        'start 1 x 0 wait' 'enter 1 - 1' \
         'hit 1 kill keeper' 'end 1 -9' '2050 start 2 x 0 try' 'end 2 75'
-    illegal 'FINAL: operation 1 (one of 2 slots) ends with 65 although no other number was in use*' 'start 1 n 2 wait' 'end 1 65'
-    illegal 'operation 2 (one of 3 slots) ends with 75 and not 65 *' 'start 1 n 2 wait' 'enter 1 0 1' \
+    illegal 'FINAL: operation 1 (one of 2 slots) ends with 65 although no other number was *' \
+        'start 1 n 2 wait' 'end 1 65'
+    illegal 'operation 2 (one of 3 slots) ends with 75 and not 65 *' 'start 1 n 2 wait' \
+        'enter 1 0 1' \
         'start 2 n 3 try' 'end 2 75' 'exit 1' 'end 1 0'
     for code in -9 -11 1 64 134; do
         illegal "FINAL: operation 1 (a writer) *" 'start 1 x 0 wait' "end 1 $code"
     done
-    illegal '4 were lost or given up*' 'start 1 x 0 wait' 'end 1 79' 'start 2 x 0 wait' 'end 2 69' 'start 3 x 0 wait' \
+    illegal '4 were lost or given up*' 'start 1 x 0 wait' 'end 1 79' 'start 2 x 0 wait' 'end 2 69' \
+        'start 3 x 0 wait' \
         'end 3 71' 'start 4 x 0 wait' 'end 4 79'
 }
 
-# random BUG OPERATIONS FACT...: with the stand-in, whose locks outlive a keeper, and a fault in 5 operations.
+# random BUG OPERATIONS FACT...: with the stand-in, whose locks outlive a keeper, and a fault in 5
+# operations.
 random() {
     rm -rf h lock
     mkdir h
-    BUG=$1 run_t 100 "$ROOT/tests/support/helpers/kinds.py" "$ROOT/tests/support/helpers/kinds_store.py" "$T/lock" \
+    BUG=$1 run_t 100 "$ROOT/tests/support/helpers/kinds.py" \
+        "$ROOT/tests/support/helpers/kinds_store.py" "$T/lock" \
         "$HELPERS/kinds" h "$2" lease shared slots=2 ttl=0.4 every=5 "${@:3}"
 }
-# finds BUG PROBLEM FACT...: at the first that breaks exclusion. How soon is chance, so each has a test of its own.
+# finds BUG PROBLEM FACT...: at the first that breaks exclusion. How soon is chance, so each has a
+# test of its own.
 finds() {
     run -1 random "$1" 2000 "${@:3}"
     # tests/run must not take these words for a failure of dlock.

@@ -21,15 +21,20 @@ setup_file() {
     file cli/run.h 'int say(void);'
     file cli/run.c '#include "run.h"' '#include "dlock.h"' '#include "backends/file/flock_wait.h"' \
         'int say(void) { return dlock_open() + flock_wait_start(); }'
-    file lib/lock.c '#include "dlock.h"' '#include "util.h"' 'int dlock_open(void) { return dlock_registry_tls(); }'
+    file lib/lock.c '#include "dlock.h"' '#include "util.h"' \
+        'int dlock_open(void) { return dlock_registry_tls(); }'
     file lib/registry.c '#include "util.h"' 'extern const int dlock_backend_redis;' \
         'int dlock_registry_tls(void) { return dlock_backend_redis; }'
     file lib/error.c '#include "util.h"' 'int dlock_fail(void) { return 1; }'
-    file lib/backends/networked.c '#include "util.h"' 'int outage_over(void) { return dlock_fail(); }'
-    file lib/backends/file/flock_wait.c '#include "flock_wait.h"' 'int flock_wait_start(void) { return 0; }'
-    file lib/backends/redis/conn.c '#include "conn.h"' '#include "util.h"' 'int redis_send(void) { return dlock_fail(); }'
+    file lib/backends/networked.c '#include "util.h"' \
+        'int outage_over(void) { return dlock_fail(); }'
+    file lib/backends/file/flock_wait.c '#include "flock_wait.h"' \
+        'int flock_wait_start(void) { return 0; }'
+    file lib/backends/redis/conn.c '#include "conn.h"' '#include "util.h"' \
+        'int redis_send(void) { return dlock_fail(); }'
     file lib/backends/redis/redis.c '#include "conn.h"' '#include "util.h"' \
-        'const int dlock_backend_redis = 1;' 'int redis_run(void);' 'int redis_run(void) { return redis_send() + outage_over(); }'
+        'const int dlock_backend_redis = 1;' 'int redis_run(void);' \
+        'int redis_run(void) { return redis_send() + outage_over(); }'
     file lib/backends/redis/redis.h 'int redis_run(void);'
     file lib/backends/zookeeper/wire/frame.c '#include "frame.h"' 'int zk_frame(void) { return 0; }'
     file lib/backends/zookeeper/zookeeper.h 'int zk_run(void);'
@@ -129,7 +134,8 @@ refuses() {
 }
 
 @test "lint: a backend calls nothing of another backend" {
-    more lib/backends/zookeeper/zookeeper.c 'int redis_send(void);' 'static int f(void) { return redis_send(); }' 'int (*zk_f)(void) = f;'
+    more lib/backends/zookeeper/zookeeper.c 'int redis_send(void);' \
+        'static int f(void) { return redis_send(); }' 'int (*zk_f)(void) = f;'
     refuses 'lib/backends/zookeeper/zookeeper.c uses redis_send() of lib/backends/redis/conn.c'
 }
 
@@ -146,19 +152,22 @@ refuses() {
 }
 
 @test "lint: a backend calls nothing of the core" {
-    more lib/backends/redis/conn.c 'int dlock_open(void);' 'static int f(void) { return dlock_open(); }' 'int (*redis_f)(void) = f;'
+    more lib/backends/redis/conn.c 'int dlock_open(void);' \
+        'static int f(void) { return dlock_open(); }' 'int (*redis_f)(void) = f;'
     refuses 'lib/backends/redis/conn.c uses dlock_open() of lib/lock.c'
 }
 
 @test "lint: TLS calls nothing of the core" {
-    file lib/tls/config.c 'int dlock_registry_tls(void);' 'static int f(void) { return dlock_registry_tls(); }' 'int (*tls_f)(void) = f;'
+    file lib/tls/config.c 'int dlock_registry_tls(void);' \
+        'static int f(void) { return dlock_registry_tls(); }' 'int (*tls_f)(void) = f;'
     refuses 'lib/tls/config.c uses dlock_registry_tls() of lib/registry.c'
 }
 
 @test "lint: the program calls nothing of a backend but what is listed" {
     file lib/backends/redis/flock.c '#include "redis.h"' 'int redis_flock(void) { return 0; }'
     more lib/backends/redis/redis.h 'int redis_flock(void);'
-    more cli/run.c 'int redis_flock(void);' 'static int f(void) { return redis_flock(); }' 'int (*run_f)(void) = f;'
+    more cli/run.c 'int redis_flock(void);' 'static int f(void) { return redis_flock(); }' \
+        'int (*run_f)(void) = f;'
     refuses 'cli/run.c uses redis_flock() of lib/backends/redis/flock.c'
 }
 
@@ -170,8 +179,10 @@ refuses() {
 @test "lint: a backend has at most one circle of files" {
     for i in 1 2; do
         more lib/backends/redis/redis.h "int redis_a$i(void); int redis_b$i(void);"
-        file "lib/backends/redis/a$i.c" '#include "redis.h"' "int redis_a$i(void) { return redis_b$i(); }"
-        file "lib/backends/redis/b$i.c" '#include "redis.h"' "int redis_b$i(void) { return redis_a$i(); }"
+        file "lib/backends/redis/a$i.c" '#include "redis.h"' \
+            "int redis_a$i(void) { return redis_b$i(); }"
+        file "lib/backends/redis/b$i.c" '#include "redis.h"' \
+            "int redis_b$i(void) { return redis_a$i(); }"
         [ $i = 2 ] || { lint; [ "$status" = 0 ] || fail "one circle: $output"; }
     done
     refuses 'lib/backends/redis: 2 circles of files'
@@ -204,13 +215,17 @@ module() {
     mkdir -p $d/sql
     file $d/table.c '#include "sql.h"' '/* SELECT */' 'const char *a = "select a slot";'
     file $d/sql.h 'extern const char sql_session_path[];'
-    file $d/sql/table.sql '-- SELECT x FROM public.y' "SELECT pg_catalog.set_config('search_path', 'pg_catalog', true)" \
-        'SELECT count(*), extract(epoch FROM t.x) FROM {table} t JOIN pg_class c ON c.oid = t.x WHERE t.y IN (1, 2)'
+    file $d/sql/table.sql '-- SELECT x FROM public.y' \
+        "SELECT pg_catalog.set_config('search_path', 'pg_catalog', true)" \
+        'SELECT count(*), extract(epoch FROM t.x) FROM {table} t' \
+        'JOIN pg_class c ON c.oid = t.x WHERE t.y IN (1, 2)'
     lint
     [ "$status" = 0 ] || fail "$output"
-    printf '%s\n' 'const char *a = "SELECT 1";' 'const char *b = "/* x */ UPDATE x";' 'f("LISTEN \"%s\"");' 'x = " pg_catalog.now()";' \
+    printf '%s\n' 'const char *a = "SELECT 1";' 'const char *b = "/* x */ UPDATE x";' \
+        'f("LISTEN \"%s\"");' 'x = " pg_catalog.now()";' \
         'pg_conn_send_all(c, 1, all, n);' 'x = sql_session_path;' >$d/table.c
-    printf '%s\n' 'SELECT pg_catalog.now()' 'SELECT 1 FROM public.t' 'UPDATE own.t SET x = 1' >$d/sql/table.sql
+    printf '%s\n' 'SELECT pg_catalog.now()' 'SELECT 1 FROM public.t' \
+        'UPDATE own.t SET x = 1' >$d/sql/table.sql
     run tests/lint build/obj/lib/error.o
     assert_rc 1
     for i in 1 2 3 4; do assert_out "$d/table.c:$i: SQL outside sql/*.sql"; done
@@ -218,4 +233,27 @@ module() {
     assert_out "$d/sql/table.sql:1: SQL: a needless schema"
     for i in 2 3; do assert_out "$d/sql/table.sql:$i: SQL: a table that is no place: "; done
     [ ${#lines[@]} = 9 ] || fail "$output"
+}
+
+# limit MESSAGE FILE N BEGIN EACH END: accepts the file with EACH N times, and not once more.
+limit() {
+    local n
+    for n in "$3" $(($3 + 1)); do
+        # shellcheck disable=SC2059
+        { printf "$4" && printf "$5%.0s" $(seq "$n") && printf "$6\n"; } >"$2"
+        [ "$n" != "$3" ] || { lint; [ "$status" = 0 ] || fail "$n: $output"; }
+    done
+    refuses "$1"
+}
+
+@test "lint: a line has at most 100 columns" {
+    mkdir -p tests/self tests/soak
+    limit 'tests/self/some.bats:1: a line of over 100 columns' tests/self/some.bats 98 '# ' ä
+    mv tests/self/some.bats tests/soak/script
+    refuses 'tests/soak/script:1: '
+}
+
+@test "lint: a function has at most 80 lines" {
+    limit 'lib/error.c:3: dlock_fail() has 81 lines' lib/error.c 80 \
+        '#include "util.h"\nint dlock_fail(void)\n{\n' ';\n' '}'
 }

@@ -15,7 +15,8 @@ teardown() { dlock_teardown; }
 embed() { run awk -v plain=1 -f embed.awk "./$1"; }
 
 @test "embed.awk: comments and needless spaces go, strings and lines stay" {
-    printf '%s\n' '-- head' 'local a, b = 1 + 2,  f(x) -- it'"'"'s' '' "  if a == 'x -- y  ,' then return { b } end" >part.lua
+    printf '%s\n' '-- head' 'local a, b = 1 + 2,  f(x) -- it'"'"'s' '' \
+        "  if a == 'x -- y  ,' then return { b } end" >part.lua
     printf '%s\n' '-- include part.lua' "return 'a' .. b" >some.lua
     embed some.lua
     assert_rc 0
@@ -28,7 +29,8 @@ return'a'..b" ] || fail "$output"
 }
 
 @test "embed.awk: refuses what it would spoil, with file and line" {
-    for line in 'x = "a"' 'x = [[a]]' 'x = 1 --[[ a ]]' "x = 'a" "x = 'a\\n'" 'x = 1 - -1' '-- include nowhere.lua' \
+    for line in 'x = "a"' 'x = [[a]]' 'x = 1 --[[ a ]]' "x = 'a" "x = 'a\\n'" 'x = 1 - -1' \
+        '-- include nowhere.lua' \
         '-- include bad.lua'; do
         printf '%s\n' 'local x' "$line" >bad.lua
         embed bad.lua

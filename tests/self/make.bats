@@ -8,13 +8,16 @@ load ../support/common
 setup() { dlock_setup; }
 teardown() { dlock_teardown; }
 
-# A variable that the Makefile sets under a name from the environment would replace the caller's value in each recipe.
+# A variable that the Makefile sets under a name from the environment would replace the caller's
+# value in each recipe.
 @test "a recipe has the variables of the caller as they were" {
-    local -a caller=(CFLAGS='-O1 -DX="a b"' CI=1 DISPLAY=:7 EDITOR=ed HOME="$T" HOST=h HOSTNAME=h.example LANG=C
-        LD_LIBRARY_PATH="$T" LDFLAGS=-s LINES=24 LOGNAME=somebody MAIL="$T/mail" MANPATH="$T/man" NAME=n PAGER=cat
-        PATH="$PATH" SHELL=/bin/dash SHLVL=3 TERM=dumb TMPDIR="$T" TZ=Asia/Tokyo USER='some body' USERNAME=somebody)
+    local -a caller=(CFLAGS='-O1 -DX="a b"' CI=1 DISPLAY=:7 EDITOR=ed HOME="$T" HOST=h
+        HOSTNAME=h.example LANG=C LD_LIBRARY_PATH="$T" LDFLAGS=-s LINES=24 LOGNAME=somebody
+        MAIL="$T/mail" MANPATH="$T/man" NAME=n PAGER=cat PATH="$PATH" SHELL=/bin/dash SHLVL=3
+        TERM=dumb TMPDIR="$T" TZ=Asia/Tokyo USER='some body' USERNAME=somebody)
     # --eval adds a target to the Makefile of the tree.
-    (cd "$ROOT" && env -i "${caller[@]}" "${MAKE:-make}" -s BUILD="$T/build" --eval='show: ; @env -0' show) >all
+    (cd "$ROOT" && env -i "${caller[@]}" "${MAKE:-make}" -s BUILD="$T/build" \
+        --eval='show: ; @env -0' show) >all
     tr '\0' '\n' <all | grep -vE '^(BUILD|MAKE[A-Z_]*|MFLAGS|PWD)=' | sort >got
     printf '%s\n' "${caller[@]}" | sort >want
     diff want got || fail "another environment"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
-# Planted bugs: a suite that does not notice them proves nothing. Each is a change of one source file, built beside
-# the real program and given to the one test that must fail. The change must apply: whoever rewrites that line finds
-# a new one for it here.
+# Planted bugs: a suite that does not notice them proves nothing. Each is a change of one source
+# file, built beside the real program and given to the one test that must fail. The change must
+# apply: whoever rewrites that line finds a new one for it here.
 
 # bats file_tags=long
 bats_require_minimum_version 1.5.0
@@ -10,7 +10,8 @@ load ../support/common
 # How the program under test is built: one command a line.
 setup_file() {
     cd "$ROOT" || return
-    # --always-make would also be done, not only said, for the makefile itself; there is no rule for it.
+    # --always-make would also be done, not only said, for the makefile itself; there is no rule for
+    # it.
     "${MAKE:-make}" -nB V=1 BUILD="$BUILD" SAN="${SAN:-}" "$BUILD/test/dlock" 2>/dev/null |
         sed -e ':more' -e '/\\$/{N;s/\\\n//;b more' -e '}' >"$BATS_FILE_TMPDIR/commands" || :
 }
@@ -32,7 +33,8 @@ plant() {
     mkdir "$T/planted"
     PLANTED=$T/planted/dlock
     sed -E "$2" "$ROOT/$source" >"$T/planted/source"
-    ! cmp -s "$ROOT/$source" "$T/planted/source" || fail "the plant does not apply to $source: $2" || return
+    ! cmp -s "$ROOT/$source" "$T/planted/source" ||
+        fail "the plant does not apply to $source: $2" || return
     if [[ $source == *.lua ]]; then
         plant_text "$source" redis_scripts.h || return
         source=lib/backends/redis/script.c
@@ -45,7 +47,8 @@ plant() {
         mv "$T/planted/source" "$T/planted/source.c"
     fi
     object=$BUILD/obj/${source%.c}.o
-    ! grep -qF -- " -o $BUILD/obj/mod/${source%.c}.o " "$BATS_FILE_TMPDIR/commands" || { plant_module "$source"; return; }
+    ! grep -qF -- " -o $BUILD/obj/mod/${source%.c}.o " "$BATS_FILE_TMPDIR/commands" ||
+        { plant_module "$source"; return; }
     grep -qF -- " -o $object " "$BATS_FILE_TMPDIR/commands" || object=$BUILD/obj/test/${source%.c}.o
     compile=$(command_with "-o $object") && link=$(command_with "-o $BUILD/test/dlock") || return
     # Its own headers are beside it no more.
@@ -56,37 +59,44 @@ plant() {
     (cd "$ROOT" && eval "${compile/ -MMD -MP/}" && eval "$link") 3>&- || fail "it cannot be built"
 }
 
-# plant_module SOURCE: $T/planted/source.c is a part of a module, which the program looks for beside itself.
+# plant_module SOURCE: $T/planted/source.c is a part of a module, which the program looks for beside
+# itself.
 plant_module() {
     local source=$1 object=$BUILD/obj/mod/${1%.c}.o store so compile link map
     store=${source#lib/backends/} store=${store%%/*}
     so=$BUILD/dlock-modules/$store.so
-    cp "$BUILD/test/dlock" "$PLANTED" && cp -r "$BUILD/dlock-modules" "$T/planted/dlock-modules" || return
-    compile=$(command_with "-o $object") && link=$(command_with "-o $so") && map=$(grep -F -- "> $so.map" "$BATS_FILE_TMPDIR/commands") || return
+    cp "$BUILD/test/dlock" "$PLANTED" && cp -r "$BUILD/dlock-modules" "$T/planted/dlock-modules" ||
+        return
+    compile=$(command_with "-o $object") && link=$(command_with "-o $so") &&
+        map=$(grep -F -- "> $so.map" "$BATS_FILE_TMPDIR/commands") || return
     compile=${compile/"-o $object"/"-iquote $(dirname "$source") -o $T/planted/object.o"}
     compile=${compile%"$source"}$T/planted/source.c
     link=${link//"$so"/"$T/planted/dlock-modules/$store.so"}
     link=${link/" $object "/" $T/planted/object.o "}
-    (cd "$ROOT" && eval "${compile/ -MMD -MP/}" && eval "${map//"$so"/"$T/planted/dlock-modules/$store.so"}" && eval "$link") 3>&- ||
+    (cd "$ROOT" && eval "${compile/ -MMD -MP/}" &&
+        eval "${map//"$so"/"$T/planted/dlock-modules/$store.so"}" && eval "$link") 3>&- ||
         fail "it cannot be built"
 }
 
-# plant_text SCRIPT HEADER: $T/planted/source in the place of the script, make the header of all scripts. Beside source.c it
-# is found first.
+# plant_text SCRIPT HEADER: $T/planted/source in the place of the script, make the header of all
+# scripts. Beside source.c it is found first.
 plant_text() {
     local dir=${1%/*} header=$BUILD/gen/$2 make
     cp -r "$ROOT/$dir" "$T/planted" || return
     mv "$T/planted/source" "$T/planted/${dir##*/}/${1##*/}" || return
     make=$(command_with "$dir/embed.awk") || return
     make=${make/"> $header"/"> $T/planted/$2"}
-    (cd "$ROOT" && eval "${make//"$dir/"/"$T/planted/${dir##*/}/"}") || fail "no header is made: $make"
+    (cd "$ROOT" && eval "${make//"$dir/"/"$T/planted/${dir##*/}/"}") ||
+        fail "no header is made: $make"
 }
 
-# try FILE NAME: that test, and no other one, with the plant. Not as a part of this run of bats: nothing of its
-# environment, and not the bats below libexec, which is first in our PATH.
+# try FILE NAME: that test, and no other one, with the plant. Not as a part of this run of bats:
+# nothing of its environment, and not the bats below libexec, which is first in our PATH.
 try() {
-    run run_t 60 env -i PATH="${PATH//"$BATS_LIBEXEC:"/}" HOME="${HOME:-/}" TMPDIR="${TMPDIR:-/tmp}" BUILD="$BUILD" \
-        HELPERS="$HELPERS" DLOCK="$PLANTED" bats --formatter tap -f "^$2\$" "$ROOT/tests/system/$1.bats"
+    run run_t 60 env -i PATH="${PATH//"$BATS_LIBEXEC:"/}" HOME="${HOME:-/}" \
+        TMPDIR="${TMPDIR:-/tmp}" BUILD="$BUILD" \
+        HELPERS="$HELPERS" DLOCK="$PLANTED" bats --formatter tap -f "^$2\$" \
+        "$ROOT/tests/system/$1.bats"
     [ "${lines[0]}" = 1..1 ] || fail "not one test '$2' in $1.bats: $output"
 }
 caught() {
@@ -128,19 +138,22 @@ caught() {
 
 # bats test_tags=slow
 @test "planted: a newcomer's own ttl as the restart grace" {
-    plant lib/backends/redis/redlock_young.c 's/age = dlock_max\(age, y->server\[i\].longest_ms\);/;/'
+    plant lib/backends/redis/redlock_young.c \
+        's/age = dlock_max\(age, y->server\[i\].longest_ms\);/;/'
     caught redlock/faults "restarted nodes do not vote while the holder's longer ttl may last"
 }
 
 # bats test_tags=slow
 @test "planted: a deadline from the time of the answer" {
-    plant lib/lease.c 's/confirm\(l, ev->from, ev->raw_minus_boot, ev->ttl\)/confirm(l, now.boot, now.raw - now.boot, ev->ttl)/'
+    plant lib/lease.c 's/confirm\(l, ev->from, ev->raw_minus_boot, ev->ttl\)/\
+        confirm(l, now.boot, now.raw - now.boot, ev->ttl)/'
     caught cli/lease "a grant after term_at never starts the command and is given back"
 }
 
 # bats test_tags=slow
 @test "planted: a late grant is good enough" {
-    plant lib/lease.c 's/return later_clock\(l, now\) - l->sent > \(l->times.term_at - l->sent\) . part;/(void)part, (void)now; return false;/'
+    plant lib/lease.c 's/return later_clock\(l, now\) - l->sent > \(.*\) . part;/\
+        (void)part, (void)now; return false;/'
     caught cli/lease "a late grant is confirmed by a renewal before the command starts"
 }
 
@@ -158,25 +171,29 @@ caught() {
 
 # bats test_tags=slow
 @test "planted: the release comes before the tree is gone" {
-    plant cli/keeper.c 's/if \(must_end && !k->tree.empty\)/if (must_end \&\& k->phase == KEEPER_OVER)/'
+    plant cli/keeper.c \
+        's/if \(must_end && !k->tree.empty\)/if (must_end \&\& k->phase == KEEPER_OVER)/'
     caught cli/lease "a command that TERM ends for want of a renewal is followed by its descendants"
 }
 
 # bats test_tags=slow
 @test "planted: only the command is killed, not its tree" {
-    plant cli/guard.c 's/process_tree_signal\(&none_inherited, SIGKILL, &refused\) < 0/(refused = 0, g->command > 0 ? kill(g->command, SIGKILL) : 0) < 0/'
+    plant cli/guard.c 's/process_tree_signal\(&none_inherited, SIGKILL, &refused\) < 0/\
+        (refused = 0, g->command > 0 ? kill(g->command, SIGKILL) : 0) < 0/'
     caught cli/guard "a killed keeper's tree is gone at once"
 }
 
 # bats test_tags=slow
 @test "planted: exit code 0 although the release says that the lock was not ours" {
-    plant cli/keeper.c 's/r->how == DLOCK_RELEASE_NOT_OURS && \(!is_lost/r->how == DLOCK_RELEASE_NOT_OURS \&\& (is_lost/'
+    plant cli/keeper.c \
+        's/(r->how == DLOCK_RELEASE_NOT_OURS) && \(!is_lost/\1 \&\& (is_lost/'
     caught cli/lease "a release that answers 'not ours' is a loss although the command returned 0"
 }
 
 # bats test_tags=slow
 @test "planted: a password ends at the first '@'" {
-    plant lib/secret.c "s/char \*at = find_last\((\(struct piece\)\{s.p, word\}), '@'\);/char *at = memchr(s.p, '@', (size_t)(word - s.p));/"
+    plant lib/secret.c "s/(char \*at =) find_last\((\(struct piece\)\{s.p, word\}), '@'\);/\
+        \1 memchr(s.p, '@', (size_t)(word - s.p));/"
     caught cli/usage "shows no password of a URI in another place"
 }
 
@@ -201,7 +218,8 @@ caught() {
 
 # bats test_tags=slow
 @test "planted: a run record that is read as it was before the wait for the row" {
-    plant lib/backends/postgres/sql/table_runs.sql "s/AS valid, r\.state = 'succeeded' AND /&r.ended < now() AND /"
+    plant lib/backends/postgres/sql/table_runs.sql \
+        "s/AS valid, r\.state = 'succeeded' AND /&r.ended < now() AND /"
     caught postgres/once "who waits for the row of one that succeeds does not run"
 }
 

@@ -13,7 +13,8 @@ teardown() { dlock_teardown; }
     local want secs
     want=$(amount redlock_chaos_grants) secs=$(amount redlock_chaos_seconds)
     mkdir "$T/h"
-    "$ROOT/tests/support/helpers/redlock_nemesis.py" "$DLOCK" "$NAME" "$HELPERS/witness" "$T/h" "$secs" $want >nemesis.log || failed=1
+    "$ROOT/tests/support/helpers/redlock_nemesis.py" "$DLOCK" "$NAME" "$HELPERS/witness" "$T/h" \
+        "$secs" $want >nemesis.log || failed=1
     cat nemesis.log
     sed -n 's/.* acquisitions in .*/# &/p' nemesis.log >&3
     "$ROOT/tests/support/helpers/check_history.py" "$T/h" 1 killed || failed=1

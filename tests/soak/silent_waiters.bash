@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# tests/soak/silent_waiters.bash [--ttl SECONDS[,WAITERS]] STORE [N...] - how long a lock stays idle behind silent waiters.
+# tests/soak/silent_waiters.bash [--ttl SECONDS[,WAITERS]] STORE [N...] - how long a lock stays idle
+# behind silent waiters.
 #
-# STORE is one of tests/contract/stores: redis, pgtable, postgres, zookeeper, ... For each N (0 1 2 6) there are N waiters
-# in line whose keeper and guard are stopped (SIGSTOP), and a live one behind them. Then the holder releases the lock, or
-# its keeper is killed. Printed is the delay of the live waiter's command in ms: from the end of the holder's command;
-# from the end of the lease that the store tells of, or (zookeeper) of a whole ttl after the kill, or (postgres) from the
-# kill, since there the session ends with the processes. All cases run side by side. --ttl: of the holder (6), and of
-# the waiters where it is another one.
+# STORE is one of tests/contract/stores: redis, pgtable, postgres, zookeeper, ... For each N (0 1 2
+# 6) there are N waiters in line whose keeper and guard are stopped (SIGSTOP), and a live one behind
+# them. Then the holder releases the lock, or its keeper is killed. Printed is the delay of the live
+# waiter's command in ms: from the end of the holder's command; from the end of the lease that the
+# store tells of, or (zookeeper) of a whole ttl after the kill, or (postgres) from the kill, since
+# there the session ends with the processes. All cases run side by side. --ttl: of the holder (6),
+# and of the waiters where it is another one.
 #
 # Environment: DLOCK, the program; LIMIT, how many seconds a case may take (40 and two of each ttl).
 set -u
@@ -39,7 +41,8 @@ store_up || exit 69
 
 stamp() { date +%s%3N; }
 waiters_are() { [ "$("$DLOCK" --status --json "$L" | grep -o '"place"' | wc -l)" -eq "$1" ]; }
-# What the store tells of the lease, in ms; else the ttl, or nothing where the session ends with its processes.
+# What the store tells of the lease, in ms; else the ttl, or nothing where the session ends with its
+# processes.
 left() {
     local ms
     ms=$("$DLOCK" --status --json "$L" | grep -o '"lease_left_ms": *[0-9]*' | head -n 1)
@@ -50,7 +53,8 @@ left() {
     *) echo "$ms" ;;
     esac
 }
-# waits NUMBER CMD...: one more in line, in its own folder, so that the shell tells nothing of its end. Its pid is $waiter.
+# waits NUMBER CMD...: one more in line, in its own folder, so that the shell tells nothing of its
+# end. Its pid is $waiter.
 waits() {
     local n=$1
     shift
@@ -64,7 +68,8 @@ one() {
     local n=$1 how=$2 i waiter silent=() holder from
     mkdir "$tmp/$how$n" && cd "$tmp/$how$n" && export BATS_TEST_TMPDIR=$PWD || return
     L=$(store_lock "silent-$how-$n")
-    "$DLOCK" --ttl "$ttl" -q "$L" sh -c 'date +%s%3N >held; "$HELPERS/await" go; date +%s%3N >ended' >holder.log 2>&1 </dev/null &
+    "$DLOCK" --ttl "$ttl" -q "$L" sh -c \
+        'date +%s%3N >held; "$HELPERS/await" go; date +%s%3N >ended' >holder.log 2>&1 </dev/null &
     holder=$!
     wait_for 15 test -s held || return
     for ((i = 1; i <= n; i++)); do

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# tests/soak/writer_waits.bash STORE [WRITERS [READERS]] - how long writers wait beside readers that arrive without pause.
+# tests/soak/writer_waits.bash STORE [WRITERS [READERS]] - how long writers wait beside readers that
+# arrive without pause.
 #
-# STORE is one of tests/contract/stores. Each of the READERS (20) takes the lock shared for 100 ms, again and again, while
-# WRITERS (10) come one after the other. Printed is how long they waited in ms, with the start of the process: the
-# shortest, the median and the longest wait, and the wait without readers before that.
+# STORE is one of tests/contract/stores. Each of the READERS (20) takes the lock shared for 100 ms,
+# again and again, while WRITERS (10) come one after the other. Printed is how long they waited in
+# ms, with the start of the process: the shortest, the median and the longest wait, and the wait
+# without readers before that.
 #
 # Environment: DLOCK, the program; LIMIT, how many seconds a writer waits (60).
 set -u
@@ -12,11 +14,13 @@ set -u
 [ $# -gt 0 ] || { sed -n '2,8s/^# \?//p' "$0" >&2; exit 64; }
 store=$1 writers=${2:-10} readers=${3:-20} limit=${LIMIT:-60}
 tmp=$(mktemp -d) || exit 73
-export BATS_RUN_TMPDIR=$tmp BATS_FILE_TMPDIR=$tmp BATS_TEST_TMPDIR=$tmp SUPPORT=$ROOT/tests/support T=$tmp
+export BATS_RUN_TMPDIR=$tmp BATS_FILE_TMPDIR=$tmp BATS_TEST_TMPDIR=$tmp \
+    SUPPORT=$ROOT/tests/support T=$tmp
 export DLOCK_TEST_ID=writers.$$
 load() { . "$1.bash"; }
 load "$ROOT/tests/contract/stores/$store"
-[ -n "${STORE_SHARED:-}" ] || { printf '%-10s has no shared locks\n' "$store"; rm -rf "$tmp"; exit 0; }
+[ -n "${STORE_SHARED:-}" ] ||
+    { printf '%-10s has no shared locks\n' "$store"; rm -rf "$tmp"; exit 0; }
 trap 'trap - EXIT; end_all; store_down; rm -rf "$tmp"' EXIT
 trap 'exit 130' INT TERM
 end_all() {
@@ -30,14 +34,17 @@ L=$(store_lock writers)
 # wait_ms: of one writer, as its event says.
 wait_ms() {
     rm -f events
-    timeout $((limit + 10)) "$DLOCK" -q -w "$limit" --events events "$L" true 2>>log </dev/null || return
+    timeout $((limit + 10)) "$DLOCK" -q -w "$limit" --events events "$L" true 2>>log </dev/null ||
+        return
     sed -n 's/.*"event":"granted".*"wait_ms":\([0-9]*\).*/\1/p' events
 }
 
 alone=$(wait_ms) || { cat log >&2; exit 69; }
 pids=()
 for ((i = 0; i < readers; i++)); do
-    sh -c 'until [ -e stop ]; do "$DLOCK" -q -s "$1" sh -c ": >entered; exec sleep 0.1" || exit; done' - "$L" 2>>log </dev/null &
+    sh -c 'until [ -e stop ]; do
+        "$DLOCK" -q -s "$1" sh -c ": >entered; exec sleep 0.1" || exit
+    done' - "$L" 2>>log </dev/null &
     pids+=($!)
 done
 wait_for 10 test -e entered || { cat log >&2; exit 69; }
@@ -49,7 +56,8 @@ done
 : >stop
 wait "${pids[@]}" 2>/dev/null
 mapfile -t waits < <(printf '%s\n' "${waits[@]}" | sort -n)
-printf '%-10s %2d writers beside %2d readers: min %5s  median %5s  max %5s  alone %5s\n' "$store" "$writers" "$readers" \
+printf '%-10s %2d writers beside %2d readers: min %5s  median %5s  max %5s  alone %5s\n' "$store" \
+    "$writers" "$readers" \
     "${waits[0]}" "${waits[writers / 2]}" "${waits[-1]}" "$alone"
 [ $rc -eq 0 ] || sort log | uniq -c | head -n 5 >&2
 exit $rc

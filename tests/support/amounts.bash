@@ -1,17 +1,18 @@
-# amounts.bash - how often, how many, how long: the numbers of the tests tagged soak. Loaded by common.bash.
+# amounts.bash - how often, how many, how long: the numbers of the tests tagged soak. Loaded by
+# common.bash.
 #
-#     amount NAME    the number of that name: the first column in `make soak` (DLOCK_SOAK=1), the second one in
-#                    `make check`, the third one under a sanitizer
-#     sample NAME    those lines of stdin that are tested: all of them where the number is 1, else every second, third,
-#                    ... line. The offset is the day's number, so as many days of CI test all lines, and a test that
-#                    is tried again tests the same ones.
+#     amount NAME    the number of that name: the first column in `make soak` (DLOCK_SOAK=1), the
+#                    second one in `make check`, the third one under a sanitizer
+#     sample NAME    those lines of stdin that are tested: all of them where the number is 1, else
+#                    every second, third, ... line. The offset is the day's number, so as many days
+#                    of CI test all lines, and a test that is tried again tests the same ones.
 
 AMOUNTS='
 swarm_turns             100   10    5   of each of 20 processes that contend for one lock
 swarm_long             6000 6000 2500   ms that one of them holds it; the ttl is 2 s
 swarm_longer           3000    0    0   ms that another one does
 kinds_operations       5000  300  100   on one lock, checked against a model
-chaos_seconds            90   12    6   of faults that hit the holder; as many hits as two thirds of that, 30 at most
+chaos_seconds            90   12    6   of faults; two thirds as many hit the holder, at most 30
 chaos_workers            12    6    6   processes
 redlock_chaos_seconds   120   10    6   of faults on five servers under 40 processes
 redlock_chaos_grants   4000  150   10   at least
@@ -34,14 +35,14 @@ silent_runs             100  100   10   that must print nothing, and as many ref
 hostile_points            1    2   12   one of so many bad answers of a ZooKeeper server
 '
 
+# The column of this run.
+amount_column=2
+[ -z "${SAN:-}" ] || amount_column=3
+[ -z "${DLOCK_SOAK:-}" ] || amount_column=1
 amount() {
-    local name soak check san
-    while read -r name soak check san _; do
-        [ "$name" = "$1" ] || continue
-        if [ -n "${DLOCK_SOAK:-}" ]; then echo "$soak"; elif [ -n "${SAN:-}" ]; then echo "$san"; else echo "$check"; fi
-        return
-    done <<<"$AMOUNTS"
-    fail "amounts.bash has no '$1'"
+    awk -v name="$1" -v column=$((amount_column + 1)) '
+        $1 == name { print $column; found = 1 }
+        END { exit !found }' <<<"$AMOUNTS" || fail "amounts.bash has no '$1'"
 }
 
 sample() {

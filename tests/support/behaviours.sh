@@ -1,12 +1,17 @@
 #!/bin/sh
-# behaviours.sh DLOCK - what a file lock must do on any platform, in TAP, with no more than a POSIX shell and flock(1), so
-# that it runs anywhere. DLOCK may be a command with arguments. Works in the current folder.
+# behaviours.sh DLOCK - what a file lock must do on any platform, in TAP, with no more than a POSIX
+# shell and flock(1), so that it runs anywhere. DLOCK may be a command with arguments. Works in the
+# current folder.
 dlock=$1
 n=0
 # is NAME WANTED GOT
 is() {
     n=$((n + 1))
-    if [ "$2" = "$3" ]; then echo "ok $n $1"; else echo "# wanted '$2', got '$3'"; echo "not ok $n $1"; fi
+    if [ "$2" = "$3" ]; then
+        echo "ok $n $1"
+    else
+        echo "# wanted '$2', got '$3'"; echo "not ok $n $1"
+    fi
 }
 # code CMD...: its exit code, and what it printed
 code() { out=$("$@" 2>&1); echo "$?${out:+ $out}"; }
@@ -28,7 +33,10 @@ until_ test -e started
 is "is excluded by flock(1)" 75 "$(code $dlock -q -n f true)"
 is "ends its wait" 75 "$(code $dlock -q -w 0.3 f true)"
 is "shares with nobody who excludes" 75 "$(code $dlock -q -n -s f true)"
-case $($dlock --status f 2>&1) in *held*) is "shows that it is held" 1 1 ;; *) is "shows that it is held" 1 0 ;; esac
+case $($dlock --status f 2>&1) in
+*held*) is "shows that it is held" 1 1 ;;
+*) is "shows that it is held" 1 0 ;;
+esac
 $dlock f sh -c ': >fifo' &
 waiter=$!
 : >ended

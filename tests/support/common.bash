@@ -4,10 +4,10 @@
 #     setup() { dlock_setup; }
 #     teardown() { dlock_teardown; }
 #
-# $DLOCK is the program under test, build/test/dlock: build/dlock, which users get, plus a scripted fake store.
-# $HELPERS is the folder of the compiled helpers, $T this test's own folder, and $NAME a lock name that no other
-# test uses. Every process that the test starts carries
-# DLOCK_TEST_ID in its environment; a process that is left at the end is killed and fails the test.
+# $DLOCK is the program under test, build/test/dlock: build/dlock, which users get, plus a scripted
+# fake store. $HELPERS is the folder of the compiled helpers, $T this test's own folder, and $NAME a
+# lock name that no other test uses. Every process that the test starts carries DLOCK_TEST_ID in its
+# environment; a process that is left at the end is killed and fails the test.
 # Tests wait for events (wait_for, fifos) and do not sleep. A file with tight timing puts
 # `export BATS_NO_PARALLELIZE_WITHIN_FILE=true` into setup_file.
 
@@ -18,9 +18,10 @@ case $BUILD in /*) ;; *) BUILD=$ROOT/$BUILD ;; esac
 export BUILD
 export DLOCK=${DLOCK:-$BUILD/test/dlock}
 export HELPERS=${HELPERS:-$BUILD/test}
-# The caller's environment must not change what is tested. A test that wants to see what dlock tells the talkative sets
-# CI=1, or uses -v.
-unset CI DLOCK_STORE DLOCK_NAME DLOCK_TOKEN DLOCK_HELD DLOCK_FENCE DLOCK_SLOT DLOCK_TIMEOUT DLOCK_TTL DLOCK_NOTE
+# The caller's environment must not change what is tested. A test that wants to see what dlock tells
+# the talkative sets CI=1, or uses -v.
+unset CI DLOCK_STORE DLOCK_NAME DLOCK_TOKEN DLOCK_HELD DLOCK_FENCE DLOCK_SLOT DLOCK_TIMEOUT \
+    DLOCK_TTL DLOCK_NOTE
 unset SUDO_UID REDISCLI_AUTH REDIS_URL SSL_CERT_FILE SSL_CERT_DIR
 export LC_ALL=C.UTF-8 TZ=UTC
 source "$ROOT/tests/support/trace.bash"
@@ -35,7 +36,8 @@ dlock_setup() {
     T=$BATS_TEST_TMPDIR
     NAME=t${BATS_SUITE_TEST_NUMBER:-0}-$$
     STARTED_PIDS=()
-    # SLOW (ms): a sanitizer's delay of the start and end of a process, for upper bounds of these only.
+    # SLOW (ms): a sanitizer's delay of the start and end of a process, for upper bounds of these
+    # only.
     # BUSY (ms): the delay by tests beside this one, for single measurements.
     SLOW=0 BUSY=300
     case ${SAN:-} in *address* | *thread*) SLOW=1500 BUSY=1500 ;; esac
@@ -65,14 +67,14 @@ dlock_teardown() {
     left=$(test_pids)
     [ -n "$left" ] || return 0
     for pid in $left; do
-        echo "left behind: $pid $(tr '\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null) ($(proc_state "$pid"))" >&2
-        kill -KILL "$pid" 2>/dev/null || :
-    done
+        echo "left behind: $pid $(tr '\0' ' ' <"/proc/$pid/cmdline") ($(proc_state "$pid"))"
+        kill -KILL "$pid" || :
+    done >&2 2>/dev/null
     return 1
 }
 
-# Prints the sanitizers' reports so far with the failed test: a process with a report only shows exit code 134, and the
-# suite lists the reports at its end.
+# Prints the sanitizers' reports so far with the failed test: a process with a report only shows
+# exit code 134, and the suite lists the reports at its end.
 san_reports() {
     local f
     for f in "${SAN_REPORTS:-/nonexistent}"/*; do
@@ -85,7 +87,8 @@ san_reports() {
 # Commands write such files when they find another holder; a test may fail before it looks there.
 overlaps() {
     local f
-    find "$T" -name violations | while IFS= read -r f; do final "overlap: $(head -n 3 "$f")"; done || :
+    find "$T" -name violations |
+        while IFS= read -r f; do final "overlap: $(head -n 3 "$f")"; done || :
     ! grep -shw overlap "$T/command/events" || final overlap || :
 }
 
@@ -105,7 +108,9 @@ settle() {
 # True if test_pids would print nothing. grep itself runs without the marker.
 none_left() {
     [ -n "${DLOCK_TEST_ID:-}" ] || return 0
-    if DLOCK_TEST_ID='' grep -qsaF "DLOCK_TEST_ID=$DLOCK_TEST_ID" /proc/[0-9]*/environ; then return 1; fi
+    if DLOCK_TEST_ID='' grep -qsaF "DLOCK_TEST_ID=$DLOCK_TEST_ID" /proc/[0-9]*/environ; then
+        return 1
+    fi
 }
 
 # Processes with this test's marker in their environment; a zombie has none.
@@ -120,7 +125,8 @@ test_pids() {
     return 0
 }
 
-# always CMD...: dlock's random decisions are all positive: it tidies up each time (support/preload/dice.c).
+# always CMD...: dlock's random decisions are all positive: it tidies up each time
+# (support/preload/dice.c).
 always() {
     # A sanitizer's runtime wants to be the first library; being the second one is fine here.
     LD_PRELOAD=$HELPERS/dice.so ASAN_OPTIONS=${ASAN_OPTIONS:-}:verify_asan_link_order=0 "$@"
@@ -136,8 +142,8 @@ now_ms() {
     echo $((10#$up * 10))
 }
 
-# nap [SECONDS]: 20 ms, without starting a process and without a descriptor that the programs under test would
-# inherit: a fifo that never gets data.
+# nap [SECONDS]: 20 ms, without starting a process and without a descriptor that the programs under
+# test would inherit: a fifo that never gets data.
 nap() {
     local fifo=${BATS_TEST_TMPDIR:-${BATS_FILE_TMPDIR:-${TMPDIR:-/tmp}}}/.nap
     [ -p "$fifo" ] || mkfifo "$fifo" 2>/dev/null || :
@@ -146,7 +152,8 @@ nap() {
 
 beyond() { [ "$(now_ms)" -ge "$1" ]; }
 
-# timed ARG...: run dlock; $status, $output, $took (ms, of a clock with steps of 10). timed_run CMD...: any command.
+# timed ARG...: run dlock; $status, $output, $took (ms, of a clock with steps of 10). timed_run
+# CMD...: any command.
 timed() { timed_run "$DLOCK" "$@"; }
 timed_run() {
     local t0
@@ -164,18 +171,20 @@ run_t() {
     read -r up _ </proc/uptime
     timeout --foreground -k 2 "$secs" "$@" 3>&- || rc=$?
     # A command may answer 124 by itself.
-    [ $rc -ne 124 ] || [ $(($(now_ms) - 10#${up/./} * 10)) -lt $((${secs%.*} * 1000)) ] || echo "run_t: still running after $secs s: $*" >&2
+    [ $rc -ne 124 ] || [ $(($(now_ms) - 10#${up/./} * 10)) -lt $((${secs%.*} * 1000)) ] ||
+        echo "run_t: still running after $secs s: $*" >&2
     return $rc
 }
 
-# few_fds N CMD...: CMD for at most 5 s, with room for N descriptors and, whatever this shell has inherited, with the
-# standard ones only.
+# few_fds N CMD...: CMD for at most 5 s, with room for N descriptors and, whatever this shell has
+# inherited, with the standard ones only.
 few_fds() {
     run_t 5 bash -c 'for fd in /proc/$$/fd/*; do fd=${fd##*/}; [ "$fd" -le 2 ] || exec {fd}>&-; done
         ulimit -n "$1"; shift; exec "$@"' - "$@"
 }
 
-# start CMD...: CMD in the background; its pid is in $STARTED; teardown ends it. Output: where the caller sends it.
+# start CMD...: CMD in the background; its pid is in $STARTED; teardown ends it. Output: where the
+# caller sends it.
 start() {
     "$@" 3>&- &
     STARTED=$!
@@ -191,8 +200,8 @@ start_log() {
     STARTED_PIDS+=("$STARTED")
 }
 
-# listener HELPER ARG...: a helper (support/helpers/HELPER.py) that says at which port it listens; $LISTENS is that port,
-# $LISTENER its pid.
+# listener HELPER ARG...: a helper (support/helpers/HELPER.py) that says at which port it listens;
+# $LISTENS is that port, $LISTENER its pid.
 listener() {
     local file=$T/port.$((LISTENERS += 1))
     start "$ROOT/tests/support/helpers/$1.py" "${@:2}" >"$file"
@@ -201,8 +210,8 @@ listener() {
     LISTENS=$(cat "$file")
 }
 
-# wait_for SECONDS CMD...: poll every 20 ms, later every 60 ms, until CMD succeeds. CMD sees the variables of the test,
-# so none of these here may have a name that a test uses.
+# wait_for SECONDS CMD...: poll every 20 ms, later every 60 or 100 ms, until CMD succeeds. CMD sees
+# the variables of the test, so none of these here may have a name that a test uses.
 wait_for() {
     local - wf_secs=$1 wf_up wf_end wf_pause=0.02 wf_tries=0
     shift
@@ -219,13 +228,14 @@ wait_loop() {
             echo "wait_for: not within $wf_secs s: $*" >&2
             return 1
         fi
-        [ $((wf_tries += 1)) -lt 10 ] || wf_pause=0.06
+        case $((wf_tries += 1)) in 10) wf_pause=0.06 ;; 20) wf_pause=0.1 ;; esac
         nap $wf_pause
     done
 }
 
-# wait_exit SECONDS PID: wait for a job of ours; its exit code is returned (125: still running, said on stderr).
-# Not with `run`, whose subshell cannot wait for our job: `rc=0; wait_exit 5 $pid || rc=$?`.
+# wait_exit SECONDS PID: wait for a job of ours; its exit code is returned (125: still running, said
+# on stderr). Not with `run`, whose subshell cannot wait for our job: `rc=0; wait_exit 5 $pid ||
+# rc=$?`.
 wait_exit() {
     wait_for "$1" pid_gone "$2" || return 125
     wait "$2"
@@ -237,7 +247,8 @@ exits() { # CODE SECONDS PID: a job of ours, see wait_exit
     [ $rc -eq "$1" ] || fail "exit code $rc, not $1: $(tail -n 20 ./*.log)"
 }
 
-# hold [ARG...]: dlock holds $L until let_go; returns when it does hold. Its pid is $HOLDER, its fence is in the file held.
+# hold [ARG...]: dlock holds $L until let_go; returns when it does hold. Its pid is $HOLDER, its
+# fence is in the file held.
 hold() {
     rm -f held go
     start_log hold.log "$DLOCK" "$@" "$L" sh -c 'echo $DLOCK_FENCE >held; "$HELPERS/await" go'
@@ -294,8 +305,8 @@ fail() {
     return 1
 }
 
-# final MESSAGE...: fails by an event that must never happen: two holders at a time, a fence that decreases, a lost exit
-# code. tests/run does not repeat such a test.
+# final MESSAGE...: fails by an event that must never happen: two holders at a time, a fence that
+# decreases, a lost exit code. tests/run does not repeat such a test.
 final() { fail "FINAL: $*"; }
 
 # assert_rc N: the exit code of the last `run`.

@@ -1,7 +1,8 @@
-# fake.bash - the scripted store (tests/support/fake/fake.c) and the command that tells what happens to it
-# (tests/support/helpers/subject.c). Load after common.bash; `fake_setup` after dlock_setup.
+# fake.bash - the scripted store (tests/support/fake/fake.c) and the command that tells what happens
+# to it (tests/support/helpers/subject.c). Load after common.bash; `fake_setup` after dlock_setup.
 #
-# $S the store's folder, $L its lock, $SUBJECT the command ("$HELPERS/subject FOLDER"), $C its folder.
+# $S the store's folder, $L its lock, $SUBJECT the command ("$HELPERS/subject FOLDER"), $C its
+# folder.
 
 NS=1000000
 
@@ -12,7 +13,8 @@ fake_setup() {
     SUBJECT="$HELPERS/subject $C"
 }
 
-# tell FILE WORD...: what the store does from now on. Never half-written: an empty file means the default.
+# tell FILE WORD...: what the store does from now on. Never half-written: an empty file means the
+# default.
 tell() {
     echo "${*:2}" >"$S/.$1"
     mv "$S/.$1" "$S/$1"
@@ -20,16 +22,20 @@ tell() {
 
 # at WORD [N]: when the store did that for the N-th time (ns); -1: the last time.
 at() {
-    awk -v w="$1" -v n="${2:-1}" '$1 == w { t[++i] = $2 } END { k = n < 0 ? i + 1 + n : n; print (k in t) ? t[k] : "" }' "$S/log"
+    awk -v w="$1" -v n="${2:-1}" \
+        '$1 == w { t[++i] = $2 } END { k = n < 0 ? i + 1 + n : n; print (k in t) ? t[k] : "" }' \
+        "$S/log"
 }
 store_did() { [ -n "$(at "$@")" ]; }
 
 # confirmed: when the last renewal (or acquisition) that was answered had been sent (ns).
 confirmed() {
-    awk '$1 == "acquire" { c = $2 } $1 == "renew" { r = $2 } $1 == "ok" { c = r } END { print c }' "$S/log"
+    awk '$1 == "acquire" { c = $2 } $1 == "renew" { r = $2 } $1 == "ok" { c = r } END { print c }' \
+        "$S/log"
 }
 
-# The times of a lease of $1 ms that was confirmed at $2 (ns), grace $3 ms: TERM_AT KILL_AT DEADLINE (ns).
+# The times of a lease of $1 ms that was confirmed at $2 (ns), grace $3 ms: TERM_AT KILL_AT DEADLINE
+# (ns).
 lease_times() {
     local ttl=$(($1 * NS)) margin=$(($1 * NS / 20)) grace
     [ "$margin" -ge $((50 * NS)) ] || margin=$((50 * NS))
@@ -42,7 +48,8 @@ lease_times() {
 # seen WHO WHAT ARG [N]: when the command's process WHO saw that (ns), e.g. seen main sig 15
 seen() {
     awk -v w="$1" -v e="$2" -v a="$3" -v n="${4:-1}" \
-        '$1 == w && $2 == e && (a == "" || $3 == a) && ++i == n { print $4; exit }' "$C/events" 2>/dev/null
+        '$1 == w && $2 == e && (a == "" || $3 == a) && ++i == n { print $4; exit }' \
+        "$C/events" 2>/dev/null
 }
 has_seen() { [ -n "$(seen "$@")" ]; }
 count_seen() { grep -c "^$1 $2 $3 " "$C/events" || :; }
@@ -53,20 +60,24 @@ running() { [ "$(grep -c ' start ' "$C/events" 2>/dev/null)" = "${1:-1}" ]; }
 
 # The last sign of life of any (or of WHO: 0 main 1 child 2 session 3 daemon) of its processes (ns).
 last_beat() {
-    od -An -v -w8 -t d8 "$C/beat" | if [ -n "${1:-}" ]; then sed -n "$(($1 + 1))p"; else sort -n | tail -n 1; fi | tr -d ' '
+    local beats
+    beats=$(od -An -v -w8 -t d8 "$C/beat" | tr -d ' ')
+    if [ -n "${1:-}" ]; then sed -n "$(($1 + 1))p"; else sort -n | tail -n 1; fi <<<"$beats"
 }
 
-# tree_gone: no process holds the witness any more; zombies have closed it. The tree's lock is exclusive, a test of it is
-# shared, here and in a waiter's command: of two exclusive tests at a time each would mistake the other for the tree.
+# tree_gone: no process holds the witness any more; zombies have closed it. The tree's lock is
+# exclusive, a test of it is shared, here and in a waiter's command: of two exclusive tests at a
+# time each would mistake the other for the tree.
 tree_gone() { flock -sn "$C/witness" true; }
 no_overlap() { ! grep -q overlap "$C/events"; }
 
-# start_waiter FILE [OPTION...]: another client of $L, in $WAITER: it writes the time of its entry into FILE (ns), looks at
-# the witness before that, and stays while the file "stay" exists.
+# start_waiter FILE [OPTION...]: another client of $L, in $WAITER: it writes the time of its entry
+# into FILE (ns), looks at the witness before that, and stays while the file "stay" exists.
 start_waiter() {
     local file=$1
     shift
-    start_log "$file.log" "$DLOCK" "$@" "$L" sh -c 'flock -sn "$1/witness" true || echo overlap >>violations
+    start_log "$file.log" "$DLOCK" "$@" "$L" sh -c \
+        'flock -sn "$1/witness" true || echo overlap >>violations
         "$2" "$3"; while [ -e stay ]; do sleep .02; done' - "$C" "$HELPERS/clock" "$T/$file"
     WAITER=$STARTED
 }
@@ -85,7 +96,8 @@ just_after() {
 
 now_ns() { echo $(($(now_ms) * NS)); }
 
-# background ARG...: dlock in a session of its own (so without a terminal), its output in $T/out, its pid in $K.
+# background ARG...: dlock in a session of its own (so without a terminal), its output in $T/out,
+# its pid in $K.
 background() {
     start_log "$T/out" "$HELPERS/launch" -d -s "$DLOCK" "$@"
     K=$STARTED

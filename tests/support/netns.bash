@@ -1,19 +1,22 @@
-# netns.bash - a network of two machines that only this test sees: network namespaces joined by a veth pair,
-# with a redis-server on the second one. Needs root, else it skips. Load after common.bash; all of it ends with the test
-# (teardown ends the processes, and with them the namespaces).
+# netns.bash - a network of two machines that only this test sees: network namespaces joined by a
+# veth pair, with a redis-server on the second one. Needs root, else it skips. Load after
+# common.bash; all of it ends with the test (teardown ends the processes, and with them the
+# namespaces).
 #
 #     net_up [ARG...]     ARG: for redis-server. SERVER and PORT say where it is
-#     client CMD...       CMD on the first machine (same pid, same folder). Its /etc/hosts and /etc/resolv.conf
-#                         are $T/etc/hosts and $T/etc/resolv.conf: write into them, do not replace them
+#     client CMD...       CMD on the first machine (same pid, same folder). Its /etc/hosts and
+#                         /etc/resolv.conf are below $T: write into them, do not replace them
 #     server CMD...       CMD on the second machine;  srv ARG...: redis-cli there
-#     net_hold ARG...     dlock on the first machine, without a terminal; its pid in $K, its output in $T/out
+#     net_hold ARG...     dlock on the first machine, without a terminal; its pid in $K, its output
+#                         in $T/out
 #     client_timed ARG... run dlock on the first machine; $status, $output, $took (ms)
-#     net_cut             everything is dropped, silently;  net_mend: no rule is left on either machine
+#     net_cut             everything is dropped, silently;  net_mend: neither machine has a rule
 #     net_lose_replies    only what the server says is dropped; connections still come about
-#     net_reset           every packet to the server is answered with a TCP reset;  net_was_reset: one was
+#     net_reset           the answer to every packet is a TCP reset;  net_was_reset: one was sent
 #     net_refusing ADDR   the server has that address too, and nothing listens there
 #     net_dns_silent      the name server drops every question;  net_dns_asked: how many there were
-#     net_dns_bounds URI HOST   what must hold then for a lock at the server HOST (load fake.bash too)
+#     net_dns_bounds URI HOST
+#                         what must hold then for a lock at the server HOST (load fake.bash too)
 
 CLIENT=10.77.0.1 SERVER=10.77.0.2 PORT=6379
 
@@ -51,7 +54,8 @@ net_up() {
     wait_for 10 test -e "$T/etc/server" || { cat "$T/etc/server.log" >&2; return 1; }
     client ip link add link0 type veth peer name link0 netns "$NET_S" || return
     net_machine client $CLIENT && net_machine server $SERVER || return
-    start_log "$T/etc/redis.log" server redis-server --port $PORT --bind 127.0.0.1 $SERVER --protected-mode no --save '' --appendonly yes \
+    start_log "$T/etc/redis.log" server redis-server --port $PORT --bind 127.0.0.1 $SERVER \
+        --protected-mode no --save '' --appendonly yes \
         --appendfsync no --daemonize no --dir "$T/etc" --logfile '' "$@"
     NET_REDIS=$STARTED
     wait_for 10 net_answers || { cat "$T/etc/redis.log" >&2; return 1; }
@@ -85,11 +89,13 @@ net_dns_silent() {
         server iptables -I INPUT -i link0 -p tcp --dport 53 -j DROP &&
         echo "nameserver $SERVER" >"$T/etc/resolv.conf"
 }
-# net_dns_bounds URI HOST: dlock on the first machine keeps its time bounds, and names HOST; TERM and HUP end it at once.
+# net_dns_bounds URI HOST: dlock on the first machine keeps its time bounds, and names HOST; TERM
+# and HUP end it at once.
 net_dns_bounds() {
     local sig asked t0
     client_timed -w 0.3 "$1" touch "$T/ran"
-    assert_rc 69 && assert_out "$2" && assert_between 300 "$took" $((450 + SLOW + BUSY)) "-w 0.3 (ms)" || return
+    assert_rc 69 && assert_out "$2" &&
+        assert_between 300 "$took" $((450 + SLOW + BUSY)) "-w 0.3 (ms)" || return
     client_timed --connect-timeout 1 "$1" touch "$T/ran"
     assert_rc 69 && assert_out "$2" && assert_out "name look-up" || return
     [ "${#lines[@]}" = 1 ] || fail "more than one line: $output" || return
@@ -106,7 +112,8 @@ net_dns_bounds() {
         kill -$sig "$K"
         ended
         assert_rc $((128 + $(kill -l $sig))) || return
-        assert_between 0 $(($(now_ms) - t0)) $((300 + SLOW + BUSY)) "time to die by $sig (ms)" || return
+        assert_between 0 $(($(now_ms) - t0)) $((300 + SLOW + BUSY)) "time to die by $sig (ms)" ||
+            return
     done
     [ ! -e "$T/ran" ] && [ ! -e "$C/events" ] || fail "the command ran"
 }

@@ -1,7 +1,8 @@
 # A Redis Cluster for the contract suite, entered by a node that has a third of the names.
 load "$SUPPORT/redis"
 load "$SUPPORT/cluster"
-STORE_SHARED=1 STORE_SLOTS=1 STORE_NUMBERS=1 STORE_TURNS=1 STORE_LEASE=1 STORE_FIFO=1 STORE_FENCE=1 STORE_TELLS='fence left' STORE_TAKES=1 STORE_ONCE=1 STORE_STAYS=1 STORE_KIN=1
+STORE_SHARED=1 STORE_SLOTS=1 STORE_NUMBERS=1 STORE_TURNS=1 STORE_LEASE=1 STORE_FIFO=1 \
+    STORE_FENCE=1 STORE_TELLS='fence left' STORE_TAKES=1 STORE_ONCE=1 STORE_STAYS=1 STORE_KIN=1
 store_up() { cluster_start && cluster_export; }
 store_down() { cluster_stop; }
 store_lock() {

@@ -1,14 +1,16 @@
 # One PostgreSQL server for the contract suite, the lock a row of the lease table.
 # bats file_tags=contract,long
 load "$SUPPORT/postgres"
-STORE_SHARED=1 STORE_SLOTS=1 STORE_NUMBERS=1 STORE_TURNS=1 STORE_LEASE=1 STORE_FIFO=1 STORE_FENCE=1 STORE_TELLS='fence left' STORE_PAUSES=1 STORE_TAKES=1 STORE_ONCE=1 STORE_STAYS=1
+STORE_SHARED=1 STORE_SLOTS=1 STORE_NUMBERS=1 STORE_TURNS=1 STORE_LEASE=1 STORE_FIFO=1 \
+    STORE_FENCE=1 STORE_TELLS='fence left' STORE_PAUSES=1 STORE_TAKES=1 STORE_ONCE=1 STORE_STAYS=1
 store_up() { pg_start; }
 store_down() { pg_stop_all; }
 store_lock() { echo "postgres://postgres@127.0.0.1:$PG_PORT/postgres?mode=lease#$1"; }
 # A released row may stay: it keeps the fence until it is swept.
 store_clean() {
     local left
-    left=$(pgsql -v name="$1" <<<"select * from public.dlock_locks where name = :'name' and expires <> '-infinity'")
+    left=$(pgsql -v name="$1" <<<"select * from public.dlock_locks
+        where name = :'name' and expires <> '-infinity'")
     [ -z "$left" ] || fail "left in the store: $left" || return
     [ -n "$(pgsql -c "select to_regclass('public.dlock_locks_holders')")" ] || return 0
     left=$(pgsql -v name="$1" <<<"select * from public.dlock_locks_holders where name = :'name'")
@@ -21,13 +23,16 @@ record() { pgsql -v name="$NAME" <<<"select $1 from public.dlock_locks_runs wher
 store_has_run() { [ "$(record state)" = "$1" ]; }
 store_record() { record 'md5(dlock_locks_runs::text)'; }
 store_spoil() {
-    local bad=("state = 'done'" "state = 'running'" "ended = null" "ended = 'infinity'" "began = '-infinity'" "status = 256"
-        "fence = -1" "owner = repeat('f', 33)" "host = repeat('x', 1000000)" "command = E'\\033[31m'" "note = E'a\\nb'")
+    local bad=("state = 'done'" "state = 'running'" "ended = null" "ended = 'infinity'"
+        "began = '-infinity'" "status = 256"
+        "fence = -1" "owner = repeat('f', 33)" "host = repeat('x', 1000000)"
+        "command = E'\\033[31m'" "note = E'a\\nb'")
     WHAT='a row of "public"."dlock_locks_runs"'
     [ "$1" -lt ${#bad[@]} ] || return 1
     pgsql -v name="$NAME" <<<"delete from public.dlock_locks_runs where name = :'name'" >/dev/null
     run_t 5 "$DLOCK" -q --once "$L" true
-    pgsql -v name="$NAME" <<<"update public.dlock_locks_runs set ${bad[$1]} where name = :'name'" >/dev/null
+    pgsql -v name="$NAME" <<<"update public.dlock_locks_runs set ${bad[$1]} where name = :'name'" \
+        >/dev/null
 }
 # Words of the message that begins a run, and of the one that ends it.
 store_unanswered() {

@@ -15,4 +15,7 @@ store_clean() {
     [ -z "$left" ] || fail "left in the store: $left"
 }
 store_pids() { echo "$PG_PID" $(children "$PG_PID"); }
-store_take() { pgsql -c "select pg_terminate_backend(pid) from pg_stat_activity where application_name like 'dlock:%'"; }
+store_take() {
+    pgsql -c "select pg_terminate_backend(pid) from pg_stat_activity
+        where application_name like 'dlock:%'"
+}

@@ -1,11 +1,13 @@
 # One Redis server for the contract suite.
 # bats file_tags=contract,long
 load "$SUPPORT/redis"
-STORE_SHARED=1 STORE_SLOTS=1 STORE_NUMBERS=1 STORE_TURNS=1 STORE_LEASE=1 STORE_FIFO=1 STORE_FENCE=1 STORE_TELLS='fence left' STORE_PAUSES=1 STORE_TAKES=1 STORE_ONCE=1 STORE_STAYS=1
+STORE_SHARED=1 STORE_SLOTS=1 STORE_NUMBERS=1 STORE_TURNS=1 STORE_LEASE=1 STORE_FIFO=1 \
+    STORE_FENCE=1 STORE_TELLS='fence left' STORE_PAUSES=1 STORE_TAKES=1 STORE_ONCE=1 STORE_STAYS=1
 store_up() { redis_start; }
 store_down() { redis_stop; }
 store_lock() { echo "redis://127.0.0.1:$REDIS_PORT/0#$1"; }
-# A server with the configuration that Debian and Redis itself ship: snapshots, and no append-only file.
+# A server with the configuration that Debian and Redis itself ship: snapshots, and no append-only
+# file.
 store_as_shipped() {
     redis_start_in own --save '3600 1 300 100 60 10000' --appendonly no
     L="redis://127.0.0.1:${REDIS_PORTS[own]}/0#$NAME"
@@ -28,7 +30,8 @@ store_record() { rcli dump "$(R)" | md5sum; }
 store_spoil() {
     local token=0123456789abcdef0123456789abcdef at=1700000000000 good texts
     good="succeeded 0 5 $token $at $at 86400000 dlock1 pid=7"
-    texts=('' other "dlock-run1 succeeded 0 5 $token $at" "dlock-run1 $good"$'\n' "dlock-run1 $good"$'\e[2J'
+    texts=('' other "dlock-run1 succeeded 0 5 $token $at" "dlock-run1 $good"$'\n'
+        "dlock-run1 $good"$'\e[2J'
         "dlock-run2 $good" "dlock-run1 done${good#succeeded}" "dlock-run1 ${good/ 0 5/ 256 5}"
         "dlock-run1 ${good/$token/${token}0}" "dlock-run1 ${good/86400000/99999999999999999999}"
         "dlock-run1 ${good/ 5/ 99999999999999999999}" "dlock-run1 ${good/dlock1/dlock2}"
@@ -53,5 +56,6 @@ store_own() {
 }
 store_restart() {
     if [ "$1" = kill ]; then redis_kill own; else redis_stop own; fi
-    redis_launch own "${REDIS_DIRS[own]}" "${REDIS_PORTS[own]}" --appendonly yes --appendfsync always
+    redis_launch own "${REDIS_DIRS[own]}" "${REDIS_PORTS[own]}" --appendonly yes \
+        --appendfsync always
 }

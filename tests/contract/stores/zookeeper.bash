@@ -6,9 +6,11 @@ STORE_SHARED=1 STORE_SLOTS=1 STORE_TURNS=1 STORE_TICKS=1
 store_up() { zk_start; }
 store_down() { zk_stop_all; }
 store_lock() { echo "zk://127.0.0.1:$ZK_PORT#$1"; }
-# Nothing is left: the parent is a container, which the server removes soon after its last child. (From outside it
-# cannot be told from a persistent one, except by waiting. One that never had a child stays indefinitely.)
-parent_gone() { ! zk_stat "/$1" cversion 2>/dev/null || [ "$(zk_tree "/$1" 2>&1)$(zk_stat "/$1" cversion)" = 0 ]; }
+# Nothing is left: the parent is a container, which the server removes soon after its last child.
+# (From outside it cannot be told from a persistent one, except by waiting. One that never had a
+# child stays indefinitely.)
+parent_gone() { ! zk_stat "/$1" cversion 2>/dev/null ||
+    [ "$(zk_tree "/$1" 2>&1)$(zk_stat "/$1" cversion)" = 0 ]; }
 no_session() { [ -z "$(zk_sessions)" ]; }
 store_clean() {
     wait_for 3 parent_gone "$1" || fail "left in the store: /$1 $(zk_tree "/$1")" || return
@@ -32,8 +34,10 @@ store_spoil() {
     case $1 in
     0) zk_set "$RECORD" '' && what="an empty node" ;;
     1) zk_set "$RECORD" 192.0.2.1 ;;
-    2) zk_set "$RECORD" "dlock-run1 succeeded 0 1 $(printf '\e[31m%032d' 0) 1 1 1 dlock1 host=$(printf '\a')" ;;
-    3) { printf 'dlock-run1 succeeded 0 1 '; head -c 1000000 /dev/zero | tr '\0' x; } | zk_set "$RECORD" - ;;
+    2)
+        printf 'dlock-run1 succeeded 0 1 \e[31m%032d 1 1 1 dlock1 host=\a' 0 | zk_set "$RECORD" - ;;
+    3) { printf 'dlock-run1 succeeded 0 1 '; head -c 1000000 /dev/zero | tr '\0' x; } |
+        zk_set "$RECORD" - ;;
     4) zk_create "$RECORD/child" >/dev/null && what="a node with children" ;;
     5)
         zk_rm -r "$RECORD"

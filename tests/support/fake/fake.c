@@ -1,16 +1,19 @@
 /*
- * fake.c - a backend that does what files tell it, for tests of the keeper and the guard without a store.
+ * fake.c - a backend that does what files tell it, for tests of the keeper and the guard without a
+ * store.
  *
- * fake:///DIR#name: each slot reads DIR/acquire, DIR/renew, DIR/release ("WORD [DELAY_MS]"), again every
- * 5 ms while it has not ended, so that a test can change its mind in the middle:
- *   acquire: grant (default) | busy | wait | skip | fail | hang      renew: ok (default) | unclear | lost | hang
+ * fake:///DIR#name: each slot reads DIR/acquire, DIR/renew, DIR/release ("WORD [DELAY_MS]"), again
+ * every 5 ms while it has not ended, so that a test can change its mind in the middle:
+ *   acquire: grant (default) | busy | wait | skip | fail | hang
+ *   renew: ok (default) | unclear | lost | hang
  *   release: clean (default) | notours | unclear | hang
- * DIR/record: the record of --once, as run_record.h has it; a skip without one makes one up. DIR/stays: once it exists,
- * a released lock stays held for --min-hold.
- * DIR/notice ("setup", "exclusion" or "detail"): such a notice comes with the acquire.
- * DIR/lost: once it exists, the lock is lost unasked. DIR/log receives one line an operation, with its
- * time in ns. DIR/held exists while the lock is held (an exclusive create: two holders are an error), and
- * is left behind by a crash with its expiry inside, as a store would; the fence counts in DIR/fence.
+ * DIR/record: the record of --once, as run_record.h has it; a skip without one makes one up.
+ * DIR/stays: once it exists, a released lock stays held for --min-hold. DIR/notice ("setup",
+ * "exclusion" or "detail"): such a notice comes with the acquire.
+ * DIR/lost: once it exists, the lock is lost unasked. DIR/log receives one line an operation, with
+ * its time in ns. DIR/held exists while the lock is held (an exclusive create: two holders are an
+ * error), and is left behind by a crash with its expiry inside, as a store would; the fence counts
+ * in DIR/fence.
  */
 #include "backend.h"
 #include "run_record.h"

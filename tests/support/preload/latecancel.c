@@ -1,4 +1,5 @@
-/* latecancel.c - every connect() of a thread that is not the first one takes 50 ms: a cancel request to a server far off. */
+/* latecancel.c - a connect() of any thread but the first one takes 50 ms: a cancel request to a
+ * server far off. */
 #include <dlfcn.h>
 #include <poll.h>
 #include <sys/socket.h>

@@ -20,7 +20,8 @@ teardown() {
 # holds ARG...: dlock with these options and locks runs until go; its pid is $HOLDER.
 holds() {
     rm -f in go
-    start_log hold.log "$DLOCK" "$@" sh -c 'env >env.new && mv env.new in; ls -l /proc/self/fd >fds; "$HELPERS/await" go'
+    start_log hold.log "$DLOCK" "$@" sh -c \
+        'env >env.new && mv env.new in; ls -l /proc/self/fd >fds; "$HELPERS/await" go'
     HOLDER=$STARTED
     wait_for 5 test -s in || fail "$(cat hold.log)"
 }
@@ -92,7 +93,8 @@ waits_for() { "$DLOCK" --status --json "$1" | grep -q '"place":1'; }
     holds --also "$A" --also "$F" --ttl 3 "$B"
     rcli del "a-$NAME"
     exits 79 5 "$HOLDER"
-    [[ "$(cat hold.log)" == "dlock: redis://127.0.0.1:$REDIS_PORT/0: the lock 'a-$NAME' is lost: "*"; ending the command" ]] || fail "$(cat hold.log)"
+    lost="dlock: redis://127.0.0.1:$REDIS_PORT/0: the lock 'a-$NAME' is lost: "
+    [[ "$(cat hold.log)" == "$lost"*"; ending the command" ]] || fail "$(cat hold.log)"
     is_free "$B"
     is_free "$F"
 }
@@ -103,7 +105,8 @@ waits_for() { "$DLOCK" --status --json "$1" | grep -q '"place":1'; }
     kill -STOP "${REDIS_PIDS[other]}"
     exits 79 5 "$HOLDER"
     kill -CONT "${REDIS_PIDS[other]}"
-    grep -q "127.0.0.1:${REDIS_PORTS[other]}/0: the lock 'x' could not be renewed in time" hold.log || fail "$(cat hold.log)"
+    grep -q "127.0.0.1:${REDIS_PORTS[other]}/0: the lock 'x' could not be renewed in time" \
+        hold.log || fail "$(cat hold.log)"
     is_free "$A"
 }
 
@@ -120,10 +123,13 @@ waits_for() { "$DLOCK" --status --json "$1" | grep -q '"place":1'; }
 @test "20 processes that name three locks in any order never wait in a circle" {
     local i j turns order
     turns=$(amount also_turns)
-    order=("--also $A --also $F $B" "--also $B --also $F $A" "--also $B --also $A $F" "--also $F --also $A $B")
+    order=("--also $A --also $F $B" "--also $B --also $F $A" "--also $B --also $A $F"
+        "--also $F --also $A $B")
     for ((i = 0; i < 20; i++)); do
         # shellcheck disable=SC2086
-        start_log "turn$i.log" bash -c 'for ((j = 0; j < '"$turns"'; j++)); do timeout 15 "$@" || exit; done' - "$DLOCK" --ttl 5 ${order[i % 4]} "$HELPERS/witness" "$T" 1
+        start_log "turn$i.log" bash -c \
+            'for ((j = 0; j < '"$turns"'; j++)); do timeout 15 "$@" || exit; done' - \
+            "$DLOCK" --ttl 5 ${order[i % 4]} "$HELPERS/witness" "$T" 1
         TURNS+=("$STARTED")
     done
     for i in "${TURNS[@]}"; do exits 0 120 "$i"; done
@@ -131,11 +137,13 @@ waits_for() { "$DLOCK" --status --json "$1" | grep -q '"place":1'; }
     [ "$(grep -c enter history)" -eq $((20 * turns)) ]
 }
 
-# Where a store has two names, the order is not the same for all: each holds what the other one waits for.
+# Where a store has two names, the order is not the same for all: each holds what the other one
+# waits for.
 @test "a circle of waiters is broken after 10 s" {
     [ "$(amount also_circle)" -gt 0 ] || return 0
     redis_start_in second
-    local one="redis://127.0.0.1:$REDIS_PORT#$NAME" two="redis://127.0.0.1:${REDIS_PORTS[second]}#$NAME" low high i
+    local one="redis://127.0.0.1:$REDIS_PORT#$NAME" \
+        two="redis://127.0.0.1:${REDIS_PORTS[second]}#$NAME" low high i
     read -rd '' low high < <(printf '%s\n' "$one" "$two" | sort) || :
     holds --also "$one" "$two"
     start_log 1.log "$DLOCK" -v --also "$low" "$high" true
@@ -144,7 +152,8 @@ waits_for() { "$DLOCK" --status --json "$1" | grep -q '"place":1'; }
     wait_for 5 waits_for "$high"
     : >go
     for i in "${STARTED_PIDS[@]: -3}"; do exits 0 20 "$i"; done
-    cat 1.log 2.log | grep -q "was not free for 10 s while others were held: all are given back" || fail "$(cat 1.log 2.log)"
+    cat 1.log 2.log | grep -q "was not free for 10 s while others were held: all are given back" ||
+        fail "$(cat 1.log 2.log)"
 }
 
 @test "a wait goes on when the store of a lock that is held already is away" {
@@ -153,10 +162,12 @@ waits_for() { "$DLOCK" --status --json "$1" | grep -q '"place":1'; }
     holds "$B"
     start_log wait.log "$DLOCK" -v --ttl 2 -w 30 --also "$first" "$B" touch ran
     waiter=$STARTED
-    wait_for 5 file_has wait.log "dlock: waiting for 'b-$NAME': 1s of 30s, next in line; held " || fail "$(cat wait.log)"
+    wait_for 5 file_has wait.log "dlock: waiting for 'b-$NAME': 1s of 30s, next in line; held " ||
+        fail "$(cat wait.log)"
     grep -q '/0: a crash or restart of this server' wait.log || fail "$(cat wait.log)"
     redis_kill one
-    wait_for 10 file_has wait.log "was lost before the others were held: all are given back and taken again"
+    wait_for 10 file_has wait.log \
+        "was lost before the others were held: all are given back and taken again"
     wait_for 5 refused_again || fail "$(cat wait.log)"
     redis_restart one
     : >go

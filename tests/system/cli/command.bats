@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
-# The command must not notice that it runs under a lock: exit status, arguments, descriptors, signals.
-# Each test runs with a lease and its guard, with a file lock, and with a file lock and a guard (-o).
+# The command must not notice that it runs under a lock: exit status, arguments, descriptors,
+# signals. Each test runs with a lease and its guard, with a file lock, and with a file lock and a
+# guard (-o).
 
 load ../../support/common
 load ../../support/fake
@@ -35,7 +36,7 @@ same() {
     [ -s "$T/plain" ]
 }
 
-# --- how it ends ---------------------------------------------------------------------------------------
+# --- how it ends -------------------------------------------------------------
 
 @test "the exit code is the command's" {
     for lock in "${LOCKS[@]}"; do
@@ -50,7 +51,8 @@ same() {
 @test "a library's destructor does not change the exit code" {
     if [ -n "${SAN:-}" ]; then return 0; fi # there it ends as others do: sanitizers report then
     for lock in "${LOCKS[@]}"; do
-        try env LD_PRELOAD="$HELPERS/lastword.so" LASTWORD_IN="${DLOCK##*/}" "$DLOCK" $lock sh -c 'exit 42'
+        try env LD_PRELOAD="$HELPERS/lastword.so" LASTWORD_IN="${DLOCK##*/}" "$DLOCK" $lock sh -c \
+            'exit 42'
         [ "$status" -eq 42 ] || fail "$lock: $status"
     done
     try env LD_PRELOAD="$HELPERS/lastword.so" LASTWORD_IN=true true
@@ -80,10 +82,12 @@ same() {
         # A builtin of the shell, and a whole command line: what to do is said.
         try "$DLOCK" $lock ulimit -n
         assert_rc 127
-        [ "$output" = "dlock: cannot run 'ulimit': for a shell function or builtin use -c (No such file or directory)" ]
+        hint='for a shell function or builtin use -c'
+        [ "$output" = "dlock: cannot run 'ulimit': $hint (No such file or directory)" ]
         try "$DLOCK" $lock "$T/text --now"
         assert_rc 127
-        [ "$output" = "dlock: cannot run '$T/text --now': for a whole command line use -c (No such file or directory)" ]
+        hint='for a whole command line use -c'
+        [ "$output" = "dlock: cannot run '$T/text --now': $hint (No such file or directory)" ]
         try "$DLOCK" $lock "$T/text"
         assert_rc 126
         assert_out "ermission"
@@ -106,10 +110,11 @@ same() {
     done
 }
 
-# --- what it is given ----------------------------------------------------------------------------------
+# --- what it is given --------------------------------------------------------
 
 @test "arguments arrive byte for byte" {
-    same '$WITH "'"$STATE"'" args "" "a b" "\$HOME" -c --help -- -n "$(printf "\\xff\\n\\t*")" "a'\''b" \; -w'
+    same '$WITH "'"$STATE"'" args "" "a b" "\$HOME" -c --help -- -n "$(printf "\\xff\\n\\t*")" \
+        "a'\''b" \; -w'
     try "$DLOCK" "$L" -- "$STATE" args -- -x
     [ "$output" = $'[--]\n[-x]' ]
 }
@@ -161,7 +166,7 @@ same() {
     same 'trap "" INT QUIT TERM USR1 PIPE TSTP; $WITH "'"$STATE"'" signals'
     same 'trap "" CHLD; $WITH "'"$STATE"'" signals'
     same 'nohup $WITH "'"$STATE"'" signals 2>&1'
-    same '"'"$HELPERS"'/launch" -d -i 17 -i 34 -i 64 -b 10 -b 15 -b 17 -b 40 $WITH "'"$STATE"'" signals'
+    same '"$HELPERS/launch" -d -i 17 -i 34 -i 64 -b 10 -b 15 -b 17 -b 40 $WITH "'"$STATE"'" signals'
     same '"'"$HELPERS"'/launch" -d -i 13 $WITH "'"$STATE"'" signals'
     same '"'"$HELPERS"'/launch" -d $WITH "'"$STATE"'" signals'
 }
@@ -223,7 +228,8 @@ same() {
 }
 
 @test "DLOCK_* of an outer dlock do not leak into an inner one" {
-    try "$DLOCK" "$L" "$DLOCK" "$T/x.lock" sh -c 'echo "${DLOCK_FENCE-unset} $DLOCK_NAME $DLOCK_TOKEN"'
+    try "$DLOCK" "$L" "$DLOCK" "$T/x.lock" sh -c \
+        'echo "${DLOCK_FENCE-unset} $DLOCK_NAME $DLOCK_TOKEN"'
     assert_rc 0
     outer=$(DLOCK_TOKEN='' "$DLOCK" "$L" sh -c 'echo $DLOCK_TOKEN')
     case $output in "unset "*x.lock*) ;; *) fail "$output" ;; esac
@@ -234,10 +240,11 @@ same() {
     refute_out DLOCK_NAME=zzz
 }
 
-# --- process groups ------------------------------------------------------------------------------------
+# --- process groups ----------------------------------------------------------
 
 @test "the command can call setsid(2), as without dlock" {
-    # setsid(1) calls it at once unless it leads a process group. Then it forks and exits with 0, and the lock is released.
+    # setsid(1) calls it at once unless it leads a process group. Then it forks and exits with 0,
+    # and the lock is released.
     for lock in "$L" "$T/x.lock" "-o $T/o.lock"; do
         try "$HELPERS/launch" -d -s "$DLOCK" $lock setsid sh -c 'exit 7'
         [ "$status" -eq 7 ] || fail "$lock: $status"
@@ -253,23 +260,27 @@ same() {
     [ "$1" = "$2" ] || fail "$output"
 }
 
-# --- pipes ---------------------------------------------------------------------------------------------
+# --- pipes -------------------------------------------------------------------
 
 @test "yes | head ends as without dlock" {
     for lock in "${LOCKS[@]}"; do
-        try "$HELPERS/launch" -d bash -c '"$@" yes | head -n 1; echo "${PIPESTATUS[0]}"' - "$DLOCK" $lock
+        try "$HELPERS/launch" -d bash -c '"$@" yes | head -n 1; echo "${PIPESTATUS[0]}"' - \
+            "$DLOCK" $lock
         [ "$output" = $'y\n141' ] || fail "$lock: $output"
     done
 }
 
 @test "a command whose caller ignores SIGPIPE sees the error" {
     for lock in "${LOCKS[@]}"; do
-        try "$HELPERS/launch" -d -i 13 bash -c '"$@" sh -c "while echo y; do :; done 2>/dev/null; exit 9" | head -n 1; echo "${PIPESTATUS[0]}"' - "$DLOCK" $lock
+        try "$HELPERS/launch" -d -i 13 bash -c '
+            "$@" sh -c "while echo y; do :; done 2>/dev/null; exit 9" | head -n 1
+            echo "${PIPESTATUS[0]}"' - "$DLOCK" $lock
         [ "$output" = $'y\n9' ] || fail "$lock: $output"
     done
 }
 
-# reader: a process that reads $T/pipe to its end, in $R, what it read in $T/data. Then start the writer.
+# reader: a process that reads $T/pipe to its end, in $R, what it read in $T/data. Then start the
+# writer.
 reader() {
     rm -f "$T/pipe"
     mkfifo "$T/pipe"
@@ -328,7 +339,7 @@ reader() {
     done
 }
 
-# --- what it leaves ------------------------------------------------------------------------------------
+# --- what it leaves ----------------------------------------------------------
 
 @test "a background process is left alone and keeps no lease" {
     for lock in "$L" "-o $T/o.lock"; do
@@ -372,7 +383,8 @@ reader() {
     for lock in "$L" "$T/x.lock" "-o $T/o.lock"; do
         rm -rf "$C"/*
         try bash -c 'sleep 8 >/dev/null 2>&1 & echo $! >inherited; echo $$ >keeper; exec "$@"' - \
-            "$DLOCK" --grace 100ms $lock sh -c 'sleep 8 >/dev/null 2>&1 & kill -TERM $(cat keeper); wait'
+            "$DLOCK" --grace 100ms $lock sh -c \
+            'sleep 8 >/dev/null 2>&1 & kill -TERM $(cat keeper); wait'
         assert_rc 143
         pid_alive "$(cat inherited)" || fail "$lock"
         kill "$(cat inherited)"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# "@name": the embedded default, which needs no server and no configuration, and $DLOCK_STORE. A user of our own, and
-# a /run and a /tmp of our own, in a mount namespace.
+# "@name": the embedded default, which needs no server and no configuration, and $DLOCK_STORE. A
+# user of our own, and a /run and a /tmp of our own, in a mount namespace.
 
 bats_require_minimum_version 1.5.0
 load ../../support/common
@@ -20,7 +20,8 @@ namespace() {
     mkdir -m 777 home
     install -m 755 "$DLOCK" home/dl
     start_log ns.log unshare -m --propagation private sh -c '
-        cd home && mount -t tmpfs -o mode=755 none /run && mkdir -m 1777 /run/lock && mount -t tmpfs -o mode=1777 none /tmp &&
+        cd home && mount -t tmpfs -o mode=755 none /run && mkdir -m 1777 /run/lock &&
+        mount -t tmpfs -o mode=1777 none /tmp &&
             : >ready && exec sleep infinity'
     NS_PID=$STARTED
     wait_for 5 test -e home/ready || { cat ns.log >&2; return 1; }
@@ -60,10 +61,12 @@ nothing_in() {
     [ -z "$found" ] || fail "left: $found"
 }
 
-# hold NSENTER-ARG...: a holder of @n, whose command writes to the fifo in and ends with a line in the fifo go.
+# hold NSENTER-ARG...: a holder of @n, whose command writes to the fifo in and ends with a line in
+# the fifo go.
 hold() {
     mkfifo -m 666 home/in home/go
-    start_log holder nsenter -t "$NS_PID" -m -w -- "$@" ./dl --note nightly @n sh -c 'echo $DLOCK_FENCE >in; read x <go'
+    start_log holder nsenter -t "$NS_PID" -m -w -- "$@" ./dl --note nightly @n sh -c \
+        'echo $DLOCK_FENCE >in; read x <go'
     run_t 5 cat home/in >fence
 }
 let_go() {
@@ -174,7 +177,9 @@ n.lock" ]
     namespace
     inside chmod 755 /run/lock
     inside mkdir -m 1777 /run/dlock
-    private=(unshare -m --propagation private sh -c 'mount -t tmpfs -o mode=1777 none /tmp && exec setpriv --reuid=$0 --regid=$0 --clear-groups "$@"' $U)
+    private=(unshare -m --propagation private sh -c
+        'mount -t tmpfs -o mode=1777 none /tmp &&
+            exec setpriv --reuid=$0 --regid=$0 --clear-groups "$@"' $U)
     hold "${private[@]}"
     run inside "${private[@]}" ./dl -vn @n touch ran
     assert_rc 75

@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
-# guard.bats - the dead man's switch: the command's whole tree is gone before the lease ends, whichever process is killed or
-# stopped, and the lock is released after that. What the keeper does when the lock is lost is in lease.bats.
+# guard.bats - the dead man's switch: the command's whole tree is gone before the lease ends,
+# whichever process is killed or stopped, and the lock is released after that. What the keeper does
+# when the lock is lost is in lease.bats.
 
 # bats file_tags=long
 bats_require_minimum_version 1.5.0
@@ -25,7 +26,7 @@ teardown() { dlock_teardown; }
     done
 }
 
-# --- one of us is killed -------------------------------------------------------------------------------
+# --- one of us is killed -----------------------------------------------------
 
 @test "a killed keeper's tree is gone at once" {
     background --ttl 30 "$L" $SUBJECT -t -k
@@ -61,7 +62,8 @@ found() { grep -qx "$1" "$T/found"; }
 }
 
 @test "the caller of a killed keeper sees SIGKILL" {
-    run run_t 20 bash -c '"$@" & wait $!' - "$DLOCK" "$L" sh -c 'kill -KILL $(ps -o ppid= $PPID); sleep 20'
+    run run_t 20 bash -c '"$@" & wait $!' - "$DLOCK" "$L" sh -c \
+        'kill -KILL $(ps -o ppid= $PPID); sleep 20'
     assert_rc 137
 }
 
@@ -153,7 +155,8 @@ found() { grep -qx "$1" "$T/found"; }
     for call in pipe2:2 setpgid:1 setpgid:2 setsid:1; do
         for fault in signal=SIGKILL error=EAGAIN; do
             rm -rf "$S"/*
-            run run_t 10 setsid -w strace -fo trace -e "trace=${call%:*}" -e "inject=${call%:*}:$fault:when=${call#*:}" \
+            run run_t 10 setsid -w strace -fo trace -e "trace=${call%:*}" -e \
+                "inject=${call%:*}:$fault:when=${call#*:}" \
                 "$DLOCK" --ttl 30 "$L" touch ran
             assert_rc 71
             grep -Eq "INJECTED|killed by SIGKILL" trace || fail "no fault at $call"
@@ -165,7 +168,9 @@ found() { grep -qx "$1" "$T/found"; }
 }
 
 @test "a moderate fork bomb does not outrun the keeper" {
-    background --ttl 30 "$L" bash -c 'exec 9>'"$C"'/witness; flock 9; for i in 1 2 3 4; do (while :; do (sleep 3) & sleep 0.02; done) & done; echo go >'"$T"'/go; wait'
+    background --ttl 30 "$L" bash -c 'exec 9>'"$C"'/witness; flock 9
+        for i in 1 2 3 4; do (while :; do (sleep 3) & sleep 0.02; done) & done
+        echo go >'"$T"'/go; wait'
     wait_for 5 file_nonempty "$T/go"
     find_guard
     kill -KILL "$G"
@@ -176,14 +181,16 @@ found() { grep -qx "$1" "$T/found"; }
 }
 
 @test "a moderate fork bomb does not outrun the guard" {
-    background --ttl 30 "$L" bash -c 'exec 9>'"$C"'/witness; flock 9; for i in 1 2 3 4; do (while :; do setsid sleep 3 & sleep 0.02; done) & done; echo go >'"$T"'/go; wait'
+    background --ttl 30 "$L" bash -c 'exec 9>'"$C"'/witness; flock 9
+        for i in 1 2 3 4; do (while :; do setsid sleep 3 & sleep 0.02; done) & done
+        echo go >'"$T"'/go; wait'
     wait_for 5 file_nonempty "$T/go"
     kill -KILL "$K"
     wait_for 3 tree_gone
     settle 1
 }
 
-# --- one of us is stopped ------------------------------------------------------------------------------
+# --- one of us is stopped ----------------------------------------------------
 
 @test "a stopped keeper's command gets TERM at term_at and KILL at kill_at" {
     background --ttl 1.5 "$L" $SUBJECT -t -k
@@ -242,7 +249,8 @@ found() { grep -qx "$1" "$T/found"; }
     tell renew unclear
     kill -STOP "$G"
     ended
-    # The keeper's END finds a stopped guard; its kernel timer kills it, the keeper ends the orphans.
+    # The keeper's END finds a stopped guard; its kernel timer kills it, the keeper ends the
+    # orphans.
     assert_rc 79
     assert_out "could not be renewed"
     lease_times 1500 "$(confirmed)"
@@ -300,10 +308,12 @@ found() { grep -qx "$1" "$T/found"; }
 }
 
 @test "the keeper does not signal the number of a reaped guard" {
-    # A dismissed guard that does not exit is killed after 30 ms. Here it dies in the turn in which it is to be killed.
+    # A dismissed guard that does not exit is killed after 30 ms. Here it dies in the turn in which
+    # it is to be killed.
     if [ -n "${SAN:-}" ]; then return 0; fi # its runtime reads, waits and forks as well
     tell acquire wait
-    start_log "$T/out" env LD_PRELOAD="$HELPERS/reaped.so" REAPED_LOG="$T/kills" "$HELPERS/launch" -d -s "$DLOCK" -w 0.5 "$L" true
+    start_log "$T/out" env LD_PRELOAD="$HELPERS/reaped.so" REAPED_LOG="$T/kills" "$HELPERS/launch" \
+        -d -s "$DLOCK" -w 0.5 "$L" true
     K=$STARTED
     wait_for 5 store_did acquire
     find_guard
@@ -314,7 +324,7 @@ found() { grep -qx "$1" "$T/found"; }
     ! grep reaped "$T/kills" || fail "killed after it was reaped"
 }
 
-# --- everywhere ----------------------------------------------------------------------------------------
+# --- everywhere --------------------------------------------------------------
 
 # one_point NAME K: the keeper is killed at its K-th system call NAME.
 one_point() {
@@ -324,7 +334,8 @@ one_point() {
     {
         ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 timeout -k 2 20 \
             strace -o /dev/null -e trace="$1" -e inject="$1":signal=SIGKILL:when="$2" \
-            "$DLOCK" --ttl 1 "fake://$dir/store#$NAME" "$HELPERS/subject" "$dir/command" -t -k -m 450 \
+            "$DLOCK" --ttl 1 "fake://$dir/store#$NAME" "$HELPERS/subject" \
+            "$dir/command" -t -k -m 450 \
             >"$dir/out" 2>&1 </dev/null 3>&- || rc=$?
     } 2>/dev/null
     echo "$rc" >"$dir/rc"
@@ -336,13 +347,15 @@ one_point() {
             flock -sn "$C/witness" true && break
             sleep 0.02
         done
-        [ "$(last_beat)" -lt $((dead + (250 + SLOW) * NS)) ] || echo "$1:$2: the tree lives on" >>"$T/bad"
+        [ "$(last_beat)" -lt $((dead + (250 + SLOW) * NS)) ] ||
+            echo "$1:$2: the tree lives on" >>"$T/bad"
     fi
     if [ -e "$dir/store/held" ]; then
         local until up
         read -r until _ <"$dir/store/held"
         read -r up _ </proc/uptime
-        [ "$until" -lt $((10#${up/./} * 10000000 + 1020000000)) ] || echo "$1:$2: held for too long" >>"$T/bad"
+        [ "$until" -lt $((10#${up/./} * 10000000 + 1020000000)) ] ||
+            echo "$1:$2: held for too long" >>"$T/bad"
     fi
     grep -q overlap "$dir/command/events" 2>/dev/null && echo "$1:$2: overlap" >>"$T/bad"
     case $rc in 0 | 137) ;; *) echo "$1:$2: exit code $rc" >>"$T/bad" ;; esac
@@ -350,13 +363,15 @@ one_point() {
 }
 export -f one_point now_ns now_ms last_beat
 
-# A process that is killed makes no report: nothing for a sanitizer. A guard that is left alone has tests of its own.
+# A process that is killed makes no report: nothing for a sanitizer. A guard that is left alone has
+# tests of its own.
 # bats test_tags=plain,soak
 @test "no tree survives a keeper killed at any system call" {
     strace -o /dev/null true 2>/dev/null || skip "strace does not work here"
     ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 \
         strace -o "$T/trace" "$DLOCK" --ttl 1 "$L" $SUBJECT -t -k -m 450
-    # From the guard's fork on (before it there is nothing to guard), and only the first of the many polls.
+    # From the guard's fork on (before it there is nothing to guard), and only the first of the many
+    # polls.
     awk 'match($0, /^[a-z_0-9]+\(/) {
              name = substr($0, 1, RLENGTH - 1); n[name]++
              if (name ~ /^(clone|clone3|fork|vfork)$/) forked = 1
@@ -397,7 +412,7 @@ export -f one_point now_ns now_ms last_beat
     refute_out "changes its user"
 }
 
-# --- inherited children ---------------------------------------------------------------------------------
+# --- inherited children ------------------------------------------------------
 
 @test "an unprivileged guard finds the tree too" {
     need_root # else the unit tests have shown it
@@ -420,7 +435,8 @@ with_a_job() {
 
 @test "the caller's own jobs outlive the command of exec dlock" {
     # The job's orphan comes to dlock while the command runs; so do two of the command's own.
-    with_a_job "while [ ! -e '$T/go' ]; do sleep 0.02; done; sh -c 'echo \$\$ >\"$T/job\"; exec sleep 60' &" \
+    with_a_job "while [ ! -e '$T/go' ]; do sleep 0.02; done
+        sh -c 'echo \$\$ >\"$T/job\"; exec sleep 60' &" \
         --grace 300ms ./c.lock sh -c '(sh -c "echo \$\$ >main1; exec sleep 60" &)
             (sh -c "trap \"\" TERM; echo \$\$ >main2; while :; do sleep 0.05; done" &)
             while [ ! -s main1 ] || [ ! -s main2 ]; do sleep 0.02; done; echo >started; sleep 60'
@@ -441,7 +457,8 @@ with_a_job() {
 }
 
 @test "the caller's own jobs outlive a killed guard" {
-    with_a_job "while [ ! -e '$T/go' ]; do sleep 0.02; done; sh -c 'echo \$\$ >\"$T/job\"; exec sleep 60' &" \
+    with_a_job "while [ ! -e '$T/go' ]; do sleep 0.02; done
+        sh -c 'echo \$\$ >\"$T/job\"; exec sleep 60' &" \
         --ttl 30 "$L" $SUBJECT -t -k
     wait_for 5 running 4
     touch "$T/go"
@@ -458,16 +475,18 @@ with_a_job() {
     kill -KILL "$job"
 }
 
-# --- unusual surroundings ------------------------------------------------------------------------------
+# --- unusual surroundings ----------------------------------------------------
 
 @test "the command has the terminal at a PID namespace's edge" {
-    unshare --pid --fork --mount-proc true 2>/dev/null || skip "needs the right to make PID namespaces"
+    unshare --pid --fork --mount-proc true 2>/dev/null ||
+        skip "needs the right to make PID namespaces"
     export S C L SLOW LOCK_ARGS=
     cat >"$T/test.py" <<'PY'
 from terminal import *
 t = Term()
-j = t.start(['unshare', '--pid', '--fork', '--mount-proc', '--kill-child', DLOCK, '--ttl', '20', LOCK,
-             'sh', '-c', 'read x </dev/tty; echo "got $x"; trap "echo int; exit 5" INT; while :; do sleep 0.05; done'])
+j = t.start(['unshare', '--pid', '--fork', '--mount-proc', '--kill-child', DLOCK, '--ttl', '20',
+             LOCK, 'sh', '-c', '''read x </dev/tty; echo "got $x"; trap "echo int; exit 5" INT
+                 while :; do sleep 0.05; done'''])
 t.type(b'word\n')
 t.until(lambda: 'got word' in t.output)
 t.quiet(0.2)
@@ -475,7 +494,8 @@ t.type(b'\x03')
 t.until(lambda: 'int\r\n' in t.output)
 check(j.status() in ('exit 5', 'signal 2'), True, 'unshare')
 PY
-    PYTHONPATH=$ROOT/tests/support/helpers PYTHONDONTWRITEBYTECODE=1 timeout -k 2 40 /usr/bin/python3 "$T/test.py" 3>&- </dev/null
+    PYTHONPATH=$ROOT/tests/support/helpers PYTHONDONTWRITEBYTECODE=1 timeout \
+        -k 2 40 /usr/bin/python3 "$T/test.py" 3>&- </dev/null
 }
 
 @test "with hidepid=2 a hidden command gets TERM before KILL" {
@@ -487,7 +507,8 @@ PY
     cp "$DLOCK" "$D/dlock"
     # The command is a dlock: it hands TERM on to its own command, which tells of it.
     start_log "$T/out" "$HELPERS/launch" -d -s unshare -m --propagation private sh -c \
-        'mount -t proc -o hidepid=2 none /proc && exec setpriv --reuid=nobody --regid=nogroup --clear-groups "$@"' - \
+        'mount -t proc -o hidepid=2 none /proc &&
+            exec setpriv --reuid=nobody --regid=nogroup --clear-groups "$@"' - \
         "$D/dlock" --ttl 1.5 --grace 600ms "fake://$D#$NAME" "$D/dlock" "$D/inner.lock" \
         sh -c "trap 'echo >$D/term; exit 3' TERM; echo >$D/started; while :; do sleep 0.05; done"
     K=$STARTED
@@ -503,12 +524,14 @@ PY
 @test "dlock does not stay stopped when its command continues at once" {
     strace -D -o /dev/null true 2>/dev/null || skip "strace does not work here"
     export S C L SLOW LOCK_ARGS=
-    # dlock is told of the stop, looks once more (0.5 s), and once more (0.5 s): then the command runs again.
+    # dlock is told of the stop, looks once more (0.5 s), and once more (0.5 s): then the command
+    # runs again.
     cat >"$T/test.py" <<'PY'
 from terminal import *
 t = Term()
 os.environ['ASAN_OPTIONS'] = os.environ.get('ASAN_OPTIONS', '') + ':detect_leaks=0'
-j = t.start(['strace', '-D', '-o', '/dev/null', '-e', 'trace=wait4', '-e', 'inject=wait4:delay_exit=500000',
+j = t.start(['strace', '-D', '-o', '/dev/null', '-e', 'trace=wait4',
+             '-e', 'inject=wait4:delay_exit=500000',
              DLOCK, T + '/x.lock'] + SUBJECT + ['-u', T + '/end', '-r', '6'])
 t.until(lambda: seen('main', 'start'))
 main = int(read(C + '/events').split()[2])
@@ -520,5 +543,6 @@ t.until(lambda: state(main) != 'T')
 open(T + '/end', 'w')
 check(j.status(), 'exit 6', 'dlock')
 PY
-    PYTHONPATH=$ROOT/tests/support/helpers PYTHONDONTWRITEBYTECODE=1 timeout -k 2 40 /usr/bin/python3 "$T/test.py" 3>&- </dev/null
+    PYTHONPATH=$ROOT/tests/support/helpers PYTHONDONTWRITEBYTECODE=1 timeout \
+        -k 2 40 /usr/bin/python3 "$T/test.py" 3>&- </dev/null
 }

@@ -1,5 +1,6 @@
 #!/usr/bin/env bats
-# held.bats - --held: the command asks its keeper whether its lock is held still; on Redis and on files.
+# held.bats - --held: the command asks its keeper whether its lock is held still; on Redis and on
+# files.
 
 bats_require_minimum_version 1.5.0
 load ../../support/common
@@ -21,10 +22,12 @@ teardown() {
     dlock_teardown
 }
 
-# holds ARG... LOCK: dlock holds it until go; its pid is $HOLDER, and `above` runs a command as if under it.
+# holds ARG... LOCK: dlock holds it until go; its pid is $HOLDER, and `above` runs a command as if
+# under it.
 holds() {
     rm -f in go
-    start_log hold.log "$DLOCK" "$@" sh -c 'env | grep ^DLOCK_ >in.new; echo $$ >pid; mv in.new in; exec "$HELPERS/await" go'
+    start_log hold.log "$DLOCK" "$@" sh -c \
+        'env | grep ^DLOCK_ >in.new; echo $$ >pid; mv in.new in; exec "$HELPERS/await" go'
     HOLDER=$STARTED
     wait_for 5 test -s in || fail "$(cat hold.log)"
 }
@@ -42,7 +45,8 @@ not_held() { # TEXT [ARG...]
     t0=$(now_ms)
     run -79 --separate-stderr ask "$@"
     took=$(($(now_ms) - t0))
-    [ -z "$output" ] && [ "${#stderr_lines[@]}" -eq 1 ] && [[ $stderr == *"$text"* ]] || fail "$output $stderr"
+    [ -z "$output" ] && [ "${#stderr_lines[@]}" -eq 1 ] && [[ $stderr == *"$text"* ]] ||
+        fail "$output $stderr"
     [ $took -le $((2000 + SLOW)) ] || fail "took $took ms"
 }
 # Less than the second that an answer may take, with the start of all processes.
@@ -50,15 +54,19 @@ at_once() { [ $took -lt $((990 + SLOW)) ] || fail "took $took ms"; }
 
 @test "a lease tells the time to its end, a file has none; nothing on stderr" {
     local lock
-    run -0 run_t 10 "$DLOCK" $SHORT "$L" sh -c '"$DLOCK" --held && "$DLOCK" --held "$DLOCK_NAME" && "$DLOCK" --held "$1"' - "$L"
+    run -0 run_t 10 "$DLOCK" $SHORT "$L" sh -c \
+        '"$DLOCK" --held && "$DLOCK" --held "$DLOCK_NAME" && "$DLOCK" --held "$1"' - "$L"
     [ "${#lines[@]}" -eq 3 ] || fail "$output"
     for lock in "${lines[@]}"; do is_about 1818 "$lock"; done
     for lock in "$F" "$T/plain" "-o $T/plain" "--fcntl $T/plain" "--slots 2 $T/plain"; do
-        run -0 run_t 10 "$DLOCK" $lock sh -c '"$DLOCK" --held && "$DLOCK" --held "$DLOCK_NAME" && "$DLOCK" --held "$1"' - "${lock##* }"
+        run -0 run_t 10 "$DLOCK" $lock sh -c \
+            '"$DLOCK" --held && "$DLOCK" --held "$DLOCK_NAME" && "$DLOCK" --held "$1"' - \
+            "${lock##* }"
         [ "$output" = $'inf\ninf\ninf' ] || fail "$lock: $output"
     done
     # The manual's idioms.
-    run -0 run_t 10 "$DLOCK" $SHORT "$L" sh -c '"$DLOCK" --held >/dev/null || exit 1; left=$("$DLOCK" --held) && echo ok'
+    run -0 run_t 10 "$DLOCK" $SHORT "$L" sh -c \
+        '"$DLOCK" --held >/dev/null || exit 1; left=$("$DLOCK" --held) && echo ok'
     [ "$output" = ok ]
     run -71 run_t 10 "$DLOCK" "$F" sh -c '"$DLOCK" --held >/dev/full'
 }
@@ -74,9 +82,12 @@ at_once() { [ $took -lt $((990 + SLOW)) ] || fail "took $took ms"; }
     done
     for name in other "$F" "redis://u:hidden@h#$NAME" redis://u:hidden@h @none; do
         DLOCK_STORE=file://$T/locks run -64 --separate-stderr ask "$name"
-        [ -z "$output" ] && [ "${#stderr_lines[@]}" -eq 1 ] && [[ $stderr != *hidden* ]] || fail "$name: $output $stderr"
+        [ -z "$output" ] && [ "${#stderr_lines[@]}" -eq 1 ] && [[ $stderr != *hidden* ]] ||
+            fail "$name: $output $stderr"
     done
-    DLOCK_STORE=file://$T/locks run -0 run_t 5 "$DLOCK" @job sh -c '"$DLOCK" --held @job && "$DLOCK" --held job && "$DLOCK" --held "file://$1/locks#job"' - "$T"
+    DLOCK_STORE=file://$T/locks run -0 run_t 5 "$DLOCK" @job sh -c \
+        '"$DLOCK" --held @job && "$DLOCK" --held job && "$DLOCK" --held "file://$1/locks#job"' - \
+        "$T"
     [ "$output" = $'inf\ninf\ninf' ]
 }
 
@@ -84,29 +95,35 @@ at_once() { [ $took -lt $((990 + SLOW)) ] || fail "took $took ms"; }
     local value
     for value in '' ' ' x ::: "$(head -c 100000 /dev/zero | tr '\0' :)"; do
         DLOCK_HELD=$value run -64 --separate-stderr run_t 5 "$DLOCK" -q --held
-        [ -z "$output" ] && [[ $stderr == "dlock: --held is for a command that dlock runs: "* ]] || fail "$output $stderr"
+        [ -z "$output" ] && [[ $stderr == "dlock: --held is for a command that dlock runs: "* ]] ||
+            fail "$output $stderr"
     done
     run -64 run_t 5 "$DLOCK" -F "$T/plain" "$DLOCK" --held
     # Under -F and another lock, that one's is told, but not its own.
-    run -64 run_t 5 "$DLOCK" "$F" "$DLOCK" -F "$T/plain" sh -c '"$DLOCK" --held; "$DLOCK" --held "$DLOCK_NAME"'
+    run -64 run_t 5 "$DLOCK" "$F" "$DLOCK" -F "$T/plain" sh -c \
+        '"$DLOCK" --held; "$DLOCK" --held "$DLOCK_NAME"'
     [ "${lines[0]}" = inf ] && assert_out 'names no lock that this process runs under'
 }
 
 @test "of several locks, and of the dlocks above, the least time; each by its name" {
-    run -0 run_t 10 "$DLOCK" $SHORT --also "$F" "$L" sh -c '"$DLOCK" --held; "$DLOCK" --held "$1"; "$DLOCK" --held "$F"' - "$L"
+    run -0 run_t 10 "$DLOCK" $SHORT --also "$F" "$L" sh -c \
+        '"$DLOCK" --held; "$DLOCK" --held "$1"; "$DLOCK" --held "$F"' - "$L"
     is_about 1818 "${lines[0]}"
     is_about 1818 "${lines[1]}"
-    run -0 run_t 10 "$DLOCK" $SHORT "$L" "$DLOCK" "$F-2" sh -c '"$DLOCK" --held "$DLOCK_NAME"; "$DLOCK" --held; "$DLOCK" --held "$L"'
+    run -0 run_t 10 "$DLOCK" $SHORT "$L" "$DLOCK" "$F-2" sh -c \
+        '"$DLOCK" --held "$DLOCK_NAME"; "$DLOCK" --held; "$DLOCK" --held "$L"'
     [ "${lines[0]}" = inf ]
     is_about 1818 "${lines[1]}"
     is_about 1818 "${lines[2]}"
-    run -0 run_t 10 "$DLOCK" $SHORT "$L" "$DLOCK" --ttl 60 "$L-2" sh -c '"$DLOCK" --held "$DLOCK_NAME"; "$DLOCK" --held'
+    run -0 run_t 10 "$DLOCK" $SHORT "$L" "$DLOCK" --ttl 60 "$L-2" sh -c \
+        '"$DLOCK" --held "$DLOCK_NAME"; "$DLOCK" --held'
     [ "${lines[0]}" -gt 30000 ]
     is_about 1818 "${lines[1]}"
 }
 
 @test "a nested one knows the outer one's end, which is earlier than its own" {
-    run -0 run_t 10 "$DLOCK" $SHORT "$L" "$DLOCK" --grace 0.1 "$L" "$DLOCK" --grace 0.1 "$L" sh -c 'for i in 1 2 3 4 5 6 7 8 9; do "$DLOCK" --held || exit; sleep 0.1; done'
+    run -0 run_t 10 "$DLOCK" $SHORT "$L" "$DLOCK" --grace 0.1 "$L" "$DLOCK" --grace 0.1 "$L" \
+        sh -c 'for i in 1 2 3 4 5 6 7 8 9; do "$DLOCK" --held || exit; sleep 0.1; done'
     # Renewed twice meanwhile.
     for left in "${lines[@]}"; do is_about 1818 "$left"; done
     [ "${#lines[@]}" -eq 9 ]
@@ -122,7 +139,8 @@ at_once() { [ $took -lt $((990 + SLOW)) ] || fail "took $took ms"; }
     : >go
     exits 79 5 "$HOLDER"
     rm -f in go
-    start_log outer.log "$DLOCK" --on-lost warn --ttl 1 "$L" "$DLOCK" --on-lost warn "$L" sh -c 'echo >in; "$HELPERS/await" go; "$DLOCK" --held; echo $? >rc'
+    start_log outer.log "$DLOCK" --on-lost warn --ttl 1 "$L" "$DLOCK" --on-lost warn "$L" sh -c \
+        'echo >in; "$HELPERS/await" go; "$DLOCK" --held; echo $? >rc'
     wait_for 5 test -s in
     rcli del "$NAME"
     wait_for 5 file_has outer.log lost
@@ -134,12 +152,15 @@ at_once() { [ $took -lt $((990 + SLOW)) ] || fail "took $took ms"; }
 @test "in the grace, after TERM: 79" {
     redis_start_in other
     # The answer must come in the grace, which ends with KILL.
-    start_log hold.log "$DLOCK" --ttl 4 --grace 2 "redis://127.0.0.1:${REDIS_PORTS[other]}#x" bash -c 'trap '\''"$DLOCK" --held; echo $? >rc'\'' TERM; echo >in; "$HELPERS/await" go & wait; wait'
+    start_log hold.log "$DLOCK" --ttl 4 --grace 2 "redis://127.0.0.1:${REDIS_PORTS[other]}#x" bash \
+        -c 'trap '\''"$DLOCK" --held; echo $? >rc'\'' TERM; echo >in
+            "$HELPERS/await" go & wait; wait'
     wait_for 5 test -s in
     kill -STOP "${REDIS_PIDS[other]}"
     exits 79 5 "$STARTED"
     kill -CONT "${REDIS_PIDS[other]}"
-    [ "$(cat rc)" = 79 ] && file_has hold.log "has lost the lock 'x', or is about to lose it" || fail "$(cat rc hold.log)"
+    [ "$(cat rc)" = 79 ] && file_has hold.log "has lost the lock 'x', or is about to lose it" ||
+        fail "$(cat rc hold.log)"
 }
 
 @test "a renewal that comes after TERM was due: still 79" {
@@ -158,7 +179,8 @@ at_once() { [ $took -lt $((990 + SLOW)) ] || fail "took $took ms"; }
 @test "stopped, killed and ended keepers: 79 within the bound" {
     holds --ttl 20 "$L" # so that the guard does not end it while it is stopped
     kill -STOP "$HOLDER"
-    not_held "the lock '$NAME' may not be held any more: its dlock $HOLDER has not answered within 1 s: is it stopped?"
+    local text="the lock '$NAME' may not be held any more: its dlock $HOLDER has not answered"
+    not_held "$text within 1 s: is it stopped?"
     [ $took -ge 990 ]
     kill -CONT "$HOLDER"
     run -0 ask
@@ -173,12 +195,14 @@ at_once() { [ $took -lt $((990 + SLOW)) ] || fail "took $took ms"; }
     not_held "the lock '$T/plain' may not be held any more: its dlock has ended, or is releasing it"
 }
 
-@test "forged entries, and sockets that never answer, or answer nonsense: 79, all within one bound" {
+@test "forged entries, and sockets without an answer, or with nonsense, mean 79 within one bound" {
     local how i
     holds "$L"
     local good=$(sed -n 's/^DLOCK_HELD=//p' in) digest name token socket forged
     IFS=: read -r digest name token socket <<<"$good"
-    for forged in "$digest:$name:${token//[0-9]/0}:$socket" "${digest//[0-9]/0}:$name:$token:$socket" "$digest:0000000000000000:$token:$socket" "$digest:$name:$token:${socket%?}x" "$digest:$name:$token:-"; do
+    for forged in "$digest:$name:${token//[0-9]/0}:$socket" \
+        "${digest//[0-9]/0}:$name:$token:$socket" "$digest:0000000000000000:$token:$socket" \
+        "$digest:$name:$token:${socket%?}x" "$digest:$name:$token:-"; do
         echo "DLOCK_HELD=$forged" >in
         not_held 'may not be held any more'
         at_once
@@ -188,7 +212,11 @@ at_once() { [ $took -lt $((990 + SLOW)) ] || fail "took $took ms"; }
         wait_for 5 test -s "$how"
     done
     # 31 of them, and the true one.
-    many() { for i in {1..31}; do printf '%016x:%s:%s:%s ' "$i" "$name" "$token" "$(cat "${@:i % $# + 1:1}")"; done; }
+    many() {
+        for i in {1..31}; do
+            printf '%016x:%s:%s:%s ' "$i" "$name" "$token" "$(cat "${@:i % $# + 1:1}")"
+        done
+    }
     echo "DLOCK_HELD=$(many silent full)$good" >in
     not_held 'has not answered within 1 s'
     echo "DLOCK_HELD=$(many nonsense)$good" >in
@@ -206,13 +234,15 @@ let_go_now() {
 @test "32 locks above: all are asked; few descriptors are enough" {
     local i all=()
     for i in {1..15}; do all+=("--also=$T/$i"); done
-    run -0 run_t 10 "$DLOCK" "${all[@]}" "$T/a" "$DLOCK" "${all[@]/%/b}" "$T/c" bash -c 'echo $DLOCK_HELD | wc -w; "$DLOCK" --held
-        for fd in /proc/$$/fd/*; do fd=${fd##*/}; [ "$fd" -le 2 ] || exec {fd}>&-; done # what the machine has open
+    run -0 run_t 10 "$DLOCK" "${all[@]}" "$T/a" "$DLOCK" "${all[@]/%/b}" "$T/c" bash -c \
+        'echo $DLOCK_HELD | wc -w; "$DLOCK" --held
+        # What the machine has open.
+        for fd in /proc/$$/fd/*; do fd=${fd##*/}; [ "$fd" -le 2 ] || exec {fd}>&-; done
         ulimit -n 12; "$DLOCK" --held'
     [ "$output" = $'32\ninf\ninf' ] || fail "$output"
 }
 
-@test "a stopped command, and one that has ended while an inner dlock runs, do not keep the keeper from answering" {
+@test "a keeper answers for a stopped command, and for one that ended above an inner dlock" {
     local lock
     holds $SHORT "$L"
     kill -STOP "$(cat pid)"
@@ -222,7 +252,9 @@ let_go_now() {
     let_go_now
     for lock in "$L" "$F"; do
         rm -f pid outer go2
-        start_log hold.log "$DLOCK" $SHORT "$lock" sh -c 'env | grep ^DLOCK_ >in; "$DLOCK" "$1" sh -c "echo \$\$ >pid; exec \"\$HELPERS/await\" go2" & until [ -s pid ]; do sleep 0.02; done; echo $$ >outer' - "$lock"
+        start_log hold.log "$DLOCK" $SHORT "$lock" sh -c 'env | grep ^DLOCK_ >in
+            "$DLOCK" "$1" sh -c "echo \$\$ >pid; exec \"\$HELPERS/await\" go2" &
+            until [ -s pid ]; do sleep 0.02; done; echo $$ >outer' - "$lock"
         wait_for 5 test -s outer
         wait_for 5 pid_gone "$(cat outer)"
         run -0 ask
@@ -234,23 +266,30 @@ let_go_now() {
 }
 
 @test "what is left of a file's command asks in its grace, and is told that the lock is held" {
-    start_log hold.log "$DLOCK" --grace 3 "$T/plain" bash -c '"$HELPERS/await" never & (trap '\''"$DLOCK" --held >left; echo $? >rc; exit'\'' TERM; echo >in; while :; do "$HELPERS/await" never; done) & wait %1'
+    start_log hold.log "$DLOCK" --grace 3 "$T/plain" bash -c '"$HELPERS/await" never &
+        (trap '\''"$DLOCK" --held >left; echo $? >rc; exit'\'' TERM; echo >in
+        while :; do "$HELPERS/await" never; done) & wait %1'
     wait_for 5 test -s in
     kill -TERM "$STARTED"
     exits 143 5 "$STARTED"
     [ "$(cat rc left)" = $'0\ninf' ] || fail "$(cat rc left hold.log)"
 }
 
-@test "queries are no inner dlocks: they delay no end, and are answered where an inner one is one too many" {
+@test "queries are no inner dlocks: they delay no end, and are answered beside too many of those" {
     holds "$L"
     # Connections that ask nothing.
-    start above "$ROOT/tests/support/helpers/backlog.py" "$(sed -n 's/^DLOCK_HELD=.*://p' in)" "$HELPERS/await" never
+    start above "$ROOT/tests/support/helpers/backlog.py" "$(sed -n 's/^DLOCK_HELD=.*://p' in)" \
+        "$HELPERS/await" never
     run -0 ask
     let_go_now
     rm go
     run -0 run_t 20 bash -c 'ulimit -Sn 40; exec "$DLOCK" "$L" bash -c "ulimit -Sn \$(ulimit -Hn)
-            for i in {1..20}; do \"\$DLOCK\" \"\$L\" sh -c \"echo >in.\$i; exec \\\"\\\$HELPERS/await\\\" go\" & done
-            wait -n; echo first \$?; for i in 1 2 3 4 5; do \"\$DLOCK\" --held \"\$L\" >/dev/null || echo no; done; : >go; wait"'
+            for i in {1..20}; do
+                \"\$DLOCK\" \"\$L\" sh -c \"echo >in.\$i; exec \\\"\\\$HELPERS/await\\\" go\" &
+            done
+            wait -n; echo first \$?
+            for i in 1 2 3 4 5; do \"\$DLOCK\" --held \"\$L\" >/dev/null || echo no; done
+            : >go; wait"'
     assert_out 'first 71'
     ! grep -qx no <<<"$output" || fail "$output"
 }
@@ -262,7 +301,9 @@ let_go_now() {
     run -79 above timeout 5 unshare -n "$DLOCK" --held
     assert_out 'is in another network namespace'
     # A machine that was started a moment ago has no earlier time.
-    if unshare -T true; then run -0 above timeout 5 unshare -T --fork --boottime 1000 "$DLOCK" --held; fi
+    if unshare -T true; then
+        run -0 above timeout 5 unshare -T --fork --boottime 1000 "$DLOCK" --held
+    fi
     chmod 711 "$BATS_RUN_TMPDIR" "$BATS_FILE_TMPDIR" 2>/dev/null || :
     "${other[@]}" "$DLOCK" --version >/dev/null || skip 'nobody cannot run dlock here'
     run -79 above timeout 5 "${other[@]}" "$DLOCK" --held

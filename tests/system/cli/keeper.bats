@@ -14,7 +14,7 @@ teardown() { dlock_teardown; }
 # timed ARG...: run dlock by itself; the start of three processes is in $took.
 timed() { timed_run "$HELPERS/launch" -n "$DLOCK" "$@"; }
 
-# --- signals while the command runs --------------------------------------------------------------------
+# --- signals while the command runs ------------------------------------------
 
 # Sends the signal and waits until the command has it, for the N-th time.
 send() {
@@ -97,11 +97,12 @@ print(p.wait())' "$T/go" "$DLOCK" "$L" sh -c "touch $T/go; exec sleep 20"
     assert_rc 0
 }
 
-# --- signals while waiting -----------------------------------------------------------------------------
+# --- signals while waiting ---------------------------------------------------
 
 # dies_by SIG [LAUNCH-OPTION...]: a waiting dlock that is sent SIG leaves the queue and dies by it.
 dies_by() {
-    /usr/bin/python3 - "$1" "$S/log" "$HELPERS/launch" -d "${@:2}" "$DLOCK" "$L" touch "$T/ran" <<'PY'
+    /usr/bin/python3 - "$1" "$S/log" "$HELPERS/launch" -d "${@:2}" "$DLOCK" "$L" touch \
+        "$T/ran" <<'PY'
 import os, subprocess, sys, time
 sig, log = int(sys.argv[1]), sys.argv[2]
 p = subprocess.Popen(sys.argv[3:])
@@ -185,7 +186,7 @@ PY
     assert_between 0 $(($(now_ms) - start)) $((400 + SLOW + BUSY)) "time (ms)"
 }
 
-# --- the bounds of a wait ------------------------------------------------------------------------------
+# --- the bounds of a wait ----------------------------------------------------
 
 @test "-w ends in time and names the holder" {
     tell acquire wait
@@ -319,7 +320,7 @@ PY
     [ "$(grep -c ' start ' "$C/events")" = 12 ]
 }
 
-# --- options that do not fit ---------------------------------------------------------------------------
+# --- options that do not fit -------------------------------------------------
 
 @test "refuses too short a ttl and names one that works" {
     run run_t 10 "$DLOCK" --ttl 0.5 "$L" true

@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
-# lease.bats - what the keeper does with a lease that is not renewed, is lost, or is granted late, and when its command is
-# told to end: the command's whole tree is gone before the lease is over, and the lock is released after that.
+# lease.bats - what the keeper does with a lease that is not renewed, is lost, or is granted late,
+# and when its command is told to end: the command's whole tree is gone before the lease is over,
+# and the lock is released after that.
 
 # bats file_tags=long
 bats_require_minimum_version 1.5.0
@@ -21,12 +22,14 @@ said() {
     mapfile -t out <"$T/out"
     [ ${#out[@]} -eq $# ] || fail "$(cat "$T/out")" || return
     while [ $n -lt ${#out[@]} ]; do
-        [[ ${out[n++]} =~ ^"dlock: fake://$S: the lock '$NAME' "${!n}$ ]] || fail "line $n: ${out[n - 1]}" || return
+        [[ ${out[n++]} =~ ^"dlock: fake://$S: the lock '$NAME' "${!n}$ ]] ||
+            fail "line $n: ${out[n - 1]}" || return
     done
 }
 DURATION='[0-9.]+ (s|ms)'
+ENDS="no answer; the command will be ended in $DURATION unless the store answers"
 
-# --- the store does not answer -------------------------------------------------------------------------
+# --- the store does not answer -----------------------------------------------
 
 @test "without renewal the command gets TERM at term_at and KILL at kill_at" {
     background --ttl 1.5 "$L" $SUBJECT -t -k
@@ -35,7 +38,7 @@ DURATION='[0-9.]+ (s|ms)'
     tell renew unclear
     ended
     assert_rc 79
-    said "has not been renewed for $DURATION: no answer; the command will be ended in $DURATION unless the store answers" \
+    said "has not been renewed for $DURATION: $ENDS" \
         "could not be renewed in time: no answer; ending the command"
     lease_times 1500 "$(confirmed)"
     for who in main child session daemon; do
@@ -111,7 +114,7 @@ DURATION='[0-9.]+ (s|ms)'
     touch "$T/end"
     ended
     assert_rc 42
-    trouble="has not been renewed for $DURATION: no answer; the command will be ended in $DURATION unless the store answers"
+    trouble="has not been renewed for $DURATION: $ENDS"
     said "$trouble" "is renewed again after $DURATION" "$trouble" "is renewed again after $DURATION"
     [ "$(count_seen main sig 15)" = 0 ]
 }
@@ -136,7 +139,7 @@ DURATION='[0-9.]+ (s|ms)'
     store_did clean
 }
 
-# --- the lock is lost ----------------------------------------------------------------------------------
+# --- the lock is lost --------------------------------------------------------
 
 @test "a renewal that reports a loss kills the command at once" {
     background --ttl 1.5 "$L" $SUBJECT -t -k
@@ -223,7 +226,7 @@ DURATION='[0-9.]+ (s|ms)'
     ended
     assert_rc 79
     [ "$(count_seen main sig 15)" = 0 ]
-    said "has not been renewed for $DURATION: no answer; it expires in $DURATION unless the store answers" \
+    said "has not been renewed for $DURATION: ${ENDS/the command will be ended/it expires}" \
         "could not be renewed in time: no answer; the command continues .--on-lost warn."
 }
 
@@ -261,7 +264,7 @@ DURATION='[0-9.]+ (s|ms)'
     gone_by $((500 + SLOW)) "$(now_ns)"
 }
 
-# --- the end of a command that was told to end ---------------------------------------------------------
+# --- the end of a command that was told to end -------------------------------
 
 @test "descendants get TERM and, after --grace, KILL, before the release" {
     background --ttl 30 --grace 600ms "$L" $SUBJECT -t -n
@@ -359,7 +362,7 @@ DURATION='[0-9.]+ (s|ms)'
     for who in child session daemon; do kill -KILL "$(pid_of $who)"; done
 }
 
-# --- a grant that comes late ---------------------------------------------------------------------------
+# --- a grant that comes late -------------------------------------------------
 
 @test "a late grant is confirmed by a renewal before the command starts" {
     tell acquire grant 500

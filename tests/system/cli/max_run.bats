@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
-# max_run.bats - --max-run: the command's whole tree, and what runs under its lock elsewhere, ends in time, whichever process
-# is stopped; the exit code says so. On the scripted store, on files and on Redis.
+# max_run.bats - --max-run: the command's whole tree, and what runs under its lock elsewhere, ends
+# in time, whichever process is stopped; the exit code says so. On the scripted store, on files and
+# on Redis.
 
 bats_require_minimum_version 1.5.0
 load ../../support/common
@@ -26,7 +27,8 @@ teardown() {
 }
 
 # said WHAT TIME LOCK: this line, and no other.
-said() { [ "$(cat out)" = "dlock: ${3}$1 has not ended within $2 (--max-run); ending it" ] || fail "$(cat out)"; }
+said() { [ "$(cat out)" = "dlock: ${3}$1 has not ended within $2 (--max-run); ending it" ] ||
+    fail "$(cat out)"; }
 free() { run_t 5 "$DLOCK" -q -n "$1" true; }
 
 @test "ends the whole tree by TERM, and by KILL after the grace" {
@@ -40,10 +42,12 @@ free() { run_t 5 "$DLOCK" -q -n "$1" true; }
         # The time begins between the two: a busy machine may take long to start the command.
         t0=$(seen main start "")
         for who in main child session daemon; do
-            assert_between $((began + 990 * NS)) "$(seen $who sig 15)" $((t0 + (1050 + BUSY) * NS)) "TERM for $who"
+            assert_between $((began + 990 * NS)) "$(seen $who sig 15)" \
+                $((t0 + (1050 + BUSY) * NS)) "TERM for $who"
             [ "$(count_seen $who sig 15)" = 1 ]
         done
-        assert_between $((began + 1200 * NS)) "$(last_beat)" $((t0 + (1350 + BUSY) * NS)) "last sign of life"
+        assert_between $((began + 1200 * NS)) "$(last_beat)" $((t0 + (1350 + BUSY) * NS)) \
+            "last sign of life"
         case $lock in
         "$L")
             said "the command under the lock '$NAME'" "1 s" "fake://$S: "
@@ -57,7 +61,8 @@ free() { run_t 5 "$DLOCK" -q -n "$1" true; }
 
 @test "the exit code is 124 whatever the command makes of TERM, and its own if it ends in time" {
     for lock in "$L" "$F"; do
-        run -124 run_t 5 "$DLOCK" -q --max-run 0.2 "$lock" sh -c 'trap "exit 0" TERM; while :; do sleep 0.01; done'
+        run -124 run_t 5 "$DLOCK" -q --max-run 0.2 "$lock" sh -c \
+            'trap "exit 0" TERM; while :; do sleep 0.01; done'
         assert_out "has not ended within 200 ms"
         run -124 run_t 5 "$DLOCK" --max-run 0.2 "$lock" sleep 20
         run -124 run_t 5 "$DLOCK" --max-run 0.2 --grace 0 "$lock" sleep 20
@@ -123,7 +128,9 @@ free() { run_t 5 "$DLOCK" -q -n "$1" true; }
 }
 
 @test "holds when the guard is stopped while it ends what a signal has left" {
-    background --max-run 1 --grace 1 "$F" sh -c 'sh -c "trap \"\" TERM; echo \$\$ >left; exec \"\$0\" go" "$0" & trap "exit 0" TERM; echo $$ >main; while :; do sleep 0.01; done' "$HELPERS/await"
+    background --max-run 1 --grace 1 "$F" sh -c '
+        sh -c "trap \"\" TERM; echo \$\$ >left; exec \"\$0\" go" "$0" &
+        trap "exit 0" TERM; echo $$ >main; while :; do sleep 0.01; done' "$HELPERS/await"
     wait_for 5 test -s left
     wait_for 5 test -s main
     find_guard
@@ -166,7 +173,8 @@ free() { run_t 5 "$DLOCK" -q -n "$1" true; }
     ended
     assert_rc 79
     assert_out "(--max-run); ending it"
-    assert_between $((began + 1490 * NS)) "$(seen session sig 15)" $(($(seen main start "") + (1550 + BUSY) * NS)) TERM
+    assert_between $((began + 1490 * NS)) "$(seen session sig 15)" \
+        $(($(seen main start "") + (1550 + BUSY) * NS)) TERM
     rm -rf "$S"/* "$C"/*
     background --ttl 30 --max-run 0.3 --grace 4 "$L" $SUBJECT -k
     wait_for 5 has_seen main sig 15
@@ -182,7 +190,7 @@ free() { run_t 5 "$DLOCK" -q -n "$1" true; }
     refute_out max-run
 }
 
-@test "a file: the guard has the descriptor, the command has none, and what it leaves is left alone" {
+@test "a file: the guard has the descriptor, the command has none, what it leaves is left alone" {
     run -0 run_t 5 "$DLOCK" --max-run 20 "$F" sh -c 'ls -l /proc/self/fd'
     refute_out "$F"
     run -0 run_t 5 "$DLOCK" --max-run 1 "$F" sh -c '"$HELPERS/await" go >left 2>&1 & echo $! >pid'
@@ -192,25 +200,32 @@ free() { run_t 5 "$DLOCK" -q -n "$1" true; }
 }
 
 @test "tells programs of it" {
-    run_t 5 "$DLOCK" --events ev --max-run 1 --grace 0.2 "$F" sh -c 'trap "" TERM; while :; do sleep 0.01; done' || :
+    run_t 5 "$DLOCK" --events ev --max-run 1 --grace 0.2 "$F" sh -c \
+        'trap "" TERM; while :; do sleep 0.01; done' || :
     [ "$(jq -r .event ev | tr '\n' ' ')" = "granted term kill released end " ] || fail "$(cat ev)"
-    jq -es '.[1].kill_in_ms == 200 and (.[-1] | .outcome == "overrun" and .exit_code == 124 and .signal == 9)' ev
-    run_t 5 "$DLOCK" --events ev2 --max-run 1 "$F" sh -c 'trap "exit 4" TERM; while :; do sleep 0.01; done' || :
-    jq -es '(map(.event) | index("kill") | not) and (.[-1] | .outcome == "overrun" and .exit_status == 4)' ev2
+    jq -es '.[1].kill_in_ms == 200 and
+        (.[-1] | .outcome == "overrun" and .exit_code == 124 and .signal == 9)' ev
+    run_t 5 "$DLOCK" --events ev2 --max-run 1 "$F" sh -c \
+        'trap "exit 4" TERM; while :; do sleep 0.01; done' || :
+    jq -es '(map(.event) | index("kill") | not) and
+        (.[-1] | .outcome == "overrun" and .exit_status == 4)' ev2
 }
 
 @test "an inner dlock that outlives the command is ended, and may have a time of its own" {
     for lock in "$L" "$F"; do
         rm -rf "$C"/*
         # It ignores TERM.
-        background --max-run 1.5 --grace 0.3 "$lock" sh -c 'setsid "$DLOCK" "$1" "$HELPERS/subject" "$2" -k & until [ -s "$2/events" ]; do sleep 0.02; done' - "$lock" "$C"
+        background --max-run 1.5 --grace 0.3 "$lock" sh -c '
+            setsid "$DLOCK" "$1" "$HELPERS/subject" "$2" -k &
+            until [ -s "$2/events" ]; do sleep 0.02; done' - "$lock" "$C"
         ended
         assert_rc 124
         assert_out "a dlock under the lock '"
         tree_gone || final "it runs on"
         [ "$lock" = "$F" ] || [ "$(count_seen main sig 15)" = 1 ]
         free "$lock"
-        run -1 run_t 5 "$DLOCK" --max-run 20 "$lock" sh -c '"$DLOCK" --max-run 0.2 "$1" sleep 20; [ $? -eq 124 ] && exit 1' - "$lock"
+        run -1 run_t 5 "$DLOCK" --max-run 20 "$lock" sh -c \
+            '"$DLOCK" --max-run 0.2 "$1" sleep 20; [ $? -eq 124 ] && exit 1' - "$lock"
         assert_out "has not ended within 200 ms"
     done
 }
@@ -218,11 +233,13 @@ free() { run_t 5 "$DLOCK" -q -n "$1" true; }
 @test "an inner dlock that is no descendant is ended as well" {
     for signal in TERM KILL; do
         rm -f in env
-        background --ttl 30 --max-run 1.5 --grace 0.3 "$L" sh -c 'echo "$DLOCK_HELD" >env; until [ -s in ]; do sleep 0.02; done; exit 0'
+        background --ttl 30 --max-run 1.5 --grace 0.3 "$L" sh -c \
+            'echo "$DLOCK_HELD" >env; until [ -s in ]; do sleep 0.02; done; exit 0'
         wait_for 5 test -s env
         ignored=
         [ $signal = TERM ] || ignored='trap "" TERM;'
-        DLOCK_HELD=$(cat env) start_log inner.log "$HELPERS/launch" -d "$DLOCK" "$L" sh -c "$ignored"' echo $$ >in; exec "$HELPERS/await" go'
+        DLOCK_HELD=$(cat env) start_log inner.log "$HELPERS/launch" -d "$DLOCK" "$L" sh -c \
+            "$ignored"' echo $$ >in; exec "$HELPERS/await" go'
         ended
         assert_rc 124
         assert_out "a dlock under the lock '$NAME'"
@@ -232,7 +249,10 @@ free() { run_t 5 "$DLOCK" -q -n "$1" true; }
 }
 
 @test "an inner dlock that comes while --min-hold keeps the lock is ended in time, too" {
-    CI=1 background --ttl 30 --min-hold 1h --max-run 1.5 --grace 0.2 "$L" sh -c '"$0" later && exec "$1" -n "$2" sh -c "trap \"\" TERM; echo \$\$ >in; exec \"\$0\" go" "$0" & exit 0' "$HELPERS/await" "$DLOCK" "$L"
+    CI=1 background --ttl 30 --min-hold 1h --max-run 1.5 --grace 0.2 "$L" sh -c \
+        '"$0" later &&
+            exec "$1" -n "$2" sh -c "trap \"\" TERM; echo \$\$ >in; exec \"\$0\" go" "$0" &
+        exit 0' "$HELPERS/await" "$DLOCK" "$L"
     wait_for 5 file_has out "stays held"
     : >later
     wait_for 5 test -s in
@@ -246,13 +266,15 @@ free() { run_t 5 "$DLOCK" -q -n "$1" true; }
 }
 
 @test "refuses to start what it could not end" {
-    run -71 run_t 5 bash -c 'for i in {1..70}; do "$HELPERS/await" go >left 2>&1 & done; exec "$DLOCK" --max-run 5 "$F" touch ran'
-    assert_out "could not end the command and its descendants: this process had more than 64 children"
+    run -71 run_t 5 bash -c 'for i in {1..70}; do "$HELPERS/await" go >left 2>&1 & done
+        exec "$DLOCK" --max-run 5 "$F" touch ran'
+    assert_out "could not end the command and its descendants: this process had more than 64 "
     [ ! -e ran ]
 }
 
 @test "is for a command that dlock can end" {
-    for args in "--max-run 0 $F true" "--max-run 1 -F $F true" "--max-run 1 9" "-u --max-run 1 9" "--status --max-run 1 $F" "--max-run x $F true"; do
+    for args in "--max-run 0 $F true" "--max-run 1 -F $F true" "--max-run 1 9" "-u --max-run 1 9" \
+        "--status --max-run 1 $F" "--max-run x $F true"; do
         run -64 run_t 5 "$DLOCK" $args
         assert_out --max-run
     done

@@ -1,5 +1,6 @@
 #!/usr/bin/env bats
-# Each allocation fails once, and from each one on all fail: never a command without the lock, no crash, one line.
+# Each allocation fails once, and from each one on all fail: never a command without the lock, no
+# crash, one line.
 
 # bats file_tags=long
 bats_require_minimum_version 1.5.0
@@ -17,15 +18,21 @@ teardown_file() { redis_stop; }
 setup() { dlock_setup; }
 teardown() { dlock_teardown; }
 
-# one N: the N-th allocation of dlock fails ("N+": and all later ones). Complaints go to $T/bad; the results are in
-# $T/run.N: "rc" and, where it came to that, "failed".
+# counted FILE...: how often each exit code is in these files.
+counted() { sort "$@" | uniq -c | awk '{ printf "%s (%s times) ", $2, $1 }'; }
+
+# one N: the N-th allocation of dlock fails ("N+": and all later ones). Complaints go to $T/bad; the
+# results are in $T/run.N: "rc" and, where it came to that, "failed".
 one() {
     local dir=$T/run.$1 rc=0 i name=$NAME.${1/+/x}
     mkdir -p "$dir"
     {
-        NOMEMORY=$1 NOMEMORY_IN=$(basename "$DLOCK") NOMEMORY_LOG=$dir/failed LD_PRELOAD=$HELPERS/nomemory.so \
-            timeout -k 2 15 "$HELPERS/launch" -n "$DLOCK" --ttl 1 "redis://127.0.0.1:$REDIS_PORT#$name" \
-            "$HELPERS/inside" "$dir" "$REDIS_PORT" "$name" "$HOLD" >"$dir/out" 2>&1 </dev/null 3>&- || rc=$?
+        NOMEMORY=$1 NOMEMORY_IN=$(basename "$DLOCK") NOMEMORY_LOG=$dir/failed \
+            LD_PRELOAD=$HELPERS/nomemory.so \
+            timeout -k 2 15 "$HELPERS/launch" -n "$DLOCK" --ttl 1 \
+            "redis://127.0.0.1:$REDIS_PORT#$name" \
+            "$HELPERS/inside" "$dir" "$REDIS_PORT" "$name" \
+            "$HOLD" >"$dir/out" 2>&1 </dev/null 3>&- || rc=$?
     } 2>/dev/null
     echo "$rc" >"$dir/rc"
     # No process is left. The lock is free: released, or its lease has ended.
@@ -39,7 +46,8 @@ one() {
         sleep 0.025
     done
     [ $i -lt 60 ] || echo "$1: the lock is still held" >>"$T/bad"
-    [ ! -e "$dir/violations" ] || echo "$1: lived without the lock: $(head -n 1 "$dir/violations")" >>"$T/bad"
+    [ ! -e "$dir/violations" ] ||
+        echo "$1: lived without the lock: $(head -n 1 "$dir/violations")" >>"$T/bad"
     case $rc in
     0) [ -e "$dir/witness" ] || echo "$1: exit code 0, but nothing was run" >>"$T/bad" ;;
     65 | 69 | 71 | 79) ;;
@@ -48,8 +56,10 @@ one() {
     *) echo "$1: exit code $rc: $(tail -n 1 "$dir/out")" >>"$T/bad" ;;
     esac
     # One line for the end; before that of a loss, one about a renewal that is late.
-    [ "$(grep -c '^dlock: ' "$dir/out")" = "$(grep -c . "$dir/out")" ] || echo "$1: $(cat "$dir/out")" >>"$T/bad"
-    [ "$rc" = 0 ] || [ "$(grep -vc ' has not been renewed for ' "$dir/out")" = 1 ] || echo "$1: exit code $rc with: $(cat "$dir/out")" >>"$T/bad"
+    [ "$(grep -c '^dlock: ' "$dir/out")" = "$(grep -c . "$dir/out")" ] ||
+        echo "$1: $(cat "$dir/out")" >>"$T/bad"
+    [ "$rc" = 0 ] || [ "$(grep -vc ' has not been renewed for ' "$dir/out")" = 1 ] ||
+        echo "$1: exit code $rc with: $(cat "$dir/out")" >>"$T/bad"
     return 0
 }
 export -f one
@@ -74,26 +84,30 @@ count() {
     echo "# $points of $most allocations" >&3
     awk '{ print; print $1 "+" }' points | timeout 150 xargs -P 12 -n 1 bash -c 'one "$1"' -
     failed=$(ls "$T"/run.*/failed | wc -l)
-    echo "# $failed failed; exit codes: $(cat "$T"/run.*/rc | sort | uniq -c | awk '{ printf "%s (%s times) ", $2, $1 }')" >&3
+    echo "# $failed failed; exit codes: $(counted "$T"/run.*/rc)" >&3
     [ "$failed" -ge "$points" ]
-    # Before the grant nothing is run; behind it, where no renewal succeeds any more, the command is ended.
+    # Before the grant nothing is run; behind it, where no renewal succeeds any more, the command is
+    # ended.
     [ "$(cat "$T"/run.*/rc | grep -cx 71)" -ge $((points * 30 / most)) ]
     [ "$(cat "$T"/run.*+/rc | grep -cx 79)" -ge 1 ]
     [ ! -e "$T/bad" ] || { cat "$T/bad"; false; }
 }
 
-# --- PostgreSQL -----------------------------------------------------------------------------------------
+# --- PostgreSQL --------------------------------------------------------------
 
-# once N: dlock at $L whose N-th allocation fails; $T/once.N: "rc", "out", and "failed" where it came to that.
+# once N: dlock at $L whose N-th allocation fails; $T/once.N: "rc", "out", and "failed" where it
+# came to that.
 once() {
     local dir=$T/once.$1 rc=0
     mkdir -p "$dir"
-    NOMEMORY=$1 NOMEMORY_IN=$(basename "$DLOCK") NOMEMORY_LOG=$dir/failed LD_PRELOAD=$HELPERS/nomemory.so \
+    NOMEMORY=$1 NOMEMORY_IN=$(basename "$DLOCK") NOMEMORY_LOG=$dir/failed \
+        LD_PRELOAD=$HELPERS/nomemory.so \
         timeout -k 2 15 "$DLOCK" --ttl 4 "$L.$1" true >"$dir/out" 2>&1 </dev/null 3>&- || rc=$?
     echo "$rc" >"$dir/rc"
     case $rc in
     0) ;; # or one that says that the release was not heard of
-    69 | 71) [ "$(grep -c '^dlock: ' "$dir/out")" = 1 ] || echo "$1: $rc with: $(cat "$dir/out")" >>"$T/bad" ;;
+    69 | 71) [ "$(grep -c '^dlock: ' "$dir/out")" = 1 ] ||
+        echo "$1: $rc with: $(cat "$dir/out")" >>"$T/bad" ;;
     *) echo "$1: exit code $rc: $(tail -n 1 "$dir/out")" >>"$T/bad" ;;
     esac
 }
@@ -112,19 +126,20 @@ export -f once
         count once
         # Most of them are made while the libraries are loaded.
         [ "$most" -ge 300 ] || fail "$most allocations"
-        seq $((most - 250)) $((most + 1)) | sample memory_points | timeout 100 xargs -P 8 -n 1 bash -c 'once "$1"' -
-        echo "# $most allocations; exit codes: $(cat "$T"/once.*/rc | sort | uniq -c | awk '{ printf "%s (%s times) ", $2, $1 }')" >&3
+        seq $((most - 250)) $((most + 1)) | sample memory_points |
+            timeout 100 xargs -P 8 -n 1 bash -c 'once "$1"' -
+        echo "# $most allocations; exit codes: $(counted "$T"/once.*/rc)" >&3
         [ ! -e "$T/bad" ] || fail "$url: $(cat "$T/bad")"
         [ "$(cat "$T"/once.*/rc | grep -cx 71)" -ge 5 ]
     done
     pg_stop_all
 }
 
-# --- ZooKeeper ------------------------------------------------------------------------------------------
+# --- ZooKeeper ---------------------------------------------------------------
 
-# libzookeeper ends the process where it gets no memory, so only our own allocations count here: those whose caller is in
-# lib/backends/zookeeper, and not in wire/calls.c, which stands between the library and libc. ours FILE: their numbers
-# among the logged ones.
+# libzookeeper ends the process where it gets no memory, so only our own allocations count here:
+# those whose caller is in lib/backends/zookeeper, and not in wire/calls.c, which stands between the
+# library and libc. ours FILE: their numbers among the logged ones.
 ours() {
     awk '$2 ~ /\/zookeeper.so$/ { print $1, $3 }' "$@" | while read -r n offset; do
         case $(addr2line -e "$MODULE" "$offset") in
@@ -133,21 +148,24 @@ ours() {
         esac
     done
 }
-# once_zk DIR N ARG...: dlock ARG... whose N-th allocation fails; $DIR/N: "rc", "out", and "failed": the caller of that allocation.
+# once_zk DIR N ARG...: dlock ARG... whose N-th allocation fails; $DIR/N: "rc", "out", and "failed":
+# the caller of that allocation.
 once_zk() {
     local dir=$1/$2 rc=0 n=$2
     shift 2
     mkdir -p "$dir"
     {
-        NOMEMORY=$n NOMEMORY_CALLER=1 NOMEMORY_IN=$(basename "$DLOCK") NOMEMORY_LOG=$dir/failed LD_PRELOAD=$HELPERS/nomemory.so \
+        NOMEMORY=$n NOMEMORY_CALLER=1 NOMEMORY_IN=$(basename "$DLOCK") NOMEMORY_LOG=$dir/failed \
+            LD_PRELOAD=$HELPERS/nomemory.so \
             timeout -k 2 20 "$DLOCK" --ttl 4 "${@//%/$n}" >"$dir/out" 2>&1 </dev/null 3>&- || rc=$?
     } 2>/dev/null
     echo "$rc" >"$dir/rc"
 }
 export -f once_zk
 
-# zk_memory CODE ARG...: dlock ARG... ends with CODE; where an allocation of ours fails it ends so, too, or with 71. Its
-# threads take turns, so the allocation of that number may be another one now: again until enough of ours have failed.
+# zk_memory CODE ARG...: dlock ARG... ends with CODE; where an allocation of ours fails it ends so,
+# too, or with 71. Its threads take turns, so the allocation of that number may be another one now:
+# again until enough of ours have failed.
 zk_memory() {
     local code=$1 tested=0 refused=0 rounds=0
     shift
@@ -158,7 +176,8 @@ zk_memory() {
 zk_round() {
     local dir=$T/zk$((++round)) n rc
     once_zk "$dir" 0 "$@"
-    [ "$(cat "$dir/0/rc")" = "$code" ] || fail "$*: $(cat "$dir/0/rc"): $(cat "$dir/0/out")" || return
+    [ "$(cat "$dir/0/rc")" = "$code" ] || fail "$*: $(cat "$dir/0/rc"): $(cat "$dir/0/out")" ||
+        return
     ours "$dir/0/failed" >"$dir.ours"
     timeout 100 xargs -P 4 -I{} bash -c 'once_zk "$@"' - "$dir" {} "$@" <"$dir.ours" || return
     for n in "$dir"/*/; do
@@ -169,7 +188,8 @@ zk_round() {
         "$code") ;;
         71)
             refused=$((refused + 1))
-            grep -Eq '^dlock: .*(out of memory|Cannot allocate memory)' "$n/out" || fail "$* $n: $(cat "$n/out")" || return ;;
+            grep -Eq '^dlock: .*(out of memory|Cannot allocate memory)' "$n/out" ||
+                fail "$* $n: $(cat "$n/out")" || return ;;
         *) fail "$* $n: exit code $rc ($(cat "$n/failed")): $(cat "$n/out")" || return ;;
         esac
         [ "$(grep -c '^dlock: ' "$n/out")" -le 2 ] || fail "$* $n: $(cat "$n/out")" || return
@@ -182,7 +202,8 @@ zk_round() {
     zk_start
     export T DLOCK MODULE=$BUILD/dlock-modules/zookeeper.so
     [ -e "$MODULE" ] || skip "zookeeper is not a module of this build"
-    [[ $(addr2line -e "$MODULE" "$(nm "$MODULE" | awk '$3 == "zk_conn_ask" { print "0x" $1 }')") == *.c:* ]] || skip "needs debug information"
+    ask=$(nm "$MODULE" | awk '$3 == "zk_conn_ask" { print "0x" $1 }')
+    [[ $(addr2line -e "$MODULE" "$ask") == *.c:* ]] || skip "needs debug information"
     L=zk://127.0.0.1:$ZK_PORT#$NAME
     start_log holder.log "$DLOCK" --ttl 60 "$L" sleep 300
     holder=$STARTED

@@ -30,7 +30,9 @@ held() { run_t 5 "$DLOCK" --status "$1" >status 2>&1; [ $? -eq 75 ]; }
 # A background dlock under the lock $1; $K is the outer keeper, $I the inner one.
 outlived() { # LOCK [ARG...]: of the inner one
     rm -f in inner outer go
-    start_log outer.log "$HELPERS/launch" -d "$DLOCK" --ttl 2 "$1" sh -c 'echo $$ >outer; "$@" sh -c "echo \$\$ >in; exec \"\$HELPERS/await\" go" & echo $! >inner; until [ -s in ]; do sleep 0.02; done; exit 3' - "$DLOCK" "${@:2}" "$1"
+    start_log outer.log "$HELPERS/launch" -d "$DLOCK" --ttl 2 "$1" sh -c 'echo $$ >outer
+        "$@" sh -c "echo \$\$ >in; exec \"\$HELPERS/await\" go" & echo $! >inner
+        until [ -s in ]; do sleep 0.02; done; exit 3' - "$DLOCK" "${@:2}" "$1"
     K=$STARTED
     wait_for 5 test -s in || fail "$(cat outer.log)"
     wait_for 5 pid_gone "$(cat outer)"
@@ -40,14 +42,19 @@ command_gone() { pid_gone "$(cat in)"; }
 
 @test "an inner dlock runs at once, with the token, the fence and the slot of the outer one" {
     for lock in "$L" "$F" "$T/plain"; do
-        run -0 run_t 10 "$DLOCK" "$lock" sh -c 'echo $DLOCK_TOKEN $DLOCK_FENCE; "$DLOCK" -n "$1" sh -c "echo \$DLOCK_TOKEN \$DLOCK_FENCE; \"\$DLOCK\" -o -w 1 \"\$1\" sh -c \"echo \\\$DLOCK_TOKEN \\\$DLOCK_FENCE\"" - "$1"' - "$lock"
-        [ "${#lines[@]}" -eq 3 ] && [ "${lines[0]}" = "${lines[1]}" ] && [ "${lines[0]}" = "${lines[2]}" ] || fail "$output"
+        run -0 run_t 10 "$DLOCK" "$lock" sh -c \
+            'say="echo \$DLOCK_TOKEN \$DLOCK_FENCE"; eval "$say"
+            "$DLOCK" -n "$1" sh -c \
+                "$say; \"\$DLOCK\" -o -w 1 \"\$1\" sh -c '\''$say'\''" - "$1"' - "$lock"
+        [ "${#lines[@]}" -eq 3 ] && [ "${lines[0]}" = "${lines[1]}" ] &&
+            [ "${lines[0]}" = "${lines[2]}" ] || fail "$output"
         free "$lock"
     done
 }
 
 @test "the times of inner dlocks follow the renewals of the outer one" {
-    # A lease of 1 s would be late where a busy machine takes a quarter of that to renew it, and that would be said.
+    # A lease of 1 s would be late where a busy machine takes a quarter of that to renew it, and
+    # that would be said.
     run -0 run_t 10 "$DLOCK" --ttl 3 "$L" "$DLOCK" "$L" "$DLOCK" --ttl 20 "$L" sleep 4
     [ -z "$output" ] || fail "$output"
 }
@@ -101,7 +108,9 @@ END
 
 @test "100 inner dlocks run at once, and the store knows one holder" {
     run -0 run_t 60 "$DLOCK" "$L" bash -c '
-        for i in {1..100}; do "$DLOCK" "$L" sh -c "echo >in.$i; \"\$HELPERS/await\" go" & pids+=($!); done
+        for i in {1..100}; do
+            "$DLOCK" "$L" sh -c "echo >in.$i; \"\$HELPERS/await\" go" & pids+=($!)
+        done
         until [ "$(ls in.* | wc -l)" -eq 100 ]; do sleep 0.05; done
         "$DLOCK" --status "$L" >status
         : >go
@@ -151,7 +160,8 @@ END
 }
 
 @test "a loss ends the inner commands with 79, at once" {
-    start_log outer.log "$DLOCK" --on-lost warn --ttl 3 "$L" sh -c '"$DLOCK" "$L" sh -c "echo >in; exec \"\$HELPERS/await\" go"; echo $? >rc'
+    start_log outer.log "$DLOCK" --on-lost warn --ttl 3 "$L" sh -c \
+        '"$DLOCK" "$L" sh -c "echo >in; exec \"\$HELPERS/await\" go"; echo $? >rc'
     K=$STARTED
     wait_for 5 test -s in
     rcli del "$NAME"
@@ -166,7 +176,8 @@ END
         keeper=$(sed "s/.* of //" "/proc/$PPID/cmdline" | tr -d "\0")
         kill -STOP "$keeper"
         "$DLOCK" --connect-timeout 0.3 "$L" touch ran; echo $?
-        "$ROOT/tests/support/helpers/backlog.py" "${DLOCK_HELD##*:}" "$DLOCK" --connect-timeout 0.3 "$L" touch ran; echo $?
+        "$ROOT/tests/support/helpers/backlog.py" "${DLOCK_HELD##*:}" \
+            "$DLOCK" --connect-timeout 0.3 "$L" touch ran; echo $?
         kill -CONT "$keeper"
         "$DLOCK" "$L" echo again'
     [ ! -e ran ] || final "ran without the lock"
@@ -187,7 +198,8 @@ END
     # Another user; the environment as sudo leaves it.
     chmod 711 "$BATS_RUN_TMPDIR" "$BATS_FILE_TMPDIR" 2>/dev/null || :
     if setpriv --reuid=nobody --regid=nogroup --clear-groups "$DLOCK" --status "$U" >/dev/null; then
-        run -75 run_t 10 "$DLOCK" "$U" setpriv --reuid=nobody --regid=nogroup --clear-groups "$DLOCK" "$U" touch ran
+        run -75 run_t 10 "$DLOCK" "$U" setpriv --reuid=nobody --regid=nogroup --clear-groups \
+            "$DLOCK" "$U" touch ran
         assert_out "would wait for itself"
     fi
     run -75 run_t 10 "$DLOCK" "$U" env -u DLOCK_HELD -u DLOCK_TOKEN "$DLOCK" "$U" touch ran
@@ -208,19 +220,25 @@ END
         DLOCK_HELD=$value run -75 run_t 5 "$DLOCK" -n "$L" touch ran
     done
     # The entry of a lock that is ours, under the digest of the other one.
-    run -75 run_t 5 "$DLOCK" "$F" sh -c 'DLOCK_HELD=$(cut -d: -f1 stale):${DLOCK_HELD#*:} "$DLOCK" -n "$L" touch ran'
+    run -75 run_t 5 "$DLOCK" "$F" sh -c \
+        'DLOCK_HELD=$(cut -d: -f1 stale):${DLOCK_HELD#*:} "$DLOCK" -n "$L" touch ran'
     # The right entry with another token.
-    DLOCK_HELD=$(tr '\0' '\n' <"/proc/$(pgrep -P "$(pgrep -P "$HOLDER")")/environ" | sed -n 's/^DLOCK_HELD=//p')
+    DLOCK_HELD=$(tr '\0' '\n' <"/proc/$(pgrep -P "$(pgrep -P "$HOLDER")")/environ" |
+        sed -n 's/^DLOCK_HELD=//p')
     [ -n "$DLOCK_HELD" ]
     DLOCK_HELD=$DLOCK_HELD run -0 run_t 5 "$DLOCK" -n "$L" true
-    DLOCK_HELD=$(sed 's/:[0-9a-f]\{32\}:/:00000000000000000000000000000000:/' <<<"$DLOCK_HELD") run -75 run_t 5 "$DLOCK" -n "$L" touch ran
+    DLOCK_HELD=$(sed 's/:[0-9a-f]\{32\}:/:00000000000000000000000000000000:/' <<<"$DLOCK_HELD") \
+        run -75 run_t 5 "$DLOCK" -n "$L" touch ran
     [ ! -e ran ]
     let_go
 }
 
 @test "what is left of a dlock that has ended waits for its lock, as any other does" {
     # The store knows the token a while longer: the release was not confirmed.
-    run -0 run_t 10 "$DLOCK" "$L" sh -c 'redis-cli -p "$REDIS_PORT" get "$NAME" >value; ("$HELPERS/await" go && MALLOC_PERTURB_=85 "$DLOCK" -v -w 5 "$L" touch ran; echo $? >rc) >left.log 2>&1 &'
+    run -0 run_t 10 "$DLOCK" "$L" sh -c \
+        'redis-cli -p "$REDIS_PORT" get "$NAME" >value
+        ("$HELPERS/await" go && MALLOC_PERTURB_=85 "$DLOCK" -v -w 5 "$L" touch ran
+        echo $? >rc) >left.log 2>&1 &'
     rcli set "$NAME" "$(cat value)" px 1500
     : >go
     wait_for 8 test -s rc
@@ -231,7 +249,9 @@ END
 
 @test "more inner dlocks than there are descriptors for: 71, and some are left for the store" {
     run -0 run_t 20 bash -c 'ulimit -Sn 40; exec "$DLOCK" "$L" bash -c "ulimit -Sn \$(ulimit -Hn)
-            for i in {1..20}; do \"\$DLOCK\" \"\$L\" sh -c \"echo >in.\$i; exec \\\"\\\$HELPERS/await\\\" go\" & done
+            for i in {1..20}; do
+                \"\$DLOCK\" \"\$L\" sh -c \"echo >in.\$i; exec \\\"\\\$HELPERS/await\\\" go\" &
+            done
             wait -n; echo first \$?; : >go; wait"'
     assert_out 'first 71'
     assert_out 'too many dlocks run under dlock'

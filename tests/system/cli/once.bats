@@ -1,5 +1,6 @@
 #!/usr/bin/env bats
-# --once, --min-hold and --forget around a scripted store: what is said, recorded and waited for, and the exit codes.
+# --once, --min-hold and --forget around a scripted store: what is said, recorded and waited for,
+# and the exit codes.
 
 bats_require_minimum_version 1.5.0
 load ../../support/common
@@ -30,7 +31,8 @@ recorded() { [[ "$(cat "$S/record")" == "dlock-run1 $1 $2 "* ]] || fail "$(cat "
 nothing_held() { [ ! -e "$S/held" ] || fail "held"; }
 stays() { [[ "$(cat "$T/out")" == *"stays held for "* ]]; }
 
-# at_terminal: the Python program on stdin, with everything of tests/support/helpers/terminal.py and a terminal t.
+# at_terminal: the Python program on stdin, with everything of tests/support/helpers/terminal.py and
+# a terminal t.
 at_terminal() {
     {
         echo 'from terminal import *'
@@ -41,14 +43,16 @@ at_terminal() {
         timeout -k 2 20 /usr/bin/python3 "$T/test.py" 3>&- </dev/null
 }
 
-# --- skipped ----------------------------------------------------------------------------------------------
+# --- skipped -----------------------------------------------------------------
 
 @test "a run that has succeeded is skipped, and the talkative say so" {
     record succeeded 0
     run -0 run_t 5 "$DLOCK" --once "$L" touch ran
     [ -z "$output" ] || fail "$output"
     CI=1 run -0 run_t 5 "$DLOCK" --once "$L" touch ran
-    [[ $output =~ ^"dlock: not run: fake://$S: '$NAME' succeeded "5m[0-9s]*" ago by ann@h9, pid 77 (job.sh), note \"disk 2\""$ ]] || fail "$output"
+    by=" ago by ann@h9, pid 77 (job.sh), note \"disk 2\""
+    [[ $output =~ ^"dlock: not run: fake://$S: '$NAME' succeeded "5m[0-9s]*"$by"$ ]] ||
+        fail "$output"
     CI=1 run -0 run_t 5 "$DLOCK" -q --once "$L" touch ran
     [ -z "$output" ] || fail "$output"
     run -17 run_t 5 "$DLOCK" --once --skip-exit-code 17 --events 1 "$L" touch ran
@@ -68,7 +72,8 @@ at_terminal() {
     mkdir "$other"
     record succeeded 0
     for name in a z; do
-        run -0 run_t 5 "$DLOCK" --once --min-hold 1h --also "fake://$other#$name-$NAME" "$L" touch ran
+        run -0 run_t 5 "$DLOCK" --once --min-hold 1h --also "fake://$other#$name-$NAME" \
+            "$L" touch ran
         [ ! -e ran ]
         [ ! -e "$other/held" ]
     done
@@ -82,10 +87,11 @@ at_terminal() {
     recorded succeeded 0
 }
 
-# --- recorded ---------------------------------------------------------------------------------------------
+# --- recorded ----------------------------------------------------------------
 
 @test "the record says how the command ended" {
-    run -0 run_t 5 "$DLOCK" --once=2h --note "disk 3" "$L" grep -q '^dlock-run1 running -1 1 ' "$S/record"
+    run -0 run_t 5 "$DLOCK" --once=2h --note "disk 3" "$L" grep -q '^dlock-run1 running -1 1 ' \
+        "$S/record"
     recorded succeeded 0
     [[ "$(cat "$S/record")" == *" 7200000 dlock1 "*"disk%203"* ]] || fail "$(cat "$S/record")"
     run -0 run_t 5 "$DLOCK" --forget --yes "$L"
@@ -117,17 +123,20 @@ at_terminal() {
 @test "a success that the store does not confirm: 79, also with -q" {
     tell release unclear
     run -79 run_t 5 "$DLOCK" -q --once --events events "$L" true
-    [ "$output" = "dlock: fake://$S: '$NAME': the command succeeded, but its run is not recorded: no answer; another run may follow" ] || fail "$output"
+    local end="the command succeeded, but its run is not recorded: no answer; another run may"
+    end+=" follow"
+    [ "$output" = "dlock: fake://$S: '$NAME': $end" ] || fail "$output"
     grep -q '"outcome":"unrecorded".*"exit_status":0,"exit_code":79' events
     recorded running -1
     rm -f "$S/held"
     # A failure needs no record: the next one may run either way.
     run -3 run_t 5 "$DLOCK" --once "$L" sh -c 'exit 3'
-    assert_out "the release of '$NAME' is not confirmed: no answer; the lock ends with its ttl at the latest"
+    assert_out "the release of '$NAME' is not confirmed: no answer; the lock ends with its ttl at"
     rm -f "$S/held"
     tell release notours
     run -79 run_t 5 "$DLOCK" --once "$L" true
-    assert_out "was not ours any more when it was released; the command succeeded, but its run is not recorded"
+    local over="was not ours any more when it was released; the command succeeded, but its run is"
+    assert_out "$over not recorded"
     rm -f "$S/held"
     run -9 run_t 5 "$DLOCK" --once --lost-exit-code 9 "$L" true
     # Of a set another one is lost first.
@@ -136,7 +145,7 @@ at_terminal() {
     cp "$S/release" other
     run -79 run_t 5 "$DLOCK" --once --also "fake://$T/other#a-$NAME" "$L" true
     assert_out "'a-$NAME' was not ours any more when it was released"
-    assert_out "'$NAME' was not ours any more when it was released; the command succeeded, but its run is not recorded"
+    assert_out "'$NAME' $over not recorded"
 }
 
 @test "a success is tried until the lease ends, and a signal cuts that to a moment" {
@@ -197,7 +206,7 @@ at_terminal() {
     nothing_held
 }
 
-# --- least time -------------------------------------------------------------------------------------------
+# --- least time --------------------------------------------------------------
 
 @test "--min-hold: dlock stays after a quick command, -w or not, with its exit code" {
     timed --min-hold 700ms --once -w 0.2 "$L" sh -c 'exit 4'
@@ -226,7 +235,9 @@ at_terminal() {
     kill -TERM "$K"
     ended
     assert_rc 4
-    [[ $output =~ "dlock: fake://$S: '$NAME' stays held for "(1h|59m59s)" (--min-hold); a signal ends this wait"$ ]] || fail "$output"
+    text=" (--min-hold); a signal ends this wait"
+    [[ $output =~ "dlock: fake://$S: '$NAME' stays held for "(1h|59m59s)"$text"$ ]] ||
+        fail "$output"
     nothing_held
     # One that has ended the command does not have to be sent twice.
     background --min-hold 1h "$L" sh -c 'touch began; "$0" go' "$HELPERS/await"
@@ -261,7 +272,9 @@ PY
 guard_is_gone() { ! guard_is_there; }
 
 @test "--min-hold: an inner dlock does not end the wait" {
-    CI=1 background --min-hold 1h --ttl 30 "$L" sh -c '"$0" later && "$1" -n "$2" sh -c "touch in; \"$0\" go" & exit 0' "$HELPERS/await" "$DLOCK" "$L"
+    CI=1 background --min-hold 1h --ttl 30 "$L" sh -c \
+        '"$0" later && "$1" -n "$2" sh -c "touch in; \"$0\" go" & exit 0' "$HELPERS/await" \
+        "$DLOCK" "$L"
     wait_for 5 stays
     # A process that the command has left behind runs under its lock still.
     : >later
@@ -279,7 +292,9 @@ guard_is_gone() { ! guard_is_there; }
 }
 
 @test "--min-hold: an inner dlock that outlasts it keeps the lock, without a busy loop" {
-    CI=1 background --min-hold 1s --ttl 30 "$L" sh -c '"$0" later && "$1" -n "$2" sh -c "touch in; \"$0\" go" & exit 0' "$HELPERS/await" "$DLOCK" "$L"
+    CI=1 background --min-hold 1s --ttl 30 "$L" sh -c \
+        '"$0" later && "$1" -n "$2" sh -c "touch in; \"$0\" go" & exit 0' "$HELPERS/await" \
+        "$DLOCK" "$L"
     wait_for 5 stays
     : >later
     wait_for 5 test -e in
@@ -296,7 +311,9 @@ guard_is_gone() { ! guard_is_there; }
 cpu_ticks() { sed 's/.*) //' "/proc/$K/stat" | awk '{ print $12 + $13 }'; }
 
 @test "--min-hold: a signal for the inner dlocks that are left is for the wait after them, too" {
-    background --min-hold 1h --ttl 30 "$L" sh -c '"$1" -n "$2" sh -c "touch in; exec \"\$0\" go" "$0" & until [ -e in ]; do sleep 0.02; done; echo $$ >main; exit 4' "$HELPERS/await" "$DLOCK" "$L"
+    background --min-hold 1h --ttl 30 "$L" sh -c '
+        "$1" -n "$2" sh -c "touch in; exec \"\$0\" go" "$0" &
+        until [ -e in ]; do sleep 0.02; done; echo $$ >main; exit 4' "$HELPERS/await" "$DLOCK" "$L"
     wait_for 5 test -s main
     wait_for 5 pid_gone "$(cat main)"
     kill -TERM "$K"
@@ -335,7 +352,7 @@ cpu_ticks() { sed 's/.*) //' "/proc/$K/stat" | awk '{ print $12 + $13 }'; }
     nothing_held
 }
 
-# --- shown and forgotten ----------------------------------------------------------------------------------
+# --- shown and forgotten -----------------------------------------------------
 
 @test "--status shows the record, in text and as JSON" {
     run -0 run_t 5 "$DLOCK" --status "$L"
@@ -344,7 +361,8 @@ cpu_ticks() { sed 's/.*) //' "/proc/$K/stat" | awk '{ print $12 + $13 }'; }
     refute_out "last_run"
     record failed 3
     run -0 run_t 5 "$DLOCK" --status "$L"
-    [[ $output == *"  last run: failed 5m"*" ago with status 3 by ann@h9, pid 77 (job.sh), note \"disk 2\""* ]] || fail "$output"
+    by=" ago with status 3 by ann@h9, pid 77 (job.sh), note \"disk 2\""
+    [[ $output == *"  last run: failed 5m"*"$by"* ]] || fail "$output"
     run -0 run_t 5 "$DLOCK" --status --json "$L"
     echo "$output" | /usr/bin/python3 -c '
 import json, sys
@@ -354,11 +372,12 @@ r = d["last_run"]
 age = r.pop("age_ms")
 assert 300000 <= age < 310000, age
 assert r.pop("end_ms") - r.pop("begin_ms") == 4000
-assert r == {"state": "failed", "exit_status": 3, "kept_ms": 3600000, "host": "h9", "pid": 77, "user": "ann",
-             "command": "job.sh", "note": "disk 2", "fence": "7"}, r'
+assert r == {"state": "failed", "exit_status": 3, "kept_ms": 3600000, "host": "h9", "pid": 77,
+             "user": "ann", "command": "job.sh", "note": "disk 2", "fence": "7"}, r'
     record running -1
     run -0 run_t 5 "$DLOCK" --status "$L"
-    [[ $output == *"  last run: began 5m"*" ago and did not end: crashed; by ann@h9, pid 77"* ]] || fail "$output"
+    [[ $output == *"  last run: began 5m"*" ago and did not end: crashed; by ann@h9, pid 77"* ]] ||
+        fail "$output"
     run -0 run_t 5 "$DLOCK" --status --json "$L"
     assert_out '"last_run":{"state":"crashed","begin_ms":'
     # Under a lock that another run holds it has crashed, too.
@@ -383,11 +402,13 @@ assert r == {"state": "failed", "exit_status": 3, "kept_ms": 3600000, "host": "h
     record succeeded 0
     CI=1 run -0 --separate-stderr run_t 5 "$DLOCK" --forget --yes "$L"
     [ -z "$output" ]
-    [[ $stderr == "dlock: forgotten: fake://$S: '$NAME' succeeded 5m"*" ago by ann@h9, "* ]] || fail "$stderr"
+    [[ $stderr == "dlock: forgotten: fake://$S: '$NAME' succeeded 5m"*" ago by ann@h9, "* ]] ||
+        fail "$stderr"
     [ ! -e "$S/record" ]
     hold --once
     run -75 run_t 5 "$DLOCK" --forget --yes "$L"
-    [[ $output == "dlock: cannot forget: the run is still in progress: fake://$S: '$NAME' began "* ]] || fail "$output"
+    text="dlock: cannot forget: the run is still in progress: fake://$S: '$NAME' began "
+    [[ $output == "$text"* ]] || fail "$output"
     run -75 run_t 5 "$DLOCK" -q --forget --yes "$L"
     [ -z "$output" ]
     run -12 run_t 5 "$DLOCK" -q -E 12 --forget --yes "$L"
@@ -401,7 +422,8 @@ assert r == {"state": "failed", "exit_status": 3, "kept_ms": 3600000, "host": "h
 @test "--forget without a terminal needs --yes" {
     record succeeded 0
     run -64 run_t 5 "$DLOCK" --forget "$L"
-    [ "$output" = "dlock: --forget asks at a terminal, and there is none: use --yes" ] || fail "$output"
+    [ "$output" = "dlock: --forget asks at a terminal, and there is none: use --yes" ] ||
+        fail "$output"
     [ -e "$S/record" ]
 }
 
@@ -460,7 +482,8 @@ PY
 import os, pty, subprocess, sys
 ours, theirs = pty.openpty()
 os.write(ours, b'y\n')
-job = subprocess.Popen([sys.argv[1], '--forget', sys.argv[2]], stdin=theirs, stderr=theirs, preexec_fn=os.setpgrp)
+job = subprocess.Popen([sys.argv[1], '--forget', sys.argv[2]], stdin=theirs, stderr=theirs,
+                       preexec_fn=os.setpgrp)
 try:
     sys.exit(job.wait(5))
 finally:
@@ -476,16 +499,18 @@ text = read(S + '/record').replace('0123456789', '9876543210')
 tell('record', text)
 t.type(b'y\n')
 check(j.status(), 'exit 75', 'dlock')
-t.until(lambda: "the record has changed: it is that of another run now (lock '" in t.output, name='the reason')
+changed = "the record has changed: it is that of another run now (lock '"
+t.until(lambda: changed in t.output, name='the reason')
 PY
     recorded failed 3
 }
 
-# --- refused ----------------------------------------------------------------------------------------------
+# --- refused -----------------------------------------------------------------
 
 @test "an inner dlock of the same lock has no record, and may have a least time" {
     run -64 run_t 5 "$DLOCK" "$L" "$DLOCK" --once "$L" touch ran
-    assert_out "run records (once) are not available for a nested dlock: one above it holds the same lock, so give --once to that one, or name another lock"
+    assert_out "run records (once) are not available for a nested dlock: one above it holds the "
+    assert_out " same lock, so give --once to that one, or name another lock"
     [ ! -e ran ]
     # What a dlock that has ended has left of its variables is no lock.
     "$DLOCK" "$L" sh -c 'echo "$DLOCK_HELD"' >stale

@@ -1,5 +1,5 @@
-# The option table against everything that repeats it: --help, the manual, the completions; and the exit
-# codes of the manual against lib/error.c.
+# The option table against everything that repeats it: --help, the manual, the completions; and the
+# exit codes of the manual against lib/error.c.
 
 # bats file_tags=plain
 load ../../support/common
@@ -14,21 +14,26 @@ teardown() { dlock_teardown; }
 table_names() { "$DLOCK" --print-options | cut -f 1,2 | tr '\t,' '\n\n' | grep . | sort; }
 # Lines of one section of the manual's source.
 # A title may have an empty escape in it.
-section() { awk -v want=".Sh $1" '/^\.Sh /{ title = $0; gsub(/\\&/, "", title); on = title == want } on' "$MAN"; }
-# Names in the arguments of Fl macros: "Fl w Ar DUR , Fl -timeout" gives -w and --timeout. Fl alone is a single "-".
+section() {
+    awk -v want=".Sh $1" '/^\.Sh /{ title = $0; gsub(/\\&/, "", title); on = title == want } on' \
+        "$MAN"
+}
+# Names in the arguments of Fl macros: "Fl w Ar DUR , Fl -timeout" gives -w and --timeout. Fl alone
+# is a single "-".
 fl_names() {
     awk '/^\.(It |Op |Nm )?Fl /{
         on = 0
         for (i = 1; i <= NF; i++) {
             if ($i == "Fl" || $i == ".Fl") { on = 1; continue }
-            if ($i == "Ar" || $i == "Ns" || $i == "Li" || $i == "Cm" || $i == "Oc") { on = 0; continue }
+            if ($i ~ /^(Ar|Ns|Li|Cm|Oc)$/) { on = 0; continue }
             if ($i == "|" || $i ~ /^[,;:.()]$/) continue
             if (on) print "-" $i
         }
     }' "$@" | sort -u
 }
 
-# The codes that were decided on, as far as this version has them: changing one is a decision, not a slip.
+# The codes that were decided on, as far as this version has them: changing one is a decision, not a
+# slip.
 CODES='64 65 69 71 73 75 76 77 79 124 126 127'
 
 @test "the option table is complete and has no name twice" {
@@ -42,8 +47,10 @@ CODES='64 65 69 71 73 75 76 77 79 124 126 127'
 
 @test "all options of flock(1) are there, with the same arguments" {
     "$DLOCK" --print-options >table
-    for pair in -x: -e: --exclusive: -s: --shared: -n: --nb: --nonblock: --nonblocking: --fcntl: -w:y --wait:y --timeout:y -E:y \
-        --conflict-exit-code:y -o: --close: -F: --no-fork: -u: --unlock: -c: --command: --verbose: -h: \
+    for pair in -x: -e: --exclusive: -s: --shared: -n: --nb: --nonblock: --nonblocking: --fcntl: \
+        -w:y --wait:y --timeout:y -E:y \
+        --conflict-exit-code:y -o: --close: -F: --no-fork: -u: --unlock: -c: --command: --verbose: \
+        -h: \
         --help: -V: --version:; do
         name=${pair%:*} want=${pair#*:}
         row=$(awk -F '\t' -v n="$name" 'index("," $1 "," $2 ",", "," n ",")' table)
@@ -55,9 +62,11 @@ CODES='64 65 69 71 73 75 76 77 79 124 126 127'
 
 @test "getopt knows every name of the table" {
     "$DLOCK" --print-options >table
-    awk -F '\t' '{ n = split($1 "," $2, a, ","); for (i = 1; i <= n; i++) if (a[i] != "") print a[i] "\t" $3 }' table >names
+    awk -F '\t' '{ n = split($1 "," $2, a, ",")
+        for (i = 1; i <= n; i++) if (a[i] != "") print a[i] "\t" $3 }' table >names
     while IFS=$'\t' read -r name arg; do
-        # With nothing behind it: either the argument is missing, or the lock, or the option is wrong here.
+        # With nothing behind it: either the argument is missing, or the lock, or the option is
+        # wrong here.
         run "$DLOCK" "$name"
         refute_out "unknown option"
         refute_out "ambiguous"
@@ -74,8 +83,10 @@ CODES='64 65 69 71 73 75 76 77 79 124 126 127'
     printf '%s\n' "$output" >help
     "$DLOCK" --print-options >table
     # Shorts, and the first long name.
-    awk -F '\t' '{ split($2, l, ","); n = split($1 "," l[1], a, ","); for (i = 1; i <= n; i++) if (a[i] != "") print a[i] }' table | sort >want
-    sed -n 's/^   *\(-[^ ].*\)/\1/p' help | sed 's/  .*//; s/\[=[A-Z]*\]//' | tr -d ',' | tr ' ' '\n' | grep '^-' | sort >have
+    awk -F '\t' '{ split($2, l, ","); n = split($1 "," l[1], a, ",")
+        for (i = 1; i <= n; i++) if (a[i] != "") print a[i] }' table | sort >want
+    sed -n 's/^   *\(-[^ ].*\)/\1/p' help | sed 's/  .*//; s/\[=[A-Z]*\]//' | tr -d ',' |
+        tr ' ' '\n' | grep '^-' | sort >have
     diff -u want have
     run awk 'length > 80' help
     [ -z "$output" ] || fail "wider than 80 columns: $output"
@@ -84,7 +95,8 @@ CODES='64 65 69 71 73 75 76 77 79 124 126 127'
 @test "--print-options and --print-names are undocumented" {
     run grep -F print-names <("$DLOCK" --help) "$MAN"
     refute_out "print-names"
-    run grep -F print-options <("$DLOCK" --help) "$MAN" "$ROOT/completions/dlock.bash" "$ROOT/completions/_dlock" "$ROOT/completions/dlock.fish"
+    run grep -F print-options <("$DLOCK" --help) "$MAN" "$ROOT/completions/dlock.bash" \
+        "$ROOT/completions/_dlock" "$ROOT/completions/dlock.fish"
     refute_out "print-options"
     # The completions' first lines name the tool that made them, nothing else.
     [ "$status" -eq 1 ]
@@ -113,14 +125,16 @@ CODES='64 65 69 71 73 75 76 77 79 124 126 127'
             # -c is a switch for getopt; its string is the command.
             case $name in -c | --command) continue ;; esac
             arg=$(awk -F '\t' -v n="$name" 'index("," $1 "," $2 ",", "," n ",") { print $3 }' table)
-            [ -n "$has" ] && [ -n "$arg" ] || [ -z "$has$arg" ] || fail "$name: '$arg' in the table, manual: $line"
+            [ -n "$has" ] && [ -n "$arg" ] || [ -z "$has$arg" ] ||
+                fail "$name: '$arg' in the table, manual: $line"
         done
     done <its
 }
 
 @test "the manual's exit codes are those of lib/error.c" {
     section 'EXIT STATUS' | sed -n 's/^\.It \([0-9]*\)$/\1/p' | sort -n >have
-    { sed -n 's/^ *E([A-Z]*, \([0-9]*\), .*/\1/p' "$ROOT/lib/error.c"; printf '124\n126\n127\n'; } | sort -nu >want
+    { sed -n 's/^ *E([A-Z]*, \([0-9]*\), .*/\1/p' "$ROOT/lib/error.c"; printf '124\n126\n127\n'; } |
+        sort -nu >want
     diff -u want have
     # shellcheck disable=SC2086
     printf '%s\n' $CODES | diff -u - have
@@ -132,7 +146,8 @@ CODES='64 65 69 71 73 75 76 77 79 124 126 127'
     section OPTIONS >options
     grep -q '^The default is 30 s, the least 1 s\.$' options
     grep -q '^The default is 5 s\.$' options
-    # The worked example: the longest grace for the default ttl is accepted, a millisecond more is not.
+    # The worked example: the longest grace for the default ttl is accepted, a millisecond more is
+    # not.
     mkdir store
     run_t 10 "$DLOCK" --grace 18.198 "fake://$T/store#$NAME" true
     run run_t 10 "$DLOCK" --grace 18.199 "fake://$T/store#$NAME" true
@@ -147,7 +162,8 @@ CODES='64 65 69 71 73 75 76 77 79 124 126 127'
     hard=$((deadline - margin / 2)) kill=$((deadline - margin)) term=$((kill - grace))
     s() { printf '%d.%03d s' $(($1 / 1000000)) $((($1 + 500) / 1000 % 1000)); }
     section TIMELINE >timeline
-    for want in "margin    $(s $margin)" "renew     $(s $((term / 3)))" "term_at  $(s $term)" "kill_at  $(s $kill)" \
+    for want in "margin    $(s $margin)" "renew     $(s $((term / 3)))" "term_at  $(s $term)" \
+        "kill_at  $(s $kill)" \
         "hard_at  $(s $hard)" "deadline $(s $deadline)" "$(s $((term - term / 3)))"; do
         grep -qF -- "$want" timeline || fail "not in TIMELINE: $want"
     done
@@ -169,7 +185,8 @@ CODES='64 65 69 71 73 75 76 77 79 124 126 127'
 
 # All schemes that a backend serves, one a line.
 schemes() {
-    sed -nE 's/.*schemes( = .*|\[\] = )\{("[a-z+", ]*"), NULL\}.*/\2/p' "$ROOT"/lib/backends/*/*.c "$ROOT/lib/registry.c" |
+    sed -nE 's/.*schemes( = .*|\[\] = )\{("[a-z+", ]*"), NULL\}.*/\2/p' "$ROOT"/lib/backends/*/*.c \
+        "$ROOT/lib/registry.c" |
         tr -d '" ' | tr ',' '\n' | sort -u
 }
 
@@ -178,13 +195,15 @@ schemes() {
     schemes >known
     [ "$(wc -l <known)" -ge 11 ] || fail "found only: $(tr '\n' ' ' <known)"
     while read -r scheme; do
-        grep -qE "^\.(It Li $(sed 's/+/\\+/' <<<"$scheme")://|Li $scheme\$)" <(section LOCK) || fail "$scheme is not in the manual"
+        grep -qE "^\.(It Li $(sed 's/+/\\+/' <<<"$scheme")://|Li $scheme\$)" <(section LOCK) ||
+            fail "$scheme is not in the manual"
         # Of two names for one store the short one.
         case $scheme in
         postgresql | zookeeper) ;;
         *) grep -qF " $scheme://" help || fail "$scheme is not in --help"
             for f in dlock.bash _dlock dlock.fish; do
-                grep -qE "[ '](${scheme/+/\\+})://" "$ROOT/completions/$f" || fail "$scheme is not in $f"
+                grep -qE "[ '](${scheme/+/\\+})://" "$ROOT/completions/$f" ||
+                    fail "$scheme is not in $f"
             done ;;
         esac
         run "$DLOCK" -n "$scheme://" true
@@ -194,7 +213,8 @@ schemes() {
 }
 
 @test "manual and --help show the same synopsis" {
-    "$DLOCK" --help | sed -n '/^Run /q; p' | grep -oE -- '(^|[ [])--?[a-z]+' | tr -d ' [' | sort -u >usage
+    "$DLOCK" --help | sed -n '/^Run /q; p' | grep -oE -- '(^|[ [])--?[a-z]+' | tr -d ' [' |
+        sort -u >usage
     section SYNOPSIS | sed 's/^\.Op //; s/^Fl/.Fl/' | fl_names >synopsis
     for name in -c -u --status --json --schema; do
         grep -qxe "$name" usage || fail "$name is not in the usage lines"
@@ -215,11 +235,13 @@ schemes() {
     table_names | sort -u >names
     while read -r name; do
         for f in dlock.bash _dlock; do
-            grep -qE -- "(^|[^[:alnum:]-])$name([^[:alnum:]-]|\$)" "$ROOT/completions/$f" || fail "$name is not in $f"
+            grep -qE -- "(^|[^[:alnum:]-])$name([^[:alnum:]-]|\$)" "$ROOT/completions/$f" ||
+                fail "$name is not in $f"
         done
         case $name in --*) opt="-l ${name#--}" ;; *) opt="-s ${name#-}" ;; esac
         grep -qE -- " $opt( |\$)" "$ROOT/completions/dlock.fish" ||
-            grep -qE -- "'.*$name( .*)?'" "$ROOT/completions/dlock.fish" || fail "$name is not in dlock.fish"
+            grep -qE -- "'.*$name( .*)?'" "$ROOT/completions/dlock.fish" ||
+                fail "$name is not in dlock.fish"
     done <names
 }
 
@@ -250,7 +272,8 @@ complete_words() {
     [ "$output" = $'file.lock\nfile://' ]
     run complete_words "dlock -- fil" dlock -- fil
     [ "$output" = $'file.lock\nfile://' ]
-    # How a URI begins, as long as no colon has split it; beside files, and not for an option's value.
+    # How a URI begins, as long as no colon has split it; beside files, and not for an option's
+    # value.
     run complete_words "dlock -n redis+s" dlock -n redis+s
     [ "$output" = redis+sentinel:// ]
     touch zk.conf
@@ -310,12 +333,15 @@ complete_words() {
     ln -s "$DLOCK" bin/dlock
     export PATH=$T/bin:$PATH
     if command -v zsh >/dev/null; then
-        run zsh -fc '_arguments() { :; }; _call_program() { shift; "$@"; }; compadd() { print -l "${(P)2}"; print -l "${(@P)2}"; }
+        run zsh -fc '_arguments() { :; }; _call_program() { shift; "$@"; }
+            compadd() { print -l "${(P)2}"; print -l "${(@P)2}"; }
             . "$ROOT/completions/_dlock"; words=(dlock @) PREFIX=@; _dlock_lock | sort -u'
         assert_out $'@nightly\n@web deploy\n'
     fi
     if command -v fish >/dev/null; then
-        run env HOME="$T" fish --no-config -c 'source $ROOT/completions/dlock.fish; complete -C "dlock -n @w"; complete -C "dlock x @w"'
+        run env HOME="$T" fish --no-config -c \
+            'source $ROOT/completions/dlock.fish
+            complete -C "dlock -n @w"; complete -C "dlock x @w"'
         [ "$output" = $'@web deploy\n@web:db' ]
     fi
 }
@@ -327,6 +353,7 @@ complete_words() {
     while read -r lock; do
         # It looks at the URI, and connects to nothing.
         run "$DLOCK" --schema "$lock"
-        [[ $output == *"nothing has to be made"* || $output == *"cacert ca.pem: No such file"* ]] || fail "$lock: $output"
+        [[ $output == *"nothing has to be made"* || $output == *"cacert ca.pem: No such file"* ]] ||
+            fail "$lock: $output"
     done <locks
 }

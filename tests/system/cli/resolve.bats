@@ -1,4 +1,5 @@
-# The one thread there is: names are looked up in a helper (lib/resolve.c). Run under ThreadSanitizer too.
+# The one thread there is: names are looked up in a helper (lib/resolve.c). Run under
+# ThreadSanitizer too.
 # bats file_tags=thread
 load ../../support/common
 load ../../support/redis

@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
-# A password, wherever it comes from, is seen by nobody: not in the process list, in what the command is
-# given, in messages, in the status, in the store, in a core or in the memory of our processes. And what the
-# compiler can do for the program is done.
+# A password, wherever it comes from, is seen by nobody: not in the process list, in what the
+# command is given, in messages, in the status, in the store, in a core or in the memory of our
+# processes. And what the compiler can do for the program is done.
 
 load ../../support/common
 load ../../support/redis
@@ -38,7 +38,8 @@ args_of() { tr '\0' ' ' <"/proc/$1/cmdline"; }
 # hold ARG...: dlock holds $NAME until the file "go" appears; $HOLDER and its guard $GUARD.
 hold() {
     rm -f held go
-    start_log hold.log "$DLOCK" -v "$@" sh -c 'env >env; echo $$ >held.new; mv held.new held; "$HELPERS/await" go'
+    start_log hold.log "$DLOCK" -v "$@" sh -c \
+        'env >env; echo $$ >held.new; mv held.new held; "$HELPERS/await" go'
     HOLDER=$STARTED
     wait_for 5 test -e held
     GUARD=$(children "$HOLDER" | head -n 1)
@@ -55,19 +56,19 @@ unseen() {
     token=$(sed -n 's/^DLOCK_TOKEN=//p' env 2>/dev/null) || :
     for pid; do
         no_canary "the command line of $pid" "$(args_of "$pid")"
-        [ -z "$token" ] || case $(args_of "$pid") in *"$token"*) fail "a token is in the process list" ;; esac
+        [ -z "$token" ] || [[ $(args_of "$pid") != *"$token"* ]] || fail "a process shows a token"
         # The threads and the name that `ps` shows.
         no_canary "the name of $pid" "$(cat "/proc/$pid/task"/*/comm)"
     done
 }
 
-# --- while it runs -------------------------------------------------------------------------------------
+# --- while it runs -----------------------------------------------------------
 
 @test "the process list shows no secret in a hold or wait" {
     hold "$L"
     unseen "$HOLDER" "$GUARD" "$(cat held)"
     # It is the password that is missing, not the whole lock.
-    case $(args_of "$HOLDER") in *"@$AT#$NAME"*) ;; *) fail "the lock is not shown: $(args_of "$HOLDER")" ;; esac
+    [[ $(args_of "$HOLDER") == *"@$AT#$NAME"* ]] || fail "no lock is shown: $(args_of "$HOLDER")"
     start_log wait.log "$DLOCK" -v "$L" true
     waiter=$STARTED
     wait_for 5 queue_is 1
@@ -112,7 +113,8 @@ unseen() {
 }
 
 @test "the command finds no secret in descriptors or arguments" {
-    run run_t 5 "$DLOCK" "$L" sh -c 'ls -l /proc/self/fd; cat /proc/$$/cmdline /proc/$PPID/cmdline | tr "\0" " "'
+    run run_t 5 "$DLOCK" "$L" sh -c \
+        'ls -l /proc/self/fd; cat /proc/$$/cmdline /proc/$PPID/cmdline | tr "\0" " "'
     assert_rc 0
     no_canary "the command" "$output"
 }
@@ -142,7 +144,8 @@ unseen() {
 
 # Who holds it, and for what, is read on other machines and kept in the server's backups.
 @test "the record of a holder or waiter shows no secret" {
-    "$DLOCK" --note "for https://joe:$CANARY x@ci/job?token=$CANARY#1" "$L" -c "PASS=$CANARY; : >held; '$HELPERS/await' go" &
+    "$DLOCK" --note "for https://joe:$CANARY x@ci/job?token=$CANARY#1" "$L" -c \
+        "PASS=$CANARY; : >held; '$HELPERS/await' go" &
     first=$!
     wait_for 5 test -e held
     SHELL= "$DLOCK" "$L" -c "redis://:$CANARY x@h" 2>wait.log &
@@ -151,7 +154,7 @@ unseen() {
     "$DLOCK" "$L" "redis://:x $CANARY@h" 2>wait2.log &
     third=$!
     wait_for 5 queue_is 2
-    case $(args_of "$first") in *" for https://xxxx"*) ;; *) fail "the note is not hidden: $(args_of "$first")" ;; esac
+    [[ $(args_of "$first") == *" for https://xxxx"* ]] || fail "no hidden note: $(args_of "$first")"
     for json in '' --json; do
         run run_t 5 "$DLOCK" --status $json "$L"
         assert_rc 75
@@ -190,7 +193,7 @@ unseen() {
     no_canary_in hold.log
 }
 
-# --- messages ------------------------------------------------------------------------------------------
+# --- messages ----------------------------------------------------------------
 
 @test "messages with -v show no secret" {
     export DLOCK_STORE
@@ -238,7 +241,8 @@ unseen() {
 77 redis://$AT?password-file=/nonexistent/file#x
 END
     [ ! -e ran ]
-    for DLOCK_STORE in "redis://:$CANARY@127.0.0.1:1" "redis://:$CANARY@$AT" "redis://:$CANARY@$AT#x" "redis://:$CANARY%zz@$AT" \
+    for DLOCK_STORE in "redis://:$CANARY@127.0.0.1:1" "redis://:$CANARY@$AT" \
+        "redis://:$CANARY@$AT#x" "redis://:$CANARY%zz@$AT" \
         "nosuchstore://$CANARY@$AT" "redis://:$CANARY@$AT:1:2"; do
         run run_t 5 "$DLOCK" -v "@$NAME" touch ran
         case $status in 64 | 69 | 77) ;; *) fail "$DLOCK_STORE: exit code $status" ;; esac
@@ -272,14 +276,15 @@ END
     no_canary_in hold.log
 }
 
-# --- where it comes from -------------------------------------------------------------------------------
+# --- where it comes from -----------------------------------------------------
 
 @test "the password comes from the URI, password-file or REDISCLI_AUTH, in this order" {
     printf 'c4n4ry-pw\n' >pw
     printf 'c4n4ry-no\n' >no
     chmod 600 pw no
     works() { run run_t 5 "$@" "$DLOCK" "$lock" true && assert_rc 0; }
-    refused() { run run_t 5 "$@" "$DLOCK" "$lock" true && assert_rc 77 && no_canary "$lock" "$output"; }
+    refused() { run run_t 5 "$@" "$DLOCK" "$lock" true && assert_rc 77 &&
+        no_canary "$lock" "$output"; }
     lock="redis://:c4n4ry-pw@$AT#$NAME" works env
     lock="redis://:c4n4ry-pw@$AT?password-file=$T/no#$NAME" works env REDISCLI_AUTH=c4n4ry-no
     lock="redis://:c4n4ry-no@$AT?password-file=$T/pw#$NAME" refused env REDISCLI_AUTH=c4n4ry-pw
@@ -335,7 +340,7 @@ END
     refused "a missing one"
 }
 
-# --- memory --------------------------------------------------------------------------------------------
+# --- memory ------------------------------------------------------------------
 
 # As a user without rights: root may look at everything.
 nobody() { setpriv --reuid=54321 --regid=54321 --clear-groups -- "$@"; }
@@ -349,7 +354,8 @@ nobody() { setpriv --reuid=54321 --regid=54321 --clear-groups -- "$@"; }
     chown -R 54321 "$dir"
     chmod 755 "$dir"
     start_log out setpriv --reuid=54321 --regid=54321 --clear-groups \
-        "$dir/dlock" "redis://app:c4n4ry%2Fapp@$AT#$NAME" sh -c "echo \$\$ >$dir/held; while [ ! -e $dir/go ]; do sleep .02; done"
+        "$dir/dlock" "redis://app:c4n4ry%2Fapp@$AT#$NAME" sh -c \
+        "echo \$\$ >$dir/held; while [ ! -e $dir/go ]; do sleep .02; done"
     holder=$STARTED
     wait_for 5 test -s "$dir/held"
     guard=$(children "$holder" | head -n 1) command=$(cat "$dir/held")
@@ -364,10 +370,13 @@ nobody() { setpriv --reuid=54321 --regid=54321 --clear-groups -- "$@"; }
         ! nobody cat "/proc/$pid/environ" >/dev/null 2>&1 || bad="$bad environ of $pid;"
         ! nobody head -c 1 "/proc/$pid/maps" >/dev/null 2>&1 || bad="$bad maps of $pid;"
         # Not by ptrace(2), which root's own rights would hide.
-        ! nobody timeout 1 strace -o /dev/null -p "$pid" >/dev/null 2>&1 || bad="$bad ptrace of $pid;"
+        ! nobody timeout 1 strace -o /dev/null -p "$pid" >/dev/null 2>&1 ||
+            bad="$bad ptrace of $pid;"
     done
-    [ "$(stat -c %u "/proc/$command/mem")" = 54321 ] || bad="$bad the command does not belong to its user;"
-    nobody cat "/proc/$command/environ" 2>/dev/null | grep -qa DLOCK_TOKEN || bad="$bad the command is hidden;"
+    [ "$(stat -c %u "/proc/$command/mem")" = 54321 ] ||
+        bad="$bad the command does not belong to its user;"
+    nobody cat "/proc/$command/environ" 2>/dev/null | grep -qa DLOCK_TOKEN ||
+        bad="$bad the command is hidden;"
     : >"$dir/go"
     wait_exit 5 "$holder" || bad="$bad exit code $?;"
     wait_exit 5 "$waiter" || bad="$bad exit code $?;"
@@ -397,13 +406,14 @@ nobody() { setpriv --reuid=54321 --regid=54321 --clear-groups -- "$@"; }
         wait_for 5 pid_gone "$HOLDER"
         wait_for 5 pid_gone "$GUARD"
     } 2>/dev/null
-    # Where cores go elsewhere (core_pattern) this shows less; that they are not dumpable is the test above.
+    # Where cores go elsewhere (core_pattern) this shows less; that they are not dumpable is the
+    # test above.
     for core in core*; do
         [ ! -e "$core" ] || no_canary_in "$core"
     done
 }
 
-# --- the binary ----------------------------------------------------------------------------------------
+# --- the binary --------------------------------------------------------------
 
 @test "the program is hardened" {
     # A sanitizer's build is not for use.
@@ -420,12 +430,14 @@ nobody() { setpriv --reuid=54321 --regid=54321 --clear-groups -- "$@"; }
         symbols=$(nm -D --undefined-only "$file")
         grep -q '__stack_chk_fail' <<<"$symbols" || fail "$file: no stack protector"
         # Where something is left to check at run time.
-        grep -Eq '__(snprintf|vsnprintf|memcpy|memmove|strcpy|read|recv|poll|ppoll)_chk' <<<"$symbols" || fail "$file: not fortified"
+        grep -Eq '__(snprintf|vsnprintf|memcpy|memmove|strcpy|read|recv|poll|ppoll)_chk' \
+            <<<"$symbols" || fail "$file: not fortified"
     done
-    # CET, of what we compile: the static hiredis of some systems has none, and takes it from the whole program.
+    # CET, of what we compile: the static hiredis of some systems has none, and takes it from the
+    # whole program.
     case $(uname -m) in
     x86_64)
-        for file in "$BUILD"/obj/cli/*.o "$BUILD"/obj/lib/*.o "$BUILD"/obj/lib/tls/*.o "$BUILD"/obj/lib/backends/*/*.o; do
+        for file in "$BUILD"/obj/{cli,lib,lib/tls,lib/backends/*}/*.o; do
             notes=$(readelf -n "$file" 2>/dev/null)
             grep -q IBT <<<"$notes" && grep -q SHSTK <<<"$notes" || fail "$file: no CET"
         done

@@ -1,5 +1,6 @@
 #!/usr/bin/env bats
-# How often a signal reaches the command, by whichever way it was sent. What dlock does while it waits is in keeper.bats.
+# How often a signal reaches the command, by whichever way it was sent. What dlock does while it
+# waits is in keeper.bats.
 
 load ../../support/common
 load ../../support/fake
@@ -11,7 +12,8 @@ setup() {
 }
 teardown() { dlock_teardown; }
 
-# table KIND WHERE: in the background; its lines in $T/KIND.WHERE, each with "KIND, WHERE: " in front.
+# table KIND WHERE: in the background; its lines in $T/KIND.WHERE, each with "KIND, WHERE: " in
+# front.
 table() {
     local dir=$T/$1.$2.d
     mkdir -p "$dir/store" "$dir/command"
@@ -21,11 +23,14 @@ table() {
         file) lock=("$dir/x.lock") ;;
         file-o) lock=(-o "$dir/x.lock") ;;
     esac
-    start_log "$T/$1.$2" env PYTHONDONTWRITEBYTECODE=1 T="$dir" S="$dir/store" C="$dir/command" L= LOCK_ARGS= \
-        timeout -k 2 60 /usr/bin/python3 "$ROOT/tests/support/helpers/signal_table.py" "$2" 2 "${lock[@]}"
+    start_log "$T/$1.$2" env PYTHONDONTWRITEBYTECODE=1 T="$dir" S="$dir/store" C="$dir/command" L= \
+        LOCK_ARGS= \
+        timeout -k 2 60 /usr/bin/python3 "$ROOT/tests/support/helpers/signal_table.py" "$2" 2 \
+        "${lock[@]}"
 }
 
-# want KIND WHERE LINE... Where the command gets a signal twice it may see one: the kernel keeps one until it is taken.
+# want KIND WHERE LINE... Where the command gets a signal twice it may see one: the kernel keeps one
+# until it is taken.
 want() {
     local file=$1.$2 line
     shift 2
@@ -57,10 +62,12 @@ want() {
 }
 
 @test "a signal from outside of the container reaches the command once" {
-    unshare --pid --fork --mount-proc true 2>/dev/null || skip "needs the right to make PID namespaces"
+    unshare --pid --fork --mount-proc true 2>/dev/null ||
+        skip "needs the right to make PID namespaces"
     table lease container
     wait_exit 60 "$STARTED" || :
-    want lease container 'pid: 1 1 1' 'cgroup: 1 1 1' 'cgroup, guard first: 1 1 1' 'cgroup, command first: 1 1 1'
+    want lease container 'pid: 1 1 1' 'cgroup: 1 1 1' 'cgroup, guard first: 1 1 1' \
+        'cgroup, command first: 1 1 1'
 }
 
 @test "a TERM to dlock alone reaches the command within 100 ms" {
@@ -72,7 +79,8 @@ want() {
         kill -TERM "$K"
         ended
         assert_rc 143
-        assert_between 0 $((($(seen main sig 15) - $(<"$T/sent")) / NS)) $((100 + BUSY)) "time in ms"
+        assert_between 0 $((($(seen main sig 15) - $(<"$T/sent")) / NS)) $((100 + BUSY)) \
+            "time in ms"
     done
 }
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bats
-# Keeper and guard get next to no processor: a cgroup with 5 % of one, most of which another process burns.
+# Keeper and guard get next to no processor: a cgroup with 5 % of one, most of which another process
+# burns.
 
 bats_require_minimum_version 1.5.0
 load ../../support/common
@@ -32,7 +33,8 @@ starving_group() {
             mkdir "$base/dlock-$NAME" || continue
             CG=$base/dlock-$NAME
             # Refused where the parent has processes of its own.
-            echo +cpu >"$base/cgroup.subtree_control" && echo "5000 100000" >"$CG/cpu.max" && return 0
+            echo +cpu >"$base/cgroup.subtree_control" && echo "5000 100000" >"$CG/cpu.max" &&
+                return 0
         fi 2>/dev/null
         rmdir "$CG"
         CG=
@@ -60,14 +62,17 @@ throttled() { awk '$1 == "nr_throttled" { print $2 }' "$CG/cpu.stat"; }
     [ "$(throttled)" -ge 30 ] || fail "throttled $(throttled) times only: this proves nothing"
     pid_alive "$K"
     [ "$(count_seen main sig 15)" = 0 ]
-    # By the server's own word of when the lease ends, behind a renewal. The clock has steps of 10 ms.
+    # By the server's own word of when the lease ends, behind a renewal. The clock has steps of 10
+    # ms.
     wait_for 8 eval '[ "$(rcli_in own pttl "$NAME")" -gt 3700 ]'
     left=$(rcli_in own pttl "$NAME")
     kill -STOP "${REDIS_PIDS[own]}"
     lease_times 4000 $(($(now_ns) + (left - 4000 + 10) * NS))
     wait_for 8 tree_gone
-    echo "# $((($(last_beat) - KILL_AT) / NS)) ms after kill_at; $(throttled) times without the processor" >&3
-    [ "$(last_beat)" -lt "$DEADLINE" ] || fail "$((($(last_beat) - DEADLINE) / NS)) ms after the deadline"
+    echo "# $((($(last_beat) - KILL_AT) / NS)) ms after kill_at;" \
+        "$(throttled) times without the processor" >&3
+    [ "$(last_beat)" -lt "$DEADLINE" ] ||
+        fail "$((($(last_beat) - DEADLINE) / NS)) ms after the deadline"
     [ "$(count_seen main sig 15)" = 1 ]
     ended
     assert_rc 79

@@ -99,9 +99,11 @@ gone_within() {
 @test "refuses leases, not file locks, when /proc hides processes" {
     need_root
     [ -z "${SAN:-}" ] || return 0 # a sanitizer cannot start without /proc; the plain build shows it
-    run -71 run_t 5 unshare -m sh -c 'mount -t tmpfs none /proc && exec "$@"' - "$DLOCK" "$L" touch "$T/ran"
+    run -71 run_t 5 unshare -m sh -c 'mount -t tmpfs none /proc && exec "$@"' - "$DLOCK" \
+        "$L" touch "$T/ran"
     assert_out "mount /proc"
     [ ! -e "$T/ran" ]
     [ ! -e "$S/log" ]
-    run -0 run_t 5 unshare -m sh -c 'mount -t tmpfs none /proc && exec "$@"' - "$DLOCK" "$T/x.lock" true
+    run -0 run_t 5 unshare -m sh -c 'mount -t tmpfs none /proc && exec "$@"' - "$DLOCK" \
+        "$T/x.lock" true
 }

@@ -16,7 +16,8 @@ teardown() { dlock_teardown; }
 terminal() {
     { echo 'from terminal import *'; cat; } >"$T/test.py"
     # Not by run_t: timeout in the foreground would be the terminal's.
-    PYTHONPATH=$ROOT/tests/support/helpers PYTHONDONTWRITEBYTECODE=1 timeout -k 2 40 /usr/bin/python3 "$T/test.py" 3>&- </dev/null
+    PYTHONPATH=$ROOT/tests/support/helpers PYTHONDONTWRITEBYTECODE=1 timeout \
+        -k 2 40 /usr/bin/python3 "$T/test.py" 3>&- </dev/null
 }
 
 @test "Ctrl-C reaches the command once and ends dlock" {
@@ -153,7 +154,8 @@ PY
 no_stop() {
     rm -rf "$C"/* "$T/end"
     PREFIX=$(printf '%s\n' "$@") terminal <<'PY'
-t = Login(os.environ['PREFIX'].split('\n') + [DLOCK] + LOCK_ARGS + SUBJECT + ['-u', T + '/end', '-r', '3'])
+t = Login(os.environ['PREFIX'].split('\n') + [DLOCK] + LOCK_ARGS + SUBJECT +
+          ['-u', T + '/end', '-r', '3'])
 t.until(lambda: seen('main', 'start'))
 for i in 1, 2:
     t.type(b'\x1a')
@@ -180,7 +182,8 @@ PY
 }
 
 @test "Ctrl-Z is ignored as PID 1, as in docker run -it" {
-    unshare --pid --fork --mount-proc true 2>/dev/null || skip "needs the right to make PID namespaces"
+    unshare --pid --fork --mount-proc true 2>/dev/null ||
+        skip "needs the right to make PID namespaces"
     for LOCK_ARGS in "--ttl 1 $L" "$T/x.lock"; do
         run no_stop unshare --pid --fork --mount-proc --kill-child setsid -c
         [ "$output" = "exit 3 ^Z^Z" ] || fail "$LOCK_ARGS: $output"
@@ -192,7 +195,8 @@ PY
         rm -rf "$C"/* "$T/end"
         terminal <<'PY'
 t = Term()
-j = t.start(['bash', '-c', '"$@"; echo after $?', '-', DLOCK] + LOCK_ARGS + SUBJECT + ['-u', T + '/end', '-r', '3'])
+j = t.start(['bash', '-c', '"$@"; echo after $?', '-', DLOCK] + LOCK_ARGS + SUBJECT +
+            ['-u', T + '/end', '-r', '3'])
 t.until(lambda: seen('main', 'start'))
 for i in 1, 2:
     t.type(b'\x1a')
@@ -250,7 +254,8 @@ PY
         terminal <<'PY'
 t = Term()
 os.tcsetpgrp(0, os.getpgrp())
-j = t.start([DLOCK] + LOCK_ARGS + ['sh', '-c', 'read line; echo "<$line>"; exit 4'], background=True)
+j = t.start([DLOCK] + LOCK_ARGS + ['sh', '-c', 'read line; echo "<$line>"; exit 4'],
+            background=True)
 check(j.status(), 'stopped 21', 'dlock')
 j.foreground()
 t.type(b'typed\n')
@@ -261,7 +266,8 @@ PY
 }
 
 @test "a pipeline stops and continues as one job" {
-    # Not a loop of `sleep`: a shell that waits for its vfork child to exec cannot stop when that one has.
+    # Not a loop of `sleep`: a shell that waits for its vfork child to exec cannot stop when that
+    # one has.
     mkfifo "$T/end"
     terminal <<'PY'
 t = Term()
@@ -339,8 +345,10 @@ PY
     wait_for 5 test -e "$T/held"
     LOCK_ARGS=$T/x.lock terminal <<'PY' || :
 t = Term()
-j = t.start(['sh', '-c', 'trap "" HUP; exec "$@"', 'sh', DLOCK] + LOCK_ARGS + SUBJECT + ['-u', T + '/end'])
-t.until(lambda: os.path.exists('/proc/%d/exe' % j.pids[0]) and os.readlink('/proc/%d/exe' % j.pids[0]) == os.path.realpath(DLOCK))
+j = t.start(['sh', '-c', 'trap "" HUP; exec "$@"', 'sh', DLOCK] + LOCK_ARGS + SUBJECT +
+            ['-u', T + '/end'])
+exe = '/proc/%d/exe' % j.pids[0]
+t.until(lambda: os.path.exists(exe) and os.readlink(exe) == os.path.realpath(DLOCK))
 t.until(lambda: state(j.pids[0]) == 'S')
 t.quiet(0.3)
 os._exit(0)
@@ -393,14 +401,16 @@ took = time.monotonic() - began
 if not 0.95 < took < 1.6 + SLOW:
     raise SystemExit('after %.2f s' % took)
 line = t.screen()[0]
-check(line.startswith("dlock: waiting for '%s': 1s of 20s, next in line; held by fake" % LOCK.split('#')[1]), True, line)
+start = "dlock: waiting for '%s': 1s of 20s, next in line; held by fake" % LOCK.split('#')[1]
+check(line.startswith(start), True, line)
 t.until(lambda: ': 3s of 20s' in t.output)
 check(len(t.screen()), 1, 'lines')
 tell('acquire', 'grant')
 check(j.status(), 'exit 0', 'dlock')
 t.quiet(0.05)
 got, command, rest = t.screen()
-check(re.sub('after [3-9][.0-9]*s', 'after 3s', got), "dlock: got '%s' after 3s" % LOCK.split('#')[1], 'the end of the wait')
+check(re.sub('after [3-9][.0-9]*s', 'after 3s', got),
+      "dlock: got '%s' after 3s" % LOCK.split('#')[1], 'the end of the wait')
 check((command, rest), ('output', ''), 'what follows')
 PY
 }
@@ -416,7 +426,8 @@ for columns in 30, 200, 0:
     t.until(lambda: 'waiting' in t.output)
     line = t.screen()[0]
     check(len(line), {30: 27, 0: 77}.get(columns, len(line)), 'length with %d columns' % columns)
-    check(line.endswith('(fakecommand)'), columns == 200, 'whole with %d columns: %s' % (columns, line))
+    whole = line.endswith('(fakecommand)')
+    check(whole, columns == 200, 'whole with %d columns: %s' % (columns, line))
     t.type(b'\x03')
     check(j.status(), 'signal 2', 'dlock')
     t.quiet(0.05)
@@ -514,12 +525,14 @@ check(j.status(), 'exit 2', 'dlock')
 PY
 }
 
-# --- PID 1 ---------------------------------------------------------------------------------------------
+# --- PID 1 -------------------------------------------------------------------
 
 # pid_one ARG...: dlock as PID 1 of a namespace, in $K (its parent) and $I (its pid outside).
 pid_one() {
-    unshare --pid --fork --mount-proc true 2>/dev/null || skip "needs the right to make PID namespaces"
-    start_log "$T/out" "$HELPERS/launch" -d -s unshare --pid --fork --mount-proc --kill-child "$DLOCK" "$@"
+    unshare --pid --fork --mount-proc true 2>/dev/null ||
+        skip "needs the right to make PID namespaces"
+    start_log "$T/out" "$HELPERS/launch" -d -s unshare --pid --fork --mount-proc --kill-child \
+        "$DLOCK" "$@"
     K=$STARTED
     wait_for 5 file_nonempty "$C/events"
     I=$(children "$K")
@@ -546,9 +559,11 @@ pid_one() {
 }
 
 @test "as PID 1 it ends by a signal while it waits" {
-    unshare --pid --fork --mount-proc true 2>/dev/null || skip "needs the right to make PID namespaces"
+    unshare --pid --fork --mount-proc true 2>/dev/null ||
+        skip "needs the right to make PID namespaces"
     tell acquire wait
-    start_log "$T/out" "$HELPERS/launch" -d -s unshare --pid --fork --mount-proc --kill-child "$DLOCK" "$L" true
+    start_log "$T/out" "$HELPERS/launch" -d -s unshare --pid --fork --mount-proc --kill-child \
+        "$DLOCK" "$L" true
     K=$STARTED
     wait_for 5 store_did acquire
     kill -TERM "$(children "$K")"

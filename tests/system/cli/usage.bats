@@ -1,5 +1,6 @@
-# What a careless caller may write: each ends with exactly one line on stderr that begins with "dlock: ", the
-# documented exit code, nothing on stdout, no command run, no file left behind, and no password shown.
+# What a careless caller may write: each ends with exactly one line on stderr that begins with
+# "dlock: ", the documented exit code, nothing on stdout, no command run, no file left behind, and
+# no password shown.
 
 bats_require_minimum_version 1.5.0
 load ../../support/common
@@ -81,7 +82,8 @@ TRACE='touch ran'
 # bats test_tags=plain
 @test "refuses invalid durations" {
     for opt in -w --ttl --grace --connect-timeout; do
-        for v in -1 -0.5 '' ' 1' 1x abc . s 1e3 0x10 inf nan 1,5 '1 s' 1S 10000000000d 99999999999999999999 $'1\n'; do
+        for v in -1 -0.5 '' ' 1' 1x abc . s 1e3 0x10 inf nan 1,5 '1 s' 1S 10000000000d \
+            99999999999999999999 $'1\n'; do
             refused 64 "$opt" "$v" ./x touch ran
             says "option"
         done
@@ -137,7 +139,8 @@ TRACE='touch ran'
     # What it names works.
     run_t 10 "$DLOCK" --ttl 8.3 --grace 5 "fake://$T/store#$NAME" true
     run_t 10 "$DLOCK" --grace 1h --ttl 5934.1 "fake://$T/store#$NAME" true
-    # Killed without being asked: the grace takes no time. A file has no lease that the grace could be part of.
+    # Killed without being asked: the grace takes no time. A file has no lease that the grace could
+    # be part of.
     run_t 10 "$DLOCK" --ttl 1 --grace 5 --on-lost kill "fake://$T/store#$NAME" true
     run_t 10 "$DLOCK" --ttl 1 --grace 1h "file://$T/store#$NAME" true
     run ls -A .
@@ -164,14 +167,19 @@ TRACE='touch ran'
 }
 
 @test "refuses invalid URIs" {
-    for uri in redis://h:#x redis://h:0#x redis://h:65536#x redis://h:x#x redis://h:1:2#x redis://::1#x \
-        'redis://[::1#x' 'redis://[::g]#x' 'redis://[::1]x#x' redis://a,b#x redis://h/x#y redis://h/-1#x \
-        redis://h/99999999999#x 'redis://h h#x' redis://:6379:#x redis://h%zz#x redis://h%00#x redis://h#%00 \
+    for uri in redis://h:#x redis://h:0#x redis://h:65536#x redis://h:x#x redis://h:1:2#x \
+        redis://::1#x \
+        'redis://[::1#x' 'redis://[::g]#x' 'redis://[::1]x#x' redis://a,b#x redis://h/x#y \
+        redis://h/-1#x \
+        redis://h/99999999999#x 'redis://h h#x' redis://:6379:#x redis://h%zz#x redis://h%00#x \
+        redis://h#%00 \
         redis://h#%zz redis://h#% redis://h#%1 'redis://h?x=1#y' 'redis://h?=1#y' \
-        'redis://h?restart-grace=x#y' 'redis://h?restart-grace=1&restart-grace=2#y' 'redis://h/2?db=1#y' 'redis://h?db=x#y' 'redis://h?db=1?x=1#y' \
+        'redis://h?restart-grace=x#y' 'redis://h?restart-grace=1&restart-grace=2#y' \
+        'redis://h/2?db=1#y' 'redis://h?db=x#y' 'redis://h?db=1?x=1#y' \
         redis+unix://#x redis+unix:///#x redis+unix://host/path#x 'redis+unix:///p?db=x#y' \
         "redis+unix:///$(printf '%200s' | tr ' ' p)#x" \
-        file://#x file://host/x file://x "file://$T/store?x=1#y" "file://$T/store#a%" ://x '://#x'; do
+        file://#x file://host/x file://x "file://$T/store?x=1#y" "file://$T/store#a%" ://x \
+        '://#x'; do
         refused 64 "$uri" touch ran
     done
 }
@@ -233,7 +241,8 @@ TRACE='touch ran'
 # bats test_tags=slow
 @test "shows no password of an invalid URI" {
     local p=$SECRET
-    for uri in "redis://u:$p@h" "redis://u:$p@h#" "redis://u:$p@h:x#n" "redis://u:$p@h:0#n" "redis://u:$p@h/x#n" \
+    for uri in "redis://u:$p@h" "redis://u:$p@h#" "redis://u:$p@h:x#n" "redis://u:$p@h:0#n" \
+        "redis://u:$p@h/x#n" \
         "redis://u:$p@h?x=1#n" "redis://u:$p@h?x=$p#n" "redis://u:$p@h?password=$p#n" \
         "redis://u:$p%zz@h#n" "redis://u:%$p@h#n" "redis://:$p" "redis://:$p#n" "redis://u:$p#n" \
         "redis://u:a/$p@h#n" "redis://u:a#$p@h" "redis://u:a?$p@h#n" "redis://u:a#$p@h#%zz" \
@@ -241,9 +250,11 @@ TRACE='touch ran'
         "redis+unix://u:$p@/#n" "redis+unix://u:$p@h/p#n" "file://u:$p@/x#n" "foo://u:$p@h#n" \
         "redis://u:$p@h?password-file=/nonexistent/dir&x=$p#n"; do
         rc=0
-        run_t 10 "$DLOCK" -n --connect-timeout 1 "$uri" touch ran >"$T/out" 2>"$T/err" </dev/null || rc=$?
+        run_t 10 "$DLOCK" -n --connect-timeout 1 "$uri" touch ran >"$T/out" 2>"$T/err" </dev/null ||
+            rc=$?
         case $rc in 64 | 77) ;; *) fail "$uri: exit code $rc: $(cat "$T/err")" ;; esac
-        [ "$(grep -c '^dlock: ' "$T/err")" -eq 1 ] && [ "$(wc -l <"$T/err")" -eq 1 ] || fail "$uri: $(cat "$T/err")"
+        [ "$(grep -c '^dlock: ' "$T/err")" -eq 1 ] && [ "$(wc -l <"$T/err")" -eq 1 ] ||
+            fail "$uri: $(cat "$T/err")"
         ! grep -qF "$p" "$T/out" "$T/err" || fail "$uri: shown: $(cat "$T/err")"
         [ -z "$(ls -A .)" ]
     done
@@ -263,7 +274,8 @@ TRACE='touch ran'
 # bats test_tags=slow
 @test "shows no password of a URI in another place" {
     local p=$SECRET uri
-    for uri in "redis://:$p@h#x" "redis://$p@h" "redis://u:my $p@h#x" "redis://u:$p my@h" "redis://u:#/?@$p%@h" \
+    for uri in "redis://:$p@h#x" "redis://$p@h" "redis://u:my $p@h#x" "redis://u:$p my@h" \
+        "redis://u:#/?@$p%@h" \
         "\"redis://u:$p\"@h#x\"" "jdbc:redis://u:$p@h" "redis://$p$(printf '%600s' | tr ' ' y)@h" \
         "postgres://h/db?x=y&password=$p#x" "redis://h#redis://:$p@x"; do
         refused 64 -w "$uri" ./x touch ran
@@ -285,7 +297,8 @@ TRACE='touch ran'
 @test "shows no password in a path" {
     local dir="$T/x:/u:$SECRET@h"
     mkdir -p "$dir"
-    start_log "$T/log" "$DLOCK" -v "$T/x://u:$SECRET@h/l" sh -c ': >"$1/held"; "$HELPERS/await" "$1/go"' - "$T"
+    start_log "$T/log" "$DLOCK" -v "$T/x://u:$SECRET@h/l" sh -c \
+        ': >"$1/held"; "$HELPERS/await" "$1/go"' - "$T"
     wait_for 5 test -e "$T/held"
     for mode in --status '--status --json' '-v -n' '-v -w 0.01'; do
         case $mode in --status*) command='' ;; *) command=true ;; esac
@@ -390,7 +403,8 @@ TRACE='touch ran'
     run -75 run_t 20 "$DLOCK" "file://$T/store#$NAME" sh -c '
         [ "$DLOCK_TIMEOUT $DLOCK_TTL $DLOCK_NOTE" = "$1" ] || exit 1
         "$DLOCK" --status "$2" >status
-        "$DLOCK" --no-reentrant "$2" touch ran' sh "$DLOCK_TIMEOUT $DLOCK_TTL $DLOCK_NOTE" "file://$T/store#$NAME"
+        "$DLOCK" --no-reentrant "$2" touch ran' \
+        sh "$DLOCK_TIMEOUT $DLOCK_TTL $DLOCK_NOTE" "file://$T/store#$NAME"
     grep -F 'for ftp://***@ci/7' status
     ! grep -F "$SECRET" status || fail "the password is shown"
     rm status
