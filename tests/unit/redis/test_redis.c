@@ -70,12 +70,12 @@ static void user_close(struct user *u)
 #define HANG_UP NULL
 
 /*
- * What the client has asked behind *at, in its order: 'E' for an EVAL, 'I' for an INFO, 'H' for a HELLO, 0 for no
+ * What the client has asked behind *at, in its order: 'E' for a script, 'I' for an INFO, 'H' for a HELLO, 0 for no
  * more.
  */
 static char next_asked(const struct server *s, size_t *at)
 {
-    static const char *const words[] = {"\nEVAL\r", "\nINFO\r", "\nHELLO\r"};
+    static const char *const words[] = {"\nEVAL\r", "\nEVALSHA\r", "\nINFO\r", "\nHELLO\r"};
     const char *first = NULL;
     for (size_t i = 0; i < DLOCK_LEN(words); i++) {
         const char *p = strstr(s->got + *at, words[i]);
@@ -416,8 +416,8 @@ TEST(a_redirection_by_the_sentinels_master_is_not_followed)
             answer_all(&sentinel, "SENTINEL", named);
             answer_all(&master, "ROLE", "*3\r\n$6\r\nmaster\r\n:0\r\n*0\r\n");
             answer_all(&other, "ROLE", "*3\r\n$6\r\nmaster\r\n:0\r\n*0\r\n");
-            answer_all(&master, "EVAL", text);
-            answer_all(&other, "EVAL", GRANTED);
+            answer_all(&master, "EVALSHA", text);
+            answer_all(&other, "EVALSHA", GRANTED);
         }
         if (!CHECK_INT(got, EV_FAILED))
             printf("# %s", text);
