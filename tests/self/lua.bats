@@ -24,7 +24,7 @@ embed() { run awk -v plain=1 -f embed.awk "./$1"; }
 if a=='x -- y  ,'then return{b}end
 return'a'..b" ] || fail "$output"
     run awk -f embed.awk ./some.lua
-    [ "${lines[1]}" = 'static const char lua_some[] =' ]
+    [ "${lines[1]}" = 'static const struct lua lua_some = {' ]
     [ "${lines[2]}" = '    "local a,b=1+2,f(x)\n"' ] || fail "$output"
 }
 

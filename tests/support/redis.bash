@@ -23,6 +23,16 @@ redis_export() {
     export REDIS_PORT=${REDIS_PORTS[default]} REDIS_PID=${REDIS_PIDS[default]} REDIS_DIR=${REDIS_DIRS[default]}
 }
 
+# redis_warm [LOCK]: its server knows the scripts of an acquire and a release, so each is one request.
+redis_warm() { timeout 10 "$DLOCK" -q "${1:-redis://127.0.0.1:$REDIS_PORT#warm}" true; }
+
+# count_evals [PREFIX]: in INFO commandstats from stdin, the calls of scripts (PREFIX: rejected_, failed_).
+count_evals() {
+    tr -d '\r' | awk -v field="${1:-}calls" -F '[:=,]' '
+        /^cmdstat_eval(sha)?:/ { for (i = 2; i < NF; i += 2) if ($i == field) n += $(i + 1) }
+        END { print n + 0 }'
+}
+
 # Below the ports that the kernel hands out to clients (32768...).
 redis_some_port() { echo $((10000 + (SRANDOM + $$) % 22000)); }
 

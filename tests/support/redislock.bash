@@ -20,7 +20,7 @@ stamp() { echo "date +%s%3N >>'$T/$1'"; }
 # A client is told of changes.
 tracked() { [ "$(rcli info clients | sed -n "s/^tracking_clients:\([0-9]*\).*/\1/p")" -ge 1 ]; }
 # Command calls the server has counted, our own question left out.
-evals() { rcli info commandstats | sed -n 's/^cmdstat_eval:calls=\([0-9]*\),.*/\1/p'; }
+evals() { rcli info commandstats | count_evals; }
 
 # wait_in_line N CMD: the N-th waiter; returns when it is in the queue.
 wait_in_line() {

@@ -87,7 +87,8 @@ static bool give_up_cmd(struct redis_backend *be)
 
     be->answer.what = ANSWER_NONE;
     if (unclear && cmd->state == RC_UP)
-        (void)redis_script_leave(&be->script, cmd, T_UNDO, be->value, "");
+        (void)redis_script_send(&be->script, cmd, T_UNDO, SCRIPT_LEAVE,
+                                &(struct redis_script_args){.value = be->value, .at_once = true});
     redis_node_close(&be->node);
     be->until = be->acquire.look_at = DLOCK_NEVER;
     be->claim = CLAIM_NONE;
@@ -252,11 +253,16 @@ static void try_now(struct redis_backend *be)
     be->claim = CLAIM_TRIED;
     be->queued = be->queued || subscribed(be);
     be->acquire.back_told = be->acquire.back;
-    const struct redis_script_more more = {.once = be->spec->once, .least = be->spec->min_hold};
-    (void)redis_script_try(&be->script, &node->cmd, T_TRY, be->value,
-                           subscribed(be) ? be->acquire.id : "",
-                           be->acquire.back ? be->acquire.ticket : 0, be->spec->ttl,
-                           be->restart_grace, more.once > 0 || more.least > 0 ? &more : NULL);
+    (void)redis_script_send(&be->script, &node->cmd, T_TRY, SCRIPT_TRY,
+                            &(struct redis_script_args){
+                                .value = be->value,
+                                .id = subscribed(be) ? be->acquire.id : NULL,
+                                .ticket = be->acquire.back ? be->acquire.ticket : 0,
+                                .ttl = be->spec->ttl,
+                                .grace = be->restart_grace,
+                                .once = be->spec->once,
+                                .least = be->spec->min_hold,
+                            });
     redis_conn_flush(&node->cmd);
 }
 

@@ -618,7 +618,7 @@ static int assign(struct redis_conn *c, redisReply *r, struct redis_conn_reply *
     }
     if (is_ours(of.tag))
         return ours_answered(c, of.tag, r);
-    *out = (struct redis_conn_reply){.tag = of.tag, .sent = of.sent, .r = r};
+    *out = (struct redis_conn_reply){.tag = of.tag, .sent = of.sent, .sha1 = of.sha1, .r = r};
     return 1;
 }
 
@@ -701,6 +701,8 @@ void redis_conn_close(struct redis_conn *c)
     c->out = NULL;
     c->out_len = c->out_size = 0;
     c->ntags = 0;
+    free(c->script);
+    c->script = NULL;
     if (c->held.r)
         freeReplyObject(c->held.r);
     c->held.r = NULL;

@@ -37,6 +37,7 @@ enum redis_conn_state {
 struct redis_conn_tag {
     int tag;
     int64_t sent; /* clock before the write that carried the command; 0: not written yet */
+    bool sha1;    /* the script conn->script */
 };
 
 struct redis_conn_auth {
@@ -53,6 +54,7 @@ typedef int redis_conn_elements;
 struct redis_conn_reply {
     int tag;
     int64_t sent;
+    bool sha1;     /* the answer to conn->script */
     redisReply *r; /* the caller frees it (freeReplyObject) */
 };
 
@@ -96,6 +98,10 @@ struct redis_conn {
     size_t fed;         /* bytes since the last complete reply */
     struct redis_conn_tag tags[REDIS_CONN_TAGS];
     int ntags;
+
+    /* Of script.c. */
+    struct redis_conn_script *script; /* malloc'ed: sent by its SHA-1, and not answered; or NULL */
+    bool by_text;                     /* the server does not know the scripts by their SHA-1 */
 
     enum { KIND_ANY, KIND_ASKED, KIND_SERVER, KIND_SENTINEL } kind;
     struct redis_conn_reply held; /* the reply that made us ask; r NULL: none */

@@ -24,7 +24,7 @@ void redis_node_init(struct redis_node *n)
 
 void redis_node_done(struct redis_node *n)
 {
-    redis_conn_close(&n->cmd);
+    redis_node_close(n);
     redis_conn_close(&n->wake);
     redis_node_forget(n, NULL);
 }
@@ -79,6 +79,7 @@ void redis_node_tick(struct redis_node *n, int64_t now)
 
 void redis_node_close(struct redis_node *n)
 {
+    redis_script_last_words(&n->cmd);
     redis_conn_close(&n->cmd);
     n->tracking = TRACK_OFF;
 }
@@ -194,8 +195,10 @@ void redis_node_undo(struct redis_node *n, const struct redis_script *s, int tag
         return;
     n->undo.at = 0;
     n->undo.sent = n->undo.n;
+    /* At once, because the answers have to come in this order. */
     for (int i = 0; i < n->undo.n; i++)
-        redis_node_leave(n, s, tag, n->undo.value[i], "", asking, NULL);
+        redis_node_leave(n, s, tag, asking,
+                         &(struct redis_script_args){.value = n->undo.value[i], .at_once = true});
 }
 
 void redis_node_undo_answered(struct redis_node *n, const redisReply *r)
@@ -209,20 +212,17 @@ void redis_node_undo_answered(struct redis_node *n, const redisReply *r)
         forget_at(n, n->undo.at);
 }
 
-void redis_node_leave(struct redis_node *n, const struct redis_script *s, int tag,
-                      const char *value, const char *id, bool asking,
-                      const struct redis_script_more *more)
+void redis_node_leave(struct redis_node *n, const struct redis_script *s, int tag, bool asking,
+                      const struct redis_script_args *args)
 {
-    if (asking) {
+    if (asking)
         redis_node_asking(n);
-        (void)redis_script_drop(s, &n->cmd, tag, value, more);
-    } else {
-        (void)redis_script_unvote(s, &n->cmd, tag, value, id, 0, more);
-    }
+    (void)redis_script_send(s, &n->cmd, tag, asking ? SCRIPT_DROP : SCRIPT_LEAVE, args);
 }
 
 void redis_node_asking(struct redis_node *n)
 {
     const char *word = "ASKING";
+    n->cmd.by_text = true; /* ASKING holds for one command, which must not be a NOSCRIPT */
     (void)redis_conn_send(&n->cmd, 0, 1, &word, (size_t[]){6});
 }

@@ -108,10 +108,13 @@ void redis_node_forget(struct redis_node *, const char *value);
 void redis_node_undo(struct redis_node *, const struct redis_script *, int tag, bool asking);
 /* The answer to a value's undo. An error (LOADING, READONLY) has undone nothing: the value stays pending. */
 void redis_node_undo_answered(struct redis_node *, const redisReply *);
-/* Queue: delete the lock if value holds it, take waiter id ("": none) out of the queue, wake the next one. more: script.h. */
-void redis_node_leave(struct redis_node *, const struct redis_script *, int tag, const char *value,
-                      const char *id, bool asking, const struct redis_script_more *more);
-/* Queue what a cluster wants in front of a command that it has redirected once (-ASK). */
+/* Queue SCRIPT_LEAVE; asking: SCRIPT_DROP. */
+void redis_node_leave(struct redis_node *, const struct redis_script *, int tag, bool asking,
+                      const struct redis_script_args *);
+/*
+ * Queue what a cluster wants in front of a command that it has redirected once (-ASK). A script behind
+ * it goes by its text.
+ */
 void redis_node_asking(struct redis_node *);
 
 #endif

@@ -288,7 +288,7 @@ static void take_replies(struct redis_backend *be)
     struct redis_conn_reply rep;
     int rc = 0;
 
-    while (cmd->state != RC_CLOSED && (rc = redis_conn_next(cmd, &rep)) == 1) {
+    while (cmd->state != RC_CLOSED && (rc = redis_script_next(cmd, &rep)) == 1) {
         answered(be, &rep);
         freeReplyObject(rep.r); /* NULL: it was kept */
         confirm(be);

@@ -201,7 +201,7 @@ static void take_replies(struct redlock_backend *be, struct redlock_server *s)
     struct redis_conn_reply rep;
     int rc = 0;
 
-    while (cmd->state != RC_CLOSED && (rc = redis_conn_next(cmd, &rep)) == 1) {
+    while (cmd->state != RC_CLOSED && (rc = redis_script_next(cmd, &rep)) == 1) {
         dispatch_reply(be, s, &rep);
         freeReplyObject(rep.r); /* NULL: the operation keeps the reply */
     }

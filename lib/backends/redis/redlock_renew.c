@@ -16,9 +16,14 @@
 static void keep(struct redlock_backend *be, struct redlock_server *s, int tag, bool heal)
 {
     s->answer = A_PENDING;
-    (void)redis_script_keep(&be->script, &s->node.cmd, tag, be->value,
-                            dlock_max(be->spec->ttl, redlock_stay(be)), be->fence, heal,
-                            be->restart_grace);
+    (void)redis_script_send(&be->script, &s->node.cmd, tag, SCRIPT_KEEP,
+                            &(struct redis_script_args){
+                                .value = be->value,
+                                .ttl = dlock_max(be->spec->ttl, redlock_stay(be)),
+                                .fence = be->fence,
+                                .heal = heal,
+                                .grace = be->restart_grace,
+                            });
     redis_conn_flush(&s->node.cmd);
 }
 

@@ -75,11 +75,11 @@ const struct redlock_server *redlock_run_success(const struct redlock_backend *b
 }
 
 /*
- * Our record. The servers fill in its times. It is kept a ttl longer than it counts, for a repeated
- * release.
+ * Fill in our record. The servers fill in its times. It is kept a ttl longer than it counts, for a
+ * repeated release.
  */
-static bool our_record(const struct redlock_backend *be, bool ended, char *text, size_t size,
-                       struct redis_script_record *r)
+static bool our_record(const struct redlock_backend *be, bool ended, char text[RUN_RECORD_MAX],
+                       struct redis_script_args *args)
 {
     struct dlock_run run = {
         .state = DLOCK_RUN_RUNNING, .status = -1, .fence = be->fence, .kept_ns = be->spec->once};
@@ -88,50 +88,48 @@ static bool our_record(const struct redlock_backend *be, bool ended, char *text,
     memcpy(run.token, be->token, sizeof(run.token));
     if (ended)
         run_record_end(be->spec, &run);
-    *r = (struct redis_script_record){
-        .text = text, .kept = dlock_min(be->spec->once, DLOCK_NEVER / 2) + be->spec->ttl};
+    args->record = text;
+    args->kept = dlock_min(be->spec->once, DLOCK_NEVER / 2) + be->spec->ttl;
     return run_record_who(be->spec, who, sizeof(who)) >= 0 &&
-           run_record_format(&run, who, text, size) >= 0;
+           run_record_format(&run, who, text, RUN_RECORD_MAX) >= 0;
 }
 
 void redlock_run_begin(struct redlock_backend *be, struct redlock_server *s, int tag)
 {
-    struct redis_script_record r;
+    struct redis_script_args args = {
+        .value = be->value, .ttl = redlock_lease(be->spec), .fence = be->fence};
     char text[RUN_RECORD_MAX];
 
-    (void)our_record(be, false, text, sizeof(text), &r);
-    (void)redis_script_keep_once(&be->script, &s->node.cmd, tag, be->value, redlock_lease(be->spec),
-                                 be->fence, &r);
+    (void)our_record(be, false, text, &args);
+    (void)redis_script_send(&be->script, &s->node.cmd, tag, SCRIPT_KEEP, &args);
 }
 
 void redlock_run_skip(struct redlock_backend *be, struct redlock_server *s, int tag,
                       const struct redlock_server *success)
 {
-    struct redis_script_record r = {.text = success->once.text, .kept = success->once.kept};
+    struct redis_script_args args = {.value = be->value};
     /* The texts may differ: each server fills in its own times. */
     bool knows = s->raise == RAISE_NONE && s->answer == A_YES && s->once.found &&
                  s->once.run.state == success->once.run.state &&
                  strcmp(s->once.run.token, success->once.run.token) == 0;
 
-    if (knows)
-        (void)redis_script_leave(&be->script, &s->node.cmd, tag, be->value, "");
-    else
-        (void)redis_script_unvote_once(&be->script, &s->node.cmd, tag, be->value, "", 0, 0, &r);
+    if (!knows) {
+        args.record = success->once.text;
+        args.kept = success->once.kept;
+    }
+    (void)redis_script_send(&be->script, &s->node.cmd, tag, SCRIPT_UNVOTE, &args);
 }
 
 void redlock_run_end(struct redlock_backend *be, struct redlock_server *s, int tag)
 {
-    const char *id = s->queued ? be->acquire.id : "";
-    bool ours = be->claim == CLAIM_GRANTED;
-    int64_t stay = ours ? redlock_stay(be) : 0;
-    struct redis_script_record r;
+    struct redis_script_args args = {
+        .value = be->value, .id = s->queued ? be->acquire.id : NULL, .grace = be->restart_grace};
     char text[RUN_RECORD_MAX];
-    bool record = ours && be->spec->once > 0 && our_record(be, true, text, sizeof(text), &r);
 
-    if (record || stay > 0)
-        (void)redis_script_unvote_once(&be->script, &s->node.cmd, tag, be->value, id,
-                                       be->restart_grace, stay, record ? &r : NULL);
-    else
-        (void)redis_script_unvote(&be->script, &s->node.cmd, tag, be->value, id, be->restart_grace,
-                                  NULL);
+    if (be->claim == CLAIM_GRANTED) {
+        args.least = redlock_stay(be);
+        if (be->spec->once > 0 && !our_record(be, true, text, &args))
+            args.record = NULL;
+    }
+    (void)redis_script_send(&be->script, &s->node.cmd, tag, SCRIPT_UNVOTE, &args);
 }

@@ -47,7 +47,8 @@ void redlock_status(struct redlock_backend *be, enum dlock_ask what, const char 
         if (!redlock_reach(be, s, be->until))
             continue;
         s->answer = A_PENDING;
-        (void)redis_script_status(&be->script, &s->node.cmd, REDLOCK_TAG(be->serial, K_STATUS));
+        (void)redis_script_send(&be->script, &s->node.cmd, REDLOCK_TAG(be->serial, K_STATUS),
+                                SCRIPT_STATUS, &(struct redis_script_args){.value = NULL});
         redis_conn_flush(&s->node.cmd);
     }
 }
@@ -257,8 +258,9 @@ static void start_forget(struct redlock_backend *be)
         if (s->answer != A_YES && s->answer != A_PENDING)
             continue;
         s->answer = A_PENDING;
-        (void)redis_script_forget_vote(&be->script, &s->node.cmd, REDLOCK_TAG(be->serial, K_FORGET),
-                                       be->run.token, be->run.fence);
+        (void)redis_script_send(
+            &be->script, &s->node.cmd, REDLOCK_TAG(be->serial, K_FORGET), SCRIPT_FORGET_VOTE,
+            &(struct redis_script_args){.token = be->run.token, .fence = be->run.fence});
         redis_conn_flush(&s->node.cmd);
     }
 }

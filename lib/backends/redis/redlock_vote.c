@@ -402,9 +402,15 @@ static void start_round(struct redlock_backend *be)
         s->answer = A_PENDING;
         s->touched = true;
         s->queued = s->queued || in_queue;
-        (void)(be->spec->once > 0 ? redis_script_vote_once : redis_script_vote)(
-            &be->script, &s->node.cmd, REDLOCK_TAG(be->serial, K_VOTE), be->value,
-            in_queue ? be->acquire.id : "", redlock_lease(be->spec), grace);
+        (void)redis_script_send(&be->script, &s->node.cmd, REDLOCK_TAG(be->serial, K_VOTE),
+                                SCRIPT_VOTE,
+                                &(struct redis_script_args){
+                                    .value = be->value,
+                                    .id = in_queue ? be->acquire.id : NULL,
+                                    .ttl = redlock_lease(be->spec),
+                                    .grace = grace,
+                                    .once = be->spec->once,
+                                });
         redis_conn_flush(&s->node.cmd);
     }
 }
@@ -440,8 +446,12 @@ static void ask_raise(struct redlock_backend *be, struct redlock_server *s)
     if (be->spec->once > 0)
         redlock_run_begin(be, s, tag);
     else
-        (void)redis_script_keep(&be->script, &s->node.cmd, tag, be->value, redlock_lease(be->spec),
-                                be->fence, false, 0);
+        (void)redis_script_send(&be->script, &s->node.cmd, tag, SCRIPT_KEEP,
+                                &(struct redis_script_args){
+                                    .value = be->value,
+                                    .ttl = redlock_lease(be->spec),
+                                    .fence = be->fence,
+                                });
     redis_conn_flush(&s->node.cmd);
 }
 

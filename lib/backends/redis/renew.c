@@ -61,8 +61,11 @@ static void send_renew(struct redis_backend *be)
     if (redis_cluster_asks(&be->route))
         redis_node_asking(&be->node);
     /* With --min-hold the lock must stay held even if this was the last word of ours. */
-    (void)redis_script_renew(&be->script, cmd, T_RENEW, be->value,
-                             dlock_max(be->spec->ttl, min_hold_left(be)));
+    (void)redis_script_send(&be->script, cmd, T_RENEW, SCRIPT_RENEW,
+                            &(struct redis_script_args){
+                                .value = be->value,
+                                .ttl = dlock_max(be->spec->ttl, min_hold_left(be)),
+                            });
     redis_conn_flush(cmd);
 }
 
@@ -206,31 +209,12 @@ static void end_release(struct redis_backend *be, enum dlock_release_how how,
         ev->error = *err;
     /* A reply that is still to come would be taken for the answer to the next call. */
     if (be->node.cmd.ntags > 0 || how == DLOCK_RELEASE_UNCLEAR)
-        redis_conn_close(&be->node.cmd);
+        redis_node_close(&be->node);
     be->claim = CLAIM_NONE;
     be->queued = be->release.answer_lost = false;
     be->release.until = DLOCK_NEVER;
     redis_node_forget(&be->node, NULL);
     outage_none(&be->out);
-}
-
-/* What the end of a hold has to do besides. NULL: nothing; what was only tried leaves its record as it is. */
-static const struct redis_script_more *end_of_hold(const struct redis_backend *be,
-                                                   struct redis_script_more *more)
-{
-    struct dlock_run run = {0};
-
-    if (be->claim != CLAIM_GRANTED || (be->spec->once == 0 && min_hold_left(be) == 0))
-        return NULL;
-    if (be->spec->once > 0)
-        run_record_end(be->spec, &run);
-    *more = (struct redis_script_more){
-        .once = be->spec->once,
-        .least = min_hold_left(be),
-        .state = run.state,
-        .status = run.status,
-    };
-    return more;
 }
 
 /* A success counts as recorded only if the server has said so. */
@@ -243,12 +227,21 @@ static bool must_record(const struct redis_backend *be)
 static void send_leave(struct redis_backend *be)
 {
     bool asking = redis_cluster_asks(&be->route);
-    struct redis_script_more more;
+    struct redis_script_args args = {.value = be->value, .id = be->queued ? be->acquire.id : NULL};
+    struct dlock_run run = {0};
 
+    /* A lock that was only tried has no end of a hold, and leaves the run record as it is. */
+    if (be->claim == CLAIM_GRANTED) {
+        if (be->spec->once > 0)
+            run_record_end(be->spec, &run);
+        args.once = be->spec->once;
+        args.least = min_hold_left(be);
+        args.state = run.state;
+        args.status = run.status;
+    }
     redis_route_connect(&be->route, &be->node.cmd, be->release.until);
     redis_node_undo(&be->node, &be->script, T_UNDO, asking);
-    redis_node_leave(&be->node, &be->script, T_LEAVE, be->value, be->queued ? be->acquire.id : "",
-                     asking, end_of_hold(be, &more));
+    redis_node_leave(&be->node, &be->script, T_LEAVE, asking, &args);
     redis_conn_flush(&be->node.cmd);
 }
 

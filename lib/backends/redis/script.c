@@ -1,9 +1,10 @@
 /*
- * script.c - calls the Lua scripts of a lock in Redis, and reads their answers. See script.h for keys and messages. The
- * scripts are in scripts/; scripts/embed.awk makes redis_scripts.h of them.
+ * script.c - calls the Lua scripts of a lock in Redis, and reads their answers. See script.h for keys and
+ * messages. The scripts are in scripts/; scripts/embed.awk makes redis_scripts.h of them.
  *
- * Every script is one EVAL and so atomic. EVAL, not EVALSHA: a few calls gain nothing from it, and NOSCRIPT
- * after a restart would have to be handled.
+ * EVALSHA saves the server the reading of up to 13 KB of text for each call. A server forgets its scripts
+ * when it restarts, a replica may not have had them, and SCRIPT FLUSH comes at any time: then the answer
+ * is NOSCRIPT, nothing was run, and from then on this connection gets the texts.
  */
 #include "script.h"
 
@@ -16,10 +17,11 @@
 #include <string.h>
 
 #define INVALIDATE "__redis__:invalidate"
-#define OVER " over=1"         /* behind the value of a holder that has released the lock */
-#define LAST 128               /* bytes of the last argument of a script */
-#define VOTED_RUN 11           /* elements of a vote with a run record */
-#define SHARED "dlock:shared:" /* NAME, while it has shared holders or those of slots */
+#define OVER " over=1"              /* behind the value of a holder that has released the lock */
+#define LAST (RUN_RECORD_MAX + 128) /* bytes of the last argument of a script */
+#define WORDS 10                    /* arguments of a script at most */
+#define VOTED_RUN 11                /* elements of a vote with a run record */
+#define SHARED "dlock:shared:"      /* NAME, while it has shared holders or those of slots */
 
 /* ------------------------------------------------------------------ the names */
 
@@ -56,25 +58,142 @@ void redis_script_done(struct redis_script *s)
 
 /* ------------------------------------------------------------------- commands */
 
-static int eval(const struct redis_script *s, struct redis_conn *c, int tag, const char *text,
-                int n, const char *const *more)
+static const struct lua *const scripts[] = {
+    [SCRIPT_TRY] = &lua_try,       [SCRIPT_RENEW] = &lua_renew,
+    [SCRIPT_LEAVE] = &lua_leave,   [SCRIPT_DROP] = &lua_drop,
+    [SCRIPT_VOTE] = &lua_vote,     [SCRIPT_KEEP] = &lua_keep,
+    [SCRIPT_UNVOTE] = &lua_unvote, [SCRIPT_STATUS] = &lua_status,
+    [SCRIPT_FORGET] = &lua_forget, [SCRIPT_FORGET_VOTE] = &lua_forget_vote,
+};
+
+const struct lua *redis_script_lua(enum redis_script_op op)
 {
-    const char *argv[11] = {"EVAL", text, "1", s->name, s->db, s->prefix};
-    size_t len[11];
-    int argc = 6;
-    while (argc - 6 < n) {
-        argv[argc] = more[argc - 6];
-        argc++;
-    }
-    for (int i = 0; i < argc; i++)
-        len[i] = strlen(argv[i]);
-    return redis_conn_send(c, tag, argc, argv, len);
+    return scripts[op];
 }
 
-/* The value of an exclusive holder begins with its token: hexadecimal digits. */
-static bool is_alone(const char *value)
+/* The arguments of a script: the number of KEYS, KEYS[1], ARGV. */
+struct words {
+    int n;
+    const char *at[WORDS];
+};
+
+/* A script that was sent by its SHA-1, and is not answered. */
+struct redis_conn_script {
+    enum redis_script_op op;
+    bool followed; /* another script was sent since */
+    int n;
+    char words[]; /* n strings, each with its '\0' */
+};
+
+/* Its answer must not be missed: it takes back what another one may have taken. */
+static bool is_undo(enum redis_script_op op)
 {
-    return value[0] != 's' && value[0] != 'n';
+    return op == SCRIPT_LEAVE || op == SCRIPT_DROP || op == SCRIPT_UNVOTE;
+}
+
+static struct redis_conn_script *copy(enum redis_script_op op, const struct words *w)
+{
+    size_t size = 0;
+    for (int i = 0; i < w->n; i++)
+        size += strlen(w->at[i]) + 1;
+    struct redis_conn_script *s = malloc(sizeof(*s) + size);
+    if (!s)
+        return NULL;
+    *s = (struct redis_conn_script){.op = op, .n = w->n};
+    char *p = s->words;
+    for (int i = 0; i < w->n; i++)
+        p = stpcpy(p, w->at[i]) + 1;
+    return s;
+}
+
+static int send_words(struct redis_conn *c, int tag, const char *command, const char *script,
+                      const struct words *w)
+{
+    const char *argv[2 + WORDS] = {command, script};
+    size_t len[2 + WORDS];
+    memcpy(argv + 2, w->at, sizeof(w->at[0]) * (size_t)w->n);
+    for (int i = 0; i < 2 + w->n; i++)
+        len[i] = strlen(argv[i]);
+    return redis_conn_send(c, tag, 2 + w->n, argv, len);
+}
+
+static int send_script(struct redis_conn *c, int tag, enum redis_script_op op, bool at_once,
+                       const struct words *w)
+{
+    struct redis_conn_script *script = NULL;
+    if (c->script)
+        c->script->followed = true;
+    else if (!c->by_text && !at_once && redis_conn_is_open(c))
+        script = copy(op, w);
+    if (!script)
+        return send_words(c, tag, "EVAL", scripts[op]->text, w);
+    int rc = send_words(c, tag, "EVALSHA", scripts[op]->sha1, w);
+    if (rc != 0) {
+        free(script);
+        return rc;
+    }
+    c->tags[c->ntags - 1].sha1 = true;
+    c->script = script;
+    return 0;
+}
+
+static int send_text(struct redis_conn *c, int tag, const struct redis_conn_script *s)
+{
+    struct words w = {.n = s->n};
+    const char *p = s->words;
+    for (int i = 0; i < w.n; i++) {
+        w.at[i] = p;
+        p += strlen(p) + 1;
+    }
+    return send_words(c, tag, "EVAL", scripts[s->op]->text, &w);
+}
+
+/*
+ * The server does not know the script, or not this way to call it: a user may have +eval without
+ * +evalsha, and a configuration may have renamed the command.
+ */
+static bool is_unknown(const struct redis_conn *c, const redisReply *r)
+{
+    if (r->type != REDIS_REPLY_ERROR)
+        return false;
+    return strncmp(r->str, "NOSCRIPT", 8) == 0 ||
+           (strncmp(r->str, "NOPERM", 6) == 0 && strstr(r->str, "'evalsha'")) ||
+           (c->kind != KIND_SENTINEL && strstr(r->str, "unknown command") &&
+            strstr(r->str, "EVALSHA"));
+}
+
+/* True: this reply is none. The text was sent, or the script was given up. */
+static bool unknown(struct redis_conn *c, const struct redis_conn_reply *rep)
+{
+    struct redis_conn_script *s = c->script;
+    bool gone = false;
+
+    c->script = NULL;
+    if (is_unknown(c, rep->r)) {
+        bool undo = is_undo(s->op);
+        c->by_text = true;
+        gone = undo || s->followed || !c->auth_failed;
+        if ((undo || (gone && !s->followed)) && send_text(c, rep->tag, s) == 0) {
+            c->tags[c->ntags - 1].sent = rep->sent;
+            redis_conn_flush(c);
+        }
+    }
+    free(s);
+    return gone;
+}
+
+int redis_script_next(struct redis_conn *c, struct redis_conn_reply *rep)
+{
+    int rc;
+    while ((rc = redis_conn_next(c, rep)) == 1 && rep->sha1 && unknown(c, rep))
+        freeReplyObject(rep->r);
+    return rc;
+}
+
+void redis_script_last_words(struct redis_conn *c)
+{
+    if (c->state == RC_UP && c->script && is_undo(c->script->op))
+        (void)send_text(c, 0, c->script);
 }
 
 static const char *msec(char *buf, int64_t ns)
@@ -84,120 +203,66 @@ static const char *msec(char *buf, int64_t ns)
     return buf;
 }
 
-/* The last argument of a try: scripts/parts/begin.lua. */
-static const char *grant_words(char buf[LAST], int64_t grace, const struct redis_script_more *x)
+/* The last argument of a script, in which several words stand: see scripts/NAME.lua. */
+static void last_argument(char last[LAST], enum redis_script_op op,
+                          const struct redis_script_args *a)
 {
-    char g[24], once[24], least[24];
-    if (!x)
-        return msec(buf, grace);
-    snprintf(buf, LAST, "%s %s %s", msec(g, grace), msec(once, x->once), msec(least, x->least));
-    return buf;
+    char grace[24], least[24], time[24];
+    size_t n = 0;
+
+    msec(grace, a->grace);
+    msec(least, a->least);
+    if (op == SCRIPT_TRY)
+        snprintf(last, LAST, "%s %s %s", grace, msec(time, a->once), least);
+    else if (op == SCRIPT_VOTE)
+        snprintf(last, LAST, "%s%s", grace, a->once > 0 ? " run" : "");
+    else if ((op == SCRIPT_LEAVE || op == SCRIPT_DROP) && a->once > 0)
+        snprintf(last, LAST, "%s %s %d %s", least, run_record_state(a->state), a->status,
+                 msec(time, a->once));
+    else if (op == SCRIPT_LEAVE || op == SCRIPT_DROP)
+        snprintf(last, LAST, "%s", least);
+    else
+        n = (size_t)snprintf(last, LAST, "%s%s%s", grace, op == SCRIPT_UNVOTE ? " " : "",
+                             op == SCRIPT_UNVOTE ? least : "");
+    if (n > 0 && a->record)
+        snprintf(last + n, LAST - n, " %s %s", msec(time, a->kept), a->record);
 }
 
-/* That of a release: scripts/parts/finish.lua. */
-static const char *end_words(char buf[LAST], int64_t grace, const struct redis_script_more *x)
+int redis_script_send(const struct redis_script *s, struct redis_conn *c, int tag,
+                      enum redis_script_op op, const struct redis_script_args *a)
 {
-    char g[24], least[24], kept[24];
-    if (!x)
-        return msec(buf, grace);
-    int n = snprintf(buf, LAST, "%s %s", msec(g, grace), msec(least, x->least));
-    if (x->once > 0)
-        snprintf(buf + n, LAST - (size_t)n, " %s %d %s", run_record_state(x->state), x->status,
-                 msec(kept, x->once));
-    return buf;
-}
+    char ttl[24], fence[24], last[LAST], back[REDIS_SCRIPT_KIND + DLOCK_TOKEN_LEN + 24];
+    const char *id = a->id ? a->id : "";
+    char *key = NULL;
 
-int redis_script_try(const struct redis_script *s, struct redis_conn *c, int tag, const char *value,
-                     const char *id, int64_t ticket, int64_t ttl, int64_t grace,
-                     const struct redis_script_more *x)
-{
-    char t[24], last[LAST], back[REDIS_SCRIPT_KIND + DLOCK_TOKEN_LEN + 24];
-    const char *more[] = {value, ticket > 0 ? back : id, msec(t, ttl), grant_words(last, grace, x)};
-    const char *plain = is_alone(value) ? lua_try_alone : lua_try;
-    snprintf(back, sizeof(back), "%s@%lld", id, (long long)ticket);
-    return eval(s, c, tag, x ? lua_try_once : plain, 4, more);
-}
-
-int redis_script_vote(const struct redis_script *s, struct redis_conn *c, int tag,
-                      const char *value, const char *id, int64_t ttl, int64_t grace)
-{
-    char t[24], g[24];
-    const char *more[] = {value, id, msec(t, ttl), msec(g, grace)};
-    return eval(s, c, tag, is_alone(value) ? lua_vote_alone : lua_vote, 4, more);
-}
-
-int redis_script_keep(const struct redis_script *s, struct redis_conn *c, int tag,
-                      const char *value, int64_t ttl, uint64_t fence, bool heal, int64_t grace)
-{
-    char t[24], f[24], g[24];
-    const char *more[] = {value, msec(t, ttl), f, heal ? "1" : "0", msec(g, grace)};
-    snprintf(f, sizeof(f), "%llu", (unsigned long long)fence);
-    return eval(s, c, tag, is_alone(value) ? lua_keep_alone : lua_keep, 5, more);
-}
-
-int redis_script_renew(const struct redis_script *s, struct redis_conn *c, int tag,
-                       const char *value, int64_t ttl)
-{
-    char t[24];
-    const char *more[] = {value, msec(t, ttl)};
-    return eval(s, c, tag, is_alone(value) ? lua_renew_alone : lua_renew, 2, more);
-}
-
-int redis_script_unvote(const struct redis_script *s, struct redis_conn *c, int tag,
-                        const char *value, const char *id, int64_t grace,
-                        const struct redis_script_more *x)
-{
-    char last[LAST];
-    const char *more[] = {value, id, end_words(last, grace, x)};
-    const char *plain = is_alone(value) ? lua_leave_alone : lua_leave;
-    return eval(s, c, tag, x ? lua_leave_once : plain, 3, more);
-}
-
-int redis_script_vote_once(const struct redis_script *s, struct redis_conn *c, int tag,
-                           const char *value, const char *id, int64_t ttl, int64_t grace)
-{
-    char t[24], g[24];
-    const char *more[] = {value, id, msec(t, ttl), msec(g, grace)};
-    return eval(s, c, tag, lua_vote_once, 4, more);
-}
-
-/* The last argument of a script that may write a run record. */
-static const char *with_record(char *buf, size_t size, const char *before,
-                               const struct redis_script_record *r)
-{
-    char kept[24];
-    snprintf(buf, size, "%s%s%s%s%s", before, r ? " " : "", r ? msec(kept, r->kept) : "",
-             r ? " " : "", r ? r->text : "");
-    return buf;
-}
-
-int redis_script_keep_once(const struct redis_script *s, struct redis_conn *c, int tag,
-                           const char *value, int64_t ttl, uint64_t fence,
-                           const struct redis_script_record *r)
-{
-    char t[24], f[24], last[RUN_RECORD_MAX + 64];
-    const char *more[] = {value, msec(t, ttl), f, "0", with_record(last, sizeof(last), "0 0", r)};
-    snprintf(f, sizeof(f), "%llu", (unsigned long long)fence);
-    return eval(s, c, tag, lua_keep_once, 5, more);
-}
-
-int redis_script_unvote_once(const struct redis_script *s, struct redis_conn *c, int tag,
-                             const char *value, const char *id, int64_t grace, int64_t stay,
-                             const struct redis_script_record *r)
-{
-    char g[24], rest[24], before[64], last[RUN_RECORD_MAX + 128];
-    snprintf(before, sizeof(before), "%s %s", msec(g, grace), msec(rest, stay));
-    const char *more[] = {value, id, with_record(last, sizeof(last), before, r)};
-    return eval(s, c, tag, lua_unvote_once, 3, more);
-}
-
-int redis_script_drop(const struct redis_script *s, struct redis_conn *c, int tag,
-                      const char *value, const struct redis_script_more *x)
-{
-    char last[LAST];
-    const char *more[] = {value, end_words(last, 0, x)};
-    const char *plain = is_alone(value) ? lua_drop_alone : lua_drop;
-    return eval(s, c, tag, x ? lua_drop_once : plain, x ? 2 : 1, more);
+    msec(ttl, a->ttl);
+    snprintf(fence, sizeof(fence), "%llu", (unsigned long long)a->fence);
+    snprintf(back, sizeof(back), "%s@%lld", id, (long long)a->ticket);
+    last_argument(last, op, a);
+    const char *const own[][5] = {
+        [SCRIPT_TRY] = {a->value, a->ticket > 0 ? back : id, ttl, last},
+        [SCRIPT_RENEW] = {a->value, ttl},
+        [SCRIPT_LEAVE] = {a->value, id, last},
+        [SCRIPT_DROP] = {a->value, last},
+        [SCRIPT_VOTE] = {a->value, id, ttl, last},
+        [SCRIPT_KEEP] = {a->value, ttl, fence, a->heal ? "1" : "0", last},
+        [SCRIPT_UNVOTE] = {a->value, id, last},
+        [SCRIPT_STATUS] = {NULL},
+        [SCRIPT_FORGET] = {a->token},
+        [SCRIPT_FORGET_VOTE] = {a->token, fence},
+    };
+    struct words w = {.n = 4, .at = {"1", s->name, s->db, s->prefix}};
+    for (int i = 0; i < 5 && own[op][i]; i++)
+        w.at[w.n++] = own[op][i];
+    if (op == SCRIPT_FORGET) { /* scripts/forget.lua */
+        if (asprintf(&key, "%sonce", s->prefix) < 0)
+            return DLOCK_ENOMEM;
+        w.at[1] = key;
+        w.at[3] = s->name;
+    }
+    int rc = send_script(c, tag, op, a->at_once, &w);
+    free(key);
+    return rc;
 }
 
 /*
@@ -224,35 +289,6 @@ int redis_script_look_claim(const struct redis_script *s, struct redis_conn *c, 
     int rc = redis_conn_send(c, tag, 2, pttl, (size_t[]){4, strlen(key)});
     free(key);
     return rc;
-}
-
-int redis_script_status(const struct redis_script *s, struct redis_conn *c, int tag)
-{
-    return eval(s, c, tag, lua_status, 0, NULL);
-}
-
-int redis_script_forget(const struct redis_script *s, struct redis_conn *c, int tag,
-                        const char *token)
-{
-    char *key;
-    if (asprintf(&key, "%sonce", s->prefix) < 0)
-        return DLOCK_ENOMEM;
-    const char *argv[] = {"EVAL", lua_forget, "1", key, s->db, s->name, token};
-    size_t len[DLOCK_LEN(argv)];
-    for (size_t i = 0; i < DLOCK_LEN(argv); i++)
-        len[i] = strlen(argv[i]);
-    int rc = redis_conn_send(c, tag, DLOCK_LEN(argv), argv, len);
-    free(key);
-    return rc;
-}
-
-int redis_script_forget_vote(const struct redis_script *s, struct redis_conn *c, int tag,
-                             const char *token, uint64_t fence)
-{
-    char f[24];
-    const char *more[] = {token, f};
-    snprintf(f, sizeof(f), "%llu", (unsigned long long)fence);
-    return eval(s, c, tag, lua_forget_vote, 2, more);
 }
 
 /* -------------------------------------------------------------------- answers */

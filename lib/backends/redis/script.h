@@ -44,94 +44,105 @@ void redis_script_done(struct redis_script *);
 
 /* ------------------------------------------------------------------- commands */
 
-/* Each queues one EVAL under tag; the results are those of redis_conn_send. */
+/* An operation is one script, scripts/NAME.lua, and so atomic. */
+enum redis_script_op {
+    /*
+     * One try. A waiter joins the queue where the lock is not granted. Until a server that was started
+     * just now has heard of all its waiters, it answers RS_GRACE to a waiter with a ticket.
+     */
+    SCRIPT_TRY,
+    SCRIPT_RENEW, /* extend the lease if the lock is ours */
+    SCRIPT_LEAVE, /* delete the lock if it is ours, leave the queue, call the next waiter */
+    SCRIPT_DROP,  /* delete the lock if it is ours, and leave the queue as it is */
+    /*
+     * One server's vote (Redlock): as a try, but the first client that finds room gets it; the queue
+     * only says which waiter is told of a release, and a shared client waits for an exclusive one
+     * before it. A value is sent to each server once.
+     */
+    SCRIPT_VOTE,
+    /*
+     * Renew a vote, and raise the server's fence counter to at least this number (0: leave it). With a
+     * record, it is written in the same step, if the vote is ours.
+     */
+    SCRIPT_KEEP,
+    /*
+     * SCRIPT_LEAVE for the release of a Redlock. If the vote is ours, in the same step the record is
+     * written, unless a newer one is there, and the lock stays held for the least time, but never for
+     * longer than before.
+     */
+    SCRIPT_UNVOTE,
+    SCRIPT_STATUS,     /* the holder, the waiters, the run record */
+    SCRIPT_FORGET,     /* remove the run record with this token */
+    SCRIPT_FORGET_VOTE /* the same on one of several servers, which may have an older record */
+};
 
-/*
- * --once and --min-hold: what a grant and the end of a hold do besides (ns). NULL: nothing, and then the scripts are
- * shorter.
- */
-struct redis_script_more {
-    /* Skip if a run has succeeded within this time; keep our record for as long; 0: no records. */
+/* What the script needs; the rest is zero. Times in ns. */
+struct redis_script_args {
+    const char *value;
+    const char *id; /* of the waiter; NULL or "": not in the queue, do not join it */
+    int64_t ticket; /* try: of a waiter that comes back, which keeps its place; 0: none */
+    int64_t ttl;    /* try, renew, vote, keep */
+    int64_t grace;  /* the restart grace; keep, unvote: 0: no answer is redis_script_forgotten() */
+    int64_t least;  /* try, leave, drop, unvote: for this long the lock stays held */
+    uint64_t fence; /* keep, forget_vote */
+    bool heal;      /* keep: set the lock where it is free; a shared one beside shared holders */
+    const char *token; /* forget, forget_vote: of the run */
+    /*
+     * try: skip if a run has succeeded within this time; keep our record for as long. vote: not 0: the
+     * answer tells the run record. leave, drop: the end of the run is recorded, for as long; the answer
+     * is "ours", too, where an earlier such command has recorded the end. 0: no records.
+     */
     int64_t once;
-    int64_t least; /* the lock stays held for this long: from the grant; from the end of the hold */
-    enum dlock_run_state state; /* the end, with once: what is recorded */
+    enum dlock_run_state state; /* leave, drop, with once: the end */
     int status;
+    /* keep, unvote: a run record (run_record.h), and for how long it is kept. NULL: none. With 0 as its
+     * begin, its times are the server's. */
+    const char *record;
+    int64_t kept;
+    /* Send the text, not its SHA-1: the caller may not read the answer. */
+    bool at_once;
 };
 
 /*
- * One try. id: of the waiter, which joins the queue where the lock is not granted; "": do not join. ticket: of a waiter
- * that comes back, so that it keeps its place; 0: none. Until a server that was started just now has heard of all its
- * waiters, it answers RS_GRACE to one that comes back.
+ * Queue the script under tag, named by its SHA-1; returns as redis_conn_send. Where the server does not
+ * know the script, redis_script_next() sends the text. What has to come behind, in the server, goes
+ * behind it by its text:
+ *
+ * - A script that is followed by another script before its answer has come was given up: its text is
+ *   not sent, and there is no reply. So a try is not served behind its undo.
+ * - LEAVE, DROP and UNVOTE are always sent again. On a connection that is closed before their answer has
+ *   come, redis_script_last_words() sends their text.
  */
-int redis_script_try(const struct redis_script *, struct redis_conn *, int tag, const char *value,
-                     const char *id, int64_t ticket, int64_t ttl, int64_t grace,
-                     const struct redis_script_more *);
+int redis_script_send(const struct redis_script *, struct redis_conn *, int tag,
+                      enum redis_script_op, const struct redis_script_args *);
 /*
- * One server's vote (Redlock): as a try, but the first client that finds room gets it; the queue only says which waiter
- * is told of a release, and a shared client waits for an exclusive one before it. A value is sent to each server once.
+ * As redis_conn_next, for a connection on which scripts were sent. A reply's sent is the time of the
+ * first write of its command.
  */
-int redis_script_vote(const struct redis_script *, struct redis_conn *, int tag, const char *value,
-                      const char *id, int64_t ttl, int64_t grace);
-/*
- * Renew a vote, and raise the server's fence counter to at least this number (0: leave it). heal: set the lock where it
- * is free; a shared one also beside other shared holders.
- */
-int redis_script_keep(const struct redis_script *, struct redis_conn *, int tag, const char *value,
-                      int64_t ttl, uint64_t fence, bool heal, int64_t grace);
-/*
- * Delete the lock if it is ours, leave the queue (id: "" for not in it), call the next waiter. grace: the restart grace;
- * 0: the answer is never redis_script_forgotten. With more the answer is "ours", too, where an earlier such command has
- * recorded the end.
- */
-int redis_script_unvote(const struct redis_script *, struct redis_conn *, int tag,
-                        const char *value, const char *id, int64_t grace,
-                        const struct redis_script_more *);
-/* The same without a restart grace. */
+int redis_script_next(struct redis_conn *, struct redis_conn_reply *);
+/* Before the connection is closed. */
+void redis_script_last_words(struct redis_conn *);
+
+/* Give back what value may hold (id: see above). */
 static inline int redis_script_leave(const struct redis_script *s, struct redis_conn *c, int tag,
                                      const char *value, const char *id)
 {
-    return redis_script_unvote(s, c, tag, value, id, 0, NULL);
+    return redis_script_send(s, c, tag, SCRIPT_LEAVE,
+                             &(struct redis_script_args){.value = value, .id = id});
 }
 
-/* A run record (run_record.h) to be written. With 0 as its begin, its times are the server's. */
-struct redis_script_record {
-    const char *text;
-    int64_t kept; /* for so long */
-};
-/* vote of an exclusive client with --once: the answer tells the run record. */
-int redis_script_vote_once(const struct redis_script *, struct redis_conn *, int tag,
-                           const char *value, const char *id, int64_t ttl, int64_t grace);
-/* keep of a vote that is there; if it is ours the record is written in the same step. */
-int redis_script_keep_once(const struct redis_script *, struct redis_conn *, int tag,
-                           const char *value, int64_t ttl, uint64_t fence,
-                           const struct redis_script_record *);
 /*
- * unvote; if it is ours, in the same step the record (NULL: none) is written, unless a newer one is there, and the lock
- * stays held for so long (0: it is freed), but never for longer than before.
- */
-int redis_script_unvote_once(const struct redis_script *, struct redis_conn *, int tag,
-                             const char *value, const char *id, int64_t grace, int64_t stay,
-                             const struct redis_script_record *);
-/* Delete the lock if it is ours, and leave the queue as it is. */
-int redis_script_drop(const struct redis_script *, struct redis_conn *, int tag, const char *value,
-                      const struct redis_script_more *);
-/* Extend the lease if the lock is ours. */
-int redis_script_renew(const struct redis_script *, struct redis_conn *, int tag, const char *value,
-                       int64_t ttl);
-/*
- * Look whether the lock is held; if it is free: whether another waiter has a claim to it. Plain commands. shared_tag:
- * before that, look whether it is held by shared holders or those of slots; 0: do not.
+ * Look whether the lock is held; if it is free: whether another waiter has a claim to it. Plain commands.
+ * shared_tag: before that, look whether it is held by shared holders or those of slots; 0: do not.
  */
 int redis_script_look(const struct redis_script *, struct redis_conn *, int tag, int shared_tag);
 int redis_script_look_claim(const struct redis_script *, struct redis_conn *, int tag);
-/* The holder, the waiters, the run record. */
-int redis_script_status(const struct redis_script *, struct redis_conn *, int tag);
-/* Remove the run record with this token. */
-int redis_script_forget(const struct redis_script *, struct redis_conn *, int tag,
-                        const char *token);
-/* The same on one of several servers, which may have an older record. */
-int redis_script_forget_vote(const struct redis_script *, struct redis_conn *, int tag,
-                             const char *token, uint64_t fence);
+
+/* The text of a script, and its SHA-1 in hexadecimal digits. */
+struct lua {
+    const char *text, *sha1;
+};
+const struct lua *redis_script_lua(enum redis_script_op);
 
 /* -------------------------------------------------------------------- answers */
 
@@ -167,9 +178,9 @@ struct redis_script_tried {
 };
 /* try and vote. */
 int redis_script_tried(const redisReply *, struct redis_script_tried *);
-/* vote_once: the record's text and how long it is kept (ms; not above 0: no end is known). False: there is none. */
+/* vote, with once: the record's text and how long it is kept (ms; not above 0: no end is known). False: there is none. */
 bool redis_script_voted_run(const redisReply *, const char **text, size_t *len, int64_t *kept_ms);
-/* keep_once, unvote_once: is our record there now? Also if it was written by an earlier request. */
+/* keep, unvote with a record: is our record there now? Also if it was written by an earlier request. */
 bool redis_script_recorded(const redisReply *);
 /* look: true for so long (ms; -1: without expiry). False: no, or the reply is an error. */
 bool redis_script_looked(const redisReply *, int64_t *left_ms);
@@ -184,7 +195,7 @@ static inline bool redis_script_forgotten(const redisReply *r)
            r->element[0]->integer == 2;
 }
 /*
- * leave, unvote and drop with more: ours, but something else, of this type, is in the place of the run record. Nothing was
+ * leave and drop with once: ours, but something else, of this type, is in the place of the run record. Nothing was
  * written. NULL: no. Belongs to the reply.
  */
 static inline const char *redis_script_unrecorded(const redisReply *r)

@@ -14,10 +14,9 @@ static void send_query(struct redis_backend *be)
     redis_route_connect(&be->route, cmd, be->until);
     if (redis_cluster_asks(&be->route))
         redis_node_asking(&be->node);
-    if (be->status.what == ASK_FORGET)
-        (void)redis_script_forget(&be->script, cmd, T_STATUS, be->status.token);
-    else
-        (void)redis_script_status(&be->script, cmd, T_STATUS);
+    (void)redis_script_send(&be->script, cmd, T_STATUS,
+                            be->status.what == ASK_FORGET ? SCRIPT_FORGET : SCRIPT_STATUS,
+                            &(struct redis_script_args){.token = be->status.token});
     redis_conn_flush(cmd);
 }
 

@@ -3,7 +3,7 @@
 load "$SUPPORT/redis"
 STORE_SHARED=1 STORE_SLOTS=1 STORE_NUMBERS=1 STORE_TURNS=1 STORE_LEASE=1 STORE_FIFO=1 \
     STORE_FENCE=1 STORE_TELLS='fence left' STORE_PAUSES=1 STORE_TAKES=1 STORE_ONCE=1 STORE_STAYS=1
-store_up() { redis_start; }
+store_up() { redis_start && redis_warm; }
 store_down() { redis_stop; }
 store_lock() { echo "redis://127.0.0.1:$REDIS_PORT/0#$1"; }
 # A server with the configuration that Debian and Redis itself ship: snapshots, and no append-only

@@ -44,7 +44,7 @@ callable() { [ "$(ccli "$1" pubsub channels "{$N}*" | grep -c .)" = "$2" ]; }
 has() { [ "$(ccli "$1" exists "$2")" = 1 ]; }
 moved_to() { [[ $(ccli "$1" exists "$2") == MOVED*:${CPORT[$3]} ]]; }
 # EVALs that the server has served (a renewal is one); with "rejected_": redirected.
-evals() { ccli "$1" info commandstats | sed -n "s/^cmdstat_eval:\(.*,\)\?${2:-}calls=\([0-9]*\).*/\2/p"; }
+evals() { ccli "$1" info commandstats | count_evals "${2:-}"; }
 evals_over() { [ "$(evals "$1" "${3:-}")" -ge "$2" ]; }
 # renewed NODE [TIMES]
 renewed() { wait_for 5 evals_over "$1" $(($(evals "$1") + ${2:-1} + 1)); }
@@ -207,7 +207,7 @@ lie() {
     use 0
     # With the least rights, for the manual: those of a single server and these two.
     for i in 0 1 2 3; do
-        ccli $i acl setuser u on '>pw' "~$N" "~{$N}:dlock:*" +eval +time +get +set +del +pexpire +pttl +type +publish \
+        ccli $i acl setuser u on '>pw' "~$N" "~{$N}:dlock:*" +eval +evalsha +time +get +set +del +pexpire +pttl +type +publish \
             +zadd +zrem +zrange +zrank +zscore +zcard +hset +hget +hdel +asking '+cluster|nodes' +info
     done >/dev/null
     L="redis://u:pw@127.0.0.1:${CPORT[2]}#$N"

@@ -47,7 +47,7 @@ names() {
 # at NAME: the lock, by way of the first master.
 at() { echo "rediss://:$SECRET@localhost:${REDIS_PORTS[n0]}?$CA#$1"; }
 queued() { [ "$(c "$1" zcard "$2")" = 1 ]; }
-evals() { c "$1" info commandstats | sed -n 's/^cmdstat_eval:calls=\([0-9]*\).*/\1/p'; }
+evals() { c "$1" info commandstats | count_evals; }
 
 # bats test_tags=slow
 @test "one node leads to the locks of all masters" {

@@ -16,23 +16,30 @@ teardown() { dlock_teardown; }
 
 own() { rcli_in own "$@"; }
 
-# With a password and a database other than 0: AUTH, SELECT and the request travel together.
+# With a password and a database other than 0: AUTH and the request travel together.
 @test "one round trip takes the lock, another one gives it back" {
     strace -o /dev/null true 2>/dev/null || skip "strace does not work here"
     redis_start_in own --requirepass pw
-    ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 run_t 10 strace -s 4096 -e trace=network,read,write -o tr \
-        "$DLOCK" "redis://:pw@127.0.0.1:${REDIS_PORTS[own]}/3#$NAME" true
+    L="redis://:pw@127.0.0.1:${REDIS_PORTS[own]}/3#$NAME"
+    redis_warm "$L"
+    ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 run_t 10 strace -s 4096 -o tr \
+        -e trace=network,read,write "$DLOCK" "$L" true
     awk '/^connect\(/ { sub(/.*connect\(/, ""); fd = $1 + 0; next }
-         $0 ~ "^(sendto|sendmsg|write)\\(" fd "," { print "send", /AUTH/ ? "AUTH" : "", /SELECT/ ? "SELECT" : "", /EVAL/ ? "EVAL" : "" }
-         $0 ~ "^(recvfrom|recvmsg|read)\\(" fd "," && !/EAGAIN/ { print "receive", /granted/ ? "granted" : "" }' tr >steps
+         $0 ~ "^(sendto|sendmsg|write)\\(" fd "," {
+             print "send", /AUTH/ ? "AUTH" : "", /EVALSHA/ ? "EVALSHA" : ""
+         }
+         $0 ~ "^(recvfrom|recvmsg|read)\\(" fd "," && !/EAGAIN/ {
+             print "receive", /granted/ ? "granted" : ""
+         }' tr >steps
     cat steps
     # Everything up to the grant: sent in one piece.
     sed '/granted/q' steps >acquire
     [ "$(tail -n 1 acquire)" = "receive granted" ]
     [ "$(grep -c ^send acquire)" = 1 ]
-    [ "$(head -n 1 acquire)" = "send AUTH SELECT EVAL" ]
-    # One more EVAL, the release.
-    [ "$(grep -c '^send.*EVAL' steps)" = 2 ]
+    [ "$(head -n 1 acquire)" = "send AUTH EVALSHA" ]
+    # One more, the release.
+    [ "$(grep -c '^send.*EVALSHA' steps)" = 2 ]
+    [ "$(REDISCLI_AUTH=pw own -n 3 exists "{$NAME}:dlock:fence")" = 1 ]
 }
 
 # work: what the server has done since `config resetstat`, commands inside scripts included, without our own question,
@@ -47,6 +54,7 @@ in_line() { [ "$(own zcard "{$NAME}:dlock:queue")" = "$1" ]; }
 @test "a hand-off is the same 27 commands for 2, 10 and 40 waiters" {
     redis_start_in own
     L="redis://127.0.0.1:${REDIS_PORTS[own]}#$NAME"
+    redis_warm "$L"
     for n in 2 10 40; do
         rm -f held go go2 order
         waiters=()

@@ -10,7 +10,7 @@ load ../../support/redislock
 
 setup_file() {
     export BATS_NO_PARALLELIZE_WITHIN_FILE=true
-    redis_start
+    redis_start && redis_warm
 }
 teardown_file() { redis_stop; }
 

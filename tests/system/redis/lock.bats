@@ -262,7 +262,7 @@ PY
 # polling.
 acl_rule() {
     echo "~$NAME ~{$NAME}:dlock:* &{$NAME}:dlock:wake:* &__redis__:invalidate" \
-        "+eval +time +get +set +del +pexpire +pttl +type +publish +subscribe +zadd +zrem +zrange +zrank" \
+        "+eval +evalsha +time +get +set +del +pexpire +pttl +type +publish +subscribe +zadd +zrem +zrange +zrank" \
         "+zscore +zcard +hset +hget +hdel +client|id +client|tracking"
 }
 

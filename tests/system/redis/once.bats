@@ -11,7 +11,7 @@ load ../../support/redislock
 
 setup_file() {
     export BATS_NO_PARALLELIZE_WITHIN_FILE=true
-    redis_start
+    redis_start && redis_warm
 }
 teardown_file() { redis_stop; }
 
@@ -167,12 +167,12 @@ free() { [ "$(rcli exists "$NAME")" = 0 ]; }
 
 @test "a lost answer costs nothing: one run, one record, exit code 0" {
     # A grant: at first contact the command does not start, and a waiter goes on.
-    proxy lose "'running','-1'"
+    proxy lose "0 2592000000 0" # the last argument of a try
     once 69 "$P" touch granted
     [ ! -e granted ]
     free
     record_is running
-    proxy lose "'running','-1'" 3
+    proxy lose "0 2592000000 0" 3
     hold --ttl 5
     start_log w.log "$DLOCK" --ttl 9 --once "$P" sh -c 'echo >>granted'
     wait_for 5 queue_is 1
@@ -193,7 +193,7 @@ free() { [ "$(rcli exists "$NAME")" = 0 ]; }
     proxy lose 'failed 5 '
     once 5 "$P" sh -c 'exit 5'
     record_is "failed 5"
-    proxy lose ' over=1'
+    proxy lose $'\r\n3599' # what is left of the hour, the last argument of a release
     run -0 run_t 5 "$DLOCK" -q --ttl 2 --min-hold 1h "$P" true
     [ "$(rcli exists "$NAME")" = 1 ]
 }
@@ -325,8 +325,8 @@ free_at() { echo $(($(now_ms) + $(rcli pttl "$NAME"))); }
     [ "$(rcli get "$NAME")" = "$value over=1" ]
     left=$(rcli pttl "$NAME")
     [ "$left" -lt 2500 ]
-    [ "$(lua renew_alone "$NAME" 0 "{$NAME}:dlock:" "$value" 60000 | head -n 1)" = 0 ]
-    [ "$(lua leave_alone "$NAME" 0 "{$NAME}:dlock:" "$value" '' 0 | head -n 1)" = 0 ]
+    [ "$(lua renew "$NAME" 0 "{$NAME}:dlock:" "$value" 60000 | head -n 1)" = 0 ]
+    [ "$(lua leave "$NAME" 0 "{$NAME}:dlock:" "$value" '' 0 | head -n 1)" = 0 ]
     [ "$(rcli pttl "$NAME")" -le "$left" ]
     run -75 run_t 5 "$DLOCK" --status "$L"
     assert_out "$HOLDER"

@@ -295,7 +295,7 @@ has_run_at() { [[ $(ncli "$1" get "{$NAME}:dlock:once") == "dlock-run1 $2 "* ]];
     run -0 run_t 5 "$DLOCK" --forget --yes "$L"
     [ "$(ncli "$MASTER" exists "{$NAME}:dlock:once")" = 0 ]
 }
-evals_at() { ncli "$1" info commandstats | sed -n 's/^cmdstat_eval:calls=\([0-9]*\),.*/\1/p' | grep . || echo 0; }
+evals_at() { ncli "$1" info commandstats | count_evals; }
 names_first() { [ "$(sentinel_master)" = "$MASTER" ]; }
 
 @test "a failover without the key ends the hold at once" {

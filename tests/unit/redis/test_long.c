@@ -73,7 +73,7 @@ static bool serve(struct server *s, const char *text)
         word = word ? strchr(word, '\n') : NULL;
         if (word == NULL)
             continue;
-        if (strncmp(word, "\nEVAL\r", 6) != 0) {
+        if (strncmp(word, "\nEVAL", 5) != 0) {
             server_say(s, refusal, strlen(refusal));
             continue;
         }

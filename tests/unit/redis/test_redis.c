@@ -70,12 +70,12 @@ static void user_close(struct user *u)
 #define HANG_UP NULL
 
 /*
- * What the client has asked behind *at, in its order: 'E' for an EVAL, 'I' for an INFO, 'H' for a HELLO, 0 for no
+ * What the client has asked behind *at, in its order: 'E' for a script, 'I' for an INFO, 'H' for a HELLO, 0 for no
  * more.
  */
 static char next_asked(const struct server *s, size_t *at)
 {
-    static const char *const words[] = {"\nEVAL\r", "\nINFO\r", "\nHELLO\r"};
+    static const char *const words[] = {"\nEVAL\r", "\nEVALSHA\r", "\nINFO\r", "\nHELLO\r"};
     const char *first = NULL;
     for (size_t i = 0; i < DLOCK_LEN(words); i++) {
         const char *p = strstr(s->got + *at, words[i]);
@@ -124,6 +124,15 @@ static enum dlock_ev play(struct user *u, struct server *s, const char *const *s
         }
     }
     return EV_NONE;
+}
+
+/* How often the client has sent word. */
+static int times(const struct server *s, const char *word)
+{
+    int n = 0;
+    for (const char *p = s->got; (p = strstr(p, word)) != NULL; p++)
+        n++;
+    return n;
 }
 
 struct scene {
@@ -416,8 +425,8 @@ TEST(a_redirection_by_the_sentinels_master_is_not_followed)
             answer_all(&sentinel, "SENTINEL", named);
             answer_all(&master, "ROLE", "*3\r\n$6\r\nmaster\r\n:0\r\n*0\r\n");
             answer_all(&other, "ROLE", "*3\r\n$6\r\nmaster\r\n:0\r\n*0\r\n");
-            answer_all(&master, "EVAL", text);
-            answer_all(&other, "EVAL", GRANTED);
+            answer_all(&master, "EVALSHA", text);
+            answer_all(&other, "EVALSHA", GRANTED);
         }
         if (!CHECK_INT(got, EV_FAILED))
             printf("# %s", text);
@@ -450,13 +459,165 @@ TEST(a_refused_undo_is_sent_again)
     REQUIRE_INT(play(&sc.u, &sc.s, say, 8, &sc.said, &ev), EV_RELEASED);
     CHECK_INT(ev.how, DLOCK_RELEASE_CLEAN);
     CHECK_INT(sc.said, 8);
-    int one = 0, two = 0;
-    for (const char *p = sc.s.got; (p = strstr(p, "stale-one")) != NULL; p++)
-        one++;
-    for (const char *p = sc.s.got; (p = strstr(p, "stale-two")) != NULL; p++)
-        two++;
-    CHECK_INT(one, 3);
-    CHECK_INT(two, 1);
+    CHECK_INT(times(&sc.s, "stale-one"), 3);
+    CHECK_INT(times(&sc.s, "stale-two"), 1);
+    scene_close(&sc);
+}
+
+/* ------------------------------------------------ a server that does not know the scripts */
+
+#define NOSCRIPT "-NOSCRIPT No matching script. Please use EVAL.\r\n"
+
+#define EVALS(sc) times(&(sc)->s, "\nEVAL\r")
+#define EVALSHAS(sc) times(&(sc)->s, "\nEVALSHA\r")
+
+/* Drive u until the server has got n scripts, and answer nothing. */
+static bool asked(struct scene *sc, int n)
+{
+    const struct dlock_backend *t = &dlock_backend_redis;
+    struct dlock_event ev;
+    for (int64_t end = SECS(3); dlock_now() < end && EVALS(sc) + EVALSHAS(sc) < n;) {
+        struct pollfd p[8];
+        int64_t wake = DLOCK_NEVER;
+        int npoll = t->interest(sc->u.be, p, 8, &wake);
+        poll(p, (nfds_t)npoll, 5);
+        if (t->process(sc->u.be, p, npoll, &ev) == 1 && !is_news(ev.type))
+            return unit_fail(UNIT_AT, "event %d", (int)ev.type);
+        server_step(&sc->s);
+    }
+    return EVALS(sc) + EVALSHAS(sc) == n;
+}
+
+/* The lease counts from the first request. After that answer the connection gets the texts. */
+TEST(the_text_is_sent_where_the_script_is_unknown)
+{
+    static const char *const unknown[] = {
+        NOSCRIPT,
+        "-NOPERM this user has no permissions to run the 'evalsha' command\r\n",
+    };
+    const char *const say[] = {GRANTED, OURS, OURS};
+    for (size_t i = 0; i < DLOCK_LEN(unknown); i++) {
+        struct dlock_event ev;
+        struct scene sc;
+        REQUIRE(scene_open(&sc));
+        dlock_backend_redis.acquire(sc.u.be, false);
+        REQUIRE(asked(&sc, 1));
+        sc.s.seen = sc.s.len;
+        int64_t heard = dlock_now();
+        server_say(&sc.s, unknown[i], strlen(unknown[i]));
+        REQUIRE_INT(play(&sc.u, &sc.s, say, 3, &sc.said, &ev), EV_GRANTED);
+        CHECK(ev.from < heard);
+        dlock_backend_redis.renew(sc.u.be);
+        REQUIRE_INT(play(&sc.u, &sc.s, say, 3, &sc.said, &ev), EV_RENEWED);
+        dlock_backend_redis.release(sc.u.be, SECS(1));
+        REQUIRE_INT(play(&sc.u, &sc.s, say, 3, &sc.said, &ev), EV_RELEASED);
+        CHECK_INT(ev.how, DLOCK_RELEASE_CLEAN);
+        CHECK_INT(EVALSHAS(&sc), 1);
+        CHECK_INT(EVALS(&sc), 3);
+        scene_close(&sc);
+    }
+}
+
+/* The script of the try is not known, and neither is that of the release. */
+TEST(a_release_of_an_unknown_script_counts_once_its_text_was_run)
+{
+    static const char *const say[] = {GRANTED, OURS, NOSCRIPT, OURS, NOSCRIPT, OURS};
+    struct dlock_event ev;
+    struct scene sc;
+    REQUIRE(scene_open(&sc));
+    dlock_backend_redis.acquire(sc.u.be, false);
+    REQUIRE_INT(play(&sc.u, &sc.s, say, 6, &sc.said, &ev), EV_GRANTED);
+    dlock_backend_redis.renew(sc.u.be);
+    REQUIRE_INT(play(&sc.u, &sc.s, say, 6, &sc.said, &ev), EV_RENEWED);
+    dlock_backend_redis.release(sc.u.be, SECS(1));
+    REQUIRE_INT(play(&sc.u, &sc.s, say, 6, &sc.said, &ev), EV_RELEASED);
+    CHECK_INT(ev.how, DLOCK_RELEASE_CLEAN);
+    CHECK_INT(sc.said, 4);
+    CHECK_INT(EVALSHAS(&sc), 3);
+    CHECK_INT(EVALS(&sc), 1);
+    scene_close(&sc);
+}
+
+/* The undo was sent by its text behind the try: a try that is sent again would come behind its undo. */
+TEST(a_given_up_try_is_not_sent_again)
+{
+    struct dlock_event ev;
+    struct scene sc;
+    int said = 0;
+    REQUIRE(scene_open(&sc));
+    dlock_backend_redis.acquire(sc.u.be, true);
+    REQUIRE(asked(&sc, 1));
+    dlock_backend_redis.release(sc.u.be, SECS(1));
+    REQUIRE(asked(&sc, 2));
+    CHECK_INT(EVALSHAS(&sc), 1);
+    CHECK_INT(EVALS(&sc), 1);
+    sc.s.seen = sc.s.len;
+    server_say(&sc.s, NOSCRIPT NOT_OURS, strlen(NOSCRIPT NOT_OURS));
+    REQUIRE_INT(play(&sc.u, &sc.s, NULL, 0, &said, &ev), EV_RELEASED);
+    CHECK_INT(ev.how, DLOCK_RELEASE_NOTHING);
+    server_step(&sc.s);
+    CHECK_INT(EVALSHAS(&sc) + EVALS(&sc), 2);
+    scene_close(&sc);
+}
+
+/* The undo goes in front of the next try, which is sent by its hash again. */
+TEST(an_undo_is_sent_by_its_text)
+{
+    static const char *const say[] = {NOT_OURS, GRANTED};
+    struct dlock_event ev;
+    struct scene sc;
+    REQUIRE(scene_open(&sc));
+    dlock_backend_redis.acquire(sc.u.be, false);
+    REQUIRE(asked(&sc, 1));
+    redis_node_remember(node_of(&sc), strdup("stale"));
+    sc.s.seen = sc.s.len;
+    server_say(&sc.s, "-LOADING x\r\n", strlen("-LOADING x\r\n"));
+    REQUIRE_INT(play(&sc.u, &sc.s, say, 2, &sc.said, &ev), EV_GRANTED);
+    CHECK_INT(EVALS(&sc), 1);
+    const char *undo = strstr(sc.s.got, "\nEVAL\r");
+    REQUIRE(undo != NULL);
+    CHECK_HAS(undo, "stale");
+    scene_close(&sc);
+}
+
+/* Nobody will read the answer: NOSCRIPT would leave the lock there for its ttl. */
+TEST(the_last_word_on_a_connection_is_a_text)
+{
+    static const char *const say[] = {GRANTED};
+    struct dlock_event ev;
+    struct scene sc;
+    REQUIRE(scene_open(&sc));
+    dlock_backend_redis.acquire(sc.u.be, false);
+    REQUIRE_INT(play(&sc.u, &sc.s, say, 1, &sc.said, &ev), EV_GRANTED);
+    dlock_backend_redis.release(sc.u.be, dlock_now() + 100 * DLOCK_MSEC);
+    REQUIRE(asked(&sc, 2));
+    CHECK_INT(EVALS(&sc), 0);
+    sc.s.seen = sc.s.len;
+    REQUIRE_INT(play(&sc.u, &sc.s, NULL, 0, &sc.said, &ev), EV_RELEASED);
+    CHECK_INT(ev.how, DLOCK_RELEASE_UNCLEAR);
+    server_step(&sc.s);
+    CHECK_INT(EVALS(&sc), 1);
+    scene_close(&sc);
+}
+
+/* A default user without a password knows no script: nothing was granted, and nothing is sent again. */
+TEST(a_refused_password_and_an_unknown_script)
+{
+    static const char said[] = "-WRONGPASS x\r\n" NOSCRIPT;
+    struct dlock_event ev;
+    struct scene sc = {0};
+    REQUIRE(server_open(&sc.s) &&
+            user_open_at(&sc.u, "redis://:pw@h:1#n", &sc.s.peer, 2 * DLOCK_SEC));
+    dlock_backend_redis.acquire(sc.u.be, false);
+    REQUIRE(asked(&sc, 1));
+    sc.s.seen = sc.s.len;
+    server_say(&sc.s, said, strlen(said));
+    REQUIRE_INT(play(&sc.u, &sc.s, NULL, 0, &sc.said, &ev), EV_FAILED);
+    CHECK_INT(ev.error.code, DLOCK_EPERM);
+    dlock_backend_redis.release(sc.u.be, SECS(1));
+    REQUIRE_INT(play(&sc.u, &sc.s, NULL, 0, &sc.said, &ev), EV_RELEASED);
+    CHECK_INT(ev.how, DLOCK_RELEASE_NOTHING);
+    CHECK_INT(EVALSHAS(&sc) + EVALS(&sc), 1);
     scene_close(&sc);
 }
 

@@ -365,4 +365,21 @@ TEST(values_and_entries)
     CHECK_INT(info.since_ms, 0);
 }
 
+/* The hash of the embedded text, by another program. */
+TEST(each_script_is_named_by_its_sha1)
+{
+    for (int op = SCRIPT_TRY; op <= SCRIPT_FORGET_VOTE; op++) {
+        const struct lua *lua = redis_script_lua((enum redis_script_op)op);
+        char command[64], sum[41] = "";
+        FILE *text = tmpfile();
+        REQUIRE(text != NULL && fputs(lua->text, text) >= 0 && fflush(text) == 0);
+        snprintf(command, sizeof(command), "sha1sum </proc/self/fd/%d", fileno(text));
+        FILE *p = popen(command, "r");
+        REQUIRE(p != NULL && fgets(sum, sizeof(sum), p) != NULL);
+        pclose(p);
+        fclose(text);
+        CHECK_STR(sum, lua->sha1);
+    }
+}
+
 UNIT_MAIN

@@ -7,6 +7,7 @@
 #define FAKENODES_H
 
 #include "backend.h"
+#include "backends/redis/script.h"
 #include "run_record.h"
 #include "unit.h"
 #include "uri.h"
@@ -26,7 +27,7 @@
 
 extern const struct dlock_backend dlock_backend_redlock;
 
-enum fake_kind { F_VOTE, F_KEEP, F_LEAVE, F_STATUS, F_OTHER };
+enum fake_kind { F_OTHER, F_VOTE, F_KEEP, F_LEAVE, F_STATUS, F_KINDS };
 
 struct fake_conn {
     int fd;
@@ -55,13 +56,13 @@ struct fake {
     int granted;              /* votes */
     int place;
     /* Set by the test. */
-    bool writer_waits;       /* it stands in line before all readers */
-    bool stopped;            /* reads nothing; what its sockets hold is served when it goes on */
-    bool slow[F_OTHER + 1];  /* stops at a command of this kind, on this connection */
-    int first_slow;          /* ... from that connection on */
-    bool held[F_OTHER + 1];  /* it has stopped at one */
-    const char *error;       /* what it answers to every script */
-    int served[F_OTHER + 1]; /* commands so far */
+    bool writer_waits;   /* it stands in line before all readers */
+    bool stopped;        /* reads nothing; what its sockets hold is served when it goes on */
+    bool slow[F_KINDS];  /* stops at a command of this kind, on this connection */
+    int first_slow;      /* ... from that connection on */
+    bool held[F_KINDS];  /* it has stopped at one */
+    const char *error;   /* what it answers to every script */
+    int served[F_KINDS]; /* commands so far */
 };
 
 static int64_t fake_clock = 1000 * DLOCK_SEC;
@@ -125,13 +126,18 @@ static void fake_say(int fd, const char *fmt, ...)
 
 static enum fake_kind fake_kind(char **argv, int argc)
 {
-    if (argc < 5 || strcmp(argv[0], "EVAL") != 0)
+    static const enum fake_kind kinds[] = {
+        [SCRIPT_VOTE] = F_VOTE,    [SCRIPT_KEEP] = F_KEEP,     [SCRIPT_LEAVE] = F_LEAVE,
+        [SCRIPT_UNVOTE] = F_LEAVE, [SCRIPT_STATUS] = F_STATUS,
+    };
+    if (argc < 5 || strncmp(argv[0], "EVAL", 4) != 0)
         return F_OTHER;
-    if (strstr(argv[1], "'twice'") != NULL)
-        return F_VOTE;
-    if (strstr(argv[1], "local id,mine") != NULL)
-        return F_LEAVE;
-    return strstr(argv[1], "ARGV[6]=='1'") != NULL ? F_KEEP : F_STATUS;
+    for (size_t i = 0; i < DLOCK_LEN(kinds); i++) {
+        const struct lua *lua = redis_script_lua((enum redis_script_op)i);
+        if (strcmp(argv[1], argv[0][4] == '\0' ? lua->text : lua->sha1) == 0)
+            return kinds[i];
+    }
+    return F_OTHER;
 }
 
 #define BULK "$%zu\r\n%s\r\n"
@@ -261,11 +267,11 @@ static const char *fake_words(const char *last, int n, long long *words)
 }
 
 /* As scripts/parts/put.lua: mine is the value. True: our record is there. */
-static bool fake_record(struct fake *f, const char *mine, const char *last)
+static bool fake_record(struct fake *f, const char *mine, const char *last, int nwords)
 {
     struct dlock_run was, new;
     long long words[3], now = 1790000000000 + (fake_clock + f->skew) / DLOCK_MSEC;
-    const char *text = fake_words(last, 3, words), *who = strstr(text, " dlock1");
+    const char *text = fake_words(last, nwords, words), *who = strstr(text, " dlock1");
     bool some = run_record_parse(f->run, strlen(f->run), now, &was);
     if (f->run[0] != '\0' && !some)
         return false;
@@ -284,11 +290,11 @@ static bool fake_record(struct fake *f, const char *mine, const char *last)
     return same && was.state == new.state;
 }
 
-/* As scripts/unvote_once.lua. */
+/* As scripts/unvote.lua. */
 static void fake_unvote(struct fake *f, int fd, const char *mine, const char *last)
 {
     long long words[2];
-    bool recorded = *fake_words(last, 2, words) != '\0' && fake_record(f, mine, last);
+    bool recorded = *fake_words(last, 2, words) != '\0' && fake_record(f, mine, last, 3);
     int64_t ends = fake_clock + words[1] * DLOCK_MSEC;
     if (f->value[0] != '\0' && strcmp(f->value, mine) == 0) {
         strcat(f->value, " over=1");
@@ -326,7 +332,7 @@ static void fake_serve_reader(struct fake *f, int fd, enum fake_kind kind, char 
     }
 }
 
-/* argv: EVAL text 1 name db prefix ARGV[3] ... */
+/* argv: EVALSHA hash 1 name db prefix ARGV[3] ... */
 static void fake_serve(struct fake *f, struct fake_conn *c, char **argv, int argc)
 {
     int fd = c->fd;
@@ -334,7 +340,12 @@ static void fake_serve(struct fake *f, struct fake_conn *c, char **argv, int arg
     const char *mine = argc > 6 ? argv[6] : "";
     fake_expire(f);
     bool ours = f->value[0] != '\0' && strcmp(f->value, mine) == 0;
-    bool runs = argc > 1 && strstr(argv[1], "last_run") != NULL && kind != F_STATUS;
+    /* The last argument has a part for the run record, or for the least hold. */
+    const char *last = argv[argc - 1];
+    bool runs =
+        (kind == F_VOTE && strstr(last, " run") != NULL) ||
+        (kind == F_KEEP && strchr(last, ' ') != NULL) ||
+        (kind == F_LEAVE && strchr(last, ' ') != NULL && strcmp(strchr(last, ' '), " 0") != 0);
     long long up_ms = fake_up_ms(f);
 
     f->served[kind]++;
@@ -383,7 +394,7 @@ static void fake_serve(struct fake *f, struct fake_conn *c, char **argv, int arg
         f->ends = fake_clock + atoll(argv[7]) * DLOCK_MSEC;
         f->fence = atoll(argv[8]) > f->fence ? atoll(argv[8]) : f->fence;
         if (runs)
-            fake_say(fd, "*4\r\n:1\r\n$-1\r\n:1\r\n:%d\r\n", fake_record(f, mine, argv[10]));
+            fake_say(fd, "*4\r\n:1\r\n$-1\r\n:1\r\n:%d\r\n", fake_record(f, mine, argv[10], 2));
         else
             fake_say(fd, "*3\r\n:1\r\n$-1\r\n:1\r\n");
     } else if (kind == F_LEAVE && ours) {

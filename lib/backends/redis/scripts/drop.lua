@@ -1,11 +1,16 @@
--- drop.lua - end the hold if the lock is ours, and leave the queue as it is. For a cluster's node to which the slot is
--- being moved: the queue may still be on the old node, and its waiters have subscribed there, so from here they would
--- look dead.
+-- drop.lua - end the hold if the lock is ours, and leave the queue as it is. For a cluster's node to which
+-- the slot is being moved: the queue may still be on the old node, and its waiters have subscribed there,
+-- so from here they would look dead.
 --
--- ARGV: db, prefix, value -> was it ours, seen
+-- ARGV: db, prefix, value, the end of the hold (parts/finish.lua) -> as leave.lua, without the time
 -- include parts/lock.lua
+-- include parts/clock.lua
 -- include parts/holders.lua
--- include parts/plain.lua
+-- include parts/stay.lua
+-- include parts/finish.lua
+local done = finish(ARGV[4], true)
+if done then return done end
+if least ~= '0' and stay(tonumber(least)) then return {1, seen} end
 if value == ARGV[3] then
   redis.call('DEL', name)
   return {1, seen}

@@ -1,12 +1,11 @@
-# embed.awk - Lua scripts as C strings, without comments and needless spaces. Only awk: a build needs no more than a
-# compiler, make and hiredis.
+# embed.awk - Lua scripts as C strings with their SHA-1, without comments and needless spaces. Only awk and
+# sha1sum: a build needs no more than a compiler, make and hiredis.
 #
-#   awk -f embed.awk DIR/try.lua ...            static const char lua_try[] = "..."; ...
+#   awk -f embed.awk DIR/try.lua ...            static const struct lua lua_try = {"...", "SHA-1"}; ...
 #   awk -v plain=1 -f embed.awk DIR/try.lua     the same text as Lua, for luac
 #
-# The line "-- include FILE" stands for that file, named from DIR; after "-- instead of FILE: OTHER", OTHER is included
-# where a script says FILE. Each line of Lua is one line of the result. Strings
-# are 'single-quoted' and hold no backslash: all else is refused, because this is no parser.
+# The line "-- include FILE" stands for that file, named from DIR. Each line of Lua is one line of the
+# result. Strings are 'single-quoted' and hold no backslash: all else is refused, because this is no parser.
 
 function fail(text) {
     print file ":" at ": " text | "cat >&2"
@@ -56,17 +55,14 @@ function put(name,    line, n, got) {
         file = name
         at = ++n
         if (sub(/^ *-- include +/, "", line)) {
-            put(dir (line in instead ? instead[line] : line))
-            continue
-        }
-        if (sub(/^-- instead of +/, "", line)) {
-            split(line, pair, /: */)
-            instead[pair[1]] = pair[2]
+            put(dir line)
             continue
         }
         line = strip(line)
-        if (line != "")
-            print plain ? line : "    \"" line "\\n\""
+        if (line == "")
+            continue
+        text = text line "\n"
+        print plain ? line : "    \"" line "\\n\""
     }
     if (got < 0)
         fail("cannot read " name)
@@ -74,7 +70,16 @@ function put(name,    line, n, got) {
     delete open[name]
 }
 
+# The SHA-1 of text goes to our output, behind what is there.
+function print_sha1() {
+    system("") # flushes
+    printf "%s", text | SHA1
+    if (close(SHA1) != 0)
+        fail("sha1sum does not work")
+}
+
 BEGIN {
+    SHA1 = "set -e; sum=$(sha1sum); printf '    , \"%.40s\"};\\n' \"$sum\""
     TIGHT = "=~<>(){}[],+-*/"
     if (!plain)
         print "/* The Lua scripts of lib/backends/redis/scripts, made by embed.awk. */"
@@ -83,10 +88,10 @@ BEGIN {
         sub(/[^\/]*$/, "", dir)
         gsub(/.*\/|\.lua$/, "", name)
         if (!plain)
-            print "static const char lua_" name "[] ="
-        split("", instead)
+            print "static const struct lua lua_" name " = {"
+        text = ""
         put(ARGV[i])
         if (!plain)
-            print "    \"\";"
+            print_sha1()
     }
 }

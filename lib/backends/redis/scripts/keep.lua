@@ -1,20 +1,25 @@
 -- keep.lua - renew the vote of one server of several, and raise its fence counter.
 --
--- ARGV: db, prefix, value, ttl ms, fence ('0': leave the counter), heal ('1': set NAME if it is free; for a reader also
--- beside other readers), restart grace ms
--- -> is it ours (2: no, but the server was restarted within the grace and has forgotten it), seen, now ms
+-- ARGV: db, prefix, value, ttl ms, fence ('0': leave the counter), heal ('1': set NAME if it is free; for a
+-- reader also beside other readers), restart grace ms and, of a client with --once, the record of the run
+-- that begins (parts/put.lua)
+-- -> is it ours (2: no, but the server was restarted within the grace and has forgotten it), seen, now ms,
+-- with a record: is it there now (1 or 0)
 -- include parts/role.lua
 -- include parts/lock.lua
+-- include parts/clock.lua
 -- include parts/young.lua
 -- include parts/holders.lua
+-- include parts/put.lua
 local reader, ttl = kind_of(ARGV[3]) == 's', tonumber(ARGV[4])
+local grace, kept, record = string.match(ARGV[7], '^(%d+) ?(%d*) ?(.*)$')
 local had = reader and ours(ARGV[3])
 -- Other readers have not taken a reader's lock.
 local free = not seen or (reader and epoch)
 if value ~= ARGV[3] and not had and not (free and ARGV[6] == '1') then
-  return {free and young(tonumber(ARGV[7])) and 2 or 0, not free and shown(), now}
+  return {free and young(tonumber(grace)) and 2 or 0, not free and shown(), now}
 end
--- include parts/plain.lua
+local recorded = kept ~= '' and put(kept, record) or nil
 
 -- The counter first: a script that fails half-way must not leave NAME set.
 local fence = ARGV[5]
@@ -32,4 +37,4 @@ elseif value == ARGV[3] then
 else
   redis.call('SET', name, ARGV[3], 'PX', ARGV[4])
 end
-return {1, false, now}
+return {1, false, now, recorded}

@@ -1,36 +1,25 @@
 -- leave.lua - end the hold if the lock is ours, leave the queue, call the next waiter.
 --
--- ARGV: db, prefix, value, id, restart grace ms -> was it ours (2: no, but the server was restarted within the grace
--- and has forgotten it), seen, now ms
+-- ARGV: db, prefix, value, id, the end of the hold (parts/finish.lua)
+-- -> was it ours (3: yes, but foreign data is in the place of the run record; nothing was written, and the
+-- lock stays ours), seen (3: the type of that data), now ms
 -- include parts/lock.lua
+-- include parts/clock.lua
+local simple = ARGV[4] == '' and ARGV[5] == '0'
+-- include parts/free.lua
 -- include parts/near.lua
--- include parts/young.lua
 -- include parts/queue.lua
-local id, mine = ARGV[4], value == ARGV[3]
--- include parts/plain.lua
-if mine then
-  redis.call('DEL', name)
-  value = false
-elseif kind_of(ARGV[3]) ~= 'x' then
-  mine = give_up(ARGV[3])
+-- include parts/quit.lua
+-- include parts/stay.lua
+-- include parts/finish.lua
+local done = finish(ARGV[5], false)
+if done then return done end
+local lease = least ~= '0' and stay(tonumber(least))
+if lease then
+  near(function() watch(lease) end) -- the first waiter watches the expiry
+  return {1, seen, now}
 end
-
--- Where the queue is on another node, its waiters retry by themselves.
-near(function()
-  local first = false
-  if id ~= '' then
-    first = redis.call('ZRANGE', queue, 0, 0)[1] == id
-    drop(id)
-  end
-  if not value and (mine or first) then
-    offer('', true)
-  elseif epoch and (mine or first) then
-    advance(first)
-  elseif first then
-    watch('')
-  end
-end)
-if mine then return {1, seen, now} end
-if kind_of(ARGV[3]) ~= 'x' then seen = not epoch and seen -- other shared holders have not taken it
-else seen = shown() end
-return {not seen and young(tonumber(ARGV[5])) and 2 or 0, seen, now}
+if quit(ARGV[4]) then return {1, seen, now} end
+-- A reader's lock is not taken by other readers.
+if kind_of(ARGV[3]) ~= 'x' then return {0, not epoch and seen, now} end
+return {0, shown(), now}

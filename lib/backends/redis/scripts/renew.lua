@@ -3,11 +3,12 @@
 -- ARGV: db, prefix, value, ttl ms -> is it ours, seen, now ms
 -- include parts/role.lua
 -- include parts/lock.lua
--- include parts/holders.lua
+-- include parts/clock.lua
 if value == ARGV[3] then
   redis.call('PEXPIRE', name, ARGV[4])
   return {1, false, now}
 end
+-- include parts/holders.lua
 if kind_of(ARGV[3]) == 'x' then return {0, shown(), now} end
 if extend(ARGV[3], tonumber(ARGV[4])) then return {1, false, now} end
 -- Other shared holders have not taken it.

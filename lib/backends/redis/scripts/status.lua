@@ -4,6 +4,7 @@
 -- from 1, 0: shared> <value>', the run record or '', a waiter's id and entry...
 -- include parts/role.lua
 -- include parts/lock.lua
+-- include parts/clock.lua
 -- include parts/near.lua
 -- include parts/holders.lua
 -- include parts/run_read.lua

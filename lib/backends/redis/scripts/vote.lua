@@ -2,10 +2,15 @@
 -- kept waiting for the head of the queue: each server has its own queue, and all of them would have to agree. Only
 -- readers are, by a writer that stands in line before them: otherwise it would starve beside readers that come without
 -- pause.
--- ARGV and answer: parts/look.lua.
+-- ARGV and answer: parts/look.lua. The last argument: restart grace ms, and 'run' where the run record is
+-- asked for: unlike a single server, one of several does not decide whether the run is skipped. Then the
+-- answer of a vote goes on with 0, the record (false: there is none; the type of foreign data in its
+-- place), and for how long the record is kept (ms).
 -- include parts/role.lua
 -- include parts/lock.lua
+-- include parts/clock.lua
 -- include parts/look.lua
+-- include parts/grant.lua
 
 -- A server is asked once for each value, so this one was asked under two names.
 if grant then return {'twice', '0', 0, 0, ''} end
@@ -50,5 +55,17 @@ if grace > 0 then
     longest = math.max(longest, math.ceil(redis.call('PTTL', queue) / 4))
   end
 end
--- include parts/grant.lua
+if grant then
+  local text, kind
+  -- include parts/run_read.lua
+  -- Before the vote: a script that fails half-way must not have given one.
+  if rest == 'run' then text, kind = last_run() end
+  local answer = give()
+  if rest == 'run' then
+    answer[9] = 0
+    answer[10] = text or kind or false
+    answer[11] = redis.call('PTTL', once)
+  end
+  return answer
+end
 -- include parts/stand.lua

@@ -1,11 +1,15 @@
--- grant.lua - the second step of try.lua and vote.lua: set NAME and return, if it is granted. The grant comes last: a
--- script that fails half-way (a right is missing) has granted nothing.
-if grant then
+-- grant.lua - the second step of try.lua and vote.lua: set NAME. The grant comes last: a script that
+-- fails half-way (a right is missing) has granted nothing.
+--
+-- begin: called with the fencing token before the first write; its result, if there is one, is the
+-- answer, and nothing is granted.
+local function give(begin)
   -- tostring(1.79e15) would lose digits. The clock keeps the fence growing if the counter is lost.
   -- Shared holders and slots have the last exclusive one's, so the next one's is greater.
   local fence, clock = tonumber(redis.call('GET', prefix .. 'fence')), time[1] * 1000000 + time[2]
   fence = digits(kind ~= 'x' and (fence or clock) or math.max((fence or 0) + 1, clock))
-  -- include parts/plain.lua
+  local refused = begin and begin(fence)
+  if refused then return refused end
   redis.call('SET', prefix .. 'fence', fence, 'PX', string.format('%.0f', math.max(86400000, 10 * ttl)))
   if id ~= '' then
     drop(id)

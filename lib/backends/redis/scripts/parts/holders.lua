@@ -12,7 +12,6 @@
 -- One zset, because a cluster moves a slot key by key: where NAME is without it, the holders are on the other node. The
 -- server's work does not grow with the number of holders; each that has expired is removed once.
 local SLOT, FREE, LAST = 4e15, 8.5e15, 4.49e12
--- include parts/clock.lua
 local epoch = value and string.match(value, '^dlock:shared:(%x+)$')
 local holders = epoch and prefix .. 'holders:' .. epoch
 
@@ -147,4 +146,9 @@ local function give_up(member)
   return true
 end
 
--- include parts/shown.lua
+-- What the client is shown of the holders: the value of one that shares the lock, else NAME's.
+local function shown()
+  if not epoch then return seen end
+  local all = redis.pcall('ZREVRANGEBYSCORE', holders, '(' .. digits(FREE), '-inf', 'LIMIT', 0, 1)
+  return all[1] and string.sub(all[1], 1, SHOWN) or seen
+end

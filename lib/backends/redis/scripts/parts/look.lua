@@ -1,20 +1,24 @@
 -- look.lua - is the lock free? The first step of try.lua and vote.lua, which share their ARGV and answer:
 --
--- ARGV: db, prefix, value, id ("": do not join the queue), ttl ms, restart grace ms
--- -> status, fence, left ms, place (granted: the slot, counted from 1; slots: their number in use), seen, and unless the lock was not looked at (type, or its queue is elsewhere) the
--- server's clock (ms), its uptime (ms; 0: not asked), from vote.lua the largest ttl of other waiters (ms), and the
+-- ARGV: db, prefix, value, id ("": do not join the queue), ttl ms, restart grace ms and what else the
+-- script needs
+-- -> status, fence, left ms, place (granted: the slot, counted from 1; slots: the number of slots in
+-- use), seen, and unless the lock was not looked at (type, or the queue is elsewhere) the server's clock
+-- (ms), its uptime (ms; 0: not asked), from vote.lua the largest ttl of other waiters (ms), and the
 -- ticket of a waiter that is in the queue now
 --
 -- A waiter whose connection was cut says "id@ticket" when it comes back.
 --
--- No more arguments: Redis 7 ends the connection of a client that sends more than 10 words before AUTH, and "NOAUTH"
--- is the better message.
+-- The last argument is several words with blanks between them, because Redis 7 ends the connection of a
+-- client that sends more than 10 arguments before AUTH, and "NOAUTH" is the better message.
 if foreign then return {'type', '0', 0, 0, foreign} end
 -- include parts/near.lua
 -- include parts/queue.lua
 -- include parts/uptime.lua
 local id, back = string.match(ARGV[4], '^([^@]*)@?(%d*)$')
-local kind, ttl, grace = kind_of(ARGV[3]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local kind, ttl = kind_of(ARGV[3]), tonumber(ARGV[5])
+local grace, rest = string.match(ARGV[6], '^(%d+) ?(.*)$')
+grace = tonumber(grace)
 local status, left, up, longest = 'busy', 0, 0, 0
 back = tonumber(back)
 

@@ -107,9 +107,10 @@ end
 
 -- Those of the first n in line that come before me, up to one for whose kind there is no room, which is the second
 -- result. Where there are none because all are set aside, the first of them is told that there is room: it may be on its
--- way back.
-local function before(me, n)
-  local all, ids = redis.call('ZRANGE', queue, 0, n - 1, 'WITHSCORES'), {}
+-- way back. all: the first n, if they are known.
+local function before(me, n, all)
+  local ids = {}
+  all = all or redis.call('ZRANGE', queue, 0, n - 1, 'WITHSCORES')
   for i = 1, #all, 2 do
     if all[i] == me or tonumber(all[i + 1]) >= SHELF then break end
     if not room(kind_of(all[i])) then return ids, all[i] end
@@ -158,10 +159,11 @@ end
 -- claims begin anew. chain: NAME still stands, and its holders have changed, so a claim goes on: a stopped waiter is set
 -- aside however often they change. Returns the end of the claims (ms), or nil: there is no waiter for which the lock is
 -- kept; and that waiter in front of me for which there is no room.
-local function offer(me, fresh, chain)
+local function offer(me, fresh, chain, all)
   local n, aside, moved = (fresh or chain) and 2 or ROUND, 0, false
   while true do
-    local ids, stop = before(me, n)
+    local ids, stop = before(me, n, all)
+    all = nil
     if not ids[1] and (not stop or listening({stop})) then
       if stop and moved then watch('') end
       return nil, stop

@@ -1,3 +1,0 @@
--- drop_alone.lua - drop.lua for an exclusive client: see parts/alone.lua.
--- instead of parts/holders.lua: parts/alone.lua
--- include drop.lua

@@ -1,4 +1,0 @@
--- drop_once.lua - drop.lua for a client with --once or --min-hold: as leave_once.lua. ARGV: db, prefix, value, the last one.
--- instead of parts/plain.lua: parts/end_asked.lua
--- include parts/more.lua
--- include drop.lua

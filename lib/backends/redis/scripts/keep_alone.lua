@@ -1,3 +1,0 @@
--- keep_alone.lua - keep.lua for an exclusive client: see parts/alone.lua.
--- instead of parts/holders.lua: parts/alone.lua
--- include keep.lua

@@ -1,3 +1,0 @@
--- leave_alone.lua - leave.lua for an exclusive client: see parts/alone.lua.
--- instead of parts/holders.lua: parts/alone.lua
--- include leave.lua

@@ -1,5 +1,0 @@
--- leave_once.lua - leave.lua for a client with --once or --min-hold. The last argument: parts/finish.lua. The answer may be
--- {3, type, now} also: something else is in the place of the run record; nothing was written, and the lock stays ours.
--- instead of parts/plain.lua: parts/end.lua
--- include parts/more.lua
--- include leave.lua

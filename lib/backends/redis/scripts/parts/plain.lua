@@ -1,1 +1,0 @@
--- plain.lua - nothing. The scripts of clients with --once or --min-hold have more in its place.

@@ -1,3 +1,0 @@
--- renew_alone.lua - renew.lua for an exclusive client: see parts/alone.lua.
--- instead of parts/holders.lua: parts/alone.lua
--- include renew.lua

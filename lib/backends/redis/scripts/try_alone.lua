@@ -1,3 +1,0 @@
--- try_alone.lua - try.lua for an exclusive client: see parts/alone.lua.
--- instead of parts/holders.lua: parts/alone.lua
--- include try.lua

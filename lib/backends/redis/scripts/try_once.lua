@@ -1,4 +1,0 @@
--- try_once.lua - try.lua for a client with --once or --min-hold. The last argument: parts/begin.lua.
--- instead of parts/plain.lua: parts/begin.lua
--- include parts/more.lua
--- include try.lua

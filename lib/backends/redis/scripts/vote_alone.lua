@@ -1,3 +1,0 @@
--- vote_alone.lua - vote.lua for an exclusive client: see parts/alone.lua.
--- instead of parts/holders.lua: parts/alone.lua
--- include vote.lua
