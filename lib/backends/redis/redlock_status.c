@@ -233,6 +233,7 @@ static void fail_changed(struct redlock_backend *be)
 static void start_forget(struct redlock_backend *be)
 {
     struct redis_script_state state;
+    struct dlock_error err;
     bool found = find_run(be);
     int holding = 0;
 
@@ -244,6 +245,18 @@ static void start_forget(struct redlock_backend *be)
         holding += state_of(be, i, &state) && state.held && state.len > DLOCK_TOKEN_LEN &&
                    memcmp(state.value, be->run.token, DLOCK_TOKEN_LEN) == 0;
     bool goes_on = be->run.state == DLOCK_RUN_RUNNING && holding >= be->quorum;
+    /* "No record" needs a majority, too: foreign data may have replaced a record. */
+    for (int i = 0; i < be->n && !found; i++) {
+        if (!state_of(be, i, &state) || state.run_len == 0)
+            continue;
+        be->servers[i].answer = A_TYPE;
+        redlock_run_foreign(be, &be->servers[i], &be->servers[i].error);
+    }
+    if (!found && redlock_count(be, A_YES) < be->quorum) {
+        redlock_no_quorum(be, &err);
+        fail(be, &err);
+        return;
+    }
     if (!found || goes_on) {
         redlock_drop_listing(be);
         redlock_end(be, found ? EV_BUSY : EV_DONE);

@@ -15,9 +15,24 @@ store_clean() {
 store_pids() { echo "$RL_PIDS"; }
 store_take() { on_all del "$1"; }
 
+R() { echo "{$NAME}:dlock:once"; }
 store_has_run() {
     local k
-    for k in $(rl_all); do [[ $(rl "$k" get "{$NAME}:dlock:once") == "dlock-run1 $1 "* ]] || return; done
+    for k in $(rl_all); do [[ $(rl "$k" get "$(R)") == "dlock-run1 $1 "* ]] || return; done
+}
+store_record() {
+    local k
+    for k in $(rl_all); do rl "$k" dump "$(R)" | md5sum; done
+}
+store_spoil() {
+    WHAT="is in the place of the run record"
+    on_all del "$(R)"
+    case $1 in
+    0) on_all set "$(R)" other ;;
+    1) on_all hset "$(R)" f v ;;
+    2) on "1 2 3" set "$(R)" other ;; # a majority
+    *) return 1 ;;
+    esac
 }
 # Of three round trips the second one records the begin, the third one the end.
 store_unanswered() {
