@@ -84,9 +84,13 @@ void redlock_connect(struct redlock_backend *be, struct redlock_server *s, struc
     for (int i = 0; i < be->spec->npeers && np < REDIS_CONN_PEERS; i++)
         if (be->spec->peers[i].host == s->host && !taken(be, &be->spec->peers[i], s->host))
             peers[np++] = be->spec->peers[i];
-    c->tls = be->tls;
-    c->tls_host = be->spec->uri->hosts[s->host].host;
-    (void)redis_conn_open(c, be->spec->env, peers, np, &s->node.auth, s->where, until);
+    const struct redis_conn_target to = {.env = be->spec->env,
+                                         .where = s->where,
+                                         .auth = &s->node.auth,
+                                         .tls = be->tls,
+                                         .tls_host = be->spec->uri->hosts[s->host].host,
+                                         .until = until};
+    (void)redis_conn_open(c, &to, peers, np);
 }
 
 bool redlock_reach(struct redlock_backend *be, struct redlock_server *s, int64_t until)
