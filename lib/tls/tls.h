@@ -31,7 +31,7 @@ struct tls_setup {
     bool insecure;                /* verify nothing */
 };
 
-/* Errors of ctx_new are complete. Errors of a connection lack the server's name: the caller adds it. */
+/* Errors of a connection lack the server's name, which the caller adds; ctx_new's are complete. */
 struct tls_table {
     unsigned abi;
     const char *build_id;
@@ -91,8 +91,8 @@ void tls_config_free(struct tls_config *);
 bool tls_config_warns(const struct tls_config *, const char *where, struct dlock_error *err);
 
 /*
- * A connection. Nothing blocks; errors lack the server's name; after a negative code only tls_end is
- * allowed.
+ * A connection. Nothing blocks; errors lack the server's name; after a negative code only tls_end
+ * is allowed.
  */
 
 /* Begin, on a socket connected to host. Returns as tls_table.start. */
@@ -117,7 +117,7 @@ static inline bool tls_has_output(const struct tls_config *cfg, struct tls *t)
     return cfg->table->wire(t, &p) > 0;
 }
 
-/* The socket, and how much is read from it: *got counts the bytes; no reading while *got > limit. */
+/* The socket of a connection. *got counts the bytes read; none are read while *got > limit. */
 struct tls_socket {
     int fd;
     size_t *got, limit;

@@ -148,11 +148,11 @@ int redis_conn_send(struct redis_conn *, int tag, int argc, const char **argv, c
 void redis_conn_flush(struct redis_conn *);
 /* True while a command with this tag is unanswered. */
 bool redis_conn_waits(const struct redis_conn *, int tag);
-/* Fill pfd for poll(): 1, or 0. *wake_at: when redis_conn_work is due without an event, if earlier. */
+/* Fill pfd for poll(): 1, or 0. Lower *wake_at where redis_conn_work is due without an event. */
 int redis_conn_interest(const struct redis_conn *, struct pollfd *, int64_t *wake_at);
 /* Connect, read and write, as far as possible now. */
 void redis_conn_work(struct redis_conn *);
-/* 1 and a reply; 0: none yet; negative: RC_FAILED, see error, after the replies before the failure. */
+/* 1 and a reply; 0: none yet; negative: RC_FAILED, see error. Earlier replies come first. */
 int redis_conn_next(struct redis_conn *, struct redis_conn_reply *);
 /*
  * Close so that the server can still read the commands sent. State RC_CLOSED. Fine on zeroed
