@@ -127,6 +127,28 @@ own_nodes() {
     L=$(rl_uri "$NAME")
 }
 
+# subject ARG...: under the lock runs the command that tells what happens to it, with all its processes.
+subject() {
+    background "$@" "$L" $SUBJECT -t -k
+    wait_for 5 running 4
+}
+# loses SECONDS TERMS SINCE MOST [LEAST]: within SECONDS the lock is lost (79). The command gets TERM so often ("": any
+# number), and its tree ends LEAST (-10) to MOST ms after SINCE (ns).
+loses() {
+    ended "$1"
+    assert_rc 79 || return
+    tree_gone || fail "the tree lives on" || return
+    [ -z "$2" ] || [ "$(count_seen main sig 15)" = "$2" ] || fail "TERM: $(count_seen main sig 15)" || return
+    assert_between "${5:--10}" $((($(last_beat) - $3) / NS)) "$4" "ms the tree lived"
+}
+# unharmed RC: the command ends with RC when the test lets it end, and got no TERM.
+unharmed() {
+    : >end
+    ended
+    assert_rc "$1" || return
+    [ "$(count_seen main sig 15)" = 0 ] || fail "TERM: $(count_seen main sig 15)"
+}
+
 # lives_for MS: so long, or until the keeper $K is gone.
 lives_for() {
     local over=$(($(now_ms) + $1))
@@ -214,6 +236,23 @@ rl_renewals() {
     [ "${RENEWALS:-0}" -ge "$2" ]
 }
 clock() { "$HELPERS/clock"; }
+
+# instead "K..." hostile_server HOW... | proxy FAULT...: that stands at the place of these nodes, for $L only.
+instead() {
+    local k nodes=$1 what=$2 RL_PORTS=$RL_PORTS
+    shift 2
+    rm -f port.*
+    for k in $nodes; do
+        # shellcheck disable=SC2046
+        start "$ROOT/tests/support/helpers/$what.py" $([ "$what" = hostile_server ] || rl_port "$k") "$@" \
+            >"port.$k"
+    done
+    for k in $nodes; do
+        wait_for 5 test -s "port.$k"
+        rl_put "$k" "$(cat "port.$k")"
+    done
+    L=$(rl_uri "$NAME")
+}
 
 nothing_left() {
     local left

@@ -2,6 +2,7 @@
 # cluster.bats - locks in a Redis Cluster: redirections, a slot that is moved, a master that fails.
 
 # bats file_tags=long
+bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/redis
 load ../../support/cluster
@@ -71,11 +72,9 @@ next_fence() {
         [ $owner -ne 0 ] || renewed 0
         for entry in 0 1 2 3; do
             at $entry
-            run run_t 5 "$DLOCK" -vn "$L" true
-            assert_rc 75
+            run -75 run_t 5 "$DLOCK" -vn "$L" true
             assert_out ", pid $HOLDER ("
-            run run_t 5 "$DLOCK" --status "$L"
-            assert_rc 75
+            run -75 run_t 5 "$DLOCK" --status "$L"
             assert_out "$HOLDER"
         done
         let_go
@@ -132,11 +131,9 @@ next_fence() {
 
 @test "only database 0, and no name whose keys would be apart" {
     use 1
-    run run_t 5 "$DLOCK" "redis://127.0.0.1:${CPORT[0]}/1#$N" true
-    assert_rc 64
+    run -64 run_t 5 "$DLOCK" "redis://127.0.0.1:${CPORT[0]}/1#$N" true
     assert_out 'database 1, only 0'
-    run run_t 5 "$DLOCK" "redis://127.0.0.1:${CPORT[1]}/1#$N" true
-    assert_rc 64
+    run -64 run_t 5 "$DLOCK" "redis://127.0.0.1:${CPORT[1]}/1#$N" true
     assert_out 'only database 0'
     local name entry
     for name in "$NAME}b" "{}$NAME" "}$NAME{x}"; do
@@ -148,8 +145,7 @@ next_fence() {
         done
     done
     for name in "{a}$NAME" "$NAME{b" "x{$NAME}y" "{{$NAME}"; do
-        run run_t 5 "$DLOCK" "redis://127.0.0.1:${CPORT[0]}#$name" "$DLOCK" --status "redis://127.0.0.1:${CPORT[1]}#$name"
-        assert_rc 75
+        run -75 run_t 5 "$DLOCK" "redis://127.0.0.1:${CPORT[0]}#$name" "$DLOCK" --status "redis://127.0.0.1:${CPORT[1]}#$name"
     done
 }
 
@@ -162,16 +158,14 @@ next_fence() {
     done >/dev/null
     names_known() { [[ $(ccli 0 get "$N") == *localhost:${CPORT[1]} ]]; }
     wait_for 5 names_known
-    run run_t 5 "$DLOCK" --ttl 1 "$L" sleep 1.5
-    assert_rc 0
+    run -0 run_t 5 "$DLOCK" --ttl 1 "$L" sleep 1.5
     hold
     wait_in_line 1 1 a
     let_go
     wait_exit 5 "$STARTED"
     for i in 0 1 2 3; do ccli $i config set cluster-preferred-endpoint-type unknown-endpoint; done >/dev/null
     [[ $(ccli 0 get "$N") == "MOVED $SLOT :${CPORT[1]}" ]]
-    run run_t 5 "$DLOCK" "$L" true
-    assert_rc 0
+    run -0 run_t 5 "$DLOCK" "$L" true
     for i in 0 1 2 3; do ccli $i config set cluster-preferred-endpoint-type ip; done >/dev/null
     clean
 }
@@ -186,16 +180,13 @@ lie() {
     local begin text
     lie '-MOVED 1 :{PORT}\r\n'
     begin=$(now_ms)
-    run run_t 5 "$DLOCK" --connect-timeout 1 "$L" true
-    assert_rc 69
+    run -69 run_t 5 "$DLOCK" --connect-timeout 1 "$L" true
     assert_out 'redirect in circles'
-    run run_t 5 "$DLOCK" --connect-timeout 1 --status "$L"
-    assert_rc 69
+    run -69 run_t 5 "$DLOCK" --connect-timeout 1 --status "$L"
     assert_between 2000 $(($(now_ms) - begin)) $((3500 + SLOW)) "milliseconds"
     for text in 'MOVED x y' 'MOVED 1 127.0.0.1:0' 'ASK 1 127.0.0.1:99999' 'MOVED 1' "MOVED 1 $(printf '%0999d' 7):1"; do
         lie "-$text\\r\\n"
-        run run_t 5 "$DLOCK" "$L" true
-        assert_rc 76
+        run -76 run_t 5 "$DLOCK" "$L" true
         assert_out 'malformed redirection'
     done
 }
@@ -216,8 +207,7 @@ lie() {
     renewed 0 1
     slot_keys 0 1 "$N"
     renewed 1 4 # longer than the ttl, over the half-moved slot
-    run run_t 5 "$DLOCK" --status "$L"
-    assert_rc 75
+    run -75 run_t 5 "$DLOCK" --status "$L"
     assert_out "$HOLDER"
     slot_shut "$SLOT" 0 1
     renewed 1 4
@@ -286,8 +276,7 @@ lie() {
 @test "a try waits for the end of a slot's move" {
     use 1
     slot_open "$SLOT" 1 0
-    run run_t 5 "$DLOCK" --connect-timeout 0.3 "$L" touch ran
-    assert_rc 69
+    run -69 run_t 5 "$DLOCK" --connect-timeout 0.3 "$L" touch ran
     assert_out 'moving the slot'
     [ ! -e ran ]
     start_log try.log "$DLOCK" "$L" touch ran
@@ -300,8 +289,7 @@ lie() {
     at 2
     hold
     slot_open "$SLOT" 0 1
-    run run_t 5 "$DLOCK" -n "$L" true
-    assert_rc 75
+    run -75 run_t 5 "$DLOCK" -n "$L" true
     let_go
     slot_shut "$SLOT" 0 1
 }
@@ -413,8 +401,7 @@ is_replica() { ! is_master "$1" && in_sync "$1"; }
     for i in "${WAITERS[@]}"; do exits 0 5 "$i"; done
     [ "$(tr -d '\n' <order)" = 123 ]
     N=${N}x at 0
-    run run_t 5 "$DLOCK" "$L" true
-    assert_rc 0
+    run -0 run_t 5 "$DLOCK" "$L" true
 }
 
 # bats test_tags=slow

@@ -83,8 +83,7 @@ evals() { c "$1" info commandstats | sed -n 's/^cmdstat_eval:calls=\([0-9]*\).*/
     cert 1 wrong
     local before
     before=$(evals 1)
-    run run_t 5 "$DLOCK" --connect-timeout 1 -n "$(at "${N[1]}")" touch ran
-    assert_rc 69
+    run -69 run_t 5 "$DLOCK" --connect-timeout 1 -n "$(at "${N[1]}")" touch ran
     [ ${#lines[@]} -eq 1 ] || fail "$output"
     assert_out "127.0.0.1:${REDIS_PORTS[n1]}"
     assert_out "it is not valid for 127.0.0.1"
@@ -143,8 +142,7 @@ evals() { c "$1" info commandstats | sed -n 's/^cmdstat_eval:calls=\([0-9]*\).*/
     cert 2 byname
     run -0 run_t 5 "$DLOCK" -n "$(at "${N[2]}")" true
     for i in 0 1 2; do c $i config set cluster-preferred-endpoint-type ip; done >/dev/null
-    run run_t 5 "$DLOCK" --connect-timeout 1 -n "$(at "${N[2]}")" touch ran
-    assert_rc 69
+    run -69 run_t 5 "$DLOCK" --connect-timeout 1 -n "$(at "${N[2]}")" touch ran
     assert_out "it is not valid for 127.0.0.1"
     [ ! -e ran ]
 }

@@ -67,8 +67,7 @@ upset() { : >"$BATS_FILE_TMPDIR/upset"; }
 # -------------------------------------------------------------- discovery ---
 
 @test "the lock is the key in the master, and gone afterwards" {
-    run run_t 5 "$DLOCK" "$L" timeout 5 redis-cli -p "$MASTER" exists "$NAME"
-    assert_rc 0
+    run -0 run_t 5 "$DLOCK" "$L" timeout 5 redis-cli -p "$MASTER" exists "$NAME"
     [ "$output" = 1 ]
     free_at "$MASTER"
     run run_t 5 "$DLOCK" "${L/svc#/svc/3#}" timeout 5 redis-cli -n 3 -p "$MASTER" exists "$NAME"
@@ -76,29 +75,22 @@ upset() { : >"$BATS_FILE_TMPDIR/upset"; }
 }
 
 @test "URIs and services that cannot be" {
-    run run_t 5 "$DLOCK" -n "${L/svc#/other#}" touch ran
-    assert_rc 69
+    run -69 run_t 5 "$DLOCK" -n "${L/svc#/other#}" touch ran
     assert_out "no service 'other' (3 of 3 have answered): check the service name"
     assert_out "$S1"
     # A server is no sentinel, and a sentinel is no server.
-    run run_t 5 "$DLOCK" -n "$(sentinel_uri "$MASTER")#$NAME" touch ran
-    assert_rc 76
+    run -76 run_t 5 "$DLOCK" -n "$(sentinel_uri "$MASTER")#$NAME" touch ran
     assert_out "no sentinel"
-    run run_t 5 "$DLOCK" -n "redis://127.0.0.1:$S1#$NAME" touch ran
-    assert_rc 64
+    run -64 run_t 5 "$DLOCK" -n "redis://127.0.0.1:$S1#$NAME" touch ran
     assert_out "is a Sentinel: write redis+sentinel://"
-    run run_t 5 "$DLOCK" --status "redis://ann:c4nary@127.0.0.1:$S1#$NAME"
-    assert_rc 64
+    run -64 run_t 5 "$DLOCK" --status "redis://ann:c4nary@127.0.0.1:$S1#$NAME"
     assert_out "is a Sentinel: write redis+sentinel://"
     refute_out c4nary
-    run run_t 5 "$DLOCK" -n "redlock://127.0.0.1:$S1,127.0.0.1:$S2,127.0.0.1:$S3#$NAME" touch ran
-    assert_rc 64
+    run -64 run_t 5 "$DLOCK" -n "redlock://127.0.0.1:$S1,127.0.0.1:$S2,127.0.0.1:$S3#$NAME" touch ran
     assert_out "is a Sentinel"
-    run run_t 5 "$DLOCK" -n "redis+sentinel://a,b,c,d,e,f,g,h,i/svc#x" touch ran
-    assert_rc 64
+    run -64 run_t 5 "$DLOCK" -n "redis+sentinel://a,b,c,d,e,f,g,h,i/svc#x" touch ran
     for bad in x -1 '' 1.5 1001; do
-        run run_t 5 "$DLOCK" -n "${L/svc#/svc?wait-replicas=$bad#}" touch ran
-        assert_rc 64
+        run -64 run_t 5 "$DLOCK" -n "${L/svc#/svc?wait-replicas=$bad#}" touch ran
         assert_out "wait-replicas=$bad"
     done
     [ ! -e ran ]
@@ -113,18 +105,15 @@ upset() { : >"$BATS_FILE_TMPDIR/upset"; }
     begin=$(now_ms)
     run -0 run_t 5 "$DLOCK" "$L" true
     assert_between 0 $(($(now_ms) - begin)) $((300 + SLOW)) "ms with a hung sentinel"
-    run run_t 5 "$DLOCK" --connect-timeout 0.5 "$(sentinel_uri "$none" "$none2" "$S3")#$NAME" touch ran
-    assert_rc 69
+    run -69 run_t 5 "$DLOCK" --connect-timeout 0.5 "$(sentinel_uri "$none" "$none2" "$S3")#$NAME" touch ran
     assert_out "1 of 3 sentinels names"
-    run run_t 5 "$DLOCK" "$(sentinel_uri "$none" "$none2")#$NAME" touch ran
-    assert_rc 69
+    run -69 run_t 5 "$DLOCK" "$(sentinel_uri "$none" "$none2")#$NAME" touch ran
     assert_out "no sentinel of 2 answers"
     assert_out "$none"
     stop_pid "${SPID[1]}"
     stop_pid "${SPID[2]}"
     begin=$(now_ms)
-    run run_t 5 "$DLOCK" --connect-timeout 0.5 "$L" touch ran
-    assert_rc 69
+    run -69 run_t 5 "$DLOCK" --connect-timeout 0.5 "$L" touch ran
     assert_out "no sentinel of 3 answers"
     assert_between 0 $(($(now_ms) - begin)) $((800 + SLOW)) "ms with none"
     [ ! -e ran ]
@@ -136,12 +125,10 @@ upset() { : >"$BATS_FILE_TMPDIR/upset"; }
     fake "127.0.0.1 $MASTER"
     l=$(SENT_AUTH=c4nary sentinel_uri "$none" "$FAKE" "$none2")#$NAME
     ncli "$MASTER" config resetstat
-    run run_t 5 "$DLOCK" --connect-timeout 0.5 -n "$l" touch ran
-    assert_rc 69
+    run -69 run_t 5 "$DLOCK" --connect-timeout 0.5 -n "$l" touch ran
     assert_out "1 of 3 sentinels names 127.0.0.1:$MASTER as the master, 2 must"
     refute_out c4nary
-    run run_t 5 "$DLOCK" --connect-timeout 0.5 --status "$l"
-    assert_rc 69
+    run -69 run_t 5 "$DLOCK" --connect-timeout 0.5 --status "$l"
     assert_out "1 of 3 sentinels names 127.0.0.1:$MASTER as the master, 2 must"
     refute_out c4nary
     run -0 ncli "$MASTER" info commandstats
@@ -182,11 +169,9 @@ upset() { : >"$BATS_FILE_TMPDIR/upset"; }
     [ "$(wc -l <fake1)" = 1 ]
     fake "127.0.0.1 $REPLICA"
     run -0 run_t 5 "$DLOCK" "$(sentinel_uri "$FAKE" "$S2" "$S3")#$NAME" true
-    run run_t 5 "$DLOCK" --connect-timeout 0.5 "$(sentinel_uri "$FAKE")#$NAME" touch ran
-    assert_rc 69
+    run -69 run_t 5 "$DLOCK" --connect-timeout 0.5 "$(sentinel_uri "$FAKE")#$NAME" touch ran
     assert_out "not the master"
-    run run_t 5 "$DLOCK" --connect-timeout 0.5 --status "$(sentinel_uri "$FAKE")#$NAME"
-    assert_rc 69
+    run -69 run_t 5 "$DLOCK" --connect-timeout 0.5 --status "$(sentinel_uri "$FAKE")#$NAME"
     [ ! -e ran ]
 }
 
@@ -194,15 +179,12 @@ upset() { : >"$BATS_FILE_TMPDIR/upset"; }
     fake "localhost $MASTER"
     run -0 run_t 5 "$DLOCK" "$(sentinel_uri "$FAKE")#$NAME" true
     fake "no-such-host.invalid $MASTER"
-    run run_t 5 "$DLOCK" "$(sentinel_uri "$FAKE")#$NAME" touch ran
-    assert_rc 69
+    run -69 run_t 5 "$DLOCK" "$(sentinel_uri "$FAKE")#$NAME" touch ran
     assert_out "no-such-host.invalid"
     fake "a$(printf '\033')b $MASTER"
-    run run_t 5 "$DLOCK" "$(sentinel_uri "$FAKE")#$NAME" touch ran
-    assert_rc 76
+    run -76 run_t 5 "$DLOCK" "$(sentinel_uri "$FAKE")#$NAME" touch ran
     fake nil
-    run run_t 5 "$DLOCK" "$(sentinel_uri "$FAKE")#$NAME" touch ran
-    assert_rc 69
+    run -69 run_t 5 "$DLOCK" "$(sentinel_uri "$FAKE")#$NAME" touch ran
     [ ! -e ran ]
 }
 
@@ -215,15 +197,12 @@ upset() { : >"$BATS_FILE_TMPDIR/upset"; }
     chmod 600 s m
     run -0 run_t 5 "$DLOCK" "$uri?sentinel-password-file=$T/s#$NAME" true
     run -0 run_t 5 "$DLOCK" "${uri/:c4naryM@/}?password-file=$T/m&sentinel-password-file=$T/s#$NAME" true
-    run run_t 5 "$DLOCK" "$uri#$NAME" true
-    assert_rc 77
+    run -77 run_t 5 "$DLOCK" "$uri#$NAME" true
     assert_out "use ?sentinel-password-file=FILE"
-    run run_t 5 "$DLOCK" "$uri?sentinel-password-file=$T/m#$NAME" true
-    assert_rc 77
+    run -77 run_t 5 "$DLOCK" "$uri?sentinel-password-file=$T/m#$NAME" true
     assert_out "check sentinel-user= and sentinel-password-file="
     refute_out c4nary
-    run run_t 5 env REDISCLI_AUTH=c4naryS "$DLOCK" "${uri/:c4naryM@/}?sentinel-password-file=$T/s#$NAME" true
-    assert_rc 77
+    run -77 run_t 5 env REDISCLI_AUTH=c4naryS "$DLOCK" "${uri/:c4naryM@/}?sentinel-password-file=$T/s#$NAME" true
     assert_out "check the URI, REDISCLI_AUTH"
     refute_out c4nary
     # The least that a user of the sentinels needs.
@@ -232,8 +211,7 @@ upset() { : >"$BATS_FILE_TMPDIR/upset"; }
     run -0 run_t 5 "$DLOCK" "$uri?sentinel-user=finder&sentinel-password-file=$T/s#$NAME" true
     # And one of the master, besides the rule for one server (lock.bats).
     REDISCLI_AUTH=c4naryM redis-cli -p "${NODE_PORTS% }" acl setuser runner on '>c4naryR' '~*' '&*' +@all -role
-    run run_t 5 "$DLOCK" "${uri/:c4naryM/runner:c4naryR}?sentinel-password-file=$T/s#$NAME" true
-    assert_rc 77
+    run -77 run_t 5 "$DLOCK" "${uri/:c4naryM/runner:c4naryR}?sentinel-password-file=$T/s#$NAME" true
     assert_out "lacks a right"
     REDISCLI_AUTH=c4naryM redis-cli -p "${NODE_PORTS% }" acl setuser runner +role
     run -0 run_t 5 "$DLOCK" "${uri/:c4naryM/runner:c4naryR}?sentinel-password-file=$T/s#$NAME" true
@@ -337,22 +315,19 @@ names_first() { [ "$(sentinel_master)" = "$MASTER" ]; }
     for l in "redis://127.0.0.1:$MASTER?wait-replicas=1#$NAME" "${L/svc#/svc?wait-replicas=1#}"; do
         run -0 run_t 5 "$DLOCK" "$l" timeout 5 redis-cli -p "$REPLICA" exists "$NAME"
         [ "$output" = 1 ]
-        run run_t 5 "$DLOCK" --ttl 3 "${l/=1/=2}" touch ran
-        assert_rc 69
+        run -69 run_t 5 "$DLOCK" --ttl 3 "${l/=1/=2}" touch ran
         assert_out "only 1 of 2 replicas have confirmed"
         free_at "$MASTER"
     done
     stop_pid "$(pid_at "$REPLICA")"
-    run run_t 5 "$DLOCK" --ttl 3 "$l" touch ran
-    assert_rc 69
+    run -69 run_t 5 "$DLOCK" --ttl 3 "$l" touch ran
     assert_out "only 0 of 1 replicas have confirmed"
     free_at "$MASTER"
     # What is held is answered at once all the same.
     L=${L/svc#/svc?wait-replicas=0#} hold --ttl 3
     local begin
     begin=$(now_ms)
-    run run_t 5 "$DLOCK" -n "$l" touch ran
-    assert_rc 75
+    run -75 run_t 5 "$DLOCK" -n "$l" touch ran
     assert_between 0 $(($(now_ms) - begin)) $((300 + SLOW)) "ms for -n"
     # A waiter is granted it and cannot have it either; a signal does not wait for replicas.
     start_log wait.log "$DLOCK" --ttl 20 "$l" touch ran

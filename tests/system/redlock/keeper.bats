@@ -19,8 +19,7 @@ setup() {
 teardown() { dlock_teardown; }
 
 @test "a killed guard ends the tree and frees all nodes" {
-    background --ttl 30 "$L" $SUBJECT -t -k
-    wait_for 5 running 4
+    subject --ttl 30
     wait_for 2 rl_on "$NAME" 5
     find_guard
     local t0

@@ -36,12 +36,10 @@ teardown() { dlock_teardown; }
     done
     # The next grant's majority has at least one of them.
     [ ${#raised} -ge 3 ] || fail "the fence is known only on nodes $raised"
-    run run_t 5 "$DLOCK" -vn "$L" true
-    assert_rc 75
+    run -75 run_t 5 "$DLOCK" -vn "$L" true
     assert_out "pid $HOLDER"
     # On each of them it is what a client of that one node would have set.
-    run run_t 5 "$DLOCK" -n "redis://127.0.0.1:$(rl_port 3)#$NAME" true
-    assert_rc 75
+    run -75 run_t 5 "$DLOCK" -n "redis://127.0.0.1:$(rl_port 3)#$NAME" true
     let_go
     rl_gone "$NAME"
     for k in 1 2 3 4 5; do
@@ -123,18 +121,15 @@ teardown() { dlock_teardown; }
     run -75 run_t 5 "$DLOCK" -n "$L" true
     run -75 run_t 5 "$DLOCK" -n "redis://127.0.0.1:$RL_PORTS#$NAME" true
     let_go
-    run run_t 5 "$DLOCK" -n "$L" true
-    assert_rc 0
+    run -0 run_t 5 "$DLOCK" -n "$L" true
 }
 
 @test "--status tells free, held and split votes" {
     own_nodes
-    run run_t 5 "$DLOCK" --status "$L"
-    assert_rc 0
+    run -0 run_t 5 "$DLOCK" --status "$L"
     assert_out ": free"
     hold
-    run run_t 5 "$DLOCK" --status "$L"
-    assert_rc 75
+    run -75 run_t 5 "$DLOCK" --status "$L"
     assert_out "pid $HOLDER"
     rl_freeze 4 5
     timed --status "$L"
@@ -150,19 +145,15 @@ teardown() { dlock_teardown; }
     let_go
     on "1 2" set "$NAME" one
     on "4 5" set "$NAME" two
-    run run_t 5 "$DLOCK" --status "$L"
-    assert_rc 0
+    run -0 run_t 5 "$DLOCK" --status "$L"
     rl 3 set "$NAME" s3cret-two
     on "4 5" set "$NAME" s3cret-two
-    run run_t 5 "$DLOCK" --status "$L"
-    assert_rc 75
+    run -75 run_t 5 "$DLOCK" --status "$L"
     refute_out s3cret
     rl_die 1 2
-    run run_t 5 "$DLOCK" --status "$L"
-    assert_rc 75
+    run -75 run_t 5 "$DLOCK" --status "$L"
     rl_die 3
-    run run_t 5 "$DLOCK" --connect-timeout 1 --status "$L"
-    assert_rc 69
+    run -69 run_t 5 "$DLOCK" --connect-timeout 1 --status "$L"
 }
 
 # A node that misses some of a waiter's tries has an older record of it.
@@ -201,32 +192,26 @@ teardown() { dlock_teardown; }
     assert_rc 77
     assert_between 0 "$took" $((1500 + SLOW)) "ms"
     refute_out c4nary
-    run run_t 5 "$DLOCK" -v --connect-timeout 1 --status "redlock://$hosts?restart-grace=0#$NAME"
-    assert_rc 77
+    run -77 run_t 5 "$DLOCK" -v --connect-timeout 1 --status "redlock://$hosts?restart-grace=0#$NAME"
     refute_out c4nary
-    run run_t 5 "$DLOCK" --connect-timeout 1 "$L" touch ran
-    assert_rc 77
+    run -77 run_t 5 "$DLOCK" --connect-timeout 1 "$L" touch ran
     [ ! -e ran ]
     for k in 1 2 3 4 5; do
         [ "$(REDISCLI_AUTH=c4nary$k rl $k exists "$NAME")" = 0 ]
         REDISCLI_AUTH=c4nary$k rl $k config set requirepass same
     done
     # Given once, before the first host; by file; by environment.
-    run run_t 5 "$DLOCK" "redlock://:same@$(rl_hosts)?restart-grace=0#$NAME" true
-    assert_rc 0
-    REDISCLI_AUTH=same run run_t 5 "$DLOCK" "$L" true
-    assert_rc 0
+    run -0 run_t 5 "$DLOCK" "redlock://:same@$(rl_hosts)?restart-grace=0#$NAME" true
+    REDISCLI_AUTH=same run -0 run_t 5 "$DLOCK" "$L" true
     (umask 077 && echo same >pw)
-    run run_t 5 "$DLOCK" "$(rl_uri "$NAME" "restart-grace=0&password-file=$T/pw")" true
-    assert_rc 0
+    run -0 run_t 5 "$DLOCK" "$(rl_uri "$NAME" "restart-grace=0&password-file=$T/pw")" true
 }
 
 @test "a key of another type costs one vote and is left alone" {
     rl 2 hset "$NAME" f v
     quick -n "$L" true
     on "3 5" hset "$NAME" f v
-    run run_t 5 "$DLOCK" --connect-timeout 1 "$L" touch ran
-    assert_rc 65
+    run -65 run_t 5 "$DLOCK" --connect-timeout 1 "$L" touch ran
     assert_out hash
     [ ! -e ran ]
     for k in 2 3 5; do [ "$(rl $k hget "$NAME" f)" = v ]; done
@@ -245,10 +230,8 @@ teardown() { dlock_teardown; }
     [ "$(rl_count "get $NAME" theirs)" = 2 ]
     [ "$(rl_holds "$NAME")" = 2 ]
     rl 5 set "$NAME" theirs nx px 60000
-    run run_t 5 "$DLOCK" -n "$L" touch ran
-    assert_rc 75
-    run run_t 5 "$DLOCK" -w 0.3 "$L" touch ran
-    assert_rc 75
+    run -75 run_t 5 "$DLOCK" -n "$L" touch ran
+    run -75 run_t 5 "$DLOCK" -w 0.3 "$L" touch ran
     [ ! -e ran ]
     [ "$(rl_holds "$NAME")" = 3 ]
     on_all del "$NAME"
@@ -292,8 +275,7 @@ teardown() { dlock_teardown; }
         t0=$(clock)
         on_all set "$NAME" theirs px 900
         t1=$(clock)
-        run run_t 5 "$DLOCK" "$L" "$HELPERS/clock" "$T/got"
-        assert_rc 0
+        run -0 run_t 5 "$DLOCK" "$L" "$HELPERS/clock" "$T/got"
         [ $((($(cat got) - t0) / NS)) -ge 900 ]
         t1=$((($(cat got) - t1) / NS))
         [ $t1 -ge $((1200 + SLOW)) ] || break
@@ -330,8 +312,7 @@ teardown() { dlock_teardown; }
     assert_between 0 "$best" $((500 + SLOW)) "ms until it left"
     rl_thaw 2
     on "1 2 3 5" del "$NAME"
-    run run_t 5 "$DLOCK" -n "$L" true
-    assert_rc 0
+    run -0 run_t 5 "$DLOCK" -n "$L" true
     [ ! -e got ]
     nothing_left 1 2 3 5
 }
