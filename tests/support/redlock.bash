@@ -141,22 +141,6 @@ loses() {
     [ -z "$2" ] || [ "$(count_seen main sig 15)" = "$2" ] || fail "TERM: $(count_seen main sig 15)" || return
     assert_between "${5:--10}" $((($(last_beat) - $3) / NS)) "$4" "ms the tree lived"
 }
-# unharmed RC: the command ends with RC when the test lets it end, and got no TERM.
-unharmed() {
-    : >end
-    ended
-    assert_rc "$1" || return
-    [ "$(count_seen main sig 15)" = 0 ] || fail "TERM: $(count_seen main sig 15)"
-}
-
-# lives_for MS: so long, or until the keeper $K is gone.
-lives_for() {
-    local over=$(($(now_ms) + $1))
-    past() { [ "$(now_ms)" -gt $over ] || pid_gone "$K"; }
-    wait_for $(($1 / 1000 + 3)) past
-    pid_alive "$K" || fail "it ended: $(cat out)"
-}
-
 # quick ARG...: it succeeds, and is not held up by a node: the best of three, since the machine may be busy.
 quick() {
     local i QUICK=$((500 + SLOW))
