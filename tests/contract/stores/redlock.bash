@@ -2,7 +2,8 @@
 # bats file_tags=contract,long
 load "$SUPPORT/redis"
 load "$SUPPORT/redlock"
-STORE_LEASE=1 STORE_FIFO='' STORE_FENCE=1 STORE_TELLS='fence left' STORE_PAUSES=1 STORE_TAKES=1 STORE_SHARED=1 STORE_TURNS=1 STORE_ONCE=1 STORE_STAYS=1
+STORE_LEASE=1 STORE_FIFO='' STORE_FENCE=1 STORE_TELLS='fence left' STORE_PAUSES=1 STORE_TAKES=1 \
+    STORE_SHARED=1 STORE_TURNS=1 STORE_ONCE=1 STORE_STAYS=1
 store_up() { rl_start 5; }
 store_down() { rl_stop_file; }
 store_lock() { rl_uri "$1"; }
@@ -30,9 +31,13 @@ store_spoil() {
     case $1 in
     0) on_all set "$(R)" other ;;
     1) on_all hset "$(R)" f v ;;
-    2) on "1 2 3" set "$(R)" other ;; # a majority
+    2) # a majority
+        rl 1 set "$(R)" "$(printf 'dlock-run1 succeeded 0 1 \033[31m')"
+        head -c 1000000 /dev/zero | tr '\0' x | rl 2 -x set "$(R)"
+        rl 3 set "$(R)" ""
+        ;;
     *) return 1 ;;
-    esac
+    esac >/dev/null
 }
 # Of three round trips the second one records the begin, the third one the end.
 store_unanswered() {

@@ -61,8 +61,8 @@ evals() { c "$1" info commandstats | sed -n 's/^cmdstat_eval:calls=\([0-9]*\).*/
     local m t0
     for m in 0 1 2; do
         rm -f go held
-        start_log hold.log "$DLOCK" --ttl 1 "$(at "${N[m]}")" sh \
-            -c ': >held; while [ ! -e go ]; do sleep .02; done'
+        start_log hold.log "$DLOCK" --ttl 1 "$(at "${N[m]}")" \
+            sh -c ': >held; while [ ! -e go ]; do sleep .02; done'
         holder=$STARTED
         wait_for 5 test -e held
         [ "$(c $m exists "${N[m]}")" = 1 ]

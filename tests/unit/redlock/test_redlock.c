@@ -7,9 +7,16 @@
 #define TTL (30 * DLOCK_SEC)
 #define OP (4 * DLOCK_SEC)
 
-static struct world w; /* of the test that runs */
+static struct world w; /* of the test that runs, or of the last test */
 
 static const char other[] = "0123456789abcdef0123456789abcdef dlock1 host=x pid=1 user=u since=1";
+
+static bool start(int n, int64_t ttl, int64_t op_timeout)
+{
+    if (w.be)
+        world_close(&w);
+    return world_open(&w, n, ttl, op_timeout);
+}
 
 /* How many servers still have the key. */
 static int left(void)
@@ -65,7 +72,7 @@ static bool give_back(enum dlock_release_how how)
 
 TEST(grant_renew_release)
 {
-    REQUIRE(world_open(&w, 3, TTL, OP));
+    REQUIRE(start(3, TTL, OP));
     w.f[0].fence = 7;
     w.f[2].fence = 40;
     int64_t before = fake_clock;
@@ -79,13 +86,12 @@ TEST(grant_renew_release)
     CHECK_INT(w.ended.from, before);
     CHECK(give_back(DLOCK_RELEASE_CLEAN));
     CHECK_INT(left(), 0);
-    world_close(&w);
 }
 
 /* The majority hangs while a client waits: rounds come and go, without a busy loop in between. */
 TEST(a_hung_majority_causes_no_busy_loop)
 {
-    REQUIRE(world_open(&w, 3, TTL, OP));
+    REQUIRE(start(3, TTL, OP));
     set(3, other);
     CHECK(acquire(true, MSEC(500), EV_NONE));
     w.f[1].slow[F_VOTE] = w.f[2].slow[F_VOTE] = true;
@@ -99,13 +105,12 @@ TEST(a_hung_majority_causes_no_busy_loop)
     CHECK(until(20 * DLOCK_SEC, EV_GRANTED));
     CHECK_INT(w.back, 1);
     CHECK(give_back(DLOCK_RELEASE_CLEAN));
-    world_close(&w);
 }
 
 /* A server has a holder, so the round waits for a moment only; then a server is slow to confirm. */
 TEST(a_slow_confirmation_causes_no_busy_loop)
 {
-    REQUIRE(world_open(&w, 3, TTL, OP));
+    REQUIRE(start(3, TTL, OP));
     strcpy(w.f[0].value, other);
     w.f[2].slow[F_VOTE] = true;
     ACQUIRE(&w, false);
@@ -115,13 +120,12 @@ TEST(a_slow_confirmation_causes_no_busy_loop)
     CHECK(until(DLOCK_SEC, EV_NONE));
     w.f[2].slow[F_KEEP] = false;
     CHECK(until(MSEC(10), EV_GRANTED));
-    world_close(&w);
 }
 
 /* A vote was lost with the connection, without need: its pending undo must not look like a loss. */
 TEST(a_connection_lost_in_the_vote_is_no_loss_at_the_release)
 {
-    REQUIRE(world_open(&w, 3, TTL, OP));
+    REQUIRE(start(3, TTL, OP));
     w.f[0].slow[F_KEEP] = w.f[1].slow[F_KEEP] = true;
     w.f[2].slow[F_VOTE] = true;
     ACQUIRE(&w, false);
@@ -138,14 +142,13 @@ TEST(a_connection_lost_in_the_vote_is_no_loss_at_the_release)
     int64_t before = fake_clock;
     CHECK(give_back(DLOCK_RELEASE_CLEAN));
     CHECK(fake_clock - before < DLOCK_SEC);
-    world_close(&w);
 }
 
 /* The process may lose the processor between a step and poll(): it misses no deadline. */
 TEST(a_deadline_that_passes_before_poll_is_not_missed)
 {
     struct pollfd p[DLOCK_POLL_MAX];
-    REQUIRE(world_open(&w, 3, TTL, OP));
+    REQUIRE(start(3, TTL, OP));
     REQUIRE(grant());
     w.f[2].slow[F_LEAVE] = true;
     RELEASE(&w);
@@ -155,13 +158,12 @@ TEST(a_deadline_that_passes_before_poll_is_not_missed)
     dlock_backend_redlock.interest(w.be, p, DLOCK_POLL_MAX, &wake);
     CHECK(wake <= fake_clock);
     CHECK(until(DLOCK_SEC, EV_RELEASED));
-    world_close(&w);
 }
 
 /* Answers take 80 ms, an operation may take 128 ms: the halves of a round are two operations. */
 TEST(a_slow_majority_is_enough_for_a_waiter)
 {
-    REQUIRE(world_open(&w, 3, DLOCK_SEC, MSEC(128)));
+    REQUIRE(start(3, DLOCK_SEC, MSEC(128)));
     set(3, other);
     ACQUIRE(&w, true);
     pass(&w, MSEC(100));
@@ -176,14 +178,13 @@ TEST(a_slow_majority_is_enough_for_a_waiter)
     pass(&w, MSEC(80));
     slow(3, F_KEEP, false);
     CHECK(until(MSEC(5), EV_GRANTED));
-    world_close(&w);
 }
 
 /* Of an even number: half of them emptied get the lock again, one more is a loss. */
 TEST(half_of_the_servers_is_no_majority)
 {
     for (int n = 2; n <= 4; n += 2) {
-        REQUIRE(world_open(&w, n, TTL, OP));
+        REQUIRE(start(n, TTL, OP));
         REQUIRE(grant());
         fake_clock += 8 * DLOCK_SEC;
         set(n / 2, "");
@@ -191,16 +192,14 @@ TEST(half_of_the_servers_is_no_majority)
         CHECK_INT(left(), n);
         set(n / 2 + 1, "");
         CHECK(renew(DLOCK_SEC, EV_LOST));
-        world_close(&w);
 
-        REQUIRE(world_open(&w, n, TTL, OP));
+        REQUIRE(start(n, TTL, OP));
         REQUIRE(grant());
         set(n / 2, "");
         CHECK(give_back(DLOCK_RELEASE_CLEAN));
         REQUIRE(grant());
         set(n / 2 + 1, "");
         CHECK(give_back(DLOCK_RELEASE_NOT_OURS));
-        world_close(&w);
     }
 }
 
@@ -221,7 +220,7 @@ static bool renew_with_one_emptied(enum dlock_ev ends)
 TEST(a_majority_that_lost_it_does_not_get_it_back_one_by_one)
 {
     for (int released = 0; released <= 1; released++) {
-        REQUIRE(world_open(&w, 5, TTL, OP));
+        REQUIRE(start(5, TTL, OP));
         REQUIRE(grant());
         REQUIRE(renew_with_one_emptied(EV_UNCLEAR));
         CHECK(strstr(w.ended.error.msg, "gone on 1 of 5 servers, and 2 do not answer") != NULL);
@@ -231,27 +230,25 @@ TEST(a_majority_that_lost_it_does_not_get_it_back_one_by_one)
         } else {
             CHECK(renew(OP, EV_LOST));
         }
-        world_close(&w);
     }
 }
 
 /* The others have it: only a minority has lost it, and the doubt ends. */
 TEST(a_lost_minority_raises_no_doubt_once_the_others_answer)
 {
-    REQUIRE(world_open(&w, 5, TTL, OP));
+    REQUIRE(start(5, TTL, OP));
     REQUIRE(grant());
     for (int i = 0; i < 3; i++) {
         REQUIRE(renew_with_one_emptied(EV_UNCLEAR));
         CHECK(renew(OP, EV_RENEWED));
     }
     CHECK(give_back(DLOCK_RELEASE_CLEAN));
-    world_close(&w);
 }
 
 /* A server away for longer than the ttl has lost nothing: it may come back while two servers go. */
 TEST(a_server_whose_lease_ran_out_raises_no_doubt)
 {
-    REQUIRE(world_open(&w, 5, TTL, OP));
+    REQUIRE(start(5, TTL, OP));
     REQUIRE(grant());
     w.f[0].stopped = true;
     for (int i = 0; i < 4; i++) {
@@ -261,13 +258,12 @@ TEST(a_server_whose_lease_ran_out_raises_no_doubt)
     w.f[0].stopped = false;
     CHECK(renew_with_one_emptied(EV_RENEWED));
     CHECK(give_back(DLOCK_RELEASE_CLEAN));
-    world_close(&w);
 }
 
 /* Found after the grant: no vote under the second name, in renewals either, and no busy loop. */
 TEST(one_server_under_two_names_is_found_late)
 {
-    REQUIRE(world_open(&w, 3, TTL, OP));
+    REQUIRE(start(3, TTL, OP));
     world_aim(&w, 1, 0, 2);
     w.f[0].slow[F_VOTE] = true;
     w.f[0].first_slow = 1;
@@ -288,14 +284,13 @@ TEST(one_server_under_two_names_is_found_late)
     CHECK(until(DLOCK_SEC, EV_RELEASED));
     CHECK_INT(w.ended.how, DLOCK_RELEASE_CLEAN);
     CHECK_INT(left(), 0);
-    world_close(&w);
 }
 
 /* A new look-up gives a server's address to a different name: its answer counts once. */
 TEST(an_address_that_moves_to_another_name_is_counted_once)
 {
     for (int both = 0; both < 2; both++) {
-        REQUIRE(world_open(&w, 3, TTL, OP));
+        REQUIRE(start(3, TTL, OP));
         REQUIRE(grant());
         fake_clock += 8 * DLOCK_SEC;
         fake_cut(&w.f[1], true);
@@ -305,27 +300,25 @@ TEST(an_address_that_moves_to_another_name_is_counted_once)
         world_aim(&w, 1, 0, 1);
         world_aim(&w, 0, both ? 0 : 1, 1);
         CHECK(renew(5 * DLOCK_SEC, EV_UNCLEAR));
-        world_close(&w);
     }
 }
 
 /* A program may take SET ... EX 9999999999 for no expiry: a waiter asks now and then, no more. */
 TEST(a_lock_for_three_centuries_is_waited_for_quietly)
 {
-    REQUIRE(world_open(&w, 3, TTL, OP));
+    REQUIRE(start(3, TTL, OP));
     for (int i = 0; i < 3; i++) {
         strcpy(w.f[i].value, "x");
         w.f[i].left_ms = 9999999999000;
     }
     CHECK(acquire(true, 10 * DLOCK_SEC, EV_NONE));
     CHECK(w.f[0].served[F_VOTE] < 60);
-    world_close(&w);
 }
 
 /* The message "next" (try in a second) comes behind the votes of a round that has not ended yet. */
 TEST(a_wake_up_in_the_middle_of_a_round_is_heard)
 {
-    REQUIRE(world_open(&w, 3, TTL, OP));
+    REQUIRE(start(3, TTL, OP));
     for (int i = 0; i < 3; i++) {
         strcpy(w.f[i].value, other);
         w.f[i].place = 2;
@@ -343,7 +336,6 @@ TEST(a_wake_up_in_the_middle_of_a_round_is_heard)
     settle(&w);
     set(3, "");
     CHECK(until(MSEC(1100), EV_GRANTED));
-    world_close(&w);
 }
 
 /* ---------------------------------------------------------------- young servers */
@@ -351,7 +343,7 @@ TEST(a_wake_up_in_the_middle_of_a_round_is_heard)
 /* 0 and 1 were restarted without their data 30 s ago, longer ago than the newcomer's ttl. */
 static bool two_restarted(void)
 {
-    if (!world_open(&w, 3, 2 * DLOCK_SEC, MSEC(250)))
+    if (!start(3, 2 * DLOCK_SEC, MSEC(250)))
         return false;
     w.f[0].started = w.f[1].started = fake_clock - 30 * DLOCK_SEC;
     return true;
@@ -376,7 +368,6 @@ TEST(a_restarted_server_is_young_for_the_ttl_of_the_holder)
     CHECK(acquire(false, DLOCK_SEC, EV_BUSY));
     fake_clock += MSEC(1);
     CHECK(grant());
-    world_close(&w);
 }
 
 /* No vote is given and taken back in each round; the newcomer enters once the holder is gone. */
@@ -391,7 +382,6 @@ TEST(a_waiter_leaves_young_servers_alone)
     w.f[2].value[0] = '\0';
     CHECK(until(DLOCK_SEC, EV_GRANTED));
     CHECK_INT(w.notices, 1);
-    world_close(&w);
 }
 
 /* The lock was released everywhere before its holder's ttl had passed since the servers' start. */
@@ -404,7 +394,6 @@ TEST(no_grace_is_told_of_a_holder_that_is_gone)
     set(3, "");
     CHECK(until(DLOCK_SEC, EV_GRANTED));
     CHECK_INT(w.notices, 0);
-    world_close(&w);
 }
 
 /* Another program's lock tells no ttl. */
@@ -416,7 +405,6 @@ TEST(a_restarted_server_is_young_while_another_program_holds_the_lock)
     CHECK(acquire(false, DLOCK_SEC, EV_BUSY));
     w.f[2].value[0] = '\0';
     CHECK(grant());
-    world_close(&w);
 }
 
 /* A client that waits on one server may have got the lock from the others. */
@@ -428,7 +416,6 @@ TEST(a_restarted_server_is_young_for_the_ttl_of_a_waiter)
     CHECK_INT(left(), 0);
     w.f[2].longest_ms = 10000;
     CHECK(grant());
-    world_close(&w);
 }
 
 TEST(a_young_vote_waits_for_a_busy_server)
@@ -446,7 +433,6 @@ TEST(a_young_vote_waits_for_a_busy_server)
     int64_t before = fake_clock;
     CHECK(acquire(false, DLOCK_SEC, EV_GRANTED));
     CHECK_INT(fake_clock - before, MSEC(250));
-    world_close(&w);
 }
 
 /* The busy server owes the answer of an earlier round. A dead server is not waited for. */
@@ -458,13 +444,11 @@ TEST(a_given_restart_grace_is_the_largest_ttl)
     int64_t before = fake_clock;
     CHECK(acquire(false, MSEC(240), EV_GRANTED));
     CHECK(fake_clock - before < MSEC(240));
-    world_close(&w);
     /* Not old enough for it. */
     fake_params = "?restart-grace=40";
     REQUIRE(two_restarted());
     w.f[2].slow[F_VOTE] = true;
     CHECK(acquire(false, DLOCK_SEC, EV_BUSY));
-    world_close(&w);
     fake_params = "";
 }
 
@@ -493,7 +477,6 @@ TEST(a_young_vote_waits_for_a_late_answer)
     CHECK_INT(left(), 1);
     CHECK(until(20 * DLOCK_SEC, EV_GRANTED));
     CHECK(fake_clock >= w.f[0].started + 61 * DLOCK_SEC);
-    world_close(&w);
 }
 
 /* Only its connection to us is broken. */
@@ -507,7 +490,6 @@ TEST(a_holders_ttl_is_not_forgotten_when_its_server_falls_silent)
     CHECK_INT(w.f[0].granted, 1);
     CHECK(until(20 * DLOCK_SEC, EV_GRANTED));
     CHECK(fake_clock >= w.f[0].started + 61 * DLOCK_SEC);
-    world_close(&w);
 }
 
 /* An unknown ttl is not: it would keep a waiter for a day. */
@@ -518,7 +500,6 @@ TEST(another_programs_lock_is_forgotten_with_its_server)
     CHECK(acquire(true, DLOCK_SEC, EV_NONE));
     fake_cut(&w.f[2], true);
     CHECK(until(5 * DLOCK_SEC, EV_GRANTED));
-    world_close(&w);
 }
 
 /* Until the grant: the others are about to have their fence counters raised. */
@@ -534,44 +515,40 @@ TEST(a_busy_server_is_heard_after_it_timed_out)
     w.f[0].slow[F_KEEP] = w.f[1].slow[F_KEEP] = false;
     CHECK(until(DLOCK_SEC, EV_BUSY));
     CHECK_INT(left(), 1);
-    world_close(&w);
 }
 
 TEST(a_silent_server_leaves_time_for_the_second_round)
 {
-    REQUIRE(world_open(&w, 3, 2 * DLOCK_SEC, 4 * DLOCK_SEC));
+    REQUIRE(start(3, 2 * DLOCK_SEC, 4 * DLOCK_SEC));
     w.spec.connect_timeout = MSEC(500);
     w.f[0].started = w.f[1].started = fake_clock - 30 * DLOCK_SEC;
     w.f[2].slow[F_VOTE] = true;
     int64_t before = fake_clock;
     CHECK(acquire(false, DLOCK_SEC, EV_GRANTED));
     CHECK(fake_clock - before < MSEC(300));
-    world_close(&w);
 }
 
 /* The time that a round has waited for silent servers is no reason to wait for twice as long. */
 TEST(silent_servers_delay_a_refusal_by_a_second)
 {
-    REQUIRE(world_open(&w, 5, 2 * DLOCK_SEC, 4 * DLOCK_SEC));
+    REQUIRE(start(5, 2 * DLOCK_SEC, 4 * DLOCK_SEC));
     w.f[0].started = fake_clock - 30 * DLOCK_SEC;
     w.f[1].longest_ms = 60000;
     w.f[3].slow[F_VOTE] = w.f[4].slow[F_VOTE] = true;
     int64_t before = fake_clock;
     CHECK(acquire(false, 10 * DLOCK_SEC, EV_BUSY));
     CHECK(fake_clock - before <= MSEC(1100));
-    world_close(&w);
 }
 
 /* Of five, three are old enough without the fourth, which is silent. */
 TEST(old_servers_wait_for_none)
 {
-    REQUIRE(world_open(&w, 5, 2 * DLOCK_SEC, MSEC(250)));
+    REQUIRE(start(5, 2 * DLOCK_SEC, MSEC(250)));
     w.f[0].started = fake_clock - 30 * DLOCK_SEC;
     w.f[4].slow[F_VOTE] = true;
     CHECK(grant());
     CHECK(give_back(DLOCK_RELEASE_CLEAN));
     CHECK_INT(left(), 0);
-    world_close(&w);
 }
 
 /* --------------------------------------------------------------------- readers */
@@ -582,7 +559,7 @@ static const char reader[] =
 static bool open_reader(int n, int64_t ttl, int64_t op_timeout)
 {
     fake_mode = DLOCK_MODE_SHARED;
-    bool ok = world_open(&w, n, ttl, op_timeout);
+    bool ok = start(n, ttl, op_timeout);
     fake_mode = DLOCK_MODE_EXCLUSIVE;
     return ok;
 }
@@ -610,7 +587,6 @@ TEST(readers_stand_together_with_the_highest_fence)
     CHECK(renew(MSEC(10), EV_RENEWED));
     CHECK(give_back(DLOCK_RELEASE_CLEAN));
     CHECK_INT(readers(), 3);
-    world_close(&w);
 }
 
 /* A writer has the first server: two servers are a majority, but not if a writer waits at one. */
@@ -627,7 +603,6 @@ TEST(a_reader_counts_no_server_of_a_writer)
             strcpy(w.f[1].value, other);
         CHECK(acquire(false, 10 * DLOCK_SEC, EV_BUSY));
         CHECK_INT(readers(), 0);
-        world_close(&w);
     }
 }
 
@@ -639,7 +614,6 @@ TEST(a_lock_that_is_kept_for_a_writer_has_no_holder)
     CHECK(acquire(false, DLOCK_SEC, EV_BUSY));
     CHECK(w.ended.info == NULL);
     CHECK_INT(readers(), 0);
-    world_close(&w);
 }
 
 TEST(a_reader_is_healed_only_where_no_writer_holds)
@@ -659,7 +633,6 @@ TEST(a_reader_is_healed_only_where_no_writer_holds)
     CHECK(renew(DLOCK_SEC, EV_LOST));
     CHECK(strstr(w.ended.error.msg, "not ours on 3 of 5 servers: ") != NULL);
     CHECK(give_back(DLOCK_RELEASE_NOT_OURS));
-    world_close(&w);
 }
 
 /* Another reader has got it back there already: it may have forgotten a writer all the same. */
@@ -675,13 +648,12 @@ TEST(a_restarted_server_with_readers_is_young)
     CHECK_INT(readers(), 2);
     w.f[2].value[0] = '\0';
     CHECK(grant());
-    world_close(&w);
 }
 
 /* Each renewal of a reader changes the key that the first waiter watches. */
 TEST(a_writer_asks_ten_times_a_second_while_readers_renew)
 {
-    REQUIRE(world_open(&w, 3, TTL, OP));
+    REQUIRE(start(3, TTL, OP));
     for (int i = 0; i < 3; i++)
         fake_admit(&w.f[i], reader, 60000);
     ACQUIRE(&w, true);
@@ -698,7 +670,6 @@ TEST(a_writer_asks_ten_times_a_second_while_readers_renew)
         fake_call(&w.f[k], "go");
     }
     CHECK(until(MSEC(5), EV_GRANTED));
-    world_close(&w);
 }
 
 /* ---------------------------------------------------------------- --once, --min-hold */
@@ -708,7 +679,7 @@ TEST(a_writer_asks_ten_times_a_second_while_readers_renew)
 static bool open_once(int n)
 {
     fake_once = ONCE;
-    bool opened = world_open(&w, n, TTL, OP);
+    bool opened = start(n, TTL, OP);
     fake_once = 0;
     for (int i = 0; opened && i < n; i++) {
         w.f[i].fence = 10;
@@ -758,7 +729,6 @@ TEST(a_run_is_recorded_everywhere_and_skipped_from_then_on)
     CHECK_INT(left(), 0);
     fake_clock += ONCE;
     CHECK(grant());
-    world_close(&w);
 }
 
 /* Also where only a late vote tells the success, when the other servers have our "running". */
@@ -785,7 +755,6 @@ TEST(a_success_that_one_server_knows_is_skipped_and_given_to_the_others)
             CHECK(strcmp(w.f[i].run, w.f[2].run) == 0);
         CHECK_INT(runs_say("succeeded 0 10 "), 3);
         CHECK_INT(left(), 0);
-        world_close(&w);
     }
 }
 
@@ -799,7 +768,6 @@ TEST(a_round_without_a_majority_changes_no_record)
     CHECK(acquire(false, DLOCK_SEC, EV_BUSY));
     CHECK_INT(runs_say("succeeded"), 1);
     CHECK_INT(runs_say("failed"), 1);
-    world_close(&w);
 }
 
 /* Its writer was granted the lock: it asked for a success within a shorter time. */
@@ -811,7 +779,6 @@ TEST(a_newer_end_makes_an_older_success_void)
     w.f[2].stopped = true; /* the first two are the majority */
     REQUIRE(grant());
     CHECK_INT(runs_say("running"), 2);
-    world_close(&w);
 }
 
 /* "running" was left by a round without a grant: a later grant has a lower token. */
@@ -823,7 +790,6 @@ TEST(a_run_that_has_only_begun_makes_no_success_void)
     w.f[2].stopped = true;
     CHECK(acquire(false, DLOCK_SEC, EV_SKIPPED));
     CHECK_INT(runs_say("succeeded"), 2);
-    world_close(&w);
 }
 
 TEST(a_success_on_a_minority_is_not_recorded)
@@ -836,7 +802,6 @@ TEST(a_success_on_a_minority_is_not_recorded)
     CHECK(ends(true, DLOCK_RELEASE_UNCLEAR));
     CHECK(fake_clock - before >= 5 * DLOCK_SEC); /* tried for as long as it may */
     CHECK(strstr(w.ended.error.msg, "1 of 3 servers have recorded") != NULL);
-    world_close(&w);
 
     /* Where the lock is gone no end is recorded. */
     REQUIRE(open_once(3));
@@ -844,7 +809,6 @@ TEST(a_success_on_a_minority_is_not_recorded)
     w.f[1].value[0] = w.f[2].value[0] = '\0';
     CHECK(ends(true, DLOCK_RELEASE_NOT_OURS));
     CHECK_INT(runs_say("succeeded"), 1);
-    world_close(&w);
 }
 
 /* The release was served, its answers lost: the record tells. Without a record the lock is lost. */
@@ -876,7 +840,6 @@ TEST(a_release_that_is_sent_again_finds_its_record)
         }
         CHECK(until(6 * DLOCK_SEC, EV_RELEASED));
         CHECK_INT(w.ended.how, lost ? DLOCK_RELEASE_NOT_OURS : DLOCK_RELEASE_CLEAN);
-        world_close(&w);
     }
 }
 
@@ -902,13 +865,12 @@ TEST(something_else_in_the_place_of_the_record_stays)
         CHECK_INT(left(), 0);
         for (int i = 0; i < n; i++)
             CHECK(strcmp(w.f[i].run, "theirs") == 0);
-        world_close(&w);
     }
 }
 
 TEST(a_release_before_the_least_time_lets_the_servers_keep_the_lock)
 {
-    REQUIRE(world_open(&w, 3, TTL, OP));
+    REQUIRE(start(3, TTL, OP));
     w.spec.min_hold = 100 * DLOCK_SEC;
     REQUIRE(grant());
     CHECK_INT(w.ended.ttl, TTL);
@@ -930,7 +892,6 @@ TEST(a_release_before_the_least_time_lets_the_servers_keep_the_lock)
     w.hold.until = 0;
     CHECK(give_back(DLOCK_RELEASE_CLEAN));
     CHECK_INT(left(), 0);
-    world_close(&w);
 }
 
 UNIT_MAIN
