@@ -25,13 +25,13 @@ bool tls_send(const struct tls_config *cfg, struct tls *t, int fd)
 }
 
 /* One read from the socket. 1: bytes came; 0: none now. */
-static int take_wire(const struct tls_config *cfg, struct tls *t, int fd, size_t *got,
+static int take_wire(const struct tls_config *cfg, struct tls *t, const struct tls_socket *from,
                      const char *when, struct dlock_error *err)
 {
     char buf[16384];
     ssize_t n;
     do
-        n = recv(fd, buf, sizeof(buf), MSG_DONTWAIT);
+        n = recv(from->fd, buf, sizeof(buf), MSG_DONTWAIT);
     while (n < 0 && errno == EINTR);
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
         return 0;
@@ -40,37 +40,37 @@ static int take_wire(const struct tls_config *cfg, struct tls *t, int fd, size_t
     if (n < 0)
         return dlock_fail(err, DLOCK_EUNAVAIL, errno, "connection lost%s: %s", when,
                           strerror(errno));
-    *got += (size_t)n;
+    *from->got += (size_t)n;
     int rc = cfg->table->feed(t, buf, (size_t)n, err);
     return rc == 0 ? 1 : rc;
 }
 
-int tls_shake(const struct tls_config *cfg, struct tls *t, int fd, size_t *got,
+int tls_shake(const struct tls_config *cfg, struct tls *t, const struct tls_socket *from,
               struct dlock_error *err)
 {
     for (;;) {
         int rc = cfg->table->handshake(t, err);
-        (void)tls_send(cfg, t, fd); /* also after a failure: the server logs our alert */
+        (void)tls_send(cfg, t, from->fd); /* also after a failure: the server logs our alert */
         if (rc != 0)
             return rc;
-        if (*got > TLS_MAX_HANDSHAKE)
+        if (*from->got > from->limit)
             return dlock_fail(err, DLOCK_EUNAVAIL, 0, "the TLS handshake exceeded 256 KiB");
-        rc = take_wire(cfg, t, fd, got, " during the TLS handshake", err);
+        rc = take_wire(cfg, t, from, " during the TLS handshake", err);
         if (rc <= 0)
             return rc;
     }
 }
 
-int tls_receive(const struct tls_config *cfg, struct tls *t, int fd, void *buf, size_t size,
-                size_t *got, size_t limit, struct dlock_error *err)
+int tls_receive(const struct tls_config *cfg, struct tls *t, const struct tls_socket *from,
+                void *buf, size_t size, struct dlock_error *err)
 {
     for (;;) {
         int n = cfg->table->decrypt(t, buf, size, err);
         if (n != 0)
             return n;
-        if (*got > limit)
+        if (*from->got > from->limit)
             return 0;
-        n = take_wire(cfg, t, fd, got, "", err);
+        n = take_wire(cfg, t, from, "", err);
         if (n <= 0)
             return n;
     }

@@ -1,9 +1,9 @@
 /*
  * openssl.c - TLS by OpenSSL, from memory to memory. See tls.h.
  *
- * The server's certificate must lead to a trusted root and be valid for the name (or address) that we connect to; TLS
- * 1.2 at least. Sessions are not resumed, and renegotiation is refused. OpenSSL never sees the socket: it has no flag
- * against SIGPIPE, and its time-outs would not be ours.
+ * The server's certificate must lead to a trusted root and be valid for the name (or address) of
+ * the connection; TLS 1.2 at least. Sessions are not resumed, and renegotiation is refused. OpenSSL
+ * never sees the socket: OpenSSL has no flag against SIGPIPE, and its time-outs are not ours.
  */
 #include "tls.h"
 
@@ -25,7 +25,7 @@
 
 struct tls_ctx {
     SSL_CTX *ssl;
-    bool insecure, has_cert;
+    bool has_cert;
 };
 
 struct tls {
@@ -55,7 +55,7 @@ static BIO *bio_of(const struct tls_pem *pem)
     return pem->len > INT_MAX ? NULL : BIO_new_mem_buf(pem->text, (int)pem->len);
 }
 
-/* Call take for each certificate of a file; false: it cannot be used. Returns their number, or a negative code. */
+/* Call take for each certificate of a file. Returns their number, or a negative code. */
 static int each_cert(const struct tls_pem *pem, const char *what,
                      bool (*take)(SSL_CTX *, X509 *, int), SSL_CTX *ssl, struct dlock_error *err)
 {
@@ -123,7 +123,8 @@ static int use_key(SSL_CTX *ssl, const struct tls_setup *setup, struct dlock_err
     if (encrypted)
         rc = dlock_fail(
             err, DLOCK_EUSAGE, 0,
-            "key %s is protected by a passphrase, which dlock cannot ask for: store the key without a passphrase (openssl pkey), readable only by its user",
+            "key %s is protected by a passphrase, which dlock cannot ask for: store the key "
+            "without a passphrase (openssl pkey), readable only by its user",
             setup->key.path);
     else if (!key)
         rc = dlock_fail(err, DLOCK_EUSAGE, 0, "key %s: the file has no private key in PEM format",
@@ -153,48 +154,45 @@ static void ctx_free(struct tls_ctx *ctx)
     free(ctx);
 }
 
-static int set_up(struct tls_ctx *ctx, const struct tls_setup *setup, struct dlock_error *err)
-{
-    int rc = 0;
-    /* The system's configuration may demand a later version. */
-    if (SSL_CTX_get_min_proto_version(ctx->ssl) < TLS1_2_VERSION &&
-        SSL_CTX_set_min_proto_version(ctx->ssl, TLS1_2_VERSION) != 1)
-        return dlock_fail(err, DLOCK_ENOBACKEND, 0, "OpenSSL has no TLS 1.2: %s", reason());
-    SSL_CTX_set_options(ctx->ssl,
-                        SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION | SSL_OP_NO_TICKET);
-    SSL_CTX_set_session_cache_mode(ctx->ssl, SSL_SESS_CACHE_OFF);
-    SSL_CTX_set_cert_cb(ctx->ssl, note_request, NULL);
-    SSL_CTX_set_verify(ctx->ssl, setup->insecure ? SSL_VERIFY_NONE : SSL_VERIFY_PEER, NULL);
-    /* Without any trusted root each certificate is refused, with a message. */
-    if (!setup->ca.path)
-        (void)SSL_CTX_set_default_verify_paths(ctx->ssl);
-    else
-        rc = each_cert(&setup->ca, "cacert", trust, ctx->ssl, err);
-    if (rc >= 0 && setup->cert.path)
-        rc = each_cert(&setup->cert, "cert", show, ctx->ssl, err);
-    if (rc >= 0 && setup->key.path)
-        rc = use_key(ctx->ssl, setup, err);
-    ERR_clear_error();
-    return rc < 0 ? rc : 0;
-}
-
 static int ctx_new(struct tls_ctx **out, const struct tls_setup *setup, struct dlock_error *err)
 {
     struct tls_ctx *ctx = calloc(1, sizeof(*ctx));
+    int rc = 0;
     if (!ctx)
         return no_memory(err);
     ERR_clear_error();
-    ctx->insecure = setup->insecure;
     ctx->has_cert = setup->cert.path;
-    ctx->ssl = SSL_CTX_new(TLS_client_method());
-    int rc = ctx->ssl ? set_up(ctx, setup, err)
-                      : dlock_fail(err, DLOCK_EOS, 0, "OpenSSL cannot be set up: %s", reason());
+    SSL_CTX *ssl = ctx->ssl = SSL_CTX_new(TLS_client_method());
+    if (!ssl) {
+        rc = dlock_fail(err, DLOCK_EOS, 0, "OpenSSL cannot be set up: %s", reason());
+        goto out;
+    }
+    /* The system's configuration may demand a later version. */
+    if (SSL_CTX_get_min_proto_version(ssl) < TLS1_2_VERSION &&
+        SSL_CTX_set_min_proto_version(ssl, TLS1_2_VERSION) != 1) {
+        rc = dlock_fail(err, DLOCK_ENOBACKEND, 0, "OpenSSL has no TLS 1.2: %s", reason());
+        goto out;
+    }
+    SSL_CTX_set_options(ssl, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION | SSL_OP_NO_TICKET);
+    SSL_CTX_set_session_cache_mode(ssl, SSL_SESS_CACHE_OFF);
+    SSL_CTX_set_cert_cb(ssl, note_request, NULL);
+    SSL_CTX_set_verify(ssl, setup->insecure ? SSL_VERIFY_NONE : SSL_VERIFY_PEER, NULL);
+    /* Without any trusted root each certificate is refused, with a message. */
+    if (!setup->ca.path)
+        (void)SSL_CTX_set_default_verify_paths(ssl);
+    else
+        rc = each_cert(&setup->ca, "cacert", trust, ssl, err);
+    if (rc >= 0 && setup->cert.path)
+        rc = each_cert(&setup->cert, "cert", show, ssl, err);
+    if (rc >= 0 && setup->key.path)
+        rc = use_key(ssl, setup, err);
+out:
     ERR_clear_error();
-    if (rc == 0)
+    if (rc >= 0)
         *out = ctx;
     else
         ctx_free(ctx);
-    return rc;
+    return rc < 0 ? rc : 0;
 }
 
 /* --------------------------------------------------------------- a connection */
@@ -203,20 +201,6 @@ static void end(struct tls *t)
 {
     SSL_free(t->ssl); /* with its BIOs */
     free(t);
-}
-
-/* The form in certificates: without the zone of an IPv6 address, without a final dot. */
-static bool plain_name(char *out, size_t size, const char *name)
-{
-    size_t n = name ? strcspn(name, "%") : 0;
-    if (n > 1 && name[n - 1] == '.')
-        n--;
-    /* OpenSSL verifies nothing when the name is empty, and accepts every name below one that begins with a dot. */
-    if (n == 0 || n >= size || name[0] == '.')
-        return false;
-    memcpy(out, name, n);
-    out[n] = '\0';
-    return true;
 }
 
 /* The name that the certificate must have. */
@@ -236,11 +220,20 @@ static int start(struct tls **out, struct tls_ctx *ctx, const char *name, struct
     struct tls *t = calloc(1, sizeof(*t));
     if (!t)
         return no_memory(err);
-    if (!plain_name(t->name, sizeof(t->name), name)) {
+    /* The form in certificates: without the zone of an IPv6 address, without a final dot. */
+    size_t n = name ? strcspn(name, "%") : 0;
+    if (n > 1 && name[n - 1] == '.')
+        n--;
+    /*
+     * OpenSSL verifies nothing when the name is empty; a name with a leading dot matches every name
+     * below it.
+     */
+    if (n == 0 || n >= sizeof(t->name) || name[0] == '.') {
         free(t);
         return dlock_fail(err, DLOCK_EUSAGE, 0,
                           "TLS needs the name of the server, and there is no valid one");
     }
+    memcpy(t->name, name, n); /* t is zeroed */
     ERR_clear_error();
     t->has_cert = ctx->has_cert;
     t->ssl = SSL_new(ctx->ssl);
@@ -298,47 +291,25 @@ static void sent(struct tls *t, size_t n)
 
 /* --------------------------------------------------------------------- errors */
 
-/* The alerts (RFC 8446, 6.2) that a server sends because of our certificate; NULL: another alert. */
-static const char *about_our_cert(const struct tls *t, int alert)
-{
-    switch (alert) {
-    case SSL_AD_BAD_CERTIFICATE:
-        return "bad certificate";
-    case SSL_AD_UNSUPPORTED_CERTIFICATE:
-        return "unsupported certificate";
-    case SSL_AD_CERTIFICATE_REVOKED:
-        return "certificate revoked";
-    case SSL_AD_CERTIFICATE_EXPIRED:
-        return "certificate expired";
-    case SSL_AD_CERTIFICATE_UNKNOWN:
-        return "certificate unknown";
-    case SSL_AD_UNKNOWN_CA:
-        return "unknown ca";
-    case SSL_AD_ACCESS_DENIED:
-        return "access denied";
-    case SSL_AD_CERTIFICATE_REQUIRED:
-        return "certificate required";
-    case SSL_AD_HANDSHAKE_FAILURE: /* TLS 1.2: also because a certificate is required */
-        return t->asked && !t->has_cert ? "certificate required" : NULL;
-    default:
-        return NULL;
-    }
-}
-
-static int bad_server_cert(const struct tls *t, long why, struct dlock_error *err)
-{
-    const char *text = X509_verify_cert_error_string(why);
-    if (why == X509_V_ERR_HOSTNAME_MISMATCH || why == X509_V_ERR_IP_ADDRESS_MISMATCH)
-        return dlock_fail(err, DLOCK_EUNUSABLE, 0,
-                          "the server's certificate is refused: it is not valid for %s (%s)",
-                          t->name, text);
-    return dlock_fail(err, DLOCK_EUNUSABLE, 0, "the server's certificate is refused: %s", text);
-}
+/* The alerts (RFC 8446, 6.2) that a server sends because of our certificate. */
+static const struct {
+    int alert;
+    const char *text;
+} cert_alerts[] = {
+    {SSL_AD_BAD_CERTIFICATE, "bad certificate"},
+    {SSL_AD_UNSUPPORTED_CERTIFICATE, "unsupported certificate"},
+    {SSL_AD_CERTIFICATE_REVOKED, "certificate revoked"},
+    {SSL_AD_CERTIFICATE_EXPIRED, "certificate expired"},
+    {SSL_AD_CERTIFICATE_UNKNOWN, "certificate unknown"},
+    {SSL_AD_UNKNOWN_CA, "unknown ca"},
+    {SSL_AD_ACCESS_DENIED, "access denied"},
+    {SSL_AD_CERTIFICATE_REQUIRED, "certificate required"},
+};
 
 /* The error of an OpenSSL call that returned rc; 0: none, it needs more bytes. */
 static int explain(struct tls *t, int rc, struct dlock_error *err)
 {
-    const char *text;
+    const char *text = NULL;
     unsigned long code = ERR_peek_last_error();
     long verified = SSL_get_verify_result(t->ssl);
     int alert = ERR_GET_LIB(code) == ERR_LIB_SSL ? ERR_GET_REASON(code) - SSL_AD_REASON_OFFSET : -1;
@@ -353,17 +324,31 @@ static int explain(struct tls *t, int rc, struct dlock_error *err)
     default:
         break;
     }
-    if (shaking && verified != X509_V_OK && SSL_get_verify_mode(t->ssl) != SSL_VERIFY_NONE)
-        rc = bad_server_cert(t, verified, err);
-    else if (alert >= 0 && alert <= 255 && (text = about_our_cert(t, alert)))
+    for (size_t i = 0; i < DLOCK_LEN(cert_alerts); i++)
+        if (alert == cert_alerts[i].alert)
+            text = cert_alerts[i].text;
+    /* TLS 1.2: also because a certificate is required */
+    if (alert == SSL_AD_HANDSHAKE_FAILURE && t->asked && !t->has_cert)
+        text = "certificate required";
+    const char *why = X509_verify_cert_error_string(verified);
+    if (shaking && verified != X509_V_OK && SSL_get_verify_mode(t->ssl) != SSL_VERIFY_NONE) {
+        if (verified == X509_V_ERR_HOSTNAME_MISMATCH || verified == X509_V_ERR_IP_ADDRESS_MISMATCH)
+            rc = dlock_fail(err, DLOCK_EUNUSABLE, 0,
+                            "the server's certificate is refused: it is not valid for %s (%s)",
+                            t->name, why);
+        else
+            rc =
+                dlock_fail(err, DLOCK_EUNUSABLE, 0, "the server's certificate is refused: %s", why);
+    } else if (text) {
         rc = dlock_fail(err, DLOCK_EPERM, 0,
                         t->has_cert
                             ? "the server refuses our certificate (%s): check ?cert= and ?key="
                             : "the server requires our certificate (%s): set ?cert= and ?key=",
                         text);
-    else
+    } else {
         rc = dlock_fail(err, DLOCK_EUNAVAIL, 0, "TLS%s failed: %s", shaking ? " handshake" : "",
                         reason());
+    }
     ERR_clear_error();
     return rc;
 }

@@ -1,12 +1,12 @@
 /*
  * tls.h - TLS for the connections of a networked store, in three parts.
  *
- * config.c reads the URI's parameters and their files. openssl.c is the only part that uses OpenSSL; it works on memory
- * only, and is a module that the core loads on first use. io.c connects the two with a socket, which stays the
- * connection's own, with its time-outs and flags.
+ * config.c reads the URI's parameters and their files. openssl.c is the only part that uses
+ * OpenSSL; it works on memory only, and is a module that the core loads on first use. io.c connects
+ * the two with a socket, which stays the connection's own, with its time-outs and flags.
  *
- * No byte of the caller's is encrypted before the handshake is complete, and the handshake is complete only when the
- * server's certificate has been verified.
+ * No byte of the caller's is encrypted before the handshake is complete, and the handshake is
+ * complete only when the server's certificate has been verified.
  */
 #ifndef DLOCK_TLS_H
 #define DLOCK_TLS_H
@@ -31,7 +31,7 @@ struct tls_setup {
     bool insecure;                /* verify nothing */
 };
 
-/* Errors of ctx_new are complete; those of a connection lack the server's name, which the caller puts in front. */
+/* Errors of a connection lack the server's name, which the caller adds; ctx_new's are complete. */
 struct tls_table {
     unsigned abi;
     const char *build_id;
@@ -40,27 +40,24 @@ struct tls_table {
     int (*ctx_new)(struct tls_ctx **, const struct tls_setup *, struct dlock_error *);
     void (*ctx_free)(struct tls_ctx *);
 
-    /*
-     * A new connection to the server of that name (or address), which is sent and verified. 0, DLOCK_EUSAGE,
-     * DLOCK_ENOMEM.
-     */
+    /* A new connection. The server's name (or address) is sent and verified. 0, EUSAGE, ENOMEM. */
     int (*start)(struct tls **, struct tls_ctx *, const char *name, struct dlock_error *);
     void (*end)(struct tls *);
 
-    /* Bytes that came from the server. 0, DLOCK_ENOMEM, or DLOCK_EUNUSABLE: they are not TLS. */
+    /* Take bytes from the server. 0, DLOCK_ENOMEM, or DLOCK_EUNUSABLE: not TLS. */
     int (*feed)(struct tls *, const void *, size_t, struct dlock_error *);
-    /* The bytes to send to the server, valid until the next call; sent: so many of them were sent. */
+    /* The bytes for the server, valid until the next call; sent: so many bytes were sent. */
     size_t (*wire)(struct tls *, const char **);
     void (*sent)(struct tls *, size_t);
 
     /*
-     * 1: complete and verified; 0: feed it; DLOCK_EUNAVAIL: failed; DLOCK_EUNUSABLE: we refuse its certificate;
-     * DLOCK_EPERM: the server refuses ours.
+     * 1: complete and verified; 0: feed more; DLOCK_EUNAVAIL: failed; DLOCK_EUNUSABLE: we refuse
+     * the server's certificate; DLOCK_EPERM: the server refuses our certificate.
      */
     int (*handshake)(struct tls *, struct dlock_error *);
-    /* After the handshake: encrypt all of it (to wire). 0 or a negative code. */
+    /* After the handshake: encrypt all bytes (to wire). 0 or a negative code. */
     int (*encrypt)(struct tls *, const void *, size_t, struct dlock_error *);
-    /* Decrypted bytes, at most size; 0: feed it; negative codes as of handshake. */
+    /* The number of decrypted bytes, at most size; 0: feed more; negative codes as of handshake. */
     int (*decrypt)(struct tls *, void *, size_t size, struct dlock_error *);
     /* Tell the server (to wire) that we send no more. */
     void (*bye)(struct tls *);
@@ -82,21 +79,23 @@ struct tls_config {
 };
 
 /*
- * config.c: from ?cacert= ?cert= ?key= ?sni= ?insecure=, which are marked as used. Loads the module and reads the files,
- * so open() calls it. spec->uri must outlive *out. 0, DLOCK_EUSAGE (a parameter, or the contents of a file), DLOCK_EPERM
- * (a file cannot be read, or others have access to the key), DLOCK_ENOBACKEND, DLOCK_ENOMEM.
+ * config.c: from ?cacert= ?cert= ?key= ?sni= ?insecure=, which are marked as used. For open():
+ * loads the module and reads the files. spec->uri must outlive *out. 0, DLOCK_EUSAGE (a parameter,
+ * or the contents of a file), DLOCK_EPERM (a file cannot be read, or other users have access to the
+ * key), DLOCK_ENOBACKEND, DLOCK_ENOMEM.
  */
 int tls_config_from_uri(const struct dlock_spec *, struct tls_config **out, struct dlock_error *);
 /* Not while a connection uses it. NULL is fine. */
 void tls_config_free(struct tls_config *);
-/* True where nothing is verified: then err has the warning for EV_NOTICE. */
+/* True: nothing is verified, and err has the warning for EV_NOTICE. */
 bool tls_config_warns(const struct tls_config *, const char *where, struct dlock_error *err);
 
 /*
- * A connection. Nothing blocks; errors lack the server's name; a negative code is final: then only tls_end is allowed.
+ * A connection. Nothing blocks; errors lack the server's name; after a negative code only tls_end
+ * is allowed.
  */
 
-/* Begin, on a socket that is connected to host. Returns as tls_table.start. */
+/* Begin, on a socket connected to host. Returns as tls_table.start. */
 static inline int tls_start(const struct tls_config *cfg, struct tls **out, const char *host,
                             struct dlock_error *err)
 {
@@ -118,17 +117,22 @@ static inline bool tls_has_output(const struct tls_config *cfg, struct tls *t)
     return cfg->table->wire(t, &p) > 0;
 }
 
-/* io.c: go on with the handshake. 1: complete; 0: not yet. *got grows by the bytes that came. */
-int tls_shake(const struct tls_config *, struct tls *, int fd, size_t *got, struct dlock_error *);
+/* The socket of a connection. *got counts the bytes read; none are read while *got > limit. */
+struct tls_socket {
+    int fd;
+    size_t *got, limit;
+};
+
+/* io.c: go on with the handshake. 1: complete; 0: not yet. */
+int tls_shake(const struct tls_config *, struct tls *, const struct tls_socket *,
+              struct dlock_error *);
+/* The number of bytes of plain text, at least 1; 0: nothing now. */
+int tls_receive(const struct tls_config *, struct tls *, const struct tls_socket *, void *buf,
+                size_t size, struct dlock_error *);
 /*
- * The number of bytes of plain text, at least 1; 0: nothing now. *got grows by the bytes that came from the socket; once
- * it exceeds limit, no more are read.
- */
-int tls_receive(const struct tls_config *, struct tls *, int fd, void *buf, size_t size,
-                size_t *got, size_t limit, struct dlock_error *);
-/*
- * Send the bytes that wait, as far as the socket takes them; true: some were sent. Bytes that a broken socket does not
- * take are dropped: the server may have sent the reason before, so the next tls_receive reports the error.
+ * Send the waiting bytes, as far as the socket takes them; true: some were sent. Bytes that a
+ * broken socket does not take are dropped: the server may have sent the reason before, so the next
+ * tls_receive reports the error.
  */
 bool tls_send(const struct tls_config *, struct tls *, int fd);
 

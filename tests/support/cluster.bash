@@ -1,11 +1,12 @@
-# cluster.bash - a Redis Cluster for tests: three masters on free loopback ports, replicas where asked for.
+# cluster.bash - a Redis Cluster for tests: three masters on free loopback ports, replicas where
+# asked for.
 #
 #     load ../../support/redis
 #     load ../../support/cluster
-#     cluster_start [M]           masters 0 1 2 with a third of the slots each; with M, server 3 is a replica of M
+#     cluster_start [M]           masters 0 1 2 with a third of the slots each; M: 3 is M's replica
 #     cluster_stop
 #     ccli N ARG...               redis-cli to server N; ${CPORT[N]} ${CPID[N]}
-#     cluster_kill N; cluster_again N    kill -9; the same server once more, with what it knows of the cluster
+#     cluster_kill N; cluster_again N    kill -9; the same server again, with its data
 #     name_on N                   a lock name that no other test uses, on master N
 #     slot_of NAME
 #
@@ -23,7 +24,8 @@ cluster_server() {
     shift
     CDIR[i]=$(mktemp -d "${BATS_FILE_TMPDIR:?}/node-$i.XXXXXX") || return
     for try in 1 2 3 4 5 6 7 8 9 10; do
-        # The bus has the port plus 10000, and that is below the ports that the kernel hands out as well.
+        # The bus has the port plus 10000, and that is below the ports that the kernel hands out as
+        # well.
         port=$((10000 + (RANDOM * 32768 + RANDOM + $$) % 10000))
         cluster_launch "$i" "$port" && return 0
         grep -q 'Address already in use' "${CDIR[i]}/log" || break
@@ -33,9 +35,10 @@ cluster_server() {
 }
 
 cluster_launch() {
-    redis_launch "node$1" "${CDIR[$1]}" "$2" --appendonly yes --appendfsync no --cluster-enabled yes --cluster-node-timeout 500 \
-        --cluster-require-full-coverage no --cluster-replica-validity-factor 0 --repl-diskless-sync-delay 0 \
-        --cluster-allow-replica-migration no || return
+    redis_launch "node$1" "${CDIR[$1]}" "$2" --appendonly yes --appendfsync no \
+        --cluster-enabled yes --cluster-node-timeout 500 --cluster-require-full-coverage no \
+        --cluster-replica-validity-factor 0 --cluster-allow-replica-migration no \
+        --repl-diskless-sync-delay 0 || return
     CPORT[$1]=$2 CPID[$1]=${REDIS_PIDS[node$1]}
     disown "${CPID[$1]}" # the shell would tell of its death
 }
@@ -49,7 +52,8 @@ ccli() {
 cluster_sees() { # N COUNT: server N knows COUNT servers well
     local nodes
     nodes=$(ccli "$1" cluster nodes)
-    [ "$(grep -c ' connected' <<<"$nodes")" -eq "$2" ] && ! grep -q 'handshake\|noaddr\|fail' <<<"$nodes"
+    [ "$(grep -c ' connected' <<<"$nodes")" -eq "$2" ] &&
+        ! grep -q 'handshake\|noaddr\|fail' <<<"$nodes"
 }
 cluster_up() { ccli "$1" cluster info | grep -q cluster_state:ok; }
 in_sync() { [ "$(ccli "$1" role | sed -n 4p)" = connected ]; }
@@ -128,7 +132,8 @@ slot_keys() {
     local from=$1 to=$2 key
     shift 2
     for key in "$@"; do
-        [[ $(ccli "$from" migrate 127.0.0.1 "${CPORT[to]}" "$key" 0 5000) =~ ^(OK|NOKEY)$ ]] || return 1
+        [[ $(ccli "$from" migrate 127.0.0.1 "${CPORT[to]}" "$key" 0 5000) =~ ^(OK|NOKEY)$ ]] ||
+            return 1
     done
 }
 # The owner first, then the others, as redis-cli --cluster reshard does it.

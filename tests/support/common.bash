@@ -155,6 +155,11 @@ beyond() { [ "$(now_ms)" -ge "$1" ]; }
 # timed ARG...: run dlock; $status, $output, $took (ms, of a clock with steps of 10). timed_run
 # CMD...: any command.
 timed() { timed_run "$DLOCK" "$@"; }
+# says RC TEXT ARG...: dlock with these arguments ends with RC within 5 s, and TEXT is in its output.
+says() {
+    run "-$1" run_t 5 "$DLOCK" "${@:3}"
+    assert_out "$2"
+}
 timed_run() {
     local t0
     t0=$(now_ms)

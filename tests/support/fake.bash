@@ -116,4 +116,20 @@ ended() {
     output=$(cat "$T/out")
 }
 
+# unharmed RC: the command ends with RC when the test lets it end, and got no TERM.
+unharmed() {
+    : >end
+    ended
+    assert_rc "$1" || return
+    [ "$(count_seen main sig 15)" = 0 ] || fail "TERM: $(count_seen main sig 15)"
+}
+
+# lives_for MS: so long, or until the keeper $K is gone.
+lives_for() {
+    local over=$(($(now_ms) + $1))
+    past() { [ "$(now_ms)" -gt $over ] || pid_gone "$K"; }
+    wait_for $(($1 / 1000 + 3)) past
+    pid_alive "$K" || fail "it ended: $(cat out)"
+}
+
 ms() { echo $(($1 / NS)); }

@@ -1,17 +1,19 @@
-# redlock.bash - N independent redis servers for tests, nodes 1...N. Load after common.bash and redis.bash.
+# redlock.bash - N independent redis servers for tests, nodes 1...N. Load after common.bash and
+# redis.bash.
 #
-#     rl_start [N [ARG...]]     N (5) new nodes; in setup_file or in a test, which then does not see the file's
-#     rl_uri NAME [PARAMS]      redlock://node,node,...?PARAMS#NAME; without PARAMS restart-grace=0, "-": none at all
+#     rl_start [N [ARG...]]     N (5) new nodes; in a test: instead of the file's
+#     rl_uri NAME [PARAMS]      redlock://...?PARAMS#NAME; PARAMS: restart-grace=0, "-": none
 #     rl K ARG...               redis-cli on node K
-#     rl_ask K WORD...          a command of plain words, quickly; on "K..." WORD...   on_all WORD...   on these nodes
+#     rl_ask K WORD...          plain words, quickly; on "K..." WORD...   on_all WORD...
 #     rl_count "WORD..." WANT   on how many nodes the answer is WANT
-#     rl_freeze K... rl_thaw K... rl_die K... rl_revive K...    (SIGSTOP, SIGCONT; kill -9, back without its data)
+#     rl_freeze K... rl_thaw K... rl_die K... rl_revive K...    (a revived node has lost its data)
 #     rl_put K PORT             something else stands at the place of node K
 #     rl_left [K...]            the keys of $NAME that are left, but for fences that expire
 #
 # What is stopped or killed in a test must be nodes of that test. teardown_file calls rl_stop_file.
 
-# rl_start must not be in a subshell: the ports are in RL_PORTS, words 1...N, and the pids in RL_PIDS (the first ones).
+# rl_start must not be in a subshell: the ports are in RL_PORTS, words 1...N, and the pids in
+# RL_PIDS (the first ones).
 rl_start() {
     local n=${1:-5} k dir
     [ $# -eq 0 ] || shift
@@ -55,8 +57,8 @@ rl_uri() {
 }
 
 rl() { redis-cli -h 127.0.0.1 -p "$(rl_port "$1")" "${@:2}" 3>&-; }
-# rl_ask K WORD...: a command of plain words, without starting a process. Its answer, if that is not a list, is in
-# $ANSWER. 1: no server, or an error.
+# rl_ask K WORD...: a command of plain words, without starting a process. Its answer, if that is not
+# a list, is in $ANSWER. 1: no server, or an error.
 rl_ask() {
     local -a ports=($RL_PORTS)
     local fd line rc=0
@@ -87,7 +89,8 @@ rl_count() {
     done
     echo $n
 }
-# rl_holds NAME: nodes that have the key. As conditions: rl_on NAME N, at least; rl_gone NAME, nowhere.
+# rl_holds NAME: nodes that have the key. As conditions: rl_on NAME N, at least; rl_gone NAME,
+# nowhere.
 rl_holds() { rl_count "exists $1" 1; }
 rl_on() { [ "$(rl_holds "$1")" -ge "$2" ]; }
 rl_gone() { [ "$(rl_count "exists $1" 0)" -eq "$(rl_all | wc -l)" ]; }
@@ -112,7 +115,9 @@ rl_left() {
         rl "$k" --scan --pattern "*$NAME*" | while read -r key; do
             case $key in
             *:dlock:claim | *:dlock:longest) ;; # for a second, for a ttl
-            *:dlock:fence) [ "$(rl "$k" pttl "$key")" -gt 0 ] || echo "node $k: $key, which never expires" ;;
+            *:dlock:fence)
+                [ "$(rl "$k" pttl "$key")" -gt 0 ] || echo "node $k: $key, which never expires"
+                ;;
             *) echo "node $k: $key" ;;
             esac
         done
@@ -127,15 +132,24 @@ own_nodes() {
     L=$(rl_uri "$NAME")
 }
 
-# lives_for MS: so long, or until the keeper $K is gone.
-lives_for() {
-    local over=$(($(now_ms) + $1))
-    past() { [ "$(now_ms)" -gt $over ] || pid_gone "$K"; }
-    wait_for $(($1 / 1000 + 3)) past
-    pid_alive "$K" || fail "it ended: $(cat out)"
+# subject ARG...: under the lock runs the command that tells what happens to it, with all its
+# processes.
+subject() {
+    background "$@" "$L" $SUBJECT -t -k
+    wait_for 5 running 4
 }
-
-# quick ARG...: it succeeds, and is not held up by a node: the best of three, since the machine may be busy.
+# loses SECONDS TERMS SINCE MOST [LEAST]: within SECONDS the lock is lost (79). The command gets
+# TERM so often ("": any number), and its tree ends LEAST (-10) to MOST ms after SINCE (ns).
+loses() {
+    ended "$1"
+    assert_rc 79 || return
+    tree_gone || fail "the tree lives on" || return
+    [ -z "$2" ] || [ "$(count_seen main sig 15)" = "$2" ] ||
+        fail "TERM: $(count_seen main sig 15)" || return
+    assert_between "${5:--10}" $((($(last_beat) - $3) / NS)) "$4" "ms the tree lived"
+}
+# quick ARG...: it succeeds, and is not held up by a node: the best of three, since the machine may
+# be busy.
 quick() {
     local i QUICK=$((500 + SLOW))
     for i in 1 2 3; do
@@ -172,7 +186,8 @@ unusable() {
     fail "after $took ms: $output"
 }
 
-# waiter FILE [ARG...]: on nodes of this test alone; it writes the time of its entry into FILE. Returns when it waits.
+# waiter FILE [ARG...]: on nodes of this test alone; it writes the time of its entry into FILE.
+# Returns when it waits.
 waiter() {
     start_log "$1.log" "$DLOCK" "${@:2}" "$L" "$HELPERS/clock" "$T/$1"
     WAITER=$STARTED
@@ -189,8 +204,8 @@ watched() {
 }
 rl_tracks() { rl_ask "$1" info clients && [[ $ANSWER == *$'\n'"tracking_clients:$2"$'\r'* ]]; }
 
-# promptly CMD...: another client holds the lock on all nodes, CMD ends that, and a waiter enters within half a second;
-# the best of three, since the machine may be busy.
+# promptly CMD...: another client holds the lock on all nodes, CMD ends that, and a waiter enters
+# within half a second; the best of three, since the machine may be busy.
 promptly() {
     local i t0 us
     for i in 1 2 3; do
@@ -205,7 +220,8 @@ promptly() {
     done
     fail "in $us us after $*"
 }
-# rl_renewals K N: node K's key was renewed N times since it was first asked: its time left has grown that often.
+# rl_renewals K N: node K's key was renewed N times since it was first asked: its time left has
+# grown that often.
 rl_renewals() {
     local left was=${LEFT:-999999}
     rl_ask "$1" pttl "$NAME"
@@ -214,6 +230,25 @@ rl_renewals() {
     [ "${RENEWALS:-0}" -ge "$2" ]
 }
 clock() { "$HELPERS/clock"; }
+
+# instead "K..." hostile_server HOW... | proxy FAULT...: that stands at the place of these nodes,
+# for $L only.
+instead() {
+    local k nodes=$1 what=$2 RL_PORTS=$RL_PORTS
+    shift 2
+    rm -f port.*
+    for k in $nodes; do
+        # shellcheck disable=SC2046
+        start "$ROOT/tests/support/helpers/$what.py" \
+            $([ "$what" = hostile_server ] || rl_port "$k") "$@" \
+            >"port.$k"
+    done
+    for k in $nodes; do
+        wait_for 5 test -s "port.$k"
+        rl_put "$k" "$(cat "port.$k")"
+    done
+    L=$(rl_uri "$NAME")
+}
 
 nothing_left() {
     local left

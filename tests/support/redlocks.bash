@@ -1,11 +1,13 @@
-# redlocks.bash - N independent redis servers that speak nothing but TLS. Load after redis.bash, redlock.bash, tls.bash.
+# redlocks.bash - N independent redis servers that speak nothing but TLS. Load after redis.bash,
+# redlock.bash, tls.bash.
 #
 #     rls_start [N [ARG...]]    N (5) new nodes; after tls_certs, in setup_file or in a test
 #     rls_hosts [TEXT]          localhost:PORT,...; TEXT: before the first host
-#     rls_uri NAME [PARAMS]     redlocks://... with the authority that has signed; its password is $RLS_PASS
+#     rls_uri NAME [PARAMS]     redlocks://... with our authority; the password is $RLS_PASS
 #     rls_cert K NAME           what node K shows from now on
 #
-# rl, rl_pid and rl_left of redlock.bash work (through a Unix socket), rl_ask and what uses it do not.
+# rl, rl_pid and rl_left of redlock.bash work (through a Unix socket), rl_ask and what uses it do
+# not.
 
 rls_start() {
     local n=${1:-5} k

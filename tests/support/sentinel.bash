@@ -2,15 +2,15 @@
 #
 #     load ../../support/redis
 #     load ../../support/sentinel
-#     sentinel_start [REPLICAS [SENTINELS [redis ARG...]]]   1 replica, 3 sentinels; all know each other on return
-#     sentinel_uri [PORT...]          redis+sentinel://127.0.0.1:PORT,.../svc for all, or for those sentinels
-#     sentinel_master                 the port that a majority names; mcli ARG... talks to that server
-#     sentinel_failover               promotes the replica (the old master lives); waits until all name it
-#     sentinel_agree                  all sentinels name the same live master, and its replicas are in step
+#     sentinel_start [REPLICAS [SENTINELS [redis ARG...]]]   1, 3; all know each other on return
+#     sentinel_uri [PORT...]          redis+sentinel://127.0.0.1:PORT,.../svc for all or these
+#     sentinel_master                 the port named by a majority; mcli ARG... talks to it
+#     sentinel_agree                  all name the same live master, its replicas in step
 #     sentinel_stop
 #
-# SENT_PORTS SENT_PIDS (sentinels), NODE_PORTS NODE_PIDS (servers; [0] begins as the master), SENT_PASS SENT_AUTH (set
-# before: the sentinels' password, the servers' password). Plain strings, so that they can be exported.
+# SENT_PORTS SENT_PIDS (sentinels), NODE_PORTS NODE_PIDS (servers; [0] begins as the master),
+# SENT_PASS SENT_AUTH (set before: the sentinels' password, the servers' password). Plain strings,
+# so that they can be exported.
 
 sentinel_conf() {
     local dir=$1 port=$2
@@ -34,7 +34,8 @@ sentinel_launch() {
     for try in 1 2 3 4 5; do
         port=$((10000 + (RANDOM * 32768 + RANDOM + $$) % 22000))
         sentinel_conf "$dir" "$port"
-        env -u DLOCK_TEST_ID redis-server "$dir/sentinel.conf" --sentinel >"$dir/log" 2>&1 </dev/null 3>&- &
+        env -u DLOCK_TEST_ID redis-server "$dir/sentinel.conf" --sentinel >"$dir/log" 2>&1 \
+            </dev/null 3>&- &
         end=$(($(now_ms) + 5000))
         until grep -q '+monitor master' "$dir/log" || ! kill -0 $! 2>/dev/null; do
             [ "$(now_ms)" -lt $end ] || break
@@ -78,7 +79,8 @@ scli() { sentinel_cli "${SENT_PASS:-}" "$@"; }
 sentinel_cli() {
     local pass=$1 port=$2
     shift 2
-    timeout 5 env ${pass:+REDISCLI_AUTH="$pass"} redis-cli --no-auth-warning -h 127.0.0.1 -p "$port" "$@" 3>&-
+    timeout 5 env ${pass:+REDISCLI_AUTH="$pass"} redis-cli --no-auth-warning -h 127.0.0.1 \
+        -p "$port" "$@" 3>&-
 }
 mcli() { ncli "$(sentinel_master)" "$@"; }
 
@@ -87,14 +89,16 @@ sentinel_know() {
     local port replicas
     replicas=$(($(wc -w <<<"$NODE_PORTS") - 1))
     for port in $SENT_PORTS; do
-        scli "$port" info sentinel | grep -q "status=ok,.*slaves=$replicas,sentinels=$SENT_COUNT" || return
+        scli "$port" info sentinel | grep -q \
+            "status=ok,.*slaves=$replicas,sentinels=$SENT_COUNT" || return
     done
 }
 
 sentinel_named() { scli "$1" --raw sentinel get-master-addr-by-name svc | sed -n 2p; }
 sentinel_master() {
     local port
-    for port in $SENT_PORTS; do sentinel_named "$port"; done | sort | uniq -c | sort -rn | awk 'NR == 1 { print $2 }'
+    for port in $SENT_PORTS; do sentinel_named "$port"; done | sort | uniq -c | sort -rn |
+        awk 'NR == 1 { print $2 }'
 }
 sentinel_all_name() {
     local port
@@ -129,6 +133,10 @@ sentinel_uri() {
     for port in ${*:-$SENT_PORTS}; do list+=,127.0.0.1:$port; done
     echo "redis+sentinel://${SENT_AUTH:+:$SENT_AUTH@}${list#,}/svc"
 }
+
+stop_pid() { kill -STOP "$1" && wait_for 5 pid_stopped "$1"; }
+# left_over PORT MS: the lock has more time left on this server.
+left_over() { [ "$(ncli "$1" pttl "$NAME")" -gt "$2" ]; }
 
 sentinel_stop() {
     local pid name

@@ -6,8 +6,8 @@
 #     tls_redis NAME [ARG...]      a server; its port ${REDIS_PORTS[NAME]}; redis_stop NAME ends it
 #     tls_cli [-n NAME] ARG...     asks it, through its Unix socket
 #
-# In $TLS: ca.crt; made out to localhost and 127.0.0.1: server, expired, self; to other.example: wrong; for clients:
-# client; by an unknown authority: stranger; each .crt and .key.
+# In $TLS: ca.crt; made out to localhost and 127.0.0.1: server, expired, self; to other.example:
+# wrong; for clients: client; by an unknown authority: stranger; each .crt and .key.
 
 tls_certs() {
     export TLS=$BATS_FILE_TMPDIR/tls
@@ -18,23 +18,25 @@ tls_certs() {
         cd "$TLS" || exit
         # tls_key NAME ARG...: a key and what `openssl req` makes of it.
         tls_key() {
-            openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout "$1.key" -subj "/CN=$1" "${@:2}"
+            openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout "$1.key" \
+                -subj "/CN=$1" "${@:2}"
         }
         # tls_sign NAME EXTENSION CA
         tls_sign() {
             tls_key "$1" -addext "$2" -out "$1.csr" &&
-                openssl x509 -req -in "$1.csr" -CA "$3.crt" -CAkey "$3.key" -CAcreateserial -out "$1.crt" -days 2 \
-                    -copy_extensions copy
+                openssl x509 -req -in "$1.csr" -CA "$3.crt" -CAkey "$3.key" -CAcreateserial \
+                    -out "$1.crt" -days 2 -copy_extensions copy
         }
-        # tls_sign_past NAME EXTENSION CA: for one day, long ago. `openssl x509` has no dates before OpenSSL 3.4, and
-        # since then refuses -days -1.
+        # tls_sign_past NAME EXTENSION CA: for one day, long ago. `openssl x509` has no dates before
+        # OpenSSL 3.4, and since then refuses -days -1.
         tls_sign_past() {
             : >index
-            printf '%s\n' '[ca]' 'database = index' 'new_certs_dir = .' 'rand_serial = yes' 'default_md = sha256' \
+            printf '%s\n' '[ca]' 'database = index' 'new_certs_dir = .' 'rand_serial = yes' \
+                'default_md = sha256' \
                 'copy_extensions = copy' 'policy = any' '[any]' 'commonName = supplied' >ca.cnf &&
                 tls_key "$1" -addext "$2" -out "$1.csr" &&
-                openssl ca -batch -notext -config ca.cnf -name ca -cert "$3.crt" -keyfile "$3.key" -in "$1.csr" \
-                    -out "$1.crt" -startdate 20200101000000Z -enddate 20200102000000Z
+                openssl ca -batch -notext -config ca.cnf -name ca -cert "$3.crt" -keyfile "$3.key" \
+                    -in "$1.csr" -out "$1.crt" -startdate 20200101000000Z -enddate 20200102000000Z
         }
         tls_key ca -x509 -days 2 -out ca.crt &&
             tls_key noca -x509 -days 2 -out noca.crt &&
@@ -57,9 +59,10 @@ tls_redis() {
     dir=$(mktemp -d "${BATS_TEST_TMPDIR:-${BATS_FILE_TMPDIR:?}}/r.XXXXXX") || return
     for try in 1 2 3 4 5 6 7 8 9 10; do
         port=$((10000 + (RANDOM * 32768 + RANDOM + $$) % 22000))
-        REDIS_READY=tls_ready redis_launch "$name" "$dir" 0 --appendonly yes --appendfsync no --tls-port "$port" --unixsocket "$dir/s" \
-            --tls-cert-file "$TLS/server.crt" --tls-key-file "$TLS/server.key" --tls-ca-cert-file "$TLS/ca.crt" \
-            --tls-auth-clients no "$@" && {
+        REDIS_READY=tls_ready redis_launch "$name" "$dir" 0 --appendonly yes --appendfsync no \
+            --tls-port "$port" --unixsocket "$dir/s" --tls-auth-clients no \
+            --tls-cert-file "$TLS/server.crt" --tls-key-file "$TLS/server.key" \
+            --tls-ca-cert-file "$TLS/ca.crt" "$@" && {
             REDIS_PORTS[$name]=$port
             [ "$name" != default ] || redis_export
             return 0

@@ -1,10 +1,11 @@
 /*
- * addr.h - an address that a server names (Sentinel's answer, "MOVED 42 host:port"): text to numbers.
+ * addr.h - an address named by a server (Sentinel's answer, "MOVED 42 host:port"): text to numbers.
  *
- * Nearly always it is an IP address, and known at once. The helper thread of resolve.c looks up a name, never the loop:
- *     rc = redis_addr_start(&a, "db1.example", 6379, &err);      1: a.peers is set; 0: later; negative: error
+ * Nearly always an IP address, known at once. A name is looked up by the helper thread of
+ * resolve.c, never by the loop:
+ *     rc = redis_addr_start(&a, "db1.example", 6379, &err);   1: a.peers is set; 0: later; or error
  *     later: poll redis_addr_fd(&a) for POLLIN, then rc = redis_addr_result(&a, &err), as above
- *     redis_addr_done(&a);                                        in every state
+ *     redis_addr_done(&a);                                    in every state
  */
 #ifndef DLOCK_REDIS_ADDR_H
 #define DLOCK_REDIS_ADDR_H
@@ -20,17 +21,18 @@ struct redis_addr {
 };
 
 /*
- * "HOST:PORT", the port behind the last ':' (an IPv6 address has no brackets there; with them is fine too). An empty
- * host means the server that sent the answer [cluster]. False: not of this form, or the host cannot be one (a control
- * character, a space, too long); outputs are then undefined.
+ * "HOST:PORT", the port behind the last ':' (an IPv6 address may have brackets). An empty host
+ * means the server that sent the answer [cluster]. False: malformed, or an impossible host (a
+ * control character, a space, too long); outputs are then undefined.
  */
 bool redis_addr_split(const char *text, size_t len, char host[REDIS_ADDR_HOST], unsigned *port);
-/* True: text (of len bytes) may be a host's name or address; it is copied to host. */
+/* True: text (of len bytes) may be a host's name or address, and is copied to host. */
 bool redis_addr_host(const char *text, size_t len, char host[REDIS_ADDR_HOST]);
 
 /*
- * Begin: host is a name or an address, port 1 to 65535. The struct need not be initialised, but a used one must be done
- * first. 1: found; 0: redis_addr_result will have it; negative: error names the host, and there is nothing to free.
+ * Begin: host is a name or an address, port 1 to 65535. Needs no initialised struct; a used struct
+ * must be done first. 1: found; 0: ask redis_addr_result later; negative: error names the host, and
+ * there is nothing to free.
  */
 int redis_addr_start(struct redis_addr *, const char *host, unsigned port, struct dlock_error *);
 /* The result of a look-up, as above; 1 again when called again. The caller has the deadline. */
@@ -39,7 +41,7 @@ int redis_addr_result(struct redis_addr *, struct dlock_error *);
 int redis_addr_fd(const struct redis_addr *);
 /* Cancels a look-up. Fine on zeroed memory, and twice; npeers becomes 0. */
 void redis_addr_done(struct redis_addr *);
-/* Before it, in a child process, which has no thread that looks up names. */
+/* In a child process, which has no thread for look-ups: before redis_addr_done. */
 void redis_addr_close_in_child(struct redis_addr *);
 
 #endif

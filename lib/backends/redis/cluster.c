@@ -222,33 +222,33 @@ void redis_cluster_begin(struct redis_route *r)
     r->cluster.ask = 0;
 }
 
-/* A copy: the list of nodes is written anew while a connection lives. */
-static void set_tls(struct redis_route *r, struct redis_conn *c, const char *host)
-{
-    char *name = r->cluster.tls_host[c == &r->node->wake];
-    if (host != name)
-        snprintf(name, REDIS_ADDR_HOST, "%s", host ? host : "");
-    c->tls = r->tls;
-    c->tls_host = name;
-}
-
 bool redis_cluster_connect(struct redis_route *r, struct redis_conn *c, int64_t until)
 {
     struct redis_cluster *cl = &r->cluster;
+    const struct redis_conn *cmd = &r->node->cmd;
     int node = cl->ask != 0 ? cl->ask : cl->at, rc = 1;
+    bool to_cmd = c == &r->node->wake && cl->known && cmd->state == RC_UP;
     struct dlock_error err;
 
-    if (c == &r->node->wake && cl->known && r->node->cmd.state == RC_UP) {
-        set_tls(r, c, r->node->cmd.tls_host);
-        (void)redis_conn_open(c, r->spec->env, &r->node->cmd.peers[r->node->cmd.good], 1,
-                              &r->node->auth, r->spec->uri->where, until);
+    if (!to_cmd && node == 0)
+        return false;
+    /* A copy: the list of nodes is written anew while a connection lives. */
+    char *tls_host = cl->tls_host[c == &r->node->wake];
+    const char *host = to_cmd ? cmd->tls_host : cl->nodes[node].host;
+    if (host != tls_host)
+        snprintf(tls_host, REDIS_ADDR_HOST, "%s", host ? host : "");
+    const struct redis_conn_target to = {.env = r->spec->env,
+                                         .where = r->spec->uri->where,
+                                         .auth = &r->node->auth,
+                                         .tls = r->tls,
+                                         .tls_host = tls_host,
+                                         .until = until};
+    if (to_cmd) {
+        (void)redis_conn_open(c, &to, &cmd->peers[cmd->good], 1);
         return true;
     }
-    if (node == 0)
-        return false;
     c->good = 0; /* the index was valid in the last list of addresses */
-    set_tls(r, c, cl->nodes[node].host);
-    if (redis_conn_open_later(c, r->spec->env, &r->node->auth, r->spec->uri->where, until) != 0)
+    if (redis_conn_open_later(c, &to) != 0)
         return true;
     if (cl->addr_of != node) {
         drop_address(cl);
@@ -438,32 +438,13 @@ void redis_cluster_learn(struct redis_route *r)
     }
 }
 
-static bool hello_answered(struct redis_route *r, const redisReply *reply, struct dlock_error *err)
-{
-    if (reply->type != REDIS_REPLY_ARRAY)
-        return true;
-    for (size_t i = 0; i + 1 < reply->elements; i += 2) {
-        const redisReply *k = reply->element[i], *v = reply->element[i + 1];
-        if (k->type == REDIS_REPLY_STRING && v->type == REDIS_REPLY_STRING &&
-            strcmp(k->str, "mode") == 0 && strcmp(v->str, "cluster") == 0)
-            r->cluster.known = true;
-    }
-    if (r->cluster.known && refuses(r, err))
-        return false;
-    redis_cluster_learn(r);
-    redis_conn_flush(&r->node->cmd);
-    return true;
-}
-
-static void nodes_answered(struct redis_route *r, const redisReply *reply)
+static void keep_nodes(struct redis_route *r, const char *nodes)
 {
     struct redis_cluster *cl = &r->cluster;
     struct cluster_node at = cl->nodes[cl->at], told[CLUSTER_NODES];
     bool names = strncmp(r->spec->uri->scheme, "rediss", 6) == 0;
 
-    if (reply->type != REDIS_REPLY_STRING) /* no permission: the URI's hosts must do */
-        return;
-    int n = cluster_parse_nodes(reply->str, names, told, CLUSTER_NODES - 1);
+    int n = cluster_parse_nodes(nodes, names, told, CLUSTER_NODES - 1);
     if (n == 0 || cl->ask != 0)
         return;
     cl->n = cl->guide = 0;
@@ -477,8 +458,22 @@ static void nodes_answered(struct redis_route *r, const redisReply *reply)
 bool redis_cluster_answered(struct redis_route *r, const struct redis_conn_reply *rep,
                             struct dlock_error *err)
 {
-    if (rep->tag == T_HELLO)
-        return hello_answered(r, rep->r, err);
-    nodes_answered(r, rep->r);
+    const redisReply *reply = rep->r;
+
+    if (rep->tag != T_HELLO && reply->type == REDIS_REPLY_STRING)
+        keep_nodes(r, reply->str);
+    /* CLUSTER NODES refused for want of a permission: the URI's hosts must do. */
+    if (rep->tag != T_HELLO || reply->type != REDIS_REPLY_ARRAY)
+        return true;
+    for (size_t i = 0; i + 1 < reply->elements; i += 2) {
+        const redisReply *k = reply->element[i], *v = reply->element[i + 1];
+        if (k->type == REDIS_REPLY_STRING && v->type == REDIS_REPLY_STRING &&
+            strcmp(k->str, "mode") == 0 && strcmp(v->str, "cluster") == 0)
+            r->cluster.known = true;
+    }
+    if (r->cluster.known && refuses(r, err))
+        return false;
+    redis_cluster_learn(r);
+    redis_conn_flush(&r->node->cmd);
     return true;
 }

@@ -20,11 +20,15 @@ void redis_route_connect(struct redis_route *r, struct redis_conn *c, int64_t un
         redis_sentinel_connect(r, c, until);
         return;
     }
-    const struct dlock_peer *peers = r->is_unix ? &r->unix_peer : r->spec->peers;
-    int n = r->is_unix ? 1 : r->spec->npeers;
-    c->tls = r->tls;
-    c->tls_host = r->is_unix ? NULL : r->spec->uri->hosts[0].host;
-    (void)redis_conn_open(c, r->spec->env, peers, n, &r->node->auth, r->spec->uri->where, until);
+    const struct redis_conn_target to = {.env = r->spec->env,
+                                         .where = r->spec->uri->where,
+                                         .auth = &r->node->auth,
+                                         .tls = r->tls,
+                                         .tls_host =
+                                             r->is_unix ? NULL : r->spec->uri->hosts[0].host,
+                                         .until = until};
+    (void)redis_conn_open(c, &to, r->is_unix ? &r->unix_peer : r->spec->peers,
+                          r->is_unix ? 1 : r->spec->npeers);
 }
 
 /* --------------------------------------------------------------- confirmation */

@@ -1,12 +1,12 @@
 /*
  * conn.c - one connection to a Redis server. See conn.h.
  *
- * The life of a connection: an address after the other until one accepts, the TLS handshake, the greeting (AUTH, ROLE)
- * in front of the caller's commands, replies, the close. The replies to the greeting are judged here; the caller sees
- * only its own.
+ * The life of a connection: address after address until a server accepts, the TLS handshake, the
+ * greeting (AUTH, ROLE) in front of the caller's commands, replies, the close. The replies to the
+ * greeting are judged here; the caller sees the replies to its own commands only.
  *
- * Bounds against a peer that does not speak Redis: a reply has at most REDIS_CONN_MAX_REPLY bytes and MAX_ITEMS array
- * entries, and is at most MAX_DEPTH arrays deep.
+ * Bounds against a peer without the Redis protocol: a reply has at most REDIS_CONN_MAX_REPLY bytes
+ * and MAX_ITEMS array entries, and is at most MAX_DEPTH arrays deep.
  */
 #include "conn.h"
 
@@ -21,9 +21,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define MIN_SHARE (250 * DLOCK_MSEC) /* of the time, for each address */
+#define MIN_SHARE (250 * DLOCK_MSEC) /* the least time for each address */
 #define MAX_ITEMS 4096
-#define MAX_DEPTH 8 /* hiredis 0.14 has this limit itself, later ones none */
+#define MAX_DEPTH 8 /* hiredis 0.14 has the same limit, later releases have none */
 
 /* -------------------------------------------------------------------- failing */
 
@@ -37,14 +37,14 @@ static void drop_socket(struct redis_conn *c)
 }
 
 /*
- * State RC_FAILED, and error says why, unless it has the reason already. sys: an errno, or 0. Returns error's code. The
- * reader stays: the replies that came before the failure can still be taken.
+ * State RC_FAILED, and error says why, unless error has the reason already. sys: an errno, or 0.
+ * Returns error's code. The reader stays: earlier replies can still be taken.
  */
 static int conn_fail(struct redis_conn *c, int code, int sys, const char *text)
 {
     drop_socket(c);
     c->state = RC_FAILED;
-    if (c->auth_failed || c->tls_failed) /* error has the reason */
+    if (c->auth_failed || c->tls_failed)
         return c->error.code;
     const struct dlock_site at = {.where = c->where, .address = c->address[0] ? c->address : NULL};
     if (sys != 0)
@@ -54,7 +54,10 @@ static int conn_fail(struct redis_conn *c, int code, int sys, const char *text)
 
 /* --------------------------------------------------------------------- reader */
 
-/* hiredis believes the header of an array: "*2000000000" would allocate 16 GB before the first entry came. */
+/*
+ * hiredis believes the header of an array: "*2000000000" would allocate 16 GB before the first
+ * entry came.
+ */
 static void *bounded_array(const redisReadTask *task, redis_conn_elements elements)
 {
     struct redis_conn *c = task->privdata;
@@ -72,20 +75,10 @@ static void drop_reader(struct redis_conn *c)
     c->reader = NULL;
 }
 
-static bool new_reader(struct redis_conn *c)
-{
-    c->reader = redisReaderCreate();
-    if (!c->reader)
-        return false;
-    c->fn = *c->reader->fn;
-    c->create_array = c->fn.createArray;
-    c->fn.createArray = bounded_array;
-    c->reader->fn = &c->fn;
-    c->reader->privdata = c;
-    return true;
-}
-
-/* hiredis says "out of memory", too, when our bounds refuse an array. It allocates for a text only what has come. */
+/*
+ * hiredis says "out of memory", too, when our bounds refuse an array. For a text hiredis allocates
+ * only the bytes that have come.
+ */
 static int fail_reader(struct redis_conn *c)
 {
     char t[192];
@@ -98,41 +91,30 @@ static int fail_reader(struct redis_conn *c)
 
 /* -------------------------------------------------------------------- sending */
 
-static bool out_reserve(struct redis_conn *c, size_t more)
-{
-    size_t size = c->out_size > 0 ? c->out_size : 4096;
-    if (c->out_len + more <= c->out_size)
-        return true;
-    while (size < c->out_len + more)
-        size *= 2;
-    char *p = malloc(size);
-    if (!p)
-        return false;
-    if (c->out_len > 0)
-        memcpy(p, c->out, c->out_len);
-    if (c->out) {
-        /* The old buffer may hold the password of AUTH; realloc() would leave it in freed memory. */
-        explicit_bzero(c->out, c->out_size);
-        free(c->out);
-    }
-    c->out = p;
-    c->out_size = size;
-    return true;
-}
-
 int redis_conn_send(struct redis_conn *c, int tag, int argc, const char **argv, const size_t *len)
 {
-    char *cmd = NULL;
+    char *cmd = NULL, *out = c->out;
+    size_t size = c->out_size > 0 ? c->out_size : 4096;
     long long n = -1; /* hiredis 1.1: long long, int before */
 
     if (!redis_conn_is_open(c))
         return DLOCK_EUNAVAIL;
     if (c->ntags < REDIS_CONN_TAGS)
         n = redisFormatCommandArgv(&cmd, argc, argv, len);
-    if (n < 0 || !out_reserve(c, (size_t)n)) {
+    while (n >= 0 && size < c->out_len + (size_t)n)
+        size *= 2;
+    if (n < 0 || (size > c->out_size && !(out = malloc(size)))) {
         redisFreeCommand(cmd);
         return conn_fail(c, DLOCK_ENOMEM, 0, "out of memory");
     }
+    if (c->out && out != c->out) {
+        /* The old buffer may hold AUTH's password; realloc() would leave it in freed memory. */
+        memcpy(out, c->out, c->out_len);
+        explicit_bzero(c->out, c->out_size);
+        free(c->out);
+    }
+    c->out = out;
+    c->out_size = size;
     memcpy(c->out + c->out_len, cmd, (size_t)n);
     c->out_len += (size_t)n;
     if (tag == REDIS_CONN_AUTH)
@@ -142,18 +124,10 @@ int redis_conn_send(struct redis_conn *c, int tag, int argc, const char **argv, 
     return 0;
 }
 
-/* All queued bytes are encrypted at once: what TLS has encrypted must be sent. */
-static void flush_tls(struct redis_conn *c)
+static int send_role(struct redis_conn *c, int tag)
 {
-    struct dlock_error err;
-    int rc = c->tls->table->encrypt(c->session, c->out, c->out_len, &err);
-    if (c->out_len > 0)
-        explicit_bzero(c->out, c->out_len);
-    c->out_len = 0;
-    if (rc != 0)
-        conn_fail(c, rc, 0, err.msg);
-    else if (tls_send(c->tls, c->session, c->fd))
-        c->written = true;
+    const char *role = "ROLE";
+    return redis_conn_send(c, tag, 1, &role, (size_t[]){strlen(role)});
 }
 
 static bool has_output(const struct redis_conn *c)
@@ -161,30 +135,11 @@ static bool has_output(const struct redis_conn *c)
     return c->out_len > 0 || (c->session && tls_has_output(c->tls, c->session));
 }
 
-/* As far as the socket takes it. A broken socket is left to receive(): the server may have sent the reason before. */
-static void flush_plain(struct redis_conn *c)
-{
-    size_t done = 0;
-    while (done < c->out_len) {
-        ssize_t n = send(c->fd, c->out + done, c->out_len - done, MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
-            break;
-        if (n < 0) {
-            done = c->out_len;
-            break;
-        }
-        done += (size_t)n;
-        c->written = true;
-    }
-    memmove(c->out, c->out + done, c->out_len - done);
-    explicit_bzero(c->out + c->out_len - done, done);
-    c->out_len -= done;
-}
-
 void redis_conn_flush(struct redis_conn *c)
 {
+    struct dlock_error err;
+    size_t done = 0;
+
     if (c->state != RC_UP || !has_output(c))
         return;
     /* The lease counts from before the first byte could have left. */
@@ -192,24 +147,36 @@ void redis_conn_flush(struct redis_conn *c)
     for (int i = 0; i < c->ntags; i++)
         if (c->tags[i].sent == 0)
             c->tags[i].sent = now;
-    if (c->session)
-        flush_tls(c);
-    else
-        flush_plain(c);
+    if (c->session) {
+        /* All queued bytes are encrypted at once: what TLS has encrypted must be sent. */
+        int rc = c->tls->table->encrypt(c->session, c->out, c->out_len, &err);
+        if (c->out_len > 0)
+            explicit_bzero(c->out, c->out_len);
+        c->out_len = 0;
+        if (rc != 0)
+            conn_fail(c, rc, 0, err.msg);
+        else if (tls_send(c->tls, c->session, c->fd))
+            c->written = true;
+        return;
+    }
+    while (done < c->out_len) {
+        ssize_t n = send(c->fd, c->out + done, c->out_len - done, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+            break;
+        /* receive() reports a broken socket: the server may have sent the reason before. */
+        done = n < 0 ? c->out_len : done + (size_t)n;
+        c->written = c->written || n >= 0;
+    }
+    memmove(c->out, c->out + done, c->out_len - done);
+    explicit_bzero(c->out + c->out_len - done, done);
+    c->out_len -= done;
 }
 
 /* ----------------------------------------------------------------- connecting */
 
-/* Is the address one of the hosts in where? */
-static bool has_address(const char *where, const char *address)
-{
-    size_t n = strlen(address);
-    for (const char *p = where; (p = strstr(p, address)); p++)
-        if ((p == where || strchr("/,", p[-1])) && (p[n] == '\0' || strchr("/,", p[n])))
-            return true;
-    return false;
-}
-
+/* address: the peer's, unless where has the address already. */
 static void name_peer(struct redis_conn *c, const struct dlock_peer *p)
 {
     const void *a = &p->addr;
@@ -217,6 +184,7 @@ static void name_peer(struct redis_conn *c, const struct dlock_peer *p)
     const struct sockaddr_in *in = a;
     bool v6 = p->addr.ss_family == AF_INET6;
     char ip[INET6_ADDRSTRLEN] = "?";
+
     c->address[0] = '\0';
     if (p->addr.ss_family == AF_UNIX) /* where has the path */
         return;
@@ -224,27 +192,23 @@ static void name_peer(struct redis_conn *c, const struct dlock_peer *p)
               sizeof(ip));
     snprintf(c->address, sizeof(c->address), v6 ? "[%s]:%u" : "%s:%u", ip,
              ntohs(v6 ? in6->sin6_port : in->sin_port));
-    if (has_address(c->where, c->address))
-        c->address[0] = '\0';
+    size_t n = strlen(c->address);
+    for (const char *at = c->where; (at = strstr(at, c->address)); at++)
+        if ((at == c->where || strchr("/,", at[-1])) && (at[n] == '\0' || strchr("/,", at[n]))) {
+            c->address[0] = '\0';
+            return;
+        }
 }
 
-static void tune_socket(int fd, int family)
-{
-    static const struct {
-        int level, name, value;
-    } opts[] = {
-        {IPPROTO_TCP, TCP_NODELAY, 1},   {SOL_SOCKET, SO_KEEPALIVE, 1},
-        {IPPROTO_TCP, TCP_KEEPIDLE, 15}, {IPPROTO_TCP, TCP_KEEPINTVL, 5},
-        {IPPROTO_TCP, TCP_KEEPCNT, 3},
-    };
-    /* These only help: our own deadlines decide, so a failure does not matter. */
-    if (family == AF_UNIX)
-        return;
-    for (size_t i = 0; i < DLOCK_LEN(opts); i++)
-        (void)setsockopt(fd, opts[i].level, opts[i].name, &opts[i].value, sizeof(opts[i].value));
-}
+/* Keep-alive and no delay only help: our own deadlines decide, so a failure does not matter. */
+static const struct {
+    int level, name, value;
+} socket_options[] = {
+    {IPPROTO_TCP, TCP_NODELAY, 1},   {SOL_SOCKET, SO_KEEPALIVE, 1}, {IPPROTO_TCP, TCP_KEEPIDLE, 15},
+    {IPPROTO_TCP, TCP_KEEPINTVL, 5}, {IPPROTO_TCP, TCP_KEEPCNT, 3},
+};
 
-/* Try the next address. 0: connecting or connected; negative: none is left, and error is that of the last one. */
+/* Try the next address. 0: connecting or connected; negative: no address is left. */
 static int connect_next(struct redis_conn *c)
 {
     int code = DLOCK_EUNAVAIL;
@@ -262,8 +226,10 @@ static int connect_next(struct redis_conn *c)
             continue;
         }
         c->state = RC_CONNECTING;
-        tune_socket(c->fd, p->addr.ss_family);
-        /* Each address gets an equal share of the time left, so that a silent one does not use up all of it. */
+        for (size_t i = 0; i < DLOCK_LEN(socket_options) && p->addr.ss_family != AF_UNIX; i++)
+            (void)setsockopt(c->fd, socket_options[i].level, socket_options[i].name,
+                             &socket_options[i].value, sizeof(int));
+        /* A silent address uses up no more than its share of the time left. */
         c->next_at = left == 1 ? c->until : now + dlock_max((c->until - now) / left, MIN_SHARE);
         if (connect(c->fd, (const struct sockaddr *)&p->addr, p->len) == 0 ||
             errno == EINPROGRESS || errno == EINTR)
@@ -275,55 +241,43 @@ static int connect_next(struct redis_conn *c)
     return code;
 }
 
-static bool queue_auth(struct redis_conn *c)
+int redis_conn_open_later(struct redis_conn *c, const struct redis_conn_target *to)
 {
-    const char *argv[3] = {"AUTH", c->auth.user, c->auth.password};
-    size_t len[3];
-    int argc = 3;
-    if (!c->auth.password)
-        return true;
-    if (!c->auth.user || *c->auth.user == '\0') {
-        argv[1] = c->auth.password;
-        argc = 2;
-    }
-    for (int i = 0; i < argc; i++)
-        len[i] = strlen(argv[i]);
-    return redis_conn_send(c, REDIS_CONN_AUTH, argc, argv, len) == 0;
-}
-
-/* Our own commands, in front of the caller's. */
-static int queue_greeting(struct redis_conn *c)
-{
-    const char *role = "ROLE";
-    size_t len = strlen(role);
-    if (!queue_auth(c) ||
-        (c->only_master && redis_conn_send(c, REDIS_CONN_ROLE, 1, &role, &len) != 0))
-        return DLOCK_ENOMEM;
-    return 0;
-}
-
-int redis_conn_open_later(struct redis_conn *c, const struct dlock_env *env,
-                          const struct redis_conn_auth *auth, const char *where, int64_t until)
-{
-    struct redis_conn old = *c;
+    bool push = c->push, only_master = c->only_master;
+    int good = c->good;
 
     redis_conn_close(c);
-    memset(c, 0, sizeof(*c));
-    c->fd = -1;
-    c->env = env;
-    c->good = old.good;
-    c->push = old.push;
-    c->only_master = old.only_master;
-    c->tls = old.tls;
-    c->tls_host = old.tls_host;
-    c->auth = *auth;
-    c->where = where;
-    c->until = until;
-    c->address[0] = '\0';
-    if (!new_reader(c))
+    *c = (struct redis_conn){.fd = -1,
+                             .env = to->env,
+                             .push = push,
+                             .only_master = only_master,
+                             .tls = to->tls,
+                             .tls_host = to->tls_host,
+                             .good = good,
+                             .until = to->until,
+                             .where = to->where,
+                             .auth = *to->auth};
+    c->reader = redisReaderCreate();
+    if (!c->reader)
         return conn_fail(c, DLOCK_ENOMEM, 0, "out of memory");
+    c->fn = *c->reader->fn;
+    c->create_array = c->fn.createArray;
+    c->fn.createArray = bounded_array;
+    c->reader->fn = &c->fn;
+    c->reader->privdata = c;
     c->state = RC_WAITING;
-    return queue_greeting(c);
+
+    /* Our own commands, in front of the caller's. */
+    if (c->auth.password) {
+        bool named = c->auth.user && *c->auth.user != '\0';
+        const char *argv[] = {"AUTH", named ? c->auth.user : c->auth.password, c->auth.password};
+        size_t len[] = {4, strlen(argv[1]), strlen(argv[2])};
+        if (redis_conn_send(c, REDIS_CONN_AUTH, named ? 3 : 2, argv, len) != 0)
+            return DLOCK_ENOMEM;
+    }
+    if (c->only_master && send_role(c, REDIS_CONN_ROLE) != 0)
+        return DLOCK_ENOMEM;
+    return 0;
 }
 
 int redis_conn_aim(struct redis_conn *c, const struct dlock_peer *peers, int npeers)
@@ -342,11 +296,10 @@ void redis_conn_give_up(struct redis_conn *c, const struct dlock_error *why)
     c->error = *why;
 }
 
-int redis_conn_open(struct redis_conn *c, const struct dlock_env *env,
-                    const struct dlock_peer *peers, int npeers, const struct redis_conn_auth *auth,
-                    const char *where, int64_t until)
+int redis_conn_open(struct redis_conn *c, const struct redis_conn_target *to,
+                    const struct dlock_peer *peers, int npeers)
 {
-    int rc = redis_conn_open_later(c, env, auth, where, until);
+    int rc = redis_conn_open_later(c, to);
     return rc == 0 ? redis_conn_aim(c, peers, npeers) : rc;
 }
 
@@ -360,41 +313,27 @@ static void is_up(struct redis_conn *c)
     redis_conn_flush(c);
 }
 
-static void handshake_failed(struct redis_conn *c, const struct dlock_error *err)
+static void shake(struct redis_conn *c)
 {
-    conn_fail(c, err->code, 0, err->msg);
-    c->tls_failed = true;
-    connect_next(c);
-}
-
-static void go_on_with_handshake(struct redis_conn *c)
-{
+    struct tls_socket from = {.fd = c->fd, .got = &c->fed, .limit = TLS_MAX_HANDSHAKE};
     struct dlock_error err;
-    int rc = tls_shake(c->tls, c->session, c->fd, &c->fed, &err);
+    int rc = c->session ? 0 : tls_start(c->tls, &c->session, c->tls_host, &err);
+
+    if (rc == 0)
+        rc = tls_shake(c->tls, c->session, &from, &err);
     if (rc == 0 && c->env->now(c->env->ctx) < c->next_at)
         return;
     if (rc == 0)
         dlock_fail(&err, DLOCK_EUNAVAIL, 0,
                    "no answer to the TLS handshake: does the server speak TLS on this port?");
     c->fed = 0;
-    if (rc == 1)
-        is_up(c);
-    else
-        handshake_failed(c, &err);
-}
-
-static void connected(struct redis_conn *c)
-{
-    struct dlock_error err;
-    if (!c->tls) {
+    if (rc == 1) {
         is_up(c);
         return;
     }
-    c->state = RC_HANDSHAKE;
-    if (tls_start(c->tls, &c->session, c->tls_host, &err) == 0)
-        go_on_with_handshake(c);
-    else
-        handshake_failed(c, &err);
+    conn_fail(c, err.code, 0, err.msg);
+    c->tls_failed = true;
+    connect_next(c);
 }
 
 static void finish_connect(struct redis_conn *c)
@@ -402,37 +341,37 @@ static void finish_connect(struct redis_conn *c)
     struct pollfd p = {.fd = c->fd, .events = POLLOUT};
     int sys = 0;
     socklen_t len = sizeof(sys);
+    bool answered = poll(&p, 1, 0) != 0;
 
-    if (poll(&p, 1, 0) == 0) {
-        if (c->env->now(c->env->ctx) < c->next_at)
-            return;
-        conn_fail(c, DLOCK_EUNAVAIL, 0, "no answer to the connection request");
-        if (c->tried < c->npeers)
-            connect_next(c);
+    if (!answered && c->env->now(c->env->ctx) < c->next_at)
         return;
-    }
-    if (getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &sys, &len) != 0)
+    if (answered && getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &sys, &len) != 0)
         sys = errno;
-    if (sys != 0) {
-        conn_fail(c, DLOCK_EUNAVAIL, sys, "cannot connect");
+    if (!answered || sys != 0) {
+        conn_fail(c, DLOCK_EUNAVAIL, sys,
+                  answered ? "cannot connect" : "no answer to the connection request");
         connect_next(c);
-        return;
+    } else if (c->tls) {
+        c->state = RC_HANDSHAKE;
+        shake(c);
+    } else {
+        is_up(c);
     }
-    connected(c);
 }
 
 /* ------------------------------------------------------------------ receiving */
 
 /*
- * The number of bytes that came; 0: none now, or enough for now: the complete replies are to be taken first. Negative:
- * failed.
+ * The number of bytes that came; 0: none now, or enough for now: the complete replies are to be
+ * taken first. Negative: failed.
  */
 static ssize_t receive(struct redis_conn *c, char *buf, size_t size)
 {
+    struct tls_socket from = {.fd = c->fd, .got = &c->fed, .limit = REDIS_CONN_MAX_REPLY};
     struct dlock_error err;
     ssize_t n;
     if (c->session) {
-        n = tls_receive(c->tls, c->session, c->fd, buf, size, &c->fed, REDIS_CONN_MAX_REPLY, &err);
+        n = tls_receive(c->tls, c->session, &from, buf, size, &err);
         if (n < 0)
             conn_fail(c, (int)n, 0, err.msg);
         return n;
@@ -460,7 +399,7 @@ void redis_conn_work(struct redis_conn *c)
     if (c->state == RC_CONNECTING)
         finish_connect(c);
     else if (c->state == RC_HANDSHAKE)
-        go_on_with_handshake(c);
+        shake(c);
     if (c->state != RC_UP)
         return;
     redis_conn_flush(c);
@@ -494,20 +433,6 @@ static redisReply *next_reply(struct redis_conn *c, int *rc)
     return NULL;
 }
 
-static bool is_push(const struct redis_conn *c, const redisReply *r)
-{
-    return c->push && r->type == REDIS_REPLY_ARRAY && r->elements == 3 &&
-           r->element[0]->type == REDIS_REPLY_STRING && strcmp(r->element[0]->str, "message") == 0;
-}
-
-/* The oldest command without a reply is the one that the next reply answers. */
-static struct redis_conn_tag take_tag(struct redis_conn *c)
-{
-    struct redis_conn_tag first = c->tags[0];
-    memmove(c->tags, c->tags + 1, sizeof(c->tags[0]) * (size_t)--c->ntags);
-    return first;
-}
-
 /* The server says in r why it does not serve us. */
 static int fail_with_reply(struct redis_conn *c, const redisReply *r)
 {
@@ -516,122 +441,84 @@ static int fail_with_reply(struct redis_conn *c, const redisReply *r)
     return redis_conn_reply_error(&c->error, c->where, c, r->str);
 }
 
-/* No command waits for this reply: "-ERR max number of clients reached", "-DENIED". */
-static int unasked(struct redis_conn *c, const redisReply *r)
-{
-    if (r->type == REDIS_REPLY_ERROR && !c->auth_failed)
-        return fail_with_reply(c, r);
-    return conn_fail(c, DLOCK_EPROTO, 0, "the server sent a reply to no command");
-}
-
-/* After a refused AUTH the connection stays: the commands sent behind it may need to be undone on it. */
-static void auth_answered(struct redis_conn *c, const redisReply *r)
-{
-    /* The server has no password (REDISCLI_AUTH may be meant for another one): no harm; redis-cli goes on too. */
-    if (r->type != REDIS_REPLY_ERROR || strstr(r->str, "without any password configured"))
-        return;
-    c->auth_failed = true;
-    redis_conn_auth_error(&c->error, c->where, &c->auth, r->str);
-}
-
 static bool has_role(const redisReply *r, const char *role)
 {
     return r->type == REDIS_REPLY_ARRAY && r->elements > 0 &&
            r->element[0]->type == REDIS_REPLY_STRING && strcmp(r->element[0]->str, role) == 0;
 }
 
-/* 0; negative: the server is not the master, so the replies behind this one do not count. */
-static int role_answered(struct redis_conn *c, const redisReply *r)
-{
-    if (c->auth_failed) /* the reason; the replies to the caller's commands are still taken */
-        return 0;
-    if (r->type == REDIS_REPLY_ERROR)
-        return fail_with_reply(c, r);
-    if (has_role(r, "master"))
-        return 0;
-    c->is_replica = true;
-    return conn_fail(c, DLOCK_EUNAVAIL, 0, "the server is not the master (any more)");
-}
-
-/* Servers that we can use have EVAL, and so have much older ones. */
-static bool lacks_eval(const redisReply *r)
-{
-    return r->type == REDIS_REPLY_ERROR && strstr(r->str, "unknown command") &&
-           strstr(r->str, "EVAL");
-}
-
-/* Keep this reply until the server has told what it is. */
-static int hold(struct redis_conn *c, const struct redis_conn_reply *reply)
-{
-    const char *role = "ROLE";
-    size_t len = strlen(role);
-
-    c->kind = KIND_ASKED;
-    c->held = *reply;
-    if (redis_conn_send(c, REDIS_CONN_KIND, 1, &role, &len) != 0)
-        c->kind = KIND_SERVER;
-    redis_conn_flush(c);
-    return 0;
-}
-
-/* The reply that was kept is due: it is known what the server is, or never will be. */
-static bool held_is_due(const struct redis_conn *c)
-{
-    return c->held.r && (c->kind != KIND_ASKED || c->state == RC_FAILED);
-}
-
-static void kind_answered(struct redis_conn *c, const redisReply *r)
-{
-    c->kind = has_role(r, "sentinel") ? KIND_SENTINEL : KIND_SERVER;
-    if (c->kind == KIND_SENTINEL && c->auth_failed)
-        redis_conn_sentinel_error(&c->error, c->where);
-}
-
-/* Of our own commands. */
-static bool is_ours(int tag)
-{
-    return tag == REDIS_CONN_AUTH || tag == REDIS_CONN_ROLE || tag == REDIS_CONN_KIND;
-}
-
-static int ours_answered(struct redis_conn *c, int tag, const redisReply *r)
-{
-    int rc = 0;
-    if (tag == REDIS_CONN_AUTH)
-        auth_answered(c, r);
-    else if (tag == REDIS_CONN_KIND)
-        kind_answered(c, r);
-    else
-        rc = role_answered(c, r);
-    if (rc < 0)
-        drop_reader(c);
-    return rc;
-}
-
-/* Find the command that r answers. 1: the caller's, *out has r; 0: one of ours; negative: failed. */
+/* Find the command of this reply. 1: the caller's, *out has r; 0: ours; negative: failed. */
 static int assign(struct redis_conn *c, redisReply *r, struct redis_conn_reply *out)
 {
     struct redis_conn_tag of = {.tag = REDIS_CONN_PUSH};
-    if (!is_push(c, r)) {
-        if (c->ntags == 0)
-            return unasked(c, r);
-        of = take_tag(c);
+    bool is_push = c->push && r->type == REDIS_REPLY_ARRAY && r->elements == 3 &&
+                   r->element[0]->type == REDIS_REPLY_STRING &&
+                   strcmp(r->element[0]->str, "message") == 0;
+
+    if (!is_push && c->ntags == 0) {
+        /* "-ERR max number of clients reached", "-DENIED" */
+        if (r->type == REDIS_REPLY_ERROR && !c->auth_failed)
+            return fail_with_reply(c, r);
+        return conn_fail(c, DLOCK_EPROTO, 0, "the server sent a reply to no command");
     }
-    if (is_ours(of.tag))
-        return ours_answered(c, of.tag, r);
-    *out = (struct redis_conn_reply){.tag = of.tag, .sent = of.sent, .sha1 = of.sha1, .r = r};
-    return 1;
+    if (!is_push) {
+        of = c->tags[0];
+        memmove(c->tags, c->tags + 1, sizeof(c->tags[0]) * (size_t)--c->ntags);
+    }
+    switch (of.tag) {
+    case REDIS_CONN_AUTH:
+        /*
+         * A server without a password does no harm (REDISCLI_AUTH may be meant for another server);
+         * redis-cli goes on, too. After a refused AUTH the connection stays: the commands sent
+         * behind AUTH may need to be undone on it.
+         */
+        if (r->type == REDIS_REPLY_ERROR && !strstr(r->str, "without any password configured")) {
+            c->auth_failed = true;
+            redis_conn_auth_error(&c->error, c->where, &c->auth, r->str);
+        }
+        return 0;
+    case REDIS_CONN_KIND:
+        c->kind = has_role(r, "sentinel") ? KIND_SENTINEL : KIND_SERVER;
+        if (c->kind == KIND_SENTINEL && c->auth_failed)
+            redis_conn_sentinel_error(&c->error, c->where);
+        return 0;
+    case REDIS_CONN_ROLE:
+        if (c->auth_failed || has_role(r, "master"))
+            return 0;
+        drop_reader(c); /* the replies behind this one do not count */
+        if (r->type == REDIS_REPLY_ERROR)
+            return fail_with_reply(c, r);
+        c->is_replica = true;
+        return conn_fail(c, DLOCK_EUNAVAIL, 0, "the server is not the master (any more)");
+    default:
+        *out = (struct redis_conn_reply){.tag = of.tag, .sent = of.sent, .sha1 = of.sha1, .r = r};
+        return 1;
+    }
+}
+
+/* The reply that was kept is due: the kind of the server is known, or never will be. */
+static bool held_is_due(const struct redis_conn *c)
+{
+    return c->held.r && (c->kind != KIND_ASKED || c->state == RC_FAILED);
 }
 
 int redis_conn_next(struct redis_conn *c, struct redis_conn_reply *out)
 {
     int rc = 0;
     redisReply *r;
+
     while (rc == 0 && !held_is_due(c) && (r = next_reply(c, &rc))) {
         rc = assign(c, r, out);
-        if (rc != 1)
+        if (rc != 1) {
             freeReplyObject(r);
-        else if (c->kind == KIND_ANY && lacks_eval(r))
-            rc = hold(c, out);
+        } else if (c->kind == KIND_ANY && r->type == REDIS_REPLY_ERROR &&
+                   strstr(r->str, "unknown command") && strstr(r->str, "EVAL")) {
+            /* All usable servers have EVAL. Keep the reply until this server has told its kind. */
+            c->held = *out;
+            c->kind = send_role(c, REDIS_CONN_KIND) == 0 ? KIND_ASKED : KIND_SERVER;
+            redis_conn_flush(c);
+            rc = 0;
+        }
     }
     if (rc <= 0 && held_is_due(c)) {
         *out = c->held;
@@ -669,29 +556,24 @@ int redis_conn_interest(const struct redis_conn *c, struct pollfd *pfd, int64_t 
 
 /* -------------------------------------------------------------------- closing */
 
-/*
- * A close() with unread input sends RST, and then the server may lose commands (our undo) that it has not read yet. So:
- * send, shut down our side, read what has come, then close.
- */
-static void close_gently(struct redis_conn *c)
-{
-    char buf[4096];
-    int rounds = 64;
-
-    redis_conn_flush(c);
-    if (c->session) {
-        c->tls->table->bye(c->session);
-        (void)tls_send(c->tls, c->session, c->fd);
-    }
-    (void)shutdown(c->fd, SHUT_WR);
-    while (rounds-- > 0 && recv(c->fd, buf, sizeof(buf), MSG_DONTWAIT) > 0)
-        ;
-}
-
 void redis_conn_close(struct redis_conn *c)
 {
-    if (c->state == RC_UP)
-        close_gently(c);
+    char buf[4096];
+
+    /*
+     * A close() with unread input sends RST, and then the server may lose commands (our undo) that
+     * it has not read yet. So: send, shut down our side, read what has come, then close.
+     */
+    if (c->state == RC_UP) {
+        redis_conn_flush(c);
+        if (c->session) {
+            c->tls->table->bye(c->session);
+            (void)tls_send(c->tls, c->session, c->fd);
+        }
+        (void)shutdown(c->fd, SHUT_WR);
+        for (int i = 0; i < 64 && recv(c->fd, buf, sizeof(buf), MSG_DONTWAIT) > 0; i++)
+            ;
+    }
     drop_socket(c);
     c->state = RC_CLOSED;
     drop_reader(c);
@@ -713,7 +595,7 @@ void redis_conn_close_in_child(struct redis_conn *c)
     if (redis_conn_is_open(c) && c->fd >= 0)
         close(c->fd);
     c->fd = -1;
-    c->state = RC_FAILED; /* nobody is told */
+    c->state = RC_FAILED; /* the server is told nothing */
     redis_conn_close(c);
 }
 

@@ -1,13 +1,14 @@
 /*
  * conn.h - one connection to a Redis server: address list, TLS, AUTH, RESP, deadlines.
  *
- * The caller queues commands with redis_conn_send, each under a tag, and takes their replies, in the same order and
- * with the same tags, from redis_conn_next. (The reply that EVAL is unknown comes later, when it is clear whether the
- * server is a Sentinel.) Commands queued before the connection is up leave in one write, behind AUTH. Nothing here
- * blocks: poll what redis_conn_interest names, then call redis_conn_work.
+ * The caller queues commands with redis_conn_send, each under a tag, and takes their replies, in
+ * the same order and with the same tags, from redis_conn_next. (The reply that EVAL is unknown
+ * comes later, when it is clear whether the server is a Sentinel.) Commands queued before the
+ * connection is up leave in one write, behind AUTH. Nothing here blocks: poll what
+ * redis_conn_interest names, then call redis_conn_work.
  *
- * hiredis formats and parses. The socket is ours, because hiredis' own is not CLOEXEC, writes without MSG_NOSIGNAL,
- * and its non-blocking connect tries one address only.
+ * hiredis formats and parses. The socket is ours: hiredis' own socket is not CLOEXEC, is written
+ * without MSG_NOSIGNAL, and is connected to a single address.
  */
 #ifndef DLOCK_REDIS_CONN_H
 #define DLOCK_REDIS_CONN_H
@@ -21,7 +22,7 @@
 #define REDIS_CONN_PUSH (-1) /* tag of a pub/sub message */
 #define REDIS_CONN_AUTH (-2) /* tags of our own AUTH and ROLE; the caller never sees them */
 #define REDIS_CONN_ROLE (-3)
-#define REDIS_CONN_KIND (-4) /* ROLE again: what is this, if it has no EVAL? */
+#define REDIS_CONN_KIND (-4) /* ROLE again: the kind of a server without EVAL */
 #define REDIS_CONN_MAX_REPLY (1024 * 1024)
 #define REDIS_CONN_PEERS 8 /* addresses tried at most */
 
@@ -44,6 +45,16 @@ struct redis_conn_auth {
     const char *user, *password; /* not owned; password NULL: no AUTH */
 };
 
+/* The aim of a connection. */
+struct redis_conn_target {
+    const struct dlock_env *env;
+    const char *where;                  /* for messages; kept as a pointer */
+    const struct redis_conn_auth *auth; /* copied; its texts are kept as pointers */
+    const struct tls_config *tls;       /* kept as a pointer; NULL: no TLS */
+    const char *tls_host;               /* the host of the addresses; kept as a pointer */
+    int64_t until;                      /* the end of the attempt */
+};
+
 /* The type that hiredis passes to createArray. */
 #if HIREDIS_MAJOR >= 1
 typedef size_t redis_conn_elements;
@@ -61,30 +72,34 @@ struct redis_conn_reply {
 struct redis_conn {
     enum redis_conn_state state;
     int fd;
-    const struct dlock_env *env;
 
     /* Set before opening; they stay from one opening to the next. */
-    bool push;                    /* this connection subscribes */
-    bool only_master;             /* send ROLE first, and fail unless the server is a master */
-    const struct tls_config *tls; /* not owned; NULL: no TLS */
-    const char *tls_host;         /* the host that the addresses belong to; not owned */
+    bool push;        /* this connection subscribes */
+    bool only_master; /* send ROLE first, and fail unless the server is a master */
+
+    /* From the target. */
+    const struct dlock_env *env;
+    const struct tls_config *tls;
+    const char *tls_host, *where;
+    struct redis_conn_auth auth;
+    int64_t until;
 
     struct dlock_peer peers[REDIS_CONN_PEERS]; /* a copy: the core may replace its list meanwhile */
     int npeers;
     int good;            /* index of the address that worked last */
     int tried;           /* addresses tried in this attempt, counted from good */
-    int64_t until;       /* end of the whole attempt */
     int64_t next_at;     /* end of the time for the current address */
-    const char *where;   /* for messages; not owned */
-    char address[64];    /* the current one, for errors; "": where has it */
+    char address[64];    /* of the current peer, for errors; "": where has the address */
     struct tls *session; /* from RC_HANDSHAKE on */
-    struct redis_conn_auth auth;
 
     bool answered; /* the server has sent something */
     bool written;  /* something has left: the server may have seen it */
-    /* Why it failed: error keeps these reasons, also when something else fails afterwards. */
+    /* error keeps these reasons, also when more fails afterwards. */
     bool tls_failed; /* the handshake with an earlier address failed */
-    /* AUTH was refused. A default user without a password may still have served the commands sent behind it. */
+    /*
+     * AUTH was refused. A default user without a password may still have served the commands sent
+     * behind AUTH.
+     */
     bool auth_failed;
     bool is_replica; /* only_master was set, and the server is a replica */
     struct dlock_error error;
@@ -104,18 +119,18 @@ struct redis_conn {
     bool by_text;                     /* the server does not know the scripts by their SHA-1 */
 
     enum { KIND_ANY, KIND_ASKED, KIND_SERVER, KIND_SENTINEL } kind;
-    struct redis_conn_reply held; /* the reply that made us ask; r NULL: none */
+    struct redis_conn_reply held; /* the reply because of which we ask; r NULL: none */
 };
 
 /*
- * Begin to connect. The addresses are tried in turn, from the one that worked last, all of them before the time
- * until. Only while closed or failed. Returns 0, or a negative code (and state RC_FAILED).
+ * Begin to connect. The addresses are tried in turn, from the last good address on, all of them
+ * before the time to->until. Only while closed or failed. Returns 0, or a negative code (and state
+ * RC_FAILED).
  */
-int redis_conn_open(struct redis_conn *, const struct dlock_env *, const struct dlock_peer *,
-                    int npeers, const struct redis_conn_auth *, const char *where, int64_t until);
-/* The same while the addresses are not known yet: commands can be queued, and wait for redis_conn_aim. */
-int redis_conn_open_later(struct redis_conn *, const struct dlock_env *,
-                          const struct redis_conn_auth *, const char *where, int64_t until);
+int redis_conn_open(struct redis_conn *, const struct redis_conn_target *to,
+                    const struct dlock_peer *, int npeers);
+/* The same before the addresses are known: queued commands wait for redis_conn_aim. */
+int redis_conn_open_later(struct redis_conn *, const struct redis_conn_target *to);
 /* Only in RC_WAITING: connect to these addresses. Returns as redis_conn_open. */
 int redis_conn_aim(struct redis_conn *, const struct dlock_peer *, int npeers);
 /* Only in RC_WAITING: the addresses could not be found, for this reason. State RC_FAILED. */
@@ -130,21 +145,27 @@ static inline bool redis_conn_is_connecting(const struct redis_conn *c)
 {
     return c->state == RC_CONNECTING || c->state == RC_HANDSHAKE;
 }
-/* Queue a command. 0; DLOCK_EUNAVAIL: not open; DLOCK_ENOMEM (and state RC_FAILED). Needs redis_conn_flush. */
+/*
+ * Queue a command, for redis_conn_flush. 0; DLOCK_EUNAVAIL: not open; DLOCK_ENOMEM (and state
+ * RC_FAILED).
+ */
 int redis_conn_send(struct redis_conn *, int tag, int argc, const char **argv, const size_t *len);
 /* Write the queued commands, as far as the socket takes them. */
 void redis_conn_flush(struct redis_conn *);
 /* True while a command with this tag is unanswered. */
 bool redis_conn_waits(const struct redis_conn *, int tag);
-/* What to poll for: 1 and pfd, or 0. *wake_at becomes earlier where redis_conn_work is due without an event. */
+/* Fill pfd for poll(): 1, or 0. Lower *wake_at where redis_conn_work is due without an event. */
 int redis_conn_interest(const struct redis_conn *, struct pollfd *, int64_t *wake_at);
 /* Connect, read and write, as far as possible now. */
 void redis_conn_work(struct redis_conn *);
-/* 1 and a reply; 0: none yet; negative: state RC_FAILED, see error. Replies that came before a failure come first. */
+/* 1 and a reply; 0: none yet; negative: RC_FAILED, see error. Earlier replies come first. */
 int redis_conn_next(struct redis_conn *, struct redis_conn_reply *);
-/* Close so that the server can still read the commands sent. State RC_CLOSED. Fine on zeroed memory, and twice. */
+/*
+ * Close so that the server can still read the commands sent. State RC_CLOSED. Fine on zeroed
+ * memory, and twice.
+ */
 void redis_conn_close(struct redis_conn *);
-/* The same in a child of the process that opened it: nothing is sent, and the connection stays as it is. */
+/* The same in a child process: nothing is sent, and the parent's connection stays. */
 void redis_conn_close_in_child(struct redis_conn *);
 /* The same, because the server is a replica: the next attempt begins with the next address. */
 void redis_conn_close_replica(struct redis_conn *);
@@ -163,12 +184,12 @@ enum redis_conn_class {
 };
 enum redis_conn_class redis_conn_classify(const char *text);
 /*
- * Fill err from an error reply on this connection; returns its code. Servers quote the words that they did not
- * understand, so user and password are blanked in the text that err shows.
+ * Fill err from an error reply on this connection; returns its code. Servers quote unknown words,
+ * so user and password are blanked in err's text.
  */
 int redis_conn_reply_error(struct dlock_error *err, const char *where, const struct redis_conn *,
                            const char *text);
-/* The same for the reply to AUTH, of which err shows only the first word. */
+/* The same for the reply to AUTH: err shows its first word only. */
 int redis_conn_auth_error(struct dlock_error *err, const char *where,
                           const struct redis_conn_auth *, const char *text);
 /* The server is a Sentinel, which holds no locks. */

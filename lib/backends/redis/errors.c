@@ -4,6 +4,7 @@
 #include "conn.h"
 
 #include <ctype.h>
+#include <stdio.h>
 #include <string.h>
 
 /* ------------------------------------------------------------------- meanings */
@@ -53,7 +54,7 @@ static const struct {
     {"LOADING", &transient},
     {"BUSY ", &transient},
     {"TRYAGAIN", &transient},
-    {"non local key", &transient}, /* the slot is being moved, and this key is on the other node */
+    {"non local key", &transient}, /* the slot is being moved: this key is on a different node */
     {"MASTERDOWN", &transient},
     {"CLUSTERDOWN", &transient},
     {"READONLY", &replica},
@@ -72,8 +73,8 @@ static const struct {
 };
 
 /*
- * At the beginning of a word, anywhere in text: before Redis 7 an error inside a script is wrapped in
- * "ERR Error running script (call to f_...): ... -READONLY ...".
+ * At the beginning of a word, anywhere in text: before Redis 7 an error inside a script is wrapped
+ * in "ERR Error running script (call to f_...): ... -READONLY ...".
  */
 static bool has_word(const char *text, const char *word)
 {
@@ -100,7 +101,7 @@ enum redis_conn_class redis_conn_classify(const char *text)
 
 #define MIN_QUOTED 8 /* bytes of a quotation that the server cut */
 
-/* The length of a quotation of secret at p: all of it or, where the server cut it, its beginning. */
+/* The length of secret's quotation at p: whole, or the beginning where the server cut it. */
 static size_t quoted(const char *p, const char *secret)
 {
     size_t n = 0;
@@ -166,32 +167,24 @@ int redis_conn_reply_error(struct dlock_error *err, const char *where, const str
     return explain(err, where, meaning_of(text), shown);
 }
 
-/* An error code is a word of capital letters; any other first word may be part of a secret. */
-static void show_code(char *out, size_t size, const struct redis_conn_auth *auth, const char *text)
-{
-    char code[24] = "no error code";
-    size_t n = strspn(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ");
-    if (n > 0 && n < sizeof(code) && (text[n] == ' ' || text[n] == '\0')) {
-        memcpy(code, text, n);
-        code[n] = '\0';
-    }
-    redis_conn_show(out, size, auth, code);
-}
-
 int redis_conn_auth_error(struct dlock_error *err, const char *where,
                           const struct redis_conn_auth *auth, const char *text)
 {
     static const struct meaning
-        unknown =
-            {RE_PERM, DLOCK_EPERM, "AUTH refused",
-             "the server does not know this command; its configuration may have renamed or removed it"},
+        unknown = {RE_PERM, DLOCK_EPERM, "AUTH refused",
+                   "the server does not know this command; its configuration may have renamed or "
+                   "removed it"},
         no_users = {RE_PERM, DLOCK_EPERM, "AUTH refused",
                     "the server knows no users, only a password"},
         other = {RE_PERM, DLOCK_EPERM, "AUTH refused", NULL};
     const struct meaning *m = meaning_of(text);
-    char shown[24];
+    char shown[24], code[24] = "no error code";
+    size_t n = strspn(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ");
 
-    show_code(shown, sizeof(shown), auth, text);
+    /* An error code is a word of capital letters; any other first word may be part of a secret. */
+    if (n > 0 && n < sizeof(code) && (text[n] == ' ' || text[n] == '\0'))
+        snprintf(code, sizeof(code), "%.*s", (int)n, text);
+    redis_conn_show(shown, sizeof(shown), auth, code);
     if (m->class == RE_OTHER)
         m = strstr(text, "unknown command")             ? &unknown
             : strstr(text, "wrong number of arguments") ? &no_users

@@ -1,8 +1,9 @@
 /*
- * foreign.c - what people have in the URL of a Redis server for other programs. What dlock has no use for is ignored;
- * what says which server and database hold the lock, or how the server is verified, is obeyed or refused, never ignored.
+ * foreign.c - parameters in the URL of a Redis server for other programs. Parameters without a
+ * meaning for dlock are ignored. Parameters that say which server and database hold the lock, or
+ * how the server is verified, are obeyed or refused, never ignored.
  *
- * The names are those of the clients' documentation, and of the functions that parse their URLs.
+ * The names are from the clients' documentation, and from the functions that parse their URLs.
  */
 #include "params.h"
 
@@ -16,36 +17,43 @@
 /* clang-format off */
 static const char *const ignored[] = {
     /* redis-py and valkey-py: from_url(), the arguments of a connection and of a pool */
-    "socket_timeout", "socket_connect_timeout", "socket_keepalive", "socket_keepalive_options", "socket_read_size",
-    "socket_type", "retry_on_timeout", "retry_on_error", "max_connections", "health_check_interval",
-    "decode_responses", "encoding", "encoding_errors", "charset", "errors", "client_name", "lib_name", "lib_version",
-    "protocol", "timeout", "single_connection_client",
+    "socket_timeout", "socket_connect_timeout", "socket_keepalive", "socket_keepalive_options",
+    "socket_read_size", "socket_type", "retry_on_timeout", "retry_on_error", "max_connections",
+    "health_check_interval", "decode_responses", "encoding", "encoding_errors", "charset",
+    "errors", "client_name", "lib_name", "lib_version", "protocol", "timeout",
+    "single_connection_client",
     /* kombu and Celery */
-    "visibility_timeout", "fanout_prefix", "fanout_patterns", "queue_order_strategy", "polling_interval",
+    "visibility_timeout", "fanout_prefix", "fanout_patterns", "queue_order_strategy",
+    "polling_interval",
     /* go-redis: ParseURL() */
-    "max_retries", "min_retry_backoff", "max_retry_backoff", "dial_timeout", "read_timeout", "write_timeout",
-    "pool_fifo", "pool_size", "pool_timeout", "min_idle_conns", "max_idle_conns", "max_active_conns",
-    "conn_max_idle_time", "conn_max_lifetime", "max_conn_age", "idle_timeout", "idle_check_frequency",
-    "context_timeout_enabled", "identity_suffix", "disable_identity", "max_redirects",
+    "max_retries", "min_retry_backoff", "max_retry_backoff", "dial_timeout", "read_timeout",
+    "write_timeout", "pool_fifo", "pool_size", "pool_timeout", "min_idle_conns", "max_idle_conns",
+    "max_active_conns", "conn_max_idle_time", "conn_max_lifetime", "max_conn_age", "idle_timeout",
+    "idle_check_frequency", "context_timeout_enabled", "identity_suffix", "disable_identity",
+    "max_redirects",
     /* ioredis and node-redis */
     "family", "connect_timeout", "command_timeout", "keep_alive", "no_delay", "connection_name",
-    "max_retries_per_request", "enable_ready_check", "enable_offline_queue", "disable_offline_queue", "lazy_connect",
-    "auto_resubscribe", "auto_resend_unfulfilled_commands", "enable_auto_pipelining", "show_friendly_error_stack",
+    "max_retries_per_request", "enable_ready_check", "enable_offline_queue",
+    "disable_offline_queue", "lazy_connect", "auto_resubscribe",
+    "auto_resend_unfulfilled_commands", "enable_auto_pipelining", "show_friendly_error_stack",
     "string_numbers", "ping_interval", "allow_username_in_uri", "max_loading_retry_time",
     /* Lettuce, Jedis and Spring */
     "library_name", "library_version", "so_timeout", "max_total", "max_idle", "min_idle",
     /* redis-rb, Rails and Sidekiq */
     "reconnect_attempts", "driver", "pool", "network_timeout",
     /* Predis, phpredis, Laravel and Symfony */
-    "read_write_timeout", "persistent", "persistent_id", "async_connect", "tcp_nodelay", "tcp_keepalive", "lazy",
-    "retry_interval", "weight", "alias", "serializer", "igbinary_serializer", "compression",
+    "read_write_timeout", "persistent", "persistent_id", "async_connect", "tcp_nodelay",
+    "tcp_keepalive", "lazy", "retry_interval", "weight", "alias", "serializer",
+    "igbinary_serializer", "compression",
     /* dlock finds out by itself */
     "cluster", "redis_cluster",
     NULL,
 };
 
 #define SENTINEL "the master's name is a part of redis+sentinel://S1,S2,S3/SERVICE"
-#define HOSTS "list the servers after '//': redlock:// for independent ones, redis+sentinel:// for sentinels"
+#define HOSTS                                                              \
+    "list the servers after '//': redlock:// for independent ones, "       \
+    "redis+sentinel:// for sentinels"
 #define MASTER "dlock always uses the master: leave it out"
 #define CREDENTIALS "write USER:PASSWORD@ before the host, or ?password-file=FILE"
 #define PREFIX "write the prefix in the lock's name, behind '#'"
@@ -95,8 +103,12 @@ static const struct dlock_foreign rules[] = {
 #define YES "1 true yes on"
 #define NO "0 false no off"
 #define OURS "; dlock's own are cacert=FILE, cert=FILE, key=FILE, sni=NAME"
-#define VERIFIED "dlock verifies the certificate and its name: leave it out, or see cacert= and sni=; insecure=1 verifies nothing"
-#define NO_TLS "there is no TLS with this scheme: write rediss:// or redlocks://, whose parameters are cacert=, cert=, key= and sni="
+#define VERIFIED                                                           \
+    "dlock verifies the certificate and its name: leave it out, or see "   \
+    "cacert= and sni=; insecure=1 verifies nothing"
+#define NO_TLS                                                             \
+    "there is no TLS with this scheme: write rediss:// or redlocks://, "   \
+    "whose parameters are cacert=, cert=, key= and sni="
 
 /* With TLS. */
 static const struct dlock_foreign tls_rules[] = {
@@ -144,32 +156,23 @@ int redis_param_foreign(const struct dlock_spec *spec, bool tls, struct dlock_er
     return rc < 0 ? rc : dlock_uri_foreign(spec->uri, ignored, rules, err);
 }
 
-/* *n: the database that text names. */
-static bool read_number(const char *text, int *n)
-{
-    char *end;
-    long value = strtol(text, &end, 10);
-
-    *n = (int)value;
-    return *text >= '0' && *text <= '9' && *end == '\0' && value <= INT_MAX;
-}
-
 int redis_param_db(const struct dlock_spec *spec, struct dlock_error *err)
 {
     struct dlock_uri *uri = spec->uri;
     const char *text = dlock_uri_param(uri, "db");
     char *slash = strrchr(uri->path, '/'), *path;
-    int n;
+    char *end;
 
     if (!text)
         return 0;
-    if (!read_number(text, &n))
+    long n = strtol(text, &end, 10);
+    if (*text < '0' || *text > '9' || *end != '\0' || n > INT_MAX)
         return dlock_fail_at(err, DLOCK_EUSAGE, 0, uri->where,
                              "db= is not the number of a database");
     if (uri->has_db && n != atoi(slash + 1))
         return dlock_fail_at(err, DLOCK_EUSAGE, 0, uri->where,
-                             "%s and db=%d are two databases: give one of them", slash, n);
-    if (asprintf(&path, "%.*s/%d", (int)(slash - uri->path), uri->path, n) < 0)
+                             "%s and db=%ld are two databases: give one of them", slash, n);
+    if (asprintf(&path, "%.*s/%ld", (int)(slash - uri->path), uri->path, n) < 0)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     free(uri->path);
     uri->path = path;

@@ -1,8 +1,9 @@
 /*
  * health.c - warnings about a server's set-up and its clock. See health.h.
  *
- * INFO answers one section each time (Redis 6 takes no more), and is asked after the grant: it must not delay the
- * command, and the warning does not change the lock. CONFIG GET would say more, but administrators seldom allow it.
+ * INFO answers one section each time (Redis 6 takes no more). INFO is asked after the grant: the
+ * command must not be delayed, and the warning does not change the lock. CONFIG GET would tell
+ * more, but administrators seldom allow it.
  */
 #include "health.h"
 
@@ -44,36 +45,26 @@ bool redis_check_eviction(const char *info, size_t len, const char *where,
         !redis_info_value(info, len, "maxmemory_policy", policy, sizeof(policy)) ||
         strcmp(limit, "0") == 0 || strcmp(policy, "noeviction") == 0)
         return false;
-    dlock_fail_at(
-        warning, DLOCK_EUNAVAIL, 0, where,
-        "this server evicts locks when its memory is full (maxmemory-policy %s): set maxmemory-policy noeviction there",
-        policy);
+    dlock_fail_at(warning, DLOCK_EUNAVAIL, 0, where,
+                  "this server evicts locks when its memory is full (maxmemory-policy %s): set "
+                  "maxmemory-policy noeviction there",
+                  policy);
     return true;
-}
-
-/* In the form of a URI parameter. */
-static const char *parameter(int64_t ns, char *buf, size_t size)
-{
-    long long ms = (long long)((ns + DLOCK_MSEC - 1) / DLOCK_MSEC);
-    if (ms % 1000 == 0)
-        snprintf(buf, size, "%llds", ms / 1000);
-    else
-        snprintf(buf, size, "%lldms", ms);
-    return buf;
 }
 
 bool redis_check_persistence(const char *info, size_t len, const char *where, int64_t ttl,
                              int64_t grace, struct dlock_error *warning)
 {
-    char aof[8], want[32];
+    long long ms = (long long)((ttl + DLOCK_MSEC - 1) / DLOCK_MSEC);
+    char aof[8];
 
     if (grace >= ttl || !redis_info_value(info, len, "aof_enabled", aof, sizeof(aof)) ||
         strcmp(aof, "0") != 0)
         return false;
-    dlock_fail_at(
-        warning, DLOCK_EUNAVAIL, 0, where,
-        "a crash or restart of this server can lose the lock while the command runs (no append-only file): set appendonly yes there, or use ?restart-grace=%s",
-        parameter(ttl, want, sizeof(want)));
+    dlock_fail_at(warning, DLOCK_EUNAVAIL, 0, where,
+                  "a crash or restart of this server can lose the lock while the command runs (no "
+                  "append-only file): set appendonly yes there, or use ?restart-grace=%lld%s",
+                  ms % 1000 == 0 ? ms / 1000 : ms, ms % 1000 == 0 ? "s" : "ms");
     return true;
 }
 
@@ -81,7 +72,8 @@ void redis_check_refused(const char *where, struct dlock_error *warning)
 {
     dlock_fail_at(
         warning, DLOCK_EUNAVAIL, 0, where,
-        "INFO is refused: dlock cannot tell whether the server is a replica, or evicts or forgets locks; allow INFO (+info)");
+        "INFO is refused: dlock cannot tell whether the server is a replica, or evicts or "
+        "forgets locks; allow INFO (+info)");
 }
 
 /* ------------------------------------------------------------------- warnings */
@@ -104,13 +96,10 @@ void redis_checks_ask(struct redis_checks *c, struct redis_conn *conn, int memor
     redis_conn_flush(conn);
 }
 
-/* The place for the next warning: text_of() has checked that there is one. */
-static struct dlock_error *next_warning(struct redis_checks *c)
-{
-    return &c->told[c->ntold];
-}
-
-/* The text, or NULL: the user lacks the right, the command was renamed, or a proxy does not know it. */
+/*
+ * The text, or NULL: the user lacks the right, the command was renamed, or a proxy does not know
+ * INFO. With a text there is room for a warning.
+ */
 static const char *text_of(struct redis_checks *c, const redisReply *r, const char *where)
 {
     if (c->ntold == (int)DLOCK_LEN(c->told))
@@ -119,7 +108,7 @@ static const char *text_of(struct redis_checks *c, const redisReply *r, const ch
         return r->str;
     if (r->type == REDIS_REPLY_ERROR && !c->refused) {
         c->refused = true;
-        redis_check_refused(where, next_warning(c));
+        redis_check_refused(where, &c->told[c->ntold]);
         c->ntold++;
     }
     return NULL;
@@ -128,7 +117,7 @@ static const char *text_of(struct redis_checks *c, const redisReply *r, const ch
 void redis_checks_memory(struct redis_checks *c, const redisReply *r, const char *where)
 {
     const char *info = text_of(c, r, where);
-    if (info && redis_check_eviction(info, (size_t)r->len, where, next_warning(c)))
+    if (info && redis_check_eviction(info, (size_t)r->len, where, &c->told[c->ntold]))
         c->ntold++;
 }
 
@@ -136,7 +125,8 @@ void redis_checks_persistence(struct redis_checks *c, const redisReply *r, const
                               int64_t ttl, int64_t grace)
 {
     const char *info = text_of(c, r, where);
-    if (info && redis_check_persistence(info, (size_t)r->len, where, ttl, grace, next_warning(c)))
+    if (info &&
+        redis_check_persistence(info, (size_t)r->len, where, ttl, grace, &c->told[c->ntold]))
         c->ntold++;
 }
 
@@ -159,7 +149,7 @@ int64_t redis_clock_told(struct redis_clock *c, int64_t theirs_ms, int64_t sent,
     /* The bound, in 2116, keeps every sum and difference below within 64 bits. */
     if (theirs_ms <= 0 || theirs_ms >= INT64_MAX / 2 / DLOCK_MSEC || sent <= 0 || received < sent)
         return 0;
-    /* The server read it between our send and our receive: a long round trip costs only precision. */
+    /* Read between our send and our receive: a long round trip costs only precision. */
     *c = (struct redis_clock){
         .least = theirs_ms * DLOCK_MSEC - received,
         .most = (theirs_ms + 1) * DLOCK_MSEC - sent,

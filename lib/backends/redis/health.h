@@ -1,6 +1,6 @@
 /*
- * health.h - warnings about a Redis server: a set-up that loses locks, and a clock that jumps. For every backend that
- * locks in Redis; nothing here waits.
+ * health.h - warnings about a Redis server: a set-up that loses locks, and a clock that jumps. For
+ * every backend with locks in Redis; nothing here waits.
  */
 #ifndef DLOCK_REDIS_HEALTH_H
 #define DLOCK_REDIS_HEALTH_H
@@ -10,16 +10,16 @@
 /* ----------------------------------------------------------------------- INFO */
 
 /*
- * The value of the line "key:value" in the text of an INFO reply, cut to size and fit for a message. False, and out is
- * empty: there is no such line.
+ * The value of the line "key:value" in an INFO reply, cut to size and fit for a message. False, and
+ * out is empty: there is no such line.
  */
 bool redis_info_value(const char *info, size_t len, const char *key, char *out, size_t size);
-/* "INFO memory": true: the server may evict keys with an expiry; warning is filled in (EV_NOTICE). */
+/* "INFO memory": true: the server may evict keys with an expiry; warning is for EV_NOTICE. */
 bool redis_check_eviction(const char *info, size_t len, const char *where,
                           struct dlock_error *warning);
 /*
- * "INFO persistence": true: a crash of the server loses the lock, and no restart grace (ns) of at least the ttl (ns)
- * keeps other clients out meanwhile; warning is filled in.
+ * "INFO persistence": true: a crash of the server loses the lock, and no restart grace (ns) of at
+ * least the ttl (ns) keeps other clients out meanwhile; warning is for EV_NOTICE.
  */
 bool redis_check_persistence(const char *info, size_t len, const char *where, int64_t ttl,
                              int64_t grace, struct dlock_error *warning);
@@ -51,18 +51,16 @@ bool redis_checks_take(struct redis_checks *, struct dlock_error *);
 
 /* ---------------------------------------------------------------------- clock */
 
-/*
- * The server's wall clock against ours (BOOTTIME): the bounds of its lead when it was last read, ns. Zeroed: unknown.
- */
+/* The bounds of the lead of the server's wall clock over BOOTTIME, ns. Zeroed: unknown. */
 struct redis_clock {
     int64_t least, most;
     int64_t at; /* our clock then; 0: never read */
 };
 
 /*
- * A reply that came at received, to a command that left at sent (both ns, our clock), has the server's clock theirs_ms
- * (Unix, ms; 0: it has not). Returns by how much that clock has jumped since the last reply, ns; 0: not by more than
- * round trips, drift and 0.5 s explain.
+ * A reply was received to a command sent earlier (both times ns, our clock), with the server's
+ * clock theirs_ms (Unix, ms; 0: not told). Returns the jump of this clock since the last reply, ns;
+ * 0: no more than round trips, drift and 0.5 s explain.
  */
 int64_t redis_clock_told(struct redis_clock *, int64_t theirs_ms, int64_t sent, int64_t received);
 /* "the server's clock was set forward by 60 s": a part of a message. */

@@ -91,8 +91,8 @@ static void be_close(struct dlock_be *dlock_be)
         return;
     redlock_drop_listing(be);
     redlock_wait_close(be);
-    for (int i = 0; i < be->n; i++)
-        redis_node_done(&be->servers[i].node);
+    for_each_server (be, s)
+        redis_node_done(&s->node);
     free(be->servers);
     tls_config_free(be->tls);
     redis_script_done(&be->script);
@@ -106,8 +106,8 @@ static void be_close(struct dlock_be *dlock_be)
 static void be_close_in_child(struct dlock_be *dlock_be)
 {
     struct redlock_backend *be = redlock_of(dlock_be);
-    for (int i = 0; i < be->n; i++)
-        redis_node_close_in_child(&be->servers[i].node);
+    for_each_server (be, s)
+        redis_node_close_in_child(&s->node);
     be_close(dlock_be);
 }
 
@@ -134,22 +134,6 @@ static int be_open(struct dlock_be **out, const struct dlock_spec *spec, struct 
 
 /* -------------------------------------------------------------------- replies */
 
-/*
- * Once for each handle, when the command has been started. A single warning is enough for all
- * servers.
- */
-static void ask_memory(struct redlock_backend *be)
-{
-    const char *argv[] = {"INFO", "memory"};
-    be->check = CHECK_ASKED;
-    for (int i = 0; i < be->n; i++) {
-        struct redis_conn *c = &be->servers[i].node.cmd;
-        if (c->state == RC_UP && c->ntags < 4 &&
-            redis_conn_send(c, REDLOCK_TAG(be->serial, K_MEMORY), 2, argv, (size_t[]){4, 6}) == 0)
-            redis_conn_flush(c);
-    }
-}
-
 static void memory_answered(struct redlock_backend *be, struct redlock_server *s,
                             const redisReply *r)
 {
@@ -161,48 +145,31 @@ static void memory_answered(struct redlock_backend *be, struct redlock_server *s
     else if (r->type != REDIS_REPLY_STRING ||
              !redis_check_eviction(r->str, (size_t)r->len, s->where, &warning))
         return;
-    be->check = CHECK_TOLD;
+    be->check = CHECK_TOLD; /* a single warning is enough for all servers */
     events_add(&be->events, EV_NOTICE)->error = warning;
-}
-
-static void dispatch_reply(struct redlock_backend *be, struct redlock_server *s,
-                           struct redis_conn_reply *rep)
-{
-    switch (REDLOCK_TAG_KIND(rep->tag)) {
-    case K_VOTE:
-    case K_RAISE:
-    case K_UNDO:
-    case K_TRACK:
-        redlock_op_acquire.answered(be, s, rep);
-        break;
-    case K_RENEW:
-    case K_HEAL:
-        redlock_op_renew.answered(be, s, rep);
-        break;
-    case K_LEAVE:
-        redlock_op_release.answered(be, s, rep);
-        break;
-    case K_STATUS:
-    case K_FORGET:
-        redlock_op_status.answered(be, s, rep);
-        break;
-    case K_STALE:
-        redis_node_undo_answered(&s->node, rep->r);
-        break;
-    case K_MEMORY:
-        memory_answered(be, s, rep->r);
-        break;
-    }
 }
 
 static void take_replies(struct redlock_backend *be, struct redlock_server *s)
 {
+    static const struct redlock_operation *const of_kind[] = {
+        [K_VOTE] = &redlock_op_acquire,  [K_RAISE] = &redlock_op_acquire,
+        [K_UNDO] = &redlock_op_acquire,  [K_TRACK] = &redlock_op_acquire,
+        [K_RENEW] = &redlock_op_renew,   [K_HEAL] = &redlock_op_renew,
+        [K_LEAVE] = &redlock_op_release, [K_STATUS] = &redlock_op_status,
+        [K_FORGET] = &redlock_op_status,
+    };
     struct redis_conn *cmd = &s->node.cmd, *wake = &s->node.wake;
     struct redis_conn_reply rep;
     int rc = 0;
 
     while (cmd->state != RC_CLOSED && (rc = redis_script_next(cmd, &rep)) == 1) {
-        dispatch_reply(be, s, &rep);
+        enum redlock_kind kind = REDLOCK_TAG_KIND(rep.tag);
+        if (kind == K_STALE)
+            redis_node_undo_answered(&s->node, rep.r);
+        else if (kind == K_MEMORY)
+            memory_answered(be, s, rep.r);
+        else
+            of_kind[kind]->answered(be, s, &rep);
         freeReplyObject(rep.r); /* NULL: the operation keeps the reply */
     }
     if (rc < 0 && cmd->state == RC_FAILED)
@@ -222,8 +189,8 @@ static int be_interest(struct dlock_be *dlock_be, struct pollfd *pfd, int cap, i
 {
     const struct redlock_backend *be = redlock_of(dlock_be);
     int n = 0;
-    for (int i = 0; i < be->n; i++)
-        n += redis_node_interest(&be->servers[i].node, pfd + n, cap - n, wake_at);
+    for_each_server (be, s)
+        n += redis_node_interest(&s->node, pfd + n, cap - n, wake_at);
     if (be->op != OP_NONE)
         *wake_at = dlock_min(*wake_at, operations[be->op]->wake_at(be));
     if (be->events.n > 0 || be->status.listing)
@@ -237,23 +204,33 @@ static int be_process(struct dlock_be *dlock_be, const struct pollfd *pfd, int n
     struct redlock_backend *be = redlock_of(dlock_be);
     int64_t now = redlock_now(be);
 
-    for (int i = 0; i < be->n; i++) {
-        redis_node_work(&be->servers[i].node, pfd, n);
-        redis_node_tick(&be->servers[i].node, now);
+    for_each_server (be, s) {
+        redis_node_work(&s->node, pfd, n);
+        redis_node_tick(&s->node, now);
     }
     /*
      * After the work of all servers: a reply may close a connection, and a new one then reuses its
      * descriptor.
      */
-    for (int i = 0; i < be->n; i++)
-        take_replies(be, &be->servers[i]);
+    for_each_server (be, s)
+        take_replies(be, s);
     be->stepped = redlock_now(be);
     if (be->op != OP_NONE)
         operations[be->op]->step(be, be->stepped);
     if (events_take(&be->events, ev))
         return 1;
-    if (be->claim != CLAIM_NONE && be->check == CHECK_DUE)
-        ask_memory(be);
+    /* Once for each handle, when the command has been started. */
+    if (be->claim != CLAIM_NONE && be->check == CHECK_DUE) {
+        const char *argv[] = {"INFO", "memory"};
+        int tag = REDLOCK_TAG(be->serial, K_MEMORY);
+        be->check = CHECK_ASKED;
+        for_each_server (be, s) {
+            struct redis_conn *c = &s->node.cmd;
+            if (c->state == RC_UP && c->ntags < 4 &&
+                redis_conn_send(c, tag, 2, argv, (size_t[]){4, 6}) == 0)
+                redis_conn_flush(c);
+        }
+    }
     return be->status.listing ? redlock_status_next(be, ev) : 0;
 }
 

@@ -32,8 +32,7 @@ void redlock_renew(struct redlock_backend *be)
     redlock_begin(be, OP_RENEW);
     be->proven = false;
     be->until = be->began + be->spec->op_timeout;
-    for (int i = 0; i < be->n; i++) {
-        struct redlock_server *s = &be->servers[i];
+    for_each_server (be, s) {
         if (redlock_reach(be, s, be->until))
             keep(be, s, REDLOCK_TAG(be->serial, K_RENEW), false);
     }
@@ -42,8 +41,8 @@ void redlock_renew(struct redlock_backend *be)
 static int count_lost(const struct redlock_backend *be)
 {
     int lost = 0;
-    for (int i = 0; i < be->n; i++)
-        lost += be->servers[i].loss != LOSS_NONE;
+    for_each_server (be, s)
+        lost += s->loss != LOSS_NONE;
     return lost;
 }
 
@@ -52,9 +51,9 @@ static void say_lost(const struct redlock_backend *be, struct dlock_error *err)
     const struct dlock_info *info = NULL;
     int lost = count_lost(be);
 
-    for (int i = 0; i < be->n; i++)
-        if (be->servers[i].answer == A_BUSY)
-            info = &be->servers[i].info;
+    for_each_server (be, s)
+        if (s->answer == A_BUSY)
+            info = &s->info;
     if (!info)
         dlock_fail(err, DLOCK_ELOST, 0,
                    "gone on %d of %d servers: the key expired, was deleted, or was lost by them",
@@ -158,8 +157,7 @@ static bool doubtful(const struct redlock_backend *be, struct dlock_error *err)
 {
     int lost = 0, silent = 0, gone = count_lost(be);
 
-    for (int i = 0; i < be->n; i++) {
-        const struct redlock_server *s = &be->servers[i];
+    for_each_server (be, s) {
         lost += s->loss == LOSS_EARLY;
         silent += s->loss == LOSS_NONE && !s->same && s->answer != A_YES && s->answer != A_GONE;
     }
@@ -175,8 +173,8 @@ static void renew_step(struct redlock_backend *be, int64_t now)
     int yes = redlock_count(be, A_YES), pending = redlock_count(be, A_PENDING), healed = 0;
     struct dlock_error doubt;
 
-    for (int i = 0; i < be->n; i++)
-        healed += be->servers[i].answer == A_YES && be->servers[i].loss != LOSS_NONE;
+    for_each_server (be, s)
+        healed += s->answer == A_YES && s->loss != LOSS_NONE;
     bool patient = redlock_patient(be, yes, now), heard = pending == 0 || !patient;
     if (tell_lost(be)) {
         ;
@@ -189,9 +187,9 @@ static void renew_step(struct redlock_backend *be, int64_t now)
         struct dlock_event *ev = events_add(&be->events, EV_RENEWED);
         ev->from = redlock_from(be);
         ev->ttl = be->spec->ttl;
-        for (int i = 0; i < be->n; i++)
-            if (be->servers[i].answer == A_FAILED)
-                ev->error = be->servers[i].error;
+        for_each_server (be, s)
+            if (s->answer == A_FAILED)
+                ev->error = s->error;
         be->proven = true;
     } else if (pending > 0 && yes + pending >= be->quorum && now < be->until) {
         return;
@@ -244,8 +242,7 @@ void redlock_release(struct redlock_backend *be, int64_t until)
 {
     redlock_begin(be, OP_RELEASE);
     be->until = until;
-    for (int i = 0; i < be->n; i++) {
-        struct redlock_server *s = &be->servers[i];
+    for_each_server (be, s) {
         s->left = s->once.written = false;
         if (s->touched)
             s->retry_at = 0; /* try again at once, even after a failure a moment ago */
@@ -290,8 +287,7 @@ static void end_release(struct redlock_backend *be, enum dlock_release_how how,
     if (err)
         ev->error = *err;
     be->claim = CLAIM_NONE;
-    for (int i = 0; i < be->n; i++) {
-        struct redlock_server *s = &be->servers[i];
+    for_each_server (be, s) {
         s->touched = s->queued = s->left = s->freed = false;
         s->from = 0;
         s->place = 0;
@@ -312,9 +308,9 @@ static bool again(const struct redlock_server *s)
 
 static void leave_again(struct redlock_backend *be, int64_t now)
 {
-    for (int i = 0; i < be->n; i++)
-        if (again(&be->servers[i]) && now >= be->servers[i].retry_at)
-            leave(be, &be->servers[i]);
+    for_each_server (be, s)
+        if (again(s) && now >= s->retry_at)
+            leave(be, s);
 }
 
 static int64_t release_patience(const struct redlock_backend *be)
@@ -327,9 +323,9 @@ static int64_t release_wake_at(const struct redlock_backend *be)
     int64_t at = redlock_wake_at(be);
     if (release_patience(be) > be->stepped)
         at = dlock_min(at, release_patience(be));
-    for (int i = 0; i < be->n; i++)
-        if (again(&be->servers[i]))
-            at = dlock_min(at, be->servers[i].retry_at);
+    for_each_server (be, s)
+        if (again(s))
+            at = dlock_min(at, s->retry_at);
     return at;
 }
 
@@ -340,8 +336,7 @@ static void release_step(struct redlock_backend *be, int64_t now)
     const struct dlock_error *forbidden = NULL;
     struct dlock_error err;
 
-    for (int i = 0; i < be->n; i++) {
-        const struct redlock_server *s = &be->servers[i];
+    for_each_server (be, s) {
         yes += s->answer == A_YES;
         answered += s->answer == A_YES || s->answer == A_GONE || s->answer == A_BUSY;
         pending += s->answer == A_PENDING;

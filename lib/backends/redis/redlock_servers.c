@@ -32,8 +32,7 @@ void redlock_begin(struct redlock_backend *be, enum redlock_op op)
     be->serial++;
     be->began = redlock_now(be);
     be->patient_until = DLOCK_NEVER;
-    for (int i = 0; i < be->n; i++) {
-        struct redlock_server *s = &be->servers[i];
+    for_each_server (be, s) {
         s->answer = A_NONE;
         s->raise = RAISE_NONE;
         s->undo_sent = false;
@@ -84,9 +83,13 @@ void redlock_connect(struct redlock_backend *be, struct redlock_server *s, struc
     for (int i = 0; i < be->spec->npeers && np < REDIS_CONN_PEERS; i++)
         if (be->spec->peers[i].host == s->host && !taken(be, &be->spec->peers[i], s->host))
             peers[np++] = be->spec->peers[i];
-    c->tls = be->tls;
-    c->tls_host = be->spec->uri->hosts[s->host].host;
-    (void)redis_conn_open(c, be->spec->env, peers, np, &s->node.auth, s->where, until);
+    const struct redis_conn_target to = {.env = be->spec->env,
+                                         .where = s->where,
+                                         .auth = &s->node.auth,
+                                         .tls = be->tls,
+                                         .tls_host = be->spec->uri->hosts[s->host].host,
+                                         .until = until};
+    (void)redis_conn_open(c, &to, peers, np);
 }
 
 bool redlock_reach(struct redlock_backend *be, struct redlock_server *s, int64_t until)
@@ -221,19 +224,19 @@ uint64_t redlock_digest(const char *text, size_t len)
 int redlock_count(const struct redlock_backend *be, enum redlock_answer what)
 {
     int count = 0;
-    for (int i = 0; i < be->n; i++)
-        count += be->servers[i].answer == what;
+    for_each_server (be, s)
+        count += s->answer == what;
     return count;
 }
 
 int64_t redlock_from(const struct redlock_backend *be)
 {
     int64_t best = 0;
-    for (int i = 0; i < be->n; i++) {
-        int64_t t = be->servers[i].from;
+    for_each_server (be, s) {
+        int64_t t = s->from;
         int newer = 0;
-        for (int k = 0; k < be->n; k++)
-            newer += be->servers[k].from >= t;
+        for_each_server (be, o)
+            newer += o->from >= t;
         if (newer >= be->quorum)
             best = dlock_max(best, t);
     }
@@ -257,8 +260,7 @@ int64_t redlock_wake_at(const struct redlock_backend *be)
 /* The first server's error with this code (0: with any code). */
 static const struct dlock_error *some_error(const struct redlock_backend *be, int code)
 {
-    for (int i = 0; i < be->n; i++) {
-        const struct redlock_server *n = &be->servers[i];
+    for_each_server (be, n) {
         if (n->error.code != 0 && (code == 0 || n->error.code == code))
             return &n->error;
     }
@@ -271,13 +273,13 @@ int redlock_no_quorum(const struct redlock_backend *be, struct dlock_error *err)
     static const int codes[] = {DLOCK_EPERM, DLOCK_EDATA, DLOCK_EUSAGE, DLOCK_EUNUSABLE, DLOCK_EOS};
     int usable = be->n, code = DLOCK_EUNAVAIL;
 
-    for (int i = 0; i < be->n; i++)
-        usable -= be->servers[i].error.code != 0 || be->servers[i].answer == A_PENDING ||
-                  be->servers[i].answer == A_LATE || be->servers[i].answer == A_FAILED;
+    for_each_server (be, s)
+        usable -= s->error.code != 0 || s->answer == A_PENDING || s->answer == A_LATE ||
+                  s->answer == A_FAILED;
     for (size_t c = 0; c < DLOCK_LEN(codes) && code == DLOCK_EUNAVAIL; c++) {
         int with = 0;
-        for (int i = 0; i < be->n; i++)
-            with += be->servers[i].error.code == codes[c];
+        for_each_server (be, s)
+            with += s->error.code == codes[c];
         if (with > 0 && usable + with >= be->quorum)
             code = codes[c];
     }

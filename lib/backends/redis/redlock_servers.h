@@ -161,6 +161,11 @@ struct redlock_backend {
     struct event_queue events;
 };
 
+/* clang-format off */
+#define for_each_server(be, s) \
+    for (struct redlock_server *s = (be)->servers; s < (be)->servers + (be)->n; s++)
+/* clang-format on */
+
 /* What redlock.c does with an operation. */
 struct redlock_operation {
     /*

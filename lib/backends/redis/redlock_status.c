@@ -42,8 +42,7 @@ void redlock_status(struct redlock_backend *be, enum dlock_ask what, const char 
         fail(be, &err);
         return;
     }
-    for (int i = 0; i < be->n; i++) {
-        struct redlock_server *s = &be->servers[i];
+    for_each_server (be, s) {
         if (!redlock_reach(be, s, be->until))
             continue;
         s->answer = A_PENDING;
@@ -59,25 +58,25 @@ static void status_answered(struct redlock_backend *be, struct redlock_server *s
     struct redis_script_state state;
     enum redis_script_forgot what;
     const char *type;
-    enum redlock_kind asked = be->status.forgetting ? K_FORGET : K_STATUS;
+    bool forgetting = be->status.forgetting;
 
-    if (be->op != OP_STATUS || be->status.listing || rep->tag != REDLOCK_TAG(be->serial, asked))
+    if (be->op != OP_STATUS || be->status.listing ||
+        rep->tag != REDLOCK_TAG(be->serial, forgetting ? K_FORGET : K_STATUS))
         return;
     if (s->node.cmd.auth_failed || rep->r->type == REDIS_REPLY_ERROR) {
         redlock_refused(be, s, rep->r);
-    } else if (be->status.forgetting && redis_script_forgot(rep->r, &what, &type) != 0) {
+    } else if ((forgetting ? redis_script_forgot(rep->r, &what, &type)
+                           : redis_script_state(rep->r, &state)) != 0) {
         redlock_misread(s, "a query");
-    } else if (be->status.forgetting && what == RF_RECORD) {
-        s->answer = A_TYPE;
-        redlock_run_foreign(be, s, &s->error);
-    } else if (be->status.forgetting) {
-        s->answer = what == RF_DONE ? A_YES : what == RF_BUSY ? A_BUSY : A_GONE;
-    } else if (redis_script_state(rep->r, &state) != 0) {
-        redlock_misread(s, "a query");
-    } else {
+    } else if (!forgetting) {
         s->answer = A_YES;
         be->status.replies[s - be->servers] = rep->r;
         rep->r = NULL;
+    } else if (what == RF_RECORD) {
+        s->answer = A_TYPE;
+        redlock_run_foreign(be, s, &s->error);
+    } else {
+        s->answer = what == RF_DONE ? A_YES : what == RF_BUSY ? A_BUSY : A_GONE;
     }
 }
 
@@ -152,39 +151,30 @@ static bool run_of(const struct redlock_backend *be, int i, struct dlock_run *ru
     return state_of(be, i, &s) && run_record_parse(s.run, s.run_len, s.now_ms, run);
 }
 
-/*
- * The newest record of the runs that have ended, or that still run. False: there is no such record.
- */
-static bool newest_run(const struct redlock_backend *be, bool running, struct dlock_run *newest)
-{
-    struct dlock_run run;
-    bool found = false;
-
-    for (int i = 0; i < be->n; i++) {
-        if (!run_of(be, i, &run) || (run.state == DLOCK_RUN_RUNNING) != running ||
-            (found && !redlock_run_newer(&run, newest)))
-            continue;
-        *newest = run;
-        found = true;
-    }
-    return found;
-}
-
 /* The last run, as be->run. False: there is no record. */
 static bool find_run(struct redlock_backend *be)
 {
-    struct dlock_run began, run;
-    bool ended = newest_run(be, false, &be->run);
+    struct dlock_run run, newest[2]; /* of the runs that have ended, and that still run */
+    bool found[2] = {false, false};
     int recorded = 0;
 
-    if (!newest_run(be, true, &began))
-        return ended;
+    for (int i = 0; i < be->n; i++) {
+        if (!run_of(be, i, &run))
+            continue;
+        int running = run.state == DLOCK_RUN_RUNNING;
+        if (!found[running] || redlock_run_newer(&run, &newest[running]))
+            newest[running] = run;
+        found[running] = true;
+    }
     /* Fewer servers than a majority may have recorded a run that was never granted the lock. */
-    for (int i = 0; i < be->n; i++)
-        recorded += run_of(be, i, &run) && strcmp(run.token, began.token) == 0;
-    if (!ended || (recorded >= be->quorum && redlock_run_newer(&began, &be->run)))
-        be->run = began;
-    return true;
+    for (int i = 0; i < be->n && found[1]; i++)
+        recorded += run_of(be, i, &run) && strcmp(run.token, newest[1].token) == 0;
+    if (found[1] &&
+        (!found[0] || (recorded >= be->quorum && redlock_run_newer(&newest[1], &newest[0]))))
+        be->run = newest[1];
+    else if (found[0])
+        be->run = newest[0];
+    return found[0] || found[1];
 }
 
 static void start_listing(struct redlock_backend *be)
@@ -234,6 +224,7 @@ static void fail_changed(struct redlock_backend *be)
 static void start_forget(struct redlock_backend *be)
 {
     struct redis_script_state state;
+    struct dlock_error err;
     bool found = find_run(be);
     int holding = 0;
 
@@ -245,6 +236,18 @@ static void start_forget(struct redlock_backend *be)
         holding += state_of(be, i, &state) && state.held && state.len > DLOCK_TOKEN_LEN &&
                    memcmp(state.value, be->run.token, DLOCK_TOKEN_LEN) == 0;
     bool goes_on = be->run.state == DLOCK_RUN_RUNNING && holding >= be->quorum;
+    /* "No record" needs a majority, too: foreign data may have replaced a record. */
+    for (int i = 0; i < be->n && !found; i++) {
+        if (!state_of(be, i, &state) || state.run_len == 0)
+            continue;
+        be->servers[i].answer = A_TYPE;
+        redlock_run_foreign(be, &be->servers[i], &be->servers[i].error);
+    }
+    if (!found && redlock_count(be, A_YES) < be->quorum) {
+        redlock_no_quorum(be, &err);
+        fail(be, &err);
+        return;
+    }
     if (!found || goes_on) {
         redlock_drop_listing(be);
         redlock_end(be, found ? EV_BUSY : EV_DONE);
@@ -253,8 +256,7 @@ static void start_forget(struct redlock_backend *be)
     redlock_drop_listing(be);
     be->status.forgetting = true;
     be->patient_until = DLOCK_NEVER;
-    for (int i = 0; i < be->n; i++) {
-        struct redlock_server *s = &be->servers[i];
+    for_each_server (be, s) {
         if (s->answer != A_YES && s->answer != A_PENDING)
             continue;
         s->answer = A_PENDING;
@@ -316,22 +318,7 @@ const struct redlock_operation redlock_op_status = {
     .wake_at = redlock_wake_at,
 };
 
-/*
- * Has an earlier server named this waiter? (Records differ: a server may have missed the last
- * tries.)
- */
-static bool listed_before(struct redlock_backend *be, const char *waiter)
-{
-    uint64_t id = redlock_digest(waiter, redis_script_waiter_id(waiter));
-    for (size_t i = 0; i < be->status.nlisted; i++)
-        if (be->status.listed[i] == id)
-            return true;
-    if (be->status.nlisted == DLOCK_LEN(be->status.listed))
-        return true; /* the list is long enough */
-    be->status.listed[be->status.nlisted++] = id;
-    return false;
-}
-
+/* The next reader of a majority, from this server's list on. */
 static bool next_reader(struct redlock_backend *be, const struct redis_script_state *s)
 {
     while (be->status.at < s->ntogether) {
@@ -348,27 +335,35 @@ static bool next_reader(struct redlock_backend *be, const struct redis_script_st
     return false;
 }
 
+/*
+ * The next waiter of this server, unless an earlier server has named the waiter. (Records differ: a
+ * server may have missed the last tries.) Without a place: the queues of the servers may differ.
+ */
 static bool next_waiter(struct redlock_backend *be, const struct redis_script_state *s)
 {
     while (be->status.at < s->nwaiters) {
         const redisReply *w = s->waiters[be->status.at++];
-        /* Without a place: the queues of the servers may differ. */
-        if (w->type == REDIS_REPLY_STRING &&
-            redis_script_waiter(w->str, (size_t)w->len, s->now_ms, &be->info) &&
-            !listed_before(be, w->str))
-            return true;
+        if (w->type != REDIS_REPLY_STRING ||
+            !redis_script_waiter(w->str, (size_t)w->len, s->now_ms, &be->info))
+            continue;
+        uint64_t id = redlock_digest(w->str, redis_script_waiter_id(w->str));
+        size_t i = 0, n = be->status.nlisted;
+        while (i < n && be->status.listed[i] != id)
+            i++;
+        if (i < n || n == DLOCK_LEN(be->status.listed)) /* listed, or the list is long enough */
+            continue;
+        be->status.listed[be->status.nlisted++] = id;
+        return true;
     }
     return false;
 }
 
-/*
- * The next entry: the holder or the readers, then the waiters of all servers, each once. False: the
- * end.
- */
-static bool next_entry(struct redlock_backend *be)
+/* The holder or the readers, then the waiters of all servers, each once. */
+int redlock_status_next(struct redlock_backend *be, struct dlock_event *ev)
 {
     struct redis_script_state s;
 
+    *ev = (struct dlock_event){.type = EV_INFO, .info = &be->info};
     if (be->status.part == LIST_HOLDER) {
         be->status.part = LIST_READERS;
         if (be->status.held) {
@@ -377,24 +372,14 @@ static bool next_entry(struct redlock_backend *be)
             redis_script_holder(s.value, s.len, &be->info);
             be->info.left_ns = be->status.left_ns;
             be->info.fence = be->info.foreign ? 0 : be->status.fence;
-            return true;
+            return 1;
         }
     }
-    for (; be->status.part <= LIST_WAITERS; be->status.part++, be->status.server = 0) {
+    for (; be->status.part <= LIST_WAITERS; be->status.part++, be->status.server = 0)
         for (; be->status.server < be->n; be->status.server++, be->status.at = 0)
             if (state_of(be, be->status.server, &s) &&
                 (be->status.part == LIST_READERS ? next_reader(be, &s) : next_waiter(be, &s)))
-                return true;
-    }
-    return false;
-}
-
-int redlock_status_next(struct redlock_backend *be, struct dlock_event *ev)
-{
-    if (next_entry(be)) {
-        *ev = (struct dlock_event){.type = EV_INFO, .info = &be->info};
-        return 1;
-    }
+                return 1;
     redlock_drop_listing(be);
     be->op = OP_NONE;
     *ev = (struct dlock_event){.type = EV_DONE};

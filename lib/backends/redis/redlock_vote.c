@@ -26,8 +26,8 @@
  * or have a different queue. Timers stand behind every wake-up.
  *
  * The stages of a round stand below in the order of time, each with the function that begins it and
- * the function that decides its end: start_round, end_votes; raise_fences, end_raise;
- * give_votes_back, end_undo; pause_round. What happens beside the rounds (subscriptions, wake-ups,
+ * the function that decides its end: start_round, end_votes; end_raise; give_votes_back,
+ * end_undo; pause_round. What happens beside the rounds (subscriptions, wake-ups,
  * when to begin the next round) stands in front of them.
  */
 #include "redlock_servers.h"
@@ -121,9 +121,9 @@ static int64_t grace_left_ms(const struct redlock_backend *be, const struct redl
 
 void redlock_wait_close(struct redlock_backend *be)
 {
-    for (int i = 0; i < be->n; i++) {
-        redis_node_unsubscribe(&be->servers[i].node);
-        be->servers[i].wake_retry_at = DLOCK_NEVER;
+    for_each_server (be, s) {
+        redis_node_unsubscribe(&s->node);
+        s->wake_retry_at = DLOCK_NEVER;
     }
     free(be->acquire.channel);
     be->acquire.channel = NULL;
@@ -150,8 +150,8 @@ static void wait_start(struct redlock_backend *be)
         id[0] = '\0'; /* no server can wake us: the timers remain */
         return;
     }
-    for (int i = 0; i < be->n; i++)
-        subscribe(be, &be->servers[i]);
+    for_each_server (be, s)
+        subscribe(be, s);
 }
 
 /* Nothing is reported: the server's cmd has the same trouble. */
@@ -171,8 +171,8 @@ static bool may_track(const struct redlock_server *s)
 static int count_freed(const struct redlock_backend *be)
 {
     int freed = 0;
-    for (int i = 0; i < be->n; i++)
-        freed += be->servers[i].freed;
+    for_each_server (be, s)
+        freed += s->freed;
     return freed;
 }
 
@@ -209,9 +209,9 @@ void redlock_wake_heard(struct redlock_backend *be, struct redlock_server *s,
         /* The next round joins this server's queue. */
         int ready = 0, starting = 0;
         dlock_backoff_reset(&s->wake_pause);
-        for (int i = 0; i < be->n; i++) {
-            ready += be->servers[i].node.wake_state == WAKE_READY;
-            starting += be->servers[i].node.wake_state == WAKE_STARTING;
+        for_each_server (be, o) {
+            ready += o->node.wake_state == WAKE_READY;
+            starting += o->node.wake_state == WAKE_STARTING;
         }
         look_at(be, now + (starting == 0 ? 0 : ready >= be->quorum ? FEW_PAUSE : POLL_PAUSE));
     }
@@ -266,12 +266,11 @@ static int64_t next_try(const struct redlock_backend *be)
 
     if (count_freed(be) >= be->quorum)
         return now;
-    for (int i = 0; i < be->n; i++) {
-        const struct redlock_server *s = &be->servers[i];
+    for_each_server (be, s) {
         int earlier = 0;
         int64_t t = free_at(be, s, now);
-        for (int k = 0; k < be->n; k++)
-            earlier += free_at(be, &be->servers[k], now) <= t;
+        for_each_server (be, o)
+            earlier += free_at(be, o, now) <= t;
         if (earlier >= be->quorum)
             at = dlock_min(at, t);
         if (s->answer == A_BUSY)
@@ -293,8 +292,7 @@ static int64_t next_try(const struct redlock_backend *be)
 
 /* -------------------------------------------------------------------- the outcomes */
 
-/* Below, where their stage stands. */
-static void raise_fences(struct redlock_backend *be);
+/* Defined below, in their stage. */
 static void give_votes_back(struct redlock_backend *be, const struct redlock_server *success);
 static void round_failed(struct redlock_backend *be);
 static void pause_round(struct redlock_backend *be);
@@ -317,8 +315,7 @@ static void skip_run(struct redlock_backend *be, const struct redlock_server *su
 /* The queues of the servers without a vote for us. */
 static void leave_queues(struct redlock_backend *be)
 {
-    for (int i = 0; i < be->n; i++) {
-        struct redlock_server *s = &be->servers[i];
+    for_each_server (be, s) {
         /* "-" is no client's value: the command only takes us out of the queue. */
         if (s->queued && redis_conn_is_open(&s->node.cmd)) {
             (void)redis_script_leave(&be->script, &s->node.cmd, REDLOCK_TAG(be->serial, K_UNDO),
@@ -336,8 +333,8 @@ static void tell_grace(struct redlock_backend *be)
     int64_t ms = 0;
     int grace = 0;
 
-    for (int i = 0; i < be->n; i++) {
-        int64_t t = be->servers[i].answer == A_GRACE ? grace_left_ms(be, &be->servers[i]) : 0;
+    for_each_server (be, s) {
+        int64_t t = s->answer == A_GRACE ? grace_left_ms(be, s) : 0;
         grace += t > 0; /* 0: refused for a client gone since; the next round asks again */
         ms = dlock_max(ms, t);
     }
@@ -384,8 +381,7 @@ static void start_round(struct redlock_backend *be)
         fail_acquire(be, &err);
         return;
     }
-    for (int i = 0; i < be->n; i++) {
-        struct redlock_server *s = &be->servers[i];
+    for_each_server (be, s) {
         s->freed = s->touched = false;
         s->from = 0;
         s->longest_ms = redlock_young_kept_ms(s->longest_ms);
@@ -431,8 +427,8 @@ void redlock_acquire(struct redlock_backend *be, bool wait)
         .base = 10 * DLOCK_MSEC, .max = (wait ? 400 : 80) * DLOCK_MSEC, .cur = 10 * DLOCK_MSEC};
     outage_none(&be->acquire.out);
     be->until = redlock_now(be) + be->spec->connect_timeout;
-    for (int i = 0; i < be->n; i++)
-        be->servers[i].longest_ms = 0;
+    for_each_server (be, s)
+        s->longest_ms = 0;
     if (redlock_check_peers(be, &err) != 0)
         fail_acquire(be, &err);
     else
@@ -569,6 +565,7 @@ static void vote_answered(struct redlock_backend *be, struct redlock_server *s,
         ask_raise(be, s);
 }
 
+/* With a majority of votes that count: skip the run, or begin to raise the fences. */
 static void end_votes(struct redlock_backend *be, int64_t now)
 {
     int yes = redlock_count(be, A_YES);
@@ -580,13 +577,26 @@ static void end_votes(struct redlock_backend *be, int64_t now)
         int64_t needed_ms = redlock_young_needed_ms(&y, now);
         if (!redlock_young_decides(&y, now))
             return;
-        for (int i = 0; i < be->n; i++)
-            (void)discount(&be->servers[i], needed_ms);
+        for_each_server (be, s)
+            (void)discount(s, needed_ms);
         yes = redlock_count(be, A_YES);
-        if (yes >= be->quorum) {
-            raise_fences(be);
+    }
+    if (yes >= be->quorum && !be->acquire.twice) {
+        const struct redlock_server *success = redlock_run_success(be);
+        if (success) {
+            skip_run(be, success);
             return;
         }
+        be->acquire.stage = ST_RAISE;
+        be->until = dlock_min(be->acquire.first ? be->until : DLOCK_NEVER,
+                              redlock_now(be) + be->spec->op_timeout);
+        for_each_server (be, s)
+            if (s->answer == A_YES && s->fence > be->fence)
+                be->fence = s->fence;
+        for_each_server (be, s)
+            if (s->answer == A_YES)
+                ask_raise(be, s);
+        return;
     }
     /* Where no majority can be used, the round waits for all answers, for the message. */
     int possible = yes + redlock_count(be, A_PENDING);
@@ -599,24 +609,6 @@ static void end_votes(struct redlock_backend *be, int64_t now)
 }
 
 /* ----------------------------------------------------------- stage: raise the fences */
-
-static void raise_fences(struct redlock_backend *be)
-{
-    const struct redlock_server *success = redlock_run_success(be);
-    if (success) {
-        skip_run(be, success);
-        return;
-    }
-    be->acquire.stage = ST_RAISE;
-    int64_t until = redlock_now(be) + be->spec->op_timeout;
-    be->until = be->acquire.first ? dlock_min(be->until, until) : until;
-    for (int i = 0; i < be->n; i++)
-        if (be->servers[i].answer == A_YES && be->servers[i].fence > be->fence)
-            be->fence = be->servers[i].fence;
-    for (int i = 0; i < be->n; i++)
-        if (be->servers[i].answer == A_YES)
-            ask_raise(be, &be->servers[i]);
-}
 
 static void raise_answered(struct redlock_backend *be, struct redlock_server *s,
                            const struct redis_conn_reply *rep)
@@ -645,12 +637,11 @@ static void end_raise(struct redlock_backend *be, int64_t now)
 {
     /* A server may have reported a larger ttl after its time-out. */
     struct redlock_young y = young_of(be);
-    for (int i = 0; i < be->n; i++)
-        (void)discount(&be->servers[i], redlock_young_age_ms(&y));
+    for_each_server (be, s)
+        (void)discount(s, redlock_young_age_ms(&y));
 
     int raised = 0, open = redlock_count(be, A_PENDING);
-    for (int i = 0; i < be->n; i++) {
-        const struct redlock_server *s = &be->servers[i];
+    for_each_server (be, s) {
         raised += s->answer == A_YES && s->raise == RAISE_DONE;
         open += s->answer == A_YES && s->raise == RAISE_ASKED &&
                 redis_conn_waits(&s->node.cmd, REDLOCK_TAG(be->serial, K_RAISE));
@@ -670,8 +661,8 @@ static void end_raise(struct redlock_backend *be, int64_t now)
      * A vote on a lost connection belongs to the lock now: the release undoes the vote, and its
      * answer counts.
      */
-    for (int i = 0; i < be->n; i++)
-        redis_node_forget(&be->servers[i].node, be->value);
+    for_each_server (be, s)
+        redis_node_forget(&s->node, be->value);
     struct dlock_event *ev = redlock_end(be, EV_GRANTED);
     ev->from = redlock_from(be);
     ev->ttl = be->spec->ttl;
@@ -681,41 +672,33 @@ static void end_raise(struct redlock_backend *be, int64_t now)
 
 /* ------------------------------------------------- stage: give the votes back */
 
-/* The holder named by most servers. */
-static void find_holder(struct redlock_backend *be)
-{
-    int most = 0;
-    for (int i = 0; i < be->n; i++) {
-        int same = 0;
-        if (be->servers[i].answer != A_BUSY)
-            continue;
-        for (int k = 0; k < be->n; k++)
-            same +=
-                be->servers[k].answer == A_BUSY && be->servers[k].holder == be->servers[i].holder;
-        if (same > most) {
-            most = same;
-            be->acquire.holder = &be->servers[i];
-        }
-    }
-    be->acquire.definite = most >= be->quorum;
-    if (be->acquire.holder && be->acquire.holder->holder == 0)
-        be->acquire.holder = NULL;
-}
-
 static void round_failed(struct redlock_backend *be)
 {
     int yes = redlock_count(be, A_YES) + redlock_count(be, A_GONE);
     int busy = redlock_count(be, A_BUSY), usable = yes + busy + redlock_count(be, A_GRACE);
 
-    find_holder(be);
+    /* The holder named by most servers. */
+    int most = 0;
+    for_each_server (be, s) {
+        int same = 0;
+        for_each_server (be, o)
+            same += o->answer == A_BUSY && o->holder == s->holder;
+        if (s->answer == A_BUSY && same > most) {
+            most = same;
+            be->acquire.holder = s;
+        }
+    }
+    be->acquire.definite = most >= be->quorum;
+    if (be->acquire.holder && be->acquire.holder->holder == 0)
+        be->acquire.holder = NULL;
+
     if (be->acquire.twice) {
         be->acquire.outcome = EV_FAILED;
     } else if (usable < be->quorum) {
         redlock_no_quorum(be, &be->acquire.why);
         /* Without passing troubles, such as a server loading its data. */
-        for (int i = 0; i < be->n; i++)
-            usable +=
-                be->servers[i].answer == A_REFUSED && redis_conn_is_open(&be->servers[i].node.cmd);
+        for_each_server (be, s)
+            usable += s->answer == A_REFUSED && redis_conn_is_open(&s->node.cmd);
         be->acquire.outcome = be->acquire.first && usable < be->quorum ? EV_FAILED : EV_WAITING;
     } else {
         be->acquire.first = false;
@@ -744,8 +727,7 @@ static void give_votes_back(struct redlock_backend *be, const struct redlock_ser
     int64_t took = dlock_min(now, be->patient_until) - be->began;
     be->patient_until = now + dlock_max(UNDO_TIME, dlock_min(took, be->spec->op_timeout));
     be->acquire.stage = ST_UNDO;
-    for (int i = 0; i < be->n; i++) {
-        struct redlock_server *s = &be->servers[i];
+    for_each_server (be, s) {
         if (!s->touched || !redis_conn_is_open(&s->node.cmd))
             continue;
         if (!s->node.cmd.written) { /* the vote has never left */
@@ -773,8 +755,7 @@ static void end_undo(struct redlock_backend *be, int64_t now)
     for (int i = 0; i < be->n && now < be->patient_until; i++)
         if (undo_waits(be, &be->servers[i]))
             return;
-    for (int i = 0; i < be->n; i++) {
-        struct redlock_server *s = &be->servers[i];
+    for_each_server (be, s) {
         if (undo_waits(be, s))
             redlock_remember(be, s);
         s->freed = s->freed || s->answer == A_YES;
@@ -879,8 +860,8 @@ static int64_t acquire_wake_at(const struct redlock_backend *be)
         at = dlock_max(be->acquire.try_at, be->acquire.not_before);
         break;
     }
-    for (int i = 0; i < be->n; i++)
-        at = dlock_min(at, dlock_min(be->servers[i].node.wake_until, be->servers[i].wake_retry_at));
+    for_each_server (be, s)
+        at = dlock_min(at, dlock_min(s->node.wake_until, s->wake_retry_at));
     return at;
 }
 

@@ -2,6 +2,7 @@
 # cluster.bats - locks in a Redis Cluster: redirections, a slot that is moved, a master that fails.
 
 # bats file_tags=long
+bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/redis
 load ../../support/cluster
@@ -29,16 +30,19 @@ use() {
 }
 at() { L="redis://127.0.0.1:${CPORT[$1]}#$N"; }
 
-# wait_in_line NODE COUNT ID: a waiter that writes ID to the file order; returns when COUNT are in the queue on NODE.
+# wait_in_line NODE COUNT ID: a waiter that writes ID to the file order; returns when COUNT are in
+# the queue on NODE.
 wait_in_line() {
     start_log "wait$3.log" "$DLOCK" --ttl "${TTL:-3}" "$L" sh -c "echo $3 >>order"
     WAITERS+=("$STARTED")
     wait_for 5 queue_is "$1" "$2"
 }
 queue_is() { [ "$(ccli "$1" zcard "$Q" 2>/dev/null)" = "$2" ]; }
-# heard_of NODE COUNT: COUNT waiters have said within their ttl that they wait. The queue may have more entries: one that
-# gave up while the node was away stays until its turn comes.
-heard_of() { [ "$(ccli "$1" --raw hvals "$W" | awk -v now="$(date +%s%3N)" '$1 > now' | grep -c .)" = "$2" ]; }
+# heard_of NODE COUNT: COUNT waiters have said within their ttl that they wait. The queue may have
+# more entries: one that gave up while the node was away stays until its turn comes.
+heard_of() {
+    [ "$(ccli "$1" --raw hvals "$W" | awk -v now="$(date +%s%3N)" '$1 > now' | grep -c .)" = "$2" ]
+}
 # Waiters are called on the node that has the lock: COUNT of them can be.
 callable() { [ "$(ccli "$1" pubsub channels "{$N}*" | grep -c .)" = "$2" ]; }
 has() { [ "$(ccli "$1" exists "$2")" = 1 ]; }
@@ -49,11 +53,25 @@ evals_over() { [ "$(evals "$1" "${3:-}")" -ge "$2" ]; }
 # renewed NODE [TIMES]
 renewed() { wait_for 5 evals_over "$1" $(($(evals "$1") + ${2:-1} + 1)); }
 redirected() { wait_for 5 evals_over "$1" $(($(evals "$1" rejected_) + 2)) rejected_; }
-# Nothing but the fence, wherever the slot is now, and for a second a claim that a node could not delete in a move.
+# Nothing but the fence, wherever the slot is now, and for a second a claim that a node could not
+# delete in a move.
 clean() {
     local i keys=''
     for i in 0 1 2; do keys+=$(ccli $i --raw keys "*$N*" | grep -v ':dlock:claim$' || :); done
     [ "$keys" = "$F" ] || [ -z "$keys" ] || fail "left in the store: $keys"
+}
+let_go_quietly() {
+    let_go || return
+    [ ! -s hold.log ] || fail "$(cat hold.log)"
+}
+# all_served: the waiters end with 0. on_each ARG...: redis-cli to each node.
+all_served() {
+    local i
+    for i in "${WAITERS[@]}"; do exits 0 5 "$i" || return; done
+}
+on_each() {
+    local i
+    for i in 0 1 2 3; do ccli $i "$@" || return; done >/dev/null
 }
 next_fence() {
     local f
@@ -71,12 +89,8 @@ next_fence() {
         [ $owner -ne 0 ] || renewed 0
         for entry in 0 1 2 3; do
             at $entry
-            run run_t 5 "$DLOCK" -vn "$L" true
-            assert_rc 75
-            assert_out ", pid $HOLDER ("
-            run run_t 5 "$DLOCK" --status "$L"
-            assert_rc 75
-            assert_out "$HOLDER"
+            says 75 ", pid $HOLDER (" -vn "$L" true
+            says 75 "$HOLDER" --status "$L"
         done
         let_go
         clean
@@ -94,13 +108,11 @@ next_fence() {
         wait_in_line 1 $i $i
     done
     start_log "last.log" "$DLOCK" -w 0.3 "$L" true
-    rc=0
-    wait_exit 5 "$STARTED" || rc=$?
-    [ $rc -eq 75 ]
+    exits 75 5 "$STARTED"
     queue_is 1 4
     let_go
     wait_for 5 queue_is 1 0
-    for i in "${WAITERS[@]}"; do wait_exit 5 "$i"; done
+    all_served
     [ "$(tr -d '\n' <order)" = 1234 ]
     clean
 }
@@ -111,13 +123,15 @@ next_fence() {
     use 1
     ccli 1 set "$N" x px 60000
     for i in 1 2 3 4 5; do TTL=1 wait_in_line 1 $i $i; done
-    published() { ccli 1 cluster info | tr -d '\r' | sed -n 's/^cluster_stats_messages_publish_sent://p'; }
+    published() {
+        ccli 1 cluster info | tr -d '\r' | sed -n 's/^cluster_stats_messages_publish_sent://p'
+    }
     renewed 1 5 # the last one has heard of its place
     sent=$(published)
     renewed 1 15
     [ "$(published)" = "$sent" ] || fail "$sent messages, then $(published)"
     ccli 1 del "$N"
-    for i in "${WAITERS[@]}"; do wait_exit 5 "$i"; done
+    all_served
 }
 
 @test "who waits hears of a foreign lock's end at once" {
@@ -132,12 +146,8 @@ next_fence() {
 
 @test "only database 0, and no name whose keys would be apart" {
     use 1
-    run run_t 5 "$DLOCK" "redis://127.0.0.1:${CPORT[0]}/1#$N" true
-    assert_rc 64
-    assert_out 'database 1, only 0'
-    run run_t 5 "$DLOCK" "redis://127.0.0.1:${CPORT[1]}/1#$N" true
-    assert_rc 64
-    assert_out 'only database 0'
+    says 64 'database 1, only 0' "redis://127.0.0.1:${CPORT[0]}/1#$N" true
+    says 64 'only database 0' "redis://127.0.0.1:${CPORT[1]}/1#$N" true
     local name entry
     for name in "$NAME}b" "{}$NAME" "}$NAME{x}"; do
         for entry in 0 1 2; do
@@ -148,31 +158,26 @@ next_fence() {
         done
     done
     for name in "{a}$NAME" "$NAME{b" "x{$NAME}y" "{{$NAME}"; do
-        run run_t 5 "$DLOCK" "redis://127.0.0.1:${CPORT[0]}#$name" "$DLOCK" --status "redis://127.0.0.1:${CPORT[1]}#$name"
-        assert_rc 75
+        run -75 run_t 5 "$DLOCK" "redis://127.0.0.1:${CPORT[0]}#$name" "$DLOCK" \
+            --status "redis://127.0.0.1:${CPORT[1]}#$name"
     done
 }
 
 @test "redirections by host name, and without a host" {
-    local i
     use 1 0
-    for i in 0 1 2 3; do
-        ccli $i config set cluster-announce-hostname localhost
-        ccli $i config set cluster-preferred-endpoint-type hostname
-    done >/dev/null
+    on_each config set cluster-announce-hostname localhost
+    on_each config set cluster-preferred-endpoint-type hostname
     names_known() { [[ $(ccli 0 get "$N") == *localhost:${CPORT[1]} ]]; }
     wait_for 5 names_known
-    run run_t 5 "$DLOCK" --ttl 1 "$L" sleep 1.5
-    assert_rc 0
+    run -0 run_t 5 "$DLOCK" --ttl 1 "$L" sleep 1.5
     hold
     wait_in_line 1 1 a
     let_go
     wait_exit 5 "$STARTED"
-    for i in 0 1 2 3; do ccli $i config set cluster-preferred-endpoint-type unknown-endpoint; done >/dev/null
+    on_each config set cluster-preferred-endpoint-type unknown-endpoint
     [[ $(ccli 0 get "$N") == "MOVED $SLOT :${CPORT[1]}" ]]
-    run run_t 5 "$DLOCK" "$L" true
-    assert_rc 0
-    for i in 0 1 2 3; do ccli $i config set cluster-preferred-endpoint-type ip; done >/dev/null
+    run -0 run_t 5 "$DLOCK" "$L" true
+    on_each config set cluster-preferred-endpoint-type ip
     clean
 }
 
@@ -186,17 +191,13 @@ lie() {
     local begin text
     lie '-MOVED 1 :{PORT}\r\n'
     begin=$(now_ms)
-    run run_t 5 "$DLOCK" --connect-timeout 1 "$L" true
-    assert_rc 69
-    assert_out 'redirect in circles'
-    run run_t 5 "$DLOCK" --connect-timeout 1 --status "$L"
-    assert_rc 69
+    says 69 'redirect in circles' --connect-timeout 1 "$L" true
+    run -69 run_t 5 "$DLOCK" --connect-timeout 1 --status "$L"
     assert_between 2000 $(($(now_ms) - begin)) $((3500 + SLOW)) "milliseconds"
-    for text in 'MOVED x y' 'MOVED 1 127.0.0.1:0' 'ASK 1 127.0.0.1:99999' 'MOVED 1' "MOVED 1 $(printf '%0999d' 7):1"; do
+    for text in 'MOVED x y' 'MOVED 1 127.0.0.1:0' 'ASK 1 127.0.0.1:99999' 'MOVED 1' \
+        "MOVED 1 $(printf '%0999d' 7):1"; do
         lie "-$text\\r\\n"
-        run run_t 5 "$DLOCK" "$L" true
-        assert_rc 76
-        assert_out 'malformed redirection'
+        says 76 'malformed redirection' "$L" true
     done
 }
 
@@ -206,23 +207,19 @@ lie() {
     local i
     use 0
     # With the least rights, for the manual: those of a single server and these two.
-    for i in 0 1 2 3; do
-        ccli $i acl setuser u on '>pw' "~$N" "~{$N}:dlock:*" +eval +evalsha +time +get +set +del +pexpire +pttl +type +publish \
-            +zadd +zrem +zrange +zrank +zscore +zcard +hset +hget +hdel +asking '+cluster|nodes' +info
-    done >/dev/null
+    on_each acl setuser u on '>pw' "~$N" "~{$N}:dlock:*" +eval +evalsha +time +get +set +del +pexpire +pttl \
+        +type +publish +zadd +zrem +zrange +zrank +zscore +zcard +hset +hget +hdel +asking \
+        '+cluster|nodes' +info
     L="redis://u:pw@127.0.0.1:${CPORT[2]}#$N"
     hold --ttl 1
     slot_open "$SLOT" 0 1
     renewed 0 1
     slot_keys 0 1 "$N"
     renewed 1 4 # longer than the ttl, over the half-moved slot
-    run run_t 5 "$DLOCK" --status "$L"
-    assert_rc 75
-    assert_out "$HOLDER"
+    says 75 "$HOLDER" --status "$L"
     slot_shut "$SLOT" 0 1
     renewed 1 4
-    let_go
-    [ ! -s hold.log ] || fail "$(cat hold.log)"
+    let_go_quietly
     clean
     next_fence
     moved_to 0 "$N" 1
@@ -273,11 +270,12 @@ lie() {
     slot_keys 0 2 "$N"
     renewed 2 1
     slot_shut "$SLOT" 0 2
-    # The first was told that NAME had gone, the second looks by itself: then both are in line there.
+    # The first was told that NAME had gone, the second looks by itself: then both are in line
+    # there.
     wait_for 5 callable 2 2
     wait_for 5 queue_is 2 2
     let_go
-    for pid in "${WAITERS[@]}"; do wait_exit 5 "$pid"; done
+    all_served
     [ "$(tr -d '\n' <order)" = ab ]
     clean
     next_fence
@@ -286,9 +284,7 @@ lie() {
 @test "a try waits for the end of a slot's move" {
     use 1
     slot_open "$SLOT" 1 0
-    run run_t 5 "$DLOCK" --connect-timeout 0.3 "$L" touch ran
-    assert_rc 69
-    assert_out 'moving the slot'
+    says 69 'moving the slot' --connect-timeout 0.3 "$L" touch ran
     [ ! -e ran ]
     start_log try.log "$DLOCK" "$L" touch ran
     redirected 1 # it asks again and again
@@ -300,8 +296,7 @@ lie() {
     at 2
     hold
     slot_open "$SLOT" 0 1
-    run run_t 5 "$DLOCK" -n "$L" true
-    assert_rc 75
+    run -75 run_t 5 "$DLOCK" -n "$L" true
     let_go
     slot_shut "$SLOT" 0 1
 }
@@ -317,11 +312,11 @@ lie() {
         slot_open "$SLOT" 2 0
         case $stage in name | both) slot_keys 2 0 "$N" ;; esac
         case $stage in queue | both) slot_keys 2 0 "$Q" "$W" ;; esac
-        let_go
-        [ ! -s hold.log ] || fail "$stage: $(cat hold.log)"
+        let_go_quietly
         # Unless the waiter has it by now.
         [ $stage = opened ] || ! has 2 "$N" || fail "$stage: left on the old node"
-        [ "$(printf 'asking\nexists %s\n' "$N" | ccli 0 | tail -1)" = 0 ] || fail "$stage: left on the new node"
+        [ "$(printf 'asking\nexists %s\n' "$N" | ccli 0 | tail -1)" = 0 ] ||
+            fail "$stage: left on the new node"
         slot_shut "$SLOT" 2 0
         wait_exit 5 "$STARTED" || fail "$stage: $(cat "wait$stage.log")"
         [ "$(cat order)" = $stage ]
@@ -331,7 +326,8 @@ lie() {
     done
 }
 
-# The record is a key of its own. Where it is on the other node, the release waits, and frees nothing before it can write.
+# The record is a key of its own. Where it is on the other node, the release waits, and frees
+# nothing before it can write.
 # bats test_tags=slow
 @test "--once and --min-hold in every stage of a move" {
     local stage
@@ -351,7 +347,8 @@ lie() {
         slot_shut "$SLOT" 2 0
         exits 0 5 "$HOLDER"
         [ ! -s hold.log ] || fail "$stage: $(cat hold.log)"
-        [[ $(ccli 0 get "{$N}:dlock:once") == "dlock-run1 succeeded 0 $(cat held) "* ]] || fail "$stage: $(ccli 0 get "{$N}:dlock:once")"
+        [[ $(ccli 0 get "{$N}:dlock:once") == "dlock-run1 succeeded 0 $(cat held) "* ]] ||
+            fail "$stage: $(ccli 0 get "{$N}:dlock:once")"
         run_t 5 "$DLOCK" --once "$L" touch ran
         [ ! -e ran ] || final "$stage: ran after a success"
         run_t 5 "$DLOCK" --forget --yes "$L"
@@ -395,7 +392,7 @@ is_replica() { ! is_master "$1" && in_sync "$1"; }
     for i in 0 2; do ccli $i config set cluster-node-timeout 500; done
     wait_for 10 heard_of 1 3
     ccli 1 del "$N"
-    for i in "${WAITERS[@]}"; do exits 0 5 "$i"; done
+    all_served
 }
 
 @test "a hold and its waiters survive a failover to a replica with the lock" {
@@ -410,11 +407,10 @@ is_replica() { ! is_master "$1" && in_sync "$1"; }
     wait_for 15 callable 3 3
     wait_for 5 queue_is 3 3
     let_go || fail "$(cat hold.log)"
-    for i in "${WAITERS[@]}"; do exits 0 5 "$i"; done
+    all_served
     [ "$(tr -d '\n' <order)" = 123 ]
     N=${N}x at 0
-    run run_t 5 "$DLOCK" "$L" true
-    assert_rc 0
+    run -0 run_t 5 "$DLOCK" "$L" true
 }
 
 # bats test_tags=slow
@@ -432,9 +428,7 @@ is_replica() { ! is_master "$1" && in_sync "$1"; }
     hold --ttl 3
     cluster_kill $master
     kill -CONT "${CPID[replica]}"
-    rc=0
-    wait_exit 10 "$HOLDER" || rc=$?
-    [ $rc -eq 79 ] || fail "$rc: $(cat hold.log)"
+    exits 79 10 "$HOLDER"
     file_has hold.log 'is lost: the key expired'
 }
 
@@ -443,6 +437,5 @@ is_replica() { ! is_master "$1" && in_sync "$1"; }
     hold --ttl 1
     cluster_kill 0
     renewed 1 4
-    let_go
-    [ ! -s hold.log ] || fail "$(cat hold.log)"
+    let_go_quietly
 }

@@ -1,5 +1,6 @@
 #!/usr/bin/env bats
-# cluster_tls.bats - rediss:// and a Redis Cluster: each node that a redirection leads to is verified by its own name.
+# cluster_tls.bats - rediss:// and a Redis Cluster: each node that a redirection leads to is
+# verified by its own name.
 
 # bats file_tags=long
 bats_require_minimum_version 1.5.0
@@ -19,12 +20,13 @@ setup() {
 }
 teardown() { dlock_teardown; }
 
-# Three masters that speak TLS with each other, too; their names, unlike their addresses, come by `announce`.
+# Three masters that speak TLS with each other, too; their names, unlike their addresses, come by
+# `announce`.
 cluster() {
     local i ends=(0 5462 10923 16384)
     for i in 0 1 2; do
-        tls_redis n$i --cluster-enabled yes --cluster-node-timeout 1000 --tls-cluster yes --cluster-require-full-coverage no \
-            --requirepass "$SECRET"
+        tls_redis n$i --cluster-enabled yes --cluster-node-timeout 1000 --tls-cluster yes \
+            --cluster-require-full-coverage no --requirepass "$SECRET"
         c $i cluster set-config-epoch $((i + 1))
         c $i cluster addslotsrange "${ends[i]}" $((ends[i + 1] - 1))
         [ $i -eq 0 ] || c 0 cluster meet 127.0.0.1 "${REDIS_PORTS[n$i]}"
@@ -32,7 +34,10 @@ cluster() {
     for i in 0 1 2; do wait_for 15 up $i; done
 }
 c() { REDISCLI_AUTH=$SECRET tls_cli -n "n$1" "${@:2}"; }
-up() { c "$1" cluster info | grep -q cluster_state:ok && [ "$(c "$1" cluster nodes | grep -c ' connected')" -eq 3 ]; }
+up() {
+    c "$1" cluster info | grep -q cluster_state:ok &&
+        [ "$(c "$1" cluster nodes | grep -c ' connected')" -eq 3 ]
+}
 cert() { c "$1" config set tls-cert-file "$TLS/$2.crt" tls-key-file "$TLS/$2.key" >/dev/null; }
 
 # names: a lock name for each master in N.
@@ -56,12 +61,12 @@ evals() { c "$1" info commandstats | count_evals; }
     local m t0
     for m in 0 1 2; do
         rm -f go held
-        start_log hold.log "$DLOCK" --ttl 1 "$(at "${N[m]}")" sh -c ': >held; while [ ! -e go ]; do sleep .02; done'
+        start_log hold.log "$DLOCK" --ttl 1 "$(at "${N[m]}")" \
+            sh -c ': >held; while [ ! -e go ]; do sleep .02; done'
         holder=$STARTED
         wait_for 5 test -e held
         [ "$(c $m exists "${N[m]}")" = 1 ]
-        run -75 run_t 5 "$DLOCK" --status "$(at "${N[m]}")"
-        assert_out "pid $holder"
+        says 75 "pid $holder" --status "$(at "${N[m]}")"
         start_log wait.log "$DLOCK" "$(at "${N[m]}")" true
         waiter=$STARTED
         wait_for 5 queued $m "{${N[m]}}:dlock:queue"
@@ -83,8 +88,7 @@ evals() { c "$1" info commandstats | count_evals; }
     cert 1 wrong
     local before
     before=$(evals 1)
-    run run_t 5 "$DLOCK" --connect-timeout 1 -n "$(at "${N[1]}")" touch ran
-    assert_rc 69
+    run -69 run_t 5 "$DLOCK" --connect-timeout 1 -n "$(at "${N[1]}")" touch ran
     [ ${#lines[@]} -eq 1 ] || fail "$output"
     assert_out "127.0.0.1:${REDIS_PORTS[n1]}"
     assert_out "it is not valid for 127.0.0.1"
@@ -102,12 +106,12 @@ evals() { c "$1" info commandstats | count_evals; }
 @test "a redirection to a server with another name sends nothing" {
     local cert
     for cert in wrong server; do
-        rm -f port told liar.log
-        start "$ROOT/tests/support/helpers/tlsrecord.py" told '-ERR no\r\n' "$TLS/$cert.crt" "$TLS/$cert.key" >port
-        wait_for 5 test -s port
-        start_log liar.log "$ROOT/tests/support/helpers/tlsrecord.py" first "+OK\\r\\n-MOVED 7 127.0.0.1:$(cat port)\\r\\n" "$TLS/server.crt" "$TLS/server.key"
-        wait_for 5 test -s liar.log
-        run run_t 9 "$DLOCK" --connect-timeout 1 -n "rediss://:$SECRET@localhost:$(cat liar.log)?$CA#$NAME" touch ran
+        rm -f told
+        listener tlsrecord told '-ERR no\r\n' "$TLS/$cert.crt" "$TLS/$cert.key"
+        listener tlsrecord first "+OK\\r\\n-MOVED 7 127.0.0.1:$LISTENS\\r\\n" "$TLS/server.crt" \
+            "$TLS/server.key"
+        run run_t 9 "$DLOCK" --connect-timeout 1 \
+            -n "rediss://:$SECRET@localhost:$LISTENS?$CA#$NAME" touch ran
         [ "$status" -ne 0 ]
         [ ! -e ran ]
         if [ $cert = wrong ]; then
@@ -130,21 +134,21 @@ evals() { c "$1" info commandstats | count_evals; }
         c $i config set cluster-announce-hostname localhost
         c $i config set cluster-preferred-endpoint-type hostname
     done >/dev/null
-    # The port: since Redis 7.2 a client that asks without TLS, as c does, is told that of those without.
+    # The port: since Redis 7.2 a client that asks without TLS, as c does, is told that of those
+    # without.
     moved() { [[ $(c 0 get "${N[2]}") == *" localhost:"* ]]; }
     wait_for 5 moved
     # Made out to localhost only: nobody verifies the address.
     (
         cd "$TLS"
-        openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout byname.key -subj /CN=byname \
-            -addext subjectAltName=DNS:localhost -out byname.csr
-        openssl x509 -req -in byname.csr -CA ca.crt -CAkey ca.key -CAcreateserial -out byname.crt -days 2 -copy_extensions copy
+        openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout byname.key \
+            -subj /CN=byname -addext subjectAltName=DNS:localhost -out byname.csr
+        openssl x509 -req -in byname.csr -CA ca.crt -CAkey ca.key -CAcreateserial -out byname.crt \
+            -days 2 -copy_extensions copy
     ) >certs.log 2>&1
     cert 2 byname
     run -0 run_t 5 "$DLOCK" -n "$(at "${N[2]}")" true
     for i in 0 1 2; do c $i config set cluster-preferred-endpoint-type ip; done >/dev/null
-    run run_t 5 "$DLOCK" --connect-timeout 1 -n "$(at "${N[2]}")" touch ran
-    assert_rc 69
-    assert_out "it is not valid for 127.0.0.1"
+    says 69 "it is not valid for 127.0.0.1" --connect-timeout 1 -n "$(at "${N[2]}")" touch ran
     [ ! -e ran ]
 }

@@ -1,5 +1,6 @@
 #!/usr/bin/env bats
-# sentinel.bats - the master behind Sentinel: discovery, failover in the middle of a hold, replicas that confirm.
+# sentinel.bats - the master behind Sentinel: discovery, failover in the middle of a hold, replicas
+# that confirm.
 
 # bats file_tags=long
 bats_require_minimum_version 1.5.0
@@ -40,26 +41,21 @@ pid_at() {
     read -ra pids <<<"$NODE_PIDS"
     for i in "${!ports[@]}"; do [ "${ports[i]}" != "$1" ] || echo "${pids[i]}"; done
 }
-stop_pid() { kill -STOP "$1" && wait_for 5 pid_stopped "$1"; }
-
-# ended RC: the holder's end, with its log shown where it is another one.
-ended() {
-    local rc=0
-    wait_exit "$2" "$HOLDER" || rc=$?
-    [ "$rc" -eq "$1" ] || fail "exit code $rc, not $1: $(cat hold.log)"
-}
 # fake ANSWER...: a sentinel that gives these answers; its port is in FAKE.
 fake() {
     local n=$((FAKES += 1))
     printf '%s\n' "$@" >"fake$n"
-    start "$ROOT/tests/support/helpers/fakesentinel.py" "fake$n" >"port$n" 2>"fake$n.log"
-    wait_for 5 file_nonempty "port$n"
-    FAKE=$(cat "port$n")
+    listener fakesentinel "fake$n" 2>"fake$n.log"
+    FAKE=$LISTENS
 }
-# A port where nobody listens.
-nobody() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
+# A port without a listener.
+nobody() {
+    python3 -c 'import socket
+s = socket.socket()
+s.bind(("127.0.0.1", 0))
+print(s.getsockname()[1])'
+}
 names_another() { [ "$(sentinel_master)" != "$MASTER" ]; }
-pttl_above() { [ "$(ncli "$1" pttl "$2")" -gt "$3" ]; }
 free_at() { [ "$(ncli "$1" exists "$NAME")" = 0 ]; }
 
 upset() { : >"$BATS_FILE_TMPDIR/upset"; }
@@ -67,8 +63,7 @@ upset() { : >"$BATS_FILE_TMPDIR/upset"; }
 # -------------------------------------------------------------- discovery ---
 
 @test "the lock is the key in the master, and gone afterwards" {
-    run run_t 5 "$DLOCK" "$L" timeout 5 redis-cli -p "$MASTER" exists "$NAME"
-    assert_rc 0
+    run -0 run_t 5 "$DLOCK" "$L" timeout 5 redis-cli -p "$MASTER" exists "$NAME"
     [ "$output" = 1 ]
     free_at "$MASTER"
     run run_t 5 "$DLOCK" "${L/svc#/svc/3#}" timeout 5 redis-cli -n 3 -p "$MASTER" exists "$NAME"
@@ -76,30 +71,19 @@ upset() { : >"$BATS_FILE_TMPDIR/upset"; }
 }
 
 @test "URIs and services that cannot be" {
-    run run_t 5 "$DLOCK" -n "${L/svc#/other#}" touch ran
-    assert_rc 69
-    assert_out "no service 'other' (3 of 3 have answered): check the service name"
+    says 69 "no service 'other' (3 of 3 have answered): check the service name" \
+        -n "${L/svc#/other#}" touch ran
     assert_out "$S1"
     # A server is no sentinel, and a sentinel is no server.
-    run run_t 5 "$DLOCK" -n "$(sentinel_uri "$MASTER")#$NAME" touch ran
-    assert_rc 76
-    assert_out "no sentinel"
-    run run_t 5 "$DLOCK" -n "redis://127.0.0.1:$S1#$NAME" touch ran
-    assert_rc 64
-    assert_out "is a Sentinel: write redis+sentinel://"
-    run run_t 5 "$DLOCK" --status "redis://ann:c4nary@127.0.0.1:$S1#$NAME"
-    assert_rc 64
-    assert_out "is a Sentinel: write redis+sentinel://"
+    says 76 "no sentinel" -n "$(sentinel_uri "$MASTER")#$NAME" touch ran
+    says 64 "is a Sentinel: write redis+sentinel://" -n "redis://127.0.0.1:$S1#$NAME" touch ran
+    says 64 "is a Sentinel: write redis+sentinel://" \
+        --status "redis://ann:c4nary@127.0.0.1:$S1#$NAME"
     refute_out c4nary
-    run run_t 5 "$DLOCK" -n "redlock://127.0.0.1:$S1,127.0.0.1:$S2,127.0.0.1:$S3#$NAME" touch ran
-    assert_rc 64
-    assert_out "is a Sentinel"
-    run run_t 5 "$DLOCK" -n "redis+sentinel://a,b,c,d,e,f,g,h,i/svc#x" touch ran
-    assert_rc 64
+    says 64 "is a Sentinel" -n "redlock://127.0.0.1:$S1,127.0.0.1:$S2,127.0.0.1:$S3#$NAME" touch ran
+    says 64 "9 sentinels are more than" -n "redis+sentinel://a,b,c,d,e,f,g,h,i/svc#x" touch ran
     for bad in x -1 '' 1.5 1001; do
-        run run_t 5 "$DLOCK" -n "${L/svc#/svc?wait-replicas=$bad#}" touch ran
-        assert_rc 64
-        assert_out "wait-replicas=$bad"
+        says 64 "wait-replicas=$bad" -n "${L/svc#/svc?wait-replicas=$bad#}" touch ran
     done
     [ ! -e ran ]
 }
@@ -113,19 +97,14 @@ upset() { : >"$BATS_FILE_TMPDIR/upset"; }
     begin=$(now_ms)
     run -0 run_t 5 "$DLOCK" "$L" true
     assert_between 0 $(($(now_ms) - begin)) $((300 + SLOW)) "ms with a hung sentinel"
-    run run_t 5 "$DLOCK" --connect-timeout 0.5 "$(sentinel_uri "$none" "$none2" "$S3")#$NAME" touch ran
-    assert_rc 69
-    assert_out "1 of 3 sentinels names"
-    run run_t 5 "$DLOCK" "$(sentinel_uri "$none" "$none2")#$NAME" touch ran
-    assert_rc 69
-    assert_out "no sentinel of 2 answers"
+    says 69 "1 of 3 sentinels names" --connect-timeout 0.5 \
+        "$(sentinel_uri "$none" "$none2" "$S3")#$NAME" touch ran
+    says 69 "no sentinel of 2 answers" "$(sentinel_uri "$none" "$none2")#$NAME" touch ran
     assert_out "$none"
     stop_pid "${SPID[1]}"
     stop_pid "${SPID[2]}"
     begin=$(now_ms)
-    run run_t 5 "$DLOCK" --connect-timeout 0.5 "$L" touch ran
-    assert_rc 69
-    assert_out "no sentinel of 3 answers"
+    says 69 "no sentinel of 3 answers" --connect-timeout 0.5 "$L" touch ran
     assert_between 0 $(($(now_ms) - begin)) $((800 + SLOW)) "ms with none"
     [ ! -e ran ]
 }
@@ -136,13 +115,11 @@ upset() { : >"$BATS_FILE_TMPDIR/upset"; }
     fake "127.0.0.1 $MASTER"
     l=$(SENT_AUTH=c4nary sentinel_uri "$none" "$FAKE" "$none2")#$NAME
     ncli "$MASTER" config resetstat
-    run run_t 5 "$DLOCK" --connect-timeout 0.5 -n "$l" touch ran
-    assert_rc 69
-    assert_out "1 of 3 sentinels names 127.0.0.1:$MASTER as the master, 2 must"
+    says 69 "1 of 3 sentinels names 127.0.0.1:$MASTER as the master, 2 must" --connect-timeout 0.5 \
+        -n "$l" touch ran
     refute_out c4nary
-    run run_t 5 "$DLOCK" --connect-timeout 0.5 --status "$l"
-    assert_rc 69
-    assert_out "1 of 3 sentinels names 127.0.0.1:$MASTER as the master, 2 must"
+    says 69 "1 of 3 sentinels names 127.0.0.1:$MASTER as the master, 2 must" --connect-timeout 0.5 \
+        --status "$l"
     refute_out c4nary
     run -0 ncli "$MASTER" info commandstats
     refute_out cmdstat_auth
@@ -182,11 +159,8 @@ upset() { : >"$BATS_FILE_TMPDIR/upset"; }
     [ "$(wc -l <fake1)" = 1 ]
     fake "127.0.0.1 $REPLICA"
     run -0 run_t 5 "$DLOCK" "$(sentinel_uri "$FAKE" "$S2" "$S3")#$NAME" true
-    run run_t 5 "$DLOCK" --connect-timeout 0.5 "$(sentinel_uri "$FAKE")#$NAME" touch ran
-    assert_rc 69
-    assert_out "not the master"
-    run run_t 5 "$DLOCK" --connect-timeout 0.5 --status "$(sentinel_uri "$FAKE")#$NAME"
-    assert_rc 69
+    says 69 "not the master" --connect-timeout 0.5 "$(sentinel_uri "$FAKE")#$NAME" touch ran
+    run -69 run_t 5 "$DLOCK" --connect-timeout 0.5 --status "$(sentinel_uri "$FAKE")#$NAME"
     [ ! -e ran ]
 }
 
@@ -194,15 +168,11 @@ upset() { : >"$BATS_FILE_TMPDIR/upset"; }
     fake "localhost $MASTER"
     run -0 run_t 5 "$DLOCK" "$(sentinel_uri "$FAKE")#$NAME" true
     fake "no-such-host.invalid $MASTER"
-    run run_t 5 "$DLOCK" "$(sentinel_uri "$FAKE")#$NAME" touch ran
-    assert_rc 69
-    assert_out "no-such-host.invalid"
+    says 69 "no-such-host.invalid" "$(sentinel_uri "$FAKE")#$NAME" touch ran
     fake "a$(printf '\033')b $MASTER"
-    run run_t 5 "$DLOCK" "$(sentinel_uri "$FAKE")#$NAME" touch ran
-    assert_rc 76
+    run -76 run_t 5 "$DLOCK" "$(sentinel_uri "$FAKE")#$NAME" touch ran
     fake nil
-    run run_t 5 "$DLOCK" "$(sentinel_uri "$FAKE")#$NAME" touch ran
-    assert_rc 69
+    run -69 run_t 5 "$DLOCK" "$(sentinel_uri "$FAKE")#$NAME" touch ran
     [ ! -e ran ]
 }
 
@@ -214,27 +184,24 @@ upset() { : >"$BATS_FILE_TMPDIR/upset"; }
     printf 'c4naryM\n' >m
     chmod 600 s m
     run -0 run_t 5 "$DLOCK" "$uri?sentinel-password-file=$T/s#$NAME" true
-    run -0 run_t 5 "$DLOCK" "${uri/:c4naryM@/}?password-file=$T/m&sentinel-password-file=$T/s#$NAME" true
-    run run_t 5 "$DLOCK" "$uri#$NAME" true
-    assert_rc 77
-    assert_out "use ?sentinel-password-file=FILE"
-    run run_t 5 "$DLOCK" "$uri?sentinel-password-file=$T/m#$NAME" true
-    assert_rc 77
-    assert_out "check sentinel-user= and sentinel-password-file="
+    run -0 run_t 5 "$DLOCK" \
+        "${uri/:c4naryM@/}?password-file=$T/m&sentinel-password-file=$T/s#$NAME" true
+    says 77 "use ?sentinel-password-file=FILE" "$uri#$NAME" true
+    says 77 "check sentinel-user= and sentinel-password-file=" \
+        "$uri?sentinel-password-file=$T/m#$NAME" true
     refute_out c4nary
-    run run_t 5 env REDISCLI_AUTH=c4naryS "$DLOCK" "${uri/:c4naryM@/}?sentinel-password-file=$T/s#$NAME" true
-    assert_rc 77
+    run -77 run_t 5 env REDISCLI_AUTH=c4naryS "$DLOCK" \
+        "${uri/:c4naryM@/}?sentinel-password-file=$T/s#$NAME" true
     assert_out "check the URI, REDISCLI_AUTH"
     refute_out c4nary
     # The least that a user of the sentinels needs.
-    REDISCLI_AUTH=c4naryS redis-cli -p "${SENT_PORTS% }" acl setuser finder on '>c4naryS' resetchannels '&+switch-master' \
-        -@all '+sentinel|get-master-addr-by-name' +subscribe
+    REDISCLI_AUTH=c4naryS redis-cli -p "${SENT_PORTS% }" acl setuser finder on '>c4naryS' \
+        resetchannels '&+switch-master' -@all '+sentinel|get-master-addr-by-name' +subscribe
     run -0 run_t 5 "$DLOCK" "$uri?sentinel-user=finder&sentinel-password-file=$T/s#$NAME" true
     # And one of the master, besides the rule for one server (lock.bats).
-    REDISCLI_AUTH=c4naryM redis-cli -p "${NODE_PORTS% }" acl setuser runner on '>c4naryR' '~*' '&*' +@all -role
-    run run_t 5 "$DLOCK" "${uri/:c4naryM/runner:c4naryR}?sentinel-password-file=$T/s#$NAME" true
-    assert_rc 77
-    assert_out "lacks a right"
+    REDISCLI_AUTH=c4naryM redis-cli -p "${NODE_PORTS% }" acl setuser runner on '>c4naryR' '~*' \
+        '&*' +@all -role
+    says 77 "lacks a right" "${uri/:c4naryM/runner:c4naryR}?sentinel-password-file=$T/s#$NAME" true
     REDISCLI_AUTH=c4naryM redis-cli -p "${NODE_PORTS% }" acl setuser runner +role
     run -0 run_t 5 "$DLOCK" "${uri/:c4naryM/runner:c4naryR}?sentinel-password-file=$T/s#$NAME" true
     sentinel_stop
@@ -254,17 +221,19 @@ line_at() { [ "$(ncli "$1" zcard "{$NAME}:dlock:queue")" = "$2" ]; } # PORT WAIT
         waiters+=("$STARTED")
         wait_for 5 line_at "$REPLICA" "$i"
     done
-    wait_for 5 pttl_above "$REPLICA" "$NAME" 0
+    wait_for 5 left_over "$REPLICA" 0
     scli "$S1" sentinel failover svc
     wait_for 5 names_another
     # Only a renewal there makes it longer than it was.
-    wait_for 5 pttl_above "$REPLICA" "$NAME" 3000
+    wait_for 5 left_over "$REPLICA" 3000
     # Longer than without renewals.
     sentinel_agree
-    back() { line_at "$REPLICA" 3 && [ "$(ncli "$REPLICA" pubsub channels "{$NAME}*" | grep -c .)" = 3 ]; }
+    back() {
+        line_at "$REPLICA" 3 && [ "$(ncli "$REPLICA" pubsub channels "{$NAME}*" | grep -c .)" = 3 ]
+    }
     wait_for 5 back
     echo >go
-    ended 0 5
+    exits 0 5 "$HOLDER"
     for i in "${waiters[@]}"; do exits 0 5 "$i"; done
     [ "$(tr -d '\n' <order)" = 123 ]
     free_at "$REPLICA"
@@ -284,7 +253,7 @@ has_run_at() { [[ $(ncli "$1" get "{$NAME}:dlock:once") == "dlock-run1 $2 "* ]];
     # Until the holder has renewed there, its release may go to the old master, which loses it.
     wait_for 5 eval '[ "$(evals_at "$REPLICA")" -gt "$n" ]'
     echo >go
-    ended 0 8
+    exits 0 8 "$HOLDER"
     wait_for 5 has_run_at "$REPLICA" succeeded
     sentinel_agree
     wait_for 5 has_run_at "$MASTER" succeeded
@@ -311,7 +280,7 @@ names_first() { [ "$(sentinel_master)" = "$MASTER" ]; }
     kill -CONT "$(pid_at "$REPLICA")"
     wait_for 10 names_another
     # Well before the first renewal, and before the time-out of anything.
-    ended 79 2
+    exits 79 2 "$HOLDER"
     file_has hold.log "is lost: the key expired"
     wait_exit 3 "$STARTED"
 }
@@ -322,10 +291,10 @@ names_first() { [ "$(sentinel_master)" = "$MASTER" ]; }
     hold --ttl 2
     stop_pid "${SPID[0]}"
     # One of three may be missing.
-    wait_for 5 pttl_above "$MASTER" "$NAME" 1900
+    wait_for 5 left_over "$MASTER" 1900
     stop_pid "${SPID[1]}"
     # The master goes on confirming.
-    ended 79 4
+    exits 79 4 "$HOLDER"
     file_has hold.log "could not be renewed in time"
 }
 
@@ -337,33 +306,27 @@ names_first() { [ "$(sentinel_master)" = "$MASTER" ]; }
     for l in "redis://127.0.0.1:$MASTER?wait-replicas=1#$NAME" "${L/svc#/svc?wait-replicas=1#}"; do
         run -0 run_t 5 "$DLOCK" "$l" timeout 5 redis-cli -p "$REPLICA" exists "$NAME"
         [ "$output" = 1 ]
-        run run_t 5 "$DLOCK" --ttl 3 "${l/=1/=2}" touch ran
-        assert_rc 69
-        assert_out "only 1 of 2 replicas have confirmed"
+        says 69 "only 1 of 2 replicas have confirmed" --ttl 3 "${l/=1/=2}" touch ran
         free_at "$MASTER"
     done
     stop_pid "$(pid_at "$REPLICA")"
-    run run_t 5 "$DLOCK" --ttl 3 "$l" touch ran
-    assert_rc 69
-    assert_out "only 0 of 1 replicas have confirmed"
+    says 69 "only 0 of 1 replicas have confirmed" --ttl 3 "$l" touch ran
     free_at "$MASTER"
     # What is held is answered at once all the same.
     L=${L/svc#/svc?wait-replicas=0#} hold --ttl 3
     local begin
     begin=$(now_ms)
-    run run_t 5 "$DLOCK" -n "$l" touch ran
-    assert_rc 75
+    run -75 run_t 5 "$DLOCK" -n "$l" touch ran
     assert_between 0 $(($(now_ms) - begin)) $((300 + SLOW)) "ms for -n"
     # A waiter is granted it and cannot have it either; a signal does not wait for replicas.
     start_log wait.log "$DLOCK" --ttl 20 "$l" touch ran
-    local waiter=$STARTED rc=0
+    local waiter=$STARTED
     wait_for 5 sh -c "'$DLOCK' --status '$L' | grep -q waiting"
     echo >go
-    ended 0 5
+    exits 0 5 "$HOLDER"
     wait_for 5 sh -c "redis-cli -p $MASTER get '$NAME' | grep -q dlock1"
     kill -TERM "$waiter"
-    wait_exit 1 "$waiter" || rc=$?
-    [ "$rc" -eq 143 ]
+    exits 143 1 "$waiter"
     free_at "$MASTER"
     [ ! -e ran ]
 }
@@ -372,8 +335,8 @@ names_first() { [ "$(sentinel_master)" = "$MASTER" ]; }
 @test "with wait-replicas a renewal needs enough replicas" {
     upset
     L="redis://127.0.0.1:$MASTER?wait-replicas=1#$NAME" hold --ttl 1.5 --grace 0.3
-    wait_for 5 pttl_above "$MASTER" "$NAME" 1400
+    wait_for 5 left_over "$MASTER" 1400
     stop_pid "$(pid_at "$REPLICA")"
-    ended 79 3
+    exits 79 3 "$HOLDER"
     wait_for 3 free_at "$MASTER"
 }

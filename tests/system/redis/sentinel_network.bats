@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# sentinel_network.bats - a network that is cut between a waiter, with the old master on its side, and the sentinels, on
-# whose side another master was promoted.
+# sentinel_network.bats - a network that is cut between a waiter, with the old master on its side,
+# and the sentinels, on whose side another master was promoted.
 
 # bats file_tags=long
 bats_require_minimum_version 1.5.0
@@ -23,7 +23,8 @@ sentinels_up() {
     L="redis+sentinel://"
     name_master "$CLIENT"
     for i in 1 2 3; do
-        start server "$ROOT/tests/support/helpers/fakesentinel.py" "names$i" "$SERVER" >"port$i" 2>"sentinel$i.log"
+        start server "$ROOT/tests/support/helpers/fakesentinel.py" "names$i" "$SERVER" >"port$i" \
+            2>"sentinel$i.log"
         wait_for 5 file_nonempty "port$i"
         L+="$SERVER:$(cat "port$i"),"
     done
@@ -33,8 +34,8 @@ waits_at() { "$1" timeout 5 "$DLOCK" --status "$L" | grep -q waiting; }
 
 @test "an old master that was cut off grants its waiters nothing" {
     net_up
-    start_log old.log client redis-server --port $PORT --bind 127.0.0.1 $CLIENT --protected-mode no --save '' \
-        --appendonly yes --appendfsync no --dir "$T" --logfile ''
+    start_log old.log client redis-server --port $PORT --bind 127.0.0.1 $CLIENT \
+        --protected-mode no --save '' --appendonly yes --appendfsync no --dir "$T" --logfile ''
     wait_for 5 old_answers
     sentinels_up
     old_master set "$NAME" other px 600000

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# keeper.bats - what happens to this machine's side of a Redlock: the guard killed, the keeper killed at each of its
-# system calls, a suspend.
+# keeper.bats - what happens to this machine's side of a Redlock: the guard killed, the keeper
+# killed at each of its system calls, a suspend.
 
 bats_require_minimum_version 1.5.0
 load ../../support/common
@@ -19,8 +19,7 @@ setup() {
 teardown() { dlock_teardown; }
 
 @test "a killed guard ends the tree and frees all nodes" {
-    background --ttl 30 "$L" $SUBJECT -t -k
-    wait_for 5 running 4
+    subject --ttl 30
     wait_for 2 rl_on "$NAME" 5
     find_guard
     local t0
@@ -36,7 +35,8 @@ teardown() { dlock_teardown; }
     run -0 run_t 5 "$DLOCK" -n "$L" true
 }
 
-# The servers do not sleep with us: their leases have not ended yet when we wake up, and somebody else might be next.
+# The servers do not sleep with us: their leases have not ended yet when we wake up, and somebody
+# else might be next.
 @test "no renewal revives a lease that ended during a suspend" {
     export WALLCLOCK_SUSPEND=1
     with_clock background --ttl 3 "$L" $SUBJECT -t -k
@@ -54,7 +54,8 @@ teardown() { dlock_teardown; }
     settle 2
 }
 
-# one_point NAME K: the keeper is killed at the K-th call of that name, with a lock of its own. Complaints go to $T/bad.
+# one_point NAME K: the keeper is killed at the K-th call of that name, with a lock of its own.
+# Complaints go to $T/bad.
 one_point() {
     local point=$1:$2 rc=0 i dir
     dir=$T/point.$point
@@ -80,7 +81,8 @@ one_point() {
         sleep 0.025
     done
     [ $i -lt 80 ] || echo "$point: the lock is still held" >>"$T/bad"
-    case $rc in 0 | 137) ;; *) echo "$point: exit code $rc: $(tail -n 1 "$dir/out")" >>"$T/bad" ;; esac
+    [ $rc -eq 0 ] || [ $rc -eq 137 ] ||
+        echo "$point: exit code $rc: $(tail -n 1 "$dir/out")" >>"$T/bad"
     return 0
 }
 export -f one_point rl_uri rl_hosts rl_gone rl_count rl_all rl_ask
@@ -89,7 +91,8 @@ export -f one_point rl_uri rl_hosts rl_gone rl_count rl_all rl_ask
 # bats test_tags=plain,soak
 @test "no tree survives a keeper killed at any system call" {
     strace -o /dev/null true 2>/dev/null || skip "strace does not work here"
-    ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 strace -o trace "$DLOCK" --ttl 1 "$L" "$HELPERS/subject" "$C" -t -k -m 1500
+    ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 strace -o trace "$DLOCK" --ttl 1 "$L" \
+        "$HELPERS/subject" "$C" -t -k -m 1500
     # From the guard's fork on, the first few of each name.
     awk 'match($0, /^[a-z_0-9]+\(/) {
              name = substr($0, 1, RLENGTH - 1); n[name]++

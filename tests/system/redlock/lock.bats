@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
-# lock.bats - a lock that a majority of independent redis-servers grants: votes, rights, other clients, waiting, fences.
-# What redis/*.bats show of one server is not shown again; faults are in faults.bats.
+# lock.bats - a lock that a majority of independent redis-servers grants: votes, rights, other
+# clients, waiting. What redis/*.bats show of one server is not shown again; faults: faults.bats,
+# fences: shared.bats.
 
 bats_require_minimum_version 1.5.0
 
@@ -36,12 +37,9 @@ teardown() { dlock_teardown; }
     done
     # The next grant's majority has at least one of them.
     [ ${#raised} -ge 3 ] || fail "the fence is known only on nodes $raised"
-    run run_t 5 "$DLOCK" -vn "$L" true
-    assert_rc 75
-    assert_out "pid $HOLDER"
+    says 75 "pid $HOLDER" -vn "$L" true
     # On each of them it is what a client of that one node would have set.
-    run run_t 5 "$DLOCK" -n "redis://127.0.0.1:$(rl_port 3)#$NAME" true
-    assert_rc 75
+    run -75 run_t 5 "$DLOCK" -n "redis://127.0.0.1:$(rl_port 3)#$NAME" true
     let_go
     rl_gone "$NAME"
     for k in 1 2 3 4 5; do
@@ -52,7 +50,10 @@ teardown() { dlock_teardown; }
 
 @test "the database of the URI is used on every node" {
     run run_t 5 "$DLOCK" "redlock://$(rl_hosts)/5?restart-grace=0#$NAME" sh -c '
-        for p; do redis-cli -p $p -n 5 exists $DLOCK_NAME; redis-cli -p $p exists $DLOCK_NAME; done' - $RL_PORTS
+        for p; do
+            redis-cli -p $p -n 5 exists $DLOCK_NAME
+            redis-cli -p $p exists $DLOCK_NAME
+        done' - $RL_PORTS
     assert_rc 0
     [ "$(tr -d '\n' <<<"$output")" = 1010101010 ]
 }
@@ -60,10 +61,9 @@ teardown() { dlock_teardown; }
 @test "refuses what cannot be" {
     local hosts uri
     hosts=$(rl_hosts)
-    run -64 run_t 5 "$DLOCK" --slots 2 "$L" touch ran
-    assert_out "3 holders fit 2 slots on 3 servers"
-    for uri in "redlock://$hosts?wait-replicas=1#x" "redlock://$hosts?restart-grace=soon#x" "redlock://$hosts?slots=2#x" \
-        "redlock://$hosts/x#x" "redlock://#x" "redlock://,h1#x" \
+    says 64 "3 holders fit 2 slots on 3 servers" --slots 2 "$L" touch ran
+    for uri in "redlock://$hosts?wait-replicas=1#x" "redlock://$hosts?restart-grace=soon#x" \
+        "redlock://$hosts?slots=2#x" "redlock://$hosts/x#x" "redlock://#x" "redlock://,h1#x" \
         "redlock://$(seq -s, -f 'h%g' 16)#x" "redlock://$hosts"; do
         run -64 run_t 5 "$DLOCK" "$uri" touch ran
         [ "${#lines[@]}" -eq 1 ] || fail "not one line: $output"
@@ -81,10 +81,11 @@ teardown() { dlock_teardown; }
     local p other try
     p=$(rl_port 1)
     for other in localhost:$p 127.0.0.2:$p "[::1]:$p"; do
-        # The two servers are a majority of three: on a busy machine they may have granted the lock before the second
-        # address of one is asked.
+        L="redlock://127.0.0.1:$p,$other,127.0.0.1:$(rl_port 2)?restart-grace=0#$NAME"
+        # The two servers are a majority of three: on a busy machine they may have granted the lock
+        # before the second address of one is asked.
         for try in 1 2 3 4 5; do
-            run run_t 5 "$DLOCK" "redlock://127.0.0.1:$p,$other,127.0.0.1:$(rl_port 2)?restart-grace=0#$NAME" touch ran
+            run run_t 5 "$DLOCK" "$L" touch ran
             [ "$status" -eq 0 ] || break
             rm ran
         done
@@ -123,19 +124,14 @@ teardown() { dlock_teardown; }
     run -75 run_t 5 "$DLOCK" -n "$L" true
     run -75 run_t 5 "$DLOCK" -n "redis://127.0.0.1:$RL_PORTS#$NAME" true
     let_go
-    run run_t 5 "$DLOCK" -n "$L" true
-    assert_rc 0
+    run -0 run_t 5 "$DLOCK" -n "$L" true
 }
 
 @test "--status tells free, held and split votes" {
     own_nodes
-    run run_t 5 "$DLOCK" --status "$L"
-    assert_rc 0
-    assert_out ": free"
+    says 0 ": free" --status "$L"
     hold
-    run run_t 5 "$DLOCK" --status "$L"
-    assert_rc 75
-    assert_out "pid $HOLDER"
+    says 75 "pid $HOLDER" --status "$L"
     rl_freeze 4 5
     timed --status "$L"
     assert_rc 75
@@ -150,19 +146,15 @@ teardown() { dlock_teardown; }
     let_go
     on "1 2" set "$NAME" one
     on "4 5" set "$NAME" two
-    run run_t 5 "$DLOCK" --status "$L"
-    assert_rc 0
+    run -0 run_t 5 "$DLOCK" --status "$L"
     rl 3 set "$NAME" s3cret-two
     on "4 5" set "$NAME" s3cret-two
-    run run_t 5 "$DLOCK" --status "$L"
-    assert_rc 75
+    run -75 run_t 5 "$DLOCK" --status "$L"
     refute_out s3cret
     rl_die 1 2
-    run run_t 5 "$DLOCK" --status "$L"
-    assert_rc 75
+    run -75 run_t 5 "$DLOCK" --status "$L"
     rl_die 3
-    run run_t 5 "$DLOCK" --connect-timeout 1 --status "$L"
-    assert_rc 69
+    run -69 run_t 5 "$DLOCK" --connect-timeout 1 --status "$L"
 }
 
 # A node that misses some of a waiter's tries has an older record of it.
@@ -191,43 +183,39 @@ teardown() { dlock_teardown; }
         hosts+=",:c4nary$k@127.0.0.1:$(rl_port $k)"
     done
     hosts=${hosts#,}
-    run run_t 5 "$DLOCK" -v "redlock://$hosts?restart-grace=0#$NAME" sh -c '
-        for p; do REDISCLI_AUTH=c4nary$((n += 1)) redis-cli -p $p exists $DLOCK_NAME; done' - $RL_PORTS
+    at() { echo "redlock://$1?restart-grace=0#$NAME"; }
+    run run_t 5 "$DLOCK" -v "$(at "$hosts")" sh -c '
+        for p; do
+            REDISCLI_AUTH=c4nary$((n += 1)) redis-cli -p $p exists $DLOCK_NAME
+        done' - $RL_PORTS
     assert_rc 0
     [ "$(grep -x 1 <<<"$output" | tr -d '\n')" = 11111 ]
-    quick -n "redlock://${hosts/c4nary2/c4nary-no}?restart-grace=0#$NAME" true
-    hosts=${hosts/c4nary1/c4nary-no} hosts=${hosts/c4nary3/c4nary-no} hosts=${hosts/c4nary4/c4nary-no}
-    timed --connect-timeout 1 -v "redlock://$hosts?restart-grace=0#$NAME" touch ran
+    quick -n "$(at "${hosts/c4nary2/c4nary-no}")" true
+    for k in 1 3 4; do hosts=${hosts/c4nary$k/c4nary-no}; done
+    timed --connect-timeout 1 -v "$(at "$hosts")" touch ran
     assert_rc 77
     assert_between 0 "$took" $((1500 + SLOW)) "ms"
     refute_out c4nary
-    run run_t 5 "$DLOCK" -v --connect-timeout 1 --status "redlock://$hosts?restart-grace=0#$NAME"
-    assert_rc 77
+    run -77 run_t 5 "$DLOCK" -v --connect-timeout 1 --status "$(at "$hosts")"
     refute_out c4nary
-    run run_t 5 "$DLOCK" --connect-timeout 1 "$L" touch ran
-    assert_rc 77
+    run -77 run_t 5 "$DLOCK" --connect-timeout 1 "$L" touch ran
     [ ! -e ran ]
     for k in 1 2 3 4 5; do
         [ "$(REDISCLI_AUTH=c4nary$k rl $k exists "$NAME")" = 0 ]
         REDISCLI_AUTH=c4nary$k rl $k config set requirepass same
     done
     # Given once, before the first host; by file; by environment.
-    run run_t 5 "$DLOCK" "redlock://:same@$(rl_hosts)?restart-grace=0#$NAME" true
-    assert_rc 0
-    REDISCLI_AUTH=same run run_t 5 "$DLOCK" "$L" true
-    assert_rc 0
+    run -0 run_t 5 "$DLOCK" "$(at ":same@$(rl_hosts)")" true
+    REDISCLI_AUTH=same run -0 run_t 5 "$DLOCK" "$L" true
     (umask 077 && echo same >pw)
-    run run_t 5 "$DLOCK" "$(rl_uri "$NAME" "restart-grace=0&password-file=$T/pw")" true
-    assert_rc 0
+    run -0 run_t 5 "$DLOCK" "$(rl_uri "$NAME" "restart-grace=0&password-file=$T/pw")" true
 }
 
 @test "a key of another type costs one vote and is left alone" {
     rl 2 hset "$NAME" f v
     quick -n "$L" true
     on "3 5" hset "$NAME" f v
-    run run_t 5 "$DLOCK" --connect-timeout 1 "$L" touch ran
-    assert_rc 65
-    assert_out hash
+    says 65 hash --connect-timeout 1 "$L" touch ran
     [ ! -e ran ]
     for k in 2 3 5; do [ "$(rl $k hget "$NAME" f)" = v ]; done
     [ "$(rl_count "exists $NAME" 0)" = 2 ]
@@ -245,10 +233,8 @@ teardown() { dlock_teardown; }
     [ "$(rl_count "get $NAME" theirs)" = 2 ]
     [ "$(rl_holds "$NAME")" = 2 ]
     rl 5 set "$NAME" theirs nx px 60000
-    run run_t 5 "$DLOCK" -n "$L" touch ran
-    assert_rc 75
-    run run_t 5 "$DLOCK" -w 0.3 "$L" touch ran
-    assert_rc 75
+    run -75 run_t 5 "$DLOCK" -n "$L" touch ran
+    run -75 run_t 5 "$DLOCK" -w 0.3 "$L" touch ran
     [ ! -e ran ]
     [ "$(rl_holds "$NAME")" = 3 ]
     on_all del "$NAME"
@@ -292,8 +278,7 @@ teardown() { dlock_teardown; }
         t0=$(clock)
         on_all set "$NAME" theirs px 900
         t1=$(clock)
-        run run_t 5 "$DLOCK" "$L" "$HELPERS/clock" "$T/got"
-        assert_rc 0
+        run -0 run_t 5 "$DLOCK" "$L" "$HELPERS/clock" "$T/got"
         [ $((($(cat got) - t0) / NS)) -ge 900 ]
         t1=$((($(cat got) - t1) / NS))
         [ $t1 -ge $((1200 + SLOW)) ] || break
@@ -330,8 +315,7 @@ teardown() { dlock_teardown; }
     assert_between 0 "$best" $((500 + SLOW)) "ms until it left"
     rl_thaw 2
     on "1 2 3 5" del "$NAME"
-    run run_t 5 "$DLOCK" -n "$L" true
-    assert_rc 0
+    run -0 run_t 5 "$DLOCK" -n "$L" true
     [ ! -e got ]
     nothing_left 1 2 3 5
 }
@@ -351,7 +335,8 @@ tracked() {
     [ ! -e ran ]
     rl_thaw 1 3 5
 }
-# waits RC LEAST: -w 0.4 ends with that; at most 100 ms late, the best of six, less what the program itself takes now.
+# waits RC LEAST: -w 0.4 ends with that; at most 100 ms late, the best of six, less what the program
+# itself takes now.
 waits() {
     local i begin best=9999
     for i in 1 2 3 4 5 6; do
@@ -407,28 +392,4 @@ store_back() { rl_thaw 1 2 3; }
         [ "$(wc -l <ran)" -eq 1 ]
         rl_gone "$NAME"
     done
-}
-
-# ------------------------------------------------------------------ fences ---
-
-@test "the fence grows whichever majority grants" {
-    own_nodes
-    local out fence last=0
-    for out in "4 5" "1 2" "3 4" "1 5" "ahead" "3 4" "3 5" "1 3" "2 3" "1 2"; do
-        if [ "$out" = ahead ]; then
-            # By a clock that was wrong once. Node 3 is away from most of the grants that follow.
-            rl 3 set "{$NAME}:dlock:fence" 5000000000000000
-            out="1 5"
-        fi
-        # shellcheck disable=SC2086
-        rl_freeze $out
-        fence=$("$DLOCK" --ttl 20 "$L" sh -c 'echo $DLOCK_FENCE' 3>&-)
-        # shellcheck disable=SC2086
-        rl_thaw $out
-        [ "$fence" -gt "$last" ] || fail "without $out: $fence after $last"
-        last=$fence
-        # The next one must not find the lock on what was away.
-        wait_for 5 rl_gone "$NAME"
-    done
-    [ "$last" -gt 5000000000000000 ]
 }

@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
-# peers.bats - other programs that lock the same names on the same nodes: redis-py's Lock on each of them, and
-# node-redlock. They and dlock exclude each other, and each one's release lets the other in.
+# peers.bats - other programs that lock the same names on the same nodes: redis-py's Lock on each of
+# them, and node-redlock. They and dlock exclude each other, and each one's release lets the other
+# in.
 
 bats_require_minimum_version 1.5.0
 
@@ -56,7 +57,8 @@ for l in theirs[3:]:
     assert l.owned()
     l.release()
 
-holder = subprocess.Popen([dlock, uri, "sh", "-c", "echo; read x; true"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+pipe = subprocess.PIPE
+holder = subprocess.Popen([dlock, uri, "sh", "-c", "echo; read x; true"], stdin=pipe, stdout=pipe)
 holder.stdout.readline()
 assert not any(n.lock(name, timeout=60).acquire(blocking=False) for n in nodes)
 holder.stdin.close()
@@ -76,13 +78,15 @@ PY
 # node_redlock: installed below the build directory, once; as its lock file says.
 node_redlock() {
     local dir=$BUILD/node-redlock from=$ROOT/tests/peers/node-redlock
-    command -v npm >/dev/null && command -v node >/dev/null || skip "no npm here, so no node-redlock"
+    command -v npm >/dev/null && command -v node >/dev/null ||
+        skip "no npm here, so no node-redlock"
     mkdir -p "$dir"
     exec 8>"$dir/lock"
     flock 8
     if ! cmp -s "$from/package-lock.json" "$dir/installed"; then
         cp "$from"/package*.json "$dir"
-        timeout -k 2 90 npm --prefix "$dir" --cache "$dir/cache" ci --ignore-scripts --no-audit --no-fund --no-update-notifier \
+        timeout -k 2 90 npm --prefix "$dir" --cache "$dir/cache" ci --ignore-scripts --no-audit \
+            --no-fund --no-update-notifier \
             --fetch-retries=1 --fetch-timeout=20000 >"$dir/log" 2>&1 </dev/null 3>&- 8>&- ||
             skip "node-redlock cannot be installed: $(grep -m1 -i error "$dir/log")"
         cp "$from/package-lock.json" "$dir/installed"
@@ -97,6 +101,7 @@ node_redlock() {
     node_redlock
     # shellcheck disable=SC2086
     run_t 20 node "$ROOT/tests/peers/node-redlock/excludes.js" "$DLOCK" "$L" "$NAME" $RL_PORTS
-    run_t 20 node "$ROOT/tests/peers/node-redlock/excludes.js" "$DLOCK" "redis://127.0.0.1:$(rl_port 1)#$NAME" "$NAME" "$(rl_port 1)"
+    run_t 20 node "$ROOT/tests/peers/node-redlock/excludes.js" "$DLOCK" \
+        "redis://127.0.0.1:$(rl_port 1)#$NAME" "$NAME" "$(rl_port 1)"
     [ -z "$(rl_left)" ]
 }

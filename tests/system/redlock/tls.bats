@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
-# tls.bats - a Redlock through TLS: a server is a vote only when its certificate is good, and is told nothing before.
-# What a certificate must be is in redis/tls.bats; the contract of a lock is kept through TLS: contract/stores/redlocks.bash.
+# tls.bats - a Redlock through TLS: a server is a vote only when its certificate is good, and is
+# told nothing before. What a certificate must be is in redis/tls.bats; the contract of a lock is
+# kept through TLS: contract/stores/redlocks.bash.
 
 bats_require_minimum_version 1.5.0
 load ../../support/common
@@ -47,22 +48,22 @@ granted() {
 never() {
     local lock=$1 text
     shift
-    run run_t 10 "$DLOCK" --connect-timeout 1 -n "$lock" touch "$T/ran"
-    assert_rc 69
+    run -69 run_t 10 "$DLOCK" --connect-timeout 1 -n "$lock" touch "$T/ran"
     [ ${#lines[@]} -eq 1 ] || fail "${#lines[@]} lines: $output"
     for text; do assert_out "$text"; done
     refute_out "$SECRET"
     [ ! -e "$T/ran" ] || fail "it ran"
     wait_for 2 free
 }
-# recorders K...: there it is written to ./told.K what the server is told; $R is the lock with them. $CERT: what they show,
-# without one they speak no TLS.
+# recorders K...: there it is written to ./told.K what the server is told; $R is the lock with them.
+# $CERT: what they show, without one they speak no TLS.
 recorders() {
     local k RL_PORTS=$RL_PORTS
     for k; do
         rm -f "port.$k" "told.$k"
         # shellcheck disable=SC2086
-        start "$ROOT/tests/support/helpers/tlsrecord.py" "told.$k" '-ERR no\r\n' ${CERT:+"$TLS/$CERT.crt" "$TLS/$CERT.key"} >"port.$k"
+        start "$ROOT/tests/support/helpers/tlsrecord.py" "told.$k" '-ERR no\r\n' \
+            ${CERT:+"$TLS/$CERT.crt" "$TLS/$CERT.key"} >"port.$k"
         wait_for 5 test -s "port.$k"
         rl_put "$k" "$(cat "port.$k")"
     done
@@ -71,7 +72,8 @@ recorders() {
 untold() {
     local k
     for k; do
-        ! grep -aE "AUTH|EVAL|HELLO|INFO|PING|$SECRET|$NAME" "told.$k" || fail "${CERT:-without TLS}: node $k was told"
+        ! grep -aE "AUTH|EVAL|HELLO|INFO|PING|$SECRET|$NAME" "told.$k" ||
+            fail "${CERT:-without TLS}: node $k was told"
         [ -z "$CERT" ] || [ ! -s "told.$k" ] || fail "$CERT: node $k was told $(cat "told.$k")"
     done
 }
@@ -79,11 +81,11 @@ untold() {
 @test "a lock on five TLS servers is taken and released" {
     local k
     granted
-    start_log hold.log "$DLOCK" --ttl 1.5 "$L" sh -c ': >held; while [ ! -e go ]; do sleep .02; done'
+    start_log hold.log "$DLOCK" --ttl 1.5 "$L" \
+        sh -c ': >held; while [ ! -e go ]; do sleep .02; done'
     wait_for 5 test -e held
     wait_for 2 eval '[ "$(holds)" = 5 ]'
-    run -75 run_t 5 "$DLOCK" --status "$L"
-    assert_out "pid $STARTED"
+    says 75 "pid $STARTED" --status "$L"
     # Renewed through TLS: longer than its ttl.
     local end
     end=$(($(now_ms) + 1600))

@@ -128,9 +128,8 @@ static int open_to(struct redis_conn *c, const struct dlock_peer *peers, int n, 
     static const char *const ping = "PING";
     struct redis_conn_auth auth = {.password = "secret"};
     const char *argv[] = {ping};
-    c->tls = &config;
-    c->tls_host = "name";
-    int rc = redis_conn_open(c, &dlock_env_system, peers, n, &auth, "w", until);
+    struct redis_conn_target to = {&dlock_env_system, "w", &auth, &config, "name", until};
+    int rc = redis_conn_open(c, &to, peers, n);
     if (rc == 0)
         rc = redis_conn_send(c, 1, 1, argv, (size_t[]){4});
     redis_conn_flush(c);

@@ -24,7 +24,8 @@ static void crank(struct redis_conn *c, struct server *s)
 static int open_to(struct redis_conn *c, struct server *s, const char *password)
 {
     struct redis_conn_auth auth = {.password = password};
-    return redis_conn_open(c, &dlock_env_system, &s->peer, 1, &auth, "redis://t/0", SECS(5));
+    struct redis_conn_target to = {&dlock_env_system, "redis://t/0", &auth, .until = SECS(5)};
+    return redis_conn_open(c, &to, &s->peer, 1);
 }
 
 static void ping(struct redis_conn *c, int tag)
@@ -189,7 +190,8 @@ TEST(the_next_address_is_tried_and_remembered)
     peers[1] = s.peer;
     for (int i = 0; i < 2; i++) {
         s.len = 0;
-        REQUIRE_INT(redis_conn_open(&c, &dlock_env_system, peers, 2, &auth, "w", SECS(5)), 0);
+        struct redis_conn_target to = {&dlock_env_system, "w", &auth, .until = SECS(5)};
+        REQUIRE_INT(redis_conn_open(&c, &to, peers, 2), 0);
         ping(&c, 1);
         REQUIRE(settle(&c, &s));
         CHECK_INT(c.good, 1);
@@ -198,7 +200,8 @@ TEST(the_next_address_is_tried_and_remembered)
         close(s.cfd);
         s.cfd = -1;
     }
-    CHECK_INT(redis_conn_open(&c, &dlock_env_system, peers, 1, &auth, "w", SECS(5)), 0);
+    struct redis_conn_target to = {&dlock_env_system, "w", &auth, .until = SECS(5)};
+    CHECK_INT(redis_conn_open(&c, &to, peers, 1), 0);
     struct redis_conn_reply rep;
     CHECK_INT(await(&c, NULL, &rep), DLOCK_EUNAVAIL);
     CHECK_INT(c.error.sys, ECONNREFUSED);
@@ -345,7 +348,8 @@ TEST(errors_of_auth_show_one_word)
 static int open_later(struct redis_conn *c, const char *password)
 {
     struct redis_conn_auth auth = {.password = password};
-    return redis_conn_open_later(c, &dlock_env_system, &auth, "redis://t/0", SECS(5));
+    struct redis_conn_target to = {&dlock_env_system, "redis://t/0", &auth, .until = SECS(5)};
+    return redis_conn_open_later(c, &to);
 }
 
 TEST(commands_wait_for_the_address)

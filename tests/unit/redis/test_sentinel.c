@@ -17,7 +17,8 @@ struct group {
     struct dlock_peer peers[N];
     struct dlock_uri *uri;
     struct dlock_spec spec;
-    struct sentinels s;
+    struct redis_route route;
+    struct redis_sentinel *m;
 };
 
 static bool group_open(struct group *g)
@@ -45,12 +46,15 @@ static bool group_open(struct group *g)
                                   .peers = g->peers,
                                   .npeers = N,
                                   .connect_timeout = 5 * DLOCK_SEC};
-    return sentinels_open(&g->s, &g->spec, &err) == 0;
+    g->route.spec = &g->spec;
+    int rc = redis_sentinel_open(&g->route, &err);
+    g->m = g->route.sentinel;
+    return rc == 0;
 }
 
 static void group_close(struct group *g)
 {
-    sentinels_close(&g->s);
+    redis_sentinel_close(&g->route);
     for (int i = 0; i < N; i++)
         server_close(&g->server[i]);
     dlock_uri_free(g->uri);
@@ -60,9 +64,9 @@ static void crank(struct group *g)
 {
     struct pollfd p[40];
     int64_t wake = DLOCK_NEVER;
-    int n = sentinels_interest(&g->s, p, 40, &wake);
+    int n = redis_sentinel_interest(&g->route, p, 40, &wake);
     poll(p, (nfds_t)n, 2);
-    sentinels_work(&g->s, p, n);
+    redis_sentinel_work(&g->route, p, n);
     for (int i = 0; i < N; i++)
         server_step(&g->server[i]);
 }
@@ -84,9 +88,15 @@ static bool tell(struct group *g, int i, const char *text)
 static int found(struct group *g, struct sentinel_addr *a, struct dlock_error *err, int64_t end)
 {
     int rc;
-    while ((rc = sentinels_found(&g->s, a, err)) == 0 && dlock_now() < end)
+    while ((rc = find_master(g->m, a, err)) == 0 && dlock_now() < end)
         crank(g);
     return rc;
+}
+
+static enum redis_mastery verdict(struct group *g, const struct sentinel_addr *of)
+{
+    g->m->master = *of;
+    return redis_sentinel_answer(&g->route, 0);
 }
 
 TEST(a_majority_is_enough_at_once)
@@ -95,20 +105,20 @@ TEST(a_majority_is_enough_at_once)
     struct sentinel_addr a;
     struct dlock_error err;
     REQUIRE(group_open(&g));
-    sentinels_ask(&g.s, SECS(5));
+    begin_round(g.m, SECS(5));
     CHECK_INT(found(&g, &a, &err, SECS(0)), 0);
-    CHECK_INT(sentinels_verdict(&g.s, &at_6001), MASTER_PENDING);
+    CHECK_INT(verdict(&g, &at_6001), MASTER_PENDING);
     tell(&g, 0, AT_6002);
     tell(&g, 1, AT_6001);
     tell(&g, 2, AT_6001);
     CHECK_INT(found(&g, &a, &err, SECS(5)), 1);
     CHECK_INT(a.port, 6001);
-    CHECK_INT(sentinels_verdict(&g.s, &at_6001), MASTER_YES);
-    CHECK_INT(sentinels_verdict(&g.s, &at_6002), MASTER_OTHER);
+    CHECK_INT(verdict(&g, &at_6001), MASTER_YES);
+    CHECK_INT(verdict(&g, &at_6002), MASTER_OTHER);
     /* Answers of an earlier round do not count. */
-    sentinels_ask(&g.s, SECS(5));
-    CHECK_INT(sentinels_found(&g.s, &a, &err), 0);
-    CHECK_INT(sentinels_verdict(&g.s, &at_6001), MASTER_PENDING);
+    begin_round(g.m, SECS(5));
+    CHECK_INT(find_master(g.m, &a, &err), 0);
+    CHECK_INT(verdict(&g, &at_6001), MASTER_PENDING);
     group_close(&g);
 }
 
@@ -120,18 +130,18 @@ TEST(one_sentinel_alone_names_no_master)
     struct dlock_error err;
     REQUIRE(group_open(&g));
     int64_t begin = dlock_now();
-    sentinels_ask(&g.s, begin + 400 * DLOCK_MSEC);
+    begin_round(g.m, begin + 400 * DLOCK_MSEC);
     tell(&g, 1, AT_6002);
     CHECK_INT(found(&g, &a, &err, begin + 300 * DLOCK_MSEC), 0);
-    CHECK_INT(sentinels_verdict(&g.s, &at_6002), MASTER_PENDING);
+    CHECK_INT(verdict(&g, &at_6002), MASTER_PENDING);
     CHECK_INT(found(&g, &a, &err, SECS(5)), DLOCK_EUNAVAIL);
     CHECK(dlock_now() - begin >= 400 * DLOCK_MSEC);
     CHECK_INT(a.port, 0);
     CHECK_HAS(err.msg, "1 of 3 sentinels names 127.0.0.1:6002 as the master, 2 must");
     CHECK_HAS(err.msg, "no answer");
-    CHECK(sentinels_name_one(&g.s));
-    CHECK_INT(sentinels_verdict(&g.s, &at_6002), MASTER_NO);
-    CHECK_INT(sentinels_verdict(&g.s, &at_6001), MASTER_NO);
+    CHECK(count(g.m).votes > 0);
+    CHECK_INT(verdict(&g, &at_6002), MASTER_NO);
+    CHECK_INT(verdict(&g, &at_6001), MASTER_NO);
     group_close(&g);
 }
 
@@ -141,7 +151,7 @@ TEST(no_majority_is_left_when_two_sentinels_disagree_and_one_fails)
     struct sentinel_addr a;
     struct dlock_error err;
     REQUIRE(group_open(&g));
-    sentinels_ask(&g.s, SECS(60));
+    begin_round(g.m, SECS(60));
     tell(&g, 0, AT_6001);
     tell(&g, 1, AT_6002);
     CHECK_INT(found(&g, &a, &err, dlock_now() + 20 * DLOCK_MSEC), 0);
@@ -159,22 +169,22 @@ TEST(one_sentinel_under_two_names_is_counted_once)
     REQUIRE(group_open(&g));
     g.peers[1] = g.peers[0];
     g.peers[1].host = 1;
-    sentinels_ask(&g.s, SECS(5));
+    begin_round(g.m, SECS(5));
     for (int i = 0; i < 2; i++) {
         REQUIRE(tell(&g, 0, AT_6001));
         close(g.server[0].cfd); /* the next of the two connections */
         g.server[0].cfd = -1;
     }
-    for (int64_t end = SECS(5); dlock_now() < end && g.s.one[1].says == SAYS_NOTHING;)
+    for (int64_t end = SECS(5); dlock_now() < end && g.m->one[1].says == SAYS_NOTHING;)
         crank(&g);
-    CHECK_INT(g.s.one[0].says, SAYS_MASTER);
-    CHECK_INT(g.s.one[1].says, SAYS_MASTER);
-    CHECK_INT(sentinels_verdict(&g.s, &at_6001), MASTER_PENDING);
+    CHECK_INT(g.m->one[0].says, SAYS_MASTER);
+    CHECK_INT(g.m->one[1].says, SAYS_MASTER);
+    CHECK_INT(verdict(&g, &at_6001), MASTER_PENDING);
     tell(&g, 2, AT_6002);
-    for (int64_t end = SECS(5); dlock_now() < end && g.s.one[2].says == SAYS_NOTHING;)
+    for (int64_t end = SECS(5); dlock_now() < end && g.m->one[2].says == SAYS_NOTHING;)
         crank(&g);
-    CHECK_INT(sentinels_verdict(&g.s, &at_6001), MASTER_NO);
-    sentinels_doubt(&g.s, &at_6001, &err);
+    CHECK_INT(verdict(&g, &at_6001), MASTER_NO);
+    redis_sentinel_doubt(&g.route, &err);
     CHECK_HAS(err.msg, "1 of 3 sentinels names 127.0.0.1:6001");
     group_close(&g);
 }
@@ -186,11 +196,11 @@ static int nobody(const char *one, const char *two, const char *three, struct dl
     struct sentinel_addr a;
     int rc = -1000;
     if (group_open(&g)) {
-        sentinels_ask(&g.s, SECS(5));
+        begin_round(g.m, SECS(5));
         if (tell(&g, 0, one) && tell(&g, 1, two) && tell(&g, 2, three))
             rc = found(&g, &a, err, SECS(5));
-        CHECK(rc >= 0 || sentinels_verdict(&g.s, &at_6001) == MASTER_NO);
-        CHECK(rc >= 0 || !sentinels_name_one(&g.s));
+        CHECK(rc >= 0 || verdict(&g, &at_6001) == MASTER_NO);
+        CHECK(rc >= 0 || count(g.m).votes == 0);
     }
     group_close(&g);
     return rc;
@@ -235,7 +245,7 @@ static bool heard_within(struct group *g, int ms)
     bool heard = false;
     for (int64_t end = dlock_now() + ms * DLOCK_MSEC; dlock_now() < end && !heard;) {
         crank(g);
-        heard = sentinels_heard(&g->s);
+        heard = take_announcement(g->m);
     }
     return heard;
 }
@@ -249,7 +259,7 @@ TEST(an_announced_switch_is_heard)
                                "h 6002\r\n";
     struct group g;
     REQUIRE(group_open(&g));
-    sentinels_listen(&g.s, dlock_now());
+    redis_sentinel_listen(&g.route, dlock_now());
     for (int64_t end = SECS(5); dlock_now() < end && g.server[1].len == 0;)
         crank(&g);
     CHECK_HAS(g.server[1].got, "SUBSCRIBE");
@@ -257,21 +267,21 @@ TEST(an_announced_switch_is_heard)
     /* An earlier switch may have been missed. */
     server_say(&g.server[1], subscribed, strlen(subscribed));
     CHECK(heard_within(&g, 5000));
-    CHECK(!sentinels_heard(&g.s));
+    CHECK(!take_announcement(g.m));
     server_say(&g.server[1], other, strlen(other));
     CHECK(!heard_within(&g, 20));
     server_say(&g.server[1], ours, strlen(ours));
     CHECK(heard_within(&g, 5000));
     /* A sentinel that announces it all the time: the round that has just begun still ends. */
     int64_t begin = dlock_now();
-    sentinels_ask(&g.s, SECS(5));
+    begin_round(g.m, SECS(5));
     server_say(&g.server[1], ours, strlen(ours));
     CHECK(heard_within(&g, 5000));
     CHECK(dlock_now() - begin >= SENTINEL_PAUSE);
-    sentinels_listen(&g.s, DLOCK_NEVER);
+    redis_sentinel_listen(&g.route, DLOCK_NEVER);
     CHECK(!heard_within(&g, 10));
     for (int i = 0; i < N; i++)
-        CHECK_INT(g.s.one[i].hear.state, RC_CLOSED);
+        CHECK_INT(g.m->one[i].hear.state, RC_CLOSED);
     group_close(&g);
 }
 

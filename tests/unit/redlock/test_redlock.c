@@ -1,109 +1,131 @@
 /*
- * test_redlock.c - the Redlock backend's slots against scripted servers, with a clock that the test owns: each
- * transition, and that no wake-up is asked for in the past and then does nothing.
+ * test_redlock.c - the Redlock backend's slots against scripted servers, with the test's own clock:
+ * each transition, and no busy loop by wake-ups in the past.
  */
 #include "fakenodes.h"
 
 #define TTL (30 * DLOCK_SEC)
 #define OP (4 * DLOCK_SEC)
 
+static struct world w; /* of the test that runs, or of the last test */
+
 static const char other[] = "0123456789abcdef0123456789abcdef dlock1 host=x pid=1 user=u since=1";
 
+static bool start(int n, int64_t ttl, int64_t op_timeout)
+{
+    if (w.be)
+        world_close(&w);
+    return world_open(&w, n, ttl, op_timeout);
+}
+
 /* How many servers still have the key. */
-static int left(const struct world *w)
+static int left(void)
 {
     int keys = 0;
-    for (int i = 0; i < w->n; i++)
-        keys += w->f[i].value[0] != '\0';
+    for (int i = 0; i < w.n; i++)
+        keys += w.f[i].value[0] != '\0';
     return keys;
 }
 
-static bool grant(struct world *w)
+/* On the first n servers: the value of the key ("": free); do they stop at this kind of command? */
+static void set(int n, const char *value)
 {
-    ACQUIRE(w, false);
-    pass(w, MSEC(10));
-    return CHECK_INT(w->ended.type, EV_GRANTED);
+    for (int i = 0; i < n; i++)
+        snprintf(w.f[i].value, sizeof(w.f[i].value), "%s", value);
+}
+static void slow(int n, enum fake_kind kind, bool on)
+{
+    for (int i = 0; i < n; i++)
+        w.f[i].slow[kind] = on;
 }
 
-static bool give_back(struct world *w, enum dlock_release_how how)
+/* Let the time pass. EV_NONE: nothing ends until then; else the operation ends like that. */
+static bool until(int64_t by, enum dlock_ev ends)
 {
-    RELEASE(w);
-    pass(w, 6 * DLOCK_SEC);
-    return CHECK_INT(w->ended.type, EV_RELEASED) && CHECK_INT(w->ended.how, how);
+    pass(&w, by);
+    return CHECK_INT(w.ended.type, ends);
+}
+
+static bool acquire(bool wait, int64_t by, enum dlock_ev ends)
+{
+    ACQUIRE(&w, wait);
+    return until(by, ends);
+}
+
+static bool renew(int64_t by, enum dlock_ev ends)
+{
+    RENEW(&w);
+    return until(by, ends);
+}
+
+static bool grant(void)
+{
+    return acquire(false, MSEC(10), EV_GRANTED);
+}
+
+static bool give_back(enum dlock_release_how how)
+{
+    RELEASE(&w);
+    pass(&w, 6 * DLOCK_SEC);
+    return CHECK_INT(w.ended.type, EV_RELEASED) && CHECK_INT(w.ended.how, how);
 }
 
 TEST(grant_renew_release)
 {
-    struct world w;
-    REQUIRE(world_open(&w, 3, TTL, OP));
+    REQUIRE(start(3, TTL, OP));
     w.f[0].fence = 7;
     w.f[2].fence = 40;
     int64_t before = fake_clock;
-    REQUIRE(grant(&w));
+    REQUIRE(grant());
     CHECK_INT(w.ended.fence, 41);
     CHECK_INT(w.f[0].fence, 41);
     CHECK(w.ended.from >= before && w.ended.from <= fake_clock);
     fake_clock += 8 * DLOCK_SEC;
     before = fake_clock;
-    RENEW(&w);
-    pass(&w, MSEC(10));
-    CHECK_INT(w.ended.type, EV_RENEWED);
+    CHECK(renew(MSEC(10), EV_RENEWED));
     CHECK_INT(w.ended.from, before);
-    CHECK(give_back(&w, DLOCK_RELEASE_CLEAN));
-    CHECK_INT(left(&w), 0);
-    world_close(&w);
+    CHECK(give_back(DLOCK_RELEASE_CLEAN));
+    CHECK_INT(left(), 0);
 }
 
 /* The majority hangs while a client waits: rounds come and go, without a busy loop in between. */
 TEST(a_hung_majority_causes_no_busy_loop)
 {
-    struct world w;
-    REQUIRE(world_open(&w, 3, TTL, OP));
-    for (int i = 0; i < 3; i++)
-        strcpy(w.f[i].value, other);
-    ACQUIRE(&w, true);
-    pass(&w, MSEC(500));
-    CHECK_INT(w.ended.type, EV_NONE);
+    REQUIRE(start(3, TTL, OP));
+    set(3, other);
+    CHECK(acquire(true, MSEC(500), EV_NONE));
     w.f[1].slow[F_VOTE] = w.f[2].slow[F_VOTE] = true;
     w.f[0].value[0] = '\0';
     CHECK_INT(w.away, 0);
-    pass(&w, 10 * TTL);
-    CHECK_INT(w.ended.type, EV_NONE);
+    CHECK(until(10 * TTL, EV_NONE));
     CHECK(w.away > 0);
     CHECK_INT(w.back, 0);
     w.f[1].slow[F_VOTE] = w.f[2].slow[F_VOTE] = false;
     w.f[1].value[0] = '\0';
-    pass(&w, 20 * DLOCK_SEC);
-    CHECK_INT(w.ended.type, EV_GRANTED);
+    CHECK(until(20 * DLOCK_SEC, EV_GRANTED));
     CHECK_INT(w.back, 1);
-    CHECK(give_back(&w, DLOCK_RELEASE_CLEAN));
-    world_close(&w);
+    CHECK(give_back(DLOCK_RELEASE_CLEAN));
 }
 
-/* One server is held by another client, so the round waits only for a moment; then a server is slow to confirm. */
+/* A server has a holder, so the round waits for a moment only; then a server is slow to confirm. */
 TEST(a_slow_confirmation_causes_no_busy_loop)
 {
-    struct world w;
-    REQUIRE(world_open(&w, 3, TTL, OP));
+    REQUIRE(start(3, TTL, OP));
     strcpy(w.f[0].value, other);
     w.f[2].slow[F_VOTE] = true;
     ACQUIRE(&w, false);
     pass(&w, MSEC(20));
     w.f[2].slow[F_VOTE] = false;
     w.f[2].slow[F_KEEP] = true;
-    pass(&w, DLOCK_SEC);
-    CHECK_INT(w.ended.type, EV_NONE);
+    CHECK(until(DLOCK_SEC, EV_NONE));
     w.f[2].slow[F_KEEP] = false;
-    pass(&w, MSEC(10));
-    CHECK_INT(w.ended.type, EV_GRANTED);
-    world_close(&w);
+    CHECK(until(MSEC(10), EV_GRANTED));
 }
 
-/* A server's vote was lost with the connection, and the others sufficed: its pending undo must not look like a loss. */
+/* A vote was lost with the connection, without need: its pending undo must not look like a loss. */
 TEST(a_connection_lost_in_the_vote_is_no_loss_at_the_release)
 {
-    struct world w;
-    REQUIRE(world_open(&w, 3, TTL, OP));
+    REQUIRE(start(3, TTL, OP));
     w.f[0].slow[F_KEEP] = w.f[1].slow[F_KEEP] = true;
     w.f[2].slow[F_VOTE] = true;
     ACQUIRE(&w, false);
@@ -111,28 +133,23 @@ TEST(a_connection_lost_in_the_vote_is_no_loss_at_the_release)
     fake_cut(&w.f[2], false);
     pass(&w, MSEC(5));
     w.f[0].slow[F_KEEP] = w.f[1].slow[F_KEEP] = w.f[2].slow[F_VOTE] = false;
-    pass(&w, MSEC(5));
-    REQUIRE(CHECK_INT(w.ended.type, EV_GRANTED));
+    REQUIRE(until(MSEC(5), EV_GRANTED));
     fake_clock += 8 * DLOCK_SEC;
-    RENEW(&w);
-    pass(&w, DLOCK_SEC);
-    CHECK_INT(w.ended.type, EV_RENEWED);
+    CHECK(renew(DLOCK_SEC, EV_RENEWED));
     pass(&w, MSEC(100)); /* the third has the lock again */
-    CHECK_INT(left(&w), 3);
+    CHECK_INT(left(), 3);
     fake_cut(&w.f[1], true);
     int64_t before = fake_clock;
-    CHECK(give_back(&w, DLOCK_RELEASE_CLEAN));
+    CHECK(give_back(DLOCK_RELEASE_CLEAN));
     CHECK(fake_clock - before < DLOCK_SEC);
-    world_close(&w);
 }
 
 /* The process may lose the processor between a step and poll(): it misses no deadline. */
 TEST(a_deadline_that_passes_before_poll_is_not_missed)
 {
-    struct world w;
     struct pollfd p[DLOCK_POLL_MAX];
-    REQUIRE(world_open(&w, 3, TTL, OP));
-    REQUIRE(grant(&w));
+    REQUIRE(start(3, TTL, OP));
+    REQUIRE(grant());
     w.f[2].slow[F_LEAVE] = true;
     RELEASE(&w);
     CHECK(settle(&w) < fake_clock + MSEC(100));
@@ -140,18 +157,14 @@ TEST(a_deadline_that_passes_before_poll_is_not_missed)
     int64_t wake = DLOCK_NEVER;
     dlock_backend_redlock.interest(w.be, p, DLOCK_POLL_MAX, &wake);
     CHECK(wake <= fake_clock);
-    pass(&w, DLOCK_SEC);
-    CHECK_INT(w.ended.type, EV_RELEASED);
-    world_close(&w);
+    CHECK(until(DLOCK_SEC, EV_RELEASED));
 }
 
-/* Every answer takes 80 ms, and an operation may take 128 ms: the two halves of a round are two operations. */
+/* Answers take 80 ms, an operation may take 128 ms: the halves of a round are two operations. */
 TEST(a_slow_majority_is_enough_for_a_waiter)
 {
-    struct world w;
-    REQUIRE(world_open(&w, 3, DLOCK_SEC, MSEC(128)));
-    for (int i = 0; i < 3; i++)
-        strcpy(w.f[i].value, other);
+    REQUIRE(start(3, DLOCK_SEC, MSEC(128)));
+    set(3, other);
     ACQUIRE(&w, true);
     pass(&w, MSEC(100));
     for (int i = 0; i < 3; i++) {
@@ -161,159 +174,124 @@ TEST(a_slow_majority_is_enough_for_a_waiter)
     for (int i = 0; i < 1000 && !w.f[2].held[F_VOTE]; i++)
         pass(&w, MSEC(1));
     pass(&w, MSEC(80));
-    for (int i = 0; i < 3; i++)
-        w.f[i].slow[F_VOTE] = false;
+    slow(3, F_VOTE, false);
     pass(&w, MSEC(80));
-    for (int i = 0; i < 3; i++)
-        w.f[i].slow[F_KEEP] = false;
-    pass(&w, MSEC(5));
-    CHECK_INT(w.ended.type, EV_GRANTED);
-    world_close(&w);
+    slow(3, F_KEEP, false);
+    CHECK(until(MSEC(5), EV_GRANTED));
 }
 
 /* Of an even number: half of them emptied get the lock again, one more is a loss. */
 TEST(half_of_the_servers_is_no_majority)
 {
     for (int n = 2; n <= 4; n += 2) {
-        struct world w;
-        REQUIRE(world_open(&w, n, TTL, OP));
-        REQUIRE(grant(&w));
+        REQUIRE(start(n, TTL, OP));
+        REQUIRE(grant());
         fake_clock += 8 * DLOCK_SEC;
-        for (int i = 0; i < n / 2; i++)
-            w.f[i].value[0] = '\0';
-        RENEW(&w);
-        pass(&w, DLOCK_SEC);
-        CHECK_INT(w.ended.type, EV_RENEWED);
-        CHECK_INT(left(&w), n);
-        for (int i = 0; i <= n / 2; i++)
-            w.f[i].value[0] = '\0';
-        RENEW(&w);
-        pass(&w, DLOCK_SEC);
-        CHECK_INT(w.ended.type, EV_LOST);
-        world_close(&w);
+        set(n / 2, "");
+        CHECK(renew(DLOCK_SEC, EV_RENEWED));
+        CHECK_INT(left(), n);
+        set(n / 2 + 1, "");
+        CHECK(renew(DLOCK_SEC, EV_LOST));
 
-        REQUIRE(world_open(&w, n, TTL, OP));
-        REQUIRE(grant(&w));
-        for (int i = 0; i < n / 2; i++)
-            w.f[i].value[0] = '\0';
-        CHECK(give_back(&w, DLOCK_RELEASE_CLEAN));
-        REQUIRE(grant(&w));
-        for (int i = 0; i <= n / 2; i++)
-            w.f[i].value[0] = '\0';
-        CHECK(give_back(&w, DLOCK_RELEASE_NOT_OURS));
-        world_close(&w);
+        REQUIRE(start(n, TTL, OP));
+        REQUIRE(grant());
+        set(n / 2, "");
+        CHECK(give_back(DLOCK_RELEASE_CLEAN));
+        REQUIRE(grant());
+        set(n / 2 + 1, "");
+        CHECK(give_back(DLOCK_RELEASE_NOT_OURS));
     }
 }
 
 /* A renewal with 1 and 2 out of reach, 0 emptied before. */
-static bool renew_with_one_emptied(struct world *w, enum dlock_ev ends)
+static bool renew_with_one_emptied(enum dlock_ev ends)
 {
     fake_clock += 5 * DLOCK_SEC;
-    w->f[0].value[0] = '\0';
-    w->f[1].stopped = w->f[2].stopped = true;
-    RENEW(w);
-    pass(w, OP);
-    bool ok = CHECK_INT(w->ended.type, ends);
-    w->f[1].stopped = w->f[2].stopped = false;
-    return ok && CHECK_INT(w->f[0].value[0] != '\0', 1); /* it has the lock again */
+    w.f[0].value[0] = '\0';
+    w.f[1].stopped = w.f[2].stopped = true;
+    RENEW(&w);
+    pass(&w, OP);
+    bool ok = CHECK_INT(w.ended.type, ends);
+    w.f[1].stopped = w.f[2].stopped = false;
+    return ok && CHECK_INT(w.f[0].value[0] != '\0', 1); /* it has the lock again */
 }
 
-/* A majority that has lost it may come back one by one: set again on each of them, the lock would seem never lost. */
+/* Set again on each server that comes back, the lock would seem never lost. */
 TEST(a_majority_that_lost_it_does_not_get_it_back_one_by_one)
 {
     for (int released = 0; released <= 1; released++) {
-        struct world w;
-        REQUIRE(world_open(&w, 5, TTL, OP));
-        REQUIRE(grant(&w));
-        REQUIRE(renew_with_one_emptied(&w, EV_UNCLEAR));
+        REQUIRE(start(5, TTL, OP));
+        REQUIRE(grant());
+        REQUIRE(renew_with_one_emptied(EV_UNCLEAR));
         CHECK(strstr(w.ended.error.msg, "gone on 1 of 5 servers, and 2 do not answer") != NULL);
         w.f[1].value[0] = w.f[2].value[0] = '\0';
         if (released) {
-            CHECK(give_back(&w, DLOCK_RELEASE_NOT_OURS));
+            CHECK(give_back(DLOCK_RELEASE_NOT_OURS));
         } else {
-            RENEW(&w);
-            pass(&w, OP);
-            CHECK_INT(w.ended.type, EV_LOST);
+            CHECK(renew(OP, EV_LOST));
         }
-        world_close(&w);
     }
 }
 
 /* The others have it: only a minority has lost it, and the doubt ends. */
 TEST(a_lost_minority_raises_no_doubt_once_the_others_answer)
 {
-    struct world w;
-    REQUIRE(world_open(&w, 5, TTL, OP));
-    REQUIRE(grant(&w));
+    REQUIRE(start(5, TTL, OP));
+    REQUIRE(grant());
     for (int i = 0; i < 3; i++) {
-        REQUIRE(renew_with_one_emptied(&w, EV_UNCLEAR));
-        RENEW(&w);
-        pass(&w, OP);
-        CHECK_INT(w.ended.type, EV_RENEWED);
+        REQUIRE(renew_with_one_emptied(EV_UNCLEAR));
+        CHECK(renew(OP, EV_RENEWED));
     }
-    CHECK(give_back(&w, DLOCK_RELEASE_CLEAN));
-    world_close(&w);
+    CHECK(give_back(DLOCK_RELEASE_CLEAN));
 }
 
-/* A server that was away for longer than the ttl has lost nothing: it may come back while two others go. */
+/* A server away for longer than the ttl has lost nothing: it may come back while two servers go. */
 TEST(a_server_whose_lease_ran_out_raises_no_doubt)
 {
-    struct world w;
-    REQUIRE(world_open(&w, 5, TTL, OP));
-    REQUIRE(grant(&w));
+    REQUIRE(start(5, TTL, OP));
+    REQUIRE(grant());
     w.f[0].stopped = true;
     for (int i = 0; i < 4; i++) {
         fake_clock += 9 * DLOCK_SEC;
-        RENEW(&w);
-        pass(&w, OP);
-        CHECK_INT(w.ended.type, EV_RENEWED);
+        CHECK(renew(OP, EV_RENEWED));
     }
     w.f[0].stopped = false;
-    CHECK(renew_with_one_emptied(&w, EV_RENEWED));
-    CHECK(give_back(&w, DLOCK_RELEASE_CLEAN));
-    world_close(&w);
+    CHECK(renew_with_one_emptied(EV_RENEWED));
+    CHECK(give_back(DLOCK_RELEASE_CLEAN));
 }
 
-/* Found when the lock is held already: it has no vote, in a renewal either, and causes no busy loop. */
+/* Found after the grant: no vote under the second name, in renewals either, and no busy loop. */
 TEST(one_server_under_two_names_is_found_late)
 {
-    struct world w;
-    REQUIRE(world_open(&w, 3, TTL, OP));
+    REQUIRE(start(3, TTL, OP));
     world_aim(&w, 1, 0, 2);
     w.f[0].slow[F_VOTE] = true;
     w.f[0].first_slow = 1;
-    REQUIRE(grant(&w));
+    REQUIRE(grant());
     w.f[0].slow[F_VOTE] = false;
     pass(&w, MSEC(10));
     CHECK_INT(w.notices, 1);
     w.f[2].slow[F_KEEP] = true;
-    RENEW(&w);
-    pass(&w, 5 * DLOCK_SEC);
-    CHECK_INT(w.ended.type, EV_UNCLEAR);
+    CHECK(renew(5 * DLOCK_SEC, EV_UNCLEAR));
     w.f[2].slow[F_KEEP] = false;
-    RENEW(&w);
-    pass(&w, MSEC(10));
-    CHECK_INT(w.ended.type, EV_RENEWED);
+    CHECK(renew(MSEC(10), EV_RENEWED));
     fake_cut(&w.f[0], false);
     settle(&w);
     w.f[2].slow[F_LEAVE] = true;
     RELEASE(&w);
     pass(&w, DLOCK_SEC);
     w.f[2].slow[F_LEAVE] = false;
-    pass(&w, DLOCK_SEC);
-    CHECK_INT(w.ended.type, EV_RELEASED);
+    CHECK(until(DLOCK_SEC, EV_RELEASED));
     CHECK_INT(w.ended.how, DLOCK_RELEASE_CLEAN);
-    CHECK_INT(left(&w), 0);
-    world_close(&w);
+    CHECK_INT(left(), 0);
 }
 
-/* A new look-up gives a server's address to another name: the answer there is not counted for both. */
+/* A new look-up gives a server's address to a different name: its answer counts once. */
 TEST(an_address_that_moves_to_another_name_is_counted_once)
 {
     for (int both = 0; both < 2; both++) {
-        struct world w;
-        REQUIRE(world_open(&w, 3, TTL, OP));
-        REQUIRE(grant(&w));
+        REQUIRE(start(3, TTL, OP));
+        REQUIRE(grant());
         fake_clock += 8 * DLOCK_SEC;
         fake_cut(&w.f[1], true);
         fake_cut(&w.f[2], true);
@@ -321,34 +299,26 @@ TEST(an_address_that_moves_to_another_name_is_counted_once)
         fake_clock += 2 * DLOCK_SEC;
         world_aim(&w, 1, 0, 1);
         world_aim(&w, 0, both ? 0 : 1, 1);
-        RENEW(&w);
-        pass(&w, 5 * DLOCK_SEC);
-        CHECK_INT(w.ended.type, EV_UNCLEAR);
-        world_close(&w);
+        CHECK(renew(5 * DLOCK_SEC, EV_UNCLEAR));
     }
 }
 
 /* A program may take SET ... EX 9999999999 for no expiry: a waiter asks now and then, no more. */
 TEST(a_lock_for_three_centuries_is_waited_for_quietly)
 {
-    struct world w;
-    REQUIRE(world_open(&w, 3, TTL, OP));
+    REQUIRE(start(3, TTL, OP));
     for (int i = 0; i < 3; i++) {
         strcpy(w.f[i].value, "x");
         w.f[i].left_ms = 9999999999000;
     }
-    ACQUIRE(&w, true);
-    pass(&w, 10 * DLOCK_SEC);
-    CHECK_INT(w.ended.type, EV_NONE);
+    CHECK(acquire(true, 10 * DLOCK_SEC, EV_NONE));
     CHECK(w.f[0].served[F_VOTE] < 60);
-    world_close(&w);
 }
 
 /* The message "next" (try in a second) comes behind the votes of a round that has not ended yet. */
 TEST(a_wake_up_in_the_middle_of_a_round_is_heard)
 {
-    struct world w;
-    REQUIRE(world_open(&w, 3, TTL, OP));
+    REQUIRE(start(3, TTL, OP));
     for (int i = 0; i < 3; i++) {
         strcpy(w.f[i].value, other);
         w.f[i].place = 2;
@@ -364,171 +334,128 @@ TEST(a_wake_up_in_the_middle_of_a_round_is_heard)
     for (int i = 0; i < 3; i++)
         w.f[i].slow[F_LEAVE] = w.f[i].slow[F_VOTE] = false;
     settle(&w);
-    for (int i = 0; i < 3; i++)
-        w.f[i].value[0] = '\0';
-    pass(&w, MSEC(1100));
-    CHECK_INT(w.ended.type, EV_GRANTED);
-    world_close(&w);
+    set(3, "");
+    CHECK(until(MSEC(1100), EV_GRANTED));
 }
 
 /* ---------------------------------------------------------------- young servers */
 
-/* 0 and 1 were restarted without their data 30 s ago, and have been up for longer than the newcomer's ttl. */
-static bool two_restarted(struct world *w)
+/* 0 and 1 were restarted without their data 30 s ago, longer ago than the newcomer's ttl. */
+static bool two_restarted(void)
 {
-    if (!world_open(w, 3, 2 * DLOCK_SEC, MSEC(250)))
+    if (!start(3, 2 * DLOCK_SEC, MSEC(250)))
         return false;
-    w->f[0].started = w->f[1].started = fake_clock - 30 * DLOCK_SEC;
+    w.f[0].started = w.f[1].started = fake_clock - 30 * DLOCK_SEC;
     return true;
 }
 
 /* By a holder with a ttl of a minute, who renewed it 40 s ago. */
-static void hold_third(struct world *w)
+static void hold_third(void)
 {
-    snprintf(w->f[2].value, sizeof(w->f[2].value), "%s ttl=60000", other);
-    w->f[2].ends = fake_clock + 20 * DLOCK_SEC;
+    snprintf(w.f[2].value, sizeof(w.f[2].value), "%s ttl=60000", other);
+    w.f[2].ends = fake_clock + 20 * DLOCK_SEC;
 }
 
 TEST(a_restarted_server_is_young_for_the_ttl_of_the_holder)
 {
-    struct world w;
-    REQUIRE(two_restarted(&w));
-    hold_third(&w);
-    ACQUIRE(&w, false);
-    pass(&w, DLOCK_SEC);
-    CHECK_INT(w.ended.type, EV_BUSY);
+    REQUIRE(two_restarted());
+    hold_third();
+    CHECK(acquire(false, DLOCK_SEC, EV_BUSY));
     CHECK(w.ended.info != NULL && w.ended.info->pid == 1);
     CHECK_INT(w.notices, 1);
-    CHECK_INT(left(&w), 1);
+    CHECK_INT(left(), 1);
     w.f[0].started = w.f[1].started = fake_clock - 61 * DLOCK_SEC + MSEC(1);
-    ACQUIRE(&w, false);
-    pass(&w, DLOCK_SEC);
-    CHECK_INT(w.ended.type, EV_BUSY);
+    CHECK(acquire(false, DLOCK_SEC, EV_BUSY));
     fake_clock += MSEC(1);
-    CHECK(grant(&w));
-    world_close(&w);
+    CHECK(grant());
 }
 
-/* The newcomer's votes are not given and taken back in each round, and it comes in as soon as the holder is gone. */
+/* No vote is given and taken back in each round; the newcomer enters once the holder is gone. */
 TEST(a_waiter_leaves_young_servers_alone)
 {
-    struct world w;
-    REQUIRE(two_restarted(&w));
-    hold_third(&w);
-    ACQUIRE(&w, true);
-    pass(&w, 10 * DLOCK_SEC);
-    CHECK_INT(w.ended.type, EV_NONE);
+    REQUIRE(two_restarted());
+    hold_third();
+    CHECK(acquire(true, 10 * DLOCK_SEC, EV_NONE));
     CHECK_INT(w.f[0].granted, 1);
     CHECK(w.f[0].served[F_VOTE] > 2 && w.f[0].served[F_VOTE] < 70);
     CHECK_INT(w.notices, 1);
     w.f[2].value[0] = '\0';
-    pass(&w, DLOCK_SEC);
-    CHECK_INT(w.ended.type, EV_GRANTED);
+    CHECK(until(DLOCK_SEC, EV_GRANTED));
     CHECK_INT(w.notices, 1);
-    world_close(&w);
 }
 
-/* As a lock that was released everywhere before its holder's ttl had passed since the start of the servers. */
+/* The lock was released everywhere before its holder's ttl had passed since the servers' start. */
 TEST(no_grace_is_told_of_a_holder_that_is_gone)
 {
-    struct world w;
-    REQUIRE(two_restarted(&w));
+    REQUIRE(two_restarted());
     for (int i = 0; i < 3; i++)
         snprintf(w.f[i].value, sizeof(w.f[i].value), "%s ttl=60000", other);
-    ACQUIRE(&w, true);
-    pass(&w, DLOCK_SEC);
-    CHECK_INT(w.ended.type, EV_NONE);
-    for (int i = 0; i < 3; i++)
-        w.f[i].value[0] = '\0';
-    pass(&w, DLOCK_SEC);
-    CHECK_INT(w.ended.type, EV_GRANTED);
+    CHECK(acquire(true, DLOCK_SEC, EV_NONE));
+    set(3, "");
+    CHECK(until(DLOCK_SEC, EV_GRANTED));
     CHECK_INT(w.notices, 0);
-    world_close(&w);
 }
 
 /* Another program's lock tells no ttl. */
 TEST(a_restarted_server_is_young_while_another_program_holds_the_lock)
 {
-    struct world w;
-    REQUIRE(two_restarted(&w));
+    REQUIRE(two_restarted());
     strcpy(w.f[2].value, "x");
     w.f[0].started = w.f[1].started = fake_clock - 3600 * DLOCK_SEC;
-    ACQUIRE(&w, false);
-    pass(&w, DLOCK_SEC);
-    CHECK_INT(w.ended.type, EV_BUSY);
+    CHECK(acquire(false, DLOCK_SEC, EV_BUSY));
     w.f[2].value[0] = '\0';
-    CHECK(grant(&w));
-    world_close(&w);
+    CHECK(grant());
 }
 
 /* A client that waits on one server may have got the lock from the others. */
 TEST(a_restarted_server_is_young_for_the_ttl_of_a_waiter)
 {
-    struct world w;
-    REQUIRE(two_restarted(&w));
+    REQUIRE(two_restarted());
     w.f[2].longest_ms = 60000;
-    ACQUIRE(&w, false);
-    pass(&w, DLOCK_SEC);
-    CHECK_INT(w.ended.type, EV_BUSY);
-    CHECK_INT(left(&w), 0);
+    CHECK(acquire(false, DLOCK_SEC, EV_BUSY));
+    CHECK_INT(left(), 0);
     w.f[2].longest_ms = 10000;
-    CHECK(grant(&w));
-    world_close(&w);
+    CHECK(grant());
 }
 
 TEST(a_young_vote_waits_for_a_busy_server)
 {
-    struct world w;
-    REQUIRE(two_restarted(&w));
-    hold_third(&w);
+    REQUIRE(two_restarted());
+    hold_third();
     w.f[2].slow[F_VOTE] = true;
-    ACQUIRE(&w, false);
-    pass(&w, MSEC(240));
-    CHECK_INT(w.ended.type, EV_NONE);
+    CHECK(acquire(false, MSEC(240), EV_NONE));
     CHECK_INT(w.f[0].granted, 1);
     w.f[2].slow[F_VOTE] = false;
-    pass(&w, DLOCK_SEC);
-    CHECK_INT(w.ended.type, EV_BUSY);
-    CHECK_INT(left(&w), 1);
+    CHECK(until(DLOCK_SEC, EV_BUSY));
+    CHECK_INT(left(), 1);
     /* It times out. */
     w.f[2].slow[F_VOTE] = true;
     int64_t before = fake_clock;
-    ACQUIRE(&w, false);
-    pass(&w, DLOCK_SEC);
-    CHECK_INT(w.ended.type, EV_GRANTED);
+    CHECK(acquire(false, DLOCK_SEC, EV_GRANTED));
     CHECK_INT(fake_clock - before, MSEC(250));
-    world_close(&w);
 }
 
-/* The busy server still owes the answer of an earlier round. A server that is dead is not waited for. */
+/* The busy server owes the answer of an earlier round. A dead server is not waited for. */
 TEST(a_given_restart_grace_is_the_largest_ttl)
 {
-    struct world w;
     fake_params = "?restart-grace=20";
-    REQUIRE(two_restarted(&w));
+    REQUIRE(two_restarted());
     w.f[2].slow[F_VOTE] = true;
     int64_t before = fake_clock;
-    ACQUIRE(&w, false);
-    pass(&w, MSEC(240));
-    CHECK_INT(w.ended.type, EV_GRANTED);
+    CHECK(acquire(false, MSEC(240), EV_GRANTED));
     CHECK(fake_clock - before < MSEC(240));
-    world_close(&w);
     /* Not old enough for it. */
     fake_params = "?restart-grace=40";
-    REQUIRE(two_restarted(&w));
+    REQUIRE(two_restarted());
     w.f[2].slow[F_VOTE] = true;
-    ACQUIRE(&w, false);
-    pass(&w, DLOCK_SEC);
-    CHECK_INT(w.ended.type, EV_BUSY);
-    world_close(&w);
+    CHECK(acquire(false, DLOCK_SEC, EV_BUSY));
     fake_params = "";
 }
 
 TEST(a_young_vote_waits_for_a_late_answer)
 {
-    struct world w;
-    REQUIRE(two_restarted(&w));
-    hold_third(&w);
+    REQUIRE(two_restarted());
+    hold_third();
     w.f[2].slow[F_VOTE] = true;
     for (int i = 0; i < 2; i++)
         snprintf(w.f[i].value, sizeof(w.f[i].value), "%s ttl=1000", other);
@@ -542,116 +469,86 @@ TEST(a_young_vote_waits_for_a_late_answer)
     CHECK_INT(w.f[0].granted, 1);
     CHECK_INT(w.ended.type, EV_NONE);
     w.f[2].slow[F_VOTE] = false;
-    pass(&w, 3 * DLOCK_SEC);
-    CHECK_INT(w.ended.type, EV_NONE);
-    CHECK_INT(left(&w), 1);
+    CHECK(until(3 * DLOCK_SEC, EV_NONE));
+    CHECK_INT(left(), 1);
     /* It is dead: not waited for, but its last word counts. */
     fake_cut(&w.f[2], true);
-    pass(&w, 20 * DLOCK_SEC);
-    CHECK_INT(w.ended.type, EV_NONE);
-    CHECK_INT(left(&w), 1);
-    pass(&w, 20 * DLOCK_SEC);
-    CHECK_INT(w.ended.type, EV_GRANTED);
+    CHECK(until(20 * DLOCK_SEC, EV_NONE));
+    CHECK_INT(left(), 1);
+    CHECK(until(20 * DLOCK_SEC, EV_GRANTED));
     CHECK(fake_clock >= w.f[0].started + 61 * DLOCK_SEC);
-    world_close(&w);
 }
 
 /* Only its connection to us is broken. */
 TEST(a_holders_ttl_is_not_forgotten_when_its_server_falls_silent)
 {
-    struct world w;
-    REQUIRE(two_restarted(&w));
-    hold_third(&w);
-    ACQUIRE(&w, true);
-    pass(&w, DLOCK_SEC);
-    CHECK_INT(w.ended.type, EV_NONE);
+    REQUIRE(two_restarted());
+    hold_third();
+    CHECK(acquire(true, DLOCK_SEC, EV_NONE));
     w.f[2].slow[F_VOTE] = true;
-    pass(&w, 25 * DLOCK_SEC);
-    CHECK_INT(w.ended.type, EV_NONE);
+    CHECK(until(25 * DLOCK_SEC, EV_NONE));
     CHECK_INT(w.f[0].granted, 1);
-    pass(&w, 20 * DLOCK_SEC);
-    CHECK_INT(w.ended.type, EV_GRANTED);
+    CHECK(until(20 * DLOCK_SEC, EV_GRANTED));
     CHECK(fake_clock >= w.f[0].started + 61 * DLOCK_SEC);
-    world_close(&w);
 }
 
 /* An unknown ttl is not: it would keep a waiter for a day. */
 TEST(another_programs_lock_is_forgotten_with_its_server)
 {
-    struct world w;
-    REQUIRE(two_restarted(&w));
+    REQUIRE(two_restarted());
     strcpy(w.f[2].value, "x");
-    ACQUIRE(&w, true);
-    pass(&w, DLOCK_SEC);
-    CHECK_INT(w.ended.type, EV_NONE);
+    CHECK(acquire(true, DLOCK_SEC, EV_NONE));
     fake_cut(&w.f[2], true);
-    pass(&w, 5 * DLOCK_SEC);
-    CHECK_INT(w.ended.type, EV_GRANTED);
-    world_close(&w);
+    CHECK(until(5 * DLOCK_SEC, EV_GRANTED));
 }
 
 /* Until the grant: the others are about to have their fence counters raised. */
 TEST(a_busy_server_is_heard_after_it_timed_out)
 {
-    struct world w;
-    REQUIRE(two_restarted(&w));
-    hold_third(&w);
+    REQUIRE(two_restarted());
+    hold_third();
     w.f[0].slow[F_KEEP] = w.f[1].slow[F_KEEP] = w.f[2].slow[F_VOTE] = true;
-    ACQUIRE(&w, false);
-    pass(&w, MSEC(260));
-    CHECK_INT(w.ended.type, EV_NONE);
+    CHECK(acquire(false, MSEC(260), EV_NONE));
     CHECK(w.f[0].held[F_KEEP] && w.f[1].held[F_KEEP]);
     w.f[2].slow[F_VOTE] = false;
     pass(&w, MSEC(10));
     w.f[0].slow[F_KEEP] = w.f[1].slow[F_KEEP] = false;
-    pass(&w, DLOCK_SEC);
-    CHECK_INT(w.ended.type, EV_BUSY);
-    CHECK_INT(left(&w), 1);
-    world_close(&w);
+    CHECK(until(DLOCK_SEC, EV_BUSY));
+    CHECK_INT(left(), 1);
 }
 
 TEST(a_silent_server_leaves_time_for_the_second_round)
 {
-    struct world w;
-    REQUIRE(world_open(&w, 3, 2 * DLOCK_SEC, 4 * DLOCK_SEC));
+    REQUIRE(start(3, 2 * DLOCK_SEC, 4 * DLOCK_SEC));
     w.spec.connect_timeout = MSEC(500);
     w.f[0].started = w.f[1].started = fake_clock - 30 * DLOCK_SEC;
     w.f[2].slow[F_VOTE] = true;
     int64_t before = fake_clock;
-    ACQUIRE(&w, false);
-    pass(&w, DLOCK_SEC);
-    CHECK_INT(w.ended.type, EV_GRANTED);
+    CHECK(acquire(false, DLOCK_SEC, EV_GRANTED));
     CHECK(fake_clock - before < MSEC(300));
-    world_close(&w);
 }
 
 /* The time that a round has waited for silent servers is no reason to wait for twice as long. */
 TEST(silent_servers_delay_a_refusal_by_a_second)
 {
-    struct world w;
-    REQUIRE(world_open(&w, 5, 2 * DLOCK_SEC, 4 * DLOCK_SEC));
+    REQUIRE(start(5, 2 * DLOCK_SEC, 4 * DLOCK_SEC));
     w.f[0].started = fake_clock - 30 * DLOCK_SEC;
     w.f[1].longest_ms = 60000;
     w.f[3].slow[F_VOTE] = w.f[4].slow[F_VOTE] = true;
     int64_t before = fake_clock;
-    ACQUIRE(&w, false);
-    pass(&w, 10 * DLOCK_SEC);
-    CHECK_INT(w.ended.type, EV_BUSY);
+    CHECK(acquire(false, 10 * DLOCK_SEC, EV_BUSY));
     CHECK(fake_clock - before <= MSEC(1100));
-    world_close(&w);
 }
 
 /* Of five, three are old enough without the fourth, which is silent. */
 TEST(old_servers_wait_for_none)
 {
-    struct world w;
-    REQUIRE(world_open(&w, 5, 2 * DLOCK_SEC, MSEC(250)));
+    REQUIRE(start(5, 2 * DLOCK_SEC, MSEC(250)));
     w.f[0].started = fake_clock - 30 * DLOCK_SEC;
     w.f[4].slow[F_VOTE] = true;
-    CHECK(grant(&w));
-    CHECK(give_back(&w, DLOCK_RELEASE_CLEAN));
-    CHECK_INT(left(&w), 0);
-    world_close(&w);
+    CHECK(grant());
+    CHECK(give_back(DLOCK_RELEASE_CLEAN));
+    CHECK_INT(left(), 0);
 }
 
 /* --------------------------------------------------------------------- readers */
@@ -659,127 +556,104 @@ TEST(old_servers_wait_for_none)
 static const char reader[] =
     "s:fedcba9876543210fedcba9876543210 dlock1 host=y pid=2 user=u since=1 ttl=30000";
 
-static bool open_reader(struct world *w, int n, int64_t ttl, int64_t op_timeout)
+static bool open_reader(int n, int64_t ttl, int64_t op_timeout)
 {
     fake_mode = DLOCK_MODE_SHARED;
-    bool ok = world_open(w, n, ttl, op_timeout);
+    bool ok = start(n, ttl, op_timeout);
     fake_mode = DLOCK_MODE_EXCLUSIVE;
     return ok;
 }
 
 /* How many readers stand on all servers together. */
-static int readers(const struct world *w)
+static int readers(void)
 {
     int n = 0;
-    for (int i = 0; i < w->n; i++)
-        n += w->f[i].nreaders;
+    for (int i = 0; i < w.n; i++)
+        n += w.f[i].nreaders;
     return n;
 }
 
 TEST(readers_stand_together_with_the_highest_fence)
 {
-    struct world w;
-    REQUIRE(open_reader(&w, 3, TTL, OP));
+    REQUIRE(open_reader(3, TTL, OP));
     for (int i = 0; i < 3; i++)
         fake_admit(&w.f[i], reader, 60000);
     w.f[0].fence = 7;
     w.f[2].fence = 40;
-    REQUIRE(grant(&w));
+    REQUIRE(grant());
     CHECK_INT(w.ended.fence, 40);
     CHECK_INT(w.f[0].fence, 40);
-    CHECK_INT(readers(&w), 6);
-    RENEW(&w);
-    pass(&w, MSEC(10));
-    CHECK_INT(w.ended.type, EV_RENEWED);
-    CHECK(give_back(&w, DLOCK_RELEASE_CLEAN));
-    CHECK_INT(readers(&w), 3);
-    world_close(&w);
+    CHECK_INT(readers(), 6);
+    CHECK(renew(MSEC(10), EV_RENEWED));
+    CHECK(give_back(DLOCK_RELEASE_CLEAN));
+    CHECK_INT(readers(), 3);
 }
 
-/* The first server is a writer's: two are a majority, one is not. Neither is one before which a writer waits. */
+/* A writer has the first server: two servers are a majority, but not if a writer waits at one. */
 TEST(a_reader_counts_no_server_of_a_writer)
 {
     for (int waits = 0; waits < 2; waits++) {
-        struct world w;
-        REQUIRE(open_reader(&w, 3, TTL, OP));
+        REQUIRE(open_reader(3, TTL, OP));
         strcpy(w.f[0].value, other);
-        REQUIRE(grant(&w));
-        CHECK_INT(readers(&w), 2);
-        CHECK(give_back(&w, DLOCK_RELEASE_CLEAN));
+        REQUIRE(grant());
+        CHECK_INT(readers(), 2);
+        CHECK(give_back(DLOCK_RELEASE_CLEAN));
         w.f[1].writer_waits = waits;
         if (!waits)
             strcpy(w.f[1].value, other);
-        ACQUIRE(&w, false);
-        pass(&w, 10 * DLOCK_SEC);
-        CHECK_INT(w.ended.type, EV_BUSY);
-        CHECK_INT(readers(&w), 0);
-        world_close(&w);
+        CHECK(acquire(false, 10 * DLOCK_SEC, EV_BUSY));
+        CHECK_INT(readers(), 0);
     }
 }
 
 /* It was called, and the lock is free until it comes: then there is no holder to name. */
 TEST(a_lock_that_is_kept_for_a_writer_has_no_holder)
 {
-    struct world w;
-    REQUIRE(open_reader(&w, 3, TTL, OP));
+    REQUIRE(open_reader(3, TTL, OP));
     w.f[0].writer_waits = w.f[1].writer_waits = true;
-    ACQUIRE(&w, false);
-    pass(&w, DLOCK_SEC);
-    CHECK_INT(w.ended.type, EV_BUSY);
+    CHECK(acquire(false, DLOCK_SEC, EV_BUSY));
     CHECK(w.ended.info == NULL);
-    CHECK_INT(readers(&w), 0);
-    world_close(&w);
+    CHECK_INT(readers(), 0);
 }
 
 TEST(a_reader_is_healed_only_where_no_writer_holds)
 {
-    struct world w;
-    REQUIRE(open_reader(&w, 5, TTL, OP));
-    REQUIRE(grant(&w));
+    REQUIRE(open_reader(5, TTL, OP));
+    REQUIRE(grant());
     fake_clock += 8 * DLOCK_SEC;
     w.f[0].nreaders = 0;
     fake_admit(&w.f[0], reader, 60000); /* of a new epoch */
     fake_take(&w.f[1], other);
-    RENEW(&w);
-    pass(&w, DLOCK_SEC);
-    CHECK_INT(w.ended.type, EV_RENEWED);
+    CHECK(renew(DLOCK_SEC, EV_RENEWED));
     settle(&w);
     CHECK_INT(w.f[0].nreaders, 2);
     CHECK_INT(w.f[1].nreaders, 0);
     fake_take(&w.f[2], other);
     fake_take(&w.f[3], "x");
-    RENEW(&w);
-    pass(&w, DLOCK_SEC);
-    CHECK_INT(w.ended.type, EV_LOST);
+    CHECK(renew(DLOCK_SEC, EV_LOST));
     CHECK(strstr(w.ended.error.msg, "not ours on 3 of 5 servers: ") != NULL);
-    CHECK(give_back(&w, DLOCK_RELEASE_NOT_OURS));
-    world_close(&w);
+    CHECK(give_back(DLOCK_RELEASE_NOT_OURS));
 }
 
 /* Another reader has got it back there already: it may have forgotten a writer all the same. */
 TEST(a_restarted_server_with_readers_is_young)
 {
-    struct world w;
-    REQUIRE(open_reader(&w, 3, 2 * DLOCK_SEC, MSEC(250)));
+    REQUIRE(open_reader(3, 2 * DLOCK_SEC, MSEC(250)));
     for (int i = 0; i < 2; i++) {
         w.f[i].started = fake_clock - 30 * DLOCK_SEC;
         fake_admit(&w.f[i], reader, 60000);
     }
-    hold_third(&w);
-    ACQUIRE(&w, false);
-    pass(&w, DLOCK_SEC);
-    CHECK_INT(w.ended.type, EV_BUSY);
-    CHECK_INT(readers(&w), 2);
+    hold_third();
+    CHECK(acquire(false, DLOCK_SEC, EV_BUSY));
+    CHECK_INT(readers(), 2);
     w.f[2].value[0] = '\0';
-    CHECK(grant(&w));
-    world_close(&w);
+    CHECK(grant());
 }
 
 /* Each renewal of a reader changes the key that the first waiter watches. */
 TEST(a_writer_asks_ten_times_a_second_while_readers_renew)
 {
-    struct world w;
-    REQUIRE(world_open(&w, 3, TTL, OP));
+    REQUIRE(start(3, TTL, OP));
     for (int i = 0; i < 3; i++)
         fake_admit(&w.f[i], reader, 60000);
     ACQUIRE(&w, true);
@@ -795,86 +669,78 @@ TEST(a_writer_asks_ten_times_a_second_while_readers_renew)
         w.f[k].nreaders = 0;
         fake_call(&w.f[k], "go");
     }
-    pass(&w, MSEC(5));
-    CHECK_INT(w.ended.type, EV_GRANTED);
-    world_close(&w);
+    CHECK(until(MSEC(5), EV_GRANTED));
 }
 
 /* ---------------------------------------------------------------- --once, --min-hold */
 
 #define ONCE (3600 * DLOCK_SEC)
 
-static bool open_once(struct world *w, int n)
+static bool open_once(int n)
 {
     fake_once = ONCE;
-    bool opened = world_open(w, n, TTL, OP);
+    bool opened = start(n, TTL, OP);
     fake_once = 0;
     for (int i = 0; opened && i < n; i++) {
-        w->f[i].fence = 10;
-        w->f[i].skew = (i - 2) * 5 * DLOCK_SEC;
+        w.f[i].fence = 10;
+        w.f[i].skew = (i - 2) * 5 * DLOCK_SEC;
     }
     return opened;
 }
 
-/* A record of another client's run, which ended (running: began) so long ago by the clock of that server. */
+/* A foreign client's record: the run ended (running: began) so long ago by that server's clock. */
 static void has_run(struct fake *f, const char *state, int fence, int64_t ago)
 {
     long long at = 1790000000000 + (fake_clock + f->skew - ago) / DLOCK_MSEC;
     snprintf(
         f->run, sizeof(f->run),
-        "dlock-run1 %s 0 %d 0123456789abcdef0123456789abcd%02d %lld %lld 3600000 dlock1 host=x pid=1",
+        "dlock-run1 %s 0 %d 0123456789abcdef0123456789abcd%02d %lld %lld 3600000 dlock1 host=x "
+        "pid=1",
         state, fence, fence, at, strcmp(state, "running") == 0 ? 0 : at);
 }
 
-static int runs_say(const struct world *w, const char *state)
+static int runs_say(const char *state)
 {
     int n = 0;
-    for (int i = 0; i < w->n; i++)
-        n += strncmp(w->f[i].run + strlen("dlock-run1 "), state, strlen(state)) == 0;
+    for (int i = 0; i < w.n; i++)
+        n += strncmp(w.f[i].run + strlen("dlock-run1 "), state, strlen(state)) == 0;
     return n;
 }
 
-static bool ends(struct world *w, bool success, enum dlock_release_how how)
+static bool ends(bool success, enum dlock_release_how how)
 {
-    w->hold = (struct dlock_hold){.ended = true, .success = success, .status = !success};
-    return give_back(w, how);
+    w.hold = (struct dlock_hold){.ended = true, .success = success, .status = !success};
+    return give_back(how);
 }
 
 TEST(a_run_is_recorded_everywhere_and_skipped_from_then_on)
 {
-    struct world w;
-    REQUIRE(open_once(&w, 3));
-    REQUIRE(grant(&w));
+    REQUIRE(open_once(3));
+    REQUIRE(grant());
     settle(&w);
-    CHECK_INT(runs_say(&w, "running -1 "), 3);
-    CHECK(ends(&w, false, DLOCK_RELEASE_CLEAN));
-    CHECK_INT(runs_say(&w, "failed 1 "), 3);
-    REQUIRE(grant(&w));
-    CHECK(ends(&w, true, DLOCK_RELEASE_CLEAN));
-    CHECK_INT(runs_say(&w, "succeeded 0 "), 3);
-    ACQUIRE(&w, true);
-    pass(&w, DLOCK_SEC);
-    REQUIRE(CHECK_INT(w.ended.type, EV_SKIPPED));
+    CHECK_INT(runs_say("running -1 "), 3);
+    CHECK(ends(false, DLOCK_RELEASE_CLEAN));
+    CHECK_INT(runs_say("failed 1 "), 3);
+    REQUIRE(grant());
+    CHECK(ends(true, DLOCK_RELEASE_CLEAN));
+    CHECK_INT(runs_say("succeeded 0 "), 3);
+    REQUIRE(acquire(true, DLOCK_SEC, EV_SKIPPED));
     CHECK_INT(w.ended.run->state, DLOCK_RUN_SUCCEEDED);
-    CHECK_INT(left(&w), 0);
+    CHECK_INT(left(), 0);
     fake_clock += ONCE;
-    CHECK(grant(&w));
-    world_close(&w);
+    CHECK(grant());
 }
 
-/* Also where only a vote that comes late tells of it, when the others have our "running" already. */
+/* Also where only a late vote tells the success, when the other servers have our "running". */
 TEST(a_success_that_one_server_knows_is_skipped_and_given_to_the_others)
 {
     for (int late = 0; late < 2; late++) {
-        struct world w;
-        REQUIRE(open_once(&w, 3));
+        REQUIRE(open_once(3));
         has_run(&w.f[2], "succeeded", 10, DLOCK_SEC);
         has_run(&w.f[1], "running", 9, 2 * DLOCK_SEC);
         if (late) {
             w.f[2].slow[F_VOTE] = w.f[0].slow[F_KEEP] = true;
-            ACQUIRE(&w, false);
-            pass(&w, MSEC(20));
-            CHECK_INT(w.ended.type, EV_NONE);
+            CHECK(acquire(false, MSEC(20), EV_NONE));
             w.f[2].slow[F_VOTE] = w.f[0].slow[F_KEEP] = false;
         } else {
             w.f[0].slow[F_VOTE] = true; /* else it may be late */
@@ -883,90 +749,74 @@ TEST(a_success_that_one_server_knows_is_skipped_and_given_to_the_others)
             w.f[0].slow[F_VOTE] = false;
         }
         if (w.nended == 0)
-            pass(&w, DLOCK_SEC);
-        CHECK_INT(w.ended.type, EV_SKIPPED);
+            CHECK(until(DLOCK_SEC, EV_SKIPPED));
         settle(&w);
         for (int i = 0; i < 3; i++)
             CHECK(strcmp(w.f[i].run, w.f[2].run) == 0);
-        CHECK_INT(runs_say(&w, "succeeded 0 10 "), 3);
-        CHECK_INT(left(&w), 0);
-        world_close(&w);
+        CHECK_INT(runs_say("succeeded 0 10 "), 3);
+        CHECK_INT(left(), 0);
     }
 }
 
 TEST(a_round_without_a_majority_changes_no_record)
 {
-    struct world w;
-    REQUIRE(open_once(&w, 3));
+    REQUIRE(open_once(3));
     has_run(&w.f[0], "succeeded", 10, DLOCK_SEC);
     has_run(&w.f[1], "failed", 10, DLOCK_SEC);
     strcpy(w.f[1].value, other);
     strcpy(w.f[2].value, other);
-    ACQUIRE(&w, false);
-    pass(&w, DLOCK_SEC);
-    CHECK_INT(w.ended.type, EV_BUSY);
-    CHECK_INT(runs_say(&w, "succeeded"), 1);
-    CHECK_INT(runs_say(&w, "failed"), 1);
-    world_close(&w);
+    CHECK(acquire(false, DLOCK_SEC, EV_BUSY));
+    CHECK_INT(runs_say("succeeded"), 1);
+    CHECK_INT(runs_say("failed"), 1);
 }
 
 /* Its writer was granted the lock: it asked for a success within a shorter time. */
 TEST(a_newer_end_makes_an_older_success_void)
 {
-    struct world w;
-    REQUIRE(open_once(&w, 3));
+    REQUIRE(open_once(3));
     for (int i = 0; i < 3; i++)
         has_run(&w.f[i], i == 0 ? "failed" : "succeeded", i == 0 ? 11 : 10, DLOCK_SEC);
     w.f[2].stopped = true; /* the first two are the majority */
-    REQUIRE(grant(&w));
-    CHECK_INT(runs_say(&w, "running"), 2);
-    world_close(&w);
+    REQUIRE(grant());
+    CHECK_INT(runs_say("running"), 2);
 }
 
-/* A round with a high token has left it behind, and was not granted: the grant after it has a lower one. */
+/* "running" was left by a round without a grant: a later grant has a lower token. */
 TEST(a_run_that_has_only_begun_makes_no_success_void)
 {
-    struct world w;
-    REQUIRE(open_once(&w, 3));
+    REQUIRE(open_once(3));
     has_run(&w.f[0], "succeeded", 10, DLOCK_SEC);
     has_run(&w.f[1], "running", 99, 2 * DLOCK_SEC);
     w.f[2].stopped = true;
-    ACQUIRE(&w, false);
-    pass(&w, DLOCK_SEC);
-    CHECK_INT(w.ended.type, EV_SKIPPED);
-    CHECK_INT(runs_say(&w, "succeeded"), 2);
-    world_close(&w);
+    CHECK(acquire(false, DLOCK_SEC, EV_SKIPPED));
+    CHECK_INT(runs_say("succeeded"), 2);
 }
 
 TEST(a_success_on_a_minority_is_not_recorded)
 {
-    struct world w;
-    REQUIRE(open_once(&w, 3));
-    REQUIRE(grant(&w));
+    REQUIRE(open_once(3));
+    REQUIRE(grant());
     settle(&w);
     w.f[1].stopped = w.f[2].stopped = true;
     int64_t before = fake_clock;
-    CHECK(ends(&w, true, DLOCK_RELEASE_UNCLEAR));
+    CHECK(ends(true, DLOCK_RELEASE_UNCLEAR));
     CHECK(fake_clock - before >= 5 * DLOCK_SEC); /* tried for as long as it may */
     CHECK(strstr(w.ended.error.msg, "1 of 3 servers have recorded") != NULL);
-    world_close(&w);
 
     /* Where the lock is gone no end is recorded. */
-    REQUIRE(open_once(&w, 3));
-    REQUIRE(grant(&w));
+    REQUIRE(open_once(3));
+    REQUIRE(grant());
     w.f[1].value[0] = w.f[2].value[0] = '\0';
-    CHECK(ends(&w, true, DLOCK_RELEASE_NOT_OURS));
-    CHECK_INT(runs_say(&w, "succeeded"), 1);
-    world_close(&w);
+    CHECK(ends(true, DLOCK_RELEASE_NOT_OURS));
+    CHECK_INT(runs_say("succeeded"), 1);
 }
 
-/* The release was served and its answers were lost: the record tells. Without a record a lost lock stays one. */
+/* The release was served, its answers lost: the record tells. Without a record the lock is lost. */
 TEST(a_release_that_is_sent_again_finds_its_record)
 {
     for (int lost = 0; lost < 2; lost++) {
-        struct world w;
-        REQUIRE(open_once(&w, 3));
-        REQUIRE(grant(&w));
+        REQUIRE(open_once(3));
+        REQUIRE(grant());
         settle(&w);
         for (int i = 1; i < 3; i++)
             w.f[i].slow[F_LEAVE] = true;
@@ -988,10 +838,8 @@ TEST(a_release_that_is_sent_again_finds_its_record)
             w.f[i].slow[F_LEAVE] = false;
             fake_cut(&w.f[i], false);
         }
-        pass(&w, 6 * DLOCK_SEC);
-        CHECK_INT(w.ended.type, EV_RELEASED);
+        CHECK(until(6 * DLOCK_SEC, EV_RELEASED));
         CHECK_INT(w.ended.how, lost ? DLOCK_RELEASE_NOT_OURS : DLOCK_RELEASE_CLEAN);
-        world_close(&w);
     }
 }
 
@@ -999,35 +847,32 @@ TEST(a_release_that_is_sent_again_finds_its_record)
 TEST(something_else_in_the_place_of_the_record_stays)
 {
     for (int n = 1; n < 3; n++) {
-        struct world w;
-        REQUIRE(open_once(&w, 3));
+        REQUIRE(open_once(3));
         for (int i = 0; i < n; i++)
             strcpy(w.f[i].run, "theirs");
         ACQUIRE(&w, false);
         pass(&w, DLOCK_SEC);
         if (n == 1) {
             REQUIRE(CHECK_INT(w.ended.type, EV_GRANTED));
-            CHECK(ends(&w, true, DLOCK_RELEASE_CLEAN));
-            CHECK_INT(runs_say(&w, "succeeded"), 2);
+            CHECK(ends(true, DLOCK_RELEASE_CLEAN));
+            CHECK_INT(runs_say("succeeded"), 2);
         } else {
             REQUIRE(CHECK_INT(w.ended.type, EV_FAILED));
             CHECK_INT(w.ended.error.code, DLOCK_EDATA);
             CHECK(strstr(w.ended.error.msg, "in the place of the run record") != NULL);
-            CHECK(give_back(&w, DLOCK_RELEASE_NOTHING));
+            CHECK(give_back(DLOCK_RELEASE_NOTHING));
         }
-        CHECK_INT(left(&w), 0);
+        CHECK_INT(left(), 0);
         for (int i = 0; i < n; i++)
             CHECK(strcmp(w.f[i].run, "theirs") == 0);
-        world_close(&w);
     }
 }
 
 TEST(a_release_before_the_least_time_lets_the_servers_keep_the_lock)
 {
-    struct world w;
-    REQUIRE(world_open(&w, 3, TTL, OP));
+    REQUIRE(start(3, TTL, OP));
     w.spec.min_hold = 100 * DLOCK_SEC;
-    REQUIRE(grant(&w));
+    REQUIRE(grant());
     CHECK_INT(w.ended.ttl, TTL);
     int64_t until = w.hold.until = fake_clock + w.spec.min_hold;
     for (int i = 0; i < 3; i++)
@@ -1037,21 +882,16 @@ TEST(a_release_before_the_least_time_lets_the_servers_keep_the_lock)
     RENEW(&w);
     pass(&w, MSEC(10));
     CHECK(w.f[0].ends >= fake_clock + TTL - MSEC(20));
-    CHECK(give_back(&w, DLOCK_RELEASE_CLEAN));
-    CHECK_INT(left(&w), 3);
+    CHECK(give_back(DLOCK_RELEASE_CLEAN));
+    CHECK_INT(left(), 3);
     for (int i = 0; i < 3; i++)
         CHECK(w.f[i].ends <= until + MSEC(2) && w.f[i].ends > until - MSEC(20));
-    ACQUIRE(&w, false);
-    pass(&w, MSEC(100));
-    CHECK_INT(w.ended.type, EV_BUSY);
-    ACQUIRE(&w, true);
-    pass(&w, 30 * DLOCK_SEC);
-    CHECK_INT(w.ended.type, EV_GRANTED);
+    CHECK(acquire(false, MSEC(100), EV_BUSY));
+    CHECK(acquire(true, 30 * DLOCK_SEC, EV_GRANTED));
     CHECK(fake_clock >= until - MSEC(20) && fake_clock <= until + MSEC(300));
     w.hold.until = 0;
-    CHECK(give_back(&w, DLOCK_RELEASE_CLEAN));
-    CHECK_INT(left(&w), 0);
-    world_close(&w);
+    CHECK(give_back(DLOCK_RELEASE_CLEAN));
+    CHECK_INT(left(), 0);
 }
 
 UNIT_MAIN
