@@ -255,7 +255,7 @@ static bool check_session(struct pg_backend *be, const struct pg_reply *r)
     if (!pg_one_row(r, R_COLUMNS))
         dlock_fail_at(&err, DLOCK_EPROTO, 0, pg_where(be), "unexpected answer to the lock query");
     else if (PQserverVersion(be->conn.pq) >= WITH_IDLE_TIMEOUT &&
-             shown_ms(pg_text(r->rows, 0, R_IDLE)) != adv_ttl_ms(be))
+             shown_ms(pg_text(r->rows, 0, R_LEASE)) != adv_ttl_ms(be))
         dlock_fail_at(&err, DLOCK_EUNUSABLE, 0, pg_where(be),
                       "the server did not accept an idle_session_timeout of %" PRId64 " ms",
                       adv_ttl_ms(be));
@@ -290,9 +290,9 @@ static bool note_locks(struct pg_backend *be, const struct pg_reply *r)
 {
     struct dlock_error err;
     int64_t other = pg_number(r->rows, 0, R_OTHER);
-    be->advisory.has.turn = pg_number(r->rows, 0, R_TURN);
-    be->advisory.has.main = pg_number(r->rows, 0, R_MAIN);
-    be->advisory.has.size = pg_number(r->rows, 0, R_SIZE);
+    be->advisory.has.turn = pg_true(r->rows, 0, R_TURN);
+    be->advisory.has.main = pg_true(r->rows, 0, R_MAIN);
+    be->advisory.has.size = pg_true(r->rows, 0, R_SIZE);
     if (other == 0)
         return true;
     other_slots(&err, be->spec, (unsigned)other);
@@ -313,7 +313,7 @@ static void try_answered(struct pg_backend *be, const struct pg_reply *r)
     int64_t grace_ms = be->restart_grace > 0 ? pg_number(r->rows, 0, R_GRACE) : 0;
     if (grace_ms <= 0 && !note_locks(be, r))
         return;
-    if (pg_number(r->rows, 0, R_LOCKED))
+    if (!PQgetisnull(r->rows, 0, R_LSN))
         granted(be, r);
     else if (grace_ms > 0)
         pg_in_grace(be, grace_ms);
@@ -463,7 +463,7 @@ static void unlock_answered(struct pg_backend *be, const struct pg_reply *r)
     } else if (r->sqlstate[0] || !pg_one_row(r, 1)) {
         pg_conn_reply_error(&be->conn, r, &err);
         pg_released(be, DLOCK_RELEASE_UNCLEAR, &err);
-    } else if (pg_number(r->rows, 0, 0) == 1) {
+    } else if (pg_true(r->rows, 0, 0)) {
         pg_released(be, DLOCK_RELEASE_CLEAN, NULL);
     } else {
         dlock_fail_at(&err, DLOCK_ELOST, 0, pg_where(be), "the session no longer holds the lock");

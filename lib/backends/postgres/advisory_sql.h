@@ -20,15 +20,15 @@
  */
 enum {
     R_GRACE,
-    R_IDLE,
-    R_LOCKED,
-    R_LSN,
-    R_WAL,
-    R_TURN,
+    R_LEASE,
     R_MAIN,
+    R_TURN,
     R_SIZE,
     R_OTHER, /* the lock is in use with so many slots, which are not ours; 0: with ours, or not as slots */
-    R_SLOT, /* counted from 1; 0: none */
+    R_SLOT,  /* counted from 1; 0: none */
+    R_LSN,   /* NULL: not granted */
+    R_WAL,
+    R_SHORTENED,
     R_COLUMNS
 };
 char *adv_try_sql(const struct pg_backend *);

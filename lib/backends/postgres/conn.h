@@ -182,10 +182,14 @@ static inline bool pg_conn_says_no_memory(const char *text)
            strstr(text, "Memory allocation failure") != NULL;
 }
 
-/* A field of a row: its text, "" when NULL; its number, 0 when NULL. */
+/* A field of a row: its text, "" when NULL; its number, 0 when NULL; a boolean, false when NULL. */
 static inline const char *pg_text(const PGresult *res, int row, int col)
 {
     return PQgetvalue(res, row, col);
+}
+static inline bool pg_true(const PGresult *res, int row, int col)
+{
+    return pg_text(res, row, col)[0] == 't';
 }
 int64_t pg_number(const PGresult *, int row, int col);
 /* Milliseconds. A row may say anything: in nanoseconds the sum of now and some of these must fit 64 bits. */

@@ -90,7 +90,7 @@ static char *join(const char *comment, bool path, const char *const *statements,
     if (comment)
         fprintf(f, "/* %s */ ", comment);
     if (path)
-        fputs(sql_session_path, f);
+        fputs(sql_session_local_path, f);
     for (const char *const *s = statements; *s; s++) {
         fputs(path || s > statements ? "; " : "", f);
         put(f, *s, NULL, places, NULL, NULL);
