@@ -25,8 +25,8 @@ enum {
     R_TURN,
     R_SIZE,
     R_OTHER, /* the lock is in use with so many slots, which are not ours; 0: with ours, or not as slots */
-    R_SLOT,  /* counted from 1; 0: none */
-    R_LSN,   /* NULL: not granted */
+    R_SLOT, /* counted from 1; 0: none */
+    R_LSN,  /* NULL: not granted */
     R_WAL,
     R_SHORTENED,
     R_COLUMNS

@@ -213,9 +213,9 @@ static void take_replies(struct pg_backend *be)
     struct pg_reply r;
     int rc = 0;
     while (be->conn.state != PC_CLOSED && (rc = pg_conn_next(&be->conn, &r)) == 1) {
-        if (r.sqlstate[0] && be->protocol->read_error)
-            be->protocol->read_error(be, &r);
-        if (r.tag == T_STATUS && be->op == OP_STATUS)
+        if (r.sqlstate[0] && be->protocol->found && be->protocol->found(be, &r))
+            ; /* another answer follows */
+        else if (r.tag == T_STATUS && be->op == OP_STATUS)
             status_answered(be, &r);
         else
             be->protocol->answered(be, &r);

@@ -51,8 +51,8 @@ struct pg_protocol {
 
     /* The connection is up. */
     void (*ready)(struct pg_backend *);
-    /* Say in the server's place what an error means. The slot is NULL: nothing more. */
-    void (*read_error)(const struct pg_backend *, struct pg_reply *);
+    /* Say in the server's place what an error means. True: asked anew. The slot is NULL: nothing more. */
+    bool (*found)(struct pg_backend *, struct pg_reply *);
     /* A request was answered, other than T_STATUS. */
     void (*answered)(struct pg_backend *, const struct pg_reply *);
     /* The connection failed, and is closed already. */
@@ -185,6 +185,7 @@ struct pg_backend {
         bool runs_checked; /* in this connection: the third table is what we make */
         enum { LOOK_FIRST, LOOK_HOLDERS, LOOK_RUN } look; /* which table a status is at */
 
+        bool unsure;       /* a glance at the tables does not do: they are checked thoroughly */
         const char *lacks; /* the table that does not exist */
 
         /* UNHEARD: its answer never came, so it may have been served. */

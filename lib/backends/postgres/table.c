@@ -66,8 +66,8 @@ enum {
     R_NAMED,
     R_COLUMNS
 };
-static const char lock_columns[] = "expires 1184 0 t,fence 20 0 t,freed 1184 0 f,holder 25 100 t,"
-                                   "name 25 950 t,owner 25 100 t,passed 20 0 f";
+static const char lock_columns[] = "name 25 950 t,fence 20 0 t,owner 25 100 t,expires 1184 0 t,"
+                                   "holder 25 100 t,freed 1184 0 f,passed 20 0 f";
 #define FINDING "dlock finding: " /* in the error of the statement check */
 
 /* What is left of --min-hold, after the grant. */
@@ -111,7 +111,7 @@ static char *table_schema(const struct pg_backend *be)
 static void add_check(struct pg_message *m, const struct pg_backend *be,
                       const struct table_more *table)
 {
-    sql_add(m, sql_table_check,
+    sql_add(m, be->table.unsure ? sql_table_check : sql_table_glance,
             PLACES({"checked", table->name, 0}, {"owner", be->table.owner, 0},
                    {"columns", table->columns, 0}, {"number", NULL, table->number}),
             NULL);
@@ -718,19 +718,40 @@ static void table_ready(struct pg_backend *be)
     }
 }
 
-/* A finding of the statement check becomes the error that it stands for. */
-static void table_read_error(const struct pg_backend *be, struct pg_reply *r)
+/* The statement glance was not sure: ask again, with the statement check. */
+static void ask_again(struct pg_backend *be, int tag)
+{
+    bool first = !be->table.unsure;
+    be->table.unsure = true;
+    if (tag == T_NOTICE)
+        be->table.notice_at = pg_now(be); /* comes again with the next refusal */
+    else if (tag != T_SWEEP && first) {
+        if (be->op == OP_ACQUIRE && be->table.orphan[0])
+            send_undo(be, be->table.orphan);
+        table_ready(be);
+    }
+}
+
+/*
+ * The findings of the statements glance and check. A finding of check becomes the error that it stands for. True: the
+ * request was sent anew.
+ */
+static bool table_found(struct pg_backend *be, struct pg_reply *r)
 {
     const char *found = strstr(r->text, FINDING);
     char what[sizeof(r->text)];
-    if (strcmp(r->sqlstate, "22P02") != 0 || !found)
-        return;
+    if (!found)
+        return false;
     found += strlen(FINDING);
     const char *table = *found == '2'   ? be->table.holders
                         : *found == '3' ? be->table.runs
                                         : be->table.name;
     snprintf(what, sizeof(what), "%s", *found ? found + 1 : found);
     what[strcspn(what, ";")] = '\0';
+    if (strcmp(what, "unsure") == 0) {
+        ask_again(be, r->tag);
+        return true;
+    }
     if (strcmp(what, "missing") == 0) {
         strcpy(r->sqlstate, "42P01");
         snprintf(r->text, sizeof(r->text), "the table %s does not exist", table);
@@ -739,6 +760,7 @@ static void table_read_error(const struct pg_backend *be, struct pg_reply *r)
         snprintf(r->text, sizeof(r->text), "the table %.70s is not safe to use: %.110s%s", table,
                  what, strstr(what, " is owned by ") ? " (see table-owner= in dlock(1))" : "");
     }
+    return false;
 }
 
 /* Its success says that the tables that it used are what they should be. */
@@ -943,7 +965,7 @@ const struct pg_protocol pg_table = {
     .renew = table_renew,
     .release = table_release,
     .ready = table_ready,
-    .read_error = table_read_error,
+    .found = table_found,
     .answered = table_answered,
     .failed = table_failed,
     .abandon = table_abandon,

@@ -28,9 +28,9 @@
 
 /* As the statement check lists them. */
 static const char run_columns[] =
-    "began 1184 0 t,command 25 100 t,ended 1184 0 f,expires 1184 0 t,fence 20 0 t,host 25 100 t,"
-    "name 25 950 t,note 25 100 t,owner 25 100 t,pid 20 0 t,state 25 100 t,status 23 0 f,"
-    "username 25 100 t";
+    "name 25 950 t,state 25 100 t,status 23 0 f,fence 20 0 t,owner 25 100 t,host 25 100 t,"
+    "pid 20 0 t,username 25 100 t,command 25 100 t,note 25 100 t,began 1184 0 t,ended 1184 0 f,"
+    "expires 1184 0 t";
 
 /* The columns of the fragment record, V_..., stand behind those of the statements begin and status. */
 enum {

@@ -38,9 +38,8 @@
 #define NOTICE_LIFE (9 * DLOCK_SEC)
 
 /* As the statement check lists them: 23 is the type int. */
-static const char holder_columns[] =
-    "epoch 25 100 t,expires 1184 0 t,holder 25 100 t,name 25 950 t,"
-    "place 20 0 t,slots 23 0 t,token 25 100 t";
+static const char holder_columns[] = "name 25 950 t,token 25 100 t,epoch 25 100 t,slots 23 0 t,"
+                                     "place 20 0 t,expires 1184 0 t,holder 25 100 t";
 
 /* The columns of the answer to a look. */
 enum {

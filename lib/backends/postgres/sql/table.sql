@@ -40,7 +40,7 @@ n AS (
     SELECT '', 0, k.timeline, clock_timestamp(), '' FROM k WHERE k.seen IS NULL
     ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, expires = excluded.expires WHERE l.owner <> excluded.owner)
 SELECT set_config('dlock.grace', ceil(extract(epoch FROM
-    coalesce(k.seen, clock_timestamp()) + {grace} * interval '1 ms' - clock_timestamp()) * 1000)::bigint::text, true)
+    coalesce(k.seen, clock_timestamp()) + '{grace}'::float8 * interval '1 ms' - clock_timestamp()) * 1000.0)::bigint::text, true)
 FROM k
 
 -- statement try
@@ -58,10 +58,10 @@ h AS MATERIALIZED (
     FROM {table} r WHERE r.name = '{name}'),
 m AS MATERIALIZED (
     SELECT p.passed, CASE WHEN {ticket} > p.passed THEN {ticket}
-        ELSE greatest((extract(epoch FROM clock_timestamp()) * 1000000)::bigint, p.passed + 1) END AS ticket
+        ELSE greatest((extract(epoch FROM clock_timestamp()) * 1000000.0)::bigint, p.passed + 1) END AS ticket
     FROM (SELECT coalesce((SELECT h.passed FROM h), 0) AS passed OFFSET 0) p),
 t AS MATERIALIZED (
-    SELECT w.ahead, make_interval(secs => coalesce(w.ahead, 0)::float8 * 2.8 / (coalesce(w.ahead, 0)::float8 + 2.5)) AS turn
+    SELECT w.ahead, make_interval(secs => coalesce(w.ahead, 0)::float8 * float8 '2.8' / (coalesce(w.ahead, 0)::float8 + float8 '2.5')) AS turn
     FROM (
         SELECT CASE WHEN EXISTS (
             SELECT 1 FROM h WHERE h.since > clock_timestamp() - interval '3 seconds'
@@ -74,31 +74,31 @@ t AS MATERIALIZED (
         ) END AS ahead OFFSET 0) w),
 got AS (
     INSERT INTO {table} AS l (name, fence, owner, expires, holder, passed)
-    SELECT '{name}'::text, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, '{token}'::text,
-        clock_timestamp() + {ttl} * interval '1 ms', '{holder}'::text,
+    SELECT '{name}'::text, (extract(epoch FROM clock_timestamp()) * 1000000.0)::bigint, '{token}'::text,
+        clock_timestamp() + '{ttl}'::float8 * interval '1 ms', '{holder}'::text,
         CASE WHEN t.ahead > 0 THEN (SELECT m.ticket FROM m) - 1 END
     FROM t WHERE {grace_left} <= 0 AND NOT EXISTS (
         SELECT 1 FROM h WHERE h.expires > clock_timestamp()
             OR (h.since <= clock_timestamp() AND h.since > clock_timestamp() - t.turn))
     ON CONFLICT (name) DO UPDATE SET fence = greatest(l.fence + 1, excluded.fence), owner = excluded.owner,
-        expires = clock_timestamp() + {ttl} * interval '1 ms', holder = excluded.holder,
+        expires = clock_timestamp() + '{ttl}'::float8 * interval '1 ms', holder = excluded.holder,
         passed = greatest(l.passed, excluded.passed)
     WHERE l.expires <= clock_timestamp() AND (greatest(l.expires, l.freed) > clock_timestamp()
         OR greatest(l.expires, l.freed) <= clock_timestamp() - (SELECT t.turn FROM t))
     RETURNING l.fence)
-SELECT g.fence, pg_backend_pid(), o.holder, o.fence, (extract(epoch FROM o.expires - clock_timestamp()) * 1000)::bigint,
+SELECT g.fence, pg_backend_pid(), o.holder, o.fence, (extract(epoch FROM o.expires - clock_timestamp()) * 1000.0)::bigint,
     '{token}'::text, {grace_left}, o.owner, (SELECT m.ticket FROM m), t.ahead,
     (extract(epoch FROM CASE WHEN o.expires IS NULL THEN
         least(t.turn, coalesce((SELECT h.since FROM h WHERE h.since > clock_timestamp() - interval '3 seconds'),
             clock_timestamp()) + t.turn - clock_timestamp())
-        ELSE t.turn END) * 1000)::bigint,
+        ELSE t.turn END) * 1000.0)::bigint,
     CASE WHEN g.fence IS NOT NULL AND pg_backend_pid() = {pid_in_line}
         THEN set_config('application_name', '{app}', false) END
 FROM t LEFT JOIN got g ON true LEFT JOIN h o ON o.expires > clock_timestamp()
 
 -- statement renew
 WITH u AS (
-    UPDATE {table} l SET expires = clock_timestamp() + {ttl} * interval '1 ms'
+    UPDATE {table} l SET expires = clock_timestamp() + '{ttl}'::float8 * interval '1 ms'
     WHERE l.name = '{name}' AND l.owner = '{token}' AND l.fence = {fence} AND l.expires > clock_timestamp() RETURNING 1)
 SELECT (SELECT count(*) FROM u), o.holder, '{token}'::text FROM (SELECT 1) x
 LEFT JOIN {table} o ON o.name = '{name}' AND o.owner <> '{token}' AND o.expires > clock_timestamp()
@@ -130,7 +130,7 @@ w AS (
     SELECT r.pid, r.ahead, row_number() OVER (ORDER BY r.ahead, r.place COLLATE "C") AS nth FROM r WHERE r.ahead IS NOT NULL),
 c AS (
     SELECT pg_notify(concat('{channel}'::text, w.pid),
-        ((w.ahead::float8 * 2.8 / (w.ahead::float8 + 2.5) * 1000)::bigint + (SELECT u.stays FROM u))::text)
+        ((w.ahead::float8 * float8 '2800' / (w.ahead::float8 + float8 '2.5'))::bigint + (SELECT u.stays FROM u))::text)
     FROM w WHERE w.ahead = 0 OR w.nth <= 4)
 
 -- statement release
@@ -146,10 +146,10 @@ LEFT JOIN {table} o ON o.name = '{name}' AND o.owner <> '{token}' AND o.expires 
 -- --min-hold: the lock stays held for {stays}. Until then the owner is "over:" and the token, so that a renewal that is
 -- late prolongs nothing.
 WITH u AS (
-    UPDATE {table} l SET expires = least(l.expires, clock_timestamp() + {stays} * interval '1 ms'), owner = concat('over:', l.owner)
+    UPDATE {table} l SET expires = least(l.expires, clock_timestamp() + '{stays}'::float8 * interval '1 ms'), owner = concat('over:', l.owner)
     WHERE l.name = '{name}' AND l.owner = '{token}' AND l.expires > clock_timestamp()
     RETURNING coalesce(l.passed, 0) AS passed, true AS whole, 0 AS used,
-        (extract(epoch FROM l.expires - clock_timestamp()) * 1000)::bigint + 1 AS stays, 0 AS me),
+        (extract(epoch FROM l.expires - clock_timestamp()) * 1000.0)::bigint + 1 AS stays, 0 AS me),
 -- include calls
 SELECT (SELECT count(*) FROM u), o.holder, '{token}'::text, (SELECT count(*) FROM c) FROM (SELECT 1) x
 LEFT JOIN {table} o ON o.name = '{name}' AND o.owner <> '{token}' AND o.expires > clock_timestamp()
@@ -162,7 +162,7 @@ SELECT 1 FROM {table} l WHERE l.name = '{name}' FOR UPDATE
 -- Rows that were unused for a week.
 DELETE FROM {table} d WHERE d.name = ANY (
     SELECT t.name FROM {table} t WHERE t.name <> '' AND t.expires < clock_timestamp() - interval '7 days'
-        AND t.fence < (extract(epoch FROM clock_timestamp()) * 1000000)::bigint - 604800000000
+        AND t.fence < (extract(epoch FROM clock_timestamp()) * 1000000.0)::bigint - 604800000000
     LIMIT 20 FOR UPDATE SKIP LOCKED)
 
 -- fragment waiters
@@ -177,7 +177,7 @@ DELETE FROM {table} d WHERE d.name = ANY (
 -- statement status
 -- Holders (0), waiters (1), and behind them a row (2) where {runs} exists. Of a shared lock this row stands for all
 -- holders; see table_more_status().
-SELECT 0, t.holder, t.fence, (extract(epoch FROM t.expires - clock_timestamp()) * 1000)::bigint, ''::text, 0,
+SELECT 0, t.holder, t.fence, (extract(epoch FROM t.expires - clock_timestamp()) * 1000.0)::bigint, ''::text, 0,
     CASE WHEN t.owner LIKE 'shared:%' THEN 's' ELSE '' END, 0, CASE WHEN t.owner LIKE 'over:%' THEN 1 ELSE 0 END
 FROM {table} t WHERE t.name = '{name}' AND t.expires > clock_timestamp()
 UNION ALL
@@ -188,6 +188,47 @@ SELECT 2, '', 0, 0, '', 0, '', 0, 0 WHERE to_regclass('{runs_name}') IS NOT NULL
 -- statement schema
 CREATE TABLE IF NOT EXISTS {table} (name text COLLATE "C" PRIMARY KEY, fence bigint NOT NULL, owner text NOT NULL,
 expires timestamptz NOT NULL, holder text NOT NULL, freed timestamptz, passed bigint)
+
+-- statement glance
+-- In front of the first request of a connection, instead of check, which costs a new server process
+-- three times as much: is {checked} certainly what check accepts? If not, check is sent.
+--
+-- {columns}: as in the table, with type, collation and NOT NULL: 25, 20, 1184, 950 are text,
+-- bigint, timestamptz and the collation "C". relhastriggers is true for foreign keys, too, in both
+-- tables; these flags stay true for a while after the last trigger, rule or child has gone, and
+-- are never false too early. A child has attinhcount. r: the roles that have power over the table;
+-- 6171 is pg_database_owner, which stands for the owner of the database. Only to superusers the
+-- server grants INSERT on a catalogue; to read pg_roles takes long to plan.
+SELECT set_config('dlock finding: {number}unsure;', '', true) WHERE (
+    SELECT concat_ws(' ', c.relkind, c.relpersistence, c.reloftype, c.relchecks, c.relhastriggers,
+            c.relhasrules, c.relrowsecurity, c.relhassubclass, c.relispartition)
+            = 'r p 0 0 f f f f f'
+        AND (
+            SELECT string_agg(concat(a.attname, ' ', a.atttypid, ' ', a.attcollation, ' ',
+                a.attnotnull, CASE WHEN a.atthasdef OR a.attidentity <> '' OR a.attinhcount > 0
+                    OR a.attacl IS NOT NULL THEN ' more' END), ',')
+            FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+            ) = '{columns}'
+        AND NOT EXISTS (
+            SELECT 1 FROM pg_index i WHERE i.indrelid = c.oid
+                AND (i.indexprs IS NOT NULL OR i.indpred IS NOT NULL OR i.indisexclusion))
+        AND NOT EXISTS (SELECT 1 FROM pg_statistic_ext k WHERE k.stxrelid = c.oid)
+        AND NOT EXISTS (
+            SELECT 1 FROM (
+                SELECT c.relowner AS role
+                UNION ALL SELECT CASE c.nspowner WHEN '6171' THEN c.datdba ELSE c.nspowner END
+                UNION ALL SELECT x.grantee FROM aclexplode(c.relacl) x
+                WHERE x.privilege_type = 'TRIGGER' OR x.privilege_type = 'REFERENCES') r
+            WHERE NOT (has_table_privilege(r.role, 'pg_authid'::regclass::oid, 'INSERT')
+                OR pg_get_userbyid(r.role) = '{owner}'::text
+                OR (NOT has_table_privilege(session_user, 'pg_authid'::regclass::oid, 'INSERT')
+                    AND NOT has_table_privilege(current_user, 'pg_authid'::regclass::oid, 'INSERT')
+                    AND (pg_get_userbyid(r.role) = current_user OR r.role = c.datdba))))
+    FROM (
+        SELECT c.*,
+            (SELECT n.nspowner FROM pg_namespace n WHERE n.oid = c.relnamespace) AS nspowner,
+            (SELECT d.datdba FROM pg_database d WHERE d.datname = current_database()) AS datdba
+        FROM pg_class c WHERE c.oid = to_regclass('{checked}')::oid OFFSET 0) c) IS NOT TRUE
 
 -- statement check
 -- Is the table {checked} what a schema statement makes, and nothing more? What else it may have is code of its owner,
@@ -230,9 +271,11 @@ SELECT concat('dlock finding: ', {number}, f.text, ';')::int FROM (SELECT coales
     (SELECT 'it has row security' FROM t WHERE t.relrowsecurity),
     (SELECT 'it inherits or is inherited' FROM t JOIN pg_inherits i ON i.inhrelid = t.oid OR i.inhparent = t.oid LIMIT 1),
     (SELECT concat('its column ', a.attname, ' has a default') FROM a WHERE a.made LIMIT 1),
-    (SELECT 'its columns differ from those of --schema' FROM (
-        SELECT string_agg(concat_ws(' ', a.attname, a.atttypid, a.attcollation, a.attnotnull), ',' ORDER BY a.attname) AS list
-        FROM a) s WHERE s.list IS DISTINCT FROM '{columns}'),
+    (SELECT 'its columns differ from those of --schema' WHERE (
+        SELECT array_agg(concat_ws(' ', a.attname, a.atttypid, a.attcollation, a.attnotnull)
+            ORDER BY a.attname) FROM a) IS DISTINCT FROM (
+        SELECT array_agg(l.l ORDER BY split_part(l.l, ' ', 1)::name)
+        FROM unnest(string_to_array('{columns}', ',')) l)),
     (SELECT concat('it has the constraint ', k.conname) FROM t
         JOIN pg_constraint k ON k.conrelid = t.oid AND k.contype NOT IN ('p', 'n', 'u') LIMIT 1),
     (SELECT 'it has an index on an expression' FROM t

@@ -20,9 +20,9 @@ AND concat(r.host, r.username, r.command, r.note) COLLATE "C" !~ '[[:cntrl:]]'
 
 -- fragment record
 r.state, r.status, r.fence, r.owner, r.host, r.pid, r.username, r.command, r.note,
-(extract(epoch FROM r.began) * 1000)::bigint, (extract(epoch FROM r.ended) * 1000)::bigint,
-(extract(epoch FROM clock_timestamp() - coalesce(r.ended, r.began)) * 1000)::bigint,
-(extract(epoch FROM r.expires - coalesce(r.ended, r.began)) * 1000)::bigint
+(extract(epoch FROM r.began) * 1000.0)::bigint, (extract(epoch FROM r.ended) * 1000.0)::bigint,
+(extract(epoch FROM clock_timestamp() - coalesce(r.ended, r.began)) * 1000.0)::bigint,
+(extract(epoch FROM r.expires - coalesce(r.ended, r.began)) * 1000.0)::bigint
 
 -- statement begin
 -- Behind the try: if that was granted (g). k: the record that is there; s: what comes of it: 0 we run, 1 it is done, 2 the
@@ -33,7 +33,7 @@ g AS MATERIALIZED (
 k AS MATERIALIZED (
     SELECT
 -- include valid
-        AS valid, r.state = 'succeeded' AND r.ended > clock_timestamp() - {once} * interval '1 ms' AS done
+        AS valid, r.state = 'succeeded' AND r.ended > clock_timestamp() - '{once}'::float8 * interval '1 ms' AS done
     FROM {runs} r WHERE r.name = '{name}' AND EXISTS (SELECT 1 FROM g)),
 s AS MATERIALIZED (
     SELECT g.fence, g.began, CASE WHEN NOT k.valid THEN 2 WHEN k.done THEN 1 ELSE 0 END AS what FROM g LEFT JOIN k ON true),
@@ -45,13 +45,13 @@ u AS (
 , n AS (
     INSERT INTO {runs} AS o (name, state, status, fence, owner, host, pid, username, command, note, began, ended, expires)
     SELECT '{name}'::text, 'running', NULL, s.fence, '{token}'::text, '{host}'::text, {client_pid}, '{user}'::text,
-        '{command}'::text, '{note}'::text, s.began, NULL, s.began + {once} * interval '1 ms'
+        '{command}'::text, '{note}'::text, s.began, NULL, s.began + '{once}'::float8 * interval '1 ms'
     FROM s WHERE s.what = 0
     ON CONFLICT (name) DO UPDATE SET state = excluded.state, status = excluded.status, fence = excluded.fence,
         owner = excluded.owner, host = excluded.host, pid = excluded.pid, username = excluded.username,
         command = excluded.command, note = excluded.note, began = excluded.began, ended = excluded.ended,
         expires = excluded.expires)
-SELECT pg_backend_pid(), '{token}'::text, s.fence, s.what, (extract(epoch FROM s.began) * 1000)::bigint,
+SELECT pg_backend_pid(), '{token}'::text, s.fence, s.what, (extract(epoch FROM s.began) * 1000.0)::bigint,
     (SELECT count(*) FROM c),
 -- include record
 FROM s LEFT JOIN {runs} r ON s.what = 1 AND r.name = '{name}'
@@ -62,19 +62,19 @@ FROM s LEFT JOIN {runs} r ON s.what = 1 AND r.name = '{name}'
 WITH
 u AS (
     UPDATE {table} l SET
-        expires = CASE WHEN {stays} > 0 THEN least(l.expires, clock_timestamp() + {stays} * interval '1 ms')
+        expires = CASE WHEN {stays} > 0 THEN least(l.expires, clock_timestamp() + '{stays}'::float8 * interval '1 ms')
             ELSE '-infinity' END,
         owner = CASE WHEN {stays} > 0 THEN concat('over:', l.owner) ELSE '' END,
         freed = CASE WHEN {stays} > 0 THEN l.freed ELSE clock_timestamp() END
     WHERE l.name = '{name}' AND l.owner = '{token}' AND l.expires > clock_timestamp()
     RETURNING coalesce(l.passed, 0) AS passed, true AS whole, 0 AS used, l.fence, CASE WHEN {stays} > 0
-        THEN (extract(epoch FROM l.expires - clock_timestamp()) * 1000)::bigint + 1 ELSE 0 END AS stays, 0 AS me),
+        THEN (extract(epoch FROM l.expires - clock_timestamp()) * 1000.0)::bigint + 1 ELSE 0 END AS stays, 0 AS me),
 -- include calls
 , n AS (
     INSERT INTO {runs} AS o (name, state, status, fence, owner, host, pid, username, command, note, began, ended, expires)
     SELECT '{name}'::text, '{state}'::text, CASE WHEN {status} >= 0 THEN {status} END, u.fence, '{token}'::text,
         '{host}'::text, {client_pid}, '{user}'::text, '{command}'::text, '{note}'::text,
-        timestamptz 'epoch' + {began} * interval '1 ms', i.ended, i.ended + {once} * interval '1 ms'
+        timestamptz 'epoch' + '{began}'::float8 * interval '1 ms', i.ended, i.ended + '{once}'::float8 * interval '1 ms'
     FROM u CROSS JOIN (SELECT clock_timestamp() AS ended OFFSET 0) i
     ON CONFLICT (name) DO UPDATE SET state = excluded.state, status = excluded.status, ended = excluded.ended,
         expires = excluded.expires
@@ -94,7 +94,7 @@ WITH d AS (
     RETURNING r.name)
 DELETE FROM {table} l WHERE l.name = ANY (
     SELECT t.name FROM {table} t WHERE t.name = ANY (SELECT d.name FROM d) AND t.expires <= clock_timestamp()
-        AND t.fence < (extract(epoch FROM clock_timestamp()) * 1000000)::bigint - 604800000000
+        AND t.fence < (extract(epoch FROM clock_timestamp()) * 1000000.0)::bigint - 604800000000
     FOR UPDATE SKIP LOCKED)
 
 -- statement status

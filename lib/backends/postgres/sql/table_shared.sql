@@ -18,7 +18,7 @@ h AS MATERIALIZED (
     FROM {table} r WHERE r.name = '{name}'),
 m AS MATERIALIZED (
     SELECT p.passed, CASE WHEN {ticket} > p.passed THEN {ticket}
-        ELSE greatest((extract(epoch FROM clock_timestamp()) * 1000000)::bigint, p.passed + 1) END AS ticket
+        ELSE greatest((extract(epoch FROM clock_timestamp()) * 1000000.0)::bigint, p.passed + 1) END AS ticket
     FROM (SELECT coalesce((SELECT h.passed FROM h), 0) AS passed OFFSET 0) p),
 d AS MATERIALIZED (
     SELECT c.token, c.epoch, c.slots, c.place, c.expires, c.expires > clock_timestamp() AS live
@@ -49,21 +49,21 @@ q AS MATERIALIZED (
                 SELECT 1 FROM h WHERE NOT h.shared AND h.expires > clock_timestamp() + interval '3 seconds'))) a)
 SELECT pg_backend_pid(), '{token}'::text, {grace_left},
     CASE WHEN h.held IS NOT TRUE THEN 0 WHEN h.shared THEN 2 ELSE 1 END, h.owner, h.holder, h.fence,
-    CASE WHEN h.held THEN (extract(epoch FROM h.expires - clock_timestamp()) * 1000)::bigint END,
+    CASE WHEN h.held THEN (extract(epoch FROM h.expires - clock_timestamp()) * 1000.0)::bigint END,
     CASE WHEN h.held THEN 0 ELSE coalesce((extract(epoch FROM clock_timestamp()
-        - greatest(h.expires, h.freed, timestamptz '2000-01-01')) * 1000)::bigint, 3600000) END,
+        - greatest(h.expires, h.freed, timestamptz '2000-01-01')) * 1000.0)::bigint, 3600000) END,
     CASE WHEN h.owner COLLATE "C" < concat('shared:',
-            lpad(((extract(epoch FROM clock_timestamp()) * 1000000)::bigint - 2800000)::text, 16, '0')) THEN 0 ELSE 1 END,
-    o.orphan, m.ticket, coalesce((extract(epoch FROM w.until - clock_timestamp()) * 1000)::bigint + 1, 0),
-    o.used, o.other, (extract(epoch FROM o.ends - clock_timestamp()) * 1000)::bigint,
-    coalesce((extract(epoch FROM clock_timestamp() - greatest(o.ended, h.freed)) * 1000)::bigint, 3600000),
+            lpad(((extract(epoch FROM clock_timestamp()) * 1000000.0)::bigint - 2800000)::text, 16, '0')) THEN 0 ELSE 1 END,
+    o.orphan, m.ticket, coalesce((extract(epoch FROM w.until - clock_timestamp()) * 1000.0)::bigint + 1, 0),
+    o.used, o.other, (extract(epoch FROM o.ends - clock_timestamp()) * 1000.0)::bigint,
+    coalesce((extract(epoch FROM clock_timestamp() - greatest(o.ended, h.freed)) * 1000.0)::bigint, 3600000),
     CASE WHEN {look} = 1 OR q.ahead > 0 THEN q.ahead END, q.writers, q.slots, q.other
 FROM m CROSS JOIN o CROSS JOIN w CROSS JOIN q LEFT JOIN h ON true
 
 -- statement lock
 -- Locks the name's row; the first holder makes it.
 INSERT INTO {table} AS l (name, fence, owner, expires, holder)
-VALUES ('{name}', (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, '', '-infinity', '')
+VALUES ('{name}', (extract(epoch FROM clock_timestamp()) * 1000000.0)::bigint, '', '-infinity', '')
 ON CONFLICT (name) DO UPDATE SET freed = l.freed
 
 -- statement grant
@@ -74,14 +74,14 @@ ON CONFLICT (name) DO UPDATE SET freed = l.freed
 /* {waiter} */ WITH
 e AS MATERIALIZED (
     SELECT CASE WHEN h.expires > clock_timestamp() THEN h.owner ELSE concat('shared:',
-            lpad((extract(epoch FROM clock_timestamp()) * 1000000)::bigint::text, 16, '0'), ':', '{token}'::text) END AS epoch,
+            lpad((extract(epoch FROM clock_timestamp()) * 1000000.0)::bigint::text, 16, '0'), ':', '{token}'::text) END AS epoch,
         h.fence, coalesce(h.passed, 0) AS passed, h.expires
     FROM {table} h WHERE h.name = '{name}' AND (h.expires <= clock_timestamp() OR h.owner LIKE 'shared:%')),
 d AS MATERIALIZED (
     SELECT c.slots, c.place FROM {holders} c JOIN e ON c.epoch = e.epoch
     WHERE c.name = '{name}' AND c.slots > 0 AND c.expires > clock_timestamp()),
 g AS MATERIALIZED (
-    SELECT e.epoch, e.fence, clock_timestamp() + {ttl} * interval '1 ms' AS until, (
+    SELECT e.epoch, e.fence, clock_timestamp() + '{ttl}'::float8 * interval '1 ms' AS until, (
         SELECT min(i) FROM generate_series(1, {slots}) i WHERE NOT EXISTS (SELECT 1 FROM d WHERE d.place = i)) AS slot
     FROM e WHERE {grace_left} <= 0
         AND NOT EXISTS (
@@ -106,7 +106,7 @@ FROM (SELECT 1) x LEFT JOIN g ON true
 -- statement renew
 -- Both the name's row and our own must still be ours.
 WITH u AS (
-    UPDATE {holders} c SET expires = n.until FROM (SELECT clock_timestamp() + {ttl} * interval '1 ms' AS until OFFSET 0) n
+    UPDATE {holders} c SET expires = n.until FROM (SELECT clock_timestamp() + '{ttl}'::float8 * interval '1 ms' AS until OFFSET 0) n
     WHERE c.name = '{name}' AND c.token = '{token}' AND c.epoch = '{epoch}' AND c.expires > clock_timestamp()
         AND EXISTS (SELECT 1 FROM {table} l
             WHERE l.name = '{name}' AND l.owner = '{epoch}' AND l.expires > clock_timestamp())
@@ -146,7 +146,7 @@ LEFT JOIN {table} o ON o.name = '{name}' AND o.owner NOT LIKE 'shared:%' AND o.e
 WITH
 z AS (
     UPDATE {holders} c SET token = concat('over:', c.token),
-        expires = least(c.expires, clock_timestamp() + {stays} * interval '1 ms')
+        expires = least(c.expires, clock_timestamp() + '{stays}'::float8 * interval '1 ms')
     WHERE c.name = '{name}' AND c.token = '{token}'
     RETURNING c.epoch, c.slots, c.expires, c.expires > clock_timestamp() AS live),
 k AS (
@@ -157,7 +157,7 @@ y AS (
     UPDATE {table} l SET expires = greatest(k.until, z.expires)
     FROM z CROSS JOIN k WHERE l.name = '{name}' AND l.owner = z.epoch
     RETURNING coalesce(l.passed, 0) AS passed, k.n = 0 AS whole, k.used, z.slots, z.live,
-        (extract(epoch FROM z.expires - clock_timestamp()) * 1000)::bigint + 1 AS stays),
+        (extract(epoch FROM z.expires - clock_timestamp()) * 1000.0)::bigint + 1 AS stays),
 u AS (
     SELECT y.passed, y.whole, y.used, y.stays, 0 AS me FROM y WHERE y.whole OR y.slots > 0),
 -- include calls
@@ -170,14 +170,14 @@ DELETE FROM {holders} d WHERE d.token = ANY (
     LIMIT 20 FOR UPDATE SKIP LOCKED)
 
 -- statement status
-(SELECT 0, c.holder, t.fence, (extract(epoch FROM c.expires - clock_timestamp()) * 1000)::bigint, ''::text, 0,
+(SELECT 0, c.holder, t.fence, (extract(epoch FROM c.expires - clock_timestamp()) * 1000.0)::bigint, ''::text, 0,
         CASE c.slots WHEN 0 THEN 's' ELSE concat('n', c.slots) END, c.place,
         CASE WHEN c.token LIKE 'over:%' THEN 1 ELSE 0 END
     FROM {table} t JOIN {holders} c ON c.name = t.name AND c.epoch = t.owner
     WHERE t.name = '{name}' AND t.expires > clock_timestamp() AND c.expires > clock_timestamp()
     ORDER BY c.slots, c.place, c.token)
 UNION ALL
-SELECT 0, t.holder, t.fence, (extract(epoch FROM t.expires - clock_timestamp()) * 1000)::bigint, '', 0, 's', 0, 0
+SELECT 0, t.holder, t.fence, (extract(epoch FROM t.expires - clock_timestamp()) * 1000.0)::bigint, '', 0, 's', 0, 0
 FROM {table} t WHERE t.name = '{name}' AND t.expires > clock_timestamp() AND NOT EXISTS (
     SELECT 1 FROM {holders} c WHERE c.name = t.name AND c.epoch = t.owner AND c.expires > clock_timestamp())
 UNION ALL
@@ -187,7 +187,7 @@ UNION ALL
 -- Of a writer that waits: behind not_durable, since what a crash of the server undoes is written again soon.
 -- {life}: for how long it lives.
 INSERT INTO {holders} AS n (name, token, epoch, slots, place, expires, holder)
-VALUES ('{name}', '{token}', '', 0, {ticket}, clock_timestamp() + {life} * interval '1 ms', '')
+VALUES ('{name}', '{token}', '', 0, {ticket}, clock_timestamp() + '{life}'::float8 * interval '1 ms', '')
 ON CONFLICT (name, token) DO UPDATE SET place = excluded.place, expires = excluded.expires WHERE n.epoch = ''
 
 -- statement withdraw
