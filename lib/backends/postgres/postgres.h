@@ -70,8 +70,6 @@ struct pg_protocol {
     char *(*schema)(const struct pg_backend *);
 };
 extern const struct pg_protocol pg_advisory, pg_table;
-extern const struct table_shared pg_table_shared; /* table.h */
-extern const struct table_runs pg_table_runs;     /* table.h */
 
 struct pg_backend {
     const struct dlock_spec *spec;
@@ -174,14 +172,12 @@ struct pg_backend {
         bool created;   /* CREATE TABLE was sent in this acquire */
 
         /* table_shared.c */
-        const struct table_shared *shared;
         bool checked;      /* in this connection: the second table is what we make */
         int64_t notice_at; /* of a waiting writer: when it is written anew; 0: there is none */
         char notice[DLOCK_TOKEN_LEN + 1]; /* its token; that of a try may change */
         char epoch[80];                   /* of the holders that we stand with */
 
         /* table_runs.c */
-        const struct table_runs *more;
         bool runs_checked; /* in this connection: the third table is what we make */
         enum { LOOK_FIRST, LOOK_HOLDERS, LOOK_RUN } look; /* which table a status is at */
 

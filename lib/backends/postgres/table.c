@@ -193,14 +193,14 @@ void table_trying(struct pg_backend *be)
 static void send_try(struct pg_backend *be)
 {
     if (is_shared(be)) {
-        be->table.shared->send_try(be);
+        shared_send_try(be);
         return;
     }
     const struct pg_place *look = PLACES({"look", NULL, be->table.tries++ % LOOK_ONE_OF == 0});
     table_trying(be);
     pg_describe(be, RECORD_HOLDS);
     if (be->spec->once > 0)
-        be->table.more->send_try(be, look);
+        runs_send_try(be, look);
     else
         table_send(be, T_TRY, NULL, look,
                    STATEMENTS(sql_session_durable, sql_table_grace, sql_table_try));
@@ -209,7 +209,7 @@ static void send_try(struct pg_backend *be)
 static void send_renew(struct pg_backend *be)
 {
     if (is_shared(be))
-        be->table.shared->send_renew(be);
+        shared_send_renew(be);
     else
         table_send(be, T_RENEW, NULL, NULL, STATEMENTS(sql_session_durable, sql_table_renew));
 }
@@ -219,7 +219,7 @@ static void send_give_back(struct pg_backend *be, enum pg_tag tag, const char *t
                            int64_t stays_ms)
 {
     if (is_shared(be))
-        be->table.shared->send_give_back(be, tag, token, stays_ms);
+        shared_send_give_back(be, tag, token, stays_ms);
     else
         table_send(
             be, tag, NULL, PLACES({"token", token, 0}, {"stays", NULL, stays_ms}),
@@ -231,7 +231,7 @@ static void send_release(struct pg_backend *be)
     if (be->table.release == RELEASE_UNSENT)
         be->table.release = RELEASE_SENT; /* once unheard, always unheard */
     if (records_end(be))
-        be->table.more->send_release(be);
+        runs_send_release(be);
     else
         send_give_back(be, T_RELEASE, be->token, table_stays_ms(be));
 }
@@ -257,7 +257,7 @@ static void send_stand_in_line(struct pg_backend *be)
 {
     char ticket[24], kind[8];
     be->table.in_line = true;
-    be->table.shared->kind(be->spec, kind);
+    shared_kind(be->spec, kind);
     snprintf(ticket, sizeof(ticket), "%016" PRId64, be->table.ticket);
     table_send(be, T_LISTEN, NULL, NULL, STATEMENTS(sql_table_listen));
     table_send(be, T_LISTEN, NULL, PLACES({"ticket", ticket, 0}, {"kind", kind, 0}),
@@ -279,12 +279,12 @@ static int64_t random_part(const struct pg_backend *be, int64_t most)
 static void maybe_sweep(struct pg_backend *be)
 {
     if (be->spec->once > 0)
-        be->table.more->send_sweep(be); /* with dates in their names, each run leaves a record */
+        runs_send_sweep(be); /* with dates in their names, each run leaves a record */
     if (random_part(be, be->spec->once > 0 ? SWEEP_ONE_OF_RUNS : SWEEP_ONE_OF) != 0)
         return;
     table_send(be, T_SWEEP, NULL, NULL, STATEMENTS(sql_table_sweep));
     if (is_shared(be))
-        be->table.shared->send_sweep(be);
+        shared_send_sweep(be);
 }
 
 /* --------------------------------------------------------------------- acquire */
@@ -358,7 +358,7 @@ void table_granted(struct pg_backend *be, int64_t from)
 {
     be->table.release = RELEASE_UNSENT;
     be->table.in_line = false;
-    be->table.shared->withdraw_notice(be);
+    shared_withdraw_notice(be);
     if (be->conn.one_by_one)
         maybe_sweep(be);
     pg_granted(be, from);
@@ -399,7 +399,7 @@ static void try_again_in_time(struct pg_backend *be, const struct table_refusal 
     int64_t now = pg_now(be), turn = now + (dlock_max(0, why->turn_ms) + 1) * DLOCK_MSEC;
     int64_t jitter = random_part(be, JITTER), poll = POLL_IN_LINE - jitter;
     if (be->table.notice_at != 0 && be->table.notice_at != DLOCK_NEVER)
-        poll = dlock_min(poll, be->table.shared->notice_life(be) / 3);
+        poll = dlock_min(poll, shared_notice_life(be) / 3);
     be->op_until = DLOCK_NEVER;
     if (!why->held && why->turn_ms <= 0)
         /* another client was faster; our snapshot is too old to show its row */
@@ -418,7 +418,7 @@ static void give_notice(struct pg_backend *be, const struct table_refusal *why)
 {
     bool shared = why->held && strncmp(why->owner, SHARED_OWNER, strlen(SHARED_OWNER)) == 0;
     if (!is_shared(be) && shared && pg_now(be) >= be->table.notice_at)
-        be->table.shared->send_notice(be);
+        shared_send_notice(be);
 }
 
 static void wait_on(struct pg_backend *be, const struct table_refusal *why)
@@ -576,10 +576,10 @@ bool table_try_is_ours(struct pg_backend *be, const struct pg_reply *r, int colu
 static void try_answered(struct pg_backend *be, const struct pg_reply *r)
 {
     if (is_shared(be)) {
-        be->table.shared->answered(be, r);
+        shared_answered(be, r);
     } else if (r->sqlstate[0]) {
         table_try_failed(be, r);
-    } else if (be->spec->once > 0 && be->table.more->answered(be, r)) {
+    } else if (be->spec->once > 0 && runs_answered(be, r)) {
         return;
     } else if (table_try_is_ours(be, r, R_COLUMNS, R_PID, R_TOKEN)) {
         be->fence = (uint64_t)pg_number(r->rows, 0, R_FENCE);
@@ -632,7 +632,7 @@ static void renew_answered(struct pg_backend *be, const struct pg_reply *r)
 
 static void table_release(struct pg_backend *be)
 {
-    be->table.shared->withdraw_notice(be);
+    shared_withdraw_notice(be);
     if (!be->granted && be->table.try == TRY_NONE)
         pg_released(be, DLOCK_RELEASE_NOTHING, NULL);
     else
@@ -662,10 +662,10 @@ static void release_answered(struct pg_backend *be, const struct pg_reply *r)
 {
     struct dlock_error err;
     bool records = records_end(be);
-    int columns = records ? be->table.more->end_columns : U_RELEASE_COLUMNS;
+    int columns = records ? RUNS_END_COLUMNS : U_RELEASE_COLUMNS;
     enum table_end end = END_UNKNOWN;
     if (records && is_ours(be, r, columns, U_TOKEN))
-        end = be->table.more->ended(be, r, &err);
+        end = runs_ended(be, r, &err);
     if (!is_ours(be, r, columns, U_TOKEN)) {
         not_ours(be, r, DLOCK_EUNAVAIL, &err);
         if (r->unheard || !r->sqlstate[0])
@@ -709,7 +709,7 @@ static void table_ready(struct pg_backend *be)
         be->status.first = NULL;
         be->status.run = false;
         if (be->forget[0])
-            be->table.more->send_forget(be);
+            runs_send_forget(be);
         else
             send_status(be);
         break;
@@ -781,7 +781,7 @@ static void forget_answered(struct pg_backend *be, const struct pg_reply *r)
         pg_op_done(be);
         events_add(&be->events, EV_DONE);
     } else {
-        be->table.more->forgotten(be, r);
+        runs_forgotten(be, r);
     }
 }
 
@@ -916,7 +916,7 @@ static void run_looked(struct pg_backend *be, struct pg_reply *r)
         rc = pg_conn_reply_error(&be->conn, r, &err);
         r->sqlstate[0] = '\0';
     } else if (!r->sqlstate[0]) {
-        rc = be->table.more->read_status(be, r, &err);
+        rc = runs_read_status(be, r, &err);
     }
     /* They are shown also where something else is in the record's place. */
     if (rc < 0)
@@ -944,7 +944,7 @@ static bool table_more_status(struct pg_backend *be, struct pg_reply *r)
         be->table.look = LOOK_HOLDERS;
         be->conn.guarded = false;
         look_on(be, r);
-        be->table.shared->send_status(be);
+        shared_send_status(be);
         be->table.checked = true;
         return true;
     }
@@ -953,7 +953,7 @@ static bool table_more_status(struct pg_backend *be, struct pg_reply *r)
     be->table.look = LOOK_RUN;
     be->conn.guarded = false;
     look_on(be, r);
-    be->table.more->send_status(be);
+    runs_send_status(be);
     return true;
 }
 

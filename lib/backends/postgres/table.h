@@ -74,26 +74,23 @@ void table_send(struct pg_backend *, enum pg_tag, const struct table_more *more,
 
 /* --------------------------------------------------------- table_shared.c */
 
-/* What table.c calls; that file does not know the other one, which builds on it. */
-struct table_shared {
-    void (*send_try)(struct pg_backend *);
-    void (*send_renew)(struct pg_backend *);
-    /* stays_ms: for how long the lock stays held; 0: it does not. */
-    void (*send_give_back)(struct pg_backend *, enum pg_tag, const char *token, int64_t stays_ms);
-    void (*send_sweep)(struct pg_backend *);
-    void (*send_status)(struct pg_backend *);
-    /* T_TRY and T_CONFIRM while an acquire is under way. */
-    void (*answered)(struct pg_backend *, const struct pg_reply *);
-    /* The kind of this waiter, as it stands in the line. */
-    void (*kind)(const struct dlock_spec *, char buf[8]);
-    /*
-     * A writer that waits for readers or slots keeps a row in the second table, which later ones respect; it lives for
-     * notice_life(), and is written anew after a third of that.
-     */
-    int64_t (*notice_life)(const struct pg_backend *);
-    void (*send_notice)(struct pg_backend *);
-    void (*withdraw_notice)(struct pg_backend *);
-};
+void shared_send_try(struct pg_backend *);
+void shared_send_renew(struct pg_backend *);
+/* stays_ms: for how long the lock stays held; 0: it does not. */
+void shared_send_give_back(struct pg_backend *, enum pg_tag, const char *token, int64_t stays_ms);
+void shared_send_sweep(struct pg_backend *);
+void shared_send_status(struct pg_backend *);
+/* T_TRY and T_CONFIRM while an acquire is under way. */
+void shared_answered(struct pg_backend *, const struct pg_reply *);
+/* The kind of this waiter, as it stands in the line. */
+void shared_kind(const struct dlock_spec *, char buf[8]);
+/*
+ * A writer that waits for readers or slots keeps a row in the second table, which later waiters
+ * respect. The row lives for shared_notice_life(), and is written anew after a third of this time.
+ */
+int64_t shared_notice_life(const struct pg_backend *);
+void shared_send_notice(struct pg_backend *);
+void shared_withdraw_notice(struct pg_backend *);
 
 /* ----------------------------------------------------------- table_runs.c */
 
@@ -102,24 +99,21 @@ enum table_end {
     END_RECORDED,
     END_NOT_RECORDED
 };
+#define RUNS_END_COLUMNS (U_RELEASE_COLUMNS + 2) /* in the answer to a release */
 
-/* What table.c calls, with spec->once, for a status and to forget; as with struct table_shared. */
-struct table_runs {
-    int end_columns; /* in the answer to a release */
-    /* The try, and what comes of it if it is granted. */
-    void (*send_try)(struct pg_backend *, const struct pg_place *own);
-    /* False: this answers the try itself, which was not granted. */
-    bool (*answered)(struct pg_backend *, const struct pg_reply *);
-    void (*send_release)(struct pg_backend *);
-    /* What the store has of our run's end; err: why not. */
-    enum table_end (*ended)(const struct pg_backend *, const struct pg_reply *,
-                            struct dlock_error *err);
-    void (*send_sweep)(struct pg_backend *);
-    void (*send_status)(struct pg_backend *);
-    /* 1: there is a record, now in run; 0: there is none; negative: it is not one of ours. */
-    int (*read_status)(struct pg_backend *, const struct pg_reply *, struct dlock_error *err);
-    void (*send_forget)(struct pg_backend *);
-    void (*forgotten)(struct pg_backend *, const struct pg_reply *);
-};
+/* With spec->once: the try, and the run's record if it is granted. */
+void runs_send_try(struct pg_backend *, const struct pg_place *own);
+/* False: this answers the try itself, which was not granted. */
+bool runs_answered(struct pg_backend *, const struct pg_reply *);
+void runs_send_release(struct pg_backend *);
+/* The end of our run in the store after runs_send_release(); err: why it is missing. */
+enum table_end runs_ended(const struct pg_backend *, const struct pg_reply *,
+                          struct dlock_error *err);
+void runs_send_sweep(struct pg_backend *);
+void runs_send_status(struct pg_backend *);
+/* 1: there is a record, now in run; 0: there is none; negative: the row is foreign. */
+int runs_read_status(struct pg_backend *, const struct pg_reply *, struct dlock_error *err);
+void runs_send_forget(struct pg_backend *);
+void runs_forgotten(struct pg_backend *, const struct pg_reply *);
 
 #endif

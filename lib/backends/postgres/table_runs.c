@@ -60,7 +60,7 @@ enum {
     B_COLUMNS = B_RECORD + V_COLUMNS
 };
 enum { WHAT_RUN, WHAT_SKIP, WHAT_FOREIGN };
-enum { E_WRITTEN = U_RELEASE_COLUMNS, E_ENDED, E_COLUMNS };
+enum { E_WRITTEN = U_RELEASE_COLUMNS, E_ENDED };
 enum { Q_VALID, Q_RECORD };
 enum { F_FORGOTTEN, F_OTHER, F_VALID, F_COLUMNS };
 
@@ -74,14 +74,14 @@ static void send_checked(struct pg_backend *be, enum pg_tag tag, const struct pg
     table_send(be, tag, &third, own, statements);
 }
 
-static void runs_send_try(struct pg_backend *be, const struct pg_place *own)
+void runs_send_try(struct pg_backend *be, const struct pg_place *own)
 {
     send_checked(
         be, T_TRY, own,
         STATEMENTS(sql_session_durable, sql_table_grace, sql_table_try, sql_table_runs_begin));
 }
 
-static void runs_send_release(struct pg_backend *be)
+void runs_send_release(struct pg_backend *be)
 {
     struct dlock_run end;
     run_record_end(be->spec, &end);
@@ -94,17 +94,17 @@ static void runs_send_release(struct pg_backend *be)
                  STATEMENTS(sql_session_durable, sql_table_lock_row, sql_table_runs_end));
 }
 
-static void runs_send_sweep(struct pg_backend *be)
+void runs_send_sweep(struct pg_backend *be)
 {
     send_checked(be, T_SWEEP, NULL, STATEMENTS(sql_table_runs_sweep));
 }
 
-static void runs_send_status(struct pg_backend *be)
+void runs_send_status(struct pg_backend *be)
 {
     send_checked(be, T_STATUS, NULL, STATEMENTS(sql_table_runs_status));
 }
 
-static void runs_send_forget(struct pg_backend *be)
+void runs_send_forget(struct pg_backend *be)
 {
     send_checked(be, T_FORGET, PLACES({"token", be->forget, 0}),
                  STATEMENTS(sql_session_durable, sql_table_lock_row, sql_table_runs_forget));
@@ -154,7 +154,7 @@ static int foreign(const struct pg_backend *be, struct dlock_error *err)
     return run_record_foreign(err, be->spec, what);
 }
 
-static bool runs_answered(struct pg_backend *be, const struct pg_reply *r)
+bool runs_answered(struct pg_backend *be, const struct pg_reply *r)
 {
     struct dlock_error err;
     if (!r->rows || PQnfields(r->rows) != B_COLUMNS)
@@ -168,7 +168,7 @@ static bool runs_answered(struct pg_backend *be, const struct pg_reply *r)
         return true;
     }
     be->table.try = TRY_NONE;
-    be->table.shared->withdraw_notice(be);
+    shared_withdraw_notice(be);
     if (pg_number(r->rows, 0, B_WHAT) == WHAT_SKIP) {
         read_record(&be->run, r->rows, B_RECORD);
         pg_skipped(be);
@@ -179,9 +179,8 @@ static bool runs_answered(struct pg_backend *be, const struct pg_reply *r)
     return true;
 }
 
-/* As runs_send_release() has left it: what does the store have of our run's end? */
-static enum table_end runs_ended(const struct pg_backend *be, const struct pg_reply *r,
-                                 struct dlock_error *err)
+enum table_end runs_ended(const struct pg_backend *be, const struct pg_reply *r,
+                          struct dlock_error *err)
 {
     bool ours = pg_number(r->rows, 0, U_OURS) == 1, success = be->spec->hold->success;
     if (ours ? pg_number(r->rows, 0, E_WRITTEN) == 1 : pg_number(r->rows, 0, E_ENDED) == 1)
@@ -192,8 +191,7 @@ static enum table_end runs_ended(const struct pg_backend *be, const struct pg_re
     return END_NOT_RECORDED;
 }
 
-static int runs_read_status(struct pg_backend *be, const struct pg_reply *r,
-                            struct dlock_error *err)
+int runs_read_status(struct pg_backend *be, const struct pg_reply *r, struct dlock_error *err)
 {
     if (!r->rows || PQntuples(r->rows) == 0)
         return 0;
@@ -203,7 +201,7 @@ static int runs_read_status(struct pg_backend *be, const struct pg_reply *r,
     return 1;
 }
 
-static void runs_forgotten(struct pg_backend *be, const struct pg_reply *r)
+void runs_forgotten(struct pg_backend *be, const struct pg_reply *r)
 {
     struct dlock_error err;
     if (r->sqlstate[0] || !pg_one_row(r, F_COLUMNS)) {
@@ -224,16 +222,3 @@ static void runs_forgotten(struct pg_backend *be, const struct pg_reply *r)
         pg_fail(be, &err);
     }
 }
-
-const struct table_runs pg_table_runs = {
-    .end_columns = E_COLUMNS,
-    .send_try = runs_send_try,
-    .answered = runs_answered,
-    .send_release = runs_send_release,
-    .ended = runs_ended,
-    .send_sweep = runs_send_sweep,
-    .send_status = runs_send_status,
-    .read_status = runs_read_status,
-    .send_forget = runs_send_forget,
-    .forgotten = runs_forgotten,
-};

@@ -72,7 +72,7 @@ enum { G_FENCE, G_SLOT, G_EPOCH, G_PID, G_TOKEN, G_NAMED, G_COLUMNS };
 
 /* ----------------------------------------------------------------- what is sent */
 
-static void shared_kind(const struct dlock_spec *spec, char buf[8])
+void shared_kind(const struct dlock_spec *spec, char buf[8])
 {
     if (spec->mode == DLOCK_MODE_SLOTS)
         snprintf(buf, 8, "n%u", spec->slots % 10000);
@@ -88,7 +88,7 @@ static void send_checked(struct pg_backend *be, enum pg_tag tag, const struct pg
     table_send(be, tag, &second, own, statements);
 }
 
-static void shared_send_try(struct pg_backend *be)
+void shared_send_try(struct pg_backend *be)
 {
     char kind[8];
     bool look = be->table.tries++ % LOOK_ONE_OF == 0;
@@ -110,38 +110,38 @@ static void send_grant(struct pg_backend *be, bool passed)
                             sql_table_shared_grant));
 }
 
-static void shared_send_renew(struct pg_backend *be)
+void shared_send_renew(struct pg_backend *be)
 {
     send_checked(be, T_RENEW, NULL,
                  STATEMENTS(sql_session_durable, sql_table_lock_row, sql_table_shared_renew));
 }
 
-static void shared_send_give_back(struct pg_backend *be, enum pg_tag tag, const char *token,
-                                  int64_t stays_ms)
+void shared_send_give_back(struct pg_backend *be, enum pg_tag tag, const char *token,
+                           int64_t stays_ms)
 {
     send_checked(be, tag, PLACES({"token", token, 0}, {"stays", NULL, stays_ms}),
                  STATEMENTS(sql_session_durable, sql_table_lock_row,
                             stays_ms > 0 ? sql_table_shared_stay : sql_table_shared_release));
 }
 
-static void shared_send_sweep(struct pg_backend *be)
+void shared_send_sweep(struct pg_backend *be)
 {
     send_checked(be, T_SWEEP, NULL, STATEMENTS(sql_table_shared_sweep));
 }
 
-static void shared_send_status(struct pg_backend *be)
+void shared_send_status(struct pg_backend *be)
 {
     send_checked(be, T_STATUS, NULL, STATEMENTS(sql_table_shared_status));
 }
 
 /* --------------------------------------------------------------- a writer waits */
 
-static int64_t shared_notice_life(const struct pg_backend *be)
+int64_t shared_notice_life(const struct pg_backend *be)
 {
     return dlock_min(be->spec->ttl, NOTICE_LIFE);
 }
 
-static void shared_send_notice(struct pg_backend *be)
+void shared_send_notice(struct pg_backend *be)
 {
     be->table.notice_at = pg_now(be) + shared_notice_life(be) / 4;
     send_checked(
@@ -150,7 +150,7 @@ static void shared_send_notice(struct pg_backend *be)
         STATEMENTS(sql_session_not_durable, sql_table_shared_notice));
 }
 
-static void shared_withdraw_notice(struct pg_backend *be)
+void shared_withdraw_notice(struct pg_backend *be)
 {
     bool given = be->table.notice_at != 0 && be->table.notice_at != DLOCK_NEVER;
     be->table.notice_at = 0;
@@ -285,7 +285,7 @@ static void grant_answered(struct pg_backend *be, const struct pg_reply *r)
     table_granted(be, r->sent);
 }
 
-static void shared_answered(struct pg_backend *be, const struct pg_reply *r)
+void shared_answered(struct pg_backend *be, const struct pg_reply *r)
 {
     bool look = r->tag == T_TRY;
     if (r->sqlstate[0])
@@ -298,16 +298,3 @@ static void shared_answered(struct pg_backend *be, const struct pg_reply *r)
     else
         grant_answered(be, r);
 }
-
-const struct table_shared pg_table_shared = {
-    .send_try = shared_send_try,
-    .send_renew = shared_send_renew,
-    .send_give_back = shared_send_give_back,
-    .send_sweep = shared_send_sweep,
-    .send_status = shared_send_status,
-    .answered = shared_answered,
-    .kind = shared_kind,
-    .notice_life = shared_notice_life,
-    .send_notice = shared_send_notice,
-    .withdraw_notice = shared_withdraw_notice,
-};

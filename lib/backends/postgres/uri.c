@@ -533,8 +533,6 @@ static int set_mode(struct pg_backend *be, struct dlock_error *err)
         return dlock_fail_at(err, DLOCK_EUSAGE, 0, pg_where(be),
                              "mode=%.40s: expected advisory or lease", mode);
     be->protocol = lease ? &pg_table : &pg_advisory;
-    be->table.shared = &pg_table_shared;
-    be->table.more = &pg_table_runs;
     be->table.owner = owner ? owner : "";
     int rc = check_mode_params(be, lease, err);
     if (rc == 0)
