@@ -3,13 +3,14 @@
  *
  * The main key is taken by the lock functions' own rules; it excludes all other clients. Beside it
  *
- *   turnstile  is passed by readers and slots, in shared mode, on their way to the main key. A writer that has to wait
- *              keeps it exclusively, so that it waits only for the readers that are in. Not for long, a writer that
- *              waits in chunks never gets between readers that come without pause [measured].
- *   size       the key first_size + N is shared by all that want one of N slots, holders and waiters. It is taken while
- *              no other client looks at these keys (the key sizes), so that all of them have the same N.
- *   gate       is the line of those that wait for a slot: exclusively by the first one, who alone waits for the main key
- *              and for a slot. A newcomer passes it in shared mode, which fails while another one waits.
+ *   turnstile  Readers and slots pass it in shared mode, on their way to the main key. A writer that
+ *              has to wait holds it exclusively, so that the writer waits only for the readers that
+ *              are in. Without it, a writer that waits in chunks never gets between readers that
+ *              come without pause [measured].
+ *   size       The key first_size + N is shared by all holders and waiters of N slots. It is taken
+ *              while no other client looks at these keys (the key sizes), so that all have one N.
+ *   gate       The first client in line for a slot holds it exclusively, and waits alone for the
+ *              main key and for a slot. A newcomer passes it in shared mode, which fails meanwhile.
  *   slot i     is held exclusively.
  */
 #include "advisory_sql.h"
@@ -71,7 +72,10 @@ static char *slot_keys(const struct pg_backend *be)
     return fclose(f) == 0 ? text : (free(text), NULL);
 }
 
-/* The message, malloc'ed; NULL: out of memory. record: NULL: no comment. grace: the chain has the statement grace. */
+/*
+ * The message, malloc'ed; NULL: out of memory. record: NULL: no comment. grace: the chain has the
+ * statement grace.
+ */
 static char *text_of(const struct pg_backend *be, const char *record, struct chain *c,
                      const char *slots, bool grace)
 {

@@ -1,34 +1,39 @@
 /*
- * table.c - ?mode=lease: a row of a table is the lock, and expires by the server's clock. Exclusive locks, and what does
- * not depend on the kind; table_shared.c has the rest.
+ * table.c - ?mode=lease: a row of a table is the lock, and expires by the server's clock. Exclusive
+ * locks, and what does not depend on the kind; table_shared.c has the rest.
  *
  *   name text primary key | fence bigint | owner text | expires timestamptz | holder text
  *   | freed timestamptz: the last release | passed bigint: see below
  *
- * All that decides a grant is in the lock's own row, so one INSERT ... ON CONFLICT DO UPDATE ... WHERE expires <=
- * clock_timestamp() decides it: the second client waits for the row and then sees what the first one wrote. owner
- * is a new token for each grant; renew and release name it. The fence is the larger of the stored one plus one and
- * the server's time in microseconds, so unused rows can be deleted.
+ * All that decides a grant is in the lock's own row, so one INSERT ... ON CONFLICT DO UPDATE ...
+ * WHERE expires <= clock_timestamp() decides it: the second client waits for the row and then sees
+ * what the first one wrote. owner is a new token for each grant; renew and release name it. The
+ * fence is the larger of the stored one plus one and the server's time in microseconds, so unused
+ * rows can be deleted.
  *
- * A refused INSERT, too, locks the row and commits: the polls of many waiters would keep the holder from its renewal.
- * So a try only reads while the row that it sees is held.
+ * A refused INSERT, too, locks the row and commits: the polls of many waiters would keep the holder
+ * from its renewal. So a try only reads while the row that it sees is held.
  *
- * No session is needed, so this works through a pooler in transaction mode, and neither a reconnect nor the
- * promotion of a standby that has the row loses the lock.
+ * No session is needed, so this works through a pooler in transaction mode, and neither a reconnect
+ * nor the promotion of a standby that has the row loses the lock.
  *
- * Waiters connected directly stand in line. The ticket of a waiter is the server's time of its first try, and stays its
- * own when it connects anew. It stands in the session's application_name (dlock:KEY:TICKET), which every role may read.
- * A try counts the tickets before its own, and with k of them it may take the lock only once that has been free for
- * turn(k): 0, 0.8, 1.2, 1.5 s and so on, below 2.8 s for any k. So a waiter that does not answer delays the others, but
- * not by more than that. A waiter that is granted the lock in spite of others before it writes its ticket into passed:
- * all tickets below count no more. The waiters of these, if they are alive, get a new one with their next try.
+ * Waiters connected directly stand in line. The ticket of a waiter is the server's time of its
+ * first try, and stays its own when it connects anew. It stands in the session's application_name
+ * (dlock:KEY:TICKET), which every role may read. A try counts the tickets before its own, and with
+ * k of them it may take the lock only once that has been free for turn(k): 0, 0.8, 1.2, 1.5 s and
+ * so on, below 2.8 s for any k. So a waiter that does not answer delays the others, but not by more
+ * than that. A waiter that is granted the lock in spite of others before it writes its ticket into
+ * passed: all tickets below count no more. The waiters of these, if they are alive, get a new one
+ * with their next try.
  *
- * A release calls the first few, each for its turn. All waiters poll within that same 2.8 s, so a call that is lost,
- * and the silence of all that were called, cost no more. At the end of a dead holder's lease each has its turn, too.
- * Behind a pooler waiters only poll, without order, and after those in line.
+ * A release calls the first few, each for its turn. All waiters poll within that same 2.8 s, so a
+ * call that is lost, and the silence of all that were called, cost no more. At the end of a dead
+ * holder's lease each has its turn, too. Behind a pooler waiters only poll, without order, and
+ * after those in line.
  *
- * Not guaranteed: the server's clock decides; when it steps forward, a lease ends early. When it steps back, new tickets
- * are before old ones. Another role can set an application_name as well, and so delay each grant by 2.8 s.
+ * Not guaranteed: the server's clock decides; when it steps forward, a lease ends early. When it
+ * steps back, new tickets are before old ones. Another role can set an application_name as well,
+ * and so delay each grant by 2.8 s.
  */
 #include "table.h"
 #include "postgres_sql.h"
@@ -43,8 +48,8 @@
 #define JITTER (200 * DLOCK_MSEC)
 #define SWEEP_ONE_OF 100
 /*
- * A name with a date in it leaves its row behind. It goes with its run record if that is a week old; for shorter records
- * each run here deletes two rows on average.
+ * A name with a date in it leaves its row behind. It goes with its run record if that is a week
+ * old; for shorter records each run here deletes two rows on average.
  */
 #define SWEEP_ONE_OF_RUNS 10
 #define CUT_OFF                                                                                    \
@@ -250,8 +255,9 @@ static void send_status(struct pg_backend *be)
 }
 
 /*
- * Set application_name, only on a session that is ours alone: behind a pooler another client would inherit it. From now
- * on the others count this waiter, and a release can call it. An earlier one did not, so another try follows.
+ * Set application_name, only on a session that is ours alone: behind a pooler another client would
+ * inherit it. From now on the others count this waiter, and a release can call it. An earlier one
+ * did not, so another try follows.
  */
 static void send_stand_in_line(struct pg_backend *be)
 {
@@ -273,8 +279,9 @@ static int64_t random_part(const struct pg_backend *be, int64_t most)
 }
 
 /*
- * One release in a hundred (of --once, in ten) deletes unused rows: behind the release on the same connection, where
- * nothing waits for it. Through a pooler nothing may follow the release that we wait for, so there the grants do it.
+ * One release in a hundred (of --once, in ten) deletes unused rows: behind the release on the same
+ * connection, where nothing waits for it. Through a pooler nothing may follow the release that we
+ * wait for, so there the grants do it.
  */
 static void maybe_sweep(struct pg_backend *be)
 {
@@ -302,7 +309,10 @@ static void table_acquire(struct pg_backend *be)
     pg_connect(be);
 }
 
-/* Connected: undo the try of the connection before, then try with another token, which the undo leaves alone. */
+/*
+ * Connected: undo the try of the connection before, then try with another token, which the undo
+ * leaves alone.
+ */
 static void acquire_ready(struct pg_backend *be)
 {
     if (be->table.try == TRY_ORPHANED) {
@@ -384,7 +394,10 @@ void table_read_holder(struct dlock_info *info, const char *holder, int64_t left
     read_slot(info, holder);
 }
 
-/* A release has called us, for a number of ms from now on. Any role can NOTIFY, so the number may be anything. */
+/*
+ * A release has called us, for a number of ms from now on. Any role can NOTIFY, so the number may
+ * be anything.
+ */
 static void heed_call(struct pg_backend *be)
 {
     int64_t turn = dlock_min(be->conn.notified, LONGEST_TURN / DLOCK_MSEC) * DLOCK_MSEC;
@@ -393,7 +406,10 @@ static void heed_call(struct pg_backend *be)
     be->conn.notified = -1;
 }
 
-/* Wait for a call, and poll: also at our turn after the end of the lease, as the holder may be dead. */
+/*
+ * Wait for a call, and poll: also at our turn after the end of the lease, as the holder may be
+ * dead.
+ */
 static void try_again_in_time(struct pg_backend *be, const struct table_refusal *why)
 {
     int64_t now = pg_now(be), turn = now + (dlock_max(0, why->turn_ms) + 1) * DLOCK_MSEC;
@@ -413,7 +429,10 @@ static void try_again_in_time(struct pg_backend *be, const struct table_refusal 
     heed_call(be);
 }
 
-/* A writer waits for readers or slots: tell those that come later. In front of all else, so that it is there in time. */
+/*
+ * A writer waits for readers or slots: tell those that come later. In front of all else, so that it
+ * is there in time.
+ */
 static void give_notice(struct pg_backend *be, const struct table_refusal *why)
 {
     bool shared = why->held && strncmp(why->owner, SHARED_OWNER, strlen(SHARED_OWNER)) == 0;
@@ -433,7 +452,10 @@ static void wait_on(struct pg_backend *be, const struct table_refusal *why)
     be->table.ticket = why->ticket;
     give_notice(be, why);
     if (why->info && be->table.orphan[0] && strcmp(why->owner, be->table.orphan) == 0) {
-        /* Our own: the orphan waited for the row, in a session that did not notice that the connection broke. */
+        /*
+         * Our own: the orphan waited for the row, in a session that did not notice that the
+         * connection broke.
+         */
         send_undo(be, be->table.orphan);
         be->table.orphan[0] = '\0';
         send_try(be);
@@ -513,7 +535,8 @@ static void create_answered(struct pg_backend *be, const struct pg_reply *r)
     int code = pg_conn_reply_error(&be->conn, r, &err);
     dlock_fail_at(
         &err, code, 0, pg_where(be),
-        "the table for %s does not exist and cannot be created: %s; a role with that permission must run: %s",
+        "the table for %s does not exist and cannot be created: %s; "
+        "a role with that permission must run: %s",
         third    ? "run records"
         : second ? "holders"
                  : "locks",
@@ -547,7 +570,10 @@ static bool is_ours(const struct pg_backend *be, const struct pg_reply *r, int c
     return pg_one_row(r, columns) && strcmp(pg_text(r->rows, 0, column), be->token) == 0;
 }
 
-/* Why it does not: the server's error; or the answer makes no sense, which is an error with this code. */
+/*
+ * Why it does not: the server's error; or the answer makes no sense, which is an error with this
+ * code.
+ */
 static void not_ours(const struct pg_backend *be, const struct pg_reply *r, int code,
                      struct dlock_error *err)
 {
@@ -733,8 +759,8 @@ static void ask_again(struct pg_backend *be, int tag)
 }
 
 /*
- * The findings of the statements glance and check. A finding of check becomes the error that it stands for. True: the
- * request was sent anew.
+ * The findings of the statements glance and check. A finding of check becomes the error that it
+ * stands for. True: the request was sent anew.
  */
 static bool table_found(struct pg_backend *be, struct pg_reply *r)
 {
@@ -906,7 +932,9 @@ static void look_on(struct pg_backend *be, struct pg_reply *r)
     r->rows = NULL;
 }
 
-/* The answer about the run record: *r becomes that about holders and waiters again, or is an error. */
+/*
+ * The answer about the run record: *r becomes that about holders and waiters again, or is an error.
+ */
 static void run_looked(struct pg_backend *be, struct pg_reply *r)
 {
     struct dlock_error err;
@@ -928,8 +956,8 @@ static void run_looked(struct pg_backend *be, struct pg_reply *r)
 }
 
 /*
- * The name's row stands for readers and slots, which are in the second table: that may not exist, so it comes second. The
- * run record is in the third one.
+ * The name's row stands for readers and slots, which are in the second table: that may not exist,
+ * so it comes second. The run record is in the third one.
  */
 static bool table_more_status(struct pg_backend *be, struct pg_reply *r)
 {

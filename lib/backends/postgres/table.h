@@ -1,6 +1,6 @@
 /*
- * table.h - what the two files of the lease table share: table.c, exclusive locks and all that does not depend on the
- * kind, and table_shared.c, shared locks and slots.
+ * table.h - what the two files of the lease table share: table.c, exclusive locks and all that does
+ * not depend on the kind, and table_shared.c, shared locks and slots.
  */
 #ifndef DLOCK_PG_TABLE_H
 #define DLOCK_PG_TABLE_H
@@ -14,8 +14,8 @@
 /* The owner of the name's row while readers or slots hold the lock begins so. */
 #define SHARED_OWNER "shared:"
 /*
- * --min-hold: what a holder that has released the lock is called until its time is over; its token follows. So a renewal
- * that is late cannot prolong it.
+ * --min-hold: what a holder that has released the lock is called until its time is over; its token
+ * follows. So a renewal that is late cannot prolong it.
  */
 #define OVER_OWNER "over:"
 
@@ -40,9 +40,10 @@ void table_refused(struct pg_backend *, const struct table_refusal *);
 /* The answer was an error: nothing was granted, since the message was rolled back as a whole. */
 void table_try_failed(struct pg_backend *, const struct pg_reply *);
 /*
- * Does this answer our own statement? Then it has our token in the given column. A pooler that mixes up the answers
- * of its clients (see struct pg_conn) would make us believe in another client's grant. False: the acquire has failed.
- * At the first answer we also learn here whether there is a pooler.
+ * Does this answer our own statement? Then it has our token in the given column. A pooler that
+ * mixes up the answers of its clients (see struct pg_conn) would make us believe in another
+ * client's grant. False: the acquire has failed. At the first answer we also learn here whether
+ * there is a pooler.
  */
 bool table_try_is_ours(struct pg_backend *, const struct pg_reply *, int columns, int pid,
                        int token);
@@ -52,7 +53,10 @@ void table_granted(struct pg_backend *, int64_t from);
 void table_trying(struct pg_backend *);
 /* The number in a kind as in a place in line, "n3"; 0: it has none. */
 unsigned table_slots_of(const char *kind);
-/* The holder column of a row. An older dlock, or a person, may have written something that is no record. */
+/*
+ * The holder column of a row. An older dlock, or a person, may have written something that is no
+ * record.
+ */
 void table_read_holder(struct dlock_info *, const char *holder, int64_t left_ms, int64_t fence);
 /* For how many ms a grant or a renewal is to last. */
 int64_t table_lasts_ms(const struct pg_backend *);
@@ -66,8 +70,9 @@ struct table_more {
     bool checked;
 };
 /*
- * Send the statements in one message. more: in front of them, once for each connection, the check that this table is what
- * we made; NULL: none. own: places beside those of every statement, or NULL.
+ * Send the statements in one message. more: in front of them, once for each connection, the check
+ * that this table is what we made; NULL: none. own: places beside those of every statement, or
+ * NULL.
  */
 void table_send(struct pg_backend *, enum pg_tag, const struct table_more *more,
                 const struct pg_place *own, const char *const *statements);

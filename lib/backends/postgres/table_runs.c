@@ -3,19 +3,21 @@
  *
  * A third table, whose name is the first one's and "_runs", has the last run of each name:
  *
- *   name text primary key | state text: running, failed, succeeded | status int: NULL unknown | fence bigint | owner text:
- *   the token of the hold | host, pid, username, command, note | began, ended timestamptz | expires timestamptz: how long
- *   the record is kept
+ *   name text primary key | state text: running, failed, succeeded | status int: NULL unknown
+ *   | fence bigint | owner text: the token of the hold | host, pid, username, command, note
+ *   | began, ended timestamptz | expires timestamptz: how long the record is kept
  *
- * The record is read in a statement behind the one that is granted the lock, in the same message and so in the same
- * transaction. In the same statement it would be read as it was before that statement waited for the row: 20 of 20 runners
- * missed the success of the one that they had waited for. For the same reason a release locks the row in a statement of
- * its own: one that comes again, its first answer lost, then sees what the first one wrote. (Where the role's default is a
- * stricter isolation level, the first statement fails if the row was changed meanwhile, and all is tried again.)
+ * The record is read in a statement behind the one that is granted the lock, in the same message
+ * and so in the same transaction. In the same statement it would be read as it was before that
+ * statement waited for the row: 20 of 20 runners missed the success of the one that they had waited
+ * for. For the same reason a release locks the row in a statement of its own: one that comes again,
+ * its first answer lost, then sees what the first one wrote. (Where the role's default is a
+ * stricter isolation level, the first statement fails if the row was changed meanwhile, and all is
+ * tried again.)
  *
- * Who finds a success gives the lock back in that statement, and calls the next in line. All others write that they run:
- * a store that cannot take it undoes the grant. The end is written by the statement that releases, only if the lock was
- * still ours: then nobody else can have begun a run.
+ * Who finds a success gives the lock back in that statement, and calls the next in line. All others
+ * write that they run: a store that cannot take it undoes the grant. The end is written by the
+ * statement that releases, only if the lock was still ours: then nobody else can have begun a run.
  */
 #include "postgres_sql.h"
 #include "run_record.h"
@@ -32,7 +34,9 @@ static const char run_columns[] =
     "pid 20 0 t,username 25 100 t,command 25 100 t,note 25 100 t,began 1184 0 t,ended 1184 0 f,"
     "expires 1184 0 t";
 
-/* The columns of the fragment record, V_..., stand behind those of the statements begin and status. */
+/*
+ * The columns of the fragment record, V_..., stand behind those of the statements begin and status.
+ */
 enum {
     V_STATE,
     V_STATUS,

@@ -63,7 +63,7 @@ SELECT set_config('dlock.grace', ({grace} - (extract(epoch FROM clock_timestamp(
         pg_last_xact_replay_timestamp(), (
             SELECT max(a.backend_start) FROM pg_stat_get_activity(NULL) a
             WHERE a.backend_type = 'walwriter')
-    )) * 1000)::bigint)::text, true)
+    )) * 1000.0)::bigint)::text, true)
 
 -- fragment answer
 -- Around a subquery t: lsn is the position of our record in the write-ahead log, the fence, or
@@ -80,7 +80,8 @@ SELECT t.*, CASE WHEN t.lsn IS NOT NULL THEN pg_walfile_name(t.lsn) END AS wal,
 -- include answer
 FROM (
     SELECT {grace_left} AS grace, {lease} AS lease, k.main,
-        CASE WHEN {turn} THEN CASE WHEN k.main THEN NOT pg_advisory_unlock('{turnstile}') ELSE true END
+        CASE WHEN {turn} THEN CASE
+                WHEN k.main THEN NOT pg_advisory_unlock('{turnstile}') ELSE true END
             WHEN k.main THEN false
             WHEN {wait} THEN CASE WHEN {may} THEN pg_try_advisory_lock('{turnstile}') END
         END IS TRUE AS turn, false AS size, 0 AS other, 0 AS slot,
@@ -184,12 +185,13 @@ FROM (
             THEN pg_logical_emit_message(true, 'dlock', ''::text) END AS lsn OFFSET 0) t
 
 -- statement wait
--- The lock is taken for the transaction first, and for the session when nothing can interrupt any more: the time-out can
--- fire although the lock was taken, and what belongs to the session stays behind then. '{token}' shows that it was.
+-- The lock is taken for the transaction first, and for the session when nothing can interrupt any
+-- more: the time-out can fire although the lock was taken, and what belongs to the session stays
+-- behind then. '{token}' shows that it was.
 --
--- For one request to cancel the postmaster sends two signals, to the session and to its process group [PostgreSQL,
--- signal_child()]. The second may come when the first one has been dealt with: so that it is no error in the server's
--- log, it is awaited.
+-- For one request to cancel the postmaster sends two signals, to the session and to its process
+-- group [PostgreSQL, signal_child()]. The second may come when the first one has been dealt with:
+-- so that it is no error in the server's log, it is awaited.
 DO $dlock$BEGIN
     PERFORM set_config('lock_timeout', '{chunk}', true);
     PERFORM pg_advisory_xact_lock{_wait}({wait_key});
@@ -222,41 +224,51 @@ UNLISTEN *
 SELECT pg_advisory_unlock{_shared}({key})
 
 -- statement unlock_slot
--- A slot goes back before the gate shows whether another client waits: one that comes later finds the slot.
+-- A slot goes back before the gate shows whether another client waits: one that comes later finds
+-- the slot.
 SELECT set_config('dlock.slot', pg_advisory_unlock('{slot_key}')::text, true);
 SELECT set_config('dlock.size', pg_advisory_unlock_shared('{size_key}')::text, true);
 SELECT set_config('dlock.main', pg_advisory_unlock_shared({key})::text, true);
 SET LOCAL synchronous_commit = off;
-SELECT CASE WHEN pg_try_advisory_lock_shared('{gate}') THEN pg_advisory_unlock_shared('{gate}')::text
+SELECT CASE WHEN pg_try_advisory_lock_shared('{gate}')
+    THEN pg_advisory_unlock_shared('{gate}')::text
     ELSE pg_notify('{channel}', '')::text END;
 SELECT current_setting('dlock.slot')::bool AND current_setting('dlock.size')::bool
     AND current_setting('dlock.main')::bool
 
 -- fragment sessions
--- l: the locks of this name, with what each is on; s: a row for each session. It holds the lock if it has the main key and
--- waits for nothing more: the first one in line for a slot has the main key, and the gate.
+-- l: the locks of this name, with what each is on; s: a row for each session. It holds the lock if
+-- it has the main key and waits for nothing more: the first one in line for a slot has the main
+-- key, and the gate.
 l AS MATERIALIZED (
     SELECT l.pid, l.granted, l.mode, CASE
-        WHEN (l.classid, l.objid, l.objsubid) = ('{main_high}', '{main_low}', {main_sub}) THEN 'main'
+        WHEN (l.classid, l.objid, l.objsubid) = ('{main_high}', '{main_low}', {main_sub})
+            THEN 'main'
         WHEN (l.classid, l.objid, l.objsubid) = ('{turn_high}', '{turn_low}', 1) THEN 'turn'
         WHEN (l.classid, l.objid, l.objsubid) = ('{gate_high}', '{gate_low}', 1) THEN 'gate'
         WHEN l.classid = '{high}' AND l.objsubid = 1
-            AND l.objid::bigint > {low} AND l.objid::bigint <= {low} + {most} THEN 'size' END AS what,
+            AND l.objid::bigint > {low} AND l.objid::bigint <= {low} + {most} THEN 'size'
+        END AS what,
         l.objid::bigint - {low} AS size
     FROM pg_locks l
-    WHERE l.locktype = 'advisory' AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())),
+    WHERE l.locktype = 'advisory'
+        AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())),
 s AS MATERIALIZED (
     SELECT l.pid, bool_or(l.what = 'main' AND l.granted)
-            AND NOT bool_or(NOT l.granted OR (l.what = 'gate' AND l.mode = 'ExclusiveLock')) AS granted,
-        coalesce(max(CASE WHEN l.granted AND l.what <> 'size' THEN CASE l.what WHEN 'gate' THEN 1 ELSE 2 END END), 0) AS ahead,
+            AND NOT bool_or(NOT l.granted OR (l.what = 'gate' AND l.mode = 'ExclusiveLock'))
+            AS granted,
+        coalesce(max(CASE WHEN l.granted AND l.what <> 'size'
+            THEN CASE l.what WHEN 'gate' THEN 1 ELSE 2 END END), 0) AS ahead,
         bool_or(l.mode = 'ShareLock') AS shared,
         coalesce(max(CASE l.what WHEN 'size' THEN l.size END), 0) AS slots
     FROM l WHERE l.what IS NOT NULL GROUP BY l.pid)
 
 -- fragment columns
 s.pid, s.granted::int, s.shared::int, s.slots, a.usename, a.query,
-coalesce(a.client_hostname, host(a.client_addr), ''), (extract(epoch FROM a.backend_start) * 1000)::bigint,
-CASE a.state WHEN 'idle' THEN (extract(epoch FROM clock_timestamp() - a.state_change) * 1000)::bigint ELSE 0 END,
+coalesce(a.client_hostname, host(a.client_addr), ''),
+(extract(epoch FROM a.backend_start) * 1000.0)::bigint,
+CASE a.state WHEN 'idle'
+    THEN (extract(epoch FROM clock_timestamp() - a.state_change) * 1000.0)::bigint ELSE 0 END,
 a.application_name
 
 -- statement holder
@@ -269,8 +281,8 @@ FROM s LEFT JOIN pg_stat_activity a ON a.pid = s.pid WHERE s.granted
 ORDER BY s.slots DESC, a.query_start, s.pid LIMIT 1
 
 -- statement status
--- All holders and waiters. A waiter tries anew about once a second, and for a moment in between it may not be in
--- pg_locks: its last query says that it waits for this lock.
+-- All holders and waiters. A waiter tries anew about once a second, and for a moment in between it
+-- may not be in pg_locks: its last query says that it waits for this lock.
 WITH
 -- include sessions
 SELECT
