@@ -1,20 +1,23 @@
 /*
  * advisory.c - a session-level advisory lock; the session's idle time-out is the lease.
  *
- *   try      one statement: settings, lock, fence          renew    any statement: it restarts the idle time
- *   wait     pg_advisory_lock for 0.9 s at a time          release  pg_advisory_unlock, then the session ends
+ *   try      settings, then one statement: lock and fence
+ *   wait     pg_advisory_lock for 0.9 s at a time
+ *   renew    any statement: it restarts the idle time
+ *   release  pg_advisory_unlock, then the session ends
  *
- * Readers and slots hold the same key in shared mode; what else they lock is in advisory_sql.c. The first one in line
- * for a slot waits without a statement: a slot that is given back is notified (NOTIFY).
+ * Readers and slots hold the same key in shared mode; what else they lock is in advisory_sql.c. The
+ * first one in line for a slot waits without a statement: a slot that is given back is notified
+ * (NOTIFY).
  *
- * Nothing may be set or locked on a session that other clients use as well. Behind a pooler the backend's pid is
- * not the one that the connection began with, so every setting and lock depends on that pid in SQL: through a
- * pooler the statement does nothing [measured with PgBouncer]. The same holds for a standby: its advisory locks
- * exclude no client of the primary.
+ * Nothing may be set or locked on a session that other clients use as well. Behind a pooler the
+ * backend's pid is not the one that the connection began with, so every setting and lock depends on
+ * that pid in SQL: through a pooler the statement does nothing [measured with PgBouncer]. The same
+ * holds for a standby: its advisory locks exclude no client of the primary.
  *
- * Waiting is cut into chunks, since a waiting statement holds a snapshot, and CREATE INDEX CONCURRENTLY in the
- * holder's command would wait for it indefinitely. A DO block catches the lock_timeout, which otherwise writes two
- * lines into the server's log each time.
+ * Waiting is cut into chunks, since a waiting statement holds a snapshot, and CREATE INDEX
+ * CONCURRENTLY in the holder's command would wait for it indefinitely. A DO block catches the
+ * lock_timeout, which otherwise writes two lines into the server's log each time.
  */
 #include "advisory_sql.h"
 
@@ -77,13 +80,19 @@ static bool adv_read_info(const PGresult *res, int i, struct dlock_info *info)
         }
         return true;
     }
-    /* Another program, or our role may not read the queries of this dlock: only the session is known. */
+    /*
+     * Another program, or our role may not read the queries of this dlock: only the session is
+     * known.
+     */
     const char *app = pg_text(res, i, S_APP), *user = pg_text(res, i, S_USER);
     const char *client = pg_text(res, i, S_CLIENT);
     info->foreign = strncmp(app, "dlock:", 6) != 0;
     info->pid = (long)pg_number(res, i, S_PID);
     if (!info->foreign) {
-        /* A waiter begins its session to wait. When the lock was granted is in the query that we may not read. */
+        /*
+         * A waiter begins its session to wait. When the lock was granted is in the query that we
+         * may not read.
+         */
         if (info->waiter)
             info->since_ms = pg_number(res, i, S_BEGIN);
         return true;
@@ -136,7 +145,10 @@ static void send_wait(struct pg_backend *be)
     send_sql(be, T_WAIT, adv_wait_sql(be));
 }
 
-/* All slots are taken: listen, and look once more; from then on look when a slot is given back, and now and then. */
+/*
+ * All slots are taken: listen, and look once more; from then on look when a slot is given back, and
+ * now and then.
+ */
 static void await_slot(struct pg_backend *be)
 {
     if (!be->advisory.has.hears) {
@@ -203,7 +215,9 @@ static void adv_acquire(struct pg_backend *be)
 
 /* ------------------------------------------------------------- acquire: answers */
 
-/* "0/16B3748" of "000000010000000000000001": (timeline << 48) | (position >> 3). 0: not understood. */
+/*
+ * "0/16B3748" of "000000010000000000000001": (timeline << 48) | (position >> 3). 0: not understood.
+ */
 static uint64_t make_fence(const char *lsn, const char *wal)
 {
     char part[9] = "";
@@ -233,7 +247,10 @@ static void granted(struct pg_backend *be, const struct pg_reply *r)
     pg_fail(be, &err);
 }
 
-/* A time as the server shows it, "1500ms", "30s", "2min", in the largest unit that is exact; -1: not understood. */
+/*
+ * A time as the server shows it, "1500ms", "30s", "2min", in the largest unit that is exact; -1:
+ * not understood.
+ */
 static int64_t shown_ms(const char *text)
 {
     static const struct {
@@ -255,7 +272,7 @@ static bool check_session(struct pg_backend *be, const struct pg_reply *r)
     if (!pg_one_row(r, R_COLUMNS))
         dlock_fail_at(&err, DLOCK_EPROTO, 0, pg_where(be), "unexpected answer to the lock query");
     else if (PQserverVersion(be->conn.pq) >= WITH_IDLE_TIMEOUT &&
-             shown_ms(pg_text(r->rows, 0, R_IDLE)) != adv_ttl_ms(be))
+             shown_ms(pg_text(r->rows, 0, R_LEASE)) != adv_ttl_ms(be))
         dlock_fail_at(&err, DLOCK_EUNUSABLE, 0, pg_where(be),
                       "the server did not accept an idle_session_timeout of %" PRId64 " ms",
                       adv_ttl_ms(be));
@@ -266,8 +283,8 @@ static bool check_session(struct pg_backend *be, const struct pg_reply *r)
 }
 
 /*
- * An error may leave the session's lock behind although the message was rolled back, so the session ends. Another server
- * may be the primary by now.
+ * An error may leave the session's lock behind although the message was rolled back, so the session
+ * ends. Another server may be the primary by now.
  */
 static void refused(struct pg_backend *be, const struct pg_reply *r)
 {
@@ -285,14 +302,17 @@ static void refused(struct pg_backend *be, const struct pg_reply *r)
     pg_try_later(be, &err, transient);
 }
 
-/* What the session has after a try. False: the lock is in use with another number of slots, and acquire has failed. */
+/*
+ * What the session has after a try. False: the lock is in use with another number of slots, and
+ * acquire has failed.
+ */
 static bool note_locks(struct pg_backend *be, const struct pg_reply *r)
 {
     struct dlock_error err;
     int64_t other = pg_number(r->rows, 0, R_OTHER);
-    be->advisory.has.turn = pg_number(r->rows, 0, R_TURN);
-    be->advisory.has.main = pg_number(r->rows, 0, R_MAIN);
-    be->advisory.has.size = pg_number(r->rows, 0, R_SIZE);
+    be->advisory.has.turn = pg_true(r->rows, 0, R_TURN);
+    be->advisory.has.main = pg_true(r->rows, 0, R_MAIN);
+    be->advisory.has.size = pg_true(r->rows, 0, R_SIZE);
     if (other == 0)
         return true;
     other_slots(&err, be->spec, (unsigned)other);
@@ -313,7 +333,7 @@ static void try_answered(struct pg_backend *be, const struct pg_reply *r)
     int64_t grace_ms = be->restart_grace > 0 ? pg_number(r->rows, 0, R_GRACE) : 0;
     if (grace_ms <= 0 && !note_locks(be, r))
         return;
-    if (pg_number(r->rows, 0, R_LOCKED))
+    if (!PQgetisnull(r->rows, 0, R_LSN))
         granted(be, r);
     else if (grace_ms > 0)
         pg_in_grace(be, grace_ms);
@@ -337,7 +357,10 @@ static void holder_answered(struct pg_backend *be, const struct pg_reply *r)
     ask_or_wait(be);
 }
 
-/* What was waited for is ours. With the main key a lease begins, which counts from a request that is sent only now. */
+/*
+ * What was waited for is ours. With the main key a lease begins, which counts from a request that
+ * is sent only now.
+ */
 static void next_after_wait(struct pg_backend *be)
 {
     if (be->advisory.awaits == WAIT_TURN) {
@@ -364,7 +387,10 @@ static bool cannot_wait(const struct pg_reply *r)
            strcmp(r->sqlstate, "0A000") == 0;
 }
 
-/* The session says that it was done by the token of this acquire: a setting of that name may have any value. */
+/*
+ * The session says that it was done by the token of this acquire: a setting of that name may have
+ * any value.
+ */
 static bool says_done(const struct pg_backend *be, const struct pg_reply *r)
 {
     return strcmp(pg_text(r->rows, 0, 0), be->token) == 0;
@@ -446,7 +472,9 @@ static void send_unlock(struct pg_backend *be)
     send_sql(be, T_RELEASE, adv_unlock_sql(be));
 }
 
-/* The connection is idle. Where nothing was granted, the end of the session undoes everything else. */
+/*
+ * The connection is idle. Where nothing was granted, the end of the session undoes everything else.
+ */
 static void unlock_or_end(struct pg_backend *be)
 {
     if (be->granted)
@@ -463,7 +491,7 @@ static void unlock_answered(struct pg_backend *be, const struct pg_reply *r)
     } else if (r->sqlstate[0] || !pg_one_row(r, 1)) {
         pg_conn_reply_error(&be->conn, r, &err);
         pg_released(be, DLOCK_RELEASE_UNCLEAR, &err);
-    } else if (pg_number(r->rows, 0, 0) == 1) {
+    } else if (pg_true(r->rows, 0, 0)) {
         pg_released(be, DLOCK_RELEASE_CLEAN, NULL);
     } else {
         dlock_fail_at(&err, DLOCK_ELOST, 0, pg_where(be), "the session no longer holds the lock");
@@ -483,8 +511,9 @@ static void adv_release(struct pg_backend *be)
         unlock_or_end(be);
     } else if (!be->granted || be->advisory.renew_writes) {
         /*
-         * To leave the queue now and not at the end of the chunk; and for a commit that waits for a standby: such a
-         * session watches neither its socket nor its idle time, and would keep the lock.
+         * To leave the queue now and not at the end of the chunk; and for a commit that waits for a
+         * standby: such a session watches neither its socket nor its idle time, and would keep the
+         * lock.
          */
         pg_conn_cancel(&be->conn);
     }

@@ -3,13 +3,14 @@
  *
  * The main key is taken by the lock functions' own rules; it excludes all other clients. Beside it
  *
- *   turnstile  is passed by readers and slots, in shared mode, on their way to the main key. A writer that has to wait
- *              keeps it exclusively, so that it waits only for the readers that are in. Not for long, a writer that
- *              waits in chunks never gets between readers that come without pause [measured].
- *   size       the key first_size + N is shared by all that want one of N slots, holders and waiters. It is taken while
- *              no other client looks at these keys (the key sizes), so that all of them have the same N.
- *   gate       is the line of those that wait for a slot: exclusively by the first one, who alone waits for the main key
- *              and for a slot. A newcomer passes it in shared mode, which fails while another one waits.
+ *   turnstile  Readers and slots pass it in shared mode, on their way to the main key. A writer that
+ *              has to wait holds it exclusively, so that the writer waits only for the readers that
+ *              are in. Without it, a writer that waits in chunks never gets between readers that
+ *              come without pause [measured].
+ *   size       The key first_size + N is shared by all holders and waiters of N slots. It is taken
+ *              while no other client looks at these keys (the key sizes), so that all have one N.
+ *   gate       The first client in line for a slot holds it exclusively, and waits alone for the
+ *              main key and for a slot. A newcomer passes it in shared mode, which fails meanwhile.
  *   slot i     is held exclusively.
  */
 #include "advisory_sql.h"
@@ -71,9 +72,12 @@ static char *slot_keys(const struct pg_backend *be)
     return fclose(f) == 0 ? text : (free(text), NULL);
 }
 
-/* The message, malloc'ed; NULL: out of memory. record: NULL: no comment. */
+/*
+ * The message, malloc'ed; NULL: out of memory. record: NULL: no comment. grace: the chain has the
+ * statement grace.
+ */
 static char *text_of(const struct pg_backend *be, const char *record, struct chain *c,
-                     const char *slots)
+                     const char *slots, bool grace)
 {
     const struct pg_keys *keys = &be->advisory.keys;
     struct pg_keepalives keep = pg_keepalives(be->spec->ttl);
@@ -108,11 +112,19 @@ static char *text_of(const struct pg_backend *be, const char *record, struct cha
         {"turn", truth(be->advisory.has.turn), 0},
         {"main", truth(be->advisory.has.main), 0},
         {"size", truth(be->advisory.has.size), 0},
+        {"wait", truth(be->acquire.wait), 0},
         {"keep", truth(with_slots ? be->advisory.has.gate : be->acquire.wait), 0},
-        {"locked",
-         with_slots ? "current_setting('dlock.slot') <> '0'"
-                    : "current_setting('dlock.main')::bool",
+        {"may",
+         with_slots ? "current_setting('dlock.may')::bool"
+         : grace    ? "current_setting('dlock.grace')::bigint <= 0"
+                    : "true",
          0},
+        {"shorten",
+         !has_idle(be) || !be->acquire.wait ? "false"
+         : grace                            ? "current_setting('dlock.grace')::bigint <= 0"
+                                            : "true",
+         0},
+        {"grace_left", grace ? "current_setting('dlock.grace')::bigint" : "0", 0},
         {"lease", has_idle(be) ? "current_setting('idle_session_timeout')" : "NULL", 0},
         {"ttl", NULL, adv_ttl_ms(be)},
         {"wait_idle", NULL, adv_wait_idle_ms(be)},
@@ -131,74 +143,55 @@ static char *text_of(const struct pg_backend *be, const char *record, struct cha
 
 /* ------------------------------------------------------------------------- try */
 
-/* A writer; wait: it takes the turnstile when the main key is taken, so that no reader comes before it. */
-static void add_writer(struct chain *c, const struct pg_backend *be)
-{
-    if (!be->advisory.has.main)
-        add(c, sql_advisory_take_main);
-    if (be->advisory.has.turn)
-        add(c, sql_advisory_leave_turn);
-    else if (be->acquire.wait && !be->advisory.has.main)
-        add(c, sql_advisory_take_turn);
-}
-
-/* Through the turnstile to the main key. */
-static void add_pass(struct chain *c, const struct pg_backend *be)
-{
-    if (!be->advisory.has.turn && !be->advisory.has.main)
-        add(c, sql_advisory_pass_turn);
-    if (!be->advisory.has.main)
-        add(c, sql_advisory_pass_main);
-    if (be->advisory.has.turn || !be->advisory.has.main)
-        add(c, sql_advisory_pass_on);
-}
-
 static void add_slots(struct chain *c, const struct pg_backend *be)
 {
     bool first = be->advisory.has.gate, pass = !first && !be->advisory.polls;
+    add(c, sql_advisory_begin_slots);
     if (!be->advisory.has.size)
         add(c, sql_advisory_take_size);
     if (pass)
         add(c, sql_advisory_pass_gate);
-    add_pass(c, be);
+    add(c, sql_advisory_pass_slots);
     add(c, sql_advisory_take_slot);
-    if (first) {
-        add(c, sql_advisory_leave_gate_first);
-        return;
-    }
-    add(c, sql_advisory_leave_main);
+    add(c, first ? sql_advisory_leave_gate_first : sql_advisory_leave_main);
     if (pass)
         add(c, sql_advisory_leave_gate);
-    if (!be->acquire.wait)
+    if (!first && !be->acquire.wait)
         add(c, sql_advisory_leave_size);
+    add(c, sql_advisory_answer_slot);
 }
 
+/* A try, or what follows a wait that brought the main key. */
 static char *lock_sql(const struct pg_backend *be, bool all_settings)
 {
     struct chain c = {.n = 0};
+    int version = PQserverVersion(be->conn.pq);
     bool with_slots = be->spec->mode == DLOCK_MODE_SLOTS;
     char record[1200], *keys = NULL, *sql;
     if (with_slots && !(keys = slot_keys(be)))
         return NULL;
     add(&c, sql_advisory_gate);
-    if (all_settings)
+    if (all_settings) {
         add(&c, sql_advisory_settings);
-    if (all_settings && with_slots)
-        add(&c, sql_advisory_settings_slots);
-    add(&c, sql_advisory_begin);
-    if (all_settings && be->restart_grace > 0)
-        add(&c, sql_advisory_grace);
+        if (version >= 140000)
+            add(&c, sql_advisory_settings_since_14);
+        if (version >= 170000)
+            add(&c, sql_advisory_settings_since_17);
+        if (with_slots)
+            add(&c, sql_advisory_settings_slots);
+        if (be->restart_grace > 0)
+            add(&c, sql_advisory_grace);
+    }
+    if (has_idle(be))
+        add(&c, sql_advisory_lease_since_14);
+    add(&c, sql_session_durable);
     if (with_slots)
         add_slots(&c, be);
-    else if (be->spec->mode == DLOCK_MODE_SHARED)
-        add_pass(&c, be);
     else
-        add_writer(&c, be);
-    add(&c, sql_advisory_answer);
-    if (has_idle(be) && be->acquire.wait)
-        add(&c, sql_advisory_shorter);
+        add(&c, be->spec->mode == DLOCK_MODE_SHARED ? sql_advisory_try_shared
+                                                    : sql_advisory_try_exclusive);
     comment(be, be->holder, "", record);
-    sql = text_of(be, record, &c, keys);
+    sql = text_of(be, record, &c, keys, all_settings && be->restart_grace > 0);
     free(keys);
     return sql;
 }
@@ -221,7 +214,7 @@ static char *waiter_sql(const struct pg_backend *be, const char *statement)
     char more[48], record[1200];
     snprintf(more, sizeof(more), " wait=%s", be->advisory.key_id);
     comment(be, be->waiter, more, record);
-    return text_of(be, record, &c, NULL);
+    return text_of(be, record, &c, NULL, false);
 }
 
 char *adv_wait_sql(const struct pg_backend *be)
@@ -246,7 +239,7 @@ char *adv_renew_sql(const struct pg_backend *be)
         add(&c, sql_advisory_emit);
     if (be->advisory.has.hears)
         add(&c, sql_advisory_deaf);
-    return text_of(be, record, &c, NULL);
+    return text_of(be, record, &c, NULL, false);
 }
 
 char *adv_unlock_sql(const struct pg_backend *be)
@@ -255,15 +248,15 @@ char *adv_unlock_sql(const struct pg_backend *be)
                                               ? sql_advisory_unlock_slot
                                               : sql_advisory_unlock},
                       2};
-    return text_of(be, NULL, &c, NULL);
+    return text_of(be, NULL, &c, NULL, false);
 }
 
 char *adv_holder_sql(const struct pg_backend *be)
 {
-    return text_of(be, NULL, &(struct chain){{sql_advisory_holder}, 1}, NULL);
+    return text_of(be, NULL, &(struct chain){{sql_advisory_holder}, 1}, NULL, false);
 }
 
 char *adv_status_sql(const struct pg_backend *be)
 {
-    return text_of(be, NULL, &(struct chain){{sql_advisory_status}, 1}, NULL);
+    return text_of(be, NULL, &(struct chain){{sql_advisory_status}, 1}, NULL, false);
 }

@@ -15,26 +15,29 @@
 #define FOUND_STANDBY "dlock finding: standby;"
 
 /*
- * One try, with the session's settings, or what follows a wait that brought the main key: check the session and the
- * server, and take the fence.
+ * One try, with the session's settings, or what follows a wait that brought the main key: check the
+ * session and the server, and take the fence.
  */
 enum {
     R_GRACE,
-    R_IDLE,
-    R_LOCKED,
-    R_LSN,
-    R_WAL,
-    R_TURN,
+    R_LEASE,
     R_MAIN,
+    R_TURN,
     R_SIZE,
-    R_OTHER, /* the lock is in use with so many slots, which are not ours; 0: with ours, or not as slots */
+    R_OTHER, /* so many slots, not ours, are in use; 0: as many as ours, or none */
     R_SLOT, /* counted from 1; 0: none */
+    R_LSN,  /* NULL: not granted */
+    R_WAL,
+    R_SHORTENED,
     R_COLUMNS
 };
 char *adv_try_sql(const struct pg_backend *);
 char *adv_confirm_sql(const struct pg_backend *);
 
-/* Wait for what be->advisory.awaits says, for CHUNK_MS, or with ?fair=1 without end. Answers our token when it is ours. */
+/*
+ * Wait for what be->advisory.awaits says, for CHUNK_MS, or with ?fair=1 without end. Answers our
+ * token when it is ours.
+ */
 char *adv_wait_sql(const struct pg_backend *);
 /* Hear of each slot that is given back. Answers our token. */
 char *adv_listen_sql(const struct pg_backend *);

@@ -16,9 +16,9 @@
 /* Enough for OpenSSL, Kerberos and LDAP; a stuck thread should not cost 8 MiB. */
 #define STACK_SIZE (1024 * 1024)
 /*
- * A thread whose attempt is given up ends at once, unless another server keeps libpq waiting. The program
- * may exit then, and exit handlers of OpenSSL destroy data in use: so wait for the thread, but not for long.
- * With a sanitizer all is slower, and leaks are reported.
+ * A thread whose attempt is given up ends at once, unless another server keeps libpq waiting. The
+ * program may exit then, and exit handlers of OpenSSL destroy data in use: so wait for the thread,
+ * but not for long. With a sanitizer all is slower, and leaks are reported.
  */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define LEAVE_MS 300
@@ -27,7 +27,9 @@
 #endif
 
 struct pg_attempt {
-    /* ALONE: no thread. Else caller and thread share the attempt, and the second to leave frees it. */
+    /*
+     * ALONE: no thread. Else caller and thread share the attempt, and the second to leave frees it.
+     */
     enum { ALONE, RUNNING, ENDED, DROPPED } _Atomic state;
     PGconn *_Atomic pq; /* the thread's while RUNNING; NULL: not made yet */
     PostgresPollingStatusType want;
@@ -46,7 +48,9 @@ static void free_attempt(struct pg_attempt *a)
     free(a);
 }
 
-/* A fork of the caller may have copies of both ends: close() alone would not tell the other side. */
+/*
+ * A fork of the caller may have copies of both ends: close() alone would not tell the other side.
+ */
 static void close_end(int fd)
 {
     shutdown(fd, SHUT_RDWR);
@@ -92,7 +96,10 @@ static void *run(void *arg)
     while (is_unfinished(a)) {
         /* The caller sends nothing: its end of the socket pair is closed. */
         struct pollfd p[] = {server(a), {.fd = fd, .events = POLLIN}};
-        /* Never without poll(): PQconnectPoll would take an unfinished connect() for a finished one. */
+        /*
+         * Never without poll(): PQconnectPoll would take an unfinished connect() for a finished
+         * one.
+         */
         int got = poll(p, 2, -1);
         if (got < 0 && errno == EINTR)
             continue;
@@ -173,11 +180,11 @@ struct pollfd pg_attempt_pollfd(const struct pg_attempt *a)
 }
 
 /*
- * Will PQconnectPoll() only read what the server has sent, and perhaps send a password? Not harmless are
- * TLS (reads files, computes, may use a token, and hides what follows), SCRAM (computes for as long as the
- * server says), GSS (asks a Kerberos server) and a message that is not complete. A server that sends such a
- * request between this look and libpq's would make us wait: no server does, since each request follows our
- * answer to the one before.
+ * Will PQconnectPoll() only read what the server has sent, and perhaps send a password? Not
+ * harmless are TLS (reads files, computes, may use a token, and hides what follows), SCRAM
+ * (computes for as long as the server says), GSS (asks a Kerberos server) and a message that is not
+ * complete. A server that sends such a request between this look and libpq's would make us wait: no
+ * server does, since each request follows our answer to the one before.
  */
 static bool is_harmless(PGconn *pq)
 {
@@ -188,7 +195,10 @@ static bool is_harmless(PGconn *pq)
     ssize_t n = recv(PQsocket(pq), in, sizeof(in), MSG_PEEK | MSG_DONTWAIT);
     if (n <= 0 || in[0] == 'E' || at == CONNECTION_SSL_STARTUP)
         return n <= 0 || in[0] == 'E' || in[0] == 'N';
-    /* Authentication requests: 'R', the length without 'R', the kind (0: accepted; 3, 5: a password). */
+    /*
+     * Authentication requests: 'R', the length without 'R', the kind (0: accepted; 3, 5: a
+     * password).
+     */
     for (ssize_t i = 0; i < n;) {
         uint32_t length, kind;
         if (n - i < 9 || in[i] != 'R')

@@ -1,10 +1,11 @@
 /*
  * attempt.h - one attempt of libpq to connect, which never blocks the caller.
  *
- * libpq's calls that connect do not wait for the database server, but for other servers: for the user
- * database, for a directory server (a service file can refer to a directory), for the name server, for a
- * Kerberos server (27 s if the server is silent). libpq has no time-out for these. So a thread connects
- * where libpq may ask another server. Elsewhere the caller connects, without a thread.
+ * libpq's calls that connect do not wait for the database server, but for other servers: for the
+ * user database, for a directory server (a service file can refer to a directory), for the name
+ * server, for a Kerberos server (27 s if the server is silent). libpq has no time-out for these. So
+ * a thread connects where libpq may ask another server. Elsewhere the caller connects, without a
+ * thread.
  */
 #ifndef DLOCK_PG_ATTEMPT_H
 #define DLOCK_PG_ATTEMPT_H
@@ -16,31 +17,34 @@
 struct pg_attempt;
 
 /*
- * keys and values: for PQconnectStartParams(). thread: connect in a thread from the start, because the
- * parameters alone can make libpq block. Without it the attempt goes on in a thread when the server chooses
- * TLS or an authentication that may block. 0 or a negative errno; *out is untouched then.
+ * keys and values: for PQconnectStartParams(). thread: connect in a thread from the start, because
+ * the parameters alone can make libpq block. Without it the attempt goes on in a thread when the
+ * server chooses TLS or an authentication that may block. 0 or a negative errno; *out is untouched
+ * then.
  */
 int pg_attempt_start(struct pg_attempt **out, const char *const *keys, const char *const *values,
                      bool thread);
 /* What to poll for. Both fields change from call to call. */
 struct pollfd pg_attempt_pollfd(const struct pg_attempt *);
 /*
- * Go on as far as possible without waiting. 1: the attempt has ended and is freed; *out is the caller's,
- * connected or with an error (NULL: out of memory). 0: not ended. Negative errno: no thread to go on in.
+ * Go on as far as possible without waiting. 1: the attempt has ended and is freed; *out is the
+ * caller's, connected or with an error (NULL: out of memory). 0: not ended. Negative errno: no
+ * thread to go on in.
  */
 int pg_attempt_work(struct pg_attempt *, PGconn **out);
 /* Give up; NULL: nothing to do. Blocks for 20 ms at most; a thread ends when libpq returns. */
 void pg_attempt_drop(struct pg_attempt *);
 /*
- * In a child of the process that started the attempt, where no thread of the attempt runs: frees the
- * attempt and closes the descriptors. The memory of libpq leaks if a thread was using the memory.
+ * In a child of the process that started the attempt, where no thread of the attempt runs: frees
+ * the attempt and closes the descriptors. The memory of libpq leaks if a thread was using the
+ * memory.
  */
 void pg_attempt_close_in_child(struct pg_attempt *);
 
 /*
- * In a child of the process that made the connection; NULL: nothing to do. PQfinish(3) says goodbye to the
- * server, which ends the session and frees a lock: the goodbye goes to /dev/null. (libpq's documentation,
- * "Database Connection Control Functions".)
+ * In a child of the process that made the connection; NULL: nothing to do. PQfinish(3) says goodbye
+ * to the server, which ends the session and frees a lock: the goodbye goes to /dev/null. (libpq's
+ * documentation, "Database Connection Control Functions".)
  */
 void pg_finish_in_child(PGconn *);
 

@@ -80,8 +80,9 @@ static bool is_state(const char *s)
 }
 
 /*
- * With PQERRORS_VERBOSE the server's refusal reads "... FATAL:  28P01: text": these five characters are all of it
- * that no translation changes. They are cut out of text. sqlstate "": the error is not the server's.
+ * With PQERRORS_VERBOSE the server's refusal reads "... FATAL:  28P01: text": these five characters
+ * are all of it that no translation changes. They are cut out of text. sqlstate "": the error is
+ * not the server's.
  */
 static void take_state(char *text, char sqlstate[6])
 {
@@ -102,7 +103,9 @@ static bool is_transient(const char *sqlstate)
     return strncmp(sqlstate, "53", 2) == 0 || strncmp(sqlstate, "57P0", 4) == 0;
 }
 
-/* libpq refuses the server. Its texts are not translated, since dlock does not call setlocale(3). */
+/*
+ * libpq refuses the server. Its texts are not translated, since dlock does not call setlocale(3).
+ */
 static bool is_untrusted(const char *text)
 {
     static const char *const texts[] = {"certificate verify failed", "does not match host name",
@@ -119,7 +122,10 @@ static bool pooler_says(const char *sqlstate, const char *text, const char *what
     return strcmp(sqlstate, "08P01") == 0 && strstr(text, what);
 }
 
-/* 0A: not supported. 22, 42: it does not understand us, or an option in the URI. 3D, 3F: no such database, schema. */
+/*
+ * 0A: not supported. 22, 42: it does not understand us, or an option in the URI. 3D, 3F: no such
+ * database, schema.
+ */
 static bool is_for_good(const char *sqlstate)
 {
     static const char *const classes[] = {"0A", "22", "3D", "3F", "42"};
@@ -187,8 +193,9 @@ static void on_notice(void *arg, const PGresult *res)
 }
 
 /*
- * libpq cannot read the service that the URI names. libpq says 'service file "PATH" not found' for any
- * error of fopen(3), also for lack of memory. text may be replaced. 0: the error is not about a service.
+ * libpq cannot read the service that the URI names. libpq says 'service file "PATH" not found' for
+ * any error of fopen(3), also for lack of memory. text may be replaced. 0: the error is not about a
+ * service.
  */
 static int code_of_service(char *text, size_t size)
 {
@@ -224,7 +231,10 @@ static bool address_failed(struct pg_conn *c, const char *why)
     return code == DLOCK_EUNAVAIL || code == DLOCK_EUNUSABLE;
 }
 
-/* Linux has no such pid: a pooler makes up a random one, by which it recognises a request to cancel. */
+/*
+ * Linux has no such pid: a pooler makes up a random one, by which it recognises a request to
+ * cancel.
+ */
 static bool is_no_pid(int pid)
 {
     return pid <= 0 || pid > 4194304;
@@ -246,8 +256,8 @@ static void connected(struct pg_conn *c)
 }
 
 /*
- * Connect as far as possible without waiting: begin with an address, go on with the running attempt, or pass
- * over to the next address when the attempt has failed or its time is over.
+ * Connect as far as possible without waiting: begin with an address, go on with the running
+ * attempt, or pass over to the next address when the attempt has failed or its time is over.
  */
 static void work_connect(struct pg_conn *c)
 {
@@ -271,7 +281,10 @@ static void work_connect(struct pg_conn *c)
             int64_t time = c->address.until - now;
             const struct pg_address *a =
                 &c->address.list[(c->address.good + c->address.tried++) % c->address.n];
-            /* An equal share of the remaining time for each: a silent address does not use up all of it. */
+            /*
+             * An equal share of the remaining time for each: a silent address does not use up all
+             * of it.
+             */
             c->address.next_at =
                 left == 1 ? c->address.until : now + dlock_max(time / left, MIN_SHARE);
             c->state = PC_CONNECTING;
@@ -431,8 +444,9 @@ static void *cancel_thread(void *arg)
 }
 
 /*
- * PQcancel makes a connection of its own and waits for it. The thread owns all that it touches; while the server
- * cannot be reached it is left behind. If it cannot be started, we wait out the running chunk instead.
+ * PQcancel makes a connection of its own and waits for it. The thread owns all that it touches;
+ * while the server cannot be reached it is left behind. If it cannot be started, we wait out the
+ * running chunk instead.
  */
 void pg_conn_cancel(const struct pg_conn *c)
 {

@@ -1,7 +1,7 @@
 /*
- * foreign.c - what people have in the URL of a PostgreSQL server for ORMs and for clients that are not libpq. What dlock
- * has no use for is ignored; what says where the lock is, or how the server is verified, is mapped to libpq's
- * parameters or refused, never ignored.
+ * foreign.c - what people have in the URL of a PostgreSQL server for ORMs and for clients that are
+ * not libpq. What dlock has no use for is ignored; what says where the lock is, or how the server
+ * is verified, is mapped to libpq's parameters or refused, never ignored.
  *
  * The names are those of the programs' documentation, and of the functions that parse their URLs.
  */
@@ -13,40 +13,46 @@
 /* clang-format off */
 static const char *const ignored[] = {
     /* Rails, SQLAlchemy, dj-database-url, django-environ */
-    "pool", "pool_size", "max_overflow", "pool_timeout", "pool_recycle", "pool_pre_ping", "pool_use_lifo", "echo",
-    "checkout_timeout", "idle_timeout", "reaping_frequency", "prepared_statements", "statement_limit",
-    "advisory_locks", "min_messages", "encoding", "charset", "timeout", "reconnect", "conn_max_age",
-    "conn_health_checks", "disable_server_side_cursors", "atomic_requests", "async_fallback",
+    "pool", "pool_size", "max_overflow", "pool_timeout", "pool_recycle", "pool_pre_ping",
+    "pool_use_lifo", "echo", "checkout_timeout", "idle_timeout", "reaping_frequency",
+    "prepared_statements", "statement_limit", "advisory_locks", "min_messages", "encoding",
+    "charset", "timeout", "reconnect", "conn_max_age", "conn_health_checks",
+    "disable_server_side_cursors", "atomic_requests", "async_fallback",
     /* Prisma; Vercel and Supabase add their own */
-    "connection_limit", "pgbouncer", "statement_cache_size", "socket_timeout", "max_connection_lifetime",
-    "max_idle_connection_lifetime", "single_use_connections", "supa", "workaround",
+    "connection_limit", "pgbouncer", "statement_cache_size", "socket_timeout",
+    "max_connection_lifetime", "max_idle_connection_lifetime", "single_use_connections", "supa",
+    "workaround",
     /* node-postgres, pg-promise, postgres.js, Sequelize */
-    "max", "min", "max_uses", "max_lifetime", "idle_timeout_millis", "connection_timeout_millis", "query_timeout",
-    "statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "keep_alive",
-    "keep_alive_initial_delay_millis", "allow_exit_on_idle", "binary", "parse_input_dates_as_utc", "prepare",
-    "fetch_types", "use_libpq_compat",
+    "max", "min", "max_uses", "max_lifetime", "idle_timeout_millis", "connection_timeout_millis",
+    "query_timeout", "statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout",
+    "keep_alive", "keep_alive_initial_delay_millis", "allow_exit_on_idle", "binary",
+    "parse_input_dates_as_utc", "prepare", "fetch_types", "use_libpq_compat",
     /* asyncpg, psycopg, pg8000 */
-    "command_timeout", "max_cached_statement_lifetime", "max_cacheable_statement_size", "min_size", "max_size",
-    "prepared_statement_cache_size", "prepared_statement_name_func", "prepare_threshold", "autocommit", "tcp_keepalive",
+    "command_timeout", "max_cached_statement_lifetime", "max_cacheable_statement_size", "min_size",
+    "max_size", "prepared_statement_cache_size", "prepared_statement_name_func",
+    "prepare_threshold", "autocommit", "tcp_keepalive",
     /* pgx, lib/pq, golang-migrate */
     "pool_max_conns", "pool_min_conns", "pool_min_idle_conns", "pool_max_conn_lifetime",
-    "pool_max_conn_lifetime_jitter", "pool_max_conn_idle_time", "pool_health_check_period", "default_query_exec_mode",
-    "statement_cache_capacity", "statement_cache_mode", "description_cache_capacity", "prefer_simple_protocol",
-    "binary_parameters", "disable_prepared_binary_result", "timezone", "x-migrations-table",
-    "x-migrations-table-quoted", "x-statement-timeout", "x-multi-statement", "x-multi-statement-max-size",
+    "pool_max_conn_lifetime_jitter", "pool_max_conn_idle_time", "pool_health_check_period",
+    "default_query_exec_mode", "statement_cache_capacity", "statement_cache_mode",
+    "description_cache_capacity", "prefer_simple_protocol", "binary_parameters",
+    "disable_prepared_binary_result", "timezone", "x-migrations-table", "x-migrations-table-quoted",
+    "x-statement-timeout", "x-multi-statement", "x-multi-statement-max-size",
     /* JDBC */
-    "prepared_statement_cache_queries", "prepared_statement_cache_size_mib", "default_row_fetch_size", "login_timeout",
-    "cancel_signal_timeout", "re_write_batched_inserts", "string_type",
-    "binary_transfer", "binary_transfer_enable", "binary_transfer_disable", "autosave", "cleanup_savepoints",
-    "prefer_query_mode", "log_unclosed_connections", "assume_min_server_version", "max_result_buffer",
-    "adaptive_fetch", "escape_syntax_call_mode", "disable_column_sanitiser", "database_metadata_cache_fields",
-    "protocol_version", "unknown_length", "quote_returning_identifiers", "group_startup_parameters", "tcp_no_delay",
-    "send_buffer_size", "receive_buffer_size", "max_send_buffer_size", "log_server_error_detail", "logger_level",
-    "logger_file", "host_recheck_seconds", "read_only_mode", "adaptive_fetch_minimum", "adaptive_fetch_maximum",
-    "allow_encoding_changes", "database_metadata_cache_fields_mib", "gss_response_timeout", "ssl_response_timeout",
+    "prepared_statement_cache_queries", "prepared_statement_cache_size_mib",
+    "default_row_fetch_size", "login_timeout", "cancel_signal_timeout", "re_write_batched_inserts",
+    "string_type", "binary_transfer", "binary_transfer_enable", "binary_transfer_disable",
+    "autosave", "cleanup_savepoints", "prefer_query_mode", "log_unclosed_connections",
+    "assume_min_server_version", "max_result_buffer", "adaptive_fetch", "escape_syntax_call_mode",
+    "disable_column_sanitiser", "database_metadata_cache_fields", "protocol_version",
+    "unknown_length", "quote_returning_identifiers", "group_startup_parameters", "tcp_no_delay",
+    "send_buffer_size", "receive_buffer_size", "max_send_buffer_size", "log_server_error_detail",
+    "logger_level", "logger_file", "host_recheck_seconds", "read_only_mode",
+    "adaptive_fetch_minimum", "adaptive_fetch_maximum", "allow_encoding_changes",
+    "database_metadata_cache_fields_mib", "gss_response_timeout", "ssl_response_timeout",
     /* Doctrine and Symfony; sqlx, Diesel and SeaORM; Ecto */
-    "server_version", "persistent", "max_connections", "min_connections", "acquire_timeout", "queue_target",
-    "queue_interval",
+    "server_version", "persistent", "max_connections", "min_connections", "acquire_timeout",
+    "queue_target", "queue_interval",
     NULL,
 };
 
@@ -85,7 +91,8 @@ static const struct dlock_foreign rules[] = {
     {"hostname", FOREIGN_REFUSED, "write host=", NULL},
     /* JDBC */
     {"target_server_type", FOREIGN_AS_OURS, PRIMARY, "any primary master preferprimary"},
-    {"load_balance_hosts", FOREIGN_AS_OURS, "dlock tries the hosts in their order: leave it out", "false disable 0"},
+    {"load_balance_hosts", FOREIGN_AS_OURS, "dlock tries the hosts in their order: leave it out",
+        "false disable 0"},
     {"read_only", FOREIGN_AS_OURS, "a lock must be written: leave it out", "false 0"},
     {"connectTimeout", FOREIGN_RENAMED, "connect_timeout", NULL}, /* seconds, too */
     {"ApplicationName", FOREIGN_RENAMED, "application_name", NULL},
@@ -116,8 +123,8 @@ static bool is_one_of(const char *value, const char *const *words)
 }
 
 /*
- * ?ssl= of JDBC, node-postgres and asyncpg as libpq's sslmode; "true" means what it does to libpq. It adds to the
- * sslmode of the URI, and never weakens it.
+ * ?ssl= of JDBC, node-postgres and asyncpg as libpq's sslmode; "true" means what it does to libpq.
+ * It adds to the sslmode of the URI, and never weakens it.
  */
 static int read_ssl(struct dlock_uri *uri, const char **mode, struct dlock_error *err)
 {
@@ -146,7 +153,10 @@ static int read_ssl(struct dlock_uri *uri, const char **mode, struct dlock_error
     return 0;
 }
 
-/* ?sslaccept= of Prisma. What verifies nothing is not obeyed, even if libpq's default verifies no more. */
+/*
+ * ?sslaccept= of Prisma. What verifies nothing is not obeyed, even if libpq's default verifies no
+ * more.
+ */
 static int read_sslaccept(struct dlock_uri *uri, const char **mode, struct dlock_error *err)
 {
     const char *accept = dlock_uri_param(uri, "sslaccept");
@@ -156,7 +166,8 @@ static int read_sslaccept(struct dlock_uri *uri, const char **mode, struct dlock
     if (strcmp(accept, "strict") != 0)
         return dlock_fail_at(
             err, DLOCK_EUSAGE, 0, uri->where,
-            "sslaccept= must be strict: leave it out, and write sslmode=require for TLS, sslmode=verify-full to verify the server");
+            "sslaccept= must be strict: leave it out, and write sslmode=require for TLS, "
+                         "sslmode=verify-full to verify the server");
     if (*mode && strcmp(*mode, "disable") == 0)
         return dlock_fail_at(err, DLOCK_EUSAGE, 0, uri->where,
                              "sslaccept=strict and sslmode=disable contradict each other");

@@ -1,6 +1,7 @@
 /*
- * operation.c - the operation that the core started: connect for it, end it with its event, or try again later.
- * The modes and the slots call this; it calls only the connection, and the mode's ready().
+ * operation.c - the operation that the core started: connect for it, end it with its event, or try
+ * again later. The modes and the slots call this; it calls only the connection, and the mode's
+ * ready().
  */
 #include "postgres.h"
 
@@ -28,7 +29,10 @@ bool pg_new_token(struct pg_backend *be)
     return false;
 }
 
-/* It goes into comments in SQL. It is percent-encoded, so it contains neither a quote nor the end of a comment. */
+/*
+ * It goes into comments in SQL. It is percent-encoded, so it contains neither a quote nor the end
+ * of a comment.
+ */
 void pg_describe(struct pg_backend *be, enum dlock_record as)
 {
     char *buf = as == RECORD_WAITS ? be->waiter : be->holder;
@@ -135,7 +139,10 @@ void pg_try_later(struct pg_backend *be, const struct dlock_error *err, bool tra
         return;
     }
     be->op_until = DLOCK_NEVER;
-    /* pg_fail() may leave the session open: release then waits for its cancel, as the end of the process would not. */
+    /*
+     * pg_fail() may leave the session open: release then waits for its cancel, as the end of the
+     * process would not.
+     */
     if (outage_goes_on(&be->outage, be->spec, &be->events, &why))
         pg_conn_close(&be->conn);
     else

@@ -2,18 +2,19 @@
  * postgres.c - a lock in PostgreSQL: the slots of the contract, and what the two modes share.
  *
  * advisory.c  the default: a session's advisory lock, with the session's idle time-out as the lease
- * table.c     ?mode=lease: a row in a table; table_shared.c: shared locks and slots there; table_runs.c: run records
+ * table.c     ?mode=lease: a row in a table; table_shared.c: shared locks and slots in the table;
+ *             table_runs.c: run records
  * operation.c what both modes do to the operation: connect, end it, try again later
  * uri.c       the URI, and libpq's settings
  * conn.c      one connection
  * attempt.c   libpq connects, in a thread where libpq may block
  *
- * postgres.c drives the connection and the timers, and hands answers, errors and time-outs to the mode, which decides
- * what comes next, and says so through operation.c.
+ * postgres.c drives the connection and the timers, and hands answers, errors and time-outs to the
+ * mode, which decides what comes next, and says so through operation.c.
  *
- * Not guaranteed: the lock is the primary's. When a standby is promoted while the old primary and a holder
- * connected to it live on, the new primary knows nothing of the lock (?renew=write helps where a synchronous
- * standby is required).
+ * Not guaranteed: the lock is the primary's. When a standby is promoted while the old primary and a
+ * holder connected to it live on, the new primary knows nothing of the lock (?renew=write helps
+ * where a synchronous standby is required).
  */
 #include "postgres.h"
 
@@ -213,9 +214,9 @@ static void take_replies(struct pg_backend *be)
     struct pg_reply r;
     int rc = 0;
     while (be->conn.state != PC_CLOSED && (rc = pg_conn_next(&be->conn, &r)) == 1) {
-        if (r.sqlstate[0] && be->protocol->read_error)
-            be->protocol->read_error(be, &r);
-        if (r.tag == T_STATUS && be->op == OP_STATUS)
+        if (r.sqlstate[0] && be->protocol->found && be->protocol->found(be, &r))
+            ; /* another answer follows */
+        else if (r.tag == T_STATUS && be->op == OP_STATUS)
             status_answered(be, &r);
         else
             be->protocol->answered(be, &r);
@@ -231,7 +232,9 @@ static void take_replies(struct pg_backend *be)
     }
 }
 
-/* CockroachDB speaks the protocol and has the functions for advisory locks, but those do nothing. */
+/*
+ * CockroachDB speaks the protocol and has the functions for advisory locks, but those do nothing.
+ */
 static bool refused_by_name(struct pg_backend *be)
 {
     struct dlock_error err;

@@ -38,7 +38,10 @@ struct pg_keys {
 
 struct pg_backend;
 
-/* One of the two modes. The slots are called in any state of the connection, ready only when it is idle. */
+/*
+ * One of the two modes. The slots are called in any state of the connection, ready only when it is
+ * idle.
+ */
 struct pg_protocol {
     unsigned kinds; /* CAP_SHARED, CAP_SLOTS, CAP_ONCE */
     bool session;   /* the session holds the lock, and its end releases it */
@@ -51,27 +54,37 @@ struct pg_protocol {
 
     /* The connection is up. */
     void (*ready)(struct pg_backend *);
-    /* Say in the server's place what an error means. The slot is NULL: nothing more. */
-    void (*read_error)(const struct pg_backend *, struct pg_reply *);
+    /*
+     * Say in the server's place what an error means. True: asked anew. The slot is NULL: nothing
+     * more.
+     */
+    bool (*found)(struct pg_backend *, struct pg_reply *);
     /* A request was answered, other than T_STATUS. */
     void (*answered)(struct pg_backend *, const struct pg_reply *);
     /* The connection failed, and is closed already. */
     void (*failed)(struct pg_backend *, const struct dlock_error *);
-    /* The first contact of an acquire is given up, and so will be the connection. NULL: nothing to do. */
+    /*
+     * The first contact of an acquire is given up, and so will be the connection. NULL: nothing to
+     * do.
+     */
     void (*abandon)(struct pg_backend *);
     /* Handle what is due. */
     void (*timeout)(struct pg_backend *, int64_t now);
 
-    /* An answer to T_STATUS, which may be replaced: is another request sent, whose answer counts? NULL: never. */
+    /*
+     * An answer to T_STATUS, which may be replaced: is another request sent, whose answer counts?
+     * NULL: never.
+     */
     bool (*more_status)(struct pg_backend *, struct pg_reply *);
     /* A row of the answer to T_STATUS. False: it is neither a holder nor a waiter. */
     bool (*read_info)(const PGresult *, int row, struct dlock_info *);
-    /* The statements that make the tables, malloc'ed; NULL: out of memory. The slot is NULL: no table. */
+    /*
+     * The statements that make the tables, malloc'ed; NULL: out of memory. The slot is NULL: no
+     * table.
+     */
     char *(*schema)(const struct pg_backend *);
 };
 extern const struct pg_protocol pg_advisory, pg_table;
-extern const struct table_shared pg_table_shared; /* table.h */
-extern const struct table_runs pg_table_runs;     /* table.h */
 
 struct pg_backend {
     const struct dlock_spec *spec;
@@ -97,7 +110,10 @@ struct pg_backend {
     uint64_t fence;
     int slot; /* DLOCK_MODE_SLOTS: as in dlock_event */
 
-    /* From the URI: a server that was started or promoted less than this ago grants nothing. 0: off. */
+    /*
+     * From the URI: a server that was started or promoted less than this ago grants nothing. 0:
+     * off.
+     */
     int64_t restart_grace;
     bool told_grace; /* in this acquire */
 
@@ -125,8 +141,8 @@ struct pg_backend {
     /* advisory.c */
     struct {
         /*
-         * From the URI. key is written as arguments of the lock functions, in a comment, and as pg_locks has it:
-         * classid, objid, objsubid.
+         * From the URI. key is written as arguments of the lock functions, in a comment, and as
+         * pg_locks has it: classid, objid, objsubid.
          */
         bool fair, renew_writes;
         char key[96], key_id[32];
@@ -160,8 +176,8 @@ struct pg_backend {
         const char *owner; /* a role that is trusted with the table; "": none but the usual */
 
         /*
-         * token: not tried, or refused; sent, perhaps granted; the same on a connection that broke, so to be
-         * undone.
+         * token: not tried, or refused; sent, perhaps granted; the same on a connection that broke,
+         * so to be undone.
          */
         enum { TRY_NONE, TRY_SENT, TRY_ORPHANED } try;
         /* An orphaned token that was undone; its try may still be served after that. "": none. */
@@ -174,17 +190,16 @@ struct pg_backend {
         bool created;   /* CREATE TABLE was sent in this acquire */
 
         /* table_shared.c */
-        const struct table_shared *shared;
         bool checked;      /* in this connection: the second table is what we make */
         int64_t notice_at; /* of a waiting writer: when it is written anew; 0: there is none */
         char notice[DLOCK_TOKEN_LEN + 1]; /* its token; that of a try may change */
         char epoch[80];                   /* of the holders that we stand with */
 
         /* table_runs.c */
-        const struct table_runs *more;
         bool runs_checked; /* in this connection: the third table is what we make */
         enum { LOOK_FIRST, LOOK_HOLDERS, LOOK_RUN } look; /* which table a status is at */
 
+        bool unsure;       /* a glance at the tables does not do: they are checked thoroughly */
         const char *lacks; /* the table that does not exist */
 
         /* UNHEARD: its answer never came, so it may have been served. */
@@ -200,7 +215,9 @@ static inline int64_t pg_now(const struct pg_backend *be)
 {
     return be->spec->env->now(be->spec->env->ctx);
 }
-/* How long to wait for the answer to a try: longer than for a renewal, since the disk takes part. */
+/*
+ * How long to wait for the answer to a try: longer than for a renewal, since the disk takes part.
+ */
 static inline int64_t pg_patience(const struct pg_backend *be)
 {
     return dlock_min(be->spec->connect_timeout, dlock_max(be->spec->op_timeout, DLOCK_SEC));
@@ -218,21 +235,24 @@ static inline void pg_op_done(struct pg_backend *be)
 }
 
 /*
- * uri.c: fill in what comes from spec and spec->uri; no I/O but files. 0 or a negative code; _done() is due in any
- * case.
+ * uri.c: fill in what comes from spec and spec->uri; no I/O but files. 0 or a negative code;
+ * _done() is due in any case.
  */
 int pg_settings_init(struct pg_backend *, struct dlock_error *);
 /*
- * foreign.c: what the URI has for other programs; used are so far the parameters of ours and of libpq's. no_table: in
- * lease mode nothing says which table. *sslmode: libpq's sslmode by all of them, or NULL; of uri, or constant. 0 or a
- * negative code.
+ * foreign.c: what the URI has for other programs; used are so far the parameters of ours and of
+ * libpq's. no_table: in lease mode nothing says which table. *sslmode: libpq's sslmode by all of
+ * them, or NULL; of uri, or constant. 0 or a negative code.
  */
 int pg_foreign_params(struct dlock_uri *, bool no_table, const char **sslmode,
                       struct dlock_error *);
 /* The refusal of run records in advisory mode; returns its code. */
 int pg_no_records(const struct pg_backend *, struct dlock_error *);
 void pg_settings_done(struct pg_backend *);
-/* In seconds, for both ends of the connection: a peer that is silent for a ttl is given up within 2 s after that. */
+/*
+ * In seconds, for both ends of the connection: a peer that is silent for a ttl is given up within 2
+ * s after that.
+ */
 struct pg_keepalives {
     int64_t idle, interval, count;
 };
@@ -245,7 +265,10 @@ void pg_keys_init(struct pg_backend *, bool given);
 int64_t pg_slot_key(const struct pg_keys *, int i);
 
 /* operation.c */
-/* Connect, at most until op_until: protocol->ready follows (at once if connected already), or ->failed. */
+/*
+ * Connect, at most until op_until: protocol->ready follows (at once if connected already), or
+ * ->failed.
+ */
 void pg_connect(struct pg_backend *);
 /* A fresh owner token. False: acquire has failed. */
 bool pg_new_token(struct pg_backend *);
@@ -266,15 +289,22 @@ void pg_renewed(struct pg_backend *, int64_t from);
 void pg_unclear(struct pg_backend *, const struct dlock_error *);
 /* Closes the connection. err: NULL, or why it is not clean. */
 void pg_released(struct pg_backend *, enum dlock_release_how, const struct dlock_error *err);
-/* Acquire or status failed. Closes the connection, except where release has to cancel what the session does. */
+/*
+ * Acquire or status failed. Closes the connection, except where release has to cancel what the
+ * session does.
+ */
 void pg_fail(struct pg_backend *, const struct dlock_error *);
 /*
- * Acquire or status met an error: close the connection, and connect anew after a pause; or fail, when that is no use.
- * transient: it can pass by itself even at the first contact (a server that starts).
+ * Acquire or status met an error: close the connection, and connect anew after a pause; or fail,
+ * when that is no use. transient: it can pass by itself even at the first contact (a server that
+ * starts).
  */
 void pg_try_later(struct pg_backend *, const struct dlock_error *, bool transient);
 
-/* The record in the comment in front of a query, parsed into info. Its length, with *begin set; 0: there is none. */
+/*
+ * The record in the comment in front of a query, parsed into info. Its length, with *begin set; 0:
+ * there is none.
+ */
 size_t pg_read_comment(const char *query, struct dlock_info *info, const char **begin);
 
 #endif

@@ -17,7 +17,10 @@ static const struct pg_place *find(const struct pg_place *list, const char *name
     return NULL;
 }
 
-/* Write the statement with its places filled in. values: of the parameters, of which there are *n; NULL: there are none. */
+/*
+ * Write the statement with its places filled in. values: of the parameters, of which there are *n;
+ * NULL: there are none.
+ */
 static void put(FILE *f, const char *p, const struct pg_place *own, const struct pg_place *common,
                 const char **values, int *n)
 {
@@ -90,7 +93,7 @@ static char *join(const char *comment, bool path, const char *const *statements,
     if (comment)
         fprintf(f, "/* %s */ ", comment);
     if (path)
-        fputs(sql_session_path, f);
+        fputs(sql_session_local_path, f);
     for (const char *const *s = statements; *s; s++) {
         fputs(path || s > statements ? "; " : "", f);
         put(f, *s, NULL, places, NULL, NULL);

@@ -1,34 +1,39 @@
 /*
- * table.c - ?mode=lease: a row of a table is the lock, and expires by the server's clock. Exclusive locks, and what does
- * not depend on the kind; table_shared.c has the rest.
+ * table.c - ?mode=lease: a row of a table is the lock, and expires by the server's clock. Exclusive
+ * locks, and what does not depend on the kind; table_shared.c has the rest.
  *
  *   name text primary key | fence bigint | owner text | expires timestamptz | holder text
  *   | freed timestamptz: the last release | passed bigint: see below
  *
- * All that decides a grant is in the lock's own row, so one INSERT ... ON CONFLICT DO UPDATE ... WHERE expires <=
- * clock_timestamp() decides it: the second client waits for the row and then sees what the first one wrote. owner
- * is a new token for each grant; renew and release name it. The fence is the larger of the stored one plus one and
- * the server's time in microseconds, so unused rows can be deleted.
+ * All that decides a grant is in the lock's own row, so one INSERT ... ON CONFLICT DO UPDATE ...
+ * WHERE expires <= clock_timestamp() decides it: the second client waits for the row and then sees
+ * what the first one wrote. owner is a new token for each grant; renew and release name it. The
+ * fence is the larger of the stored one plus one and the server's time in microseconds, so unused
+ * rows can be deleted.
  *
- * A refused INSERT, too, locks the row and commits: the polls of many waiters would keep the holder from its renewal.
- * So a try only reads while the row that it sees is held.
+ * A refused INSERT, too, locks the row and commits: the polls of many waiters would keep the holder
+ * from its renewal. So a try only reads while the row that it sees is held.
  *
- * No session is needed, so this works through a pooler in transaction mode, and neither a reconnect nor the
- * promotion of a standby that has the row loses the lock.
+ * No session is needed, so this works through a pooler in transaction mode, and neither a reconnect
+ * nor the promotion of a standby that has the row loses the lock.
  *
- * Waiters connected directly stand in line. The ticket of a waiter is the server's time of its first try, and stays its
- * own when it connects anew. It stands in the session's application_name (dlock:KEY:TICKET), which every role may read.
- * A try counts the tickets before its own, and with k of them it may take the lock only once that has been free for
- * turn(k): 0, 0.8, 1.2, 1.5 s and so on, below 2.8 s for any k. So a waiter that does not answer delays the others, but
- * not by more than that. A waiter that is granted the lock in spite of others before it writes its ticket into passed:
- * all tickets below count no more. The waiters of these, if they are alive, get a new one with their next try.
+ * Waiters connected directly stand in line. The ticket of a waiter is the server's time of its
+ * first try, and stays its own when it connects anew. It stands in the session's application_name
+ * (dlock:KEY:TICKET), which every role may read. A try counts the tickets before its own, and with
+ * k of them it may take the lock only once that has been free for turn(k): 0, 0.8, 1.2, 1.5 s and
+ * so on, below 2.8 s for any k. So a waiter that does not answer delays the others, but not by more
+ * than that. A waiter that is granted the lock in spite of others before it writes its ticket into
+ * passed: all tickets below count no more. The waiters of these, if they are alive, get a new one
+ * with their next try.
  *
- * A release calls the first few, each for its turn. All waiters poll within that same 2.8 s, so a call that is lost,
- * and the silence of all that were called, cost no more. At the end of a dead holder's lease each has its turn, too.
- * Behind a pooler waiters only poll, without order, and after those in line.
+ * A release calls the first few, each for its turn. All waiters poll within that same 2.8 s, so a
+ * call that is lost, and the silence of all that were called, cost no more. At the end of a dead
+ * holder's lease each has its turn, too. Behind a pooler waiters only poll, without order, and
+ * after those in line.
  *
- * Not guaranteed: the server's clock decides; when it steps forward, a lease ends early. When it steps back, new tickets
- * are before old ones. Another role can set an application_name as well, and so delay each grant by 2.8 s.
+ * Not guaranteed: the server's clock decides; when it steps forward, a lease ends early. When it
+ * steps back, new tickets are before old ones. Another role can set an application_name as well,
+ * and so delay each grant by 2.8 s.
  */
 #include "table.h"
 #include "postgres_sql.h"
@@ -43,8 +48,8 @@
 #define JITTER (200 * DLOCK_MSEC)
 #define SWEEP_ONE_OF 100
 /*
- * A name with a date in it leaves its row behind. It goes with its run record if that is a week old; for shorter records
- * each run here deletes two rows on average.
+ * A name with a date in it leaves its row behind. It goes with its run record if that is a week
+ * old; for shorter records each run here deletes two rows on average.
  */
 #define SWEEP_ONE_OF_RUNS 10
 #define CUT_OFF                                                                                    \
@@ -66,8 +71,8 @@ enum {
     R_NAMED,
     R_COLUMNS
 };
-static const char lock_columns[] = "expires 1184 0 t,fence 20 0 t,freed 1184 0 f,holder 25 100 t,"
-                                   "name 25 950 t,owner 25 100 t,passed 20 0 f";
+static const char lock_columns[] = "name 25 950 t,fence 20 0 t,owner 25 100 t,expires 1184 0 t,"
+                                   "holder 25 100 t,freed 1184 0 f,passed 20 0 f";
 #define FINDING "dlock finding: " /* in the error of the statement check */
 
 /* What is left of --min-hold, after the grant. */
@@ -111,7 +116,7 @@ static char *table_schema(const struct pg_backend *be)
 static void add_check(struct pg_message *m, const struct pg_backend *be,
                       const struct table_more *table)
 {
-    sql_add(m, sql_table_check,
+    sql_add(m, be->table.unsure ? sql_table_check : sql_table_glance,
             PLACES({"checked", table->name, 0}, {"owner", be->table.owner, 0},
                    {"columns", table->columns, 0}, {"number", NULL, table->number}),
             NULL);
@@ -193,14 +198,14 @@ void table_trying(struct pg_backend *be)
 static void send_try(struct pg_backend *be)
 {
     if (is_shared(be)) {
-        be->table.shared->send_try(be);
+        shared_send_try(be);
         return;
     }
     const struct pg_place *look = PLACES({"look", NULL, be->table.tries++ % LOOK_ONE_OF == 0});
     table_trying(be);
     pg_describe(be, RECORD_HOLDS);
     if (be->spec->once > 0)
-        be->table.more->send_try(be, look);
+        runs_send_try(be, look);
     else
         table_send(be, T_TRY, NULL, look,
                    STATEMENTS(sql_session_durable, sql_table_grace, sql_table_try));
@@ -209,7 +214,7 @@ static void send_try(struct pg_backend *be)
 static void send_renew(struct pg_backend *be)
 {
     if (is_shared(be))
-        be->table.shared->send_renew(be);
+        shared_send_renew(be);
     else
         table_send(be, T_RENEW, NULL, NULL, STATEMENTS(sql_session_durable, sql_table_renew));
 }
@@ -219,7 +224,7 @@ static void send_give_back(struct pg_backend *be, enum pg_tag tag, const char *t
                            int64_t stays_ms)
 {
     if (is_shared(be))
-        be->table.shared->send_give_back(be, tag, token, stays_ms);
+        shared_send_give_back(be, tag, token, stays_ms);
     else
         table_send(
             be, tag, NULL, PLACES({"token", token, 0}, {"stays", NULL, stays_ms}),
@@ -231,7 +236,7 @@ static void send_release(struct pg_backend *be)
     if (be->table.release == RELEASE_UNSENT)
         be->table.release = RELEASE_SENT; /* once unheard, always unheard */
     if (records_end(be))
-        be->table.more->send_release(be);
+        runs_send_release(be);
     else
         send_give_back(be, T_RELEASE, be->token, table_stays_ms(be));
 }
@@ -250,14 +255,15 @@ static void send_status(struct pg_backend *be)
 }
 
 /*
- * Set application_name, only on a session that is ours alone: behind a pooler another client would inherit it. From now
- * on the others count this waiter, and a release can call it. An earlier one did not, so another try follows.
+ * Set application_name, only on a session that is ours alone: behind a pooler another client would
+ * inherit it. From now on the others count this waiter, and a release can call it. An earlier one
+ * did not, so another try follows.
  */
 static void send_stand_in_line(struct pg_backend *be)
 {
     char ticket[24], kind[8];
     be->table.in_line = true;
-    be->table.shared->kind(be->spec, kind);
+    shared_kind(be->spec, kind);
     snprintf(ticket, sizeof(ticket), "%016" PRId64, be->table.ticket);
     table_send(be, T_LISTEN, NULL, NULL, STATEMENTS(sql_table_listen));
     table_send(be, T_LISTEN, NULL, PLACES({"ticket", ticket, 0}, {"kind", kind, 0}),
@@ -273,18 +279,19 @@ static int64_t random_part(const struct pg_backend *be, int64_t most)
 }
 
 /*
- * One release in a hundred (of --once, in ten) deletes unused rows: behind the release on the same connection, where
- * nothing waits for it. Through a pooler nothing may follow the release that we wait for, so there the grants do it.
+ * One release in a hundred (of --once, in ten) deletes unused rows: behind the release on the same
+ * connection, where nothing waits for it. Through a pooler nothing may follow the release that we
+ * wait for, so there the grants do it.
  */
 static void maybe_sweep(struct pg_backend *be)
 {
     if (be->spec->once > 0)
-        be->table.more->send_sweep(be); /* with dates in their names, each run leaves a record */
+        runs_send_sweep(be); /* with dates in their names, each run leaves a record */
     if (random_part(be, be->spec->once > 0 ? SWEEP_ONE_OF_RUNS : SWEEP_ONE_OF) != 0)
         return;
     table_send(be, T_SWEEP, NULL, NULL, STATEMENTS(sql_table_sweep));
     if (is_shared(be))
-        be->table.shared->send_sweep(be);
+        shared_send_sweep(be);
 }
 
 /* --------------------------------------------------------------------- acquire */
@@ -302,7 +309,10 @@ static void table_acquire(struct pg_backend *be)
     pg_connect(be);
 }
 
-/* Connected: undo the try of the connection before, then try with another token, which the undo leaves alone. */
+/*
+ * Connected: undo the try of the connection before, then try with another token, which the undo
+ * leaves alone.
+ */
 static void acquire_ready(struct pg_backend *be)
 {
     if (be->table.try == TRY_ORPHANED) {
@@ -358,7 +368,7 @@ void table_granted(struct pg_backend *be, int64_t from)
 {
     be->table.release = RELEASE_UNSENT;
     be->table.in_line = false;
-    be->table.shared->withdraw_notice(be);
+    shared_withdraw_notice(be);
     if (be->conn.one_by_one)
         maybe_sweep(be);
     pg_granted(be, from);
@@ -384,7 +394,10 @@ void table_read_holder(struct dlock_info *info, const char *holder, int64_t left
     read_slot(info, holder);
 }
 
-/* A release has called us, for a number of ms from now on. Any role can NOTIFY, so the number may be anything. */
+/*
+ * A release has called us, for a number of ms from now on. Any role can NOTIFY, so the number may
+ * be anything.
+ */
 static void heed_call(struct pg_backend *be)
 {
     int64_t turn = dlock_min(be->conn.notified, LONGEST_TURN / DLOCK_MSEC) * DLOCK_MSEC;
@@ -393,13 +406,16 @@ static void heed_call(struct pg_backend *be)
     be->conn.notified = -1;
 }
 
-/* Wait for a call, and poll: also at our turn after the end of the lease, as the holder may be dead. */
+/*
+ * Wait for a call, and poll: also at our turn after the end of the lease, as the holder may be
+ * dead.
+ */
 static void try_again_in_time(struct pg_backend *be, const struct table_refusal *why)
 {
     int64_t now = pg_now(be), turn = now + (dlock_max(0, why->turn_ms) + 1) * DLOCK_MSEC;
     int64_t jitter = random_part(be, JITTER), poll = POLL_IN_LINE - jitter;
     if (be->table.notice_at != 0 && be->table.notice_at != DLOCK_NEVER)
-        poll = dlock_min(poll, be->table.shared->notice_life(be) / 3);
+        poll = dlock_min(poll, shared_notice_life(be) / 3);
     be->op_until = DLOCK_NEVER;
     if (!why->held && why->turn_ms <= 0)
         /* another client was faster; our snapshot is too old to show its row */
@@ -413,12 +429,15 @@ static void try_again_in_time(struct pg_backend *be, const struct table_refusal 
     heed_call(be);
 }
 
-/* A writer waits for readers or slots: tell those that come later. In front of all else, so that it is there in time. */
+/*
+ * A writer waits for readers or slots: tell those that come later. In front of all else, so that it
+ * is there in time.
+ */
 static void give_notice(struct pg_backend *be, const struct table_refusal *why)
 {
     bool shared = why->held && strncmp(why->owner, SHARED_OWNER, strlen(SHARED_OWNER)) == 0;
     if (!is_shared(be) && shared && pg_now(be) >= be->table.notice_at)
-        be->table.shared->send_notice(be);
+        shared_send_notice(be);
 }
 
 static void wait_on(struct pg_backend *be, const struct table_refusal *why)
@@ -433,7 +452,10 @@ static void wait_on(struct pg_backend *be, const struct table_refusal *why)
     be->table.ticket = why->ticket;
     give_notice(be, why);
     if (why->info && be->table.orphan[0] && strcmp(why->owner, be->table.orphan) == 0) {
-        /* Our own: the orphan waited for the row, in a session that did not notice that the connection broke. */
+        /*
+         * Our own: the orphan waited for the row, in a session that did not notice that the
+         * connection broke.
+         */
         send_undo(be, be->table.orphan);
         be->table.orphan[0] = '\0';
         send_try(be);
@@ -513,7 +535,8 @@ static void create_answered(struct pg_backend *be, const struct pg_reply *r)
     int code = pg_conn_reply_error(&be->conn, r, &err);
     dlock_fail_at(
         &err, code, 0, pg_where(be),
-        "the table for %s does not exist and cannot be created: %s; a role with that permission must run: %s",
+        "the table for %s does not exist and cannot be created: %s; "
+        "a role with that permission must run: %s",
         third    ? "run records"
         : second ? "holders"
                  : "locks",
@@ -547,7 +570,10 @@ static bool is_ours(const struct pg_backend *be, const struct pg_reply *r, int c
     return pg_one_row(r, columns) && strcmp(pg_text(r->rows, 0, column), be->token) == 0;
 }
 
-/* Why it does not: the server's error; or the answer makes no sense, which is an error with this code. */
+/*
+ * Why it does not: the server's error; or the answer makes no sense, which is an error with this
+ * code.
+ */
 static void not_ours(const struct pg_backend *be, const struct pg_reply *r, int code,
                      struct dlock_error *err)
 {
@@ -576,10 +602,10 @@ bool table_try_is_ours(struct pg_backend *be, const struct pg_reply *r, int colu
 static void try_answered(struct pg_backend *be, const struct pg_reply *r)
 {
     if (is_shared(be)) {
-        be->table.shared->answered(be, r);
+        shared_answered(be, r);
     } else if (r->sqlstate[0]) {
         table_try_failed(be, r);
-    } else if (be->spec->once > 0 && be->table.more->answered(be, r)) {
+    } else if (be->spec->once > 0 && runs_answered(be, r)) {
         return;
     } else if (table_try_is_ours(be, r, R_COLUMNS, R_PID, R_TOKEN)) {
         be->fence = (uint64_t)pg_number(r->rows, 0, R_FENCE);
@@ -632,7 +658,7 @@ static void renew_answered(struct pg_backend *be, const struct pg_reply *r)
 
 static void table_release(struct pg_backend *be)
 {
-    be->table.shared->withdraw_notice(be);
+    shared_withdraw_notice(be);
     if (!be->granted && be->table.try == TRY_NONE)
         pg_released(be, DLOCK_RELEASE_NOTHING, NULL);
     else
@@ -662,10 +688,10 @@ static void release_answered(struct pg_backend *be, const struct pg_reply *r)
 {
     struct dlock_error err;
     bool records = records_end(be);
-    int columns = records ? be->table.more->end_columns : U_RELEASE_COLUMNS;
+    int columns = records ? RUNS_END_COLUMNS : U_RELEASE_COLUMNS;
     enum table_end end = END_UNKNOWN;
     if (records && is_ours(be, r, columns, U_TOKEN))
-        end = be->table.more->ended(be, r, &err);
+        end = runs_ended(be, r, &err);
     if (!is_ours(be, r, columns, U_TOKEN)) {
         not_ours(be, r, DLOCK_EUNAVAIL, &err);
         if (r->unheard || !r->sqlstate[0])
@@ -709,7 +735,7 @@ static void table_ready(struct pg_backend *be)
         be->status.first = NULL;
         be->status.run = false;
         if (be->forget[0])
-            be->table.more->send_forget(be);
+            runs_send_forget(be);
         else
             send_status(be);
         break;
@@ -718,19 +744,40 @@ static void table_ready(struct pg_backend *be)
     }
 }
 
-/* A finding of the statement check becomes the error that it stands for. */
-static void table_read_error(const struct pg_backend *be, struct pg_reply *r)
+/* The statement glance was not sure: ask again, with the statement check. */
+static void ask_again(struct pg_backend *be, int tag)
+{
+    bool first = !be->table.unsure;
+    be->table.unsure = true;
+    if (tag == T_NOTICE)
+        be->table.notice_at = pg_now(be); /* comes again with the next refusal */
+    else if (tag != T_SWEEP && first) {
+        if (be->op == OP_ACQUIRE && be->table.orphan[0])
+            send_undo(be, be->table.orphan);
+        table_ready(be);
+    }
+}
+
+/*
+ * The findings of the statements glance and check. A finding of check becomes the error that it
+ * stands for. True: the request was sent anew.
+ */
+static bool table_found(struct pg_backend *be, struct pg_reply *r)
 {
     const char *found = strstr(r->text, FINDING);
     char what[sizeof(r->text)];
-    if (strcmp(r->sqlstate, "22P02") != 0 || !found)
-        return;
+    if (!found)
+        return false;
     found += strlen(FINDING);
     const char *table = *found == '2'   ? be->table.holders
                         : *found == '3' ? be->table.runs
                                         : be->table.name;
     snprintf(what, sizeof(what), "%s", *found ? found + 1 : found);
     what[strcspn(what, ";")] = '\0';
+    if (strcmp(what, "unsure") == 0) {
+        ask_again(be, r->tag);
+        return true;
+    }
     if (strcmp(what, "missing") == 0) {
         strcpy(r->sqlstate, "42P01");
         snprintf(r->text, sizeof(r->text), "the table %s does not exist", table);
@@ -739,6 +786,7 @@ static void table_read_error(const struct pg_backend *be, struct pg_reply *r)
         snprintf(r->text, sizeof(r->text), "the table %.70s is not safe to use: %.110s%s", table,
                  what, strstr(what, " is owned by ") ? " (see table-owner= in dlock(1))" : "");
     }
+    return false;
 }
 
 /* Its success says that the tables that it used are what they should be. */
@@ -759,7 +807,7 @@ static void forget_answered(struct pg_backend *be, const struct pg_reply *r)
         pg_op_done(be);
         events_add(&be->events, EV_DONE);
     } else {
-        be->table.more->forgotten(be, r);
+        runs_forgotten(be, r);
     }
 }
 
@@ -884,7 +932,9 @@ static void look_on(struct pg_backend *be, struct pg_reply *r)
     r->rows = NULL;
 }
 
-/* The answer about the run record: *r becomes that about holders and waiters again, or is an error. */
+/*
+ * The answer about the run record: *r becomes that about holders and waiters again, or is an error.
+ */
 static void run_looked(struct pg_backend *be, struct pg_reply *r)
 {
     struct dlock_error err;
@@ -894,7 +944,7 @@ static void run_looked(struct pg_backend *be, struct pg_reply *r)
         rc = pg_conn_reply_error(&be->conn, r, &err);
         r->sqlstate[0] = '\0';
     } else if (!r->sqlstate[0]) {
-        rc = be->table.more->read_status(be, r, &err);
+        rc = runs_read_status(be, r, &err);
     }
     /* They are shown also where something else is in the record's place. */
     if (rc < 0)
@@ -906,8 +956,8 @@ static void run_looked(struct pg_backend *be, struct pg_reply *r)
 }
 
 /*
- * The name's row stands for readers and slots, which are in the second table: that may not exist, so it comes second. The
- * run record is in the third one.
+ * The name's row stands for readers and slots, which are in the second table: that may not exist,
+ * so it comes second. The run record is in the third one.
  */
 static bool table_more_status(struct pg_backend *be, struct pg_reply *r)
 {
@@ -922,7 +972,7 @@ static bool table_more_status(struct pg_backend *be, struct pg_reply *r)
         be->table.look = LOOK_HOLDERS;
         be->conn.guarded = false;
         look_on(be, r);
-        be->table.shared->send_status(be);
+        shared_send_status(be);
         be->table.checked = true;
         return true;
     }
@@ -931,7 +981,7 @@ static bool table_more_status(struct pg_backend *be, struct pg_reply *r)
     be->table.look = LOOK_RUN;
     be->conn.guarded = false;
     look_on(be, r);
-    be->table.more->send_status(be);
+    runs_send_status(be);
     return true;
 }
 
@@ -943,7 +993,7 @@ const struct pg_protocol pg_table = {
     .renew = table_renew,
     .release = table_release,
     .ready = table_ready,
-    .read_error = table_read_error,
+    .found = table_found,
     .answered = table_answered,
     .failed = table_failed,
     .abandon = table_abandon,

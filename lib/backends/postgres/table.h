@@ -1,6 +1,6 @@
 /*
- * table.h - what the two files of the lease table share: table.c, exclusive locks and all that does not depend on the
- * kind, and table_shared.c, shared locks and slots.
+ * table.h - what the two files of the lease table share: table.c, exclusive locks and all that does
+ * not depend on the kind, and table_shared.c, shared locks and slots.
  */
 #ifndef DLOCK_PG_TABLE_H
 #define DLOCK_PG_TABLE_H
@@ -14,8 +14,8 @@
 /* The owner of the name's row while readers or slots hold the lock begins so. */
 #define SHARED_OWNER "shared:"
 /*
- * --min-hold: what a holder that has released the lock is called until its time is over; its token follows. So a renewal
- * that is late cannot prolong it.
+ * --min-hold: what a holder that has released the lock is called until its time is over; its token
+ * follows. So a renewal that is late cannot prolong it.
  */
 #define OVER_OWNER "over:"
 
@@ -40,9 +40,10 @@ void table_refused(struct pg_backend *, const struct table_refusal *);
 /* The answer was an error: nothing was granted, since the message was rolled back as a whole. */
 void table_try_failed(struct pg_backend *, const struct pg_reply *);
 /*
- * Does this answer our own statement? Then it has our token in the given column. A pooler that mixes up the answers
- * of its clients (see struct pg_conn) would make us believe in another client's grant. False: the acquire has failed.
- * At the first answer we also learn here whether there is a pooler.
+ * Does this answer our own statement? Then it has our token in the given column. A pooler that
+ * mixes up the answers of its clients (see struct pg_conn) would make us believe in another
+ * client's grant. False: the acquire has failed. At the first answer we also learn here whether
+ * there is a pooler.
  */
 bool table_try_is_ours(struct pg_backend *, const struct pg_reply *, int columns, int pid,
                        int token);
@@ -52,7 +53,10 @@ void table_granted(struct pg_backend *, int64_t from);
 void table_trying(struct pg_backend *);
 /* The number in a kind as in a place in line, "n3"; 0: it has none. */
 unsigned table_slots_of(const char *kind);
-/* The holder column of a row. An older dlock, or a person, may have written something that is no record. */
+/*
+ * The holder column of a row. An older dlock, or a person, may have written something that is no
+ * record.
+ */
 void table_read_holder(struct dlock_info *, const char *holder, int64_t left_ms, int64_t fence);
 /* For how many ms a grant or a renewal is to last. */
 int64_t table_lasts_ms(const struct pg_backend *);
@@ -66,34 +70,32 @@ struct table_more {
     bool checked;
 };
 /*
- * Send the statements in one message. more: in front of them, once for each connection, the check that this table is what
- * we made; NULL: none. own: places beside those of every statement, or NULL.
+ * Send the statements in one message. more: in front of them, once for each connection, the check
+ * that this table is what we made; NULL: none. own: places beside those of every statement, or
+ * NULL.
  */
 void table_send(struct pg_backend *, enum pg_tag, const struct table_more *more,
                 const struct pg_place *own, const char *const *statements);
 
 /* --------------------------------------------------------- table_shared.c */
 
-/* What table.c calls; that file does not know the other one, which builds on it. */
-struct table_shared {
-    void (*send_try)(struct pg_backend *);
-    void (*send_renew)(struct pg_backend *);
-    /* stays_ms: for how long the lock stays held; 0: it does not. */
-    void (*send_give_back)(struct pg_backend *, enum pg_tag, const char *token, int64_t stays_ms);
-    void (*send_sweep)(struct pg_backend *);
-    void (*send_status)(struct pg_backend *);
-    /* T_TRY and T_CONFIRM while an acquire is under way. */
-    void (*answered)(struct pg_backend *, const struct pg_reply *);
-    /* The kind of this waiter, as it stands in the line. */
-    void (*kind)(const struct dlock_spec *, char buf[8]);
-    /*
-     * A writer that waits for readers or slots keeps a row in the second table, which later ones respect; it lives for
-     * notice_life(), and is written anew after a third of that.
-     */
-    int64_t (*notice_life)(const struct pg_backend *);
-    void (*send_notice)(struct pg_backend *);
-    void (*withdraw_notice)(struct pg_backend *);
-};
+void shared_send_try(struct pg_backend *);
+void shared_send_renew(struct pg_backend *);
+/* stays_ms: for how long the lock stays held; 0: it does not. */
+void shared_send_give_back(struct pg_backend *, enum pg_tag, const char *token, int64_t stays_ms);
+void shared_send_sweep(struct pg_backend *);
+void shared_send_status(struct pg_backend *);
+/* T_TRY and T_CONFIRM while an acquire is under way. */
+void shared_answered(struct pg_backend *, const struct pg_reply *);
+/* The kind of this waiter, as it stands in the line. */
+void shared_kind(const struct dlock_spec *, char buf[8]);
+/*
+ * A writer that waits for readers or slots keeps a row in the second table, which later waiters
+ * respect. The row lives for shared_notice_life(), and is written anew after a third of this time.
+ */
+int64_t shared_notice_life(const struct pg_backend *);
+void shared_send_notice(struct pg_backend *);
+void shared_withdraw_notice(struct pg_backend *);
 
 /* ----------------------------------------------------------- table_runs.c */
 
@@ -102,24 +104,21 @@ enum table_end {
     END_RECORDED,
     END_NOT_RECORDED
 };
+#define RUNS_END_COLUMNS (U_RELEASE_COLUMNS + 2) /* in the answer to a release */
 
-/* What table.c calls, with spec->once, for a status and to forget; as with struct table_shared. */
-struct table_runs {
-    int end_columns; /* in the answer to a release */
-    /* The try, and what comes of it if it is granted. */
-    void (*send_try)(struct pg_backend *, const struct pg_place *own);
-    /* False: this answers the try itself, which was not granted. */
-    bool (*answered)(struct pg_backend *, const struct pg_reply *);
-    void (*send_release)(struct pg_backend *);
-    /* What the store has of our run's end; err: why not. */
-    enum table_end (*ended)(const struct pg_backend *, const struct pg_reply *,
-                            struct dlock_error *err);
-    void (*send_sweep)(struct pg_backend *);
-    void (*send_status)(struct pg_backend *);
-    /* 1: there is a record, now in run; 0: there is none; negative: it is not one of ours. */
-    int (*read_status)(struct pg_backend *, const struct pg_reply *, struct dlock_error *err);
-    void (*send_forget)(struct pg_backend *);
-    void (*forgotten)(struct pg_backend *, const struct pg_reply *);
-};
+/* With spec->once: the try, and the run's record if it is granted. */
+void runs_send_try(struct pg_backend *, const struct pg_place *own);
+/* False: this answers the try itself, which was not granted. */
+bool runs_answered(struct pg_backend *, const struct pg_reply *);
+void runs_send_release(struct pg_backend *);
+/* The end of our run in the store after runs_send_release(); err: why it is missing. */
+enum table_end runs_ended(const struct pg_backend *, const struct pg_reply *,
+                          struct dlock_error *err);
+void runs_send_sweep(struct pg_backend *);
+void runs_send_status(struct pg_backend *);
+/* 1: there is a record, now in run; 0: there is none; negative: the row is foreign. */
+int runs_read_status(struct pg_backend *, const struct pg_reply *, struct dlock_error *err);
+void runs_send_forget(struct pg_backend *);
+void runs_forgotten(struct pg_backend *, const struct pg_reply *);
 
 #endif

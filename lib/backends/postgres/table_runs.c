@@ -3,19 +3,21 @@
  *
  * A third table, whose name is the first one's and "_runs", has the last run of each name:
  *
- *   name text primary key | state text: running, failed, succeeded | status int: NULL unknown | fence bigint | owner text:
- *   the token of the hold | host, pid, username, command, note | began, ended timestamptz | expires timestamptz: how long
- *   the record is kept
+ *   name text primary key | state text: running, failed, succeeded | status int: NULL unknown
+ *   | fence bigint | owner text: the token of the hold | host, pid, username, command, note
+ *   | began, ended timestamptz | expires timestamptz: how long the record is kept
  *
- * The record is read in a statement behind the one that is granted the lock, in the same message and so in the same
- * transaction. In the same statement it would be read as it was before that statement waited for the row: 20 of 20 runners
- * missed the success of the one that they had waited for. For the same reason a release locks the row in a statement of
- * its own: one that comes again, its first answer lost, then sees what the first one wrote. (Where the role's default is a
- * stricter isolation level, the first statement fails if the row was changed meanwhile, and all is tried again.)
+ * The record is read in a statement behind the one that is granted the lock, in the same message
+ * and so in the same transaction. In the same statement it would be read as it was before that
+ * statement waited for the row: 20 of 20 runners missed the success of the one that they had waited
+ * for. For the same reason a release locks the row in a statement of its own: one that comes again,
+ * its first answer lost, then sees what the first one wrote. (Where the role's default is a
+ * stricter isolation level, the first statement fails if the row was changed meanwhile, and all is
+ * tried again.)
  *
- * Who finds a success gives the lock back in that statement, and calls the next in line. All others write that they run:
- * a store that cannot take it undoes the grant. The end is written by the statement that releases, only if the lock was
- * still ours: then nobody else can have begun a run.
+ * Who finds a success gives the lock back in that statement, and calls the next in line. All others
+ * write that they run: a store that cannot take it undoes the grant. The end is written by the
+ * statement that releases, only if the lock was still ours: then nobody else can have begun a run.
  */
 #include "postgres_sql.h"
 #include "run_record.h"
@@ -28,11 +30,13 @@
 
 /* As the statement check lists them. */
 static const char run_columns[] =
-    "began 1184 0 t,command 25 100 t,ended 1184 0 f,expires 1184 0 t,fence 20 0 t,host 25 100 t,"
-    "name 25 950 t,note 25 100 t,owner 25 100 t,pid 20 0 t,state 25 100 t,status 23 0 f,"
-    "username 25 100 t";
+    "name 25 950 t,state 25 100 t,status 23 0 f,fence 20 0 t,owner 25 100 t,host 25 100 t,"
+    "pid 20 0 t,username 25 100 t,command 25 100 t,note 25 100 t,began 1184 0 t,ended 1184 0 f,"
+    "expires 1184 0 t";
 
-/* The columns of the fragment record, V_..., stand behind those of the statements begin and status. */
+/*
+ * The columns of the fragment record, V_..., stand behind those of the statements begin and status.
+ */
 enum {
     V_STATE,
     V_STATUS,
@@ -60,7 +64,7 @@ enum {
     B_COLUMNS = B_RECORD + V_COLUMNS
 };
 enum { WHAT_RUN, WHAT_SKIP, WHAT_FOREIGN };
-enum { E_WRITTEN = U_RELEASE_COLUMNS, E_ENDED, E_COLUMNS };
+enum { E_WRITTEN = U_RELEASE_COLUMNS, E_ENDED };
 enum { Q_VALID, Q_RECORD };
 enum { F_FORGOTTEN, F_OTHER, F_VALID, F_COLUMNS };
 
@@ -74,14 +78,14 @@ static void send_checked(struct pg_backend *be, enum pg_tag tag, const struct pg
     table_send(be, tag, &third, own, statements);
 }
 
-static void runs_send_try(struct pg_backend *be, const struct pg_place *own)
+void runs_send_try(struct pg_backend *be, const struct pg_place *own)
 {
     send_checked(
         be, T_TRY, own,
         STATEMENTS(sql_session_durable, sql_table_grace, sql_table_try, sql_table_runs_begin));
 }
 
-static void runs_send_release(struct pg_backend *be)
+void runs_send_release(struct pg_backend *be)
 {
     struct dlock_run end;
     run_record_end(be->spec, &end);
@@ -94,17 +98,17 @@ static void runs_send_release(struct pg_backend *be)
                  STATEMENTS(sql_session_durable, sql_table_lock_row, sql_table_runs_end));
 }
 
-static void runs_send_sweep(struct pg_backend *be)
+void runs_send_sweep(struct pg_backend *be)
 {
     send_checked(be, T_SWEEP, NULL, STATEMENTS(sql_table_runs_sweep));
 }
 
-static void runs_send_status(struct pg_backend *be)
+void runs_send_status(struct pg_backend *be)
 {
     send_checked(be, T_STATUS, NULL, STATEMENTS(sql_table_runs_status));
 }
 
-static void runs_send_forget(struct pg_backend *be)
+void runs_send_forget(struct pg_backend *be)
 {
     send_checked(be, T_FORGET, PLACES({"token", be->forget, 0}),
                  STATEMENTS(sql_session_durable, sql_table_lock_row, sql_table_runs_forget));
@@ -154,7 +158,7 @@ static int foreign(const struct pg_backend *be, struct dlock_error *err)
     return run_record_foreign(err, be->spec, what);
 }
 
-static bool runs_answered(struct pg_backend *be, const struct pg_reply *r)
+bool runs_answered(struct pg_backend *be, const struct pg_reply *r)
 {
     struct dlock_error err;
     if (!r->rows || PQnfields(r->rows) != B_COLUMNS)
@@ -168,7 +172,7 @@ static bool runs_answered(struct pg_backend *be, const struct pg_reply *r)
         return true;
     }
     be->table.try = TRY_NONE;
-    be->table.shared->withdraw_notice(be);
+    shared_withdraw_notice(be);
     if (pg_number(r->rows, 0, B_WHAT) == WHAT_SKIP) {
         read_record(&be->run, r->rows, B_RECORD);
         pg_skipped(be);
@@ -179,9 +183,8 @@ static bool runs_answered(struct pg_backend *be, const struct pg_reply *r)
     return true;
 }
 
-/* As runs_send_release() has left it: what does the store have of our run's end? */
-static enum table_end runs_ended(const struct pg_backend *be, const struct pg_reply *r,
-                                 struct dlock_error *err)
+enum table_end runs_ended(const struct pg_backend *be, const struct pg_reply *r,
+                          struct dlock_error *err)
 {
     bool ours = pg_number(r->rows, 0, U_OURS) == 1, success = be->spec->hold->success;
     if (ours ? pg_number(r->rows, 0, E_WRITTEN) == 1 : pg_number(r->rows, 0, E_ENDED) == 1)
@@ -192,8 +195,7 @@ static enum table_end runs_ended(const struct pg_backend *be, const struct pg_re
     return END_NOT_RECORDED;
 }
 
-static int runs_read_status(struct pg_backend *be, const struct pg_reply *r,
-                            struct dlock_error *err)
+int runs_read_status(struct pg_backend *be, const struct pg_reply *r, struct dlock_error *err)
 {
     if (!r->rows || PQntuples(r->rows) == 0)
         return 0;
@@ -203,7 +205,7 @@ static int runs_read_status(struct pg_backend *be, const struct pg_reply *r,
     return 1;
 }
 
-static void runs_forgotten(struct pg_backend *be, const struct pg_reply *r)
+void runs_forgotten(struct pg_backend *be, const struct pg_reply *r)
 {
     struct dlock_error err;
     if (r->sqlstate[0] || !pg_one_row(r, F_COLUMNS)) {
@@ -224,16 +226,3 @@ static void runs_forgotten(struct pg_backend *be, const struct pg_reply *r)
         pg_fail(be, &err);
     }
 }
-
-const struct table_runs pg_table_runs = {
-    .end_columns = E_COLUMNS,
-    .send_try = runs_send_try,
-    .answered = runs_answered,
-    .send_release = runs_send_release,
-    .ended = runs_ended,
-    .send_sweep = runs_send_sweep,
-    .send_status = runs_send_status,
-    .read_status = runs_read_status,
-    .send_forget = runs_send_forget,
-    .forgotten = runs_forgotten,
-};

@@ -3,30 +3,34 @@
  *
  * A second table, whose name is the first one's and "_holders", has a row for each holder:
  *
- *   name text, token text: primary key | epoch text | slots int: 0 shared, else N | place bigint: the slot, from 1
- *   | expires timestamptz | holder text
+ *   name text, token text: primary key | epoch text | slots int: 0 shared, else N
+ *   | place bigint: the slot, from 1 | expires timestamptz | holder text
  *
- * While there are any, the name's row has the owner shared:EPOCH and the expiry of the latest of them: so it excludes
- * exclusive clients, which look at that row alone. An epoch begins with the first holder and ends when none lives any
- * more; its rows have its name, and those of an older one count nothing. EPOCH is the server's time in microseconds and
- * the first holder's token.
+ * While there are any, the name's row has the owner shared:EPOCH and the expiry of the latest of
+ * them: so it excludes exclusive clients, which look at that row alone. An epoch begins with the
+ * first holder and ends when none lives any more; its rows have its name, and those of an older one
+ * count nothing. EPOCH is the server's time in microseconds and the first holder's token.
  *
- * Each change of the holders (grant, renewal, release) is one message of two statements, and one transaction: the first
- * locks the name's row, the second reads, counts and writes. A statement sees what was committed before it began, so the
- * one that waited for the row would count without what it waited for. Where the role's default is a stricter isolation
- * level, both see the same; but then the first one fails if the row was changed meanwhile, and each change of the holders
+ * Each change of the holders (grant, renewal, release) is one message of two statements, and one
+ * transaction: the first locks the name's row, the second reads, counts and writes. A statement
+ * sees what was committed before it began, so the one that waited for the row would count without
+ * what it waited for. Where the role's default is a stricter isolation level, both see the same;
+ * but then the first one fails if the row was changed meanwhile, and each change of the holders
  * changes it. Therefore no BEGIN is needed, whose transaction an error would leave open.
  *
- * A try first reads without a lock, and only if there is room for it, a second message locks and counts again.
+ * A try first reads without a lock, and only if there is room for it, a second message locks and
+ * counts again.
  *
- * The fence is that of the last exclusive grant: holders that stand together have the same number. The next exclusive
- * grant has a greater one.
+ * The fence is that of the last exclusive grant: holders that stand together have the same number.
+ * The next exclusive grant has a greater one.
  *
- * Waiters stand in the line of table.c, and their place in it has their kind. In the way of a reader are the writers
- * before it; in that of a slot also the slots before it, as far as there is not one for each. A waiting writer also keeps
- * a row in the second table, with the epoch "" and the ticket as its place: none with a later ticket joins while that lives. The line
- * alone would not do, since a stopped writer stays in it, and one behind a pooler is not in it at all. A writer in line
- * without such a row is respected in the first seconds of an epoch, as it may not have noticed that yet.
+ * Waiters stand in the line of table.c, and their place in it has their kind. In the way of a
+ * reader are the writers before it; in that of a slot also the slots before it, as far as there is
+ * not one for each. A waiting writer also keeps a row in the second table, with the epoch "" and
+ * the ticket as its place: none with a later ticket joins while that lives. The line alone would
+ * not do, since a stopped writer stays in it, and one behind a pooler is not in it at all. A writer
+ * in line without such a row is respected in the first seconds of an epoch, as it may not have
+ * noticed that yet.
  */
 #include "postgres_sql.h"
 #include "table.h"
@@ -38,9 +42,8 @@
 #define NOTICE_LIFE (9 * DLOCK_SEC)
 
 /* As the statement check lists them: 23 is the type int. */
-static const char holder_columns[] =
-    "epoch 25 100 t,expires 1184 0 t,holder 25 100 t,name 25 950 t,"
-    "place 20 0 t,slots 23 0 t,token 25 100 t";
+static const char holder_columns[] = "name 25 950 t,token 25 100 t,epoch 25 100 t,slots 23 0 t,"
+                                     "place 20 0 t,expires 1184 0 t,holder 25 100 t";
 
 /* The columns of the answer to a look. */
 enum {
@@ -73,7 +76,7 @@ enum { G_FENCE, G_SLOT, G_EPOCH, G_PID, G_TOKEN, G_NAMED, G_COLUMNS };
 
 /* ----------------------------------------------------------------- what is sent */
 
-static void shared_kind(const struct dlock_spec *spec, char buf[8])
+void shared_kind(const struct dlock_spec *spec, char buf[8])
 {
     if (spec->mode == DLOCK_MODE_SLOTS)
         snprintf(buf, 8, "n%u", spec->slots % 10000);
@@ -89,7 +92,7 @@ static void send_checked(struct pg_backend *be, enum pg_tag tag, const struct pg
     table_send(be, tag, &second, own, statements);
 }
 
-static void shared_send_try(struct pg_backend *be)
+void shared_send_try(struct pg_backend *be)
 {
     char kind[8];
     bool look = be->table.tries++ % LOOK_ONE_OF == 0;
@@ -111,38 +114,38 @@ static void send_grant(struct pg_backend *be, bool passed)
                             sql_table_shared_grant));
 }
 
-static void shared_send_renew(struct pg_backend *be)
+void shared_send_renew(struct pg_backend *be)
 {
     send_checked(be, T_RENEW, NULL,
                  STATEMENTS(sql_session_durable, sql_table_lock_row, sql_table_shared_renew));
 }
 
-static void shared_send_give_back(struct pg_backend *be, enum pg_tag tag, const char *token,
-                                  int64_t stays_ms)
+void shared_send_give_back(struct pg_backend *be, enum pg_tag tag, const char *token,
+                           int64_t stays_ms)
 {
     send_checked(be, tag, PLACES({"token", token, 0}, {"stays", NULL, stays_ms}),
                  STATEMENTS(sql_session_durable, sql_table_lock_row,
                             stays_ms > 0 ? sql_table_shared_stay : sql_table_shared_release));
 }
 
-static void shared_send_sweep(struct pg_backend *be)
+void shared_send_sweep(struct pg_backend *be)
 {
     send_checked(be, T_SWEEP, NULL, STATEMENTS(sql_table_shared_sweep));
 }
 
-static void shared_send_status(struct pg_backend *be)
+void shared_send_status(struct pg_backend *be)
 {
     send_checked(be, T_STATUS, NULL, STATEMENTS(sql_table_shared_status));
 }
 
 /* --------------------------------------------------------------- a writer waits */
 
-static int64_t shared_notice_life(const struct pg_backend *be)
+int64_t shared_notice_life(const struct pg_backend *be)
 {
     return dlock_min(be->spec->ttl, NOTICE_LIFE);
 }
 
-static void shared_send_notice(struct pg_backend *be)
+void shared_send_notice(struct pg_backend *be)
 {
     be->table.notice_at = pg_now(be) + shared_notice_life(be) / 4;
     send_checked(
@@ -151,7 +154,7 @@ static void shared_send_notice(struct pg_backend *be)
         STATEMENTS(sql_session_not_durable, sql_table_shared_notice));
 }
 
-static void shared_withdraw_notice(struct pg_backend *be)
+void shared_withdraw_notice(struct pg_backend *be)
 {
     bool given = be->table.notice_at != 0 && be->table.notice_at != DLOCK_NEVER;
     be->table.notice_at = 0;
@@ -164,8 +167,8 @@ static void shared_withdraw_notice(struct pg_backend *be)
 /* --------------------------------------------------------------------- acquire */
 
 /*
- * With so many before: for how long the lock must have been free, in ms. It grows towards LONGEST_TURN. The statements try
- * and calls have the same.
+ * With so many before: for how long the lock must have been free, in ms. It grows towards
+ * LONGEST_TURN. The statements try and calls have the same.
  */
 static int64_t turn(int64_t ahead)
 {
@@ -286,7 +289,7 @@ static void grant_answered(struct pg_backend *be, const struct pg_reply *r)
     table_granted(be, r->sent);
 }
 
-static void shared_answered(struct pg_backend *be, const struct pg_reply *r)
+void shared_answered(struct pg_backend *be, const struct pg_reply *r)
 {
     bool look = r->tag == T_TRY;
     if (r->sqlstate[0])
@@ -299,16 +302,3 @@ static void shared_answered(struct pg_backend *be, const struct pg_reply *r)
     else
         grant_answered(be, r);
 }
-
-const struct table_shared pg_table_shared = {
-    .send_try = shared_send_try,
-    .send_renew = shared_send_renew,
-    .send_give_back = shared_send_give_back,
-    .send_sweep = shared_send_sweep,
-    .send_status = shared_send_status,
-    .answered = shared_answered,
-    .kind = shared_kind,
-    .notice_life = shared_notice_life,
-    .send_notice = shared_send_notice,
-    .withdraw_notice = shared_withdraw_notice,
-};

@@ -1,8 +1,8 @@
 /*
  * uri.c - what the URI says about a PostgreSQL server, and what libpq adds to the URI.
  *
- * libpq's own parameters go to libpq unchanged. The core looks up the names of hosts: of the URI, or of
- * libpq's variables. Only libpq can read a service; the hosts of a service are left to libpq.
+ * libpq's own parameters go to libpq unchanged. The core looks up the names of hosts: of the URI,
+ * or of libpq's variables. Only libpq can read a service; the hosts of a service are left to libpq.
  */
 #include "postgres.h"
 
@@ -55,7 +55,10 @@ static const PQconninfoOption *find_option(const PQconninfoOption *known, const 
     return known->keyword ? known : NULL;
 }
 
-/* What libpq uses where no service is named: the parameter, else its variable, else libpq's default. */
+/*
+ * What libpq uses where no service is named: the parameter, else its variable, else libpq's
+ * default.
+ */
 static const char *option(const struct pg_backend *be, const PQconninfoOption *known,
                           const char *key)
 {
@@ -72,11 +75,11 @@ static const char *option(const struct pg_backend *be, const PQconninfoOption *k
 }
 
 /*
- * libpq's default is to prefer GSS encryption. A user with a Kerberos ticket, perhaps for other purposes,
- * would wait for the Kerberos server at each connection. A default of our own must yield to the URI, to a
- * service and to the variable. A parameter wins over all of them, so set the parameter only where none of
- * them can say anything. A service's setting cannot be told from libpq's default: with a service set the
- * variable, which yields to the service.
+ * libpq's default is to prefer GSS encryption. A user with a Kerberos ticket, perhaps for other
+ * purposes, would wait for the Kerberos server at each connection. A default of our own must yield
+ * to the URI, to a service and to the variable. A parameter wins over all of them, so set the
+ * parameter only where none of them can say anything. A service's setting cannot be told from
+ * libpq's default: with a service set the variable, which yields to the service.
  */
 static int set_gss_default(struct pg_backend *be, const PQconninfoOption *known,
                            struct dlock_error *err)
@@ -106,7 +109,10 @@ static int set_libpq_params(struct pg_backend *be, const PQconninfoOption *known
     int rc = pg_foreign_params(uri, no_table, &sslmode, err);
     for (int i = 0; i < uri->nparams && rc == 0; i++) {
         struct dlock_param *p = &uri->params[i];
-        /* pg_foreign_params() has renamed some. set_hosts() reads the address, which each connection has. */
+        /*
+         * pg_foreign_params() has renamed some. set_hosts() reads the address, which each
+         * connection has.
+         */
         if (!find_option(known, p->key))
             continue;
         p->used = true;
@@ -141,10 +147,11 @@ static bool is_local_disk(const char *path)
 }
 
 /*
- * Can libpq block before the server has said anything? A service may be in a directory server, and names its
- * hosts; GSS encryption asks a Kerberos server; without a user, a home directory or for requirepeer libpq
- * asks the user database; the password file may be on another machine. (libpq looks into $HOME since 15.)
- * sslnegotiation=direct begins with TLS, which attempt.c leaves to a thread.
+ * Can libpq block before the server has said anything? A service may be in a directory server, and
+ * names its hosts; GSS encryption asks a Kerberos server; without a user, a home directory or for
+ * requirepeer libpq asks the user database; the password file may be on another machine. (libpq
+ * looks into $HOME since 15.) sslnegotiation=direct begins with TLS, which attempt.c leaves to a
+ * thread.
  */
 static bool may_block(const struct pg_backend *be, const PQconninfoOption *known)
 {
@@ -161,9 +168,9 @@ static bool may_block(const struct pg_backend *be, const PQconninfoOption *known
 }
 
 /*
- * TCP gives up at idle + count * interval. Not before the ttl is over: a server without TCP_USER_TIMEOUT
- * (which only Linux has) would free the lock of a holder that is cut off and has not ended yet. Linux takes
- * an idle time and an interval of 32767 s, and 127 probes, at most.
+ * TCP gives up at idle + count * interval. Not before the ttl is over: a server without
+ * TCP_USER_TIMEOUT (which only Linux has) would free the lock of a holder that is cut off and has
+ * not ended yet. Linux takes an idle time and an interval of 32767 s, and 127 probes, at most.
  */
 struct pg_keepalives pg_keepalives(int64_t ttl)
 {
@@ -174,7 +181,9 @@ struct pg_keepalives pg_keepalives(int64_t ttl)
     return k;
 }
 
-/* A waiter in one long query has no other way to notice within about a ttl that the server is gone. */
+/*
+ * A waiter in one long query has no other way to notice within about a ttl that the server is gone.
+ */
 static int set_keepalives(struct pg_backend *be, struct dlock_error *err)
 {
     struct pg_keepalives k = pg_keepalives(be->spec->ttl);
@@ -247,8 +256,8 @@ static int list_length(const char *list)
 
 /*
  * The hosts behind "//" as libpq's lists. Parameters replace these lists:
- * "postgres://localhost/db?host=/run/postgresql" is Prisma's form of a socket. A service or PGPORT names the
- * port of a single host without a port; for several hosts libpq takes 5432.
+ * "postgres://localhost/db?host=/run/postgresql" is Prisma's form of a socket. A service or PGPORT
+ * names the port of a single host without a port; for several hosts libpq takes 5432.
  */
 static int join_hosts(struct pg_backend *be, struct dlock_error *err)
 {
@@ -277,7 +286,10 @@ static int join_hosts(struct pg_backend *be, struct dlock_error *err)
     return ok ? 0 : dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
 }
 
-/* Host i of libpq's lists, for connections (settings) and for the core to look up (h). False: no memory. */
+/*
+ * Host i of libpq's lists, for connections (settings) and for the core to look up (h). False: no
+ * memory.
+ */
 static bool set_host(struct pg_settings *s, struct dlock_host *h, int i,
                      const struct address_lists *all)
 {
@@ -285,7 +297,10 @@ static bool set_host(struct pg_settings *s, struct dlock_host *h, int i,
     char *host = list_part(all->host, i, false);
     char *port = list_part(all->port, i, true);
     bool ok = addr && host && port;
-    /* Connect to the address; a name beside an address is for the certificate. No name is not the default socket. */
+    /*
+     * Connect to the address; a name beside an address is for the certificate. No name is not the
+     * default socket.
+     */
     if (ok && *addr && !*host) {
         free(host);
         host = strdup(addr);
@@ -308,8 +323,8 @@ static bool set_host(struct pg_settings *s, struct dlock_host *h, int i,
 }
 
 /*
- * The hosts of the URI, else of libpq's variables; put them into the URI for the core to look up. With a
- * service an empty host or port is left to libpq, which takes the service's.
+ * The hosts of the URI, else of libpq's variables; put them into the URI for the core to look up.
+ * With a service an empty host or port is left to libpq, which takes the service's.
  */
 static int set_hosts(struct pg_backend *be, const PQconninfoOption *known, struct dlock_error *err)
 {
@@ -353,7 +368,10 @@ static int set_hosts(struct pg_backend *be, const PQconninfoOption *known, struc
     bool ok = hosts && s->hosts && s->ports;
     for (int i = 0; i < n && ok; i++)
         ok = set_host(s, &hosts[i], i, &all);
-    /* The settings point to the user and the password of the URI's first host, so these must live on. */
+    /*
+     * The settings point to the user and the password of the URI's first host, so these must live
+     * on.
+     */
     if (hosts && uri->nhosts > 0) {
         hosts[0].user = uri->hosts[0].user;
         hosts[0].password = uri->hosts[0].password;
@@ -406,9 +424,10 @@ static int parse_key(struct pg_backend *be, const char *text, struct dlock_error
 }
 
 /*
- * The first eight bytes of SHA-256(name), big-endian. Lease mode hashes the table's name as well, and uses it only
- * so that sessions find each other. Not OpenSSL's SHA-256: it would read its configuration and initialise all of
- * itself, a millisecond or two that a connection without TLS and password need not spend.
+ * The first eight bytes of SHA-256(name), big-endian. Lease mode hashes the table's name as well,
+ * and uses it only so that sessions find each other. Not OpenSSL's SHA-256: it would read its
+ * configuration and initialise all of itself, a millisecond or two that a connection without TLS
+ * and password need not spend.
  */
 static int set_key(struct pg_backend *be, struct dlock_error *err)
 {
@@ -533,8 +552,6 @@ static int set_mode(struct pg_backend *be, struct dlock_error *err)
         return dlock_fail_at(err, DLOCK_EUSAGE, 0, pg_where(be),
                              "mode=%.40s: expected advisory or lease", mode);
     be->protocol = lease ? &pg_table : &pg_advisory;
-    be->table.shared = &pg_table_shared;
-    be->table.more = &pg_table_runs;
     be->table.owner = owner ? owner : "";
     int rc = check_mode_params(be, lease, err);
     if (rc == 0)
@@ -566,7 +583,10 @@ int pg_settings_init(struct pg_backend *be, struct dlock_error *err)
     if ((rc = set_mode(be, err)) != 0 || (rc = set_options(be, err)) != 0 ||
         (rc = set_key(be, err)) != 0)
         return rc;
-    /* Not PQconndefaults(): it looks up the user, perhaps in a directory server, even if the URI names one. */
+    /*
+     * Not PQconndefaults(): it looks up the user, perhaps in a directory server, even if the URI
+     * names one.
+     */
     PQconninfoOption *known = PQconninfoParse("", NULL);
     if (!known)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");

@@ -1,9 +1,11 @@
-# embed.awk - SQL statements as C strings, without comments. Only awk: a build needs no more than a compiler and make.
+# embed.awk - SQL statements as C strings, without comments. Only awk: a build needs no more than a
+# compiler and make.
 #
-#   awk -f embed.awk FILE.sql ...       extern const char sql_FILE_NAME[]; and for SQL_TEXTS, the strings
+#   awk -f embed.awk FILE.sql ...    extern const char sql_FILE_NAME[]; with SQL_TEXTS, the strings
 #
-# "-- statement NAME" begins a statement, "-- fragment NAME" a part of some; the line "-- include NAME" stands for that
-# fragment. Each other comment is a line of its own. The lines of a statement are joined by a space.
+# "-- statement NAME" begins a statement, "-- fragment NAME" a part of some; the line "-- include
+# NAME" stands for that fragment. Each other comment is a line of its own. The lines of a statement
+# are joined by a space.
 
 function fail(text) {
     print FILENAME ":" FNR ": " text | "cat >&2"

@@ -1,17 +1,21 @@
--- session.sql - what stands in front of other statements, in the same transaction.
+-- session.sql - statements in front of others, in the same transaction.
 
 -- statement path
--- Begins every message. Other roles may have put functions and operators into the search path of our role, and the server
--- takes the best match for the operands: "numeric * int" of PostgreSQL is worse than an operator for just these types. All
--- statements behind this find only what is PostgreSQL's own. Temporary tables come last.
+-- Begins every message of the extended protocol. Other roles may have put functions and operators
+-- into the search path of our role, and the server takes the best match for the operands:
+-- "numeric * int" of PostgreSQL is worse than an operator for just these types. All statements
+-- behind this find only what is PostgreSQL's own. Temporary tables come last.
 SELECT pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true)
 
+-- statement local_path
+-- The same in the simple protocol, where several statements of one message are a transaction block.
+SET LOCAL search_path = pg_catalog, pg_temp
+
 -- statement durable
--- The commit is on disk when it is answered, even where the role has synchronous_commit = off: a crash must not undo a
--- grant, a renewal or a release, nor hand out the same log position again.
-SELECT set_config('synchronous_commit',
-    CASE current_setting('synchronous_commit') WHEN 'off' THEN 'local'
-        ELSE current_setting('synchronous_commit') END, true)
+-- The commit is on disk when it is answered, even where the role has synchronous_commit = off: a
+-- crash must not undo a grant, a renewal or a release, nor hand out the same log position again.
+SELECT set_config('synchronous_commit', 'local', true)
+WHERE current_setting('synchronous_commit') = 'off'
 
 -- statement not_durable
 -- Nothing waits for the commit.

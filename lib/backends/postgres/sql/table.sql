@@ -1,22 +1,25 @@
 -- table.sql - the lease table: exclusive locks, and what does not depend on the kind. See table.c.
 --
 -- A place in braces stands for
---   a value    '{name}' of the lock, '{token}' of the hold, '{holder}' its record; {ttl}, {stays}, {grace}: in ms
---   SQL        {table}, {holders}, {runs}: schema and table, quoted; {app}: application_name of the lock's sessions,
---              "dlock:" and 16 hex digits; {channel}: of NOTIFY, less the pid; {waiter}: a record in a comment
+--   a value    '{name}' of the lock, '{token}' of the hold, '{holder}' its record; {ttl}, {stays},
+--              {grace}: in ms
+--   SQL        {table}, {holders}, {runs}: schema and table, quoted; {app}: application_name of the
+--              lock's sessions, "dlock:" and 16 hex digits; {channel}: of NOTIFY, less the pid;
+--              {waiter}: a record in a comment
 -- To run a statement in psql, put text there. Every message to the server begins with path of
 -- session.sql.
 --
--- application_name of a waiter in line: {app}, a colon, its ticket of 16 digits, and its kind: nothing (exclusive), "s"
--- (shared) or "n3" (one of 3 slots). So it is above "{app}:" and below "{app};", compared by codes. Another role may
--- have made it up: a kind is parsed only where it has the right form. The view pg_stat_activity takes long to plan, so
--- the function behind it is read.
+-- application_name of a waiter in line: {app}, a colon, its ticket of 16 digits, and its kind:
+-- nothing (exclusive), "s" (shared) or "n3" (one of 3 slots). So it is above "{app}:" and below
+-- "{app};", compared by codes. Another role may have made it up: a kind is parsed only where it has
+-- the right form. The view pg_stat_activity takes long to plan, so the function behind it is read.
 
 -- statement alive
--- A network that is cut within a message leaves the row locked, which all renewals would wait for, until the server takes
--- the client for dead: by default after two hours. Behind a pooler the session is not ours to set. {pid}: of the session
--- that we are connected to.
-SELECT set_config('tcp_keepalives_idle', '{idle}', false), set_config('tcp_keepalives_interval', '{interval}', false),
+-- A network that is cut within a message leaves the row locked, which all renewals would wait for,
+-- until the server takes the client for dead: by default after two hours. Behind a pooler the
+-- session is not ours to set. {pid}: of the session that we are connected to.
+SELECT set_config('tcp_keepalives_idle', '{idle}', false),
+    set_config('tcp_keepalives_interval', '{interval}', false),
     set_config('tcp_keepalives_count', '{count}', false)
 WHERE pg_backend_pid() = {pid}
 
@@ -27,41 +30,47 @@ SELECT set_config('application_name', '{app}:{ticket}{kind}', false) WHERE pg_ba
 LISTEN "{channel}{pid}"
 
 -- statement grace
--- In front of a try, with a grace: a promoted standby may lack the newest rows. The row of the empty name remembers the
--- timeline and when it was first seen. The try that sees another timeline writes that, and is refused; so are all others
--- for the length of the grace from then on. On timeline 1 no server was ever promoted. Finds how much of the grace is
--- left, in ms.
+-- In front of a try, with a grace: a promoted standby may lack the newest rows. The row of the
+-- empty name remembers the timeline and when it was first seen. The try that sees another timeline
+-- writes that, and is refused; so are all others for the length of the grace from then on. On
+-- timeline 1 no server was ever promoted. Finds how much of the grace is left, in ms.
 WITH k AS MATERIALIZED (
     SELECT w.timeline, CASE w.timeline WHEN '00000001' THEN 'epoch'::timestamptz
-        ELSE (SELECT m.expires FROM {table} m WHERE m.name = '' AND m.owner = w.timeline) END AS seen
+        ELSE (SELECT m.expires FROM {table} m WHERE m.name = '' AND m.owner = w.timeline)
+        END AS seen
     FROM (SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) AS timeline OFFSET 0) w),
 n AS (
     INSERT INTO {table} AS l (name, fence, owner, expires, holder)
     SELECT '', 0, k.timeline, clock_timestamp(), '' FROM k WHERE k.seen IS NULL
-    ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, expires = excluded.expires WHERE l.owner <> excluded.owner)
+    ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, expires = excluded.expires
+        WHERE l.owner <> excluded.owner)
 SELECT set_config('dlock.grace', ceil(extract(epoch FROM
-    coalesce(k.seen, clock_timestamp()) + {grace} * interval '1 ms' - clock_timestamp()) * 1000)::bigint::text, true)
+    coalesce(k.seen, clock_timestamp()) + '{grace}'::float8 * interval '1 ms' - clock_timestamp())
+        * 1000.0)::bigint::text, true)
 FROM k
 
 -- statement try
--- {grace_left}: 0, or what grace has found, current_setting('dlock.grace')::bigint. {ticket}: ours, 0: none. {pid_in_line}:
--- of a session that is in line: it leaves the line when the lock is granted; 0: none. {look}: 1 to look at the line in any case,
--- to tell our place.
+-- {grace_left}: 0, or what grace has found, current_setting('dlock.grace')::bigint. {ticket}: ours,
+-- 0: none. {pid_in_line}: of a session that is in line: it leaves the line when the lock is
+-- granted; 0: none. {look}: 1 to look at the line in any case, to tell our place.
 --
--- h: the row as we see it; m: our ticket from now on; t: how many are before us (NULL: not looked), and our turn. The turn
--- is decided in the row, too, but as with a held lock, the row is not touched before it. The line takes the server
--- milliseconds per 1000 connections, so it is not looked at where it decides nothing: when the lock has been free for
--- longer than the longest turn, and is there for all; and when it stays held for longer, until our next try or call.
+-- h: the row as we see it; m: our ticket from now on; t: how many are before us (NULL: not looked),
+-- and our turn. The turn is decided in the row, too, but as with a held lock, the row is not
+-- touched before it. The line takes the server milliseconds per 1000 connections, so it is not
+-- looked at where it decides nothing: when the lock has been free for longer than the longest turn,
+-- and is there for all; and when it stays held for longer, until our next try or call.
 /* {waiter} */ WITH
 h AS MATERIALIZED (
     SELECT r.holder, r.fence, r.owner, r.expires, r.passed, greatest(r.expires, r.freed) AS since
     FROM {table} r WHERE r.name = '{name}'),
 m AS MATERIALIZED (
     SELECT p.passed, CASE WHEN {ticket} > p.passed THEN {ticket}
-        ELSE greatest((extract(epoch FROM clock_timestamp()) * 1000000)::bigint, p.passed + 1) END AS ticket
+        ELSE greatest((extract(epoch FROM clock_timestamp()) * 1000000.0)::bigint,
+            p.passed + 1) END AS ticket
     FROM (SELECT coalesce((SELECT h.passed FROM h), 0) AS passed OFFSET 0) p),
 t AS MATERIALIZED (
-    SELECT w.ahead, make_interval(secs => coalesce(w.ahead, 0)::float8 * 2.8 / (coalesce(w.ahead, 0)::float8 + 2.5)) AS turn
+    SELECT w.ahead, make_interval(secs => coalesce(w.ahead, 0)::float8 * float8 '2.8'
+        / (coalesce(w.ahead, 0)::float8 + float8 '2.5')) AS turn
     FROM (
         SELECT CASE WHEN EXISTS (
             SELECT 1 FROM h WHERE h.since > clock_timestamp() - interval '3 seconds'
@@ -69,68 +78,83 @@ t AS MATERIALIZED (
         THEN (
             SELECT count(DISTINCT a.application_name) FROM pg_stat_get_activity(NULL) a
             WHERE a.datid = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
-                AND a.application_name COLLATE "C" > concat('{app}:', lpad((SELECT m.passed FROM m)::text, 16, '0'), '~')
-                AND a.application_name COLLATE "C" < concat('{app}:', lpad((SELECT m.ticket FROM m)::text, 16, '0'))
+                AND a.application_name COLLATE "C" > concat('{app}:',
+                    lpad((SELECT m.passed FROM m)::text, 16, '0'), '~')
+                AND a.application_name COLLATE "C" < concat('{app}:',
+                    lpad((SELECT m.ticket FROM m)::text, 16, '0'))
         ) END AS ahead OFFSET 0) w),
 got AS (
     INSERT INTO {table} AS l (name, fence, owner, expires, holder, passed)
-    SELECT '{name}'::text, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, '{token}'::text,
-        clock_timestamp() + {ttl} * interval '1 ms', '{holder}'::text,
+    SELECT '{name}'::text, (extract(epoch FROM clock_timestamp()) * 1000000.0)::bigint,
+        '{token}'::text,
+        clock_timestamp() + '{ttl}'::float8 * interval '1 ms', '{holder}'::text,
         CASE WHEN t.ahead > 0 THEN (SELECT m.ticket FROM m) - 1 END
     FROM t WHERE {grace_left} <= 0 AND NOT EXISTS (
         SELECT 1 FROM h WHERE h.expires > clock_timestamp()
             OR (h.since <= clock_timestamp() AND h.since > clock_timestamp() - t.turn))
-    ON CONFLICT (name) DO UPDATE SET fence = greatest(l.fence + 1, excluded.fence), owner = excluded.owner,
-        expires = clock_timestamp() + {ttl} * interval '1 ms', holder = excluded.holder,
+    ON CONFLICT (name) DO UPDATE SET fence = greatest(l.fence + 1, excluded.fence),
+        owner = excluded.owner,
+        expires = clock_timestamp() + '{ttl}'::float8 * interval '1 ms', holder = excluded.holder,
         passed = greatest(l.passed, excluded.passed)
     WHERE l.expires <= clock_timestamp() AND (greatest(l.expires, l.freed) > clock_timestamp()
         OR greatest(l.expires, l.freed) <= clock_timestamp() - (SELECT t.turn FROM t))
     RETURNING l.fence)
-SELECT g.fence, pg_backend_pid(), o.holder, o.fence, (extract(epoch FROM o.expires - clock_timestamp()) * 1000)::bigint,
+SELECT g.fence, pg_backend_pid(), o.holder, o.fence,
+    (extract(epoch FROM o.expires - clock_timestamp()) * 1000.0)::bigint,
     '{token}'::text, {grace_left}, o.owner, (SELECT m.ticket FROM m), t.ahead,
     (extract(epoch FROM CASE WHEN o.expires IS NULL THEN
-        least(t.turn, coalesce((SELECT h.since FROM h WHERE h.since > clock_timestamp() - interval '3 seconds'),
+        least(t.turn, coalesce((SELECT h.since FROM h
+            WHERE h.since > clock_timestamp() - interval '3 seconds'),
             clock_timestamp()) + t.turn - clock_timestamp())
-        ELSE t.turn END) * 1000)::bigint,
+        ELSE t.turn END) * 1000.0)::bigint,
     CASE WHEN g.fence IS NOT NULL AND pg_backend_pid() = {pid_in_line}
         THEN set_config('application_name', '{app}', false) END
 FROM t LEFT JOIN got g ON true LEFT JOIN h o ON o.expires > clock_timestamp()
 
 -- statement renew
 WITH u AS (
-    UPDATE {table} l SET expires = clock_timestamp() + {ttl} * interval '1 ms'
-    WHERE l.name = '{name}' AND l.owner = '{token}' AND l.fence = {fence} AND l.expires > clock_timestamp() RETURNING 1)
+    UPDATE {table} l SET expires = clock_timestamp() + '{ttl}'::float8 * interval '1 ms'
+    WHERE l.name = '{name}' AND l.owner = '{token}' AND l.fence = {fence}
+        AND l.expires > clock_timestamp() RETURNING 1)
 SELECT (SELECT count(*) FROM u), o.holder, '{token}'::text FROM (SELECT 1) x
 LEFT JOIN {table} o ON o.name = '{name}' AND o.owner <> '{token}' AND o.expires > clock_timestamp()
 
 -- fragment calls
--- Which waiters a release calls. u: at most one row; passed: as in the name's row; whole: the lock is free for all, else
--- only slots; used: how many slots are still held; stays: for how many ms the lock stays held; me: a session that is not
--- called. ahead: how many before a waiter stand in its way. A reader has only writers in its way, a slot also the slots
--- before it, as far as there is not one for each. All with none in their way are called, and of the others as many as
--- make four, each with the number of ms until its turn.
+-- Which waiters a release calls. u: at most one row; passed: as in the name's row; whole: the lock
+-- is free for all, else only slots; used: how many slots are still held; stays: for how many ms the
+-- lock stays held; me: a session that is not called. ahead: how many before a waiter stand in its
+-- way. A reader has only writers in its way, a slot also the slots before it, as far as there is
+-- not one for each. All with none in their way are called, and of the others as many as make four,
+-- each with the number of ms until its turn.
 q AS (
     SELECT a.pid, a.place, a.kind, count(*) OVER b AS before,
         count(*) FILTER (WHERE a.kind = '') OVER b AS writers,
         count(*) FILTER (WHERE a.kind LIKE 'n%') OVER b AS slots
     FROM (
-        SELECT a.pid, a.application_name AS place, substr(a.application_name, 40) AS kind FROM pg_stat_get_activity(NULL) a
+        SELECT a.pid, a.application_name AS place, substr(a.application_name, 40) AS kind
+        FROM pg_stat_get_activity(NULL) a
         WHERE a.datid = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
-            AND a.application_name COLLATE "C" > concat('{app}:', lpad((SELECT u.passed FROM u)::text, 16, '0'), '~')
-            AND a.application_name COLLATE "C" < '{app};' AND a.pid <> (SELECT u.me FROM u) AND EXISTS (SELECT 1 FROM u)) a
+            AND a.application_name COLLATE "C" > concat('{app}:',
+                lpad((SELECT u.passed FROM u)::text, 16, '0'), '~')
+            AND a.application_name COLLATE "C" < '{app};' AND a.pid <> (SELECT u.me FROM u)
+                AND EXISTS (SELECT 1 FROM u)) a
     WINDOW b AS (ORDER BY a.place COLLATE "C" RANGE UNBOUNDED PRECEDING EXCLUDE GROUP)),
 r AS (
     SELECT q.pid, q.place, CASE
-        WHEN NOT u.whole AND (q.kind <> '' AND q.kind <> 's' AND q.writers = 0) IS NOT TRUE THEN NULL
+        WHEN NOT u.whole AND (q.kind <> '' AND q.kind <> 's' AND q.writers = 0) IS NOT TRUE
+            THEN NULL
         WHEN q.kind = '' THEN q.before
         WHEN q.kind = 's' THEN q.writers
-        WHEN q.kind ~ '^n[0-9]{1,4}$' THEN q.writers + greatest(0, q.slots + 1 + u.used - substr(q.kind, 2)::int) END AS ahead
+        WHEN q.kind ~ '^n[0-9]{1,4}$'
+            THEN q.writers + greatest(0, q.slots + 1 + u.used - substr(q.kind, 2)::int) END AS ahead
     FROM q CROSS JOIN u),
 w AS (
-    SELECT r.pid, r.ahead, row_number() OVER (ORDER BY r.ahead, r.place COLLATE "C") AS nth FROM r WHERE r.ahead IS NOT NULL),
+    SELECT r.pid, r.ahead, row_number() OVER (ORDER BY r.ahead, r.place COLLATE "C") AS nth FROM r
+    WHERE r.ahead IS NOT NULL),
 c AS (
     SELECT pg_notify(concat('{channel}'::text, w.pid),
-        ((w.ahead::float8 * 2.8 / (w.ahead::float8 + 2.5) * 1000)::bigint + (SELECT u.stays FROM u))::text)
+        ((w.ahead::float8 * float8 '2800'
+            / (w.ahead::float8 + float8 '2.5'))::bigint + (SELECT u.stays FROM u))::text)
     FROM w WHERE w.ahead = 0 OR w.nth <= 4)
 
 -- statement release
@@ -139,19 +163,22 @@ WITH u AS (
     WHERE l.name = '{name}' AND l.owner = '{token}' AND l.expires > clock_timestamp()
     RETURNING coalesce(l.passed, 0) AS passed, true AS whole, 0 AS used, 0 AS stays, 0 AS me),
 -- include calls
-SELECT (SELECT count(*) FROM u), o.holder, '{token}'::text, (SELECT count(*) FROM c) FROM (SELECT 1) x
+SELECT (SELECT count(*) FROM u), o.holder, '{token}'::text, (SELECT count(*) FROM c)
+FROM (SELECT 1) x
 LEFT JOIN {table} o ON o.name = '{name}' AND o.owner <> '{token}' AND o.expires > clock_timestamp()
 
 -- statement stay
--- --min-hold: the lock stays held for {stays}. Until then the owner is "over:" and the token, so that a renewal that is
--- late prolongs nothing.
+-- --min-hold: the lock stays held for {stays}. Until then the owner is "over:" and the token, so
+-- that a renewal that is late prolongs nothing.
 WITH u AS (
-    UPDATE {table} l SET expires = least(l.expires, clock_timestamp() + {stays} * interval '1 ms'), owner = concat('over:', l.owner)
+    UPDATE {table} l SET expires = least(l.expires,
+        clock_timestamp() + '{stays}'::float8 * interval '1 ms'), owner = concat('over:', l.owner)
     WHERE l.name = '{name}' AND l.owner = '{token}' AND l.expires > clock_timestamp()
     RETURNING coalesce(l.passed, 0) AS passed, true AS whole, 0 AS used,
-        (extract(epoch FROM l.expires - clock_timestamp()) * 1000)::bigint + 1 AS stays, 0 AS me),
+        (extract(epoch FROM l.expires - clock_timestamp()) * 1000.0)::bigint + 1 AS stays, 0 AS me),
 -- include calls
-SELECT (SELECT count(*) FROM u), o.holder, '{token}'::text, (SELECT count(*) FROM c) FROM (SELECT 1) x
+SELECT (SELECT count(*) FROM u), o.holder, '{token}'::text, (SELECT count(*) FROM c)
+FROM (SELECT 1) x
 LEFT JOIN {table} o ON o.name = '{name}' AND o.owner <> '{token}' AND o.expires > clock_timestamp()
 
 -- statement lock_row
@@ -161,24 +188,29 @@ SELECT 1 FROM {table} l WHERE l.name = '{name}' FOR UPDATE
 -- statement sweep
 -- Rows that were unused for a week.
 DELETE FROM {table} d WHERE d.name = ANY (
-    SELECT t.name FROM {table} t WHERE t.name <> '' AND t.expires < clock_timestamp() - interval '7 days'
-        AND t.fence < (extract(epoch FROM clock_timestamp()) * 1000000)::bigint - 604800000000
+    SELECT t.name FROM {table} t WHERE t.name <> ''
+        AND t.expires < clock_timestamp() - interval '7 days'
+        AND t.fence < (extract(epoch FROM clock_timestamp()) * 1000000.0)::bigint - 604800000000
     LIMIT 20 FOR UPDATE SKIP LOCKED)
 
 -- fragment waiters
 -- Waiters that were passed come last.
-(SELECT 1, w.query, 0, 0, w.usename::text, w.pid, substr(w.application_name, 40), 0, 0 FROM pg_stat_activity w
+(SELECT 1, w.query, 0, 0, w.usename::text, w.pid, substr(w.application_name, 40), 0, 0
+    FROM pg_stat_activity w
     WHERE w.application_name COLLATE "C" > '{app}:' AND w.application_name COLLATE "C" < '{app};'
         AND w.datname = current_database()
     ORDER BY w.application_name COLLATE "C" <= concat('{app}:',
-            lpad(coalesce((SELECT p.passed FROM {table} p WHERE p.name = '{name}'), 0)::text, 16, '0')),
+            lpad(coalesce((SELECT p.passed FROM {table} p WHERE p.name = '{name}'), 0)::text,
+                16, '0')),
         w.application_name COLLATE "C", w.pid)
 
 -- statement status
--- Holders (0), waiters (1), and behind them a row (2) where {runs} exists. Of a shared lock this row stands for all
--- holders; see table_more_status().
-SELECT 0, t.holder, t.fence, (extract(epoch FROM t.expires - clock_timestamp()) * 1000)::bigint, ''::text, 0,
-    CASE WHEN t.owner LIKE 'shared:%' THEN 's' ELSE '' END, 0, CASE WHEN t.owner LIKE 'over:%' THEN 1 ELSE 0 END
+-- Holders (0), waiters (1), and behind them a row (2) where {runs} exists. Of a shared lock this
+-- row stands for all holders; see table_more_status().
+SELECT 0, t.holder, t.fence, (extract(epoch FROM t.expires - clock_timestamp()) * 1000.0)::bigint,
+    ''::text, 0,
+    CASE WHEN t.owner LIKE 'shared:%' THEN 's' ELSE '' END, 0,
+    CASE WHEN t.owner LIKE 'over:%' THEN 1 ELSE 0 END
 FROM {table} t WHERE t.name = '{name}' AND t.expires > clock_timestamp()
 UNION ALL
 -- include waiters
@@ -186,33 +218,82 @@ UNION ALL
 SELECT 2, '', 0, 0, '', 0, '', 0, 0 WHERE to_regclass('{runs_name}') IS NOT NULL
 
 -- statement schema
-CREATE TABLE IF NOT EXISTS {table} (name text COLLATE "C" PRIMARY KEY, fence bigint NOT NULL, owner text NOT NULL,
-expires timestamptz NOT NULL, holder text NOT NULL, freed timestamptz, passed bigint)
+CREATE TABLE IF NOT EXISTS {table} (name text COLLATE "C" PRIMARY KEY, fence bigint NOT NULL,
+owner text NOT NULL, expires timestamptz NOT NULL, holder text NOT NULL, freed timestamptz,
+passed bigint)
+
+-- statement glance
+-- In front of the first request of a connection, instead of check, which costs a new server process
+-- three times as much: is {checked} certainly what check accepts? If not, check is sent.
+--
+-- {columns}: as in the table, with type, collation and NOT NULL: 25, 20, 1184, 950 are text,
+-- bigint, timestamptz and the collation "C". relhastriggers is true for foreign keys, too, in both
+-- tables; these flags stay true for a while after the last trigger, rule or child has gone, and
+-- are never false too early. A child has attinhcount. r: the roles that have power over the table;
+-- 6171 is pg_database_owner, which stands for the owner of the database. Only to superusers the
+-- server grants INSERT on a catalogue; to read pg_roles takes long to plan.
+SELECT set_config('dlock finding: {number}unsure;', '', true) WHERE (
+    SELECT concat_ws(' ', c.relkind, c.relpersistence, c.reloftype, c.relchecks, c.relhastriggers,
+            c.relhasrules, c.relrowsecurity, c.relhassubclass, c.relispartition)
+            = 'r p 0 0 f f f f f'
+        AND (
+            SELECT string_agg(concat(a.attname, ' ', a.atttypid, ' ', a.attcollation, ' ',
+                a.attnotnull, CASE WHEN a.atthasdef OR a.attidentity <> '' OR a.attinhcount > 0
+                    OR a.attacl IS NOT NULL THEN ' more' END), ',')
+            FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+            ) = '{columns}'
+        AND NOT EXISTS (
+            SELECT 1 FROM pg_index i WHERE i.indrelid = c.oid
+                AND (i.indexprs IS NOT NULL OR i.indpred IS NOT NULL OR i.indisexclusion))
+        AND NOT EXISTS (SELECT 1 FROM pg_statistic_ext k WHERE k.stxrelid = c.oid)
+        AND NOT EXISTS (
+            SELECT 1 FROM (
+                SELECT c.relowner AS role
+                UNION ALL SELECT CASE c.nspowner WHEN '6171' THEN c.datdba ELSE c.nspowner END
+                UNION ALL SELECT x.grantee FROM aclexplode(c.relacl) x
+                WHERE x.privilege_type = 'TRIGGER' OR x.privilege_type = 'REFERENCES') r
+            WHERE NOT (has_table_privilege(r.role, 'pg_authid'::regclass::oid, 'INSERT')
+                OR pg_get_userbyid(r.role) = '{owner}'::text
+                OR (NOT has_table_privilege(session_user, 'pg_authid'::regclass::oid, 'INSERT')
+                    AND NOT has_table_privilege(current_user, 'pg_authid'::regclass::oid, 'INSERT')
+                    AND (pg_get_userbyid(r.role) = current_user OR r.role = c.datdba))))
+    FROM (
+        SELECT c.*,
+            (SELECT n.nspowner FROM pg_namespace n WHERE n.oid = c.relnamespace) AS nspowner,
+            (SELECT d.datdba FROM pg_database d WHERE d.datname = current_database()) AS datdba
+        FROM pg_class c WHERE c.oid = to_regclass('{checked}')::oid OFFSET 0) c) IS NOT TRUE
 
 -- statement check
--- Is the table {checked} what a schema statement makes, and nothing more? What else it may have is code of its owner,
--- which our statements would run: triggers, rules, policies, and as early as the server plans them, the expressions of
--- defaults, constraints and indexes. And the schema's owner could put another table in its place; a role with the right
--- to create triggers or foreign keys could add code later. So all of these must be trusted, and then the answer holds for
--- as long as the connection: only a trusted role can change it.
+-- Is the table {checked} what a schema statement makes, and nothing more? What else it may have is
+-- code of its owner, which our statements would run: triggers, rules, policies, and as early as the
+-- server plans them, the expressions of defaults, constraints and indexes. And the schema's owner
+-- could put another table in its place; a role with the right to create triggers or foreign keys
+-- could add code later. So all of these must be trusted, and then the answer holds for as long as
+-- the connection: only a trusted role can change it.
 --
--- A superuser whose session was given another role (ALTER DATABASE ... SET role, which its owner may) is still one: that
--- role's code could take the rights back.
+-- A superuser whose session was given another role (ALTER DATABASE ... SET role, which its owner
+-- may) is still one: that role's code could take the rights back.
 --
--- {owner}: a role that is trusted, too. {columns}: those of the table. {number}: of the table, for the finding. t: the
--- table; a: its columns; r: a role that has power over it. 6171 is pg_database_owner, which stands for the owner of the
--- database; 25, 20, 1184 and 950 are the types text, bigint and timestamptz, and the collation "C".
+-- {owner}: a role that is trusted, too. {columns}: those of the table. {number}: of the table, for
+-- the finding. t: the table; a: its columns; r: a role that has power over it. 6171 is
+-- pg_database_owner, which stands for the owner of the database; 25, 20, 1184 and 950 are the types
+-- text, bigint and timestamptz, and the collation "C".
 --
--- Only an error keeps the server from running the statement that follows. So the finding becomes one: it is no number.
+-- Only an error keeps the server from running the statement that follows. So the finding becomes
+-- one: it is no number.
 WITH
 t AS (
-    SELECT c.oid, c.relowner, c.relkind, c.relpersistence, c.relacl, c.relrowsecurity, c.reloftype, n.nspowner, d.datdba,
+    SELECT c.oid, c.relowner, c.relkind, c.relpersistence, c.relacl, c.relrowsecurity, c.reloftype,
+        n.nspowner, d.datdba,
         current_setting('is_superuser') = 'on'
-            OR EXISTS (SELECT 1 FROM pg_roles u WHERE u.rolname = session_user AND u.rolsuper) AS super
-    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_database d ON d.datname = current_database()
+            OR EXISTS (SELECT 1 FROM pg_roles u WHERE u.rolname = session_user AND u.rolsuper)
+            AS super
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+        JOIN pg_database d ON d.datname = current_database()
     WHERE c.oid = to_regclass('{checked}')),
 a AS (
-    SELECT a.attname, a.atttypid, a.attcollation, a.attnotnull, a.attacl, a.atthasdef OR a.attidentity <> '' AS made
+    SELECT a.attname, a.atttypid, a.attcollation, a.attnotnull, a.attacl, a.atthasdef
+        OR a.attidentity <> '' AS made
     FROM t JOIN pg_attribute a ON a.attrelid = t.oid AND a.attnum > 0 AND NOT a.attisdropped),
 r AS NOT MATERIALIZED (
     SELECT r.oid, r.rolname, (r.rolsuper OR r.rolname = '{owner}'::text
@@ -221,25 +302,35 @@ r AS NOT MATERIALIZED (
 SELECT concat('dlock finding: ', {number}, f.text, ';')::int FROM (SELECT coalesce(
     (SELECT 'missing' WHERE NOT EXISTS (SELECT 1 FROM t)),
     (SELECT concat(o.what, ' is owned by ', r.rolname) FROM t
-        CROSS JOIN LATERAL (SELECT 'it' AS what, t.relowner AS role UNION ALL SELECT 'its schema', t.nspowner) o
+        CROSS JOIN LATERAL (
+            SELECT 'it' AS what, t.relowner AS role UNION ALL SELECT 'its schema', t.nspowner) o
         LEFT JOIN r ON r.oid = CASE o.role WHEN 6171 THEN t.datdba ELSE o.role END
         WHERE r.trusted IS NOT TRUE LIMIT 1),
-    (SELECT 'it is not a plain table' FROM t WHERE t.relkind <> 'r' OR t.relpersistence <> 'p' OR t.reloftype <> 0),
-    (SELECT concat('it has the trigger ', g.tgname) FROM t JOIN pg_trigger g ON g.tgrelid = t.oid LIMIT 1),
-    (SELECT concat('it has the rule ', g.rulename) FROM t JOIN pg_rewrite g ON g.ev_class = t.oid LIMIT 1),
+    (SELECT 'it is not a plain table' FROM t WHERE t.relkind <> 'r' OR t.relpersistence <> 'p'
+        OR t.reloftype <> 0),
+    (SELECT concat('it has the trigger ', g.tgname) FROM t
+        JOIN pg_trigger g ON g.tgrelid = t.oid LIMIT 1),
+    (SELECT concat('it has the rule ', g.rulename) FROM t
+        JOIN pg_rewrite g ON g.ev_class = t.oid LIMIT 1),
     (SELECT 'it has row security' FROM t WHERE t.relrowsecurity),
-    (SELECT 'it inherits or is inherited' FROM t JOIN pg_inherits i ON i.inhrelid = t.oid OR i.inhparent = t.oid LIMIT 1),
+    (SELECT 'it inherits or is inherited' FROM t
+        JOIN pg_inherits i ON i.inhrelid = t.oid OR i.inhparent = t.oid LIMIT 1),
     (SELECT concat('its column ', a.attname, ' has a default') FROM a WHERE a.made LIMIT 1),
-    (SELECT 'its columns differ from those of --schema' FROM (
-        SELECT string_agg(concat_ws(' ', a.attname, a.atttypid, a.attcollation, a.attnotnull), ',' ORDER BY a.attname) AS list
-        FROM a) s WHERE s.list IS DISTINCT FROM '{columns}'),
+    (SELECT 'its columns differ from those of --schema' WHERE (
+        SELECT array_agg(concat_ws(' ', a.attname, a.atttypid, a.attcollation, a.attnotnull)
+            ORDER BY a.attname) FROM a) IS DISTINCT FROM (
+        SELECT array_agg(l.l ORDER BY split_part(l.l, ' ', 1)::name)
+        FROM unnest(string_to_array('{columns}', ',')) l)),
     (SELECT concat('it has the constraint ', k.conname) FROM t
         JOIN pg_constraint k ON k.conrelid = t.oid AND k.contype NOT IN ('p', 'n', 'u') LIMIT 1),
     (SELECT 'it has an index on an expression' FROM t
-        JOIN pg_index i ON i.indrelid = t.oid AND (i.indexprs IS NOT NULL OR i.indpred IS NOT NULL) LIMIT 1),
-    (SELECT concat('it has the statistics ', k.stxname) FROM t JOIN pg_statistic_ext k ON k.stxrelid = t.oid LIMIT 1),
+        JOIN pg_index i ON i.indrelid = t.oid
+            AND (i.indexprs IS NOT NULL OR i.indpred IS NOT NULL) LIMIT 1),
+    (SELECT concat('it has the statistics ', k.stxname) FROM t
+        JOIN pg_statistic_ext k ON k.stxrelid = t.oid LIMIT 1),
     (SELECT concat(coalesce(r.rolname, 'PUBLIC'), ' has the privilege ', x.privilege_type) FROM t
-        CROSS JOIN LATERAL (SELECT t.relacl AS acl UNION ALL SELECT a.attacl FROM a) l CROSS JOIN LATERAL aclexplode(l.acl) x
+        CROSS JOIN LATERAL (SELECT t.relacl AS acl UNION ALL SELECT a.attacl FROM a) l
+            CROSS JOIN LATERAL aclexplode(l.acl) x
         LEFT JOIN r ON r.oid = CASE x.grantee WHEN 6171 THEN t.datdba ELSE x.grantee END
         WHERE x.privilege_type IN ('TRIGGER', 'REFERENCES') AND r.trusted IS NOT TRUE LIMIT 1)
     ) AS text OFFSET 0) f

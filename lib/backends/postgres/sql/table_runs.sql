@@ -1,18 +1,22 @@
--- table_runs.sql - the run records of --once in the lease table. See table_runs.c; the places are those of table.sql.
+-- table_runs.sql - the run records of --once in the lease table. See table_runs.c; the places are
+-- those of table.sql.
 --
--- '{host}', '{user}', '{command}', '{note}', {client_pid}: who we are. {once}: --once, in ms: how long a success counts,
--- and how long our record is kept.
+-- '{host}', '{user}', '{command}', '{note}', {client_pid}: who we are. {once}: --once, in ms: how
+-- long a success counts, and how long our record is kept.
 
 -- statement schema
-CREATE TABLE IF NOT EXISTS {runs} (name text COLLATE "C" PRIMARY KEY, state text NOT NULL, status int,
-fence bigint NOT NULL, owner text NOT NULL, host text NOT NULL, pid bigint NOT NULL, username text NOT NULL,
-command text NOT NULL, note text NOT NULL, began timestamptz NOT NULL, ended timestamptz,
+CREATE TABLE IF NOT EXISTS {runs} (name text COLLATE "C" PRIMARY KEY, state text NOT NULL,
+status int, fence bigint NOT NULL, owner text NOT NULL, host text NOT NULL, pid bigint NOT NULL,
+username text NOT NULL, command text NOT NULL, note text NOT NULL, began timestamptz NOT NULL, ended timestamptz,
 expires timestamptz NOT NULL, UNIQUE (expires, name))
 
 -- fragment valid
--- Did a dlock write the row r? Only then it is sent, so that no size and no character of it can do harm.
-((r.state = 'running' AND r.ended IS NULL) OR (r.state IN ('failed', 'succeeded') AND isfinite(r.ended))) IS TRUE
-AND coalesce(r.status, 0) BETWEEN 0 AND 255 AND r.fence >= 0 AND r.pid >= 0 AND r.owner ~ '^[0-9a-f]{32}$'
+-- Did a dlock write the row r? Only then it is sent, so that no size and no character of it can do
+-- harm.
+((r.state = 'running' AND r.ended IS NULL)
+    OR (r.state IN ('failed', 'succeeded') AND isfinite(r.ended))) IS TRUE
+AND coalesce(r.status, 0) BETWEEN 0 AND 255 AND r.fence >= 0 AND r.pid >= 0
+    AND r.owner ~ '^[0-9a-f]{32}$'
 AND isfinite(r.began) AND r.began > 'epoch' AND isfinite(r.expires)
 AND octet_length(r.host) < 256 AND octet_length(r.username) < 64
 AND octet_length(r.command) < 256 AND octet_length(r.note) < 256
@@ -20,81 +24,101 @@ AND concat(r.host, r.username, r.command, r.note) COLLATE "C" !~ '[[:cntrl:]]'
 
 -- fragment record
 r.state, r.status, r.fence, r.owner, r.host, r.pid, r.username, r.command, r.note,
-(extract(epoch FROM r.began) * 1000)::bigint, (extract(epoch FROM r.ended) * 1000)::bigint,
-(extract(epoch FROM clock_timestamp() - coalesce(r.ended, r.began)) * 1000)::bigint,
-(extract(epoch FROM r.expires - coalesce(r.ended, r.began)) * 1000)::bigint
+(extract(epoch FROM r.began) * 1000.0)::bigint, (extract(epoch FROM r.ended) * 1000.0)::bigint,
+(extract(epoch FROM clock_timestamp() - coalesce(r.ended, r.began)) * 1000.0)::bigint,
+(extract(epoch FROM r.expires - coalesce(r.ended, r.began)) * 1000.0)::bigint
 
 -- statement begin
--- Behind the try: if that was granted (g). k: the record that is there; s: what comes of it: 0 we run, 1 it is done, 2 the
--- row is not one of ours; u: a lock that we do not use goes back; n: the new record.
+-- Behind the try: if that was granted (g). k: the record that is there; s: what comes of it: 0 we
+-- run, 1 it is done, 2 the row is not one of ours; u: a lock that we do not use goes back; n: the
+-- new record.
 WITH
 g AS MATERIALIZED (
-    SELECT l.fence, clock_timestamp() AS began FROM {table} l WHERE l.name = '{name}' AND l.owner = '{token}'),
+    SELECT l.fence, clock_timestamp() AS began FROM {table} l WHERE l.name = '{name}'
+        AND l.owner = '{token}'),
 k AS MATERIALIZED (
     SELECT
 -- include valid
-        AS valid, r.state = 'succeeded' AND r.ended > clock_timestamp() - {once} * interval '1 ms' AS done
+        AS valid, r.state = 'succeeded'
+            AND r.ended > clock_timestamp() - '{once}'::float8 * interval '1 ms' AS done
     FROM {runs} r WHERE r.name = '{name}' AND EXISTS (SELECT 1 FROM g)),
 s AS MATERIALIZED (
-    SELECT g.fence, g.began, CASE WHEN NOT k.valid THEN 2 WHEN k.done THEN 1 ELSE 0 END AS what FROM g LEFT JOIN k ON true),
+    SELECT g.fence, g.began, CASE WHEN NOT k.valid THEN 2 WHEN k.done THEN 1 ELSE 0 END AS what
+    FROM g LEFT JOIN k ON true),
 u AS (
     UPDATE {table} l SET expires = '-infinity', owner = '', freed = clock_timestamp()
     FROM s WHERE s.what > 0 AND l.name = '{name}' AND l.owner = '{token}'
-    RETURNING coalesce(l.passed, 0) AS passed, true AS whole, 0 AS used, 0 AS stays, pg_backend_pid() AS me),
+    RETURNING coalesce(l.passed, 0) AS passed, true AS whole, 0 AS used, 0 AS stays,
+        pg_backend_pid() AS me),
 -- include calls
 , n AS (
-    INSERT INTO {runs} AS o (name, state, status, fence, owner, host, pid, username, command, note, began, ended, expires)
-    SELECT '{name}'::text, 'running', NULL, s.fence, '{token}'::text, '{host}'::text, {client_pid}, '{user}'::text,
-        '{command}'::text, '{note}'::text, s.began, NULL, s.began + {once} * interval '1 ms'
+    INSERT INTO {runs} AS o (name, state, status, fence, owner, host, pid, username, command, note,
+        began, ended, expires)
+    SELECT '{name}'::text, 'running', NULL, s.fence, '{token}'::text, '{host}'::text, {client_pid},
+        '{user}'::text, '{command}'::text, '{note}'::text, s.began, NULL,
+        s.began + '{once}'::float8 * interval '1 ms'
     FROM s WHERE s.what = 0
-    ON CONFLICT (name) DO UPDATE SET state = excluded.state, status = excluded.status, fence = excluded.fence,
-        owner = excluded.owner, host = excluded.host, pid = excluded.pid, username = excluded.username,
-        command = excluded.command, note = excluded.note, began = excluded.began, ended = excluded.ended,
+    ON CONFLICT (name) DO UPDATE SET state = excluded.state, status = excluded.status,
+        fence = excluded.fence, owner = excluded.owner, host = excluded.host, pid = excluded.pid,
+        username = excluded.username, command = excluded.command, note = excluded.note,
+        began = excluded.began, ended = excluded.ended,
         expires = excluded.expires)
-SELECT pg_backend_pid(), '{token}'::text, s.fence, s.what, (extract(epoch FROM s.began) * 1000)::bigint,
+SELECT pg_backend_pid(), '{token}'::text, s.fence, s.what,
+    (extract(epoch FROM s.began) * 1000.0)::bigint,
     (SELECT count(*) FROM c),
 -- include record
 FROM s LEFT JOIN {runs} r ON s.what = 1 AND r.name = '{name}'
 
 -- statement end
--- {stays}: for how long the lock stays held, 0: not. '{state}', {status} (-1: unknown): how the run ended. {began}: when it
--- began, in ms. The record is made anew if a person has removed it; that of another run stays.
+-- {stays}: for how long the lock stays held, 0: not. '{state}', {status} (-1: unknown): how the run
+-- ended. {began}: when it began, in ms. The record is made anew if a person has removed it; that of
+-- another run stays.
 WITH
 u AS (
     UPDATE {table} l SET
-        expires = CASE WHEN {stays} > 0 THEN least(l.expires, clock_timestamp() + {stays} * interval '1 ms')
+        expires = CASE WHEN {stays} > 0
+            THEN least(l.expires, clock_timestamp() + '{stays}'::float8 * interval '1 ms')
             ELSE '-infinity' END,
         owner = CASE WHEN {stays} > 0 THEN concat('over:', l.owner) ELSE '' END,
         freed = CASE WHEN {stays} > 0 THEN l.freed ELSE clock_timestamp() END
     WHERE l.name = '{name}' AND l.owner = '{token}' AND l.expires > clock_timestamp()
-    RETURNING coalesce(l.passed, 0) AS passed, true AS whole, 0 AS used, l.fence, CASE WHEN {stays} > 0
-        THEN (extract(epoch FROM l.expires - clock_timestamp()) * 1000)::bigint + 1 ELSE 0 END AS stays, 0 AS me),
+    RETURNING coalesce(l.passed, 0) AS passed, true AS whole, 0 AS used, l.fence,
+        CASE WHEN {stays} > 0 THEN (extract(epoch FROM l.expires - clock_timestamp()) * 1000.0)::bigint + 1
+            ELSE 0 END AS stays, 0 AS me),
 -- include calls
 , n AS (
-    INSERT INTO {runs} AS o (name, state, status, fence, owner, host, pid, username, command, note, began, ended, expires)
-    SELECT '{name}'::text, '{state}'::text, CASE WHEN {status} >= 0 THEN {status} END, u.fence, '{token}'::text,
+    INSERT INTO {runs} AS o (name, state, status, fence, owner, host, pid, username, command, note,
+        began, ended, expires)
+    SELECT '{name}'::text, '{state}'::text, CASE WHEN {status} >= 0 THEN {status} END, u.fence,
+        '{token}'::text,
         '{host}'::text, {client_pid}, '{user}'::text, '{command}'::text, '{note}'::text,
-        timestamptz 'epoch' + {began} * interval '1 ms', i.ended, i.ended + {once} * interval '1 ms'
+        timestamptz 'epoch' + '{began}'::float8 * interval '1 ms', i.ended,
+            i.ended + '{once}'::float8 * interval '1 ms'
     FROM u CROSS JOIN (SELECT clock_timestamp() AS ended OFFSET 0) i
-    ON CONFLICT (name) DO UPDATE SET state = excluded.state, status = excluded.status, ended = excluded.ended,
+    ON CONFLICT (name) DO UPDATE SET state = excluded.state, status = excluded.status,
+        ended = excluded.ended,
         expires = excluded.expires
     WHERE o.owner = '{token}' RETURNING 1)
-SELECT (SELECT count(*) FROM u), o.holder, '{token}'::text, (SELECT count(*) FROM c), (SELECT count(*) FROM n),
-    (SELECT count(*) FROM {runs} e WHERE e.name = '{name}' AND e.owner = '{token}' AND e.state <> 'running')
+SELECT (SELECT count(*) FROM u), o.holder, '{token}'::text, (SELECT count(*) FROM c),
+    (SELECT count(*) FROM n),
+    (SELECT count(*) FROM {runs} e WHERE e.name = '{name}' AND e.owner = '{token}'
+        AND e.state <> 'running')
 FROM (SELECT 1) x
 LEFT JOIN {table} o ON o.name = '{name}' AND o.owner <> '{token}' AND o.expires > clock_timestamp()
 
 -- statement sweep
--- Records whose time is over, and with them the rows of their locks, since no run may ever come again under a name with a
--- date. statement_timestamp() can be looked up in an index. None waits for another: a row that is in use is left.
+-- Records whose time is over, and with them the rows of their locks, since no run may ever come
+-- again under a name with a date. statement_timestamp() can be looked up in an index. None waits
+-- for another: a row that is in use is left.
 WITH d AS (
     DELETE FROM {runs} r WHERE r.name = ANY (
         SELECT e.name FROM {runs} e WHERE e.expires < statement_timestamp()
         ORDER BY e.expires LIMIT 20 FOR UPDATE SKIP LOCKED)
     RETURNING r.name)
 DELETE FROM {table} l WHERE l.name = ANY (
-    SELECT t.name FROM {table} t WHERE t.name = ANY (SELECT d.name FROM d) AND t.expires <= clock_timestamp()
-        AND t.fence < (extract(epoch FROM clock_timestamp()) * 1000000)::bigint - 604800000000
+    SELECT t.name FROM {table} t WHERE t.name = ANY (SELECT d.name FROM d)
+        AND t.expires <= clock_timestamp()
+        AND t.fence < (extract(epoch FROM clock_timestamp()) * 1000000.0)::bigint - 604800000000
     FOR UPDATE SKIP LOCKED)
 
 -- statement status
@@ -110,10 +134,13 @@ LEFT JOIN {runs} r ON v.valid AND r.name = '{name}'
 -- statement forget
 -- '{token}': of the record.
 WITH d AS (
-    DELETE FROM {runs} r WHERE r.name = '{name}' AND r.owner = '{token}' AND NOT (r.state = 'running' AND EXISTS (
-        SELECT 1 FROM {table} l WHERE l.name = '{name}' AND l.owner = '{token}' AND l.expires > clock_timestamp()))
+    DELETE FROM {runs} r WHERE r.name = '{name}' AND r.owner = '{token}'
+        AND NOT (r.state = 'running' AND EXISTS (
+            SELECT 1 FROM {table} l WHERE l.name = '{name}' AND l.owner = '{token}'
+                AND l.expires > clock_timestamp()))
     RETURNING 1)
-SELECT (SELECT count(*) FROM d), CASE WHEN r.owner <> '{token}' THEN 1 WHEN r.owner = '{token}' THEN 0 END,
+SELECT (SELECT count(*) FROM d),
+    CASE WHEN r.owner <> '{token}' THEN 1 WHEN r.owner = '{token}' THEN 0 END,
     CASE WHEN
 -- include valid
     THEN 1 ELSE 0 END

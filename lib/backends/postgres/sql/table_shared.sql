@@ -1,24 +1,28 @@
--- table_shared.sql - shared locks and slots in the lease table. See table_shared.c; the places are those of table.sql.
+-- table_shared.sql - shared locks and slots in the lease table. See table_shared.c; the places are
+-- those of table.sql.
 
 -- statement schema
-CREATE TABLE IF NOT EXISTS {holders} (name text COLLATE "C", token text, epoch text NOT NULL, slots int NOT NULL,
-place bigint NOT NULL, expires timestamptz NOT NULL, holder text NOT NULL, PRIMARY KEY (name, token))
+CREATE TABLE IF NOT EXISTS {holders} (name text COLLATE "C", token text, epoch text NOT NULL,
+slots int NOT NULL, place bigint NOT NULL, expires timestamptz NOT NULL, holder text NOT NULL,
+PRIMARY KEY (name, token))
 
 -- statement look
--- {ticket}: ours, 0: none. {slots}: N, 0: shared. {look}: 1 to look at the line in any case. '{kind}': ours, as in the
--- line. '{orphan}': an orphaned token. '{table_name}': any role can stand in the line, but only a role that may use the
--- table can say that N is another number.
+-- {ticket}: ours, 0: none. {slots}: N, 0: shared. {look}: 1 to look at the line in any case.
+-- '{kind}': ours, as in the line. '{orphan}': an orphaned token. '{table_name}': any role can stand
+-- in the line, but only a role that may use the table can say that N is another number.
 --
--- h: the name's row; m: our ticket from now on; d: the rows of the second table; o: those of the living epoch; w: the
--- notices of writers before us; q: the line before us.
+-- h: the name's row; m: our ticket from now on; d: the rows of the second table; o: those of the
+-- living epoch; w: the notices of writers before us; q: the line before us.
 /* {waiter} */ WITH
 h AS MATERIALIZED (
-    SELECT r.holder, r.fence, r.owner, r.expires, r.passed, r.freed, r.expires > clock_timestamp() AS held,
+    SELECT r.holder, r.fence, r.owner, r.expires, r.passed, r.freed,
+        r.expires > clock_timestamp() AS held,
         r.owner LIKE 'shared:%' AS shared
     FROM {table} r WHERE r.name = '{name}'),
 m AS MATERIALIZED (
     SELECT p.passed, CASE WHEN {ticket} > p.passed THEN {ticket}
-        ELSE greatest((extract(epoch FROM clock_timestamp()) * 1000000)::bigint, p.passed + 1) END AS ticket
+        ELSE greatest((extract(epoch FROM clock_timestamp()) * 1000000.0)::bigint,
+            p.passed + 1) END AS ticket
     FROM (SELECT coalesce((SELECT h.passed FROM h), 0) AS passed OFFSET 0) p),
 d AS MATERIALIZED (
     SELECT c.token, c.epoch, c.slots, c.place, c.expires, c.expires > clock_timestamp() AS live
@@ -38,81 +42,99 @@ q AS MATERIALIZED (
         count(DISTINCT a.place) FILTER (WHERE a.kind = '') AS writers,
         count(DISTINCT a.place) FILTER (WHERE a.kind LIKE 'n%') AS slots,
         max(a.kind) FILTER (WHERE a.kind LIKE 'n%' AND a.kind <> '{kind}'
-            AND has_table_privilege(a.usesysid, to_regclass('{table_name}')::oid, 'UPDATE')) AS other
+            AND has_table_privilege(a.usesysid, to_regclass('{table_name}')::oid, 'UPDATE'))
+            AS other
     FROM (
         SELECT a.usesysid, a.application_name AS place, substr(a.application_name, 40) AS kind
         FROM pg_stat_get_activity(NULL) a
         WHERE a.datid = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
-            AND a.application_name COLLATE "C" > concat('{app}:', lpad((SELECT m.passed FROM m)::text, 16, '0'), '~')
-            AND a.application_name COLLATE "C" < concat('{app}:', lpad((SELECT m.ticket FROM m)::text, 16, '0'))
+            AND a.application_name COLLATE "C" > concat('{app}:',
+                lpad((SELECT m.passed FROM m)::text, 16, '0'), '~')
+            AND a.application_name COLLATE "C" < concat('{app}:',
+                lpad((SELECT m.ticket FROM m)::text, 16, '0'))
             AND ({look} = 1 OR NOT EXISTS (
-                SELECT 1 FROM h WHERE NOT h.shared AND h.expires > clock_timestamp() + interval '3 seconds'))) a)
+                SELECT 1 FROM h WHERE NOT h.shared
+                    AND h.expires > clock_timestamp() + interval '3 seconds'))) a)
 SELECT pg_backend_pid(), '{token}'::text, {grace_left},
     CASE WHEN h.held IS NOT TRUE THEN 0 WHEN h.shared THEN 2 ELSE 1 END, h.owner, h.holder, h.fence,
-    CASE WHEN h.held THEN (extract(epoch FROM h.expires - clock_timestamp()) * 1000)::bigint END,
+    CASE WHEN h.held THEN (extract(epoch FROM h.expires - clock_timestamp()) * 1000.0)::bigint END,
     CASE WHEN h.held THEN 0 ELSE coalesce((extract(epoch FROM clock_timestamp()
-        - greatest(h.expires, h.freed, timestamptz '2000-01-01')) * 1000)::bigint, 3600000) END,
+        - greatest(h.expires, h.freed, timestamptz '2000-01-01')) * 1000.0)::bigint, 3600000) END,
     CASE WHEN h.owner COLLATE "C" < concat('shared:',
-            lpad(((extract(epoch FROM clock_timestamp()) * 1000000)::bigint - 2800000)::text, 16, '0')) THEN 0 ELSE 1 END,
-    o.orphan, m.ticket, coalesce((extract(epoch FROM w.until - clock_timestamp()) * 1000)::bigint + 1, 0),
-    o.used, o.other, (extract(epoch FROM o.ends - clock_timestamp()) * 1000)::bigint,
-    coalesce((extract(epoch FROM clock_timestamp() - greatest(o.ended, h.freed)) * 1000)::bigint, 3600000),
+            lpad(((extract(epoch FROM clock_timestamp()) * 1000000.0)::bigint - 2800000)::text,
+                16, '0')) THEN 0 ELSE 1 END,
+    o.orphan, m.ticket, coalesce((extract(epoch FROM w.until - clock_timestamp())
+        * 1000.0)::bigint + 1, 0),
+    o.used, o.other, (extract(epoch FROM o.ends - clock_timestamp()) * 1000.0)::bigint,
+    coalesce((extract(epoch FROM clock_timestamp() - greatest(o.ended, h.freed)) * 1000.0)::bigint,
+        3600000),
     CASE WHEN {look} = 1 OR q.ahead > 0 THEN q.ahead END, q.writers, q.slots, q.other
 FROM m CROSS JOIN o CROSS JOIN w CROSS JOIN q LEFT JOIN h ON true
 
 -- statement lock
 -- Locks the name's row; the first holder makes it.
 INSERT INTO {table} AS l (name, fence, owner, expires, holder)
-VALUES ('{name}', (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, '', '-infinity', '')
+VALUES ('{name}', (extract(epoch FROM clock_timestamp()) * 1000000.0)::bigint, '', '-infinity', '')
 ON CONFLICT (name) DO UPDATE SET freed = l.freed
 
 -- statement grant
 -- {slots}: N, 0: shared. {passed}: all tickets up to this are passed; 0: none.
 --
--- e: the epoch that lives or that we begin; d: the slots that are held; g: what we get; p: the rows of older epochs go,
--- and what has expired.
+-- e: the epoch that lives or that we begin; d: the slots that are held; g: what we get; p: the rows
+-- of older epochs go, and what has expired.
 /* {waiter} */ WITH
 e AS MATERIALIZED (
     SELECT CASE WHEN h.expires > clock_timestamp() THEN h.owner ELSE concat('shared:',
-            lpad((extract(epoch FROM clock_timestamp()) * 1000000)::bigint::text, 16, '0'), ':', '{token}'::text) END AS epoch,
+            lpad((extract(epoch FROM clock_timestamp()) * 1000000.0)::bigint::text, 16, '0'), ':',
+                '{token}'::text) END AS epoch,
         h.fence, coalesce(h.passed, 0) AS passed, h.expires
-    FROM {table} h WHERE h.name = '{name}' AND (h.expires <= clock_timestamp() OR h.owner LIKE 'shared:%')),
+    FROM {table} h WHERE h.name = '{name}'
+        AND (h.expires <= clock_timestamp() OR h.owner LIKE 'shared:%')),
 d AS MATERIALIZED (
     SELECT c.slots, c.place FROM {holders} c JOIN e ON c.epoch = e.epoch
     WHERE c.name = '{name}' AND c.slots > 0 AND c.expires > clock_timestamp()),
 g AS MATERIALIZED (
-    SELECT e.epoch, e.fence, clock_timestamp() + {ttl} * interval '1 ms' AS until, (
-        SELECT min(i) FROM generate_series(1, {slots}) i WHERE NOT EXISTS (SELECT 1 FROM d WHERE d.place = i)) AS slot
+    SELECT e.epoch, e.fence, clock_timestamp() + '{ttl}'::float8 * interval '1 ms' AS until, (
+        SELECT min(i) FROM generate_series(1, {slots}) i
+        WHERE NOT EXISTS (SELECT 1 FROM d WHERE d.place = i)) AS slot
     FROM e WHERE {grace_left} <= 0
         AND NOT EXISTS (
             SELECT 1 FROM {holders} c WHERE c.name = '{name}' AND c.expires > clock_timestamp()
                 AND c.epoch = '' AND c.place > e.passed AND c.place < {ticket})
-        AND ({slots} = 0 OR ((SELECT count(*) FROM d) < {slots} AND NOT EXISTS (SELECT 1 FROM d WHERE d.slots <> {slots})))),
+        AND ({slots} = 0 OR ((SELECT count(*) FROM d) < {slots}
+            AND NOT EXISTS (SELECT 1 FROM d WHERE d.slots <> {slots})))),
 u AS (
     UPDATE {table} l SET owner = g.epoch, expires = greatest(l.expires, g.until),
-        holder = concat('{holder}'::text, CASE WHEN {slots} > 0 THEN concat(' slots=', {slots}, ' slot=', g.slot) END),
+        holder = concat('{holder}'::text, CASE WHEN {slots} > 0
+            THEN concat(' slots=', {slots}, ' slot=', g.slot) END),
         passed = CASE WHEN {passed} > 0 THEN greatest(l.passed, {passed}) ELSE l.passed END
     FROM g WHERE l.name = '{name}'),
 p AS (
     DELETE FROM {holders} c WHERE c.name = '{name}' AND EXISTS (SELECT 1 FROM g)
-        AND (c.expires <= clock_timestamp() OR (c.epoch <> '' AND c.epoch <> (SELECT g.epoch FROM g)))),
+        AND (c.expires <= clock_timestamp()
+            OR (c.epoch <> '' AND c.epoch <> (SELECT g.epoch FROM g)))),
 i AS (
     INSERT INTO {holders} (name, token, epoch, slots, place, expires, holder)
-    SELECT '{name}'::text, '{token}'::text, g.epoch, {slots}, coalesce(g.slot, 0), g.until, '{holder}'::text FROM g)
+    SELECT '{name}'::text, '{token}'::text, g.epoch, {slots}, coalesce(g.slot, 0), g.until,
+        '{holder}'::text FROM g)
 SELECT g.fence, g.slot, g.epoch, pg_backend_pid(), '{token}'::text,
-    CASE WHEN g.fence IS NOT NULL AND pg_backend_pid() = {pid_in_line} THEN set_config('application_name', '{app}', false) END
+    CASE WHEN g.fence IS NOT NULL AND pg_backend_pid() = {pid_in_line}
+        THEN set_config('application_name', '{app}', false) END
 FROM (SELECT 1) x LEFT JOIN g ON true
 
 -- statement renew
 -- Both the name's row and our own must still be ours.
 WITH u AS (
-    UPDATE {holders} c SET expires = n.until FROM (SELECT clock_timestamp() + {ttl} * interval '1 ms' AS until OFFSET 0) n
-    WHERE c.name = '{name}' AND c.token = '{token}' AND c.epoch = '{epoch}' AND c.expires > clock_timestamp()
+    UPDATE {holders} c SET expires = n.until
+    FROM (SELECT clock_timestamp() + '{ttl}'::float8 * interval '1 ms' AS until OFFSET 0) n
+    WHERE c.name = '{name}' AND c.token = '{token}' AND c.epoch = '{epoch}'
+        AND c.expires > clock_timestamp()
         AND EXISTS (SELECT 1 FROM {table} l
             WHERE l.name = '{name}' AND l.owner = '{epoch}' AND l.expires > clock_timestamp())
     RETURNING c.expires),
 v AS (
-    UPDATE {table} l SET expires = greatest(l.expires, u.expires) FROM u WHERE l.name = '{name}' RETURNING 1)
+    UPDATE {table} l SET expires = greatest(l.expires, u.expires) FROM u WHERE l.name = '{name}'
+    RETURNING 1)
 SELECT (SELECT count(*) FROM v), o.holder, '{token}'::text FROM (SELECT 1) x
 LEFT JOIN {table} o ON o.name = '{name}' AND o.owner <> '{epoch}' AND o.expires > clock_timestamp()
 
@@ -124,7 +146,8 @@ z AS (
     RETURNING c.epoch, c.slots, c.expires > clock_timestamp() AS live),
 k AS (
     SELECT count(*) AS n, count(*) FILTER (WHERE c.slots > 0) AS used, max(c.expires) AS until,
-        (array_agg(concat(c.holder, CASE WHEN c.slots > 0 THEN concat(' slots=', c.slots, ' slot=', c.place) END)
+        (array_agg(concat(c.holder, CASE WHEN c.slots > 0
+            THEN concat(' slots=', c.slots, ' slot=', c.place) END)
             ORDER BY c.expires DESC))[1] AS holder
     FROM {holders} c JOIN z ON c.epoch = z.epoch
     WHERE c.name = '{name}' AND c.token <> '{token}' AND c.expires > clock_timestamp()),
@@ -137,16 +160,18 @@ y AS (
 u AS (
     SELECT y.passed, y.whole, y.used, 0 AS stays, 0 AS me FROM y WHERE y.whole OR y.slots > 0),
 -- include calls
-SELECT (SELECT count(*) FROM y WHERE y.live), o.holder, '{token}'::text, (SELECT count(*) FROM c) FROM (SELECT 1) x
-LEFT JOIN {table} o ON o.name = '{name}' AND o.owner NOT LIKE 'shared:%' AND o.expires > clock_timestamp()
+SELECT (SELECT count(*) FROM y WHERE y.live), o.holder, '{token}'::text, (SELECT count(*) FROM c)
+FROM (SELECT 1) x
+LEFT JOIN {table} o ON o.name = '{name}' AND o.owner NOT LIKE 'shared:%'
+    AND o.expires > clock_timestamp()
 
 -- statement stay
--- --min-hold: our row stays for {stays}, under another token. It counts as that of a crashed holder would; whole, used:
--- without it.
+-- --min-hold: our row stays for {stays}, under another token. It counts as that of a crashed holder
+-- would; whole, used: without it.
 WITH
 z AS (
     UPDATE {holders} c SET token = concat('over:', c.token),
-        expires = least(c.expires, clock_timestamp() + {stays} * interval '1 ms')
+        expires = least(c.expires, clock_timestamp() + '{stays}'::float8 * interval '1 ms')
     WHERE c.name = '{name}' AND c.token = '{token}'
     RETURNING c.epoch, c.slots, c.expires, c.expires > clock_timestamp() AS live),
 k AS (
@@ -157,12 +182,14 @@ y AS (
     UPDATE {table} l SET expires = greatest(k.until, z.expires)
     FROM z CROSS JOIN k WHERE l.name = '{name}' AND l.owner = z.epoch
     RETURNING coalesce(l.passed, 0) AS passed, k.n = 0 AS whole, k.used, z.slots, z.live,
-        (extract(epoch FROM z.expires - clock_timestamp()) * 1000)::bigint + 1 AS stays),
+        (extract(epoch FROM z.expires - clock_timestamp()) * 1000.0)::bigint + 1 AS stays),
 u AS (
     SELECT y.passed, y.whole, y.used, y.stays, 0 AS me FROM y WHERE y.whole OR y.slots > 0),
 -- include calls
-SELECT (SELECT count(*) FROM y WHERE y.live), o.holder, '{token}'::text, (SELECT count(*) FROM c) FROM (SELECT 1) x
-LEFT JOIN {table} o ON o.name = '{name}' AND o.owner NOT LIKE 'shared:%' AND o.expires > clock_timestamp()
+SELECT (SELECT count(*) FROM y WHERE y.live), o.holder, '{token}'::text, (SELECT count(*) FROM c)
+FROM (SELECT 1) x
+LEFT JOIN {table} o ON o.name = '{name}' AND o.owner NOT LIKE 'shared:%'
+    AND o.expires > clock_timestamp()
 
 -- statement sweep
 DELETE FROM {holders} d WHERE d.token = ANY (
@@ -170,25 +197,30 @@ DELETE FROM {holders} d WHERE d.token = ANY (
     LIMIT 20 FOR UPDATE SKIP LOCKED)
 
 -- statement status
-(SELECT 0, c.holder, t.fence, (extract(epoch FROM c.expires - clock_timestamp()) * 1000)::bigint, ''::text, 0,
+(SELECT 0, c.holder, t.fence, (extract(epoch FROM c.expires - clock_timestamp()) * 1000.0)::bigint,
+    ''::text, 0,
         CASE c.slots WHEN 0 THEN 's' ELSE concat('n', c.slots) END, c.place,
         CASE WHEN c.token LIKE 'over:%' THEN 1 ELSE 0 END
     FROM {table} t JOIN {holders} c ON c.name = t.name AND c.epoch = t.owner
     WHERE t.name = '{name}' AND t.expires > clock_timestamp() AND c.expires > clock_timestamp()
     ORDER BY c.slots, c.place, c.token)
 UNION ALL
-SELECT 0, t.holder, t.fence, (extract(epoch FROM t.expires - clock_timestamp()) * 1000)::bigint, '', 0, 's', 0, 0
+SELECT 0, t.holder, t.fence, (extract(epoch FROM t.expires - clock_timestamp()) * 1000.0)::bigint,
+    '', 0, 's', 0, 0
 FROM {table} t WHERE t.name = '{name}' AND t.expires > clock_timestamp() AND NOT EXISTS (
-    SELECT 1 FROM {holders} c WHERE c.name = t.name AND c.epoch = t.owner AND c.expires > clock_timestamp())
+    SELECT 1 FROM {holders} c WHERE c.name = t.name AND c.epoch = t.owner
+        AND c.expires > clock_timestamp())
 UNION ALL
 -- include waiters
 
 -- statement notice
--- Of a writer that waits: behind not_durable, since what a crash of the server undoes is written again soon.
--- {life}: for how long it lives.
+-- Of a writer that waits: behind not_durable, since what a crash of the server undoes is written
+-- again soon. {life}: for how long it lives.
 INSERT INTO {holders} AS n (name, token, epoch, slots, place, expires, holder)
-VALUES ('{name}', '{token}', '', 0, {ticket}, clock_timestamp() + {life} * interval '1 ms', '')
-ON CONFLICT (name, token) DO UPDATE SET place = excluded.place, expires = excluded.expires WHERE n.epoch = ''
+VALUES ('{name}', '{token}', '', 0, {ticket},
+    clock_timestamp() + '{life}'::float8 * interval '1 ms', '')
+ON CONFLICT (name, token) DO UPDATE SET place = excluded.place, expires = excluded.expires
+    WHERE n.epoch = ''
 
 -- statement withdraw
 DELETE FROM {holders} c WHERE c.name = '{name}' AND c.token = '{token}' AND c.epoch = ''
