@@ -17,9 +17,14 @@
 #     follows FILE           the waiter of start_waiter FILE gets the lock after the tree's end
 #     takes LOW HIGH CODE CMD...      `run` of CMD: it takes so long (ms) and exits with CODE
 #     dies_by SIGNAL HIGH    the last started process dies by that signal within HIGH ms
-#     holds ID ARG...        one more holder or waiter, until end ID...; is_in ID: it holds the lock
-#                            since the time in the file in.ID (ns), its slot is in slot.ID; is_out
-#                            ID
+#     ends CODE              dlock (of tree or job) ends with that code
+#     lasts MS               so much time passes
+#     hand_over [MAX [MIN]]  let_go of `hold`; the process that was started last ends with 0, and
+#                            its clock's file "got" was written between MIN (0) and MAX ms after
+#                            that
+#     holds ID ARG...        one more holder or waiter, until end ID...; held ID ARG...: and it
+#                            holds the lock; is_in ID: it holds the lock since the time in the file
+#                            in.ID (ns), its slot is in slot.ID; is_out ID
 
 source "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 source "$ROOT/tests/support/fake.bash"
@@ -75,6 +80,24 @@ follows() {
         final "the tree lived until $(last_beat), $1 entered at $(cat "$T/$1")"
 }
 
+ends() {
+    ended
+    assert_rc "$1"
+}
+# lasts MS: the time passes.
+lasts() {
+    local end=$(($(now_ms) + $1))
+    wait_for $(($1 / 1000 + 4)) beyond $end
+}
+hand_over() {
+    local t0
+    t0=$(now_ms)
+    let_go
+    exits 0 10 "$STARTED"
+    [ -z "${1:-}" ] || assert_between "${2:-0}" $(($(cat got) / NS - t0)) $(($1 + SLOW)) \
+        "hand-off (ms)"
+}
+
 takes() {
     local low=$1 high=$2 code=$3
     shift 3
@@ -106,4 +129,8 @@ end() { # ID...
     local id
     for id; do : >"go.$id"; done
     for id; do exits 0 8 "${PIDS[$id]}"; done
+}
+held() {
+    holds "$@"
+    is_in "$1"
 }

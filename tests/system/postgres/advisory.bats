@@ -25,17 +25,6 @@ wait_in_line() {
 
 # -------------------------------------------------------------- exclusion ---
 
-@test "the command runs under the lock, and nothing is left afterwards" {
-    run run_t 5 "$DLOCK" "$L" "${PSQL[@]}" \
-        -c "select count(*) from pg_locks where locktype = 'advisory' and granted
-        and mode = 'ExclusiveLock' and
-            (classid::bigint << 32 | objid::bigint) = $(key_of "$NAME") and objsubid = 1"
-    assert_rc 0
-    [ "$output" = 1 ]
-    wait_for 2 sessions_are 0
-    locks_are true 0
-}
-
 @test "dlock and a client of the documented key exclude each other" {
     local name uri key
     # The name as it is, and as the URI has it.
@@ -72,8 +61,7 @@ wait_in_line() {
     printf '%s\n' "SELECT pg_advisory_lock($key);" '\! test -e go && echo >in-time' >wait.sql
     start_log psql.log pg_session -f "$T/wait.sql"
     wait_for 5 locks_are 'not granted' 1
-    let_go
-    wait_exit 5 "$STARTED"
+    hand_over
     [ -e in-time ]
 }
 
@@ -159,8 +147,7 @@ wait_in_line() {
         start_log "w$i.log" "$DLOCK" "$L" sh -c "echo $i >>order"
         wait_for 5 locks_are 'not granted' $i
     done
-    let_go
-    wait_exit 10 "$STARTED"
+    hand_over
     [ "$(tr -d '\n' <order)" = 123456 ]
 }
 
@@ -286,8 +273,7 @@ assert not any("fence" in x or "lease_left_ms" in x for x in w), w' "$output" "$
         -c 'echo $DLOCK_FENCE >fence; "$HELPERS/await" go'
     wait_for 5 test -s fence
     wait_for 5 eval '"$DLOCK" --status --json "$U#$NAME.2" | grep -qF "\"$(cat fence)\""'
-    let_go
-    wait_exit 5 "$STARTED"
+    hand_over
 }
 
 @test "--status of waiters that ask in chunks never lacks one" {
@@ -300,8 +286,8 @@ assert not any("fence" in x or "lease_left_ms" in x for x in w), w' "$output" "$
     done
     # One that is between two chunks for longer: the server does not hear from it.
     kill -STOP "$WAITER"
-    wait_for 5 is_sql "state = 'idle' from pg_stat_activity
-        where query like '%pid=$WAITER % wait=%'"
+    wait_for 5 is_sql "count(*) = 1 from pg_stat_activity
+        where state = 'idle' and query like '%pid=$WAITER % wait=%'"
     [ "$(listed)" = 3 ] || fail "$("$DLOCK" --status "$L")"
     [ "$("$DLOCK" --status "$L" | grep -c "pid $WAITER ")" = 1 ]
     kill -CONT "$WAITER"

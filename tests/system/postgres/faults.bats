@@ -65,8 +65,7 @@ CROWD='exec 9>"$1/witness"; flock -n 9 || echo overlap >>violations
     crowd
     find_guard
     kill -KILL "$G"
-    ended
-    assert_rc 71
+    ends 71
     tree_gone
     wait_exit 5 "$WAITER"
     no_violations
@@ -136,8 +135,7 @@ cancel_all_the_time() { # PID MILLISECONDS
     }
     wait_for 40 struck
     # Longer than what was left of the lease: it was renewed after that.
-    t0=$(now_ms)
-    wait_for 5 beyond $((t0 + 3100))
+    lasts 3100
     [ "$(holder_pid)" = "$pid" ]
     job_ends_silently
 }
@@ -201,8 +199,7 @@ cancel_all_the_time() { # PID MILLISECONDS
     stop_server
     run sleep 1 # the fault itself
     go_on
-    t0=$(now_ms)
-    wait_for 6 beyond $((t0 + 3100))
+    lasts 3100
     [ "$(holder_pid)" = "$pid" ]
     job_ends_silently
 }
@@ -301,8 +298,7 @@ proxy() {
     proxy drip
     job 9 --ttl 3 "$P"
     # Renewed, too.
-    t0=$(now_ms)
-    wait_for 6 beyond $((t0 + 3100))
+    lasts 3100
     job_ends_silently
 }
 

@@ -56,8 +56,7 @@ watched() {
     proxy flood fence= flood
     RUN=watched tree --ttl 3 "$P#$NAME"
     touch flood
-    ended
-    assert_rc 79
+    ends 79
     [ ! -e flood ]
     tree_gone
     small

@@ -99,8 +99,7 @@ everything() {
     run -75 run_t 5 "$DLOCK" --status "$L"
     assert_out "pid $HOLDER"
     wait_for 5 renewed
-    let_go
-    exits 0 5 "$STARTED"
+    hand_over
     if [[ $L == *mode=lease* ]]; then
         readers
         records
@@ -117,8 +116,7 @@ readers() {
     run -75 run_t 5 "$DLOCK" -n -s "$L" true
     run run_t 5 "$DLOCK" --status "$L"
     assert_out 'slot 0 of 2'
-    let_go
-    exits 0 5 "$STARTED"
+    hand_over
 }
 in_line() {
     is_sql "count(*) = 1 from pg_stat_activity where datname = '$DB'
@@ -129,8 +127,7 @@ records() {
     hold --once --ttl 2
     start_log w.log "$DLOCK" -w 20 --once "$L" touch ran
     wait_for 5 in_line
-    let_go
-    exits 0 5 "$STARTED"
+    hand_over
     [ ! -e ran ]
     run -0 run_t 5 "$DLOCK" --forget --yes "$L"
     run -3 run_t 5 "$DLOCK" --once --min-hold 100ms "$L" sh -c 'exit 3'

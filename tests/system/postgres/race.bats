@@ -123,7 +123,7 @@ waits_for_standby() {
 }
 @test "a slow cancel request leaves no session" {
     # Not under a sanitizer, which wants to be loaded first.
-    [ -n "${SAN:-}" ] || export LATE=$HELPERS/latecancel.so
+    [ -n "${SAN:-}" ] || LATE=$HELPERS/latecancel.so
     waits_for_standby '69|75' -w 5 --ttl 1 --connect-timeout 1
 }
 @test "-w ends in time while a grant waits for a standby" {
@@ -136,8 +136,7 @@ waits_for_standby() {
     tree --ttl 3 "$U?renew=write#$NAME"
     no_standby
     lost=$(now_ms)
-    ended
-    assert_rc 79
+    ends 79
     assert_out "could not be renewed in time"
     # Nothing was confirmed after that.
     lease_times 3000 $((lost * NS))
@@ -206,8 +205,7 @@ waits_for_standby() {
     wait_for 5 locks_are 'not granted' 2
     kill -STOP "$stopped"
     t0=$(now_ms)
-    let_go
-    exits 0 5 "$STARTED"
+    hand_over
     granted_after "$t0" 2500
     kill -CONT "$stopped"
     exits 0 8 "$stopped"
@@ -242,21 +240,16 @@ waits_for_standby() {
 }
 
 @test "a call that comes with the last answer is heard" {
-    local t0 waiter
     L="$U?mode=lease#$NAME"
     hold --ttl 30
     # The server's word that somebody calls has the channel's name in it, no answer has.
     proxy gather 'LISTEN ' dlock_
     start_log w.log "$DLOCK" --ttl 30 "$P?mode=lease#$NAME" "$HELPERS/clock" got
-    waiter=$STARTED
     # Its last try is answered.
     wait_for 5 is_sql "count(*) = 1 from pg_stat_activity where application_name like 'dlock:%:%'
         and state = 'idle'
         and query like '%h AS MATERIALIZED%'"
-    t0=$(now_ms)
-    let_go
-    exits 0 7 "$waiter"
-    granted_after "$t0" 1000
+    hand_over 1000
 }
 
 @test "a role's lock_timeout only repeats the try" {
@@ -281,19 +274,14 @@ waits_for_standby() {
 }
 
 @test "a grant whose answer was lost is granted anew" {
-    local t0 waiter
     L="$U?mode=lease#$NAME"
     hold --ttl 30
     proxy lose 'INSERT INTO' "$T/lose"
     start_log w.log "$DLOCK" --ttl 30 "$P?mode=lease#$NAME" "$HELPERS/clock" got
-    waiter=$STARTED
     wait_for 5 called_are 1
     : >lose
-    t0=$(now_ms)
-    let_go
-    exits 0 5 "$waiter"
+    hand_over 2000
     [ ! -e lose ]
-    granted_after "$t0" 2000
     is_sql "expires = '-infinity' from dlock_locks where name = '$NAME'"
 }
 

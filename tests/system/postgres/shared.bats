@@ -28,8 +28,7 @@ key() { echo $((0x$(printf "%s$1" "$NAME" | sha256sum | cut -c 1-16))); }
         [ "$key" = "$KEY" ] || L="$U?key=42#$NAME"
         for kind in -s '--slots 2'; do
             # shellcheck disable=SC2086
-            holds a $kind
-            is_in a
+            held a $kind
             [ "$(sql_try "_shared($key)") $(sql_try "($key)")" = "t f" ]
             end a
             wait_for 3 sessions_are 0
@@ -57,8 +56,7 @@ keys_are_expected() {
 @test "the keys are those in the manual" {
     local main size
     main=$(key '') size=$((($(key '\0slots') & ~0xffff) + 1))
-    holds a --slots 1
-    is_in a
+    held a --slots 1
     holds b --slots 1
     wait_for 5 waiters_are 1
     wait_for 5 locks_are "granted and classid::bigint << 32 | objid::bigint = $(key '\0gate')" 1
@@ -82,8 +80,7 @@ keys_are_expected() {
 
 @test "users of one key= share its slots, whatever the name" {
     L="$U?key=42#one"
-    holds a --slots 1
-    is_in a
+    held a --slots 1
     run -75 run_t 5 "$DLOCK" -q -n --slots 1 "$U?key=042#two" true
     run -65 run_t 5 "$DLOCK" -n --slots 2 "$U?key=42#two" true
     run -0 run_t 5 "$DLOCK" -n --slots 1 "$U?key=0,42#one" true
@@ -132,8 +129,7 @@ keys_are_expected() {
 }
 
 @test "another number of slots is refused behind a writer too" {
-    holds w
-    is_in w
+    held w
     holds a --slots 2
     wait_for 5 waiters_are 1
     run -65 run_t 5 "$DLOCK" --slots 3 "$L" true
@@ -154,8 +150,7 @@ listens() {
 
 @test "a slot that is given back reaches the first waiter without a poll" {
     local i sent now=a
-    holds a --slots 1
-    is_in a
+    held a --slots 1
     holds b --slots 1
     holds c --slots 1
     wait_for 5 waiters_are 2
@@ -178,8 +173,7 @@ listens() {
 @test "a killed or stopped holder's slot is free within ttl + 1 s" {
     local signal
     for signal in KILL STOP; do
-        holds a --slots 1 --ttl 2
-        is_in a
+        held a --slots 1 --ttl 2
         holds b --slots 1
         wait_for 5 waiters_are 1
         t0=$(now_ms)
@@ -198,8 +192,7 @@ listens() {
     local args
     for args in -x '--slots 1'; do
         # shellcheck disable=SC2086
-        holds a $args
-        is_in a
+        held a $args
         # shellcheck disable=SC2086
         holds b $args
         wait_for 5 waiters_are 1
@@ -245,8 +238,7 @@ listens() {
     own_server -c log_statement=none -c log_lock_waits=on -c log_checkpoints=off \
         -c deadlock_timeout=100s
     lines0=$(wc -l <"$PG_LOG")
-    holds w
-    is_in w
+    held w
     holds a --slots 1
     holds b --slots 1
     holds c -s
@@ -265,8 +257,7 @@ listens() {
     for kind in -x -s '--slots 1'; do
         for blocker in -x '--slots 1'; do
             # shellcheck disable=SC2086
-            holds a $blocker
-            is_in a
+            held a $blocker
             [ "$kind$blocker" != '-s--slots 1' ] || { end a && continue; }
             # Refused, out of time, cancelled, killed, granted.
             # shellcheck disable=SC2086

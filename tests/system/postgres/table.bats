@@ -71,8 +71,7 @@ crowd() {
     wait_for 5 called_are 1
     run -75 run_t 5 "$DLOCK" --status "$L"
     assert_out "pid $STARTED"
-    let_go
-    exits 0 2 "$STARTED"
+    hand_over
 }
 
 @test "--schema prints what works, and connects to nothing" {
@@ -168,8 +167,7 @@ crowd() {
     renewed 4
     renewed 4
     waiter 1 "$HELPERS/clock" got
-    let_go
-    exits 0 7 "$STARTED"
+    hand_over
     block_row
     start_log d.log "$DLOCK" --connect-timeout 5 "$L" touch ran
     # Two of them are cancelled.
@@ -320,42 +318,41 @@ assert len(lines) == 45' "$note" <told
 
 # ----------------------------------------------------------------- secrets ---
 
+# In both modes.
 @test "no password leaks" {
     own_server
-    local form pw=c4n4ry-pw port=$PG_PORT guard
+    local form mode at guard pw=c4n4ry-pw
     pgsql -c "create role app login superuser password '$pw'"
     printf '%s\n' 'host all postgres 127.0.0.1/32 trust' \
         'host all all 127.0.0.1/32 scram-sha-256' >"${PG_DIRS[own]}/pg_hba.conf"
     pgsql -c 'select pg_reload_conf()'
-    wait_for 5 file_has "$PG_LOG" 'reloading configuration files'
-    # Until it is in force.
-    in_force() { ! "$DLOCK" -q "postgres://app@127.0.0.1:$port/postgres?mode=lease#$NAME" true; }
+    in_force() { ! pgsql -w -U app -c 'select 1'; }
     wait_for 5 in_force
+    is_in_line() { "$DLOCK" --status "$L" | grep -q 'waiting 1'; }
     (umask 077; echo "$pw" >pw)
-    for form in "app:$pw@127.0.0.1:$port/postgres?mode=lease" \
-        "app@127.0.0.1:$port/postgres?password=$pw&mode=lease" \
-        "app@127.0.0.1:$port/postgres?password-file=$T/pw&mode=lease"; do
-        L="postgres://$form#$NAME"
-        rm -f held go
-        start_log hold.log "$DLOCK" -v "$L" sh -c 'env >env; echo >held; "$HELPERS/await" go'
-        HOLDER=$STARTED
-        wait_for 5 test -e held
-        guard=$(children "$HOLDER" | head -n 1)
-        start_log w.log "$DLOCK" -v "$L" true
-        wait_for 5 called_are 1
-        ! grep -qaF c4n4ry "/proc/$HOLDER/cmdline" "/proc/$guard/cmdline" "/proc/$STARTED/cmdline" \
-            env || fail "found"
-        run -75 run_t 5 "$DLOCK" --status --json "$L"
-        refute_out c4n4ry
-        pgsql -c 'select query from pg_stat_activity' -c 'select * from dlock_locks' >rows
-        let_go
-        exits 0 5 "$STARTED"
-        ! grep -F c4n4ry hold.log w.log rows || fail "found"
-        # A wrong one is not shown either.
-        [ "${form/"$pw"/}" = "$form" ] || {
-            run -77 run_t 5 "$DLOCK" -v "${L/"$pw"/c4n4ry-no}" true
+    for mode in lease advisory; do
+        at=127.0.0.1:$PG_PORT/postgres?mode=$mode
+        for form in "app:$pw@$at" "app@$at&password=$pw" "app@$at&password-file=$T/pw"; do
+            L="postgres://$form#$NAME"
+            rm -f held go
+            start_log hold.log "$DLOCK" -v "$L" sh -c 'env >env; echo >held; "$HELPERS/await" go'
+            HOLDER=$STARTED
+            wait_for 5 test -e held
+            guard=$(children "$HOLDER" | head -n 1)
+            start_log w.log "$DLOCK" -v "$L" true
+            wait_for 5 is_in_line
+            ! grep -qaF c4n4ry /proc/{"$HOLDER","$guard","$STARTED"}/cmdline env || fail "found"
+            run -75 run_t 5 "$DLOCK" --status --json "$L"
             refute_out c4n4ry
-        }
+            pgsql -c 'select query from pg_stat_activity' -c 'select * from dlock_locks' >rows
+            hand_over
+            ! grep -F c4n4ry hold.log w.log rows || fail "found"
+            # A wrong one is not shown either.
+            [ "${form/"$pw"/}" = "$form" ] || {
+                run -77 run_t 5 "$DLOCK" -v "${L/"$pw"/c4n4ry-no}" true
+                refute_out c4n4ry
+            }
+        done
     done
     ! grep -v '\[pgsql\]' "$PG_LOG" | grep -F c4n4ry || fail "found"
 }

@@ -80,8 +80,7 @@ outage() {
     "$1"
     wait_for 5 tree_gone
     gone=$(wall_ms)
-    ended 10
-    assert_rc 79
+    ends 79
     assert_out "could not be renewed in time"
     "$2"
     # The row has survived, and says when somebody else may be given the lock.
@@ -132,8 +131,7 @@ stolen() {
     tree --ttl 3 "$L"
     t0=$(now_ms)
     pgsql -c "$1"
-    ended
-    assert_rc 79
+    ends 79
     # The next renewal is due after usable/3, 0.74 s.
     assert_between 0 $(($(now_ms) - t0)) $((1300 + SLOW)) "until its end (ms)"
     [ "$(count_seen main sig 15)" = 0 ]

@@ -55,8 +55,7 @@ TURN='cd "$1" || exit
     own_server -c autovacuum=off
     local xid t0
     xid() { pgsql -c 'select txid_snapshot_xmax(txid_current_snapshot())'; }
-    holds a --slots 1 --ttl 60
-    is_in a
+    held a --slots 1 --ttl 60
     xid=$(xid)
     refused --slots 1
     refused --slots 1
@@ -75,8 +74,7 @@ TURN='cd "$1" || exit
 # Its network may be cut within a message that locks the row. By default the server learns that
 # after two hours.
 @test "the server soon takes a reader that is cut off for dead" {
-    holds a -s --ttl 100
-    is_in a
+    held a -s --ttl 100
     timer() { ss -Htno state established "sport = :$PG_PORT"; }
     has_timer() { [[ $(timer) =~ keepalive,[0-9.]+(ms|sec) ]]; }
     wait_for 5 has_timer || fail "$(timer)"
@@ -90,8 +88,7 @@ TURN='cd "$1" || exit
     for change in "update dlock_locks set owner = 'someone' where name = '$NAME'" \
         "delete from dlock_locks where name = '$NAME'" \
         "delete from dlock_locks_holders where name = '$NAME'"; do
-        holds a -s --ttl 2
-        is_in a
+        held a -s --ttl 2
         pgsql -c "$change"
         exits 79 5 "${PIDS[a]}"
         file_has holds.a.log 'is lost' || fail "$(cat holds.a.log)"
@@ -100,17 +97,14 @@ TURN='cd "$1" || exit
 }
 
 @test "a new epoch removes the rows of those that died in an old one" {
-    holds a --slots 2 --ttl 1
-    is_in a
+    held a --slots 2 --ttl 1
     kill -KILL "${PIDS[a]}"
-    holds b -s
-    is_in b
+    held b -s
     # It stood beside the dead one; the next one is alone.
     end b
     pgsql -c "update dlock_locks_holders set expires = clock_timestamp() + '1 h'
         where name = '$NAME'" -c "update dlock_locks set expires = '-infinity' where name = '$NAME'"
-    holds c --slots 3
-    is_in c
+    held c --slots 3
     [ "$(cat slot.c)" = 0 ]
     rows_are 1
     end c
@@ -147,8 +141,7 @@ TURN='cd "$1" || exit
 }
 
 @test "a stopped writer lets readers in when its notice is old" {
-    holds a -s
-    is_in a
+    held a -s
     holds w --ttl 2
     wait_for 5 notices_are 1
     refused -s
@@ -166,8 +159,7 @@ TURN='cd "$1" || exit
 # A try is under way when its session ends, so that the next one has another token.
 @test "a writer's notice goes with it after a new connection" {
     local waits="application_name like 'dlock:%:%' and wait_event_type = 'Lock'"
-    holds a -s
-    is_in a
+    held a -s
     holds w
     wait_for 5 notices_are 1
     session
@@ -270,10 +262,8 @@ EOT
 # ------------------------------------------------------------------- status ---
 
 @test "--status tells the kinds of holders and waiters" {
-    holds a --slots 3
-    is_in a
-    holds r -s
-    is_in r
+    held a --slots 3
+    held r -s
     holds w
     wait_for 5 called_are 1
     holds q --slots 3

@@ -136,10 +136,7 @@ served() {
     hold
     rm got -f
     waiter 10 "$HELPERS/clock" got
-    t0=$(now_ms)
-    let_go
-    exits 0 7 "$WAITER"
-    assert_between 0 $(($(entered got) - t0)) $((400 + SLOW + BUSY)) "hand-off (ms)"
+    hand_over $((400 + BUSY))
     # When they go on they are served.
     kill -CONT "${stopped[@]}"
     for i in "${stopped[@]}"; do exits 0 7 "$i"; done
@@ -227,15 +224,11 @@ in_order() {
 }
 
 @test "waiters survive the loss of their sessions" {
-    local t0
     hold
     waiter 1 "$HELPERS/clock" got
     end_sessions
     wait_for 5 called_are 1
-    t0=$(now_ms)
-    let_go
-    exits 0 7 "$WAITER"
-    assert_between 0 $(($(entered got) - t0)) $((400 + SLOW + BUSY)) "hand-off (ms)"
+    hand_over $((400 + BUSY))
 }
 
 # --------------------------------------------------- a server that hangs ---
@@ -370,6 +363,5 @@ in_order() {
     wait_for 5 called_are 1
     [ "$(row xmax)" = 0 ] || fail "the row is locked by transaction $(row xmax)"
     [ "$(xid)" = "$xid" ] || fail "transaction ids: $xid, now $(xid)"
-    let_go
-    exits 0 5 "$STARTED"
+    hand_over
 }

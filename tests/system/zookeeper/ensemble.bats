@@ -59,9 +59,8 @@ lives() {
     after_beat "$(node 1)"
     after_beat "$(node 1)"
     "$@"
-    t0=$(now_ms)
     # Longer than what was left of the lease.
-    wait_for 12 beyond $((t0 + 5000))
+    lasts 5000
     undisturbed
     job_ends
 }

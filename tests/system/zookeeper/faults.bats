@@ -209,13 +209,11 @@ unharmed() {
         L=$P start_waiter got --ttl 2
         wait_for 5 watches_are 3
         # The begin of its session is too old to be the lease's by then.
-        t0=$(now_ms)
-        wait_for 5 beyond $((t0 + 1150))
+        lasts 1150
         touch end
         # They end at once, one way or the other: the lock may be free before they get the signal.
         kill -TERM "${front[2]}" "${front[3]}"
-        ended
-        assert_rc 0
+        ends 0
         wait_exit 10 "$WAITER" || fail "$fault: $(cat got.log)"
         struck && [ -s got ]
         line_is 0 || fail "$fault: left behind: $(line)"
@@ -269,8 +267,7 @@ unharmed() {
     run sleep 2 # the fault itself
     thaw
     n=$(node 1)
-    t0=$(now_ms)
-    wait_for 9 beyond $((t0 + 4100))
+    lasts 4100
     [ "$(node 1)" = "$n" ]
     job_ends_silently
 }
@@ -307,8 +304,7 @@ unharmed() {
     lost=$(now_ns)
     zk_wipe own
     zk_restart own
-    ended
-    assert_rc 79
+    ends 79
     lease_times 3000 "$lost"
     [ "$(last_beat)" -lt "$DEADLINE" ]
     run -0 run_t 10 "$DLOCK" -n "$L" true

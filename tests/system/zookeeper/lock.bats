@@ -14,14 +14,6 @@ setup_file() {
 
 # ------------------------------------------------------------------- line ---
 
-# bats test_tags=thread
-@test "the command runs under the lock, and nothing is left afterwards" {
-    run -0 run_t 5 "$DLOCK" "$L" sh -c 'echo "$DLOCK_NAME ${#DLOCK_TOKEN} $DLOCK_FENCE"'
-    [[ $output =~ ^$NAME\ 32\ [1-9][0-9]*$ ]] || fail "$output"
-    no_session
-    wait_for 3 not_there "/$NAME"
-}
-
 @test "the fence is the node's transaction, the token is in its name" {
     run run_t 5 "$DLOCK" "$L" bash -c '
         ROOT=$1; . "$ROOT/tests/support/zookeeper.bash"
@@ -63,19 +55,6 @@ watches_fired() { zk_mntr "sum_node_$1_watch_count"; }
     assert_between $((n - deleted)) "$changed" $((2 * n)) "watches of changed nodes"
     watches_are 0
     no_session
-}
-
-# bats test_tags=thread
-@test "six waiters with different ttl are served in the order they came" {
-    local i pids=()
-    hold
-    for i in 1 2 3 4 5 6; do
-        OPTS="--ttl $((7 - i))" wait_in_line $((i + 1)) sh -c "echo $i >>order"
-        pids+=("$WAITER")
-    done
-    let_go
-    for i in "${pids[@]}"; do wait_exit 10 "$i"; done
-    [ "$(tr -d '\n' <order)" = 123456 ]
 }
 
 # The server need not notice by itself that a client was killed: that takes a ttl.
@@ -214,8 +193,7 @@ zxid() { local x; x=$(zk_cmd srvr | sed -n 's/^Zxid: //p') && echo $((x)); }
     hold
     start_log w.log "$DLOCK" "$L" ls -l /proc/self/fd
     wait_for 5 watches_are 1
-    let_go
-    wait_exit 5 "$STARTED"
+    hand_over
     for f in fd.log w.log; do
         run -1 grep -E 'socket:|eventfd' $f
         [ "$(wc -l <$f)" -eq "$(wc -l <before.log)" ] || fail "$(cat before.log $f)"
@@ -307,13 +285,6 @@ interplay() {
     wait_exit 10 "$one"
     wait_exit 5 "$STARTED"
     [ -e ran ]
-}
-
-@test "nodes without a sequence are not in line" {
-    zk_create "/$NAME/leases" x
-    zk_create "/$NAME/locks" x
-    run -0 run_t 5 "$DLOCK" -n "$L" true
-    zk_rm -r "/$NAME"
 }
 
 # ------------------------------------------------------------------ status ---

@@ -32,8 +32,7 @@ far_server() {
     RUN=net_hold job 6 --ttl 3 "$FAR"
     echo "127.0.0.1 localhost" >"$T/etc/hosts"
     # For the first ten seconds the addresses count as fresh.
-    t0=$(now_ms)
-    wait_for 12 beyond $((t0 + 10300))
+    lasts 10300
     for round in 1 2; do
         net_reset
         wait_for 3 net_was_reset
@@ -137,8 +136,7 @@ clocked() { with_clock background "$@"; }
     before=$(line)
     for by in 3600 -3600; do
         jump $by
-        t0=$(now_ms)
-        wait_for 5 beyond $((t0 + 2000))
+        lasts 2000
         zk_create "/by$by" >/dev/null
         # It did jump.
         at=$(zk_stat "/by$by" ctime)
@@ -163,8 +161,7 @@ clocked() { with_clock background "$@"; }
     struck
     [ "$(zk_stat "/$N/b" ephemeralOwner)" = 0x0 ] || fail "$(zk_stat "/$N/b" ephemeralOwner)"
     # Containers would be gone by now: they are reaped every 500 ms.
-    t0=$(now_ms)
-    wait_for 5 beyond $((t0 + 1200))
+    lasts 1200
     [ "$(zk_tree "/$N")" = "/$N/b" ] || fail "$(zk_tree /)"
     end_proxy
     # One that does not even know the create that we use.
@@ -204,8 +201,7 @@ clocked() { with_clock background "$@"; }
     run -69 run_t 10 "$DLOCK" --connect-timeout 1 --status "$L-other"
     assert_out maxClientCnxns
     start_log other.log "$DLOCK" --connect-timeout 10 "$L-other" true
-    t0=$(now_ms)
-    wait_for 2 beyond $((t0 + 300))
+    lasts 300
     job_ends
     wait_exit 10 "$STARTED" || fail "$(cat other.log)"
     [ ! -e ran ]

@@ -185,16 +185,14 @@ narrow() {
     assert_between $((stopped + ${3:-0} * NS)) "$(last_beat)" $((stopped + $2 * 1000 * NS)) \
         "end of the tree"
     kill -CONT "$K"
-    ended
-    assert_rc 79
+    ends 79
 }
 
 @test "warns when the server's longest session is below the ttl" {
     narrow 30 3
     # It is kept, too: for longer than the session.
     background --ttl 30 "$L" $SUBJECT -m 3600 -r 5
-    ended
-    assert_rc 5
+    ends 5
 }
 
 @test "warns when the server's shortest session is above the ttl" { narrow 1 2 400; }

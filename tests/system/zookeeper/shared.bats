@@ -58,8 +58,7 @@ curator_each() {
     while read -r layout opts want; do
         L="zk://$H?layout=$layout#$NAME"
         # shellcheck disable=SC2086
-        holds a ${opts//_/ }
-        is_in a
+        held a ${opts//_/ }
         run -0 curator_each
         [ "$output" = "$want" ] || fail "$layout $opts: $output"
         end a
@@ -80,8 +79,7 @@ END
         dlock_gets "$([ $kind != read ] || echo s)" "$kind"
         end $kind
     done
-    holds a -s
-    is_in a
+    held a -s
     for kind in lock=0 read=0 write=75; do
         run run_t 10 "$ROOT/tests/support/helpers/kazoo_lock.py" "$H" "/$NAME" ${kind%=*} \
             /dev/null --try
@@ -91,8 +89,7 @@ END
     # With its own names for others, kazoo is excluded by all of the default layout, too.
     L="zk://$H#$NAME"
     for opts in -s --slots=2; do
-        holds a $opts
-        is_in a
+        held a $opts
         run -75 run_t 10 "$ROOT/tests/support/helpers/kazoo_lock.py" "$H" "/$NAME" lock /dev/null \
             --try --extra=-lock-
         end a
@@ -101,8 +98,7 @@ END
 
 @test "readers of both programs wait behind each other's writers in order" {
     L="zk://$H?layout=curator-rw#$NAME"
-    holds a -s
-    is_in a
+    held a -s
     foreign writer curator_lock "/$NAME" write
     wait_for 30 line_is 2
     # It waits behind a writer that waits itself.
@@ -129,10 +125,8 @@ END
 }
 
 @test "a slot is told of the holder in its way, and a set of its own node under another name" {
-    holds a -s --note reader
-    is_in a
-    holds b --slots 1 --note slot
-    is_in b
+    held a -s --note reader
+    held b --slots 1 --note slot
     CI=1 run -75 run_t 5 "$DLOCK" -n --slots 1 "$L" true
     assert_out 'note "slot"'
     end a b
@@ -150,8 +144,7 @@ lists_are() { [ "$(lists)" -ge "$1" ]; }
     local i was
     proxy count ls 0
     L=$P
-    holds w --ttl 30
-    is_in w
+    held w --ttl 30
     for ((i = 1; i <= 20; i++)); do holds r$i --ttl 30 -s; done
     wait_for 20 watches_are 20
     holds w2 --ttl 30
@@ -230,10 +223,8 @@ words_are() { [ "$(words)" = "$*" ]; }
 
 @test "a stopped waiter for a slot is passed when its session ends" {
     local t0
-    holds a --slots 2 --ttl 2
-    is_in a
-    holds b --slots 2 --ttl 2
-    is_in b
+    held a --slots 2 --ttl 2
+    held b --slots 2 --ttl 2
     holds stopped --slots 2 --ttl 2
     wait_for 5 watches_are 2
     holds next --slots 2 --ttl 2
@@ -294,8 +285,7 @@ done
 rmdir "here/$kind.$$"
 END
     # In line: writers, readers, slots.
-    holds first
-    is_in first
+    held first
     for i in {1..16}; do
         case $i in [1-4]) kind='w -x' ;; [5-8]) kind='r -s' ;; *) kind='s --slots=3' ;; esac
         start_log turns$i.log sh -c 'for i in 1 2 3 4 5 6 7 8 9 10 11 12; do

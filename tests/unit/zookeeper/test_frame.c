@@ -1,5 +1,6 @@
 /*
- * test_frame.c - which packets a ZooKeeper server can send, in whatever pieces they arrive, and which it cannot.
+ * test_frame.c - which packets a ZooKeeper server can send, in whatever pieces they arrive, and
+ * which it cannot.
  */
 #include "unit.h"
 

@@ -1,6 +1,6 @@
 /*
- * test_run_node.c - the run records of --once in ZooKeeper: their paths, their days, their text. Other releases must find
- * and read them.
+ * test_run_node.c - the run records of --once in ZooKeeper: their paths, their days, their text.
+ * Other releases must find and read them.
  */
 #include "unit.h"
 

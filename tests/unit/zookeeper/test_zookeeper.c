@@ -1,6 +1,6 @@
 /*
- * test_zookeeper.c - the ZooKeeper backend without a server: names of nodes and their order, the URI, records of other
- * programs, the lease, our node.
+ * test_zookeeper.c - the ZooKeeper backend without a server: names of nodes and their order, the
+ * URI, records of other programs, the lease, our node.
  */
 #include "unit.h"
 
@@ -226,7 +226,8 @@ TEST(reads_our_own_record)
     done(&u);
 }
 
-/* The record's since= is the start of its wait until a heartbeat after the grant: no time is better than a wrong one. */
+/* The record's since= is the start of its wait until a heartbeat after the grant: no time is
+ * better than a wrong one. */
 TEST(shows_no_time_of_the_grant_before_it_is_told)
 {
     static const char record[] = "dlock1 host=web1 pid=7 user=joe since=1790000000000 cmd=x note=";
@@ -715,7 +716,8 @@ TEST(knows_when_the_servers_have_moved)
 
 /* -------------------------------------------------------------- outages */
 
-/* A wait that has been in the queue, and has no connection now; of the session with this id, 0: of a new one. */
+/* A wait that has been in the queue, and has no connection now; of the session with this id, 0:
+ * of a new one. */
 static void without_connection(struct user *u, struct dlock_peer *server, int64_t id)
 {
     REQUIRE_INT(open_uri(u, "zk://h#n"), 0);
@@ -851,7 +853,8 @@ TEST(counts_a_heartbeat_once_one_a_third_younger_was_answered)
     CHECK_INT(zk_lease_from(&z), t0 + 20 * s);
 }
 
-/* In any rhythm: the newest heartbeat that is a third older than the last one, and never an older one than before. */
+/* In any rhythm: the newest heartbeat that is a third older than the last one, and never an
+ * older one than before. */
 TEST(computes_the_lease_as_a_simple_model_does)
 {
     const int64_t timeout = 3000;
@@ -935,7 +938,8 @@ TEST(a_write_moves_the_lease_to_a_look_a_third_older)
     CHECK_INT(zk_lease_from(&z), 50 * s);
 }
 
-/* The lease after the answer to a heartbeat that was a look; sync: what its sync was answered with, 1: nothing yet. */
+/* The lease after the answer to a heartbeat that was a look; sync: what its sync was answered
+ * with, 1: nothing yet. */
 static int64_t look_answered(int sync)
 {
     struct user user, *u = &user;
@@ -1029,7 +1033,8 @@ TEST(a_refused_proof_of_the_lease_ends_the_acquire)
     done(&u);
 }
 
-/* Giving the place up: a heartbeat, sent before the delete, finds that another client has deleted the node already. */
+/* Giving the place up: a heartbeat, sent before the delete, finds that another client has
+ * deleted the node already. */
 TEST(is_busy_when_the_node_is_gone_before_the_delete)
 {
     struct user u;
@@ -1047,7 +1052,8 @@ TEST(is_busy_when_the_node_is_gone_before_the_delete)
     done(&u);
 }
 
-/* A release of a held lock. Heartbeats were sent at these times, 0: none; the second was not answered. */
+/* A release of a held lock. Heartbeats were sent at these times, 0: none; the second was not
+ * answered. */
 static void releasing(struct user *u, int64_t answered, int64_t unanswered)
 {
     REQUIRE_INT(open_uri(u, "zk://h#n"), 0);
@@ -1062,7 +1068,8 @@ static void releasing(struct user *u, int64_t answered, int64_t unanswered)
     u->be.session.beat.sent = unanswered ? unanswered : answered;
 }
 
-/* The answer to the delete, or to a heartbeat that was sent before. Returns the verdict on the release. */
+/* The answer to the delete, or to a heartbeat that was sent before. Returns the verdict on the
+ * release. */
 static enum zk_verdict answer(struct user *u, enum zk_tag tag, int rc)
 {
     struct zk_msg m = {.what = ZK_ANSWER, .tag = (int)tag, .serial = 7, .rc = rc};
